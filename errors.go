@@ -1,0 +1,85 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// A Code says what the caller can do about a failure. It is itself an error,
+// so errors.Is(err, sandbox.NotFound) works through any wrapping.
+type Code string
+
+const (
+	Invalid     Code = "invalid"         // fix the request
+	Anonymous   Code = "unauthenticated" // say who you are
+	Denied      Code = "denied"          // this identity may not
+	TooLarge    Code = "too_large"       // send less
+	Timeout     Code = "timeout"         // it took longer than asked for
+	NotFound    Code = "not_found"       // absent, or another Tenant's: never say which
+	Conflict    Code = "conflict"        // the state moved on: read again, then decide
+	Exhausted   Code = "exhausted"       // quota or capacity: wait RetryAfter
+	Unsupported Code = "unsupported"     // this Engine cannot do it
+	Unavailable Code = "unavailable"     // a part is away: retry with backoff
+	Internal    Code = "internal"        // ours to fix
+)
+
+// Codes lists every Code, for tables that must cover all of them.
+func Codes() []Code {
+	return []Code{
+		Invalid, Anonymous, Denied, TooLarge, Timeout, NotFound,
+		Conflict, Exhausted, Unsupported, Unavailable, Internal,
+	}
+}
+
+func (c Code) Error() string { return string(c) }
+
+// Error is a failure with a Code. A client sees Code and Detail; Cause is only
+// logged.
+type Error struct {
+	Code       Code
+	Detail     string        // one sentence, no secrets, no host paths
+	RetryAfter time.Duration // zero means no advice
+	Cause      error         // may be nil
+}
+
+func (e *Error) Error() string {
+	s := string(e.Code) + ": " + e.Detail
+	if e.Cause != nil {
+		s += ": " + e.Cause.Error()
+	}
+	return s
+}
+
+// Unwrap makes errors.Is find both the Code and the Cause.
+func (e *Error) Unwrap() []error {
+	if e.Cause == nil {
+		return []error{e.Code}
+	}
+	return []error{e.Code, e.Cause}
+}
+
+// Errorf makes an Error without a Cause; the formatted text is public.
+func Errorf(code Code, format string, args ...any) *Error {
+	return &Error{Code: code, Detail: fmt.Sprintf(format, args...)}
+}
+
+// WithCause returns a copy of e that carries cause, for logs.
+func (e *Error) WithCause(cause error) *Error {
+	c := *e
+	c.Cause = cause
+	return &c
+}
+
+// CodeOf returns the Code of err: Internal for an error that carries none, and
+// the empty Code for nil.
+func CodeOf(err error) Code {
+	if err == nil {
+		return ""
+	}
+	var code Code
+	if errors.As(err, &code) {
+		return code
+	}
+	return Internal
+}
