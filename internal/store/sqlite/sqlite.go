@@ -1,0 +1,216 @@
+// Package sqlite keeps the rows in one SQLite file: the Store of an
+// installation on one machine.
+//
+// Writes of concurrent callers share a transaction (group commit), so that a
+// burst costs few commits; reads have connections of their own and never wait
+// for a write.
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/pressly/goose/v3"
+	driver "modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// busyTimeout is how long a statement waits for another process that writes
+// the same file.
+const busyTimeout = 5 * time.Second
+
+// Store is a sandbox.Store in one SQLite file. Use Open. An empty map of a
+// record comes back as nil.
+type Store struct {
+	reads  *sql.DB
+	writes *sql.DB
+	writer *writer
+	query  queries
+
+	closeOnce sync.Once
+	closeErr  error
+}
+
+var _ sandbox.Store = (*Store)(nil)
+
+// Open opens the database at path, which it makes, with its folder, when it is
+// absent, and brings its schema up to date. A path that cannot be written, a
+// file that is no database, a full disk and a schema of a newer program are
+// told in one sentence each.
+func Open(ctx context.Context, path string) (*Store, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("database path: %w", err)
+	}
+	if err := checkWritable(path); err != nil {
+		return nil, err
+	}
+	s := &Store{}
+	if err := s.open(ctx, path); err != nil {
+		return nil, errors.Join(explain(path, err), s.closeHandles())
+	}
+	return s, nil
+}
+
+func (s *Store) open(ctx context.Context, path string) (err error) {
+	if s.writes, err = sql.Open("sqlite", source(path, "synchronous(NORMAL)", "temp_store(MEMORY)")); err != nil {
+		return err
+	}
+	s.writes.SetMaxOpenConns(1)
+	if err := migrate(ctx, s.writes); err != nil {
+		return err
+	}
+	if s.reads, err = sql.Open("sqlite", source(path, "query_only(1)")); err != nil {
+		return err
+	}
+	readers := max(4, runtime.GOMAXPROCS(0))
+	s.reads.SetMaxOpenConns(readers)
+	s.reads.SetMaxIdleConns(readers)
+	if err := s.query.prepare(ctx, s.reads); err != nil {
+		return err
+	}
+	s.writer, err = startWriter(ctx, s.writes)
+	return err
+}
+
+// source is the driver's name for a file, with the pragmas of each connection.
+func source(path string, pragmas ...string) string {
+	params := url.Values{}
+	params.Add("_pragma", fmt.Sprintf("busy_timeout(%d)", busyTimeout.Milliseconds()))
+	params.Add("_pragma", "journal_mode(WAL)")
+	for _, p := range pragmas {
+		params.Add("_pragma", p)
+	}
+	return (&url.URL{Scheme: "file", Path: path, RawQuery: params.Encode()}).String()
+}
+
+// checkWritable finds out before SQLite does, whose words for this ("out of
+// memory (14)") help nobody.
+func checkWritable(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return fmt.Errorf("make the folder of the database: %w", err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("open the database for writing: %w", err)
+	}
+	return f.Close()
+}
+
+// migrate brings the schema up to date.
+func migrate(ctx context.Context, db *sql.DB) error {
+	files, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return err
+	}
+	provider, err := goose.NewProvider(goose.DialectSQLite3, db, files)
+	if err != nil {
+		return fmt.Errorf("read migrations: %w", err)
+	}
+	have, known, err := provider.GetVersions(ctx)
+	if err != nil {
+		return fmt.Errorf("read schema version: %w", err)
+	}
+	if have > known {
+		return &newerSchemaError{have: have, known: known}
+	}
+	if have == known {
+		return nil
+	}
+	if _, err := provider.Up(ctx); err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	return nil
+}
+
+type newerSchemaError struct{ have, known int64 }
+
+func (e *newerSchemaError) Error() string {
+	return fmt.Sprintf("it has schema version %d and this program knows only %d: it was used by a newer version, start that one", e.have, e.known)
+}
+
+// explain turns what can go wrong with a database file into a sentence that
+// names the file.
+func explain(path string, err error) error {
+	switch primaryCode(err) {
+	case sqlite3.SQLITE_FULL:
+		return fmt.Errorf("database %s: no space left on its disk: %w", path, err)
+	case sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT:
+		return fmt.Errorf("database %s: the file is damaged or not a database: %w", path, err)
+	case sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY:
+		return fmt.Errorf("database %s: the file or its folder cannot be written: %w", path, err)
+	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
+		return fmt.Errorf("database %s: another process holds it: %w", path, err)
+	}
+	return fmt.Errorf("database %s: %w", path, err)
+}
+
+// primaryCode is SQLite's result code without its extension; 0 when err is not
+// from SQLite.
+func primaryCode(err error) int {
+	return extendedCode(err) & 0xff
+}
+
+func extendedCode(err error) int {
+	var e *driver.Error
+	if errors.As(err, &e) {
+		return e.Code()
+	}
+	return 0
+}
+
+// classify gives an error of a statement its Code.
+func classify(err error) error {
+	var own *sandbox.Error
+	switch {
+	case err == nil, errors.As(err, &own), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err
+	}
+	switch primaryCode(err) {
+	case sqlite3.SQLITE_FULL:
+		return sandbox.Errorf(sandbox.Exhausted, "the server's disk is full").WithCause(err)
+	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
+		return sandbox.Errorf(sandbox.Unavailable, "the database is busy").WithCause(err)
+	case sqlite3.SQLITE_INTERRUPT:
+		return context.Canceled
+	}
+	if errors.Is(err, sql.ErrConnDone) || errors.Is(err, errClosed) {
+		return sandbox.Errorf(sandbox.Unavailable, "the server is stopping").WithCause(err)
+	}
+	return sandbox.Errorf(sandbox.Internal, "the database failed").WithCause(err)
+}
+
+// Close waits for writes under way and closes the file. Later writes are
+// Unavailable.
+func (s *Store) Close() error {
+	s.closeOnce.Do(func() {
+		s.writer.close()
+		s.closeErr = s.closeHandles()
+	})
+	return s.closeErr
+}
+
+func (s *Store) closeHandles() error {
+	var errs []error
+	for _, db := range []*sql.DB{s.reads, s.writes} {
+		if db != nil {
+			errs = append(errs, db.Close())
+		}
+	}
+	return errors.Join(errs...)
+}

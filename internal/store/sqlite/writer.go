@@ -1,0 +1,196 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+)
+
+const (
+	// maxBatch bounds how many writes share a transaction, and so how long the
+	// first of them waits.
+	maxBatch = 256
+	// queueLength is how many writes wait before callers block.
+	queueLength = 1024
+)
+
+var errClosed = errors.New("the store is closed")
+
+// A writer owns the one connection that writes. Callers hand it writes; it
+// commits all that wait in one transaction and then answers them.
+type writer struct {
+	conn  *sql.Conn
+	stmts statements
+	queue chan *write
+	quit  chan struct{} // closed: take no more
+	done  chan struct{} // closed: nothing runs any more
+	once  sync.Once
+}
+
+// A write is one caller's change. do runs at most once and must not keep what
+// it learnt anywhere the caller reads before done is closed.
+type write struct {
+	do    func(*statements) error
+	taken atomic.Bool // by the writer, or by a caller that gave up
+	err   error       // valid once done is closed
+	done  chan struct{}
+}
+
+func startWriter(ctx context.Context, db *sql.DB) (*writer, error) {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	w := &writer{
+		conn:  conn,
+		queue: make(chan *write, queueLength),
+		quit:  make(chan struct{}),
+		done:  make(chan struct{}),
+	}
+	if err := w.stmts.prepare(ctx, conn); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	go w.run()
+	return w, nil
+}
+
+// write has do run in a transaction and returns its error once that is
+// committed. When ctx ends first the write has not happened and never will.
+func (w *writer) write(ctx context.Context, do func(*statements) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	r := &write{do: do, done: make(chan struct{})}
+	select {
+	case w.queue <- r:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-w.quit:
+		return classify(errClosed)
+	}
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+		if r.taken.CompareAndSwap(false, true) {
+			return ctx.Err()
+		}
+		<-r.done // it is being written: the caller must learn how that went
+	case <-w.done:
+		if r.taken.CompareAndSwap(false, true) {
+			return classify(errClosed)
+		}
+		<-r.done
+	}
+	return classify(r.err)
+}
+
+// close finishes the writes that wait and stops the writer.
+func (w *writer) close() {
+	w.once.Do(func() { close(w.quit) })
+	<-w.done
+}
+
+func (w *writer) run() {
+	defer close(w.done)
+	defer w.conn.Close() //nolint:errcheck // the database is closed next, which tells
+	for {
+		select {
+		case first := <-w.queue:
+			w.commit(w.gather(first))
+		case <-w.quit:
+			w.drain()
+			return
+		}
+	}
+}
+
+func (w *writer) drain() {
+	for {
+		select {
+		case first := <-w.queue:
+			w.commit(w.gather(first))
+		default:
+			return
+		}
+	}
+}
+
+// gather takes first and what else waits, less what callers have given up.
+func (w *writer) gather(first *write) []*write {
+	var batch []*write
+	take := func(r *write) {
+		if r.taken.CompareAndSwap(false, true) {
+			batch = append(batch, r)
+		}
+	}
+	take(first)
+	for len(batch) < maxBatch {
+		select {
+		case r := <-w.queue:
+			take(r)
+		default:
+			return batch
+		}
+	}
+	return batch
+}
+
+// commit runs a batch in one transaction. A write that fails is undone alone;
+// a transaction that fails fails them all.
+func (w *writer) commit(batch []*write) {
+	if len(batch) == 0 {
+		return
+	}
+	if err := w.transact(batch); err != nil {
+		for _, r := range batch {
+			r.err = err
+		}
+	}
+	for _, r := range batch {
+		close(r.done)
+	}
+}
+
+func (w *writer) transact(batch []*write) error {
+	// Statements of the writer are never interrupted: who asked for a write may
+	// leave, the others of the batch stay.
+	ctx := context.Background()
+	if _, err := w.stmts.begin.ExecContext(ctx); err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	err := w.each(ctx, batch)
+	if err == nil {
+		_, err = w.stmts.commit.ExecContext(ctx)
+	}
+	if err != nil {
+		// After some failures SQLite has rolled back already: the error of a
+		// second rollback says nothing.
+		_, _ = w.stmts.rollback.ExecContext(ctx)
+	}
+	return err
+}
+
+// each runs every write of a batch; the error is one that spoils them all.
+func (w *writer) each(ctx context.Context, batch []*write) error {
+	if len(batch) == 1 {
+		batch[0].err = batch[0].do(&w.stmts)
+		return batch[0].err
+	}
+	for _, r := range batch {
+		if _, err := w.stmts.savepoint.ExecContext(ctx); err != nil {
+			return fmt.Errorf("savepoint: %w", err)
+		}
+		if r.err = r.do(&w.stmts); r.err != nil {
+			if _, err := w.stmts.rollbackTo.ExecContext(ctx); err != nil {
+				return r.err // the transaction is gone, and this is why
+			}
+		}
+		if _, err := w.stmts.release.ExecContext(ctx); err != nil {
+			return fmt.Errorf("release: %w", err)
+		}
+	}
+	return nil
+}

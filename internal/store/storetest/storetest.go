@@ -1,0 +1,534 @@
+// Package storetest is the contract of sandbox.Store as a test suite, which
+// every implementation passes.
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// Run checks the Store contract. open returns an empty Store and registers its
+// own cleanup; Run calls it once a case, so no case sees another's leavings.
+func Run(t *testing.T, open func(t *testing.T) sandbox.Store) {
+	for _, c := range []struct {
+		name  string
+		check func(*testing.T, sandbox.Store)
+	}{
+		{"a record comes back as it was written", roundTrip},
+		{"an absent record is NotFound", absent},
+		{"a known ID is a Conflict", knownID},
+		{"a name belongs to one until it ends", names},
+		{"a write of an old version is a Conflict", versions},
+		{"of concurrent writes one wins", race},
+		{"an update cannot change the owner", owner},
+		{"tenants are invisible to each other", tenants},
+		{"lists are newest first and page through equal times", paging},
+		{"lists filter by state and metadata", filters},
+		{"a bad page is Invalid", badPages},
+		{"counts leave out the ended", counts},
+		{"deadlines come earliest first", deadlines},
+		{"not ended means not ended", notEnded},
+		{"old certificates are deleted", deleteEnded},
+		{"leases are renewed", leases},
+		{"many callers at once", concurrency},
+		{"a call honours its context", canceled},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.check(t, open(t)) })
+	}
+}
+
+var epoch = time.Date(2030, 1, 2, 3, 4, 5, 678901000, time.UTC)
+
+// sample is a record with every field set.
+func sample(tenant sandbox.TenantID) sandbox.Sandbox {
+	return sandbox.Sandbox{
+		ID:        sandbox.NewSandboxID(),
+		Tenant:    tenant,
+		State:     sandbox.Starting,
+		Template:  "base",
+		Image:     "sha256:1234",
+		Engine:    "fake",
+		Shape:     sandbox.Shape{CPUs: 1.5, MemoryBytes: 512 << 20, DiskBytes: 4 << 30, Pids: 512},
+		Network:   sandbox.NetworkPublic,
+		Metadata:  map[string]string{"a": "1", `ke"y \ é`: "v'al\nue"},
+		Env:       map[string]string{"PATH": "/bin"},
+		Boot:      sandbox.Boot{ID: sandbox.NewBootID(), Number: 1, Node: "local"},
+		CreatedAt: epoch,
+		Timeout:   90 * time.Second,
+		Deadline:  epoch.Add(90 * time.Second),
+		OnTimeout: sandbox.OnTimeoutEnd,
+		Timeline:  1,
+	}
+}
+
+func insert(t *testing.T, st sandbox.Store, sb sandbox.Sandbox) sandbox.Sandbox {
+	t.Helper()
+	got, err := st.InsertSandbox(t.Context(), sb)
+	if err != nil {
+		t.Fatalf("InsertSandbox: %v", err)
+	}
+	return got
+}
+
+func update(t *testing.T, st sandbox.Store, sb sandbox.Sandbox) sandbox.Sandbox {
+	t.Helper()
+	got, err := st.UpdateSandbox(t.Context(), sb)
+	if err != nil {
+		t.Fatalf("UpdateSandbox: %v", err)
+	}
+	return got
+}
+
+// end writes sb as ended at the given time.
+func end(t *testing.T, st sandbox.Store, sb sandbox.Sandbox, at time.Time) sandbox.Sandbox {
+	t.Helper()
+	sb.State = sandbox.Ended
+	sb.Ended = &sandbox.Certificate{Cause: sandbox.CauseReleased, At: at}
+	return update(t, st, sb)
+}
+
+func want(t *testing.T, what string, err error, code sandbox.Code) {
+	t.Helper()
+	if !errors.Is(err, code) {
+		t.Errorf("%s = %v, want %s", what, err, code)
+	}
+}
+
+func roundTrip(t *testing.T, st sandbox.Store) {
+	sb := sample("t")
+	sb.Name = "web"
+	got := insert(t, st, sb)
+	if got.Version != 1 {
+		t.Errorf("first version = %d, want 1", got.Version)
+	}
+	read := func() sandbox.Sandbox {
+		t.Helper()
+		r, err := st.SandboxByID(t.Context(), sb.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	sb.Version = 1
+	if r := read(); !reflect.DeepEqual(r, sb) || !reflect.DeepEqual(got, sb) {
+		t.Errorf("read %+v\nwrote %+v\nreturned %+v", r, sb, got)
+	}
+	sb.State, sb.StartedAt, sb.Timeline = sandbox.Ended, epoch.Add(time.Second), 2
+	sb.Boot = sandbox.Boot{ID: sandbox.NewBootID(), Number: 2, Node: "other"}
+	sb.Network, sb.Metadata = sandbox.NetworkNone, map[string]string{"b": "2"}
+	sb.Ended = &sandbox.Certificate{Cause: sandbox.CauseOOM, At: epoch.Add(2 * time.Second)}
+	got = update(t, st, sb)
+	sb.Version = 2
+	if r := read(); !reflect.DeepEqual(r, sb) || !reflect.DeepEqual(got, sb) {
+		t.Errorf("read %+v\nwrote %+v\nreturned %+v", r, sb, got)
+	}
+}
+
+func absent(t *testing.T, st sandbox.Store) {
+	ctx := t.Context()
+	_, err := st.SandboxByID(ctx, sandbox.NewSandboxID())
+	want(t, "SandboxByID", err, sandbox.NotFound)
+	_, err = st.SandboxByName(ctx, "t", "web")
+	want(t, "SandboxByName", err, sandbox.NotFound)
+	_, err = st.SandboxByName(ctx, "t", "")
+	want(t, "SandboxByName of nothing", err, sandbox.NotFound)
+	_, err = st.UpdateSandbox(ctx, sample("t"))
+	want(t, "UpdateSandbox", err, sandbox.NotFound)
+	if _, ok, err := st.NextDeadline(ctx); ok || err != nil {
+		t.Errorf("NextDeadline = %v, %v, want none", ok, err)
+	}
+	if page, err := st.ListSandboxes(ctx, "t", sandbox.ListQuery{}); err != nil || len(page.Sandboxes) != 0 || page.Next != "" {
+		t.Errorf("ListSandboxes = %+v, %v", page, err)
+	}
+}
+
+func knownID(t *testing.T, st sandbox.Store) {
+	sb := insert(t, st, sample("t"))
+	_, err := st.InsertSandbox(t.Context(), sb)
+	want(t, "InsertSandbox again", err, sandbox.Conflict)
+	other := sample("other")
+	other.ID = sb.ID
+	_, err = st.InsertSandbox(t.Context(), other)
+	want(t, "InsertSandbox for another tenant", err, sandbox.Conflict)
+}
+
+func names(t *testing.T, st sandbox.Store) {
+	ctx := t.Context()
+	named := func(tenant sandbox.TenantID) sandbox.Sandbox {
+		sb := sample(tenant)
+		sb.Name = "web"
+		return sb
+	}
+	first := insert(t, st, named("t"))
+	_, err := st.InsertSandbox(ctx, named("t"))
+	want(t, "a second of the name", err, sandbox.Conflict)
+	insert(t, st, named("other"))
+	insert(t, st, sample("t"))
+	insert(t, st, sample("t")) // no name is not a name
+
+	renamed := insert(t, st, sample("t"))
+	renamed.Name = "web"
+	_, err = st.UpdateSandbox(ctx, renamed)
+	want(t, "a rename to a name in use", err, sandbox.Conflict)
+
+	first.State = sandbox.Stopping
+	first = update(t, st, first)
+	_, err = st.InsertSandbox(ctx, named("t"))
+	want(t, "the name of a stopping one", err, sandbox.Conflict)
+	first = end(t, st, first, epoch)
+	_, err = st.SandboxByName(ctx, "t", "web")
+	want(t, "the name of an ended one", err, sandbox.NotFound)
+	second := insert(t, st, named("t"))
+	if got, err := st.SandboxByName(ctx, "t", "web"); err != nil || got.ID != second.ID {
+		t.Errorf("SandboxByName = %s, %v, want %s", got.ID, err, second.ID)
+	}
+	end(t, st, second, epoch)
+	if got, err := st.SandboxByID(ctx, first.ID); err != nil || got.Name != "web" {
+		t.Errorf("an ended one lost its name: %q, %v", got.Name, err)
+	}
+}
+
+func versions(t *testing.T, st sandbox.Store) {
+	old := insert(t, st, sample("t"))
+	fresh := old
+	fresh.State = sandbox.Running
+	fresh = update(t, st, fresh)
+	if fresh.Version != 2 {
+		t.Errorf("version after an update = %d, want 2", fresh.Version)
+	}
+	old.State = sandbox.Ended
+	_, err := st.UpdateSandbox(t.Context(), old)
+	want(t, "UpdateSandbox of an old version", err, sandbox.Conflict)
+	if got, err := st.SandboxByID(t.Context(), old.ID); err != nil || !reflect.DeepEqual(got, fresh) {
+		t.Errorf("a lost write left %+v, %v", got, err)
+	}
+}
+
+func race(t *testing.T, st sandbox.Store) {
+	sb := insert(t, st, sample("t"))
+	var wins, conflicts atomic.Int64
+	var wg sync.WaitGroup
+	for i := range 16 {
+		wg.Go(func() {
+			mine := sb
+			mine.Timeline = int64(i)
+			switch _, err := st.UpdateSandbox(context.Background(), mine); {
+			case err == nil:
+				wins.Add(1)
+			case errors.Is(err, sandbox.Conflict):
+				conflicts.Add(1)
+			default:
+				t.Errorf("UpdateSandbox: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	if wins.Load() != 1 || conflicts.Load() != 15 {
+		t.Errorf("%d won and %d lost, want 1 and 15", wins.Load(), conflicts.Load())
+	}
+}
+
+func owner(t *testing.T, st sandbox.Store) {
+	sb := insert(t, st, sample("t"))
+	stolen := sb
+	stolen.Tenant = "thief"
+	_, err := st.UpdateSandbox(t.Context(), stolen)
+	want(t, "UpdateSandbox with another tenant", err, sandbox.NotFound)
+	if got, err := st.SandboxByID(t.Context(), sb.ID); err != nil || got.Tenant != "t" || got.Version != 1 {
+		t.Errorf("after a stolen update: %+v, %v", got, err)
+	}
+}
+
+func tenants(t *testing.T, st sandbox.Store) {
+	ctx := t.Context()
+	mine := sample("mine")
+	mine.Name = "web"
+	insert(t, st, mine)
+	if _, err := st.SandboxByName(ctx, "other", "web"); !errors.Is(err, sandbox.NotFound) {
+		t.Errorf("another tenant's name = %v", err)
+	}
+	if page, err := st.ListSandboxes(ctx, "other", sandbox.ListQuery{}); err != nil || len(page.Sandboxes) != 0 {
+		t.Errorf("another tenant lists %d, %v", len(page.Sandboxes), err)
+	}
+	if n, err := st.CountSandboxes(ctx, "other"); err != nil || len(n) != 0 {
+		t.Errorf("another tenant counts %v, %v", n, err)
+	}
+}
+
+// list reads every page and returns the IDs.
+func list(t *testing.T, st sandbox.Store, query sandbox.ListQuery) []string {
+	t.Helper()
+	var ids []string
+	for range 100 {
+		page, err := st.ListSandboxes(t.Context(), "t", query)
+		if err != nil {
+			t.Fatalf("ListSandboxes: %v", err)
+		}
+		if n := len(page.Sandboxes); query.Limit > 0 && n > query.Limit {
+			t.Fatalf("a page of %d, want at most %d", n, query.Limit)
+		}
+		for _, sb := range page.Sandboxes {
+			ids = append(ids, sb.ID)
+		}
+		if page.Next == "" {
+			return ids
+		}
+		query.Cursor = page.Next
+	}
+	t.Fatal("the list does not end")
+	return nil
+}
+
+func paging(t *testing.T, st sandbox.Store) {
+	var all []sandbox.Sandbox
+	for i := range 13 {
+		sb := sample("t")
+		sb.CreatedAt = epoch.Add(time.Duration(i/5) * time.Microsecond) // five at one time
+		all = append(all, insert(t, st, sb))
+		insert(t, st, sample("other"))
+	}
+	slices.SortFunc(all, func(a, b sandbox.Sandbox) int {
+		if c := b.CreatedAt.Compare(a.CreatedAt); c != 0 {
+			return c
+		}
+		if a.ID > b.ID {
+			return -1
+		}
+		return 1
+	})
+	var ids []string
+	for _, sb := range all {
+		ids = append(ids, sb.ID)
+	}
+	for _, limit := range []int{0, 1, 2, 5, 12, 13, 14, 100} {
+		if got := list(t, st, sandbox.ListQuery{Limit: limit}); !slices.Equal(got, ids) {
+			t.Errorf("pages of %d: %v, want %v", limit, got, ids)
+		}
+	}
+	// What is added while somebody pages is newer and so not on later pages.
+	page, err := st.ListSandboxes(t.Context(), "t", sandbox.ListQuery{Limit: 6})
+	if err != nil {
+		t.Fatal(err)
+	}
+	late := sample("t")
+	late.CreatedAt = epoch.Add(time.Hour)
+	insert(t, st, late)
+	if got := list(t, st, sandbox.ListQuery{Limit: 6, Cursor: page.Next}); !slices.Equal(got, ids[6:]) {
+		t.Errorf("the rest after an insert: %v, want %v", got, ids[6:])
+	}
+}
+
+func filters(t *testing.T, st sandbox.Store) {
+	add := func(state sandbox.State, metadata map[string]string) string {
+		sb := sample("t")
+		sb.State, sb.Metadata = state, metadata
+		return insert(t, st, sb).ID
+	}
+	starting := add(sandbox.Starting, map[string]string{"app": "x", "n": "1"})
+	running := add(sandbox.Running, map[string]string{"app": "x", "n": "2", `q"uote\`: `'"`})
+	stopping := add(sandbox.Stopping, nil)
+	ended := add(sandbox.Ended, map[string]string{"app": "x"})
+
+	for _, tt := range []struct {
+		name  string
+		query sandbox.ListQuery
+		want  []string
+	}{
+		{"all that have not ended", sandbox.ListQuery{}, []string{starting, running, stopping}},
+		{"one state", sandbox.ListQuery{States: []sandbox.State{sandbox.Running}}, []string{running}},
+		{"two states", sandbox.ListQuery{States: []sandbox.State{sandbox.Ended, sandbox.Running}}, []string{running, ended}},
+		{"an unknown state", sandbox.ListQuery{States: []sandbox.State{"x"}}, nil},
+		{"a pair", sandbox.ListQuery{Metadata: map[string]string{"app": "x"}}, []string{starting, running}},
+		{"two pairs", sandbox.ListQuery{Metadata: map[string]string{"app": "x", "n": "2"}}, []string{running}},
+		{"a pair half matched", sandbox.ListQuery{Metadata: map[string]string{"app": "x", "n": "3"}}, nil},
+		{"a key of odd characters", sandbox.ListQuery{Metadata: map[string]string{`q"uote\`: `'"`}}, []string{running}},
+		{"a pair and a state", sandbox.ListQuery{States: []sandbox.State{sandbox.Ended}, Metadata: map[string]string{"app": "x"}}, []string{ended}},
+	} {
+		for _, limit := range []int{1, 0} {
+			tt.query.Limit = limit
+			got := list(t, st, tt.query)
+			slices.Sort(got)
+			slices.Sort(tt.want)
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("%s, pages of %d: %v, want %v", tt.name, limit, got, tt.want)
+			}
+		}
+	}
+}
+
+func badPages(t *testing.T, st sandbox.Store) {
+	for _, query := range []sandbox.ListQuery{
+		{Limit: -1}, {Limit: 101}, {Cursor: "x"}, {Cursor: "!!"}, {Cursor: "MTIz"}, {Cursor: "eCB5"},
+	} {
+		_, err := st.ListSandboxes(t.Context(), "t", query)
+		want(t, fmt.Sprintf("ListSandboxes(%+v)", query), err, sandbox.Invalid)
+	}
+}
+
+func counts(t *testing.T, st sandbox.Store) {
+	for _, state := range []sandbox.State{sandbox.Running, sandbox.Running, sandbox.Starting, sandbox.Stopping, sandbox.Ended} {
+		sb := sample("t")
+		sb.State = state
+		insert(t, st, sb)
+	}
+	got, err := st.CountSandboxes(t.Context(), "t")
+	want := map[sandbox.State]int{sandbox.Running: 2, sandbox.Starting: 1, sandbox.Stopping: 1}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("CountSandboxes = %v, %v, want %v", got, err, want)
+	}
+}
+
+func deadlines(t *testing.T, st sandbox.Store) {
+	ctx := t.Context()
+	add := func(state sandbox.State, after time.Duration) string {
+		sb := sample("t")
+		sb.State, sb.Deadline = state, epoch.Add(after)
+		return insert(t, st, sb).ID
+	}
+	add(sandbox.Ended, time.Second)
+	add(sandbox.Stopping, 2*time.Second)
+	third := add(sandbox.Running, 5*time.Second)
+	first := add(sandbox.Starting, 3*time.Second)
+	second := add(sandbox.Running, 4*time.Second)
+
+	if next, ok, err := st.NextDeadline(ctx); err != nil || !ok || !next.Equal(epoch.Add(3*time.Second)) {
+		t.Errorf("NextDeadline = %v, %v, %v", next, ok, err)
+	}
+	for _, tt := range []struct {
+		now   time.Duration
+		limit int
+		want  []string
+	}{
+		{3*time.Second - time.Microsecond, 10, nil},
+		{3 * time.Second, 10, []string{first}},
+		{time.Minute, 10, []string{first, second, third}},
+		{time.Minute, 2, []string{first, second}},
+	} {
+		due, err := st.SandboxesDue(ctx, epoch.Add(tt.now), tt.limit)
+		var got []string
+		for _, sb := range due {
+			got = append(got, sb.ID)
+		}
+		if err != nil || !slices.Equal(got, tt.want) {
+			t.Errorf("SandboxesDue(%v, %d) = %v, %v, want %v", tt.now, tt.limit, got, err, tt.want)
+		}
+	}
+}
+
+func notEnded(t *testing.T, st sandbox.Store) {
+	var ids []string
+	for _, state := range []sandbox.State{sandbox.Starting, sandbox.Running, sandbox.Paused, sandbox.Stopping, sandbox.Ended} {
+		for _, tenant := range []sandbox.TenantID{"t", "other"} {
+			sb := sample(tenant)
+			sb.State = state
+			insert(t, st, sb)
+			if state != sandbox.Ended {
+				ids = append(ids, sb.ID)
+			}
+		}
+	}
+	all, err := st.SandboxesNotEnded(t.Context())
+	var got []string
+	for _, sb := range all {
+		got = append(got, sb.ID)
+	}
+	slices.Sort(got)
+	slices.Sort(ids)
+	if err != nil || !slices.Equal(got, ids) {
+		t.Errorf("SandboxesNotEnded = %v, %v, want %v", got, err, ids)
+	}
+}
+
+func deleteEnded(t *testing.T, st sandbox.Store) {
+	ctx := t.Context()
+	old := end(t, st, insert(t, st, sample("t")), epoch)
+	fresh := end(t, st, insert(t, st, sample("t")), epoch.Add(time.Hour))
+	running := insert(t, st, sample("t"))
+	if n, err := st.DeleteEnded(ctx, epoch.Add(time.Hour)); err != nil || n != 1 {
+		t.Errorf("DeleteEnded = %d, %v, want 1", n, err)
+	}
+	_, err := st.SandboxByID(ctx, old.ID)
+	want(t, "a deleted one", err, sandbox.NotFound)
+	for _, id := range []string{fresh.ID, running.ID} {
+		if _, err := st.SandboxByID(ctx, id); err != nil {
+			t.Errorf("%s is gone: %v", id, err)
+		}
+	}
+}
+
+func leases(t *testing.T, st sandbox.Store) {
+	ctx := t.Context()
+	for _, n := range []sandbox.NodeRecord{
+		{Name: "b", Engine: "fake", LeaseUntil: epoch},
+		{Name: "a", Engine: "fake", LeaseUntil: epoch},
+		{Name: "b", Engine: "gvisor", LeaseUntil: epoch.Add(time.Second)},
+	} {
+		if err := st.RenewLease(ctx, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := st.Nodes(ctx)
+	want := []sandbox.NodeRecord{
+		{Name: "a", Engine: "fake", LeaseUntil: epoch},
+		{Name: "b", Engine: "gvisor", LeaseUntil: epoch.Add(time.Second)},
+	}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("Nodes = %v, %v, want %v", got, err, want)
+	}
+}
+
+func concurrency(t *testing.T, st sandbox.Store) {
+	const callers, each = 16, 12
+	var wg sync.WaitGroup
+	for c := range callers {
+		wg.Go(func() {
+			for i := range each {
+				sb := sample("t")
+				sb.Name = fmt.Sprintf("n%d-%d", c/2, i) // every name is wanted twice
+				sb, err := st.InsertSandbox(context.Background(), sb)
+				if errors.Is(err, sandbox.Conflict) {
+					continue
+				}
+				if err != nil {
+					t.Errorf("InsertSandbox: %v", err)
+					return
+				}
+				sb.State = sandbox.Running
+				if _, err := st.UpdateSandbox(context.Background(), sb); err != nil {
+					t.Errorf("UpdateSandbox: %v", err)
+				}
+				if got, err := st.SandboxByName(context.Background(), "t", sb.Name); err != nil || got.State != sandbox.Running {
+					t.Errorf("a write is not seen by the next read: %s, %v", got.State, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	n, err := st.CountSandboxes(t.Context(), "t")
+	if want := map[sandbox.State]int{sandbox.Running: callers / 2 * each}; err != nil || !reflect.DeepEqual(n, want) {
+		t.Errorf("after all writes %v, %v, want %v", n, err, want)
+	}
+}
+
+func canceled(t *testing.T, st sandbox.Store) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	sb := sample("t")
+	if _, err := st.InsertSandbox(ctx, sb); !errors.Is(err, context.Canceled) {
+		t.Errorf("InsertSandbox = %v, want context.Canceled", err)
+	}
+	_, err := st.SandboxByID(t.Context(), sb.ID)
+	want(t, "what a cancelled insert left", err, sandbox.NotFound)
+	if _, err := st.SandboxByID(ctx, sb.ID); !errors.Is(err, context.Canceled) {
+		t.Errorf("SandboxByID = %v, want context.Canceled", err)
+	}
+}
