@@ -1,0 +1,94 @@
+# Cloud Sandbox. `make help` lists what there is.
+SHELL       := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+MAKEFLAGS   += --no-print-directory
+
+GVISOR   := $(shell awk '$$1 == "gvisor.dev/gvisor" {print $$2; exit}' go.mod)
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS  := -s -w
+STAGE    := bin/stage
+TOOLS    := $(CURDIR)/.tools
+ADDR     ?= localhost:8080
+DATA     ?= /var/lib/cloud-sandbox
+
+export CGO_ENABLED ?= 0
+export GOFLAGS     ?= -trimpath -buildvcs=false
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: run
+run: ## install what is missing, build, start the server and run a first snippet
+	@ADDR='$(ADDR)' DATA='$(DATA)' scripts/run.sh
+
+.PHONY: build
+build: bin/cloud-sandbox ## build bin/cloud-sandbox with everything inside
+
+# Every Go build is cheap when nothing changed, so they are always asked.
+.PHONY: FORCE
+FORCE:
+
+$(STAGE)/gvisor_sentry: FORCE
+	@mkdir -p $(@D)
+	@go build -ldflags '$(LDFLAGS) -X gvisor.dev/gvisor/runsc/version.version=$(GVISOR)' -o $@ ./cmd/sentry
+
+$(STAGE)/link: FORCE
+	@mkdir -p $(@D)
+	@go build -ldflags '$(LDFLAGS)' -o $@ ./cmd/link
+
+$(STAGE)/guest/guest: FORCE
+	@mkdir -p $(@D)
+	@go build -ldflags '$(LDFLAGS)' -o $@ ./cmd/guest
+
+$(STAGE)/guest.erofs: $(STAGE)/guest/guest
+	@scripts/pack.sh guest $(STAGE)/guest $@
+
+# Without the parts inside: it reads them from the folder it lies in.
+$(STAGE)/cloud-sandbox: FORCE
+	@mkdir -p $(@D)
+	@go build -ldflags '$(LDFLAGS) -X main.version=$(VERSION)' -o $@ ./cmd/cloud-sandbox
+
+bin/cloud-sandbox: $(STAGE)/gvisor_sentry $(STAGE)/link $(STAGE)/guest.erofs FORCE
+	@scripts/pack.sh payload $(STAGE) internal/payload/files
+	@go build -tags payload -ldflags '$(LDFLAGS) -X main.version=$(VERSION)' -o $@ ./cmd/cloud-sandbox
+
+.PHONY: deps
+deps: ## install the Debian packages that running needs
+	@scripts/install.sh run
+
+.PHONY: check
+check: ## what is quick: build, generated code, vet, lint, unit tests with -race, short fuzzing
+	@scripts/check.sh
+
+.PHONY: test
+test: ## everything real: check's tests, end to end with gVisor, SDK, attacks
+	@scripts/test.sh
+
+.PHONY: bench
+bench: ## measure everything beside Docker and bare runsc
+	@scripts/bench.sh full
+
+.PHONY: bench-quick
+bench-quick: ## the same, the main rows only, in under two minutes
+	@scripts/bench.sh quick
+
+.PHONY: docs-test
+docs-test: ## run the snippets of README and docs against a fresh server
+	@scripts/docs-test.sh
+
+.PHONY: generate
+generate: ## regenerate code from api/proto
+	@tools/generate.sh
+
+.PHONY: fmt
+fmt: ## format the code
+	@go tool -modfile=tools/go.mod gofumpt -w $$(git ls-files '*.go' | grep -v '^api/gen/')
+
+.PHONY: down
+down: bin/cloud-sandbox ## end everything that a stopped server left running
+	@bin/cloud-sandbox down --data '$(DATA)'
+
+.PHONY: clean
+clean: ## remove what was built; the data folder stays
+	@rm -rf bin internal/payload/files/*.zst .tools

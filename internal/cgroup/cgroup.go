@@ -1,0 +1,379 @@
+// Package cgroup puts processes into control groups with limits, on hosts with
+// cgroup v1 and on hosts with v2. One Group is one directory per hierarchy
+// below the parent "cloud-sandbox", named by its user.
+//
+// The v1 interface is described in the kernel's
+// Documentation/admin-guide/cgroup-v1, v2 in admin-guide/cgroup-v2.rst.
+package cgroup
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Limits of a Group. A zero field means no limit.
+type Limits struct {
+	CPUs        float64 // cores' time
+	MemoryBytes int64
+	Pids        int64 // host tasks
+}
+
+// period is the CPU bandwidth period. A short one keeps a throttled Sandbox
+// answering: it waits at most this long for its next slice.
+const period = 20 * time.Millisecond
+
+// Hierarchy is the control groups of this host below one parent.
+type Hierarchy struct {
+	v2     bool
+	parent string            // name below each root, for example "cloud-sandbox"
+	roots  map[string]string // v1: controller to mount point
+	root   string            // v2: mount point
+}
+
+var v1Controllers = []string{"memory", "cpu", "cpuacct", "pids", "freezer"}
+
+// Detect finds the hierarchies of this host from /proc/self/mountinfo and makes
+// the parent group. It prefers v1 controllers where they are mounted, because a
+// hybrid host's v2 tree has none. The error names what is missing.
+func Detect(parent string) (*Hierarchy, error) {
+	mounts, err := cgroupMounts("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	h := &Hierarchy{parent: parent, roots: mounts.v1, root: mounts.v2}
+	if mounts.v1["memory"] == "" {
+		if mounts.v2 == "" {
+			return nil, errors.New("no cgroup filesystem is mounted: mount cgroup2 at /sys/fs/cgroup")
+		}
+		h.v2 = true
+		return h, h.prepareV2()
+	}
+	for _, c := range v1Controllers {
+		if h.roots[c] == "" {
+			return nil, fmt.Errorf("the cgroup controller %q is not mounted", c)
+		}
+	}
+	for _, dir := range h.parentDirs() {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, fmt.Errorf("make the parent cgroup: %w", err)
+		}
+	}
+	return h, nil
+}
+
+// V2 reports whether the unified hierarchy is used.
+func (h *Hierarchy) V2() bool { return h.v2 }
+
+func (h *Hierarchy) prepareV2() error {
+	dir := filepath.Join(h.root, h.parent)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make the parent cgroup: %w", err)
+	}
+	for _, d := range []string{h.root, dir} {
+		if err := os.WriteFile(filepath.Join(d, "cgroup.subtree_control"), []byte("+memory +cpu +pids"), 0); err != nil {
+			return fmt.Errorf("delegate cgroup controllers: %w", err)
+		}
+	}
+	return nil
+}
+
+func (h *Hierarchy) parentDirs() []string {
+	if h.v2 {
+		return []string{filepath.Join(h.root, h.parent)}
+	}
+	var dirs []string
+	seen := map[string]bool{}
+	for _, c := range v1Controllers {
+		if r := h.roots[c]; !seen[r] { // cpu and cpuacct are often mounted together
+			seen[r] = true
+			dirs = append(dirs, filepath.Join(r, h.parent))
+		}
+	}
+	return dirs
+}
+
+// Names lists the Groups that exist.
+func (h *Hierarchy) Names() ([]string, error) {
+	entries, err := os.ReadDir(h.parentDirs()[0])
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+// Group is one control group. Its zero value is not usable; Open makes one.
+type Group struct {
+	h    *Hierarchy
+	name string
+}
+
+// Open names a Group without making it, for one made by an earlier process.
+func (h *Hierarchy) Open(name string) *Group { return &Group{h: h, name: name} }
+
+// Create makes a Group with limits. One that exists already is used as it is.
+func (h *Hierarchy) Create(name string, l Limits) (*Group, error) {
+	g := h.Open(name)
+	for _, dir := range g.dirs() {
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+			_ = g.Remove(0)
+			return nil, fmt.Errorf("make cgroup: %w", err)
+		}
+	}
+	if err := g.SetLimits(l); err != nil {
+		_ = g.Remove(0)
+		return nil, err
+	}
+	return g, nil
+}
+
+func (g *Group) dirs() []string {
+	dirs := g.h.parentDirs()
+	for i := range dirs {
+		dirs[i] = filepath.Join(dirs[i], g.name)
+	}
+	return dirs
+}
+
+func (g *Group) dir(controller string) string {
+	if g.h.v2 {
+		return filepath.Join(g.h.root, g.h.parent, g.name)
+	}
+	return filepath.Join(g.h.roots[controller], g.h.parent, g.name)
+}
+
+func (g *Group) write(controller, file, value string) error {
+	if err := os.WriteFile(filepath.Join(g.dir(controller), file), []byte(value), 0); err != nil {
+		return fmt.Errorf("set %s: %w", file, err)
+	}
+	return nil
+}
+
+// SetLimits writes every limit that is not zero.
+func (g *Group) SetLimits(l Limits) error {
+	var errs []error
+	if l.CPUs > 0 {
+		quota := strconv.FormatInt(int64(l.CPUs*float64(period.Microseconds())), 10)
+		us := strconv.FormatInt(period.Microseconds(), 10)
+		if g.h.v2 {
+			errs = append(errs, g.write("cpu", "cpu.max", quota+" "+us))
+		} else {
+			errs = append(errs, g.write("cpu", "cpu.cfs_period_us", us), g.write("cpu", "cpu.cfs_quota_us", quota))
+		}
+	}
+	if l.MemoryBytes > 0 {
+		errs = append(errs, g.SetMemory(l.MemoryBytes))
+	}
+	if l.Pids > 0 {
+		errs = append(errs, g.write("pids", "pids.max", strconv.FormatInt(l.Pids, 10)))
+	}
+	return errors.Join(errs...)
+}
+
+// SetMemory moves the hard memory limit. Below what is in use and cannot be
+// reclaimed, v1 refuses (EBUSY) and v2 ends processes.
+func (g *Group) SetMemory(bytes int64) error {
+	file := "memory.limit_in_bytes"
+	if g.h.v2 {
+		file = "memory.max"
+	}
+	return g.write("memory", file, strconv.FormatInt(bytes, 10))
+}
+
+// Limit is the hard memory limit; 0 when it cannot be read.
+func (g *Group) Limit() int64 {
+	file := "memory.limit_in_bytes"
+	if g.h.v2 {
+		file = "memory.max"
+	}
+	n, _ := readInt(filepath.Join(g.dir("memory"), file))
+	return n
+}
+
+// Add moves processes, with all their threads, into the Group.
+func (g *Group) Add(pids ...int) error {
+	for _, dir := range g.dirs() {
+		f, err := os.OpenFile(filepath.Join(dir, "cgroup.procs"), os.O_WRONLY, 0)
+		if err != nil {
+			return fmt.Errorf("join cgroup: %w", err)
+		}
+		for _, pid := range pids {
+			if _, err := f.WriteString(strconv.Itoa(pid)); err != nil && !errors.Is(err, unix.ESRCH) {
+				f.Close()
+				return fmt.Errorf("join cgroup: %w", err)
+			}
+		}
+		f.Close()
+	}
+	return nil
+}
+
+// Handle opens the Group's directory for CLONE_INTO_CGROUP; nil on v1, where
+// the kernel has no such thing.
+func (g *Group) Handle() (*os.File, error) {
+	if !g.h.v2 {
+		return nil, nil
+	}
+	return os.Open(g.dir(""))
+}
+
+// Usage is what a Group uses.
+type Usage struct {
+	MemoryBytes int64 // anonymous and shared memory, without page cache of files
+	CPU         time.Duration
+	Pids        int64
+}
+
+// Usage reads the Group's present use.
+func (g *Group) Usage() (Usage, error) {
+	var u Usage
+	stat, err := readStat(filepath.Join(g.dir("memory"), "memory.stat"))
+	if err != nil {
+		return u, err
+	}
+	if g.h.v2 {
+		u.MemoryBytes = stat["anon"] + stat["shmem"]
+		cpu, err := readStat(filepath.Join(g.dir("cpu"), "cpu.stat"))
+		if err != nil {
+			return u, err
+		}
+		u.CPU = time.Duration(cpu["usage_usec"]) * time.Microsecond
+	} else {
+		u.MemoryBytes = stat["total_rss"] + stat["total_shmem"]
+		ns, err := readInt(filepath.Join(g.dir("cpuacct"), "cpuacct.usage"))
+		if err != nil {
+			return u, err
+		}
+		u.CPU = time.Duration(ns)
+	}
+	u.Pids, err = readInt(filepath.Join(g.dir("pids"), "pids.current"))
+	return u, err
+}
+
+// MemoryCharged is everything charged to the Group, page cache included.
+func (g *Group) MemoryCharged() (int64, error) {
+	if g.h.v2 {
+		return readInt(filepath.Join(g.dir("memory"), "memory.current"))
+	}
+	return readInt(filepath.Join(g.dir("memory"), "memory.usage_in_bytes"))
+}
+
+// Procs lists the processes in the Group.
+func (g *Group) Procs() ([]int, error) {
+	b, err := os.ReadFile(filepath.Join(g.dir("pids"), "cgroup.procs"))
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for line := range strings.Lines(string(b)) {
+		if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
+
+// Kill sends SIGKILL to everything in the Group.
+func (g *Group) Kill() {
+	if g.h.v2 && g.write("", "cgroup.kill", "1") == nil {
+		return
+	}
+	pids, _ := g.Procs()
+	for _, pid := range pids {
+		_ = unix.Kill(pid, unix.SIGKILL)
+	}
+}
+
+// Remove deletes the Group, waiting up to wait for its killed processes to be
+// gone. One that does not exist is a success.
+func (g *Group) Remove(wait time.Duration) error {
+	deadline := time.Now().Add(wait)
+	pause := 500 * time.Microsecond
+	for {
+		var busy error
+		for _, dir := range g.dirs() {
+			if err := unix.Rmdir(dir); err != nil && err != unix.ENOENT {
+				busy = &os.PathError{Op: "rmdir", Path: dir, Err: err}
+			}
+		}
+		if busy == nil || time.Now().After(deadline) {
+			return busy
+		}
+		// The kernel has no event for "the last task's exit has been
+		// accounted", so ask again, ever more seldom.
+		time.Sleep(pause)
+		pause = min(pause*2, 20*time.Millisecond)
+	}
+}
+
+func readInt(path string) (int64, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+}
+
+func readStat(path string) (map[string]int64, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	stat := map[string]int64{}
+	for s := bufio.NewScanner(f); s.Scan(); {
+		key, value, _ := strings.Cut(s.Text(), " ")
+		if n, err := strconv.ParseInt(value, 10, 64); err == nil {
+			stat[key] = n
+		}
+	}
+	return stat, nil
+}
+
+type mounts struct {
+	v1 map[string]string
+	v2 string
+}
+
+// cgroupMounts reads where the hierarchies are mounted. A v2 tree counts only
+// when it has a memory controller.
+func cgroupMounts(mountinfo string) (mounts, error) {
+	f, err := os.Open(mountinfo)
+	if err != nil {
+		return mounts{}, err
+	}
+	defer f.Close()
+	m := mounts{v1: map[string]string{}}
+	for s := bufio.NewScanner(f); s.Scan(); {
+		before, after, ok := strings.Cut(s.Text(), " - ")
+		left, right := strings.Fields(before), strings.Fields(after)
+		if !ok || len(left) < 5 || len(right) < 3 {
+			continue
+		}
+		switch right[0] {
+		case "cgroup2":
+			b, _ := os.ReadFile(filepath.Join(left[4], "cgroup.controllers"))
+			if strings.Contains(string(b), "memory") {
+				m.v2 = left[4]
+			}
+		case "cgroup":
+			for o := range strings.SplitSeq(right[2], ",") {
+				m.v1[o] = left[4]
+			}
+		}
+	}
+	return m, nil
+}

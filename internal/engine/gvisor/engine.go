@@ -1,0 +1,558 @@
+// Package gvisor is the default Engine: every Boot is a gVisor sentry of its
+// own, started by the sentry host, with one link into a link shard.
+//
+// The package holds no rights and links no part of runsc: it speaks to the
+// sentry host and to the shards over Unix sockets. It keeps a copy of every
+// link's host end, so that a shard that dies is replaced without its Boots
+// noticing more than broken connections.
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/client"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/link"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost"
+)
+
+// Config of an Engine.
+type Config struct {
+	Socket string // of the sentry host
+	Log    *slog.Logger
+}
+
+const (
+	// linksPerShard is how many links one shard carries.
+	linksPerShard = 256
+	// bootTimeout bounds the wait for a Guest to answer.
+	bootTimeout = 20 * time.Second
+	// undoTimeout bounds taking back a failed start.
+	undoTimeout = 15 * time.Second
+)
+
+// Engine runs Boots in gVisor. Use Open.
+type Engine struct {
+	cfg    Config
+	events chan sandbox.BootEvent
+
+	mu     sync.Mutex
+	host   *sentryhost.Client // nil while it is away
+	boots  map[string]*boot
+	shards map[int]*shard
+	closed bool
+}
+
+var _ sandbox.Engine = (*Engine)(nil)
+
+// boot is a running or starting Boot. Its fields but network are set before it
+// is published; network is guarded by Engine.mu.
+type boot struct {
+	image   string
+	shape   sandbox.Shape
+	shard   *shard
+	hostEnd *os.File
+	started bool // guarded by Engine.mu: Start has returned without error
+	network sandbox.NetworkPolicy
+}
+
+// shard is one link shard and its client. client is nil until it is connected.
+type shard struct {
+	number int
+	links  int // guarded by Engine.mu: links carried and being added
+
+	mu     sync.Mutex // held while connecting and recovering
+	client *link.Client
+}
+
+// Open connects to the sentry host and takes up every Boot that runs. Boots
+// whose link is lost for good are ended.
+func Open(ctx context.Context, cfg Config) (*Engine, error) {
+	e := &Engine{cfg: cfg, events: make(chan sandbox.BootEvent, 1024), boots: map[string]*boot{}, shards: map[int]*shard{}}
+	host, err := e.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.adopt(ctx, host); err != nil {
+		host.Close()
+		return nil, err
+	}
+	return e, nil
+}
+
+// Close lets go of everything without ending any Boot.
+func (e *Engine) Close() error {
+	e.mu.Lock()
+	e.closed = true
+	host := e.host
+	e.host = nil
+	shards, boots := e.shards, e.boots
+	e.shards, e.boots = map[int]*shard{}, map[string]*boot{}
+	e.mu.Unlock()
+	var errs []error
+	if host != nil {
+		errs = append(errs, host.Close())
+	}
+	for _, s := range shards {
+		s.mu.Lock()
+		if s.client != nil {
+			errs = append(errs, s.client.Close())
+		}
+		s.mu.Unlock()
+	}
+	for _, b := range boots {
+		errs = append(errs, b.hostEnd.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// sentryHost returns the connection to the sentry host, dialling it anew when
+// it was lost.
+func (e *Engine) sentryHost(ctx context.Context) (*sentryhost.Client, error) {
+	e.mu.Lock()
+	host := e.host
+	e.mu.Unlock()
+	if host != nil {
+		select {
+		case <-host.Done():
+		default:
+			return host, nil
+		}
+	}
+	return e.connect(ctx)
+}
+
+func (e *Engine) connect(ctx context.Context) (*sentryhost.Client, error) {
+	host, err := sentryhost.Dial(ctx, e.cfg.Socket, sentryhost.Events{Boot: e.bootEvent, ShardEnd: e.shardEnded})
+	if err != nil {
+		return nil, err
+	}
+	if err := host.Watch(ctx); err != nil {
+		host.Close()
+		return nil, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		go host.Close()
+		return nil, sandbox.Errorf(sandbox.Unavailable, "the engine is closed")
+	}
+	if e.host != nil {
+		select {
+		case <-e.host.Done():
+		default: // another caller was quicker
+			go host.Close()
+			return e.host, nil
+		}
+	}
+	e.host = host
+	return host, nil
+}
+
+// Probe reports the sentry host's gVisor.
+func (e *Engine) Probe(ctx context.Context) (sandbox.Features, error) {
+	host, err := e.sentryHost(ctx)
+	if err != nil {
+		return sandbox.Features{}, err
+	}
+	return sandbox.Features{Name: "gvisor", Version: host.Info.Engine, Build: host.Info.Build}, nil
+}
+
+// List returns the Boots that run.
+func (e *Engine) List(context.Context) ([]sandbox.BootStatus, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var out []sandbox.BootStatus
+	for id, b := range e.boots {
+		if b.started {
+			out = append(out, sandbox.BootStatus{ID: id, Image: b.image, Shape: b.shape, Network: b.network})
+		}
+	}
+	slices.SortFunc(out, func(a, b sandbox.BootStatus) int { return compare(a.ID, b.ID) })
+	return out, nil
+}
+
+func compare(a, b string) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// Usage reports what a Boot uses.
+func (e *Engine) Usage(ctx context.Context, id string) (sandbox.Usage, error) {
+	if _, err := e.find(id); err != nil {
+		return sandbox.Usage{}, err
+	}
+	host, err := e.sentryHost(ctx)
+	if err != nil {
+		return sandbox.Usage{}, err
+	}
+	return host.Usage(ctx, id)
+}
+
+func (e *Engine) find(id string) (*boot, error) {
+	if !sandbox.ValidBootID(id) {
+		return nil, sandbox.Errorf(sandbox.Invalid, "%q is not a boot ID", id)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	b := e.boots[id]
+	if b == nil || !b.started {
+		return nil, sandbox.Errorf(sandbox.NotFound, "no boot %s runs here", id)
+	}
+	return b, nil
+}
+
+// Dial connects to a port of a Boot through its link.
+func (e *Engine) Dial(ctx context.Context, id string, port uint16) (net.Conn, error) {
+	b, err := e.find(id)
+	if err != nil {
+		return nil, err
+	}
+	return e.dial(ctx, b.shard, id, port)
+}
+
+// dial goes through the shard; one that was just replaced is tried again.
+func (e *Engine) dial(ctx context.Context, s *shard, id string, port uint16) (net.Conn, error) {
+	for attempt := 0; ; attempt++ {
+		c, err := e.shardClient(ctx, s)
+		if err != nil {
+			return nil, err
+		}
+		conn, err := c.DialGuest(ctx, id, port)
+		if err == nil || attempt > 0 || !broken(c) {
+			return conn, err
+		}
+	}
+}
+
+// broken reports whether a shard's connection is gone.
+func broken(c *link.Client) bool {
+	select {
+	case <-c.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// SetNetwork changes the policy of a Boot's link.
+func (e *Engine) SetNetwork(ctx context.Context, id string, policy sandbox.NetworkPolicy) error {
+	if !policy.Valid() {
+		return sandbox.Errorf(sandbox.Invalid, "%q is not a network policy", policy)
+	}
+	b, err := e.find(id)
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	b.network = policy // first: a shard that is being replaced takes it from here
+	e.mu.Unlock()
+	c, err := e.shardClient(ctx, b.shard)
+	if err != nil {
+		return err
+	}
+	return c.SetPolicy(ctx, id, policy)
+}
+
+// Watch passes events on until ctx ends. It reconnects to a sentry host that
+// went away, and tells of Boots that ended meanwhile.
+func (e *Engine) Watch(ctx context.Context, handle func(sandbox.BootEvent)) error {
+	watchCtx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { e.keepConnected(watchCtx) })
+	for {
+		select {
+		case ev := <-e.events:
+			handle(ev)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// keepConnected redials the sentry host whenever the connection ends. A new
+// sentry host may have found Boots dead.
+func (e *Engine) keepConnected(ctx context.Context) {
+	const first, most = 50 * time.Millisecond, 2 * time.Second
+	pause := first
+	for ctx.Err() == nil {
+		host, err := e.sentryHost(ctx)
+		if err == nil {
+			if err = e.compareWith(ctx, host); err == nil {
+				pause = first
+				select {
+				case <-host.Done():
+					e.cfg.Log.Warn("the sentry host went away")
+				case <-ctx.Done():
+				}
+				continue
+			}
+		}
+		if ctx.Err() == nil {
+			e.cfg.Log.Warn("the sentry host does not answer", "error", err)
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+		pause = min(2*pause, most)
+	}
+}
+
+// compareWith ends the Boots that the sentry host does not know.
+func (e *Engine) compareWith(ctx context.Context, host *sentryhost.Client) error {
+	running, err := host.List(ctx)
+	if err != nil {
+		return err
+	}
+	alive := map[string]bool{}
+	for _, b := range running {
+		alive[b.ID] = true
+	}
+	e.mu.Lock()
+	var lost []string
+	for id, b := range e.boots {
+		if b.started && !alive[id] {
+			lost = append(lost, id)
+		}
+	}
+	e.mu.Unlock()
+	for _, id := range lost {
+		e.bootEvent(sandbox.BootEvent{ID: id, Kind: sandbox.BootEnded, Cause: sandbox.CauseEngineLost})
+	}
+	return nil
+}
+
+// bootEvent takes an event from the sentry host. It runs in the connection's
+// reader, so the link is freed on the side.
+func (e *Engine) bootEvent(ev sandbox.BootEvent) {
+	if ev.Kind != sandbox.BootEnded {
+		e.publish(ev)
+		return
+	}
+	e.mu.Lock()
+	b := e.boots[ev.ID]
+	known := b != nil && b.started
+	if known {
+		delete(e.boots, ev.ID)
+	}
+	e.mu.Unlock()
+	if !known {
+		return
+	}
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
+		defer cancel()
+		e.freeLink(ctx, ev.ID, b)
+		e.publish(ev)
+	}()
+}
+
+func (e *Engine) publish(ev sandbox.BootEvent) {
+	select {
+	case e.events <- ev:
+	default:
+		e.cfg.Log.Error("an event was dropped: nobody watches the engine", "boot", ev.ID, "kind", string(ev.Kind))
+	}
+}
+
+// Start boots an image and waits for the Guest.
+func (e *Engine) Start(ctx context.Context, id string, spec sandbox.BootSpec) error {
+	if !sandbox.ValidBootID(id) {
+		return sandbox.Errorf(sandbox.Invalid, "%q is not a boot ID", id)
+	}
+	if err := spec.Shape.Check(); err != nil {
+		return err
+	}
+	b, guestEnd, err := e.reserve(id, spec)
+	if err != nil {
+		return err
+	}
+	defer guestEnd.Close()
+	if err := e.launch(ctx, id, b, guestEnd); err != nil {
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		defer cancel()
+		if stopErr := e.discard(undo, id, b); stopErr != nil {
+			e.cfg.Log.Error("a failed start left something behind", "boot", id, "error", stopErr)
+		}
+		return err
+	}
+	e.mu.Lock()
+	b.started = true
+	e.mu.Unlock()
+	return nil
+}
+
+// reserve makes the link and publishes the ID, so that a second Start is a
+// Conflict.
+func (e *Engine) reserve(id string, spec sandbox.BootSpec) (*boot, *os.File, error) {
+	hostEnd, guestEnd, err := link.Pair()
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a link: %w", err)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.boots[id] != nil || e.closed {
+		hostEnd.Close()
+		guestEnd.Close()
+		return nil, nil, sandbox.Errorf(sandbox.Conflict, "the boot %s runs already", id)
+	}
+	b := &boot{image: spec.Image, shape: spec.Shape, hostEnd: hostEnd, network: sandbox.NetworkNone}
+	b.shard = e.roomyShard()
+	b.shard.links++
+	e.boots[id] = b
+	return b, guestEnd, nil
+}
+
+// roomyShard returns the lowest shard with room. The caller holds e.mu.
+func (e *Engine) roomyShard() *shard {
+	for n := 0; ; n++ {
+		s := e.shards[n]
+		if s == nil {
+			s = &shard{number: n}
+			e.shards[n] = s
+		}
+		if s.links < linksPerShard {
+			return s
+		}
+	}
+}
+
+// launch plugs the link in and starts the sentry side by side, then waits for
+// the Guest.
+func (e *Engine) launch(ctx context.Context, id string, b *boot, guestEnd *os.File) error {
+	host, err := e.sentryHost(ctx)
+	if err != nil {
+		return err
+	}
+	plugged := make(chan error, 1)
+	go func() {
+		c, err := e.shardClient(ctx, b.shard)
+		if err == nil {
+			err = c.Add(ctx, id, b.hostEnd, sandbox.NetworkNone)
+		}
+		plugged <- err
+	}()
+	err = host.Start(ctx, sentryhost.StartRequest{ID: id, Image: b.image, Shape: b.shape}, guestEnd, b.hostEnd)
+	if plugErr := <-plugged; err == nil && plugErr != nil {
+		err = fmt.Errorf("plug the link in: %w", plugErr)
+	}
+	if err != nil {
+		return err
+	}
+	return e.waitForGuest(ctx, id, b)
+}
+
+// waitForGuest dials the Guest until it answers. A port that nothing listens on
+// yet refuses at once, so the pauses are short and few.
+func (e *Engine) waitForGuest(ctx context.Context, id string, b *boot) error {
+	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
+	defer cancel()
+	guest := client.New(func(ctx context.Context, port uint16) (net.Conn, error) {
+		return e.dial(ctx, b.shard, id, port)
+	})
+	defer guest.Close()
+	for {
+		_, err := guest.Health(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-time.After(time.Millisecond):
+		case <-ctx.Done():
+			return sandbox.Errorf(sandbox.Unavailable, "the sandbox did not come up").WithCause(errors.Join(ctx.Err(), err))
+		}
+	}
+}
+
+// Stop ends a Boot and frees what it held.
+func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error {
+	if !sandbox.ValidBootID(id) {
+		return sandbox.Errorf(sandbox.Invalid, "%q is not a boot ID", id)
+	}
+	e.mu.Lock()
+	b := e.boots[id]
+	mine := b != nil && b.started
+	if mine {
+		b.started = false // from now on nobody finds it
+	}
+	e.mu.Unlock()
+	if !mine {
+		// Not ours, or another call's: the sentry host waits for that one.
+		host, err := e.sentryHost(ctx)
+		if err != nil {
+			return err
+		}
+		return host.Stop(ctx, id)
+	}
+	if grace > 0 {
+		e.askToEnd(ctx, id, b, grace)
+	}
+	if err := e.discard(ctx, id, b); err != nil {
+		e.mu.Lock()
+		b.started = true // still there: a later Stop tries again
+		e.mu.Unlock()
+		return err
+	}
+	return nil
+}
+
+// askToEnd gives the Guest grace to end its Processes.
+func (e *Engine) askToEnd(ctx context.Context, id string, b *boot, grace time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, grace)
+	defer cancel()
+	guest := client.New(func(ctx context.Context, port uint16) (net.Conn, error) {
+		return e.dial(ctx, b.shard, id, port)
+	})
+	defer guest.Close()
+	if err := guest.Shutdown(ctx, grace); err != nil && ctx.Err() == nil {
+		e.cfg.Log.Info("the guest did not end by itself", "boot", id, "error", err)
+	}
+}
+
+// discard ends the sentry, if there is one, and unplugs the link.
+func (e *Engine) discard(ctx context.Context, id string, b *boot) error {
+	host, err := e.sentryHost(ctx)
+	if err != nil {
+		return err
+	}
+	if err := host.Stop(ctx, id); err != nil {
+		return err
+	}
+	e.freeLink(ctx, id, b)
+	e.mu.Lock()
+	if e.boots[id] == b {
+		delete(e.boots, id)
+	}
+	e.mu.Unlock()
+	return nil
+}
+
+// freeLink unplugs a link and closes our copy. A shard that is away has no
+// links any more.
+func (e *Engine) freeLink(ctx context.Context, id string, b *boot) {
+	if c, err := e.shardClient(ctx, b.shard); err == nil {
+		if err := c.Remove(ctx, id); err != nil && sandbox.CodeOf(err) != sandbox.NotFound {
+			e.cfg.Log.Warn("a link could not be unplugged", "boot", id, "error", err)
+		}
+	}
+	b.hostEnd.Close()
+	e.mu.Lock()
+	b.shard.links--
+	e.mu.Unlock()
+}

@@ -1,0 +1,192 @@
+package gvisor
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/link"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost"
+)
+
+// recoverTimeout bounds replacing a shard.
+const recoverTimeout = 30 * time.Second
+
+// shardClient returns a working connection to a shard. A shard that ended is
+// started again and given its links back first; callers meanwhile wait.
+func (e *Engine) shardClient(ctx context.Context, s *shard) (*link.Client, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.client != nil && !broken(s.client) {
+		return s.client, nil
+	}
+	host, err := e.sentryHost(ctx)
+	if err != nil {
+		return nil, err
+	}
+	reply, err := host.Shard(ctx, s.number)
+	if err != nil {
+		return nil, fmt.Errorf("start link shard %d: %w", s.number, err)
+	}
+	c, err := link.Dial(ctx, reply.Socket)
+	if err != nil {
+		return nil, fmt.Errorf("reach link shard %d: %w", s.number, err)
+	}
+	if err := e.replug(ctx, s, c); err != nil {
+		c.Close()
+		return nil, err
+	}
+	if s.client != nil {
+		s.client.Close()
+	}
+	s.client = c
+	return c, nil
+}
+
+// replug gives a shard the links that it should have and has not. The caller
+// holds s.mu.
+func (e *Engine) replug(ctx context.Context, s *shard, c *link.Client) error {
+	present, err := c.List(ctx)
+	if err != nil {
+		return fmt.Errorf("list the links of shard %d: %w", s.number, err)
+	}
+	has := map[string]bool{}
+	for _, l := range present {
+		has[l.BootID] = true
+	}
+	type missing struct {
+		id     string
+		file   *os.File
+		policy sandbox.NetworkPolicy
+	}
+	var add []missing
+	e.mu.Lock()
+	for id, b := range e.boots {
+		if b.shard == s && b.started && !has[id] {
+			add = append(add, missing{id, b.hostEnd, b.network})
+		}
+	}
+	e.mu.Unlock()
+	for _, m := range add {
+		if err := c.Add(ctx, m.id, m.file, m.policy); err != nil {
+			return fmt.Errorf("plug a link in again: %w", err)
+		}
+	}
+	if len(add) > 0 {
+		e.cfg.Log.Warn("a link shard was replaced", "shard", s.number, "links", len(add))
+	}
+	return nil
+}
+
+// shardEnded replaces a shard that ended while it has links.
+func (e *Engine) shardEnded(number int) {
+	e.mu.Lock()
+	s := e.shards[number]
+	needed := s != nil && s.links > 0 && !e.closed
+	e.mu.Unlock()
+	if !needed {
+		return
+	}
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), recoverTimeout)
+		defer cancel()
+		if _, err := e.shardClient(ctx, s); err != nil {
+			e.cfg.Log.Error("a link shard cannot be replaced", "shard", number, "error", err)
+		}
+	}()
+}
+
+// adopt takes up the Boots and links that run. A link that no shard has is
+// plugged in again from the sentry host's copy; a Boot without any copy of its
+// link cannot be reached and is ended.
+func (e *Engine) adopt(ctx context.Context, host *sentryhost.Client) error {
+	running, err := host.List(ctx)
+	if err != nil {
+		return err
+	}
+	waiting := map[string]sentryhost.Boot{}
+	for _, b := range running {
+		waiting[b.ID] = b
+	}
+	shards, err := host.Shards(ctx)
+	if err != nil {
+		return err
+	}
+	for _, r := range shards {
+		if err := e.adoptShard(ctx, r, waiting); err != nil {
+			return err
+		}
+	}
+	for id, b := range waiting {
+		if err := e.adoptOrphan(ctx, host, b); err != nil {
+			e.cfg.Log.Warn("a boot lost its link and is ended", "boot", id, "error", err)
+			if err := host.Stop(ctx, id); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// adoptShard takes up the links of one shard whose Boots run, and unplugs the
+// others.
+func (e *Engine) adoptShard(ctx context.Context, r sentryhost.ShardReply, waiting map[string]sentryhost.Boot) error {
+	c, err := link.Dial(ctx, r.Socket)
+	if err != nil {
+		return fmt.Errorf("reach link shard %d: %w", r.Number, err)
+	}
+	s := &shard{number: r.Number, client: c}
+	e.mu.Lock()
+	e.shards[r.Number] = s
+	e.mu.Unlock()
+	links, err := c.List(ctx)
+	if err != nil {
+		return fmt.Errorf("list the links of shard %d: %w", r.Number, err)
+	}
+	for _, l := range links {
+		b, ok := waiting[l.BootID]
+		if !ok {
+			if err := c.Remove(ctx, l.BootID); err != nil {
+				return err
+			}
+			continue
+		}
+		file, err := c.Fetch(ctx, l.BootID)
+		if err != nil {
+			return fmt.Errorf("fetch a link: %w", err)
+		}
+		e.adoptBoot(b, s, file, l.Policy)
+		delete(waiting, l.BootID)
+	}
+	return nil
+}
+
+func (e *Engine) adoptBoot(b sentryhost.Boot, s *shard, file *os.File, policy sandbox.NetworkPolicy) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s.links++
+	e.boots[b.ID] = &boot{image: b.Image, shape: b.Shape, shard: s, hostEnd: file, network: policy, started: true}
+}
+
+func (e *Engine) adoptOrphan(ctx context.Context, host *sentryhost.Client, b sentryhost.Boot) error {
+	file, err := host.Link(ctx, b.ID)
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	s := e.roomyShard()
+	e.mu.Unlock()
+	// Nobody knows the policy any more: none until the node sets it.
+	e.adoptBoot(b, s, file, sandbox.NetworkNone)
+	c, err := e.shardClient(ctx, s)
+	if err != nil {
+		return err
+	}
+	err = c.Add(ctx, b.ID, file, sandbox.NetworkNone)
+	if sandbox.CodeOf(err) == sandbox.Conflict {
+		return nil // connecting plugged it in already
+	}
+	return err
+}

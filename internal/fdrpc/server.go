@@ -1,0 +1,196 @@
+package fdrpc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// Request is one call as its handler sees it. Files are closed after the
+// handler returns: one that keeps a file takes it out (sets it to nil).
+type Request struct {
+	Method string
+	Body   json.RawMessage
+	Files  []*os.File
+	Peer   *Peer
+
+	after func()
+}
+
+// After has f called once the answer is sent.
+func (r *Request) After(f func()) { r.after = f }
+
+// Decode reads the body into v; Invalid when it does not fit.
+func (r *Request) Decode(v any) error {
+	if err := json.Unmarshal(r.Body, v); err != nil {
+		return sandbox.Errorf(sandbox.Invalid, "the body of %s cannot be read", r.Method).WithCause(err)
+	}
+	return nil
+}
+
+// TakeFile returns file i, which is then the handler's to close; Invalid when
+// it did not come.
+func (r *Request) TakeFile(i int) (*os.File, error) {
+	if i >= len(r.Files) || r.Files[i] == nil {
+		return nil, sandbox.Errorf(sandbox.Invalid, "%s needs a file", r.Method)
+	}
+	f := r.Files[i]
+	r.Files[i] = nil
+	return f, nil
+}
+
+// Handler answers one call. The reply is encoded as JSON; the files beside it
+// are closed once sent.
+type Handler func(ctx context.Context, r *Request) (reply any, files []*os.File, err error)
+
+// Server serves calls. Its fields are set before Serve and not changed.
+type Server struct {
+	Handle Handler
+	// Allow says whether a user may connect; nil allows only the server's own
+	// and root.
+	Allow func(uid uint32) bool
+	Log   *slog.Logger
+}
+
+// Peer is one connection, for events to it.
+type Peer struct {
+	conn *net.UnixConn
+	ctx  context.Context
+}
+
+// Event sends an event to the peer.
+func (p *Peer) Event(method string, body any) error {
+	raw, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	return send(p.conn, message{Method: method, Body: raw}, nil)
+}
+
+// Done is closed when the peer is gone.
+func (p *Peer) Done() <-chan struct{} { return p.ctx.Done() }
+
+// Listen makes the socket at path with the given mode bits, taking the place of
+// one that nobody listens on any more.
+func Listen(path string, mode os.FileMode) (*net.UnixListener, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	if err := os.Chmod(path, mode); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// Serve accepts connections until ctx ends, then closes them and waits for
+// their handlers. It closes l.
+func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
+	defer l.Close()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel() // before the wait: it ends the connections
+	for {
+		conn, err := l.AcceptUnix()
+		if err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return err
+		}
+		if !s.allowed(conn) {
+			conn.Close()
+			continue
+		}
+		wg.Go(func() { s.serve(ctx, conn) })
+	}
+}
+
+func (s *Server) allowed(conn *net.UnixConn) bool {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var cred *unix.Ucred
+	var credErr error
+	if err := raw.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil || credErr != nil {
+		return false
+	}
+	if cred.Uid == 0 || int(cred.Uid) == os.Geteuid() {
+		return true
+	}
+	if s.Allow != nil && s.Allow(cred.Uid) {
+		return true
+	}
+	s.Log.Warn("refused a local connection", "uid", cred.Uid)
+	return false
+}
+
+func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	if err := tune(conn); err != nil {
+		return
+	}
+	peer := &Peer{conn: conn, ctx: ctx}
+	r := newReceiver(conn)
+	for {
+		m, files, err := r.next()
+		if err != nil {
+			if ctx.Err() == nil && !errors.Is(err, io.EOF) {
+				s.Log.Warn("a local connection broke", "error", err)
+			}
+			return
+		}
+		wg.Go(func() { s.answer(ctx, peer, m, files) })
+	}
+}
+
+func (s *Server) answer(ctx context.Context, peer *Peer, m message, files []*os.File) {
+	req := &Request{Method: m.Method, Body: m.Body, Files: files, Peer: peer}
+	reply, out, err := s.Handle(ctx, req)
+	for _, f := range req.Files {
+		if f != nil {
+			f.Close()
+		}
+	}
+	defer closeAll(out)
+	a := message{ID: m.ID}
+	if err == nil {
+		a.Body, err = json.Marshal(reply)
+	}
+	if err != nil {
+		a = message{ID: m.ID, Error: toWire(err)}
+		out = nil
+	}
+	if err := send(peer.conn, a, out); err != nil && ctx.Err() == nil {
+		s.Log.Warn("could not answer a local call", "method", m.Method, "error", err)
+	}
+	if req.after != nil {
+		req.after()
+	}
+}

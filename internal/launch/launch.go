@@ -1,0 +1,252 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/payload"
+)
+
+// Environment variables by which the launcher tells the server what it holds.
+const (
+	EnvListeners = "CLOUD_SANDBOX_LAUNCH_LISTENERS" // how many listeners follow, from descriptor 5
+	EnvHost      = "CLOUD_SANDBOX_LAUNCH_HOST"      // socket of the sentry host
+)
+
+// Descriptors that the server inherits.
+const (
+	fdLock     = 3 // the data folder's lock
+	fdAlive    = 4 // read end of a pipe that ends with the launcher
+	fdListener = 5 // the first listener
+)
+
+// drain is how long the server may take to end after SIGTERM.
+const drain = 15 * time.Second
+
+// Options of a start.
+type Options struct {
+	Addr  string // host:port; host "localhost" means every loopback address
+	Data  string
+	Args  []string // of the server process, beginning with the subcommand
+	Log   *slog.Logger
+	Build func(ctx context.Context) error // builds the base Template if it is missing; runs beside the server
+}
+
+// Run starts everything and waits for the server's end. It returns nil when
+// ctx ended and the server drained in time.
+func Run(ctx context.Context, o Options) error {
+	if os.Geteuid() != 0 {
+		return errors.New("the server starts sandboxes in namespaces and cgroups, and only root may make those: run it as root (the server itself then runs as a user without rights)")
+	}
+	layout := Layout{Root: o.Data}
+	if err := layout.Make(); err != nil {
+		return err
+	}
+	lock, err := layout.Lock()
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	listeners, err := Listen(o.Addr)
+	if err != nil {
+		return err
+	}
+	defer closeAll(listeners)
+	unpacked, err := payload.Unpack(layout.Binaries())
+	if err != nil {
+		return err
+	}
+	build := layout.hostInUse(ctx, unpacked.Build, o.Log)
+	if err := layout.startHost(ctx, build); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go layout.keepHost(ctx, build, o.Log)
+	if o.Build != nil {
+		go func() {
+			if err := o.Build(ctx); err != nil && ctx.Err() == nil {
+				o.Log.Error("the template base could not be built", "error", err)
+			}
+		}()
+	}
+	return runServer(ctx, o, layout, layout.HostSocket(build), lock, listeners)
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}
+
+// Listen opens addr. For the host "localhost" it opens each loopback address
+// that the machine has, because clients disagree on which one it means.
+func Listen(addr string) ([]*os.File, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, fmt.Errorf("--addr %q is not host:port", addr)
+	}
+	hosts := []string{host}
+	if host == "localhost" {
+		hosts = []string{"127.0.0.1", "::1"}
+	}
+	var files []*os.File
+	for i, h := range hosts {
+		l, err := net.Listen("tcp", net.JoinHostPort(h, port))
+		if err != nil {
+			if i > 0 && !errors.Is(err, unix.EADDRINUSE) {
+				continue // no IPv6 here
+			}
+			closeAll(files)
+			return nil, listenError(addr, err)
+		}
+		_, port, _ = net.SplitHostPort(l.Addr().String()) // port 0 becomes a number
+		f, err := l.(*net.TCPListener).File()
+		l.Close()
+		if err != nil {
+			closeAll(files)
+			return nil, err
+		}
+		files = append(files, f)
+	}
+	return files, nil
+}
+
+func listenError(addr string, err error) error {
+	if errors.Is(err, unix.EADDRINUSE) {
+		return fmt.Errorf("%s is in use by another program: stop it, or choose another address with --addr", addr)
+	}
+	return fmt.Errorf("cannot listen on %s: %w", addr, err)
+}
+
+// runServer runs the server process, without rights, until it ends or ctx does.
+func runServer(ctx context.Context, o Options, layout Layout, hostSocket string, lock *os.File, listeners []*os.File) error {
+	exe, err := ownCopy(layout)
+	if err != nil {
+		return err
+	}
+	aliveRead, aliveWrite, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer aliveWrite.Close()
+	defer aliveRead.Close()
+	cmd := exec.Command(exe, o.Args...)
+	cmd.Dir = "/"
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.Env = append(os.Environ(), EnvListeners+"="+strconv.Itoa(len(listeners)), EnvHost+"="+hostSocket, "HOME="+layout.Server())
+	cmd.ExtraFiles = append([]*os.File{lock, aliveRead}, listeners...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Credential: &syscall.Credential{Uid: ServerUID, Gid: ServerUID},
+		Setpgid:    true, // a terminal's Ctrl-C reaches the launcher, which passes it on
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start the server: %w", err)
+	}
+	closeAll(listeners) // the server's alone from now on
+	exited := make(chan error, 1)
+	go func() { exited <- cmd.Wait() }()
+	select {
+	case err := <-exited:
+		return serverError(err)
+	case <-ctx.Done():
+	}
+	_ = cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case err := <-exited:
+		return serverError(err)
+	case <-time.After(drain):
+		_ = cmd.Process.Kill()
+		<-exited
+		return errors.New("the server did not drain in time and was killed; sandboxes run on")
+	}
+}
+
+// ErrServer says that the server ended with an error that it has told itself.
+var ErrServer = errors.New("the server ended with an error")
+
+func serverError(err error) error {
+	if err == nil {
+		return nil
+	}
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.Exited() {
+		return ErrServer
+	}
+	return fmt.Errorf("the server ended: %w", err)
+}
+
+// ownCopy puts this executable where the server's user can reach it: the
+// original may lie in a home folder.
+func ownCopy(l Layout) (string, error) {
+	self, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return "", err
+	}
+	defer self.Close()
+	path := filepath.Join(l.Binaries(), "cloud-sandbox")
+	tmp, err := os.CreateTemp(l.Binaries(), ".cloud-sandbox-")
+	if err != nil {
+		return "", fmt.Errorf("copy the server's binary: %w", err)
+	}
+	defer os.Remove(tmp.Name())
+	_, err = io.Copy(tmp, self)
+	if err = errors.Join(err, tmp.Chmod(0o755), tmp.Close()); err != nil {
+		return "", fmt.Errorf("copy the server's binary: %w", err)
+	}
+	return path, os.Rename(tmp.Name(), path)
+}
+
+// Inherited is what the launcher handed to the server process.
+type Inherited struct {
+	Listeners  []net.Listener
+	HostSocket string
+	Lock       *os.File // held as long as the process lives
+}
+
+// Inherit takes over what the launcher handed on; false when this process was
+// not started by it. When the launcher is killed this process ends at once, as
+// if it had been killed itself: the address and the data folder are free for
+// the next start.
+func Inherit() (Inherited, bool, error) {
+	count, err := strconv.Atoi(os.Getenv(EnvListeners))
+	if err != nil {
+		return Inherited{}, false, nil
+	}
+	in := Inherited{HostSocket: os.Getenv(EnvHost), Lock: os.NewFile(fdLock, "lock")}
+	unix.CloseOnExec(fdLock)
+	for i := range count {
+		f := os.NewFile(uintptr(fdListener+i), "listener")
+		l, err := net.FileListener(f)
+		f.Close()
+		if err != nil {
+			return in, true, fmt.Errorf("take over a listener: %w", err)
+		}
+		in.Listeners = append(in.Listeners, l)
+	}
+	alive := os.NewFile(fdAlive, "launcher")
+	unix.CloseOnExec(fdAlive)
+	go func() {
+		_, _ = alive.Read(make([]byte, 1)) // ends when the launcher does
+		os.Exit(1)
+	}()
+	return in, true, nil
+}
+
+// Signals returns a context that ends with the first SIGINT or SIGTERM.
+func Signals(ctx context.Context) (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+}

@@ -1,0 +1,131 @@
+package sentryhost
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
+)
+
+// Client calls a sentry host. Safe for concurrent use; when the connection
+// breaks, Done is closed and every call is Unavailable.
+type Client struct {
+	rpc  *fdrpc.Client
+	Info HelloReply
+}
+
+// Events receives what the sentry host tells after Watch. The functions run in
+// the connection's reader: they return soon.
+type Events struct {
+	Boot     func(sandbox.BootEvent)
+	ShardEnd func(number int)
+}
+
+// Dial connects to the sentry host at a socket and agrees on the version.
+func Dial(ctx context.Context, socket string, events Events) (*Client, error) {
+	rpc, err := fdrpc.Dial(ctx, socket, func(method string, body json.RawMessage) {
+		switch method {
+		case EventBoot:
+			var e sandbox.BootEvent
+			if json.Unmarshal(body, &e) == nil && events.Boot != nil {
+				events.Boot(e)
+			}
+		case EventShardEnd:
+			var r ShardRequest
+			if json.Unmarshal(body, &r) == nil && events.ShardEnd != nil {
+				events.ShardEnd(r.Number)
+			}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{rpc: rpc}
+	if _, err := rpc.Call(ctx, MethodHello, Hello{Version: Version}, &c.Info); err != nil {
+		rpc.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// Done is closed when the connection is gone.
+func (c *Client) Done() <-chan struct{} { return c.rpc.Done() }
+
+// Close ends the connection; Boots run on.
+func (c *Client) Close() error { return c.rpc.Close() }
+
+// Start starts a Boot with its end of a link; host is the other end, of which
+// the sentry host keeps a copy. Both stay the caller's.
+func (c *Client) Start(ctx context.Context, r StartRequest, guest, host *os.File) error {
+	return c.call(ctx, MethodStart, r, nil, guest, host)
+}
+
+// Stop ends a Boot and returns when nothing of it is left.
+func (c *Client) Stop(ctx context.Context, id string) error {
+	return c.call(ctx, MethodStop, BootRequest{ID: id}, nil)
+}
+
+// List returns the Boots that run.
+func (c *Client) List(ctx context.Context) (boots []Boot, err error) {
+	err = c.call(ctx, MethodList, struct{}{}, &boots)
+	return boots, err
+}
+
+// Link returns a copy of the host's end of a Boot's link; the caller closes it.
+func (c *Client) Link(ctx context.Context, id string) (*os.File, error) {
+	files, err := c.rpc.Call(ctx, MethodLink, BootRequest{ID: id}, nil)
+	if err != nil {
+		return nil, err
+	}
+	if len(files) != 1 {
+		for _, f := range files {
+			f.Close()
+		}
+		return nil, sandbox.Errorf(sandbox.Internal, "the sentry host answered without a link")
+	}
+	return files[0], nil
+}
+
+// Usage reports what a Boot uses.
+func (c *Client) Usage(ctx context.Context, id string) (u sandbox.Usage, err error) {
+	err = c.call(ctx, MethodUsage, BootRequest{ID: id}, &u)
+	return u, err
+}
+
+// Limit changes the CPU share of a Boot.
+func (c *Client) Limit(ctx context.Context, id string, cpus float64) error {
+	return c.call(ctx, MethodLimit, LimitRequest{ID: id, CPUs: cpus}, nil)
+}
+
+// Shard starts link shard number n if it does not run and tells where it
+// listens.
+func (c *Client) Shard(ctx context.Context, n int) (r ShardReply, err error) {
+	err = c.call(ctx, MethodShard, ShardRequest{Number: n}, &r)
+	return r, err
+}
+
+// Shards returns the link shards that run.
+func (c *Client) Shards(ctx context.Context) (r []ShardReply, err error) {
+	err = c.call(ctx, MethodShards, struct{}{}, &r)
+	return r, err
+}
+
+// Watch asks for events from now on.
+func (c *Client) Watch(ctx context.Context) error {
+	return c.call(ctx, MethodWatch, struct{}{}, nil)
+}
+
+// Down ends every Boot, every link shard and the sentry host.
+func (c *Client) Down(ctx context.Context) error {
+	return c.call(ctx, MethodDown, struct{}{}, nil)
+}
+
+func (c *Client) call(ctx context.Context, method string, body, reply any, files ...*os.File) error {
+	got, err := c.rpc.Call(ctx, method, body, reply, files...)
+	for _, f := range got {
+		f.Close()
+	}
+	return err
+}

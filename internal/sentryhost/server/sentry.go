@@ -1,0 +1,225 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"gvisor.dev/gvisor/pkg/control/client"
+	"gvisor.dev/gvisor/pkg/sentry/pgalloc"
+	"gvisor.dev/gvisor/pkg/urpc"
+	runscboot "gvisor.dev/gvisor/runsc/boot"
+	"gvisor.dev/gvisor/runsc/cgroup"
+	"gvisor.dev/gvisor/runsc/config"
+	"gvisor.dev/gvisor/runsc/flag"
+	"gvisor.dev/gvisor/runsc/sandbox"
+	"gvisor.dev/gvisor/runsc/specutils"
+
+	cloudsandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/link"
+)
+
+// guestMount is where the Guest's image is mounted inside, read-only.
+const guestMount = "/.cloud-sandbox"
+
+// sentryConfig is the configuration of every sentry: no access to the host's
+// files (EROFS images and an upper file come as open descriptors), no host
+// sockets, no raw sockets, and a user without capabilities.
+func sentryConfig(cfg Config) (*config.Config, error) {
+	fs := flag.NewFlagSet("sentry", flag.ContinueOnError)
+	config.RegisterFlags(fs)
+	if err := fs.Parse([]string{
+		"--root=" + filepath.Join(cfg.Dir, "sentries"),
+		"--platform=systrap",
+		"--network=sandbox",
+		"--directfs=false",
+		"--host-uds=none",
+		"--net-raw=false",
+		"--allow-suid=true", // sudo inside needs it
+		"--ignore-cgroups=true",
+		"--host-settings=ignore",
+		"--tx-checksum-offload=true",
+		"--rx-checksum-offload=true",
+	}); err != nil {
+		return nil, fmt.Errorf("configure sentries: %w", err)
+	}
+	conf, err := config.NewFromFlags(fs)
+	if err != nil {
+		return nil, fmt.Errorf("configure sentries: %w", err)
+	}
+	// runsc looks beside itself for the binary that becomes the sentry.
+	specutils.ExePath = filepath.Join(cfg.SidecarDir, "gvisor_sentry")
+	if err := os.Setenv("GVISOR_SIDECAR_BINARIES_DIR", cfg.SidecarDir); err != nil {
+		return nil, err
+	}
+	return conf, nil
+}
+
+// capabilities of root inside. NET_ADMIN, NET_RAW and SYS_PTRACE are for nobody;
+// SYS_ADMIN is for the Guest alone, which sets the hostname with it and takes
+// it out of the bounding set before anything else runs.
+var capabilities = []string{
+	"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID",
+	"CAP_KILL", "CAP_MKNOD", "CAP_NET_BIND_SERVICE", "CAP_SETFCAP", "CAP_SETGID",
+	"CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_ADMIN", "CAP_SYS_CHROOT", "CAP_SYS_NICE",
+	"CAP_SYS_RESOURCE",
+}
+
+// spec describes the Guest's process and the mounts. Root is an empty folder:
+// the root filesystem comes as a descriptor.
+func (h *Host) spec(shape cloudsandbox.Shape) *specs.Spec {
+	const maxFiles = 1 << 20
+	return &specs.Spec{
+		Version:  "1.0.0",
+		Hostname: "sandbox",
+		Root:     &specs.Root{Path: filepath.Join(h.cfg.Dir, "empty")},
+		Process: &specs.Process{
+			Args: []string{guestMount + "/guest"},
+			Cwd:  "/",
+			Env:  []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+			Capabilities: &specs.LinuxCapabilities{
+				Bounding: capabilities, Effective: capabilities, Permitted: capabilities,
+			},
+			Rlimits: []specs.POSIXRlimit{
+				{Type: "RLIMIT_NOFILE", Soft: 65536, Hard: maxFiles},
+				{Type: "RLIMIT_CORE"},
+			},
+		},
+		Mounts: []specs.Mount{
+			{Destination: guestMount, Type: "erofs", Source: h.cfg.GuestImage, Options: []string{"ro"}},
+			// Without a size a tmpfs may grow to half of the host's memory.
+			{Destination: "/dev/shm", Type: "tmpfs", Options: []string{"mode=1777", "size=" + strconv.FormatInt(shape.MemoryBytes/2, 10)}},
+		},
+		Linux: &specs.Linux{},
+	}
+}
+
+// visible tells the sentry which limits the guest sees. gVisor would also
+// manage the group through it; ours does that.
+type visible struct{ shape cloudsandbox.Shape }
+
+func (visible) Install(*specs.LinuxResources) error { return nil }
+func (visible) Update(*specs.LinuxResources) error  { return nil }
+func (visible) Uninstall() error                    { return nil }
+func (visible) Join() (func(), error)               { return func() {}, nil }
+func (visible) CloneIntoCgroup() (*os.File, error)  { return nil, nil }
+func (visible) CPUQuota() (int64, error)            { return -1, nil }
+func (visible) CPUPeriod() (int64, error)           { return -1, nil }
+func (visible) CPUUsage() (uint64, error)           { return 0, nil }
+func (visible) MakePath(string) string              { return "" }
+func (v visible) NumCPU() (int, error)              { return min(v.shape.VisibleCPUs(), runtime.NumCPU()), nil }
+func (v visible) MemoryLimit() (uint64, error)      { return uint64(v.shape.MemoryBytes), nil }
+
+var _ cgroup.Cgroup = visible{}
+
+// newSentry creates the sentry process of a Boot; nothing runs in it yet.
+// cgroupDir, when not nil, is the v2 group that it is born in.
+func (h *Host) newSentry(id string, shape cloudsandbox.Shape, image *os.File, cgroupDir *os.File) (*sandbox.Sandbox, *os.File, error) {
+	bundle := h.bootDir(id)
+	spec := h.spec(shape)
+	if err := writeSpec(bundle, spec); err != nil {
+		return nil, nil, err
+	}
+	guest, err := os.Open(h.cfg.GuestImage)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open the guest image: %w", err)
+	}
+	upper, err := h.newUpper(id)
+	if err != nil {
+		guest.Close()
+		return nil, nil, err
+	}
+	kept, err := duplicate(upper) // sandbox.New closes what it is given
+	if err != nil {
+		guest.Close()
+		upper.Close()
+		return nil, nil, err
+	}
+	args := &sandbox.Args{
+		ID: id, Spec: spec, BundleDir: bundle, MountHints: &runscboot.PodMountHints{},
+		Cgroup:              visible{shape},
+		CloneIntoCgroupFD:   cgroupDir,
+		IOFiles:             []*os.File{image, guest},
+		GoferFilestoreFiles: []*os.File{upper},
+		GoferMountConfs: specutils.GoferMountConfFlags{
+			{Lower: specutils.Erofs, Upper: specutils.AnonOverlay, Size: strconv.FormatInt(shape.DiskBytes, 10)},
+			{Lower: specutils.Erofs, Upper: specutils.NoOverlay},
+		},
+	}
+	s, err := sandbox.New(h.conf, args)
+	if err != nil {
+		kept.Close()
+		return nil, nil, fmt.Errorf("create the sentry: %w", err)
+	}
+	return s, kept, nil
+}
+
+func writeSpec(bundle string, spec *specs.Spec) error {
+	b, err := json.Marshal(spec)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(bundle, "config.json"), b, 0o600)
+}
+
+// newUpper makes the file behind the writable layer. It has no name once it is
+// open, so nothing is left of it when its last holder ends.
+func (h *Host) newUpper(id string) (*os.File, error) {
+	path := filepath.Join(h.cfg.UpperDir, id)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("make the upper layer: %w", err)
+	}
+	if err := os.Remove(path); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("unname the upper layer: %w", err)
+	}
+	pgalloc.IMAWorkAroundForMemFile(f.Fd())
+	return f, nil
+}
+
+// startRoot gives the sentry its link and starts the Guest.
+func startRoot(s *sandbox.Sandbox, id string, guestEnd *os.File) error {
+	rpc, err := client.ConnectTo(s.GetControlSocketPath())
+	if err != nil {
+		return fmt.Errorf("reach the sentry: %w", err)
+	}
+	defer rpc.Close()
+	if err := rpc.Call(runscboot.ContMgrSetNetworkArgs, networkArgs(guestEnd), nil); err != nil {
+		return fmt.Errorf("give the sentry its link: %w", err)
+	}
+	if err := rpc.Call(runscboot.ContMgrRootContainerStart, &id, nil); err != nil {
+		return fmt.Errorf("start the guest: %w", err)
+	}
+	return nil
+}
+
+// networkArgs is the guest's end of the link: eth0 with a fixed address, a
+// fixed neighbour (so that no ARP is ever waited for) and one route.
+func networkArgs(guestEnd *os.File) *runscboot.CreateLinksAndRoutesArgs {
+	gateway := net.IP(link.GatewayAddress.AsSlice())
+	guest := net.IP(link.GuestAddress.AsSlice())
+	subnet := net.IPNet{IP: guest.Mask(net.CIDRMask(link.PrefixBits, 32)), Mask: net.CIDRMask(link.PrefixBits, 32)}
+	return &runscboot.CreateLinksAndRoutesArgs{
+		FilePayload:   urpc.FilePayload{Files: []*os.File{guestEnd}},
+		LoopbackLinks: []runscboot.LoopbackLink{runscboot.DefaultLoopbackLink},
+		FDBasedLinks: []runscboot.FDBasedLink{{
+			Name: "eth0", MTU: link.MTU, NumChannels: 1, IsPacket: []bool{false}, PreConfigured: true,
+			QDisc:             config.QDiscNone,
+			TXChecksumOffload: true, RXChecksumOffload: true,
+			LinkAddress: link.GuestMAC[:],
+			Addresses:   []runscboot.IPWithPrefix{{Address: guest, PrefixLen: link.PrefixBits}},
+			Routes:      []runscboot.Route{{Destination: subnet}},
+			Neighbors:   []runscboot.Neighbor{{IP: gateway, HardwareAddr: link.GatewayMAC[:]}},
+		}},
+		Defaultv4Gateway: runscboot.DefaultRoute{
+			Route: runscboot.Route{Destination: net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}, Gateway: gateway},
+			Name:  "eth0",
+		},
+	}
+}

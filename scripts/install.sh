@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Installs the Debian or Ubuntu packages that are missing, saying what for.
+# Usage: install.sh run|test|bench
+set -euo pipefail
+
+# binary or file, package, what it is for
+run=(
+  "mkfs.erofs|erofs-utils|makes root filesystem images"
+  "debootstrap|debootstrap|builds the template base where no registry answers"
+  "zstd|zstd|packs the program"
+  "curl|curl|runs the first snippet"
+  "jq|jq|reads the first snippet's answer"
+  "make|make|builds"
+  "/etc/ssl/certs/ca-certificates.crt|ca-certificates|trusts the package registries"
+)
+test=("${run[@]}"
+  "gcc|gcc|the race detector needs a C compiler"
+  "/usr/include/stdlib.h|libc6-dev|the race detector needs a C library"
+  "git|git|the tests read the tree with it"
+  "python3|python3|runs the Python SDK's tests"
+  "python3-venv:|python3-venv|makes the Python SDK's environment"
+  "npm|npm|runs the generator of the protocol code"
+)
+bench=("${run[@]}"
+  "dockerd|docker.io|the comparison with Docker"
+  "iptables|iptables|dockerd's network"
+)
+
+present() {
+  case $1 in
+    python3-venv:) python3 -c 'import venv, ensurepip' 2>/dev/null ;;
+    /*) [[ -e $1 ]] ;;
+    *) command -v "$1" >/dev/null ;;
+  esac
+}
+
+declare -n wanted=$1
+missing=()
+for entry in "${wanted[@]}"; do
+  IFS='|' read -r what package why <<<"$entry"
+  present "$what" && continue
+  echo "install: $package ($why)" >&2
+  missing+=("$package")
+done
+if ((${#missing[@]} == 0)); then exit 0; fi
+if ! command -v apt-get >/dev/null; then
+  echo "install: this is neither Debian nor Ubuntu; install these by hand: ${missing[*]}" >&2
+  exit 1
+fi
+if ((EUID != 0)); then
+  echo "install: installing packages needs root; run it as root, or install these by hand: ${missing[*]}" >&2
+  exit 1
+fi
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
