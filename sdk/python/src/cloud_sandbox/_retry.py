@@ -1,0 +1,59 @@
+"""When to try again, and after how long. A pure rule, the same for every transport."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+MAX_RETRIES = 3
+# A server that asks for more patience than this is left to the caller.
+MAX_WAIT_SECONDS = 30.0
+_BASE_SECONDS = 0.1
+_CAP_SECONDS = 2.0
+
+
+class Failure(Enum):
+    """How a try failed."""
+
+    NOT_SENT = "not_sent"  # no connection, so the server saw nothing
+    LOST = "lost"  # the connection broke; the server may have acted
+    TURNED_AWAY = "turned_away"  # 429 or 503
+
+
+def wait_before(
+    retry: int,
+    failure: Failure,
+    *,
+    repeatable: bool,
+    replayable: bool,
+    retry_after: float | None,
+    chance: float,
+    max_retries: int = MAX_RETRIES,
+) -> float | None:
+    """Return the seconds to wait before a retry, or None to give up.
+
+    Args:
+        retry: 1 for the first retry.
+        failure: how the last try failed.
+        repeatable: doing the request twice is the same as doing it once.
+        replayable: the body can be sent again from its beginning.
+        retry_after: the server's advice in seconds, if it gave any.
+        chance: a random number in [0, 1), which keeps clients apart.
+        max_retries: give up after this many.
+    """
+    if retry > max_retries:
+        return None
+    if failure is Failure.NOT_SENT:
+        return _backoff(retry, chance)
+    if not replayable:
+        return None
+    if failure is Failure.TURNED_AWAY and retry_after is not None:
+        if retry_after > MAX_WAIT_SECONDS:
+            return None
+        # Never earlier than told, and not all at the same moment.
+        return retry_after + chance * max(_BASE_SECONDS, retry_after / 10)
+    return _backoff(retry, chance) if repeatable else None
+
+
+def _backoff(retry: int, chance: float) -> float:
+    ceiling = min(_CAP_SECONDS, _BASE_SECONDS * 2.0 ** (retry - 1))
+    return ceiling * (0.5 + chance / 2)
