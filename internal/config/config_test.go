@@ -1,0 +1,130 @@
+package config
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+const longSecret = "0123456789abcdef0123456789abcdef"
+
+func env(pairs ...string) func(string) string {
+	m := map[string]string{}
+	for i := 0; i < len(pairs); i += 2 {
+		m[pairs[i]] = pairs[i+1]
+	}
+	return func(k string) string { return m[k] }
+}
+
+func TestLoadDefaults(t *testing.T) {
+	c, err := Load(map[string]string{"dev": "true"}, env())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Addr != "localhost:8080" || c.PoolMin != 5 || c.PoolMax != 50 || c.SandboxImage != "python:3.11-slim" || c.Egress != "public" || !c.Dev {
+		t.Errorf("defaults = %+v", c)
+	}
+	if !filepath.IsAbs(c.Data) {
+		t.Errorf("data = %q", c.Data)
+	}
+}
+
+func TestLoadFlagBeatsEnvironment(t *testing.T) {
+	c, err := Load(
+		map[string]string{FlagAddr: "127.0.0.1:1", FlagDev: "true", FlagLogLevel: "debug"},
+		env("CLOUD_SANDBOX_ADDR", "127.0.0.1:2", "POOL_MIN_SIZE", "0", "POOL_MAX_SIZE", "0", "CLOUD_SANDBOX_EGRESS", "none"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Addr != "127.0.0.1:1" || c.PoolMax != 0 || c.Egress != "none" || c.LogLevel.String() != "DEBUG" {
+		t.Errorf("config = %+v", c)
+	}
+}
+
+func TestLoadRefuses(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		flags map[string]string
+		env   []string
+		want  []string // every one stands in the error
+	}{
+		{"no secret", nil, nil, []string{"JWT_SECRET: it is not set"}},
+		{"published secret", nil, []string{"JWT_SECRET", "cloud-sandbox-secret"}, []string{"is published"}},
+		{"short secret", nil, []string{"JWT_SECRET", "short"}, []string{"it has 5 bytes"}},
+		{"dev on every address", map[string]string{"dev": "true", "addr": ":8080"}, nil, []string{"dev mode"}},
+		{"dev on 0.0.0.0", map[string]string{"dev": "true", "addr": "0.0.0.0:8080"}, nil, []string{"dev mode"}},
+		{"dev on a name", map[string]string{"dev": "true", "addr": "localhost.example:8080"}, nil, []string{"dev mode"}},
+		{"no port", map[string]string{"dev": "true", "addr": "localhost"}, nil, []string{"not host:port"}},
+		{"odd port", map[string]string{"dev": "true", "addr": "localhost:http"}, nil, []string{`the port "http"`}},
+		{"pool", map[string]string{"dev": "true"}, []string{"POOL_MIN_SIZE", "6", "POOL_MAX_SIZE", "5"}, []string{"6 is more than POOL_MAX_SIZE"}},
+		{"negative pool", map[string]string{"dev": "true"}, []string{"POOL_MIN_SIZE", "-1"}, []string{"POOL_MIN_SIZE"}},
+		{"everything at once", map[string]string{"log-level": "loud", "dev": "maybe"},
+			[]string{"POOL_MAX_SIZE", "many", "CLOUD_SANDBOX_EGRESS", "all"},
+			[]string{"--log-level", "--dev", "POOL_MAX_SIZE", "CLOUD_SANDBOX_EGRESS", "JWT_SECRET"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := Load(tt.flags, env(tt.env...))
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error lacks %q:\n%v", want, err)
+				}
+			}
+		})
+	}
+}
+
+func TestLoadAcceptsLoopbackInDev(t *testing.T) {
+	for _, addr := range []string{"localhost:0", "127.0.0.1:8080", "127.1.2.3:80", "[::1]:8080", "[::ffff:127.0.0.1]:80"} {
+		if _, err := Load(map[string]string{"dev": "true", "addr": addr}, env()); err != nil {
+			t.Errorf("%s: %v", addr, err)
+		}
+	}
+}
+
+func TestWeakSecretInDevIsReplaced(t *testing.T) {
+	c, err := Load(map[string]string{"dev": "true"}, env("JWT_SECRET", "cloud-sandbox-secret"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.Secret) != 0 || len(c.Warnings) != 1 {
+		t.Errorf("secret %q, warnings %q", c.Secret, c.Warnings)
+	}
+	c, err = Load(map[string]string{"dev": "true"}, env("JWT_SECRET", longSecret))
+	if err != nil || string(c.Secret) != longSecret {
+		t.Errorf("a good secret was not taken: %q, %v", c.Secret, err)
+	}
+}
+
+func TestKeepSecret(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	secrets := make([][]byte, 8)
+	var wg sync.WaitGroup
+	for i := range secrets {
+		wg.Go(func() {
+			c := Config{Data: data}
+			if err := c.KeepSecret(); err != nil {
+				t.Error(err)
+			}
+			secrets[i] = c.Secret
+		})
+	}
+	wg.Wait()
+	for _, s := range secrets {
+		if len(s) < MinSecret || !bytes.Equal(s, secrets[0]) {
+			t.Errorf("secret %q, want the same %q for all", s, secrets[0])
+		}
+	}
+	info, err := os.Stat(filepath.Join(data, secretFile))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	if left, _ := os.ReadDir(data); len(left) != 1 {
+		t.Errorf("left behind: %v", left)
+	}
+}

@@ -1,0 +1,372 @@
+// Package execution runs code in Sandboxes: which program runs a language, how
+// long it may take, how much of its output is kept, and what its end means.
+package execution
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+)
+
+// Defaults and bounds of an execution.
+const (
+	DefaultTimeout   = 60 * time.Second
+	MaxTimeout       = time.Hour
+	DefaultMaxOutput = 1 << 20  // bytes, each stream
+	MaxMaxOutput     = 16 << 20 // bytes, each stream
+	MaxCode          = 1 << 20  // bytes
+	MaxStdin         = 1 << 20  // bytes
+	maxCwd           = 4096     // bytes
+	maxUser          = 64       // bytes
+)
+
+const (
+	// guardTime is what a Guest gets, beyond the timeout that it enforces, to
+	// say that it did.
+	guardTime = 5 * time.Second
+	// lossTime is how long the word that a Sandbox ended may take to arrive
+	// after its connection broke.
+	lossTime = 3 * time.Second
+	// releaseTime is how long ending a borrowed Sandbox may take.
+	releaseTime = 30 * time.Second
+	// borrowMargin is what a borrowed Sandbox lives longer than its execution
+	// may, should nobody be left to release it.
+	borrowMargin = time.Minute
+)
+
+// Status says how an execution ended.
+type Status string
+
+const (
+	StatusOK       Status = "ok"
+	StatusError    Status = "error"     // the code failed: exit code or signal
+	StatusTimeout  Status = "timeout"   // it ran longer than it was given
+	StatusOOM      Status = "oom"       // it was ended to free memory
+	StatusPids     Status = "pids"      // it reached the limit of processes
+	StatusDiskFull Status = "disk_full" // it reached the limit of the disk
+	StatusKilled   Status = "killed"    // its Sandbox ended under it
+)
+
+// Statuses lists every Status.
+func Statuses() []Status {
+	return []Status{StatusOK, StatusError, StatusTimeout, StatusOOM, StatusPids, StatusDiskFull, StatusKilled}
+}
+
+// Request asks for one execution. Zero fields mean the defaults.
+type Request struct {
+	Sandbox   string // ID or name; empty: one is borrowed for this execution
+	Code      string
+	Language  string
+	Timeout   time.Duration // zero: DefaultTimeout; at most MaxTimeout
+	Env       map[string]string
+	Cwd       string
+	User      string
+	Stdin     string
+	MaxOutput int // bytes kept of each stream; zero: DefaultMaxOutput
+}
+
+// Result is how an execution ended.
+type Result struct {
+	SandboxID     string
+	Status        Status
+	Stdout        string // valid UTF-8, at most MaxOutput bytes
+	Stderr        string
+	StdoutDropped int64 // bytes after what Stdout holds
+	StderrDropped int64
+	ExitCode      int      // 128 + signal when a signal ended it, 124 after a timeout
+	Problem       *Problem // nil when Status is StatusOK
+	Duration      time.Duration
+}
+
+// Problem says in words why a Result is not StatusOK.
+type Problem struct {
+	Name    string // "exit_code", "signal", "timeout", "oom", "pids", "disk_full" or "sandbox_ended"
+	Message string
+}
+
+// EventKind is the kind of an Event.
+type EventKind string
+
+const (
+	EventStart  EventKind = "start" // the Sandbox is known; SandboxID is set
+	EventStdout EventKind = "stdout"
+	EventStderr EventKind = "stderr"
+)
+
+// Event is what happens while code runs. Texts are valid UTF-8; those of one
+// stream, joined, are all of it.
+type Event struct {
+	Kind      EventKind
+	SandboxID string
+	Text      string
+}
+
+// Config is what a Service is made of.
+type Config struct {
+	Sandboxes sandbox.Sandboxes
+	Guests    *Guests
+	Log       *slog.Logger
+	// Observe is told of every execution that ended; nil: nobody is.
+	Observe func(language string, status Status, took time.Duration)
+}
+
+// Service runs code. Its methods are safe for concurrent use.
+type Service struct {
+	Config
+}
+
+// New returns a Service.
+func New(c Config) *Service {
+	if c.Observe == nil {
+		c.Observe = func(string, Status, time.Duration) {}
+	}
+	return &Service{Config: c}
+}
+
+// Run runs req to its end. emit, when not nil, is called one call at a time for
+// what happens meanwhile; its error ends the execution and is returned. So does
+// the end of ctx. Code that fails, times out or dies with its Sandbox is a
+// Result, not an error.
+//
+// It returns Invalid or TooLarge for a request that cannot be run, NotFound for
+// a Sandbox that is absent, Conflict for one that does not run, Unavailable for
+// one that does not answer, and whatever creating a borrowed one returns.
+func (s *Service) Run(ctx context.Context, tenant sandbox.TenantID, req Request, emit func(Event) error) (Result, error) {
+	lang, err := req.complete()
+	if err != nil {
+		return Result{}, err
+	}
+	if req.Sandbox == "" {
+		return s.runBorrowed(ctx, tenant, lang, req, emit)
+	}
+	return s.run(ctx, tenant, lang, req, emit)
+}
+
+// complete fills in defaults and checks everything that needs no Sandbox.
+func (r *Request) complete() (language, error) {
+	if r.Timeout == 0 {
+		r.Timeout = DefaultTimeout
+	}
+	if r.MaxOutput == 0 {
+		r.MaxOutput = DefaultMaxOutput
+	}
+	lang, err := languageNamed(r.Language)
+	if err != nil {
+		return lang, err
+	}
+	if err := r.checkSizes(); err != nil {
+		return lang, err
+	}
+	switch {
+	case strings.TrimSpace(r.Code) == "":
+		err = sandbox.Errorf(sandbox.Invalid, "code is empty")
+	case strings.ContainsRune(r.Code+r.Cwd+r.User, 0):
+		err = sandbox.Errorf(sandbox.Invalid, "code, cwd and user must not hold a zero byte")
+	case r.Timeout < 0 || r.Timeout > MaxTimeout:
+		err = sandbox.Errorf(sandbox.Invalid, "timeout_seconds must be between 1 and %d", int(MaxTimeout.Seconds()))
+	case r.MaxOutput < 1 || r.MaxOutput > MaxMaxOutput:
+		err = sandbox.Errorf(sandbox.Invalid, "max_output_bytes must be between 1 and %d", MaxMaxOutput)
+	default:
+		err = sandbox.CheckEnv(r.Env)
+	}
+	return lang, err
+}
+
+func (r *Request) checkSizes() error {
+	for _, f := range []struct {
+		name string
+		size int
+		max  int
+	}{
+		{"code", len(r.Code), MaxCode},
+		{"stdin", len(r.Stdin), MaxStdin},
+		{"cwd", len(r.Cwd), maxCwd},
+		{"user", len(r.User), maxUser},
+	} {
+		if f.size > f.max {
+			return sandbox.Errorf(sandbox.TooLarge, "%s has %d bytes; it may have at most %d", f.name, f.size, f.max)
+		}
+	}
+	return nil
+}
+
+// runBorrowed runs req in a Sandbox made for it, which is ended in any case.
+func (s *Service) runBorrowed(ctx context.Context, tenant sandbox.TenantID, lang language, req Request, emit func(Event) error) (Result, error) {
+	sb, err := s.Sandboxes.Create(ctx, tenant, sandbox.CreateRequest{
+		Timeout: max(sandbox.DefaultAcquireTimeout, req.Timeout+guardTime+borrowMargin),
+	})
+	if err != nil {
+		return Result{}, fmt.Errorf("borrow a sandbox: %w", err)
+	}
+	defer s.release(ctx, tenant, sb.ID)
+	req.Sandbox = sb.ID
+	return s.run(ctx, tenant, lang, req, emit)
+}
+
+// release ends a borrowed Sandbox, also when ctx has ended. One that is gone
+// already is as good.
+func (s *Service) release(ctx context.Context, tenant sandbox.TenantID, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
+	defer cancel()
+	s.Guests.Forget(id)
+	if _, err := s.Sandboxes.End(ctx, tenant, id, sandbox.CauseReleased); err != nil && !errors.Is(err, sandbox.NotFound) {
+		s.Log.Error("a borrowed sandbox was not released; its deadline will end it",
+			telemetry.KeySandbox, id, telemetry.KeyError, err.Error())
+	}
+}
+
+var errGuard = errors.New("the guest did not end the execution in time")
+
+func (s *Service) run(ctx context.Context, tenant sandbox.TenantID, lang language, req Request, emit func(Event) error) (Result, error) {
+	sb, guest, err := s.Guests.Open(ctx, tenant, req.Sandbox)
+	if err != nil {
+		return Result{}, err
+	}
+	if emit != nil {
+		if err := emit(Event{Kind: EventStart, SandboxID: sb.ID}); err != nil {
+			return Result{}, err
+		}
+	}
+	start := time.Now()
+	out := newOutput(req.MaxOutput, emit)
+	runCtx, cancel := context.WithTimeoutCause(ctx, req.Timeout+guardTime, errGuard)
+	defer cancel()
+	end, err := guest.Run(runCtx, RunRequest{
+		Args: lang.args(req.Code), Env: req.Env, Cwd: req.Cwd, User: req.User,
+		Stdin: []byte(req.Stdin), Timeout: req.Timeout,
+	}, out.handle)
+	if err != nil {
+		end, err = s.explain(ctx, runCtx, sb, out, err)
+	}
+	if err = errors.Join(err, out.finish()); err != nil {
+		return Result{}, err
+	}
+	res := result(sb.ID, req, end, out)
+	res.Duration = time.Since(start)
+	s.Observe(lang.name, res.Status, res.Duration)
+	return res, nil
+}
+
+// explain finds out what the failure of a run means: an end of the execution
+// that has a Status, or an error.
+func (s *Service) explain(ctx, runCtx context.Context, sb sandbox.Sandbox, out *output, err error) (RunEnd, error) {
+	switch {
+	case out.failed != nil:
+		return RunEnd{}, out.failed
+	case ctx.Err() != nil:
+		return RunEnd{}, context.Cause(ctx)
+	case errors.Is(context.Cause(runCtx), errGuard):
+		if out.started {
+			return RunEnd{Status: StatusTimeout}, nil
+		}
+		return RunEnd{}, sandbox.Errorf(sandbox.Unavailable, "the sandbox does not answer").WithCause(err)
+	}
+	if code := sandbox.CodeOf(err); code != sandbox.Unavailable && code != sandbox.Internal {
+		return RunEnd{}, err // the Guest is there and refuses
+	}
+	return s.lost(ctx, sb, out, err)
+}
+
+// lost waits for the record of a Sandbox whose connection broke to say that it
+// ended. If it does not, the Guest alone is at fault.
+func (s *Service) lost(ctx context.Context, sb sandbox.Sandbox, out *output, cause error) (RunEnd, error) {
+	s.Guests.Forget(sb.ID)
+	now, ended, err := s.awaitEnd(ctx, sb)
+	switch {
+	case err != nil:
+		return RunEnd{}, Absent(err)
+	case !ended:
+		return RunEnd{}, sandbox.Errorf(sandbox.Unavailable, "the connection to the sandbox broke").WithCause(cause)
+	case !out.started:
+		return RunEnd{}, errNotRunning(now)
+	case now.Ended == nil: // it lives, in another Boot
+		return RunEnd{Status: StatusKilled, Message: "the sandbox was restarted"}, nil
+	}
+	return RunEnd{Status: statusOf(now.Ended.Cause), Message: fmt.Sprintf("the sandbox ended: %s", now.Ended.Cause)}, nil
+}
+
+// awaitEnd looks at the record of sb until the Boot that it had is no more, or
+// lossTime has passed.
+func (s *Service) awaitEnd(ctx context.Context, sb sandbox.Sandbox) (now sandbox.Sandbox, ended bool, err error) {
+	late := time.NewTimer(lossTime)
+	defer late.Stop()
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
+		now, err = s.Sandboxes.Get(ctx, sb.Tenant, sb.ID)
+		if err != nil || !now.Live() || now.Boot != sb.Boot {
+			return now, err == nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return now, false, context.Cause(ctx)
+		case <-late.C:
+			return now, false, nil
+		case <-time.After(pause):
+		}
+	}
+}
+
+// statusOf is what the end of a Sandbox means for what ran in it.
+func statusOf(cause sandbox.Cause) Status {
+	switch cause {
+	case sandbox.CauseOOM:
+		return StatusOOM
+	case sandbox.CauseDiskFull:
+		return StatusDiskFull
+	}
+	return StatusKilled
+}
+
+// result joins what the Guest says of the end with what was kept.
+func result(id string, req Request, end RunEnd, out *output) Result {
+	res := Result{
+		SandboxID: id,
+		Stdout:    out.stdout.kept.String(), StdoutDropped: out.stdout.dropped,
+		Stderr: out.stderr.kept.String(), StderrDropped: out.stderr.dropped,
+	}
+	res.Status, res.ExitCode, res.Problem = verdict(req, end)
+	return res
+}
+
+const (
+	exitTimeout  = 124 // as of timeout(1)
+	exitSignal   = 128 // and the signal's number, as shells say it
+	exitCodeMask = 0xff
+)
+
+func verdict(req Request, end RunEnd) (Status, int, *Problem) {
+	killed := exitSignal + int(syscall.SIGKILL)
+	switch end.Status {
+	case StatusTimeout:
+		return StatusTimeout, exitTimeout, &Problem{"timeout", fmt.Sprintf("it ran longer than the %g seconds it was given", req.Timeout.Seconds())}
+	case StatusOOM:
+		return StatusOOM, killed, &Problem{"oom", orElse(end.Message, "it was ended because the sandbox ran out of memory")}
+	case StatusPids:
+		return StatusPids, killed, &Problem{"pids", orElse(end.Message, "it reached the sandbox's limit of processes")}
+	case StatusDiskFull:
+		return StatusDiskFull, killed, &Problem{"disk_full", orElse(end.Message, "the disk of the sandbox is full")}
+	case StatusKilled:
+		return StatusKilled, killed, &Problem{"sandbox_ended", orElse(end.Message, "it was ended from outside")}
+	}
+	switch code := end.ExitCode & exitCodeMask; {
+	case end.Signal > 0:
+		sig := syscall.Signal(end.Signal & 0x7f)
+		return StatusError, exitSignal + int(sig), &Problem{"signal", fmt.Sprintf("signal %d (%s) ended it", int(sig), sig)}
+	case code != 0:
+		return StatusError, code, &Problem{"exit_code", fmt.Sprintf("it ended with exit code %d", code)}
+	}
+	return StatusOK, 0, nil
+}
+
+func orElse(s, other string) string {
+	if s != "" {
+		return s
+	}
+	return other
+}

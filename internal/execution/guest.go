@@ -1,0 +1,97 @@
+package execution
+
+import (
+	"context"
+	"io"
+	"net"
+	"time"
+)
+
+// Guest is what this package and the file routes ask of the agent inside one
+// Boot. What it answers is hostile input: an implementation bounds sizes,
+// counts and times before it hands anything over.
+//
+// Methods are safe for concurrent use and return soon after ctx ends. An error
+// carries a Code: Invalid for a wrong path, user or directory, NotFound,
+// Denied, Conflict, Exhausted for a full disk, Unavailable when the Guest does
+// not answer or the connection breaks.
+type Guest interface {
+	// Run runs one program to its end and calls handle, one call at a time, for
+	// its start and each piece of its output. An error of handle, and the end of
+	// ctx, kill the program and everything it started.
+	Run(ctx context.Context, req RunRequest, handle func(RunEvent) error) (RunEnd, error)
+	// ReadFile opens a regular file. The caller closes Body.
+	ReadFile(ctx context.Context, path string, opts ReadOptions) (*FileBody, error)
+	// WriteFile replaces the file's content with all of body and makes missing
+	// directories above it. size is -1 when it is not known.
+	WriteFile(ctx context.Context, path string, body io.Reader, size int64) (Entry, error)
+	// List returns what is below a directory, down to depth levels, at least 1.
+	// truncated says that there was more than a reply may hold.
+	List(ctx context.Context, path string, depth int) (entries []Entry, truncated bool, err error)
+	// Stat does not follow a symbolic link at the end of path.
+	Stat(ctx context.Context, path string) (Entry, error)
+	// MakeDir makes a directory and those above it. An existing directory is a
+	// Conflict.
+	MakeDir(ctx context.Context, path string) (Entry, error)
+	Move(ctx context.Context, source, destination string) (Entry, error)
+	// Remove removes a file or a whole directory.
+	Remove(ctx context.Context, path string) error
+	// Close frees idle connections; calls under way are not disturbed.
+	Close()
+}
+
+// Dial connects to a TCP port of one Boot.
+type Dial func(ctx context.Context, port uint16) (net.Conn, error)
+
+// RunRequest asks for one program.
+type RunRequest struct {
+	Args    []string // Args[0] is looked up in PATH
+	Env     map[string]string
+	Cwd     string        // empty: the Sandbox's default
+	User    string        // empty: the Sandbox's default
+	Stdin   []byte        // then end of file
+	Timeout time.Duration // of the program, which is killed after it
+}
+
+// RunEvent is a start, or a piece of output.
+type RunEvent struct {
+	Started bool
+	PID     int64 // with Started; the Guest's word
+	Stdout  []byte
+	Stderr  []byte
+}
+
+// RunEnd is how a program ended, by the Guest's word.
+type RunEnd struct {
+	Status   Status // StatusOK when it exited by itself, whatever its code
+	ExitCode int    // when it exited by itself
+	Signal   int    // that ended it; 0 when none did
+	Message  string // may be empty
+}
+
+// ReadOptions is the conditional part of a read.
+type ReadOptions struct {
+	Range string // as in HTTP; empty: everything
+}
+
+// FileBody is the content of a file, or the part that was asked for.
+type FileBody struct {
+	Body         io.ReadCloser
+	Partial      bool   // ContentRange says which part
+	ContentRange string // "bytes 0-9/100"
+	Size         int64  // of Body; -1 when not known
+	ModifiedAt   time.Time
+}
+
+// Entry is a file, directory or link as the Guest describes it.
+type Entry struct {
+	Name          string
+	Path          string
+	Type          string // "file", "directory", "symlink" or "other"
+	Size          int64
+	Mode          uint32 // permission bits with setuid, setgid and sticky
+	Owner         string
+	Group         string
+	ModifiedAt    time.Time
+	SymlinkTarget string // of a symlink
+}

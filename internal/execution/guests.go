@@ -1,0 +1,151 @@
+package execution
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+const (
+	maxGuests = 4096 // clients kept at a time
+	guestIdle = 2 * time.Minute
+	sweepTime = 10 * time.Second
+)
+
+// Guests keeps a client of the Guest of each Boot that was used lately, so that
+// requests share connections. Its methods are safe for concurrent use.
+type Guests struct {
+	sandboxes sandbox.Sandboxes
+	nodes     sandbox.Nodes
+	newGuest  func(Dial) Guest
+
+	mu    sync.Mutex
+	byID  map[string]*openGuest // by Sandbox ID
+	swept time.Time
+}
+
+type openGuest struct {
+	guest Guest
+	boot  sandbox.Boot
+	used  time.Time
+}
+
+// NewGuests returns Guests that reach Boots through nodes. newGuest makes the
+// client of one Boot; it must not connect yet.
+func NewGuests(sandboxes sandbox.Sandboxes, nodes sandbox.Nodes, newGuest func(Dial) Guest) *Guests {
+	return &Guests{sandboxes: sandboxes, nodes: nodes, newGuest: newGuest, byID: map[string]*openGuest{}}
+}
+
+// Open returns a Tenant's running Sandbox and the client of its Guest. It
+// returns NotFound for one that is absent or another Tenant's and Conflict for
+// one that does not run.
+func (g *Guests) Open(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, Guest, error) {
+	sb, err := g.sandboxes.Get(ctx, tenant, idOrName)
+	if err != nil {
+		return sb, nil, Absent(err)
+	}
+	if sb.State != sandbox.Running {
+		g.Forget(sb.ID)
+		return sb, nil, errNotRunning(sb)
+	}
+	return sb, g.of(sb), nil
+}
+
+// Absent makes every NotFound about a Sandbox the same, whoever owns it and
+// whatever the layers below say. Other errors stay as they are.
+func Absent(err error) error {
+	if errors.Is(err, sandbox.NotFound) {
+		return sandbox.Errorf(sandbox.NotFound, "there is no such sandbox").WithCause(err)
+	}
+	return err
+}
+
+func errNotRunning(sb sandbox.Sandbox) error {
+	if sb.Ended != nil {
+		return sandbox.Errorf(sandbox.Conflict, "the sandbox ended at %s: %s", sb.Ended.At.UTC().Format(time.RFC3339), sb.Ended.Cause)
+	}
+	return sandbox.Errorf(sandbox.Conflict, "the sandbox is not running, it is %s", sb.State)
+}
+
+// of returns the client of sb's present Boot.
+func (g *Guests) of(sb sandbox.Sandbox) Guest {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	g.sweep(now)
+	o := g.byID[sb.ID]
+	if o != nil && o.boot != sb.Boot {
+		o.guest.Close()
+		o = nil
+	}
+	if o == nil {
+		o = &openGuest{guest: g.newGuest(g.dial(sb)), boot: sb.Boot}
+		g.byID[sb.ID] = o
+	}
+	o.used = now
+	return o.guest
+}
+
+// dial reaches one Boot, and no other that the Sandbox may have later. That the
+// Boot is gone, or is another one, is no fault of the request.
+func (g *Guests) dial(sb sandbox.Sandbox) Dial {
+	ref := sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: sb.Boot.Number}
+	return func(ctx context.Context, port uint16) (net.Conn, error) {
+		conn, err := g.nodes.Dial(ctx, sb.Boot.Node, ref, port)
+		if err != nil {
+			return nil, sandbox.Errorf(sandbox.Unavailable, "the sandbox does not answer").WithCause(err)
+		}
+		return conn, nil
+	}
+}
+
+// sweep drops what was not used for a while, and the oldest when there are too
+// many. The lock is held.
+func (g *Guests) sweep(now time.Time) {
+	if now.Sub(g.swept) >= sweepTime {
+		g.swept = now
+		for id, o := range g.byID {
+			if now.Sub(o.used) > guestIdle {
+				g.drop(id, o)
+			}
+		}
+	}
+	if len(g.byID) < maxGuests {
+		return
+	}
+	var oldest string
+	for id, o := range g.byID {
+		if oldest == "" || o.used.Before(g.byID[oldest].used) {
+			oldest = id
+		}
+	}
+	g.drop(oldest, g.byID[oldest])
+}
+
+func (g *Guests) drop(id string, o *openGuest) {
+	delete(g.byID, id)
+	o.guest.Close()
+}
+
+// Forget drops the client of a Sandbox, which has ended or does not answer. A
+// later Open makes a new one.
+func (g *Guests) Forget(id string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if o := g.byID[id]; o != nil {
+		g.drop(id, o)
+	}
+}
+
+// Close drops all clients.
+func (g *Guests) Close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for id, o := range g.byID {
+		g.drop(id, o)
+	}
+}

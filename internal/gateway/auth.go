@@ -1,0 +1,187 @@
+package gateway
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// TokenLife is how long a token is valid.
+const TokenLife = 24 * time.Hour
+
+const (
+	tokenIssuer   = "cloud-sandbox"
+	tokenAudience = "cloud-sandbox-api"
+	minSecret     = 32   // bytes; as long as the hash of HS256
+	maxToken      = 4096 // bytes; ours have about 400
+	maxUserID     = 128  // characters
+)
+
+// Tokens mints and checks the bearer tokens of this installation: JWTs signed
+// with HS256. Its methods are safe for concurrent use.
+type Tokens struct {
+	secret []byte
+	parser *jwt.Parser
+	now    func() time.Time
+}
+
+// claims is what a token says beside the registered claims.
+type claims struct {
+	Tenant sandbox.TenantID `json:"tenant"`
+	User   string           `json:"user"`
+	Role   sandbox.Role     `json:"role"`
+	jwt.RegisteredClaims
+}
+
+// NewTokens returns Tokens that sign with secret, which must have at least 32
+// bytes. now is the clock; nil means time.Now.
+func NewTokens(secret []byte, now func() time.Time) (*Tokens, error) {
+	if len(secret) < minSecret {
+		return nil, fmt.Errorf("the signing secret has %d bytes; it needs at least %d", len(secret), minSecret)
+	}
+	if now == nil {
+		now = time.Now
+	}
+	return &Tokens{
+		secret: append([]byte(nil), secret...),
+		now:    now,
+		parser: jwt.NewParser(
+			// The algorithm is ours to say, never the token's.
+			jwt.WithValidMethods([]string{jwt.SigningMethodHS256.Alg()}),
+			jwt.WithIssuer(tokenIssuer),
+			jwt.WithAudience(tokenAudience),
+			jwt.WithExpirationRequired(),
+			jwt.WithIssuedAt(),
+			jwt.WithTimeFunc(now),
+			jwt.WithStrictDecoding(),
+		),
+	}, nil
+}
+
+// Mint returns a token that speaks for who until the returned time, which is
+// life from now; life must be in (0, 366 days], zero means TokenLife. It
+// returns Invalid for an Identity without a Tenant, with one of more than 128
+// bytes or with an unknown Role.
+func (t *Tokens) Mint(who sandbox.Identity, life time.Duration) (token string, expires time.Time, err error) {
+	if life == 0 {
+		life = TokenLife
+	}
+	if life < 0 || life > 366*24*time.Hour {
+		return "", time.Time{}, sandbox.Errorf(sandbox.Invalid, "a token may live for at most 366 days")
+	}
+	if err := checkIdentity(who); err != nil {
+		return "", time.Time{}, err
+	}
+	now := t.now()
+	expires = now.Add(life)
+	signed, err := jwt.NewWithClaims(jwt.SigningMethodHS256, claims{
+		Tenant: who.Tenant, User: who.User, Role: who.Role,
+		RegisteredClaims: jwt.RegisteredClaims{
+			Issuer:    tokenIssuer,
+			Audience:  jwt.ClaimStrings{tokenAudience},
+			IssuedAt:  jwt.NewNumericDate(now),
+			ExpiresAt: jwt.NewNumericDate(expires),
+		},
+	}).SignedString(t.secret)
+	if err != nil {
+		return "", time.Time{}, fmt.Errorf("sign a token: %w", err)
+	}
+	return signed, expires, nil
+}
+
+func checkIdentity(who sandbox.Identity) error {
+	switch {
+	case who.Tenant == "" || len(who.Tenant) > 128:
+		return sandbox.Errorf(sandbox.Invalid, "a tenant has 1 to 128 bytes")
+	case who.Role != sandbox.RoleDeveloper && who.Role != sandbox.RoleAdmin:
+		return sandbox.Errorf(sandbox.Invalid, "a role is %q or %q", sandbox.RoleDeveloper, sandbox.RoleAdmin)
+	}
+	return nil
+}
+
+// errAnonymous is the one answer to every token that is not valid, so that
+// nobody learns which part was wrong.
+var errAnonymous = sandbox.Errorf(sandbox.Anonymous, "send a valid token as Authorization: Bearer TOKEN")
+
+// Check returns whom a token speaks for. Every failure is the same Anonymous;
+// its Cause, for logs, says what was wrong.
+func (t *Tokens) Check(token string) (sandbox.Identity, error) {
+	if len(token) > maxToken {
+		return sandbox.Identity{}, errAnonymous.WithCause(errors.New("the token is too long"))
+	}
+	var c claims
+	_, err := t.parser.ParseWithClaims(token, &c, func(*jwt.Token) (any, error) { return t.secret, nil })
+	if err != nil {
+		return sandbox.Identity{}, errAnonymous.WithCause(err)
+	}
+	who := sandbox.Identity{Tenant: c.Tenant, User: c.User, Role: c.Role}
+	if err := checkIdentity(who); err != nil {
+		return sandbox.Identity{}, errAnonymous.WithCause(err)
+	}
+	return who, nil
+}
+
+// identify returns whom a request speaks for by its one Authorization header.
+func (t *Tokens) identify(r *http.Request) (sandbox.Identity, error) {
+	headers := r.Header.Values("Authorization")
+	if len(headers) != 1 {
+		return sandbox.Identity{}, errAnonymous.WithCause(fmt.Errorf("%d Authorization headers", len(headers)))
+	}
+	scheme, token, ok := strings.Cut(headers[0], " ")
+	if !ok || !strings.EqualFold(scheme, "Bearer") {
+		return sandbox.Identity{}, errAnonymous.WithCause(errors.New("not a bearer token"))
+	}
+	return t.Check(token)
+}
+
+// DevIdentity is whom a token of dev mode speaks for: each user is a Tenant of
+// its own. role is "user" or "admin". It returns Invalid for another role and
+// for a user that is not 1 to 128 printable characters.
+func DevIdentity(user, role string) (sandbox.Identity, error) {
+	if err := checkUser(user); err != nil {
+		return sandbox.Identity{}, err
+	}
+	who := sandbox.Identity{Tenant: devTenant(user), User: user}
+	switch role {
+	case "user":
+		who.Role = sandbox.RoleDeveloper
+	case "admin":
+		who.Role = sandbox.RoleAdmin
+	default:
+		return sandbox.Identity{}, sandbox.Errorf(sandbox.Invalid, `role must be "user" or "admin"`)
+	}
+	return who, nil
+}
+
+func checkUser(user string) error {
+	bad := sandbox.Errorf(sandbox.Invalid, "user_id must be 1 to %d printable characters", maxUserID)
+	if n := utf8.RuneCountInString(user); n < 1 || n > maxUserID || !utf8.ValidString(user) {
+		return bad
+	}
+	for _, c := range user {
+		if !unicode.IsPrint(c) {
+			return bad
+		}
+	}
+	return nil
+}
+
+// devTenant never gives two users one Tenant: a name that is too long for a
+// TenantID is replaced by its hash under a prefix that no other has.
+func devTenant(user string) sandbox.TenantID {
+	if id := "dev:" + user; len(id) <= 128 {
+		return sandbox.TenantID(id)
+	}
+	sum := sha256.Sum256([]byte(user))
+	return sandbox.TenantID("dev-sha256:" + hex.EncodeToString(sum[:]))
+}

@@ -1,0 +1,103 @@
+package gateway
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// writer remembers the status and gives each write its own deadline: a stream
+// may last for hours, but a client that takes nothing is let go.
+type writer struct {
+	http.ResponseWriter
+	flow   *http.ResponseController
+	status int  // 0: nothing has been written
+	gone   bool // a write failed: nobody takes it
+}
+
+func (w *writer) WriteHeader(code int) {
+	if w.status == 0 {
+		w.status = code
+	}
+	w.ResponseWriter.WriteHeader(code)
+}
+
+func (w *writer) Write(p []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	_ = w.flow.SetWriteDeadline(time.Now().Add(stalledTime)) // not all writers can
+	n, err := w.ResponseWriter.Write(p)
+	w.gone = w.gone || err != nil
+	return n, err
+}
+
+// Unwrap lets http.ResponseController find Flush and the deadlines.
+func (w *writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// body is a request's body with a bound on its size and on the patience with
+// its sender. Time that the reader spends elsewhere does not count.
+type body struct {
+	io.ReadCloser
+	w      *writer
+	max    int64 // bytes; negative: no bound
+	read   int64
+	waited time.Duration
+	ended  bool
+}
+
+// newBody bounds the body of r. It returns TooLarge when the client says
+// beforehand that it sends more.
+func newBody(w *writer, r *http.Request, max int64) (io.ReadCloser, error) {
+	if r.Body == nil || r.Body == http.NoBody {
+		return http.NoBody, nil
+	}
+	b := &body{ReadCloser: r.Body, w: w, max: max}
+	if max >= 0 && r.ContentLength > max {
+		return nil, b.tooLarge()
+	}
+	// For what the handler leaves unread: the server reads it afterwards.
+	_ = w.flow.SetReadDeadline(time.Now().Add(stalledTime)) // not all writers can
+	return b, nil
+}
+
+func (b *body) tooLarge() error {
+	b.w.Header().Set("Connection", "close")
+	if b.max == 0 {
+		return sandbox.Errorf(sandbox.Invalid, "this request takes no body")
+	}
+	return sandbox.Errorf(sandbox.TooLarge, "the body has more than %d bytes", b.max)
+}
+
+// Read fails with TooLarge beyond the bound and with Invalid when the sender is
+// too slow.
+func (b *body) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	if b.max >= 0 && int64(len(p)) > b.max-b.read+1 {
+		p = p[:b.max-b.read+1] // one more than allowed tells that there is more
+	}
+	start := time.Now()
+	patience := stalledTime + time.Duration(b.read/minRate)*time.Second - b.waited
+	_ = b.w.flow.SetReadDeadline(start.Add(min(patience, stalledTime))) // not all writers can
+	n, err := b.ReadCloser.Read(p)
+	b.waited += time.Since(start)
+	b.read += int64(n)
+	switch {
+	case b.max >= 0 && b.read > b.max:
+		return 0, b.tooLarge()
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		b.w.Header().Set("Connection", "close")
+		return n, sandbox.Errorf(sandbox.Invalid, "the body came too slowly").WithCause(err)
+	case err != nil && !b.ended:
+		b.ended = true
+		// From here on the server watches the connection, without haste.
+		_ = b.w.flow.SetReadDeadline(time.Time{}) // not all writers can
+	}
+	return n, err
+}

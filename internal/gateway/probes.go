@@ -1,0 +1,57 @@
+package gateway
+
+import (
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
+)
+
+// healthy is the whole answer of /health, to the byte.
+const healthy = `{"service":"gateway","status":"ok"}`
+
+// health answers GET /health: this process serves.
+func (s *Server) health(w http.ResponseWriter, _ *http.Request, _ sandbox.Identity) error {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	_, err := w.Write([]byte(healthy))
+	return err
+}
+
+type readiness struct {
+	Ready   bool     `json:"ready"`
+	Reasons []string `json:"reasons"` // why not, a sentence each
+}
+
+// ready answers GET /ready: 200 when a Node can take Sandboxes, 503 when none
+// can, and why.
+func (s *Server) ready(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {
+	state := readiness{Reasons: []string{}}
+	nodes, err := s.api.NodeStates(r.Context())
+	if err != nil {
+		s.Log.Warn("the nodes cannot be listed", "error", err.Error())
+		state.Reasons = append(state.Reasons, "the nodes cannot be listed")
+	} else if len(nodes) == 0 {
+		state.Reasons = append(state.Reasons, "there is no node")
+	}
+	for _, n := range nodes {
+		state.Ready = state.Ready || n.Ready
+		for _, reason := range n.NotReady {
+			state.Reasons = append(state.Reasons, n.Node+": "+reason)
+		}
+	}
+	if !state.Ready {
+		return rest.Reply(w, http.StatusServiceUnavailable, state)
+	}
+	return rest.Reply(w, http.StatusOK, state)
+}
+
+// metricsPage answers GET /metrics.
+func (s *Server) metricsPage(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {
+	promhttp.HandlerFor(s.Registry, promhttp.HandlerOpts{
+		ErrorHandling: promhttp.ContinueOnError, // a Node that is silent hides no other number
+	}).ServeHTTP(w, r)
+	return nil
+}

@@ -1,0 +1,110 @@
+package rest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
+)
+
+// keepAlive is how often a quiet stream says that it lives: more often than
+// proxies lose patience, which is after a minute or so.
+const keepAlive = 15 * time.Second
+
+// events writes server-sent events. Its methods may be called concurrently.
+type events struct {
+	w    http.ResponseWriter
+	flow *http.ResponseController
+
+	mu   sync.Mutex
+	quit chan struct{} // closed to end the keeper; nil before the first event
+	done chan struct{} // closed when the keeper has ended
+}
+
+func newEvents(w http.ResponseWriter) *events {
+	return &events{w: w, flow: http.NewResponseController(w)}
+}
+
+func (e *events) started() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.quit != nil
+}
+
+// start writes the head of the answer and its first event, and keeps the stream
+// alive from then on, until stop.
+func (e *events) start(v any) error {
+	h := e.w.Header()
+	h.Set("Content-Type", "text/event-stream; charset=utf-8")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Accel-Buffering", "no")
+	e.mu.Lock()
+	e.quit, e.done = make(chan struct{}), make(chan struct{})
+	e.mu.Unlock()
+	go e.keep()
+	return e.send("start", v)
+}
+
+func (e *events) keep() {
+	defer close(e.done)
+	tick := time.NewTicker(keepAlive)
+	defer tick.Stop()
+	for {
+		select {
+		case <-e.quit:
+			return
+		case <-tick.C:
+			if e.write([]byte(": keep-alive\n\n")) != nil {
+				return // the next event, or the end of the request, says why
+			}
+		}
+	}
+}
+
+// stop ends the keeper and waits for it. The answer must not be written after
+// the handler returned.
+func (e *events) stop() {
+	if e.started() {
+		close(e.quit)
+		<-e.done
+	}
+}
+
+func (e *events) send(name string, v any) error {
+	data, err := json.Marshal(v) // never holds a line break
+	if err != nil {
+		return err
+	}
+	return e.write(fmt.Appendf(nil, "event: %s\ndata: %s\n\n", name, data))
+}
+
+func (e *events) write(p []byte) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if _, err := e.w.Write(p); err != nil {
+		return err
+	}
+	if err := e.flow.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	return nil
+}
+
+// fail ends the stream with an event that says why. It returns err, for the
+// log, as one that has been answered.
+func (e *events) fail(err error) error {
+	if sent := e.send("error", status.Body{Error: status.Of(err)}); sent != nil {
+		return err // nobody is there to tell
+	}
+	return &Answered{err}
+}
+
+// Answered is an error that the client has been told of in the body.
+type Answered struct{ Err error }
+
+func (a *Answered) Error() string { return a.Err.Error() }
+func (a *Answered) Unwrap() error { return a.Err }

@@ -1,0 +1,99 @@
+package rest
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// NodeTime is how long a Node may take to answer for its numbers.
+const NodeTime = 2 * time.Second
+
+// NodeState is what a Node says of itself, or that it does not.
+type NodeState struct {
+	sandbox.NodeStats
+	Err error
+}
+
+// NodeStates asks every Node for its numbers.
+func (a *API) NodeStates(ctx context.Context) ([]NodeState, error) {
+	ctx, cancel := context.WithTimeout(ctx, NodeTime)
+	defer cancel()
+	names, err := a.NodeNames(ctx)
+	if err != nil {
+		return nil, err
+	}
+	states := make([]NodeState, len(names))
+	for i, name := range names {
+		stats, err := a.Nodes.Stats(ctx, name)
+		states[i] = NodeState{NodeStats: stats, Err: err}
+		states[i].Node = name
+		if err != nil {
+			states[i].Ready, states[i].NotReady = false, []string{"it does not answer"}
+		}
+	}
+	return states, nil
+}
+
+type statsView struct {
+	Sandboxes map[sandbox.State]int `json:"sandboxes"`
+	Total     int                   `json:"total"`
+	Pools     []poolView            `json:"pools"`
+	Nodes     []nodeView            `json:"nodes"`
+}
+
+type poolView struct {
+	Node     string    `json:"node"`
+	Template string    `json:"template"`
+	Shape    shapeView `json:"shape"`
+	Idle     int       `json:"idle"`
+	Starting int       `json:"starting"`
+	Min      int       `json:"min"`
+	Max      int       `json:"max"`
+	Hits     int64     `json:"hits"`
+	Misses   int64     `json:"misses"`
+}
+
+type nodeView struct {
+	Name    string   `json:"name"`
+	Engine  string   `json:"engine"`
+	Ready   bool     `json:"ready"`
+	Reasons []string `json:"reasons"`
+}
+
+// Stats answers GET /api/v1/sandbox/stats: the Tenant's own counts, and the
+// Pools and readiness of the Nodes.
+func (a *API) Stats(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	if _, err := query(r); err != nil {
+		return err
+	}
+	counts, err := a.Sandboxes.Counts(r.Context(), who.Tenant)
+	if err != nil {
+		return err
+	}
+	nodes, err := a.NodeStates(r.Context())
+	if err != nil {
+		return err
+	}
+	v := statsView{Sandboxes: map[sandbox.State]int{}, Pools: []poolView{}, Nodes: []nodeView{}}
+	for state, n := range counts {
+		v.Sandboxes[state] = n
+		v.Total += n
+	}
+	for _, n := range nodes {
+		v.addNode(n)
+	}
+	return Reply(w, http.StatusOK, v)
+}
+
+func (v *statsView) addNode(n NodeState) {
+	v.Nodes = append(v.Nodes, nodeView{Name: n.Node, Engine: n.Engine.Name, Ready: n.Ready, Reasons: append([]string{}, n.NotReady...)})
+	for _, p := range n.Pools {
+		v.Pools = append(v.Pools, poolView{
+			Node: n.Node, Template: p.Template, Shape: shapeViewOf(p.Shape),
+			Idle: p.Idle, Starting: p.Starting, Min: p.Min, Max: p.Max, Hits: p.Hits, Misses: p.Misses,
+		})
+	}
+}

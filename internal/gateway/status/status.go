@@ -1,0 +1,95 @@
+// Package status says how each failure looks to a client. One table maps the
+// Codes of the root package to what each protocol calls them.
+package status
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// ClientClosed is the status in logs and metrics of a request whose client left
+// before the answer. It is never sent.
+const ClientClosed = 499
+
+var httpStatus = map[sandbox.Code]int{
+	sandbox.Invalid:     http.StatusBadRequest,
+	sandbox.Anonymous:   http.StatusUnauthorized,
+	sandbox.Denied:      http.StatusForbidden,
+	sandbox.TooLarge:    http.StatusRequestEntityTooLarge,
+	sandbox.Timeout:     http.StatusGatewayTimeout,
+	sandbox.NotFound:    http.StatusNotFound,
+	sandbox.Conflict:    http.StatusConflict,
+	sandbox.Exhausted:   http.StatusTooManyRequests,
+	sandbox.Unsupported: http.StatusNotImplemented,
+	sandbox.Unavailable: http.StatusServiceUnavailable,
+	sandbox.Internal:    http.StatusInternalServerError,
+}
+
+// HTTP returns the HTTP status of a Code; 500 for one that is not in the table.
+func HTTP(code sandbox.Code) int {
+	if s, ok := httpStatus[code]; ok {
+		return s
+	}
+	return http.StatusInternalServerError
+}
+
+// Failure is what a client may know about an error.
+type Failure struct {
+	Code              sandbox.Code `json:"code"`
+	Message           string       `json:"message"`
+	RetryAfterSeconds int          `json:"retry_after_seconds,omitempty"`
+	Status            int          `json:"-"` // HTTP
+}
+
+// Body is the JSON object of every answer that is not a success.
+type Body struct {
+	Error Failure `json:"error"`
+}
+
+// Of returns what a client may know about err: the Detail of an Error, a fixed
+// sentence for a context error, and nothing about anything else.
+func Of(err error) Failure {
+	var e *sandbox.Error
+	var f Failure
+	switch {
+	case errors.As(err, &f):
+		return f
+	case errors.As(err, &e):
+		return failure(e)
+	case errors.Is(err, context.DeadlineExceeded):
+		return failure(sandbox.Errorf(sandbox.Timeout, "the request took too long"))
+	case errors.Is(err, context.Canceled):
+		return failure(sandbox.Errorf(sandbox.Unavailable, "the request was cancelled"))
+	}
+	code := sandbox.CodeOf(err)
+	if code == sandbox.Internal {
+		return failure(sandbox.Errorf(code, "an internal error; the request id in X-Request-Id finds it in the log"))
+	}
+	return failure(sandbox.Errorf(code, "%s", http.StatusText(HTTP(code))))
+}
+
+func failure(e *sandbox.Error) Failure {
+	f := Failure{Code: e.Code, Message: e.Detail, Status: HTTP(e.Code)}
+	if e.RetryAfter > 0 {
+		f.RetryAfterSeconds = max(1, int(math.Ceil(e.RetryAfter.Seconds())))
+	}
+	return f
+}
+
+// MethodNotAllowed is the answer to a known path asked with another method.
+func MethodNotAllowed(method string) Failure {
+	f := failure(sandbox.Errorf(sandbox.Invalid, "this path does not answer %.16q", method))
+	f.Status = http.StatusMethodNotAllowed
+	return f
+}
+
+// Error makes a Failure usable as an error that keeps its status.
+func (f Failure) Error() string { return fmt.Sprintf("%s: %s", f.Code, f.Message) }
+
+// Unwrap makes errors.Is find the Code.
+func (f Failure) Unwrap() error { return f.Code }

@@ -1,0 +1,62 @@
+// Package telemetry makes the logger and the metrics registry that every part
+// is given, and names the keys that log lines share.
+package telemetry
+
+import (
+	"io"
+	"log/slog"
+	"os"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"golang.org/x/sys/unix"
+)
+
+// Keys of log attributes. The same thing has the same key in every line.
+const (
+	KeyRequest  = "request_id"
+	KeyTenant   = "tenant"
+	KeyUser     = "user"
+	KeyMethod   = "method"
+	KeyRoute    = "route" // the pattern, never the URL: that may hold secrets
+	KeyStatus   = "status"
+	KeyDuration = "duration_ms"
+	KeySandbox  = "sandbox_id"
+	KeyBoot     = "boot_id"
+	KeyNode     = "node"
+	KeyTemplate = "template"
+	KeyCode     = "code"
+	KeyError    = "error"
+	KeyRole     = "role" // of the process: gateway, node, ...
+)
+
+// NewLogger writes lines of at least level to w: readable text when text is
+// set, JSON otherwise.
+func NewLogger(w io.Writer, level slog.Leveler, text bool) *slog.Logger {
+	opts := &slog.HandlerOptions{Level: level}
+	if text {
+		return slog.New(slog.NewTextHandler(w, opts))
+	}
+	return slog.New(slog.NewJSONHandler(w, opts))
+}
+
+// IsTerminal reports whether w is a terminal, where a person reads.
+func IsTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+// NewRegistry returns a registry with the collectors of the Go runtime and of
+// this process.
+func NewRegistry() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	return r
+}
