@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 from urllib.parse import quote
@@ -106,9 +106,17 @@ def create_session(
     return _post("/api/v1/sessions", body, read_seconds=_CREATE_SECONDS)
 
 
-def list_sessions(limit: int | None, cursor: str | None) -> Request:
+def list_sessions(
+    limit: int | None,
+    cursor: str | None,
+    states: Sequence[str] | None,
+    metadata: Mapping[str, str] | None,
+) -> Request:
     """Ask for one page of the caller's Sandboxes."""
     query = {k: str(v) for k, v in _given(limit=limit, cursor=cursor).items()}
+    if states:
+        query["state"] = ",".join(states)
+    query.update({f"metadata[{key}]": value for key, value in (metadata or {}).items()})
     return _get("/api/v1/sessions", query)
 
 

@@ -58,7 +58,8 @@ class SandboxInfo:
 
     Attributes:
         sandbox_id: its ID for life.
-        state: ``"starting"``, ``"running"``, ``"stopping"`` or ``"ended"``.
+        state: ``"starting"``, ``"running"``, ``"stopping"``, ``"ended"`` or
+            another word of a newer server.
         name: the name it was created with; empty if none.
         template: the Template it runs.
         engine: the isolation technology, such as ``"gvisor"``.
@@ -159,7 +160,7 @@ class FileEntry:
     Attributes:
         name: the last part of ``path``.
         path: absolute path inside the Sandbox.
-        type: ``"file"``, ``"directory"`` or ``"symlink"``.
+        type: ``"file"``, ``"directory"``, ``"symlink"`` or ``"other"``.
         size_bytes: length of a file.
         mode: permissions in octal, such as ``"0644"``.
         owner: user name or number.

@@ -153,22 +153,27 @@ class Sandbox:
         api_key: str | None = None,
         token: str | None = None,
         *,
+        states: Sequence[str] | None = None,
+        metadata: Mapping[str, str] | None = None,
         limit: int | None = None,
         client: Client | None = None,
     ) -> builtins.list[SandboxInfo]:
-        """Return your Sandboxes that have not ended, newest first.
+        """Return your Sandboxes, newest first.
 
         Args:
             base_url: as for :meth:`create`.
             user_id: as for :meth:`create`.
             api_key: as for :meth:`create`.
             token: as for :meth:`create`.
+            states: only those in one of these states. Default: all that have not
+                ended.
+            metadata: only those whose metadata has every pair.
             limit: return at most this many. Default: all.
             client: as for :meth:`create`.
         """
         client, owned = _client_for(client, base_url, user_id, api_key, token)
         try:
-            return list(_all_sessions(client, limit))
+            return list(_all_sessions(client, limit, states, metadata))
         finally:
             if owned:
                 client.close()
@@ -551,13 +556,19 @@ def _closing_on_error(client: Client, owned: bool) -> Iterator[None]:
         raise
 
 
-def _all_sessions(client: Client, limit: int | None) -> Iterator[SandboxInfo]:
+def _all_sessions(
+    client: Client,
+    limit: int | None,
+    states: Sequence[str] | None,
+    metadata: Mapping[str, str] | None,
+) -> Iterator[SandboxInfo]:
     """Read page after page, up to limit Sandboxes."""
     cursor: str | None = None
     left = limit
     while left is None or left > 0:
         size = None if left is None else min(left, _PAGE_SIZE)
-        page, cursor = _wire.decode_sessions(client.call(_wire.list_sessions(size, cursor)))
+        request = _wire.list_sessions(size, cursor, states, metadata)
+        page, cursor = _wire.decode_sessions(client.call(request))
         yield from page[:left]
         left = None if left is None else left - len(page)
         if not cursor:
