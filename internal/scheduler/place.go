@@ -1,0 +1,106 @@
+// Package scheduler chooses the Node that a Boot starts on. It decides nothing:
+// a Node admits or refuses, so a view that is a little old does no harm.
+package scheduler
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+const (
+	// refreshEvery is the age of the view that the background keeps below.
+	refreshEvery = 2 * time.Second
+	// staleAfter is the age at which Place reads the Store itself.
+	staleAfter = 5 * time.Second
+	// retryAfter is the advice when no Node is there.
+	retryAfter = 5 * time.Second
+)
+
+// Scheduler places Boots on the Nodes whose Lease runs. It implements
+// sandbox.Placement. Use New; Run is optional and makes Place faster.
+type Scheduler struct {
+	store sandbox.NodeStore
+	log   *slog.Logger
+
+	mu    sync.Mutex
+	nodes []sandbox.NodeRecord
+	read  time.Time // when nodes was read; zero: never
+	turn  int       // which Node is tried first
+}
+
+var _ sandbox.Placement = (*Scheduler)(nil)
+
+// New returns a Scheduler over the Leases in store. log may be nil.
+func New(store sandbox.NodeStore, log *slog.Logger) *Scheduler {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Scheduler{store: store, log: log}
+}
+
+// Run keeps the view of the Nodes fresh until ctx ends.
+func (s *Scheduler) Run(ctx context.Context) error {
+	ticker := time.NewTicker(refreshEvery)
+	defer ticker.Stop()
+	for {
+		if err := s.refresh(ctx); err != nil && ctx.Err() == nil {
+			s.log.Warn("the scheduler's view of the nodes is old", "error", err)
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Place implements sandbox.Placement. Nodes take turns at being first.
+func (s *Scheduler) Place(ctx context.Context, _ string, _ sandbox.Shape) ([]string, error) {
+	names := s.alive()
+	if len(names) == 0 {
+		// A first Node, or one whose Lease was renewed just now, is not in the
+		// view yet.
+		if err := s.refresh(ctx); err != nil {
+			return nil, err
+		}
+		names = s.alive()
+	}
+	if len(names) == 0 {
+		return nil, &sandbox.Error{Code: sandbox.Exhausted, Detail: "no node is there to run the sandbox", RetryAfter: retryAfter}
+	}
+	return names, nil
+}
+
+// alive returns the Nodes whose Lease runs, or none when the view is too old.
+func (s *Scheduler) alive() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	if now.Sub(s.read) > staleAfter {
+		return nil
+	}
+	var names []string
+	for i := range s.nodes {
+		n := s.nodes[(s.turn+i)%len(s.nodes)]
+		if n.LeaseUntil.After(now) {
+			names = append(names, n.Name)
+		}
+	}
+	s.turn++
+	return names
+}
+
+func (s *Scheduler) refresh(ctx context.Context) error {
+	nodes, err := s.store.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.nodes, s.read = nodes, time.Now()
+	return nil
+}

@@ -1,0 +1,212 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+const (
+	firstMend = time.Second
+	lastMend  = 30 * time.Second
+)
+
+// keepReconciled reconciles at once, then regularly, and soon after something
+// could not be ended, until ctx ends.
+func (m *Manager) keepReconciled(ctx context.Context) error {
+	pause := firstMend
+	for {
+		wait := m.cfg.ReconcileEvery
+		if err := m.Reconcile(ctx); err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			m.log.Warn("reconcile", keyError, err)
+			wait, pause = pause, min(2*pause, lastMend)
+		} else {
+			pause = firstMend
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-m.mendCh:
+			timer.Stop()
+			if err := sleep(ctx, pause); err != nil { // let what failed recover
+				return err
+			}
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		}
+	}
+}
+
+// Reconcile makes the records and what the Nodes run agree. A create that no
+// process works on is undone; an end that was decided is made; a Sandbox whose
+// Boot is gone ends with engine_lost, or node_lost when its Node is; a Boot
+// that no record owns is stopped. It goes on past failures and returns them
+// joined. Run calls it; a Node's report may too.
+func (m *Manager) Reconcile(ctx context.Context) error {
+	// The order matters: what is recorded running was bound before, so that a
+	// Boot missing from a list made after is truly gone.
+	records, err := m.store.SandboxesNotEnded(ctx)
+	if err != nil {
+		return err
+	}
+	nodes, err := m.store.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	byNode := map[string][]sandbox.Sandbox{}
+	for _, n := range nodes {
+		byNode[n.Name] = nil
+	}
+	for _, sb := range records {
+		byNode[sb.Boot.Node] = append(byNode[sb.Boot.Node], sb)
+	}
+	var errs []error
+	for node, records := range byNode {
+		if err := m.reconcileNode(ctx, node, records); err != nil {
+			errs = append(errs, fmt.Errorf("node %s: %w", node, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// reconcileNode compares the records of a Node with its Boots.
+func (m *Manager) reconcileNode(ctx context.Context, node string, records []sandbox.Sandbox) error {
+	boots, err := m.nodes.Boots(ctx, node)
+	gone := sandbox.CauseEngineLost
+	if errors.Is(err, sandbox.Unavailable) {
+		lost, lostErr := m.nodeLost(ctx, node)
+		if lostErr != nil {
+			return lostErr
+		}
+		if lost && len(records) == 0 {
+			return nil // an old Node that left nothing
+		}
+		if lost {
+			gone, err = sandbox.CauseNodeLost, nil
+		}
+	}
+	if err != nil {
+		return err
+	}
+	there := map[sandbox.BootRef]bool{}
+	for _, b := range boots {
+		there[b.BootRef] = true
+	}
+	work := newGroup()
+	for _, sb := range records {
+		work.do(func() error { return m.reconcileRecord(ctx, sb, there[refOf(sb)], gone) })
+	}
+	for _, b := range boots {
+		work.do(func() error { return m.reconcileBoot(ctx, node, b) })
+	}
+	return work.wait()
+}
+
+func refOf(sb sandbox.Sandbox) sandbox.BootRef {
+	return sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: sb.Boot.Number}
+}
+
+// reconcileRecord ends sb, for the cause gone, unless it is as it should be.
+func (m *Manager) reconcileRecord(ctx context.Context, sb sandbox.Sandbox, there bool, gone sandbox.Cause) error {
+	switch sb.State {
+	case sandbox.Starting:
+		if m.isCreating(sb.ID) {
+			return nil
+		}
+	case sandbox.Stopping:
+	default:
+		if there {
+			return nil
+		}
+	}
+	ended, err := m.end(ctx, sb.ID, gone, func(present sandbox.Sandbox) bool {
+		// What was seen is only true of the record that was seen; but a new
+		// deadline brings no Boot back.
+		return present.State == sb.State && present.Boot == sb.Boot && !m.isCreating(sb.ID)
+	})
+	if errors.Is(err, sandbox.NotFound) {
+		return nil
+	}
+	if err == nil && ended.State == sandbox.Ended {
+		m.log.Info("reconcile ended a sandbox", keySandbox, sb.ID, keyNode, sb.Boot.Node, "was", sb.State, keyCause, ended.Ended.Cause)
+	}
+	return err
+}
+
+// reconcileBoot stops a Boot that no record owns. Its record is read after the
+// Boot was listed, and a Sandbox is recorded before its Boot starts.
+func (m *Manager) reconcileBoot(ctx context.Context, node string, b sandbox.BoundBoot) error {
+	sb, err := m.store.SandboxByID(ctx, b.SandboxID)
+	if err != nil && !errors.Is(err, sandbox.NotFound) {
+		return err
+	}
+	if err == nil && owns(sb, node, b) {
+		return nil
+	}
+	m.log.Warn("reconcile stops a boot that no sandbox owns", keyBoot, b.BootID, keySandbox, b.SandboxID, keyNode, node)
+	return m.nodes.Stop(ctx, node, b.BootID, 0)
+}
+
+// owns reports whether b is, or may become, the Boot of sb; for a stopping one,
+// whether its end takes care of b.
+func owns(sb sandbox.Sandbox, node string, b sandbox.BoundBoot) bool {
+	if sb.State == sandbox.Ended || sb.Boot.Node != node || sb.Boot.Number != b.Number || sb.Tenant != b.Tenant {
+		return false
+	}
+	return sb.Boot.ID == b.BootID || sb.StartedAt.IsZero()
+}
+
+// nodeLost reports whether a Node's Lease has been over for longer than the
+// grace.
+func (m *Manager) nodeLost(ctx context.Context, node string) (bool, error) {
+	nodes, err := m.store.Nodes(ctx)
+	if err != nil {
+		return false, err
+	}
+	var until time.Time
+	for _, n := range nodes {
+		if n.Name == node {
+			until = n.LeaseUntil
+		}
+	}
+	return now().After(until.Add(m.cfg.NodeGrace)), nil
+}
+
+// A group runs functions, several at a time, and joins their errors.
+type group struct {
+	limited errgroup.Group
+	mu      sync.Mutex
+	errs    []error
+}
+
+func newGroup() *group {
+	g := &group{}
+	g.limited.SetLimit(parallelEnds)
+	return g
+}
+
+func (g *group) do(f func() error) {
+	g.limited.Go(func() error {
+		if err := f(); err != nil {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			g.errs = append(g.errs, err)
+		}
+		return nil
+	})
+}
+
+func (g *group) wait() error {
+	_ = g.limited.Wait()
+	return errors.Join(g.errs...)
+}
