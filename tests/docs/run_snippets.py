@@ -7,7 +7,8 @@ comment on the line before it:
     <!-- test -->
     <!-- test contains="Hello!" -->
 
-``contains`` is a text that its output must hold; it may be given several times.
+``contains`` is a text that its output must hold, in quotes of either kind; it may
+be given several times.
 Bash blocks stop at the first command that fails (set -euo pipefail) and share
 their variables and their folder with the later blocks of the same file. A block
 whose output holds an error of the API fails, whatever its exit code.
@@ -37,7 +38,7 @@ DEFAULT_URL = "http://localhost:8080"
 SECONDS_PER_SNIPPET = 120
 
 _MARK = re.compile(r"\s*<!--\s*test(\s.*)?-->\s*")
-_CONTAINS = re.compile(r'contains="([^"]*)"')
+_CONTAINS = re.compile(r"""contains=(["'])(.*?)\1""")
 _FENCE = re.compile(r"(\s*)(```+)\s*(\w*)\s*")
 _API_ERROR = re.compile(r'"error"\s*:\s*\{\s*"code"')
 
@@ -104,7 +105,7 @@ def _snippet(
         line=start + 2,
         language=fence[3],
         code="\n".join(line[indent:] for line in code) + "\n",
-        contains=tuple(_CONTAINS.findall(options)),
+        contains=tuple(text for _, text in _CONTAINS.findall(options)),
     )
 
 

@@ -16,14 +16,14 @@ class Finding(unittest.TestCase):
     def test_marked_blocks_only(self) -> None:
         text = (
             "```bash\nnot marked\n```\n"
-            '<!-- test contains="a b" contains="c" -->\n```bash\necho a b\n```\n'
+            '<!-- test contains="a b" contains=\'"c"\' -->\n```bash\necho a b\n```\n'
             "1. In a list:\n\n   <!-- test -->\n   ```python\n   if 1:\n       pass\n   ```\n"
             "````markdown\n<!-- test -->\n```bash\nan example of a mark\n```\n````\n"
         )
         self.assertEqual(
             snippets_in(FILE, text),
             [
-                Snippet(FILE, 6, "bash", "echo a b\n", ("a b", "c")),
+                Snippet(FILE, 6, "bash", "echo a b\n", ("a b", '"c"')),
                 Snippet(FILE, 12, "python", "if 1:\n    pass\n", ()),
             ],
         )
