@@ -81,6 +81,7 @@ def test_the_snippet_is_the_readme_s() -> None:
         ("javascript", "console.log('out'); console.error('err')"),
         ("bash", "echo out; echo err >&2"),
     ],
+    ids=["python", "javascript", "bash"],
 )
 def test_languages(sandbox: Sandbox, language: str, code: str) -> None:
     execution = sandbox.run_code(code, language=language)
@@ -257,7 +258,7 @@ def test_what_is_not_there(sandbox: Sandbox, folder: str) -> None:
         sandbox.move(f"{folder}/no", f"{folder}/yes")
 
 
-@pytest.mark.parametrize("path", ["", "a\0b", "/" + "a" * 5000])
+@pytest.mark.parametrize("path", ["", "a\0b", "/" + "a" * 5000], ids=["empty", "zero byte", "long"])
 def test_paths_that_are_none(sandbox: Sandbox, path: str) -> None:
     with pytest.raises(InvalidRequestError):
         sandbox.read_file(path)
@@ -342,6 +343,7 @@ def test_deadlines_move(client: Client) -> None:
         {"resources": {"memory_mb": 1}},
         {"resources": {"gpus": 1}},
     ],
+    ids=["name", "timeout", "network", "env", "memory", "unknown resource"],
 )
 def test_options_that_break_a_rule(client: Client, options: dict[str, object]) -> None:
     with pytest.raises(InvalidRequestError):
