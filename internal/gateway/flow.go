@@ -16,7 +16,7 @@ type writer struct {
 	http.ResponseWriter
 	flow   *http.ResponseController
 	status int  // 0: nothing has been written
-	gone   bool // a write failed: nobody takes it
+	gone   bool // a write or flush failed: nobody takes it
 }
 
 func (w *writer) WriteHeader(code int) {
@@ -36,7 +36,17 @@ func (w *writer) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Unwrap lets http.ResponseController find Flush and the deadlines.
+// FlushError sends what has been written so far.
+func (w *writer) FlushError() error {
+	err := w.flow.Flush()
+	if errors.Is(err, http.ErrNotSupported) {
+		return nil
+	}
+	w.gone = w.gone || err != nil
+	return err
+}
+
+// Unwrap lets http.ResponseController find the deadlines.
 func (w *writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // body is a request's body with a bound on its size and on the patience with

@@ -57,11 +57,14 @@ func (s *Server) answer(rt route, w *writer, r *http.Request) (who sandbox.Ident
 			return who, err
 		}
 	}
-	if r.Body, err = newBody(w, r, rt.maxBody); err != nil {
+	body, err := newBody(w, r, rt.maxBody)
+	if err != nil {
 		s.refuseBody(w, r)
 		return who, err
 	}
-	return who, rt.answer(w, r, who)
+	bounded := *r // the server looks at the body of r itself when it closes the connection
+	bounded.Body = body
+	return who, rt.answer(w, &bounded, who)
 }
 
 // refuseBody keeps a body that nobody reads from holding the connection.

@@ -4,6 +4,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -27,7 +28,6 @@ const (
 	headerTime  = 10 * time.Second // for the head of a request to arrive
 	idleTime    = 2 * time.Minute  // a kept connection without a request
 	maxHeader   = 64 << 10         // bytes
-	drainTime   = 10 * time.Second // for requests under way once the end is near
 	stalledTime = 30 * time.Second // without progress in either direction
 	minRate     = 1 << 10          // bytes a second, what a body must keep up
 )
@@ -46,6 +46,8 @@ type Config struct {
 	Log *slog.Logger
 	// Registry is where metrics go and what /metrics shows; nil: a new one.
 	Registry *prometheus.Registry
+	// Drain is what requests under way get once the end is near; zero: 10 s.
+	Drain time.Duration
 	// States counts everyone's Sandboxes by State, for metrics; nil: not shown.
 	States func(context.Context) (map[sandbox.State]int, error)
 }
@@ -72,6 +74,7 @@ func New(c Config) *Server {
 	if c.Registry == nil {
 		c.Registry = prometheus.NewRegistry()
 	}
+	c.Drain = cmp.Or(c.Drain, 10*time.Second)
 	s := &Server{Config: c, docs: newDocs()}
 	s.guests = execution.NewGuests(c.Sandboxes, c.Nodes, c.NewGuest)
 	s.api = &rest.API{
@@ -100,13 +103,13 @@ func (s *Server) newMux() *http.ServeMux {
 			allowed = append(allowed, http.MethodHead)
 		}
 		slices.Sort(allowed)
-		mux.Handle(p, s.handle(route{path: p, answer: wrongMethod(strings.Join(allowed, ", "))}))
+		mux.Handle(p, s.handle(route{path: p, maxBody: endless, answer: wrongMethod(strings.Join(allowed, ", "))}))
 	}
 	mux.Handle("/", s.handle(unmatched))
 	return mux
 }
 
-var unmatched = route{path: "unmatched", answer: func(http.ResponseWriter, *http.Request, sandbox.Identity) error {
+var unmatched = route{path: "unmatched", maxBody: endless, answer: func(http.ResponseWriter, *http.Request, sandbox.Identity) error {
 	return sandbox.Errorf(sandbox.NotFound, "there is nothing at this path; /docs lists what there is")
 }}
 
@@ -133,7 +136,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 var errDraining = sandbox.Errorf(sandbox.Unavailable, "the server is shutting down")
 
 // Run serves on ln until ctx ends, then takes no more connections, gives the
-// requests under way up to 10 seconds and ends those that are left. It returns
+// requests under way Config.Drain and ends those that are left. It returns
 // when every request has ended, with nil after the end of ctx. It closes ln.
 func (s *Server) Run(ctx context.Context, ln net.Listener) error {
 	base, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -156,7 +159,7 @@ func (s *Server) Run(ctx context.Context, ln net.Listener) error {
 		return errors.Join(err, srv.Close())
 	case <-ctx.Done():
 	}
-	drain, stop := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+	drain, stop := context.WithTimeout(context.WithoutCancel(ctx), s.Drain)
 	defer stop()
 	err := srv.Shutdown(drain)
 	<-failed // http.ErrServerClosed

@@ -2,7 +2,6 @@ package rest
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -88,10 +87,7 @@ func (e *events) write(p []byte) error {
 	if _, err := e.w.Write(p); err != nil {
 		return err
 	}
-	if err := e.flow.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return err
-	}
-	return nil
+	return e.flow.Flush()
 }
 
 // fail ends the stream with an event that says why. It returns err, for the

@@ -52,15 +52,36 @@ type entryView struct {
 
 func entryViewOf(e execution.Entry) entryView {
 	return entryView{
-		Name: text(e.Name), Path: text(e.Path), Type: e.Type, SizeBytes: max(e.Size, 0),
+		Name: text(e.Name), Path: text(e.Path), Type: entryType(e.Type), SizeBytes: max(e.Size, 0),
 		Mode:  "0" + strconv.FormatUint(uint64(e.Mode&0o7777), 8),
 		Owner: text(e.Owner), Group: text(e.Group),
-		ModifiedAt: timestamp(e.ModifiedAt), SymlinkTarget: text(e.SymlinkTarget),
+		ModifiedAt: timestamp(plausible(e.ModifiedAt)), SymlinkTarget: text(e.SymlinkTarget),
 	}
 }
 
 // text is what a Guest says, as UTF-8: names of files are any bytes.
 func text(s string) string { return strings.ToValidUTF8(s, "\ufffd") }
+
+func entryType(s string) string {
+	switch s {
+	case "file", "directory", "symlink":
+		return s
+	}
+	return "other"
+}
+
+// plausible is t as far as RFC 3339 and clients can express it: programs in a
+// Sandbox set any time on their files.
+func plausible(t time.Time) time.Time {
+	first, last := time.Unix(0, 0), time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
+	switch {
+	case t.Before(first):
+		return first
+	case t.After(last):
+		return last
+	}
+	return t
+}
 
 // fileTarget returns the Guest and path that the query of r names. known are
 // the further parameters of the route.
@@ -121,7 +142,7 @@ func fileHead(h http.Header, file *execution.FileBody) int {
 		h.Set("Content-Length", strconv.FormatInt(file.Size, 10))
 	}
 	if !file.ModifiedAt.IsZero() {
-		h.Set("Last-Modified", file.ModifiedAt.UTC().Format(http.TimeFormat))
+		h.Set("Last-Modified", plausible(file.ModifiedAt).UTC().Format(http.TimeFormat))
 	}
 	if file.Partial {
 		h.Set("Content-Range", file.ContentRange)

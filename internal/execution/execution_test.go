@@ -1,0 +1,240 @@
+package execution
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// oneSandbox is a Sandboxes port that knows one Sandbox.
+type oneSandbox struct {
+	sandbox.Sandboxes
+	mu    sync.Mutex
+	sb    sandbox.Sandbox
+	gets  int
+	ended []sandbox.Cause
+}
+
+func newOne() *oneSandbox {
+	return &oneSandbox{sb: sandbox.Sandbox{
+		ID: "i00000000000000000000", Tenant: "t", State: sandbox.Running,
+		Boot: sandbox.Boot{ID: "b00000000000000000000", Number: 1, Node: "n"},
+	}}
+}
+
+func (o *oneSandbox) Get(ctx context.Context, _ sandbox.TenantID, _ string) (sandbox.Sandbox, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.gets++
+	return o.sb, ctx.Err()
+}
+
+func (o *oneSandbox) change(f func(*sandbox.Sandbox)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	f(&o.sb)
+}
+
+// scripted is a Guest that only runs, by a script.
+type scripted struct {
+	Guest
+	run    func(ctx context.Context, req RunRequest, handle func(RunEvent) error) (RunEnd, error)
+	closed int
+}
+
+func (s *scripted) Run(ctx context.Context, req RunRequest, handle func(RunEvent) error) (RunEnd, error) {
+	return s.run(ctx, req, handle)
+}
+func (s *scripted) Close() { s.closed++ }
+
+type deadNodes struct{ sandbox.Nodes }
+
+func (deadNodes) Dial(context.Context, string, sandbox.BootRef, uint16) (net.Conn, error) {
+	return nil, sandbox.Errorf(sandbox.NotFound, "no such boot")
+}
+
+func newService(one *oneSandbox, g Guest) *Service {
+	guests := NewGuests(one, deadNodes{}, func(Dial) Guest { return g })
+	return New(Config{Sandboxes: one, Guests: guests, Log: slog.New(slog.DiscardHandler)})
+}
+
+var someCode = Request{Sandbox: "i00000000000000000000", Code: "x", Language: "python", Timeout: time.Second}
+
+var errBroken = sandbox.Errorf(sandbox.Unavailable, "connection reset").WithCause(io.ErrUnexpectedEOF)
+
+// What the end of a program means.
+func TestVerdicts(t *testing.T) {
+	for _, tt := range []struct {
+		end    RunEnd
+		status Status
+		exit   int
+		name   string
+	}{
+		{RunEnd{Status: StatusOK}, StatusOK, 0, ""},
+		{RunEnd{Status: StatusOK, ExitCode: 3}, StatusError, 3, "exit_code"},
+		{RunEnd{Status: StatusOK, Signal: 11}, StatusError, 139, "signal"},
+		{RunEnd{Status: StatusOK, ExitCode: -1}, StatusError, 255, "exit_code"},
+		{RunEnd{Status: StatusOK, Signal: 1 << 20}, StatusError, 128, "signal"},
+		{RunEnd{Status: "made up"}, StatusOK, 0, ""},
+		{RunEnd{Status: StatusTimeout, Signal: 9}, StatusTimeout, 124, "timeout"},
+		{RunEnd{Status: StatusOOM}, StatusOOM, 137, "oom"},
+		{RunEnd{Status: StatusPids}, StatusPids, 137, "pids"},
+		{RunEnd{Status: StatusDiskFull}, StatusDiskFull, 137, "disk_full"},
+		{RunEnd{Status: StatusKilled}, StatusKilled, 137, "sandbox_ended"},
+	} {
+		g := &scripted{run: func(context.Context, RunRequest, func(RunEvent) error) (RunEnd, error) { return tt.end, nil }}
+		res, err := newService(newOne(), g).Run(t.Context(), "t", someCode, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := ""
+		if res.Problem != nil {
+			name = res.Problem.Name
+		}
+		if res.Status != tt.status || res.ExitCode != tt.exit || name != tt.name {
+			t.Errorf("%+v = %s, %d, %q", tt.end, res.Status, res.ExitCode, name)
+		}
+	}
+}
+
+// A Sandbox that ends during a run gives the run the Status of its certificate.
+func TestSandboxEndsDuringARun(t *testing.T) {
+	for cause, want := range map[sandbox.Cause]Status{
+		sandbox.CauseOOM: StatusOOM, sandbox.CauseDiskFull: StatusDiskFull,
+		sandbox.CauseDeadline: StatusKilled, sandbox.CauseReleased: StatusKilled, sandbox.CauseEngineLost: StatusKilled,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			one := newOne()
+			g := &scripted{run: func(_ context.Context, _ RunRequest, handle func(RunEvent) error) (RunEnd, error) {
+				_ = handle(RunEvent{Started: true})
+				_ = handle(RunEvent{Stdout: []byte("so far")})
+				go func() { // the word of it comes later than the broken connection
+					time.Sleep(time.Second)
+					one.change(func(s *sandbox.Sandbox) {
+						s.State, s.Ended, s.Boot.ID = sandbox.Ended, &sandbox.Certificate{Cause: cause, At: time.Now()}, ""
+					})
+				}()
+				return RunEnd{}, errBroken
+			}}
+			res, err := newService(one, g).Run(t.Context(), "t", someCode, nil)
+			if err != nil || res.Status != want || res.Stdout != "so far" || !strings.Contains(res.Problem.Message, string(cause)) {
+				t.Errorf("%s: %+v, %v", cause, res, err)
+			}
+			if g.closed == 0 {
+				t.Error("the broken client was kept")
+			}
+		})
+	}
+}
+
+func TestBrokenConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &scripted{run: func(context.Context, RunRequest, func(RunEvent) error) (RunEnd, error) { return RunEnd{}, errBroken }}
+		start := time.Now()
+		_, err := newService(newOne(), g).Run(t.Context(), "t", someCode, nil)
+		if !errors.Is(err, sandbox.Unavailable) || time.Since(start) != lossTime {
+			t.Errorf("after %s: %v", time.Since(start), err)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) { // ended before the program started
+		one := newOne()
+		g := &scripted{run: func(context.Context, RunRequest, func(RunEvent) error) (RunEnd, error) {
+			one.change(func(s *sandbox.Sandbox) {
+				s.State, s.Ended = sandbox.Stopping, &sandbox.Certificate{Cause: sandbox.CauseDeadline, At: time.Now()}
+			})
+			return RunEnd{}, errBroken
+		}}
+		if _, err := newService(one, g).Run(t.Context(), "t", someCode, nil); !errors.Is(err, sandbox.Conflict) {
+			t.Errorf("never started: %v", err)
+		}
+	})
+}
+
+// A Guest that does not enforce the timeout is not waited for.
+func TestGuard(t *testing.T) {
+	stuck := func(start bool) *scripted {
+		return &scripted{run: func(ctx context.Context, _ RunRequest, handle func(RunEvent) error) (RunEnd, error) {
+			if start {
+				_ = handle(RunEvent{Started: true})
+				_ = handle(RunEvent{Stdout: []byte("so far")})
+			}
+			<-ctx.Done()
+			return RunEnd{}, ctx.Err()
+		}}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		res, err := newService(newOne(), stuck(true)).Run(t.Context(), "t", someCode, nil)
+		if err != nil || res.Status != StatusTimeout || res.Stdout != "so far" || time.Since(start) != 6*time.Second {
+			t.Errorf("after %s: %+v, %v", time.Since(start), res, err)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		if _, err := newService(newOne(), stuck(false)).Run(t.Context(), "t", someCode, nil); !errors.Is(err, sandbox.Unavailable) {
+			t.Errorf("never started: %v", err)
+		}
+	})
+}
+
+func TestGuestsFollowBoots(t *testing.T) {
+	one := newOne()
+	var made []*scripted
+	guests := NewGuests(one, deadNodes{}, func(dial Dial) Guest {
+		if _, err := dial(t.Context(), 1); sandbox.CodeOf(err) != sandbox.Unavailable {
+			t.Errorf("a boot that is gone: %v", err) // not NotFound: the request is right
+		}
+		made = append(made, &scripted{})
+		return made[len(made)-1]
+	})
+	open := func() {
+		t.Helper()
+		if _, _, err := guests.Open(t.Context(), "t", one.sb.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open()
+	open()
+	if len(made) != 1 {
+		t.Fatalf("%d clients for one boot", len(made))
+	}
+	one.change(func(s *sandbox.Sandbox) { s.Boot.Number, s.Boot.ID = 2, "b00000000000000000001" })
+	open()
+	if len(made) != 2 || made[0].closed != 1 {
+		t.Errorf("%d clients, the first closed %d times", len(made), made[0].closed)
+	}
+	one.change(func(s *sandbox.Sandbox) { s.State = sandbox.Paused })
+	if _, _, err := guests.Open(t.Context(), "t", one.sb.ID); !errors.Is(err, sandbox.Conflict) || made[1].closed != 1 {
+		t.Errorf("paused: %v, closed %d times", err, made[1].closed)
+	}
+	one.change(func(s *sandbox.Sandbox) { s.State = sandbox.Running })
+	open()
+	guests.Close()
+	if made[2].closed != 1 {
+		t.Error("Close left a client open")
+	}
+}
+
+func TestGuestsAreDroppedWhenIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one := newOne()
+		old := &scripted{}
+		guests := NewGuests(one, deadNodes{}, func(Dial) Guest { return old })
+		if _, _, err := guests.Open(t.Context(), "t", ""); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(guestIdle + time.Second)
+		one.change(func(s *sandbox.Sandbox) { s.ID = "i00000000000000000001" })
+		if _, _, err := guests.Open(t.Context(), "t", ""); err != nil || old.closed != 1 || len(guests.byID) != 1 {
+			t.Errorf("%v, closed %d times, %d kept", err, old.closed, len(guests.byID))
+		}
+	})
+}

@@ -1,0 +1,363 @@
+package gateway_test
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+)
+
+// sandboxes is the life of Sandboxes in memory: the Sandboxes port without
+// anything that runs.
+type sandboxes struct {
+	mu   sync.Mutex
+	byID map[string]sandbox.Sandbox
+	fail error // of Create
+}
+
+func newSandboxes() *sandboxes { return &sandboxes{byID: map[string]sandbox.Sandbox{}} }
+
+func (f *sandboxes) Create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail != nil {
+		return sandbox.Sandbox{}, f.fail
+	}
+	if err := req.Check(); err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	if req.Template != "" && req.Template != "base" {
+		return sandbox.Sandbox{}, sandbox.Errorf(sandbox.NotFound, "there is no template %q", req.Template)
+	}
+	if req.Name != "" {
+		if _, err := f.find(tenant, req.Name); err == nil {
+			return sandbox.Sandbox{}, sandbox.Errorf(sandbox.Conflict, "the name %q is in use", req.Name)
+		}
+	}
+	now := time.Now().UTC()
+	s := sandbox.Sandbox{
+		ID: sandbox.NewSandboxID(), Tenant: tenant, Name: req.Name, State: sandbox.Running,
+		Template: "base", Image: "sha256:0", Engine: "fake", Shape: req.Shape, Network: req.Network,
+		Metadata: req.Metadata, Env: req.Env, Boot: sandbox.Boot{ID: sandbox.NewBootID(), Number: 1, Node: "n1"},
+		CreatedAt: now, StartedAt: now, Timeout: req.Timeout, Deadline: now.Add(req.Timeout),
+		OnTimeout: sandbox.OnTimeoutEnd, Version: 1,
+	}
+	s.Network = cmp.Or(s.Network, sandbox.NetworkPublic)
+	if s.Shape == (sandbox.Shape{}) {
+		s.Shape = sandbox.DefaultShape()
+	}
+	f.byID[s.ID] = s
+	return s, nil
+}
+
+func (f *sandboxes) find(tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
+	if s, ok := f.byID[idOrName]; ok && s.Tenant == tenant {
+		return s, nil
+	}
+	for _, s := range f.byID {
+		if s.Tenant == tenant && s.Name != "" && s.Name == idOrName && s.Ended == nil {
+			return s, nil
+		}
+	}
+	// Worse than the contract allows: it tells which, and the gateway must not.
+	return sandbox.Sandbox{}, sandbox.Errorf(sandbox.NotFound, "no sandbox %s among %d", idOrName, len(f.byID))
+}
+
+func (f *sandboxes) Get(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.find(tenant, idOrName)
+}
+
+func (f *sandboxes) List(ctx context.Context, tenant sandbox.TenantID, q sandbox.ListQuery) (sandbox.Page, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var all []sandbox.Sandbox
+	for _, s := range f.byID {
+		if s.Tenant == tenant && selected(s, q) && (q.Cursor == "" || s.ID > q.Cursor) {
+			all = append(all, s)
+		}
+	}
+	slices.SortFunc(all, func(a, b sandbox.Sandbox) int { return cmp.Compare(a.ID, b.ID) })
+	limit := cmp.Or(q.Limit, 100)
+	if len(all) > limit {
+		return sandbox.Page{Sandboxes: all[:limit], Next: all[limit-1].ID}, nil
+	}
+	return sandbox.Page{Sandboxes: all}, nil
+}
+
+func selected(s sandbox.Sandbox, q sandbox.ListQuery) bool {
+	for k, v := range q.Metadata {
+		if got, ok := s.Metadata[k]; !ok || got != v {
+			return false
+		}
+	}
+	if len(q.States) == 0 {
+		return s.State != sandbox.Ended
+	}
+	return slices.Contains(q.States, s.State)
+}
+
+func (f *sandboxes) SetTimeout(ctx context.Context, tenant sandbox.TenantID, idOrName string, d time.Duration) (sandbox.Sandbox, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, err := f.find(tenant, idOrName)
+	if err != nil {
+		return s, err
+	}
+	if s.Ended != nil {
+		return s, sandbox.Errorf(sandbox.Conflict, "the sandbox has ended")
+	}
+	s.Timeout, s.Deadline = d, time.Now().Add(d)
+	f.byID[s.ID] = s
+	return s, nil
+}
+
+func (f *sandboxes) End(ctx context.Context, tenant sandbox.TenantID, idOrName string, cause sandbox.Cause) (sandbox.Sandbox, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	s, err := f.find(tenant, idOrName)
+	if err != nil || s.Ended != nil {
+		return s, sandbox.Errorf(sandbox.NotFound, "not there any more: %s", idOrName)
+	}
+	s.State, s.Ended, s.Boot.ID = sandbox.Ended, &sandbox.Certificate{Cause: cause, At: time.Now()}, ""
+	f.byID[s.ID] = s
+	return s, nil
+}
+
+func (f *sandboxes) Counts(ctx context.Context, tenant sandbox.TenantID) (map[sandbox.State]int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	counts := map[sandbox.State]int{}
+	for _, s := range f.byID {
+		if s.Tenant == tenant && s.State != sandbox.Ended {
+			counts[s.State]++
+		}
+	}
+	return counts, nil
+}
+
+// live counts everyone's Sandboxes that have not ended.
+func (f *sandboxes) live() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := 0
+	for _, s := range f.byID {
+		if s.Ended == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// nodes is one Node whose Boots all are the same guest.
+type nodes struct {
+	mu       sync.Mutex
+	notReady []string
+	silent   bool
+}
+
+func (n *nodes) Start(context.Context, string, sandbox.StartRequest) (sandbox.Started, error) {
+	return sandbox.Started{}, errors.New("not for the gateway")
+}
+func (n *nodes) Stop(context.Context, string, string, time.Duration) error {
+	return errors.New("not for the gateway")
+}
+func (n *nodes) Boots(context.Context, string) ([]sandbox.BoundBoot, error) {
+	return nil, errors.New("not for the gateway")
+}
+
+func (n *nodes) Dial(_ context.Context, _ string, to sandbox.BootRef, _ uint16) (net.Conn, error) {
+	return nil, sandbox.Errorf(sandbox.NotFound, "boot %s is not here", to.BootID)
+}
+
+func (n *nodes) Stats(_ context.Context, node string) (sandbox.NodeStats, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.silent {
+		return sandbox.NodeStats{}, sandbox.Errorf(sandbox.Unavailable, "silent")
+	}
+	return sandbox.NodeStats{
+		Node: node, Engine: sandbox.Features{Name: "fake"}, Bound: 1,
+		Pools: []sandbox.PoolStats{{Template: "base", Shape: sandbox.DefaultShape(), Idle: 5, Min: 5, Max: 50, Hits: 7, Misses: 1}},
+		Ready: len(n.notReady) == 0, NotReady: n.notReady,
+	}, nil
+}
+
+// guest is a Guest with files in memory and programs in Go, by their code.
+type guest struct {
+	dial execution.Dial
+
+	mu       sync.Mutex
+	files    map[string][]byte
+	closed   int
+	programs map[string]program
+	runs     []execution.RunRequest
+}
+
+type program func(ctx context.Context, req execution.RunRequest, handle func(execution.RunEvent) error) (execution.RunEnd, error)
+
+func newGuest() *guest {
+	return &guest{files: map[string][]byte{"/workspace/": nil}, programs: map[string]program{}}
+}
+
+func (g *guest) Run(ctx context.Context, req execution.RunRequest, handle func(execution.RunEvent) error) (execution.RunEnd, error) {
+	g.mu.Lock()
+	g.runs = append(g.runs, req)
+	run := g.programs[req.Args[len(req.Args)-1]]
+	g.mu.Unlock()
+	if err := handle(execution.RunEvent{Started: true, PID: 7}); err != nil {
+		return execution.RunEnd{}, err
+	}
+	if run == nil {
+		if err := handle(execution.RunEvent{Stdout: []byte("Hello!\n")}); err != nil {
+			return execution.RunEnd{}, err
+		}
+		return execution.RunEnd{Status: execution.StatusOK}, nil
+	}
+	return run(ctx, req, handle)
+}
+
+func (g *guest) entry(p string) (execution.Entry, error) {
+	e := execution.Entry{Name: path.Base(p), Path: p, Type: "file", Mode: 0o644, Owner: "user", Group: "user", ModifiedAt: time.Unix(1e9, 0)}
+	if data, ok := g.files[p]; ok {
+		e.Size = int64(len(data))
+		return e, nil
+	}
+	if _, ok := g.files[strings.TrimSuffix(p, "/")+"/"]; ok || p == "/" {
+		e.Type, e.Mode = "directory", 0o755
+		return e, nil
+	}
+	return e, sandbox.Errorf(sandbox.NotFound, "there is no such file")
+}
+
+func (g *guest) ReadFile(ctx context.Context, p string, opts execution.ReadOptions) (*execution.FileBody, error) {
+	if p == "/dev/huge" {
+		return &execution.FileBody{Body: io.NopCloser(zeros{}), Size: hugeSize}, nil
+	}
+	if p == "/broken" {
+		return &execution.FileBody{Body: io.NopCloser(strings.NewReader("half")), Size: 8}, nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	data, ok := g.files[p]
+	if !ok {
+		return nil, sandbox.Errorf(sandbox.NotFound, "there is no such file")
+	}
+	if opts.Range != "" {
+		var from, to int
+		if _, err := fmt.Sscanf(opts.Range, "bytes=%d-%d", &from, &to); err != nil || from > to || to >= len(data) {
+			return nil, sandbox.Errorf(sandbox.Invalid, "the range is not satisfiable")
+		}
+		part := data[from : to+1]
+		return &execution.FileBody{Body: io.NopCloser(bytes.NewReader(part)), Size: int64(len(part)), Partial: true,
+			ContentRange: fmt.Sprintf("bytes %d-%d/%d", from, to, len(data))}, nil
+	}
+	return &execution.FileBody{Body: io.NopCloser(bytes.NewReader(data)), Size: int64(len(data)), ModifiedAt: time.Unix(1e9, 0)}, nil
+}
+
+const hugeSize = 256 << 20
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+func (g *guest) WriteFile(ctx context.Context, p string, body io.Reader, size int64) (execution.Entry, error) {
+	if p == "/dev/null" {
+		n, err := io.Copy(io.Discard, body)
+		return execution.Entry{Name: "null", Path: p, Type: "other", Size: n}, err
+	}
+	if p == "/early" { // answers before it has read, and reads on afterwards
+		go io.Copy(io.Discard, body)
+		return execution.Entry{}, sandbox.Errorf(sandbox.Exhausted, "the disk is full")
+	}
+	data, err := io.ReadAll(body)
+	if err != nil {
+		return execution.Entry{}, sandbox.Errorf(sandbox.Unavailable, "the upload broke").WithCause(err)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.files[p] = data
+	return g.entry(p)
+}
+
+func (g *guest) List(ctx context.Context, p string, depth int) ([]execution.Entry, bool, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if e, err := g.entry(p); err != nil || e.Type != "directory" {
+		return nil, false, cmp.Or(err, error(sandbox.Errorf(sandbox.Invalid, "not a directory")))
+	}
+	var entries []execution.Entry
+	prefix := strings.TrimSuffix(p, "/") + "/"
+	for name := range g.files {
+		below, ok := strings.CutPrefix(name, prefix)
+		if ok && below != "" && strings.Count(strings.TrimSuffix(below, "/"), "/") < depth {
+			e, _ := g.entry(strings.TrimSuffix(name, "/"))
+			entries = append(entries, e)
+		}
+	}
+	slices.SortFunc(entries, func(a, b execution.Entry) int { return cmp.Compare(a.Path, b.Path) })
+	return entries, false, nil
+}
+
+func (g *guest) Stat(ctx context.Context, p string) (execution.Entry, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.entry(p)
+}
+
+func (g *guest) MakeDir(ctx context.Context, p string) (execution.Entry, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if e, err := g.entry(p); err == nil {
+		return e, sandbox.Errorf(sandbox.Conflict, "it exists")
+	}
+	g.files[p+"/"] = nil
+	return g.entry(p)
+}
+
+func (g *guest) Move(ctx context.Context, source, destination string) (execution.Entry, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	data, ok := g.files[source]
+	if !ok {
+		return execution.Entry{}, sandbox.Errorf(sandbox.NotFound, "there is no such file")
+	}
+	delete(g.files, source)
+	g.files[destination] = data
+	return g.entry(destination)
+}
+
+func (g *guest) Remove(ctx context.Context, p string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if _, err := g.entry(p); err != nil {
+		return err
+	}
+	for name := range g.files {
+		if name == p || strings.HasPrefix(name, p+"/") {
+			delete(g.files, name)
+		}
+	}
+	return nil
+}
+
+func (g *guest) Close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed++
+}

@@ -1,0 +1,507 @@
+package gateway_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+	"github.com/getkin/kin-openapi/routers/legacy"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
+)
+
+var secret = []byte("0123456789abcdef0123456789abcdef")
+
+// fixture is a gateway over fakes, and a client.
+type fixture struct {
+	t         *testing.T
+	url       string
+	sandboxes *sandboxes
+	nodes     *nodes
+	guest     *guest
+	tokens    *gateway.Tokens
+	server    *gateway.Server
+	logs      *logBuffer
+	client    *http.Client
+	token     string // of Tenant dev:test
+}
+
+func newFixture(t *testing.T, change ...func(*gateway.Config)) *fixture {
+	t.Helper()
+	f := &fixture{t: t, sandboxes: newSandboxes(), nodes: &nodes{}, guest: newGuest(), logs: &logBuffer{}}
+	var err error
+	if f.tokens, err = gateway.NewTokens(secret, nil); err != nil {
+		t.Fatal(err)
+	}
+	c := gateway.Config{
+		Sandboxes: f.sandboxes, Nodes: f.nodes, Tokens: f.tokens, Dev: true,
+		NodeNames: func(context.Context) ([]string, error) { return []string{"n1"}, nil },
+		NewGuest: func(dial execution.Dial) execution.Guest {
+			f.guest.mu.Lock()
+			defer f.guest.mu.Unlock()
+			f.guest.dial = dial
+			return f.guest
+		},
+		Log: slog.New(slog.NewJSONHandler(f.logs, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	}
+	for _, ch := range change {
+		ch(&c)
+	}
+	f.server = gateway.New(c)
+	srv := httptest.NewServer(f.server)
+	t.Cleanup(srv.Close)
+	f.url, f.client = srv.URL, srv.Client()
+	f.token = f.mint("test")
+	return f
+}
+
+func (f *fixture) mint(user string) string {
+	f.t.Helper()
+	who, err := gateway.DevIdentity(user, "user")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	token, _, err := f.tokens.Mint(who, 0)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return token
+}
+
+// answer is a whole reply.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// do sends a request as the fixture's user and checks the answer against the
+// contract.
+func (f *fixture) do(method, path, body string) answer {
+	f.t.Helper()
+	return f.doAs(f.token, method, path, body)
+}
+
+func (f *fixture) doAs(token, method, path, body string) answer {
+	f.t.Helper()
+	req, err := http.NewRequest(method, f.url+path, strings.NewReader(body))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	return f.send(req)
+}
+
+func (f *fixture) send(req *http.Request) answer {
+	f.t.Helper()
+	resp, err := f.client.Do(req)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	a := answer{status: resp.StatusCode, header: resp.Header}
+	if a.body, err = io.ReadAll(resp.Body); err != nil {
+		f.t.Fatalf("%s %s: %v", req.Method, req.URL, err)
+	}
+	checkContract(f.t, req, a)
+	return a
+}
+
+// into decodes the answer, which must have the status.
+func (a answer) into(t *testing.T, status int, v any) {
+	t.Helper()
+	if a.status != status {
+		t.Fatalf("status %d, want %d: %s", a.status, status, a.body)
+	}
+	if err := json.Unmarshal(a.body, v); err != nil {
+		t.Fatalf("%v in %s", err, a.body)
+	}
+}
+
+// code is the error code of the answer.
+func (a answer) code(t *testing.T) string {
+	t.Helper()
+	var e struct {
+		Error struct{ Code, Message string }
+	}
+	if err := json.Unmarshal(a.body, &e); err != nil || e.Error.Code == "" || e.Error.Message == "" {
+		t.Fatalf("status %d is no error: %s", a.status, a.body)
+	}
+	return e.Error.Code
+}
+
+type view struct {
+	SandboxID      string `json:"sandbox_id"`
+	SessionID      string `json:"session_id"`
+	State          string
+	Name           string
+	TimeoutSeconds float64 `json:"timeout_seconds"`
+	Network        string
+	Shape          struct {
+		CPUs     float64
+		MemoryMB int64 `json:"memory_mb"`
+	}
+	Metadata map[string]string
+	Ended    *struct{ Cause, At string }
+}
+
+func (f *fixture) acquire() string {
+	f.t.Helper()
+	var v view
+	f.do("POST", "/api/v1/sandbox/acquire", "").into(f.t, 200, &v)
+	if v.SandboxID == "" || v.SandboxID != v.SessionID {
+		f.t.Fatalf("acquired %+v", v)
+	}
+	return v.SandboxID
+}
+
+var contract = sync.OnceValue(func() routers.Router {
+	doc, err := openapi3.NewLoader().LoadFromData(api.OpenAPI)
+	if err != nil {
+		panic(err)
+	}
+	doc.Servers = nil // any host
+	for _, kind := range []string{"text/html", "text/event-stream"} {
+		openapi3filter.RegisterBodyDecoder(kind, openapi3filter.PlainBodyDecoder)
+	}
+	r, err := legacy.NewRouter(doc)
+	if err != nil {
+		panic(err)
+	}
+	return r
+})
+
+// checkContract fails the test when an answer is not what openapi.yaml says. A
+// request that succeeded must be in the contract too.
+func checkContract(t *testing.T, req *http.Request, a answer) {
+	t.Helper()
+	asked := req.Clone(context.Background())
+	asked.URL.Host, asked.URL.Scheme, asked.Host = "", "", ""
+	route, params, err := contract().FindRoute(asked)
+	if err != nil {
+		if a.status != 404 && a.status != 405 && req.Method != http.MethodHead {
+			t.Errorf("%s %s answers %d and is not in the contract: %v", req.Method, req.URL.Path, a.status, err)
+		}
+		return
+	}
+	err = openapi3filter.ValidateResponse(context.Background(), &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: &openapi3filter.RequestValidationInput{Request: asked, PathParams: params, Route: route},
+		Status:                 a.status,
+		Header:                 a.header,
+		Body:                   io.NopCloser(bytes.NewReader(a.body)),
+		Options:                &openapi3filter.Options{IncludeResponseStatus: true},
+	})
+	if err != nil {
+		t.Errorf("%s %s: the answer breaks the contract: %v", req.Method, req.URL.Path, err)
+	}
+}
+
+// logBuffer keeps log lines.
+type logBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// waitFor fails the test when ok does not become true.
+func waitFor(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}
+
+func TestHealthToTheByte(t *testing.T) {
+	a := newFixture(t).doAs("", "GET", "/health", "")
+	if a.status != 200 || string(a.body) != `{"service":"gateway","status":"ok"}` {
+		t.Errorf("%d %q", a.status, a.body)
+	}
+}
+
+func TestReady(t *testing.T) {
+	f := newFixture(t)
+	if a := f.doAs("", "GET", "/ready", ""); a.status != 200 || string(a.body) != `{"ready":true,"reasons":[]}`+"\n" {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	f.nodes.mu.Lock()
+	f.nodes.notReady = []string{"the pool is filling"}
+	f.nodes.mu.Unlock()
+	if a := f.doAs("", "GET", "/ready", ""); a.status != 503 || !strings.Contains(string(a.body), "n1: the pool is filling") {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	f.nodes.mu.Lock()
+	f.nodes.silent = true
+	f.nodes.mu.Unlock()
+	if a := f.doAs("", "GET", "/ready", ""); a.status != 503 || !strings.Contains(string(a.body), "n1: it does not answer") {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	f := newFixture(t, func(c *gateway.Config) {
+		c.States = func(context.Context) (map[sandbox.State]int, error) {
+			return map[sandbox.State]int{sandbox.Running: 3}, nil
+		}
+	})
+	f.do("POST", "/api/v1/execute", `{"code":"x","language":"py"}`)
+	f.do("GET", "/made/up", "")
+	a := f.doAs("", "GET", "/metrics", "")
+	for _, want := range []string{
+		`cloud_sandbox_http_request_duration_seconds_count{method="POST",route="/api/v1/execute",status="200"} 1`,
+		`cloud_sandbox_http_request_duration_seconds_count{method="other",route="unmatched",status="404"} 1`,
+		`cloud_sandbox_execution_duration_seconds_count{language="python",status="ok"} 1`,
+		`cloud_sandbox_sandboxes{state="running"} 3`,
+		`cloud_sandbox_pool_idle{node="n1",shape="1cpu-512m-4096m-512p",template="base"} 5`,
+		`cloud_sandbox_pool_hits_total{`, `cloud_sandbox_pool_misses_total{`, `cloud_sandbox_node_ready{node="n1"} 1`,
+	} {
+		if !strings.Contains(string(a.body), want) {
+			t.Errorf("no %s", want)
+		}
+	}
+	if strings.Contains(string(a.body), "made/up") {
+		t.Error("what a client made up became a label")
+	}
+}
+
+func TestDocs(t *testing.T) {
+	f := newFixture(t)
+	a := f.doAs("", "GET", "/docs", "")
+	policy := a.header.Get("Content-Security-Policy")
+	if a.status != 200 || !strings.Contains(policy, "default-src 'none'") || !strings.Contains(policy, "style-src 'sha256-") {
+		t.Errorf("%d, policy %q", a.status, policy)
+	}
+	if !bytes.Contains(a.body, []byte("/api/v1/sandbox/acquire")) {
+		t.Error("the page does not tell of acquire")
+	}
+	if a := f.doAs("", "GET", "/api/v1/openapi.yaml", ""); !bytes.Equal(a.body, api.OpenAPI) {
+		t.Error("not the contract")
+	}
+}
+
+// The four requests that the README shows, in its order.
+func TestFirstSteps(t *testing.T) {
+	f := newFixture(t)
+	var token struct {
+		AccessToken string `json:"access_token"`
+		TokenType   string `json:"token_type"`
+		ExpiresIn   int    `json:"expires_in"`
+	}
+	f.doAs("", "POST", "/api/v1/auth/token", `{"user_id": "test", "role": "user"}`).into(t, 200, &token)
+	if token.TokenType != "bearer" || token.ExpiresIn != 86400 {
+		t.Errorf("token %+v", token)
+	}
+	var v view
+	f.doAs(token.AccessToken, "POST", "/api/v1/sandbox/acquire", "").into(t, 200, &v)
+	if v.State != "running" || v.TimeoutSeconds != 600 || v.Shape.MemoryMB != 512 || v.Network != "public" {
+		t.Errorf("acquired %+v", v)
+	}
+	var res struct {
+		Status, Stdout string
+		ExitCode       int `json:"exit_code"`
+	}
+	f.doAs(token.AccessToken, "POST", "/api/v1/execute", `{"sandbox_id": "`+v.SandboxID+`", "code": "print('Hello!')", "language": "python"}`).into(t, 200, &res)
+	if res.Status != "ok" || res.Stdout != "Hello!\n" || res.ExitCode != 0 {
+		t.Errorf("result %+v", res)
+	}
+	f.doAs(token.AccessToken, "POST", "/api/v1/sandbox/release", `{"sandbox_id": "`+v.SandboxID+`"}`).into(t, 200, &v)
+	if v.State != "ended" || v.Ended == nil || v.Ended.Cause != "released" {
+		t.Errorf("released %+v", v)
+	}
+}
+
+func TestSessions(t *testing.T) {
+	f := newFixture(t)
+	var v view
+	f.do("POST", "/api/v1/sessions", `{"name":"one","timeout_seconds":60.5,"network":"none","metadata":{"team":"blue"},"env":{"A":"b"},"resources":{"cpus":0.5,"memory_mb":1024},"on_timeout":"end","if_exists":"fail"}`).into(t, 201, &v)
+	if v.Name != "one" || v.TimeoutSeconds != 60.5 || v.Network != "none" || v.Shape.CPUs != 0.5 || v.Shape.MemoryMB != 1024 {
+		t.Errorf("created %+v", v)
+	}
+	if a := f.do("POST", "/api/v1/sessions", `{"name":"one"}`); a.status != 409 {
+		t.Errorf("the same name: %d %s", a.status, a.body)
+	}
+	var byName view
+	f.do("GET", "/api/v1/sessions/one", "").into(t, 200, &byName)
+	if byName.SandboxID != v.SandboxID {
+		t.Errorf("by name: %+v", byName)
+	}
+	f.do("POST", "/api/v1/sessions/one/timeout", `{"timeout_seconds":900}`).into(t, 200, &byName)
+	if byName.TimeoutSeconds != 900 {
+		t.Errorf("timeout: %+v", byName)
+	}
+	for range 3 {
+		f.do("POST", "/api/v1/sessions", "{}").into(t, 201, &view{})
+	}
+	var ended view
+	f.do("DELETE", "/api/v1/sessions/"+v.SandboxID, "").into(t, 200, &ended)
+	if ended.Ended == nil || ended.Ended.Cause != "released" {
+		t.Errorf("deleted %+v", ended)
+	}
+	if a := f.do("DELETE", "/api/v1/sessions/"+v.SandboxID, ""); a.status != 404 {
+		t.Errorf("deleted twice: %d", a.status)
+	}
+	f.do("GET", "/api/v1/sessions/"+v.SandboxID, "").into(t, 200, &ended)
+	if ended.State != "ended" {
+		t.Errorf("read after its end: %+v", ended)
+	}
+	for _, path := range []string{"/api/v1/execute"} {
+		if a := f.do("POST", path, `{"sandbox_id":"`+v.SandboxID+`","code":"x","language":"bash"}`); a.status != 409 || !bytes.Contains(a.body, []byte("released")) {
+			t.Errorf("%s after the end: %d %s", path, a.status, a.body)
+		}
+	}
+}
+
+func TestListSessions(t *testing.T) {
+	f := newFixture(t)
+	for _, body := range []string{`{"metadata":{"team":"blue","n":"1"}}`, `{"metadata":{"team":"blue"}}`, `{}`} {
+		f.do("POST", "/api/v1/sessions", body).into(t, 201, &view{})
+	}
+	f.do("DELETE", "/api/v1/sessions/"+f.acquire(), "")
+	type page struct {
+		Sessions []view
+		Next     string `json:"next_cursor"`
+	}
+	for query, want := range map[string]int{
+		"":                                         3,
+		"?metadata[team]=blue":                     2,
+		"?metadata%5Bteam%5D=blue&metadata[n]=1":   1,
+		"?metadata[team]=red":                      0,
+		"?state=running":                           3,
+		"?state=ended":                             1,
+		"?state=running,ended":                     4,
+		"?state=paused&metadata[team]=blue":        0,
+		"?limit=2":                                 2,
+		"?limit=100&state=running&metadata[n]=1":   1,
+		"?metadata[te[am]=x":                       0,
+		"?cursor=zzzzzzzzzzzzzzzzzzzzz&limit=1":    0,
+		"?metadata[team]=blue&state=running,ended": 2,
+	} {
+		var p page
+		f.do("GET", "/api/v1/sessions"+query, "").into(t, 200, &p)
+		if len(p.Sessions) != want {
+			t.Errorf("%s: %d sessions, want %d", query, len(p.Sessions), want)
+		}
+	}
+	seen := map[string]bool{}
+	for cursor := ""; ; {
+		var p page
+		f.do("GET", "/api/v1/sessions?limit=2&cursor="+cursor, "").into(t, 200, &p)
+		for _, v := range p.Sessions {
+			seen[v.SandboxID] = true
+		}
+		if cursor = p.Next; cursor == "" {
+			break
+		}
+	}
+	if len(seen) != 3 {
+		t.Errorf("%d sessions on all pages", len(seen))
+	}
+}
+
+func TestStats(t *testing.T) {
+	f := newFixture(t)
+	f.acquire()
+	var stats struct {
+		Sandboxes map[string]int
+		Total     int
+		Pools     []struct{ Idle, Min, Max, Hits, Misses int }
+		Nodes     []struct {
+			Name  string
+			Ready bool
+		}
+	}
+	f.do("GET", "/api/v1/sandbox/stats", "").into(t, 200, &stats)
+	if stats.Total != 1 || stats.Sandboxes["running"] != 1 || len(stats.Pools) != 1 || stats.Pools[0].Hits != 7 || !stats.Nodes[0].Ready {
+		t.Errorf("stats %+v", stats)
+	}
+	f.doAs(f.mint("other"), "GET", "/api/v1/sandbox/stats", "").into(t, 200, &stats)
+	if stats.Total != 0 {
+		t.Errorf("another tenant counts %+v", stats)
+	}
+}
+
+func TestFiles(t *testing.T) {
+	f := newFixture(t)
+	id := f.acquire()
+	at := func(p string) string { return "?sandbox_id=" + id + "&path=" + p }
+	var entry struct {
+		Name, Path, Type, Mode string
+		Size                   int64 `json:"size_bytes"`
+	}
+	f.do("PUT", "/api/v1/files"+at("sub/../test.py"), "x = 42").into(t, 200, &entry)
+	if entry.Path != "/workspace/test.py" || entry.Size != 6 || entry.Mode != "0644" {
+		t.Errorf("written %+v", entry)
+	}
+	if a := f.do("GET", "/api/v1/files"+at("/workspace/test.py"), ""); string(a.body) != "x = 42" || a.header.Get("Content-Length") != "6" || a.header.Get("Content-Security-Policy") != "sandbox" {
+		t.Errorf("read %q %v", a.body, a.header)
+	}
+	if a := f.do("HEAD", "/api/v1/files"+at("test.py"), ""); a.status != 200 || a.header.Get("Content-Length") != "6" {
+		t.Errorf("head %d %v", a.status, a.header)
+	}
+	req, _ := http.NewRequest("GET", f.url+"/api/v1/files"+at("test.py"), nil)
+	req.Header.Set("Authorization", "Bearer "+f.token)
+	req.Header.Set("Range", "bytes=0-2")
+	if a := f.send(req); a.status != 206 || string(a.body) != "x =" || a.header.Get("Content-Range") != "bytes 0-2/6" {
+		t.Errorf("range %d %q %v", a.status, a.body, a.header)
+	}
+	f.do("GET", "/api/v1/files/stat"+at("test.py"), "").into(t, 200, &entry)
+	f.do("POST", "/api/v1/files/mkdir", `{"session_id":"`+id+`","path":"data"}`).into(t, 201, &entry)
+	if entry.Path != "/workspace/data" || entry.Type != "directory" {
+		t.Errorf("made %+v", entry)
+	}
+	f.do("POST", "/api/v1/files/move", `{"sandbox_id":"`+id+`","source":"test.py","destination":"data/a.py"}`).into(t, 200, &entry)
+	if entry.Path != "/workspace/data/a.py" {
+		t.Errorf("moved %+v", entry)
+	}
+	var list struct {
+		Path    string
+		Entries []struct{ Path string }
+	}
+	f.do("GET", "/api/v1/files/list"+at(".")+"&depth=2", "").into(t, 200, &list)
+	if list.Path != "/workspace" || len(list.Entries) != 2 {
+		t.Errorf("list %+v", list)
+	}
+	if a := f.do("DELETE", "/api/v1/files"+at("data"), ""); a.status != 409 || !bytes.Contains(a.body, []byte("recursive=true")) {
+		t.Errorf("a full directory: %d %s", a.status, a.body)
+	}
+	if a := f.do("DELETE", "/api/v1/files"+at("data")+"&recursive=true", ""); a.status != 204 || len(a.body) != 0 {
+		t.Errorf("recursive: %d %s", a.status, a.body)
+	}
+	if a := f.do("GET", "/api/v1/files"+at("data/a.py"), ""); a.status != 404 || !bytes.Contains(a.body, []byte("file")) {
+		t.Errorf("after removal: %d %s", a.status, a.body)
+	}
+	if a := f.do("PUT", "/api/v1/files"+at("empty"), ""); a.status != 200 {
+		t.Errorf("an empty file: %d %s", a.status, a.body)
+	}
+	if a := f.do("GET", "/api/v1/files"+at("empty"), ""); a.status != 200 || a.header.Get("Content-Length") != "0" {
+		t.Errorf("an empty file: %d %v", a.status, a.header)
+	}
+}
