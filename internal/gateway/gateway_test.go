@@ -28,7 +28,7 @@ var secret = []byte("0123456789abcdef0123456789abcdef")
 
 // fixture is a gateway over fakes, and a client.
 type fixture struct {
-	t         *testing.T
+	t         testing.TB
 	url       string
 	sandboxes *sandboxes
 	nodes     *nodes
@@ -40,7 +40,7 @@ type fixture struct {
 	token     string // of Tenant dev:test
 }
 
-func newFixture(t *testing.T, change ...func(*gateway.Config)) *fixture {
+func newFixture(t testing.TB, change ...func(*gateway.Config)) *fixture {
 	t.Helper()
 	f := &fixture{t: t, sandboxes: newSandboxes(), nodes: &nodes{}, guest: newGuest(), logs: &logBuffer{}}
 	var err error
@@ -124,7 +124,7 @@ func (f *fixture) send(req *http.Request) answer {
 }
 
 // into decodes the answer, which must have the status.
-func (a answer) into(t *testing.T, status int, v any) {
+func (a answer) into(t testing.TB, status int, v any) {
 	t.Helper()
 	if a.status != status {
 		t.Fatalf("status %d, want %d: %s", a.status, status, a.body)
@@ -135,7 +135,7 @@ func (a answer) into(t *testing.T, status int, v any) {
 }
 
 // code is the error code of the answer.
-func (a answer) code(t *testing.T) string {
+func (a answer) code(t testing.TB) string {
 	t.Helper()
 	var e struct {
 		Error struct{ Code, Message string }
@@ -189,7 +189,7 @@ var contract = sync.OnceValue(func() routers.Router {
 
 // checkContract fails the test when an answer is not what openapi.yaml says. A
 // request that succeeded must be in the contract too.
-func checkContract(t *testing.T, req *http.Request, a answer) {
+func checkContract(t testing.TB, req *http.Request, a answer) {
 	t.Helper()
 	asked := req.Clone(context.Background())
 	asked.URL.Host, asked.URL.Scheme, asked.Host = "", "", ""
