@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
@@ -240,7 +241,7 @@ func (s *Service) run(ctx context.Context, tenant sandbox.TenantID, lang languag
 	defer cancel()
 	end, err := guest.Run(runCtx, RunRequest{
 		Args: lang.args(req.Code), Env: req.Env, Cwd: req.Cwd, User: req.User,
-		Stdin: []byte(req.Stdin), Timeout: req.Timeout,
+		Stdin: []byte(req.Stdin), Timeout: req.Timeout, MaxOutput: guestOutput(req, emit),
 	}, out.handle)
 	if err != nil {
 		end, err = s.explain(ctx, runCtx, sb, out, err)
@@ -252,6 +253,15 @@ func (s *Service) run(ctx context.Context, tenant sandbox.TenantID, lang languag
 	res.Duration = time.Since(start)
 	s.Observe(lang.name, res.Status, res.Duration)
 	return res, nil
+}
+
+// guestOutput is how much of each stream has to leave the Sandbox: a listener
+// gets everything, a Result what it holds and the end of its last character.
+func guestOutput(req Request, emit func(Event) error) int64 {
+	if emit != nil {
+		return 0
+	}
+	return int64(req.MaxOutput) + utf8.UTFMax
 }
 
 // explain finds out what the failure of a run means: an end of the execution

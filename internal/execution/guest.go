@@ -51,6 +51,9 @@ type RunRequest struct {
 	User    string        // empty: the Sandbox's default
 	Stdin   []byte        // then end of file
 	Timeout time.Duration // of the program, which is killed after it
+	// MaxOutput is how many bytes of each stream are passed on; the rest is
+	// read and counted. Zero: no bound.
+	MaxOutput int64
 }
 
 // RunEvent is a start, or a piece of output.
@@ -67,6 +70,9 @@ type RunEnd struct {
 	ExitCode int    // when it exited by itself
 	Signal   int    // that ended it; 0 when none did
 	Message  string // may be empty
+
+	StdoutDropped int64 // bytes beyond MaxOutput
+	StderrDropped int64
 }
 
 // ReadOptions is the conditional part of a read.
