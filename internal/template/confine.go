@@ -1,0 +1,158 @@
+package template
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// childEnv is what programs of the host inherit: the way to mirrors, and
+// nothing of ours.
+func childEnv() []string {
+	env := []string{
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"LC_ALL=C.UTF-8", "HOME=/root", "DEBIAN_FRONTEND=noninteractive",
+	}
+	for _, v := range os.Environ() {
+		name, _, _ := strings.Cut(strings.ToLower(v), "=")
+		if slices.Contains([]string{"http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy"}, name) {
+			env = append(env, v)
+		}
+	}
+	return env
+}
+
+// dieWithParent ends a child when the thread that started it ends; see
+// runLocked.
+func dieWithParent() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+}
+
+// confined is dieWithParent and namespaces of its own: what the child mounts,
+// and every process it leaves, ends with it.
+func confined() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{
+		Pdeathsig:  syscall.SIGKILL,
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC,
+	}
+}
+
+// killWait is how long a killed child's output is waited for.
+const killWait = 5 * time.Second
+
+// runLocked runs cmd and returns what it printed. It keeps its thread until
+// the child ends: the parent in Pdeathsig is the thread, and Go ends threads.
+func runLocked(cmd *exec.Cmd) (string, error) {
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.WaitDelay = killWait
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := cmd.Run()
+	return out.String(), err
+}
+
+// enter makes mounts private, gives the new process namespace its /proc and
+// goes on as the program in "$@".
+const enter = `set -e
+mount --make-rprivate /
+mount -t proc proc /proc
+exec "$@"`
+
+// enterRoot does the same inside the tree "$1", which also gets a /dev, and
+// sees nothing of the host's.
+const enterRoot = `set -e
+root=$1; shift
+mount --make-rprivate /
+mount --bind "$root" "$root"
+cd "$root"
+mount -t proc -o nosuid,nodev,noexec proc ./proc
+mount -t tmpfs -o mode=755,size=1m tmpfs ./dev
+for n in null zero full random urandom tty; do : >dev/$n; mount --bind /dev/$n dev/$n; done
+ln -s /proc/self/fd dev/fd
+mkdir dev/shm
+exec chroot . "$@"`
+
+// A confinedRun is a program to run in namespaces of its own. Its output goes
+// to Log and, line by line, to Line.
+type confinedRun struct {
+	Root string   // chroot there first; empty: the host's tree
+	Env  []string // added to childEnv
+	Log  io.Writer
+	Line func(string)
+}
+
+// maxLine bounds a line of a child's output; a longer one is given in parts.
+const maxLine = 64 << 10
+
+// run runs the program and waits for all it started. The error ends with the
+// last lines of output.
+func (r confinedRun) run(ctx context.Context, args ...string) error {
+	script := []string{"-c", enter, "sh"}
+	if r.Root != "" {
+		script = []string{"-c", enterRoot, "sh", r.Root}
+	}
+	cmd := exec.CommandContext(ctx, "/bin/sh", append(script, args...)...)
+	cmd.Env = append(childEnv(), r.Env...)
+	cmd.SysProcAttr = confined()
+	cmd.WaitDelay = killWait
+	out, in, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("run %s: %w", args[0], err)
+	}
+	defer out.Close()
+	cmd.Stdout, cmd.Stderr = in, in
+
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		in.Close() // the child has it now
+		if err == nil {
+			err = cmd.Wait()
+		}
+		done <- err
+	}()
+	tail := r.read(out)
+	if err := <-done; err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return fmt.Errorf("run %s: %w: %s", args[0], err, strings.Join(tail, "\n"))
+	}
+	return nil
+}
+
+// read passes output on until the last process that has it ends.
+func (r confinedRun) read(out io.Reader) (tail []string) {
+	lines := bufio.NewReaderSize(out, maxLine)
+	for {
+		text, _, err := lines.ReadLine()
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				tail = append(tail, err.Error())
+			}
+			return tail
+		}
+		line := string(text)
+		if r.Log != nil {
+			fmt.Fprintln(r.Log, line)
+		}
+		if tail = append(tail, line); len(tail) > 15 {
+			tail = tail[1:]
+		}
+		if r.Line != nil {
+			r.Line(line)
+		}
+	}
+}

@@ -1,0 +1,307 @@
+package template
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// userID is the uid and gid of "user", who runs Processes.
+const userID = 1000
+
+// finishTree turns any Debian-like tree into one that a Sandbox starts from.
+func (b *build) finishTree(ctx context.Context) error {
+	b.say("finish", "users and folders", 0, 0)
+	for _, step := range []func() error{
+		b.addUser, b.makeFolders, b.writeNetworkFiles, b.writeEnvironment, b.allowPip,
+		b.openUsrLocal, b.dropLeftovers, b.checkTree,
+	} {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addUser gives uid 1000 to "user", whoever had it in an image. The files are
+// written here and not by useradd, which writes the day into them.
+func (b *build) addUser() error {
+	for _, f := range []struct {
+		name, line string
+		mode       fs.FileMode
+		optional   bool
+	}{
+		{"etc/passwd", "user:x:1000:1000::/home/user:/bin/bash", 0o644, false},
+		{"etc/group", "user:x:1000:", 0o644, false},
+		{"etc/shadow", "user:*:20000:0:99999:7:::", 0o640, false},
+		{"etc/gshadow", "user:!::", 0o640, true},
+	} {
+		old, err := b.tree.text(f.name)
+		if err != nil {
+			return err
+		}
+		if old == "" && f.optional {
+			continue
+		}
+		lines := withAccount(path.Base(f.name), old, f.line)
+		if err := b.tree.write(f.name, f.mode, lines); err != nil {
+			return err
+		}
+		if f.mode == 0o640 {
+			if err := b.tree.Chown(f.name, 0, shadowGroup(b.tree)); err != nil {
+				return fmt.Errorf("give /%s to the group shadow: %w", f.name, err)
+			}
+		}
+	}
+	if err := b.makeHome(); err != nil {
+		return err
+	}
+	return b.tree.write("etc/sudoers.d/90-cloud-sandbox", 0o440, "user ALL=(ALL:ALL) NOPASSWD:ALL\n")
+}
+
+// withAccount returns the lines of an account file with line, and without
+// those of the same name or id. In shadow it fixes the day of the last change.
+func withAccount(file, old, line string) string {
+	const day = "20000"
+	var kept []string
+	for l := range strings.Lines(old) {
+		l = strings.TrimSuffix(l, "\n")
+		fields := strings.Split(l, ":")
+		byID := file == "passwd" || file == "group"
+		if fields[0] == "" || fields[0] == "user" || (byID && len(fields) > 2 && fields[2] == fmt.Sprint(userID)) {
+			continue
+		}
+		if file == "shadow" && len(fields) > 2 {
+			fields[2] = day
+		}
+		kept = append(kept, strings.Join(fields, ":"))
+	}
+	return strings.Join(append(kept, line), "\n") + "\n"
+}
+
+// shadowGroup is Debian's number unless the tree says otherwise.
+func shadowGroup(t tree) int {
+	groups, err := t.text("etc/group")
+	for line := range strings.Lines(groups) {
+		fields := strings.Split(line, ":")
+		var id int
+		if err == nil && len(fields) > 2 && fields[0] == "shadow" {
+			if _, err := fmt.Sscan(fields[2], &id); err == nil && id >= 0 {
+				return id
+			}
+		}
+	}
+	return 42
+}
+
+// makeHome makes /home/user with the usual dot files.
+func (b *build) makeHome() error {
+	if err := b.tree.makeFolder("home", 0o755, 0); err != nil {
+		return err
+	}
+	if err := b.tree.makeFolder("home/user", 0o755, userID); err != nil {
+		return err
+	}
+	for _, name := range []string{".bashrc", ".profile", ".bash_logout"} {
+		text, err := b.tree.text("etc/skel/" + name)
+		if err != nil {
+			return err
+		}
+		if text == "" {
+			continue
+		}
+		to := "home/user/" + name
+		if err := b.tree.write(to, 0o644, text); err != nil {
+			return err
+		}
+		if err := b.tree.own(to, 0o644, userID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *build) makeFolders() error {
+	for _, f := range []struct {
+		name string
+		mode fs.FileMode
+		id   int
+	}{
+		{"workspace", 0o755, userID},
+		{"code", 0o777, userID},
+		{".cloud-sandbox", 0o755, 0}, // the guest's image is mounted here
+		{"tmp", 0o777 | fs.ModeSticky, 0},
+		{"var/tmp", 0o777 | fs.ModeSticky, 0},
+		{"proc", 0o555, 0},
+		{"sys", 0o555, 0},
+		{"dev", 0o755, 0},
+		{"run", 0o755, 0},
+	} {
+		if err := b.tree.makeFolder(f.name, f.mode, f.id); err != nil {
+			return err
+		}
+		if err := b.tree.own(f.name, f.mode, f.id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeNetworkFiles writes what names a machine and finds others. A Sandbox is
+// 10.0.0.2 behind 10.0.0.1, whatever its host.
+func (b *build) writeNetworkFiles() error {
+	for name, body := range map[string]string{
+		"etc/hostname": "sandbox\n",
+		"etc/hosts": "127.0.0.1\tlocalhost\n127.0.1.1\tsandbox\n" +
+			"::1\tlocalhost ip6-localhost ip6-loopback\n",
+		"etc/resolv.conf": "nameserver 10.0.0.1\noptions timeout:5 attempts:2\n",
+	} {
+		if err := b.tree.write(name, 0o644, body); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeEnvironment completes b.env and leaves it in /etc/environment too.
+func (b *build) writeEnvironment() error {
+	if b.env == nil {
+		b.env = map[string]string{}
+	}
+	if b.env["PATH"] == "" {
+		b.env["PATH"] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	}
+	if b.env["LANG"] == "" {
+		b.env["LANG"] = "C.UTF-8"
+	}
+	var text strings.Builder
+	for _, key := range slices.Sorted(maps.Keys(b.env)) {
+		if !strings.ContainsAny(b.env[key], "\"\n\\") { // the file knows no escapes
+			fmt.Fprintf(&text, "%s=\"%s\"\n", key, b.env[key])
+		}
+	}
+	if err := b.tree.write("etc/environment", 0o644, text.String()); err != nil {
+		return err
+	}
+	return b.tree.write("etc/default/locale", 0o644, "LANG=C.UTF-8\n")
+}
+
+// allowPip lets pip install where a distribution would rather use its own
+// packages: a Sandbox is nobody's system.
+func (b *build) allowPip() error {
+	if b.tree.has("etc/pip.conf") {
+		return nil // an image's own says where its packages come from
+	}
+	return b.tree.write("etc/pip.conf", 0o644, "[global]\nbreak-system-packages = true\ndisable-pip-version-check = true\nroot-user-action = ignore\n")
+}
+
+// openUsrLocal lets users install programs without sudo, as agents expect.
+func (b *build) openUsrLocal() error {
+	for _, dir := range []string{"usr/local/bin", "usr/local/lib", "usr/local/share"} {
+		if err := b.tree.makeFolder(dir, 0o755, 0); err != nil {
+			return err
+		}
+	}
+	return fs.WalkDir(b.tree.FS(), "usr/local", func(name string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return fmt.Errorf("open /usr/local to all: %w", err)
+		}
+		info, err := e.Info()
+		if err != nil {
+			return fmt.Errorf("open /usr/local to all: %w", err)
+		}
+		mode := info.Mode()
+		switch {
+		case e.IsDir():
+			mode |= 0o777
+		case mode.IsRegular() && mode&(fs.ModeSetuid|fs.ModeSetgid) == 0:
+			mode |= 0o666
+			if mode&0o100 != 0 {
+				mode |= 0o111
+			}
+		default:
+			return nil
+		}
+		if mode == info.Mode() {
+			return nil
+		}
+		return b.tree.Chmod(name, mode)
+	})
+}
+
+// dropLeftovers removes what a build leaves, what would tell Sandboxes apart
+// from nothing, and what only takes space.
+func (b *build) dropLeftovers() error {
+	for _, name := range []string{
+		"etc/machine-id", "var/lib/dbus/machine-id", "var/cache/ldconfig", "debootstrap", "root/.cache",
+		"etc/passwd-", "etc/group-", "etc/shadow-", "etc/gshadow-", "etc/.pwd.lock", "etc/apt/apt.conf.d/01autoremove-kernels",
+		"var/lib/dpkg/status-old", "var/lib/dpkg/diversions-old", "var/lib/dpkg/statoverride-old", "var/lib/dpkg/available",
+		".dockerenv", "var/lib/systemd/random-seed", "etc/ssh/ssh_host_rsa_key", "var/cache/debconf/config.dat-old",
+		"var/cache/debconf/templates.dat-old", "etc/mtab~",
+	} {
+		if err := b.tree.RemoveAll(name); err != nil {
+			return fmt.Errorf("remove /%s from the tree: %w", name, err)
+		}
+	}
+	for _, folder := range []string{
+		"dev", "proc", "sys", "run", "tmp", "var/tmp", "var/log", "var/lib/apt/lists", "var/cache/apt",
+		"usr/share/man", "usr/share/info", "usr/share/locale", "usr/share/lintian",
+	} {
+		if err := b.tree.empty(folder); err != nil {
+			return err
+		}
+	}
+	if err := b.dropDocs(); err != nil {
+		return err
+	}
+	if err := b.tree.makeFolder("run/lock", 0o777|fs.ModeSticky, 0); err != nil {
+		return err
+	}
+	// gVisor puts a tmpfs, half as large as the host's memory, over an empty
+	// /tmp: with this file in it, /tmp is on the Sandbox's disk.
+	return b.tree.write("tmp/.keep", 0o644, "")
+}
+
+// dropDocs removes documentation and leaves licences.
+func (b *build) dropDocs() error {
+	err := fs.WalkDir(b.tree.FS(), "usr/share/doc", func(name string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() || e.Name() == "copyright" {
+			return err
+		}
+		return b.tree.Remove(name)
+	})
+	if err != nil && !os.IsNotExist(err) {
+		return fmt.Errorf("remove documentation from the tree: %w", err)
+	}
+	return nil
+}
+
+// mustHave is what every Sandbox is promised: one of each row.
+var mustHave = [][]string{
+	{"bin/bash", "usr/bin/bash"},
+	append([]string{"usr/bin/python3"}, pythons...),
+	{"usr/local/bin/node"},
+	{"usr/bin/git"},
+	{"usr/bin/curl"},
+	{"usr/bin/sudo"},
+	{"etc/ssl/certs/ca-certificates.crt"},
+}
+
+func (b *build) checkTree() error {
+	for _, names := range mustHave {
+		if !b.tree.has(names...) {
+			return sandbox.Errorf(sandbox.Internal, "the template has no /%s after its packages were installed", names[0])
+		}
+	}
+	return nil
+}

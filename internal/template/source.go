@@ -1,0 +1,64 @@
+package template
+
+import (
+	"regexp"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// Source says what a Template is made of. The zero Source is none.
+type Source struct{ kind, ref string }
+
+const (
+	kindOCI    = "oci"
+	kindDebian = "debian"
+	kindBase   = "base"
+)
+
+// OCI is the image of a registry, for example python:3.11-slim. It must be of
+// a Debian-like system, because tools are added with apt.
+func OCI(ref string) Source { return Source{kindOCI, ref} }
+
+// Debian is made of the packages of a suite, for example bookworm. The empty
+// suite is the host's own if the host is Debian or Ubuntu, and bookworm
+// otherwise.
+func Debian(suite string) Source { return Source{kindDebian, suite} }
+
+// Base is the image ref where its registry answers and Debian("") where none
+// does: what the Template "base" is made of.
+func Base(ref string) Source { return Source{kindBase, ref} }
+
+// String is the form that ParseSource reads.
+func (s Source) String() string { return s.kind + ":" + s.ref }
+
+var suitePattern = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
+
+// ParseSource reads oci:REF, debian:SUITE, debian: and base:REF; another text
+// is Invalid.
+func ParseSource(text string) (Source, error) {
+	kind, ref, found := strings.Cut(text, ":")
+	s := Source{kind, ref}
+	if !found {
+		return Source{}, sandbox.Errorf(sandbox.Invalid, "a template source is oci:REF, debian:SUITE or base:REF")
+	}
+	return s, s.check()
+}
+
+func (s Source) check() error {
+	switch s.kind {
+	case kindOCI, kindBase:
+		if _, err := name.ParseReference(s.ref); err != nil {
+			return sandbox.Errorf(sandbox.Invalid, "%q is not a reference to an image", s.ref).WithCause(err)
+		}
+	case kindDebian:
+		if s.ref != "" && !suitePattern.MatchString(s.ref) {
+			return sandbox.Errorf(sandbox.Invalid, "%q is not the name of a suite", s.ref)
+		}
+	default:
+		return sandbox.Errorf(sandbox.Invalid, "a template source is oci:REF, debian:SUITE or base:REF, not %q", s.String())
+	}
+	return nil
+}
