@@ -135,10 +135,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // errDraining is why requests that outlast a drain end.
 var errDraining = sandbox.Errorf(sandbox.Unavailable, "the server is shutting down")
 
-// Run serves on ln until ctx ends, then takes no more connections, gives the
-// requests under way Config.Drain and ends those that are left. It returns
-// when every request has ended, with nil after the end of ctx. It closes ln.
-func (s *Server) Run(ctx context.Context, ln net.Listener) error {
+// Run serves on the listeners until ctx ends, then takes no more connections,
+// gives the requests under way Config.Drain and ends those that are left. It
+// returns when every request has ended, with nil after the end of ctx. It
+// closes the listeners; one that fails ends them all.
+func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 	base, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	srv := &http.Server{
@@ -151,24 +152,31 @@ func (s *Server) Run(ctx context.Context, ln net.Listener) error {
 	}
 	defer s.guests.Close()
 	defer s.requests.Wait()
-	failed := make(chan error, 1)
-	go func() { failed <- srv.Serve(ln) }()
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	failed := make(chan error, len(listeners))
+	for _, ln := range listeners {
+		serving.Go(func() { failed <- srv.Serve(ln) })
+	}
 	select {
 	case err := <-failed:
 		cancel(errDraining)
 		return errors.Join(err, srv.Close())
 	case <-ctx.Done():
 	}
-	drain, stop := context.WithTimeout(context.WithoutCancel(ctx), s.Drain)
+	return s.drain(srv, cancel)
+}
+
+// drain ends srv: by itself within the time for it, or else by end.
+func (s *Server) drain(srv *http.Server, end context.CancelCauseFunc) error {
+	patience, stop := context.WithTimeout(context.Background(), s.Drain)
 	defer stop()
-	err := srv.Shutdown(drain)
-	<-failed // http.ErrServerClosed
-	if err == nil {
+	if srv.Shutdown(patience) == nil {
 		return nil
 	}
 	s.Log.Warn("requests outlasted the drain and are ended")
-	cancel(errDraining)
-	last, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	end(errDraining)
+	last, stop := context.WithTimeout(context.Background(), time.Second)
 	defer stop()
 	if srv.Shutdown(last) != nil { // time to say why
 		return srv.Close()

@@ -375,18 +375,22 @@ func TestRequestID(t *testing.T) {
 	}
 }
 
-// serve runs the fixture's gateway by Run and returns its address and a stop
-// that waits for it.
-func (f *fixture) serve(addr string) (net.Addr, func()) {
+// serve runs the fixture's gateway by Run on two listeners. It returns the
+// address of one and a stop that waits for the end.
+func (f *fixture) serve() (net.Addr, func()) {
 	f.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	ln, err := gateway.Listen(ctx, addr)
-	if err != nil {
-		f.t.Fatal(err)
+	var listeners []net.Listener
+	for range 2 {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		listeners = append(listeners, ln)
 	}
 	done := make(chan error, 1)
-	go func() { done <- f.server.Run(ctx, ln) }()
-	return ln.Addr(), sync.OnceFunc(func() {
+	go func() { done <- f.server.Run(ctx, listeners...) }()
+	return listeners[1].Addr(), sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			f.t.Errorf("Run = %v", err)
@@ -394,25 +398,22 @@ func (f *fixture) serve(addr string) (net.Addr, func()) {
 	})
 }
 
-func TestLocalhostIsBothLoopbacks(t *testing.T) {
+func TestRunEndsWithAListener(t *testing.T) {
 	f := newFixture(t)
-	addr, stop := f.serve("localhost:0")
-	defer stop()
-	hosts := []string{"127.0.0.1"}
-	if probe, err := net.Listen("tcp6", "[::1]:0"); err == nil {
-		probe.Close()
-		hosts = append(hosts, "::1")
+	one, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, host := range hosts {
-		resp, err := http.Get("http://" + net.JoinHostPort(host, fmt.Sprint(addr.(*net.TCPAddr).Port)) + "/health")
-		if err != nil {
-			t.Errorf("%s: %v", host, err)
-			continue
-		}
-		resp.Body.Close()
+	two, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
 	}
-	if _, err := gateway.Listen(context.Background(), fmt.Sprintf("localhost:%d", addr.(*net.TCPAddr).Port)); err == nil {
-		t.Error("the port was taken twice")
+	one.Close()
+	if err := f.server.Run(t.Context(), one, two); err == nil {
+		t.Error("half a server went on")
+	}
+	if _, err := two.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("the other listener: %v", err)
 	}
 }
 
@@ -420,7 +421,7 @@ func TestLocalhostIsBothLoopbacks(t *testing.T) {
 func TestDrain(t *testing.T) {
 	f := newFixture(t)
 	ignore := goleak.IgnoreCurrent()
-	addr, stop := f.serve("127.0.0.1:0")
+	addr, stop := f.serve()
 	started, finish := make(chan struct{}), make(chan struct{})
 	f.guest.programs["slow"] = func(ctx context.Context, _ execution.RunRequest, _ func(execution.RunEvent) error) (execution.RunEnd, error) {
 		close(started)
@@ -468,7 +469,7 @@ func TestDrain(t *testing.T) {
 // What outlasts the drain is told why, and what it borrowed is given back.
 func TestDrainEnds(t *testing.T) {
 	f := newFixture(t, func(c *gateway.Config) { c.Drain = 100 * time.Millisecond })
-	addr, stop := f.serve("127.0.0.1:0")
+	addr, stop := f.serve()
 	started := make(chan struct{})
 	f.guest.programs["stuck"] = func(ctx context.Context, _ execution.RunRequest, _ func(execution.RunEvent) error) (execution.RunEnd, error) {
 		close(started)
@@ -504,7 +505,7 @@ func TestDrainEnds(t *testing.T) {
 
 func TestHugeHeaders(t *testing.T) {
 	f := newFixture(t)
-	addr, stop := f.serve("127.0.0.1:0")
+	addr, stop := f.serve()
 	defer stop()
 	req, _ := http.NewRequest("GET", "http://"+addr.String()+"/health", nil)
 	req.Header.Set("X-Huge", strings.Repeat("x", 128<<10))
