@@ -63,7 +63,7 @@ func (deadNodes) Dial(context.Context, string, sandbox.BootRef, uint16) (net.Con
 }
 
 func newService(one *oneSandbox, g Guest) *Service {
-	guests := NewGuests(one, deadNodes{}, func(Dial) Guest { return g })
+	guests := NewGuests(one, deadNodes{}, func(string, Dial) Guest { return g })
 	return New(Config{Sandboxes: one, Guests: guests, Log: slog.New(slog.DiscardHandler)})
 }
 
@@ -188,7 +188,7 @@ func TestGuard(t *testing.T) {
 func TestGuestsFollowBoots(t *testing.T) {
 	one := newOne()
 	var made []*scripted
-	guests := NewGuests(one, deadNodes{}, func(dial Dial) Guest {
+	guests := NewGuests(one, deadNodes{}, func(_ string, dial Dial) Guest {
 		if _, err := dial(t.Context(), 1); sandbox.CodeOf(err) != sandbox.Unavailable {
 			t.Errorf("a boot that is gone: %v", err) // not NotFound: the request is right
 		}
@@ -227,7 +227,7 @@ func TestGuestsAreDroppedWhenIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one := newOne()
 		old := &scripted{}
-		guests := NewGuests(one, deadNodes{}, func(Dial) Guest { return old })
+		guests := NewGuests(one, deadNodes{}, func(string, Dial) Guest { return old })
 		if _, _, err := guests.Open(t.Context(), "t", ""); err != nil {
 			t.Fatal(err)
 		}

@@ -43,6 +43,10 @@ type Guest interface {
 // Dial connects to a TCP port of one Boot.
 type Dial func(ctx context.Context, port uint16) (net.Conn, error)
 
+// NewGuest makes the client of one Boot's Guest, without connecting. The ID is
+// that of the Sandbox, for its access token.
+type NewGuest func(sandboxID string, dial Dial) Guest
+
 // RunRequest asks for one program.
 type RunRequest struct {
 	Args    []string // Args[0] is looked up in PATH

@@ -21,7 +21,7 @@ const (
 type Guests struct {
 	sandboxes sandbox.Sandboxes
 	nodes     sandbox.Nodes
-	newGuest  func(Dial) Guest
+	newGuest  NewGuest
 
 	mu    sync.Mutex
 	byID  map[string]*openGuest // by Sandbox ID
@@ -34,9 +34,9 @@ type openGuest struct {
 	used  time.Time
 }
 
-// NewGuests returns Guests that reach Boots through nodes. newGuest makes the
-// client of one Boot; it must not connect yet.
-func NewGuests(sandboxes sandbox.Sandboxes, nodes sandbox.Nodes, newGuest func(Dial) Guest) *Guests {
+// NewGuests returns Guests that reach Boots through nodes. newGuest makes
+// their clients.
+func NewGuests(sandboxes sandbox.Sandboxes, nodes sandbox.Nodes, newGuest NewGuest) *Guests {
 	return &Guests{sandboxes: sandboxes, nodes: nodes, newGuest: newGuest, byID: map[string]*openGuest{}}
 }
 
@@ -83,7 +83,7 @@ func (g *Guests) of(sb sandbox.Sandbox) Guest {
 		o = nil
 	}
 	if o == nil {
-		o = &openGuest{guest: g.newGuest(g.dial(sb)), boot: sb.Boot}
+		o = &openGuest{guest: g.newGuest(sb.ID, g.dial(sb)), boot: sb.Boot}
 		g.byID[sb.ID] = o
 	}
 	o.used = now

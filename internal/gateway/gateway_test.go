@@ -50,7 +50,7 @@ func newFixture(t testing.TB, change ...func(*gateway.Config)) *fixture {
 	c := gateway.Config{
 		Sandboxes: f.sandboxes, Nodes: f.nodes, Tokens: f.tokens, Dev: true,
 		NodeNames: func(context.Context) ([]string, error) { return []string{"n1"}, nil },
-		NewGuest: func(dial execution.Dial) execution.Guest {
+		NewGuest: func(_ string, dial execution.Dial) execution.Guest {
 			f.guest.mu.Lock()
 			defer f.guest.mu.Unlock()
 			f.guest.dial = dial

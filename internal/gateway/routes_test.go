@@ -30,7 +30,7 @@ func TestRoutesAreTheContract(t *testing.T) {
 	s := New(Config{
 		Sandboxes: noSandboxes{}, Nodes: noNodes{}, Tokens: tokens, Log: slog.New(slog.DiscardHandler),
 		NodeNames: func(context.Context) ([]string, error) { return nil, nil },
-		NewGuest:  func(execution.Dial) execution.Guest { return nil },
+		NewGuest:  func(string, execution.Dial) execution.Guest { return nil },
 	})
 	doc, err := openapi3.NewLoader().LoadFromData(api.OpenAPI)
 	if err != nil {

@@ -38,9 +38,8 @@ type Config struct {
 	Nodes     sandbox.Nodes
 	// NodeNames lists the Nodes of this installation.
 	NodeNames func(context.Context) ([]string, error)
-	// NewGuest makes the client of one Boot's Guest, without connecting.
-	NewGuest func(execution.Dial) execution.Guest
-	Tokens   *Tokens
+	NewGuest  execution.NewGuest
+	Tokens    *Tokens
 	// Dev gives a token to anyone who asks from this machine.
 	Dev bool
 	Log *slog.Logger
