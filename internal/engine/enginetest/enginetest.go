@@ -1,0 +1,444 @@
+// Package enginetest is the contract of sandbox.Engine as a test suite, which
+// every Engine passes.
+package enginetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// Options say how to reach one Engine.
+type Options struct {
+	// Open returns an Engine that runs nothing and registers its own cleanup.
+	// The suite calls it once a case.
+	Open func(t *testing.T) sandbox.Engine
+	// Reopen returns another Engine over what e runs, as a restarted process
+	// would, and registers its own cleanup. e is not used afterwards.
+	Reopen func(t *testing.T, e sandbox.Engine) sandbox.Engine
+	// Kill ends a Boot from below, as a crash of it would.
+	Kill func(t *testing.T, e sandbox.Engine, id string)
+	// Image is one that the Engine can start from.
+	Image string
+	// Shape of the Boots; zero: sandbox.DefaultShape.
+	Shape sandbox.Shape
+	// Parallel is how many Boots start at once in the case about that; zero: 8.
+	Parallel int
+	// Wait bounds what is waited for; zero: 30 seconds.
+	Wait time.Duration
+}
+
+// Run checks the Engine contract. Processes inside Boots are no part of it.
+func Run(t *testing.T, opts Options) {
+	if opts.Shape == (sandbox.Shape{}) {
+		opts.Shape = sandbox.DefaultShape()
+	}
+	if opts.Parallel == 0 {
+		opts.Parallel = 8
+	}
+	if opts.Wait == 0 {
+		opts.Wait = 30 * time.Second
+	}
+	for _, c := range []struct {
+		name  string
+		check func(*testing.T, *suite)
+	}{
+		{"probe names the engine", probe},
+		{"a boot starts, answers and stops", startDialStop},
+		{"a boot that runs cannot be started again", startTwice},
+		{"of concurrent starts of one boot one wins", startRace},
+		{"an id of another form is Invalid", badID},
+		{"an unknown boot", unknownBoot},
+		{"an image that is not there is NotFound", missingImage},
+		{"a shape out of bounds is Invalid", badShape},
+		{"a start given up leaves nothing", startCanceled},
+		{"boots start side by side", startMany},
+		{"the list survives a restart", listAfterRestart},
+		{"a port that nobody listens on", dialNothing},
+		{"the network starts as none and changes", setNetwork},
+		{"a killed boot is told and frees all", watchKilled},
+		{"a stopped boot is not told", watchStopped},
+		{"a watch ends with its context", watchEnds},
+		{"stop twice at once", stopTwice},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.check(t, &suite{Options: opts, engine: opts.Open(t)})
+		})
+	}
+}
+
+// suite is what one case works with.
+type suite struct {
+	Options
+	engine sandbox.Engine
+}
+
+func (s *suite) spec() sandbox.BootSpec { return sandbox.BootSpec{Image: s.Image, Shape: s.Shape} }
+
+func (s *suite) start(t *testing.T) string {
+	t.Helper()
+	id := sandbox.NewBootID()
+	if err := s.engine.Start(t.Context(), id, s.spec()); err != nil {
+		t.Fatalf("Start: %v", err)
+	}
+	t.Cleanup(func() { _ = s.engine.Stop(context.WithoutCancel(t.Context()), id, 0) })
+	return id
+}
+
+func (s *suite) stop(t *testing.T, id string) {
+	t.Helper()
+	if err := s.engine.Stop(t.Context(), id, 0); err != nil {
+		t.Fatalf("Stop: %v", err)
+	}
+}
+
+func (s *suite) list(t *testing.T) []sandbox.BootStatus {
+	t.Helper()
+	all, err := s.engine.List(t.Context())
+	if err != nil {
+		t.Fatalf("List: %v", err)
+	}
+	return all
+}
+
+func (s *suite) ids(t *testing.T) []string {
+	t.Helper()
+	var ids []string
+	for _, b := range s.list(t) {
+		ids = append(ids, b.ID)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// answers fails the test unless the Guest of the Boot can be reached.
+func (s *suite) answers(t *testing.T, id string) {
+	t.Helper()
+	conn, err := s.engine.Dial(t.Context(), id, sandbox.GuestPort)
+	if err != nil {
+		t.Errorf("Dial the guest: %v", err)
+		return
+	}
+	_ = conn.Close()
+}
+
+// gone fails the test unless nothing of the Boot is left to be seen.
+func (s *suite) gone(t *testing.T, id string) {
+	t.Helper()
+	if slices.Contains(s.ids(t), id) {
+		t.Errorf("%s is still in the list", id)
+	}
+	s.unknown(t, id)
+}
+
+func (s *suite) unknown(t *testing.T, id string) {
+	t.Helper()
+	ctx := t.Context()
+	_, err := s.engine.Dial(ctx, id, sandbox.GuestPort)
+	want(t, "Dial", err, sandbox.NotFound)
+	_, err = s.engine.Usage(ctx, id)
+	want(t, "Usage", err, sandbox.NotFound)
+	want(t, "SetNetwork", s.engine.SetNetwork(ctx, id, sandbox.NetworkPublic), sandbox.NotFound)
+	if err := s.engine.Stop(ctx, id, 0); err != nil {
+		t.Errorf("Stop of an unknown boot = %v", err)
+	}
+}
+
+func want(t *testing.T, what string, err error, code sandbox.Code) {
+	t.Helper()
+	if !errors.Is(err, code) {
+		t.Errorf("%s = %v, want %s", what, err, code)
+	}
+}
+
+func probe(t *testing.T, s *suite) {
+	f, err := s.engine.Probe(t.Context())
+	if err != nil || f.Name == "" || f.Version == "" || f.Build == "" {
+		t.Errorf("Probe = %+v, %v", f, err)
+	}
+	if ids := s.ids(t); len(ids) != 0 {
+		t.Errorf("an engine that runs nothing lists %v", ids)
+	}
+}
+
+func startDialStop(t *testing.T, s *suite) {
+	id := s.start(t)
+	s.answers(t, id)
+	want := sandbox.BootStatus{ID: id, Image: s.Image, Shape: s.Shape, Network: sandbox.NetworkNone}
+	if all := s.list(t); len(all) != 1 || all[0] != want {
+		t.Errorf("List = %+v, want %+v", all, want)
+	}
+	if u, err := s.engine.Usage(t.Context(), id); err != nil || u.MemoryBytes < 0 || u.CPU < 0 {
+		t.Errorf("Usage = %+v, %v", u, err)
+	}
+	s.stop(t, id)
+	s.gone(t, id)
+
+	// The name is free again: nothing of the first holds it.
+	if err := s.engine.Start(t.Context(), id, s.spec()); err != nil {
+		t.Fatalf("Start after Stop: %v", err)
+	}
+	s.answers(t, id)
+	if err := s.engine.Stop(t.Context(), id, time.Second); err != nil {
+		t.Errorf("Stop with a grace: %v", err)
+	}
+	s.gone(t, id)
+}
+
+func startTwice(t *testing.T, s *suite) {
+	id := s.start(t)
+	want(t, "Start again", s.engine.Start(t.Context(), id, s.spec()), sandbox.Conflict)
+	s.answers(t, id)
+}
+
+func startRace(t *testing.T, s *suite) {
+	id := sandbox.NewBootID()
+	errs := make([]error, 4)
+	var wg sync.WaitGroup
+	for i := range errs {
+		wg.Go(func() { errs[i] = s.engine.Start(t.Context(), id, s.spec()) })
+	}
+	wg.Wait()
+	won := 0
+	for _, err := range errs {
+		if err == nil {
+			won++
+		} else {
+			want(t, "a losing Start", err, sandbox.Conflict)
+		}
+	}
+	if won != 1 {
+		t.Errorf("%d starts won, want 1", won)
+	}
+	s.answers(t, id)
+	s.stop(t, id)
+	s.gone(t, id)
+}
+
+func badID(t *testing.T, s *suite) {
+	ctx := t.Context()
+	for _, id := range []string{"", "b", "../../etc", "b0000000000000000000/", "i" + sandbox.NewBootID()[1:], sandbox.NewBootID() + "\x00"} {
+		want(t, fmt.Sprintf("Start(%q)", id), s.engine.Start(ctx, id, s.spec()), sandbox.Invalid)
+		want(t, fmt.Sprintf("Stop(%q)", id), s.engine.Stop(ctx, id, 0), sandbox.Invalid)
+		_, err := s.engine.Dial(ctx, id, sandbox.GuestPort)
+		want(t, fmt.Sprintf("Dial(%q)", id), err, sandbox.Invalid)
+		_, err = s.engine.Usage(ctx, id)
+		want(t, fmt.Sprintf("Usage(%q)", id), err, sandbox.Invalid)
+		want(t, fmt.Sprintf("SetNetwork(%q)", id), s.engine.SetNetwork(ctx, id, sandbox.NetworkNone), sandbox.Invalid)
+	}
+}
+
+func unknownBoot(t *testing.T, s *suite) { s.unknown(t, sandbox.NewBootID()) }
+
+func missingImage(t *testing.T, s *suite) {
+	for _, image := range []string{"", "sha256:0000", "../../../etc/passwd"} {
+		id := sandbox.NewBootID()
+		want(t, fmt.Sprintf("Start of image %q", image),
+			s.engine.Start(t.Context(), id, sandbox.BootSpec{Image: image, Shape: s.Shape}), sandbox.NotFound)
+		s.gone(t, id)
+	}
+}
+
+func badShape(t *testing.T, s *suite) {
+	id := sandbox.NewBootID()
+	want(t, "Start without a shape", s.engine.Start(t.Context(), id, sandbox.BootSpec{Image: s.Image}), sandbox.Invalid)
+	s.gone(t, id)
+}
+
+func startCanceled(t *testing.T, s *suite) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	id := sandbox.NewBootID()
+	if err := s.engine.Start(ctx, id, s.spec()); err == nil {
+		t.Error("Start with a context that has ended succeeded")
+	}
+	s.gone(t, id)
+
+	// Given up at any moment of it: either it runs whole, or nothing is left.
+	began := time.Now()
+	s.stop(t, s.start(t))
+	took := time.Since(began)
+	for i := range 4 {
+		ctx, cancel := context.WithTimeout(t.Context(), took*time.Duration(i+1)/8)
+		id := sandbox.NewBootID()
+		err := s.engine.Start(ctx, id, s.spec())
+		cancel()
+		if err == nil {
+			s.answers(t, id)
+			s.stop(t, id)
+		}
+		s.gone(t, id)
+	}
+}
+
+func startMany(t *testing.T, s *suite) {
+	ids := make([]string, s.Parallel)
+	var wg sync.WaitGroup
+	for i := range ids {
+		ids[i] = sandbox.NewBootID()
+		wg.Go(func() {
+			if err := s.engine.Start(t.Context(), ids[i], s.spec()); err != nil {
+				t.Errorf("Start: %v", err)
+				return
+			}
+			s.answers(t, ids[i])
+		})
+	}
+	wg.Wait()
+	slices.Sort(ids)
+	if got := s.ids(t); !slices.Equal(got, ids) {
+		t.Errorf("List = %v, want %v", got, ids)
+	}
+	for _, id := range ids {
+		wg.Go(func() {
+			if err := s.engine.Stop(t.Context(), id, 0); err != nil {
+				t.Errorf("Stop: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	if got := s.ids(t); len(got) != 0 {
+		t.Errorf("after all were stopped: %v", got)
+	}
+}
+
+func listAfterRestart(t *testing.T, s *suite) {
+	first, second := s.start(t), s.start(t)
+	if err := s.engine.SetNetwork(t.Context(), second, sandbox.NetworkPublic); err != nil {
+		t.Fatal(err)
+	}
+	s.engine = s.Reopen(t, s.engine)
+	all := s.list(t)
+	slices.SortFunc(all, func(a, b sandbox.BootStatus) int {
+		if a.ID == first {
+			return -1
+		}
+		return 1
+	})
+	want := []sandbox.BootStatus{
+		{ID: first, Image: s.Image, Shape: s.Shape, Network: sandbox.NetworkNone},
+		{ID: second, Image: s.Image, Shape: s.Shape, Network: sandbox.NetworkPublic},
+	}
+	if !slices.Equal(all, want) {
+		t.Errorf("List = %+v, want %+v", all, want)
+	}
+	for _, id := range []string{first, second} {
+		s.answers(t, id)
+		if err := s.engine.Start(t.Context(), id, s.spec()); !errors.Is(err, sandbox.Conflict) {
+			t.Errorf("Start of what an earlier process started = %v, want conflict", err)
+		}
+		s.stop(t, id)
+		s.gone(t, id)
+	}
+}
+
+func dialNothing(t *testing.T, s *suite) {
+	id := s.start(t)
+	conn, err := s.engine.Dial(t.Context(), id, 1)
+	if err == nil { // an Engine whose Boots listen everywhere
+		_ = conn.Close()
+		return
+	}
+	want(t, "Dial of a closed port", err, sandbox.Unavailable)
+}
+
+func setNetwork(t *testing.T, s *suite) {
+	id := s.start(t)
+	for _, policy := range []sandbox.NetworkPolicy{sandbox.NetworkPublic, sandbox.NetworkPublic, sandbox.NetworkNone} {
+		if err := s.engine.SetNetwork(t.Context(), id, policy); err != nil {
+			t.Fatalf("SetNetwork(%s): %v", policy, err)
+		}
+		if all := s.list(t); len(all) != 1 || all[0].Network != policy {
+			t.Errorf("after SetNetwork(%s): %+v", policy, all)
+		}
+	}
+	want(t, "SetNetwork to nonsense", s.engine.SetNetwork(t.Context(), id, "open"), sandbox.Invalid)
+	s.answers(t, id)
+}
+
+// watch collects what the Engine tells until the test ends.
+func (s *suite) watch(t *testing.T) <-chan sandbox.BootEvent {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	events := make(chan sandbox.BootEvent, 100)
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = s.engine.Watch(ctx, func(e sandbox.BootEvent) { events <- e }) })
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	return events
+}
+
+func watchKilled(t *testing.T, s *suite) {
+	events := s.watch(t)
+	killed, other := s.start(t), s.start(t)
+	s.Kill(t, s.engine, killed)
+	select {
+	case e := <-events:
+		if e.ID != killed || e.Kind != sandbox.BootEnded {
+			t.Errorf("told %+v, want the end of %s", e, killed)
+		}
+		switch e.Cause {
+		case sandbox.CauseOOM, sandbox.CauseGuestExit, sandbox.CauseEngineLost:
+		default:
+			t.Errorf("cause = %q", e.Cause)
+		}
+	case <-time.After(s.Wait):
+		t.Fatal("the end of a killed boot was not told")
+	}
+	s.gone(t, killed)
+	s.answers(t, other)
+	if err := s.engine.Start(t.Context(), killed, s.spec()); err != nil {
+		t.Fatalf("what a killed boot held is not free: %v", err)
+	}
+	s.stop(t, killed)
+}
+
+// The kill of a second Boot is the sign that an event of the first would have
+// been told by now.
+func watchStopped(t *testing.T, s *suite) {
+	events := s.watch(t)
+	stopped, killed := s.start(t), s.start(t)
+	s.stop(t, stopped)
+	s.Kill(t, s.engine, killed)
+	select {
+	case e := <-events:
+		if e.ID != killed {
+			t.Errorf("told %+v, want only the end of %s", e, killed)
+		}
+	case <-time.After(s.Wait):
+		t.Fatal("the end of a killed boot was not told")
+	}
+}
+
+func watchEnds(t *testing.T, s *suite) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.engine.Watch(ctx, func(sandbox.BootEvent) {}) }()
+	cancel()
+	select {
+	case err := <-done:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("Watch = %v, want context.Canceled", err)
+		}
+	case <-time.After(s.Wait):
+		t.Fatal("Watch goes on after its context ended")
+	}
+}
+
+func stopTwice(t *testing.T, s *suite) {
+	id := s.start(t)
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			if err := s.engine.Stop(t.Context(), id, 0); err != nil {
+				t.Errorf("Stop: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	s.gone(t, id)
+}

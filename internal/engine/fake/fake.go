@@ -1,0 +1,387 @@
+// Package fake is an Engine in memory, for tests of what stands on Engines. Its
+// Boots are goroutines: they serve a small HTTP control service on
+// sandbox.GuestPort (see Guest) and echo on every other port.
+package fake
+
+import (
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// Image is the one that an Engine has when New is given none.
+const Image = "sha256:fake"
+
+// Hooks let a test make an Engine slow or have it fail. Fields may be nil; they
+// are set before the Engine is used.
+type Hooks struct {
+	// Start runs before a Boot starts; its error fails the start.
+	Start func(ctx context.Context, id string) error
+	// Stop runs before a Boot stops; its error fails the stop.
+	Stop func(ctx context.Context, id string) error
+	// SetNetwork runs before a policy changes; its error fails the change.
+	SetNetwork func(ctx context.Context, id string, policy sandbox.NetworkPolicy) error
+}
+
+// Engine is a sandbox.Engine in memory. Use New. Its methods are safe for
+// concurrent use.
+type Engine struct {
+	Hooks  Hooks
+	images []string
+	host   *host
+	events chan sandbox.BootEvent
+}
+
+var _ sandbox.Engine = (*Engine)(nil)
+
+// host is what lives on when an Engine value is replaced by another.
+type host struct {
+	mu       sync.Mutex
+	boots    map[string]*boot
+	starting map[string]bool
+	watcher  *Engine // who is told of events
+}
+
+// New returns an Engine on a host of its own that can start from images, or
+// from Image when none is named.
+func New(images ...string) *Engine {
+	return open(&host{boots: map[string]*boot{}, starting: map[string]bool{}}, images)
+}
+
+func open(h *host, images []string) *Engine {
+	if len(images) == 0 {
+		images = []string{Image}
+	}
+	e := &Engine{images: images, host: h, events: make(chan sandbox.BootEvent, 4096)}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.watcher = e
+	return e
+}
+
+// Reopen returns a new Engine over the Boots that e runs, as a restarted
+// process would; e is not used again.
+func (e *Engine) Reopen() *Engine {
+	again := open(e.host, e.images)
+	again.Hooks = e.Hooks
+	return again
+}
+
+// Probe implements sandbox.Engine.
+func (e *Engine) Probe(ctx context.Context) (sandbox.Features, error) {
+	return sandbox.Features{Name: "fake", Version: "1", Build: "1"}, ctx.Err()
+}
+
+// Start implements sandbox.Engine.
+func (e *Engine) Start(ctx context.Context, id string, spec sandbox.BootSpec) (err error) {
+	if !sandbox.ValidBootID(id) {
+		return badID()
+	}
+	if err := spec.Shape.Check(); err != nil {
+		return err
+	}
+	if !slices.Contains(e.images, spec.Image) {
+		return sandbox.Errorf(sandbox.NotFound, "there is no such image")
+	}
+	if err := e.host.reserve(id); err != nil {
+		return err
+	}
+	defer func() { e.host.release(id) }()
+	if e.Hooks.Start != nil {
+		if err := e.Hooks.Start(ctx, id); err != nil {
+			return err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	e.host.add(newBoot(id, spec))
+	return nil
+}
+
+func badID() error { return sandbox.Errorf(sandbox.Invalid, "that is not a boot ID") }
+
+func noBoot() error { return sandbox.Errorf(sandbox.NotFound, "there is no such boot") }
+
+func (h *host) reserve(id string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.boots[id] != nil || h.starting[id] {
+		return sandbox.Errorf(sandbox.Conflict, "the boot runs already")
+	}
+	h.starting[id] = true
+	return nil
+}
+
+func (h *host) release(id string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.starting, id)
+}
+
+func (h *host) add(b *boot) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.boots[b.id] = b
+}
+
+// take removes a Boot and returns it, or nil.
+func (h *host) take(id string) *boot {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	b := h.boots[id]
+	delete(h.boots, id)
+	return b
+}
+
+func (h *host) find(id string) (*boot, error) {
+	if !sandbox.ValidBootID(id) {
+		return nil, badID()
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if b := h.boots[id]; b != nil {
+		return b, nil
+	}
+	return nil, noBoot()
+}
+
+// Stop implements sandbox.Engine.
+func (e *Engine) Stop(ctx context.Context, id string, _ time.Duration) error {
+	if !sandbox.ValidBootID(id) {
+		return badID()
+	}
+	if e.Hooks.Stop != nil {
+		if err := e.Hooks.Stop(ctx, id); err != nil {
+			return err
+		}
+	}
+	if b := e.host.take(id); b != nil {
+		b.close()
+	}
+	return nil
+}
+
+// List implements sandbox.Engine.
+func (e *Engine) List(ctx context.Context) ([]sandbox.BootStatus, error) {
+	e.host.mu.Lock()
+	defer e.host.mu.Unlock()
+	var all []sandbox.BootStatus
+	for _, id := range slices.Sorted(maps.Keys(e.host.boots)) {
+		all = append(all, e.host.boots[id].status())
+	}
+	return all, ctx.Err()
+}
+
+// Dial implements sandbox.Engine.
+func (e *Engine) Dial(ctx context.Context, id string, port uint16) (net.Conn, error) {
+	b, err := e.host.find(id)
+	if err != nil {
+		return nil, err
+	}
+	return b.dial(ctx, port)
+}
+
+// SetNetwork implements sandbox.Engine.
+func (e *Engine) SetNetwork(ctx context.Context, id string, policy sandbox.NetworkPolicy) error {
+	b, err := e.host.find(id)
+	if err != nil {
+		return err
+	}
+	if !policy.Valid() {
+		return sandbox.Errorf(sandbox.Invalid, "there is no such network policy")
+	}
+	if e.Hooks.SetNetwork != nil {
+		if err := e.Hooks.SetNetwork(ctx, id, policy); err != nil {
+			return err
+		}
+	}
+	b.setNetwork(policy)
+	return ctx.Err()
+}
+
+// Usage implements sandbox.Engine.
+func (e *Engine) Usage(_ context.Context, id string) (sandbox.Usage, error) {
+	_, err := e.host.find(id)
+	return sandbox.Usage{}, err
+}
+
+// Watch implements sandbox.Engine.
+func (e *Engine) Watch(ctx context.Context, handle func(sandbox.BootEvent)) error {
+	for {
+		select {
+		case event := <-e.events:
+			handle(event)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Kill ends a Boot from outside, as a crash of it would. A process that watches
+// is told cause; an unknown id does nothing.
+func (e *Engine) Kill(id string, cause sandbox.Cause) {
+	b := e.host.take(id)
+	if b == nil {
+		return
+	}
+	b.close()
+	e.tell(sandbox.BootEvent{ID: id, Kind: sandbox.BootEnded, Cause: cause})
+}
+
+// FillMemory has the Engine tell that a Boot's memory ran out.
+func (e *Engine) FillMemory(id string) {
+	e.tell(sandbox.BootEvent{ID: id, Kind: sandbox.BootMemoryFull})
+}
+
+func (e *Engine) tell(event sandbox.BootEvent) {
+	e.host.mu.Lock()
+	watcher := e.host.watcher
+	e.host.mu.Unlock()
+	select {
+	case watcher.events <- event:
+	default: // nobody watches, as when the process is away
+	}
+}
+
+// Guest returns the state of a Boot's Guest, to look at or to break; nil for an
+// unknown id.
+func (e *Engine) Guest(id string) *Guest {
+	b, err := e.host.find(id)
+	if err != nil {
+		return nil
+	}
+	return b.guest
+}
+
+// Close ends every Boot.
+func (e *Engine) Close() {
+	e.host.mu.Lock()
+	boots := e.host.boots
+	e.host.boots = map[string]*boot{}
+	e.host.mu.Unlock()
+	for _, b := range boots {
+		b.close()
+	}
+}
+
+// A boot is one running Boot.
+type boot struct {
+	id    string
+	spec  sandbox.BootSpec
+	guest *Guest
+	ports *listener // of the Guest's control service
+	done  chan struct{}
+	wg    sync.WaitGroup
+
+	mu      sync.Mutex
+	network sandbox.NetworkPolicy
+	conns   []net.Conn // of echoes, closed with the Boot
+}
+
+func newBoot(id string, spec sandbox.BootSpec) *boot {
+	b := &boot{id: id, spec: spec, ports: newListener(), done: make(chan struct{}), network: sandbox.NetworkNone}
+	b.guest = &Guest{}
+	b.wg.Go(func() { b.guest.serve(b.ports) })
+	return b
+}
+
+func (b *boot) status() sandbox.BootStatus {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return sandbox.BootStatus{ID: b.id, Image: b.spec.Image, Shape: b.spec.Shape, Network: b.network}
+}
+
+func (b *boot) setNetwork(policy sandbox.NetworkPolicy) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.network = policy
+}
+
+func (b *boot) dial(ctx context.Context, port uint16) (net.Conn, error) {
+	near, far := net.Pipe()
+	if port == sandbox.GuestPort {
+		select {
+		case b.ports.conns <- far:
+			return near, nil
+		case <-b.done:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		return nil, noBoot()
+	}
+	if !b.echo(far) {
+		return nil, noBoot()
+	}
+	return near, nil
+}
+
+// echo answers on conn until it or the Boot ends; false when that has ended.
+func (b *boot) echo(conn net.Conn) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	select {
+	case <-b.done:
+		return false
+	default:
+	}
+	b.conns = append(b.conns, conn)
+	b.wg.Go(func() {
+		_, _ = io.Copy(conn, conn)
+		_ = conn.Close()
+	})
+	return true
+}
+
+// close ends the Boot and waits until nothing of it runs.
+func (b *boot) close() {
+	b.mu.Lock()
+	close(b.done)
+	for _, c := range b.conns {
+		_ = c.Close()
+	}
+	b.mu.Unlock()
+	_ = b.ports.Close()
+	b.wg.Wait()
+}
+
+// A listener hands out connections that dial made.
+type listener struct {
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+func newListener() *listener {
+	return &listener{conns: make(chan net.Conn), done: make(chan struct{})}
+}
+
+var errListenerClosed = errors.New("the boot has ended")
+
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.done:
+		return nil, errListenerClosed
+	}
+}
+
+func (l *listener) Close() error {
+	l.once.Do(func() { close(l.done) })
+	return nil
+}
+
+func (l *listener) Addr() net.Addr { return addr{} }
+
+type addr struct{}
+
+func (addr) Network() string { return "fake" }
+func (addr) String() string  { return "fake" }

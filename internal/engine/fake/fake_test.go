@@ -1,0 +1,48 @@
+package fake_test
+
+import (
+	"testing"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/enginetest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/fake"
+)
+
+func TestEngine(t *testing.T) {
+	enginetest.Run(t, enginetest.Options{
+		Open: func(t *testing.T) sandbox.Engine {
+			e := fake.New()
+			t.Cleanup(e.Close)
+			return e
+		},
+		Reopen: func(_ *testing.T, e sandbox.Engine) sandbox.Engine { return e.(*fake.Engine).Reopen() },
+		Kill: func(_ *testing.T, e sandbox.Engine, id string) {
+			e.(*fake.Engine).Kill(id, sandbox.CauseEngineLost)
+		},
+		Image: fake.Image,
+	})
+}
+
+func TestControl(t *testing.T) {
+	e := fake.New()
+	defer e.Close()
+	id := sandbox.NewBootID()
+	if err := e.Start(t.Context(), id, sandbox.BootSpec{Image: fake.Image, Shape: sandbox.DefaultShape()}); err != nil {
+		t.Fatal(err)
+	}
+	c := e.Control(id)
+	defer c.Close()
+	if owner, n, err := c.Health(t.Context()); err != nil || owner != "" || n != 0 {
+		t.Errorf("a blank guest says %q, %d, %v", owner, n, err)
+	}
+	b := sandbox.Binding{SandboxID: sandbox.NewSandboxID(), BootNumber: 3}
+	if err := c.Bind(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	if owner, n, err := c.Health(t.Context()); err != nil || owner != b.SandboxID || n != 3 {
+		t.Errorf("a bound guest says %q, %d, %v", owner, n, err)
+	}
+	if err := c.Bind(t.Context(), sandbox.Binding{SandboxID: sandbox.NewSandboxID(), BootNumber: 1}); sandbox.CodeOf(err) != sandbox.Conflict {
+		t.Errorf("a second owner = %v, want conflict", err)
+	}
+}

@@ -1,0 +1,197 @@
+package fake
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// Guest is the agent of a fake Boot. Its control service, on
+// sandbox.GuestPort, is plain HTTP: GET /health, POST /bind, POST
+// /kill-biggest. Its methods are safe for concurrent use.
+type Guest struct {
+	mu      sync.Mutex
+	binding sandbox.Binding
+	kills   int
+	failing sandbox.Code
+	hang    chan struct{} // requests wait until it is closed; nil: they do not
+}
+
+// Bound returns what the Guest is bound to; a zero Binding when it is blank.
+func (g *Guest) Bound() sandbox.Binding {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.binding
+}
+
+// Kills returns how often the Guest was asked to kill its biggest Process.
+func (g *Guest) Kills() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.kills
+}
+
+// Fail has every call answer with code; empty: work again.
+func (g *Guest) Fail(code sandbox.Code) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.failing = code
+}
+
+// Hang has calls wait until release is called.
+func (g *Guest) Hang() (release func()) {
+	hang := make(chan struct{})
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.hang = hang
+	return sync.OnceFunc(func() { close(hang) })
+}
+
+// Pretend has the Guest claim another owner than it has.
+func (g *Guest) Pretend(b sandbox.Binding) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.binding = b
+}
+
+func (g *Guest) serve(l net.Listener) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
+		b := g.Bound()
+		_ = json.NewEncoder(w).Encode(health{SandboxID: b.SandboxID, Number: b.BootNumber})
+	})
+	mux.HandleFunc("POST /bind", func(w http.ResponseWriter, r *http.Request) {
+		var b sandbox.Binding
+		if err := json.NewDecoder(r.Body).Decode(&b); err != nil {
+			http.Error(w, string(sandbox.Invalid), http.StatusBadRequest)
+			return
+		}
+		if !g.bind(b) {
+			http.Error(w, string(sandbox.Conflict), http.StatusConflict)
+		}
+	})
+	mux.HandleFunc("POST /kill-biggest", func(http.ResponseWriter, *http.Request) {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.kills++
+	})
+	server := &http.Server{Handler: g.mayFail(mux)} //nolint:gosec // in memory
+	_ = server.Serve(l)
+	_ = server.Close()
+}
+
+// bind reports false when the Guest belongs to another already.
+func (g *Guest) bind(b sandbox.Binding) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.binding.SandboxID != "" && (g.binding.SandboxID != b.SandboxID || g.binding.BootNumber != b.BootNumber) {
+		return false
+	}
+	g.binding = b
+	return true
+}
+
+func (g *Guest) mayFail(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		g.mu.Lock()
+		hang, failing := g.hang, g.failing
+		g.mu.Unlock()
+		if hang != nil {
+			select {
+			case <-hang:
+			case <-r.Context().Done():
+				return
+			}
+		}
+		if failing != "" {
+			http.Error(w, string(failing), http.StatusInternalServerError)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+type health struct {
+	SandboxID string
+	Number    int64
+}
+
+// Control is a client of the control service of a fake Boot. Its methods are
+// safe for concurrent use.
+type Control struct{ http *http.Client }
+
+// NewControl returns a Control that reaches its Boot through dial. It connects
+// when it is used.
+func NewControl(dial func(ctx context.Context, port uint16) (net.Conn, error)) *Control {
+	return &Control{http: &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, sandbox.GuestPort) },
+	}}}
+}
+
+// Health returns whom the Guest says it is bound to; empty and zero for a blank
+// one.
+func (c *Control) Health(ctx context.Context) (sandboxID string, number int64, err error) {
+	var h health
+	err = c.call(ctx, http.MethodGet, "/health", nil, &h)
+	return h.SandboxID, h.Number, err
+}
+
+// Bind gives the Boot to a Sandbox.
+func (c *Control) Bind(ctx context.Context, b sandbox.Binding) error {
+	return c.call(ctx, http.MethodPost, "/bind", b, nil)
+}
+
+// KillBiggest has the Guest kill the Process that uses most memory.
+func (c *Control) KillBiggest(ctx context.Context) error {
+	return c.call(ctx, http.MethodPost, "/kill-biggest", nil, nil)
+}
+
+// Close frees idle connections.
+func (c *Control) Close() { c.http.CloseIdleConnections() }
+
+func (c *Control) call(ctx context.Context, method, path string, in, out any) error {
+	var body strings.Builder
+	if err := json.NewEncoder(&body).Encode(in); err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://guest"+path, strings.NewReader(body.String()))
+	if err != nil {
+		return err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return sandbox.Errorf(sandbox.Unavailable, "the guest does not answer").WithCause(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return answer(resp)
+	}
+	if out == nil {
+		return nil
+	}
+	return json.NewDecoder(resp.Body).Decode(out)
+}
+
+// answer finds the Code that a failed call answered with.
+func answer(resp *http.Response) error {
+	buf := make([]byte, 64)
+	n, _ := resp.Body.Read(buf)
+	text := strings.TrimSpace(string(buf[:n]))
+	for _, code := range sandbox.Codes() {
+		if text == string(code) {
+			return sandbox.Errorf(code, "the guest says %s", code)
+		}
+	}
+	return fmt.Errorf("the guest says %s", resp.Status)
+}
+
+// Control returns a client of the Guest of a Boot.
+func (e *Engine) Control(id string) *Control {
+	return NewControl(func(ctx context.Context, port uint16) (net.Conn, error) { return e.Dial(ctx, id, port) })
+}

@@ -1,0 +1,138 @@
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// A journal holds one file for each Boot that has, or may have, an owner. It is
+// written before the Guest is bound and removed after the Boot is destroyed, so
+// a Boot without one has never run a user's code.
+//
+// Files are not synced: what would lose them ends the Boots too.
+type journal struct{ dir string }
+
+// entry is one file of the journal.
+type entry struct {
+	SandboxID string                `json:"sandbox_id"`
+	Number    int64                 `json:"number"`
+	Tenant    sandbox.TenantID      `json:"tenant"`
+	Network   sandbox.NetworkPolicy `json:"network"`
+	Image     string                `json:"image"`
+	Shape     sandbox.Shape         `json:"shape"`
+	Pooled    bool                  `json:"pooled,omitempty"`
+	Ended     *ending               `json:"ended,omitempty"` // it died; not yet accepted by the session manager
+}
+
+type ending struct {
+	Cause sandbox.Cause `json:"cause"`
+	At    time.Time     `json:"at"`
+}
+
+const (
+	entrySuffix = ".json"
+	asideSuffix = ".new"
+	maxEntry    = 64 << 10
+)
+
+func openJournal(dir string) (journal, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return journal{}, fmt.Errorf("make the folder of the journal: %w", err)
+	}
+	return journal{dir: dir}, nil
+}
+
+func (j journal) path(bootID string) string { return filepath.Join(j.dir, bootID+entrySuffix) }
+
+// write makes or replaces the entry of a Boot; a crash leaves the old or the
+// new one.
+func (j journal) write(bootID string, e entry) error {
+	b, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	aside := j.path(bootID) + asideSuffix
+	if err := os.WriteFile(aside, b, 0o600); err != nil {
+		_ = os.Remove(aside)
+		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+			return sandbox.Errorf(sandbox.Exhausted, "the host's disk is full").WithCause(err)
+		}
+		return fmt.Errorf("write journal: %w", err)
+	}
+	if err := os.Rename(aside, j.path(bootID)); err != nil {
+		return fmt.Errorf("write journal: %w", err)
+	}
+	return nil
+}
+
+// remove forgets a Boot; an unknown one is a success.
+func (j journal) remove(bootID string) error {
+	err := os.Remove(j.path(bootID))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// read returns every entry by Boot ID. A Boot whose entry cannot be understood
+// is there with a nil entry: whom it belongs to is lost.
+func (j journal) read() (map[string]*entry, error) {
+	files, err := os.ReadDir(j.dir)
+	if err != nil {
+		return nil, fmt.Errorf("read journal: %w", err)
+	}
+	all := map[string]*entry{}
+	for _, f := range files {
+		if strings.HasSuffix(f.Name(), asideSuffix) {
+			_ = os.Remove(filepath.Join(j.dir, f.Name())) // a write that a crash cut
+			continue
+		}
+		id, ok := strings.CutSuffix(f.Name(), entrySuffix)
+		if !ok || !sandbox.ValidBootID(id) {
+			continue
+		}
+		all[id] = j.readOne(id)
+	}
+	return all, nil
+}
+
+func (j journal) readOne(bootID string) *entry {
+	b, err := os.ReadFile(j.path(bootID))
+	var e entry
+	if err != nil || len(b) > maxEntry || json.Unmarshal(b, &e) != nil || !sandbox.ValidSandboxID(e.SandboxID) {
+		return nil
+	}
+	return &e
+}
+
+// entry is what the journal keeps of b, which has an owner.
+func (b *boot) entry() entry {
+	return entry{
+		SandboxID: b.owner.ref.SandboxID,
+		Number:    b.owner.ref.Number,
+		Tenant:    b.owner.tenant,
+		Network:   b.owner.network,
+		Image:     b.image,
+		Shape:     b.shape,
+		Pooled:    b.pooled,
+	}
+}
+
+// own makes b the Boot that e tells of.
+func (b *boot) own(e entry) {
+	b.state, b.pooled = bound, e.Pooled
+	b.owner = owner{
+		ref:     sandbox.BootRef{BootID: b.id, SandboxID: e.SandboxID, Number: e.Number},
+		tenant:  e.Tenant,
+		network: e.Network,
+	}
+}

@@ -1,0 +1,320 @@
+// Package node makes one host match what the session manager wants: it claims
+// Boots from Pools or starts them cold, binds them to Sandboxes, remembers whom
+// each belongs to, and tells when one dies.
+//
+// Boots live outside this process. A journal, one small file a bound Boot, and
+// the Engine's own list let a Node that was killed take up where it was.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+const (
+	// undoLimit bounds the removal of a Boot that is not wanted.
+	undoLimit = 30 * time.Second
+	// healthLimit bounds the question to a Guest whom it belongs to.
+	healthLimit = 3 * time.Second
+	// parallel bounds work that is done for many Boots at a time.
+	parallel = 8
+	// retryAfter is the advice with a refusal that may pass soon.
+	retryAfter = 2 * time.Second
+)
+
+// Names of log attributes.
+const (
+	keyBoot     = "boot_id"
+	keySandbox  = "sandbox_id"
+	keyTemplate = "template"
+	keyError    = "error"
+)
+
+// GuestControl is what a Node asks of the Guest inside one Boot. What it
+// answers is hostile input. Methods are safe for concurrent use and return soon
+// after ctx ends.
+type GuestControl interface {
+	// Health returns whom the Guest says it is bound to; an empty ID for a
+	// blank one.
+	Health(ctx context.Context) (sandboxID string, number int64, err error)
+	// Bind opens the Boot's life under an owner. Invalid means that the Binding
+	// is to blame and not the Boot.
+	Bind(ctx context.Context, b sandbox.Binding) error
+	// KillBiggest ends the Process that uses most memory.
+	KillBiggest(ctx context.Context) error
+	// Close frees idle connections.
+	Close()
+}
+
+// Dial connects to a TCP port of one Boot.
+type Dial func(ctx context.Context, port uint16) (net.Conn, error)
+
+// PoolConfig describes one Pool.
+type PoolConfig struct {
+	Template string
+	Shape    sandbox.Shape // zero: sandbox.DefaultShape
+	Min      int           // idle Boots that are always wanted
+	Max      int           // idle Boots at most; 0 parks nothing
+}
+
+// Config of a Node. Name, Dir, Engine, Store, Images and Guest are required.
+type Config struct {
+	Name   string // of the Node; Leases and records carry it
+	Dir    string // the Node's own folder; made when absent
+	Engine sandbox.Engine
+	Store  sandbox.NodeStore // for the Lease
+	Images sandbox.Images    // of the Pools' Templates
+	// Guest makes the client of one Boot's Guest. It must not connect yet.
+	Guest func(dial Dial) GuestControl
+	Pools []PoolConfig
+	// OnEnd is told of bound Boots that ended by themselves, again and again
+	// until it returns nil. It is called only while Run runs. Nil: nobody asks.
+	OnEnd func(ctx context.Context, e sandbox.BootEnd) error
+
+	// ColdStarts is how many Boots start at a time; zero: one a core.
+	ColdStarts int
+	// Waiting is how many requests may wait for a cold start; zero: 1024.
+	Waiting int
+	// Host tells what is left of disk and memory; nil: of Dir and this machine.
+	Host func() (HostState, error)
+	Log  *slog.Logger // may be nil
+}
+
+// Node is one host. It implements sandbox.Nodes for its own name. Use Open.
+type Node struct {
+	cfg      Config
+	engine   sandbox.Engine
+	features sandbox.Features
+	log      *slog.Logger
+	journal  journal
+	queue    *queue
+	host     *hostGauge
+	pools    []*pool
+	reports  reports
+
+	mu       sync.Mutex
+	boots    map[string]*boot    // every Boot this Node answers for, by ID
+	owners   map[string]*boot    // bound Boots by Sandbox ID
+	arriving map[string]*arrival // starts under way by Sandbox ID
+	fence    fence               // highest Boot number seen of each Sandbox
+
+	wg sync.WaitGroup // short work that events begin
+}
+
+var _ sandbox.Nodes = (*Node)(nil)
+
+// bootState is where a Boot is in its life on this Node.
+type bootState int
+
+const (
+	starting bootState = iota // the Engine starts it
+	parked                    // blank, in a Pool
+	giving                    // being given to a Sandbox
+	bound                     // a Sandbox's
+	stopping                  // being destroyed
+)
+
+// boot is one Boot. Fields after state are guarded by Node.mu.
+type boot struct {
+	id    string
+	image string
+	shape sandbox.Shape
+	guest GuestControl
+
+	state     bootState
+	owner     owner // while given, bound or stopping
+	pooled    bool  // it came from a Pool
+	dead      bool  // it ended while it was started or given
+	relieving bool  // its Guest is being asked to make room
+}
+
+// owner is whom a Boot belongs to.
+type owner struct {
+	ref     sandbox.BootRef
+	tenant  sandbox.TenantID
+	network sandbox.NetworkPolicy
+}
+
+// Open returns a Node that has taken up every Boot an earlier process left: the
+// bound ones stay their Sandboxes', blank ones return to their Pools, the rest
+// is destroyed. It takes the Node's Lease. Nothing runs in the background until
+// Run.
+func Open(ctx context.Context, cfg Config) (*Node, error) {
+	n, err := prepare(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if n.features, err = n.engine.Probe(ctx); err != nil {
+		return nil, fmt.Errorf("engine: %w", err)
+	}
+	if err := n.recover(ctx); err != nil {
+		return nil, fmt.Errorf("take up running boots: %w", err)
+	}
+	if err := n.renewLease(ctx); err != nil {
+		return nil, fmt.Errorf("take the lease: %w", err)
+	}
+	return n, nil
+}
+
+// prepare makes a Node that knows nothing yet.
+func prepare(cfg Config) (*Node, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.ColdStarts <= 0 {
+		cfg.ColdStarts = runtime.GOMAXPROCS(0)
+	}
+	if cfg.Waiting <= 0 {
+		cfg.Waiting = 1024
+	}
+	if cfg.Host == nil {
+		cfg.Host = hostStateOf(cfg.Dir)
+	}
+	if cfg.OnEnd == nil {
+		cfg.OnEnd = func(context.Context, sandbox.BootEnd) error { return nil }
+	}
+	j, err := openJournal(filepath.Join(cfg.Dir, "boots"))
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{
+		cfg: cfg, engine: cfg.Engine, log: cfg.Log, journal: j,
+		queue:    newQueue(cfg.ColdStarts, cfg.Waiting),
+		host:     &hostGauge{read: cfg.Host},
+		reports:  newReports(),
+		boots:    map[string]*boot{},
+		owners:   map[string]*boot{},
+		arriving: map[string]*arrival{},
+	}
+	for _, c := range cfg.Pools {
+		n.pools = append(n.pools, newPool(n, c))
+	}
+	return n, nil
+}
+
+// Run keeps Pools filled, renews the Lease and reports ends until ctx ends or
+// the Engine can no longer be watched. Boots outlive it.
+func (n *Node) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return n.watch(ctx) })
+	g.Go(func() error { return n.keepLease(ctx) })
+	g.Go(func() error { return n.report(ctx) })
+	g.Go(func() error { return n.keepCompared(ctx) })
+	for _, p := range n.pools {
+		g.Go(func() error { return p.keep(ctx) })
+	}
+	err := g.Wait()
+	n.wg.Wait()
+	return err
+}
+
+// newBoot makes the Node's knowledge of a Boot, not the Boot.
+func (n *Node) newBoot(id, image string, shape sandbox.Shape) *boot {
+	dial := func(ctx context.Context, port uint16) (net.Conn, error) { return n.engine.Dial(ctx, id, port) }
+	return &boot{id: id, image: image, shape: shape, guest: n.cfg.Guest(dial)}
+}
+
+// check returns Unavailable for a Node that is not this one.
+func (n *Node) check(node string) error {
+	if node != n.cfg.Name {
+		return sandbox.Errorf(sandbox.Unavailable, "there is no node %q here", node)
+	}
+	return nil
+}
+
+// Dial implements sandbox.Nodes.
+func (n *Node) Dial(ctx context.Context, node string, to sandbox.BootRef, port uint16) (net.Conn, error) {
+	if err := n.check(node); err != nil {
+		return nil, err
+	}
+	if err := n.checkRef(to); err != nil {
+		return nil, err
+	}
+	return n.engine.Dial(ctx, to.BootID, port)
+}
+
+func (n *Node) checkRef(to sandbox.BootRef) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	b := n.owners[to.SandboxID]
+	switch {
+	case b == nil || b.state != bound:
+		return sandbox.Errorf(sandbox.NotFound, "the sandbox does not run here")
+	case b.owner.ref != to:
+		return sandbox.Errorf(sandbox.Conflict, "the sandbox runs as another boot")
+	}
+	return nil
+}
+
+// Boots implements sandbox.Nodes. One that is being stopped is still in the
+// list, and so is one that died as long as the report of it is not accepted.
+func (n *Node) Boots(_ context.Context, node string) ([]sandbox.BoundBoot, error) {
+	if err := n.check(node); err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var all []sandbox.BoundBoot
+	for _, b := range n.owners {
+		all = append(all, sandbox.BoundBoot{BootRef: b.owner.ref, Tenant: b.owner.tenant})
+	}
+	return append(all, n.reports.boots()...), nil
+}
+
+// Stats implements sandbox.Nodes. A Node is ready once every Pool has been
+// filled to its minimum, and stays so while they can be refilled: a burst that
+// drains them makes it slower, not unready.
+func (n *Node) Stats(_ context.Context, node string) (sandbox.NodeStats, error) {
+	if err := n.check(node); err != nil {
+		return sandbox.NodeStats{}, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	stats := sandbox.NodeStats{Node: n.cfg.Name, Engine: n.features, Bound: len(n.owners)}
+	for _, p := range n.pools {
+		stats.Pools = append(stats.Pools, p.stats())
+		if why := p.notReady(); why != "" {
+			stats.NotReady = append(stats.NotReady, why)
+		}
+	}
+	stats.Ready = len(stats.NotReady) == 0
+	return stats, nil
+}
+
+// sleep waits for d or until ctx ends, and then returns ctx's error.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// uncancelled is a context for undoing, which goes on when the request has
+// ended.
+func uncancelled(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+}
+
+// detailOf is the public part of err.
+func detailOf(err error) string {
+	var e *sandbox.Error
+	if errors.As(err, &e) {
+		return e.Detail
+	}
+	return "an internal error"
+}
