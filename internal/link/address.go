@@ -1,6 +1,16 @@
+// Package link is the network of every Boot as the rest of the node sees it:
+// one Ethernet link, whose host end a link shard holds. It has the addresses,
+// the protocol of the shards and its client; the shard itself, which links
+// gVisor's network stack, is in link/shard.
 package link
 
-import "net/netip"
+import (
+	"fmt"
+	"net/netip"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
 
 // Every link looks the same: the guest at GuestAddress, the host's end at
 // GatewayAddress, which is also the guest's resolver.
@@ -16,4 +26,40 @@ const (
 	PrefixBits = 24
 	// MTU of the link, in bytes, the same at both ends.
 	MTU = 65535
+	// socketBuffer holds some tens of the longest frames each way, so that a
+	// sender rarely finds it full and drops one.
+	socketBuffer = 4 << 20
 )
+
+// Pair makes a link: two ends of a sequenced-packet socketpair, one frame a
+// packet, that do not block. Both are the caller's to close.
+func Pair() (host, guest *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a socketpair: %w", err)
+	}
+	for _, fd := range fds {
+		widen(fd)
+	}
+	return os.NewFile(uintptr(fds[0]), "link"), os.NewFile(uintptr(fds[1]), "link"), nil
+}
+
+// widen enlarges a socket's buffers: past the system's bound with
+// CAP_NET_ADMIN, up to it without.
+func widen(fd int) {
+	for _, o := range [][2]int{{unix.SO_SNDBUFFORCE, unix.SO_SNDBUF}, {unix.SO_RCVBUFFORCE, unix.SO_RCVBUF}} {
+		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, o[0], socketBuffer) != nil {
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, o[1], socketBuffer)
+		}
+	}
+}
+
+// Widen enlarges the buffers of a link's end that was made by another process.
+// With CAP_NET_ADMIN it goes past the system's bound.
+func Widen(f *os.File) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Control(func(fd uintptr) { widen(int(fd)) })
+}

@@ -1,0 +1,84 @@
+// Command link is a link shard: it holds the host's end of up to 256 links and
+// speaks for their guests. The sentry host starts it as a user without rights,
+// with its listening socket as an open descriptor.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/link/shard"
+)
+
+func main() {
+	log := slog.New(slog.NewJSONHandler(os.Stderr, nil)).With("service", "link")
+	if err := run(os.Args[1:], log); err != nil {
+		log.Error("the link shard ends", "error", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string, log *slog.Logger) error {
+	fs := flag.NewFlagSet("link", flag.ContinueOnError)
+	fd := fs.Int("listen-fd", 3, "descriptor of the listening Unix socket")
+	uid := fs.Uint("allow-uid", 0, "user that may connect beside root")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	if err := giveUpRights(); err != nil {
+		return err
+	}
+	tune()
+	f := os.NewFile(uintptr(*fd), "listener")
+	l, err := net.FileListener(f)
+	f.Close()
+	if err != nil {
+		return fmt.Errorf("take over the listener: %w", err)
+	}
+	unixListener, ok := l.(*net.UnixListener)
+	if !ok {
+		return errors.New("the listener is not a Unix socket")
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	s := shard.New(shard.Config{Log: log, Allow: func(u uint32) bool { return uint(u) == *uid }})
+	if err := s.Serve(ctx, unixListener); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// giveUpRights makes sure that nothing this process runs can gain any.
+func giveUpRights() error {
+	// The attribute belongs to a thread, and the runtime has begun several.
+	if _, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); errno != 0 {
+		return fmt.Errorf("give up rights: %w", errno)
+	}
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fmt.Errorf("give up rights: %w", err)
+	}
+	return nil
+}
+
+// tune keeps the heap close to what is in use, and lets every link have its
+// descriptors.
+func tune() {
+	const softLimit = 1 << 30
+	debug.SetGCPercent(50)
+	debug.SetMemoryLimit(softLimit)
+	var l unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &l) == nil {
+		l.Cur = l.Max
+		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &l)
+	}
+}

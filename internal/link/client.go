@@ -1,0 +1,121 @@
+package link
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
+)
+
+// Client calls a link shard. Methods are safe for concurrent use and do not
+// wait for each other. When the connection breaks, Done is closed and every
+// call is Unavailable: dial anew then. Streams from DialGuest live on.
+type Client struct {
+	rpc *fdrpc.Client
+}
+
+// Dial connects to the shard at a socket and agrees on the version.
+func Dial(ctx context.Context, socket string) (*Client, error) {
+	rpc, err := fdrpc.Dial(ctx, socket, nil)
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{rpc: rpc}
+	if err := c.call(ctx, MethodHello, Hello{Version: Version}, nil); err != nil {
+		rpc.Close()
+		return nil, fmt.Errorf("greet the link shard: %w", err)
+	}
+	return c, nil
+}
+
+// Done is closed when the connection is gone.
+func (c *Client) Done() <-chan struct{} { return c.rpc.Done() }
+
+// Close ends the connection; links stay.
+func (c *Client) Close() error { return c.rpc.Close() }
+
+// Add plugs in the link of a Boot. host stays the caller's: keep it, to plug
+// the link into another shard when this one ends. A link that is there is a
+// Conflict; a full shard is Exhausted.
+func (c *Client) Add(ctx context.Context, bootID string, host *os.File, policy sandbox.NetworkPolicy) error {
+	return c.call(ctx, MethodAdd, AddRequest{BootID: bootID, Policy: policy}, nil, host)
+}
+
+// Remove unplugs a link and returns when nothing of it is left. One that is not
+// there is fine.
+func (c *Client) Remove(ctx context.Context, bootID string) error {
+	return c.call(ctx, MethodRemove, Ref{BootID: bootID}, nil)
+}
+
+// List returns the links of the shard, by Boot ID.
+func (c *Client) List(ctx context.Context) (links []Status, err error) {
+	err = c.call(ctx, MethodList, struct{}{}, &links)
+	return links, err
+}
+
+// Fetch returns a copy of the host's end of a link; the caller closes it.
+func (c *Client) Fetch(ctx context.Context, bootID string) (*os.File, error) {
+	return c.fetch(ctx, MethodFetch, Ref{BootID: bootID})
+}
+
+// SetPolicy changes where a link may connect to. When it returns, connections
+// that the new policy does not allow are cut.
+func (c *Client) SetPolicy(ctx context.Context, bootID string, policy sandbox.NetworkPolicy) error {
+	return c.call(ctx, MethodSetPolicy, PolicyRequest{BootID: bootID, Policy: policy}, nil)
+}
+
+// Stats reports on the shard as a whole.
+func (c *Client) Stats(ctx context.Context) (s Stats, err error) {
+	err = c.call(ctx, MethodStats, struct{}{}, &s)
+	return s, err
+}
+
+// DialGuest connects from the gateway's address to a TCP port of the guest.
+// Nothing listening is Unavailable, no answer in time is Timeout (after ctx's
+// deadline or DialTimeout). The connection is a *net.UnixConn, so it can be
+// half closed; the guest's reset is seen as its end.
+func (c *Client) DialGuest(ctx context.Context, bootID string, port uint16) (net.Conn, error) {
+	req := DialRequest{BootID: bootID, Port: port}
+	if deadline, ok := ctx.Deadline(); ok {
+		req.Timeout = max(time.Until(deadline), time.Millisecond)
+	}
+	f, err := c.fetch(ctx, MethodDial, req)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() // FileConn has a copy of its own
+	conn, err := net.FileConn(f)
+	if err != nil {
+		return nil, fmt.Errorf("use the stream to the guest: %w", err)
+	}
+	return conn, nil
+}
+
+// fetch calls a method that answers with one file.
+func (c *Client) fetch(ctx context.Context, method string, body any) (*os.File, error) {
+	files, err := c.rpc.Call(ctx, method, body, nil)
+	if err != nil {
+		return nil, err
+	}
+	if len(files) != 1 {
+		closeAll(files)
+		return nil, sandbox.Errorf(sandbox.Internal, "the link shard answered %s with %d files", method, len(files))
+	}
+	return files[0], nil
+}
+
+func (c *Client) call(ctx context.Context, method string, body, reply any, files ...*os.File) error {
+	got, err := c.rpc.Call(ctx, method, body, reply, files...)
+	closeAll(got)
+	return err
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}

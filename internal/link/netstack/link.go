@@ -1,0 +1,375 @@
+// Package netstack is the network of one Boot: a TCP/IP stack of our own at the
+// host's end of its link. What the guest dials is matched against the policy and
+// dialled on the host one by one; the host dials the guest through it; names are
+// answered by the host's resolver.
+//
+// The guest is hostile: it may send anything, read nothing, and keep as much
+// open as it can. What it can make a Link hold is bounded (see maxConnections
+// and bufferShare), and nothing of one Link waits for another.
+package netstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+	"gvisor.dev/gvisor/pkg/waiter"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/link"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/link/policy"
+)
+
+const (
+	nic = 1
+	// maxConnections of one link at a time, both ways, UDP flows included.
+	maxConnections = 1024
+	// maxHandshakes bounds what the guest has begun to dial and the host has
+	// not answered; a SYN beyond it is ignored, and comes again.
+	maxHandshakes = 256
+)
+
+var (
+	gatewayAddr = tcpip.AddrFrom4(link.GatewayAddress.As4())
+	guestAddr   = tcpip.AddrFrom4(link.GuestAddress.As4())
+)
+
+// Config is what Links have in common. The zero value works.
+type Config struct {
+	// Refuse reports addresses that no policy allows; nil: policy.HostAddresses.
+	Refuse func(netip.Addr) bool
+	// Resolver answers names; nil: the host's, of /etc/resolv.conf.
+	Resolver *Resolver
+}
+
+func (c Config) withDefaults() Config {
+	if c.Refuse == nil {
+		c.Refuse = new(policy.HostAddresses).Refuse
+	}
+	if c.Resolver == nil {
+		c.Resolver = NewResolver("/etc/resolv.conf")
+	}
+	return c
+}
+
+// Link is the host's end of one link. Methods are safe for concurrent use.
+type Link struct {
+	cfg   Config
+	ep    *Endpoint
+	stack *stack.Stack
+	names *nameServer
+	lost  chan struct{}
+
+	mu     sync.Mutex
+	policy sandbox.NetworkPolicy
+	flows  map[*flow]struct{}
+	level  int64 // the present bufferShare
+	closed bool
+	wg     sync.WaitGroup
+}
+
+// flow is one connection, from before it is dialled until nothing of it is
+// left. cancel cuts it at any time.
+type flow struct {
+	dst    netip.Addr // what the policy is about; zero for a dial from the host
+	cancel context.CancelFunc
+	guest  *guestConn // guarded by Link.mu: set once there is one with buffers
+}
+
+// Open plugs in the host's end of a link, which it takes over, also when it
+// fails.
+func Open(file *os.File, pol sandbox.NetworkPolicy, cfg Config) (*Link, error) {
+	ep, err := NewEndpoint(file, link.GatewayMAC, link.GuestMAC)
+	if err != nil {
+		file.Close()
+		return nil, fmt.Errorf("use the link's socket: %w", err)
+	}
+	l := &Link{cfg: cfg.withDefaults(), ep: ep, policy: pol, flows: map[*flow]struct{}{}, level: bufferShare(0), lost: make(chan struct{})}
+	ep.accept = acceptable
+	ep.lost = func() { close(l.lost) }
+	l.stack, err = newStack(ep, link.GatewayAddress, link.GuestAddress, link.GuestMAC)
+	if err != nil {
+		ep.Close()
+		return nil, err
+	}
+	if err := l.serve(); err != nil {
+		l.stack.Destroy()
+		return nil, err
+	}
+	ep.Start()
+	return l, nil
+}
+
+// serve takes what the guest sends to the world.
+func (l *Link) serve() error {
+	if err := l.stack.SetPromiscuousMode(nic, true); err != nil {
+		return errors.New(err.String())
+	}
+	if err := l.stack.SetSpoofing(nic, true); err != nil {
+		return errors.New(err.String())
+	}
+	l.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, tcp.NewForwarder(l.stack, maxBuffer, maxHandshakes, l.acceptTCP).HandlePacket)
+	l.stack.SetTransportProtocolHandler(udp.ProtocolNumber, udp.NewForwarder(l.stack, l.acceptUDP).HandlePacket)
+	var err error
+	l.names, err = newNameServer(l)
+	return err
+}
+
+// newStack makes a stack with one interface on ep, whose only neighbour is the
+// other end.
+func newStack(ep stack.LinkEndpoint, local, remote netip.Addr, remoteMAC [6]byte) (*stack.Stack, error) {
+	// A packet to 127.0.0.1 is judged, and so refused at once, as any other.
+	ip := ipv4.NewProtocolWithOptions(ipv4.Options{AllowExternalLoopbackTraffic: true})
+	s := stack.New(stack.Options{
+		NetworkProtocols:   []stack.NetworkProtocolFactory{ip, arp.NewProtocol},
+		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4},
+	})
+	sack := tcpip.TCPSACKEnabled(true)
+	moderate := tcpip.TCPModerateReceiveBufferOption(false) // Link sizes buffers itself
+	timeWait := tcpip.TCPTimeWaitTimeoutOption(timeWaitTimeout)
+	linger := tcpip.TCPLingerTimeoutOption(drainTimeout)
+	for _, o := range []tcpip.SettableTransportProtocolOption{
+		&sack, &moderate, &timeWait, &linger,
+		&tcpip.TCPReceiveBufferSizeRangeOption{Min: minBuffer, Default: maxBuffer, Max: maxBuffer},
+		&tcpip.TCPSendBufferSizeRangeOption{Min: minBuffer, Default: maxBuffer, Max: maxBuffer},
+	} {
+		if err := s.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
+			return nil, fmt.Errorf("set TCP options: %s", err)
+		}
+	}
+	if err := s.CreateNIC(nic, ep); err != nil {
+		return nil, fmt.Errorf("create the interface: %s", err)
+	}
+	addr := tcpip.ProtocolAddress{
+		Protocol:          ipv4.ProtocolNumber,
+		AddressWithPrefix: tcpip.AddressWithPrefix{Address: tcpip.AddrFrom4(local.As4()), PrefixLen: link.PrefixBits},
+	}
+	if err := s.AddProtocolAddress(nic, addr, stack.AddressProperties{}); err != nil {
+		return nil, fmt.Errorf("set the address: %s", err)
+	}
+	s.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: nic}})
+	if err := s.AddStaticNeighbor(nic, ipv4.ProtocolNumber, tcpip.AddrFrom4(remote.As4()), tcpip.LinkAddress(remoteMAC[:])); err != nil {
+		return nil, fmt.Errorf("set the neighbour: %s", err)
+	}
+	return s, nil
+}
+
+// acceptable says whether a guest may send a frame that begins so: ARP, and
+// IPv4 from its own address. ICMP is for the gateway alone: the stack would
+// answer a ping to any address, as if the whole world were near.
+func acceptable(frame []byte) bool {
+	packet := frame[header.EthernetMinimumSize:]
+	switch header.Ethernet(frame).Type() {
+	case header.ARPProtocolNumber:
+		return true
+	case header.IPv4ProtocolNumber:
+		ip := header.IPv4(packet)
+		if len(packet) < header.IPv4MinimumSize || ip.SourceAddress() != guestAddr {
+			return false
+		}
+		return ip.TransportProtocol() != header.ICMPv4ProtocolNumber || ip.DestinationAddress() == gatewayAddr
+	}
+	return false
+}
+
+// Close cuts every connection and returns when nothing of the link is left.
+func (l *Link) Close() {
+	l.mu.Lock()
+	first := !l.closed
+	l.closed = true
+	for f := range l.flows {
+		f.cancel()
+	}
+	l.mu.Unlock()
+	if first {
+		l.names.close()
+		l.stack.Close()
+		l.wg.Wait()
+		l.stack.Destroy()
+		l.ep.Close()
+	}
+}
+
+// Lost is closed when the other end of the link is gone.
+func (l *Link) Lost() <-chan struct{} { return l.lost }
+
+// Usage is what went through a Link.
+type Usage struct {
+	Connections       int
+	BytesIn, BytesOut int64 // to the guest, from the guest; whole frames
+}
+
+// Usage reports what goes and went through the link.
+func (l *Link) Usage() Usage {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return Usage{Connections: len(l.flows), BytesIn: l.ep.bytesIn.Load(), BytesOut: l.ep.bytesOut.Load()}
+}
+
+// Policy returns where the guest may connect to.
+func (l *Link) Policy() sandbox.NetworkPolicy {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.policy
+}
+
+// SetPolicy changes where the guest may connect to; connections that are no
+// longer allowed are cut.
+func (l *Link) SetPolicy(p sandbox.NetworkPolicy) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.policy = p
+	for f := range l.flows {
+		if f.dst.IsValid() && !policy.Allows(p, f.dst, l.cfg.Refuse) {
+			f.cancel()
+		}
+	}
+}
+
+// Dial connects to a TCP port of the guest and hands the connection to host,
+// which it closes in the end, also when it fails. It returns once the guest has
+// answered. Nothing listening is Unavailable, no answer until ctx ends Timeout,
+// too many connections Exhausted.
+func (l *Link) Dial(ctx context.Context, port uint16, host hostConn) error {
+	life, f, err := l.admitHost()
+	if err != nil {
+		host.Close()
+		return err
+	}
+	dialCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(life, cancel)()
+	g, err := l.dialGuest(dialCtx, port)
+	if err != nil {
+		host.Close()
+		l.release(f)
+		return err
+	}
+	l.establish(f, g)
+	go func() { // counted by admit; Close waits for it
+		defer l.release(f)
+		splice(life, g, host)
+	}()
+	return nil
+}
+
+func (l *Link) dialGuest(ctx context.Context, port uint16) (guestConn, error) {
+	g := guestConn{wq: new(waiter.Queue)}
+	var terr tcpip.Error
+	if g.ep, terr = l.stack.NewEndpoint(tcp.ProtocolNumber, ipv4.ProtocolNumber, g.wq); terr != nil {
+		return guestConn{}, errors.New(terr.String())
+	}
+	entry, changed := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventHUp | waiter.EventErr)
+	g.wq.EventRegister(&entry)
+	defer g.wq.EventUnregister(&entry)
+	terr = g.ep.Connect(tcpip.FullAddress{NIC: nic, Addr: guestAddr, Port: port})
+	if _, ok := terr.(*tcpip.ErrConnectStarted); ok {
+		select {
+		case <-changed:
+			terr = g.ep.LastError()
+		case <-ctx.Done():
+			g.close()
+			return guestConn{}, dialError(ctx)
+		}
+	}
+	if terr != nil {
+		g.close()
+		return guestConn{}, sandbox.Errorf(sandbox.Unavailable, "nothing answers on port %d of the sandbox", port).WithCause(errors.New(terr.String()))
+	}
+	return g, nil
+}
+
+func dialError(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return sandbox.Errorf(sandbox.Timeout, "the sandbox did not answer in time")
+	}
+	return sandbox.Errorf(sandbox.Unavailable, "the link was cut").WithCause(ctx.Err())
+}
+
+// errRefused is why the guest may not have a connection.
+var errRefused = errors.New("refused by the policy")
+
+// admit registers a connection and returns its life, which ends when it is cut.
+// dst is zero for one that the host dials. Whoever gets a flow calls release.
+func (l *Link) admit(dst netip.Addr) (context.Context, *flow, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.closed:
+		return nil, nil, sandbox.Errorf(sandbox.NotFound, "the link is gone")
+	case dst.IsValid() && !policy.Allows(l.policy, dst, l.cfg.Refuse):
+		return nil, nil, errRefused
+	case len(l.flows) >= maxConnections:
+		return nil, nil, sandbox.Errorf(sandbox.Exhausted, "the sandbox has %d connections", maxConnections)
+	}
+	life, f := l.register(dst)
+	return life, f, nil
+}
+
+// admitHost registers a connection that the policy is not about.
+func (l *Link) admitHost() (context.Context, *flow, error) { return l.admit(netip.Addr{}) }
+
+// register adds a flow. The caller holds l.mu.
+func (l *Link) register(dst netip.Addr) (context.Context, *flow) {
+	life, cancel := context.WithCancel(context.Background())
+	f := &flow{dst: dst, cancel: cancel}
+	l.flows[f] = struct{}{}
+	l.wg.Add(1)
+	l.share()
+	return life, f
+}
+
+// establish gives an admitted connection its buffers.
+func (l *Link) establish(f *flow, g guestConn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f.guest = &g
+	g.setBuffers(l.level)
+}
+
+// release forgets a connection of which nothing is left.
+func (l *Link) release(f *flow) {
+	l.mu.Lock()
+	f.cancel()
+	delete(l.flows, f)
+	l.share()
+	l.mu.Unlock()
+	l.wg.Done()
+}
+
+// share adapts the buffers of every connection to their number. The caller
+// holds l.mu.
+func (l *Link) share() {
+	level := bufferShare(len(l.flows))
+	if level == l.level || level > l.level && bufferShare(2*len(l.flows)) <= l.level {
+		return // growing waits for half as many connections, so that it is rare
+	}
+	l.level = level
+	for f := range l.flows {
+		if f.guest != nil {
+			f.guest.setBuffers(level)
+		}
+	}
+}
+
+// listenUDP binds a UDP port of the gateway.
+func (l *Link) listenUDP(port uint16) (*gonet.UDPConn, error) {
+	return gonet.DialUDP(l.stack, &tcpip.FullAddress{NIC: nic, Addr: gatewayAddr, Port: port}, nil, ipv4.ProtocolNumber)
+}
+
+func netipAddr(a tcpip.Address) netip.Addr {
+	addr, _ := netip.AddrFromSlice(a.AsSlice())
+	return addr
+}

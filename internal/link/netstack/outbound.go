@@ -1,0 +1,116 @@
+package netstack
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/link"
+)
+
+const (
+	// crowd is from how many connections on the kernel's buffers of each are
+	// bounded too; below it the kernel sizes them itself.
+	crowd       = 64
+	crowdBuffer = 64 << 10
+	// udpIdle ends a UDP flow that nothing passes.
+	udpIdle = 60 * time.Second
+	// maxDatagram is the longest UDP payload.
+	maxDatagram = 65507
+)
+
+func localAddrPort(id stack.TransportEndpointID) netip.AddrPort {
+	return netip.AddrPortFrom(netipAddr(id.LocalAddress), id.LocalPort)
+}
+
+// acceptTCP answers a SYN of the guest; it has a goroutine of its own. The host
+// is dialled first, and the guest's connection comes to be only if that worked;
+// otherwise, and when it is not allowed, the guest gets a reset.
+func (l *Link) acceptTCP(r *tcp.ForwarderRequest) {
+	dst := localAddrPort(r.ID())
+	if dst.Addr() == link.GatewayAddress && dst.Port() == dnsPort {
+		l.names.acceptTCP(r)
+		return
+	}
+	life, f, err := l.admit(dst.Addr())
+	if err != nil {
+		r.Complete(true)
+		return
+	}
+	defer l.release(f)
+	host, err := l.dialHost(life, dst)
+	if err != nil {
+		r.Complete(true)
+		return
+	}
+	g, ok := l.complete(life, r)
+	if !ok {
+		host.Close()
+		return
+	}
+	l.establish(f, g)
+	splice(life, g, host)
+}
+
+func (l *Link) dialHost(ctx context.Context, dst netip.AddrPort) (*net.TCPConn, error) {
+	ctx, cancel := context.WithTimeout(ctx, link.DialTimeout)
+	defer cancel()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", dst.String())
+	if err != nil {
+		return nil, err
+	}
+	host := conn.(*net.TCPConn)
+	if l.Usage().Connections > crowd {
+		_ = host.SetReadBuffer(crowdBuffer)
+		_ = host.SetWriteBuffer(crowdBuffer)
+	}
+	return host, nil
+}
+
+// complete finishes the handshake with the guest, or gives up when ctx ends.
+func (l *Link) complete(ctx context.Context, r *tcp.ForwarderRequest) (guestConn, bool) {
+	wq := new(waiter.Queue)
+	// The stack waits for the guest's answer on wq, without an end.
+	defer context.AfterFunc(ctx, func() { wq.Notify(waiter.WritableEvents) })()
+	ep, err := r.CreateEndpoint(wq)
+	if err != nil {
+		r.Complete(true)
+		return guestConn{}, false
+	}
+	r.Complete(false)
+	return guestConn{ep: ep, wq: wq}, true
+}
+
+// acceptUDP takes the first datagram of a flow. It runs in the link's reader,
+// so it never waits. What is not handled is answered as unreachable.
+func (l *Link) acceptUDP(r *udp.ForwarderRequest) bool {
+	dst := localAddrPort(r.ID())
+	life, f, err := l.admit(dst.Addr())
+	if err != nil {
+		return false
+	}
+	wq := new(waiter.Queue)
+	ep, terr := r.CreateEndpoint(wq)
+	if terr != nil {
+		l.release(f)
+		return false
+	}
+	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(dst)) // sends nothing
+	if err != nil {
+		ep.Close()
+		l.release(f)
+		return false
+	}
+	go func() { // counted by admit
+		defer l.release(f)
+		relay(life, guestConn{ep: ep, wq: wq}, conn)
+	}()
+	return true
+}

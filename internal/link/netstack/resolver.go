@@ -1,0 +1,149 @@
+package netstack
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// serverTimeout bounds one question to one server.
+	serverTimeout = 3 * time.Second
+	// maxServers that are asked in turn, as resolv.conf(5) has it.
+	maxServers = 3
+)
+
+// Resolver passes questions on to the host's name servers. Safe for concurrent
+// use.
+type Resolver struct {
+	path string
+
+	mu      sync.Mutex
+	servers []string
+	changed time.Time // modification time of the file that servers came from
+}
+
+// NewResolver reads the servers from a file in the form of resolv.conf(5), and
+// again whenever it has changed.
+func NewResolver(path string) *Resolver { return &Resolver{path: path} }
+
+func (r *Resolver) current() ([]string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	info, err := os.Stat(r.path)
+	if err != nil {
+		return nil, err
+	}
+	if r.servers == nil || !info.ModTime().Equal(r.changed) {
+		servers, err := nameservers(r.path)
+		if err != nil {
+			return nil, err
+		}
+		r.servers, r.changed = servers, info.ModTime()
+	}
+	return r.servers, nil
+}
+
+// nameservers returns what a resolv.conf names, as host and port. A port in the
+// form of [address]:port is accepted beside the plain address.
+func nameservers(path string) ([]string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	servers := []string{}
+	lines := bufio.NewScanner(f)
+	for lines.Scan() && len(servers) < maxServers {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 2 || fields[0] != "nameserver" {
+			continue
+		}
+		if addr, err := netip.ParseAddr(fields[1]); err == nil {
+			servers = append(servers, netip.AddrPortFrom(addr, dnsPort).String())
+		} else if both, err := netip.ParseAddrPort(fields[1]); err == nil {
+			servers = append(servers, both.String())
+		}
+	}
+	return servers, lines.Err()
+}
+
+// Ask returns the answer to one question in wire form, over "udp" or "tcp". The
+// servers are asked in turn until one answers.
+func (r *Resolver) Ask(ctx context.Context, network string, query []byte) ([]byte, error) {
+	servers, err := r.current()
+	if err != nil {
+		return nil, err
+	}
+	err = errors.New("the host has no name server")
+	for _, s := range servers {
+		var a []byte
+		if a, err = ask(ctx, network, s, query); err == nil {
+			return a, nil
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, err
+}
+
+func ask(ctx context.Context, network, server string, query []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, serverTimeout)
+	defer cancel()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, network, server)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
+	if network == "tcp" {
+		return askStream(conn, query)
+	}
+	return askDatagram(conn, query)
+}
+
+func askStream(conn net.Conn, query []byte) ([]byte, error) {
+	if err := writePrefixed(conn, query); err != nil {
+		return nil, err
+	}
+	buf := make([]byte, maxAnswer)
+	n, err := readPrefixed(conn, buf)
+	if err != nil {
+		return nil, err
+	}
+	return checkAnswer(query, buf[:n])
+}
+
+func askDatagram(conn net.Conn, query []byte) ([]byte, error) {
+	if _, err := conn.Write(query); err != nil {
+		return nil, err
+	}
+	buf := make([]byte, maxAnswer+1)
+	for {
+		n, err := conn.Read(buf)
+		if err != nil {
+			return nil, err
+		}
+		if n > maxAnswer {
+			return nil, errTooLong
+		}
+		if a, err := checkAnswer(query, buf[:n]); err == nil {
+			return a, nil // otherwise late, or forged: the real one may follow
+		}
+	}
+}
+
+func checkAnswer(query, a []byte) ([]byte, error) {
+	if len(a) < headerLen || a[0] != query[0] || a[1] != query[1] || a[2]&flagResponse == 0 {
+		return nil, errors.New("not the answer to the question")
+	}
+	return a, nil
+}

@@ -1,0 +1,129 @@
+package netstack
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/waiter"
+)
+
+// datagramBuffers are taken only while a datagram is moved.
+var datagramBuffers = sync.Pool{New: func() any { return new([maxDatagram]byte) }}
+
+// relay moves datagrams both ways until nothing has passed for udpIdle, or ctx
+// ends; then it closes both sides. Datagrams that either side has no room for
+// are lost.
+func relay(ctx context.Context, g guestConn, host *net.UDPConn) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var passed atomic.Int64 // datagrams
+	var other sync.WaitGroup
+	other.Go(func() {
+		defer cancel()
+		datagramsToGuest(g, host, &passed)
+	})
+	stop := context.AfterFunc(ctx, func() { host.Close() })
+	datagramsToHost(ctx, g, host, &passed)
+	cancel()
+	stop()
+	host.Close()
+	other.Wait()
+	g.close()
+}
+
+// datagramsToHost moves what the guest sends, and watches for idleness.
+func datagramsToHost(ctx context.Context, g guestConn, host *net.UDPConn, passed *atomic.Int64) {
+	entry, ready := waiter.NewChannelEntry(waiter.ReadableEvents | waiter.EventHUp | waiter.EventErr)
+	g.wq.EventRegister(&entry)
+	defer g.wq.EventUnregister(&entry)
+	idle := time.NewTicker(udpIdle)
+	defer idle.Stop()
+	last := int64(-1)
+	for {
+		err := sendDatagram(g, host)
+		switch {
+		case err == nil:
+			passed.Add(1)
+			continue
+		case !errors.Is(err, errNoDatagram):
+			return
+		}
+		select {
+		case <-ready:
+		case <-ctx.Done():
+			return
+		case <-idle.C:
+			if now := passed.Load(); now == last {
+				return
+			} else {
+				last = now
+			}
+		}
+	}
+}
+
+var errNoDatagram = errors.New("no datagram waits")
+
+func sendDatagram(g guestConn, host *net.UDPConn) error {
+	buf := datagramBuffers.Get().(*[maxDatagram]byte)
+	defer datagramBuffers.Put(buf)
+	w := tcpip.SliceWriter(buf[:])
+	res, err := g.ep.Read(&w, tcpip.ReadOptions{})
+	switch err.(type) {
+	case nil:
+	case *tcpip.ErrWouldBlock:
+		return errNoDatagram
+	default:
+		return errors.New(err.String())
+	}
+	_, writeErr := host.Write(buf[:res.Count])
+	if writeErr != nil && errors.Is(writeErr, net.ErrClosed) {
+		return writeErr
+	}
+	return nil // an unreachable port or a full buffer loses one datagram
+}
+
+// datagramsToGuest moves what comes from the host's side.
+func datagramsToGuest(g guestConn, host *net.UDPConn, passed *atomic.Int64) {
+	raw, err := host.SyscallConn()
+	if err != nil {
+		return
+	}
+	for {
+		var readErr error
+		err := raw.Read(func(fd uintptr) bool {
+			readErr = receiveDatagram(g, int(fd))
+			return readErr != unix.EAGAIN
+		})
+		if err != nil {
+			return
+		}
+		switch readErr {
+		case nil:
+			passed.Add(1)
+		case unix.EINTR, unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH: // of an earlier datagram
+		default:
+			return
+		}
+	}
+}
+
+func receiveDatagram(g guestConn, fd int) error {
+	buf := datagramBuffers.Get().(*[maxDatagram]byte)
+	defer datagramBuffers.Put(buf)
+	n, err := unix.Read(fd, buf[:])
+	if err != nil {
+		return err
+	}
+	var r bytes.Reader
+	r.Reset(buf[:n])
+	_, _ = g.ep.Write(&r, tcpip.WriteOptions{}) // no room loses it
+	return nil
+}
