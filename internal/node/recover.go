@@ -130,4 +130,5 @@ func (n *Node) recoverEnding(bootID string, e *entry) {
 	n.fence.see(e.SandboxID, e.Number)
 	n.mu.Unlock()
 	n.reports.add(b, end)
+	n.reports.tell(bootID)
 }

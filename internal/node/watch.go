@@ -51,6 +51,7 @@ func (n *Node) ended(bootID string, cause sandbox.Cause) {
 	default:
 		cause = sandbox.CauseEngineLost
 	}
+	end := ending{Cause: cause, At: time.Now().UTC()}
 	n.mu.Lock()
 	b := n.boots[bootID]
 	if b == nil || b.state == stopping {
@@ -67,7 +68,7 @@ func (n *Node) ended(bootID string, cause sandbox.Cause) {
 		}
 		n.unlist(b)
 	case bound:
-		n.reports.add(b, ending{Cause: cause, At: time.Now().UTC()})
+		n.reports.add(b, end)
 		n.unlist(b)
 	}
 	n.mu.Unlock()
@@ -77,17 +78,17 @@ func (n *Node) ended(bootID string, cause sandbox.Cause) {
 		b.guest.Close()
 	case bound:
 		n.log.Info("a boot ended", keyBoot, bootID, keySandbox, b.owner.ref.SandboxID, "cause", cause)
-		n.keepEnding(b, cause)
+		n.keepEnding(b, end)
 		b.guest.Close()
-		n.reports.look()
+		n.reports.tell(bootID)
 	}
 }
 
-// keepEnding writes why b ended beside whom it belonged to, for a later process
+// keepEnding writes how b ended beside whom it belonged to, for a later process
 // in case this one cannot report it.
-func (n *Node) keepEnding(b *boot, cause sandbox.Cause) {
+func (n *Node) keepEnding(b *boot, end ending) {
 	e := b.entry()
-	e.Ended = &ending{Cause: cause, At: time.Now().UTC()}
+	e.Ended = &end
 	if err := n.journal.write(b.id, e); err != nil {
 		n.log.Warn("why a boot ended is not in the journal", keyBoot, b.id, keyError, err)
 	}
@@ -125,12 +126,14 @@ type reports struct {
 type pendingEnd struct {
 	sandbox.BootEnd
 	tenant sandbox.TenantID
+	ready  bool // it is in the journal and may be told
 }
 
 func newReports() reports {
 	return reports{kick: make(chan struct{}, 1), mu: new(sync.Mutex), ends: map[string]pendingEnd{}}
 }
 
+// add notes the end of b; it is told after tell.
 func (r *reports) add(b *boot, e ending) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -140,7 +143,14 @@ func (r *reports) add(b *boot, e ending) {
 	}
 }
 
-func (r *reports) look() {
+// tell has the end of a Boot be told, now that it is in the journal.
+func (r *reports) tell(bootID string) {
+	r.mu.Lock()
+	if e, ok := r.ends[bootID]; ok {
+		e.ready = true
+		r.ends[bootID] = e
+	}
+	r.mu.Unlock()
 	select {
 	case r.kick <- struct{}{}:
 	default:
@@ -152,7 +162,9 @@ func (r *reports) pending() []sandbox.BootEnd {
 	defer r.mu.Unlock()
 	var all []sandbox.BootEnd
 	for _, e := range r.ends {
-		all = append(all, e.BootEnd)
+		if e.ready {
+			all = append(all, e.BootEnd)
+		}
 	}
 	return all
 }
