@@ -97,12 +97,13 @@ type plan struct {
 	image  *name.Digest // nil: not of an image, or not known yet
 	distro distribution
 	inputs string
+	fill   func(*build, context.Context) error // brings in all but what finishTree adds
 }
 
 // plan finds out what source means today. A Base asks no registry before it is
 // known that a build is needed: what it was made of once is good enough.
 func (b *Builder) plan(ctx context.Context, source Source) (plan, error) {
-	p := plan{asked: source}
+	p := plan{asked: source, fill: (*build).fill}
 	switch source.kind {
 	case kindOCI:
 		digest, err := findImage(ctx, source.ref)
@@ -267,7 +268,7 @@ func (b *build) make(ctx context.Context) (Image, error) {
 	defer log.Close()
 	b.log = log
 
-	if err := b.fill(ctx); err != nil {
+	if err := b.plan.fill(b, ctx); err != nil {
 		return Image{}, err
 	}
 	if err := b.finishTree(ctx); err != nil {

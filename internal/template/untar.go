@@ -45,7 +45,7 @@ func untar(t tree, r io.Reader, each func(entries int)) error {
 func untarEntry(t tree, h *tar.Header, body io.Reader) error {
 	name, ok := cleanName(h.Name)
 	if !ok {
-		if path.Clean("/"+h.Name) == "/" {
+		if name == "." {
 			return nil // the root folder: it is there
 		}
 		return sandbox.Errorf(sandbox.Invalid, "the image holds %q, which leads out of it", h.Name)
