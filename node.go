@@ -18,6 +18,7 @@ type Binding struct {
 	User        string // default user of Processes; empty: "user"
 	Cwd         string // default working directory; empty: /workspace
 	Network     NetworkPolicy
+	Pids        int64 // limit of the user's Processes and threads; zero: none
 	Timeline    int64
 }
 

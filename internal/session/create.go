@@ -116,6 +116,7 @@ func (m *Manager) startRequest(sb sandbox.Sandbox, req sandbox.CreateRequest) sa
 			User:        req.User,
 			Cwd:         req.Cwd,
 			Network:     sb.Network,
+			Pids:        sb.Shape.Pids,
 			Timeline:    sb.Timeline,
 		},
 	}

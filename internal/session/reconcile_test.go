@@ -1,0 +1,380 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
+)
+
+func TestReconcileEndsWhatIsLost(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		lost, kept := w.create("t", sandbox.CreateRequest{}), w.create("t", sandbox.CreateRequest{})
+		w.nodes.lose(local, lost.Boot.ID, "")
+		if err := w.m.Reconcile(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if r := w.record(lost.ID); r.State != sandbox.Ended || r.Ended.Cause != sandbox.CauseEngineLost {
+			t.Errorf("lost: %+v", r)
+		}
+		if r := w.record(kept.ID); r.State != sandbox.Running || r.Version != kept.Version {
+			t.Errorf("kept: %+v", r)
+		}
+	})
+}
+
+func TestReconcileStopsWhatNobodyOwns(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		sb, ended := w.create("t", sandbox.CreateRequest{}), w.create("t", sandbox.CreateRequest{})
+		if _, err := w.m.End(t.Context(), "t", ended.ID, sandbox.CauseReleased); err != nil {
+			t.Fatal(err)
+		}
+		for _, ref := range []sandbox.BootRef{
+			{SandboxID: sandbox.NewSandboxID(), Number: 1}, // no record
+			{SandboxID: ended.ID, Number: 1},
+			{SandboxID: sb.ID, Number: 0}, // an older one
+			{SandboxID: sb.ID, Number: 1}, // a second of the same number
+			{SandboxID: sb.ID, Number: 2}, // one that was never recorded
+		} {
+			ref.BootID = sandbox.NewBootID()
+			w.nodes.put(local, sandbox.BoundBoot{BootRef: ref, Tenant: "t"})
+		}
+		if err := w.m.Reconcile(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if boots := w.nodes.all(); len(boots) != 1 || boots[0].BootID != sb.Boot.ID {
+			t.Errorf("what runs: %+v, want only %s", boots, sb.Boot.ID)
+		}
+	})
+}
+
+// A reconcile beside creates and ends under way leaves both alone.
+func TestReconcileBesideTraffic(t *testing.T) {
+	w := newWorld(t)
+	defer w.close()
+	ctx, cancel := context.WithCancel(t.Context())
+	var reconciling sync.WaitGroup
+	reconciling.Go(func() {
+		for ctx.Err() == nil {
+			if err := w.m.Reconcile(ctx); err != nil && ctx.Err() == nil {
+				t.Errorf("Reconcile: %v", err)
+			}
+		}
+	})
+	w.nodes.pool = true
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for i := range 25 {
+				sb, err := w.m.Create(t.Context(), "t", sandbox.CreateRequest{})
+				if err != nil {
+					t.Errorf("Create: %v", err)
+					return
+				}
+				if i%5 == 4 {
+					continue
+				}
+				if _, err := w.m.End(t.Context(), "t", sb.ID, sandbox.CauseReleased); err != nil {
+					t.Errorf("End: %v", err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	cancel()
+	reconciling.Wait()
+	if n := len(w.nodes.all()); n != 20 {
+		t.Errorf("%d run, want 20", n)
+	}
+	w.consistent()
+}
+
+func TestReconcileOfALostNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "a")
+		defer w.close()
+		sb := w.create("t", sandbox.CreateRequest{Timeout: 24 * time.Hour})
+		w.nodes.setAway("a", true)
+		w.lease("a", 15*time.Second)
+		if err := w.m.Reconcile(t.Context()); !errors.Is(err, sandbox.Unavailable) {
+			t.Errorf("Reconcile while the lease runs = %v", err)
+		}
+		if r := w.record(sb.ID); r.State != sandbox.Running {
+			t.Errorf("while the lease runs it is %s", r.State)
+		}
+		w.run()
+		time.Sleep(5 * time.Minute)
+		if r := w.record(sb.ID); r.State != sandbox.Ended || r.Ended.Cause != sandbox.CauseNodeLost {
+			t.Errorf("after the lease: %+v", r)
+		}
+		// The Node comes back with the Boot: it is nobody's.
+		w.nodes.setAway("a", false)
+		time.Sleep(5 * time.Minute)
+		w.consistent()
+	})
+}
+
+// A mortal is a process that dies at its nth call to the world: before the call
+// is made, or after it, without learning the answer. From then on nothing that
+// it does reaches the world.
+type mortal struct {
+	sandbox.Store
+	sandbox.Nodes
+	mu    sync.Mutex
+	left  int
+	after bool
+	dead  bool
+}
+
+var errDead = errors.New("dead")
+
+func call[T any](m *mortal, do func() (T, error)) (T, error) {
+	var zero T
+	m.mu.Lock()
+	if m.dead {
+		m.mu.Unlock()
+		return zero, errDead
+	}
+	m.left--
+	dies := m.left == 0
+	m.dead = dies
+	after := m.after
+	m.mu.Unlock()
+	if !dies {
+		return do()
+	}
+	if after {
+		_, _ = do()
+	}
+	return zero, errDead
+}
+
+func (m *mortal) InsertSandbox(ctx context.Context, s sandbox.Sandbox) (sandbox.Sandbox, error) {
+	return call(m, func() (sandbox.Sandbox, error) { return m.Store.InsertSandbox(ctx, s) })
+}
+
+func (m *mortal) UpdateSandbox(ctx context.Context, s sandbox.Sandbox) (sandbox.Sandbox, error) {
+	return call(m, func() (sandbox.Sandbox, error) { return m.Store.UpdateSandbox(ctx, s) })
+}
+
+func (m *mortal) SandboxByID(ctx context.Context, id string) (sandbox.Sandbox, error) {
+	return call(m, func() (sandbox.Sandbox, error) { return m.Store.SandboxByID(ctx, id) })
+}
+
+func (m *mortal) Start(ctx context.Context, node string, r sandbox.StartRequest) (sandbox.Started, error) {
+	return call(m, func() (sandbox.Started, error) { return m.Nodes.Start(ctx, node, r) })
+}
+
+func (m *mortal) Stop(ctx context.Context, node, id string, d time.Duration) error {
+	_, err := call(m, func() (struct{}, error) { return struct{}{}, m.Nodes.Stop(ctx, node, id, d) })
+	return err
+}
+
+func (m *mortal) Boots(ctx context.Context, node string) ([]sandbox.BoundBoot, error) {
+	return call(m, func() ([]sandbox.BoundBoot, error) { return m.Nodes.Boots(ctx, node) })
+}
+
+// mortalStore and mortalNodes give each half its own type: both ports together
+// would have two methods named Nodes.
+type mortalStore struct {
+	sandbox.Store
+	m *mortal
+}
+
+func (s mortalStore) InsertSandbox(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
+	return s.m.InsertSandbox(ctx, sb)
+}
+
+func (s mortalStore) UpdateSandbox(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
+	return s.m.UpdateSandbox(ctx, sb)
+}
+
+func (s mortalStore) SandboxByID(ctx context.Context, id string) (sandbox.Sandbox, error) {
+	return s.m.SandboxByID(ctx, id)
+}
+
+type mortalNodes struct {
+	sandbox.Nodes
+	m *mortal
+}
+
+func (n mortalNodes) Start(ctx context.Context, node string, r sandbox.StartRequest) (sandbox.Started, error) {
+	return n.m.Start(ctx, node, r)
+}
+
+func (n mortalNodes) Stop(ctx context.Context, node, id string, d time.Duration) error {
+	return n.m.Stop(ctx, node, id, d)
+}
+
+func (n mortalNodes) Boots(ctx context.Context, node string) ([]sandbox.BoundBoot, error) {
+	return n.m.Boots(ctx, node)
+}
+
+// mortalManager returns a Manager that dies at its nth call.
+func (w *world) mortalManager(n int, after bool) (*session.Manager, *mortal) {
+	m := &mortal{Store: w.store, Nodes: w.nodes, left: n, after: after}
+	return w.manager(mortalStore{w.store, m}, mortalNodes{w.nodes, m}), m
+}
+
+// A crash at any step of a create, an end or a report leaves nothing that a
+// fresh Manager over the same Store does not finish or undo.
+func TestCrashAtEveryStep(t *testing.T) {
+	for _, op := range []struct {
+		name string
+		do   func(m *session.Manager, sb sandbox.Sandbox) error
+	}{
+		{"create", func(m *session.Manager, _ sandbox.Sandbox) error {
+			_, err := m.Create(context.Background(), "t", sandbox.CreateRequest{Name: "new"})
+			return err
+		}},
+		{"end", func(m *session.Manager, sb sandbox.Sandbox) error {
+			_, err := m.End(context.Background(), "t", sb.ID, sandbox.CauseReleased)
+			return err
+		}},
+		{"boot ended", func(m *session.Manager, sb sandbox.Sandbox) error {
+			return m.BootEnded(context.Background(), sandbox.BootEnd{
+				BootRef: sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: 1}, Cause: sandbox.CauseOOM,
+			})
+		}},
+		{"reconcile of a lost boot", func(m *session.Manager, _ sandbox.Sandbox) error {
+			return m.Reconcile(context.Background())
+		}},
+	} {
+		for _, after := range []bool{false, true} {
+			for _, pool := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s, after the call %v, pool %v", op.name, after, pool), func(t *testing.T) {
+					for step := 1; ; step++ {
+						if step > 50 {
+							t.Fatal("the operation does not end")
+						}
+						if !crashAt(t, step, after, pool, op.name, op.do) {
+							break
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// crashAt reports whether the operation has such a step.
+func crashAt(t *testing.T, step int, after, pool bool, name string, do func(*session.Manager, sandbox.Sandbox) error) bool {
+	died := false
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		defer w.close()
+		w.nodes.pool = pool
+		neighbour, sb := w.create("t", sandbox.CreateRequest{}), w.create("t", sandbox.CreateRequest{})
+		if name == "boot ended" || name == "reconcile of a lost boot" {
+			w.nodes.lose(local, sb.Boot.ID, sandbox.CauseOOM)
+		}
+		first, m := w.mortalManager(step, after)
+		err := do(first, sb)
+		died = m.dead
+		if died && err == nil {
+			t.Errorf("step %d: the operation succeeded in a dead process", step)
+		}
+		w.m = w.manager(w.store, w.nodes)
+		if err := w.m.Reconcile(t.Context()); err != nil {
+			t.Errorf("step %d: Reconcile: %v", step, err)
+		}
+		w.consistent()
+		if r := w.record(neighbour.ID); r.State != sandbox.Running || r.Version != neighbour.Version {
+			t.Errorf("step %d: the neighbour became %+v", step, r)
+		}
+		if name == "create" { // its name must be free, or its Sandbox whole
+			if _, err := w.m.End(t.Context(), "t", "new", sandbox.CauseReleased); err != nil && !errors.Is(err, sandbox.NotFound) {
+				t.Errorf("step %d: End: %v", step, err)
+			}
+			w.create("t", sandbox.CreateRequest{Name: "new"})
+		}
+	})
+	return died
+}
+
+// Random operations, faults and crashes: whatever happens, moves are legal
+// (checkedStore), and after a reconcile records and Boots agree.
+func TestRandomLives(t *testing.T) {
+	for seed := range uint64(30) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { randomLife(t, rand.New(rand.NewPCG(seed, 1))) })
+		})
+	}
+}
+
+func randomLife(t *testing.T, r *rand.Rand) {
+	w := newWorld(t, "a", "b")
+	defer w.close()
+	w.nodes.pool = r.IntN(2) == 0
+	var dice sync.Mutex // faults are drawn by concurrent calls
+	fault := func() error {
+		dice.Lock()
+		defer dice.Unlock()
+		if r.IntN(8) == 0 {
+			return []error{
+				sandbox.Errorf(sandbox.Unavailable, "away"), sandbox.Errorf(sandbox.Exhausted, "full"), errors.New("broken"),
+			}[r.IntN(3)]
+		}
+		return nil
+	}
+	var ids []string
+	ctx := t.Context()
+	for range 60 {
+		w.nodes.onStart = func(context.Context, string, sandbox.StartRequest) error { return fault() }
+		w.nodes.onBound = func(sandbox.StartRequest) error { return fault() }
+		w.nodes.onStop = func(context.Context, string) error { return fault() }
+		id := sandbox.NewSandboxID()
+		if len(ids) > 0 {
+			id = ids[r.IntN(len(ids))]
+		}
+		switch r.IntN(8) {
+		case 0, 1, 2:
+			if sb, err := w.m.Create(ctx, "t", sandbox.CreateRequest{Timeout: time.Duration(1+r.IntN(600)) * time.Second}); err == nil {
+				ids = append(ids, sb.ID)
+			}
+		case 3:
+			_, _ = w.m.End(ctx, "t", id, sandbox.CauseReleased)
+		case 4:
+			_, _ = w.m.SetTimeout(ctx, "t", id, time.Duration(1+r.IntN(600))*time.Second)
+		case 5:
+			if boots := w.nodes.all(); len(boots) > 0 {
+				slices.SortFunc(boots, func(a, b sandbox.BoundBoot) int { return slices.Compare([]byte(a.BootID), []byte(b.BootID)) })
+				b := boots[r.IntN(len(boots))]
+				for _, node := range []string{"a", "b"} {
+					w.nodes.lose(node, b.BootID, "")
+				}
+				_ = w.m.BootEnded(ctx, sandbox.BootEnd{BootRef: b.BootRef, Cause: sandbox.CauseOOM})
+			}
+		case 6: // the process dies in the middle of something
+			m, _ := w.mortalManager(1+r.IntN(6), r.IntN(2) == 0)
+			if r.IntN(2) == 0 {
+				_, _ = m.Create(ctx, "t", sandbox.CreateRequest{})
+			} else {
+				_, _ = m.End(ctx, "t", id, sandbox.CauseReleased)
+			}
+			w.m = w.manager(w.store, w.nodes)
+			_ = w.m.Reconcile(ctx)
+		case 7:
+			time.Sleep(time.Duration(r.IntN(300)) * time.Second)
+		}
+	}
+	w.nodes.onStart, w.nodes.onBound, w.nodes.onStop = nil, nil, nil
+	w.run()
+	time.Sleep(2 * time.Minute)
+	w.consistent()
+	time.Sleep(time.Hour)
+	if n, err := w.m.Counts(ctx, "t"); err != nil || len(n) != 0 {
+		t.Errorf("an hour later: %v, %v", n, err)
+	}
+	if n := len(w.nodes.all()); n != 0 {
+		t.Errorf("an hour later %d boots run", n)
+	}
+}

@@ -1,0 +1,462 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
+)
+
+func TestCreate(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		var got sandbox.StartRequest
+		w.nodes.pool = true
+		w.nodes.onStart = func(_ context.Context, _ string, req sandbox.StartRequest) error { got = req; return nil }
+		before := w.store.writes.Load()
+		sb := w.create("t", sandbox.CreateRequest{
+			Name: "web", Timeout: time.Minute, Metadata: map[string]string{"a": "1"},
+			Env: map[string]string{"K": "V"}, User: "root", Cwd: "/srv",
+		})
+		if n := w.store.writes.Load() - before; n != 2 {
+			t.Errorf("a create took %d writes, want 2", n)
+		}
+		now := time.Now().UTC()
+		if sb.State != sandbox.Running || sb.Boot.Number != 1 || sb.Boot.Node != local || sb.Template != "base" ||
+			sb.Shape != sandbox.DefaultShape() || sb.Network != sandbox.NetworkPublic || sb.Engine != "fake" ||
+			!sb.StartedAt.Equal(now) || !sb.Deadline.Equal(now.Add(time.Minute)) {
+			t.Errorf("created %+v", sb)
+		}
+		if boots := w.nodes.all(); len(boots) != 1 || boots[0].BootID != sb.Boot.ID || got.BootID == sb.Boot.ID {
+			t.Errorf("the record's boot is %s, what runs %+v", sb.Boot.ID, boots)
+		}
+		want := sandbox.Binding{
+			SandboxID: sb.ID, BootNumber: 1, Tenant: "t", Template: "base", AccessToken: "token of " + sb.ID,
+			Env: map[string]string{"K": "V"}, User: "root", Cwd: "/srv", Network: sandbox.NetworkPublic, Pids: 512, Timeline: 1,
+		}
+		if !reflect.DeepEqual(got.Binding, want) {
+			t.Errorf("bound to %+v, want %+v", got.Binding, want)
+		}
+		for _, key := range []string{sb.ID, "web"} {
+			if r, err := w.m.Get(t.Context(), "t", key); err != nil || !reflect.DeepEqual(r, sb) {
+				t.Errorf("Get(%s) = %+v, %v", key, r, err)
+			}
+		}
+	})
+}
+
+func TestCreateRefuses(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.create("t", sandbox.CreateRequest{Name: "web"})
+		for _, tt := range []struct {
+			name string
+			req  sandbox.CreateRequest
+			want sandbox.Code
+		}{
+			{"a name in use", sandbox.CreateRequest{Name: "web"}, sandbox.Conflict},
+			{"a bad name", sandbox.CreateRequest{Name: "-"}, sandbox.Invalid},
+			{"an unknown template", sandbox.CreateRequest{Template: "x"}, sandbox.NotFound},
+		} {
+			_, err := w.m.Create(t.Context(), "t", tt.req)
+			want(t, tt.name, err, tt.want)
+		}
+		if _, err := w.m.Create(t.Context(), "other", sandbox.CreateRequest{Name: "web"}); err != nil {
+			t.Errorf("another tenant's use of the name: %v", err)
+		}
+	})
+}
+
+func TestOperatorsNetwork(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.m = session.New(w.store, w.nodes, placed{local}, images{}, session.Config{Network: sandbox.NetworkNone})
+		if sb := w.create("t", sandbox.CreateRequest{}); sb.Network != sandbox.NetworkNone {
+			t.Errorf("network = %s, want the operator's", sb.Network)
+		}
+		if sb := w.create("t", sandbox.CreateRequest{Network: sandbox.NetworkPublic}); sb.Network != sandbox.NetworkPublic {
+			t.Errorf("network = %s, want what was asked for", sb.Network)
+		}
+	})
+}
+
+func TestCreateTriesTheNextNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b", "c")
+		defer w.close()
+		w.nodes.setAway("a", true)
+		w.nodes.onStart = func(_ context.Context, node string, _ sandbox.StartRequest) error {
+			if node == "b" {
+				return sandbox.Errorf(sandbox.Exhausted, "full")
+			}
+			return nil
+		}
+		sb := w.create("t", sandbox.CreateRequest{})
+		if sb.Boot.Node != "c" || sb.Boot.Number != 3 {
+			t.Errorf("boot = %+v, want number 3 on c", sb.Boot)
+		}
+		w.consistent()
+	})
+}
+
+// A create that fails, however it fails, leaves nothing but a Certificate, and
+// frees the name.
+func TestCreateThatFails(t *testing.T) {
+	broken := sandbox.Errorf(sandbox.Internal, "broken")
+	hang := func(ctx context.Context, _ string, _ sandbox.StartRequest) error { <-ctx.Done(); return ctx.Err() }
+	for _, tt := range []struct {
+		name  string
+		spoil func(w *world)
+		give  time.Duration // the client leaves; zero: it does not
+		want  error
+	}{
+		{"the node fails", func(w *world) {
+			w.nodes.onStart = func(context.Context, string, sandbox.StartRequest) error { return broken }
+		}, 0, sandbox.Internal},
+		{"the node is full", func(w *world) {
+			w.nodes.onStart = func(context.Context, string, sandbox.StartRequest) error {
+				return sandbox.Errorf(sandbox.Exhausted, "full")
+			}
+		}, 0, sandbox.Exhausted},
+		{"the answer is lost", func(w *world) {
+			w.nodes.pool = true
+			w.nodes.onBound = func(sandbox.StartRequest) error { return sandbox.Errorf(sandbox.Unavailable, "gone") }
+		}, 0, sandbox.Unavailable},
+		{"the client leaves", func(w *world) { w.nodes.onStart = hang }, time.Second, context.DeadlineExceeded},
+		{"it takes too long", func(w *world) { w.nodes.onStart = hang }, 0, sandbox.Timeout},
+		{"the client leaves as the boot is bound", func(w *world) {
+			w.nodes.onBound = func(sandbox.StartRequest) error { time.Sleep(2 * time.Second); return nil }
+		}, time.Second, context.DeadlineExceeded},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				tt.spoil(w)
+				ctx := t.Context()
+				if tt.give > 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, tt.give)
+					defer cancel()
+				}
+				if _, err := w.m.Create(ctx, "t", sandbox.CreateRequest{Name: "web"}); !errors.Is(err, tt.want) {
+					t.Errorf("Create = %v, want %v", err, tt.want)
+				}
+				if n := len(w.nodes.all()); n != 0 {
+					t.Errorf("%d boots are left", n)
+				}
+				page, err := w.m.List(t.Context(), "t", sandbox.ListQuery{States: []sandbox.State{sandbox.Ended}})
+				if err != nil || len(page.Sandboxes) != 1 || page.Sandboxes[0].Ended == nil {
+					t.Errorf("certificates: %+v, %v", page, err)
+				}
+				w.nodes.onStart, w.nodes.onBound = nil, nil
+				w.create("t", sandbox.CreateRequest{Name: "web"})
+			})
+		})
+	}
+}
+
+func TestTenantsAreInvisible(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		sb := w.create("mine", sandbox.CreateRequest{Name: "web"})
+		absent := sandbox.NewSandboxID()
+		_, wantErr := w.m.Get(t.Context(), "other", absent)
+		for _, key := range []string{sb.ID, "web", absent, "nothing", "", "../x"} {
+			for what, call := range map[string]func() error{
+				"Get":        func() error { _, err := w.m.Get(t.Context(), "other", key); return err },
+				"SetTimeout": func() error { _, err := w.m.SetTimeout(t.Context(), "other", key, time.Hour); return err },
+				"End":        func() error { _, err := w.m.End(t.Context(), "other", key, sandbox.CauseReleased); return err },
+			} {
+				if err := call(); err == nil || err.Error() != wantErr.Error() {
+					t.Errorf("%s(%q) = %v, want %v", what, key, err, wantErr)
+				}
+			}
+		}
+	})
+}
+
+func TestEnd(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{Name: "web"})
+		time.Sleep(time.Second)
+		before := w.store.writes.Load()
+		ended, err := w.m.End(t.Context(), "t", "web", sandbox.CauseReleased)
+		if err != nil || ended.State != sandbox.Ended || ended.Ended.Cause != sandbox.CauseReleased || !ended.Ended.At.Equal(time.Now()) {
+			t.Errorf("End = %+v, %v", ended, err)
+		}
+		if n := w.store.writes.Load() - before; n != 2 {
+			t.Errorf("an end took %d writes, want 2", n)
+		}
+		if len(w.nodes.all()) != 0 {
+			t.Error("the boot still runs")
+		}
+		_, err = w.m.End(t.Context(), "t", sb.ID, sandbox.CauseReleased)
+		want(t, "End again", err, sandbox.NotFound)
+		_, err = w.m.SetTimeout(t.Context(), "t", sb.ID, time.Hour)
+		want(t, "SetTimeout of an ended one", err, sandbox.Conflict)
+		if got, err := w.m.Get(t.Context(), "t", sb.ID); err != nil || got.Ended == nil {
+			t.Errorf("Get of an ended one = %+v, %v", got, err)
+		}
+	})
+}
+
+func TestConcurrentEnds(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{})
+		w.nodes.onStop = func(context.Context, string) error { time.Sleep(time.Second); return nil }
+		var won, lost atomic.Int64
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				switch _, err := w.m.End(t.Context(), "t", sb.ID, sandbox.CauseReleased); {
+				case err == nil:
+					won.Add(1)
+				case errors.Is(err, sandbox.NotFound):
+					lost.Add(1)
+					if len(w.nodes.all()) != 0 {
+						t.Error("told that it has ended while it runs")
+					}
+				default:
+					t.Errorf("End = %v", err)
+				}
+			})
+		}
+		wg.Wait()
+		if won.Load() != 1 || lost.Load() != 7 {
+			t.Errorf("%d won, %d lost", won.Load(), lost.Load())
+		}
+	})
+}
+
+// Once it is decided, an end is made although the client leaves.
+func TestEndGoesOnWithoutItsClient(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{})
+		w.nodes.onStop = func(ctx context.Context, _ string) error {
+			select {
+			case <-time.After(5 * time.Second):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := w.m.End(ctx, "t", sb.ID, sandbox.CauseReleased); err != nil {
+			t.Errorf("End = %v", err)
+		}
+	})
+}
+
+func TestEndOfAStartingOne(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.nodes.onStart = func(ctx context.Context, _ string, _ sandbox.StartRequest) error { <-ctx.Done(); return ctx.Err() }
+		result := make(chan error, 1)
+		go func() {
+			_, err := w.m.Create(t.Context(), "t", sandbox.CreateRequest{Name: "web"})
+			result <- err
+		}()
+		synctest.Wait()
+		ended, err := w.m.End(t.Context(), "t", "web", sandbox.CauseReleased)
+		if err != nil || ended.State != sandbox.Ended || ended.Ended.Cause != sandbox.CauseReleased {
+			t.Errorf("End = %+v, %v", ended, err)
+		}
+		want(t, "the create", <-result, sandbox.Unavailable)
+	})
+}
+
+// An end that the Node does not make is made later, by Run or by the next End.
+func TestEndThatFails(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.run()
+		first, second := w.create("t", sandbox.CreateRequest{}), w.create("t", sandbox.CreateRequest{})
+		w.nodes.setAway(local, true)
+		for _, sb := range []sandbox.Sandbox{first, second} {
+			_, err := w.m.End(t.Context(), "t", sb.ID, sandbox.CauseReleased)
+			want(t, "End with the node away", err, sandbox.Unavailable)
+			if r := w.record(sb.ID); r.State != sandbox.Stopping {
+				t.Errorf("the record is %s, want stopping", r.State)
+			}
+		}
+		w.nodes.setAway(local, false)
+		if ended, err := w.m.End(t.Context(), "t", first.ID, sandbox.CauseOperator); err != nil || ended.Ended.Cause != sandbox.CauseReleased {
+			t.Errorf("the next End = %+v, %v", ended, err)
+		}
+		time.Sleep(time.Minute)
+		if r := w.record(second.ID); r.State != sandbox.Ended {
+			t.Errorf("after a minute the record is %s", r.State)
+		}
+	})
+}
+
+func TestEndAll(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		for range 20 {
+			w.create("t", sandbox.CreateRequest{})
+		}
+		if n, err := w.m.EndAll(t.Context(), sandbox.CauseOperator); n != 20 || err != nil {
+			t.Errorf("EndAll = %d, %v", n, err)
+		}
+		if n := len(w.nodes.all()); n != 0 {
+			t.Errorf("%d boots are left", n)
+		}
+	})
+}
+
+func TestSetTimeout(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.run()
+		sb := w.create("t", sandbox.CreateRequest{Timeout: time.Hour})
+		for _, d := range []time.Duration{0, -1, sandbox.MaxTimeout + 1} {
+			_, err := w.m.SetTimeout(t.Context(), "t", sb.ID, d)
+			want(t, "SetTimeout of "+d.String(), err, sandbox.Invalid)
+		}
+		time.Sleep(50 * time.Minute)
+		farther, err := w.m.SetTimeout(t.Context(), "t", sb.ID, time.Hour)
+		if err != nil || !farther.Deadline.Equal(time.Now().Add(time.Hour)) {
+			t.Errorf("SetTimeout = %+v, %v", farther, err)
+		}
+		time.Sleep(30 * time.Minute)
+		if r := w.record(sb.ID); r.State != sandbox.Running {
+			t.Fatalf("it is %s before its deadline", r.State)
+		}
+		if _, err := w.m.SetTimeout(t.Context(), "t", sb.ID, time.Second); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Second + time.Millisecond)
+		synctest.Wait()
+		if r := w.record(sb.ID); r.State != sandbox.Ended || r.Ended.Cause != sandbox.CauseDeadline {
+			t.Errorf("after its nearer deadline: %+v", r)
+		}
+	})
+}
+
+func TestDeadlines(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.run()
+		synctest.Wait()
+		ends := map[string]time.Duration{}
+		for i, d := range []time.Duration{time.Hour, 3 * time.Second, time.Second, 20 * time.Minute, 2 * time.Second} {
+			sb := w.create("t", sandbox.CreateRequest{Timeout: d})
+			ends[sb.ID] = d + time.Duration(i)*100*time.Millisecond
+			time.Sleep(100 * time.Millisecond)
+		}
+		began := time.Now().Add(-500 * time.Millisecond)
+		time.Sleep(2 * time.Hour)
+		for id, d := range ends {
+			r := w.record(id)
+			if r.State != sandbox.Ended || r.Ended.Cause != sandbox.CauseDeadline {
+				t.Errorf("%v: %s", d, r.State)
+				continue
+			}
+			if late := r.Ended.At.Sub(began.Add(d)); late < 0 || late > 50*time.Millisecond {
+				t.Errorf("%v: ended %v late", d, late)
+			}
+		}
+	})
+}
+
+func TestManyDeadlinesAtOnce(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		for range 200 {
+			w.create("t", sandbox.CreateRequest{Timeout: time.Minute})
+		}
+		w.nodes.onStop = func(context.Context, string) error { time.Sleep(50 * time.Millisecond); return nil }
+		time.Sleep(time.Hour) // nobody is there to end them: the server was away
+		w.run()
+		time.Sleep(5 * time.Second)
+		if n, err := w.m.Counts(t.Context(), "t"); err != nil || len(n) != 0 {
+			t.Errorf("left: %v, %v", n, err)
+		}
+	})
+}
+
+// A deadline that finds its Node away is not tried in a hot loop, and the end is
+// made once the Node is back.
+func TestDeadlineWithTheNodeAway(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.run()
+		sb := w.create("t", sandbox.CreateRequest{Timeout: time.Second})
+		w.nodes.setAway(local, true)
+		before := w.store.writes.Load()
+		time.Sleep(time.Hour)
+		if n := w.store.writes.Load() - before; n > 5 {
+			t.Errorf("%d writes while the node was away", n)
+		}
+		w.nodes.setAway(local, false)
+		time.Sleep(time.Minute)
+		if r := w.record(sb.ID); r.State != sandbox.Ended || r.Ended.Cause != sandbox.CauseDeadline {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+func TestCertificatesAreDeleted(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.run()
+		sb := w.create("t", sandbox.CreateRequest{})
+		if _, err := w.m.End(t.Context(), "t", sb.ID, sandbox.CauseReleased); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(sandbox.CertificateLife - time.Hour)
+		w.record(sb.ID)
+		time.Sleep(3 * time.Hour)
+		_, err := w.m.Get(t.Context(), "t", sb.ID)
+		want(t, "Get after the certificate's life", err, sandbox.NotFound)
+	})
+}
+
+func TestBootEnded(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{})
+		ref := sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: 1}
+		for _, stale := range []sandbox.BootRef{
+			{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: 0},
+			{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: 2},
+			{BootID: sandbox.NewBootID(), SandboxID: sb.ID, Number: 1},
+			{BootID: sb.Boot.ID, SandboxID: sandbox.NewSandboxID(), Number: 1},
+		} {
+			if err := w.m.BootEnded(t.Context(), sandbox.BootEnd{BootRef: stale, Cause: sandbox.CauseOOM}); err != nil {
+				t.Errorf("BootEnded(%+v) = %v", stale, err)
+			}
+		}
+		if r := w.record(sb.ID); r.State != sandbox.Running {
+			t.Fatalf("a stale report made it %s", r.State)
+		}
+		end := w.nodes.lose(local, ref.BootID, sandbox.CauseOOM)
+		for range 2 {
+			if err := w.m.BootEnded(t.Context(), end); err != nil {
+				t.Errorf("BootEnded = %v", err)
+			}
+		}
+		if r := w.record(sb.ID); r.State != sandbox.Ended || r.Ended.Cause != sandbox.CauseOOM {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+func TestBootEndsWhileItIsCreated(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.nodes.pool = true
+		var m = w.m
+		w.nodes.onBound = nil
+		w.nodes.onStart = func(ctx context.Context, _ string, req sandbox.StartRequest) error {
+			// The report overtakes the answer of the start.
+			return m.BootEnded(ctx, sandbox.BootEnd{BootRef: sandbox.BootRef{
+				BootID: sandbox.NewBootID(), SandboxID: req.Binding.SandboxID, Number: 1,
+			}, Cause: sandbox.CauseGuestExit})
+		}
+		_, err := w.m.Create(t.Context(), "t", sandbox.CreateRequest{})
+		want(t, "Create", err, sandbox.Unavailable)
+		page, err := w.m.List(t.Context(), "t", sandbox.ListQuery{States: []sandbox.State{sandbox.Ended}})
+		if err != nil || len(page.Sandboxes) != 1 || page.Sandboxes[0].Ended.Cause != sandbox.CauseGuestExit {
+			t.Errorf("certificates: %+v, %v", page, err)
+		}
+		// The Boot that the start left is not the record's: reconciling ends it.
+		if err := w.m.Reconcile(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
