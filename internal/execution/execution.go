@@ -3,6 +3,7 @@
 package execution
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,12 +48,12 @@ type Status string
 
 const (
 	StatusOK       Status = "ok"
-	StatusError    Status = "error"     // the code failed: exit code or signal
+	StatusError    Status = "error"     // the code failed, or could not be started
 	StatusTimeout  Status = "timeout"   // it ran longer than it was given
 	StatusOOM      Status = "oom"       // it was ended to free memory
 	StatusPids     Status = "pids"      // it reached the limit of processes
 	StatusDiskFull Status = "disk_full" // it reached the limit of the disk
-	StatusKilled   Status = "killed"    // its Sandbox ended under it
+	StatusKilled   Status = "killed"    // a signal ended it, or its Sandbox ended under it
 )
 
 // Statuses lists every Status.
@@ -88,7 +89,7 @@ type Result struct {
 
 // Problem says in words why a Result is not StatusOK.
 type Problem struct {
-	Name    string // "exit_code", "signal", "timeout", "oom", "pids", "disk_full" or "sandbox_ended"
+	Name    string // "exit_code", "not_started", "signal", "timeout", "oom", "pids", "disk_full" or "sandbox_ended"
 	Message string
 }
 
@@ -344,39 +345,45 @@ func result(id string, req Request, end RunEnd, out *output) Result {
 	return res
 }
 
+// Exit codes as shells say them.
 const (
-	exitTimeout  = 124 // as of timeout(1)
-	exitSignal   = 128 // and the signal's number, as shells say it
-	exitCodeMask = 0xff
+	exitTimeout = 124 // as of timeout(1)
+	exitNotRun  = 126
+	exitSignal  = 128 // and the signal's number
+	exitKilled  = exitSignal + int(syscall.SIGKILL)
 )
 
+// verdict is what an end means to a client.
 func verdict(req Request, end RunEnd) (Status, int, *Problem) {
-	killed := exitSignal + int(syscall.SIGKILL)
+	code := exitCode(end)
 	switch end.Status {
+	case StatusOK:
+		if code == 0 {
+			return StatusOK, 0, nil
+		}
+		return StatusError, code, &Problem{"exit_code", fmt.Sprintf("it ended with exit code %d", code)}
 	case StatusTimeout:
 		return StatusTimeout, exitTimeout, &Problem{"timeout", fmt.Sprintf("it ran longer than the %g seconds it was given", req.Timeout.Seconds())}
 	case StatusOOM:
-		return StatusOOM, killed, &Problem{"oom", orElse(end.Message, "it was ended because the sandbox ran out of memory")}
+		return StatusOOM, cmp.Or(code, exitKilled), &Problem{"oom", cmp.Or(end.Message, "it was ended because the sandbox ran out of memory")}
 	case StatusPids:
-		return StatusPids, killed, &Problem{"pids", orElse(end.Message, "it reached the sandbox's limit of processes")}
+		return StatusPids, cmp.Or(code, exitKilled), &Problem{"pids", cmp.Or(end.Message, "it reached the sandbox's limit of processes")}
 	case StatusDiskFull:
-		return StatusDiskFull, killed, &Problem{"disk_full", orElse(end.Message, "the disk of the sandbox is full")}
+		return StatusDiskFull, cmp.Or(code, exitKilled), &Problem{"disk_full", cmp.Or(end.Message, "the disk of the sandbox is full")}
 	case StatusKilled:
-		return StatusKilled, killed, &Problem{"sandbox_ended", orElse(end.Message, "it was ended from outside")}
+		if end.Signal > 0 {
+			return StatusKilled, code, &Problem{"signal", fmt.Sprintf("signal %d ended it: %s", code-exitSignal, syscall.Signal(code-exitSignal))}
+		}
+		return StatusKilled, exitKilled, &Problem{"sandbox_ended", cmp.Or(end.Message, "its sandbox ended")}
 	}
-	switch code := end.ExitCode & exitCodeMask; {
-	case end.Signal > 0:
-		sig := syscall.Signal(end.Signal & 0x7f)
-		return StatusError, exitSignal + int(sig), &Problem{"signal", fmt.Sprintf("signal %d (%s) ended it", int(sig), sig)}
-	case code != 0:
-		return StatusError, code, &Problem{"exit_code", fmt.Sprintf("it ended with exit code %d", code)}
-	}
-	return StatusOK, 0, nil
+	return StatusError, cmp.Or(code, exitNotRun), &Problem{"not_started", cmp.Or(end.Message, "it could not be started")}
 }
 
-func orElse(s, other string) string {
-	if s != "" {
-		return s
+// exitCode is the end as a shell says it, within 0 to 255 whatever the Guest
+// says.
+func exitCode(end RunEnd) int {
+	if end.Signal > 0 {
+		return exitSignal + end.Signal&0x7f
 	}
-	return other
+	return end.ExitCode & 0xff
 }

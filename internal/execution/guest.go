@@ -70,9 +70,9 @@ type RunEvent struct {
 
 // RunEnd is how a program ended, by the Guest's word.
 type RunEnd struct {
-	Status   Status // StatusOK when it exited by itself, whatever its code
+	Status   Status // StatusOK when it exited by itself, whatever its code; StatusError when it did not start
 	ExitCode int    // when it exited by itself
-	Signal   int    // that ended it; 0 when none did
+	Signal   int    // that ended it, with StatusKilled and others; 0 when none did
 	Message  string // may be empty
 
 	StdoutDropped int64 // bytes beyond MaxOutput
