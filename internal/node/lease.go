@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 const (
@@ -21,7 +22,7 @@ func (n *Node) keepLease(ctx context.Context) error {
 		err := n.renewLease(attempt)
 		cancel()
 		if err != nil && ctx.Err() == nil {
-			n.log.Warn("the lease was not renewed", keyError, err)
+			n.log.Warn("the lease was not renewed", telemetry.KeyError, err)
 		}
 		select {
 		case <-ticker.C:

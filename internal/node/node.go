@@ -33,14 +33,6 @@ const (
 	retryAfter = 2 * time.Second
 )
 
-// Names of log attributes.
-const (
-	keyBoot     = "boot_id"
-	keySandbox  = "sandbox_id"
-	keyTemplate = "template"
-	keyError    = "error"
-)
-
 // GuestControl is what a Node asks of the Guest inside one Boot. What it
 // answers is hostile input. Methods are safe for concurrent use and return soon
 // after ctx ends.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 const (
@@ -187,7 +188,7 @@ func (p *pool) step(ctx context.Context, refills *sync.WaitGroup) time.Duration 
 	p.resolve(ctx)
 	for _, b := range p.surplus() {
 		if err := p.node.destroy(ctx, b, 0); err != nil && ctx.Err() == nil {
-			p.node.log.Warn("a boot of the pool stays", keyBoot, b.id, keyError, err)
+			p.node.log.Warn("a boot of the pool stays", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
 		}
 	}
 	image, n, wait := p.wanted()
@@ -296,7 +297,7 @@ func (p *pool) refill(ctx context.Context, image string) {
 	n.mu.Unlock()
 	if dead {
 		if err := n.destroy(ctx, b, 0); err != nil {
-			n.log.Warn("a boot that ended at once stays", keyBoot, b.id, keyError, err)
+			n.log.Warn("a boot that ended at once stays", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
 		}
 	}
 	p.look()
@@ -320,7 +321,7 @@ func (p *pool) note(ctx context.Context, err error) {
 	case errors.Is(ctx.Err(), context.Canceled): // the server stops
 	default:
 		if p.problem == nil {
-			p.node.log.Warn("the pool cannot be refilled", keyTemplate, p.cfg.Template, keyError, err)
+			p.node.log.Warn("the pool cannot be refilled", telemetry.KeyTemplate, p.cfg.Template, telemetry.KeyError, err)
 		}
 		p.problem = err
 		p.pause = min(max(firstRetry, 2*p.pause), lastRetry)

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 // resolveLimit bounds the question for a Pool's image while Boots are taken up.
@@ -73,7 +74,7 @@ func (n *Node) recoverBoot(ctx context.Context, status sandbox.BootStatus, e *en
 	n.boots[b.id] = b
 	n.mu.Unlock()
 	if err := n.destroy(ctx, b, 0); err != nil {
-		n.log.Warn("a boot that belongs to nobody stays", keyBoot, b.id, keyError, err)
+		n.log.Warn("a boot that belongs to nobody stays", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
 	}
 }
 
@@ -101,12 +102,12 @@ func (n *Node) recoverBound(ctx context.Context, b *boot, status sandbox.BootSta
 	n.mu.Unlock()
 	if older != nil {
 		if err := n.destroy(ctx, older, 0); err != nil {
-			n.log.Warn("an old boot stays", keyBoot, older.id, keyError, err)
+			n.log.Warn("an old boot stays", telemetry.KeyBoot, older.id, telemetry.KeyError, err)
 		}
 	}
 	if status.Network != e.Network {
 		if err := n.engine.SetNetwork(ctx, b.id, e.Network); err != nil {
-			n.log.Warn("the network of a boot was not restored", keyBoot, b.id, keyError, err)
+			n.log.Warn("the network of a boot was not restored", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
 		}
 	}
 	return true
@@ -116,7 +117,7 @@ func (n *Node) recoverBound(ctx context.Context, b *boot, status sandbox.BootSta
 func (n *Node) recoverEnding(bootID string, e *entry) {
 	if e == nil { // whom to tell is lost; the Sandbox's record will miss its Boot
 		if err := n.journal.remove(bootID); err != nil {
-			n.log.Warn("the journal of a boot stays", keyBoot, bootID, keyError, err)
+			n.log.Warn("the journal of a boot stays", telemetry.KeyBoot, bootID, telemetry.KeyError, err)
 		}
 		return
 	}

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 const (
@@ -140,7 +141,7 @@ func (n *Node) claim(ctx context.Context, req sandbox.StartRequest) (*boot, erro
 		if ctx.Err() != nil || errors.Is(err, sandbox.Invalid) {
 			return nil, err
 		}
-		n.log.Warn("a boot of the pool could not be bound", keyBoot, b.id, keyError, err)
+		n.log.Warn("a boot of the pool could not be bound", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
 	}
 	return nil, nil
 }
@@ -212,7 +213,7 @@ func (n *Node) bind(ctx context.Context, b *boot, binding sandbox.Binding, limit
 	}
 	if err != nil {
 		if destroyErr := n.destroy(ctx, b, 0); destroyErr != nil {
-			n.log.Warn("a boot that could not be bound is still there", keyBoot, b.id, keyError, destroyErr)
+			n.log.Warn("a boot that could not be bound is still there", telemetry.KeyBoot, b.id, telemetry.KeyError, destroyErr)
 		}
 	}
 	return err

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 // Stop implements sandbox.Nodes. A start of the Boot that is under way is given
@@ -77,7 +78,7 @@ func (n *Node) destroy(ctx context.Context, b *boot, grace time.Duration) error 
 // Boot for a blank one.
 func (n *Node) forget(b *boot) {
 	if err := n.journal.remove(b.id); err != nil {
-		n.log.Warn("the journal of a boot stays", keyBoot, b.id, keyError, err)
+		n.log.Warn("the journal of a boot stays", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
 	}
 	n.mu.Lock()
 	n.unlist(b)

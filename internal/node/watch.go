@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 const (
@@ -74,10 +75,10 @@ func (n *Node) ended(bootID string, cause sandbox.Cause) {
 	n.mu.Unlock()
 	switch state {
 	case parked:
-		n.log.Warn("a boot of the pool ended", keyBoot, bootID, "cause", cause)
+		n.log.Warn("a boot of the pool ended", telemetry.KeyBoot, bootID, "cause", cause)
 		b.guest.Close()
 	case bound:
-		n.log.Info("a boot ended", keyBoot, bootID, keySandbox, b.owner.ref.SandboxID, "cause", cause)
+		n.log.Info("a boot ended", telemetry.KeyBoot, bootID, telemetry.KeySandbox, b.owner.ref.SandboxID, "cause", cause)
 		n.keepEnding(b, end)
 		b.guest.Close()
 		n.reports.tell(bootID)
@@ -90,7 +91,7 @@ func (n *Node) keepEnding(b *boot, end ending) {
 	e := b.entry()
 	e.Ended = &end
 	if err := n.journal.write(b.id, e); err != nil {
-		n.log.Warn("why a boot ended is not in the journal", keyBoot, b.id, keyError, err)
+		n.log.Warn("why a boot ended is not in the journal", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
 	}
 }
 
@@ -108,7 +109,7 @@ func (n *Node) relieve(ctx context.Context, bootID string) {
 		ctx, cancel := context.WithTimeout(ctx, relieveLimit)
 		defer cancel()
 		if err := b.guest.KillBiggest(ctx); err != nil {
-			n.log.Warn("a boot is out of memory and its guest made no room", keyBoot, bootID, keyError, err)
+			n.log.Warn("a boot is out of memory and its guest made no room", telemetry.KeyBoot, bootID, telemetry.KeyError, err)
 		}
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -219,13 +220,13 @@ func (n *Node) reportOne(ctx context.Context, e sandbox.BootEnd) error {
 	defer cancel()
 	if err := n.cfg.OnEnd(limited, e); err != nil {
 		if ctx.Err() == nil {
-			n.log.Warn("the end of a boot was not accepted", keyBoot, e.BootID, keySandbox, e.SandboxID, keyError, err)
+			n.log.Warn("the end of a boot was not accepted", telemetry.KeyBoot, e.BootID, telemetry.KeySandbox, e.SandboxID, telemetry.KeyError, err)
 		}
 		return err
 	}
 	n.reports.accepted(e.BootID)
 	if err := n.journal.remove(e.BootID); err != nil {
-		n.log.Warn("the journal of a boot stays", keyBoot, e.BootID, keyError, err)
+		n.log.Warn("the journal of a boot stays", telemetry.KeyBoot, e.BootID, telemetry.KeyError, err)
 	}
 	return nil
 }
@@ -237,7 +238,7 @@ func (n *Node) keepCompared(ctx context.Context) error {
 			return err
 		}
 		if err := n.compare(ctx); err != nil && ctx.Err() == nil {
-			n.log.Warn("boots were not compared with the engine's", keyError, err)
+			n.log.Warn("boots were not compared with the engine's", telemetry.KeyError, err)
 		}
 	}
 }
@@ -291,8 +292,8 @@ func (n *Node) known() (settled []string, unstopped []*boot) {
 
 // stopStray stops a Boot that the Engine runs and nobody knows.
 func (n *Node) stopStray(ctx context.Context, bootID string) {
-	n.log.Warn("stopping a boot that belongs to nobody", keyBoot, bootID)
+	n.log.Warn("stopping a boot that belongs to nobody", telemetry.KeyBoot, bootID)
 	if err := n.engine.Stop(ctx, bootID, 0); err != nil {
-		n.log.Warn("a stray boot stays", keyBoot, bootID, keyError, err)
+		n.log.Warn("a stray boot stays", telemetry.KeyBoot, bootID, telemetry.KeyError, err)
 	}
 }

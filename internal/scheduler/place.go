@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 const (
@@ -48,7 +49,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		if err := s.refresh(ctx); err != nil && ctx.Err() == nil {
-			s.log.Warn("the scheduler's view of the nodes is old", "error", err)
+			s.log.Warn("the scheduler's view of the nodes is old", telemetry.KeyError, err)
 		}
 		select {
 		case <-ticker.C:

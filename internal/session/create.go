@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 // Create implements sandbox.Sandboxes. When ctx ends first, nothing is left of
@@ -142,7 +143,7 @@ func (m *Manager) undo(ctx context.Context, sb sandbox.Sandbox, cause sandbox.Ca
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
 	if _, err := m.end(ctx, sb.ID, cause, nil); err != nil && !errors.Is(err, sandbox.NotFound) {
-		m.log.Warn("undo of a create goes on later", keySandbox, sb.ID, keyError, err)
+		m.log.Warn("undo of a create goes on later", telemetry.KeySandbox, sb.ID, telemetry.KeyError, err)
 	}
 }
 

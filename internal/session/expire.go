@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 const (
@@ -66,7 +67,7 @@ func (m *Manager) endDue(ctx context.Context) (next time.Time, failed bool) {
 
 func (m *Manager) expireFailed(ctx context.Context, err error) bool {
 	if ctx.Err() == nil {
-		m.log.Warn("deadlines wait", keyError, err)
+		m.log.Warn("deadlines wait", telemetry.KeyError, err)
 	}
 	return true
 }
@@ -95,7 +96,7 @@ func (m *Manager) deleteCertificates(ctx context.Context) error {
 	for {
 		n, err := m.store.DeleteEnded(ctx, now().Add(-sandbox.CertificateLife))
 		if err != nil && ctx.Err() == nil {
-			m.log.Warn("old certificates stay", keyError, err)
+			m.log.Warn("old certificates stay", telemetry.KeyError, err)
 		}
 		if n > 0 {
 			m.log.Info("deleted old certificates", "count", n)

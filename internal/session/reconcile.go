@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 const (
@@ -27,7 +28,7 @@ func (m *Manager) keepReconciled(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			m.log.Warn("reconcile", keyError, err)
+			m.log.Warn("reconcile", telemetry.KeyError, err)
 			wait, pause = pause, min(2*pause, lastMend)
 		} else {
 			pause = firstMend
@@ -138,7 +139,7 @@ func (m *Manager) reconcileRecord(ctx context.Context, sb sandbox.Sandbox, there
 		return nil
 	}
 	if err == nil && ended.State == sandbox.Ended {
-		m.log.Info("reconcile ended a sandbox", keySandbox, sb.ID, keyNode, sb.Boot.Node, "was", sb.State, keyCause, ended.Ended.Cause)
+		m.log.Info("reconcile ended a sandbox", telemetry.KeySandbox, sb.ID, telemetry.KeyNode, sb.Boot.Node, "was", sb.State, "cause", ended.Ended.Cause)
 	}
 	return err
 }
@@ -153,7 +154,7 @@ func (m *Manager) reconcileBoot(ctx context.Context, node string, b sandbox.Boun
 	if err == nil && owns(sb, node, b) {
 		return nil
 	}
-	m.log.Warn("reconcile stops a boot that no sandbox owns", keyBoot, b.BootID, keySandbox, b.SandboxID, keyNode, node)
+	m.log.Warn("reconcile stops a boot that no sandbox owns", telemetry.KeyBoot, b.BootID, telemetry.KeySandbox, b.SandboxID, telemetry.KeyNode, node)
 	return m.nodes.Stop(ctx, node, b.BootID, 0)
 }
 

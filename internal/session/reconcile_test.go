@@ -303,7 +303,7 @@ func crashAt(t *testing.T, step int, after, pool bool, name string, do func(*ses
 // Random operations, faults and crashes: whatever happens, moves are legal
 // (checkedStore), and after a reconcile records and Boots agree.
 func TestRandomLives(t *testing.T) {
-	for seed := range uint64(30) {
+	for seed := range uint64(16) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { randomLife(t, rand.New(rand.NewPCG(seed, 1))) })
 		})

@@ -31,15 +31,6 @@ const (
 	attempts = 5
 )
 
-// Names of log attributes.
-const (
-	keySandbox = "sandbox_id"
-	keyBoot    = "boot_id"
-	keyNode    = "node"
-	keyCause   = "cause"
-	keyError   = "error"
-)
-
 // Config is what an operator may decide; the zero value works.
 type Config struct {
 	// Network is the policy of a Sandbox that asks for none; empty: public.

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 // End implements sandbox.Sandboxes. Of concurrent calls one ends the Sandbox
@@ -74,7 +75,7 @@ func (m *Manager) BootEnded(ctx context.Context, e sandbox.BootEnd) error {
 		return nil
 	}
 	if err == nil {
-		m.log.Info("boot ended", keySandbox, e.SandboxID, keyBoot, e.BootID, keyCause, e.Cause)
+		m.log.Info("boot ended", telemetry.KeySandbox, e.SandboxID, telemetry.KeyBoot, e.BootID, "cause", e.Cause)
 	}
 	return err
 }
