@@ -23,3 +23,13 @@ func DataFolder(flags map[string]string, getenv func(string) string) (string, er
 	}
 	return c.Data, c.checkData()
 }
+
+// SandboxImage returns the image that the Template "base" is made of, by the
+// same rules as Load.
+func SandboxImage(getenv func(string) string) (string, error) {
+	c := defaults(getenv)
+	if v := getenv("SANDBOX_IMAGE"); v != "" {
+		c.SandboxImage = v
+	}
+	return c.SandboxImage, c.checkImage()
+}

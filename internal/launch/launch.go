@@ -147,7 +147,8 @@ func runServer(ctx context.Context, o Options, layout Layout, hostSocket string,
 	cmd := exec.Command(exe, o.Args...)
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), EnvListeners+"="+strconv.Itoa(len(listeners)), EnvHost+"="+hostSocket, "HOME="+layout.Server())
+	cmd.Env = append(os.Environ(), EnvListeners+"="+strconv.Itoa(len(listeners)), EnvHost+"="+hostSocket,
+		"HOME="+layout.Server(), "CLOUD_SANDBOX_DATA="+layout.Root) // the default folder is root's, not the server's
 	cmd.ExtraFiles = append([]*os.File{lock, aliveRead}, listeners...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Credential: &syscall.Credential{Uid: ServerUID, Gid: ServerUID},

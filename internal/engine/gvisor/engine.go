@@ -468,7 +468,7 @@ func (e *Engine) waitForGuest(ctx context.Context, id string, b *boot) error {
 	})
 	defer guest.Close()
 	for {
-		_, err := guest.Health(ctx)
+		_, _, err := guest.Health(ctx)
 		if err == nil {
 			return nil
 		}

@@ -77,10 +77,11 @@ type Link struct {
 	flows  map[*flow]struct{}
 	level  int64 // the present bufferShare
 	closed bool
+	gone   bool // the guest's end is
 	wg     sync.WaitGroup
 }
 
-// flow is one connection, from before it is dialled until nothing of it is
+// A flow is one connection, from before it is dialled until nothing of it is
 // left. cancel cuts it at any time.
 type flow struct {
 	dst    netip.Addr // what the policy is about; zero for a dial from the host
@@ -98,7 +99,7 @@ func Open(file *os.File, pol sandbox.NetworkPolicy, cfg Config) (*Link, error) {
 	}
 	l := &Link{cfg: cfg.withDefaults(), ep: ep, policy: pol, flows: map[*flow]struct{}{}, level: bufferShare(0), lost: make(chan struct{})}
 	ep.accept = acceptable
-	ep.lost = func() { close(l.lost) }
+	ep.lost = l.loseGuest
 	l.stack, err = newStack(ep, link.GatewayAddress, link.GuestAddress, link.GuestMAC)
 	if err != nil {
 		ep.Close()
@@ -136,18 +137,8 @@ func newStack(ep stack.LinkEndpoint, local, remote netip.Addr, remoteMAC [6]byte
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ip, arp.NewProtocol},
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4},
 	})
-	sack := tcpip.TCPSACKEnabled(true)
-	moderate := tcpip.TCPModerateReceiveBufferOption(false) // Link sizes buffers itself
-	timeWait := tcpip.TCPTimeWaitTimeoutOption(timeWaitTimeout)
-	linger := tcpip.TCPLingerTimeoutOption(drainTimeout)
-	for _, o := range []tcpip.SettableTransportProtocolOption{
-		&sack, &moderate, &timeWait, &linger,
-		&tcpip.TCPReceiveBufferSizeRangeOption{Min: minBuffer, Default: maxBuffer, Max: maxBuffer},
-		&tcpip.TCPSendBufferSizeRangeOption{Min: minBuffer, Default: maxBuffer, Max: maxBuffer},
-	} {
-		if err := s.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
-			return nil, fmt.Errorf("set TCP options: %s", err)
-		}
+	if err := setOptions(s); err != nil {
+		return nil, err
 	}
 	if err := s.CreateNIC(nic, ep); err != nil {
 		return nil, fmt.Errorf("create the interface: %s", err)
@@ -164,6 +155,24 @@ func newStack(ep stack.LinkEndpoint, local, remote netip.Addr, remoteMAC [6]byte
 		return nil, fmt.Errorf("set the neighbour: %s", err)
 	}
 	return s, nil
+}
+
+// setOptions fits TCP to a link.
+func setOptions(s *stack.Stack) error {
+	sack := tcpip.TCPSACKEnabled(true)
+	moderate := tcpip.TCPModerateReceiveBufferOption(false) // Link sizes buffers itself
+	timeWait := tcpip.TCPTimeWaitTimeoutOption(timeWaitTimeout)
+	linger := tcpip.TCPLingerTimeoutOption(drainTimeout)
+	for _, o := range []tcpip.SettableTransportProtocolOption{
+		&sack, &moderate, &timeWait, &linger,
+		&tcpip.TCPReceiveBufferSizeRangeOption{Min: minBuffer, Default: maxBuffer, Max: maxBuffer},
+		&tcpip.TCPSendBufferSizeRangeOption{Min: minBuffer, Default: maxBuffer, Max: maxBuffer},
+	} {
+		if err := s.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
+			return fmt.Errorf("set TCP options: %s", err)
+		}
+	}
+	return nil
 }
 
 // acceptable says whether a guest may send a frame that begins so: ARP, and
@@ -195,10 +204,24 @@ func (l *Link) Close() {
 	l.mu.Unlock()
 	if first {
 		l.names.close()
-		l.stack.Close()
+		l.stack.Close() // resets what is open, so that the guest knows
 		l.wg.Wait()
-		l.stack.Destroy()
+		// The reader may need the stack's lock, which Destroy holds while it
+		// waits for the reader: it has to be gone before.
 		l.ep.Close()
+		l.ep.Wait()
+		l.stack.Destroy()
+	}
+}
+
+// loseGuest ends every connection: nobody answers any more.
+func (l *Link) loseGuest() {
+	close(l.lost)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.gone = true
+	for f := range l.flows {
+		f.cancel()
 	}
 }
 
@@ -309,6 +332,8 @@ func (l *Link) admit(dst netip.Addr) (context.Context, *flow, error) {
 	switch {
 	case l.closed:
 		return nil, nil, sandbox.Errorf(sandbox.NotFound, "the link is gone")
+	case l.gone:
+		return nil, nil, sandbox.Errorf(sandbox.Unavailable, "the sandbox is gone")
 	case dst.IsValid() && !policy.Allows(l.policy, dst, l.cfg.Refuse):
 		return nil, nil, errRefused
 	case len(l.flows) >= maxConnections:

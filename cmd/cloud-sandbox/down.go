@@ -1,0 +1,54 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
+)
+
+func downCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "down",
+		Short: "End every sandbox and helper process that a stopped server left running",
+		Long: `End every sandbox and helper process that a stopped server left running.
+
+Sandboxes outlive the server on purpose. After this nothing of Cloud Sandbox runs
+on the machine; the data folder stays. Stop the server first.`,
+		Example: "  sudo cloud-sandbox down",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if os.Geteuid() != 0 {
+				return errors.New("ending sandboxes needs root: run it as root")
+			}
+			data, err := config.DataFolder(given(cmd), os.Getenv)
+			if err != nil {
+				return err
+			}
+			layout := launch.Layout{Root: data}
+			if _, err := os.Stat(data); errors.Is(err, os.ErrNotExist) {
+				fmt.Fprintln(cmd.OutOrStdout(), "nothing runs:", data, "does not exist")
+				return nil
+			}
+			lock, err := layout.Lock()
+			if errors.Is(err, launch.ErrInUse) {
+				return fmt.Errorf("the server at %s still runs: stop it first (Ctrl-C or SIGTERM), then run this again", data)
+			}
+			if err != nil {
+				return err
+			}
+			defer lock.Close()
+			began := time.Now()
+			if err := layout.Down(cmd.Context()); err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "everything ended in %v\n", time.Since(began).Round(time.Millisecond))
+			return nil
+		},
+	}
+}

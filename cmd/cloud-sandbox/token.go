@@ -1,0 +1,64 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
+)
+
+func tokenCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "token",
+		Short: "Make access tokens",
+	}
+	var tenant, user, role string
+	create := &cobra.Command{
+		Use:   "create",
+		Short: "Print an access token, valid for 24 hours",
+		Long: `Print an access token, valid for 24 hours, signed with the server's JWT_SECRET.
+
+Set the same JWT_SECRET as the server; with --dev the secret that dev mode keeps
+in the data folder is used.`,
+		Example: `  sudo JWT_SECRET=$SECRET cloud-sandbox token create --tenant acme --user alice`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := config.Load(given(cmd), os.Getenv)
+			if err != nil {
+				return err
+			}
+			cfg.Data = launch.Layout{Root: cfg.Data}.Server()
+			if err := cfg.KeepSecret(); err != nil {
+				return err
+			}
+			token, err := mint(cfg, tenant, user, role)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), token)
+			return nil
+		},
+	}
+	create.Flags().StringVar(&tenant, "tenant", "", "tenant that the token speaks for (required)")
+	create.Flags().StringVar(&user, "user", "operator", "user name for logs")
+	create.Flags().StringVar(&role, "role", string(sandbox.RoleDeveloper), "developer or admin")
+	create.Flags().Bool("dev", false, "use the secret of dev mode")
+	_ = create.MarkFlagRequired("tenant")
+	cmd.AddCommand(create)
+	return cmd
+}
+
+func mint(cfg config.Config, tenant, user, role string) (string, error) {
+	tokens, err := gateway.NewTokens(cfg.Secret, nil)
+	if err != nil {
+		return "", err
+	}
+	who := sandbox.Identity{Tenant: sandbox.TenantID(tenant), User: user, Role: sandbox.Role(role)}
+	token, _, err := tokens.Mint(who, gateway.TokenLife)
+	return token, err
+}

@@ -1,0 +1,229 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	neturl "net/url"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"connectrpc.com/connect"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/gen/filesystem"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+)
+
+const (
+	// maxEntries bounds a listing that is passed on.
+	maxEntries = 10_000
+	// maxErrorBody bounds how much of an error's body is read.
+	maxErrorBody = 8 << 10
+	// maxPath bounds a path that a Guest names.
+	maxPath = 8 << 10
+)
+
+func withAuth[T any](c *Client, msg *T) *connect.Request[T] {
+	r := connect.NewRequest(msg)
+	if c.token != "" {
+		r.Header().Set("X-Access-Token", c.token)
+	}
+	return r
+}
+
+// ReadFile opens a regular file. See execution.Guest.
+func (c *Client) ReadFile(ctx context.Context, path string, opts execution.ReadOptions) (*execution.FileBody, error) {
+	limited, inTime, cancel := headTimer(ctx)
+	req, err := c.fileRequest(limited, http.MethodGet, path, nil)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	req.Header.Set("Accept-Encoding", "identity")
+	if opts.Range != "" {
+		req.Header.Set("Range", opts.Range)
+	}
+	resp, err := c.http.Do(req)
+	inTime()
+	if err != nil {
+		cancel()
+		return nil, fail(limited, err)
+	}
+	if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusPartialContent {
+		defer cancel()
+		defer resp.Body.Close()
+		return nil, httpError(resp)
+	}
+	modified, _ := http.ParseTime(resp.Header.Get("Last-Modified"))
+	return &execution.FileBody{
+		Body:         &body{resp.Body, cancel},
+		Partial:      resp.StatusCode == http.StatusPartialContent,
+		ContentRange: resp.Header.Get("Content-Range"),
+		Size:         resp.ContentLength,
+		ModifiedAt:   modified,
+	}, nil
+}
+
+// body frees the request's context when it is closed.
+type body struct {
+	io.ReadCloser
+	cancel context.CancelFunc
+}
+
+func (b *body) Close() error {
+	defer b.cancel()
+	return b.ReadCloser.Close()
+}
+
+func (c *Client) fileRequest(ctx context.Context, method, path string, content io.Reader) (*http.Request, error) {
+	u := url(sandbox.EnvdPort) + "/files?path=" + neturl.QueryEscape(path)
+	req, err := http.NewRequestWithContext(ctx, method, u, content)
+	if err != nil {
+		return nil, err
+	}
+	if c.token != "" {
+		req.Header.Set("X-Access-Token", c.token)
+	}
+	return req, nil
+}
+
+// WriteFile replaces a file's content. See execution.Guest.
+func (c *Client) WriteFile(ctx context.Context, path string, content io.Reader, size int64) (execution.Entry, error) {
+	req, err := c.fileRequest(ctx, http.MethodPost, path, content)
+	if err != nil {
+		return execution.Entry{}, err
+	}
+	req.Header.Set("Content-Type", "application/octet-stream")
+	req.ContentLength = size
+	if size == 0 {
+		req.Body = http.NoBody
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return execution.Entry{}, fail(ctx, err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return execution.Entry{}, httpError(resp)
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxErrorBody)) // keeps the connection
+	return c.Stat(ctx, path)
+}
+
+// httpError gives an answer of envd's a Code.
+func httpError(resp *http.Response) error {
+	raw, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
+	var e struct {
+		Message string `json:"message"`
+	}
+	_ = json.Unmarshal(raw, &e)
+	if e.Message == "" {
+		e.Message = strings.TrimSpace(string(raw))
+	}
+	code, ok := map[int]sandbox.Code{
+		http.StatusBadRequest: sandbox.Invalid, http.StatusForbidden: sandbox.Denied, http.StatusNotFound: sandbox.NotFound,
+		http.StatusConflict: sandbox.Conflict, http.StatusRequestedRangeNotSatisfiable: sandbox.Invalid,
+		http.StatusInsufficientStorage: sandbox.Exhausted,
+	}[resp.StatusCode]
+	if !ok {
+		return sandbox.Errorf(sandbox.Unavailable, "the sandbox answered %d", resp.StatusCode)
+	}
+	return sandbox.Errorf(code, "%s", tame(e.Message))
+}
+
+// List returns what is below a folder. See execution.Guest.
+func (c *Client) List(ctx context.Context, path string, depth int) ([]execution.Entry, bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, headTime)
+	defer cancel()
+	r, err := c.files.ListDir(ctx, withAuth(c, &filesystem.ListDirRequest{Path: path, Depth: uint32(max(depth, 1))}))
+	if err != nil {
+		return nil, false, fail(ctx, err)
+	}
+	entries := make([]execution.Entry, 0, min(len(r.Msg.Entries), maxEntries))
+	for _, e := range r.Msg.Entries {
+		if len(entries) == maxEntries {
+			return entries, true, nil
+		}
+		entry, err := entryOf(e)
+		if err != nil {
+			return nil, false, err
+		}
+		entries = append(entries, entry)
+	}
+	return entries, false, nil
+}
+
+// Stat describes a path. See execution.Guest.
+func (c *Client) Stat(ctx context.Context, path string) (execution.Entry, error) {
+	ctx, cancel := context.WithTimeout(ctx, headTime)
+	defer cancel()
+	r, err := c.files.Stat(ctx, withAuth(c, &filesystem.StatRequest{Path: path}))
+	if err != nil {
+		return execution.Entry{}, fail(ctx, err)
+	}
+	return entryOf(r.Msg.Entry)
+}
+
+// MakeDir makes a folder. See execution.Guest.
+func (c *Client) MakeDir(ctx context.Context, path string) (execution.Entry, error) {
+	ctx, cancel := context.WithTimeout(ctx, headTime)
+	defer cancel()
+	r, err := c.files.MakeDir(ctx, withAuth(c, &filesystem.MakeDirRequest{Path: path}))
+	if err != nil {
+		return execution.Entry{}, fail(ctx, err)
+	}
+	return entryOf(r.Msg.Entry)
+}
+
+// Move renames. See execution.Guest.
+func (c *Client) Move(ctx context.Context, source, destination string) (execution.Entry, error) {
+	ctx, cancel := context.WithTimeout(ctx, headTime)
+	defer cancel()
+	r, err := c.files.Move(ctx, withAuth(c, &filesystem.MoveRequest{Source: source, Destination: destination}))
+	if err != nil {
+		return execution.Entry{}, fail(ctx, err)
+	}
+	return entryOf(r.Msg.Entry)
+}
+
+// Remove deletes a path and all below it; the time is not bounded, because the
+// tree may be large.
+func (c *Client) Remove(ctx context.Context, path string) error {
+	_, err := c.files.Remove(ctx, withAuth(c, &filesystem.RemoveRequest{Path: path}))
+	return fail(ctx, err)
+}
+
+// entryOf checks a Guest's description of a file.
+func entryOf(e *filesystem.EntryInfo) (execution.Entry, error) {
+	if e == nil || len(e.Path) > maxPath || len(e.Name) > maxPath || len(e.GetSymlinkTarget()) > maxPath || e.Size < 0 {
+		return execution.Entry{}, sandbox.Errorf(sandbox.Unavailable, "the sandbox gives a wrong answer")
+	}
+	out := execution.Entry{
+		Name: valid(e.Name), Path: valid(e.Path), Type: "other", Size: e.Size, Mode: e.Mode & 0o7777,
+		Owner: valid(e.Owner), Group: valid(e.Group), SymlinkTarget: valid(e.GetSymlinkTarget()),
+	}
+	switch {
+	case e.SymlinkTarget != nil:
+		out.Type = "symlink" // our door does not follow links
+	case e.Type == filesystem.FileType_FILE_TYPE_FILE:
+		out.Type = "file"
+	case e.Type == filesystem.FileType_FILE_TYPE_DIRECTORY:
+		out.Type = "directory"
+	case e.Type == filesystem.FileType_FILE_TYPE_SYMLINK:
+		out.Type = "symlink"
+	}
+	if t := e.ModifiedTime; t != nil && t.IsValid() {
+		out.ModifiedAt = t.AsTime().Truncate(time.Microsecond)
+	}
+	return out, nil
+}
+
+func valid(s string) string {
+	if utf8.ValidString(s) {
+		return s
+	}
+	return strings.ToValidUTF8(s, "\uFFFD")
+}

@@ -1,0 +1,81 @@
+package client
+
+import (
+	"context"
+	"time"
+
+	"connectrpc.com/connect"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	guestv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/guest/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+)
+
+// Run runs one program to its end. See execution.Guest.
+func (c *Client) Run(ctx context.Context, req execution.RunRequest, handle func(execution.RunEvent) error) (execution.RunEnd, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends the program if we leave early
+	stream, err := c.control.Run(ctx, connect.NewRequest(&guestv1.RunRequest{
+		Args: req.Args, Env: req.Env, Cwd: req.Cwd, User: req.User, Stdin: req.Stdin,
+		TimeoutMillis: req.Timeout.Milliseconds(), StdoutLimit: req.MaxOutput, StderrLimit: req.MaxOutput,
+	}))
+	if err != nil {
+		return execution.RunEnd{}, fail(ctx, err)
+	}
+	defer stream.Close()
+	for stream.Receive() {
+		switch e := stream.Msg().Event.(type) {
+		case *guestv1.RunResponse_Started:
+			err = handle(execution.RunEvent{Started: true, PID: e.Started.Pid})
+		case *guestv1.RunResponse_Stdout:
+			err = handle(execution.RunEvent{Stdout: e.Stdout})
+		case *guestv1.RunResponse_Stderr:
+			err = handle(execution.RunEvent{Stderr: e.Stderr})
+		case *guestv1.RunResponse_Ended:
+			return endOf(e.Ended)
+		}
+		if err != nil {
+			return execution.RunEnd{}, err
+		}
+	}
+	if err := stream.Err(); err != nil {
+		return execution.RunEnd{}, fail(ctx, err)
+	}
+	return execution.RunEnd{}, sandbox.Errorf(sandbox.Unavailable, "the sandbox ended its answer early")
+}
+
+var statuses = map[guestv1.RunStatus]execution.Status{
+	guestv1.RunStatus_RUN_STATUS_OK:        execution.StatusOK,
+	guestv1.RunStatus_RUN_STATUS_ERROR:     execution.StatusError,
+	guestv1.RunStatus_RUN_STATUS_TIMEOUT:   execution.StatusTimeout,
+	guestv1.RunStatus_RUN_STATUS_OOM:       execution.StatusOOM,
+	guestv1.RunStatus_RUN_STATUS_PIDS:      execution.StatusPids,
+	guestv1.RunStatus_RUN_STATUS_DISK_FULL: execution.StatusDiskFull,
+	guestv1.RunStatus_RUN_STATUS_KILLED:    execution.StatusKilled,
+}
+
+// endOf checks the Guest's word about an end.
+func endOf(m *guestv1.RunEnded) (execution.RunEnd, error) {
+	status, ok := statuses[m.Status]
+	if !ok || m.StdoutDropped < 0 || m.StderrDropped < 0 {
+		return execution.RunEnd{}, sandbox.Errorf(sandbox.Unavailable, "the sandbox gives a wrong answer")
+	}
+	message := ""
+	if m.Message != "" {
+		message = tame(m.Message)
+	}
+	return execution.RunEnd{
+		Status: status, ExitCode: int(m.ExitCode), Signal: int(m.Signal), Message: message,
+		StdoutDropped: m.StdoutDropped, StderrDropped: m.StderrDropped,
+	}, nil
+}
+
+var _ execution.Guest = (*Client)(nil)
+
+// headTimer ends a request whose answer's head does not come in time; stop
+// keeps the rest of the answer from being bounded by it.
+func headTimer(ctx context.Context) (limited context.Context, stop func() bool, cancel context.CancelFunc) {
+	limited, end := context.WithCancelCause(ctx)
+	t := time.AfterFunc(headTime, func() { end(context.DeadlineExceeded) })
+	return limited, t.Stop, func() { t.Stop(); end(nil) }
+}

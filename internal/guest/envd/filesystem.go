@@ -1,0 +1,326 @@
+package envd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/cloud-sandbox/cloud-sandbox/api/gen/filesystem"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
+)
+
+// maxEntries bounds a listing.
+const maxEntries = 50_000
+
+// fileSystem is the filesystem service.
+type fileSystem struct {
+	*watchers
+	guest *server.Guest
+}
+
+func newFilesystem(g *server.Guest) *fileSystem {
+	return &fileSystem{watchers: newWatchers(g), guest: g}
+}
+
+// account is the user that a request speaks for.
+func account(g *server.Guest, name string) (server.User, error) {
+	owner, bound := g.Owner()
+	if !bound {
+		return server.User{}, server.ErrNotBound
+	}
+	if name == "" {
+		name = owner.User
+	}
+	return g.Accounts.User(name)
+}
+
+// rpcAccount is the same for an RPC.
+func rpcAccount(g *server.Guest, name string) (server.User, error) {
+	u, err := account(g, name)
+	switch {
+	case errors.Is(err, server.ErrNotBound):
+		return u, connect.NewError(connect.CodeFailedPrecondition, err)
+	case err != nil:
+		return u, connect.NewError(connect.CodeUnauthenticated, err)
+	}
+	return u, nil
+}
+
+// resolve makes a path absolute: "~" and relative ones are below the user's
+// home.
+func resolve(path string, u server.User) (string, error) {
+	if strings.ContainsRune(path, 0) {
+		return "", errors.New("the path holds a zero byte")
+	}
+	switch {
+	case path == "":
+		return u.Home, nil
+	case path == "~" || strings.HasPrefix(path, "~/"):
+		path = filepath.Join(u.Home, path[1:])
+	case !filepath.IsAbs(path):
+		path = filepath.Join(u.Home, path)
+	}
+	return filepath.Clean(path), nil
+}
+
+// rpcPath resolves a path of an RPC.
+func (f *fileSystem) rpcPath(user, path string) (string, server.User, error) {
+	u, err := rpcAccount(f.guest, user)
+	if err != nil {
+		return "", u, err
+	}
+	p, err := resolve(path, u)
+	if err != nil {
+		return "", u, connect.NewError(connect.CodeInvalidArgument, err)
+	}
+	return p, u, nil
+}
+
+// fileError gives an error of the operating system its code.
+func fileError(path string, err error) error {
+	code := connect.CodeInternal
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return connect.NewError(connect.CodeNotFound, fmt.Errorf("path '%s' does not exist", path))
+	case errors.Is(err, fs.ErrExist):
+		code = connect.CodeAlreadyExists
+	case errors.Is(err, fs.ErrPermission):
+		code = connect.CodePermissionDenied
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		code = connect.CodeResourceExhausted
+	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ELOOP):
+		code = connect.CodeInvalidArgument
+	}
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		err = p.Err
+	}
+	return connect.NewError(code, fmt.Errorf("%s: %w", path, err))
+}
+
+// entryOf describes what is at path. A symbolic link has its target's type,
+// and says where it leads; a dangling one is a link.
+func entryOf(path string, accounts server.Accounts) (*filesystem.EntryInfo, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return nil, err
+	}
+	e := &filesystem.EntryInfo{
+		Name: info.Name(), Path: path, Type: typeOf(info.Mode()), Size: info.Size(),
+		Mode: modeBits(info.Mode()), Permissions: info.Mode().String(), ModifiedTime: timestamppb.New(info.ModTime()),
+		Metadata: readMetadata(path),
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		e.Owner, e.Group = accounts.UserName(st.Uid), accounts.GroupName(st.Gid)
+	}
+	if info.Mode()&fs.ModeSymlink != 0 {
+		followLink(path, e)
+	}
+	return e, nil
+}
+
+// followLink fills in what a symbolic link leads to.
+func followLink(path string, e *filesystem.EntryInfo) {
+	target, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		if raw, err := os.Readlink(path); err == nil {
+			e.SymlinkTarget = &raw
+		}
+		return
+	}
+	e.SymlinkTarget = &target
+	if info, err := os.Stat(path); err == nil {
+		e.Type, e.Size, e.Mode = typeOf(info.Mode()), info.Size(), modeBits(info.Mode())
+	}
+}
+
+func typeOf(m fs.FileMode) filesystem.FileType {
+	switch {
+	case m.IsRegular():
+		return filesystem.FileType_FILE_TYPE_FILE
+	case m.IsDir():
+		return filesystem.FileType_FILE_TYPE_DIRECTORY
+	case m&fs.ModeSymlink != 0:
+		return filesystem.FileType_FILE_TYPE_SYMLINK
+	}
+	return filesystem.FileType_FILE_TYPE_UNSPECIFIED
+}
+
+// modeBits are the permission bits as the kernel has them.
+func modeBits(m fs.FileMode) uint32 {
+	bits := uint32(m.Perm())
+	for flag, bit := range map[fs.FileMode]uint32{fs.ModeSetuid: unix.S_ISUID, fs.ModeSetgid: unix.S_ISGID, fs.ModeSticky: unix.S_ISVTX} {
+		if m&flag != 0 {
+			bits |= bit
+		}
+	}
+	return bits
+}
+
+// Stat describes one path.
+func (f *fileSystem) Stat(_ context.Context, r *connect.Request[filesystem.StatRequest]) (*connect.Response[filesystem.StatResponse], error) {
+	path, _, err := f.rpcPath(userOf(r.Header()), r.Msg.Path)
+	if err != nil {
+		return nil, err
+	}
+	e, err := entryOf(path, f.guest.Accounts)
+	if err != nil {
+		return nil, fileError(r.Msg.Path, err)
+	}
+	return connect.NewResponse(&filesystem.StatResponse{Entry: e}), nil
+}
+
+// MakeDir makes a folder and those above it, the user's.
+func (f *fileSystem) MakeDir(_ context.Context, r *connect.Request[filesystem.MakeDirRequest]) (*connect.Response[filesystem.MakeDirResponse], error) {
+	path, u, err := f.rpcPath(userOf(r.Header()), r.Msg.Path)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := os.Stat(path); err == nil {
+		if info.IsDir() {
+			return nil, connect.NewError(connect.CodeAlreadyExists, fmt.Errorf("directory already exists: %s", r.Msg.Path))
+		}
+		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("path is not a directory: %s", r.Msg.Path))
+	}
+	if err := makeDirs(path, u); err != nil {
+		return nil, fileError(r.Msg.Path, err)
+	}
+	e, err := entryOf(path, f.guest.Accounts)
+	if err != nil {
+		return nil, fileError(r.Msg.Path, err)
+	}
+	return connect.NewResponse(&filesystem.MakeDirResponse{Entry: e}), nil
+}
+
+// makeDirs makes a folder and the missing ones above it and gives them to u.
+func makeDirs(path string, u server.User) error {
+	info, err := os.Stat(path)
+	if err == nil {
+		if !info.IsDir() {
+			return &fs.PathError{Op: "mkdir", Path: path, Err: syscall.ENOTDIR}
+		}
+		return nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := makeDirs(filepath.Dir(path), u); err != nil {
+		return err
+	}
+	if err := os.Mkdir(path, 0o755); err != nil {
+		if errors.Is(err, fs.ErrExist) {
+			return nil
+		}
+		return err
+	}
+	return os.Lchown(path, int(u.UID), int(u.GID))
+}
+
+// Move renames, making the folders above the destination.
+func (f *fileSystem) Move(_ context.Context, r *connect.Request[filesystem.MoveRequest]) (*connect.Response[filesystem.MoveResponse], error) {
+	source, u, err := f.rpcPath(userOf(r.Header()), r.Msg.Source)
+	if err != nil {
+		return nil, err
+	}
+	destination, err := resolve(r.Msg.Destination, u)
+	if err != nil {
+		return nil, connect.NewError(connect.CodeInvalidArgument, err)
+	}
+	if _, err := os.Lstat(source); err != nil {
+		return nil, fileError(r.Msg.Source, err)
+	}
+	if err := makeDirs(filepath.Dir(destination), u); err != nil {
+		return nil, fileError(r.Msg.Destination, err)
+	}
+	if err := os.Rename(source, destination); err != nil {
+		var link *os.LinkError
+		if errors.As(err, &link) {
+			err = link.Err
+		}
+		return nil, fileError(r.Msg.Destination, err)
+	}
+	e, err := entryOf(destination, f.guest.Accounts)
+	if err != nil {
+		return nil, fileError(r.Msg.Destination, err)
+	}
+	return connect.NewResponse(&filesystem.MoveResponse{Entry: e}), nil
+}
+
+// ListDir lists a folder down to a depth, in lexical order.
+func (f *fileSystem) ListDir(ctx context.Context, r *connect.Request[filesystem.ListDirRequest]) (*connect.Response[filesystem.ListDirResponse], error) {
+	path, _, err := f.rpcPath(userOf(r.Header()), r.Msg.Path)
+	if err != nil {
+		return nil, err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fileError(r.Msg.Path, err)
+	}
+	if !info.IsDir() {
+		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("path is not a directory: %s", r.Msg.Path))
+	}
+	l := lister{accounts: f.guest.Accounts, depth: max(int(r.Msg.Depth), 1)}
+	if err := l.list(ctx, path, 1); err != nil {
+		return nil, fileError(r.Msg.Path, err)
+	}
+	return connect.NewResponse(&filesystem.ListDirResponse{Entries: l.entries}), nil
+}
+
+type lister struct {
+	accounts server.Accounts
+	depth    int
+	entries  []*filesystem.EntryInfo
+}
+
+// list adds what is in dir, each folder followed by what is in it. Something
+// that vanishes meanwhile, or may not be read, is left out.
+func (l *lister) list(ctx context.Context, dir string, level int) error {
+	names, err := os.ReadDir(dir)
+	if err != nil {
+		if level > 1 {
+			return nil
+		}
+		return err
+	}
+	for _, d := range names {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if len(l.entries) >= maxEntries {
+			return nil
+		}
+		path := filepath.Join(dir, d.Name())
+		e, err := entryOf(path, l.accounts)
+		if err != nil {
+			continue
+		}
+		l.entries = append(l.entries, e)
+		if d.IsDir() && level < l.depth {
+			if err := l.list(ctx, path, level+1); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Remove deletes a path and all below it. A missing one is a success.
+func (f *fileSystem) Remove(_ context.Context, r *connect.Request[filesystem.RemoveRequest]) (*connect.Response[filesystem.RemoveResponse], error) {
+	path, _, err := f.rpcPath(userOf(r.Header()), r.Msg.Path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.RemoveAll(path); err != nil {
+		return nil, fileError(r.Msg.Path, err)
+	}
+	return connect.NewResponse(&filesystem.RemoveResponse{}), nil
+}

@@ -1,0 +1,86 @@
+package envd
+
+import (
+	"bufio"
+	"net/http"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// metrics answers with what the guest uses now, by its own word. CPU is
+// measured over a short while, only when somebody asks.
+func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
+	const window = 100 * time.Millisecond
+	before, began := cpuTicks(), time.Now()
+	select {
+	case <-time.After(window):
+	case <-r.Context().Done():
+		return
+	}
+	const ticksPerSecond = 100
+	cpus := runtime.NumCPU()
+	used := float64(cpuTicks()-before) / ticksPerSecond / time.Since(began).Seconds() * 100
+	memory := meminfo()
+	total, free := memory["MemTotal"], memory["MemAvailable"]
+	cache := memory["Cached"] + memory["Buffers"]
+	disk := diskOf("/")
+	const mib = 1 << 20
+	reply(w, http.StatusOK, map[string]any{
+		"ts": time.Now().Unix(), "cpu_count": cpus, "cpu_used_pct": min(used, float64(100*cpus)),
+		"mem_total": total, "mem_used": total - free, "mem_cache": cache,
+		"mem_total_mib": total / mib, "mem_used_mib": (total - free) / mib,
+		"disk_used": disk[0], "disk_total": disk[1],
+	})
+}
+
+// cpuTicks is the time that all processors have worked, in hundredths of a
+// second (proc(5), /proc/stat: all columns but idle and iowait).
+func cpuTicks() int64 {
+	b, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0
+	}
+	line, _, _ := strings.Cut(string(b), "\n")
+	var sum int64
+	for i, f := range strings.Fields(line) {
+		if n, err := strconv.ParseInt(f, 10, 64); err == nil && i != 4 && i != 5 {
+			sum += n
+		}
+	}
+	return sum
+}
+
+// meminfo is /proc/meminfo in bytes.
+func meminfo() map[string]int64 {
+	f, err := os.Open("/proc/meminfo")
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	out := map[string]int64{}
+	for s := bufio.NewScanner(f); s.Scan(); {
+		fields := strings.Fields(s.Text())
+		if len(fields) < 2 {
+			continue
+		}
+		if n, err := strconv.ParseInt(fields[1], 10, 64); err == nil {
+			out[strings.TrimSuffix(fields[0], ":")] = n << 10
+		}
+	}
+	return out
+}
+
+// diskOf is used and total bytes of a file system.
+func diskOf(path string) [2]uint64 {
+	var st unix.Statfs_t
+	if unix.Statfs(path, &st) != nil {
+		return [2]uint64{}
+	}
+	size := uint64(st.Bsize)
+	return [2]uint64{(st.Blocks - st.Bfree) * size, st.Blocks * size}
+}

@@ -1,0 +1,139 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"time"
+
+	"connectrpc.com/connect"
+
+	guestv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/guest/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/guest/v1/guestv1connect"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest"
+)
+
+// Control is the Guest's own service, for the host alone.
+type Control struct {
+	Guest *Guest
+	// End ends the Guest, and with it the Boot.
+	End func()
+}
+
+var _ guestv1connect.GuestServiceHandler = (*Control)(nil)
+
+// maxRequest bounds one request of the host: code and input of a run.
+const maxRequest = 40 << 20
+
+// Handler returns the service's path and handler.
+func (c *Control) Handler() (string, http.Handler) {
+	return guestv1connect.NewGuestServiceHandler(c, connect.WithReadMaxBytes(maxRequest))
+}
+
+// OnlyFrom accepts connections from one address and closes all others before a
+// byte is read.
+func OnlyFrom(l net.Listener, host netip.Addr) net.Listener { return &onlyFrom{l, host} }
+
+type onlyFrom struct {
+	net.Listener
+	host netip.Addr
+}
+
+func (l *onlyFrom) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		from, err := netip.ParseAddrPort(c.RemoteAddr().String())
+		if err == nil && from.Addr().Unmap() == l.host {
+			return c, nil
+		}
+		c.Close()
+	}
+}
+
+// Health tells whom the Boot belongs to.
+func (c *Control) Health(context.Context, *connect.Request[guestv1.HealthRequest]) (*connect.Response[guestv1.HealthResponse], error) {
+	owner, _ := c.Guest.Owner()
+	return connect.NewResponse(&guestv1.HealthResponse{Version: guest.Version, SandboxId: owner.SandboxID, BootNumber: owner.BootNumber}), nil
+}
+
+// Bind opens the Boot's life under an owner.
+func (c *Control) Bind(_ context.Context, r *connect.Request[guestv1.BindRequest]) (*connect.Response[guestv1.BindResponse], error) {
+	m := r.Msg
+	err := c.Guest.Bind(Owner{
+		SandboxID: m.SandboxId, BootNumber: m.BootNumber, AccessToken: m.AccessToken, Template: m.Template,
+		Hostname: m.Hostname, Env: m.Env, User: m.DefaultUser, Cwd: m.DefaultCwd, Timeline: m.Timeline, PidsLimit: m.PidsLimit,
+	}, m.UnixNanos, m.Entropy)
+	switch {
+	case errors.Is(err, ErrBound):
+		return nil, connect.NewError(connect.CodeFailedPrecondition, err)
+	case err != nil:
+		return nil, connect.NewError(connect.CodeInvalidArgument, err)
+	}
+	return connect.NewResponse(&guestv1.BindResponse{}), nil
+}
+
+// Run runs one program to its end.
+func (c *Control) Run(ctx context.Context, r *connect.Request[guestv1.RunRequest], stream *connect.ServerStream[guestv1.RunResponse]) error {
+	m := r.Msg
+	result, err := c.Guest.Run(ctx, RunRequest{
+		Args: m.Args, Env: m.Env, Cwd: m.Cwd, User: m.User, Stdin: m.Stdin,
+		Timeout:     time.Duration(m.TimeoutMillis) * time.Millisecond,
+		StdoutLimit: m.StdoutLimit, StderrLimit: m.StderrLimit,
+	}, &runStream{stream})
+	if err != nil {
+		return connectError(err)
+	}
+	return stream.Send(&guestv1.RunResponse{Event: &guestv1.RunResponse_Ended{Ended: &guestv1.RunEnded{
+		Status: guestv1.RunStatus(result.Status), ExitCode: int32(result.ExitCode), Signal: int32(result.Signal), Message: result.Message,
+		StdoutDropped: result.StdoutDropped, StderrDropped: result.StderrDropped, DurationNanos: int64(result.Duration),
+	}}})
+}
+
+// connectError gives an error of this package its code.
+func connectError(err error) error {
+	var bad *InvalidError
+	switch {
+	case errors.As(err, &bad):
+		return connect.NewError(connect.CodeInvalidArgument, err)
+	case errors.Is(err, ErrNotBound):
+		return connect.NewError(connect.CodeFailedPrecondition, err)
+	case errors.Is(err, os.ErrNotExist):
+		return connect.NewError(connect.CodeNotFound, err)
+	}
+	return connect.NewError(connect.CodeInternal, err)
+}
+
+type runStream struct {
+	stream *connect.ServerStream[guestv1.RunResponse]
+}
+
+func (s *runStream) Started(pid int) error {
+	return s.stream.Send(&guestv1.RunResponse{Event: &guestv1.RunResponse_Started{Started: &guestv1.RunStarted{Pid: int64(pid)}}})
+}
+
+func (s *runStream) Output(stderr bool, data []byte) error {
+	m := &guestv1.RunResponse{Event: &guestv1.RunResponse_Stdout{Stdout: data}}
+	if stderr {
+		m = &guestv1.RunResponse{Event: &guestv1.RunResponse_Stderr{Stderr: data}}
+	}
+	return s.stream.Send(m)
+}
+
+// KillBiggest makes room when memory is used up.
+func (c *Control) KillBiggest(context.Context, *connect.Request[guestv1.KillBiggestRequest]) (*connect.Response[guestv1.KillBiggestResponse], error) {
+	pid, bytes := c.Guest.KillBiggest()
+	return connect.NewResponse(&guestv1.KillBiggestResponse{Pid: int64(pid), RssBytes: bytes}), nil
+}
+
+// Shutdown asks every process to end, waits, and ends the Guest.
+func (c *Control) Shutdown(ctx context.Context, r *connect.Request[guestv1.ShutdownRequest]) (*connect.Response[guestv1.ShutdownResponse], error) {
+	c.Guest.TerminateAll(ctx, time.Duration(r.Msg.GraceMillis)*time.Millisecond)
+	defer c.End()
+	return connect.NewResponse(&guestv1.ShutdownResponse{}), nil
+}

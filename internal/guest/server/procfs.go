@@ -1,0 +1,152 @@
+package server
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// task is a process as /proc shows it.
+type task struct {
+	pid, ppid, session int
+}
+
+// tasks lists every process but the Guest itself.
+func tasks() []task {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	self := os.Getpid()
+	var out []task
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil || pid == self || pid == 1 {
+			continue
+		}
+		if t, ok := readTask(pid); ok {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// readTask parses /proc/PID/stat (proc(5)): after the command's closing bracket
+// come state, ppid, pgrp and session.
+func readTask(pid int) (task, bool) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return task{}, false
+	}
+	f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
+	if len(f) < 4 {
+		return task{}, false
+	}
+	ppid, err1 := strconv.Atoi(string(f[1]))
+	session, err2 := strconv.Atoi(string(f[3]))
+	return task{pid: pid, ppid: ppid, session: session}, err1 == nil && err2 == nil
+}
+
+// rss is the resident memory of a process in bytes, by /proc/PID/statm.
+func rss(pid int) int64 {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/statm")
+	if err != nil {
+		return 0
+	}
+	f := strings.Fields(string(b))
+	if len(f) < 2 {
+		return 0
+	}
+	pages, err := strconv.ParseInt(f[1], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return pages * int64(os.Getpagesize())
+}
+
+// marked reports whether a process was started with this variable in its
+// environment. A program may have changed what /proc shows; it is one of three
+// ways to find a run's processes.
+func marked(pid int, variable string) bool {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+	return err == nil && bytes.Contains(append([]byte{0}, append(b, 0)...), []byte("\x00"+variable+"\x00"))
+}
+
+// family finds what a run started: its session, the descendants of what is
+// known, and whatever carries its mark, also after it has left both.
+func family(leader int, mark string, known map[int]bool) []int {
+	all := tasks()
+	var found []int
+	for _, t := range all {
+		if t.pid == leader || t.session == leader || marked(t.pid, mark) {
+			known[t.pid] = true
+		}
+	}
+	for changed := true; changed; {
+		changed = false
+		for _, t := range all {
+			if !known[t.pid] && known[t.ppid] {
+				known[t.pid] = true
+				changed = true
+			}
+		}
+	}
+	for _, t := range all {
+		if known[t.pid] {
+			found = append(found, t.pid)
+		}
+	}
+	return found
+}
+
+// killFamily ends a run's processes for good. They are stopped first, all of
+// them, so that nothing forks away while others are killed.
+func killFamily(leader int, mark string) {
+	known := map[int]bool{}
+	const rounds = 50
+	for range rounds {
+		pids := family(leader, mark, known)
+		alive := false
+		for _, pid := range pids {
+			if unix.Kill(pid, unix.SIGSTOP) == nil {
+				alive = true
+			}
+		}
+		for _, pid := range pids {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+		if !alive {
+			return
+		}
+		if len(known) > 0 && onlyDead(pids) {
+			return
+		}
+	}
+}
+
+// onlyDead reports whether all of these are zombies that wait to be reaped.
+func onlyDead(pids []int) bool {
+	for _, pid := range pids {
+		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+		if err != nil {
+			continue
+		}
+		f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
+		if len(f) > 0 && f[0][0] != 'Z' && f[0][0] != 'X' {
+			return false
+		}
+	}
+	return true
+}
+
+// signalFamily sends a signal to a run's processes, once.
+func signalFamily(leader int, mark string, sig unix.Signal) {
+	for _, pid := range family(leader, mark, map[int]bool{}) {
+		_ = unix.Kill(pid, sig)
+	}
+}
