@@ -337,9 +337,11 @@ func statusOf(cause sandbox.Cause) Status {
 // result joins what the Guest says of the end with what was kept.
 func result(id string, req Request, end RunEnd, out *output) Result {
 	res := Result{
-		SandboxID: id,
-		Stdout:    out.stdout.kept.String(), StdoutDropped: out.stdout.dropped,
-		Stderr: out.stderr.kept.String(), StderrDropped: out.stderr.dropped,
+		SandboxID:     id,
+		Stdout:        out.stdout.kept.String(),
+		StdoutDropped: out.stdout.dropped + max(end.StdoutDropped, 0),
+		Stderr:        out.stderr.kept.String(),
+		StderrDropped: out.stderr.dropped + max(end.StderrDropped, 0),
 	}
 	res.Status, res.ExitCode, res.Problem = verdict(req, end)
 	return res
