@@ -27,11 +27,26 @@ type statements struct {
 	deleteEnded, renewLease        *sql.Stmt
 }
 
-func (s *statements) prepare(ctx context.Context, conn *sql.Conn) error {
-	for _, p := range []struct {
-		stmt **sql.Stmt
-		text string
-	}{
+// A prepared is a statement's place and its text.
+type prepared struct {
+	stmt **sql.Stmt
+	text string
+}
+
+func prepare(ctx context.Context, on interface {
+	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
+}, all []prepared) error {
+	for _, p := range all {
+		var err error
+		if *p.stmt, err = on.PrepareContext(ctx, p.text); err != nil {
+			return fmt.Errorf("prepare %q: %w", p.text, err)
+		}
+	}
+	return nil
+}
+
+func (s *statements) all() []prepared {
+	return []prepared{
 		{&s.begin, `BEGIN IMMEDIATE`},
 		{&s.commit, `COMMIT`},
 		{&s.rollback, `ROLLBACK`},
@@ -49,13 +64,7 @@ func (s *statements) prepare(ctx context.Context, conn *sql.Conn) error {
 		{&s.deleteEnded, `DELETE FROM sandboxes WHERE state = 'ended' AND ended_at < ?`},
 		{&s.renewLease, `INSERT INTO nodes (name, engine, lease_until) VALUES (?, ?, ?)
 			ON CONFLICT (name) DO UPDATE SET engine = excluded.engine, lease_until = excluded.lease_until`},
-	} {
-		var err error
-		if *p.stmt, err = conn.PrepareContext(ctx, p.text); err != nil {
-			return fmt.Errorf("prepare %q: %w", p.text, err)
-		}
 	}
-	return nil
 }
 
 // listed selects a page. Both sides of the comparison of metadata were written
@@ -75,12 +84,9 @@ type queries struct {
 	nodes               *sql.Stmt
 }
 
-func (q *queries) prepare(ctx context.Context, db *sql.DB) error {
+func (q *queries) all() []prepared {
 	const record = `SELECT ` + columns + ` FROM sandboxes `
-	for _, p := range []struct {
-		stmt **sql.Stmt
-		text string
-	}{
+	return []prepared{
 		{&q.byID, record + `WHERE id = ?`},
 		{&q.byName, record + `WHERE tenant = ? AND name = ? AND name <> '' AND state <> 'ended'`},
 		{&q.list, record + `WHERE ` + listed},
@@ -90,13 +96,7 @@ func (q *queries) prepare(ctx context.Context, db *sql.DB) error {
 		{&q.due, record + `WHERE state NOT IN ('stopping', 'ended') AND deadline <= ? ORDER BY deadline LIMIT ?`},
 		{&q.next, `SELECT min(deadline) FROM sandboxes WHERE state NOT IN ('stopping', 'ended')`},
 		{&q.nodes, `SELECT name, engine, lease_until FROM nodes ORDER BY name`},
-	} {
-		var err error
-		if *p.stmt, err = db.PrepareContext(ctx, p.text); err != nil {
-			return fmt.Errorf("prepare %q: %w", p.text, err)
-		}
 	}
-	return nil
 }
 
 // InsertSandbox implements sandbox.SandboxStore.

@@ -81,7 +81,7 @@ func (s *Store) open(ctx context.Context, path string) (err error) {
 	readers := max(4, runtime.GOMAXPROCS(0))
 	s.reads.SetMaxOpenConns(readers)
 	s.reads.SetMaxIdleConns(readers)
-	if err := s.query.prepare(ctx, s.reads); err != nil {
+	if err := prepare(ctx, s.reads, s.query.all()); err != nil {
 		return err
 	}
 	s.writer, err = startWriter(ctx, s.writes)

@@ -50,7 +50,7 @@ func startWriter(ctx context.Context, db *sql.DB) (*writer, error) {
 		quit:  make(chan struct{}),
 		done:  make(chan struct{}),
 	}
-	if err := w.stmts.prepare(ctx, conn); err != nil {
+	if err := prepare(ctx, conn, w.stmts.all()); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	go w.run()

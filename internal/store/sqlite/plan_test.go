@@ -1,0 +1,70 @@
+package sqlite
+
+import (
+	"database/sql"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// No query that runs while Sandboxes live reads the whole table: it grows with
+// a week of certificates.
+func TestQueriesUseIndices(t *testing.T) {
+	s, err := Open(t.Context(), filepath.Join(t.TempDir(), "x.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var texts []string
+	for _, p := range s.query.all() {
+		texts = append(texts, p.text)
+	}
+	for _, p := range s.writer.stmts.all() {
+		if verb, _, _ := strings.Cut(p.text, " "); verb == "UPDATE" || verb == "DELETE" || verb == "SELECT" {
+			texts = append(texts, p.text)
+		}
+	}
+	for _, text := range texts {
+		for _, step := range plan(t, s.reads, text) {
+			if strings.Contains(step, "SCAN sandboxes") && !strings.Contains(step, "USING") {
+				t.Errorf("%s\nreads the whole table: %s", text, step)
+			}
+			if strings.Contains(step, "TEMP B-TREE FOR ORDER BY") {
+				t.Errorf("%s\nsorts: %s", text, step)
+			}
+		}
+	}
+}
+
+func plan(t *testing.T, db *sql.DB, text string) []string {
+	t.Helper()
+	args := make([]any, 26)
+	n := strings.Count(text, "?")
+	if strings.Contains(text, "?1") {
+		n = 0
+		for i := range args {
+			if strings.Contains(text, "?"+strconv.Itoa(i+1)) {
+				n = i + 1
+			}
+		}
+	}
+	rows, err := db.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+text, args[:n]...)
+	if err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	defer rows.Close()
+	var steps []string
+	for rows.Next() {
+		var id, parent, unused int
+		var detail string
+		if err := rows.Scan(&id, &parent, &unused, &detail); err != nil {
+			t.Fatal(err)
+		}
+		steps = append(steps, detail)
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return steps
+}
