@@ -83,7 +83,7 @@ func family(leader int, mark string, known map[int]bool) []int {
 	all := tasks()
 	var found []int
 	for _, t := range all {
-		if t.pid == leader || t.session == leader || marked(t.pid, mark) {
+		if t.pid == leader || t.session == leader || known[t.pid] || marked(t.pid, mark) {
 			known[t.pid] = true
 		}
 	}
@@ -104,27 +104,23 @@ func family(leader int, mark string, known map[int]bool) []int {
 	return found
 }
 
-// killFamily ends a run's processes for good. They are stopped first, all of
-// them, so that nothing forks away while others are killed.
-func killFamily(leader int, mark string) {
-	known := map[int]bool{}
+// killFamily ends a run's processes for good. Those that stayed in the leader's
+// group go first, all at once: a fork bomb is over before it is looked at. The
+// others are stopped before they are killed, so that none forks away. known are
+// processes that were the run's before; it is added to.
+func killFamily(leader int, mark string, known map[int]bool) {
+	_ = unix.Kill(-leader, unix.SIGKILL)
 	const rounds = 50
 	for range rounds {
 		pids := family(leader, mark, known)
-		alive := false
+		if onlyDead(pids) {
+			return
+		}
 		for _, pid := range pids {
-			if unix.Kill(pid, unix.SIGSTOP) == nil {
-				alive = true
-			}
+			_ = unix.Kill(pid, unix.SIGSTOP)
 		}
 		for _, pid := range pids {
 			_ = unix.Kill(pid, unix.SIGKILL)
-		}
-		if !alive {
-			return
-		}
-		if len(known) > 0 && onlyDead(pids) {
-			return
 		}
 	}
 }
@@ -144,9 +140,19 @@ func onlyDead(pids []int) bool {
 	return true
 }
 
-// signalFamily sends a signal to a run's processes, once.
-func signalFamily(leader int, mark string, sig unix.Signal) {
-	for _, pid := range family(leader, mark, map[int]bool{}) {
-		_ = unix.Kill(pid, sig)
+// askFamily sends SIGTERM to a run's processes and returns which they are: what
+// loses its parent by it can only be found now. The leader's group stands still
+// meanwhile, so that a fork bomb is not counted while it grows.
+func askFamily(leader int, mark string) (known map[int]bool) {
+	known = map[int]bool{}
+	_ = unix.Kill(-leader, unix.SIGSTOP)
+	pids := family(leader, mark, known)
+	_ = unix.Kill(-leader, unix.SIGTERM)
+	_ = unix.Kill(-leader, unix.SIGCONT)
+	for _, pid := range pids {
+		if group, err := unix.Getpgid(pid); err == nil && group != leader {
+			_ = unix.Kill(pid, unix.SIGTERM)
+		}
 	}
+	return known
 }

@@ -97,7 +97,7 @@ func (g *Guest) Run(ctx context.Context, req RunRequest, h RunHandler) (RunResul
 	defer g.untrack(r)
 	out := newOutput(h, req.StdoutLimit, req.StderrLimit)
 	if err := h.Started(p.child.PID); err != nil {
-		killFamily(r.leader, r.mark)
+		killFamily(r.leader, r.mark, map[int]bool{})
 		p.close()
 		return RunResult{}, err
 	}
@@ -206,7 +206,7 @@ func (g *Guest) follow(ctx context.Context, r *run, p *piped, req RunRequest, ou
 
 // terminate ends all of a run: SIGTERM, a second's grace, SIGKILL.
 func (g *Guest) terminate(r *run, child *Child) syscall.WaitStatus {
-	signalFamily(r.leader, r.mark, unix.SIGTERM)
+	known := askFamily(r.leader, r.mark)
 	var status syscall.WaitStatus
 	exited := false
 	select {
@@ -214,7 +214,7 @@ func (g *Guest) terminate(r *run, child *Child) syscall.WaitStatus {
 		exited = true
 	case <-time.After(termGrace):
 	}
-	killFamily(r.leader, r.mark)
+	killFamily(r.leader, r.mark, known)
 	if !exited {
 		status = <-child.Exited
 	}

@@ -27,9 +27,10 @@ const (
 	memoryReserve = 32 << 20
 	maxReserve    = 8 * memoryReserve
 	// hostTasks is how many host tasks a Boot may have for each of the user's
-	// pids: threads of the sentry and an address space for each process. Too
-	// few wedge the sentry, so this is the outer fence; the Guest counts pids.
-	hostTasks, hostTasksBase = 2, 1024
+	// pids: an address space, its threads, and threads of the sentry; a fork
+	// bomb was seen to need four. Too few end the sentry, so this is the outer
+	// fence; the Guest counts pids.
+	hostTasks, hostTasksBase = 6, 1024
 	// removeWait bounds the wait for killed tasks to leave their group.
 	removeWait = 5 * time.Second
 )
