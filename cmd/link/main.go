@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
 	"syscall"
 
@@ -70,12 +71,14 @@ func giveUpRights() error {
 	return nil
 }
 
-// tune keeps the heap close to what is in use, and lets every link have its
-// descriptors.
+// tune keeps the heap close to what is in use, lets every link have its
+// descriptors, and bounds threads: each stack has a worker for each core that
+// the runtime uses, and none of them waits outside of the netpoller.
 func tune() {
-	const softLimit = 1 << 30
+	const softLimit, maxCores = 1 << 30, 4
 	debug.SetGCPercent(50)
 	debug.SetMemoryLimit(softLimit)
+	runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), maxCores))
 	var l unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &l) == nil {
 		l.Cur = l.Max

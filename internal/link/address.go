@@ -1,7 +1,11 @@
-// Package link is the network of every Boot as the rest of the node sees it:
-// one Ethernet link, whose host end a link shard holds. It has the addresses,
-// the protocol of the shards and its client; the shard itself, which links
-// gVisor's network stack, is in link/shard.
+// Package link is the network of every Boot as the rest of the node sees it: one
+// Ethernet link, whose host's end a link shard (cmd/link) holds. It has the
+// addresses, the socketpair, and the shards' protocol and client; the shard
+// itself, which links gVisor's network stack, is in link/shard, link/netstack
+// and link/policy.
+//
+// The host dials the guest through the link. What the guest dials is matched
+// against its policy and dialled by the shard, one by one.
 package link
 
 import (

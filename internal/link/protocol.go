@@ -1,11 +1,3 @@
-// Package link is the userspace network of Boots, as its users see it: the
-// fixed addresses of a link, its socketpair, and the client of a link shard.
-//
-// A link is one Ethernet cable between a sentry and a stack of our own in a
-// link shard (cmd/link). The host dials the guest through it, and what the
-// guest dials is matched against its policy and dialled by the shard. The
-// server's side is in link/shard, link/netstack and link/policy; this package
-// links no part of gVisor.
 package link
 
 import (

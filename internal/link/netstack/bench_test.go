@@ -241,8 +241,8 @@ func BenchmarkIdleLinks(b *testing.B) {
 	}
 }
 
-// echoRequest is a ping of the gateway.
-func echoRequest() []byte {
+// ping is the frame of a ping.
+func ping(from, to tcpip.Address) []byte {
 	const icmpLength = header.ICMPv4MinimumSize
 	frame := make([]byte, header.EthernetMinimumSize+header.IPv4MinimumSize+icmpLength)
 	header.Ethernet(frame).Encode(&header.EthernetFields{
@@ -250,7 +250,7 @@ func echoRequest() []byte {
 	})
 	ip := header.IPv4(frame[header.EthernetMinimumSize:])
 	ip.Encode(&header.IPv4Fields{
-		TotalLength: header.IPv4MinimumSize + icmpLength, TTL: 64, Protocol: uint8(header.ICMPv4ProtocolNumber), SrcAddr: guestAddr, DstAddr: gatewayAddr,
+		TotalLength: header.IPv4MinimumSize + icmpLength, TTL: 64, Protocol: uint8(header.ICMPv4ProtocolNumber), SrcAddr: from, DstAddr: to,
 	})
 	ip.SetChecksum(^ip.CalculateChecksum())
 	echo := header.ICMPv4(ip.Payload())
@@ -278,7 +278,7 @@ func idleLinks(b *testing.B, way string) string {
 		close = append(close, closeLink)
 	}
 	for _, end := range ends {
-		if _, err := end.Write(echoRequest()); err != nil {
+		if _, err := end.Write(ping(guestAddr, gatewayAddr)); err != nil {
 			b.Fatal(err)
 		}
 		if _, err := end.Read(make([]byte, 128)); err != nil {

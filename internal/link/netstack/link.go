@@ -34,8 +34,6 @@ import (
 
 const (
 	nic = 1
-	// maxConnections of one link at a time, both ways, UDP flows included.
-	maxConnections = 1024
 	// maxHandshakes bounds what the guest has begun to dial and the host has
 	// not answered; a SYN beyond it is ignored, and comes again.
 	maxHandshakes = 256
@@ -52,6 +50,8 @@ type Config struct {
 	Refuse func(netip.Addr) bool
 	// Resolver answers names; nil: the host's, of /etc/resolv.conf.
 	Resolver *Resolver
+	// Shared is the same for all Links of a process; nil: this one is alone.
+	Shared *Shared
 }
 
 func (c Config) withDefaults() Config {
@@ -60,6 +60,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Resolver == nil {
 		c.Resolver = NewResolver("/etc/resolv.conf")
+	}
+	if c.Shared == nil {
+		c.Shared = new(Shared)
 	}
 	return c
 }
@@ -75,7 +78,8 @@ type Link struct {
 	mu     sync.Mutex
 	policy sandbox.NetworkPolicy
 	flows  map[*flow]struct{}
-	level  int64 // the present bufferShare
+	share  int64 // of linkBuffers, for each buffer
+	size   int64 // of each buffer: the smaller of share and what Shared allows
 	closed bool
 	gone   bool // the guest's end is
 	wg     sync.WaitGroup
@@ -97,7 +101,7 @@ func Open(file *os.File, pol sandbox.NetworkPolicy, cfg Config) (*Link, error) {
 		file.Close()
 		return nil, fmt.Errorf("use the link's socket: %w", err)
 	}
-	l := &Link{cfg: cfg.withDefaults(), ep: ep, policy: pol, flows: map[*flow]struct{}{}, level: bufferShare(0), lost: make(chan struct{})}
+	l := &Link{cfg: cfg.withDefaults(), ep: ep, policy: pol, flows: map[*flow]struct{}{}, share: maxBuffer, size: maxBuffer, lost: make(chan struct{})}
 	ep.accept = acceptable
 	ep.lost = l.loseGuest
 	l.stack, err = newStack(ep, link.GatewayAddress, link.GuestAddress, link.GuestMAC)
@@ -109,6 +113,7 @@ func Open(file *os.File, pol sandbox.NetworkPolicy, cfg Config) (*Link, error) {
 		l.stack.Destroy()
 		return nil, err
 	}
+	l.cfg.Shared.join(l)
 	ep.Start()
 	return l, nil
 }
@@ -211,6 +216,7 @@ func (l *Link) Close() {
 		l.ep.Close()
 		l.ep.Wait()
 		l.stack.Destroy()
+		l.cfg.Shared.leave(l)
 	}
 }
 
@@ -327,33 +333,40 @@ var errRefused = errors.New("refused by the policy")
 // admit registers a connection and returns its life, which ends when it is cut.
 // dst is zero for one that the host dials. Whoever gets a flow calls release.
 func (l *Link) admit(dst netip.Addr) (context.Context, *flow, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case l.closed:
-		return nil, nil, sandbox.Errorf(sandbox.NotFound, "the link is gone")
-	case l.gone:
-		return nil, nil, sandbox.Errorf(sandbox.Unavailable, "the sandbox is gone")
-	case dst.IsValid() && !policy.Allows(l.policy, dst, l.cfg.Refuse):
-		return nil, nil, errRefused
-	case len(l.flows) >= maxConnections:
-		return nil, nil, sandbox.Errorf(sandbox.Exhausted, "the sandbox has %d connections", maxConnections)
+	life, f, resize, err := l.register(dst)
+	if resize {
+		l.cfg.Shared.resize()
 	}
-	life, f := l.register(dst)
-	return life, f, nil
+	return life, f, err
 }
 
 // admitHost registers a connection that the policy is not about.
 func (l *Link) admitHost() (context.Context, *flow, error) { return l.admit(netip.Addr{}) }
 
-// register adds a flow. The caller holds l.mu.
-func (l *Link) register(dst netip.Addr) (context.Context, *flow) {
+// register judges and adds a flow. resize asks for Shared.resize.
+func (l *Link) register(dst netip.Addr) (life context.Context, f *flow, resize bool, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.closed:
+		return nil, nil, false, sandbox.Errorf(sandbox.NotFound, "the link is gone")
+	case l.gone:
+		return nil, nil, false, sandbox.Errorf(sandbox.Unavailable, "the sandbox is gone")
+	case dst.IsValid() && !policy.Allows(l.policy, dst, l.cfg.Refuse):
+		return nil, nil, false, errRefused
+	case len(l.flows) >= maxConnections:
+		return nil, nil, false, sandbox.Errorf(sandbox.Exhausted, "the sandbox has %d connections", maxConnections)
+	}
+	ok, resize := l.cfg.Shared.take(len(l.flows))
+	if !ok {
+		return nil, nil, false, sandbox.Errorf(sandbox.Exhausted, "the sandboxes of this link shard have %d connections", maxShared)
+	}
 	life, cancel := context.WithCancel(context.Background())
-	f := &flow{dst: dst, cancel: cancel}
+	f = &flow{dst: dst, cancel: cancel}
 	l.flows[f] = struct{}{}
 	l.wg.Add(1)
-	l.share()
-	return life, f
+	l.fit()
+	return life, f, resize, nil
 }
 
 // establish gives an admitted connection its buffers.
@@ -361,7 +374,7 @@ func (l *Link) establish(f *flow, g guestConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f.guest = &g
-	g.setBuffers(l.level)
+	g.setBuffers(l.size)
 }
 
 // release forgets a connection of which nothing is left.
@@ -369,22 +382,26 @@ func (l *Link) release(f *flow) {
 	l.mu.Lock()
 	f.cancel()
 	delete(l.flows, f)
-	l.share()
+	l.fit()
 	l.mu.Unlock()
+	if l.cfg.Shared.give() {
+		l.cfg.Shared.resize()
+	}
 	l.wg.Done()
 }
 
-// share adapts the buffers of every connection to their number. The caller
-// holds l.mu.
-func (l *Link) share() {
-	level := bufferShare(len(l.flows))
-	if level == l.level || level > l.level && bufferShare(2*len(l.flows)) <= l.level {
-		return // growing waits for half as many connections, so that it is rare
+// fit makes the buffers of every connection as big as they may be now. The
+// caller holds l.mu.
+func (l *Link) fit() {
+	l.share = nextShare(l.share, linkBuffers, len(l.flows))
+	size := min(l.share, l.cfg.Shared.cap())
+	if size == l.size {
+		return
 	}
-	l.level = level
+	l.size = size
 	for f := range l.flows {
 		if f.guest != nil {
-			f.guest.setBuffers(level)
+			f.guest.setBuffers(size)
 		}
 	}
 }

@@ -2,40 +2,136 @@ package netstack
 
 import (
 	"math/bits"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// What a guest can make the stack hold for it:
+// What guests can make a shard hold:
 //
-// Each connection has a receive and a send buffer of bufferShare bytes, and
-// nothing else (see splice). With n connections, n rounded up to a power of two
-// that is at least 8, the share is 32 MiB / n, so all buffers together are
-// bounded by 64 MiB:
+// Each connection has a receive and a send buffer and nothing else (see
+// splice). With n connections of a link, n rounded up to a power of two that is
+// at least 8, each buffer is 32 MiB / n, so that all of a link's are bounded by
+// 64 MiB:
 //
 //	connections      up to 8   16    32    64     128    256    512   1024
 //	each buffer        4 MiB  2 MiB 1 MiB 512 KiB 256 KiB 128 KiB 64 KiB 32 KiB
 //
-// 4 MiB is where one connection stops getting faster. Buffers follow the number
-// both ways while connections are open. The stack takes a segment while a
-// buffer is not yet full, so each may hold one segment (64 KiB) more: a guest
-// whose 1,024 connections are all stuck can reach twice the bound, for what it
-// has sent and nobody takes.
+// In the same way those of all links together are bounded by 2 GiB: with 256
+// connections in the shard a buffer is at most 4 MiB, with 16,384 at most
+// 64 KiB. Of a link with few connections beside links with many, the smaller of
+// both holds.
+//
+// 4 MiB is where one connection stops getting faster. Buffers follow the
+// numbers while connections are open. The stack takes a segment while a buffer
+// is not yet full, so each may hold one segment (64 KiB) more: a guest whose
+// 1,024 connections are all stuck can reach twice its bound, and a shard with
+// nothing but stuck connections 3.5 GiB.
 const (
-	buffersTotal = 64 << 20
+	// maxConnections of one link at a time, both ways, UDP flows included.
+	maxConnections = 1024
+	// maxShared is how many connections all links of a shard have together,
+	// beside sureConnections of each link that nobody takes from it.
+	maxShared       = 16384
+	sureConnections = 32
+
+	linkBuffers  = 64 << 20
+	shardBuffers = 2 << 30
 	maxBuffer    = 4 << 20
-	minBuffer    = buffersTotal / 2 / maxConnections
+	minBuffer    = linkBuffers / 2 / maxConnections
 
 	// timeWaitTimeout is how long the stack remembers a connection that it
 	// closed first. Nothing is lost or reordered on a link.
 	timeWaitTimeout = time.Second
 )
 
-// bufferShare is the size of each of the two buffers of every connection when
-// there are n, in bytes.
-func bufferShare(n int) int64 {
-	if n <= buffersTotal/2/maxBuffer {
-		return maxBuffer
+// bufferShare is the size of each of the two buffers of n connections that may
+// hold total bytes, in bytes.
+func bufferShare(total int64, n int) int64 {
+	up := int64(1) << bits.Len(uint(max(n, 1)-1))
+	return min(max(total/2/up, minBuffer), maxBuffer)
+}
+
+// nextShare is what follows the share now when there are n connections. It
+// shrinks at once, and grows only when it would for a quarter more, so that a
+// number that goes up and down does not resize everything each time.
+func nextShare(now, total int64, n int) int64 {
+	if share := bufferShare(total, n); share < now {
+		return share
 	}
-	up := 1 << bits.Len(uint(n-1))
-	return max(buffersTotal/2/int64(up), minBuffer)
+	return max(now, bufferShare(total, n+n/4+1))
+}
+
+// Shared is what the Links of one shard share out among them. The zero value is
+// ready; methods are safe for concurrent use.
+type Shared struct {
+	share atomic.Int64 // zero: maxBuffer
+
+	mu    sync.Mutex
+	links map[*Link]struct{}
+	count int
+}
+
+// cap is the most that one buffer may hold.
+func (s *Shared) cap() int64 {
+	if n := s.share.Load(); n != 0 {
+		return n
+	}
+	return maxBuffer
+}
+
+func (s *Shared) join(l *Link) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.links == nil {
+		s.links = map[*Link]struct{}{}
+	}
+	s.links[l] = struct{}{}
+}
+
+func (s *Shared) leave(l *Link) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.links, l)
+}
+
+// take counts one more connection of a link that has n; false when there is no
+// room. resize then says that the links' buffers must follow.
+func (s *Shared) take(n int) (ok, resize bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n >= sureConnections && s.count >= maxShared {
+		return false, false
+	}
+	s.count++
+	return true, s.adjust()
+}
+
+func (s *Shared) give() (resize bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.count--
+	return s.adjust()
+}
+
+func (s *Shared) adjust() (changed bool) {
+	now := s.cap()
+	next := nextShare(now, shardBuffers, s.count)
+	s.share.Store(next)
+	return next != now
+}
+
+// resize has every link fit its buffers. No link's lock is held by the caller.
+func (s *Shared) resize() {
+	s.mu.Lock()
+	links := make([]*Link, 0, len(s.links))
+	for l := range s.links {
+		links = append(links, l)
+	}
+	s.mu.Unlock()
+	for _, l := range links {
+		l.mu.Lock()
+		l.fit()
+		l.mu.Unlock()
+	}
 }

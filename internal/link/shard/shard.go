@@ -65,7 +65,7 @@ func New(cfg Config) *Shard {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Shard{
-		links:   netstack.Config{Refuse: cfg.Refuse, Resolver: netstack.NewResolver(cfg.ResolvConf)},
+		links:   netstack.Config{Refuse: cfg.Refuse, Resolver: netstack.NewResolver(cfg.ResolvConf), Shared: new(netstack.Shared)},
 		allow:   cfg.Allow,
 		log:     cfg.Log,
 		plugged: map[string]*plug{},

@@ -30,7 +30,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m, netstacktest.Leaks()) }
 // start runs a shard and returns a client of it, and a function that ends both.
 func start(t testing.TB) (*link.Client, func()) {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "link.sock")
+	c, _, end := startAt(t)
+	return c, end
+}
+
+// startAt is start, and tells where the shard listens.
+func startAt(t testing.TB) (c *link.Client, path string, end func()) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "link.sock")
 	l, err := fdrpc.Listen(path, 0o600)
 	if err != nil {
 		t.Fatal(err)
@@ -43,12 +50,12 @@ func start(t testing.TB) (*link.Client, func()) {
 			t.Errorf("Serve = %v", err)
 		}
 	})
-	c, err := link.Dial(t.Context(), path)
+	c, err = link.Dial(context.Background(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var once sync.Once
-	end := func() {
+	end = func() {
 		once.Do(func() {
 			cancel()
 			served.Wait()
@@ -56,7 +63,7 @@ func start(t testing.TB) (*link.Client, func()) {
 		})
 	}
 	t.Cleanup(end)
-	return c, end
+	return c, path, end
 }
 
 func testContext(t testing.TB) context.Context {
