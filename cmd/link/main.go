@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/link/shard"
 )
 
@@ -32,6 +33,7 @@ func main() {
 func run(args []string, log *slog.Logger) error {
 	fs := flag.NewFlagSet("link", flag.ContinueOnError)
 	fd := fs.Int("listen-fd", 3, "descriptor of the listening Unix socket")
+	socket := fs.String("socket", "", "Unix socket to make and listen on instead")
 	uid := fs.Uint("allow-uid", 0, "user that may connect beside root")
 	if err := fs.Parse(args); err != nil {
 		return err
@@ -40,23 +42,41 @@ func run(args []string, log *slog.Logger) error {
 		return err
 	}
 	tune()
-	f := os.NewFile(uintptr(*fd), "listener")
-	l, err := net.FileListener(f)
-	f.Close()
+	l, err := listener(*socket, *fd)
 	if err != nil {
-		return fmt.Errorf("take over the listener: %w", err)
-	}
-	unixListener, ok := l.(*net.UnixListener)
-	if !ok {
-		return errors.New("the listener is not a Unix socket")
+		return err
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	s := shard.New(shard.Config{Log: log, Allow: func(u uint32) bool { return uint(u) == *uid }})
-	if err := s.Serve(ctx, unixListener); err != nil && !errors.Is(err, context.Canceled) {
+	if err := s.Serve(ctx, l); err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
 	return nil
+}
+
+// listener makes the socket, or takes over the one that came with the process.
+func listener(socket string, fd int) (*net.UnixListener, error) {
+	if socket != "" {
+		l, err := fdrpc.Listen(socket, 0o600)
+		if err != nil {
+			return nil, fmt.Errorf("listen on %s: %w", socket, err)
+		}
+		return l, nil
+	}
+	f := os.NewFile(uintptr(fd), "listener")
+	defer f.Close()
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, fmt.Errorf("take over the listener: %w", err)
+	}
+	unixListener, ok := l.(*net.UnixListener)
+	if !ok {
+		l.Close()
+		return nil, errors.New("the listener is not a Unix socket")
+	}
+	unixListener.SetUnlinkOnClose(false) // it is whoever made it who removes it
+	return unixListener, nil
 }
 
 // giveUpRights makes sure that nothing this process runs can gain any.

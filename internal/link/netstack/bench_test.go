@@ -183,34 +183,6 @@ func BenchmarkProxiedThroughput(b *testing.B) {
 	})
 }
 
-// BenchmarkDial is one dial of the guest and one round trip, as the shard does
-// them.
-func BenchmarkDial(b *testing.B) {
-	l, g := pair(b, sandbox.NetworkNone, Config{})
-	ln := g.listen(b, 7)
-	go func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				_, _ = io.Copy(c, c)
-			}()
-		}
-	}()
-	ctx := b.Context()
-	for b.Loop() {
-		ours, theirs := streamPair(b)
-		if err := l.Dial(ctx, 7, ours); err != nil {
-			b.Fatal(err)
-		}
-		roundTrip(b, theirs)
-		theirs.Close()
-	}
-}
-
 // BenchmarkIdleLinks opens 1,000 links, each of which has carried a datagram,
 // and reports what one costs. The other ends are bare sockets. Each way runs in
 // a process of its own, so that one does not inherit the other's memory and
