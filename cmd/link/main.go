@@ -79,16 +79,23 @@ func listener(socket string, fd int) (*net.UnixListener, error) {
 	return unixListener, nil
 }
 
-// giveUpRights makes sure that nothing this process runs can gain any.
+// giveUpRights makes sure that this process can gain none. no_new_privs belongs
+// to a thread, and the runtime has begun several by now: it is set on this one,
+// which then becomes the program anew.
 func giveUpRights() error {
-	// The attribute belongs to a thread, and the runtime has begun several.
-	if _, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); errno != 0 {
-		return fmt.Errorf("give up rights: %w", errno)
-	}
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fmt.Errorf("keep debuggers out: %w", err)
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	set, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
+	if err != nil || set == 1 {
+		return err
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("give up rights: %w", err)
 	}
-	return nil
+	return fmt.Errorf("start again without rights: %w", unix.Exec("/proc/self/exe", os.Args, os.Environ()))
 }
 
 // tune keeps the heap close to what is in use, lets every link have its
