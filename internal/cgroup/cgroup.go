@@ -115,6 +115,17 @@ func (h *Hierarchy) Names() ([]string, error) {
 	return names, nil
 }
 
+// Remove deletes the parent group if no Group is left in it.
+func (h *Hierarchy) Remove() error {
+	var errs []error
+	for _, dir := range h.parentDirs() {
+		if err := unix.Rmdir(dir); err != nil && err != unix.ENOENT && err != unix.EBUSY && err != unix.ENOTEMPTY {
+			errs = append(errs, &os.PathError{Op: "rmdir", Path: dir, Err: err})
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // Group is one control group. Its zero value is not usable; Open makes one.
 type Group struct {
 	h    *Hierarchy

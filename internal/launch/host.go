@@ -88,7 +88,7 @@ func (l Layout) startHost(ctx context.Context, build string) error {
 	cmd := exec.Command(unpacked.Path(payload.Sentry), "host",
 		"--socket", socket, "--dir", l.Host(build), "--images", l.Images(), "--upper-dir", l.Upper(),
 		"--guest-image", unpacked.Path(payload.GuestImage), "--sidecar-dir", unpacked.Dir,
-		"--link", unpacked.Path(payload.Link), "--build", build,
+		"--link", unpacked.Path(payload.Link), "--build", build, "--cgroup", l.Group(build),
 		"--server-uid", strconv.Itoa(ServerUID), "--link-uid", strconv.Itoa(LinkUID))
 	cmd.Dir = "/"
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}

@@ -4,6 +4,8 @@
 package launch
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -41,6 +43,14 @@ func (l Layout) Upper() string { return l.path("upper") }
 
 // Host is the folder of the sentry host of one build.
 func (l Layout) Host(build string) string { return l.path("hosts", build) }
+
+// Group is the parent cgroup of the sentry host of one build. A sentry host ends
+// what it does not know in its parent, so those of other data folders and other
+// builds must not be there.
+func (l Layout) Group(build string) string {
+	sum := sha256.Sum256([]byte(l.Host(build)))
+	return "cloud-sandbox-" + hex.EncodeToString(sum[:4])
+}
 
 // HostSocket is where the sentry host of one build listens.
 func (l Layout) HostSocket(build string) string { return l.path("run", "sentry-host-"+build+".sock") }

@@ -315,5 +315,6 @@ func (h *Host) down(ctx context.Context) error {
 	}
 	wg.Wait()
 	h.endShards()
+	errs = append(errs, h.groups.Remove())
 	return errors.Join(errs...)
 }
