@@ -74,6 +74,8 @@ type Link struct {
 	stack *stack.Stack
 	names *nameServer
 	lost  chan struct{}
+	refit chan struct{} // has room for one: size has changed
+	done  chan struct{} // closed by Close
 
 	mu     sync.Mutex
 	policy sandbox.NetworkPolicy
@@ -101,7 +103,8 @@ func Open(file *os.File, pol sandbox.NetworkPolicy, cfg Config) (*Link, error) {
 		file.Close()
 		return nil, fmt.Errorf("use the link's socket: %w", err)
 	}
-	l := &Link{cfg: cfg.withDefaults(), ep: ep, policy: pol, flows: map[*flow]struct{}{}, share: maxBuffer, size: maxBuffer, lost: make(chan struct{})}
+	l := &Link{cfg: cfg.withDefaults(), ep: ep, policy: pol, flows: map[*flow]struct{}{}, share: maxBuffer, size: maxBuffer,
+		lost: make(chan struct{}), refit: make(chan struct{}, 1), done: make(chan struct{})}
 	ep.accept = acceptable
 	ep.lost = l.loseGuest
 	l.stack, err = newStack(ep, link.GatewayAddress, link.GuestAddress, link.GuestMAC)
@@ -114,6 +117,7 @@ func Open(file *os.File, pol sandbox.NetworkPolicy, cfg Config) (*Link, error) {
 		return nil, err
 	}
 	l.cfg.Shared.join(l)
+	l.wg.Go(l.resize)
 	ep.Start()
 	return l, nil
 }
@@ -208,6 +212,7 @@ func (l *Link) Close() {
 	}
 	l.mu.Unlock()
 	if first {
+		close(l.done)
 		l.names.close()
 		l.stack.Close() // resets what is open, so that the guest knows
 		l.wg.Wait()
@@ -371,10 +376,17 @@ func (l *Link) register(dst netip.Addr) (life context.Context, f *flow, resize b
 
 // establish gives an admitted connection its buffers.
 func (l *Link) establish(f *flow, g guestConn) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	f.guest = &g
-	g.setBuffers(l.size)
+	for size := int64(0); ; {
+		l.mu.Lock()
+		f.guest = &g
+		same := size == l.size
+		size = l.size
+		l.mu.Unlock()
+		if same {
+			return
+		}
+		g.setBuffers(size)
+	}
 }
 
 // release forgets a connection of which nothing is left.
@@ -390,7 +402,7 @@ func (l *Link) release(f *flow) {
 	l.wg.Done()
 }
 
-// fit makes the buffers of every connection as big as they may be now. The
+// fit computes how big buffers may be now, and has resize make them so. The
 // caller holds l.mu.
 func (l *Link) fit() {
 	l.share = nextShare(l.share, linkBuffers, len(l.flows))
@@ -399,9 +411,32 @@ func (l *Link) fit() {
 		return
 	}
 	l.size = size
-	for f := range l.flows {
-		if f.guest != nil {
-			f.guest.setBuffers(size)
+	select {
+	case l.refit <- struct{}{}:
+	default: // it has not begun with the change before
+	}
+}
+
+// resize makes the buffers of open connections follow l.size. A guest that does
+// not read may hold it up, so nobody waits for it.
+func (l *Link) resize() {
+	for {
+		select {
+		case <-l.refit:
+		case <-l.done:
+			return
+		}
+		l.mu.Lock()
+		size := l.size
+		guests := make([]guestConn, 0, len(l.flows))
+		for f := range l.flows {
+			if f.guest != nil {
+				guests = append(guests, *f.guest)
+			}
+		}
+		l.mu.Unlock()
+		for _, g := range guests {
+			g.setBuffers(size)
 		}
 	}
 }
