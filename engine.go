@@ -93,8 +93,10 @@ const (
 	BootMemoryFull BootEventKind = "memory_full"
 )
 
-// OOMGrace is how long a Boot may use its reserve after BootMemoryFull.
-const OOMGrace = time.Second
+// OOMGrace is how long a Boot may use its reserve after BootMemoryFull. A Guest
+// among hundreds of busy processes needs seconds to end them; one whose reserve
+// is used up gets no more time.
+const OOMGrace = 15 * time.Second
 
 // Usage is what a Boot uses, as the host counts it; never the guest's word.
 type Usage struct {

@@ -54,7 +54,9 @@ func run() error {
 	path, handler := control.Handler()
 	mux := http.NewServeMux()
 	mux.Handle(path, handler)
-	go func() { errs <- serve(controlPort, mux, func(l net.Listener) net.Listener { return server.OnlyFrom(l, host) }) }()
+	go func() {
+		errs <- serve(controlPort, mux, func(l net.Listener) net.Listener { return server.OnlyFrom(l, host) })
+	}()
 	go func() { errs <- serve(envdPort, envd.New(g), func(l net.Listener) net.Listener { return l }) }()
 	return <-errs
 }
@@ -68,15 +70,17 @@ func serve(port int, h http.Handler, wrap func(net.Listener) net.Listener) error
 	return s.Serve(wrap(l))
 }
 
-// limitChildren takes SYS_ADMIN out of the bounding set of every thread: this
-// process keeps it, to set the hostname, and nothing that it starts can have
-// it, root by sudo neither.
+// limitChildren takes two capabilities out of the bounding set of every thread.
+// This process keeps them, to set the hostname and not to be bound by the limit
+// on processes; nothing that it starts can have them, root by sudo neither.
 func limitChildren() error {
 	if os.Getpid() != 1 {
-		return nil // a test or a try-out outside a sandbox
+		return nil // a try-out outside a sandbox
 	}
-	if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, unix.CAP_SYS_ADMIN, 0); errno != 0 {
-		return fmt.Errorf("limit what children may do: %w", errno)
+	for _, capability := range []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SYS_RESOURCE} {
+		if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, capability, 0); errno != 0 {
+			return fmt.Errorf("limit what children may do: %w", errno)
+		}
 	}
 	return nil
 }

@@ -56,6 +56,11 @@ func New(accounts Accounts, reaper *Reaper) *Guest {
 	return &Guest{Accounts: accounts, Reaper: reaper, active: map[int]*run{}}
 }
 
+func (g *Guest) pidsLimit() int64 {
+	owner, _ := g.Owner()
+	return owner.PidsLimit
+}
+
 // ErrBound says that the Boot has another owner.
 var ErrBound = errors.New("this boot belongs to another sandbox")
 
@@ -89,9 +94,12 @@ func (g *Guest) Bind(o Owner, clock int64, entropy []byte) error {
 	applyIdentity(o.Hostname)
 	stir(entropy)
 	setClock(clock)
-	if g.Reaper != nil {
-		// Where there is no pids controller the host's own limit holds.
-		_ = g.Reaper.SetPidsLimit(o.PidsLimit)
+	if o.PidsLimit > 0 && os.Getpid() == 1 {
+		// Ours is what children inherit; it binds those without rights, us not.
+		limit := unix.Rlimit{Cur: uint64(o.PidsLimit), Max: uint64(o.PidsLimit)}
+		if err := unix.Setrlimit(unix.RLIMIT_NPROC, &limit); err != nil {
+			return fmt.Errorf("limit processes: %w", err)
+		}
 	}
 	g.owner, g.bound = o, true
 	return nil

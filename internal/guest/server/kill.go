@@ -7,39 +7,54 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// KillBiggest ends the process that uses most memory, and with it the rest of
-// the run whose leader it is or whose mark it carries. It returns 0 when there
-// is none. It is called when memory is used up, so it allocates little.
-func (g *Guest) KillBiggest() (pid int, bytes int64) {
-	for _, t := range tasks() {
-		if n := rss(t.pid); n > bytes {
-			pid, bytes = t.pid, n
-		}
-	}
-	if pid == 0 {
-		return 0, 0
-	}
-	g.blame(pid)
-	_ = unix.Kill(pid, unix.SIGKILL)
-	return pid, bytes
-}
-
-// blame notes the run that a process belongs to as ended by lack of memory.
-func (g *Guest) blame(pid int) {
+// KillBiggest ends the Process that uses most memory, with everything in its
+// session: of a fork bomb no single process is big. It returns 0 when there is
+// none. Runs stand still while they are compared.
+func (g *Guest) KillBiggest() (leader int, bytes int64) {
 	g.mu.Lock()
-	runs := make([]*run, 0, len(g.active))
-	for _, r := range g.active {
-		runs = append(runs, r)
+	for leader := range g.active {
+		_ = unix.Kill(-leader, unix.SIGSTOP)
+		defer func() { _ = unix.Kill(-leader, unix.SIGCONT) }()
 	}
 	g.mu.Unlock()
-	t, _ := readTask(pid)
-	for _, r := range runs {
-		if r.leader == pid || t.session == r.leader || marked(pid, r.mark) {
-			r.mu.Lock()
-			r.oom = true
-			r.mu.Unlock()
+	all := tasks()
+	sums := map[int]int64{}
+	for _, t := range all {
+		sums[t.session] += rss(t.pid)
+	}
+	for session, n := range sums {
+		if n > bytes {
+			leader, bytes = session, n
 		}
 	}
+	if leader == 0 {
+		return 0, 0
+	}
+	if mark, ok := g.blame(leader); ok {
+		killFamily(leader, mark, map[int]bool{})
+		return leader, bytes
+	}
+	for _, t := range all {
+		if t.session == leader {
+			_ = unix.Kill(t.pid, unix.SIGKILL)
+		}
+	}
+	return leader, bytes
+}
+
+// blame notes that a run is ended by lack of memory and returns its mark; false
+// when no run has this leader.
+func (g *Guest) blame(leader int) (mark string, ok bool) {
+	g.mu.Lock()
+	r := g.active[leader]
+	g.mu.Unlock()
+	if r == nil {
+		return "", false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.oom = true
+	return r.mark, true
 }
 
 // TerminateAll sends SIGTERM to everything and returns when all has ended or

@@ -104,18 +104,23 @@ func family(leader int, mark string, known map[int]bool) []int {
 	return found
 }
 
-// killFamily ends a run's processes for good. Those that stayed in the leader's
-// group go first, all at once: a fork bomb is over before it is looked at. The
-// others are stopped before they are killed, so that none forks away. known are
-// processes that were the run's before; it is added to.
+// killFamily ends a run's processes for good. It is done when two looks in a row
+// have found nothing alive: a child that is born between a look and a kill is in
+// neither, and a fork bomb grows again from one. known are processes that were
+// the run's before; it is added to.
 func killFamily(leader int, mark string, known map[int]bool) {
-	_ = unix.Kill(-leader, unix.SIGKILL)
-	const rounds = 50
+	const rounds = 200
+	clean := 0
 	for range rounds {
+		_ = unix.Kill(-leader, unix.SIGKILL)
 		pids := family(leader, mark, known)
 		if onlyDead(pids) {
-			return
+			if clean++; clean == 2 {
+				return
+			}
+			continue
 		}
+		clean = 0
 		for _, pid := range pids {
 			_ = unix.Kill(pid, unix.SIGSTOP)
 		}
@@ -140,13 +145,22 @@ func onlyDead(pids []int) bool {
 	return true
 }
 
+// bombSize is how many processes of one run are too many to be asked to end: a
+// fork bomb answers with more of itself.
+const bombSize = 100
+
 // askFamily sends SIGTERM to a run's processes and returns which they are: what
 // loses its parent by it can only be found now. The leader's group stands still
-// meanwhile, so that a fork bomb is not counted while it grows.
-func askFamily(leader int, mark string) (known map[int]bool) {
-	known = map[int]bool{}
+// meanwhile. Of a fork bomb nothing is asked; asked is false, and by then it is
+// over.
+func askFamily(leader int, mark string) (known map[int]bool, asked bool) {
 	_ = unix.Kill(-leader, unix.SIGSTOP)
+	known = map[int]bool{}
 	pids := family(leader, mark, known)
+	if len(pids) > bombSize {
+		killFamily(leader, mark, known)
+		return known, false
+	}
 	_ = unix.Kill(-leader, unix.SIGTERM)
 	_ = unix.Kill(-leader, unix.SIGCONT)
 	for _, pid := range pids {
@@ -154,5 +168,24 @@ func askFamily(leader int, mark string) (known map[int]bool) {
 			_ = unix.Kill(pid, unix.SIGTERM)
 		}
 	}
-	return known
+	return known, true
+}
+
+// crowded reports whether a user has nearly as many processes and threads as it
+// may.
+func crowded(uid uint32, limit int64) bool {
+	if limit <= 0 {
+		return false
+	}
+	var count int64
+	for _, t := range tasks() {
+		dir := "/proc/" + strconv.Itoa(t.pid)
+		var st unix.Stat_t
+		if unix.Stat(dir, &st) != nil || st.Uid != uid {
+			continue
+		}
+		threads, _ := os.ReadDir(dir + "/task")
+		count += int64(max(len(threads), 1))
+	}
+	return count*10 >= limit*9
 }

@@ -206,7 +206,10 @@ func (g *Guest) follow(ctx context.Context, r *run, p *piped, req RunRequest, ou
 
 // terminate ends all of a run: SIGTERM, a second's grace, SIGKILL.
 func (g *Guest) terminate(r *run, child *Child) syscall.WaitStatus {
-	known := askFamily(r.leader, r.mark)
+	known, asked := askFamily(r.leader, r.mark)
+	if !asked {
+		return <-child.Exited
+	}
 	var status syscall.WaitStatus
 	exited := false
 	select {
@@ -238,7 +241,7 @@ func (g *Guest) judge(r *run, status syscall.WaitStatus, why cutBy, c Command) R
 	case why == cutByClient:
 		result.Status = StatusKilled
 	case result.Status == StatusOK && result.ExitCode == 0:
-	case g.Reaper.PidsFull():
+	case crowded(c.User.UID, g.pidsLimit()):
 		result.Status = StatusPids
 	case slices.ContainsFunc([]string{c.Cwd, "/", "/tmp"}, full):
 		result.Status = StatusDiskFull

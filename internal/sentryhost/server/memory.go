@@ -30,8 +30,8 @@ func (b *boot) memoryLimit() int64 { return b.record.Shape.MemoryBytes + sentryM
 // makeRoom lends the reserve, asks for room and takes the reserve back. While
 // the Boot uses up what it was lent faster than room is made, it is lent more,
 // up to maxReserve: the sentry cannot run, and so the Guest cannot kill, while
-// it waits for a page. If no room was made in sandbox.OOMGrace the Boot ends;
-// false says so.
+// it waits for a page. If no room was made in sandbox.OOMGrace, or a second after
+// all was lent, the Boot ends; false says so.
 func (h *Host) makeRoom(b *boot) bool {
 	lent := int64(memoryReserve)
 	if !h.lend(b, lent) {
@@ -40,6 +40,7 @@ func (h *Host) makeRoom(b *boot) bool {
 	h.log.Info("memory is used up", "boot", b.record.ID)
 	h.tell(sentryhost.EventBoot, sandbox.BootEvent{ID: b.record.ID, Kind: sandbox.BootMemoryFull})
 	deadline := time.NewTimer(sandbox.OOMGrace)
+	var stuck time.Time // since when it waits with nothing left to lend
 	defer deadline.Stop()
 	again := time.NewTicker(5 * time.Millisecond)
 	defer again.Stop()
@@ -51,9 +52,15 @@ func (h *Host) makeRoom(b *boot) bool {
 			if h.reclaim(b) {
 				return true
 			}
-			if lent < maxReserve && b.group.Stuck() {
+			if !b.group.Stuck() {
+				stuck = time.Time{}
+			} else if lent < maxReserve {
 				lent += memoryReserve
 				h.lend(b, lent)
+			} else if stuck.IsZero() {
+				stuck = time.Now()
+			} else if time.Since(stuck) > stuckGrace {
+				deadline.Reset(0)
 			}
 		case <-deadline.C:
 			if h.reclaim(b) {
@@ -68,6 +75,9 @@ func (h *Host) makeRoom(b *boot) bool {
 		}
 	}
 }
+
+// stuckGrace is how long a Boot may wait for memory once all is lent.
+const stuckGrace = time.Second
 
 // lend raises the hard limit; false means that the group is gone. On v2 the
 // reserve is there from the start, above the mark.

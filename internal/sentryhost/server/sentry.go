@@ -92,9 +92,6 @@ func (h *Host) spec(shape cloudsandbox.Shape) *specs.Spec {
 		},
 		Mounts: []specs.Mount{
 			{Destination: guestMount, Type: "erofs", Source: h.cfg.GuestImage, Options: []string{"ro"}},
-			// The Guest bounds the user's processes with the sentry's own pids
-			// controller: gVisor does not enforce RLIMIT_NPROC.
-			{Destination: "/sys/fs/cgroup", Type: "cgroup"},
 			// Without a size a tmpfs may grow to half of the host's memory.
 			{Destination: "/dev/shm", Type: "tmpfs", Options: []string{"mode=1777", "size=" + strconv.FormatInt(shape.MemoryBytes/2, 10)}},
 		},
