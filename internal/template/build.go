@@ -255,6 +255,9 @@ func (b *build) make(ctx context.Context) (Image, error) {
 	if err := os.MkdirAll(b.root, 0o755); err != nil {
 		return Image{}, fmt.Errorf("make the tree: %w", err)
 	}
+	if err := os.Chmod(b.root, 0o755); err != nil { // "/" of every Sandbox
+		return Image{}, fmt.Errorf("make the tree: %w", err)
+	}
 	root, err := os.OpenRoot(b.root)
 	if err != nil {
 		return Image{}, fmt.Errorf("make the tree: %w", err)
@@ -304,11 +307,12 @@ func (b *build) fillTree(ctx context.Context) error {
 		}
 		if err == nil {
 			b.logger().Info("the template is made of an image", "template", b.name, "image", digest.String())
+			b.say("source", "the image "+digest.String(), 0, 0)
 			image = &digest
 		} else {
 			b.logger().Warn("the template is made of packages, because no registry gives the image",
 				"template", b.name, "image", ref, "distribution", b.plan.distro.Name, "suite", b.plan.distro.Suite, "mirror", b.plan.distro.Mirror, "error", err)
-			b.say("image", fmt.Sprintf("no registry gives %s; using %s %s packages instead", ref, b.plan.distro.Name, b.plan.distro.Suite), 0, 0)
+			b.say("source", fmt.Sprintf("%s %s packages, because no registry gives %s (%v)", b.plan.distro.Name, b.plan.distro.Suite, ref, err), 0, 0)
 		}
 	}
 	if image != nil {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -23,6 +24,7 @@ const childEnvName = "TEMPLATE_TEST_CHILD"
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(childEnvName); role != "" {
+		syscall.Umask(0o077) // a careful administrator's: the store is for all
 		if err := childMain(role, os.Args[1]); err != nil {
 			fmt.Println("error", err)
 			os.Exit(1)
@@ -146,6 +148,29 @@ func TestTwoBuildersBuildOnce(t *testing.T) {
 	}
 	if digest, err := s.Resolve(t.Context(), "base"); err != nil || digest != mine.Digest {
 		t.Errorf("Resolve = %q, %v, want %q", digest, err, mine.Digest)
+	}
+}
+
+func TestUmaskDoesNotMatter(t *testing.T) {
+	needHost(t)
+	careful, plain := newStore(t), newStore(t)
+	cmd, out, _ := child(t, "build", careful.dir)
+	want, err := smallBuild(&Builder{Store: plain}, fillSmall)
+	if err := errors.Join(err, cmd.Wait()); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if got, err := careful.Resolve(t.Context(), "base"); err != nil || got != want.Digest {
+		t.Errorf("another umask gave another image, %v", err)
+	}
+	image, _ := careful.Path(want.Digest)
+	for name, mode := range map[string]os.FileMode{
+		careful.dir: os.ModeDir | 0o755, filepath.Dir(image): os.ModeDir | 0o755, image: 0o644,
+		careful.path("refs"): os.ModeDir | 0o755, careful.path("refs", "base"): 0o644,
+		careful.path("locks"): os.ModeDir | 0o755, careful.path("locks", "base.lock"): 0o644,
+	} {
+		if info, err := os.Stat(name); err != nil || info.Mode() != mode {
+			t.Errorf("%s is %v, %v, want %v", name, info, err, mode)
+		}
 	}
 }
 

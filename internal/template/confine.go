@@ -63,14 +63,14 @@ func runLocked(cmd *exec.Cmd) (string, error) {
 
 // enter makes mounts private, gives the new process namespace its /proc and
 // goes on as the program in "$@".
-const enter = `set -e
+const enter = `set -e; umask 022
 mount --make-rprivate /
 mount -t proc proc /proc
 exec "$@"`
 
 // enterRoot does the same inside the tree "$1", which also gets a /dev, and
 // sees nothing of the host's.
-const enterRoot = `set -e
+const enterRoot = `set -e; umask 022
 root=$1; shift
 mount --make-rprivate /
 mount --bind "$root" "$root"

@@ -21,6 +21,10 @@ func (s *Store) lock(ctx context.Context, name string, waiting func()) (release 
 	if err != nil {
 		return nil, fmt.Errorf("lock template: %w", err)
 	}
+	if err := f.Chmod(0o644); err != nil { // readers look, whatever the umask
+		f.Close()
+		return nil, fmt.Errorf("lock template: %w", err)
+	}
 	tick := time.NewTicker(lockPoll)
 	defer tick.Stop()
 	for tries := 0; ; tries++ {

@@ -164,10 +164,13 @@ func (s *Store) adopt(file string) (digest string, size int64, err error) {
 	return digest, size, nil
 }
 
-// makeFolders makes the Store's folders, readable by all.
+// makeFolders makes the Store's folders, readable by all whatever the umask.
 func (s *Store) makeFolders() error {
-	for _, dir := range []string{"images", "refs", "locks", "build"} {
+	for _, dir := range []string{".", "images", "refs", "locks", "build"} {
 		if err := os.MkdirAll(s.path(dir), 0o755); err != nil {
+			return fmt.Errorf("make template store: %w", err)
+		}
+		if err := os.Chmod(s.path(dir), 0o755); err != nil {
 			return fmt.Errorf("make template store: %w", err)
 		}
 	}

@@ -43,8 +43,8 @@ func (t tree) makeFolder(name string, mode fs.FileMode, id int) error {
 	if info, err := t.Stat(name); err == nil && info.IsDir() {
 		return nil
 	}
-	if err := t.MkdirAll(path.Dir(name), 0o755); err != nil {
-		return fmt.Errorf("make /%s in the tree: %w", name, err)
+	if err := t.makeFolder(path.Dir(name), 0o755, 0); err != nil {
+		return err
 	}
 	if err := t.Mkdir(name, 0o755); err != nil {
 		return fmt.Errorf("make /%s in the tree: %w", name, err)
