@@ -1,0 +1,212 @@
+package rig
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"testing"
+	"time"
+)
+
+// Body is a JSON object.
+type Body = map[string]any
+
+// Client is one Tenant's view of a Server.
+type Client struct {
+	URL, Token string
+	HTTP       *http.Client
+}
+
+// Sandbox is what the API tells of one.
+type Sandbox struct {
+	ID    string `json:"sandbox_id"`
+	Name  string `json:"name"`
+	State string `json:"state"`
+	Ended *struct {
+		Cause string `json:"cause"`
+	} `json:"ended"`
+	TimeoutSeconds float64   `json:"timeout_seconds"`
+	Deadline       time.Time `json:"deadline"`
+}
+
+// Cause is why it ended, empty as long as it has not.
+func (s Sandbox) Cause() string {
+	if s.Ended == nil {
+		return ""
+	}
+	return s.Ended.Cause
+}
+
+// Result is how an execution ended.
+type Result struct {
+	SandboxID string `json:"sandbox_id"`
+	Status    string `json:"status"`
+	Stdout    string `json:"stdout"`
+	Stderr    string `json:"stderr"`
+	ExitCode  int    `json:"exit_code"`
+	Error     *struct {
+		Name    string `json:"name"`
+		Message string `json:"message"`
+	} `json:"error"`
+	DurationMS float64 `json:"duration_ms"`
+	Truncated  *struct {
+		Stdout int64 `json:"stdout_bytes_dropped"`
+		Stderr int64 `json:"stderr_bytes_dropped"`
+	} `json:"truncated"`
+}
+
+func (r Result) String() string {
+	problem := ""
+	if r.Error != nil {
+		problem = r.Error.Name + ": " + r.Error.Message
+	}
+	return fmt.Sprintf("status %s, exit code %d, after %.0f ms, stdout %q, stderr %q, %s",
+		r.Status, r.ExitCode, r.DurationMS, tail(r.Stdout, 300), tail(r.Stderr, 300), problem)
+}
+
+// Client returns a client of a Tenant named user.
+func (s *Server) Client(t testing.TB, user string) *Client {
+	t.Helper()
+	c := &Client{URL: s.URL, HTTP: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 8}, Timeout: 3 * time.Minute}}
+	t.Cleanup(c.HTTP.CloseIdleConnections)
+	var reply struct {
+		Token string `json:"access_token"`
+	}
+	c.Must(t, "POST", "/api/v1/auth/token", Body{"user_id": user, "role": "user"}, &reply)
+	c.Token = reply.Token
+	return c
+}
+
+// Do sends a request; body is sent as it is when it is a reader or bytes, and
+// as JSON otherwise.
+func (c *Client) Do(method, path string, body any) (status int, raw []byte, err error) {
+	var r io.Reader
+	kind := "application/json"
+	switch b := body.(type) {
+	case nil:
+	case []byte:
+		r, kind = bytes.NewReader(b), "application/octet-stream"
+	case io.Reader:
+		r, kind = b, "application/octet-stream"
+	default:
+		j, err := json.Marshal(b)
+		if err != nil {
+			return 0, nil, err
+		}
+		r = bytes.NewReader(j)
+	}
+	req, err := http.NewRequest(method, c.URL+path, r)
+	if err != nil {
+		return 0, nil, err
+	}
+	req.Header.Set("Content-Type", kind)
+	if c.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.Token)
+	}
+	resp, err := c.HTTP.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Body.Close()
+	raw, err = io.ReadAll(resp.Body)
+	return resp.StatusCode, raw, err
+}
+
+// Try sends a request and decodes an answer below 300 into reply, which may be
+// nil.
+func (c *Client) Try(method, path string, body, reply any) error {
+	status, raw, err := c.Do(method, path, body)
+	if err != nil {
+		return err
+	}
+	if status >= 300 {
+		return fmt.Errorf("%s %s answered %d: %s", method, path, status, tail(string(raw), 500))
+	}
+	if reply == nil {
+		return nil
+	}
+	if err := json.Unmarshal(raw, reply); err != nil {
+		return fmt.Errorf("%s %s answered %s: %w", method, path, tail(string(raw), 500), err)
+	}
+	return nil
+}
+
+// Must is Try that fails the test.
+func (c *Client) Must(t testing.TB, method, path string, body, reply any) {
+	t.Helper()
+	if err := c.Try(method, path, body, reply); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Acquire takes a Sandbox from the Pool until the test's end.
+func (c *Client) Acquire(t testing.TB) string {
+	t.Helper()
+	var s Sandbox
+	c.Must(t, "POST", "/api/v1/sandbox/acquire", Body{}, &s)
+	c.release(t, s.ID)
+	return s.ID
+}
+
+// Create makes a session until the test's end.
+func (c *Client) Create(t testing.TB, body Body) Sandbox {
+	t.Helper()
+	var s Sandbox
+	c.Must(t, "POST", "/api/v1/sessions", body, &s)
+	c.release(t, s.ID)
+	return s
+}
+
+func (c *Client) release(t testing.TB, id string) {
+	t.Cleanup(func() { _, _, _ = c.Do("POST", "/api/v1/sandbox/release", Body{"sandbox_id": id}) })
+}
+
+// Get returns the record of a Sandbox.
+func (c *Client) Get(t testing.TB, id string) Sandbox {
+	t.Helper()
+	var s Sandbox
+	c.Must(t, "GET", "/api/v1/sessions/"+id, nil, &s)
+	return s
+}
+
+// Run executes code; more, which may be nil, is added to the request.
+func (c *Client) Run(t testing.TB, id, language, code string, more Body) Result {
+	t.Helper()
+	r, err := c.TryRun(id, language, code, more)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TryRun is Run that returns its error.
+func (c *Client) TryRun(id, language, code string, more Body) (Result, error) {
+	body := Body{"language": language, "code": code}
+	if id != "" {
+		body["sandbox_id"] = id
+	}
+	for k, v := range more {
+		body[k] = v
+	}
+	var r Result
+	err := c.Try("POST", "/api/v1/execute", body, &r)
+	return r, err
+}
+
+// Sh runs bash code that must succeed and returns what it wrote to stdout.
+func (c *Client) Sh(t testing.TB, id, code string) string {
+	t.Helper()
+	r := c.Run(t, id, "bash", code, nil)
+	if r.Status != "ok" {
+		t.Fatalf("%s: %s", code, r)
+	}
+	return r.Stdout
+}
+
+// Files is the path of a files call.
+func Files(call, id, path string) string {
+	return "/api/v1/files" + call + "?" + url.Values{"sandbox_id": {id}, "path": {path}}.Encode()
+}

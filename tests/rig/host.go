@@ -1,0 +1,303 @@
+package rig
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Role is the part that a process plays.
+type Role string
+
+const (
+	Launcher   Role = "launcher"
+	ServerRole Role = "server"
+	SentryHost Role = "sentry host"
+	LinkShard  Role = "link shard"
+	Sentry     Role = "sentry"
+	Other      Role = "other" // a helper, or a process of a sentry
+)
+
+// Process is one process of a Server.
+type Process struct {
+	Pid, Parent int
+	Role        Role
+	Args        []string
+}
+
+func (p Process) String() string {
+	return fmt.Sprintf("%s %d: %s", p.Role, p.Pid, tail(strings.Join(p.Args, " "), 160))
+}
+
+// Processes lists the Server's processes of a role, or all for the empty one.
+// Those that a sentry made are its own and of role Other.
+func (s *Server) Processes(role Role) []Process {
+	all := map[int]Process{}
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if p, ok := readProcess(pid); ok {
+			all[pid] = p
+		}
+	}
+	var found []Process
+	for pid, p := range all {
+		if p.Role = s.role(p, all); p.Role != "" && (role == "" || role == p.Role) {
+			all[pid] = p
+			found = append(found, p)
+		}
+	}
+	slices.SortFunc(found, func(a, b Process) int { return a.Pid - b.Pid })
+	return found
+}
+
+// readProcess reads one that is neither gone nor only a zombie.
+func readProcess(pid int) (Process, bool) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return Process{}, false
+	}
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	if len(fields) < 2 || fields[0] == "Z" || fields[0] == "X" {
+		return Process{}, false
+	}
+	parent, _ := strconv.Atoi(fields[1])
+	cmdline, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return Process{Pid: pid, Parent: parent, Args: strings.Split(strings.TrimRight(string(cmdline), "\x00"), "\x00")}, true
+}
+
+func (s *Server) role(p Process, all map[int]Process) Role {
+	line := strings.Join(p.Args, " ")
+	lib := filepath.Join(s.Data, "lib") + "/"
+	switch {
+	case p.Args[0] == "runsc-sandbox" && strings.Contains(line, "--root="+s.Data+"/hosts/"):
+		if parent, ok := all[p.Parent]; ok && parent.Args[0] == "runsc-sandbox" {
+			return Other
+		}
+		return Sentry
+	case strings.HasPrefix(p.Args[0], lib) && strings.HasSuffix(p.Args[0], "/gvisor_sentry"):
+		return SentryHost
+	case strings.HasPrefix(p.Args[0], lib) && strings.HasSuffix(p.Args[0], "/link"), strings.HasPrefix(exe(p.Pid), lib) && strings.HasSuffix(exe(p.Pid), "/link"):
+		return LinkShard
+	case p.Args[0] == filepath.Join(s.Data, "lib", "cloud-sandbox"):
+		return ServerRole
+	case p.Args[0] == s.Bin && strings.Contains(line, s.Data):
+		return Launcher
+	}
+	for parent, ok := all[p.Parent]; ok && parent.Pid > 1; parent, ok = all[parent.Parent] {
+		if parent.Args[0] == "runsc-sandbox" && strings.Contains(strings.Join(parent.Args, " "), "--root="+s.Data+"/hosts/") {
+			return Other
+		}
+	}
+	return ""
+}
+
+func exe(pid int) string {
+	path, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+	return path
+}
+
+// One returns the only process of a role.
+func (s *Server) One(t testing.TB, role Role) Process {
+	t.Helper()
+	found := s.Processes(role)
+	if len(found) != 1 {
+		t.Fatalf("there are %d processes of role %s, want one: %v", len(found), role, found)
+	}
+	return found[0]
+}
+
+// Kill ends a process with SIGKILL and waits until it is gone.
+func Kill(t testing.TB, p Process) {
+	t.Helper()
+	if err := syscall.Kill(p.Pid, syscall.SIGKILL); err != nil {
+		t.Fatalf("kill %s: %v", p, err)
+	}
+	Within(t, 5*time.Second, fmt.Sprintf("the end of %s", p), func() bool {
+		_, alive := readProcess(p.Pid)
+		return !alive
+	})
+}
+
+// SentryOf finds the sentry of a Sandbox.
+func (s *Server) SentryOf(t testing.TB, sandboxID string) Process {
+	t.Helper()
+	entries, _ := filepath.Glob(filepath.Join(s.Data, "server", "node", "boots", "*.json"))
+	for _, path := range entries {
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		var e struct {
+			SandboxID string `json:"sandbox_id"`
+		}
+		if json.Unmarshal(raw, &e) != nil || e.SandboxID != sandboxID {
+			continue
+		}
+		bootID := strings.TrimSuffix(filepath.Base(path), ".json")
+		for _, p := range s.Processes(Sentry) {
+			if p.Args[len(p.Args)-1] == bootID {
+				return p
+			}
+		}
+	}
+	t.Fatalf("no sentry runs %s", sandboxID)
+	return Process{}
+}
+
+// Status reads fields of /proc/PID/status, as they stand there.
+func Status(t testing.TB, pid int) map[string]string {
+	t.Helper()
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := map[string]string{}
+	for line := range strings.Lines(string(raw)) {
+		if k, v, ok := strings.Cut(line, ":"); ok {
+			fields[k] = strings.TrimSpace(v)
+		}
+	}
+	return fields
+}
+
+// PoolIdle waits until the Pool is full and nothing starts.
+func (s *Server) PoolIdle(t testing.TB) {
+	t.Helper()
+	Within(t, 30*time.Second, "a full pool", func() bool {
+		return s.Metric("cloud_sandbox_pool_idle") == float64(s.opts.Pool) && s.Metric("cloud_sandbox_pool_starting") == 0
+	})
+}
+
+// Metric is the sum of a metric over its labels, or -1 when it is not there.
+func (s *Server) Metric(name string) float64 {
+	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Get(s.URL + "/metrics")
+	if err != nil {
+		return -1
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return -1
+	}
+	sum, found := 0.0, false
+	for line := range strings.Lines(string(raw)) {
+		rest, ok := strings.CutPrefix(line, name)
+		if !ok || rest == "" || rest[0] != ' ' && rest[0] != '{' {
+			continue
+		}
+		if v, err := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndexByte(rest, ' ')+1:]), 64); err == nil {
+			sum, found = sum+v, true
+		}
+	}
+	if !found {
+		return -1
+	}
+	return sum
+}
+
+// Holdings counts what a Server holds of the host, by name.
+type Holdings map[string]int
+
+// Holdings counts what the Server holds now.
+func (s *Server) Holdings() Holdings {
+	h := Holdings{"goroutines": int(s.Metric("go_goroutines"))}
+	for _, p := range s.Processes("") {
+		h["processes, "+string(p.Role)]++
+		if p.Role != Sentry && p.Role != Other {
+			fds, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.Pid))
+			h["descriptors, "+string(p.Role)] += len(fds)
+			h["children unreaped, "+string(p.Role)] += zombies(p.Pid)
+		}
+		if p.Role == SentryHost {
+			h["cgroups"] = s.groups(p)
+			h["mounts in the sentry host"] = mounts(p.Pid, s.Data)
+		}
+	}
+	h["mounts"] = mounts(os.Getpid(), s.Data)
+	for _, glob := range []string{"hosts/*/boots/*", "hosts/*/sentries/*", "hosts/*/empty/*", "upper/*", "server/node/boots/*", "run/*"} {
+		found, _ := filepath.Glob(filepath.Join(s.Data, glob))
+		h["files "+glob] = len(found)
+	}
+	return h
+}
+
+// Beyond lists what h has more of than before, slack descriptors and goroutines
+// aside.
+func (h Holdings) Beyond(before Holdings, slack int) []string {
+	var more []string
+	for _, k := range slices.Sorted(maps.Keys(h)) {
+		allowed := before[k]
+		if strings.HasPrefix(k, "descriptors") || k == "goroutines" {
+			allowed += slack
+		}
+		if h[k] > allowed {
+			more = append(more, fmt.Sprintf("%s: %d, before %d", k, h[k], before[k]))
+		}
+	}
+	return more
+}
+
+// groups counts the control groups of a sentry host in all hierarchies.
+func (s *Server) groups(host Process) int {
+	i := slices.Index(host.Args, "--cgroup")
+	if i < 0 || i+1 >= len(host.Args) {
+		return -1
+	}
+	found := 0
+	for _, glob := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
+		dirs, _ := filepath.Glob(filepath.Join(glob, host.Args[i+1], "*"))
+		for _, dir := range dirs {
+			if st, err := os.Stat(dir); err == nil && st.IsDir() {
+				found++
+			}
+		}
+	}
+	return found
+}
+
+// Groups lists the control groups that a sentry host has or had as parent.
+func Groups(host Process) []string {
+	i := slices.Index(host.Args, "--cgroup")
+	if i < 0 || i+1 >= len(host.Args) {
+		return []string{"the sentry host names no parent"}
+	}
+	direct, _ := filepath.Glob(filepath.Join("/sys/fs/cgroup", host.Args[i+1]))
+	nested, _ := filepath.Glob(filepath.Join("/sys/fs/cgroup/*", host.Args[i+1]))
+	return append(direct, nested...)
+}
+
+func mounts(pid int, below string) int {
+	raw, _ := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
+	return strings.Count(string(raw), " "+below)
+}
+
+func zombies(parent int) int {
+	n := 0
+	entries, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, path := range entries {
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		f := strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:]))
+		if len(f) > 1 && f[0] == "Z" && f[1] == strconv.Itoa(parent) {
+			n++
+		}
+	}
+	return n
+}

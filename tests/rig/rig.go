@@ -1,0 +1,356 @@
+// Package rig starts the built binary for tests, as root and with real gVisor,
+// and speaks to it as its users do: over HTTP and with signals.
+//
+// CLOUD_SANDBOX_E2E names the binary; CLOUD_SANDBOX_TEMPLATES, if set, a folder
+// of built Templates to start with.
+package rig
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Why says why tests against the binary cannot run here, or nothing when they
+// can.
+func Why() string {
+	switch {
+	case os.Getenv("CLOUD_SANDBOX_E2E") == "":
+		return "CLOUD_SANDBOX_E2E does not name a built cloud-sandbox binary"
+	case os.Geteuid() != 0:
+		return "only root may start sandboxes"
+	}
+	return ""
+}
+
+// Binary is the absolute path of the binary under test. A relative
+// CLOUD_SANDBOX_E2E is looked for from the module's root.
+func Binary() (string, error) {
+	path := os.Getenv("CLOUD_SANDBOX_E2E")
+	if filepath.IsAbs(path) {
+		return path, nil
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; dir != "/"; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return filepath.Join(dir, path), nil
+		}
+	}
+	return "", fmt.Errorf("%s is relative and no module is around", path)
+}
+
+// Options of a Server. The zero value is dev mode with a Pool of two.
+type Options struct {
+	Env  []string // beside the Pool's size, KEY=VALUE
+	Pool int      // least and most idle Boots; zero: 2
+}
+
+// Server is one server with a data folder of its own.
+type Server struct {
+	Bin, Data, Addr, URL string
+
+	opts Options
+	log  string
+	cmd  *exec.Cmd
+	done chan struct{} // closed when cmd has ended
+	err  error         // of cmd, once done
+}
+
+// New makes a data folder and chooses a port, and starts nothing. Close ends
+// and removes everything.
+func New(o Options) (*Server, error) {
+	bin, err := Binary()
+	if err != nil {
+		return nil, err
+	}
+	data, err := DataFolder()
+	if err != nil {
+		return nil, err
+	}
+	addr, err := freeAddr()
+	if err != nil {
+		return nil, err
+	}
+	if o.Pool == 0 {
+		o.Pool = 2
+	}
+	return &Server{Bin: bin, Data: data, Addr: addr, URL: "http://" + addr, opts: o, log: data + ".log"}, nil
+}
+
+// DataFolder makes a data folder that holds the Templates that are built.
+func DataFolder() (string, error) {
+	data, err := os.MkdirTemp("/var/tmp", "cloud-sandbox-rig-")
+	if err != nil {
+		return "", err
+	}
+	if err := os.Chmod(data, 0o755); err != nil {
+		return "", err
+	}
+	return data, shareTemplates(data)
+}
+
+func shareTemplates(data string) error {
+	from := os.Getenv("CLOUD_SANDBOX_TEMPLATES")
+	if from == "" {
+		return nil
+	}
+	if _, err := os.Stat(filepath.Join(from, "templates")); err == nil {
+		from = filepath.Join(from, "templates") // a data folder was named
+	}
+	for _, part := range []string{"images", "refs"} { // what is built; locks and work stay apart
+		if err := shareTree(filepath.Join(from, part), filepath.Join(data, "templates", part)); err != nil {
+			return fmt.Errorf("share the templates: %w", err)
+		}
+	}
+	return nil
+}
+
+func shareTree(from, to string) error {
+	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		target := filepath.Join(to, rel)
+		if d.IsDir() {
+			return os.MkdirAll(target, 0o755)
+		}
+		if os.Link(path, target) == nil {
+			return nil
+		}
+		out, err := exec.Command("cp", "-a", path, target).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	})
+}
+
+func freeAddr() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}
+
+// Launch starts the server and waits until it is ready.
+func (s *Server) Launch() error {
+	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	s.cmd = exec.Command(s.Bin, "serve", "--dev", "--addr", s.Addr, "--data", s.Data)
+	s.cmd.Env = append(os.Environ(), fmt.Sprintf("POOL_MIN_SIZE=%d", s.opts.Pool), fmt.Sprintf("POOL_MAX_SIZE=%d", s.opts.Pool))
+	s.cmd.Env = append(s.cmd.Env, s.opts.Env...)
+	s.cmd.Stdout, s.cmd.Stderr = log, log
+	if err := s.cmd.Start(); err != nil {
+		return err
+	}
+	s.done = make(chan struct{})
+	go func(cmd *exec.Cmd, done chan struct{}) { s.err = cmd.Wait(); close(done) }(s.cmd, s.done)
+	return s.Ready()
+}
+
+// Ready waits until the server says that it is.
+func (s *Server) Ready() error {
+	limit := time.Minute
+	if os.Getenv("CLOUD_SANDBOX_TEMPLATES") == "" {
+		limit = 8 * time.Minute // the Template is built first
+	}
+	client := http.Client{Timeout: 2 * time.Second}
+	last := errors.New("not asked")
+	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		select {
+		case <-s.done:
+			return fmt.Errorf("the server ended: %w\n%s", s.err, s.Log())
+		default:
+		}
+		resp, err := client.Get(s.URL + "/ready")
+		if err != nil {
+			last = err
+			continue
+		}
+		body, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode == http.StatusOK {
+			return nil
+		}
+		last = errors.New(string(body))
+	}
+	return fmt.Errorf("the server did not become ready: %w\n%s", last, s.Log())
+}
+
+// Done is closed when the launcher has ended.
+func (s *Server) Done() <-chan struct{} { return s.done }
+
+// Stop sends SIGTERM and waits for the end. Sandboxes live on.
+func (s *Server) Stop() error {
+	if s.cmd == nil {
+		return nil
+	}
+	select {
+	case <-s.done:
+	default:
+		_ = s.cmd.Process.Signal(syscall.SIGTERM)
+	}
+	select {
+	case <-s.done:
+	case <-time.After(30 * time.Second):
+		_ = s.cmd.Process.Kill()
+		<-s.done
+		return errors.New("the server did not end within 30 s of SIGTERM")
+	}
+	s.cmd = nil
+	return s.err
+}
+
+// Down runs the subcommand that ends what the server left.
+func (s *Server) Down() error {
+	out, err := exec.Command(s.Bin, "down", "--data", s.Data).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("down: %w: %s", err, out)
+	}
+	return nil
+}
+
+// Close ends everything and removes the data folder. It returns what did not
+// end as it should.
+func (s *Server) Close() error {
+	err := s.Stop()
+	err = errors.Join(err, s.Down())
+	if left := s.Processes(""); len(left) > 0 {
+		for _, p := range left {
+			err = errors.Join(err, fmt.Errorf("still runs after down: %s", p))
+			_ = syscall.Kill(p.Pid, syscall.SIGKILL)
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("%w\n%s", err, s.Log())
+	}
+	return errors.Join(err, os.RemoveAll(s.Data), os.Remove(s.log))
+}
+
+// Log is the end of what the server and the sentry host logged.
+func (s *Server) Log() string {
+	var b bytes.Buffer
+	shards, _ := filepath.Glob(filepath.Join(s.Data, "hosts", "*", "shards", "*.log"))
+	for _, path := range append([]string{s.log, filepath.Join(s.Data, "log", "sentry-host.log")}, shards...) {
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		const most = 4 << 10
+		if len(raw) > most {
+			raw = raw[len(raw)-most:]
+		}
+		fmt.Fprintf(&b, "--- end of %s\n%s\n", path, raw)
+	}
+	return b.String()
+}
+
+// Within polls until ok says true, and fails the test when that takes longer
+// than limit. what completes the sentence "... did not happen".
+func Within(t testing.TB, limit time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(limit); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s", limit, what)
+		}
+	}
+}
+
+// Shared is one Server for all tests of a package.
+type Shared struct {
+	Options Options
+	server  *Server
+	err     error
+	tried   bool
+}
+
+// Main runs the tests of a package and ends the Server that they shared.
+func (s *Shared) Main(m *testing.M) int {
+	if why := Why(); why != "" {
+		fmt.Println("every test against the binary is skipped:", why)
+		return m.Run()
+	}
+	s.tried = true
+	if s.server, s.err = New(s.Options); s.err == nil {
+		s.err = s.server.Launch()
+	}
+	code := m.Run()
+	if s.server != nil {
+		if err := s.server.Close(); err != nil {
+			fmt.Println("FAIL: the shared server did not end cleanly:", err)
+			code = max(code, 1)
+		}
+	}
+	return code
+}
+
+// Server returns the shared server, or skips the test.
+func (s *Shared) Server(t testing.TB) *Server {
+	t.Helper()
+	Need(t)
+	if s.err != nil {
+		t.Fatal(s.err)
+	}
+	return s.server
+}
+
+// Need skips a test that cannot run here, saying why.
+func Need(t testing.TB) {
+	t.Helper()
+	if why := Why(); why != "" {
+		t.Skip(why)
+	}
+}
+
+// Own starts a server for this test alone.
+func Own(t testing.TB, o Options) *Server {
+	t.Helper()
+	Need(t)
+	s, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(s.Log())
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := s.Launch(); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// tail keeps messages readable.
+func tail(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return "..." + strings.ToValidUTF8(s[len(s)-most:], "")
+}
