@@ -151,9 +151,12 @@ func (c *Client) Acquire(t testing.TB) string {
 	return s.ID
 }
 
-// Create makes a session until the test's end.
+// Create makes a session until the test's end; a nil body asks for nothing.
 func (c *Client) Create(t testing.TB, body Body) Sandbox {
 	t.Helper()
+	if body == nil {
+		body = Body{}
+	}
 	var s Sandbox
 	c.Must(t, "POST", "/api/v1/sessions", body, &s)
 	c.release(t, s.ID)

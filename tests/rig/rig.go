@@ -57,6 +57,8 @@ func Binary() (string, error) {
 type Options struct {
 	Env  []string // beside the Pool's size, KEY=VALUE
 	Pool int      // least and most idle Boots; zero: 2
+
+	Strict bool // not dev mode
 }
 
 // Server is one server with a data folder of its own.
@@ -159,7 +161,11 @@ func (s *Server) Launch() error {
 		return err
 	}
 	defer log.Close()
-	s.cmd = exec.Command(s.Bin, "serve", "--dev", "--addr", s.Addr, "--data", s.Data)
+	args := []string{"serve", "--addr", s.Addr, "--data", s.Data}
+	if !s.opts.Strict {
+		args = append(args, "--dev")
+	}
+	s.cmd = exec.Command(s.Bin, args...)
 	s.cmd.Env = append(os.Environ(), fmt.Sprintf("POOL_MIN_SIZE=%d", s.opts.Pool), fmt.Sprintf("POOL_MAX_SIZE=%d", s.opts.Pool))
 	s.cmd.Env = append(s.cmd.Env, s.opts.Env...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
@@ -238,7 +244,7 @@ func (s *Server) Down() error {
 func (s *Server) Close() error {
 	err := s.Stop()
 	err = errors.Join(err, s.Down())
-	if left := s.Processes(""); len(left) > 0 {
+	if left := s.Left(); len(left) > 0 {
 		for _, p := range left {
 			err = errors.Join(err, fmt.Errorf("still runs after down: %s", p))
 			_ = syscall.Kill(p.Pid, syscall.SIGKILL)
@@ -248,6 +254,15 @@ func (s *Server) Close() error {
 		err = fmt.Errorf("%w\n%s", err, s.Log())
 	}
 	return errors.Join(err, os.RemoveAll(s.Data), os.Remove(s.log))
+}
+
+// Left lists what runs after Down. What is just ending is waited for.
+func (s *Server) Left() (left []Process) {
+	for end := time.Now().Add(2 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if left = s.Processes(""); len(left) == 0 || time.Now().After(end) {
+			return left
+		}
+	}
 }
 
 // Log is the end of what the server and the sentry host logged.

@@ -1,0 +1,305 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
+)
+
+// counter is a program that goes on when the execution that started it is over.
+const counter = `setsid bash -c 'i=0; while :; do i=$((i+1)); echo $i > /workspace/count.new; mv /workspace/count.new /workspace/count; sleep 0.02; done' </dev/null >/dev/null 2>&1 &
+until [ -s /workspace/count ]; do sleep 0.02; done`
+
+// life is a Sandbox whose unbroken life can be proven.
+type life struct {
+	c     *rig.Client
+	id    string
+	count int
+	boot  string // tells one start of the guest from another
+}
+
+func begin(t *testing.T, c *rig.Client, body rig.Body) *life {
+	t.Helper()
+	l := &life{c: c, id: c.Create(t, body).ID}
+	c.Sh(t, l.id, counter+"\necho kept > /workspace/file")
+	l.boot = c.Sh(t, l.id, "cut -d' ' -f22 /proc/1/stat")
+	l.count = l.read(t)
+	return l
+}
+
+func (l *life) read(t *testing.T) int {
+	t.Helper()
+	n, err := strconv.Atoi(strings.TrimSpace(l.c.Sh(t, l.id, "cat /workspace/count")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// goesOn checks that the Sandbox has lived on since the last look, files and
+// processes alike.
+func (l *life) goesOn(t *testing.T) {
+	t.Helper()
+	if got := l.c.Get(t, l.id); got.State != "running" {
+		t.Fatalf("the sandbox is %s: %s", got.State, got.Cause())
+	}
+	if got := l.c.Sh(t, l.id, "cat /workspace/file"); got != "kept\n" {
+		t.Errorf("the file holds %q", got)
+	}
+	if got := l.c.Sh(t, l.id, "cut -d' ' -f22 /proc/1/stat"); got != l.boot {
+		t.Errorf("the guest started at %q, before at %q", got, l.boot)
+	}
+	rig.Within(t, 5*time.Second, "a background process that counts on", func() bool { return l.read(t) > l.count })
+	l.count = l.read(t)
+}
+
+// works waits until code runs in a Sandbox.
+func works(t *testing.T, c *rig.Client, id string, limit time.Duration) {
+	t.Helper()
+	rig.Within(t, limit, "an execution", func() bool {
+		r, err := c.TryRun(id, "bash", "echo works", rig.Body{"timeout_seconds": 2})
+		return err == nil && r.Stdout == "works\n"
+	})
+}
+
+// kill -9 of any part leaves Sandboxes and their records.
+func TestKilledParts(t *testing.T) {
+	t.Parallel()
+	s := rig.Own(t, rig.Options{})
+	c := s.Client(t, "lives")
+	l := begin(t, c, nil)
+	for _, role := range []rig.Role{rig.ServerRole, rig.Launcher} {
+		t.Run(string(role), func(t *testing.T) {
+			dying := c.Create(t, rig.Body{"timeout_seconds": 3})
+			far := c.Create(t, rig.Body{"timeout_seconds": 60})
+			rig.Kill(t, s.One(t, role))
+			waitDone(t, s)
+			rig.Within(t, 5*time.Second, "the end of the server after its "+string(role), func() bool { return len(s.Processes(rig.ServerRole)) == 0 })
+			if err := s.Launch(); err != nil {
+				t.Fatal(err)
+			}
+			l.goesOn(t)
+			if got := c.Get(t, far.ID); got.State != "running" || !got.Deadline.Equal(far.Deadline) {
+				t.Errorf("the deadline was %v and is %v, %s", far.Deadline, got.Deadline, got.State)
+			}
+			works(t, c, far.ID, 5*time.Second)
+			rig.Within(t, time.Until(dying.Deadline)+5*time.Second, "the end at a deadline from before the kill", func() bool {
+				return c.Get(t, dying.ID).State == "ended"
+			})
+			got := c.Get(t, dying.ID)
+			if got.Cause() != "deadline" {
+				t.Errorf("the cause is %q", got.Cause())
+			}
+			s.PoolIdle(t)
+		})
+	}
+	t.Run("link shard", func(t *testing.T) {
+		rig.Kill(t, s.One(t, rig.LinkShard))
+		works(t, c, l.id, 10*time.Second)
+		l.goesOn(t)
+		fresh := c.Create(t, nil)
+		works(t, c, fresh.ID, 5*time.Second)
+		s.PoolIdle(t)
+		if n := len(s.Processes(rig.LinkShard)); n != 1 {
+			t.Errorf("%d link shards run", n)
+		}
+	})
+	t.Run("sentry host", func(t *testing.T) {
+		rig.Kill(t, s.One(t, rig.SentryHost))
+		l.goesOn(t) // guests are reached without it
+		created := ""
+		rig.Within(t, 10*time.Second, "a new sandbox after the sentry host's end", func() bool {
+			var made rig.Sandbox
+			if c.Try("POST", "/api/v1/sessions", rig.Body{"resources": rig.Body{"memory_mb": 256}}, &made) != nil {
+				return false
+			}
+			created = made.ID
+			return true
+		})
+		works(t, c, created, 5*time.Second)
+		for _, id := range []string{created, l.id} { // one started by the new one, one taken up by it
+			if r := c.Run(t, id, "python", "kept = []\nwhile True: kept.append(bytearray(1 << 20))", rig.Body{"timeout_seconds": 20}); r.Status != "oom" {
+				t.Errorf("a memory bomb ends with %s", r)
+			}
+		}
+		works(t, c, created, 5*time.Second)
+		if got := c.Get(t, l.id); got.State != "running" {
+			t.Errorf("the sandbox is %s: %s", got.State, got.Cause())
+		}
+		c.Must(t, "POST", "/api/v1/sandbox/release", rig.Body{"sandbox_id": created}, nil)
+		s.PoolIdle(t)
+	})
+	t.Run("sentry", func(t *testing.T) {
+		victim, other := c.Create(t, nil), begin(t, c, nil)
+		s.PoolIdle(t)
+		rig.Kill(t, s.SentryOf(t, victim.ID))
+		rig.Within(t, 5*time.Second, "the record of a lost sandbox", func() bool { return c.Get(t, victim.ID).State == "ended" })
+		if cause := c.Get(t, victim.ID).Cause(); cause != "engine_lost" {
+			t.Errorf("the cause is %q", cause)
+		}
+		other.goesOn(t)
+	})
+	t.Run("sentry of the pool", func(t *testing.T) {
+		s.PoolIdle(t)
+		owned := map[int]bool{s.SentryOf(t, l.id).Pid: true}
+		for _, p := range s.Processes(rig.Sentry) {
+			if !owned[p.Pid] && !bound(s, p) {
+				rig.Kill(t, p)
+				break
+			}
+		}
+		works(t, c, c.Create(t, nil).ID, 5*time.Second)
+		s.PoolIdle(t)
+	})
+	t.Run("everything at once", func(t *testing.T) {
+		last := begin(t, c, nil)
+		for _, role := range []rig.Role{rig.SentryHost, rig.LinkShard, rig.Launcher} {
+			for _, p := range s.Processes(role) {
+				rig.Kill(t, p)
+			}
+		}
+		waitDone(t, s)
+		if err := s.Launch(); err != nil {
+			t.Fatal(err)
+		}
+		works(t, c, last.id, 15*time.Second)
+		last.goesOn(t)
+	})
+}
+
+func bound(s *rig.Server, p rig.Process) bool {
+	_, err := os.Stat(s.Data + "/server/node/boots/" + p.Args[len(p.Args)-1] + ".json")
+	return err == nil
+}
+
+func waitDone(t *testing.T, s *rig.Server) {
+	t.Helper()
+	select {
+	case <-s.Done():
+	case <-time.After(20 * time.Second):
+		t.Fatal("the launcher did not end")
+	}
+}
+
+// SIGTERM leaves Sandboxes and down ends them, and nothing is left of it all.
+func TestStopAndDown(t *testing.T) {
+	t.Parallel()
+	s := rig.Own(t, rig.Options{})
+	c := s.Client(t, "stop")
+	l := begin(t, c, nil)
+	host := s.One(t, rig.SentryHost)
+	running := make(chan error, 1)
+	go func() { // SIGTERM lets a request finish
+		r, err := c.TryRun(l.id, "bash", "sleep 1; echo drained", nil)
+		if err == nil && r.Stdout != "drained\n" {
+			err = errors.New(r.String())
+		}
+		running <- err
+	}()
+	rig.Within(t, 5*time.Second, "an execution under way", func() bool { return s.Metric("cloud_sandbox_http_requests_in_flight") >= 1 })
+	if err := s.Stop(); err != nil {
+		t.Errorf("the server ended with %v", err)
+	}
+	if err := <-running; err != nil {
+		t.Errorf("an execution was not drained: %v", err)
+	}
+	if len(s.Processes(rig.Sentry)) == 0 || len(s.Processes(rig.SentryHost)) != 1 {
+		t.Error("SIGTERM to the server ended sandboxes")
+	}
+	if err := s.Launch(); err != nil {
+		t.Fatal(err)
+	}
+	l.goesOn(t)
+	if err := s.Down(); err == nil || !strings.Contains(err.Error(), "still runs") {
+		t.Errorf("down beside a running server says %v", err)
+	}
+	l.goesOn(t)
+	if err := s.Stop(); err != nil {
+		t.Error(err)
+	}
+	if err := s.Down(); err != nil {
+		t.Error(err)
+	}
+	if left := s.Left(); len(left) != 0 {
+		t.Errorf("still running after down: %v", left)
+	}
+	if left := rig.Groups(host); len(left) != 0 {
+		t.Errorf("control groups after down: %v", left)
+	}
+	if err := s.Launch(); err != nil {
+		t.Fatal(err)
+	}
+	rig.Within(t, 10*time.Second, "the record of a sandbox that down ended", func() bool { return c.Get(t, l.id).State == "ended" })
+	if cause := c.Get(t, l.id).Cause(); cause != "engine_lost" && cause != "operator" && cause != "node_lost" {
+		t.Errorf("the cause is %q", cause)
+	}
+}
+
+// After 300 Sandboxes the server holds what it held before.
+func TestNothingIsLeftOver(t *testing.T) {
+	s := rig.Own(t, rig.Options{Pool: 3})
+	c := s.Client(t, "rounds")
+	const warm, rounds, workers = 10, 300, 4
+	cycle := func(n int) {
+		jobs, failed := make(chan int), make(chan error, n)
+		var wg sync.WaitGroup
+		for range workers {
+			wg.Go(func() {
+				for i := range jobs {
+					if err := round(c, i); err != nil {
+						failed <- fmt.Errorf("round %d: %w", i, err)
+					}
+				}
+			})
+		}
+		for i := range n {
+			jobs <- i
+		}
+		close(jobs)
+		wg.Wait()
+		close(failed)
+		for err := range failed {
+			t.Error(err)
+		}
+		c.HTTP.CloseIdleConnections()
+		s.PoolIdle(t)
+	}
+	cycle(warm)
+	before := s.Holdings()
+	began := time.Now()
+	cycle(rounds)
+	t.Logf("%d rounds in %v; before: %v", rounds, time.Since(began).Round(time.Millisecond), before)
+	const slack = 6 // idle connections and timers come and go
+	var more []string
+	for end := time.Now().Add(15 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		if more = s.Holdings().Beyond(before, slack); len(more) == 0 || time.Now().After(end) {
+			break
+		}
+	}
+	if len(more) > 0 {
+		t.Errorf("left over after %d rounds:\n%s", rounds, strings.Join(more, "\n"))
+	}
+}
+
+// round creates a Sandbox, uses it and gives it back.
+func round(c *rig.Client, i int) error {
+	var s rig.Sandbox
+	if err := c.Try("POST", "/api/v1/sandbox/acquire", rig.Body{}, &s); err != nil {
+		return err
+	}
+	var err error
+	if i%3 == 0 { // those in between leave without ever having run anything
+		var r rig.Result
+		if r, err = c.TryRun(s.ID, "bash", "echo x > file; sleep 100 & cat file", nil); err == nil && r.Stdout != "x\n" {
+			err = errors.New(r.String())
+		}
+	}
+	return errors.Join(err, c.Try("POST", "/api/v1/sandbox/release", rig.Body{"sandbox_id": s.ID}, nil))
+}
