@@ -74,8 +74,18 @@ func benchPair(b *testing.B, open func(*os.File) (*stack.Stack, error)) (host, g
 	if host, err = open(end); err != nil {
 		b.Fatal(err)
 	}
-	b.Cleanup(func() { host.Destroy(); end.Close() })
-	guest = netstacktest.Guest(b, guestEnd)
+	guest, err = netstacktest.Stack(guestEnd, link.GuestMAC, link.GuestAddress, link.GatewayMAC, link.GatewayAddress)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		// gVisor's endpoint reads the end of the other side for ever: it is
+		// stopped before that comes.
+		guest.Destroy()
+		host.Destroy()
+		guestEnd.Close()
+		end.Close()
+	})
 	setOptions(guest)
 	return host, guest
 }
