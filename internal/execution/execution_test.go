@@ -21,7 +21,6 @@ type oneSandbox struct {
 	mu    sync.Mutex
 	sb    sandbox.Sandbox
 	gets  int
-	ended []sandbox.Cause
 }
 
 func newOne() *oneSandbox {

@@ -38,11 +38,10 @@ func newGuest(t *testing.T) *Guest {
 
 // record keeps what a run tells.
 type record struct {
-	mu     sync.Mutex
-	pid    int
-	out    [2]bytes.Buffer
-	after  int // bytes of output after which Output fails; 0: never
-	failed bool
+	mu    sync.Mutex
+	pid   int
+	out   [2]bytes.Buffer
+	after int // bytes of output after which Output fails; 0: never
 }
 
 func (r *record) Started(pid int) error { r.pid = pid; return nil }

@@ -110,7 +110,7 @@ func startError(err error) error {
 // openImage opens a Template image by digest. sandbox.New closes the file.
 func (h *Host) openImage(digest string) (*os.File, error) {
 	if digest == "" || strings.ContainsAny(digest, "/\x00") || strings.HasPrefix(digest, ".") {
-		return nil, sandbox.Errorf(sandbox.Invalid, "%q is not an image digest", digest)
+		return nil, sandbox.Errorf(sandbox.NotFound, "there is no image %.80q", digest)
 	}
 	f, err := os.Open(filepath.Join(h.cfg.Images, strings.TrimPrefix(digest, "sha256:")+".erofs"))
 	if errors.Is(err, os.ErrNotExist) {

@@ -206,7 +206,7 @@ func badRequests(t *testing.T, r *rig) {
 	}{
 		{"id", sentryhost.StartRequest{ID: "../../etc", Image: "test", Shape: small()}, sandbox.Invalid},
 		{"image", sentryhost.StartRequest{ID: sandbox.NewBootID(), Image: "none", Shape: small()}, sandbox.NotFound},
-		{"image path", sentryhost.StartRequest{ID: sandbox.NewBootID(), Image: "../test", Shape: small()}, sandbox.Invalid},
+		{"image path", sentryhost.StartRequest{ID: sandbox.NewBootID(), Image: "../test", Shape: small()}, sandbox.NotFound},
 		{"shape", sentryhost.StartRequest{ID: sandbox.NewBootID(), Image: "test", Shape: bad}, sandbox.Invalid},
 	} {
 		a, b := pair(t)

@@ -1,0 +1,202 @@
+package gvisor
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/enginetest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
+)
+
+// stage is a sentry host with everything around it, in folders of its own. It
+// is what the launcher makes of a data folder.
+type stage struct {
+	dir    string
+	socket string
+	image  string
+}
+
+// newStage builds on what `make build` left and on a Template.
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	binary, templates := os.Getenv("CLOUD_SANDBOX_E2E"), os.Getenv("CLOUD_SANDBOX_TEMPLATES")
+	if os.Getuid() != 0 || binary == "" || templates == "" {
+		t.Skip("real sentries need root, CLOUD_SANDBOX_E2E (the built program) and CLOUD_SANDBOX_TEMPLATES")
+	}
+	dir, err := os.MkdirTemp("/var/tmp", "engine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	store, err := template.Open(templates)
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := store.Resolve(t.Context(), "base")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &stage{dir: dir, socket: filepath.Join(dir, "host.sock"), image: image}
+	s.startHost(t, filepath.Join(filepath.Dir(binary), "stage"), filepath.Join(templates, "images"))
+	return s
+}
+
+func (s *stage) startHost(t *testing.T, parts, images string) {
+	t.Helper()
+	log, err := os.Create(filepath.Join(s.dir, "host.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(filepath.Join(parts, "gvisor_sentry"), "host",
+		"--socket", s.socket, "--dir", filepath.Join(s.dir, "host"), "--images", images, "--upper-dir", filepath.Join(s.dir, "upper"),
+		"--guest-image", filepath.Join(parts, "guest.erofs"), "--sidecar-dir", parts, "--link", filepath.Join(parts, "link"),
+		"--build", "test", "--server-uid", "0", "--link-uid", "65534", "--cgroup", "cloud-sandbox-engine-"+strconv.Itoa(os.Getpid()))
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.down()
+		_ = cmd.Wait()
+		log.Close()
+		if t.Failed() {
+			b, _ := os.ReadFile(log.Name())
+			t.Logf("the sentry host said:\n%s", b)
+		}
+		os.RemoveAll(s.dir)
+	})
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		if _, err := os.Stat(s.socket); err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the sentry host did not start")
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func (s *stage) down() {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	e, err := Open(ctx, Config{Socket: s.socket, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return
+	}
+	_ = e.host.Down(ctx)
+	_ = e.Close()
+}
+
+func (s *stage) open(t *testing.T) *Engine {
+	t.Helper()
+	e, err := Open(t.Context(), Config{Socket: s.socket, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// The contract of engines, with real gVisor.
+func TestEngine(t *testing.T) {
+	s := newStage(t)
+	shape := sandbox.DefaultShape()
+	shape.MemoryBytes = 256 << 20
+	enginetest.Run(t, enginetest.Options{
+		Open: func(t *testing.T) sandbox.Engine {
+			e := s.open(t)
+			t.Cleanup(func() { endAll(t, e) })
+			return e
+		},
+		Reopen: func(t *testing.T, old sandbox.Engine) sandbox.Engine {
+			if err := old.(*Engine).Close(); err != nil {
+				t.Error(err)
+			}
+			e := s.open(t)
+			t.Cleanup(func() { endAll(t, e) })
+			return e
+		},
+		Kill:     func(t *testing.T, _ sandbox.Engine, id string) { killSentry(t, id) },
+		Image:    s.image,
+		Shape:    shape,
+		Parallel: 4,
+		Wait:     30 * time.Second,
+	})
+}
+
+func endAll(t *testing.T, e *Engine) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	boots, _ := e.List(ctx)
+	for _, b := range boots {
+		if err := e.Stop(ctx, b.ID, 0); err != nil {
+			t.Error(err)
+		}
+	}
+	_ = e.Close()
+}
+
+// killSentry finds the sentry of a Boot by its last argument, the Boot's ID.
+func killSentry(t *testing.T, id string) {
+	t.Helper()
+	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, path := range lines {
+		b, err := os.ReadFile(path)
+		if err != nil || !strings.HasPrefix(string(b), "runsc-sandbox\x00") || !strings.HasSuffix(string(b), "\x00"+id+"\x00") {
+			continue
+		}
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	t.Fatalf("no sentry of %s", id)
+}
+
+// A link shard that is killed is replaced, and its Boots can be reached again.
+func TestShardIsReplaced(t *testing.T) {
+	s := newStage(t)
+	e := s.open(t)
+	defer endAll(t, e)
+	watch, stop := context.WithCancel(t.Context())
+	defer stop()
+	go func() { _ = e.Watch(watch, func(sandbox.BootEvent) {}) }()
+	id := sandbox.NewBootID()
+	if err := e.Start(t.Context(), id, sandbox.BootSpec{Image: s.image, Shape: sandbox.DefaultShape()}); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		shards, err := e.host.Shards(t.Context())
+		if err != nil || len(shards) != 1 {
+			t.Fatalf("shards: %v, %v", shards, err)
+		}
+		if err := unix.Kill(shards[0].Pid, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		for {
+			conn, err := e.Dial(ctx, id, sandbox.GuestPort)
+			if err == nil {
+				conn.Close()
+				break
+			}
+			if ctx.Err() != nil {
+				t.Fatalf("after the shard's end: %v", err)
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		cancel()
+	}
+}

@@ -1,0 +1,590 @@
+package envd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
+
+	"github.com/cloud-sandbox/cloud-sandbox/api/gen/process"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
+)
+
+const (
+	// lateConnect is how long an ended process can still be attached to.
+	lateConnect = 30 * time.Second
+	// keepalive is the interval when a client names none.
+	keepalive = 90 * time.Second
+	// pipeRead and ptyRead are the most that one event holds.
+	pipeRead, ptyRead = 32 << 10, 16 << 10
+	// queued is how many events wait for a slow subscriber before the process
+	// waits for it.
+	queued = 64
+	// slowest is how long a process waits for a subscriber that does not read
+	// before that one is dropped.
+	slowest = 30 * time.Second
+	// drain is how long output is still passed on once the leader has ended.
+	drain = 100 * time.Millisecond
+)
+
+// processes is the process service.
+type processes struct {
+	guest *server.Guest
+
+	mu    sync.Mutex
+	byPID map[uint32]*proc
+}
+
+func newProcesses(g *server.Guest) *processes {
+	return &processes{guest: g, byPID: map[uint32]*proc{}}
+}
+
+// proc is one process that a client started.
+type proc struct {
+	config *process.ProcessConfig
+	tag    *string
+	pid    uint32
+	input  *os.File // stdin's pipe or the terminal; nil: there is none
+	tty    bool
+	ended  chan struct{} // closed once end is set
+
+	mu          sync.Mutex
+	subscribers map[*subscriber]struct{}
+	end         *process.ProcessEvent
+	inputClosed bool
+}
+
+// subscriber is one stream of a process's events.
+type subscriber struct {
+	events chan *process.ProcessEvent
+	gone   chan struct{} // closed when it leaves or is dropped
+	once   sync.Once
+}
+
+func (s *subscriber) leave() { s.once.Do(func() { close(s.gone) }) }
+
+// subscribe adds a stream. For an ended process it only gets the end.
+func (p *proc) subscribe() *subscriber {
+	s := &subscriber{events: make(chan *process.ProcessEvent, queued), gone: make(chan struct{})}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.end != nil {
+		s.events <- p.end
+		close(s.events)
+		return s
+	}
+	p.subscribers[s] = struct{}{}
+	return s
+}
+
+func (p *proc) unsubscribe(s *subscriber) {
+	s.leave()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.subscribers, s)
+}
+
+// publish gives an event to every subscriber. A full one is waited for, which
+// slows the process down, but not for ever.
+func (p *proc) publish(e *process.ProcessEvent) {
+	p.mu.Lock()
+	all := make([]*subscriber, 0, len(p.subscribers))
+	for s := range p.subscribers {
+		all = append(all, s)
+	}
+	p.mu.Unlock()
+	for _, s := range all {
+		select {
+		case s.events <- e:
+			continue
+		case <-s.gone:
+			continue
+		default:
+		}
+		t := time.NewTimer(slowest)
+		select {
+		case s.events <- e:
+		case <-s.gone:
+		case <-t.C:
+			p.unsubscribe(s)
+		}
+		t.Stop()
+	}
+}
+
+// finish publishes the end, the last event of every stream.
+func (p *proc) finish(e *process.ProcessEvent) {
+	p.publish(e)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.end = e
+	for s := range p.subscribers {
+		close(s.events)
+	}
+	p.subscribers = map[*subscriber]struct{}{}
+	close(p.ended)
+}
+
+// Start starts a process and streams its events. The stream's end does not end
+// the process; its timeout does.
+func (s *processes) Start(ctx context.Context, r *connect.Request[process.StartRequest], stream *connect.ServerStream[process.StartResponse]) error {
+	p, sub, err := s.start(r)
+	if err != nil {
+		return err
+	}
+	if limit := timeoutOf(r.Header()); limit > 0 {
+		t := time.AfterFunc(limit, func() { _ = unix.Kill(int(p.pid), unix.SIGKILL) })
+		go func() { <-p.ended; t.Stop() }()
+	}
+	return follow(ctx, p, sub, r.Header(), func(e *process.ProcessEvent) error {
+		return stream.Send(&process.StartResponse{Event: e})
+	})
+}
+
+// timeoutOf is the client's own bound of the stream, which also bounds the
+// leader's life; zero: none.
+func timeoutOf(h http.Header) time.Duration {
+	n, err := strconv.ParseInt(h.Get("Connect-Timeout-Ms"), 10, 64)
+	if err != nil || n <= 0 {
+		return 0
+	}
+	return time.Duration(n) * time.Millisecond
+}
+
+// Connect streams the events of a running process from now on.
+func (s *processes) Connect(ctx context.Context, r *connect.Request[process.ConnectRequest], stream *connect.ServerStream[process.ConnectResponse]) error {
+	p, err := s.find(r.Msg.Process)
+	if err != nil {
+		return err
+	}
+	return follow(ctx, p, p.subscribe(), r.Header(), func(e *process.ProcessEvent) error {
+		return stream.Send(&process.ConnectResponse{Event: e})
+	})
+}
+
+// follow sends the start, then what comes, and something in every silence.
+func follow(ctx context.Context, p *proc, sub *subscriber, h http.Header, send func(*process.ProcessEvent) error) error {
+	defer p.unsubscribe(sub)
+	started := &process.ProcessEvent{Event: &process.ProcessEvent_Start{Start: &process.ProcessEvent_StartEvent{Pid: p.pid}}}
+	if err := send(started); err != nil {
+		return err
+	}
+	every := keepaliveOf(h)
+	silence := time.NewTimer(every)
+	defer silence.Stop()
+	for {
+		select {
+		case e, open := <-sub.events:
+			if !open {
+				return nil
+			}
+			if err := send(e); err != nil {
+				return err
+			}
+		case <-silence.C:
+			if err := send(&process.ProcessEvent{Event: &process.ProcessEvent_Keepalive{Keepalive: &process.ProcessEvent_KeepAlive{}}}); err != nil {
+				return err
+			}
+		case <-sub.gone:
+			return connect.NewError(connect.CodeResourceExhausted, errors.New("this stream was read too slowly"))
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		silence.Reset(every)
+	}
+}
+
+func keepaliveOf(h http.Header) time.Duration {
+	n, err := strconv.Atoi(h.Get("Keepalive-Ping-Interval"))
+	if err != nil || n <= 0 {
+		return keepalive
+	}
+	return time.Duration(n) * time.Second
+}
+
+// start starts a process with one subscriber, which misses nothing.
+func (s *processes) start(r *connect.Request[process.StartRequest]) (*proc, *subscriber, error) {
+	m := r.Msg
+	if m.Process == nil || m.Process.Cmd == "" {
+		return nil, nil, connect.NewError(connect.CodeInvalidArgument, errors.New("no program is named"))
+	}
+	u, err := rpcAccount(s.guest, userOf(r.Header()))
+	if err != nil {
+		return nil, nil, err
+	}
+	args := append([]string{m.Process.Cmd}, m.Process.Args...)
+	c, err := s.guest.Command(args, m.Process.Envs, m.Process.GetCwd(), u.Name)
+	if err != nil {
+		return nil, nil, startError(err)
+	}
+	p := &proc{config: m.Process, tag: m.Tag, ended: make(chan struct{}), subscribers: map[*subscriber]struct{}{}}
+	sub := p.subscribe()
+	if m.Pty != nil {
+		err = s.startTerminal(p, c, m.Pty)
+	} else {
+		err = s.startPipes(p, c, m.Stdin == nil || *m.Stdin)
+	}
+	if err != nil {
+		return nil, nil, startError(err)
+	}
+	return p, sub, nil
+}
+
+func startError(err error) error {
+	var bad *server.InvalidError
+	var rpc *connect.Error
+	switch {
+	case errors.As(err, &rpc):
+		return err
+	case errors.As(err, &bad):
+		return connect.NewError(connect.CodeInvalidArgument, err)
+	case errors.Is(err, server.ErrNotBound):
+		return connect.NewError(connect.CodeFailedPrecondition, err)
+	case errors.Is(err, syscall.EAGAIN):
+		return connect.NewError(connect.CodeResourceExhausted, errors.New("no more processes may be started"))
+	}
+	return connect.NewError(connect.CodeInternal, err)
+}
+
+// startPipes starts a process whose output comes by pipes.
+func (s *processes) startPipes(p *proc, c server.Command, stdin bool) error {
+	outR, outW, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	errR, errW, err := os.Pipe()
+	if err != nil {
+		closeFiles(outR, outW)
+		return err
+	}
+	in, keep, err := inputOf(stdin)
+	if err != nil {
+		closeFiles(outR, outW, errR, errW)
+		return err
+	}
+	child, err := s.guest.Start(c, []*os.File{in, outW, errW}, false)
+	closeFiles(in, outW, errW)
+	if err != nil {
+		closeFiles(outR, errR, keep)
+		return err
+	}
+	p.input = keep
+	s.adopt(p, child)
+	var readers sync.WaitGroup
+	readers.Go(func() {
+		p.read(outR, pipeRead, func(b []byte) *process.ProcessEvent_DataEvent {
+			return &process.ProcessEvent_DataEvent{Output: &process.ProcessEvent_DataEvent_Stdout{Stdout: b}}
+		})
+	})
+	readers.Go(func() {
+		p.read(errR, pipeRead, func(b []byte) *process.ProcessEvent_DataEvent {
+			return &process.ProcessEvent_DataEvent{Output: &process.ProcessEvent_DataEvent_Stderr{Stderr: b}}
+		})
+	})
+	go s.wait(p, child, &readers)
+	return nil
+}
+
+// inputOf is what a process reads, and our end of it: a pipe, or nothing.
+func inputOf(wanted bool) (theirs, ours *os.File, err error) {
+	if wanted {
+		return os.Pipe()
+	}
+	theirs, err = os.Open(os.DevNull)
+	return theirs, nil, err
+}
+
+func closeFiles(files ...*os.File) {
+	for _, f := range files {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// startTerminal starts a process on a terminal of its own.
+func (s *processes) startTerminal(p *proc, c server.Command, size *process.PTY) error {
+	ours, theirs, err := pty.Open()
+	if err != nil {
+		return err
+	}
+	if err := resize(ours, size); err != nil {
+		closeFiles(ours, theirs)
+		return err
+	}
+	_ = theirs.Chown(int(c.User.UID), int(c.User.GID))
+	child, err := s.guest.Start(c, []*os.File{theirs, theirs, theirs}, true)
+	theirs.Close()
+	if err != nil {
+		ours.Close()
+		return err
+	}
+	p.input, p.tty = ours, true
+	s.adopt(p, child)
+	var readers sync.WaitGroup
+	readers.Go(func() {
+		p.read(ours, ptyRead, func(b []byte) *process.ProcessEvent_DataEvent {
+			return &process.ProcessEvent_DataEvent{Output: &process.ProcessEvent_DataEvent_Pty{Pty: b}}
+		})
+	})
+	go s.wait(p, child, &readers)
+	return nil
+}
+
+func resize(tty *os.File, size *process.PTY) error {
+	if size.GetSize() == nil {
+		return nil
+	}
+	const most = 1 << 15
+	cols, rows := min(size.Size.Cols, most), min(size.Size.Rows, most)
+	return pty.Setsize(tty, &pty.Winsize{Cols: uint16(cols), Rows: uint16(rows)})
+}
+
+// read publishes a stream until its end.
+func (p *proc) read(f *os.File, size int, event func([]byte) *process.ProcessEvent_DataEvent) {
+	if !p.tty {
+		defer f.Close()
+	}
+	buf := make([]byte, size)
+	for {
+		n, err := f.Read(buf)
+		if n > 0 {
+			data := event(slices.Clone(buf[:n])) // it waits in queues
+			p.publish(&process.ProcessEvent{Event: &process.ProcessEvent_Data{Data: data}})
+		}
+		if err != nil && !errors.Is(err, syscall.EINTR) {
+			return // EIO is a terminal's end
+		}
+	}
+}
+
+func (s *processes) adopt(p *proc, child *server.Child) {
+	p.pid = uint32(child.PID)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.byPID[p.pid] = p
+}
+
+// wait publishes the end of a process and forgets it a while later. Output of
+// what it left behind is read on, for nobody.
+func (s *processes) wait(p *proc, child *server.Child, readers *sync.WaitGroup) {
+	status := <-child.Exited
+	read := make(chan struct{})
+	go func() { readers.Wait(); close(read) }()
+	select {
+	case <-read:
+	case <-time.After(drain):
+	}
+	p.finish(&process.ProcessEvent{Event: &process.ProcessEvent_End{End: endOf(status)}})
+	p.closeInput()
+	time.AfterFunc(lateConnect, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.byPID[p.pid] == p {
+			delete(s.byPID, p.pid)
+		}
+	})
+}
+
+// closeInput closes our end of the input; of a terminal, once its process ended.
+func (p *proc) closeInput() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.input != nil && !p.inputClosed {
+		p.inputClosed = true
+		p.input.Close()
+	}
+}
+
+// endOf words an end as Go's exec package does, which is what the SDKs show.
+func endOf(status syscall.WaitStatus) *process.ProcessEvent_EndEvent {
+	e := &process.ProcessEvent_EndEvent{ExitCode: int32(status.ExitStatus()), Exited: status.Exited()}
+	e.Status = fmt.Sprintf("exit status %d", e.ExitCode)
+	if status.Signaled() {
+		e.ExitCode = -1
+		e.Status = "signal: " + status.Signal().String()
+	}
+	if e.ExitCode != 0 {
+		e.Error = &e.Status
+	}
+	return e
+}
+
+// find returns the process that a selector names.
+func (s *processes) find(sel *process.ProcessSelector) (*proc, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch by := sel.GetSelector().(type) {
+	case *process.ProcessSelector_Pid:
+		if p := s.byPID[by.Pid]; p != nil {
+			return p, nil
+		}
+		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("process with pid %d not found", by.Pid))
+	case *process.ProcessSelector_Tag:
+		for _, p := range s.byPID {
+			if p.tag != nil && *p.tag == by.Tag {
+				return p, nil
+			}
+		}
+		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("process with tag %s not found", by.Tag))
+	}
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("the selector names neither pid nor tag"))
+}
+
+// findRunning is find, without those that have ended.
+func (s *processes) findRunning(sel *process.ProcessSelector) (*proc, error) {
+	p, err := s.find(sel)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-p.ended:
+		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("process with pid %d not found", p.pid))
+	default:
+		return p, nil
+	}
+}
+
+// List names the processes that run.
+func (s *processes) List(context.Context, *connect.Request[process.ListRequest]) (*connect.Response[process.ListResponse], error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := &process.ListResponse{}
+	for _, p := range s.byPID {
+		select {
+		case <-p.ended:
+		default:
+			out.Processes = append(out.Processes, &process.ProcessInfo{Config: p.config, Pid: p.pid, Tag: p.tag})
+		}
+	}
+	slices.SortFunc(out.Processes, func(a, b *process.ProcessInfo) int { return int(a.Pid) - int(b.Pid) })
+	return connect.NewResponse(out), nil
+}
+
+// Update changes a terminal's size.
+func (s *processes) Update(_ context.Context, r *connect.Request[process.UpdateRequest]) (*connect.Response[process.UpdateResponse], error) {
+	p, err := s.findRunning(r.Msg.Process)
+	if err != nil {
+		return nil, err
+	}
+	if r.Msg.Pty != nil {
+		if !p.tty {
+			return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("the process has no terminal"))
+		}
+		if err := resize(p.input, r.Msg.Pty); err != nil {
+			return nil, connect.NewError(connect.CodeInternal, err)
+		}
+	}
+	return connect.NewResponse(&process.UpdateResponse{}), nil
+}
+
+// write gives input to a process. It waits while the process does not read.
+func (p *proc) write(in *process.ProcessInput) error {
+	var data []byte
+	switch by := in.GetInput().(type) {
+	case *process.ProcessInput_Stdin:
+		if p.tty {
+			return connect.NewError(connect.CodeFailedPrecondition, errors.New("the process has a terminal: send pty input"))
+		}
+		data = by.Stdin
+	case *process.ProcessInput_Pty:
+		if !p.tty {
+			return connect.NewError(connect.CodeFailedPrecondition, errors.New("the process has no terminal: send stdin input"))
+		}
+		data = by.Pty
+	default:
+		return connect.NewError(connect.CodeUnimplemented, errors.New("the input is neither stdin nor pty"))
+	}
+	p.mu.Lock()
+	closed := p.input == nil || p.inputClosed
+	p.mu.Unlock()
+	if closed {
+		return connect.NewError(connect.CodeInternal, errors.New("stdin is not open"))
+	}
+	if _, err := p.input.Write(data); err != nil {
+		return connect.NewError(connect.CodeInternal, fmt.Errorf("write input: %w", err))
+	}
+	return nil
+}
+
+// SendInput gives input to a process.
+func (s *processes) SendInput(_ context.Context, r *connect.Request[process.SendInputRequest]) (*connect.Response[process.SendInputResponse], error) {
+	p, err := s.findRunning(r.Msg.Process)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.write(r.Msg.Input); err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&process.SendInputResponse{}), nil
+}
+
+// StreamInput gives input to a process, piece by piece.
+func (s *processes) StreamInput(_ context.Context, stream *connect.ClientStream[process.StreamInputRequest]) (*connect.Response[process.StreamInputResponse], error) {
+	var p *proc
+	for stream.Receive() {
+		switch e := stream.Msg().Event.(type) {
+		case *process.StreamInputRequest_Start:
+			var err error
+			if p, err = s.findRunning(e.Start.Process); err != nil {
+				return nil, err
+			}
+		case *process.StreamInputRequest_Data:
+			if p == nil {
+				return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("the first event must be start"))
+			}
+			if err := p.write(e.Data.Input); err != nil {
+				return nil, err
+			}
+		case *process.StreamInputRequest_Keepalive:
+		}
+	}
+	if err := stream.Err(); err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&process.StreamInputResponse{}), nil
+}
+
+// SendSignal sends SIGTERM or SIGKILL.
+func (s *processes) SendSignal(_ context.Context, r *connect.Request[process.SendSignalRequest]) (*connect.Response[process.SendSignalResponse], error) {
+	p, err := s.findRunning(r.Msg.Process)
+	if err != nil {
+		return nil, err
+	}
+	var sig unix.Signal
+	switch r.Msg.Signal {
+	case process.Signal_SIGNAL_SIGTERM:
+		sig = unix.SIGTERM
+	case process.Signal_SIGNAL_SIGKILL:
+		sig = unix.SIGKILL
+	default:
+		return nil, connect.NewError(connect.CodeUnimplemented, fmt.Errorf("the signal %s is not known", r.Msg.Signal))
+	}
+	if err := unix.Kill(int(p.pid), sig); err != nil {
+		return nil, connect.NewError(connect.CodeInternal, fmt.Errorf("send the signal: %w", err))
+	}
+	return connect.NewResponse(&process.SendSignalResponse{}), nil
+}
+
+// CloseStdin ends a process's input. Twice is fine.
+func (s *processes) CloseStdin(_ context.Context, r *connect.Request[process.CloseStdinRequest]) (*connect.Response[process.CloseStdinResponse], error) {
+	p, err := s.findRunning(r.Msg.Process)
+	if err != nil {
+		return nil, err
+	}
+	if p.tty {
+		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("a terminal's input is ended with Ctrl-D"))
+	}
+	p.closeInput()
+	return connect.NewResponse(&process.CloseStdinResponse{}), nil
+}

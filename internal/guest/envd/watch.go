@@ -1,0 +1,247 @@
+package envd
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/cloud-sandbox/cloud-sandbox/api/gen/filesystem"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
+)
+
+const (
+	// maxWatchers bounds the polled watchers of a Sandbox.
+	maxWatchers = 256
+	// maxPending bounds the events that wait for a poll; the oldest go first.
+	maxPending = 10_000
+)
+
+// watchers is the part of the filesystem service that tells of changes.
+type watchers struct {
+	guest *server.Guest
+
+	mu   sync.Mutex
+	byID map[string]*polled
+}
+
+func newWatchers(g *server.Guest) *watchers {
+	return &watchers{guest: g, byID: map[string]*polled{}}
+}
+
+// watched is one folder that is watched.
+type watched struct {
+	notify    *fsnotify.Watcher
+	root      string
+	recursive bool
+	entries   bool
+	accounts  server.Accounts
+}
+
+// watch begins to watch a folder.
+func (w *watchers) watch(user, asked string, recursive, entries bool) (*watched, error) {
+	u, err := rpcAccount(w.guest, user)
+	if err != nil {
+		return nil, err
+	}
+	root, err := resolve(asked, u)
+	if err != nil {
+		return nil, connect.NewError(connect.CodeInvalidArgument, err)
+	}
+	info, err := os.Stat(root)
+	if err != nil {
+		return nil, fileError(asked, err)
+	}
+	if !info.IsDir() {
+		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("path is not a directory: %s", asked))
+	}
+	notify, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, connect.NewError(connect.CodeResourceExhausted, err)
+	}
+	d := &watched{notify: notify, root: root, recursive: recursive, entries: entries, accounts: w.guest.Accounts}
+	if err := d.add(root); err != nil {
+		notify.Close()
+		return nil, fileError(asked, err)
+	}
+	return d, nil
+}
+
+// add watches a folder, and with recursive all below it.
+func (d *watched) add(dir string) error {
+	if !d.recursive {
+		return d.notify.Add(dir)
+	}
+	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.IsDir() {
+			return nil // what vanishes meanwhile is not watched
+		}
+		if err := d.notify.Add(path); err != nil && path == dir {
+			return err
+		}
+		return nil
+	})
+}
+
+var eventTypes = []struct {
+	op   fsnotify.Op
+	kind filesystem.EventType
+}{
+	{fsnotify.Create, filesystem.EventType_EVENT_TYPE_CREATE},
+	{fsnotify.Write, filesystem.EventType_EVENT_TYPE_WRITE},
+	{fsnotify.Remove, filesystem.EventType_EVENT_TYPE_REMOVE},
+	{fsnotify.Rename, filesystem.EventType_EVENT_TYPE_RENAME},
+	{fsnotify.Chmod, filesystem.EventType_EVENT_TYPE_CHMOD},
+}
+
+// events turns one of the system's into ours, and follows new folders.
+func (d *watched) events(e fsnotify.Event) []*filesystem.FilesystemEvent {
+	if e.Has(fsnotify.Create) && d.recursive {
+		if info, err := os.Lstat(e.Name); err == nil && info.IsDir() {
+			_ = d.add(e.Name)
+		}
+	}
+	name, err := filepath.Rel(d.root, e.Name)
+	if err != nil {
+		return nil
+	}
+	var out []*filesystem.FilesystemEvent
+	for _, t := range eventTypes {
+		if !e.Has(t.op) {
+			continue
+		}
+		event := &filesystem.FilesystemEvent{Name: name, Type: t.kind}
+		if d.entries && (e.Has(fsnotify.Create) || e.Has(fsnotify.Write) || e.Has(fsnotify.Chmod)) {
+			if entry, err := entryOf(e.Name, d.accounts); err == nil {
+				event.Entry = entry
+			}
+		}
+		out = append(out, event)
+	}
+	return out
+}
+
+// WatchDir streams the changes of a folder until the client leaves.
+func (w *watchers) WatchDir(ctx context.Context, r *connect.Request[filesystem.WatchDirRequest], stream *connect.ServerStream[filesystem.WatchDirResponse]) error {
+	d, err := w.watch(userOf(r.Header()), r.Msg.Path, r.Msg.Recursive, r.Msg.IncludeEntry)
+	if err != nil {
+		return err
+	}
+	defer d.notify.Close()
+	if err := stream.Send(&filesystem.WatchDirResponse{Event: &filesystem.WatchDirResponse_Start{Start: &filesystem.WatchDirResponse_StartEvent{}}}); err != nil {
+		return err
+	}
+	every := keepaliveOf(r.Header())
+	silence := time.NewTimer(every)
+	defer silence.Stop()
+	for {
+		select {
+		case e, open := <-d.notify.Events:
+			if !open {
+				return nil
+			}
+			for _, event := range d.events(e) {
+				if err := stream.Send(&filesystem.WatchDirResponse{Event: &filesystem.WatchDirResponse_Filesystem{Filesystem: event}}); err != nil {
+					return err
+				}
+			}
+		case err := <-d.notify.Errors:
+			return connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("changes were lost: %w", err))
+		case <-silence.C:
+			if err := stream.Send(&filesystem.WatchDirResponse{Event: &filesystem.WatchDirResponse_Keepalive{Keepalive: &filesystem.WatchDirResponse_KeepAlive{}}}); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		silence.Reset(every)
+	}
+}
+
+// polled is a watcher whose events wait until they are fetched.
+type polled struct {
+	*watched
+	done chan struct{} // closed when its reader has ended
+
+	mu      sync.Mutex
+	pending []*filesystem.FilesystemEvent
+}
+
+func (p *polled) gather() {
+	defer close(p.done)
+	for {
+		select {
+		case e, open := <-p.notify.Events:
+			if !open {
+				return
+			}
+			events := p.events(e)
+			p.mu.Lock()
+			p.pending = append(p.pending, events...)
+			if over := len(p.pending) - maxPending; over > 0 {
+				p.pending = p.pending[over:]
+			}
+			p.mu.Unlock()
+		case _, open := <-p.notify.Errors:
+			if !open {
+				return
+			}
+		}
+	}
+}
+
+// CreateWatcher begins to gather the changes of a folder.
+func (w *watchers) CreateWatcher(_ context.Context, r *connect.Request[filesystem.CreateWatcherRequest]) (*connect.Response[filesystem.CreateWatcherResponse], error) {
+	d, err := w.watch(userOf(r.Header()), r.Msg.Path, r.Msg.Recursive, r.Msg.IncludeEntry)
+	if err != nil {
+		return nil, err
+	}
+	p := &polled{watched: d, done: make(chan struct{})}
+	id := "w" + rand.Text()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.byID) >= maxWatchers {
+		d.notify.Close()
+		return nil, connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("there are %d watchers, which is the most", maxWatchers))
+	}
+	w.byID[id] = p
+	go p.gather()
+	return connect.NewResponse(&filesystem.CreateWatcherResponse{WatcherId: id}), nil
+}
+
+// GetWatcherEvents returns what was gathered since the last time.
+func (w *watchers) GetWatcherEvents(_ context.Context, r *connect.Request[filesystem.GetWatcherEventsRequest]) (*connect.Response[filesystem.GetWatcherEventsResponse], error) {
+	w.mu.Lock()
+	p := w.byID[r.Msg.WatcherId]
+	w.mu.Unlock()
+	if p == nil {
+		return nil, connect.NewError(connect.CodeNotFound, errors.New("there is no such watcher"))
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	events := p.pending
+	p.pending = nil
+	return connect.NewResponse(&filesystem.GetWatcherEventsResponse{Events: events}), nil
+}
+
+// RemoveWatcher ends a watcher.
+func (w *watchers) RemoveWatcher(_ context.Context, r *connect.Request[filesystem.RemoveWatcherRequest]) (*connect.Response[filesystem.RemoveWatcherResponse], error) {
+	w.mu.Lock()
+	p := w.byID[r.Msg.WatcherId]
+	delete(w.byID, r.Msg.WatcherId)
+	w.mu.Unlock()
+	if p == nil {
+		return nil, connect.NewError(connect.CodeNotFound, errors.New("there is no such watcher"))
+	}
+	p.notify.Close()
+	<-p.done
+	return connect.NewResponse(&filesystem.RemoveWatcherResponse{}), nil
+}

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Runs a command with a fresh development server: CLOUD_SANDBOX_URL says where.
+# The server and all it started are gone afterwards.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+DATA=${DATA:-/var/lib/cloud-sandbox}
+work=$(mktemp -d /var/tmp/cloud-sandbox-test.XXXXXX)
+chmod 755 "$work"
+cp -al "$DATA/templates" "$work/templates" 2>/dev/null || cp -a "$DATA/templates" "$work/templates"
+port=${PORT:-18090}
+bin/cloud-sandbox serve --dev --addr "127.0.0.1:$port" --data "$work" --log-level warn &
+server=$!
+cleanup() {
+  kill -TERM $server 2>/dev/null || true
+  wait $server 2>/dev/null || true
+  bin/cloud-sandbox down --data "$work" >/dev/null
+  rm -rf "$work"
+}
+trap cleanup EXIT
+export CLOUD_SANDBOX_URL=http://127.0.0.1:$port
+for ((i = 0; i < 600; i++)); do
+  curl -sf -m 2 -o /dev/null "$CLOUD_SANDBOX_URL/ready" && break
+  kill -0 $server 2>/dev/null || { echo "the server ended" >&2; exit 1; }
+  sleep 0.1
+done
+"$@"
