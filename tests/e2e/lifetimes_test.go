@@ -158,9 +158,37 @@ func TestKilledParts(t *testing.T) {
 		works(t, c, c.Create(t, nil).ID, 5*time.Second)
 		s.PoolIdle(t)
 	})
-	t.Run("everything at once", func(t *testing.T) {
+	for _, roles := range [][]rig.Role{{rig.Launcher, rig.SentryHost}, {rig.Launcher, rig.LinkShard}} {
+		t.Run(fmt.Sprint("at once ", roles), func(t *testing.T) {
+			last := begin(t, c, nil)
+			for _, role := range roles {
+				rig.Kill(t, s.One(t, role))
+			}
+			waitDone(t, s)
+			if err := s.Launch(); err != nil {
+				t.Fatal(err)
+			}
+			works(t, c, last.id, 10*time.Second)
+			last.goesOn(t)
+			s.PoolIdle(t)
+		})
+	}
+	t.Run("sentry host, then link shard", func(t *testing.T) {
 		last := begin(t, c, nil)
-		for _, role := range []rig.Role{rig.SentryHost, rig.LinkShard, rig.Launcher} {
+		rig.Kill(t, s.One(t, rig.SentryHost))
+		rig.Within(t, 10*time.Second, "a new sentry host that starts sandboxes", func() bool {
+			var made rig.Sandbox
+			return c.Try("POST", "/api/v1/sessions", rig.Body{"timeout_seconds": 5, "resources": rig.Body{"memory_mb": 256}}, &made) == nil
+		})
+		rig.Kill(t, s.One(t, rig.LinkShard))
+		works(t, c, last.id, 10*time.Second)
+		last.goesOn(t)
+	})
+	t.Run("everything at once", func(t *testing.T) {
+		// With all who hold its link gone no Sandbox can be reached again: its
+		// record must say so, and the server must serve.
+		lost := c.Create(t, nil)
+		for _, role := range []rig.Role{rig.Launcher, rig.SentryHost, rig.LinkShard} {
 			for _, p := range s.Processes(role) {
 				rig.Kill(t, p)
 			}
@@ -169,8 +197,14 @@ func TestKilledParts(t *testing.T) {
 		if err := s.Launch(); err != nil {
 			t.Fatal(err)
 		}
-		works(t, c, last.id, 15*time.Second)
-		last.goesOn(t)
+		rig.Within(t, 15*time.Second, "an answer or an end of a sandbox without a link", func() bool {
+			if got := c.Get(t, lost.ID); got.State == "ended" {
+				return got.Cause() == "engine_lost"
+			}
+			r, err := c.TryRun(lost.ID, "bash", "true", rig.Body{"timeout_seconds": 2})
+			return err == nil && r.Status == "ok"
+		})
+		works(t, c, c.Create(t, nil).ID, 5*time.Second)
 	})
 }
 

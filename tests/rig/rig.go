@@ -274,11 +274,19 @@ func (s *Server) Log() string {
 		if err != nil {
 			continue
 		}
-		const most = 4 << 10
-		if len(raw) > most {
-			raw = raw[len(raw)-most:]
+		fmt.Fprintf(&b, "--- end of %s\n%s\n", path, tail(notable(raw), 12<<10))
+	}
+	return b.String()
+}
+
+// notable leaves out what is logged for everything that goes well.
+func notable(log []byte) string {
+	var b strings.Builder
+	for line := range strings.Lines(string(log)) {
+		routine := strings.Contains(line, `"msg":"request"`) && !strings.Contains(line, `"status":5`)
+		if !routine && !strings.Contains(line, "gvisorbinaries.go") {
+			b.WriteString(tail(line, 1000))
 		}
-		fmt.Fprintf(&b, "--- end of %s\n%s\n", path, raw)
 	}
 	return b.String()
 }
@@ -314,6 +322,9 @@ func (s *Shared) Main(m *testing.M) int {
 	}
 	code := m.Run()
 	if s.server != nil {
+		if code != 0 {
+			fmt.Println(s.server.Log())
+		}
 		if err := s.server.Close(); err != nil {
 			fmt.Println("FAIL: the shared server did not end cleanly:", err)
 			code = max(code, 1)
