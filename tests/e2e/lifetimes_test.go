@@ -276,6 +276,27 @@ func TestStopAndDown(t *testing.T) {
 	}
 }
 
+// SIGTERM while the Pool starts another drains all the same.
+func TestStopDuringStarts(t *testing.T) {
+	t.Parallel()
+	s := rig.Own(t, rig.Options{Pool: 2})
+	for i := range 4 {
+		c := s.Client(t, "stopper")
+		c.Acquire(t)
+		time.Sleep(time.Duration(i) * 20 * time.Millisecond) // into another step of the start
+		began := time.Now()
+		if err := s.Stop(); err != nil {
+			t.Errorf("the server ended with %v", err)
+		}
+		if d := time.Since(began); d > 8*time.Second {
+			t.Errorf("it took %v", d)
+		}
+		if err := s.Launch(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // After 300 Sandboxes the server holds what it held before.
 func TestNothingIsLeftOver(t *testing.T) {
 	s := rig.Own(t, rig.Options{Pool: 3})

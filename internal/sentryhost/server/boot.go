@@ -270,38 +270,28 @@ func (h *Host) sentryGone(b *boot) {
 }
 
 // stop ends a Boot; an unknown one is a success. A Boot that another call stops
-// is waited for.
+// is waited for, and so is one that still starts: its start may yet succeed, and
+// then it is stopped here.
 func (h *Host) stop(ctx context.Context, id string) error {
 	if !sandbox.ValidBootID(id) {
 		return sandbox.Errorf(sandbox.Invalid, "%q is not a boot ID", id)
 	}
-	h.mu.Lock()
-	b := h.boots[id]
-	mine := b != nil && b.running && !b.stopping
-	if mine {
-		b.stopping = true
-	}
-	h.mu.Unlock()
-	if b == nil {
-		return nil
-	}
-	if !mine {
-		return h.waitFreed(ctx, id)
-	}
-	h.kill(b)
-	return h.free(b)
-}
-
-// waitFreed waits for somebody else's stop of a Boot.
-func (h *Host) waitFreed(ctx context.Context, id string) error {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		h.mu.Lock()
 		b := h.boots[id]
+		mine := b != nil && b.running && !b.stopping
+		if mine {
+			b.stopping = true
+		}
 		h.mu.Unlock()
-		if b == nil {
+		switch {
+		case b == nil:
 			return nil
+		case mine:
+			h.kill(b)
+			return h.free(b)
 		}
 		select {
 		case <-tick.C:
