@@ -74,7 +74,23 @@ func (l Layout) Make() error {
 	if err := os.Chown(l.Server(), ServerUID, ServerUID); err != nil {
 		return fmt.Errorf("give the server its folder: %w", err)
 	}
-	return l.checkSpace()
+	return errors.Join(l.checkReachable(), l.checkSpace())
+}
+
+// checkReachable makes sure that the server's user can enter every folder on the
+// way to the data folder.
+func (l Layout) checkReachable() error {
+	const others = 0o001
+	for dir := l.Root; dir != "/"; dir = filepath.Dir(dir) {
+		info, err := os.Stat(dir)
+		if err != nil {
+			return fmt.Errorf("look at the data folder: %w", err)
+		}
+		if info.Mode().Perm()&others == 0 {
+			return fmt.Errorf("the server runs as user %d, which may not enter %s: choose a data folder elsewhere with --data, or run `chmod o+x %s`", ServerUID, dir, dir)
+		}
+	}
+	return nil
 }
 
 // minFree is the least free space to start with: a Template and some Sandboxes.
