@@ -184,6 +184,21 @@ func TestKilledParts(t *testing.T) {
 		works(t, c, last.id, 10*time.Second)
 		last.goesOn(t)
 	})
+	t.Run("sentry host, then server, then link shard", func(t *testing.T) {
+		last := begin(t, c, nil)
+		rig.Kill(t, s.One(t, rig.SentryHost))
+		rig.Within(t, 10*time.Second, "a new sentry host", func() bool { return len(s.Processes(rig.SentryHost)) == 1 })
+		s.PoolIdle(t)
+		rig.Kill(t, s.One(t, rig.ServerRole))
+		waitDone(t, s)
+		if err := s.Launch(); err != nil {
+			t.Fatal(err)
+		}
+		last.goesOn(t)
+		rig.Kill(t, s.One(t, rig.LinkShard))
+		works(t, c, last.id, 10*time.Second)
+		last.goesOn(t)
+	})
 	t.Run("everything at once", func(t *testing.T) {
 		// With all who hold its link gone no Sandbox can be reached again: its
 		// record must say so, and the server must serve.
@@ -237,7 +252,7 @@ func TestStopAndDown(t *testing.T) {
 		}
 		running <- err
 	}()
-	rig.Within(t, 5*time.Second, "an execution under way", func() bool { return s.Metric("cloud_sandbox_http_requests_in_flight") >= 1 })
+	rig.Within(t, 5*time.Second, "an execution under way", func() bool { return s.Metric("cloud_sandbox_http_requests_in_flight") >= 2 }) // the question is one itself
 	if err := s.Stop(); err != nil {
 		t.Errorf("the server ended with %v", err)
 	}
