@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/envd"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
 )
@@ -46,6 +47,7 @@ func run() error {
 	makeFolders()
 	accounts := server.NewAccounts()
 	g := server.New(accounts, server.NewReaper())
+	g.Prepare(guest.Hostname)
 	errs := make(chan error, 2)
 	control := &server.Control{Guest: g, End: func() {
 		// Give the answer a moment to leave; PID 1's end is the Boot's.

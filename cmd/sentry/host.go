@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -50,9 +51,9 @@ func runHost(args []string, log *slog.Logger) error {
 		}
 	}
 	unix.Umask(0o022)
-	// runsc logs every step; what matters comes back as an error.
+	// runsc logs every step, for every Boot; what matters comes back as an error.
 	gvisorlog.SetLevel(gvisorlog.Warning)
-	gvisorlog.SetTarget(gvisorlog.GoogleEmitter{Writer: &gvisorlog.Writer{Next: os.Stderr}})
+	gvisorlog.SetTarget(gvisorlog.GoogleEmitter{Writer: &gvisorlog.Writer{Next: io.Discard}})
 	h, err := server.New(cfg, log)
 	if err != nil {
 		return err

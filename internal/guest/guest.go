@@ -9,6 +9,9 @@ import (
 	"encoding/hex"
 )
 
+// Hostname of every Sandbox.
+const Hostname = "sandbox"
+
 // Version of the Guest's control service.
 const Version = "1"
 

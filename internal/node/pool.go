@@ -22,6 +22,9 @@ const (
 	// firstRetry and lastRetry bound the pause after a refill that failed.
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
+	// quiet is how long after a claim a Pool that is more than half full waits
+	// before it is refilled.
+	quiet = 200 * time.Millisecond
 	// refillLimit bounds one refill.
 	refillLimit = 2 * time.Minute
 )
@@ -42,6 +45,7 @@ type pool struct {
 	target   int       // idle Boots wanted now, from Min to Max
 	grown    bool      // target grew since the Pool was last full
 	drained  time.Time // when a claim last found the Pool empty or emptied it
+	claimed  time.Time // when a Boot was last claimed
 	shrunk   time.Time
 	filled   bool // it has had its minimum once
 
@@ -106,6 +110,7 @@ func (p *pool) pop(req sandbox.StartRequest) *boot {
 	if b != nil {
 		b.pooled = true
 		b.give(req.Binding)
+		p.claimed = time.Now()
 	}
 	p.look()
 	return b
@@ -267,6 +272,11 @@ func (p *pool) wanted() (image string, n int, wait time.Duration) {
 		return "", 0, firstRetry
 	}
 	if pause := time.Until(p.retryAt); pause > 0 {
+		return "", 0, pause
+	}
+	// While most of it is there, whoever has just claimed gets the cores for
+	// the first command.
+	if pause := quiet - time.Since(p.claimed); pause > 0 && 2*len(p.idle) > p.target {
 		return "", 0, pause
 	}
 	side := p.node.queue.slots

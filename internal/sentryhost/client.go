@@ -88,6 +88,13 @@ func (c *Client) Link(ctx context.Context, id string) (*os.File, error) {
 	return files[0], nil
 }
 
+// Keep gives the sentry host a copy of the host's end of a link, if it has none:
+// one that took the Boot up from an earlier sentry host. The file stays the
+// caller's.
+func (c *Client) Keep(ctx context.Context, id string, host *os.File) error {
+	return c.call(ctx, MethodKeep, BootRequest{ID: id}, nil, host)
+}
+
 // Usage reports what a Boot uses.
 func (c *Client) Usage(ctx context.Context, id string) (u sandbox.Usage, err error) {
 	err = c.call(ctx, MethodUsage, BootRequest{ID: id}, &u)

@@ -22,6 +22,7 @@ const (
 	MethodStop    = "stop"   // BootRequest; returns when nothing is left
 	MethodList    = "list"   // -> []Boot
 	MethodLink    = "link"   // BootRequest -> a file: a copy of the link's host end
+	MethodKeep    = "keep"   // BootRequest and a file: the link's host end, for a sentry host that has no copy
 	MethodUsage   = "usage"  // BootRequest -> sandbox.Usage
 	MethodLimit   = "limit"  // LimitRequest
 	MethodShard   = "shard"  // ShardRequest -> ShardReply: starts the link shard if it does not run

@@ -314,7 +314,8 @@ func (e *Engine) keepConnected(ctx context.Context) {
 	}
 }
 
-// compareWith ends the Boots that the sentry host does not know.
+// compareWith ends the Boots that the sentry host does not know, and gives it
+// copies of the links of those that it does.
 func (e *Engine) compareWith(ctx context.Context, host *sentryhost.Client) error {
 	running, err := host.List(ctx)
 	if err != nil {
@@ -326,12 +327,23 @@ func (e *Engine) compareWith(ctx context.Context, host *sentryhost.Client) error
 	}
 	e.mu.Lock()
 	var lost []string
+	links := map[string]*os.File{}
 	for id, b := range e.boots {
-		if b.started && !alive[id] {
+		switch {
+		case b.started && !alive[id]:
 			lost = append(lost, id)
+		case b.started:
+			links[id] = b.hostEnd
 		}
 	}
 	e.mu.Unlock()
+	for id, f := range links {
+		// One that has a copy does not take another. A Boot that ends just now
+		// has closed its link, and nothing is lost by that.
+		if err := host.Keep(ctx, id, f); err != nil && ctx.Err() == nil {
+			e.cfg.Log.Info("the sentry host did not take a link", "boot", id, "error", err)
+		}
+	}
 	for _, id := range lost {
 		e.bootEvent(sandbox.BootEvent{ID: id, Kind: sandbox.BootEnded, Cause: sandbox.CauseEngineLost})
 	}

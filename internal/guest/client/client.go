@@ -19,6 +19,7 @@ import (
 	guestv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/guest/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/guest/v1/guestv1connect"
 	"github.com/cloud-sandbox/cloud-sandbox/api/gen/filesystem/filesystemconnect"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest"
 )
 
 const (
@@ -111,7 +112,7 @@ func (c *Client) Bind(ctx context.Context, b sandbox.Binding) error {
 	_, _ = rand.Read(entropy)
 	_, err := c.control.Bind(ctx, connect.NewRequest(&guestv1.BindRequest{
 		SandboxId: b.SandboxID, BootNumber: b.BootNumber, AccessToken: b.AccessToken, Template: b.Template,
-		Hostname: "sandbox", Env: b.Env, DefaultUser: b.User, DefaultCwd: b.Cwd, Timeline: b.Timeline,
+		Hostname: guest.Hostname, Env: b.Env, DefaultUser: b.User, DefaultCwd: b.Cwd, Timeline: b.Timeline,
 		UnixNanos: time.Now().UnixNano(), Entropy: entropy, PidsLimit: b.Pids,
 	}))
 	return fail(ctx, err)

@@ -30,8 +30,8 @@ func (g *Guest) KillBiggest() (leader int, bytes int64) {
 	if leader == 0 {
 		return 0, 0
 	}
-	if mark, ok := g.blame(leader); ok {
-		killFamily(leader, mark, map[int]bool{})
+	if r := g.blame(leader); r != nil {
+		killFamily(r, map[int]bool{})
 		return leader, bytes
 	}
 	for _, t := range all {
@@ -42,19 +42,18 @@ func (g *Guest) KillBiggest() (leader int, bytes int64) {
 	return leader, bytes
 }
 
-// blame notes that a run is ended by lack of memory and returns its mark; false
-// when no run has this leader.
-func (g *Guest) blame(leader int) (mark string, ok bool) {
+// blame notes that a run is ended by lack of memory and returns it; nil when no
+// run has this leader.
+func (g *Guest) blame(leader int) *run {
 	g.mu.Lock()
 	r := g.active[leader]
 	g.mu.Unlock()
-	if r == nil {
-		return "", false
+	if r != nil {
+		r.mu.Lock()
+		r.oom = true
+		r.mu.Unlock()
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.oom = true
-	return r.mark, true
+	return r
 }
 
 // TerminateAll sends SIGTERM to everything and returns when all has ended or

@@ -12,6 +12,7 @@ import (
 // task is a process as /proc shows it.
 type task struct {
 	pid, ppid, session int
+	start              int64 // when it started, in clock ticks
 }
 
 // tasks lists every process but the Guest itself.
@@ -44,12 +45,14 @@ func readTask(pid int) (task, bool) {
 		return task{}, false
 	}
 	f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
-	if len(f) < 4 {
+	const startTime = 19 // field 22, counted from field 3
+	if len(f) <= startTime {
 		return task{}, false
 	}
 	ppid, err1 := strconv.Atoi(string(f[1]))
 	session, err2 := strconv.Atoi(string(f[3]))
-	return task{pid: pid, ppid: ppid, session: session}, err1 == nil && err2 == nil
+	start, err3 := strconv.ParseInt(string(f[startTime]), 10, 64)
+	return task{pid: pid, ppid: ppid, session: session, start: start}, err1 == nil && err2 == nil && err3 == nil
 }
 
 // rss is the resident memory of a process in bytes, by /proc/PID/statm.
@@ -69,6 +72,13 @@ func rss(pid int) int64 {
 	return pages * int64(os.Getpagesize())
 }
 
+// unmarked reports whether a process carries no run's mark at all: somebody
+// wiped its environment.
+func unmarked(pid int) bool {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+	return err == nil && !bytes.Contains(append([]byte{0}, b...), []byte("\x00"+runMark+"="))
+}
+
 // marked reports whether a process was started with this variable in its
 // environment. A program may have changed what /proc shows; it is one of three
 // ways to find a run's processes.
@@ -79,11 +89,17 @@ func marked(pid int, variable string) bool {
 
 // family finds what a run started: its session, the descendants of what is
 // known, and whatever carries its mark, also after it has left both.
-func family(leader int, mark string, known map[int]bool) []int {
+func family(r *run, known map[int]bool) []int {
+	leader, mark, since := r.leader, r.mark, r.start
 	all := tasks()
 	var found []int
 	for _, t := range all {
 		if t.pid == leader || t.session == leader || known[t.pid] || marked(t.pid, mark) {
+			known[t.pid] = true
+		}
+		// What left the session, lost its parent and wiped its environment is
+		// told by when it began: nobody else of that time has no mark.
+		if t.ppid == os.Getpid() && t.pid != leader && t.start >= since && unmarked(t.pid) {
 			known[t.pid] = true
 		}
 	}
@@ -108,12 +124,13 @@ func family(leader int, mark string, known map[int]bool) []int {
 // have found nothing alive: a child that is born between a look and a kill is in
 // neither, and a fork bomb grows again from one. known are processes that were
 // the run's before; it is added to.
-func killFamily(leader int, mark string, known map[int]bool) {
+func killFamily(r *run, known map[int]bool) {
+	leader := r.leader
 	const rounds = 200
 	clean := 0
 	for range rounds {
 		_ = unix.Kill(-leader, unix.SIGKILL)
-		pids := family(leader, mark, known)
+		pids := family(r, known)
 		if onlyDead(pids) {
 			if clean++; clean == 2 {
 				return
@@ -153,12 +170,13 @@ const bombSize = 100
 // loses its parent by it can only be found now. The leader's group stands still
 // meanwhile. Of a fork bomb nothing is asked; asked is false, and by then it is
 // over.
-func askFamily(leader int, mark string) (known map[int]bool, asked bool) {
+func askFamily(r *run) (known map[int]bool, asked bool) {
+	leader := r.leader
 	_ = unix.Kill(-leader, unix.SIGSTOP)
 	known = map[int]bool{}
-	pids := family(leader, mark, known)
+	pids := family(r, known)
 	if len(pids) > bombSize {
-		killFamily(leader, mark, known)
+		killFamily(r, known)
 		return known, false
 	}
 	_ = unix.Kill(-leader, unix.SIGTERM)

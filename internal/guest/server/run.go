@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"sync"
@@ -69,6 +70,7 @@ type RunHandler interface {
 type run struct {
 	leader int
 	mark   string
+	start  int64 // when the leader started, in clock ticks
 
 	mu  sync.Mutex
 	oom bool // KillBiggest chose it
@@ -92,12 +94,12 @@ func (g *Guest) Run(ctx context.Context, req RunRequest, h RunHandler) (RunResul
 		}
 		return RunResult{}, err
 	}
-	r := &run{leader: p.child.PID, mark: mark}
+	r := &run{leader: p.child.PID, mark: mark, start: startOf(p.child.PID)}
 	g.track(r)
 	defer g.untrack(r)
 	out := newOutput(h, req.StdoutLimit, req.StderrLimit)
 	if err := h.Started(p.child.PID); err != nil {
-		killFamily(r.leader, r.mark, map[int]bool{})
+		killFamily(r, map[int]bool{})
 		p.close()
 		return RunResult{}, err
 	}
@@ -106,6 +108,16 @@ func (g *Guest) Run(ctx context.Context, req RunRequest, h RunHandler) (RunResul
 	result.Duration = time.Since(began)
 	result.StdoutDropped, result.StderrDropped = out.dropped()
 	return result, out.failure()
+}
+
+// startOf is when a process started; one that is over already has left nothing
+// that began later than everything.
+func startOf(pid int) int64 {
+	t, ok := readTask(pid)
+	if !ok {
+		return math.MaxInt64
+	}
+	return t.start
 }
 
 // piped is a program with pipes.
@@ -206,7 +218,7 @@ func (g *Guest) follow(ctx context.Context, r *run, p *piped, req RunRequest, ou
 
 // terminate ends all of a run: SIGTERM, a second's grace, SIGKILL.
 func (g *Guest) terminate(r *run, child *Child) syscall.WaitStatus {
-	known, asked := askFamily(r.leader, r.mark)
+	known, asked := askFamily(r)
 	if !asked {
 		return <-child.Exited
 	}
@@ -217,7 +229,7 @@ func (g *Guest) terminate(r *run, child *Child) syscall.WaitStatus {
 		exited = true
 	case <-time.After(termGrace):
 	}
-	killFamily(r.leader, r.mark, known)
+	killFamily(r, known)
 	if !exited {
 		status = <-child.Exited
 	}

@@ -113,6 +113,7 @@ func TestRunEndsItsFamily(t *testing.T) {
 		setsid sleep 301 &
 		(setsid bash -c 'sleep 302 & sleep 302' &) &
 		env -i setsid sleep 303 &
+		(env -i setsid bash -c 'sleep 303 & sleep 303' &) &
 		sleep 304`
 	for _, tt := range []struct {
 		name string

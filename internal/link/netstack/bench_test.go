@@ -14,6 +14,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/link/fdbased"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
@@ -40,7 +41,7 @@ var endpoints = []struct {
 		return s, err
 	}},
 	{"fdbased", func(end *os.File) (*stack.Stack, error) {
-		s, err := netstacktest.Stack(end, link.GatewayMAC, link.GatewayAddress, link.GuestMAC, link.GuestAddress)
+		s, err := netstacktest.Stack(end, fdbased.RecvMMsg, link.GatewayMAC, link.GatewayAddress, link.GuestMAC, link.GuestAddress)
 		if err == nil {
 			setOptions(s)
 		}
@@ -74,7 +75,7 @@ func benchPair(b *testing.B, open func(*os.File) (*stack.Stack, error)) (host, g
 	if host, err = open(end); err != nil {
 		b.Fatal(err)
 	}
-	guest, err = netstacktest.Stack(guestEnd, link.GuestMAC, link.GuestAddress, link.GatewayMAC, link.GatewayAddress)
+	guest, err = netstacktest.Stack(guestEnd, fdbased.RecvMMsg, link.GuestMAC, link.GuestAddress, link.GatewayMAC, link.GatewayAddress)
 	if err != nil {
 		b.Fatal(err)
 	}

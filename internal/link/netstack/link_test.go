@@ -24,7 +24,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/link/netstack/netstacktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, netstacktest.Leaks()) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // guest is a stack at the guest's end of a link, as a sentry has it.
 type guest struct{ *stack.Stack }

@@ -25,7 +25,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/link/netstack/netstacktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, netstacktest.Leaks()) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // start runs a shard and returns a client of it, and a function that ends both.
 func start(t testing.TB) (*link.Client, func()) {

@@ -30,7 +30,7 @@ const (
 	// pids: an address space, its threads, and threads of the sentry; a fork
 	// bomb was seen to need four. Too few end the sentry, so this is the outer
 	// fence; the Guest counts pids.
-	hostTasks, hostTasksBase = 6, 1024
+	hostTasks, hostTasksBase = 12, 1024
 	// removeWait bounds the wait for killed tasks to leave their group.
 	removeWait = 5 * time.Second
 )

@@ -148,6 +148,8 @@ func (h *Host) handle(ctx context.Context, r *fdrpc.Request) (any, []*os.File, e
 	switch r.Method {
 	case sentryhost.MethodStop:
 		return nil, nil, h.stop(ctx, body.ID)
+	case sentryhost.MethodKeep:
+		return nil, nil, h.keep(body.ID, r)
 	case sentryhost.MethodUsage:
 		u, err := h.usage(body.ID)
 		return u, nil, err
@@ -230,10 +232,31 @@ func (h *Host) linkOf(id string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if b.link == nil {
 		return nil, sandbox.Errorf(sandbox.NotFound, "no copy of the link of %s is here: an earlier sentry host held it", id)
 	}
 	return duplicate(b.link)
+}
+
+// keep takes a copy of a link that an earlier sentry host held.
+func (h *Host) keep(id string, r *fdrpc.Request) error {
+	b, err := h.find(id)
+	if err != nil {
+		return err
+	}
+	f, err := r.TakeFile(0)
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if b.link != nil || !b.running {
+		return f.Close()
+	}
+	b.link = f
+	return nil
 }
 
 // duplicate copies a descriptor. The copy is close-on-exec.
