@@ -18,9 +18,9 @@ import (
 // oneSandbox is a Sandboxes port that knows one Sandbox.
 type oneSandbox struct {
 	sandbox.Sandboxes
-	mu    sync.Mutex
-	sb    sandbox.Sandbox
-	gets  int
+	mu   sync.Mutex
+	sb   sandbox.Sandbox
+	gets int
 }
 
 func newOne() *oneSandbox {

@@ -65,6 +65,9 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer closeAll(listeners)
+	if err := layout.checkReachable(); err != nil {
+		return err
+	}
 	unpacked, err := payload.Unpack(layout.Binaries())
 	if err != nil {
 		return err

@@ -74,7 +74,7 @@ func (l Layout) Make() error {
 	if err := os.Chown(l.Server(), ServerUID, ServerUID); err != nil {
 		return fmt.Errorf("give the server its folder: %w", err)
 	}
-	return errors.Join(l.checkReachable(), l.checkSpace())
+	return l.checkSpace()
 }
 
 // checkReachable makes sure that the server's user can enter every folder on the

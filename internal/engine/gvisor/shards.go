@@ -26,13 +26,9 @@ func (e *Engine) shardClient(ctx context.Context, s *shard) (*link.Client, error
 	if err != nil {
 		return nil, err
 	}
-	reply, err := host.Shard(ctx, s.number)
+	c, err := dialShard(ctx, host, s.number)
 	if err != nil {
-		return nil, fmt.Errorf("start link shard %d: %w", s.number, err)
-	}
-	c, err := link.Dial(ctx, reply.Socket)
-	if err != nil {
-		return nil, fmt.Errorf("reach link shard %d: %w", s.number, err)
+		return nil, err
 	}
 	if err := e.replug(ctx, s, c); err != nil {
 		c.Close()
@@ -43,6 +39,27 @@ func (e *Engine) shardClient(ctx context.Context, s *shard) (*link.Client, error
 	}
 	s.client = c
 	return c, nil
+}
+
+// dialShard starts a shard, if it does not run, and connects. A shard that was
+// killed just now is still running to the sentry host for a moment.
+func dialShard(ctx context.Context, host *sentryhost.Client, number int) (*link.Client, error) {
+	const patience, pause = 3 * time.Second, 20 * time.Millisecond
+	deadline := time.Now().Add(patience)
+	for {
+		reply, err := host.Shard(ctx, number)
+		if err != nil {
+			return nil, fmt.Errorf("start link shard %d: %w", number, err)
+		}
+		c, err := link.Dial(ctx, reply.Socket)
+		if err == nil {
+			return c, nil
+		}
+		if ctx.Err() != nil || time.Now().After(deadline) {
+			return nil, fmt.Errorf("reach link shard %d: %w", number, err)
+		}
+		time.Sleep(pause)
+	}
 }
 
 // replug gives a shard the links that it should have and has not. The caller
@@ -115,7 +132,7 @@ func (e *Engine) adopt(ctx context.Context, host *sentryhost.Client) error {
 		return err
 	}
 	for _, r := range shards {
-		if err := e.adoptShard(ctx, r, waiting); err != nil {
+		if err := e.adoptShard(ctx, host, r.Number, waiting); err != nil {
 			return err
 		}
 	}
@@ -132,18 +149,18 @@ func (e *Engine) adopt(ctx context.Context, host *sentryhost.Client) error {
 
 // adoptShard takes up the links of one shard whose Boots run, and unplugs the
 // others.
-func (e *Engine) adoptShard(ctx context.Context, r sentryhost.ShardReply, waiting map[string]sentryhost.Boot) error {
-	c, err := link.Dial(ctx, r.Socket)
+func (e *Engine) adoptShard(ctx context.Context, host *sentryhost.Client, number int, waiting map[string]sentryhost.Boot) error {
+	c, err := dialShard(ctx, host, number)
 	if err != nil {
-		return fmt.Errorf("reach link shard %d: %w", r.Number, err)
+		return err
 	}
-	s := &shard{number: r.Number, client: c}
+	s := &shard{number: number, client: c}
 	e.mu.Lock()
-	e.shards[r.Number] = s
+	e.shards[number] = s
 	e.mu.Unlock()
 	links, err := c.List(ctx)
 	if err != nil {
-		return fmt.Errorf("list the links of shard %d: %w", r.Number, err)
+		return fmt.Errorf("list the links of shard %d: %w", number, err)
 	}
 	for _, l := range links {
 		b, ok := waiting[l.BootID]

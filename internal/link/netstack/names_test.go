@@ -30,15 +30,8 @@ type names struct {
 
 func newNames(t testing.TB) *names {
 	t.Helper()
-	socket, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	socket, ln := bothProtocols(t)
 	n := &names{addr: socket.LocalAddr().(*net.UDPAddr).AddrPort()}
-	ln, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(n.addr))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		buf := make([]byte, 8<<10)
@@ -71,6 +64,25 @@ func newNames(t testing.TB) *names {
 	})
 	t.Cleanup(func() { socket.Close(); ln.Close(); wg.Wait() })
 	return n
+}
+
+// bothProtocols listens on one port with UDP and TCP. Somebody else may have the
+// TCP port of a UDP port that is free.
+func bothProtocols(t testing.TB) (*net.UDPConn, *net.TCPListener) {
+	t.Helper()
+	for range 100 {
+		socket, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ln, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(socket.LocalAddr().(*net.UDPAddr).AddrPort()))
+		if err == nil {
+			return socket, ln
+		}
+		socket.Close()
+	}
+	t.Fatal("no port is free for both protocols")
+	return nil, nil
 }
 
 func answerTo(q []byte) []byte {
