@@ -499,6 +499,8 @@ func TestBrokenPoolMembersAreReplaced(t *testing.T) {
 		if left == 3 {
 			t.Error("none of the broken ones is gone")
 		}
+		time.Sleep(time.Second) // the pause after a claim, in the bubble's time
+		synctest.Wait()
 		if p := w.pool(); p.Idle != 3 {
 			t.Errorf("pool = %+v, want it full again", p)
 		}

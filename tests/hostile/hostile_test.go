@@ -2,7 +2,6 @@
 package hostile
 
 import (
-	"fmt"
 	"os"
 	"slices"
 	"strconv"
@@ -407,5 +406,5 @@ func answer(t *testing.T, c *rig.Client, method, path string, body any) (int, st
 	if err != nil {
 		t.Fatal(err)
 	}
-	return code, fmt.Sprintf("%s", raw)
+	return code, string(raw)
 }

@@ -35,7 +35,7 @@ func TestOf(t *testing.T) {
 		{"detail", sandbox.Errorf(sandbox.Conflict, "taken"), sandbox.Conflict, 409, "taken", 0},
 		{"cause stays here", sandbox.Errorf(sandbox.Unavailable, "away").WithCause(secret), sandbox.Unavailable, 503, "away", 0},
 		{"wrapped", fmt.Errorf("step: %w", sandbox.Errorf(sandbox.NotFound, "gone")), sandbox.NotFound, 404, "gone", 0},
-		{"bare code", fmt.Errorf("x: %w", sandbox.Denied), sandbox.Denied, http.StatusForbidden, http.StatusText(403), 0},
+		{"bare code", fmt.Errorf("x: %w", sandbox.Denied), sandbox.Denied, http.StatusForbidden, http.StatusText(http.StatusForbidden), 0},
 		{"unclassified", secret, sandbox.Internal, 500, "an internal error; the request id in X-Request-Id finds it in the log", 0},
 		{"deadline", fmt.Errorf("x: %w", context.DeadlineExceeded), sandbox.Timeout, 504, "the request took too long", 0},
 		{"cancelled", context.Canceled, sandbox.Unavailable, 503, "the request was cancelled", 0},
