@@ -340,6 +340,7 @@ func TestPool(t *testing.T) {
 			}
 			refs = append(refs, refOf(req, started))
 		}
+		time.Sleep(time.Second) // the pause after a claim, in the bubble's time
 		synctest.Wait()
 		if p := w.pool(); p.Hits != 3 || p.Idle < 3 {
 			t.Errorf("after three claims: %+v", p)
