@@ -24,14 +24,11 @@ step "unit tests with the race detector"
 CGO_ENABLED=1 go test -race $(go list ./... | grep -v -e /tests/e2e -e /tests/hostile -e /internal/engine/gvisor -e /internal/sentryhost/server)
 
 step "short fuzzing"
-go list -f '{{.Dir}} {{range .TestGoFiles}}{{.}} {{end}}{{range .XTestGoFiles}}{{.}} {{end}}' ./... | while read -r dir files; do
-  for f in $files; do
-    grep -oE '^func (Fuzz[A-Za-z0-9_]+)' "$dir/$f" | cut -d' ' -f2 | while read -r target; do
-      echo "$dir $target"
-      go test -run=NONE -fuzz="^$target\$" -fuzztime=3s "$dir" >/dev/null
-    done
-  done
-done
+git grep -hoE '^func Fuzz[A-Za-z0-9_]+' -- '*_test.go' >/dev/null || { echo "no fuzz target is left" >&2; exit 1; }
+while IFS=: read -r file target; do
+  echo "$(dirname "$file") ${target#func }"
+  go test -run=NONE -fuzz="^${target#func }\$" -fuzztime="${FUZZTIME:-3s}" "./$(dirname "$file")" </dev/null >/dev/null
+done < <(git grep -oE '^func Fuzz[A-Za-z0-9_]+' -- '*_test.go')
 
 step "python"
 venv=.tools/venv
