@@ -6,22 +6,28 @@ import io
 import json
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
+import anyio
 import pytest
 
 from cloud_sandbox import (
+    AsyncClient,
+    AsyncSandbox,
     AuthenticationError,
     Client,
+    ConflictError,
     ConnectionFailedError,
     ExhaustedError,
     Sandbox,
     SandboxTimeoutError,
     UnavailableError,
-    _wire,
 )
+from cloud_sandbox._api import executions
+from cloud_sandbox._api.call import Call, Data
 
 from .conftest import SANDBOX_ID
+from .flavours import Flavour
 from .server import Answer, Received, Reply, Server
 
 Serve = Callable[[Answer], Server]
@@ -39,7 +45,7 @@ def in_turn(*replies: Reply) -> Answer:
 
 def test_a_broken_read_is_repeated(serve: Serve, sandbox_at: SandboxAt) -> None:
     server = serve(in_turn(Reply(drop=True), Reply(drop=True), Reply(body=ENTRY)))
-    assert sandbox_at(server.url).stat("/a").path == "/a"
+    assert sandbox_at(server.url).files.stat("/a").path == "/a"
     assert len(server.received) == 3
 
 
@@ -50,9 +56,37 @@ def test_a_broken_execution_is_not_repeated(serve: Serve, sandbox_at: SandboxAt)
     assert len(server.received) == 1
 
 
+def test_a_broken_creation_is_repeated_with_its_key(sdk: Flavour, serve: Serve) -> None:
+    under_way = Reply(409, headers={"Retry-After": "0"})
+    busy = Reply(429, headers={"Retry-After": "0"})
+    replies = [busy, Reply(drop=True), *[under_way] * 5, Reply(body=SESSION), Reply(body=SESSION)]
+    server = serve(in_turn(*replies))
+    with sdk.Client(server.url, token="t") as client:
+        assert sdk.Sandbox.create(client=client).sandbox_id == SANDBOX_ID
+        keys = {received.headers["idempotency-key"] for received in server.received}
+        assert len(server.received) == 8
+        assert len(keys) == 1
+        sdk.Sandbox.create(client=client, idempotency_key="mine")
+    assert server.received[-1].headers["idempotency-key"] == "mine"
+    assert "mine" not in keys
+
+
+def test_a_key_that_was_used_for_something_else(sdk: Flavour, serve: Serve) -> None:
+    server = serve(lambda _: Reply(409))
+    with pytest.raises(ConflictError):
+        sdk.Sandbox.create(server.url, token="t", idempotency_key="used")
+    assert len(server.received) == 1
+
+
+@pytest.mark.parametrize("key", ["", "a b", "ä", "a\n", "k" * 256])
+def test_keys_that_no_header_holds(sdk: Flavour, key: str) -> None:
+    with pytest.raises(ValueError, match="idempotency_key"):
+        sdk.Sandbox.create("http://localhost:1", token="t", idempotency_key=key)
+
+
 def test_a_delete_whose_answer_got_lost(serve: Serve, sandbox_at: SandboxAt) -> None:
     server = serve(in_turn(Reply(drop=True), Reply(404)))
-    sandbox_at(server.url).remove("/a")
+    sandbox_at(server.url).files.remove("/a")
     assert len(server.received) == 2
 
 
@@ -73,7 +107,7 @@ def test_nobody_listens(sandbox_at: SandboxAt) -> None:
     assert caught.value.status_code is None
 
 
-def test_a_server_that_is_late_to_start(sandbox_at: SandboxAt) -> None:
+def test_a_server_that_is_late_to_start() -> None:
     with Server(lambda _: Reply(body=SESSION)) as server:
         url = server.url
     late = threading.Event()
@@ -83,19 +117,21 @@ def test_a_server_that_is_late_to_start(sandbox_at: SandboxAt) -> None:
         return Reply(body=OK)
 
     # The first try is refused; the server comes back on the same port meanwhile.
-    sandbox = sandbox_at(url)
-    original, started = sandbox._client._once, []
+    client = Client(url, token="t")
+    original, started = client._once, []
 
-    def once(request: _wire.Request, *, read: bool) -> object:
+    def once(call: Call[object], *, read: bool) -> object:
         try:
-            return original(request, read=read)
+            return original(call, read=read)
         except Exception:
             started.append(Server(answer, port=int(url.rsplit(":", 1)[1])).__enter__())
             raise
 
-    sandbox._client._once = once  # type: ignore[assignment]
+    client._once = once  # type: ignore[assignment]
     try:
-        assert sandbox.run_code("x").ok  # a POST, but nothing had been sent
+        with client:
+            sandbox = Sandbox(client, SANDBOX_ID, owns_client=False)
+            assert sandbox.run_code("x").ok  # a POST, but nothing had been sent
     finally:
         for server in started:
             server.__exit__(None, None, None)
@@ -113,22 +149,43 @@ def test_an_iterator_is_sent_in_pieces_and_never_twice(serve: Serve, sandbox_at:
     assert server.received[0].body == "üb".encode()
 
 
+def test_a_file_is_sent_again_from_where_it_was(serve: Serve, sandbox_at: SandboxAt) -> None:
+    busy = Reply(429, headers={"Retry-After": "0"})
+    server = serve(in_turn(busy, Reply(502), Reply(drop=True), Reply(body=ENTRY)))
+    file = io.BytesIO(b"skipped, kept")
+    file.seek(9)
+    sandbox_at(server.url).write_file("/a", file)
+    assert [received.body for received in server.received] == [b"kept"] * 4
+
+
+def test_retries_can_be_turned_off(sdk: Flavour, serve: Serve) -> None:
+    server = serve(lambda _: Reply(503))
+    with (
+        sdk.Client(server.url, token="t", max_retries=0) as client,
+        pytest.raises(UnavailableError),
+    ):
+        client.stats()
+    assert len(server.received) == 1
+    with pytest.raises(ValueError, match="max_retries"):
+        sdk.Client(server.url, token="t", max_retries=-1)
+
+
 @pytest.mark.parametrize(
     "data",
     [
-        "ü",
-        "ü".encode(),
-        bytearray("ü".encode()),
-        memoryview("ü".encode()),
-        io.BytesIO("ü".encode()),
-        io.StringIO("ü"),
-        ["ü"],
+        lambda: "ü",
+        lambda: "ü".encode(),
+        lambda: bytearray("ü".encode()),
+        lambda: memoryview("ü".encode()),
+        lambda: io.BytesIO("ü".encode()),
+        lambda: io.StringIO("ü"),
+        lambda: ["ü"],
     ],
-    ids=lambda data: type(data).__name__,
+    ids=["str", "bytes", "bytearray", "memoryview", "BytesIO", "StringIO", "list"],
 )
-def test_what_can_be_written(serve: Serve, sandbox_at: SandboxAt, data: _wire.Data) -> None:
+def test_what_can_be_written(serve: Serve, sandbox_at: SandboxAt, data: Callable[[], Data]) -> None:
     server = serve(lambda _: Reply(body=ENTRY))
-    sandbox_at(server.url).write_file("/a", data)
+    sandbox_at(server.url).write_file("/a", data())
     assert server.received[0].body == "ü".encode()
 
 
@@ -146,6 +203,14 @@ def test_reading_in_pieces(serve: Serve, sandbox_at: SandboxAt) -> None:
     assert sandbox.read_file("/a", format="bytes") == b"one\xfftwo"
     with pytest.raises(UnicodeDecodeError):
         sandbox.read_file("/a")
+
+
+def test_a_stream_can_be_written(serve: Serve, sandbox_at: SandboxAt) -> None:
+    server = serve(lambda got: Reply(body=ENTRY if got.method == "PUT" else [b"one", b"two"]))
+    sandbox = sandbox_at(server.url)
+    with sandbox.read_file("/a", format="stream") as stream:
+        sandbox.write_file("/b", stream)
+    assert server.received[-1].body == b"onetwo"
 
 
 def test_leaving_a_stream_early(serve: Serve, sandbox_at: SandboxAt) -> None:
@@ -181,7 +246,7 @@ def test_a_server_that_says_nothing(
         return Reply(drop=True)
 
     server = serve(answer)
-    monkeypatch.setattr(_wire, "_READ_SECONDS", 0.05)
+    monkeypatch.setattr(executions, "READ_SECONDS", 0.05)
     try:
         with pytest.raises(SandboxTimeoutError) as caught:
             sandbox_at(server.url).run_code("x", timeout_seconds=0.01)
@@ -211,9 +276,11 @@ def test_connections_are_used_again(serve: Serve, sandbox_at: SandboxAt) -> None
     assert server.connections == 1
 
 
-def test_tokens_are_minted_once_and_renewed(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_are_minted_once_and_renewed(
+    sdk: Flavour, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = 1000.0
-    monkeypatch.setattr("cloud_sandbox._client.time.monotonic", lambda: now)
+    monkeypatch.setattr("time.monotonic", lambda: now)
     minted = 0
 
     def answer(received: Received) -> Reply:
@@ -226,8 +293,8 @@ def test_tokens_are_minted_once_and_renewed(serve: Serve, monkeypatch: pytest.Mo
         return Reply(body=json.dumps(token).encode())
 
     server = serve(answer)
-    with Client(server.url, user_id="ann") as client:
-        sandbox = Sandbox.create(client=client)
+    with sdk.Client(server.url, user_id="ann") as client:
+        sandbox = sdk.Sandbox.create(client=client)
         now += 500
         sandbox.info()
         assert minted == 1
@@ -236,16 +303,16 @@ def test_tokens_are_minted_once_and_renewed(serve: Serve, monkeypatch: pytest.Mo
         assert minted == 2
 
 
-def test_a_mint_that_is_refused(serve: Serve) -> None:
+def test_a_mint_that_is_refused(sdk: Flavour, serve: Serve) -> None:
     server = serve(lambda _: Reply(403))
     with pytest.raises(Exception, match="403"):
-        Sandbox.create(server.url, user_id="ann")
+        sdk.Sandbox.create(server.url, user_id="ann")
     assert [received.path for received in server.received] == ["/api/v1/auth/token"]
 
 
-def test_nobody_said_who_asks() -> None:
+def test_nobody_said_who_asks(sdk: Flavour) -> None:
     with pytest.raises(AuthenticationError, match="CLOUD_SANDBOX_API_KEY"):
-        Sandbox.create("http://localhost:1")
+        sdk.Sandbox.create("http://localhost:1")
 
 
 def test_a_prefix_in_the_address(serve: Serve, sandbox_at: SandboxAt) -> None:
@@ -254,9 +321,9 @@ def test_a_prefix_in_the_address(serve: Serve, sandbox_at: SandboxAt) -> None:
     assert server.received[0].path == f"/prefix/api/v1/sessions/{SANDBOX_ID}"
 
 
-def test_an_id_cannot_leave_its_path(serve: Serve) -> None:
+def test_an_id_cannot_leave_its_path(sdk: Flavour, serve: Serve) -> None:
     server = serve(lambda _: Reply(body=SESSION))
-    Sandbox.connect("../../x?y", server.url, token="t").close()
+    sdk.Sandbox.connect("../../x?y", server.url, token="t").close()
     assert server.received[0].path == "/api/v1/sessions/..%2F..%2Fx%3Fy"
 
 
@@ -266,7 +333,7 @@ def test_redirects_are_not_followed(serve: Serve, sandbox_at: SandboxAt) -> None
         sandbox_at(server.url).info()
 
 
-def test_threads_share_a_client(serve: Serve) -> None:
+def test_threads_share_a_client(sdk: Flavour, serve: Serve) -> None:
     server = serve(lambda _: Reply(body=OK))
     failed: list[BaseException] = []
 
@@ -277,8 +344,8 @@ def test_threads_share_a_client(serve: Serve) -> None:
         except BaseException as err:  # noqa: BLE001 - the test's thread raises it
             failed.append(err)
 
-    with Client(server.url, token="t") as client:
-        sandbox = Sandbox(client, SANDBOX_ID, owns_client=False)
+    with sdk.Client(server.url, token="t") as client:
+        sandbox = sdk.Sandbox(client, SANDBOX_ID, owns_client=False)
         threads = [threading.Thread(target=work, args=(sandbox,)) for _ in range(8)]
         for thread in threads:
             thread.start()
@@ -288,7 +355,62 @@ def test_threads_share_a_client(serve: Serve) -> None:
     assert len(server.received) == 80
 
 
-def test_nothing_prints_the_token() -> None:
-    with Client("http://localhost:1", token="secret-token") as client:
+def test_nothing_prints_the_token(sdk: Flavour) -> None:
+    with sdk.Client("http://localhost:1", token="secret-token") as client:
         assert "secret-token" not in repr(client)
-        assert "secret-token" not in repr(Sandbox(client, SANDBOX_ID, owns_client=False))
+        assert "secret-token" not in repr(sdk.Sandbox(client, SANDBOX_ID, owns_client=False))
+
+
+# What only one flavour can do.
+
+
+def test_asynchronous_handlers_and_pieces(serve: Serve) -> None:
+    output = b'event: stdout\ndata: {"text": "a"}\n\n'
+    result = b"event: result\ndata: " + OK + b"\n\n"
+
+    def answer(received: Received) -> Reply:
+        return Reply(body=ENTRY if received.method == "PUT" else [output, output, result])
+
+    server = serve(answer)
+    heard: list[str] = []
+
+    async def on_stdout(text: str) -> None:
+        await anyio.sleep(0)
+        heard.append(text)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"one "
+        yield b"two"
+
+    async def main() -> None:
+        async with AsyncClient(server.url, token="t") as client:
+            sandbox = AsyncSandbox(client, SANDBOX_ID, owns_client=False)
+            await sandbox.run_code("x", on_stdout=on_stdout)
+            await sandbox.write_file("/a", pieces())
+
+    anyio.run(main)
+    assert heard == ["a", "a"]
+    assert server.received[-1].body == b"one two"
+
+
+def test_a_cancelled_task_ends_its_sandbox(serve: Serve) -> None:
+    server = serve(lambda _: Reply(body=SESSION))
+
+    async def main() -> None:
+        with anyio.CancelScope() as scope:
+            async with await AsyncSandbox.create(server.url, token="t"):
+                scope.cancel()
+                await anyio.sleep(60)
+
+    anyio.run(main)
+    assert [received.method for received in server.received] == ["POST", "DELETE"]
+
+
+def test_asynchronous_pieces_need_the_asynchronous_flavour(serve: Serve) -> None:
+    server = serve(lambda _: Reply(body=ENTRY))
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b""
+
+    with Client(server.url, token="t") as client, pytest.raises(TypeError, match="AsyncSandbox"):
+        Sandbox(client, SANDBOX_ID, owns_client=False).write_file("/a", pieces())  # type: ignore[arg-type]

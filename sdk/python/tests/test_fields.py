@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from cloud_sandbox import FileEntry, ProtocolError, _wire
+from cloud_sandbox import Execution, FileEntry, ProtocolError
+from cloud_sandbox._api import executions, fields, files
 
 
 @pytest.mark.parametrize(
@@ -32,11 +33,11 @@ from cloud_sandbox import FileEntry, ProtocolError, _wire
 )
 def test_executions_that_make_no_sense(content: bytes) -> None:
     with pytest.raises(ProtocolError):
-        _wire.decode_execution(content)
+        decoded(content)
 
 
 def test_an_execution_with_the_least() -> None:
-    execution = _wire.decode_execution(b'{"status": "ok", "stdout": null, "later": 1}')
+    execution = decoded(b'{"status": "ok", "stdout": null, "later": 1}')
     assert execution.ok
     assert not execution.truncated
     assert execution.exit_code is None
@@ -71,5 +72,9 @@ def test_times_that_are_none(text: str) -> None:
         entry(modified_at=text)
 
 
-def entry(**fields: Any) -> FileEntry:
-    return _wire.decode_entry(json.dumps({"path": "/a", **fields}).encode())
+def entry(**values: Any) -> FileEntry:
+    return files.entry(fields.parse_object(json.dumps({"path": "/a", **values})))
+
+
+def decoded(content: bytes) -> Execution:
+    return executions.execution_of(fields.parse_object(content))

@@ -9,9 +9,10 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from cloud_sandbox import Client, ConflictError, InternalError, NotFoundError, Sandbox
+from cloud_sandbox import ConflictError, InternalError, NotFoundError, Sandbox
 
 from .conftest import SANDBOX_ID
+from .flavours import Flavour
 from .server import Answer, Received, Reply, Server
 
 Serve = Callable[[Answer], Server]
@@ -30,9 +31,9 @@ def deletes(server: Server) -> int:
     return sum(received.method == "DELETE" for received in server.received)
 
 
-def test_with_ends_the_sandbox(serve: Serve) -> None:
+def test_with_ends_the_sandbox(sdk: Flavour, serve: Serve) -> None:
     server = serve(lambda _: session())
-    with Sandbox.create(server.url, token="t") as sandbox:
+    with sdk.Sandbox.create(server.url, token="t") as sandbox:
         assert deletes(server) == 0
         assert sandbox.session_id == SANDBOX_ID
     assert deletes(server) == 1
@@ -40,9 +41,9 @@ def test_with_ends_the_sandbox(serve: Serve) -> None:
         sandbox.info()
 
 
-def test_with_ends_the_sandbox_after_an_exception(serve: Serve) -> None:
+def test_with_ends_the_sandbox_after_an_exception(sdk: Flavour, serve: Serve) -> None:
     server = serve(lambda _: session())
-    with pytest.raises(ZeroDivisionError), Sandbox.create(server.url, token="t"):
+    with pytest.raises(ZeroDivisionError), sdk.Sandbox.create(server.url, token="t"):
         _ = 1 / 0
     assert deletes(server) == 1
 
@@ -52,25 +53,25 @@ def failing_to_end(received: Received) -> Reply:
 
 
 def test_a_failed_end_does_not_mask_the_exception(
-    serve: Serve, caplog: pytest.LogCaptureFixture
+    sdk: Flavour, serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = serve(failing_to_end)
     with (
         caplog.at_level(logging.WARNING),
         pytest.raises(ZeroDivisionError),
-        Sandbox.create(server.url, token="t"),
+        sdk.Sandbox.create(server.url, token="t"),
     ):
         _ = 1 / 0
     assert SANDBOX_ID in caplog.text
 
 
-def test_a_failed_end_is_raised_when_all_else_went_well(serve: Serve) -> None:
+def test_a_failed_end_is_raised_when_all_else_went_well(sdk: Flavour, serve: Serve) -> None:
     server = serve(failing_to_end)
-    with pytest.raises(InternalError), Sandbox.create(server.url, token="t"):
+    with pytest.raises(InternalError), sdk.Sandbox.create(server.url, token="t"):
         pass
 
 
-def test_with_a_sandbox_that_was_killed(serve: Serve) -> None:
+def test_with_a_sandbox_that_was_killed(sdk: Flavour, serve: Serve) -> None:
     alive = True
 
     def answer(received: Received) -> Reply:
@@ -81,27 +82,27 @@ def test_with_a_sandbox_that_was_killed(serve: Serve) -> None:
         return session("ended") if was else Reply(404)
 
     server = serve(answer)
-    with Sandbox.create(server.url, token="t") as sandbox:
+    with sdk.Sandbox.create(server.url, token="t") as sandbox:
         assert sandbox.kill()
         assert not sandbox.kill()
 
 
-def test_close_leaves_it_running(serve: Serve) -> None:
+def test_close_leaves_it_running(sdk: Flavour, serve: Serve) -> None:
     server = serve(lambda _: session())
-    Sandbox.connect(SANDBOX_ID, server.url, token="t").close()
+    sdk.Sandbox.connect(SANDBOX_ID, server.url, token="t").close()
     assert deletes(server) == 0
 
 
-def test_a_shared_client_stays_open(serve: Serve) -> None:
+def test_a_shared_client_stays_open(sdk: Flavour, serve: Serve) -> None:
     server = serve(lambda _: session())
-    with Client(server.url, token="t") as client:
-        with Sandbox.create(client=client):
+    with sdk.Client(server.url, token="t") as client:
+        with sdk.Sandbox.create(client=client):
             pass
-        with Sandbox.connect(SANDBOX_ID, client=client):
+        with sdk.Sandbox.connect(SANDBOX_ID, client=client):
             pass
     assert server.connections == 1
     with pytest.raises(ValueError, match="not both"):
-        Sandbox.create(server.url, client=client)
+        sdk.Sandbox.create(server.url, client=client)
 
 
 def test_exists(serve: Serve, sandbox_at: SandboxAt) -> None:
@@ -113,11 +114,11 @@ def test_exists(serve: Serve, sandbox_at: SandboxAt) -> None:
         return entry("file") if received.query["path"] == "/a" else Reply(404)
 
     sandbox = sandbox_at(serve(answer).url)
-    assert sandbox.exists("/a")
-    assert not sandbox.exists("/b")
+    assert sandbox.files.exists("/a")
+    assert not sandbox.files.exists("/b")
     state = "ended"
     with pytest.raises(NotFoundError):
-        sandbox.exists("/b")
+        sandbox.files.exists("/b")
 
 
 @pytest.mark.parametrize(
@@ -130,15 +131,15 @@ def test_make_dir_that_is_there(
     server = serve(lambda received: entry(kind) if received.method == "GET" else Reply(409))
     sandbox = sandbox_at(server.url)
     if works:
-        assert sandbox.make_dir("/a", exist_ok=exist_ok).is_dir
+        assert sandbox.files.make_dir("/a", exist_ok=exist_ok).is_dir
         return
     with pytest.raises(ConflictError):
-        sandbox.make_dir("/a", exist_ok=exist_ok)
+        sandbox.files.make_dir("/a", exist_ok=exist_ok)
 
 
 def test_paths_may_be_path_objects(serve: Serve, sandbox_at: SandboxAt) -> None:
     server = serve(lambda _: entry("file"))
-    sandbox_at(server.url).stat(PurePosixPath("/a") / "b")
+    sandbox_at(server.url).files.stat(PurePosixPath("/a") / "b")
     assert server.received[0].query["path"] == "/a/b"
 
 
@@ -150,14 +151,14 @@ def test_a_list_that_was_cut(serve: Serve, sandbox_at: SandboxAt) -> None:
     assert server.received[0].query["path"] == "/workspace"
 
 
-def test_connect_to_one_that_has_ended_closes_its_client(serve: Serve) -> None:
+def test_connect_to_one_that_has_ended_closes_its_client(sdk: Flavour, serve: Serve) -> None:
     server = serve(lambda _: session("ended"))
     with pytest.raises(NotFoundError, match="has ended"):
-        Sandbox.connect(SANDBOX_ID, server.url, token="t")
+        sdk.Sandbox.connect(SANDBOX_ID, server.url, token="t")
 
 
 @pytest.mark.parametrize("limit", [0, 1, 150, 250, None])
-def test_list_turns_pages(serve: Serve, limit: int | None) -> None:
+def test_list_turns_pages(sdk: Flavour, serve: Serve, limit: int | None) -> None:
     def answer(received: Received) -> Reply:
         start = int(received.query.get("cursor", "0"))
         size = int(received.query.get("limit", "100"))
@@ -167,6 +168,19 @@ def test_list_turns_pages(serve: Serve, limit: int | None) -> None:
         return Reply(body=json.dumps(page).encode())
 
     server = serve(answer)
-    found = Sandbox.list(server.url, token="t", limit=limit)
+    found = sdk.Sandbox.list(server.url, token="t", limit=limit)
     want = 210 if limit is None else min(limit, 210)
     assert [info.sandbox_id for info in found] == [f"i{n}" for n in range(want)]
+
+
+def test_open_ports(serve: Serve, sandbox_at: SandboxAt) -> None:
+    first = {"port": 8000, "address": "127.0.0.1", "loopback": True, "pid": 7, "process": "web"}
+    body = {"ports": [first, {"port": 22, "address": "::", "agent": True}], "truncated": False}
+    server = serve(lambda _: Reply(body=json.dumps(body).encode()))
+    ports = sandbox_at(server.url).open_ports(agent=True)
+    assert [(p.port, p.process, p.loopback, p.agent) for p in ports] == [
+        (8000, "web", True, False),
+        (22, "", False, True),
+    ]
+    assert server.received[-1].path.endswith(f"/{SANDBOX_ID}/ports")
+    assert server.received[-1].query == {"all": "true"}

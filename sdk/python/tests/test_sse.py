@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from cloud_sandbox import ProtocolError
-from cloud_sandbox._sse import Decoder, Event
+from cloud_sandbox._api.sse import Decoder, Event
 
 STREAM = (
     'event: stdout\ndata: {"text": "ü\u2028"}\n\n'

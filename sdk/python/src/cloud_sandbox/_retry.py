@@ -17,6 +17,7 @@ class Failure(Enum):
     NOT_SENT = "not_sent"  # no connection, so the server saw nothing
     LOST = "lost"  # the connection broke; the server may have acted
     TURNED_AWAY = "turned_away"  # 429 or 503
+    UNDER_WAY = "under_way"  # what an earlier try began has not ended
 
 
 def wait_before(
@@ -43,17 +44,18 @@ def wait_before(
     if retry > max_retries:
         return None
     if failure is Failure.NOT_SENT:
-        return _backoff(retry, chance)
+        return backoff(retry, chance)
     if not replayable:
         return None
-    if failure is Failure.TURNED_AWAY and retry_after is not None:
+    if failure in (Failure.TURNED_AWAY, Failure.UNDER_WAY) and retry_after is not None:
         if retry_after > MAX_WAIT_SECONDS:
             return None
         # Never earlier than told, and not all at the same moment.
         return retry_after + chance * max(_BASE_SECONDS, retry_after / 10)
-    return _backoff(retry, chance) if repeatable else None
+    return backoff(retry, chance) if repeatable else None
 
 
-def _backoff(retry: int, chance: float) -> float:
-    ceiling = min(_CAP_SECONDS, _BASE_SECONDS * 2.0 ** (retry - 1))
+def backoff(retry: int, chance: float) -> float:
+    """Return a pause in seconds that grows with each retry, up to two."""
+    ceiling = min(_CAP_SECONDS, _BASE_SECONDS * 2.0 ** min(retry - 1, 16))
     return ceiling * (0.5 + chance / 2)

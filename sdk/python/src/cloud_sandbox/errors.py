@@ -7,12 +7,16 @@ the server's own sentence.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 __all__ = [
     "AuthenticationError",
     "CloudSandboxError",
     "ConflictError",
     "ConnectionFailedError",
     "ExhaustedError",
+    "ForkError",
     "InternalError",
     "InvalidRequestError",
     "NotFoundError",
@@ -136,6 +140,28 @@ class ConnectionFailedError(CloudSandboxError, ConnectionError):
 
     When it broke after the request was sent, the server may have acted on it.
     """
+
+
+class ForkError(CloudSandboxError):
+    """Some of the forks that were asked for do not run, and some do.
+
+    When none runs, the error of the first is raised instead.
+
+    Attributes:
+        sandboxes: those that run, as ``fork`` would have returned them. End them
+            if they are no use without the others.
+        errors: why the others do not.
+    """
+
+    def __init__(self, sandboxes: Sequence[Any], errors: Sequence[CloudSandboxError]) -> None:
+        first = errors[0]
+        super().__init__(
+            f"{len(errors)} of {len(errors) + len(sandboxes)} forks do not run: {first}",
+            code=first.code,
+            retry_after=first.retry_after,
+        )
+        self.sandboxes = tuple(sandboxes)
+        self.errors = tuple(errors)
 
 
 class ProtocolError(CloudSandboxError):

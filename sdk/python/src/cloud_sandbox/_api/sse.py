@@ -6,7 +6,7 @@ import codecs
 import re
 from dataclasses import dataclass
 
-from .errors import ProtocolError
+from cloud_sandbox.errors import ProtocolError
 
 # One event holds at most the final result with both output streams, which the
 # server caps at a few MiB. Beyond this something is wrong.

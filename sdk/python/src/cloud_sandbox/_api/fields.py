@@ -6,12 +6,13 @@ alone, so that this version works with older and newer servers.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 
-from .errors import ProtocolError
+from cloud_sandbox.errors import ProtocolError
 
 Object = Mapping[str, object]
 
@@ -53,6 +54,33 @@ def required_text(obj: Object, key: str) -> str:
     return value
 
 
+def optional_text(obj: Object, key: str) -> str | None:
+    """Return a string field, or None."""
+    return None if obj.get(key) is None else text(obj, key)
+
+
+def decoded(obj: Object, key: str) -> bytes | None:
+    """Return the bytes of a field in base64, or None."""
+    value = optional_text(obj, key)
+    if value is None:
+        return None
+    try:
+        # Programs print it with line ends.
+        return base64.b64decode("".join(value.split()), validate=True)
+    except ValueError as err:
+        raise _wrong(key, "base64") from err
+
+
+def flag(obj: Object, key: str) -> bool:
+    """Return a boolean field; false if absent."""
+    value = obj.get(key)
+    if value is None:
+        return False
+    if not isinstance(value, bool):
+        raise _wrong(key, "true or false")
+    return value
+
+
 def number(obj: Object, key: str) -> float | None:
     """Return a number field, or None."""
     value = obj.get(key)
@@ -73,6 +101,16 @@ def integer(obj: Object, key: str) -> int | None:
     return int(value)
 
 
+def header_integer(headers: Mapping[str, str], name: str) -> int:
+    """Return a header that is a whole number; 0 if absent."""
+    value = headers.get(name)
+    if value is None:
+        return 0
+    if not (value.isascii() and value.isdecimal()):
+        raise _wrong(name, "a whole number")
+    return int(value)
+
+
 def sub_object(obj: Object, key: str) -> Object | None:
     """Return an object field, or None."""
     value = obj.get(key)
@@ -87,6 +125,26 @@ def objects(obj: Object, key: str) -> list[Object]:
     if not isinstance(value, list):
         raise _wrong(key, "a list")
     return [as_object(item, key) for item in value]
+
+
+def strings(obj: Object, key: str) -> tuple[str, ...]:
+    """Return a field that is a list of strings; empty if absent."""
+    value = obj.get(key)
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise _wrong(key, "a list of strings")
+    return tuple(value)
+
+
+def integers(obj: Object, key: str) -> tuple[int, ...]:
+    """Return a field that is a list of whole numbers; empty if absent."""
+    value = obj.get(key)
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(type(item) is int for item in value):
+        raise _wrong(key, "a list of whole numbers")
+    return tuple(value)
 
 
 def texts(obj: Object, key: str) -> dict[str, str]:
@@ -110,6 +168,15 @@ def time(obj: Object, key: str) -> datetime | None:
         return at.astimezone(timezone.utc)
     except (ValueError, OverflowError) as err:
         raise _wrong(key, "a time") from err
+
+
+def day(obj: Object, key: str) -> date | None:
+    """Return a date field, or None."""
+    value = text(obj, key)
+    try:
+        return date.fromisoformat(value) if value else None
+    except ValueError as err:
+        raise _wrong(key, "a day") from err
 
 
 def _wrong(name: str, want: str) -> ProtocolError:

@@ -1,0 +1,208 @@
+"""Templates and how they are built."""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+
+from cloud_sandbox.models import BuildInfo, BuildLine, TemplateFile, TemplateInfo
+
+from . import failures, fields
+from .call import (
+    Answer,
+    AsyncData,
+    Call,
+    Parts,
+    body_of,
+    copied,
+    get,
+    given,
+    nothing,
+    once,
+    post,
+    segment,
+    true,
+)
+from .sse import Event
+
+_PATH = "/api/v1/templates"
+# Taking an archive in takes its time.
+_ARCHIVE_SECONDS = 600.0
+
+
+def build(
+    template: str,
+    source: str,
+    *,
+    archive: AsyncData | None,
+    packages: Sequence[str] | None,
+    files: Sequence[TemplateFile] | None,
+    env: Mapping[str, str] | None,
+    start: str | None,
+    ready: str | None,
+    bare: bool,
+    force: bool,
+    key: str | None,
+) -> Call[BuildInfo]:
+    """Ask for a build, one for each key."""
+    body = given(
+        template=template,
+        source=source,
+        packages=None if packages is None else list(packages),
+        files=None if files is None else [_file(file) for file in files],
+        env=copied(env),
+        start=start,
+        ready=ready,
+        bare=true(bare),
+        force=true(force),
+    )
+    if archive is None:
+        return once(post(_PATH, _one_build, body), key)
+    call = _form(body, archive)
+    # The server keeps the whole body of a request with a key, so archives go without.
+    return call if key is None else once(call, key)
+
+
+def _file(file: TemplateFile) -> dict[str, object]:
+    raw = isinstance(file.content, bytes)
+    return given(
+        path=file.path,
+        content=None if raw else file.content,
+        content_base64=base64.b64encode(file.content).decode()
+        if isinstance(file.content, bytes)
+        else None,
+        mode=f"{file.mode:04o}" if isinstance(file.mode, int) else file.mode,
+        owner=file.owner,
+    )
+
+
+def _form(body: Mapping[str, object], archive: AsyncData) -> Call[BuildInfo]:
+    mark = uuid.uuid4().hex
+    head = (
+        f'--{mark}\r\nContent-Disposition: form-data; name="template"\r\n'
+        f"Content-Type: application/json\r\n\r\n{json.dumps(body)}\r\n"
+        f'--{mark}\r\nContent-Disposition: form-data; name="archive"; filename="archive"\r\n'
+        "Content-Type: application/octet-stream\r\n\r\n"
+    )
+    return Call(
+        "POST",
+        _PATH,
+        _one_build,
+        content=Parts([head.encode(), body_of(archive), f"\r\n--{mark}--\r\n".encode()]),
+        headers={"Content-Type": f"multipart/form-data; boundary={mark}"},
+        read_seconds=_ARCHIVE_SECONDS,
+    )
+
+
+def every() -> Call[list[TemplateInfo]]:
+    """Ask for all templates."""
+    return get(_PATH, _templates)
+
+
+def look(template: str) -> Call[TemplateInfo]:
+    """Ask for a template with its versions."""
+    return get(_path(template), lambda answer: _template(answer.json()))
+
+
+def delete(template: str) -> Call[list[str]]:
+    """Remove a template, a tag or a version."""
+    return Call("DELETE", _path(template), _removed, repeatable=True)
+
+
+def builds() -> Call[list[BuildInfo]]:
+    """Ask for all builds."""
+    return get("/api/v1/builds", _builds)
+
+
+def look_at_build(build_id: str) -> Call[BuildInfo]:
+    """Ask what a build is now."""
+    return get(_build_path(build_id), _one_build)
+
+
+def cancel(build_id: str) -> Call[BuildInfo]:
+    """Cancel a build."""
+    return Call("DELETE", _build_path(build_id), _one_build)
+
+
+def follow(build_id: str, start: int) -> Call[None]:
+    """Follow the log, as events."""
+    query = {"from": str(start), "follow": "true"}
+    headers = {"Accept": "text/event-stream"}
+    return get(f"{_build_path(build_id)}/log", nothing, query, headers=headers)
+
+
+def line_of(event: Event) -> BuildLine:
+    """Decode a line of a log."""
+    obj = fields.parse_object(event.data)
+    return BuildLine(
+        text=fields.text(obj, "text"),
+        next_offset=fields.integer(obj, "next_offset") or 0,
+        at=fields.time(obj, "at"),
+    )
+
+
+def build_of(event: Event) -> BuildInfo:
+    """Decode the build that a ``start`` or ``end`` event tells of."""
+    return _build(fields.parse_object(event.data))
+
+
+def _templates(answer: Answer) -> list[TemplateInfo]:
+    return [_template(item) for item in fields.objects(answer.json(), "templates")]
+
+
+def _template(obj: fields.Object) -> TemplateInfo:
+    return TemplateInfo(
+        template=fields.required_text(obj, "template"),
+        name=fields.text(obj, "name"),
+        tag=fields.optional_text(obj, "tag"),
+        version=fields.text(obj, "version"),
+        shared=fields.flag(obj, "shared"),
+        source=fields.text(obj, "source"),
+        packages=fields.strings(obj, "packages"),
+        env=fields.texts(obj, "env"),
+        start=fields.text(obj, "start"),
+        ready=fields.text(obj, "ready"),
+        size_bytes=fields.integer(obj, "size_bytes") or 0,
+        created_at=fields.time(obj, "created_at"),
+        versions=tuple(_template(item) for item in fields.objects(obj, "versions")),
+    )
+
+
+def _removed(answer: Answer) -> list[str]:
+    return list(fields.strings(answer.json(), "removed"))
+
+
+def _builds(answer: Answer) -> list[BuildInfo]:
+    return [_build(item) for item in fields.objects(answer.json(), "builds")]
+
+
+def _one_build(answer: Answer) -> BuildInfo:
+    return _build(answer.json())
+
+
+def _build(obj: fields.Object) -> BuildInfo:
+    error = fields.sub_object(obj, "error")
+    return BuildInfo(
+        build_id=fields.required_text(obj, "build_id"),
+        template=fields.text(obj, "template"),
+        source=fields.text(obj, "source"),
+        state=fields.text(obj, "state"),
+        progress=fields.text(obj, "progress"),
+        version=fields.text(obj, "version"),
+        size_bytes=fields.integer(obj, "size_bytes") or 0,
+        cached=fields.flag(obj, "cached"),
+        error=None if error is None else failures.of_object(error),
+        created_at=fields.time(obj, "created_at"),
+        started_at=fields.time(obj, "started_at"),
+        ended_at=fields.time(obj, "ended_at"),
+    )
+
+
+def _path(template: str) -> str:
+    return f"{_PATH}/{segment(template, 'template')}"
+
+
+def _build_path(build_id: str) -> str:
+    return f"/api/v1/builds/{segment(build_id, 'build ID')}"

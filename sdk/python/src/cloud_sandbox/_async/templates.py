@@ -1,0 +1,248 @@
+"""Templates and how they are built."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from cloud_sandbox._api import templates
+from cloud_sandbox._api.call import Call
+from cloud_sandbox.errors import ConflictError, InternalError
+from cloud_sandbox.models import BuildInfo, BuildLine, TemplateFile, TemplateInfo
+
+from . import _io
+from ._io import Data
+from .following import AsyncFollower
+
+if TYPE_CHECKING:
+    from .client import AsyncClient
+
+__all__ = ["AsyncBuildLog", "AsyncTemplates"]
+
+
+class AsyncTemplates:
+    """What Sandboxes can start from: ``client.templates``."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    async def build(
+        self,
+        template: str,
+        source: str,
+        *,
+        archive: Data | None = None,
+        packages: Sequence[str] | None = None,
+        files: Sequence[TemplateFile] | None = None,
+        env: Mapping[str, str] | None = None,
+        start: str | None = None,
+        ready: str | None = None,
+        bare: bool = False,
+        force: bool = False,
+        on_log: Callable[[str], object] | None = None,
+        idempotency_key: str | None = None,
+    ) -> BuildInfo:
+        """Build a Template and return once it is ready.
+
+        Leaving early, by an exception, does not cancel the build: see
+        :meth:`cancel`. Handlers may be coroutine functions.
+
+        Args:
+            template: ``NAME`` or ``NAME:TAG``; a name alone means ``latest``.
+            source: ``"oci:REF"``, an image of a registry (``bare``);
+                ``"debian:SUITE"``, packages of a suite; or ``"tar:"``, the
+                ``archive``.
+            archive: a root filesystem as a tar file, plain or compressed with
+                gzip or zstd, of at most 4 GiB; data as for ``files.write``.
+            packages: more packages, for ``"debian:SUITE"``.
+            files: files to put in, together at most 8 MiB.
+            env: environment of processes in its Sandboxes.
+            start: shell command that runs in the background of every Sandbox.
+            ready: shell command that must succeed before a Sandbox is handed
+                out.
+            bare: leave an image as it is, without the tools of ``base``.
+            force: build it although it is there.
+            on_log: called with each line of the log as it comes.
+            idempotency_key: build once for this key; an archive may have 16 MiB
+                then. Default: a new key, or none with an archive.
+
+        Raises:
+            InvalidRequestError: a value breaks a rule, or cannot be built.
+            ExhaustedError: too many builds wait or run.
+            ConflictError: it was cancelled.
+            CloudSandboxError: it failed; the class is that of the reason.
+        """
+        info = await self.start_build(
+            template,
+            source,
+            archive=archive,
+            packages=packages,
+            files=files,
+            env=env,
+            start=start,
+            ready=ready,
+            bare=bare,
+            force=force,
+            idempotency_key=idempotency_key,
+        )
+        async with self.follow_build(info.build_id) as log:
+            async for line in log:
+                if on_log is not None:
+                    await _io.tell(on_log, line.text)
+        return _checked(log.info or await self.get_build(info.build_id))
+
+    async def start_build(
+        self,
+        template: str,
+        source: str,
+        *,
+        archive: Data | None = None,
+        packages: Sequence[str] | None = None,
+        files: Sequence[TemplateFile] | None = None,
+        env: Mapping[str, str] | None = None,
+        start: str | None = None,
+        ready: str | None = None,
+        bare: bool = False,
+        force: bool = False,
+        idempotency_key: str | None = None,
+    ) -> BuildInfo:
+        """Queue a build and return at once; the arguments are those of :meth:`build`."""
+        return await self._client.call(
+            templates.build(
+                template,
+                source,
+                archive=archive,
+                packages=packages,
+                files=files,
+                env=env,
+                start=start,
+                ready=ready,
+                bare=bare,
+                force=force,
+                key=idempotency_key,
+            )
+        )
+
+    async def list(self) -> builtins.list[TemplateInfo]:
+        """Return your own and the server's, by name and tag."""
+        return await self._client.call(templates.every())
+
+    async def get(self, template: str) -> TemplateInfo:
+        """Return what a name means, with every version.
+
+        Args:
+            template: ``NAME``, ``NAME:TAG`` or ``NAME@VERSION``.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        return await self._client.call(templates.look(template))
+
+    async def delete(self, template: str) -> builtins.list[str]:
+        """Remove a Template and return the names that are gone.
+
+        Args:
+            template: ``NAME`` for all of it, ``NAME:TAG`` for the tag alone,
+                ``NAME@VERSION`` for the version and its tags.
+
+        Raises:
+            ConflictError: Sandboxes run from it.
+            PermissionDeniedError: it is the server's own.
+            NotFoundError: there is none.
+        """
+        return await self._client.call(templates.delete(template))
+
+    async def builds(self) -> builtins.list[BuildInfo]:
+        """Return your builds, newest first; of those that are over, the last 50."""
+        return await self._client.call(templates.builds())
+
+    async def get_build(self, build_id: str) -> BuildInfo:
+        """Return what a build is now; one that failed raises nothing.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        return await self._client.call(templates.look_at_build(build_id))
+
+    async def cancel(self, build_id: str) -> BuildInfo:
+        """Cancel a build, and return once nothing of it is left.
+
+        Raises:
+            ConflictError: it is over.
+        """
+        return await self._client.call(templates.cancel(build_id))
+
+    def follow_build(self, build_id: str, start: int = 0) -> AsyncBuildLog:
+        """Return the lines of a build's log as they come, until it has ended.
+
+        When the connection breaks, it goes on where it was.
+
+        Args:
+            build_id: the build.
+            start: ``next_offset`` of the last line that is known.
+        """
+        return AsyncBuildLog(self._client, build_id, start)
+
+
+def _checked(info: BuildInfo) -> BuildInfo:
+    if info.error is not None:
+        raise info.error
+    if info.state == "cancelled":
+        raise ConflictError("the build was cancelled")
+    if info.state != "ready":
+        raise InternalError(f"the build ended {info.state}")
+    return info
+
+
+class AsyncBuildLog:
+    """The lines of a build's log; see ``templates.follow_build``."""
+
+    def __init__(self, client: AsyncClient, build_id: str, start: int) -> None:
+        self._build_id = build_id
+        self._offset = start
+        self._info: BuildInfo | None = None
+        self._ended = False
+        self._follower = AsyncFollower(client, self._ask)
+
+    def _ask(self) -> Call[None]:
+        return templates.follow(self._build_id, self._offset)
+
+    @property
+    def info(self) -> BuildInfo | None:
+        """The build, as it was at the beginning or at its end."""
+        return self._info
+
+    def __aiter__(self) -> AsyncBuildLog:
+        return self
+
+    async def __anext__(self) -> BuildLine:
+        while not self._ended:
+            event = await self._follower.next()
+            if event is None:
+                break
+            if event.name in ("start", "end"):
+                self._info = templates.build_of(event)
+                self._ended = event.name == "end"
+                continue
+            line = templates.line_of(event)
+            self._offset = line.next_offset
+            return line
+        await self.aclose()
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Stop following; the build goes on."""
+        await self._follower.aclose()
+
+    async def __aenter__(self) -> AsyncBuildLog:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        await self.aclose()

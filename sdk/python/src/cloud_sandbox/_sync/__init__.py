@@ -1,0 +1,1 @@
+"""The synchronous flavour, generated from ``_async``; only ``_io`` is written by hand."""
