@@ -6,7 +6,8 @@ MAKEFLAGS   += --no-print-directory
 GVISOR   := $(shell awk '$$1 == "gvisor.dev/gvisor" {print $$2; exit}' go.mod)
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS  := -s -w
-STAGE    := bin/stage
+OUT      ?= bin
+STAGE    := $(OUT)/stage
 TOOLS    := $(CURDIR)/.tools
 ADDR     ?= localhost:8080
 DATA     ?= /var/lib/cloud-sandbox
@@ -23,7 +24,7 @@ run: ## install what is missing, build, start the server and run a first snippet
 	@ADDR='$(ADDR)' DATA='$(DATA)' scripts/run.sh
 
 .PHONY: build
-build: bin/cloud-sandbox ## build bin/cloud-sandbox with everything inside
+build: $(OUT)/cloud-sandbox ## build bin/cloud-sandbox with everything inside
 
 # Every Go build is cheap when nothing changed, so they are always asked.
 .PHONY: FORCE
@@ -49,9 +50,30 @@ $(STAGE)/cloud-sandbox: FORCE
 	@mkdir -p $(@D)
 	@go build -ldflags '$(LDFLAGS) -X main.version=$(VERSION)' -o $@ ./cmd/cloud-sandbox
 
-bin/cloud-sandbox: $(STAGE)/gvisor_sentry $(STAGE)/link $(STAGE)/guest.erofs FORCE
+$(OUT)/cloud-sandbox: $(STAGE)/gvisor_sentry $(STAGE)/link $(STAGE)/guest.erofs FORCE
 	@scripts/pack.sh payload $(STAGE) internal/payload/files
 	@go build -tags payload -ldflags '$(LDFLAGS) -X main.version=$(VERSION)' -o $@ ./cmd/cloud-sandbox
+
+# The node carries the same parts; the other roles are one file each.
+$(OUT)/node: $(OUT)/cloud-sandbox FORCE
+	@go build -tags payload -ldflags '$(LDFLAGS) -X main.version=$(VERSION)' -o $@ ./cmd/node
+
+$(OUT)/gateway $(OUT)/session-manager $(OUT)/scheduler: FORCE
+	@go build -ldflags '$(LDFLAGS) -X main.version=$(VERSION)' -o $@ ./cmd/$(@F)
+
+.PHONY: build-all
+build-all: $(OUT)/cloud-sandbox $(OUT)/gateway $(OUT)/session-manager $(OUT)/scheduler $(OUT)/node ## build the four roles too, each a program of its own
+
+ARCHES ?= arm64 amd64
+
+.PHONY: release
+release: ## build everything for linux/amd64 and linux/arm64, with SBOMs, into bin/linux-amd64 and bin/linux-arm64
+	@for arch in $(ARCHES); do GOARCH=$$arch $(MAKE) build-all OUT=bin/linux-$$arch; scripts/sbom.sh bin/linux-$$arch '$(VERSION)'; done
+	@cd bin && find linux-* -maxdepth 2 -type f '(' -path '*/sbom/*' -o -not -path '*/*/*' ')' | sort | xargs sha256sum >SHA256SUMS && cat SHA256SUMS
+
+.PHONY: run-all
+run-all: ## install what is missing, build, and start the four roles as processes of their own
+	@ADDR='$(ADDR)' DATA='$(DATA)' scripts/run-all.sh
 
 .PHONY: deps
 deps: ## install the Debian packages that running needs
@@ -60,6 +82,10 @@ deps: ## install the Debian packages that running needs
 .PHONY: check
 check: ## what is quick: build, generated code, vet, lint, unit tests with -race, short fuzzing
 	@scripts/check.sh
+
+.PHONY: fuzz
+fuzz: ## run every fuzz target for a minute, or for FUZZTIME
+	@scripts/fuzz.sh
 
 .PHONY: test
 test: ## everything real: check's tests, end to end with gVisor, SDK, attacks

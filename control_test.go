@@ -24,7 +24,9 @@ import (
 // baseImage has the Template "base" ready.
 type baseImage struct{}
 
-func (baseImage) Resolve(context.Context, string) (string, error) { return fake.Image, nil }
+func (baseImage) Resolve(context.Context, sandbox.TenantID, string) (string, error) {
+	return fake.Image, nil
+}
 
 // core is session manager, scheduler and Node over SQLite, joined as the server
 // joins them, with an Engine in memory.
@@ -131,7 +133,7 @@ func (c *core) create(t testing.TB, req sandbox.CreateRequest) sandbox.Sandbox {
 // reach talks to a port inside a Sandbox.
 func (c *core) reach(t testing.TB, sb sandbox.Sandbox) {
 	t.Helper()
-	ref := sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: sb.Boot.Number}
+	ref := sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: sb.Boot.Number, Tenant: sb.Tenant}
 	conn, err := c.node.Dial(t.Context(), sb.Boot.Node, ref, 8000)
 	if err != nil {
 		t.Errorf("Dial: %v", err)

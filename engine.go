@@ -2,7 +2,10 @@ package sandbox
 
 import (
 	"context"
+	"errors"
+	"io"
 	"net"
+	"syscall"
 	"time"
 )
 
@@ -13,7 +16,8 @@ import (
 //
 // Methods are safe for concurrent use and return soon after ctx ends. id is a
 // Boot ID; one of another form is Invalid. For an ID the Engine does not know,
-// Stop succeeds and Dial, Usage and SetNetwork return NotFound.
+// Stop succeeds and Dial, Usage, SetNetwork, SetSecrets, NetworkLog and SetLimits return
+// NotFound.
 type Engine interface {
 	// Probe reports what this host can do now; it starts nothing. The error
 	// says in one sentence what is missing.
@@ -21,7 +25,7 @@ type Engine interface {
 	// Start boots spec and returns once the Guest answers on GuestPort. An ID
 	// that runs already is a Conflict; an Image that is not there is NotFound;
 	// no room on the host is Exhausted. On error nothing is left behind. The
-	// network starts as NetworkNone.
+	// network starts as NetworkNone, the limits as all of the Shape.
 	Start(ctx context.Context, id string, spec BootSpec) error
 	// Stop asks the Guest to end, waits up to grace (zero: not at all), then
 	// destroys the Boot and frees all it held before it returns.
@@ -36,12 +40,108 @@ type Engine interface {
 	// SetNetwork changes where a Boot may connect to, at once, also for
 	// connections that are open.
 	SetNetwork(ctx context.Context, id string, policy NetworkPolicy) error
+	// SetSecrets changes the headers that requests of a Boot get, at once, also
+	// on connections that are open. The Engine keeps them in memory only.
+	SetSecrets(ctx context.Context, id string, secrets SecretBinding) error
+	// NetworkLog returns what the Boot's policies decided, as far as it is kept.
+	NetworkLog(ctx context.Context, id string) (NetworkLog, error)
+	// SetLimits changes what a Boot may use, at once. It returns what
+	// Shape.CheckLimits does, and Conflict for memory below what is in use;
+	// then nothing has changed.
+	SetLimits(ctx context.Context, id string, limits Limits) error
 	// Usage reports what a Boot uses now, as the host counts it.
 	Usage(ctx context.Context, id string) (Usage, error)
+	// Traffic returns what the connections that Boots opened carried since they
+	// started, by Boot ID, also of Boots that ended within TrafficMemory. What was
+	// counted by a part of the Engine that died since is missing in it.
+	Traffic(ctx context.Context) (map[string]Traffic, error)
 	// Watch calls handle, one event at a time, for what happens to Boots until
 	// ctx ends, then returns ctx's error. It may be called once per Engine
 	// value. What ended while nobody watched is not told again: compare List.
 	Watch(ctx context.Context, handle func(BootEvent)) error
+}
+
+// Pauser is what an Engine does beside whose Features say Pause: it stops Boots
+// for a moment, saves them, and starts others from what it saved
+// (BootSpec.From). A saved state is named by a Snapshot ID; another form of
+// name is Invalid. Freeze, Thaw and Save return NotFound for a Boot that the
+// Engine does not know.
+//
+// A state with memory is everything of a Boot but its connections to the
+// outside: Processes with their threads, open files and terminals, memory, all
+// files. One without is the files of the writable layer. Any number of Boots
+// can start from one state; each goes its own way from there.
+//
+// A Boot that starts from memory is held: its Guest answers, and nothing else
+// in it runs before Thaw. A state that is damaged, that another build of the
+// Engine made, or that is of another Image or Shape than asked for is a
+// Conflict that says so, of a damaged one with the Cause ErrDamaged; one that is
+// not there is NotFound. Nothing is left of such a start.
+type Pauser interface {
+	// Freeze stops a Boot, its Guest too, until Thaw. It is repeatable.
+	Freeze(ctx context.Context, id string) error
+	// Thaw lets a Boot that is frozen or held go on. It is repeatable.
+	Thaw(ctx context.Context, id string) error
+	// Save saves a Boot as name and returns once that is safe on disk and
+	// verified. The Boot stands still meanwhile, and is then as it was before:
+	// frozen, or running. A name that this same Boot was saved as already is
+	// what it was then. A name of another is a Conflict, and no room on the disk
+	// is Exhausted. On error nothing is left of it, and the Boot is as before.
+	Save(ctx context.Context, id, name string, memory bool) (Saved, error)
+	// DeleteSaved removes a saved state; an unknown one is a success. Boots
+	// that started from it go on.
+	DeleteSaved(ctx context.Context, name string) error
+	// ListSaved returns the names of all saved states.
+	ListSaved(ctx context.Context) ([]string, error)
+}
+
+// ErrDamaged is the Cause of a Conflict about a saved state that is not what it
+// was when it was saved.
+var ErrDamaged = errors.New("damaged")
+
+// Porter is what a Pauser does beside that carries saved states to Engines of
+// other installations and takes theirs.
+type Porter interface {
+	// ExportSaved writes a saved state to w, in a form of the Engine's own; with image
+	// also the Template's image that it needs. NotFound when there is none, Conflict
+	// with the Cause ErrDamaged when it is damaged.
+	ExportSaved(ctx context.Context, name string, image bool, w io.Writer) error
+	// ImportSaved makes what ExportSaved wrote a saved state called name, whole and
+	// safe on disk, or leaves nothing of it; but an image that came with it stays. It
+	// reads r to its end and returns r's error as it is. Invalid when r is not what was written; Denied when nobody
+	// whom this installation trusts wrote it; Conflict when the name is taken, and
+	// when a Boot could not start from it here, for want of the Image or because of
+	// another build; Exhausted when the disk has no room.
+	ImportSaved(ctx context.Context, name string, r io.Reader) (Saved, error)
+}
+
+// Sharer is what a Pauser does beside that keeps saved states small.
+type Sharer interface {
+	// ShareSaved lets a saved state share room on the disk with others of its
+	// group, which are all of one owner: what several hold is there once. When and
+	// whether is the Engine's affair; what starts from the state is the same.
+	// It is repeatable; another group is a Conflict, an unknown state NotFound.
+	ShareSaved(ctx context.Context, name, group string) error
+}
+
+// Fetcher is what a Pauser does beside that keeps saved states elsewhere too, and
+// not always on the host.
+type Fetcher interface {
+	// HoldSaved has a saved state on the host, and keeps it there until release is
+	// called; for one that is not known it does nothing. One that the last Start
+	// found damaged or gone is brought back in its place. What cannot be brought
+	// back at the moment is Unavailable, what never can a Conflict that says so.
+	HoldSaved(ctx context.Context, name string) (release func(), err error)
+}
+
+// Saved describes a saved state.
+type Saved struct {
+	Bytes  int64  // on disk
+	Memory bool   // false: only files
+	Build  string // of the Engine that saved it and can start from it
+	Image  string
+	Shape  Shape
+	Digest string // of its manifest: states with the same one are the same
 }
 
 // GuestPort is the TCP port on which the Guest serves its control service. It
@@ -50,6 +150,14 @@ const GuestPort uint16 = 49982
 
 // EnvdPort is the TCP port of the Guest's E2B-compatible services.
 const EnvdPort uint16 = 49983
+
+// InterpreterPort is the TCP port of the Guest's E2B-compatible code interpreter.
+const InterpreterPort uint16 = 49999
+
+// AgentPort reports whether a port is one of the Guest's own.
+func AgentPort(port uint16) bool {
+	return port == GuestPort || port == EnvdPort || port == InterpreterPort
+}
 
 // Features is what an Engine can do on this host.
 type Features struct {
@@ -64,6 +172,9 @@ type Features struct {
 type BootSpec struct {
 	Image string // Template image digest, as the template store names it
 	Shape Shape
+	// From names the saved state to start from; empty: the Image alone. Image
+	// and Shape are then those of the state.
+	From string
 }
 
 // BootStatus is one Boot as the Engine knows it.
@@ -72,6 +183,8 @@ type BootStatus struct {
 	Image   string
 	Shape   Shape
 	Network NetworkPolicy
+	Limits  Limits
+	From    string // the saved state that it started from; it was never blank
 }
 
 // BootEvent tells what happened to a Boot.
@@ -87,16 +200,26 @@ type BootEventKind string
 const (
 	// BootEnded: the Boot ended without a Stop; what it held is freed.
 	BootEnded BootEventKind = "ended"
-	// BootMemoryFull: memory ran out. The Engine has lent the Boot its reserve;
-	// somebody must make room (see Guest's KillBiggest) within OOMGrace or the
-	// Boot ends with CauseOOM.
+	// BootMemoryFull: memory is used up, and the Boot lives on its reserve. Who
+	// can should make room (see Guest's KillBiggest); if that is too slow the
+	// Engine kills Processes itself, and after OOMGrace it ends the Boot with
+	// CauseOOM.
 	BootMemoryFull BootEventKind = "memory_full"
 )
 
-// OOMGrace is how long a Boot may use its reserve after BootMemoryFull. A Guest
-// among hundreds of busy processes needs seconds to end them; one whose reserve
-// is used up gets no more time.
-const OOMGrace = 15 * time.Second
+// OOMGrace is how long a Boot may use its reserve after BootMemoryFull.
+const OOMGrace = 10 * time.Second
+
+// GuestMemorySignal is what an Engine that kills Processes to make room sends to
+// the Guest first, so that it can say why they ended.
+const GuestMemorySignal = syscall.SIGUSR1
+
+// Traffic is what was carried to the outside and back, in bytes, and how many
+// connections and names a network policy refused, which usage does not count.
+type Traffic struct{ Sent, Received, Refused int64 }
+
+// TrafficMemory is for how long what a Boot carried is known after its end.
+const TrafficMemory = 10 * time.Minute
 
 // Usage is what a Boot uses, as the host counts it; never the guest's word.
 type Usage struct {

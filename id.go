@@ -11,8 +11,9 @@ const (
 )
 
 var (
-	sandboxIDPattern = regexp.MustCompile(`^i[a-z0-9]{20}$`)
-	bootIDPattern    = regexp.MustCompile(`^b[a-z0-9]{20}$`)
+	sandboxIDPattern  = regexp.MustCompile(`^i[a-z0-9]{20}$`)
+	bootIDPattern     = regexp.MustCompile(`^b[a-z0-9]{20}$`)
+	snapshotIDPattern = regexp.MustCompile(`^s[a-z0-9]{20}$`)
 )
 
 // NewSandboxID returns a fresh Sandbox ID: "i" and 20 of [a-z0-9], about 103
@@ -22,12 +23,19 @@ func NewSandboxID() string { return "i" + randomText() }
 // NewBootID returns a fresh Boot ID: "b" and 20 of [a-z0-9].
 func NewBootID() string { return "b" + randomText() }
 
+// NewSnapshotID returns a fresh Snapshot ID: "s" and 20 of [a-z0-9].
+func NewSnapshotID() string { return "s" + randomText() }
+
 // ValidSandboxID reports whether s has the form of a Sandbox ID.
 func ValidSandboxID(s string) bool { return sandboxIDPattern.MatchString(s) }
 
 // ValidBootID reports whether s has the form of a Boot ID. Everything that an
 // Engine names after a Boot (paths, cgroups, sockets) checks it first.
 func ValidBootID(s string) bool { return bootIDPattern.MatchString(s) }
+
+// ValidSnapshotID reports whether s has the form of a Snapshot ID. Saved states
+// are named after it on disk, so an Engine checks it first.
+func ValidSnapshotID(s string) bool { return snapshotIDPattern.MatchString(s) }
 
 // randomText draws each character without modulo bias.
 func randomText() string {

@@ -21,6 +21,7 @@ func TestSandboxTo(t *testing.T) {
 		{sandbox.Starting, sandbox.Running, nil},
 		{sandbox.Starting, sandbox.Stopping, nil},
 		{sandbox.Running, sandbox.Stopping, nil},
+		{sandbox.Running, sandbox.Paused, nil}, // its Boot was lost
 		{sandbox.Stopping, sandbox.Ended, nil},
 		{sandbox.Pausing, sandbox.Running, nil}, // a failed pause lets it run on
 		{sandbox.Resuming, sandbox.Paused, nil}, // a failed resume loses nothing
@@ -74,6 +75,9 @@ func TestIDs(t *testing.T) {
 			t.Fatal("an ID came twice")
 		}
 		seen[s], seen[b] = true, true
+	}
+	if s := sandbox.NewSnapshotID(); !sandbox.ValidSnapshotID(s) || sandbox.ValidSandboxID(s) || sandbox.ValidBootID(s) || sandbox.ValidSnapshotID(sandbox.NewBootID()) {
+		t.Errorf("snapshot ID %q", s)
 	}
 	good := sandbox.NewSandboxID()
 	for _, bad := range []string{"", "i", good + "a", good[:20], strings.ToUpper(good), "x" + good[1:], good + "\n", "../" + good, good[:10] + "/" + good[11:]} {

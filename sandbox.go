@@ -2,7 +2,9 @@ package sandbox
 
 import (
 	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // State is where a Sandbox is in its life.
@@ -11,9 +13,9 @@ type State string
 const (
 	Starting State = "starting" // recorded, no Boot answers yet
 	Running  State = "running"  // a Boot is bound and answers
-	Pausing  State = "pausing"
-	Paused   State = "paused"
-	Resuming State = "resuming"
+	Pausing  State = "pausing"  // it is being saved and does not answer
+	Paused   State = "paused"   // it has no Boot, only its Snapshot
+	Resuming State = "resuming" // a Boot starts from its Snapshot
 	Stopping State = "stopping" // its end is decided and recorded, its Boot perhaps still there
 	Ended    State = "ended"    // final; only the Certificate remains
 )
@@ -21,19 +23,45 @@ const (
 // follows lists the States that may follow each State. Ended is final.
 var follows = map[State][]State{
 	Starting: {Running, Stopping, Ended},
-	Running:  {Pausing, Stopping},
-	Pausing:  {Paused, Running}, // a failed pause lets it run on
+	Running:  {Pausing, Paused, Stopping}, // paused at once when its Boot is lost, see Restore
+	Pausing:  {Paused, Running, Stopping}, // a failed pause lets it run on
 	Paused:   {Resuming, Stopping},
-	Resuming: {Running, Paused}, // a failed resume loses nothing
+	Resuming: {Running, Paused, Stopping}, // a failed resume loses nothing
 	Stopping: {Ended},
 	Ended:    {},
 }
 
-// OnTimeout says what the deadline of a Sandbox does to it.
+// Valid reports whether s is a State.
+func (s State) Valid() bool {
+	_, ok := follows[s]
+	return ok
+}
+
+// OnTimeout says what its deadline, or its idle timeout, does to a Sandbox.
 type OnTimeout string
 
-// OnTimeoutEnd ends the Sandbox at its deadline.
-const OnTimeoutEnd OnTimeout = "end"
+const (
+	OnTimeoutEnd        OnTimeout = "end"         // it ends
+	OnTimeoutPause      OnTimeout = "pause"       // it pauses
+	OnTimeoutPauseFiles OnTimeout = "pause_files" // it pauses without its memory
+)
+
+// Valid reports whether o is one of those that there are.
+func (o OnTimeout) Valid() bool {
+	return o == OnTimeoutEnd || o == OnTimeoutPause || o == OnTimeoutPauseFiles
+}
+
+// Pauses reports whether the Sandbox pauses, and whether without its memory.
+func (o OnTimeout) Pauses() (pauses, filesOnly bool) {
+	return o == OnTimeoutPause || o == OnTimeoutPauseFiles, o == OnTimeoutPauseFiles
+}
+
+func (o OnTimeout) check() error {
+	if !o.Valid() {
+		return Errorf(Invalid, "on_timeout must be %q, %q or %q", OnTimeoutPause, OnTimeoutPauseFiles, OnTimeoutEnd)
+	}
+	return nil
+}
 
 // Cause says why a Sandbox ended.
 type Cause string
@@ -55,6 +83,39 @@ const (
 type Certificate struct {
 	Cause Cause
 	At    time.Time
+	// OutputTail is the last of what its Processes wrote, as far as the host
+	// saw it: valid UTF-8, at most MaxOutputTail bytes. It is a guest's word.
+	OutputTail string
+}
+
+// MaxOutputTail bounds Certificate.OutputTail, in bytes.
+const MaxOutputTail = 4 << 10
+
+// KeepTail appends output to kept and returns the last MaxOutputTail bytes of
+// it. It may write to kept.
+func KeepTail(kept, output []byte) []byte {
+	if len(output) >= MaxOutputTail {
+		return append(kept[:0], output[len(output)-MaxOutputTail:]...)
+	}
+	if drop := len(kept) + len(output) - MaxOutputTail; drop > 0 {
+		kept = append(kept[:0], kept[drop:]...)
+	}
+	return append(kept, output...)
+}
+
+// TailText is kept as an OutputTail: without half a character at its beginning,
+// and with U+FFFD for what is no text.
+func TailText(kept []byte) string {
+	for range utf8.UTFMax - 1 {
+		if len(kept) > 0 && !utf8.RuneStart(kept[0]) {
+			kept = kept[1:]
+		}
+	}
+	text := strings.ToValidUTF8(string(kept), "\uFFFD")
+	if extra := len(text) - MaxOutputTail; extra > 0 { // a replacement is longer than what it replaces
+		text = strings.ToValidUTF8(text[extra:], "")
+	}
+	return text
 }
 
 // CertificateLife is how long an ended Sandbox can still be read.
@@ -71,9 +132,17 @@ type Sandbox struct {
 	Image    string // digest of the Template version that it runs
 	Engine   string // engine name, "gvisor"
 	Shape    Shape
+	Limits   Limits // within Shape
 	Network  NetworkPolicy
+	Ingress  Ingress
+	Secrets  SecretUses
 	Metadata map[string]string
 	Env      map[string]string // environment of every Process
+	User     string            // default user of Processes; empty: "user"
+	Cwd      string            // default working directory; empty: /workspace
+	// Revision grows with every change of what a Boot is told: Limits, Network,
+	// Secrets, which includes their values, Env, User and Cwd.
+	Revision int64
 
 	// Boot is the present Boot; its ID is empty while there is none. Number
 	// only grows.
@@ -82,9 +151,29 @@ type Sandbox struct {
 	CreatedAt time.Time
 	StartedAt time.Time // zero until the first Boot is bound
 	Timeout   time.Duration
-	Deadline  time.Time // when OnTimeout acts; always set
+	Deadline  time.Time // when OnTimeout acts, or what is paused ends; always set
 	OnTimeout OnTimeout
-	Timeline  int64 // grows when its state goes back
+	// RunsUntil is the latest that Deadline may be while it runs, as the Quota said
+	// when it started or resumed last; zero: whenever.
+	RunsUntil time.Time
+	// IdleTimeout is how long nobody may use it before OnTimeout acts; zero: for
+	// ever.
+	IdleTimeout time.Duration
+	StayPaused  bool  // only Resume wakes it, not its use
+	Timeline    int64 // grows when its state goes back
+	// Snapshot is the ID of the one that it is paused in or starts from; while it
+	// runs, of the one that its state came from or was last saved in. Empty: none.
+	Snapshot string
+	// SnapshotAt is since when it has run on from what is in Snapshot.
+	SnapshotAt time.Time
+	// CheckpointEvery is how often it is saved while it runs, so that it outlives
+	// the loss of its Boot; zero: never.
+	CheckpointEvery time.Duration
+	Restored        Restored // of the last Boot that was lost
+
+	// MeteredAt is for a write that begins, changes or ends what it is charged
+	// for: when that was, at most the present. Zero: now. It is not kept.
+	MeteredAt time.Time
 
 	Ended   *Certificate // nil until its end is decided
 	Version int64        // of the record; a write names the version it read
@@ -99,6 +188,53 @@ func (s *Sandbox) To(state State) error {
 	return nil
 }
 
+// Start has a Sandbox whose Boot has just begun to run for its Timeout, but not
+// for longer than the Quota lets it.
+func (s *Sandbox) Start(q Quota, now time.Time) {
+	s.Deadline, s.RunsUntil = now.Add(s.Timeout), time.Time{}
+	if q.SessionLength > 0 {
+		s.RunsUntil = now.Add(q.SessionLength)
+	}
+	s.Deadline = s.Bounded(s.Deadline)
+}
+
+// Bounded is a deadline, or the latest that there may be.
+func (s *Sandbox) Bounded(deadline time.Time) time.Time {
+	if !s.RunsUntil.IsZero() && deadline.After(s.RunsUntil) {
+		return s.RunsUntil
+	}
+	return deadline
+}
+
+// SetTimeout has the Sandbox time out after timeout, from now if it runs.
+// Exhausted, which leaves it as it was, when the Quota does not let it run for so
+// long.
+func (s *Sandbox) SetTimeout(timeout time.Duration, now time.Time) error {
+	if s.State == Paused { // its time does not run
+		s.Timeout = timeout
+		return nil
+	}
+	deadline := now.Add(timeout)
+	if s.Bounded(deadline) != deadline {
+		return Errorf(Exhausted, "the quota lets this session run for %d seconds more, and timeout_seconds asks for %d: pause and resume it to begin anew",
+			max(s.RunsUntil.Sub(now), 0)/time.Second, int64(timeout.Seconds())).WithCause(ErrOverQuota)
+	}
+	s.Timeout, s.Deadline = timeout, deadline
+	return nil
+}
+
+// Touch starts the time of the Sandbox anew, as far as the Quota lets it; what is
+// paused is kept for another PausedLife. It never brings the deadline nearer.
+func (s *Sandbox) Touch(now time.Time) {
+	deadline := now.Add(PausedLife)
+	if s.State != Paused {
+		deadline = s.Bounded(now.Add(s.Timeout))
+	}
+	if deadline.After(s.Deadline) {
+		s.Deadline = deadline
+	}
+}
+
 // Live reports whether the Sandbox has not ended and its end is not decided.
 func (s *Sandbox) Live() bool { return s.State != Stopping && s.State != Ended }
 
@@ -108,15 +244,3 @@ type Boot struct {
 	Number int64 // 1 for a Sandbox's first Boot; only grows
 	Node   string
 }
-
-// NetworkPolicy says where a Sandbox may connect to. Private, link-local,
-// metadata, loopback and host addresses are refused by either.
-type NetworkPolicy string
-
-const (
-	NetworkPublic NetworkPolicy = "public" // public addresses
-	NetworkNone   NetworkPolicy = "none"   // nowhere; names do not resolve
-)
-
-// Valid reports whether p is a policy that links know.
-func (p NetworkPolicy) Valid() bool { return p == NetworkPublic || p == NetworkNone }

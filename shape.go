@@ -1,6 +1,11 @@
 package sandbox
 
-import "fmt"
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
 
 // Shape is what is fixed when a Boot starts. A Pool is of one Template and one
 // Shape.
@@ -9,6 +14,62 @@ type Shape struct {
 	MemoryBytes int64   // what Processes and the Guest may use together
 	DiskBytes   int64   // quota of the writable layer
 	Pids        int64   // Processes and threads of the user
+}
+
+// Limits is what a running Boot may use. It changes at run time, within its
+// Shape.
+type Limits struct {
+	CPUs        float64 // share of cores; at most the CPUs that the guest sees
+	MemoryBytes int64   // at most the Shape's
+	Pids        int64   // Processes and threads of the user
+	// Bandwidth is what all connections that it opens carry to the outside, and
+	// back, in bytes a second each way; zero: as much as there is.
+	Bandwidth int64 `json:",omitempty"`
+}
+
+// Limits returns what a Boot of s may use when nobody says otherwise: all of it.
+func (s Shape) Limits() Limits {
+	return Limits{CPUs: s.CPUs, MemoryBytes: s.MemoryBytes, Pids: s.Pids}
+}
+
+// CheckLimits returns Invalid for limits that no Boot can have, and Conflict,
+// saying why, for those that one of Shape s cannot have while it runs.
+func (s Shape) CheckLimits(l Limits) error {
+	if err := CheckBandwidth(l.Bandwidth); err != nil {
+		return err
+	}
+	asked := Shape{CPUs: l.CPUs, MemoryBytes: l.MemoryBytes, DiskBytes: s.DiskBytes, Pids: l.Pids}
+	if err := asked.Check(); err != nil {
+		return err
+	}
+	if n := s.VisibleCPUs(); l.CPUs > float64(n) {
+		return Errorf(Conflict, "cpus may be at most %d while the sandbox runs: it sees that many since it started; a larger one must be created", n)
+	}
+	if l.MemoryBytes > s.MemoryBytes {
+		return Errorf(Conflict, "memory_mb may be at most %d while the sandbox runs: its shape was fixed when it started; a larger one must be created", s.MemoryBytes>>20)
+	}
+	return nil
+}
+
+// Megabit is a megabit in bytes, the unit of Limits.Bandwidth for users.
+const Megabit = 1_000_000 / 8
+
+// Bounds of Limits.Bandwidth.
+const minBandwidth, maxBandwidth = Megabit, 100_000 * Megabit
+
+// CheckBandwidth returns Invalid for what cannot be a Limits.Bandwidth.
+func CheckBandwidth(n int64) error {
+	if n != 0 && (n < minBandwidth || n > maxBandwidth) {
+		return Errorf(Invalid, "bandwidth_mbps must be between %d and %d, or 0 for no limit", minBandwidth/Megabit, maxBandwidth/Megabit)
+	}
+	return nil
+}
+
+// Covers reports whether a Boot of Shape s can serve one that asks for want, by
+// limits alone: what is fixed when a Boot starts is equal, or, for memory,
+// enough.
+func (s Shape) Covers(want Shape) bool {
+	return s.DiskBytes == want.DiskBytes && s.VisibleCPUs() == want.VisibleCPUs() && s.MemoryBytes >= want.MemoryBytes
 }
 
 // VisibleCPUs is how many CPUs the guest sees: at least two, because programs
@@ -24,6 +85,31 @@ func (s Shape) VisibleCPUs() int {
 // DefaultShape is 1 CPU, 512 MiB of memory, 4 GiB of disk and 512 pids.
 func DefaultShape() Shape {
 	return Shape{CPUs: 1, MemoryBytes: 512 << 20, DiskBytes: 4 << 30, Pids: 512}
+}
+
+// InstanceTypes are names for Shapes.
+func InstanceTypes() map[string]Shape {
+	shape := func(cpus float64, memoryMB, diskMB int64) Shape {
+		return Shape{CPUs: cpus, MemoryBytes: memoryMB << 20, DiskBytes: diskMB << 20, Pids: DefaultShape().Pids}
+	}
+	return map[string]Shape{
+		"lite":       shape(minCPUs, 256, 2000),
+		"basic":      shape(0.25, 1024, 4000),
+		"standard-1": shape(0.5, 4096, 8000),
+		"standard-2": shape(1, 6144, 12000),
+		"standard-3": shape(2, 8192, 16000),
+		"standard-4": shape(4, 12288, 20000),
+	}
+}
+
+// ShapeOfType returns the Shape of an instance type; Invalid for another word.
+func ShapeOfType(name string) (Shape, error) {
+	types := InstanceTypes()
+	s, ok := types[name]
+	if !ok {
+		return s, Errorf(Invalid, "there is no instance type %.32q: choose one of %s", name, strings.Join(slices.Sorted(maps.Keys(types)), ", "))
+	}
+	return s, nil
 }
 
 // Bounds of a Shape. The lower ones are what the Guest and an interpreter need

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"html/template"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -55,6 +56,19 @@ func TestDocsAreFresh(t *testing.T) {
 		if bytes.Contains(bytes.ToLower(page.Bytes()), []byte(bad)) {
 			t.Errorf("the page has %q", bad)
 		}
+	}
+}
+
+// What is read by lines is what the contract says.
+func TestOperations(t *testing.T) {
+	want := map[string]string{}
+	for path, item := range load(t).Paths.Map() {
+		for method, op := range item.Operations() {
+			want[method+" "+path] = op.OperationID
+		}
+	}
+	if got := api.Operations(); !maps.Equal(got, want) {
+		t.Errorf("%d operations, want %d: %v", len(got), len(want), got)
 	}
 }
 
@@ -131,10 +145,10 @@ func docsOperationOf(method, path string, item *openapi3.PathItem, op *openapi3.
 	}
 	var body *openapi3.MediaType
 	if op.RequestBody != nil {
-		for kind, media := range op.RequestBody.Value.Content {
-			o.BodyType, body = kind, media
-			o.BodyRef = refName(media.Schema)
-		}
+		content := op.RequestBody.Value.Content
+		o.BodyType = slices.Min(slices.Collect(maps.Keys(content))) // JSON where there is a choice
+		body = content[o.BodyType]
+		o.BodyRef = refName(body.Schema)
 	}
 	for status, response := range op.Responses.Map() {
 		o.Responses = append(o.Responses, docsResponsesOf(status, response.Value)...)
@@ -172,8 +186,16 @@ func example(v any) string {
 	return string(text)
 }
 
+// idOf is the variable that stands for {id} in a path.
+func idOf(path string) string {
+	if strings.HasPrefix(path, "/api/v1/processes/") {
+		return "$PROCESS"
+	}
+	return "$SANDBOX"
+}
+
 func curl(o docsOperation, params openapi3.Parameters, body *openapi3.MediaType) string {
-	url := "http://localhost:8080" + strings.ReplaceAll(o.Path, "{id}", "$SANDBOX")
+	url := "http://localhost:8080" + strings.ReplaceAll(o.Path, "{id}", idOf(o.Path))
 	query := ""
 	for _, p := range params {
 		switch {

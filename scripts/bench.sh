@@ -11,6 +11,7 @@ mkdir -p .tools
 # runsc itself, of the same version, for the comparison only.
 CGO_ENABLED=0 go build -modfile=tools/go.mod -trimpath -ldflags '-s -w' -o .tools/runsc gvisor.dev/gvisor/runsc
 go build -o .tools/perf ./tests/perf
+[[ $mode != full ]] || go build -C tools/plots -o "$PWD/.tools/plots" .
 bin/cloud-sandbox template build base --data "$DATA"
 
 work=$(mktemp -d /var/tmp/cloud-sandbox-bench.XXXXXX)
@@ -19,5 +20,21 @@ chmod 755 "$work" # the server runs as another user
 trap 'awk -v w="$work" "index(\$2, w) == 1 {print \$2}" /proc/mounts | xargs -r umount; rm -rf "$work"' EXIT
 image=$(bin/cloud-sandbox template path base --data "$DATA")
 fsck.erofs --extract="$work/rootfs" "$image" >/dev/null
-.tools/perf --binary bin/cloud-sandbox --data "$DATA" --runsc .tools/runsc --rootfs "$work/rootfs" --work "$work" \
-  $([[ $mode == full ]] && echo --full)
+out=$work/report
+mkdir "$out"
+# A thousand sandboxes are more tasks than some hosts allow (docs/operators-guide.md).
+tasks=262144
+for setting in kernel.pid_max kernel.threads-max; do
+  if [[ $mode == full ]] && (($(sysctl -n $setting) < tasks)); then
+    echo "bench: raising $setting from $(sysctl -n $setting) to $tasks until the host restarts"
+    sysctl -qw $setting=$tasks
+  fi
+done
+.tools/perf --binary bin/cloud-sandbox --data "$DATA" --runsc .tools/runsc --rootfs "$work/rootfs" --work "$work" --out "$out" \
+  $([[ $mode == full ]] && echo --full --versitygw "$(scripts/versitygw.sh)" --sdks "$(scripts/e2b-sdks.sh)")
+if [[ $mode == full ]]; then
+  .tools/plots "$out/report.json" "$out"
+  mkdir -p docs/benchmarks
+  cp "$out"/*.svg "$out/report.md" docs/benchmarks/
+  echo "table and plots are in docs/benchmarks/"
+fi

@@ -4,6 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 make bin/cloud-sandbox
-venv=.tools/venv
-[[ -x $venv/bin/python ]] || { python3 -m venv "$venv"; "$venv/bin/pip" install -q -e sdk/python -r sdk/python/requirements-dev.txt; touch "$venv/stamp"; }
-PORT=${PORT:-8080} scripts/with-server.sh "$venv/bin/python" tests/docs/run_snippets.py
+python=$(scripts/python-env.sh)
+grpcurl=$(scripts/grpcurl.sh)
+export PATH=$PWD/bin:${grpcurl%/*}:$PATH
+PORT=${PORT:-8080} scripts/with-server.sh "$python/python" tests/docs/run_snippets.py

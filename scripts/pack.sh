@@ -20,9 +20,10 @@ payload() {
   local stage=$1 files=$2 name stamp
   for name in gvisor_sentry link guest.erofs; do
     stamp=$(sha256sum "$stage/$name" | cut -d' ' -f1)
-    [[ -e $files/$name.zst && $(cat "$stage/$name.zst.of" 2>/dev/null) == "$stamp" ]] && continue
+    # Builds for several architectures take turns here.
+    [[ -e $files/$name.zst && $(cat "$files/$name.of" 2>/dev/null) == "$stamp" ]] && continue
     zstd -q -6 -f -o "$files/$name.zst" "$stage/$name"
-    echo "$stamp" >"$stage/$name.zst.of"
+    echo "$stamp" >"$files/$name.of"
   done
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/serve"
 )
 
 func downCommand() *cobra.Command {
@@ -47,7 +48,11 @@ on the machine; the data folder stays. Stop the server first.`,
 			if err := layout.Down(cmd.Context()); err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "everything ended in %v\n", time.Since(began).Round(time.Millisecond))
+			ended, err := serve.RecordDown(cmd.Context(), layout)
+			if err != nil {
+				return fmt.Errorf("everything ended, but the records of sandboxes do not say so yet: %w", err)
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "everything ended in %v, sandboxes among it: %d\n", time.Since(began).Round(time.Millisecond), ended)
 			return nil
 		},
 	}

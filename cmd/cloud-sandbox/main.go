@@ -10,7 +10,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/serve"
 )
 
 // version is set by the build.
@@ -18,15 +22,14 @@ var version = "dev"
 
 func main() {
 	ctx, stop := launch.Signals(context.Background())
-	err := root().ExecuteContext(ctx)
+	cmd, err := root().ExecuteContextC(ctx)
 	stop()
-	if err == nil {
-		return
+	if err != nil && errors.Is(err, launch.ErrServer) { // it has told its error itself
+		os.Exit(1)
 	}
-	if !errors.Is(err, launch.ErrServer) { // it has told its error itself
-		fmt.Fprintln(os.Stderr, "cloud-sandbox:", err)
+	if code := cli.Report(cmd, err); code != 0 {
+		os.Exit(code)
 	}
-	os.Exit(1)
 }
 
 func root() *cobra.Command {
@@ -38,9 +41,25 @@ func root() *cobra.Command {
 		SilenceErrors: true,
 	}
 	cmd.PersistentFlags().String("data", "", "folder that keeps everything (default /var/lib/cloud-sandbox; environment CLOUD_SANDBOX_DATA)")
-	cmd.AddCommand(serveCommand(), downCommand(), tokenCommand(), templateCommand())
+	cmd.AddGroup(
+		&cobra.Group{ID: cli.GroupID, Title: "Use sandboxes, here or on another machine:"},
+		&cobra.Group{ID: serverGroup, Title: "Run a server, on this machine:"},
+	)
+	cmd.SetFlagErrorFunc(cli.FlagError)
+	cmd.AddCommand(cli.Commands(os.Getenv)...)
+	server := []*cobra.Command{
+		serveCommand(), downCommand(), tokenCommand(), keyCommand(), tenantCommand(), auditCommand(), trustCommand(), secretsCommand(),
+		templateCommand(), builderCommand(), savedCommand(),
+	}
+	for _, c := range server {
+		c.GroupID = serverGroup
+	}
+	cmd.AddCommand(server...)
 	return cmd
 }
+
+// serverGroup is the group of the commands that work on this machine alone.
+const serverGroup = "server"
 
 // given returns the flags that were set on the command line, by name.
 func given(cmd *cobra.Command) map[string]string {
@@ -51,4 +70,17 @@ func given(cmd *cobra.Command) map[string]string {
 		}
 	}
 	return flags
+}
+
+// withStore calls use with the Store of the data folder, for root and the server's
+// own user; what says what is in there.
+func withStore(cmd *cobra.Command, what string, use func(sandbox.Store) error) error {
+	if os.Geteuid() != 0 && os.Geteuid() != launch.ServerUID {
+		return fmt.Errorf("%s to the server: run it as root", what)
+	}
+	data, err := config.DataFolder(given(cmd), os.Getenv)
+	if err != nil {
+		return err
+	}
+	return serve.WithStore(cmd.Context(), launch.Layout{Root: data}, use)
 }

@@ -3,9 +3,6 @@ package main
 import (
 	"context"
 	"os"
-	"os/exec"
-	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -13,7 +10,6 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 )
 
 func serveCommand() *cobra.Command {
@@ -28,7 +24,7 @@ up again, and "cloud-sandbox down" ends them.
 
 Environment: JWT_SECRET (signs tokens; needed without --dev), POOL_MIN_SIZE (5),
 POOL_MAX_SIZE (50), SANDBOX_IMAGE (python:3.11-slim), CLOUD_SANDBOX_EGRESS
-(public or none), CLOUD_SANDBOX_ADDR, CLOUD_SANDBOX_DATA, CLOUD_SANDBOX_DEV,
+(public or none), RATE_LIMITS, CLOUD_SANDBOX_ADDR, CLOUD_SANDBOX_DATA, CLOUD_SANDBOX_DEV,
 CLOUD_SANDBOX_LOG_LEVEL.`,
 		Example: `  # try it out on this machine
   sudo cloud-sandbox serve --dev
@@ -59,39 +55,8 @@ func runServe(cmd *cobra.Command, _ []string) error {
 	}
 	return launch.Run(cmd.Context(), launch.Options{
 		Addr: cfg.Addr, Data: cfg.Data, Args: os.Args[1:], Log: log,
-		Build: func(ctx context.Context) error { return buildBase(ctx, cfg) },
+		Build:   func(ctx context.Context) error { return serve.BuildBase(ctx, cfg) },
+		Builder: func(ctx context.Context) error { return serve.StartBuilder(ctx, cfg) },
+		Saved:   func(ctx context.Context, build string) (bool, error) { return serve.Saved(ctx, cfg, build) },
 	})
-}
-
-// buildBase builds the Template base in a process of its own, if it is missing,
-// because the build needs rights that the server has not.
-func buildBase(ctx context.Context, cfg config.Config) error {
-	store, err := template.Open(launch.Layout{Root: cfg.Data}.Templates())
-	if err != nil {
-		return err
-	}
-	if _, err := store.Resolve(ctx, "base"); err == nil {
-		return nil
-	}
-	exe, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	build := exec.CommandContext(ctx, exe, "template", "build", "base", "--data", cfg.Data)
-	build.Cancel = func() error { return build.Process.Signal(syscall.SIGTERM) }
-	build.Stdout, build.Stderr = os.Stderr, os.Stderr
-	build.Env = append(withoutSecrets(os.Environ()), "SANDBOX_IMAGE="+cfg.SandboxImage)
-	return build.Run()
-}
-
-// withoutSecrets keeps what signs tokens out of a process that runs package
-// scripts.
-func withoutSecrets(env []string) []string {
-	kept := env[:0:0]
-	for _, v := range env {
-		if !strings.HasPrefix(v, "JWT_SECRET=") {
-			kept = append(kept, v)
-		}
-	}
-	return kept
 }

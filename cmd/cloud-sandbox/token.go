@@ -28,6 +28,9 @@ in the data folder is used.`,
 		Example: `  sudo JWT_SECRET=$SECRET cloud-sandbox token create --tenant acme --user alice`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkTenant(tenant); err != nil {
+				return err
+			}
 			cfg, err := config.Load(given(cmd), os.Getenv)
 			if err != nil {
 				return err
@@ -46,7 +49,7 @@ in the data folder is used.`,
 	}
 	create.Flags().StringVar(&tenant, "tenant", "", "tenant that the token speaks for (required)")
 	create.Flags().StringVar(&user, "user", "operator", "user name for logs")
-	create.Flags().StringVar(&role, "role", string(sandbox.RoleDeveloper), "developer or admin")
+	create.Flags().StringVar(&role, "role", string(sandbox.RoleDeveloper), "viewer, developer, admin, owner or operator")
 	create.Flags().Bool("dev", false, "use the secret of dev mode")
 	_ = create.MarkFlagRequired("tenant")
 	cmd.AddCommand(create)

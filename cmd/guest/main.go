@@ -3,11 +3,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"syscall"
 	"time"
@@ -15,13 +17,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/contexts"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/envd"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/files"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/interpreter"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/processes"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
 )
 
 const (
-	controlPort = 49982
-	envdPort    = 49983
+	controlPort     = 49982
+	envdPort        = 49983
+	interpreterPort = 49999
 )
 
 // host is the host's end of the link, the only one that may use the control
@@ -36,10 +43,11 @@ func main() {
 }
 
 func run() error {
-	// A thousand guests share a host: keep the heap near what is in use.
 	const softLimit = 48 << 20
-	debug.SetGCPercent(30)
 	debug.SetMemoryLimit(softLimit)
+	// What runs here is handed from one goroutine to the next. Two threads only wake
+	// each other for that, through the kernel, which costs more here than the work.
+	runtime.GOMAXPROCS(1)
 	unix.Umask(0o022)
 	if err := limitChildren(); err != nil {
 		return err
@@ -47,28 +55,41 @@ func run() error {
 	makeFolders()
 	accounts := server.NewAccounts()
 	g := server.New(accounts, server.NewReaper())
+	g.LoadTemplate()
 	g.Prepare(guest.Hostname)
-	errs := make(chan error, 2)
+	if os.Getpid() == 1 {
+		server.LeaveSignals()
+	}
+	errs := make(chan error, 3)
 	control := &server.Control{Guest: g, End: func() {
 		// Give the answer a moment to leave; PID 1's end is the Boot's.
 		time.AfterFunc(20*time.Millisecond, func() { os.Exit(0) })
 	}}
-	path, handler := control.Handler()
 	mux := http.NewServeMux()
-	mux.Handle(path, handler)
+	mux.Handle(control.Handler())
+	mux.Handle(files.New(g).Handler())
+	mux.HandleFunc("GET "+guest.ForwardPath, server.Forward)
+	kept := contexts.New(g)
+	control.Parked, control.Bound = kept.Prepare, kept.Bound
+	service := &contexts.Service{Contexts: kept}
+	mux.Handle(service.Handler())
+	mux.Handle(processes.NewService(processes.New(g)).Handler())
 	go func() {
-		errs <- serve(controlPort, mux, func(l net.Listener) net.Listener { return server.OnlyFrom(l, host) })
+		errs <- serve(g, controlPort, mux, func(l net.Listener) net.Listener { return server.OnlyFrom(l, host) })
 	}()
-	go func() { errs <- serve(envdPort, envd.New(g), func(l net.Listener) net.Listener { return l }) }()
+	open := func(l net.Listener) net.Listener { return l }
+	go func() { errs <- serve(g, envdPort, envd.New(g), open) }()
+	go func() { errs <- serve(g, interpreterPort, server.Gathered(interpreter.New(g, kept)), open) }()
 	return <-errs
 }
 
-func serve(port int, h http.Handler, wrap func(net.Listener) net.Listener) error {
-	l, err := net.Listen("tcp4", fmt.Sprintf(":%d", port))
+func serve(g *server.Guest, port int, h http.Handler, wrap func(net.Listener) net.Listener) error {
+	// Nobody's host can vanish without taking us along: no probes of the connection.
+	l, err := (&net.ListenConfig{KeepAlive: -1}).Listen(context.Background(), "tcp4", fmt.Sprintf(":%d", port))
 	if err != nil {
 		return err
 	}
-	s := &http.Server{Handler: h, ReadHeaderTimeout: 30 * time.Second, MaxHeaderBytes: 64 << 10}
+	s := &http.Server{Handler: h, ReadHeaderTimeout: 30 * time.Second, MaxHeaderBytes: 64 << 10, ConnState: g.Watch}
 	return s.Serve(wrap(l))
 }
 

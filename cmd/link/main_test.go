@@ -67,7 +67,7 @@ func startShard(t *testing.T, socket string, inherit bool) (*exec.Cmd, *link.Cli
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	ctx := testContext(t)
 	for {
-		c, err := link.Dial(ctx, socket)
+		c, err := link.Dial(ctx, socket, link.Settings{})
 		if err == nil {
 			t.Cleanup(func() { c.Close() })
 			return cmd, c

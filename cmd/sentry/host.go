@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -35,12 +36,13 @@ func runHost(args []string, log *slog.Logger) error {
 	fs.StringVar(&cfg.Dir, "dir", "", "folder of the sentry host's records")
 	fs.StringVar(&cfg.Images, "images", "", "folder of Template images")
 	fs.StringVar(&cfg.UpperDir, "upper-dir", "", "folder where upper layers are made")
+	fs.StringVar(&cfg.Saved, "saved", "", "folder of saved states, of all builds; empty: beside that of all builds' records")
 	fs.StringVar(&cfg.GuestImage, "guest-image", "", "EROFS image of the guest")
 	fs.StringVar(&cfg.SidecarDir, "sidecar-dir", "", "folder that holds gvisor_sentry")
 	fs.StringVar(&cfg.LinkBinary, "link", "", "the link shard's binary")
 	fs.StringVar(&cfg.Build, "build", "", "name of this sentry build")
 	fs.IntVar(&cfg.ServerUID, "server-uid", 0, "user that may connect beside root")
-	fs.IntVar(&cfg.LinkUID, "link-uid", 65534, "user that link shards run as")
+	fs.IntVar(&cfg.LinkUID, "link-uid", 0, "user that link shards run as: one of their own, which nobody else has")
 	fs.StringVar(&cfg.Parent, "cgroup", "cloud-sandbox", "parent cgroup")
 	if err := fs.Parse(args); err != nil {
 		return err
@@ -49,6 +51,13 @@ func runHost(args []string, log *slog.Logger) error {
 		if fs.Lookup(name).Value.String() == "" {
 			return fmt.Errorf("the flag --%s is missing", name)
 		}
+	}
+	if cfg.Saved == "" { // as the launcher lays it out, which starts hosts of earlier builds too
+		cfg.Saved = filepath.Join(filepath.Dir(filepath.Dir(cfg.Dir)), "saved")
+	}
+	const nobody = 65534 // which sentries run as
+	if cfg.LinkUID <= 0 || cfg.LinkUID == nobody {
+		return fmt.Errorf("--link-uid must name a user that nothing else runs as, neither root nor nobody")
 	}
 	unix.Umask(0o022)
 	// runsc logs every step, for every Boot; what matters comes back as an error.

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"runtime/debug"
 	"time"
@@ -17,6 +18,10 @@ import (
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == "host" {
 		os.Exit(host(os.Args[2:]))
+	}
+	if err := closeStray(os.Args); err != nil {
+		fmt.Fprintln(os.Stderr, "sentry:", err)
+		os.Exit(1)
 	}
 	tuneSentry()
 	cli.Run(&gvisorbinaries.GvisorSentry, map[util.SubCommand]string{

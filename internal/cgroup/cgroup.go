@@ -12,8 +12,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -130,6 +132,8 @@ func (h *Hierarchy) Remove() error {
 type Group struct {
 	h    *Hierarchy
 	name string
+
+	memory sync.Mutex // held while the memory limit changes
 }
 
 // Open names a Group without making it, for one made by an earlier process.
@@ -180,9 +184,10 @@ func (g *Group) SetLimits(l Limits) error {
 		quota := strconv.FormatInt(int64(l.CPUs*float64(period.Microseconds())), 10)
 		us := strconv.FormatInt(period.Microseconds(), 10)
 		if g.h.v2 {
-			errs = append(errs, g.write("cpu", "cpu.max", quota+" "+us))
+			errs = append(errs, g.burst("cpu.max.burst", "0"), g.write("cpu", "cpu.max", quota+" "+us), g.burst("cpu.max.burst", quota))
 		} else {
-			errs = append(errs, g.write("cpu", "cpu.cfs_period_us", us), g.write("cpu", "cpu.cfs_quota_us", quota))
+			errs = append(errs, g.burst("cpu.cfs_burst_us", "0"), g.write("cpu", "cpu.cfs_period_us", us),
+				g.write("cpu", "cpu.cfs_quota_us", quota), g.burst("cpu.cfs_burst_us", quota))
 		}
 	}
 	if l.MemoryBytes > 0 {
@@ -194,9 +199,26 @@ func (g *Group) SetLimits(l Limits) error {
 	return errors.Join(errs...)
 }
 
+// burst lets a Group that was idle use up to another period's share at once: a
+// short command on two cores is over before a limit of one has to stop it. It
+// may not be more than the limit, and is lowered first. A kernel before 5.14 has
+// no such file.
+func (g *Group) burst(file, micros string) error {
+	if err := g.write("cpu", file, micros); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, os.ErrPermission) {
+		return err
+	}
+	return nil
+}
+
 // SetMemory moves the hard memory limit. Below what is in use and cannot be
 // reclaimed, v1 refuses (EBUSY) and v2 ends processes.
 func (g *Group) SetMemory(bytes int64) error {
+	g.memory.Lock()
+	defer g.memory.Unlock()
+	return g.setMemory(bytes)
+}
+
+func (g *Group) setMemory(bytes int64) error {
 	file := "memory.limit_in_bytes"
 	if g.h.v2 {
 		file = "memory.max"
@@ -212,6 +234,19 @@ func (g *Group) Limit() int64 {
 	}
 	n, _ := readInt(filepath.Join(g.dir("memory"), file))
 	return n
+}
+
+// Yield has the Group run when the processors have little else to do, or, when not,
+// like every other one.
+func (g *Group) Yield(yield bool) error {
+	file, least, usual := "cpu.shares", "2", "1024"
+	if g.h.v2 {
+		file, least, usual = "cpu.weight", "1", "100"
+	}
+	if yield {
+		return g.write("cpu", file, least)
+	}
+	return g.write("cpu", file, usual)
 }
 
 // Add moves processes, with all their threads, into the Group.
@@ -282,19 +317,52 @@ func (g *Group) MemoryCharged() (int64, error) {
 	return readInt(filepath.Join(g.dir("memory"), "memory.usage_in_bytes"))
 }
 
-// Procs lists the processes in the Group.
-func (g *Group) Procs() ([]int, error) {
-	b, err := os.ReadFile(filepath.Join(g.dir("pids"), "cgroup.procs"))
-	if err != nil {
-		return nil, err
+// Outside returns those of the processes that are not in the Group: on v1, not in it
+// by every controller.
+func (g *Group) Outside(pids []int) ([]int, error) {
+	in := map[int]int{}
+	dirs := g.dirs()
+	for _, dir := range dirs {
+		b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		if err != nil {
+			return nil, err
+		}
+		for _, pid := range parsePids(b) {
+			in[pid]++
+		}
 	}
+	return slices.DeleteFunc(slices.Clone(pids), func(pid int) bool { return in[pid] == len(dirs) }), nil
+}
+
+// Procs lists the processes in the Group: on v1, those in it by any controller,
+// for one that was cut off while it was moved is not in all of them.
+func (g *Group) Procs() ([]int, error) {
 	var pids []int
+	for _, dir := range g.dirs() {
+		b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		if errors.Is(err, os.ErrNotExist) {
+			continue // removed in part
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, pid := range parsePids(b) {
+			if !slices.Contains(pids, pid) {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids, nil
+}
+
+// parsePids reads a file of process IDs, a line each.
+func parsePids(b []byte) (pids []int) {
 	for line := range strings.Lines(string(b)) {
 		if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil {
 			pids = append(pids, pid)
 		}
 	}
-	return pids, nil
+	return pids
 }
 
 // Kill sends SIGKILL to everything in the Group.
@@ -309,7 +377,8 @@ func (g *Group) Kill() {
 }
 
 // Remove deletes the Group, waiting up to wait for its killed processes to be
-// gone. One that does not exist is a success.
+// gone. What was born while they were killed is killed too. A Group that does not
+// exist is a success.
 func (g *Group) Remove(wait time.Duration) error {
 	deadline := time.Now().Add(wait)
 	pause := 500 * time.Microsecond
@@ -323,11 +392,23 @@ func (g *Group) Remove(wait time.Duration) error {
 		if busy == nil || time.Now().After(deadline) {
 			return busy
 		}
+		g.Kill()
 		// The kernel has no event for "the last task's exit has been
 		// accounted", so ask again, ever more seldom.
 		time.Sleep(pause)
 		pause = min(pause*2, 20*time.Millisecond)
 	}
+}
+
+// OutOfMemory reports whether the kernel has killed a process of the Group for
+// want of memory.
+func (g *Group) OutOfMemory() bool {
+	file := "memory.oom_control"
+	if g.h.v2 {
+		file = "memory.events"
+	}
+	stat, err := readStat(filepath.Join(g.dir("memory"), file))
+	return err == nil && stat["oom_kill"] > 0
 }
 
 func readInt(path string) (int64, error) {

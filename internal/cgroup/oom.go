@@ -6,27 +6,33 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// Pressure tells when a Group has used up its memory.
+// cachePause is how long page cache that cannot be dropped at once, because it
+// is being written, keeps a Group above its mark before it is looked at again.
+const cachePause = 50 * time.Millisecond
+
+// Pressure tells when the memory of a Group has reached a mark.
 type Pressure struct {
 	g    *Group
+	mark int64
 	file *os.File // v1: eventfd; v2: inotify on memory.events
-	last int64    // v2: the highest count of "high" and "max" seen
 }
 
-// WatchMemory arms the Group to wait instead of killing when its memory is used
-// up, and returns what tells of it.
+// WatchMemory returns what tells that the Group's memory, page cache not counted,
+// has reached mark bytes, which is below the hard limit. What is between the two
+// is for those who make room.
 //
-// On v1 the kernel's own killer is switched off: a task that needs a page
-// sleeps until the limit is raised or something is freed, and an eventfd fires.
-// On v2 memory.high (set to high bytes) slows the Group down and
-// memory.events counts; the hard limit stays the kernel's.
-func (g *Group) WatchMemory(high int64) (*Pressure, error) {
+// On v1 an eventfd fires when use crosses the mark, and when the hard limit is
+// reached; the kernel's own killer is switched off: there a task that needs a
+// page sleeps until something is freed. On v2 memory.high (set to mark) slows
+// the Group down and memory.events counts; the hard limit stays the kernel's.
+func (g *Group) WatchMemory(mark int64) (*Pressure, error) {
 	if g.h.v2 {
-		return g.watchV2(high)
+		return g.watchV2(mark)
 	}
 	dir := g.dir("memory")
 	if err := g.write("memory", "memory.oom_control", "1"); err != nil {
@@ -42,15 +48,25 @@ func (g *Group) WatchMemory(high int64) (*Pressure, error) {
 		return nil, fmt.Errorf("make an eventfd: %w", err)
 	}
 	event := os.NewFile(uintptr(fd), "oom")
-	if err := g.write("memory", "cgroup.event_control", fmt.Sprintf("%d %d", fd, control.Fd())); err != nil {
+	usage, err := os.Open(filepath.Join(dir, "memory.usage_in_bytes"))
+	if err != nil {
 		event.Close()
 		return nil, err
 	}
-	return &Pressure{g: g, file: event}, nil
+	defer usage.Close()
+	err = g.write("memory", "cgroup.event_control", fmt.Sprintf("%d %d", fd, control.Fd()))
+	if err == nil {
+		err = g.write("memory", "cgroup.event_control", fmt.Sprintf("%d %d %d", fd, usage.Fd(), mark))
+	}
+	if err != nil {
+		event.Close()
+		return nil, err
+	}
+	return &Pressure{g: g, mark: mark, file: event}, nil
 }
 
-func (g *Group) watchV2(high int64) (*Pressure, error) {
-	if err := g.write("memory", "memory.high", fmt.Sprint(high)); err != nil {
+func (g *Group) watchV2(mark int64) (*Pressure, error) {
+	if err := g.write("memory", "memory.high", fmt.Sprint(mark)); err != nil {
 		return nil, err
 	}
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
@@ -61,66 +77,100 @@ func (g *Group) watchV2(high int64) (*Pressure, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("watch memory.events: %w", err)
 	}
-	return &Pressure{g: g, file: os.NewFile(uintptr(fd), "memory.events")}, nil
+	return &Pressure{g: g, mark: mark, file: os.NewFile(uintptr(fd), "memory.events")}, nil
 }
 
-// Wait blocks until memory is used up once more. After Close it returns
-// os.ErrClosed, and after the Group's removal too.
+// Wait blocks until memory has reached the mark once more. After Close it
+// returns os.ErrClosed, and after the Group's removal too.
 func (p *Pressure) Wait() error {
 	buf := make([]byte, 4096)
 	for {
-		if _, err := p.file.Read(buf); err != nil {
+		_, err := p.file.Read(buf)
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return err
 		}
-		full, err := p.g.memoryFull(&p.last)
+		over, err := p.g.OverMark(p.mark)
+		if err == nil && over < 0 {
+			err = p.dropCache()
+		}
 		if err != nil {
 			if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) {
 				return os.ErrClosed
 			}
 			return err
 		}
-		if full {
+		if over >= 0 {
 			return nil
 		}
 	}
 }
 
+// Look has Wait look once, whether or not the mark is crossed: page cache may be
+// above it already. On v2 the kernel sees to that.
+func (p *Pressure) Look() error {
+	if p.g.h.v2 {
+		return nil
+	}
+	return p.file.SetReadDeadline(time.Now())
+}
+
+// dropCache takes page cache from a v1 Group that is above its mark because of
+// it: use crosses the mark only once, so memory that grows behind cache would
+// not be noticed. On v2 the kernel does that at memory.high.
+func (p *Pressure) dropCache() error {
+	if p.g.h.v2 {
+		return nil
+	}
+	charged, err := p.g.MemoryCharged()
+	if err != nil {
+		return err
+	}
+	next := time.Time{}
+	if charged >= p.mark {
+		if err := p.g.squeeze(p.mark - p.mark/8); err != nil {
+			return err
+		}
+		next = time.Now().Add(cachePause)
+	}
+	return p.file.SetReadDeadline(next)
+}
+
+// squeeze has the kernel free what it can of a v1 Group, down to bytes: a limit
+// that is lower than what can be freed is refused, but only after that.
+func (g *Group) squeeze(bytes int64) error {
+	g.memory.Lock()
+	defer g.memory.Unlock()
+	limit := g.Limit()
+	_ = g.setMemory(bytes)
+	return g.setMemory(limit)
+}
+
 // Close ends Wait and frees the descriptor.
 func (p *Pressure) Close() error { return p.file.Close() }
 
-// Stuck reports whether tasks wait for memory right now.
+// OverMark is by how many bytes the Group's memory is above mark; negative below
+// it. Page cache, which the kernel drops when it must, does not count; what the
+// kernel itself holds for the Group does.
+func (g *Group) OverMark(mark int64) (int64, error) {
+	u, err := g.Usage()
+	if err != nil {
+		return 0, err
+	}
+	if g.h.v2 { // memory.high holds a Group at the mark: nearly there is there
+		return u.MemoryBytes + mark/32 - mark, nil
+	}
+	kernel, err := readInt(filepath.Join(g.dir("memory"), "memory.kmem.usage_in_bytes"))
+	if errors.Is(err, os.ErrNotExist) { // not every kernel counts it
+		err = nil
+	}
+	return u.MemoryBytes + kernel - mark, err
+}
+
+// Stuck reports whether tasks of a v1 Group wait for memory right now.
 func (g *Group) Stuck() bool {
 	if g.h.v2 {
 		return false
 	}
 	b, err := os.ReadFile(filepath.Join(g.dir("memory"), "memory.oom_control"))
 	return err == nil && strings.Contains(string(b), "under_oom 1")
-}
-
-func (g *Group) memoryFull(last *int64) (bool, error) {
-	if !g.h.v2 {
-		// The event also fires when the Group is removed.
-		_, err := os.Stat(g.dir("memory"))
-		return err == nil, err
-	}
-	events, err := readStat(filepath.Join(g.dir("memory"), "memory.events"))
-	if err != nil {
-		return false, err
-	}
-	seen := events["high"] + events["max"]
-	if seen <= *last {
-		return false, nil
-	}
-	*last = seen
-	// Page cache also drives a Group to memory.high; only memory that cannot
-	// be dropped counts as full.
-	stat, err := readStat(filepath.Join(g.dir("memory"), "memory.stat"))
-	if err != nil {
-		return false, err
-	}
-	high, err := readInt(filepath.Join(g.dir("memory"), "memory.high"))
-	if err != nil {
-		return false, nil // "max": no mark is set
-	}
-	return stat["anon"]+stat["shmem"] >= high-high/32, nil
 }

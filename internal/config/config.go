@@ -10,31 +10,106 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/oidc"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/ratelimit"
 )
 
 // Config is what the operator decides. Load fills in every default; a Config
 // made by hand has none.
 type Config struct {
-	// Addr is where the gateway listens, host:port. The host "localhost" means
+	// Role is the one that the process has alone; empty: all.
+	Role string
+	// Addr is where the gateway, or the process of another role, listens,
+	// host:port. The host "localhost" means
 	// both loopback addresses, so that every client finds it.
 	Addr string
 	// Data is the absolute path of the folder that keeps everything.
 	Data string
 	// Dev lets anyone mint tokens; it is only for a loopback Addr.
 	Dev bool
+	// DevFailpoint is a file by which tests have a server in dev mode die at a step;
+	// empty: none does.
+	DevFailpoint string
 	// Secret signs tokens, at least MinSecret bytes. In dev mode Load may leave
 	// it empty; KeepSecret then fills it in.
 	Secret []byte
 
 	PoolMin int // idle Boots that each Pool keeps ready; 0 keeps none
 	PoolMax int // idle Boots that a Pool never exceeds; 0 parks nothing
+	// SnapshotCache is how many bytes of Snapshots stay ready to be started from,
+	// and SnapshotPackAfter for how long those do that nobody uses.
+	SnapshotCache     int64
+	SnapshotPackAfter time.Duration
+	// SpareSentries is how many sentries wait, with nothing in them, for the next
+	// starts.
+	SpareSentries int
+	// Blobs is where copies of Snapshots are kept.
+	Blobs Blobs
+	// StartWait is how long a request may be expected to wait until its Sandbox
+	// is started or resumed.
+	StartWait time.Duration
 
 	SandboxImage string // OCI reference that the Template "base" is made of
 	Egress       sandbox.NetworkPolicy
-	LogLevel     slog.Level
+	// EgressOpen lists what Sandboxes may reach although it is not public, each
+	// an address or a CIDR, perhaps with ports.
+	EgressOpen []string
+	// Quota bounds each Tenant that has none of its own.
+	Quota sandbox.Quota
+	// AuditLife is how long the audit log is kept; zero: for ever.
+	AuditLife time.Duration
+	// UsageLife is how long usage can be asked for; zero: for ever. Prices are
+	// what it costs.
+	UsageLife time.Duration
+	Prices    sandbox.Prices
+	// Issuers are the identity providers whose tokens are taken.
+	Issuers []oidc.Issuer
+	// NameServers answer Sandboxes' questions in place of the host's, each
+	// ADDRESS:PORT; at most MaxNameServers.
+	NameServers []string
+	// RateLimits bound how often each caller may ask.
+	RateLimits ratelimit.Rules
+	LogLevel   slog.Level
+
+	// Domain is where clients reach ports of Sandboxes, as PORT-ID.Domain; it may
+	// have a port. Empty: by whatever name they know.
+	Domain string
+	// TLSCert and TLSKey are absolute paths of files in PEM; empty: no TLS.
+	TLSCert, TLSKey string
+	// E2BTemplates are names that E2B's clients know, and images that they build
+	// from, NAME:* for any tag, each with the Template that
+	// is meant when none has it.
+	E2BTemplates map[string]string
+
+	// NodeName is the Node's, for the role node.
+	NodeName string
+	// ServiceSecret signs the calls between roles, at least MinSecret bytes;
+	// empty: one is kept in the data folder.
+	ServiceSecret []byte
+	// Where roles are reached, unix:/PATH or http://HOST:PORT; empty: by their
+	// sockets in the data folder.
+	SessionManagerURL, SchedulerURL, NodeURL string
+
+	// SecretsKeys are the master keys of Tenants' secrets, in hexadecimal, the
+	// current one first; SecretsKeyFile is the absolute path of a file with them.
+	// Both empty: there are no secrets, or in dev mode one key that is kept under
+	// Data.
+	SecretsKeys, SecretsKeyFile string
+	// SecretsRoots is the absolute path of a file in PEM with authorities that hosts
+	// which get secrets may be certified by, beside those that the system trusts;
+	// empty: none.
+	SecretsRoots string
+
+	// Webhooks are URLs that are told of security events; WebhookSecret signs that,
+	// at least MinSecret bytes.
+	Webhooks      []string
+	WebhookSecret []byte
 
 	// Warnings are sentences to log once the logger exists.
 	Warnings []string
@@ -67,22 +142,110 @@ var settings = []setting{
 	{FlagData, "CLOUD_SANDBOX_DATA", func(c *Config, v string) (err error) { c.Data, err = filepath.Abs(v); return }},
 	{FlagDev, "CLOUD_SANDBOX_DEV", func(c *Config, v string) (err error) { c.Dev, err = parseBool(v); return }},
 	{FlagLogLevel, "CLOUD_SANDBOX_LOG_LEVEL", func(c *Config, v string) error { return parseLevel(v, &c.LogLevel) }},
+	{"", "CLOUD_SANDBOX_NODE", func(c *Config, v string) error { c.NodeName = v; return nil }},
+	{"", "CLOUD_SANDBOX_SERVICE_SECRET", func(c *Config, v string) error { c.ServiceSecret = []byte(v); return nil }},
+	{"", "CLOUD_SANDBOX_SESSION_MANAGER_URL", func(c *Config, v string) error { c.SessionManagerURL = v; return checkURL(v) }},
+	{"", "CLOUD_SANDBOX_SCHEDULER_URL", func(c *Config, v string) error { c.SchedulerURL = v; return checkURL(v) }},
+	{"", "CLOUD_SANDBOX_NODE_URL", func(c *Config, v string) error { c.NodeURL = v; return checkURL(v) }},
 	{"", "JWT_SECRET", func(c *Config, v string) error { c.Secret = []byte(v); return nil }},
-	{"", "POOL_MIN_SIZE", func(c *Config, v string) (err error) { c.PoolMin, err = parseCount(v); return }},
-	{"", "POOL_MAX_SIZE", func(c *Config, v string) (err error) { c.PoolMax, err = parseCount(v); return }},
+	{"", "POOL_MIN_SIZE", func(c *Config, v string) (err error) { c.PoolMin, err = parseCount(v, maxPool); return }},
+	{"", "POOL_MAX_SIZE", func(c *Config, v string) (err error) { c.PoolMax, err = parseCount(v, maxPool); return }},
+	{"", "START_WAIT_SECONDS", func(c *Config, v string) (err error) { c.StartWait, err = parseStartWait(v); return }},
+	{"", "SPARE_SENTRIES", func(c *Config, v string) (err error) { c.SpareSentries, err = parseCount(v, maxSpares); return }},
+	{"", "SNAPSHOT_CACHE_MB", func(c *Config, v string) (err error) { c.SnapshotCache, err = parseMegabytes(v); return }},
+	{"", "SNAPSHOT_PACK_SECONDS", func(c *Config, v string) (err error) { c.SnapshotPackAfter, err = parsePackAfter(v); return }},
+	{"", "SNAPSHOT_DISK_MB", func(c *Config, v string) (err error) { c.Blobs.DiskBytes, err = parseMegabytes(v); return }},
+	{"", "SNAPSHOT_BACKLOG_MB_PER_SECOND", func(c *Config, v string) (err error) { c.Blobs.BacklogRate, err = parseMegabytes(v); return }},
+	{"", "CLOUD_SANDBOX_BLOBS", func(c *Config, v string) error { return c.Blobs.place(v) }},
+	{"", "CLOUD_SANDBOX_BLOBS_KEY", func(c *Config, v string) (err error) { c.Blobs.Keys, err = parseBlobsKeys(v); return }},
+	{"", "CLOUD_SANDBOX_BLOBS_KEY_FILE", func(c *Config, v string) (err error) { c.Blobs.KeyFile, err = filepath.Abs(v); return }},
+	{"", "CLOUD_SANDBOX_S3_ENDPOINT", func(c *Config, v string) error { c.Blobs.Endpoint = v; return checkEndpoint(v) }},
+	{"", "CLOUD_SANDBOX_S3_REGION", func(c *Config, v string) error { c.Blobs.Region = v; return nil }},
+	{"", "CLOUD_SANDBOX_S3_ACCESS_KEY", func(c *Config, v string) error { c.Blobs.AccessKey = v; return nil }},
+	{"", "CLOUD_SANDBOX_S3_SECRET_KEY", func(c *Config, v string) error { c.Blobs.SecretKey = v; return nil }},
+	{"", "CLOUD_SANDBOX_S3_CREDENTIALS_FILE", func(c *Config, v string) (err error) { c.Blobs.CredentialsFile, err = filepath.Abs(v); return }},
 	{"", "SANDBOX_IMAGE", func(c *Config, v string) error { c.SandboxImage = v; return nil }},
+	{"", "RATE_LIMITS", func(c *Config, v string) (err error) { c.RateLimits, err = ratelimit.Parse(v); return }},
+	{"", "CLOUD_SANDBOX_DOMAIN", func(c *Config, v string) (err error) { c.Domain, err = parseDomain(v); return }},
+	{"", "CLOUD_SANDBOX_TLS_CERT", func(c *Config, v string) (err error) { c.TLSCert, err = filepath.Abs(v); return }},
+	{"", "CLOUD_SANDBOX_TLS_KEY", func(c *Config, v string) (err error) { c.TLSKey, err = filepath.Abs(v); return }},
+	{"", "CLOUD_SANDBOX_E2B_TEMPLATES", func(c *Config, v string) (err error) { err = addAliases(c.E2BTemplates, v); return }},
+	{"", "CLOUD_SANDBOX_SECRETS_KEY", func(c *Config, v string) error { c.SecretsKeys = v; return nil }},
+	{"", "CLOUD_SANDBOX_SECRETS_KEY_FILE", func(c *Config, v string) (err error) { c.SecretsKeyFile, err = filepath.Abs(v); return }},
+	{"", "CLOUD_SANDBOX_DEV_FAILPOINT", func(c *Config, v string) (err error) { c.DevFailpoint, err = filepath.Abs(v); return }},
+	{"", "CLOUD_SANDBOX_SECRETS_ROOTS", func(c *Config, v string) (err error) { c.SecretsRoots, err = filepath.Abs(v); return }},
 	{"", "CLOUD_SANDBOX_EGRESS", func(c *Config, v string) error { c.Egress = sandbox.NetworkPolicy(v); return nil }},
+	{"", "CLOUD_SANDBOX_QUOTA", func(c *Config, v string) (err error) { c.Quota, err = sandbox.ParseQuota(v); return }},
+	{"", "AUDIT_DAYS", func(c *Config, v string) (err error) { c.AuditLife, err = parseDays(v); return }},
+	{"", "USAGE_DAYS", func(c *Config, v string) (err error) { c.UsageLife, err = parseDays(v); return }},
+	{"", "CLOUD_SANDBOX_PRICES", func(c *Config, v string) (err error) { c.Prices, err = sandbox.ParsePrices(v); return }},
+	{"", "CLOUD_SANDBOX_OIDC", func(c *Config, v string) (err error) { c.Issuers, err = oidc.Parse(v); return }},
+	{"", "CLOUD_SANDBOX_EGRESS_OPEN", func(c *Config, v string) (err error) { c.EgressOpen, err = parseOpen(v); return }},
+	{"", "CLOUD_SANDBOX_WEBHOOKS", func(c *Config, v string) (err error) { c.Webhooks, err = parseWebhooks(v); return }},
+	{"", "CLOUD_SANDBOX_WEBHOOK_SECRET", func(c *Config, v string) error { c.WebhookSecret = []byte(v); return nil }},
+	{"", "CLOUD_SANDBOX_NAMESERVERS", func(c *Config, v string) (err error) { c.NameServers, err = parseNameServers(v); return }},
+}
+
+// MaxNameServers is how many name servers are asked in turn.
+const MaxNameServers = 3
+
+func parseOpen(v string) ([]string, error) {
+	var out []string
+	for text := range strings.SplitSeq(v, ",") {
+		rule, err := sandbox.ParseNetworkRule(strings.TrimSpace(text))
+		if err != nil {
+			return nil, err
+		}
+		if rule.Any || rule.Domain != "" {
+			return nil, fmt.Errorf("%q: name an address or a CIDR, perhaps with ports", text)
+		}
+		out = append(out, rule.String())
+	}
+	return out, nil
+}
+
+func parseNameServers(v string) ([]string, error) {
+	const portDNS = 53
+	var out []string
+	for text := range strings.SplitSeq(v, ",") {
+		text = strings.TrimSpace(text)
+		at, err := netip.ParseAddrPort(text)
+		if addr, plainErr := netip.ParseAddr(text); plainErr == nil {
+			at, err = netip.AddrPortFrom(addr, portDNS), nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%q is not an address, or ADDRESS:PORT", text)
+		}
+		out = append(out, at.String())
+	}
+	if len(out) > MaxNameServers {
+		return nil, fmt.Errorf("there may be at most %d", MaxNameServers)
+	}
+	return out, nil
 }
 
 func defaults(getenv func(string) string) Config {
 	return Config{
-		Addr:         "localhost:8080",
-		Data:         defaultData(getenv),
-		PoolMin:      5,
-		PoolMax:      50,
+		Addr:      "localhost:8080",
+		Data:      defaultData(getenv),
+		NodeName:  "local",
+		PoolMin:   5,
+		PoolMax:   50,
+		StartWait: 90 * time.Second,
+
+		Blobs:         Blobs{Endpoint: "https://s3.amazonaws.com", Region: "us-east-1", BacklogRate: defaultBacklogRate},
+		SnapshotCache: 4 << 30, SnapshotPackAfter: time.Hour, SpareSentries: 2,
+
 		SandboxImage: "python:3.11-slim",
 		Egress:       sandbox.NetworkPublic,
-		LogLevel:     slog.LevelInfo,
+		E2BTemplates: map[string]string{
+			"code-interpreter-v1": "base", "e2bdev/base": "base", "e2bdev/code-interpreter": "code-interpreter-v1",
+			"debian:*": "base", "ubuntu:*": "base", "python:*": "base", "node:*": "base",
+		},
+		RateLimits: ratelimit.Defaults(),
+		LogLevel:   slog.LevelInfo,
+		AuditLife:  365 * day,
+		UsageLife:  800 * day,
 	}
 }
 
@@ -105,9 +268,15 @@ func defaultData(getenv func(string) string) string {
 // environment variable that is empty counts as absent. The error names every
 // problem, one a line.
 func Load(flags map[string]string, getenv func(string) string) (Config, error) {
-	c := defaults(getenv)
+	return load(defaults(getenv), flags, getenv)
+}
+
+func load(c Config, flags map[string]string, getenv func(string) string) (Config, error) {
 	var problems []error
 	for _, s := range settings {
+		if s.flag == FlagAddr {
+			s.env = addrVariable(c.Role)
+		}
 		name, value, given := s.env, getenv(s.env), getenv(s.env) != ""
 		if v, ok := flags[s.flag]; ok && s.flag != "" {
 			name, value, given = "--"+s.flag, v, true
@@ -138,10 +307,23 @@ func (c *Config) Validate() error {
 		c.checkAddr(),
 		c.checkData(),
 		c.checkSecret(),
+		c.checkServices(),
 		c.checkPool(),
 		c.checkEgress(),
 		c.checkImage(),
+		c.checkTLS(),
+		c.checkSecretsKeys(),
+		c.checkFailpoint(),
+		c.checkWebhooks(),
+		c.Blobs.check(),
 	)
+}
+
+func (c *Config) checkFailpoint() error {
+	if c.DevFailpoint != "" && !c.Dev {
+		return errors.New("CLOUD_SANDBOX_DEV_FAILPOINT: it kills the server for tests, so it needs --dev; unset it")
+	}
+	return nil
 }
 
 func (c *Config) checkAddr() error {
@@ -174,6 +356,9 @@ func (c *Config) checkData() error {
 }
 
 func (c *Config) checkSecret() error {
+	if c.Role != "" && c.Role != RoleGateway {
+		return nil // it signs nothing for users
+	}
 	if c.Dev && len(c.Secret) == 0 {
 		return nil // KeepSecret makes one
 	}
@@ -203,8 +388,24 @@ func (c *Config) checkPool() error {
 }
 
 func (c *Config) checkEgress() error {
-	if !c.Egress.Valid() {
-		return fmt.Errorf("CLOUD_SANDBOX_EGRESS: %q must be %q or %q", c.Egress, sandbox.NetworkPublic, sandbox.NetworkNone)
+	p, err := sandbox.ParseNetworkPolicy(string(c.Egress))
+	if err != nil {
+		return fmt.Errorf("CLOUD_SANDBOX_EGRESS: %w", err)
+	}
+	c.Egress = p
+	return nil
+}
+
+func (c *Config) checkTLS() error {
+	if (c.TLSCert == "") != (c.TLSKey == "") {
+		return errors.New("CLOUD_SANDBOX_TLS_CERT and CLOUD_SANDBOX_TLS_KEY: set both, or neither")
+	}
+	return nil
+}
+
+func (c *Config) checkSecretsKeys() error {
+	if c.SecretsKeys != "" && c.SecretsKeyFile != "" {
+		return errors.New("CLOUD_SANDBOX_SECRETS_KEY and CLOUD_SANDBOX_SECRETS_KEY_FILE: set one of them")
 	}
 	return nil
 }
@@ -224,16 +425,90 @@ func parseBool(v string) (bool, error) {
 	return b, nil
 }
 
+var (
+	domainPattern = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]*[a-z0-9])?(:[0-9]{1,5})?$`)
+	// A name that E2B's clients use, or an image, of any tag with "*".
+	imagePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._/:-]*(:[A-Za-z0-9._-]+|:\*)?$`)
+	aliasPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*(:[a-z0-9._-]+)?$`)
+)
+
+func parseDomain(v string) (string, error) {
+	const maxDomain = 190 // that a port and an ID before it still make a name
+	if len(v) > maxDomain || !domainPattern.MatchString(v) {
+		return "", fmt.Errorf("%q is not a domain, in small letters, with or without :PORT", v)
+	}
+	return v, nil
+}
+
+// addAliases adds NAME=TEMPLATE, joined by commas, to what is meant anyway; NAME= takes one away.
+func addAliases(all map[string]string, v string) error {
+	for pair := range strings.SplitSeq(v, ",") {
+		name, template, ok := strings.Cut(strings.TrimSpace(pair), "=")
+		switch {
+		case !ok || !imagePattern.MatchString(name) || template != "" && !aliasPattern.MatchString(template):
+			return fmt.Errorf("%q is not NAME=TEMPLATE", pair)
+		case template == "":
+			delete(all, name)
+		default:
+			all[name] = template
+		}
+	}
+	return nil
+}
+
+const day = 24 * time.Hour
+
+func parseDays(v string) (time.Duration, error) {
+	const most = 36_500
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 0 || n > most {
+		return 0, fmt.Errorf("%q is not a whole number of days from 0 to %d", v, most)
+	}
+	return time.Duration(n) * day, nil
+}
+
 // maxPool is far beyond what one machine can park and keeps a typing error
 // from starting thousands.
 const maxPool = 10_000
 
-func parseCount(v string) (int, error) {
+// maxSpares is how many sentries may wait for starts.
+const maxSpares = 64
+
+func parseCount(v string, most int) (int, error) {
 	n, err := strconv.Atoi(v)
-	if err != nil || n < 0 || n > maxPool {
-		return 0, fmt.Errorf("%q is not a whole number from 0 to %d", v, maxPool)
+	if err != nil || n < 0 || n > most {
+		return 0, fmt.Errorf("%q is not a whole number from 0 to %d", v, most)
 	}
 	return n, nil
+}
+
+func parseMegabytes(v string) (int64, error) {
+	const most = 1 << 30
+	n, err := strconv.ParseInt(v, 10, 64)
+	if err != nil || n < 0 || n > most {
+		return 0, fmt.Errorf("%q is not a whole number of megabytes, 0 or more", v)
+	}
+	return n << 20, nil
+}
+
+func parsePackAfter(v string) (time.Duration, error) {
+	const most = 365 * 24 * 60 * 60
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 1 || n > most {
+		return 0, fmt.Errorf("%q is not a whole number of seconds from 1 to %d", v, most)
+	}
+	return time.Duration(n) * time.Second, nil
+}
+
+// maxStartWait is how long starts and resumes may take in all.
+const maxStartWait = 120
+
+func parseStartWait(v string) (time.Duration, error) {
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 1 || n > maxStartWait {
+		return 0, fmt.Errorf("%q is not a whole number of seconds from 1 to %d", v, maxStartWait)
+	}
+	return time.Duration(n) * time.Second, nil
 }
 
 func parseLevel(v string, into *slog.Level) error {

@@ -24,8 +24,11 @@ func TestLoadDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Addr != "localhost:8080" || c.PoolMin != 5 || c.PoolMax != 50 || c.SandboxImage != "python:3.11-slim" || c.Egress != "public" || !c.Dev {
+	if c.Addr != "localhost:8080" || c.PoolMin != 5 || c.PoolMax != 50 || c.StartWait.Seconds() != 90 || c.SandboxImage != "python:3.11-slim" || c.Egress != "public" || !c.Dev || c.AuditLife != 365*day {
 		t.Errorf("defaults = %+v", c)
+	}
+	if c.SnapshotCache != 4<<30 || c.SnapshotPackAfter.Hours() != 1 {
+		t.Errorf("snapshots: %d bytes, %v", c.SnapshotCache, c.SnapshotPackAfter)
 	}
 	if !filepath.IsAbs(c.Data) {
 		t.Errorf("data = %q", c.Data)
@@ -35,11 +38,11 @@ func TestLoadDefaults(t *testing.T) {
 func TestLoadFlagBeatsEnvironment(t *testing.T) {
 	c, err := Load(
 		map[string]string{FlagAddr: "127.0.0.1:1", FlagDev: "true", FlagLogLevel: "debug"},
-		env("CLOUD_SANDBOX_ADDR", "127.0.0.1:2", "POOL_MIN_SIZE", "0", "POOL_MAX_SIZE", "0", "CLOUD_SANDBOX_EGRESS", "none"))
+		env("CLOUD_SANDBOX_ADDR", "127.0.0.1:2", "POOL_MIN_SIZE", "0", "POOL_MAX_SIZE", "0", "CLOUD_SANDBOX_EGRESS", "none", "START_WAIT_SECONDS", "7", "AUDIT_DAYS", "30"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Addr != "127.0.0.1:1" || c.PoolMax != 0 || c.Egress != "none" || c.LogLevel.String() != "DEBUG" {
+	if c.Addr != "127.0.0.1:1" || c.PoolMax != 0 || c.StartWait.Seconds() != 7 || c.Egress != "none" || c.LogLevel.String() != "DEBUG" || c.AuditLife != 30*day {
 		t.Errorf("config = %+v", c)
 	}
 }
@@ -53,6 +56,11 @@ func TestLoadRefuses(t *testing.T) {
 	}{
 		{"no secret", nil, nil, []string{"JWT_SECRET: it is not set"}},
 		{"published secret", nil, []string{"JWT_SECRET", "cloud-sandbox-secret"}, []string{"is published"}},
+		{"webhooks without a secret", nil, []string{"CLOUD_SANDBOX_WEBHOOKS", "https://a.example/x"}, []string{"CLOUD_SANDBOX_WEBHOOK_SECRET: what is sent", "openssl rand -hex 32"}},
+		{"a secret for no webhooks", nil, []string{"CLOUD_SANDBOX_WEBHOOK_SECRET", longSecret}, []string{"set both or neither"}},
+		{"a webhook in the clear", nil, []string{"CLOUD_SANDBOX_WEBHOOKS", "https://a.example,http://b.example/x", "CLOUD_SANDBOX_WEBHOOK_SECRET", longSecret}, []string{"the URL number 2 is not https"}},
+		{"a webhook with a password", nil, []string{"CLOUD_SANDBOX_WEBHOOKS", "https://me:pw@a.example/"}, []string{"the URL number 1"}},
+		{"many webhooks", nil, []string{"CLOUD_SANDBOX_WEBHOOKS", "https://a.example,https://b.example,https://c.example,https://d.example,https://e.example"}, []string{"at most 4"}},
 		{"short secret", nil, []string{"JWT_SECRET", "short"}, []string{"it has 5 bytes"}},
 		{"dev on every address", map[string]string{"dev": "true", "addr": ":8080"}, nil, []string{"dev mode"}},
 		{"dev on 0.0.0.0", map[string]string{"dev": "true", "addr": "0.0.0.0:8080"}, nil, []string{"dev mode"}},
@@ -60,10 +68,22 @@ func TestLoadRefuses(t *testing.T) {
 		{"no port", map[string]string{"dev": "true", "addr": "localhost"}, nil, []string{"not host:port"}},
 		{"odd port", map[string]string{"dev": "true", "addr": "localhost:http"}, nil, []string{`the port "http"`}},
 		{"pool", map[string]string{"dev": "true"}, []string{"POOL_MIN_SIZE", "6", "POOL_MAX_SIZE", "5"}, []string{"6 is more than POOL_MAX_SIZE"}},
+		{"audit", map[string]string{"dev": "true"}, []string{"AUDIT_DAYS", "-1"}, []string{"AUDIT_DAYS", "whole number of days"}},
 		{"negative pool", map[string]string{"dev": "true"}, []string{"POOL_MIN_SIZE", "-1"}, []string{"POOL_MIN_SIZE"}},
-		{"everything at once", map[string]string{"log-level": "loud", "dev": "maybe"},
+		{"no wait at all", map[string]string{"dev": "true"}, []string{"START_WAIT_SECONDS", "0"}, []string{"START_WAIT_SECONDS", "from 1 to 120"}},
+		{"a wait beyond every limit", map[string]string{"dev": "true"}, []string{"START_WAIT_SECONDS", "121"}, []string{"START_WAIT_SECONDS"}},
+		{"a wait that is no number", map[string]string{"dev": "true"}, []string{"START_WAIT_SECONDS", "90s"}, []string{"START_WAIT_SECONDS"}},
+		{"fewer spares than none", map[string]string{"dev": "true"}, []string{"SPARE_SENTRIES", "-1"}, []string{"SPARE_SENTRIES", "from 0 to 64"}},
+		{"too many spares", map[string]string{"dev": "true"}, []string{"SPARE_SENTRIES", "65"}, []string{"SPARE_SENTRIES"}},
+		{"a negative cache", map[string]string{"dev": "true"}, []string{"SNAPSHOT_CACHE_MB", "-1"}, []string{"SNAPSHOT_CACHE_MB"}},
+		{"a cache beyond all disks", map[string]string{"dev": "true"}, []string{"SNAPSHOT_CACHE_MB", "2000000000"}, []string{"SNAPSHOT_CACHE_MB"}},
+		{"snapshots that are never ready", map[string]string{"dev": "true"}, []string{"SNAPSHOT_PACK_SECONDS", "0"}, []string{"SNAPSHOT_PACK_SECONDS", "from 1"}},
+		{
+			"everything at once",
+			map[string]string{"log-level": "loud", "dev": "maybe"},
 			[]string{"POOL_MAX_SIZE", "many", "CLOUD_SANDBOX_EGRESS", "all"},
-			[]string{"--log-level", "--dev", "POOL_MAX_SIZE", "CLOUD_SANDBOX_EGRESS", "JWT_SECRET"}},
+			[]string{"--log-level", "--dev", "POOL_MAX_SIZE", "CLOUD_SANDBOX_EGRESS", "JWT_SECRET"},
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := Load(tt.flags, env(tt.env...))
@@ -126,5 +146,16 @@ func TestKeepSecret(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(data); len(left) != 1 {
 		t.Errorf("left behind: %v", left)
+	}
+}
+
+// Only a server in dev mode dies for tests.
+func TestFailpointNeedsDev(t *testing.T) {
+	set := []string{"CLOUD_SANDBOX_DEV_FAILPOINT", "/run/at", "JWT_SECRET", longSecret}
+	if c, err := Load(map[string]string{"dev": "true"}, env(set...)); err != nil || c.DevFailpoint != "/run/at" {
+		t.Errorf("in dev mode: %q, %v", c.DevFailpoint, err)
+	}
+	if _, err := Load(nil, env(set...)); err == nil || !strings.Contains(err.Error(), "CLOUD_SANDBOX_DEV_FAILPOINT") {
+		t.Errorf("without dev mode: %v", err)
 	}
 }

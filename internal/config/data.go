@@ -1,6 +1,12 @@
 package config
 
-import "fmt"
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+)
 
 // DataFolder returns the absolute path of the data folder, by the same rules as
 // Load, for commands that need nothing else.
@@ -32,4 +38,40 @@ func SandboxImage(getenv func(string) string) (string, error) {
 		c.SandboxImage = v
 	}
 	return c.SandboxImage, c.checkImage()
+}
+
+// NPMRegistry is the npm registry that builds of Templates ask, as npm itself
+// reads it; empty: the host's usual one.
+func NPMRegistry(getenv func(string) string) string { return getenv("npm_config_registry") }
+
+// Registries are those that Tenants' builds may pull from although their
+// addresses are private, HOST or HOST:PORT each.
+func Registries(getenv func(string) string) []string {
+	return strings.FieldsFunc(getenv("CLOUD_SANDBOX_REGISTRIES"), func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+// SecretsKeys are the master keys of Tenants' secrets and the file with them, by
+// the names that Load knows; both empty: none is set.
+func SecretsKeys(getenv func(string) string) (keys, file string) {
+	return getenv("CLOUD_SANDBOX_SECRETS_KEY"), getenv("CLOUD_SANDBOX_SECRETS_KEY_FILE")
+}
+
+// maxRoots bounds the file of SecretsRoots, in bytes: it is sent as one message.
+const maxRoots = 256 << 10
+
+// ReadRoots returns what the file of SecretsRoots holds.
+func (c *Config) ReadRoots() (string, error) {
+	if c.SecretsRoots == "" {
+		return "", nil
+	}
+	pem, err := os.ReadFile(c.SecretsRoots)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("CLOUD_SANDBOX_SECRETS_ROOTS, which the server's user must be able to read: %w", err)
+	case len(pem) > maxRoots:
+		return "", fmt.Errorf("CLOUD_SANDBOX_SECRETS_ROOTS: the file has more than %d bytes", maxRoots)
+	case !x509.NewCertPool().AppendCertsFromPEM(pem):
+		return "", errors.New("CLOUD_SANDBOX_SECRETS_ROOTS: the file has no certificate in PEM")
+	}
+	return string(pem), nil
 }

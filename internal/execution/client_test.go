@@ -69,7 +69,7 @@ func TestRunOverTheWire(t *testing.T) {
 	req := someCode
 	req.MaxOutput = 8
 	res, err := execution.NewServiceForTest(guest).Run(t.Context(), "t", req, nil)
-	if err != nil || res.Status != execution.StatusError || res.ExitCode != 2 || res.Stdout != "python3 " || res.StdoutDropped != 105 {
+	if err != nil || res.Status != execution.StatusError || res.ExitCode != 2 || res.Stdout != "bash -c " || res.StdoutDropped != 102 {
 		t.Errorf("%+v, %v", res, err)
 	}
 }
@@ -131,4 +131,4 @@ func TestHostileGuests(t *testing.T) {
 	}
 }
 
-var someCode = execution.Request{Sandbox: "i00000000000000000000", Code: "x", Language: "python", Timeout: time.Second}
+var someCode = execution.Request{Sandbox: "i00000000000000000000", Code: "x", Language: "bash", Timeout: time.Second}

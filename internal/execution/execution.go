@@ -65,7 +65,8 @@ func Statuses() []Status {
 type Request struct {
 	Sandbox   string // ID or name; empty: one is borrowed for this execution
 	Code      string
-	Language  string
+	Language  string        // may be empty with a Context
+	Context   string        // ID of a context; empty: the default one, where the language has any
 	Timeout   time.Duration // zero: DefaultTimeout; at most MaxTimeout
 	Env       map[string]string
 	Cwd       string
@@ -85,12 +86,19 @@ type Result struct {
 	ExitCode      int      // 128 + signal when a signal ended it, 124 after a timeout
 	Problem       *Problem // nil when Status is StatusOK
 	Duration      time.Duration
+	Cell          *Cell // where it ran, if in a context
+	Values        []Value
+	ValuesDropped int64 // beyond what an execution may give
 }
 
 // Problem says in words why a Result is not StatusOK.
 type Problem struct {
-	Name    string // "exit_code", "not_started", "signal", "timeout", "oom", "pids", "disk_full" or "sandbox_ended"
-	Message string
+	// Name is that of an exception, or "exit_code", "not_started",
+	// "compile_error", "signal", "timeout", "oom", "pids", "disk_full",
+	// "interrupted", "context_restarted" or "sandbox_ended".
+	Name      string
+	Message   string
+	Traceback string // of an exception
 }
 
 // EventKind is the kind of an Event.
@@ -100,6 +108,7 @@ const (
 	EventStart  EventKind = "start" // the Sandbox is known; SandboxID is set
 	EventStdout EventKind = "stdout"
 	EventStderr EventKind = "stderr"
+	EventValue  EventKind = "display" // Value is set
 )
 
 // Event is what happens while code runs. Texts are valid UTF-8; those of one
@@ -108,6 +117,7 @@ type Event struct {
 	Kind      EventKind
 	SandboxID string
 	Text      string
+	Value     *Value
 }
 
 // Config is what a Service is made of.
@@ -117,6 +127,8 @@ type Config struct {
 	Log       *slog.Logger
 	// Observe is told of every execution that ended; nil: nobody is.
 	Observe func(language string, status Status, took time.Duration)
+	// Event is told of executions that a limit ended; nil: nobody is.
+	Event func(e sandbox.SecurityEvent)
 }
 
 // Service runs code. Its methods are safe for concurrent use.
@@ -126,6 +138,9 @@ type Service struct {
 
 // New returns a Service.
 func New(c Config) *Service {
+	if c.Event == nil {
+		c.Event = func(sandbox.SecurityEvent) {}
+	}
 	if c.Observe == nil {
 		c.Observe = func(string, Status, time.Duration) {}
 	}
@@ -159,7 +174,7 @@ func (r *Request) complete() (language, error) {
 	if r.MaxOutput == 0 {
 		r.MaxOutput = DefaultMaxOutput
 	}
-	lang, err := languageNamed(r.Language)
+	lang, err := r.language()
 	if err != nil {
 		return lang, err
 	}
@@ -177,6 +192,28 @@ func (r *Request) complete() (language, error) {
 		err = sandbox.Errorf(sandbox.Invalid, "max_output_bytes must be between 1 and %d", MaxMaxOutput)
 	default:
 		err = sandbox.CheckEnv(r.Env)
+	}
+	return lang, err
+}
+
+// language finds the Request's language. A context's own need not be named.
+func (r *Request) language() (language, error) {
+	if r.Context == "" {
+		return languageNamed(r.Language)
+	}
+	if r.Sandbox == "" {
+		return language{}, sandbox.Errorf(sandbox.Invalid, "context_id names a context of a sandbox: sandbox_id is missing")
+	}
+	if r.User != "" {
+		return language{}, sandbox.Errorf(sandbox.Invalid, "a context has its own user: leave out user or context_id")
+	}
+	if r.Language == "" {
+		return language{kept: true}, nil
+	}
+	lang, err := languageNamed(r.Language)
+	lang.kept = lang.kept || lang.asked
+	if err == nil && !lang.kept {
+		err = sandbox.Errorf(sandbox.Invalid, "%s keeps no state between executions; a context runs %s", lang.name, keptNames())
 	}
 	return lang, err
 }
@@ -219,9 +256,23 @@ func (s *Service) release(ctx context.Context, tenant sandbox.TenantID, id strin
 	defer cancel()
 	s.Guests.Forget(id)
 	if _, err := s.Sandboxes.End(ctx, tenant, id, sandbox.CauseReleased); err != nil && !errors.Is(err, sandbox.NotFound) {
-		s.Log.Error("a borrowed sandbox was not released; its deadline will end it",
+		s.Log.ErrorContext(ctx, "a borrowed sandbox was not released; its deadline will end it",
 			telemetry.KeySandbox, id, telemetry.KeyError, err.Error())
 	}
+}
+
+// End ends a Tenant's Sandbox because its owner lets it go, and returns its last
+// record. It returns NotFound for one that is absent or has ended.
+func (s *Service) End(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
+	if err := s.Guests.TellUse(ctx); err != nil { // so that the certificate has the last output
+		s.Log.WarnContext(ctx, "the use of sandboxes was not told", telemetry.KeyError, err.Error())
+	}
+	sb, err := s.Sandboxes.End(ctx, tenant, idOrName, sandbox.CauseReleased)
+	if err != nil {
+		return sb, Absent(err)
+	}
+	s.Guests.Forget(sb.ID)
+	return sb, nil
 }
 
 var errGuard = errors.New("the guest did not end the execution in time")
@@ -238,12 +289,17 @@ func (s *Service) run(ctx context.Context, tenant sandbox.TenantID, lang languag
 	}
 	start := time.Now()
 	out := newOutput(req.MaxOutput, emit)
-	runCtx, cancel := context.WithTimeoutCause(ctx, req.Timeout+guardTime, errGuard)
-	defer cancel()
-	end, err := guest.Run(runCtx, RunRequest{
-		Args: lang.args(req.Code), Env: req.Env, Cwd: req.Cwd, User: req.User,
-		Stdin: []byte(req.Stdin), Timeout: req.Timeout, MaxOutput: guestOutput(req, emit),
-	}, out.handle)
+	out.wrote = func(b []byte) { s.Guests.Wrote(sb.ID, b) }
+	runCtx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	guard := time.AfterFunc(req.Timeout+guardTime, func() { cancel(errGuard) })
+	defer guard.Stop()
+	end, err := launch(runCtx, guest, lang, req, guestOutput(req, emit), func(e RunEvent) error {
+		if e.Started { // its time begins, for which it may have waited
+			guard.Reset(req.Timeout + guardTime)
+		}
+		return out.handle(e)
+	})
 	if err != nil {
 		end, err = s.explain(ctx, runCtx, sb, out, err)
 	}
@@ -252,9 +308,16 @@ func (s *Service) run(ctx context.Context, tenant sandbox.TenantID, lang languag
 	}
 	res := result(sb.ID, req, end, out)
 	res.Duration = time.Since(start)
-	s.Observe(lang.name, res.Status, res.Duration)
+	s.Observe(cmp.Or(lang.name, "context"), res.Status, res.Duration)
+	if limits(res.Status) {
+		s.Event(sandbox.SecurityEvent{Kind: sandbox.EventLimitKill, Tenant: sb.Tenant, Sandbox: sb.ID, Operation: "execute", Reason: string(res.Status)})
+	}
 	return res, nil
 }
+
+// limits reports whether a limit of the Sandbox ended an execution. A timeout is
+// the client's own.
+func limits(s Status) bool { return s == StatusOOM || s == StatusPids || s == StatusDiskFull }
 
 // guestOutput is how much of each stream has to leave the Sandbox: a listener
 // gets everything, a Result what it holds and the end of its last character.
@@ -295,12 +358,21 @@ func (s *Service) lost(ctx context.Context, sb sandbox.Sandbox, out *output, cau
 		return RunEnd{}, Absent(err)
 	case !ended:
 		return RunEnd{}, sandbox.Errorf(sandbox.Unavailable, "the connection to the sandbox broke").WithCause(cause)
+	case !out.started && now.Ended == nil:
+		return RunEnd{}, errPaused(cause)
 	case !out.started:
 		return RunEnd{}, errNotRunning(now)
-	case now.Ended == nil: // it lives, in another Boot
-		return RunEnd{Status: StatusKilled, Message: "the sandbox was restarted"}, nil
+	case now.Ended == nil: // it lives, and so may what was run
+		return RunEnd{Status: StatusKilled, Message: "the sandbox was paused while it ran; what it did goes on when the sandbox resumes, unheard"}, nil
 	}
 	return RunEnd{Status: statusOf(now.Ended.Cause), Message: fmt.Sprintf("the sandbox ended: %s", now.Ended.Cause)}, nil
+}
+
+// errPaused is for a request that a pause overtook.
+func errPaused(cause error) error {
+	e := sandbox.Errorf(sandbox.Unavailable, "the sandbox was paused just now: try again, and it resumes").WithCause(cause)
+	e.RetryAfter = time.Second
+	return e
 }
 
 // awaitEnd looks at the record of sb until the Boot that it had is no more, or
@@ -342,8 +414,22 @@ func result(id string, req Request, end RunEnd, out *output) Result {
 		StdoutDropped: out.stdout.dropped + max(end.StdoutDropped, 0),
 		Stderr:        out.stderr.kept.String(),
 		StderrDropped: out.stderr.dropped + max(end.StderrDropped, 0),
+		Cell:          out.cell,
+		Values:        out.values,
+		ValuesDropped: out.valuesDropped + max(end.ResultsDropped, 0),
 	}
 	res.Status, res.ExitCode, res.Problem = verdict(req, end)
+	switch {
+	case res.Problem == nil || out.failure == nil || res.Status != StatusError:
+	case end.Status == StatusOK:
+		res.Problem = &Problem{out.failure.Name, out.failure.Message, out.failure.Traceback}
+	}
+	if res.Cell != nil && end.Lost {
+		res.Cell.Lost = true
+		if res.Problem != nil {
+			res.Problem.Message += "; the context's variables are gone with its interpreter"
+		}
+	}
 	return res
 }
 
@@ -363,22 +449,32 @@ func verdict(req Request, end RunEnd) (Status, int, *Problem) {
 		if code == 0 {
 			return StatusOK, 0, nil
 		}
-		return StatusError, code, &Problem{"exit_code", fmt.Sprintf("it ended with exit code %d", code)}
-	case StatusTimeout:
-		return StatusTimeout, exitTimeout, &Problem{"timeout", fmt.Sprintf("it ran longer than the %g seconds it was given", req.Timeout.Seconds())}
-	case StatusOOM:
-		return StatusOOM, cmp.Or(code, exitKilled), &Problem{"oom", cmp.Or(end.Message, "it was ended because the sandbox ran out of memory")}
-	case StatusPids:
-		return StatusPids, cmp.Or(code, exitKilled), &Problem{"pids", cmp.Or(end.Message, "it reached the sandbox's limit of processes")}
-	case StatusDiskFull:
-		return StatusDiskFull, cmp.Or(code, exitKilled), &Problem{"disk_full", cmp.Or(end.Message, "the disk of the sandbox is full")}
-	case StatusKilled:
-		if end.Signal > 0 {
-			return StatusKilled, code, &Problem{"signal", fmt.Sprintf("signal %d ended it: %s", code-exitSignal, syscall.Signal(code-exitSignal))}
+		if end.Unmade {
+			return StatusError, code, problem("compile_error", "the code could not be compiled, or written to be; stderr says why")
 		}
-		return StatusKilled, exitKilled, &Problem{"sandbox_ended", cmp.Or(end.Message, "its sandbox ended")}
+		return StatusError, code, problem("exit_code", "it ended with exit code %d", code)
+	case StatusTimeout:
+		return StatusTimeout, exitTimeout, problem("timeout", "it ran longer than the %g seconds it was given", req.Timeout.Seconds())
+	case StatusOOM:
+		return StatusOOM, cmp.Or(code, exitKilled), problem("oom", "%s", cmp.Or(end.Message, "it was ended because the sandbox ran out of memory"))
+	case StatusPids:
+		return StatusPids, cmp.Or(code, exitKilled), problem("pids", "%s", cmp.Or(end.Message, "it reached the sandbox's limit of processes"))
+	case StatusDiskFull:
+		return StatusDiskFull, cmp.Or(code, exitKilled), problem("disk_full", "%s", cmp.Or(end.Message, "the disk of the sandbox is full"))
+	case StatusKilled:
+		if end.Message != "" && end.Lost {
+			return StatusKilled, exitKilled, problem("context_restarted", "%s", end.Message)
+		}
+		if end.Signal > 0 {
+			return StatusKilled, code, problem("signal", "signal %d ended it: %s", code-exitSignal, syscall.Signal(code-exitSignal))
+		}
+		return StatusKilled, exitKilled, problem("sandbox_ended", "%s", cmp.Or(end.Message, "its sandbox ended"))
 	}
-	return StatusError, cmp.Or(code, exitNotRun), &Problem{"not_started", cmp.Or(end.Message, "it could not be started")}
+	return StatusError, cmp.Or(code, exitNotRun), problem("not_started", "%s", cmp.Or(end.Message, "it could not be started"))
+}
+
+func problem(name, format string, args ...any) *Problem {
+	return &Problem{Name: name, Message: fmt.Sprintf(format, args...)}
 }
 
 // exitCode is the end as a shell says it, within 0 to 255 whatever the Guest

@@ -3,6 +3,7 @@ package execution
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -37,6 +38,12 @@ func (o *oneSandbox) Get(ctx context.Context, _ sandbox.TenantID, _ string) (san
 	return o.sb, ctx.Err()
 }
 
+// Resume has it run in its next Boot.
+func (o *oneSandbox) Resume(ctx context.Context, _ sandbox.TenantID, _ string) (sandbox.Sandbox, error) {
+	o.change(func(s *sandbox.Sandbox) { s.State, s.Boot.Number = sandbox.Running, s.Boot.Number+1 })
+	return o.sb, ctx.Err()
+}
+
 func (o *oneSandbox) change(f func(*sandbox.Sandbox)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -66,7 +73,7 @@ func newService(one *oneSandbox, g Guest) *Service {
 	return New(Config{Sandboxes: one, Guests: guests, Log: slog.New(slog.DiscardHandler)})
 }
 
-var someCode = Request{Sandbox: "i00000000000000000000", Code: "x", Language: "python", Timeout: time.Second}
+var someCode = Request{Sandbox: "i00000000000000000000", Code: "x", Language: "bash", Timeout: time.Second}
 
 var errBroken = sandbox.Errorf(sandbox.Unavailable, "connection reset").WithCause(io.ErrUnexpectedEOF)
 
@@ -187,6 +194,24 @@ func TestGuard(t *testing.T) {
 	})
 }
 
+// What is missing below is not the Sandbox.
+func TestAbsent(t *testing.T) {
+	missing := sandbox.Errorf(sandbox.NotFound, "no such state")
+	for _, tt := range []struct {
+		err  error
+		want sandbox.Code
+	}{
+		{nil, ""},
+		{missing, sandbox.NotFound},
+		{fmt.Errorf("look: %w", missing), sandbox.NotFound},
+		{sandbox.Errorf(sandbox.Conflict, "the saved state is gone").WithCause(missing), sandbox.Conflict},
+	} {
+		if got := Absent(tt.err); sandbox.CodeOf(got) != tt.want {
+			t.Errorf("Absent(%v) = %v, want %s", tt.err, got, tt.want)
+		}
+	}
+}
+
 func TestGuestsFollowBoots(t *testing.T) {
 	one := newOne()
 	var made []*scripted
@@ -213,12 +238,15 @@ func TestGuestsFollowBoots(t *testing.T) {
 	if len(made) != 2 || made[0].closed != 1 {
 		t.Errorf("%d clients, the first closed %d times", len(made), made[0].closed)
 	}
-	one.change(func(s *sandbox.Sandbox) { s.State = sandbox.Paused })
+	one.change(func(s *sandbox.Sandbox) { s.State, s.StayPaused = sandbox.Paused, true })
 	if _, _, err := guests.Open(t.Context(), "t", one.sb.ID); !errors.Is(err, sandbox.Conflict) || made[1].closed != 1 {
 		t.Errorf("paused: %v, closed %d times", err, made[1].closed)
 	}
-	one.change(func(s *sandbox.Sandbox) { s.State = sandbox.Running })
+	one.change(func(s *sandbox.Sandbox) { s.StayPaused = false })
 	open()
+	if one.sb.State != sandbox.Running || one.sb.Boot.Number != 3 {
+		t.Errorf("what was paused is now %+v", one.sb)
+	}
 	guests.Close()
 	if made[2].closed != 1 {
 		t.Error("Close left a client open")

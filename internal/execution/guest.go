@@ -16,6 +16,9 @@ import (
 // Denied, Conflict, Exhausted for a full disk, Unavailable when the Guest does
 // not answer or the connection breaks.
 type Guest interface {
+	Interpreters
+	// Warm opens a connection ahead of the first call.
+	Warm(ctx context.Context) error
 	// Run runs one program to its end and calls handle, one call at a time, for
 	// its start and each piece of its output. An error of handle, and the end of
 	// ctx, kill the program and everything it started.
@@ -36,6 +39,14 @@ type Guest interface {
 	Move(ctx context.Context, source, destination string) (Entry, error)
 	// Remove removes a file or a whole directory.
 	Remove(ctx context.Context, path string) error
+	Files
+	Processes
+	// ListPorts returns what listens inside, by port and address, each once.
+	// truncated says that there was more than a reply may hold. Unsupported: the
+	// Guest is of an earlier version.
+	ListPorts(ctx context.Context) (all []Listener, truncated bool, err error)
+	// Load returns what the Sandbox uses now; CPU is measured over a moment.
+	Load(ctx context.Context) (Load, error)
 	// Close frees idle connections; calls under way are not disturbed.
 	Close()
 }
@@ -60,12 +71,15 @@ type RunRequest struct {
 	MaxOutput int64
 }
 
-// RunEvent is a start, or a piece of output.
+// RunEvent is a start, a piece of output, or what code in a context gives.
 type RunEvent struct {
 	Started bool
-	PID     int64 // with Started; the Guest's word
+	PID     int64 // with Started of a program; the Guest's word
+	Cell    *Cell // with Started in a context
 	Stdout  []byte
 	Stderr  []byte
+	Value   *Value
+	Failure *Failure
 }
 
 // RunEnd is how a program ended, by the Guest's word.
@@ -77,20 +91,45 @@ type RunEnd struct {
 
 	StdoutDropped int64 // bytes beyond MaxOutput
 	StderrDropped int64
+
+	Unmade         bool  // it was a compiler that ended, or what wrote the code to a file
+	Lost           bool  // of a context: its interpreter ended
+	Interrupted    bool  // of a context: on request
+	ResultsDropped int64 // Values beyond what one execution may give
 }
 
-// ReadOptions is the conditional part of a read.
+// ReadOptions is the conditional part of a read: headers of HTTP (RFC 9110,
+// sections 13 and 14), each empty when it is not there.
 type ReadOptions struct {
-	Range string // as in HTTP; empty: everything
+	Range             string // of one range; anything else is for the caller to take out
+	IfRange           string
+	IfMatch           string
+	IfNoneMatch       string
+	IfModifiedSince   string
+	IfUnmodifiedSince string
 }
+
+// ReadOutcome is what became of a read with conditions.
+type ReadOutcome int
+
+// The outcomes of a read.
+const (
+	ReadWhole        ReadOutcome = iota
+	ReadPart                     // Start and Size say which
+	ReadNotModified              // Body is empty, as for those that follow
+	ReadPrecondition             // IfMatch or IfUnmodifiedSince does not hold
+	ReadOutOfRange               // nothing of the range is in the file, which has Total bytes
+)
 
 // FileBody is the content of a file, or the part that was asked for.
 type FileBody struct {
-	Body         io.ReadCloser
-	Partial      bool   // ContentRange says which part
-	ContentRange string // "bytes 0-9/100"
-	Size         int64  // of Body; -1 when not known
-	ModifiedAt   time.Time
+	Body       io.ReadCloser
+	Outcome    ReadOutcome
+	Start      int64 // of a part
+	Size       int64 // of Body; -1 when not known
+	Total      int64 // of the file, with a part or out of range
+	ModifiedAt time.Time
+	ETag       string // in the form that HTTP has it; may be empty
 }
 
 // Entry is a file, directory or link as the Guest describes it.
@@ -104,4 +143,26 @@ type Entry struct {
 	Group         string
 	ModifiedAt    time.Time
 	SymlinkTarget string // of a symlink
+}
+
+// Kind is Type, or "other" for one that there is not: a Guest says anything.
+func (e Entry) Kind() string {
+	switch e.Type {
+	case "file", "directory", "symlink":
+		return e.Type
+	}
+	return "other"
+}
+
+// Plausible is t as far as RFC 3339 and clients can express it: programs in a
+// Sandbox set any time on their files.
+func Plausible(t time.Time) time.Time {
+	first, last := time.Unix(0, 0), time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
+	switch {
+	case t.Before(first):
+		return first
+	case t.After(last):
+		return last
+	}
+	return t
 }

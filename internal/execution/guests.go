@@ -2,7 +2,6 @@ package execution
 
 import (
 	"context"
-	"errors"
 	"net"
 	"sync"
 	"time"
@@ -14,6 +13,7 @@ const (
 	maxGuests = 4096 // clients kept at a time
 	guestIdle = 2 * time.Minute
 	sweepTime = 10 * time.Second
+	warmTime  = 2 * time.Second
 )
 
 // Guests keeps a client of the Guest of each Boot that was used lately, so that
@@ -22,10 +22,14 @@ type Guests struct {
 	sandboxes sandbox.Sandboxes
 	nodes     sandbox.Nodes
 	newGuest  NewGuest
+	uses      uses
 
-	mu    sync.Mutex
-	byID  map[string]*openGuest // by Sandbox ID
-	swept time.Time
+	mu     sync.Mutex
+	byID   map[string]*openGuest // by Sandbox ID
+	swept  time.Time
+	closed bool
+
+	warming sync.WaitGroup
 }
 
 type openGuest struct {
@@ -37,28 +41,67 @@ type openGuest struct {
 // NewGuests returns Guests that reach Boots through nodes. newGuest makes
 // their clients.
 func NewGuests(sandboxes sandbox.Sandboxes, nodes sandbox.Nodes, newGuest NewGuest) *Guests {
-	return &Guests{sandboxes: sandboxes, nodes: nodes, newGuest: newGuest, byID: map[string]*openGuest{}}
+	return &Guests{
+		sandboxes: sandboxes, nodes: nodes, newGuest: newGuest, byID: map[string]*openGuest{},
+		uses: uses{busy: map[string]int{}, used: map[string]sandbox.Use{}, last: map[string]time.Time{}},
+	}
 }
 
-// Open returns a Tenant's running Sandbox and the client of its Guest. It
-// returns NotFound for one that is absent or another Tenant's and Conflict for
+// Open returns a Tenant's running Sandbox and the client of its Guest. One that is
+// paused, or about to be, resumes first, unless it is to stay so. The Sandbox
+// counts as used for as long as ctx lasts, which is therefore that of one
+// request. It returns NotFound for one that is absent or another Tenant's and Conflict for
 // one that does not run.
 func (g *Guests) Open(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, Guest, error) {
 	sb, err := g.sandboxes.Get(ctx, tenant, idOrName)
 	if err != nil {
 		return sb, nil, Absent(err)
 	}
-	if sb.State != sandbox.Running {
-		g.Forget(sb.ID)
-		return sb, nil, errNotRunning(sb)
+	if sb, err = g.Wake(ctx, sb); err != nil {
+		return sb, nil, err
 	}
+	g.uses.begin(ctx, sb.ID)
 	return sb, g.of(sb), nil
+}
+
+// Wake returns sb once it runs. Of many requests that come while it is paused
+// the session manager lets one resume it, and the others wait for that.
+func (g *Guests) Wake(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
+	switch sb.State {
+	case sandbox.Running:
+		return sb, nil
+	case sandbox.Pausing, sandbox.Paused, sandbox.Resuming:
+		g.Forget(sb.ID)
+		if sb.StayPaused {
+			return sb, sandbox.Errorf(sandbox.Conflict, "the sandbox is %s and does not wake by itself: resume it", sb.State)
+		}
+		running, err := g.sandboxes.Resume(ctx, sb.Tenant, sb.ID)
+		return running, Absent(err)
+	}
+	g.Forget(sb.ID)
+	return sb, errNotRunning(sb)
+}
+
+// Warm connects to the Guest of a Sandbox that was just created, while its client
+// reads the reply and writes the first request.
+func (g *Guests) Warm(sb sandbox.Sandbox) {
+	guest := g.of(sb)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return
+	}
+	g.warming.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), warmTime)
+		defer cancel()
+		_ = guest.Warm(ctx) // the first call will tell what is wrong
+	})
 }
 
 // Absent makes every NotFound about a Sandbox the same, whoever owns it and
 // whatever the layers below say. Other errors stay as they are.
 func Absent(err error) error {
-	if errors.Is(err, sandbox.NotFound) {
+	if sandbox.CodeOf(err) == sandbox.NotFound { // not of something that only caused it
 		return sandbox.Errorf(sandbox.NotFound, "there is no such sandbox").WithCause(err)
 	}
 	return err
@@ -93,7 +136,7 @@ func (g *Guests) of(sb sandbox.Sandbox) Guest {
 // dial reaches one Boot, and no other that the Sandbox may have later. That the
 // Boot is gone, or is another one, is no fault of the request.
 func (g *Guests) dial(sb sandbox.Sandbox) Dial {
-	ref := sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: sb.Boot.Number}
+	ref := sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: sb.Boot.Number, Tenant: sb.Tenant}
 	return func(ctx context.Context, port uint16) (net.Conn, error) {
 		conn, err := g.nodes.Dial(ctx, sb.Boot.Node, ref, port)
 		if err != nil {
@@ -143,6 +186,10 @@ func (g *Guests) Forget(id string) {
 
 // Close drops all clients.
 func (g *Guests) Close() {
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+	g.warming.Wait()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for id, o := range g.byID {

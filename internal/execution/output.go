@@ -55,6 +55,24 @@ func (t *text) take(piece []byte) string {
 	return s
 }
 
+// Text turns one stream of bytes, piece by piece, into valid UTF-8: what is not
+// UTF-8 becomes U+FFFD. The zero value is ready.
+type Text struct{ text text }
+
+// Add takes the next piece and returns what is known with it; the beginning of a
+// character waits for its end.
+func (t *Text) Add(piece []byte) string {
+	t.text.full = true // it keeps nothing
+	return t.text.add(piece)
+}
+
+// Waiting is how many bytes wait for the end of their character.
+func (t *Text) Waiting() int { return len(t.text.tail) }
+
+// End returns what is left of a stream that ended, or has a gap, inside a
+// character.
+func (t *Text) End() string { return t.text.end() }
+
 // cutCharacter returns how many bytes at the end of b begin a character that
 // may be completed by what follows.
 func cutCharacter(b []byte) int {
@@ -69,11 +87,25 @@ func cutCharacter(b []byte) int {
 	return 0
 }
 
-// output gathers both streams of an execution and passes them on as Events.
+// Bounds of what a Result holds of an execution in a context, whatever the Guest
+// sends.
+const (
+	maxValues     = 256
+	maxValueBytes = 32 << 20
+)
+
+// output gathers both streams of an execution, and the values it gives, and
+// passes them on as Events.
 type output struct {
 	stdout, stderr text
+	cell           *Cell    // nil: not in a context
+	failure        *Failure // the last one
+	values         []Value
+	valueBytes     int
+	valuesDropped  int64
 	started        bool
 	emit           func(Event) error // nil: nobody listens
+	wrote          func([]byte)      // is given all of both streams; nil: nobody is
 	failed         error             // of emit
 }
 
@@ -84,11 +116,41 @@ func newOutput(cap int, emit func(Event) error) *output {
 // handle takes what the Guest tells. Its error is that of emit.
 func (o *output) handle(e RunEvent) error {
 	if e.Started {
-		o.started = true
+		o.started, o.cell = true, e.Cell
+	}
+	if o.wrote != nil {
+		o.wrote(e.Stdout)
+		o.wrote(e.Stderr)
 	}
 	o.send(EventStdout, o.stdout.add(e.Stdout))
 	o.send(EventStderr, o.stderr.add(e.Stderr))
+	if e.Value != nil {
+		o.value(*e.Value)
+	}
+	if e.Failure != nil {
+		// Where a program would print it.
+		o.failure = e.Failure
+		if o.wrote != nil {
+			o.wrote([]byte(e.Failure.Traceback))
+		}
+		o.send(EventStderr, o.stderr.add([]byte(e.Failure.Traceback)))
+	}
 	return o.failed
+}
+
+// value keeps a value and passes it on.
+func (o *output) value(v Value) {
+	for mime, data := range v.Data {
+		o.valueBytes += len(mime) + len(data)
+	}
+	if len(o.values) >= maxValues || o.valueBytes > maxValueBytes {
+		o.valuesDropped++
+		return
+	}
+	o.values = append(o.values, v)
+	if o.emit != nil && o.failed == nil {
+		o.failed = o.emit(Event{Kind: EventValue, Value: &v})
+	}
 }
 
 // finish passes on what the ends of the streams left behind.

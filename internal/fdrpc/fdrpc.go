@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -39,12 +40,14 @@ type wireError struct {
 	Code   sandbox.Code `json:"code"`
 	Detail string       `json:"detail"`
 	Cause  string       `json:"cause,omitempty"` // both ends are ours: for the other's log
+	// Damaged says that sandbox.ErrDamaged is in the error.
+	Damaged bool `json:"damaged,omitempty"`
 }
 
 func toWire(err error) *wireError {
 	var e *sandbox.Error
 	if errors.As(err, &e) {
-		w := &wireError{Code: e.Code, Detail: e.Detail}
+		w := &wireError{Code: e.Code, Detail: e.Detail, Damaged: errors.Is(err, sandbox.ErrDamaged)}
 		if e.Cause != nil {
 			w.Cause = e.Cause.Error()
 		}
@@ -55,7 +58,10 @@ func toWire(err error) *wireError {
 
 func (w *wireError) err() error {
 	e := &sandbox.Error{Code: w.Code, Detail: w.Detail}
-	if w.Cause != "" {
+	switch {
+	case w.Damaged:
+		e.Cause = fmt.Errorf("%w: %s", sandbox.ErrDamaged, strings.TrimPrefix(w.Cause, sandbox.ErrDamaged.Error()+": "))
+	case w.Cause != "":
 		e.Cause = errors.New(w.Cause)
 	}
 	return e

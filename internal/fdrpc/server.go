@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -55,6 +56,9 @@ type Handler func(ctx context.Context, r *Request) (reply any, files []*os.File,
 // Server serves calls. Its fields are set before Serve and not changed.
 type Server struct {
 	Handle Handler
+	// Hello names the method that must have succeeded on a connection before
+	// any other is answered; empty: there is none.
+	Hello string
 	// Allow says whether a user may connect; nil allows only the server's own
 	// and root.
 	Allow func(uid uint32) bool
@@ -63,8 +67,9 @@ type Server struct {
 
 // Peer is one connection, for events to it.
 type Peer struct {
-	conn *net.UnixConn
-	ctx  context.Context
+	conn    *net.UnixConn
+	ctx     context.Context
+	greeted atomic.Bool
 }
 
 // Event sends an event to the peer.
@@ -170,9 +175,23 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	}
 }
 
+func (s *Server) handle(ctx context.Context, r *Request) (any, []*os.File, error) {
+	if s.Hello == "" {
+		return s.Handle(ctx, r)
+	}
+	if r.Method != s.Hello && !r.Peer.greeted.Load() {
+		return nil, nil, sandbox.Errorf(sandbox.Conflict, "a connection begins with %q", s.Hello)
+	}
+	reply, out, err := s.Handle(ctx, r)
+	if err == nil && r.Method == s.Hello {
+		r.Peer.greeted.Store(true)
+	}
+	return reply, out, err
+}
+
 func (s *Server) answer(ctx context.Context, peer *Peer, m message, files []*os.File) {
 	req := &Request{Method: m.Method, Body: m.Body, Files: files, Peer: peer}
-	reply, out, err := s.Handle(ctx, req)
+	reply, out, err := s.handle(ctx, req)
 	for _, f := range req.Files {
 		if f != nil {
 			f.Close()

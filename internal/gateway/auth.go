@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 )
 
 // TokenLife is how long a token is valid.
@@ -103,15 +105,18 @@ func checkIdentity(who sandbox.Identity) error {
 	switch {
 	case who.Tenant == "" || len(who.Tenant) > 128:
 		return sandbox.Errorf(sandbox.Invalid, "a tenant has 1 to 128 bytes")
-	case who.Role != sandbox.RoleDeveloper && who.Role != sandbox.RoleAdmin:
-		return sandbox.Errorf(sandbox.Invalid, "a role is %q or %q", sandbox.RoleDeveloper, sandbox.RoleAdmin)
+	case !who.Role.Valid():
+		return sandbox.Errorf(sandbox.Invalid, "a role is one of %q", sandbox.Roles())
 	}
 	return nil
 }
 
+// keyHeader carries an API key, as E2B's clients send it.
+const keyHeader = "X-API-Key"
+
 // errAnonymous is the one answer to every token that is not valid, so that
 // nobody learns which part was wrong.
-var errAnonymous = sandbox.Errorf(sandbox.Anonymous, "send a valid token as Authorization: Bearer TOKEN")
+var errAnonymous = sandbox.Errorf(sandbox.Anonymous, "send a valid token or API key as Authorization: Bearer TOKEN, or an API key as X-API-Key")
 
 // Check returns whom a token speaks for. Every failure is the same Anonymous;
 // its Cause, for logs, says what was wrong.
@@ -131,36 +136,53 @@ func (t *Tokens) Check(token string) (sandbox.Identity, error) {
 	return who, nil
 }
 
-// identify returns whom a request speaks for by its one Authorization header.
-func (t *Tokens) identify(r *http.Request) (sandbox.Identity, error) {
-	headers := r.Header.Values("Authorization")
-	if len(headers) != 1 {
-		return sandbox.Identity{}, errAnonymous.WithCause(fmt.Errorf("%d Authorization headers", len(headers)))
+// identify returns whom a request speaks for by its one credential: a token or
+// an API key as Authorization: Bearer, or an API key as X-API-Key. A browser's
+// WebSocket has no headers of its own and names it among its protocols.
+func (s *Server) identify(r *http.Request) (sandbox.Identity, error) {
+	bearers, keys := r.Header.Values("Authorization"), r.Header.Values(keyHeader)
+	if named := rest.SocketTokens(r); len(bearers)+len(keys) == 0 && len(named) == 1 {
+		return s.credential(r.Context(), named[0])
 	}
-	scheme, token, ok := strings.Cut(headers[0], " ")
+	if len(bearers)+len(keys) != 1 {
+		return sandbox.Identity{}, errAnonymous.WithCause(fmt.Errorf("%d Authorization and %d %s headers", len(bearers), len(keys), keyHeader))
+	}
+	if len(keys) == 1 {
+		return s.Keys.Check(r.Context(), keys[0])
+	}
+	scheme, token, ok := strings.Cut(bearers[0], " ")
 	if !ok || !strings.EqualFold(scheme, "Bearer") {
 		return sandbox.Identity{}, errAnonymous.WithCause(errors.New("not a bearer token"))
 	}
-	return t.Check(token)
+	return s.credential(r.Context(), token)
+}
+
+// credential returns whom an API key or a token speaks for: one of an identity
+// provider's, or one of ours. Which of them it says it is decides how it is
+// checked, and nothing else.
+func (s *Server) credential(ctx context.Context, token string) (sandbox.Identity, error) {
+	if sandbox.ValidKeySecret(token) {
+		return s.Keys.Check(ctx, token)
+	}
+	if s.Issuers.Claims(token) {
+		who, err := s.Issuers.Check(ctx, token)
+		if err != nil && !errors.Is(err, sandbox.Denied) {
+			err = errAnonymous.WithCause(err)
+		}
+		return who, err
+	}
+	return s.Tokens.Check(token)
 }
 
 // DevIdentity is whom a token of dev mode speaks for: each user is a Tenant of
-// its own. role is "user" or "admin". It returns Invalid for another role and
+// its own. role is as rest.ParseRole takes it. It returns Invalid for another role and
 // for a user that is not 1 to 128 printable characters.
 func DevIdentity(user, role string) (sandbox.Identity, error) {
 	if err := checkUser(user); err != nil {
 		return sandbox.Identity{}, err
 	}
-	who := sandbox.Identity{Tenant: devTenant(user), User: user}
-	switch role {
-	case "user":
-		who.Role = sandbox.RoleDeveloper
-	case "admin":
-		who.Role = sandbox.RoleAdmin
-	default:
-		return sandbox.Identity{}, sandbox.Errorf(sandbox.Invalid, `role must be "user" or "admin"`)
-	}
-	return who, nil
+	r, err := rest.ParseRole(role)
+	return sandbox.Identity{Tenant: userTenant("dev:", user), User: user, Role: r}, err
 }
 
 func checkUser(user string) error {
@@ -176,12 +198,15 @@ func checkUser(user string) error {
 	return nil
 }
 
-// devTenant never gives two users one Tenant: a name that is too long for a
-// TenantID is replaced by its hash under a prefix that no other has.
-func devTenant(user string) sandbox.TenantID {
-	if id := "dev:" + user; len(id) <= 128 {
+// userTenant is the Tenant of a user that somebody vouches for. It never gives
+// two users one Tenant: a slash is only where one vouches for the next, and a
+// name that is too long for a TenantID is replaced by its hash under a prefix
+// that no other has.
+func userTenant(prefix, user string) sandbox.TenantID {
+	id := prefix + strings.NewReplacer("%", "%25", "/", "%2F").Replace(user)
+	if len(id) <= 128 {
 		return sandbox.TenantID(id)
 	}
-	sum := sha256.Sum256([]byte(user))
-	return sandbox.TenantID("dev-sha256:" + hex.EncodeToString(sum[:]))
+	sum := sha256.Sum256([]byte(id))
+	return sandbox.TenantID("sha256:" + hex.EncodeToString(sum[:]))
 }

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/netip"
 	"path"
 	"slices"
 	"strings"
@@ -24,6 +26,13 @@ type sandboxes struct {
 	mu   sync.Mutex
 	byID map[string]sandbox.Sandbox
 	fail error // of Create
+	uses []sandbox.Use
+
+	secretsChanged []string // tenant and name
+
+	snapshots []sandbox.Snapshot
+	filesOnly bool // the last pause
+	reboots   int
 }
 
 func newSandboxes() *sandboxes { return &sandboxes{byID: map[string]sandbox.Sandbox{}} }
@@ -40,6 +49,9 @@ func (f *sandboxes) Create(ctx context.Context, tenant sandbox.TenantID, req san
 	if req.Template != "" && req.Template != "base" {
 		return sandbox.Sandbox{}, sandbox.Errorf(sandbox.NotFound, "there is no template %q", req.Template)
 	}
+	if req.Snapshot != "" && !slices.ContainsFunc(f.snapshots, func(s sandbox.Snapshot) bool { return s.ID == req.Snapshot && s.Tenant == tenant }) {
+		return sandbox.Sandbox{}, sandbox.Errorf(sandbox.NotFound, "there is no such snapshot")
+	}
 	if req.Name != "" {
 		if _, err := f.find(tenant, req.Name); err == nil {
 			return sandbox.Sandbox{}, sandbox.Errorf(sandbox.Conflict, "the name %q is in use", req.Name)
@@ -47,16 +59,17 @@ func (f *sandboxes) Create(ctx context.Context, tenant sandbox.TenantID, req san
 	}
 	now := time.Now().UTC()
 	s := sandbox.Sandbox{
-		ID: sandbox.NewSandboxID(), Tenant: tenant, Name: req.Name, State: sandbox.Running,
-		Template: "base", Image: "sha256:0", Engine: "fake", Shape: req.Shape, Network: req.Network,
+		ID: cmp.Or(req.ID, sandbox.NewSandboxID()), Tenant: tenant, Name: req.Name, State: sandbox.Running,
+		Template: "base", Image: "sha256:0", Engine: "fake", Shape: req.Shape, Network: req.Network, Ingress: req.Ingress, Secrets: req.Secrets,
 		Metadata: req.Metadata, Env: req.Env, Boot: sandbox.Boot{ID: sandbox.NewBootID(), Number: 1, Node: "n1"},
 		CreatedAt: now, StartedAt: now, Timeout: req.Timeout, Deadline: now.Add(req.Timeout),
-		OnTimeout: sandbox.OnTimeoutEnd, Version: 1,
+		OnTimeout: cmp.Or(req.OnTimeout, sandbox.OnTimeoutEnd), StayPaused: req.StayPaused, Version: 1, IdleTimeout: req.IdleTimeout, CheckpointEvery: req.CheckpointEvery, User: req.User, Cwd: req.Cwd, Revision: 1,
 	}
 	s.Network = cmp.Or(s.Network, sandbox.NetworkPublic)
 	if s.Shape == (sandbox.Shape{}) {
 		s.Shape = sandbox.DefaultShape()
 	}
+	s.Limits = s.Shape.Limits()
 	f.byID[s.ID] = s
 	return s, nil
 }
@@ -78,6 +91,15 @@ func (f *sandboxes) Get(ctx context.Context, tenant sandbox.TenantID, idOrName s
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.find(tenant, idOrName)
+}
+
+func (f *sandboxes) SandboxByID(_ context.Context, id string) (sandbox.Sandbox, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if s, ok := f.byID[id]; ok {
+		return s, nil
+	}
+	return sandbox.Sandbox{}, sandbox.NotFound
 }
 
 func (f *sandboxes) List(ctx context.Context, tenant sandbox.TenantID, q sandbox.ListQuery) (sandbox.Page, error) {
@@ -103,6 +125,9 @@ func selected(s sandbox.Sandbox, q sandbox.ListQuery) bool {
 			return false
 		}
 	}
+	if q.Template != "" && s.Template != q.Template || s.CreatedAt.Before(q.From) {
+		return false
+	}
 	if len(q.States) == 0 {
 		return s.State != sandbox.Ended
 	}
@@ -124,6 +149,55 @@ func (f *sandboxes) SetTimeout(ctx context.Context, tenant sandbox.TenantID, idO
 	return s, nil
 }
 
+func (f *sandboxes) Ensure(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, bool, error) {
+	if req.Name == "" {
+		return sandbox.Sandbox{}, false, sandbox.Errorf(sandbox.Invalid, "a name is needed")
+	}
+	if s, err := f.Get(ctx, tenant, req.Name); err == nil {
+		return s, false, nil
+	}
+	s, err := f.Create(ctx, tenant, req)
+	return s, err == nil, err
+}
+
+func (f *sandboxes) Update(ctx context.Context, tenant sandbox.TenantID, idOrName string, change sandbox.Change) (sandbox.Sandbox, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, err := f.find(tenant, idOrName)
+	if err != nil {
+		return s, err
+	}
+	if s.Ended != nil {
+		return s, sandbox.Errorf(sandbox.Conflict, "the sandbox has ended")
+	}
+	if s, err = change.Apply(s, time.Now()); err == nil {
+		f.byID[s.ID] = s
+	}
+	return s, err
+}
+
+func (f *sandboxes) Touch(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
+	s, err := f.Get(ctx, tenant, idOrName)
+	if err != nil {
+		return s, err
+	}
+	return f.SetTimeout(ctx, tenant, s.ID, s.Timeout)
+}
+
+func (f *sandboxes) SecretChanged(_ context.Context, tenant sandbox.TenantID, name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.secretsChanged = append(f.secretsChanged, string(tenant)+" "+name)
+	return nil
+}
+
+func (f *sandboxes) Used(_ context.Context, uses []sandbox.Use) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.uses = append(f.uses, uses...)
+	return nil
+}
+
 func (f *sandboxes) End(ctx context.Context, tenant sandbox.TenantID, idOrName string, cause sandbox.Cause) (sandbox.Sandbox, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -137,6 +211,23 @@ func (f *sandboxes) End(ctx context.Context, tenant sandbox.TenantID, idOrName s
 	s.State, s.Ended, s.Boot.ID = sandbox.Ended, &sandbox.Certificate{Cause: cause, At: time.Now()}, ""
 	f.byID[s.ID] = s
 	return s, nil
+}
+
+// Idle counts those that were never said to be used.
+func (f *sandboxes) Idle(_ context.Context, tenant sandbox.TenantID) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail != nil {
+		return 0, f.fail
+	}
+	n := 0
+	for _, s := range f.byID {
+		used := slices.ContainsFunc(f.uses, func(u sandbox.Use) bool { return u.SandboxID == s.ID })
+		if s.Tenant == tenant && s.State == sandbox.Running && !used {
+			n++
+		}
+	}
+	return n, nil
 }
 
 func (f *sandboxes) Counts(ctx context.Context, tenant sandbox.TenantID) (map[sandbox.State]int, error) {
@@ -166,6 +257,8 @@ func (f *sandboxes) live() int {
 
 // nodes is one Node whose Boots all are the same guest.
 type nodes struct {
+	sandbox.Nodes // what no test asks for
+
 	mu       sync.Mutex
 	notReady []string
 	silent   bool
@@ -174,15 +267,36 @@ type nodes struct {
 func (n *nodes) Start(context.Context, string, sandbox.StartRequest) (sandbox.Started, error) {
 	return sandbox.Started{}, errors.New("not for the gateway")
 }
+
+func (n *nodes) Update(context.Context, string, string, sandbox.Binding) error {
+	return errors.New("not for the gateway")
+}
+
 func (n *nodes) Stop(context.Context, string, string, time.Duration) error {
 	return errors.New("not for the gateway")
 }
+
 func (n *nodes) Boots(context.Context, string) ([]sandbox.BoundBoot, error) {
+	return nil, errors.New("not for the gateway")
+}
+
+func (n *nodes) Traffic(context.Context, string) ([]sandbox.BootTraffic, error) {
 	return nil, errors.New("not for the gateway")
 }
 
 func (n *nodes) Dial(_ context.Context, _ string, to sandbox.BootRef, _ uint16) (net.Conn, error) {
 	return nil, sandbox.Errorf(sandbox.NotFound, "boot %s is not here", to.BootID)
+}
+
+func (n *nodes) NetworkLog(_ context.Context, _ string, of sandbox.BootRef) (sandbox.NetworkLog, error) {
+	if of.SandboxID == "" || of.Tenant == "" {
+		return sandbox.NetworkLog{}, errors.New("no boot is named")
+	}
+	at := time.Unix(1700000000, 0)
+	return sandbox.NetworkLog{Allowed: 3, Refused: 1, Decisions: []sandbox.NetworkDecision{
+		{Seq: 1, First: at, Last: at, Count: 3, Protocol: "tcp", Addr: netip.MustParseAddr("1.2.3.4"), Port: 443, Allowed: true, Reason: "no rule refuses it"},
+		{Seq: 2, First: at, Last: at, Count: 1, Protocol: "dns", Name: "\xffevil.example", Port: 53, Reason: "no rule allows it"},
+	}}, nil
 }
 
 func (n *nodes) Stats(_ context.Context, node string) (sandbox.NodeStats, error) {
@@ -200,6 +314,8 @@ func (n *nodes) Stats(_ context.Context, node string) (sandbox.NodeStats, error)
 
 // guest is a Guest with files in memory and programs in Go, by their code.
 type guest struct {
+	execution.Processes // nil, or those of a real Guest
+
 	dial execution.Dial
 
 	mu       sync.Mutex
@@ -207,12 +323,28 @@ type guest struct {
 	closed   int
 	programs map[string]program
 	runs     []execution.RunRequest
+	cells    []execution.CellRequest
+	changes  chan *execution.WatchEvent
 }
 
 type program func(ctx context.Context, req execution.RunRequest, handle func(execution.RunEvent) error) (execution.RunEnd, error)
 
 func newGuest() *guest {
-	return &guest{files: map[string][]byte{"/workspace/": nil}, programs: map[string]program{}}
+	return &guest{files: map[string][]byte{"/workspace/": nil}, programs: map[string]program{}, changes: make(chan *execution.WatchEvent)}
+}
+
+func (g *guest) Warm(context.Context) error { return nil }
+
+func (g *guest) Load(context.Context) (execution.Load, error) {
+	return execution.Load{At: time.Now(), CPUs: 2, CPUPercent: 50, MemoryUsed: 1, MemoryAll: 2, DiskUsed: 3, DiskAll: 4}, nil
+}
+
+func (g *guest) ListPorts(context.Context) ([]execution.Listener, bool, error) {
+	return []execution.Listener{
+		{Port: 8000, Address: netip.MustParseAddr("127.0.0.1"), PID: 7, Process: "web"},
+		{Port: 8443, Address: netip.MustParseAddr("::")},
+		{Port: sandbox.EnvdPort, Address: netip.MustParseAddr("::"), PID: 1, Process: "guest"},
+	}, true, nil
 }
 
 func (g *guest) Run(ctx context.Context, req execution.RunRequest, handle func(execution.RunEvent) error) (execution.RunEnd, error) {
@@ -230,6 +362,55 @@ func (g *guest) Run(ctx context.Context, req execution.RunRequest, handle func(e
 		return execution.RunEnd{Status: execution.StatusOK}, nil
 	}
 	return run(ctx, req, handle)
+}
+
+// Execute runs a program, as if in a context.
+func (g *guest) Execute(ctx context.Context, req execution.CellRequest, handle func(execution.RunEvent) error) (execution.RunEnd, error) {
+	g.mu.Lock()
+	g.cells = append(g.cells, req)
+	g.mu.Unlock()
+	if req.Context != "" && req.Context != "c1" {
+		return execution.RunEnd{}, sandbox.Errorf(sandbox.NotFound, "there is no such context")
+	}
+	cell := &execution.Cell{ContextID: cmp.Or(req.Context, req.Language), Count: 1}
+	return g.Run(ctx, execution.RunRequest{
+		Args: []string{req.Language, req.Code}, Env: req.Env, Cwd: req.Cwd, User: req.User,
+		Stdin: req.Stdin, Timeout: req.Timeout, MaxOutput: req.MaxOutput,
+	}, func(e execution.RunEvent) error {
+		if e.Started {
+			e.Cell = cell
+		}
+		return handle(e)
+	})
+}
+
+func (g *guest) Contexts(context.Context) ([]execution.Context, error) {
+	return []execution.Context{{ID: "python", Language: "python", Cwd: "/workspace", User: "user", Default: true}}, nil
+}
+
+func (g *guest) CreateContext(_ context.Context, spec execution.ContextSpec) (execution.Context, error) {
+	if spec.Cwd == "/none" {
+		return execution.Context{}, sandbox.Errorf(sandbox.Invalid, "the working directory %q does not exist", spec.Cwd)
+	}
+	return execution.Context{ID: "c1", Language: spec.Language, Cwd: cmp.Or(spec.Cwd, "/workspace"), User: cmp.Or(spec.User, "user")}, nil
+}
+
+func (g *guest) RestartContext(_ context.Context, id string) (execution.Context, error) {
+	return execution.Context{ID: id, Language: "python", Cwd: "/workspace", User: "user", Count: 3}, known(id)
+}
+
+func (g *guest) InterruptContext(_ context.Context, id string) (bool, error) { return true, known(id) }
+func (g *guest) DeleteContext(_ context.Context, id string) error            { return known(id) }
+
+func known(id string) error {
+	if id != "c1" {
+		return sandbox.Errorf(sandbox.NotFound, "there is no such context")
+	}
+	return nil
+}
+
+func (g *guest) Programs(_ context.Context, names []string) ([]string, error) {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !slices.Contains([]string{"python3", "node", "bash", "cc"}, name) }), nil
 }
 
 func (g *guest) entry(p string) (execution.Entry, error) {
@@ -258,14 +439,23 @@ func (g *guest) ReadFile(ctx context.Context, p string, opts execution.ReadOptio
 	if !ok {
 		return nil, sandbox.Errorf(sandbox.NotFound, "there is no such file")
 	}
+	const tag = `"1-2-3-4"`
+	if opts.IfNoneMatch == tag {
+		return &execution.FileBody{Body: http.NoBody, Outcome: execution.ReadNotModified, ETag: tag}, nil
+	}
+	if opts.IfMatch != "" && opts.IfMatch != tag {
+		return &execution.FileBody{Body: http.NoBody, Outcome: execution.ReadPrecondition, ETag: tag}, nil
+	}
 	if opts.Range != "" {
 		var from, to int
 		if _, err := fmt.Sscanf(opts.Range, "bytes=%d-%d", &from, &to); err != nil || from > to || to >= len(data) {
-			return nil, sandbox.Errorf(sandbox.Invalid, "the range is not satisfiable")
+			return &execution.FileBody{Body: http.NoBody, Outcome: execution.ReadOutOfRange, Total: int64(len(data))}, nil
 		}
 		part := data[from : to+1]
-		return &execution.FileBody{Body: io.NopCloser(bytes.NewReader(part)), Size: int64(len(part)), Partial: true,
-			ContentRange: fmt.Sprintf("bytes %d-%d/%d", from, to, len(data))}, nil
+		return &execution.FileBody{
+			Body: io.NopCloser(bytes.NewReader(part)), Outcome: execution.ReadPart,
+			Start: int64(from), Size: int64(len(part)), Total: int64(len(data)), ETag: tag,
+		}, nil
 	}
 	return &execution.FileBody{Body: io.NopCloser(bytes.NewReader(data)), Size: int64(len(data)), ModifiedAt: time.Unix(1e9, 0)}, nil
 }

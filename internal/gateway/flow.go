@@ -1,8 +1,10 @@
 package gateway
 
 import (
+	"bufio"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"time"
@@ -12,23 +14,46 @@ import (
 
 // writer remembers the status and gives each write its own deadline: a stream
 // may last for hours, but a client that takes nothing is let go.
+//
+// What must stand in the audit log stands there before the first byte of the
+// answer goes out. When it cannot be written, nothing goes out.
 type writer struct {
 	http.ResponseWriter
-	flow   *http.ResponseController
-	status int  // 0: nothing has been written
-	gone   bool // a write or flush failed: nobody takes it
+	flow       *http.ResponseController
+	audit      *auditing // nil: nothing is recorded
+	failure    error     // that the answer is about; nil: none
+	unrecorded error     // the entry could not be written
+	status     int       // 0: nothing has been written
+	gone       bool      // a write or flush failed: nobody takes it
 }
 
-func (w *writer) WriteHeader(code int) {
+// begin begins an answer with a status, unless it has begun. It reports whether
+// anything may go out.
+func (w *writer) begin(code int) bool {
+	if w.audit != nil && w.status == 0 && w.unrecorded == nil {
+		w.unrecorded = w.audit.record(code, w.failure)
+	}
+	if w.unrecorded != nil {
+		return false
+	}
 	if w.status == 0 {
 		w.status = code
 	}
-	w.ResponseWriter.WriteHeader(code)
+	return true
+}
+
+// Fails tells, before the answer begins, which failure it is about.
+func (w *writer) Fails(err error) { w.failure = err }
+
+func (w *writer) WriteHeader(code int) {
+	if w.begin(code) {
+		w.ResponseWriter.WriteHeader(code)
+	}
 }
 
 func (w *writer) Write(p []byte) (int, error) {
-	if w.status == 0 {
-		w.status = http.StatusOK
+	if !w.begin(http.StatusOK) {
+		return 0, w.unrecorded
 	}
 	_ = w.flow.SetWriteDeadline(time.Now().Add(stalledTime)) // not all writers can
 	n, err := w.ResponseWriter.Write(p)
@@ -38,12 +63,23 @@ func (w *writer) Write(p []byte) (int, error) {
 
 // FlushError sends what has been written so far.
 func (w *writer) FlushError() error {
+	if !w.begin(http.StatusOK) {
+		return w.unrecorded
+	}
 	err := w.flow.Flush()
 	if errors.Is(err, http.ErrNotSupported) {
 		return nil
 	}
 	w.gone = w.gone || err != nil
 	return err
+}
+
+// Hijack gives the connection to a handler whose answer goes on without HTTP.
+func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	if w.unrecorded != nil {
+		return nil, nil, w.unrecorded
+	}
+	return w.flow.Hijack()
 }
 
 // Unwrap lets http.ResponseController find the deadlines.

@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,6 +24,10 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/keys"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite/sqlitetest"
 )
 
 var secret = []byte("0123456789abcdef0123456789abcdef")
@@ -32,8 +38,11 @@ type fixture struct {
 	url       string
 	sandboxes *sandboxes
 	nodes     *nodes
+	templates *templates
 	guest     *guest
 	tokens    *gateway.Tokens
+	keys      *keys.Service
+	store     *sqlite.Store
 	server    *gateway.Server
 	logs      *logBuffer
 	client    *http.Client
@@ -42,13 +51,19 @@ type fixture struct {
 
 func newFixture(t testing.TB, change ...func(*gateway.Config)) *fixture {
 	t.Helper()
-	f := &fixture{t: t, sandboxes: newSandboxes(), nodes: &nodes{}, guest: newGuest(), logs: &logBuffer{}}
+	f := &fixture{t: t, sandboxes: newSandboxes(), nodes: &nodes{}, templates: &templates{}, guest: newGuest(), logs: &logBuffer{}}
 	var err error
 	if f.tokens, err = gateway.NewTokens(secret, nil); err != nil {
 		t.Fatal(err)
 	}
+	store := sqlitetest.Open(t)
+	f.store = store
+	f.keys = keys.New(store, slog.New(slog.DiscardHandler))
 	c := gateway.Config{
-		Sandboxes: f.sandboxes, Nodes: f.nodes, Tokens: f.tokens, Dev: true,
+		Keys: f.keys, Secrets: secrets.New(store, testKeyring(t)), Store: store, SigningKeys: store, Quotas: store, Usage: store, Audit: store,
+		Records: f.sandboxes, Forward: func(context.Context, net.Conn, uint16) (net.Conn, error) { return nil, sandbox.Unavailable }, AccessToken: func(id string) string { return "token of " + id }, TrafficToken: func(id string) string { return "traffic token of " + id },
+		Uploads: t.TempDir(), E2BTemplates: map[string]string{"code-interpreter-v1": "base"},
+		Sandboxes: f.sandboxes, Nodes: f.nodes, Templates: f.templates, Tokens: f.tokens, Dev: true,
 		NodeNames: func(context.Context) ([]string, error) { return []string{"n1"}, nil },
 		NewGuest: func(_ string, dial execution.Dial) execution.Guest {
 			f.guest.mu.Lock()
@@ -71,7 +86,12 @@ func newFixture(t testing.TB, change ...func(*gateway.Config)) *fixture {
 
 func (f *fixture) mint(user string) string {
 	f.t.Helper()
-	who, err := gateway.DevIdentity(user, "user")
+	return f.mintAs(user, "user")
+}
+
+func (f *fixture) mintAs(user, role string) string {
+	f.t.Helper()
+	who, err := gateway.DevIdentity(user, role)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -177,7 +197,7 @@ var contract = sync.OnceValue(func() routers.Router {
 		panic(err)
 	}
 	doc.Servers = nil // any host
-	for _, kind := range []string{"text/html", "text/event-stream"} {
+	for _, kind := range []string{"text/html", "text/event-stream", "application/x-ndjson"} {
 		openapi3filter.RegisterBodyDecoder(kind, openapi3filter.PlainBodyDecoder)
 	}
 	r, err := legacy.NewRouter(doc)
@@ -230,6 +250,13 @@ func (b *logBuffer) String() string {
 	return b.buf.String()
 }
 
+// reset forgets all lines.
+func (b *logBuffer) reset() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.buf.Reset()
+}
+
 // waitFor fails the test when ok does not become true.
 func waitFor(t *testing.T, what string, ok func() bool) {
 	t.Helper()
@@ -267,11 +294,7 @@ func TestReady(t *testing.T) {
 }
 
 func TestMetrics(t *testing.T) {
-	f := newFixture(t, func(c *gateway.Config) {
-		c.States = func(context.Context) (map[sandbox.State]int, error) {
-			return map[sandbox.State]int{sandbox.Running: 3}, nil
-		}
-	})
+	f := newFixture(t)
 	f.do("POST", "/api/v1/execute", `{"code":"x","language":"py"}`)
 	f.do("GET", "/made/up", "")
 	a := f.doAs("", "GET", "/metrics", "")
@@ -279,9 +302,6 @@ func TestMetrics(t *testing.T) {
 		`cloud_sandbox_http_request_duration_seconds_count{method="POST",route="/api/v1/execute",status="200"} 1`,
 		`cloud_sandbox_http_request_duration_seconds_count{method="other",route="unmatched",status="404"} 1`,
 		`cloud_sandbox_execution_duration_seconds_count{language="python",status="ok"} 1`,
-		`cloud_sandbox_sandboxes{state="running"} 3`,
-		`cloud_sandbox_pool_idle{node="n1",shape="1cpu-512m-4096m-512p",template="base"} 5`,
-		`cloud_sandbox_pool_hits_total{`, `cloud_sandbox_pool_misses_total{`, `cloud_sandbox_node_ready{node="n1"} 1`,
 	} {
 		if !strings.Contains(string(a.body), want) {
 			t.Errorf("no %s", want)
@@ -379,6 +399,69 @@ func TestSessions(t *testing.T) {
 	}
 }
 
+func TestUpdateSession(t *testing.T) {
+	f := newFixture(t)
+	var v struct {
+		view
+		Metadata  map[string]string `json:"metadata"`
+		Idle      float64           `json:"idle_timeout_seconds"`
+		User      string            `json:"user"`
+		Resources struct {
+			CPUs     float64 `json:"cpus"`
+			MemoryMB int64   `json:"memory_mb"`
+			Pids     int64   `json:"pids"`
+		} `json:"resources"`
+	}
+	f.do("POST", "/api/v1/sessions", `{"name":"one","metadata":{"a":"1","b":"2"},"idle_timeout_seconds":60,"user":"root"}`).into(t, 201, &v)
+	if v.Idle != 60 || v.User != "root" || v.Resources.MemoryMB != 512 {
+		t.Errorf("created %+v", v)
+	}
+	v.Metadata, v.Idle = nil, 0 // what is not in the answer
+	f.do("PATCH", "/api/v1/sessions/one", `{"name":"two","metadata":{"a":null,"c":"3"},"network":"none","timeout_seconds":90,
+		"idle_timeout_seconds":0,"resources":{"cpus":2,"memory_mb":128,"pids":64,"disk_mb":4096},"template":"base","env":{"K":"v"}}`).into(t, 200, &v)
+	if v.Name != "two" || v.Idle != 0 || len(v.Metadata) != 2 || v.Metadata["c"] != "3" || v.Network != "none" || v.TimeoutSeconds != 90 ||
+		v.Resources.CPUs != 2 || v.Resources.MemoryMB != 128 || v.Resources.Pids != 64 || v.Shape.MemoryMB != 512 {
+		t.Errorf("updated %+v", v)
+	}
+	f.do("PATCH", "/api/v1/sessions/two", `{}`).into(t, 200, &v)
+	v.Name, v.User, v.Idle = "", "", 0
+	f.do("PATCH", "/api/v1/sessions/two", `{"name":null,"user":null,"idle_timeout_seconds":5.5}`).into(t, 200, &v)
+	if v.Name != "" || v.User != "" || v.Idle != 5.5 {
+		t.Errorf("with nulls %+v", v)
+	}
+	v.Idle = 0
+	f.do("PATCH", "/api/v1/sessions/"+v.SandboxID, `{"idle_timeout_seconds":null}`).into(t, 200, &v)
+	if v.Idle != 0 {
+		t.Errorf("without an idle timeout %+v", v)
+	}
+	f.do("POST", "/api/v1/sessions/"+v.SandboxID+"/touch", "").into(t, 200, &v)
+
+	var typed view
+	f.do("POST", "/api/v1/sessions", `{"resources":{"type":"basic","disk_mb":100}}`).into(t, 201, &typed)
+	if typed.Shape.CPUs != 0.25 || typed.Shape.MemoryMB != 1024 {
+		t.Errorf("of the type basic: %+v", typed)
+	}
+
+	var ruled struct {
+		Network struct {
+			Mode        string
+			Allow, Deny []string
+		}
+	}
+	f.do("PATCH", "/api/v1/sessions/"+v.SandboxID, `{"network":{"mode":"none","allow":["A.Example.","a.example","1.2.3.4/32:80"]}}`).into(t, 200, &ruled)
+	if n := ruled.Network; n.Mode != "none" || !slices.Equal(n.Allow, []string{"a.example", "1.2.3.4:80"}) || n.Deny != nil {
+		t.Errorf("ruled %+v", n)
+	}
+
+	var first, again view
+	f.do("POST", "/api/v1/sessions", `{"name":"shared","if_exists":"return"}`).into(t, 201, &first)
+	f.do("POST", "/api/v1/sessions", `{"name":"shared","if_exists":"return"}`).into(t, 200, &again)
+	f.do("POST", "/api/v1/sandbox/acquire", `{"name":"shared","if_exists":"return"}`).into(t, 200, &again)
+	if first.SandboxID != again.SandboxID {
+		t.Errorf("%s and %s have one name", first.SandboxID, again.SandboxID)
+	}
+}
+
 func TestListSessions(t *testing.T) {
 	f := newFixture(t)
 	for _, body := range []string{`{"metadata":{"team":"blue","n":"1"}}`, `{"metadata":{"team":"blue"}}`, `{}`} {
@@ -429,9 +512,11 @@ func TestListSessions(t *testing.T) {
 func TestStats(t *testing.T) {
 	f := newFixture(t)
 	f.acquire()
+	type depths struct{ Active, Idle, Paused int }
 	var stats struct {
 		Sandboxes map[string]int
 		Total     int
+		Depths    *depths
 		Pools     []struct{ Idle, Min, Max, Hits, Misses int }
 		Nodes     []struct {
 			Name  string
@@ -442,8 +527,11 @@ func TestStats(t *testing.T) {
 	if stats.Total != 1 || stats.Sandboxes["running"] != 1 || len(stats.Pools) != 1 || stats.Pools[0].Hits != 7 || !stats.Nodes[0].Ready {
 		t.Errorf("stats %+v", stats)
 	}
+	if stats.Depths == nil || *stats.Depths != (depths{Idle: 1}) {
+		t.Errorf("how deep they sleep: %+v", stats.Depths)
+	}
 	f.doAs(f.mint("other"), "GET", "/api/v1/sandbox/stats", "").into(t, 200, &stats)
-	if stats.Total != 0 {
+	if stats.Total != 0 || *stats.Depths != (depths{}) {
 		t.Errorf("another tenant counts %+v", stats)
 	}
 }
@@ -456,7 +544,7 @@ func TestFiles(t *testing.T) {
 		Name, Path, Type, Mode string
 		Size                   int64 `json:"size_bytes"`
 	}
-	f.do("PUT", "/api/v1/files"+at("sub/../test.py"), "x = 42").into(t, 200, &entry)
+	f.do("PUT", "/api/v1/files"+at("./test.py"), "x = 42").into(t, 200, &entry)
 	if entry.Path != "/workspace/test.py" || entry.Size != 6 || entry.Mode != "0644" {
 		t.Errorf("written %+v", entry)
 	}

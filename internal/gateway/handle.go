@@ -7,13 +7,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"regexp"
 	"runtime/debug"
 	"strconv"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/e2b"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rpc"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
@@ -26,13 +27,18 @@ func (s *Server) handle(rt route) http.Handler {
 		start := time.Now()
 		id := requestID(r)
 		out := &writer{ResponseWriter: w, flow: http.NewResponseController(w)}
-		out.Header().Set("X-Request-Id", id)
+		out.Header().Set(telemetry.RequestHeader, id)
 		out.Header().Set("X-Content-Type-Options", "nosniff")
 		s.metrics.inFlight.Inc()
 		defer s.metrics.inFlight.Dec()
+		out.audit = &auditing{log: s.audit, route: rt, r: r, id: id, credential: sendsCredential(rt, r)}
 
-		who, err := s.answer(rt, out, r)
-		broken := s.conclude(out, r, err)
+		who, err := s.answer(rt, out, r.WithContext(out.audit.noting(telemetry.WithRequest(r.Context(), id))))
+		err = settleAudit(out.audit, out, r, err)
+		if errors.Is(err, sandbox.ErrOverQuota) {
+			s.event(rt, r, sandbox.EventQuotaHit, who, string(sandbox.CodeOf(err)))
+		}
+		broken := s.conclude(rt, out, r, err)
 		took := time.Since(start)
 		s.metrics.request(rt, out.status, took)
 		s.logRequest(rt, r, id, who, out, err, took)
@@ -50,12 +56,34 @@ func (s *Server) answer(rt route, w *writer, r *http.Request) (who sandbox.Ident
 			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 		}
 	}()
-	if rt.access == tenant {
-		if who, err = s.Tokens.identify(r); err != nil {
-			w.Header().Set("WWW-Authenticate", `Bearer realm="cloud-sandbox"`)
+	if byURL(rt, r) {
+		if who, r, err = s.openURL(r); err != nil {
 			s.refuseBody(w, r)
+			s.refused(rt, r, sandbox.Identity{}, refusedURL)
 			return who, err
 		}
+		w.audit.is(who)
+	} else if rt.access == tenant {
+		if who, err = s.recognize(oneCredential(r)); err != nil {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="cloud-sandbox"`)
+			s.refuseBody(w, r)
+			s.refuseAnonymous(rt, w, r, err)
+			return who, err
+		}
+		w.audit.is(who)
+		if scope := scopeOf(rt); !who.May(scope) {
+			s.refuseBody(w, r)
+			w.audit.refuse()
+			s.refused(rt, r, who, refusedScope)
+			if who.Key == "" {
+				return who, sandbox.Errorf(sandbox.Denied, "this needs the scope %q, which the role %q does not have", scope, rest.RoleName(who.Role))
+			}
+			return who, sandbox.Errorf(sandbox.Denied, "this API key does not have the scope %q", scope)
+		}
+	}
+	if err := s.admit(rt, w, r, who); err != nil {
+		s.refuseBody(w, r)
+		return who, err
 	}
 	body, err := newBody(w, r, rt.maxBody)
 	if err != nil {
@@ -64,12 +92,52 @@ func (s *Server) answer(rt route, w *writer, r *http.Request) (who sandbox.Ident
 	}
 	bounded := *r // the server looks at the body of r itself when it closes the connection
 	bounded.Body = body
-	return who, rt.answer(w, &bounded, who)
+	return who, s.once(rt, w, &bounded, who)
+}
+
+// refuseAnonymous counts a request of nobody who was recognized.
+func (s *Server) refuseAnonymous(rt route, w *writer, r *http.Request, err error) {
+	switch {
+	case !errors.Is(err, sandbox.Anonymous): // the keys could not be read
+	case w.audit.credential:
+		s.refused(rt, r, sandbox.Identity{}, refusedCredential)
+	default:
+		s.metrics.refuse(refusedNobody)
+	}
+}
+
+// refused counts a request that was refused for who asks, and tells of it.
+func (s *Server) refused(rt route, r *http.Request, who sandbox.Identity, reason string) {
+	s.metrics.refuse(reason)
+	s.event(rt, r, sandbox.EventAuthFailed, who, reason)
+}
+
+// event tells of something that a request came to.
+func (s *Server) event(rt route, r *http.Request, kind sandbox.EventKind, who sandbox.Identity, reason string) {
+	s.Event(sandbox.SecurityEvent{
+		Kind: kind, Tenant: who.Tenant, User: sandbox.AuditText(who.User), Key: who.Key, Remote: remoteOf(r), Operation: operationOf(rt), Reason: reason,
+	})
+}
+
+// admit lets a request in that is within its limits, and that can be recorded
+// if it must be. One that is kept out is not recorded: nothing happens.
+func (s *Server) admit(rt route, w *writer, r *http.Request, who sandbox.Identity) error {
+	err := s.limit(rt, w, r, who)
+	if err != nil {
+		s.metrics.refuse(refusedRate)
+	}
+	if err == nil && (rt.access == tenant || rt.path == tokenPath) && !looks(rt) {
+		err = s.audit.ready(r.Context())
+	}
+	if err != nil {
+		w.audit.pass()
+	}
+	return err
 }
 
 // refuseBody keeps a body that nobody reads from holding the connection.
 func (s *Server) refuseBody(w *writer, r *http.Request) {
-	if r.Body != nil && r.Body != http.NoBody {
+	if r.Body != nil && r.Body != http.NoBody && r.ProtoMajor < 2 { // later ones share the connection
 		w.Header().Set("Connection", "close")
 		_ = w.flow.SetReadDeadline(time.Now().Add(time.Second)) // not all writers can
 	}
@@ -77,7 +145,7 @@ func (s *Server) refuseBody(w *writer, r *http.Request) {
 
 // conclude tells the client of err, unless it is gone or has been told. It
 // reports whether an answer that was begun breaks off.
-func (s *Server) conclude(w *writer, r *http.Request, err error) (broken bool) {
+func (s *Server) conclude(rt route, w *writer, r *http.Request, err error) (broken bool) {
 	if err == nil {
 		if w.status == 0 {
 			w.status = http.StatusOK
@@ -90,22 +158,40 @@ func (s *Server) conclude(w *writer, r *http.Request, err error) (broken bool) {
 		w.status = status.ClientClosed
 		return true
 	case errors.As(err, &answered):
+		if rt.isCall() {
+			w.status = status.Of(err).Status
+		}
 		return false
 	case w.status != 0:
 		return true
 	}
-	if cause := context.Cause(r.Context()); errors.Is(err, context.Canceled) && cause != nil {
-		err = cause
-	}
+	err = causeOf(r, err)
 	f := status.Of(err)
-	if f.RetryAfterSeconds > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(f.RetryAfterSeconds))
+	if rt.isCall() {
+		_ = rpc.Fail(w, r, err) // a client that is gone hears nothing
+		w.status = f.Status     // for the log: the answer itself is 200 in gRPC
+		return false
 	}
 	for _, name := range []string{"Content-Length", "Content-Disposition", "Content-Range", "Accept-Ranges", "Last-Modified"} {
 		w.Header().Del(name) // of an answer that was not begun
 	}
+	if isE2B(r.URL.Path) {
+		e2b.Fail(w, f)
+		return false
+	}
+	if f.RetryAfterSeconds > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(f.RetryAfterSeconds))
+	}
 	_ = rest.Reply(w, f.Status, status.Body{Error: f}) // a client that is gone hears nothing
 	return false
+}
+
+// causeOf is err, or why the server ended the request if that is what err says.
+func causeOf(r *http.Request, err error) error {
+	if cause := context.Cause(r.Context()); errors.Is(err, context.Canceled) && cause != nil {
+		return cause
+	}
+	return err
 }
 
 // clientLeft reports whether a request failed because its client went away.
@@ -149,11 +235,9 @@ func truncate(s string, max int) string {
 	return s
 }
 
-var requestIDPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
-
 // requestID is the client's own, when it is harmless in a log, or a new one.
 func requestID(r *http.Request) string {
-	if id := r.Header.Get("X-Request-Id"); requestIDPattern.MatchString(id) {
+	if id := r.Header.Get(telemetry.RequestHeader); telemetry.ValidRequest(id) {
 		return id
 	}
 	return rand.Text()

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -26,12 +27,26 @@ type readiness struct {
 }
 
 // ready answers GET /ready: 200 when a Node can take Sandboxes, 503 when none
-// can, and why.
+// can or this process is about to end, and why.
 func (s *Server) ready(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {
+	state := s.readiness(r.Context())
+	select {
+	case <-s.draining:
+		state.Ready, state.Reasons = false, append(state.Reasons, errDraining.Detail)
+	default:
+	}
+	if !state.Ready {
+		return rest.Reply(w, http.StatusServiceUnavailable, state)
+	}
+	return rest.Reply(w, http.StatusOK, state)
+}
+
+// readiness asks every Node.
+func (s *Server) readiness(ctx context.Context) readiness {
 	state := readiness{Reasons: []string{}}
-	nodes, err := s.api.NodeStates(r.Context())
+	nodes, err := s.api.NodeStates(ctx)
 	if err != nil {
-		s.Log.Warn("the nodes cannot be listed", "error", err.Error())
+		s.Log.WarnContext(ctx, "the nodes cannot be listed", "error", err.Error())
 		state.Reasons = append(state.Reasons, "the nodes cannot be listed")
 	} else if len(nodes) == 0 {
 		state.Reasons = append(state.Reasons, "there is no node")
@@ -42,10 +57,7 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request, _ sandbox.Identit
 			state.Reasons = append(state.Reasons, n.Node+": "+reason)
 		}
 	}
-	if !state.Ready {
-		return rest.Reply(w, http.StatusServiceUnavailable, state)
-	}
-	return rest.Reply(w, http.StatusOK, state)
+	return state
 }
 
 // metricsPage answers GET /metrics.

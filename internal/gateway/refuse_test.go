@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -56,19 +57,54 @@ func TestBadInputs(t *testing.T) {
 		{"POST", "/api/v1/sandbox/acquire", `{"timeout_seconds":"1"}`, 400, "seconds"},
 		{"POST", "/api/v1/sandbox/acquire", `{"network":"all"}`, 400, "network"},
 		{"POST", "/api/v1/sandbox/acquire", `{"network":{}}`, 400, "network"},
+		{"POST", "/api/v1/sandbox/acquire", `{"resources":{"type":"huge"}}`, 400, "standard-1"},
+		{"PATCH", "/api/v1/sessions/ID", `{"resources":{"type":"lite"}}`, 409, "instance type"},
 		{"POST", "/api/v1/sandbox/acquire", `{"env":{"1A":"x"}}`, 400, "environment variable"},
 		{"POST", "/api/v1/sandbox/acquire", `{"template":"nope"}`, 404, "template"},
 		{"POST", "/api/v1/sandbox/acquire", strings.Repeat(" ", 1<<20) + "{}", 413, "1048576 bytes"},
 
 		{"POST", "/api/v1/sessions", `{"name":"UPPER"}`, 400, "name"},
-		{"POST", "/api/v1/sessions", `{"snapshot_id":"s"}`, 501, "snapshot_id"},
+		{"POST", "/api/v1/sessions", `{"snapshot_id":"s"}`, 400, "snapshot_id"},
+		{"POST", "/api/v1/sessions", `{"snapshot_id":"` + sandbox.NewSnapshotID() + `"}`, 404, "no such snapshot"},
+		{"POST", "/api/v1/sessions", `{"snapshot_id":"` + sandbox.NewSnapshotID() + `","template":"base"}`, 400, "template"},
+		{"POST", "/api/v1/sessions", `{"snapshot_id":"` + sandbox.NewSnapshotID() + `","resources":{}}`, 400, "resources"},
+		{"POST", "/api/v1/sessions/ID/pause", `{"memory":1}`, 400, "memory must not be"},
+		{"POST", "/api/v1/sessions/ID/pause", `{"x":1}`, 400, `unknown field \"x\"`},
+		{"POST", "/api/v1/sessions/ID/resume", `{"x":1}`, 400, `unknown field \"x\"`},
+		{"POST", "/api/v1/sessions/ID/rollback", ``, 400, "snapshot_id is missing"},
+		{"POST", "/api/v1/sessions/ID/rollback", `{"snapshot_id":"nothing"}`, 404, "no such snapshot"},
+		{"POST", "/api/v1/sessions/ID/fork", `{"count":0}`, 400, "count"},
+		{"POST", "/api/v1/sessions/ID/fork", `{"count":101}`, 400, "count"},
+		{"POST", "/api/v1/sessions/ID/fork", `{"count":1.5}`, 400, "count"},
+		{"POST", "/api/v1/sessions/ID/fork", `{"name":"UPPER"}`, 400, "name"},
+		{"POST", "/api/v1/sessions/ID/fork", `{"count":2,"name":"` + strings.Repeat("a", 60) + `"}`, 400, "name"},
+		{"POST", "/api/v1/sessions/ID/fork", `{"on_timeout":"kill"}`, 400, "on_timeout"},
+		{"POST", "/api/v1/sessions/ID/fork", `{"env":{"1A":"x"}}`, 400, "environment variable"},
+		{"POST", "/api/v1/sessions/ID/fork", `{"idle_timeout_seconds":0.1}`, 400, "idle_timeout_seconds"},
+		{"POST", "/api/v1/sessions/ID/fork", `{"network":"all"}`, 400, "network"},
+		{"POST", "/api/v1/sessions/ID/fork", `{"timeout_seconds":86401}`, 400, "timeout_seconds"},
+		{"POST", "/api/v1/sessions/ID/snapshots", `{"name":"A B"}`, 400, "name"},
+		{"GET", "/api/v1/sessions/ID/snapshots?limit=1", "", 400, "limit"},
+		{"GET", "/api/v1/snapshots?limit=0", "", 400, "limit"},
+		{"GET", "/api/v1/snapshots?x=0", "", 400, "x"},
+		{"GET", "/api/v1/snapshots?cursor=" + long[:600], "", 400, "cursor"},
+		{"GET", "/api/v1/snapshots?cursor=x", "", 400, "cursor"},
+		{"GET", "/api/v1/snapshots/nothing", "", 404, "no such snapshot"},
+		{"DELETE", "/api/v1/snapshots/nothing", "", 404, "no such snapshot"},
 		{"POST", "/api/v1/sessions", `{"volumes":[]}`, 501, "volumes"},
-		{"POST", "/api/v1/sessions", `{"secrets":null}`, 501, "secrets"},
-		{"POST", "/api/v1/sessions", `{"idle_timeout_seconds":5}`, 501, "idle_timeout_seconds"},
-		{"POST", "/api/v1/sessions", `{"auto_resume":true}`, 501, "auto_resume"},
-		{"POST", "/api/v1/sessions", `{"on_timeout":"pause"}`, 501, "on_timeout"},
+		{"POST", "/api/v1/sessions", `{"secrets":{}}`, 400, "secrets"},
+		{"POST", "/api/v1/sessions", `{"idle_timeout_seconds":0.5}`, 400, "idle_timeout_seconds"},
+		{"POST", "/api/v1/sessions", `{"idle_timeout_seconds":86401}`, 400, "idle_timeout_seconds"},
+		{"POST", "/api/v1/sessions", `{"idle_timeout_seconds":-1}`, 400, "seconds"},
+		{"POST", "/api/v1/sessions", `{"idle_timeout_seconds":"5"}`, 400, "seconds"},
+		{"POST", "/api/v1/sessions", `{"checkpoint_every_seconds":9}`, 400, "checkpoint_every_seconds"},
+		{"POST", "/api/v1/sessions", `{"checkpoint_every_seconds":86401}`, 400, "checkpoint_every_seconds"},
+		{"POST", "/api/v1/sessions", `{"checkpoint_every_seconds":-10}`, 400, "seconds"},
+		{"POST", "/api/v1/sessions", `{"checkpoint_every_seconds":true}`, 400, "seconds"},
+		{"PATCH", "/api/v1/sessions/ID", `{"checkpoint_every_seconds":1}`, 400, "checkpoint_every_seconds"},
+		{"POST", "/api/v1/sessions", `{"auto_resume":"yes"}`, 400, "auto_resume must not be"},
 		{"POST", "/api/v1/sessions", `{"on_timeout":"explode"}`, 400, "on_timeout"},
-		{"POST", "/api/v1/sessions", `{"if_exists":"return"}`, 501, "if_exists"},
+		{"POST", "/api/v1/sessions", `{"if_exists":"return"}`, 400, "name"},
 		{"POST", "/api/v1/sessions", `{"if_exists":"panic"}`, 400, "if_exists"},
 		{"POST", "/api/v1/sessions", `{"resources":{"gpus":1}}`, 400, `unknown field \"gpus\"`},
 		{"POST", "/api/v1/sessions", `{"resources":{"cpus":0}}`, 400, "cpus"},
@@ -89,6 +125,39 @@ func TestBadInputs(t *testing.T) {
 		{"GET", "/api/v1/sessions?cursor=" + long[:600], "", 400, "cursor"},
 		{"GET", "/api/v1/sessions", "body", 400, "no body"},
 		{"POST", "/api/v1/sessions/ID/timeout", `{}`, 400, "timeout_seconds"},
+		{"POST", "/api/v1/sessions/ID/touch", `{"x":1}`, 400, `unknown field \"x\"`},
+		{"PATCH", "/api/v1/sessions/ID", `{"name":"UPPER"}`, 400, "name"},
+		{"PATCH", "/api/v1/sessions/ID", `{"name":1}`, 400, "name must not be"},
+		{"PATCH", "/api/v1/sessions/ID", `{"state":"ended"}`, 400, `unknown field \"state\"`},
+		{"PATCH", "/api/v1/sessions/ID", `{"if_exists":"fail"}`, 400, `unknown field \"if_exists\"`},
+		{"PATCH", "/api/v1/sessions/ID", `{"timeout_seconds":86401}`, 400, "timeout_seconds"},
+		{"PATCH", "/api/v1/sessions/ID", `{"idle_timeout_seconds":0.1}`, 400, "idle_timeout_seconds"},
+		{"PATCH", "/api/v1/sessions/ID", `{"network":"all"}`, 400, "network"},
+		{"PATCH", "/api/v1/sessions/ID", `{"network":"{\"mode\":\"none\"}"}`, 400, "network"},
+		{"PATCH", "/api/v1/sessions/ID", `{"network":{"mode":"lan"}}`, 400, "network.mode"},
+		{"PATCH", "/api/v1/sessions/ID", `{"network":{"mode":"none","allow":"a.example"}}`, 400, "lists of strings"},
+		{"PATCH", "/api/v1/sessions/ID", `{"network":{"mode":"none","block":["a.example"]}}`, 400, "network"},
+		{"PATCH", "/api/v1/sessions/ID", `{"network":{"mode":"none","allow":["https://a.example/"]}}`, 400, "https://a.example/"},
+		{"PATCH", "/api/v1/sessions/ID", `{"network":{"mode":"none","allow":["a.example:99999"]}}`, 400, "ports"},
+		{"PATCH", "/api/v1/sessions/ID", `{"network":{"mode":"none","deny":["1.2.3.4/8"]}}`, 400, "1.0.0.0/8"},
+		{"GET", "/api/v1/sessions/ID/network/log?verdict=maybe", ``, 400, "verdict"},
+		{"GET", "/api/v1/sessions/ID/ports?all=1", ``, 400, "all must be true or false"},
+		{"GET", "/api/v1/sessions/ID/ports?port=80", ``, 400, "port"},
+		{"GET", "/api/v1/sessions/ID/network/log?since=1", ``, 400, "since"},
+		{"PATCH", "/api/v1/sessions/ID", `{"env":{"A=B":"c"}}`, 400, "environment variable"},
+		{"PATCH", "/api/v1/sessions/ID", `{"metadata":{"":"c"}}`, 400, "metadata"},
+		{"PATCH", "/api/v1/sessions/ID", `{"metadata":{"a":[]}}`, 400, "must not be"},
+		{"PATCH", "/api/v1/sessions/ID", `{"resources":{"memory_mb":1}}`, 400, "memory_mb"},
+		{"PATCH", "/api/v1/sessions/ID", `{"resources":{"cpus":0}}`, 400, "cpus"},
+		{"PATCH", "/api/v1/sessions/ID", `{"resources":{"memory_mb":100000}}`, 409, "memory_mb"},
+		{"PATCH", "/api/v1/sessions/ID", `{"resources":{"memory_mb":9223372036854775807}}`, 400, "memory_mb"},
+		{"PATCH", "/api/v1/sessions/ID", `{"resources":{"disk_mb":1}}`, 409, "disk_mb"},
+		{"PATCH", "/api/v1/sessions/ID", `{"resources":{"cpus":3}}`, 409, "cpus"},
+		{"PATCH", "/api/v1/sessions/ID", `{"template":"other"}`, 409, "template"},
+		{"PATCH", "/api/v1/sessions/ID", `{"user":"` + long[:100] + `"}`, 400, "user"},
+		{"PATCH", "/api/v1/sessions/ID", `{"secrets":{}}`, 400, "secrets"},
+		{"PATCH", "/api/v1/sessions/ID", `{"on_timeout":"kill"}`, 400, "on_timeout"},
+		{"PATCH", "/api/v1/sessions/ID", `{"snapshot_id":"s"}`, 400, `unknown field \"snapshot_id\"`},
 		{"POST", "/api/v1/sessions/ID/timeout", `{"timeout_seconds":86401}`, 400, "timeout_seconds"},
 		{"POST", "/api/v1/sandbox/release", ``, 400, "sandbox_id is missing"},
 		{"POST", "/api/v1/sandbox/release", `{"sandbox_id":"a","session_id":"b"}`, 400, "different"},
@@ -96,15 +165,32 @@ func TestBadInputs(t *testing.T) {
 
 		{"POST", "/api/v1/execute", `{"sandbox_id":"ID","code":"","language":"python"}`, 400, "code is empty"},
 		{"POST", "/api/v1/execute", `{"sandbox_id":"ID","code":" \n","language":"python"}`, 400, "code is empty"},
-		{"POST", "/api/v1/execute", `{"sandbox_id":"ID","code":"x"}`, 400, "python, javascript, bash"},
-		{"POST", "/api/v1/execute", `{"sandbox_id":"ID","code":"x","language":"cobol"}`, 400, "python, javascript, bash"},
+		{"POST", "/api/v1/execute", `{"sandbox_id":"ID","code":"x"}`, 400, "python, javascript, typescript, bash"},
+		{"POST", "/api/v1/execute", `{"sandbox_id":"ID","code":"x","language":"cobol"}`, 400, "python, javascript, typescript, bash"},
 		{"POST", "/api/v1/execute", `{"sandbox_id":"ID","code":"a\u0000b","language":"bash"}`, 400, "zero byte"},
 		{"POST", "/api/v1/execute", `{"sandbox_id":"ID","code":"x","language":"bash","timeout_seconds":3601}`, 400, "timeout_seconds"},
 		{"POST", "/api/v1/execute", `{"sandbox_id":"ID","code":"x","language":"bash","timeout_seconds":0}`, 400, "seconds"},
 		{"POST", "/api/v1/execute", `{"sandbox_id":"ID","code":"x","language":"bash","max_output_bytes":0}`, 400, "max_output_bytes"},
 		{"POST", "/api/v1/execute", `{"sandbox_id":"ID","code":"x","language":"bash","max_output_bytes":16777217}`, 400, "max_output_bytes"},
 		{"POST", "/api/v1/execute", `{"sandbox_id":"ID","code":"x","language":"bash","env":{"A=B":"c"}}`, 400, "environment variable"},
-		{"POST", "/api/v1/execute", `{"sandbox_id":"ID","code":"x","language":"bash","context_id":"c"}`, 501, "context_id"},
+		{"POST", "/api/v1/execute", `{"sandbox_id":"ID","code":"x","language":"go","context_id":"c1"}`, 400, "keeps no state"},
+		{"POST", "/api/v1/execute", `{"sandbox_id":"ID","code":"x","context_id":""}`, 400, "context_id"},
+		{"POST", "/api/v1/execute", `{"code":"x","context_id":"c1"}`, 400, "sandbox_id is missing"},
+		{"POST", "/api/v1/execute", `{"sandbox_id":"ID","code":"x","context_id":"c1","user":"root"}`, 400, "user"},
+		{"POST", "/api/v1/execute", `{"sandbox_id":"ID","code":"x","context_id":"c2"}`, 404, "no such context"},
+		{"POST", "/api/v1/execute", `{"sandbox_id":"ID","code":"x","context_id":"../c"}`, 404, "no such context"},
+		{"GET", "/api/v1/contexts", "", 400, "sandbox_id"},
+		{"GET", "/api/v1/contexts?sandbox_id=i00000000000000000000", "", 404, "no such sandbox"},
+		{"POST", "/api/v1/contexts", `{"language":"python"}`, 400, "sandbox_id"},
+		{"POST", "/api/v1/contexts", `{"sandbox_id":"ID","language":"go"}`, 400, "keeps no state"},
+		{"POST", "/api/v1/contexts", `{"sandbox_id":"ID"}`, 400, "language is missing"},
+		{"POST", "/api/v1/contexts", `{"sandbox_id":"ID","language":"python","cwd":"/none"}`, 400, "does not exist"},
+		{"POST", "/api/v1/contexts", `{"sandbox_id":"ID","language":"python","cwd":"` + long + `"}`, 413, "cwd"},
+		{"POST", "/api/v1/contexts/c1/restart", `{}`, 400, "sandbox_id"},
+		{"POST", "/api/v1/contexts/c2/restart", `{"sandbox_id":"ID"}`, 404, "no such context"},
+		{"POST", "/api/v1/contexts/c2/interrupt", `{"sandbox_id":"ID"}`, 404, "no such context"},
+		{"DELETE", "/api/v1/contexts/c2?sandbox_id=ID", "", 404, "no such context"},
+		{"DELETE", "/api/v1/contexts/c1", "", 400, "sandbox_id"},
 		{"POST", "/api/v1/execute", `{"sandbox_id":"ID","code":"x","language":"bash","cwd":"` + long + `"}`, 413, "cwd"},
 		{"POST", "/api/v1/execute", `{"sandbox_id":"ID","language":"bash","code":"` + strings.Repeat("x", 1<<20+1) + `"}`, 413, "code has 1048577 bytes"},
 		{"POST", "/api/v1/execute", `{"sandbox_id":"ID","language":"bash","code":"x","stdin":"` + strings.Repeat("x", 1<<20+1) + `"}`, 413, "stdin"},
@@ -121,7 +207,16 @@ func TestBadInputs(t *testing.T) {
 		{"GET", "/api/v1/files?sandbox_id=ID&path=%ff", "", 400, "UTF-8"},
 		{"PUT", "/api/v1/files?sandbox_id=ID", "x", 400, "path is missing"},
 		{"DELETE", "/api/v1/files?sandbox_id=ID&path=/", "", 400, "root"},
-		{"DELETE", "/api/v1/files?sandbox_id=ID&path=/..//.", "", 400, "root"},
+		{"DELETE", "/api/v1/files?sandbox_id=ID&path=/.//.", "", 400, "root"},
+		{"GET", "/api/v1/files?sandbox_id=ID&path=/tmp/../x", "", 400, "must not hold .."},
+		{"GET", "/api/v1/files?sandbox_id=ID&path=%ff", "", 400, "UTF-8"},
+		{"GET", "/api/v1/files?sandbox_id=ID&path=" + strings.Repeat("a/", 2500), "", 400, "4096"},
+		{"POST", "/api/v1/files/copy", `{"sandbox_id":"ID","source":"a"}`, 400, "destination"},
+		{"POST", "/api/v1/files/chmod", `{"sandbox_id":"ID","path":"a","mode":"rwx"}`, 400, "octal"},
+		{"POST", "/api/v1/files/search", `{"sandbox_id":"ID","max_results":0}`, 400, "max_results"},
+		{"POST", "/api/v1/files/search", `{"sandbox_id":"ID","context_lines":21}`, 400, "context_lines"},
+		{"GET", "/api/v1/files/archive?sandbox_id=ID&path=a&format=rar", "", 400, "format"},
+		{"PUT", "/api/v1/files/archive?sandbox_id=ID&path=a&user=a%3Ab", "", 400, "user"},
 		{"DELETE", "/api/v1/files?sandbox_id=ID&path=nope", "", 404, "file"},
 		{"DELETE", "/api/v1/files?sandbox_id=ID&path=a&recursive=yes", "", 400, "recursive"},
 		{"GET", "/api/v1/files/list?sandbox_id=ID&path=/workspace&depth=0", "", 400, "depth"},
@@ -139,7 +234,7 @@ func TestBadInputs(t *testing.T) {
 		{"GET", "/api/v1//sessions", "", 404, "path"},
 		{"GET", "/api/v1/sessions/", "", 404, "path"},
 		{"GET", "/api/v1/../v1/sessions", "", 404, "path"},
-		{"PATCH", "/api/v1/sessions/ID", "{}", 405, "PATCH"},
+		{"PUT", "/api/v1/sessions/ID", "{}", 405, "PUT"},
 		{"GET", "/api/v1/execute", "", 405, "GET"},
 		{"BREW", "/health", "", 405, "BREW"},
 	} {
@@ -152,7 +247,7 @@ func TestBadInputs(t *testing.T) {
 			t.Errorf("%s %.80s has no request id", tt.method, tt.path)
 		}
 	}
-	if a := f.do("PATCH", "/api/v1/sessions/x", ""); a.header.Get("Allow") != "DELETE, GET, HEAD" {
+	if a := f.do("PUT", "/api/v1/sessions/x", ""); a.header.Get("Allow") != "DELETE, GET, HEAD, PATCH" {
 		t.Errorf("Allow: %q", a.header.Get("Allow"))
 	}
 }
@@ -172,6 +267,12 @@ func TestTenantsAreInvisible(t *testing.T) {
 		{"POST", "/api/v1/sandbox/release", `{"sandbox_id":"ID"}`},
 		{"POST", "/api/v1/execute", `{"sandbox_id":"ID","code":"x","language":"bash"}`},
 		{"POST", "/api/v1/execute", `{"sandbox_id":"ID","code":"x","language":"bash","stream":true}`},
+		{"POST", "/api/v1/execute", `{"sandbox_id":"ID","code":"x","context_id":"c1"}`},
+		{"GET", "/api/v1/contexts?sandbox_id=ID", ""},
+		{"POST", "/api/v1/contexts", `{"sandbox_id":"ID","language":"python"}`},
+		{"POST", "/api/v1/contexts/c1/restart", `{"sandbox_id":"ID"}`},
+		{"POST", "/api/v1/contexts/c2/interrupt", `{"sandbox_id":"ID"}`},
+		{"DELETE", "/api/v1/contexts/c1?sandbox_id=ID", ""},
 		{"GET", "/api/v1/files?path=a&sandbox_id=ID", ""},
 		{"PUT", "/api/v1/files?path=a&sandbox_id=ID", "y"},
 		{"DELETE", "/api/v1/files?path=a&sandbox_id=ID", ""},
@@ -210,7 +311,7 @@ func TestTenantsAreInvisible(t *testing.T) {
 }
 
 // forge makes a token that differs from a valid one in one thing.
-func forge(t *testing.T, method jwt.SigningMethod, key any, change func(jwt.MapClaims)) string {
+func forge(t testing.TB, method jwt.SigningMethod, key any, change func(jwt.MapClaims)) string {
 	t.Helper()
 	now := time.Now()
 	c := jwt.MapClaims{
@@ -326,7 +427,7 @@ func TestTokenAttacks(t *testing.T) {
 func TestTokensOutsideDevMode(t *testing.T) {
 	f := newFixture(t, func(c *gateway.Config) { c.Dev = false })
 	a := f.doAs("", "POST", "/api/v1/auth/token", `{"user_id":"a","role":"user"}`)
-	if a.status != 403 || !bytes.Contains(a.body, []byte("cloud-sandbox token create")) {
+	if a.status != 403 || !bytes.Contains(a.body, []byte("cloud-sandbox key create --admin")) {
 		t.Errorf("%d %s", a.status, a.body)
 	}
 }
@@ -370,7 +471,10 @@ func TestMintRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, who := range []sandbox.Identity{
-		{}, {Tenant: "t"}, {Tenant: "t", Role: "root"}, {Role: sandbox.RoleAdmin},
+		{},
+		{Tenant: "t"},
+		{Tenant: "t", Role: "root"},
+		{Role: sandbox.RoleAdmin},
 		{Tenant: sandbox.TenantID(strings.Repeat("t", 129)), Role: sandbox.RoleAdmin},
 	} {
 		if _, _, err := tokens.Mint(who, 0); sandbox.CodeOf(err) != sandbox.Invalid {
@@ -380,4 +484,27 @@ func TestMintRefuses(t *testing.T) {
 	if _, _, err := tokens.Mint(sandbox.Identity{Tenant: "t", Role: sandbox.RoleAdmin}, -time.Second); err == nil {
 		t.Error("a token for the past")
 	}
+}
+
+// No credential but a good one lets anybody in, whatever its bytes.
+func FuzzCredentials(f *testing.F) {
+	fix := newFixture(f)
+	good := forge(f, jwt.SigningMethodHS256, secret, nil)
+	key := fix.key("t", sandbox.RoleDeveloper)
+	for _, seed := range []string{"", "Bearer", "Bearer " + good, "Bearer " + key, "bearer  x.y.z", "Basic a", "Bearer " + good[:len(good)-1], "Bearer eyJhbGciOiJub25lIn0.e30."} {
+		f.Add(seed, seed)
+	}
+	f.Fuzz(func(t *testing.T, authorization, apiKey string) {
+		r := httptest.NewRequest("GET", "/api/v1/sessions", nil)
+		r.Header["Authorization"], r.Header["X-Api-Key"] = []string{authorization}, []string{apiKey}
+		if apiKey == "" {
+			r.Header.Del("X-API-Key")
+		}
+		w := httptest.NewRecorder()
+		fix.server.ServeHTTP(w, r)
+		_, sent, _ := strings.Cut(authorization, " ")
+		if right := apiKey == "" && (sent == good || sent == key); w.Code != 401 && !(right && w.Code == 200) {
+			t.Errorf("%q and %q: %d %s", authorization, apiKey, w.Code, w.Body)
+		}
+	})
 }

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"log/slog"
+	"net"
 	"net/http"
 	"slices"
 	"testing"
@@ -12,12 +13,16 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/api"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/keys"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
 )
 
-// noSandboxes and noNodes are never called.
+// These are never called.
 type (
 	noSandboxes struct{ sandbox.Sandboxes }
 	noNodes     struct{ sandbox.Nodes }
+	noTemplates struct{ sandbox.Templates }
+	noStore     struct{ sandbox.Store }
 )
 
 // What is served is in the contract, with the same need of a token, and the
@@ -28,9 +33,11 @@ func TestRoutesAreTheContract(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := New(Config{
-		Sandboxes: noSandboxes{}, Nodes: noNodes{}, Tokens: tokens, Log: slog.New(slog.DiscardHandler),
+		Sandboxes: noSandboxes{}, Nodes: noNodes{}, Templates: noTemplates{}, SigningKeys: noStore{}, Quotas: noStore{}, Usage: noStore{}, Audit: noStore{}, Store: noStore{}, Secrets: secrets.New(noStore{}, nil), Keys: keys.New(noStore{}, slog.New(slog.DiscardHandler)),
+		Tokens: tokens, Log: slog.New(slog.DiscardHandler),
 		NodeNames: func(context.Context) ([]string, error) { return nil, nil },
-		NewGuest:  func(string, execution.Dial) execution.Guest { return nil },
+		Records:   noStore{}, Forward: func(context.Context, net.Conn, uint16) (net.Conn, error) { return nil, nil }, AccessToken: func(string) string { return "" }, TrafficToken: func(string) string { return "" },
+		NewGuest: func(string, execution.Dial) execution.Guest { return nil },
 	})
 	doc, err := openapi3.NewLoader().LoadFromData(api.OpenAPI)
 	if err != nil {
@@ -70,9 +77,10 @@ func TestContractNamesEverything(t *testing.T) {
 	}
 	schemas := doc.Components.Schemas
 	for name, pair := range map[string]struct{ contract, code []string }{
+		"scopes":    {enum(schemas["Scope"]), words(sandbox.Scopes())},
 		"codes":     {enum(schemas["Error"].Value.Properties["error"].Value.Properties["code"]), words(sandbox.Codes())},
 		"statuses":  {enum(schemas["ExecuteResult"].Value.Properties["status"]), words(execution.Statuses())},
-		"languages": {enum(schemas["ExecuteRequest"].Value.Properties["language"])[:3], execution.LanguageNames()},
+		"languages": {enum(schemas["ExecuteRequest"].Value.Properties["language"])[:len(execution.LanguageNames())], execution.LanguageNames()},
 	} {
 		slices.Sort(pair.contract)
 		slices.Sort(pair.code)

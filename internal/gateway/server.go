@@ -20,8 +20,19 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/e2b"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rpc"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/traffic"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/keys"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/oidc"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/porttoken"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/ratelimit"
+	internalrpc "github.com/cloud-sandbox/cloud-sandbox/internal/rpc"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/signedurl"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/steps"
 )
 
 const (
@@ -36,10 +47,56 @@ const (
 type Config struct {
 	Sandboxes sandbox.Sandboxes
 	Nodes     sandbox.Nodes
+	Templates sandbox.Templates
 	// NodeNames lists the Nodes of this installation.
 	NodeNames func(context.Context) ([]string, error)
 	NewGuest  execution.NewGuest
 	Tokens    *Tokens
+	Keys      *keys.Service
+	Secrets   *secrets.Service
+	// Issuers are the identity providers whose tokens are taken; nil: none.
+	Issuers *oidc.Issuers
+	// Store keeps requests that must take effect once.
+	Store sandbox.OnceStore
+	// Audit keeps who did what.
+	Audit sandbox.AuditStore
+	// AuditLife is how long it is kept; zero: for ever.
+	AuditLife time.Duration
+	// Quotas tells Tenants what they may have and use.
+	Quotas sandbox.QuotaStore
+	// Usage tells what was used, Prices what that costs.
+	Usage  sandbox.UsageStore
+	Prices sandbox.Prices
+	// SigningKeys keeps what signs URLs of files.
+	SigningKeys sandbox.SigningKeyStore
+	// Records finds a Sandbox for who knows its ID and asks for a port of it.
+	Records interface {
+		SandboxByID(ctx context.Context, id string) (sandbox.Sandbox, error)
+	}
+	// Forward reaches ports that only a Sandbox's loopback has; see traffic.Config.
+	Forward func(ctx context.Context, conn net.Conn, port uint16) (net.Conn, error)
+	// AccessToken is what the E2B services inside a Sandbox ask for.
+	AccessToken func(id string) string
+	// TrafficToken is what opens the private ports of a Sandbox.
+	TrafficToken func(id string) string
+	// Certificate is for clients that speak TLS, on the same port; nil: none may.
+	Certificate *Certificate
+	// Domain is where Sandboxes are reached, as PORT-ID.Domain; empty: by whatever
+	// name clients know. It may have a port.
+	Domain string
+	// E2BTemplates says which Template is meant by a name that E2B's clients know
+	// and that none has.
+	E2BTemplates map[string]string
+	// Uploads is a folder for files that Templates are built with; empty: none are
+	// taken.
+	Uploads string
+	// Builds is a folder that they are known from after a restart; empty: they are
+	// forgotten.
+	Builds string
+	// Limits bound how often each caller may ask; nil: not at all.
+	Limits ratelimit.Rules
+	// Event is told what the operator may want to know of; nil: nobody is.
+	Event func(sandbox.SecurityEvent)
 	// Dev gives a token to anyone who asks from this machine.
 	Dev bool
 	Log *slog.Logger
@@ -47,43 +104,70 @@ type Config struct {
 	Registry *prometheus.Registry
 	// Drain is what requests under way get once the end is near; zero: 10 s.
 	Drain time.Duration
-	// States counts everyone's Sandboxes by State, for metrics; nil: not shown.
-	States func(context.Context) (map[sandbox.State]int, error)
 }
 
 // Server answers every request of a client. It is an http.Handler; Run serves
 // it with the right limits.
 type Server struct {
 	Config
-	api     *rest.API
-	guests  *execution.Guests
-	metrics *metrics
-	mux     *http.ServeMux
-	docs    docs
+	api      *rest.API
+	e2b      *e2b.API
+	traffic  *traffic.Door
+	limits   *ratelimit.Limiter
+	guests   *execution.Guests
+	services []rpc.Service // of Connect and gRPC
+	metrics  *metrics
+	audit    *auditLog
+	builds   *steps.Service
+	mux      *http.ServeMux
+	docs     docs
 	// requests are those under way, whoever serves them.
 	requests sync.WaitGroup
+	draining chan struct{} // closed when the end is near
 }
 
 // New returns a Server. It panics on a Config that lacks a required part: that
 // is a mistake of the program.
 func New(c Config) *Server {
-	if c.Sandboxes == nil || c.Nodes == nil || c.NodeNames == nil || c.NewGuest == nil || c.Tokens == nil || c.Log == nil {
+	if c.Sandboxes == nil || c.Nodes == nil || c.Templates == nil || c.NodeNames == nil || c.NewGuest == nil || c.Tokens == nil ||
+		c.Keys == nil || c.Secrets == nil || c.Store == nil || c.Audit == nil || c.Quotas == nil || c.Usage == nil || c.SigningKeys == nil || c.Records == nil || c.Forward == nil || c.AccessToken == nil || c.TrafficToken == nil || c.Log == nil {
 		panic("gateway.New: a required part of the Config is missing")
 	}
 	if c.Registry == nil {
 		c.Registry = prometheus.NewRegistry()
 	}
+	if c.Event == nil {
+		c.Event = func(sandbox.SecurityEvent) {}
+	}
 	c.Drain = cmp.Or(c.Drain, 10*time.Second)
-	s := &Server{Config: c, docs: newDocs()}
+	c.Sandboxes = noting{c.Sandboxes}
+	s := &Server{
+		Config: c, docs: newDocs(), limits: ratelimit.New(c.Limits), draining: make(chan struct{}),
+		metrics: newMetrics(c.Registry),
+	}
+	s.audit = &auditLog{store: c.Audit, log: c.Log, failed: s.metrics.unrecorded}
+	ports := porttoken.New(c.TrafficToken, nil)
 	s.guests = execution.NewGuests(c.Sandboxes, c.Nodes, c.NewGuest)
 	s.api = &rest.API{
-		Sandboxes: c.Sandboxes, Nodes: c.Nodes, NodeNames: c.NodeNames,
-		Guests: s.guests, Log: c.Log,
+		Sandboxes: c.Sandboxes, Nodes: c.Nodes, NodeNames: c.NodeNames, Templates: c.Templates,
+		Guests: s.guests, URLs: signedurl.New(c.SigningKeys, nil), Keys: c.Keys, Secrets: c.Secrets, Quotas: c.Quotas, Audit: c.Audit, Log: c.Log,
+		Usage: c.Usage, Prices: c.Prices, PortTokens: ports, Domain: c.Domain,
 	}
-	s.metrics = newMetrics(c.Registry, s.api.NodeStates, c.States)
 	s.api.Executions = execution.New(execution.Config{
-		Sandboxes: c.Sandboxes, Guests: s.guests, Log: c.Log, Observe: s.metrics.execution,
+		Sandboxes: c.Sandboxes, Guests: s.guests, Log: c.Log, Observe: s.metrics.execution, Event: c.Event,
 	})
+	s.builds = steps.New(steps.Config{Sandboxes: c.Sandboxes, Guests: s.guests, Templates: c.Templates, Uploads: c.Uploads, Kept: c.Builds, Log: c.Log})
+	s.services = rpc.Services(&rpc.API{
+		Sandboxes: c.Sandboxes, Guests: s.guests, Executions: s.api.Executions, Templates: c.Templates, Keys: c.Keys, Secrets: c.Secrets,
+	})
+	s.e2b = &e2b.API{
+		Sandboxes: c.Sandboxes, Records: c.Records, Guests: s.guests, Executions: s.api.Executions,
+		AccessToken: c.AccessToken, PortTokens: ports, Domain: c.Domain, Templates: c.E2BTemplates, Catalog: c.Templates, Secrets: c.Secrets, Builds: s.builds, Keys: c.Keys, URLs: s.api.URLs, Log: c.Log,
+	}
+	s.traffic = traffic.New(traffic.Config{
+		Records: c.Records, Nodes: c.Nodes, Forward: c.Forward, Wake: s.wake, Use: s.guests.Use, AccessToken: c.AccessToken, Tokens: ports, Ours: s.ours, Log: c.Log,
+	})
+	s.api.Ports = s.traffic
 	s.mux = s.newMux()
 	return s
 }
@@ -93,11 +177,14 @@ func New(c Config) *Server {
 func (s *Server) newMux() *http.ServeMux {
 	mux := http.NewServeMux()
 	methods := map[string][]string{}
-	for _, rt := range s.routes() {
+	for _, rt := range s.allRoutes() {
 		mux.Handle(rt.method+" "+rt.path, s.handle(rt))
 		methods[rt.path] = append(methods[rt.path], rt.method)
 	}
 	for p, allowed := range methods {
+		if covered(p, methods) {
+			continue // a wrong method is one of that path, and told of there
+		}
 		if slices.Contains(allowed, http.MethodGet) {
 			allowed = append(allowed, http.MethodHead)
 		}
@@ -106,6 +193,24 @@ func (s *Server) newMux() *http.ServeMux {
 	}
 	mux.Handle("/", s.handle(unmatched))
 	return mux
+}
+
+// covered reports whether a path is one that another names with a wildcard.
+func covered(p string, methods map[string][]string) bool {
+	if strings.HasPrefix(path.Base(p), "{") {
+		return false
+	}
+	for _, wildcard := range []string{"/{id}", "/{template}"} {
+		if _, ok := methods[path.Dir(p)+wildcard]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+// allRoutes is every URL that is served.
+func (s *Server) allRoutes() []route {
+	return slices.Concat(s.routes(), s.e2bRoutes(), s.callRoutes())
 }
 
 var unmatched = route{path: "unmatched", maxBody: endless, answer: func(http.ResponseWriter, *http.Request, sandbox.Identity) error {
@@ -124,6 +229,14 @@ func wrongMethod(allow string) rest.Handler {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.requests.Add(1)
 	defer s.requests.Done()
+	// A request for a port of a Sandbox may have any path.
+	if to, ok, err := traffic.TargetOf(r); ok {
+		s.carry(w, r, to, err)
+		return
+	}
+	if openToPages(w, r) {
+		return
+	}
 	if p := r.URL.Path; p == "" || p[0] != '/' || path.Clean(p) != p {
 		s.handle(unmatched).ServeHTTP(w, r)
 		return
@@ -147,14 +260,32 @@ func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 		ReadHeaderTimeout: headerTime,
 		IdleTimeout:       idleTime,
 		MaxHeaderBytes:    maxHeader,
-		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+		Protocols:         internalrpc.Protocols(),
+		// A client that is gone without a word is found out, also when its stream is
+		// silent and its connection shared.
+		HTTP2:    &http.HTTP2Config{SendPingTimeout: stalledTime, PingTimeout: stalledTime, WriteByteTimeout: stalledTime},
+		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 	}
 	defer s.guests.Close()
+	defer s.traffic.Close()
+	defer s.builds.Close()
+	using, stopUsing := context.WithCancel(base)
+	var told sync.WaitGroup
+	told.Go(func() { s.guests.KeepTelling(using, s.Log) })
+	told.Go(func() { s.forgetOnces(using) })
+	told.Go(func() { s.e2b.Sample(using) })
+	told.Go(func() { s.audit.forget(using, s.AuditLife) })
+	told.Go(func() { _ = s.Keys.Run(using) }) // it ends with using
+	defer told.Wait()
+	defer stopUsing()
 	defer s.requests.Wait()
 	var serving sync.WaitGroup
 	defer serving.Wait()
 	failed := make(chan error, len(listeners))
 	for _, ln := range listeners {
+		if s.Certificate != nil {
+			ln = secure(ln, s.Certificate)
+		}
 		serving.Go(func() { failed <- srv.Serve(ln) })
 	}
 	select {
@@ -163,6 +294,7 @@ func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 		return errors.Join(err, srv.Close())
 	case <-ctx.Done():
 	}
+	close(s.draining)
 	return s.drain(srv, cancel)
 }
 
@@ -170,7 +302,7 @@ func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 func (s *Server) drain(srv *http.Server, end context.CancelCauseFunc) error {
 	patience, stop := context.WithTimeout(context.Background(), s.Drain)
 	defer stop()
-	if srv.Shutdown(patience) == nil {
+	if srv.Shutdown(patience) == nil && s.finished(patience) {
 		return nil
 	}
 	s.Log.Warn("requests outlasted the drain and are ended")
@@ -181,4 +313,20 @@ func (s *Server) drain(srv *http.Server, end context.CancelCauseFunc) error {
 		return srv.Close()
 	}
 	return nil
+}
+
+// finished waits for all requests, those that took their connection over too,
+// and reports whether they ended before ctx.
+func (s *Server) finished(ctx context.Context) bool {
+	done := make(chan struct{})
+	go func() {
+		s.requests.Wait() // Run waits for them too
+		close(done)
+	}()
+	select {
+	case <-done:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }

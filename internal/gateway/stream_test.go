@@ -150,11 +150,18 @@ func TestExecuteCutsOutput(t *testing.T) {
 func TestExecutePassesEverythingOn(t *testing.T) {
 	f := newFixture(t)
 	id := f.acquire()
-	f.do("POST", "/api/v1/execute", `{"session_id":"`+id+`","code":"c","language":"py","timeout_seconds":1.5,"env":{"A":"b"},"cwd":"/tmp","user":"root","stdin":"in"}`).into(t, 200, &struct{}{})
+	f.do("POST", "/api/v1/execute", `{"session_id":"`+id+`","code":"c","language":"sh","timeout_seconds":1.5,"env":{"A":"b"},"cwd":"/tmp","user":"root","stdin":"in"}`).into(t, 200, &struct{}{})
 	run := f.guest.runs[0]
-	if strings.Join(run.Args, " ") != "python3 -u -c c" || run.Timeout != 1500*time.Millisecond || run.Env["A"] != "b" ||
+	if strings.Join(run.Args, " ") != "bash -c -- c" || run.Timeout != 1500*time.Millisecond || run.Env["A"] != "b" ||
 		run.Cwd != "/tmp" || run.User != "root" || string(run.Stdin) != "in" {
 		t.Errorf("run %+v", run)
+	}
+	f.do("POST", "/api/v1/execute", `{"session_id":"`+id+`","code":"c","language":"py","timeout_seconds":1.5,"env":{"A":"b"},"cwd":"/tmp","user":"root","stdin":"in"}`).into(t, 200, &struct{}{})
+	f.do("POST", "/api/v1/execute", `{"session_id":"`+id+`","code":"c","context_id":"c1"}`).into(t, 200, &struct{}{})
+	cell := f.guest.cells[0]
+	if cell.Language != "python" || cell.Code != "c" || cell.Timeout != 1500*time.Millisecond || cell.Env["A"] != "b" ||
+		cell.Cwd != "/tmp" || cell.User != "root" || string(cell.Stdin) != "in" || f.guest.cells[1].Context != "c1" {
+		t.Errorf("cells %+v", f.guest.cells)
 	}
 }
 

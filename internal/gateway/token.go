@@ -1,18 +1,22 @@
 package gateway
 
 import (
+	"errors"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 )
 
 // createToken answers POST /api/v1/auth/token. In dev mode anyone on this
-// machine gets a token, each user_id for a Tenant of its own.
+// machine gets a token, each user_id for a Tenant of its own. Otherwise, and with
+// an API key, that key must have the scope "tokens", and each user_id is a Tenant
+// of its own below the key's.
 func (s *Server) createToken(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {
 	var body struct {
 		UserID string `json:"user_id"`
@@ -21,17 +25,12 @@ func (s *Server) createToken(w http.ResponseWriter, r *http.Request, _ sandbox.I
 	if err := rest.Decode(r, &body); err != nil {
 		return err
 	}
-	if !s.Dev {
-		return sandbox.Errorf(sandbox.Denied, "this server is not in dev mode: its operator makes tokens with `cloud-sandbox token create`")
-	}
-	if !fromHere(r) {
-		return sandbox.Errorf(sandbox.Denied, "in dev mode tokens are only for programs on this machine that ask for localhost")
-	}
-	who, err := DevIdentity(body.UserID, body.Role)
+	who, life, err := s.tokenFor(r, body.UserID, body.Role)
 	if err != nil {
 		return err
 	}
-	token, _, err := s.Tokens.Mint(who, TokenLife)
+	rest.Made(r.Context(), string(who.Tenant))
+	token, _, err := s.Tokens.Mint(who, life)
 	if err != nil {
 		return err
 	}
@@ -39,7 +38,63 @@ func (s *Server) createToken(w http.ResponseWriter, r *http.Request, _ sandbox.I
 		AccessToken string `json:"access_token"`
 		TokenType   string `json:"token_type"`
 		ExpiresIn   int    `json:"expires_in"` // seconds
-	}{token, "bearer", int(TokenLife.Seconds())})
+	}{token, "bearer", int(life.Seconds())})
+}
+
+// tokenFor is whom the token that r asks for speaks for, and for how long.
+func (s *Server) tokenFor(r *http.Request, user, role string) (sandbox.Identity, time.Duration, error) {
+	if sendsKey(r) {
+		minter, err := s.identify(r)
+		if err != nil {
+			if errors.Is(err, sandbox.Anonymous) {
+				s.refused(route{method: http.MethodPost, path: tokenPath}, r, sandbox.Identity{}, refusedCredential)
+			}
+			return minter, 0, err
+		}
+		auditingOf(r.Context()).is(minter)
+		who, err := mintedBy(minter, user, role)
+		return who, lifeUnder(minter.Until), err
+	}
+	if !s.Dev {
+		return sandbox.Identity{}, 0, sandbox.Errorf(sandbox.Denied, "this server is not in dev mode: send an API key with the scope %q, which its operator makes with `cloud-sandbox key create --admin`", sandbox.ScopeTokens)
+	}
+	if !fromHere(r) {
+		return sandbox.Identity{}, 0, sandbox.Errorf(sandbox.Denied, "in dev mode tokens are only for programs on this machine that ask for localhost")
+	}
+	who, err := DevIdentity(user, role)
+	auditingOf(r.Context()).is(who)
+	return who, TokenLife, err
+}
+
+// sendsKey reports whether a request comes with an API key. A token says nothing
+// here: nobody mints with one.
+func sendsKey(r *http.Request) bool {
+	_, bearer, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	return len(r.Header.Values(keyHeader)) > 0 || sandbox.ValidKeySecret(bearer)
+}
+
+// lifeUnder is how long a token lives that a Key mints which expires at until:
+// never longer than the Key.
+func lifeUnder(until time.Time) time.Duration {
+	if until.IsZero() {
+		return TokenLife
+	}
+	return min(TokenLife, max(time.Until(until).Truncate(time.Second), time.Second))
+}
+
+// mintedBy is a user that the owner of a Key vouches for.
+func mintedBy(minter sandbox.Identity, user, role string) (sandbox.Identity, error) {
+	if minter.Key == "" || !minter.May(sandbox.ScopeTokens) {
+		return sandbox.Identity{}, sandbox.Errorf(sandbox.Denied, "minting tokens needs an API key with the scope %q", sandbox.ScopeTokens)
+	}
+	if err := checkUser(user); err != nil {
+		return sandbox.Identity{}, err
+	}
+	r, err := rest.ParseRole(role)
+	if err == nil && !minter.Role.Gives(r) {
+		err = sandbox.Errorf(sandbox.Denied, "a key of the role %q mints no tokens of the role %q", rest.RoleName(minter.Role), role)
+	}
+	return sandbox.Identity{Tenant: userTenant(string(minter.Tenant)+"/", user), User: user, Role: r}, err
 }
 
 // fromHere reports whether a request names this machine as its host, and comes

@@ -7,13 +7,48 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
+	"strconv"
+	"strings"
+	"time"
 )
 
 // Hostname of every Sandbox.
 const Hostname = "sandbox"
 
+// restoredPrefix begins the hostname of a Boot that was restored.
+const restoredPrefix = "restored-"
+
+// RestoredHostname is the hostname that a Boot has from its restore to Bind: it
+// tells the Guest that it was restored, and when it was saved. Nothing else in the
+// Boot runs while it has that name.
+func RestoredHostname(savedAt time.Time) string {
+	return restoredPrefix + strconv.FormatInt(savedAt.UnixNano(), 10)
+}
+
+// RestoredLater is the RestoredHostname of a Boot whose sentry did not know yet
+// what it would restore: its Guest is told when it was saved.
+const RestoredLater = restoredPrefix + "later"
+
+// SavedAt reads a RestoredHostname; false for any other name. The time is zero for
+// RestoredLater.
+func SavedAt(hostname string) (time.Time, bool) {
+	text, restored := strings.CutPrefix(hostname, restoredPrefix)
+	if !restored || hostname == RestoredLater {
+		return time.Time{}, restored
+	}
+	nanos, err := strconv.ParseInt(text, 10, 64)
+	return time.Unix(0, nanos), err == nil
+}
+
 // Version of the Guest's control service.
 const Version = "1"
+
+// The stream to a port of a Boot's loopback is asked for as an upgrade on the
+// control port, GET ForwardPath?port=N.
+const (
+	ForwardPath     = "/forward"
+	ForwardProtocol = "cloud-sandbox-forward"
+)
 
 // AccessToken derives the token for the E2B services inside a Sandbox: the hex
 // HMAC-SHA256 of its ID. It is the same for an ID for ever and stored nowhere.
@@ -21,4 +56,25 @@ func AccessToken(seed []byte, sandboxID string) string {
 	mac := hmac.New(sha256.New, seed)
 	mac.Write([]byte(sandboxID))
 	return hex.EncodeToString(mac.Sum(nil))
+}
+
+// TrafficToken derives the token that opens the private ports of a Sandbox, as
+// AccessToken does: no Guest knows it.
+func TrafficToken(seed []byte, sandboxID string) string {
+	return AccessToken(seed, "sandbox-traffic-"+sandboxID)
+}
+
+// TemplateFile is where a Template's image tells the Guest what it is, as a
+// Template in JSON. An image without it tells nothing.
+const TemplateFile = "/etc/cloud-sandbox/template.json"
+
+// Template is what the Guest does for its Template in every Sandbox.
+type Template struct {
+	Env map[string]string `json:"env,omitempty"` // environment of Processes, the weakest there is
+	// Start is a shell command that runs in the background from Bind on, as the
+	// default user.
+	Start string `json:"start,omitempty"`
+	// Ready is a shell command that is tried until it succeeds, before the
+	// Sandbox is given to its owner.
+	Ready string `json:"ready,omitempty"`
 }

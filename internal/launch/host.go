@@ -2,12 +2,15 @@ package launch
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,38 +24,145 @@ import (
 const hostStart = 10 * time.Second
 
 // hostInUse chooses the build whose sentry host serves: one that runs with
-// Boots, so that an upgrade ends none, or else that of this program.
-func (l Layout) hostInUse(ctx context.Context, own string, log *slog.Logger) (build string) {
-	sockets, _ := filepath.Glob(l.HostSocket("*"))
-	for _, s := range sockets {
-		name := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(s), "sentry-host-"), ".sock")
+// somebody's Boots, so that an upgrade ends none of them, or else that of this
+// program. Boots that only wait in a Pool are ended with their sentry host: the
+// new one fills the Pool again. Builds that nothing needs are removed; see
+// Options.Saved.
+func (l Layout) hostInUse(ctx context.Context, own string, saved func(context.Context, string) (bool, error), log *slog.Logger) (build string) {
+	for _, name := range l.builds() {
 		if name == own {
 			continue
 		}
-		boots, err := bootsOf(ctx, s)
-		if err != nil {
-			continue
-		}
-		if boots > 0 {
-			log.Warn("sandboxes of an earlier build run: its sentry host stays in use until a start finds none", "build", name, "boots", boots)
+		owned, err := l.ownedBoots(ctx, name)
+		switch {
+		case err != nil:
+			log.Warn("what an earlier build left cannot be found out", "build", name, "error", err)
+		case len(owned) > 0:
+			log.Warn("sandboxes of an earlier build run: its sentry host stays in use until a start finds none", "build", name, "boots", len(owned))
 			return name
+		default:
+			if err := l.retire(ctx, name, saved); err != nil {
+				log.Warn("an earlier build was not removed", "build", name, "error", err)
+			}
 		}
-		if err := downHost(ctx, s); err != nil {
-			log.Warn("the sentry host of an earlier build did not end", "build", name, "error", err)
-		}
-		os.Remove(s)
 	}
 	return own
 }
 
-func bootsOf(ctx context.Context, socket string) (int, error) {
+var buildPattern = regexp.MustCompile(`^[0-9a-f]{16}$`)
+
+// builds lists those that have left anything.
+func (l Layout) builds() []string {
+	var all []string
+	for _, dir := range []string{l.Binaries(), l.path("hosts")} {
+		entries, _ := os.ReadDir(dir)
+		for _, e := range entries {
+			if name := e.Name(); buildPattern.MatchString(name) && !slices.Contains(all, name) {
+				all = append(all, name)
+			}
+		}
+	}
+	return all
+}
+
+// ownedBoots returns the Boots of a build that have an owner, or may have: the
+// Node writes a Boot into its journal before it gives it to a Sandbox. A sentry
+// host that died and left Boots is started to take them up.
+func (l Layout) ownedBoots(ctx context.Context, build string) ([]string, error) {
+	boots, err := bootsOf(ctx, l.HostSocket(build))
+	if err != nil {
+		if left, _ := os.ReadDir(filepath.Join(l.Host(build), "boots")); len(left) == 0 {
+			return nil, nil
+		}
+		if err := l.startHost(ctx, build); err != nil {
+			return nil, err
+		}
+		if boots, err = bootsOf(ctx, l.HostSocket(build)); err != nil {
+			return nil, err
+		}
+	}
+	var owned []string
+	for _, id := range boots {
+		_, err := os.Lstat(filepath.Join(l.Node(), "boots", id+".json"))
+		switch {
+		case err == nil:
+			owned = append(owned, id)
+		case !errors.Is(err, os.ErrNotExist):
+			return nil, err
+		}
+	}
+	return owned, nil
+}
+
+// retire ends the sentry host of a build, and what waits in its Pool, and removes
+// its records, and its programs unless something needs them.
+func (l Layout) retire(ctx context.Context, build string, saved func(context.Context, string) (bool, error)) error {
+	socket := l.HostSocket(build)
+	if _, err := bootsOf(ctx, socket); err == nil {
+		if err := downHost(ctx, socket); err != nil {
+			return err
+		}
+	}
+	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := os.RemoveAll(l.Host(build)); err != nil {
+		return err
+	}
+	needed, err := l.needed(build)
+	if err == nil && !needed && saved != nil {
+		needed, err = saved(ctx, build)
+	}
+	if err != nil || needed {
+		return err
+	}
+	return os.RemoveAll(filepath.Join(l.Binaries(), build))
+}
+
+// needed reports whether the Guest of a build is in the memory of a saved state,
+// or of a Boot that a later build runs. What cannot be read may be.
+func (l Layout) needed(build string) (bool, error) {
+	states, err := filepath.Glob(filepath.Join(l.Saved(), "*", sentryhost.ManifestName))
+	if err != nil {
+		return false, err
+	}
+	boots, err := filepath.Glob(filepath.Join(l.Host("*"), "boots", "*", sentryhost.RecordName))
+	if err != nil {
+		return false, err
+	}
+	for _, path := range append(states, boots...) {
+		raw, err := os.ReadFile(path)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // deleted just now
+		}
+		var of struct {
+			Memory     bool   `json:"memory"` // of a state
+			Build      string `json:"build"`
+			GuestBuild string `json:"guest_build"` // of a Boot
+		}
+		if err != nil || json.Unmarshal(raw, &of) != nil {
+			return true, nil
+		}
+		if of.Memory && of.Build == build || of.GuestBuild == build {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// bootsOf returns the IDs of the Boots that a sentry host runs.
+func bootsOf(ctx context.Context, socket string) ([]string, error) {
 	c, err := sentryhost.Dial(ctx, socket, sentryhost.Events{})
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer c.Close()
 	boots, err := c.List(ctx)
-	return len(boots), err
+	var ids []string
+	for _, b := range boots {
+		ids = append(ids, b.ID)
+	}
+	return ids, err
 }
 
 func downHost(ctx context.Context, socket string) error {

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -38,11 +40,18 @@ const drain = 15 * time.Second
 
 // Options of a start.
 type Options struct {
+	Role  string // that the process has alone; empty: all roles
 	Addr  string // host:port; host "localhost" means every loopback address
 	Data  string
 	Args  []string // of the server process, beginning with the subcommand
 	Log   *slog.Logger
 	Build func(ctx context.Context) error // builds the base Template if it is missing; runs beside the server
+	// Builder runs beside the server too, for the Templates of Tenants, until ctx
+	// ends; nil: nobody builds them.
+	Builder func(ctx context.Context) error
+	// Saved reports whether a Snapshot needs the parts of a build, wherever its state
+	// is kept; nil: only the states on this disk are looked at.
+	Saved func(ctx context.Context, build string) (bool, error)
 }
 
 // Run starts everything and waits for the server's end. It returns nil when
@@ -51,20 +60,28 @@ func Run(ctx context.Context, o Options) error {
 	if os.Geteuid() != 0 {
 		return errors.New("the server starts sandboxes in namespaces and cgroups, and only root may make those: run it as root (the server itself then runs as a user without rights)")
 	}
+	unix.Umask(0o022) // other users run what is unpacked here
 	layout := Layout{Root: o.Data}
 	if err := layout.Make(); err != nil {
 		return err
 	}
-	lock, err := layout.Lock()
+	locks, err := o.lock(layout)
 	if err != nil {
 		return err
 	}
-	defer lock.Close()
+	defer closeAll(locks)
 	listeners, err := Listen(o.Addr)
 	if err != nil {
 		return err
 	}
 	defer closeAll(listeners)
+	if o.Role == "" {
+		untell, err := layout.tell(listeners)
+		if err != nil {
+			return err
+		}
+		defer untell()
+	}
 	if err := layout.checkReachable(); err != nil {
 		return err
 	}
@@ -72,7 +89,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	build := layout.hostInUse(ctx, unpacked.Build, o.Log)
+	build := layout.hostInUse(ctx, unpacked.Build, o.Saved, o.Log)
 	if err := layout.startHost(ctx, build); err != nil {
 		return err
 	}
@@ -86,7 +103,52 @@ func Run(ctx context.Context, o Options) error {
 			}
 		}()
 	}
-	return runServer(ctx, o, layout, layout.HostSocket(build), lock, listeners)
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	defer cancel()
+	if o.Builder != nil {
+		beside.Go(func() { o.keepBuilder(ctx) })
+	}
+	return runServer(ctx, o, layout, layout.HostSocket(build), locks, listeners)
+}
+
+// builderPause is between the end of a builder and the start of the next; it
+// grows to builderPatience while builders end as soon as they are started.
+const (
+	builderPause    = time.Second
+	builderPatience = time.Minute
+)
+
+// keepBuilder runs the builder again whenever it ends, until ctx ends.
+func (o Options) keepBuilder(ctx context.Context) {
+	for pause := builderPause; ; pause = min(2*pause, builderPatience) {
+		began := time.Now()
+		err := o.Builder(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > builderPatience {
+			pause = builderPause
+		}
+		o.Log.Error("the builder of templates ended and is started again", "error", err, "in", pause)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// lock takes what the process needs alone.
+func (o Options) lock(layout Layout) ([]*os.File, error) {
+	if o.Role != "" {
+		return layout.LockRole(o.Role)
+	}
+	all, err := layout.Lock()
+	if err != nil {
+		return nil, err
+	}
+	return []*os.File{all}, nil
 }
 
 func closeAll(files []*os.File) {
@@ -108,7 +170,7 @@ func Listen(addr string) ([]*os.File, error) {
 	}
 	var files []*os.File
 	for i, h := range hosts {
-		l, err := net.Listen("tcp", net.JoinHostPort(h, port))
+		l, err := listen(net.JoinHostPort(h, port))
 		if err != nil {
 			if i > 0 && !errors.Is(err, unix.EADDRINUSE) {
 				continue // no IPv6 here
@@ -128,6 +190,21 @@ func Listen(addr string) ([]*os.File, error) {
 	return files, nil
 }
 
+// portWait is how long listen waits for a server that is just ending: its lock
+// may be free before its port is.
+const portWait = 500 * time.Millisecond
+
+func listen(addr string) (net.Listener, error) {
+	deadline := time.Now().Add(portWait)
+	for {
+		l, err := net.Listen("tcp", addr)
+		if err == nil || !errors.Is(err, unix.EADDRINUSE) || time.Now().After(deadline) {
+			return l, err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
 func listenError(addr string, err error) error {
 	if errors.Is(err, unix.EADDRINUSE) {
 		return fmt.Errorf("%s is in use by another program: stop it, or choose another address with --addr", addr)
@@ -136,8 +213,8 @@ func listenError(addr string, err error) error {
 }
 
 // runServer runs the server process, without rights, until it ends or ctx does.
-func runServer(ctx context.Context, o Options, layout Layout, hostSocket string, lock *os.File, listeners []*os.File) error {
-	exe, err := ownCopy(layout)
+func runServer(ctx context.Context, o Options, layout Layout, hostSocket string, locks, listeners []*os.File) error {
+	exe, err := ownCopy(layout, o.Role)
 	if err != nil {
 		return err
 	}
@@ -152,7 +229,8 @@ func runServer(ctx context.Context, o Options, layout Layout, hostSocket string,
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), EnvListeners+"="+strconv.Itoa(len(listeners)), EnvHost+"="+hostSocket,
 		"HOME="+layout.Server(), "CLOUD_SANDBOX_DATA="+layout.Root) // the default folder is root's, not the server's
-	cmd.ExtraFiles = append([]*os.File{lock, aliveRead}, listeners...)
+	cmd.ExtraFiles = append([]*os.File{locks[0], aliveRead}, listeners...)
+	cmd.ExtraFiles = append(cmd.ExtraFiles, locks[1:]...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Credential: &syscall.Credential{Uid: ServerUID, Gid: ServerUID},
 		Setpgid:    true, // a terminal's Ctrl-C reaches the launcher, which passes it on
@@ -195,14 +273,19 @@ func serverError(err error) error {
 
 // ownCopy puts this executable where the server's user can reach it: the
 // original may lie in a home folder.
-func ownCopy(l Layout) (string, error) {
+func ownCopy(l Layout, role string) (string, error) {
 	self, err := os.Open("/proc/self/exe")
 	if err != nil {
 		return "", err
 	}
 	defer self.Close()
-	path := filepath.Join(l.Binaries(), "cloud-sandbox")
-	tmp, err := os.CreateTemp(l.Binaries(), ".cloud-sandbox-")
+	name := cmp.Or(role, "cloud-sandbox")
+	path := filepath.Join(l.Binaries(), name)
+	// A child that is started beside this holds the copy open for writing until it
+	// has become another program, and what is open for writing cannot be run.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	tmp, err := os.CreateTemp(l.Binaries(), "."+name+"-")
 	if err != nil {
 		return "", fmt.Errorf("copy the server's binary: %w", err)
 	}
@@ -218,8 +301,12 @@ func ownCopy(l Layout) (string, error) {
 type Inherited struct {
 	Listeners  []net.Listener
 	HostSocket string
-	Lock       *os.File // held as long as the process lives
+	Locks      []*os.File // held as long as the process lives
 }
+
+// Close lets go of the locks, which end with the process at the latest. Until it
+// is called they are held.
+func (in Inherited) Close() { closeAll(in.Locks) }
 
 // Inherit takes over what the launcher handed on; false when this process was
 // not started by it. When the launcher is killed this process ends at once, as
@@ -230,7 +317,7 @@ func Inherit() (Inherited, bool, error) {
 	if err != nil {
 		return Inherited{}, false, nil
 	}
-	in := Inherited{HostSocket: os.Getenv(EnvHost), Lock: os.NewFile(fdLock, "lock")}
+	in := Inherited{HostSocket: os.Getenv(EnvHost), Locks: []*os.File{os.NewFile(fdLock, "lock")}}
 	unix.CloseOnExec(fdLock)
 	for i := range count {
 		f := os.NewFile(uintptr(fdListener+i), "listener")
@@ -241,6 +328,7 @@ func Inherit() (Inherited, bool, error) {
 		}
 		in.Listeners = append(in.Listeners, l)
 	}
+	unix.CloseOnExec(fdListener + count) // the lock of a role, held as long as the process lives
 	alive := os.NewFile(fdAlive, "launcher")
 	unix.CloseOnExec(fdAlive)
 	go func() {

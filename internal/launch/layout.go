@@ -41,6 +41,9 @@ func (l Layout) Images() string { return l.path("templates", "images") }
 // Upper is where upper layers are made; the files there have no names.
 func (l Layout) Upper() string { return l.path("upper") }
 
+// Saved is where the sentry hosts of all builds keep saved states.
+func (l Layout) Saved() string { return l.path("saved") }
+
 // Host is the folder of the sentry host of one build.
 func (l Layout) Host(build string) string { return l.path("hosts", build) }
 
@@ -55,26 +58,68 @@ func (l Layout) Group(build string) string {
 // HostSocket is where the sentry host of one build listens.
 func (l Layout) HostSocket(build string) string { return l.path("run", "sentry-host-"+build+".sock") }
 
+// BuilderSocket is where builds of Templates are asked for. Its folder is root's:
+// who listens there is root.
+func (l Layout) BuilderSocket() string { return l.path("run", "builder.sock") }
+
 // Server is the server's own folder: its database, journals and secrets.
 func (l Layout) Server() string { return l.path("server") }
+
+// Node is the Node's own folder, with its journal of Boots.
+func (l Layout) Node() string { return filepath.Join(l.Server(), "node") }
+
+// Sockets is where roles listen for each other: in the server's own folder,
+// which nobody else may enter.
+func (l Layout) Sockets() string { return filepath.Join(l.Server(), "run") }
+
+// Socket is where a role listens for the others.
+func (l Layout) Socket(role string) string { return filepath.Join(l.Sockets(), role+".sock") }
 
 // Logs is where detached processes write.
 func (l Layout) Logs() string { return l.path("log") }
 
 // Make makes what is missing and gives the server its folder.
 func (l Layout) Make() error {
-	for dir, mode := range map[string]os.FileMode{
-		l.Root: 0o755, l.path("run"): 0o755, l.path("hosts"): 0o711, l.Upper(): 0o700,
-		l.Templates(): 0o755, l.Logs(): 0o750, l.Server(): 0o700,
+	for _, f := range []struct {
+		dir  string
+		mode os.FileMode
+	}{
+		{l.Root, 0o755}, // before what is in it, which has other modes
+		{l.path("run"), 0o755},
+		{l.path("hosts"), 0o711},
+		{l.Upper(), 0o700},
+		{l.Saved(), 0o700},
+		{l.Templates(), 0o755},
+		{l.Binaries(), 0o755},
+		{l.Logs(), 0o750},
+		{l.Server(), 0o700},
+		{l.Sockets(), 0o700},
 	} {
-		if err := os.MkdirAll(dir, mode); err != nil {
+		if err := makeFolder(f.dir, f.mode); err != nil {
 			return fmt.Errorf("make the data folder: %w", err)
 		}
 	}
-	if err := os.Chown(l.Server(), ServerUID, ServerUID); err != nil {
-		return fmt.Errorf("give the server its folder: %w", err)
+	for _, dir := range []string{l.Server(), l.Sockets()} {
+		if err := os.Chown(dir, ServerUID, ServerUID); err != nil {
+			return fmt.Errorf("give the server its folder: %w", err)
+		}
 	}
 	return l.checkSpace()
+}
+
+// makeFolder makes a folder with a mode whatever the umask, and those above it as
+// all may enter them. One that is there stays as it is.
+func makeFolder(dir string, mode os.FileMode) error {
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	if err := makeFolder(filepath.Dir(dir), 0o755); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, mode); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return os.Chmod(dir, mode)
 }
 
 // checkReachable makes sure that the server's user can enter every folder on the
@@ -113,25 +158,59 @@ var ErrInUse = errors.New("another cloud-sandbox server uses this data folder")
 // lockWait is how long Lock waits for a server that is just ending.
 const lockWait = 2 * time.Second
 
-// Lock takes the data folder for this server, or returns ErrInUse. The lock
-// ends with the last process that holds the file.
+// Lock takes the data folder for a server that is all roles, or returns
+// ErrInUse. The lock ends with the last process that holds the file.
 func (l Layout) Lock() (*os.File, error) {
-	f, err := os.OpenFile(l.path("lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	f, err := lock(l.path("lock"), unix.LOCK_EX)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, fmt.Errorf("%w: %s; stop it first, or choose another with --data", ErrInUse, l.Root)
+	}
+	return f, err
+}
+
+// LockRole takes one role of the data folder for this process, beside those
+// that have the others, or returns ErrInUse. The locks end with the last
+// process that holds the files.
+func (l Layout) LockRole(role string) ([]*os.File, error) {
+	shared, err := lock(l.path("lock"), unix.LOCK_SH)
+	if err == nil {
+		var own *os.File
+		if own, err = lock(filepath.Join(l.Sockets(), role+".lock"), unix.LOCK_EX); err == nil {
+			return []*os.File{shared, own}, nil
+		}
+		shared.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("another %s uses the data folder %s: stop it first, or choose another with --data", role, l.Root)
+		}
+	}
+	switch {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return nil, fmt.Errorf("%w: %s; stop it first, or choose another with --data", ErrInUse, l.Root)
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, os.ErrPermission):
+		return nil, fmt.Errorf("the %s cannot use the data folder %s: start it as root, or as user %d once a start as root has made the folder: %w", role, l.Root, ServerUID, err)
+	}
+	return nil, err
+}
+
+// lock takes a lock on a file, which it makes; EWOULDBLOCK when another process
+// keeps it.
+func lock(path string, how int) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("lock the data folder: %w", err)
 	}
+	_ = f.Chmod(0o644) // whatever the umask, for a server that root did not start; only its owner can
 	deadline := time.Now().Add(lockWait)
-	for err = tryLock(f); err == unix.EWOULDBLOCK && time.Now().Before(deadline); err = tryLock(f) {
+	for {
+		err = unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
+		if err != unix.EWOULDBLOCK || time.Now().After(deadline) {
+			break
+		}
 		time.Sleep(20 * time.Millisecond)
 	}
 	if err != nil {
 		f.Close()
-		if err == unix.EWOULDBLOCK {
-			return nil, fmt.Errorf("%w: %s; stop it first, or choose another with --data", ErrInUse, l.Root)
-		}
 		return nil, fmt.Errorf("lock the data folder: %w", err)
 	}
 	return f, nil
 }
-
-func tryLock(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }

@@ -9,6 +9,7 @@
 package link
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -46,6 +47,31 @@ func Pair() (host, guest *os.File, err error) {
 		widen(fd)
 	}
 	return os.NewFile(uintptr(fds[0]), "link"), os.NewFile(uintptr(fds[1]), "link"), nil
+}
+
+// Kept is the end of a link that is kept for others: f's socket as a file that
+// the runtime does not wait on, or its poller would wake this process for every
+// frame that passes. It closes f, also on error.
+func Kept(f *os.File) (*os.File, error) {
+	defer f.Close()
+	// The runtime decides by what a file is when it is made, so the socket takes
+	// the place of something that it does not wait on.
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("keep a link: %w", err)
+	}
+	kept := os.NewFile(uintptr(fd), f.Name())
+	raw, err := f.SyscallConn()
+	if err == nil {
+		var failed error
+		err = raw.Control(func(n uintptr) { failed = unix.Dup3(int(n), fd, unix.O_CLOEXEC) })
+		err = errors.Join(err, failed)
+	}
+	if err != nil {
+		kept.Close()
+		return nil, fmt.Errorf("keep a link: %w", err)
+	}
+	return kept, nil
 }
 
 // widen enlarges a socket's buffers: past the system's bound with

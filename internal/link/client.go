@@ -18,14 +18,15 @@ type Client struct {
 	rpc *fdrpc.Client
 }
 
-// Dial connects to the shard at a socket and agrees on the version.
-func Dial(ctx context.Context, socket string) (*Client, error) {
+// Dial connects to the shard at a socket, agrees on the version and tells the
+// settings.
+func Dial(ctx context.Context, socket string, settings Settings) (*Client, error) {
 	rpc, err := fdrpc.Dial(ctx, socket, nil)
 	if err != nil {
 		return nil, err
 	}
 	c := &Client{rpc: rpc}
-	if err := c.call(ctx, MethodHello, Hello{Version: Version}, nil); err != nil {
+	if err := c.call(ctx, MethodHello, Hello{Version: Version, Settings: settings}, nil); err != nil {
 		rpc.Close()
 		return nil, fmt.Errorf("greet the link shard: %w", err)
 	}
@@ -45,10 +46,18 @@ func (c *Client) Add(ctx context.Context, bootID string, host *os.File, policy s
 	return c.call(ctx, MethodAdd, AddRequest{BootID: bootID, Policy: policy}, nil, host)
 }
 
-// Remove unplugs a link and returns when nothing of it is left. One that is not
-// there is fine.
-func (c *Client) Remove(ctx context.Context, bootID string) error {
-	return c.call(ctx, MethodRemove, Ref{BootID: bootID}, nil)
+// Remove unplugs a link and returns, when nothing of it is left, what it carried.
+// One that is not there is fine, and carried nothing.
+func (c *Client) Remove(ctx context.Context, bootID string) (last Traffic, err error) {
+	err = c.call(ctx, MethodRemove, Ref{BootID: bootID}, &last)
+	return last, err
+}
+
+// Traffic returns what each link carried. A shard of an earlier version is
+// Unsupported.
+func (c *Client) Traffic(ctx context.Context) (links []Traffic, err error) {
+	err = c.call(ctx, MethodTraffic, struct{}{}, &links)
+	return links, err
 }
 
 // List returns the links of the shard, by Boot ID.
@@ -66,6 +75,25 @@ func (c *Client) Fetch(ctx context.Context, bootID string) (*os.File, error) {
 // that the new policy does not allow are cut.
 func (c *Client) SetPolicy(ctx context.Context, bootID string, policy sandbox.NetworkPolicy) error {
 	return c.call(ctx, MethodSetPolicy, PolicyRequest{BootID: bootID, Policy: policy}, nil)
+}
+
+// SetSecrets changes the headers that requests of a link's guest get, for the
+// next request on connections that are open too.
+func (c *Client) SetSecrets(ctx context.Context, bootID string, secrets sandbox.SecretBinding) error {
+	return c.call(ctx, MethodSetSecrets, SecretsRequest{BootID: bootID, Secrets: secrets}, nil)
+}
+
+// SetBandwidth bounds what the connections of a link's guest carry together, each
+// way, to so many bytes a second, at once; zero: not at all. A shard of an
+// earlier version is Unsupported.
+func (c *Client) SetBandwidth(ctx context.Context, bootID string, bytesPerSecond int64) error {
+	return c.call(ctx, MethodBandwidth, BandwidthRequest{BootID: bootID, BytesPerSecond: bytesPerSecond}, nil)
+}
+
+// Log returns what the policy of a link decided, as far as it is kept.
+func (c *Client) Log(ctx context.Context, bootID string) (log sandbox.NetworkLog, err error) {
+	err = c.call(ctx, MethodLog, Ref{BootID: bootID}, &log)
+	return log, err
 }
 
 // Stats reports on the shard as a whole.

@@ -1,114 +1,22 @@
 package node
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"fmt"
-	"os"
-	"strconv"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// HostState is what is left on the host.
-type HostState struct {
-	DiskFree, DiskTotal     int64 // bytes, of the disk that Boots write to
-	MemoryFree, MemoryTotal int64 // bytes; free counts what caches would give back
-}
-
-const (
-	// minDiskShare of the disk must be free for a new Boot.
-	minDiskShare = 0.15
-	// minMemoryShare and minMemory of the memory must be free for a new Boot,
-	// whichever is more: what the host itself needs to go on.
-	minMemoryShare = 0.03
-	minMemory      = 256 << 20
-	// gaugeAge is how old a reading of the host may be.
-	gaugeAge = 100 * time.Millisecond
-)
-
-// hostGauge reads the state of the host, not too often.
-type hostGauge struct {
-	read func() (HostState, error)
-
-	mu    sync.Mutex
-	state HostState
-	err   error
-	at    time.Time
-}
-
-// admit returns Exhausted, saying what is short, when no new Boot should start.
-func (h *hostGauge) admit() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if now := time.Now(); h.at.IsZero() || now.Sub(h.at) > gaugeAge {
-		h.state, h.err = h.read()
-		h.at = now
-	}
-	if h.err != nil {
-		return fmt.Errorf("read the state of the host: %w", h.err)
-	}
-	s := h.state
-	if float64(s.DiskFree) < minDiskShare*float64(s.DiskTotal) {
-		return exhausted("the host's disk is nearly full: %d %% free, and new sandboxes need %d %%",
-			100*s.DiskFree/s.DiskTotal, int(100*minDiskShare))
-	}
-	if need := max(minMemory, int64(minMemoryShare*float64(s.MemoryTotal))); s.MemoryFree < need {
-		return exhausted("the host's memory is nearly full: %d MiB free, and new sandboxes need %d MiB",
-			s.MemoryFree>>20, need>>20)
-	}
-	return nil
-}
-
-func exhausted(format string, args ...any) *sandbox.Error {
-	err := sandbox.Errorf(sandbox.Exhausted, format, args...)
-	err.RetryAfter = retryAfter
-	return err
-}
-
-// hostStateOf reads the disk of dir and the memory of this machine.
-func hostStateOf(dir string) func() (HostState, error) {
-	return func() (HostState, error) {
-		var disk unix.Statfs_t
-		if err := unix.Statfs(dir, &disk); err != nil {
-			return HostState{}, err
-		}
-		meminfo, err := os.ReadFile("/proc/meminfo")
-		if err != nil {
-			return HostState{}, err
-		}
-		return HostState{
-			DiskFree:    int64(disk.Bavail) * disk.Bsize,
-			DiskTotal:   int64(disk.Blocks) * disk.Bsize,
-			MemoryFree:  meminfoBytes(meminfo, "MemAvailable:"),
-			MemoryTotal: meminfoBytes(meminfo, "MemTotal:"),
-		}, nil
-	}
-}
-
-// meminfoBytes finds one line of /proc/meminfo, in bytes; 0 when it is absent.
-func meminfoBytes(meminfo []byte, name string) int64 {
-	lines := bufio.NewScanner(bytes.NewReader(meminfo))
-	for lines.Scan() {
-		fields := bytes.Fields(lines.Bytes())
-		if len(fields) >= 2 && string(fields[0]) == name {
-			kib, _ := strconv.ParseInt(string(fields[1]), 10, 64)
-			return kib << 10
-		}
-	}
-	return 0
-}
-
-// A queue lets a few cold starts run at a time. The Tenants that wait take
-// turns, so that one with a thousand requests delays another's first by one
-// start only; refills of Pools come after everybody.
+// A queue lets a few starts and restores run at a time. The Tenants that wait
+// take turns, each in the order of its requests, so that one with a thousand
+// delays another's first by one turn only; refills of Pools come after everybody.
+//
+// Who would wait too long is refused at once. What counts is the Tenant's own
+// place: one that fills the queue is refused, and others are not.
 type queue struct {
-	maxWaiting int
+	maxAhead int           // turns before a request at most
+	maxWait  time.Duration // that they may take
 
 	mu       sync.Mutex
 	free     int // slots
@@ -117,18 +25,18 @@ type queue struct {
 	waiting  map[sandbox.TenantID][]chan struct{}
 	waiters  int
 	refills  []chan struct{}
-	duration time.Duration // of a start, a moving average
+	duration time.Duration // that a slot is held, a moving average
 }
 
-func newQueue(slots, maxWaiting int) *queue {
+func newQueue(slots, maxAhead int, maxWait time.Duration) *queue {
 	return &queue{
-		maxWaiting: maxWaiting, free: slots, slots: slots,
+		maxAhead: maxAhead, maxWait: maxWait, free: slots, slots: slots,
 		waiting: map[sandbox.TenantID][]chan struct{}{}, duration: 100 * time.Millisecond,
 	}
 }
 
-// enter waits for a slot on behalf of tenant. The error is ctx's, or Exhausted
-// when too many wait.
+// enter waits for a slot on behalf of tenant. The error is ctx's, or Unavailable
+// when that would take too long.
 func (q *queue) enter(ctx context.Context, tenant sandbox.TenantID) error {
 	q.mu.Lock()
 	if q.free > 0 {
@@ -136,9 +44,7 @@ func (q *queue) enter(ctx context.Context, tenant sandbox.TenantID) error {
 		q.mu.Unlock()
 		return nil
 	}
-	if q.waiters >= q.maxWaiting {
-		err := exhausted("%d sandboxes wait to be started", q.waiters)
-		err.RetryAfter = max(retryAfter, (q.duration * time.Duration(q.waiters) / time.Duration(q.slots)).Round(time.Second))
+	if err := q.refuse(tenant); err != nil {
 		q.mu.Unlock()
 		return err
 	}
@@ -150,6 +56,33 @@ func (q *queue) enter(ctx context.Context, tenant sandbox.TenantID) error {
 	q.waiters++
 	q.mu.Unlock()
 	return q.await(ctx, turn)
+}
+
+// refuse returns why one more request of tenant shall not wait, and when it
+// might; nil when it may now. q.mu is held.
+func (q *queue) refuse(tenant sandbox.TenantID) error {
+	turn := max(q.duration/time.Duration(q.slots), time.Millisecond)
+	most := min(q.maxAhead, max(1, int(q.maxWait/turn)))
+	ahead := q.ahead(tenant)
+	if ahead < most {
+		return nil
+	}
+	err := sandbox.Errorf(sandbox.Unavailable, "too many sandboxes wait to be started or resumed; try again later")
+	err.RetryAfter = max(retryAfter, time.Duration(ahead-most+1)*turn)
+	return err
+}
+
+// ahead is how many turns come before one more request of tenant, if no other
+// Tenant comes: each has one turn a round. q.mu is held.
+func (q *queue) ahead(tenant sandbox.TenantID) int {
+	mine := len(q.waiting[tenant])
+	n := mine
+	for other, turns := range q.waiting {
+		if other != tenant {
+			n += min(len(turns), mine+1)
+		}
+	}
+	return n
 }
 
 // enterLast waits for a slot that nobody else wants.

@@ -30,7 +30,10 @@ type entry struct {
 	Image     string                `json:"image"`
 	Shape     sandbox.Shape         `json:"shape"`
 	Pooled    bool                  `json:"pooled,omitempty"`
-	Ended     *ending               `json:"ended,omitempty"` // it died; not yet accepted by the session manager
+	Revision  int64                 `json:"revision,omitempty"`
+	Secrets   bool                  `json:"secrets,omitempty"` // its link was told some
+	Held      bool                  `json:"held,omitempty"`    // restored, and not let go yet
+	Ended     *ending               `json:"ended,omitempty"`   // it died; not yet accepted by the session manager
 }
 
 type ending struct {
@@ -119,11 +122,14 @@ func (b *boot) entry() entry {
 	return entry{
 		SandboxID: b.owner.ref.SandboxID,
 		Number:    b.owner.ref.Number,
-		Tenant:    b.owner.tenant,
+		Tenant:    b.owner.ref.Tenant,
 		Network:   b.owner.network,
 		Image:     b.image,
 		Shape:     b.shape,
 		Pooled:    b.pooled,
+		Revision:  b.owner.revision,
+		Secrets:   b.owner.secrets,
+		Held:      b.held,
 	}
 }
 
@@ -131,8 +137,10 @@ func (b *boot) entry() entry {
 func (b *boot) own(e entry) {
 	b.state, b.pooled = bound, e.Pooled
 	b.owner = owner{
-		ref:     sandbox.BootRef{BootID: b.id, SandboxID: e.SandboxID, Number: e.Number},
-		tenant:  e.Tenant,
-		network: e.Network,
+		ref:     sandbox.BootRef{BootID: b.id, SandboxID: e.SandboxID, Number: e.Number, Tenant: e.Tenant},
+		network: e.Network, secrets: e.Secrets, revision: e.Revision,
+	}
+	if e.Secrets {
+		b.owner.revision-- // what the engine must know of them is to be told again
 	}
 }

@@ -36,6 +36,7 @@ func (n *Node) renewLease(ctx context.Context) error {
 	return n.cfg.Store.RenewLease(ctx, sandbox.NodeRecord{
 		Name:       n.cfg.Name,
 		Engine:     n.features.Name,
+		Address:    n.cfg.Address,
 		LeaseUntil: time.Now().UTC().Add(leaseLife),
 	})
 }

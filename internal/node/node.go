@@ -40,9 +40,14 @@ type GuestControl interface {
 	// Health returns whom the Guest says it is bound to; an empty ID for a
 	// blank one.
 	Health(ctx context.Context) (sandboxID string, number int64, err error)
-	// Bind opens the Boot's life under an owner. Invalid means that the Binding
-	// is to blame and not the Boot.
-	Bind(ctx context.Context, b sandbox.Binding) error
+	// Park readies a blank Boot to wait in a Pool for owners with, mostly, this
+	// limit of processes.
+	Park(ctx context.Context, pids int64) error
+	// Bind opens the Boot's life under an owner; waits says that Ready must
+	// follow. Invalid means that the Binding is to blame and not the Boot.
+	Bind(ctx context.Context, b sandbox.Binding) (waits bool, err error)
+	// Ready waits until what the Template starts has come up, at most limit.
+	Ready(ctx context.Context, limit time.Duration) error
 	// KillBiggest ends the Process that uses most memory.
 	KillBiggest(ctx context.Context) error
 	// Close frees idle connections.
@@ -62,11 +67,13 @@ type PoolConfig struct {
 
 // Config of a Node. Name, Dir, Engine, Store, Images and Guest are required.
 type Config struct {
-	Name   string // of the Node; Leases and records carry it
-	Dir    string // the Node's own folder; made when absent
-	Engine sandbox.Engine
-	Store  sandbox.NodeStore // for the Lease
-	Images sandbox.Images    // of the Pools' Templates
+	Name string // of the Node; Leases and records carry it
+	// Address is where other processes reach it; see sandbox.NodeRecord.
+	Address string
+	Dir     string // the Node's own folder; made when absent
+	Engine  sandbox.Engine
+	Store   sandbox.NodeStore // for the Lease
+	Images  sandbox.Images    // of the Pools' Templates
 	// Guest makes the client of one Boot's Guest. It must not connect yet.
 	Guest func(dial Dial) GuestControl
 	Pools []PoolConfig
@@ -74,13 +81,38 @@ type Config struct {
 	// until it returns nil. It is called only while Run runs. Nil: nobody asks.
 	OnEnd func(ctx context.Context, e sandbox.BootEnd) error
 
-	// ColdStarts is how many Boots start at a time; zero: one a core.
+	// ColdStarts is how many Boots start or are restored at a time; zero: one a
+	// core.
 	ColdStarts int
-	// Waiting is how many requests may wait for a cold start; zero: 1024.
+	// Waiting is how many others a request that waits for that may have before
+	// it, and MaxWait how long they may be expected to take; zero: 1024, and 90
+	// seconds. One that would wait longer is refused.
 	Waiting int
+	MaxWait time.Duration
 	// Host tells what is left of disk and memory; nil: of Dir and this machine.
 	Host func() (HostState, error)
-	Log  *slog.Logger // may be nil
+	// Observe is told of every step of a Boot's life that ended; nil: nobody is.
+	Observe func(step Step, err error, took time.Duration)
+	Log     *slog.Logger // may be nil
+}
+
+// Step is a step in the life of a Boot that takes time.
+type Step string
+
+const (
+	StepQueue   Step = "queue"   // a request's wait until it may start or be restored
+	StepStart   Step = "start"   // by the Engine, until the Guest answers
+	StepRestore Step = "restore" // the same, from a saved state
+	StepFetch   Step = "fetch"   // until a saved state is on the host
+	StepBind    Step = "bind"
+	StepSave    Step = "save"
+	StepStop    Step = "stop"
+)
+
+// observe returns what is to be told how a step that begins now went.
+func (n *Node) observe(step Step) func(error) {
+	began := time.Now()
+	return func(err error) { n.cfg.Observe(step, err, time.Since(began)) }
 }
 
 // Node is one host. It implements sandbox.Nodes for its own name. Use Open.
@@ -90,16 +122,19 @@ type Node struct {
 	features sandbox.Features
 	log      *slog.Logger
 	journal  journal
-	queue    *queue
+	queue    *queue // of cold starts and restores
+	claims   *queue // of Boots that are bound out of a Pool
 	host     *hostGauge
 	pools    []*pool
 	reports  reports
+	carrying chan struct{} // holds one for each export and import under way
 
 	mu       sync.Mutex
-	boots    map[string]*boot    // every Boot this Node answers for, by ID
-	owners   map[string]*boot    // bound Boots by Sandbox ID
-	arriving map[string]*arrival // starts under way by Sandbox ID
-	fence    fence               // highest Boot number seen of each Sandbox
+	boots    map[string]*boot     // every Boot this Node answers for, by ID
+	owners   map[string]*boot     // bound Boots by Sandbox ID
+	left     map[string]departure // bound Boots that ended lately, by Boot ID
+	arriving map[string]*arrival  // starts under way by Sandbox ID
+	fence    fence                // highest Boot number seen of each Sandbox
 
 	wg sync.WaitGroup // short work that events begin
 }
@@ -117,7 +152,7 @@ const (
 	stopping                  // being destroyed
 )
 
-// boot is one Boot. Fields after state are guarded by Node.mu.
+// boot is one Boot. Fields from state on are guarded by Node.mu.
 type boot struct {
 	id    string
 	image string
@@ -127,15 +162,20 @@ type boot struct {
 	state     bootState
 	owner     owner // while given, bound or stopping
 	pooled    bool  // it came from a Pool
+	held      bool  // it started from a saved state and was not let go yet
 	dead      bool  // it ended while it was started or given
 	relieving bool  // its Guest is being asked to make room
+
+	changing sync.Mutex // held while the Boot is told a change; taken before Node.mu
 }
 
 // owner is whom a Boot belongs to.
 type owner struct {
 	ref     sandbox.BootRef
-	tenant  sandbox.TenantID
 	network sandbox.NetworkPolicy
+	secrets bool // it has some, which the journal does not keep
+	// revision is that of the Binding in force.
+	revision int64
 }
 
 // Open returns a Node that has taken up every Boot an earlier process left: the
@@ -170,8 +210,14 @@ func prepare(cfg Config) (*Node, error) {
 	if cfg.Waiting <= 0 {
 		cfg.Waiting = 1024
 	}
+	if cfg.MaxWait <= 0 {
+		cfg.MaxWait = 90 * time.Second
+	}
 	if cfg.Host == nil {
 		cfg.Host = hostStateOf(cfg.Dir)
+	}
+	if cfg.Observe == nil {
+		cfg.Observe = func(Step, error, time.Duration) {}
 	}
 	if cfg.OnEnd == nil {
 		cfg.OnEnd = func(context.Context, sandbox.BootEnd) error { return nil }
@@ -182,12 +228,15 @@ func prepare(cfg Config) (*Node, error) {
 	}
 	n := &Node{
 		cfg: cfg, engine: cfg.Engine, log: cfg.Log, journal: j,
-		queue:    newQueue(cfg.ColdStarts, cfg.Waiting),
+		queue:    newQueue(cfg.ColdStarts, cfg.Waiting, cfg.MaxWait),
+		claims:   newQueue(claimsPerStart*cfg.ColdStarts, cfg.Waiting, cfg.MaxWait),
 		host:     &hostGauge{read: cfg.Host},
 		reports:  newReports(),
 		boots:    map[string]*boot{},
 		owners:   map[string]*boot{},
+		left:     map[string]departure{},
 		arriving: map[string]*arrival{},
+		carrying: make(chan struct{}, carriers),
 	}
 	for _, c := range cfg.Pools {
 		n.pools = append(n.pools, newPool(n, c))
@@ -230,23 +279,35 @@ func (n *Node) Dial(ctx context.Context, node string, to sandbox.BootRef, port u
 	if err := n.check(node); err != nil {
 		return nil, err
 	}
-	if err := n.checkRef(to); err != nil {
+	if _, err := n.boundTo(to); err != nil {
 		return nil, err
 	}
 	return n.engine.Dial(ctx, to.BootID, port)
 }
 
-func (n *Node) checkRef(to sandbox.BootRef) error {
+// NetworkLog implements sandbox.Nodes.
+func (n *Node) NetworkLog(ctx context.Context, node string, of sandbox.BootRef) (sandbox.NetworkLog, error) {
+	if err := n.check(node); err != nil {
+		return sandbox.NetworkLog{}, err
+	}
+	if _, err := n.boundTo(of); err != nil {
+		return sandbox.NetworkLog{}, err
+	}
+	return n.engine.NetworkLog(ctx, of.BootID)
+}
+
+// boundTo returns the Boot of a Sandbox, which must be the one that is named.
+func (n *Node) boundTo(to sandbox.BootRef) (*boot, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	b := n.owners[to.SandboxID]
 	switch {
-	case b == nil || b.state != bound:
-		return sandbox.Errorf(sandbox.NotFound, "the sandbox does not run here")
+	case b == nil || b.state != bound || b.owner.ref.Tenant != to.Tenant:
+		return nil, sandbox.Errorf(sandbox.NotFound, "the sandbox does not run here")
 	case b.owner.ref != to:
-		return sandbox.Errorf(sandbox.Conflict, "the sandbox runs as another boot")
+		return nil, sandbox.Errorf(sandbox.Conflict, "the sandbox runs as another boot")
 	}
-	return nil
+	return b, nil
 }
 
 // Boots implements sandbox.Nodes. One that is being stopped is still in the
@@ -259,7 +320,7 @@ func (n *Node) Boots(_ context.Context, node string) ([]sandbox.BoundBoot, error
 	defer n.mu.Unlock()
 	var all []sandbox.BoundBoot
 	for _, b := range n.owners {
-		all = append(all, sandbox.BoundBoot{BootRef: b.owner.ref, Tenant: b.owner.tenant})
+		all = append(all, sandbox.BoundBoot{BootRef: b.owner.ref, Revision: b.owner.revision})
 	}
 	return append(all, n.reports.boots()...), nil
 }

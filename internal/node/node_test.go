@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -30,7 +31,7 @@ type images struct {
 	digest string // empty: still being built
 }
 
-func (i *images) Resolve(_ context.Context, template string) (string, error) {
+func (i *images) Resolve(_ context.Context, _ sandbox.TenantID, template string) (string, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if template != "base" {
@@ -59,6 +60,30 @@ func (l *leases) RenewLease(context.Context, sandbox.NodeRecord) error {
 	return nil
 }
 
+// host is what the machine has left.
+type host struct {
+	mu    sync.Mutex
+	state node.HostState
+	// free, if set, tells how much memory is.
+	free func() int64
+}
+
+func (h *host) set(s node.HostState) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.state = s
+}
+
+func (h *host) read() (node.HostState, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := h.state
+	if h.free != nil {
+		s.MemoryFree = h.free()
+	}
+	return s, nil
+}
+
 // world is a Node and what it stands on.
 type world struct {
 	t      *testing.T
@@ -66,7 +91,7 @@ type world struct {
 	engine *fake.Engine
 	images *images
 	leases *leases
-	host   node.HostState
+	host   host
 	cfg    node.Config
 	ends   chan sandbox.BootEnd
 	refuse atomic.Bool // reports of ends are not accepted
@@ -80,15 +105,15 @@ func newWorld(t *testing.T, pool node.PoolConfig) *world {
 	w := &world{
 		t: t, dir: t.TempDir(), engine: fake.New(fake.Image, "sha256:next"),
 		images: &images{digest: fake.Image}, leases: &leases{},
-		host: node.HostState{DiskFree: 50, DiskTotal: 100, MemoryFree: 8 << 30, MemoryTotal: 16 << 30},
 		ends: make(chan sandbox.BootEnd, 100),
 	}
+	w.host.set(node.HostState{DiskFree: 50, DiskTotal: 100, MemoryFree: 8 << 30, MemoryTotal: 16 << 30})
 	pool.Template = "base"
 	w.cfg = node.Config{
 		Name: name, Dir: w.dir, Store: w.leases, Images: w.images,
 		Guest: func(dial node.Dial) node.GuestControl { return fake.NewControl(dial) },
 		Pools: []node.PoolConfig{pool}, ColdStarts: 2,
-		Host: func() (node.HostState, error) { return w.host, nil },
+		Host: w.host.read,
 		OnEnd: func(_ context.Context, e sandbox.BootEnd) error {
 			if w.refuse.Load() {
 				return sandbox.Errorf(sandbox.Unavailable, "later")
@@ -189,13 +214,13 @@ func request(tenant sandbox.TenantID) sandbox.StartRequest {
 		Binding: sandbox.Binding{
 			SandboxID: sandbox.NewSandboxID(), BootNumber: 1, Tenant: tenant,
 			Template: "base", Network: sandbox.NetworkPublic, AccessToken: "secret",
-			Env: map[string]string{"KEY": "secret"},
+			Env: map[string]string{"KEY": "secret"}, Limits: sandbox.DefaultShape().Limits(),
 		},
 	}
 }
 
 func refOf(req sandbox.StartRequest, started sandbox.Started) sandbox.BootRef {
-	return sandbox.BootRef{BootID: started.BootID, SandboxID: req.Binding.SandboxID, Number: req.Binding.BootNumber}
+	return sandbox.BootRef{BootID: started.BootID, SandboxID: req.Binding.SandboxID, Number: req.Binding.BootNumber, Tenant: req.Binding.Tenant}
 }
 
 func (w *world) start(req sandbox.StartRequest) sandbox.Started {
@@ -242,7 +267,7 @@ func TestColdStart(t *testing.T) {
 		}
 		ref := refOf(req, started)
 		boots, err := w.node.Boots(t.Context(), name)
-		if err != nil || len(boots) != 1 || boots[0] != (sandbox.BoundBoot{BootRef: ref, Tenant: "t"}) {
+		if err != nil || len(boots) != 1 || boots[0] != (sandbox.BoundBoot{BootRef: ref}) {
 			t.Errorf("Boots = %+v, %v", boots, err)
 		}
 		if again := w.start(req); again != started {
@@ -311,9 +336,10 @@ func TestDialChecksTheOwner(t *testing.T) {
 			ref  sandbox.BootRef
 			want sandbox.Code
 		}{
-			{"another number", name, sandbox.BootRef{BootID: ref.BootID, SandboxID: ref.SandboxID, Number: 2}, sandbox.Conflict},
-			{"another's boot", name, sandbox.BootRef{BootID: otherRef.BootID, SandboxID: ref.SandboxID, Number: 1}, sandbox.Conflict},
-			{"an unknown sandbox", name, sandbox.BootRef{BootID: ref.BootID, SandboxID: sandbox.NewSandboxID(), Number: 1}, sandbox.NotFound},
+			{"another number", name, sandbox.BootRef{BootID: ref.BootID, SandboxID: ref.SandboxID, Number: 2, Tenant: "t"}, sandbox.Conflict},
+			{"another's boot", name, sandbox.BootRef{BootID: otherRef.BootID, SandboxID: ref.SandboxID, Number: 1, Tenant: "t"}, sandbox.Conflict},
+			{"another tenant", name, sandbox.BootRef{BootID: ref.BootID, SandboxID: ref.SandboxID, Number: 1, Tenant: "other"}, sandbox.NotFound},
+			{"an unknown sandbox", name, sandbox.BootRef{BootID: ref.BootID, SandboxID: sandbox.NewSandboxID(), Number: 1, Tenant: "t"}, sandbox.NotFound},
 			{"nothing", name, sandbox.BootRef{}, sandbox.NotFound},
 			{"another node", "elsewhere", ref, sandbox.Unavailable},
 		} {
@@ -384,17 +410,178 @@ func TestPoolFollowsDemand(t *testing.T) {
 			wg.Wait()
 		}
 		w.engine.Hooks.Start = func(ctx context.Context, _ string) error { return sleepFor(ctx, 100*time.Millisecond) }
+		burst(1)
+		time.Sleep(10 * time.Second)
+		want("after what it was large enough for", 2)
 		burst(6)
 		time.Sleep(10 * time.Second)
-		want("after a burst", 4)
-		burst(8)
-		time.Sleep(10 * time.Second)
-		want("after a second", 8)
+		want("after a burst: as many, and a quarter more", 8)
 		burst(20)
 		time.Sleep(10 * time.Second)
-		want("after a third: never more than the maximum", 12)
-		time.Sleep(15 * time.Minute)
+		want("after a large one: never more than the maximum", 12)
+		for range 5 {
+			time.Sleep(time.Minute)
+			burst(8)
+		}
+		time.Sleep(10 * time.Second)
+		want("while it is nearly used", 12)
+		time.Sleep(2 * time.Minute)
+		want("a while after", 9)
+		time.Sleep(time.Minute)
+		want("slowly", 6)
+		time.Sleep(10 * time.Minute)
 		want("after a quiet while", 2)
+	})
+}
+
+// A steady demand that refills cannot meet at once makes a large Pool; one that
+// they can meet does not.
+func TestPoolFollowsARate(t *testing.T) {
+	for _, tt := range []struct {
+		every time.Duration
+		least int
+		most  int
+	}{
+		{5 * time.Second, 2, 2},
+		{time.Second, 3, 5},
+		{200 * time.Millisecond, 10, 22},
+		{20 * time.Millisecond, 40, 40},
+	} {
+		in(t, node.PoolConfig{Min: 2, Max: 40}, func(t *testing.T, w *world) {
+			w.engine.Hooks.Start = func(ctx context.Context, _ string) error { return sleepFor(ctx, 100*time.Millisecond) }
+			var wg sync.WaitGroup
+			for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(tt.every) {
+				wg.Go(func() { w.start(request("t")) })
+			}
+			wg.Wait()
+			if p := w.pool(); p.Wanted < tt.least || p.Wanted > tt.most {
+				t.Errorf("at one each %v it wants %d, not from %d to %d", tt.every, p.Wanted, tt.least, tt.most)
+			}
+		})
+	}
+}
+
+// A host whose memory gets short has idle Boots given back before it refuses
+// anybody, and no more of them than helps.
+func TestPoolGivesMemoryBack(t *testing.T) {
+	in(t, node.PoolConfig{Min: 4, Max: 20}, func(t *testing.T, w *world) {
+		const total, needed, each = 4 << 30, 256 << 20, 12 << 20 // of the host; for a new Boot; what one takes
+		var spare atomic.Int64                                   // when there are no Boots
+		spare.Store(total)
+		w.host.mu.Lock()
+		w.host.state.MemoryTotal = total
+		w.host.free = func() int64 { return spare.Load() - each*int64(w.running()) }
+		w.host.mu.Unlock()
+		for range 14 { // which makes it large
+			started := w.start(request("t"))
+			if err := w.node.Stop(t.Context(), name, started.BootID, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(20 * time.Second)
+		for _, tt := range []struct {
+			when        string
+			spare       int64
+			least, most int
+		}{
+			{"plenty", 2 << 30, 18, 18},
+			{"just enough for all", 2*needed + 20*16<<20, 18, 18},
+			{"less", 2*needed + 10*16<<20, 10, 14},
+			{"not more than the minimum", needed + needed/4 + 8*16<<20, 4, 4},
+			{"less than that", needed + needed/4 + 2*16<<20, 2, 3},
+			{"next to nothing", needed + needed/8, 0, 0},
+			{"too little", needed / 2, 0, 0},
+			{"enough for the minimum again", needed + needed/4 + 8*16<<20, 4, 4},
+			{"plenty again", 2 << 30, 4, 18},
+		} {
+			spare.Store(tt.spare)
+			time.Sleep(8 * time.Second)
+			synctest.Wait()
+			p := w.pool()
+			if p.Idle < tt.least || p.Idle > tt.most || p.Wanted != p.Idle {
+				t.Errorf("%s: %d idle, %d wanted; it should be from %d to %d", tt.when, p.Idle, p.Wanted, tt.least, tt.most)
+			}
+			before := p.Idle
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+			if p := w.pool(); p.Idle > before {
+				t.Errorf("%s: it gave back too many: %d idle, then %d", tt.when, before, p.Idle)
+			}
+		}
+	})
+}
+
+// Whoever has just claimed gets the cores: a pool is refilled when claims have
+// been bound for a while, or after a bounded wait.
+func TestRefillsWaitForClaims(t *testing.T) {
+	in(t, node.PoolConfig{Min: 4, Max: 4}, func(t *testing.T, w *world) {
+		synctest.Wait()
+		w.engine.Hooks.SetNetwork = func(ctx context.Context, _ string, _ sandbox.NetworkPolicy) error {
+			return sleepFor(ctx, 300*time.Millisecond)
+		}
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() { w.start(request("t")) })
+		}
+		time.Sleep(299 * time.Millisecond)
+		if p := w.pool(); p.Idle != 0 || p.Starting != 0 {
+			t.Errorf("while claims are bound: %+v", p)
+		}
+		wg.Wait()
+		time.Sleep(199 * time.Millisecond)
+		if p := w.pool(); p.Idle != 0 || p.Starting != 0 {
+			t.Errorf("while first commands run: %+v", p)
+		}
+		time.Sleep(time.Minute)
+		if p := w.pool(); p.Idle != 4 {
+			t.Errorf("afterwards: %+v", p)
+		}
+		w.engine.Hooks.SetNetwork = func(ctx context.Context, _ string, _ sandbox.NetworkPolicy) error {
+			return sleepFor(ctx, 1800*time.Millisecond)
+		}
+		for range 4 {
+			wg.Go(func() { w.start(request("t")) })
+		}
+		time.Sleep(1700 * time.Millisecond)
+		if p := w.pool(); p.Idle < 3 { // more than half
+			t.Errorf("claims that take long hold up the pool: %+v", p)
+		}
+		wg.Wait()
+	})
+}
+
+func TestClaimsTakeTurns(t *testing.T) {
+	in(t, node.PoolConfig{Min: 12, Max: 12}, func(t *testing.T, w *world) {
+		synctest.Wait()
+		w.engine.Hooks.SetNetwork = func(ctx context.Context, _ string, _ sandbox.NetworkPolicy) error {
+			return sleepFor(ctx, 100*time.Millisecond)
+		}
+		began := time.Now()
+		var mu sync.Mutex
+		took := map[sandbox.TenantID][]time.Duration{}
+		var wg sync.WaitGroup
+		claim := func(tenant sandbox.TenantID) {
+			wg.Go(func() {
+				if !w.start(request(tenant)).Pooled {
+					t.Error("a claim started cold")
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				took[tenant] = append(took[tenant], time.Since(began))
+			})
+			synctest.Wait()
+		}
+		for range 11 {
+			claim("many")
+		}
+		claim("few") // which finds four of the others being bound, and seven waiting
+		wg.Wait()
+		if got := took["few"]; !slices.Equal(got, []time.Duration{200 * time.Millisecond}) {
+			t.Errorf("the other tenant waits %v", got)
+		}
+		if got := took["many"]; got[3] != 100*time.Millisecond || got[10] != 300*time.Millisecond {
+			t.Errorf("claims at once took %v", got)
+		}
 	})
 }
 
@@ -664,7 +851,7 @@ func TestRestart(t *testing.T) {
 		cold.Shape.MemoryBytes *= 2
 		warmRef, coldRef := refOf(warm, w.start(warm)), refOf(cold, w.start(cold))
 		w.engine.Guest(coldRef.BootID).Pretend(sandbox.Binding{}) // a liar: "nobody's"
-		synctest.Wait()
+		time.Sleep(time.Second)                                   // the pool is full again
 		idle, before := w.pool().Idle, w.running()
 		w.restart()
 		synctest.Wait()
@@ -873,6 +1060,36 @@ func TestNewerStartEndsAnOlderOne(t *testing.T) {
 	})
 }
 
+// What a bound Boot carried is told with whose it is, also for a while after its
+// end.
+func TestTrafficOfBoots(t *testing.T) {
+	in(t, node.PoolConfig{}, func(t *testing.T, w *world) {
+		req := request("t")
+		ref := refOf(req, w.start(req))
+		quiet := request("t")
+		w.start(quiet)
+		carried := map[string]sandbox.Traffic{ref.BootID: {Sent: 7, Received: 1}, "bforeign": {Sent: 1}}
+		w.engine.Hooks.Traffic = func() map[string]sandbox.Traffic { return carried }
+		told := func(when string, want ...sandbox.BootTraffic) {
+			t.Helper()
+			if got, err := w.node.Traffic(t.Context(), name); err != nil || !slices.Equal(got, want) {
+				t.Errorf("%s: %+v, %v, want %+v", when, got, err, want)
+			}
+		}
+		told("while it runs", sandbox.BootTraffic{BootRef: ref, Traffic: sandbox.Traffic{Sent: 7, Received: 1}})
+		if err := w.node.Stop(t.Context(), name, ref.BootID, 0); err != nil {
+			t.Fatal(err)
+		}
+		carried[ref.BootID] = sandbox.Traffic{Sent: 9, Received: 1}
+		told("after its end", sandbox.BootTraffic{BootRef: ref, Traffic: sandbox.Traffic{Sent: 9, Received: 1}})
+		time.Sleep(sandbox.TrafficMemory + time.Second)
+		told("long after its end")
+		if _, err := w.node.Traffic(t.Context(), "another"); err == nil {
+			t.Error("another node is told of")
+		}
+	})
+}
+
 func TestStopGivesUpAStart(t *testing.T) {
 	in(t, node.PoolConfig{}, func(t *testing.T, w *world) {
 		w.engine.Hooks.Start = func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() }
@@ -999,7 +1216,7 @@ func TestMemoryFull(t *testing.T) {
 
 func TestHostThatIsFull(t *testing.T) {
 	in(t, node.PoolConfig{Min: 1, Max: 1}, func(t *testing.T, w *world) {
-		enough := w.host
+		enough, _ := w.host.read()
 		for _, tt := range []struct {
 			name string
 			host node.HostState
@@ -1010,10 +1227,10 @@ func TestHostThatIsFull(t *testing.T) {
 			{"little memory", node.HostState{DiskFree: 50, DiskTotal: 100, MemoryFree: 255 << 20, MemoryTotal: 2 << 30}, sandbox.Exhausted},
 			{"little memory of a large host", node.HostState{DiskFree: 50, DiskTotal: 100, MemoryFree: 1 << 30, MemoryTotal: 64 << 30}, sandbox.Exhausted},
 		} {
+			w.host.set(tt.host)
 			time.Sleep(time.Second) // older than a reading may be
-			w.host = tt.host
 			req := request("t")
-			req.Shape.Pids++ // cold
+			req.Shape.DiskBytes++ // cold
 			started, err := w.node.Start(t.Context(), name, req)
 			if !errors.Is(err, tt.want) {
 				t.Errorf("%s: %v, want %v", tt.name, err, tt.want)
@@ -1026,7 +1243,7 @@ func TestHostThatIsFull(t *testing.T) {
 				_ = w.node.Stop(t.Context(), name, started.BootID, 0)
 			}
 		}
-		w.host = enough
+		w.host.set(enough)
 		time.Sleep(time.Minute)
 	})
 }
@@ -1060,14 +1277,15 @@ func TestQueue(t *testing.T) {
 		}
 		start("few")
 		start("few")
-		_, err := w.node.Start(t.Context(), name, request("late"))
-		want(t, "Start with a full queue", err, sandbox.Exhausted)
+		_, err := w.node.Start(t.Context(), name, request("many"))
+		want(t, "Start with too many before it", err, sandbox.Unavailable)
 		var e *sandbox.Error
 		if !errors.As(err, &e) || e.RetryAfter <= 0 {
 			t.Errorf("no advice when to retry: %v", err)
 		}
+		start("late") // its own place is a good one
 		wg.Wait()
-		wanted := []sandbox.TenantID{"many", "many", "few", "many", "few", "many", "many"}
+		wanted := []sandbox.TenantID{"many", "many", "few", "late", "many", "few", "many", "many"}
 		if fmt.Sprint(order) != fmt.Sprint(wanted) {
 			t.Errorf("started in the order %v, want %v", order, wanted)
 		}
@@ -1130,4 +1348,38 @@ func TestChurn(t *testing.T) {
 	if boots, err := w.node.Boots(t.Context(), name); err != nil || len(boots) != 0 {
 		t.Errorf("left: %v, %v", boots, err)
 	}
+}
+
+// What a Template starts is waited for, aside: other starts go on meanwhile.
+func TestWaitForReady(t *testing.T) {
+	in(t, node.PoolConfig{}, func(t *testing.T, w *world) {
+		release := func() {}
+		w.engine.Hooks.Started = func(id string) { release = w.engine.Guest(id).Wait() }
+		waiting := make(chan error, 2)
+		for range 2 { // as many as may start at a time
+			go func() {
+				_, err := w.node.Start(t.Context(), name, request("t"))
+				waiting <- err
+			}()
+			synctest.Wait()
+			defer release()
+		}
+		w.engine.Hooks.Started = nil
+		w.start(request("other"))
+		select {
+		case err := <-waiting:
+			t.Fatalf("a start whose template is not ready returned %v", err)
+		default:
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		for range 2 {
+			if err := <-waiting; err == nil {
+				t.Error("a template that never gets ready was given out")
+			}
+		}
+		if n := w.running(); n != 1 {
+			t.Errorf("%d boots run, want the other's", n)
+		}
+	})
 }

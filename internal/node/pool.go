@@ -13,18 +13,22 @@ import (
 )
 
 const (
-	// shrinkAfter is how long a Pool that grew with demand stays large without
-	// any; then it shrinks a little every shrinkEvery.
+	// shrinkAfter is how long a Pool that grew with demand stays large when there
+	// is less; then it shrinks a little every shrinkEvery.
 	shrinkAfter = 2 * time.Minute
 	shrinkEvery = time.Minute
+	// measureEvery is how often a Pool looks at the memory of the host.
+	measureEvery = 2 * time.Second
 	// resolveEvery is how often a Pool looks for a new version of its Template.
 	resolveEvery = time.Minute
 	// firstRetry and lastRetry bound the pause after a refill that failed.
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
-	// quiet is how long after a claim a Pool that is more than half full waits
-	// before it is refilled.
-	quiet = 200 * time.Millisecond
+	// quiet is how long after a claim a Pool waits before it is refilled: whoever
+	// has just claimed gets the cores for the first command. A Pool that is half
+	// empty or more waits no longer than patience for it to become quiet.
+	quiet    = 200 * time.Millisecond
+	patience = time.Second
 	// refillLimit bounds one refill.
 	refillLimit = 2 * time.Minute
 )
@@ -42,10 +46,14 @@ type pool struct {
 	stale    bool // a request named another image: look for a new version
 	idle     []*boot
 	starting int
-	target   int       // idle Boots wanted now, from Min to Max
-	grown    bool      // target grew since the Pool was last full
-	drained  time.Time // when a claim last found the Pool empty or emptied it
-	claimed  time.Time // when a Boot was last claimed
+	target   int           // idle Boots that demand wants, from Min to Max
+	bearable int           // idle Boots that the memory of the host bears
+	demand   demand        // requests that the Pool could serve
+	pressed  time.Time     // when demand last wanted as many as target, or nearly
+	took     time.Duration // by a refill, a moving average
+	claimed  time.Time     // when a Boot was last claimed, or bound after it
+	binding  int           // claimed Boots that are being bound
+	short    time.Time     // since when the Pool is half empty or more while it is claimed from; zero: it is not
 	shrunk   time.Time
 	filled   bool // it has had its minimum once
 
@@ -63,26 +71,30 @@ func newPool(n *Node, cfg PoolConfig) *pool {
 	if shape == (sandbox.Shape{}) {
 		shape = sandbox.DefaultShape()
 	}
-	return &pool{node: n, cfg: cfg, shape: shape, kick: make(chan struct{}, 1), target: cfg.Min}
+	return &pool{node: n, cfg: cfg, shape: shape, kick: make(chan struct{}, 1), target: cfg.Min, bearable: cfg.Max, took: firstTook}
 }
 
-// poolOf returns the Pool that may serve req, or nil.
-func (n *Node) poolOf(req sandbox.StartRequest) *pool {
+// poolOf returns the Pool that may serve req, the one with the least memory to
+// spare, or nil.
+func (n *Node) poolOf(req sandbox.StartRequest) (best *pool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, p := range n.pools {
-		if p.shape != req.Shape || p.cfg.Max == 0 {
+		if !p.shape.Covers(req.Shape) || p.cfg.Max == 0 {
 			continue
 		}
 		if p.image == req.Image {
-			return p
+			if best == nil || p.shape.MemoryBytes < best.shape.MemoryBytes {
+				best = p
+			}
+			continue
 		}
 		if p.cfg.Template == req.Binding.Template && p.image != "" {
 			p.stale = true
 			p.look()
 		}
 	}
-	return nil
+	return best
 }
 
 // look has the keeper look again.
@@ -104,25 +116,23 @@ func (p *pool) pop(req sandbox.StartRequest) *boot {
 			p.idle = slices.Delete(p.idle, i, i+1)
 		}
 	}
-	if len(p.idle) == 0 {
-		p.grow()
-	}
 	if b != nil {
 		b.pooled = true
 		b.give(req.Binding)
 		p.claimed = time.Now()
+		p.binding++
 	}
 	p.look()
 	return b
 }
 
-// grow doubles the target, once until the Pool is full again. Node.mu is held.
-func (p *pool) grow() {
-	p.drained = time.Now()
-	if !p.grown {
-		p.target = min(p.cfg.Max, max(1, 2*p.target))
-		p.grown = true
-	}
+// bound notes that a Boot which pop gave has been bound, or could not be.
+func (p *pool) bound() {
+	p.node.mu.Lock()
+	defer p.node.mu.Unlock()
+	p.binding--
+	p.claimed = time.Now()
+	p.look()
 }
 
 func (p *pool) hit() {
@@ -151,9 +161,6 @@ func (p *pool) park(b *boot) {
 	p.idle = append(p.idle, b)
 	if len(p.idle) >= p.cfg.Min {
 		p.filled = true
-	}
-	if len(p.idle) >= p.target {
-		p.grown = false
 	}
 }
 
@@ -191,6 +198,7 @@ func (p *pool) keep(ctx context.Context) error {
 // latest.
 func (p *pool) step(ctx context.Context, refills *sync.WaitGroup) time.Duration {
 	p.resolve(ctx)
+	p.measure()
 	for _, b := range p.surplus() {
 		if err := p.node.destroy(ctx, b, 0); err != nil && ctx.Err() == nil {
 			p.node.log.Warn("a boot of the pool stays", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
@@ -212,7 +220,7 @@ func (p *pool) resolve(ctx context.Context) {
 	if fresh {
 		return
 	}
-	image, err := p.node.cfg.Images.Resolve(ctx, p.cfg.Template)
+	image, err := p.node.cfg.Images.Resolve(ctx, "", p.cfg.Template)
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
 	p.stale = false
@@ -236,7 +244,7 @@ func (p *pool) surplus() []*boot {
 	defer p.node.mu.Unlock()
 	p.shrink()
 	var out, keep []*boot
-	extra := len(p.idle) - p.target
+	extra := len(p.idle) - p.size()
 	for _, b := range p.idle {
 		switch {
 		case p.image != "" && b.image != p.image:
@@ -252,17 +260,6 @@ func (p *pool) surplus() []*boot {
 	return out
 }
 
-// shrink lowers the target of a Pool that nobody has drained for a while.
-// Node.mu is held.
-func (p *pool) shrink() {
-	now := time.Now()
-	if p.target <= p.cfg.Min || now.Sub(p.drained) < shrinkAfter || now.Sub(p.shrunk) < shrinkEvery {
-		return
-	}
-	p.target = max(p.cfg.Min, p.target*3/4)
-	p.shrunk = now
-}
-
 // wanted reserves how many refills to begin now, and tells when to look again
 // if nothing happens.
 func (p *pool) wanted() (image string, n int, wait time.Duration) {
@@ -274,25 +271,41 @@ func (p *pool) wanted() (image string, n int, wait time.Duration) {
 	if pause := time.Until(p.retryAt); pause > 0 {
 		return "", 0, pause
 	}
-	// While most of it is there, whoever has just claimed gets the cores for
-	// the first command.
-	if pause := quiet - time.Since(p.claimed); pause > 0 && 2*len(p.idle) > p.target {
+	if pause := p.hold(time.Now()); pause > 0 {
 		return "", 0, pause
 	}
 	side := p.node.queue.slots
 	if len(p.idle) > 0 { // leave cores to those who have just claimed
 		side = max(1, side/2)
 	}
-	n = max(0, min(p.target-len(p.idle)-p.starting, side-p.starting))
+	n = max(0, min(p.size()-len(p.idle)-p.starting, side-p.starting))
 	p.starting += n
-	return p.image, n, min(shrinkEvery, resolveEvery)
+	return p.image, n, min(measureEvery, shrinkEvery, resolveEvery)
+}
+
+// hold is how long refills shall wait for those who have just claimed; zero: not
+// at all. Node.mu is held.
+func (p *pool) hold(now time.Time) time.Duration {
+	pause := quiet - now.Sub(p.claimed)
+	if p.binding > 0 {
+		pause = quiet
+	}
+	full := 2*len(p.idle) > p.size() // more than half
+	if pause <= 0 || full {
+		p.short = time.Time{}
+		return max(pause, 0)
+	}
+	if p.short.IsZero() {
+		p.short = now
+	}
+	return max(0, min(pause, patience-now.Sub(p.short)))
 }
 
 // refill starts one Boot, when no request wants the slot, and parks it.
 func (p *pool) refill(ctx context.Context, image string) {
 	ctx, cancel := context.WithTimeout(ctx, refillLimit)
 	defer cancel()
-	b, err := p.startBlank(ctx, image)
+	b, took, err := p.startBlank(ctx, image)
 	n := p.node
 	n.mu.Lock()
 	p.starting--
@@ -301,6 +314,7 @@ func (p *pool) refill(ctx context.Context, image string) {
 	case dead:
 		err = errors.New("it ended at once")
 	case err == nil:
+		p.took += (took - p.took) / 8
 		p.park(b)
 	}
 	p.note(ctx, err)
@@ -313,14 +327,23 @@ func (p *pool) refill(ctx context.Context, image string) {
 	p.look()
 }
 
-func (p *pool) startBlank(ctx context.Context, image string) (*boot, error) {
+// startBlank starts a Boot and tells how long that took, when its turn had come.
+func (p *pool) startBlank(ctx context.Context, image string) (_ *boot, took time.Duration, _ error) {
 	n := p.node
 	if err := n.queue.enterLast(ctx); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	began := time.Now()
 	defer func() { n.queue.leave(time.Since(began)) }()
-	return n.startBoot(ctx, sandbox.NewBootID(), image, p.shape)
+	b, err := n.startBoot(ctx, sandbox.NewBootID(), sandbox.BootSpec{Image: image, Shape: p.shape})
+	if err != nil {
+		return nil, 0, err
+	}
+	// The connection that this opens is the one that Bind uses.
+	if err := b.guest.Park(ctx, p.shape.Limits().Pids); err != nil {
+		return nil, 0, errors.Join(err, n.destroy(context.WithoutCancel(ctx), b, 0))
+	}
+	return b, time.Since(began), nil
 }
 
 // note remembers how a refill went. Node.mu is held.
@@ -344,7 +367,7 @@ func (p *pool) stats() sandbox.PoolStats {
 	return sandbox.PoolStats{
 		Template: p.cfg.Template, Shape: p.shape,
 		Idle: len(p.idle), Starting: p.starting,
-		Min: p.cfg.Min, Max: p.cfg.Max,
+		Wanted: p.size(), Min: p.cfg.Min, Max: p.cfg.Max,
 		Hits: p.hits, Misses: p.misses,
 	}
 }

@@ -52,11 +52,12 @@ func (n *Node) resolvePools(ctx context.Context) {
 }
 
 // recoverBoot takes up one running Boot. The journal alone says whom it belongs
-// to: a Guest may be a liar. A Boot without an entry has never run a user's
-// code, so its Guest is believed when it says that it is blank.
+// to: a Guest may be a liar. A Boot without an entry that did not start from a
+// saved state has never run a user's code, so its Guest is believed when it says
+// that it is blank.
 func (n *Node) recoverBoot(ctx context.Context, status sandbox.BootStatus, e *entry, journaled bool) {
 	b := n.newBoot(status.ID, status.Image, status.Shape)
-	if !journaled && n.blank(ctx, b) {
+	if !journaled && status.From == "" && n.blank(ctx, b) {
 		for _, p := range n.pools {
 			if p.adopt(b) {
 				return
@@ -64,7 +65,10 @@ func (n *Node) recoverBoot(ctx context.Context, status sandbox.BootStatus, e *en
 		}
 	}
 	ended := e != nil && e.Ended != nil
-	if e != nil && !ended && n.recoverBound(ctx, b, status, *e) {
+	// One whose restore was cut has told nothing to anybody, and what it was
+	// restored from is still there.
+	cut := e != nil && e.Held
+	if e != nil && !ended && !cut && n.recoverBound(ctx, b, status, *e) {
 		return
 	}
 	if ended {

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -17,6 +18,11 @@ const (
 	// claimLimit bounds a Bind of a Boot from a Pool: one that does not answer
 	// soon is broken, and the next is at hand.
 	claimLimit = 2 * time.Second
+	// readyLimit bounds the wait for what a Template starts.
+	readyLimit = time.Minute
+	// claimsPerStart is how many Boots of Pools are bound at a time for each that
+	// may start: a claim mostly waits for others.
+	claimsPerStart = 2
 	// maxClaims is how many Boots from a Pool are tried before a cold start.
 	maxClaims = 3
 )
@@ -37,14 +43,46 @@ func (n *Node) Start(ctx context.Context, node string, req sandbox.StartRequest)
 		return sandbox.Started{BootID: there.id, Pooled: there.pooled}, nil
 	}
 	defer n.depart(req.Binding.SandboxID, a)
-	b, err := n.claim(ctx, req)
-	if b == nil && err == nil {
-		b, err = n.cold(ctx, req)
+	var b *boot
+	if req.From == "" {
+		n.ask(req)
+		if b, err = n.claim(ctx, req); b == nil && err == nil {
+			b, err = n.cold(ctx, req)
+		}
+	} else {
+		b, err = n.restore(ctx, req)
 	}
 	if err != nil {
 		return sandbox.Started{}, err
 	}
 	return sandbox.Started{BootID: b.id, Pooled: b.pooled}, nil
+}
+
+// restore starts a Boot from a saved state.
+func (n *Node) restore(ctx context.Context, req sandbox.StartRequest) (b *boot, err error) {
+	err = n.fetched(ctx, req.From, func() error {
+		b, err = n.cold(ctx, req)
+		return err
+	})
+	return b, err
+}
+
+// fetched does something that starts a Boot from a saved state. One that turns out
+// to be damaged or gone is brought back and tried once more, if the Engine can: not
+// while the Boot has its turn, in which others would wait for it.
+func (n *Node) fetched(ctx context.Context, snapshot string, start func() error) error {
+	for again := false; ; again = true {
+		release, err := n.fetch(ctx, snapshot)
+		if err != nil {
+			return err
+		}
+		err = start()
+		release()
+		broken := errors.Is(err, sandbox.ErrDamaged) || errors.Is(err, sandbox.NotFound)
+		if _, fetches := n.engine.(sandbox.Fetcher); again || !broken || !fetches {
+			return err
+		}
+	}
 }
 
 func checkStart(req sandbox.StartRequest) error {
@@ -57,8 +95,13 @@ func checkStart(req sandbox.StartRequest) error {
 		return sandbox.Errorf(sandbox.Invalid, "the boot number must be at least 1")
 	case !req.Binding.Network.Valid():
 		return sandbox.Errorf(sandbox.Invalid, "there is no such network policy")
+	case req.From != "" && !sandbox.ValidSnapshotID(req.From):
+		return sandbox.Errorf(sandbox.Invalid, "the snapshot ID is not one")
 	}
-	return req.Shape.Check()
+	if err := req.Shape.Check(); err != nil {
+		return err
+	}
+	return req.Shape.CheckLimits(req.Binding.Limits)
 }
 
 // An arrival is a start under way.
@@ -129,45 +172,69 @@ func (n *Node) claim(ctx context.Context, req sandbox.StartRequest) (*boot, erro
 		return nil, nil
 	}
 	for range maxClaims {
-		b := p.pop(req)
-		if b == nil {
+		b, err := n.claimOne(ctx, p, req)
+		if b == nil && err == nil {
 			break
 		}
-		err := n.bind(ctx, b, req.Binding, claimLimit)
 		if err == nil {
 			p.hit()
 			return b, nil
 		}
-		if ctx.Err() != nil || errors.Is(err, sandbox.Invalid) {
+		if b == nil || ctx.Err() != nil || errors.Is(err, sandbox.Invalid) {
 			return nil, err
 		}
-		n.log.Warn("a boot of the pool could not be bound", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
+		n.log.WarnContext(ctx, "a boot of the pool could not be bound", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
 	}
 	return nil, nil
 }
 
-// cold starts a Boot for the request, when its turn comes.
-func (n *Node) cold(ctx context.Context, req sandbox.StartRequest) (*boot, error) {
-	if err := n.queue.enter(ctx, req.Binding.Tenant); err != nil {
+// claimOne takes a Boot from a Pool and binds it, when its turn comes: done one
+// after the other, half of many claims are served in half the time, and side by
+// side all of them in all of it. It returns no Boot when none waits, and with
+// an error the one that could not be bound.
+func (n *Node) claimOne(ctx context.Context, p *pool, req sandbox.StartRequest) (*boot, error) {
+	if err := n.claims.enter(ctx, req.Binding.Tenant); err != nil {
 		return nil, err
 	}
 	began := time.Now()
-	defer func() { n.queue.leave(time.Since(began)) }()
-	// While this request waited, a refill may have been finished.
-	if b, err := n.claim(ctx, req); b != nil || err != nil {
-		return b, err
+	defer func() { n.claims.leave(time.Since(began)) }()
+	b := p.pop(req)
+	if b == nil {
+		return nil, nil
 	}
-	if p := n.poolOf(req); p != nil {
-		p.miss()
+	defer p.bound()
+	return b, n.bind(ctx, b, req.Binding, claimLimit, func() {})
+}
+
+// cold starts a Boot for the request, when its turn comes.
+func (n *Node) cold(ctx context.Context, req sandbox.StartRequest) (*boot, error) {
+	observed := n.observe(StepQueue)
+	err := n.queue.enter(ctx, req.Binding.Tenant)
+	if observed(err); err != nil {
+		return nil, err
 	}
-	b, err := n.startBoot(ctx, req.BootID, req.Image, req.Shape)
+	began := time.Now()
+	leave := sync.OnceFunc(func() { n.queue.leave(time.Since(began)) })
+	defer leave()
+	if req.From == "" {
+		// While this request waited, a refill may have been finished.
+		if b, err := n.claim(ctx, req); b != nil || err != nil {
+			return b, err
+		}
+		if p := n.poolOf(req); p != nil {
+			p.miss()
+		}
+	}
+	req.Binding.Restored = req.From != ""
+	b, err := n.startBoot(ctx, req.BootID, sandbox.BootSpec{Image: req.Image, Shape: req.Shape, From: req.From})
 	if err != nil {
 		return nil, err
 	}
 	n.mu.Lock()
 	b.give(req.Binding)
+	b.held = req.From != ""
 	n.mu.Unlock()
-	if err := n.bind(ctx, b, req.Binding, bindLimit); err != nil {
+	if err := n.bind(ctx, b, req.Binding, bindLimit, leave); err != nil {
 		return nil, err
 	}
 	return b, nil
@@ -175,11 +242,11 @@ func (n *Node) cold(ctx context.Context, req sandbox.StartRequest) (*boot, error
 
 // startBoot has the Engine start a Boot if the host has room for it. On error
 // nothing is left of it.
-func (n *Node) startBoot(ctx context.Context, id, image string, shape sandbox.Shape) (*boot, error) {
+func (n *Node) startBoot(ctx context.Context, id string, spec sandbox.BootSpec) (*boot, error) {
 	if err := n.host.admit(); err != nil {
 		return nil, err
 	}
-	b := n.newBoot(id, image, shape)
+	b := n.newBoot(id, spec.Image, spec.Shape)
 	n.mu.Lock()
 	if n.boots[id] != nil {
 		n.mu.Unlock()
@@ -187,7 +254,13 @@ func (n *Node) startBoot(ctx context.Context, id, image string, shape sandbox.Sh
 	}
 	n.boots[id] = b // before it starts, so that no comparison takes it for a stray
 	n.mu.Unlock()
-	if err := n.engine.Start(ctx, id, sandbox.BootSpec{Image: image, Shape: shape}); err != nil {
+	step := StepStart
+	if spec.From != "" {
+		step = StepRestore
+	}
+	observed := n.observe(step)
+	err := n.engine.Start(ctx, id, spec)
+	if observed(err); err != nil {
 		n.forget(b)
 		return nil, err
 	}
@@ -198,32 +271,61 @@ func (n *Node) startBoot(ctx context.Context, id, image string, shape sandbox.Sh
 func (b *boot) give(binding sandbox.Binding) {
 	b.state = max(b.state, giving) // one that is being stopped stays so
 	b.owner = owner{
-		ref:     sandbox.BootRef{BootID: b.id, SandboxID: binding.SandboxID, Number: binding.BootNumber},
-		tenant:  binding.Tenant,
-		network: binding.Network,
+		ref:     sandbox.BootRef{BootID: b.id, SandboxID: binding.SandboxID, Number: binding.BootNumber, Tenant: binding.Tenant},
+		network: binding.Network, secrets: len(binding.Secrets.Headers) > 0, revision: binding.Revision,
 	}
 }
 
-// bind opens the life of b under the owner it was given. On error b is
-// destroyed: it may know secrets by now.
-func (n *Node) bind(ctx context.Context, b *boot, binding sandbox.Binding, limit time.Duration) error {
-	err := n.tryBind(ctx, b, binding, limit)
+// bind opens the life of b under the owner it was given. It calls begun when
+// only what the Template starts is still waited for. On error b is destroyed: it
+// may know secrets by now.
+func (n *Node) bind(ctx context.Context, b *boot, binding sandbox.Binding, limit time.Duration, begun func()) error {
+	observed := n.observe(StepBind)
+	waits, err := n.tryBind(ctx, b, binding, limit)
+	observed(err)
+	begun()
+	if err == nil {
+		err = n.release(ctx, b)
+	}
+	if err == nil && waits {
+		err = b.guest.Ready(ctx, readyLimit)
+	}
 	if err == nil {
 		err = n.settle(b)
 	}
 	if err != nil {
 		if destroyErr := n.destroy(ctx, b, 0); destroyErr != nil {
-			n.log.Warn("a boot that could not be bound is still there", telemetry.KeyBoot, b.id, telemetry.KeyError, destroyErr)
+			n.log.WarnContext(ctx, "a boot that could not be bound is still there", telemetry.KeyBoot, b.id, telemetry.KeyError, destroyErr)
 		}
 	}
 	return err
 }
 
-// tryBind journals whom b belongs to, then sets its network and binds its Guest
-// side by side: no Process of the user runs before this returns.
-func (n *Node) tryBind(ctx context.Context, b *boot, binding sandbox.Binding, limit time.Duration) error {
-	if err := n.journal.write(b.id, b.entry()); err != nil {
+// release lets the Processes of a restored Boot go on, now that it is bound.
+func (n *Node) release(ctx context.Context, b *boot) error {
+	n.mu.Lock()
+	held := b.held
+	b.held = false
+	entry := b.entry()
+	n.mu.Unlock()
+	if !held {
+		return nil
+	}
+	engine, err := n.pauser(n.cfg.Name)
+	if err != nil {
 		return err
+	}
+	if err := engine.Thaw(ctx, b.id); err != nil {
+		return err
+	}
+	return n.journal.write(b.id, entry)
+}
+
+// tryBind journals whom b belongs to, then sets its network and limits and binds
+// its Guest side by side: no Process of the user runs before this returns.
+func (n *Node) tryBind(ctx context.Context, b *boot, binding sandbox.Binding, limit time.Duration) (waits bool, err error) {
+	if err := n.journal.write(b.id, b.entry()); err != nil {
+		return false, err
 	}
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -231,12 +333,21 @@ func (n *Node) tryBind(ctx context.Context, b *boot, binding sandbox.Binding, li
 	if binding.Network != sandbox.NetworkNone { // which is what a Boot starts with
 		g.Go(func() error { return n.engine.SetNetwork(each, b.id, binding.Network) })
 	}
-	g.Go(func() error { return b.guest.Bind(each, binding) })
-	err := g.Wait()
-	if err != nil && ctx.Err() == nil && limited.Err() != nil {
-		return sandbox.Errorf(sandbox.Unavailable, "the sandbox did not answer in time").WithCause(err)
+	if len(binding.Secrets.Headers) > 0 { // as above
+		g.Go(func() error { return n.engine.SetSecrets(each, b.id, binding.Secrets) })
 	}
-	return err
+	if binding.Limits != b.shape.Limits() { // as above
+		g.Go(func() error { return n.engine.SetLimits(each, b.id, binding.Limits) })
+	}
+	g.Go(func() (err error) {
+		waits, err = b.guest.Bind(each, binding)
+		return err
+	})
+	err = g.Wait()
+	if err != nil && ctx.Err() == nil && limited.Err() != nil {
+		err = sandbox.Errorf(sandbox.Unavailable, "the sandbox did not answer in time").WithCause(err)
+	}
+	return waits, err
 }
 
 // settle records that b is bound, unless it died meanwhile.

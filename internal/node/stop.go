@@ -66,7 +66,9 @@ func (n *Node) destroy(ctx context.Context, b *boot, grace time.Duration) error 
 	n.mu.Unlock()
 	ctx, cancel := uncancelled(ctx)
 	defer cancel()
-	if err := n.engine.Stop(ctx, b.id, grace); err != nil {
+	observed := n.observe(StepStop)
+	err := n.engine.Stop(ctx, b.id, grace)
+	if observed(err); err != nil {
 		return err
 	}
 	n.forget(b)
@@ -93,6 +95,9 @@ func (n *Node) unlist(b *boot) {
 	}
 	if id := b.owner.ref.SandboxID; n.owners[id] == b {
 		delete(n.owners, id)
+	}
+	if b.owner.ref.SandboxID != "" {
+		n.left[b.id] = departure{b.owner.ref, time.Now()}
 	}
 }
 

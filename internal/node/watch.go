@@ -126,8 +126,7 @@ type reports struct {
 
 type pendingEnd struct {
 	sandbox.BootEnd
-	tenant sandbox.TenantID
-	ready  bool // it is in the journal and may be told
+	ready bool // it is in the journal and may be told
 }
 
 func newReports() reports {
@@ -140,7 +139,6 @@ func (r *reports) add(b *boot, e ending) {
 	defer r.mu.Unlock()
 	r.ends[b.id] = pendingEnd{
 		BootEnd: sandbox.BootEnd{BootRef: b.owner.ref, Cause: e.Cause, At: e.At},
-		tenant:  b.owner.tenant,
 	}
 }
 
@@ -175,7 +173,7 @@ func (r *reports) boots() []sandbox.BoundBoot {
 	defer r.mu.Unlock()
 	var all []sandbox.BoundBoot
 	for _, e := range r.ends {
-		all = append(all, sandbox.BoundBoot{BootRef: e.BootRef, Tenant: e.tenant})
+		all = append(all, sandbox.BoundBoot{BootRef: e.BootRef})
 	}
 	return all
 }
@@ -218,6 +216,7 @@ func (n *Node) reportAll(ctx context.Context) bool {
 func (n *Node) reportOne(ctx context.Context, e sandbox.BootEnd) error {
 	limited, cancel := context.WithTimeout(ctx, reportLimit)
 	defer cancel()
+	e.Node = n.cfg.Name
 	if err := n.cfg.OnEnd(limited, e); err != nil {
 		if ctx.Err() == nil {
 			n.log.Warn("the end of a boot was not accepted", telemetry.KeyBoot, e.BootID, telemetry.KeySandbox, e.SandboxID, telemetry.KeyError, err)

@@ -23,8 +23,17 @@ type Events struct {
 	ShardEnd func(number int)
 }
 
-// Dial connects to the sentry host at a socket and agrees on the version.
+// Dial connects to the sentry host at a socket and agrees on the version: ours,
+// or the one before.
 func Dial(ctx context.Context, socket string, events Events) (*Client, error) {
+	c, err := dial(ctx, socket, events, Version)
+	if sandbox.CodeOf(err) == sandbox.Unsupported {
+		return dial(ctx, socket, events, Version-1)
+	}
+	return c, err
+}
+
+func dial(ctx context.Context, socket string, events Events, version int) (*Client, error) {
 	rpc, err := fdrpc.Dial(ctx, socket, func(method string, body json.RawMessage) {
 		switch method {
 		case EventBoot:
@@ -43,7 +52,7 @@ func Dial(ctx context.Context, socket string, events Events) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{rpc: rpc}
-	if _, err := rpc.Call(ctx, MethodHello, Hello{Version: Version}, &c.Info); err != nil {
+	if _, err := rpc.Call(ctx, MethodHello, Hello{Version: version}, &c.Info); err != nil {
 		rpc.Close()
 		return nil, err
 	}
@@ -58,8 +67,9 @@ func (c *Client) Close() error { return c.rpc.Close() }
 
 // Start starts a Boot with its end of a link; host is the other end, of which
 // the sentry host keeps a copy. Both stay the caller's.
-func (c *Client) Start(ctx context.Context, r StartRequest, guest, host *os.File) error {
-	return c.call(ctx, MethodStart, r, nil, guest, host)
+func (c *Client) Start(ctx context.Context, r StartRequest, guest, host *os.File) (reply StartReply, err error) {
+	err = c.call(ctx, MethodStart, r, &reply, guest, host)
+	return reply, err
 }
 
 // Stop ends a Boot and returns when nothing of it is left.
@@ -101,9 +111,61 @@ func (c *Client) Usage(ctx context.Context, id string) (u sandbox.Usage, err err
 	return u, err
 }
 
-// Limit changes the CPU share of a Boot.
-func (c *Client) Limit(ctx context.Context, id string, cpus float64) error {
-	return c.call(ctx, MethodLimit, LimitRequest{ID: id, CPUs: cpus}, nil)
+// Limit changes what a Boot may use; see sandbox.Engine.SetLimits.
+func (c *Client) Limit(ctx context.Context, id string, limits sandbox.Limits) error {
+	return c.call(ctx, MethodLimit, LimitRequest{ID: id, Limits: limits}, nil)
+}
+
+// Freeze stops a Boot; see sandbox.Pauser.
+func (c *Client) Freeze(ctx context.Context, id string) error {
+	return c.call(ctx, MethodFreeze, BootRequest{ID: id}, nil)
+}
+
+// Thaw lets a Boot go on.
+func (c *Client) Thaw(ctx context.Context, id string) error {
+	return c.call(ctx, MethodThaw, BootRequest{ID: id}, nil)
+}
+
+// Save saves a Boot. When ctx ends, that goes on all the same.
+func (c *Client) Save(ctx context.Context, r SaveRequest) (s sandbox.Saved, err error) {
+	err = c.call(ctx, MethodSave, r, &s)
+	return s, err
+}
+
+// DeleteSaved removes a saved state, and waits for who makes it.
+func (c *Client) DeleteSaved(ctx context.Context, name string) error {
+	return c.call(ctx, MethodDelete, SavedRequest{Name: name}, nil)
+}
+
+// ListSaved returns the names of saved states.
+func (c *Client) ListSaved(ctx context.Context) (names []string, err error) {
+	err = c.call(ctx, MethodSaved, struct{}{}, &names)
+	return names, err
+}
+
+// Export returns what a saved state consists of and its files, which the caller
+// closes.
+func (c *Client) Export(ctx context.Context, r ExportRequest) (p Proof, files []*os.File, err error) {
+	files, err = c.rpc.Call(ctx, MethodExport, r, &p)
+	return p, files, err
+}
+
+// Import makes a saved state of what comes through a pipe, of which the file is
+// the reading end and stays the caller's. When ctx ends, that goes on until the
+// pipe ends.
+func (c *Client) Import(ctx context.Context, r ImportRequest, pipe *os.File) (s sandbox.Saved, err error) {
+	err = c.call(ctx, MethodImport, r, &s, pipe)
+	return s, err
+}
+
+// Share gives a saved state its group.
+func (c *Client) Share(ctx context.Context, r ShareRequest) error {
+	return c.call(ctx, MethodShare, r, nil)
+}
+
+// SetCache says how saved states are kept from now on.
+func (c *Client) SetCache(ctx context.Context, r CacheRequest) error {
+	return c.call(ctx, MethodCache, r, nil)
 }
 
 // Shard starts link shard number n if it does not run and tells where it

@@ -8,23 +8,38 @@
 package sentryhost
 
 import (
+	"crypto/sha256"
+	"time"
+
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 )
 
 // Version of the protocol. A server answers hello for its own version and the
 // one before.
-const Version = 1
+const Version = 2
 
-// Methods of the protocol.
+// PauseVersion is the first one in which Boots are frozen and saved.
+const PauseVersion = 2
+
+// Methods of the protocol. Each needs a hello on its connection first.
 const (
 	MethodHello   = "hello"  // Hello -> HelloReply
-	MethodStart   = "start"  // StartRequest and two files: the guest's and the host's end of the link
+	MethodStart   = "start"  // StartRequest and two files, the guest's and the host's end of the link -> StartReply
 	MethodStop    = "stop"   // BootRequest; returns when nothing is left
 	MethodList    = "list"   // -> []Boot
 	MethodLink    = "link"   // BootRequest -> a file: a copy of the link's host end
 	MethodKeep    = "keep"   // BootRequest and a file: the link's host end, for a sentry host that has no copy
 	MethodUsage   = "usage"  // BootRequest -> sandbox.Usage
 	MethodLimit   = "limit"  // LimitRequest
+	MethodFreeze  = "freeze" // BootRequest
+	MethodThaw    = "thaw"   // BootRequest
+	MethodSave    = "save"   // SaveRequest -> sandbox.Saved; it goes on when its caller is gone
+	MethodDelete  = "delete" // SavedRequest
+	MethodSaved   = "saved"  // -> []string: the names of saved states
+	MethodExport  = "export" // ExportRequest -> Proof and the files of the state, to be read
+	MethodImport  = "import" // ImportRequest and a pipe -> sandbox.Saved; it ends with the pipe
+	MethodShare   = "share"  // ShareRequest
+	MethodCache   = "cache"  // CacheRequest
 	MethodShard   = "shard"  // ShardRequest -> ShardReply: starts the link shard if it does not run
 	MethodShards  = "shards" // -> []ShardReply: the link shards that run
 	MethodDown    = "down"   // ends every Boot and shard, then the sentry host itself
@@ -52,6 +67,85 @@ type StartRequest struct {
 	ID    string        `json:"id"`
 	Image string        `json:"image"`
 	Shape sandbox.Shape `json:"shape"`
+	From  string        `json:"from,omitempty"` // saved state; empty: none
+	// Spares is how many sentries may wait, with nothing in them, for starts like
+	// this one and those just before it. Zero: none does, and none is used. Who asks
+	// for any heeds StartReply.
+	Spares int `json:"spares,omitempty"`
+}
+
+// StartReply tells what the Guest of a new Boot cannot know.
+type StartReply struct {
+	// SavedAt is when the state was saved that the Boot goes on from, which the Guest
+	// is to be told; zero: it knows, or starts anew.
+	SavedAt time.Time `json:"saved_at,omitzero"`
+}
+
+// SaveRequest saves a Boot.
+type SaveRequest struct {
+	ID     string `json:"id"`
+	Name   string `json:"name"` // Snapshot ID
+	Memory bool   `json:"memory"`
+}
+
+// SavedRequest names a saved state.
+type SavedRequest struct {
+	Name string `json:"name"`
+}
+
+// ExportRequest asks for a saved state.
+type ExportRequest struct {
+	Name  string `json:"name"`
+	Image bool   `json:"image,omitempty"` // the image too; its file is the last
+}
+
+// Proof says what a saved state consists of and which installation says so.
+type Proof struct {
+	Manifest  []byte   `json:"manifest"` // as it lies on the disk there
+	Sums      [][]byte `json:"sums"`     // SHA-256 of each of its files, in the Manifest's order
+	Key       string   `json:"key"`      // of the installation
+	Signature []byte   `json:"signature"`
+	// ImageBytes is how long the image is that comes too; zero: none does. It needs
+	// no signature: the Manifest, which has one, names the image by its hash.
+	ImageBytes int64 `json:"image_bytes,omitempty"`
+}
+
+// Statement is what is signed.
+func (p Proof) Statement() []byte {
+	manifest := sha256.Sum256(p.Manifest)
+	out := append([]byte("cloud-sandbox saved state 1\n"), manifest[:]...)
+	for _, sum := range p.Sums {
+		out = append(out, sum...)
+	}
+	return out
+}
+
+// ImportRequest makes a saved state of what another sentry host, or this one,
+// exported. The pipe gives the bytes of the image, if that comes too, and of all its
+// files, then ImportEnd.
+type ImportRequest struct {
+	Name  string `json:"name"`
+	Proof Proof  `json:"proof"`
+}
+
+// ImportEnd is the byte that says that all went well at the pipe's other end.
+const ImportEnd = '.'
+
+// ShareRequest lets a saved state share what it has in common with others of its
+// group on the disk.
+type ShareRequest struct {
+	Name  string `json:"name"`
+	Group string `json:"group"`
+}
+
+// CacheRequest says how saved states that share are kept; until one came all
+// stay as they were saved.
+type CacheRequest struct {
+	// Bytes is how many may lie there ready to be started from; beyond it those
+	// that were not used for longest are packed.
+	Bytes int64 `json:"bytes"`
+	// PackAfterSeconds is how long a state is not used when it is packed.
+	PackAfterSeconds int64 `json:"pack_after_seconds"`
 }
 
 // BootRequest names a Boot.
@@ -59,10 +153,10 @@ type BootRequest struct {
 	ID string `json:"id"`
 }
 
-// LimitRequest changes the CPU share of a running Boot.
+// LimitRequest changes what a running Boot may use.
 type LimitRequest struct {
-	ID   string  `json:"id"`
-	CPUs float64 `json:"cpus"`
+	ID     string         `json:"id"`
+	Limits sandbox.Limits `json:"limits"`
 }
 
 // Boot is one running Boot.
@@ -70,7 +164,11 @@ type Boot struct {
 	ID    string        `json:"id"`
 	Image string        `json:"image"`
 	Shape sandbox.Shape `json:"shape"`
-	Pid   int           `json:"pid"` // of the sentry
+	// Limits are in force.
+	Limits sandbox.Limits `json:"limits"`
+	Pid    int            `json:"pid"` // of the sentry
+	From   string         `json:"from,omitempty"`
+	Frozen bool           `json:"frozen,omitempty"`
 }
 
 // ShardRequest names a link shard by its number, from 0.
@@ -83,4 +181,34 @@ type ShardReply struct {
 	Number int    `json:"number"`
 	Socket string `json:"socket"`
 	Pid    int    `json:"pid"`
+}
+
+// ManifestName is the file in the folder of a saved state that holds its
+// Manifest, as JSON.
+const ManifestName = "manifest.json"
+
+// RecordName is the file in the folder of a Boot that holds its record.
+const RecordName = "boot.json"
+
+// Manifest describes a saved state. Builds of all times read it.
+type Manifest struct {
+	Name   string        `json:"name"`
+	Boot   string        `json:"boot"` // that was saved
+	Memory bool          `json:"memory"`
+	Build  string        `json:"build"`  // of the Guest that is in the memory
+	Engine string        `json:"engine"` // gVisor's version
+	Image  string        `json:"image"`
+	Shape  sandbox.Shape `json:"shape"`
+	// Held are the processes that stand still in the memory until they are let
+	// go, children before their parents.
+	Held    []int32     `json:"held,omitempty"`
+	Files   []SavedFile `json:"files"`
+	SavedAt time.Time   `json:"saved_at"` // when it stopped running
+}
+
+// SavedFile is one file of a saved state.
+type SavedFile struct {
+	Name  string `json:"name"`
+	Bytes int64  `json:"bytes"`
+	CRC   uint32 `json:"crc32c"`
 }

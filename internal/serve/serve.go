@@ -11,25 +11,36 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/authority"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/builder"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/failpoint"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/client"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/keys"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/link"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/node"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/offload"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/oidc"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/run"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/scheduler"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/webhook"
 )
 
 // nodeName is the Node of a server that is all roles in one.
@@ -42,39 +53,23 @@ const stopGrace = 0 * time.Second
 // Run is the server process, without rights: all roles over SQLite, until ctx
 // ends. Sandboxes run on.
 func Run(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog.Logger) error {
+	defer in.Close()
 	for _, w := range cfg.Warnings {
 		log.Warn(w)
 	}
 	if err := giveUpRights(); err != nil {
 		return err
 	}
-	layout := launch.Layout{Root: cfg.Data}
-	secrets := cfg
-	secrets.Data = layout.Server()
-	if err := secrets.KeepSecret(); err != nil {
-		return err
-	}
-	seed, err := guestSeed(layout.Server())
+	j, err := open(ctx, cfg, in, log)
 	if err != nil {
 		return err
 	}
-	store, err := sqlite.Open(ctx, filepath.Join(layout.Server(), "cloud-sandbox.db"))
-	if err != nil {
+	defer j.store.Close()
+	if err := j.openEngine(ctx, nodeName, in.HostSocket); err != nil {
 		return err
 	}
-	defer store.Close()
-	engine, err := gvisor.Open(ctx, gvisor.Config{Socket: in.HostSocket, Log: log})
-	if err != nil {
-		return fmt.Errorf("reach the engine: %w", err)
-	}
-	defer engine.Close()
-	images, err := template.Open(layout.Templates())
-	if err != nil {
-		return err
-	}
-	parts, err := join(ctx, cfg, joined{
-		layout: layout, secret: secrets.Secret, seed: seed, store: store, engine: engine, images: images, listeners: in.Listeners, log: log,
-	})
+	defer j.engine.Close()
+	parts, err := j.all(ctx)
 	if err != nil {
 		return err
 	}
@@ -82,56 +77,178 @@ func Run(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog.
 	return parts.Wait(ctx)
 }
 
-// joined is what the roles are made of.
+// joined is what roles are made of.
 type joined struct {
+	cfg       config.Config
 	layout    launch.Layout
-	secret    []byte
 	seed      []byte
+	secrets   *secrets.Service
 	store     sandbox.Store
-	engine    sandbox.Engine
 	images    sandbox.Images
+	templates *builder.Client
 	listeners []net.Listener
 	log       *slog.Logger
+	registry  *prometheus.Registry // of this process
+	engine    *gvisor.Engine       // of a process that is a Node
+	boots     sandbox.Engine       // the same, or offload around it
+	offload   *offload.Engine      // nil: saved states are kept on the host alone
+	points    *failpoint.Points    // nil: it does not die for tests
+	hooks     *webhook.Sender
 }
 
-// join builds the roles downwards and starts them: a role's calls to another
-// are method calls here.
-func join(ctx context.Context, cfg config.Config, j joined) (*run.Parts, error) {
+// open opens what every process needs.
+func open(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog.Logger) (*joined, error) {
+	j := &joined{cfg: cfg, layout: launch.Layout{Root: cfg.Data}, listeners: in.Listeners, log: log, registry: telemetry.NewRegistry()}
+	if cfg.DevFailpoint != "" {
+		log.Warn("this server dies when tests say so: CLOUD_SANDBOX_DEV_FAILPOINT is set")
+		j.points = failpoint.New(cfg.DevFailpoint, nil)
+	}
+	j.hooks = webhook.New(webhook.Config{URLs: cfg.Webhooks, Secret: cfg.WebhookSecret, Log: log, Registry: j.registry})
+	var err error
+	if j.seed, err = guestSeed(j.layout.Server()); err != nil {
+		return nil, err
+	}
+	images, err := template.Open(j.layout.Templates())
+	if err != nil {
+		return nil, err
+	}
+	j.images, j.templates = images, builder.NewClient(images, j.layout.BuilderSocket())
+	store, err := sqlite.Open(ctx, databaseFile(j.layout))
+	if err != nil {
+		return nil, err
+	}
+	store.SetDefaultQuota(cfg.Quota)
+	j.store = store
+	if j.secrets, err = secretsOf(cfg, j.layout, store); err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	return j, nil
+}
+
+func (j *joined) openEngine(ctx context.Context, name, socket string) error {
+	roots, err := j.cfg.ReadRoots()
+	if err != nil {
+		return err
+	}
+	if j.engine, err = gvisor.Open(ctx, gvisor.Config{
+		Socket: socket, Log: j.log,
+		Network:    link.Settings{Open: j.cfg.EgressOpen, NameServers: j.cfg.NameServers, Roots: roots},
+		SavedCache: j.cfg.SnapshotCache, PackAfter: j.cfg.SnapshotPackAfter,
+		Spares: j.cfg.SpareSentries,
+	}); err != nil {
+		return fmt.Errorf("reach the engine: %w", err)
+	}
+	if err := j.openOffload(ctx, name); err != nil {
+		return errors.Join(err, j.engine.Close())
+	}
+	return nil
+}
+
+// all builds the roles downwards and starts them: a role's calls to another are
+// method calls here.
+func (j *joined) all(ctx context.Context) (*run.Parts, error) {
 	var manager *session.Manager
+	// The Node reports only while it runs, which is after manager is set.
+	ends := func(ctx context.Context, e sandbox.BootEnd) error { return manager.BootEnded(ctx, e) }
+	n, err := j.node(ctx, nodeName, "", ends)
+	if err != nil {
+		return nil, err
+	}
+	placement := scheduler.New(j.store, j.log)
+	manager = j.manager(n, placement, 0)
+	names := func(context.Context) ([]string, error) { return []string{nodeName}, nil }
+	door, err := j.door(manager, n, names)
+	if err != nil {
+		return nil, err
+	}
+	parts := new(run.Parts)
+	parts.Start("webhooks", ended(j.hooks.Run))
+	parts.Start("scheduler", ended(placement.Run))
+	parts.Start("session-manager", ended(manager.Run))
+	parts.Start("node", ended(n.Run))
+	j.startOffload(parts)
+	parts.Start("gateway", ended(func(ctx context.Context) error { return door.Run(ctx, j.listeners...) }))
+	return parts, nil
+}
+
+// node takes up the Node of this machine.
+func (j *joined) node(ctx context.Context, name, address string, ends func(context.Context, sandbox.BootEnd) error) (*node.Node, error) {
 	n, err := node.Open(ctx, node.Config{
-		Name: nodeName, Dir: filepath.Join(j.layout.Server(), "node"),
-		Engine: j.engine, Store: j.store, Images: j.images, Log: j.log,
-		Guest: func(dial node.Dial) node.GuestControl { return client.New(client.Dial(dial)) },
-		Pools: []node.PoolConfig{{Template: "base", Min: cfg.PoolMin, Max: cfg.PoolMax}},
-		// Called only while the node runs, which is after manager is set.
-		OnEnd: func(ctx context.Context, e sandbox.BootEnd) error { return manager.BootEnded(ctx, e) },
+		Name: name, Address: address, Dir: j.layout.Node(),
+		Engine: j.boots, Store: j.store, Images: j.images, Log: j.log,
+		Guest:   func(dial node.Dial) node.GuestControl { return client.New(client.Dial(dial)) },
+		Pools:   []node.PoolConfig{{Template: "base", Min: j.cfg.PoolMin, Max: j.cfg.PoolMax}},
+		MaxWait: j.cfg.StartWait, OnEnd: ends, Observe: newBoots(j.registry).step,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("node: %w", err)
 	}
-	placement := scheduler.New(j.store, j.log)
-	manager = session.New(j.store, n, placement, j.images, session.Config{
-		Network: cfg.Egress, Engine: "gvisor", StopGrace: stopGrace, Log: j.log,
+	j.registry.MustRegister(&nodeCollector{n, name}, &networkCollector{j.engine.NetworkCounts, name})
+	return n, nil
+}
+
+// manager makes the session manager. grace is how long a Node may be away; zero:
+// as usual.
+func (j *joined) manager(nodes sandbox.Nodes, placement sandbox.Placement, grace time.Duration) *session.Manager {
+	l := newLives(j.registry, j.store)
+	store := j.store
+	if j.points != nil {
+		store = j.points.Store(store)
+	}
+	return session.New(store, nodes, placement, j.images, session.Config{
+		Network: j.cfg.Egress, Engine: "gvisor", StopGrace: stopGrace, NodeGrace: grace, UsageLife: j.cfg.UsageLife, Log: j.log,
 		AccessToken: func(id string) string { return guest.AccessToken(j.seed, id) },
+		OpenSecret:  j.secrets.Open,
+		Authority:   func(id string) (string, string, error) { return authority.New(j.seed, id) },
+		Created:     l.created, Moved: l.moved, Survived: l.survived, Event: j.hooks.Tell,
+		Brought: func(ctx context.Context, snap sandbox.Snapshot) {
+			if err := j.templates.Keep(ctx, snap.Tenant, snap.Template, strings.TrimPrefix(snap.Image, "sha256:")); err != nil {
+				j.log.WarnContext(ctx, "an image that came with a snapshot is in no list", "snapshot", snap.ID, telemetry.KeyError, err)
+			}
+		},
+		LetGo: func(ctx context.Context, snap sandbox.Snapshot) { auditLetGo(ctx, j.store, j.log, snap) },
+		Ended: func(ctx context.Context, sb sandbox.Sandbox) {
+			l.ended(sb.Ended.Cause)
+			if c := sb.Ended.Cause; c == sandbox.CauseOOM || c == sandbox.CauseDiskFull {
+				j.hooks.Tell(sandbox.SecurityEvent{Kind: sandbox.EventLimitKill, Tenant: sb.Tenant, Sandbox: sb.ID, Operation: sandbox.AuditEnded, Reason: string(c)})
+			}
+			auditEnd(ctx, j.store, j.log, sb)
+		},
 	})
-	tokens, err := gateway.NewTokens(j.secret, nil)
+}
+
+// door makes the gateway.
+func (j *joined) door(sandboxes sandbox.Sandboxes, nodes sandbox.Nodes, names func(context.Context) ([]string, error)) (*gateway.Server, error) {
+	secrets := j.cfg
+	secrets.Data = j.layout.Server()
+	if err := secrets.KeepSecret(); err != nil {
+		return nil, err
+	}
+	tokens, err := gateway.NewTokens(secrets.Secret, nil)
 	if err != nil {
 		return nil, err
 	}
-	door := gateway.New(gateway.Config{
-		Sandboxes: manager, Nodes: n, Tokens: tokens, Dev: cfg.Dev, Log: j.log, Registry: telemetry.NewRegistry(),
-		NodeNames: func(context.Context) ([]string, error) { return []string{nodeName}, nil },
+	var certificate *gateway.Certificate
+	if j.cfg.TLSCert != "" {
+		if certificate, err = gateway.NewCertificate(j.cfg.TLSCert, j.cfg.TLSKey, j.log); err != nil {
+			return nil, err
+		}
+	}
+	return gateway.New(gateway.Config{
+		Certificate: certificate,
+		Sandboxes:   sandboxes, Nodes: nodes, Templates: j.templates, Tokens: tokens, Dev: j.cfg.Dev, Log: j.log, Registry: j.registry,
+		Keys: keys.New(j.store, j.log), Secrets: j.secrets, Store: j.store, SigningKeys: j.store, Quotas: j.store, Audit: j.store, AuditLife: j.cfg.AuditLife, Limits: j.cfg.RateLimits,
+		Usage: j.store, Prices: j.cfg.Prices, Issuers: oidc.New(j.cfg.Issuers),
+		Event:     j.hooks.Tell,
+		NodeNames: names, Records: j.store, Forward: client.Forward, Domain: j.cfg.Domain, E2BTemplates: j.cfg.E2BTemplates,
+		Uploads:      filepath.Join(j.layout.Server(), "uploads"),
+		Builds:       filepath.Join(j.layout.Server(), "builds"),
+		AccessToken:  func(id string) string { return guest.AccessToken(j.seed, id) },
+		TrafficToken: func(id string) string { return guest.TrafficToken(j.seed, id) },
 		NewGuest: func(id string, dial execution.Dial) execution.Guest {
 			return client.New(client.Dial(dial), client.WithToken(guest.AccessToken(j.seed, id)))
 		},
-		States: states(j.store),
-	})
-	parts := new(run.Parts)
-	parts.Start("scheduler", ended(placement.Run))
-	parts.Start("session-manager", ended(manager.Run))
-	parts.Start("node", ended(n.Run))
-	parts.Start("gateway", ended(func(ctx context.Context) error { return door.Run(ctx, j.listeners...) }))
-	return parts, nil
+	}), nil
 }
 
 // ended makes a part's end on request no error.
@@ -141,21 +258,6 @@ func ended(f func(context.Context) error) func(context.Context) error {
 			return err
 		}
 		return nil
-	}
-}
-
-// states counts everybody's Sandboxes, for metrics.
-func states(store sandbox.SandboxStore) func(context.Context) (map[sandbox.State]int, error) {
-	return func(ctx context.Context) (map[sandbox.State]int, error) {
-		all, err := store.SandboxesNotEnded(ctx)
-		if err != nil {
-			return nil, err
-		}
-		counts := map[sandbox.State]int{}
-		for _, s := range all {
-			counts[s.State]++
-		}
-		return counts, nil
 	}
 }
 

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -12,16 +13,22 @@ import (
 // Create implements sandbox.Sandboxes. When ctx ends first, nothing is left of
 // the Sandbox but its Certificate.
 func (m *Manager) Create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, error) {
-	sb, err := m.plan(ctx, tenant, req)
+	began := time.Now()
+	sb, pooled, err := m.create(ctx, tenant, req)
+	took := time.Since(began)
+	m.cfg.Created(pooled, err, took)
 	if err != nil {
 		return sandbox.Sandbox{}, err
 	}
-	nodes, err := m.placement.Place(ctx, sb.Image, sb.Shape)
+	m.log.InfoContext(ctx, "a sandbox runs", telemetry.KeySandbox, sb.ID, telemetry.KeyTenant, sb.Tenant, telemetry.KeyNode, sb.Boot.Node,
+		telemetry.KeyBoot, sb.Boot.ID, "pooled", pooled, telemetry.KeyDuration, float64(took.Microseconds())/1000)
+	return sb, nil
+}
+
+func (m *Manager) create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (_ sandbox.Sandbox, pooled bool, _ error) {
+	sb, nodes, err := m.plan(ctx, tenant, req)
 	if err != nil {
-		return sandbox.Sandbox{}, err
-	}
-	if len(nodes) == 0 {
-		return sandbox.Sandbox{}, sandbox.Errorf(sandbox.Exhausted, "no node has room")
+		return sandbox.Sandbox{}, false, err
 	}
 	client := ctx
 	ctx, c := m.beginCreation(ctx, sb.ID)
@@ -29,24 +36,77 @@ func (m *Manager) Create(ctx context.Context, tenant sandbox.TenantID, req sandb
 
 	sb.Boot.Node = nodes[0]
 	if sb, err = m.store.InsertSandbox(ctx, sb); err != nil {
-		return sandbox.Sandbox{}, c.explain(client, err)
+		return sandbox.Sandbox{}, false, c.explain(client, err)
 	}
-	running, err := m.start(ctx, sb, req, nodes)
+	running, pooled, err := m.start(ctx, sb, nodes)
 	if err != nil {
 		m.undo(ctx, sb, c.cause())
-		return sandbox.Sandbox{}, c.explain(client, err)
+		return sandbox.Sandbox{}, false, c.explain(client, err)
 	}
 	m.alarm.set(running.Deadline)
-	return running, nil
+	m.track(running)
+	return running, pooled, nil
 }
 
-// plan checks a request and makes the record that it asks for.
-func (m *Manager) plan(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, error) {
+// plan checks a request, makes the record that it asks for, and names the Nodes
+// to try.
+func (m *Manager) plan(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, []string, error) {
 	if err := req.Check(); err != nil {
-		return sandbox.Sandbox{}, err
+		return sandbox.Sandbox{}, nil, err
 	}
+	if err := m.checkSecrets(ctx, tenant, req.Secrets); err != nil {
+		return sandbox.Sandbox{}, nil, err
+	}
+	quota, err := m.store.TenantQuota(ctx, tenant)
+	if err != nil {
+		return sandbox.Sandbox{}, nil, err
+	}
+	if err := cmp.Or(quota.AdmitTimeout(req.Timeout), quota.AdmitBandwidth(req.Bandwidth)); err != nil {
+		return sandbox.Sandbox{}, nil, err
+	}
+	sb := m.recordOf(tenant, req)
+	if req.Snapshot != "" {
+		sb, nodes, err := m.planFrom(ctx, sb, req)
+		if err == nil {
+			err = m.admitEgress(ctx, tenant, quota, sb.Network)
+		}
+		sb.Limits.Bandwidth = quota.BoundBandwidth(sb.Limits.Bandwidth)
+		return sb, nodes, err
+	}
+	if err := m.admitEgress(ctx, tenant, quota, sb.Network); err != nil {
+		return sandbox.Sandbox{}, nil, err
+	}
+	sb.Limits.Bandwidth = quota.BoundBandwidth(sb.Limits.Bandwidth)
+	if sb.Image, err = m.images.Resolve(ctx, tenant, sb.Template); err != nil {
+		return sandbox.Sandbox{}, nil, err
+	}
+	nodes, err := m.placement.Place(ctx, sb.Image, sb.Shape)
+	if err == nil && len(nodes) == 0 {
+		err = sandbox.Errorf(sandbox.Exhausted, "no node has room")
+	}
+	return sb, nodes, err
+}
+
+// planFrom completes the record of a Sandbox that starts from a Snapshot.
+func (m *Manager) planFrom(ctx context.Context, sb sandbox.Sandbox, req sandbox.CreateRequest) (sandbox.Sandbox, []string, error) {
+	snap, err := m.SnapshotByID(ctx, sb.Tenant, req.Snapshot)
+	if err != nil {
+		return sandbox.Sandbox{}, nil, err
+	}
+	sb.Template, sb.Image, sb.Shape, sb.Limits = snap.Template, snap.Image, snap.Shape, snap.Limits
+	sb.Limits.Bandwidth = orElse(req.Bandwidth, snap.Limits.Bandwidth)
+	sb.Network, sb.User, sb.Cwd = orElse(req.Network, snap.Network), orElse(req.User, snap.User), orElse(req.Cwd, snap.Cwd)
+	if req.Env == nil {
+		sb.Env = snap.Env
+	}
+	sb.Timeline = max(snap.Timeline, sb.Timeline)
+	return sb, []string{snap.Node}, nil
+}
+
+// recordOf is the record that a request asks for, but for its image.
+func (m *Manager) recordOf(tenant sandbox.TenantID, req sandbox.CreateRequest) sandbox.Sandbox {
 	sb := sandbox.Sandbox{
-		ID:        sandbox.NewSandboxID(),
+		ID:        cmp.Or(req.ID, sandbox.NewSandboxID()),
 		Tenant:    tenant,
 		Name:      req.Name,
 		State:     sandbox.Starting,
@@ -54,19 +114,30 @@ func (m *Manager) plan(ctx context.Context, tenant sandbox.TenantID, req sandbox
 		Engine:    m.cfg.Engine,
 		Shape:     orElse(req.Shape, sandbox.DefaultShape()),
 		Network:   orElse(req.Network, m.cfg.Network),
+		Ingress:   req.Ingress,
+		Secrets:   req.Secrets,
 		Metadata:  req.Metadata,
 		Env:       req.Env,
+		User:      req.User,
+		Cwd:       req.Cwd,
+		Revision:  1,
 		Boot:      sandbox.Boot{ID: sandbox.NewBootID(), Number: 1},
 		CreatedAt: now(),
 		Timeout:   orElse(req.Timeout, sandbox.DefaultSessionTimeout),
-		OnTimeout: sandbox.OnTimeoutEnd,
+		OnTimeout: orElse(req.OnTimeout, sandbox.OnTimeoutEnd),
 		Timeline:  1,
+		Snapshot:  req.Snapshot,
+
+		IdleTimeout: req.IdleTimeout,
+		StayPaused:  req.StayPaused,
+
+		CheckpointEvery: req.CheckpointEvery,
 	}
+	sb.Limits = sb.Shape.Limits()
+	sb.Limits.Bandwidth = req.Bandwidth
 	// While it starts, the deadline is the way out of that State.
 	sb.Deadline = sb.CreatedAt.Add(startLimit + sb.Timeout)
-	var err error
-	sb.Image, err = m.images.Resolve(ctx, sb.Template)
-	return sb, err
+	return sb
 }
 
 func orElse[T comparable](v, otherwise T) T {
@@ -78,7 +149,7 @@ func orElse[T comparable](v, otherwise T) T {
 }
 
 // start has the first Node that takes it start sb, and records it running.
-func (m *Manager) start(ctx context.Context, sb sandbox.Sandbox, req sandbox.CreateRequest, nodes []string) (sandbox.Sandbox, error) {
+func (m *Manager) start(ctx context.Context, sb sandbox.Sandbox, nodes []string) (_ sandbox.Sandbox, pooled bool, _ error) {
 	var refused error
 	for i, node := range nodes {
 		if i > 0 {
@@ -87,49 +158,68 @@ func (m *Manager) start(ctx context.Context, sb sandbox.Sandbox, req sandbox.Cre
 			var err error
 			sb.Boot = sandbox.Boot{ID: sandbox.NewBootID(), Number: sb.Boot.Number + 1, Node: node}
 			if sb, err = m.store.UpdateSandbox(ctx, sb); err != nil {
-				return sb, err
+				return sb, false, err
 			}
 		}
-		started, err := m.nodes.Start(ctx, node, m.startRequest(sb, req))
+		req, err := m.startRequest(ctx, sb)
+		if err != nil {
+			return sb, false, err
+		}
+		started, err := m.nodes.Start(ctx, node, req)
 		if err == nil {
-			return m.recordRunning(ctx, sb, started)
+			running, err := m.recordRunning(ctx, sb, started)
+			return running, started.Pooled, err
+		}
+		if sb.Snapshot != "" {
+			err = cannotStart(sb, err)
 		}
 		refused = err
 		if !errors.Is(err, sandbox.Exhausted) && !errors.Is(err, sandbox.Unavailable) {
 			break
 		}
 	}
-	return sb, refused
+	return sb, false, refused
 }
 
-func (m *Manager) startRequest(sb sandbox.Sandbox, req sandbox.CreateRequest) sandbox.StartRequest {
-	return sandbox.StartRequest{
-		BootID: sb.Boot.ID,
-		Image:  sb.Image,
-		Shape:  sb.Shape,
-		Binding: sandbox.Binding{
-			SandboxID:   sb.ID,
-			BootNumber:  sb.Boot.Number,
-			Tenant:      sb.Tenant,
-			Template:    sb.Template,
-			AccessToken: m.cfg.AccessToken(sb.ID),
-			Env:         sb.Env,
-			User:        req.User,
-			Cwd:         req.Cwd,
-			Network:     sb.Network,
-			Pids:        sb.Shape.Pids,
-			Timeline:    sb.Timeline,
-		},
-	}
+func (m *Manager) startRequest(ctx context.Context, sb sandbox.Sandbox) (sandbox.StartRequest, error) {
+	b, err := m.binding(ctx, sb)
+	return sandbox.StartRequest{BootID: sb.Boot.ID, Image: sb.Image, Shape: sb.Shape, Binding: b, From: sb.Snapshot}, err
+}
+
+// binding is what the Boot of sb is told.
+func (m *Manager) binding(ctx context.Context, sb sandbox.Sandbox) (sandbox.Binding, error) {
+	secrets, err := m.openSecrets(ctx, sb)
+	return sandbox.Binding{
+		SandboxID:   sb.ID,
+		BootNumber:  sb.Boot.Number,
+		Tenant:      sb.Tenant,
+		Template:    sb.Template,
+		AccessToken: m.cfg.AccessToken(sb.ID),
+		Env:         sb.Env,
+		User:        sb.User,
+		Cwd:         sb.Cwd,
+		Network:     sb.Network,
+		Limits:      sb.Limits,
+		Timeline:    sb.Timeline,
+		Revision:    sb.Revision,
+		Secrets:     secrets,
+	}, err
 }
 
 func (m *Manager) recordRunning(ctx context.Context, sb sandbox.Sandbox, started sandbox.Started) (sandbox.Sandbox, error) {
 	if err := sb.To(sandbox.Running); err != nil {
 		return sb, err
 	}
+	quota, err := m.store.TenantQuota(ctx, sb.Tenant)
+	if err != nil {
+		return sb, err
+	}
 	sb.Boot.ID = started.BootID
 	sb.StartedAt = now()
-	sb.Deadline = sb.StartedAt.Add(sb.Timeout)
+	sb.Start(quota, sb.StartedAt)
+	if sb.Snapshot != "" {
+		sb.SnapshotAt = sb.StartedAt
+	}
 	running, err := m.store.UpdateSandbox(ctx, sb)
 	if isConflict(err) {
 		return sb, sandbox.Errorf(sandbox.Unavailable, "the sandbox ended while it started").WithCause(err)
@@ -143,7 +233,7 @@ func (m *Manager) undo(ctx context.Context, sb sandbox.Sandbox, cause sandbox.Ca
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
 	if _, err := m.end(ctx, sb.ID, cause, nil); err != nil && !errors.Is(err, sandbox.NotFound) {
-		m.log.Warn("undo of a create goes on later", telemetry.KeySandbox, sb.ID, telemetry.KeyError, err)
+		m.log.WarnContext(ctx, "undo of a create goes on later", telemetry.KeySandbox, sb.ID, telemetry.KeyError, err)
 	}
 }
 

@@ -23,7 +23,7 @@ const (
 	deleteEvery = time.Hour
 )
 
-// expire ends Sandboxes at their deadlines until ctx ends. Between deadlines it
+// expire ends or pauses Sandboxes at their deadlines until ctx ends. Between deadlines it
 // sleeps; whoever sets an earlier one wakes it.
 func (m *Manager) expire(ctx context.Context) error {
 	for {
@@ -76,22 +76,65 @@ func (m *Manager) expireFailed(ctx context.Context, err error) bool {
 func (m *Manager) endEach(ctx context.Context, due []sandbox.Sandbox) error {
 	work := newGroup()
 	for _, sb := range due {
-		work.do(func() error { return m.endAtDeadline(ctx, sb.ID) })
+		work.do(func() error { return m.actAtDeadline(ctx, sb) })
 	}
 	return work.wait()
 }
 
-func (m *Manager) endAtDeadline(ctx context.Context, id string) error {
-	_, err := m.end(ctx, id, sandbox.CauseDeadline, func(sb sandbox.Sandbox) bool {
-		return !sb.Deadline.After(now()) // it may have been moved meanwhile
-	})
+// actAtDeadline does to a Sandbox what its deadline means in its State.
+func (m *Manager) actAtDeadline(ctx context.Context, sb sandbox.Sandbox) error {
+	due := func(present sandbox.Sandbox) bool { // it may have been moved meanwhile
+		return present.State == sb.State && !present.Deadline.After(now())
+	}
+	pauses, filesOnly := sb.OnTimeout.Pauses()
+	var err error
+	switch {
+	case sb.State == sandbox.Pausing, sb.State == sandbox.Resuming:
+		err = m.undoLeft(ctx, sb.ID)
+	case sb.State == sandbox.Running && pauses:
+		err = m.pauseDue(ctx, sb.ID, filesOnly, sandbox.CauseDeadline, due)
+	default:
+		_, err = m.end(ctx, sb.ID, sandbox.CauseDeadline, due)
+	}
 	if errors.Is(err, sandbox.NotFound) {
 		return nil
 	}
 	return err
 }
 
-// deleteCertificates deletes old ones until ctx ends.
+// undoLeft waits for a pause or resume under way, or takes a Sandbox back from
+// one that nobody works on.
+func (m *Manager) undoLeft(ctx context.Context, id string) error {
+	_, done, err := m.move(ctx, id)
+	if err == nil {
+		done()
+	}
+	return err
+}
+
+// pauseDue pauses a Sandbox that is due. Where the Engine cannot pause it ends
+// for cause; what cannot be saved now is tried again later.
+func (m *Manager) pauseDue(ctx context.Context, id string, filesOnly bool, cause sandbox.Cause, due func(sandbox.Sandbox) bool) error {
+	_, err := m.pause(ctx, id, filesOnly, due)
+	switch {
+	case err == nil, errors.Is(err, sandbox.NotFound), ctx.Err() != nil:
+		return err
+	case errors.Is(err, sandbox.Unsupported):
+		_, err = m.end(ctx, id, cause, due)
+		return err
+	}
+	m.log.WarnContext(ctx, "a sandbox that is due to pause runs on for now", telemetry.KeySandbox, id, telemetry.KeyError, err)
+	_, err = m.change(ctx, id, func(s *sandbox.Sandbox) error {
+		if later := now().Add(pauseRetry); s.State == sandbox.Running && s.Deadline.Before(later) {
+			s.Deadline = later
+		}
+		return nil
+	})
+	m.idle.use(id)
+	return err
+}
+
+// deleteCertificates deletes old ones, and old usage, until ctx ends.
 func (m *Manager) deleteCertificates(ctx context.Context) error {
 	for {
 		n, err := m.store.DeleteEnded(ctx, now().Add(-sandbox.CertificateLife))
@@ -101,9 +144,19 @@ func (m *Manager) deleteCertificates(ctx context.Context) error {
 		if n > 0 {
 			m.log.Info("deleted old certificates", "count", n)
 		}
+		m.trimUsage(ctx)
 		if err := sleep(ctx, deleteEvery); err != nil {
 			return err
 		}
+	}
+}
+
+func (m *Manager) trimUsage(ctx context.Context) {
+	if m.cfg.UsageLife == 0 {
+		return
+	}
+	if _, err := m.store.TrimUsage(ctx, sandbox.DayOf(now().Add(-m.cfg.UsageLife))); err != nil && ctx.Err() == nil {
+		m.log.Warn("old usage stays", telemetry.KeyError, err)
 	}
 }
 

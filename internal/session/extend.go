@@ -13,26 +13,58 @@ func (m *Manager) SetTimeout(ctx context.Context, tenant sandbox.TenantID, idOrN
 	if timeout <= 0 || timeout > sandbox.MaxTimeout {
 		return sandbox.Sandbox{}, sandbox.Errorf(sandbox.Invalid, "timeout_seconds must be between 1 and %d", int(sandbox.MaxTimeout.Seconds()))
 	}
-	for range attempts {
+	return m.extend(ctx, tenant, idOrName, func(sb *sandbox.Sandbox) error { return sb.SetTimeout(timeout, now()) })
+}
+
+// Touch implements sandbox.Sandboxes.
+func (m *Manager) Touch(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
+	return m.extend(ctx, tenant, idOrName, func(sb *sandbox.Sandbox) error {
+		sb.Touch(now())
+		return nil
+	})
+}
+
+// extend changes the times of a Sandbox, which counts as its use.
+func (m *Manager) extend(ctx context.Context, tenant sandbox.TenantID, idOrName string, change func(*sandbox.Sandbox) error) (sandbox.Sandbox, error) {
+	for range tries(ctx) {
 		sb, err := m.Get(ctx, tenant, idOrName)
 		if err != nil {
 			return sandbox.Sandbox{}, err
 		}
-		if !sb.Live() {
-			return sandbox.Sandbox{}, sandbox.Errorf(sandbox.Conflict, "the sandbox has ended")
+		if err := changeable(sb); err != nil {
+			return sandbox.Sandbox{}, err
 		}
-		if sb.State == sandbox.Starting {
-			return sandbox.Sandbox{}, sandbox.Errorf(sandbox.Conflict, "the sandbox is still starting")
+		if err := change(&sb); err != nil {
+			return sandbox.Sandbox{}, err
 		}
-		sb.Timeout, sb.Deadline = timeout, now().Add(timeout)
 		sb, err = m.store.UpdateSandbox(ctx, sb)
 		if isConflict(err) {
 			continue
 		}
 		if err == nil {
+			m.idle.use(sb.ID)
 			m.alarm.set(sb.Deadline)
 		}
 		return sb, err
 	}
-	return sandbox.Sandbox{}, sandbox.Errorf(sandbox.Conflict, "the sandbox is being changed by others")
+	return sandbox.Sandbox{}, errRaced()
+}
+
+// changeable returns Conflict for a Sandbox that neither runs nor is paused.
+func changeable(sb sandbox.Sandbox) error {
+	if sb.State == sandbox.Running || sb.State == sandbox.Paused {
+		return nil
+	}
+	return notRunning(sb)
+}
+
+// notRunning says why a Sandbox cannot do what only a running one can.
+func notRunning(sb sandbox.Sandbox) error {
+	switch {
+	case !sb.Live():
+		return sandbox.Errorf(sandbox.Conflict, "the sandbox has ended")
+	case sb.State == sandbox.Starting:
+		return sandbox.Errorf(sandbox.Conflict, "the sandbox is still starting")
+	}
+	return sandbox.Errorf(sandbox.Conflict, "the sandbox is %s", sb.State)
 }

@@ -6,27 +6,39 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Get implements sandbox.Sandboxes.
-func (m *Manager) Get(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
+// Records reads Sandboxes in the Store: that part of sandbox.Sandboxes which
+// changes nothing, and so needs no Manager.
+type Records struct {
+	Store RecordStore
+}
+
+// RecordStore is what of a Store Records read.
+type RecordStore interface {
+	sandbox.SandboxStore
+	sandbox.SnapshotStore
+}
+
+// Get is sandbox.Sandboxes.Get.
+func (r Records) Get(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
 	if !sandbox.ValidSandboxID(idOrName) {
 		if idOrName == "" {
 			return sandbox.Sandbox{}, notFound()
 		}
-		return m.store.SandboxByName(ctx, tenant, idOrName)
+		return r.Store.SandboxByName(ctx, tenant, idOrName)
 	}
-	sb, err := m.store.SandboxByID(ctx, idOrName)
+	sb, err := r.Store.SandboxByID(ctx, idOrName)
 	if err == nil && sb.Tenant != tenant {
 		return sandbox.Sandbox{}, notFound()
 	}
 	return sb, err
 }
 
-// List implements sandbox.Sandboxes.
-func (m *Manager) List(ctx context.Context, tenant sandbox.TenantID, query sandbox.ListQuery) (sandbox.Page, error) {
-	return m.store.ListSandboxes(ctx, tenant, query)
+// List is sandbox.Sandboxes.List.
+func (r Records) List(ctx context.Context, tenant sandbox.TenantID, query sandbox.ListQuery) (sandbox.Page, error) {
+	return r.Store.ListSandboxes(ctx, tenant, query)
 }
 
-// Counts implements sandbox.Sandboxes.
-func (m *Manager) Counts(ctx context.Context, tenant sandbox.TenantID) (map[sandbox.State]int, error) {
-	return m.store.CountSandboxes(ctx, tenant)
+// Counts is sandbox.Sandboxes.Counts.
+func (r Records) Counts(ctx context.Context, tenant sandbox.TenantID) (map[sandbox.State]int, error) {
+	return r.Store.CountSandboxes(ctx, tenant)
 }

@@ -16,6 +16,8 @@ import (
 const (
 	firstMend = time.Second
 	lastMend  = 30 * time.Second
+	// listLimit bounds the question what a Node runs.
+	listLimit = 10 * time.Second
 )
 
 // keepReconciled reconciles at once, then regularly, and soon after something
@@ -50,9 +52,12 @@ func (m *Manager) keepReconciled(ctx context.Context) error {
 
 // Reconcile makes the records and what the Nodes run agree. A create that no
 // process works on is undone; an end that was decided is made; a Sandbox whose
-// Boot is gone ends with engine_lost, or node_lost when its Node is; a Boot
-// that no record owns is stopped. It goes on past failures and returns them
-// joined. Run calls it; a Node's report may too.
+// Boot is gone goes back to its last checkpoint, or ends with engine_lost, or
+// node_lost when its Node is; a pause or
+// resume that no process works on is undone; a Boot that was not told the last
+// change is told; one that no record owns is stopped, and a Snapshot that nobody
+// needs deleted. It goes on past failures and returns them joined. Run calls it; a
+// Node's report may too.
 func (m *Manager) Reconcile(ctx context.Context) error {
 	// The order matters: what is recorded running was bound before, so that a
 	// Boot missing from a list made after is truly gone.
@@ -64,6 +69,11 @@ func (m *Manager) Reconcile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	live := map[string]bool{}
+	for _, sb := range records {
+		live[sb.ID] = true
+	}
+	m.tails.sweep(live)
 	byNode := map[string][]sandbox.Sandbox{}
 	for _, n := range nodes {
 		byNode[n.Name] = nil
@@ -77,12 +87,18 @@ func (m *Manager) Reconcile(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("node %s: %w", node, err))
 		}
 	}
+	if err := m.sweep(ctx); err != nil {
+		errs = append(errs, fmt.Errorf("sweep: %w", err))
+	}
 	return errors.Join(errs...)
 }
 
 // reconcileNode compares the records of a Node with its Boots.
 func (m *Manager) reconcileNode(ctx context.Context, node string, records []sandbox.Sandbox) error {
-	boots, err := m.nodes.Boots(ctx, node)
+	listing, cancel := context.WithTimeout(ctx, listLimit)
+	defer cancel()
+	at := now()
+	boots, err := m.nodes.Boots(listing, node)
 	gone := sandbox.CauseEngineLost
 	if errors.Is(err, sandbox.Unavailable) {
 		lost, lostErr := m.nodeLost(ctx, node)
@@ -99,13 +115,18 @@ func (m *Manager) reconcileNode(ctx context.Context, node string, records []sand
 	if err != nil {
 		return err
 	}
-	there := map[sandbox.BootRef]bool{}
+	there := map[sandbox.BootRef]sandbox.BoundBoot{}
 	for _, b := range boots {
-		there[b.BootRef] = true
+		there[b.BootRef] = b
 	}
 	work := newGroup()
+	work.do(func() error { return m.countUsage(ctx, records, there, at) })
 	for _, sb := range records {
-		work.do(func() error { return m.reconcileRecord(ctx, sb, there[refOf(sb)], gone) })
+		b, ok := there[refOf(sb)]
+		work.do(func() error { return m.reconcileRecord(ctx, sb, ok, gone) })
+		if ok && sb.State == sandbox.Running && b.Revision != sb.Revision {
+			work.do(func() error { return m.tellAgain(ctx, sb.ID) })
+		}
 	}
 	for _, b := range boots {
 		work.do(func() error { return m.reconcileBoot(ctx, node, b) })
@@ -114,10 +135,11 @@ func (m *Manager) reconcileNode(ctx context.Context, node string, records []sand
 }
 
 func refOf(sb sandbox.Sandbox) sandbox.BootRef {
-	return sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: sb.Boot.Number}
+	return sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: sb.Boot.Number, Tenant: sb.Tenant}
 }
 
-// reconcileRecord ends sb, for the cause gone, unless it is as it should be.
+// reconcileRecord ends sb, for the cause gone, or has it go back to its last
+// checkpoint, unless it is as it should be.
 func (m *Manager) reconcileRecord(ctx context.Context, sb sandbox.Sandbox, there bool, gone sandbox.Cause) error {
 	switch sb.State {
 	case sandbox.Starting:
@@ -125,12 +147,21 @@ func (m *Manager) reconcileRecord(ctx context.Context, sb sandbox.Sandbox, there
 			return nil
 		}
 	case sandbox.Stopping:
+	case sandbox.Paused:
+		return nil
+	case sandbox.Pausing, sandbox.Resuming:
+		if m.isMoving(sb.ID) {
+			return nil
+		}
+		if there || sb.State == sandbox.Resuming {
+			return m.undoLeft(ctx, sb.ID)
+		}
 	default:
 		if there {
 			return nil
 		}
 	}
-	ended, err := m.end(ctx, sb.ID, gone, func(present sandbox.Sandbox) bool {
+	ended, err := m.lose(ctx, sb.ID, loss{cause: gone, at: now(), ran: sb.CreatedAt}, func(present sandbox.Sandbox) bool {
 		// What was seen is only true of the record that was seen; but a new
 		// deadline brings no Boot back.
 		return present.State == sb.State && present.Boot == sb.Boot && !m.isCreating(sb.ID)
@@ -155,6 +186,8 @@ func (m *Manager) reconcileBoot(ctx context.Context, node string, b sandbox.Boun
 		return nil
 	}
 	m.log.Warn("reconcile stops a boot that no sandbox owns", telemetry.KeyBoot, b.BootID, telemetry.KeySandbox, b.SandboxID, telemetry.KeyNode, node)
+	ctx, cancel := context.WithTimeout(ctx, stopLimit)
+	defer cancel()
 	return m.nodes.Stop(ctx, node, b.BootID, 0)
 }
 
@@ -165,6 +198,17 @@ func owns(sb sandbox.Sandbox, node string, b sandbox.BoundBoot) bool {
 		return false
 	}
 	return sb.Boot.ID == b.BootID || sb.StartedAt.IsZero()
+}
+
+// countUsage counts what the Sandboxes used that were there at a time.
+func (m *Manager) countUsage(ctx context.Context, records []sandbox.Sandbox, there map[sandbox.BootRef]sandbox.BoundBoot, at time.Time) error {
+	var ran []string
+	for _, sb := range records {
+		if _, ok := there[refOf(sb)]; ok {
+			ran = append(ran, sb.ID)
+		}
+	}
+	return m.store.CountUsage(ctx, ran, at)
 }
 
 // nodeLost reports whether a Node's Lease has been over for longer than the
@@ -190,9 +234,11 @@ type group struct {
 	errs    []error
 }
 
-func newGroup() *group {
+func newGroup() *group { return newGroupOf(parallelEnds) }
+
+func newGroupOf(limit int) *group {
 	g := &group{}
-	g.limited.SetLimit(parallelEnds)
+	g.limited.SetLimit(limit)
 	return g
 }
 

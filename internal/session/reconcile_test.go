@@ -44,8 +44,8 @@ func TestReconcileStopsWhatNobodyOwns(t *testing.T) {
 			{SandboxID: sb.ID, Number: 1}, // a second of the same number
 			{SandboxID: sb.ID, Number: 2}, // one that was never recorded
 		} {
-			ref.BootID = sandbox.NewBootID()
-			w.nodes.put(local, sandbox.BoundBoot{BootRef: ref, Tenant: "t"})
+			ref.BootID, ref.Tenant = sandbox.NewBootID(), "t"
+			w.nodes.put(local, sandbox.BoundBoot{BootRef: ref})
 		}
 		if err := w.m.Reconcile(t.Context()); err != nil {
 			t.Fatal(err)
@@ -182,6 +182,42 @@ func (m *mortal) Boots(ctx context.Context, node string) ([]sandbox.BoundBoot, e
 	return call(m, func() ([]sandbox.BoundBoot, error) { return m.Nodes.Boots(ctx, node) })
 }
 
+func (m *mortal) InsertSnapshot(ctx context.Context, s sandbox.Snapshot) (sandbox.Snapshot, error) {
+	return call(m, func() (sandbox.Snapshot, error) { return m.Store.InsertSnapshot(ctx, s) })
+}
+
+func (m *mortal) UpdateSnapshot(ctx context.Context, s sandbox.Snapshot) (sandbox.Snapshot, error) {
+	return call(m, func() (sandbox.Snapshot, error) { return m.Store.UpdateSnapshot(ctx, s) })
+}
+
+func (m *mortal) RetireSnapshot(ctx context.Context, id string, loose bool) error {
+	_, err := call(m, func() (struct{}, error) { return struct{}{}, m.Store.RetireSnapshot(ctx, id, loose) })
+	return err
+}
+
+func (m *mortal) DropSnapshot(ctx context.Context, id string) error {
+	_, err := call(m, func() (struct{}, error) { return struct{}{}, m.Store.DropSnapshot(ctx, id) })
+	return err
+}
+
+func (m *mortal) Save(ctx context.Context, node string, r sandbox.SaveRequest) (sandbox.Saved, error) {
+	return call(m, func() (sandbox.Saved, error) { return m.Nodes.Save(ctx, node, r) })
+}
+
+func (m *mortal) SaveFiles(ctx context.Context, node string, r sandbox.FilesRequest) (sandbox.Saved, error) {
+	return call(m, func() (sandbox.Saved, error) { return m.Nodes.SaveFiles(ctx, node, r) })
+}
+
+func (m *mortal) Thaw(ctx context.Context, node string, boot sandbox.BootRef) error {
+	_, err := call(m, func() (struct{}, error) { return struct{}{}, m.Nodes.Thaw(ctx, node, boot) })
+	return err
+}
+
+func (m *mortal) DeleteSaved(ctx context.Context, node, snapshot string) error {
+	_, err := call(m, func() (struct{}, error) { return struct{}{}, m.Nodes.DeleteSaved(ctx, node, snapshot) })
+	return err
+}
+
 // mortalStore and mortalNodes give each half its own type: both ports together
 // would have two methods named Nodes.
 type mortalStore struct {
@@ -195,6 +231,22 @@ func (s mortalStore) InsertSandbox(ctx context.Context, sb sandbox.Sandbox) (san
 
 func (s mortalStore) UpdateSandbox(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
 	return s.m.UpdateSandbox(ctx, sb)
+}
+
+func (s mortalStore) InsertSnapshot(ctx context.Context, snap sandbox.Snapshot) (sandbox.Snapshot, error) {
+	return s.m.InsertSnapshot(ctx, snap)
+}
+
+func (s mortalStore) UpdateSnapshot(ctx context.Context, snap sandbox.Snapshot) (sandbox.Snapshot, error) {
+	return s.m.UpdateSnapshot(ctx, snap)
+}
+
+func (s mortalStore) RetireSnapshot(ctx context.Context, id string, loose bool) error {
+	return s.m.RetireSnapshot(ctx, id, loose)
+}
+
+func (s mortalStore) DropSnapshot(ctx context.Context, id string) error {
+	return s.m.DropSnapshot(ctx, id)
 }
 
 func (s mortalStore) SandboxByID(ctx context.Context, id string) (sandbox.Sandbox, error) {
@@ -214,6 +266,22 @@ func (n mortalNodes) Stop(ctx context.Context, node, id string, d time.Duration)
 	return n.m.Stop(ctx, node, id, d)
 }
 
+func (n mortalNodes) Save(ctx context.Context, node string, r sandbox.SaveRequest) (sandbox.Saved, error) {
+	return n.m.Save(ctx, node, r)
+}
+
+func (n mortalNodes) SaveFiles(ctx context.Context, node string, r sandbox.FilesRequest) (sandbox.Saved, error) {
+	return n.m.SaveFiles(ctx, node, r)
+}
+
+func (n mortalNodes) Thaw(ctx context.Context, node string, boot sandbox.BootRef) error {
+	return n.m.Thaw(ctx, node, boot)
+}
+
+func (n mortalNodes) DeleteSaved(ctx context.Context, node, snapshot string) error {
+	return n.m.DeleteSaved(ctx, node, snapshot)
+}
+
 func (n mortalNodes) Boots(ctx context.Context, node string) ([]sandbox.BoundBoot, error) {
 	return n.m.Boots(ctx, node)
 }
@@ -224,7 +292,7 @@ func (w *world) mortalManager(n int, after bool) (*session.Manager, *mortal) {
 	return w.manager(mortalStore{w.store, m}, mortalNodes{w.nodes, m}), m
 }
 
-// A crash at any step of a create, an end or a report leaves nothing that a
+// A crash at any step of what changes a State leaves nothing that a
 // fresh Manager over the same Store does not finish or undo.
 func TestCrashAtEveryStep(t *testing.T) {
 	for _, op := range []struct {
@@ -241,8 +309,48 @@ func TestCrashAtEveryStep(t *testing.T) {
 		}},
 		{"boot ended", func(m *session.Manager, sb sandbox.Sandbox) error {
 			return m.BootEnded(context.Background(), sandbox.BootEnd{
-				BootRef: sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: 1}, Cause: sandbox.CauseOOM,
+				BootRef: sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: 1, Tenant: "t"}, Node: local, Cause: sandbox.CauseOOM,
 			})
+		}},
+		{"loss of one with a checkpoint", func(m *session.Manager, sb sandbox.Sandbox) error {
+			return m.BootEnded(context.Background(), sandbox.BootEnd{
+				BootRef: sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: 1, Tenant: "t"}, Node: local, Cause: sandbox.CauseEngineLost,
+			})
+		}},
+		{"pause", func(m *session.Manager, sb sandbox.Sandbox) error {
+			_, err := m.Pause(context.Background(), "t", sb.ID, false)
+			return err
+		}},
+		{"resume", func(m *session.Manager, sb sandbox.Sandbox) error {
+			_, err := m.Resume(context.Background(), "t", sb.ID)
+			return err
+		}},
+		{"reboot", func(m *session.Manager, sb sandbox.Sandbox) error {
+			_, err := m.Reboot(context.Background(), "t", sb.ID)
+			return err
+		}},
+		{"snapshot", func(m *session.Manager, sb sandbox.Sandbox) error {
+			_, err := m.TakeSnapshot(context.Background(), "t", sb.ID, sandbox.SnapshotRequest{Name: "kept"})
+			return err
+		}},
+		{"fork", func(m *session.Manager, sb sandbox.Sandbox) error {
+			forks, err := m.Fork(context.Background(), "t", sb.ID, sandbox.ForkRequest{Count: 2})
+			for _, f := range forks {
+				err = errors.Join(err, f.Err)
+			}
+			return err
+		}},
+		{"rollback", func(m *session.Manager, sb sandbox.Sandbox) error {
+			_, err := m.Rollback(context.Background(), "t", sb.ID, "first")
+			return err
+		}},
+		{"delete of a snapshot", func(m *session.Manager, sb sandbox.Sandbox) error {
+			_, err := m.DeleteSnapshot(context.Background(), "t", sb.Snapshot)
+			return err
+		}},
+		{"end of a paused one", func(m *session.Manager, sb sandbox.Sandbox) error {
+			_, err := m.End(context.Background(), "t", sb.ID, sandbox.CauseReleased)
+			return err
 		}},
 		{"reconcile of a lost boot", func(m *session.Manager, _ sandbox.Sandbox) error {
 			return m.Reconcile(context.Background())
@@ -250,9 +358,13 @@ func TestCrashAtEveryStep(t *testing.T) {
 	} {
 		for _, after := range []bool{false, true} {
 			for _, pool := range []bool{false, true} {
+				if pool && (op.name == "resume" || op.name == "reboot") {
+					continue // no Boot of a Pool serves
+				}
 				t.Run(fmt.Sprintf("%s, after the call %v, pool %v", op.name, after, pool), func(t *testing.T) {
+					t.Parallel()
 					for step := 1; ; step++ {
-						if step > 50 {
+						if step > 100 {
 							t.Fatal("the operation does not end")
 						}
 						if !crashAt(t, step, after, pool, op.name, op.do) {
@@ -272,14 +384,20 @@ func crashAt(t *testing.T, step int, after, pool bool, name string, do func(*ses
 		w := newWorld(t)
 		defer w.close()
 		w.nodes.pool = pool
-		neighbour, sb := w.create("t", sandbox.CreateRequest{}), w.create("t", sandbox.CreateRequest{})
+		neighbour, sb := w.create("t", sandbox.CreateRequest{}), w.create("t", sandbox.CreateRequest{CheckpointEvery: time.Minute})
 		if name == "boot ended" || name == "reconcile of a lost boot" {
 			w.nodes.lose(local, sb.Boot.ID, sandbox.CauseOOM)
+		}
+		sb = w.ready(name, sb)
+		if name == "loss of one with a checkpoint" {
+			w.nodes.lose(local, sb.Boot.ID, sandbox.CauseEngineLost)
 		}
 		first, m := w.mortalManager(step, after)
 		err := do(first, sb)
 		died = m.dead
-		if died && err == nil {
+		// Once the state is safe, or its deletion recorded, the rest may come later.
+		later := slices.Contains([]string{"pause", "snapshot", "delete of a snapshot", "loss of one with a checkpoint"}, name)
+		if died && err == nil && !later {
 			t.Errorf("step %d: the operation succeeded in a dead process", step)
 		}
 		w.m = w.manager(w.store, w.nodes)
@@ -287,6 +405,8 @@ func crashAt(t *testing.T, step int, after, pool bool, name string, do func(*ses
 			t.Errorf("step %d: Reconcile: %v", step, err)
 		}
 		w.consistent()
+		w.fillsQuota(step)
+		w.remembers(name, step, sb, err == nil)
 		if r := w.record(neighbour.ID); r.State != sandbox.Running || r.Version != neighbour.Version {
 			t.Errorf("step %d: the neighbour became %+v", step, r)
 		}
@@ -300,11 +420,90 @@ func crashAt(t *testing.T, step int, after, pool bool, name string, do func(*ses
 	return died
 }
 
+// fillsQuota fails the test unless as many Sandboxes as a quota leaves room for
+// can be created, and no more; afterwards there is none.
+func (w *world) fillsQuota(step int) {
+	w.t.Helper()
+	const most = 6
+	ctx := w.t.Context()
+	live, err := w.store.SandboxesNotEnded(ctx)
+	if err == nil {
+		err = w.store.SetQuota(ctx, "t", &sandbox.Quota{Sandboxes: most})
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	made := 0
+	for ; made <= most; made++ {
+		sb, err := w.m.Create(ctx, "t", sandbox.CreateRequest{})
+		if errors.Is(err, sandbox.Exhausted) {
+			break
+		}
+		if err != nil {
+			w.t.Fatalf("step %d: Create: %v", step, err)
+		}
+		defer func() {
+			if _, err := w.m.End(ctx, "t", sb.ID, sandbox.CauseReleased); err != nil {
+				w.t.Errorf("step %d: End: %v", step, err)
+			}
+		}()
+	}
+	if len(live)+made != most {
+		w.t.Errorf("step %d: beside %d sandboxes %d got into a quota of %d", step, len(live), made, most)
+	}
+	if err := w.store.SetQuota(ctx, "t", nil); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// ready brings sb to where an operation finds it: its memory holds "first" in
+// the Snapshot of that name, and "now".
+func (w *world) ready(name string, sb sandbox.Sandbox) sandbox.Sandbox {
+	w.t.Helper()
+	w.nodes.remember(sb, "first")
+	if name == "rollback" || name == "delete of a snapshot" || name == "loss of one with a checkpoint" {
+		if _, err := w.m.TakeSnapshot(w.t.Context(), "t", sb.ID, sandbox.SnapshotRequest{Name: "first"}); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	w.nodes.remember(sb, "now")
+	if name == "resume" || name == "reboot" || name == "end of a paused one" {
+		if _, err := w.m.Pause(w.t.Context(), "t", sb.ID, false); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	return w.record(sb.ID)
+}
+
+// remembers fails the test unless sb lives on with its memory, whatever became
+// of an operation that must not lose it; resuming it if it is paused.
+func (w *world) remembers(name string, step int, sb sandbox.Sandbox, done bool) {
+	w.t.Helper()
+	want := map[string][]string{
+		"pause": {"now"}, "resume": {"now"}, "reboot": {"now", ""}, "snapshot": {"now"}, "fork": {"now"}, "rollback": {"now", "first"}, "delete of a snapshot": {"now"},
+		"loss of one with a checkpoint": {"first"},
+	}[name]
+	if want == nil {
+		return
+	}
+	if name == "rollback" && done {
+		want = []string{"first"}
+	}
+	running, err := w.m.Resume(w.t.Context(), "t", sb.ID)
+	if err != nil {
+		w.t.Errorf("%s, step %d: Resume: %v", name, step, err)
+	} else if got := w.nodes.recall(running); !slices.Contains(want, got) {
+		w.t.Errorf("%s, step %d: its memory holds %q, want %v", name, step, got, want)
+	}
+	w.consistent()
+}
+
 // Random operations, faults and crashes: whatever happens, moves are legal
 // (checkedStore), and after a reconcile records and Boots agree.
 func TestRandomLives(t *testing.T) {
 	for seed := range uint64(16) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
 			synctest.Test(t, func(t *testing.T) { randomLife(t, rand.New(rand.NewPCG(seed, 1))) })
 		})
 	}
@@ -331,14 +530,42 @@ func randomLife(t *testing.T, r *rand.Rand) {
 		w.nodes.onStart = func(context.Context, string, sandbox.StartRequest) error { return fault() }
 		w.nodes.onBound = func(sandbox.StartRequest) error { return fault() }
 		w.nodes.onStop = func(context.Context, string) error { return fault() }
+		w.nodes.onSave = func(context.Context, sandbox.SaveRequest) error { return fault() }
+		w.nodes.onSaved = func(sandbox.SaveRequest) error { return fault() }
+		w.nodes.onThaw = func(context.Context, sandbox.BootRef) error { return fault() }
+		w.nodes.onDelete = func(context.Context, string) error { return fault() }
 		id := sandbox.NewSandboxID()
 		if len(ids) > 0 {
 			id = ids[r.IntN(len(ids))]
 		}
-		switch r.IntN(8) {
+		switch r.IntN(14) {
 		case 0, 1, 2:
-			if sb, err := w.m.Create(ctx, "t", sandbox.CreateRequest{Timeout: time.Duration(1+r.IntN(600)) * time.Second}); err == nil {
+			onTimeout := []sandbox.OnTimeout{sandbox.OnTimeoutEnd, sandbox.OnTimeoutPause}[r.IntN(2)]
+			if sb, err := w.m.Create(ctx, "t", sandbox.CreateRequest{
+				Timeout: time.Duration(1+r.IntN(600)) * time.Second, OnTimeout: onTimeout, CheckpointEvery: time.Duration(r.IntN(2)) * time.Minute,
+			}); err == nil {
 				ids = append(ids, sb.ID)
+			}
+		case 8:
+			_, _ = w.m.Pause(ctx, "t", id, r.IntN(2) == 0)
+		case 9:
+			_, _ = w.m.Resume(ctx, "t", id)
+		case 10:
+			_, _ = w.m.TakeSnapshot(ctx, "t", id, sandbox.SnapshotRequest{})
+		case 11:
+			forks, _ := w.m.Fork(ctx, "t", id, sandbox.ForkRequest{Count: 1 + r.IntN(3)})
+			for _, f := range forks {
+				if f.Err == nil {
+					ids = append(ids, f.Sandbox.ID)
+				}
+			}
+		case 12:
+			if tree, err := w.m.History(ctx, "t", id); err == nil && len(tree) > 0 {
+				_, _ = w.m.Rollback(ctx, "t", id, tree[r.IntN(len(tree))].ID)
+			}
+		case 13:
+			if page, err := w.m.ListSnapshots(ctx, "t", sandbox.SnapshotQuery{}); err == nil && len(page.Snapshots) > 0 {
+				_, _ = w.m.DeleteSnapshot(ctx, "t", page.Snapshots[r.IntN(len(page.Snapshots))].ID)
 			}
 		case 3:
 			_, _ = w.m.End(ctx, "t", id, sandbox.CauseReleased)
@@ -351,14 +578,21 @@ func randomLife(t *testing.T, r *rand.Rand) {
 				for _, node := range []string{"a", "b"} {
 					w.nodes.lose(node, b.BootID, "")
 				}
-				_ = w.m.BootEnded(ctx, sandbox.BootEnd{BootRef: b.BootRef, Cause: sandbox.CauseOOM})
+				_ = w.m.BootEnded(ctx, sandbox.BootEnd{BootRef: b.BootRef, Node: local, Cause: sandbox.CauseOOM})
 			}
 		case 6: // the process dies in the middle of something
 			m, _ := w.mortalManager(1+r.IntN(6), r.IntN(2) == 0)
-			if r.IntN(2) == 0 {
+			switch r.IntN(5) {
+			case 0:
 				_, _ = m.Create(ctx, "t", sandbox.CreateRequest{})
-			} else {
+			case 1:
 				_, _ = m.End(ctx, "t", id, sandbox.CauseReleased)
+			case 2:
+				_, _ = m.Pause(ctx, "t", id, false)
+			case 3:
+				_, _ = m.Resume(ctx, "t", id)
+			case 4:
+				_, _ = m.Fork(ctx, "t", id, sandbox.ForkRequest{Count: 2})
 			}
 			w.m = w.manager(w.store, w.nodes)
 			_ = w.m.Reconcile(ctx)
@@ -366,12 +600,16 @@ func randomLife(t *testing.T, r *rand.Rand) {
 			time.Sleep(time.Duration(r.IntN(300)) * time.Second)
 		}
 	}
-	w.nodes.onStart, w.nodes.onBound, w.nodes.onStop = nil, nil, nil
+	w.nodes.mend()
 	w.run()
-	time.Sleep(2 * time.Minute)
+	// Deadlines are at whole seconds: half a second after one nothing is under way.
+	time.Sleep(2*time.Minute + time.Second/2)
+	synctest.Wait()
 	w.consistent()
 	time.Sleep(time.Hour)
-	if n, err := w.m.Counts(ctx, "t"); err != nil || len(n) != 0 {
+	synctest.Wait()
+	w.consistent()
+	if n, err := w.m.Counts(ctx, "t"); err != nil || len(n) > 1 || len(n) == 1 && n[sandbox.Paused] == 0 {
 		t.Errorf("an hour later: %v, %v", n, err)
 	}
 	if n := len(w.nodes.all()); n != 0 {

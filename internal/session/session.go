@@ -23,12 +23,12 @@ const (
 	// stopLimit bounds the ending of a Sandbox once it is decided. The client
 	// may have left: what is begun is finished.
 	stopLimit = 30 * time.Second
+	// stopPatience is how long the Boot of a Sandbox that ends may resist before
+	// its record is closed all the same. Reconciling goes on to stop the Boot.
+	stopPatience = 5 * time.Minute
 	// parallelEnds bounds how many Sandboxes end at a time because of a
 	// deadline or a reconcile.
 	parallelEnds = 8
-	// attempts is how often a write that lost a race is tried with the record
-	// read anew.
-	attempts = 5
 )
 
 // Config is what an operator may decide; the zero value works.
@@ -40,6 +40,12 @@ type Config struct {
 	// AccessToken derives the token for the E2B services inside a Sandbox; nil:
 	// none. It must return the same for an ID for ever.
 	AccessToken func(sandboxID string) string
+	// OpenSecret opens a Tenant's Secret, NotFound for one that is not there; nil:
+	// there are none.
+	OpenSecret func(ctx context.Context, tenant sandbox.TenantID, name string) (sandbox.OpenSecret, error)
+	// Authority returns the certificate that a Sandbox with Secrets trusts, and its
+	// key, both in PEM; required with OpenSecret.
+	Authority func(sandboxID string) (certificate, key string, err error)
 	// StopGrace is how long the Guest may take to end by itself; zero: it is
 	// not asked.
 	StopGrace time.Duration
@@ -49,6 +55,27 @@ type Config struct {
 	// NodeGrace is how long after the end of its Lease an unreachable Node's
 	// Sandboxes are given up; zero: 30 seconds.
 	NodeGrace time.Duration
+	// UsageLife is how long what Sandboxes used can be asked for; zero: for ever.
+	UsageLife time.Duration
+	// Created is told of every create that ended: whether the Boot came from a
+	// Pool, and how it went; nil: nobody is.
+	Created func(pooled bool, err error, took time.Duration)
+	// Ended is told of every Sandbox that ended; nil: nobody is.
+	Ended func(ctx context.Context, sb sandbox.Sandbox)
+	// LetGo is told of every Snapshot that the Retention of its Tenant lets go; nil:
+	// nobody is.
+	LetGo func(ctx context.Context, snap sandbox.Snapshot)
+	// Brought is told of every Snapshot that was imported with its Template's image;
+	// nil: nobody is.
+	Brought func(ctx context.Context, snap sandbox.Snapshot)
+	// Survived is told of every Sandbox that lost its Boot and goes on from a
+	// checkpoint, and why; nil: nobody is.
+	Survived func(cause sandbox.Cause)
+	// Moved is told of every pause, resume, snapshot, fork and checkpoint, and how
+	// it went; nil: nobody is.
+	Moved func(what string, err error, took time.Duration)
+	// Event is told what the operator may want to know of; nil: nobody is.
+	Event func(e sandbox.SecurityEvent)
 	// Log may be nil.
 	Log *slog.Logger
 }
@@ -56,6 +83,7 @@ type Config struct {
 // Manager is the session manager. It implements sandbox.Sandboxes. Use New.
 // One Manager at a time works on a Store.
 type Manager struct {
+	Records
 	store     sandbox.Store
 	nodes     sandbox.Nodes
 	placement sandbox.Placement
@@ -63,15 +91,28 @@ type Manager struct {
 	cfg       Config
 	log       *slog.Logger
 
-	locks  locks
-	alarm  alarm
-	mendCh chan struct{} // a Sandbox could not be ended: reconcile soon
+	locks       locks
+	alarm       alarm
+	idle        idle
+	tails       tails
+	checkpoints checkpoints
+	mendCh      chan struct{} // a Sandbox could not be ended: reconcile soon
+	// sweepCh: there may be Snapshots that nobody needs.
+	sweepCh chan struct{}
+	// retainCh: Tenants have new Snapshots, those in grown.
+	retainCh chan struct{}
 
 	mu       sync.Mutex
 	creating map[string]*creation // by Sandbox ID
+	moving   map[string]bool      // Sandboxes that pause, resume or are saved
+	held     map[string]int       // Snapshots in the making, or started from
+	grown    map[sandbox.TenantID]bool
 }
 
-var _ sandbox.Sandboxes = (*Manager)(nil)
+var (
+	_ sandbox.Sandboxes = (*Manager)(nil)
+	_ sandbox.BootEnds  = (*Manager)(nil)
+)
 
 // New returns a Manager. It works at once; Run adds deadlines and reconciling.
 func New(store sandbox.Store, nodes sandbox.Nodes, placement sandbox.Placement, images sandbox.Images, cfg Config) *Manager {
@@ -87,27 +128,68 @@ func New(store sandbox.Store, nodes sandbox.Nodes, placement sandbox.Placement, 
 	if cfg.NodeGrace <= 0 {
 		cfg.NodeGrace = 30 * time.Second
 	}
+	if cfg.Created == nil {
+		cfg.Created = func(bool, error, time.Duration) {}
+	}
+	if cfg.Ended == nil {
+		cfg.Ended = func(context.Context, sandbox.Sandbox) {}
+	}
+	if cfg.LetGo == nil {
+		cfg.LetGo = func(context.Context, sandbox.Snapshot) {}
+	}
+	if cfg.Brought == nil {
+		cfg.Brought = func(context.Context, sandbox.Snapshot) {}
+	}
+	if cfg.Event == nil {
+		cfg.Event = func(sandbox.SecurityEvent) {}
+	}
+	if cfg.Survived == nil {
+		cfg.Survived = func(sandbox.Cause) {}
+	}
+	if cfg.Moved == nil {
+		cfg.Moved = func(string, error, time.Duration) {}
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Manager{
-		store: store, nodes: nodes, placement: placement, images: images,
+		Records: Records{Store: store},
+		store:   store, nodes: nodes, placement: placement, images: images,
 		cfg: cfg, log: cfg.Log,
-		locks:    locks{held: map[string]*lock{}},
-		alarm:    newAlarm(),
-		mendCh:   make(chan struct{}, 1),
-		creating: map[string]*creation{},
+		locks:       locks{held: map[string]*lock{}},
+		alarm:       newAlarm(),
+		idle:        newIdle(),
+		tails:       newTails(),
+		checkpoints: newCheckpoints(),
+		mendCh:      make(chan struct{}, 1),
+		sweepCh:     make(chan struct{}, 1),
+		retainCh:    make(chan struct{}, 1),
+		grown:       map[sandbox.TenantID]bool{},
+		creating:    map[string]*creation{},
+		moving:      map[string]bool{},
+		held:        map[string]int{},
 	}
 }
 
-// Run reconciles, ends Sandboxes at their deadlines and deletes old
-// Certificates until ctx ends. It leaves Sandboxes running.
+// Run reconciles, ends or pauses Sandboxes at their deadlines and idle ones, makes
+// checkpoints, and deletes old Certificates, and Snapshots that nobody needs or that
+// a Retention lets go, until ctx ends. It leaves Sandboxes running.
 func (m *Manager) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return m.keepReconciled(ctx) })
 	g.Go(func() error { return m.expire(ctx) })
+	g.Go(func() error { return m.endIdle(ctx) })
 	g.Go(func() error { return m.deleteCertificates(ctx) })
+	g.Go(func() error { return m.keepSwept(ctx) })
+	g.Go(func() error { return m.keepRetained(ctx) })
+	g.Go(func() error { return m.keepCheckpoints(ctx) })
+	g.Go(func() error { return m.keepTraffic(ctx) })
 	return g.Wait()
+}
+
+// observe tells how what began at a time went.
+func (m *Manager) observe(what string, err error, began time.Time) {
+	m.cfg.Moved(what, err, time.Since(began))
 }
 
 func now() time.Time { return time.Now().UTC() }

@@ -38,7 +38,7 @@ func TestCreate(t *testing.T) {
 		}
 		want := sandbox.Binding{
 			SandboxID: sb.ID, BootNumber: 1, Tenant: "t", Template: "base", AccessToken: "token of " + sb.ID,
-			Env: map[string]string{"K": "V"}, User: "root", Cwd: "/srv", Network: sandbox.NetworkPublic, Pids: 512, Timeline: 1,
+			Env: map[string]string{"K": "V"}, User: "root", Cwd: "/srv", Network: sandbox.NetworkPublic, Limits: sandbox.DefaultShape().Limits(), Timeline: 1, Revision: 1,
 		}
 		if !reflect.DeepEqual(got.Binding, want) {
 			t.Errorf("bound to %+v, want %+v", got.Binding, want)
@@ -151,7 +151,7 @@ func TestCreateThatFails(t *testing.T) {
 				if err != nil || len(page.Sandboxes) != 1 || page.Sandboxes[0].Ended == nil {
 					t.Errorf("certificates: %+v, %v", page, err)
 				}
-				w.nodes.onStart, w.nodes.onBound = nil, nil
+				w.nodes.mend()
 				w.create("t", sandbox.CreateRequest{Name: "web"})
 			})
 		})
@@ -305,6 +305,69 @@ func TestEndAll(t *testing.T) {
 	})
 }
 
+// A quota of session length bounds how long a Sandbox runs at a time, and a resume
+// begins anew.
+func TestSessionLength(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.run()
+		if err := w.store.SetQuota(t.Context(), "t", &sandbox.Quota{SessionLength: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		_, err := w.m.Create(t.Context(), "t", sandbox.CreateRequest{Timeout: time.Hour + time.Second})
+		want(t, "a create for longer", err, sandbox.Exhausted)
+		sb := w.create("t", sandbox.CreateRequest{Timeout: 40 * time.Minute, OnTimeout: sandbox.OnTimeoutPause})
+		begun := time.Now()
+		time.Sleep(30 * time.Minute)
+		_, err = w.m.SetTimeout(t.Context(), "t", sb.ID, 31*time.Minute)
+		want(t, "SetTimeout beyond it", err, sandbox.Exhausted)
+		_, err = w.m.Update(t.Context(), "t", sb.ID, sandbox.Change{Timeout: ptr(31 * time.Minute)})
+		want(t, "Update beyond it", err, sandbox.Exhausted)
+		if got, err := w.m.Touch(t.Context(), "t", sb.ID); err != nil || !got.Deadline.Equal(begun.Add(time.Hour)) {
+			t.Errorf("touched: %+v, %v", got, err)
+		}
+		time.Sleep(30*time.Minute + time.Second)
+		synctest.Wait()
+		if r := w.record(sb.ID); r.State != sandbox.Paused {
+			t.Fatalf("after an hour it is %s", r.State)
+		}
+		if _, err := w.m.SetTimeout(t.Context(), "t", sb.ID, 2*time.Hour); err != nil { // it begins when it resumes
+			t.Error(err)
+		}
+		if r, err := w.m.Resume(t.Context(), "t", sb.ID); err != nil || !r.Deadline.Equal(time.Now().Add(time.Hour)) {
+			t.Errorf("resumed: %+v, %v", r, err)
+		}
+		if other := w.create("other", sandbox.CreateRequest{Timeout: 2 * time.Hour}); !other.RunsUntil.IsZero() {
+			t.Errorf("another tenant is bounded: %+v", other)
+		}
+	})
+}
+
+// A quota of bandwidth is the most that may be asked for, and what there is
+// otherwise.
+func TestBandwidthQuota(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		if err := w.store.SetQuota(t.Context(), "t", &sandbox.Quota{Bandwidth: 10 * sandbox.Megabit}); err != nil {
+			t.Fatal(err)
+		}
+		_, err := w.m.Create(t.Context(), "t", sandbox.CreateRequest{Bandwidth: 11 * sandbox.Megabit})
+		want(t, "a create with more", err, sandbox.Exhausted)
+		sb := w.create("t", sandbox.CreateRequest{})
+		_, err = w.m.Update(t.Context(), "t", sb.ID, sandbox.Change{Bandwidth: ptr(int64(11 * sandbox.Megabit))})
+		want(t, "a change to more", err, sandbox.Exhausted)
+		for _, tt := range []struct{ asked, got int64 }{{3, 3}, {0, 10}, {10, 10}} {
+			if sb = w.update(sb.ID, sandbox.Change{Bandwidth: ptr(tt.asked * sandbox.Megabit)}); sb.Limits.Bandwidth != tt.got*sandbox.Megabit {
+				t.Errorf("asked for %d Mbit/s, got %d bytes", tt.asked, sb.Limits.Bandwidth)
+			}
+			if told := w.told(sb).Limits.Bandwidth; told != tt.got*sandbox.Megabit {
+				t.Errorf("asked for %d Mbit/s, the boot was told %d bytes", tt.asked, told)
+			}
+		}
+		if free := w.create("other", sandbox.CreateRequest{}); free.Limits.Bandwidth != 0 {
+			t.Errorf("another tenant is bounded: %+v", free.Limits)
+		}
+	})
+}
+
 func TestSetTimeout(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.run()
@@ -411,16 +474,19 @@ func TestCertificatesAreDeleted(t *testing.T) {
 func TestBootEnded(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{})
-		ref := sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: 1}
+		ref := sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: 1, Tenant: "t"}
 		for _, stale := range []sandbox.BootRef{
 			{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: 0},
 			{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: 2},
 			{BootID: sandbox.NewBootID(), SandboxID: sb.ID, Number: 1},
 			{BootID: sb.Boot.ID, SandboxID: sandbox.NewSandboxID(), Number: 1},
 		} {
-			if err := w.m.BootEnded(t.Context(), sandbox.BootEnd{BootRef: stale, Cause: sandbox.CauseOOM}); err != nil {
+			if err := w.m.BootEnded(t.Context(), sandbox.BootEnd{BootRef: stale, Node: local, Cause: sandbox.CauseOOM}); err != nil {
 				t.Errorf("BootEnded(%+v) = %v", stale, err)
 			}
+		}
+		if err := w.m.BootEnded(t.Context(), sandbox.BootEnd{BootRef: ref, Node: "another", Cause: sandbox.CauseOOM}); err != nil {
+			t.Errorf("another node's report: %v", err)
 		}
 		if r := w.record(sb.ID); r.State != sandbox.Running {
 			t.Fatalf("a stale report made it %s", r.State)
@@ -440,13 +506,13 @@ func TestBootEnded(t *testing.T) {
 func TestBootEndsWhileItIsCreated(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.nodes.pool = true
-		var m = w.m
+		m := w.m
 		w.nodes.onBound = nil
 		w.nodes.onStart = func(ctx context.Context, _ string, req sandbox.StartRequest) error {
 			// The report overtakes the answer of the start.
 			return m.BootEnded(ctx, sandbox.BootEnd{BootRef: sandbox.BootRef{
 				BootID: sandbox.NewBootID(), SandboxID: req.Binding.SandboxID, Number: 1,
-			}, Cause: sandbox.CauseGuestExit})
+			}, Node: local, Cause: sandbox.CauseGuestExit})
 		}
 		_, err := w.m.Create(t.Context(), "t", sandbox.CreateRequest{})
 		want(t, "Create", err, sandbox.Unavailable)

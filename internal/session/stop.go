@@ -18,24 +18,26 @@ func (m *Manager) End(ctx context.Context, tenant sandbox.TenantID, idOrName str
 	if err != nil {
 		return sandbox.Sandbox{}, err
 	}
-	return m.endLive(ctx, sb.ID, cause)
+	return m.endLive(ctx, sb.ID, loss{cause: cause})
 }
 
 // endLive ends a Sandbox that may also be just starting.
-func (m *Manager) endLive(ctx context.Context, id string, cause sandbox.Cause) (sandbox.Sandbox, error) {
-	first, err := m.abandon(ctx, id, cause)
+func (m *Manager) endLive(ctx context.Context, id string, l loss) (sandbox.Sandbox, error) {
+	first, err := m.abandon(ctx, id, l.cause)
 	if err != nil {
 		return sandbox.Sandbox{}, err
 	}
-	sb, err := m.end(ctx, id, cause, nil)
+	sb, err := m.endLost(ctx, id, l, nil)
 	if first && errors.Is(err, sandbox.NotFound) {
 		return m.store.SandboxByID(ctx, id) // the create ended it for us
 	}
 	return sb, err
 }
 
-// EndAll ends every Sandbox of every Tenant and returns how many it ended. It
-// goes on past failures and returns them joined.
+// EndAll ends every Sandbox of every Tenant, but for those that are paused and so
+// run nowhere, and returns how many it ended. It goes on past failures and
+// returns them joined. It is for an installation of which nothing runs any more:
+// their usage counts until they were last known to run.
 func (m *Manager) EndAll(ctx context.Context, cause sandbox.Cause) (int, error) {
 	records, err := m.store.SandboxesNotEnded(ctx)
 	if err != nil {
@@ -44,8 +46,11 @@ func (m *Manager) EndAll(ctx context.Context, cause sandbox.Cause) (int, error) 
 	var ended atomic.Int64
 	work := newGroup()
 	for _, sb := range records {
+		if sb.State == sandbox.Paused {
+			continue
+		}
 		work.do(func() error {
-			_, err := m.endLive(ctx, sb.ID, cause)
+			_, err := m.endLive(ctx, sb.ID, loss{cause: cause, ran: sb.CreatedAt})
 			if errors.Is(err, sandbox.NotFound) {
 				return nil // somebody else was faster
 			}
@@ -59,23 +64,19 @@ func (m *Manager) EndAll(ctx context.Context, cause sandbox.Cause) (int, error) 
 	return int(ended.Load()), err
 }
 
-// BootEnded is a Node's word that a bound Boot ended by itself: the Sandbox
-// ends with the cause told. A report of a Boot that is no longer the Sandbox's
-// is ignored. The Node repeats a report until this returns nil.
+// BootEnded implements sandbox.BootEnds.
 func (m *Manager) BootEnded(ctx context.Context, e sandbox.BootEnd) error {
-	_, err := m.end(ctx, e.SandboxID, e.Cause, func(sb sandbox.Sandbox) bool {
-		if sb.Boot.Number != e.Number {
+	_, err := m.lose(ctx, e.SandboxID, loss{e.Cause, e.At, e.At}, func(sb sandbox.Sandbox) bool {
+		if sb.Boot.Number != e.Number || sb.Boot.Node != e.Node {
 			return false
 		}
 		// A Boot from a Pool keeps its own name, which the record learns only
-		// when it runs.
-		return sb.State == sandbox.Starting || sb.Boot.ID == e.BootID
+		// when it runs. One that dies as it resumes loses nothing: the resume, or
+		// reconciling, sees to that.
+		return sb.State == sandbox.Starting || sb.Boot.ID == e.BootID && sb.State != sandbox.Resuming
 	})
 	if errors.Is(err, sandbox.NotFound) {
 		return nil
-	}
-	if err == nil {
-		m.log.Info("boot ended", telemetry.KeySandbox, e.SandboxID, telemetry.KeyBoot, e.BootID, "cause", e.Cause)
 	}
 	return err
 }
@@ -85,28 +86,34 @@ func (m *Manager) BootEnded(ctx context.Context, e sandbox.BootEnd) error {
 // the present record, nothing happens. It returns NotFound for a Sandbox that
 // has ended.
 func (m *Manager) end(ctx context.Context, id string, cause sandbox.Cause, still func(sandbox.Sandbox) bool) (sandbox.Sandbox, error) {
+	return m.endLost(ctx, id, loss{cause: cause}, still)
+}
+
+// endLost is end of a Sandbox whose Boot may be lost.
+func (m *Manager) endLost(ctx context.Context, id string, l loss, still func(sandbox.Sandbox) bool) (sandbox.Sandbox, error) {
 	release, err := m.locks.acquire(ctx, id)
 	if err != nil {
 		return sandbox.Sandbox{}, err
 	}
 	defer release()
-	sb, err := m.decide(ctx, id, cause, still)
+	sb, err := m.decide(ctx, id, l, still)
 	if err != nil || sb.Live() {
 		return sb, err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
-	defer cancel()
-	if sb, err = m.finish(ctx, sb); err != nil {
+	if sb, err = m.finish(context.WithoutCancel(ctx), sb); err != nil {
 		m.mendSoon()
 		return sandbox.Sandbox{}, fmt.Errorf("end sandbox: %w", err)
 	}
+	m.log.InfoContext(ctx, "a sandbox ended", telemetry.KeySandbox, sb.ID, telemetry.KeyTenant, sb.Tenant, telemetry.KeyNode, sb.Boot.Node, "cause", sb.Ended.Cause)
+	m.cfg.Ended(ctx, sb)
+	m.sweepSoon() // what it was saved in may be nobody's now
 	return sb, nil
 }
 
 // decide records that a Sandbox ends and why, and returns its record: stopping,
 // or still live when still said no.
-func (m *Manager) decide(ctx context.Context, id string, cause sandbox.Cause, still func(sandbox.Sandbox) bool) (sandbox.Sandbox, error) {
-	for range attempts {
+func (m *Manager) decide(ctx context.Context, id string, l loss, still func(sandbox.Sandbox) bool) (sandbox.Sandbox, error) {
+	for range tries(ctx) {
 		sb, err := m.store.SandboxByID(ctx, id)
 		switch {
 		case err != nil:
@@ -121,29 +128,42 @@ func (m *Manager) decide(ctx context.Context, id string, cause sandbox.Cause, st
 		if err := sb.To(sandbox.Stopping); err != nil {
 			return sandbox.Sandbox{}, err
 		}
-		sb.Ended = &sandbox.Certificate{Cause: cause, At: now()}
+		sb.Ended, sb.MeteredAt = &sandbox.Certificate{Cause: l.cause, At: now()}, l.used()
 		if sb, err = m.store.UpdateSandbox(ctx, sb); !isConflict(err) {
 			return sb, err
 		}
 	}
-	return sandbox.Sandbox{}, sandbox.Errorf(sandbox.Conflict, "the sandbox is being changed by others")
+	return sandbox.Sandbox{}, errRaced()
 }
 
 // finish stops what runs of a stopping Sandbox and records it ended.
 func (m *Manager) finish(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
-	if err := m.stopBoots(ctx, sb); err != nil {
-		return sb, err
+	m.untrack(sb.ID)
+	stopping, cancel := context.WithTimeout(ctx, stopLimit)
+	defer cancel()
+	if err := m.stopBoots(stopping, sb); err != nil {
+		if now().Sub(sb.Ended.At) < stopPatience {
+			return sb, err
+		}
+		m.log.ErrorContext(ctx, "a sandbox is recorded ended although its boot could not be stopped",
+			telemetry.KeySandbox, sb.ID, telemetry.KeyBoot, sb.Boot.ID, telemetry.KeyNode, sb.Boot.Node, telemetry.KeyError, err)
 	}
 	if err := sb.To(sandbox.Ended); err != nil {
 		return sb, err
 	}
-	return m.store.UpdateSandbox(ctx, sb)
+	sb.Ended.OutputTail = m.tails.end(sb.ID)
+	recording, cancel := context.WithTimeout(ctx, stopLimit)
+	defer cancel()
+	return m.store.UpdateSandbox(recording, sb)
 }
 
 // stopBoots stops the Boot of a Sandbox. One that never ran may have a Boot
 // from a Pool whose name was not recorded: its Node knows. A Node whose Lease
 // is over runs nothing.
 func (m *Manager) stopBoots(ctx context.Context, sb sandbox.Sandbox) error {
+	if sb.Boot.ID == "" { // it was paused
+		return nil
+	}
 	ids := []string{sb.Boot.ID}
 	err := func() error {
 		if sb.StartedAt.IsZero() {

@@ -3,9 +3,11 @@ package session_test
 import (
 	"context"
 	"errors"
+	"flag"
+	"io"
 	"net"
-	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,29 +18,70 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite/sqlitetest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// A hundred, which is what rapid does, take longer than all other tests. What
+	// failed is in the log.
+	for name, value := range map[string]string{"rapid.checks": "15", "rapid.nofailfile": "true"} {
+		if err := flag.Set(name, value); err != nil {
+			panic(err)
+		}
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // nodes is sandbox.Nodes in memory: what runs, and how it fails.
 type nodes struct {
+	sandbox.Nodes // what no test asks for
+
 	mu    sync.Mutex
 	boots map[string]map[string]sandbox.BoundBoot // by node, by Boot ID
 	away  map[string]bool                         // nodes that do not answer
+	told  map[string]sandbox.Binding              // by Boot ID
 	pool  bool                                    // Boots come from a Pool, with names of their own
+	// What is saved, by node and Snapshot; what a Boot holds in memory, and
+	// whether it stands still, by Boot ID.
+	saved   map[string]map[string]savedBoot
+	memory  map[string]string
+	frozen  map[string]bool
+	traffic []sandbox.BootTraffic
+	faults
+}
 
+// savedBoot is saved state.
+type savedBoot struct {
+	boot, memory string
+}
+
+// faults is how calls fail. While something runs, it is changed under the lock.
+type faults struct {
 	// onStart and onStop run first; their error fails the call. bound runs
 	// after a Boot is bound; its error loses the answer.
 	onStart func(ctx context.Context, node string, req sandbox.StartRequest) error
 	onBound func(req sandbox.StartRequest) error
 	onStop  func(ctx context.Context, bootID string) error
+	// onUpdate runs before a Boot takes a change; its error fails the call.
+	onUpdate func(ctx context.Context, b sandbox.Binding) error
+	// onSave, onThaw and onDelete run first; their error fails the call. saved
+	// runs after a Boot is saved; its error loses the answer.
+	onSave   func(ctx context.Context, r sandbox.SaveRequest) error
+	onSaved  func(r sandbox.SaveRequest) error
+	onThaw   func(ctx context.Context, boot sandbox.BootRef) error
+	onDelete func(ctx context.Context, snapshot string) error
+	// onImport runs once all is read; its error fails the call.
+	onImport func(snapshot string) error
 }
 
 func newNodes(names ...string) *nodes {
-	n := &nodes{boots: map[string]map[string]sandbox.BoundBoot{}, away: map[string]bool{}}
+	n := &nodes{
+		boots: map[string]map[string]sandbox.BoundBoot{}, away: map[string]bool{}, told: map[string]sandbox.Binding{},
+		saved: map[string]map[string]savedBoot{}, memory: map[string]string{}, frozen: map[string]bool{},
+	}
 	for _, name := range names {
 		n.boots[name] = map[string]sandbox.BoundBoot{}
+		n.saved[name] = map[string]savedBoot{}
 	}
 	return n
 }
@@ -56,9 +99,23 @@ func (n *nodes) setAway(node string, away bool) {
 	n.away[node] = away
 }
 
+// present returns the faults of this moment.
+func (n *nodes) present() faults {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.faults
+}
+
+// mend lets every call succeed from now on.
+func (n *nodes) mend() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.faults = faults{}
+}
+
 func (n *nodes) Start(ctx context.Context, node string, req sandbox.StartRequest) (sandbox.Started, error) {
-	if n.onStart != nil {
-		if err := n.onStart(ctx, node, req); err != nil {
+	if onStart := n.present().onStart; onStart != nil {
+		if err := onStart(ctx, node, req); err != nil {
 			return sandbox.Started{}, err
 		}
 	}
@@ -67,14 +124,24 @@ func (n *nodes) Start(ctx context.Context, node string, req sandbox.StartRequest
 	if err := n.reach(node); err != nil {
 		return sandbox.Started{}, err
 	}
-	started := sandbox.Started{BootID: req.BootID, Pooled: n.pool}
-	if n.pool {
+	started := sandbox.Started{BootID: req.BootID, Pooled: n.pool && req.From == ""}
+	if started.Pooled {
 		started.BootID = sandbox.NewBootID()
 	}
-	n.boots[node][started.BootID] = sandbox.BoundBoot{
-		BootRef: sandbox.BootRef{BootID: started.BootID, SandboxID: req.Binding.SandboxID, Number: req.Binding.BootNumber},
-		Tenant:  req.Binding.Tenant,
+	if req.From != "" {
+		from, ok := n.saved[node][req.From]
+		if !ok {
+			return sandbox.Started{}, sandbox.Errorf(sandbox.NotFound, "there is no saved state %s", req.From)
+		}
+		n.memory[started.BootID] = from.memory
+		for id, b := range n.boots[node] { // what an older Boot of the Sandbox left
+			if b.SandboxID == req.Binding.SandboxID && b.Number < req.Binding.BootNumber {
+				delete(n.boots[node], id)
+			}
+		}
 	}
+	n.boots[node][started.BootID] = boundBy(started.BootID, req.Binding)
+	n.told[started.BootID] = req.Binding
 	if n.onBound != nil {
 		if err := n.onBound(req); err != nil {
 			return sandbox.Started{}, err
@@ -83,9 +150,39 @@ func (n *nodes) Start(ctx context.Context, node string, req sandbox.StartRequest
 	return started, ctx.Err()
 }
 
+func boundBy(bootID string, b sandbox.Binding) sandbox.BoundBoot {
+	return sandbox.BoundBoot{
+		BootRef:  sandbox.BootRef{BootID: bootID, SandboxID: b.SandboxID, Number: b.BootNumber, Tenant: b.Tenant},
+		Revision: b.Revision,
+	}
+}
+
+func (n *nodes) Update(ctx context.Context, node, bootID string, b sandbox.Binding) error {
+	if onUpdate := n.present().onUpdate; onUpdate != nil {
+		if err := onUpdate(ctx, b); err != nil {
+			return err
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.reach(node); err != nil {
+		return err
+	}
+	present, ok := n.boots[node][bootID]
+	switch next := boundBy(bootID, b); {
+	case !ok:
+		return sandbox.Errorf(sandbox.NotFound, "no boot %s", bootID)
+	case present.BootRef != next.BootRef || present.Revision > next.Revision:
+		return sandbox.Errorf(sandbox.Conflict, "the boot knows better")
+	default:
+		n.boots[node][bootID], n.told[bootID] = next, b
+	}
+	return ctx.Err()
+}
+
 func (n *nodes) Stop(ctx context.Context, node, bootID string, _ time.Duration) error {
-	if n.onStop != nil {
-		if err := n.onStop(ctx, bootID); err != nil {
+	if onStop := n.present().onStop; onStop != nil {
+		if err := onStop(ctx, bootID); err != nil {
 			return err
 		}
 	}
@@ -96,6 +193,153 @@ func (n *nodes) Stop(ctx context.Context, node, bootID string, _ time.Duration) 
 	}
 	delete(n.boots[node], bootID)
 	return ctx.Err()
+}
+
+func (n *nodes) Save(ctx context.Context, node string, r sandbox.SaveRequest) (sandbox.Saved, error) {
+	if onSave := n.present().onSave; onSave != nil {
+		if err := onSave(ctx, r); err != nil {
+			return sandbox.Saved{}, err
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.reach(node); err != nil {
+		return sandbox.Saved{}, err
+	}
+	if n.boots[node][r.Boot.BootID].BootRef != r.Boot {
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.NotFound, "no boot %s", r.Boot.BootID)
+	}
+	n.frozen[r.Boot.BootID] = r.Freeze
+	there, ok := n.saved[node][r.Snapshot]
+	if ok && there.boot != r.Boot.BootID {
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "another boot was saved as %s", r.Snapshot)
+	}
+	if !ok {
+		n.saved[node][r.Snapshot] = savedBoot{boot: r.Boot.BootID, memory: n.memory[r.Boot.BootID]}
+	}
+	if n.onSaved != nil {
+		if err := n.onSaved(r); err != nil {
+			return sandbox.Saved{}, err
+		}
+	}
+	return sandbox.Saved{Bytes: 1000, Memory: r.Memory, Build: "1", Image: "sha256:base", Shape: sandbox.DefaultShape(), Digest: "d"}, ctx.Err()
+}
+
+func (n *nodes) SaveFiles(ctx context.Context, node string, r sandbox.FilesRequest) (sandbox.Saved, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.reach(node); err != nil {
+		return sandbox.Saved{}, err
+	}
+	if _, ok := n.saved[node][r.From]; !ok {
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.NotFound, "nothing is saved as %s", r.From)
+	}
+	n.saved[node][r.Snapshot] = savedBoot{}
+	return sandbox.Saved{Bytes: 10, Build: "1", Image: r.Image, Shape: r.Shape, Digest: "d"}, ctx.Err()
+}
+
+func (n *nodes) Thaw(ctx context.Context, node string, boot sandbox.BootRef) error {
+	if onThaw := n.present().onThaw; onThaw != nil {
+		if err := onThaw(ctx, boot); err != nil {
+			return err
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.reach(node); err != nil {
+		return err
+	}
+	if n.boots[node][boot.BootID].BootRef != boot {
+		return sandbox.Errorf(sandbox.NotFound, "no boot %s", boot.BootID)
+	}
+	n.frozen[boot.BootID] = false
+	return ctx.Err()
+}
+
+func (n *nodes) DeleteSaved(ctx context.Context, node, snapshot string) error {
+	if onDelete := n.present().onDelete; onDelete != nil {
+		if err := onDelete(ctx, snapshot); err != nil {
+			return err
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.reach(node); err != nil {
+		return err
+	}
+	delete(n.saved[node], snapshot)
+	return ctx.Err()
+}
+
+func (n *nodes) ExportSaved(_ context.Context, node, snapshot string, image bool, w io.Writer) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.reach(node); err != nil {
+		return err
+	}
+	s, ok := n.saved[node][snapshot]
+	if !ok {
+		return sandbox.Errorf(sandbox.NotFound, "there is no saved state %s", snapshot)
+	}
+	_, err := io.WriteString(w, exportedMemory+s.memory)
+	return err
+}
+
+// exportedMemory is before the memory in what is exported.
+const exportedMemory = "memory: "
+
+func (n *nodes) ImportSaved(ctx context.Context, node string, _ sandbox.TenantID, snapshot string, r io.Reader) (sandbox.Saved, error) {
+	raw, err := io.ReadAll(r)
+	if onImport := n.present().onImport; onImport != nil && err == nil {
+		err = onImport(snapshot)
+	}
+	if err != nil {
+		return sandbox.Saved{}, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.reach(node); err != nil {
+		return sandbox.Saved{}, err
+	}
+	memory, ok := strings.CutPrefix(string(raw), exportedMemory)
+	if !ok {
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "this is not what was exported")
+	}
+	n.saved[node][snapshot] = savedBoot{memory: memory}
+	return sandbox.Saved{Bytes: 1000, Memory: true, Build: "1", Image: "sha256:base", Shape: sandbox.DefaultShape(), Digest: "d"}, ctx.Err()
+}
+
+// remember has a Boot keep a value in its memory; recall asks it for that.
+func (n *nodes) remember(sb sandbox.Sandbox, value string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.memory[sb.Boot.ID] = value
+}
+
+func (n *nodes) recall(sb sandbox.Sandbox) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.memory[sb.Boot.ID]
+}
+
+// kept returns the IDs of all that is saved.
+func (n *nodes) kept() map[string]bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	all := map[string]bool{}
+	for _, saved := range n.saved {
+		for id := range saved {
+			all[id] = true
+		}
+	}
+	return all
+}
+
+// still reports whether a Boot is frozen.
+func (n *nodes) still(id string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.frozen[id]
 }
 
 func (n *nodes) Boots(_ context.Context, node string) ([]sandbox.BoundBoot, error) {
@@ -109,6 +353,13 @@ func (n *nodes) Boots(_ context.Context, node string) ([]sandbox.BoundBoot, erro
 		all = append(all, b)
 	}
 	return all, nil
+}
+
+// Traffic is what a test says that Boots carried.
+func (n *nodes) Traffic(_ context.Context, node string) ([]sandbox.BootTraffic, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.traffic), n.reach(node)
 }
 
 // all returns every Boot that runs.
@@ -130,7 +381,7 @@ func (n *nodes) lose(node, bootID string, cause sandbox.Cause) sandbox.BootEnd {
 	defer n.mu.Unlock()
 	b := n.boots[node][bootID]
 	delete(n.boots[node], bootID)
-	return sandbox.BootEnd{BootRef: b.BootRef, Cause: cause, At: time.Now()}
+	return sandbox.BootEnd{BootRef: b.BootRef, Node: node, Cause: cause, At: time.Now()}
 }
 
 func (n *nodes) put(node string, b sandbox.BoundBoot) {
@@ -159,7 +410,7 @@ func (p placed) Place(context.Context, string, sandbox.Shape) ([]string, error) 
 
 type images struct{}
 
-func (images) Resolve(_ context.Context, template string) (string, error) {
+func (images) Resolve(_ context.Context, _ sandbox.TenantID, template string) (string, error) {
 	if template != "base" {
 		return "", sandbox.Errorf(sandbox.NotFound, "there is no such template")
 	}
@@ -198,6 +449,12 @@ func (s *checkedStore) UpdateSandbox(ctx context.Context, sb sandbox.Sandbox) (s
 	if sb.Boot.Number < before.Boot.Number {
 		s.t.Errorf("the boot number fell from %d to %d", before.Boot.Number, sb.Boot.Number)
 	}
+	if before.State == sandbox.Paused && sb.State == sandbox.Resuming && sb.Boot.Number != before.Boot.Number+1 {
+		s.t.Errorf("resuming as boot number %d after %d", sb.Boot.Number, before.Boot.Number)
+	}
+	if sb.State == sandbox.Paused && (sb.Boot.ID != "" || sb.Snapshot == "") {
+		s.t.Errorf("paused as %+v", sb)
+	}
 	if (sb.Ended != nil) == sb.Live() {
 		s.t.Errorf("a %s record with certificate %v", sb.State, sb.Ended)
 	}
@@ -211,6 +468,10 @@ type world struct {
 	nodes *nodes
 	m     *session.Manager
 	stop  func()
+
+	secrets sync.Map // open ones by tenant and name
+	brought []string // Snapshots that were imported with their images
+	events  []sandbox.SecurityEvent
 }
 
 const local = "local"
@@ -221,11 +482,7 @@ func newWorld(t *testing.T, names ...string) *world {
 	if len(names) == 0 {
 		names = []string{local}
 	}
-	st, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "x.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &world{t: t, store: &checkedStore{Store: st, t: t}, nodes: newNodes(names...), stop: func() {}}
+	w := &world{t: t, store: &checkedStore{Store: sqlitetest.Open(t), t: t}, nodes: newNodes(names...), stop: func() {}}
 	for _, name := range names {
 		w.lease(name, 24*time.Hour*365)
 	}
@@ -247,7 +504,17 @@ func (w *world) manager(store sandbox.Store, n sandbox.Nodes) *session.Manager {
 	slices.Sort(names)
 	return session.New(store, n, names, images{}, session.Config{
 		Engine:      "fake",
+		Brought:     func(_ context.Context, snap sandbox.Snapshot) { w.brought = append(w.brought, snap.ID) },
+		Event:       func(e sandbox.SecurityEvent) { w.events = append(w.events, e) },
 		AccessToken: func(id string) string { return "token of " + id },
+		OpenSecret: func(_ context.Context, tenant sandbox.TenantID, name string) (sandbox.OpenSecret, error) {
+			v, ok := w.secrets.Load(string(tenant) + " " + name)
+			if !ok {
+				return sandbox.OpenSecret{}, sandbox.Errorf(sandbox.NotFound, "there is no such secret")
+			}
+			return v.(sandbox.OpenSecret), nil
+		},
+		Authority: func(id string) (string, string, error) { return "authority of " + id, "key of " + id, nil },
 	})
 }
 
@@ -301,7 +568,7 @@ func (w *world) record(id string) sandbox.Sandbox {
 }
 
 // consistent fails the test unless every Boot is that of a running record, and
-// the other way round.
+// the other way round, and all that is saved is a Snapshot that somebody needs.
 func (w *world) consistent() {
 	w.t.Helper()
 	records, err := w.store.SandboxesNotEnded(w.t.Context())
@@ -309,11 +576,19 @@ func (w *world) consistent() {
 		w.t.Fatal(err)
 	}
 	running := map[sandbox.BootRef]bool{}
+	needed := map[string]bool{} // true: by one that is paused
 	for _, sb := range records {
+		needed[sb.Snapshot] = needed[sb.Snapshot] || sb.State == sandbox.Paused
+		if sb.State == sandbox.Paused {
+			continue
+		}
 		if sb.State != sandbox.Running {
 			w.t.Errorf("%s is still %s", sb.ID, sb.State)
 		}
-		running[sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: sb.Boot.Number}] = true
+		if w.nodes.still(sb.Boot.ID) {
+			w.t.Errorf("the boot of %s stands still", sb.ID)
+		}
+		running[sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: sb.Boot.Number, Tenant: sb.Tenant}] = true
 	}
 	for _, b := range w.nodes.all() {
 		if !running[b.BootRef] {
@@ -324,6 +599,54 @@ func (w *world) consistent() {
 	for ref := range running {
 		w.t.Errorf("the record of %+v has no boot", ref)
 	}
+	w.consistentSaved(needed)
+}
+
+// consistentSaved compares Snapshots with what is saved. needed are those that
+// Sandboxes refer to.
+func (w *world) consistentSaved(needed map[string]bool) {
+	w.t.Helper()
+	if left, err := w.store.SnapshotsLeft(w.t.Context()); err != nil || len(left) != 0 {
+		w.t.Errorf("snapshots are left: %+v, %v", left, err)
+	}
+	kept := w.nodes.kept()
+	var counted sandbox.QuotaUse
+	for query := (sandbox.SnapshotQuery{}); ; {
+		page, err := w.store.ListSnapshots(w.t.Context(), "t", query)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		for _, snap := range page.Snapshots {
+			if !kept[snap.ID] {
+				w.t.Errorf("the snapshot %s has no bytes", snap.ID)
+			}
+			if _, ok := needed[snap.ID]; !ok && !snap.Kept {
+				w.t.Errorf("nobody needs the snapshot %s", snap.ID)
+			}
+			if snap.Kept {
+				counted.Snapshots++
+			}
+			counted.SnapshotBytes += snap.Bytes
+			delete(kept, snap.ID)
+			delete(needed, snap.ID)
+		}
+		if query.Cursor = page.Next; page.Next == "" {
+			break
+		}
+	}
+	_, _, used, err := w.store.QuotaOf(w.t.Context(), "t")
+	if err != nil || used.Snapshots != counted.Snapshots || used.SnapshotBytes != counted.SnapshotBytes {
+		w.t.Errorf("the quota counts %d snapshots that are kept, %d bytes of all; there are %d, %d, %v",
+			used.Snapshots, used.SnapshotBytes, counted.Snapshots, counted.SnapshotBytes, err)
+	}
+	for id := range kept {
+		w.t.Errorf("%s is saved and no snapshot", id)
+	}
+	for id, paused := range needed {
+		if paused {
+			w.t.Errorf("a sandbox is paused in the snapshot %s, which is not there", id)
+		}
+	}
 }
 
 func want(t *testing.T, what string, err error, code sandbox.Code) {
@@ -331,4 +654,18 @@ func want(t *testing.T, what string, err error, code sandbox.Code) {
 	if !errors.Is(err, code) {
 		t.Errorf("%s = %v, want %s", what, err, code)
 	}
+}
+
+// slowStarts has every start from now on take so long, and counts them.
+func (w *world) slowStarts(takes time.Duration) *atomic.Int64 {
+	starts := new(atomic.Int64)
+	w.nodes.onStart = func(ctx context.Context, _ string, _ sandbox.StartRequest) error {
+		starts.Add(1)
+		select {
+		case <-time.After(takes):
+		case <-ctx.Done():
+		}
+		return ctx.Err()
+	}
+	return starts
 }

@@ -27,17 +27,19 @@ const (
 	KeyTemplate = "template"
 	KeyCode     = "code"
 	KeyError    = "error"
-	KeyRole     = "role" // of the process: gateway, node, ...
+	KeyRole     = "role"   // of the process: gateway, node, ...
+	KeyCaller   = "caller" // the role that asks
 )
 
 // NewLogger writes lines of at least level to w: readable text when text is
-// set, JSON otherwise.
+// set, JSON otherwise. A line that is logged with the context of a request
+// carries its ID.
 func NewLogger(w io.Writer, level slog.Leveler, text bool) *slog.Logger {
 	opts := &slog.HandlerOptions{Level: level}
 	if text {
-		return slog.New(slog.NewTextHandler(w, opts))
+		return slog.New(requests{slog.NewTextHandler(w, opts)})
 	}
-	return slog.New(slog.NewJSONHandler(w, opts))
+	return slog.New(requests{slog.NewJSONHandler(w, opts)})
 }
 
 // IsTerminal reports whether w is a terminal, where a person reads.

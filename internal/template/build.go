@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -25,7 +26,7 @@ import (
 
 // builderVersion grows when the steps change, so that Templates are built
 // anew.
-const builderVersion = 1
+const builderVersion = 3
 
 // Builder makes Templates. Only Store is required. Builds need root, because
 // files in a root filesystem have owners.
@@ -36,6 +37,18 @@ type Builder struct {
 	Cache       string // folder of downloads; empty: one in the Store
 	NPMRegistry string // address; empty: what the host's npm uses, else the public one
 	Force       bool   // build also what is there
+
+	// Output gets what programs of the build print; nil: only the build's own log.
+	Output io.Writer
+	// Guard is for builds that Tenants ask for; nil: the operator asks.
+	Guard *Guard
+}
+
+// Guard keeps a build that a Tenant asks for from what only the operator may
+// reach or run as root.
+type Guard struct {
+	Registries   []string // HOST or HOST:PORT of registries that may have private addresses
+	MaxTreeBytes int64    // of the root filesystem; zero: 8 GiB
 }
 
 // Progress is where a build is.
@@ -59,87 +72,131 @@ func (p Progress) String() string {
 	return text
 }
 
-// Build makes the Template name of source, unless its present version was made
-// of the same (see Image.Cached). progress, which may be nil, is called often,
-// one call at a time, and not after Build returns.
+// Build makes the Template name of source and nothing else; see Make.
+func (b *Builder) Build(ctx context.Context, name string, source Source, progress func(Progress)) (Image, error) {
+	ref, err := ParseRef("", name)
+	if err != nil {
+		return Image{}, err
+	}
+	return b.Make(ctx, ref, Recipe{Source: source}, nil, progress)
+}
+
+// Make makes the version of a Template that a Recipe describes and lets ref mean
+// it, unless ref means one that was made of the same (see Image.Cached). content,
+// when not nil, is the archive that a tar Source would name. progress, which may
+// be nil, is called often, one call at a time, and not after Make returns.
 //
 // Of two builders of one name, also in two processes, the second waits and
 // takes what the first made. A build that dies, however, leaves nothing in use:
 // no mount, no process, and files that the next build removes.
 //
-// It returns Invalid for a bad name or source, Unsupported when the host lacks
+// It returns Invalid for a bad name or Recipe, Unsupported when the host lacks
 // rights or a tool, naming its package, Exhausted when the disk is too full,
 // and Unavailable when what it needs from the network does not come.
-func (b *Builder) Build(ctx context.Context, name string, source Source, progress func(Progress)) (Image, error) {
-	if err := checkName(name); err != nil {
+func (b *Builder) Make(ctx context.Context, ref Ref, recipe Recipe, content io.Reader, progress func(Progress)) (Image, error) {
+	if err := recipe.Check(); err != nil {
 		return Image{}, err
 	}
-	if err := source.check(); err != nil {
+	if ref.Digest != "" {
+		return Image{}, sandbox.Errorf(sandbox.Invalid, "a build makes a version: name a tag, not %s", ref)
+	}
+	if err := b.Guard.Check(recipe, content != nil); err != nil {
 		return Image{}, err
 	}
-	plan, err := b.plan(ctx, source)
+	plan, err := b.plan(ctx, recipe, content)
 	if err != nil {
 		return Image{}, err
 	}
-	if image, ok := b.cached(name, plan.inputs); ok && !b.Force {
+	if image, ok := b.cached(ref, plan); ok && !b.Force {
 		return image, nil
 	}
 	if err := b.ready(); err != nil {
 		return Image{}, err
 	}
-	run := &build{Builder: b, name: name, plan: plan, progress: progress, dir: b.Store.path("build", name)}
+	key := b.Store.key(ref.Owner, ref.Name)
+	run := &build{Builder: b, ref: ref, name: key, plan: plan, progress: progress, dir: b.Store.path("build", key)}
 	return run.locked(ctx)
 }
 
 // A plan is what a build works from.
 type plan struct {
-	asked  Source
-	image  *name.Digest // nil: not of an image, or not known yet
-	distro distribution
-	inputs string
-	fill   func(*build, context.Context) error // brings in all but what finishTree adds
+	asked   Source
+	recipe  Recipe
+	content io.Reader    // archive to unpack; nil: as asked says
+	image   *name.Digest // nil: not of an image, or not known yet
+	distro  distribution
+	inputs  string                              // empty: not known beforehand
+	fill    func(*build, context.Context) error // brings in all but what finishTree adds
 }
 
-// plan finds out what source means today. A Base asks no registry before it is
+// plan finds out what a Recipe means today. A Base asks no registry before it is
 // known that a build is needed: what it was made of once is good enough.
-func (b *Builder) plan(ctx context.Context, source Source) (plan, error) {
-	p := plan{asked: source, fill: (*build).fill}
+func (b *Builder) plan(ctx context.Context, recipe Recipe, content io.Reader) (plan, error) {
+	source := recipe.Source
+	p := plan{asked: source, recipe: recipe, content: content, fill: (*build).fill}
 	switch source.kind {
 	case kindOCI:
-		digest, err := findImage(ctx, source.ref)
+		digest, err := b.findImage(ctx, source.ref)
 		if err != nil {
 			return plan{}, err
 		}
 		p.image = &digest
+		if recipe.Bare {
+			p.fill = (*build).fillBare
+		}
 	case kindDebian:
 		p.distro = chooseDistribution(os.DirFS("/"), source.ref)
 	case kindBase:
 		p.distro = chooseDistribution(os.DirFS("/"), "")
+	case kindTar:
+		p.fill = (*build).fillTar
+		switch {
+		case recipe.Base != "":
+			p.fill = func(b *build, ctx context.Context) error { return b.fillChanges(ctx, content) }
+		case content != nil:
+			p.fill = func(b *build, ctx context.Context) error {
+				b.source = "tar"
+				return b.fillFrom(ctx, content)
+			}
+		}
+		return p, nil
+	case kindDir:
+		p.fill = (*build).fillFolder
+		return p, nil
 	}
-	p.inputs = p.hash()
-	return p, nil
+	var err error
+	p.inputs, err = p.hash()
+	return p, err
 }
 
 // hash names all that goes into the image, as far as it is known.
-func (p plan) hash() string {
+func (p plan) hash() (string, error) {
 	image := ""
 	if p.image != nil {
 		image = p.image.DigestStr()
 	}
-	body, err := json.Marshal([]any{
+	parts := []any{
 		builderVersion, p.asked.String(), image, p.distro, packages, pythonPackages,
 		nodePackages[runtime.GOARCH], npmPackage, runtime.GOARCH,
-	})
+	}
+	extra, err := p.recipe.hash()
 	if err != nil {
-		panic(err) // strings always encode
+		return "", err
+	}
+	if extra != "" {
+		parts = append(parts, extra)
+	}
+	body, err := json.Marshal(parts)
+	if err != nil {
+		return "", err
 	}
 	sum := sha256.Sum256(body)
-	return hex.EncodeToString(sum[:])
+	return hex.EncodeToString(sum[:]), nil
 }
 
-func (b *Builder) cached(name, inputs string) (Image, bool) {
-	image, err := b.Store.readRef(name)
-	if err != nil || image.Inputs != inputs {
+func (b *Builder) cached(ref Ref, p plan) (Image, bool) {
+	image, err := b.Store.readRef(ref)
+	if err != nil || p.inputs == "" || image.Inputs != p.inputs || image.Private != p.recipe.Private {
 		return Image{}, false
 	}
 	image.Cached = true
@@ -154,7 +211,7 @@ func (b *Builder) ready() error {
 	if os.Geteuid() != 0 {
 		return sandbox.Errorf(sandbox.Unsupported, "building a template needs root, because the files in it have owners")
 	}
-	if err := needTools("mkfs.erofs", "mount"); err != nil {
+	if err := needTools("mkfs.erofs", "fsck.erofs", "mount"); err != nil {
 		return err
 	}
 	if err := b.Store.makeFolders(); err != nil {
@@ -187,7 +244,8 @@ func (b *Builder) logger() *slog.Logger {
 // A build is one run of Builder.Build that holds the lock of its name.
 type build struct {
 	*Builder
-	name string
+	ref  Ref
+	name string // of the build in the Store's folders
 	plan plan
 	dir  string // scratch, removed at the end
 	root string // the tree, in dir
@@ -216,13 +274,16 @@ func (b *build) locked(ctx context.Context) (Image, error) {
 	began, waited := time.Now(), false
 	release, err := b.Store.lock(ctx, b.name, func() {
 		waited = true
-		b.say("wait", "another process is building "+b.name, 0, 0)
+		b.say("wait", "another process is building "+b.ref.String(), 0, 0)
 	})
 	if err != nil {
 		return Image{}, err
 	}
 	defer release()
-	if image, ok := b.cached(b.name, b.plan.inputs); ok && (!b.Force || (waited && image.CreatedAt.After(began))) {
+	if b.Guard != nil {
+		defer b.leaveNothing()
+	}
+	if image, ok := b.cached(b.ref, b.plan); ok && (!b.Force || (waited && image.CreatedAt.After(began))) {
 		return image, nil
 	}
 	if err := removeTree(b.dir); err != nil {
@@ -233,6 +294,17 @@ func (b *build) locked(ctx context.Context) (Image, error) {
 		b.logger().Warn("a finished build left files", "error", cleanup)
 	}
 	return image, err
+}
+
+// leaveNothing removes the log, which Output has too, and the lock.
+func (b *build) leaveNothing() {
+	err := os.Remove(b.Store.path("build", b.name+".log"))
+	if errors.Is(err, fs.ErrNotExist) { // it was done already
+		err = nil
+	}
+	if err := errors.Join(err, b.Store.forgetLock(b.name)); err != nil {
+		b.logger().Warn("a build left files", "error", err)
+	}
 }
 
 // removeTries is how often removeTree tries: children of a killed builder die
@@ -252,7 +324,9 @@ func removeTree(dir string) (err error) {
 // make runs the whole build.
 func (b *build) make(ctx context.Context) (Image, error) {
 	b.root = filepath.Join(b.dir, "root")
-	if err := os.MkdirAll(b.root, 0o755); err != nil {
+	// What is in it may be setuid, and other users of this machine must not
+	// reach it.
+	if err := errors.Join(os.MkdirAll(b.dir, 0o700), os.Chmod(b.dir, 0o700), os.MkdirAll(b.root, 0o755)); err != nil {
 		return Image{}, fmt.Errorf("make the tree: %w", err)
 	}
 	if err := os.Chmod(b.root, 0o755); err != nil { // "/" of every Sandbox
@@ -270,8 +344,14 @@ func (b *build) make(ctx context.Context) (Image, error) {
 	}
 	defer log.Close()
 	b.log = log
+	if b.Output != nil {
+		b.log = io.MultiWriter(log, b.Output)
+	}
 
 	if err := b.plan.fill(b, ctx); err != nil {
+		return Image{}, err
+	}
+	if err := b.addFiles(b.plan.recipe); err != nil {
 		return Image{}, err
 	}
 	if err := b.finishTree(ctx); err != nil {
@@ -295,13 +375,19 @@ func (b *build) fill(ctx context.Context) error {
 	return b.installNode(node, npm)
 }
 
+// fillBare brings in an image and nothing else.
+func (b *build) fillBare(ctx context.Context) error {
+	b.source = kindOCI + ":" + b.plan.image.String()
+	return b.ociTree(ctx, *b.plan.image)
+}
+
 // fillTree makes the tree of the plan's source; for a Base it decides here.
 func (b *build) fillTree(ctx context.Context) error {
 	image := b.plan.image
 	if b.plan.asked.kind == kindBase {
 		ref := b.plan.asked.ref
 		b.say("image", "asking for "+ref, 0, 0)
-		digest, err := findImage(ctx, ref)
+		digest, err := b.findImage(ctx, ref)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -330,15 +416,23 @@ func (b *build) store(ctx context.Context) (Image, error) {
 	if err := makeErofs(ctx, b.root, file, b.newest); err != nil {
 		return Image{}, err
 	}
+	release, err := b.Store.lockImages()
+	if err != nil {
+		return Image{}, err
+	}
+	defer release()
 	digest, size, err := b.Store.adopt(file)
 	if err != nil {
 		return Image{}, err
 	}
+	recipe := b.plan.recipe
 	image := Image{
 		Digest: digest, Size: size, CreatedAt: time.Now().UTC(),
 		Source: b.source, Env: b.env, Inputs: b.plan.inputs,
+		Packages: recipe.Packages, Start: recipe.Start, Ready: recipe.Ready, Private: recipe.Private,
+		Defaults: recipe.Defaults, Build: recipe.Build, Layer: recipe.Layer,
 	}
-	return image, b.Store.writeRef(b.name, image)
+	return image, b.Store.publish(b.ref, image)
 }
 
 // hostResolvConf is how names resolve while packages are installed: a build

@@ -58,8 +58,8 @@ func smallBuild(b *Builder, fill func(*build, context.Context) error) (Image, er
 		return Image{}, err
 	}
 	run := &build{
-		Builder: b, name: "base", dir: b.Store.path("build", "base"),
-		plan: plan{inputs: "the same", fill: fill},
+		Builder: b, ref: Ref{Name: "base", Tag: Latest}, name: "base", dir: b.Store.path("build", "base"),
+		plan: plan{inputs: "the same", recipe: Recipe{Source: Debian("")}, fill: fill},
 	}
 	return run.locked(context.Background())
 }
@@ -146,7 +146,7 @@ func TestTwoBuildersBuildOnce(t *testing.T) {
 	if cached != 2 {
 		t.Errorf("%d of three found it done, want two:\n%s\n%s", cached, out1, out2)
 	}
-	if digest, err := s.Resolve(t.Context(), "base"); err != nil || digest != mine.Digest {
+	if digest, err := s.Resolve(t.Context(), "", "base"); err != nil || digest != mine.Digest {
 		t.Errorf("Resolve = %q, %v, want %q", digest, err, mine.Digest)
 	}
 }
@@ -159,7 +159,7 @@ func TestUmaskDoesNotMatter(t *testing.T) {
 	if err := errors.Join(err, cmd.Wait()); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if got, err := careful.Resolve(t.Context(), "base"); err != nil || got != want.Digest {
+	if got, err := careful.Resolve(t.Context(), "", "base"); err != nil || got != want.Digest {
 		t.Errorf("another umask gave another image, %v", err)
 	}
 	image, _ := careful.Path(want.Digest)
@@ -187,7 +187,7 @@ func TestKilledBuilderLeavesNothing(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("the builder did not begin")
 	}
-	if _, err := s.Resolve(t.Context(), "base"); !errors.Is(err, sandbox.Unavailable) {
+	if _, err := s.Resolve(t.Context(), "", "base"); !errors.Is(err, sandbox.Unavailable) {
 		t.Errorf("while it is built: %v, want Unavailable", err)
 	}
 	if mounts(t, s.dir) > 0 {
@@ -197,7 +197,7 @@ func TestKilledBuilderLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-ended // also waits until no process has its output: all are gone
-	if _, err := s.Resolve(t.Context(), "base"); !errors.Is(err, sandbox.NotFound) {
+	if _, err := s.Resolve(t.Context(), "", "base"); !errors.Is(err, sandbox.NotFound) {
 		t.Errorf("after the kill: %v, want NotFound", err)
 	}
 	if n := mounts(t, s.dir); n > 0 {
@@ -286,6 +286,7 @@ func TestFinishedTree(t *testing.T) {
 		"etc/passwd": "root:x:0:0:root:/root:/bin/bash\nnode:x:1000:1000::/home/node:/bin/sh\n",
 		"etc/group":  "root:x:0:\nshadow:x:43:\nnode:x:1000:\n",
 		"etc/shadow": "root:*:19999:0:99999:7:::\n", "etc/skel/.bashrc": "# bash\n",
+		"etc/profile":    "if [ \"$(id -u)\" -eq 0 ]; then\n",
 		"etc/machine-id": "abc\n", "var/lib/apt/lists/x": "x", "tmp/junk": "x",
 		"usr/share/doc/a/copyright": "c", "usr/share/doc/a/README": "r",
 		"usr/local/bin/tool": "t", "usr/local/bin/setuid": "t",
@@ -304,7 +305,7 @@ func TestFinishedTree(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := map[string]string{}
-	for _, name := range []string{"etc/passwd", "etc/group", "etc/shadow", "etc/environment", "etc/resolv.conf", "home/user/.bashrc"} {
+	for _, name := range []string{"etc/passwd", "etc/group", "etc/shadow", "etc/environment", "etc/resolv.conf", "etc/profile", "home/user/.bashrc"} {
 		text, err := b.tree.text(name)
 		if err != nil {
 			t.Error(err)
@@ -317,6 +318,7 @@ func TestFinishedTree(t *testing.T) {
 		"etc/shadow":        "root:*:20000:0:99999:7:::\nuser:*:20000:0:99999:7:::\n",
 		"etc/environment":   "LANG=\"C.UTF-8\"\nPATH=\"/opt/bin:/usr/bin\"\n",
 		"etc/resolv.conf":   "nameserver 10.0.0.1\noptions timeout:5 attempts:2\n",
+		"etc/profile":       "if [ \"${EUID:-$(id -u)}\" -eq 0 ]; then\n",
 		"home/user/.bashrc": "# bash\n",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

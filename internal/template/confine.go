@@ -91,6 +91,18 @@ type confinedRun struct {
 	Line func(string)
 }
 
+// RunError is the failure of a program of a build.
+type RunError struct {
+	Program string
+	Err     error
+	Said    string // the last lines of its output
+}
+
+func (e *RunError) Error() string { return fmt.Sprintf("run %s: %v: %s", e.Program, e.Err, e.Said) }
+
+// Unwrap returns how it failed.
+func (e *RunError) Unwrap() error { return e.Err }
+
 // maxLine bounds a line of a child's output; a longer one is given in parts.
 const maxLine = 64 << 10
 
@@ -128,7 +140,7 @@ func (r confinedRun) run(ctx context.Context, args ...string) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return fmt.Errorf("run %s: %w: %s", args[0], err, strings.Join(tail, "\n"))
+		return &RunError{args[0], err, strings.Join(tail, "\n")}
 	}
 	return nil
 }

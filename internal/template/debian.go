@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -88,7 +89,7 @@ func (b *build) debootstrap(ctx context.Context, d distribution) error {
 	return run.run(ctx, "debootstrap", "--foreign", "--variant=minbase", "--force-check-gpg",
 		"--keyring="+d.Keyring, "--arch="+debianArch(), "--cache-dir="+debs,
 		"--components="+strings.Join(d.Components, ","),
-		"--include="+strings.Join(append(append([]string{}, packages...), pythonPackages...), ","),
+		"--include="+strings.Join(slices.Concat(packages, pythonPackages, b.plan.recipe.Packages), ","),
 		d.Suite, b.root, d.Mirror)
 }
 

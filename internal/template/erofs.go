@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
 )
 
 // imageUUID is the same in all images, so that equal trees are equal files.
@@ -66,7 +68,7 @@ func BuildGuestImage(ctx context.Context, guestBinary, file string) error {
 	if err := os.Chmod(image, 0o644); err != nil {
 		return fmt.Errorf("build guest image: %w", err)
 	}
-	return renameDurably(image, file)
+	return durable.Rename(image, file)
 }
 
 // lastLines returns the last n lines of text, for an error.

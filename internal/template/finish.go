@@ -20,8 +20,8 @@ const userID = 1000
 func (b *build) finishTree(ctx context.Context) error {
 	b.say("finish", "users and folders", 0, 0)
 	for _, step := range []func() error{
-		b.addUser, b.makeFolders, b.writeNetworkFiles, b.writeEnvironment, b.allowPip,
-		b.openUsrLocal, b.dropLeftovers, b.checkTree,
+		b.addUser, b.quickenLogin, b.makeFolders, b.writeNetworkFiles, b.writeEnvironment, b.allowPip,
+		b.openUsrLocal, b.tidy, b.writeRecipe, b.checkTree,
 	} {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -41,7 +41,7 @@ func (b *build) addUser() error {
 		mode       fs.FileMode
 		optional   bool
 	}{
-		{"etc/passwd", "user:x:1000:1000::/home/user:/bin/bash", 0o644, false},
+		{"etc/passwd", "user:x:1000:1000::/home/user:" + b.shellOf(), 0o644, false},
 		{"etc/group", "user:x:1000:", 0o644, false},
 		{"etc/shadow", "user:*:20000:0:99999:7:::", 0o640, false},
 		{"etc/gshadow", "user:!::", 0o640, true},
@@ -74,6 +74,11 @@ func (b *build) addUser() error {
 func withAccount(file, old, line string) string {
 	const day = "20000"
 	var kept []string
+	if old == "" { // a tree without accounts; root is always there
+		kept = map[string][]string{
+			"passwd": {"root:x:0:0:root:/root:/bin/sh"}, "group": {"root:x:0:"}, "shadow": {"root:*:" + day + ":0:99999:7:::"},
+		}[file]
+	}
 	for l := range strings.Lines(old) {
 		l = strings.TrimSuffix(l, "\n")
 		fields := strings.Split(l, ":")
@@ -121,6 +126,9 @@ func (b *build) makeHome() error {
 			continue
 		}
 		to := "home/user/" + name
+		if b.tree.has(to) {
+			continue // somebody's own
+		}
 		if err := b.tree.write(to, 0o644, text); err != nil {
 			return err
 		}
@@ -129,6 +137,18 @@ func (b *build) makeHome() error {
 		}
 	}
 	return nil
+}
+
+// quickenLogin has bash say by itself who runs it where Debian's profile asks a
+// program: each login shell, and so each command of E2B's SDKs, would wait for
+// another program to start and end.
+func (b *build) quickenLogin() error {
+	const asked, known = `"$(id -u)"`, `"${EUID:-$(id -u)}"`
+	text, err := b.tree.text("etc/profile")
+	if err != nil || !strings.Contains(text, asked) {
+		return err
+	}
+	return b.tree.write("etc/profile", 0o644, strings.ReplaceAll(text, asked, known))
 }
 
 func (b *build) makeFolders() error {
@@ -142,6 +162,7 @@ func (b *build) makeFolders() error {
 		{".cloud-sandbox", 0o755, 0}, // the guest's image is mounted here
 		{"tmp", 0o777 | fs.ModeSticky, 0},
 		{"var/tmp", 0o777 | fs.ModeSticky, 0},
+		{"var/log", 0o755, 0},
 		{"proc", 0o555, 0},
 		{"sys", 0o555, 0},
 		{"dev", 0o755, 0},
@@ -207,6 +228,9 @@ func (b *build) allowPip() error {
 
 // openUsrLocal lets users install programs without sudo, as agents expect.
 func (b *build) openUsrLocal() error {
+	if b.plan.recipe.Whole {
+		return nil // it was opened once, and closed since by who may
+	}
 	for _, dir := range []string{"usr/local/bin", "usr/local/lib", "usr/local/share"} {
 		if err := b.tree.makeFolder(dir, 0o755, 0); err != nil {
 			return err
@@ -239,6 +263,19 @@ func (b *build) openUsrLocal() error {
 	})
 }
 
+// tidy leaves in the tree what a Sandbox is to find.
+func (b *build) tidy() error {
+	if !b.plan.recipe.Whole {
+		return b.dropLeftovers()
+	}
+	for _, folder := range []string{"dev", "proc", "sys", "run"} {
+		if err := b.tree.empty(folder); err != nil {
+			return err
+		}
+	}
+	return b.keepTmp()
+}
+
 // dropLeftovers removes what a build leaves, what would tell Sandboxes apart
 // from nothing, and what only takes space.
 func (b *build) dropLeftovers() error {
@@ -264,6 +301,10 @@ func (b *build) dropLeftovers() error {
 	if err := b.dropDocs(); err != nil {
 		return err
 	}
+	return b.keepTmp()
+}
+
+func (b *build) keepTmp() error {
 	if err := b.tree.makeFolder("run/lock", 0o777|fs.ModeSticky, 0); err != nil {
 		return err
 	}
@@ -298,6 +339,9 @@ var mustHave = [][]string{
 }
 
 func (b *build) checkTree() error {
+	if !b.plan.recipe.installs() {
+		return b.checkBare()
+	}
 	for _, names := range mustHave {
 		if !b.tree.has(names...) {
 			return sandbox.Errorf(sandbox.Internal, "the template has no /%s after its packages were installed", names[0])

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
 // lockPoll is how often a waiting builder looks again: flock cannot be
@@ -17,23 +19,14 @@ const lockPoll = 200 * time.Millisecond
 // lock waits until this builder alone may build name. waiting is called once
 // if another builds it now. The lock ends with release or with the process.
 func (s *Store) lock(ctx context.Context, name string, waiting func()) (release func(), err error) {
-	f, err := os.OpenFile(s.path("locks", name+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, fmt.Errorf("lock template: %w", err)
-	}
-	if err := f.Chmod(0o644); err != nil { // readers look, whatever the umask
-		f.Close()
-		return nil, fmt.Errorf("lock template: %w", err)
-	}
 	tick := time.NewTicker(lockPoll)
 	defer tick.Stop()
 	for tries := 0; ; tries++ {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		f, err := s.tryLock(name)
 		if err == nil {
 			return func() { _ = f.Close() }, nil
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			f.Close()
 			return nil, fmt.Errorf("lock template: %w", err)
 		}
 		if tries == 1 { // the first refusal may be a reader's short look
@@ -41,9 +34,59 @@ func (s *Store) lock(ctx context.Context, name string, waiting func()) (release 
 		}
 		select {
 		case <-ctx.Done():
-			f.Close()
 			return nil, ctx.Err()
 		case <-tick.C:
+		}
+	}
+}
+
+// tryLock takes the lock of name, or returns EWOULDBLOCK.
+func (s *Store) tryLock(name string) (*os.File, error) {
+	path := s.path("locks", name+".lock")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(f.Chmod(0o644), unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)); err != nil { // readers look, whatever the umask
+		f.Close()
+		return nil, err
+	}
+	mine, err := f.Stat()
+	if there, statErr := os.Stat(path); err != nil || statErr != nil || !os.SameFile(mine, there) {
+		f.Close() // its last holder took it away
+		return nil, errors.Join(err, unix.EWOULDBLOCK)
+	}
+	return f, nil
+}
+
+// forgetLock takes the file of a lock that is held away: names that Tenants make
+// up would leave ever more of them.
+func (s *Store) forgetLock(name string) error { return os.Remove(s.path("locks", name+".lock")) }
+
+// LockBuilds waits until this process alone keeps the records in Builds. The
+// lock ends with release or with the process.
+func (s *Store) LockBuilds(ctx context.Context) (release func(), err error) {
+	if err := s.makeFolders(); err != nil {
+		return nil, err
+	}
+	return s.lock(ctx, ".builds", func() {})
+}
+
+// lockImages keeps an image that has just been made from being removed before
+// its ref is written.
+func (s *Store) lockImages() (release func(), err error) {
+	f, err := os.OpenFile(s.path("locks", ".images.lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("lock the images: %w", err)
+	}
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		if err == nil {
+			return func() { _ = f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EINTR) {
+			f.Close()
+			return nil, fmt.Errorf("lock the images: %w", err)
 		}
 	}
 }
@@ -57,4 +100,63 @@ func (s *Store) building(name string) bool {
 	defer f.Close() // ends the shared lock
 	err = unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
 	return errors.Is(err, unix.EWOULDBLOCK)
+}
+
+// savedLimit bounds the question what is saved and stands on an image: nothing
+// else can be built or removed meanwhile.
+const savedLimit = 30 * time.Second
+
+// unused takes an image of an owner's Template for removal: as long as release is
+// not called no Boot starts from it. Conflict when Boots run from it, which hold a
+// shared lock of its file, and when a Snapshot, of whatever Tenant, stands on it:
+// since a Boot is saved before it ends, one of both is seen.
+func (s *Store) unused(l Listed) (release func(), err error) {
+	path, err := s.Path(l.Image.Digest)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return func() {}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock image: %w", err)
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	switch {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		err = sandbox.Errorf(sandbox.Conflict, "sandboxes run from version %s of the template %s: end them first", l.Image.Digest[:12], l.Name)
+	case err != nil:
+		err = fmt.Errorf("lock image: %w", err)
+	default:
+		err = s.unsaved(l)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+// unsaved returns Conflict when a Snapshot stands on an image, and says which when
+// it is the owner's, or the owner is the operator. Unavailable when that cannot be
+// found out.
+func (s *Store) unsaved(l Listed) error {
+	if s.saved == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), savedLimit)
+	defer cancel()
+	snap, err := s.saved(ctx, l.Image.Digest)
+	switch {
+	case errors.Is(err, sandbox.NotFound):
+		return nil
+	case err != nil:
+		return sandbox.Errorf(sandbox.Unavailable, "nobody knows at the moment whether saved sessions need version %s of the template %s, so it stays: try again",
+			l.Image.Digest[:12], l.Name).WithCause(err)
+	case l.Owner != "" && l.Owner != snap.Tenant:
+		return sandbox.Errorf(sandbox.Conflict, "saved sessions need version %s of the template %s, so it stays", l.Image.Digest[:12], l.Name)
+	}
+	return sandbox.Errorf(sandbox.Conflict, "the snapshot %s of the session %s, which may be paused in it, needs version %s of the template %s: delete all that is saved from it first",
+		snap.ID, snap.SandboxID, l.Image.Digest[:12], l.Name)
 }

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
 )
 
 // A pinned package of the npm registry. Integrity is the registry's own word
@@ -203,7 +204,7 @@ func moveFile(from, to string) error {
 	if err != nil {
 		return fmt.Errorf("keep download: %w", err)
 	}
-	return replaceFile(to, body)
+	return durable.Write(to, body, 0o644)
 }
 
 // installNode unpacks Node.js and npm below /usr/local. Headers for native

@@ -31,7 +31,10 @@ func newBuild(t *testing.T) *build {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return &build{Builder: &Builder{Store: s}, name: "base", dir: dir}
+	return &build{
+		Builder: &Builder{Store: s}, ref: Ref{Name: "base", Tag: Latest}, name: "base", dir: dir,
+		plan: plan{recipe: Recipe{Source: Debian("")}},
+	}
 }
 
 func TestFetchPackage(t *testing.T) {

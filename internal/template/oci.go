@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"path"
 	"runtime"
@@ -17,6 +16,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
@@ -24,30 +24,23 @@ import (
 // registryWait is how long a registry may take to tell an image's digest.
 const registryWait = 10 * time.Second
 
-// registryTransport gives up early on a registry that is not there.
-func registryTransport() *http.Transport {
-	t := http.DefaultTransport.(*http.Transport).Clone()
-	t.DialContext = (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}).DialContext
-	t.TLSHandshakeTimeout = 5 * time.Second
-	t.ResponseHeaderTimeout = 30 * time.Second
-	return t
-}
-
 // findImage asks ref's registry for the digest of the image for this machine's
-// architecture. It does not pull.
-func findImage(ctx context.Context, ref string) (name.Digest, error) {
+// architecture. It does not pull. Invalid when the registry does not have it,
+// Denied when the Guard keeps from it, Unavailable when the registry does not
+// answer.
+func (b *Builder) findImage(ctx context.Context, ref string) (name.Digest, error) {
 	parsed, err := name.ParseReference(ref)
 	if err != nil {
 		return name.Digest{}, sandbox.Errorf(sandbox.Invalid, "%q is not a reference to an image", ref).WithCause(err)
 	}
 	short, cancel := context.WithTimeout(ctx, registryWait)
 	defer cancel()
-	image, err := remote.Image(parsed, remoteOptions(short)...)
+	image, err := remote.Image(parsed, b.remoteOptions(short, parsed.Context())...)
 	if err != nil {
 		if short.Err() != nil && ctx.Err() == nil {
 			err = fmt.Errorf("no answer within %v", registryWait)
 		}
-		return name.Digest{}, sandbox.Errorf(sandbox.Unavailable, "the registry %s does not give the image %s", parsed.Context().RegistryStr(), ref).WithCause(err)
+		return name.Digest{}, registryError(parsed, err)
 	}
 	digest, err := image.Digest()
 	if err != nil {
@@ -56,12 +49,31 @@ func findImage(ctx context.Context, ref string) (name.Digest, error) {
 	return parsed.Context().Digest(digest.String()), nil
 }
 
-func remoteOptions(ctx context.Context) []remote.Option {
+// registryError says what to do about an image that does not come.
+func registryError(ref name.Reference, err error) error {
+	registry := ref.Context().RegistryStr()
+	var answer *transport.Error
+	switch {
+	case errors.Is(err, errPrivateAddress):
+		return sandbox.Errorf(sandbox.Denied, "the registry %s has a private address: ask the operator to build the template, or to list the registry in CLOUD_SANDBOX_REGISTRIES", registry).WithCause(err)
+	case errors.As(err, &answer) && answer.StatusCode < http.StatusInternalServerError && answer.StatusCode != http.StatusTooManyRequests:
+		return sandbox.Errorf(sandbox.Invalid, "the registry %s gives no image %s (it answers %d): check its name and tag, and whether it may be read", registry, ref.Name(), answer.StatusCode).WithCause(err)
+	}
+	return sandbox.Errorf(sandbox.Unavailable, "the registry %s cannot be reached: check its name and this server's way to it, or build from debian:SUITE or from an archive", registry).WithCause(err)
+}
+
+// remoteOptions is how a registry is spoken to. What a Tenant asks for is pulled
+// without the operator's credentials.
+func (b *Builder) remoteOptions(ctx context.Context, repository name.Repository) []remote.Option {
+	var keys authn.Keychain = authn.DefaultKeychain
+	if b.Guard != nil {
+		keys = authn.NewMultiKeychain() // none
+	}
 	return []remote.Option{
 		remote.WithContext(ctx),
 		remote.WithPlatform(v1.Platform{OS: "linux", Architecture: runtime.GOARCH}),
-		remote.WithAuthFromKeychain(authn.DefaultKeychain),
-		remote.WithTransport(registryTransport()),
+		remote.WithAuthFromKeychain(keys),
+		remote.WithTransport(b.Guard.transport(repository.RegistryStr())),
 	}
 }
 
@@ -69,7 +81,7 @@ func remoteOptions(ctx context.Context) []remote.Option {
 // scripts of the image's packages run as root in namespaces of their own: an
 // image is trusted as much as a Debian mirror is.
 func (b *build) ociTree(ctx context.Context, digest name.Digest) error {
-	image, err := remote.Image(digest, remoteOptions(ctx)...)
+	image, err := remote.Image(digest, b.remoteOptions(ctx, digest.Repository)...)
 	if err != nil {
 		return sandbox.Errorf(sandbox.Unavailable, "the registry %s stopped answering", digest.RegistryStr()).WithCause(err)
 	}
@@ -85,6 +97,9 @@ func (b *build) ociTree(ctx context.Context, digest name.Digest) error {
 	if err := b.unpack(ctx, image); err != nil {
 		return err
 	}
+	if b.plan.recipe.Bare {
+		return nil
+	}
 	return b.addPackages(ctx)
 }
 
@@ -93,7 +108,7 @@ func (b *build) unpack(ctx context.Context, image v1.Image) error {
 	tar := mutate.Extract(image)
 	stop := context.AfterFunc(ctx, func() { tar.Close() })
 	defer stop()
-	err := untar(b.tree, tar, func(n int) {
+	err := untar(b.tree, tar, b.Guard.treeBytes(), func(n int) {
 		if n%500 == 0 {
 			b.say("image", "unpacking files", n, 0)
 		}
@@ -185,9 +200,9 @@ var pythons = []string{"usr/local/bin/python3", "opt/conda/bin/python3"}
 
 func (b *build) wantedPackages() []string {
 	if b.tree.has(pythons...) {
-		return packages
+		return slices.Concat(packages, b.plan.recipe.Packages)
 	}
-	return slices.Concat(packages, pythonPackages)
+	return slices.Concat(packages, pythonPackages, b.plan.recipe.Packages)
 }
 
 // compilePython compiles the library of an image's own Python, which official

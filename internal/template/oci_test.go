@@ -77,7 +77,7 @@ func TestPullUnpackAndImage(t *testing.T) {
 		layer(archive(t, file("etc/os-release", "ID=tiny\n", 0o644), file("gone", "x", 0o644), file("opt/bin/tool", "old", 0o755))),
 		layer(archive(t, file(".wh.gone", "", 0o644), file("opt/bin/tool", "new", 0o755))),
 	)
-	digest, err := findImage(t.Context(), ref)
+	digest, err := (&Builder{}).findImage(t.Context(), ref)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,16 +116,61 @@ func TestPullUnpackAndImage(t *testing.T) {
 func TestImageThatIsNotThere(t *testing.T) {
 	host := newRegistry(t)
 	began := time.Now()
-	for _, ref := range []string{host + "/absent:1", "127.0.0.1:1/no/registry:1"} {
-		if _, err := findImage(t.Context(), ref); !errors.Is(err, sandbox.Unavailable) {
-			t.Errorf("%s: %v, want Unavailable", ref, err)
+	pushed := host + "/team/tool:1"
+	push(t, pushed, nil, layer(archive(t, file("bin/sh", "#!", 0o755))))
+	for _, tt := range []struct {
+		ref   string
+		guard *Guard
+		want  error
+	}{
+		{host + "/absent:1", nil, sandbox.Invalid},
+		{"127.0.0.1:1/no/registry:1", nil, sandbox.Unavailable},
+		{pushed, nil, nil},
+		{pushed, &Guard{}, sandbox.Denied},
+		{"localhost" + host[strings.Index(host, ":"):] + "/team/tool:1", &Guard{}, sandbox.Denied},
+		{pushed, &Guard{Registries: []string{host}}, nil},
+	} {
+		if _, err := (&Builder{Guard: tt.guard}).findImage(t.Context(), tt.ref); !errors.Is(err, tt.want) || (tt.want == nil) != (err == nil) {
+			t.Errorf("%s, %+v: %v, want %v", tt.ref, tt.guard, err, tt.want)
 		}
 	}
 	if took := time.Since(began); took > registryWait+5*time.Second {
 		t.Errorf("it took %v to find out", took)
 	}
 	b := &Builder{Store: newStore(t)}
-	if _, err := b.Build(t.Context(), "x", OCI(host+"/absent:1"), nil); !errors.Is(err, sandbox.Unavailable) {
-		t.Errorf("Build: %v, want Unavailable", err)
+	if _, err := b.Build(t.Context(), "x", OCI(host+"/absent:1"), nil); !errors.Is(err, sandbox.Invalid) {
+		t.Errorf("Build: %v, want Invalid", err)
+	}
+}
+
+// What a Tenant asks for neither runs foreign programs as root nor reads here.
+func TestGuard(t *testing.T) {
+	for name, tt := range map[string]struct {
+		recipe  Recipe
+		content bool
+		want    error
+	}{
+		"packages":           {Recipe{Source: Debian("bookworm"), Packages: []string{"git"}}, false, nil},
+		"an image as it is":  {Recipe{Source: OCI("a:1"), Bare: true}, false, nil},
+		"an archive sent":    {Recipe{Source: Tar("/archive")}, true, nil},
+		"an image and apt":   {Recipe{Source: OCI("a:1")}, false, sandbox.Denied},
+		"an archive of here": {Recipe{Source: Tar("/etc/shadow")}, false, sandbox.Denied},
+		"a folder of here":   {Recipe{Source: Dir("/etc")}, false, sandbox.Denied},
+		"the operator's":     {Recipe{Source: Base("a:1")}, false, sandbox.Denied},
+	} {
+		if err := (&Guard{}).Check(tt.recipe, tt.content); !errors.Is(err, tt.want) || (tt.want == nil) != (err == nil) {
+			t.Errorf("%s: %v, want %v", name, err, tt.want)
+		}
+		if err := (*Guard)(nil).Check(tt.recipe, tt.content); err != nil {
+			t.Errorf("%s, unguarded: %v", name, err)
+		}
+	}
+	for address, public := range map[string]bool{
+		"1.1.1.1:443": true, "[2606:4700::1111]:443": true, "127.0.0.1:80": false, "10.0.0.1:80": false, "169.254.169.254:80": false,
+		"[::1]:80": false, "[::ffff:10.0.0.1]:80": false, "[fe80::1%eth0]:80": false, "[fd00::1]:80": false, "": false,
+	} {
+		if err := onlyPublic("tcp", address, nil); (err == nil) != public {
+			t.Errorf("%s: %v", address, err)
+		}
 	}
 }

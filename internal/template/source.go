@@ -1,6 +1,7 @@
 package template
 
 import (
+	"path/filepath"
 	"regexp"
 	"strings"
 
@@ -16,7 +17,12 @@ const (
 	kindOCI    = "oci"
 	kindDebian = "debian"
 	kindBase   = "base"
+	kindTar    = "tar"
+	kindDir    = "dir"
 )
+
+// baseName is the Template that every server starts from.
+const baseName = "base"
 
 // OCI is the image of a registry, for example python:3.11-slim. It must be of
 // a Debian-like system, because tools are added with apt.
@@ -27,6 +33,17 @@ func OCI(ref string) Source { return Source{kindOCI, ref} }
 // otherwise.
 func Debian(suite string) Source { return Source{kindDebian, suite} }
 
+// Tar is the root filesystem in an archive of this machine, plain or compressed
+// with gzip or zstd. The path is absolute.
+func Tar(file string) Source { return Source{kindTar, file} }
+
+// Dir is the root filesystem in a folder of this machine. The path is absolute.
+func Dir(folder string) Source { return Source{kindDir, folder} }
+
+// Local reports whether the Source is a path of this machine, which only its
+// operator may name.
+func (s Source) Local() bool { return s.kind == kindTar || s.kind == kindDir }
+
 // Base is the image ref where its registry answers and Debian("") where none
 // does: what the Template "base" is made of.
 func Base(ref string) Source { return Source{kindBase, ref} }
@@ -36,13 +53,16 @@ func (s Source) String() string { return s.kind + ":" + s.ref }
 
 var suitePattern = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
-// ParseSource reads oci:REF, debian:SUITE, debian: and base:REF; another text
-// is Invalid.
+// sources says what ParseSource reads.
+const sources = "oci:REF, debian:SUITE, tar:FILE, dir:FOLDER or base:REF"
+
+// ParseSource reads oci:REF, debian:SUITE, debian:, tar:FILE, dir:FOLDER and
+// base:REF; another text is Invalid.
 func ParseSource(text string) (Source, error) {
 	kind, ref, found := strings.Cut(text, ":")
 	s := Source{kind, ref}
 	if !found {
-		return Source{}, sandbox.Errorf(sandbox.Invalid, "a template source is oci:REF, debian:SUITE or base:REF")
+		return Source{}, sandbox.Errorf(sandbox.Invalid, "a template source is %s", sources)
 	}
 	return s, s.check()
 }
@@ -57,8 +77,12 @@ func (s Source) check() error {
 		if s.ref != "" && !suitePattern.MatchString(s.ref) {
 			return sandbox.Errorf(sandbox.Invalid, "%q is not the name of a suite", s.ref)
 		}
+	case kindTar, kindDir:
+		if !filepath.IsAbs(s.ref) || strings.ContainsRune(s.ref, 0) {
+			return sandbox.Errorf(sandbox.Invalid, "%s: needs an absolute path, not %.80q", s.kind, s.ref)
+		}
 	default:
-		return sandbox.Errorf(sandbox.Invalid, "a template source is oci:REF, debian:SUITE or base:REF, not %q", s.String())
+		return sandbox.Errorf(sandbox.Invalid, "a template source is %s, not %.80q", sources, s.String())
 	}
 	return nil
 }

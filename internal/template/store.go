@@ -16,16 +16,25 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
 )
 
 // Image is one version of a Template, and what a ref holds.
 type Image struct {
 	Digest    string            `json:"digest"`
 	CreatedAt time.Time         `json:"created_at"`
-	Source    string            `json:"source"` // what it was really made of, for example "debian:bookworm"
-	Env       map[string]string `json:"env"`    // environment that Processes should have
-	Size      int64             `json:"size"`   // of the image file in bytes
-	Inputs    string            `json:"inputs"` // names all that went into it; equal Inputs need no new build
+	Source    string            `json:"source"`             // what it was really made of, for example "debian:bookworm"
+	Env       map[string]string `json:"env"`                // environment that Processes should have
+	Size      int64             `json:"size"`               // of the image file in bytes
+	Inputs    string            `json:"inputs"`             // names all that went into it; equal Inputs need no new build
+	Packages  []string          `json:"packages,omitempty"` // that were asked for
+	Start     string            `json:"start,omitempty"`    // command that runs in every Sandbox
+	Ready     string            `json:"ready,omitempty"`    // command that succeeds when Start has come up
+	Private   bool              `json:"private,omitempty"`  // only its owner sees it
+	Build     string            `json:"build,omitempty"`    // what made it, in the words of who asked
+	Layer     string            `json:"layer,omitempty"`    // the steps that did, in the same
+
+	Defaults sandbox.TemplateDefaults `json:"defaults,omitzero"`
 
 	Cached bool `json:"-"` // Build found it done
 }
@@ -33,14 +42,20 @@ type Image struct {
 // Store keeps Templates in a folder:
 //
 //	images/DIGEST.erofs   immutable
-//	refs/NAME             JSON of an Image
+//	refs/NAME             JSON of an Image; also NAME:TAG, and NAME@DIGEST for each version
+//	tenants/HASH/NAME     the same for what a Tenant has built
 //	locks/NAME.lock       held with flock while NAME is being built
 //	build/NAME            a build under way, or what a killed one left
 //	cache                 downloads
+//	builds                records of what Tenants asked for; not the Store's own
 //
 // Reading needs no right to write. Methods are safe for concurrent use, also
 // by several processes.
-type Store struct{ dir string }
+type Store struct {
+	dir string
+	// saved finds what is saved and stands on an image; see SetSaved.
+	saved func(ctx context.Context, image string) (sandbox.Snapshot, error)
+}
 
 var _ sandbox.Images = (*Store)(nil)
 
@@ -51,6 +66,13 @@ func Open(dir string) (*Store, error) {
 		return nil, fmt.Errorf("open template store: %q is not an absolute path", dir)
 	}
 	return &Store{dir: filepath.Clean(dir)}, nil
+}
+
+// SetSaved has saved be asked, with its digest, before an image goes: it returns a
+// Snapshot that stands on it, or NotFound. Without it only running Boots keep an
+// image. It is called before the Store is used.
+func (s *Store) SetSaved(saved func(ctx context.Context, image string) (sandbox.Snapshot, error)) {
+	s.saved = saved
 }
 
 var (
@@ -72,6 +94,9 @@ func (s *Store) path(parts ...string) string {
 	return filepath.Join(append([]string{s.dir}, parts...)...)
 }
 
+// Builds is the folder for records of builds, whoever keeps them.
+func (s *Store) Builds() string { return s.path("builds") }
+
 // Path returns where the image with that digest lies, whether it is there or
 // not; Invalid when digest has another form.
 func (s *Store) Path(digest string) (string, error) {
@@ -81,62 +106,92 @@ func (s *Store) Path(digest string) (string, error) {
 	return s.path("images", digest+".erofs"), nil
 }
 
-// Resolve implements sandbox.Images. While a Template is being rebuilt its
-// present version stays the answer.
-func (s *Store) Resolve(ctx context.Context, name string) (string, error) {
-	image, err := s.Image(ctx, name)
-	return image.Digest, err
+// stat describes an image file; NotFound when there is none.
+func (s *Store) stat(digest string) (fs.FileInfo, error) {
+	path, err := s.Path(digest)
+	if err != nil {
+		return nil, err
+	}
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, noTemplate("of this version")
+	}
+	return info, err
 }
 
-// Image returns a Template's present version, with the same errors as Resolve.
-func (s *Store) Image(ctx context.Context, name string) (Image, error) {
+// Resolve implements sandbox.Images. While a Template is being rebuilt its
+// present version stays the answer.
+func (s *Store) Resolve(ctx context.Context, tenant sandbox.TenantID, template string) (string, error) {
+	found, err := s.Find(ctx, tenant, template)
+	return found.Image.Digest, err
+}
+
+// Find returns what template, NAME, NAME:TAG or NAME@DIGEST, means to a Tenant:
+// its own, or else one of the operator's that is not private. The empty Tenant
+// is the operator. The errors are those of Resolve.
+func (s *Store) Find(ctx context.Context, tenant sandbox.TenantID, template string) (Listed, error) {
 	if err := ctx.Err(); err != nil {
-		return Image{}, err
+		return Listed{}, err
 	}
-	if err := checkName(name); err != nil {
-		return Image{}, err
+	r, err := ParseRef(tenant, template)
+	if err != nil {
+		return Listed{}, err
 	}
-	image, err := s.readRef(name)
+	image, err := s.readRef(r)
+	if errors.Is(err, fs.ErrNotExist) && tenant != "" {
+		r.Owner = ""
+		if image, err = s.readRef(r); err == nil && image.Private {
+			return Listed{}, noTemplate(template)
+		}
+	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		return image, err
+		return Listed{r, image}, err
 	}
-	if s.building(name) {
-		return Image{}, sandbox.Errorf(sandbox.Unavailable, "the template %s is being built for the first time", name)
+	if s.building(s.key(tenant, r.Name)) || s.building(r.Name) {
+		return Listed{}, sandbox.Errorf(sandbox.Unavailable, "the template %s is being built for the first time", template)
 	}
-	return Image{}, sandbox.Errorf(sandbox.NotFound, "there is no template %s; `cloud-sandbox template build %s` makes it", name, name)
+	return Listed{}, noTemplate(template)
 }
 
 // maxRefBytes is far more than a ref needs.
 const maxRefBytes = 1 << 20
 
 // readRef returns fs.ErrNotExist also when the image of the ref is gone.
-func (s *Store) readRef(name string) (Image, error) {
-	f, err := os.Open(s.path("refs", name))
+func (s *Store) readRef(r Ref) (Image, error) {
+	image, err := readImage(s.refFile(r))
+	if err != nil {
+		return Image{}, err
+	}
+	path, err := s.Path(image.Digest)
+	if err != nil {
+		return Image{}, fmt.Errorf("read template ref %s: %w", r, err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		return Image{}, fmt.Errorf("read template ref %s: %w", r, err)
+	}
+	return image, nil
+}
+
+func readImage(file string) (Image, error) {
+	f, err := os.Open(file)
 	if err != nil {
 		return Image{}, fmt.Errorf("read template ref: %w", err)
 	}
 	defer f.Close()
 	var image Image
 	if err := json.NewDecoder(io.LimitReader(f, maxRefBytes)).Decode(&image); err != nil {
-		return Image{}, fmt.Errorf("read template ref %s: %w", name, err)
-	}
-	path, err := s.Path(image.Digest)
-	if err != nil {
-		return Image{}, fmt.Errorf("read template ref %s: %w", name, err)
-	}
-	if _, err := os.Stat(path); err != nil {
-		return Image{}, fmt.Errorf("read template ref %s: %w", name, err)
+		return Image{}, fmt.Errorf("read template ref %s: %w", filepath.Base(file), err)
 	}
 	return image, nil
 }
 
-// writeRef points name to image.
-func (s *Store) writeRef(name string, image Image) error {
+// writeRef points r to image.
+func (s *Store) writeRef(r Ref, image Image) error {
 	body, err := json.MarshalIndent(image, "", "  ")
 	if err != nil {
 		return fmt.Errorf("write template ref: %w", err)
 	}
-	if err := replaceFile(s.path("refs", name), append(body, '\n')); err != nil {
+	if err := durable.Write(s.refFile(r), append(body, '\n'), 0o644); err != nil {
 		return fmt.Errorf("write template ref: %w", err)
 	}
 	return nil
@@ -158,7 +213,7 @@ func (s *Store) adopt(file string) (digest string, size int64, err error) {
 		return "", 0, fmt.Errorf("store image: %w", err)
 	}
 	digest = hex.EncodeToString(hash.Sum(nil))
-	if err := renameDurably(file, s.path("images", digest+".erofs")); err != nil {
+	if err := durable.Rename(file, s.path("images", digest+".erofs")); err != nil {
 		return "", 0, fmt.Errorf("store image: %w", err)
 	}
 	return digest, size, nil
@@ -166,7 +221,7 @@ func (s *Store) adopt(file string) (digest string, size int64, err error) {
 
 // makeFolders makes the Store's folders, readable by all whatever the umask.
 func (s *Store) makeFolders() error {
-	for _, dir := range []string{".", "images", "refs", "locks", "build"} {
+	for _, dir := range []string{".", "images", "refs", "tenants", "locks", "build"} {
 		if err := os.MkdirAll(s.path(dir), 0o755); err != nil {
 			return fmt.Errorf("make template store: %w", err)
 		}
@@ -175,30 +230,4 @@ func (s *Store) makeFolders() error {
 		}
 	}
 	return nil
-}
-
-// replaceFile writes aside, so that a reader sees the old or the new content
-// and a crash leaves one of them.
-func replaceFile(path string, body []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // fails once it is renamed
-	_, err = f.Write(body)
-	if err := errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return renameDurably(f.Name(), path)
-}
-
-func renameDurably(from, to string) error {
-	if err := os.Rename(from, to); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(to))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }

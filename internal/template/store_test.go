@@ -1,10 +1,12 @@
 package template
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -36,10 +38,64 @@ func put(t *testing.T, s *Store, name, content string) Image {
 		t.Fatal(err)
 	}
 	image := Image{Digest: digest, Size: size, CreatedAt: time.Now().UTC(), Inputs: content}
-	if err := s.writeRef(name, image); err != nil {
+	ref, err := ParseRef("", name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.writeRef(ref, image); err != nil {
 		t.Fatal(err)
 	}
 	return image
+}
+
+// An image that came by itself gets a name, once, and goes with it.
+func TestKeep(t *testing.T) {
+	s, ctx := newStore(t), t.Context()
+	named := put(t, s, "base", "known")
+	file := s.path("build", "image")
+	if err := os.WriteFile(file, []byte("brought"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	digest, size, err := s.adopt(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := s.Keep("t", "base:old", digest); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found, err := s.Find(ctx, "t", "base@"+digest)
+	if err != nil || found.Image.Digest != digest || found.Size != size || found.Owner != "t" {
+		t.Errorf("kept as %+v, %v", found, err)
+	}
+	if _, err := s.Find(ctx, "u", "base@"+digest); !errors.Is(err, sandbox.NotFound) {
+		t.Errorf("another tenant finds it: %v", err)
+	}
+	if got, err := s.Resolve(ctx, "t", "base"); err != nil || got != named.Digest {
+		t.Errorf("base is %s, %v", got, err)
+	}
+	for text, digest := range map[string]string{"base": strings.Repeat("0", 64), "../base": digest, "base@x": digest} {
+		if err := s.Keep("t", text, digest); err == nil {
+			t.Errorf("kept %s as %s", digest, text)
+		}
+	}
+	if _, err := s.Remove("t", "base@"+digest); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.stat(digest); !errors.Is(err, sandbox.NotFound) {
+		t.Errorf("the image stays: %v", err)
+	}
+	version, err := ParseRef("", "base@"+named.Digest)
+	if err == nil {
+		err = s.writeRef(version, named)
+	}
+	if err == nil {
+		err = s.Keep("t", "base", named.Digest)
+	}
+	if all, listErr := s.refs("t"); err != nil || listErr != nil || len(all) != 0 {
+		t.Errorf("what the operator has is also the tenant's: %v, %v, %v", all, err, listErr)
+	}
 }
 
 func TestOpenWantsAbsolutePath(t *testing.T) {
@@ -50,7 +106,7 @@ func TestOpenWantsAbsolutePath(t *testing.T) {
 
 func TestResolve(t *testing.T) {
 	s, ctx := newStore(t), t.Context()
-	if _, err := s.Resolve(ctx, "base"); !errors.Is(err, sandbox.NotFound) {
+	if _, err := s.Resolve(ctx, "", "base"); !errors.Is(err, sandbox.NotFound) {
 		t.Errorf("absent: %v, want NotFound", err)
 	}
 	if err := s.makeFolders(); err != nil {
@@ -60,19 +116,19 @@ func TestResolve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Resolve(ctx, "base"); !errors.Is(err, sandbox.Unavailable) {
+	if _, err := s.Resolve(ctx, "", "base"); !errors.Is(err, sandbox.Unavailable) {
 		t.Errorf("while it is built: %v, want Unavailable", err)
 	}
 	image := put(t, s, "base", "one")
-	if digest, err := s.Resolve(ctx, "base"); err != nil || digest != image.Digest {
+	if digest, err := s.Resolve(ctx, "", "base"); err != nil || digest != image.Digest {
 		t.Errorf("while it is rebuilt: %q, %v, want the present version", digest, err)
 	}
 	release()
-	if _, err := s.Resolve(ctx, "other"); !errors.Is(err, sandbox.NotFound) {
+	if _, err := s.Resolve(ctx, "", "other"); !errors.Is(err, sandbox.NotFound) {
 		t.Errorf("another: %v, want NotFound", err)
 	}
 	second := put(t, s, "base", "two")
-	if digest, err := s.Resolve(ctx, "base"); err != nil || digest != second.Digest {
+	if digest, err := s.Resolve(ctx, "", "base"); err != nil || digest != second.Digest {
 		t.Errorf("after a rebuild: %q, %v, want %q", digest, err, second.Digest)
 	}
 	path, err := s.Path(image.Digest)
@@ -86,7 +142,7 @@ func TestResolve(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Resolve(ctx, "base"); !errors.Is(err, sandbox.NotFound) {
+	if _, err := s.Resolve(ctx, "", "base"); !errors.Is(err, sandbox.NotFound) {
 		t.Errorf("image gone: %v, want NotFound", err)
 	}
 }
@@ -102,7 +158,7 @@ func TestRefThatIsDamaged(t *testing.T) {
 		if err := os.WriteFile(s.path("refs", "base"), []byte(body), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if digest, err := s.Resolve(t.Context(), "base"); err == nil || digest != "" {
+		if digest, err := s.Resolve(t.Context(), "", "base"); err == nil || digest != "" {
 			t.Errorf("%s: %q, %v, want an error", name, digest, err)
 		}
 	}
@@ -111,12 +167,12 @@ func TestRefThatIsDamaged(t *testing.T) {
 func TestNamesAndDigests(t *testing.T) {
 	s := newStore(t)
 	for _, name := range []string{"", ".", "..", "a/b", "../a", ".lock", "A", "a..b", "-a", "a\x00", strings.Repeat("a", 64)} {
-		if _, err := s.Resolve(t.Context(), name); !errors.Is(err, sandbox.Invalid) {
+		if _, err := s.Resolve(t.Context(), "", name); !errors.Is(err, sandbox.Invalid) {
 			t.Errorf("Resolve(%q) = %v, want Invalid", name, err)
 		}
 	}
 	for _, name := range []string{"base", "a", "python-3.11", strings.Repeat("a", 63)} {
-		if _, err := s.Resolve(t.Context(), name); !errors.Is(err, sandbox.NotFound) {
+		if _, err := s.Resolve(t.Context(), "", name); !errors.Is(err, sandbox.NotFound) {
 			t.Errorf("Resolve(%q) = %v, want NotFound", name, err)
 		}
 	}
@@ -144,7 +200,7 @@ func TestRefIsReplacedWhole(t *testing.T) {
 				return
 			default:
 			}
-			digest, err := s.Resolve(t.Context(), "base")
+			digest, err := s.Resolve(t.Context(), "", "base")
 			if err != nil || !images[digest] {
 				done <- errors.Join(err, errors.New("read "+digest))
 				return
@@ -189,5 +245,103 @@ func TestParseSource(t *testing.T) {
 		if err == nil && (got != tt.want || got.String() != tt.text) {
 			t.Errorf("ParseSource(%q) = %v, want %v", tt.text, got, tt.want)
 		}
+	}
+}
+
+// Tags are given to what is there, and taken back without the rest.
+func TestTag(t *testing.T) {
+	s := newStore(t)
+	image := put(t, s, "web:1", "one")
+	ref, _ := ParseRef("", "web")
+	if err := s.publish(ref.at(image.Digest), image); err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]error{
+		"web:1": nil, "web@" + image.Digest: nil, "web:absent": sandbox.NotFound, "absent": sandbox.NotFound, "web:1:2": sandbox.Invalid,
+	} {
+		found, err := s.Tag("", text, []string{"stable", "new"})
+		if !errors.Is(err, want) || err == nil && found.Image.Digest != image.Digest {
+			t.Errorf("%s: %+v, %v", text, found, err)
+		}
+	}
+	if _, err := s.Tag("", "web:1", []string{"fine", "not fine"}); !errors.Is(err, sandbox.Invalid) {
+		t.Errorf("a bad tag: %v", err)
+	}
+	if _, err := s.Tag("other", "web:1", []string{"mine"}); !errors.Is(err, sandbox.NotFound) {
+		t.Errorf("another's: %v", err)
+	}
+	if _, err := s.Remove("", "web:1"); err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	listed, err := s.List("")
+	for _, l := range listed {
+		left = append(left, l.Ref.String())
+	}
+	if got := strings.Join(left, " "); err != nil || got != "web:new web:stable" {
+		t.Errorf("left are %s, %v", got, err)
+	}
+}
+
+// A version that something saved stands on is neither removed nor pruned; which, is
+// told only to whom it belongs.
+func TestSavedKeepsItsVersion(t *testing.T) {
+	s := newStore(t)
+	var stands sandbox.Snapshot
+	var problem error
+	first := put(t, s, "web", "first")
+	s.SetSaved(func(_ context.Context, image string) (sandbox.Snapshot, error) {
+		if problem != nil || stands.ID != "" && image == first.Digest {
+			return stands, problem
+		}
+		return sandbox.Snapshot{}, sandbox.NotFound
+	})
+	there := func() bool {
+		_, err := s.stat(first.Digest)
+		return err == nil
+	}
+	publish := func(i int, owner sandbox.TenantID) {
+		t.Helper()
+		image := first
+		if i > 0 {
+			image = put(t, s, "web", strconv.Itoa(i))
+		}
+		image.CreatedAt = first.CreatedAt.Add(time.Duration(i) * time.Second)
+		if err := s.publish(Ref{Owner: owner, Name: "web", Tag: Latest}, image); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish(0, "")
+	stands = sandbox.Snapshot{ID: "s1", SandboxID: "i1", Tenant: "t"}
+	for i := range keptVersions + 2 {
+		publish(i+1, "")
+	}
+	if _, err := s.Remove("", "web"); !there() || !errors.Is(err, sandbox.Conflict) || !strings.Contains(err.Error(), "s1") || !strings.Contains(err.Error(), "i1") {
+		t.Errorf("while it is needed: %v", err)
+	}
+	problem = errors.New("no answer")
+	publish(keptVersions+3, "")
+	if _, err := s.Remove("", "web@"+first.Digest); !there() || !errors.Is(err, sandbox.Unavailable) {
+		t.Errorf("while nobody knows: %v", err)
+	}
+	problem, stands = nil, sandbox.Snapshot{}
+	publish(keptVersions+4, "")
+	if there() {
+		t.Error("it stays although nothing needs it")
+	}
+
+	// A tenant learns nothing of another's.
+	first = put(t, s, "web", "shared")
+	if _, err := s.Remove("", "web"); err != nil { // the next one is a tenant's alone
+		t.Fatal(err)
+	}
+	first = put(t, s, "other", "shared")
+	publish(0, "u")
+	if _, err := s.Remove("", "other"); err != nil {
+		t.Fatal(err)
+	}
+	stands = sandbox.Snapshot{ID: "s1", SandboxID: "i1", Tenant: "t"}
+	if _, err := s.Remove("u", "web"); !there() || !errors.Is(err, sandbox.Conflict) || strings.Contains(err.Error(), "i1") {
+		t.Errorf("of another tenant's: %v", err)
 	}
 }

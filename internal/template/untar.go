@@ -9,6 +9,8 @@ import (
 	"os"
 	"path"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
@@ -21,21 +23,27 @@ const (
 
 // untar unpacks r into t with owners, modes and times. Devices, pipes and
 // sockets are left out, and so are extended attributes. It calls each with the
-// number of entries so far. An entry that leads out of t is Invalid.
-func untar(t tree, r io.Reader, each func(entries int)) error {
-	archive, size := tar.NewReader(r), int64(0)
+// number of entries so far. An entry that leads out of t, and an archive that is
+// broken, is Invalid, and more than most bytes are TooLarge.
+func untar(t tree, r io.Reader, most int64, each func(entries int)) error {
+	return untarFrom(t, tar.NewReader(r), most, each)
+}
+
+func untarFrom(t tree, archive *tar.Reader, most int64, each func(entries int)) error {
+	size := int64(0)
+	body := &roomy{r: archive, tree: t}
 	for n := 1; ; n++ {
 		h, err := archive.Next()
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("unpack image: %w", err)
+			return badArchive(err)
 		}
-		if size += h.Size; size > maxTreeBytes || n > maxTreeEntries {
-			return sandbox.Errorf(sandbox.TooLarge, "the image unpacks to more than %d GiB or %d files", maxTreeBytes>>30, maxTreeEntries)
+		if size += h.Size; size > most || n > maxTreeEntries {
+			return sandbox.Errorf(sandbox.TooLarge, "the image unpacks to more than %d GiB or %d files", most>>30, maxTreeEntries)
 		}
-		if err := untarEntry(t, h, archive); err != nil {
+		if err := untarEntry(t, h, body); err != nil {
 			return err
 		}
 		each(n)
@@ -74,7 +82,49 @@ func untarEntry(t tree, h *tar.Header, body io.Reader) error {
 	return nil
 }
 
-func badEntry(name string, err error) error { return fmt.Errorf("unpack %s: %w", name, err) }
+const (
+	minRoom  = 1 << 30  // bytes of disk that what is unpacked leaves free
+	roomStep = 64 << 20 // bytes between two looks
+)
+
+// roomy passes a file's bytes on while the disk of a tree has room for them: it
+// is the disk of all Sandboxes.
+type roomy struct {
+	r    io.Reader
+	tree tree
+	left int64 // until the next look
+}
+
+func (m *roomy) Read(p []byte) (int, error) {
+	if m.left <= 0 {
+		var st unix.Statfs_t
+		if err := unix.Statfs(m.tree.Name(), &st); err != nil {
+			return 0, fmt.Errorf("look at the disk: %w", err)
+		}
+		if int64(st.Bavail)*st.Bsize < minRoom {
+			return 0, sandbox.Errorf(sandbox.Exhausted, "the server's disk is too full to unpack it")
+		}
+		m.left = roomStep
+	}
+	n, err := m.r.Read(p)
+	m.left -= int64(n)
+	return n, err
+}
+
+// badArchive blames an archive that is not one, or that breaks off.
+func badArchive(err error) error {
+	if errors.Is(err, tar.ErrHeader) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return sandbox.Errorf(sandbox.Invalid, "the archive is broken, or is no tar archive").WithCause(err)
+	}
+	return fmt.Errorf("unpack image: %w", err)
+}
+
+func badEntry(name string, err error) error {
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return badArchive(err)
+	}
+	return fmt.Errorf("unpack %s: %w", name, err)
+}
 
 func untarFolder(t tree, name string, h *tar.Header) error {
 	if info, err := t.Lstat(name); err == nil && !info.IsDir() {

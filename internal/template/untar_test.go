@@ -87,7 +87,7 @@ func TestUntar(t *testing.T) {
 		file("twice", "second", 0o600),
 	)
 	count := 0
-	if err := untar(tree, in, func(n int) { count = n }); err != nil {
+	if err := untar(tree, in, maxTreeBytes, func(n int) { count = n }); err != nil {
 		t.Fatal(err)
 	}
 	if count != 13 {
@@ -136,7 +136,7 @@ func TestUntarStaysInside(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "secret"), []byte("secret"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := untar(tree, archive(t, entries...), func(int) {}); err == nil {
+		if err := untar(tree, archive(t, entries...), maxTreeBytes, func(int) {}); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 		checkOutside(t, dir, name)
@@ -168,10 +168,10 @@ func TestUntarBounds(t *testing.T) {
 	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "a", Size: maxTreeBytes + 1}); err != nil {
 		t.Fatal(err)
 	}
-	if err := untar(tree, &huge, func(int) {}); !errors.Is(err, sandbox.TooLarge) {
+	if err := untar(tree, &huge, maxTreeBytes, func(int) {}); !errors.Is(err, sandbox.TooLarge) {
 		t.Errorf("got %v, want TooLarge", err)
 	}
-	if err := untar(tree, bytes.NewReader(make([]byte, 100)), func(int) {}); err == nil {
+	if err := untar(tree, bytes.NewReader(make([]byte, 100)), maxTreeBytes, func(int) {}); err == nil {
 		t.Error("a cut archive gave no error")
 	}
 }
@@ -185,7 +185,7 @@ func FuzzUntar(f *testing.F) {
 		if err := os.WriteFile(filepath.Join(dir, "secret"), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_ = untar(tree, bytes.NewReader(body), func(int) {}) // only what it leaves counts
+		_ = untar(tree, bytes.NewReader(body), maxTreeBytes, func(int) {}) // only what it leaves counts
 		checkOutside(t, dir, "fuzz")
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/authority"
 )
 
 // Options say how to reach one Engine.
@@ -32,6 +33,8 @@ type Options struct {
 	Parallel int
 	// Wait bounds what is waited for; zero: 30 seconds.
 	Wait time.Duration
+	// Pause is there for an Engine that can pause.
+	Pause *Pause
 }
 
 // Run checks the Engine contract. Processes inside Boots are no part of it.
@@ -45,10 +48,7 @@ func Run(t *testing.T, opts Options) {
 	if opts.Wait == 0 {
 		opts.Wait = 30 * time.Second
 	}
-	for _, c := range []struct {
-		name  string
-		check func(*testing.T, *suite)
-	}{
+	cases := []testCase{
 		{"probe names the engine", probe},
 		{"a boot starts, answers and stops", startDialStop},
 		{"a boot that runs cannot be started again", startTwice},
@@ -62,15 +62,44 @@ func Run(t *testing.T, opts Options) {
 		{"the list survives a restart", listAfterRestart},
 		{"a port that nobody listens on", dialNothing},
 		{"the network starts as none and changes", setNetwork},
+		{"secrets come and go", setSecrets},
+		{"limits change within the shape", setLimits},
 		{"a killed boot is told and frees all", watchKilled},
 		{"a stopped boot is not told", watchStopped},
 		{"a watch ends with its context", watchEnds},
 		{"stop twice at once", stopTwice},
-	} {
+		{"who can pause says so", pauseTold},
+	}
+	if opts.Pause != nil {
+		cases = append(cases, pauseCases...)
+	}
+	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			c.check(t, &suite{Options: opts, engine: opts.Open(t)})
 		})
 	}
+}
+
+type testCase struct {
+	name  string
+	check func(*testing.T, *suite)
+}
+
+// pauseCases are for Engines that can pause.
+var pauseCases = []testCase{
+	{"a boot freezes and thaws", freezeThaw},
+	{"any number start from saved memory", saveMemory},
+	{"a boot starts from saved files", saveFiles},
+	{"what is frozen is saved and stays so", savePause},
+	{"what cannot be saved runs on", saveRefused},
+	{"a save given up leaves nothing", saveCanceled},
+	{"what cannot be started from is refused", startFromRefused},
+	{"saved states are listed and deleted", deleteSaved},
+	{"what is exported is imported", exportAndImport},
+	{"what is not whole is not imported", importRefused},
+	{"a state shares with those of its group", shareSaved},
+	{"saved states survive a restart", savedAfterRestart},
+	{"many start from one state at once", restoreMany},
 }
 
 // suite is what one case works with.
@@ -145,6 +174,10 @@ func (s *suite) unknown(t *testing.T, id string) {
 	_, err = s.engine.Usage(ctx, id)
 	want(t, "Usage", err, sandbox.NotFound)
 	want(t, "SetNetwork", s.engine.SetNetwork(ctx, id, sandbox.NetworkPublic), sandbox.NotFound)
+	want(t, "SetSecrets", s.engine.SetSecrets(ctx, id, sandbox.SecretBinding{}), sandbox.NotFound)
+	_, err = s.engine.NetworkLog(ctx, id)
+	want(t, "NetworkLog", err, sandbox.NotFound)
+	want(t, "SetLimits", s.engine.SetLimits(ctx, id, s.Shape.Limits()), sandbox.NotFound)
 	if err := s.engine.Stop(ctx, id, 0); err != nil {
 		t.Errorf("Stop of an unknown boot = %v", err)
 	}
@@ -170,7 +203,7 @@ func probe(t *testing.T, s *suite) {
 func startDialStop(t *testing.T, s *suite) {
 	id := s.start(t)
 	s.answers(t, id)
-	want := sandbox.BootStatus{ID: id, Image: s.Image, Shape: s.Shape, Network: sandbox.NetworkNone}
+	want := sandbox.BootStatus{ID: id, Image: s.Image, Shape: s.Shape, Network: sandbox.NetworkNone, Limits: s.Shape.Limits()}
 	if all := s.list(t); len(all) != 1 || all[0] != want {
 		t.Errorf("List = %+v, want %+v", all, want)
 	}
@@ -230,7 +263,9 @@ func badID(t *testing.T, s *suite) {
 		want(t, fmt.Sprintf("Dial(%q)", id), err, sandbox.Invalid)
 		_, err = s.engine.Usage(ctx, id)
 		want(t, fmt.Sprintf("Usage(%q)", id), err, sandbox.Invalid)
+		want(t, fmt.Sprintf("SetSecrets(%q)", id), s.engine.SetSecrets(ctx, id, sandbox.SecretBinding{}), sandbox.Invalid)
 		want(t, fmt.Sprintf("SetNetwork(%q)", id), s.engine.SetNetwork(ctx, id, sandbox.NetworkNone), sandbox.Invalid)
+		want(t, fmt.Sprintf("SetLimits(%q)", id), s.engine.SetLimits(ctx, id, s.Shape.Limits()), sandbox.Invalid)
 	}
 }
 
@@ -313,6 +348,10 @@ func listAfterRestart(t *testing.T, s *suite) {
 	if err := s.engine.SetNetwork(t.Context(), second, sandbox.NetworkPublic); err != nil {
 		t.Fatal(err)
 	}
+	half := halved(s.Shape)
+	if err := s.engine.SetLimits(t.Context(), second, half); err != nil {
+		t.Fatal(err)
+	}
 	s.engine = s.Reopen(t, s.engine)
 	all := s.list(t)
 	slices.SortFunc(all, func(a, b sandbox.BootStatus) int {
@@ -322,8 +361,8 @@ func listAfterRestart(t *testing.T, s *suite) {
 		return 1
 	})
 	want := []sandbox.BootStatus{
-		{ID: first, Image: s.Image, Shape: s.Shape, Network: sandbox.NetworkNone},
-		{ID: second, Image: s.Image, Shape: s.Shape, Network: sandbox.NetworkPublic},
+		{ID: first, Image: s.Image, Shape: s.Shape, Network: sandbox.NetworkNone, Limits: s.Shape.Limits()},
+		{ID: second, Image: s.Image, Shape: s.Shape, Network: sandbox.NetworkPublic, Limits: half},
 	}
 	if !slices.Equal(all, want) {
 		t.Errorf("List = %+v, want %+v", all, want)
@@ -359,6 +398,63 @@ func setNetwork(t *testing.T, s *suite) {
 		}
 	}
 	want(t, "SetNetwork to nonsense", s.engine.SetNetwork(t.Context(), id, "open"), sandbox.Invalid)
+	s.answers(t, id)
+}
+
+func setSecrets(t *testing.T, s *suite) {
+	id := s.start(t)
+	certificate, key, err := authority.New([]byte("a seed"), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	some := sandbox.SecretBinding{
+		Authority: certificate, Key: sandbox.SecretValue(key),
+		Headers: []sandbox.SecretHeader{{Host: "api.example.com", Port: 443, Header: "X-Key", Value: "v"}},
+	}
+	for _, b := range []sandbox.SecretBinding{some, some, {}} {
+		if err := s.engine.SetSecrets(t.Context(), id, b); err != nil {
+			t.Fatalf("SetSecrets with %d headers: %v", len(b.Headers), err)
+		}
+	}
+	s.answers(t, id)
+}
+
+// halved are limits that are less than all of a Shape, and enough for a Boot.
+func halved(s sandbox.Shape) sandbox.Limits {
+	return sandbox.Limits{CPUs: s.CPUs / 2, MemoryBytes: max(s.MemoryBytes*3/4, 128<<20), Pids: max(s.Pids/2, 32), Bandwidth: 2 * sandbox.Megabit}
+}
+
+func setLimits(t *testing.T, s *suite) {
+	id := s.start(t)
+	all := s.Shape.Limits()
+	more := all
+	more.CPUs, more.Pids = float64(s.Shape.VisibleCPUs()), 2*all.Pids
+	for _, limits := range []sandbox.Limits{halved(s.Shape), more, all, all} {
+		if err := s.engine.SetLimits(t.Context(), id, limits); err != nil {
+			t.Fatalf("SetLimits(%+v): %v", limits, err)
+		}
+		if list := s.list(t); len(list) != 1 || list[0].Limits != limits {
+			t.Errorf("after SetLimits(%+v): %+v", limits, list)
+		}
+	}
+	for name, tt := range map[string]struct {
+		change func(*sandbox.Limits)
+		want   sandbox.Code
+	}{
+		"no cpu":             {func(l *sandbox.Limits) { l.CPUs = 0 }, sandbox.Invalid},
+		"no memory":          {func(l *sandbox.Limits) { l.MemoryBytes = 0 }, sandbox.Invalid},
+		"no pids":            {func(l *sandbox.Limits) { l.Pids = 0 }, sandbox.Invalid},
+		"a trickle":          {func(l *sandbox.Limits) { l.Bandwidth = 1 }, sandbox.Invalid},
+		"more than it sees":  {func(l *sandbox.Limits) { l.CPUs = float64(s.Shape.VisibleCPUs()) + 0.5 }, sandbox.Conflict},
+		"more than it holds": {func(l *sandbox.Limits) { l.MemoryBytes = s.Shape.MemoryBytes + 1 }, sandbox.Conflict},
+	} {
+		limits := all
+		tt.change(&limits)
+		want(t, "SetLimits with "+name, s.engine.SetLimits(t.Context(), id, limits), tt.want)
+	}
+	if list := s.list(t); len(list) != 1 || list[0].Limits != all {
+		t.Errorf("after refused limits: %+v", list)
+	}
 	s.answers(t, id)
 }
 

@@ -24,10 +24,23 @@ const Image = "sha256:fake"
 type Hooks struct {
 	// Start runs before a Boot starts; its error fails the start.
 	Start func(ctx context.Context, id string) error
+	// Started runs once a Boot has started.
+	Started func(id string)
 	// Stop runs before a Boot stops; its error fails the stop.
 	Stop func(ctx context.Context, id string) error
 	// SetNetwork runs before a policy changes; its error fails the change.
 	SetNetwork func(ctx context.Context, id string, policy sandbox.NetworkPolicy) error
+	SetSecrets func(ctx context.Context, id string, secrets sandbox.SecretBinding) error
+	// SetLimits runs before limits change; its error fails the change.
+	SetLimits func(ctx context.Context, id string, limits sandbox.Limits) error
+	// Traffic is what Boots carried; nil: nothing.
+	Traffic func() map[string]sandbox.Traffic
+	// Save runs before a Boot is saved; its error fails the save.
+	Save func(ctx context.Context, id, name string) error
+	// Freeze and Thaw run before a Boot is; their error fails it.
+	Freeze, Thaw func(ctx context.Context, id string) error
+	// DeleteSaved runs before a saved state is removed; its error fails it.
+	DeleteSaved func(ctx context.Context, name string) error
 }
 
 // Engine is a sandbox.Engine in memory. Use New. Its methods are safe for
@@ -39,20 +52,25 @@ type Engine struct {
 	events chan sandbox.BootEvent
 }
 
-var _ sandbox.Engine = (*Engine)(nil)
+var (
+	_ sandbox.Engine = (*Engine)(nil)
+	_ sandbox.Pauser = (*Engine)(nil)
+)
 
 // host is what lives on when an Engine value is replaced by another.
 type host struct {
 	mu       sync.Mutex
 	boots    map[string]*boot
 	starting map[string]bool
-	watcher  *Engine // who is told of events
+	saved    map[string]saved
+	brought  []string // images that came with saved states
+	watcher  *Engine  // who is told of events
 }
 
 // New returns an Engine on a host of its own that can start from images, or
 // from Image when none is named.
 func New(images ...string) *Engine {
-	return open(&host{boots: map[string]*boot{}, starting: map[string]bool{}}, images)
+	return open(&host{boots: map[string]*boot{}, starting: map[string]bool{}, saved: map[string]saved{}}, images)
 }
 
 func open(h *host, images []string) *Engine {
@@ -66,6 +84,12 @@ func open(h *host, images []string) *Engine {
 	return e
 }
 
+func (e *Engine) hasImage(image string) bool {
+	e.host.mu.Lock()
+	defer e.host.mu.Unlock()
+	return slices.Contains(e.images, image) || slices.Contains(e.host.brought, image)
+}
+
 // Reopen returns a new Engine over the Boots that e runs, as a restarted
 // process would; e is not used again.
 func (e *Engine) Reopen() *Engine {
@@ -76,7 +100,7 @@ func (e *Engine) Reopen() *Engine {
 
 // Probe implements sandbox.Engine.
 func (e *Engine) Probe(ctx context.Context) (sandbox.Features, error) {
-	return sandbox.Features{Name: "fake", Version: "1", Build: "1"}, ctx.Err()
+	return sandbox.Features{Name: "fake", Version: "1", Build: build, Pause: true}, ctx.Err()
 }
 
 // Start implements sandbox.Engine.
@@ -87,7 +111,11 @@ func (e *Engine) Start(ctx context.Context, id string, spec sandbox.BootSpec) (e
 	if err := spec.Shape.Check(); err != nil {
 		return err
 	}
-	if !slices.Contains(e.images, spec.Image) {
+	from, err := e.host.load(spec)
+	if err != nil {
+		return err
+	}
+	if !e.hasImage(spec.Image) {
 		return sandbox.Errorf(sandbox.NotFound, "there is no such image")
 	}
 	if err := e.host.reserve(id); err != nil {
@@ -102,7 +130,10 @@ func (e *Engine) Start(ctx context.Context, id string, spec sandbox.BootSpec) (e
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	e.host.add(newBoot(id, spec))
+	e.host.add(newBoot(id, spec, from))
+	if e.Hooks.Started != nil {
+		e.Hooks.Started(id)
+	}
 	return nil
 }
 
@@ -207,6 +238,66 @@ func (e *Engine) SetNetwork(ctx context.Context, id string, policy sandbox.Netwo
 	return ctx.Err()
 }
 
+// SetSecrets implements sandbox.Engine.
+func (e *Engine) SetSecrets(ctx context.Context, id string, secrets sandbox.SecretBinding) error {
+	b, err := e.host.find(id)
+	if err != nil {
+		return err
+	}
+	if e.Hooks.SetSecrets != nil {
+		if err := e.Hooks.SetSecrets(ctx, id, secrets); err != nil {
+			return err
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.secrets = secrets
+	return ctx.Err()
+}
+
+// Secrets returns what the requests of a Boot get.
+func (e *Engine) Secrets(id string) sandbox.SecretBinding {
+	b, err := e.host.find(id)
+	if err != nil {
+		return sandbox.SecretBinding{}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.secrets
+}
+
+// NetworkLog implements sandbox.Engine: nothing connects here.
+func (e *Engine) NetworkLog(_ context.Context, id string) (sandbox.NetworkLog, error) {
+	_, err := e.host.find(id)
+	return sandbox.NetworkLog{}, err
+}
+
+// Traffic implements sandbox.Engine: nothing connects here.
+func (e *Engine) Traffic(ctx context.Context) (map[string]sandbox.Traffic, error) {
+	if e.Hooks.Traffic != nil {
+		return e.Hooks.Traffic(), ctx.Err()
+	}
+	return nil, ctx.Err()
+}
+
+// SetLimits implements sandbox.Engine.
+func (e *Engine) SetLimits(ctx context.Context, id string, limits sandbox.Limits) error {
+	b, err := e.host.find(id)
+	if err != nil {
+		return err
+	}
+	if err := b.spec.Shape.CheckLimits(limits); err != nil {
+		return err
+	}
+	if e.Hooks.SetLimits != nil {
+		if err := e.Hooks.SetLimits(ctx, id, limits); err != nil {
+			return err
+		}
+	}
+	b.setLimits(limits)
+	return ctx.Err()
+}
+
 // Usage implements sandbox.Engine.
 func (e *Engine) Usage(_ context.Context, id string) (sandbox.Usage, error) {
 	_, err := e.host.find(id)
@@ -283,12 +374,16 @@ type boot struct {
 
 	mu      sync.Mutex
 	network sandbox.NetworkPolicy
+	secrets sandbox.SecretBinding
+	limits  sandbox.Limits
+	held    bool
 	conns   []net.Conn // of echoes, closed with the Boot
 }
 
-func newBoot(id string, spec sandbox.BootSpec) *boot {
-	b := &boot{id: id, spec: spec, ports: newListener(), done: make(chan struct{}), network: sandbox.NetworkNone}
-	b.guest = &Guest{}
+func newBoot(id string, spec sandbox.BootSpec, from saved) *boot {
+	b := &boot{id: id, spec: spec, ports: newListener(), done: make(chan struct{}), network: sandbox.NetworkNone, limits: spec.Shape.Limits()}
+	b.guest = &Guest{state: from.state.clone()}
+	b.held = from.Memory
 	b.wg.Go(func() { b.guest.serve(b.ports) })
 	return b
 }
@@ -296,13 +391,19 @@ func newBoot(id string, spec sandbox.BootSpec) *boot {
 func (b *boot) status() sandbox.BootStatus {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return sandbox.BootStatus{ID: b.id, Image: b.spec.Image, Shape: b.spec.Shape, Network: b.network}
+	return sandbox.BootStatus{ID: b.id, Image: b.spec.Image, Shape: b.spec.Shape, Network: b.network, Limits: b.limits, From: b.spec.From}
 }
 
 func (b *boot) setNetwork(policy sandbox.NetworkPolicy) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.network = policy
+}
+
+func (b *boot) setLimits(limits sandbox.Limits) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.limits = limits
 }
 
 func (b *boot) dial(ctx context.Context, port uint16) (net.Conn, error) {

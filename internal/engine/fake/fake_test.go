@@ -1,6 +1,7 @@
 package fake_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -20,6 +21,27 @@ func TestEngine(t *testing.T) {
 			e.(*fake.Engine).Kill(id, sandbox.CauseEngineLost)
 		},
 		Image: fake.Image,
+		Pause: &enginetest.Pause{
+			Ask: func(ctx context.Context, e sandbox.Engine, id string) error {
+				c := e.(*fake.Engine).Control(id)
+				defer c.Close()
+				_, _, err := c.Health(ctx)
+				return err
+			},
+			Remember: func(_ *testing.T, e sandbox.Engine, id, value string) {
+				e.(*fake.Engine).Guest(id).Remember("value", value)
+			},
+			Recall: func(_ *testing.T, e sandbox.Engine, id string) string {
+				return e.(*fake.Engine).Guest(id).Recall("value")
+			},
+			WriteFile: func(_ *testing.T, e sandbox.Engine, id, value string) {
+				e.(*fake.Engine).Guest(id).WriteFile("value", value)
+			},
+			ReadFile: func(_ *testing.T, e sandbox.Engine, id string) string {
+				return e.(*fake.Engine).Guest(id).ReadFile("value")
+			},
+			Damage: func(_ *testing.T, e sandbox.Engine, name string) { e.(*fake.Engine).Damage(name) },
+		},
 	})
 }
 
@@ -36,13 +58,13 @@ func TestControl(t *testing.T) {
 		t.Errorf("a blank guest says %q, %d, %v", owner, n, err)
 	}
 	b := sandbox.Binding{SandboxID: sandbox.NewSandboxID(), BootNumber: 3}
-	if err := c.Bind(t.Context(), b); err != nil {
+	if _, err := c.Bind(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
 	if owner, n, err := c.Health(t.Context()); err != nil || owner != b.SandboxID || n != 3 {
 		t.Errorf("a bound guest says %q, %d, %v", owner, n, err)
 	}
-	if err := c.Bind(t.Context(), sandbox.Binding{SandboxID: sandbox.NewSandboxID(), BootNumber: 1}); sandbox.CodeOf(err) != sandbox.Conflict {
+	if _, err := c.Bind(t.Context(), sandbox.Binding{SandboxID: sandbox.NewSandboxID(), BootNumber: 1}); sandbox.CodeOf(err) != sandbox.Conflict {
 		t.Errorf("a second owner = %v, want conflict", err)
 	}
 }

@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
@@ -17,17 +19,98 @@ import (
 // /kill-biggest. Its methods are safe for concurrent use.
 type Guest struct {
 	mu      sync.Mutex
-	binding sandbox.Binding
+	state   state
+	frozen  chan struct{} // requests wait until it is closed; nil: they do not
 	kills   int
 	failing sandbox.Code
 	hang    chan struct{} // requests wait until it is closed; nil: they do not
+	ready   chan struct{} // Ready waits until it is closed; nil: nobody waits
+}
+
+// state is what saving a Boot saves.
+type state struct {
+	binding sandbox.Binding
+	memory  map[string]string
+	files   map[string]string
+}
+
+func (s state) clone() state {
+	s.memory, s.files = maps.Clone(s.memory), maps.Clone(s.files)
+	return s
+}
+
+// Remember keeps a value in the memory of a program.
+func (g *Guest) Remember(key, value string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.state.memory == nil {
+		g.state.memory = map[string]string{}
+	}
+	g.state.memory[key] = value
+}
+
+// Recall returns what Remember kept; empty: nothing.
+func (g *Guest) Recall(key string) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.state.memory[key]
+}
+
+// WriteFile makes a file.
+func (g *Guest) WriteFile(name, content string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.state.files == nil {
+		g.state.files = map[string]string{}
+	}
+	g.state.files[name] = content
+}
+
+// ReadFile returns what WriteFile wrote; empty: nothing.
+func (g *Guest) ReadFile(name string) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.state.files[name]
+}
+
+func (g *Guest) copyState(memory bool) state {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !memory {
+		return state{files: maps.Clone(g.state.files)}
+	}
+	return g.state.clone()
+}
+
+func (g *Guest) freeze() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.frozen == nil {
+		g.frozen = make(chan struct{})
+	}
+}
+
+func (g *Guest) thaw() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.frozen != nil {
+		close(g.frozen)
+		g.frozen = nil
+	}
+}
+
+// Frozen reports whether the Guest stands still.
+func (g *Guest) Frozen() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.frozen != nil
 }
 
 // Bound returns what the Guest is bound to; a zero Binding when it is blank.
 func (g *Guest) Bound() sandbox.Binding {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.binding
+	return g.state.binding
 }
 
 // Kills returns how often the Guest was asked to kill its biggest Process.
@@ -57,7 +140,22 @@ func (g *Guest) Hang() (release func()) {
 func (g *Guest) Pretend(b sandbox.Binding) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.binding = b
+	g.state.binding = b
+}
+
+// Wait has Bind say that Ready must be called, which waits until release is.
+func (g *Guest) Wait() (release func()) {
+	ready := make(chan struct{})
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.ready = ready
+	return sync.OnceFunc(func() { close(ready) })
+}
+
+func (g *Guest) waiting() chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.ready
 }
 
 func (g *Guest) serve(l net.Listener) {
@@ -74,6 +172,14 @@ func (g *Guest) serve(l net.Listener) {
 		}
 		if !g.bind(b) {
 			http.Error(w, string(sandbox.Conflict), http.StatusConflict)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(g.waiting() != nil)
+	})
+	mux.HandleFunc("POST /ready", func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-g.waiting():
+		case <-r.Context().Done():
 		}
 	})
 	mux.HandleFunc("POST /kill-biggest", func(http.ResponseWriter, *http.Request) {
@@ -90,21 +196,24 @@ func (g *Guest) serve(l net.Listener) {
 func (g *Guest) bind(b sandbox.Binding) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.binding.SandboxID != "" && (g.binding.SandboxID != b.SandboxID || g.binding.BootNumber != b.BootNumber) {
+	if !b.Restored && g.state.binding.SandboxID != "" && (g.state.binding.SandboxID != b.SandboxID || g.state.binding.BootNumber != b.BootNumber) {
 		return false
 	}
-	g.binding = b
+	g.state.binding = b
 	return true
 }
 
 func (g *Guest) mayFail(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g.mu.Lock()
-		hang, failing := g.hang, g.failing
+		hang, frozen, failing := g.hang, g.frozen, g.failing
 		g.mu.Unlock()
-		if hang != nil {
+		for _, wait := range []chan struct{}{hang, frozen} {
+			if wait == nil {
+				continue
+			}
 			select {
-			case <-hang:
+			case <-wait:
 			case <-r.Context().Done():
 				return
 			}
@@ -142,9 +251,24 @@ func (c *Control) Health(ctx context.Context) (sandboxID string, number int64, e
 	return h.SandboxID, h.Number, err
 }
 
+// Park readies a blank Boot.
+func (c *Control) Park(ctx context.Context, _ int64) error {
+	_, _, err := c.Health(ctx)
+	return err
+}
+
 // Bind gives the Boot to a Sandbox.
-func (c *Control) Bind(ctx context.Context, b sandbox.Binding) error {
-	return c.call(ctx, http.MethodPost, "/bind", b, nil)
+func (c *Control) Bind(ctx context.Context, b sandbox.Binding) (waits bool, err error) {
+	err = c.call(ctx, http.MethodPost, "/bind", b, &waits)
+	return waits, err
+}
+
+// Ready waits until release of what Guest.Wait returned is called, or until
+// limit has passed.
+func (c *Control) Ready(ctx context.Context, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return c.call(ctx, http.MethodPost, "/ready", nil, nil)
 }
 
 // KillBiggest has the Guest kill the Process that uses most memory.

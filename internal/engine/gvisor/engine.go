@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -27,6 +28,15 @@ import (
 // Config of an Engine.
 type Config struct {
 	Socket string // of the sentry host
+	// Network is what link shards are told of the operator's decisions.
+	Network link.Settings
+	// SavedCache is how many bytes of saved states stay ready to be started from,
+	// and PackAfter for how long those do that nobody uses; the others are packed.
+	// Both zero: none is.
+	SavedCache int64
+	PackAfter  time.Duration
+	// Spares is how many sentries wait, with nothing in them, for the next starts.
+	Spares int
 	Log    *slog.Logger
 }
 
@@ -48,20 +58,31 @@ type Engine struct {
 	host   *sentryhost.Client // nil while it is away
 	boots  map[string]*boot
 	shards map[int]*shard
+	gone   map[string]departed // Boots that ended lately
 	closed bool
+}
+
+// departed is what a Boot carried until its end.
+type departed struct {
+	sandbox.Traffic
+	at time.Time
 }
 
 var _ sandbox.Engine = (*Engine)(nil)
 
-// boot is a running or starting Boot. Its fields but network are set before it
-// is published; network is guarded by Engine.mu.
+// boot is a running or starting Boot. Its fields but frozen, network, secrets and limits
+// are set before it is published; those are guarded by Engine.mu.
 type boot struct {
 	image   string
 	shape   sandbox.Shape
+	from    string // saved state that it started from
 	shard   *shard
 	hostEnd *os.File
+	frozen  bool // guarded by Engine.mu
 	started bool // guarded by Engine.mu: Start has returned without error
 	network sandbox.NetworkPolicy
+	secrets sandbox.SecretBinding
+	limits  sandbox.Limits
 }
 
 // shard is one link shard and its client. client is nil until it is connected.
@@ -76,7 +97,7 @@ type shard struct {
 // Open connects to the sentry host and takes up every Boot that runs. Boots
 // whose link is lost for good are ended.
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
-	e := &Engine{cfg: cfg, events: make(chan sandbox.BootEvent, 1024), boots: map[string]*boot{}, shards: map[int]*shard{}}
+	e := &Engine{cfg: cfg, events: make(chan sandbox.BootEvent, 1024), boots: map[string]*boot{}, shards: map[int]*shard{}, gone: map[string]departed{}}
 	host, err := e.connect(ctx)
 	if err != nil {
 		return nil, err
@@ -139,6 +160,10 @@ func (e *Engine) connect(ctx context.Context) (*sentryhost.Client, error) {
 		host.Close()
 		return nil, err
 	}
+	if err := e.setCache(ctx, host); err != nil {
+		host.Close()
+		return nil, err
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
@@ -157,13 +182,26 @@ func (e *Engine) connect(ctx context.Context) (*sentryhost.Client, error) {
 	return host, nil
 }
 
+// setCache says how saved states are kept. A sentry host of an earlier version
+// keeps all as they are.
+func (e *Engine) setCache(ctx context.Context, host *sentryhost.Client) error {
+	if e.cfg.SavedCache == 0 && e.cfg.PackAfter == 0 {
+		return nil
+	}
+	err := host.SetCache(ctx, sentryhost.CacheRequest{Bytes: e.cfg.SavedCache, PackAfterSeconds: int64(e.cfg.PackAfter / time.Second)})
+	if errors.Is(err, sandbox.Unsupported) {
+		return nil
+	}
+	return err
+}
+
 // Probe reports the sentry host's gVisor.
 func (e *Engine) Probe(ctx context.Context) (sandbox.Features, error) {
 	host, err := e.sentryHost(ctx)
 	if err != nil {
 		return sandbox.Features{}, err
 	}
-	return sandbox.Features{Name: "gvisor", Version: host.Info.Engine, Build: host.Info.Build}, nil
+	return sandbox.Features{Name: "gvisor", Version: host.Info.Engine, Build: host.Info.Build, Pause: host.Info.Version >= sentryhost.PauseVersion}, nil
 }
 
 // List returns the Boots that run.
@@ -173,7 +211,7 @@ func (e *Engine) List(context.Context) ([]sandbox.BootStatus, error) {
 	var out []sandbox.BootStatus
 	for id, b := range e.boots {
 		if b.started {
-			out = append(out, sandbox.BootStatus{ID: id, Image: b.image, Shape: b.shape, Network: b.network})
+			out = append(out, sandbox.BootStatus{ID: id, Image: b.image, Shape: b.shape, Network: b.network, Limits: b.limits, From: b.from})
 		}
 	}
 	slices.SortFunc(out, func(a, b sandbox.BootStatus) int { return compare(a.ID, b.ID) })
@@ -253,18 +291,135 @@ func (e *Engine) SetNetwork(ctx context.Context, id string, policy sandbox.Netwo
 	if !policy.Valid() {
 		return sandbox.Errorf(sandbox.Invalid, "%q is not a network policy", policy)
 	}
-	b, err := e.find(id)
-	if err != nil {
-		return err
-	}
-	e.mu.Lock()
-	b.network = policy // first: a shard that is being replaced takes it from here
-	e.mu.Unlock()
-	c, err := e.shardClient(ctx, b.shard)
+	c, err := e.relink(ctx, id, func(b *boot) { b.network = policy })
 	if err != nil {
 		return err
 	}
 	return c.SetPolicy(ctx, id, policy)
+}
+
+// SetSecrets changes what a Boot's link sets into requests.
+func (e *Engine) SetSecrets(ctx context.Context, id string, secrets sandbox.SecretBinding) error {
+	c, err := e.relink(ctx, id, func(b *boot) { b.secrets = secrets })
+	if err != nil {
+		return err
+	}
+	return c.SetSecrets(ctx, id, secrets)
+}
+
+// relink notes what a Boot's link is to be, and returns the shard that has it: one
+// that is being replaced takes it from the note.
+func (e *Engine) relink(ctx context.Context, id string, change func(*boot)) (*link.Client, error) {
+	b, err := e.find(id)
+	if err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	change(b)
+	e.mu.Unlock()
+	return e.shardClient(ctx, b.shard)
+}
+
+// NetworkLog asks the link shard.
+func (e *Engine) NetworkLog(ctx context.Context, id string) (sandbox.NetworkLog, error) {
+	b, err := e.find(id)
+	if err != nil {
+		return sandbox.NetworkLog{}, err
+	}
+	c, err := e.shardClient(ctx, b.shard)
+	if err != nil {
+		return sandbox.NetworkLog{}, err
+	}
+	return c.Log(ctx, id)
+}
+
+// NetworkCounts adds up what link shards decided since they began; limited are
+// those refused that a limit on questions for names held back.
+func (e *Engine) NetworkCounts(ctx context.Context) (allowed, refused, limited int64) {
+	e.mu.Lock()
+	shards := slices.Collect(maps.Values(e.shards))
+	e.mu.Unlock()
+	for _, s := range shards {
+		s.mu.Lock()
+		c := s.client
+		s.mu.Unlock()
+		if c == nil {
+			continue
+		}
+		if stats, err := c.Stats(ctx); err == nil {
+			allowed += stats.Allowed
+			refused += stats.Refused
+			limited += stats.Limited
+		}
+	}
+	return allowed, refused, limited
+}
+
+// depart remembers what a Boot carried, and forgets those of long ago.
+func (e *Engine) depart(id string, carried sandbox.Traffic) {
+	now := time.Now()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	maps.DeleteFunc(e.gone, func(_ string, d departed) bool { return now.Sub(d.at) > sandbox.TrafficMemory })
+	if carried != (sandbox.Traffic{}) {
+		e.gone[id] = departed{carried, now}
+	}
+}
+
+// Traffic asks the link shards. One of an earlier version counts nothing.
+func (e *Engine) Traffic(ctx context.Context) (map[string]sandbox.Traffic, error) {
+	all := map[string]sandbox.Traffic{}
+	e.mu.Lock()
+	shards := slices.Collect(maps.Values(e.shards))
+	for id, d := range e.gone {
+		all[id] = d.Traffic
+	}
+	e.mu.Unlock()
+	for _, s := range shards {
+		c, err := e.shardClient(ctx, s)
+		if err != nil {
+			return nil, err
+		}
+		links, err := c.Traffic(ctx)
+		if err != nil && !errors.Is(err, sandbox.Unsupported) {
+			return nil, err
+		}
+		for _, l := range links {
+			all[l.BootID] = sandbox.Traffic{Sent: l.Sent, Received: l.Received, Refused: l.Refused}
+		}
+	}
+	return all, nil
+}
+
+// SetLimits has the sentry host change what a Boot may use, and its link shard what
+// its link carries.
+func (e *Engine) SetLimits(ctx context.Context, id string, limits sandbox.Limits) error {
+	b, err := e.find(id)
+	if err != nil {
+		return err
+	}
+	if err := b.shape.CheckLimits(limits); err != nil {
+		return err
+	}
+	host, err := e.sentryHost(ctx)
+	if err != nil {
+		return err
+	}
+	if err := host.Limit(ctx, id, limits); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	before := b.limits.Bandwidth
+	b.limits = limits // before the link: a shard that is being replaced takes it from here
+	e.mu.Unlock()
+	if limits.Bandwidth == before {
+		return nil
+	}
+	c, err := e.shardClient(ctx, b.shard)
+	if err != nil {
+		return err
+	}
+	return c.SetBandwidth(ctx, id, limits.Bandwidth)
 }
 
 // Watch passes events on until ctx ends. It reconnects to a sentry host that
@@ -391,6 +546,14 @@ func (e *Engine) Start(ctx context.Context, id string, spec sandbox.BootSpec) er
 	if err := spec.Shape.Check(); err != nil {
 		return err
 	}
+	if spec.From != "" {
+		if !sandbox.ValidSnapshotID(spec.From) {
+			return sandbox.Errorf(sandbox.Invalid, "%.80q is not a snapshot ID", spec.From)
+		}
+		if _, err := e.pausing(ctx); err != nil {
+			return err
+		}
+	}
 	b, guestEnd, err := e.reserve(id, spec)
 	if err != nil {
 		return err
@@ -417,6 +580,10 @@ func (e *Engine) reserve(id string, spec sandbox.BootSpec) (*boot, *os.File, err
 	if err != nil {
 		return nil, nil, fmt.Errorf("make a link: %w", err)
 	}
+	if hostEnd, err = link.Kept(hostEnd); err != nil {
+		guestEnd.Close()
+		return nil, nil, err
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.boots[id] != nil || e.closed {
@@ -424,7 +591,7 @@ func (e *Engine) reserve(id string, spec sandbox.BootSpec) (*boot, *os.File, err
 		guestEnd.Close()
 		return nil, nil, sandbox.Errorf(sandbox.Conflict, "the boot %s runs already", id)
 	}
-	b := &boot{image: spec.Image, shape: spec.Shape, hostEnd: hostEnd, network: sandbox.NetworkNone}
+	b := &boot{image: spec.Image, shape: spec.Shape, from: spec.From, hostEnd: hostEnd, network: sandbox.NetworkNone, limits: spec.Shape.Limits()}
 	b.shard = e.roomyShard()
 	b.shard.links++
 	e.boots[id] = b
@@ -460,19 +627,21 @@ func (e *Engine) launch(ctx context.Context, id string, b *boot, guestEnd *os.Fi
 		}
 		plugged <- err
 	}()
-	err = host.Start(ctx, sentryhost.StartRequest{ID: id, Image: b.image, Shape: b.shape}, guestEnd, b.hostEnd)
+	r := sentryhost.StartRequest{ID: id, Image: b.image, Shape: b.shape, From: b.from, Spares: e.cfg.Spares}
+	started, err := host.Start(ctx, r, guestEnd, b.hostEnd)
 	if plugErr := <-plugged; err == nil && plugErr != nil {
 		err = fmt.Errorf("plug the link in: %w", plugErr)
 	}
 	if err != nil {
 		return err
 	}
-	return e.waitForGuest(ctx, id, b)
+	return e.waitForGuest(ctx, id, b, started.SavedAt)
 }
 
-// waitForGuest dials the Guest until it answers. A port that nothing listens on
-// yet refuses at once, so the pauses are short and few.
-func (e *Engine) waitForGuest(ctx context.Context, id string, b *boot) error {
+// waitForGuest dials the Guest until it answers, and tells it when it was saved. A
+// port that nothing listens on yet refuses at once, so the pauses are short and
+// few.
+func (e *Engine) waitForGuest(ctx context.Context, id string, b *boot, savedAt time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
 	defer cancel()
 	guest := client.New(func(ctx context.Context, port uint16) (net.Conn, error) {
@@ -480,7 +649,7 @@ func (e *Engine) waitForGuest(ctx context.Context, id string, b *boot) error {
 	})
 	defer guest.Close()
 	for {
-		_, _, err := guest.Health(ctx)
+		err := guest.Told(ctx, savedAt)
 		if err == nil {
 			return nil
 		}
@@ -500,6 +669,7 @@ func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error
 	e.mu.Lock()
 	b := e.boots[id]
 	mine := b != nil && b.started
+	frozen := mine && b.frozen
 	if mine {
 		b.started = false // from now on nobody finds it
 	}
@@ -512,7 +682,7 @@ func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error
 		}
 		return host.Stop(ctx, id)
 	}
-	if grace > 0 {
+	if grace > 0 && !frozen { // a Guest that stands still cannot
 		e.askToEnd(ctx, id, b, grace)
 	}
 	if err := e.discard(ctx, id, b); err != nil {
@@ -559,7 +729,9 @@ func (e *Engine) discard(ctx context.Context, id string, b *boot) error {
 // links any more.
 func (e *Engine) freeLink(ctx context.Context, id string, b *boot) {
 	if c, err := e.shardClient(ctx, b.shard); err == nil {
-		if err := c.Remove(ctx, id); err != nil && sandbox.CodeOf(err) != sandbox.NotFound {
+		last, err := c.Remove(ctx, id)
+		e.depart(id, sandbox.Traffic{Sent: last.Sent, Received: last.Received, Refused: last.Refused})
+		if err != nil && sandbox.CodeOf(err) != sandbox.NotFound {
 			e.cfg.Log.Warn("a link could not be unplugged", "boot", id, "error", err)
 		}
 	}

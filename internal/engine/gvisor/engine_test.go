@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,6 +25,8 @@ type stage struct {
 	dir    string
 	socket string
 	image  string
+	images string
+	stop   func() // ends the sentry host
 }
 
 // newStage builds on what `make build` left and on a Template.
@@ -44,30 +47,33 @@ func newStage(t *testing.T) *stage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	image, err := store.Resolve(t.Context(), "base")
+	image, err := store.Resolve(t.Context(), "", "base")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &stage{dir: dir, socket: filepath.Join(dir, "host.sock"), image: image}
-	s.startHost(t, filepath.Join(filepath.Dir(binary), "stage"), filepath.Join(templates, "images"))
+	s := &stage{dir: dir, socket: filepath.Join(dir, "host.sock"), image: image, images: filepath.Join(templates, "images")}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	s.stop = s.startHost(t, filepath.Join(filepath.Dir(binary), "stage"), "test")
 	return s
 }
 
-func (s *stage) startHost(t *testing.T, parts, images string) {
+// startHost starts the sentry host of a build, whose parts lie in a folder, until
+// the test or stop ends it.
+func (s *stage) startHost(t *testing.T, parts, build string) (stop func()) {
 	t.Helper()
 	log, err := os.Create(filepath.Join(s.dir, "host.log"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(filepath.Join(parts, "gvisor_sentry"), "host",
-		"--socket", s.socket, "--dir", filepath.Join(s.dir, "host"), "--images", images, "--upper-dir", filepath.Join(s.dir, "upper"),
+		"--socket", s.socket, "--dir", filepath.Join(s.dir, "host"), "--images", s.images, "--upper-dir", filepath.Join(s.dir, "upper"), "--saved", filepath.Join(s.dir, "saved"),
 		"--guest-image", filepath.Join(parts, "guest.erofs"), "--sidecar-dir", parts, "--link", filepath.Join(parts, "link"),
-		"--build", "test", "--server-uid", "0", "--link-uid", "65534", "--cgroup", "cloud-sandbox-engine-"+strconv.Itoa(os.Getpid()))
+		"--build", build, "--server-uid", "0", "--link-uid", "61741", "--cgroup", "cloud-sandbox-engine-"+strconv.Itoa(os.Getpid()))
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		s.down()
 		_ = cmd.Wait()
 		log.Close()
@@ -75,11 +81,12 @@ func (s *stage) startHost(t *testing.T, parts, images string) {
 			b, _ := os.ReadFile(log.Name())
 			t.Logf("the sentry host said:\n%s", b)
 		}
-		os.RemoveAll(s.dir)
+		_ = os.Remove(s.socket)
 	})
+	t.Cleanup(stop)
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		if _, err := os.Stat(s.socket); err == nil {
-			return
+			return stop
 		}
 		if time.Now().After(deadline) {
 			t.Fatal("the sentry host did not start")
@@ -132,6 +139,7 @@ func TestEngine(t *testing.T) {
 		Shape:    shape,
 		Parallel: 4,
 		Wait:     30 * time.Second,
+		Pause:    pause(s.dir),
 	})
 }
 

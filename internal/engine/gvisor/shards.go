@@ -26,7 +26,7 @@ func (e *Engine) shardClient(ctx context.Context, s *shard) (*link.Client, error
 	if err != nil {
 		return nil, err
 	}
-	c, err := dialShard(ctx, host, s.number)
+	c, err := e.dialShard(ctx, host, s.number)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func (e *Engine) shardClient(ctx context.Context, s *shard) (*link.Client, error
 
 // dialShard starts a shard, if it does not run, and connects. A shard that was
 // killed just now is still running to the sentry host for a moment.
-func dialShard(ctx context.Context, host *sentryhost.Client, number int) (*link.Client, error) {
+func (e *Engine) dialShard(ctx context.Context, host *sentryhost.Client, number int) (*link.Client, error) {
 	const patience, pause = 3 * time.Second, 20 * time.Millisecond
 	deadline := time.Now().Add(patience)
 	for {
@@ -51,7 +51,7 @@ func dialShard(ctx context.Context, host *sentryhost.Client, number int) (*link.
 		if err != nil {
 			return nil, fmt.Errorf("start link shard %d: %w", number, err)
 		}
-		c, err := link.Dial(ctx, reply.Socket)
+		c, err := link.Dial(ctx, reply.Socket, e.cfg.Network)
 		if err == nil {
 			return c, nil
 		}
@@ -74,21 +74,34 @@ func (e *Engine) replug(ctx context.Context, s *shard, c *link.Client) error {
 		has[l.BootID] = true
 	}
 	type missing struct {
-		id     string
-		file   *os.File
-		policy sandbox.NetworkPolicy
+		id        string
+		file      *os.File
+		policy    sandbox.NetworkPolicy
+		bandwidth int64
+		secrets   sandbox.SecretBinding
 	}
 	var add []missing
 	e.mu.Lock()
 	for id, b := range e.boots {
 		if b.shard == s && b.started && !has[id] {
-			add = append(add, missing{id, b.hostEnd, b.network})
+			add = append(add, missing{id, b.hostEnd, b.network, b.limits.Bandwidth, b.secrets})
 		}
 	}
 	e.mu.Unlock()
 	for _, m := range add {
 		if err := c.Add(ctx, m.id, m.file, m.policy); err != nil {
 			return fmt.Errorf("plug a link in again: %w", err)
+		}
+		if m.bandwidth != 0 {
+			if err := c.SetBandwidth(ctx, m.id, m.bandwidth); err != nil {
+				return fmt.Errorf("bound a link again: %w", err)
+			}
+		}
+		if len(m.secrets.Headers) == 0 {
+			continue
+		}
+		if err := c.SetSecrets(ctx, m.id, m.secrets); err != nil {
+			return fmt.Errorf("tell a link its secrets again: %w", err)
 		}
 	}
 	if len(add) > 0 {
@@ -150,7 +163,7 @@ func (e *Engine) adopt(ctx context.Context, host *sentryhost.Client) error {
 // adoptShard takes up the links of one shard whose Boots run, and unplugs the
 // others.
 func (e *Engine) adoptShard(ctx context.Context, host *sentryhost.Client, number int, waiting map[string]sentryhost.Boot) error {
-	c, err := dialShard(ctx, host, number)
+	c, err := e.dialShard(ctx, host, number)
 	if err != nil {
 		return err
 	}
@@ -165,7 +178,7 @@ func (e *Engine) adoptShard(ctx context.Context, host *sentryhost.Client, number
 	for _, l := range links {
 		b, ok := waiting[l.BootID]
 		if !ok {
-			if err := c.Remove(ctx, l.BootID); err != nil {
+			if _, err := c.Remove(ctx, l.BootID); err != nil {
 				return err
 			}
 			continue
@@ -173,6 +186,9 @@ func (e *Engine) adoptShard(ctx context.Context, host *sentryhost.Client, number
 		file, err := c.Fetch(ctx, l.BootID)
 		if err != nil {
 			return fmt.Errorf("fetch a link: %w", err)
+		}
+		if file, err = link.Kept(file); err != nil {
+			return err
 		}
 		e.adoptBoot(b, s, file, l.Policy)
 		delete(waiting, l.BootID)
@@ -184,12 +200,15 @@ func (e *Engine) adoptBoot(b sentryhost.Boot, s *shard, file *os.File, policy sa
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s.links++
-	e.boots[b.ID] = &boot{image: b.Image, shape: b.Shape, shard: s, hostEnd: file, network: policy, started: true}
+	e.boots[b.ID] = &boot{image: b.Image, shape: b.Shape, shard: s, from: b.From, hostEnd: file, network: policy, limits: b.Limits, frozen: b.Frozen, started: true}
 }
 
 func (e *Engine) adoptOrphan(ctx context.Context, host *sentryhost.Client, b sentryhost.Boot) error {
 	file, err := host.Link(ctx, b.ID)
 	if err != nil {
+		return err
+	}
+	if file, err = link.Kept(file); err != nil {
 		return err
 	}
 	e.mu.Lock()
@@ -204,6 +223,9 @@ func (e *Engine) adoptOrphan(ctx context.Context, host *sentryhost.Client, b sen
 	err = c.Add(ctx, b.ID, file, sandbox.NetworkNone)
 	if sandbox.CodeOf(err) == sandbox.Conflict {
 		return nil // connecting plugged it in already
+	}
+	if err == nil && b.Limits.Bandwidth != 0 {
+		err = c.SetBandwidth(ctx, b.ID, b.Limits.Bandwidth)
 	}
 	return err
 }

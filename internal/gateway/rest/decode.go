@@ -20,11 +20,18 @@ import (
 // Decode reads the body of r, one JSON object, into v. An empty body is {}.
 // Unknown fields, anything after the object and text that is not UTF-8 are
 // Invalid. The size of the body is bounded by whoever made r.Body.
-func Decode(r *http.Request, v any) error {
-	raw, err := io.ReadAll(r.Body)
+func Decode(r *http.Request, v any) error { return decodeFrom(r.Body, v) }
+
+func decodeFrom(body io.Reader, v any) error {
+	raw, err := io.ReadAll(body)
 	if err != nil {
 		return bodyError(err)
 	}
+	return decodeObject(raw, v)
+}
+
+// decodeObject is Decode for what has been read.
+func decodeObject(raw []byte, v any) error {
 	raw = bytes.TrimLeft(raw, " \t\r\n")
 	switch {
 	case len(raw) == 0:
@@ -90,6 +97,36 @@ func (s *seconds) duration() time.Duration {
 		return 0
 	}
 	return time.Duration(*s)
+}
+
+// secondsOrNone is a length of time in JSON of which 0 and null are none.
+type secondsOrNone time.Duration
+
+func (s *secondsOrNone) UnmarshalJSON(raw []byte) error {
+	if text := string(raw); text == "null" || text == "0" {
+		*s = 0
+		return nil
+	}
+	return (*seconds)(s).UnmarshalJSON(raw)
+}
+
+// optional is a field that may be absent; null is its zero value.
+type optional[T any] struct {
+	given bool
+	value T
+}
+
+func (o *optional[T]) UnmarshalJSON(raw []byte) error {
+	o.given = true
+	return json.Unmarshal(raw, &o.value)
+}
+
+// pointer is nil for a field that was absent.
+func (o *optional[T]) pointer() *T {
+	if !o.given {
+		return nil
+	}
+	return &o.value
 }
 
 // target is how a request names a Sandbox: a Session and its Sandbox have one

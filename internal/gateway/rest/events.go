@@ -81,6 +81,15 @@ func (e *events) send(name string, v any) error {
 	return e.write(fmt.Appendf(nil, "event: %s\ndata: %s\n\n", name, data))
 }
 
+// sendID is send for an event that a client can read on after.
+func (e *events) sendID(id, name string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return e.write(fmt.Appendf(nil, "id: %s\nevent: %s\ndata: %s\n\n", id, name, data))
+}
+
 func (e *events) write(p []byte) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

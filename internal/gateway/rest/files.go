@@ -2,9 +2,10 @@ package rest
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
-	"path"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -12,31 +13,8 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
 )
-
-const (
-	workspace = "/workspace" // what relative paths are relative to
-	maxPath   = 4096         // bytes, as in Linux
-	maxDepth  = 32           // of a list
-)
-
-// guestPath is the clean absolute form of a path inside a Sandbox. name is what
-// the client calls it.
-func guestPath(name, p string) (string, error) {
-	switch {
-	case p == "":
-		return "", sandbox.Errorf(sandbox.Invalid, "%s is missing", name)
-	case strings.ContainsRune(p, 0):
-		return "", sandbox.Errorf(sandbox.Invalid, "%s must not hold a zero byte", name)
-	}
-	if !strings.HasPrefix(p, "/") {
-		p = workspace + "/" + p
-	}
-	if p = path.Clean(p); len(p) > maxPath {
-		return "", sandbox.Errorf(sandbox.Invalid, "%s has more than %d bytes", name, maxPath)
-	}
-	return p, nil
-}
 
 type entryView struct {
 	Name          string `json:"name"`
@@ -52,36 +30,15 @@ type entryView struct {
 
 func entryViewOf(e execution.Entry) entryView {
 	return entryView{
-		Name: text(e.Name), Path: text(e.Path), Type: entryType(e.Type), SizeBytes: max(e.Size, 0),
+		Name: text(e.Name), Path: text(e.Path), Type: e.Kind(), SizeBytes: max(e.Size, 0),
 		Mode:  "0" + strconv.FormatUint(uint64(e.Mode&0o7777), 8),
 		Owner: text(e.Owner), Group: text(e.Group),
-		ModifiedAt: timestamp(plausible(e.ModifiedAt)), SymlinkTarget: text(e.SymlinkTarget),
+		ModifiedAt: timestamp(execution.Plausible(e.ModifiedAt)), SymlinkTarget: text(e.SymlinkTarget),
 	}
 }
 
 // text is what a Guest says, as UTF-8: names of files are any bytes.
 func text(s string) string { return strings.ToValidUTF8(s, "\ufffd") }
-
-func entryType(s string) string {
-	switch s {
-	case "file", "directory", "symlink":
-		return s
-	}
-	return "other"
-}
-
-// plausible is t as far as RFC 3339 and clients can express it: programs in a
-// Sandbox set any time on their files.
-func plausible(t time.Time) time.Time {
-	first, last := time.Unix(0, 0), time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
-	switch {
-	case t.Before(first):
-		return first
-	case t.After(last):
-		return last
-	}
-	return t
-}
 
 // fileTarget returns the Guest and path that the query of r names. known are
 // the further parameters of the route.
@@ -94,7 +51,7 @@ func (a *API) fileTarget(r *http.Request, who sandbox.Identity, known ...string)
 	for _, name := range known {
 		more[name] = values.Get(name)
 	}
-	p, err := guestPath("path", values.Get("path"))
+	p, err := execution.Path("path", values.Get("path"))
 	if err != nil {
 		return nil, "", nil, err
 	}
@@ -112,22 +69,75 @@ func (a *API) guest(r *http.Request, who sandbox.Identity, t target) (execution.
 }
 
 // ReadFile answers GET /api/v1/files with the bytes of a file, or the range of
-// them that was asked for.
+// them that was asked for, under the conditions of RFC 9110.
 func (a *API) ReadFile(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	guest, p, _, err := a.fileTarget(r, who)
 	if err != nil {
 		return err
 	}
-	file, err := guest.ReadFile(r.Context(), p, execution.ReadOptions{Range: r.Header.Get("Range")})
+	file, err := guest.ReadFile(r.Context(), p, readOptions(r))
 	if err != nil {
 		return err
 	}
 	defer file.Body.Close()
-	w.WriteHeader(fileHead(w.Header(), file))
+	h := w.Header()
+	if file.ETag != "" {
+		h.Set("ETag", file.ETag)
+	}
+	if !file.ModifiedAt.IsZero() {
+		h.Set("Last-Modified", execution.Plausible(file.ModifiedAt).UTC().Format(http.TimeFormat))
+	}
+	h.Set("Accept-Ranges", "bytes")
+	h.Set("Cache-Control", "no-store")
+	switch file.Outcome {
+	case execution.ReadNotModified:
+		w.WriteHeader(http.StatusNotModified)
+		return nil
+	case execution.ReadPrecondition:
+		return refused(w, http.StatusPreconditionFailed, sandbox.Errorf(sandbox.Conflict, "the file is not the one that was asked for: it has changed"))
+	case execution.ReadOutOfRange:
+		h.Set("Content-Range", fmt.Sprintf("bytes */%d", file.Total))
+		return refused(w, http.StatusRequestedRangeNotSatisfiable, sandbox.Errorf(sandbox.Invalid, "the range is beyond the file, which has %d bytes", file.Total))
+	}
+	w.WriteHeader(fileHead(h, file))
 	if r.Method == http.MethodHead {
 		return nil
 	}
-	return copyBody(w, file.Body, file.Size)
+	return passBody(w, file.Body, file.Size)
+}
+
+// refused answers with a status that HTTP has for one header alone.
+func refused(w http.ResponseWriter, code int, err error) error {
+	if sent := Reply(w, code, status.Body{Error: status.Of(err)}); sent != nil {
+		return sent
+	}
+	return &Answered{err}
+}
+
+var rangePattern = regexp.MustCompile(`^bytes=(?:(\d{1,18})-(\d{0,18})|-\d{1,18})$`)
+
+// readOptions are the conditions of a read. What is not one range of bytes is
+// left out, as RFC 9110 has it (section 14.2): the answer is the whole file.
+func readOptions(r *http.Request) execution.ReadOptions {
+	h := r.Header
+	opts := execution.ReadOptions{
+		IfMatch: h.Get("If-Match"), IfNoneMatch: h.Get("If-None-Match"),
+		IfModifiedSince: h.Get("If-Modified-Since"), IfUnmodifiedSince: h.Get("If-Unmodified-Since"),
+	}
+	if asked := h.Get("Range"); r.Method == http.MethodGet && isOneRange(asked) {
+		opts.Range, opts.IfRange = asked, h.Get("If-Range")
+	}
+	return opts
+}
+
+func isOneRange(s string) bool {
+	m := rangePattern.FindStringSubmatch(s)
+	if m == nil {
+		return false
+	}
+	first, err := strconv.ParseInt(m[1], 10, 64)
+	last, missing := strconv.ParseInt(m[2], 10, 64)
+	return err != nil || missing != nil || first <= last
 }
 
 // fileHead describes a file that anybody may have written, so that no browser
@@ -136,16 +146,11 @@ func fileHead(h http.Header, file *execution.FileBody) int {
 	h.Set("Content-Type", "application/octet-stream")
 	h.Set("Content-Disposition", "attachment")
 	h.Set("Content-Security-Policy", "sandbox")
-	h.Set("Cache-Control", "no-store")
-	h.Set("Accept-Ranges", "bytes")
 	if file.Size >= 0 {
 		h.Set("Content-Length", strconv.FormatInt(file.Size, 10))
 	}
-	if !file.ModifiedAt.IsZero() {
-		h.Set("Last-Modified", plausible(file.ModifiedAt).UTC().Format(http.TimeFormat))
-	}
-	if file.Partial {
-		h.Set("Content-Range", file.ContentRange)
+	if file.Outcome == execution.ReadPart {
+		h.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", file.Start, file.Start+file.Size-1, file.Total))
 		return http.StatusPartialContent
 	}
 	return http.StatusOK
@@ -155,9 +160,9 @@ func fileHead(h http.Header, file *execution.FileBody) int {
 // does not matter, few enough that memory does not.
 var buffers = sync.Pool{New: func() any { return new([256 << 10]byte) }}
 
-// copyBody passes on size bytes, or all there are when size is negative. It
+// passBody passes on size bytes, or all there are when size is negative. It
 // fails when the Guest sends fewer, and never passes on more.
-func copyBody(w io.Writer, body io.Reader, size int64) error {
+func passBody(w io.Writer, body io.Reader, size int64) error {
 	if size >= 0 {
 		body = io.LimitReader(body, size)
 	}
@@ -177,9 +182,9 @@ func (a *API) WriteFile(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	if err != nil {
 		return err
 	}
-	body := &clientBody{r: r.Body, flow: http.NewResponseController(w)}
+	body := NewClientBody(r.Body, http.NewResponseController(w))
 	entry, err := guest.WriteFile(r.Context(), p, body, r.ContentLength)
-	if failed := body.finish(); failed != nil {
+	if failed := body.Finish(); failed != nil {
 		return bodyError(failed) // the client's failure, not the Guest's
 	}
 	if err != nil {
@@ -188,9 +193,10 @@ func (a *API) WriteFile(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	return Reply(w, http.StatusOK, entryViewOf(entry))
 }
 
-// clientBody is a request's body for somebody who may go on reading after the
-// handler has returned, and who tells the client's failures as his own.
-type clientBody struct {
+// ClientBody is what a client sends, for somebody who may go on reading after the
+// handler has returned, and who tells the client's failures as his own. Call
+// Finish before the handler returns.
+type ClientBody struct {
 	r    io.Reader
 	flow *http.ResponseController
 
@@ -199,7 +205,12 @@ type clientBody struct {
 	over bool
 }
 
-func (b *clientBody) Read(p []byte) (int, error) {
+// NewClientBody returns what r reads of a request, of which flow sets deadlines.
+func NewClientBody(r io.Reader, flow *http.ResponseController) *ClientBody {
+	return &ClientBody{r: r, flow: flow}
+}
+
+func (b *ClientBody) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.over {
@@ -212,9 +223,9 @@ func (b *clientBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// finish makes later reads fail and returns how an earlier one did. It ends a
+// Finish makes later reads fail and returns how an earlier one did. It ends a
 // read that is under way, whose failure means nothing.
-func (b *clientBody) finish() error {
+func (b *ClientBody) Finish() error {
 	if !b.mu.TryLock() {
 		_ = b.flow.SetReadDeadline(time.Unix(1, 0)) // not all writers can
 		b.mu.Lock()
@@ -236,32 +247,11 @@ func (a *API) RemoveFile(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	if err != nil {
 		return err
 	}
-	if p == "/" {
-		return sandbox.Errorf(sandbox.Invalid, "the root directory cannot be removed")
-	}
-	if !recursive {
-		if err := refuseFull(r, guest, p); err != nil {
-			return err
-		}
-	}
-	if err := guest.Remove(r.Context(), p); err != nil {
+	if err := execution.Remove(r.Context(), guest, p, recursive); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
-}
-
-// refuseFull returns Conflict for a directory that is not empty.
-func refuseFull(r *http.Request, guest execution.Guest, p string) error {
-	entry, err := guest.Stat(r.Context(), p)
-	if err != nil || entry.Type != "directory" {
-		return err
-	}
-	below, _, err := guest.List(r.Context(), p, 1)
-	if err == nil && len(below) > 0 {
-		return sandbox.Errorf(sandbox.Conflict, "the directory is not empty; recursive=true removes it with all it holds")
-	}
-	return err
 }
 
 func parseFlag(name, value string) (bool, error) {
@@ -282,8 +272,8 @@ func (a *API) ListFiles(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	}
 	depth := 1
 	if s := more["depth"]; s != "" {
-		if depth, err = strconv.Atoi(s); err != nil || depth < 1 || depth > maxDepth {
-			return sandbox.Errorf(sandbox.Invalid, "depth must be a whole number from 1 to %d", maxDepth)
+		if depth, err = strconv.Atoi(s); err != nil || depth < 1 || depth > execution.MaxDepth {
+			return sandbox.Errorf(sandbox.Invalid, "depth must be a whole number from 1 to %d", execution.MaxDepth)
 		}
 	}
 	entries, truncated, err := guest.List(r.Context(), p, depth)
@@ -323,7 +313,7 @@ func (a *API) MakeDir(w http.ResponseWriter, r *http.Request, who sandbox.Identi
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
-	p, err := guestPath("path", body.Path)
+	p, err := execution.Path("path", body.Path)
 	if err != nil {
 		return err
 	}
@@ -348,11 +338,11 @@ func (a *API) MoveFile(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
-	source, err := guestPath("source", body.Source)
+	source, err := execution.Path("source", body.Source)
 	if err != nil {
 		return err
 	}
-	destination, err := guestPath("destination", body.Destination)
+	destination, err := execution.Path("destination", body.Destination)
 	if err != nil {
 		return err
 	}

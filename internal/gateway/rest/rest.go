@@ -10,21 +10,81 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/keys"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/porttoken"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/signedurl"
 )
 
-// API holds what the handlers call. All fields are required.
+// API holds what the handlers call. All fields are required but Domain.
 type API struct {
 	Sandboxes  sandbox.Sandboxes
 	Nodes      sandbox.Nodes
 	NodeNames  func(context.Context) ([]string, error)
 	Guests     *execution.Guests
 	Executions *execution.Service
-	Log        *slog.Logger
+	Ports      Ports
+	Templates  sandbox.Templates
+	URLs       *signedurl.Signer
+	Keys       *keys.Service
+	Secrets    *secrets.Service
+	Quotas     sandbox.QuotaStore
+	Usage      sandbox.UsageStore
+	Prices     sandbox.Prices
+	Audit      sandbox.AuditStore
+	PortTokens *porttoken.Tokens
+	// Domain is where Sandboxes are reached, as PORT-ID.Domain; it may be empty.
+	Domain string
+	Log    *slog.Logger
 }
 
 // Handler answers one request of an authenticated caller. When it returns an
 // error it has written nothing, or its answer is broken off.
 type Handler func(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error
+
+type resourceKey struct{}
+
+// WithResource gives what a request makes its ID, because the request must take
+// effect once.
+func WithResource(ctx context.Context, id string) context.Context {
+	return context.WithValue(ctx, resourceKey{}, id)
+}
+
+// Resource is the ID that what a request makes must have; empty for a request
+// that may take effect more than once.
+func Resource(ctx context.Context) string {
+	id, _ := ctx.Value(resourceKey{}).(string)
+	return id
+}
+
+type madeKey struct{}
+
+// WithMade has told be called with the ID of each thing that a request makes.
+func WithMade(ctx context.Context, told func(id string)) context.Context {
+	return context.WithValue(ctx, madeKey{}, told)
+}
+
+// Made tells of a thing that the request of ctx made, by its ID.
+func Made(ctx context.Context, id string) {
+	if told, ok := ctx.Value(madeKey{}).(func(string)); ok {
+		told(id)
+	}
+}
+
+type namesKey struct{}
+
+// WithNames has told be called with what a request that is a call is about, where
+// REST has it in the path.
+func WithNames(ctx context.Context, told func(id string)) context.Context {
+	return context.WithValue(ctx, namesKey{}, told)
+}
+
+// Names tells what the call of ctx is about, by its ID or name.
+func Names(ctx context.Context, id string) {
+	if told, ok := ctx.Value(namesKey{}).(func(string)); ok {
+		told(id)
+	}
+}
 
 // Reply writes v as JSON with a status.
 func Reply(w http.ResponseWriter, status int, v any) error {

@@ -1,7 +1,10 @@
 package rest
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -18,45 +21,67 @@ type createBody struct {
 	Name           string            `json:"name"`
 	TimeoutSeconds *seconds          `json:"timeout_seconds"`
 	Resources      *resourcesBody    `json:"resources"`
-	Network        string            `json:"network"`
+	Network        networkBody       `json:"network"`
+	Ports          *portsBody        `json:"ports"`
+	Secrets        *usesBody         `json:"secrets"`
 	Metadata       map[string]string `json:"metadata"`
 	Env            map[string]string `json:"env"`
 	User           string            `json:"user"`
 	Cwd            string            `json:"cwd"`
-	OnTimeout      string            `json:"on_timeout"`
 	IfExists       string            `json:"if_exists"`
 
-	// These are known and not there yet: refused by name, never ignored.
-	SnapshotID         json.RawMessage `json:"snapshot_id"`
-	IdleTimeoutSeconds json.RawMessage `json:"idle_timeout_seconds"`
-	AutoResume         json.RawMessage `json:"auto_resume"`
-	Volumes            json.RawMessage `json:"volumes"`
-	Secrets            json.RawMessage `json:"secrets"`
+	IdleTimeoutSeconds secondsOrNone `json:"idle_timeout_seconds"`
+	OnTimeout          string        `json:"on_timeout"`
+	AutoResume         *bool         `json:"auto_resume"`
+	SnapshotID         string        `json:"snapshot_id"`
+	CheckpointSeconds  secondsOrNone `json:"checkpoint_every_seconds"`
+	reserved
 }
 
-// resourcesBody is a Shape in JSON; absent fields are those of DefaultShape.
+// reserved are fields that are known and not there yet: refused by name, never
+// ignored.
+type reserved struct {
+	Volumes json.RawMessage `json:"volumes"`
+}
+
+// resourcesBody is a Shape in JSON; absent fields are those of the instance type
+// that it names, or of DefaultShape.
 type resourcesBody struct {
+	Type     string   `json:"type"`
 	CPUs     *float64 `json:"cpus"`
 	MemoryMB *int64   `json:"memory_mb"`
 	DiskMB   *int64   `json:"disk_mb"`
 	Pids     *int64   `json:"pids"`
+	// Bandwidth is no part of the Shape.
+	Bandwidth *int64 `json:"bandwidth_mbps"`
 }
 
-// request checks b and returns what it asks for, with timeout when it asks for
-// none.
-func (b *createBody) request(timeout time.Duration) (sandbox.CreateRequest, error) {
-	if err := b.unsupported(); err != nil {
+// asked is what a door has where a request says nothing.
+type asked struct {
+	timeout   time.Duration
+	onTimeout sandbox.OnTimeout
+}
+
+// request checks b and returns what it asks for.
+func (b *createBody) request(otherwise asked) (sandbox.CreateRequest, error) {
+	if err := b.reserved.refuse(); err != nil {
 		return sandbox.CreateRequest{}, err
 	}
-	if d := b.TimeoutSeconds.duration(); d != 0 {
-		timeout = d
+	if b.IfExists != "" && b.IfExists != "fail" && b.IfExists != "return" {
+		return sandbox.CreateRequest{}, sandbox.Errorf(sandbox.Invalid, `if_exists must be "fail" or "return"`)
 	}
 	req := sandbox.CreateRequest{
-		Template: b.Template, Name: b.Name, Timeout: timeout,
-		Network:  sandbox.NetworkPolicy(b.Network),
+		Template: b.Template, Name: b.Name, Timeout: cmp.Or(b.TimeoutSeconds.duration(), otherwise.timeout),
+		OnTimeout:  cmp.Or(sandbox.OnTimeout(b.OnTimeout), otherwise.onTimeout),
+		StayPaused: b.AutoResume != nil && !*b.AutoResume, Snapshot: b.SnapshotID,
+		Network: sandbox.NetworkPolicy(b.Network), Ingress: b.Ports.ingress(), Secrets: b.Secrets.uses(),
 		Metadata: b.Metadata, Env: b.Env, User: b.User, Cwd: b.Cwd,
+		IdleTimeout: time.Duration(b.IdleTimeoutSeconds), CheckpointEvery: time.Duration(b.CheckpointSeconds),
 	}
 	if b.Resources != nil {
+		if n := bytesPerSecond(b.Resources.Bandwidth); n != nil {
+			req.Bandwidth = *n
+		}
 		shape, err := b.Resources.shape()
 		if err != nil {
 			return req, err
@@ -66,83 +91,133 @@ func (b *createBody) request(timeout time.Duration) (sandbox.CreateRequest, erro
 	return req, req.Check()
 }
 
-func (b *createBody) unsupported() error {
+func (b *reserved) refuse() error {
 	for _, f := range []struct {
 		name  string
 		value json.RawMessage
 	}{
-		{"snapshot_id", b.SnapshotID},
-		{"idle_timeout_seconds", b.IdleTimeoutSeconds},
-		{"auto_resume", b.AutoResume},
 		{"volumes", b.Volumes},
-		{"secrets", b.Secrets},
 	} {
 		if f.value != nil {
 			return sandbox.Errorf(sandbox.Unsupported, "%s is not supported yet", f.name)
 		}
 	}
-	switch b.OnTimeout {
-	case "", string(sandbox.OnTimeoutEnd):
-	case "pause", "pause_files":
-		return sandbox.Errorf(sandbox.Unsupported, "on_timeout %q is not supported yet; a sandbox ends at its deadline", b.OnTimeout)
-	default:
-		return sandbox.Errorf(sandbox.Invalid, "on_timeout must be %q", sandbox.OnTimeoutEnd)
-	}
-	switch b.IfExists {
-	case "", "fail":
-	case "return":
-		return sandbox.Errorf(sandbox.Unsupported, `if_exists "return" is not supported yet; a name in use is a conflict`)
-	default:
-		return sandbox.Errorf(sandbox.Invalid, `if_exists must be "fail"`)
-	}
 	return nil
 }
 
+// shape is zero when b names nothing of one.
 func (b *resourcesBody) shape() (sandbox.Shape, error) {
+	if b.Bandwidth != nil && *b == (resourcesBody{Bandwidth: b.Bandwidth}) {
+		return sandbox.Shape{}, nil
+	}
 	s := sandbox.DefaultShape()
+	if b.Type != "" {
+		var err error
+		if s, err = sandbox.ShapeOfType(b.Type); err != nil {
+			return s, err
+		}
+	}
 	if b.CPUs != nil {
 		s.CPUs = *b.CPUs
 	}
-	for _, f := range []struct {
-		from *int64
-		to   *int64
-		unit uint
-	}{
-		{b.MemoryMB, &s.MemoryBytes, 20},
-		{b.DiskMB, &s.DiskBytes, 20},
-		{b.Pids, &s.Pids, 0},
+	for _, f := range []struct{ from, to *int64 }{
+		{bytesOf(b.MemoryMB), &s.MemoryBytes}, {bytesOf(b.DiskMB), &s.DiskBytes}, {b.Pids, &s.Pids},
 	} {
 		if f.from != nil {
-			*f.to = min(max(*f.from, -1), 1<<40) << f.unit // beyond every bound, and no overflow
+			*f.to = *f.from
 		}
 	}
 	return s, s.Check()
 }
 
+// bytesPerSecond turns Mbit/s into bytes a second; what would overflow stays beyond
+// every bound.
+func bytesPerSecond(mbps *int64) *int64 {
+	if mbps == nil {
+		return nil
+	}
+	return new(min(max(*mbps, -1), 1<<40) * sandbox.Megabit)
+}
+
+// bytesOf turns MiB into bytes; what would overflow stays beyond every bound.
+func bytesOf(mib *int64) *int64 {
+	if mib == nil {
+		return nil
+	}
+	n := min(max(*mib, -1), 1<<40) << 20
+	return &n
+}
+
 // CreateSession answers POST /api/v1/sessions with 201 and the new Sandbox.
 func (a *API) CreateSession(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	return a.create(w, r, who, http.StatusCreated, sandbox.DefaultSessionTimeout)
+	return a.create(w, r, who, http.StatusCreated, asked{sandbox.DefaultSessionTimeout, sandbox.OnTimeoutPause})
 }
 
 // Acquire answers POST /api/v1/sandbox/acquire with a running Sandbox.
 func (a *API) Acquire(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	return a.create(w, r, who, http.StatusOK, sandbox.DefaultAcquireTimeout)
+	return a.create(w, r, who, http.StatusOK, asked{sandbox.DefaultAcquireTimeout, sandbox.OnTimeoutEnd})
 }
 
-func (a *API) create(w http.ResponseWriter, r *http.Request, who sandbox.Identity, status int, timeout time.Duration) error {
+func (a *API) create(w http.ResponseWriter, r *http.Request, who sandbox.Identity, status int, otherwise asked) error {
 	var body createBody
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
-	req, err := body.request(timeout)
+	req, err := body.request(otherwise)
 	if err != nil {
 		return err
+	}
+	req.ID = Resource(r.Context())
+	if req.ID != "" {
+		made, err := Earlier(r.Context(), a.Sandboxes, who.Tenant, req.ID)
+		switch {
+		case err != nil:
+			return err
+		case made.Ended != nil: // it failed: this is another attempt
+			req.ID = ""
+		case made.ID != "":
+			return Reply(w, status, viewOf(made))
+		}
+	}
+	if body.IfExists == "return" {
+		sb, created, err := a.Sandboxes.Ensure(r.Context(), who.Tenant, req)
+		if err != nil {
+			return err
+		}
+		if !created {
+			status = http.StatusOK
+		}
+		return Reply(w, status, viewOf(sb))
 	}
 	sb, err := a.Sandboxes.Create(r.Context(), who.Tenant, req)
 	if err != nil {
 		return err
 	}
+	a.Guests.Warm(sb)
 	return Reply(w, status, viewOf(sb))
+}
+
+// ErrUnderWay answers a repeat whose first request may still take effect.
+var ErrUnderWay = &sandbox.Error{
+	Code: sandbox.Conflict, Detail: "the first request with this Idempotency-Key is still under way", RetryAfter: time.Second,
+}
+
+// Earlier returns the Sandbox that a request has made which must take effect
+// once: the process that carried it out may have died before it said so. It has
+// no ID when there is none, and has ended when its creation failed.
+func Earlier(ctx context.Context, from sandbox.Sandboxes, tenant sandbox.TenantID, id string) (sandbox.Sandbox, error) {
+	sb, err := from.Get(ctx, tenant, id)
+	switch {
+	case errors.Is(err, sandbox.NotFound):
+		return sandbox.Sandbox{}, nil
+	case err != nil:
+		return sandbox.Sandbox{}, err
+	case sb.State == sandbox.Starting, sb.State == sandbox.Stopping && sb.StartedAt.IsZero():
+		return sandbox.Sandbox{}, ErrUnderWay
+	case sb.Ended != nil && !sb.StartedAt.IsZero():
+		return sandbox.Sandbox{}, sandbox.Errorf(sandbox.Conflict, "the sandbox %s, which the first request with this Idempotency-Key made, has ended", id)
+	}
+	return sb, nil
 }
 
 // ListSessions answers GET /api/v1/sessions with a page of the Tenant's
@@ -161,7 +236,7 @@ func (a *API) ListSessions(w http.ResponseWriter, r *http.Request, who sandbox.I
 		Next     string        `json:"next_cursor,omitempty"`
 	}{[]sandboxView{}, page.Next}
 	for _, sb := range page.Sandboxes {
-		reply.Sessions = append(reply.Sessions, viewOf(sb))
+		reply.Sessions = append(reply.Sessions, listedViewOf(sb))
 	}
 	return Reply(w, http.StatusOK, reply)
 }
@@ -188,31 +263,19 @@ func listQuery(r *http.Request) (sandbox.ListQuery, error) {
 	return q, err
 }
 
-// states are those that a client may filter by, in the order of a life.
-var states = []sandbox.State{
-	sandbox.Starting, sandbox.Running, sandbox.Pausing, sandbox.Paused,
-	sandbox.Resuming, sandbox.Stopping, sandbox.Ended,
-}
+// maxStates is how many states a filter may name.
+const maxStates = 8
 
 func parseStates(s string) ([]sandbox.State, error) {
 	var found []sandbox.State
-	for _, name := range strings.SplitN(s, ",", len(states)+2) {
-		state, ok := stateNamed(name)
-		if !ok {
+	for _, name := range strings.SplitN(s, ",", maxStates+1) {
+		state := sandbox.State(name)
+		if !state.Valid() {
 			return nil, sandbox.Errorf(sandbox.Invalid, "%.32q is not a state", name)
 		}
 		found = append(found, state)
 	}
 	return found, nil
-}
-
-func stateNamed(name string) (sandbox.State, bool) {
-	for _, s := range states {
-		if string(s) == name {
-			return s, true
-		}
-	}
-	return "", false
 }
 
 // metadataFilter reads metadata[key]=value.
@@ -254,11 +317,82 @@ func (a *API) Release(w http.ResponseWriter, r *http.Request, who sandbox.Identi
 }
 
 func (a *API) end(w http.ResponseWriter, r *http.Request, who sandbox.Identity, idOrName string) error {
-	sb, err := a.Sandboxes.End(r.Context(), who.Tenant, idOrName, sandbox.CauseReleased)
+	sb, err := a.Executions.End(r.Context(), who.Tenant, idOrName)
+	if err != nil {
+		return err
+	}
+	return Reply(w, http.StatusOK, viewOf(sb))
+}
+
+// updateBody changes a Sandbox. What is absent stays.
+type updateBody struct {
+	Name           optional[string]   `json:"name"`
+	TimeoutSeconds *seconds           `json:"timeout_seconds"`
+	Metadata       map[string]*string `json:"metadata"`
+	Env            map[string]*string `json:"env"`
+	Network        *networkBody       `json:"network"`
+	Ports          *portsBody         `json:"ports"`
+	Secrets        *usesBody          `json:"secrets"`
+	Resources      *resourcesBody     `json:"resources"`
+	User           optional[string]   `json:"user"`
+	Cwd            optional[string]   `json:"cwd"`
+	Template       *string            `json:"template"`
+
+	IdleTimeoutSeconds optional[secondsOrNone] `json:"idle_timeout_seconds"`
+	OnTimeout          *string                 `json:"on_timeout"`
+	AutoResume         *bool                   `json:"auto_resume"`
+	CheckpointSeconds  optional[secondsOrNone] `json:"checkpoint_every_seconds"`
+	reserved
+}
+
+func (b *updateBody) change() (sandbox.Change, error) {
+	if err := b.reserved.refuse(); err != nil {
+		return sandbox.Change{}, err
+	}
+	c := sandbox.Change{
+		Name: b.Name.pointer(), Timeout: (*time.Duration)(b.TimeoutSeconds),
+		IdleTimeout: (*time.Duration)(b.IdleTimeoutSeconds.pointer()),
+		OnTimeout:   (*sandbox.OnTimeout)(b.OnTimeout), StayPaused: inverse(b.AutoResume),
+		CheckpointEvery: (*time.Duration)(b.CheckpointSeconds.pointer()),
+		Network:         (*sandbox.NetworkPolicy)(b.Network), Ingress: (*sandbox.Ingress)(b.Ports), Secrets: (*sandbox.SecretUses)(b.Secrets),
+		Metadata: b.Metadata, Env: b.Env, User: b.User.pointer(), Cwd: b.Cwd.pointer(), Template: b.Template,
+	}
+	if res := b.Resources; res != nil {
+		if res.Type != "" {
+			return c, sandbox.Errorf(sandbox.Conflict, "the instance type cannot change while the sandbox runs: change cpus, memory_mb, pids or bandwidth_mbps, or create another one")
+		}
+		c.CPUs, c.MemoryBytes, c.DiskBytes, c.Pids = res.CPUs, bytesOf(res.MemoryMB), bytesOf(res.DiskMB), res.Pids
+		c.Bandwidth = bytesPerSecond(res.Bandwidth)
+	}
+	return c, nil
+}
+
+// UpdateSession answers PATCH /api/v1/sessions/{id} with the changed record.
+func (a *API) UpdateSession(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	var body updateBody
+	if err := Decode(r, &body); err != nil {
+		return err
+	}
+	change, err := body.change()
+	if err != nil {
+		return err
+	}
+	sb, err := a.Sandboxes.Update(r.Context(), who.Tenant, r.PathValue("id"), change)
 	if err != nil {
 		return execution.Absent(err)
 	}
-	a.Guests.Forget(sb.ID)
+	return Reply(w, http.StatusOK, viewOf(sb))
+}
+
+// TouchSession answers POST /api/v1/sessions/{id}/touch: its time starts anew.
+func (a *API) TouchSession(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	if err := Decode(r, &struct{}{}); err != nil {
+		return err
+	}
+	sb, err := a.Sandboxes.Touch(r.Context(), who.Tenant, r.PathValue("id"))
+	if err != nil {
+		return execution.Absent(err)
+	}
 	return Reply(w, http.StatusOK, viewOf(sb))
 }
 

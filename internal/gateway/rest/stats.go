@@ -40,8 +40,16 @@ func (a *API) NodeStates(ctx context.Context) ([]NodeState, error) {
 type statsView struct {
 	Sandboxes map[sandbox.State]int `json:"sandboxes"`
 	Total     int                   `json:"total"`
+	Depths    *depthsView           `json:"depths,omitempty"`
 	Pools     []poolView            `json:"pools"`
 	Nodes     []nodeView            `json:"nodes"`
+}
+
+// depthsView says how deep the Tenant's Sandboxes sleep.
+type depthsView struct {
+	Active int `json:"active"`
+	Idle   int `json:"idle"`
+	Paused int `json:"paused"`
 }
 
 type poolView struct {
@@ -50,6 +58,7 @@ type poolView struct {
 	Shape    shapeView `json:"shape"`
 	Idle     int       `json:"idle"`
 	Starting int       `json:"starting"`
+	Wanted   int       `json:"wanted"`
 	Min      int       `json:"min"`
 	Max      int       `json:"max"`
 	Hits     int64     `json:"hits"`
@@ -82,6 +91,12 @@ func (a *API) Stats(w http.ResponseWriter, r *http.Request, who sandbox.Identity
 		v.Sandboxes[state] = n
 		v.Total += n
 	}
+	// Without an answer the rest is still told: what runs is reachable while the
+	// session manager is away.
+	if idle, err := a.Sandboxes.Idle(r.Context(), who.Tenant); err == nil {
+		idle = min(idle, counts[sandbox.Running])
+		v.Depths = &depthsView{Active: counts[sandbox.Running] - idle, Idle: idle, Paused: counts[sandbox.Paused]}
+	}
 	for _, n := range nodes {
 		v.addNode(n)
 	}
@@ -93,7 +108,7 @@ func (v *statsView) addNode(n NodeState) {
 	for _, p := range n.Pools {
 		v.Pools = append(v.Pools, poolView{
 			Node: n.Node, Template: p.Template, Shape: shapeViewOf(p.Shape),
-			Idle: p.Idle, Starting: p.Starting, Min: p.Min, Max: p.Max, Hits: p.Hits, Misses: p.Misses,
+			Idle: p.Idle, Starting: p.Starting, Wanted: p.Wanted, Min: p.Min, Max: p.Max, Hits: p.Hits, Misses: p.Misses,
 		})
 	}
 }

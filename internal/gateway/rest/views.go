@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"encoding/json"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -16,13 +17,25 @@ type sandboxView struct {
 	Template       string            `json:"template"`
 	Engine         string            `json:"engine"`
 	Shape          shapeView         `json:"shape"`
-	Network        string            `json:"network"`
+	Resources      limitsView        `json:"resources"`
+	Network        json.RawMessage   `json:"network"`
+	Ports          portsView         `json:"ports"`
+	Secrets        json.RawMessage   `json:"secrets,omitempty"`
+	User           string            `json:"user,omitempty"`
+	Cwd            string            `json:"cwd,omitempty"`
 	Metadata       map[string]string `json:"metadata"`
 	CreatedAt      string            `json:"created_at"`
 	StartedAt      string            `json:"started_at,omitempty"`
 	TimeoutSeconds float64           `json:"timeout_seconds"`
+	IdleSeconds    float64           `json:"idle_timeout_seconds,omitempty"`
 	Deadline       string            `json:"deadline"`
 	OnTimeout      sandbox.OnTimeout `json:"on_timeout"`
+	AutoResume     bool              `json:"auto_resume"`
+	Timeline       int64             `json:"timeline"`
+	SnapshotID     string            `json:"snapshot_id,omitempty"`
+	Checkpoint     float64           `json:"checkpoint_every_seconds,omitempty"`
+	RestoredFrom   string            `json:"restored_from,omitempty"`
+	LostSeconds    *float64          `json:"lost_seconds,omitempty"` // nil when it was not restored
 	Ended          *endedView        `json:"ended,omitempty"`
 }
 
@@ -33,19 +46,44 @@ type shapeView struct {
 	Pids     int64   `json:"pids"`
 }
 
+// limitsView is what a Sandbox may use now, within its Shape.
+type limitsView struct {
+	CPUs     float64 `json:"cpus"`
+	MemoryMB int64   `json:"memory_mb"`
+	Pids     int64   `json:"pids"`
+	// Bandwidth is absent for none.
+	Bandwidth int64 `json:"bandwidth_mbps,omitempty"`
+}
+
 type endedView struct {
-	Cause sandbox.Cause `json:"cause"`
-	At    string        `json:"at"`
+	Cause      sandbox.Cause `json:"cause"`
+	At         string        `json:"at"`
+	OutputTail *string       `json:"output_tail,omitempty"` // nil in lists
+}
+
+// listedViewOf is viewOf without what is long.
+func listedViewOf(s sandbox.Sandbox) sandboxView {
+	v := viewOf(s)
+	if v.Ended != nil {
+		v.Ended.OutputTail = nil
+	}
+	return v
 }
 
 func viewOf(s sandbox.Sandbox) sandboxView {
 	v := sandboxView{
 		SandboxID: s.ID, SessionID: s.ID, Name: s.Name, State: s.State,
 		Template: s.Template, Engine: s.Engine, Shape: shapeViewOf(s.Shape),
-		Network: string(s.Network), Metadata: s.Metadata,
+		Resources: limitsView{CPUs: s.Limits.CPUs, MemoryMB: s.Limits.MemoryBytes >> 20, Pids: s.Limits.Pids, Bandwidth: s.Limits.Bandwidth / sandbox.Megabit},
+		Network:   networkView(s.Network), Ports: portsViewOf(s.Ingress), Secrets: json.RawMessage(s.Secrets), User: s.User, Cwd: s.Cwd, Metadata: s.Metadata,
 		CreatedAt: timestamp(s.CreatedAt), StartedAt: timestamp(s.StartedAt),
-		TimeoutSeconds: s.Timeout.Seconds(), Deadline: timestamp(s.Deadline),
-		OnTimeout: s.OnTimeout,
+		TimeoutSeconds: s.Timeout.Seconds(), IdleSeconds: s.IdleTimeout.Seconds(), Deadline: timestamp(s.Deadline),
+		OnTimeout: s.OnTimeout, AutoResume: !s.StayPaused, Timeline: max(s.Timeline, 1), SnapshotID: s.Snapshot,
+		Checkpoint: s.CheckpointEvery.Seconds(),
+	}
+	if s.Restored.From != "" {
+		lost := s.Restored.Lost.Seconds()
+		v.RestoredFrom, v.LostSeconds = s.Restored.From, &lost
 	}
 	if v.Metadata == nil {
 		v.Metadata = map[string]string{}
@@ -54,7 +92,7 @@ func viewOf(s sandbox.Sandbox) sandboxView {
 		v.OnTimeout = sandbox.OnTimeoutEnd
 	}
 	if s.Ended != nil {
-		v.Ended = &endedView{Cause: s.Ended.Cause, At: timestamp(s.Ended.At)}
+		v.Ended = &endedView{Cause: s.Ended.Cause, At: timestamp(s.Ended.At), OutputTail: &s.Ended.OutputTail}
 	}
 	return v
 }

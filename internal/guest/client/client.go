@@ -39,10 +39,13 @@ type Dial func(ctx context.Context, port uint16) (net.Conn, error)
 // Client speaks to the Guest of one Boot. Its methods are safe for concurrent
 // use, return soon after their context ends, and return *sandbox.Error.
 type Client struct {
-	http    *http.Client
-	token   string
-	control guestv1connect.GuestServiceClient
-	files   filesystemconnect.FilesystemClient
+	http      *http.Client
+	token     string
+	control   guestv1connect.GuestServiceClient
+	files     filesystemconnect.FilesystemClient
+	contexts  guestv1connect.ContextServiceClient
+	own       guestv1connect.FilesServiceClient
+	processes guestv1connect.ProcessServiceClient
 }
 
 // Option changes a Client.
@@ -52,7 +55,7 @@ type Option func(*Client)
 func WithToken(token string) Option { return func(c *Client) { c.token = token } }
 
 // New returns a client that connects by dial when it is first used.
-func New(dial Dial, options ...Option) *Client {
+func New(dial Dial, with ...Option) *Client {
 	c := &Client{http: &http.Client{
 		Transport: &http.Transport{
 			DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
@@ -67,19 +70,21 @@ func New(dial Dial, options ...Option) *Client {
 				return dial(ctx, uint16(n))
 			},
 			MaxIdleConnsPerHost:    16,
-			IdleConnTimeout:        90 * time.Second,
 			MaxResponseHeaderBytes: maxHeader,
 			DisableCompression:     true,
 		},
 		// A Guest has no business sending us elsewhere.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
-	for _, o := range options {
+	for _, o := range with {
 		o(c)
 	}
-	limit := connect.WithReadMaxBytes(maxMessage)
-	c.control = guestv1connect.NewGuestServiceClient(c.http, url(sandbox.GuestPort), limit)
-	c.files = filesystemconnect.NewFilesystemClient(c.http, url(sandbox.EnvdPort), limit)
+	options := connect.WithClientOptions(connect.WithReadMaxBytes(maxMessage), connect.WithAcceptCompression("gzip", nil, nil))
+	c.control = guestv1connect.NewGuestServiceClient(c.http, url(sandbox.GuestPort), options)
+	c.own = guestv1connect.NewFilesServiceClient(c.http, url(sandbox.GuestPort), options)
+	c.contexts = guestv1connect.NewContextServiceClient(c.http, url(sandbox.GuestPort), options)
+	c.processes = guestv1connect.NewProcessServiceClient(c.http, url(sandbox.GuestPort), options)
+	c.files = filesystemconnect.NewFilesystemClient(c.http, url(sandbox.EnvdPort), options)
 	return c
 }
 
@@ -90,9 +95,24 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Health returns whom the Guest says it is bound to; an empty ID for nobody.
 func (c *Client) Health(ctx context.Context) (sandboxID string, number int64, err error) {
+	return c.health(ctx, &guestv1.HealthRequest{})
+}
+
+// Told tells a Guest that was restored when it was saved; a zero time tells
+// nothing, and asks only whether it answers.
+func (c *Client) Told(ctx context.Context, savedAt time.Time) error {
+	r := &guestv1.HealthRequest{}
+	if !savedAt.IsZero() {
+		r.SavedAtUnixNano = savedAt.UnixNano()
+	}
+	_, _, err := c.health(ctx, r)
+	return err
+}
+
+func (c *Client) health(ctx context.Context, ask *guestv1.HealthRequest) (sandboxID string, number int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
-	r, err := c.control.Health(ctx, connect.NewRequest(&guestv1.HealthRequest{}))
+	r, err := c.control.Health(ctx, connect.NewRequest(ask))
 	if err != nil {
 		return "", 0, fail(ctx, err)
 	}
@@ -102,19 +122,48 @@ func (c *Client) Health(ctx context.Context) (sandboxID string, number int64, er
 	return r.Msg.SandboxId, r.Msg.BootNumber, nil
 }
 
-// Bind opens the Boot's life under an owner. Invalid means that the Binding is
-// wrong, Conflict that the Boot belongs to another Sandbox.
-func (c *Client) Bind(ctx context.Context, b sandbox.Binding) error {
+// Park readies a blank Boot to wait in a Pool for owners with, mostly, this
+// limit of processes.
+func (c *Client) Park(ctx context.Context, pids int64) error {
+	ctx, cancel := context.WithTimeout(ctx, headTime)
+	defer cancel()
+	_, err := c.control.Park(ctx, connect.NewRequest(&guestv1.ParkRequest{PidsLimit: pids}))
+	return fail(ctx, err)
+}
+
+// Warm opens a connection ahead of the first call.
+func (c *Client) Warm(ctx context.Context) error {
+	_, _, err := c.Health(ctx)
+	return err
+}
+
+// Bind opens the Boot's life under an owner; waits says that Ready must follow.
+// Invalid means that the Binding is wrong, Conflict that the Boot belongs to
+// another Sandbox.
+func (c *Client) Bind(ctx context.Context, b sandbox.Binding) (waits bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
 	const entropyBytes = 64
 	entropy := make([]byte, entropyBytes)
 	_, _ = rand.Read(entropy)
-	_, err := c.control.Bind(ctx, connect.NewRequest(&guestv1.BindRequest{
+	r, err := c.control.Bind(ctx, connect.NewRequest(&guestv1.BindRequest{
 		SandboxId: b.SandboxID, BootNumber: b.BootNumber, AccessToken: b.AccessToken, Template: b.Template,
 		Hostname: guest.Hostname, Env: b.Env, DefaultUser: b.User, DefaultCwd: b.Cwd, Timeline: b.Timeline,
-		UnixNanos: time.Now().UnixNano(), Entropy: entropy, PidsLimit: b.Pids,
+		UnixNanos: time.Now().UnixNano(), Entropy: entropy, PidsLimit: b.Limits.Pids, Restored: b.Restored,
+		Authority: b.Secrets.Authority,
 	}))
+	if err != nil {
+		return false, fail(ctx, err)
+	}
+	return r.Msg.Waits, nil
+}
+
+// Ready waits until what the Template starts has come up, or until limit has
+// passed; Invalid then says why it has not.
+func (c *Client) Ready(ctx context.Context, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit+headTime)
+	defer cancel()
+	_, err := c.control.Ready(ctx, connect.NewRequest(&guestv1.ReadyRequest{TimeoutMillis: limit.Milliseconds()}))
 	return fail(ctx, err)
 }
 

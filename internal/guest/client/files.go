@@ -6,6 +6,8 @@ import (
 	"io"
 	"net/http"
 	neturl "net/url"
+	"regexp"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -43,8 +45,13 @@ func (c *Client) ReadFile(ctx context.Context, path string, opts execution.ReadO
 		return nil, err
 	}
 	req.Header.Set("Accept-Encoding", "identity")
-	if opts.Range != "" {
-		req.Header.Set("Range", opts.Range)
+	for name, value := range map[string]string{
+		"Range": opts.Range, "If-Range": opts.IfRange, "If-Match": opts.IfMatch, "If-None-Match": opts.IfNoneMatch,
+		"If-Modified-Since": opts.IfModifiedSince, "If-Unmodified-Since": opts.IfUnmodifiedSince,
+	} {
+		if value != "" {
+			req.Header.Set(name, value)
+		}
 	}
 	resp, err := c.http.Do(req)
 	inTime()
@@ -52,19 +59,69 @@ func (c *Client) ReadFile(ctx context.Context, path string, opts execution.ReadO
 		cancel()
 		return nil, fail(limited, err)
 	}
-	if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusPartialContent {
-		defer cancel()
-		defer resp.Body.Close()
-		return nil, httpError(resp)
+	file, err := fileBodyOf(resp, opts)
+	if err != nil {
+		resp.Body.Close()
+		cancel()
+		return nil, err
 	}
-	modified, _ := http.ParseTime(resp.Header.Get("Last-Modified"))
-	return &execution.FileBody{
-		Body:         &body{resp.Body, cancel},
-		Partial:      resp.StatusCode == http.StatusPartialContent,
-		ContentRange: resp.Header.Get("Content-Range"),
-		Size:         resp.ContentLength,
-		ModifiedAt:   modified,
-	}, nil
+	file.Body = &body{resp.Body, cancel}
+	return file, nil
+}
+
+var (
+	partPattern = regexp.MustCompile(`^bytes (\d{1,18})-(\d{1,18})/(\d{1,18})$`)
+	nonePattern = regexp.MustCompile(`^bytes \*/(\d{1,18})$`)
+	tagPattern  = regexp.MustCompile(`^(W/)?"[!#-~]{1,100}"$`)
+)
+
+// fileBodyOf checks the head of a Guest's answer to a read.
+func fileBodyOf(resp *http.Response, opts execution.ReadOptions) (*execution.FileBody, error) {
+	file := &execution.FileBody{Size: resp.ContentLength}
+	file.ModifiedAt, _ = http.ParseTime(resp.Header.Get("Last-Modified"))
+	if tag := resp.Header.Get("ETag"); tagPattern.MatchString(tag) {
+		file.ETag = tag
+	}
+	conditional := opts.IfMatch+opts.IfNoneMatch+opts.IfModifiedSince+opts.IfUnmodifiedSince != ""
+	switch {
+	case resp.StatusCode == http.StatusOK:
+		return file, nil
+	case resp.StatusCode == http.StatusPartialContent && opts.Range != "":
+		return file, part(file, resp.Header.Get("Content-Range"))
+	case resp.StatusCode == http.StatusNotModified && conditional:
+		file.Outcome, file.Size = execution.ReadNotModified, 0
+		return file, nil
+	case resp.StatusCode == http.StatusPreconditionFailed && conditional:
+		file.Outcome, file.Size = execution.ReadPrecondition, 0
+		return file, nil
+	case resp.StatusCode == http.StatusRequestedRangeNotSatisfiable && opts.Range != "":
+		m := nonePattern.FindStringSubmatch(resp.Header.Get("Content-Range"))
+		if m == nil {
+			return nil, errWrongAnswer
+		}
+		file.Outcome, file.Size = execution.ReadOutOfRange, 0
+		file.Total, _ = strconv.ParseInt(m[1], 10, 64)
+		return file, nil
+	}
+	return nil, httpError(resp)
+}
+
+// part reads which part of a file an answer holds.
+func part(file *execution.FileBody, header string) error {
+	m := partPattern.FindStringSubmatch(header)
+	if m == nil {
+		return errWrongAnswer
+	}
+	var n [3]int64
+	for i := range n {
+		n[i], _ = strconv.ParseInt(m[i+1], 10, 64)
+	}
+	size := n[1] - n[0] + 1
+	if size < 1 || n[1] >= n[2] || file.Size >= 0 && file.Size != size {
+		return errWrongAnswer
+	}
+	file.Outcome, file.Start, file.Size, file.Total = execution.ReadPart, n[0], size, n[2]
+	return nil
 }
 
 // body frees the request's context when it is closed.
@@ -125,7 +182,7 @@ func httpError(resp *http.Response) error {
 	}
 	code, ok := map[int]sandbox.Code{
 		http.StatusBadRequest: sandbox.Invalid, http.StatusForbidden: sandbox.Denied, http.StatusNotFound: sandbox.NotFound,
-		http.StatusConflict: sandbox.Conflict, http.StatusRequestedRangeNotSatisfiable: sandbox.Invalid,
+		http.StatusConflict:            sandbox.Conflict,
 		http.StatusInsufficientStorage: sandbox.Exhausted,
 	}[resp.StatusCode]
 	if !ok {

@@ -32,6 +32,7 @@ func (c *Client) Run(ctx context.Context, req execution.RunRequest, handle func(
 		case *guestv1.RunResponse_Stderr:
 			err = handle(execution.RunEvent{Stderr: e.Stderr})
 		case *guestv1.RunResponse_Ended:
+			finish(stream, cancel)
 			return endOf(e.Ended)
 		}
 		if err != nil {
@@ -71,6 +72,18 @@ func endOf(m *guestv1.RunEnded) (execution.RunEnd, error) {
 }
 
 var _ execution.Guest = (*Client)(nil)
+
+// finishTime is how long an answer may take to end after its last message.
+const finishTime = time.Second
+
+// finish reads the end of an answer whose last message has come: only then is
+// its connection used again, and a new one costs more than most answers. A Guest
+// that says more, or does not end, loses it.
+func finish(answer interface{ Receive() bool }, cancel context.CancelFunc) {
+	late := time.AfterFunc(finishTime, cancel)
+	defer late.Stop()
+	answer.Receive()
+}
 
 // headTimer ends a request whose answer's head does not come in time; stop
 // keeps the rest of the answer from being bounded by it.

@@ -32,9 +32,9 @@ type Server struct {
 func New(g *server.Guest) *Server {
 	s := &Server{guest: g, mux: http.NewServeMux()}
 	limit := connect.WithReadMaxBytes(maxMessage)
-	path, handler := processconnect.NewProcessHandler(newProcesses(g), limit)
+	path, handler := processconnect.NewProcessHandler(newProcesses(g), limit, server.Uncompressed)
 	s.mux.Handle(path, s.withToken(handler))
-	path, handler = filesystemconnect.NewFilesystemHandler(newFilesystem(g), limit)
+	path, handler = filesystemconnect.NewFilesystemHandler(newFilesystem(g), limit, server.Uncompressed)
 	s.mux.Handle(path, s.withToken(handler))
 	s.mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	s.mux.Handle("GET /metrics", s.withToken(http.HandlerFunc(s.metrics)))

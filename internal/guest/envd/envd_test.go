@@ -75,6 +75,18 @@ func TestSignature(t *testing.T) {
 	}
 }
 
+func TestAcceptedEncoding(t *testing.T) {
+	for header, want := range map[string]string{
+		"": "identity", "identity": "identity", "gzip": "gzip", "GZIP": "gzip", "gzip;q=1, identity;q=0.5": "gzip", "gzip;q=0": "identity",
+		"identity, gzip;q=0.5": "identity", "gzip, identity;q=0": "gzip", "*": "identity", "identity;q=0": "", "identity;q=0, *;q=0": "",
+		"gzip, deflate": "identity", "gzip, deflate, br, zstd": "identity", "gzip, deflate, identity;q=0": "gzip", "br": "identity", "br, identity;q=0": "",
+	} {
+		if got, ok := acceptedEncoding(header); got != want || ok != (want != "") {
+			t.Errorf("%q: %q, %v, want %q", header, got, ok, want)
+		}
+	}
+}
+
 func bash(code string) *process.StartRequest {
 	return &process.StartRequest{Process: &process.ProcessConfig{Cmd: "/bin/bash", Args: []string{"-c", code}}}
 }
@@ -356,9 +368,17 @@ func TestWatch(t *testing.T) {
 	}
 	wait("sub/f")
 	id := watcher.Msg.WatcherId
-	events, err := r.files.GetWatcherEvents(t.Context(), connect.NewRequest(&filesystem.GetWatcherEventsRequest{WatcherId: id}))
-	if err != nil || len(events.Msg.Events) == 0 || events.Msg.Events[0].Name != "sub" {
-		t.Errorf("polled: %v, %v", events, err)
+	polled, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for { // the two watch by themselves: one may know before the other
+		events, err := r.files.GetWatcherEvents(polled, connect.NewRequest(&filesystem.GetWatcherEventsRequest{WatcherId: id}))
+		if err == nil && len(events.Msg.Events) == 0 {
+			continue
+		}
+		if err != nil || events.Msg.Events[0].Name != "sub" {
+			t.Errorf("polled: %v, %v", events, err)
+		}
+		break
 	}
 	if _, err := r.files.RemoveWatcher(t.Context(), connect.NewRequest(&filesystem.RemoveWatcherRequest{WatcherId: id})); err != nil {
 		t.Error(err)

@@ -1,6 +1,7 @@
 package envd
 
 import (
+	"bufio"
 	"io"
 	"mime"
 	"mime/multipart"
@@ -99,12 +100,17 @@ func xattrs(list func([]byte) (int, error)) []string {
 	return strings.Split(strings.TrimRight(string(buf[:n]), "\x00"), "\x00")
 }
 
+// formBuffer is how much of a form is read at a time, in bytes.
+const formBuffer = 256 << 10
+
 // parts writes the files of a form. Each part's file name is its path.
 func (up *uploader) parts(body io.Reader, boundary string) ([]uploaded, error) {
 	if boundary == "" {
 		return nil, failed(http.StatusBadRequest, "the form has no boundary")
 	}
-	form := multipart.NewReader(body, boundary)
+	// The reader of forms asks for 4 KiB at a time, each of which would be a call of
+	// the sentry.
+	form := multipart.NewReader(bufio.NewReaderSize(body, formBuffer), boundary)
 	seen := map[string]bool{}
 	done := []uploaded{}
 	for {

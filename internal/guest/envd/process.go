@@ -33,8 +33,6 @@ const (
 	// slowest is how long a process waits for a subscriber that does not read
 	// before that one is dropped.
 	slowest = 30 * time.Second
-	// drain is how long output is still passed on once the leader has ended.
-	drain = 100 * time.Millisecond
 )
 
 // processes is the process service.
@@ -143,8 +141,15 @@ func (s *processes) Start(ctx context.Context, r *connect.Request[process.StartR
 		return err
 	}
 	if limit := timeoutOf(r.Header()); limit > 0 {
-		t := time.AfterFunc(limit, func() { _ = unix.Kill(int(p.pid), unix.SIGKILL) })
-		go func() { <-p.ended; t.Stop() }()
+		expired, stop := s.guest.Countdown(limit)
+		go func() {
+			defer stop()
+			select {
+			case <-expired:
+				_ = unix.Kill(int(p.pid), unix.SIGKILL)
+			case <-p.ended:
+			}
+		}()
 	}
 	return follow(ctx, p, sub, r.Header(), func(e *process.ProcessEvent) error {
 		return stream.Send(&process.StartResponse{Event: e})
@@ -258,50 +263,59 @@ func startError(err error) error {
 
 // startPipes starts a process whose output comes by pipes.
 func (s *processes) startPipes(p *proc, c server.Command, stdin bool) error {
-	outR, outW, err := os.Pipe()
+	out, outW, err := server.OutputPipe()
 	if err != nil {
 		return err
 	}
-	errR, errW, err := os.Pipe()
+	errs, errW, err := server.OutputPipe()
 	if err != nil {
-		closeFiles(outR, outW)
+		unix.Close(outW)
+		closeFiles(out)
 		return err
 	}
 	in, keep, err := inputOf(stdin)
 	if err != nil {
-		closeFiles(outR, outW, errR, errW)
+		closeAll(outW, errW)
+		closeFiles(out, errs)
 		return err
 	}
-	child, err := s.guest.Start(c, []*os.File{in, outW, errW}, false)
-	closeFiles(in, outW, errW)
+	child, err := s.guest.Start(c, []int{in, outW, errW}, false)
+	closeAll(in, outW, errW)
 	if err != nil {
-		closeFiles(outR, errR, keep)
+		closeFiles(out, errs, keep)
 		return err
 	}
 	p.input = keep
 	s.adopt(p, child)
 	var readers sync.WaitGroup
 	readers.Go(func() {
-		p.read(outR, pipeRead, func(b []byte) *process.ProcessEvent_DataEvent {
+		p.read(out, pipeRead, func(b []byte) *process.ProcessEvent_DataEvent {
 			return &process.ProcessEvent_DataEvent{Output: &process.ProcessEvent_DataEvent_Stdout{Stdout: b}}
 		})
 	})
 	readers.Go(func() {
-		p.read(errR, pipeRead, func(b []byte) *process.ProcessEvent_DataEvent {
+		p.read(errs, pipeRead, func(b []byte) *process.ProcessEvent_DataEvent {
 			return &process.ProcessEvent_DataEvent{Output: &process.ProcessEvent_DataEvent_Stderr{Stderr: b}}
 		})
 	})
-	go s.wait(p, child, &readers)
+	go s.wait(p, child, &readers, out, errs)
 	return nil
 }
 
 // inputOf is what a process reads, and our end of it: a pipe, or nothing.
-func inputOf(wanted bool) (theirs, ours *os.File, err error) {
+func inputOf(wanted bool) (theirs int, ours *os.File, err error) {
 	if wanted {
-		return os.Pipe()
+		ours, theirs, err = server.InputPipe()
+		return theirs, ours, err
 	}
-	theirs, err = os.Open(os.DevNull)
+	theirs, err = unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	return theirs, nil, err
+}
+
+func closeAll(fds ...int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
 }
 
 func closeFiles(files ...*os.File) {
@@ -323,7 +337,8 @@ func (s *processes) startTerminal(p *proc, c server.Command, size *process.PTY) 
 		return err
 	}
 	_ = theirs.Chown(int(c.User.UID), int(c.User.GID))
-	child, err := s.guest.Start(c, []*os.File{theirs, theirs, theirs}, true)
+	fd := int(theirs.Fd())
+	child, err := s.guest.Start(c, []int{fd, fd, fd}, true)
 	theirs.Close()
 	if err != nil {
 		ours.Close()
@@ -337,7 +352,7 @@ func (s *processes) startTerminal(p *proc, c server.Command, size *process.PTY) 
 			return &process.ProcessEvent_DataEvent{Output: &process.ProcessEvent_DataEvent_Pty{Pty: b}}
 		})
 	})
-	go s.wait(p, child, &readers)
+	go s.wait(p, child, &readers, ours)
 	return nil
 }
 
@@ -377,14 +392,11 @@ func (s *processes) adopt(p *proc, child *server.Child) {
 
 // wait publishes the end of a process and forgets it a while later. Output of
 // what it left behind is read on, for nobody.
-func (s *processes) wait(p *proc, child *server.Child, readers *sync.WaitGroup) {
+func (s *processes) wait(p *proc, child *server.Child, readers *sync.WaitGroup, outputs ...*os.File) {
 	status := <-child.Exited
 	read := make(chan struct{})
 	go func() { readers.Wait(); close(read) }()
-	select {
-	case <-read:
-	case <-time.After(drain):
-	}
+	server.Drained(read, nil, outputs...)
 	p.finish(&process.ProcessEvent{Event: &process.ProcessEvent_End{End: endOf(status)}})
 	p.closeInput()
 	time.AfterFunc(lateConnect, func() {
@@ -570,7 +582,10 @@ func (s *processes) SendSignal(_ context.Context, r *connect.Request[process.Sen
 	default:
 		return nil, connect.NewError(connect.CodeUnimplemented, fmt.Errorf("the signal %s is not known", r.Msg.Signal))
 	}
-	if err := unix.Kill(int(p.pid), sig); err != nil {
+	switch err := unix.Kill(int(p.pid), sig); {
+	case errors.Is(err, unix.ESRCH): // it ended just now; its last output is still passed on
+		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("process with pid %d not found", p.pid))
+	case err != nil:
 		return nil, connect.NewError(connect.CodeInternal, fmt.Errorf("send the signal: %w", err))
 	}
 	return connect.NewResponse(&process.SendSignalResponse{}), nil

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"math"
 	"net"
 	"net/http"
 	"net/netip"
@@ -21,6 +22,8 @@ type Control struct {
 	Guest *Guest
 	// End ends the Guest, and with it the Boot.
 	End func()
+	// Parked does more ahead of Bind, and Bound is told of each; nil: nothing.
+	Parked, Bound func()
 }
 
 var _ guestv1connect.GuestServiceHandler = (*Control)(nil)
@@ -28,9 +31,14 @@ var _ guestv1connect.GuestServiceHandler = (*Control)(nil)
 // maxRequest bounds one request of the host: code and input of a run.
 const maxRequest = 40 << 20
 
+// Uncompressed has a service answer as it is: the way to the host is short, and
+// a compressor takes a megabyte and a garbage collection.
+var Uncompressed = connect.WithCompressMinBytes(math.MaxInt)
+
 // Handler returns the service's path and handler.
 func (c *Control) Handler() (string, http.Handler) {
-	return guestv1connect.NewGuestServiceHandler(c, connect.WithReadMaxBytes(maxRequest))
+	path, h := guestv1connect.NewGuestServiceHandler(c, connect.WithReadMaxBytes(maxRequest), Uncompressed)
+	return path, Gathered(h)
 }
 
 // OnlyFrom accepts connections from one address and closes all others before a
@@ -57,9 +65,24 @@ func (l *onlyFrom) Accept() (net.Conn, error) {
 }
 
 // Health tells whom the Boot belongs to.
-func (c *Control) Health(context.Context, *connect.Request[guestv1.HealthRequest]) (*connect.Response[guestv1.HealthResponse], error) {
+func (c *Control) Health(_ context.Context, r *connect.Request[guestv1.HealthRequest]) (*connect.Response[guestv1.HealthResponse], error) {
+	if at := r.Msg.SavedAtUnixNano; at > 0 {
+		c.Guest.Told(time.Unix(0, at))
+	}
 	owner, _ := c.Guest.Owner()
 	return connect.NewResponse(&guestv1.HealthResponse{Version: guest.Version, SandboxId: owner.SandboxID, BootNumber: owner.BootNumber}), nil
+}
+
+// Park readies a blank Boot to wait in a Pool.
+func (c *Control) Park(_ context.Context, r *connect.Request[guestv1.ParkRequest]) (*connect.Response[guestv1.ParkResponse], error) {
+	if err := c.Guest.Limit(r.Msg.PidsLimit); err != nil {
+		return nil, connectError(err)
+	}
+	if c.Parked != nil {
+		c.Parked()
+	}
+	c.Guest.Park()
+	return connect.NewResponse(&guestv1.ParkResponse{}), nil
 }
 
 // Bind opens the Boot's life under an owner.
@@ -68,6 +91,7 @@ func (c *Control) Bind(_ context.Context, r *connect.Request[guestv1.BindRequest
 	err := c.Guest.Bind(Owner{
 		SandboxID: m.SandboxId, BootNumber: m.BootNumber, AccessToken: m.AccessToken, Template: m.Template,
 		Hostname: m.Hostname, Env: m.Env, User: m.DefaultUser, Cwd: m.DefaultCwd, Timeline: m.Timeline, PidsLimit: m.PidsLimit,
+		Restored: m.Restored, Authority: m.Authority,
 	}, m.UnixNanos, m.Entropy)
 	switch {
 	case errors.Is(err, ErrBound):
@@ -75,7 +99,29 @@ func (c *Control) Bind(_ context.Context, r *connect.Request[guestv1.BindRequest
 	case err != nil:
 		return nil, connect.NewError(connect.CodeInvalidArgument, err)
 	}
-	return connect.NewResponse(&guestv1.BindResponse{}), nil
+	if c.Bound != nil {
+		c.Bound()
+	}
+	err = c.Guest.begin()
+	if m.Restored {
+		// What was saved is given back, whether or not it still does what its
+		// Template wants.
+		return connect.NewResponse(&guestv1.BindResponse{}), nil
+	}
+	if err != nil {
+		return nil, connectError(err)
+	}
+	return connect.NewResponse(&guestv1.BindResponse{Waits: c.Guest.Waits()}), nil
+}
+
+// Ready waits until what the Template starts has come up.
+func (c *Control) Ready(ctx context.Context, r *connect.Request[guestv1.ReadyRequest]) (*connect.Response[guestv1.ReadyResponse], error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(r.Msg.TimeoutMillis)*time.Millisecond)
+	defer cancel()
+	if err := c.Guest.Ready(ctx); err != nil {
+		return nil, connectError(err)
+	}
+	return connect.NewResponse(&guestv1.ReadyResponse{}), nil
 }
 
 // Run runs one program to its end.
@@ -89,10 +135,15 @@ func (c *Control) Run(ctx context.Context, r *connect.Request[guestv1.RunRequest
 	if err != nil {
 		return connectError(err)
 	}
-	return stream.Send(&guestv1.RunResponse{Event: &guestv1.RunResponse_Ended{Ended: &guestv1.RunEnded{
-		Status: guestv1.RunStatus(result.Status), ExitCode: int32(result.ExitCode), Signal: int32(result.Signal), Message: result.Message,
-		StdoutDropped: result.StdoutDropped, StderrDropped: result.StderrDropped, DurationNanos: int64(result.Duration),
-	}}})
+	return stream.Send(&guestv1.RunResponse{Event: &guestv1.RunResponse_Ended{Ended: EndMessage(result)}})
+}
+
+// EndMessage is a result as the protocol says it.
+func EndMessage(r RunResult) *guestv1.RunEnded {
+	return &guestv1.RunEnded{
+		Status: guestv1.RunStatus(r.Status), ExitCode: int32(r.ExitCode), Signal: int32(r.Signal), Message: r.Message,
+		StdoutDropped: r.StdoutDropped, StderrDropped: r.StderrDropped, DurationNanos: int64(r.Duration),
+	}
 }
 
 // connectError gives an error of this package its code.

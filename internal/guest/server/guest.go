@@ -4,15 +4,20 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest"
 )
 
 // searchPath is where programs are looked up, and the PATH of every Process.
@@ -36,6 +41,19 @@ type Guest struct {
 	bound  bool
 	active map[int]*run // by the leader's PID
 	host   string       // hostname that was applied last
+	pids   int64        // limit of processes and threads that was applied last; zero: none
+	ready  bool         // the default user is there
+	random int          // descriptor of the kernel's randomness, to be written; -1: it is not open
+	idle   map[net.Conn]struct{}
+
+	away    time.Duration            // between saves and restores, in all
+	rebound chan struct{}            // closed by the Bind of a restored Boot; nil: nobody waits for it
+	savedAt func() (time.Time, bool) // when the Boot was saved, if it was restored and is not bound yet; zero: told is
+	told    time.Time                // when the Boot was saved, for one that cannot know
+
+	template   guest.Template // what the image says
+	begun      bool           // the Template's start command was started
+	startChild *Child         // that command; nil: there is none
 }
 
 // Owner is what Bind said.
@@ -50,11 +68,13 @@ type Owner struct {
 	Cwd         string
 	Timeline    int64
 	PidsLimit   int64
+	Authority   string // a certificate in PEM to trust; empty: none
+	Restored    bool   // the Boot started from a saved state, and this is its first owner
 }
 
 // New returns a Guest that belongs to nobody.
 func New(accounts Accounts, reaper *Reaper) *Guest {
-	return &Guest{Accounts: accounts, Reaper: reaper, active: map[int]*run{}}
+	return &Guest{Accounts: accounts, Reaper: reaper, active: map[int]*run{}, idle: map[net.Conn]struct{}{}, random: -1, savedAt: savedAt}
 }
 
 func (g *Guest) pidsLimit() int64 {
@@ -76,7 +96,8 @@ func (g *Guest) Owner() (Owner, bool) {
 }
 
 // Bind opens the Boot's life under an owner. A repeat for the same Sandbox and
-// number takes the newer values.
+// number takes the newer values. Of a Boot that was restored, everything else
+// stands still until this has returned.
 func (g *Guest) Bind(o Owner, clock int64, entropy []byte) error {
 	if o.User == "" {
 		o.User = defaultUser
@@ -86,32 +107,90 @@ func (g *Guest) Bind(o Owner, clock int64, entropy []byte) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.bound && (g.owner.SandboxID != o.SandboxID || g.owner.BootNumber != o.BootNumber) {
-		return ErrBound
-	}
-	if _, err := g.Accounts.User(o.User); err != nil {
-		return err
+	if o.Restored {
+		g.forget(clock)
+	} else {
+		if g.bound && (g.owner.SandboxID != o.SandboxID || g.owner.BootNumber != o.BootNumber) {
+			return ErrBound
+		}
+		if o.User != defaultUser || !g.ready {
+			if _, err := g.Accounts.User(o.User); err != nil {
+				return err
+			}
+		}
 	}
 	g.applyIdentity(o.Hostname)
-	stir(entropy)
+	g.stir(entropy)
 	setClock(clock)
-	if o.PidsLimit > 0 && os.Getpid() == 1 {
-		// Ours is what children inherit; it binds those without rights, us not.
-		limit := unix.Rlimit{Cur: uint64(o.PidsLimit), Max: uint64(o.PidsLimit)}
-		if err := unix.Setrlimit(unix.RLIMIT_NPROC, &limit); err != nil {
-			return fmt.Errorf("limit processes: %w", err)
+	if err := g.limitProcesses(o.PidsLimit, o.Restored); err != nil {
+		return err
+	}
+	if o.Authority != "" && o.Authority != g.owner.Authority {
+		// What the user did to these files since is no reason not to go on.
+		if err := trust("/", o.Authority); err != nil && !g.bound && !o.Restored {
+			return err
 		}
 	}
 	g.owner, g.bound = o, true
+	if o.Restored {
+		g.tellRestored()
+	}
+	return nil
+}
+
+// limitProcesses bounds the user's processes and threads, if they are bounded
+// otherwise or again is set. Ours is what children inherit; it binds those
+// without rights, us not. Those that run have their own copy of it; one that is
+// missed, because it starts just now, keeps the old. The caller holds g.mu.
+func (g *Guest) limitProcesses(n int64, again bool) error {
+	if n <= 0 || n == g.pids && !again || os.Getpid() != 1 {
+		return nil
+	}
+	limit := unix.Rlimit{Cur: uint64(n), Max: uint64(n)}
+	if err := unix.Setrlimit(unix.RLIMIT_NPROC, &limit); err != nil {
+		return fmt.Errorf("limit processes: %w", err)
+	}
+	for _, t := range tasks() {
+		_ = unix.Prlimit(t.pid, unix.RLIMIT_NPROC, &limit, nil) // it may have ended
+	}
+	g.pids = n
 	return nil
 }
 
 // Prepare does ahead of Bind what is the same for most owners: each file that
 // Bind need not write is a millisecond that nobody waits for.
 func (g *Guest) Prepare(hostname string) {
+	_, err := g.Accounts.User(defaultUser) // which reads the accounts
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.ready = err == nil
 	g.applyIdentity(hostname)
+	if fd, err := unix.Open("/dev/urandom", unix.O_WRONLY|unix.O_CLOEXEC, 0); err == nil {
+		g.random = fd
+	}
+}
+
+// Limit does the same with the limit of processes, before any is started.
+func (g *Guest) Limit(pids int64) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.limitProcesses(pids, false)
+}
+
+// Park runs the shell once, as the default user, before the Boot belongs to
+// anybody: the files that every command reads are looked up then, and the
+// kernel's first address space for a Process is made and kept for the next one.
+// Then it collects what this and the start left, so that Bind need not.
+func (g *Guest) Park() {
+	u, err := g.Accounts.User(defaultUser)
+	null, nullErr := noInput()
+	if err == nil && nullErr == nil {
+		c := Command{Path: "/bin/sh", Args: []string{"sh", "-c", "bash -c :"}, User: u, Env: environment(nil, Owner{}, u, nil), Cwd: "/"}
+		if child, err := g.Start(c, []int{null, null, null}, false); err == nil {
+			<-child.Exited
+		}
+	}
+	runtime.GC()
 }
 
 // applyIdentity sets the hostname and makes it resolve. A failure leaves the
@@ -126,10 +205,10 @@ func (g *Guest) applyIdentity(hostname string) {
 	_ = os.WriteFile("/etc/hosts", []byte("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost\n10.0.0.2\t"+hostname+"\n"), 0o644)
 }
 
-// stir mixes the host's entropy into the kernel's.
-func stir(entropy []byte) {
-	if len(entropy) > 0 {
-		_ = os.WriteFile("/dev/urandom", entropy, 0)
+// stir mixes the host's entropy into the kernel's. The caller holds g.mu.
+func (g *Guest) stir(entropy []byte) {
+	if len(entropy) > 0 && g.random >= 0 {
+		_, _ = unix.Write(g.random, entropy)
 	}
 }
 
@@ -173,6 +252,16 @@ func (g *Guest) Command(args []string, env map[string]string, cwd, user string) 
 	if !bound {
 		return Command{}, ErrNotBound
 	}
+	return g.resolve(owner, args, env, cwd, user)
+}
+
+// CommandAhead is Command for a program that starts before the Boot belongs to
+// anybody: as the default user, in the root folder.
+func (g *Guest) CommandAhead(args []string) (Command, error) {
+	return g.resolve(Owner{User: defaultUser, Cwd: "/"}, args, nil, "", "")
+}
+
+func (g *Guest) resolve(owner Owner, args []string, env map[string]string, cwd, user string) (Command, error) {
 	if len(args) == 0 || args[0] == "" {
 		return Command{}, invalid("no program is named")
 	}
@@ -188,7 +277,7 @@ func (g *Guest) Command(args []string, env map[string]string, cwd, user string) 
 	if err != nil {
 		return Command{}, invalid("%v", err)
 	}
-	c := Command{Args: args, User: u, Env: environment(owner, u, env)}
+	c := Command{Args: args, User: u, Env: environment(g.templateEnv(), owner, u, env)}
 	if c.Cwd, err = workingDir(cwd, owner.Cwd, u); err != nil {
 		return Command{}, err
 	}
@@ -196,12 +285,16 @@ func (g *Guest) Command(args []string, env map[string]string, cwd, user string) 
 	return c, err
 }
 
-// environment is what a Process sees: the user's, the Sandbox's, then the
-// request's, later ones first in effect.
-func environment(owner Owner, u User, request map[string]string) []string {
+// environment is what a Process sees: the Template's, the user's, the Sandbox's,
+// then the request's, later ones first in effect.
+func environment(template map[string]string, owner Owner, u User, request map[string]string) []string {
 	env := map[string]string{
-		"PATH": searchPath, "HOME": u.Home, "USER": u.Name, "LOGNAME": u.Name, "SHELL": u.Shell, "LANG": "C.UTF-8",
+		"PATH": searchPath,
+		// Not LANG: it has every program open eleven more files, all as in C.
+		"LC_CTYPE": "C.UTF-8",
 	}
+	maps.Copy(env, template)
+	maps.Copy(env, map[string]string{"HOME": u.Home, "USER": u.Name, "LOGNAME": u.Name, "SHELL": u.Shell})
 	maps.Copy(env, SandboxEnv(owner))
 	maps.Copy(env, request)
 	out := make([]string, 0, len(env))
@@ -215,6 +308,9 @@ func environment(owner Owner, u User, request map[string]string) []string {
 // SandboxEnv is the Sandbox's own part of the environment.
 func SandboxEnv(owner Owner) map[string]string {
 	env := map[string]string{"E2B_SANDBOX": "true", "E2B_SANDBOX_ID": owner.SandboxID, "E2B_TEMPLATE_ID": owner.Template}
+	if owner.Authority != "" {
+		maps.Copy(env, trustEnv())
+	}
 	maps.Copy(env, owner.Env)
 	return env
 }
@@ -274,15 +370,15 @@ func executable(path string) error {
 	return nil
 }
 
-// Start starts a resolved command in a session of its own, with these files as
-// its descriptors from 0 on.
-func (g *Guest) Start(c Command, files []*os.File, terminal bool) (*Child, error) {
-	fds := make([]uintptr, len(files))
-	for i, f := range files {
-		fds[i] = f.Fd() // also makes it blocking, as a program expects
+// Start starts a resolved command in a session of its own, with these
+// descriptors as its own from 0 on; they stay the caller's to close.
+func (g *Guest) Start(c Command, fds []int, terminal bool) (*Child, error) {
+	files := make([]uintptr, len(fds))
+	for i, fd := range fds {
+		files[i] = uintptr(fd)
 	}
 	attr := &syscall.ProcAttr{
-		Dir: c.Cwd, Env: c.Env, Files: fds,
+		Dir: c.Cwd, Env: c.Env, Files: files,
 		Sys: &syscall.SysProcAttr{
 			Setsid: true, Setctty: terminal,
 			Credential: &syscall.Credential{Uid: c.User.UID, Gid: c.User.GID, Groups: c.User.Groups},

@@ -9,8 +9,12 @@ import (
 
 // KillBiggest ends the Process that uses most memory, with everything in its
 // session: of a fork bomb no single process is big. It returns 0 when there is
-// none. Runs stand still while they are compared.
+// none, or when the host has just killed some itself. Runs stand still while they
+// are compared.
 func (g *Guest) KillBiggest() (leader int, bytes int64) {
+	if g.Reaper.LackedMemory() {
+		return 0, 0
+	}
 	g.mu.Lock()
 	for leader := range g.active {
 		_ = unix.Kill(-leader, unix.SIGSTOP)

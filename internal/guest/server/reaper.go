@@ -4,18 +4,29 @@ import (
 	"os"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
 // Reaper starts children and waits for them and for every orphan that PID 1
 // inherits. It is the only caller of wait in the process: a child's exit cannot
 // be taken by somebody else.
 type Reaper struct {
+	memory chan os.Signal // the host is about to kill for lack of memory
+	lacked atomic.Int64   // when it last was, in nanoseconds of the clock; 0: never
+
 	mu      sync.Mutex
 	waiting map[int]chan syscall.WaitStatus
 }
+
+// memoryWord is how long a death by SIGKILL counts as one for lack of memory
+// after the host's word.
+const memoryWord = 2 * time.Second
 
 // Child is a process that was started.
 type Child struct {
@@ -25,15 +36,28 @@ type Child struct {
 
 // NewReaper starts waiting. It runs until the process ends.
 func NewReaper() *Reaper {
-	r := &Reaper{waiting: map[int]chan syscall.WaitStatus{}}
+	r := &Reaper{waiting: map[int]chan syscall.WaitStatus{}, memory: make(chan os.Signal, 1)}
 	signals := make(chan os.Signal, 1)
+	signal.Notify(r.memory, sandbox.GuestMemorySignal)
 	signal.Notify(signals, unix.SIGCHLD)
 	go func() {
-		for range signals {
-			r.reap()
+		for {
+			select {
+			case <-r.memory:
+				r.lacked.Store(time.Now().UnixNano())
+			case <-signals:
+				r.reap()
+			}
 		}
 	}()
 	return r
+}
+
+// LackedMemory reports whether the host has just killed Processes because memory
+// was used up.
+func (r *Reaper) LackedMemory() bool {
+	at := r.lacked.Load()
+	return at != 0 && time.Since(time.Unix(0, at)) < memoryWord
 }
 
 // reap waits for all that have ended. One signal may stand for many.
@@ -49,6 +73,11 @@ func (r *Reaper) reap() {
 		}
 		if !status.Exited() && !status.Signaled() {
 			continue
+		}
+		select { // the host's word came before the deaths that it explains
+		case <-r.memory:
+			r.lacked.Store(time.Now().UnixNano())
+		default:
 		}
 		r.mu.Lock() // a start that is under way registers first
 		if ch := r.waiting[pid]; ch != nil {

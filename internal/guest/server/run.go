@@ -3,10 +3,8 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"os"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -17,9 +15,6 @@ import (
 const (
 	// termGrace is how long processes have between SIGTERM and SIGKILL.
 	termGrace = time.Second
-	// drainTime is how long output is still read once the program has ended
-	// and something that it left behind holds the pipes.
-	drainTime = 100 * time.Millisecond
 	// readSize is the most that one piece of output holds.
 	readSize = 32 << 10
 	// runMark is the variable by which a run's processes are found again.
@@ -70,7 +65,7 @@ type RunHandler interface {
 type run struct {
 	leader int
 	mark   string
-	start  int64 // when the leader started, in clock ticks
+	start  int64 // no process of it started earlier, in clock ticks
 
 	mu  sync.Mutex
 	oom bool // KillBiggest chose it
@@ -80,185 +75,85 @@ type run struct {
 // handler fails, everything that it started is ended. A program that ends by
 // itself may leave daemons: they live on, and their output is dropped.
 func (g *Guest) Run(ctx context.Context, req RunRequest, h RunHandler) (RunResult, error) {
-	mark := fmt.Sprintf("%s=%d-%d", runMark, os.Getpid(), g.runs.Add(1))
 	c, err := g.Command(req.Args, req.Env, req.Cwd, req.User)
 	if err != nil {
 		return RunResult{}, err
 	}
-	c.Env = append(c.Env, mark)
 	began := time.Now()
-	p, err := g.startPiped(c)
+	start := startTicks()
+	p, err := g.StartPiped(c, len(req.Stdin) > 0)
 	if err != nil {
 		if errors.Is(err, syscall.EAGAIN) {
 			return RunResult{Status: StatusPids, ExitCode: -1, Message: "no more processes may be started"}, nil
 		}
 		return RunResult{}, err
 	}
-	r := &run{leader: p.child.PID, mark: mark, start: startOf(p.child.PID)}
-	g.track(r)
-	defer g.untrack(r)
+	defer p.Release()
+	p.claimHidden(start)
 	out := newOutput(h, req.StdoutLimit, req.StderrLimit)
-	if err := h.Started(p.child.PID); err != nil {
-		killFamily(r, map[int]bool{})
+	if err := h.Started(p.PID()); err != nil {
+		p.Kill()
 		p.close()
 		return RunResult{}, err
 	}
-	status, why := g.follow(ctx, r, p, req, out)
-	result := g.judge(r, status, why, c)
+	status, why := p.follow(ctx, req, out)
+	result := p.Judge(status, why)
 	result.Duration = time.Since(began)
 	result.StdoutDropped, result.StderrDropped = out.dropped()
 	return result, out.failure()
 }
 
-// startOf is when a process started; one that is over already has left nothing
-// that began later than everything.
-func startOf(pid int) int64 {
-	t, ok := readTask(pid)
-	if !ok {
-		return math.MaxInt64
+// startTicks is now, a little earlier, in clock ticks since boot, as proc(5)
+// counts when processes started.
+func startTicks() int64 {
+	const perSecond, margin = 100, 2
+	var t unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) != nil {
+		return math.MaxInt64 // nothing began later than that
 	}
-	return t.start
+	return t.Sec*perSecond + t.Nsec/(int64(time.Second)/perSecond) - margin
 }
-
-// piped is a program with pipes.
-type piped struct {
-	child          *Child
-	stdin          *os.File
-	stdout, stderr *os.File
-}
-
-func (p *piped) close() {
-	p.stdin.Close()
-	p.stdout.Close()
-	p.stderr.Close()
-}
-
-// startPiped starts a command with a pipe for each stream.
-func (g *Guest) startPiped(c Command) (*piped, error) {
-	var all []*os.File
-	closeFrom := func(i int) {
-		for _, f := range all[i:] {
-			f.Close()
-		}
-	}
-	for range 3 {
-		r, w, err := os.Pipe()
-		if err != nil {
-			closeFrom(0)
-			return nil, fmt.Errorf("make a pipe: %w", err)
-		}
-		all = append(all, r, w)
-	}
-	inR, inW, outR, outW, errR, errW := all[0], all[1], all[2], all[3], all[4], all[5]
-	child, err := g.Start(c, []*os.File{inR, outW, errW}, false)
-	for _, f := range []*os.File{inR, outW, errW} {
-		f.Close()
-	}
-	if err != nil {
-		for _, f := range []*os.File{inW, outR, errR} {
-			f.Close()
-		}
-		return nil, err
-	}
-	return &piped{child: child, stdin: inW, stdout: outR, stderr: errR}, nil
-}
-
-// cutBy says what ended a run before it ended by itself.
-type cutBy int
-
-const (
-	cutByNobody cutBy = iota
-	cutByTimeout
-	cutByClient
-)
 
 // follow feeds and reads a program until it ends, or ends it.
-func (g *Guest) follow(ctx context.Context, r *run, p *piped, req RunRequest, out *output) (syscall.WaitStatus, cutBy) {
-	go func() {
-		_, _ = p.stdin.Write(req.Stdin) // a program need not read it
-		p.stdin.Close()
-	}()
+func (p *Piped) follow(ctx context.Context, req RunRequest, out *output) (syscall.WaitStatus, Cut) {
+	if p.Stdin != nil {
+		go func() {
+			_, _ = p.Stdin.Write(req.Stdin) // a program need not read it
+			p.Stdin.Close()
+		}()
+	}
 	var readers sync.WaitGroup
-	readers.Go(func() { out.copy(p.stdout, 0) })
-	readers.Go(func() { out.copy(p.stderr, 1) })
+	readers.Go(func() { out.copy(p.Stdout, 0) })
+	readers.Go(func() { out.copy(p.Stderr, 1) })
 	read := make(chan struct{})
 	go func() { readers.Wait(); close(read) }()
 
-	var expired <-chan time.Time
+	var expired <-chan struct{}
 	if req.Timeout > 0 {
-		t := time.NewTimer(req.Timeout)
-		defer t.Stop()
-		expired = t.C
+		var stop func()
+		expired, stop = p.guest.Countdown(req.Timeout)
+		defer stop()
 	}
-	why := cutByNobody
+	why := CutByNobody
 	var status syscall.WaitStatus
 	select {
-	case status = <-p.child.Exited:
+	case status = <-p.Exited():
 	case <-expired:
-		why = cutByTimeout
-		status = g.terminate(r, p.child)
+		why = CutByTimeout
+		status = p.Terminate()
 	case <-ctx.Done():
-		why = cutByClient
-		status = g.terminate(r, p.child)
+		why = CutByClient
+		status = p.Terminate()
 	case <-out.broken:
-		why = cutByClient
-		status = g.terminate(r, p.child)
+		why = CutByClient
+		status = p.Terminate()
 	}
 	// The program has ended. What is in the pipes is its own; what comes later
 	// is from something that it left behind, which goes on without a reader of
 	// ours but must not find its pipe broken.
-	select {
-	case <-read:
-	case <-time.After(drainTime):
-	case <-out.broken:
-	}
+	Drained(read, out.broken, p.Stdout, p.Stderr)
 	out.detach()
 	return status, why
-}
-
-// terminate ends all of a run: SIGTERM, a second's grace, SIGKILL.
-func (g *Guest) terminate(r *run, child *Child) syscall.WaitStatus {
-	known, asked := askFamily(r)
-	if !asked {
-		return <-child.Exited
-	}
-	var status syscall.WaitStatus
-	exited := false
-	select {
-	case status = <-child.Exited:
-		exited = true
-	case <-time.After(termGrace):
-	}
-	killFamily(r, known)
-	if !exited {
-		status = <-child.Exited
-	}
-	return status
-}
-
-// judge turns an end into a status.
-func (g *Guest) judge(r *run, status syscall.WaitStatus, why cutBy, c Command) RunResult {
-	result := RunResult{Status: StatusOK, ExitCode: status.ExitStatus()}
-	if status.Signaled() {
-		result.Status, result.ExitCode, result.Signal = StatusKilled, -1, int(status.Signal())
-	}
-	r.mu.Lock()
-	oom := r.oom
-	r.mu.Unlock()
-	switch {
-	case oom && (result.Status != StatusOK || result.ExitCode != 0):
-		result.Status = StatusOOM
-	case why == cutByTimeout:
-		result.Status = StatusTimeout
-	case why == cutByClient:
-		result.Status = StatusKilled
-	case result.Status == StatusOK && result.ExitCode == 0:
-	case crowded(c.User.UID, g.pidsLimit()):
-		result.Status = StatusPids
-	case slices.ContainsFunc([]string{c.Cwd, "/", "/tmp"}, full):
-		result.Status = StatusDiskFull
-	}
-	return result
 }
 
 // full reports whether a file system has no room left for one more page.

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"strings"
@@ -28,7 +31,7 @@ func newGuest(t *testing.T) *Guest {
 	if os.Getuid() != 0 {
 		t.Skip("the guest runs as root")
 	}
-	accounts := Accounts{fstest.MapFS{"passwd": {Data: []byte("root:x:0:0:root:/root:/bin/bash\n")}}}
+	accounts := Accounts{Etc: fstest.MapFS{"passwd": {Data: []byte("root:x:0:0:root:/root:/bin/bash\n")}}}
 	g := New(accounts, theReaper())
 	if err := g.Bind(Owner{SandboxID: "i", BootNumber: 1, User: "root", Cwd: "/"}, 0, nil); err != nil {
 		t.Fatal(err)
@@ -230,4 +233,29 @@ func (s *signalled) Output(stderr bool, data []byte) error {
 		s.once.Do(func() { close(s.ch) })
 	}
 	return err
+}
+
+// The first owner of a restored Boot takes it over, whatever was there before;
+// the next one must be the same again.
+func TestBindOfARestoredBoot(t *testing.T) {
+	g := newGuest(t)
+	ours, theirs := net.Pipe()
+	defer theirs.Close()
+	g.Watch(ours, http.StateIdle)
+	restored := Owner{SandboxID: "j", BootNumber: 7, User: "nobody-here", Cwd: "/", Restored: true}
+	if err := g.Bind(restored, 0, nil); err != nil {
+		t.Fatalf("Bind: %v", err)
+	}
+	if owner, bound := g.Owner(); !bound || owner.SandboxID != "j" || owner.BootNumber != 7 {
+		t.Errorf("the owner is %+v", owner)
+	}
+	if _, err := ours.Write([]byte{0}); !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("a connection from before is still open: %v", err)
+	}
+	if err := g.Bind(Owner{SandboxID: "i", BootNumber: 1, User: "root", Cwd: "/"}, 0, nil); !errors.Is(err, ErrBound) {
+		t.Errorf("the owner from before: %v", err)
+	}
+	if err := g.Bind(Owner{SandboxID: "j", BootNumber: 7, User: "root", Cwd: "/"}, 0, nil); err != nil {
+		t.Errorf("a change: %v", err)
+	}
 }

@@ -1,12 +1,14 @@
 package server
 
 import (
-	"bufio"
 	"fmt"
 	"io/fs"
 	"os"
 	"strconv"
 	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // User is an account inside the Sandbox.
@@ -21,21 +23,63 @@ type User struct {
 
 // Accounts reads users and groups from a root folder's etc; cgo's lookups are
 // not there in a static program.
-type Accounts struct{ Etc fs.FS }
+type Accounts struct {
+	Etc   fs.FS
+	cache *accountCache // nil: Etc is read each time
+}
 
-// NewAccounts reads /etc.
-func NewAccounts() Accounts { return Accounts{os.DirFS("/etc")} }
+// NewAccounts reads /etc, once as long as its files stay the same.
+func NewAccounts() Accounts {
+	return Accounts{Etc: os.DirFS("/etc"), cache: &accountCache{files: map[string]accountFile{}}}
+}
+
+// accountCache holds what /etc/passwd and /etc/group were when last read.
+type accountCache struct {
+	mu    sync.Mutex
+	files map[string]accountFile
+}
+
+type accountFile struct {
+	state unix.Stat_t
+	text  []byte
+}
+
+func (c *accountCache) read(file string) ([]byte, error) {
+	path := "/etc/" + file
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return nil, err
+	}
+	st.Atim = unix.Timespec{}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if f, ok := c.files[file]; ok && f.state == st {
+		return f.text, nil
+	}
+	text, err := readSmall(path)
+	if err != nil {
+		return nil, err
+	}
+	c.files[file] = accountFile{state: st, text: text}
+	return text, nil
+}
+
+func (a Accounts) read(file string) ([]byte, error) {
+	if a.cache != nil {
+		return a.cache.read(file)
+	}
+	return fs.ReadFile(a.Etc, file)
+}
 
 // fields calls f for each line's colon-separated fields, until it returns
 // false.
 func (a Accounts) fields(file string, least int, f func([]string) bool) {
-	r, err := a.Etc.Open(file)
+	text, err := a.read(file)
 	if err != nil {
 		return
 	}
-	defer r.Close()
-	for s := bufio.NewScanner(r); s.Scan(); {
-		if p := strings.Split(s.Text(), ":"); len(p) >= least && !f(p) {
+	for line := range strings.Lines(string(text)) {
+		if p := strings.Split(strings.TrimSuffix(line, "\n"), ":"); len(p) >= least && !f(p) {
 			return
 		}
 	}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
+	"net/netip"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -12,6 +14,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/link/policy"
 )
 
 const (
@@ -24,18 +27,24 @@ const (
 	maxQuery = 1232
 	// maxAnswer bounds an answer.
 	maxAnswer = 4096
+	// What a guest may say by questions that are passed on, and hear by answers,
+	// in bytes: both can carry data past any rule.
+	askedBytesPerSecond, askedBytesBurst   = 2 << 10, 16 << 10
+	answerBytesPerSecond, answerBytesBurst = 32 << 10, 256 << 10
 	// dnsIdle ends a TCP connection on which nothing is asked.
 	dnsIdle = 10 * time.Second
 )
 
 // nameServer answers the guest's questions on port 53 of the gateway by asking
-// the host's resolver. What a name resolves to is not judged here: the
-// connection is, by address, so a name that points to a private address, now or
-// later, gets nobody anywhere.
+// the host's resolver, if the policy allows the name. What it resolves to is
+// remembered, not judged: the connection is, by address, so a name that points
+// to a private address, now or later, gets nobody anywhere.
 type nameServer struct {
 	link   *Link
 	socket *gonet.UDPConn
 	limit  *rate.Limiter
+	asked  *rate.Limiter // bytes of questions that are passed on
+	bytes  *rate.Limiter // bytes of answers
 	slots  chan struct{}
 	ctx    context.Context // ends with the link; not a request's
 	cancel context.CancelFunc
@@ -46,7 +55,10 @@ func newNameServer(l *Link) (*nameServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &nameServer{link: l, socket: socket, limit: rate.NewLimiter(queriesPerSecond, queriesBurst), slots: make(chan struct{}, maxQueries)}
+	s := &nameServer{
+		link: l, socket: socket, limit: rate.NewLimiter(queriesPerSecond, queriesBurst), slots: make(chan struct{}, maxQueries),
+		asked: rate.NewLimiter(askedBytesPerSecond, askedBytesBurst), bytes: rate.NewLimiter(answerBytesPerSecond, answerBytesBurst),
+	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	l.wg.Go(s.serveUDP)
 	return s, nil
@@ -83,14 +95,31 @@ func (s *nameServer) serveUDP() {
 // much.
 func (s *nameServer) mayAsk() bool {
 	if !s.limit.Allow() {
+		s.hold(tooMany)
 		return false
 	}
 	select {
 	case s.slots <- struct{}{}:
 		return true
 	default:
+		s.hold(tooManyAtOnce)
 		return false
 	}
+}
+
+// Why questions are not answered whose names the policy allows.
+var (
+	tooMany       = fmt.Sprintf("more than %d names a second are asked for", queriesPerSecond)
+	tooManyAtOnce = fmt.Sprintf("more than %d names are asked for at once", maxQueries)
+	tooMuchAsked  = fmt.Sprintf("questions for names have more than %d bytes a second", askedBytesPerSecond)
+	tooMuchTold   = fmt.Sprintf("answers about names have more than %d bytes a second", answerBytesPerSecond)
+)
+
+// hold notes that a limit held something back, without its name: a tunnel's are
+// all different, and would push everything else out of the log.
+func (s *nameServer) hold(reason string) {
+	s.link.noteDecision(sandbox.NetworkDecision{Protocol: "dns", Port: dnsPort}, policy.Decision{Verdict: policy.Refused, Reason: reason})
+	s.link.cfg.Shared.limited.Add(1)
 }
 
 func (s *nameServer) free() { <-s.slots }
@@ -135,6 +164,7 @@ const (
 	flagResponse       = 0x80 // in byte 2
 	opcodeMask         = 0x78 // in byte 2
 	flagAvailable      = 0x80 // in byte 3: recursion
+	rcodeNone          = 0
 	rcodeServerFailure = 2
 	rcodeRefused       = 5
 )
@@ -144,14 +174,49 @@ func (s *nameServer) answer(ctx context.Context, network string, query []byte) [
 	if len(query) < headerLen || query[2]&flagResponse != 0 {
 		return nil
 	}
-	if s.link.Policy() != sandbox.NetworkPublic || query[2]&opcodeMask != 0 {
+	q, err := readQuestion(query)
+	if query[2]&opcodeMask != 0 || err != nil {
 		return failure(query, rcodeRefused)
+	}
+	rules := s.link.rulesNow()
+	d := rules.Name(q.name)
+	if d.Verdict == policy.Allowed && rules.AboutNames() {
+		d = q.judge(d)
+	}
+	s.link.noteDecision(sandbox.NetworkDecision{Protocol: "dns", Name: q.name, Port: dnsPort}, d)
+	switch {
+	case d.Verdict == policy.Refused && q.hides():
+		return failure(query, rcodeNone) // there is none: ask for its addresses
+	case d.Verdict == policy.Refused:
+		return failure(query, rcodeRefused)
+	case rules.AboutNames():
+		query = q.anew()
+	}
+	if !s.asked.AllowN(time.Now(), len(query)) {
+		s.hold(tooMuchAsked)
+		return nil
 	}
 	a, err := s.link.cfg.Resolver.Ask(ctx, network, query)
 	if err != nil {
 		return failure(query, rcodeServerFailure)
 	}
+	if !s.bytes.AllowN(time.Now(), len(a)) {
+		s.hold(tooMuchTold)
+		return failure(query, rcodeServerFailure)
+	}
+	if err := s.remember(q, a); err != nil && rules.AboutNames() {
+		return failure(query, rcodeServerFailure)
+	}
 	return a
+}
+
+// remember holds the addresses of an answer for the name that was asked for. An
+// answer that does not parse is of no use to rules about names.
+func (s *nameServer) remember(q dnsQuestion, a []byte) error {
+	now := time.Now()
+	return readAddresses(a, q, func(addr netip.Addr, ttl time.Duration) {
+		s.link.answers.hold(q.name, addr, ttl, now)
+	})
 }
 
 // failure is the header of the question, with an error and without records.

@@ -57,8 +57,8 @@ func (g guestConn) setBuffers(size int64) {
 // splice carries bytes both ways until both sides have ended, one of them
 // breaks, or ctx ends; then both are closed. It has no buffer of its own: bytes
 // go from the stack's buffers into the host's socket and back, so the two
-// buffers of the endpoint are all that a connection holds here.
-func splice(ctx context.Context, g guestConn, h hostConn) {
+// buffers of the endpoint are all that a connection holds here. w bounds how fast.
+func splice(ctx context.Context, g guestConn, h hostConn, w *wire) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	severed := make(chan struct{})
@@ -70,13 +70,14 @@ func splice(ctx context.Context, g guestConn, h hostConn) {
 		h.Close()
 		g.abort()
 	})
+	out, in := w.sides()
 	var other sync.WaitGroup
 	other.Go(func() {
-		if hostToGuest(ctx, g, h) != nil {
+		if hostToGuest(ctx, g, h, in) != nil {
 			cancel()
 		}
 	})
-	if guestToHost(ctx, g, h) != nil {
+	if guestToHost(ctx, g, h, out) != nil {
 		cancel()
 	}
 	other.Wait()
@@ -90,7 +91,7 @@ func splice(ctx context.Context, g guestConn, h hostConn) {
 }
 
 // guestToHost moves what the guest sends until its end, which it passes on.
-func guestToHost(ctx context.Context, g guestConn, h hostConn) error {
+func guestToHost(ctx context.Context, g guestConn, h hostConn, t *throttle) error {
 	raw, err := h.SyscallConn()
 	if err != nil {
 		return err
@@ -101,9 +102,12 @@ func guestToHost(ctx context.Context, g guestConn, h hostConn) error {
 	for {
 		var w socketWriter
 		var readErr tcpip.Error
+		turn := t.turn()
+		left := turn
 		err := raw.Write(func(fd uintptr) bool {
-			w = socketWriter{fd: int(fd)}
+			w = socketWriter{fd: int(fd), left: left}
 			_, readErr = g.ep.Read(&w, tcpip.ReadOptions{})
+			left = w.left
 			return !w.full
 		})
 		switch {
@@ -111,6 +115,8 @@ func guestToHost(ctx context.Context, g guestConn, h hostConn) error {
 			return err
 		case w.err != nil:
 			return w.err
+		case !t.pass(ctx.Done(), turn-left):
+			return ctx.Err()
 		}
 		switch readErr.(type) {
 		case nil:
@@ -132,6 +138,7 @@ func guestToHost(ctx context.Context, g guestConn, h hostConn) error {
 // buffers. What does not fit stays in them.
 type socketWriter struct {
 	fd   int
+	left int // that may be written
 	full bool
 	err  error
 }
@@ -139,7 +146,10 @@ type socketWriter struct {
 func (w *socketWriter) Write(b []byte) (int, error) {
 	done := 0
 	for done < len(b) {
-		n, err := unix.Write(w.fd, b[done:])
+		if w.left == 0 {
+			return done, io.ErrShortWrite
+		}
+		n, err := unix.Write(w.fd, b[done:done+min(len(b)-done, w.left)])
 		switch {
 		case err == unix.EINTR:
 		case err == unix.EAGAIN:
@@ -150,6 +160,7 @@ func (w *socketWriter) Write(b []byte) (int, error) {
 			return done, err
 		default:
 			done += n
+			w.left -= n
 		}
 	}
 	return done, nil
@@ -157,7 +168,7 @@ func (w *socketWriter) Write(b []byte) (int, error) {
 
 // hostToGuest moves what the host's side sends until its end, which it passes
 // on.
-func hostToGuest(ctx context.Context, g guestConn, h hostConn) error {
+func hostToGuest(ctx context.Context, g guestConn, h hostConn, t *throttle) error {
 	raw, err := h.SyscallConn()
 	if err != nil {
 		return err
@@ -167,7 +178,7 @@ func hostToGuest(ctx context.Context, g guestConn, h hostConn) error {
 	defer g.wq.EventUnregister(&entry)
 	for {
 		var r socketReader
-		var waiting int
+		var waiting, moved int
 		var waitErr error
 		var writeErr tcpip.Error
 		err := raw.Read(func(fd uintptr) bool {
@@ -176,8 +187,10 @@ func hostToGuest(ctx context.Context, g guestConn, h hostConn) error {
 				return false
 			}
 			if waitErr == nil && waiting > 0 {
-				r = socketReader{fd: int(fd), left: waiting}
+				asked := min(waiting, t.turn())
+				r = socketReader{fd: int(fd), left: asked}
 				_, writeErr = g.ep.Write(&r, tcpip.WriteOptions{})
+				moved = asked - r.left
 			}
 			return true
 		})
@@ -191,6 +204,9 @@ func hostToGuest(ctx context.Context, g guestConn, h hostConn) error {
 		case waiting == 0:
 			g.ep.Shutdown(tcpip.ShutdownWrite)
 			return nil
+		}
+		if !t.pass(ctx.Done(), moved) {
+			return ctx.Err()
 		}
 		switch writeErr.(type) {
 		case nil:

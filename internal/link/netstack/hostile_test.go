@@ -269,8 +269,17 @@ func TestBufferShare(t *testing.T) {
 		n    int
 		want int64
 	}{
-		{0, 4 << 20}, {1, 4 << 20}, {8, 4 << 20}, {9, 2 << 20}, {16, 2 << 20}, {17, 1 << 20},
-		{64, 512 << 10}, {65, 256 << 10}, {512, 64 << 10}, {513, 32 << 10}, {1024, 32 << 10},
+		{0, 4 << 20},
+		{1, 4 << 20},
+		{8, 4 << 20},
+		{9, 2 << 20},
+		{16, 2 << 20},
+		{17, 1 << 20},
+		{64, 512 << 10},
+		{65, 256 << 10},
+		{512, 64 << 10},
+		{513, 32 << 10},
+		{1024, 32 << 10},
 	} {
 		got := bufferShare(linkBuffers, tt.n)
 		if got != tt.want {
@@ -313,8 +322,8 @@ func TestSharedLeavesEachLinkItsSureConnections(t *testing.T) {
 		}
 		n++
 	}
-	if s.count < maxShared {
-		t.Errorf("it is full with %d connections, want %d", s.count, maxShared)
+	if s.open < maxShared {
+		t.Errorf("it is full with %d connections, want %d", s.open, maxShared)
 	}
 	if ok, _ := s.take(sureConnections - 1); !ok {
 		t.Error("a link with few connections gets no more")
@@ -322,7 +331,7 @@ func TestSharedLeavesEachLinkItsSureConnections(t *testing.T) {
 	if ok, _ := s.take(sureConnections); ok {
 		t.Error("a full shard takes more than what is sure")
 	}
-	for s.count > 0 {
+	for s.open > 0 {
 		s.give()
 	}
 	if s.cap() != maxBuffer {

@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
@@ -77,34 +78,55 @@ type Link struct {
 	refit chan struct{} // has room for one: size has changed
 	done  chan struct{} // closed by Close
 
-	mu     sync.Mutex
-	policy sandbox.NetworkPolicy
-	flows  map[*flow]struct{}
-	share  int64 // of linkBuffers, for each buffer
-	size   int64 // of each buffer: the smaller of share and what Shared allows
-	closed bool
-	gone   bool // the guest's end is
-	wg     sync.WaitGroup
+	answers answers
+	log     decisions
+	wire    wire
+
+	mu      sync.Mutex
+	policy  sandbox.NetworkPolicy
+	rules   *policy.Rules // what policy says
+	secrets *secrets      // nil: none
+	flows   map[*flow]struct{}
+	share   int64 // of linkBuffers, for each buffer
+	size    int64 // of each buffer: the smaller of share and what Shared allows
+	closed  bool
+	gone    bool // the guest's end is
+	wg      sync.WaitGroup
 }
 
 // A flow is one connection, from before it is dialled until nothing of it is
 // left. cancel cuts it at any time.
 type flow struct {
-	dst    netip.Addr // what the policy is about; zero for a dial from the host
+	target policy.Target // what the policy is about; zero for a dial from the host
+	asked  bool          // it has to show what it is
 	cancel context.CancelFunc
-	guest  *guestConn // guarded by Link.mu: set once there is one with buffers
+	guest  *guestConn    // guarded by Link.mu: set once there is one with buffers
+	shown  *policy.Shown // guarded by Link.mu: what it showed last that was allowed
+	// opened is where it goes if its requests get secrets: set once, guarded by
+	// Link.mu for all but its carrier.
+	opened origin
 }
+
+// addr is where the flow goes to.
+func (f *flow) addr() netip.AddrPort { return netip.AddrPortFrom(f.target.Addr, f.target.Port) }
 
 // Open plugs in the host's end of a link, which it takes over, also when it
 // fails.
 func Open(file *os.File, pol sandbox.NetworkPolicy, cfg Config) (*Link, error) {
+	rules, err := policy.Compile(pol)
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
 	ep, err := NewEndpoint(file, link.GatewayMAC, link.GuestMAC)
 	if err != nil {
 		file.Close()
 		return nil, fmt.Errorf("use the link's socket: %w", err)
 	}
-	l := &Link{cfg: cfg.withDefaults(), ep: ep, policy: pol, flows: map[*flow]struct{}{}, share: maxBuffer, size: maxBuffer,
-		lost: make(chan struct{}), refit: make(chan struct{}, 1), done: make(chan struct{})}
+	l := &Link{
+		cfg: cfg.withDefaults(), ep: ep, policy: pol, rules: rules, flows: map[*flow]struct{}{}, share: maxBuffer, size: maxBuffer,
+		lost: make(chan struct{}), refit: make(chan struct{}, 1), done: make(chan struct{}),
+	}
 	ep.accept = acceptable
 	ep.lost = l.loseGuest
 	l.stack, err = newStack(ep, link.GatewayAddress, link.GuestAddress, link.GuestMAC)
@@ -243,13 +265,21 @@ func (l *Link) Lost() <-chan struct{} { return l.lost }
 type Usage struct {
 	Connections       int
 	BytesIn, BytesOut int64 // to the guest, from the guest; whole frames
+	// Sent and Received are what the connections that the guest opened carried to
+	// the outside and back, in bytes.
+	Sent, Received int64
+	// Refused is how many connections and names the policy refused.
+	Refused int64
 }
 
 // Usage reports what goes and went through the link.
 func (l *Link) Usage() Usage {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return Usage{Connections: len(l.flows), BytesIn: l.ep.bytesIn.Load(), BytesOut: l.ep.bytesOut.Load()}
+	return Usage{
+		Connections: len(l.flows), BytesIn: l.ep.bytesIn.Load(), BytesOut: l.ep.bytesOut.Load(),
+		Sent: l.wire.out.passed.Load(), Received: l.wire.in.passed.Load(), Refused: l.log.refusals(),
+	}
 }
 
 // Policy returns where the guest may connect to.
@@ -260,17 +290,101 @@ func (l *Link) Policy() sandbox.NetworkPolicy {
 }
 
 // SetPolicy changes where the guest may connect to; connections that are no
-// longer allowed are cut.
-func (l *Link) SetPolicy(p sandbox.NetworkPolicy) {
+// longer allowed are cut, and so are those that would have had to show a name
+// and never did. Invalid changes nothing.
+func (l *Link) SetPolicy(p sandbox.NetworkPolicy) error {
+	rules, err := policy.Compile(p)
+	if err != nil {
+		return err
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.policy = p
+	l.policy, l.rules = p, rules
 	for f := range l.flows {
-		if f.dst.IsValid() && !policy.Allows(p, f.dst, l.cfg.Refuse) {
+		if d := l.again(f); d.Verdict == policy.Refused {
 			f.cancel()
+			d.Reason = "cut: " + d.Reason
+			l.note(f.target, "", d)
 		}
 	}
+	return nil
 }
+
+// SetBandwidth bounds what the guest's connections carry, together, each way, to
+// so many bytes a second, at once; zero: not at all.
+func (l *Link) SetBandwidth(bytesPerSecond int64) { l.wire.setRate(bytesPerSecond) }
+
+// again decides anew on a flow that is there. The caller holds l.mu.
+func (l *Link) again(f *flow) policy.Decision {
+	if !f.target.Addr.IsValid() {
+		return policy.Decision{Verdict: policy.Allowed}
+	}
+	d := l.decide(f.target)
+	switch {
+	case d.Verdict != policy.Asked:
+		return d
+	case f.shown != nil:
+		return l.rules.Show(f.target, *f.shown)
+	case f.asked:
+		return d // it will show what it is, and be judged then
+	}
+	return policy.Decision{Verdict: policy.Refused, Reason: "it never showed a name, and rules are about names"}
+}
+
+// decide decides on a connection before it is made. The caller holds l.mu.
+func (l *Link) decide(t policy.Target) policy.Decision {
+	if l.cfg.Refuse(t.Addr) && !l.cfg.Shared.opened(t) {
+		return policy.Decision{Verdict: policy.Refused, Reason: "not a public address"}
+	}
+	return l.rules.Connect(t)
+}
+
+// show decides on a flow by what it showed.
+func (l *Link) show(f *flow, shown policy.Shown) bool {
+	l.mu.Lock()
+	d := l.rules.Show(f.target, shown)
+	if d.Verdict == policy.Allowed {
+		f.shown = &shown
+	}
+	l.mu.Unlock()
+	l.note(f.target, shown.Name, d)
+	return d.Verdict == policy.Allowed
+}
+
+// wouldAllow is show without an effect.
+func (l *Link) wouldAllow(t policy.Target, shown policy.Shown) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.rules.Show(t, shown).Verdict == policy.Allowed
+}
+
+// rulesNow returns the rules in force.
+func (l *Link) rulesNow() *policy.Rules {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.rules
+}
+
+// note writes a decision about a connection into the log.
+func (l *Link) note(t policy.Target, name string, d policy.Decision) {
+	protocol := "tcp"
+	if t.UDP {
+		protocol = "udp"
+	}
+	if name == "" && len(t.Names) > 0 {
+		name = t.Names[0]
+	}
+	l.noteDecision(sandbox.NetworkDecision{Protocol: protocol, Name: name, Addr: t.Addr, Port: t.Port}, d)
+}
+
+func (l *Link) noteDecision(n sandbox.NetworkDecision, d policy.Decision) {
+	n.Allowed, n.Reason = d.Verdict == policy.Allowed, d.Reason
+	l.log.add(n)
+	l.cfg.Shared.count(n.Allowed)
+}
+
+// Log returns what was decided, as far as it is kept.
+func (l *Link) Log() sandbox.NetworkLog { return l.log.read() }
 
 // Dial connects to a TCP port of the guest and hands the connection to host,
 // which it closes in the end, also when it fails. It returns once the guest has
@@ -294,7 +408,7 @@ func (l *Link) Dial(ctx context.Context, port uint16, host hostConn) error {
 	l.establish(f, g)
 	go func() { // counted by admit; Close waits for it
 		defer l.release(f)
-		splice(life, g, host)
+		splice(life, g, host, nil) // what the host asks for is not bounded
 	}()
 	return nil
 }
@@ -335,21 +449,26 @@ func dialError(ctx context.Context) error {
 // errRefused is why the guest may not have a connection.
 var errRefused = errors.New("refused by the policy")
 
-// admit registers a connection and returns its life, which ends when it is cut.
-// dst is zero for one that the host dials. Whoever gets a flow calls release.
-func (l *Link) admit(dst netip.Addr) (context.Context, *flow, error) {
-	life, f, resize, err := l.register(dst)
+// admit judges and registers a connection of the guest, and returns its life,
+// which ends when it is cut. Whoever gets a flow calls release.
+func (l *Link) admit(dst netip.AddrPort, datagrams bool) (context.Context, *flow, error) {
+	t := policy.Target{UDP: datagrams, Addr: dst.Addr(), Port: dst.Port(), Names: l.answers.names(dst.Addr(), time.Now())}
+	return l.join(t)
+}
+
+// admitHost registers a connection that the policy is not about.
+func (l *Link) admitHost() (context.Context, *flow, error) { return l.join(policy.Target{}) }
+
+func (l *Link) join(t policy.Target) (context.Context, *flow, error) {
+	life, f, resize, err := l.register(t)
 	if resize {
 		l.cfg.Shared.resize()
 	}
 	return life, f, err
 }
 
-// admitHost registers a connection that the policy is not about.
-func (l *Link) admitHost() (context.Context, *flow, error) { return l.admit(netip.Addr{}) }
-
 // register judges and adds a flow. resize asks for Shared.resize.
-func (l *Link) register(dst netip.Addr) (life context.Context, f *flow, resize bool, err error) {
+func (l *Link) register(t policy.Target) (life context.Context, f *flow, resize bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -357,7 +476,16 @@ func (l *Link) register(dst netip.Addr) (life context.Context, f *flow, resize b
 		return nil, nil, false, sandbox.Errorf(sandbox.NotFound, "the link is gone")
 	case l.gone:
 		return nil, nil, false, sandbox.Errorf(sandbox.Unavailable, "the sandbox is gone")
-	case dst.IsValid() && !policy.Allows(l.policy, dst, l.cfg.Refuse):
+	}
+	d := policy.Decision{Verdict: policy.Allowed}
+	if t.Addr.IsValid() {
+		d = l.decide(t)
+		if d.Verdict != policy.Asked {
+			l.note(t, "", d)
+		}
+	}
+	switch {
+	case d.Verdict == policy.Refused:
 		return nil, nil, false, errRefused
 	case len(l.flows) >= maxConnections:
 		return nil, nil, false, sandbox.Errorf(sandbox.Exhausted, "the sandbox has %d connections", maxConnections)
@@ -367,7 +495,7 @@ func (l *Link) register(dst netip.Addr) (life context.Context, f *flow, resize b
 		return nil, nil, false, sandbox.Errorf(sandbox.Exhausted, "the sandboxes of this link shard have %d connections", maxShared)
 	}
 	life, cancel := context.WithCancel(context.Background())
-	f = &flow{dst: dst, cancel: cancel}
+	f = &flow{target: t, asked: d.Verdict == policy.Asked, cancel: cancel}
 	l.flows[f] = struct{}{}
 	l.wg.Add(1)
 	l.fit()

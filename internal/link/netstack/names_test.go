@@ -25,6 +25,7 @@ import (
 type names struct {
 	addr  netip.AddrPort
 	asked atomic.Int64
+	heard atomic.Int64 // bytes of questions by UDP
 	size  atomic.Int64 // of UDP answers; zero: the question's
 }
 
@@ -41,6 +42,7 @@ func newNames(t testing.TB) *names {
 				return
 			}
 			n.asked.Add(1)
+			n.heard.Add(int64(size))
 			a := answerTo(buf[:size])
 			if want := int(n.size.Load()); want > 0 {
 				a = append(a, make([]byte, want-len(a))...)
@@ -241,7 +243,7 @@ func TestNameServerFailures(t *testing.T) {
 
 func TestNameQuestionsAreLimited(t *testing.T) {
 	server := newNames(t)
-	_, g := pair(t, sandbox.NetworkPublic, Config{Resolver: NewResolver(resolvConf(t, server.addr))})
+	l, g := pair(t, sandbox.NetworkPublic, Config{Resolver: NewResolver(resolvConf(t, server.addr))})
 	udp := g.dialUDP(t, gatewayDNS)
 	began := time.Now()
 	for id := range uint16(2000) {
@@ -259,6 +261,71 @@ func TestNameQuestionsAreLimited(t *testing.T) {
 	if got := server.asked.Load(); got == 0 || got > most {
 		t.Errorf("the server was asked %d times, want 1 to %d", got, most)
 	}
+	if !logged(l, tooMany) {
+		t.Errorf("the log does not tell of it: %+v", l.Log())
+	}
+}
+
+// What questions and answers carry is bounded in bytes, whatever is in them, and
+// what was held back stands in the log and in the counts.
+func TestTunnelsThroughNamesAreSlow(t *testing.T) {
+	server := newNames(t)
+	shared := new(Shared)
+	l, g := pair(t, sandbox.NetworkPublic, Config{Resolver: NewResolver(resolvConf(t, server.addr)), Shared: shared})
+	udp := g.dialUDP(t, gatewayDNS)
+	drain := func() (got int64) {
+		for {
+			_ = udp.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+			n, err := udp.Read(make([]byte, maxAnswer))
+			if err != nil {
+				return got
+			}
+			got += int64(n)
+		}
+	}
+	began := time.Now()
+	most := func(burst, perSecond int64) int64 {
+		return burst + int64(time.Since(began).Seconds()*float64(perSecond)) + 1
+	}
+	long := append(question(1), make([]byte, maxQuery-len(question(1)))...)
+	for range queriesBurst / 2 {
+		if _, err := udp.Write(long); err != nil {
+			t.Fatal(err)
+		}
+	}
+	drain()
+	if got, most := server.heard.Load(), most(askedBytesBurst, askedBytesPerSecond); got < askedBytesBurst/2 || got > most {
+		t.Errorf("the server heard %d bytes, want %d to %d", got, askedBytesBurst/2, most)
+	}
+	server.size.Store(maxAnswer)
+	var told int64
+	for shared.Limited() == 0 || !logged(l, tooMuchTold) {
+		if time.Since(began) > time.Minute {
+			t.Fatalf("after %d bytes of answers nothing is held back: %+v", told, l.Log())
+		}
+		for range 30 {
+			if _, err := udp.Write(question(2)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		told += drain()
+	}
+	if most := most(answerBytesBurst, answerBytesPerSecond); told > most {
+		t.Errorf("%d bytes of answers came, want at most %d", told, most)
+	}
+	if !logged(l, tooMuchAsked) {
+		t.Errorf("the log does not tell of the questions: %+v", l.Log())
+	}
+}
+
+// logged reports whether the log of a link has a refusal for that reason.
+func logged(l *Link, reason string) bool {
+	for _, d := range l.Log().Decisions {
+		if d.Reason == reason && !d.Allowed && d.Name == "" {
+			return true
+		}
+	}
+	return false
 }
 
 func TestNameservers(t *testing.T) {

@@ -38,7 +38,7 @@ func (l *Link) acceptTCP(r *tcp.ForwarderRequest) {
 		l.names.acceptTCP(r)
 		return
 	}
-	life, f, err := l.admit(dst.Addr())
+	life, f, err := l.admit(dst, false)
 	if err != nil {
 		r.Complete(true)
 		return
@@ -55,7 +55,7 @@ func (l *Link) acceptTCP(r *tcp.ForwarderRequest) {
 		return
 	}
 	l.establish(f, g)
-	splice(life, g, host)
+	l.carry(life, f, g, host)
 }
 
 func (l *Link) dialHost(ctx context.Context, dst netip.AddrPort) (*net.TCPConn, error) {
@@ -72,6 +72,20 @@ func (l *Link) dialHost(ctx context.Context, dst netip.AddrPort) (*net.TCPConn, 
 		_ = host.SetWriteBuffer(crowdBuffer)
 	}
 	return host, nil
+}
+
+// dialWired is dialHost for who does not splice; the connection lives no longer
+// than life.
+func (l *Link) dialWired(ctx, life context.Context, dst netip.AddrPort) (net.Conn, error) {
+	host, err := l.dialHost(ctx, dst)
+	if err != nil {
+		return nil, err
+	}
+	return l.wired(life, host), nil
+}
+
+func (l *Link) wired(life context.Context, host *net.TCPConn) net.Conn {
+	return &wired{Conn: host, wire: &l.wire, done: life.Done()}
 }
 
 // complete finishes the handshake with the guest, or gives up when ctx ends.
@@ -92,7 +106,7 @@ func (l *Link) complete(ctx context.Context, r *tcp.ForwarderRequest) (guestConn
 // so it never waits. What is not handled is answered as unreachable.
 func (l *Link) acceptUDP(r *udp.ForwarderRequest) bool {
 	dst := localAddrPort(r.ID())
-	life, f, err := l.admit(dst.Addr())
+	life, f, err := l.admit(dst, true)
 	if err != nil {
 		return false
 	}
@@ -110,7 +124,7 @@ func (l *Link) acceptUDP(r *udp.ForwarderRequest) bool {
 	}
 	go func() { // counted by admit
 		defer l.release(f)
-		relay(life, guestConn{ep: ep, wq: wq}, conn)
+		relay(life, guestConn{ep: ep, wq: wq}, conn, &l.wire)
 	}()
 	return true
 }

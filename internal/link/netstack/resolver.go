@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 )
 
 const (
@@ -25,6 +27,7 @@ type Resolver struct {
 	path string
 
 	mu      sync.Mutex
+	given   []string // in place of the file's; empty: those
 	servers []string
 	changed time.Time // modification time of the file that servers came from
 }
@@ -33,9 +36,29 @@ type Resolver struct {
 // again whenever it has changed.
 func NewResolver(path string) *Resolver { return &Resolver{path: path} }
 
+// Use has servers asked, each an address and a port, in place of those of the
+// file; none: those again.
+func (r *Resolver) Use(servers []string) error {
+	for _, s := range servers {
+		if _, err := netip.ParseAddrPort(s); err != nil {
+			return sandbox.Errorf(sandbox.Invalid, "%q is not the address and port of a name server", s)
+		}
+	}
+	if len(servers) > maxServers {
+		return sandbox.Errorf(sandbox.Invalid, "there may be at most %d name servers", maxServers)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.given = servers
+	return nil
+}
+
 func (r *Resolver) current() ([]string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if len(r.given) > 0 {
+		return r.given, nil
+	}
 	info, err := os.Stat(r.path)
 	if err != nil {
 		return nil, err

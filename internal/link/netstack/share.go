@@ -1,10 +1,15 @@
 package netstack
 
 import (
+	"crypto/x509"
 	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/link/policy"
 )
 
 // What guests can make a shard hold:
@@ -65,11 +70,81 @@ func nextShare(now, total int64, n int) int64 {
 // Shared is what the Links of one shard share out among them. The zero value is
 // ready; methods are safe for concurrent use.
 type Shared struct {
-	share atomic.Int64 // zero: maxBuffer
+	share            atomic.Int64 // zero: maxBuffer
+	allowed, refused atomic.Int64 // decisions of all links, also of those that left
+	limited          atomic.Int64 // of those refused, questions for names held back by a limit
+	unlocked         atomic.Pointer[[]sandbox.NetworkRule]
+
+	decrypting atomic.Int64 // connections that are opened for secrets
+	rootsPEM   atomic.Pointer[string]
+	roots      atomic.Pointer[x509.CertPool] // nil: to be read
 
 	mu    sync.Mutex
 	links map[*Link]struct{}
-	count int
+	open  int // connections
+}
+
+// Open says which of the addresses that are not public may be reached: those of
+// rules with an address or a CIDR; others open nothing. It is for connections
+// that begin from now on.
+func (s *Shared) Open(rules []sandbox.NetworkRule) { s.unlocked.Store(&rules) }
+
+// opened reports whether an address that is not public may be reached.
+func (s *Shared) opened(t policy.Target) bool {
+	rules := s.unlocked.Load()
+	return rules != nil && slices.ContainsFunc(*rules, func(n sandbox.NetworkRule) bool {
+		return n.Domain == "" && !n.Any && n.From <= t.Port && t.Port <= n.To && n.Prefix.Contains(t.Addr)
+	})
+}
+
+// takeOpened counts one more connection that is opened for secrets; false when
+// there is no room.
+func (s *Shared) takeOpened() bool {
+	if s.decrypting.Add(1) > maxSharedOpened {
+		s.decrypting.Add(-1)
+		return false
+	}
+	return true
+}
+
+func (s *Shared) giveOpened() { s.decrypting.Add(-1) }
+
+// Trust says which authorities, in PEM, are trusted beside the host's when the
+// certificate of a host is checked that gets secrets.
+func (s *Shared) Trust(pem string) {
+	s.rootsPEM.Store(&pem)
+	s.roots.Store(nil)
+}
+
+// rootPool is whom the host trusts, and whom Trust names.
+func (s *Shared) rootPool() *x509.CertPool {
+	if pool := s.roots.Load(); pool != nil {
+		return pool
+	}
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		pool = x509.NewCertPool() // it trusts nobody
+	}
+	if pem := s.rootsPEM.Load(); pem != nil {
+		pool.AppendCertsFromPEM([]byte(*pem))
+	}
+	s.roots.Store(pool)
+	return pool
+}
+
+// Decisions returns how many were taken for all links so far.
+func (s *Shared) Decisions() (allowed, refused int64) { return s.allowed.Load(), s.refused.Load() }
+
+// Limited returns how many questions for names, or their answers, a limit held
+// back for all links so far.
+func (s *Shared) Limited() int64 { return s.limited.Load() }
+
+func (s *Shared) count(allowed bool) {
+	if allowed {
+		s.allowed.Add(1)
+	} else {
+		s.refused.Add(1)
+	}
 }
 
 // cap is the most that one buffer may hold.
@@ -100,23 +175,23 @@ func (s *Shared) leave(l *Link) {
 func (s *Shared) take(n int) (ok, resize bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n >= sureConnections && s.count >= maxShared {
+	if n >= sureConnections && s.open >= maxShared {
 		return false, false
 	}
-	s.count++
+	s.open++
 	return true, s.adjust()
 }
 
 func (s *Shared) give() (resize bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.count--
+	s.open--
 	return s.adjust()
 }
 
 func (s *Shared) adjust() (changed bool) {
 	now := s.cap()
-	next := nextShare(now, shardBuffers, s.count)
+	next := nextShare(now, shardBuffers, s.open)
 	s.share.Store(next)
 	return next != now
 }

@@ -20,17 +20,18 @@ var datagramBuffers = sync.Pool{New: func() any { return new([maxDatagram]byte) 
 // relay moves datagrams both ways until nothing has passed for udpIdle, or ctx
 // ends; then it closes both sides. Datagrams that either side has no room for
 // are lost.
-func relay(ctx context.Context, g guestConn, host *net.UDPConn) {
+func relay(ctx context.Context, g guestConn, host *net.UDPConn, w *wire) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	out, in := w.sides()
 	var passed atomic.Int64 // datagrams
 	var other sync.WaitGroup
 	other.Go(func() {
 		defer cancel()
-		datagramsToGuest(g, host, &passed)
+		datagramsToGuest(ctx, g, host, &passed, in)
 	})
 	stop := context.AfterFunc(ctx, func() { host.Close() })
-	datagramsToHost(ctx, g, host, &passed)
+	datagramsToHost(ctx, g, host, &passed, out)
 	cancel()
 	stop()
 	host.Close()
@@ -39,7 +40,7 @@ func relay(ctx context.Context, g guestConn, host *net.UDPConn) {
 }
 
 // datagramsToHost moves what the guest sends, and watches for idleness.
-func datagramsToHost(ctx context.Context, g guestConn, host *net.UDPConn, passed *atomic.Int64) {
+func datagramsToHost(ctx context.Context, g guestConn, host *net.UDPConn, passed *atomic.Int64, t *throttle) {
 	entry, ready := waiter.NewChannelEntry(waiter.ReadableEvents | waiter.EventHUp | waiter.EventErr)
 	g.wq.EventRegister(&entry)
 	defer g.wq.EventUnregister(&entry)
@@ -47,10 +48,13 @@ func datagramsToHost(ctx context.Context, g guestConn, host *net.UDPConn, passed
 	defer idle.Stop()
 	last := int64(-1)
 	for {
-		err := sendDatagram(g, host)
+		n, err := sendDatagram(g, host)
 		switch {
 		case err == nil:
 			passed.Add(1)
+			if !t.pass(ctx.Done(), n) {
+				return
+			}
 			continue
 		case !errors.Is(err, errNoDatagram):
 			return
@@ -71,7 +75,7 @@ func datagramsToHost(ctx context.Context, g guestConn, host *net.UDPConn, passed
 
 var errNoDatagram = errors.New("no datagram waits")
 
-func sendDatagram(g guestConn, host *net.UDPConn) error {
+func sendDatagram(g guestConn, host *net.UDPConn) (int, error) {
 	buf := datagramBuffers.Get().(*[maxDatagram]byte)
 	defer datagramBuffers.Put(buf)
 	w := tcpip.SliceWriter(buf[:])
@@ -79,27 +83,28 @@ func sendDatagram(g guestConn, host *net.UDPConn) error {
 	switch err.(type) {
 	case nil:
 	case *tcpip.ErrWouldBlock:
-		return errNoDatagram
+		return 0, errNoDatagram
 	default:
-		return errors.New(err.String())
+		return 0, errors.New(err.String())
 	}
 	_, writeErr := host.Write(buf[:res.Count])
 	if writeErr != nil && errors.Is(writeErr, net.ErrClosed) {
-		return writeErr
+		return 0, writeErr
 	}
-	return nil // an unreachable port or a full buffer loses one datagram
+	return res.Count, nil // an unreachable port or a full buffer loses one datagram
 }
 
 // datagramsToGuest moves what comes from the host's side.
-func datagramsToGuest(g guestConn, host *net.UDPConn, passed *atomic.Int64) {
+func datagramsToGuest(ctx context.Context, g guestConn, host *net.UDPConn, passed *atomic.Int64, t *throttle) {
 	raw, err := host.SyscallConn()
 	if err != nil {
 		return
 	}
 	for {
+		var n int
 		var readErr error
 		err := raw.Read(func(fd uintptr) bool {
-			readErr = receiveDatagram(g, int(fd))
+			n, readErr = receiveDatagram(g, int(fd))
 			return readErr != unix.EAGAIN
 		})
 		if err != nil {
@@ -108,6 +113,9 @@ func datagramsToGuest(g guestConn, host *net.UDPConn, passed *atomic.Int64) {
 		switch readErr {
 		case nil:
 			passed.Add(1)
+			if !t.pass(ctx.Done(), n) {
+				return
+			}
 		case unix.EINTR, unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH: // of an earlier datagram
 		default:
 			return
@@ -115,15 +123,15 @@ func datagramsToGuest(g guestConn, host *net.UDPConn, passed *atomic.Int64) {
 	}
 }
 
-func receiveDatagram(g guestConn, fd int) error {
+func receiveDatagram(g guestConn, fd int) (int, error) {
 	buf := datagramBuffers.Get().(*[maxDatagram]byte)
 	defer datagramBuffers.Put(buf)
 	n, err := unix.Read(fd, buf[:])
 	if err != nil {
-		return err
+		return 0, err
 	}
 	var r bytes.Reader
 	r.Reset(buf[:n])
 	_, _ = g.ep.Write(&r, tcpip.WriteOptions{}) // no room loses it
-	return nil
+	return n, nil
 }

@@ -1,4 +1,5 @@
-// Package policy decides which addresses a Sandbox may connect to.
+// Package policy decides where a Sandbox may connect to: by what is never
+// reached by anybody, and by the rules of its own.
 package policy
 
 import (
@@ -6,8 +7,6 @@ import (
 	"net/netip"
 	"sync"
 	"time"
-
-	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 )
 
 // refused lists what no policy allows: everything that is not a public unicast
@@ -117,10 +116,4 @@ func interfaceAddresses() map[netip.Addr]struct{} {
 		}
 	}
 	return out
-}
-
-// Allows reports whether a Sandbox with policy p may connect to addr, given
-// what is always refused.
-func Allows(p sandbox.NetworkPolicy, addr netip.Addr, refuse func(netip.Addr) bool) bool {
-	return p == sandbox.NetworkPublic && !refuse(addr)
 }

@@ -4,8 +4,6 @@ import (
 	"net"
 	"net/netip"
 	"testing"
-
-	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 )
 
 func TestPublic(t *testing.T) {
@@ -77,27 +75,6 @@ func TestPublic(t *testing.T) {
 	}
 	if Public(netip.Addr{}) {
 		t.Error("the zero address is public")
-	}
-}
-
-func TestAllows(t *testing.T) {
-	never := func(netip.Addr) bool { return false }
-	always := func(netip.Addr) bool { return true }
-	addr := netip.MustParseAddr("1.1.1.1")
-	for _, tt := range []struct {
-		policy sandbox.NetworkPolicy
-		refuse func(netip.Addr) bool
-		want   bool
-	}{
-		{sandbox.NetworkPublic, never, true},
-		{sandbox.NetworkPublic, always, false},
-		{sandbox.NetworkNone, never, false},
-		{"", never, false},
-		{"all", never, false},
-	} {
-		if got := Allows(tt.policy, addr, tt.refuse); got != tt.want {
-			t.Errorf("Allows(%q) = %v, want %v", tt.policy, got, tt.want)
-		}
 	}
 }
 

@@ -74,7 +74,7 @@ func New(cfg Config) *Shard {
 
 // Serve answers calls on l until ctx ends, then unplugs every link.
 func (s *Shard) Serve(ctx context.Context, l *net.UnixListener) error {
-	server := &fdrpc.Server{Handle: s.handle, Allow: s.allow, Log: s.log}
+	server := &fdrpc.Server{Handle: s.handle, Hello: link.MethodHello, Allow: s.allow, Log: s.log}
 	err := server.Serve(ctx, l)
 	for _, id := range s.ids() {
 		s.remove(id)
@@ -97,14 +97,18 @@ func (s *Shard) ids() []string {
 type method func(s *Shard, ctx context.Context, r *fdrpc.Request) (any, *os.File, error)
 
 var methods = map[string]method{
-	link.MethodHello:     (*Shard).hello,
-	link.MethodAdd:       (*Shard).add,
-	link.MethodRemove:    (*Shard).unplug,
-	link.MethodList:      (*Shard).list,
-	link.MethodFetch:     (*Shard).fetch,
-	link.MethodSetPolicy: (*Shard).setPolicy,
-	link.MethodDial:      (*Shard).dial,
-	link.MethodStats:     (*Shard).stats,
+	link.MethodHello:      (*Shard).hello,
+	link.MethodAdd:        (*Shard).add,
+	link.MethodRemove:     (*Shard).unplug,
+	link.MethodList:       (*Shard).list,
+	link.MethodFetch:      (*Shard).fetch,
+	link.MethodSetPolicy:  (*Shard).setPolicy,
+	link.MethodSetSecrets: (*Shard).setSecrets,
+	link.MethodDial:       (*Shard).dial,
+	link.MethodStats:      (*Shard).stats,
+	link.MethodLog:        (*Shard).networkLog,
+	link.MethodBandwidth:  (*Shard).setBandwidth,
+	link.MethodTraffic:    (*Shard).traffic,
 }
 
 func (s *Shard) handle(ctx context.Context, r *fdrpc.Request) (any, []*os.File, error) {
@@ -127,7 +131,28 @@ func (s *Shard) hello(_ context.Context, r *fdrpc.Request) (any, *os.File, error
 	if body.Version != link.Version {
 		return nil, nil, sandbox.Errorf(sandbox.Unsupported, "this link shard speaks version %d, not %d", link.Version, body.Version)
 	}
+	if err := s.set(body.Settings); err != nil {
+		return nil, nil, err
+	}
 	return link.Hello{Version: link.Version}, nil, nil
+}
+
+// set takes over the operator's settings.
+func (s *Shard) set(settings link.Settings) error {
+	var opened []sandbox.NetworkRule
+	for _, text := range settings.Open {
+		rule, err := sandbox.ParseNetworkRule(text)
+		if err != nil {
+			return err
+		}
+		opened = append(opened, rule)
+	}
+	if err := s.links.Resolver.Use(settings.NameServers); err != nil {
+		return err
+	}
+	s.links.Shared.Open(opened)
+	s.links.Shared.Trust(settings.Roots)
+	return nil
 }
 
 func (s *Shard) add(_ context.Context, r *fdrpc.Request) (any, *os.File, error) {
@@ -246,22 +271,22 @@ func (s *Shard) unplug(_ context.Context, r *fdrpc.Request) (any, *os.File, erro
 	if err := r.Decode(&body); err != nil {
 		return nil, nil, err
 	}
-	s.remove(body.BootID)
-	return nil, nil, nil
+	return s.remove(body.BootID), nil, nil
 }
 
-// remove unplugs a link, if it is there, and returns when nothing of it is left.
-// Its place is free only then.
-func (s *Shard) remove(id string) {
+// remove unplugs a link, if it is there, and returns, when nothing of it is left,
+// what it carried. Its place is free only then.
+func (s *Shard) remove(id string) (last link.Traffic) {
 	s.mu.Lock()
 	p := s.plugged[id]
 	s.mu.Unlock()
 	if p == nil {
-		return
+		return last
 	}
 	<-p.ready
 	if p.link != nil {
 		p.link.Close()
+		last = trafficOf(id, p.link)
 	}
 	p.file.Close()
 	s.mu.Lock()
@@ -269,6 +294,22 @@ func (s *Shard) remove(id string) {
 	if s.plugged[id] == p {
 		delete(s.plugged, id)
 	}
+	return last
+}
+
+func trafficOf(id string, l *netstack.Link) link.Traffic {
+	u := l.Usage()
+	return link.Traffic{BootID: id, Sent: u.Sent, Received: u.Received, Refused: u.Refused}
+}
+
+func (s *Shard) traffic(context.Context, *fdrpc.Request) (any, *os.File, error) {
+	out := []link.Traffic{}
+	for _, id := range s.ids() {
+		if p, err := s.find(id); err == nil {
+			out = append(out, trafficOf(id, p.link))
+		}
+	}
+	return out, nil, nil
 }
 
 func (s *Shard) list(context.Context, *fdrpc.Request) (any, *os.File, error) {
@@ -306,6 +347,8 @@ func (s *Shard) stats(context.Context, *fdrpc.Request) (any, *os.File, error) {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	out.HeapBytes = int64(m.HeapAlloc)
+	out.Allowed, out.Refused = s.links.Shared.Decisions()
+	out.Limited = s.links.Shared.Limited()
 	out.Goroutines = runtime.NumGoroutine()
 	out.Threads = threads()
 	return out, nil, nil
@@ -341,15 +384,51 @@ func (s *Shard) setPolicy(_ context.Context, r *fdrpc.Request) (any, *os.File, e
 	if err := r.Decode(&body); err != nil {
 		return nil, nil, err
 	}
-	if !body.Policy.Valid() {
-		return nil, nil, sandbox.Errorf(sandbox.Invalid, "%q is not a network policy", body.Policy)
+	p, err := s.find(body.BootID)
+	if err != nil {
+		return nil, nil, err
+	}
+	return nil, nil, p.link.SetPolicy(body.Policy)
+}
+
+func (s *Shard) setSecrets(_ context.Context, r *fdrpc.Request) (any, *os.File, error) {
+	var body link.SecretsRequest
+	if err := r.Decode(&body); err != nil {
+		return nil, nil, err
 	}
 	p, err := s.find(body.BootID)
 	if err != nil {
 		return nil, nil, err
 	}
-	p.link.SetPolicy(body.Policy)
+	return nil, nil, p.link.SetSecrets(body.Secrets)
+}
+
+func (s *Shard) setBandwidth(_ context.Context, r *fdrpc.Request) (any, *os.File, error) {
+	var body link.BandwidthRequest
+	if err := r.Decode(&body); err != nil {
+		return nil, nil, err
+	}
+	if body.BytesPerSecond < 0 {
+		return nil, nil, sandbox.Errorf(sandbox.Invalid, "a bandwidth is not negative")
+	}
+	p, err := s.find(body.BootID)
+	if err != nil {
+		return nil, nil, err
+	}
+	p.link.SetBandwidth(body.BytesPerSecond)
 	return nil, nil, nil
+}
+
+func (s *Shard) networkLog(_ context.Context, r *fdrpc.Request) (any, *os.File, error) {
+	var body link.Ref
+	if err := r.Decode(&body); err != nil {
+		return nil, nil, err
+	}
+	p, err := s.find(body.BootID)
+	if err != nil {
+		return nil, nil, err
+	}
+	return p.link.Log(), nil, nil
 }
 
 func (s *Shard) dial(ctx context.Context, r *fdrpc.Request) (any, *os.File, error) {

@@ -50,7 +50,7 @@ func startAt(t testing.TB) (c *link.Client, path string, end func()) {
 			t.Errorf("Serve = %v", err)
 		}
 	})
-	c, err = link.Dial(context.Background(), path)
+	c, err = link.Dial(context.Background(), path, link.Settings{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +155,7 @@ func TestLinkThroughItsLife(t *testing.T) {
 	if stats, err := c.Stats(ctx); err != nil || stats.Links != 1 || stats.Threads == 0 {
 		t.Errorf("Stats = %+v, %v", stats, err)
 	}
-	if err := c.Remove(ctx, id); err != nil {
+	if _, err := c.Remove(ctx, id); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.ReadAll(conn); err != nil && !errors.Is(err, net.ErrClosed) {
@@ -164,7 +164,7 @@ func TestLinkThroughItsLife(t *testing.T) {
 	if links, _ := c.List(ctx); len(links) != 0 {
 		t.Errorf("List after Remove = %+v", links)
 	}
-	if err := c.Remove(ctx, id); err != nil {
+	if _, err := c.Remove(ctx, id); err != nil {
 		t.Errorf("a second Remove = %v", err)
 	}
 }
@@ -355,7 +355,7 @@ func cycle(ctx context.Context, c *link.Client, id string, host *os.File) error 
 				return fmt.Errorf("round trip: %w", err)
 			}
 		}
-		if err := c.Remove(ctx, id); err != nil {
+		if _, err := c.Remove(ctx, id); err != nil {
 			return fmt.Errorf("remove: %w", err)
 		}
 	}

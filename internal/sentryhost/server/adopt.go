@@ -1,11 +1,19 @@
 package server
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost"
 )
 
 // adopt takes up the Boots and shards that an earlier sentry host left, and
@@ -15,30 +23,34 @@ func (h *Host) adopt() {
 	if err != nil {
 		h.log.Error("the boots of an earlier sentry host cannot be listed", "error", err)
 	}
+	names := map[string]bool{}
 	for _, e := range entries {
-		if id := e.Name(); sandbox.ValidBootID(id) {
-			h.adoptBoot(id)
+		if name := e.Name(); sandbox.ValidBootID(name) {
+			names[name] = h.adoptBoot(name)
 		}
 	}
-	h.removeStrayGroups()
+	h.removeStrayGroups(names)
 	h.adoptShards()
 }
 
-func (h *Host) adoptBoot(id string) {
-	b := &boot{gone: make(chan struct{}), group: h.groups.Open(id)}
-	b.record.ID = id
-	h.boots[id] = b
+// adoptBoot takes up what runs in a sentry; false: nothing does, and its folder is
+// gone.
+func (h *Host) adoptBoot(name string) bool {
+	b := &boot{gone: make(chan struct{}), group: h.groups.Open(name)}
+	b.record.Name = name
 	if err := h.takeUp(b); err != nil {
-		h.log.Warn("a boot did not survive the sentry host", "boot", id, "error", err)
+		h.log.Warn("a boot did not survive the sentry host", "boot", b.record.ID, "sentry", name, "error", err)
 		if b.pidfd != nil {
 			h.kill(b)
 		}
+		b.group = nil // it goes with the strays
 		if err := h.free(b); err != nil {
-			h.log.Error("a dead boot left something behind", "boot", id, "error", err)
+			h.log.Error("a dead boot left something behind", "boot", b.record.ID, "sentry", name, "error", err)
 		}
-		return
+		return false
 	}
 	h.mu.Lock()
+	h.boots[b.record.ID] = b
 	b.running = true
 	h.mu.Unlock()
 	select {
@@ -46,13 +58,18 @@ func (h *Host) adoptBoot(id string) {
 		h.sentryGone(b) // it died before it was marked running
 	default:
 	}
-	h.log.Info("took up a boot", "boot", id, "pid", b.record.Pid)
+	h.log.Info("took up a boot", "boot", b.record.ID, "pid", b.record.Pid)
+	return true
 }
 
 // takeUp reads the record of a Boot and watches its sentry, if that is the
 // process it was.
 func (h *Host) takeUp(b *boot) error {
-	raw, err := os.ReadFile(filepath.Join(h.bootDir(b.record.ID), "boot.json"))
+	name := b.record.name()
+	raw, err := os.ReadFile(filepath.Join(h.bootDir(name), sentryhost.RecordName))
+	if errors.Is(err, os.ErrNotExist) {
+		return sandbox.Errorf(sandbox.NotFound, "no boot was in it yet")
+	}
 	if err != nil {
 		return err
 	}
@@ -64,32 +81,92 @@ func (h *Host) takeUp(b *boot) error {
 	if err != nil {
 		return err
 	}
-	if ticks != r.StartTicks || r.ID != b.record.ID {
+	if ticks != r.StartTicks || r.name() != name || !sandbox.ValidBootID(r.ID) {
 		return sandbox.Errorf(sandbox.NotFound, "the process %d is another one", r.Pid)
 	}
+	if r.Limits == (sandbox.Limits{}) { // of an older sentry host
+		r.Limits = r.Shape.Limits()
+	}
 	b.record = r
+	b.memory.Store(r.Limits.MemoryBytes)
 	if err := h.watchSentry(b); err != nil {
 		return err
+	}
+	b.upper = h.findUpper(b)
+	if r.Unsure {
+		if err := h.recoverStand(b); err != nil {
+			return err
+		}
 	}
 	return h.watchMemory(b)
 }
 
-// removeStrayGroups deletes groups of Boots that no record names: a start was
-// cut off between making its group and writing its record. Their processes are
-// killed.
-func (h *Host) removeStrayGroups() {
+// findUpper returns the file behind the writable layer, which has no name, from
+// the sentry that holds it; nil when it cannot be found.
+func (h *Host) findUpper(b *boot) *os.File {
+	held, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", b.record.Pid))
+	for _, path := range held {
+		if name, err := os.Readlink(path); err == nil && name == filepath.Join(h.cfg.UpperDir, b.record.name())+" (deleted)" {
+			if f, err := os.Open(path); err == nil {
+				return f
+			}
+		}
+	}
+	return nil
+}
+
+// strayTime is how long the remains of a start that was cut off are looked for: a
+// child of the sentry host that was killed may take a moment to show itself.
+const strayTime = 2 * time.Second
+
+// removeStrayGroups kills what is left of Boots that did not survive or that no
+// record names: a start was cut off between making its group and writing its
+// record. It happens in the background: the kernel may hold on to a group for
+// seconds after the last process, and nobody should wait for that. A group goes
+// last, so that the next sentry host finds what this one could not finish.
+func (h *Host) removeStrayGroups(adopted map[string]bool) {
 	names, err := h.groups.Names()
 	if err != nil {
 		h.log.Error("cgroups cannot be listed", "error", err)
 	}
 	for _, name := range names {
-		if !sandbox.ValidBootID(name) || h.boots[name] != nil {
+		if !sandbox.ValidBootID(name) || adopted[name] {
 			continue
 		}
 		g := h.groups.Open(name)
 		g.Kill()
-		if err := g.Remove(removeWait); err != nil {
-			h.log.Error("a stray cgroup cannot be removed", "boot", name, "error", err)
+		h.strays.Go(func() {
+			for end := time.Now().Add(strayTime); time.Now().Before(end); time.Sleep(strayTime / 20) {
+				killNamed(name)
+			}
+			if err := g.Remove(removeWait); err != nil {
+				h.log.Warn("a stray cgroup cannot be removed yet; the next start tries again", "boot", name, "error", err)
+			}
+			sockets, _ := filepath.Glob(filepath.Join(h.cfg.Dir, "sentries", "*"+name+"*"))
+			for _, s := range sockets {
+				os.Remove(s)
+			}
+		})
+	}
+}
+
+// killNamed ends the sentries whose last argument is a name, with all below
+// them. On cgroup v1 a sentry runs for a moment before it is in its group.
+func killNamed(name string) {
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil || !named(pid, name) {
+			continue
+		}
+		for _, p := range withDescendants(pid) {
+			_ = unix.Kill(p, unix.SIGKILL)
 		}
 	}
+}
+
+// named reports whether the last argument of a process is name, as a sentry's is.
+func named(pid int, name string) bool {
+	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return err == nil && bytes.HasSuffix(args, []byte("\x00"+name+"\x00"))
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -16,16 +19,17 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cgroup"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/link"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost"
 )
 
 const (
 	// sentryMemory is added to a Shape's memory for the sentry itself.
 	sentryMemory = 32 << 20
-	// memoryReserve is lent when memory is used up, so that somebody can make
-	// room.
-	memoryReserve = 32 << 20
-	maxReserve    = 8 * memoryReserve
+	// memoryReserve lies between the mark at which memory counts as used up and
+	// the hard limit. At the hard limit the kernel refuses a sentry the mappings
+	// it cannot live without, so room is made before.
+	memoryReserve = 256 << 20
 	// hostTasks is how many host tasks a Boot may have for each of the user's
 	// pids: an address space, its threads, and threads of the sentry; a fork
 	// bomb was seen to need four. Too few end the sentry, so this is the outer
@@ -35,8 +39,8 @@ const (
 	removeWait = 5 * time.Second
 )
 
-// boot is one sentry and what it holds. Its fields but running and ended are
-// set before it is published.
+// boot is one sentry and what it holds. What no comment guards is set before it
+// is published.
 type boot struct {
 	record record
 	group  *cgroup.Group
@@ -44,59 +48,144 @@ type boot struct {
 	upper  *os.File // copy of the upper layer's file, to measure it; nil after a restart
 	pidfd  *os.File
 	gone   chan struct{} // closed when the sentry's process is gone
+	spare  *spare        // as what it waits for a Boot to be in it; nil: it does not
 
-	pressure *cgroup.Pressure
-	running  bool // guarded by Host.mu: the Guest was started and Stop was not called
-	stopping bool // guarded by Host.mu
-	oom      bool // guarded by Host.mu: it was ended because memory ran out
+	pressure *cgroup.Pressure // guarded by Host.mu once it is published
+
+	pausing   sync.Mutex // held while it is stopped, let go or saved; taken before Host.mu
+	recording sync.Mutex // held while the record is written; taken before Host.mu
+
+	limiting sync.Mutex   // held while limits change; taken before Host.mu
+	memory   atomic.Int64 // limit in bytes
+
+	running  bool          // guarded by Host.mu: the Guest was started and Stop was not called
+	stopping bool          // guarded by Host.mu
+	freed    bool          // guarded by Host.mu: what it held is released
+	full     bool          // guarded by Host.mu: it is out of memory, and its end now is because of that
+	ended    sandbox.Cause // why it ended by itself; set before it is freed
 }
 
 // record is what a later sentry host needs to take a Boot up again.
 type record struct {
 	sentryhost.Boot
+	// Name of the sentry, its folder and its group, where that is not the Boot's ID:
+	// it was there before the Boot.
+	Name       string `json:"name,omitempty"`
 	StartTicks uint64 `json:"start_ticks"` // of the pid: tells it from a later process
 	Socket     string `json:"socket"`      // control socket
+	// GuestBuild names the build of the Guest inside; empty: that of the
+	// sentry host that started it.
+	GuestBuild string `json:"guest_build,omitempty"`
+
+	FrozenAt time.Time `json:"frozen_at,omitzero"` // when it is
+	Held     []int32   `json:"held,omitempty"`     // processes to let go: it was restored
+	Stopped  []int32   `json:"stopped,omitempty"`  // processes that are told to stop while it is saved
+	Unsure   bool      `json:"unsure,omitempty"`   // it was being stopped or let go
 }
 
-func (h *Host) bootDir(id string) string { return filepath.Join(h.cfg.Dir, "boots", id) }
+// name is that of the sentry, its folder and its group.
+func (r record) name() string { return cmp.Or(r.Name, r.ID) }
+
+// guestBuild names the build of the Guest inside.
+func (r record) guestBuild(h *Host) string {
+	if r.GuestBuild != "" {
+		return r.GuestBuild
+	}
+	return h.cfg.Build
+}
+
+func (h *Host) recordOf(b *boot) record {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return b.record
+}
+
+func (h *Host) change(b *boot, change func(*record)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	change(&b.record)
+}
+
+func (h *Host) bootDir(name string) string { return filepath.Join(h.cfg.Dir, "boots", name) }
 
 // start boots an image. On error nothing is left.
-func (h *Host) start(ctx context.Context, r sentryhost.StartRequest, files *fdrpc.Request) (err error) {
+func (h *Host) start(ctx context.Context, r sentryhost.StartRequest, files *fdrpc.Request) (reply sentryhost.StartReply, err error) {
 	if !sandbox.ValidBootID(r.ID) {
-		return sandbox.Errorf(sandbox.Invalid, "%q is not a boot ID", r.ID)
+		return reply, sandbox.Errorf(sandbox.Invalid, "%q is not a boot ID", r.ID)
 	}
 	if err := r.Shape.Check(); err != nil {
-		return err
+		return reply, err
 	}
-	guestEnd, err := files.TakeFile(0)
+	n, err := countTasks("/proc")
 	if err != nil {
-		return err
+		return reply, err
+	}
+	if err := n.room(); err != nil {
+		return reply, err
+	}
+	h.starts(+1)
+	defer h.starts(-1)
+	guestEnd, hostEnd, err := takeLink(files)
+	if err != nil {
+		return reply, err
 	}
 	defer guestEnd.Close()
-	hostEnd, err := files.TakeFile(1)
+	from, err := h.openFrom(r)
 	if err != nil {
-		return err
+		hostEnd.Close()
+		return reply, err
 	}
+	defer from.close()
 	image, err := h.openImage(r.Image)
 	if err != nil {
 		hostEnd.Close()
-		return err
+		return reply, err
 	}
-	b := &boot{link: hostEnd, gone: make(chan struct{})}
-	b.record.Boot = sentryhost.Boot{ID: r.ID, Image: r.Image, Shape: r.Shape}
+	b := h.sentryFor(r, from, image)
+	b.link = hostEnd
+	b.record.Boot = sentryhost.Boot{ID: r.ID, Image: r.Image, Shape: r.Shape, Limits: r.Shape.Limits(), Pid: b.record.Pid, From: r.From}
+	b.record.Held, b.record.GuestBuild = from.Held, from.guestBuild(h)
+	b.memory.Store(r.Shape.MemoryBytes)
 	if err := h.reserve(b); err != nil {
 		image.Close()
-		hostEnd.Close()
-		return err
+		h.giveUp(b)
+		return reply, err
 	}
-	if err := h.boot(ctx, b, image, guestEnd); err != nil {
+	if err := h.boot(ctx, b, from, image, guestEnd); err != nil {
 		h.undo(b)
-		return startError(err)
+		return reply, startError(err)
+	}
+	if b.spare != nil && from.memory() {
+		reply.SavedAt = from.SavedAt
 	}
 	h.mu.Lock()
 	b.running = true
 	h.mu.Unlock()
-	return nil
+	h.wantSpare(r, from)
+	return reply, nil
+}
+
+// takeLink returns the two ends of the link that comes with a start.
+func takeLink(files *fdrpc.Request) (guestEnd, hostEnd *os.File, err error) {
+	if guestEnd, err = files.TakeFile(0); err != nil {
+		return nil, nil, err
+	}
+	if hostEnd, err = files.TakeFile(1); err != nil {
+		guestEnd.Close()
+		return nil, nil, err
+	}
+	for _, end := range []*os.File{guestEnd, hostEnd} {
+		if err := link.Widen(end); err != nil { // the server has no right to
+			guestEnd.Close()
+			hostEnd.Close()
+			return nil, nil, fmt.Errorf("widen the link: %w", err)
+		}
+	}
+	if hostEnd, err = link.Kept(hostEnd); err != nil {
+		guestEnd.Close()
+		return nil, nil, err
+	}
+	return guestEnd, hostEnd, nil
 }
 
 // startError gives a failed start its Code.
@@ -107,8 +196,75 @@ func startError(err error) error {
 	return err
 }
 
-// openImage opens a Template image by digest. sandbox.New closes the file.
+// origin is the saved state that a Boot starts from; that of one that starts cold
+// has no files.
+type origin struct {
+	sentryhost.Manifest
+	files    []*os.File
+	verified func() error // waits until the files are found to be whole
+	done     func()       // says that nobody looks for the files by name any more
+}
+
+// close waits until nobody reads the files any more.
+func (o *origin) close() {
+	_ = o.verified()
+	closeAll(o.files)
+	o.done()
+}
+
+// memory reports whether there are processes to go on.
+func (o *origin) memory() bool { return len(o.files) > 0 && o.Memory }
+
+// layer reports whether there is a writable layer to begin with.
+func (o *origin) layer() bool { return len(o.files) > 0 && !o.Memory }
+
+// guestBuild names the build of the Guest that belongs to the state.
+func (o *origin) guestBuild(h *Host) string {
+	if o.memory() {
+		return o.Build
+	}
+	return h.cfg.Build
+}
+
+func (h *Host) openFrom(r sentryhost.StartRequest) (*origin, error) {
+	if r.From == "" {
+		return &origin{verified: func() error { return nil }, done: func() {}}, nil
+	}
+	m, _, err := h.readManifest(r.From)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.fits(m, r); err != nil {
+		return nil, err
+	}
+	files, done, err := h.openReady(m)
+	if err != nil {
+		return nil, err
+	}
+	verified := make(chan error, 1)
+	go func() { verified <- verify(m, files) }() // while the sentry starts
+	return &origin{*m, files, sync.OnceValue(func() error { return <-verified }), done}, nil
+}
+
+// openImage opens a Template image by digest and locks it. The sentry that gets the
+// file has it, with its shared lock, as long as it lives: so whoever would remove
+// the image knows that it is used.
 func (h *Host) openImage(digest string) (*os.File, error) {
+	f, err := h.findImage(digest)
+	if err != nil {
+		return nil, err
+	}
+	if err := lockImage(f); err != nil {
+		f.Close()
+		return nil, sandbox.Errorf(sandbox.NotFound, "the image %s is being removed", digest).WithCause(err)
+	}
+	return f, nil
+}
+
+func lockImage(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) }
+
+// findImage opens a Template image by digest.
+func (h *Host) findImage(digest string) (*os.File, error) {
 	if digest == "" || strings.ContainsAny(digest, "/\x00") || strings.HasPrefix(digest, ".") {
 		return nil, sandbox.Errorf(sandbox.NotFound, "there is no image %.80q", digest)
 	}
@@ -131,74 +287,72 @@ func (h *Host) reserve(b *boot) error {
 	return nil
 }
 
-func (h *Host) boot(ctx context.Context, b *boot, image, guestEnd *os.File) error {
-	id, shape := b.record.ID, b.record.Shape
-	imageUsed := false
-	defer func() {
-		if !imageUsed {
-			image.Close()
+// boot has a Boot run in its sentry, which is made unless it was a spare. It closes
+// image.
+func (h *Host) boot(ctx context.Context, b *boot, from *origin, image, guestEnd *os.File) error {
+	if b.spare != nil {
+		image.Close() // it has its own
+	} else if err := h.makeGroup(b); err != nil {
+		image.Close()
+		return err
+	}
+	armed := make(chan error, 1) // side by side: v1 waits for all processors
+	go func() { armed <- h.watchMemory(b) }()
+	err := func() error {
+		if b.spare == nil {
+			if err := h.newSentry(b, h.planOf(from), image); err != nil {
+				return err
+			}
 		}
+		return h.fill(ctx, b, from, guestEnd)
 	}()
-	if err := os.Mkdir(h.bootDir(id), 0o700); err != nil {
+	return cmp.Or(err, <-armed)
+}
+
+// makeGroup makes the folder and the group of a sentry. While it starts it runs
+// nobody's code: its share of the processors begins when it has.
+func (h *Host) makeGroup(b *boot) error {
+	name := b.record.name()
+	if err := os.Mkdir(h.bootDir(name), 0o700); err != nil {
 		return fmt.Errorf("make the boot's folder: %w", err)
 	}
-	limits := cgroup.Limits{CPUs: shape.CPUs, MemoryBytes: shape.MemoryBytes + sentryMemory, Pids: shape.Pids*hostTasks + hostTasksBase}
-	group, err := h.groups.Create(id, h.hardLimits(limits))
-	if err != nil {
-		return err
-	}
+	limits := hardLimits(b.record.Shape.Limits())
+	limits.CPUs = 0
+	group, err := h.groups.Create(name, limits)
 	b.group = group
-	dir, err := group.Handle()
+	return err
+}
+
+// fill has a sentry begin what it is for, and records the Boot.
+func (h *Host) fill(ctx context.Context, b *boot, from *origin, guestEnd *os.File) error {
+	var err error
+	if from.memory() {
+		// What is restored stands still: it is looked at side by side.
+		err = restore(ctx, b.record.Socket, &from.Manifest, from.files, guestEnd)
+		err = cmp.Or(from.verified(), err)
+	} else if err = from.verified(); err == nil {
+		err = startRoot(b.record.Socket, b.record.name(), guestEnd)
+	}
 	if err != nil {
-		return fmt.Errorf("open the cgroup: %w", err)
-	}
-	if dir != nil {
-		defer dir.Close()
-	}
-	imageUsed = true
-	s, upper, err := h.newSentry(id, shape, image, dir)
-	if err != nil {
-		return err
-	}
-	b.upper = upper
-	b.record.Pid = s.Getpid()
-	b.record.Socket = s.GetControlSocketPath()
-	if err := h.watchSentry(b); err != nil {
-		return err
-	}
-	if dir == nil {
-		// v1 cannot be born into a group. Nothing of the guest runs yet, but
-		// the process that all later ones are forked from does: move it too.
-		if err := group.Add(withDescendants(b.record.Pid)...); err != nil {
-			return err
-		}
-	}
-	if err := h.watchMemory(b); err != nil {
-		return err
-	}
-	if err := startRoot(s, id, guestEnd); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	if err := b.group.SetLimits(cgroup.Limits{CPUs: b.record.Limits.CPUs}); err != nil {
+		return err
+	}
 	return h.writeRecord(b)
 }
 
-// hardLimits adds the reserve on v2, where the mark below it is memory.high.
-func (h *Host) hardLimits(l cgroup.Limits) cgroup.Limits {
-	if h.groups.V2() {
-		l.MemoryBytes += maxReserve
-	}
-	return l
-}
-
 func (h *Host) writeRecord(b *boot) error {
-	raw, err := json.Marshal(b.record)
+	b.recording.Lock()
+	defer b.recording.Unlock()
+	raw, err := json.Marshal(h.recordOf(b))
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(h.bootDir(b.record.ID), "boot.json")
+	path := filepath.Join(h.bootDir(b.record.name()), sentryhost.RecordName)
 	if err := os.WriteFile(path+".new", raw, 0o600); err != nil {
 		return fmt.Errorf("record the boot: %w", err)
 	}
@@ -254,14 +408,16 @@ func (h *Host) sentryGone(b *boot) {
 	if byItself {
 		b.stopping = true
 	}
-	cause := sandbox.CauseEngineLost
-	if b.oom {
-		cause = sandbox.CauseOOM
-	}
+	full := b.full
 	h.mu.Unlock()
 	if !byItself {
 		return
 	}
+	cause := sandbox.CauseEngineLost
+	if full || b.group.OutOfMemory() { // the kernel may have been quicker than we
+		cause = sandbox.CauseOOM
+	}
+	b.ended = cause
 	h.log.Warn("a sentry ended by itself", "boot", b.record.ID, "cause", cause)
 	if err := h.free(b); err != nil {
 		h.log.Error("a boot left something behind", "boot", b.record.ID, "error", err)
@@ -317,6 +473,16 @@ func (h *Host) kill(b *boot) {
 	<-b.gone
 }
 
+// giveUp lets go of what a start has that may not begin: nothing has the Boot's
+// name yet.
+func (h *Host) giveUp(b *boot) {
+	if b.spare != nil {
+		h.undo(b)
+		return
+	}
+	b.link.Close()
+}
+
 // undo takes back a start that failed.
 func (h *Host) undo(b *boot) {
 	h.kill(b)
@@ -328,14 +494,21 @@ func (h *Host) undo(b *boot) {
 // free releases what a dead Boot held and forgets it.
 func (h *Host) free(b *boot) error {
 	var errs []error
+	h.mu.Lock()
 	if b.pressure != nil {
 		b.pressure.Close()
 	}
+	b.freed = true
+	h.mu.Unlock()
 	if b.group != nil {
 		b.group.Kill() // nothing should be left; make sure
 		errs = append(errs, b.group.Remove(removeWait))
 	}
-	for _, f := range []*os.File{b.link, b.upper, b.pidfd} {
+	closing := []*os.File{b.link, b.upper, b.pidfd}
+	if b.spare != nil {
+		closing = append(closing, b.spare.image)
+	}
+	for _, f := range closing {
 		if f != nil {
 			f.Close()
 		}
@@ -345,9 +518,11 @@ func (h *Host) free(b *boot) error {
 			errs = append(errs, err)
 		}
 	}
-	errs = append(errs, os.RemoveAll(h.bootDir(b.record.ID)))
+	errs = append(errs, os.RemoveAll(h.bootDir(b.record.name())))
 	h.mu.Lock()
-	delete(h.boots, b.record.ID)
+	if h.boots[b.record.ID] == b {
+		delete(h.boots, b.record.ID)
+	}
 	h.mu.Unlock()
 	return errors.Join(errs...)
 }
@@ -379,17 +554,23 @@ func statBlocks(f *os.File) int64 {
 func withDescendants(pid int) []int {
 	pids := []int{pid}
 	for i := 0; i < len(pids); i++ {
-		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pids[i]))
-		for _, t := range tasks {
-			b, _ := os.ReadFile(t)
-			for f := range strings.FieldsSeq(string(b)) {
-				if child, err := strconv.Atoi(f); err == nil {
-					pids = append(pids, child)
-				}
+		pids = append(pids, childrenOf(pids[i])...)
+	}
+	return pids
+}
+
+func childrenOf(pid int) []int {
+	var children []int
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, t := range tasks {
+		b, _ := os.ReadFile(t)
+		for f := range strings.FieldsSeq(string(b)) {
+			if child, err := strconv.Atoi(f); err == nil {
+				children = append(children, child)
 			}
 		}
 	}
-	return pids
+	return children
 }
 
 // startTicks is when a process started, in clock ticks since boot (proc(5),

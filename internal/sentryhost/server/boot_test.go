@@ -1,9 +1,13 @@
 package server
 
 import (
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,16 +23,28 @@ import (
 func TestHost(t *testing.T) {
 	r := newRig(t)
 	for name, check := range map[string]func(*testing.T, *rig){
-		"a boot answers and leaves nothing":     bootAndStop,
-		"the sentry is nobody":                  sentryIsNobody,
-		"limits are seen inside the cgroup":     limitsHold,
-		"memory runs out for a process":         memoryRunsOut,
-		"nobody makes room":                     nobodyMakesRoom,
-		"a killed sentry is told and freed":     killedSentry,
-		"a new host takes boots up":             newHostTakesUp,
-		"bad requests leave nothing":            badRequests,
-		"files do not count as memory":          filesAreNotMemory,
-		"the disk quota holds and can be freed": diskQuota,
+		"a boot answers and leaves nothing":       bootAndStop,
+		"the sentry is nobody":                    sentryIsNobody,
+		"control sockets stay apart":              socketsStayApart,
+		"limits are seen inside the cgroup":       limitsHold,
+		"limits change":                           limitsChange,
+		"memory runs out for a process":           memoryRunsOut,
+		"the host makes room":                     hostMakesRoom,
+		"nobody makes room":                       nobodyMakesRoom,
+		"a killed sentry is told and freed":       killedSentry,
+		"a new host takes boots up":               newHostTakesUp,
+		"a start takes a sentry that waits":       sparesAreTaken,
+		"sentries of no use do not wait":          sparesOfNoUse,
+		"a new host ends sentries that wait":      newHostEndsSpares,
+		"a start that was cut off leaves nothing": cutOffStart,
+		"bad requests leave nothing":              badRequests,
+		"files do not count as memory":            filesAreNotMemory,
+		"the disk quota holds and can be freed":   diskQuota,
+		"how a boot stands is found out":          unsureStand,
+		"stopped processes stay stopped":          heldProcesses,
+		"no room to save":                         noRoomToSave,
+		"holes are not filled":                    holesAreNotFilled,
+		"drafts are removed":                      draftsAreRemoved,
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := r.in(t)
@@ -94,6 +110,44 @@ func sentryIsNobody(t *testing.T, r *rig) {
 	}
 }
 
+// A sentry has its own control socket, once, and nobody else's, also of those that
+// start beside it.
+func socketsStayApart(t *testing.T, r *rig) {
+	ids := []string{sandbox.NewBootID(), sandbox.NewBootID()}
+	var wg sync.WaitGroup
+	for _, id := range ids {
+		wg.Go(func() { r.start(id, small()) })
+	}
+	wg.Wait()
+	listening, err := os.ReadFile("/proc/net/unix")
+	must(t, err)
+	owner := map[string]string{} // of the link in /proc/PID/fd
+	for line := range strings.Lines(string(listening)) {
+		f := strings.Fields(line)
+		for _, id := range ids {
+			if len(f) == 8 && strings.Contains(f[7], id) {
+				owner["socket:["+f[6]+"]"] = id
+			}
+		}
+	}
+	if len(owner) != len(ids) {
+		t.Fatalf("control sockets: %v", owner)
+	}
+	for _, id := range ids {
+		held := map[string]int{}
+		links, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", r.host.boots[id].record.Pid))
+		must(t, err)
+		for _, l := range links {
+			if to, _ := os.Readlink(l); owner[to] != "" {
+				held[owner[to]]++
+			}
+		}
+		if len(held) != 1 || held[id] != 1 {
+			t.Errorf("the sentry of %s holds control sockets %v", id, held)
+		}
+	}
+}
+
 func limitsHold(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
 	r.start(id, small())
@@ -128,7 +182,8 @@ func makeRoomFor(t *testing.T, r *rig, id string, c *http.Client) (stop func()) 
 				return
 			case <-time.After(time.Millisecond):
 			}
-			if b := r.host.boots[id]; b.group.Limit() > b.memoryLimit() {
+			b := r.host.boots[id]
+			if over, err := b.group.OverMark(b.memoryMark()); err == nil && over > 0 {
 				get(t, c, "/kill")
 			}
 		}
@@ -151,19 +206,42 @@ func memoryRunsOut(t *testing.T, r *rig) {
 	}
 }
 
+// What the Guest does not kill, the host does, and tells the Guest why.
+func hostMakesRoom(t *testing.T, r *rig) {
+	for _, bomb := range []string{"/bomb?mb=2000&wait=1", "/bomb?mb=8&forks=1&wait=1"} {
+		id := sandbox.NewBootID()
+		c := r.start(id, small())
+		bystander := get(t, c, "/bomb?mb=1")
+		if got := get(t, c, bomb); got != "signal: killed" {
+			t.Errorf("%s ended with %q", bomb, got)
+		}
+		if got := get(t, c, "/told"); got != "user defined signal 1" {
+			t.Errorf("%s: the guest was told %q", bomb, got)
+		}
+		if got := get(t, c, "/ping"); got != "pong" {
+			t.Errorf("after %s the guest answers %q", bomb, got)
+		}
+		if got := get(t, c, "/alive?pid="+bystander); got != "true" {
+			t.Errorf("%s took a bystander along: %s", bomb, got)
+		}
+		must(t, r.host.stop(t.Context(), id))
+	}
+}
+
+// A Guest that is itself too big cannot be helped.
 func nobodyMakesRoom(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
 	c := r.start(id, small())
 	b := r.host.boots[id]
-	get(t, c, "/bomb?mb=2000")
+	go func() { _, _ = c.Get("http://guest/eat?mb=2000") }()
 	select {
 	case <-b.gone:
-	case <-time.After(20 * time.Second):
+	case <-time.After(sandbox.OOMGrace + 10*time.Second):
 		t.Fatal("a boot without room lives on")
 	}
 	r.waitGone(id)
-	if !b.oom {
-		t.Error("the cause is not oom")
+	if b.ended != sandbox.CauseOOM {
+		t.Errorf("the cause is %q", b.ended)
 	}
 }
 
@@ -193,7 +271,9 @@ func killedSentry(t *testing.T, r *rig) {
 func newHostTakesUp(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
 	c := r.start(id, small())
-	r.open() // the old one is still there, as a zombie would be; it is not used again
+	old := *r
+	r.open()               // the old one is still there, as a zombie would be; it is not used again
+	defer old.waitGone(id) // it notices the end too, on its own
 	if got := r.host.list(); len(got) != 1 || got[0].ID != id || got[0].Shape != small() {
 		t.Fatalf("the new host lists %+v", got)
 	}
@@ -204,6 +284,31 @@ func newHostTakesUp(t *testing.T, r *rig) {
 		t.Error(err)
 	}
 	must(t, r.host.stop(t.Context(), id))
+}
+
+// A sentry host that is killed between creating a sentry and writing its record
+// leaves one that is in all, some or none of its groups.
+func cutOffStart(t *testing.T, r *rig) {
+	for _, outside := range []string{"none", "memory", "pids", "all"} {
+		id := sandbox.NewBootID()
+		r.start(id, small())
+		old := *r
+		pids := withDescendants(r.host.boots[id].record.Pid)
+		must(t, os.Remove(filepath.Join(r.host.bootDir(id), "boot.json")))
+		for _, controller := range []string{"cpu", "memory", "pids"} {
+			top := filepath.Join("/sys/fs/cgroup", controller, "cgroup.procs")
+			if _, err := os.Stat(top); err != nil || outside != "all" && outside != controller {
+				continue // v2 has one group for all: there nothing is outside
+			}
+			for _, pid := range pids {
+				must(t, os.WriteFile(top, []byte(strconv.Itoa(pid)), 0))
+			}
+		}
+		r.open()
+		old.waitGone(id)
+		r.host.strays.Wait()
+		r.nothingLeft()
+	}
 }
 
 func badRequests(t *testing.T, r *rig) {
@@ -220,12 +325,12 @@ func badRequests(t *testing.T, r *rig) {
 		{"shape", sentryhost.StartRequest{ID: sandbox.NewBootID(), Image: "test", Shape: bad}, sandbox.Invalid},
 	} {
 		a, b := pair(t)
-		err := r.host.start(t.Context(), tt.req, &fdrpc.Request{Files: []*os.File{a, b}})
+		_, err := r.host.start(t.Context(), tt.req, &fdrpc.Request{Files: []*os.File{a, b}})
 		if code := sandbox.CodeOf(err); error(code) != tt.want {
 			t.Errorf("%s: %v, want %v", tt.name, err, tt.want)
 		}
 	}
-	err := r.host.start(t.Context(), sentryhost.StartRequest{ID: sandbox.NewBootID(), Image: "test", Shape: small()}, &fdrpc.Request{})
+	_, err := r.host.start(t.Context(), sentryhost.StartRequest{ID: sandbox.NewBootID(), Image: "test", Shape: small()}, &fdrpc.Request{})
 	if sandbox.CodeOf(err) != sandbox.Invalid {
 		t.Errorf("without a link: %v", err)
 	}

@@ -1,23 +1,51 @@
 package server
 
 import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/control/client"
+	"gvisor.dev/gvisor/pkg/urpc"
+	runscboot "gvisor.dev/gvisor/runsc/boot"
+	"gvisor.dev/gvisor/runsc/boot/procfs"
+
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cgroup"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost"
+)
+
+const (
+	// guestTime is how long the Guest alone may make room, unless the reserve
+	// goes faster.
+	guestTime = time.Second
+	// roomEvery is how often use is looked at while room is made.
+	roomEvery = 5 * time.Millisecond
+	// killPause is how long no memory of killed Processes may come back before
+	// more of them are killed.
+	killPause = time.Second
+	// killStep is how much memory has to come back in killPause.
+	killStep = 4 << 20
 )
 
 // watchMemory arms the Boot's group to tell when its memory is used up, and
 // follows it until the group is removed.
 func (h *Host) watchMemory(b *boot) error {
-	p, err := b.group.WatchMemory(b.memoryLimit())
-	if err != nil {
+	if err := h.armMemory(b); err != nil {
 		return err
 	}
-	b.pressure = p
 	h.wg.Go(func() {
-		for p.Wait() == nil {
-			if !h.makeRoom(b) {
+		for {
+			p := h.pressureOf(b)
+			err := p.Wait()
+			if err != nil && p == h.pressureOf(b) {
+				return
+			}
+			if err == nil && !h.makeRoom(b) {
 				return
 			}
 		}
@@ -25,74 +53,208 @@ func (h *Host) watchMemory(b *boot) error {
 	return nil
 }
 
-func (b *boot) memoryLimit() int64 { return b.record.Shape.MemoryBytes + sentryMemory }
-
-// makeRoom lends the reserve, asks for room and takes the reserve back. While
-// the Boot uses up what it was lent faster than room is made, it is lent more,
-// up to maxReserve: the sentry cannot run, and so the Guest cannot kill, while
-// it waits for a page. If no room was made in sandbox.OOMGrace, or a second after
-// all was lent, the Boot ends; false says so.
-func (h *Host) makeRoom(b *boot) bool {
-	lent := int64(memoryReserve)
-	if !h.lend(b, lent) {
-		return false
+// armMemory has the Boot's group tell at its present mark, and no longer at an
+// earlier one.
+func (h *Host) armMemory(b *boot) error {
+	p, err := b.group.WatchMemory(b.memoryMark())
+	if err != nil {
+		return err
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if b.freed {
+		p.Close()
+		return nil
+	}
+	if b.pressure != nil {
+		b.pressure.Close()
+		err = p.Look()
+	}
+	b.pressure = p
+	return err
+}
+
+func (h *Host) pressureOf(b *boot) *cgroup.Pressure {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return b.pressure
+}
+
+// memoryMark is the use at which memory counts as used up: the limit, and the
+// sentry's own.
+func (b *boot) memoryMark() int64 { return b.memory.Load() + sentryMemory }
+
+// makeRoom says that memory is used up, so that the Guest is asked to kill the
+// biggest Process. A Guest that many processes keep from running cannot, and so
+// cannot one that the user replaced: when half of the reserve or guestTime is
+// gone, Processes are killed from here, more of them each time. If that does not
+// help within sandbox.OOMGrace the Boot ends; false says so.
+func (h *Host) makeRoom(b *boot) bool {
 	h.log.Info("memory is used up", "boot", b.record.ID)
 	h.tell(sentryhost.EventBoot, sandbox.BootEvent{ID: b.record.ID, Kind: sandbox.BootMemoryFull})
-	deadline := time.NewTimer(sandbox.OOMGrace)
-	var stuck time.Time // since when it waits with nothing left to lend
-	defer deadline.Stop()
-	again := time.NewTicker(5 * time.Millisecond)
+	h.setFull(b, true)
+	k := killer{host: h, boot: b, next: time.Now().Add(guestTime)}
+	deadline := time.Now().Add(sandbox.OOMGrace)
+	again := time.NewTicker(roomEvery)
 	defer again.Stop()
 	for {
 		select {
 		case <-b.gone:
 			return false
 		case <-again.C:
-			if h.reclaim(b) {
-				return true
-			}
-			if !b.group.Stuck() {
-				stuck = time.Time{}
-			} else if lent < maxReserve {
-				lent += memoryReserve
-				h.lend(b, lent)
-			} else if stuck.IsZero() {
-				stuck = time.Now()
-			} else if time.Since(stuck) > stuckGrace {
-				deadline.Reset(0)
-			}
-		case <-deadline.C:
-			if h.reclaim(b) {
-				return true
-			}
+		}
+		over, err := b.group.OverMark(b.memoryMark())
+		switch {
+		case err != nil:
+			return false // the group is gone
+		case over <= 0:
+			h.setFull(b, false)
+			k.settle()
+			return true
+		case time.Now().After(deadline):
 			h.log.Warn("no room was made in time", "boot", b.record.ID)
-			h.mu.Lock()
-			b.oom = true
-			h.mu.Unlock()
 			h.kill(b)
 			return false
 		}
+		k.act(over)
 	}
 }
 
-// stuckGrace is how long a Boot may wait for memory once all is lent.
-const stuckGrace = time.Second
-
-// lend raises the hard limit; false means that the group is gone. On v2 the
-// reserve is there from the start, above the mark.
-func (h *Host) lend(b *boot, bytes int64) bool {
-	return h.groups.V2() || b.group.SetMemory(b.memoryLimit()+bytes) == nil
+// setFull notes whether a Boot is out of memory.
+func (h *Host) setFull(b *boot, full bool) {
+	h.mu.Lock()
+	b.full = full
+	h.mu.Unlock()
 }
 
-// reclaim takes the reserve back if use has fallen below the limit.
-func (h *Host) reclaim(b *boot) bool {
-	u, err := b.group.Usage()
-	if err != nil || u.MemoryBytes > b.memoryLimit()-memoryReserve/2 || b.group.Stuck() {
-		return false
+// A killer makes room in a Boot from outside.
+type killer struct {
+	host *Host
+	boot *boot
+
+	busy   atomic.Bool
+	rounds int
+	next   time.Time // when the next round is due
+	over   int64     // bytes above the mark when that was set; -1: a round is under way, or was just before
+	lent   int64
+}
+
+// act begins a round when one is due. While one is under way it lends what
+// keeps the Boot from standing still: who waits for a page cannot be stopped.
+func (k *killer) act(over int64) {
+	if k.busy.Load() {
+		if k.lent < memoryReserve && k.boot.group.Stuck() {
+			k.lent += memoryReserve / 8
+			_ = k.boot.group.SetMemory(k.boot.memoryMark() + memoryReserve + k.lent)
+		}
+		return
 	}
-	if h.groups.V2() {
-		return true
+	if k.over < 0 { // a round is over: from now on its memory comes back
+		k.next, k.over = time.Now().Add(killPause), over
+		return
 	}
-	return b.group.SetMemory(b.memoryLimit()) == nil
+	if time.Now().Before(k.next) && (k.rounds > 0 || over < memoryReserve/2) {
+		return
+	}
+	if k.rounds > 0 && over < k.over-killStep { // it is coming back
+		k.next, k.over = time.Now().Add(killPause), over
+		return
+	}
+	k.rounds++
+	k.busy.Store(true)
+	round := k.rounds
+	k.host.wg.Go(func() {
+		if err := k.host.killBiggest(k.boot, round); err != nil {
+			k.host.log.Warn("processes could not be killed to make room", "boot", k.boot.record.ID, "error", err)
+		}
+		k.busy.Store(false)
+	})
+	k.over = -1
+}
+
+// settle takes back what was lent.
+func (k *killer) settle() {
+	if k.lent > 0 {
+		_ = k.boot.group.SetMemory(k.boot.memoryMark() + memoryReserve) // refused: the next settle does it
+	}
+}
+
+// killBiggest stops everything inside a Boot, kills the sessions that use most
+// memory and lets the rest go on. It kills what holds half of the memory, and
+// with each further round half of what is left: of a bomb that gives every
+// process a session of its own, no session is big. The Guest is told first, so
+// that it can say why they ended.
+func (h *Host) killBiggest(b *boot, round int) error {
+	rpc, err := client.ConnectTo(b.record.Socket)
+	if err != nil {
+		return fmt.Errorf("reach the sentry: %w", err)
+	}
+	defer rpc.Close()
+	if err := rpc.Call(runscboot.ContMgrPause, nil, nil); err != nil {
+		return fmt.Errorf("pause: %w", err)
+	}
+	err = killSessions(rpc, b.record.name(), round)
+	if resumeErr := rpc.Call(runscboot.ContMgrResume, nil, nil); resumeErr != nil {
+		return fmt.Errorf("resume: %w", resumeErr)
+	}
+	return err
+}
+
+func killSessions(rpc *urpc.Client, id string, round int) error {
+	var dump []procfs.ProcessProcfsDump
+	if err := rpc.Call(runscboot.ContMgrProcfsDump, nil, &dump); err != nil {
+		return fmt.Errorf("list processes: %w", err)
+	}
+	signal := func(pid, signo int32) error {
+		return rpc.Call(runscboot.ContMgrSignal, &runscboot.SignalArgs{CID: id, PID: pid, Signo: signo, Mode: runscboot.DeliverToProcess}, nil)
+	}
+	if err := signal(guestPid, int32(sandbox.GuestMemorySignal)); err != nil {
+		return fmt.Errorf("tell the guest: %w", err)
+	}
+	for _, pid := range biggest(dump, round) {
+		_ = signal(pid, int32(unix.SIGKILL)) // it may have ended by itself
+	}
+	return nil
+}
+
+// guestPid is the Guest inside, and guestSession what it runs in itself.
+const guestPid, guestSession = 1, 1
+
+// biggest returns the processes of the sessions that hold most memory, biggest
+// first: half of it in the first round, three quarters in the second, and so on.
+// The Guest is never among them.
+func biggest(dump []procfs.ProcessProcfsDump, round int) []int32 {
+	type session struct {
+		bytes uint64
+		pids  []int32
+	}
+	sessions := map[int32]*session{}
+	var total uint64
+	for _, p := range dump {
+		if p.Status.PID == guestPid {
+			continue
+		}
+		id := p.Stat.SID
+		if id == guestSession { // never began one of its own
+			id = -p.Status.PID
+		}
+		s := sessions[id]
+		if s == nil {
+			s = new(session)
+			sessions[id] = s
+		}
+		s.bytes += p.Status.VMRSS
+		s.pids = append(s.pids, p.Status.PID)
+		total += p.Status.VMRSS
+	}
+	spared := total >> min(round, 63)
+	var pids []int32
+	for _, s := range slices.SortedFunc(maps.Values(sessions), func(a, b *session) int { return cmp.Compare(b.bytes, a.bytes) }) {
+		if len(pids) > 0 && total <= spared {
+			break
+		}
+		pids = append(pids, s.pids...)
+		total -= s.bytes
+	}
+	return pids
 }

@@ -7,7 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
+	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"gvisor.dev/gvisor/pkg/control/client"
@@ -21,6 +23,7 @@ import (
 	"gvisor.dev/gvisor/runsc/specutils"
 
 	cloudsandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/link"
 )
 
@@ -43,6 +46,7 @@ func sentryConfig(cfg Config) (*config.Config, error) {
 		"--allow-suid=true", // sudo inside needs it
 		"--ignore-cgroups=true",
 		"--host-settings=ignore",
+		"--restore-spec-validation=ignore", // what matters of it is compared before
 		"--tx-checksum-offload=true",
 		"--rx-checksum-offload=true",
 	}); err != nil {
@@ -76,7 +80,7 @@ func (h *Host) spec(shape cloudsandbox.Shape) *specs.Spec {
 	const maxFiles = 1 << 20
 	return &specs.Spec{
 		Version:  "1.0.0",
-		Hostname: "sandbox",
+		Hostname: guest.Hostname,
 		Root:     &specs.Root{Path: filepath.Join(h.cfg.Dir, "empty")},
 		Process: &specs.Process{
 			Args: []string{guestMount + "/guest"},
@@ -117,46 +121,150 @@ func (v visible) MemoryLimit() (uint64, error)      { return uint64(v.shape.Memo
 
 var _ cgroup.Cgroup = visible{}
 
-// newSentry creates the sentry process of a Boot; nothing runs in it yet.
-// cgroupDir, when not nil, is the v2 group that it is born in.
-func (h *Host) newSentry(id string, shape cloudsandbox.Shape, image *os.File, cgroupDir *os.File) (*sandbox.Sandbox, *os.File, error) {
-	bundle := h.bootDir(id)
+// plan is what a sentry knows before a Boot is in it, beside its Shape.
+type plan struct {
+	hostname string
+	build    string // of the Guest
+	layer    string // saved state whose writable layer it begins with; empty: none
+}
+
+// planOf is the plan of a sentry for what starts from a saved state.
+func (h *Host) planOf(from *origin) plan {
+	p := plan{hostname: guest.Hostname, build: from.guestBuild(h)}
+	if from.memory() {
+		p.hostname = guest.RestoredHostname(from.SavedAt)
+	}
+	if from.layer() {
+		p.layer = from.Name
+	}
+	return p
+}
+
+// newSentry creates the sentry's process and moves it into the group; nothing runs
+// in it yet. It closes image.
+func (h *Host) newSentry(b *boot, p plan, image *os.File) error {
+	dir, err := b.group.Handle() // that it is born in on v2; nil on v1
+	if err != nil {
+		image.Close()
+		return fmt.Errorf("open the cgroup: %w", err)
+	}
+	if dir != nil {
+		defer dir.Close()
+	}
+	joined := func() {}
+	if dir == nil {
+		joined = b.joinEarly()
+	}
+	s, err := h.createSentry(b, p, image, dir)
+	joined()
+	if err != nil {
+		return err
+	}
+	b.record.Pid = s.Getpid()
+	b.record.Socket = s.GetControlSocketPath()
+	if err := h.watchSentry(b); err != nil {
+		return err
+	}
+	if dir == nil {
+		return b.joinLate()
+	}
+	return nil
+}
+
+// joinEarly moves the sentry of b, which is about to be created, into its group
+// while it starts: v1 cannot have it born there, and takes milliseconds to move a
+// process. What it returns waits until that is over.
+func (b *boot) joinEarly() (wait func()) {
+	known := childrenOf(os.Getpid())
+	end, over := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(over)
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-end:
+				return
+			case <-tick.C:
+			}
+			for _, pid := range childrenOf(os.Getpid()) {
+				if !slices.Contains(known, pid) && named(pid, b.record.name()) {
+					_ = b.group.Add(pid) // what fails here joinLate does
+					return
+				}
+			}
+		}
+	}()
+	return func() { close(end); <-over }
+}
+
+// joinLate moves into its group what of a sentry is not there yet. Nothing of the
+// guest runs, but the process that all later ones are forked from does.
+func (b *boot) joinLate() error {
+	outside, err := b.group.Outside(withDescendants(b.record.Pid))
+	if err != nil {
+		return err
+	}
+	return b.group.Add(outside...)
+}
+
+func (h *Host) createSentry(b *boot, p plan, image, cgroupDir *os.File) (*sandbox.Sandbox, error) {
+	name, shape := b.record.name(), b.record.Shape
+	bundle := h.bootDir(name)
 	spec := h.spec(shape)
-	if err := writeSpec(bundle, spec); err != nil {
-		return nil, nil, err
-	}
-	guest, err := os.Open(h.cfg.GuestImage)
+	spec.Hostname = p.hostname
+	guestImage, err := openBundle(bundle, spec, h.guestImageOf(p.build))
 	if err != nil {
-		return nil, nil, fmt.Errorf("open the guest image: %w", err)
+		image.Close()
+		return nil, err
 	}
-	upper, err := h.newUpper(id)
-	if err != nil {
-		guest.Close()
-		return nil, nil, err
+	upper, err := h.newUpper(name)
+	if err == nil {
+		b.upper, err = duplicate(upper) // sandbox.New closes what it is given
 	}
-	kept, err := duplicate(upper) // sandbox.New closes what it is given
 	if err != nil {
-		guest.Close()
-		upper.Close()
-		return nil, nil, err
+		closeAll([]*os.File{image, guestImage, upper})
+		return nil, err
 	}
 	args := &sandbox.Args{
-		ID: id, Spec: spec, BundleDir: bundle, MountHints: &runscboot.PodMountHints{},
+		ID: name, Spec: spec, BundleDir: bundle, MountHints: &runscboot.PodMountHints{},
 		Cgroup:              visible{shape},
 		CloneIntoCgroupFD:   cgroupDir,
-		IOFiles:             []*os.File{image, guest},
+		IOFiles:             []*os.File{image, guestImage},
 		GoferFilestoreFiles: []*os.File{upper},
 		GoferMountConfs: specutils.GoferMountConfFlags{
 			{Lower: specutils.Erofs, Upper: specutils.AnonOverlay, Size: strconv.FormatInt(shape.DiskBytes, 10)},
 			{Lower: specutils.Erofs, Upper: specutils.NoOverlay},
 		},
 	}
+	if p.layer != "" {
+		args.FSRestoreImagePath = h.savedDir(p.layer)
+	}
 	s, err := sandbox.New(h.conf, args)
 	if err != nil {
-		kept.Close()
-		return nil, nil, fmt.Errorf("create the sentry: %w", err)
+		return nil, fmt.Errorf("create the sentry: %w", err)
 	}
-	return s, kept, nil
+	return s, nil
+}
+
+// openBundle writes the spec of a sentry and opens the image of its Guest.
+func openBundle(bundle string, spec *specs.Spec, guestImage string) (*os.File, error) {
+	if err := writeSpec(bundle, spec); err != nil {
+		return nil, err
+	}
+	f, err := os.Open(guestImage)
+	if err != nil {
+		return nil, fmt.Errorf("open the guest image: %w", err)
+	}
+	return f, nil
+}
+
+// guestImageOf is where the Guest's image of a build lies.
+func (h *Host) guestImageOf(build string) string {
+	if build == h.cfg.Build {
+		return h.cfg.GuestImage
+	}
+	return filepath.Join(filepath.Dir(h.cfg.SidecarDir), filepath.Base(build), filepath.Base(h.cfg.GuestImage))
 }
 
 func writeSpec(bundle string, spec *specs.Spec) error {
@@ -184,8 +292,8 @@ func (h *Host) newUpper(id string) (*os.File, error) {
 }
 
 // startRoot gives the sentry its link and starts the Guest.
-func startRoot(s *sandbox.Sandbox, id string, guestEnd *os.File) error {
-	rpc, err := client.ConnectTo(s.GetControlSocketPath())
+func startRoot(socket, name string, guestEnd *os.File) error {
+	rpc, err := client.ConnectTo(socket)
 	if err != nil {
 		return fmt.Errorf("reach the sentry: %w", err)
 	}
@@ -193,7 +301,7 @@ func startRoot(s *sandbox.Sandbox, id string, guestEnd *os.File) error {
 	if err := rpc.Call(runscboot.ContMgrSetNetworkArgs, networkArgs(guestEnd), nil); err != nil {
 		return fmt.Errorf("give the sentry its link: %w", err)
 	}
-	if err := rpc.Call(runscboot.ContMgrRootContainerStart, &id, nil); err != nil {
+	if err := rpc.Call(runscboot.ContMgrRootContainerStart, &name, nil); err != nil {
 		return fmt.Errorf("start the guest: %w", err)
 	}
 	return nil
@@ -203,8 +311,8 @@ func startRoot(s *sandbox.Sandbox, id string, guestEnd *os.File) error {
 // fixed neighbour (so that no ARP is ever waited for) and one route.
 func networkArgs(guestEnd *os.File) *runscboot.CreateLinksAndRoutesArgs {
 	gateway := net.IP(link.GatewayAddress.AsSlice())
-	guest := net.IP(link.GuestAddress.AsSlice())
-	subnet := net.IPNet{IP: guest.Mask(net.CIDRMask(link.PrefixBits, 32)), Mask: net.CIDRMask(link.PrefixBits, 32)}
+	address := net.IP(link.GuestAddress.AsSlice())
+	subnet := net.IPNet{IP: address.Mask(net.CIDRMask(link.PrefixBits, 32)), Mask: net.CIDRMask(link.PrefixBits, 32)}
 	return &runscboot.CreateLinksAndRoutesArgs{
 		FilePayload:   urpc.FilePayload{Files: []*os.File{guestEnd}},
 		LoopbackLinks: []runscboot.LoopbackLink{runscboot.DefaultLoopbackLink},
@@ -213,7 +321,7 @@ func networkArgs(guestEnd *os.File) *runscboot.CreateLinksAndRoutesArgs {
 			QDisc:             config.QDiscNone,
 			TXChecksumOffload: true, RXChecksumOffload: true,
 			LinkAddress: link.GuestMAC[:],
-			Addresses:   []runscboot.IPWithPrefix{{Address: guest, PrefixLen: link.PrefixBits}},
+			Addresses:   []runscboot.IPWithPrefix{{Address: address, PrefixLen: link.PrefixBits}},
 			Routes:      []runscboot.Route{{Destination: subnet}},
 			Neighbors:   []runscboot.Neighbor{{IP: gateway, HardwareAddr: link.GatewayMAC[:]}},
 		}},

@@ -24,6 +24,8 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cgroup"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/installation"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/link"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost"
 )
 
@@ -33,6 +35,7 @@ type Config struct {
 	Dir        string // its own records: a folder for each Boot
 	Images     string // folder of Template images, named DIGEST.erofs
 	UpperDir   string // where upper layers are made; they have no name while in use
+	Saved      string // saved states, a folder each; of all builds
 	GuestImage string // EROFS image of the Guest
 	SidecarDir string // holds gvisor_sentry, this very binary under the name runsc looks for
 	LinkBinary string
@@ -50,11 +53,27 @@ type Host struct {
 	log    *slog.Logger
 	quit   context.CancelFunc
 	wg     sync.WaitGroup // watchers of Boots and shards
+	strays sync.WaitGroup // removals of groups that nobody owns
+	saving chan struct{}  // holds one for each Boot that is being saved
+	keys   *installation.Keys
+
+	tidySoon chan struct{} // holds one when saved states are to be looked through
 
 	mu       sync.Mutex
+	naming   map[string]chan struct{} // names of saved states that are worked on; closed when that is over
 	boots    map[string]*boot
 	shards   map[int]*shard
 	watchers map[*fdrpc.Peer]struct{}
+	cache    *sentryhost.CacheRequest // nil: nobody has said
+	opened   map[string]int           // starts under way from a saved state, by its name
+	dirty    bool                     // pieces of saved states may be there that no state lists
+	spares   []*boot                  // sentries that wait for a Boot
+	wanted   []kind                   // what they are to be for: the last starts
+	starting int                      // starts under way
+	ending   bool                     // nothing waits any more
+
+	spareSoon chan struct{} // holds one when spares are to be looked through
+	sparing   sync.Mutex    // held while they are; taken before mu
 }
 
 // New prepares a sentry host and takes up what an earlier one left running.
@@ -75,8 +94,18 @@ func New(cfg Config, log *slog.Logger) (*Host, error) {
 	h := &Host{
 		cfg: cfg, conf: conf, groups: groups, log: log,
 		boots: map[string]*boot{}, shards: map[int]*shard{}, watchers: map[*fdrpc.Peer]struct{}{},
+		naming: map[string]chan struct{}{}, saving: make(chan struct{}, saveSlots()), keys: installation.Open(cfg.Saved),
+		tidySoon: make(chan struct{}, 1), spareSoon: make(chan struct{}, 1), opened: map[string]int{}, dirty: true,
+	}
+	if err := os.MkdirAll(cfg.Saved, 0o700); err != nil {
+		return nil, fmt.Errorf("make the folder of saved states: %w", err)
 	}
 	raiseFileLimit()
+	if err := reserveDescriptors(); err != nil {
+		return nil, err
+	}
+	h.removeDrafts()
+	h.removeIncoming()
 	h.adopt()
 	return h, nil
 }
@@ -90,6 +119,28 @@ func raiseFileLimit() {
 	}
 }
 
+// The descriptors that a sentry moves its standard streams to, and one above.
+const firstOfSentry, aboveSentry = 253, 256
+
+// reserveDescriptors holds, for good, the numbers that a sentry wants for itself.
+// What slips from here into a child keeps its number there, and must not stand in
+// the way. It also makes a child's table of descriptors as wide as it will need:
+// the kernel widens that of a process with threads only after all processors have
+// passed a quiet state, milliseconds of every start.
+func reserveDescriptors() error {
+	f, err := os.Open(os.DevNull)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for fd := firstOfSentry; fd <= aboveSentry; fd++ {
+		if _, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, fd); err != nil {
+			return fmt.Errorf("reserve descriptors: %w", err)
+		}
+	}
+	return nil
+}
+
 // Serve answers calls on l until ctx ends or a client calls down. Boots and
 // shards live on, except after down.
 func (h *Host) Serve(ctx context.Context, l *net.UnixListener) error {
@@ -97,9 +148,15 @@ func (h *Host) Serve(ctx context.Context, l *net.UnixListener) error {
 	defer h.quit()
 	s := &fdrpc.Server{
 		Handle: h.handle,
+		Hello:  sentryhost.MethodHello,
 		Allow:  func(uid uint32) bool { return int(uid) == h.cfg.ServerUID },
 		Log:    h.log,
 	}
+	var keeping sync.WaitGroup
+	defer keeping.Wait()
+	defer h.quit() // before the wait
+	keeping.Go(func() { h.keepPacked(ctx) })
+	keeping.Go(func() { h.keepSpares(ctx) })
 	err := s.Serve(ctx, l)
 	if errors.Is(err, context.Canceled) {
 		return nil
@@ -107,76 +164,99 @@ func (h *Host) Serve(ctx context.Context, l *net.UnixListener) error {
 	return err
 }
 
-func (h *Host) handle(ctx context.Context, r *fdrpc.Request) (any, []*os.File, error) {
-	switch r.Method {
-	case sentryhost.MethodHello:
-		return h.hello(r)
-	case sentryhost.MethodStart:
-		var body sentryhost.StartRequest
-		if err := r.Decode(&body); err != nil {
-			return nil, nil, err
-		}
-		return nil, nil, h.start(ctx, body, r)
-	case sentryhost.MethodList:
-		return h.list(), nil, nil
-	case sentryhost.MethodShard:
-		var body sentryhost.ShardRequest
-		if err := r.Decode(&body); err != nil {
-			return nil, nil, err
-		}
-		reply, err := h.shard(body.Number)
-		return reply, nil, err
-	case sentryhost.MethodShards:
-		return h.listShards(), nil, nil
-	case sentryhost.MethodWatch:
-		h.watch(r.Peer)
-		return nil, nil, nil
-	case sentryhost.MethodDown:
-		r.After(h.quit)
-		return nil, nil, h.down(ctx)
-	case sentryhost.MethodLimit:
-		var body sentryhost.LimitRequest
-		if err := r.Decode(&body); err != nil {
-			return nil, nil, err
-		}
-		return nil, nil, h.limit(body)
-	}
-	var body sentryhost.BootRequest
-	if err := r.Decode(&body); err != nil {
-		return nil, nil, err
-	}
-	switch r.Method {
-	case sentryhost.MethodStop:
-		return nil, nil, h.stop(ctx, body.ID)
-	case sentryhost.MethodKeep:
-		return nil, nil, h.keep(body.ID, r)
-	case sentryhost.MethodUsage:
-		u, err := h.usage(body.ID)
-		return u, nil, err
-	case sentryhost.MethodLink:
-		f, err := h.linkOf(body.ID)
-		if err != nil {
-			return nil, nil, err
-		}
-		return nil, []*os.File{f}, nil
-	}
-	return nil, nil, sandbox.Errorf(sandbox.Unsupported, "this sentry host has no method %q", r.Method)
+// call is one call of a method under way.
+type call struct {
+	ctx  context.Context
+	host *Host
+	r    *fdrpc.Request
 }
 
-func (h *Host) hello(r *fdrpc.Request) (any, []*os.File, error) {
-	var hello sentryhost.Hello
-	if err := r.Decode(&hello); err != nil {
-		return nil, nil, err
+// reply is what a method answers: a value, descriptors, or why not.
+type reply struct {
+	value any
+	files []*os.File
+	err   error
+}
+
+func done(err error) reply                { return reply{err: err} }
+func answers[T any](v T, err error) reply { return reply{value: v, err: err} }
+
+// A method is something that the server asks of a sentry host.
+type method func(call) reply
+
+// asked is a method that is called with a T.
+func asked[T any](do func(call, T) reply) method {
+	return func(c call) reply {
+		var body T
+		if err := c.r.Decode(&body); err != nil {
+			return done(err)
+		}
+		return do(c, body)
 	}
-	if hello.Version != sentryhost.Version {
-		return nil, nil, sandbox.Errorf(sandbox.Unsupported, "this sentry host speaks version %d, not %d", sentryhost.Version, hello.Version)
+}
+
+// boots is a method that is called with the ID of a Boot.
+func boots(do func(call, string) reply) method {
+	return asked(func(c call, b sentryhost.BootRequest) reply { return do(c, b.ID) })
+}
+
+// methods are all there are.
+var methods = map[string]method{
+	sentryhost.MethodHello:  asked(func(c call, b sentryhost.Hello) reply { return answers(c.host.hello(b)) }),
+	sentryhost.MethodWatch:  func(c call) reply { c.host.watch(c.r.Peer); return done(nil) },
+	sentryhost.MethodDown:   func(c call) reply { c.r.After(c.host.quit); return done(c.host.down(c.ctx)) },
+	sentryhost.MethodShard:  asked(func(c call, b sentryhost.ShardRequest) reply { return answers(c.host.shard(b.Number)) }),
+	sentryhost.MethodShards: func(c call) reply { return answers(c.host.listShards(), nil) },
+
+	sentryhost.MethodStart:  asked(func(c call, b sentryhost.StartRequest) reply { return answers(c.host.start(c.ctx, b, c.r)) }),
+	sentryhost.MethodList:   func(c call) reply { return answers(c.host.list(), nil) },
+	sentryhost.MethodLimit:  asked(func(c call, b sentryhost.LimitRequest) reply { return done(c.host.limit(b)) }),
+	sentryhost.MethodStop:   boots(func(c call, id string) reply { return done(c.host.stop(c.ctx, id)) }),
+	sentryhost.MethodFreeze: boots(func(c call, id string) reply { return done(c.host.freeze(id)) }),
+	sentryhost.MethodThaw:   boots(func(c call, id string) reply { return done(c.host.thaw(id)) }),
+	sentryhost.MethodKeep:   boots(func(c call, id string) reply { return done(c.host.keep(id, c.r)) }),
+	sentryhost.MethodUsage:  boots(func(c call, id string) reply { return answers(c.host.usage(id)) }),
+	sentryhost.MethodLink: boots(func(c call, id string) reply {
+		f, err := c.host.linkOf(id)
+		if err != nil {
+			return done(err)
+		}
+		return reply{files: []*os.File{f}}
+	}),
+
+	sentryhost.MethodSave:   asked(func(c call, b sentryhost.SaveRequest) reply { return answers(c.host.save(b)) }),
+	sentryhost.MethodSaved:  func(c call) reply { return answers(c.host.listSaved()) },
+	sentryhost.MethodDelete: asked(func(c call, b sentryhost.SavedRequest) reply { return done(c.host.deleteSaved(b.Name)) }),
+	sentryhost.MethodShare:  asked(func(c call, b sentryhost.ShareRequest) reply { return done(c.host.share(b)) }),
+	sentryhost.MethodCache:  asked(func(c call, b sentryhost.CacheRequest) reply { return done(c.host.setCache(b)) }),
+	sentryhost.MethodImport: asked(func(c call, b sentryhost.ImportRequest) reply { return answers(c.host.take(c.ctx, b, c.r)) }),
+	sentryhost.MethodExport: asked(func(c call, b sentryhost.ExportRequest) reply {
+		value, files, err := c.host.export(b)
+		return reply{value, files, err}
+	}),
+}
+
+func (h *Host) handle(ctx context.Context, r *fdrpc.Request) (any, []*os.File, error) {
+	do, ok := methods[r.Method]
+	if !ok {
+		return nil, nil, sandbox.Errorf(sandbox.Unsupported, "this sentry host has no method %q", r.Method)
+	}
+	answer := do(call{ctx, h, r})
+	return answer.value, answer.files, answer.err
+}
+
+func (h *Host) hello(hello sentryhost.Hello) (sentryhost.HelloReply, error) {
+	if hello.Version != sentryhost.Version && hello.Version != sentryhost.Version-1 {
+		return sentryhost.HelloReply{}, sandbox.Errorf(sandbox.Unsupported, "this sentry host speaks versions %d and %d, not %d", sentryhost.Version-1, sentryhost.Version, hello.Version)
 	}
 	kind := "v1"
 	if h.groups.V2() {
 		kind = "v2"
 	}
-	return sentryhost.HelloReply{Version: sentryhost.Version, Engine: version.Version(), Build: h.cfg.Build, Cgroup: kind, Pid: os.Getpid()}, nil, nil
+	return sentryhost.HelloReply{Version: hello.Version, Engine: h.engineVersion(), Build: h.cfg.Build, Cgroup: kind, Pid: os.Getpid()}, nil
 }
+
+func (*Host) engineVersion() string { return version.Version() }
 
 func (h *Host) list() []sentryhost.Boot {
 	h.mu.Lock()
@@ -214,19 +294,6 @@ func (h *Host) usage(id string) (sandbox.Usage, error) {
 	return out, nil
 }
 
-func (h *Host) limit(r sentryhost.LimitRequest) error {
-	b, err := h.find(r.ID)
-	if err != nil {
-		return err
-	}
-	s := b.record.Shape
-	s.CPUs = r.CPUs
-	if err := s.Check(); err != nil {
-		return err
-	}
-	return b.group.SetLimits(cgroup.Limits{CPUs: r.CPUs})
-}
-
 func (h *Host) linkOf(id string) (*os.File, error) {
 	b, err := h.find(id)
 	if err != nil {
@@ -248,6 +315,9 @@ func (h *Host) keep(id string, r *fdrpc.Request) error {
 	}
 	f, err := r.TakeFile(0)
 	if err != nil {
+		return err
+	}
+	if f, err = link.Kept(f); err != nil {
 		return err
 	}
 	h.mu.Lock()
@@ -337,7 +407,9 @@ func (h *Host) down(ctx context.Context) error {
 		})
 	}
 	wg.Wait()
+	h.dropSpares()
 	h.endShards()
+	h.strays.Wait()
 	errs = append(errs, h.groups.Remove())
 	return errors.Join(errs...)
 }

@@ -32,10 +32,9 @@ import (
 
 // rig is a sentry host with everything around it, in folders of its own.
 type rig struct {
-	t      *testing.T
-	cfg    Config
-	host   *Host
-	events chan sandbox.BootEvent
+	t    *testing.T
+	cfg  Config
+	host *Host
 }
 
 func newRig(t *testing.T) *rig {
@@ -62,12 +61,17 @@ func newRig(t *testing.T) *rig {
 	build(t, "./testdata/guest", filepath.Join(dir, "guest/guest"))
 	mkfs(t, filepath.Join(dir, "guest.erofs"), filepath.Join(dir, "guest"))
 	mkfs(t, filepath.Join(dir, "images/test.erofs"), filepath.Join(dir, "root"))
-	r := &rig{t: t, events: make(chan sandbox.BootEvent, 16), cfg: Config{
-		Dir: filepath.Join(dir, "host"), Images: filepath.Join(dir, "images"), UpperDir: filepath.Join(dir, "upper"),
+	r := &rig{t: t, cfg: Config{
+		Dir: filepath.Join(dir, "host"), Images: filepath.Join(dir, "images"), UpperDir: filepath.Join(dir, "upper"), Saved: filepath.Join(dir, "saved"),
 		GuestImage: filepath.Join(dir, "guest.erofs"), SidecarDir: filepath.Join(dir, "sidecars"),
 		LinkBinary: "/bin/false", LinkUID: 65534, Parent: fmt.Sprintf("cloud-sandbox-test-%d", os.Getpid()),
 	}}
 	r.open()
+	t.Cleanup(func() {
+		if err := r.host.groups.Remove(); err != nil {
+			t.Error(err)
+		}
+	})
 	return r
 }
 
@@ -103,14 +107,21 @@ func mkfs(t *testing.T, img, dir string) {
 // start boots the test image and returns an HTTP client into it.
 func (r *rig) start(id string, shape sandbox.Shape) *http.Client {
 	r.t.Helper()
+	client, _ := r.startAs(sentryhost.StartRequest{ID: id, Image: "test", Shape: shape})
+	return client
+}
+
+// startAs is start of anything.
+func (r *rig) startAs(body sentryhost.StartRequest) (*http.Client, sentryhost.StartReply) {
+	r.t.Helper()
 	hostEnd, guestEnd := pair(r.t)
 	client := dialer(r.t, hostEnd)
 	began := time.Now()
-	body := sentryhost.StartRequest{ID: id, Image: "test", Shape: shape}
 	dup, err := duplicate(hostEnd)
 	must(r.t, err)
 	req := &fdrpc.Request{Files: []*os.File{guestEnd, dup}}
-	must(r.t, r.host.start(r.t.Context(), body, req))
+	reply, err := r.host.start(r.t.Context(), body, req)
+	must(r.t, err)
 	started := time.Since(began)
 	for {
 		resp, err := client.Get("http://guest/ping")
@@ -124,7 +135,7 @@ func (r *rig) start(id string, shape sandbox.Shape) *http.Client {
 		time.Sleep(time.Millisecond)
 	}
 	r.t.Logf("started after %v, answers after %v", started, time.Since(began))
-	return client
+	return client, reply
 }
 
 func pair(t *testing.T) (host, guest *os.File) {
@@ -146,12 +157,16 @@ func dialer(t *testing.T, end *os.File) *http.Client {
 	fd, err := unix.Dup(int(end.Fd()))
 	must(t, err)
 	unix.SetNonblock(fd, true)
-	ep, err := fdbased.New(&fdbased.Options{FDs: []int{fd}, MTU: link.MTU, EthernetHeader: true,
-		Address: tcpip.LinkAddress(link.GatewayMAC[:]), PacketDispatchMode: fdbased.Readv, RXChecksumOffload: true, TXChecksumOffload: true})
+	ep, err := fdbased.New(&fdbased.Options{
+		FDs: []int{fd}, MTU: link.MTU, EthernetHeader: true,
+		Address: tcpip.LinkAddress(link.GatewayMAC[:]), PacketDispatchMode: fdbased.Readv, RXChecksumOffload: true, TXChecksumOffload: true,
+	})
 	must(t, err)
 	s.CreateNIC(1, ep)
-	s.AddProtocolAddress(1, tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber,
-		AddressWithPrefix: tcpip.AddressWithPrefix{Address: tcpip.AddrFrom4(link.GatewayAddress.As4()), PrefixLen: 24}}, stack.AddressProperties{})
+	s.AddProtocolAddress(1, tcpip.ProtocolAddress{
+		Protocol:          ipv4.ProtocolNumber,
+		AddressWithPrefix: tcpip.AddressWithPrefix{Address: tcpip.AddrFrom4(link.GatewayAddress.As4()), PrefixLen: 24},
+	}, stack.AddressProperties{})
 	s.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: 1}})
 	s.AddStaticNeighbor(1, ipv4.ProtocolNumber, tcpip.AddrFrom4(link.GuestAddress.As4()), tcpip.LinkAddress(link.GuestMAC[:]))
 	t.Cleanup(s.Close)

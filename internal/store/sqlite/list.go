@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
 	"encoding/base64"
 	"encoding/json"
 	"math"
@@ -22,14 +23,11 @@ var notEnded = []sandbox.State{
 // ListSandboxes implements sandbox.SandboxStore. A Cursor that is none of ours
 // and a Limit out of bounds are Invalid.
 func (s *Store) ListSandboxes(ctx context.Context, tenant sandbox.TenantID, query sandbox.ListQuery) (sandbox.Page, error) {
-	if query.Limit < 0 || query.Limit > maxPage {
-		return sandbox.Page{}, sandbox.Errorf(sandbox.Invalid, "limit must be between 1 and %d", maxPage)
+	limit, err := pageLimit(query.Limit)
+	if err != nil {
+		return sandbox.Page{}, err
 	}
-	limit := query.Limit
-	if limit == 0 {
-		limit = maxPage
-	}
-	after, err := parseCursor(query.Cursor)
+	after, err := parseCursor(query.Cursor, query.OldestFirst, sandbox.ValidSandboxID)
 	if err != nil {
 		return sandbox.Page{}, err
 	}
@@ -37,12 +35,9 @@ func (s *Store) ListSandboxes(ctx context.Context, tenant sandbox.TenantID, quer
 	if err != nil {
 		return sandbox.Page{}, err
 	}
-	list := s.query.list
-	if !slices.Contains(query.States, sandbox.Ended) {
-		list = s.query.listOpen
-	}
+	list := s.listing(query)
 	// One more than asked for tells whether there is a next page.
-	all, err := many(list.QueryContext(ctx, tenant, after.created, after.id, states, metadata, limit+1))
+	all, err := collect(scan)(list.QueryContext(ctx, tenant, after.created, after.id, states, metadata, limit+1, micros(query.From), query.Template))
 	if err != nil {
 		return sandbox.Page{}, err
 	}
@@ -50,9 +45,35 @@ func (s *Store) ListSandboxes(ctx context.Context, tenant sandbox.TenantID, quer
 	if len(all) > limit {
 		page.Sandboxes = all[:limit]
 		last := all[limit-1]
-		page.Next = cursor{created: micros(last.CreatedAt), id: last.ID}.String()
+		page.Next = cursor{created: micros(last.CreatedAt), id: last.ID, oldestFirst: query.OldestFirst}.String()
 	}
 	return page, nil
+}
+
+// listing is the statement for a query.
+func (s *Store) listing(query sandbox.ListQuery) *sql.Stmt {
+	ended := slices.Contains(query.States, sandbox.Ended)
+	switch {
+	case query.OldestFirst && ended:
+		return s.query.oldest
+	case query.OldestFirst:
+		return s.query.oldestOpen
+	case ended:
+		return s.query.list
+	}
+	return s.query.listOpen
+}
+
+// pageLimit is how many a page has of which limit were asked for; zero: all it
+// may have.
+func pageLimit(limit int) (int, error) {
+	switch {
+	case limit < 0 || limit > maxPage:
+		return 0, sandbox.Errorf(sandbox.Invalid, "limit must be between 1 and %d", maxPage)
+	case limit == 0:
+		return maxPage, nil
+	}
+	return limit, nil
 }
 
 func filters(query sandbox.ListQuery) (states, metadata string, err error) {
@@ -71,21 +92,32 @@ func filters(query sandbox.ListQuery) (states, metadata string, err error) {
 // A cursor is the place of the last record of a page; the next page begins
 // after it. IDs tell records of one microsecond apart.
 type cursor struct {
-	created int64
-	id      string
+	created     int64
+	id          string
+	oldestFirst bool
 }
+
+// oldestMark is the end of a cursor of a list in that order.
+const oldestMark = " oldest"
 
 func (c cursor) String() string {
-	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(c.created, 10) + " " + c.id))
+	text := strconv.FormatInt(c.created, 10) + " " + c.id
+	if c.oldestFirst {
+		text += oldestMark
+	}
+	return base64.RawURLEncoding.EncodeToString([]byte(text))
 }
 
-func parseCursor(s string) (cursor, error) {
-	if s == "" {
+func parseCursor(s string, oldestFirst bool, valid func(id string) bool) (cursor, error) {
+	switch {
+	case s == "" && oldestFirst:
+		return cursor{created: math.MinInt64}, nil
+	case s == "":
 		return cursor{created: math.MaxInt64}, nil
 	}
 	b, err := base64.RawURLEncoding.DecodeString(s)
-	if err == nil {
-		if created, id, ok := strings.Cut(string(b), " "); ok && sandbox.ValidSandboxID(id) {
+	if text, marked := strings.CutSuffix(string(b), oldestMark); err == nil && marked == oldestFirst {
+		if created, id, ok := strings.Cut(text, " "); ok && valid(id) {
 			if n, err := strconv.ParseInt(created, 10, 64); err == nil {
 				return cursor{created: n, id: id}, nil
 			}

@@ -27,7 +27,7 @@ func TestQueriesUseIndices(t *testing.T) {
 	}
 	for _, text := range texts {
 		for _, step := range plan(t, s.reads, text) {
-			if strings.Contains(step, "SCAN sandboxes") && !strings.Contains(step, "USING") {
+			if (strings.Contains(step, "SCAN sandboxes") || strings.Contains(step, "SCAN signing_keys")) && !strings.Contains(step, "USING") {
 				t.Errorf("%s\nreads the whole table: %s", text, step)
 			}
 			if strings.Contains(step, "TEMP B-TREE FOR ORDER BY") {
@@ -39,7 +39,7 @@ func TestQueriesUseIndices(t *testing.T) {
 
 func plan(t *testing.T, db *sql.DB, text string) []string {
 	t.Helper()
-	args := make([]any, 26)
+	args := make([]any, 48)
 	n := strings.Count(text, "?")
 	if strings.Contains(text, "?1") {
 		n = 0

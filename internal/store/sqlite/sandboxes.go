@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	sqlite3 "modernc.org/sqlite/lib"
@@ -17,7 +18,9 @@ import (
 const columns = `id, tenant, name, state, template, image, engine,
 	cpus, memory_bytes, disk_bytes, pids, network, metadata, env,
 	boot_id, boot_number, boot_node, created_at, started_at, timeout, deadline,
-	on_timeout, timeline, ended_cause, ended_at, version`
+	on_timeout, timeline, ended_cause, ended_at, version,
+	idle_timeout, limit_cpus, limit_memory_bytes, limit_pids, user, cwd, revision, ended_output,
+	snapshot, stay_paused, snapshot_at, checkpoint_every, restored_from, restored_lost, restored_times, secrets, runs_until, ingress, limit_bandwidth`
 
 // statements are what the writer's connection has prepared.
 type statements struct {
@@ -25,6 +28,13 @@ type statements struct {
 	savepoint, rollbackTo, release *sql.Stmt
 	insert, update, exists         *sql.Stmt
 	deleteEnded, renewLease        *sql.Stmt
+	signingStatements
+	keyStatements
+	secretStatements
+	quotaStatements
+	snapshotStatements
+	auditStatements
+	usageStatements
 }
 
 // A prepared is a statement's place and its text.
@@ -35,7 +45,8 @@ type prepared struct {
 
 func prepare(ctx context.Context, on interface {
 	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
-}, all []prepared) error {
+}, all []prepared,
+) error {
 	for _, p := range all {
 		var err error
 		if *p.stmt, err = on.PrepareContext(ctx, p.text); err != nil {
@@ -46,7 +57,7 @@ func prepare(ctx context.Context, on interface {
 }
 
 func (s *statements) all() []prepared {
-	return []prepared{
+	return slices.Concat(s.signingStatements.all(), s.keyStatements.all(), s.secretStatements.all(), s.quotaStatements.all(), s.snapshotStatements.all(), s.auditStatements.all(), s.usageStatements.all(), []prepared{
 		{&s.begin, `BEGIN IMMEDIATE`},
 		{&s.commit, `COMMIT`},
 		{&s.rollback, `ROLLBACK`},
@@ -54,53 +65,76 @@ func (s *statements) all() []prepared {
 		{&s.rollbackTo, `ROLLBACK TO one`},
 		{&s.release, `RELEASE one`},
 		{&s.insert, `INSERT INTO sandboxes (` + columns + `)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`},
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`},
 		{&s.update, `UPDATE sandboxes SET name = ?3, state = ?4, template = ?5, image = ?6, engine = ?7,
 			cpus = ?8, memory_bytes = ?9, disk_bytes = ?10, pids = ?11, network = ?12, metadata = ?13, env = ?14,
 			boot_id = ?15, boot_number = ?16, boot_node = ?17, created_at = ?18, started_at = ?19, timeout = ?20,
-			deadline = ?21, on_timeout = ?22, timeline = ?23, ended_cause = ?24, ended_at = ?25, version = ?26
+			deadline = ?21, on_timeout = ?22, timeline = ?23, ended_cause = ?24, ended_at = ?25, version = ?26,
+			idle_timeout = ?27, limit_cpus = ?28, limit_memory_bytes = ?29, limit_pids = ?30, user = ?31, cwd = ?32,
+			revision = ?33, ended_output = ?34, snapshot = ?35, stay_paused = ?36,
+			snapshot_at = ?37, checkpoint_every = ?38, restored_from = ?39, restored_lost = ?40, restored_times = ?41, secrets = ?42,
+			runs_until = ?43, ingress = ?44, limit_bandwidth = ?45
 			WHERE id = ?1 AND tenant = ?2 AND version = ?26 - 1`},
 		{&s.exists, `SELECT 1 FROM sandboxes WHERE id = ? AND tenant = ?`},
 		{&s.deleteEnded, `DELETE FROM sandboxes WHERE state = 'ended' AND ended_at < ?`},
-		{&s.renewLease, `INSERT INTO nodes (name, engine, lease_until) VALUES (?, ?, ?)
-			ON CONFLICT (name) DO UPDATE SET engine = excluded.engine, lease_until = excluded.lease_until`},
-	}
+		{&s.renewLease, `INSERT INTO nodes (name, engine, address, lease_until) VALUES (?, ?, ?, ?)
+			ON CONFLICT (name) DO UPDATE SET engine = excluded.engine, address = excluded.address, lease_until = excluded.lease_until`},
+	})
 }
 
 // listed selects a page. Both sides of the comparison of metadata were written
 // by the same encoder, so keys are equal in whatever form json_each shows them.
-const listed = `tenant = ?1 AND (created_at, id) < (?2, ?3)
+const listed = `
 	AND state IN (SELECT value FROM json_each(?4))
 	AND NOT EXISTS (SELECT 1 FROM json_each(?5) AS want WHERE NOT EXISTS (
 		SELECT 1 FROM json_each(sandboxes.metadata) AS have WHERE have.key = want.key AND have.value = want.value))
-	ORDER BY created_at DESC, id DESC LIMIT ?6`
+	AND created_at >= ?7
+	AND (?8 = '' OR template = ?8 OR substr(template, 1, length(?8) + 1) IN (?8 || ':', ?8 || '@'))
+`
+
+// The two orders of a list, and where a page of each begins.
+const (
+	newestFirst = `tenant = ?1 AND (created_at, id) < (?2, ?3)` + listed + `ORDER BY created_at DESC, id DESC LIMIT ?6`
+	oldestFirst = `tenant = ?1 AND (created_at, id) > (?2, ?3)` + listed + `ORDER BY created_at, id LIMIT ?6`
+)
 
 // queries are what the reading connections have prepared.
 type queries struct {
 	byID, byName        *sql.Stmt
 	list, listOpen      *sql.Stmt // listOpen leaves out the ended ones
+	oldest, oldestOpen  *sql.Stmt // the same, oldest first
 	count               *sql.Stmt
 	notEnded, due, next *sql.Stmt
 	nodes               *sql.Stmt
+	signingQueries
+	keyQueries
+	secretQueries
+	quotaQueries
+	snapshotQueries
+	auditQueries
+	usageQueries
 }
 
 func (q *queries) all() []prepared {
 	const record = `SELECT ` + columns + ` FROM sandboxes `
-	return []prepared{
+	return slices.Concat(q.signingQueries.all(), q.keyQueries.all(), q.secretQueries.all(), q.quotaQueries.all(), q.snapshotQueries.all(), q.auditQueries.all(), q.usageQueries.all(), []prepared{
 		{&q.byID, record + `WHERE id = ?`},
 		{&q.byName, record + `WHERE tenant = ? AND name = ? AND name <> '' AND state <> 'ended'`},
-		{&q.list, record + `WHERE ` + listed},
-		{&q.listOpen, record + `WHERE state <> 'ended' AND ` + listed},
+		{&q.list, record + `WHERE ` + newestFirst},
+		{&q.listOpen, record + `WHERE state <> 'ended' AND ` + newestFirst},
+		{&q.oldest, record + `WHERE ` + oldestFirst},
+		{&q.oldestOpen, record + `WHERE state <> 'ended' AND ` + oldestFirst},
 		{&q.count, `SELECT state, count(*) FROM sandboxes WHERE tenant = ? AND state <> 'ended' GROUP BY state`},
 		{&q.notEnded, record + `WHERE state <> 'ended'`},
 		{&q.due, record + `WHERE state NOT IN ('stopping', 'ended') AND deadline <= ? ORDER BY deadline LIMIT ?`},
 		{&q.next, `SELECT min(deadline) FROM sandboxes WHERE state NOT IN ('stopping', 'ended')`},
-		{&q.nodes, `SELECT name, engine, lease_until FROM nodes ORDER BY name`},
-	}
+		{&q.nodes, `SELECT name, engine, address, lease_until FROM nodes ORDER BY name`},
+	})
 }
 
 // InsertSandbox implements sandbox.SandboxStore.
 func (s *Store) InsertSandbox(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
+	at := sb.MeteredAt
 	sb = normal(sb)
 	sb.Version = 1
 	args, err := values(sb)
@@ -108,8 +142,16 @@ func (s *Store) InsertSandbox(ctx context.Context, sb sandbox.Sandbox) (sandbox.
 		return sandbox.Sandbox{}, err
 	}
 	err = s.writer.write(ctx, func(st *statements) error {
-		_, err := st.insert.Exec(args...)
-		return taken(err, sb)
+		if err := saved(st, sb); err != nil {
+			return err
+		}
+		if _, err := st.insert.Exec(args...); err != nil {
+			return taken(err, sb)
+		}
+		if _, err := st.meter(sb, at); err != nil {
+			return err
+		}
+		return s.admit(st, sb)
 	})
 	if err != nil {
 		return sandbox.Sandbox{}, err
@@ -119,18 +161,28 @@ func (s *Store) InsertSandbox(ctx context.Context, sb sandbox.Sandbox) (sandbox.
 
 // UpdateSandbox implements sandbox.SandboxStore.
 func (s *Store) UpdateSandbox(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
+	at := sb.MeteredAt
 	sb = normal(sb)
 	sb.Version++
 	args, err := values(sb)
 	if err != nil {
 		return sandbox.Sandbox{}, err
 	}
+	var counted sandbox.UsageAmount
 	err = s.writer.write(ctx, func(st *statements) error {
+		if err := saved(st, sb); err != nil {
+			return err
+		}
 		result, err := st.update.Exec(args...)
 		if err != nil {
 			return taken(err, sb)
 		}
-		if n, err := result.RowsAffected(); err != nil || n == 1 {
+		n, err := result.RowsAffected()
+		if err != nil {
+			return err
+		}
+		if n == 1 {
+			counted, err = st.meter(sb, at)
 			return err
 		}
 		var one int
@@ -145,7 +197,25 @@ func (s *Store) UpdateSandbox(ctx context.Context, sb sandbox.Sandbox) (sandbox.
 	if err != nil {
 		return sandbox.Sandbox{}, err
 	}
+	s.counter.add(counted)
 	return sb, nil
+}
+
+// saved returns Conflict when sb needs a Snapshot that is not there.
+func saved(st *statements, sb sandbox.Sandbox) error {
+	switch sb.State {
+	case sandbox.Starting, sandbox.Paused, sandbox.Resuming:
+	default:
+		return nil
+	}
+	if sb.Snapshot == "" {
+		return nil
+	}
+	ready, err := found(st.snapshotReady, sb.Snapshot, string(sb.Tenant))
+	if err == nil && !ready {
+		err = sandbox.Errorf(sandbox.Conflict, "the snapshot %s is gone", sb.Snapshot)
+	}
+	return err
 }
 
 // taken turns the two ways in which a record can be in another's way into
@@ -174,12 +244,12 @@ func (s *Store) SandboxByName(ctx context.Context, tenant sandbox.TenantID, name
 
 // SandboxesNotEnded implements sandbox.SandboxStore.
 func (s *Store) SandboxesNotEnded(ctx context.Context) ([]sandbox.Sandbox, error) {
-	return many(s.query.notEnded.QueryContext(ctx))
+	return collect(scan)(s.query.notEnded.QueryContext(ctx))
 }
 
 // SandboxesDue implements sandbox.SandboxStore.
 func (s *Store) SandboxesDue(ctx context.Context, now time.Time, limit int) ([]sandbox.Sandbox, error) {
-	return many(s.query.due.QueryContext(ctx, micros(now), limit))
+	return collect(scan)(s.query.due.QueryContext(ctx, micros(now), limit))
 }
 
 // NextDeadline implements sandbox.SandboxStore.
@@ -226,12 +296,18 @@ func (s *Store) DeleteEnded(ctx context.Context, before time.Time) (int, error) 
 
 // normal is sb as it will be read back.
 func normal(sb sandbox.Sandbox) sandbox.Sandbox {
-	for _, t := range []*time.Time{&sb.CreatedAt, &sb.StartedAt, &sb.Deadline} {
+	for _, t := range []*time.Time{&sb.CreatedAt, &sb.StartedAt, &sb.Deadline, &sb.SnapshotAt, &sb.RunsUntil} {
 		*t = fromMicros(micros(*t))
 	}
+	sb.MeteredAt = time.Time{}
 	sb.Timeout = sb.Timeout.Truncate(time.Microsecond)
+	sb.IdleTimeout = sb.IdleTimeout.Truncate(time.Microsecond)
+	sb.CheckpointEvery = sb.CheckpointEvery.Truncate(time.Microsecond)
+	sb.Restored.Lost = sb.Restored.Lost.Truncate(time.Microsecond)
 	if sb.Ended != nil {
-		sb.Ended = &sandbox.Certificate{Cause: sb.Ended.Cause, At: fromMicros(micros(sb.Ended.At))}
+		end := *sb.Ended
+		end.At = fromMicros(micros(end.At))
+		sb.Ended = &end
 	}
 	if len(sb.Metadata) == 0 {
 		sb.Metadata = nil
@@ -261,6 +337,9 @@ func values(sb sandbox.Sandbox) ([]any, error) {
 		sb.Shape.CPUs, sb.Shape.MemoryBytes, sb.Shape.DiskBytes, sb.Shape.Pids, string(sb.Network), metadata, env,
 		sb.Boot.ID, sb.Boot.Number, sb.Boot.Node, micros(sb.CreatedAt), micros(sb.StartedAt), sb.Timeout.Microseconds(),
 		micros(sb.Deadline), string(sb.OnTimeout), sb.Timeline, string(end.Cause), micros(end.At), sb.Version,
+		sb.IdleTimeout.Microseconds(), sb.Limits.CPUs, sb.Limits.MemoryBytes, sb.Limits.Pids, sb.User, sb.Cwd,
+		sb.Revision, end.OutputTail, sb.Snapshot, sb.StayPaused,
+		micros(sb.SnapshotAt), sb.CheckpointEvery.Microseconds(), sb.Restored.From, sb.Restored.Lost.Microseconds(), sb.Restored.Times, string(sb.Secrets), micros(sb.RunsUntil), string(sb.Ingress), sb.Limits.Bandwidth,
 	}, nil
 }
 
@@ -270,21 +349,30 @@ func scan(scan func(...any) error) (sandbox.Sandbox, error) {
 		sb                                        sandbox.Sandbox
 		metadata, env                             string
 		created, started, timeout, deadline, over int64
-		cause                                     sandbox.Cause
+		idle, saved, checkpoint, lost, until      int64
+		end                                       sandbox.Certificate
 	)
 	err := scan(
 		&sb.ID, &sb.Tenant, &sb.Name, &sb.State, &sb.Template, &sb.Image, &sb.Engine,
 		&sb.Shape.CPUs, &sb.Shape.MemoryBytes, &sb.Shape.DiskBytes, &sb.Shape.Pids, &sb.Network, &metadata, &env,
 		&sb.Boot.ID, &sb.Boot.Number, &sb.Boot.Node, &created, &started, &timeout,
-		&deadline, &sb.OnTimeout, &sb.Timeline, &cause, &over, &sb.Version,
+		&deadline, &sb.OnTimeout, &sb.Timeline, &end.Cause, &over, &sb.Version,
+		&idle, &sb.Limits.CPUs, &sb.Limits.MemoryBytes, &sb.Limits.Pids, &sb.User, &sb.Cwd,
+		&sb.Revision, &end.OutputTail, &sb.Snapshot, &sb.StayPaused,
+		&saved, &checkpoint, &sb.Restored.From, &lost, &sb.Restored.Times, (*string)(&sb.Secrets), &until, (*string)(&sb.Ingress), &sb.Limits.Bandwidth,
 	)
 	if err != nil {
 		return sandbox.Sandbox{}, err
 	}
 	sb.CreatedAt, sb.StartedAt, sb.Deadline = fromMicros(created), fromMicros(started), fromMicros(deadline)
 	sb.Timeout = time.Duration(timeout) * time.Microsecond
-	if cause != "" {
-		sb.Ended = &sandbox.Certificate{Cause: cause, At: fromMicros(over)}
+	sb.IdleTimeout = time.Duration(idle) * time.Microsecond
+	sb.SnapshotAt, sb.RunsUntil = fromMicros(saved), fromMicros(until)
+	sb.CheckpointEvery = time.Duration(checkpoint) * time.Microsecond
+	sb.Restored.Lost = time.Duration(lost) * time.Microsecond
+	if end.Cause != "" {
+		end.At = fromMicros(over)
+		sb.Ended = &end
 	}
 	if sb.Metadata, err = decode(metadata); err != nil {
 		return sandbox.Sandbox{}, err
@@ -301,20 +389,23 @@ func one(row *sql.Row) (sandbox.Sandbox, error) {
 	return sb, classify(err)
 }
 
-func many(rows *sql.Rows, err error) ([]sandbox.Sandbox, error) {
-	if err != nil {
-		return nil, classify(err)
-	}
-	defer rows.Close()
-	var all []sandbox.Sandbox
-	for rows.Next() {
-		sb, err := scan(rows.Scan)
+// collect reads all rows of a query.
+func collect[T any](scan func(func(...any) error) (T, error)) func(*sql.Rows, error) ([]T, error) {
+	return func(rows *sql.Rows, err error) ([]T, error) {
 		if err != nil {
 			return nil, classify(err)
 		}
-		all = append(all, sb)
+		defer rows.Close()
+		var all []T
+		for rows.Next() {
+			v, err := scan(rows.Scan)
+			if err != nil {
+				return nil, classify(err)
+			}
+			all = append(all, v)
+		}
+		return all, classify(rows.Err())
 	}
-	return all, classify(rows.Err())
 }
 
 func encode(m map[string]string) (string, error) {

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/pressly/goose/v3"
+	"golang.org/x/sys/unix"
 	driver "modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
@@ -41,6 +42,9 @@ type Store struct {
 	writes *sql.DB
 	writer *writer
 	query  queries
+	quota  sandbox.Quota // of Tenants that have none of their own
+
+	counter counter
 
 	closeOnce sync.Once
 	closeErr  error
@@ -72,7 +76,7 @@ func (s *Store) open(ctx context.Context, path string) (err error) {
 		return err
 	}
 	s.writes.SetMaxOpenConns(1)
-	if err := migrate(ctx, s.writes); err != nil {
+	if err := migrateAlone(ctx, path, s.writes); err != nil {
 		return err
 	}
 	if s.reads, err = sql.Open("sqlite", source(path, "query_only(1)")); err != nil {
@@ -110,6 +114,19 @@ func checkWritable(path string) error {
 		return fmt.Errorf("open the database for writing: %w", err)
 	}
 	return f.Close()
+}
+
+// migrateAlone migrates while no other process does: roles start together.
+func migrateAlone(ctx context.Context, path string, db *sql.DB) error {
+	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return err
+	}
+	return migrate(ctx, db)
 }
 
 // migrate brings the schema up to date.

@@ -39,6 +39,43 @@ func Run(t *testing.T, open func(t *testing.T) sandbox.Store) {
 		{"not ended means not ended", notEnded},
 		{"old certificates are deleted", deleteEnded},
 		{"leases are renewed", leases},
+		{"a snapshot comes back as it was written", snapshotRoundTrip},
+		{"a snapshot's name belongs to one of its sandbox", snapshotNames},
+		{"what is deleted leaves its place in the tree to its parent", snapshotTree},
+		{"lists of snapshots are newest first and leave out what is not ready", snapshotLists},
+		{"a snapshot in use stays", snapshotUses},
+		{"a sandbox is paused only in what is ready", snapshotsNeeded},
+		{"what nobody refers to is left", snapshotsLeft},
+		{"a snapshot stands on its image", snapshotOfImage},
+		{"a snapshot needs its build", snapshotOfBuild},
+		{"a tenant has one signing key", signingKeys},
+		{"a key is found by its hash alone", keyRoundTrip},
+		{"keys belong to one tenant", keyTenants},
+		{"a tenant has so many keys and no more", keyLimit},
+		{"the last use of a key never moves back", keyUses},
+		{"a rotated key is found by both its secrets", keyRotates},
+		{"a renamed key is the same key", keyIsRenamed},
+		{"a secret comes back as it was written", secretRoundTrip},
+		{"secrets belong to one tenant", secretTenants},
+		{"a tenant has so many secrets and no more", secretLimit},
+		{"secrets are found by what they are not sealed with", secretKeys},
+		{"a request takes effect once", onceBegins},
+		{"a request whose process died is taken over", onceTakeover},
+		{"a request that nobody knows the end of is taken over", onceLetGo},
+		{"a request is forgotten in time", onceExpires},
+		{"of equal requests at once one begins", onceRace},
+		{"a quota is the tenant's own, or of all", quotaRoundTrip},
+		{"a quota admits snapshots while there is room", quotaSnapshots},
+		{"a quota admits what it has room for", quotaAdmits},
+		{"of inserts at once a quota admits so many", quotaRace},
+		{"of snapshots at once a quota admits so many", quotaSnapshotRace},
+		{"the audit log comes back as it was written", auditRoundTrip},
+		{"of audit entries at once each has its place in the chain", auditAtOnce},
+		{"lists of audit entries are one tenant's, newest first", auditLists},
+		{"the audit log loses its beginning and holds", auditTrims},
+		{"usage is counted with the record", usageCounts},
+		{"each byte of a boot is counted once", trafficCounts},
+		{"usage is told by day, tenant and sandbox", usageGroups},
 		{"many callers at once", concurrency},
 		{"a call honours its context", canceled},
 	} {
@@ -59,6 +96,8 @@ func sample(tenant sandbox.TenantID) sandbox.Sandbox {
 		Engine:    "fake",
 		Shape:     sandbox.Shape{CPUs: 1.5, MemoryBytes: 512 << 20, DiskBytes: 4 << 30, Pids: 512},
 		Network:   sandbox.NetworkPublic,
+		Ingress:   `{"private":true}`,
+		Secrets:   `[{"name":"A","host":"a.example","header":"X-A"}]`,
 		Metadata:  map[string]string{"a": "1", `ke"y \ é`: "v'al\nue"},
 		Env:       map[string]string{"PATH": "/bin"},
 		Boot:      sandbox.Boot{ID: sandbox.NewBootID(), Number: 1, Node: "local"},
@@ -67,6 +106,15 @@ func sample(tenant sandbox.TenantID) sandbox.Sandbox {
 		Deadline:  epoch.Add(90 * time.Second),
 		OnTimeout: sandbox.OnTimeoutEnd,
 		Timeline:  1,
+
+		Limits:      sandbox.Limits{CPUs: 0.5, MemoryBytes: 300 << 20, Pids: 100, Bandwidth: 125_000},
+		User:        "root",
+		Cwd:         "/srv",
+		Revision:    1,
+		IdleTimeout: 45 * time.Second,
+		StayPaused:  true,
+
+		CheckpointEvery: 30 * time.Second,
 	}
 }
 
@@ -124,8 +172,13 @@ func roundTrip(t *testing.T, st sandbox.Store) {
 	}
 	sb.State, sb.StartedAt, sb.Timeline = sandbox.Ended, epoch.Add(time.Second), 2
 	sb.Boot = sandbox.Boot{ID: sandbox.NewBootID(), Number: 2, Node: "other"}
-	sb.Network, sb.Metadata = sandbox.NetworkNone, map[string]string{"b": "2"}
-	sb.Ended = &sandbox.Certificate{Cause: sandbox.CauseOOM, At: epoch.Add(2 * time.Second)}
+	sb.Network, sb.Ingress, sb.Metadata = sandbox.NetworkNone, "", map[string]string{"b": "2"}
+	sb.Limits, sb.Revision = sandbox.Limits{CPUs: 2, MemoryBytes: 512 << 20, Pids: 64}, 2
+	sb.User, sb.Cwd, sb.IdleTimeout = "", "", 0
+	sb.OnTimeout, sb.StayPaused, sb.Snapshot = sandbox.OnTimeoutPause, false, sandbox.NewSnapshotID()
+	sb.CheckpointEvery, sb.SnapshotAt, sb.RunsUntil = 0, epoch.Add(time.Minute), epoch.Add(time.Hour)
+	sb.Restored = sandbox.Restored{From: sandbox.NewSnapshotID(), Lost: 1500 * time.Millisecond, Times: 2}
+	sb.Ended = &sandbox.Certificate{Cause: sandbox.CauseOOM, At: epoch.Add(2 * time.Second), OutputTail: "the last\nwords \u00e9"}
 	got = update(t, st, sb)
 	sb.Version = 2
 	if r := read(); !reflect.DeepEqual(r, sb) || !reflect.DeepEqual(got, sb) {
@@ -314,6 +367,13 @@ func paging(t *testing.T, st sandbox.Store) {
 			t.Errorf("pages of %d: %v, want %v", limit, got, ids)
 		}
 	}
+	slices.Reverse(ids)
+	for _, limit := range []int{0, 1, 5, 13} {
+		if got := list(t, st, sandbox.ListQuery{Limit: limit, OldestFirst: true}); !slices.Equal(got, ids) {
+			t.Errorf("pages of %d, oldest first: %v, want %v", limit, got, ids)
+		}
+	}
+	slices.Reverse(ids)
 	// What is added while somebody pages is newer and so not on later pages.
 	page, err := st.ListSandboxes(t.Context(), "t", sandbox.ListQuery{Limit: 6})
 	if err != nil {
@@ -325,6 +385,8 @@ func paging(t *testing.T, st sandbox.Store) {
 	if got := list(t, st, sandbox.ListQuery{Limit: 6, Cursor: page.Next}); !slices.Equal(got, ids[6:]) {
 		t.Errorf("the rest after an insert: %v, want %v", got, ids[6:])
 	}
+	_, err = st.ListSandboxes(t.Context(), "t", sandbox.ListQuery{Limit: 6, Cursor: page.Next, OldestFirst: true})
+	want(t, "a cursor of the other order", err, sandbox.Invalid)
 }
 
 func filters(t *testing.T, st sandbox.Store) {
@@ -337,13 +399,21 @@ func filters(t *testing.T, st sandbox.Store) {
 	running := add(sandbox.Running, map[string]string{"app": "x", "n": "2", `q"uote\`: `'"`})
 	stopping := add(sandbox.Stopping, nil)
 	ended := add(sandbox.Ended, map[string]string{"app": "x"})
+	later := sample("t")
+	later.State, later.Template, later.CreatedAt = sandbox.Paused, "python_3:1.0", epoch.Add(time.Hour)
+	late := insert(t, st, later).ID
 
 	for _, tt := range []struct {
 		name  string
 		query sandbox.ListQuery
 		want  []string
 	}{
-		{"all that have not ended", sandbox.ListQuery{}, []string{starting, running, stopping}},
+		{"all that have not ended", sandbox.ListQuery{}, []string{starting, running, stopping, late}},
+		{"a template", sandbox.ListQuery{Template: "python_3"}, []string{late}},
+		{"no part of a template", sandbox.ListQuery{Template: "python"}, nil},
+		{"no pattern of a template", sandbox.ListQuery{Template: "python%"}, nil},
+		{"from a time", sandbox.ListQuery{From: later.CreatedAt}, []string{late}},
+		{"from a later time", sandbox.ListQuery{From: later.CreatedAt.Add(time.Microsecond)}, nil},
 		{"one state", sandbox.ListQuery{States: []sandbox.State{sandbox.Running}}, []string{running}},
 		{"two states", sandbox.ListQuery{States: []sandbox.State{sandbox.Ended, sandbox.Running}}, []string{running, ended}},
 		{"an unknown state", sandbox.ListQuery{States: []sandbox.State{"x"}}, nil},
@@ -470,7 +540,7 @@ func leases(t *testing.T, st sandbox.Store) {
 	for _, n := range []sandbox.NodeRecord{
 		{Name: "b", Engine: "fake", LeaseUntil: epoch},
 		{Name: "a", Engine: "fake", LeaseUntil: epoch},
-		{Name: "b", Engine: "gvisor", LeaseUntil: epoch.Add(time.Second)},
+		{Name: "b", Engine: "gvisor", Address: "unix:/b", LeaseUntil: epoch.Add(time.Second)},
 	} {
 		if err := st.RenewLease(ctx, n); err != nil {
 			t.Fatal(err)
@@ -479,7 +549,7 @@ func leases(t *testing.T, st sandbox.Store) {
 	got, err := st.Nodes(ctx)
 	want := []sandbox.NodeRecord{
 		{Name: "a", Engine: "fake", LeaseUntil: epoch},
-		{Name: "b", Engine: "gvisor", LeaseUntil: epoch.Add(time.Second)},
+		{Name: "b", Engine: "gvisor", Address: "unix:/b", LeaseUntil: epoch.Add(time.Second)},
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("Nodes = %v, %v, want %v", got, err, want)

@@ -89,9 +89,12 @@ func (RunStatus) EnumDescriptor() ([]byte, []int) {
 }
 
 type HealthRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When the Boot was saved, for a Guest that was restored and could not know; in
+	// Unix nanoseconds. Zero: nothing is told.
+	SavedAtUnixNano int64 `protobuf:"varint,1,opt,name=saved_at_unix_nano,json=savedAtUnixNano,proto3" json:"saved_at_unix_nano,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *HealthRequest) Reset() {
@@ -122,6 +125,13 @@ func (x *HealthRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use HealthRequest.ProtoReflect.Descriptor instead.
 func (*HealthRequest) Descriptor() ([]byte, []int) {
 	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *HealthRequest) GetSavedAtUnixNano() int64 {
+	if x != nil {
+		return x.SavedAtUnixNano
+	}
+	return 0
 }
 
 type HealthResponse struct {
@@ -184,27 +194,112 @@ func (x *HealthResponse) GetBootNumber() int64 {
 	return 0
 }
 
-type BindRequest struct {
+type ParkRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What most owners are bound with, so that Bind need not change it; zero: not known.
+	PidsLimit     int64 `protobuf:"varint,1,opt,name=pids_limit,json=pidsLimit,proto3" json:"pids_limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ParkRequest) Reset() {
+	*x = ParkRequest{}
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ParkRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ParkRequest) ProtoMessage() {}
+
+func (x *ParkRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ParkRequest.ProtoReflect.Descriptor instead.
+func (*ParkRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ParkRequest) GetPidsLimit() int64 {
+	if x != nil {
+		return x.PidsLimit
+	}
+	return 0
+}
+
+type ParkResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	SandboxId     string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
-	BootNumber    int64                  `protobuf:"varint,2,opt,name=boot_number,json=bootNumber,proto3" json:"boot_number,omitempty"`
-	AccessToken   string                 `protobuf:"bytes,3,opt,name=access_token,json=accessToken,proto3" json:"access_token,omitempty"` // for the E2B services; empty: none is asked for
-	Template      string                 `protobuf:"bytes,4,opt,name=template,proto3" json:"template,omitempty"`
-	Hostname      string                 `protobuf:"bytes,5,opt,name=hostname,proto3" json:"hostname,omitempty"`
-	Env           map[string]string      `protobuf:"bytes,6,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	DefaultUser   string                 `protobuf:"bytes,7,opt,name=default_user,json=defaultUser,proto3" json:"default_user,omitempty"` // empty: "user"
-	DefaultCwd    string                 `protobuf:"bytes,8,opt,name=default_cwd,json=defaultCwd,proto3" json:"default_cwd,omitempty"`    // empty: /workspace
-	Timeline      int64                  `protobuf:"varint,9,opt,name=timeline,proto3" json:"timeline,omitempty"`
-	UnixNanos     int64                  `protobuf:"varint,10,opt,name=unix_nanos,json=unixNanos,proto3" json:"unix_nanos,omitempty"` // the host's clock
-	Entropy       []byte                 `protobuf:"bytes,11,opt,name=entropy,proto3" json:"entropy,omitempty"`
-	PidsLimit     int64                  `protobuf:"varint,12,opt,name=pids_limit,json=pidsLimit,proto3" json:"pids_limit,omitempty"` // Processes and threads of the user; 0: no limit
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ParkResponse) Reset() {
+	*x = ParkResponse{}
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ParkResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ParkResponse) ProtoMessage() {}
+
+func (x *ParkResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ParkResponse.ProtoReflect.Descriptor instead.
+func (*ParkResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{3}
+}
+
+type BindRequest struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	SandboxId   string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	BootNumber  int64                  `protobuf:"varint,2,opt,name=boot_number,json=bootNumber,proto3" json:"boot_number,omitempty"`
+	AccessToken string                 `protobuf:"bytes,3,opt,name=access_token,json=accessToken,proto3" json:"access_token,omitempty"` // for the E2B services; empty: none is asked for
+	Template    string                 `protobuf:"bytes,4,opt,name=template,proto3" json:"template,omitempty"`
+	Hostname    string                 `protobuf:"bytes,5,opt,name=hostname,proto3" json:"hostname,omitempty"`
+	Env         map[string]string      `protobuf:"bytes,6,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	DefaultUser string                 `protobuf:"bytes,7,opt,name=default_user,json=defaultUser,proto3" json:"default_user,omitempty"` // empty: "user"
+	DefaultCwd  string                 `protobuf:"bytes,8,opt,name=default_cwd,json=defaultCwd,proto3" json:"default_cwd,omitempty"`    // empty: /workspace
+	Timeline    int64                  `protobuf:"varint,9,opt,name=timeline,proto3" json:"timeline,omitempty"`
+	UnixNanos   int64                  `protobuf:"varint,10,opt,name=unix_nanos,json=unixNanos,proto3" json:"unix_nanos,omitempty"` // the host's clock
+	Entropy     []byte                 `protobuf:"bytes,11,opt,name=entropy,proto3" json:"entropy,omitempty"`
+	PidsLimit   int64                  `protobuf:"varint,12,opt,name=pids_limit,json=pidsLimit,proto3" json:"pids_limit,omitempty"` // Processes and threads of the user; 0: no limit
+	// The Boot started from a saved state: whoever owned it before does no more.
+	Restored bool `protobuf:"varint,13,opt,name=restored,proto3" json:"restored,omitempty"`
+	// A certificate in PEM that programs are to trust; empty: none.
+	Authority     string `protobuf:"bytes,14,opt,name=authority,proto3" json:"authority,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BindRequest) Reset() {
 	*x = BindRequest{}
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[2]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -216,7 +311,7 @@ func (x *BindRequest) String() string {
 func (*BindRequest) ProtoMessage() {}
 
 func (x *BindRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[2]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -229,7 +324,7 @@ func (x *BindRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BindRequest.ProtoReflect.Descriptor instead.
 func (*BindRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{2}
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *BindRequest) GetSandboxId() string {
@@ -316,15 +411,30 @@ func (x *BindRequest) GetPidsLimit() int64 {
 	return 0
 }
 
+func (x *BindRequest) GetRestored() bool {
+	if x != nil {
+		return x.Restored
+	}
+	return false
+}
+
+func (x *BindRequest) GetAuthority() string {
+	if x != nil {
+		return x.Authority
+	}
+	return ""
+}
+
 type BindResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Waits         bool                   `protobuf:"varint,1,opt,name=waits,proto3" json:"waits,omitempty"` // call Ready before anybody may use the Boot
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BindResponse) Reset() {
 	*x = BindResponse{}
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[3]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -336,7 +446,7 @@ func (x *BindResponse) String() string {
 func (*BindResponse) ProtoMessage() {}
 
 func (x *BindResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[3]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -349,7 +459,94 @@ func (x *BindResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BindResponse.ProtoReflect.Descriptor instead.
 func (*BindResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{3}
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *BindResponse) GetWaits() bool {
+	if x != nil {
+		return x.Waits
+	}
+	return false
+}
+
+type ReadyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TimeoutMillis int64                  `protobuf:"varint,1,opt,name=timeout_millis,json=timeoutMillis,proto3" json:"timeout_millis,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadyRequest) Reset() {
+	*x = ReadyRequest{}
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadyRequest) ProtoMessage() {}
+
+func (x *ReadyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadyRequest.ProtoReflect.Descriptor instead.
+func (*ReadyRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ReadyRequest) GetTimeoutMillis() int64 {
+	if x != nil {
+		return x.TimeoutMillis
+	}
+	return 0
+}
+
+type ReadyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadyResponse) Reset() {
+	*x = ReadyResponse{}
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadyResponse) ProtoMessage() {}
+
+func (x *ReadyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadyResponse.ProtoReflect.Descriptor instead.
+func (*ReadyResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{7}
 }
 
 type RunRequest struct {
@@ -368,7 +565,7 @@ type RunRequest struct {
 
 func (x *RunRequest) Reset() {
 	*x = RunRequest{}
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[4]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -380,7 +577,7 @@ func (x *RunRequest) String() string {
 func (*RunRequest) ProtoMessage() {}
 
 func (x *RunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[4]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -393,7 +590,7 @@ func (x *RunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunRequest.ProtoReflect.Descriptor instead.
 func (*RunRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{4}
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RunRequest) GetArgs() []string {
@@ -467,7 +664,7 @@ type RunResponse struct {
 
 func (x *RunResponse) Reset() {
 	*x = RunResponse{}
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[5]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -479,7 +676,7 @@ func (x *RunResponse) String() string {
 func (*RunResponse) ProtoMessage() {}
 
 func (x *RunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[5]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -492,7 +689,7 @@ func (x *RunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunResponse.ProtoReflect.Descriptor instead.
 func (*RunResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{5}
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RunResponse) GetEvent() isRunResponse_Event {
@@ -575,7 +772,7 @@ type RunStarted struct {
 
 func (x *RunStarted) Reset() {
 	*x = RunStarted{}
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[6]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -587,7 +784,7 @@ func (x *RunStarted) String() string {
 func (*RunStarted) ProtoMessage() {}
 
 func (x *RunStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[6]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -600,7 +797,7 @@ func (x *RunStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunStarted.ProtoReflect.Descriptor instead.
 func (*RunStarted) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{6}
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RunStarted) GetPid() int64 {
@@ -625,7 +822,7 @@ type RunEnded struct {
 
 func (x *RunEnded) Reset() {
 	*x = RunEnded{}
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[7]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -637,7 +834,7 @@ func (x *RunEnded) String() string {
 func (*RunEnded) ProtoMessage() {}
 
 func (x *RunEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[7]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -650,7 +847,7 @@ func (x *RunEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunEnded.ProtoReflect.Descriptor instead.
 func (*RunEnded) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{7}
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RunEnded) GetStatus() RunStatus {
@@ -702,6 +899,163 @@ func (x *RunEnded) GetDurationNanos() int64 {
 	return 0
 }
 
+type ListPortsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPortsRequest) Reset() {
+	*x = ListPortsRequest{}
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPortsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPortsRequest) ProtoMessage() {}
+
+func (x *ListPortsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPortsRequest.ProtoReflect.Descriptor instead.
+func (*ListPortsRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{12}
+}
+
+type ListPortsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ports         []*ListeningPort       `protobuf:"bytes,1,rep,name=ports,proto3" json:"ports,omitempty"`
+	Truncated     bool                   `protobuf:"varint,2,opt,name=truncated,proto3" json:"truncated,omitempty"` // there are more
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPortsResponse) Reset() {
+	*x = ListPortsResponse{}
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPortsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPortsResponse) ProtoMessage() {}
+
+func (x *ListPortsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPortsResponse.ProtoReflect.Descriptor instead.
+func (*ListPortsResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ListPortsResponse) GetPorts() []*ListeningPort {
+	if x != nil {
+		return x.Ports
+	}
+	return nil
+}
+
+func (x *ListPortsResponse) GetTruncated() bool {
+	if x != nil {
+		return x.Truncated
+	}
+	return false
+}
+
+// A TCP socket that listens.
+type ListeningPort struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Port          uint32                 `protobuf:"varint,1,opt,name=port,proto3" json:"port,omitempty"`
+	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"` // without the port
+	Pid           int64                  `protobuf:"varint,3,opt,name=pid,proto3" json:"pid,omitempty"`        // of a process that holds it; 0: not known
+	Process       string                 `protobuf:"bytes,4,opt,name=process,proto3" json:"process,omitempty"` // the name of that process
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListeningPort) Reset() {
+	*x = ListeningPort{}
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListeningPort) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListeningPort) ProtoMessage() {}
+
+func (x *ListeningPort) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListeningPort.ProtoReflect.Descriptor instead.
+func (*ListeningPort) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ListeningPort) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *ListeningPort) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *ListeningPort) GetPid() int64 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *ListeningPort) GetProcess() string {
+	if x != nil {
+		return x.Process
+	}
+	return ""
+}
+
 type KillBiggestRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -710,7 +1064,7 @@ type KillBiggestRequest struct {
 
 func (x *KillBiggestRequest) Reset() {
 	*x = KillBiggestRequest{}
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[8]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -722,7 +1076,7 @@ func (x *KillBiggestRequest) String() string {
 func (*KillBiggestRequest) ProtoMessage() {}
 
 func (x *KillBiggestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[8]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -735,7 +1089,7 @@ func (x *KillBiggestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillBiggestRequest.ProtoReflect.Descriptor instead.
 func (*KillBiggestRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{8}
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{15}
 }
 
 type KillBiggestResponse struct {
@@ -748,7 +1102,7 @@ type KillBiggestResponse struct {
 
 func (x *KillBiggestResponse) Reset() {
 	*x = KillBiggestResponse{}
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[9]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -760,7 +1114,7 @@ func (x *KillBiggestResponse) String() string {
 func (*KillBiggestResponse) ProtoMessage() {}
 
 func (x *KillBiggestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[9]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -773,7 +1127,7 @@ func (x *KillBiggestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillBiggestResponse.ProtoReflect.Descriptor instead.
 func (*KillBiggestResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{9}
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *KillBiggestResponse) GetPid() int64 {
@@ -799,7 +1153,7 @@ type ShutdownRequest struct {
 
 func (x *ShutdownRequest) Reset() {
 	*x = ShutdownRequest{}
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[10]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -811,7 +1165,7 @@ func (x *ShutdownRequest) String() string {
 func (*ShutdownRequest) ProtoMessage() {}
 
 func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[10]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -824,7 +1178,7 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{10}
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ShutdownRequest) GetGraceMillis() int64 {
@@ -842,7 +1196,7 @@ type ShutdownResponse struct {
 
 func (x *ShutdownResponse) Reset() {
 	*x = ShutdownResponse{}
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[11]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -854,7 +1208,7 @@ func (x *ShutdownResponse) String() string {
 func (*ShutdownResponse) ProtoMessage() {}
 
 func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[11]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -867,21 +1221,26 @@ func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownResponse.ProtoReflect.Descriptor instead.
 func (*ShutdownResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{11}
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{18}
 }
 
 var File_cloudsandbox_guest_v1_guest_proto protoreflect.FileDescriptor
 
 const file_cloudsandbox_guest_v1_guest_proto_rawDesc = "" +
 	"\n" +
-	"!cloudsandbox/guest/v1/guest.proto\x12\x15cloudsandbox.guest.v1\"\x0f\n" +
-	"\rHealthRequest\"j\n" +
+	"!cloudsandbox/guest/v1/guest.proto\x12\x15cloudsandbox.guest.v1\"<\n" +
+	"\rHealthRequest\x12+\n" +
+	"\x12saved_at_unix_nano\x18\x01 \x01(\x03R\x0fsavedAtUnixNano\"j\n" +
 	"\x0eHealthResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x02 \x01(\tR\tsandboxId\x12\x1f\n" +
 	"\vboot_number\x18\x03 \x01(\x03R\n" +
-	"bootNumber\"\xd7\x03\n" +
+	"bootNumber\",\n" +
+	"\vParkRequest\x12\x1d\n" +
+	"\n" +
+	"pids_limit\x18\x01 \x01(\x03R\tpidsLimit\"\x0e\n" +
+	"\fParkResponse\"\x91\x04\n" +
 	"\vBindRequest\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x1f\n" +
@@ -900,11 +1259,17 @@ const file_cloudsandbox_guest_v1_guest_proto_rawDesc = "" +
 	" \x01(\x03R\tunixNanos\x12\x18\n" +
 	"\aentropy\x18\v \x01(\fR\aentropy\x12\x1d\n" +
 	"\n" +
-	"pids_limit\x18\f \x01(\x03R\tpidsLimit\x1a6\n" +
+	"pids_limit\x18\f \x01(\x03R\tpidsLimit\x12\x1a\n" +
+	"\brestored\x18\r \x01(\bR\brestored\x12\x1c\n" +
+	"\tauthority\x18\x0e \x01(\tR\tauthority\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x0e\n" +
-	"\fBindResponse\"\xbf\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"$\n" +
+	"\fBindResponse\x12\x14\n" +
+	"\x05waits\x18\x01 \x01(\bR\x05waits\"5\n" +
+	"\fReadyRequest\x12%\n" +
+	"\x0etimeout_millis\x18\x01 \x01(\x03R\rtimeoutMillis\"\x0f\n" +
+	"\rReadyResponse\"\xbf\x02\n" +
 	"\n" +
 	"RunRequest\x12\x12\n" +
 	"\x04args\x18\x01 \x03(\tR\x04args\x12<\n" +
@@ -934,7 +1299,16 @@ const file_cloudsandbox_guest_v1_guest_proto_rawDesc = "" +
 	"\amessage\x18\x04 \x01(\tR\amessage\x12%\n" +
 	"\x0estdout_dropped\x18\x05 \x01(\x03R\rstdoutDropped\x12%\n" +
 	"\x0estderr_dropped\x18\x06 \x01(\x03R\rstderrDropped\x12%\n" +
-	"\x0eduration_nanos\x18\a \x01(\x03R\rdurationNanos\"\x14\n" +
+	"\x0eduration_nanos\x18\a \x01(\x03R\rdurationNanos\"\x12\n" +
+	"\x10ListPortsRequest\"m\n" +
+	"\x11ListPortsResponse\x12:\n" +
+	"\x05ports\x18\x01 \x03(\v2$.cloudsandbox.guest.v1.ListeningPortR\x05ports\x12\x1c\n" +
+	"\ttruncated\x18\x02 \x01(\bR\ttruncated\"i\n" +
+	"\rListeningPort\x12\x12\n" +
+	"\x04port\x18\x01 \x01(\rR\x04port\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x10\n" +
+	"\x03pid\x18\x03 \x01(\x03R\x03pid\x12\x18\n" +
+	"\aprocess\x18\x04 \x01(\tR\aprocess\"\x14\n" +
 	"\x12KillBiggestRequest\"D\n" +
 	"\x13KillBiggestResponse\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x03R\x03pid\x12\x1b\n" +
@@ -950,11 +1324,14 @@ const file_cloudsandbox_guest_v1_guest_proto_rawDesc = "" +
 	"\x0eRUN_STATUS_OOM\x10\x04\x12\x13\n" +
 	"\x0fRUN_STATUS_PIDS\x10\x05\x12\x18\n" +
 	"\x14RUN_STATUS_DISK_FULL\x10\x06\x12\x15\n" +
-	"\x11RUN_STATUS_KILLED\x10\a2\xc9\x03\n" +
+	"\x11RUN_STATUS_KILLED\x10\a2\xce\x05\n" +
 	"\fGuestService\x12U\n" +
 	"\x06Health\x12$.cloudsandbox.guest.v1.HealthRequest\x1a%.cloudsandbox.guest.v1.HealthResponse\x12O\n" +
-	"\x04Bind\x12\".cloudsandbox.guest.v1.BindRequest\x1a#.cloudsandbox.guest.v1.BindResponse\x12N\n" +
-	"\x03Run\x12!.cloudsandbox.guest.v1.RunRequest\x1a\".cloudsandbox.guest.v1.RunResponse0\x01\x12d\n" +
+	"\x04Park\x12\".cloudsandbox.guest.v1.ParkRequest\x1a#.cloudsandbox.guest.v1.ParkResponse\x12O\n" +
+	"\x04Bind\x12\".cloudsandbox.guest.v1.BindRequest\x1a#.cloudsandbox.guest.v1.BindResponse\x12R\n" +
+	"\x05Ready\x12#.cloudsandbox.guest.v1.ReadyRequest\x1a$.cloudsandbox.guest.v1.ReadyResponse\x12N\n" +
+	"\x03Run\x12!.cloudsandbox.guest.v1.RunRequest\x1a\".cloudsandbox.guest.v1.RunResponse0\x01\x12^\n" +
+	"\tListPorts\x12'.cloudsandbox.guest.v1.ListPortsRequest\x1a(.cloudsandbox.guest.v1.ListPortsResponse\x12d\n" +
 	"\vKillBiggest\x12).cloudsandbox.guest.v1.KillBiggestRequest\x1a*.cloudsandbox.guest.v1.KillBiggestResponse\x12[\n" +
 	"\bShutdown\x12&.cloudsandbox.guest.v1.ShutdownRequest\x1a'.cloudsandbox.guest.v1.ShutdownResponseBNZLgithub.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/guest/v1;guestv1b\x06proto3"
 
@@ -971,45 +1348,59 @@ func file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP() []byte {
 }
 
 var file_cloudsandbox_guest_v1_guest_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_cloudsandbox_guest_v1_guest_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_cloudsandbox_guest_v1_guest_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_cloudsandbox_guest_v1_guest_proto_goTypes = []any{
 	(RunStatus)(0),              // 0: cloudsandbox.guest.v1.RunStatus
 	(*HealthRequest)(nil),       // 1: cloudsandbox.guest.v1.HealthRequest
 	(*HealthResponse)(nil),      // 2: cloudsandbox.guest.v1.HealthResponse
-	(*BindRequest)(nil),         // 3: cloudsandbox.guest.v1.BindRequest
-	(*BindResponse)(nil),        // 4: cloudsandbox.guest.v1.BindResponse
-	(*RunRequest)(nil),          // 5: cloudsandbox.guest.v1.RunRequest
-	(*RunResponse)(nil),         // 6: cloudsandbox.guest.v1.RunResponse
-	(*RunStarted)(nil),          // 7: cloudsandbox.guest.v1.RunStarted
-	(*RunEnded)(nil),            // 8: cloudsandbox.guest.v1.RunEnded
-	(*KillBiggestRequest)(nil),  // 9: cloudsandbox.guest.v1.KillBiggestRequest
-	(*KillBiggestResponse)(nil), // 10: cloudsandbox.guest.v1.KillBiggestResponse
-	(*ShutdownRequest)(nil),     // 11: cloudsandbox.guest.v1.ShutdownRequest
-	(*ShutdownResponse)(nil),    // 12: cloudsandbox.guest.v1.ShutdownResponse
-	nil,                         // 13: cloudsandbox.guest.v1.BindRequest.EnvEntry
-	nil,                         // 14: cloudsandbox.guest.v1.RunRequest.EnvEntry
+	(*ParkRequest)(nil),         // 3: cloudsandbox.guest.v1.ParkRequest
+	(*ParkResponse)(nil),        // 4: cloudsandbox.guest.v1.ParkResponse
+	(*BindRequest)(nil),         // 5: cloudsandbox.guest.v1.BindRequest
+	(*BindResponse)(nil),        // 6: cloudsandbox.guest.v1.BindResponse
+	(*ReadyRequest)(nil),        // 7: cloudsandbox.guest.v1.ReadyRequest
+	(*ReadyResponse)(nil),       // 8: cloudsandbox.guest.v1.ReadyResponse
+	(*RunRequest)(nil),          // 9: cloudsandbox.guest.v1.RunRequest
+	(*RunResponse)(nil),         // 10: cloudsandbox.guest.v1.RunResponse
+	(*RunStarted)(nil),          // 11: cloudsandbox.guest.v1.RunStarted
+	(*RunEnded)(nil),            // 12: cloudsandbox.guest.v1.RunEnded
+	(*ListPortsRequest)(nil),    // 13: cloudsandbox.guest.v1.ListPortsRequest
+	(*ListPortsResponse)(nil),   // 14: cloudsandbox.guest.v1.ListPortsResponse
+	(*ListeningPort)(nil),       // 15: cloudsandbox.guest.v1.ListeningPort
+	(*KillBiggestRequest)(nil),  // 16: cloudsandbox.guest.v1.KillBiggestRequest
+	(*KillBiggestResponse)(nil), // 17: cloudsandbox.guest.v1.KillBiggestResponse
+	(*ShutdownRequest)(nil),     // 18: cloudsandbox.guest.v1.ShutdownRequest
+	(*ShutdownResponse)(nil),    // 19: cloudsandbox.guest.v1.ShutdownResponse
+	nil,                         // 20: cloudsandbox.guest.v1.BindRequest.EnvEntry
+	nil,                         // 21: cloudsandbox.guest.v1.RunRequest.EnvEntry
 }
 var file_cloudsandbox_guest_v1_guest_proto_depIdxs = []int32{
-	13, // 0: cloudsandbox.guest.v1.BindRequest.env:type_name -> cloudsandbox.guest.v1.BindRequest.EnvEntry
-	14, // 1: cloudsandbox.guest.v1.RunRequest.env:type_name -> cloudsandbox.guest.v1.RunRequest.EnvEntry
-	7,  // 2: cloudsandbox.guest.v1.RunResponse.started:type_name -> cloudsandbox.guest.v1.RunStarted
-	8,  // 3: cloudsandbox.guest.v1.RunResponse.ended:type_name -> cloudsandbox.guest.v1.RunEnded
+	20, // 0: cloudsandbox.guest.v1.BindRequest.env:type_name -> cloudsandbox.guest.v1.BindRequest.EnvEntry
+	21, // 1: cloudsandbox.guest.v1.RunRequest.env:type_name -> cloudsandbox.guest.v1.RunRequest.EnvEntry
+	11, // 2: cloudsandbox.guest.v1.RunResponse.started:type_name -> cloudsandbox.guest.v1.RunStarted
+	12, // 3: cloudsandbox.guest.v1.RunResponse.ended:type_name -> cloudsandbox.guest.v1.RunEnded
 	0,  // 4: cloudsandbox.guest.v1.RunEnded.status:type_name -> cloudsandbox.guest.v1.RunStatus
-	1,  // 5: cloudsandbox.guest.v1.GuestService.Health:input_type -> cloudsandbox.guest.v1.HealthRequest
-	3,  // 6: cloudsandbox.guest.v1.GuestService.Bind:input_type -> cloudsandbox.guest.v1.BindRequest
-	5,  // 7: cloudsandbox.guest.v1.GuestService.Run:input_type -> cloudsandbox.guest.v1.RunRequest
-	9,  // 8: cloudsandbox.guest.v1.GuestService.KillBiggest:input_type -> cloudsandbox.guest.v1.KillBiggestRequest
-	11, // 9: cloudsandbox.guest.v1.GuestService.Shutdown:input_type -> cloudsandbox.guest.v1.ShutdownRequest
-	2,  // 10: cloudsandbox.guest.v1.GuestService.Health:output_type -> cloudsandbox.guest.v1.HealthResponse
-	4,  // 11: cloudsandbox.guest.v1.GuestService.Bind:output_type -> cloudsandbox.guest.v1.BindResponse
-	6,  // 12: cloudsandbox.guest.v1.GuestService.Run:output_type -> cloudsandbox.guest.v1.RunResponse
-	10, // 13: cloudsandbox.guest.v1.GuestService.KillBiggest:output_type -> cloudsandbox.guest.v1.KillBiggestResponse
-	12, // 14: cloudsandbox.guest.v1.GuestService.Shutdown:output_type -> cloudsandbox.guest.v1.ShutdownResponse
-	10, // [10:15] is the sub-list for method output_type
-	5,  // [5:10] is the sub-list for method input_type
-	5,  // [5:5] is the sub-list for extension type_name
-	5,  // [5:5] is the sub-list for extension extendee
-	0,  // [0:5] is the sub-list for field type_name
+	15, // 5: cloudsandbox.guest.v1.ListPortsResponse.ports:type_name -> cloudsandbox.guest.v1.ListeningPort
+	1,  // 6: cloudsandbox.guest.v1.GuestService.Health:input_type -> cloudsandbox.guest.v1.HealthRequest
+	3,  // 7: cloudsandbox.guest.v1.GuestService.Park:input_type -> cloudsandbox.guest.v1.ParkRequest
+	5,  // 8: cloudsandbox.guest.v1.GuestService.Bind:input_type -> cloudsandbox.guest.v1.BindRequest
+	7,  // 9: cloudsandbox.guest.v1.GuestService.Ready:input_type -> cloudsandbox.guest.v1.ReadyRequest
+	9,  // 10: cloudsandbox.guest.v1.GuestService.Run:input_type -> cloudsandbox.guest.v1.RunRequest
+	13, // 11: cloudsandbox.guest.v1.GuestService.ListPorts:input_type -> cloudsandbox.guest.v1.ListPortsRequest
+	16, // 12: cloudsandbox.guest.v1.GuestService.KillBiggest:input_type -> cloudsandbox.guest.v1.KillBiggestRequest
+	18, // 13: cloudsandbox.guest.v1.GuestService.Shutdown:input_type -> cloudsandbox.guest.v1.ShutdownRequest
+	2,  // 14: cloudsandbox.guest.v1.GuestService.Health:output_type -> cloudsandbox.guest.v1.HealthResponse
+	4,  // 15: cloudsandbox.guest.v1.GuestService.Park:output_type -> cloudsandbox.guest.v1.ParkResponse
+	6,  // 16: cloudsandbox.guest.v1.GuestService.Bind:output_type -> cloudsandbox.guest.v1.BindResponse
+	8,  // 17: cloudsandbox.guest.v1.GuestService.Ready:output_type -> cloudsandbox.guest.v1.ReadyResponse
+	10, // 18: cloudsandbox.guest.v1.GuestService.Run:output_type -> cloudsandbox.guest.v1.RunResponse
+	14, // 19: cloudsandbox.guest.v1.GuestService.ListPorts:output_type -> cloudsandbox.guest.v1.ListPortsResponse
+	17, // 20: cloudsandbox.guest.v1.GuestService.KillBiggest:output_type -> cloudsandbox.guest.v1.KillBiggestResponse
+	19, // 21: cloudsandbox.guest.v1.GuestService.Shutdown:output_type -> cloudsandbox.guest.v1.ShutdownResponse
+	14, // [14:22] is the sub-list for method output_type
+	6,  // [6:14] is the sub-list for method input_type
+	6,  // [6:6] is the sub-list for extension type_name
+	6,  // [6:6] is the sub-list for extension extendee
+	0,  // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_cloudsandbox_guest_v1_guest_proto_init() }
@@ -1017,7 +1408,7 @@ func file_cloudsandbox_guest_v1_guest_proto_init() {
 	if File_cloudsandbox_guest_v1_guest_proto != nil {
 		return
 	}
-	file_cloudsandbox_guest_v1_guest_proto_msgTypes[5].OneofWrappers = []any{
+	file_cloudsandbox_guest_v1_guest_proto_msgTypes[9].OneofWrappers = []any{
 		(*RunResponse_Started)(nil),
 		(*RunResponse_Stdout)(nil),
 		(*RunResponse_Stderr)(nil),
@@ -1029,7 +1420,7 @@ func file_cloudsandbox_guest_v1_guest_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudsandbox_guest_v1_guest_proto_rawDesc), len(file_cloudsandbox_guest_v1_guest_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   14,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -7,21 +7,33 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 )
 
 func main() {
 	if len(os.Args) > 2 {
+		if os.Args[1] == "forks" {
+			go forks()
+		}
 		bomb(os.Args[2])
 		return
 	}
+	told := make(chan os.Signal, 1)
+	signal.Notify(told, syscall.SIGUSR1)
 	var mu sync.Mutex
 	children := map[int]*exec.Cmd{}
 	http.HandleFunc("/ping", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "pong") })
 	http.HandleFunc("/bomb", func(w http.ResponseWriter, r *http.Request) {
-		cmd := exec.Command("/.cloud-sandbox/guest", "bomb", r.FormValue("mb"))
+		kind := "bomb"
+		if r.FormValue("forks") != "" {
+			kind = "forks"
+		}
+		cmd := exec.Command("/.cloud-sandbox/guest", kind, r.FormValue("mb"))
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		if err := cmd.Start(); err != nil {
 			http.Error(w, err.Error(), 500)
 			return
@@ -37,6 +49,19 @@ func main() {
 		}
 		fmt.Fprint(w, cmd.Process.Pid)
 	})
+	http.HandleFunc("/told", func(w http.ResponseWriter, _ *http.Request) {
+		select {
+		case s := <-told:
+			fmt.Fprint(w, s)
+		default:
+			fmt.Fprint(w, "nothing")
+		}
+	})
+	http.HandleFunc("/alive", func(w http.ResponseWriter, r *http.Request) {
+		pid, _ := strconv.Atoi(r.FormValue("pid"))
+		fmt.Fprint(w, syscall.Kill(pid, 0) == nil)
+	})
+	http.HandleFunc("/eat", func(w http.ResponseWriter, r *http.Request) { bomb(r.FormValue("mb")) })
 	http.HandleFunc("/kill", func(w http.ResponseWriter, _ *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -50,6 +75,12 @@ func main() {
 		mb, _ := strconv.Atoi(r.FormValue("mb"))
 		f, err := os.Create("/big")
 		b := make([]byte, 1<<20)
+		for i := range b {
+			b[i] = byte(i >> 8)
+		}
+		if hole, _ := strconv.ParseInt(r.FormValue("hole"), 10, 64); hole > 0 && err == nil {
+			_, err = f.Seek(hole<<20, 0)
+		}
 		for i := 0; i < mb && err == nil; i++ {
 			_, err = f.Write(b)
 		}
@@ -57,6 +88,13 @@ func main() {
 		fmt.Fprint(w, err)
 	})
 	http.ListenAndServe(":80", nil)
+}
+
+// forks starts programs without end, each of which takes some memory.
+func forks() {
+	for {
+		_ = exec.Command("/.cloud-sandbox/guest", "forks", "8").Start()
+	}
 }
 
 func bomb(mb string) {

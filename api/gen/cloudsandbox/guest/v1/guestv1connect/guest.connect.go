@@ -38,10 +38,16 @@ const (
 const (
 	// GuestServiceHealthProcedure is the fully-qualified name of the GuestService's Health RPC.
 	GuestServiceHealthProcedure = "/cloudsandbox.guest.v1.GuestService/Health"
+	// GuestServiceParkProcedure is the fully-qualified name of the GuestService's Park RPC.
+	GuestServiceParkProcedure = "/cloudsandbox.guest.v1.GuestService/Park"
 	// GuestServiceBindProcedure is the fully-qualified name of the GuestService's Bind RPC.
 	GuestServiceBindProcedure = "/cloudsandbox.guest.v1.GuestService/Bind"
+	// GuestServiceReadyProcedure is the fully-qualified name of the GuestService's Ready RPC.
+	GuestServiceReadyProcedure = "/cloudsandbox.guest.v1.GuestService/Ready"
 	// GuestServiceRunProcedure is the fully-qualified name of the GuestService's Run RPC.
 	GuestServiceRunProcedure = "/cloudsandbox.guest.v1.GuestService/Run"
+	// GuestServiceListPortsProcedure is the fully-qualified name of the GuestService's ListPorts RPC.
+	GuestServiceListPortsProcedure = "/cloudsandbox.guest.v1.GuestService/ListPorts"
 	// GuestServiceKillBiggestProcedure is the fully-qualified name of the GuestService's KillBiggest
 	// RPC.
 	GuestServiceKillBiggestProcedure = "/cloudsandbox.guest.v1.GuestService/KillBiggest"
@@ -53,11 +59,19 @@ const (
 type GuestServiceClient interface {
 	// Health tells whom the Boot is bound to.
 	Health(context.Context, *connect.Request[v1.HealthRequest]) (*connect.Response[v1.HealthResponse], error)
+	// Park readies a blank Boot to wait in a Pool: it loads what every first
+	// command needs.
+	Park(context.Context, *connect.Request[v1.ParkRequest]) (*connect.Response[v1.ParkResponse], error)
 	// Bind opens the Boot's life under an owner. Repeating it for the same
-	// Sandbox and Boot number is fine; another owner is refused.
+	// Sandbox and Boot number is fine; another owner is refused, but for the first
+	// one of a Boot that was restored.
 	Bind(context.Context, *connect.Request[v1.BindRequest]) (*connect.Response[v1.BindResponse], error)
+	// Ready waits until what the Template starts has come up.
+	Ready(context.Context, *connect.Request[v1.ReadyRequest]) (*connect.Response[v1.ReadyResponse], error)
 	// Run runs one program to its end.
 	Run(context.Context, *connect.Request[v1.RunRequest]) (*connect.ServerStreamForClient[v1.RunResponse], error)
+	// ListPorts tells what listens inside.
+	ListPorts(context.Context, *connect.Request[v1.ListPortsRequest]) (*connect.Response[v1.ListPortsResponse], error)
 	// KillBiggest ends the user's Process that uses most memory.
 	KillBiggest(context.Context, *connect.Request[v1.KillBiggestRequest]) (*connect.Response[v1.KillBiggestResponse], error)
 	// Shutdown asks every Process to end, then ends the Guest and the Boot.
@@ -81,16 +95,34 @@ func NewGuestServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(guestServiceMethods.ByName("Health")),
 			connect.WithClientOptions(opts...),
 		),
+		park: connect.NewClient[v1.ParkRequest, v1.ParkResponse](
+			httpClient,
+			baseURL+GuestServiceParkProcedure,
+			connect.WithSchema(guestServiceMethods.ByName("Park")),
+			connect.WithClientOptions(opts...),
+		),
 		bind: connect.NewClient[v1.BindRequest, v1.BindResponse](
 			httpClient,
 			baseURL+GuestServiceBindProcedure,
 			connect.WithSchema(guestServiceMethods.ByName("Bind")),
 			connect.WithClientOptions(opts...),
 		),
+		ready: connect.NewClient[v1.ReadyRequest, v1.ReadyResponse](
+			httpClient,
+			baseURL+GuestServiceReadyProcedure,
+			connect.WithSchema(guestServiceMethods.ByName("Ready")),
+			connect.WithClientOptions(opts...),
+		),
 		run: connect.NewClient[v1.RunRequest, v1.RunResponse](
 			httpClient,
 			baseURL+GuestServiceRunProcedure,
 			connect.WithSchema(guestServiceMethods.ByName("Run")),
+			connect.WithClientOptions(opts...),
+		),
+		listPorts: connect.NewClient[v1.ListPortsRequest, v1.ListPortsResponse](
+			httpClient,
+			baseURL+GuestServiceListPortsProcedure,
+			connect.WithSchema(guestServiceMethods.ByName("ListPorts")),
 			connect.WithClientOptions(opts...),
 		),
 		killBiggest: connect.NewClient[v1.KillBiggestRequest, v1.KillBiggestResponse](
@@ -111,8 +143,11 @@ func NewGuestServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 // guestServiceClient implements GuestServiceClient.
 type guestServiceClient struct {
 	health      *connect.Client[v1.HealthRequest, v1.HealthResponse]
+	park        *connect.Client[v1.ParkRequest, v1.ParkResponse]
 	bind        *connect.Client[v1.BindRequest, v1.BindResponse]
+	ready       *connect.Client[v1.ReadyRequest, v1.ReadyResponse]
 	run         *connect.Client[v1.RunRequest, v1.RunResponse]
+	listPorts   *connect.Client[v1.ListPortsRequest, v1.ListPortsResponse]
 	killBiggest *connect.Client[v1.KillBiggestRequest, v1.KillBiggestResponse]
 	shutdown    *connect.Client[v1.ShutdownRequest, v1.ShutdownResponse]
 }
@@ -122,14 +157,29 @@ func (c *guestServiceClient) Health(ctx context.Context, req *connect.Request[v1
 	return c.health.CallUnary(ctx, req)
 }
 
+// Park calls cloudsandbox.guest.v1.GuestService.Park.
+func (c *guestServiceClient) Park(ctx context.Context, req *connect.Request[v1.ParkRequest]) (*connect.Response[v1.ParkResponse], error) {
+	return c.park.CallUnary(ctx, req)
+}
+
 // Bind calls cloudsandbox.guest.v1.GuestService.Bind.
 func (c *guestServiceClient) Bind(ctx context.Context, req *connect.Request[v1.BindRequest]) (*connect.Response[v1.BindResponse], error) {
 	return c.bind.CallUnary(ctx, req)
 }
 
+// Ready calls cloudsandbox.guest.v1.GuestService.Ready.
+func (c *guestServiceClient) Ready(ctx context.Context, req *connect.Request[v1.ReadyRequest]) (*connect.Response[v1.ReadyResponse], error) {
+	return c.ready.CallUnary(ctx, req)
+}
+
 // Run calls cloudsandbox.guest.v1.GuestService.Run.
 func (c *guestServiceClient) Run(ctx context.Context, req *connect.Request[v1.RunRequest]) (*connect.ServerStreamForClient[v1.RunResponse], error) {
 	return c.run.CallServerStream(ctx, req)
+}
+
+// ListPorts calls cloudsandbox.guest.v1.GuestService.ListPorts.
+func (c *guestServiceClient) ListPorts(ctx context.Context, req *connect.Request[v1.ListPortsRequest]) (*connect.Response[v1.ListPortsResponse], error) {
+	return c.listPorts.CallUnary(ctx, req)
 }
 
 // KillBiggest calls cloudsandbox.guest.v1.GuestService.KillBiggest.
@@ -146,11 +196,19 @@ func (c *guestServiceClient) Shutdown(ctx context.Context, req *connect.Request[
 type GuestServiceHandler interface {
 	// Health tells whom the Boot is bound to.
 	Health(context.Context, *connect.Request[v1.HealthRequest]) (*connect.Response[v1.HealthResponse], error)
+	// Park readies a blank Boot to wait in a Pool: it loads what every first
+	// command needs.
+	Park(context.Context, *connect.Request[v1.ParkRequest]) (*connect.Response[v1.ParkResponse], error)
 	// Bind opens the Boot's life under an owner. Repeating it for the same
-	// Sandbox and Boot number is fine; another owner is refused.
+	// Sandbox and Boot number is fine; another owner is refused, but for the first
+	// one of a Boot that was restored.
 	Bind(context.Context, *connect.Request[v1.BindRequest]) (*connect.Response[v1.BindResponse], error)
+	// Ready waits until what the Template starts has come up.
+	Ready(context.Context, *connect.Request[v1.ReadyRequest]) (*connect.Response[v1.ReadyResponse], error)
 	// Run runs one program to its end.
 	Run(context.Context, *connect.Request[v1.RunRequest], *connect.ServerStream[v1.RunResponse]) error
+	// ListPorts tells what listens inside.
+	ListPorts(context.Context, *connect.Request[v1.ListPortsRequest]) (*connect.Response[v1.ListPortsResponse], error)
 	// KillBiggest ends the user's Process that uses most memory.
 	KillBiggest(context.Context, *connect.Request[v1.KillBiggestRequest]) (*connect.Response[v1.KillBiggestResponse], error)
 	// Shutdown asks every Process to end, then ends the Guest and the Boot.
@@ -170,16 +228,34 @@ func NewGuestServiceHandler(svc GuestServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(guestServiceMethods.ByName("Health")),
 		connect.WithHandlerOptions(opts...),
 	)
+	guestServiceParkHandler := connect.NewUnaryHandler(
+		GuestServiceParkProcedure,
+		svc.Park,
+		connect.WithSchema(guestServiceMethods.ByName("Park")),
+		connect.WithHandlerOptions(opts...),
+	)
 	guestServiceBindHandler := connect.NewUnaryHandler(
 		GuestServiceBindProcedure,
 		svc.Bind,
 		connect.WithSchema(guestServiceMethods.ByName("Bind")),
 		connect.WithHandlerOptions(opts...),
 	)
+	guestServiceReadyHandler := connect.NewUnaryHandler(
+		GuestServiceReadyProcedure,
+		svc.Ready,
+		connect.WithSchema(guestServiceMethods.ByName("Ready")),
+		connect.WithHandlerOptions(opts...),
+	)
 	guestServiceRunHandler := connect.NewServerStreamHandler(
 		GuestServiceRunProcedure,
 		svc.Run,
 		connect.WithSchema(guestServiceMethods.ByName("Run")),
+		connect.WithHandlerOptions(opts...),
+	)
+	guestServiceListPortsHandler := connect.NewUnaryHandler(
+		GuestServiceListPortsProcedure,
+		svc.ListPorts,
+		connect.WithSchema(guestServiceMethods.ByName("ListPorts")),
 		connect.WithHandlerOptions(opts...),
 	)
 	guestServiceKillBiggestHandler := connect.NewUnaryHandler(
@@ -198,10 +274,16 @@ func NewGuestServiceHandler(svc GuestServiceHandler, opts ...connect.HandlerOpti
 		switch r.URL.Path {
 		case GuestServiceHealthProcedure:
 			guestServiceHealthHandler.ServeHTTP(w, r)
+		case GuestServiceParkProcedure:
+			guestServiceParkHandler.ServeHTTP(w, r)
 		case GuestServiceBindProcedure:
 			guestServiceBindHandler.ServeHTTP(w, r)
+		case GuestServiceReadyProcedure:
+			guestServiceReadyHandler.ServeHTTP(w, r)
 		case GuestServiceRunProcedure:
 			guestServiceRunHandler.ServeHTTP(w, r)
+		case GuestServiceListPortsProcedure:
+			guestServiceListPortsHandler.ServeHTTP(w, r)
 		case GuestServiceKillBiggestProcedure:
 			guestServiceKillBiggestHandler.ServeHTTP(w, r)
 		case GuestServiceShutdownProcedure:
@@ -219,12 +301,24 @@ func (UnimplementedGuestServiceHandler) Health(context.Context, *connect.Request
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.guest.v1.GuestService.Health is not implemented"))
 }
 
+func (UnimplementedGuestServiceHandler) Park(context.Context, *connect.Request[v1.ParkRequest]) (*connect.Response[v1.ParkResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.guest.v1.GuestService.Park is not implemented"))
+}
+
 func (UnimplementedGuestServiceHandler) Bind(context.Context, *connect.Request[v1.BindRequest]) (*connect.Response[v1.BindResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.guest.v1.GuestService.Bind is not implemented"))
 }
 
+func (UnimplementedGuestServiceHandler) Ready(context.Context, *connect.Request[v1.ReadyRequest]) (*connect.Response[v1.ReadyResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.guest.v1.GuestService.Ready is not implemented"))
+}
+
 func (UnimplementedGuestServiceHandler) Run(context.Context, *connect.Request[v1.RunRequest], *connect.ServerStream[v1.RunResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.guest.v1.GuestService.Run is not implemented"))
+}
+
+func (UnimplementedGuestServiceHandler) ListPorts(context.Context, *connect.Request[v1.ListPortsRequest]) (*connect.Response[v1.ListPortsResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.guest.v1.GuestService.ListPorts is not implemented"))
 }
 
 func (UnimplementedGuestServiceHandler) KillBiggest(context.Context, *connect.Request[v1.KillBiggestRequest]) (*connect.Response[v1.KillBiggestResponse], error) {

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/audit"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli"
+)
+
+func auditCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "audit",
+		Short: "List a tenant's audit log; export and verify that of all, on the server",
+		Long: `List a tenant's audit log; export and verify that of all tenants, on the server.
+
+"ls" asks a server, here or elsewhere, for the entries of one's own tenant. The
+others work on the data folder, as root, while the server runs or not.`,
+	}
+	cmd.AddCommand(cli.AuditList(os.Getenv), auditExportCommand(), auditVerifyCommand())
+	return cmd
+}
+
+// withAudit calls use with the audit log of the data folder.
+func withAudit(cmd *cobra.Command, use func(sandbox.AuditStore) error) error {
+	return withStore(cmd, "the audit log belongs", func(s sandbox.Store) error { return use(s) })
+}
+
+func auditExportCommand() *cobra.Command {
+	var tenant string
+	cmd := &cobra.Command{
+		Use:   "export",
+		Short: "Write the audit log as JSON Lines, oldest entry first",
+		Long: `Write the audit log as JSON Lines, oldest entry first.
+
+A whole export can be verified anywhere, for as long as it is kept. One of a
+single tenant cannot: the chain goes through the entries of all.`,
+		Example: `  sudo cloud-sandbox audit export > audit.jsonl
+  sudo cloud-sandbox audit export --tenant acme | jq -c 'select(.outcome == "denied")'`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withAudit(cmd, func(s sandbox.AuditStore) error {
+				return audit.Export(cmd.Context(), s, cmd.OutOrStdout(), func(e sandbox.AuditEntry) bool {
+					return !cmd.Flags().Changed("tenant") || e.Tenant == sandbox.TenantID(tenant)
+				})
+			})
+		},
+	}
+	cmd.Flags().StringVar(&tenant, "tenant", "", "only entries of this tenant; empty: of nobody who was recognized (default all)")
+	return cmd
+}
+
+func auditVerifyCommand() *cobra.Command {
+	var expect string
+	cmd := &cobra.Command{
+		Use:   "verify [FILE]",
+		Short: "Check that nothing in the audit log was changed, taken out or put in",
+		Long: `Check that nothing in the audit log was changed, taken out or put in.
+
+It checks the log of the data folder, or a whole export in FILE ("-": standard
+input), and names the first entry that is wrong. It prints the last entry as
+SEQ:HASH. Keep that where who can write on this machine cannot: with
+--expect-last it shows later whether the end was cut off or all was written
+anew.`,
+		Example: `  sudo cloud-sandbox audit verify
+  cloud-sandbox audit verify audit.jsonl --expect-last 4711:5f1d...`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var check audit.Checker
+			if cmd.Flags().Changed("expect-last") {
+				mark, err := audit.ParseMark(expect)
+				if err != nil {
+					return fmt.Errorf("--expect-last: %w", err)
+				}
+				check.Expect = &mark
+			}
+			if err := verify(cmd, &check, args); err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "whole: %d entries after entry %d\nlast %s\n", check.Entries, check.First.Seq, audit.Mark(check.Last))
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&expect, "expect-last", "", "SEQ:HASH of an entry that must be there, as an earlier verify printed it")
+	return cmd
+}
+
+// verify has check look at the log that args name.
+func verify(cmd *cobra.Command, check *audit.Checker, args []string) error {
+	if len(args) == 0 {
+		return withAudit(cmd, func(s sandbox.AuditStore) error { return check.Store(cmd.Context(), s) })
+	}
+	if args[0] == "-" {
+		return check.Lines(cmd.InOrStdin())
+	}
+	f, err := os.Open(args[0])
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return check.Lines(f)
+}

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/serve"
+)
+
+func secretsCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "secrets",
+		Short: "Look after the master keys of tenants' secrets, on the server",
+	}
+	cmd.AddCommand(secretsRotateCommand())
+	return cmd
+}
+
+func secretsRotateCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "rotate",
+		Short: "Seal every secret anew with the first master key",
+		Long: `Seal every secret of every tenant anew with the first of the master keys, so
+that those after it can be removed.
+
+Set CLOUD_SANDBOX_SECRETS_KEY or CLOUD_SANDBOX_SECRETS_KEY_FILE as for the
+server: a new key first, then the one before. Restart the server with both, run
+this, and restart the server with the new key alone. It works on the data folder,
+as root, while the server runs or not, and can be repeated.`,
+		Example: `  sudo CLOUD_SANDBOX_SECRETS_KEY=$NEW,$OLD cloud-sandbox secrets rotate`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withStore(cmd, "secrets belong", func(s sandbox.Store) error {
+				return rotateSecrets(cmd, s)
+			})
+		},
+	}
+}
+
+func rotateSecrets(cmd *cobra.Command, s sandbox.Store) error {
+	service, err := serve.OperatorSecrets(os.Getenv, s)
+	if err != nil {
+		return err
+	}
+	n, err := service.Rotate(cmd.Context())
+	did := sandbox.AuditEntry{Operation: "rotateSecrets", Detail: fmt.Sprintf("%d secrets", n)}
+	if err := serve.AuditOperator(cmd.Context(), s, did, err); err != nil {
+		return err
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "%d secrets were sealed anew; all are under the first key\n", n)
+	return nil
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/installation"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
+)
+
+func trustCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "trust",
+		Short: "Say which servers' snapshots are imported, on the server",
+		Long: `Say which servers' snapshots are imported, on the server.
+
+What a sandbox is restored from decides what it is: a file that somebody made up
+could reach through the first of the walls around it. So a server signs what it
+exports, and imports only what it signed itself or what a server did that it
+trusts. Trust those whose operator you trust; files without memory need it too.
+
+These commands work on the data folder, as root, while the server runs or not.`,
+		Example: `  sudo cloud-sandbox trust key            # on the one server: prints KEY
+  sudo cloud-sandbox trust add KEY        # on the other`,
+	}
+	cmd.AddCommand(trustKeyCommand(), trustListCommand(),
+		trustChange("add KEY...", "Trust servers", (*installation.Keys).Trust),
+		trustChange("rm KEY...", "Trust servers no more; what was imported stays", (*installation.Keys).Distrust))
+	return cmd
+}
+
+// withInstallation calls use with the keys of the data folder.
+func withInstallation(cmd *cobra.Command, use func(*installation.Keys) error) error {
+	if os.Geteuid() != 0 {
+		return errors.New("the keys of the installation belong to root: run it as root")
+	}
+	data, err := config.DataFolder(given(cmd), os.Getenv)
+	if err != nil {
+		return err
+	}
+	layout := launch.Layout{Root: data}
+	if _, err := os.Stat(layout.Saved()); err != nil {
+		return fmt.Errorf("%s is not the data folder of a server that has run: %w", data, err)
+	}
+	return use(installation.Open(layout.Saved()))
+}
+
+func trustKeyCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "key",
+		Short: "Print the key of this server, by which others trust it",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withInstallation(cmd, func(k *installation.Keys) error {
+				own, err := k.Own()
+				if err != nil {
+					return err
+				}
+				_, err = fmt.Fprintln(cmd.OutOrStdout(), own)
+				return err
+			})
+		},
+	}
+}
+
+func trustListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List the keys of the servers that are trusted",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withInstallation(cmd, func(k *installation.Keys) error {
+				all, err := k.Trusted()
+				for _, key := range all {
+					fmt.Fprintln(cmd.OutOrStdout(), key)
+				}
+				return err
+			})
+		},
+	}
+}
+
+func trustChange(use, short string, change func(*installation.Keys, installation.Key) error) *cobra.Command {
+	return &cobra.Command{
+		Use:   use,
+		Short: short,
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return withInstallation(cmd, func(k *installation.Keys) error {
+				for _, text := range args {
+					key, err := installation.ParseKey(text)
+					if err != nil {
+						return err
+					}
+					if err := change(k, key); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+	}
+}

@@ -1,0 +1,124 @@
+package sandbox
+
+import (
+	"bytes"
+	"encoding/json"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Ingress is who reaches the ports of a Sandbox from outside, and how, as
+// IngressRules.Ingress writes it; empty: whoever knows its ID, and requests
+// arrive as they were sent. Equal ones are equal strings.
+type Ingress string
+
+const (
+	// MaxTLSPorts is how many ports of a Sandbox may speak TLS.
+	MaxTLSPorts = 32
+	// portPlace is where Host has the number of the port.
+	portPlace = "${PORT}"
+	// maxHostMask bounds IngressRules.Host, in bytes, and what it becomes.
+	maxHostMask = 255
+	// maxIngressLen bounds the text of an Ingress, in bytes.
+	maxIngressLen = 2 << 10
+)
+
+// IngressRules is an Ingress, parsed. It does not concern the ports of the
+// Guest's own services but for InterpreterPort, which is private with the others.
+type IngressRules struct {
+	// Private asks who reaches a port for the Sandbox's traffic token, or for one
+	// that was made for that port.
+	Private bool `json:"private,omitempty"`
+	// Host is what services see as the host of requests, HOST or HOST:PORT with
+	// "${PORT}" for the number of the port; empty: what the client wrote.
+	Host string `json:"host,omitempty"`
+	// TLSPorts are those that speak TLS inside. Their certificates are not
+	// verified: the way there is ours.
+	TLSPorts []uint16 `json:"tls_ports,omitempty"`
+}
+
+// Ingress returns the rules in their one form. Invalid says what is wrong.
+func (r IngressRules) Ingress() (Ingress, error) {
+	if r.Host != "" && !validHostMask(r.Host) {
+		return "", Errorf(Invalid, "the host that services see must be HOST or HOST:PORT in ASCII, where %s stands for the number of the port, not %.64q", portPlace, r.Host)
+	}
+	r.TLSPorts = slices.Clone(r.TLSPorts)
+	slices.Sort(r.TLSPorts)
+	r.TLSPorts = slices.Compact(r.TLSPorts)
+	if len(r.TLSPorts) > MaxTLSPorts {
+		return "", Errorf(Invalid, "at most %d ports of a sandbox may speak TLS", MaxTLSPorts)
+	}
+	for _, p := range r.TLSPorts {
+		if p == 0 || AgentPort(p) {
+			return "", Errorf(Invalid, "the port %d does not speak TLS: name ports of your own services, from 1 to 65535", p)
+		}
+	}
+	if !r.Private && r.Host == "" && len(r.TLSPorts) == 0 {
+		return "", nil
+	}
+	text, err := json.Marshal(r)
+	return Ingress(text), err
+}
+
+// Rules returns what i stands for; Invalid when it is not in its one form.
+func (i Ingress) Rules() (IngressRules, error) {
+	var r IngressRules
+	if i == "" {
+		return r, nil
+	}
+	bad := Errorf(Invalid, "the rules about ports are not in their one form")
+	d := json.NewDecoder(bytes.NewReader([]byte(i)))
+	d.DisallowUnknownFields()
+	if len(i) > maxIngressLen || d.Decode(&r) != nil {
+		return IngressRules{}, bad
+	}
+	if normal, err := r.Ingress(); err != nil || normal != i {
+		return IngressRules{}, bad
+	}
+	return r, nil
+}
+
+func (i Ingress) check() error {
+	_, err := i.Rules()
+	return err
+}
+
+// HostAt is what a service on a port sees as the host of requests; empty: what
+// the client wrote.
+func (r IngressRules) HostAt(port uint16) string {
+	return strings.ReplaceAll(r.Host, portPlace, strconv.Itoa(int(port)))
+}
+
+// TLSAt reports whether a port speaks TLS inside.
+func (r IngressRules) TLSAt(port uint16) bool { return slices.Contains(r.TLSPorts, port) }
+
+// validHostMask reports whether mask is HOST or HOST:PORT for any port.
+func validHostMask(mask string) bool {
+	full := IngressRules{Host: mask}.HostAt(65535)
+	if len(mask) > maxHostMask || len(full) > maxHostMask {
+		return false
+	}
+	host, port := full, "1"
+	if strings.Count(full, ":") == 1 || strings.HasPrefix(full, "[") && !strings.HasSuffix(full, "]") {
+		var err error
+		if host, port, err = net.SplitHostPort(full); err != nil {
+			return false
+		}
+	} else {
+		host = strings.TrimSuffix(strings.TrimPrefix(full, "["), "]")
+		if (host != full) != strings.Contains(host, ":") {
+			return false // an IPv6 address needs its brackets, and nothing else has any
+		}
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return false
+	}
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return addr.Zone() == ""
+	}
+	_, ok := NormalDomain(host)
+	return ok
+}

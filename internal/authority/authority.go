@@ -1,0 +1,123 @@
+// Package authority is the certificate authority of a Sandbox: programs inside
+// trust it, so that its link can end TLS for the hosts that get Secrets. Its key
+// never enters the Sandbox.
+package authority
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"time"
+)
+
+const (
+	// leafLife is how long the certificate of a host is valid, and leafEarly for
+	// how long before it was made: clocks inside may be behind.
+	leafLife, leafEarly = 30 * 24 * time.Hour, 24 * time.Hour
+	// leafRenew is when it is made anew.
+	leafRenew = 7 * 24 * time.Hour
+)
+
+// New derives the authority of a Sandbox from a seed: the same name and key each
+// time, so that what trusts one certificate of it trusts all. It returns the
+// certificate and the key in PEM.
+func New(seed []byte, sandboxID string) (certificate, key string, err error) {
+	private, err := derive(seed, sandboxID)
+	if err != nil {
+		return "", "", err
+	}
+	t := &x509.Certificate{
+		SerialNumber:          new(big.Int).SetBytes([]byte(sandboxID)[:min(len(sandboxID), 16)]),
+		Subject:               pkix.Name{CommonName: "Cloud Sandbox " + sandboxID},
+		NotBefore:             time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC),
+		NotAfter:              time.Date(2049, 12, 31, 0, 0, 0, 0, time.UTC),
+		KeyUsage:              x509.KeyUsageCertSign,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		BasicConstraintsValid: true, IsCA: true, MaxPathLenZero: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, t, t, private.Public(), private)
+	if err != nil {
+		return "", "", fmt.Errorf("make the authority: %w", err)
+	}
+	raw, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		return "", "", fmt.Errorf("make the authority: %w", err)
+	}
+	return block("CERTIFICATE", der), block("PRIVATE KEY", raw), nil
+}
+
+func block(kind string, der []byte) string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
+}
+
+// derive makes a key of P-256, evenly distributed: of more bits than its order
+// has.
+func derive(seed []byte, sandboxID string) (*ecdsa.PrivateKey, error) {
+	const wide, size = 48, 32
+	raw, err := hkdf.Key(sha256.New, seed, nil, "cloud-sandbox authority 1 "+sandboxID, wide)
+	if err != nil {
+		return nil, fmt.Errorf("derive the authority's key: %w", err)
+	}
+	most := new(big.Int).Sub(elliptic.P256().Params().N, big.NewInt(1))
+	n := new(big.Int).SetBytes(raw)
+	n.Add(n.Mod(n, most), big.NewInt(1))
+	return ecdsa.ParseRawPrivateKey(elliptic.P256(), n.FillBytes(make([]byte, size)))
+}
+
+// Authority makes certificates. Its methods are for one caller at a time.
+type Authority struct {
+	pair   tls.Certificate
+	leaves map[string]*tls.Certificate
+}
+
+// Parse reads what New returned.
+func Parse(certificate, key string) (*Authority, error) {
+	pair, err := tls.X509KeyPair([]byte(certificate), []byte(key))
+	if err != nil {
+		return nil, errors.New("the authority is not a certificate with its key") // the cause could show some of it
+	}
+	return &Authority{pair: pair, leaves: map[string]*tls.Certificate{}}, nil
+}
+
+// Leaf returns a certificate for a host, with its key.
+func (a *Authority) Leaf(host string) (*tls.Certificate, error) {
+	now := time.Now()
+	if leaf := a.leaves[host]; leaf != nil && now.Before(leaf.Leaf.NotAfter.Add(-leafRenew)) {
+		return leaf, nil
+	}
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make a key: %w", err)
+	}
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
+	if err != nil {
+		return nil, fmt.Errorf("make a serial number: %w", err)
+	}
+	t := &x509.Certificate{
+		SerialNumber: serial, DNSNames: []string{host},
+		NotBefore: now.Add(-leafEarly), NotAfter: now.Add(leafLife),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	if len(host) <= 64 { // which a common name may have
+		t.Subject = pkix.Name{CommonName: host}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, t, a.pair.Leaf, private.Public(), a.pair.PrivateKey)
+	if err != nil {
+		return nil, fmt.Errorf("sign a certificate: %w", err)
+	}
+	leaf := &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: private}
+	if leaf.Leaf, err = x509.ParseCertificate(der); err != nil {
+		return nil, err
+	}
+	a.leaves[host] = leaf
+	return leaf, nil
+}

@@ -1,0 +1,246 @@
+// Package bench measures a server through its public REST API, as its users do:
+// over kept-alive connections, with nothing of the server's inside at hand.
+package bench
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
+)
+
+// Ours is the name of this product in a Report.
+const Ours = "Cloud Sandbox"
+
+// endTime is how long a Sandbox that was measured may take to end.
+const endTime = time.Minute
+
+// Meter measures one server. Failures of what is measured are counted; methods
+// return an error only when measuring cannot go on, among others when more
+// than half of an operation's rounds failed.
+type Meter struct {
+	Client *client.Client
+	Report *Report
+	// PoolSize is how many Boots must wait in the server's Pools before a
+	// round begins, so that none pays for the one before. Zero: there is no
+	// Pool, and Sandboxes start cold.
+	PoolSize int
+}
+
+// Acquire measures taking a Sandbox, and ends each.
+func (m *Meter) Acquire(ctx context.Context, operation, goal string, n int) error {
+	return m.Rounds(ctx, operation, goal, n, func(ctx context.Context) (time.Duration, error) {
+		return m.create(ctx, nil)
+	})
+}
+
+// AcquireAndRun measures taking a Sandbox and a first command in it, to its end.
+func (m *Meter) AcquireAndRun(ctx context.Context, operation, goal, command string, n int) error {
+	return m.Rounds(ctx, operation, goal, n, func(ctx context.Context) (time.Duration, error) {
+		return m.create(ctx, func(id string) error { return m.execute(ctx, id, "bash", command) })
+	})
+}
+
+// create measures from the call to the end of use. The Sandbox is ended, which
+// is not measured.
+func (m *Meter) create(ctx context.Context, use func(id string) error) (time.Duration, error) {
+	began := time.Now()
+	s, err := m.Client.Acquire(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if use != nil {
+		err = use(s.ID)
+	}
+	took := time.Since(began)
+	return took, errors.Join(err, m.end(ctx, s.ID))
+}
+
+func (m *Meter) end(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+	defer cancel()
+	_, err := m.Client.End(ctx, id)
+	return err
+}
+
+func (m *Meter) execute(ctx context.Context, id, language, code string) error {
+	return m.executeIn(ctx, id, client.ExecuteRequest{Language: language, Code: code})
+}
+
+// executeIn runs r in a Sandbox, which must end well.
+func (m *Meter) executeIn(ctx context.Context, id string, r client.ExecuteRequest) error {
+	r.SandboxID = id
+	result, err := m.Client.Execute(ctx, r)
+	if err == nil && result.Status != "ok" {
+		err = fmt.Errorf("%s %q ended with %s: %s", r.Language, r.Code, result.Status, result.Stderr)
+	}
+	return err
+}
+
+// Execute measures running code again and again in one Sandbox.
+func (m *Meter) Execute(ctx context.Context, operation, goal, language, code string, n int) error {
+	return m.within(ctx, func(id string) error {
+		return m.Rounds(ctx, operation, goal, n, func(ctx context.Context) (time.Duration, error) {
+			return timed(func() error { return m.execute(ctx, id, language, code) })
+		})
+	})
+}
+
+// Spawn measures running a program, without a shell, to its end in one Sandbox.
+func (m *Meter) Spawn(ctx context.Context, operation, goal string, argv []string, n int) error {
+	return m.within(ctx, func(id string) error {
+		return m.Rounds(ctx, operation, goal, n, func(ctx context.Context) (time.Duration, error) {
+			return timed(func() error {
+				p, err := m.Client.Start(ctx, client.StartRequest{SandboxID: id, Argv: argv})
+				if err == nil && (p.State != "ended" || p.ExitCode != 0) {
+					err = fmt.Errorf("%v is %s with %d", argv, p.State, p.ExitCode)
+				}
+				return err
+			})
+		})
+	})
+}
+
+// Overhead measures a call that has all that calls have in common and asks no
+// guest: the connection, who asks and what they may, the store, JSON.
+func (m *Meter) Overhead(ctx context.Context, operation, goal string, n int) error {
+	return m.within(ctx, func(id string) error {
+		return m.Rounds(ctx, operation, goal, n, func(ctx context.Context) (time.Duration, error) {
+			return timed(func() error { _, err := m.Client.Get(ctx, id); return err })
+		})
+	})
+}
+
+// Burst measures n acquires at once, each by itself.
+func (m *Meter) Burst(ctx context.Context, operation, goal string, n int) error {
+	if err := m.settle(ctx); err != nil {
+		return err
+	}
+	s := &Series{Operation: operation, Who: Ours, Goal: goal}
+	ids := make([]string, n)
+	AtOnce(s, n, func(i int) error {
+		sb, err := m.Client.Acquire(ctx)
+		ids[i] = sb.ID
+		return err
+	})
+	m.Report.Add(s)
+	return errors.Join(m.endAll(ctx, ids), context.Cause(ctx))
+}
+
+// AtOnce fills s with n calls of op that begin at the same time; each is told
+// its number, from zero.
+func AtOnce(s *Series, n int, op func(int) error) {
+	took, errs := make([]time.Duration, n), make([]error, n)
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() { took[i], errs[i] = timed(func() error { return op(i) }) })
+	}
+	all.Wait()
+	for i := range n {
+		s.add(took[i], errs[i])
+	}
+}
+
+// endAll ends those of ids that are not empty, a few at a time.
+func (m *Meter) endAll(ctx context.Context, ids []string) error {
+	errs := make([]error, len(ids))
+	var all sync.WaitGroup
+	slots := make(chan struct{}, 8)
+	for i, id := range ids {
+		if id == "" {
+			continue
+		}
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			if err := m.end(ctx, id); !errors.Is(err, sandbox.NotFound) {
+				errs[i] = err
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// within lends a Sandbox to use.
+func (m *Meter) within(ctx context.Context, use func(id string) error) error {
+	s, err := m.Client.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	if err := m.settle(ctx); err != nil {
+		return errors.Join(err, m.end(ctx, s.ID))
+	}
+	return errors.Join(use(s.ID), m.end(ctx, s.ID))
+}
+
+// Rounds measures op n times, when the Pools are full, after one round that does
+// not count; op says how long what counts of it took.
+func (m *Meter) Rounds(ctx context.Context, operation, goal string, n int, op func(context.Context) (time.Duration, error)) error {
+	s := &Series{Operation: operation, Who: Ours, Goal: goal}
+	err := Repeat(ctx, s, n, func(ctx context.Context) (time.Duration, error) {
+		if err := m.settle(ctx); err != nil {
+			return 0, err
+		}
+		return op(ctx)
+	})
+	if err == nil {
+		m.Report.Add(s)
+	}
+	return err
+}
+
+// Repeat fills s with n rounds of op, after one round that does not count. It
+// gives up when ctx ends, or when more than half of the rounds failed.
+func Repeat(ctx context.Context, s *Series, n int, op func(context.Context) (time.Duration, error)) error {
+	for i := range n + 1 {
+		took, err := op(ctx)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if i > 0 || err != nil {
+			s.add(took, err)
+		}
+		if s.Failures > (n+1)/2 {
+			return fmt.Errorf("%s: most rounds fail: %s", s.Operation, s.Failure)
+		}
+	}
+	return nil
+}
+
+// RepeatBoth fills two Series with n rounds of two calls, one after the other, as
+// round, told its number, makes them; the first round, of number 0, does not
+// count. What is between them is not measured. The first call that fails ends it.
+func RepeatBoth(ctx context.Context, one, two *Series, n int, round func(ctx context.Context, number int) (first, second func() error), between ...func() error) error {
+	for i := range n + 1 {
+		first, second := round(ctx, i)
+		took, err := timed(first)
+		for _, step := range between {
+			err = cmp.Or(err, step())
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", one.Operation, err)
+		}
+		after, err := timed(second)
+		if err != nil {
+			return fmt.Errorf("%s: %w", two.Operation, err)
+		}
+		if i > 0 {
+			one.add(took, nil)
+			two.add(after, nil)
+		}
+	}
+	return nil
+}
+
+// timed measures one call.
+func timed(f func() error) (time.Duration, error) {
+	began := time.Now()
+	err := f()
+	return time.Since(began), err
+}

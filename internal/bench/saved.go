@@ -1,0 +1,296 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
+)
+
+// Goals of what is saved, as those of Plan.
+const (
+	goalPause      = "60 (150)"
+	goalResume     = "110 (220)"
+	goalResumeHeap = "260 (500)"
+	goalHalfSecond = "500"
+	goalFork10     = "700"
+)
+
+// roundsOfAll is how many rounds are asked for when large sessions are measured
+// too.
+const roundsOfAll = 10
+
+// session is a Sandbox that is paused and resumed.
+type session struct {
+	what    string
+	request client.CreateRequest
+	begin   []client.ExecuteRequest // what makes its state
+	read    client.ExecuteRequest   // the execution that wakes it
+	pause   string                  // goal
+	resume  string                  // goal
+	rounds  int
+	// before makes each resume harder than the pause before it left it; nil: nothing
+	// does. Then pauses are not reported.
+	before func() error
+}
+
+func python(code string) client.ExecuteRequest {
+	return client.ExecuteRequest{Language: "python", Code: code}
+}
+
+func shell(code string) client.ExecuteRequest {
+	return client.ExecuteRequest{Language: "bash", Code: code, Timeout: 300}
+}
+
+// heap is a session that holds so many megabytes which nothing can compress.
+func heap(mb int) session {
+	return session{
+		what:    fmt.Sprintf("a Python session with a heap of %d MB", mb),
+		request: client.CreateRequest{Resources: &client.Resources{MemoryMB: int64(max(512, 2*mb))}},
+		begin:   []client.ExecuteRequest{python(fmt.Sprintf("import os\nx = b''.join(os.urandom(1_000_000) for _ in range(%d))", mb))},
+		read:    python("assert x.count(7) > 0"),
+	}
+}
+
+// sessions returns what is paused and resumed, n times where that is quick.
+func sessions(n int, uncached bool) []session {
+	idle := session{what: "an idle Python session", begin: []client.ExecuteRequest{python("x = 42")}, read: python("assert x == 42"), rounds: n}
+	idle.pause, idle.resume = goalPause, goalResume
+	small, large := heap(100), heap(500)
+	small.resume, small.rounds = goalResumeHeap, max(n/2, 1)
+	large.pause, large.resume, large.rounds = goalHalfSecond, goalHalfSecond, max(n/5, 1)
+	files := session{
+		what:  "a session with 1 GiB of files",
+		begin: []client.ExecuteRequest{shell("head -c 1G /dev/urandom > big && sync")},
+		read:  shell("test $(stat -c %s big) = 1073741824"),
+		pause: goalHalfSecond, resume: goalHalfSecond, rounds: max(n/5, 1),
+	}
+	if n < roundsOfAll {
+		return []session{idle}
+	}
+	all := []session{idle, small, large, files}
+	if uncached {
+		cold := idle
+		cold.what, cold.pause, cold.resume, cold.before, cold.rounds = cold.what+", nothing of it cached", "", "", dropCaches, max(n/2, 1)
+		all = append(all, cold)
+	}
+	return all
+}
+
+// Saved measures pausing, resuming and forking Sandboxes: n rounds of what is
+// quick, fewer of what is not; large sessions only with ten rounds and more. With uncached the page cache of this
+// machine, where the server must be, is dropped before some, which takes root.
+func (m *Meter) Saved(ctx context.Context, n int, uncached bool) error {
+	for _, s := range sessions(n, uncached) {
+		if err := m.pauses(ctx, s); err != nil {
+			return err
+		}
+	}
+	return m.forks(ctx, 10, max(n/4, 2))
+}
+
+// session has use work in a Sandbox of s, which is ended.
+func (m *Meter) session(ctx context.Context, s session, use func(id string) error) error {
+	s.request.Timeout = 3600
+	sb, err := m.Client.Create(ctx, s.request)
+	if err != nil {
+		return err
+	}
+	for _, r := range s.begin {
+		if err := m.executeIn(ctx, sb.ID, r); err != nil {
+			return errors.Join(err, m.end(ctx, sb.ID))
+		}
+	}
+	return errors.Join(use(sb.ID), m.end(ctx, sb.ID))
+}
+
+// pauses measures both halves of rounds of pausing and of an execution that
+// resumes. The first round does not count.
+func (m *Meter) pauses(ctx context.Context, s session) error {
+	paused := &Series{Operation: "pause " + s.what, Who: Ours, Goal: s.pause}
+	resumed := &Series{Operation: "resume " + s.what + ", to the end of an execution that uses it", Who: Ours, Goal: s.resume}
+	err := m.session(ctx, s, func(id string) error {
+		return RepeatBoth(ctx, paused, resumed, s.rounds, func(ctx context.Context, _ int) (first, second func() error) {
+			first = func() error { _, err := m.Client.Pause(ctx, id, false); return err }
+			return first, func() error { return m.executeIn(ctx, id, s.read) }
+		}, s.beforeResume)
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.what, err)
+	}
+	if s.before == nil {
+		m.Report.Add(paused)
+	}
+	m.Report.Add(resumed)
+	return nil
+}
+
+func (s session) beforeResume() error {
+	if s.before == nil {
+		return nil
+	}
+	return s.before()
+}
+
+// dropCaches has the kernel drop what it caches of files.
+func dropCaches() error { return os.WriteFile("/proc/sys/vm/drop_caches", []byte("1"), 0) }
+
+// SavedElsewhere measures resumes, n rounds of each, of sessions whose saved state
+// is where, and no longer on the server's host: gone waits for that.
+func (m *Meter) SavedElsewhere(ctx context.Context, where string, n int, gone func() error) error {
+	idle := session{what: "an idle Python session", begin: []client.ExecuteRequest{python("x = 42")}, read: python("assert x == 42")}
+	for _, s := range []session{idle, heap(100)} {
+		s.what, s.before, s.rounds = s.what+", from "+where, gone, n
+		if err := m.pauses(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// forks measures copying a running Sandbox, count at once.
+func (m *Meter) forks(ctx context.Context, count, rounds int) error {
+	s := session{begin: []client.ExecuteRequest{python("x = 42")}}
+	series := &Series{Operation: fmt.Sprintf("fork a running Python session into %d", count), Who: Ours, Goal: goalFork10}
+	err := m.session(ctx, s, func(id string) error {
+		return Repeat(ctx, series, rounds, func(ctx context.Context) (time.Duration, error) {
+			var forks []client.Forked
+			took, err := timed(func() (err error) {
+				forks, err = m.Client.Fork(ctx, id, client.ForkRequest{Count: count})
+				return err
+			})
+			ids := make([]string, len(forks))
+			for i, f := range forks {
+				if ids[i] = f.ID; f.Error != nil && err == nil {
+					err = errors.New(f.Error.Message)
+				}
+			}
+			return took, errors.Join(err, m.endAll(ctx, ids))
+		})
+	})
+	if err == nil {
+		m.Report.Add(series)
+	}
+	return err
+}
+
+// Storm measures the resumes of paused Sandboxes that begin at the same time, and
+// ends them.
+func (m *Meter) Storm(ctx context.Context, ids []string) error {
+	s := &Series{Operation: fmt.Sprintf("resume %d sandboxes at once, each to the end of an execution", len(ids)), Who: Ours}
+	AtOnce(s, len(ids), func(i int) error { return m.executeIn(ctx, ids[i], shell("true")) })
+	m.Report.Add(s)
+	return errors.Join(context.Cause(ctx), m.endAll(ctx, ids))
+}
+
+// storm pauses n Sandboxes and measures that they resume.
+func (m *Meter) storm(ctx context.Context, n int) error {
+	ids, err := m.Paused(ctx, n)
+	if err != nil {
+		return errors.Join(err, m.endAll(ctx, ids))
+	}
+	return m.Storm(ctx, ids)
+}
+
+// Paused creates n paused Sandboxes, a few at a time, and returns their IDs:
+// empty for those that did not come to be.
+func (m *Meter) Paused(ctx context.Context, n int) ([]string, error) {
+	ids, errs := make([]string, n), make([]error, n)
+	var all sync.WaitGroup
+	slots := make(chan struct{}, 4)
+	for i := range ids {
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			var sb client.Sandbox
+			if sb, errs[i] = m.Client.Create(ctx, client.CreateRequest{Timeout: 3600}); errs[i] == nil {
+				ids[i] = sb.ID
+				_, errs[i] = m.Client.Pause(ctx, sb.ID, false)
+			}
+		})
+	}
+	all.Wait()
+	return ids, errors.Join(errs...)
+}
+
+// Listed measures reading the first page of all Sandboxes, of which there are n.
+func (m *Meter) Listed(ctx context.Context, n, rounds int) error {
+	s := &Series{Operation: fmt.Sprintf("list 100 of %d paused sandboxes", n), Who: Ours, Goal: "(50)"}
+	err := Repeat(ctx, s, rounds, func(ctx context.Context) (time.Duration, error) {
+		return timed(func() error { _, err := m.Client.List(ctx, nil, nil, 100); return err })
+	})
+	if err == nil {
+		m.Report.Add(s)
+	}
+	return err
+}
+
+// Chain measures what a chain of Snapshots takes on disk, each of a session of
+// 100 MB that changes 1 MB between them. used tells how much is taken; the server
+// packs what is not used for a second.
+func (m *Meter) Chain(ctx context.Context, length int, used func() (int64, error)) error {
+	s := session{begin: []client.ExecuteRequest{shell("head -c 100M /dev/urandom > data && sync")}}
+	return m.session(ctx, s, func(id string) error {
+		before, err := used()
+		if err != nil {
+			return err
+		}
+		made := make([]string, 0, length)
+		defer func() {
+			for _, snapshot := range made {
+				_, _ = m.Client.DeleteSnapshot(context.WithoutCancel(ctx), snapshot)
+			}
+		}()
+		for i := range length {
+			change := fmt.Sprintf("dd if=/dev/urandom of=data bs=1M count=1 seek=%d conv=notrunc status=none", i*7)
+			if err := m.executeIn(ctx, id, shell(change)); err != nil {
+				return err
+			}
+			snapshot, err := m.Client.TakeSnapshot(ctx, id, "", false)
+			if err != nil {
+				return err
+			}
+			made = append(made, snapshot.ID)
+		}
+		after, err := used()
+		if err != nil {
+			return err
+		}
+		packed, err := settled(ctx, used)
+		if err != nil {
+			return err
+		}
+		what := fmt.Sprintf("disk for %d snapshots of a session of 100 MB that changes 1 MB between them", length)
+		m.Report.AddFact(Fact{What: what + ", as they are taken", Who: Ours, Value: float64((after - before) / 1e6), Unit: "MB"})
+		m.Report.AddFact(Fact{What: what + ", once they are packed", Who: Ours, Value: float64((packed - before) / 1e6), Unit: "MB", Goal: "< 1000"})
+		return nil
+	})
+}
+
+// settled waits until what is used has been the same for a while, and returns it.
+func settled(ctx context.Context, used func() (int64, error)) (int64, error) {
+	const every, enough, most = time.Second, 8, 90 // seconds
+	last, same := int64(-1), 0
+	for range most {
+		now, err := used()
+		if err != nil {
+			return 0, err
+		}
+		if now != last {
+			last, same = now, 0
+		}
+		if same++; same == enough {
+			return now, nil
+		}
+		select {
+		case <-time.After(every):
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+	}
+	return 0, fmt.Errorf("the disk is still written to after %d seconds", most)
+}

@@ -1,0 +1,241 @@
+package builder
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
+)
+
+// Client is the port sandbox.Templates: it asks the Service at a socket to
+// change something, and reads the Store itself. Methods are safe for concurrent
+// use.
+type Client struct {
+	store *template.Store
+	http  *http.Client
+}
+
+var _ sandbox.Templates = (*Client)(nil)
+
+// NewClient returns a Client of the Service that listens, or will, at socket.
+func NewClient(store *template.Store, socket string) *Client {
+	dialer := net.Dialer{Timeout: 5 * time.Second}
+	return &Client{store: store, http: &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "unix", socket)
+		},
+	}}}
+}
+
+// Close ends idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// do asks; the caller closes the answer's body.
+func (c *Client) do(ctx context.Context, method, path string, tenant sandbox.TenantID, query url.Values, body io.Reader) (*http.Response, error) {
+	if query == nil {
+		query = url.Values{}
+	}
+	query.Set("tenant", string(tenant))
+	req, err := http.NewRequestWithContext(ctx, method, "http://builder"+path+"?"+query.Encode(), body)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.http.Do(req)
+	var dial *net.OpError
+	switch {
+	case errors.As(err, &dial) && dial.Op == "dial":
+		return nil, sandbox.Errorf(sandbox.Unavailable, "templates cannot be built at the moment").WithCause(err)
+	case err != nil:
+		return nil, err
+	case resp.StatusCode == http.StatusOK:
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	var f failure
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxRecord)).Decode(&f); err != nil || f.Code == "" {
+		return nil, fmt.Errorf("the builder answers %s: %w", resp.Status, err)
+	}
+	return nil, f.err()
+}
+
+// call asks for one value.
+func (c *Client) call(ctx context.Context, method, path string, tenant sandbox.TenantID, query url.Values, body io.Reader, v any) error {
+	resp, err := c.do(ctx, method, path, tenant, query, body)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if err := json.NewDecoder(resp.Body).Decode(v); err != nil {
+		return fmt.Errorf("read the builder's answer: %w", err)
+	}
+	return nil
+}
+
+// Build implements sandbox.Templates.
+func (c *Client) Build(ctx context.Context, tenant sandbox.TenantID, req sandbox.TemplateRequest, archive io.Reader) (b sandbox.TemplateBuild, err error) {
+	head, err := json.Marshal(req)
+	if err != nil {
+		return b, err
+	}
+	var body io.Reader = bytes.NewReader(append(head, '\n'))
+	query := url.Values{}
+	if archive != nil {
+		query.Set("archive", "true")
+		body = io.MultiReader(body, archive)
+	}
+	err = c.call(ctx, http.MethodPost, pathBuilds, tenant, query, body, &b)
+	return b, err
+}
+
+// Builds implements sandbox.Templates.
+func (c *Client) Builds(ctx context.Context, tenant sandbox.TenantID) (all []sandbox.TemplateBuild, err error) {
+	err = c.call(ctx, http.MethodGet, pathBuilds, tenant, nil, nil, &all)
+	return all, err
+}
+
+// buildPath is the path of a build; NotFound for what is no ID.
+func buildPath(id string) (string, error) {
+	if !sandbox.ValidBuildID(id) {
+		return "", sandbox.Errorf(sandbox.NotFound, "there is no build %.40q", id)
+	}
+	return pathBuilds + "/" + id, nil
+}
+
+// BuildByID implements sandbox.Templates.
+func (c *Client) BuildByID(ctx context.Context, tenant sandbox.TenantID, id string) (b sandbox.TemplateBuild, err error) {
+	path, err := buildPath(id)
+	if err != nil {
+		return b, err
+	}
+	err = c.call(ctx, http.MethodGet, path, tenant, nil, nil, &b)
+	return b, err
+}
+
+// CancelBuild implements sandbox.Templates.
+func (c *Client) CancelBuild(ctx context.Context, tenant sandbox.TenantID, id string) (b sandbox.TemplateBuild, err error) {
+	path, err := buildPath(id)
+	if err != nil {
+		return b, err
+	}
+	err = c.call(ctx, http.MethodDelete, path, tenant, nil, nil, &b)
+	return b, err
+}
+
+// BuildLog implements sandbox.Templates.
+func (c *Client) BuildLog(ctx context.Context, tenant sandbox.TenantID, id string, from int64, follow bool, each func(sandbox.BuildLine) error) error {
+	path, err := buildPath(id)
+	if err != nil {
+		return err
+	}
+	query := url.Values{"from": {strconv.FormatInt(from, 10)}, "follow": {strconv.FormatBool(follow)}}
+	resp, err := c.do(ctx, http.MethodGet, path+"/log", tenant, query, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	for in := json.NewDecoder(resp.Body); ; {
+		var m logMessage
+		switch err := in.Decode(&m); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			return sandbox.Errorf(sandbox.Unavailable, "the log of the build broke off").WithCause(err)
+		case m.Failure != nil:
+			return m.Failure.err()
+		case m.Line == nil:
+			continue
+		}
+		if err := each(*m.Line); err != nil {
+			return err
+		}
+	}
+}
+
+// Remove implements sandbox.Templates.
+func (c *Client) Remove(ctx context.Context, tenant sandbox.TenantID, text string) (gone []string, err error) {
+	if _, err := template.ParseRef(tenant, text); err != nil {
+		return nil, err
+	}
+	err = c.call(ctx, http.MethodDelete, pathTemplates, tenant, url.Values{"template": {text}}, nil, &gone)
+	return gone, err
+}
+
+// Tag implements sandbox.Templates.
+func (c *Client) Tag(ctx context.Context, tenant sandbox.TenantID, text string, tags []string) (t sandbox.Template, err error) {
+	err = c.call(ctx, http.MethodPost, pathTags, tenant, url.Values{"template": {text}, "tag": tags}, nil, &t)
+	return t, err
+}
+
+// List implements sandbox.Templates.
+func (c *Client) List(_ context.Context, tenant sandbox.TenantID) ([]sandbox.Template, error) {
+	own, err := c.store.List(tenant)
+	if err != nil {
+		return nil, err
+	}
+	shared, err := c.store.List("")
+	if err != nil {
+		return nil, err
+	}
+	all, hidden := []sandbox.Template{}, map[string]bool{}
+	for _, l := range own {
+		hidden[l.Ref.String()] = true
+		all = append(all, templateOf(l))
+	}
+	for _, l := range shared {
+		if !l.Private && !hidden[l.Ref.String()] {
+			all = append(all, templateOf(l))
+		}
+	}
+	return all, nil
+}
+
+// Keep makes an image that came with a Snapshot of a Tenant a version of its
+// Template.
+func (c *Client) Keep(ctx context.Context, tenant sandbox.TenantID, template, version string) error {
+	return c.call(ctx, http.MethodPost, pathImages, tenant, url.Values{"template": {template}, "version": {version}}, nil, &struct{}{})
+}
+
+// Find implements sandbox.Templates.
+func (c *Client) Find(ctx context.Context, tenant sandbox.TenantID, text string) (sandbox.Template, error) {
+	found, err := c.store.Find(ctx, tenant, text)
+	return templateOf(found), err
+}
+
+// Versions implements sandbox.Templates.
+func (c *Client) Versions(ctx context.Context, tenant sandbox.TenantID, text string) (sandbox.Template, []sandbox.Template, error) {
+	found, err := c.store.Find(ctx, tenant, text)
+	if err != nil {
+		return sandbox.Template{}, nil, err
+	}
+	all := []sandbox.Template{}
+	versions, err := c.store.Versions(found.Owner, found.Name)
+	if errors.Is(err, sandbox.NotFound) { // it was built before there were versions
+		versions, err = []template.Listed{found}, nil
+	}
+	for _, l := range versions {
+		if found.Owner == tenant || !l.Private {
+			all = append(all, templateOf(l))
+		}
+	}
+	return templateOf(found), all, err
+}
+
+func templateOf(l template.Listed) sandbox.Template {
+	return sandbox.Template{
+		Name: l.Name, Tag: l.Tag, Version: l.Image.Digest, Shared: l.Owner == "", Source: l.Source, Packages: l.Packages, Env: l.Env,
+		Start: l.Start, Ready: l.Ready, SizeBytes: l.Size, CreatedAt: l.CreatedAt,
+		Defaults: l.Defaults, Build: l.Build, Layer: l.Layer,
+	}
+}

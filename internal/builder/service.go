@@ -1,0 +1,561 @@
+package builder
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
+)
+
+const (
+	maxWaiting    = 32               // builds that wait, of all Tenants
+	maxTenant     = 4                // of one Tenant, that wait or run
+	maxBuild      = 64               // bytes of a build's foreign name
+	maxTags       = 32               // that are given at once
+	maxNames      = 100              // names and tags that a Tenant may have
+	keptBuilds    = 50               // of one Tenant, that are over
+	maxArchive    = 4 << 30          // bytes of an archive that is sent
+	minFree       = 4 << 30          // bytes of disk that an archive must leave
+	retryAfter    = 30 * time.Second // when too many builds wait
+	defaultLimit  = 30 * time.Minute // for one build
+	defaultAtOnce = 2
+)
+
+// Config of a Service. Store and Log are required.
+type Config struct {
+	Store       *template.Store
+	Registries  []string      // see template.Guard
+	NPMRegistry string        // see template.Builder
+	Limit       time.Duration // for one build; zero: 30 min
+	AtOnce      int           // builds; zero: 2
+	Log         *slog.Logger
+}
+
+// Service queues and runs builds. Its methods are safe for concurrent use.
+type Service struct {
+	cfg   Config
+	dir   string
+	slots chan struct{} // one for each build that runs
+	// run is how a build is done; tests replace it.
+	run func(ctx context.Context, b *template.Builder, ref template.Ref, r template.Recipe, content io.Reader, say func(template.Progress)) (template.Image, error)
+
+	mu     sync.Mutex
+	builds map[string]*build
+	closed bool
+	going  sync.WaitGroup
+}
+
+// Open takes up the builds that an earlier process left: those that were not
+// over have failed. Close must be called.
+func Open(cfg Config) (*Service, error) {
+	cfg.Limit = cmp.Or(cfg.Limit, defaultLimit)
+	cfg.AtOnce = cmp.Or(cfg.AtOnce, defaultAtOnce)
+	s := &Service{cfg: cfg, dir: cfg.Store.Builds(), slots: make(chan struct{}, cfg.AtOnce), builds: map[string]*build{}}
+	s.run = func(ctx context.Context, b *template.Builder, ref template.Ref, r template.Recipe, content io.Reader, say func(template.Progress)) (template.Image, error) {
+		return b.Make(ctx, ref, r, content, say)
+	}
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the folder of builds: %w", err)
+	}
+	if err := os.Chmod(s.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the folder of builds: %w", err)
+	}
+	return s, s.load()
+}
+
+// load reads the records, and removes what no record is about.
+func (s *Service) load() error {
+	files, err := os.ReadDir(s.dir)
+	if err != nil {
+		return fmt.Errorf("read the builds: %w", err)
+	}
+	for _, f := range files {
+		id, isRecord := strings.CutSuffix(f.Name(), recordSuffix)
+		if !isRecord || !sandbox.ValidBuildID(id) {
+			continue
+		}
+		b, err := s.loadBuild(id)
+		if err != nil {
+			s.cfg.Log.Warn("the record of a build cannot be read and is removed", "build", id, telemetry.KeyError, err)
+			continue
+		}
+		s.builds[id] = b
+	}
+	for _, f := range files {
+		id, suffix, _ := strings.Cut(f.Name(), ".")
+		if s.builds[id] != nil && ("."+suffix == recordSuffix || "."+suffix == logSuffix) {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(s.dir, f.Name())); err != nil {
+			return fmt.Errorf("remove what a build left: %w", err)
+		}
+	}
+	return nil
+}
+
+func (s *Service) loadBuild(id string) (*build, error) {
+	record, err := readRecord(filepath.Join(s.dir, id+recordSuffix))
+	if err != nil {
+		return nil, err
+	}
+	b := &build{
+		record: record, changed: make(chan struct{}), done: make(chan struct{}), path: filepath.Join(s.dir, id),
+		stop: func(error) {}, // nothing of it goes on
+	}
+	if info, err := os.Stat(b.path + logSuffix); err == nil {
+		b.logged = info.Size()
+	}
+	close(b.done)
+	if record.State.Final() {
+		return b, nil
+	}
+	b.end(sandbox.BuildFailed, func(r *sandbox.TemplateBuild) {
+		r.Failure = &sandbox.Failure{Code: sandbox.Unavailable, Message: "the server stopped while this was built: ask for it again"}
+	})
+	return b, b.write()
+}
+
+// Close cancels what waits or runs and waits for its end.
+func (s *Service) Close() {
+	s.mu.Lock()
+	s.closed = true
+	for _, b := range s.builds {
+		b.stop(errClosing) // does nothing to what is over
+	}
+	s.mu.Unlock()
+	s.going.Wait()
+}
+
+// Build implements sandbox.Templates.
+func (s *Service) Build(ctx context.Context, tenant sandbox.TenantID, req sandbox.TemplateRequest, archive io.Reader) (sandbox.TemplateBuild, error) {
+	ref, recipe, err := recipeOf(tenant, req, archive != nil)
+	if err != nil {
+		return sandbox.TemplateBuild{}, err
+	}
+	if req.Base != "" {
+		base, err := s.cfg.Store.Find(ctx, tenant, req.Base)
+		if err != nil {
+			return sandbox.TemplateBuild{}, err
+		}
+		recipe.Base = base.Image.Digest
+	}
+	guard := &template.Guard{Registries: s.cfg.Registries}
+	if err := guard.Check(recipe, archive != nil); err != nil {
+		return sandbox.TemplateBuild{}, err
+	}
+	if err := s.checkNames(ref); err != nil {
+		return sandbox.TemplateBuild{}, err
+	}
+	b, err := s.queue(tenant, ref, req)
+	if err != nil {
+		return sandbox.TemplateBuild{}, err
+	}
+	var content *os.File
+	if archive != nil {
+		if content, err = s.spool(ctx, b, archive); err != nil {
+			s.drop(b)
+			return sandbox.TemplateBuild{}, err
+		}
+	}
+	builder := &template.Builder{
+		Store: s.cfg.Store, Log: s.cfg.Log, NPMRegistry: s.cfg.NPMRegistry, Force: req.Force, Output: b.output(), Guard: guard,
+	}
+	if err := s.start(b, builder, ref, recipe, content); err != nil {
+		return sandbox.TemplateBuild{}, err
+	}
+	return b.snapshot(), nil
+}
+
+// recipeOf is what a request asks for.
+func recipeOf(tenant sandbox.TenantID, req sandbox.TemplateRequest, archive bool) (template.Ref, template.Recipe, error) {
+	r := template.Recipe{
+		Packages: req.Packages, Env: req.Env, Start: req.Start, Ready: req.Ready, Bare: req.Bare,
+		Whole: req.Whole, Defaults: req.Defaults, Build: req.Build, Layer: req.Layer,
+	}
+	ref, err := template.ParseRef(tenant, req.Template)
+	switch {
+	case err != nil:
+		return ref, r, err
+	case tenant == "":
+		return ref, r, sandbox.Errorf(sandbox.Invalid, "a tenant is missing")
+	case ref.Digest != "":
+		return ref, r, sandbox.Errorf(sandbox.Invalid, "a build makes a version: name a tag")
+	case ref.Name == "base":
+		return ref, r, sandbox.Errorf(sandbox.Denied, "the template base is the server's own: choose another name")
+	case (req.Whole || req.Base != "") && !archive, req.Base != "" && !req.Whole:
+		return ref, r, sandbox.Errorf(sandbox.Invalid, "only an archive can be the whole of a sandbox, or change another")
+	case len(req.Build) > maxBuild || len(req.Layer) > maxBuild:
+		return ref, r, sandbox.Errorf(sandbox.Invalid, "the names of a build and its steps may have at most %d bytes", maxBuild)
+	case (req.Source == "tar:") != archive:
+		return ref, r, sandbox.Errorf(sandbox.Invalid, `the source "tar:" and an archive go together`)
+	}
+	if archive {
+		r.Source = template.Tar("/archive") // its name is not looked at
+	} else if r.Source, err = template.ParseSource(req.Source); err != nil {
+		return ref, r, err
+	}
+	for _, f := range req.Files {
+		if f.Mode > uint32(fs.ModePerm) {
+			return ref, r, sandbox.Errorf(sandbox.Invalid, "the mode of a file may only say who may read, write and execute")
+		}
+		r.Files = append(r.Files, template.File{Path: f.Path, Content: f.Content, Mode: fs.FileMode(f.Mode), User: f.User})
+	}
+	return ref, r, r.Check()
+}
+
+// checkNames keeps a Tenant from filling the disk by names.
+func (s *Service) checkNames(refs ...template.Ref) error {
+	listed, err := s.cfg.Store.List(refs[0].Owner)
+	if err != nil {
+		return err
+	}
+	fresh := slices.DeleteFunc(refs, func(ref template.Ref) bool {
+		return slices.ContainsFunc(listed, func(l template.Listed) bool { return l.Ref == ref })
+	})
+	if len(fresh) > 0 && len(listed)+len(fresh) > maxNames {
+		return sandbox.Errorf(sandbox.Exhausted, "there are %d templates and tags already: remove some", maxNames)
+	}
+	return nil
+}
+
+// queue makes the record of a new build.
+func (s *Service) queue(tenant sandbox.TenantID, ref template.Ref, req sandbox.TemplateRequest) (*build, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	waiting, own := 0, 0
+	for _, b := range s.builds {
+		if b.snapshot().State.Final() {
+			continue
+		}
+		waiting++
+		if b.record.Tenant == tenant {
+			own++
+		}
+	}
+	full := sandbox.Errorf(sandbox.Exhausted, "too many templates are being built: wait, or cancel one")
+	full.RetryAfter = retryAfter
+	switch {
+	case s.closed:
+		return nil, errClosing
+	case own >= maxTenant || waiting >= maxWaiting+s.cfg.AtOnce:
+		return nil, full
+	}
+	id := sandbox.NewBuildID()
+	b := &build{
+		record: sandbox.TemplateBuild{
+			ID: id, Tenant: tenant, Template: ref.String(), Source: req.Source, State: sandbox.BuildQueued, CreatedAt: time.Now().UTC(),
+		},
+		path: filepath.Join(s.dir, id), changed: make(chan struct{}), done: make(chan struct{}),
+	}
+	b.ctx, b.stop = context.WithCancelCause(context.Background())
+	if err := b.write(); err != nil {
+		return nil, err
+	}
+	s.builds[id] = b
+	return b, nil
+}
+
+// spool takes an archive to the disk: who sends it need not wait for its turn.
+func (s *Service) spool(ctx context.Context, b *build, archive io.Reader) (*os.File, error) {
+	f, err := os.OpenFile(b.path+archiveSuffix, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("keep the archive: %w", err)
+	}
+	if err := os.Remove(f.Name()); err != nil { // it ends with its descriptor
+		f.Close()
+		return nil, fmt.Errorf("keep the archive: %w", err)
+	}
+	err = copyArchive(ctx, f, archive)
+	if err == nil && b.ctx.Err() != nil {
+		err = context.Cause(b.ctx)
+	}
+	if err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// copyArchive looks now and then whether the disk has room for more.
+func copyArchive(ctx context.Context, f *os.File, archive io.Reader) error {
+	const step = 64 << 20
+	for total := int64(0); ; {
+		if err := enoughDisk(f); err != nil {
+			return err
+		}
+		n, err := io.CopyN(f, archive, step)
+		total += n
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("read the archive: %w", err)
+		case total > maxArchive:
+			return sandbox.Errorf(sandbox.TooLarge, "an archive may have at most %d GiB", maxArchive>>30)
+		case ctx.Err() != nil:
+			return ctx.Err()
+		}
+	}
+}
+
+// drop forgets a build that never began.
+func (s *Service) drop(b *build) {
+	b.stop(nil)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.builds, b.record.ID)
+	s.remove(b)
+	close(b.done)
+}
+
+func (s *Service) remove(b *build) {
+	for _, suffix := range []string{recordSuffix, logSuffix} {
+		if err := os.Remove(b.path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			s.cfg.Log.Warn("a build's files are left", telemetry.KeyError, err)
+		}
+	}
+}
+
+// start lets b wait for its turn and be built.
+func (s *Service) start(b *build, builder *template.Builder, ref template.Ref, recipe template.Recipe, content *os.File) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		if content != nil {
+			content.Close()
+		}
+		return errClosing
+	}
+	s.going.Go(func() {
+		defer close(b.done)
+		if content != nil {
+			defer content.Close()
+		}
+		select {
+		case s.slots <- struct{}{}:
+			defer func() { <-s.slots }()
+		case <-b.ctx.Done():
+		}
+		image, err := template.Image{}, context.Cause(b.ctx)
+		if err == nil {
+			image, err = s.make(b, builder, ref, recipe, content)
+		}
+		s.finish(b, image, err)
+	})
+	return nil
+}
+
+// make builds b, within its time.
+func (s *Service) make(b *build, builder *template.Builder, ref template.Ref, recipe template.Recipe, content *os.File) (template.Image, error) {
+	ctx, cancel := context.WithTimeoutCause(b.ctx, s.cfg.Limit, errTooSlow)
+	defer cancel()
+	b.change(func(r *sandbox.TemplateBuild) { r.State, r.StartedAt = sandbox.BuildRunning, time.Now().UTC() })
+	var in io.Reader // not a *os.File that is nil
+	if content != nil {
+		in = content
+	}
+	image, err := s.run(ctx, builder, ref, recipe, in, b.say)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return image, err
+}
+
+var (
+	errClosing   = sandbox.Errorf(sandbox.Unavailable, "the server stops: ask for it again")
+	errTooSlow   = sandbox.Errorf(sandbox.Timeout, "the build took too long")
+	errCancelled = sandbox.Errorf(sandbox.Conflict, "the build was cancelled")
+)
+
+// finish writes down how a build ended.
+func (s *Service) finish(b *build, image template.Image, err error) {
+	switch {
+	case err == nil:
+		b.conclude("ready: version " + image.Digest)
+		b.end(sandbox.BuildReady, func(r *sandbox.TemplateBuild) {
+			r.Version, r.SizeBytes, r.Cached = image.Digest, image.Size, image.Cached
+		})
+	case errors.Is(err, errCancelled):
+		b.conclude("cancelled")
+		b.end(sandbox.BuildCancelled, func(*sandbox.TemplateBuild) {})
+	default:
+		f := failureOf(err)
+		b.conclude("failed: " + f.Message)
+		b.end(sandbox.BuildFailed, func(r *sandbox.TemplateBuild) { r.Failure = f })
+		s.cfg.Log.Info("a template was not built", "build", b.record.ID, telemetry.KeyTenant, string(b.record.Tenant), telemetry.KeyError, err)
+	}
+	b.closeLog()
+	if err := b.write(); err != nil {
+		s.cfg.Log.Error("the record of a build cannot be written", telemetry.KeyError, err)
+	}
+	s.forgetOld(b.record.Tenant)
+}
+
+// failureOf is what may be told of an error: programs' last words too, which the
+// log has anyway.
+func failureOf(err error) *sandbox.Failure {
+	var told *sandbox.Error
+	if errors.As(err, &told) {
+		return &sandbox.Failure{Code: told.Code, Message: told.Detail}
+	}
+	var ran *template.RunError
+	if errors.As(err, &ran) {
+		return &sandbox.Failure{Code: sandbox.Invalid, Message: ran.Error()}
+	}
+	return &sandbox.Failure{Code: sandbox.Internal, Message: "the server could not build it; its log says why"}
+}
+
+// forgetOld keeps the latest builds of a Tenant.
+func (s *Service) forgetOld(tenant sandbox.TenantID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	over := 0
+	for _, b := range s.newest(tenant) {
+		if !b.snapshot().State.Final() {
+			continue
+		}
+		if over++; over > keptBuilds {
+			delete(s.builds, b.record.ID)
+			s.remove(b)
+		}
+	}
+}
+
+// newest are a Tenant's builds. Service.mu is held.
+func (s *Service) newest(tenant sandbox.TenantID) []*build {
+	var own []*build
+	for _, b := range s.builds {
+		if b.record.Tenant == tenant {
+			own = append(own, b)
+		}
+	}
+	slices.SortFunc(own, func(a, b *build) int {
+		return cmp.Or(b.record.CreatedAt.Compare(a.record.CreatedAt), strings.Compare(a.record.ID, b.record.ID))
+	})
+	return own
+}
+
+// Builds implements sandbox.Templates.
+func (s *Service) Builds(_ context.Context, tenant sandbox.TenantID) ([]sandbox.TemplateBuild, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := []sandbox.TemplateBuild{}
+	for _, b := range s.newest(tenant) {
+		all = append(all, b.snapshot())
+	}
+	return all, nil
+}
+
+func (s *Service) find(tenant sandbox.TenantID, id string) (*build, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := s.builds[id]
+	if b == nil || b.record.Tenant != tenant {
+		return nil, sandbox.Errorf(sandbox.NotFound, "there is no build %.40q", id)
+	}
+	return b, nil
+}
+
+// BuildByID implements sandbox.Templates.
+func (s *Service) BuildByID(_ context.Context, tenant sandbox.TenantID, id string) (sandbox.TemplateBuild, error) {
+	b, err := s.find(tenant, id)
+	if err != nil {
+		return sandbox.TemplateBuild{}, err
+	}
+	return b.snapshot(), nil
+}
+
+// CancelBuild implements sandbox.Templates.
+func (s *Service) CancelBuild(ctx context.Context, tenant sandbox.TenantID, id string) (sandbox.TemplateBuild, error) {
+	b, err := s.find(tenant, id)
+	if err != nil {
+		return sandbox.TemplateBuild{}, err
+	}
+	if b.snapshot().State.Final() {
+		return sandbox.TemplateBuild{}, sandbox.Errorf(sandbox.Conflict, "the build is over")
+	}
+	b.stop(errCancelled)
+	select {
+	case <-b.done:
+		return b.snapshot(), nil
+	case <-ctx.Done():
+		return sandbox.TemplateBuild{}, ctx.Err()
+	}
+}
+
+// Tag implements sandbox.Templates.
+func (s *Service) Tag(_ context.Context, tenant sandbox.TenantID, text string, tags []string) (sandbox.Template, error) {
+	if tenant == "" || len(tags) == 0 || len(tags) > maxTags {
+		return sandbox.Template{}, sandbox.Errorf(sandbox.Invalid, "name 1 to %d tags", maxTags)
+	}
+	from, err := template.ParseRef(tenant, text)
+	if err != nil {
+		return sandbox.Template{}, err
+	}
+	var refs []template.Ref
+	for _, tag := range tags {
+		ref, err := template.ParseRef(tenant, from.Name+":"+tag)
+		if err != nil {
+			return sandbox.Template{}, err
+		}
+		refs = append(refs, ref)
+	}
+	if err := s.checkNames(refs...); err != nil {
+		return sandbox.Template{}, err
+	}
+	found, err := s.cfg.Store.Tag(tenant, text, tags)
+	return templateOf(found), err
+}
+
+// Keep makes an image that came with a Snapshot of a Tenant a version of its
+// Template.
+func (s *Service) Keep(tenant sandbox.TenantID, text, digest string) error {
+	if tenant == "" {
+		return sandbox.Errorf(sandbox.Invalid, "a tenant is missing")
+	}
+	ref, err := template.ParseRef(tenant, text)
+	if err != nil {
+		return err
+	}
+	if err := s.checkNames(ref); err != nil {
+		return err
+	}
+	return s.cfg.Store.Keep(tenant, text, digest)
+}
+
+// Remove implements sandbox.Templates.
+func (s *Service) Remove(ctx context.Context, tenant sandbox.TenantID, text string) ([]string, error) {
+	if tenant == "" {
+		return nil, sandbox.Errorf(sandbox.Invalid, "a tenant is missing")
+	}
+	gone, err := s.cfg.Store.Remove(tenant, text)
+	if errors.Is(err, sandbox.NotFound) {
+		if _, found := s.cfg.Store.Find(ctx, tenant, text); found == nil {
+			return nil, sandbox.Errorf(sandbox.Denied, "the template %s is the server's own: its operator removes it", text)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	names := []string{}
+	for _, r := range gone {
+		names = append(names, r.String())
+	}
+	return names, nil
+}

@@ -1,0 +1,237 @@
+// Package cli is the commands of cloud-sandbox that use a server: they speak
+// its public REST API and nothing else.
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
+)
+
+// Exit codes. Commands that run code end with its exit code, and tell failures
+// of their own by one that programs seldom use.
+const (
+	exitFailed      = 1   // the command failed
+	exitUsage       = 2   // the command line was wrong
+	exitOurs        = 125 // either, of a command that runs code
+	exitInterrupted = 130 // Ctrl-C
+)
+
+// GroupID is the group of these commands in the list of help.
+const GroupID = "client"
+
+// Commands returns the commands. getenv reads the environment.
+func Commands(getenv func(string) string) []*cobra.Command {
+	a := &app{getenv: getenv}
+	commands := []*cobra.Command{
+		a.createCommand(), a.runCommand(), a.execCommand(), a.shellCommand(), a.copyCommand(), a.listCommand(),
+		a.removeCommand(), a.portsCommand(), a.linkCommand(), a.processesCommand(), a.logsCommand(), a.killCommand(), a.benchCommand(),
+		a.pauseCommand(), a.resumeCommand(), a.forkCommand(), a.snapshotCommand(), a.rollbackCommand(), a.historyCommand(), a.usageCommand(), a.secretCommand(),
+	}
+	for _, c := range commands {
+		c.GroupID = GroupID
+	}
+	return commands
+}
+
+// app is what the commands share.
+type app struct {
+	getenv func(string) string
+}
+
+// clientFlags are the flags of every command of this package.
+func clientFlags(cmd *cobra.Command) {
+	f := cmd.PersistentFlags()
+	f.String(config.FlagURL, "", "address of the server (default "+config.DefaultURL+"; environment CLOUD_SANDBOX_URL)")
+	f.String(config.FlagAPIKey, "", "API key or token; others on this machine can see it here, so better set CLOUD_SANDBOX_API_KEY")
+	f.String(config.FlagUserID, "", "whom to be when a server in dev mode on this machine gives the token (default "+config.DefaultUserID+"; environment CLOUD_SANDBOX_USER_ID)")
+	f.Bool("json", false, "print JSON")
+}
+
+// connect returns a Client as flags and environment say.
+func (a *app) connect(cmd *cobra.Command) (*client.Client, error) {
+	flags := map[string]string{}
+	cmd.Flags().Visit(func(f *pflag.Flag) { flags[f.Name] = f.Value.String() })
+	cfg, err := config.LoadClient(flags, a.getenv)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return client.New(cfg), nil
+}
+
+// with is a command's work that needs a Client.
+func (a *app) with(work func(cmd *cobra.Command, c *client.Client, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		c, err := a.connect(cmd)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return work(cmd, c, args)
+	}
+}
+
+func wantsJSON(cmd *cobra.Command) bool {
+	yes, err := cmd.Flags().GetBool("json")
+	return err == nil && yes
+}
+
+// printJSON writes v, indented, to the command's output.
+func printJSON(cmd *cobra.Command, v any) error {
+	e := json.NewEncoder(cmd.OutOrStdout())
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// printAll prints records as the server said them.
+func printAll[T json.Marshaler](cmd *cobra.Command, records []T) error {
+	return printJSON(cmd, append([]T{}, records...)) // none is [], not null
+}
+
+// printMade prints what a command made or changed: the record, or what names it.
+func printMade(cmd *cobra.Command, record json.Marshaler, name string) error {
+	if wantsJSON(cmd) {
+		return printJSON(cmd, record)
+	}
+	_, err := fmt.Fprintln(cmd.OutOrStdout(), clean(name))
+	return err
+}
+
+// runsCode marks a command whose exit code is that of the code it runs.
+const runsCode = "runs-code"
+
+// exitError ends the program with a code. Without err nothing is printed.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit code %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+// usageError is a command line that cannot be right.
+type usageError struct{ error }
+
+func (u usageError) Unwrap() error { return u.error }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// FlagError makes an error of flags one of the command line.
+func FlagError(cmd *cobra.Command, err error) error {
+	return usagef("%w; see `%s --help`", err, cmd.CommandPath())
+}
+
+// Report prints what a command ended with to its error output, if there is
+// anything to say, and returns the program's exit code. cmd is the command that
+// was chosen, err what it returned.
+func Report(cmd *cobra.Command, err error) int {
+	if err == nil {
+		return 0
+	}
+	var exit *exitError
+	if errors.As(err, &exit) {
+		err = exit.err
+	}
+	if err != nil && !errors.Is(err, context.Canceled) {
+		printError(cmd, err)
+	}
+	var usage usageError
+	switch {
+	case exit != nil:
+		return exit.code
+	case errors.Is(err, context.Canceled):
+		return exitInterrupted
+	case cmd.Annotations[runsCode] != "":
+		return exitOurs
+	case errors.As(err, &usage):
+		return exitUsage
+	}
+	return exitFailed
+}
+
+func printError(cmd *cobra.Command, err error) {
+	w := cmd.ErrOrStderr()
+	if !wantsJSON(cmd) {
+		fmt.Fprintln(w, "cloud-sandbox:", clean(sentence(err)))
+		return
+	}
+	code, retry := sandbox.Code("failed"), 0
+	var coded *sandbox.Error
+	var usage usageError
+	switch {
+	case errors.As(err, &coded):
+		code, retry = coded.Code, int(coded.RetryAfter.Seconds())
+	case errors.As(err, &usage):
+		code = sandbox.Invalid
+	}
+	body := map[string]any{"code": code, "message": sentence(err)}
+	if retry > 0 {
+		body["retry_after_seconds"] = retry
+	}
+	_ = json.NewEncoder(w).Encode(map[string]any{"error": body})
+}
+
+// sentence is what a person is told of err.
+func sentence(err error) string {
+	var coded *sandbox.Error
+	if !errors.As(err, &coded) {
+		return err.Error()
+	}
+	text := strings.Replace(err.Error(), coded.Error(), coded.Detail, 1) // keeps what wraps it
+	if coded.RetryAfter > 0 {
+		text += fmt.Sprintf("; try again in %v", coded.RetryAfter)
+	}
+	return text
+}
+
+// clean makes a text from elsewhere harmless for a terminal: what it cannot
+// print stands there escaped. Line breaks stay.
+func clean(s string) string {
+	if strings.IndexFunc(s, unprintable) < 0 {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if unprintable(r) {
+			fmt.Fprintf(&b, `\x%02x`, r)
+			continue
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+func unprintable(r rune) bool {
+	return r != '\n' && r != '\t' && (r < ' ' || r >= 0x7f && r < 0xa0 || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069)
+}
+
+// cleanUp is how long ending what a command began may take when the command
+// itself was interrupted.
+const cleanUp = 10 * time.Second
+
+// end ends a Sandbox that a command made, also after Ctrl-C.
+func end(ctx context.Context, c *client.Client, id string, stderr io.Writer) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
+	defer cancel()
+	if _, err := c.End(ctx, id); err != nil && !errors.Is(err, sandbox.NotFound) {
+		fmt.Fprintf(stderr, "cloud-sandbox: the sandbox %s was not ended: %s\n", clean(id), clean(sentence(err)))
+	}
+}

@@ -1,0 +1,243 @@
+// Package client speaks the public REST API for the command line. It is small
+// on purpose: what commands need, as the contract api/openapi.yaml says it.
+package client
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
+)
+
+// Bounds of what is read into memory, in bytes. What sandboxes answer goes
+// through the server, and a server may be anyone's.
+const (
+	maxError = 64 << 10
+	maxReply = 128 << 20 // an execution's result holds output and pictures
+)
+
+// Client is one identity's way to one server. Its methods are safe for
+// concurrent use. Failures that the server tells are *sandbox.Error with the
+// server's code; of a server that does not answer the code is Unavailable.
+type Client struct {
+	base   string
+	userID string
+	http   *http.Client
+
+	mu    sync.Mutex
+	token string // empty: not minted yet
+}
+
+// New returns a Client; it sends nothing. Close frees its connections.
+func New(c config.Client) *Client {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.DisableCompression = true // bytes of files are passed on as they are
+	transport.MaxIdleConnsPerHost = 128
+	transport.MaxIdleConns = 0
+	transport.ExpectContinueTimeout = 5 * time.Second
+	transport.WriteBufferSize, transport.ReadBufferSize = 64<<10, 64<<10
+	return &Client{
+		base: c.URL, userID: c.UserID, token: c.Key,
+		http: &http.Client{
+			Transport:     transport,
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+	}
+}
+
+// Close frees idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// URL is the address of the server.
+func (c *Client) URL() string { return c.base }
+
+// bearer returns the key, or a token of dev mode that is minted once.
+func (c *Client) bearer(ctx context.Context) (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.token != "" {
+		return c.token, nil
+	}
+	var reply struct {
+		AccessToken string `json:"access_token"`
+	}
+	body, err := json.Marshal(map[string]string{"user_id": c.userID, "role": "user"})
+	if err != nil {
+		return "", err
+	}
+	resp, err := c.send(ctx, request{method: http.MethodPost, path: "/api/v1/auth/token", body: bytes.NewReader(body), kind: jsonType}, "")
+	if err != nil {
+		var refused *sandbox.Error
+		if errors.As(err, &refused) && refused.Code == sandbox.Denied {
+			return "", sandbox.Errorf(sandbox.Denied, "%s; then set CLOUD_SANDBOX_API_KEY", refused.Detail)
+		}
+		return "", err
+	}
+	if err := decode(resp, &reply); err != nil {
+		return "", err
+	}
+	c.token = reply.AccessToken
+	return c.token, nil
+}
+
+const (
+	jsonType  = "application/json"
+	bytesType = "application/octet-stream"
+)
+
+// request is one call of the API.
+type request struct {
+	method string
+	path   string // below the server's address
+	query  url.Values
+	body   io.Reader // nil: none
+	size   int64     // of body in bytes; 0: not known, or a *bytes.Reader
+	kind   string    // content type of body
+	header http.Header
+}
+
+// do sends r with who we are. The caller closes the answer's body.
+func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
+	token, err := c.bearer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return c.send(ctx, r, token)
+}
+
+// call sends in as JSON, unless it is nil, and decodes the answer into out,
+// unless that is nil.
+func (c *Client) call(ctx context.Context, method, path string, query url.Values, in, out any) error {
+	r := request{method: method, path: path, query: query}
+	if in != nil {
+		body, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		r.body, r.kind = bytes.NewReader(body), jsonType
+	}
+	resp, err := c.do(ctx, r)
+	if err != nil {
+		return err
+	}
+	return decode(resp, out)
+}
+
+// send sends r. An answer that is not 2xx is an error.
+func (c *Client) send(ctx context.Context, r request, token string) (*http.Response, error) {
+	target := c.base + r.path
+	if len(r.query) > 0 {
+		target += "?" + r.query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, r.method, target, r.body)
+	if err != nil {
+		return nil, err
+	}
+	if r.size > 0 {
+		req.ContentLength = r.size
+	}
+	for name, values := range r.header {
+		req.Header[name] = values
+	}
+	if r.kind != "" {
+		req.Header.Set("Content-Type", r.kind)
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.unreachable(ctx, err)
+	}
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		defer resp.Body.Close()
+		return nil, failure(c.base, resp)
+	}
+	return resp, nil
+}
+
+// unreachable says in words why there was no answer.
+func (c *Client) unreachable(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	var coded *sandbox.Error
+	if errors.As(err, &coded) {
+		return coded // of the body that was being sent
+	}
+	var dial *net.OpError
+	if errors.As(err, &dial) && dial.Op == "dial" {
+		return sandbox.Errorf(sandbox.Unavailable, "no server answers at %s (%v): start one with `cloud-sandbox serve --dev`, or set CLOUD_SANDBOX_URL", c.base, dial.Err)
+	}
+	var u *url.Error
+	if errors.As(err, &u) {
+		err = u.Err // without the URL, which names paths
+	}
+	return sandbox.Errorf(sandbox.Unavailable, "the connection to %s broke: %v", c.base, err)
+}
+
+// failure is what an answer that is not 2xx says.
+func failure(base string, resp *http.Response) error {
+	var body struct {
+		Error struct {
+			Code    sandbox.Code `json:"code"`
+			Message string       `json:"message"`
+			Retry   int          `json:"retry_after_seconds"`
+		} `json:"error"`
+	}
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxError))
+	if err != nil || json.Unmarshal(raw, &body) != nil || body.Error.Code == "" {
+		return sandbox.Errorf(sandbox.Unavailable, "%s answered %s and not as Cloud Sandbox does: is the address right?", base, resp.Status)
+	}
+	e := sandbox.Errorf(body.Error.Code, "%s", cmp.Or(body.Error.Message, resp.Status))
+	wait := body.Error.Retry
+	if n, err := strconv.Atoi(resp.Header.Get("Retry-After")); wait == 0 && err == nil {
+		wait = n
+	}
+	e.RetryAfter = time.Duration(min(max(wait, 0), 86400)) * time.Second
+	return e
+}
+
+// decode reads the whole answer into out, unless that is nil, and closes it.
+func decode(resp *http.Response, out any) error {
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxReply+1))
+	switch {
+	case err != nil:
+		return broken(resp, err)
+	case len(raw) > maxReply:
+		return sandbox.Errorf(sandbox.TooLarge, "the server's answer has more than %d MiB", maxReply>>20)
+	case out == nil:
+		return nil
+	}
+	return parse(raw, out)
+}
+
+// parse decodes what a server said.
+func parse(raw []byte, out any) error {
+	if err := json.Unmarshal(raw, out); err != nil {
+		return sandbox.Errorf(sandbox.Unavailable, "the server's answer is not what this version of the command knows: %v", err)
+	}
+	return nil
+}
+
+// broken says that an answer ended early: by the end of the request's context,
+// or by the server's end.
+func broken(resp *http.Response, err error) error {
+	if ctx := resp.Request.Context(); ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return sandbox.Errorf(sandbox.Unavailable, "the server's answer broke off").WithCause(fmt.Errorf("read: %w", err))
+}

@@ -1,0 +1,320 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// StartRequest asks for a process. Zero fields mean the server's defaults.
+type StartRequest struct {
+	SandboxID  string            `json:"sandbox_id"`
+	Argv       []string          `json:"argv,omitempty"`
+	Command    string            `json:"command,omitempty"` // for bash, instead of Argv
+	Name       string            `json:"name,omitempty"`
+	User       string            `json:"user,omitempty"`
+	Cwd        string            `json:"cwd,omitempty"`
+	Env        map[string]string `json:"env,omitempty"`
+	Background bool              `json:"background,omitempty"`
+	Timeout    float64           `json:"timeout_seconds,omitempty"`
+	Stdin      string            `json:"stdin,omitempty"`
+	KeepStdin  bool              `json:"keep_stdin,omitempty"` // it takes input while it runs
+	Pty        *TerminalSize     `json:"pty,omitempty"`
+}
+
+// TerminalSize is that of a terminal, in characters.
+type TerminalSize struct {
+	Cols int `json:"cols"`
+	Rows int `json:"rows"`
+}
+
+// Process is what the API tells of one.
+type Process struct {
+	ID          string        `json:"process_id"`
+	Name        string        `json:"name"`
+	PID         int64         `json:"pid"`
+	State       string        `json:"state"`
+	Status      string        `json:"status"`
+	ExitCode    int           `json:"exit_code"`
+	Command     string        `json:"command"`
+	User        string        `json:"user"`
+	Pty         *TerminalSize `json:"pty"`
+	StartedAt   time.Time     `json:"started_at"`
+	OutputStart int64         `json:"output_start"`
+	OutputEnd   int64         `json:"output_end"`
+	Error       *struct {
+		Name    string `json:"name"`
+		Message string `json:"message"`
+	} `json:"error"`
+
+	Raw json.RawMessage `json:"-"` // all of it, as the server said it
+}
+
+// UnmarshalJSON keeps the text beside the fields.
+func (p *Process) UnmarshalJSON(raw []byte) error {
+	type fields Process
+	if err := json.Unmarshal(raw, (*fields)(p)); err != nil {
+		return err
+	}
+	p.Raw = append(json.RawMessage(nil), raw...)
+	return nil
+}
+
+// MarshalJSON gives the text as the server said it.
+func (p Process) MarshalJSON() ([]byte, error) { return p.Raw, nil }
+
+const processes = "/api/v1/processes"
+
+func processPath(process, call string) string {
+	return processes + "/" + url.PathEscape(process) + call
+}
+
+func ofSandbox(id string) url.Values { return url.Values{"sandbox_id": {id}} }
+
+// Start starts a process.
+func (c *Client) Start(ctx context.Context, r StartRequest) (Process, error) {
+	var p Process
+	err := c.call(ctx, http.MethodPost, processes, nil, r, &p)
+	return p, err
+}
+
+// Processes returns what runs in a Sandbox and what ended last, oldest first.
+func (c *Client) Processes(ctx context.Context, id string) ([]Process, error) {
+	var list struct {
+		Processes []Process `json:"processes"`
+	}
+	err := c.call(ctx, http.MethodGet, processes, ofSandbox(id), nil, &list)
+	return list.Processes, err
+}
+
+// GetProcess looks at a process by ID or name.
+func (c *Client) GetProcess(ctx context.Context, id, process string) (Process, error) {
+	var p Process
+	err := c.call(ctx, http.MethodGet, processPath(process, ""), ofSandbox(id), nil, &p)
+	return p, err
+}
+
+// EndProcess ends a process and everything it started.
+func (c *Client) EndProcess(ctx context.Context, id, process string) (Process, error) {
+	var p Process
+	err := c.call(ctx, http.MethodDelete, processPath(process, ""), ofSandbox(id), nil, &p)
+	return p, err
+}
+
+// Signal returns what sends a signal, by name, to a process and its group.
+func (c *Client) Signal(name string) func(ctx context.Context, id, process string) (Process, error) {
+	return func(ctx context.Context, id, process string) (Process, error) {
+		var p Process
+		err := c.call(ctx, http.MethodPost, processPath(process, "/signal"), ofSandbox(id), map[string]string{"signal": name}, &p)
+		return p, err
+	}
+}
+
+// OutputEvent is a piece of output, or a gap in it.
+type OutputEvent struct {
+	Kind   string `json:"-"` // "stdout", "stderr" or "dropped"
+	Offset int64  `json:"offset"`
+	Next   int64  `json:"next_offset"`
+	Text   string `json:"text"`
+}
+
+// Output calls emit for what a process wrote from an offset on, negative from
+// the end, of stream only unless that is empty; with follow until the process
+// has ended. It returns the process as it was at the end.
+func (c *Client) Output(ctx context.Context, id, process string, from int64, follow bool, stream string, emit func(OutputEvent) error) (Process, error) {
+	query := ofSandbox(id)
+	query.Set("from", strconv.FormatInt(from, 10))
+	query.Set("follow", strconv.FormatBool(follow))
+	if stream != "" {
+		query.Set("stream", stream)
+	}
+	resp, err := c.do(ctx, request{
+		method: http.MethodGet, path: processPath(process, "/output"), query: query,
+		header: http.Header{"Accept": {"text/event-stream"}},
+	})
+	if err != nil {
+		return Process{}, err
+	}
+	defer resp.Body.Close()
+	var last *Process
+	err = events(resp, func(kind string, data []byte) error {
+		switch kind {
+		case "stdout", "stderr", "dropped":
+			e := OutputEvent{Kind: kind}
+			if err := parse(data, &e); err != nil {
+				return err
+			}
+			return emit(e)
+		case "end":
+			last = &Process{}
+			return parse(data, last)
+		}
+		return nil
+	})
+	if err == nil && last == nil {
+		err = broken(resp, io.ErrUnexpectedEOF)
+	}
+	if err != nil {
+		return Process{}, err
+	}
+	return *last, nil
+}
+
+// maxMessage is the most that a message of an attached process may have, in
+// bytes.
+const maxMessage = 16 << 20
+
+// Attached is a connection to a process. One goroutine may read and another
+// write. Close it.
+type Attached struct {
+	conn  *websocket.Conn
+	pipes bool
+}
+
+// AttachOptions says how to attach to a process.
+type AttachOptions struct {
+	From int64 // offset of the output to begin with; negative from the end
+	// Pipes is for a process without a terminal: what it writes to standard error
+	// is told apart, and it takes input when it reads.
+	Pipes bool
+	// End ends the process when the connection ends.
+	End bool
+}
+
+// MaxUntaken is how many bytes of input may be on their way to a process that was
+// attached to with Pipes; events "taken" tell how many have arrived.
+const MaxUntaken = 1 << 20
+
+// Attach connects to a process.
+func (c *Client) Attach(ctx context.Context, id, process string, o AttachOptions) (*Attached, error) {
+	token, err := c.bearer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	query := ofSandbox(id)
+	query.Set("from", strconv.FormatInt(o.From, 10))
+	if o.Pipes {
+		query.Set("pipes", "true")
+	}
+	if o.End {
+		query.Set("end", "true")
+	}
+	conn, err := c.socket(ctx, processPath(process, "/attach")+"?"+query.Encode(), token)
+	if err != nil {
+		return nil, err
+	}
+	return &Attached{conn, o.Pipes}, nil
+}
+
+// socket opens a WebSocket.
+func (c *Client) socket(ctx context.Context, path, token string) (*websocket.Conn, error) {
+	conn, resp, err := websocket.Dial(ctx, c.base+path, &websocket.DialOptions{
+		HTTPClient: c.http, HTTPHeader: http.Header{"Authorization": {"Bearer " + token}},
+		CompressionMode: websocket.CompressionDisabled,
+	})
+	if err != nil {
+		if resp != nil && ctx.Err() == nil {
+			return nil, failure(c.base, resp)
+		}
+		return nil, c.unreachable(ctx, err)
+	}
+	conn.SetReadLimit(maxMessage)
+	return conn, nil
+}
+
+// AttachEvent is what a process or the server says.
+type AttachEvent struct {
+	Output  []byte   `json:"-"`    // what the process wrote; then nothing else is there
+	Stderr  bool     `json:"-"`    // Output is of standard error, as far as it is told apart
+	Kind    string   `json:"type"` // "start", "dropped", "taken", "error" or "end"
+	Offset  int64    `json:"offset"`
+	Next    int64    `json:"next_offset"` // of "dropped"
+	Bytes   int      `json:"bytes"`       // of "taken"
+	Process *Process `json:"process"`     // of "start" and "end"
+	Error   *struct {
+		Code    sandbox.Code `json:"code"`
+		Message string       `json:"message"`
+	} `json:"error"` // of "error"
+}
+
+// Next waits for what comes next. A connection that is lost is Unavailable.
+func (a *Attached) Next(ctx context.Context) (AttachEvent, error) {
+	kind, data, err := a.conn.Read(ctx)
+	if err != nil {
+		return AttachEvent{}, lost(ctx, err)
+	}
+	switch {
+	case kind == websocket.MessageText:
+		var e AttachEvent
+		return e, parse(data, &e)
+	case a.pipes && len(data) > 0:
+		const stderr = 2
+		return AttachEvent{Output: data[1:], Stderr: data[0] == stderr}, nil
+	}
+	return AttachEvent{Output: data}, nil
+}
+
+func lost(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	var closed websocket.CloseError
+	if errors.As(err, &closed) && closed.Code == websocket.StatusInternalError {
+		return sandbox.Errorf(sandbox.Internal, "the server ended the connection: %s", closed.Reason)
+	}
+	return sandbox.Errorf(sandbox.Unavailable, "the connection to the process was lost").WithCause(err)
+}
+
+// Input gives the process bytes to read.
+func (a *Attached) Input(ctx context.Context, data []byte) error {
+	if err := a.conn.Write(ctx, websocket.MessageBinary, data); err != nil {
+		return lost(ctx, err)
+	}
+	return nil
+}
+
+// Signal sends the process and its group a signal, by its name.
+func (a *Attached) Signal(ctx context.Context, name string) error {
+	return a.say(ctx, struct {
+		Type   string `json:"type"`
+		Signal string `json:"signal"`
+	}{"signal", name})
+}
+
+// Resize changes the size of its terminal.
+func (a *Attached) Resize(ctx context.Context, size TerminalSize) error {
+	return a.say(ctx, struct {
+		Type string `json:"type"`
+		TerminalSize
+	}{"resize", size})
+}
+
+// EndInput says that no more input comes.
+func (a *Attached) EndInput(ctx context.Context) error {
+	return a.say(ctx, struct {
+		Type string `json:"type"`
+	}{"eof"})
+}
+
+func (a *Attached) say(ctx context.Context, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if err := a.conn.Write(ctx, websocket.MessageText, data); err != nil {
+		return lost(ctx, err)
+	}
+	return nil
+}
+
+// Close ends the connection; the process goes on.
+func (a *Attached) Close() { _ = a.conn.CloseNow() }

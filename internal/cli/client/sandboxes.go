@@ -1,0 +1,193 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Sandbox is what the API tells of one.
+type Sandbox struct {
+	ID        string            `json:"sandbox_id"`
+	Name      string            `json:"name"`
+	State     string            `json:"state"`
+	Template  string            `json:"template"`
+	Metadata  map[string]string `json:"metadata"`
+	CreatedAt time.Time         `json:"created_at"`
+	Deadline  time.Time         `json:"deadline"`
+	Lost      *float64          `json:"lost_seconds"` // nil: its state was never lost
+	Ended     *struct {
+		Cause string    `json:"cause"`
+		At    time.Time `json:"at"`
+		Tail  string    `json:"output_tail"`
+	} `json:"ended"`
+
+	Raw json.RawMessage `json:"-"` // all of it, as the server said it
+}
+
+// UnmarshalJSON keeps the text beside the fields.
+func (s *Sandbox) UnmarshalJSON(raw []byte) error {
+	type fields Sandbox
+	if err := json.Unmarshal(raw, (*fields)(s)); err != nil {
+		return err
+	}
+	s.Raw = append(json.RawMessage(nil), raw...)
+	return nil
+}
+
+// MarshalJSON gives the text as the server said it.
+func (s Sandbox) MarshalJSON() ([]byte, error) { return s.Raw, nil }
+
+// CreateRequest asks for a Sandbox. Zero fields mean the server's defaults.
+type CreateRequest struct {
+	Template    string            `json:"template,omitempty"`
+	Name        string            `json:"name,omitempty"`
+	IfExists    string            `json:"if_exists,omitempty"`
+	Timeout     float64           `json:"timeout_seconds,omitempty"`
+	IdleTimeout float64           `json:"idle_timeout_seconds,omitempty"`
+	Network     string            `json:"network,omitempty"`
+	Metadata    map[string]string `json:"metadata,omitempty"`
+	Env         map[string]string `json:"env,omitempty"`
+	User        string            `json:"user,omitempty"`
+	Cwd         string            `json:"cwd,omitempty"`
+	Resources   *Resources        `json:"resources,omitempty"`
+	OnTimeout   string            `json:"on_timeout,omitempty"`
+	Snapshot    string            `json:"snapshot_id,omitempty"`
+
+	CheckpointEvery float64     `json:"checkpoint_every_seconds,omitempty"`
+	Secrets         []SecretUse `json:"secrets,omitempty"`
+	Ports           *Ports      `json:"ports,omitempty"`
+}
+
+// Ports says who reaches the ports of a Sandbox.
+type Ports struct {
+	Private bool `json:"private,omitempty"`
+}
+
+// PortLink opens one port of a Sandbox until it expires.
+type PortLink struct {
+	URL       string    `json:"url,omitempty"`
+	Token     string    `json:"token"`
+	ExpiresAt time.Time `json:"expires_at"`
+}
+
+// LinkPort makes a link to a port that is good for so many seconds; zero: the
+// server's default.
+func (c *Client) LinkPort(ctx context.Context, id string, port uint16, seconds float64) (PortLink, error) {
+	var body struct {
+		ExpiresIn float64 `json:"expires_in_seconds,omitempty"`
+	}
+	body.ExpiresIn = seconds
+	var link PortLink
+	err := c.call(ctx, http.MethodPost, "/api/v1/sessions/"+url.PathEscape(id)+"/ports/"+strconv.Itoa(int(port))+"/sign", nil, body, &link)
+	return link, err
+}
+
+// Port is a TCP port that a program in a Sandbox listens on.
+type Port struct {
+	Port     uint16 `json:"port"`
+	Address  string `json:"address"`
+	Loopback bool   `json:"loopback"`
+	PID      int64  `json:"pid,omitempty"`
+	Process  string `json:"process,omitempty"`
+	Agent    bool   `json:"agent"`
+	Private  bool   `json:"private"`
+	TLS      bool   `json:"tls"`
+	URL      string `json:"url,omitempty"`
+}
+
+// Ports returns what listens in a Sandbox, the agent's too if all; truncated says
+// that there is more.
+func (c *Client) Ports(ctx context.Context, id string, all bool) (ports []Port, truncated bool, err error) {
+	answer := struct {
+		Ports     []Port `json:"ports"`
+		Truncated bool   `json:"truncated"`
+	}{Ports: []Port{}}
+	query := url.Values{"all": {strconv.FormatBool(all)}}
+	err = c.call(ctx, http.MethodGet, "/api/v1/sessions/"+url.PathEscape(id)+"/ports", query, nil, &answer)
+	return answer.Ports, answer.Truncated, err
+}
+
+// SecretUse has HTTPS requests to Host get Header with the value of the secret
+// Name. Format has "{value}" in it; empty: the value alone.
+type SecretUse struct {
+	Name   string `json:"name"`
+	Host   string `json:"host"`
+	Header string `json:"header"`
+	Format string `json:"format,omitempty"`
+}
+
+// Resources is a size. Zero fields mean the server's defaults.
+type Resources struct {
+	CPUs     float64 `json:"cpus,omitempty"`
+	MemoryMB int64   `json:"memory_mb,omitempty"`
+	DiskMB   int64   `json:"disk_mb,omitempty"`
+	Pids     int64   `json:"pids,omitempty"`
+}
+
+// Create answers when the Sandbox runs.
+func (c *Client) Create(ctx context.Context, r CreateRequest) (Sandbox, error) {
+	var s Sandbox
+	err := c.call(ctx, http.MethodPost, "/api/v1/sessions", nil, r, &s)
+	return s, err
+}
+
+// Acquire takes a Sandbox from the Pool.
+func (c *Client) Acquire(ctx context.Context) (Sandbox, error) {
+	var s Sandbox
+	err := c.call(ctx, http.MethodPost, "/api/v1/sandbox/acquire", nil, struct{}{}, &s)
+	return s, err
+}
+
+// Get looks at a Sandbox by ID or name.
+func (c *Client) Get(ctx context.Context, id string) (Sandbox, error) {
+	var s Sandbox
+	err := c.call(ctx, http.MethodGet, "/api/v1/sessions/"+url.PathEscape(id), nil, nil, &s)
+	return s, err
+}
+
+// End ends a Sandbox by ID or name and returns its last record.
+func (c *Client) End(ctx context.Context, id string) (Sandbox, error) {
+	var s Sandbox
+	err := c.call(ctx, http.MethodDelete, "/api/v1/sessions/"+url.PathEscape(id), nil, nil, &s)
+	return s, err
+}
+
+// pageSize is the most that the server puts on one page.
+const pageSize = 100
+
+// List returns Sandboxes, newest first: only those in states, unless there are
+// none, and with all pairs of metadata; at most limit, unless it is zero.
+func (c *Client) List(ctx context.Context, states []string, metadata map[string]string, limit int) ([]Sandbox, error) {
+	query := url.Values{}
+	if len(states) > 0 {
+		query.Set("state", strings.Join(states, ","))
+	}
+	for k, v := range metadata {
+		query.Set("metadata["+k+"]", v)
+	}
+	var all []Sandbox
+	for {
+		page := struct {
+			Sessions []Sandbox `json:"sessions"`
+			Next     string    `json:"next_cursor"`
+		}{}
+		size := pageSize
+		if limit > 0 {
+			size = min(pageSize, limit-len(all))
+		}
+		query.Set("limit", strconv.Itoa(size))
+		if err := c.call(ctx, http.MethodGet, "/api/v1/sessions", query, nil, &page); err != nil {
+			return nil, err
+		}
+		all = append(all, page.Sessions...)
+		if page.Next == "" || len(page.Sessions) == 0 || limit > 0 && len(all) >= limit {
+			return all, nil
+		}
+		query.Set("cursor", page.Next)
+	}
+}

@@ -1,0 +1,103 @@
+package cli
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
+)
+
+type createOptions struct {
+	new           creation
+	reuse         bool
+	timeout, idle seconds
+	checkpoint    seconds
+	env, metadata pairs
+	cwd, user     string
+	secrets       secretUses
+	private       bool
+
+	onTimeout, snapshot string
+}
+
+func (a *app) createCommand() *cobra.Command {
+	o := createOptions{env: pairs{getenv: a.getenv}}
+	cmd := &cobra.Command{
+		Use:   "create [NAME]",
+		Short: "Create a sandbox and print its ID",
+		Long: `Create a sandbox and print its ID. It pauses by itself after --timeout, half an
+hour unless said, and wakes when it is used; rm ends it. All commands take its
+NAME as well as its ID.`,
+		Example: `  cloud-sandbox create my-agent --timeout 2h
+  cloud-sandbox create ci --if-exists --idle-timeout 10m --metadata team=blue
+  box=$(cloud-sandbox create --network none --memory-mb 1024)
+  cloud-sandbox create bot --secret 'API_KEY@api.example.com=Authorization: Bearer {value}'
+  cloud-sandbox create preview --private-ports
+  cloud-sandbox create long-run --checkpoint-every 5m
+  cloud-sandbox create again --snapshot s7d0f4w2kq9x1m5a8z3c6`,
+		Args: args(0, 1, "at most one NAME"),
+		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			s, err := c.Create(cmd.Context(), o.request(args))
+			if err != nil {
+				return err
+			}
+			return printMade(cmd, s, s.ID)
+		}),
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	f := cmd.Flags()
+	f.BoolVar(&o.reuse, "if-exists", false, "take the sandbox of that name when there is one")
+	f.Var(&o.timeout, "timeout", "pause it after this time (default 30m)")
+	f.Var(&o.idle, "idle-timeout", "pause it when nobody used it for this time")
+	f.Var(&o.checkpoint, "checkpoint-every", "save it so often while it runs, to go on from there should its machine fail")
+	f.StringVar(&o.onTimeout, "on-timeout", "", "what that means: pause, pause_files (without memory) or end (default pause)")
+	f.StringVar(&o.snapshot, "snapshot", "", "start from the snapshot of this ID")
+	f.VarP(&o.env, "env", "e", "set a variable of all its programs; KEY alone passes on the one from here")
+	f.Var(&o.metadata, "metadata", "label it, to find it with ls")
+	f.Var(&o.secrets, "secret", "NAME@HOST=HEADER[: FORMAT]: set this header in its HTTPS requests to HOST, with the value of the secret NAME, which stays outside")
+	f.BoolVar(&o.private, "private-ports", false, "ask who reaches its ports for a token, as link makes it")
+	f.StringVar(&o.cwd, "cwd", "", "folder that its programs run in (default /workspace)")
+	f.StringVar(&o.user, "user", "", "user that its programs run as (default user)")
+	o.new.register(cmd)
+	clientFlags(cmd)
+	return cmd
+}
+
+func (o *createOptions) request(args []string) client.CreateRequest {
+	r, _ := o.new.asked()
+	r.Timeout, r.IdleTimeout = float64(o.timeout), float64(o.idle)
+	r.Env, r.Metadata, r.Cwd, r.User = o.env.values, o.metadata.values, o.cwd, o.user
+	r.OnTimeout, r.Snapshot, r.CheckpointEvery = o.onTimeout, o.snapshot, float64(o.checkpoint)
+	r.Secrets = o.secrets
+	if o.private {
+		r.Ports = &client.Ports{Private: true}
+	}
+	if len(args) > 0 {
+		r.Name = args[0]
+	}
+	if o.reuse {
+		r.IfExists = "return"
+	}
+	return r
+}
+
+// secretUses is a flag that may be given several times, NAME@HOST=HEADER[: FORMAT]
+// each.
+type secretUses []client.SecretUse
+
+func (u *secretUses) String() string { return "" }
+
+func (u *secretUses) Type() string { return "use" }
+
+func (u *secretUses) Set(text string) error {
+	name, rest, ok := strings.Cut(text, "@")
+	host, header, hosted := strings.Cut(rest, "=")
+	header, format, _ := strings.Cut(header, ":")
+	if !ok || !hosted || name == "" || host == "" || header == "" {
+		return errors.New("write NAME@HOST=HEADER, or NAME@HOST=HEADER: FORMAT with {value} in it")
+	}
+	*u = append(*u, client.SecretUse{Name: name, Host: host, Header: header, Format: strings.TrimSpace(format)})
+	return nil
+}

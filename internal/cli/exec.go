@@ -1,0 +1,128 @@
+package cli
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
+)
+
+type execOptions struct {
+	timeout   seconds
+	input     bool
+	cwd, user string
+	env       pairs
+	detach    bool
+	name      string
+}
+
+func (a *app) execCommand() *cobra.Command {
+	o := execOptions{env: pairs{getenv: a.getenv}}
+	cmd := &cobra.Command{
+		Use:   "exec [FLAGS] SANDBOX [--] PROGRAM [ARGUMENT...]",
+		Short: "Run a program in a sandbox",
+		Long: `Run a program in a sandbox and show what it writes while it runs.
+
+No shell is between: each argument arrives as it is written here. For pipes and
+variables of the sandbox run one: exec SANDBOX bash -c '...'.
+
+The exit code is that of the program: 127 when there is no such program, 124
+when it ran longer than --timeout, 128 and the number of the signal that ended
+it, 130 after Ctrl-C, which ends the program too. 125 means that this command
+itself failed.
+
+With -i the program reads what comes here while it runs, also the end of it, and
+its output comes byte by byte. Ctrl-C is then a SIGINT for the program, and Ctrl-\
+ends it. It ends with this command.
+
+With --detach it prints the ID of a process that runs on; see ps, logs and kill.`,
+		Example: `  cloud-sandbox exec my-agent ls -la /workspace
+  cloud-sandbox exec --cwd /tmp my-agent bash -c 'ps aux | wc -l'
+  tar c src | cloud-sandbox exec -i my-agent tar x
+  cloud-sandbox exec -i my-agent python3 -i
+  cloud-sandbox exec --json my-agent -- git status --short
+  cloud-sandbox exec --detach --name web my-agent python3 -m http.server 8000`,
+		Args:        cobra.ArbitraryArgs, // check says what is wrong with them
+		Annotations: map[string]string{runsCode: "yes"},
+		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			id, program, err := o.check(args)
+			if err != nil {
+				return err
+			}
+			if o.input && !o.detach && !wantsJSON(cmd) {
+				return o.pipe(cmd, c, id, program)
+			}
+			stdin := ""
+			if o.input {
+				if stdin, err = readAll(cmd.InOrStdin(), "standard input"); err != nil {
+					return err
+				}
+			}
+			if o.detach {
+				return o.start(cmd, c, id, program, stdin)
+			}
+			return o.run(cmd, c, id, program, stdin)
+		}),
+		ValidArgsFunction: a.firstSandbox,
+	}
+	f := cmd.Flags()
+	f.SetInterspersed(false) // what follows the sandbox is the program's
+	f.Var(&o.timeout, "timeout", "end the program when it runs longer (default 60s; none with --stdin or --detach)")
+	f.VarP(&o.env, "env", "e", "set a variable; KEY alone passes on the one from here")
+	f.StringVar(&o.cwd, "cwd", "", "folder in the sandbox to run in")
+	f.StringVar(&o.user, "user", "", "user in the sandbox to run as")
+	f.BoolVarP(&o.input, "stdin", "i", false, "give the program standard input as it comes; with --json or --detach all of it at first, at most 1 MiB")
+	f.BoolVarP(&o.detach, "detach", "d", false, "start it, print its ID, and let it run on")
+	f.StringVar(&o.name, "name", "", "name of the process, with --detach")
+	clientFlags(cmd)
+	return cmd
+}
+
+// sandboxAndProgram splits arguments; there may be no program.
+func sandboxAndProgram(args []string) (id string, program []string, err error) {
+	if len(args) == 0 || args[0] == "" {
+		return "", nil, usagef("name a SANDBOX; `cloud-sandbox ls` lists them")
+	}
+	id, program = args[0], args[1:]
+	switch {
+	case len(program) > 0 && program[0] == "--":
+		program = program[1:]
+	case len(program) > 0 && strings.HasPrefix(program[0], "-"):
+		return "", nil, usagef("%s stands behind the SANDBOX, where the program begins: write flags before the SANDBOX", program[0])
+	}
+	return id, program, nil
+}
+
+// check returns the sandbox and the program.
+func (o *execOptions) check(args []string) (id string, program []string, err error) {
+	id, program, err = sandboxAndProgram(args)
+	switch {
+	case err != nil:
+	case len(program) == 0 || program[0] == "":
+		err = usagef("there is no program to run in %s: exec SANDBOX PROGRAM [ARGUMENT...]", id)
+	case o.name != "" && !o.detach:
+		err = usagef("--name is for a process that runs on: say --detach too")
+	}
+	return id, program, err
+}
+
+// run runs a program to its end.
+func (o *execOptions) run(cmd *cobra.Command, c *client.Client, id string, program []string, stdin string) error {
+	return execute(cmd, c, client.ExecuteRequest{
+		SandboxID: id, Code: "exec -- " + quote(program), Language: "bash", Stdin: stdin,
+		Timeout: float64(o.timeout), Env: o.env.values, Cwd: o.cwd, User: o.user,
+	}, &results{})
+}
+
+// start starts a program that runs on.
+func (o *execOptions) start(cmd *cobra.Command, c *client.Client, id string, program []string, stdin string) error {
+	p, err := c.Start(cmd.Context(), client.StartRequest{
+		SandboxID: id, Argv: program, Background: true, Name: o.name, Stdin: stdin,
+		Timeout: float64(o.timeout), Env: o.env.values, Cwd: o.cwd, User: o.user,
+	})
+	if err != nil {
+		return err
+	}
+	return printMade(cmd, p, p.ID)
+}

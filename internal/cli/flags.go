@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
+)
+
+// seconds is a flag for a length of time: a number of seconds, or 1m30s.
+type seconds float64
+
+func (s *seconds) String() string {
+	if *s == 0 {
+		return ""
+	}
+	return time.Duration(float64(*s) * float64(time.Second)).String()
+}
+
+func (s *seconds) Type() string { return "time" }
+
+func (s *seconds) Set(text string) error {
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			return fmt.Errorf("write it as seconds (90), or with units (1m30s)")
+		}
+		n = d.Seconds()
+	}
+	if !(n > 0) || n > math.MaxInt32 {
+		return fmt.Errorf("it must be more than 0")
+	}
+	*s = seconds(n)
+	return nil
+}
+
+// pairs is a flag K=V that may be given several times.
+type pairs struct {
+	values map[string]string
+	getenv func(string) string // for K alone; nil: K alone is refused
+}
+
+func (p *pairs) String() string { return "" }
+func (p *pairs) Type() string   { return "KEY=VALUE" }
+
+func (p *pairs) Set(text string) error {
+	key, value, ok := strings.Cut(text, "=")
+	if key == "" {
+		return fmt.Errorf("write it as KEY=VALUE")
+	}
+	if !ok {
+		if p.getenv == nil {
+			return fmt.Errorf("write it as KEY=VALUE")
+		}
+		if value = p.getenv(key); value == "" {
+			return fmt.Errorf("%s is not set here: write it as KEY=VALUE", key)
+		}
+	}
+	if p.values == nil {
+		p.values = map[string]string{}
+	}
+	p.values[key] = value
+	return nil
+}
+
+// creation is the flags that say what a new sandbox is like.
+type creation struct {
+	request client.CreateRequest
+	size    client.Resources
+}
+
+func (n *creation) register(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&n.request.Template, "template", "", "what a new sandbox starts from (default base)")
+	f.StringVar(&n.request.Network, "network", "", "where a new sandbox may connect to: public or none (default: as the server says)")
+	f.Float64Var(&n.size.CPUs, "cpus", 0, "share of cores of a new sandbox (default 1)")
+	f.Int64Var(&n.size.MemoryMB, "memory-mb", 0, "memory of a new sandbox in MiB (default 512)")
+	f.Int64Var(&n.size.DiskMB, "disk-mb", 0, "disk of a new sandbox in MiB (default 4096)")
+}
+
+// asked returns the request, and whether any flag asks for something.
+func (n *creation) asked() (client.CreateRequest, bool) {
+	r := n.request
+	if n.size != (client.Resources{}) {
+		r.Resources = &n.size
+	}
+	return r, r.Template != "" || r.Network != "" || r.Resources != nil
+}
+
+// named returns the flags of creation that were given, for a sentence.
+func (n *creation) named(cmd *cobra.Command) []string {
+	var names []string
+	for _, name := range []string{"template", "network", "cpus", "memory-mb", "disk-mb"} {
+		if cmd.Flags().Changed(name) {
+			names = append(names, "--"+name)
+		}
+	}
+	return names
+}
+
+// exactArgs is a cobra check that says which arguments there are.
+func args(least, most int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, given []string) error {
+		if len(given) >= least && (most < 0 || len(given) <= most) {
+			return nil
+		}
+		return usagef("%s takes %s; see `%s --help`", cmd.CommandPath(), what, cmd.CommandPath())
+	}
+}

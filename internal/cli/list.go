@@ -1,0 +1,167 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
+)
+
+// states are all that a sandbox can be in, for ls --all.
+var states = []string{"starting", "running", "pausing", "paused", "resuming", "stopping", "ended"}
+
+type listOptions struct {
+	all, quiet bool
+	states     []string
+	metadata   pairs
+	limit      int
+}
+
+func (a *app) listCommand() *cobra.Command {
+	var o listOptions
+	cmd := &cobra.Command{
+		Use:     "ls [SANDBOX:PATH]",
+		Aliases: []string{"list"},
+		Short:   "List sandboxes, or files in one",
+		Long: `List your sandboxes, newest first. Those that have ended are left out, unless
+--all or --state names them. With SANDBOX:PATH list what is in a directory.`,
+		Example: `  cloud-sandbox ls
+  cloud-sandbox ls --all --metadata team=blue
+  cloud-sandbox ls --json | jq -r '.[].sandbox_id'
+  cloud-sandbox ls my-agent:/workspace`,
+		Args: args(0, 1, "at most one SANDBOX:PATH"),
+		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			if len(args) > 0 {
+				return o.files(cmd, c, args[0])
+			}
+			return o.sandboxes(cmd, c)
+		}),
+		ValidArgsFunction: a.remotePath,
+	}
+	f := cmd.Flags()
+	f.BoolVarP(&o.all, "all", "a", false, "also those that have ended")
+	f.StringSliceVar(&o.states, "state", nil, "only these: "+strings.Join(states, ", "))
+	f.Var(&o.metadata, "metadata", "only those with this label; may be given several times")
+	f.IntVar(&o.limit, "limit", 0, "at most this many (default all)")
+	f.BoolVarP(&o.quiet, "quiet", "q", false, "print IDs, or names of files, only")
+	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(states, cobra.ShellCompDirectiveNoFileComp))
+	clientFlags(cmd)
+	return cmd
+}
+
+func (o *listOptions) sandboxes(cmd *cobra.Command, c *client.Client) error {
+	switch {
+	case o.limit < 0:
+		return usagef("--limit must be 0 or more")
+	case o.all && len(o.states) > 0:
+		return usagef("--all and --state ask for different things: leave one out")
+	case o.all:
+		o.states = states
+	}
+	list, err := c.List(cmd.Context(), o.states, o.metadata.values, o.limit)
+	if err != nil {
+		return err
+	}
+	if wantsJSON(cmd) {
+		return printAll(cmd, list)
+	}
+	if o.quiet {
+		for _, s := range list {
+			if _, err := fmt.Fprintln(cmd.OutOrStdout(), clean(s.ID)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return printSandboxes(cmd.OutOrStdout(), list, time.Now())
+}
+
+func printSandboxes(w io.Writer, list []client.Sandbox, now time.Time) error {
+	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(t, "SANDBOX\tNAME\tSTATE\tTEMPLATE\tCREATED\tENDS")
+	for _, s := range list {
+		state, ends := s.State, "in "+brief(s.Deadline.Sub(now))
+		if s.Ended != nil {
+			state, ends = state+" ("+s.Ended.Cause+")", brief(now.Sub(s.Ended.At))+" ago"
+		}
+		if s.Lost != nil && s.Ended == nil {
+			state += " (lost " + brief(time.Duration(*s.Lost*float64(time.Second))) + ")"
+		}
+		fmt.Fprintln(t, row(s.ID, s.Name, state, s.Template, brief(now.Sub(s.CreatedAt))+" ago", ends))
+	}
+	return t.Flush()
+}
+
+// row joins cells for a tabwriter; none can break the table.
+func row(cells ...string) string {
+	for i, cell := range cells {
+		if cell = strings.Map(oneLine, clean(cell)); cell == "" {
+			cell = "-"
+		}
+		cells[i] = cell
+	}
+	return strings.Join(cells, "\t")
+}
+
+func oneLine(r rune) rune {
+	if r == '\n' || r == '\t' {
+		return ' '
+	}
+	return r
+}
+
+// brief is a length of time with its largest unit, as "3m".
+func brief(d time.Duration) string {
+	d = max(d, 0)
+	switch {
+	case d < time.Minute:
+		return strconv.Itoa(int(d.Seconds())) + "s"
+	case d < time.Hour:
+		return strconv.Itoa(int(d.Minutes())) + "m"
+	case d < 48*time.Hour:
+		return strconv.Itoa(int(d.Hours())) + "h"
+	}
+	return strconv.Itoa(int(d.Hours()/24)) + "d"
+}
+
+func (o *listOptions) files(cmd *cobra.Command, c *client.Client, where string) error {
+	p, err := parsePlace(where)
+	if err != nil {
+		return err
+	}
+	if p.local() {
+		return usagef("%q names no directory of a sandbox: write SANDBOX:PATH, for example %s:/workspace", where, where)
+	}
+	if o.all || len(o.states) > 0 || len(o.metadata.values) > 0 || o.limit != 0 {
+		return usagef("--all, --state, --metadata and --limit choose sandboxes, not files: leave them out")
+	}
+	entries, raw, err := c.ListFiles(cmd.Context(), p.sandbox, p.path)
+	if err != nil {
+		return err
+	}
+	if wantsJSON(cmd) {
+		return printJSON(cmd, raw)
+	}
+	t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+	for _, e := range entries {
+		if o.quiet {
+			fmt.Fprintln(t, row(e.Name))
+			continue
+		}
+		name := e.Name
+		switch e.Type {
+		case "directory":
+			name += "/"
+		case "symlink":
+			name += " -> " + e.Target
+		}
+		fmt.Fprintln(t, row(e.Mode, e.Owner, strconv.FormatInt(e.Size, 10), e.ModifiedAt.Local().Format(time.DateTime), name))
+	}
+	return t.Flush()
+}

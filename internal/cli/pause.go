@@ -1,0 +1,147 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
+)
+
+// changed prints the sandbox that a command has changed: its record, or its ID.
+func changed(cmd *cobra.Command, s client.Sandbox, err error) error {
+	if err != nil {
+		return err
+	}
+	return printMade(cmd, s, s.ID)
+}
+
+// each changes one sandbox after the other, and tells of all that fail. It stops
+// where the server is away.
+func each(cmd *cobra.Command, ids []string, change func(ctx context.Context, id string) (client.Sandbox, error)) error {
+	var failed []error
+	for _, id := range ids {
+		s, err := change(cmd.Context(), id)
+		if err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", id, err))
+			if errors.Is(err, sandbox.Unavailable) || cmd.Context().Err() != nil {
+				break // it will be so for all
+			}
+			continue
+		}
+		if err := changed(cmd, s, nil); err != nil {
+			return err
+		}
+	}
+	return tellAll(cmd, failed)
+}
+
+func (a *app) pauseCommand() *cobra.Command {
+	var filesOnly bool
+	cmd := &cobra.Command{
+		Use:   "pause SANDBOX...",
+		Short: "Save sandboxes and let go of what they run on",
+		Long: `Save sandboxes to disk, with memory, programs, terminals and files, and let go of
+what they run on. Any use wakes them again, and so does resume. Connections to
+the outside are not kept. What cannot be saved runs on.`,
+		Example: `  cloud-sandbox pause my-agent
+  cloud-sandbox pause --files-only my-agent
+  cloud-sandbox ls -q --state running | xargs -r cloud-sandbox pause`,
+		Args: args(1, -1, "one SANDBOX or more"),
+		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			return each(cmd, args, func(ctx context.Context, id string) (client.Sandbox, error) { return c.Pause(ctx, id, filesOnly) })
+		}),
+		ValidArgsFunction: a.manySandboxes,
+	}
+	cmd.Flags().BoolVar(&filesOnly, "files-only", false, "leave memory and programs out; it boots when it resumes")
+	clientFlags(cmd)
+	return cmd
+}
+
+func (a *app) resumeCommand() *cobra.Command {
+	var filesOnly bool
+	cmd := &cobra.Command{
+		Use:   "resume SANDBOX...",
+		Short: "Let paused sandboxes go on",
+		Long: `Let paused sandboxes go on where they were, and wait until they run. One that runs
+already stays as it is.`,
+		Example: `  cloud-sandbox resume my-agent
+  cloud-sandbox resume --files-only my-agent
+  cloud-sandbox ls -q --state paused | xargs -r cloud-sandbox resume`,
+		Args: args(1, -1, "one SANDBOX or more"),
+		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			return each(cmd, args, func(ctx context.Context, id string) (client.Sandbox, error) { return c.Resume(ctx, id, filesOnly) })
+		}),
+		ValidArgsFunction: a.manySandboxes,
+	}
+	cmd.Flags().BoolVar(&filesOnly, "files-only", false, "leave what was running behind, and boot")
+	clientFlags(cmd)
+	return cmd
+}
+
+func (a *app) forkCommand() *cobra.Command {
+	r := client.ForkRequest{}
+	var timeout seconds
+	var metadata pairs
+	cmd := &cobra.Command{
+		Use:   "fork SANDBOX",
+		Short: "Start copies of a sandbox as it is now",
+		Long: `Start copies of a running or paused sandbox as it is now, with its memory,
+programs and files, and print their IDs. The original goes on. Each copy has an
+ID, tokens and randomness of its own.`,
+		Example: `  cloud-sandbox fork my-agent
+  cloud-sandbox fork my-agent --count 5 --name try
+  cloud-sandbox fork my-agent --count 3 --metadata role=experiment --timeout 10m`,
+		Args: args(1, 1, "one SANDBOX"),
+		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			r.Timeout = float64(timeout)
+			if len(metadata.values) > 0 {
+				r.Metadata = map[string]*string{}
+			}
+			for k, v := range metadata.values {
+				r.Metadata[k] = &v
+			}
+			return fork(cmd, c, args[0], r)
+		}),
+		ValidArgsFunction: a.firstSandbox,
+	}
+	f := cmd.Flags()
+	f.IntVarP(&r.Count, "count", "n", 1, "how many")
+	f.StringVar(&r.Name, "name", "", "name it; of several each gets a number")
+	f.Var(&timeout, "timeout", "how long they run (default as the original)")
+	f.Var(&metadata, "metadata", "label them, beside the labels of the original")
+	clientFlags(cmd)
+	return cmd
+}
+
+// fork prints the copies that run, and tells of each that does not.
+func fork(cmd *cobra.Command, c *client.Client, id string, r client.ForkRequest) error {
+	forks, err := c.Fork(cmd.Context(), id, r)
+	if err != nil {
+		return err
+	}
+	var failed []error
+	for i, f := range forks {
+		if f.Error != nil {
+			failed = append(failed, fmt.Errorf("copy %d: %s", i+1, f.Error.Message))
+			continue
+		}
+		if !wantsJSON(cmd) {
+			if _, err := fmt.Fprintln(cmd.OutOrStdout(), clean(f.ID)); err != nil {
+				return err
+			}
+		}
+	}
+	if wantsJSON(cmd) {
+		if err := printAll(cmd, forks); err != nil {
+			return err
+		}
+		if len(failed) > 0 { // each has its own error there
+			failed = []error{fmt.Errorf("%d of %d copies do not run", len(failed), len(forks))}
+		}
+	}
+	return tellAll(cmd, failed)
+}

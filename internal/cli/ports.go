@@ -1,0 +1,75 @@
+package cli
+
+import (
+	"fmt"
+	"strconv"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
+)
+
+func (a *app) portsCommand() *cobra.Command {
+	var all bool
+	var forward forwards
+	var address string
+	cmd := &cobra.Command{
+		Use:   "ports SANDBOX",
+		Short: "List the TCP ports of a sandbox, or reach them from here",
+		Long: `List the TCP ports that programs in a sandbox listen on, as the sandbox itself
+says, and where each is reached from outside.
+
+With --forward a port of this machine leads to one in the sandbox, also to one
+that only its loopback has, until Ctrl-C: every TCP connection to it is carried,
+whatever is spoken there. The sandbox counts as used while one is open.`,
+		Example: `  cloud-sandbox ports my-agent
+  cloud-sandbox ports my-agent --json | jq '.[].port'
+  cloud-sandbox ports my-agent --forward 8080:3000
+  cloud-sandbox ports my-agent -f 5432 -f 0:6379`,
+		Args: args(1, 1, "one SANDBOX"),
+		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			if len(forward) > 0 {
+				return forwardPorts(cmd, c, args[0], address, forward)
+			}
+			if cmd.Flags().Changed("address") {
+				return usagef("--address is where ports are forwarded from: say --forward too")
+			}
+			return listPorts(cmd, c, args[0], all)
+		}),
+		ValidArgsFunction: a.firstSandbox,
+	}
+	f := cmd.Flags()
+	f.BoolVarP(&all, "all", "a", false, "also those of the guest agent itself")
+	f.VarP(&forward, "forward", "f", "have this port here lead to that one in the sandbox; 0 here is any that is free")
+	f.StringVar(&address, "address", "localhost", "address of this machine to listen on, with --forward")
+	clientFlags(cmd)
+	return cmd
+}
+
+func listPorts(cmd *cobra.Command, c *client.Client, id string, all bool) error {
+	ports, truncated, err := c.Ports(cmd.Context(), id, all)
+	if err != nil {
+		return err
+	}
+	if truncated {
+		fmt.Fprintln(cmd.ErrOrStderr(), "cloud-sandbox: these are not all: the sandbox has more")
+	}
+	if wantsJSON(cmd) {
+		return printJSON(cmd, ports)
+	}
+	t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 3, ' ', 0)
+	fmt.Fprintln(t, "PORT\tADDRESS\tPID\tPROCESS\tURL")
+	for _, p := range ports {
+		pid := ""
+		if p.PID > 0 {
+			pid = strconv.FormatInt(p.PID, 10)
+		}
+		url := p.URL
+		if p.Private && url != "" {
+			url += " (private)"
+		}
+		fmt.Fprintln(t, row(strconv.Itoa(int(p.Port)), p.Address, pid, p.Process, url))
+	}
+	return t.Flush()
+}

@@ -1,0 +1,76 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
+)
+
+func (a *app) removeCommand() *cobra.Command {
+	var missing bool
+	cmd := &cobra.Command{
+		Use:     "rm SANDBOX...",
+		Aliases: []string{"end"},
+		Short:   "End sandboxes",
+		Long: `End sandboxes. Their programs, files and memory are gone; the record, which ls
+--all shows, is kept for seven days. One that has ended already stays as it is.
+
+All are tried, also after one that could not be ended.`,
+		Example: `  cloud-sandbox rm my-agent
+  cloud-sandbox ls -q --metadata team=blue | xargs -r cloud-sandbox rm`,
+		Args: args(1, -1, "one SANDBOX or more"),
+		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			return remove(cmd, c, args, missing)
+		}),
+		ValidArgsFunction: a.manySandboxes,
+	}
+	cmd.Flags().BoolVar(&missing, "ignore-missing", false, "take it as ended when there is no such sandbox")
+	clientFlags(cmd)
+	return cmd
+}
+
+func remove(cmd *cobra.Command, c *client.Client, ids []string, ignoreMissing bool) error {
+	var ended []client.Sandbox
+	var failed []error
+	for _, id := range ids {
+		s, err := c.End(cmd.Context(), id)
+		switch {
+		case err == nil:
+			ended = append(ended, s)
+		case ignoreMissing && errors.Is(err, sandbox.NotFound):
+			continue
+		case errors.Is(err, sandbox.Unavailable), cmd.Context().Err() != nil:
+			return err // it will be so for all
+		default:
+			failed = append(failed, fmt.Errorf("%s: %w", id, err))
+			continue
+		}
+		if !wantsJSON(cmd) {
+			if _, err := fmt.Fprintln(cmd.OutOrStdout(), clean(s.ID)); err != nil {
+				return err
+			}
+		}
+	}
+	if wantsJSON(cmd) {
+		if err := printAll(cmd, ended); err != nil {
+			return err
+		}
+	}
+	return tellAll(cmd, failed)
+}
+
+// tellAll tells of several failures: the last is returned, for the command to end
+// with, and those before are printed.
+func tellAll(cmd *cobra.Command, failed []error) error {
+	for i, err := range failed {
+		if i == len(failed)-1 {
+			return err
+		}
+		printError(cmd, err)
+	}
+	return nil
+}

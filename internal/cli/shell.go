@@ -1,0 +1,319 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
+)
+
+type shellOptions struct {
+	cwd, user, name string
+	attach          string
+	env             pairs
+	keep            bool
+}
+
+func (a *app) shellCommand() *cobra.Command {
+	o := shellOptions{env: pairs{getenv: a.getenv}}
+	cmd := &cobra.Command{
+		Use:   "shell [FLAGS] SANDBOX [[--] PROGRAM [ARGUMENT...]]",
+		Short: "Open a terminal in a sandbox",
+		Long: `Open a terminal in a sandbox: a login shell, or PROGRAM. Keys go to it as they
+are typed, Ctrl-C too, and it has the size of the terminal here. It ends with the
+connection, unless --keep; a connection that breaks is made again.
+
+With --keep, and with --attach, Ctrl-] leaves it running. --attach PROCESS enters
+the terminal of a process that runs, by its ID or name; several may do so at once,
+see the same, and type.
+
+The exit code is that of the program; 125 means that this command itself failed.`,
+		Example: `  cloud-sandbox shell my-agent
+  cloud-sandbox shell --user root --cwd /etc my-agent
+  cloud-sandbox shell my-agent python3
+  cloud-sandbox shell --keep --name work my-agent
+  cloud-sandbox shell --attach work my-agent`,
+		Args:        cobra.ArbitraryArgs, // check says what is wrong with them
+		Annotations: map[string]string{runsCode: "yes"},
+		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			return o.run(cmd, c, args, cmp.Or(a.getenv("TERM"), "xterm-256color"))
+		}),
+		ValidArgsFunction: a.firstSandbox,
+	}
+	f := cmd.Flags()
+	f.SetInterspersed(false) // what follows the sandbox is the program's
+	f.StringVar(&o.cwd, "cwd", "", "folder in the sandbox to begin in")
+	f.StringVar(&o.user, "user", "", "user in the sandbox to be")
+	f.StringVar(&o.name, "name", "", "name of the process, for --attach and logs")
+	f.VarP(&o.env, "env", "e", "set a variable; KEY alone passes on the one from here")
+	f.BoolVar(&o.keep, "keep", false, "let it run on when the connection ends; Ctrl-] leaves it")
+	f.StringVar(&o.attach, "attach", "", "enter the terminal of this process, by ID or name, instead of a new one")
+	clientFlags(cmd)
+	return cmd
+}
+
+// check returns the sandbox and the program.
+func (o *shellOptions) check(args []string) (id string, program []string, err error) {
+	id, program, err = sandboxAndProgram(args)
+	switch {
+	case err != nil:
+	case o.attach == "":
+	case len(program) > 0 || o.cwd != "" || o.user != "" || o.name != "" || len(o.env.values) > 0:
+		err = usagef("--attach enters what runs: leave out the program, --cwd, --user, --name and --env")
+	case o.keep:
+		err = usagef("--attach leaves running what it finds: leave out --keep")
+	}
+	return id, program, err
+}
+
+func (o *shellOptions) run(cmd *cobra.Command, c *client.Client, args []string, term string) error {
+	id, program, err := o.check(args)
+	if err != nil {
+		return err
+	}
+	// A terminal that is closed ends this command, and what it began.
+	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGHUP)
+	defer stop()
+	t := openTerminal(cmd.InOrStdin())
+	s := &session{
+		cmd: cmd, client: c, sandbox: id, terminal: t,
+		leave: o.keep || o.attach != "", ends: !o.keep && o.attach == "",
+	}
+	if o.attach != "" {
+		err = s.find(ctx, o.attach)
+	} else {
+		if _, ok := o.env.values["TERM"]; !ok {
+			_ = o.env.Set("TERM=" + term)
+		}
+		size := t.size()
+		err = s.start(ctx, client.StartRequest{
+			SandboxID: id, Argv: program, Name: o.name, User: o.user, Cwd: o.cwd, Env: o.env.values,
+			Background: true, Pty: &size,
+		})
+	}
+	if err != nil {
+		return err
+	}
+	return s.run(ctx)
+}
+
+// session is a terminal here that is joined to one in a sandbox.
+type session struct {
+	cmd      *cobra.Command
+	client   *client.Client
+	sandbox  string
+	process  string // its ID
+	terminal *terminal
+	leave    bool // Ctrl-] leaves it
+	ends     bool // the process ends with this command
+
+	next int64 // offset of the output that comes next
+}
+
+func (s *session) start(ctx context.Context, r client.StartRequest) error {
+	p, err := s.client.Start(ctx, r)
+	s.process = p.ID
+	return err
+}
+
+// replay is how much of what was there before is shown, in bytes.
+const replay = 64 << 10
+
+func (s *session) find(ctx context.Context, process string) error {
+	p, err := s.client.GetProcess(ctx, s.sandbox, process)
+	if err != nil {
+		return err
+	}
+	if p.Pty == nil {
+		return sandbox.Errorf(sandbox.Invalid, "%s has no terminal: `cloud-sandbox logs` shows what it writes", process)
+	}
+	s.process, s.next = p.ID, -replay
+	return nil
+}
+
+// errLeft means that the person left and the process runs on.
+var errLeft = errors.New("left")
+
+// run joins the terminals until the process ends, and returns its exit code.
+func (s *session) run(ctx context.Context) error {
+	var p *client.Process
+	err := s.typed(ctx, func(in *input) (err error) {
+		p, err = s.hold(ctx, in)
+		return err
+	})
+	switch {
+	case errors.Is(err, errLeft):
+		fmt.Fprintf(s.cmd.ErrOrStderr(), "\nit runs on: cloud-sandbox shell --attach %s %s\n", clean(s.process), clean(s.sandbox))
+		return nil
+	case err != nil:
+		if s.ends {
+			endProcess(ctx, s.cmd, s.client, s.sandbox, s.process)
+		}
+		return err
+	}
+	return exitOf(s.cmd, *p)
+}
+
+// typed calls join while the terminal is raw and its keys are read.
+func (s *session) typed(ctx context.Context, join func(*input) error) error {
+	if s.leave && s.terminal.is {
+		fmt.Fprintln(s.cmd.ErrOrStderr(), "Ctrl-] leaves it running")
+	}
+	if err := s.terminal.raw(); err != nil {
+		return err
+	}
+	defer s.terminal.restore()
+	keys, stop, err := s.terminal.keys()
+	if err != nil {
+		return err
+	}
+	defer stop()
+	resized := make(chan os.Signal, 1)
+	signal.Notify(resized, syscall.SIGWINCH)
+	defer signal.Stop(resized)
+	return join(&input{keys: keys, resized: resized})
+}
+
+// exitOf passes the exit code of a process through.
+func exitOf(cmd *cobra.Command, p client.Process) error {
+	if p.Error != nil && p.Status != "ok" && p.Status != "error" {
+		fmt.Fprintf(cmd.ErrOrStderr(), "cloud-sandbox: %s\n", clean(p.Error.Message))
+	}
+	return ended(client.ExecuteResult{Status: p.Status, ExitCode: p.ExitCode})
+}
+
+// input is what comes from the person.
+type input struct {
+	keys    <-chan []byte // nil once it has ended
+	resized <-chan os.Signal
+	over    int // how often the process is still to be told that keys has ended
+}
+
+// hold attaches to the process, again when the connection is lost, and returns
+// the process once it has ended.
+func (s *session) hold(ctx context.Context, in *input) (*client.Process, error) {
+	var p *client.Process
+	err := retry(ctx, func() (came bool, err error) {
+		a, err := s.client.Attach(ctx, s.sandbox, s.process, client.AttachOptions{From: s.next})
+		if err != nil {
+			return false, err
+		}
+		defer a.Close()
+		p, err = s.join(ctx, a, in)
+		return true, err
+	}, func(failed int) {
+		if failed == 1 {
+			fmt.Fprint(s.cmd.ErrOrStderr(), "\r\n[the connection is lost, trying again]\r\n")
+		}
+	})
+	return p, err
+}
+
+// join carries bytes both ways until one end of it is over.
+func (s *session) join(ctx context.Context, a *client.Attached, in *input) (*client.Process, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var sending sync.WaitGroup
+	defer sending.Wait()
+	defer cancel(nil)
+	sending.Go(func() {
+		if err := s.send(ctx, a, in); err != nil {
+			cancel(err)
+		}
+	})
+	p, err := s.receive(ctx, a)
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = cause // of send, or the end of the command
+	}
+	return p, err
+}
+
+// receive shows what the process writes until it has ended.
+func (s *session) receive(ctx context.Context, a *client.Attached) (*client.Process, error) {
+	for {
+		e, err := a.Next(ctx)
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case e.Kind == "":
+			if _, err := s.cmd.OutOrStdout().Write(e.Output); err != nil {
+				return nil, err
+			}
+			s.next += int64(len(e.Output))
+		case e.Kind == "start":
+			s.next = e.Offset
+		case e.Kind == "dropped":
+			s.next = e.Next
+		case e.Kind == "error" && e.Error != nil:
+			if e.Error.Code == sandbox.Unavailable || e.Error.Code == sandbox.Conflict {
+				continue // what follows is the end of the connection, or of the process
+			}
+			fmt.Fprintf(s.cmd.ErrOrStderr(), "\r\ncloud-sandbox: %s\r\n", clean(e.Error.Message))
+		case e.Kind == "end" && e.Process != nil:
+			return e.Process, nil
+		}
+	}
+}
+
+// leaveKey is Ctrl-].
+const leaveKey = 0x1d
+
+// The end of input is a key, Ctrl-D, which a terminal loses when the program in it
+// changes how it reads just then, as a shell does when it begins. So it is typed
+// endings times, one each endingPace, or until the program ends.
+const (
+	endings    = 10
+	endingPace = time.Second
+)
+
+// send passes on keys and the size of the terminal until ctx ends. It returns
+// errLeft when the person leaves.
+func (s *session) send(ctx context.Context, a *client.Attached, in *input) error {
+	if s.terminal.is {
+		if err := a.Resize(ctx, s.terminal.size()); err != nil {
+			return err
+		}
+	}
+	var again <-chan time.Time
+	for {
+		if in.over > 0 && again == nil {
+			if err := a.EndInput(ctx); err != nil {
+				return err
+			}
+			in.over--
+			again = time.After(endingPace)
+		}
+		select {
+		case <-again:
+			again = nil
+		case <-ctx.Done():
+			return nil
+		case <-in.resized:
+			if err := a.Resize(ctx, s.terminal.size()); err != nil {
+				return err
+			}
+		case keys, more := <-in.keys:
+			if !more {
+				in.keys, in.over = nil, endings
+				continue
+			}
+			if at := bytes.IndexByte(keys, leaveKey); at >= 0 && s.leave && s.terminal.is {
+				return errLeft
+			}
+			if err := a.Input(ctx, keys); err != nil {
+				return err
+			}
+		}
+	}
+}

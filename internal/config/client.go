@@ -1,0 +1,102 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Client is how the commands that use a server reach it.
+type Client struct {
+	// URL of the server, http or https, without a slash at its end.
+	URL string
+	// Key is the bearer that requests carry. Empty: the server, which is in
+	// dev mode on this machine, is asked for a token for UserID.
+	Key string
+	// UserID is whom to be in dev mode; each has sandboxes of its own.
+	UserID string
+}
+
+// Names of the flags that LoadClient knows.
+const (
+	FlagURL    = "url"
+	FlagAPIKey = "api-key"
+	FlagUserID = "user-id"
+)
+
+// Defaults of a Client.
+const (
+	DefaultURL    = "http://localhost:8080"
+	DefaultUserID = "cli"
+)
+
+// AddressFile is where a server with this data folder says, while it runs, at
+// which URL it answers.
+func AddressFile(data string) string { return filepath.Join(data, "run", "address") }
+
+// toldURL is the address of the server that runs with the data folder, empty
+// when none does.
+func toldURL(flags map[string]string, getenv func(string) string) (string, error) {
+	data, err := DataFolder(flags, getenv)
+	if err != nil {
+		return "", err
+	}
+	f, err := os.Open(AddressFile(data))
+	if err != nil {
+		return "", nil // no server, or none of ours
+	}
+	defer f.Close()
+	raw, err := io.ReadAll(io.LimitReader(f, 512))
+	return strings.TrimSpace(string(raw)), err
+}
+
+// LoadClient returns the defaults, changed by what a server on this machine
+// wrote, changed by the environment, changed by flags, and checked; flags and
+// empty variables are as for Load. A user that a flag names is stronger than a
+// key of the environment.
+func LoadClient(flags map[string]string, getenv func(string) string) (Client, error) {
+	told, err := toldURL(flags, getenv)
+	if err != nil {
+		return Client{}, err
+	}
+	c := Client{
+		URL:    cmp.Or(flags[FlagURL], getenv("CLOUD_SANDBOX_URL"), told, DefaultURL),
+		Key:    flags[FlagAPIKey],
+		UserID: cmp.Or(flags[FlagUserID], getenv("CLOUD_SANDBOX_USER_ID"), DefaultUserID),
+	}
+	if c.Key == "" && flags[FlagUserID] == "" {
+		c.Key = getenv("CLOUD_SANDBOX_API_KEY")
+	}
+	u, err := serverURL(c.URL)
+	if err != nil {
+		return c, err
+	}
+	c.URL = strings.TrimRight(u.String(), "/")
+	for _, r := range c.Key {
+		if r <= ' ' || r > '~' {
+			return c, errors.New("the API key holds a space or another character that no key has: set CLOUD_SANDBOX_API_KEY to the key alone")
+		}
+	}
+	if c.Key == "" && !loopback(strings.ToLower(u.Hostname())) {
+		return c, fmt.Errorf("no API key for %s: set CLOUD_SANDBOX_API_KEY (only a server in dev mode on this machine goes without)", c.URL)
+	}
+	return c, nil
+}
+
+func serverURL(s string) (*url.URL, error) {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
+		return nil, fmt.Errorf("%q is not the address of a server: write it as http://HOST:PORT or https://HOST", s)
+	case u.User != nil:
+		return nil, errors.New("the address of the server holds a user or password: leave it out and set CLOUD_SANDBOX_API_KEY")
+	case u.RawQuery != "" || u.Fragment != "":
+		return nil, fmt.Errorf("the address of the server, %q, goes on after its path: leave out what follows ? and #", s)
+	}
+	return u, nil
+}

@@ -1,0 +1,95 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestLoadClient(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		flags map[string]string
+		env   map[string]string
+		want  Client
+		err   string
+	}{
+		{"nothing", nil, nil, Client{DefaultURL, "", DefaultUserID}, ""},
+		{
+			"environment", nil,
+			map[string]string{"CLOUD_SANDBOX_URL": "https://x.example/", "CLOUD_SANDBOX_API_KEY": "k"},
+			Client{"https://x.example", "k", DefaultUserID},
+			"",
+		},
+		{
+			"flags are stronger",
+			map[string]string{"url": "http://a:1", "api-key": "f", "user-id": "u"},
+			map[string]string{"CLOUD_SANDBOX_URL": "http://b:2", "CLOUD_SANDBOX_API_KEY": "k", "CLOUD_SANDBOX_USER_ID": "v"},
+			Client{"http://a:1", "f", "u"},
+			"",
+		},
+		{
+			"a user is stronger than the environment's key",
+			map[string]string{"user-id": "u"},
+			map[string]string{"CLOUD_SANDBOX_API_KEY": "k"},
+			Client{DefaultURL, "", "u"},
+			"",
+		},
+		{"a path", map[string]string{"url": "http://127.0.0.1:1/base/"}, nil, Client{"http://127.0.0.1:1/base", "", "cli"}, ""},
+		{"IPv6", map[string]string{"url": "http://[::1]:80"}, nil, Client{"http://[::1]:80", "", "cli"}, ""},
+		{"no key far away", map[string]string{"url": "http://10.0.0.1"}, nil, Client{}, "CLOUD_SANDBOX_API_KEY"},
+		{"no scheme", map[string]string{"url": "localhost:8080"}, nil, Client{}, "http://HOST:PORT"},
+		{"other scheme", map[string]string{"url": "ftp://localhost"}, nil, Client{}, "http://HOST:PORT"},
+		{"password", map[string]string{"url": "http://a:b@localhost"}, nil, Client{}, "password"},
+		{"query", map[string]string{"url": "http://localhost/?a=b"}, nil, Client{}, "?"},
+		{"a key with a line break", nil, map[string]string{"CLOUD_SANDBOX_API_KEY": "k\n"}, Client{}, "API key"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			nowhere := t.TempDir()
+			got, err := LoadClient(tt.flags, func(k string) string {
+				if k == "CLOUD_SANDBOX_DATA" {
+					return nowhere
+				}
+				return tt.env[k]
+			})
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Errorf("the error is %v, want one with %q", err, tt.err)
+				}
+				return
+			}
+			if err != nil || got != tt.want {
+				t.Errorf("got %+v, %v, want %+v", got, err, tt.want)
+			}
+		})
+	}
+}
+
+// A server says where it is; flags and the environment know better.
+func TestLoadClientTold(t *testing.T) {
+	data := t.TempDir()
+	if err := os.MkdirAll(filepath.Dir(AddressFile(data)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write := func(text string) {
+		if err := os.WriteFile(AddressFile(data), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	load := func(url string) (Client, error) {
+		env := map[string]string{"CLOUD_SANDBOX_URL": url}
+		return LoadClient(map[string]string{"data": data}, func(k string) string { return env[k] })
+	}
+	write("http://127.0.0.1:8117\n")
+	if got, err := load(""); err != nil || got.URL != "http://127.0.0.1:8117" {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if got, err := load("http://localhost:1"); err != nil || got.URL != "http://localhost:1" {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	write("nonsense")
+	if _, err := load(""); err == nil {
+		t.Error("nonsense is taken for an address")
+	}
+}

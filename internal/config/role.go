@@ -1,0 +1,79 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// Roles that a process may have alone.
+const (
+	RoleGateway        = "gateway"
+	RoleSessionManager = "session-manager"
+	RoleScheduler      = "scheduler"
+	RoleNode           = "node"
+)
+
+// addresses is where each role listens unless the operator says otherwise.
+var addresses = map[string]string{
+	RoleGateway:        "localhost:8080",
+	RoleSessionManager: "localhost:9091",
+	RoleScheduler:      "localhost:9090",
+	RoleNode:           "localhost:9092",
+}
+
+// LoadRole is Load for a process of one role. The address of a role other than
+// the gateway is set by CLOUD_SANDBOX_<ROLE>_ADDR.
+func LoadRole(role string, flags map[string]string, getenv func(string) string) (Config, error) {
+	c := defaults(getenv)
+	addr, ok := addresses[role]
+	if !ok {
+		return c, fmt.Errorf("there is no role %q", role)
+	}
+	c.Role, c.Addr = role, addr
+	return load(c, flags, getenv)
+}
+
+// addrVariable is the environment variable that sets Addr.
+func addrVariable(role string) string {
+	if role == "" || role == RoleGateway {
+		return "CLOUD_SANDBOX_ADDR"
+	}
+	return "CLOUD_SANDBOX_" + strings.ToUpper(strings.ReplaceAll(role, "-", "_")) + "_ADDR"
+}
+
+// KeepServiceSecret fills in ServiceSecret as KeepSecret does Secret, under
+// Data.
+func (c *Config) KeepServiceSecret() error {
+	kept := Config{Data: filepath.Join(c.Data, "services"), Secret: c.ServiceSecret}
+	err := kept.KeepSecret()
+	c.ServiceSecret = kept.Secret
+	return err
+}
+
+var nodeNamePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
+
+func (c *Config) checkServices() error {
+	var errs []error
+	if !nodeNamePattern.MatchString(c.NodeName) {
+		errs = append(errs, fmt.Errorf("CLOUD_SANDBOX_NODE: %q must be 1 to 63 of a-z, 0-9, '.' and '-', and begin and end with a letter or digit", c.NodeName))
+	}
+	if n := len(c.ServiceSecret); n > 0 && n < MinSecret {
+		errs = append(errs, fmt.Errorf("CLOUD_SANDBOX_SERVICE_SECRET: it has %d bytes and needs at least %d; make one with `openssl rand -hex 32`", n, MinSecret))
+	}
+	return errors.Join(errs...)
+}
+
+func checkURL(v string) error {
+	if path, ok := strings.CutPrefix(v, "unix:"); ok && filepath.IsAbs(path) {
+		return nil
+	}
+	u, err := url.Parse(v)
+	if err != nil || u.Scheme != "http" || u.Hostname() == "" || u.Port() == "" || u.Path != "" || u.User != nil || u.RawQuery != "" {
+		return fmt.Errorf("%q is neither unix:/PATH nor http://HOST:PORT", v)
+	}
+	return nil
+}

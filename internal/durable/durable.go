@@ -1,0 +1,62 @@
+// Package durable writes files of which a crash leaves the old or the new content.
+package durable
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// Aside begins the names of files that are being written. What a crash left of them
+// lies beside what they were to be.
+const Aside = ".new-"
+
+// Write makes content that of the file at path: whoever reads sees the old or the
+// new one. It lasts when Write returns.
+func Write(path string, content []byte, mode fs.FileMode) error {
+	return write(path, content, mode, true)
+}
+
+// WriteLoose is Write without the wait for the disk: after a crash of the machine
+// the file may be the old one, or empty.
+func WriteLoose(path string, content []byte, mode fs.FileMode) error {
+	return write(path, content, mode, false)
+}
+
+func write(path string, content []byte, mode fs.FileMode, lasting bool) error {
+	f, err := os.CreateTemp(filepath.Dir(path), Aside)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // fails once it is renamed
+	_, err = f.Write(content)
+	err = errors.Join(err, f.Chmod(mode))
+	if lasting {
+		err = errors.Join(err, f.Sync())
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if !lasting {
+		return os.Rename(f.Name(), path)
+	}
+	return Rename(f.Name(), path)
+}
+
+// Rename renames a file whose content lasts, so that its name does too.
+func Rename(from, to string) error {
+	if err := os.Rename(from, to); err != nil {
+		return err
+	}
+	return Folder(filepath.Dir(to))
+}
+
+// Folder sees to it that the names in a folder last.
+func Folder(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}

@@ -1,0 +1,42 @@
+package durable
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestWrite(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	for _, content := range []string{"old", "new and longer", ""} {
+		for _, write := range []func(string, []byte, os.FileMode) error{Write, WriteLoose} {
+			if err := write(path, []byte(content), 0o640); err != nil {
+				t.Fatal(err)
+			}
+			got, err := os.ReadFile(path)
+			if err != nil || string(got) != content {
+				t.Errorf("%q, %v, want %q", got, err, content)
+			}
+			if info, err := os.Stat(path); err != nil || info.Mode() != 0o640 {
+				t.Errorf("mode %v, %v", info.Mode(), err)
+			}
+		}
+	}
+}
+
+// What cannot be written leaves the old content, and nothing beside it.
+func TestWriteFails(t *testing.T) {
+	dir := t.TempDir()
+	folder := filepath.Join(dir, "folder")
+	if err := os.MkdirAll(filepath.Join(folder, "full"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{folder, filepath.Join(dir, "missing", "file")} {
+		if err := Write(path, []byte("new"), 0o600); err == nil {
+			t.Errorf("%s was written", path)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+		t.Errorf("left %v, %v", left, err)
+	}
+}

@@ -1,0 +1,408 @@
+package enginetest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// Pause says how to look into Boots, for the cases about saved states.
+type Pause struct {
+	// Ask has the Guest of a Boot answer.
+	Ask func(ctx context.Context, e sandbox.Engine, id string) error
+	// Remember has a program in a Boot keep a value in its memory; Recall asks
+	// it for that.
+	Remember func(t *testing.T, e sandbox.Engine, id, value string)
+	Recall   func(t *testing.T, e sandbox.Engine, id string) string
+	// WriteFile and ReadFile do so with a file.
+	WriteFile func(t *testing.T, e sandbox.Engine, id, value string)
+	ReadFile  func(t *testing.T, e sandbox.Engine, id string) string
+	// Damage spoils what a saved state is made of.
+	Damage func(t *testing.T, e sandbox.Engine, name string)
+}
+
+// standstill is how long a frozen Guest is given to answer all the same.
+const standstill = 200 * time.Millisecond
+
+func (s *suite) pauser() sandbox.Pauser { return s.engine.(sandbox.Pauser) }
+
+func (s *suite) save(t *testing.T, id string, memory bool) (string, sandbox.Saved) {
+	t.Helper()
+	name := sandbox.NewSnapshotID()
+	saved, err := s.pauser().Save(t.Context(), id, name, memory)
+	if err != nil {
+		t.Fatalf("Save: %v", err)
+	}
+	t.Cleanup(func() { _ = s.pauser().DeleteSaved(context.WithoutCancel(t.Context()), name) })
+	return name, saved
+}
+
+// from starts a Boot from a saved state and lets it go.
+func (s *suite) from(t *testing.T, name string) string {
+	t.Helper()
+	id := sandbox.NewBootID()
+	spec := s.spec()
+	spec.From = name
+	if err := s.engine.Start(t.Context(), id, spec); err != nil {
+		t.Fatalf("Start from a saved state: %v", err)
+	}
+	t.Cleanup(func() { _ = s.engine.Stop(context.WithoutCancel(t.Context()), id, 0) })
+	s.asked(t, id)
+	s.thaw(t, id)
+	return id
+}
+
+func (s *suite) freeze(t *testing.T, id string) {
+	t.Helper()
+	if err := s.pauser().Freeze(t.Context(), id); err != nil {
+		t.Fatalf("Freeze: %v", err)
+	}
+}
+
+func (s *suite) thaw(t *testing.T, id string) {
+	t.Helper()
+	if err := s.pauser().Thaw(t.Context(), id); err != nil {
+		t.Fatalf("Thaw: %v", err)
+	}
+}
+
+// asked fails the test unless the Guest answers.
+func (s *suite) asked(t *testing.T, id string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), s.Wait)
+	defer cancel()
+	if err := s.Pause.Ask(ctx, s.engine, id); err != nil {
+		t.Errorf("the guest does not answer: %v", err)
+	}
+}
+
+// frozen fails the test if the Guest answers.
+func (s *suite) frozen(t *testing.T, id string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), standstill)
+	defer cancel()
+	if err := s.Pause.Ask(ctx, s.engine, id); err == nil {
+		t.Error("the guest of a frozen boot answers")
+	}
+}
+
+func (s *suite) recalls(t *testing.T, id, want string) {
+	t.Helper()
+	if got := s.Pause.Recall(t, s.engine, id); got != want {
+		t.Errorf("the memory of %s holds %q, want %q", id, got, want)
+	}
+}
+
+func (s *suite) holdsFile(t *testing.T, id, want string) {
+	t.Helper()
+	if got := s.Pause.ReadFile(t, s.engine, id); got != want {
+		t.Errorf("the file in %s holds %q, want %q", id, got, want)
+	}
+}
+
+func (s *suite) lists(t *testing.T, want ...string) {
+	t.Helper()
+	got, err := s.pauser().ListSaved(t.Context())
+	if err != nil {
+		t.Fatalf("ListSaved: %v", err)
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("ListSaved = %v, want %v", got, want)
+	}
+}
+
+// startedFrom checks what the list says of where a Boot comes from.
+func (s *suite) startedFrom(t *testing.T, id, name string) {
+	t.Helper()
+	for _, b := range s.list(t) {
+		if b.ID == id && (b.From != name || b.Image != s.Image || b.Shape != s.Shape) {
+			t.Errorf("listed as %+v, want from %q", b, name)
+		}
+	}
+}
+
+// pauseTold: an Engine is a Pauser exactly when it says so.
+func pauseTold(t *testing.T, s *suite) {
+	f, err := s.engine.Probe(t.Context())
+	if _, can := s.engine.(sandbox.Pauser); err != nil || can != f.Pause || can != (s.Pause != nil) {
+		t.Errorf("Probe = %+v, %v, and the engine can: %t", f, err, can)
+	}
+}
+
+func freezeThaw(t *testing.T, s *suite) {
+	id := s.start(t)
+	s.Pause.Remember(t, s.engine, id, "one")
+	for range 2 {
+		s.thaw(t, id) // of what runs
+		s.freeze(t, id)
+		s.freeze(t, id)
+		s.frozen(t, id)
+		s.thaw(t, id)
+		s.thaw(t, id)
+		s.asked(t, id)
+	}
+	s.recalls(t, id, "one")
+	s.freeze(t, id)
+	s.stop(t, id)
+	s.gone(t, id)
+	for what, err := range map[string]error{
+		"Freeze": s.pauser().Freeze(t.Context(), id),
+		"Thaw":   s.pauser().Thaw(t.Context(), id),
+	} {
+		want(t, what+" of an unknown boot", err, sandbox.NotFound)
+	}
+	want(t, "Freeze of nonsense", s.pauser().Freeze(t.Context(), "../b"), sandbox.Invalid)
+	want(t, "Thaw of nonsense", s.pauser().Thaw(t.Context(), "../b"), sandbox.Invalid)
+}
+
+// saveMemory: what starts from a state has all of it, and goes its own way.
+func saveMemory(t *testing.T, s *suite) {
+	origin := s.start(t)
+	s.Pause.Remember(t, s.engine, origin, "one")
+	s.Pause.WriteFile(t, s.engine, origin, "two")
+	name, saved := s.save(t, origin, true)
+	if !saved.Memory || saved.Bytes <= 0 || saved.Build == "" || saved.Image != s.Image || saved.Shape != s.Shape || saved.Digest == "" {
+		t.Errorf("Saved = %+v", saved)
+	}
+	s.asked(t, origin)
+	s.recalls(t, origin, "one")
+	s.Pause.Remember(t, s.engine, origin, "later")
+	s.Pause.WriteFile(t, s.engine, origin, "later")
+
+	first := s.from(t, name)
+	s.startedFrom(t, first, name)
+	s.startedFrom(t, origin, "")
+	s.recalls(t, first, "one")
+	s.holdsFile(t, first, "two")
+	s.Pause.Remember(t, s.engine, first, "its own")
+	s.Pause.WriteFile(t, s.engine, first, "its own")
+	s.stop(t, origin)
+
+	second := s.from(t, name)
+	s.recalls(t, second, "one")
+	s.holdsFile(t, second, "two")
+	s.recalls(t, first, "its own")
+	s.holdsFile(t, first, "its own")
+
+	// What was restored can be saved, its state outlives it, and it ends as any.
+	again, _ := s.save(t, first, true)
+	s.stop(t, first)
+	s.gone(t, first)
+	third := s.from(t, again)
+	s.recalls(t, third, "its own")
+	if _, err := s.engine.Usage(t.Context(), third); err != nil {
+		t.Errorf("Usage: %v", err)
+	}
+	if err := s.engine.SetLimits(t.Context(), third, halved(s.Shape)); err != nil {
+		t.Errorf("SetLimits: %v", err)
+	}
+}
+
+func saveFiles(t *testing.T, s *suite) {
+	origin := s.start(t)
+	s.Pause.WriteFile(t, s.engine, origin, "two")
+	name, saved := s.save(t, origin, false)
+	if saved.Memory || saved.Bytes <= 0 || saved.Image != s.Image || saved.Shape != s.Shape || saved.Digest == "" {
+		t.Errorf("Saved = %+v", saved)
+	}
+	s.asked(t, origin)
+	s.Pause.WriteFile(t, s.engine, origin, "later")
+	id := s.from(t, name)
+	s.startedFrom(t, id, name)
+	s.holdsFile(t, id, "two")
+	s.Pause.WriteFile(t, s.engine, id, "three")
+	again, _ := s.save(t, id, false)
+	s.stop(t, id)
+	s.holdsFile(t, s.from(t, again), "three")
+	s.holdsFile(t, origin, "later")
+}
+
+// savePause: frozen before, frozen after.
+func savePause(t *testing.T, s *suite) {
+	id := s.start(t)
+	s.Pause.Remember(t, s.engine, id, "one")
+	s.freeze(t, id)
+	name, saved := s.save(t, id, true)
+	s.frozen(t, id)
+	// Asked again, it is what it was, also after the Boot went on.
+	for range 2 {
+		again, err := s.pauser().Save(t.Context(), id, name, true)
+		if err != nil || again != saved {
+			t.Errorf("Save again = %+v, %v, want %+v", again, err, saved)
+		}
+		s.thaw(t, id)
+		s.asked(t, id)
+		s.recalls(t, id, "one")
+	}
+	s.Pause.Remember(t, s.engine, id, "later")
+	s.stop(t, id)
+	s.recalls(t, s.from(t, name), "one")
+}
+
+func saveRefused(t *testing.T, s *suite) {
+	first, second := s.start(t), s.start(t)
+	s.Pause.Remember(t, s.engine, first, "one")
+	name, saved := s.save(t, first, true)
+	_, err := s.pauser().Save(t.Context(), second, name, true)
+	want(t, "Save of another boot under the same name", err, sandbox.Conflict)
+	for _, bad := range []string{"", "s", "../../etc", sandbox.NewBootID(), sandbox.NewSnapshotID() + "/"} {
+		_, err := s.pauser().Save(t.Context(), first, bad, true)
+		want(t, "Save under a bad name", err, sandbox.Invalid)
+		want(t, "DeleteSaved of a bad name", s.pauser().DeleteSaved(t.Context(), bad), sandbox.Invalid)
+	}
+	_, err = s.pauser().Save(t.Context(), sandbox.NewBootID(), sandbox.NewSnapshotID(), true)
+	want(t, "Save of an unknown boot", err, sandbox.NotFound)
+	_, err = s.pauser().Save(t.Context(), "b", sandbox.NewSnapshotID(), true)
+	want(t, "Save of nonsense", err, sandbox.Invalid)
+	s.lists(t, name)
+	for _, id := range []string{first, second} {
+		s.asked(t, id)
+	}
+	if again, err := s.pauser().Save(t.Context(), first, name, true); err != nil || again != saved {
+		t.Errorf("Save again = %+v, %v, want %+v", again, err, saved)
+	}
+}
+
+// saveCanceled: given up at any moment, it is saved whole or not at all, and the
+// Boot runs on.
+func saveCanceled(t *testing.T, s *suite) {
+	id := s.start(t)
+	s.Pause.Remember(t, s.engine, id, "one")
+	began := time.Now()
+	s.save(t, id, true)
+	took := time.Since(began)
+	for i := range 4 {
+		ctx, cancel := context.WithTimeout(t.Context(), took*time.Duration(i)/4)
+		name := sandbox.NewSnapshotID()
+		_, err := s.pauser().Save(ctx, id, name, true)
+		cancel()
+		s.asked(t, id)
+		if _, retryErr := s.pauser().Save(t.Context(), id, name, true); retryErr != nil {
+			t.Errorf("Save after one that was given up (%v) = %v", err, retryErr)
+		}
+		s.recalls(t, s.from(t, name), "one")
+		if err := s.pauser().DeleteSaved(t.Context(), name); err != nil {
+			t.Error(err)
+		}
+	}
+	s.recalls(t, id, "one")
+}
+
+func startFromRefused(t *testing.T, s *suite) {
+	origin := s.start(t)
+	name, _ := s.save(t, origin, true)
+	other := s.spec()
+	other.Shape.DiskBytes *= 2
+	elsewhere := s.spec()
+	elsewhere.Image = "sha256:0000000000000000000000000000000000000000000000000000000000000000"
+	damaged, _ := s.save(t, origin, true)
+	s.Pause.Damage(t, s.engine, damaged)
+	files, _ := s.save(t, origin, false)
+	s.Pause.Damage(t, s.engine, files)
+	for _, tt := range []struct {
+		what string
+		spec sandbox.BootSpec
+		from string
+		want sandbox.Code
+	}{
+		{"a name of another form", s.spec(), "../" + name, sandbox.Invalid},
+		{"no state", s.spec(), sandbox.NewSnapshotID(), sandbox.NotFound},
+		{"another shape", other, name, sandbox.Conflict},
+		{"another image", elsewhere, name, sandbox.Conflict},
+		{"a damaged state", s.spec(), damaged, sandbox.Conflict},
+		{"damaged files", s.spec(), files, sandbox.Conflict},
+	} {
+		id := sandbox.NewBootID()
+		tt.spec.From = tt.from
+		err := s.engine.Start(t.Context(), id, tt.spec)
+		want(t, "Start from "+tt.what, err, tt.want)
+		if (tt.from == damaged || tt.from == files) && !errors.Is(err, sandbox.ErrDamaged) {
+			t.Errorf("Start from %s = %v, want one that says so", tt.what, err)
+		}
+		s.gone(t, id)
+	}
+	s.asked(t, origin)
+}
+
+func deleteSaved(t *testing.T, s *suite) {
+	s.lists(t)
+	origin := s.start(t)
+	s.Pause.Remember(t, s.engine, origin, "one")
+	first, _ := s.save(t, origin, true)
+	second, _ := s.save(t, origin, false)
+	s.lists(t, first, second)
+	started := s.from(t, first)
+	for range 2 {
+		if err := s.pauser().DeleteSaved(t.Context(), first); err != nil {
+			t.Errorf("DeleteSaved: %v", err)
+		}
+	}
+	s.lists(t, second)
+	spec := s.spec()
+	spec.From = first
+	want(t, "Start from a deleted state", s.engine.Start(t.Context(), sandbox.NewBootID(), spec), sandbox.NotFound)
+	s.recalls(t, started, "one")
+	if err := s.pauser().DeleteSaved(t.Context(), second); err != nil {
+		t.Errorf("DeleteSaved: %v", err)
+	}
+	s.lists(t)
+}
+
+func savedAfterRestart(t *testing.T, s *suite) {
+	running, frozen := s.start(t), s.start(t)
+	s.Pause.Remember(t, s.engine, running, "one")
+	s.Pause.Remember(t, s.engine, frozen, "two")
+	s.freeze(t, frozen)
+	name, saved := s.save(t, frozen, true)
+	s.engine = s.Reopen(t, s.engine)
+	s.lists(t, name)
+	s.asked(t, running)
+	s.frozen(t, frozen)
+	if again, err := s.pauser().Save(t.Context(), frozen, name, true); err != nil || again != saved {
+		t.Errorf("Save again = %+v, %v, want %+v", again, err, saved)
+	}
+	restored := s.from(t, name)
+	s.recalls(t, restored, "two")
+	s.engine = s.Reopen(t, s.engine)
+	s.startedFrom(t, restored, name)
+	s.recalls(t, restored, "two")
+	s.thaw(t, frozen)
+	s.asked(t, frozen)
+	s.recalls(t, frozen, "two")
+	other, _ := s.save(t, running, true)
+	s.recalls(t, s.from(t, other), "one")
+}
+
+func restoreMany(t *testing.T, s *suite) {
+	origin := s.start(t)
+	s.Pause.Remember(t, s.engine, origin, "one")
+	name, _ := s.save(t, origin, true)
+	var wg sync.WaitGroup
+	for range s.Parallel {
+		wg.Go(func() {
+			id := sandbox.NewBootID()
+			spec := s.spec()
+			spec.From = name
+			if err := s.engine.Start(t.Context(), id, spec); err != nil {
+				t.Errorf("Start from a saved state: %v", err)
+				return
+			}
+			if err := s.pauser().Thaw(t.Context(), id); err != nil {
+				t.Errorf("Thaw: %v", err)
+			}
+			s.recalls(t, id, "one")
+			if err := s.engine.Stop(t.Context(), id, 0); err != nil {
+				t.Errorf("Stop: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	s.recalls(t, origin, "one")
+}

@@ -1,0 +1,96 @@
+package fake
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"slices"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+var (
+	_ sandbox.Porter = (*Engine)(nil)
+	_ sandbox.Sharer = (*Engine)(nil)
+)
+
+// exported is a saved state as ExportSaved writes it.
+type exported struct {
+	Boot   string
+	Saved  sandbox.Saved
+	Memory map[string]string
+	Files  map[string]string
+	Image  bool // it comes too
+}
+
+// ExportSaved implements sandbox.Porter.
+func (e *Engine) ExportSaved(ctx context.Context, name string, image bool, w io.Writer) error {
+	if !sandbox.ValidSnapshotID(name) {
+		return badName()
+	}
+	e.host.mu.Lock()
+	s, ok := e.host.saved[name]
+	e.host.mu.Unlock()
+	switch {
+	case !ok:
+		return sandbox.Errorf(sandbox.NotFound, "there is no saved state %s", name)
+	case s.damaged:
+		return damaged(name)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return json.NewEncoder(w).Encode(exported{s.boot, s.Saved, s.state.memory, s.state.files, image})
+}
+
+// ImportSaved implements sandbox.Porter.
+func (e *Engine) ImportSaved(ctx context.Context, name string, r io.Reader) (sandbox.Saved, error) {
+	if !sandbox.ValidSnapshotID(name) {
+		return sandbox.Saved{}, badName()
+	}
+	raw, err := io.ReadAll(r)
+	if err != nil {
+		return sandbox.Saved{}, err
+	}
+	var x exported
+	if err := json.Unmarshal(raw, &x); err != nil {
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "this is not what was exported").WithCause(err)
+	}
+	if !x.Image && !e.hasImage(x.Saved.Image) || x.Saved.Build != build {
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "the snapshot needs what is not here")
+	}
+	e.host.mu.Lock()
+	defer e.host.mu.Unlock()
+	if _, taken := e.host.saved[name]; taken {
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "something else was saved as %s", name)
+	}
+	if x.Image && !slices.Contains(e.images, x.Saved.Image) {
+		e.host.brought = append(e.host.brought, x.Saved.Image)
+	}
+	x.Saved.Digest = "sha256:" + name
+	e.host.saved[name] = saved{boot: x.Boot, Saved: x.Saved, state: state{memory: x.Memory, files: x.Files}}
+	return x.Saved, ctx.Err()
+}
+
+// ShareSaved implements sandbox.Sharer; nothing takes room here.
+func (e *Engine) ShareSaved(ctx context.Context, name, group string) error {
+	e.host.mu.Lock()
+	defer e.host.mu.Unlock()
+	s, ok := e.host.saved[name]
+	switch {
+	case !ok:
+		return sandbox.Errorf(sandbox.NotFound, "there is no saved state %s", name)
+	case s.group != "" && s.group != group:
+		return sandbox.Errorf(sandbox.Conflict, "the saved state %s shares with others", name)
+	}
+	s.group = group
+	e.host.saved[name] = s
+	return ctx.Err()
+}
+
+// GroupOf returns the group that a saved state shares with; empty: none.
+func (e *Engine) GroupOf(name string) string {
+	e.host.mu.Lock()
+	defer e.host.mu.Unlock()
+	return e.host.saved[name].group
+}

@@ -1,0 +1,266 @@
+package gvisor
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost"
+)
+
+var (
+	_ sandbox.Porter = (*Engine)(nil)
+	_ sandbox.Sharer = (*Engine)(nil)
+)
+
+const (
+	// maxProof bounds what says what an exported state consists of, in bytes.
+	maxProof = 1 << 20
+	// carried is how much of a state is moved at a time.
+	carried = 1 << 20
+)
+
+// ExportSaved writes what the sentry host says of a state, after its length in 4
+// bytes, then the image, if that is asked for, and the state's files, one after the
+// other.
+func (e *Engine) ExportSaved(ctx context.Context, name string, image bool, w io.Writer) error {
+	if !sandbox.ValidSnapshotID(name) {
+		return sandbox.Errorf(sandbox.Invalid, "%.80q is not a snapshot ID", name)
+	}
+	host, err := e.pausing(ctx)
+	if err != nil {
+		return err
+	}
+	proof, files, err := host.Export(ctx, sentryhost.ExportRequest{Name: name, Image: image})
+	if err != nil {
+		return ofEarlierHost(err)
+	}
+	defer func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}()
+	if image && proof.ImageBytes == 0 {
+		return ofEarlierHost(sandbox.Unsupported)
+	}
+	sizes, err := sizesOf(proof)
+	if image && err == nil {
+		sizes = append(sizes, proof.ImageBytes)
+	}
+	if err == nil && len(sizes) != len(files) {
+		err = fmt.Errorf("%d files of %d", len(files), len(sizes))
+	}
+	if err != nil {
+		return fmt.Errorf("export: what the sentry host gave: %w", err)
+	}
+	head, err := json.Marshal(proof)
+	if err != nil {
+		return err
+	}
+	if _, err := w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(head))), head...)); err != nil {
+		return err
+	}
+	if image { // which comes before what needs it
+		last := len(files) - 1
+		files, sizes = append(files[last:], files[:last]...), append(sizes[last:], sizes[:last]...)
+	}
+	buf := make([]byte, carried)
+	for i, f := range files {
+		if err := copyAll(ctx, w, io.NewSectionReader(f, 0, sizes[i]), buf); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ofEarlierHost says what it means when the sentry host knows no such method.
+func ofEarlierHost(err error) error {
+	if errors.Is(err, sandbox.Unsupported) {
+		return sandbox.Errorf(sandbox.Unsupported, "sandboxes of an earlier version run here, and while they do nothing can be exported or imported").WithCause(err)
+	}
+	return err
+}
+
+// sizesOf returns how many bytes each file of a state has.
+func sizesOf(p sentryhost.Proof) ([]int64, error) {
+	var m sentryhost.Manifest
+	if err := json.Unmarshal(p.Manifest, &m); err != nil {
+		return nil, err
+	}
+	var sizes []int64
+	for _, f := range m.Files {
+		if f.Bytes < 0 {
+			return nil, errors.New("a file has a negative size")
+		}
+		sizes = append(sizes, f.Bytes)
+	}
+	return sizes, nil
+}
+
+// copyAll copies r, and gives up when ctx ends.
+func copyAll(ctx context.Context, w io.Writer, r io.Reader, buf []byte) error {
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n, err := r.Read(buf)
+		if n > 0 {
+			if _, err := w.Write(buf[:n]); err != nil {
+				return err
+			}
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// ImportSaved has the sentry host write the state, which it reads from a pipe.
+func (e *Engine) ImportSaved(ctx context.Context, name string, r io.Reader) (sandbox.Saved, error) {
+	if !sandbox.ValidSnapshotID(name) {
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "%.80q is not a snapshot ID", name)
+	}
+	host, err := e.pausing(ctx)
+	if err != nil {
+		return sandbox.Saved{}, err
+	}
+	in := bufio.NewReaderSize(r, carried)
+	proof, sizes, err := readProof(in)
+	if err != nil {
+		return sandbox.Saved{}, err
+	}
+	total := proof.ImageBytes
+	for _, size := range sizes {
+		if total += size; total < 0 {
+			return sandbox.Saved{}, notExported(errors.New("its sizes are wrong"))
+		}
+	}
+	out, pipe, err := os.Pipe()
+	if err != nil {
+		return sandbox.Saved{}, fmt.Errorf("import: %w", err)
+	}
+	type answer struct {
+		saved sandbox.Saved
+		err   error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		saved, err := host.Import(ctx, sentryhost.ImportRequest{Name: name, Proof: proof}, out)
+		out.Close()
+		answered <- answer{saved, ofEarlierHost(err)}
+	}()
+	sent := sendState(ctx, pipe, in, total)
+	pipe.Close()
+	a := <-answered
+	switch {
+	case a.err == nil:
+		return a.saved, nil // it got its end, whatever became of the pipe
+	case ctx.Err() != nil:
+		e.forget(ctx, host, name)
+		return sandbox.Saved{}, ctx.Err()
+	case sent != nil && !errors.Is(sent, errRefused):
+		return sandbox.Saved{}, sent
+	}
+	return sandbox.Saved{}, a.err
+}
+
+// forget deletes a state that may have been made after nobody waited for it.
+func (e *Engine) forget(ctx context.Context, host *sentryhost.Client, name string) {
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	if err := host.DeleteSaved(undo, name); err != nil {
+		e.cfg.Log.Error("a saved state that nobody waits for stays", "saved", name, "error", err)
+	}
+}
+
+func notExported(cause error) error {
+	return sandbox.Errorf(sandbox.Invalid, "this is not what was exported").WithCause(cause)
+}
+
+// readProof reads what is before the files.
+func readProof(r io.Reader) (p sentryhost.Proof, sizes []int64, err error) {
+	var length [4]byte
+	if _, err := io.ReadFull(r, length[:]); err != nil {
+		return p, nil, cutOff(err)
+	}
+	n := binary.BigEndian.Uint32(length[:])
+	if n > maxProof {
+		return p, nil, notExported(fmt.Errorf("its proof has %d bytes", n))
+	}
+	head := make([]byte, n)
+	if _, err := io.ReadFull(r, head); err != nil {
+		return p, nil, cutOff(err)
+	}
+	if err := json.Unmarshal(head, &p); err != nil {
+		return p, nil, notExported(err)
+	}
+	if sizes, err = sizesOf(p); err == nil && p.ImageBytes < 0 {
+		err = errors.New("its image has a negative size")
+	}
+	if err != nil {
+		return p, nil, notExported(err)
+	}
+	return p, sizes, nil
+}
+
+// cutOff is what it means that r ended, or r's own error.
+func cutOff(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return notExported(err)
+	}
+	return err
+}
+
+// errRefused says that the other end of a pipe was closed: who did says why.
+var errRefused = errors.New("the sentry host takes no more")
+
+// ShareSaved tells the sentry host, which packs states when they are old enough.
+func (e *Engine) ShareSaved(ctx context.Context, name, group string) error {
+	host, err := e.pausing(ctx)
+	if err != nil {
+		return err
+	}
+	return host.Share(ctx, sentryhost.ShareRequest{Name: name, Group: group})
+}
+
+// sendState writes total bytes of r into a pipe, and the end once r has ended
+// well and there.
+func sendState(ctx context.Context, pipe io.Writer, r io.Reader, total int64) error {
+	refusable := refusing{pipe}
+	buf := make([]byte, carried)
+	left := &io.LimitedReader{R: r, N: total}
+	if err := copyAll(ctx, refusable, left, buf); err != nil {
+		return err
+	}
+	if left.N > 0 {
+		return notExported(fmt.Errorf("%d bytes are missing", left.N))
+	}
+	switch n, err := io.ReadFull(r, buf[:1]); {
+	case n > 0:
+		return notExported(errors.New("something follows its end"))
+	case err != io.EOF:
+		return err
+	}
+	_, err := refusable.Write([]byte{sentryhost.ImportEnd})
+	return err
+}
+
+// refusing is a pipe that tells its own errors from those of what is read.
+type refusing struct{ io.Writer }
+
+func (r refusing) Write(p []byte) (int, error) {
+	n, err := r.Writer.Write(p)
+	if err != nil {
+		err = fmt.Errorf("%w: %w", errRefused, err)
+	}
+	return n, err
+}

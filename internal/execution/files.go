@@ -1,0 +1,196 @@
+package execution
+
+import (
+	"context"
+	"io"
+)
+
+// Files is the part of a Guest that works on files beyond single ones. User is
+// who acts, everywhere; empty: the Sandbox's default. Paths are absolute and
+// clean. Errors are those of Guest.
+type Files interface {
+	// Copy copies a file, link or directory and returns what is now at the
+	// destination. What exists is a Conflict, unless it may be overwritten.
+	Copy(ctx context.Context, req CopyRequest) (Copied, error)
+	// Chmod changes permissions and returns how many were changed.
+	Chmod(ctx context.Context, req ChmodRequest) (changed int64, err error)
+	// Search looks for lines in files, or for files by name.
+	Search(ctx context.Context, req SearchRequest) (Found, error)
+	// Archive streams what is in a directory. The caller closes the stream; its
+	// end other than io.EOF means that the archive is not whole.
+	Archive(ctx context.Context, user, path string, format ArchiveFormat) (io.ReadCloser, error)
+	// Extract unpacks an archive into a directory, which is made if it is not
+	// there, and writes nowhere else. Format may be empty: the content says.
+	Extract(ctx context.Context, user, path string, format ArchiveFormat, archive io.Reader) (Extracted, error)
+	// Replace replaces text in files, each as a whole. Another number of
+	// occurrences than is expected is a Conflict, and nothing is changed.
+	Replace(ctx context.Context, req ReplaceRequest) (Replaced, error)
+	// Watch calls handle, one call at a time, with where it begins and then with
+	// each change, until handle fails, ctx ends, or the directory is gone, which
+	// is NotFound. It never returns nil.
+	Watch(ctx context.Context, req WatchRequest, handle func(WatchEvent) error) error
+	// Changes returns what has changed since a cursor, oldest first.
+	Changes(ctx context.Context, req WatchRequest) (WatchPosition, []FileChange, error)
+}
+
+// CopyRequest asks for a copy.
+type CopyRequest struct {
+	User                string
+	Source, Destination string // Destination is the copy itself
+	Recursive           bool   // needed for a directory
+	Overwrite           bool
+}
+
+// Copied is what a copy did.
+type Copied struct {
+	Entry        Entry
+	Files, Bytes int64
+	FilesSkipped int64 // sockets, pipes and devices within a directory
+}
+
+// ChmodRequest asks for other permissions.
+type ChmodRequest struct {
+	User      string
+	Path      string
+	Mode      uint32 // at most 07777
+	Recursive bool
+}
+
+// FileSelection chooses files below a path as ripgrep does.
+type FileSelection struct {
+	Path     string
+	Globs    []string // one of them must match, and none that begins with "!"
+	Hidden   bool     // also names that begin with a dot
+	NoIgnore bool     // also what .gitignore and .ignore exclude
+}
+
+// Bounds of a search.
+const (
+	MaxSearchResults = 10_000
+	MaxSearchContext = 20 // lines
+)
+
+// SearchRequest asks for lines, or for files.
+type SearchRequest struct {
+	User  string
+	Files FileSelection
+	// Pattern is RE2, or plain text with Literal; empty: files by name only.
+	Pattern    string
+	Literal    bool
+	IgnoreCase bool
+	Word       bool
+	FilesOnly  bool
+	MaxResults int // 1 to MaxSearchResults
+	Context    int // lines before and after, at most MaxSearchContext
+}
+
+// Found is what a search found, in order of paths and lines.
+type Found struct {
+	Matches   []Match
+	Files     int64 // that were looked into
+	Truncated bool  // there may be more
+}
+
+// Match is a line that matches, or a file.
+type Match struct {
+	Path          string
+	Line          int64 // from 1; 0 for a file as such
+	Text          string
+	Cut           bool // Text is the beginning of a longer line
+	Spans         []Span
+	Before, After []string
+}
+
+// Span is where in the text the pattern matches, in bytes.
+type Span struct{ Start, End int }
+
+// ArchiveFormat is how files are packed into one stream.
+type ArchiveFormat string
+
+// The formats of archives.
+const (
+	Tar   ArchiveFormat = "tar"
+	TarGz ArchiveFormat = "tar.gz"
+	Zip   ArchiveFormat = "zip"
+)
+
+// Extracted is what was unpacked.
+type Extracted struct {
+	Files, Directories, Links int64
+	Skipped                   int64 // devices and other things that are no files
+	Bytes                     int64
+}
+
+// Bounds of a replacement, in bytes.
+const (
+	MaxReplacePattern = 64 << 10
+	MaxReplacement    = 1 << 20
+)
+
+// ReplaceRequest asks for other text in files.
+type ReplaceRequest struct {
+	User        string
+	Files       FileSelection
+	Pattern     string // plain text; with Regex, RE2
+	Replacement string // with Regex, $1 and ${name} are groups
+	Regex       bool
+	IgnoreCase  bool
+	Expected    *int64 // how many occurrences there must be; nil: any number
+	DryRun      bool   // only count
+}
+
+// Replaced is what was replaced, files in order of their paths.
+type Replaced struct {
+	Count    int64
+	Files    []ReplacedFile
+	TooLarge int64 // files that were passed over
+}
+
+// ReplacedFile is a file with other text.
+type ReplacedFile struct {
+	Path  string
+	Count int64
+	Lines []int64 // where the first occurrences began, from 1
+}
+
+// MaxCursor bounds a cursor, in bytes.
+const MaxCursor = 64
+
+// WatchRequest asks for changes below a directory.
+type WatchRequest struct {
+	User      string
+	Path      string
+	Recursive bool
+	Since     string // a cursor of an earlier answer; empty: from now on
+}
+
+// WatchEvent is a position or a change; the other one is nil.
+type WatchEvent struct {
+	Position *WatchPosition
+	Change   *FileChange
+}
+
+// WatchPosition is a place in what has changed.
+type WatchPosition struct {
+	Cursor string
+	Reset  bool // changes before it are missing
+}
+
+// FileChange is one change of a file.
+type FileChange struct {
+	Type   ChangeType
+	Path   string
+	Cursor string // after it
+}
+
+// ChangeType is what has become of a file.
+type ChangeType string
+
+// The types of changes.
+const (
+	FileCreated    ChangeType = "created"
+	FileModified   ChangeType = "modified"
+	FileAttributes ChangeType = "attributes" // permissions or owner
+	FileRemoved    ChangeType = "removed"
+	FileRenamed    ChangeType = "renamed" // the old name
+)

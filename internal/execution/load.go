@@ -1,0 +1,13 @@
+package execution
+
+import "time"
+
+// Load is what a Sandbox uses at a moment, by the Guest's word.
+type Load struct {
+	At                    time.Time // by our clock
+	CPUs                  int       // that the Guest sees
+	CPUPercent            float64   // 100 is one of them
+	MemoryUsed, MemoryAll int64     // bytes
+	MemoryCache           int64
+	DiskUsed, DiskAll     int64
+}

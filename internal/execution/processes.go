@@ -1,0 +1,529 @@
+package execution
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// Defaults and bounds of a Process.
+const (
+	DefaultYield         = 10 * time.Second
+	MaxYield             = 10 * time.Minute
+	DefaultProcessOutput = 1 << 20 // bytes in the answer to a start
+	MaxProcessOutput     = 8 << 20
+	MaxProcessTimeout    = 24 * time.Hour
+	MaxCommand           = 96 << 10 // bytes; of all arguments together too
+	MaxArgs              = 1024
+	MaxIdempotencyKey    = 255 // bytes
+	MaxTerminalSide      = 4096
+)
+
+// Processes is what is asked of a Guest about the Processes in it. It names them
+// by IDs of its own, of the form guestProcessID, or by their names. Everything
+// that it answers is its word, within bounds.
+//
+// Errors are those of Guest; NotFound for a Process that is not there or kept no
+// more, Conflict for what its state does not allow.
+type Processes interface {
+	// StartProcess starts a Process and waits for its end for at most req.Wait.
+	StartProcess(ctx context.Context, req ProcessStart) (ProcessStarted, error)
+	// ListProcesses returns those that run and those that ended last, in the
+	// order in which they were started.
+	ListProcesses(ctx context.Context) ([]ProcessInfo, error)
+	GetProcess(ctx context.Context, id string) (ProcessInfo, error)
+	// ReadOutput calls handle, one call at a time, with the Process and where the
+	// reading begins, then with what there is from there on, and at last with the
+	// Process again. It follows until the Process has ended. A negative from
+	// counts from the end. An error of handle ends it and is returned.
+	ReadOutput(ctx context.Context, id string, from int64, follow bool, handle func(Output) error) error
+	// WriteInput returns how much of data the Process took; it is fewer than all
+	// when it does not read.
+	WriteInput(ctx context.Context, id string, data []byte, eof bool) (int64, error)
+	SignalProcess(ctx context.Context, id string, signal int) (ProcessInfo, error)
+	ResizeProcess(ctx context.Context, id string, size TerminalSize) (ProcessInfo, error)
+	// EndProcess ends a Process and everything it started, and returns when it
+	// is over.
+	EndProcess(ctx context.Context, id string) (ProcessInfo, error)
+	// WaitProcess returns when the condition holds, or will not because the
+	// Process has ended, or when timeout is over.
+	WaitProcess(ctx context.Context, id string, c Condition, timeout time.Duration) (Waited, error)
+}
+
+// TerminalSize is in characters.
+type TerminalSize struct{ Cols, Rows int }
+
+// ProcessStart is what a Guest is told about a Process to be.
+type ProcessStart struct {
+	ID      string
+	Args    []string // Args[0] is looked up in PATH; or else Command
+	Command string   // for bash
+	Shell   string   // session whose state Command begins with; empty: none
+	Name    string
+	User    string // empty: the Sandbox's default
+	Cwd     string // empty: the Sandbox's default
+	Env     map[string]string
+	PTY     *TerminalSize // nil: no terminal
+	Stdin   []byte
+	// KeepStdin leaves the input open after Stdin.
+	KeepStdin   bool
+	Timeout     time.Duration // zero: none
+	Key         string        // idempotency key; empty: none
+	Fingerprint []byte        // tells requests with the same Key apart
+	Wait        time.Duration // for its end; zero: not at all
+	MaxOutput   int64         // bytes of output in the answer
+}
+
+// ProcessStarted is a Guest's answer to a ProcessStart.
+type ProcessStarted struct {
+	ProcessInfo
+	Repeated bool // it had been started with the same Key before
+	Output   []OutputPiece
+}
+
+// ProcessInfo is a Process as its Guest tells of it.
+type ProcessInfo struct {
+	ID          string
+	Name        string
+	PID         int64
+	Command     string // shortened
+	Cwd         string
+	User        string
+	Shell       string
+	PTY         *TerminalSize // nil: it has no terminal
+	StartedAt   time.Time
+	EndedAt     time.Time // zero as long as it runs
+	Timeout     time.Duration
+	OutputStart int64   // the first byte that is kept
+	OutputEnd   int64   // bytes written in all
+	End         *RunEnd // nil as long as it runs
+}
+
+// OutputPiece is what one stream got at one time.
+type OutputPiece struct {
+	Offset int64 // of its first byte, over both streams
+	Stderr bool
+	Data   []byte
+}
+
+// Output is a part of what ReadOutput tells.
+type Output struct {
+	Process *ProcessInfo // at the beginning and the end
+	Pieces  []OutputPiece
+	Next    int64 // offset after them
+}
+
+// Condition is what is waited for: one of its fields, or else the end.
+type Condition struct {
+	Port int    // a TCP port accepts on the loopback address
+	HTTP int    // an HTTP request to this port is answered below 500
+	Path string // of that request, with the query
+	Log  string // a regular expression that a line of output matches
+}
+
+// Waited is what came of waiting.
+type Waited struct {
+	ProcessInfo
+	Met        bool
+	HTTPStatus int
+	Line       string // that matched, shortened
+	Offset     int64  // after Line
+}
+
+// A Process is a program in a Sandbox as its client sees it.
+type Process struct {
+	ProcessInfo
+	SandboxID string
+	PublicID  string // with the timeline
+	Timeline  int64
+
+	// These are set once it has ended.
+	Status   Status
+	ExitCode int
+	Problem  *Problem // nil when Status is StatusOK
+}
+
+// ProcessRef names a Process.
+type ProcessRef struct {
+	Sandbox string // ID or name
+	Process string // ID or name
+}
+
+// StartRequest asks for a Process. Zero fields mean the defaults.
+type StartRequest struct {
+	Sandbox    string // ID or name
+	Command    string // for bash; or else Args
+	Args       []string
+	Shell      string
+	Name       string
+	User       string
+	Cwd        string
+	Env        map[string]string
+	PTY        *TerminalSize
+	Stdin      string
+	KeepStdin  bool
+	Background bool          // answer at once
+	Yield      time.Duration // answer after so long; zero: DefaultYield
+	MaxOutput  int           // bytes of output in the answer; zero: DefaultProcessOutput
+	Timeout    time.Duration // of the Process; zero: none
+	Key        string        // Idempotency-Key; empty: none
+}
+
+// Started is the answer to a StartRequest.
+type Started struct {
+	Process
+	Repeated bool   // an earlier request with the same Key started it
+	Stdout   string // valid UTF-8
+	Stderr   string
+	Offset   int64 // where Stdout and Stderr end
+}
+
+var (
+	processNamePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$`)
+	processIDPattern   = regexp.MustCompile(`^p([0-9]{1,18})-([a-z0-9]{12,32})$`)
+	guestProcessID     = regexp.MustCompile(`^#[a-z0-9]{12,32}$`)
+)
+
+// ValidGuestProcessID reports whether a Guest may call a Process so. No name has
+// this form.
+func ValidGuestProcessID(s string) bool { return guestProcessID.MatchString(s) }
+
+// newProcessID returns a fresh ID in the Guest's form.
+func newProcessID() string {
+	const length = 16
+	return "#" + strings.ToLower(rand.Text())[:length]
+}
+
+// publicID is a Guest's ID of a Process as clients know it.
+func publicID(timeline int64, guestID string) string {
+	return "p" + strconv.FormatInt(timeline, 10) + "-" + strings.TrimPrefix(guestID, "#")
+}
+
+// guestID is what the Guest of sb calls the Process that a client names.
+// Conflict when the ID is from before sb went back.
+func guestID(sb sandbox.Sandbox, process string) (string, error) {
+	m := processIDPattern.FindStringSubmatch(process)
+	if m == nil {
+		if !processNamePattern.MatchString(process) {
+			return "", sandbox.Errorf(sandbox.Invalid, "%.64q is neither the ID nor the name of a process", process)
+		}
+		return process, nil
+	}
+	timeline, err := strconv.ParseInt(m[1], 10, 64)
+	switch {
+	case err != nil || timeline > sb.Timeline:
+		return "", sandbox.Errorf(sandbox.NotFound, "there is no such process")
+	case timeline < sb.Timeline:
+		return "", sandbox.Errorf(sandbox.Conflict, "this process ID is of timeline %d, and the sandbox has gone back to an earlier state since: its timeline is %d; list its processes", timeline, sb.Timeline)
+	}
+	return "#" + m[2], nil
+}
+
+// StartProcess starts a Process and returns when it has ended, or after
+// req.Yield with what there is. It goes on whatever becomes of ctx.
+//
+// It returns Invalid or TooLarge for a request that cannot be served, NotFound
+// for a Sandbox that is absent, Conflict for one that does not run, a name or
+// shell in use or a Key of another request, and Exhausted at the limit of
+// processes.
+func (s *Service) StartProcess(ctx context.Context, tenant sandbox.TenantID, req StartRequest) (Started, error) {
+	if err := req.complete(); err != nil {
+		return Started{}, err
+	}
+	sb, guest, err := s.Guests.Open(ctx, tenant, req.Sandbox)
+	if err != nil {
+		return Started{}, err
+	}
+	start := req.start()
+	ctx, cancel := context.WithTimeout(ctx, start.Wait+startTime)
+	defer cancel()
+	got, err := guest.StartProcess(ctx, start)
+	if err != nil {
+		return Started{}, s.broken(ctx, sb, err)
+	}
+	return s.started(sb, got), nil
+}
+
+// startTime is what a Guest gets, beyond the time it is asked to wait, to answer
+// a call about a Process.
+const startTime = 20 * time.Second
+
+// complete fills in defaults and checks everything that needs no Sandbox.
+func (r *StartRequest) complete() error {
+	r.Yield = cmp.Or(r.Yield, DefaultYield)
+	r.MaxOutput = cmp.Or(r.MaxOutput, DefaultProcessOutput)
+	if r.PTY != nil && r.Command == "" && len(r.Args) == 0 && r.Shell == "" {
+		r.Args = []string{"bash", "-l"}
+	}
+	if err := cmp.Or(r.checkProgram(), r.checkSizes(), r.PTY.check()); err != nil {
+		return err
+	}
+	switch {
+	case r.Yield < time.Millisecond || r.Yield > MaxYield:
+		return sandbox.Errorf(sandbox.Invalid, "yield_ms must be between 1 and %d; background answers at once", MaxYield.Milliseconds())
+	case r.MaxOutput < 1 || r.MaxOutput > MaxProcessOutput:
+		return sandbox.Errorf(sandbox.Invalid, "max_output_bytes must be between 1 and %d", MaxProcessOutput)
+	case r.Timeout < 0 || r.Timeout > MaxProcessTimeout:
+		return sandbox.Errorf(sandbox.Invalid, "timeout_seconds must be more than 0 and at most %d", int(MaxProcessTimeout.Seconds()))
+	case !validKey(r.Key):
+		return sandbox.Errorf(sandbox.Invalid, "the header Idempotency-Key must be 1 to %d printable ASCII characters", MaxIdempotencyKey)
+	}
+	if err := checkProcessName("name", r.Name); err != nil {
+		return err
+	}
+	return sandbox.CheckEnv(r.Env)
+}
+
+// checkProgram checks what is to be run.
+func (r *StartRequest) checkProgram() error {
+	all := r.Command
+	for _, a := range r.Args {
+		all += a
+	}
+	switch {
+	case r.Command != "" && len(r.Args) > 0:
+		return sandbox.Errorf(sandbox.Invalid, "give either command or argv, not both")
+	case strings.TrimSpace(r.Command) == "" && len(r.Args) == 0:
+		return sandbox.Errorf(sandbox.Invalid, "command and argv are missing: one of them says what to run")
+	case len(r.Args) > 0 && r.Args[0] == "":
+		return sandbox.Errorf(sandbox.Invalid, "argv names no program")
+	case len(r.Args) > MaxArgs:
+		return sandbox.Errorf(sandbox.TooLarge, "argv has %d items; it may have at most %d", len(r.Args), MaxArgs)
+	case len(all) > MaxCommand:
+		return sandbox.Errorf(sandbox.TooLarge, "what is to be run has %d bytes; it may have at most %d: write a file and run that", len(all), MaxCommand)
+	case strings.ContainsRune(all+r.Cwd+r.User, 0):
+		return sandbox.Errorf(sandbox.Invalid, "command, argv, cwd and user must not hold a zero byte")
+	case r.Shell != "" && r.Command == "":
+		return sandbox.Errorf(sandbox.Invalid, "shell needs a command")
+	}
+	return checkProcessName("shell", r.Shell)
+}
+
+func (r *StartRequest) checkSizes() error {
+	for _, f := range []struct {
+		name      string
+		size, max int
+	}{{"stdin", len(r.Stdin), MaxStdin}, {"cwd", len(r.Cwd), maxCwd}, {"user", len(r.User), maxUser}} {
+		if f.size > f.max {
+			return sandbox.Errorf(sandbox.TooLarge, "%s has %d bytes; it may have at most %d", f.name, f.size, f.max)
+		}
+	}
+	return nil
+}
+
+func checkProcessName(field, name string) error {
+	if name != "" && (!processNamePattern.MatchString(name) || processIDPattern.MatchString(name)) {
+		return sandbox.Errorf(sandbox.Invalid, "%s must be 1 to 63 of a-z, 0-9, '.', '_' and '-', begin and end with a letter or digit, and not look like a process ID", field)
+	}
+	return nil
+}
+
+// check accepts nil: no terminal.
+func (t *TerminalSize) check() error {
+	if t != nil && (t.Cols < 1 || t.Cols > MaxTerminalSide || t.Rows < 1 || t.Rows > MaxTerminalSide) {
+		return sandbox.Errorf(sandbox.Invalid, "cols and rows of a terminal must be between 1 and %d", MaxTerminalSide)
+	}
+	return nil
+}
+
+// validKey accepts the empty key: none.
+func validKey(key string) bool {
+	for i := range len(key) {
+		if key[i] < ' ' || key[i] > '~' {
+			return false
+		}
+	}
+	return len(key) <= MaxIdempotencyKey
+}
+
+// start is the request as the Guest gets it.
+func (r *StartRequest) start() ProcessStart {
+	p := ProcessStart{
+		ID: newProcessID(), Args: r.Args, Command: r.Command, Shell: r.Shell, Name: r.Name, User: r.User, Cwd: r.Cwd, Env: r.Env,
+		PTY: r.PTY, Stdin: []byte(r.Stdin), KeepStdin: r.KeepStdin, Timeout: r.Timeout, Key: r.Key, MaxOutput: int64(r.MaxOutput),
+	}
+	if !r.Background {
+		p.Wait = r.Yield
+	}
+	if r.Key != "" {
+		p.Fingerprint = r.fingerprint()
+	}
+	return p
+}
+
+// fingerprint is the same for requests that ask for the same Process; how its
+// client waits for it does not count.
+func (r *StartRequest) fingerprint() []byte {
+	c := *r
+	c.Sandbox, c.Background, c.Yield, c.MaxOutput = "", false, 0, 0
+	text, err := json.Marshal(c)
+	if err != nil {
+		panic(fmt.Sprintf("a request is not JSON: %v", err)) // it is made of strings and numbers
+	}
+	sum := sha256.Sum256(text)
+	return sum[:]
+}
+
+// started makes a Guest's answer the client's.
+func (s *Service) started(sb sandbox.Sandbox, got ProcessStarted) Started {
+	out := Started{Process: processOf(sb, got.ProcessInfo), Repeated: got.Repeated}
+	pieces := got.Output
+	if n := len(pieces); n > 0 {
+		out.Offset = pieces[n-1].Offset + int64(len(pieces[n-1].Data))
+		if cut := cutCharacter(pieces[n-1].Data); got.End == nil && cut < len(pieces[n-1].Data) {
+			// The rest of its last character comes with what is read next.
+			last := pieces[n-1]
+			last.Data = last.Data[:len(last.Data)-cut]
+			pieces = append(pieces[:n-1:n-1], last)
+			out.Offset -= int64(cut)
+		}
+	}
+	texts := [2]text{{cap: maxTextOf(pieces)}, {cap: maxTextOf(pieces)}}
+	for _, p := range pieces {
+		stream := 0
+		if p.Stderr {
+			stream = 1
+		}
+		s.Guests.Wrote(sb.ID, p.Data)
+		texts[stream].add(p.Data)
+	}
+	for i := range texts {
+		texts[i].end()
+	}
+	out.Stdout, out.Stderr = texts[0].kept.String(), texts[1].kept.String()
+	return out
+}
+
+// maxTextOf is how much text these pieces make at the most: a byte that is no
+// text becomes three.
+func maxTextOf(pieces []OutputPiece) (n int) {
+	for _, p := range pieces {
+		n += 3 * len(p.Data)
+	}
+	return n
+}
+
+// processOf makes what a Guest tells of a Process what its client sees.
+func processOf(sb sandbox.Sandbox, info ProcessInfo) Process {
+	p := Process{ProcessInfo: info, SandboxID: sb.ID, PublicID: publicID(sb.Timeline, info.ID), Timeline: sb.Timeline}
+	if info.End != nil {
+		p.Status, p.ExitCode, p.Problem = verdict(Request{Timeout: info.Timeout}, *info.End)
+		if p.Status == StatusKilled && info.End.Signal == 0 { // its Sandbox is there to tell
+			p.Problem = problem("signal", "it ended when it was asked to")
+		}
+	}
+	return p
+}
+
+// open finds the Sandbox and what its Guest calls the Process.
+func (s *Service) open(ctx context.Context, tenant sandbox.TenantID, ref ProcessRef) (sandbox.Sandbox, Guest, string, error) {
+	sb, guest, err := s.Guests.Open(ctx, tenant, ref.Sandbox)
+	if err != nil {
+		return sb, nil, "", err
+	}
+	id, err := guestID(sb, ref.Process)
+	return sb, guest, id, err
+}
+
+// ListProcesses returns the Processes of a Sandbox, in the order in which they
+// were started: all that run, and those that ended last.
+func (s *Service) ListProcesses(ctx context.Context, tenant sandbox.TenantID, idOrName string) ([]Process, error) {
+	sb, guest, err := s.Guests.Open(ctx, tenant, idOrName)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	infos, err := guest.ListProcesses(ctx)
+	if err != nil {
+		return nil, s.broken(ctx, sb, err)
+	}
+	all := make([]Process, len(infos))
+	for i, info := range infos {
+		all[i] = processOf(sb, info)
+	}
+	return all, nil
+}
+
+// about makes one call about a Process, which may take limit.
+func (s *Service) about(ctx context.Context, tenant sandbox.TenantID, ref ProcessRef, limit time.Duration, call func(ctx context.Context, guest Guest, id string) (ProcessInfo, error)) (Process, error) {
+	sb, guest, id, err := s.open(ctx, tenant, ref)
+	if err != nil {
+		return Process{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	info, err := call(ctx, guest, id)
+	if err != nil {
+		return Process{}, s.broken(ctx, sb, err)
+	}
+	return processOf(sb, info), nil
+}
+
+// GetProcess returns a Process as it is now.
+func (s *Service) GetProcess(ctx context.Context, tenant sandbox.TenantID, ref ProcessRef) (Process, error) {
+	return s.about(ctx, tenant, ref, startTime, func(ctx context.Context, g Guest, id string) (ProcessInfo, error) {
+		return g.GetProcess(ctx, id)
+	})
+}
+
+// EndProcess ends a Process and everything it started, and returns it when that
+// is over.
+func (s *Service) EndProcess(ctx context.Context, tenant sandbox.TenantID, ref ProcessRef) (Process, error) {
+	return s.about(ctx, tenant, ref, startTime, func(ctx context.Context, g Guest, id string) (ProcessInfo, error) {
+		return g.EndProcess(ctx, id)
+	})
+}
+
+// ReadOutput calls handle with the output of a Process from an offset on; a
+// negative one counts from the end. See Processes.ReadOutput. With follow it goes
+// on until the Process has ended.
+func (s *Service) ReadOutput(ctx context.Context, tenant sandbox.TenantID, ref ProcessRef, from int64, follow bool, handle func(*Process, Output) error) error {
+	sb, guest, id, err := s.open(ctx, tenant, ref)
+	if err != nil {
+		return err
+	}
+	var failed error // of handle
+	err = guest.ReadOutput(ctx, id, from, follow, func(o Output) error {
+		var p *Process
+		if o.Process != nil {
+			known := processOf(sb, *o.Process)
+			p = &known
+		}
+		failed = handle(p, o)
+		return failed
+	})
+	if failed != nil {
+		return failed
+	}
+	return s.broken(ctx, sb, err)
+}
+
+// broken says why a Guest did not answer: Conflict when its Sandbox has ended
+// meanwhile, or else err, which may be nil.
+func (s *Service) broken(ctx context.Context, sb sandbox.Sandbox, err error) error {
+	if ctx.Err() != nil || !errors.Is(err, sandbox.Unavailable) {
+		return err
+	}
+	s.Guests.Forget(sb.ID)
+	now, ended, look := s.awaitEnd(ctx, sb)
+	switch {
+	case look != nil && ctx.Err() == nil:
+		return Absent(look)
+	case !ended:
+		return err
+	case now.Ended == nil:
+		return errPaused(err)
+	}
+	return errNotRunning(now)
+}

@@ -1,0 +1,424 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+)
+
+const (
+	// auditTime is how long a request waits for its entry to be written.
+	auditTime = 5 * time.Second
+	// auditRetry is how often a log that cannot be written is tried.
+	auditRetry = time.Second
+	// auditSweep is how often old entries are removed, auditTrim how many at a time.
+	auditSweep = time.Hour
+	auditTrim  = 1000
+	// signedURLUser is the user of a request that a signed URL allows.
+	signedURLUser = "signed-url"
+)
+
+// operations names routes as the contract does, by method and path.
+var operations = api.Operations()
+
+// operationOf is a route's name in the audit log: that of the contract, the
+// procedure of a call, or for E2B's paths the method and path.
+func operationOf(rt route) string {
+	switch id := operations[rt.method+" "+rt.path]; {
+	case id != "":
+		return id
+	case rt.isCall():
+		return rt.path[1:]
+	}
+	return rt.method + " " + rt.path
+}
+
+// auditLog writes the entries of this gateway.
+type auditLog struct {
+	store  sandbox.AuditStore
+	log    *slog.Logger
+	failed prometheus.Counter
+
+	failing atomic.Bool // the last entry could not be written
+	mu      sync.Mutex
+	lost    int       // entries since the last that could be written
+	tried   time.Time // last, while failing
+}
+
+// errUnrecorded is the answer to what cannot be recorded.
+var errUnrecorded = &sandbox.Error{
+	Code: sandbox.Unavailable, Detail: "the audit log cannot be written, and nothing changes without it: try again later", RetryAfter: auditRetry,
+}
+
+// ready returns errUnrecorded while entries cannot be written, so that nothing
+// happens that would not be recorded. Now and then it finds out.
+func (l *auditLog) ready(ctx context.Context) error {
+	if !l.failing.Load() {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case !l.failing.Load():
+		return nil
+	case time.Since(l.tried) < auditRetry:
+		return errUnrecorded
+	}
+	l.tried = time.Now()
+	ctx, cancel := context.WithTimeout(ctx, auditTime)
+	defer cancel()
+	_, err := l.store.AppendAudit(ctx, sandbox.AuditEntry{
+		At: l.tried.UTC().Truncate(time.Microsecond), Operation: sandbox.AuditResumed, Detail: fmt.Sprintf("%d entries are only in the server's log", l.lost),
+	})
+	if err != nil {
+		return errUnrecorded.WithCause(err)
+	}
+	l.lost = 0
+	l.failing.Store(false)
+	return nil
+}
+
+// append writes an entry, whether or not the client still waits. One that cannot
+// be written goes to the log of the server.
+func (l *auditLog) append(ctx context.Context, e sandbox.AuditEntry) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), auditTime)
+	defer cancel()
+	_, err := l.store.AppendAudit(ctx, e)
+	if err == nil {
+		return nil
+	}
+	l.failed.Inc()
+	l.log.ErrorContext(ctx, "an audit entry could not be written", telemetry.KeyError, err.Error(), "entry", slog.GroupValue(
+		slog.Time("at", e.At), slog.Any("tenant", e.Tenant), slog.String("user", e.User), slog.String("key", e.Key),
+		slog.String("operation", e.Operation), slog.String("target", e.Target), slog.String("sandbox", e.Sandbox),
+		slog.String("remote", e.Remote), slog.String("request", e.Request), slog.Int("status", e.Status), slog.String("code", e.Code)))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lost++
+	l.failing.Store(true)
+	return errUnrecorded.WithCause(err)
+}
+
+// forget removes entries that are older than life until ctx ends; those of a zero
+// life are kept.
+func (l *auditLog) forget(ctx context.Context, life time.Duration) {
+	if life == 0 {
+		return
+	}
+	tick := time.NewTicker(auditSweep)
+	defer tick.Stop()
+	for {
+		if err := l.trim(ctx, time.Now().Add(-life)); err != nil && ctx.Err() == nil {
+			l.log.Warn("old audit entries could not be removed", telemetry.KeyError, err.Error())
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// trim removes what is before the given time, some at a time, so that writes do
+// not wait.
+func (l *auditLog) trim(ctx context.Context, before time.Time) error {
+	for {
+		n, err := l.store.TrimAudit(ctx, before, auditTrim)
+		if err != nil || n < auditTrim {
+			return err
+		}
+	}
+}
+
+// An auditing is the audit entry of one request in the making. Its notes may come
+// from any goroutine of the request.
+type auditing struct {
+	log   *auditLog
+	route route
+	r     *http.Request
+	id    string // of the request
+
+	credential bool // one was sent, of whatever worth
+
+	mu      sync.Mutex
+	who     sandbox.Identity
+	passed  bool // over: nothing is to be recorded
+	refused bool // who asks may not
+	done    bool
+	sandbox string   // ID
+	made    []string // IDs
+	named   string   // what a call is about
+}
+
+type auditingKey struct{}
+
+// auditingOf is the entry in the making of the request that ctx is of; nil:
+// none is.
+func auditingOf(ctx context.Context) *auditing {
+	a, _ := ctx.Value(auditingKey{}).(*auditing)
+	return a
+}
+
+// noting is ctx with the entry, for those who learn what the request is about.
+func (a *auditing) noting(ctx context.Context) context.Context {
+	return rest.WithNames(rest.WithMade(context.WithValue(ctx, auditingKey{}, a), a.makes), a.names)
+}
+
+// is notes who asks.
+func (a *auditing) is(who sandbox.Identity) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.who = who
+}
+
+// pass has nothing recorded: the request was not looked at.
+func (a *auditing) pass() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.passed = true
+}
+
+// refuse notes that who asks may not.
+func (a *auditing) refuse() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.refused = true
+}
+
+// about notes the ID of the Sandbox that the request of ctx turns out to be
+// about: the first one.
+func about(ctx context.Context, id string, err error) {
+	if a := auditingOf(ctx); a != nil && err == nil {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.sandbox = cmp.Or(a.sandbox, id)
+	}
+}
+
+// makes notes what the request makes.
+func (a *auditing) makes(id string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.made = append(a.made, id)
+}
+
+// names notes what a call is about.
+func (a *auditing) names(id string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.named = id
+}
+
+// wanted reports whether the audit log has an entry for a request that ends with
+// code: one that may change something or takes a whole Snapshot away, or one that
+// was refused for who asks.
+func (a *auditing) wanted(code sandbox.Code) bool {
+	switch {
+	case a.passed:
+		return false
+	case a.who.Tenant != "":
+		return !looks(a.route) || a.route.path == exportPath || a.refused
+	case a.route.access == tenant || a.route.path == tokenPath:
+		return a.credential && (code == sandbox.Anonymous || code == sandbox.Denied)
+	}
+	return false
+}
+
+// record writes the entry of a request that is about to be answered with an HTTP
+// status, for the reason err if that is not nil; once.
+func (a *auditing) record(httpStatus int, err error) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.done {
+		return nil
+	}
+	a.done = true
+	code := ""
+	if err != nil {
+		f := status.Of(err)
+		httpStatus, code = f.Status, string(f.Code)
+	}
+	if httpStatus == status.ClientClosed {
+		code = sandbox.AuditClientLeft
+	}
+	if !a.wanted(sandbox.Code(code)) {
+		return nil
+	}
+	e := sandbox.AuditEntry{
+		At: time.Now().UTC().Truncate(time.Microsecond), Tenant: a.who.Tenant, User: sandbox.AuditText(a.who.User), Role: a.who.Role, Key: a.who.Key,
+		Operation: operationOf(a.route), Target: a.target(), Sandbox: a.sandbox, Remote: remoteOf(a.r), Request: a.id, Status: httpStatus, Code: code,
+	}
+	switch {
+	case a.who.Tenant == "":
+		e.Operation, e.Target, e.Detail = sandbox.AuditRefused, "", operationOf(a.route)
+	case len(a.made) > 1:
+		e.Detail = "made " + strings.Join(a.made, " ")
+	}
+	return a.log.append(a.r.Context(), e)
+}
+
+// target is what the request made, or else what its path or its message names: by the ID of a
+// Sandbox rather than by its name. A request that names nothing is about its
+// Sandbox.
+func (a *auditing) target() string {
+	if len(a.made) == 1 {
+		return sandbox.AuditText(a.made[0])
+	}
+	named := cmp.Or(a.r.PathValue("id"), a.r.PathValue("template"), a.named)
+	if a.sandbox != "" && (named == "" || a.aboutSandbox()) {
+		return a.sandbox
+	}
+	return sandbox.AuditText(named)
+}
+
+// aboutSandbox reports whether {id} in the path is a Sandbox.
+func (a *auditing) aboutSandbox() bool {
+	return slices.ContainsFunc([]string{"/api/v1/sessions/", "/sandboxes/", "/v2/sandboxes/"}, func(prefix string) bool {
+		return strings.HasPrefix(a.route.path, prefix)
+	})
+}
+
+// remoteOf is the address that a request comes from, without its port.
+func remoteOf(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		host = r.RemoteAddr
+	}
+	return sandbox.AuditText(host)
+}
+
+// sendsCredential reports whether a request comes with anything that is to say
+// who asks.
+func sendsCredential(rt route, r *http.Request) bool {
+	return r.Header.Get("Authorization") != "" || r.Header.Get(keyHeader) != "" || len(rest.SocketTokens(r)) > 0 || byURL(rt, r)
+}
+
+// settleAudit records a request whose answer was not begun and is about to be
+// that of err. It returns what the client is to be told.
+func settleAudit(a *auditing, w *writer, r *http.Request, err error) error {
+	if w.status != 0 {
+		return err // recorded when it began
+	}
+	if w.unrecorded == nil {
+		if w.gone || err != nil && clientLeft(r, err) {
+			w.unrecorded = a.record(status.ClientClosed, nil)
+		} else {
+			w.unrecorded = a.record(http.StatusOK, causeOf(r, err))
+		}
+	}
+	if w.unrecorded == nil {
+		return err
+	}
+	err, w.unrecorded = w.unrecorded, nil
+	for name := range w.Header() {
+		if !slices.Contains(alwaysSent, name) {
+			w.Header().Del(name)
+		}
+	}
+	return err
+}
+
+// alwaysSent are headers that say nothing about what is answered.
+var alwaysSent = []string{telemetry.RequestHeader, "X-Content-Type-Options", "Ratelimit", "Ratelimit-Policy", "Connection"}
+
+// noting notes the Sandboxes that requests turn out to be about.
+type noting struct{ sandbox.Sandboxes }
+
+// noted is about with what a call returned, which it returns.
+func noted(ctx context.Context) func(sandbox.Sandbox, error) (sandbox.Sandbox, error) {
+	return func(sb sandbox.Sandbox, err error) (sandbox.Sandbox, error) {
+		about(ctx, sb.ID, err)
+		return sb, err
+	}
+}
+
+func (n noting) Create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, error) {
+	return noted(ctx)(n.Sandboxes.Create(ctx, tenant, req))
+}
+
+func (n noting) Ensure(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, bool, error) {
+	sb, created, err := n.Sandboxes.Ensure(ctx, tenant, req)
+	about(ctx, sb.ID, err)
+	return sb, created, err
+}
+
+func (n noting) Get(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
+	return noted(ctx)(n.Sandboxes.Get(ctx, tenant, idOrName))
+}
+
+func (n noting) SetTimeout(ctx context.Context, tenant sandbox.TenantID, idOrName string, timeout time.Duration) (sandbox.Sandbox, error) {
+	return noted(ctx)(n.Sandboxes.SetTimeout(ctx, tenant, idOrName, timeout))
+}
+
+func (n noting) Update(ctx context.Context, tenant sandbox.TenantID, idOrName string, change sandbox.Change) (sandbox.Sandbox, error) {
+	return noted(ctx)(n.Sandboxes.Update(ctx, tenant, idOrName, change))
+}
+
+func (n noting) Touch(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
+	return noted(ctx)(n.Sandboxes.Touch(ctx, tenant, idOrName))
+}
+
+func (n noting) End(ctx context.Context, tenant sandbox.TenantID, idOrName string, cause sandbox.Cause) (sandbox.Sandbox, error) {
+	return noted(ctx)(n.Sandboxes.End(ctx, tenant, idOrName, cause))
+}
+
+func (n noting) Pause(ctx context.Context, tenant sandbox.TenantID, idOrName string, filesOnly bool) (sandbox.Sandbox, error) {
+	return noted(ctx)(n.Sandboxes.Pause(ctx, tenant, idOrName, filesOnly))
+}
+
+func (n noting) Resume(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
+	return noted(ctx)(n.Sandboxes.Resume(ctx, tenant, idOrName))
+}
+
+func (n noting) Reboot(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
+	return noted(ctx)(n.Sandboxes.Reboot(ctx, tenant, idOrName))
+}
+
+func (n noting) Rollback(ctx context.Context, tenant sandbox.TenantID, idOrName, snapshot string) (sandbox.Sandbox, error) {
+	return noted(ctx)(n.Sandboxes.Rollback(ctx, tenant, idOrName, snapshot))
+}
+
+func (n noting) Fork(ctx context.Context, tenant sandbox.TenantID, idOrName string, req sandbox.ForkRequest) ([]sandbox.Forked, error) {
+	_, _ = n.Get(ctx, tenant, idOrName) // for its ID; the fork itself tells what is wrong
+	forks, err := n.Sandboxes.Fork(ctx, tenant, idOrName, req)
+	for _, f := range forks {
+		if f.Err == nil {
+			rest.Made(ctx, f.Sandbox.ID)
+		}
+	}
+	return forks, err
+}
+
+func (n noting) TakeSnapshot(ctx context.Context, tenant sandbox.TenantID, idOrName string, req sandbox.SnapshotRequest) (sandbox.Snapshot, error) {
+	taken, err := n.Sandboxes.TakeSnapshot(ctx, tenant, idOrName, req)
+	if err == nil {
+		about(ctx, taken.SandboxID, nil)
+		rest.Made(ctx, taken.ID)
+	}
+	return taken, err
+}
+
+func (n noting) ImportSnapshot(ctx context.Context, tenant sandbox.TenantID, req sandbox.ImportRequest, file io.Reader) (sandbox.Snapshot, error) {
+	taken, err := n.Sandboxes.ImportSnapshot(ctx, tenant, req, file)
+	if err == nil {
+		rest.Made(ctx, taken.ID)
+	}
+	return taken, err
+}

@@ -1,0 +1,253 @@
+package e2b
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
+)
+
+// Lifetimes of a Sandbox whose creator names none, by generation of the API.
+const (
+	timeoutV1 = 15 * time.Second
+	timeoutV2 = 300 * time.Second
+)
+
+// home is where Processes start that name no folder.
+const home = "/home/user"
+
+// createBody asks for a Sandbox.
+type createBody struct {
+	TemplateID          string            `json:"templateID"`
+	Timeout             *int64            `json:"timeout"`
+	AutoPause           bool              `json:"autoPause"`
+	AutoPauseMemory     *bool             `json:"autoPauseMemory"`
+	AutoResume          *autoResume       `json:"autoResume"`
+	AllowInternetAccess *bool             `json:"allow_internet_access"`
+	Network             *networkBody      `json:"network"`
+	Metadata            map[string]string `json:"metadata"`
+	EnvVars             map[string]string `json:"envVars"`
+	// MCP is carried out by clients alone: they start the gateway by a Process.
+	MCP          json.RawMessage `json:"mcp"`
+	IAM          *iamBody        `json:"iam"`
+	VolumeMounts []any           `json:"volumeMounts"`
+}
+
+// createBodyV1 is that of the first generation.
+type createBodyV1 struct {
+	Secure *bool `json:"secure"`
+	createBody
+}
+
+type autoResume struct {
+	Enabled bool `json:"enabled"`
+}
+
+type iamBody struct {
+	Tokens map[string]any `json:"tokens"`
+}
+
+// request is what b asks for, with timeout when it names none.
+func (b *createBody) request(timeout time.Duration) (sandbox.CreateRequest, error) {
+	req := sandbox.CreateRequest{Metadata: b.Metadata, Env: b.EnvVars}
+	if b.TemplateID == "" {
+		return req, sandbox.Errorf(sandbox.Invalid, "templateID is missing")
+	}
+	if err := b.refuse(); err != nil {
+		return req, err
+	}
+	var err error
+	if req.Template, err = templateName(b.TemplateID); err != nil {
+		return req, err
+	}
+	if sandbox.ValidSnapshotID(req.Template) {
+		req.Snapshot, req.Template = req.Template, ""
+	}
+	req.OnTimeout = onTimeout(b.AutoPause, b.AutoPauseMemory)
+	req.StayPaused = b.AutoResume == nil || !b.AutoResume.Enabled
+	if req.Timeout, err = seconds(b.Timeout, timeout); err != nil {
+		return req, err
+	}
+	if req.Network, err = b.policy(); err != nil {
+		return req, err
+	}
+	if b.Network != nil {
+		if req.Secrets, err = b.Network.Rules.uses(); err != nil {
+			return req, err
+		}
+		if req.Ingress, err = b.Network.ingress(); err != nil {
+			return req, err
+		}
+	}
+	return req, req.Check()
+}
+
+// refuse returns Unsupported for what is asked for and not there, and Invalid
+// for what contradicts itself.
+func (b *createBody) refuse() error {
+	resumes := b.AutoResume != nil && b.AutoResume.Enabled
+	switch {
+	case b.AutoPauseMemory != nil && !*b.AutoPauseMemory && !b.AutoPause:
+		return sandbox.Errorf(sandbox.Invalid, "autoPauseMemory needs autoPause")
+	case b.AutoPauseMemory != nil && !*b.AutoPauseMemory && resumes:
+		return sandbox.Errorf(sandbox.Invalid, "autoPauseMemory false cannot be combined with autoResume: what is on the disk alone is not woken by traffic")
+	case b.IAM != nil && len(b.IAM.Tokens) > 0:
+		return unsupported("iam")
+	case len(b.VolumeMounts) > 0:
+		return unsupported("volumeMounts")
+	}
+	return nil
+}
+
+func unsupported(field string) error {
+	return sandbox.Errorf(sandbox.Unsupported, "%s is not supported by this server yet", field)
+}
+
+// seconds is a lifetime; n may be nil.
+func seconds(n *int64, otherwise time.Duration) (time.Duration, error) {
+	switch {
+	case n == nil:
+		return otherwise, nil
+	case *n <= 0:
+		return 0, sandbox.Errorf(sandbox.Invalid, "timeout must be more than 0 seconds")
+	case *n > int64(sandbox.MaxTimeout/time.Second) || *n > math.MaxInt32:
+		return 0, sandbox.Errorf(sandbox.Invalid, "timeout cannot be greater than %d seconds", int64(sandbox.MaxTimeout/time.Second))
+	}
+	return time.Duration(*n) * time.Second, nil
+}
+
+// policy is where the Sandbox may connect to; empty: wherever the operator lets
+// it.
+func (b *createBody) policy() (sandbox.NetworkPolicy, error) {
+	switch {
+	case b.Network == nil && b.AllowInternetAccess == nil:
+		return "", nil
+	case b.Network == nil:
+		return new(egressBody).policy(b.AllowInternetAccess)
+	}
+	if b.AllowInternetAccess == nil && len(b.Network.AllowOut)+len(b.Network.DenyOut) == 0 {
+		return "", b.Network.egressBody.refuse()
+	}
+	return b.Network.policy(b.AllowInternetAccess)
+}
+
+// templateName is a Template as a client names it. Only the operator's and the
+// caller's own are there, so that one in a namespace is not.
+func templateName(s string) (string, error) {
+	const maxName = 256
+	name := strings.ToLower(strings.TrimSpace(s))
+	if name == "" || len(name) > maxName {
+		return "", sandbox.Errorf(sandbox.Invalid, "templateID is not one")
+	}
+	if strings.Contains(name, "/") {
+		return "", errNoTemplate(name)
+	}
+	return strings.TrimSuffix(name, ":default"), nil
+}
+
+func errNoTemplate(name string) error {
+	return sandbox.Errorf(sandbox.NotFound, "template %q not found", name)
+}
+
+// CreateV2 answers POST /v2/sandboxes with 201 and the new Sandbox.
+func (a *API) CreateV2(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	var body createBody
+	if err := rest.Decode(r, &body); err != nil {
+		return err
+	}
+	return a.create(w, r, who, &body, timeoutV2)
+}
+
+// CreateV1 answers POST /sandboxes. Its Sandboxes too have a token, which is
+// shown whether it was asked for or not.
+func (a *API) CreateV1(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	var body createBodyV1
+	if err := rest.Decode(r, &body); err != nil {
+		return err
+	}
+	if n := body.Network; n != nil && n.AllowPublicTraffic != nil && !*n.AllowPublicTraffic && (body.Secure == nil || !*body.Secure) {
+		return sandbox.Errorf(sandbox.Invalid, "network.allowPublicTraffic false needs secure true")
+	}
+	return a.create(w, r, who, &body.createBody, timeoutV1)
+}
+
+func (a *API) create(w http.ResponseWriter, r *http.Request, who sandbox.Identity, body *createBody, timeout time.Duration) error {
+	req, err := body.request(timeout)
+	if err != nil {
+		return err
+	}
+	if req.Secrets, err = a.known(r.Context(), who, req.Secrets); err != nil {
+		return err
+	}
+	if req.ID = rest.Resource(r.Context()); req.ID != "" {
+		made, err := rest.Earlier(r.Context(), a.Sandboxes, who.Tenant, req.ID)
+		switch {
+		case err != nil:
+			return err
+		case made.Ended != nil: // it failed: this is another attempt
+			req.ID = ""
+		case made.ID != "":
+			return rest.Reply(w, http.StatusCreated, a.viewOf(made))
+		}
+	}
+	sb, err := a.make(r.Context(), who, req)
+	if err != nil {
+		return err
+	}
+	a.Guests.Warm(sb)
+	return rest.Reply(w, http.StatusCreated, a.viewOf(sb))
+}
+
+// make creates a Sandbox from the Template or Snapshot that is named, or from
+// what the operator says is meant by that name.
+func (a *API) make(ctx context.Context, who sandbox.Identity, req sandbox.CreateRequest) (sandbox.Sandbox, error) {
+	sb, err := a.makeFrom(ctx, who, req)
+	switch {
+	case !errors.Is(err, sandbox.NotFound):
+		return sb, err
+	case req.Snapshot != "":
+		return sb, errNoTemplate(req.Snapshot)
+	}
+	snapshot, err := a.snapshotNamed(ctx, who, req.Template)
+	if err != nil {
+		return sb, err
+	}
+	if snapshot != "" {
+		req.Snapshot, req.Template = snapshot, ""
+		return a.makeFrom(ctx, who, req)
+	}
+	meant, ok := a.Templates[req.Template]
+	if !ok {
+		return sb, errNoTemplate(req.Template)
+	}
+	asked := req.Template
+	req.Template = meant
+	if sb, err = a.makeFrom(ctx, who, req); errors.Is(err, sandbox.NotFound) {
+		return sb, errNoTemplate(meant)
+	}
+	if _, told := a.told.LoadOrStore(asked, true); err == nil && !told {
+		a.Log.WarnContext(ctx, "another template stands in for one that is not built; `cloud-sandbox template build` makes it",
+			"asked", asked, "used", meant)
+	}
+	return sb, err
+}
+
+// makeFrom creates a Sandbox as its Template wants it: shape, user and folder are
+// not for E2B's clients to say.
+func (a *API) makeFrom(ctx context.Context, who sandbox.Identity, req sandbox.CreateRequest) (sandbox.Sandbox, error) {
+	if req.Snapshot == "" { // which has its own
+		t, err := a.Catalog.Find(ctx, who.Tenant, req.Template)
+		if err != nil {
+			return sandbox.Sandbox{}, err
+		}
+		req.Shape, req.User, req.Cwd = t.Defaults.Shape(), t.Defaults.User, cmp.Or(t.Defaults.Cwd, home)
+	}
+	return a.Sandboxes.Create(ctx, who.Tenant, req)
+}

@@ -1,0 +1,134 @@
+// Package e2b is the control API that E2B's SDKs speak: it decodes a request,
+// calls, and encodes the answer. It keeps E2B's words (templateID, pause,
+// envVars) and holds no rules of its own. What it does not know it refuses by
+// name.
+package e2b
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/keys"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/porttoken"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/signedurl"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/steps"
+)
+
+// Version of E2B's agent whose services the Guest has: clients look at it to
+// know what they may ask for.
+const Version = "0.6.13"
+
+// clientID is a field that clients want and do not use.
+const clientID = "cloudsandbox"
+
+// API holds what the handlers call. All fields are required but Domain and
+// Templates.
+type API struct {
+	Sandboxes sandbox.Sandboxes
+	// Records finds a Sandbox, whoever owns it.
+	Records interface {
+		SandboxByID(ctx context.Context, id string) (sandbox.Sandbox, error)
+	}
+	Guests     *execution.Guests
+	Executions *execution.Service
+	// AccessToken is what the services inside a Sandbox ask for.
+	AccessToken func(id string) string
+	// PortTokens open private ports.
+	PortTokens *porttoken.Tokens
+	Catalog    sandbox.Templates
+	Secrets    *secrets.Service
+	Builds     *steps.Service
+	Keys       *keys.Service
+	URLs       *signedurl.Signer
+	// Domain is where Sandboxes are reached, as PORT-ID.Domain; empty: clients
+	// know.
+	Domain string
+	// Templates says what is meant by names that no Template of ours has, and by
+	// images: NAME, NAME:TAG or NAME:* for any tag.
+	Templates map[string]string
+	Log       *slog.Logger
+
+	loads loads
+	told  sync.Map // names of Templates that others stand in for, once logged
+}
+
+// failure is the body of every answer that is not a success. Some clients look
+// at Code, others at the status: they are equal.
+type failure struct {
+	Code    int    `json:"code"`
+	Message string `json:"message"`
+}
+
+// Fail answers a request that failed with f.
+func Fail(w http.ResponseWriter, f status.Failure) {
+	code := f.Status
+	if f.Code == sandbox.Unsupported {
+		code = http.StatusBadRequest // E2B's clients know no other for what cannot be
+	}
+	if f.RetryAfterSeconds > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(f.RetryAfterSeconds))
+	}
+	_ = rest.Reply(w, code, failure{code, f.Message}) // a client that is gone hears nothing
+}
+
+// failureOf is f as a part of an answer.
+func failureOf(f status.Failure) *failure { return &failure{f.Status, f.Message} }
+
+// errNoSandbox is the one answer about a Sandbox that is absent, has ended or is
+// another Tenant's.
+func errNoSandbox(id string) error {
+	return sandbox.Errorf(sandbox.NotFound, "sandbox %q not found", id)
+}
+
+// sandboxID is the ID that a path names. What old clients append to it is left
+// out.
+func sandboxID(r *http.Request) (string, error) {
+	id, _, _ := strings.Cut(r.PathValue("id"), "-")
+	if !sandbox.ValidSandboxID(id) {
+		return "", sandbox.Errorf(sandbox.Invalid, "Invalid sandbox ID")
+	}
+	return id, nil
+}
+
+// live returns the Sandbox that a path names, if it is there for its owner.
+func (a *API) live(r *http.Request, who sandbox.Identity) (sandbox.Sandbox, error) {
+	id, err := sandboxID(r)
+	if err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	return a.liveByID(r.Context(), who, id)
+}
+
+func (a *API) liveByID(ctx context.Context, who sandbox.Identity, id string) (sandbox.Sandbox, error) {
+	sb, err := a.Sandboxes.Get(ctx, who.Tenant, id)
+	switch {
+	case err != nil:
+		return sb, absent(err, id)
+	case !sb.Live() || sb.State == sandbox.Starting:
+		return sb, errNoSandbox(id)
+	}
+	return sb, nil
+}
+
+// absent makes every NotFound about a Sandbox the same.
+func absent(err error, id string) error {
+	if sandbox.CodeOf(err) == sandbox.NotFound { // not of something that only caused it
+		return errNoSandbox(id)
+	}
+	return err
+}
+
+// noContent answers what has nothing to say.
+func noContent(w http.ResponseWriter) error {
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}

@@ -1,0 +1,245 @@
+package e2b
+
+import (
+	"context"
+	"encoding/base64"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
+)
+
+var (
+	running = []sandbox.State{sandbox.Running, sandbox.Resuming}
+	paused  = []sandbox.State{sandbox.Paused, sandbox.Pausing}
+)
+
+// List answers GET /v2/sandboxes with a page.
+func (a *API) List(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	q, err := listQuery(r)
+	if err != nil {
+		return err
+	}
+	page, err := a.Sandboxes.List(r.Context(), who.Tenant, q)
+	if err != nil {
+		return badToken(q, err)
+	}
+	if page.Next != "" {
+		w.Header().Set("X-Next-Token", page.Next)
+	}
+	if slices.Contains(q.States, sandbox.Running) {
+		counts, err := a.Sandboxes.Counts(r.Context(), who.Tenant)
+		if err != nil {
+			return err
+		}
+		w.Header().Set("X-Total-Running", strconv.Itoa(counts[sandbox.Running]+counts[sandbox.Resuming]))
+	}
+	return rest.Reply(w, http.StatusOK, listed(page.Sandboxes))
+}
+
+// maxListed bounds what is told without pages.
+const maxListed = 10_000
+
+// ListRunning answers GET /sandboxes with all that run, newest first.
+func (a *API) ListRunning(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	values, err := parameters(r, "metadata")
+	if err != nil {
+		return err
+	}
+	q := sandbox.ListQuery{States: running}
+	if q.Metadata, err = metadataFilter(values.Get("metadata")); err != nil {
+		return err
+	}
+	all, err := a.allSandboxes(r.Context(), who, q)
+	if err != nil {
+		return err
+	}
+	return rest.Reply(w, http.StatusOK, listed(all))
+}
+
+// allSandboxes returns the newest maxListed that q is about, or a few more.
+func (a *API) allSandboxes(ctx context.Context, who sandbox.Identity, q sandbox.ListQuery) ([]sandbox.Sandbox, error) {
+	var all []sandbox.Sandbox
+	for len(all) < maxListed {
+		page, err := a.Sandboxes.List(ctx, who.Tenant, q)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page.Sandboxes...)
+		if q.Cursor = page.Next; q.Cursor == "" {
+			break
+		}
+	}
+	return all, nil
+}
+
+func listed(all []sandbox.Sandbox) []listedView {
+	views := make([]listedView, 0, len(all))
+	for _, sb := range all {
+		views = append(views, listedViewOf(sb))
+	}
+	return views
+}
+
+// badToken names the one part of a query that only a Store can judge as clients
+// know it.
+func badToken(q sandbox.ListQuery, err error) error {
+	if q.Cursor != "" && sandbox.CodeOf(err) == sandbox.Invalid {
+		return errNextToken().WithCause(err)
+	}
+	return err
+}
+
+func errNextToken() *sandbox.Error { return sandbox.Errorf(sandbox.Invalid, "Invalid next token") }
+
+const (
+	maxToken = 512 // bytes
+	maxPage  = 100 // what a page has at most, and when nothing is asked
+)
+
+func listQuery(r *http.Request) (sandbox.ListQuery, error) {
+	values, err := parameters(r, "metadata", "state", "order", "startedAfter", "template", "limit", "nextToken")
+	if err != nil {
+		return sandbox.ListQuery{}, err
+	}
+	q := sandbox.ListQuery{States: slices.Concat(running, paused), Cursor: values.Get("nextToken")}
+	if len(q.Cursor) > maxToken {
+		return q, errNextToken()
+	}
+	if q.Limit, err = limitOf(values); err != nil {
+		return q, err
+	}
+	if q.Metadata, err = metadataFilter(values.Get("metadata")); err != nil {
+		return q, err
+	}
+	if s := values.Get("state"); s != "" {
+		if q.States, err = states(s); err != nil {
+			return q, err
+		}
+	}
+	switch order := values.Get("order"); order {
+	case "", "desc":
+	case "asc":
+		q.OldestFirst = true
+	default:
+		return q, sandbox.Errorf(sandbox.Invalid, "order must be asc or desc, not %.32q", order)
+	}
+	if s := values.Get("startedAfter"); s != "" {
+		if q.From, err = time.Parse(time.RFC3339Nano, s); err != nil {
+			return q, sandbox.Errorf(sandbox.Invalid, "startedAfter must be a time in RFC 3339")
+		}
+	}
+	if s := values.Get("template"); s != "" {
+		if strings.Contains(s, ":") {
+			return q, sandbox.Errorf(sandbox.Invalid, "template is an ID or an alias, without a tag")
+		}
+		q.Template = strings.ToLower(strings.TrimSpace(s))
+	}
+	return q, nil
+}
+
+// parameters are those of the URL, each at most once.
+func parameters(r *http.Request, known ...string) (url.Values, error) {
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, sandbox.Errorf(sandbox.Invalid, "the query of the URL is malformed")
+	}
+	for name, all := range values {
+		if !slices.Contains(known, name) {
+			return nil, sandbox.Errorf(sandbox.Invalid, "unknown query parameter %.64q", name)
+		}
+		if len(all) != 1 {
+			return nil, sandbox.Errorf(sandbox.Invalid, "the query parameter %s stands there twice", name)
+		}
+	}
+	return values, nil
+}
+
+// limitOf is zero for a query without one.
+func limitOf(values url.Values) (int, error) {
+	s := values.Get("limit")
+	if s == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 || n > maxPage {
+		return 0, sandbox.Errorf(sandbox.Invalid, "limit must be a whole number from 1 to %d", maxPage)
+	}
+	return n, nil
+}
+
+// pageByName returns the page that a request asks for of a list in the order of
+// names, and tells in the header how the next one is asked for.
+func pageByName[T any](w http.ResponseWriter, r *http.Request, name func(T) string, list func() ([]T, error)) ([]T, error) {
+	values, err := parameters(r, "limit", "nextToken")
+	if err != nil {
+		return nil, err
+	}
+	limit, err := limitOf(values)
+	if err != nil {
+		return nil, err
+	}
+	if limit == 0 {
+		limit = maxPage
+	}
+	after, err := base64.RawURLEncoding.DecodeString(values.Get("nextToken"))
+	if err != nil {
+		return nil, errNextToken()
+	}
+	all, err := list()
+	if err != nil {
+		return nil, err
+	}
+	all = slices.DeleteFunc(all, func(v T) bool { return name(v) <= string(after) })
+	if len(all) > limit {
+		all = all[:limit]
+		w.Header().Set("X-Next-Token", base64.RawURLEncoding.EncodeToString([]byte(name(all[limit-1]))))
+	}
+	return all, nil
+}
+
+func states(s string) ([]sandbox.State, error) {
+	var all []sandbox.State
+	for name := range strings.SplitSeq(s, ",") {
+		switch name {
+		case stateRunning:
+			all = append(all, running...)
+		case statePaused:
+			all = append(all, paused...)
+		default:
+			return nil, sandbox.Errorf(sandbox.Invalid, "a state is running or paused, not %.32q", name)
+		}
+		if len(all) > 2*(len(running)+len(paused)) {
+			return nil, sandbox.Errorf(sandbox.Invalid, "a state stands there more than once")
+		}
+	}
+	return all, nil
+}
+
+// metadataFilter reads pairs that clients encode twice: once each, and then as a
+// query within the query.
+func metadataFilter(s string) (map[string]string, error) {
+	bad := sandbox.Errorf(sandbox.Invalid, "metadata must be pairs key=value joined by &, each part percent-encoded")
+	values, err := url.ParseQuery(s)
+	if err != nil {
+		return nil, bad
+	}
+	pairs := map[string]string{}
+	for key, all := range values {
+		k, err := url.PathUnescape(key)
+		if err != nil {
+			return nil, bad
+		}
+		v, err := url.PathUnescape(all[len(all)-1])
+		if err != nil {
+			return nil, bad
+		}
+		pairs[k] = v
+	}
+	return pairs, nil
+}

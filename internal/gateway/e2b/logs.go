@@ -1,0 +1,130 @@
+package e2b
+
+import (
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
+)
+
+// logLine is a line of the first generation.
+type logLine struct {
+	Timestamp string `json:"timestamp"`
+	Line      string `json:"line"`
+}
+
+type logEntry struct {
+	Timestamp string            `json:"timestamp"`
+	Message   string            `json:"message"`
+	Level     string            `json:"level"`
+	Fields    map[string]string `json:"fields"`
+	at        time.Time
+}
+
+var levels = []string{"debug", "info", "warn", "error"}
+
+// entriesOf is what is known of a Sandbox's life, oldest first. What its
+// Processes write is not kept: it is theirs who started them.
+func entriesOf(sb sandbox.Sandbox) []logEntry {
+	var all []logEntry
+	add := func(at time.Time, message string) {
+		if !at.IsZero() {
+			all = append(all, logEntry{timestamp(at), message, "info", map[string]string{"sandboxID": sb.ID}, at})
+		}
+	}
+	add(sb.CreatedAt, "sandbox created")
+	add(sb.StartedAt, "sandbox started")
+	return all
+}
+
+const maxLogs = 1000
+
+// Logs answers GET /sandboxes/{id}/logs.
+func (a *API) Logs(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	values, err := parameters(r, "start", "limit")
+	if err != nil {
+		return err
+	}
+	start, err := millis(values.Get("start"), "start")
+	if err != nil {
+		return err
+	}
+	limit, err := count(values.Get("limit"), "limit", maxLogs, maxLogs)
+	if err != nil {
+		return err
+	}
+	sb, err := a.live(r, who)
+	if err != nil {
+		return err
+	}
+	reply := struct {
+		Logs    []logLine  `json:"logs"`
+		Entries []logEntry `json:"logEntries"`
+	}{[]logLine{}, []logEntry{}}
+	for _, e := range entriesOf(sb) {
+		if !e.at.Before(start) && len(reply.Entries) < limit {
+			reply.Logs = append(reply.Logs, logLine{e.Timestamp, e.Message})
+			reply.Entries = append(reply.Entries, e)
+		}
+	}
+	return rest.Reply(w, http.StatusOK, reply)
+}
+
+// LogsV2 answers GET /v2/sandboxes/{id}/logs.
+func (a *API) LogsV2(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	values, err := parameters(r, "cursor", "limit", "direction", "level", "search")
+	if err != nil {
+		return err
+	}
+	cursor, err := millis(values.Get("cursor"), "cursor")
+	if err != nil {
+		return err
+	}
+	limit, err := count(values.Get("limit"), "limit", maxLogs, maxLogs)
+	if err != nil {
+		return err
+	}
+	forward, level, search := values.Get("direction") == "forward", values.Get("level"), values.Get("search")
+	const maxSearch = 256
+	switch d := values.Get("direction"); {
+	case d != "" && d != "forward" && d != "backward":
+		return sandbox.Errorf(sandbox.Invalid, "direction must be forward or backward")
+	case len(search) > maxSearch:
+		return sandbox.Errorf(sandbox.Invalid, "search may have at most %d bytes", maxSearch)
+	}
+	if err := checkLevel(level); err != nil {
+		return err
+	}
+	sb, err := a.live(r, who)
+	if err != nil {
+		return err
+	}
+	all := entriesOf(sb)
+	if !forward {
+		slices.Reverse(all)
+	}
+	found := []logEntry{}
+	for _, e := range all {
+		beyond := forward && e.at.Before(cursor) || !forward && !cursor.IsZero() && e.at.After(cursor)
+		if !beyond && slices.Index(levels, e.Level) >= slices.Index(levels, level) && strings.Contains(e.Message, search) && len(found) < limit {
+			found = append(found, e)
+		}
+	}
+	return rest.Reply(w, http.StatusOK, map[string]any{"logs": found})
+}
+
+// millis is a time in milliseconds since 1970; zero when s is empty.
+func millis(s, name string) (time.Time, error) {
+	if s == "" {
+		return time.Time{}, nil
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < 0 {
+		return time.Time{}, sandbox.Errorf(sandbox.Invalid, "%s must be a time in milliseconds since 1970", name)
+	}
+	return time.UnixMilli(n), nil
+}

@@ -1,0 +1,246 @@
+package e2b
+
+import (
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
+)
+
+// reference is a template and, if one was named, a tag of it in our words.
+func reference(asked string) (name, tag string, err error) {
+	if name, err = templateName(asked); err != nil {
+		return "", "", err
+	}
+	name, tag, tagged := strings.Cut(name, ":")
+	if tagged {
+		tags, err := ownTags([]string{tag})
+		if err != nil {
+			return "", "", err
+		}
+		tag = tags[0]
+	}
+	return name, tag, checkOwnName(name)
+}
+
+// AssignTags answers POST /templates/tags with 201: tags mean what one meant
+// before.
+func (a *API) AssignTags(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	var body struct {
+		Target string   `json:"target"`
+		Tags   []string `json:"tags"`
+	}
+	if err := rest.Decode(r, &body); err != nil {
+		return err
+	}
+	if len(body.Tags) == 0 {
+		return sandbox.Errorf(sandbox.Invalid, "tags are missing")
+	}
+	name, tag, err := reference(body.Target)
+	if err != nil {
+		return err
+	}
+	tags, err := ownTags(body.Tags)
+	if err != nil {
+		return err
+	}
+	if tag == "" {
+		tag = latest
+	}
+	target := name + ":" + tag
+	if err := a.mayChange(r, who, target); err != nil {
+		return err
+	}
+	t, err := a.Catalog.Tag(r.Context(), who.Tenant, target, tags)
+	if err != nil {
+		return err
+	}
+	return rest.Reply(w, http.StatusCreated, map[string]any{"tags": clientTags(tags), "buildID": buildID(t)})
+}
+
+// mayChange refuses what is not there, and what is the operator's.
+func (a *API) mayChange(r *http.Request, who sandbox.Identity, template string) error {
+	t, err := a.Catalog.Find(r.Context(), who.Tenant, template)
+	switch {
+	case errors.Is(err, sandbox.NotFound):
+		return errNoTemplate(template)
+	case err != nil:
+		return err
+	case t.Shared:
+		return sandbox.Errorf(sandbox.Denied, "the template %q is the server's own", t.Name)
+	}
+	return nil
+}
+
+// RemoveTags answers DELETE /templates/tags. It removes all that are named, or
+// none.
+func (a *API) RemoveTags(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	var body struct {
+		Name string   `json:"name"`
+		Tags []string `json:"tags"`
+	}
+	if err := rest.Decode(r, &body); err != nil {
+		return err
+	}
+	name, tag, err := reference(body.Name)
+	if err != nil {
+		return err
+	}
+	tags, err := ownTags(body.Tags)
+	switch {
+	case err != nil:
+		return err
+	case len(tags) == 0:
+		return sandbox.Errorf(sandbox.Invalid, "tags are missing")
+	case tag != "" || strings.Contains(body.Name, ":"):
+		return sandbox.Errorf(sandbox.Invalid, "name is that of a template, without a tag")
+	case slices.Contains(tags, latest):
+		return sandbox.Errorf(sandbox.Invalid, "the tag %q cannot be removed", defaultTag)
+	}
+	for _, tag := range tags {
+		if err := a.mayChange(r, who, name+":"+tag); err != nil {
+			return err
+		}
+	}
+	for _, tag := range tags {
+		if _, err := a.Catalog.Remove(r.Context(), who.Tenant, name+":"+tag); err != nil && !errors.Is(err, sandbox.NotFound) {
+			return err
+		}
+	}
+	return noContent(w)
+}
+
+// removeTemplate removes a template of the caller's with all its versions, and
+// ends its builds.
+func (a *API) removeTemplate(w http.ResponseWriter, r *http.Request, who sandbox.Identity, asked string) error {
+	name, tag, err := reference(asked)
+	switch {
+	case err != nil:
+		return err
+	case !who.May(sandbox.ScopeTemplates): // snapshots share the route, and need another
+		return sandbox.Errorf(sandbox.Denied, "this API key does not have the scope %q", sandbox.ScopeTemplates)
+	case tag != "":
+		return sandbox.Errorf(sandbox.Invalid, "a template is removed as a whole: name no tag")
+	}
+	_, err = a.own(r.Context(), who, name)
+	switch {
+	case errors.Is(err, sandbox.NotFound) && a.Builds.Known(who.Tenant, name): // it is becoming one
+	case errors.Is(err, sandbox.NotFound):
+		if tags, _ := a.named(r.Context(), who, name); len(tags) > 0 {
+			return sandbox.Errorf(sandbox.Denied, "the template %q is the server's own", name)
+		}
+		return err
+	case err != nil:
+		return err
+	}
+	page, err := a.Sandboxes.List(r.Context(), who.Tenant, sandbox.ListQuery{Template: name, Limit: 1})
+	if err != nil {
+		return err
+	}
+	if len(page.Sandboxes) > 0 {
+		return sandbox.Errorf(sandbox.Invalid, "sandboxes of the template %q run or are paused: end them first", name)
+	}
+	ended, err := a.Builds.Cancel(r.Context(), who.Tenant, name)
+	if err != nil {
+		return err
+	}
+	_, err = a.Catalog.Remove(r.Context(), who.Tenant, name)
+	switch {
+	case errors.Is(err, sandbox.NotFound) && ended > 0: // it never came to be
+		err = nil
+	case errors.Is(err, sandbox.NotFound):
+		return errNoTemplate(name)
+	case errors.Is(err, sandbox.Conflict):
+		return sandbox.Errorf(sandbox.Invalid, "the template %q is in use", name).WithCause(err)
+	}
+	if err != nil {
+		return err
+	}
+	return noContent(w)
+}
+
+// publish reads the name and the body of a change of a template: that it be
+// public, which none of ours can.
+func (a *API) publish(r *http.Request, who sandbox.Identity) (name string, err error) {
+	var body struct {
+		Public *bool `json:"public"`
+	}
+	if err := rest.Decode(r, &body); err != nil {
+		return "", err
+	}
+	if name, _, err = reference(r.PathValue("template")); err != nil {
+		return "", err
+	}
+	if _, err = a.own(r.Context(), who, name); err != nil {
+		return "", err
+	}
+	if body.Public != nil && *body.Public {
+		return "", unsupported("public")
+	}
+	return name, nil
+}
+
+// ChangeTemplate answers PATCH /templates/{template}.
+func (a *API) ChangeTemplate(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	if _, err := a.publish(r, who); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusOK)
+	return nil
+}
+
+// ChangeTemplateV2 answers PATCH /v2/templates/{template} with its names.
+func (a *API) ChangeTemplateV2(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	name, err := a.publish(r, who)
+	if err != nil {
+		return err
+	}
+	tags, err := a.named(r.Context(), who, name)
+	if err != nil {
+		return err
+	}
+	return rest.Reply(w, http.StatusOK, map[string][]string{"names": templateViewOf(tags).Names})
+}
+
+// BuildLogs answers GET /templates/{template}/builds/{build}/logs with lines from
+// a time on, or back from there.
+func (a *API) BuildLogs(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	values, err := parameters(r, "cursor", "limit", "direction", "level", "source")
+	if err != nil {
+		return err
+	}
+	cursor, err := millis(values.Get("cursor"), "cursor")
+	if err != nil {
+		return err
+	}
+	limit, err := count(values.Get("limit"), "limit", maxBuildLines, maxBuildLines)
+	if err != nil {
+		return err
+	}
+	switch direction, source := values.Get("direction"), values.Get("source"); {
+	case direction != "" && direction != "forward" && direction != "backward":
+		return sandbox.Errorf(sandbox.Invalid, "direction must be forward or backward")
+	case source != "" && source != "temporary" && source != "persistent":
+		return sandbox.Errorf(sandbox.Invalid, "source must be temporary or persistent")
+	}
+	_, lines, err := a.build(r, who, values.Get("level"))
+	if err != nil {
+		return err
+	}
+	backward := values.Get("direction") == "backward"
+	if backward {
+		slices.Reverse(lines)
+	}
+	found := lines[:0]
+	for _, l := range lines {
+		at := l.At.Truncate(time.Millisecond) // as exactly as it is asked for
+		if len(found) < limit && (cursor.IsZero() || backward && !at.After(cursor) || !backward && !at.Before(cursor)) {
+			found = append(found, l)
+		}
+	}
+	return rest.Reply(w, http.StatusOK, map[string]any{"logs": buildLinesOf(found)})
+}

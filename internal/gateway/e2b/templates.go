@@ -1,0 +1,231 @@
+package e2b
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
+)
+
+// templateView is a Template in a list.
+type templateView struct {
+	TemplateID    string   `json:"templateID"`
+	BuildID       string   `json:"buildID"`
+	CPUCount      int      `json:"cpuCount"`
+	MemoryMB      int64    `json:"memoryMB"`
+	DiskSizeMB    int64    `json:"diskSizeMB"`
+	Public        bool     `json:"public"`
+	Aliases       []string `json:"aliases"`
+	Names         []string `json:"names"`
+	CreatedAt     string   `json:"createdAt"`
+	UpdatedAt     string   `json:"updatedAt"`
+	CreatedBy     *string  `json:"createdBy"`     // never known
+	LastSpawnedAt *string  `json:"lastSpawnedAt"` // never known
+	SpawnCount    int      `json:"spawnCount"`
+	BuildCount    int      `json:"buildCount"`
+	EnvdVersion   string   `json:"envdVersion"`
+	BuildStatus   string   `json:"buildStatus"`
+}
+
+// buildView is a version of a Template.
+type buildView struct {
+	BuildID     string `json:"buildID"`
+	Status      string `json:"status"`
+	CreatedAt   string `json:"createdAt"`
+	UpdatedAt   string `json:"updatedAt"`
+	FinishedAt  string `json:"finishedAt"`
+	CPUCount    int    `json:"cpuCount"`
+	MemoryMB    int64  `json:"memoryMB"`
+	DiskSizeMB  int64  `json:"diskSizeMB"`
+	EnvdVersion string `json:"envdVersion"`
+}
+
+// tagView is a tag of a Template.
+type tagView struct {
+	Tag       string `json:"tag"`
+	BuildID   string `json:"buildID"`
+	CreatedAt string `json:"createdAt"`
+}
+
+const (
+	buildReady = "ready"
+	defaultTag = "default"
+	latest     = "latest" // the same in our words
+)
+
+// buildID is what made a version, or else the version in the form of a UUID, as
+// clients want it.
+func buildID(t sandbox.Template) string {
+	const uuid = 32 // digits
+	version := t.Version
+	if t.Build != "" {
+		return t.Build
+	}
+	if len(version) < uuid {
+		return version
+	}
+	return strings.Join([]string{version[:8], version[8:12], version[12:16], version[16:20], version[20:uuid]}, "-")
+}
+
+// tagged is one tag of a Template as clients name it.
+func tagged(t sandbox.Template) string {
+	if t.Tag == "" || t.Tag == latest {
+		return defaultTag
+	}
+	return t.Tag
+}
+
+// grouped are Templates by name, in order, each with its tags.
+func grouped(all []sandbox.Template) [][]sandbox.Template {
+	byName := map[string][]sandbox.Template{}
+	var names []string
+	for _, t := range all {
+		if byName[t.Name] == nil {
+			names = append(names, t.Name)
+		}
+		byName[t.Name] = append(byName[t.Name], t)
+	}
+	slices.Sort(names)
+	out := make([][]sandbox.Template, 0, len(names))
+	for _, name := range names {
+		out = append(out, byName[name])
+	}
+	return out
+}
+
+// templateViewOf shows the tags of one Template together.
+func templateViewOf(tags []sandbox.Template) templateView {
+	newest, first := tags[0], tags[0].CreatedAt
+	v := templateView{TemplateID: newest.Name, Aliases: []string{newest.Name}, Names: []string{}, EnvdVersion: Version, BuildStatus: buildReady}
+	versions := map[string]bool{}
+	for _, t := range tags {
+		if t.CreatedAt.After(newest.CreatedAt) {
+			newest = t
+		}
+		if t.CreatedAt.Before(first) {
+			first = t.CreatedAt
+		}
+		versions[t.Version] = true
+		v.Names = append(v.Names, t.Name+":"+tagged(t))
+	}
+	shape := newest.Defaults.Shape()
+	v.CPUCount, v.MemoryMB, v.DiskSizeMB = shape.VisibleCPUs(), shape.MemoryBytes>>20, shape.DiskBytes>>20
+	v.BuildID, v.Public, v.BuildCount = buildID(newest), newest.Shared, len(versions)
+	v.CreatedAt, v.UpdatedAt = timestamp(first), timestamp(newest.CreatedAt)
+	return v
+}
+
+// ListTemplates answers GET /templates with all that the caller may use.
+func (a *API) ListTemplates(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	if _, err := parameters(r); err != nil {
+		return err
+	}
+	views, err := a.templates(r.Context(), who)
+	if err != nil {
+		return err
+	}
+	return rest.Reply(w, http.StatusOK, views)
+}
+
+func (a *API) templates(ctx context.Context, who sandbox.Identity) ([]templateView, error) {
+	all, err := a.Catalog.List(ctx, who.Tenant)
+	if err != nil {
+		return nil, err
+	}
+	views := []templateView{}
+	for _, tags := range grouped(all) {
+		views = append(views, templateViewOf(tags))
+	}
+	return views, nil
+}
+
+// PageTemplates answers GET /v2/templates with a page of them.
+func (a *API) PageTemplates(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	views, err := pageByName(w, r, func(v templateView) string { return v.TemplateID }, func() ([]templateView, error) {
+		return a.templates(r.Context(), who)
+	})
+	if err != nil {
+		return err
+	}
+	return rest.Reply(w, http.StatusOK, views)
+}
+
+// named returns the tags of a Template of a name.
+func (a *API) named(ctx context.Context, who sandbox.Identity, asked string) ([]sandbox.Template, error) {
+	name, err := templateName(asked)
+	if err != nil {
+		return nil, err
+	}
+	all, err := a.Catalog.List(ctx, who.Tenant)
+	if err != nil {
+		return nil, err
+	}
+	name, _, _ = strings.Cut(name, ":")
+	meant := a.Templates[name]
+	for _, try := range []string{name, meant} {
+		if tags := slices.DeleteFunc(slices.Clone(all), func(t sandbox.Template) bool { return t.Name != try }); len(tags) > 0 {
+			return tags, nil
+		}
+	}
+	return nil, errNoTemplate(name)
+}
+
+// GetTemplate answers GET /templates/{template} with its versions.
+func (a *API) GetTemplate(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	if _, err := parameters(r, "limit", "nextToken"); err != nil {
+		return err
+	}
+	tags, err := a.named(r.Context(), who, r.PathValue("template"))
+	if err != nil {
+		return err
+	}
+	view := templateViewOf(tags)
+	reference := tags[0].Name // of any tag: all versions are told
+	if tagged(tags[0]) != defaultTag {
+		reference += ":" + tags[0].Tag
+	}
+	_, versions, err := a.Catalog.Versions(r.Context(), who.Tenant, reference)
+	if err != nil {
+		return err
+	}
+	builds := []buildView{}
+	for _, t := range versions {
+		at := timestamp(t.CreatedAt)
+		builds = append(builds, buildView{
+			BuildID: buildID(t), Status: buildReady, CreatedAt: at, UpdatedAt: at, FinishedAt: at,
+			CPUCount: view.CPUCount, MemoryMB: view.MemoryMB, DiskSizeMB: view.DiskSizeMB, EnvdVersion: Version,
+		})
+	}
+	return rest.Reply(w, http.StatusOK, struct {
+		templateView
+		Builds []buildView `json:"builds"`
+	}{view, builds})
+}
+
+// TemplatePart answers GET /templates/aliases/{alias}, which asks whether there is
+// such a Template, and GET /templates/{template}/tags.
+func (a *API) TemplatePart(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	name, part := r.PathValue("template"), r.PathValue("part")
+	alias := name == "aliases"
+	switch {
+	case alias:
+		name = part
+	case part != "tags":
+		return sandbox.Errorf(sandbox.NotFound, "there is nothing at this path")
+	}
+	tags, err := a.named(r.Context(), who, name)
+	if err != nil {
+		return err
+	}
+	if alias {
+		return rest.Reply(w, http.StatusOK, map[string]any{"templateID": tags[0].Name, "public": tags[0].Shared})
+	}
+	views := []tagView{}
+	for _, t := range tags {
+		views = append(views, tagView{tagged(t), buildID(t), timestamp(t.CreatedAt)})
+	}
+	return rest.Reply(w, http.StatusOK, views)
+}

@@ -1,0 +1,77 @@
+package e2b
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// transforms are what requests to domains get, by domain: E2B's network.rules.
+type transforms map[string][]transformRule
+
+type transformRule struct {
+	Transform struct {
+		Headers map[string]string `json:"headers"`
+	} `json:"transform"`
+}
+
+// Where E2B's clients have the value of a secret in a header, and where we have
+// it.
+const (
+	secretBegin, secretEnd = "${e2b.secrets.", "}"
+	valuePlace             = "{value}"
+)
+
+// uses is which secrets t asks for, and where.
+func (t transforms) uses() (sandbox.SecretUses, error) {
+	var uses []sandbox.SecretUse
+	for _, domain := range slices.Sorted(maps.Keys(t)) {
+		if len(t[domain]) != 1 || len(t[domain][0].Transform.Headers) == 0 {
+			return "", sandbox.Errorf(sandbox.Invalid, "network.rules: the domain %.128q needs one rule, with headers", domain)
+		}
+		headers := t[domain][0].Transform.Headers
+		for _, name := range slices.Sorted(maps.Keys(headers)) {
+			use, err := useOf(headers[name])
+			if err != nil {
+				return "", err
+			}
+			use.Host, use.Header = domain, name
+			uses = append(uses, use)
+		}
+	}
+	return sandbox.NewSecretUses(uses)
+}
+
+// useOf reads the value of a header, which has one secret in it: another value
+// would be kept in the clear.
+func useOf(value string) (sandbox.SecretUse, error) {
+	before, rest, found := strings.Cut(value, secretBegin)
+	name, after, ended := strings.Cut(rest, secretEnd)
+	if !found || !ended || strings.Contains(before+after, "${") || strings.Contains(before+after, valuePlace) {
+		return sandbox.SecretUse{}, unsupported("network.rules with a header that has not one " + secretBegin + "NAME" + secretEnd + " in it")
+	}
+	return sandbox.SecretUse{Secret: name, Format: before + valuePlace + after}, nil
+}
+
+// transformsOf is the inverse of transforms.uses.
+func transformsOf(s sandbox.SecretUses) transforms {
+	uses, err := s.List()
+	if err != nil {
+		return nil
+	}
+	t := transforms{}
+	for _, u := range uses {
+		if t[u.Host] == nil {
+			t[u.Host] = make([]transformRule, 1)
+			t[u.Host][0].Transform.Headers = map[string]string{}
+		}
+		value := secretBegin + u.Secret + secretEnd
+		if u.Format != "" {
+			value = strings.Replace(u.Format, valuePlace, value, 1)
+		}
+		t[u.Host][0].Transform.Headers[u.Header] = value
+	}
+	return t
+}

@@ -1,0 +1,137 @@
+package e2b
+
+import (
+	"strings"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// sandboxView is a Sandbox for who is going to use it.
+type sandboxView struct {
+	TemplateID         string  `json:"templateID"`
+	Alias              string  `json:"alias"`
+	SandboxID          string  `json:"sandboxID"`
+	ClientID           string  `json:"clientID"`
+	EnvdVersion        string  `json:"envdVersion"`
+	EnvdAccessToken    string  `json:"envdAccessToken"`
+	TrafficAccessToken *string `json:"trafficAccessToken"` // nil: the ports are not private
+	Domain             *string `json:"domain"`
+}
+
+// viewOf is sb for who is going to use it, and to ask what it uses.
+func (a *API) viewOf(sb sandbox.Sandbox) sandboxView {
+	a.loads.watch(sb.ID)
+	v := sandboxView{
+		TemplateID: sb.Template, Alias: aliasOf(sb), SandboxID: sb.ID, ClientID: clientID,
+		EnvdVersion: Version, EnvdAccessToken: a.AccessToken(sb.ID), Domain: a.domain(),
+	}
+	if rules, err := sb.Ingress.Rules(); err == nil && rules.Private {
+		token := a.PortTokens.Of(sb.ID)
+		v.TrafficAccessToken = &token
+	}
+	return v
+}
+
+// domain is nil when clients know it.
+func (a *API) domain() *string {
+	if a.Domain == "" {
+		return nil
+	}
+	return &a.Domain
+}
+
+// aliasOf is the name of the Template without its tag or version.
+func aliasOf(sb sandbox.Sandbox) string {
+	name, _, _ := strings.Cut(sb.Template, "@")
+	name, _, _ = strings.Cut(name, ":")
+	return name
+}
+
+// listedView is a Sandbox in a list.
+type listedView struct {
+	TemplateID   string            `json:"templateID"`
+	Alias        string            `json:"alias"`
+	SandboxID    string            `json:"sandboxID"`
+	ClientID     string            `json:"clientID"`
+	StartedAt    string            `json:"startedAt"`
+	EndAt        string            `json:"endAt"`
+	CPUCount     int               `json:"cpuCount"`
+	MemoryMB     int64             `json:"memoryMB"`
+	DiskSizeMB   int64             `json:"diskSizeMB"`
+	Metadata     map[string]string `json:"metadata"`
+	State        string            `json:"state"`
+	EnvdVersion  string            `json:"envdVersion"`
+	VolumeMounts []string          `json:"volumeMounts"` // there are none
+}
+
+func listedViewOf(sb sandbox.Sandbox) listedView {
+	v := listedView{
+		TemplateID: sb.Template, Alias: aliasOf(sb), SandboxID: sb.ID, ClientID: clientID,
+		// By what lists are sorted too.
+		StartedAt: timestamp(sb.CreatedAt), EndAt: timestamp(endOf(sb)),
+		CPUCount: sb.Shape.VisibleCPUs(), MemoryMB: sb.Shape.MemoryBytes >> 20, DiskSizeMB: sb.Shape.DiskBytes >> 20,
+		Metadata: sb.Metadata, State: stateOf(sb), EnvdVersion: Version, VolumeMounts: []string{},
+	}
+	if v.Metadata == nil {
+		v.Metadata = map[string]string{}
+	}
+	return v
+}
+
+// endOf is when its time ends, or when that of a paused one stood still.
+func endOf(sb sandbox.Sandbox) time.Time {
+	if sb.State == sandbox.Paused {
+		return sb.Deadline.Add(-sandbox.PausedLife)
+	}
+	return sb.Deadline
+}
+
+// stateOf is one of the two States that E2B tells.
+func stateOf(sb sandbox.Sandbox) string {
+	if sb.State == sandbox.Pausing || sb.State == sandbox.Paused {
+		return statePaused
+	}
+	return stateRunning
+}
+
+const (
+	stateRunning = "running"
+	statePaused  = "paused"
+)
+
+// detailView is all that its owner may know of a Sandbox.
+type detailView struct {
+	listedView
+	EnvdAccessToken     string        `json:"envdAccessToken"`
+	AllowInternetAccess *bool         `json:"allowInternetAccess"`
+	Domain              *string       `json:"domain"`
+	Network             *networkView  `json:"network,omitempty"`
+	Lifecycle           lifecycleView `json:"lifecycle"`
+	PauseMode           string        `json:"pauseMode,omitempty"` // what a paused one is saved with
+}
+
+type lifecycleView struct {
+	AutoResume bool   `json:"autoResume"`
+	OnTimeout  string `json:"onTimeout"`
+}
+
+func (a *API) detailOf(sb sandbox.Sandbox) detailView {
+	v := detailView{
+		listedView: listedViewOf(sb), EnvdAccessToken: a.AccessToken(sb.ID), Domain: a.domain(),
+		Lifecycle: lifecycleView{OnTimeout: "kill", AutoResume: !sb.StayPaused},
+	}
+	if pauses, _ := sb.OnTimeout.Pauses(); pauses {
+		v.Lifecycle.OnTimeout = "pause"
+	}
+	if v.State == statePaused {
+		v.Domain = nil
+	}
+	v.Network, v.AllowInternetAccess = networkOf(sb)
+	return v
+}
+
+// timestamp is a time in RFC 3339, UTC, to the microsecond.
+func timestamp(t time.Time) string {
+	return t.UTC().Truncate(time.Microsecond).Format(time.RFC3339Nano)
+}

@@ -1,0 +1,875 @@
+package gateway_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
+)
+
+// e2b sends a request as E2B's clients do. Its paths are not in the contract.
+func (f *fixture) e2b(key, method, path, body string) answer {
+	f.t.Helper()
+	req, err := http.NewRequest(method, f.url+path, strings.NewReader(body))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if body == "" {
+		req.Body, req.ContentLength = nil, 0
+	}
+	req.Header.Set("X-API-KEY", key)
+	return f.raw(req)
+}
+
+// raw is send without the contract.
+func (f *fixture) raw(req *http.Request) answer {
+	f.t.Helper()
+	resp, err := f.client.Do(req)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return answer{status: resp.StatusCode, header: resp.Header, body: body}
+}
+
+type e2bSandbox struct {
+	TemplateID, Alias, SandboxID, ClientID, EnvdVersion, EnvdAccessToken string
+
+	State               string
+	StartedAt, EndAt    time.Time
+	Metadata            map[string]string
+	AllowInternetAccess *bool
+	Domain              *string
+}
+
+func (f *fixture) e2bSandbox(key, body string) e2bSandbox {
+	f.t.Helper()
+	var sb e2bSandbox
+	f.e2b(key, "POST", "/v2/sandboxes", body).into(f.t, 201, &sb)
+	return sb
+}
+
+func TestE2BLife(t *testing.T) {
+	f := newFixture(t, func(c *gateway.Config) { c.Domain = "box.example:8443" })
+	key := f.key("t", sandbox.RoleDeveloper)
+	for path, timeout := range map[string]time.Duration{"/sandboxes": 15 * time.Second, "/v2/sandboxes": 300 * time.Second} {
+		var sb, got e2bSandbox
+		f.e2b(key, "POST", path, `{"templateID":"code-interpreter-v1","metadata":{"a":"b"},"envVars":{"X":"1"},"mcp":null}`).into(t, 201, &sb)
+		if !sandbox.ValidSandboxID(sb.SandboxID) || sb.ClientID == "" || sb.EnvdVersion == "" || sb.EnvdAccessToken != "token of "+sb.SandboxID ||
+			sb.TemplateID != "base" || sb.Domain == nil || *sb.Domain != "box.example:8443" {
+			t.Errorf("%s: %+v", path, sb)
+		}
+		f.e2b(key, "GET", "/sandboxes/"+sb.SandboxID, "").into(t, 200, &got)
+		if got.State != "running" || got.EndAt.Sub(got.StartedAt).Round(time.Second) != timeout || got.Metadata["a"] != "b" {
+			t.Errorf("%s: %+v", path, got)
+		}
+		row := f.sandboxes.byID[sb.SandboxID]
+		if row.Env["X"] != "1" || row.Cwd != "/home/user" {
+			t.Errorf("%s: %+v", path, row)
+		}
+		f.e2b(key, "GET", "/sandboxes/"+sb.SandboxID+"-client", "").into(t, 200, &got) // as old clients say it
+		if a := f.e2b(key, "DELETE", "/sandboxes/"+sb.SandboxID, ""); a.status != 204 || len(a.body) != 0 {
+			t.Errorf("kill: %d %s", a.status, a.body)
+		}
+		for _, again := range []string{"DELETE", "GET"} {
+			if a := f.e2b(key, again, "/sandboxes/"+sb.SandboxID, ""); a.status != 404 || !isE2BError(a) {
+				t.Errorf("%s of one that was killed: %d %s", again, a.status, a.body)
+			}
+		}
+	}
+}
+
+// isE2BError reports whether an answer is an error as E2B's clients want it.
+func isE2BError(a answer) bool {
+	var body struct {
+		Code    int
+		Message string
+	}
+	return json.Unmarshal(a.body, &body) == nil && body.Code == a.status && body.Message != ""
+}
+
+func TestE2BTimes(t *testing.T) {
+	f := newFixture(t)
+	key := f.key("t", sandbox.RoleDeveloper)
+	sb := f.e2bSandbox(key, `{"templateID":"base","timeout":600}`)
+	end := func() time.Duration {
+		var got e2bSandbox
+		f.e2b(key, "GET", "/sandboxes/"+sb.SandboxID, "").into(t, 200, &got)
+		return time.Until(got.EndAt).Round(time.Minute)
+	}
+	for _, tt := range []struct {
+		path, body string
+		status     int
+		left       time.Duration
+	}{
+		{"/sandboxes/ID/timeout", `{"timeout":60}`, 204, time.Minute},
+		{"/sandboxes/ID/refreshes", ``, 204, time.Minute}, // never shorter
+		{"/sandboxes/ID/refreshes", `{"duration":120}`, 204, 2 * time.Minute},
+		{"/sandboxes/ID/connect", `{"timeout":30}`, 200, 2 * time.Minute},
+		{"/sandboxes/ID/connect", `{"timeout":180}`, 200, 3 * time.Minute},
+		{"/v2/sandboxes/ID/connect", ``, 200, 5 * time.Minute},
+		{"/v2/sandboxes/ID/connect", `{"timeout":600,"memory":true}`, 200, 10 * time.Minute},
+		{"/sandboxes/ID/timeout", `{"timeout":240}`, 204, 4 * time.Minute},
+	} {
+		a := f.e2b(key, "POST", strings.Replace(tt.path, "ID", sb.SandboxID, 1), tt.body)
+		if left := end(); a.status != tt.status || left != tt.left {
+			t.Errorf("%s %s: %d %s, %v are left, want %v", tt.path, tt.body, a.status, a.body, left, tt.left)
+		}
+	}
+}
+
+func TestBadE2B(t *testing.T) {
+	f := newFixture(t)
+	key := f.key("t", sandbox.RoleDeveloper)
+	id := f.e2bSandbox(key, `{"templateID":"base"}`).SandboxID
+	none := "/sandboxes/i00000000000000000000"
+	for _, tt := range []struct {
+		method, path, body string
+		status             int
+		says               string
+	}{
+		{"POST", "/v2/sandboxes", ``, 400, "templateID"},
+		{"POST", "/v2/sandboxes", `{"templateID":"base","secure":false}`, 400, "secure"},
+		{"POST", "/sandboxes", `{"templateID":"base","timeout":0}`, 400, "timeout"},
+		{"POST", "/sandboxes", `{"templateID":"base","timeout":-1}`, 400, "timeout"},
+		{"POST", "/sandboxes", `{"templateID":"base","timeout":86401}`, 400, "86400"},
+		{"POST", "/sandboxes", `{"templateID":"base","timeout":"5"}`, 400, "timeout"},
+		{"POST", "/sandboxes", `{"templateID":"base","teamID":"x"}`, 400, "teamID"},
+		{"POST", "/sandboxes", `{"templateID":"none"}`, 404, "none"},
+		{"POST", "/sandboxes", `{"templateID":"team/base"}`, 404, "team/base"},
+		{"POST", "/sandboxes", `{"templateID":"base","envVars":{"a b":"c"}}`, 400, "a b"},
+		{"POST", "/sandboxes", `{"templateID":"base","autoPauseMemory":false}`, 400, "autoPause"},
+		{"POST", "/sandboxes", `{"templateID":"base","autoPause":true,"autoPauseMemory":false,"autoResume":{"enabled":true}}`, 400, "autoResume"},
+		{"POST", "/sandboxes", `{"templateID":"s00000000000000000000"}`, 404, "s00000000000000000000"},
+		{"DELETE", "/templates/s00000000000000000000", "", 404, "not found"},
+		{"DELETE", "/templates/base", "", 403, "the server's own"},
+		{"DELETE", "/templates/none", "", 404, "not found"},
+		{"POST", "/v2/sandboxes/" + id + "/connect", `{"memory":1}`, 400, "memory"},
+		{"GET", "/snapshots?color=red", "", 400, "color"},
+		{"POST", "/sandboxes/" + id + "/snapshots", `{"memory":"no"}`, 400, "memory"},
+		{"POST", "/sandboxes/" + id + "/resume", ``, 409, "running"},
+		{"POST", "/sandboxes/" + id + "/fork", `{"count":0}`, 400, "count"},
+		{"POST", "/sandboxes/" + id + "/fork", `{"count":101}`, 400, "count"},
+		{"GET", "/snapshots?limit=0", "", 400, "limit"},
+		{"POST", "/sandboxes", `{"templateID":"base","network":{"allowOut":["example.com"]}}`, 400, "ALL_TRAFFIC"},
+		{"POST", "/sandboxes", `{"templateID":"base","network":{"allowOut":["a b"],"denyOut":["0.0.0.0/0"]}}`, 400, "allowOut"},
+		{"POST", "/sandboxes", `{"templateID":"base","network":{"allowOut":["1.1.1.1:80"],"denyOut":["0.0.0.0/0"]}}`, 400, "allowOut"},
+		{"POST", "/sandboxes", `{"templateID":"base","network":{"denyOut":["example.com"]}}`, 400, "denyOut"},
+		{"POST", "/sandboxes", `{"templateID":"base","network":{"denyOut":["1.1.1.1/33"]}}`, 400, "denyOut"},
+		{"POST", "/sandboxes", `{"templateID":"base","network":{"egressProxy":{"address":"a:1"}}}`, 400, "egressProxy"},
+		{"POST", "/sandboxes", `{"templateID":"base","network":{"rules":{"a.b":[]}}}`, 400, "rules"},
+		{"POST", "/sandboxes", `{"templateID":"base","network":{"rules":{"a.b":[{"transform":{}}]}}}`, 400, "rules"},
+		{"POST", "/sandboxes", `{"templateID":"base","network":{"rules":{"a.b":[{"transform":{"headers":{"X":"plain"}}}]}}}`, 400, "rules"},
+		{"POST", "/sandboxes", `{"templateID":"base","network":{"rules":{"a.b":[{"transform":{"headers":{"X":"${e2b.secrets.A}${e2b.secrets.B}"}}}]}}}`, 400, "rules"},
+		{"POST", "/sandboxes", `{"templateID":"base","network":{"rules":{"a.b":[{"transform":{"headers":{"X":"${e2b.identity.tokens.A}"}}}]}}}`, 400, "rules"},
+		{"POST", "/sandboxes", `{"templateID":"base","network":{"rules":{"*.b.c":[{"transform":{"headers":{"X":"${e2b.secrets.A}"}}}]}}}`, 400, "host"},
+		{"PUT", "/sandboxes/" + id + "/network", `{"rules":{"a.b":[{"transform":{"headers":{"Host":"${e2b.secrets.A}"}}}]}}`, 400, "Host"},
+		{"POST", "/sandboxes", `{"templateID":"base","network":{"httpsPorts":[49983]}}`, 400, "49983"},
+		{"POST", "/sandboxes", `{"templateID":"base","network":{"httpsPorts":[65536]}}`, 400, "httpsPorts"},
+		{"POST", "/sandboxes", `{"templateID":"base","network":{"maskRequestHost":"a b"}}`, 400, "host"},
+		{"POST", "/sandboxes", `{"templateID":"base","network":{"maskRequestHost":""}}`, 400, "maskRequestHost"},
+		{"POST", "/sandboxes", `{"templateID":"base","network":{"maskRequestHost":"http://a"}}`, 400, "host"},
+		{"PUT", none + "/network", `{}`, 404, "not found"},
+		{"PUT", "/sandboxes/" + id + "/network", `{"denyOut":["x"]}`, 400, "denyOut"},
+		{"PUT", "/sandboxes/" + id + "/network", `{"allowPublicTraffic":false}`, 400, "allowPublicTraffic"},
+		{"POST", "/sandboxes", `{"templateID":"base","network":{"allowPublicTraffic":false}}`, 400, "secure"},
+		{"POST", "/sandboxes", `{"templateID":"base","secure":false,"network":{"allowPublicTraffic":false}}`, 400, "secure"},
+		{"POST", "/sandboxes", `{"templateID":"base","iam":{"tokens":{"a":{}}}}`, 400, "iam"},
+		{"POST", "/sandboxes", `{"templateID":"base","volumeMounts":[{"name":"a","path":"/b"}]}`, 400, "volumeMounts"},
+		{"POST", "/sandboxes", `[]`, 400, "object"},
+		{"GET", "/sandboxes/x", "", 400, "Invalid sandbox ID"},
+		{"GET", none, "", 404, "not found"},
+		{"DELETE", none, "", 404, "not found"},
+		{"POST", none + "/timeout", `{"timeout":5}`, 404, "not found"},
+		{"POST", none + "/connect", `{"timeout":5}`, 404, "not found"},
+		{"POST", "/v2" + none + "/connect", ``, 404, "not found"},
+		{"POST", none + "/refreshes", ``, 404, "not found"},
+		{"GET", none + "/metrics", "", 404, "not found"},
+		{"GET", none + "/logs", "", 404, "not found"},
+		{"POST", "/sandboxes/" + id + "/timeout", ``, 400, "timeout"},
+		{"POST", "/sandboxes/" + id + "/timeout", `{"timeout":-1}`, 400, "timeout"},
+		{"POST", "/sandboxes/" + id + "/connect", ``, 400, "timeout"},
+		{"POST", "/sandboxes/" + id + "/refreshes", `{"duration":3601}`, 400, "3600"},
+		{"POST", "/sandboxes/" + id + "/pause", `{"memory":1}`, 400, "memory"},
+		{"POST", "/sandboxes/" + id, ``, 405, "POST"},
+		{"GET", "/sandboxes/" + id + "/metrics?start=5&end=4", "", 400, "start"},
+		{"GET", "/sandboxes/" + id + "/metrics?start=x", "", 400, "start"},
+		{"GET", "/sandboxes/metrics", "", 400, "sandbox_ids"},
+		{"GET", "/sandboxes/metrics?sandbox_ids=" + strings.Repeat("a,", 101), "", 400, "100"},
+		{"GET", "/v2/sandboxes/" + id + "/logs?direction=up", "", 400, "direction"},
+		{"GET", "/v2/sandboxes/" + id + "/logs?level=loud", "", 400, "level"},
+		{"GET", "/v2/sandboxes/" + id + "/logs?limit=1001", "", 400, "limit"},
+		{"GET", "/v2/sandboxes?limit=0", "", 400, "limit"},
+		{"GET", "/v2/sandboxes?limit=101", "", 400, "limit"},
+		{"GET", "/v2/sandboxes?state=dead", "", 400, "state"},
+		{"GET", "/v2/sandboxes?order=up", "", 400, "order"},
+		{"GET", "/v2/sandboxes?startedAfter=now", "", 400, "startedAfter"},
+		{"GET", "/v2/sandboxes?template=a:b", "", 400, "template"},
+		{"GET", "/v2/sandboxes?metadata=%25zz", "", 400, "metadata"},
+		{"GET", "/v2/sandboxes?color=red", "", 400, "color"},
+		{"GET", "/v2/nothing", "", 404, ""},
+		{"GET", "/teams?color=red", "", 400, "color"},
+		{"GET", "/teams/x/metrics", "", 400, "team"},
+		{"GET", "/teams/00000000-0000-8000-8000-000000000000/metrics", "", 403, "team"},
+		{"GET", "/teams/00000000-0000-8000-8000-000000000000/metrics/max?metric=sandbox_start_rate", "", 403, "team"},
+		{"POST", "/api-keys", ``, 400, "name"},
+		{"POST", "/api-keys", `{"name":"a","role":"admin"}`, 400, "role"},
+		{"DELETE", "/api-keys/none", "", 404, "none"},
+		{"PATCH", "/api-keys/none", `{"name":"a"}`, 404, "none"},
+		{"POST", "/access-tokens", `{"name":"a"}`, 410, "API key"},
+		{"DELETE", "/access-tokens/none", "", 404, "none"},
+	} {
+		a := f.e2b(key, tt.method, tt.path, tt.body)
+		if a.status != tt.status || !strings.Contains(string(a.body), tt.says) || !isE2BError(a) {
+			t.Errorf("%s %s %s: %d %s, want %d and %q", tt.method, tt.path, tt.body, a.status, a.body, tt.status, tt.says)
+		}
+	}
+}
+
+// Nobody learns anything of another Tenant's Sandbox, nor does anything to it.
+func TestE2BOtherTenants(t *testing.T) {
+	f := newFixture(t)
+	id := f.e2bSandbox(f.key("t", sandbox.RoleDeveloper), `{"templateID":"base"}`).SandboxID
+	const absent = "i00000000000000000000"
+	key := f.key("other", sandbox.RoleDeveloper)
+	about := 0
+	for _, rt := range f.server.RouteTable() {
+		if !rt.E2B || !strings.Contains(rt.Path, "{id}") {
+			continue
+		}
+		about++
+		body := ""
+		if rt.Method == "POST" && !strings.HasPrefix(rt.Path, "/v2/") {
+			body = `{"timeout":5}`
+		}
+		for _, takesNone := range []string{"/refreshes", "/pause", "/snapshots"} {
+			if strings.HasSuffix(rt.Path, takesNone) {
+				body = ""
+			}
+		}
+		ask := func(id string) answer {
+			return f.e2b(key, rt.Method, strings.ReplaceAll(rt.Path, "{id}", id), body)
+		}
+		theirs, nobodys := ask(id), ask(absent)
+		if theirs.status != 404 || strings.ReplaceAll(string(theirs.body), id, absent) != string(nobodys.body) {
+			t.Errorf("%s %s: %d %s, of an absent one %d %s", rt.Method, rt.Path, theirs.status, theirs.body, nobodys.status, nobodys.body)
+		}
+	}
+	if about < 10 {
+		t.Errorf("only %d routes are about a sandbox", about)
+	}
+	if f.sandboxes.live() != 1 {
+		t.Error("it was ended")
+	}
+}
+
+func TestE2BLists(t *testing.T) {
+	f := newFixture(t)
+	key := f.key("t", sandbox.RoleDeveloper)
+	odd := f.e2bSandbox(key, `{"templateID":"base","metadata":{"a b&=":"c%d+é","k":"v"}}`).SandboxID
+	f.e2bSandbox(key, `{"templateID":"base","metadata":{"k":"v"}}`)
+	f.e2bSandbox(f.key("other", sandbox.RoleDeveloper), `{"templateID":"base","metadata":{"k":"v"}}`)
+	// As clients encode it: each part, then the pairs, then the whole.
+	twice := url.Values{url.PathEscape("a b&="): {url.PathEscape("c%d+é")}}.Encode()
+	for query, want := range map[string]int{
+		"":                                    2,
+		"?metadata=k%3Dv":                     2,
+		"?metadata=k%3Dx":                     0,
+		"?state=running":                      2,
+		"?state=paused":                       0,
+		"?state=running,paused":               2,
+		"?limit=1":                            1,
+		"?order=asc":                          2,
+		"?template=base":                      2,
+		"?template=nothing":                   0,
+		"?startedAfter=2099-01-01T00:00:00Z":  0,
+		"?metadata=" + url.QueryEscape(twice): 1,
+	} {
+		var got []e2bSandbox
+		a := f.e2b(key, "GET", "/v2/sandboxes"+query, "")
+		a.into(t, 200, &got)
+		if len(got) != want || want == 1 && query != "?limit=1" && got[0].SandboxID != odd {
+			t.Errorf("%s: %s", query, a.body)
+		}
+		if total := a.header.Get("X-Total-Running"); total != "2" && query != "?state=paused" {
+			t.Errorf("%s: %q run", query, total)
+		}
+	}
+	seen := map[string]bool{}
+	for token := ""; ; {
+		var got []e2bSandbox
+		a := f.e2b(key, "GET", "/v2/sandboxes?limit=1&nextToken="+token, "")
+		a.into(t, 200, &got)
+		for _, sb := range got {
+			seen[sb.SandboxID] = true
+		}
+		if token = a.header.Get("X-Next-Token"); token == "" {
+			break
+		}
+	}
+	if len(seen) != 2 {
+		t.Errorf("by pages: %v", seen)
+	}
+	var got []e2bSandbox
+	if f.e2b(key, "GET", "/sandboxes?metadata="+url.QueryEscape(twice), "").into(t, 200, &got); len(got) != 1 {
+		t.Errorf("the first generation: %v", got)
+	}
+}
+
+func TestE2BTemplates(t *testing.T) {
+	f := newFixture(t)
+	key := f.key("t", sandbox.RoleDeveloper)
+	type view struct {
+		TemplateID, BuildID, BuildStatus string
+		Public                           bool
+		Names                            []string
+		CreatedAt                        time.Time
+		Builds                           []struct{ Status string }
+	}
+	for _, path := range []string{"/templates", "/v2/templates", "/v2/templates?limit=1"} {
+		var all []view
+		f.e2b(key, "GET", path, "").into(t, 200, &all)
+		if len(all) != 1 || all[0].TemplateID != "base" || !all[0].Public || all[0].BuildStatus != "ready" || len(all[0].BuildID) != 36 || len(all[0].Names) != 1 {
+			t.Errorf("%s: %+v", path, all)
+		}
+	}
+	var one view
+	if f.e2b(key, "GET", "/templates/base", "").into(t, 200, &one); one.TemplateID != "base" || len(one.Builds) != 1 || one.Builds[0].Status != "ready" {
+		t.Errorf("one: %+v", one)
+	}
+	for _, alias := range []string{"base", "code-interpreter-v1", "base%3Adefault"} {
+		if f.e2b(key, "GET", "/templates/aliases/"+alias, "").into(t, 200, &one); one.TemplateID != "base" || !one.Public {
+			t.Errorf("%s: %+v", alias, one)
+		}
+	}
+	var tags []struct{ Tag, BuildID string }
+	if f.e2b(key, "GET", "/templates/base/tags", "").into(t, 200, &tags); len(tags) != 1 || tags[0].Tag != "default" {
+		t.Errorf("tags: %+v", tags)
+	}
+	for _, path := range []string{"/templates/none", "/templates/aliases/none", "/templates/team%2Fbase", "/templates/none/tags", "/templates/base/what"} {
+		if a := f.e2b(key, "GET", path, ""); a.status != 404 || !isE2BError(a) {
+			t.Errorf("%s: %d %s", path, a.status, a.body)
+		}
+	}
+	if a := f.e2b(key, "GET", "/v2/templates?nextToken=%21", ""); a.status != 400 {
+		t.Errorf("a bad token: %d %s", a.status, a.body)
+	}
+}
+
+func TestE2BPause(t *testing.T) {
+	f := newFixture(t)
+	key := f.key("t", sandbox.RoleDeveloper)
+	type info struct {
+		State     string
+		Lifecycle struct {
+			AutoResume bool
+			OnTimeout  string
+		}
+		EndAt time.Time
+	}
+	for create, want := range map[string]sandbox.Sandbox{
+		``:                  {OnTimeout: sandbox.OnTimeoutEnd, StayPaused: true},
+		`,"autoPause":true`: {OnTimeout: sandbox.OnTimeoutPause, StayPaused: true},
+		`,"autoPause":true,"autoPauseMemory":false`:       {OnTimeout: sandbox.OnTimeoutPauseFiles, StayPaused: true},
+		`,"autoPause":true,"autoResume":{"enabled":true}`: {OnTimeout: sandbox.OnTimeoutPause},
+	} {
+		id := f.e2bSandbox(key, `{"templateID":"base"`+create+`}`).SandboxID
+		row := f.sandboxes.byID[id]
+		var got info
+		f.e2b(key, "GET", "/sandboxes/"+id, "").into(t, 200, &got)
+		if row.OnTimeout != want.OnTimeout || row.StayPaused != want.StayPaused || got.Lifecycle.AutoResume == want.StayPaused ||
+			(got.Lifecycle.OnTimeout == "kill") != (want.OnTimeout == sandbox.OnTimeoutEnd) {
+			t.Errorf("%s: %s %v, %+v", create, row.OnTimeout, row.StayPaused, got)
+		}
+	}
+	id := f.e2bSandbox(key, `{"templateID":"base"}`).SandboxID
+	ask := func(method, path, body string, status int) {
+		t.Helper()
+		if a := f.e2b(key, method, strings.ReplaceAll(path, "ID", id), body); a.status != status || status >= 400 && !isE2BError(a) {
+			t.Errorf("%s %s %s: %d %s, want %d", method, path, body, a.status, a.body, status)
+		}
+	}
+	ask("POST", "/sandboxes/ID/pause", ``, 204)
+	ask("POST", "/sandboxes/ID/pause", ``, 409)
+	ask("POST", "/sandboxes/ID/timeout", `{"timeout":5}`, 409)
+	ask("POST", "/sandboxes/ID/fork", ``, 409)
+	ask("GET", "/sandboxes/ID/metrics", ``, 200)
+	var got info
+	if f.e2b(key, "GET", "/sandboxes/"+id, "").into(t, 200, &got); got.State != "paused" {
+		t.Errorf("%+v", got)
+	}
+	var listed []info
+	if f.e2b(key, "GET", "/v2/sandboxes?state=paused", "").into(t, 200, &listed); len(listed) != 1 {
+		t.Errorf("%+v", listed)
+	}
+	ask("POST", "/v2/sandboxes/ID/connect", ``, 201)
+	ask("POST", "/v2/sandboxes/ID/connect", ``, 200)
+	ask("POST", "/sandboxes/ID/pause", `{"memory":false}`, 204)
+	ask("POST", "/sandboxes/ID/resume", `{"timeout":600}`, 201)
+	if f.e2b(key, "GET", "/sandboxes/"+id, "").into(t, 200, &got); got.State != "running" || time.Until(got.EndAt).Round(time.Minute) != 10*time.Minute {
+		t.Errorf("%+v", got)
+	}
+	for n, path := range []string{"/v2/sandboxes/ID/connect", "/sandboxes/ID/connect", "/sandboxes/ID/resume"} {
+		ask("POST", "/sandboxes/ID/pause", ``, 204)
+		ask("POST", path, `{"timeout":60,"memory":false}`, 201)
+		if f.sandboxes.reboots != n+1 {
+			t.Errorf("%s: %d reboots, not %d", path, f.sandboxes.reboots, n+1)
+		}
+	}
+	ask("POST", "/v2/sandboxes/ID/connect", `{"memory":false}`, 200) // it runs
+	ask("POST", "/sandboxes/ID/pause", ``, 204)
+	ask("DELETE", "/sandboxes/ID", ``, 204)
+	ask("DELETE", "/sandboxes/ID", ``, 404)
+}
+
+func TestE2BNetwork(t *testing.T) {
+	f := newFixture(t)
+	key := f.key("t", sandbox.RoleDeveloper)
+	for _, tt := range []struct {
+		create string // beside the template
+		policy sandbox.NetworkPolicy
+		shown  string // network and the switch
+	}{
+		{``, "public", `null true`},
+		{`,"network":{"allowPublicTraffic":true}`, "public", `null true`},
+		{`,"allow_internet_access":false`, "none", `{"allowPublicTraffic":true,"denyOut":["0.0.0.0/0"]} false`},
+		{`,"allow_internet_access":true`, "public", `null true`},
+		{`,"network":{"denyOut":["0.0.0.0/0"]}`, "none", `{"allowPublicTraffic":true,"denyOut":["0.0.0.0/0"]} false`},
+		{
+			`,"network":{"denyOut":["8.8.8.8/24","1.1.1.1"]}`, `{"mode":"public","deny":["8.8.8.0/24","1.1.1.1"]}`,
+			`{"allowPublicTraffic":true,"denyOut":["8.8.8.0/24","1.1.1.1"]} null`,
+		},
+		{
+			`,"network":{"denyOut":["0.0.0.0/0"],"allowOut":["Example.com","*.example.com","1.1.1.1"]}`,
+			`{"mode":"public","allow":["example.com","*.example.com","1.1.1.1"],"deny":["*"]}`,
+			`{"allowPublicTraffic":true,"allowOut":["example.com","*.example.com","1.1.1.1"],"denyOut":["0.0.0.0/0"]} null`,
+		},
+		{
+			`,"allow_internet_access":false,"network":{"allowOut":["1.1.1.1"]}`, `{"mode":"public","allow":["1.1.1.1"],"deny":["*"]}`,
+			`{"allowPublicTraffic":true,"allowOut":["1.1.1.1"],"denyOut":["0.0.0.0/0"]} null`,
+		},
+	} {
+		id := f.e2bSandbox(key, `{"templateID":"base"`+tt.create+`}`).SandboxID
+		if got := f.sandboxes.byID[id].Network; got != tt.policy {
+			t.Errorf("%s: %s", tt.create, got)
+		}
+		var info struct {
+			Network             json.RawMessage
+			AllowInternetAccess *bool
+		}
+		f.e2b(key, "GET", "/sandboxes/"+id, "").into(t, 200, &info)
+		open, _ := json.Marshal(info.AllowInternetAccess)
+		if info.Network == nil {
+			info.Network = json.RawMessage("null")
+		}
+		if shown := string(info.Network) + " " + string(open); shown != tt.shown {
+			t.Errorf("%s: shown as %s", tt.create, shown)
+		}
+		for body, want := range map[string]sandbox.NetworkPolicy{
+			`{"denyOut":["9.9.9.9"]}`: `{"mode":"public","deny":["9.9.9.9"]}`, `{"allow_internet_access":false}`: "none",
+		} {
+			if a := f.e2b(key, "PUT", "/sandboxes/"+id+"/network", body); a.status != 204 || f.sandboxes.byID[id].Network != want {
+				t.Errorf("%s: %d %s, %s", body, a.status, a.body, f.sandboxes.byID[id].Network)
+			}
+		}
+		if a := f.e2b(key, "PUT", "/sandboxes/"+id+"/network", `{}`); a.status != 204 || f.sandboxes.byID[id].Network != "public" {
+			t.Errorf("cleared: %d %s, %s", a.status, a.body, f.sandboxes.byID[id].Network)
+		}
+	}
+}
+
+func TestE2BPorts(t *testing.T) {
+	f := newFixture(t)
+	key := f.key("t", sandbox.RoleDeveloper)
+	type told struct {
+		SandboxID          string
+		TrafficAccessToken *string
+		Network            json.RawMessage
+	}
+	for _, tt := range []struct {
+		path, network string
+		want          sandbox.Ingress
+		shown         string
+	}{
+		{"/v2/sandboxes", `{}`, "", ``},
+		{"/v2/sandboxes", `{"allowPublicTraffic":false}`, `{"private":true}`, `{"allowPublicTraffic":false}`},
+		{"/sandboxes", `{"allowPublicTraffic":false}`, `{"private":true}`, `{"allowPublicTraffic":false}`},
+		{
+			"/v2/sandboxes", `{"maskRequestHost":"localhost:${PORT}","httpsPorts":[8443]}`,
+			`{"host":"localhost:${PORT}","tls_ports":[8443]}`, `{"allowPublicTraffic":true,"maskRequestHost":"localhost:${PORT}","httpsPorts":[8443]}`,
+		},
+		{
+			"/v2/sandboxes", `{"allowPublicTraffic":false,"denyOut":["1.1.1.1"]}`,
+			`{"private":true}`, `{"allowPublicTraffic":false,"denyOut":["1.1.1.1"]}`,
+		},
+	} {
+		secure := ""
+		if tt.path == "/sandboxes" {
+			secure = `"secure":true,`
+		}
+		var sb, got told
+		f.e2b(key, "POST", tt.path, `{`+secure+`"templateID":"base","network":`+tt.network+`}`).into(t, 201, &sb)
+		private := strings.Contains(string(tt.want), "private")
+		if f.sandboxes.byID[sb.SandboxID].Ingress != tt.want || (sb.TrafficAccessToken != nil) != private ||
+			private && *sb.TrafficAccessToken != "traffic token of "+sb.SandboxID {
+			t.Errorf("%s: %s, %v", tt.network, f.sandboxes.byID[sb.SandboxID].Ingress, sb.TrafficAccessToken)
+		}
+		if f.e2b(key, "GET", "/sandboxes/"+sb.SandboxID, "").into(t, 200, &got); string(got.Network) != tt.shown {
+			t.Errorf("%s: shown as %s", tt.network, got.Network)
+		}
+		// What is said about connections out leaves that alone.
+		if a := f.e2b(key, "PUT", "/sandboxes/"+sb.SandboxID+"/network", `{}`); a.status != 204 || f.sandboxes.byID[sb.SandboxID].Ingress != tt.want {
+			t.Errorf("%s: after a change %d, %s", tt.network, a.status, f.sandboxes.byID[sb.SandboxID].Ingress)
+		}
+		if private {
+			f.e2b(key, "POST", "/sandboxes/"+sb.SandboxID+"/pause", "")
+			if a := f.e2b(key, "PUT", "/sandboxes/"+sb.SandboxID+"/network", `{}`); a.status != 409 || !isE2BError(a) {
+				t.Errorf("a change while paused: %d %s", a.status, a.body)
+			}
+			var again told
+			f.e2b(key, "POST", "/v2/sandboxes/"+sb.SandboxID+"/connect", "").into(t, 201, &again)
+			if again.TrafficAccessToken == nil || *again.TrafficAccessToken != *sb.TrafficAccessToken {
+				t.Errorf("%s: after a pause the token is %v", tt.network, again.TrafficAccessToken)
+			}
+		}
+	}
+}
+
+// Teams and keys, as E2B's clients know them.
+func TestE2BAccount(t *testing.T) {
+	f := newFixture(t)
+	key, other, viewer := f.key("t", sandbox.RoleDeveloper), f.key("other", sandbox.RoleDeveloper), f.key("t", sandbox.RoleViewer)
+	type team struct {
+		TeamID, Name, APIKey string
+		IsDefault            bool
+	}
+	var teams, again, others []team
+	f.e2b(key, "GET", "/teams", "").into(t, 200, &teams)
+	f.e2b(viewer, "GET", "/teams", "").into(t, 200, &again)
+	f.e2b(other, "GET", "/teams", "").into(t, 200, &others)
+	if len(teams) != 1 || teams[0].Name != "t" || teams[0].APIKey != key || len(teams[0].TeamID) != 36 || !teams[0].IsDefault ||
+		again[0].TeamID != teams[0].TeamID || others[0].TeamID == teams[0].TeamID {
+		t.Errorf("%+v, %+v, %+v", teams, again, others)
+	}
+	f.e2b(key, "POST", "/v2/sandboxes", `{"templateID":"base"}`).into(t, 201, &map[string]any{})
+	var points []struct {
+		Timestamp           string
+		TimestampUnix       int64
+		ConcurrentSandboxes int
+		SandboxStartRate    float64
+	}
+	path := "/teams/" + teams[0].TeamID + "/metrics"
+	f.e2b(viewer, "GET", fmt.Sprintf("%s?start=%d", path, time.Now().Unix()-3600), "").into(t, 200, &points)
+	if len(points) < 400 || points[0].ConcurrentSandboxes != 0 || time.Since(time.Unix(points[len(points)-1].TimestampUnix, 0)) > time.Minute {
+		t.Errorf("%d points, of which the first is %+v", len(points), points[0])
+	}
+	f.e2b(key, "GET", path, "").into(t, 200, &points)
+	for metric, want := range map[string]float64{"concurrent_sandboxes": 1, "sandbox_start_rate": 0.2} {
+		var most struct{ Value float64 }
+		start := time.Now().Unix() + 3600 // that is now, one point of five seconds
+		f.e2b(key, "GET", fmt.Sprintf("%s/max?metric=%s&start=%d", path, metric, start), "").into(t, 200, &most)
+		if most.Value != want {
+			t.Errorf("%s: %v, want %v", metric, most.Value, want)
+		}
+	}
+	for query, want := range map[string]int{"?start=2&end=1": 400, "?start=x": 400, "/max": 400, "/max?metric=cpu": 400, "?metric=x": 400} {
+		if a := f.e2b(key, "GET", path+query, ""); a.status != want || !isE2BError(a) {
+			t.Errorf("%s: %d %s", query, a.status, a.body)
+		}
+	}
+	if a := f.e2b(other, "GET", path, ""); a.status != 403 || !isE2BError(a) {
+		t.Errorf("another's metrics: %d %s", a.status, a.body)
+	}
+	type listed struct {
+		ID, Name, Key, CreatedAt string
+		LastUsed                 *string
+		Mask                     struct {
+			Prefix, MaskedValueSuffix string
+			ValueLength               int
+		}
+	}
+	var made listed
+	f.e2b(key, "POST", "/api-keys", `{"name":"ci"}`).into(t, 201, &made)
+	if len(made.ID) != 36 || made.Name != "ci" || !sandbox.ValidKeySecret(made.Key) || !strings.HasSuffix(made.Key, made.Mask.MaskedValueSuffix) ||
+		made.Mask.Prefix != "e2b_" || made.Mask.ValueLength != 40 {
+		t.Errorf("%+v", made)
+	}
+	var all []listed
+	if f.e2b(made.Key, "GET", "/api-keys", "").into(t, 200, &all); len(all) != 3 || all[0].ID != made.ID || all[0].Key != "" {
+		t.Errorf("%+v", all)
+	}
+	for who, want := range map[string]int{other: 404, viewer: 403} {
+		if a := f.e2b(who, "DELETE", "/api-keys/"+made.ID, ""); a.status != want || !isE2BError(a) {
+			t.Errorf("another's key: %d %s", a.status, a.body)
+		}
+	}
+	for who, want := range map[string]int{other: 404, viewer: 403} {
+		if a := f.e2b(who, "PATCH", "/api-keys/"+made.ID, `{"name":"x"}`); a.status != want || !isE2BError(a) {
+			t.Errorf("another's key is renamed: %d %s", a.status, a.body)
+		}
+	}
+	for _, body := range []string{``, `{"name":""}`, `{"name":"a\tb"}`, `{"name":"x","key":"y"}`} {
+		if a := f.e2b(key, "PATCH", "/api-keys/"+made.ID, body); a.status != 400 || !isE2BError(a) {
+			t.Errorf("renamed by %s: %d %s", body, a.status, a.body)
+		}
+	}
+	var renamed listed
+	f.e2b(key, "PATCH", "/api-keys/"+made.ID, `{"name":"release"}`).into(t, 200, &renamed)
+	f.e2b(made.Key, "GET", "/api-keys", "").into(t, 200, &all)
+	if renamed.Name != "release" || renamed.Key != "" || all[0].ID != made.ID || all[0].Name != "release" {
+		t.Errorf("renamed to %+v, %+v", renamed, all[0])
+	}
+	if a := f.e2b(key, "DELETE", "/api-keys/"+made.ID, ""); a.status != 204 {
+		t.Errorf("revoked: %d %s", a.status, a.body)
+	}
+	if a := f.e2b(made.Key, "GET", "/teams", ""); a.status != 401 {
+		t.Errorf("a revoked one: %d %s", a.status, a.body)
+	}
+}
+
+// Pages of other origins may use this API, with keys that they know; ours they
+// may not.
+func TestE2BOrigins(t *testing.T) {
+	f := newFixture(t)
+	key := f.key("t", sandbox.RoleDeveloper)
+	ask := func(method, path string, header ...string) answer {
+		t.Helper()
+		req, err := http.NewRequest(method, f.url+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Origin", "https://app.example")
+		for i := 0; i < len(header); i += 2 {
+			req.Header.Set(header[i], header[i+1])
+		}
+		return f.raw(req)
+	}
+	const wanted, names = "Access-Control-Request-Method", "Access-Control-Request-Headers"
+	for _, tt := range []struct {
+		path, headers string
+		open          bool
+	}{
+		{"/v2/sandboxes", "content-type,x-api-key,lang", true},
+		{"/sandboxes/i00000000000000000000/connect", "authorization", true},
+		{"/templates/a%2Fb/tags", "x-api-key", true},
+		{"/process.Process/Start", "content-type, e2b-sandbox-id, e2b-sandbox-port", true},
+		{"/process.Process/Start", "content-type", false},
+		{"/api/v1/sessions", "authorization", false},
+		{"/api/v1/auth/token", "content-type", false},
+		{"/health", "", false},
+	} {
+		a := ask("OPTIONS", tt.path, wanted, "POST", names, tt.headers)
+		open := a.status == 204 && a.header.Get("Access-Control-Allow-Origin") == "*" && a.header.Get("Access-Control-Allow-Headers") == tt.headers
+		if open != tt.open || a.header.Get("Access-Control-Allow-Credentials") != "" || !open && a.header.Get("Access-Control-Allow-Origin") != "" {
+			t.Errorf("%s %s: %d %v", tt.path, tt.headers, a.status, a.header)
+		}
+	}
+	a := ask("GET", "/v2/sandboxes", "X-API-KEY", key)
+	if a.status != 200 || a.header.Get("Access-Control-Allow-Origin") != "*" || !strings.Contains(a.header.Get("Access-Control-Expose-Headers"), "X-Next-Token") {
+		t.Errorf("a list: %d %v", a.status, a.header)
+	}
+	if a := ask("GET", "/v2/sandboxes"); a.status != 401 || a.header.Get("Access-Control-Allow-Origin") != "*" {
+		t.Errorf("without a key: %d %v", a.status, a.header)
+	}
+	if a := ask("GET", "/api/v1/sessions", "X-API-KEY", key); a.header.Get("Access-Control-Allow-Origin") != "" {
+		t.Errorf("our own: %d %v", a.status, a.header)
+	}
+}
+
+func TestE2BTransforms(t *testing.T) {
+	f := newFixture(t)
+	key := f.key("t", sandbox.RoleDeveloper)
+	const rules = `"rules":{"api.example.com":[{"transform":{"headers":{"Authorization":"Bearer ${e2b.secrets.KEY}","X-Key":"${e2b.secrets.KEY}"}}}]}`
+	const want = `[{"name":"KEY","host":"api.example.com","header":"Authorization","format":"Bearer {value}"},{"name":"KEY","host":"api.example.com","header":"X-Key"}]`
+	id := f.e2bSandbox(key, `{"templateID":"base","network":{`+rules+`}}`).SandboxID
+	if got := f.sandboxes.byID[id].Secrets; got != want {
+		t.Errorf("the sandbox uses %s", got)
+	}
+	var info struct{ Network json.RawMessage }
+	f.e2b(key, "GET", "/sandboxes/"+id, "").into(t, 200, &info)
+	if shown := string(info.Network); shown != `{"allowPublicTraffic":true,`+rules+`}` {
+		t.Errorf("shown as %s", shown)
+	}
+	for _, tt := range []struct {
+		body string
+		want sandbox.SecretUses
+	}{{`{}`, ""}, {`{` + rules + `,"denyOut":["1.1.1.1"]}`, want}} {
+		if a := f.e2b(key, "PUT", "/sandboxes/"+id+"/network", tt.body); a.status != 204 || f.sandboxes.byID[id].Secrets != tt.want {
+			t.Errorf("%s: %d %s, it uses %s", tt.body, a.status, a.body, f.sandboxes.byID[id].Secrets)
+		}
+	}
+}
+
+// Names of secrets are in lower case, whatever clients write.
+func TestE2BSecrets(t *testing.T) {
+	f := newFixture(t)
+	key, other := f.key("t", sandbox.RoleDeveloper), f.key("other", sandbox.RoleDeveloper)
+	type secret struct {
+		SecretID, Name       string
+		CurrentVersion       int
+		Metadata             map[string]string
+		CreatedAt, UpdatedAt time.Time
+	}
+	var made, got secret
+	a := f.e2b(key, "POST", "/secrets", `{"name":"API_Key","value":"hidden","metadata":{"env":"test"}}`)
+	a.into(t, 201, &made)
+	if made.Name != "api_key" || made.CurrentVersion != 1 || made.Metadata["env"] != "test" || made.CreatedAt.IsZero() || strings.Contains(string(a.body), "hidden") {
+		t.Errorf("made: %s", a.body)
+	}
+	for _, name := range []string{made.SecretID, "api_key", "API_Key"} {
+		f.e2b(key, "GET", "/secrets/"+name, "").into(t, 200, &got)
+		if got.SecretID != made.SecretID {
+			t.Errorf("%s is %+v", name, got)
+		}
+	}
+	f.e2b(key, "POST", "/secrets/"+made.SecretID, `{"value":"other"}`).into(t, 200, &got)
+	if got.CurrentVersion != 2 || got.Metadata["env"] != "test" {
+		t.Errorf("another value: %+v", got)
+	}
+	got.Metadata = nil
+	f.e2b(key, "POST", "/secrets/api_key", `{"value":"third","metadata":{}}`).into(t, 200, &got)
+	if got.CurrentVersion != 3 || len(got.Metadata) != 0 || got.Metadata == nil {
+		t.Errorf("a third value: %+v", got)
+	}
+	id := f.e2bSandbox(key, `{"templateID":"base","network":{"rules":{"api.example.com":[{"transform":{"headers":{"X-Key":"${e2b.secrets.API_KEY}"}}}]}}}`).SandboxID
+	if got := f.sandboxes.byID[id].Secrets; got != `[{"name":"api_key","host":"api.example.com","header":"X-Key"}]` {
+		t.Errorf("the sandbox uses %s", got)
+	}
+	for _, name := range []string{"c", "b"} {
+		f.e2b(key, "POST", "/secrets", `{"name":"`+name+`","value":"v"}`).into(t, 201, &got)
+	}
+	names := ""
+	for next, pages := "", 0; pages == 0 || next != ""; pages++ {
+		var page []secret
+		a := f.e2b(key, "GET", "/secrets?limit=2&nextToken="+next, "")
+		a.into(t, 200, &page)
+		for _, s := range page {
+			names += s.Name + " "
+		}
+		next = a.header.Get("X-Next-Token")
+	}
+	if names != "api_key b c " {
+		t.Errorf("all of them: %s", names)
+	}
+	for _, tt := range []struct {
+		key, method, path, body string
+		status                  int
+		words                   string
+	}{
+		{key, "POST", "/secrets", `{"name":"api_KEY","value":"v"}`, 409, "name"},
+		{key, "POST", "/secrets", `{"name":"a.b","value":"v"}`, 400, "letters"},
+		{key, "POST", "/secrets", `{"name":"","value":"v"}`, 400, "letters"},
+		{key, "POST", "/secrets", `{"name":"a"}`, 400, "value"},
+		{key, "POST", "/secrets", `{"name":"a","value":"v","metadata":{"":"x"}}`, 400, "metadata"},
+		{key, "POST", "/secrets", `{"name":"a","value":"v","metadata":{"x":"` + strings.Repeat("y", 1025) + `"}}`, 400, "metadata"},
+		{key, "POST", "/secrets", `{"name":"a","value":"v","more":1}`, 400, "more"},
+		{key, "GET", "/secrets?limit=0", "", 400, "limit"},
+		{key, "GET", "/secrets?nextToken=*", "", 400, "next token"},
+		{key, "GET", "/secrets/none", "", 404, "not found"},
+		{key, "POST", "/secrets/none", `{"value":"v"}`, 404, "not found"},
+		{key, "DELETE", "/secrets/none", "", 404, "not found"},
+		{other, "GET", "/secrets/api_key", "", 404, "not found"},
+		{other, "GET", "/secrets/" + made.SecretID, "", 404, "not found"},
+		{other, "POST", "/secrets/" + made.SecretID, `{"value":"v"}`, 404, "not found"},
+		{other, "DELETE", "/secrets/" + made.SecretID, "", 404, "not found"},
+	} {
+		if a := f.e2b(tt.key, tt.method, tt.path, tt.body); a.status != tt.status || !strings.Contains(string(a.body), tt.words) {
+			t.Errorf("%s %s %s: %d %s", tt.method, tt.path, tt.body, a.status, a.body)
+		}
+	}
+	if a := f.e2b(key, "DELETE", "/secrets/"+made.SecretID, ""); a.status != 204 {
+		t.Errorf("deleted: %d %s", a.status, a.body)
+	}
+	if a := f.e2b(key, "GET", "/secrets/api_key", ""); a.status != 404 {
+		t.Errorf("afterwards: %d %s", a.status, a.body)
+	}
+}
+
+func TestE2BMetricsAndLogs(t *testing.T) {
+	f := newFixture(t)
+	key := f.key("t", sandbox.RoleDeveloper)
+	id := f.e2bSandbox(key, `{"templateID":"base"}`).SandboxID
+	var metrics []struct {
+		TimestampUnix      int64
+		CPUCount           int
+		MemUsed, DiskTotal int64
+	}
+	f.e2b(key, "GET", "/sandboxes/"+id+"/metrics", "").into(t, 200, &metrics)
+	if len(metrics) != 1 || metrics[0].CPUCount != 2 || metrics[0].DiskTotal != 4 || metrics[0].TimestampUnix == 0 {
+		t.Errorf("metrics: %+v", metrics)
+	}
+	f.e2b(key, "GET", fmt.Sprintf("/sandboxes/%s/metrics?start=%d", id, time.Now().Unix()+60), "").into(t, 200, &metrics)
+	if len(metrics) != 0 {
+		t.Errorf("metrics of later: %+v", metrics)
+	}
+	for unit, now := range map[string]int64{"seconds": time.Now().Unix(), "milliseconds": time.Now().UnixMilli()} {
+		asked := fmt.Sprintf("/sandboxes/%s/metrics?start=%d&end=%d", id, now-now/1_000_000, now+now/1_000_000)
+		if f.e2b(key, "GET", asked, "").into(t, 200, &metrics); len(metrics) == 0 {
+			t.Errorf("no metrics by times in %s", unit)
+		}
+	}
+	var all struct{ Sandboxes map[string]any }
+	if f.e2b(key, "GET", "/sandboxes/metrics?sandbox_ids="+id+",nothing", "").into(t, 200, &all); len(all.Sandboxes) != 1 {
+		t.Errorf("metrics of all: %+v", all)
+	}
+	var logs struct{ Logs, LogEntries []map[string]any }
+	if f.e2b(key, "GET", "/sandboxes/"+id+"/logs", "").into(t, 200, &logs); len(logs.Logs) != 2 || len(logs.LogEntries) != 2 {
+		t.Errorf("logs: %+v", logs)
+	}
+	if f.e2b(key, "GET", "/v2/sandboxes/"+id+"/logs?search=started&limit=1", "").into(t, 200, &logs); len(logs.Logs) != 1 {
+		t.Errorf("found: %+v", logs)
+	}
+}
+
+func TestE2BCredentials(t *testing.T) {
+	f := newFixture(t)
+	key := f.key("t", sandbox.RoleDeveloper)
+	for name, tt := range map[string]struct {
+		header []string
+		status int
+	}{
+		"a key":                     {[]string{"X-API-Key", key}, 200},
+		"a key as bearer":           {[]string{"Authorization", "Bearer " + key}, 200},
+		"a token":                   {[]string{"Authorization", "Bearer " + f.token}, 200},
+		"a key beside an old token": {[]string{"X-API-Key", key, "Authorization", "Bearer sk_e2b_0"}, 200},
+		"nothing":                   {nil, 401},
+		"a wrong key":               {[]string{"X-API-Key", "e2b_0000000000000000000000000000000000000000"}, 401},
+	} {
+		req, _ := http.NewRequest("GET", f.url+"/v2/sandboxes", nil)
+		for i := 0; i < len(tt.header); i += 2 {
+			req.Header.Set(tt.header[i], tt.header[i+1])
+		}
+		if a := f.raw(req); a.status != tt.status || a.status != 200 && !isE2BError(a) {
+			t.Errorf("%s: %d %s", name, a.status, a.body)
+		}
+	}
+}
+
+// A client that repeats a create because it heard nothing gets the same one.
+func TestE2BCreatesOnce(t *testing.T) {
+	f := newFixture(t)
+	key := f.key("t", sandbox.RoleDeveloper)
+	var ids []string
+	for range 2 {
+		req, _ := http.NewRequest("POST", f.url+"/v2/sandboxes", strings.NewReader(`{"templateID":"base"}`))
+		req.Header.Set("X-API-Key", key)
+		req.Header.Set("Idempotency-Key", "once-1")
+		var sb e2bSandbox
+		f.raw(req).into(t, 201, &sb)
+		ids = append(ids, sb.SandboxID)
+	}
+	if ids[0] != ids[1] || f.sandboxes.live() != 1 {
+		t.Errorf("%v, %d live", ids, f.sandboxes.live())
+	}
+}

@@ -1,0 +1,38 @@
+package gateway
+
+import (
+	"net/http"
+	"net/url"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/e2b"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/signedurl"
+)
+
+// byURL reports whether a request is allowed by its URL alone.
+func byURL(rt route, r *http.Request) bool {
+	takes := rt.path == rest.FilesPath && (rt.method == http.MethodGet || rt.method == http.MethodPut) || rt.path == uploadPath && rt.method == http.MethodPut
+	return takes && signedurl.Signed(r.URL)
+}
+
+// openURL returns whom a signed URL speaks for, and the request as the handler
+// knows it: without the signature. A token beside it is not looked at.
+func (s *Server) openURL(r *http.Request) (sandbox.Identity, *http.Request, error) {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return sandbox.Identity{}, r, sandbox.Errorf(sandbox.Invalid, "the query of the URL is malformed")
+	}
+	tenant, g, err := s.api.URLs.Check(r.Context(), r.Method, query)
+	if err != nil {
+		return sandbox.Identity{}, r, err
+	}
+	hash := r.PathValue("hash") // of an upload; empty: it is about a file in a Sandbox, which is signed by its ID
+	if hash != "" && g != e2b.UploadGrant(hash, g.Expires) || hash == "" && !sandbox.ValidSandboxID(g.SandboxID) {
+		return sandbox.Identity{}, r, sandbox.Errorf(sandbox.Denied, "this signed URL is for something else")
+	}
+	plain, u := *r, *r.URL
+	u.RawQuery = url.Values{"sandbox_id": {g.SandboxID}, "path": {g.Path}}.Encode()
+	plain.URL = &u
+	return sandbox.Identity{Tenant: tenant, User: signedURLUser, Role: sandbox.RoleDeveloper}, &plain, nil
+}

@@ -1,0 +1,261 @@
+package gateway_test
+
+import (
+	"bytes"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// pausable is what the answers of this file say.
+type pausable struct {
+	view
+	OnTimeout  string `json:"on_timeout"`
+	AutoResume bool   `json:"auto_resume"`
+	SnapshotID string `json:"snapshot_id"`
+	Timeline   int64  `json:"timeline"`
+
+	Checkpoint   float64  `json:"checkpoint_every_seconds"`
+	RestoredFrom string   `json:"restored_from"`
+	Lost         *float64 `json:"lost_seconds"`
+}
+
+func TestPauseOverREST(t *testing.T) {
+	f := newFixture(t)
+	var v pausable
+	f.do("POST", "/api/v1/sandbox/acquire", `{}`).into(t, 200, &v)
+	if v.OnTimeout != "end" || !v.AutoResume || v.Timeline != 1 {
+		t.Errorf("acquired %+v", v)
+	}
+	f.do("POST", "/api/v1/sessions", `{"name":"stay","auto_resume":false,"on_timeout":"pause_files"}`).into(t, 201, &v)
+	if v.OnTimeout != "pause_files" || v.AutoResume {
+		t.Errorf("created %+v", v)
+	}
+	f.do("POST", "/api/v1/sessions", `{"name":"web"}`).into(t, 201, &v)
+	if v.OnTimeout != "pause" || !v.AutoResume {
+		t.Errorf("created %+v", v)
+	}
+	for body, filesOnly := range map[string]bool{`{"memory":false}`: true, `{"memory":true}`: false, `{}`: false} {
+		f.do("POST", "/api/v1/sessions/web/pause", body).into(t, 200, &v)
+		if v.State != "paused" || f.sandboxes.filesOnly != filesOnly {
+			t.Errorf("%s: %+v, files only: %v", body, v, f.sandboxes.filesOnly)
+		}
+	}
+	f.do("POST", "/api/v1/sessions/web/resume", ``).into(t, 200, &v)
+	if v.State != "running" {
+		t.Errorf("resumed %+v", v)
+	}
+	f.do("PATCH", "/api/v1/sessions/web", `{"on_timeout":"end","auto_resume":false}`).into(t, 200, &v)
+	if v.OnTimeout != "end" || v.AutoResume {
+		t.Errorf("changed %+v", v)
+	}
+}
+
+// What checkpoints are asked for, and what they were good for, stands in the record.
+func TestCheckpointsOverREST(t *testing.T) {
+	f := newFixture(t)
+	var v pausable
+	f.do("POST", "/api/v1/sessions", `{"name":"long","checkpoint_every_seconds":60}`).into(t, 201, &v)
+	if v.Checkpoint != 60 || v.RestoredFrom != "" || v.Lost != nil {
+		t.Errorf("created %+v", v)
+	}
+	id := v.SandboxID
+	from := sandbox.NewSnapshotID()
+	f.sandboxes.mu.Lock()
+	s := f.sandboxes.byID[id]
+	s.Restored = sandbox.Restored{From: from, Lost: 1500 * time.Millisecond, Times: 1}
+	f.sandboxes.byID[id] = s
+	f.sandboxes.mu.Unlock()
+	f.do("PATCH", "/api/v1/sessions/long", `{"checkpoint_every_seconds":86400}`).into(t, 200, &v)
+	if v.Checkpoint != 86400 || v.RestoredFrom != from || v.Lost == nil || *v.Lost != 1.5 {
+		t.Errorf("restored %+v", v)
+	}
+	for _, off := range []string{"null", "0"} {
+		f.do("PATCH", "/api/v1/sessions/long", `{"checkpoint_every_seconds":10}`).into(t, 200, &v)
+		v = pausable{}
+		f.do("PATCH", "/api/v1/sessions/long", `{"checkpoint_every_seconds":`+off+`}`).into(t, 200, &v)
+		if v.Checkpoint != 0 {
+			t.Errorf("%s leaves %+v", off, v)
+		}
+	}
+}
+
+// A resume may leave memory behind.
+func TestResumeWithoutMemory(t *testing.T) {
+	f := newFixture(t)
+	f.do("POST", "/api/v1/sessions", `{"name":"web"}`).into(t, 201, &view{})
+	for i, body := range []string{`{}`, `{"memory":true}`, `{"memory":false}`} {
+		var v view
+		f.do("POST", "/api/v1/sessions/web/pause", `{}`).into(t, 200, &v)
+		f.do("POST", "/api/v1/sessions/web/resume", body).into(t, 200, &v)
+		if v.State != "running" || f.sandboxes.reboots != i/2 {
+			t.Errorf("%s: it is %s, and rebooted %d times", body, v.State, f.sandboxes.reboots)
+		}
+	}
+	if a := f.do("POST", "/api/v1/sessions/web/resume", `{"files_only":true}`); a.status != 400 {
+		t.Errorf("an unknown field: %d %s", a.status, a.body)
+	}
+}
+
+// Whatever door a request comes to, what is paused wakes for it; unless it is to
+// stay paused.
+func TestRequestsWakeWhatIsPaused(t *testing.T) {
+	f := newFixture(t)
+	id := f.withProcesses()
+	for name, ask := range map[string]func() answer{
+		"execute": func() answer {
+			return f.do("POST", "/api/v1/execute", `{"sandbox_id":"`+id+`","code":"x","language":"bash"}`)
+		},
+		"processes": func() answer { return f.do("GET", "/api/v1/processes?sandbox_id="+id, "") },
+		"contexts":  func() answer { return f.do("GET", "/api/v1/contexts?sandbox_id="+id, "") },
+		"files":     func() answer { return f.do("GET", "/api/v1/files/list?path=/&sandbox_id="+id, "") },
+	} {
+		f.do("POST", "/api/v1/sessions/"+id+"/pause", `{}`).into(t, 200, &view{})
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() {
+				if a := ask(); a.status == 409 || a.status == 404 {
+					t.Errorf("%s of a paused one: %d %s", name, a.status, a.body)
+				}
+			})
+		}
+		wg.Wait()
+		var v view
+		if f.do("GET", "/api/v1/sessions/"+id, "").into(t, 200, &v); v.State != "running" {
+			t.Errorf("after %s it is %s", name, v.State)
+		}
+		f.do("PATCH", "/api/v1/sessions/"+id, `{"auto_resume":false}`).into(t, 200, &v)
+		f.do("POST", "/api/v1/sessions/"+id+"/pause", `{}`).into(t, 200, &v)
+		if a := ask(); a.status != 409 || !bytes.Contains(a.body, []byte("resume it")) {
+			t.Errorf("%s of one that stays paused: %d %s", name, a.status, a.body)
+		}
+		f.do("PATCH", "/api/v1/sessions/"+id, `{"auto_resume":true}`).into(t, 200, &v)
+		f.do("POST", "/api/v1/sessions/"+id+"/resume", `{}`).into(t, 200, &v)
+	}
+}
+
+func TestForkOverREST(t *testing.T) {
+	f := newFixture(t)
+	f.do("POST", "/api/v1/sessions", `{"name":"web"}`).into(t, 201, &view{})
+	var got struct {
+		Forks []struct {
+			view
+			Error *struct{ Code, Message string }
+		}
+		Failed int
+	}
+	f.do("POST", "/api/v1/sessions/web/fork", `{"count":4,"metadata":{"a":null},"idle_timeout_seconds":null,"timeout_seconds":77}`).into(t, 201, &got)
+	if len(got.Forks) != 4 || got.Failed != 1 || got.Forks[2].Error == nil || got.Forks[2].Error.Code != "exhausted" || got.Forks[2].Error.Message != "no room" {
+		t.Fatalf("forked %+v", got)
+	}
+	for i, fork := range got.Forks {
+		if i != 2 && (fork.Error != nil || fork.State != "running" || fork.TimeoutSeconds != 77) {
+			t.Errorf("fork %d: %+v", i, fork)
+		}
+	}
+	f.do("POST", "/api/v1/sessions", `{"name":"barren","metadata":{"barren":"1"}}`).into(t, 201, &view{})
+	if a := f.do("POST", "/api/v1/sessions/barren/fork", `{"count":2}`); a.status != 429 || bytes.Contains(a.body, []byte("secret")) {
+		t.Errorf("when none runs: %d %s", a.status, a.body)
+	}
+}
+
+func TestSnapshotsOverREST(t *testing.T) {
+	f := newFixture(t)
+	var v pausable
+	f.do("POST", "/api/v1/sessions", `{"name":"web","env":{"A":"secret"}}`).into(t, 201, &v)
+	type snapshot struct {
+		ID      string `json:"snapshot_id"`
+		Session string `json:"session_id"`
+		Parent  string `json:"parent_id"`
+		Name    string
+		Kept    bool
+		Size    int64 `json:"size_bytes"`
+		Memory  bool
+		Current bool
+	}
+	var first, second snapshot
+	f.do("POST", "/api/v1/sessions/web/snapshots", `{"name":"first"}`).into(t, 201, &first)
+	f.do("POST", "/api/v1/sessions/web/snapshots", `{"memory":false}`).into(t, 201, &second)
+	if first.Name != "first" || first.Session != v.SandboxID || !first.Memory || !first.Kept || second.Parent != first.ID || second.Memory || first.Size == 0 {
+		t.Errorf("first %+v, second %+v", first, second)
+	}
+	var tree struct{ Snapshots []snapshot }
+	a := f.do("GET", "/api/v1/sessions/web/snapshots", "")
+	a.into(t, 200, &tree)
+	if len(tree.Snapshots) != 2 || tree.Snapshots[0].ID != first.ID || !tree.Snapshots[1].Current || bytes.Contains(a.body, []byte("secret")) {
+		t.Errorf("the tree %s", a.body)
+	}
+	var page struct{ Snapshots []snapshot }
+	f.do("GET", "/api/v1/snapshots?limit=10&session_id="+v.SandboxID, "").into(t, 200, &page)
+	if len(page.Snapshots) != 2 || page.Snapshots[0].ID != second.ID {
+		t.Errorf("the list %+v", page)
+	}
+	f.do("POST", "/api/v1/sessions/web/rollback", `{"snapshot_id":"`+first.ID+`"}`).into(t, 200, &v)
+	f.do("POST", "/api/v1/sessions", `{"snapshot_id":"`+first.ID+`"}`).into(t, 201, &v)
+	var one snapshot
+	f.do("GET", "/api/v1/snapshots/"+first.ID, "").into(t, 200, &one)
+	other := f.mint("other")
+	for _, tt := range []struct{ method, path, body string }{
+		{"GET", "/api/v1/snapshots/" + first.ID, ""},
+		{"DELETE", "/api/v1/snapshots/" + first.ID, ""},
+		{"POST", "/api/v1/sessions", `{"snapshot_id":"` + first.ID + `"}`},
+		{"GET", "/api/v1/sessions/" + v.SandboxID + "/snapshots", ""},
+		{"POST", "/api/v1/sessions/" + v.SandboxID + "/snapshots", "{}"},
+		{"POST", "/api/v1/sessions/" + v.SandboxID + "/pause", "{}"},
+		{"POST", "/api/v1/sessions/" + v.SandboxID + "/resume", "{}"},
+		{"POST", "/api/v1/sessions/" + v.SandboxID + "/fork", "{}"},
+		{"POST", "/api/v1/sessions/" + v.SandboxID + "/rollback", `{"snapshot_id":"` + first.ID + `"}`},
+	} {
+		absent := []byte(tt.path + tt.body)
+		absent = bytes.ReplaceAll(absent, []byte(first.ID), []byte(sandbox.NewSnapshotID()))
+		absent = bytes.ReplaceAll(absent, []byte(v.SandboxID), []byte(sandbox.NewSandboxID()))
+		theirs := f.doAs(other, tt.method, tt.path, tt.body)
+		nobodys := f.doAs(other, tt.method, string(absent[:len(tt.path)]), string(absent[len(tt.path):]))
+		if theirs.status != 404 || !bytes.Equal(theirs.body, nobodys.body) {
+			t.Errorf("%s %s of another tenant: %d %s, and of nobody %s", tt.method, tt.path, theirs.status, theirs.body, nobodys.body)
+		}
+	}
+	f.do("DELETE", "/api/v1/snapshots/"+first.ID, "").into(t, 200, &one)
+	if a := f.do("DELETE", "/api/v1/snapshots/"+first.ID, ""); a.status != 404 {
+		t.Errorf("deleted again: %d %s", a.status, a.body)
+	}
+}
+
+// A repeat with the same Idempotency-Key makes no second snapshot or fork.
+func TestSnapshotsTakeEffectOnce(t *testing.T) {
+	f := newFixture(t)
+	f.do("POST", "/api/v1/sessions", `{"name":"web"}`).into(t, 201, &view{})
+	for _, path := range []string{"snapshots", "fork"} {
+		var first []byte
+		for i := range 3 {
+			a := f.with("POST", "/api/v1/sessions/web/"+path, `{}`, "Authorization", "Bearer "+f.token, "Idempotency-Key", "k-"+path)
+			if i == 0 {
+				first = a.body
+			}
+			if a.status != 201 || !bytes.Equal(a.body, first) {
+				t.Errorf("%s, time %d: %d %s, first %s", path, i, a.status, a.body, first)
+			}
+		}
+	}
+	if n := len(f.sandboxes.snapshots); n != 1 || f.sandboxes.live() != 2 {
+		t.Errorf("%d snapshots, %d sandboxes", n, f.sandboxes.live())
+	}
+}
+
+func TestScopesOfSnapshots(t *testing.T) {
+	f := newFixture(t)
+	id := f.acquire()
+	reader := f.key("dev:test", sandbox.RoleDeveloper, sandbox.ScopeRead)
+	for path, want := range map[string]int{"/snapshots": 200, "/pause": 403, "/resume": 403, "/fork": 403, "/rollback": 403} {
+		method := map[int]string{200: "GET", 403: "POST"}[want]
+		if a := f.doAs(reader, method, "/api/v1/sessions/"+id+path, ""); a.status != want {
+			t.Errorf("%s with a key that may read: %s", path, fmt.Sprint(a.status))
+		}
+	}
+	if a := f.doAs(reader, "GET", "/api/v1/snapshots", ""); a.status != 200 {
+		t.Errorf("the list with a key that may read: %d", a.status)
+	}
+}

@@ -1,0 +1,255 @@
+package gateway_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/ratelimit"
+)
+
+// ask sends a request to a route, with an API key unless it is empty. Answers of
+// calls are not in the contract of REST, so nothing is checked here.
+func (f *fixture) ask(rt gateway.RouteInfo, key string) answer {
+	f.t.Helper()
+	req, err := http.NewRequest(rt.Method, f.url+strings.ReplaceAll(rt.Path, "{id}", "none"), nil)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if rt.Call {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if key != "" {
+		req.Header.Set("X-API-Key", key)
+	}
+	resp, err := f.client.Do(req)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return answer{status: resp.StatusCode, header: resp.Header, body: body}
+}
+
+// Every route but those for anyone wants a credential, and of a key the scope.
+func TestEveryRouteHasItsDoor(t *testing.T) {
+	f := newFixture(t)
+	with, without := map[sandbox.Scope]string{}, map[sandbox.Scope]string{}
+	for _, s := range sandbox.Scopes() {
+		others := slices.DeleteFunc(sandbox.Scopes(), func(o sandbox.Scope) bool { return o == s })
+		with[s], without[s] = f.key("t", sandbox.RoleOperator, s), f.key("t", sandbox.RoleOperator, others...)
+	}
+	for _, rt := range f.server.RouteTable() {
+		if rt.Anyone {
+			continue
+		}
+		if a := f.ask(rt, ""); a.status != 401 || a.header.Get("WWW-Authenticate") == "" ||
+			!bytes.Contains(a.body, []byte("unauthenticated")) && !bytes.Contains(a.body, []byte(`"code":401`)) {
+			t.Errorf("%s %s without a credential: %d %s", rt.Method, rt.Path, a.status, a.body)
+		}
+		if a := f.ask(rt, without[rt.Scope]); a.status != 403 || !bytes.Contains(a.body, []byte(rt.Scope)) {
+			t.Errorf("%s %s without the scope %s: %d %s", rt.Method, rt.Path, rt.Scope, a.status, a.body)
+		}
+		if a := f.ask(rt, with[rt.Scope]); a.status == 401 || a.status == 403 {
+			t.Errorf("%s %s with the scope %s: %d %s", rt.Method, rt.Path, rt.Scope, a.status, a.body)
+		}
+	}
+}
+
+// What is not plain to see of a route's rules.
+func TestRouteRules(t *testing.T) {
+	table := map[string]gateway.RouteInfo{}
+	for _, rt := range newFixture(t).server.RouteTable() {
+		table[rt.Method+" "+rt.Path] = rt
+	}
+	for _, tt := range []struct {
+		route   string
+		scope   sandbox.Scope
+		class   ratelimit.Class
+		creates bool
+	}{
+		{"GET /api/v1/sessions", sandbox.ScopeRead, ratelimit.Read, false},
+		{"POST /api/v1/sessions", sandbox.ScopeWrite, ratelimit.Create, true},
+		{"POST /api/v1/sandbox/acquire", sandbox.ScopeWrite, ratelimit.Create, true},
+		{"DELETE /api/v1/sessions/{id}", sandbox.ScopeWrite, ratelimit.Write, false},
+		{"GET /api/v1/secrets", sandbox.ScopeRead, ratelimit.Read, false},
+		{"POST /api/v1/secrets", sandbox.ScopeWrite, ratelimit.Write, true},
+		{"DELETE /api/v1/secrets/{id}", sandbox.ScopeWrite, ratelimit.Write, false},
+		{"GET /api/v1/keys", sandbox.ScopeKeys, ratelimit.Read, false},
+		{"POST /api/v1/keys", sandbox.ScopeKeys, ratelimit.Write, true},
+		{"GET /api/v1/audit", sandbox.ScopeAudit, ratelimit.Read, false},
+		{"POST /api/v1/sessions/{id}/pause", sandbox.ScopeWrite, ratelimit.Write, false},
+		{"POST /api/v1/sessions/{id}/fork", sandbox.ScopeWrite, ratelimit.Create, true},
+		{"POST /api/v1/sessions/{id}/snapshots", sandbox.ScopeWrite, ratelimit.Write, true},
+		{"GET /api/v1/sessions/{id}/snapshots", sandbox.ScopeRead, ratelimit.Read, false},
+		{"DELETE /api/v1/snapshots/{id}", sandbox.ScopeWrite, ratelimit.Write, false},
+		{"POST /api/v1/contexts", sandbox.ScopeWrite, ratelimit.Execute, true},
+		{"POST /api/v1/execute", sandbox.ScopeWrite, ratelimit.Execute, false},
+		{"POST /api/v1/processes", sandbox.ScopeWrite, ratelimit.Execute, false},
+		{"GET /api/v1/processes/{id}/attach", sandbox.ScopeWrite, ratelimit.Read, false},
+		{"GET /api/v1/sessions/{id}/ports/{port}/connect", sandbox.ScopeWrite, ratelimit.Read, false},
+		{"GET /api/v1/processes/{id}/output", sandbox.ScopeRead, ratelimit.Read, false},
+		{"GET /api/v1/files", sandbox.ScopeRead, ratelimit.Files, false},
+		{"PUT /api/v1/files", sandbox.ScopeWrite, ratelimit.Files, false},
+		{"POST /api/v1/files/search", sandbox.ScopeRead, ratelimit.Files, false},
+		{"POST /api/v1/files/sign", sandbox.ScopeWrite, ratelimit.Files, false},
+		{"POST /api/v1/git/status", sandbox.ScopeRead, ratelimit.Execute, false},
+		{"POST /api/v1/git/push", sandbox.ScopeWrite, ratelimit.Execute, false},
+		{"POST /api/v1/templates", sandbox.ScopeTemplates, ratelimit.Write, true},
+		{"GET /api/v1/templates", sandbox.ScopeRead, ratelimit.Read, false},
+		{"POST /sandboxes", sandbox.ScopeWrite, ratelimit.Create, true},
+		{"POST /v2/sandboxes", sandbox.ScopeWrite, ratelimit.Create, true},
+		{"GET /v2/sandboxes", sandbox.ScopeRead, ratelimit.Read, false},
+		{"POST /v2/sandboxes/{id}/connect", sandbox.ScopeWrite, ratelimit.Write, false},
+		{"DELETE /sandboxes/{id}", sandbox.ScopeWrite, ratelimit.Write, false},
+		{"GET /templates/{template}/files/{hash}", sandbox.ScopeTemplates, ratelimit.Read, false},
+		{"PUT /templates/{template}/files/{hash}", sandbox.ScopeTemplates, ratelimit.Write, false},
+		{"DELETE /api/v1/builds/{id}", sandbox.ScopeTemplates, ratelimit.Write, false},
+		{"POST /cloudsandbox.sandbox.v1.SandboxService/Get", sandbox.ScopeRead, ratelimit.Read, false},
+		{"POST /cloudsandbox.sandbox.v1.SandboxService/Create", sandbox.ScopeWrite, ratelimit.Create, false},
+		{"POST /cloudsandbox.sandbox.v1.SandboxService/Execute", sandbox.ScopeWrite, ratelimit.Execute, false},
+	} {
+		got, ok := table[tt.route]
+		if !ok || got.Scope != tt.scope || got.Class != tt.class || got.Creates != tt.creates {
+			t.Errorf("%s: %+v, want %+v", tt.route, got, tt)
+		}
+	}
+	for _, path := range []string{"POST /api/v1/auth/token"} {
+		if table[path].Class != ratelimit.Token {
+			t.Errorf("%s: %+v", path, table[path])
+		}
+	}
+	for name, rt := range table {
+		if rt.Anyone && rt.Class != "" && rt.Path != "/api/v1/auth/token" {
+			t.Errorf("%s is for anyone and limited as %s", name, rt.Class)
+		}
+	}
+}
+
+// Who asks every route for a Sandbox of another Tenant hears to the byte what
+// there is to hear of one that does not exist.
+func TestOtherTenantsOnEveryRoute(t *testing.T) {
+	f := newFixture(t)
+	var v view
+	f.do("POST", "/api/v1/sessions", `{"name":"mine"}`).into(t, 201, &v)
+	f.token = f.mint("other")
+	// What a route needs beside the sandbox to look for it.
+	needs := map[string]string{
+		"POST /api/v1/sessions/{id}/timeout":  `"timeout_seconds":5`,
+		"POST /api/v1/sessions/{id}/rollback": `"snapshot_id":"a"`,
+		"POST /api/v1/execute":                `"code":"x","language":"bash"`,
+		"POST /api/v1/contexts":               `"language":"python"`,
+		"POST /api/v1/processes":              `"command":"x"`,
+		"POST /api/v1/processes/{id}/signal":  `"signal":"TERM"`,
+		"POST /api/v1/processes/{id}/resize":  `"rows":2,"cols":2`,
+		"POST /api/v1/files/mkdir":            `"path":"a"`,
+		"POST /api/v1/files/move":             `"source":"a","destination":"b"`,
+		"POST /api/v1/files/copy":             `"source":"a","destination":"b"`,
+		"POST /api/v1/files/chmod":            `"path":"a","mode":"0644"`,
+		"POST /api/v1/files/search":           `"pattern":"a"`,
+		"POST /api/v1/files/replace":          `"path":"a","pattern":"a","replacement":"b"`,
+		"POST /api/v1/files/batch":            `"operations":[{"op":"read","path":"a"}]`,
+		"POST /api/v1/files/sign":             `"path":"a","method":"GET"`,
+		"POST /api/v1/git/clone":              `"url":"https://git.example/a"`,
+		"POST /api/v1/git/checkout":           `"ref":"a"`,
+		"POST /api/v1/git/add":                `"all":true`,
+		"POST /api/v1/git/commit":             `"message":"a","author":{"name":"a","email":"a@b.c"}`,
+	}
+	about := 0
+	for _, rt := range f.server.RouteTable() {
+		if rt.Anyone || rt.Call || rt.E2B || !aboutSandbox(rt) {
+			continue
+		}
+		about++
+		ask := func(id string) answer {
+			return f.with(rt.Method, urlOf(rt, id), bodyOf(rt, id, needs[rt.Method+" "+rt.Path]), headersOf(rt, f.token)...)
+		}
+		absent := ask("i00000000000000000000")
+		if absent.status != 404 || !strings.Contains(string(absent.body), "no such sandbox") {
+			t.Errorf("%s %s: absent is %d %s", rt.Method, rt.Path, absent.status, absent.body)
+		}
+		for _, id := range []string{v.SandboxID, "mine"} {
+			a := ask(id)
+			for _, h := range []string{"X-Request-Id", "Date"} {
+				a.header.Del(h)
+				absent.header.Del(h)
+			}
+			if a.status != absent.status || !bytes.Equal(a.body, absent.body) || fmt.Sprint(a.header) != fmt.Sprint(absent.header) {
+				t.Errorf("%s %s: %d %s %v, absent: %d %s %v", rt.Method, rt.Path, a.status, a.body, a.header, absent.status, absent.body, absent.header)
+			}
+		}
+	}
+	if about < 30 {
+		t.Errorf("only %d routes are about a sandbox", about)
+	}
+}
+
+// aboutSandbox reports whether a route is about one Sandbox.
+func aboutSandbox(rt gateway.RouteInfo) bool {
+	for _, prefix := range []string{"/api/v1/templates", "/api/v1/builds", "/api/v1/quota", "/api/v1/usage", "/api/v1/tenants", "/api/v1/snapshots"} {
+		if strings.HasPrefix(rt.Path, prefix) {
+			return false
+		}
+	}
+	return !slices.Contains([]string{
+		"/api/v1/sandbox/acquire", "/api/v1/sandbox/stats", "/api/v1/sessions", "/api/v1/keys", "/api/v1/keys/{id}", "/api/v1/keys/{id}/rotate", "/api/v1/secrets", "/api/v1/secrets/{id}", "/api/v1/audit",
+		"/api/v1/files/sign/rotate",
+	}, rt.Path)
+}
+
+// urlOf names the Sandbox in the path, in the query or not at all.
+func urlOf(rt gateway.RouteInfo, id string) string {
+	path := strings.ReplaceAll(strings.ReplaceAll(rt.Path, "{id}", id), "{port}", "80")
+	if strings.HasPrefix(path, "/api/v1/sessions/") {
+		return strings.ReplaceAll(path, "{port}", "1")
+	}
+	path = strings.ReplaceAll(rt.Path, "{id}", "x")
+	switch {
+	case strings.HasPrefix(path, "/api/v1/files") && (rt.Method != "POST" || path == "/api/v1/files"):
+		return path + "?sandbox_id=" + id + "&path=a"
+	case path == "/api/v1/processes/x/wait":
+		return path + "?for=exit&sandbox_id=" + id
+	case rt.Method != "POST", strings.HasPrefix(path, "/api/v1/processes/"):
+		return path + "?sandbox_id=" + id
+	}
+	return path
+}
+
+// bodyOf names the Sandbox in the body, when the URL does not.
+func bodyOf(rt gateway.RouteInfo, id, needs string) string {
+	switch {
+	case rt.Method == "PATCH":
+		return `{"metadata":{}}`
+	case rt.Path == "/api/v1/files" && rt.Method == "POST":
+		return "--b\r\nContent-Disposition: form-data; name=\"f\"; filename=\"f\"\r\n\r\nx\r\n--b--\r\n"
+	case rt.Method != "POST", rt.Path == "/api/v1/processes/{id}/stdin":
+		return ""
+	case strings.HasPrefix(rt.Path, "/api/v1/sessions/"), strings.HasPrefix(rt.Path, "/api/v1/processes/"):
+		return "{" + needs + "}"
+	case needs == "":
+		return `{"sandbox_id":"` + id + `"}`
+	}
+	return `{"sandbox_id":"` + id + `",` + needs + `}`
+}
+
+// headersOf are those that a route needs, in pairs of name and value.
+func headersOf(rt gateway.RouteInfo, token string) []string {
+	all := []string{"Authorization", "Bearer " + token}
+	switch {
+	case rt.Path == "/api/v1/files" && rt.Method == "POST":
+		all = append(all, "Content-Type", "multipart/form-data; boundary=b")
+	case strings.HasSuffix(rt.Path, "/attach"), strings.HasSuffix(rt.Path, "/connect"):
+		all = append(all, "Connection", "Upgrade", "Upgrade", "websocket",
+			"Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")
+	}
+	return all
+}

@@ -1,0 +1,149 @@
+package gateway_test
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/porttoken"
+)
+
+type portsOf struct {
+	SandboxID string `json:"sandbox_id"`
+	Ports     struct {
+		Private bool
+		Host    string
+		TLS     []uint16
+	}
+}
+
+func TestPortsOfSessions(t *testing.T) {
+	f := newFixture(t)
+	var v portsOf
+	if f.do("POST", "/api/v1/sessions", `{}`).into(t, 201, &v); v.Ports.Private {
+		t.Errorf("by default: %+v", v)
+	}
+	for body, want := range map[string]sandbox.Ingress{
+		`{}`: "", `{"private":true}`: `{"private":true}`, `{"private":false}`: "",
+		`{"host":"localhost:${PORT}","tls":[8443,443]}`: `{"host":"localhost:${PORT}","tls_ports":[443,8443]}`,
+	} {
+		var made, changed portsOf
+		f.do("POST", "/api/v1/sessions", `{"ports":`+body+`}`).into(t, 201, &made)
+		f.do("PATCH", "/api/v1/sessions/"+v.SandboxID, `{"ports":`+body+`}`).into(t, 200, &changed)
+		for _, got := range []portsOf{made, changed} {
+			row := f.sandboxes.byID[got.SandboxID].Ingress
+			if back, err := (sandbox.IngressRules{Private: got.Ports.Private, Host: got.Ports.Host, TLSPorts: got.Ports.TLS}).Ingress(); err != nil || row != want || back != want {
+				t.Errorf("%s: %s, shown as %+v", body, row, got.Ports)
+			}
+		}
+	}
+	for _, body := range []string{
+		`true`, `[]`, `{"private":1}`, `{"host":"a b"}`, `{"host":"http://a"}`, `{"tls":[0]}`, `{"tls":[65536]}`, `{"tls":[49983]}`, `{"tls":"all"}`, `{"secret":1}`,
+	} {
+		for method, path := range map[string]string{"POST": "/api/v1/sessions", "PATCH": "/api/v1/sessions/" + v.SandboxID} {
+			req, err := http.NewRequest(method, f.url+path, strings.NewReader(`{"ports":`+body+`}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Authorization", "Bearer "+f.token)
+			if a := f.raw(req); a.status != 400 {
+				t.Errorf("%s %s: %d %s", method, body, a.status, a.body)
+			}
+		}
+	}
+}
+
+func TestSignPort(t *testing.T) {
+	f := newFixture(t, func(c *gateway.Config) { c.Domain = "box.example:8443" })
+	var v view
+	f.do("POST", "/api/v1/sessions", `{"name":"mine"}`).into(t, 201, &v)
+	tokens := porttoken.New(func(id string) string { return "traffic token of " + id }, nil)
+	for body, life := range map[string]time.Duration{`{}`: time.Hour, `{"expires_in_seconds":0.5}`: time.Second, `{"expires_in_seconds":604800}`: 7 * 24 * time.Hour} {
+		var link struct {
+			URL, Token string
+			ExpiresAt  time.Time `json:"expires_at"`
+		}
+		f.do("POST", "/api/v1/sessions/mine/ports/8000/sign", body).into(t, 200, &link)
+		if until, ok := tokens.Check(link.Token, v.SandboxID, 8000); !ok && life > time.Second || life > time.Second && !until.Equal(link.ExpiresAt) ||
+			link.ExpiresAt.Sub(time.Now().Add(life)).Abs() > 10*time.Second || link.URL != "http://8000-"+v.SandboxID+".box.example:8443/?cloud_sandbox_port="+link.Token {
+			t.Errorf("%s: %+v", body, link)
+		}
+	}
+	for path, body := range map[string]string{
+		"0/sign": `{}`, "65536/sign": `{}`, "x/sign": `{}`, "80/sign": `{"expires_in_seconds":604801}`, "81/sign": `{"expires_in_seconds":0}`, "82/sign": `{"port":1}`,
+	} {
+		req, err := http.NewRequest("POST", f.url+"/api/v1/sessions/mine/ports/"+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+f.token)
+		if a := f.raw(req); a.status != 400 {
+			t.Errorf("%s %s: %d %s", path, body, a.status, a.body)
+		}
+	}
+	f.do("DELETE", "/api/v1/sessions/mine", "").into(t, 200, &v)
+	if a := f.do("POST", "/api/v1/sessions/"+v.SandboxID+"/ports/80/sign", `{}`); a.status != 409 {
+		t.Errorf("of one that ended: %d %s", a.status, a.body)
+	}
+}
+
+// A link has the name that the client reaches the server by.
+func TestPortNames(t *testing.T) {
+	f := newFixture(t)
+	var v view
+	f.do("POST", "/api/v1/sessions", `{}`).into(t, 201, &v)
+	for host, want := range map[string]string{
+		"box.test": "http://80-ID.box.test/", "box.test:8080": "http://80-ID.box.test:8080/", "127.0.0.1:8080": "http://80-ID.localhost:8080/",
+		"[::1]:8080": "http://80-ID.localhost:8080/", "[::1]": "http://80-ID.localhost/", "192.0.2.1:8080": "",
+	} {
+		req, err := http.NewRequest("POST", f.url+"/api/v1/sessions/"+v.SandboxID+"/ports/80/sign", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = host
+		req.Header.Set("Authorization", "Bearer "+f.token)
+		var link struct{ URL, Token string }
+		f.raw(req).into(t, 200, &link)
+		url, _, _ := strings.Cut(link.URL, "?")
+		if strings.ReplaceAll(url, v.SandboxID, "ID") != want || link.Token == "" {
+			t.Errorf("%s: %+v", host, link)
+		}
+	}
+}
+
+// Ports are told with where they are reached; the agent's only when asked for.
+func TestListPorts(t *testing.T) {
+	f := newFixture(t, func(c *gateway.Config) { c.Domain = "box.example:8443" })
+	var v struct {
+		SandboxID string `json:"sandbox_id"`
+	}
+	f.do("POST", "/api/v1/sessions", `{"ports":{"private":true,"tls":[8443]}}`).into(t, 201, &v)
+	type port struct {
+		Port                          uint16
+		Address, Process, URL         string
+		PID                           int64
+		Loopback, Agent, Private, TLS bool
+	}
+	want := []port{
+		{Port: 8000, Address: "127.0.0.1", Process: "web", PID: 7, Loopback: true, Private: true, URL: "http://8000-" + v.SandboxID + ".box.example:8443/"},
+		{Port: 8443, Address: "::", Private: true, TLS: true, URL: "http://8443-" + v.SandboxID + ".box.example:8443/"},
+		{Port: sandbox.EnvdPort, Address: "::", Process: "guest", PID: 1, Agent: true, Private: true},
+	}
+	for query, want := range map[string][]port{"": want[:2], "?all=false": want[:2], "?all=true": want} {
+		var got struct {
+			Ports     []port
+			Truncated bool
+		}
+		f.do("GET", "/api/v1/sessions/"+v.SandboxID+"/ports"+query, "").into(t, 200, &got)
+		if !slices.Equal(got.Ports, want) || !got.Truncated {
+			t.Errorf("%q: %+v", query, got)
+		}
+	}
+	if a := f.do("GET", "/api/v1/sessions/none/ports", ""); a.status != 404 {
+		t.Errorf("of none: %d", a.status)
+	}
+}

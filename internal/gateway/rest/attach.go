@@ -1,0 +1,342 @@
+package rest
+
+import (
+	"context"
+	"net/http"
+	"sync"
+
+	"github.com/coder/websocket"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
+)
+
+// replay is how much of earlier output a client gets that attaches, in bytes.
+const replay = 64 << 10
+
+// attachment is how a client attaches to a Process, and who it is.
+type attachment struct {
+	who  sandbox.Identity
+	ref  execution.ProcessRef
+	from int64
+	// pipes is for a Process without a terminal: its output says of which stream
+	// it is, and its input waits for it and is acknowledged.
+	pipes bool
+	// ends is whether the Process ends with the connection.
+	ends bool
+}
+
+func attachmentOf(r *http.Request, who sandbox.Identity) (attachment, error) {
+	ref, more, err := processRef(r, "from", "pipes", "end")
+	at := attachment{who: who, ref: ref}
+	if err != nil {
+		return at, err
+	}
+	if at.from, err = parseOffset(more["from"], -replay); err != nil {
+		return at, err
+	}
+	if at.pipes, err = parseFlag("pipes", more["pipes"]); err != nil {
+		return at, err
+	}
+	at.ends, err = parseFlag("end", more["end"])
+	return at, err
+}
+
+// AttachProcess answers GET /api/v1/processes/{id}/attach with a WebSocket of
+// bytes in both directions.
+func (a *API) AttachProcess(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	at, err := attachmentOf(r, who)
+	if err != nil {
+		return err
+	}
+	if !wantsSocket(r) {
+		w.Header().Set("Upgrade", "websocket")
+		return sandbox.Errorf(sandbox.Invalid, "this path answers with a WebSocket only")
+	}
+	s, err := a.openSocket(w, r, who, at.ref, socketInput, func(p execution.Process) error {
+		if at.pipes && p.PTY != nil {
+			return sandbox.Errorf(sandbox.Invalid, "the process has a terminal, which is one stream: leave out pipes")
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	ctx, leave := context.WithCancel(r.Context())
+	defer leave()
+	// The end of the request's own context would close the socket without a word.
+	left, gone := context.WithCancel(context.WithoutCancel(ctx))
+	heard := make(chan struct{})
+	go func() {
+		defer close(heard)
+		defer leave()
+		defer gone()
+		a.hear(ctx, left, s, at)
+	}()
+	defer func() { leave(); <-heard }()
+	// A program that is joined to others may wait for them, and read nothing.
+	defer s.keepUnless(left, func() bool { return at.pipes }, func() {})()
+	told, err := a.show(ctx, left, s, at)
+	if at.ends && (!told || ctx.Err() != nil) {
+		a.endAttached(ctx, at)
+	}
+	return s.part(r.Context(), left, err)
+}
+
+// endAttached ends a Process whose client has left. There is nobody to tell what
+// came of it: a Sandbox that does not run any more has ended it too.
+func (a *API) endAttached(ctx context.Context, at attachment) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	_, _ = a.Executions.EndProcess(ctx, at.who.Tenant, at.ref)
+}
+
+// attachEvent is a message of the server that is not output.
+type attachEvent struct {
+	Type    string          `json:"type"`
+	Offset  int64           `json:"offset"`
+	Next    int64           `json:"next_offset,omitempty"`
+	Bytes   *int            `json:"bytes,omitempty"` // of "taken"
+	Process *processView    `json:"process,omitempty"`
+	Error   *status.Failure `json:"error,omitempty"`
+}
+
+// show sends what the Process writes, beginning with the end of what it has
+// written, until it has ended. told is false when the client did not take it.
+func (a *API) show(ctx, left context.Context, s *socket, at attachment) (told bool, err error) {
+	v := viewer{left: left, s: s, pipes: at.pipes}
+	told = true
+	err = a.Executions.ReadOutput(ctx, at.who.Tenant, at.ref, at.from, true, func(p *execution.Process, o execution.Output) error {
+		err := v.output(p, o)
+		told = err == nil
+		return err
+	})
+	return told, err
+}
+
+// viewer sends output to one client, in few messages.
+type viewer struct {
+	left  context.Context
+	s     *socket
+	pipes bool
+	begun bool
+	next  int64  // offset of the output that comes next
+	data  []byte // waits to be sent; in pipes mode behind its stream
+}
+
+// output sends a part of what ReadOutput tells.
+func (v *viewer) output(p *execution.Process, o execution.Output) error {
+	if !v.begun {
+		v.begun, v.next = true, o.Next
+		started := processViewOf(*p)
+		return v.s.json(v.left, attachEvent{Type: "start", Offset: v.next, Process: &started})
+	}
+	for _, piece := range o.Pieces {
+		if err := v.piece(piece); err != nil {
+			return err
+		}
+	}
+	if err := v.flush(); err != nil || p == nil {
+		return err
+	}
+	ended := processViewOf(*p)
+	return v.s.json(v.left, attachEvent{Type: "end", Offset: o.Next, Process: &ended})
+}
+
+// streamOf begins a message of output in pipes mode, by the numbers of Unix.
+func streamOf(p execution.OutputPiece) byte {
+	if p.Stderr {
+		return 2
+	}
+	return 1
+}
+
+func (v *viewer) piece(p execution.OutputPiece) error {
+	dropped := p.Offset > v.next
+	if dropped || v.pipes && len(v.data) > 0 && v.data[0] != streamOf(p) {
+		if err := v.flush(); err != nil {
+			return err
+		}
+	}
+	if dropped {
+		if err := v.s.json(v.left, attachEvent{Type: "dropped", Offset: v.next, Next: p.Offset}); err != nil {
+			return err
+		}
+	}
+	if v.pipes && len(v.data) == 0 {
+		v.data = append(v.data, streamOf(p))
+	}
+	v.data = append(v.data, p.Data...)
+	v.next = p.Offset + int64(len(p.Data))
+	return nil
+}
+
+func (v *viewer) flush() error {
+	if len(v.data) == 0 {
+		return nil
+	}
+	limit := socketWrite
+	if v.pipes {
+		limit = patientWrite
+	}
+	err := v.s.writeWithin(v.left, limit, websocket.MessageBinary, v.data)
+	v.data = v.data[:0]
+	return err
+}
+
+// attachInput is input for the Process.
+type attachInput struct {
+	data []byte
+	eof  bool
+}
+
+// hear takes what the client sends, until it leaves or the socket is closed. In
+// pipes mode nothing waits behind input that the Process does not read.
+func (a *API) hear(ctx, left context.Context, s *socket, at attachment) {
+	ctx, stop := context.WithCancel(ctx)
+	in := inbox{more: make(chan struct{}, 1)}
+	var feeding sync.WaitGroup
+	if at.pipes {
+		feeding.Go(func() { a.feed(ctx, left, s, at, &in) })
+	}
+	defer func() { stop(); feeding.Wait() }()
+	for {
+		kind, data, err := s.conn.Read(left)
+		if err != nil {
+			return
+		}
+		input, command, err := attachMessageOf(kind, data)
+		switch {
+		case err != nil:
+		case input == nil:
+			err = a.command(ctx, at, command)
+		case at.pipes:
+			if err := in.put(*input); err != nil { // what is missing would not be seen
+				_ = s.refuse(left, err)
+				_ = s.conn.Close(websocket.StatusPolicyViolation, string(sandbox.TooLarge))
+				return
+			}
+		default:
+			err = a.Executions.WriteInput(ctx, at.who.Tenant, at.ref, input.data, input.eof)
+		}
+		if err != nil && s.refuse(left, err) != nil {
+			return
+		}
+	}
+}
+
+// feed gives the Process its input, however late it reads it, and says so.
+func (a *API) feed(ctx, left context.Context, s *socket, at attachment, in *inbox) {
+	for {
+		select {
+		case <-in.more:
+		case <-ctx.Done():
+			return
+		}
+		next := in.take()
+		if len(next.data) == 0 && !next.eof {
+			continue // it went with what came before
+		}
+		err := a.Executions.Feed(ctx, at.who.Tenant, at.ref, next.data, next.eof)
+		in.taken(len(next.data))
+		if err != nil {
+			err = s.refuse(left, err)
+		} else {
+			err = s.json(left, attachEvent{Type: "taken", Bytes: new(len(next.data))})
+		}
+		if err != nil { // nobody listens
+			return
+		}
+	}
+}
+
+// maxUntaken bounds the input that a client in pipes mode has sent and the Process
+// has not taken, in bytes.
+const maxUntaken = execution.MaxInput
+
+// inbox holds input until the Process takes it.
+type inbox struct {
+	more chan struct{} // holds a value while there is some
+
+	mu      sync.Mutex
+	next    attachInput
+	untaken int // bytes, also those that are on their way
+}
+
+// put adds input. TooLarge when there is too much.
+func (b *inbox) put(in attachInput) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.untaken+len(in.data) > maxUntaken {
+		return sandbox.Errorf(sandbox.TooLarge, "more than %d bytes of input are on their way: wait until they are taken", maxUntaken)
+	}
+	b.untaken += len(in.data)
+	b.next.data = append(b.next.data, in.data...)
+	b.next.eof = b.next.eof || in.eof
+	select {
+	case b.more <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// take returns all that there is.
+func (b *inbox) take() attachInput {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	next := b.next
+	b.next = attachInput{}
+	return next
+}
+
+// taken makes room for n bytes.
+func (b *inbox) taken(n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.untaken -= n
+}
+
+// refuse tells a client that something it sent did not work.
+func (s *socket) refuse(ctx context.Context, err error) error {
+	f := status.Of(err)
+	return s.json(ctx, attachEvent{Type: "error", Error: &f})
+}
+
+// attachCommand is a text message of a client.
+type attachCommand struct {
+	Type   string     `json:"type"`
+	Cols   int        `json:"cols"`
+	Rows   int        `json:"rows"`
+	Signal signalName `json:"signal"`
+}
+
+// attachMessageOf reads a message: input, or else a command.
+func attachMessageOf(kind websocket.MessageType, data []byte) (*attachInput, attachCommand, error) {
+	var m attachCommand
+	if kind == websocket.MessageBinary {
+		return &attachInput{data: data}, m, nil
+	}
+	if err := decodeObject(data, &m); err != nil {
+		return nil, m, err
+	}
+	if m.Type == "eof" {
+		return &attachInput{eof: true}, m, nil
+	}
+	return nil, m, nil
+}
+
+// command does what a text message asks for.
+func (a *API) command(ctx context.Context, at attachment, m attachCommand) (err error) {
+	ctx, cancel := context.WithCancel(ctx) // the use of the Sandbox that it is ends with it
+	defer cancel()
+	switch m.Type {
+	case "resize":
+		_, err = a.Executions.Resize(ctx, at.who.Tenant, at.ref, execution.TerminalSize{Cols: m.Cols, Rows: m.Rows})
+	case "signal":
+		_, err = a.Executions.Signal(ctx, at.who.Tenant, at.ref, string(m.Signal))
+	default:
+		err = sandbox.Errorf(sandbox.Invalid, "type must be resize, signal or eof; input is sent as binary messages")
+	}
+	return err
+}

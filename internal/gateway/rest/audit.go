@@ -1,0 +1,153 @@
+package rest
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+const (
+	// maxAuditList bounds a page of JSON.
+	maxAuditList = 100
+	typeLines    = "application/x-ndjson"
+)
+
+// auditView is an entry of the audit log as its Tenant sees it. Its number stays
+// hidden, which tells how much others do; its hash names it to the operator.
+type auditView struct {
+	At        string `json:"at"`
+	User      string `json:"user"`
+	Role      string `json:"role,omitempty"`
+	KeyID     string `json:"key_id,omitempty"`
+	Operation string `json:"operation"`
+	Target    string `json:"target,omitempty"`
+	SandboxID string `json:"sandbox_id,omitempty"`
+	Detail    string `json:"detail,omitempty"`
+	Remote    string `json:"remote,omitempty"`
+	RequestID string `json:"request_id,omitempty"`
+	Status    int    `json:"status,omitempty"`
+	Code      string `json:"code,omitempty"`
+	Outcome   string `json:"outcome"`
+	Hash      string `json:"hash"`
+}
+
+func auditViewOf(e sandbox.AuditEntry) auditView {
+	v := auditView{
+		At: timestamp(e.At), User: e.User, KeyID: e.Key, Operation: e.Operation, Target: e.Target, SandboxID: e.Sandbox,
+		Detail: e.Detail, Remote: e.Remote, RequestID: e.Request, Status: e.Status, Code: e.Code,
+		Outcome: string(e.Outcome()), Hash: e.Hash.String(),
+	}
+	if e.Role != "" {
+		v.Role = RoleName(e.Role)
+	}
+	return v
+}
+
+// ReadAudit answers GET /api/v1/audit with a page of the Tenant's entries, newest
+// first, or with all that are wanted as JSON Lines.
+func (a *API) ReadAudit(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	q, err := auditQuery(r)
+	if err != nil {
+		return err
+	}
+	if accepts(r, typeLines) {
+		if r.URL.Query().Has("limit") || q.Cursor != "" {
+			return sandbox.Errorf(sandbox.Invalid, "limit and cursor are for pages: with Accept: %s the answer has all entries", typeLines)
+		}
+		return a.auditLines(w, r, who, q)
+	}
+	page, err := a.Audit.ListAudit(r.Context(), who.Tenant, q)
+	if err != nil {
+		return err
+	}
+	reply := struct {
+		Entries []auditView `json:"entries"`
+		Next    string      `json:"next_cursor,omitempty"`
+	}{[]auditView{}, page.Next}
+	for _, e := range page.Entries {
+		reply.Entries = append(reply.Entries, auditViewOf(e))
+	}
+	return Reply(w, http.StatusOK, reply)
+}
+
+// auditLines answers with all entries, page after page: limit and cursor are for
+// pages.
+func (a *API) auditLines(w http.ResponseWriter, r *http.Request, who sandbox.Identity, q sandbox.AuditQuery) error {
+	q.Limit = sandbox.MaxAuditPage
+	for begun := false; ; begun = true {
+		page, err := a.Audit.ListAudit(r.Context(), who.Tenant, q)
+		if err != nil {
+			return err
+		}
+		if !begun {
+			w.Header().Set("Content-Type", typeLines)
+			w.Header().Set("Cache-Control", "no-store")
+			w.WriteHeader(http.StatusOK)
+		}
+		if err := writeLines(w, page.Entries); err != nil {
+			return err
+		}
+		if q.Cursor = page.Next; q.Cursor == "" {
+			return nil
+		}
+	}
+}
+
+func writeLines(w http.ResponseWriter, entries []sandbox.AuditEntry) error {
+	var lines bytes.Buffer
+	to := json.NewEncoder(&lines)
+	for _, e := range entries {
+		if err := to.Encode(auditViewOf(e)); err != nil {
+			return err
+		}
+	}
+	_, err := w.Write(lines.Bytes())
+	return err
+}
+
+func auditQuery(r *http.Request) (sandbox.AuditQuery, error) {
+	values, err := query(r, "since", "until", "actor", "operation", "target", "outcome", "limit", "cursor")
+	if err != nil {
+		return sandbox.AuditQuery{}, err
+	}
+	q := sandbox.AuditQuery{
+		Actor: values.Get("actor"), Operation: values.Get("operation"), Target: values.Get("target"),
+		Outcome: sandbox.AuditOutcome(values.Get("outcome")), Cursor: values.Get("cursor"), Limit: maxAuditList,
+	}
+	outcomes := []sandbox.AuditOutcome{"", sandbox.AuditOK, sandbox.AuditDenied, sandbox.AuditFailed}
+	switch {
+	case !slices.Contains(outcomes, q.Outcome):
+		return q, sandbox.Errorf(sandbox.Invalid, `outcome must be "ok", "denied" or "failed"`)
+	case len(q.Cursor) > maxCursor:
+		return q, sandbox.Errorf(sandbox.Invalid, "cursor is not one of an earlier page")
+	}
+	if s := values.Get("limit"); s != "" {
+		if q.Limit, err = strconv.Atoi(s); err != nil || q.Limit < 1 || q.Limit > maxAuditList {
+			return q, sandbox.Errorf(sandbox.Invalid, "limit must be a whole number from 1 to %d", maxAuditList)
+		}
+	}
+	if q.Since, err = timeParameter(values, "since"); err != nil {
+		return q, err
+	}
+	q.Until, err = timeParameter(values, "until")
+	return q, err
+}
+
+// timeParameter reads a time of the query; zero when it is absent.
+func timeParameter(values url.Values, name string) (time.Time, error) {
+	text := values.Get(name)
+	if text == "" {
+		return time.Time{}, nil
+	}
+	t, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil || t.Year() < 1970 || t.Year() > 9999 {
+		return time.Time{}, sandbox.Errorf(sandbox.Invalid, "%s must be a time such as 2026-01-02T15:04:05Z", name)
+	}
+	return t.UTC(), nil
+}

@@ -1,0 +1,379 @@
+package rest
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
+)
+
+// Bounds of a batch.
+const (
+	maxOperations   = 256
+	maxBatchRead    = 1 << 20 // bytes of one file
+	maxBatchReads   = 8 << 20 // bytes of all
+	maxBatchEntries = 10_000  // of all lists
+)
+
+// batch is several operations on the files of one Sandbox, one after the other.
+type batch struct {
+	guest       execution.Guest
+	readsLeft   int64 // bytes
+	entriesLeft int
+}
+
+// operation is one of a batch, checked.
+type operation func(ctx context.Context, b *batch) (batchResult, error)
+
+// batchResult is what one operation gave.
+type batchResult struct {
+	Status        string          `json:"status"`
+	Entry         *entryView      `json:"entry,omitempty"`
+	Entries       *[]entryView    `json:"entries,omitempty"`
+	Content       *string         `json:"content,omitempty"`
+	ContentBase64 *string         `json:"content_base64,omitempty"`
+	Truncated     *bool           `json:"truncated,omitempty"`
+	Changed       *int64          `json:"changed,omitempty"`
+	Error         *status.Failure `json:"error,omitempty"`
+}
+
+// operations makes each kind of operation from its fields.
+var operations = map[string]func(raw []byte) (operation, error){
+	"read": readOperation, "write": writeOperation, "stat": statOperation, "list": listOperation, "mkdir": mkdirOperation,
+	"move": moveOperation, "copy": copyOperation, "chmod": chmodOperation, "remove": removeOperation,
+}
+
+// BatchFiles answers POST /api/v1/files/batch with the result of each operation.
+// Nothing is done when one of them is malformed.
+func (a *API) BatchFiles(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	var body struct {
+		target
+		Operations  []json.RawMessage `json:"operations"`
+		StopOnError bool              `json:"stop_on_error"`
+	}
+	if err := Decode(r, &body); err != nil {
+		return err
+	}
+	steps, err := parseOperations(body.Operations)
+	if err != nil {
+		return err
+	}
+	guest, err := a.guest(r, who, body.target)
+	if err != nil {
+		return err
+	}
+	b := &batch{guest: guest, readsLeft: maxBatchReads, entriesLeft: maxBatchEntries}
+	results, failed, err := b.run(r.Context(), steps, body.StopOnError)
+	if err != nil {
+		return err
+	}
+	return Reply(w, http.StatusOK, struct {
+		Results []batchResult `json:"results"`
+		Failed  int           `json:"failed"`
+	}{results, failed})
+}
+
+func parseOperations(raws []json.RawMessage) ([]operation, error) {
+	if len(raws) < 1 || len(raws) > maxOperations {
+		return nil, sandbox.Errorf(sandbox.Invalid, "operations needs 1 to %d operations", maxOperations)
+	}
+	steps := make([]operation, len(raws))
+	for i, raw := range raws {
+		var kind struct {
+			Op string `json:"op"`
+		}
+		if err := json.Unmarshal(raw, &kind); err != nil {
+			return nil, sandbox.Errorf(sandbox.Invalid, "operations[%d] is not an object with an op", i)
+		}
+		parse := operations[kind.Op]
+		if parse == nil {
+			return nil, sandbox.Errorf(sandbox.Invalid, "operations[%d]: op must be read, write, stat, list, mkdir, move, copy, chmod or remove", i)
+		}
+		var err error
+		if steps[i], err = parse(raw); err != nil {
+			f := status.Of(err)
+			return nil, sandbox.Errorf(f.Code, "operations[%d]: %s", i, f.Message)
+		}
+	}
+	return steps, nil
+}
+
+// run runs the operations. Those after a failure are skipped when stop says so,
+// or when the Sandbox does not answer. It fails when the request has ended.
+func (b *batch) run(ctx context.Context, steps []operation, stop bool) (results []batchResult, failed int, err error) {
+	results = make([]batchResult, len(steps))
+	over := false
+	for i, step := range steps {
+		if over {
+			results[i].Status = "skipped"
+			failed++
+			continue
+		}
+		result, err := step(ctx, b)
+		if ctx.Err() != nil {
+			return nil, 0, ctx.Err()
+		}
+		if err != nil {
+			f := status.Of(err)
+			result = batchResult{Status: "error", Error: &f}
+			over = stop || errors.Is(err, sandbox.Unavailable)
+			failed++
+		} else {
+			result.Status = "ok"
+		}
+		results[i] = result
+	}
+	return results, failed, nil
+}
+
+// pathOperation is an operation that needs no more than a path.
+type pathOperation struct {
+	Op   string `json:"op"`
+	Path string `json:"path"`
+}
+
+func (f *pathOperation) parse(raw []byte) (string, error) {
+	if err := decodeObject(raw, f); err != nil {
+		return "", err
+	}
+	return execution.Path("path", f.Path)
+}
+
+// entryResult is the result of an operation that ends in one file.
+func entryResult(e execution.Entry, err error) (batchResult, error) {
+	if err != nil {
+		return batchResult{}, err
+	}
+	v := entryViewOf(e)
+	return batchResult{Entry: &v}, nil
+}
+
+func statOperation(raw []byte) (operation, error) {
+	p, err := new(pathOperation).parse(raw)
+	return func(ctx context.Context, b *batch) (batchResult, error) { return entryResult(b.guest.Stat(ctx, p)) }, err
+}
+
+func mkdirOperation(raw []byte) (operation, error) {
+	p, err := new(pathOperation).parse(raw)
+	return func(ctx context.Context, b *batch) (batchResult, error) { return entryResult(b.guest.MakeDir(ctx, p)) }, err
+}
+
+func listOperation(raw []byte) (operation, error) {
+	var f struct {
+		pathOperation
+		Depth *int `json:"depth"`
+	}
+	if err := decodeObject(raw, &f); err != nil {
+		return nil, err
+	}
+	p, err := execution.Path("path", f.Path)
+	if err != nil {
+		return nil, err
+	}
+	depth := 1
+	if f.Depth != nil {
+		depth = *f.Depth
+	}
+	if depth < 1 || depth > execution.MaxDepth {
+		return nil, sandbox.Errorf(sandbox.Invalid, "depth must be a whole number from 1 to %d", execution.MaxDepth)
+	}
+	return func(ctx context.Context, b *batch) (batchResult, error) { return b.list(ctx, p, depth) }, nil
+}
+
+func (b *batch) list(ctx context.Context, p string, depth int) (batchResult, error) {
+	entries, truncated, err := b.guest.List(ctx, p, depth)
+	if err != nil {
+		return batchResult{}, err
+	}
+	if len(entries) > b.entriesLeft {
+		entries, truncated = entries[:b.entriesLeft], true
+	}
+	b.entriesLeft -= len(entries)
+	views := make([]entryView, len(entries))
+	for i, e := range entries {
+		views[i] = entryViewOf(e)
+	}
+	return batchResult{Entries: &views, Truncated: &truncated}, nil
+}
+
+func moveOperation(raw []byte) (operation, error) {
+	var f struct {
+		Op          string `json:"op"`
+		Source      string `json:"source"`
+		Destination string `json:"destination"`
+	}
+	if err := decodeObject(raw, &f); err != nil {
+		return nil, err
+	}
+	source, err := execution.Path("source", f.Source)
+	if err != nil {
+		return nil, err
+	}
+	destination, err := execution.Path("destination", f.Destination)
+	return func(ctx context.Context, b *batch) (batchResult, error) {
+		return entryResult(b.guest.Move(ctx, source, destination))
+	}, err
+}
+
+func copyOperation(raw []byte) (operation, error) {
+	var f struct {
+		Op string `json:"op"`
+		copyFields
+	}
+	if err := decodeObject(raw, &f); err != nil {
+		return nil, err
+	}
+	req, err := f.request()
+	return func(ctx context.Context, b *batch) (batchResult, error) {
+		copied, err := b.guest.Copy(ctx, req)
+		return entryResult(copied.Entry, err)
+	}, err
+}
+
+func chmodOperation(raw []byte) (operation, error) {
+	var f struct {
+		Op string `json:"op"`
+		chmodFields
+	}
+	if err := decodeObject(raw, &f); err != nil {
+		return nil, err
+	}
+	req, err := f.request()
+	return func(ctx context.Context, b *batch) (batchResult, error) {
+		changed, err := b.guest.Chmod(ctx, req)
+		return batchResult{Changed: &changed}, err
+	}, err
+}
+
+func removeOperation(raw []byte) (operation, error) {
+	var f struct {
+		pathOperation
+		Recursive bool `json:"recursive"`
+	}
+	if err := decodeObject(raw, &f); err != nil {
+		return nil, err
+	}
+	p, err := execution.Path("path", f.Path)
+	return func(ctx context.Context, b *batch) (batchResult, error) {
+		return batchResult{}, execution.Remove(ctx, b.guest, p, f.Recursive)
+	}, err
+}
+
+func writeOperation(raw []byte) (operation, error) {
+	var f struct {
+		pathOperation
+		Content       *string `json:"content"`
+		ContentBase64 *string `json:"content_base64"`
+		Mode          *string `json:"mode"`
+	}
+	if err := decodeObject(raw, &f); err != nil {
+		return nil, err
+	}
+	p, err := execution.Path("path", f.Path)
+	if err != nil {
+		return nil, err
+	}
+	content, err := writtenContent(f.Content, f.ContentBase64)
+	if err != nil || f.Mode == nil {
+		return func(ctx context.Context, b *batch) (batchResult, error) { return entryResult(b.write(ctx, p, content)) }, err
+	}
+	mode, err := execution.FileMode(*f.Mode)
+	return func(ctx context.Context, b *batch) (batchResult, error) {
+		if _, err := b.write(ctx, p, content); err != nil {
+			return batchResult{}, err
+		}
+		if _, err := b.guest.Chmod(ctx, execution.ChmodRequest{Path: p, Mode: mode}); err != nil {
+			return batchResult{}, err
+		}
+		return entryResult(b.guest.Stat(ctx, p))
+	}, err
+}
+
+func writtenContent(text, encoded *string) (string, error) {
+	switch {
+	case (text == nil) == (encoded == nil):
+		return "", sandbox.Errorf(sandbox.Invalid, "a write needs either content or content_base64")
+	case text != nil:
+		return *text, nil
+	}
+	data, err := base64.StdEncoding.DecodeString(*encoded)
+	if err != nil {
+		return "", sandbox.Errorf(sandbox.Invalid, "content_base64 is not base64")
+	}
+	return string(data), nil
+}
+
+func (b *batch) write(ctx context.Context, p, content string) (execution.Entry, error) {
+	return b.guest.WriteFile(ctx, p, strings.NewReader(content), int64(len(content)))
+}
+
+func readOperation(raw []byte) (operation, error) {
+	var f struct {
+		pathOperation
+		MaxBytes *int64 `json:"max_bytes"`
+	}
+	if err := decodeObject(raw, &f); err != nil {
+		return nil, err
+	}
+	p, err := execution.Path("path", f.Path)
+	if err != nil {
+		return nil, err
+	}
+	limit := int64(maxBatchRead)
+	if f.MaxBytes != nil {
+		limit = *f.MaxBytes
+	}
+	if limit < 1 || limit > maxBatchRead {
+		return nil, sandbox.Errorf(sandbox.Invalid, "max_bytes must be from 1 to %d", maxBatchRead)
+	}
+	return func(ctx context.Context, b *batch) (batchResult, error) { return b.read(ctx, p, limit) }, nil
+}
+
+// read reads the first bytes of a file: as text, if they are.
+func (b *batch) read(ctx context.Context, p string, limit int64) (batchResult, error) {
+	file, err := b.guest.ReadFile(ctx, p, execution.ReadOptions{})
+	if err != nil {
+		return batchResult{}, err
+	}
+	defer file.Body.Close()
+	limit = min(limit, b.readsLeft)
+	data, err := io.ReadAll(io.LimitReader(file.Body, limit+1))
+	if err != nil {
+		return batchResult{}, sandbox.Errorf(sandbox.Unavailable, "the file broke off").WithCause(err)
+	}
+	truncated := int64(len(data)) > limit
+	if truncated {
+		data = data[:limit]
+	}
+	b.readsLeft -= int64(len(data))
+	result := batchResult{Truncated: &truncated}
+	if text, ok := wholeText(data, truncated); ok {
+		result.Content = &text
+	} else {
+		encoded := base64.StdEncoding.EncodeToString(data)
+		result.ContentBase64 = &encoded
+	}
+	return result, nil
+}
+
+// wholeText returns data as text, without the beginning of a character that was
+// cut; false when it is not UTF-8.
+func wholeText(data []byte, cut bool) (string, bool) {
+	for i := 1; cut && i < utf8.UTFMax && i <= len(data); i++ {
+		if c := data[len(data)-i]; utf8.RuneStart(c) {
+			if !utf8.FullRune(data[len(data)-i:]) {
+				data = data[:len(data)-i]
+			}
+			break
+		}
+	}
+	return string(data), utf8.Valid(data)
+}

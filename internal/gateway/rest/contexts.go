@@ -1,0 +1,132 @@
+package rest
+
+import (
+	"net/http"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+)
+
+type contextView struct {
+	ContextID string `json:"context_id"`
+	SandboxID string `json:"sandbox_id"`
+	SessionID string `json:"session_id"`
+	Language  string `json:"language"`
+	Cwd       string `json:"cwd"`
+	User      string `json:"user"`
+	Default   bool   `json:"default"`
+	State     string `json:"state"`
+	Count     int64  `json:"execution_count"`
+}
+
+func contextViewOf(c execution.Context) contextView {
+	v := contextView{
+		ContextID: c.ID, SandboxID: c.SandboxID, SessionID: c.SandboxID, Language: c.Language, Cwd: c.Cwd, User: c.User,
+		Default: c.Default, State: "stopped", Count: c.Count,
+	}
+	switch {
+	case c.Busy:
+		v.State = "busy"
+	case c.Alive:
+		v.State = "idle"
+	}
+	return v
+}
+
+// ListContexts answers GET /api/v1/contexts.
+func (a *API) ListContexts(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	id, err := queryTarget(r)
+	if err != nil {
+		return err
+	}
+	all, err := a.Executions.Contexts(r.Context(), who.Tenant, id)
+	if err != nil {
+		return err
+	}
+	views := make([]contextView, 0, len(all))
+	for _, c := range all {
+		views = append(views, contextViewOf(c))
+	}
+	return Reply(w, http.StatusOK, map[string][]contextView{"contexts": views})
+}
+
+// queryTarget is the Sandbox that a request without a body names.
+func queryTarget(r *http.Request) (string, error) {
+	q, err := query(r, "sandbox_id", "session_id")
+	if err != nil {
+		return "", err
+	}
+	return target{q.Get("sandbox_id"), q.Get("session_id")}.required()
+}
+
+type contextBody struct {
+	target
+	Language string `json:"language"`
+	Cwd      string `json:"cwd"`
+	User     string `json:"user"`
+}
+
+// CreateContext answers POST /api/v1/contexts.
+func (a *API) CreateContext(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	var body contextBody
+	if err := Decode(r, &body); err != nil {
+		return err
+	}
+	id, err := body.required()
+	if err != nil {
+		return err
+	}
+	c, err := a.Executions.CreateContext(r.Context(), who.Tenant, id, execution.ContextSpec{Language: body.Language, Cwd: body.Cwd, User: body.User})
+	if err != nil {
+		return err
+	}
+	return Reply(w, http.StatusCreated, contextViewOf(c))
+}
+
+// bodyTarget is the Sandbox that a request's body names.
+func bodyTarget(r *http.Request) (string, error) {
+	var body target
+	if err := Decode(r, &body); err != nil {
+		return "", err
+	}
+	return body.required()
+}
+
+// RestartContext answers POST /api/v1/contexts/{id}/restart.
+func (a *API) RestartContext(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	id, err := bodyTarget(r)
+	if err != nil {
+		return err
+	}
+	c, err := a.Executions.RestartContext(r.Context(), who.Tenant, id, r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	return Reply(w, http.StatusOK, contextViewOf(c))
+}
+
+// InterruptContext answers POST /api/v1/contexts/{id}/interrupt.
+func (a *API) InterruptContext(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	id, err := bodyTarget(r)
+	if err != nil {
+		return err
+	}
+	ran, err := a.Executions.InterruptContext(r.Context(), who.Tenant, id, r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	return Reply(w, http.StatusOK, map[string]bool{"interrupted": ran})
+}
+
+// DeleteContext answers DELETE /api/v1/contexts/{id}.
+func (a *API) DeleteContext(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	id, err := queryTarget(r)
+	if err != nil {
+		return err
+	}
+	if err := a.Executions.DeleteContext(r.Context(), who.Tenant, id, r.PathValue("id")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}

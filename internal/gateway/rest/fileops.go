@@ -1,0 +1,91 @@
+package rest
+
+import (
+	"net/http"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+)
+
+type copyFields struct {
+	Source      string `json:"source"`
+	Destination string `json:"destination"`
+	Recursive   bool   `json:"recursive"`
+	Overwrite   bool   `json:"overwrite"`
+	User        string `json:"user"`
+}
+
+func (b *copyFields) request() (execution.CopyRequest, error) {
+	req := execution.CopyRequest{
+		Source: b.Source, Destination: b.Destination, Recursive: b.Recursive, Overwrite: b.Overwrite, User: b.User,
+	}
+	return req, req.Complete()
+}
+
+// CopyFile answers POST /api/v1/files/copy with what is now at the destination.
+func (a *API) CopyFile(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	var body struct {
+		target
+		copyFields
+	}
+	if err := Decode(r, &body); err != nil {
+		return err
+	}
+	req, err := body.request()
+	if err != nil {
+		return err
+	}
+	guest, err := a.guest(r, who, body.target)
+	if err != nil {
+		return err
+	}
+	copied, err := guest.Copy(r.Context(), req)
+	if err != nil {
+		return err
+	}
+	return Reply(w, http.StatusOK, struct {
+		Entry        entryView `json:"entry"`
+		Files        int64     `json:"files"`
+		Bytes        int64     `json:"bytes"`
+		FilesSkipped int64     `json:"files_skipped"`
+	}{entryViewOf(copied.Entry), copied.Files, copied.Bytes, copied.FilesSkipped})
+}
+
+type chmodFields struct {
+	Path      string `json:"path"`
+	Mode      string `json:"mode"`
+	Recursive bool   `json:"recursive"`
+	User      string `json:"user"`
+}
+
+func (b *chmodFields) request() (execution.ChmodRequest, error) {
+	req := execution.ChmodRequest{Path: b.Path, Recursive: b.Recursive, User: b.User}
+	return req, req.Complete(b.Mode)
+}
+
+// ChmodFile answers POST /api/v1/files/chmod with how many were changed.
+func (a *API) ChmodFile(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	var body struct {
+		target
+		chmodFields
+	}
+	if err := Decode(r, &body); err != nil {
+		return err
+	}
+	req, err := body.request()
+	if err != nil {
+		return err
+	}
+	guest, err := a.guest(r, who, body.target)
+	if err != nil {
+		return err
+	}
+	changed, err := guest.Chmod(r.Context(), req)
+	if err != nil {
+		return err
+	}
+	return Reply(w, http.StatusOK, struct {
+		Path    string `json:"path"`
+		Changed int64  `json:"changed"`
+	}{text(req.Path), changed})
+}

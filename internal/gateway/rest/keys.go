@@ -1,0 +1,150 @@
+package rest
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/keys"
+)
+
+// keyView is a Key as its Tenant sees it. Secret is set once, in the answer to
+// the request that made or rotated it.
+type keyView struct {
+	ID         string          `json:"key_id"`
+	Name       string          `json:"name"`
+	Role       string          `json:"role"`
+	Scopes     []sandbox.Scope `json:"scopes"`
+	Hint       string          `json:"hint"`
+	CreatedAt  string          `json:"created_at"`
+	ExpiresAt  string          `json:"expires_at,omitempty"`
+	LastUsedAt string          `json:"last_used_at,omitempty"`
+	Previous   *previousView   `json:"previous,omitempty"`
+	Secret     string          `json:"key,omitempty"`
+}
+
+// previousView is the secret that a Key had before, while it is valid.
+type previousView struct {
+	Hint       string `json:"hint"`
+	ValidUntil string `json:"valid_until"`
+	LastUsedAt string `json:"last_used_at,omitempty"`
+}
+
+func keyViewOf(k sandbox.Key) keyView {
+	v := keyView{
+		ID: k.ID, Name: k.Name, Role: RoleName(k.Role), Scopes: k.Scopes, Hint: k.Hint,
+		CreatedAt: timestamp(k.CreatedAt), ExpiresAt: timestamp(k.ExpiresAt), LastUsedAt: timestamp(k.LastUsed()),
+	}
+	if p := k.Previous; p.ValidAt(time.Now()) {
+		v.Previous = &previousView{Hint: p.Hint, ValidUntil: timestamp(p.Until), LastUsedAt: timestamp(p.UsedAt)}
+	}
+	return v
+}
+
+// userRole is what clients call developers.
+const userRole = "user"
+
+// RoleName is a Role as clients write it.
+func RoleName(r sandbox.Role) string {
+	if r == sandbox.RoleDeveloper {
+		return userRole
+	}
+	return string(r)
+}
+
+// ParseRole is the Role of a client's word for it, "user" or that of the Role;
+// Invalid for another word.
+func ParseRole(name string) (sandbox.Role, error) {
+	if name == userRole {
+		return sandbox.RoleDeveloper, nil
+	}
+	if r := sandbox.Role(name); r.Valid() {
+		return r, nil
+	}
+	return "", sandbox.Errorf(sandbox.Invalid, `role must be "viewer", "user", "admin", "owner" or "operator"`)
+}
+
+// CreateKey answers POST /api/v1/keys.
+func (a *API) CreateKey(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	var body struct {
+		Name      string          `json:"name"`
+		Scopes    []sandbox.Scope `json:"scopes"`
+		Role      string          `json:"role"`
+		ExpiresIn *seconds        `json:"expires_in_seconds"`
+	}
+	if err := Decode(r, &body); err != nil {
+		return err
+	}
+	req := keys.Request{Name: body.Name, Scopes: body.Scopes}
+	if id := Resource(r.Context()); id != "" {
+		req.ID = "k" + id[1:] // a Sandbox's ID has the same form
+	}
+	if body.ExpiresIn != nil {
+		if req.Life = body.ExpiresIn.duration(); req.Life < time.Second {
+			return sandbox.Errorf(sandbox.Invalid, "expires_in_seconds must be at least 1, or absent for a key that does not expire")
+		}
+	}
+	if body.Role != "" {
+		role, err := ParseRole(body.Role)
+		if err != nil {
+			return err
+		}
+		req.Role = role
+	}
+	key, secret, err := a.Keys.Create(r.Context(), who, req)
+	if err != nil {
+		return err
+	}
+	Made(r.Context(), key.ID)
+	view := keyViewOf(key)
+	view.Secret = secret
+	return Reply(w, http.StatusCreated, view)
+}
+
+// RotateKey answers POST /api/v1/keys/{id}/rotate.
+func (a *API) RotateKey(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	var body struct {
+		Overlap *secondsOrNone `json:"overlap_seconds"`
+	}
+	if err := Decode(r, &body); err != nil {
+		return err
+	}
+	overlap := sandbox.DefaultKeyOverlap
+	if body.Overlap != nil {
+		overlap = time.Duration(*body.Overlap)
+	}
+	key, secret, err := a.Keys.Rotate(r.Context(), who, r.PathValue("id"), overlap)
+	if err != nil {
+		return err
+	}
+	view := keyViewOf(key)
+	view.Secret = secret
+	return Reply(w, http.StatusOK, view)
+}
+
+// ListKeys answers GET /api/v1/keys.
+func (a *API) ListKeys(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	if _, err := query(r); err != nil {
+		return err
+	}
+	all, err := a.Keys.List(r.Context(), who.Tenant)
+	if err != nil {
+		return err
+	}
+	views := make([]keyView, len(all))
+	for i, k := range all {
+		views[i] = keyViewOf(k)
+	}
+	return Reply(w, http.StatusOK, struct {
+		Keys []keyView `json:"keys"`
+	}{views})
+}
+
+// DeleteKey answers DELETE /api/v1/keys/{id}.
+func (a *API) DeleteKey(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	if err := a.Keys.Revoke(r.Context(), who, r.PathValue("id")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}

@@ -1,0 +1,315 @@
+package rest
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+)
+
+// Headers, or trailers, of plain output.
+const (
+	headerNext    = "X-Next-Offset"
+	headerDropped = "X-Dropped"
+	headerState   = "X-Process-State"
+)
+
+// outputQuery is what of the output a client asks for.
+type outputQuery struct {
+	ref    execution.ProcessRef
+	from   int64
+	follow bool
+	stream string // empty: both
+}
+
+func (q outputQuery) wants(p execution.OutputPiece) bool {
+	return q.stream == "" || (q.stream == "stderr") == p.Stderr
+}
+
+func outputQueryOf(r *http.Request) (outputQuery, error) {
+	ref, more, err := processRef(r, "from", "follow", "stream")
+	q := outputQuery{ref: ref, stream: more["stream"]}
+	if err != nil {
+		return q, err
+	}
+	from := more["from"]
+	if last := r.Header.Get("Last-Event-ID"); last != "" {
+		from = last
+	}
+	if q.from, err = parseOffset(from, 0); err != nil {
+		return q, err
+	}
+	if q.stream != "" && q.stream != "stdout" && q.stream != "stderr" {
+		return q, sandbox.Errorf(sandbox.Invalid, "stream must be stdout or stderr")
+	}
+	q.follow, err = parseFlag("follow", more["follow"])
+	return q, err
+}
+
+// parseOffset reads an offset; a negative one counts from the end.
+func parseOffset(s string, absent int64) (int64, error) {
+	if s == "" {
+		return absent, nil
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		return 0, sandbox.Errorf(sandbox.Invalid, "from must be a whole number of bytes: from the beginning, or negative from the end")
+	}
+	return n, nil
+}
+
+// ReadProcessOutput answers GET /api/v1/processes/{id}/output with bytes, with
+// server-sent events or over a WebSocket.
+func (a *API) ReadProcessOutput(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	q, err := outputQueryOf(r)
+	switch {
+	case err != nil:
+		return err
+	case wantsSocket(r):
+		return a.outputSocket(w, r, who, q)
+	case acceptsEvents(r):
+		return a.outputEvents(w, r, who, q)
+	}
+	return a.outputBytes(w, r, who, q)
+}
+
+// outputBytes answers with the bytes alone. What is not known before the last of
+// them is said in trailers.
+func (a *API) outputBytes(w http.ResponseWriter, r *http.Request, who sandbox.Identity, q outputQuery) error {
+	flow := http.NewResponseController(w)
+	h := w.Header()
+	var next, dropped int64
+	begun := false
+	return a.Executions.ReadOutput(r.Context(), who.Tenant, q.ref, q.from, q.follow, func(p *execution.Process, o execution.Output) error {
+		if !begun {
+			begun = true
+			dropped, next = gapAtStart(q, p, o), max(o.Next, p.OutputStart)
+			h.Set("Content-Type", "application/octet-stream")
+			h.Set("Content-Security-Policy", "sandbox")
+			h.Set("Cache-Control", "no-store")
+			if q.follow {
+				h.Set("Trailer", strings.Join([]string{headerNext, headerDropped, headerState}, ", "))
+			} else {
+				setOutputHead(h, max(p.OutputEnd, next), dropped, *p)
+			}
+			w.WriteHeader(http.StatusOK)
+			return flow.Flush()
+		}
+		for _, piece := range o.Pieces {
+			dropped += piece.Offset - next
+			next = piece.Offset + int64(len(piece.Data))
+			if !q.wants(piece) {
+				continue
+			}
+			if _, err := w.Write(piece.Data); err != nil {
+				return err
+			}
+		}
+		if p == nil {
+			return flow.Flush()
+		}
+		if q.follow {
+			setOutputHead(h, o.Next, dropped, *p)
+		}
+		return nil
+	})
+}
+
+// gapAtStart is how much of what was asked for is kept no more.
+func gapAtStart(q outputQuery, p *execution.Process, o execution.Output) int64 {
+	if q.from < 0 {
+		return 0
+	}
+	return max(p.OutputStart-o.Next, 0)
+}
+
+func setOutputHead(h http.Header, next, dropped int64, p execution.Process) {
+	h.Set(headerNext, strconv.FormatInt(next, 10))
+	h.Set(headerDropped, strconv.FormatInt(dropped, 10))
+	h.Set(headerState, stateOf(p))
+}
+
+// outputEvent is one event of a stream of output.
+type outputEvent struct {
+	Event  string `json:"event,omitempty"` // over a WebSocket
+	Offset int64  `json:"offset"`
+	Next   int64  `json:"next_offset"`
+	Text   string `json:"text,omitempty"`
+}
+
+// sink takes the events of output, whatever carries them.
+type sink interface {
+	start(v processView) error
+	send(e outputEvent) error
+	end(v processView) error
+}
+
+// tell turns output into events. A character that is cut between two pieces of
+// its stream is put together; the event before it ends where it begins.
+func (a *API) tell(ctx context.Context, who sandbox.Identity, q outputQuery, to sink) error {
+	t := teller{query: q, to: to}
+	begun := false
+	return a.Executions.ReadOutput(ctx, who.Tenant, q.ref, q.from, q.follow, func(p *execution.Process, o execution.Output) error {
+		if !begun {
+			begun = true
+			t.next = o.Next
+			return to.start(processViewOf(*p))
+		}
+		for _, piece := range o.Pieces {
+			if err := t.piece(piece); err != nil {
+				return err
+			}
+		}
+		if p == nil {
+			return nil
+		}
+		if err := t.flush(); err != nil {
+			return err
+		}
+		return to.end(processViewOf(*p))
+	})
+}
+
+// teller makes pieces of output events.
+type teller struct {
+	query   outputQuery
+	to      sink
+	next    int64
+	streams [2]struct {
+		text execution.Text
+		from int64 // of what waits in text
+	}
+}
+
+var streamNames = [2]string{"stdout", "stderr"}
+
+func (t *teller) piece(p execution.OutputPiece) error {
+	if p.Offset > t.next {
+		if err := t.flush(); err != nil {
+			return err
+		}
+		if err := t.to.send(outputEvent{Event: "dropped", Offset: t.next, Next: p.Offset}); err != nil {
+			return err
+		}
+	}
+	t.next = p.Offset + int64(len(p.Data))
+	if !t.query.wants(p) {
+		return nil
+	}
+	i := 0
+	if p.Stderr {
+		i = 1
+	}
+	s := &t.streams[i]
+	e := outputEvent{Event: streamNames[i], Offset: p.Offset}
+	if s.text.Waiting() > 0 {
+		e.Offset = s.from
+	}
+	e.Text = s.text.Add(p.Data)
+	e.Next = t.next - int64(s.text.Waiting())
+	if e.Text == "" {
+		if e.Offset == p.Offset {
+			s.from = p.Offset
+		}
+		return nil
+	}
+	s.from = e.Next
+	return t.to.send(e)
+}
+
+// flush tells the beginnings of characters whose ends will not come.
+func (t *teller) flush() error {
+	for i := range t.streams {
+		s := &t.streams[i]
+		if text := s.text.End(); text != "" {
+			if err := t.to.send(outputEvent{Event: streamNames[i], Offset: s.from, Next: t.next, Text: text}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// outputEvents answers with server-sent events.
+func (a *API) outputEvents(w http.ResponseWriter, r *http.Request, who sandbox.Identity, q outputQuery) error {
+	events := newEvents(w)
+	defer events.stop()
+	err := a.tell(r.Context(), who, q, eventSink{events})
+	if err != nil && events.started() {
+		return events.fail(err)
+	}
+	return err
+}
+
+type eventSink struct{ events *events }
+
+func (s eventSink) start(v processView) error { return s.events.start(v) }
+func (s eventSink) end(v processView) error   { return s.events.send("end", v) }
+
+func (s eventSink) send(e outputEvent) error {
+	name := e.Event
+	e.Event = ""
+	return s.events.sendID(strconv.FormatInt(e.Next, 10), name, e)
+}
+
+// outputSocket answers with a WebSocket of JSON messages.
+func (a *API) outputSocket(w http.ResponseWriter, r *http.Request, who sandbox.Identity, q outputQuery) error {
+	s, err := a.openSocket(w, r, who, q.ref, socketSilent, func(execution.Process) error { return nil })
+	if err != nil {
+		return err
+	}
+	ctx, leave := context.WithCancel(r.Context())
+	defer leave()
+	left, wait := s.listen(ctx)
+	defer wait()
+	context.AfterFunc(left, leave)
+	defer s.keep(left)()
+	err = a.tell(ctx, who, q, socketSink{func(v any) error { return s.json(left, v) }})
+	return s.part(r.Context(), left, err)
+}
+
+const (
+	// socketSilent bounds a message of a client that has nothing to say, in bytes.
+	socketSilent = 1 << 10
+	// socketInput bounds one message of input, in bytes.
+	socketInput = execution.MaxInput
+)
+
+// openSocket answers with a WebSocket, once it is known that the Process is there
+// and check accepts it: afterwards there are no statuses.
+func (a *API) openSocket(w http.ResponseWriter, r *http.Request, who sandbox.Identity, ref execution.ProcessRef, limit int64, check func(execution.Process) error) (*socket, error) {
+	p, err := a.Executions.GetProcess(r.Context(), who.Tenant, ref)
+	if err != nil {
+		return nil, err
+	}
+	if err := check(p); err != nil {
+		return nil, err
+	}
+	return acceptSocket(w, r, limit)
+}
+
+// part closes the socket after err, of which a client that has left, when left
+// has ended before the request did, is told nothing.
+func (s *socket) part(request, left context.Context, err error) error {
+	if left.Err() != nil && request.Err() == nil {
+		_ = s.conn.CloseNow()
+		return nil
+	}
+	return s.finish(request, err)
+}
+
+// socketSink sends events as JSON messages.
+type socketSink struct{ json func(any) error }
+
+func (k socketSink) send(e outputEvent) error  { return k.json(e) }
+func (k socketSink) start(v processView) error { return k.process("start", v) }
+func (k socketSink) end(v processView) error   { return k.process("end", v) }
+func (k socketSink) process(event string, v processView) error {
+	return k.json(struct {
+		Event string `json:"event"`
+		processView
+	}{event, v})
+}

@@ -1,0 +1,53 @@
+package rest
+
+import (
+	"cmp"
+	"mime"
+	"net/http"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// ExportSnapshot answers GET /api/v1/snapshots/{id}/export with one file, which
+// with_template has hold the template's image too.
+func (a *API) ExportSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	q, err := query(r, "with_template")
+	if err != nil {
+		return err
+	}
+	image, err := parseFlag("with_template", q.Get("with_template"))
+	if err != nil {
+		return err
+	}
+	snap, err := a.Sandboxes.SnapshotByID(r.Context(), who.Tenant, r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/octet-stream")
+	h.Set("Cache-Control", "no-store")
+	name := cmp.Or(snap.Name, snap.ID) + ".snapshot"
+	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": name}))
+	return a.Sandboxes.ExportSnapshot(r.Context(), who.Tenant, snap.ID, image, w)
+}
+
+// ImportSnapshot answers POST /api/v1/snapshots/import, whose body is what an
+// export wrote, with 201 and the new Snapshot.
+func (a *API) ImportSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	q, err := query(r, "name")
+	if err != nil {
+		return err
+	}
+	req := sandbox.ImportRequest{Name: q.Get("name")}
+	if id := Resource(r.Context()); id != "" {
+		req.ID = "s" + id[1:] // a Snapshot's IDs have another first letter
+	}
+	if err := req.Check(); err != nil {
+		return err
+	}
+	snap, err := a.Sandboxes.ImportSnapshot(r.Context(), who.Tenant, req, r.Body)
+	if err != nil {
+		return err
+	}
+	return Reply(w, http.StatusCreated, snapshotViewOf(snap))
+}

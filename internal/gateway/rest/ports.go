@@ -1,0 +1,179 @@
+package rest
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/porttoken"
+)
+
+// portsBody is who reaches the ports of a Sandbox, and how: an object.
+type portsBody sandbox.Ingress
+
+func (b *portsBody) UnmarshalJSON(raw []byte) error {
+	var body struct {
+		Private bool    `json:"private"`
+		Host    string  `json:"host"`
+		TLS     []int64 `json:"tls"`
+	}
+	if err := decodeObject(raw, &body); err != nil {
+		return err
+	}
+	rules := sandbox.IngressRules{Private: body.Private, Host: body.Host}
+	for _, n := range body.TLS {
+		p, err := execution.Port(strconv.FormatInt(n, 10))
+		if err != nil {
+			return err
+		}
+		rules.TLSPorts = append(rules.TLSPorts, p)
+	}
+	i, err := rules.Ingress()
+	*b = portsBody(i)
+	return err
+}
+
+// ingress is empty for a field that was absent.
+func (b *portsBody) ingress() sandbox.Ingress {
+	if b == nil {
+		return ""
+	}
+	return sandbox.Ingress(*b)
+}
+
+// portsView is portsBody as clients see it.
+type portsView struct {
+	Private bool     `json:"private"`
+	Host    string   `json:"host,omitempty"`
+	TLS     []uint16 `json:"tls,omitempty"`
+}
+
+func portsViewOf(i sandbox.Ingress) portsView {
+	rules, err := i.Rules()
+	return portsView{Private: rules.Private || err != nil, Host: rules.Host, TLS: rules.TLSPorts}
+}
+
+type listenersView struct {
+	Ports     []listenerView `json:"ports"`
+	Truncated bool           `json:"truncated"`
+}
+
+type listenerView struct {
+	Port     uint16 `json:"port"`
+	Address  string `json:"address"`
+	Loopback bool   `json:"loopback"`
+	PID      int64  `json:"pid,omitempty"`
+	Process  string `json:"process,omitempty"`
+	Agent    bool   `json:"agent"`
+	Private  bool   `json:"private"`
+	TLS      bool   `json:"tls"`
+	URL      string `json:"url,omitempty"`
+}
+
+// ListPorts answers GET /api/v1/sessions/{id}/ports with what listens inside, and
+// how it is reached; with all=true also the agent's.
+func (a *API) ListPorts(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	values, err := query(r, "all")
+	if err != nil {
+		return err
+	}
+	agents, err := parseFlag("all", values.Get("all"))
+	if err != nil {
+		return err
+	}
+	sb, all, truncated, err := a.Executions.ListPorts(r.Context(), who.Tenant, r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	how := portsViewOf(sb.Ingress)
+	view := listenersView{Ports: []listenerView{}, Truncated: truncated}
+	for _, l := range all {
+		if agents || !sandbox.AgentPort(l.Port) {
+			view.Ports = append(view.Ports, a.listenerViewOf(r, sb.ID, how, l))
+		}
+	}
+	return Reply(w, http.StatusOK, view)
+}
+
+// listenerViewOf shows what listens. The agent's ports are not for browsers.
+func (a *API) listenerViewOf(r *http.Request, id string, how portsView, l execution.Listener) listenerView {
+	v := listenerView{
+		Port: l.Port, Address: l.Address.String(), Loopback: l.Address.IsLoopback(), PID: l.PID, Process: l.Process,
+		Agent: sandbox.AgentPort(l.Port), Private: how.Private, TLS: slices.Contains(how.TLS, l.Port),
+	}
+	if origin := a.portOrigin(r, id, l.Port); origin != "" && !v.Agent {
+		v.URL = origin + "/"
+	}
+	return v
+}
+
+// defaultLinkLife is how long a link to a port is good that names no time.
+const defaultLinkLife = time.Hour
+
+// SignPort answers POST /api/v1/sessions/{id}/ports/{port}/sign with a link to a
+// port, and the token in it.
+func (a *API) SignPort(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	var body struct {
+		ExpiresInSeconds *seconds `json:"expires_in_seconds"`
+	}
+	if err := Decode(r, &body); err != nil {
+		return err
+	}
+	port, err := execution.Port(r.PathValue("port"))
+	if err != nil {
+		return err
+	}
+	life := defaultLinkLife
+	if body.ExpiresInSeconds != nil {
+		life = body.ExpiresInSeconds.duration()
+	}
+	sb, err := a.Sandboxes.Get(r.Context(), who.Tenant, r.PathValue("id"))
+	if err != nil {
+		return execution.Absent(err)
+	}
+	if sb.Ended != nil {
+		return sandbox.Errorf(sandbox.Conflict, "the sandbox has ended")
+	}
+	token, expires, err := a.PortTokens.Sign(sb.ID, port, life)
+	if err != nil {
+		return err
+	}
+	reply := struct {
+		URL       string `json:"url,omitempty"`
+		Token     string `json:"token"`
+		ExpiresAt string `json:"expires_at"`
+	}{Token: token, ExpiresAt: timestamp(expires)}
+	if origin := a.portOrigin(r, sb.ID, port); origin != "" {
+		reply.URL = origin + "/?" + porttoken.Param + "=" + token
+	}
+	return Reply(w, http.StatusOK, reply)
+}
+
+// portOrigin is where a port of a Sandbox is reached from outside; empty when the
+// client of r reaches this server by an address, before which no name can stand.
+func (a *API) portOrigin(r *http.Request, id string, port uint16) string {
+	domain := a.Domain
+	if domain == "" {
+		domain = r.Host
+		host, number, err := net.SplitHostPort(domain)
+		if err != nil {
+			host, number = domain, ""
+		}
+		if addr, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
+			if !addr.Unmap().IsLoopback() {
+				return ""
+			}
+			domain = "localhost" // below which browsers find this machine too
+			if number != "" {
+				domain = net.JoinHostPort(domain, number)
+			}
+		}
+	}
+	return schemeOf(r) + "://" + strconv.Itoa(int(port)) + "-" + id + "." + domain
+}

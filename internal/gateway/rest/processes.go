@@ -1,0 +1,330 @@
+package rest
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+)
+
+type startProcessBody struct {
+	target
+	Command        string            `json:"command"`
+	Argv           []string          `json:"argv"`
+	Name           string            `json:"name"`
+	User           string            `json:"user"`
+	Cwd            string            `json:"cwd"`
+	Env            map[string]string `json:"env"`
+	Background     bool              `json:"background"`
+	YieldMS        *int64            `json:"yield_ms"`
+	MaxOutputBytes *int              `json:"max_output_bytes"`
+	TimeoutSeconds *seconds          `json:"timeout_seconds"`
+	Stdin          string            `json:"stdin"`
+	KeepStdin      bool              `json:"keep_stdin"`
+	PTY            *sizeView         `json:"pty"`
+	Shell          string            `json:"shell"`
+}
+
+type sizeView struct {
+	Cols int `json:"cols"`
+	Rows int `json:"rows"`
+}
+
+func (v *sizeView) size() *execution.TerminalSize {
+	if v == nil {
+		return nil
+	}
+	return &execution.TerminalSize{Cols: v.Cols, Rows: v.Rows}
+}
+
+func (b *startProcessBody) request(key []string) (execution.StartRequest, error) {
+	req := execution.StartRequest{
+		Command: b.Command, Args: b.Argv, Shell: b.Shell, Name: b.Name, User: b.User, Cwd: b.Cwd, Env: b.Env, PTY: b.PTY.size(),
+		Stdin: b.Stdin, KeepStdin: b.KeepStdin, Background: b.Background, Timeout: b.TimeoutSeconds.duration(),
+	}
+	if len(key) > 1 || len(key) == 1 && key[0] == "" {
+		return req, sandbox.Errorf(sandbox.Invalid, "the header Idempotency-Key must stand there once and not be empty")
+	}
+	if len(key) == 1 {
+		req.Key = key[0]
+	}
+	if b.YieldMS != nil {
+		if *b.YieldMS < 1 || *b.YieldMS > execution.MaxYield.Milliseconds() {
+			return req, sandbox.Errorf(sandbox.Invalid, "yield_ms must be between 1 and %d; background answers at once", execution.MaxYield.Milliseconds())
+		}
+		req.Yield = time.Duration(*b.YieldMS) * time.Millisecond
+	}
+	if b.MaxOutputBytes != nil {
+		if req.MaxOutput = *b.MaxOutputBytes; req.MaxOutput < 1 {
+			return req, sandbox.Errorf(sandbox.Invalid, "max_output_bytes must be between 1 and %d", execution.MaxProcessOutput)
+		}
+	}
+	var err error
+	req.Sandbox, err = b.required()
+	return req, err
+}
+
+type processView struct {
+	ProcessID      string           `json:"process_id"`
+	SandboxID      string           `json:"sandbox_id"`
+	SessionID      string           `json:"session_id"`
+	Timeline       int64            `json:"timeline"`
+	Name           string           `json:"name,omitempty"`
+	PID            int64            `json:"pid"`
+	State          string           `json:"state"`
+	Status         execution.Status `json:"status,omitempty"`
+	ExitCode       *int             `json:"exit_code,omitempty"`
+	Error          *problemView     `json:"error,omitempty"`
+	Command        string           `json:"command"`
+	Cwd            string           `json:"cwd"`
+	User           string           `json:"user"`
+	PTY            *sizeView        `json:"pty,omitempty"`
+	Shell          string           `json:"shell,omitempty"`
+	StartedAt      string           `json:"started_at"`
+	EndedAt        string           `json:"ended_at,omitempty"`
+	TimeoutSeconds float64          `json:"timeout_seconds,omitempty"`
+	OutputStart    int64            `json:"output_start"`
+	OutputEnd      int64            `json:"output_end"`
+	// Of an answer to a start.
+	Stdout *string `json:"stdout,omitempty"`
+	Stderr *string `json:"stderr,omitempty"`
+	Offset *int64  `json:"offset,omitempty"`
+}
+
+const (
+	stateRunning = "running"
+	stateEnded   = "ended"
+)
+
+func processViewOf(p execution.Process) processView {
+	v := processView{
+		ProcessID: p.PublicID, SandboxID: p.SandboxID, SessionID: p.SandboxID, Timeline: p.Timeline, Name: p.Name, PID: p.PID,
+		State: stateOf(p), Command: p.Command, Cwd: p.Cwd, User: p.User, Shell: p.Shell,
+		StartedAt: timestamp(execution.Plausible(p.StartedAt)), TimeoutSeconds: p.Timeout.Seconds(),
+		OutputStart: p.OutputStart, OutputEnd: p.OutputEnd,
+	}
+	if p.PTY != nil {
+		v.PTY = &sizeView{p.PTY.Cols, p.PTY.Rows}
+	}
+	if p.End != nil {
+		v.Status, v.ExitCode, v.EndedAt = p.Status, &p.ExitCode, timestamp(execution.Plausible(p.EndedAt))
+	}
+	if p.Problem != nil {
+		v.Error = &problemView{Name: p.Problem.Name, Message: p.Problem.Message}
+	}
+	return v
+}
+
+func stateOf(p execution.Process) string {
+	if p.End != nil {
+		return stateEnded
+	}
+	return stateRunning
+}
+
+// StartProcess answers POST /api/v1/processes when the Process has ended, or
+// with what there is after a while: with 201, or 200 when an earlier request had
+// started it.
+func (a *API) StartProcess(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	var body startProcessBody
+	if err := Decode(r, &body); err != nil {
+		return err
+	}
+	req, err := body.request(r.Header.Values("Idempotency-Key"))
+	if err != nil {
+		return err
+	}
+	got, err := a.Executions.StartProcess(r.Context(), who.Tenant, req)
+	if err != nil {
+		return err
+	}
+	v := processViewOf(got.Process)
+	v.Stdout, v.Stderr, v.Offset = &got.Stdout, &got.Stderr, &got.Offset
+	if got.Repeated {
+		return Reply(w, http.StatusOK, v)
+	}
+	return Reply(w, http.StatusCreated, v)
+}
+
+// ListProcesses answers GET /api/v1/processes.
+func (a *API) ListProcesses(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	values, err := query(r, "sandbox_id", "session_id", "state")
+	if err != nil {
+		return err
+	}
+	id, err := target{values.Get("sandbox_id"), values.Get("session_id")}.required()
+	if err != nil {
+		return err
+	}
+	state := values.Get("state")
+	if state != "" && state != stateRunning && state != stateEnded {
+		return sandbox.Errorf(sandbox.Invalid, "state must be %s or %s", stateRunning, stateEnded)
+	}
+	all, err := a.Executions.ListProcesses(r.Context(), who.Tenant, id)
+	if err != nil {
+		return err
+	}
+	reply := struct {
+		Processes []processView `json:"processes"`
+	}{[]processView{}}
+	for _, p := range all {
+		if state == "" || stateOf(p) == state {
+			reply.Processes = append(reply.Processes, processViewOf(p))
+		}
+	}
+	return Reply(w, http.StatusOK, reply)
+}
+
+// processRef is the Process that r is about, and the further query parameters,
+// of which known are the names.
+func processRef(r *http.Request, known ...string) (execution.ProcessRef, map[string]string, error) {
+	ref := execution.ProcessRef{Process: r.PathValue("id")}
+	values, err := query(r, append(known, "sandbox_id", "session_id")...)
+	if err != nil {
+		return ref, nil, err
+	}
+	more := map[string]string{}
+	for _, name := range known {
+		more[name] = values.Get(name)
+	}
+	ref.Sandbox, err = target{values.Get("sandbox_id"), values.Get("session_id")}.required()
+	return ref, more, err
+}
+
+// GetProcess answers GET /api/v1/processes/{id}.
+func (a *API) GetProcess(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	ref, _, err := processRef(r)
+	if err != nil {
+		return err
+	}
+	p, err := a.Executions.GetProcess(r.Context(), who.Tenant, ref)
+	if err != nil {
+		return err
+	}
+	return Reply(w, http.StatusOK, processViewOf(p))
+}
+
+// EndProcess answers DELETE /api/v1/processes/{id} when the Process is over.
+func (a *API) EndProcess(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	ref, _, err := processRef(r)
+	if err != nil {
+		return err
+	}
+	p, err := a.Executions.EndProcess(r.Context(), who.Tenant, ref)
+	if err != nil {
+		return err
+	}
+	return Reply(w, http.StatusOK, processViewOf(p))
+}
+
+// WriteProcessInput answers POST /api/v1/processes/{id}/stdin when the Process
+// has the body.
+func (a *API) WriteProcessInput(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	ref, more, err := processRef(r, "eof")
+	if err != nil {
+		return err
+	}
+	eof, err := parseFlag("eof", more["eof"])
+	if err != nil {
+		return err
+	}
+	data, err := io.ReadAll(r.Body)
+	if err != nil {
+		return bodyError(err)
+	}
+	if err := a.Executions.WriteInput(r.Context(), who.Tenant, ref, data, eof); err != nil {
+		return err
+	}
+	return Reply(w, http.StatusOK, struct {
+		Written int `json:"written_bytes"`
+	}{len(data)})
+}
+
+// signalName is the name of a signal, or its number.
+type signalName string
+
+func (s *signalName) UnmarshalJSON(raw []byte) error {
+	var n int
+	if json.Unmarshal(raw, &n) == nil {
+		*s = signalName(strconv.Itoa(n))
+		return nil
+	}
+	var name string
+	if json.Unmarshal(raw, &name) != nil {
+		return sandbox.Errorf(sandbox.Invalid, "signal must be a name or a number")
+	}
+	*s = signalName(name)
+	return nil
+}
+
+// SignalProcess answers POST /api/v1/processes/{id}/signal.
+func (a *API) SignalProcess(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	var body struct {
+		Signal signalName `json:"signal"`
+	}
+	ref, _, err := processRef(r)
+	if err != nil {
+		return err
+	}
+	if err := Decode(r, &body); err != nil {
+		return err
+	}
+	p, err := a.Executions.Signal(r.Context(), who.Tenant, ref, string(body.Signal))
+	if err != nil {
+		return err
+	}
+	return Reply(w, http.StatusOK, processViewOf(p))
+}
+
+// ResizeProcess answers POST /api/v1/processes/{id}/resize.
+func (a *API) ResizeProcess(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	var body sizeView
+	ref, _, err := processRef(r)
+	if err != nil {
+		return err
+	}
+	if err := Decode(r, &body); err != nil {
+		return err
+	}
+	p, err := a.Executions.Resize(r.Context(), who.Tenant, ref, *body.size())
+	if err != nil {
+		return err
+	}
+	return Reply(w, http.StatusOK, processViewOf(p))
+}
+
+type waitView struct {
+	Met        bool        `json:"met"`
+	HTTPStatus int         `json:"http_status,omitempty"`
+	Line       *string     `json:"line,omitempty"`
+	Offset     *int64      `json:"offset,omitempty"`
+	Process    processView `json:"process"`
+}
+
+// WaitProcess answers GET /api/v1/processes/{id}/wait when what is waited for is
+// there, or will not come.
+func (a *API) WaitProcess(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	ref, more, err := processRef(r, "for", "timeout_seconds")
+	if err != nil {
+		return err
+	}
+	var timeout seconds
+	if s := more["timeout_seconds"]; s != "" {
+		if err := timeout.UnmarshalJSON([]byte(s)); err != nil {
+			return err
+		}
+	}
+	got, err := a.Executions.Wait(r.Context(), who.Tenant, ref, more["for"], timeout.duration())
+	if err != nil {
+		return err
+	}
+	v := waitView{Met: got.Met, HTTPStatus: got.HTTPStatus, Process: processViewOf(got.Process)}
+	if got.Met && got.Offset > 0 {
+		v.Line, v.Offset = &got.Line, &got.Offset
+	}
+	return Reply(w, http.StatusOK, v)
+}

@@ -1,0 +1,158 @@
+package rest
+
+import (
+	"context"
+	"net/http"
+	"time"
+	"unicode/utf8"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// quotaNumbers are a Quota, or what is used of one; nil is absent.
+type quotaNumbers struct {
+	Sandboxes        *int64   `json:"sandboxes,omitempty"`
+	CPUs             *float64 `json:"cpus,omitempty"`
+	MemoryMB         *int64   `json:"memory_mb,omitempty"`
+	DiskMB           *int64   `json:"disk_mb,omitempty"`
+	CreatesPerMinute *int64   `json:"creates_per_minute,omitempty"`
+	SessionMinutes   *int64   `json:"session_minutes,omitempty"`
+	EgressMB         *int64   `json:"egress_mb,omitempty"`
+	Bandwidth        *int64   `json:"bandwidth_mbps,omitempty"`
+	Snapshots        *int64   `json:"snapshots,omitempty"`
+	SnapshotMB       *int64   `json:"snapshot_mb,omitempty"`
+	KeepSnapshots    *int64   `json:"keep_snapshots,omitempty"`
+	KeepSnapshotMB   *int64   `json:"keep_snapshot_mb,omitempty"`
+	KeepHours        *int64   `json:"keep_snapshot_hours,omitempty"`
+}
+
+// ReadQuota answers GET /api/v1/quota with what the Tenant may have and has.
+func (a *API) ReadQuota(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	if _, err := query(r); err != nil {
+		return err
+	}
+	limits, has, _, err := a.quotaOf(r.Context(), who.Tenant)
+	if err != nil {
+		return err
+	}
+	return Reply(w, http.StatusOK, struct {
+		Limits quotaNumbers `json:"limits"`
+		Used   quotaNumbers `json:"used"`
+	}{limits, has})
+}
+
+// tenantQuota is {id} of the path: a Tenant, of whom nothing need be known.
+func tenantQuota(r *http.Request) (sandbox.TenantID, error) {
+	if _, err := query(r); err != nil {
+		return "", err
+	}
+	id := r.PathValue("id")
+	if id == "" || len(id) > 128 || !utf8.ValidString(id) {
+		return "", sandbox.Errorf(sandbox.Invalid, "a tenant has 1 to 128 bytes of text")
+	}
+	return sandbox.TenantID(id), nil
+}
+
+// ReadTenantQuota answers GET /api/v1/tenants/{id}/quota.
+func (a *API) ReadTenantQuota(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {
+	tenant, err := tenantQuota(r)
+	if err != nil {
+		return err
+	}
+	return a.replyQuota(w, r, tenant)
+}
+
+// SetTenantQuota answers PUT /api/v1/tenants/{id}/quota: the Tenant has a Quota of
+// its own from now on, which bounds what the body has and nothing else.
+func (a *API) SetTenantQuota(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {
+	tenant, err := tenantQuota(r)
+	if err != nil {
+		return err
+	}
+	var body map[string]*float64
+	if err := Decode(r, &body); err != nil {
+		return err
+	}
+	fields := map[string]float64{}
+	for name, n := range body {
+		if n == nil {
+			return sandbox.Errorf(sandbox.Invalid, "%.40q must be a number: leave out what is not to be bounded", name)
+		}
+		fields[name] = *n
+	}
+	q, err := sandbox.QuotaOf(fields)
+	if err != nil {
+		return err
+	}
+	if err := a.Quotas.SetQuota(r.Context(), tenant, &q); err != nil {
+		return err
+	}
+	return a.replyQuota(w, r, tenant)
+}
+
+// DropTenantQuota answers DELETE /api/v1/tenants/{id}/quota: the Tenant has the
+// Quota of all from now on.
+func (a *API) DropTenantQuota(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {
+	tenant, err := tenantQuota(r)
+	if err != nil {
+		return err
+	}
+	if err := a.Quotas.SetQuota(r.Context(), tenant, nil); err != nil {
+		return err
+	}
+	return a.replyQuota(w, r, tenant)
+}
+
+// replyQuota tells the Quota of a Tenant, and whether it is its own.
+func (a *API) replyQuota(w http.ResponseWriter, r *http.Request, tenant sandbox.TenantID) error {
+	limits, has, own, err := a.quotaOf(r.Context(), tenant)
+	if err != nil {
+		return err
+	}
+	return Reply(w, http.StatusOK, struct {
+		Tenant string       `json:"tenant"`
+		Own    bool         `json:"own"`
+		Limits quotaNumbers `json:"limits"`
+		Used   quotaNumbers `json:"used"`
+	}{string(tenant), own, limits, has})
+}
+
+// quotaOf is what a Tenant may have and has, and whether the Quota is its own.
+func (a *API) quotaOf(ctx context.Context, tenant sandbox.TenantID) (limits, has quotaNumbers, own bool, err error) {
+	q, own, used, err := a.Quotas.QuotaOf(ctx, tenant)
+	if err != nil {
+		return limits, has, own, err
+	}
+	limits, has = quotaViews(q, used)
+	month, err := a.Usage.Usage(ctx, sandbox.ThisMonth(tenant, time.Now()))
+	if err != nil {
+		return limits, has, own, err
+	}
+	has.EgressMB = new(int64)
+	for _, row := range month.Rows {
+		*has.EgressMB = row.Sent >> 20
+	}
+	return limits, has, own, nil
+}
+
+func quotaViews(q sandbox.Quota, used sandbox.QuotaUse) (limits, has quotaNumbers) {
+	limits = quotaNumbers{
+		Sandboxes: given(q.Sandboxes), CPUs: given(q.CPUs), MemoryMB: given(q.MemoryBytes >> 20), DiskMB: given(q.DiskBytes >> 20),
+		CreatesPerMinute: given(q.CreatesPerMinute), SessionMinutes: given(int64(q.SessionLength / time.Minute)), SnapshotMB: given(q.SnapshotBytes >> 20), Bandwidth: given(q.Bandwidth / sandbox.Megabit), EgressMB: given(q.EgressBytes >> 20),
+		KeepSnapshots: given(q.Retention.Snapshots), KeepSnapshotMB: given(q.Retention.Bytes >> 20), KeepHours: given(int64(q.Retention.Age / time.Hour)),
+	}
+	const mib = 1 << 20
+	has = quotaNumbers{
+		Sandboxes: &used.Sandboxes, CPUs: &used.CPUs, MemoryMB: new(used.MemoryBytes / mib), DiskMB: new(used.DiskBytes / mib),
+		CreatesPerMinute: &used.Creates, Snapshots: &used.Snapshots, SnapshotMB: new((used.SnapshotBytes + mib - 1) / mib),
+	}
+	return limits, has
+}
+
+// given is nil for zero.
+func given[T int64 | float64](n T) *T {
+	if n == 0 {
+		return nil
+	}
+	return &n
+}

@@ -1,0 +1,101 @@
+package rest
+
+import (
+	"net/http"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+)
+
+// selectionFields choose files below a path.
+type selectionFields struct {
+	Path     string   `json:"path"`
+	Globs    []string `json:"globs"`
+	Hidden   bool     `json:"hidden"`
+	NoIgnore bool     `json:"no_ignore"`
+}
+
+func (f *selectionFields) selection() execution.FileSelection {
+	return execution.FileSelection{Path: f.Path, Globs: f.Globs, Hidden: f.Hidden, NoIgnore: f.NoIgnore}
+}
+
+type searchBody struct {
+	target
+	selectionFields
+	Pattern      string `json:"pattern"`
+	Literal      bool   `json:"literal"`
+	IgnoreCase   bool   `json:"ignore_case"`
+	Word         bool   `json:"word"`
+	FilesOnly    bool   `json:"files_only"`
+	MaxResults   *int   `json:"max_results"`
+	ContextLines int    `json:"context_lines"`
+	User         string `json:"user"`
+}
+
+func (b *searchBody) request() (execution.SearchRequest, error) {
+	req := execution.SearchRequest{
+		User: b.User, Files: b.selection(),
+		Pattern: b.Pattern, Literal: b.Literal, IgnoreCase: b.IgnoreCase, Word: b.Word, FilesOnly: b.FilesOnly,
+		MaxResults: execution.DefaultSearchResults, Context: b.ContextLines,
+	}
+	if b.MaxResults != nil {
+		req.MaxResults = *b.MaxResults
+	}
+	return req, req.Complete()
+}
+
+type matchView struct {
+	Path   string     `json:"path"`
+	Line   int64      `json:"line,omitempty"`
+	Text   *string    `json:"text,omitempty"`
+	Cut    bool       `json:"cut,omitempty"`
+	Spans  []spanView `json:"spans,omitempty"`
+	Before []string   `json:"before,omitempty"`
+	After  []string   `json:"after,omitempty"`
+}
+
+type spanView struct {
+	Start int `json:"start"`
+	End   int `json:"end"`
+}
+
+func matchViewOf(m execution.Match) matchView {
+	v := matchView{Path: text(m.Path), Line: m.Line, Cut: m.Cut, Before: m.Before, After: m.After}
+	if m.Line > 0 {
+		v.Text = &m.Text
+	}
+	for _, s := range m.Spans {
+		v.Spans = append(v.Spans, spanView(s))
+	}
+	return v
+}
+
+// SearchFiles answers POST /api/v1/files/search with the lines, or the files,
+// that match.
+func (a *API) SearchFiles(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	var body searchBody
+	if err := Decode(r, &body); err != nil {
+		return err
+	}
+	req, err := body.request()
+	if err != nil {
+		return err
+	}
+	guest, err := a.guest(r, who, body.target)
+	if err != nil {
+		return err
+	}
+	found, err := guest.Search(r.Context(), req)
+	if err != nil {
+		return err
+	}
+	reply := struct {
+		Matches   []matchView `json:"matches"`
+		Files     int64       `json:"files_searched"`
+		Truncated bool        `json:"truncated"`
+	}{make([]matchView, len(found.Matches)), found.Files, found.Truncated}
+	for i, m := range found.Matches {
+		reply.Matches[i] = matchViewOf(m)
+	}
+	return Reply(w, http.StatusOK, reply)
+}

@@ -1,0 +1,143 @@
+package rest
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
+)
+
+// secretView is a Secret as its Tenant sees it: never its value.
+type secretView struct {
+	Name        string   `json:"name"`
+	Description string   `json:"description"`
+	Hosts       []string `json:"hosts,omitempty"`
+	CreatedAt   string   `json:"created_at"`
+	UpdatedAt   string   `json:"updated_at"`
+}
+
+func secretViewOf(s sandbox.Secret) secretView {
+	return secretView{Name: s.Name, Description: s.Description, Hosts: s.Hosts, CreatedAt: timestamp(s.CreatedAt), UpdatedAt: timestamp(s.UpdatedAt)}
+}
+
+// CreateSecret answers POST /api/v1/secrets.
+func (a *API) CreateSecret(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	var body struct {
+		Name        string     `json:"name"`
+		Value       string     `json:"value"`
+		Description *string    `json:"description"`
+		Hosts       *hostsBody `json:"hosts"`
+	}
+	if err := Decode(r, &body); err != nil {
+		return err
+	}
+	req := secrets.Request{Name: body.Name, Description: body.Description, Hosts: (*sandbox.SecretHosts)(body.Hosts), Value: sandbox.SecretValue(body.Value)}
+	if id := Resource(r.Context()); id != "" {
+		req.ID = "s" + id[1:] // a Sandbox's ID has the same form
+	}
+	made, err := a.Secrets.Create(r.Context(), who.Tenant, req)
+	if err != nil {
+		return err
+	}
+	Made(r.Context(), made.Name)
+	return Reply(w, http.StatusCreated, secretViewOf(made))
+}
+
+// ListSecrets answers GET /api/v1/secrets.
+func (a *API) ListSecrets(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	if _, err := query(r); err != nil {
+		return err
+	}
+	all, err := a.Secrets.List(r.Context(), who.Tenant)
+	if err != nil {
+		return err
+	}
+	views := make([]secretView, len(all))
+	for i, s := range all {
+		views[i] = secretViewOf(s)
+	}
+	return Reply(w, http.StatusOK, struct {
+		Secrets []secretView `json:"secrets"`
+	}{views})
+}
+
+// ReplaceSecret answers PUT /api/v1/secrets/{id}.
+func (a *API) ReplaceSecret(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	var body struct {
+		Value       string     `json:"value"`
+		Description *string    `json:"description"`
+		Hosts       *hostsBody `json:"hosts"`
+	}
+	if err := Decode(r, &body); err != nil {
+		return err
+	}
+	req := secrets.Request{Name: r.PathValue("id"), Description: body.Description, Hosts: (*sandbox.SecretHosts)(body.Hosts), Value: sandbox.SecretValue(body.Value)}
+	replaced, err := a.Secrets.Replace(r.Context(), who.Tenant, req)
+	if err != nil {
+		return err
+	}
+	if err := a.Sandboxes.SecretChanged(r.Context(), who.Tenant, replaced.Name); err != nil {
+		return err
+	}
+	return Reply(w, http.StatusOK, secretViewOf(replaced))
+}
+
+// DeleteSecret answers DELETE /api/v1/secrets/{id}.
+func (a *API) DeleteSecret(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	if err := DropSecret(r.Context(), a.Secrets, a.Sandboxes, who.Tenant, r.PathValue("id")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// DropSecret deletes a Secret, and has Sandboxes get it no more: also when it is
+// gone, because the first of such requests may have come no further.
+func DropSecret(ctx context.Context, all *secrets.Service, boxes sandbox.Sandboxes, tenant sandbox.TenantID, name string) error {
+	err := all.Delete(ctx, tenant, name)
+	if err != nil && !errors.Is(err, sandbox.NotFound) {
+		return err
+	}
+	return cmp.Or(boxes.SecretChanged(ctx, tenant, name), err)
+}
+
+// hostsBody is a list of hosts in JSON; null is absent.
+type hostsBody sandbox.SecretHosts
+
+func (b *hostsBody) UnmarshalJSON(raw []byte) error {
+	var hosts []string
+	if err := json.Unmarshal(raw, &hosts); err != nil {
+		return sandbox.Errorf(sandbox.Invalid, "hosts must be a list of names, such as api.example.com")
+	}
+	normal, err := sandbox.NewSecretHosts(hosts)
+	*b = hostsBody(normal)
+	return err
+}
+
+// usesBody is a list of uses of Secrets in JSON; null is none.
+type usesBody sandbox.SecretUses
+
+func (b *usesBody) UnmarshalJSON(raw []byte) error {
+	var uses []sandbox.SecretUse
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&uses); err != nil {
+		return sandbox.Errorf(sandbox.Invalid, "secrets must be a list of objects of name, host, header and perhaps format, all of them text")
+	}
+	normal, err := sandbox.NewSecretUses(uses)
+	*b = usesBody(normal)
+	return err
+}
+
+// uses is none for nil.
+func (b *usesBody) uses() sandbox.SecretUses {
+	if b == nil {
+		return ""
+	}
+	return sandbox.SecretUses(*b)
+}

@@ -1,0 +1,96 @@
+package rest
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/signedurl"
+)
+
+// FilesPath is where files are read and written, also by signed URLs.
+const FilesPath = "/api/v1/files"
+
+const defaultURLLife = time.Hour
+
+type signBody struct {
+	target
+	Path             string   `json:"path"`
+	Method           string   `json:"method"`
+	ExpiresInSeconds *seconds `json:"expires_in_seconds"`
+}
+
+func (b *signBody) grant() (g signedurl.Grant, life time.Duration, err error) {
+	if b.Method != http.MethodGet && b.Method != http.MethodPut {
+		return g, 0, sandbox.Errorf(sandbox.Invalid, `method must be "GET", to download, or "PUT", to upload`)
+	}
+	life = defaultURLLife
+	if b.ExpiresInSeconds != nil {
+		life = b.ExpiresInSeconds.duration()
+	}
+	p, err := execution.Path("path", b.Path)
+	return signedurl.Grant{Method: b.Method, Path: p}, life, err
+}
+
+// SignFile answers POST /api/v1/files/sign with a URL for one file.
+func (a *API) SignFile(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	var body signBody
+	if err := Decode(r, &body); err != nil {
+		return err
+	}
+	g, life, err := body.grant()
+	if err != nil {
+		return err
+	}
+	id, err := body.required()
+	if err != nil {
+		return err
+	}
+	sb, err := a.Sandboxes.Get(r.Context(), who.Tenant, id)
+	if err != nil {
+		return execution.Absent(err)
+	}
+	if sb.Ended != nil {
+		return sandbox.Errorf(sandbox.Conflict, "the sandbox has ended")
+	}
+	g.SandboxID = sb.ID // a name may become another's
+	query, g, err := a.URLs.Sign(r.Context(), who.Tenant, g, life)
+	if err != nil {
+		return err
+	}
+	return Reply(w, http.StatusOK, struct {
+		URL       string `json:"url"`
+		Method    string `json:"method"`
+		ExpiresAt string `json:"expires_at"`
+	}{OwnURL(r, FilesPath, query), g.Method, timestamp(g.Expires)})
+}
+
+// OwnURL is a URL of this server, as the client of r reaches it.
+func OwnURL(r *http.Request, path string, query url.Values) string {
+	u := url.URL{Scheme: schemeOf(r), Host: r.Host, Path: path, RawQuery: query.Encode()}
+	return u.String()
+}
+
+// schemeOf is how the client of r reaches this server.
+func schemeOf(r *http.Request) string {
+	if r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https") {
+		return "https"
+	}
+	return "http"
+}
+
+// RotateFileKey answers POST /api/v1/files/sign/rotate: from then on, URLs that
+// were signed before are refused.
+func (a *API) RotateFileKey(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	if err := Decode(r, &struct{}{}); err != nil {
+		return err
+	}
+	if err := a.URLs.Rotate(r.Context(), who.Tenant); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}

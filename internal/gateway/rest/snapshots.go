@@ -1,0 +1,271 @@
+package rest
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
+)
+
+// snapshotView is a Snapshot as clients see it. Its environment stays hidden.
+type snapshotView struct {
+	SnapshotID string    `json:"snapshot_id"`
+	SandboxID  string    `json:"sandbox_id"`
+	SessionID  string    `json:"session_id"`
+	ParentID   string    `json:"parent_id,omitempty"`
+	Name       string    `json:"name,omitempty"`
+	Kept       bool      `json:"kept"`
+	CreatedAt  string    `json:"created_at"`
+	SizeBytes  int64     `json:"size_bytes"`
+	Memory     bool      `json:"memory"`
+	Template   string    `json:"template"`
+	Shape      shapeView `json:"shape"`
+	Build      string    `json:"engine_build"`
+	Uses       int       `json:"uses"`
+	Current    bool      `json:"current,omitempty"`
+}
+
+func snapshotViewOf(s sandbox.Snapshot) snapshotView {
+	return snapshotView{
+		SnapshotID: s.ID, SandboxID: s.SandboxID, SessionID: s.SandboxID, ParentID: s.Parent, Name: s.Name, Kept: s.Kept,
+		CreatedAt: timestamp(s.CreatedAt), SizeBytes: s.Bytes, Memory: s.Memory, Template: s.Template, Shape: shapeViewOf(s.Shape),
+		Build: s.Build, Uses: s.Uses,
+	}
+}
+
+// PauseSession answers POST /api/v1/sessions/{id}/pause once its state is safe on
+// disk.
+func (a *API) PauseSession(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	var body struct {
+		Memory *bool `json:"memory"`
+	}
+	if err := Decode(r, &body); err != nil {
+		return err
+	}
+	filesOnly := body.Memory != nil && !*body.Memory
+	sb, err := a.Sandboxes.Pause(r.Context(), who.Tenant, r.PathValue("id"), filesOnly)
+	if err != nil {
+		return execution.Absent(err)
+	}
+	a.Guests.Forget(sb.ID)
+	return Reply(w, http.StatusOK, viewOf(sb))
+}
+
+// ResumeSession answers POST /api/v1/sessions/{id}/resume once the Sandbox runs.
+func (a *API) ResumeSession(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	var body struct {
+		Memory *bool `json:"memory"`
+	}
+	if err := Decode(r, &body); err != nil {
+		return err
+	}
+	resume := a.Sandboxes.Resume
+	if body.Memory != nil && !*body.Memory {
+		resume = a.Sandboxes.Reboot
+	}
+	sb, err := resume(r.Context(), who.Tenant, r.PathValue("id"))
+	if err != nil {
+		return execution.Absent(err)
+	}
+	a.Guests.Warm(sb)
+	return Reply(w, http.StatusOK, viewOf(sb))
+}
+
+// RollbackSession answers POST /api/v1/sessions/{id}/rollback once the Sandbox
+// runs from what was saved then.
+func (a *API) RollbackSession(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	var body struct {
+		SnapshotID string `json:"snapshot_id"`
+	}
+	if err := Decode(r, &body); err != nil {
+		return err
+	}
+	if body.SnapshotID == "" {
+		return sandbox.Errorf(sandbox.Invalid, "snapshot_id is missing: send the ID or name of one of the session's snapshots")
+	}
+	// Which of the two is absent, the error says.
+	sb, err := a.Sandboxes.Get(r.Context(), who.Tenant, r.PathValue("id"))
+	if err != nil {
+		return execution.Absent(err)
+	}
+	if sb, err = a.Sandboxes.Rollback(r.Context(), who.Tenant, sb.ID, body.SnapshotID); err != nil {
+		return err
+	}
+	a.Guests.Warm(sb)
+	return Reply(w, http.StatusOK, viewOf(sb))
+}
+
+// forkBody asks for copies of a Sandbox. What is absent is as in the original.
+type forkBody struct {
+	Count          *int               `json:"count"`
+	Name           string             `json:"name"`
+	TimeoutSeconds *seconds           `json:"timeout_seconds"`
+	OnTimeout      string             `json:"on_timeout"`
+	AutoResume     *bool              `json:"auto_resume"`
+	Network        networkBody        `json:"network"`
+	Secrets        *usesBody          `json:"secrets"`
+	KeepSecrets    bool               `json:"keep_secrets"`
+	Metadata       map[string]*string `json:"metadata"`
+	Env            map[string]*string `json:"env"`
+
+	IdleTimeoutSeconds optional[secondsOrNone] `json:"idle_timeout_seconds"`
+}
+
+func (b *forkBody) request(id string) (sandbox.ForkRequest, error) {
+	req := sandbox.ForkRequest{
+		ID: id, Count: 1, Name: b.Name, Timeout: b.TimeoutSeconds.duration(), IdleTimeout: (*time.Duration)(b.IdleTimeoutSeconds.pointer()),
+		OnTimeout: sandbox.OnTimeout(b.OnTimeout), StayPaused: inverse(b.AutoResume), Network: sandbox.NetworkPolicy(b.Network),
+		Metadata: b.Metadata, Env: b.Env, Secrets: (*sandbox.SecretUses)(b.Secrets), KeepSecrets: b.KeepSecrets,
+	}
+	if b.Count != nil {
+		req.Count = *b.Count
+	}
+	return req, req.Check()
+}
+
+// inverse is nil for nil.
+func inverse(b *bool) *bool {
+	if b == nil {
+		return nil
+	}
+	v := !*b
+	return &v
+}
+
+// forkView is a copy that runs, or why there is none.
+type forkView struct {
+	*sandboxView
+	Error *status.Failure `json:"error,omitempty"`
+}
+
+// ForkSession answers POST /api/v1/sessions/{id}/fork with 201 and what became of
+// each copy. When none runs it answers as the first that failed.
+func (a *API) ForkSession(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	var body forkBody
+	if err := Decode(r, &body); err != nil {
+		return err
+	}
+	req, err := body.request(Resource(r.Context()))
+	if err != nil {
+		return err
+	}
+	forks, err := a.Sandboxes.Fork(r.Context(), who.Tenant, r.PathValue("id"), req)
+	if err != nil {
+		return execution.Absent(err)
+	}
+	var reply struct {
+		Forks  []forkView `json:"forks"`
+		Failed int        `json:"failed"`
+	}
+	for _, f := range forks {
+		if f.Err != nil {
+			failure := status.Of(f.Err)
+			reply.Forks = append(reply.Forks, forkView{Error: &failure})
+			reply.Failed++
+			continue
+		}
+		view := viewOf(f.Sandbox)
+		reply.Forks = append(reply.Forks, forkView{sandboxView: &view})
+	}
+	if reply.Failed == len(forks) {
+		return forks[0].Err
+	}
+	return Reply(w, http.StatusCreated, reply)
+}
+
+// TakeSnapshot answers POST /api/v1/sessions/{id}/snapshots with 201 and the new
+// Snapshot.
+func (a *API) TakeSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	var body struct {
+		Name   string `json:"name"`
+		Memory *bool  `json:"memory"`
+	}
+	if err := Decode(r, &body); err != nil {
+		return err
+	}
+	req := sandbox.SnapshotRequest{Name: body.Name, FilesOnly: body.Memory != nil && !*body.Memory}
+	if id := Resource(r.Context()); id != "" {
+		req.ID = "s" + id[1:] // a Snapshot's IDs have another first letter
+	}
+	snap, err := a.Sandboxes.TakeSnapshot(r.Context(), who.Tenant, r.PathValue("id"), req)
+	if err != nil {
+		return execution.Absent(err)
+	}
+	return Reply(w, http.StatusCreated, snapshotViewOf(snap))
+}
+
+// SessionSnapshots answers GET /api/v1/sessions/{id}/snapshots with the tree of
+// what the session was saved in, oldest first.
+func (a *API) SessionSnapshots(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	if _, err := query(r); err != nil {
+		return err
+	}
+	sb, err := a.Sandboxes.Get(r.Context(), who.Tenant, r.PathValue("id"))
+	if err != nil {
+		return execution.Absent(err)
+	}
+	all, err := a.Sandboxes.History(r.Context(), who.Tenant, sb.ID)
+	if err != nil {
+		return execution.Absent(err)
+	}
+	reply := struct {
+		Snapshots []snapshotView `json:"snapshots"`
+	}{[]snapshotView{}}
+	for _, s := range all {
+		view := snapshotViewOf(s)
+		view.Current = s.ID == sb.Snapshot
+		reply.Snapshots = append(reply.Snapshots, view)
+	}
+	return Reply(w, http.StatusOK, reply)
+}
+
+// ListSnapshots answers GET /api/v1/snapshots with a page of the Tenant's, newest
+// first.
+func (a *API) ListSnapshots(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	values, err := query(r, "limit", "cursor", "session_id")
+	if err != nil {
+		return err
+	}
+	q := sandbox.SnapshotQuery{SandboxID: values.Get("session_id"), Cursor: values.Get("cursor")}
+	if len(q.Cursor) > maxCursor {
+		return sandbox.Errorf(sandbox.Invalid, "cursor is not one of an earlier page")
+	}
+	if s := values.Get("limit"); s != "" {
+		if q.Limit, err = strconv.Atoi(s); err != nil || q.Limit < 1 || q.Limit > 100 {
+			return sandbox.Errorf(sandbox.Invalid, "limit must be a whole number from 1 to 100")
+		}
+	}
+	page, err := a.Sandboxes.ListSnapshots(r.Context(), who.Tenant, q)
+	if err != nil {
+		return err
+	}
+	reply := struct {
+		Snapshots []snapshotView `json:"snapshots"`
+		Next      string         `json:"next_cursor,omitempty"`
+	}{[]snapshotView{}, page.Next}
+	for _, s := range page.Snapshots {
+		reply.Snapshots = append(reply.Snapshots, snapshotViewOf(s))
+	}
+	return Reply(w, http.StatusOK, reply)
+}
+
+// GetSnapshot answers GET /api/v1/snapshots/{id}.
+func (a *API) GetSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	snap, err := a.Sandboxes.SnapshotByID(r.Context(), who.Tenant, r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	return Reply(w, http.StatusOK, snapshotViewOf(snap))
+}
+
+// DeleteSnapshot answers DELETE /api/v1/snapshots/{id} with the last record.
+func (a *API) DeleteSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	snap, err := a.Sandboxes.DeleteSnapshot(r.Context(), who.Tenant, r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	return Reply(w, http.StatusOK, snapshotViewOf(snap))
+}

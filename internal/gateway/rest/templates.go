@@ -1,0 +1,409 @@
+package rest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// maxTemplateBody bounds the JSON of a new template in bytes: its files in
+// base64, and the rest.
+const maxTemplateBody = 16 << 20
+
+type templateView struct {
+	Template  string            `json:"template"`
+	Name      string            `json:"name"`
+	Tag       string            `json:"tag,omitempty"`
+	Version   string            `json:"version"`
+	Shared    bool              `json:"shared"`
+	Source    string            `json:"source"`
+	Packages  []string          `json:"packages"`
+	Env       map[string]string `json:"env"`
+	Start     string            `json:"start,omitempty"`
+	Ready     string            `json:"ready,omitempty"`
+	SizeBytes int64             `json:"size_bytes"`
+	CreatedAt time.Time         `json:"created_at"`
+}
+
+func templateViewOf(t sandbox.Template) templateView {
+	v := templateView{
+		Template: TemplateName(t), Name: t.Name, Tag: t.Tag, Version: t.Version, Shared: t.Shared, Source: t.Source,
+		Packages: t.Packages, Env: t.Env, Start: t.Start, Ready: t.Ready, SizeBytes: t.SizeBytes, CreatedAt: t.CreatedAt,
+	}
+	if v.Packages == nil {
+		v.Packages = []string{}
+	}
+	if v.Env == nil {
+		v.Env = map[string]string{}
+	}
+	return v
+}
+
+// TemplateName is what Sandboxes that start from t name: NAME, NAME:TAG or
+// NAME@VERSION.
+func TemplateName(t sandbox.Template) string {
+	switch t.Tag {
+	case "":
+		return t.Name + "@" + t.Version
+	case "latest":
+		return t.Name
+	}
+	return t.Name + ":" + t.Tag
+}
+
+func templateViewsOf(all []sandbox.Template) []templateView {
+	views := make([]templateView, 0, len(all))
+	for _, t := range all {
+		views = append(views, templateViewOf(t))
+	}
+	return views
+}
+
+type buildView struct {
+	BuildID   string            `json:"build_id"`
+	Template  string            `json:"template"`
+	Source    string            `json:"source"`
+	State     string            `json:"state"`
+	Progress  string            `json:"progress"`
+	CreatedAt time.Time         `json:"created_at"`
+	StartedAt *time.Time        `json:"started_at,omitempty"`
+	EndedAt   *time.Time        `json:"ended_at,omitempty"`
+	Version   string            `json:"version,omitempty"`
+	SizeBytes int64             `json:"size_bytes,omitempty"`
+	Cached    bool              `json:"cached"`
+	Error     *buildFailureView `json:"error,omitempty"`
+}
+
+type buildFailureView struct {
+	Code    sandbox.Code `json:"code"`
+	Message string       `json:"message"`
+}
+
+func buildViewOf(b sandbox.TemplateBuild) buildView {
+	v := buildView{
+		BuildID: b.ID, Template: b.Template, Source: b.Source, State: string(b.State), Progress: b.Progress, CreatedAt: b.CreatedAt,
+		StartedAt: timeOrNone(b.StartedAt), EndedAt: timeOrNone(b.EndedAt), Version: b.Version, SizeBytes: b.SizeBytes, Cached: b.Cached,
+	}
+	if b.Failure != nil {
+		v.Error = &buildFailureView{b.Failure.Code, b.Failure.Message}
+	}
+	return v
+}
+
+func timeOrNone(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+type templateBody struct {
+	Template string             `json:"template"`
+	Source   string             `json:"source"`
+	Packages []string           `json:"packages"`
+	Files    []templateFileBody `json:"files"`
+	Env      map[string]string  `json:"env"`
+	Start    string             `json:"start"`
+	Ready    string             `json:"ready"`
+	Bare     bool               `json:"bare"`
+	Force    bool               `json:"force"`
+}
+
+type templateFileBody struct {
+	Path    string  `json:"path"`
+	Content *string `json:"content"`
+	Base64  []byte  `json:"content_base64"`
+	Mode    string  `json:"mode"`
+	Owner   string  `json:"owner"`
+}
+
+func (b templateBody) request() (sandbox.TemplateRequest, error) {
+	req := sandbox.TemplateRequest{
+		Template: b.Template, Source: b.Source, Packages: b.Packages, Env: b.Env, Start: b.Start, Ready: b.Ready, Bare: b.Bare, Force: b.Force,
+	}
+	switch {
+	case b.Template == "":
+		return req, sandbox.Errorf(sandbox.Invalid, "template, its name, is missing")
+	case b.Source == "":
+		return req, sandbox.Errorf(sandbox.Invalid, `source is missing: oci:REF, debian:SUITE, or "tar:" with an archive`)
+	}
+	for _, f := range b.Files {
+		file, err := f.file()
+		if err != nil {
+			return req, err
+		}
+		req.Files = append(req.Files, file)
+	}
+	return req, nil
+}
+
+func (f templateFileBody) file() (sandbox.TemplateFile, error) {
+	file := sandbox.TemplateFile{Path: f.Path, Content: f.Base64}
+	switch {
+	case f.Content != nil && f.Base64 != nil:
+		return file, sandbox.Errorf(sandbox.Invalid, "the file %.80q has both content and content_base64", f.Path)
+	case f.Content != nil:
+		file.Content = []byte(*f.Content)
+	}
+	if f.Mode != "" {
+		mode, err := strconv.ParseUint(f.Mode, 8, 32)
+		if err != nil {
+			return file, sandbox.Errorf(sandbox.Invalid, `the mode of %.80q must be octal, for example "0755"`, f.Path)
+		}
+		file.Mode = uint32(mode)
+	}
+	switch f.Owner {
+	case "", "root":
+	case "user":
+		file.User = true
+	default:
+		return file, sandbox.Errorf(sandbox.Invalid, "the owner of %.80q must be root or user", f.Path)
+	}
+	return file, nil
+}
+
+// CreateTemplate answers POST /api/v1/templates: it queues a build. The body is
+// JSON, or a form of that and an archive.
+func (a *API) CreateTemplate(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	var body templateBody
+	var archive io.Reader
+	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")) // a malformed one is JSON that is not JSON
+	var err error
+	if kind == "multipart/form-data" {
+		archive, err = templateForm(r, &body)
+	} else {
+		err = decodeFrom(&atMost{r.Body, maxTemplateBody}, &body)
+	}
+	if err != nil {
+		return err
+	}
+	req, err := body.request()
+	if err != nil {
+		return err
+	}
+	b, err := a.Templates.Build(r.Context(), who.Tenant, req, archive)
+	if err != nil {
+		return formErrorOr(archive, err)
+	}
+	Made(r.Context(), b.ID)
+	w.Header().Set("Location", "/api/v1/builds/"+b.ID)
+	return Reply(w, http.StatusAccepted, buildViewOf(b))
+}
+
+// templateForm reads the first part of a form and returns the second, which is
+// an archive.
+func templateForm(r *http.Request, body *templateBody) (io.Reader, error) {
+	form, err := formOf(r)
+	if err != nil {
+		return nil, err
+	}
+	var archive io.Reader
+	for _, name := range []string{"template", "archive"} {
+		part, err := form.NextPart()
+		if err != nil && !errors.Is(err, io.EOF) {
+			return nil, formError(err)
+		}
+		if err != nil || part.FormName() != name {
+			return nil, sandbox.Errorf(sandbox.Invalid, "the form must have the parts template, as JSON, and archive, in this order")
+		}
+		if name == "archive" {
+			archive = &formArchive{r: part}
+		} else if err := decodeFrom(&atMost{part, maxTemplateBody}, body); err != nil {
+			return nil, err
+		}
+	}
+	return archive, nil
+}
+
+// formArchive remembers why it broke off.
+type formArchive struct {
+	r   io.Reader
+	err error
+}
+
+func (f *formArchive) Read(p []byte) (int, error) {
+	n, err := f.r.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		f.err = err
+	}
+	return n, err
+}
+
+// formErrorOr is the client's failure, where it was that.
+func formErrorOr(archive io.Reader, err error) error {
+	if f, ok := archive.(*formArchive); ok && f.err != nil {
+		return formError(f.err)
+	}
+	return err
+}
+
+// atMost fails with TooLarge beyond left bytes.
+type atMost struct {
+	r    io.Reader
+	left int64
+}
+
+func (a *atMost) Read(p []byte) (int, error) {
+	n, err := a.r.Read(p)
+	if a.left -= int64(n); a.left < 0 {
+		return 0, sandbox.Errorf(sandbox.TooLarge, "the description of a template may have at most %d bytes", maxTemplateBody)
+	}
+	return n, err
+}
+
+// ListTemplates answers GET /api/v1/templates.
+func (a *API) ListTemplates(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	if _, err := query(r); err != nil {
+		return err
+	}
+	all, err := a.Templates.List(r.Context(), who.Tenant)
+	if err != nil {
+		return err
+	}
+	return Reply(w, http.StatusOK, map[string][]templateView{"templates": templateViewsOf(all)})
+}
+
+// GetTemplate answers GET /api/v1/templates/{template} with what it means and
+// every version there is.
+func (a *API) GetTemplate(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	if _, err := query(r); err != nil {
+		return err
+	}
+	found, versions, err := a.Templates.Versions(r.Context(), who.Tenant, r.PathValue("template"))
+	if err != nil {
+		return err
+	}
+	return Reply(w, http.StatusOK, struct {
+		templateView
+		Versions []templateView `json:"versions"`
+	}{templateViewOf(found), templateViewsOf(versions)})
+}
+
+// DeleteTemplate answers DELETE /api/v1/templates/{template}.
+func (a *API) DeleteTemplate(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	if _, err := query(r); err != nil {
+		return err
+	}
+	gone, err := a.Templates.Remove(r.Context(), who.Tenant, r.PathValue("template"))
+	if err != nil {
+		return err
+	}
+	return Reply(w, http.StatusOK, map[string][]string{"removed": gone})
+}
+
+// ListBuilds answers GET /api/v1/builds.
+func (a *API) ListBuilds(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	if _, err := query(r); err != nil {
+		return err
+	}
+	all, err := a.Templates.Builds(r.Context(), who.Tenant)
+	if err != nil {
+		return err
+	}
+	views := make([]buildView, 0, len(all))
+	for _, b := range all {
+		views = append(views, buildViewOf(b))
+	}
+	return Reply(w, http.StatusOK, map[string][]buildView{"builds": views})
+}
+
+// GetBuild answers GET /api/v1/builds/{id}.
+func (a *API) GetBuild(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	if _, err := query(r); err != nil {
+		return err
+	}
+	b, err := a.Templates.BuildByID(r.Context(), who.Tenant, r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	return Reply(w, http.StatusOK, buildViewOf(b))
+}
+
+// CancelBuild answers DELETE /api/v1/builds/{id}.
+func (a *API) CancelBuild(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	if _, err := query(r); err != nil {
+		return err
+	}
+	b, err := a.Templates.CancelBuild(r.Context(), who.Tenant, r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	return Reply(w, http.StatusOK, buildViewOf(b))
+}
+
+type buildLineView struct {
+	At   time.Time `json:"at"`
+	Text string    `json:"text"`
+	Next int64     `json:"next_offset"`
+}
+
+// ReadBuildLog answers GET /api/v1/builds/{id}/log with text, or with
+// server-sent events.
+func (a *API) ReadBuildLog(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	q, err := query(r, "from", "follow")
+	if err != nil {
+		return err
+	}
+	follow, err := parseFlag("follow", q.Get("follow"))
+	if err != nil {
+		return err
+	}
+	text := q.Get("from")
+	if last := r.Header.Get("Last-Event-ID"); last != "" {
+		text = last
+	}
+	from := int64(0)
+	if text != "" {
+		if from, err = strconv.ParseInt(text, 10, 64); err != nil || from < 0 {
+			return sandbox.Errorf(sandbox.Invalid, "from must be 0, or the next_offset of a line before")
+		}
+	}
+	b, err := a.Templates.BuildByID(r.Context(), who.Tenant, r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	if acceptsEvents(r) {
+		return a.buildEvents(w, r, who, b, from, follow)
+	}
+	return a.buildText(w, r, who, b, from, follow)
+}
+
+// buildText answers with the lines alone.
+func (a *API) buildText(w http.ResponseWriter, r *http.Request, who sandbox.Identity, b sandbox.TemplateBuild, from int64, follow bool) error {
+	flow := http.NewResponseController(w)
+	h := w.Header()
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	h.Set("Cache-Control", "no-store")
+	return a.Templates.BuildLog(r.Context(), who.Tenant, b.ID, from, follow, func(l sandbox.BuildLine) error {
+		if _, err := fmt.Fprintln(w, strings.ReplaceAll(l.Text, "\n", " ")); err != nil || !follow {
+			return err
+		}
+		return flow.Flush()
+	})
+}
+
+// buildEvents answers with server-sent events: start, line, and end.
+func (a *API) buildEvents(w http.ResponseWriter, r *http.Request, who sandbox.Identity, b sandbox.TemplateBuild, from int64, follow bool) error {
+	events := newEvents(w)
+	defer events.stop()
+	if err := events.start(buildViewOf(b)); err != nil {
+		return err
+	}
+	err := a.Templates.BuildLog(r.Context(), who.Tenant, b.ID, from, follow, func(l sandbox.BuildLine) error {
+		return events.sendID(strconv.FormatInt(l.Next, 10), "line", buildLineView{l.At, l.Text, l.Next})
+	})
+	if err == nil {
+		b, err = a.Templates.BuildByID(r.Context(), who.Tenant, b.ID)
+	}
+	if err != nil {
+		return events.fail(err)
+	}
+	return events.send("end", buildViewOf(b))
+}

@@ -1,0 +1,151 @@
+package rest
+
+import (
+	"math"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// maxUsageList bounds a page of usage.
+const maxUsageList = 1000
+
+// usageView is a row of usage. What it does not tell apart is absent.
+type usageView struct {
+	Day              string    `json:"day,omitempty"`
+	Tenant           string    `json:"tenant,omitempty"`
+	SandboxID        string    `json:"sandbox_id,omitempty"`
+	Seconds          float64   `json:"seconds"`
+	CPUSeconds       float64   `json:"vcpu_seconds"`
+	MemoryGiBSeconds float64   `json:"memory_gib_seconds"`
+	DiskGiBSeconds   float64   `json:"disk_gib_seconds"`
+	EgressBytes      int64     `json:"egress_bytes"`
+	IngressBytes     int64     `json:"ingress_bytes"`
+	Cost             *costView `json:"cost,omitempty"`
+}
+
+type costView struct {
+	Currency string  `json:"currency"`
+	CPU      float64 `json:"vcpu"`
+	Memory   float64 `json:"memory"`
+	Disk     float64 `json:"disk"`
+	Egress   float64 `json:"egress"`
+	Total    float64 `json:"total"`
+}
+
+// ReadUsage answers GET /api/v1/usage with a page of what the Tenant's Sandboxes
+// used, and what that costs where there are prices.
+func (a *API) ReadUsage(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	q, err := usageQuery(r, time.Now(), who)
+	if err != nil {
+		return err
+	}
+	page, err := a.Usage.Usage(r.Context(), q)
+	if err != nil {
+		return err
+	}
+	reply := struct {
+		From string      `json:"from"`
+		To   string      `json:"to"`
+		Rows []usageView `json:"rows"`
+		Next string      `json:"next_cursor,omitempty"`
+	}{q.From.String(), q.To.String(), []usageView{}, page.Next}
+	for _, row := range page.Rows {
+		reply.Rows = append(reply.Rows, a.usageViewOf(row, q))
+	}
+	return Reply(w, http.StatusOK, reply)
+}
+
+func (a *API) usageViewOf(row sandbox.UsageRow, q sandbox.UsageQuery) usageView {
+	v := usageView{
+		SandboxID: row.Sandbox, Tenant: string(row.Tenant), Seconds: micro(row.Seconds), CPUSeconds: micro(row.CPUSeconds),
+		MemoryGiBSeconds: micro(row.MemoryGiBSeconds), DiskGiBSeconds: micro(row.DiskGiBSeconds),
+		EgressBytes: row.Sent, IngressBytes: row.Received,
+	}
+	if slices.Contains(q.By, sandbox.ByDay) {
+		v.Day = row.Day.String()
+	}
+	if a.Prices.Currency != "" {
+		c := a.Prices.Of(row.UsageAmount)
+		v.Cost = &costView{a.Prices.Currency, micro(c.CPU), micro(c.Memory), micro(c.Disk), micro(c.Egress), micro(c.Total())}
+	}
+	return v
+}
+
+// micro rounds n to millionths.
+func micro(n float64) float64 { return math.Round(n*1e6) / 1e6 }
+
+// allTenants is what an operator asks for to hear of every Tenant.
+const allTenants = "*"
+
+// whoseUsage is which Tenant's usage is told: one's own, or for an operator any
+// or all.
+func whoseUsage(who sandbox.Identity, asked string) (sandbox.TenantID, error) {
+	switch {
+	case asked == "" || asked == string(who.Tenant):
+		return who.Tenant, nil
+	case !who.May(sandbox.ScopeTenants):
+		return "", sandbox.Errorf(sandbox.Denied, "the usage of other tenants needs the scope %q, which operators have", sandbox.ScopeTenants)
+	case asked == allTenants:
+		return "", nil
+	}
+	return sandbox.TenantID(asked), nil
+}
+
+// usageQuery reads what is asked for: by default of this month until now.
+func usageQuery(r *http.Request, now time.Time, who sandbox.Identity) (sandbox.UsageQuery, error) {
+	values, err := query(r, "from", "to", "group_by", "sandbox_id", "tenant", "limit", "cursor")
+	if err != nil {
+		return sandbox.UsageQuery{}, err
+	}
+	now = now.UTC()
+	q := sandbox.UsageQuery{
+		From: sandbox.DayOf(time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC)), To: sandbox.DayOf(now) + 1,
+		Sandbox: values.Get("sandbox_id"), Cursor: values.Get("cursor"), Limit: maxUsageList,
+	}
+	if q.Tenant, err = whoseUsage(who, values.Get("tenant")); err != nil {
+		return q, err
+	}
+	switch {
+	case q.Sandbox != "" && !sandbox.ValidSandboxID(q.Sandbox):
+		return q, sandbox.Errorf(sandbox.Invalid, "sandbox_id must be the ID of a sandbox, not its name")
+	case len(q.Cursor) > maxCursor:
+		return q, sandbox.Errorf(sandbox.Invalid, "cursor is not one of an earlier page")
+	}
+	if s := values.Get("limit"); s != "" {
+		if q.Limit, err = strconv.Atoi(s); err != nil || q.Limit < 1 || q.Limit > maxUsageList {
+			return q, sandbox.Errorf(sandbox.Invalid, "limit must be a whole number from 1 to %d", maxUsageList)
+		}
+	}
+	if s := values.Get("group_by"); s != "" {
+		for word := range strings.SplitSeq(s, ",") {
+			q.By = append(q.By, sandbox.UsageGroup(word))
+		}
+	}
+	if err := dayParameter(values, "from", &q.From); err != nil {
+		return q, err
+	}
+	if err := dayParameter(values, "to", &q.To); err != nil {
+		return q, err
+	}
+	return q, q.Check()
+}
+
+// dayParameter reads a day of the query into day, if it is there.
+func dayParameter(values url.Values, name string, day *sandbox.Day) error {
+	text := values.Get(name)
+	if text == "" {
+		return nil
+	}
+	d, err := sandbox.ParseDay(text)
+	if err != nil {
+		return sandbox.Errorf(sandbox.Invalid, "%s must be a day of UTC such as 2026-01-31", name)
+	}
+	*day = d
+	return nil
+}

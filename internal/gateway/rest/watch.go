@@ -1,0 +1,179 @@
+package rest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+)
+
+// watchTarget returns what the query of a request about changes names.
+func (a *API) watchTarget(r *http.Request, who sandbox.Identity) (guest execution.Guest, req execution.WatchRequest, err error) {
+	guest, p, more, err := a.fileTarget(r, who, "recursive", "since", "user")
+	if err != nil {
+		return nil, req, err
+	}
+	req = execution.WatchRequest{Path: p, Since: more["since"], User: more["user"]}
+	if err := req.Complete(); err != nil {
+		return nil, req, err
+	}
+	req.Recursive, err = parseFlag("recursive", more["recursive"])
+	return guest, req, err
+}
+
+type changeView struct {
+	Type   execution.ChangeType `json:"type"`
+	Path   string               `json:"path"`
+	Cursor string               `json:"cursor"`
+}
+
+func changeViewOf(c execution.FileChange) changeView {
+	return changeView{c.Type, text(c.Path), c.Cursor}
+}
+
+// FileChanges answers GET /api/v1/files/changes with what has changed since a
+// cursor.
+func (a *API) FileChanges(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	guest, req, err := a.watchTarget(r, who)
+	if err != nil {
+		return err
+	}
+	position, changes, err := guest.Changes(r.Context(), req)
+	if err != nil {
+		return err
+	}
+	reply := struct {
+		Cursor  string       `json:"cursor"`
+		Reset   bool         `json:"reset"`
+		Changes []changeView `json:"changes"`
+	}{position.Cursor, position.Reset, make([]changeView, len(changes))}
+	for i, c := range changes {
+		reply.Changes[i] = changeViewOf(c)
+	}
+	return Reply(w, http.StatusOK, reply)
+}
+
+// WatchFiles answers GET /api/v1/files/watch with changes as they happen: as
+// events, or as messages of a WebSocket.
+func (a *API) WatchFiles(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	guest, req, err := a.watchTarget(r, who)
+	if err != nil {
+		return err
+	}
+	if wantsSocket(r) {
+		return watchSocket(w, r, guest, req)
+	}
+	req.Since = cmp.Or(req.Since, cursorOf(r.Header.Get("Last-Event-ID")))
+	return watchEvents(w, r, guest, req)
+}
+
+// cursorOf is the cursor that a browser's EventSource sends when it returns.
+func cursorOf(id string) string {
+	if len(id) > execution.MaxCursor {
+		return ""
+	}
+	return id
+}
+
+// watchStart is the first event, and the one that says that changes are missing.
+type watchStart struct {
+	Path   string `json:"path"`
+	Cursor string `json:"cursor"`
+	Reset  bool   `json:"reset"`
+}
+
+func watchStartOf(req execution.WatchRequest, p *execution.WatchPosition) watchStart {
+	return watchStart{text(req.Path), p.Cursor, p.Reset}
+}
+
+func watchEvents(w http.ResponseWriter, r *http.Request, guest execution.Guest, req execution.WatchRequest) error {
+	out := newEvents(w)
+	defer out.stop()
+	err := guest.Watch(r.Context(), req, func(e execution.WatchEvent) error {
+		switch {
+		case e.Change != nil && out.started():
+			return out.sendID(e.Change.Cursor, "change", changeViewOf(*e.Change))
+		case e.Position != nil && out.started():
+			return out.sendID(e.Position.Cursor, "reset", watchStartOf(req, e.Position))
+		case e.Position != nil:
+			if err := out.start(watchStartOf(req, e.Position)); err != nil || r.Method != http.MethodHead {
+				return err
+			}
+			return errEnough
+		}
+		return errNoStart
+	})
+	switch {
+	case errors.Is(err, errEnough):
+		return nil
+	case !out.started():
+		return err
+	}
+	if cause := context.Cause(r.Context()); cause != nil {
+		err = cause
+	}
+	return out.fail(err)
+}
+
+var (
+	// errEnough ends a watch whose client wants no more.
+	errEnough = sandbox.Errorf(sandbox.Internal, "that is all")
+	// errNoStart is a Guest's fault.
+	errNoStart = sandbox.Errorf(sandbox.Unavailable, "the sandbox gives a wrong answer")
+)
+
+// maxWatchMessage bounds what a client may send, which is nothing but control
+// frames.
+const maxWatchMessage = 1 << 10
+
+func watchSocket(w http.ResponseWriter, r *http.Request, guest execution.Guest, req execution.WatchRequest) error {
+	ctx, leave := context.WithCancel(r.Context())
+	defer leave()
+	var s *socket            // once it is known that the directory is there
+	var left context.Context // ends when the client leaves
+	after := func() {}
+	defer func() { after() }()
+	err := guest.Watch(ctx, req, func(e execution.WatchEvent) error {
+		switch {
+		case e.Change != nil && s != nil:
+			return s.json(left, watchMessage{"change", changeViewOf(*e.Change)})
+		case e.Position != nil && s != nil:
+			return s.json(left, resetMessage{"reset", watchStartOf(req, e.Position)})
+		case e.Position == nil:
+			return errNoStart
+		}
+		var err error
+		if s, err = acceptSocket(w, r, maxWatchMessage); err != nil {
+			return err
+		}
+		var wait func()
+		left, wait = s.listen(ctx)
+		context.AfterFunc(left, leave)
+		stop := s.keep(left)
+		after = func() { stop(); wait() }
+		return s.json(left, resetMessage{"start", watchStartOf(req, e.Position)})
+	})
+	switch {
+	case s == nil:
+		return err
+	case left.Err() != nil && r.Context().Err() == nil:
+		_ = s.conn.CloseNow() // it was the client
+		return nil
+	}
+	return s.finish(r.Context(), err)
+}
+
+// watchMessage and resetMessage are events as messages of a WebSocket.
+type (
+	watchMessage struct {
+		Event string `json:"event"`
+		changeView
+	}
+	resetMessage struct {
+		Event string `json:"event"`
+		watchStart
+	}
+)

@@ -1,0 +1,330 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+
+	"connectrpc.com/connect"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	filev1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/file/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
+)
+
+// files is the service of files.
+type files struct{ guests *execution.Guests }
+
+// open returns the Guest of a Sandbox.
+func (s files) open(ctx context.Context, idOrName string) (execution.Guest, error) {
+	id, err := required(idOrName)
+	if err != nil {
+		return nil, err
+	}
+	_, guest, err := s.guests.Open(ctx, tenantOf(ctx), id)
+	return guest, err
+}
+
+// about returns the Guest and path that a message names.
+func (s files) about(ctx context.Context, m interface {
+	GetSandboxId() string
+	GetPath() string
+},
+) (execution.Guest, string, error) {
+	p, err := execution.Path("path", m.GetPath())
+	if err != nil {
+		return nil, "", err
+	}
+	guest, err := s.open(ctx, m.GetSandboxId())
+	return guest, p, err
+}
+
+func entryOf(e execution.Entry) *filev1.Entry {
+	return &filev1.Entry{
+		Name: text(e.Name), Path: text(e.Path), Type: e.Kind(), SizeBytes: max(e.Size, 0),
+		Mode:  "0" + strconv.FormatUint(uint64(e.Mode&0o7777), 8),
+		Owner: text(e.Owner), Group: text(e.Group),
+		ModifiedAt: timestamp(execution.Plausible(e.ModifiedAt)), SymlinkTarget: text(e.SymlinkTarget),
+	}
+}
+
+func readOptionsOf(m *filev1.ReadRequest) (execution.ReadOptions, error) {
+	opts := execution.ReadOptions{IfMatch: m.IfMatch}
+	switch {
+	case m.Offset < 0:
+		return opts, sandbox.Errorf(sandbox.Invalid, "offset must not be negative")
+	case m.Length != nil && *m.Length < 1:
+		return opts, sandbox.Errorf(sandbox.Invalid, "length must be at least 1")
+	case m.Length != nil && m.Offset+*m.Length > m.Offset: // or it is beyond all files
+		opts.Range = fmt.Sprintf("bytes=%d-%d", m.Offset, m.Offset+*m.Length-1)
+	case m.Offset > 0:
+		opts.Range = fmt.Sprintf("bytes=%d-", m.Offset)
+	}
+	return opts, nil
+}
+
+// Read implements the service.
+func (s files) Read(ctx context.Context, r *connect.Request[filev1.ReadRequest], out *connect.ServerStream[filev1.ReadResponse]) error {
+	if err := checkKnown(r.Msg); err != nil {
+		return err
+	}
+	opts, err := readOptionsOf(r.Msg)
+	if err != nil {
+		return err
+	}
+	guest, p, err := s.about(ctx, r.Msg)
+	if err != nil {
+		return err
+	}
+	file, err := guest.ReadFile(ctx, p, opts)
+	if err != nil {
+		return err
+	}
+	defer file.Body.Close()
+	switch file.Outcome {
+	case execution.ReadPrecondition, execution.ReadNotModified:
+		return sandbox.Errorf(sandbox.Conflict, "the file is not the one that was asked for: it has changed")
+	case execution.ReadOutOfRange:
+		return sandbox.Errorf(sandbox.Invalid, "the range is beyond the file, which has %d bytes", file.Total)
+	}
+	head := &filev1.Head{Offset: file.Start, ModifiedAt: timestamp(execution.Plausible(file.ModifiedAt)), Etag: text(file.ETag)}
+	if file.Size >= 0 {
+		head.SizeBytes = &file.Size
+	}
+	if err := out.Send(&filev1.ReadResponse{Part: &filev1.ReadResponse_Head{Head: head}}); err != nil {
+		return err
+	}
+	return sendPieces(file.Body, file.Size, func(data []byte) error {
+		return out.Send(&filev1.ReadResponse{Part: &filev1.ReadResponse_Data{Data: data}})
+	})
+}
+
+// pieceSize is that of the messages which bytes are sent in.
+const pieceSize = 256 << 10
+
+// sendPieces sends size bytes, or all there are when size is negative. It fails
+// when there are fewer, and never sends more.
+func sendPieces(from io.Reader, size int64, send func([]byte) error) error {
+	if size >= 0 {
+		from = io.LimitReader(from, size)
+	}
+	piece := make([]byte, pieceSize)
+	sent := int64(0)
+	for {
+		n, err := io.ReadFull(from, piece)
+		if n > 0 {
+			if err := send(piece[:n]); err != nil {
+				return err
+			}
+			sent += int64(n)
+		}
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			if sent < size {
+				return sandbox.Errorf(sandbox.Unavailable, "the file broke off").WithCause(io.ErrUnexpectedEOF)
+			}
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// sent is a message of bytes; the first of a stream names what they are for.
+type sent[T any] interface {
+	*T
+	GetSandboxId() string
+	GetPath() string
+	GetData() []byte
+}
+
+// received is the bytes of a stream of messages.
+type received[T any, M sent[T]] struct {
+	in   *connect.ClientStream[T]
+	data []byte // that are not read yet
+}
+
+// begin returns the first message of a stream, and all its bytes.
+func begin[T any, M sent[T]](in *connect.ClientStream[T]) (M, *received[T, M], error) {
+	if !in.Receive() {
+		if err := in.Err(); err != nil {
+			return nil, nil, err
+		}
+		return nil, nil, sandbox.Errorf(sandbox.Invalid, "there is no message: the first says where to write")
+	}
+	first := M(in.Msg())
+	return first, &received[T, M]{in, first.GetData()}, checkKnown(first)
+}
+
+func (b *received[T, M]) Read(p []byte) (int, error) {
+	for len(b.data) == 0 {
+		if !b.in.Receive() {
+			if err := b.in.Err(); err != nil {
+				return 0, err
+			}
+			return 0, io.EOF
+		}
+		m := M(b.in.Msg())
+		if err := checkKnown(m); err != nil {
+			return 0, err
+		}
+		if m.GetSandboxId() != "" || m.GetPath() != "" {
+			return 0, sandbox.Errorf(sandbox.Invalid, "only the first message of a stream says where to write")
+		}
+		b.data = m.GetData()
+	}
+	n := copy(p, b.data)
+	b.data = b.data[n:]
+	return n, nil
+}
+
+// taking calls take with what a client sends. A failure of the client is told, and
+// not what follows from it.
+func taking[R any](ctx context.Context, from io.Reader, take func(io.Reader) (R, error)) (R, error) {
+	body := rest.NewClientBody(from, callOf(ctx).flow)
+	done, err := take(body)
+	if failed := body.Finish(); failed != nil {
+		return done, failed
+	}
+	return done, err
+}
+
+// Write implements the service.
+func (s files) Write(ctx context.Context, in *connect.ClientStream[filev1.WriteRequest]) (*connect.Response[filev1.WriteResponse], error) {
+	first, from, err := begin(in)
+	if err != nil {
+		return nil, err
+	}
+	guest, p, err := s.about(ctx, first)
+	if err != nil {
+		return nil, err
+	}
+	entry, err := taking(ctx, from, func(body io.Reader) (execution.Entry, error) { return guest.WriteFile(ctx, p, body, -1) })
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&filev1.WriteResponse{Entry: entryOf(entry)}), nil
+}
+
+// List implements the service.
+func (s files) List(ctx context.Context, r *connect.Request[filev1.ListRequest]) (*connect.Response[filev1.ListResponse], error) {
+	depth := 1
+	if r.Msg.Depth != nil {
+		depth = int(*r.Msg.Depth)
+	}
+	if depth < 1 || depth > execution.MaxDepth {
+		return nil, sandbox.Errorf(sandbox.Invalid, "depth must be a whole number from 1 to %d", execution.MaxDepth)
+	}
+	guest, p, err := s.about(ctx, r.Msg)
+	if err != nil {
+		return nil, err
+	}
+	entries, truncated, err := guest.List(ctx, p, depth)
+	if err != nil {
+		return nil, err
+	}
+	res := &filev1.ListResponse{Path: p, Truncated: truncated}
+	for _, e := range entries {
+		res.Entries = append(res.Entries, entryOf(e))
+	}
+	return connect.NewResponse(res), nil
+}
+
+// Stat implements the service.
+func (s files) Stat(ctx context.Context, r *connect.Request[filev1.StatRequest]) (*connect.Response[filev1.StatResponse], error) {
+	guest, p, err := s.about(ctx, r.Msg)
+	if err != nil {
+		return nil, err
+	}
+	entry, err := guest.Stat(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&filev1.StatResponse{Entry: entryOf(entry)}), nil
+}
+
+// MakeDir implements the service.
+func (s files) MakeDir(ctx context.Context, r *connect.Request[filev1.MakeDirRequest]) (*connect.Response[filev1.MakeDirResponse], error) {
+	guest, p, err := s.about(ctx, r.Msg)
+	if err != nil {
+		return nil, err
+	}
+	entry, err := guest.MakeDir(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&filev1.MakeDirResponse{Entry: entryOf(entry)}), nil
+}
+
+// Move implements the service.
+func (s files) Move(ctx context.Context, r *connect.Request[filev1.MoveRequest]) (*connect.Response[filev1.MoveResponse], error) {
+	source, err := execution.Path("source", r.Msg.Source)
+	if err != nil {
+		return nil, err
+	}
+	destination, err := execution.Path("destination", r.Msg.Destination)
+	if err != nil {
+		return nil, err
+	}
+	guest, err := s.open(ctx, r.Msg.SandboxId)
+	if err != nil {
+		return nil, err
+	}
+	entry, err := guest.Move(ctx, source, destination)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&filev1.MoveResponse{Entry: entryOf(entry)}), nil
+}
+
+// Copy implements the service.
+func (s files) Copy(ctx context.Context, r *connect.Request[filev1.CopyRequest]) (*connect.Response[filev1.CopyResponse], error) {
+	m := r.Msg
+	req := execution.CopyRequest{Source: m.Source, Destination: m.Destination, Recursive: m.Recursive, Overwrite: m.Overwrite, User: m.User}
+	if err := req.Complete(); err != nil {
+		return nil, err
+	}
+	guest, err := s.open(ctx, m.SandboxId)
+	if err != nil {
+		return nil, err
+	}
+	copied, err := guest.Copy(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&filev1.CopyResponse{
+		Entry: entryOf(copied.Entry), Files: copied.Files, Bytes: copied.Bytes, FilesSkipped: copied.FilesSkipped,
+	}), nil
+}
+
+// Chmod implements the service.
+func (s files) Chmod(ctx context.Context, r *connect.Request[filev1.ChmodRequest]) (*connect.Response[filev1.ChmodResponse], error) {
+	req := execution.ChmodRequest{Path: r.Msg.Path, Recursive: r.Msg.Recursive, User: r.Msg.User}
+	if err := req.Complete(r.Msg.Mode); err != nil {
+		return nil, err
+	}
+	guest, err := s.open(ctx, r.Msg.SandboxId)
+	if err != nil {
+		return nil, err
+	}
+	changed, err := guest.Chmod(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&filev1.ChmodResponse{Path: req.Path, Changed: changed}), nil
+}
+
+// Remove implements the service.
+func (s files) Remove(ctx context.Context, r *connect.Request[filev1.RemoveRequest]) (*connect.Response[filev1.RemoveResponse], error) {
+	guest, p, err := s.about(ctx, r.Msg)
+	if err != nil {
+		return nil, err
+	}
+	if err := execution.Remove(ctx, guest, p, r.Msg.Recursive); err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&filev1.RemoveResponse{}), nil
+}

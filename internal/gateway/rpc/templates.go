@@ -1,0 +1,232 @@
+package rpc
+
+import (
+	"context"
+	"io"
+	"strconv"
+
+	"connectrpc.com/connect"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	templatev1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/template/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
+)
+
+// MaxRecipe bounds one message of a build, in bytes: the files in a Template's
+// recipe, and the rest.
+const MaxRecipe = 16 << 20
+
+// templates is the service of Templates and their builds.
+type templates struct{ templates sandbox.Templates }
+
+func templateOf(t sandbox.Template) *templatev1.Template {
+	return &templatev1.Template{
+		Template: rest.TemplateName(t), Name: t.Name, Tag: t.Tag, Version: t.Version, Shared: t.Shared, Source: text(t.Source),
+		Packages: texts(t.Packages), Env: textMap(t.Env), Start: text(t.Start), Ready: text(t.Ready), SizeBytes: t.SizeBytes, CreatedAt: timestamp(t.CreatedAt),
+	}
+}
+
+// textMap is text of each key and value.
+func textMap(m map[string]string) map[string]string {
+	out := make(map[string]string, len(m))
+	for key, value := range m {
+		out[text(key)] = text(value)
+	}
+	return out
+}
+
+func buildOf(b sandbox.TemplateBuild) *templatev1.Build {
+	v := &templatev1.Build{
+		BuildId: b.ID, Template: b.Template, Source: text(b.Source), State: string(b.State), Progress: text(b.Progress),
+		CreatedAt: timestamp(b.CreatedAt), StartedAt: timestamp(b.StartedAt), EndedAt: timestamp(b.EndedAt),
+		Version: b.Version, SizeBytes: b.SizeBytes, Cached: b.Cached,
+	}
+	if b.Failure != nil {
+		v.Error = &templatev1.Failure{Code: string(b.Failure.Code), Message: text(b.Failure.Message)}
+	}
+	return v
+}
+
+func recipeOf(m *templatev1.Recipe) (sandbox.TemplateRequest, error) {
+	req := sandbox.TemplateRequest{
+		Template: m.Template, Source: m.Source, Packages: m.Packages, Env: m.Env, Start: m.Start, Ready: m.Ready, Bare: m.Bare, Force: m.Force,
+	}
+	switch {
+	case m.Template == "":
+		return req, sandbox.Errorf(sandbox.Invalid, "template, its name, is missing")
+	case m.Source == "":
+		return req, sandbox.Errorf(sandbox.Invalid, `source is missing: oci:REF, debian:SUITE, or "tar:" with an archive`)
+	}
+	for _, f := range m.Files {
+		file := sandbox.TemplateFile{Path: f.Path, Content: f.Content, User: f.Owner == "user"}
+		if f.Mode != "" {
+			mode, err := strconv.ParseUint(f.Mode, 8, 32)
+			if err != nil {
+				return req, sandbox.Errorf(sandbox.Invalid, `the mode of %.80q must be octal, for example "0755"`, f.Path)
+			}
+			file.Mode = uint32(mode)
+		}
+		if f.Owner != "" && f.Owner != "root" && f.Owner != "user" {
+			return req, sandbox.Errorf(sandbox.Invalid, "the owner of %.80q must be root or user", f.Path)
+		}
+		req.Files = append(req.Files, file)
+	}
+	return req, nil
+}
+
+// archive is the bytes of an archive in a stream of messages.
+type archive struct {
+	in   *connect.ClientStream[templatev1.BuildRequest]
+	data []byte // that are not read yet
+}
+
+func (a *archive) Read(p []byte) (int, error) {
+	for len(a.data) == 0 {
+		if !a.in.Receive() {
+			if err := a.in.Err(); err != nil {
+				return 0, err
+			}
+			return 0, io.EOF
+		}
+		if err := checkKnown(a.in.Msg()); err != nil {
+			return 0, err
+		}
+		if a.in.Msg().GetRecipe() != nil {
+			return 0, sandbox.Errorf(sandbox.Invalid, "only the first message of a build is a recipe")
+		}
+		a.data = a.in.Msg().GetArchive()
+	}
+	n := copy(p, a.data)
+	a.data = a.data[n:]
+	return n, nil
+}
+
+// withArchive is the source that comes with an archive.
+const withArchive = "tar:"
+
+// Build implements the service.
+func (s templates) Build(ctx context.Context, in *connect.ClientStream[templatev1.BuildRequest]) (*connect.Response[templatev1.BuildResponse], error) {
+	if !in.Receive() {
+		if err := in.Err(); err != nil {
+			return nil, err
+		}
+	}
+	first := in.Msg()
+	if err := checkKnown(first); err != nil {
+		return nil, err
+	}
+	if first.GetRecipe() == nil {
+		return nil, sandbox.Errorf(sandbox.Invalid, "recipe is missing: it is the first message of a build")
+	}
+	req, err := recipeOf(first.GetRecipe())
+	if err != nil {
+		return nil, err
+	}
+	if req.Source != withArchive && in.Receive() {
+		return nil, sandbox.Errorf(sandbox.Invalid, "an archive is for the source %q alone", withArchive)
+	}
+	if err := in.Err(); err != nil {
+		return nil, err
+	}
+	b, err := taking(ctx, &archive{in: in}, func(body io.Reader) (sandbox.TemplateBuild, error) {
+		if req.Source != withArchive {
+			body = nil
+		}
+		return s.templates.Build(ctx, tenantOf(ctx), req, body)
+	})
+	if err != nil {
+		return nil, err
+	}
+	rest.Made(ctx, b.ID)
+	return connect.NewResponse(&templatev1.BuildResponse{Build: buildOf(b)}), nil
+}
+
+// List implements the service.
+func (s templates) List(ctx context.Context, _ *connect.Request[templatev1.ListRequest]) (*connect.Response[templatev1.ListResponse], error) {
+	all, err := s.templates.List(ctx, tenantOf(ctx))
+	if err != nil {
+		return nil, err
+	}
+	res := &templatev1.ListResponse{}
+	for _, t := range all {
+		res.Templates = append(res.Templates, templateOf(t))
+	}
+	return connect.NewResponse(res), nil
+}
+
+// Get implements the service.
+func (s templates) Get(ctx context.Context, r *connect.Request[templatev1.GetRequest]) (*connect.Response[templatev1.GetResponse], error) {
+	found, versions, err := s.templates.Versions(ctx, tenantOf(ctx), r.Msg.Template)
+	if err != nil {
+		return nil, err
+	}
+	res := &templatev1.GetResponse{Template: templateOf(found)}
+	for _, t := range versions {
+		res.Versions = append(res.Versions, templateOf(t))
+	}
+	return connect.NewResponse(res), nil
+}
+
+// Remove implements the service.
+func (s templates) Remove(ctx context.Context, r *connect.Request[templatev1.RemoveRequest]) (*connect.Response[templatev1.RemoveResponse], error) {
+	rest.Names(ctx, r.Msg.Template)
+	gone, err := s.templates.Remove(ctx, tenantOf(ctx), r.Msg.Template)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&templatev1.RemoveResponse{Removed: gone}), nil
+}
+
+// ListBuilds implements the service.
+func (s templates) ListBuilds(ctx context.Context, _ *connect.Request[templatev1.ListBuildsRequest]) (*connect.Response[templatev1.ListBuildsResponse], error) {
+	all, err := s.templates.Builds(ctx, tenantOf(ctx))
+	if err != nil {
+		return nil, err
+	}
+	res := &templatev1.ListBuildsResponse{}
+	for _, b := range all {
+		res.Builds = append(res.Builds, buildOf(b))
+	}
+	return connect.NewResponse(res), nil
+}
+
+// GetBuild implements the service.
+func (s templates) GetBuild(ctx context.Context, r *connect.Request[templatev1.GetBuildRequest]) (*connect.Response[templatev1.GetBuildResponse], error) {
+	b, err := s.templates.BuildByID(ctx, tenantOf(ctx), r.Msg.BuildId)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&templatev1.GetBuildResponse{Build: buildOf(b)}), nil
+}
+
+// BuildLog implements the service.
+func (s templates) BuildLog(ctx context.Context, r *connect.Request[templatev1.BuildLogRequest], out *connect.ServerStream[templatev1.BuildLogResponse]) error {
+	if err := checkKnown(r.Msg); err != nil {
+		return err
+	}
+	if r.Msg.From < 0 {
+		return sandbox.Errorf(sandbox.Invalid, "from must be 0, or the next_offset of a line before")
+	}
+	err := s.templates.BuildLog(ctx, tenantOf(ctx), r.Msg.BuildId, r.Msg.From, r.Msg.Follow, func(l sandbox.BuildLine) error {
+		line := &templatev1.Line{At: timestamp(l.At), Text: text(l.Text), NextOffset: l.Next}
+		return out.Send(&templatev1.BuildLogResponse{Event: &templatev1.BuildLogResponse_Line{Line: line}})
+	})
+	if err != nil {
+		return err
+	}
+	b, err := s.templates.BuildByID(ctx, tenantOf(ctx), r.Msg.BuildId)
+	if err != nil {
+		return err
+	}
+	return out.Send(&templatev1.BuildLogResponse{Event: &templatev1.BuildLogResponse_Build{Build: buildOf(b)}})
+}
+
+// CancelBuild implements the service.
+func (s templates) CancelBuild(ctx context.Context, r *connect.Request[templatev1.CancelBuildRequest]) (*connect.Response[templatev1.CancelBuildResponse], error) {
+	rest.Names(ctx, r.Msg.BuildId)
+	b, err := s.templates.CancelBuild(ctx, tenantOf(ctx), r.Msg.BuildId)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&templatev1.CancelBuildResponse{Build: buildOf(b)}), nil
+}

@@ -1,0 +1,702 @@
+package gateway_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	filev1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/file/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/file/v1/filev1connect"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rpc"
+)
+
+// restOf says which operation of REST each call is, by method and path.
+var restOf = map[string]string{
+	"sandbox.v1.SandboxService/Create":     "POST /api/v1/sessions",
+	"sandbox.v1.SandboxService/Get":        "GET /api/v1/sessions/{id}",
+	"sandbox.v1.SandboxService/List":       "GET /api/v1/sessions",
+	"sandbox.v1.SandboxService/Update":     "PATCH /api/v1/sessions/{id}",
+	"sandbox.v1.SandboxService/SetTimeout": "POST /api/v1/sessions/{id}/timeout",
+	"sandbox.v1.SandboxService/Touch":      "POST /api/v1/sessions/{id}/touch",
+	"sandbox.v1.SandboxService/Pause":      "POST /api/v1/sessions/{id}/pause",
+	"sandbox.v1.SandboxService/Resume":     "POST /api/v1/sessions/{id}/resume",
+	"sandbox.v1.SandboxService/Fork":       "POST /api/v1/sessions/{id}/fork",
+	"sandbox.v1.SandboxService/Snapshot":   "POST /api/v1/sessions/{id}/snapshots",
+	"sandbox.v1.SandboxService/History":    "GET /api/v1/sessions/{id}/snapshots",
+	"sandbox.v1.SandboxService/Rollback":   "POST /api/v1/sessions/{id}/rollback",
+	"sandbox.v1.SandboxService/End":        "DELETE /api/v1/sessions/{id}",
+	"sandbox.v1.SandboxService/Execute":    "POST /api/v1/execute",
+
+	"process.v1.ProcessService/Start":  "POST /api/v1/processes",
+	"process.v1.ProcessService/Get":    "GET /api/v1/processes/{id}",
+	"process.v1.ProcessService/List":   "GET /api/v1/processes",
+	"process.v1.ProcessService/Output": "GET /api/v1/processes/{id}/output",
+	"process.v1.ProcessService/Input":  "POST /api/v1/processes/{id}/stdin",
+	"process.v1.ProcessService/Signal": "POST /api/v1/processes/{id}/signal",
+	"process.v1.ProcessService/Resize": "POST /api/v1/processes/{id}/resize",
+	"process.v1.ProcessService/Wait":   "GET /api/v1/processes/{id}/wait",
+	"process.v1.ProcessService/End":    "DELETE /api/v1/processes/{id}",
+
+	"file.v1.FileService/Read":    "GET /api/v1/files",
+	"file.v1.FileService/Write":   "PUT /api/v1/files",
+	"file.v1.FileService/List":    "GET /api/v1/files/list",
+	"file.v1.FileService/Stat":    "GET /api/v1/files/stat",
+	"file.v1.FileService/MakeDir": "POST /api/v1/files/mkdir",
+	"file.v1.FileService/Move":    "POST /api/v1/files/move",
+	"file.v1.FileService/Copy":    "POST /api/v1/files/copy",
+	"file.v1.FileService/Chmod":   "POST /api/v1/files/chmod",
+	"file.v1.FileService/Remove":  "DELETE /api/v1/files",
+	"file.v1.FileService/Search":  "POST /api/v1/files/search",
+	"file.v1.FileService/Replace": "POST /api/v1/files/replace",
+	"file.v1.FileService/Archive": "GET /api/v1/files/archive",
+	"file.v1.FileService/Extract": "PUT /api/v1/files/archive",
+	"file.v1.FileService/Watch":   "GET /api/v1/files/watch",
+	"file.v1.FileService/Changes": "GET /api/v1/files/changes",
+
+	"context.v1.ContextService/Create":    "POST /api/v1/contexts",
+	"context.v1.ContextService/List":      "GET /api/v1/contexts",
+	"context.v1.ContextService/Restart":   "POST /api/v1/contexts/{id}/restart",
+	"context.v1.ContextService/Interrupt": "POST /api/v1/contexts/{id}/interrupt",
+	"context.v1.ContextService/Delete":    "DELETE /api/v1/contexts/{id}",
+
+	"template.v1.TemplateService/Build":       "POST /api/v1/templates",
+	"template.v1.TemplateService/Get":         "GET /api/v1/templates/{template}",
+	"template.v1.TemplateService/List":        "GET /api/v1/templates",
+	"template.v1.TemplateService/Remove":      "DELETE /api/v1/templates/{template}",
+	"template.v1.TemplateService/GetBuild":    "GET /api/v1/builds/{id}",
+	"template.v1.TemplateService/ListBuilds":  "GET /api/v1/builds",
+	"template.v1.TemplateService/BuildLog":    "GET /api/v1/builds/{id}/log",
+	"template.v1.TemplateService/CancelBuild": "DELETE /api/v1/builds/{id}",
+
+	"git.v1.GitService/Clone":    "POST /api/v1/git/clone",
+	"git.v1.GitService/Status":   "POST /api/v1/git/status",
+	"git.v1.GitService/Branches": "POST /api/v1/git/branches",
+	"git.v1.GitService/Checkout": "POST /api/v1/git/checkout",
+	"git.v1.GitService/Add":      "POST /api/v1/git/add",
+	"git.v1.GitService/Commit":   "POST /api/v1/git/commit",
+	"git.v1.GitService/Pull":     "POST /api/v1/git/pull",
+	"git.v1.GitService/Push":     "POST /api/v1/git/push",
+
+	"key.v1.KeyService/Create": "POST /api/v1/keys",
+	"key.v1.KeyService/List":   "GET /api/v1/keys",
+	"key.v1.KeyService/Rotate": "POST /api/v1/keys/{id}/rotate",
+	"key.v1.KeyService/Revoke": "DELETE /api/v1/keys/{id}",
+
+	"secret.v1.SecretService/Create":  "POST /api/v1/secrets",
+	"secret.v1.SecretService/List":    "GET /api/v1/secrets",
+	"secret.v1.SecretService/Replace": "PUT /api/v1/secrets/{id}",
+	"secret.v1.SecretService/Delete":  "DELETE /api/v1/secrets/{id}",
+}
+
+// short is a call as restOf names it.
+func short(path string) string { return strings.TrimPrefix(path, "/cloudsandbox.") }
+
+// Each call needs the scope that REST needs for it, and counts against the same
+// limit.
+func rulesOfREST(t *testing.T, f *fixture) {
+	rest := map[string]int{}
+	table := f.server.RouteTable()
+	for i, rt := range table {
+		rest[rt.Method+" "+rt.Path] = i
+	}
+	found := 0
+	for _, rt := range table {
+		if !rt.Call || rt.Anyone {
+			continue
+		}
+		i, ok := rest[restOf[short(rt.Path)]]
+		if !ok {
+			t.Errorf("%s has no row in restOf that names an operation of REST", rt.Path)
+			continue
+		}
+		found++
+		if want := table[i]; rt.Scope != want.Scope || rt.Class != want.Class {
+			t.Errorf("%s needs %s and counts as %s, but %s needs %s and counts as %s", rt.Path, rt.Scope, rt.Class, want.Path, want.Scope, want.Class)
+		}
+	}
+	if found != len(restOf) {
+		t.Errorf("%d calls of %d are served", found, len(restOf))
+	}
+}
+
+// failure is how a call that failed ended.
+type failure struct {
+	Code    string // as Connect has it
+	Message string
+}
+
+// say makes a call of Connect with messages of JSON, and returns those of the
+// answer.
+func (f *fixture) say(token, call string, messages ...string) (answers []string, failed failure) {
+	f.t.Helper()
+	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName("cloudsandbox." + strings.ReplaceAll(call, "/", ".")))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	method := d.(protoreflect.MethodDescriptor)
+	streams := method.IsStreamingClient() || method.IsStreamingServer()
+	var body bytes.Buffer
+	kind := "application/json"
+	for _, m := range messages {
+		if streams {
+			kind = "application/connect+json"
+			body.WriteByte(0)
+			_ = binary.Write(&body, binary.BigEndian, uint32(len(m)))
+		}
+		body.WriteString(m)
+	}
+	if streams {
+		kind = "application/connect+json"
+	}
+	req, err := http.NewRequestWithContext(f.t.Context(), "POST", f.url+"/cloudsandbox."+call, &body)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	req.Header = http.Header{"Content-Type": {kind}, "Authorization": {"Bearer " + token}, "Connect-Protocol-Version": {"1"}}
+	resp, err := f.client.Do(req)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if resp.Header.Get("Content-Type") != "application/connect+json" {
+		if resp.StatusCode != 200 {
+			return nil, failureOf(f.t, raw)
+		}
+		return []string{string(raw)}, failed
+	}
+	for len(raw) >= 5 {
+		last, n := raw[0] == 2, binary.BigEndian.Uint32(raw[1:])
+		message := raw[5 : 5+n]
+		raw = raw[5+n:]
+		if !last {
+			answers = append(answers, string(message))
+			continue
+		}
+		var end struct{ Error json.RawMessage }
+		if err := json.Unmarshal(message, &end); err != nil {
+			f.t.Fatal(err)
+		}
+		if end.Error != nil {
+			failed = failureOf(f.t, end.Error)
+		}
+	}
+	return answers, failed
+}
+
+func failureOf(t testing.TB, raw []byte) (failed failure) {
+	t.Helper()
+	if err := json.Unmarshal(raw, &failed); err != nil || failed.Code == "" {
+		t.Fatalf("%v: %s", err, raw)
+	}
+	return failed
+}
+
+// badCall is one that is refused. ID in its messages is a Sandbox.
+type badCall struct {
+	call     string
+	messages []string
+	code     string // of Connect
+	words    string
+}
+
+func (f *fixture) refusesCalls(id string, all []badCall) {
+	f.t.Helper()
+	for _, tt := range all {
+		messages := slices.Clone(tt.messages)
+		for i := range messages {
+			messages[i] = strings.ReplaceAll(messages[i], "ID", id)
+		}
+		if answers, failed := f.say(f.token, tt.call, messages...); failed.Code != tt.code || !strings.Contains(failed.Message, tt.words) {
+			f.t.Errorf("%s %.200q: %q, %+v", tt.call, messages, answers, failed)
+		}
+	}
+}
+
+// aboutSandboxes are calls that are about one Sandbox, with what else they need.
+var aboutSandboxes = map[string]string{
+	"file.v1.FileService/Read":    `"path":"a"`,
+	"file.v1.FileService/Write":   `"path":"a"`,
+	"file.v1.FileService/List":    `"path":"a"`,
+	"file.v1.FileService/Stat":    `"path":"a"`,
+	"file.v1.FileService/MakeDir": `"path":"a"`,
+	"file.v1.FileService/Move":    `"source":"a","destination":"b"`,
+	"file.v1.FileService/Copy":    `"source":"a","destination":"b"`,
+	"file.v1.FileService/Chmod":   `"path":"a","mode":"0644"`,
+	"file.v1.FileService/Remove":  `"path":"a"`,
+	"file.v1.FileService/Search":  `"pattern":"a"`,
+	"file.v1.FileService/Replace": `"files":{"path":"a"},"pattern":"a","replacement":"b"`,
+	"file.v1.FileService/Archive": `"path":"a"`,
+	"file.v1.FileService/Extract": `"path":"a"`,
+	"file.v1.FileService/Watch":   `"path":"a"`,
+	"file.v1.FileService/Changes": `"path":"a"`,
+
+	"context.v1.ContextService/Create":    `"language":"python"`,
+	"context.v1.ContextService/List":      ``,
+	"context.v1.ContextService/Restart":   `"context_id":"c"`,
+	"context.v1.ContextService/Interrupt": `"context_id":"c"`,
+	"context.v1.ContextService/Delete":    `"context_id":"c"`,
+}
+
+// The services as clients of Connect have them. They share one server.
+func TestServicesByCalls(t *testing.T) {
+	f := newFixture(t)
+	token := f.token
+	for name, check := range map[string]func(*testing.T, *fixture){
+		"rules": rulesOfREST, "another's sandbox": aboutAnothersSandbox, "bad files": badCallsAboutFiles, "contexts": contextsByCalls, "templates": templatesByCalls,
+		"bad git": badCallsAboutGit, "keys": keysByCalls, "secrets": secretsByCalls,
+	} {
+		t.Run(name, func(t *testing.T) {
+			f.t, f.token = t, token
+			check(t, f)
+		})
+	}
+	f.t = t
+}
+
+// Whoever calls about another's Sandbox hears what there is to hear of one that
+// does not exist.
+func aboutAnothersSandbox(t *testing.T, f *fixture) {
+	id, other := f.acquire(), f.mint("other")
+	for call, needs := range aboutSandboxes {
+		about := func(id string) string {
+			if needs == "" {
+				return `{"sandbox_id":"` + id + `"}`
+			}
+			return `{"sandbox_id":"` + id + `",` + needs + `}`
+		}
+		absent, none := f.say(other, call, about("i00000000000000000000"))
+		got, failed := f.say(other, call, about(id))
+		if none.Code != "not_found" || !strings.Contains(none.Message, "no such sandbox") || failed != none || len(got)+len(absent) > 0 {
+			t.Errorf("%s: absent is %q %+v, another's %q %+v", call, absent, none, got, failed)
+		}
+		if _, failed := f.say(f.token, call, `{`+needs+`}`); failed.Code != "invalid_argument" || !strings.Contains(failed.Message, "sandbox_id is missing") {
+			t.Errorf("%s without a sandbox: %+v", call, failed)
+		}
+		if _, failed := f.say("", call, about(id)); failed.Code != "unauthenticated" {
+			t.Errorf("%s without a token: %+v", call, failed)
+		}
+	}
+}
+
+// uploads sends content in pieces.
+func uploads(t *testing.T, c filev1connect.FileServiceClient, id, path string, pieces ...string) (*filev1.Entry, error) {
+	t.Helper()
+	s := c.Write(t.Context())
+	if err := s.Send(&filev1.WriteRequest{SandboxId: id, Path: path}); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range pieces {
+		if s.Send(&filev1.WriteRequest{Data: []byte(p)}) != nil {
+			break // the answer says why
+		}
+	}
+	res, err := s.CloseAndReceive()
+	if err != nil {
+		return nil, err
+	}
+	return res.Msg.Entry, nil
+}
+
+// downloads reads a file.
+func downloads(t *testing.T, c filev1connect.FileServiceClient, req *filev1.ReadRequest) (head *filev1.Head, content string, err error) {
+	t.Helper()
+	s, err := c.Read(t.Context(), connect.NewRequest(req))
+	if err != nil {
+		return nil, "", err
+	}
+	defer s.Close()
+	for s.Receive() {
+		if h := s.Msg().GetHead(); h != nil {
+			head = h
+		}
+		content += string(s.Msg().GetData())
+	}
+	return head, content, s.Err()
+}
+
+func TestFilesByCalls(t *testing.T) {
+	f := newFixture(t)
+	id := f.acquire()
+	addr, stop := f.serve()
+	defer stop()
+	large := strings.Repeat("0123456789abcdef", 12_000) // two of them are more than one piece
+	for protocol := range protocols {
+		t.Run(protocol, func(t *testing.T) {
+			c := filev1connect.NewFileServiceClient(callClient(t, f.token, protocol), "http://"+addr.String(), protocols[protocol]...)
+			if e, err := uploads(t, c, id, "notes", "one ", "", "two"); err != nil || e.Path != "/workspace/notes" || e.SizeBytes != 7 || e.Type != "file" || e.Mode != "0644" {
+				t.Errorf("written: %v, %v", e, err)
+			}
+			if head, got, err := downloads(t, c, &filev1.ReadRequest{SandboxId: id, Path: "/workspace/notes"}); err != nil || got != "one two" || head.GetSizeBytes() != 7 {
+				t.Errorf("read: %v, %q, %v", head, got, err)
+			}
+			if _, err := uploads(t, c, id, "large", large, large); err != nil {
+				t.Error(err)
+			}
+			if _, got, err := downloads(t, c, &filev1.ReadRequest{SandboxId: id, Path: "large"}); err != nil || got != large+large {
+				t.Errorf("%d bytes came, %v", len(got), err)
+			}
+			if _, err := uploads(t, c, id, "/early", large, large, large); connect.CodeOf(err) != connect.CodeResourceExhausted {
+				t.Errorf("on a full disk: %v", err)
+			}
+			if _, _, err := downloads(t, c, &filev1.ReadRequest{SandboxId: id, Path: "/broken"}); connect.CodeOf(err) != connect.CodeUnavailable {
+				t.Errorf("what broke off: %v", err)
+			}
+			unary(t, c, id)
+			watches(t, f, c, id)
+			x := c.Extract(t.Context())
+			for _, m := range []*filev1.ExtractRequest{{SandboxId: id, Path: "tree", Data: []byte("ab")}, {Data: []byte("c")}} {
+				if err := x.Send(m); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if done, err := x.CloseAndReceive(); err != nil || done.Msg.Bytes != 3 || done.Msg.Path != "/workspace/tree" {
+				t.Errorf("extract: %v, %v", done, err)
+			}
+		})
+	}
+}
+
+// unary makes the calls about files that are one message each way.
+func unary(t *testing.T, c filev1connect.FileServiceClient, id string) {
+	t.Helper()
+	ctx := t.Context()
+	if r, err := c.MakeDir(ctx, connect.NewRequest(&filev1.MakeDirRequest{SandboxId: id, Path: "dir"})); err != nil || r.Msg.Entry.Type != "directory" {
+		t.Errorf("mkdir: %v, %v", r, err)
+	}
+	if r, err := c.Copy(ctx, connect.NewRequest(&filev1.CopyRequest{SandboxId: id, Source: "notes", Destination: "dir/copy"})); err != nil || r.Msg.Files != 1 {
+		t.Errorf("copy: %v, %v", r, err)
+	}
+	if r, err := c.Move(ctx, connect.NewRequest(&filev1.MoveRequest{SandboxId: id, Source: "dir/copy", Destination: "dir/moved"})); err != nil || r.Msg.Entry.Name != "moved" {
+		t.Errorf("move: %v, %v", r, err)
+	}
+	if r, err := c.List(ctx, connect.NewRequest(&filev1.ListRequest{SandboxId: id, Path: "dir"})); err != nil || len(r.Msg.Entries) != 1 || r.Msg.Path != "/workspace/dir" {
+		t.Errorf("list: %v, %v", r, err)
+	}
+	if r, err := c.Chmod(ctx, connect.NewRequest(&filev1.ChmodRequest{SandboxId: id, Path: "notes", Mode: "0600"})); err != nil || r.Msg.Changed != 1 {
+		t.Errorf("chmod: %v, %v", r, err)
+	}
+	if r, err := c.Search(ctx, connect.NewRequest(&filev1.SearchRequest{SandboxId: id, Pattern: "two"})); err != nil || len(r.Msg.Matches) == 0 || r.Msg.Matches[0].Spans[0].End != 7 {
+		t.Errorf("search: %v, %v", r, err)
+	}
+	replace := &filev1.ReplaceRequest{SandboxId: id, Files: &filev1.Selection{Path: "notes"}, Pattern: "two", Replacement: new(""), DryRun: true}
+	if r, err := c.Replace(ctx, connect.NewRequest(replace)); err != nil || r.Msg.Count != 1 || r.Msg.Files[0].Path != "/workspace/notes" {
+		t.Errorf("replace: %v, %v", r, err)
+	}
+	if r, err := c.Changes(ctx, connect.NewRequest(&filev1.ChangesRequest{SandboxId: id, Path: "/workspace", Since: "old"})); err != nil || !r.Msg.Position.Reset_ || len(r.Msg.Changes) != 1 || r.Msg.Changes[0].Type != "created" {
+		t.Errorf("changes: %v, %v", r, err)
+	}
+	if _, err := c.Remove(ctx, connect.NewRequest(&filev1.RemoveRequest{SandboxId: id, Path: "dir"})); connect.CodeOf(err) != connect.CodeFailedPrecondition {
+		t.Errorf("remove of a full directory: %v", err)
+	}
+	if _, err := c.Remove(ctx, connect.NewRequest(&filev1.RemoveRequest{SandboxId: id, Path: "dir", Recursive: true})); err != nil {
+		t.Errorf("remove: %v", err)
+	}
+	if _, err := c.Stat(ctx, connect.NewRequest(&filev1.StatRequest{SandboxId: id, Path: "dir"})); connect.CodeOf(err) != connect.CodeNotFound {
+		t.Errorf("stat of what is gone: %v", err)
+	}
+	s, err := c.Archive(ctx, connect.NewRequest(&filev1.ArchiveRequest{SandboxId: id, Path: "/workspace", Format: "zip"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	got := ""
+	for s.Receive() {
+		got += string(s.Msg().Data)
+	}
+	if s.Err() != nil || got != "zip of /workspace" {
+		t.Errorf("archive: %q, %v", got, s.Err())
+	}
+}
+
+// watches follows changes until what is watched is gone.
+func watches(t *testing.T, f *fixture, c filev1connect.FileServiceClient, id string) {
+	t.Helper()
+	s, err := c.Watch(t.Context(), connect.NewRequest(&filev1.WatchRequest{SandboxId: id, Path: "/workspace", Since: "old"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if !s.Receive() || s.Msg().GetPosition().GetCursor() != "c-0" || !s.Msg().GetPosition().Reset_ {
+		t.Errorf("it begins with %v, %v", s.Msg(), s.Err())
+	}
+	f.guest.changes <- created
+	if !s.Receive() || s.Msg().GetChange().GetPath() != "/workspace/a" {
+		t.Errorf("%v, %v", s.Msg(), s.Err())
+	}
+	f.guest.changes <- nil
+	if s.Receive() || connect.CodeOf(s.Err()) != connect.CodeNotFound {
+		t.Errorf("it ends with %v", s.Err())
+	}
+}
+
+func badCallsAboutFiles(t *testing.T, f *fixture) {
+	id := f.acquire()
+	const files = "file.v1.FileService/"
+	about := func(fields string) []string { return []string{`{"sandbox_id":"ID",` + fields + `}`} }
+	all := []badCall{
+		{files + "Read", about(`"path":"a","offset":-1`), "invalid_argument", "offset"},
+		{files + "Read", about(`"path":"a","length":0`), "invalid_argument", "length"},
+		{files + "Read", about(`"path":"none"`), "not_found", "no such file"},
+		{files + "Read", about(`"path":""`), "invalid_argument", "path is missing"},
+		{files + "Read", about(`"path":"\u0000"`), "invalid_argument", "zero byte"},
+		{files + "Read", about(`"path":"` + strings.Repeat("p", 5000) + `"`), "invalid_argument", "4096"},
+		{files + "Write", nil, "invalid_argument", "there is no message"},
+		{files + "Write", []string{`{"sandbox_id":"ID","path":"a"}`, `{"path":"b","data":"YQ=="}`}, "invalid_argument", "only the first message"},
+		{files + "Write", []string{`{"sandbox_id":"ID","path":"a"}`, `{"nonsense":1}`}, "invalid_argument", "nonsense"},
+		{files + "Write", about(`"path":"a","data":"` + strings.Repeat("A", rpc.MaxStreamed+4) + `"`), "resource_exhausted", "larger than"},
+		{files + "List", about(`"path":"a","depth":0`), "invalid_argument", "depth"},
+		{files + "List", about(`"path":"a","depth":33`), "invalid_argument", "depth"},
+		{files + "Move", about(`"source":"a"`), "invalid_argument", "destination is missing"},
+		{files + "Copy", about(`"source":"a","destination":"../b"`), "invalid_argument", ".."},
+		{files + "Copy", about(`"source":"a","destination":"b","user":"a b"`), "invalid_argument", "user"},
+		{files + "Chmod", about(`"path":"a","mode":"rwx"`), "invalid_argument", "octal"},
+		{files + "Remove", about(`"path":"/"`), "invalid_argument", "root directory"},
+		{files + "Search", about(`"max_results":0`), "invalid_argument", "max_results"},
+		{files + "Search", about(`"context_lines":-1`), "invalid_argument", "context_lines"},
+		{files + "Search", about(`"files":{"globs":[""]}`), "invalid_argument", "glob"},
+		{files + "Search", about(`"files":{"unknown":1}`), "invalid_argument", "unknown"},
+		{files + "Replace", about(`"pattern":"a","replacement":""`), "invalid_argument", "path is missing"},
+		{files + "Replace", about(`"files":{"path":"a"},"pattern":"a"`), "invalid_argument", "replacement is missing"},
+		{files + "Replace", about(`"files":{"path":"a"},"pattern":"a","replacement":"b","expected_count":-1`), "invalid_argument", "expected_count"},
+		{files + "Archive", about(`"path":"a","format":"rar"`), "invalid_argument", "format must be"},
+		{files + "Extract", about(`"path":"a","format":"rar"`), "invalid_argument", "format must be"},
+		{files + "Watch", about(`"path":"a","since":"` + strings.Repeat("c", 65) + `"`), "invalid_argument", "since"},
+		{files + "Watch", about(`"path":"/none"`), "not_found", "/none"},
+		{files + "Changes", about(`"path":"a","user":"` + strings.Repeat("u", 65) + `"`), "invalid_argument", "user"},
+	}
+	for _, call := range []string{"Read", "Write", "List", "Stat", "MakeDir", "Chmod", "Remove", "Archive", "Extract", "Watch", "Changes"} {
+		mode := ""
+		if call == "Chmod" {
+			mode = `,"mode":"0644"`
+		}
+		all = append(all, badCall{files + call, about(`"path":"a/../b"` + mode), "invalid_argument", ".."})
+	}
+	f.refusesCalls(id, all)
+}
+
+// says is say that must succeed with one message, which holds all of want.
+func (f *fixture) says(call, message string, want ...string) string {
+	f.t.Helper()
+	answers, failed := f.say(f.token, call, message)
+	if len(answers) != 1 || failed.Code != "" {
+		f.t.Errorf("%s %s: %q, %+v", call, message, answers, failed)
+		return ""
+	}
+	for _, part := range want {
+		if !strings.Contains(strings.ReplaceAll(answers[0], " ", ""), part) {
+			f.t.Errorf("%s %s: %s lacks %s", call, message, answers[0], part)
+		}
+	}
+	return answers[0]
+}
+
+func contextsByCalls(t *testing.T, f *fixture) {
+	id := f.acquire()
+	const contexts = "context.v1.ContextService/"
+	one := `{"sandbox_id":"` + id + `","context_id":"c1"}`
+	f.says(contexts+"Create", `{"sandbox_id":"`+id+`","language":"javascript","cwd":"/tmp"}`, `"context_id":"c1"`, `"cwd":"/tmp"`, `"state":"stopped"`)
+	f.says(contexts+"List", `{"sandbox_id":"`+id+`"}`, `"context_id":"python"`, `"default":true`)
+	f.says(contexts+"Restart", one, `"execution_count":"3"`)
+	f.says(contexts+"Interrupt", one, `"interrupted":true`)
+	if e := f.audit1(func() { f.says(contexts+"Delete", one) }); e.Operation != "cloudsandbox.context.v1.ContextService/Delete" || e.Target != "c1" || e.Sandbox != id {
+		t.Errorf("the audit log says %+v", e)
+	}
+	f.refusesCalls(id, []badCall{
+		{contexts + "Create", []string{`{"sandbox_id":"ID","language":"cobol"}`}, "invalid_argument", "language"},
+		{contexts + "Create", []string{`{"sandbox_id":"ID","language":"python","cwd":"/none"}`}, "invalid_argument", "does not exist"},
+		{contexts + "Restart", []string{`{"sandbox_id":"ID"}`}, "invalid_argument", "context_id is missing"},
+		{contexts + "Interrupt", []string{`{"sandbox_id":"ID","context_id":"c2"}`}, "not_found", "no such context"},
+		{contexts + "Delete", []string{`{"sandbox_id":"ID","context_id":"c2"}`}, "not_found", "no such context"},
+	})
+}
+
+func templatesByCalls(t *testing.T, f *fixture) {
+	const templates = "template.v1.TemplateService/"
+	f.says(templates+"List", `{}`, `"template":"base"`, `"shared":true`)
+	f.says(templates+"Get", `{"template":"base"}`, `"version":"`+baseVersion+`"`, `"template":"base@`+baseVersion+`"`)
+	recipe := `{"recipe":{"template":"mine","source":"tar:","files":[{"path":"/a","content":"YQ==","mode":"0755","owner":"user"}]}}`
+	var built []string
+	e := f.audit1(func() {
+		var failed failure
+		if built, failed = f.say(f.token, templates+"Build", recipe, `{"archive":"YWI="}`, `{"archive":"Yw=="}`); len(built) != 1 {
+			t.Fatalf("%q, %+v", built, failed)
+		}
+	})
+	var answer struct {
+		Build struct {
+			ID string `json:"build_id"`
+		}
+	}
+	if err := json.Unmarshal([]byte(built[0]), &answer); err != nil || answer.Build.ID == "" || e.Target != answer.Build.ID {
+		t.Fatalf("%s, %v; audited as %+v", built[0], err, e)
+	}
+	if r := f.templates.requests[0]; f.templates.archives[0] != "abc" || r.Files[0].Mode != 0o755 || !r.Files[0].User || string(r.Files[0].Content) != "a" {
+		t.Errorf("built is %+v of %q", r, f.templates.archives[0])
+	}
+	named := `{"build_id":"` + answer.Build.ID + `"}`
+	f.says(templates+"ListBuilds", `{}`, answer.Build.ID)
+	f.says(templates+"GetBuild", named, `"state":"failed"`, `"message":"no/bin/sh"`)
+	lines, failed := f.say(f.token, templates+"BuildLog", `{"build_id":"`+answer.Build.ID+`","from":"1","follow":true}`)
+	if len(lines) != 2 || !strings.Contains(lines[0], "failed: no /bin/sh") || !strings.Contains(lines[1], answer.Build.ID) {
+		t.Errorf("the log is %q, %+v", lines, failed)
+	}
+	f.refusesCalls("", []badCall{
+		{templates + "Build", nil, "invalid_argument", "recipe is missing"},
+		{templates + "Build", []string{`{"archive":"YQ=="}`}, "invalid_argument", "recipe is missing"},
+		{templates + "Build", []string{`{"recipe":{"source":"tar:"}}`}, "invalid_argument", "its name, is missing"},
+		{templates + "Build", []string{`{"recipe":{"template":"a"}}`}, "invalid_argument", "source is missing"},
+		{templates + "Build", []string{`{"recipe":{"template":"a","source":"dir:/"}}`}, "permission_denied", "operator"},
+		{templates + "Build", []string{`{"recipe":{"template":"a","source":"oci:x"}}`, `{"archive":"YQ=="}`}, "invalid_argument", "alone"},
+		{templates + "Build", []string{recipe, recipe}, "invalid_argument", "only the first message"},
+		{templates + "Build", []string{`{"recipe":{"template":"a","source":"tar:","files":[{"path":"/a","mode":"x"}]}}`}, "invalid_argument", "octal"},
+		{templates + "Build", []string{`{"recipe":{"template":"a","source":"tar:","files":[{"path":"/a","owner":"me"}]}}`}, "invalid_argument", "root or user"},
+		{templates + "Build", []string{`{"recipe":{"template":"` + strings.Repeat("a", rpc.MaxRecipe) + `","source":"tar:"}}`}, "resource_exhausted", "larger than"},
+		{templates + "Get", []string{`{"template":"none"}`}, "not_found", "no template"},
+		{templates + "Remove", []string{`{"template":"base"}`}, "permission_denied", "server's own"},
+		{templates + "GetBuild", []string{`{"build_id":"none"}`}, "not_found", "no such build"},
+		{templates + "CancelBuild", []string{named}, "failed_precondition", "the build is over"},
+		{templates + "BuildLog", []string{`{"build_id":"none"}`}, "not_found", "no such build"},
+		{templates + "BuildLog", []string{`{"build_id":"` + answer.Build.ID + `","from":"-1"}`}, "invalid_argument", "next_offset"},
+	})
+	f.token = f.mint("other")
+	f.refusesCalls("", []badCall{
+		{templates + "GetBuild", []string{named}, "not_found", "no such build"},
+		{templates + "CancelBuild", []string{named}, "not_found", "no such build"},
+		{templates + "BuildLog", []string{named}, "not_found", "no such build"},
+	})
+}
+
+func badCallsAboutGit(t *testing.T, f *fixture) {
+	id := f.acquire()
+	const git = "git.v1.GitService/"
+	about := func(fields string) []string { return []string{`{"repository":{"sandbox_id":"ID"}` + fields + `}`} }
+	all := []badCall{
+		{git + "Clone", about(``), "invalid_argument", "url needs"},
+		{git + "Clone", about(`,"url":"ext::id"`), "invalid_argument", "url must be"},
+		{git + "Clone", about(`,"url":"/a","depth":0`), "invalid_argument", "depth"},
+		{git + "Clone", about(`,"url":"/a","credentials":{}`), "invalid_argument", "password"},
+		{git + "Clone", about(`,"url":"/a","timeout_seconds":3601`), "invalid_argument", "3600"},
+		{git + "Clone", about(`,"url":"/a","timeout_seconds":0`), "invalid_argument", "seconds"},
+		{git + "Checkout", about(``), "invalid_argument", "ref is missing"},
+		{git + "Add", about(``), "invalid_argument", "files or all"},
+		{git + "Add", about(`,"files":["../a"]`), "invalid_argument", ".."},
+		{git + "Commit", about(``), "invalid_argument", "message needs"},
+		{git + "Commit", about(`,"message":"m","author":{"name":"a"}`), "invalid_argument", "author.email"},
+		{git + "Commit", about(`,"message":"m","author":{"name":"a<","email":"b"}`), "invalid_argument", "author.name"},
+		{git + "Pull", about(`,"timeout_seconds":-1`), "invalid_argument", "seconds"},
+		{git + "Push", about(`,"credentials":{"password":"a\nb"}`), "invalid_argument", "line breaks"},
+	}
+	other := f.mint("other")
+	for call, needs := range map[string]string{
+		"Clone": `,"url":"/a"`, "Status": "", "Branches": "", "Checkout": `,"ref":"a"`, "Add": `,"all":true`, "Commit": `,"message":"m"`, "Pull": "", "Push": "",
+	} {
+		all = append(all,
+			badCall{git + call, []string{`{"repository":{"sandbox_id":"ID","path":"a/../b"}` + needs + `}`}, "invalid_argument", ".."},
+			badCall{git + call, []string{`{"repository":{"sandbox_id":"ID","user":"a b"}` + needs + `}`}, "invalid_argument", "user"},
+			badCall{git + call, []string{`{"repository":{"path":"/a"}` + needs + `}`}, "invalid_argument", "sandbox_id is missing"},
+			badCall{git + call, []string{`{"repository":{"sandbox_id":"ID","branch":"b"}` + needs + `}`}, "invalid_argument", "branch"},
+		)
+		_, absent := f.say(other, git+call, `{"repository":{"sandbox_id":"i00000000000000000000"}`+needs+`}`)
+		if _, failed := f.say(other, git+call, `{"repository":{"sandbox_id":"`+id+`"}`+needs+`}`); failed != absent || failed.Code != "not_found" {
+			t.Errorf("%s: another's answers %+v, an absent one %+v", call, failed, absent)
+		}
+	}
+	f.refusesCalls(id, all)
+}
+
+func keysByCalls(t *testing.T, f *fixture) {
+	const service = "key.v1.KeyService/"
+	f.token = f.mintAs("owner", "owner")
+	made := f.says(service+"Create", `{"name":"robot","role":"user","scopes":["read"],"expires_in_seconds":3600}`, `"role":"user"`, `"scopes":["read"]`, `"expires_at"`, `"secret":"e2b_`)
+	var key struct {
+		Secret string
+		Key    struct {
+			ID string `json:"key_id"`
+		}
+	}
+	if err := json.Unmarshal([]byte(made), &key); err != nil {
+		t.Fatal(err)
+	}
+	if a := f.with("GET", "/api/v1/sessions", "", "X-API-Key", key.Secret); a.status != 200 {
+		t.Errorf("the key opens REST: %d %s", a.status, a.body)
+	}
+	if list := f.says(service+"List", `{}`, key.Key.ID); strings.Contains(list, key.Secret) {
+		t.Error("the list tells the secret")
+	}
+	named := `{"key_id":"` + key.Key.ID + `"}`
+	rotated := f.says(service+"Rotate", `{"key_id":"`+key.Key.ID+`","overlap_seconds":60}`, `"previous"`, `"secret":"e2b_`)
+	if strings.Contains(rotated, key.Secret) {
+		t.Error("rotating tells the secret before")
+	}
+	stranger := f.mintAs("stranger", "owner")
+	for _, call := range []string{"Rotate", "Revoke"} {
+		if _, failed := f.say(stranger, service+call, named); failed.Code != "not_found" {
+			t.Errorf("%s of another's: %+v", call, failed)
+		}
+		if _, failed := f.say(f.mintAs("owner", "viewer"), service+call, named); failed.Code != "permission_denied" {
+			t.Errorf("%s by a viewer: %+v", call, failed)
+		}
+	}
+	f.refusesCalls("", []badCall{
+		{service + "Create", []string{`{}`}, "invalid_argument", "name must"},
+		{service + "Create", []string{`{"name":"a","role":"king"}`}, "invalid_argument", "role must"},
+		{service + "Create", []string{`{"name":"a","scopes":["everything"]}`}, "invalid_argument", "scope"},
+		{service + "Create", []string{`{"name":"a","expires_in_seconds":0.5}`}, "invalid_argument", "expires_in_seconds"},
+		{service + "Create", []string{`{"name":"a","expires_in_seconds":1e12}`}, "invalid_argument", "expires_in_seconds"},
+		{service + "Rotate", []string{`{"key_id":"` + key.Key.ID + `","overlap_seconds":-1}`}, "invalid_argument", "seconds"},
+		{service + "Revoke", []string{`{"key_id":"none"}`}, "not_found", "key"},
+	})
+	if e := f.audit1(func() { f.says(service+"Revoke", named) }); e.Target != key.Key.ID {
+		t.Errorf("the audit log says %+v", e)
+	}
+	if a := f.with("GET", "/api/v1/sessions", "", "X-API-Key", key.Secret); a.status != 401 {
+		t.Errorf("a revoked key: %d", a.status)
+	}
+}
+
+func secretsByCalls(t *testing.T, f *fixture) {
+	const service = "secret.v1.SecretService/"
+	const value = "the-treasure"
+	all := []string{
+		f.says(service+"Create", `{"name":"TOKEN","value":"`+value+`","description":"of mine","hosts":{"names":["api.example.com"]}}`, `"name":"TOKEN"`, `"hosts":["api.example.com"]`),
+		f.says(service+"List", `{}`, `"name":"TOKEN"`, `"description":"ofmine"`),
+		f.says(service+"Replace", `{"name":"TOKEN","value":"`+value+`2"}`, `"description":"ofmine"`, `"hosts":["api.example.com"]`),
+		f.says(service+"Replace", `{"name":"TOKEN","value":"`+value+`3","hosts":{}}`, `"name":"TOKEN"`),
+	}
+	if strings.Contains(strings.Join(all, ""), value) || strings.Contains(all[3], "api.example.com") {
+		t.Errorf("answers are %q", all)
+	}
+	stranger := f.mint("stranger")
+	for _, message := range []string{`{"name":"TOKEN","value":"x"}`, `{"name":"ABSENT","value":"x"}`} {
+		if _, failed := f.say(stranger, service+"Replace", message); failed.Code != "not_found" {
+			t.Errorf("replace of %s by a stranger: %+v", message, failed)
+		}
+	}
+	f.refusesCalls("", []badCall{
+		{service + "Create", []string{`{"name":"TOKEN","value":"x"}`}, "failed_precondition", "with this name"},
+		{service + "Create", []string{`{"name":"a b","value":"x"}`}, "invalid_argument", "name"},
+		{service + "Create", []string{`{"name":"EMPTY"}`}, "invalid_argument", "value"},
+		{service + "Create", []string{`{"name":"HOSTS","value":"x","hosts":{"names":["*"]}}`}, "invalid_argument", "host"},
+		{service + "Replace", []string{`{"name":"ABSENT","value":"x"}`}, "not_found", "secret"},
+		{service + "Delete", []string{`{"name":"ABSENT"}`}, "not_found", "secret"},
+	})
+	if e := f.audit1(func() { f.says(service+"Delete", `{"name":"TOKEN"}`) }); e.Target != "TOKEN" {
+		t.Errorf("the audit log says %+v", e)
+	}
+	if list := f.says(service+"List", `{}`); strings.Contains(list, "TOKEN") {
+		t.Errorf("afterwards there are %s", list)
+	}
+}

@@ -1,0 +1,204 @@
+package gateway
+
+import (
+	"bufio"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// firstByte bounds the wait for a client's first byte, by which TLS is told from
+	// HTTP.
+	firstByte = headerTime
+	// undecided is how many connections may wait for theirs.
+	undecided = 1024
+	// certificateAge is how often the files of a certificate are looked at again.
+	certificateAge = 10 * time.Second
+)
+
+// Certificate is one in two files of PEM, which may be replaced while it is used.
+type Certificate struct {
+	cert, key string
+	log       *slog.Logger
+
+	mu      sync.Mutex
+	current *tls.Certificate
+	looked  time.Time
+	changed time.Time // of the files of current, the newer
+}
+
+// NewCertificate reads a certificate and its key. The error says what to do.
+func NewCertificate(cert, key string, log *slog.Logger) (*Certificate, error) {
+	c := &Certificate{cert: cert, key: key, log: log}
+	err := c.read()
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, fmt.Errorf("%w: the server runs as user %d and must be allowed to read it", err, os.Geteuid())
+	}
+	return c, err
+}
+
+func (c *Certificate) read() error {
+	changed, err := c.newest()
+	if err != nil {
+		return err
+	}
+	pair, err := tls.LoadX509KeyPair(c.cert, c.key)
+	if err != nil {
+		return fmt.Errorf("the certificate for TLS: %w", err)
+	}
+	c.current, c.changed = &pair, changed
+	return nil
+}
+
+func (c *Certificate) newest() (newest time.Time, err error) {
+	for _, file := range []string{c.cert, c.key} {
+		info, err := os.Stat(file)
+		if err != nil {
+			return newest, fmt.Errorf("the certificate for TLS: %w", err)
+		}
+		if info.ModTime().After(newest) {
+			newest = info.ModTime()
+		}
+	}
+	return newest, nil
+}
+
+// get is the present certificate. One that cannot be read leaves the one before.
+func (c *Certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := time.Now(); now.Sub(c.looked) > certificateAge {
+		c.looked = now
+		if changed, err := c.newest(); err != nil || !changed.Equal(c.changed) {
+			if err == nil {
+				err = c.read()
+			}
+			if err != nil {
+				c.log.Warn("the new certificate for TLS is not used", "error", err.Error())
+			}
+		}
+	}
+	return c.current, nil
+}
+
+// secured is a listener of which each connection is TLS if its first byte says
+// so, and plain otherwise. Use secure.
+type secured struct {
+	net.Listener
+	config *tls.Config
+	ready  chan net.Conn
+	done   chan struct{} // closed when the listener accepts no more
+	failed error         // why, once done is closed
+	work   sync.WaitGroup
+
+	mu      sync.Mutex
+	waiting map[net.Conn]struct{} // for their first byte; nil once closed
+}
+
+// secure has a listener speak TLS with who does.
+func secure(l net.Listener, c *Certificate) net.Listener {
+	s := &secured{
+		Listener: l, ready: make(chan net.Conn), done: make(chan struct{}), waiting: map[net.Conn]struct{}{},
+		config: &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, GetCertificate: c.get},
+	}
+	s.work.Go(s.acceptAll)
+	return s
+}
+
+func (s *secured) acceptAll() {
+	defer close(s.done)
+	for {
+		conn, err := s.Listener.Accept()
+		switch {
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ECONNABORTED):
+			time.Sleep(10 * time.Millisecond) // until some are closed, as net/http does
+		case err != nil:
+			s.failed = err
+			return
+		case !s.wait(conn):
+			conn.Close()
+		default:
+			s.work.Go(func() { s.decide(conn) })
+		}
+	}
+}
+
+// wait notes a connection that has not begun; false when too many have not.
+func (s *secured) wait(conn net.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting == nil || len(s.waiting) >= undecided {
+		return false
+	}
+	s.waiting[conn] = struct{}{}
+	return true
+}
+
+// decide hands a connection on once its first byte is there.
+func (s *secured) decide(conn net.Conn) {
+	_ = conn.SetReadDeadline(time.Now().Add(firstByte))
+	begun := &begun{Conn: conn, head: bufio.NewReaderSize(conn, 16)}
+	first, err := begun.head.Peek(1)
+	s.mu.Lock()
+	delete(s.waiting, conn)
+	s.mu.Unlock()
+	if err != nil || conn.SetReadDeadline(time.Time{}) != nil {
+		conn.Close()
+		return
+	}
+	var out net.Conn = begun
+	const handshake = 0x16 // how every record begins that opens TLS; no request does
+	if first[0] == handshake {
+		out = tls.Server(begun, s.config)
+	}
+	select {
+	case s.ready <- out:
+	case <-s.done:
+		conn.Close()
+	}
+}
+
+// Accept returns the next connection that has begun.
+func (s *secured) Accept() (net.Conn, error) {
+	select {
+	case conn := <-s.ready:
+		return conn, nil
+	case <-s.done:
+		return nil, s.failed
+	}
+}
+
+// Close ends the listener and the connections that have not begun.
+func (s *secured) Close() error {
+	err := s.Listener.Close()
+	s.mu.Lock()
+	for conn := range s.waiting {
+		conn.Close()
+	}
+	s.waiting = nil
+	s.mu.Unlock()
+	s.work.Wait()
+	return err
+}
+
+// begun is a connection of which the first bytes may have been read.
+type begun struct {
+	net.Conn
+	head *bufio.Reader
+}
+
+func (b *begun) Read(p []byte) (int, error) {
+	if b.head.Buffered() > 0 {
+		return b.head.Read(p)
+	}
+	return b.Conn.Read(p)
+}

@@ -1,0 +1,86 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/traffic"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+)
+
+// carried is what requests to ports of Sandboxes are counted as.
+var carried = route{path: "sandbox port"}
+
+// carry lets a request through to a port of a Sandbox. What is answered is the
+// Sandbox's: nothing is added to it.
+func (s *Server) carry(w http.ResponseWriter, r *http.Request, to traffic.Target, err error) {
+	start := time.Now()
+	id := requestID(r)
+	out := &seen{ResponseWriter: w}
+	s.metrics.inFlight.Inc()
+	defer s.metrics.inFlight.Dec()
+	defer func() { // also when the answer breaks off by a panic
+		took := time.Since(start)
+		s.metrics.request(carried, out.status, took)
+		s.Log.LogAttrs(r.Context(), slog.LevelDebug, "request to a sandbox",
+			slog.String(telemetry.KeyRequest, id), slog.String(telemetry.KeyMethod, truncate(r.Method, 16)),
+			slog.String(telemetry.KeySandbox, to.SandboxID), slog.Int("port", int(to.Port)),
+			slog.Int(telemetry.KeyStatus, out.status), slog.Float64(telemetry.KeyDuration, float64(took.Microseconds())/1000))
+	}()
+	s.traffic.Serve(out, r.WithContext(telemetry.WithRequest(r.Context(), id)), to, err)
+}
+
+// minWoken is how long a Sandbox that a request to a port wakes lives at least:
+// whoever sent that may know nothing of its time.
+const minWoken = 5 * time.Minute
+
+// wake returns a Sandbox that a request to a port is for once it runs.
+func (s *Server) wake(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
+	paused := sb.State != sandbox.Running
+	sb, err := s.guests.Wake(ctx, sb)
+	if err != nil || !paused || time.Until(sb.Deadline) >= minWoken-time.Second {
+		return sb, err
+	}
+	longer, err := s.Sandboxes.SetTimeout(ctx, sb.Tenant, sb.ID, minWoken)
+	if errors.Is(err, sandbox.Exhausted) { // it runs for as long as it may
+		return sb, nil
+	}
+	return longer, err
+}
+
+// ours reports whether a credential is a key's secret or a token of this
+// installation, or may be one of an identity provider for it.
+func (s *Server) ours(credential string) bool {
+	if credential == "" {
+		return false
+	}
+	_, err := s.Tokens.Check(credential)
+	return err == nil || sandbox.ValidKeySecret(credential) || s.Issuers.Ours(credential)
+}
+
+// seen remembers the status of an answer.
+type seen struct {
+	http.ResponseWriter
+	status int // 0: nothing was answered
+}
+
+func (w *seen) WriteHeader(code int) {
+	if w.status < 200 { // the last one counts: others announce it
+		w.status = code
+	}
+	w.ResponseWriter.WriteHeader(code)
+}
+
+func (w *seen) Write(p []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	return w.ResponseWriter.Write(p)
+}
+
+// Unwrap lets http.ResponseController find the rest.
+func (w *seen) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -1,0 +1,43 @@
+package traffic
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+)
+
+// body is that of a request. It knows whether it was read to its end.
+type body struct {
+	io.ReadCloser
+	ended atomic.Bool
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err == io.EOF {
+		b.ended.Store(true)
+	}
+	return n, err
+}
+
+// closeUnread has the connection of an HTTP/1 request closed after its answer
+// when b, its body, was not read to its end. By itself the server of net/http may
+// take the rest of the body for the next request, where the answer went out
+// while the body was still read: what follows would be for the sender of the body
+// to choose, also behind a proxy that sends requests of many by one connection.
+func (b *body) closeUnread(w http.ResponseWriter, r *http.Request) {
+	if b.ended.Load() || r.ProtoMajor != 1 {
+		return
+	}
+	for {
+		inner, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			break
+		}
+		w = inner.Unwrap()
+	}
+	// A body beyond its limit is the one way to tell the server once the head of
+	// the answer is sent. It waits a moment then for the client to read the answer.
+	_, _ = http.MaxBytesReader(w, io.NopCloser(strings.NewReader("x")), 0).Read(make([]byte, 1))
+}

@@ -1,0 +1,175 @@
+package traffic
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/porttoken"
+)
+
+// trafficHeader has a token for private ports, as E2B's clients send it. Others
+// come as the parameter porttoken.Param of a link, or as the cookie of that name
+// which following the link sets.
+const trafficHeader = "E2B-Traffic-Access-Token"
+
+// ports are the rules about the ports of a Sandbox. What cannot be read opens
+// nothing.
+func ports(sb sandbox.Sandbox) sandbox.IngressRules {
+	rules, err := sb.Ingress.Rules()
+	if err != nil {
+		return sandbox.IngressRules{Private: true}
+	}
+	return rules
+}
+
+// opens reports whether a request may go on to a port that asks for a token; if
+// not, it has been answered.
+func (d *Door) opens(w http.ResponseWriter, r *http.Request, t Target) bool {
+	if IsPreflight(r) { // it cannot bring a token, and nothing inside needs to see it
+		AllowOrigins(w, r)
+		return false
+	}
+	if _, ok := d.Tokens.Check(r.Header.Get(trafficHeader), t.SandboxID, t.Port); ok {
+		return true
+	}
+	for _, token := range linkTokens(r.URL.RawQuery) {
+		if until, ok := d.Tokens.Check(token, t.SandboxID, t.Port); ok {
+			if !followsLink(r) {
+				return true
+			}
+			keepToken(w, r, token, until)
+			return false
+		}
+	}
+	for _, c := range r.CookiesNamed(porttoken.Param) {
+		if _, ok := d.Tokens.Check(c.Value, t.SandboxID, t.Port); ok && ofOwnPage(r) {
+			return true
+		}
+	}
+	refuse(w, r, answer{
+		Code: http.StatusForbidden, SandboxID: t.SandboxID, Message: "This port is private: send the sandbox's traffic access token as " + trafficHeader,
+		hint: "Ask whoever runs it for a link. One that has worked before may have expired.",
+	})
+	return false
+}
+
+// linkTokens are the tokens in a query. Ours have no letter that is escaped.
+func linkTokens(query string) []string {
+	var tokens []string
+	for part := range strings.SplitSeq(query, "&") {
+		if token, ok := strings.CutPrefix(part, porttoken.Param+"="); ok {
+			tokens = append(tokens, token)
+		}
+	}
+	return tokens
+}
+
+// withoutLink is a query without our parameter, and otherwise as it came.
+func withoutLink(query string) string {
+	if !strings.Contains(query, porttoken.Param) {
+		return query
+	}
+	var kept []string
+	for part := range strings.SplitSeq(query, "&") {
+		if !strings.HasPrefix(part, porttoken.Param+"=") {
+			kept = append(kept, part)
+		}
+	}
+	return strings.Join(kept, "&")
+}
+
+// followsLink reports whether a browser asks for a page, which further requests
+// will follow.
+func followsLink(r *http.Request) bool {
+	return r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html") && r.Header.Get("Upgrade") == ""
+}
+
+// keepToken has a browser keep the token of a link as a cookie of this port alone,
+// and ask again for what it wanted, so that the link's token is in no address
+// that the page sees or passes on.
+func keepToken(w http.ResponseWriter, r *http.Request, token string, until time.Time) {
+	c := http.Cookie{Name: porttoken.Param, Value: token, Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode, Expires: until}
+	c.Secure = r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
+	http.SetCookie(w, &c)
+	// One slash: two would begin another host.
+	to := "/" + strings.TrimLeft(r.URL.EscapedPath(), "/")
+	if query := withoutLink(r.URL.RawQuery); query != "" {
+		to += "?" + query
+	}
+	h := w.Header()
+	h.Set("Location", to)
+	h.Set("Cache-Control", "no-store")
+	h.Set("Referrer-Policy", "no-referrer")
+	w.WriteHeader(http.StatusSeeOther)
+}
+
+// ofOwnPage reports whether a request that a browser adds its cookie to comes
+// from a page of the same port, or because somebody goes to it: a page of another
+// port or site must not speak for who visits it.
+func ofOwnPage(r *http.Request) bool {
+	if origin := r.Header.Get("Origin"); origin != "" {
+		u, err := url.Parse(origin)
+		return err == nil && strings.EqualFold(u.Host, r.Host)
+	}
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "", "none", "same-origin":
+		return true
+	}
+	return r.Header.Get("Sec-Fetch-Mode") == "navigate" && (r.Method == http.MethodGet || r.Method == http.MethodHead)
+}
+
+// withoutTokens removes what opens ports from a request that goes inside.
+func withoutTokens(h http.Header) {
+	h.Del(trafficHeader)
+	if !strings.Contains(strings.Join(h["Cookie"], ";"), porttoken.Param) {
+		return // which leaves them as they came
+	}
+	var kept []string
+	for _, line := range h["Cookie"] {
+		for pair := range strings.SplitSeq(line, ";") {
+			if pair = strings.TrimSpace(pair); pair != "" && !strings.HasPrefix(pair, porttoken.Param+"=") {
+				kept = append(kept, pair)
+			}
+		}
+	}
+	h.Del("Cookie")
+	if len(kept) > 0 {
+		h.Set("Cookie", strings.Join(kept, "; "))
+	}
+}
+
+// IsPreflight reports whether a browser asks if a page of another origin may send
+// a request.
+func IsPreflight(r *http.Request) bool {
+	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
+}
+
+// IsOurPreflight reports whether a preflight is for a request that will name a
+// Sandbox in its headers.
+func IsOurPreflight(r *http.Request) bool {
+	if !IsPreflight(r) {
+		return false
+	}
+	for name := range strings.SplitSeq(r.Header.Get("Access-Control-Request-Headers"), ",") {
+		if strings.EqualFold(strings.TrimSpace(name), idHeader) {
+			return true
+		}
+	}
+	return false
+}
+
+// AllowOrigins answers a preflight: a page of any origin may ask, without the
+// cookies that the browser has, so that only tokens which the page itself knows
+// speak for anybody.
+func AllowOrigins(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Access-Control-Allow-Origin", "*")
+	h.Set("Access-Control-Allow-Methods", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")
+	h.Set("Access-Control-Allow-Headers", r.Header.Get("Access-Control-Request-Headers"))
+	h.Set("Access-Control-Max-Age", "7200")
+	h.Add("Vary", "Access-Control-Request-Headers")
+	w.WriteHeader(http.StatusNoContent)
+}

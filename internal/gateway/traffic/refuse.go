@@ -1,0 +1,81 @@
+package traffic
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"html"
+	"net/http"
+	"strings"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// answer is what a request hears that does not get inside.
+type answer struct {
+	SandboxID string  `json:"sandboxId,omitempty"`
+	Message   string  `json:"message"`
+	Port      *uint16 `json:"port,omitempty"`
+	Path      string  `json:"path,omitempty"`
+	Limit     *int    `json:"connectionLimit,omitempty"`
+	Code      int     `json:"code"` // the HTTP status too
+	hint      string  // for who reads the page
+}
+
+func gone(t Target) answer {
+	return answer{Code: http.StatusBadGateway, SandboxID: t.SandboxID, Message: "The sandbox was not found", hint: "It has ended, or is paused and does not wake by itself."}
+}
+
+func closed(t Target) answer {
+	return answer{Code: http.StatusBadGateway, SandboxID: t.SandboxID, Message: "The sandbox is running but port is not open", Port: &t.Port, hint: fmt.Sprintf("Nothing listens on port %d yet. Start a service there and load this page again.", t.Port)}
+}
+
+// refuseFor answers a request that failed with err.
+func (d *Door) refuseFor(w http.ResponseWriter, r *http.Request, t Target, err error) {
+	switch {
+	case errors.Is(err, errClosed):
+		refuse(w, r, closed(t))
+	case errors.Is(err, errNotWoken):
+		refuse(w, r, answer{Code: http.StatusForbidden, SandboxID: t.SandboxID, Message: "The sandbox is paused: only a request with its access token wakes it"})
+	case errors.Is(err, sandbox.NotFound), errors.Is(err, sandbox.Conflict), errors.Is(err, sandbox.Unavailable):
+		refuse(w, r, gone(t)) // or its Boot is, which is the same to a client
+	case sandbox.CodeOf(err) == sandbox.Timeout:
+		refuse(w, r, closed(t))
+	default:
+		refuse(w, r, answer{Code: http.StatusBadGateway, SandboxID: t.SandboxID, Message: "The sandbox gave no answer that could be passed on", Port: &t.Port})
+	}
+}
+
+// page is what a browser's user sees; it needs nothing from elsewhere.
+const page = `<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>%d</title>
+<style>body{font:16px/1.5 system-ui,sans-serif;max-width:40em;margin:15vh auto;padding:0 1em;color-scheme:light dark}</style>
+<h1>%s</h1><p>%s</p><p><small>%s</small></p></html>
+`
+
+// refuse answers in JSON, or a browser's user with a page.
+func refuse(w http.ResponseWriter, r *http.Request, a answer) {
+	h := w.Header()
+	h.Set("Cache-Control", "no-store")
+	h.Set("Access-Control-Allow-Origin", "*")
+	h.Set("X-Content-Type-Options", "nosniff")
+	if strings.HasPrefix(r.UserAgent(), "Mozilla/") && strings.Contains(r.Header.Get("Accept"), "text/html") {
+		h.Set("Content-Type", "text/html; charset=utf-8")
+		w.WriteHeader(a.Code)
+		_, _ = fmt.Fprintf(w, page, a.Code, html.EscapeString(a.Message), html.EscapeString(a.hint), html.EscapeString(a.SandboxID))
+		return
+	}
+	body, _ := json.Marshal(a) // strings and numbers only
+	h.Set("Content-Type", "application/json")
+	w.WriteHeader(a.Code)
+	_, _ = w.Write(append(body, '\n'))
+}
+
+// detail is the public part of err.
+func detail(err error) string {
+	var e *sandbox.Error
+	if errors.As(err, &e) {
+		return e.Detail
+	}
+	return "the request cannot be understood"
+}

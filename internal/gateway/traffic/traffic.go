@@ -1,0 +1,287 @@
+// Package traffic carries requests to the ports inside Sandboxes: HTTP, streams
+// and WebSockets, as they come. Whoever knows the ID of a Sandbox may speak to
+// its ports, unless its owner wants them private; what listens there asks for
+// what it wants. The bytes are the owner's on either side, so nothing of them is
+// looked at but the head.
+package traffic
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/porttoken"
+)
+
+const (
+	// stalled is how long a client may take nothing of an answer.
+	stalled = 10 * time.Minute
+	// maxConcurrent bounds the requests of one Sandbox that are under way.
+	maxConcurrent = 4096
+	// maxHead bounds the head of what answers inside.
+	maxHead = 256 << 10
+)
+
+// Config is what a Door is made of. All fields are required.
+type Config struct {
+	// Records finds a Sandbox, whoever owns it.
+	Records interface {
+		SandboxByID(ctx context.Context, id string) (sandbox.Sandbox, error)
+	}
+	Nodes sandbox.Nodes
+	// Forward makes conn, a connection to the Guest, a stream to a port that only
+	// loopback inside has. Unavailable: nobody listens there either. It closes conn
+	// when it fails.
+	Forward func(ctx context.Context, conn net.Conn, port uint16) (net.Conn, error)
+	// Wake returns a Sandbox once it runs: one that is paused resumes, unless it is
+	// to stay so.
+	Wake func(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error)
+	// Use notes that a Sandbox is used as long as ctx lasts.
+	Use func(ctx context.Context, id string)
+	// AccessToken is what the Guest's E2B services ask for.
+	AccessToken func(id string) string
+	// Tokens open private ports.
+	Tokens *porttoken.Tokens
+	// Ours reports whether a credential is one of this installation, which
+	// nothing inside a Sandbox must see.
+	Ours func(credential string) bool
+	Log  *slog.Logger
+}
+
+// Door lets requests through to the ports of Sandboxes. Use New. Its methods are
+// safe for concurrent use.
+type Door struct {
+	Config
+	proxy *httputil.ReverseProxy
+	plain *http.Transport // HTTP/1.1 to what listens inside
+	h2    *http.Transport // HTTP/2, for gRPC
+
+	mu       sync.Mutex
+	underWay map[string]int // requests by Sandbox ID
+}
+
+// New returns a Door.
+func New(c Config) *Door {
+	d := &Door{Config: c, underWay: map[string]int{}}
+	d.plain, d.h2 = d.transport(), d.transport()
+	d.plain.Protocols, d.h2.Protocols = new(http.Protocols), new(http.Protocols)
+	d.plain.Protocols.SetHTTP1(true)
+	d.h2.Protocols.SetUnencryptedHTTP2(true)
+	d.h2.Protocols.SetHTTP2(true) // where the port speaks TLS
+	d.proxy = &httputil.ReverseProxy{
+		Rewrite:       d.rewrite,
+		Transport:     roundTrip(d.roundTrip),
+		FlushInterval: -1, // at once
+		ErrorHandler:  d.failed,
+		ErrorLog:      slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
+		BufferPool:    &buffers{},
+	}
+	return d
+}
+
+// Close frees connections that nobody uses.
+func (d *Door) Close() {
+	d.plain.CloseIdleConnections()
+	d.h2.CloseIdleConnections()
+}
+
+// Serve answers a request of which TargetOf says that it is for t, or with err
+// that it is for no port.
+func (d *Door) Serve(w http.ResponseWriter, r *http.Request, t Target, err error) {
+	switch {
+	case err != nil:
+		refuse(w, r, answer{Code: http.StatusBadRequest, Message: detail(err)})
+		return
+	case r.Method == http.MethodConnect:
+		refuse(w, r, answer{Code: http.StatusMethodNotAllowed, Message: "CONNECT is not possible here"})
+		return
+	}
+	sb, err := d.record(r.Context(), t.SandboxID)
+	switch {
+	case err != nil:
+		d.refuseFor(w, r, t, err)
+		return
+	case t.Port == sandbox.GuestPort: // it obeys the host alone, which is us
+		refuse(w, r, closed(t))
+		return
+	case t.Port == sandbox.EnvdPort && ownPath(r.URL.Path):
+		refuse(w, r, answer{Code: http.StatusNotFound, Message: "this path is not for clients", Path: r.URL.Path})
+		return
+	}
+	rules := ports(sb)
+	if rules.Private && t.Port != sandbox.EnvdPort && !d.opens(w, r, t) {
+		return
+	}
+	if t.Port == sandbox.EnvdPort && sb.State != sandbox.Running && IsPreflight(r) {
+		AllowOrigins(w, r) // as envd would
+		return
+	}
+	if sb, err = d.awake(r, t, sb); err != nil {
+		d.refuseFor(w, r, t, err)
+		return
+	}
+	if !d.begin(t.SandboxID) {
+		limit := maxConcurrent
+		refuse(w, r, answer{Code: http.StatusTooManyRequests, SandboxID: t.SandboxID, Message: "too many requests to this sandbox are under way", Limit: &limit})
+		return
+	}
+	defer d.end(t.SandboxID)
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	d.Use(ctx, sb.ID)
+	flow := http.NewResponseController(w)
+	_ = flow.EnableFullDuplex() // HTTP/2 is that already
+	r = r.WithContext(withRoute(ctx, route{target: t, sandbox: sb, rules: rules}))
+	if r.Body != nil && r.Body != http.NoBody {
+		b := &body{ReadCloser: r.Body}
+		r.Body = b
+		defer b.closeUnread(w, r)
+	}
+	d.proxy.ServeHTTP(&patient{w, flow}, r)
+}
+
+// record returns a Sandbox that has not ended.
+func (d *Door) record(ctx context.Context, id string) (sandbox.Sandbox, error) {
+	if !sandbox.ValidSandboxID(id) {
+		return sandbox.Sandbox{}, sandbox.NotFound
+	}
+	sb, err := d.Records.SandboxByID(ctx, id)
+	if err == nil && !sb.Live() {
+		err = sandbox.NotFound
+	}
+	return sb, err
+}
+
+// errNotWoken says that a request to envd's port does not wake a Sandbox: it
+// would be refused there.
+var errNotWoken = errors.New("the access token is missing or wrong")
+
+// awake returns sb once it runs. One that is paused resumes, but not for who may
+// do nothing there.
+func (d *Door) awake(r *http.Request, t Target, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
+	if sb.State == sandbox.Running {
+		return sb, nil
+	}
+	if t.Port == sandbox.EnvdPort && !sb.StayPaused && !d.knowsToken(r, sb.ID) {
+		return sb, errNotWoken
+	}
+	return d.Wake(r.Context(), sb)
+}
+
+// knowsToken reports whether a request brings the token that envd asks for.
+func (d *Door) knowsToken(r *http.Request, id string) bool {
+	return subtle.ConstantTimeCompare([]byte(r.Header.Get("X-Access-Token")), []byte(d.AccessToken(id))) == 1
+}
+
+func (d *Door) begin(id string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.underWay[id] >= maxConcurrent {
+		return false
+	}
+	d.underWay[id]++
+	return true
+}
+
+func (d *Door) end(id string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.underWay[id]--; d.underWay[id] == 0 {
+		delete(d.underWay, id)
+	}
+}
+
+// ownPaths are what E2B's control plane asks of envd, and nobody else may.
+var ownPaths = []string{"/init", "/freeze", "/unfreeze", "/collapse", "/fsfreeze", "/fsthaw", "/upgrade"}
+
+func ownPath(p string) bool { return slices.Contains(ownPaths, path.Clean("/"+p)) }
+
+// rewrite makes the request that is sent inside.
+func (d *Door) rewrite(pr *httputil.ProxyRequest) {
+	rt, _ := routeOf(pr.In.Context())
+	out := pr.Out
+	out.URL.Scheme, out.URL.Host = "http", rt.host()
+	if rt.rules.TLSAt(rt.target.Port) {
+		out.URL.Scheme = "https"
+	}
+	if host := rt.rules.HostAt(rt.target.Port); host != "" && rt.target.Port != sandbox.EnvdPort {
+		out.Host = host
+	}
+	out.URL.RawQuery = withoutLink(pr.In.URL.RawQuery) // also what does not parse
+	out.Trailer = pr.In.Trailer                        // filled while the body is read
+	pr.SetXForwarded()
+	d.withoutCredentials(out.Header, rt)
+}
+
+// withoutCredentials removes what speaks for somebody to this installation.
+func (d *Door) withoutCredentials(h http.Header, rt route) {
+	withoutTokens(h)
+	if d.Ours(h.Get("X-Api-Key")) {
+		h.Del("X-Api-Key")
+	}
+	if scheme, token, _ := strings.Cut(h.Get("Authorization"), " "); strings.EqualFold(scheme, "Bearer") && d.Ours(token) {
+		h.Del("Authorization")
+	}
+	if p := rt.target.Port; p != sandbox.EnvdPort && p != sandbox.InterpreterPort && h.Get("X-Access-Token") == d.AccessToken(rt.sandbox.ID) {
+		h.Del("X-Access-Token")
+	}
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// roundTrip asks what listens inside, in HTTP/2 where the request is a gRPC call,
+// which knows nothing else.
+func (d *Door) roundTrip(r *http.Request) (*http.Response, error) {
+	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") && r.Header.Get("Te") != "" {
+		return d.h2.RoundTrip(r)
+	}
+	return d.plain.RoundTrip(r)
+}
+
+// failed answers a request that got no answer from inside.
+func (d *Door) failed(w http.ResponseWriter, r *http.Request, err error) {
+	rt, _ := routeOf(r.Context())
+	if errors.Is(err, context.Canceled) && r.Context().Err() != nil {
+		panic(http.ErrAbortHandler) // the client is gone, or we are about to be
+	}
+	d.Log.DebugContext(r.Context(), "a request to a sandbox failed", "sandbox_id", rt.target.SandboxID, "port", rt.target.Port, "error", err.Error())
+	d.refuseFor(w, r, rt.target, err)
+}
+
+// patient gives each write of an answer its own, long deadline.
+type patient struct {
+	http.ResponseWriter
+	flow *http.ResponseController
+}
+
+func (p *patient) Write(b []byte) (int, error) {
+	_ = p.flow.SetWriteDeadline(time.Now().Add(stalled)) // not all writers can
+	return p.ResponseWriter.Write(b)
+}
+
+// Unwrap lets http.ResponseController find the rest.
+func (p *patient) Unwrap() http.ResponseWriter { return p.ResponseWriter }
+
+// buffers are those that answers pass through.
+type buffers struct{ pool sync.Pool }
+
+func (b *buffers) Get() []byte {
+	if p, ok := b.pool.Get().(*[]byte); ok {
+		return *p
+	}
+	return make([]byte, 32<<10)
+}
+
+func (b *buffers) Put(p []byte) { b.pool.Put(&p) }

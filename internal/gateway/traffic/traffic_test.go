@@ -1,0 +1,550 @@
+package traffic_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/traffic"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/porttoken"
+	internalrpc "github.com/cloud-sandbox/cloud-sandbox/internal/rpc"
+)
+
+// world is one Sandbox whose ports are handlers of the test, behind a Door.
+type world struct {
+	sandbox.Nodes
+	t     *testing.T
+	id    string
+	url   string
+	mu    sync.Mutex
+	state sandbox.State
+	rules sandbox.Ingress
+	wakes int
+	ports map[uint16]string // addresses that answer
+	dials int
+
+	loopback map[uint16]string // addresses of ports that the link does not lead to
+}
+
+const ourKey = "e2b_0123456789012345678901234567890123456789"
+
+// wake resumes what is paused.
+func (w *world) wake(_ context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
+	w.mu.Lock()
+	w.wakes++
+	w.mu.Unlock()
+	if sb.State != sandbox.Paused {
+		return sb, sandbox.Errorf(sandbox.Conflict, "it is %s", sb.State)
+	}
+	sb.State = sandbox.Running
+	return sb, nil
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{t: t, id: sandbox.NewSandboxID(), state: sandbox.Running, ports: map[uint16]string{}}
+	w.listen(sandbox.GuestPort, http.NotFoundHandler())
+	door := traffic.New(traffic.Config{
+		Records: w, Nodes: w, Use: func(context.Context, string) {}, Wake: w.wake,
+		Forward: func(_ context.Context, conn net.Conn, port uint16) (net.Conn, error) {
+			conn.Close()
+			if addr, ok := w.loopback[port]; ok {
+				return net.Dial("tcp", addr)
+			}
+			return nil, sandbox.Errorf(sandbox.Unavailable, "nobody listens")
+		},
+		AccessToken: func(id string) string { return "token of " + id },
+		Tokens:      porttoken.New(func(id string) string { return "traffic token of " + id }, nil),
+		Ours:        func(s string) bool { return s == ourKey },
+		Log:         slog.New(slog.DiscardHandler),
+	})
+	t.Cleanup(door.Close)
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		to, ok, err := traffic.TargetOf(r)
+		if !ok {
+			http.Error(rw, "not for a port", http.StatusTeapot)
+			return
+		}
+		door.Serve(rw, r, to, err)
+	}))
+	srv.Config.Protocols = internalrpc.Protocols()
+	srv.Start()
+	t.Cleanup(srv.Close)
+	w.url = srv.URL
+	return w
+}
+
+// listen has h answer at a port of the Sandbox.
+func (w *world) listen(port uint16, h http.Handler) {
+	srv := httptest.NewUnstartedServer(h)
+	srv.Config.Protocols = internalrpc.Protocols()
+	srv.Start()
+	w.t.Cleanup(srv.Close)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ports[port] = srv.Listener.Addr().String()
+}
+
+func (w *world) SandboxByID(_ context.Context, id string) (sandbox.Sandbox, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if id != w.id {
+		return sandbox.Sandbox{}, sandbox.NotFound
+	}
+	return sandbox.Sandbox{ID: id, Tenant: "t", State: w.state, Ingress: w.rules, Boot: sandbox.Boot{ID: "b", Number: 1, Node: "n"}}, nil
+}
+
+func (w *world) Dial(ctx context.Context, node string, to sandbox.BootRef, port uint16) (net.Conn, error) {
+	w.mu.Lock()
+	addr, ok := w.ports[port]
+	w.dials++
+	w.mu.Unlock()
+	if node != "n" || to != (sandbox.BootRef{BootID: "b", SandboxID: w.id, Number: 1, Tenant: "t"}) {
+		return nil, errors.New("somewhere else")
+	}
+	if !ok {
+		return nil, sandbox.Errorf(sandbox.Unavailable, "nothing answers")
+	}
+	return new(net.Dialer).DialContext(ctx, "tcp", addr)
+}
+
+// request is one for a port, by headers.
+func (w *world) request(method, path string, port uint16, body io.Reader) *http.Request {
+	w.t.Helper()
+	req, err := http.NewRequestWithContext(w.t.Context(), method, w.url+path, body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	req.Header.Set("E2b-Sandbox-Id", w.id)
+	req.Header.Set("E2b-Sandbox-Port", fmt.Sprint(port))
+	return req
+}
+
+func (w *world) do(req *http.Request) (*http.Response, string) {
+	w.t.Helper()
+	resp, err := http.DefaultTransport.RoundTrip(req) // which follows nothing
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return resp, string(body)
+}
+
+func TestTargetOf(t *testing.T) {
+	id := "i0123456789abcdefghij"
+	for _, tt := range []struct {
+		host, id, port string
+		want           traffic.Target
+		ok, bad        bool
+	}{
+		{host: "localhost:8080"},
+		{host: "3000-name.example.com"}, // of a workspace, say
+		{host: "3000-" + id},            // no domain
+		{host: "3000-" + id + ".localhost:8080", want: traffic.Target{SandboxID: id, Port: 3000}, ok: true},
+		{host: "3000-" + strings.ToUpper(id) + ".BOX.Example", want: traffic.Target{SandboxID: id, Port: 3000}, ok: true},
+		{host: "49983-" + id + "-6532622b.e2b.example", want: traffic.Target{SandboxID: id, Port: 49983}, ok: true},
+		{host: "0-" + id + ".localhost", ok: true, bad: true},
+		{host: "65536-" + id + ".localhost", ok: true, bad: true},
+		{host: "3000-" + id + ".localhost", id: "other", port: "1", want: traffic.Target{SandboxID: id, Port: 3000}, ok: true},
+		{host: "127.0.0.1", id: id, port: "49983", want: traffic.Target{SandboxID: id, Port: 49983}, ok: true},
+		{host: "box.example", id: id + "-client", port: "1", want: traffic.Target{SandboxID: id, Port: 1}, ok: true},
+		{host: "localhost", id: id, ok: true, bad: true},
+		{host: "localhost", port: "1", ok: true, bad: true},
+		{host: "localhost", id: "../x", port: "1", ok: true, bad: true},
+		{host: "localhost", id: id, port: "x", ok: true, bad: true},
+		{host: "localhost", id: id, port: "65536", ok: true, bad: true},
+		{host: "localhost", id: id, port: "0", ok: true, bad: true},
+		{host: "localhost", id: id, port: "-1", ok: true, bad: true},
+	} {
+		r := &http.Request{Host: tt.host, Header: http.Header{}}
+		if tt.id != "" {
+			r.Header.Set("E2b-Sandbox-Id", tt.id)
+		}
+		if tt.port != "" {
+			r.Header.Set("E2b-Sandbox-Port", tt.port)
+		}
+		got, ok, err := traffic.TargetOf(r)
+		if ok != tt.ok || (err != nil) != tt.bad || err == nil && got != tt.want {
+			t.Errorf("%+v: %+v, %v, %v", tt, got, ok, err)
+		}
+	}
+}
+
+// A request arrives as it was sent, and so does its answer.
+func TestPassesThrough(t *testing.T) {
+	w := newWorld(t)
+	w.listen(3000, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		rw.Header().Set("X-Said", r.Method+" "+r.RequestURI+" "+r.Header.Get("X-Own")+" "+r.Trailer.Get("X-Last")+" "+r.Host)
+		rw.Header().Add("Set-Cookie", "a=b")
+		rw.Header().Add("Set-Cookie", "c=d")
+		rw.Header().Set("Trailer", "X-Sum")
+		rw.WriteHeader(http.StatusTeapot)
+		rw.Write(body)
+		rw.Header().Set("X-Sum", "done")
+	}))
+	req := w.request("PATCH", "/api/v1/sessions/../a%2Fb//c?x=%zz&;y", 3000, io.NopCloser(strings.NewReader("body")))
+	req.URL.RawPath, req.URL.Path = "/api/v1/sessions/../a%2Fb//c", "/api/v1/sessions/../a/b//c"
+	req.Host = "localhost"
+	req.Header.Set("X-Own", "mine")
+	req.Trailer = http.Header{"X-Last": {"end"}}
+	resp, body := w.do(req)
+	if got, want := resp.Header.Get("X-Said"), "PATCH /api/v1/sessions/../a%2Fb//c?x=%zz&;y mine end localhost"; got != want {
+		t.Errorf("it arrived as %q, want %q", got, want)
+	}
+	if resp.StatusCode != http.StatusTeapot || body != "body" || len(resp.Cookies()) != 2 || resp.Trailer.Get("X-Sum") != "done" {
+		t.Errorf("the answer: %v %q %v", resp, body, resp.Trailer)
+	}
+	if n := resp.Header["X-Content-Type-Options"]; n != nil {
+		t.Errorf("something was added: %v", resp.Header)
+	}
+}
+
+// What speaks for somebody here is seen by nothing inside; what is theirs is.
+func TestCredentialsStayOutside(t *testing.T) {
+	w := newWorld(t)
+	show := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		for _, name := range []string{"X-Api-Key", "Authorization", "X-Access-Token"} {
+			fmt.Fprintf(rw, "%s|", r.Header.Get(name))
+		}
+	})
+	w.listen(3000, show)
+	w.listen(sandbox.EnvdPort, show)
+	token := "token of " + w.id
+	for _, tt := range []struct {
+		port             uint16
+		key, auth, token string
+		want             string
+	}{
+		{3000, ourKey, "Bearer " + ourKey, token, "|||"},
+		{3000, "their own", "Bearer theirs", "theirs", "their own|Bearer theirs|theirs|"},
+		{3000, "", "Basic dXNlcjo=", "", "|Basic dXNlcjo=||"},
+		{sandbox.EnvdPort, ourKey, "Basic dXNlcjo=", token, "|Basic dXNlcjo=|" + token + "|"},
+	} {
+		req := w.request("GET", "/", tt.port, nil)
+		req.Header.Set("X-Api-Key", tt.key)
+		req.Header.Set("Authorization", tt.auth)
+		req.Header.Set("X-Access-Token", tt.token)
+		if _, body := w.do(req); body != tt.want {
+			t.Errorf("%+v: %q", tt, body)
+		}
+	}
+}
+
+func TestNotThere(t *testing.T) {
+	w := newWorld(t)
+	w.listen(sandbox.EnvdPort, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(204) }))
+	ask := func(method, path string, change func(*http.Request)) (int, string) {
+		req := w.request(method, path, sandbox.EnvdPort, nil)
+		if change != nil {
+			change(req)
+		}
+		resp, body := w.do(req)
+		return resp.StatusCode, body
+	}
+	port := func(n string) func(*http.Request) {
+		return func(r *http.Request) { r.Header.Set("E2b-Sandbox-Port", n) }
+	}
+	gone := `{"sandboxId":"` + w.id + `","message":"The sandbox was not found","code":502}` + "\n"
+	for _, tt := range []struct {
+		name, method, path string
+		change             func(*http.Request)
+		status             int
+		body               string
+	}{
+		{"envd", "GET", "/health", nil, 204, ""},
+		{"a closed port", "GET", "/", port("4000"), 502, `{"sandboxId":"` + w.id + `","message":"The sandbox is running but port is not open","port":4000,"code":502}` + "\n"},
+		{"the host's port", "GET", "/", port("49982"), 502, `{"sandboxId":"` + w.id + `","message":"The sandbox is running but port is not open","port":49982,"code":502}` + "\n"},
+		{"the control plane's path", "POST", "/init", nil, 404, `{"message":"this path is not for clients","path":"/init","code":404}` + "\n"},
+		{"the same in disguise", "POST", "//x/../init", nil, 404, `{"message":"this path is not for clients","path":"//x/../init","code":404}` + "\n"},
+		{"nobody's", "GET", "/", func(r *http.Request) { r.Header.Set("E2b-Sandbox-Id", "nobody") }, 502, `{"sandboxId":"nobody","message":"The sandbox was not found","code":502}` + "\n"},
+		{"half a target", "GET", "/", func(r *http.Request) { r.Header.Del("E2b-Sandbox-Port") }, 400, `{"message":"Missing header: E2b-Sandbox-Port","code":400}` + "\n"},
+	} {
+		if status, body := ask(tt.method, tt.path, tt.change); status != tt.status || body != tt.body {
+			t.Errorf("%s: %d %s", tt.name, status, body)
+		}
+	}
+	w.mu.Lock()
+	w.state = sandbox.Paused
+	w.mu.Unlock()
+	if status, body := ask("GET", "/health", nil); status != 403 || !strings.Contains(body, `"code":403`) {
+		t.Errorf("a paused one, without the token: %d %s", status, body)
+	}
+	withToken := func(r *http.Request) { r.Header.Set("X-Access-Token", "token of "+w.id) }
+	if status, body := ask("GET", "/health", withToken); status != 204 || w.wakes != 1 {
+		t.Errorf("a paused one, which wakes: %d %s", status, body)
+	}
+	for _, state := range []sandbox.State{sandbox.Starting, sandbox.Stopping, sandbox.Ended} {
+		w.mu.Lock()
+		w.state = state
+		w.mu.Unlock()
+		if status, body := ask("GET", "/health", withToken); status != 502 || body != gone {
+			t.Errorf("%s: %d %s", state, status, body)
+		}
+	}
+	if status, body := ask("GET", "/", browser); status != 502 || !strings.Contains(body, "<h1>The sandbox was not found") {
+		t.Errorf("a browser: %d %s", status, body)
+	}
+}
+
+// browser makes a request one that a browser sends for a page.
+func browser(r *http.Request) {
+	r.Header.Set("User-Agent", "Mozilla/5.0")
+	r.Header.Set("Accept", "text/html,*/*")
+}
+
+// What listens on loopback alone is reached through the Guest.
+func TestLoopback(t *testing.T) {
+	w := newWorld(t)
+	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { io.WriteString(rw, "within") }))
+	defer srv.Close()
+	w.loopback = map[uint16]string{5000: srv.Listener.Addr().String()}
+	if resp, body := w.do(w.request("GET", "/", 5000, nil)); resp.StatusCode != 200 || body != "within" {
+		t.Errorf("%d %s", resp.StatusCode, body)
+	}
+}
+
+// A server that was just started may need a moment.
+func TestPortThatOpensSoon(t *testing.T) {
+	w := newWorld(t)
+	opened := make(chan struct{})
+	go func() {
+		defer close(opened)
+		for {
+			w.mu.Lock()
+			tried := w.dials > 0
+			w.mu.Unlock()
+			if tried {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		w.listen(3000, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { io.WriteString(rw, "here") }))
+	}()
+	if _, body := w.do(w.request("GET", "/", 3000, nil)); body != "here" {
+		t.Errorf("%s", body)
+	}
+	<-opened
+}
+
+// Each piece goes on as it comes, both ways at once, in HTTP/1.1 and HTTP/2.
+func TestStreams(t *testing.T) {
+	w := newWorld(t)
+	w.listen(3000, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		flow := http.NewResponseController(rw)
+		_ = flow.EnableFullDuplex()
+		rw.WriteHeader(200)
+		_ = flow.Flush()
+		for lines := bufio.NewScanner(r.Body); lines.Scan(); {
+			fmt.Fprintln(rw, "got "+lines.Text())
+			_ = flow.Flush()
+		}
+	}))
+	for _, version := range []string{"HTTP/1.1", "HTTP/2"} {
+		t.Run(version, func(t *testing.T) {
+			p := new(http.Protocols)
+			p.SetHTTP1(version == "HTTP/1.1")
+			p.SetUnencryptedHTTP2(version == "HTTP/2")
+			client := &http.Client{Transport: &http.Transport{Protocols: p}}
+			defer client.CloseIdleConnections()
+			in, out := io.Pipe()
+			req := w.request("POST", "/", 3000, in)
+			resp, err := client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			if !strings.HasPrefix(resp.Proto, version) {
+				t.Errorf("by %s", resp.Proto)
+			}
+			answers := bufio.NewReader(resp.Body)
+			for i := range 3 {
+				fmt.Fprintf(out, "%d\n", i)
+				if line, err := answers.ReadString('\n'); line != fmt.Sprintf("got %d\n", i) {
+					t.Fatalf("%q, %v", line, err)
+				}
+			}
+			out.Close()
+			if rest, err := io.ReadAll(answers); len(rest) != 0 || err != nil {
+				t.Errorf("the end: %q, %v", rest, err)
+			}
+		})
+	}
+}
+
+// An answer comes through although the upload that it is to has not ended.
+func TestEarlyAnswer(t *testing.T) {
+	w := newWorld(t)
+	w.listen(3000, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		rw.Header().Set("Connection", "close")
+		http.Error(rw, "no room", http.StatusInsufficientStorage)
+	}))
+	in, out := io.Pipe()
+	defer out.Close()
+	go func() {
+		piece := bytes.Repeat([]byte("x"), 1<<16)
+		for {
+			if _, err := out.Write(piece); err != nil {
+				return
+			}
+		}
+	}()
+	resp, body := w.do(w.request("POST", "/", 3000, in))
+	if resp.StatusCode != http.StatusInsufficientStorage || body != "no room\n" {
+		t.Errorf("%d %s", resp.StatusCode, body)
+	}
+}
+
+// What follows the head of an upload that was answered early is never taken for
+// the next request.
+func TestEarlyAnswerEndsTheConnection(t *testing.T) {
+	w := newWorld(t)
+	paths := make(chan string, 2)
+	w.listen(3000, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		paths <- r.URL.Path
+		rw.Header().Set("Connection", "close")
+	}))
+	for _, size := range []string{"Transfer-Encoding: chunked", "Content-Length: 1000000"} {
+		t.Run(size, func(t *testing.T) {
+			conn, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+			head := fmt.Sprintf("Host: %s\r\nE2b-Sandbox-Id: %s\r\nE2b-Sandbox-Port: 3000\r\n", strings.TrimPrefix(w.url, "http://"), w.id)
+			fmt.Fprintf(conn, "POST /first HTTP/1.1\r\n%s%s\r\n\r\n", head, size)
+			answers := bufio.NewReader(conn)
+			resp, err := http.ReadResponse(answers, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = io.Copy(io.Discard, resp.Body)
+			if got := <-paths; resp.StatusCode != http.StatusOK || err != nil || got != "/first" {
+				t.Fatalf("%s, %v, to %s", resp.Status, err, got)
+			}
+			fmt.Fprint(conn, "no chunk\r\n\r\n") // nor a request, which as the next one would be refused
+			if rest, _ := io.ReadAll(answers); len(rest) != 0 {
+				t.Errorf("what follows is answered %q", rest)
+			}
+		})
+	}
+}
+
+func TestWebSocket(t *testing.T) {
+	w := newWorld(t)
+	w.listen(3000, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		c, err := websocket.Accept(rw, r, &websocket.AcceptOptions{Subprotocols: []string{"chat"}, InsecureSkipVerify: true})
+		if err != nil {
+			return
+		}
+		defer c.CloseNow()
+		for {
+			kind, data, err := c.Read(r.Context())
+			if err != nil {
+				return
+			}
+			_ = c.Write(r.Context(), kind, append([]byte("echo "), data...))
+		}
+	}))
+	header := http.Header{"E2b-Sandbox-Id": {w.id}, "E2b-Sandbox-Port": {"3000"}}
+	c, _, err := websocket.Dial(t.Context(), w.url+"/ws", &websocket.DialOptions{HTTPHeader: header, Subprotocols: []string{"chat"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.CloseNow()
+	for _, text := range []string{"a", strings.Repeat("b", 10_000)} {
+		if err := c.Write(t.Context(), websocket.MessageText, []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		if _, got, err := c.Read(t.Context()); string(got) != "echo "+text {
+			t.Fatalf("%.40q, %v", got, err)
+		}
+	}
+	if c.Subprotocol() != "chat" {
+		t.Errorf("the protocol is %q", c.Subprotocol())
+	}
+	if err := c.Close(websocket.StatusNormalClosure, ""); err != nil {
+		t.Error(err)
+	}
+}
+
+// A gRPC call is HTTP/2 on both sides, with its trailers.
+func TestGRPC(t *testing.T) {
+	w := newWorld(t)
+	w.listen(3000, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set("Content-Type", "application/grpc")
+		rw.Header().Set("Trailer", "Grpc-Status")
+		fmt.Fprint(rw, r.Proto)
+		rw.Header().Set("Grpc-Status", "0")
+	}))
+	p := new(http.Protocols)
+	p.SetUnencryptedHTTP2(true)
+	client := &http.Client{Transport: &http.Transport{Protocols: p}}
+	defer client.CloseIdleConnections()
+	req := w.request("POST", "/a.B/C", 3000, strings.NewReader("x"))
+	req.Header.Set("Content-Type", "application/grpc+proto")
+	req.Header.Set("Te", "trailers")
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(resp.Body)
+	if string(body) != "HTTP/2.0" || resp.Trailer.Get("Grpc-Status") != "0" {
+		t.Errorf("%s, %v", body, resp.Trailer)
+	}
+}
+
+// Two requests in one, as one of the two servers would read it, are refused
+// before anything inside sees them.
+func TestSmuggling(t *testing.T) {
+	w := newWorld(t)
+	var mu sync.Mutex
+	var seen []string
+	w.listen(3000, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		seen = append(seen, r.URL.Path)
+	}))
+	head := "POST /first HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: " + w.id + "\r\nE2b-Sandbox-Port: 3000\r\nConnection: close\r\n"
+	for _, rest := range []string{
+		"Content-Length: 5\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\nGET /second HTTP/1.1\r\nHost: x\r\n\r\n",
+		"Content-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
+		"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+		"Content-Length: 5, 5x\r\n\r\nabcde",
+	} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprint(conn, head+rest)
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil || resp.StatusCode < 400 {
+			t.Errorf("%q: %v, %v", rest, resp, err)
+		}
+		conn.Close()
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(seen) != 0 {
+		t.Errorf("inside were seen: %v", seen)
+	}
+}

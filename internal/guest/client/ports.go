@@ -1,0 +1,64 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math"
+	"net/netip"
+	"slices"
+
+	"connectrpc.com/connect"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	guestv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/guest/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+)
+
+const (
+	// maxListeners bounds a Guest's list.
+	maxListeners = 1024
+	// maxProcessName bounds what it says of who listens, in bytes.
+	maxProcessName = 64
+)
+
+// ListPorts returns what listens inside. See execution.Guest.
+func (c *Client) ListPorts(ctx context.Context) ([]execution.Listener, bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, headTime)
+	defer cancel()
+	r, err := c.control.ListPorts(ctx, connect.NewRequest(&guestv1.ListPortsRequest{}))
+	err = fail(ctx, err)
+	if errors.Is(err, sandbox.Unsupported) {
+		// Saved by an earlier version, the Guest still is of that.
+		return nil, false, sandbox.Errorf(sandbox.Unsupported, "the agent in this sandbox is of an earlier version, which does not tell ports: a new sandbox does")
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	all, err := listenersOf(r.Msg)
+	return all, r.Msg.Truncated, err
+}
+
+// listenersOf checks a Guest's word about what listens; equal ones are told once.
+func listenersOf(m *guestv1.ListPortsResponse) ([]execution.Listener, error) {
+	if len(m.Ports) > maxListeners {
+		return nil, errWrong()
+	}
+	all := make([]execution.Listener, 0, len(m.Ports))
+	for _, p := range m.Ports {
+		address, err := netip.ParseAddr(p.GetAddress())
+		if err != nil || address.Zone() != "" || p.Port == 0 || p.Port > math.MaxUint16 || p.Pid < 0 {
+			return nil, errWrong()
+		}
+		name := shown(p.Process)
+		if len(p.Process) > maxProcessName {
+			name = shown(p.Process[:maxProcessName])
+		}
+		all = append(all, execution.Listener{Port: uint16(p.Port), Address: address.Unmap(), PID: p.Pid, Process: name})
+	}
+	order := func(a, b execution.Listener) int {
+		return cmp.Or(cmp.Compare(a.Port, b.Port), a.Address.Compare(b.Address))
+	}
+	slices.SortStableFunc(all, order)
+	return slices.CompactFunc(all, func(a, b execution.Listener) bool { return order(a, b) == 0 }), nil
+}

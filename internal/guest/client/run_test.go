@@ -1,0 +1,60 @@
+package client_test
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	guestv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/guest/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/guest/v1/guestv1connect"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/client"
+)
+
+// ender ends all that it is asked to run at once.
+type ender struct {
+	guestv1connect.UnimplementedGuestServiceHandler
+	guestv1connect.UnimplementedContextServiceHandler
+}
+
+var ended = &guestv1.RunEnded{Status: guestv1.RunStatus_RUN_STATUS_OK}
+
+func (ender) Run(_ context.Context, _ *connect.Request[guestv1.RunRequest], s *connect.ServerStream[guestv1.RunResponse]) error {
+	return s.Send(&guestv1.RunResponse{Event: &guestv1.RunResponse_Ended{Ended: ended}})
+}
+
+func (ender) Execute(_ context.Context, _ *connect.Request[guestv1.ExecuteRequest], s *connect.ServerStream[guestv1.ExecuteResponse]) error {
+	return s.Send(&guestv1.ExecuteResponse{Event: &guestv1.ExecuteResponse_Ended{Ended: &guestv1.ExecuteEnded{End: ended}}})
+}
+
+// What runs one after the other shares a connection.
+func TestOneConnection(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.Handle(guestv1connect.NewGuestServiceHandler(ender{}))
+	mux.Handle(guestv1connect.NewContextServiceHandler(ender{}))
+	s := httptest.NewServer(mux)
+	defer s.Close()
+	var dialled atomic.Int32
+	c := client.New(func(ctx context.Context, _ uint16) (net.Conn, error) {
+		dialled.Add(1)
+		return new(net.Dialer).DialContext(ctx, "tcp", s.Listener.Addr().String())
+	})
+	defer c.Close()
+	ignore := func(execution.RunEvent) error { return nil }
+	for range 20 {
+		if _, err := c.Run(t.Context(), execution.RunRequest{Args: []string{"true"}}, ignore); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Execute(t.Context(), execution.CellRequest{Code: "1"}, ignore); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := dialled.Load(); n != 1 {
+		t.Errorf("%d connections were made", n)
+	}
+}

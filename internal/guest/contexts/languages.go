@@ -1,0 +1,88 @@
+package contexts
+
+import (
+	_ "embed" // the interpreters' own side
+	"encoding/json"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+var (
+	//go:embed python.py
+	pythonSource string
+	//go:embed notebook.py
+	pythonNotebook string
+	//go:embed javascript.js
+	javascriptWorker string
+	//go:embed bash.sh
+	bashWorker string
+)
+
+// language is one whose interpreters keep their state.
+type language struct {
+	name string
+	// args start the interpreter with a program that reads the worker from
+	// descriptor 3, as a first frame, and runs it; or, where there is no worker,
+	// with all of it.
+	args   []string
+	worker string
+	// aside says that requests stand in a file on descriptor 6, and a line on 3
+	// only tells of them: for a program that cannot read frames.
+	aside bool
+	// insist is a signal that interrupts where SIGINT was ignored; 0: there is
+	// none.
+	insist syscall.Signal
+	// every is how many times againAfter lies between an interrupt and the next:
+	// V8 may break when one comes while it still unwinds from the one before.
+	every int
+}
+
+// title is how a worker is called in a list of processes.
+const title = "cloud-sandbox-context"
+
+const pythonLoader = `import os
+def r(n):
+    d=b""
+    while len(d)<n:
+        p=os.read(3,n-len(d))
+        if not p:os._exit(0)
+        d+=p
+    return d
+exec(compile(r(int.from_bytes(r(4),"big"))[4:],"<context>","exec"),{"__builtins__":__builtins__,"__name__":"<context>"})`
+
+const javascriptLoader = `const fs=require("fs");
+const r=n=>{const b=Buffer.alloc(n);for(let i=0;i<n;){const k=fs.readSync(3,b,i,n-i);if(!k)process.exit(0);i+=k}return b};
+const s=r(r(4).readUInt32BE()).subarray(4).toString();
+require("vm").runInThisContext(s,{filename:"node:context"})(require,(s,o)=>import(s,o))`
+
+// pythonWorker is the worker with the text of what it compiles only when it
+// needs it.
+var pythonWorker = pythonSource[:strings.Index(pythonSource, pythonStart)] + "NOTEBOOK = " + pythonLiteral(pythonNotebook) + "\n" +
+	pythonSource[strings.Index(pythonSource, pythonStart):]
+
+// pythonStart is where the worker begins to do something.
+const pythonStart = "main = types.ModuleType"
+
+// pythonLiteral is text as Python writes it; JSON's way of writing strings is one
+// of Python's.
+func pythonLiteral(text string) string {
+	b, _ := json.Marshal(text) // a string always can be
+	return string(b)
+}
+
+// languages in the order in which they are listed.
+var languages = []language{
+	{name: "python", args: []string{"python3", "-u", "-c", pythonLoader, title}, worker: pythonWorker, insist: 60, every: 1},
+	{name: "javascript", args: []string{"node", "-e", javascriptLoader, title}, worker: javascriptWorker, every: 8},
+	{name: "typescript", args: []string{"node", "-e", javascriptLoader, title, "typescript"}, worker: javascriptWorker, every: 8},
+	{name: "bash", args: []string{"bash", "-c", bashWorker, title}, aside: true, insist: 60, every: 1},
+}
+
+func languageNamed(name string) (language, bool) {
+	i := slices.IndexFunc(languages, func(l language) bool { return l.name == name })
+	if i < 0 {
+		return language{}, false
+	}
+	return languages[i], true
+}

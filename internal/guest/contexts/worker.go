@@ -1,0 +1,316 @@
+package contexts
+
+import (
+	"bufio"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
+)
+
+// drainTime is how long what a worker said is still read once it has ended and
+// something that it left behind holds its pipes.
+const drainTime = 100 * time.Millisecond
+
+// worker is one interpreter under way. It does one cell at a time.
+type worker struct {
+	proc    *server.Worker
+	command server.Command
+	owner   lifetime // whose randomness it has
+
+	requests *os.File
+	acks     *os.File
+	events   *os.File
+	stdin    *os.File // a file in memory that is also the worker's descriptor 0
+	aside    *os.File // likewise 6: a language's requests, if it reads them there
+	fed      bool     // stdin was not empty last time
+	out      [2]*stream
+
+	silent chan struct{} // closed when it says nothing more
+	ended  chan struct{} // closed when it has ended, with status
+	status syscall.WaitStatus
+
+	mu   sync.Mutex
+	cell *cell // nil: it does nothing
+}
+
+// lifetime is what one Bind opens. Copies of a Sandbox differ in it.
+type lifetime struct {
+	sandbox        string
+	boot, timeline int64
+}
+
+func lifetimeOf(o server.Owner) lifetime { return lifetime{o.SandboxID, o.BootNumber, o.Timeline} }
+
+// startWorker starts an interpreter. It is not waited for: what it is told to
+// run waits in its pipe.
+func startWorker(g *server.Guest, l language, command server.Command) (*worker, error) {
+	owner, _ := g.Owner()
+	w := &worker{command: command, owner: lifetimeOf(owner), silent: make(chan struct{}), ended: make(chan struct{})}
+	theirs, err := w.open(l)
+	defer func() {
+		for _, f := range theirs {
+			f.Close()
+		}
+	}()
+	if err == nil {
+		w.proc, err = g.StartWorker(command, theirs)
+	}
+	if err != nil {
+		w.close()
+		for _, s := range w.out {
+			if s != nil {
+				s.file.Close()
+			}
+		}
+		return nil, err
+	}
+	for _, s := range w.out {
+		go s.run()
+	}
+	go w.listen()
+	go w.wait()
+	if l.worker != "" {
+		if err := writeFrame(w.requests, l.worker); err != nil {
+			w.kill(0)
+			return nil, fmt.Errorf("load the interpreter: %w", err)
+		}
+	}
+	return w, nil
+}
+
+// open makes the files between the Guest and the worker; it returns the
+// worker's, as its descriptors from 0 on, also those made before an error.
+func (w *worker) open(l language) (theirs []*os.File, err error) {
+	stdin, dup, err := shared("stdin")
+	if err != nil {
+		return nil, err
+	}
+	w.stdin, theirs = stdin, append(theirs, dup)
+	for i := range 5 {
+		r, wr, err := os.Pipe()
+		if err != nil {
+			return theirs, fmt.Errorf("make a pipe: %w", err)
+		}
+		switch i {
+		case 0, 1:
+			w.out[i] = newStream(r)
+			theirs = append(theirs, wr)
+		case 2:
+			w.requests, theirs = wr, append(theirs, r)
+		case 3:
+			w.events, theirs = r, append(theirs, wr)
+		case 4:
+			w.acks, theirs = wr, append(theirs, r)
+		}
+	}
+	if l.aside {
+		if w.aside, dup, err = shared("requests"); err != nil {
+			return theirs, err
+		}
+		theirs = append(theirs, dup)
+	}
+	return theirs, nil
+}
+
+// shared makes a file in memory, and the worker's descriptor of it: the same
+// open file, whose offset is shared.
+func shared(name string) (ours, theirs *os.File, err error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make the input: %w", err)
+	}
+	ours = os.NewFile(uintptr(fd), name)
+	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		ours.Close()
+		return nil, nil, fmt.Errorf("make the input: %w", err)
+	}
+	return ours, os.NewFile(uintptr(dup), name), nil
+}
+
+// close closes the Guest's ends but the outputs.
+func (w *worker) close() {
+	for _, f := range []*os.File{w.requests, w.acks, w.events, w.stdin, w.aside} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// wait takes note of the worker's end.
+func (w *worker) wait() {
+	w.status = <-w.proc.Exited()
+	w.proc.Release()
+	select {
+	case <-w.silent:
+	case <-time.After(drainTime):
+	}
+	w.close()
+	<-w.silent
+	close(w.ended)
+}
+
+// listen handles what the worker says until it says nothing more. One that
+// breaks the protocol is ended.
+func (w *worker) listen() {
+	defer close(w.silent)
+	r := bufio.NewReader(w.events)
+	for {
+		texts, err := readFrame(r)
+		if err == nil {
+			err = w.hear(texts)
+		}
+		if errors.Is(err, errFrame) {
+			w.kill(0)
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// hear handles one frame.
+func (w *worker) hear(texts []string) error {
+	w.mu.Lock()
+	c := w.cell
+	w.mu.Unlock()
+	switch kind, rest := texts[0], texts[1:]; {
+	case kind == "result" && len(rest)%2 == 1:
+		if c != nil {
+			w.settle()
+			c.result(rest)
+		}
+		if rest[0] == "1" {
+			return nil // the cell is over: nothing can be printed before we have seen it
+		}
+		_, err := w.acks.Write([]byte{1})
+		return err
+	case kind == "dropped" && len(rest) == 0:
+		if c != nil {
+			c.drop()
+		}
+	case kind == "error" && len(rest) == 3:
+		if c != nil {
+			w.settle()
+			c.fail(rest[0], rest[1], rest[2])
+		}
+	case kind == "done" && len(rest) == 1:
+		if c != nil {
+			w.settle()
+			c.finish(rest[0])
+		}
+	default:
+		return errFrame
+	}
+	return nil
+}
+
+// settle has everything passed on that was printed before.
+func (w *worker) settle() {
+	for _, s := range w.out {
+		s.settle()
+	}
+}
+
+// begin gives the worker a cell.
+func (w *worker) begin(c *cell) error {
+	if err := w.feed(c.request.Stdin); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	w.cell = c
+	w.mu.Unlock()
+	w.out[0].to(func(p []byte) { c.output(0, p) })
+	w.out[1].to(func(p []byte) { c.output(1, p) })
+	fresh, seed := "", ""
+	switch {
+	case len(c.request.Stdin) > 0:
+		fresh = "full"
+	case w.fed:
+		fresh = "empty"
+	}
+	w.fed = len(c.request.Stdin) > 0
+	if c.owner != w.owner {
+		seed, w.owner = newSeed(), c.owner
+	}
+	texts := []string{fmt.Sprint(c.count), c.request.Code, c.request.Cwd, fresh, seed}
+	for k, v := range c.request.Env {
+		texts = append(texts, k, v)
+	}
+	return w.ask(texts)
+}
+
+// ask gives the worker the texts of a request.
+func (w *worker) ask(texts []string) error {
+	if w.aside == nil {
+		return writeFrame(w.requests, texts...)
+	}
+	if err := refill(w.aside, []byte(strings.Join(texts, "\x00")+"\x00")); err != nil {
+		return fmt.Errorf("give the request: %w", err)
+	}
+	_, err := w.requests.WriteString("\n")
+	return err
+}
+
+// refill makes data what the other side of a shared file reads next.
+func refill(f *os.File, data []byte) error {
+	err := f.Truncate(0)
+	if err == nil {
+		_, err = f.WriteAt(data, 0)
+	}
+	if err == nil {
+		_, err = f.Seek(0, 0)
+	}
+	return err
+}
+
+// finish takes the cell from the worker; nothing more of it is passed on.
+func (w *worker) finish() {
+	w.mu.Lock()
+	w.cell = nil
+	w.mu.Unlock()
+	for _, s := range w.out {
+		s.to(nil)
+	}
+}
+
+// feed makes data what the worker and its children read as their input.
+func (w *worker) feed(data []byte) error {
+	if len(data) == 0 && !w.fed {
+		return nil
+	}
+	if err := refill(w.stdin, data); err != nil {
+		return fmt.Errorf("give the input: %w", err)
+	}
+	return nil
+}
+
+func newSeed() string {
+	seed := make([]byte, 32)
+	_, _ = rand.Read(seed)
+	return hex.EncodeToString(seed)
+}
+
+// gone reports whether the worker has ended.
+func (w *worker) gone() bool {
+	select {
+	case <-w.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// kill ends the worker with everything it started and waits for its end. since
+// is how long its present cell runs.
+func (w *worker) kill(since time.Duration) { w.proc.Kill(server.Ago(since)) }

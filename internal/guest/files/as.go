@@ -1,0 +1,89 @@
+package files
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
+)
+
+// as calls f on a thread that has the rights of u, so that the kernel judges
+// every path and every race as it would for the user's own program. What f
+// starts in goroutines of its own does not have these rights. It returns when f
+// has returned.
+func as(u server.User, f func() error) error {
+	if u.UID == 0 || os.Geteuid() != 0 {
+		return f()
+	}
+	done := make(chan error, 1)
+	go func() {
+		// The runtime makes new threads from a clean one while this one is locked,
+		// and throws this one away when it ends locked.
+		runtime.LockOSThread()
+		err := borrow(u)
+		if err == nil {
+			err = call(f)
+		}
+		if giveBack() == nil {
+			runtime.UnlockOSThread()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// call turns a panic into an error: it would end the Guest, and with it the
+// Sandbox.
+func call(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	return f()
+}
+
+// keep leaves an ID as it is.
+const keep = ^uintptr(0)
+
+// borrow gives this thread the rights of u; the real and saved user stay root,
+// so that nobody of the Sandbox may signal or trace it.
+func borrow(u server.User) error {
+	if err := setGroups(u.Groups); err != nil {
+		return fmt.Errorf("take the groups of %s: %w", u.Name, err)
+	}
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESGID, keep, uintptr(u.GID), keep); errno != 0 {
+		return fmt.Errorf("take the group of %s: %w", u.Name, errno)
+	}
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, keep, uintptr(u.UID), keep); errno != 0 {
+		return fmt.Errorf("take the rights of %s: %w", u.Name, errno)
+	}
+	return nil
+}
+
+// giveBack makes this thread root's again.
+func giveBack() error {
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, keep, 0, keep); errno != 0 {
+		return errno
+	}
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESGID, keep, 0, keep); errno != 0 {
+		return errno
+	}
+	return setGroups(nil)
+}
+
+// setGroups is unix.Setgroups for this thread alone.
+func setGroups(groups []uint32) error {
+	var first unsafe.Pointer
+	if len(groups) > 0 {
+		first = unsafe.Pointer(&groups[0])
+	}
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(groups)), uintptr(first), 0); errno != 0 {
+		return errno
+	}
+	return nil
+}

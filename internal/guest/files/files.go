@@ -1,0 +1,135 @@
+// Package files is the Guest's own file service: what envd lacks. Each call acts
+// as one user of the Sandbox, and it is the kernel that says what the user may.
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"connectrpc.com/connect"
+
+	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/guest/v1/guestv1connect"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
+)
+
+const (
+	// maxMessage bounds one message of the host's.
+	maxMessage = 4 << 20
+	// maxPath bounds a path, as Linux does.
+	maxPath = 4096
+	// maxEntries bounds what one call walks over.
+	maxEntries = 1_000_000
+	// pieceSize is what content is moved in.
+	pieceSize = 256 << 10
+)
+
+// Service is the file service of one Guest. Use New.
+type Service struct {
+	guest    *server.Guest
+	journals journals
+}
+
+var _ guestv1connect.FilesServiceHandler = (*Service)(nil)
+
+// New returns the service.
+func New(g *server.Guest) *Service { return &Service{guest: g} }
+
+// Handler returns the service's path and handler.
+func (s *Service) Handler() (string, http.Handler) {
+	return guestv1connect.NewFilesServiceHandler(s, connect.WithReadMaxBytes(maxMessage))
+}
+
+// user is the account that a call acts as.
+func (s *Service) user(name string) (server.User, error) {
+	owner, bound := s.guest.Owner()
+	if !bound {
+		return server.User{}, connect.NewError(connect.CodeFailedPrecondition, server.ErrNotBound)
+	}
+	if name == "" {
+		name = owner.User
+	}
+	u, err := s.guest.Accounts.User(name)
+	if err != nil {
+		return u, connect.NewError(connect.CodeInvalidArgument, err)
+	}
+	return u, nil
+}
+
+// checkPaths refuses what is not an absolute, clean path.
+func checkPaths(paths ...string) error {
+	for _, p := range paths {
+		if p == "" || len(p) > maxPath || strings.ContainsRune(p, 0) || !filepath.IsAbs(p) || filepath.Clean(p) != p {
+			return invalid("%.64q is not an absolute, clean path of at most %d bytes", p, maxPath)
+		}
+	}
+	return nil
+}
+
+func invalid(format string, args ...any) error {
+	return connect.NewError(connect.CodeInvalidArgument, fmt.Errorf(format, args...))
+}
+
+func conflict(format string, args ...any) error {
+	return connect.NewError(connect.CodeAlreadyExists, fmt.Errorf(format, args...))
+}
+
+// codes says what each error of the operating system means to a caller.
+var codes = []struct {
+	err  error
+	code connect.Code
+	text string
+}{
+	{fs.ErrNotExist, connect.CodeNotFound, "does not exist"},
+	{syscall.ENOTEMPTY, connect.CodeAlreadyExists, "is a directory that is not empty"},
+	{fs.ErrExist, connect.CodeAlreadyExists, "exists"},
+	{fs.ErrPermission, connect.CodePermissionDenied, "may not be used by this user"},
+	{syscall.EROFS, connect.CodePermissionDenied, "is on a read-only file system"},
+	{syscall.ENOSPC, connect.CodeResourceExhausted, "does not fit: the disk is full"},
+	{syscall.EDQUOT, connect.CodeResourceExhausted, "does not fit: the disk is full"},
+	{syscall.EMFILE, connect.CodeResourceExhausted, "cannot be opened: too many files are open"},
+	{syscall.ENOTDIR, connect.CodeInvalidArgument, "has something above it that is not a directory"},
+	{syscall.EISDIR, connect.CodeInvalidArgument, "is a directory"},
+	{syscall.ENAMETOOLONG, connect.CodeInvalidArgument, "has a name that is too long"},
+	{syscall.ELOOP, connect.CodeInvalidArgument, "leads through too many symbolic links"},
+	{syscall.EINVAL, connect.CodeInvalidArgument, "is not possible here"},
+	{errLink, connect.CodeAlreadyExists, "was changed meanwhile: a symbolic link leads elsewhere"},
+}
+
+// fileError gives an error about path its code; one that has a code keeps it.
+func fileError(path string, err error) error {
+	var coded *connect.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &coded), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err
+	}
+	for _, c := range codes {
+		if errors.Is(err, c.err) {
+			return connect.NewError(c.code, fmt.Errorf("%s %s", path, c.text))
+		}
+	}
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		err = p.Err
+	}
+	return connect.NewError(connect.CodeInternal, fmt.Errorf("%s: %w", path, err))
+}
+
+// makeDirs makes a folder and those above it.
+func makeDirs(path string) error {
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		return fileError(path, err)
+	}
+	return nil
+}
+
+// valid is text as UTF-8, which messages must be; names of files are any bytes.
+func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

@@ -1,0 +1,382 @@
+package processes
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
+)
+
+const (
+	// maxRunning bounds the Processes that are kept while they run; the limit on
+	// processes of a Sandbox is mostly lower.
+	maxRunning = 4096
+	// maxEnded is how many of those that have ended are kept; the ones that ended
+	// first go first.
+	maxEnded = 200
+	// maxKeys is how many idempotency keys are remembered.
+	maxKeys = 4096
+	// maxBudget is how much output all Processes together keep, unless the
+	// Sandbox has less than eight times as much memory.
+	maxBudget = 64 << 20
+	// maxText bounds what is kept of a command's text, in bytes.
+	maxText = 1 << 10
+)
+
+// Registry is the Processes of a Sandbox. Its methods are safe for concurrent
+// use.
+type Registry struct {
+	guest  *server.Guest
+	budget budget
+	shells shells
+
+	mu     sync.Mutex
+	all    []*Process // in the order in which they were started
+	byID   map[string]*Process
+	names  map[string]bool   // of those that are being started
+	starts map[string]*keyed // by idempotency key
+	keys   []string          // of starts, oldest first
+}
+
+// keyed is what came of an idempotency key.
+type keyed struct {
+	fingerprint []byte
+	done        chan struct{} // closed once the others are set
+	process     *Process
+	err         error
+}
+
+// New returns a Registry without Processes.
+func New(g *server.Guest) *Registry {
+	r := &Registry{
+		guest: g, shells: shells{busy: map[string]*Process{}},
+		byID: map[string]*Process{}, names: map[string]bool{}, starts: map[string]*keyed{},
+	}
+	r.budget.limit, r.budget.shrink = budgetOf(), r.shrink
+	return r
+}
+
+// budgetOf is what this Sandbox can spare for output.
+func budgetOf() int64 {
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) != nil {
+		return maxBudget
+	}
+	const share = 8
+	return min(maxBudget, int64(info.Totalram)*int64(info.Unit)/share)
+}
+
+// Spec asks for a Process.
+type Spec struct {
+	ID      string   // empty: one is made
+	Args    []string // or else Line
+	Line    string   // for bash
+	Shell   string   // session of Line; empty: none
+	Name    string
+	User    string
+	Cwd     string
+	Env     map[string]string
+	PTY     *Size // nil: no terminal
+	Stdin   []byte
+	Keep    bool // its input stays open after Stdin
+	Timeout time.Duration
+
+	Key         string // idempotency key; empty: none
+	Fingerprint []byte // of the request, with Key
+}
+
+// Errors of a start, beside those of server.Guest.
+var (
+	errKeyReused = errors.New("this Idempotency-Key was used for another request")
+	errKeyOld    = errors.New("this Idempotency-Key started a process that is kept no more")
+	errNameTaken = errors.New("a process of this name runs already")
+	errTooMany   = errors.New("too many processes run")
+)
+
+// Start starts a Process, or returns the one that was started with the same key
+// before; repeated says so.
+func (r *Registry) Start(ctx context.Context, spec Spec) (p *Process, repeated bool, err error) {
+	if spec.Key == "" {
+		p, err = r.start(spec)
+		return p, false, err
+	}
+	r.mu.Lock()
+	s := r.starts[spec.Key]
+	if s == nil {
+		s = &keyed{fingerprint: spec.Fingerprint, done: make(chan struct{})}
+		r.remember(spec.Key, s)
+		r.mu.Unlock()
+		s.process, s.err = r.start(spec)
+		if s.err != nil {
+			r.forget(spec.Key, s)
+		}
+		close(s.done)
+		return s.process, false, s.err
+	}
+	r.mu.Unlock()
+	if !bytes.Equal(s.fingerprint, spec.Fingerprint) {
+		return nil, false, errKeyReused
+	}
+	select {
+	case <-s.done:
+	case <-ctx.Done():
+		return nil, false, ctx.Err()
+	}
+	if s.err == nil && r.Find(s.process.ID) != s.process {
+		return nil, false, errKeyOld
+	}
+	return s.process, true, s.err
+}
+
+// remember keeps what comes of a key. The lock is held.
+func (r *Registry) remember(key string, s *keyed) {
+	r.starts[key] = s
+	r.keys = append(r.keys, key)
+	if len(r.keys) > maxKeys {
+		delete(r.starts, r.keys[0])
+		r.keys = r.keys[1:]
+	}
+}
+
+// forget lets a key be used again: nothing was started with it.
+func (r *Registry) forget(key string, s *keyed) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.starts[key] == s {
+		delete(r.starts, key)
+		r.keys = slices.DeleteFunc(r.keys, func(k string) bool { return k == key })
+	}
+}
+
+func (r *Registry) start(spec Spec) (*Process, error) {
+	p := &Process{
+		ID: spec.ID, Name: spec.Name, Shell: spec.Shell, Text: textOf(spec), Timeout: spec.Timeout,
+		output: &spool{budget: &r.budget}, stop: make(chan struct{}, 1), ended: make(chan struct{}), writing: make(chan struct{}, 1),
+	}
+	if p.ID == "" {
+		p.ID = "#" + strings.ToLower(rand.Text())
+	}
+	if err := r.reserve(p); err != nil {
+		return nil, err
+	}
+	defer r.unreserve(p)
+	if err := r.resolve(p, spec); err != nil {
+		return nil, err
+	}
+	if spec.PTY != nil {
+		p.tty, p.size = true, *spec.PTY
+	}
+	if err := r.launch(p, spec); err != nil {
+		return nil, err
+	}
+	r.adopt(p)
+	return p, nil
+}
+
+// launch starts the program, in its shell session if it has one.
+func (r *Registry) launch(p *Process, spec Spec) error {
+	if spec.Shell == "" {
+		return p.launch(r.guest, spec.Stdin, spec.Keep)
+	}
+	release, err := r.shells.take(p)
+	if err != nil {
+		return err
+	}
+	p.atEnd = func() { release(true) }
+	if err := p.launch(r.guest, spec.Stdin, spec.Keep); err != nil {
+		release(false)
+		return err
+	}
+	return nil
+}
+
+// reserve keeps a name for a Process that is about to start.
+func (r *Registry) reserve(p *Process) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p.Name != "" {
+		if found := r.named(p.Name); r.names[p.Name] || found != nil && !found.over() {
+			return errNameTaken
+		}
+		r.names[p.Name] = true
+	}
+	running := 0
+	for _, other := range r.all {
+		if !other.over() {
+			running++
+		}
+	}
+	if running >= maxRunning {
+		return errTooMany
+	}
+	return nil
+}
+
+func (r *Registry) unreserve(p *Process) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.names, p.Name)
+}
+
+// resolve finds the program and its environment.
+func (r *Registry) resolve(p *Process, spec Spec) (err error) {
+	args, env := spec.Args, spec.Env
+	if spec.PTY != nil {
+		env = withTerminal(env)
+	}
+	if len(args) == 0 {
+		args = []string{"bash", "-c", spec.Line}
+	}
+	p.Command, err = r.guest.Command(args, env, spec.Cwd, spec.User)
+	if err != nil || spec.Shell == "" {
+		return err
+	}
+	p.Command.Args, err = r.shells.args(p.Command.User, spec)
+	return err
+}
+
+// withTerminal says which kind of terminal it is, unless env does.
+func withTerminal(env map[string]string) map[string]string {
+	if env["TERM"] != "" {
+		return env
+	}
+	out := map[string]string{"TERM": "xterm-256color"}
+	for k, v := range env {
+		out[k] = v
+	}
+	return out
+}
+
+// textOf is what was asked for, as it is shown.
+func textOf(spec Spec) string {
+	text := spec.Line
+	if len(spec.Args) > 0 {
+		text = strings.Join(spec.Args, " ")
+	}
+	if len(text) > maxText {
+		text = text[:maxText]
+		for len(text) > 0 && !utf8.ValidString(text[max(0, len(text)-utf8.UTFMax):]) {
+			text = text[:len(text)-1]
+		}
+		text += "..."
+	}
+	return strings.ToValidUTF8(text, "\uFFFD")
+}
+
+// adopt takes a Process that was started, and lets go of the oldest that ended.
+func (r *Registry) adopt(p *Process) {
+	r.mu.Lock()
+	r.all = append(r.all, p)
+	r.byID[p.ID] = p
+	gone := r.surplus()
+	r.mu.Unlock()
+	for _, old := range gone {
+		old.output.close()
+	}
+}
+
+// surplus removes those of the ended Processes that are too many. The lock is
+// held.
+func (r *Registry) surplus() (gone []*Process) {
+	ended := 0
+	for _, p := range r.all {
+		if p.over() {
+			ended++
+		}
+	}
+	if ended <= maxEnded {
+		return nil
+	}
+	for ; ended > maxEnded; ended-- {
+		oldest := slices.MinFunc(r.all, func(a, b *Process) int { return a.endOrder().Compare(b.endOrder()) })
+		delete(r.byID, oldest.ID)
+		r.all = slices.DeleteFunc(r.all, func(p *Process) bool { return p == oldest })
+		gone = append(gone, oldest)
+	}
+	return gone
+}
+
+// endOrder is when a Process ended, far in the future for one that runs.
+func (p *Process) endOrder() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.at.IsZero() {
+		const never = 1 << 60
+		return time.Unix(never, 0)
+	}
+	return p.at
+}
+
+func (p *Process) over() bool {
+	select {
+	case <-p.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// All lists the Processes in the order in which they were started.
+func (r *Registry) All() []*Process {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.all)
+}
+
+// Find returns the Process of an ID, or the one that a name means: the latest
+// that runs, or else the latest. It is nil when there is none.
+func (r *Registry) Find(id string) *Process {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p := r.byID[id]; p != nil {
+		return p
+	}
+	return r.named(id)
+}
+
+// named is the Process that a name means. The lock is held.
+func (r *Registry) named(name string) *Process {
+	var found *Process
+	for _, p := range slices.Backward(r.all) {
+		if p.Name != name || name == "" {
+			continue
+		}
+		if !p.over() {
+			return p
+		}
+		if found == nil {
+			found = p
+		}
+	}
+	return found
+}
+
+// shrink drops output until all of it is within the budget: first of what ended
+// longest ago, then the oldest of whoever has most.
+func (r *Registry) shrink() {
+	all := r.All()
+	slices.SortStableFunc(all, func(a, b *Process) int { return a.endOrder().Compare(b.endOrder()) })
+	for _, p := range all {
+		if !r.budget.exceeded() {
+			return
+		}
+		if p.over() {
+			p.output.drop(true)
+		}
+	}
+	for r.budget.exceeded() {
+		biggest := slices.MaxFunc(all, func(a, b *Process) int { return int(a.output.kept() - b.output.kept()) })
+		if biggest.output.drop(false) == 0 {
+			return
+		}
+	}
+}

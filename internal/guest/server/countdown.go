@@ -1,0 +1,74 @@
+package server
+
+import (
+	"sync"
+	"time"
+)
+
+// Countdown returns what is closed once the Boot has run for d. The time that it
+// was away between a save and a restore does not count, although the kernel's
+// clocks all say that it passed. stop lets go of it.
+func (g *Guest) Countdown(d time.Duration) (expired <-chan struct{}, stop func()) {
+	c := &countdown{guest: g, expired: make(chan struct{})}
+	g.mu.Lock()
+	c.away = g.away
+	g.mu.Unlock()
+	c.deadline = time.Now().Add(d)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.timer = time.AfterFunc(d, c.look)
+	return c.expired, c.stop
+}
+
+type countdown struct {
+	guest   *Guest
+	expired chan struct{}
+
+	mu       sync.Mutex
+	timer    *time.Timer
+	deadline time.Time
+	away     time.Duration // that deadline takes into account
+	stopped  bool
+}
+
+// look goes on waiting for as long as the Boot was away.
+func (c *countdown) look() {
+	away := c.guest.settledAway()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stopped {
+		return
+	}
+	c.deadline = c.deadline.Add(away - c.away)
+	c.away = away
+	if left := time.Until(c.deadline); left > 0 {
+		c.timer.Reset(left)
+		return
+	}
+	close(c.expired)
+}
+
+func (c *countdown) stop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stopped = true
+	c.timer.Stop()
+}
+
+// settledAway is how long the Boot was away in all. In one that was restored just
+// now it waits until Bind has told.
+func (g *Guest) settledAway() time.Duration {
+	for {
+		g.mu.Lock()
+		if _, restored := g.savedAt(); !restored {
+			defer g.mu.Unlock()
+			return g.away
+		}
+		if g.rebound == nil {
+			g.rebound = make(chan struct{})
+		}
+		rebound := g.rebound
+		g.mu.Unlock()
+		<-rebound
+	}
+}

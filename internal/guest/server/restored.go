@@ -1,0 +1,127 @@
+package server
+
+import (
+	"net"
+	"net/http"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest"
+)
+
+const (
+	// restoredHook is a program of the user's that runs as root whenever the
+	// Sandbox was restored, before anything else of it goes on.
+	restoredHook = "/etc/cloud-sandbox/restored"
+	// hookTime bounds it.
+	hookTime = 2 * time.Second
+	// restoredSignal tells every process that it was restored, perhaps as one of
+	// many copies. Who does not handle it never notices.
+	restoredSignal = unix.SIGURG
+)
+
+// Watch takes note of connections on which nothing is asked; it is an
+// http.Server's ConnState.
+func (g *Guest) Watch(c net.Conn, s http.ConnState) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if s == http.StateIdle {
+		g.idle[c] = struct{}{}
+	} else {
+		delete(g.idle, c)
+	}
+}
+
+// savedAt asks the kernel for the hostname: it has the one that says so until
+// Bind.
+func savedAt() (time.Time, bool) {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return time.Time{}, false
+	}
+	return guest.SavedAt(unix.ByteSliceToString(u.Nodename[:]))
+}
+
+// Told takes note of when the Boot was saved, if it was restored just now and does
+// not know. A zero time says nothing.
+func (g *Guest) Told(savedAt time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if at, restored := g.savedAt(); restored && at.IsZero() && !savedAt.IsZero() {
+		g.told = savedAt
+	}
+}
+
+// forget lets go of what belonged to the time before the Boot was restored, and
+// takes note of how long it was away: nobody is at the other end of its
+// connections any more. The caller holds g.mu.
+func (g *Guest) forget(clock int64) {
+	for c := range g.idle {
+		_ = c.Close()
+	}
+	clear(g.idle)
+	at, restored := g.savedAt()
+	if !restored {
+		return
+	}
+	now := time.Now()
+	if clock > 0 {
+		now = time.Unix(0, clock)
+	}
+	if at.IsZero() {
+		at, g.told = g.told, time.Time{}
+	}
+	if at.IsZero() { // nobody told: its limits run on as if it had not been away
+		at = now
+	}
+	g.away += max(now.Sub(at), 0)
+	_ = unix.Sethostname([]byte(g.host))
+	if g.rebound != nil {
+		close(g.rebound)
+		g.rebound = nil
+	}
+}
+
+// tellRestored tells all processes that they were restored, and runs the user's
+// hook. They stand still until it is over, and handle the signal first of all.
+// The caller holds g.mu.
+func (g *Guest) tellRestored() {
+	if os.Getpid() == 1 {
+		for _, t := range tasks() {
+			_ = unix.Kill(t.pid, restoredSignal)
+		}
+	}
+	g.runHook()
+}
+
+// runHook runs the user's hook, if there is one. What it says is dropped, and how
+// it ends changes nothing.
+func (g *Guest) runHook() {
+	info, err := os.Stat(restoredHook)
+	if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
+		return
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return
+	}
+	defer null.Close()
+	fd := int(null.Fd())
+	root := User{Name: "root", Home: "/root", Shell: "/bin/sh"}
+	c := Command{Path: restoredHook, Args: []string{restoredHook}, User: root, Env: environment(g.template.Env, g.owner, root, nil), Cwd: "/"}
+	child, err := g.Start(c, []int{fd, fd, fd}, false)
+	if err != nil {
+		return
+	}
+	late := time.NewTimer(hookTime)
+	defer late.Stop()
+	select {
+	case <-child.Exited:
+	case <-late.C:
+		_ = unix.Kill(-child.PID, syscall.SIGKILL)
+		<-child.Exited
+	}
+}

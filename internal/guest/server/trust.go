@@ -1,0 +1,121 @@
+package server
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// authorityFile is where the authority of the Sandbox stands by itself: for
+	// programs that add one to those they know, and for update-ca-certificates.
+	authorityFile = "/usr/local/share/ca-certificates/cloud-sandbox.crt"
+	// systemBundle is the file of all whom programs trust, on Debian and many
+	// others.
+	systemBundle = "/etc/ssl/certs/ca-certificates.crt"
+	// maxBundle bounds what is read of such a file, in bytes.
+	maxBundle = 8 << 20
+)
+
+// otherBundles are where it stands on other systems: Red Hat's, and Alpine's.
+var otherBundles = []string{"/etc/pki/tls/certs/ca-bundle.crt", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/ssl/cert.pem"}
+
+// The authority stands between these lines in a bundle.
+const (
+	trustBegin = "# Cloud Sandbox: the authority of this sandbox\n"
+	trustEnd   = "# Cloud Sandbox: end\n"
+)
+
+// trustEnv are the variables by which programs that do not ask the system find
+// whom to trust.
+func trustEnv() map[string]string {
+	return map[string]string{
+		"SSL_CERT_FILE": systemBundle, "REQUESTS_CA_BUNDLE": systemBundle, "CURL_CA_BUNDLE": systemBundle,
+		"GIT_SSL_CAINFO": systemBundle, "AWS_CA_BUNDLE": systemBundle, "PIP_CERT": systemBundle,
+		"NODE_EXTRA_CA_CERTS": authorityFile, "DENO_CERT": authorityFile,
+	}
+}
+
+// trust has programs below root trust a certificate in PEM, in place of one of an
+// earlier call.
+func trust(root, authority string) error {
+	own := filepath.Join(root, authorityFile)
+	if err := os.MkdirAll(filepath.Dir(own), 0o755); err != nil {
+		return err
+	}
+	if err := replace(own, []byte(authority)); err != nil {
+		return err
+	}
+	bundle := filepath.Join(root, systemBundle)
+	if err := os.MkdirAll(filepath.Dir(bundle), 0o755); err != nil {
+		return err
+	}
+	if err := trustIn(bundle, authority); err != nil {
+		return err
+	}
+	for _, other := range otherBundles {
+		path, err := filepath.EvalSymlinks(filepath.Join(root, other))
+		if err != nil || path == bundle {
+			continue // it is not there, or is the same
+		}
+		if err := trustIn(path, authority); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// trustIn adds a certificate to a bundle, which may be missing.
+func trustIn(path, authority string) error {
+	bundle, err := readBundle(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if before, rest, found := bytes.Cut(bundle, []byte(trustBegin)); found {
+		_, after, _ := bytes.Cut(rest, []byte(trustEnd))
+		bundle = append(before[:len(before):len(before)], after...)
+	}
+	if n := len(bundle); n > 0 && bundle[n-1] != '\n' {
+		bundle = append(bundle, '\n')
+	}
+	return replace(path, []byte(string(bundle)+trustBegin+authority+trustEnd))
+}
+
+// readBundle reads a file that the user may have put there: never one that keeps
+// a reader waiting, or has no end.
+func readBundle(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxBundle {
+		return nil, fmt.Errorf("%s is no file of at most %d bytes", path, maxBundle)
+	}
+	return io.ReadAll(io.LimitReader(f, maxBundle))
+}
+
+// replace writes a file in one step: programs read it meanwhile. What the path
+// links to is left alone.
+func replace(path string, content []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".cloud-sandbox-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(content)
+	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}

@@ -1,0 +1,35 @@
+package launch
+
+import (
+	"fmt"
+	"net"
+	"os"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
+)
+
+// tell writes where the server listens, for clients on this machine, and
+// returns what takes that back.
+func (l Layout) tell(listeners []*os.File) (untell func(), err error) {
+	first, err := net.FileListener(listeners[0])
+	if err != nil {
+		return nil, err
+	}
+	defer first.Close() // of its own descriptor
+	host, port, err := net.SplitHostPort(first.Addr().String())
+	if err != nil {
+		return nil, err
+	}
+	if net.ParseIP(host).IsUnspecified() {
+		host = "localhost"
+	}
+	file := config.AddressFile(l.Root)
+	half := file + ".new"
+	if err := os.WriteFile(half, []byte("http://"+net.JoinHostPort(host, port)+"\n"), 0o644); err != nil {
+		return nil, fmt.Errorf("say where the server listens: %w", err)
+	}
+	if err := os.Rename(half, file); err != nil {
+		return nil, fmt.Errorf("say where the server listens: %w", err)
+	}
+	return func() { _ = os.Remove(file) }, nil // one that stays names a server that does not answer
+}

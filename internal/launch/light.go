@@ -1,0 +1,64 @@
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Light starts a role that needs no rights, in this process: it opens what the
+// role needs, and when it was started by root it then gives up every right for
+// good. Roles that start sandboxes use Run.
+func Light(o Options) (Inherited, error) {
+	layout := Layout{Root: o.Data}
+	root := os.Geteuid() == 0
+	if root {
+		unix.Umask(0o022) // as in Run
+		if err := errors.Join(layout.Make(), layout.checkReachable()); err != nil {
+			return Inherited{}, err
+		}
+	}
+	locks, err := layout.LockRole(o.Role)
+	if err != nil {
+		return Inherited{}, err
+	}
+	files, err := Listen(o.Addr)
+	if err != nil {
+		closeAll(locks)
+		return Inherited{}, err
+	}
+	defer closeAll(files)
+	in := Inherited{Locks: locks}
+	for _, f := range files {
+		l, err := net.FileListener(f)
+		if err != nil {
+			return in, fmt.Errorf("listen: %w", err)
+		}
+		in.Listeners = append(in.Listeners, l)
+	}
+	if root {
+		return in, BecomeServer()
+	}
+	return in, nil
+}
+
+// BecomeServer gives up root for good: all threads of this process become the
+// server's user. It does nothing for that user itself.
+func BecomeServer() error {
+	if os.Geteuid() == ServerUID {
+		return nil
+	}
+	err := errors.Join(syscall.Setgroups(nil), syscall.Setresgid(ServerUID, ServerUID, ServerUID), syscall.Setresuid(ServerUID, ServerUID, ServerUID))
+	if err == nil {
+		// What the new user's own processes may see of it, for its metrics.
+		err = unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("become user %d: %w", ServerUID, err)
+	}
+	return nil
+}

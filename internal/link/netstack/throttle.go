@@ -1,0 +1,149 @@
+package netstack
+
+import (
+	"errors"
+	"math"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// burst is for how long bytes may pass faster than their rate.
+	burst = 100 * time.Millisecond
+	// turns is how often a second whoever waits may move some, and the least and
+	// the most that it moves then, in bytes.
+	turns           = 20
+	leastTurn int64 = 2 << 10
+	mostTurn  int64 = 64 << 10
+)
+
+// wire is what the connections of a guest share on their way to the outside and
+// back. nil is one without bounds.
+type wire struct{ out, in throttle }
+
+// sides are those from the guest and to it.
+func (w *wire) sides() (out, in *throttle) {
+	if w == nil {
+		return nil, nil
+	}
+	return &w.out, &w.in
+}
+
+// setRate bounds either side to so many bytes a second; zero: not at all.
+func (w *wire) setRate(rate int64) {
+	w.out.setRate(rate)
+	w.in.setRate(rate)
+}
+
+// A throttle counts what passes it and holds that to a rate, in the order of who
+// asks. The zero value and nil let everything pass. Methods are safe for
+// concurrent use.
+type throttle struct {
+	passed atomic.Int64 // bytes
+	rate   atomic.Int64 // bytes a second; zero: any
+
+	mu      sync.Mutex
+	paid    time.Time     // until when what has passed took its time
+	changed chan struct{} // closed when the rate changes; nil: nobody waits
+}
+
+func (t *throttle) setRate(rate int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.rate.Store(rate)
+	t.paid = time.Time{}
+	if t.changed != nil {
+		close(t.changed)
+		t.changed = nil
+	}
+}
+
+// turn is how many bytes may be moved at a time.
+func (t *throttle) turn() int {
+	if t == nil {
+		return math.MaxInt
+	}
+	rate := t.rate.Load()
+	if rate == 0 {
+		return math.MaxInt
+	}
+	return int(min(max(rate/turns, leastTurn), mostTurn))
+}
+
+// pass tells of n bytes that were moved and waits until the next may be; false
+// when done is closed before.
+func (t *throttle) pass(done <-chan struct{}, n int) bool {
+	if t == nil || n == 0 {
+		return true
+	}
+	t.passed.Add(int64(n))
+	if t.rate.Load() == 0 {
+		return true
+	}
+	wait, changed := t.take(n, time.Now())
+	if wait <= 0 {
+		return true
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-changed:
+	case <-done:
+		return false
+	}
+	return true
+}
+
+// take has n bytes take their time, and returns how long whoever moved them
+// waits, or until when.
+func (t *throttle) take(n int, now time.Time) (wait time.Duration, changed <-chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	rate := t.rate.Load()
+	if rate == 0 {
+		return 0, nil
+	}
+	if t.paid.Before(now) {
+		t.paid = now
+	}
+	t.paid = t.paid.Add(time.Duration(float64(n) / float64(rate) * float64(time.Second)))
+	if t.changed == nil {
+		t.changed = make(chan struct{})
+	}
+	return t.paid.Sub(now) - burst, t.changed
+}
+
+// wired is the host's side of a connection on a wire, for those who do not
+// splice. Its reads and writes fail once done is closed while they wait.
+type wired struct {
+	net.Conn
+	wire *wire
+	done <-chan struct{}
+}
+
+var errCut = errors.New("the connection was cut")
+
+func (c *wired) Read(p []byte) (int, error) {
+	_, in := c.wire.sides()
+	n, err := c.Conn.Read(p[:min(len(p), in.turn())])
+	if !in.pass(c.done, n) && err == nil {
+		err = errCut
+	}
+	return n, err
+}
+
+func (c *wired) Write(p []byte) (done int, err error) {
+	out, _ := c.wire.sides()
+	for done < len(p) && err == nil {
+		var n int
+		n, err = c.Conn.Write(p[done:min(len(p), done+min(out.turn(), len(p)))])
+		done += n
+		if !out.pass(c.done, n) && err == nil {
+			err = errCut
+		}
+	}
+	return done, err
+}

@@ -1,0 +1,177 @@
+package node
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// HostState is what is left on the host.
+type HostState struct {
+	DiskFree, DiskTotal     int64 // bytes, of the disk that Boots write to
+	MemoryFree, MemoryTotal int64 // bytes; free counts what caches would give back
+}
+
+// neededMemory must be free for a new Boot, in bytes.
+func (s HostState) neededMemory() int64 {
+	return max(minMemory, int64(minMemoryShare*float64(s.MemoryTotal)))
+}
+
+const (
+	// minDiskShare of the disk must be free for a new Boot.
+	minDiskShare = 0.15
+	// minMemoryShare and minMemory of the memory must be free for a new Boot,
+	// whichever is more: what the host itself needs to go on.
+	minMemoryShare = 0.03
+	minMemory      = 256 << 20
+	// gaugeAge is how old a reading of the host may be.
+	gaugeAge = 100 * time.Millisecond
+)
+
+// hostGauge reads the state of the host, not too often.
+type hostGauge struct {
+	read func() (HostState, error)
+
+	mu    sync.Mutex
+	state HostState
+	err   error
+	at    time.Time
+}
+
+// now returns a reading that is not old.
+func (h *hostGauge) now() (HostState, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if now := time.Now(); h.at.IsZero() || now.Sub(h.at) > gaugeAge {
+		h.state, h.err = h.read()
+		h.at = now
+	}
+	if h.err != nil {
+		return HostState{}, fmt.Errorf("read the state of the host: %w", h.err)
+	}
+	return h.state, nil
+}
+
+// Load is what the host has left, and who waits for it.
+type Load struct {
+	HostState
+	Waiting int // requests for a start or restore
+}
+
+// Load returns the present Load. After an error only Waiting is known.
+func (n *Node) Load() (Load, error) {
+	state, err := n.host.now()
+	n.queue.mu.Lock()
+	defer n.queue.mu.Unlock()
+	return Load{state, n.queue.waiters}, err
+}
+
+// admit returns Exhausted, saying what is short, when no new Boot should start.
+func (h *hostGauge) admit() error {
+	s, err := h.now()
+	if err != nil {
+		return err
+	}
+	if float64(s.DiskFree) < minDiskShare*float64(s.DiskTotal) {
+		return exhausted("the host's disk is nearly full: %d %% free, and new sandboxes need %d %%",
+			100*s.DiskFree/s.DiskTotal, int(100*minDiskShare))
+	}
+	if need := s.neededMemory(); s.MemoryFree < need {
+		return exhausted("the host's memory is nearly full: %d MiB free, and new sandboxes need %d MiB",
+			s.MemoryFree>>20, need>>20)
+	}
+	return nil
+}
+
+func exhausted(format string, args ...any) *sandbox.Error {
+	err := sandbox.Errorf(sandbox.Exhausted, format, args...)
+	err.RetryAfter = retryAfter
+	return err
+}
+
+// cgroupRoot is where control groups are mounted. In a container its files are
+// those of the container.
+const cgroupRoot = "/sys/fs/cgroup"
+
+// hostStateOf reads the disk of dir and the memory of this machine, or of this
+// container if that has less.
+func hostStateOf(dir string) func() (HostState, error) {
+	return func() (HostState, error) {
+		var disk unix.Statfs_t
+		if err := unix.Statfs(dir, &disk); err != nil {
+			return HostState{}, err
+		}
+		meminfo, err := os.ReadFile("/proc/meminfo")
+		if err != nil {
+			return HostState{}, err
+		}
+		s := HostState{
+			DiskFree:    int64(disk.Bavail) * disk.Bsize,
+			DiskTotal:   int64(disk.Blocks) * disk.Bsize,
+			MemoryFree:  numberIn(meminfo, "MemAvailable:") << 10,
+			MemoryTotal: numberIn(meminfo, "MemTotal:") << 10,
+		}
+		if limit, free, ok := cgroupMemory(cgroupRoot); ok && limit < s.MemoryTotal {
+			s.MemoryTotal, s.MemoryFree = limit, min(s.MemoryFree, free)
+		}
+		return s, nil
+	}
+}
+
+// cgroupMemory returns the limit of the control group at root, v2 or v1, and
+// what is free below it with the page cache that was not used lately, in bytes;
+// ok is false where there is no limit.
+func cgroupMemory(root string) (limit, free int64, ok bool) {
+	for _, names := range [][4]string{
+		{"memory.max", "memory.current", "memory.stat", "inactive_file"},
+		{"memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"},
+	} {
+		limit, err := readNumber(filepath.Join(root, names[0]))
+		if err != nil {
+			continue // no limit, "max", or no such file
+		}
+		used, err := readNumber(filepath.Join(root, names[1]))
+		if err != nil {
+			continue
+		}
+		stat, err := os.ReadFile(filepath.Join(root, names[2]))
+		if err != nil {
+			continue
+		}
+		cache := min(numberIn(stat, names[3]), used)
+		return limit, max(0, limit-used+cache), true
+	}
+	return 0, 0, false
+}
+
+func readNumber(file string) (int64, error) {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(raw)), 10, 64)
+}
+
+// numberIn finds the line of a name and returns the number that follows it; 0
+// when it is absent.
+func numberIn(text []byte, name string) int64 {
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	for lines.Scan() {
+		fields := bytes.Fields(lines.Bytes())
+		if len(fields) >= 2 && string(fields[0]) == name {
+			n, _ := strconv.ParseInt(string(fields[1]), 10, 64)
+			return n
+		}
+	}
+	return 0
+}

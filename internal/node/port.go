@@ -1,0 +1,60 @@
+package node
+
+import (
+	"context"
+	"io"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// carriers is how many exports and imports go on at a time: each reads or writes
+// as fast as the disk can.
+const carriers = 4
+
+// porter returns what the Engine can do beside, for one export or import, which
+// ends with done.
+func (n *Node) porter(node string) (_ sandbox.Porter, done func(), err error) {
+	engine, err := n.pauser(node)
+	if err != nil {
+		return nil, nil, err
+	}
+	p, ok := engine.(sandbox.Porter)
+	if !ok {
+		return nil, nil, sandbox.Errorf(sandbox.Unsupported, "the engine %s cannot carry saved state elsewhere", n.features.Name)
+	}
+	select {
+	case n.carrying <- struct{}{}:
+		return p, func() { <-n.carrying }, nil
+	default:
+		e := sandbox.Errorf(sandbox.Exhausted, "%d snapshots are exported and imported at the moment: try again soon", carriers)
+		e.RetryAfter = retryAfter
+		return nil, nil, e
+	}
+}
+
+// ExportSaved implements sandbox.Nodes.
+func (n *Node) ExportSaved(ctx context.Context, node, snapshot string, image bool, w io.Writer) error {
+	engine, done, err := n.porter(node)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return engine.ExportSaved(ctx, snapshot, image, w)
+}
+
+// ImportSaved implements sandbox.Nodes.
+func (n *Node) ImportSaved(ctx context.Context, node string, tenant sandbox.TenantID, snapshot string, r io.Reader) (sandbox.Saved, error) {
+	engine, done, err := n.porter(node)
+	if err != nil {
+		return sandbox.Saved{}, err
+	}
+	defer done()
+	if !sandbox.ValidSnapshotID(snapshot) {
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "the snapshot ID is not one")
+	}
+	saved, err := engine.ImportSaved(ctx, snapshot, r)
+	if err == nil {
+		n.share(ctx, snapshot, tenant)
+	}
+	return saved, err
+}

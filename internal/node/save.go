@@ -1,0 +1,175 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+)
+
+// pauser returns what the Engine can do beside, or Unsupported.
+func (n *Node) pauser(node string) (sandbox.Pauser, error) {
+	if err := n.check(node); err != nil {
+		return nil, err
+	}
+	if p, ok := n.engine.(sandbox.Pauser); ok && n.features.Pause {
+		return p, nil
+	}
+	return nil, sandbox.Errorf(sandbox.Unsupported, "the engine %s cannot save sandboxes", n.features.Name)
+}
+
+// Save implements sandbox.Nodes. Its Boot is told no changes meanwhile.
+func (n *Node) Save(ctx context.Context, node string, r sandbox.SaveRequest) (sandbox.Saved, error) {
+	engine, err := n.pauser(node)
+	if err != nil {
+		return sandbox.Saved{}, err
+	}
+	if !sandbox.ValidSnapshotID(r.Snapshot) {
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "the snapshot ID is not one")
+	}
+	b, err := n.boundTo(r.Boot)
+	if err != nil {
+		return sandbox.Saved{}, err
+	}
+	b.changing.Lock()
+	defer b.changing.Unlock()
+	observed := n.observe(StepSave)
+	saved, err := n.save(ctx, engine, b, r)
+	observed(err)
+	return saved, err
+}
+
+// save freezes b first if it is to stay so: nothing that it does may be missing
+// in what is saved.
+func (n *Node) save(ctx context.Context, engine sandbox.Pauser, b *boot, r sandbox.SaveRequest) (sandbox.Saved, error) {
+	if r.Freeze {
+		if err := engine.Freeze(ctx, b.id); err != nil {
+			return sandbox.Saved{}, err
+		}
+	}
+	saved, err := engine.Save(ctx, b.id, r.Snapshot, r.Memory)
+	if err == nil {
+		n.share(ctx, r.Snapshot, r.Boot.Tenant)
+	}
+	if err == nil || !r.Freeze {
+		return saved, err
+	}
+	undo, cancel := uncancelled(ctx)
+	defer cancel()
+	if thawErr := engine.Thaw(undo, b.id); thawErr != nil {
+		n.log.ErrorContext(ctx, "a boot that could not be saved stays frozen", telemetry.KeyBoot, b.id, telemetry.KeyError, thawErr)
+	}
+	return sandbox.Saved{}, err
+}
+
+// SaveFiles implements sandbox.Nodes. What only the memory of a state knows of its
+// files, its Boot must be started to write.
+func (n *Node) SaveFiles(ctx context.Context, node string, r sandbox.FilesRequest) (sandbox.Saved, error) {
+	engine, err := n.pauser(node)
+	if err != nil {
+		return sandbox.Saved{}, err
+	}
+	if !sandbox.ValidSnapshotID(r.From) || !sandbox.ValidSnapshotID(r.Snapshot) {
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "the snapshot ID is not one")
+	}
+	if err := r.Shape.Check(); err != nil {
+		return sandbox.Saved{}, err
+	}
+	var saved sandbox.Saved
+	err = n.fetched(ctx, r.From, func() error {
+		saved, err = n.saveFiles(ctx, engine, r)
+		return err
+	})
+	if err == nil {
+		n.share(ctx, r.Snapshot, r.Tenant)
+	}
+	return saved, err
+}
+
+// saveFiles starts a Boot from r.From when its turn comes, saves its files, and
+// ends it: nobody binds it, and so it is held all its life.
+func (n *Node) saveFiles(ctx context.Context, engine sandbox.Pauser, r sandbox.FilesRequest) (sandbox.Saved, error) {
+	observed := n.observe(StepQueue)
+	err := n.queue.enter(ctx, r.Tenant)
+	if observed(err); err != nil {
+		return sandbox.Saved{}, err
+	}
+	began := time.Now()
+	defer func() { n.queue.leave(time.Since(began)) }()
+	b, err := n.startBoot(ctx, sandbox.NewBootID(), sandbox.BootSpec{Image: r.Image, Shape: r.Shape, From: r.From})
+	if err != nil {
+		return sandbox.Saved{}, err
+	}
+	observed = n.observe(StepSave)
+	saved, err := engine.Save(ctx, b.id, r.Snapshot, false)
+	observed(err)
+	if destroyErr := n.destroy(ctx, b, 0); destroyErr != nil {
+		n.log.WarnContext(ctx, "a boot that files were saved of is still there", telemetry.KeyBoot, b.id, telemetry.KeyError, destroyErr)
+	}
+	return saved, err
+}
+
+// share lets a Snapshot share room with others of its Tenant. One that does not
+// only takes more.
+func (n *Node) share(ctx context.Context, snapshot string, tenant sandbox.TenantID) {
+	engine, ok := n.engine.(sandbox.Sharer)
+	if !ok {
+		return
+	}
+	if err := engine.ShareSaved(ctx, snapshot, string(tenant)); err != nil && !errors.Is(err, sandbox.Unsupported) {
+		n.log.WarnContext(ctx, "a snapshot takes more room than it needs", "snapshot", snapshot, telemetry.KeyError, err)
+	}
+}
+
+// fetch has a saved state on this host until release is called, and does so before
+// anybody waits for a turn to start from it: what comes from far must not hold up
+// others.
+func (n *Node) fetch(ctx context.Context, snapshot string) (release func(), err error) {
+	engine, err := n.pauser(n.cfg.Name)
+	if err != nil {
+		return nil, err
+	}
+	fetcher, ok := engine.(sandbox.Fetcher)
+	if !ok {
+		return func() {}, nil
+	}
+	observed := n.observe(StepFetch)
+	release, err = fetcher.HoldSaved(ctx, snapshot)
+	observed(err)
+	return release, err
+}
+
+// Thaw implements sandbox.Nodes.
+func (n *Node) Thaw(ctx context.Context, node string, to sandbox.BootRef) error {
+	engine, err := n.pauser(node)
+	if err != nil {
+		return err
+	}
+	b, err := n.boundTo(to)
+	if err != nil {
+		return err
+	}
+	b.changing.Lock()
+	defer b.changing.Unlock()
+	return engine.Thaw(ctx, b.id)
+}
+
+// DeleteSaved implements sandbox.Nodes.
+func (n *Node) DeleteSaved(ctx context.Context, node, snapshot string) error {
+	engine, err := n.pauser(node)
+	if err != nil {
+		return err
+	}
+	return engine.DeleteSaved(ctx, snapshot)
+}
+
+// ListSaved implements sandbox.Nodes.
+func (n *Node) ListSaved(ctx context.Context, node string) ([]string, error) {
+	engine, err := n.pauser(node)
+	if err != nil {
+		return nil, err
+	}
+	return engine.ListSaved(ctx)
+}

@@ -1,0 +1,105 @@
+package oidc
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"regexp"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// MaxIssuers is how many may be configured.
+const MaxIssuers = 16
+
+// Issuer is who vouches for users, and what its tokens mean here.
+type Issuer struct {
+	// Name begins the names of its users, and of its Tenants: "NAME:". It must
+	// never become another's.
+	Name string `json:"name"`
+	// URL is what its tokens carry as iss, and where it is discovered: https.
+	URL string `json:"issuer"`
+	// Audience is what its tokens must carry as aud.
+	Audience string `json:"audience"`
+	// Tenant is whose all its users are; empty: TenantClaim says.
+	Tenant sandbox.TenantID `json:"tenant,omitempty"`
+	// TenantClaim is the claim that names the Tenant. With Tenants, only what is a
+	// key there is let in, as that Tenant; without, each value is the Tenant
+	// NAME:VALUE.
+	TenantClaim string                      `json:"tenant_claim,omitempty"`
+	Tenants     map[string]sandbox.TenantID `json:"tenants,omitempty"`
+	// RoleClaim is the claim that says what the user may do, one text or several,
+	// each a key of Roles or without meaning; the highest Role counts. Who has none
+	// gets Role; when that is empty, nothing.
+	RoleClaim string                  `json:"role_claim,omitempty"`
+	Roles     map[string]sandbox.Role `json:"roles,omitempty"`
+	Role      sandbox.Role            `json:"role,omitempty"`
+}
+
+var namePattern = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
+
+// Parse reads a JSON array of Issuers.
+func Parse(text string) ([]Issuer, error) {
+	var all []Issuer
+	d := json.NewDecoder(bytes.NewReader([]byte(text)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&all); err != nil {
+		return nil, fmt.Errorf("it must be a JSON array of issuers: %w", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("there is something after the JSON array of issuers")
+	}
+	if len(all) > MaxIssuers {
+		return nil, fmt.Errorf("there may be at most %d issuers", MaxIssuers)
+	}
+	names, urls := map[string]bool{}, map[string]bool{}
+	for i, is := range all {
+		if err := is.check(); err != nil {
+			return nil, fmt.Errorf("issuer %d: %w", i+1, err)
+		}
+		if names[is.Name] || urls[is.URL] {
+			return nil, fmt.Errorf("issuer %d: another has its name or its URL", i+1)
+		}
+		names[is.Name], urls[is.URL] = true, true
+	}
+	return all, nil
+}
+
+func (is Issuer) check() error {
+	u, err := url.Parse(is.URL)
+	switch {
+	case !namePattern.MatchString(is.Name) || is.Name == "dev" || is.Name == "sha256":
+		return fmt.Errorf("name must be 1 to 32 of a-z, 0-9 and '-', beginning with a letter, and neither dev nor sha256, not %q", is.Name)
+	case err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		return fmt.Errorf("issuer must be an https URL without query, not %q", is.URL)
+	case is.Audience == "":
+		return errors.New("audience is missing: without it tokens for other services would be taken")
+	case (is.Tenant == "") == (is.TenantClaim == ""):
+		return errors.New("say tenant or tenant_claim, one of them")
+	case is.Tenants != nil && is.TenantClaim == "":
+		return errors.New("tenants needs tenant_claim")
+	case (is.RoleClaim == "") != (len(is.Roles) == 0):
+		return errors.New("role_claim and roles go together")
+	case is.Role == "" && is.RoleClaim == "":
+		return errors.New("say role, or role_claim and roles: nobody may do anything else")
+	case is.Role != "" && !is.Role.Valid():
+		return fmt.Errorf("role must be one of %q", sandbox.Roles())
+	}
+	for _, r := range is.Roles {
+		if !r.Valid() {
+			return fmt.Errorf("roles must lead to %q, not %q", sandbox.Roles(), r)
+		}
+	}
+	for value, t := range is.Tenants {
+		if value == "" || len(t) == 0 || len(t) > 128 {
+			return errors.New("tenants must lead from texts to tenants of 1 to 128 bytes")
+		}
+	}
+	if len(is.Tenant) > 128 {
+		return errors.New("a tenant has 1 to 128 bytes")
+	}
+	return nil
+}

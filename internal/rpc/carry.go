@@ -1,0 +1,121 @@
+package rpc
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// carryBytes is how much of a stream is moved at a time.
+const carryBytes = 128 << 10
+
+var buffers = sync.Pool{New: func() any { return new([carryBytes]byte) }}
+
+// carry moves bytes both ways until both have ended, or one has failed, and
+// closes both. An end is passed on as one.
+func carry(a, b net.Conn) {
+	var both sync.WaitGroup
+	for _, way := range [][2]net.Conn{{a, b}, {b, a}} {
+		both.Go(func() {
+			if err := move(way[1], way[0]); err == nil {
+				err = closeWrite(way[1])
+				if err == nil {
+					return
+				}
+			}
+			a.Close()
+			b.Close()
+		})
+	}
+	both.Wait()
+	a.Close()
+	b.Close()
+}
+
+func closeWrite(c net.Conn) error {
+	half, ok := c.(interface{ CloseWrite() error })
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	return half.CloseWrite()
+}
+
+// move copies from src until its end. While it waits for bytes it holds no
+// buffer: most streams are idle.
+func move(dst, src net.Conn) error {
+	if s, ok := src.(*stream); ok {
+		if err := s.flushHead(dst); err != nil {
+			return err
+		}
+		src = s.Conn
+	}
+	if s, ok := dst.(*stream); ok {
+		dst = s.Conn
+	}
+	if c, ok := src.(syscall.Conn); ok {
+		if raw, err := c.SyscallConn(); err == nil {
+			return moveReady(dst, raw)
+		}
+	}
+	buf := buffers.Get().(*[carryBytes]byte)
+	defer buffers.Put(buf)
+	_, err := io.CopyBuffer(struct{ io.Writer }{dst}, struct{ io.Reader }{src}, buf[:])
+	return err
+}
+
+// moveReady reads from src whenever it has bytes.
+func moveReady(dst io.Writer, src syscall.RawConn) error {
+	for {
+		var n int
+		var buf *[carryBytes]byte
+		var readErr error
+		err := src.Read(func(fd uintptr) bool {
+			buf = buffers.Get().(*[carryBytes]byte)
+			for {
+				n, readErr = unix.Read(int(fd), buf[:])
+				if readErr != unix.EINTR {
+					break
+				}
+			}
+			if readErr == unix.EAGAIN {
+				buffers.Put(buf)
+				return false
+			}
+			return true
+		})
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			_, err = dst.Write(buf[:n])
+		}
+		buffers.Put(buf)
+		switch {
+		case readErr != nil:
+			return readErr
+		case n == 0 || err != nil:
+			return err
+		}
+	}
+}
+
+// flushHead passes on what was read together with the request.
+func (s *stream) flushHead(dst io.Writer) error {
+	r, ok := s.head.(interface {
+		Buffered() int
+		Peek(int) ([]byte, error)
+	})
+	if !ok || r.Buffered() == 0 {
+		return nil
+	}
+	early, err := r.Peek(r.Buffered())
+	if err != nil {
+		return err
+	}
+	_, err = dst.Write(early)
+	return err
+}

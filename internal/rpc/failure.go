@@ -1,0 +1,126 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	rpcv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/rpc/v1"
+)
+
+// connectCodes is what Connect and gRPC call each Code.
+var connectCodes = map[sandbox.Code]connect.Code{
+	sandbox.Invalid:     connect.CodeInvalidArgument,
+	sandbox.Anonymous:   connect.CodeUnauthenticated,
+	sandbox.Denied:      connect.CodePermissionDenied,
+	sandbox.TooLarge:    connect.CodeOutOfRange,
+	sandbox.Timeout:     connect.CodeDeadlineExceeded,
+	sandbox.NotFound:    connect.CodeNotFound,
+	sandbox.Conflict:    connect.CodeFailedPrecondition,
+	sandbox.Exhausted:   connect.CodeResourceExhausted,
+	sandbox.Unsupported: connect.CodeUnimplemented,
+	sandbox.Unavailable: connect.CodeUnavailable,
+	sandbox.Internal:    connect.CodeInternal,
+}
+
+// internalDetail is all that is said of an error without a Code.
+const internalDetail = "an internal error"
+
+// Public is err as a client of Connect or gRPC may see it: what it can do, and
+// nothing of causes.
+func Public(err error) *connect.Error { return failure(err, false) }
+
+// internal is err as another role sees it.
+func internal(err error) *connect.Error { return failure(err, true) }
+
+// failure is nil for nil. The end of a context has a status of its own and no
+// detail.
+func failure(err error, causes bool) *connect.Error {
+	if err == nil {
+		return nil
+	}
+	var e *sandbox.Error
+	if !errors.As(err, &e) {
+		switch {
+		case errors.Is(err, context.Canceled):
+			return connect.NewError(connect.CodeCanceled, errors.New("the request was cancelled"))
+		case errors.Is(err, context.DeadlineExceeded):
+			return connect.NewError(connect.CodeDeadlineExceeded, errors.New("the request took too long"))
+		}
+		e = sandbox.Errorf(sandbox.CodeOf(err), internalDetail)
+		if e.Code != sandbox.Internal {
+			e.Detail = string(e.Code)
+		}
+	}
+	told := &rpcv1.Failure{Code: string(e.Code), Message: e.Detail}
+	if e.RetryAfter > 0 {
+		told.RetryAfter = durationpb.New(e.RetryAfter)
+	}
+	told.OverQuota = causes && errors.Is(err, sandbox.ErrOverQuota)
+	if text := err.Error(); causes && text != e.Error() {
+		told.Cause = text
+	} else if causes && e.Cause != nil {
+		told.Cause = e.Cause.Error()
+	}
+	out := connect.NewError(connectCodes[e.Code], errors.New(e.Detail))
+	if detail, err := connect.NewErrorDetail(told); err == nil {
+		out.AddDetail(detail)
+	}
+	return out
+}
+
+// restore is the error that the other end of a call returned, or Unavailable
+// when the call did not get that far.
+func (p *peer) restore(ctx context.Context, err error) error {
+	var remote *connect.Error
+	if errors.As(err, &remote) && connect.IsWireError(err) {
+		if e := detailOf(remote); e != nil {
+			return e
+		}
+		switch remote.Code() {
+		case connect.CodeCanceled, connect.CodeDeadlineExceeded:
+			if _, limited := ctx.Deadline(); limited && ctx.Err() == nil {
+				return context.DeadlineExceeded // the other end knew it first
+			}
+			if ctx.Err() == nil {
+				return sandbox.Errorf(sandbox.Timeout, "the %s gave up", p.role).WithCause(err)
+			}
+		}
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return p.away(err)
+}
+
+// detailOf is the Error in a remote one; nil when it holds none.
+func detailOf(remote *connect.Error) *sandbox.Error {
+	for _, d := range remote.Details() {
+		value, err := d.Value()
+		if err != nil {
+			continue
+		}
+		if told, ok := value.(*rpcv1.Failure); ok {
+			return errorOf(told)
+		}
+	}
+	return nil
+}
+
+func errorOf(told *rpcv1.Failure) *sandbox.Error {
+	e := &sandbox.Error{Code: sandbox.Code(told.Code), Detail: told.Message, RetryAfter: told.RetryAfter.AsDuration()}
+	if !slices.Contains(sandbox.Codes(), e.Code) {
+		e.Code = sandbox.Internal // a later version's
+	}
+	switch {
+	case told.OverQuota:
+		e.Cause = sandbox.ErrOverQuota
+	case told.Cause != "":
+		e.Cause = errors.New(told.Cause)
+	}
+	return e
+}

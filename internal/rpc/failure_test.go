@@ -1,0 +1,151 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	schedulerv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/scheduler/v1"
+)
+
+// placement answers as it is told.
+type placement func(context.Context) ([]string, error)
+
+func (p placement) Place(ctx context.Context, _ string, _ sandbox.Shape) ([]string, error) {
+	return p(ctx)
+}
+
+func TestErrorsArriveWhole(t *testing.T) {
+	var answer error
+	s := serve(t, Scheduler, SchedulerService(placement(func(context.Context) ([]string, error) { return nil, answer })))
+	for _, address := range []string{s.unix, s.tcp} {
+		p := NewPlacement(address, s.self(SessionManager, ""))
+		defer p.Close()
+		for _, code := range sandbox.Codes() {
+			for _, sent := range []*sandbox.Error{
+				{Code: code, Detail: "one sentence"},
+				{Code: code, Detail: "later", RetryAfter: 1500 * time.Millisecond, Cause: errors.New("why it is so")},
+			} {
+				answer = fmt.Errorf("in a step: %w", sent)
+				_, err := p.Place(t.Context(), "", sandbox.Shape{})
+				var got *sandbox.Error
+				if !errors.As(err, &got) || got.Code != code || got.Detail != sent.Detail || got.RetryAfter != sent.RetryAfter {
+					t.Errorf("%+v arrives as %+v", sent, err)
+				} else if sent.Cause != nil && !strings.Contains(got.Error(), "why it is so") {
+					t.Errorf("the cause of %+v is lost: %v", sent, got)
+				}
+			}
+		}
+		answer = io.ErrUnexpectedEOF
+		if _, err := p.Place(t.Context(), "", sandbox.Shape{}); sandbox.CodeOf(err) != sandbox.Internal || !strings.Contains(err.Error(), "unexpected EOF") {
+			t.Errorf("an error without a code arrives as %v", err)
+		}
+	}
+}
+
+func TestPublicTellsNoCause(t *testing.T) {
+	err := Public(sandbox.Errorf(sandbox.Conflict, "told").WithCause(errors.New("hidden")))
+	if err.Code() != connect.CodeFailedPrecondition || detailOf(err).Cause != nil || strings.Contains(err.Error(), "hidden") {
+		t.Errorf("%v, %+v", err, detailOf(err))
+	}
+	if err := Public(errors.New("/etc/hidden")); err.Code() != connect.CodeInternal || strings.Contains(err.Error(), "hidden") {
+		t.Error(err)
+	}
+}
+
+func TestEndOfContext(t *testing.T) {
+	began := make(chan bool, 1)
+	left := make(chan error, 1)
+	s := serve(t, Scheduler, SchedulerService(placement(func(ctx context.Context) ([]string, error) {
+		began <- true
+		<-ctx.Done()
+		left <- ctx.Err()
+		return nil, ctx.Err()
+	})))
+	p := NewPlacement(s.unix, s.self(SessionManager, ""))
+	defer p.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-began; cancel() }()
+	if _, err := p.Place(ctx, "", sandbox.Shape{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a cancelled call: %v", err)
+	}
+	<-left // the other end has noticed
+	ctx, cancel = context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := p.Place(ctx, "", sandbox.Shape{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a call that is late: %v", err)
+	}
+	<-left
+}
+
+func TestAwayProcess(t *testing.T) {
+	keys := testKeys(t)
+	p := NewPlacement(UnixAddress(t.TempDir()+"/none"), Self{Role: SessionManager, Keys: keys})
+	began := time.Now()
+	_, err := p.Place(t.Context(), "", sandbox.Shape{})
+	var e *sandbox.Error
+	if !errors.As(err, &e) || e.Code != sandbox.Unavailable || e.RetryAfter == 0 || time.Since(began) > 2*startWait {
+		t.Errorf("%+v after %v", err, time.Since(began))
+	}
+}
+
+// A process that was killed is waited for a little, because it is started again.
+func TestCallsWaitForAStart(t *testing.T) {
+	s := prepare(t, Scheduler, SchedulerService(placement(func(context.Context) ([]string, error) { return []string{"n"}, nil })))
+	p := NewPlacement(s.unix, s.self(SessionManager, ""))
+	defer p.Close()
+	answered := make(chan error, 1)
+	go func() {
+		_, err := p.Place(t.Context(), "", sandbox.Shape{})
+		answered <- err
+	}()
+	time.Sleep(3 * startPause)
+	s.start(t)
+	if err := <-answered; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWhoMayCall(t *testing.T) {
+	s := serve(t, Scheduler, SchedulerService(placement(func(context.Context) ([]string, error) { return nil, nil })))
+	other, err := NewKeys([]byte(strings.Repeat("x", minSecret)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name string
+		self Self
+		want sandbox.Code
+	}{
+		{"session-manager", s.self(SessionManager, ""), ""},
+		{"node", s.self(Node, "n"), sandbox.Denied},
+		{"gateway", s.self(Gateway, ""), sandbox.Denied},
+		{"another installation", Self{Role: SessionManager, Keys: other}, sandbox.Anonymous},
+	} {
+		p := NewPlacement(s.tcp, tt.self)
+		defer p.Close()
+		if _, err := p.Place(t.Context(), "", sandbox.Shape{}); sandbox.CodeOf(err) != tt.want {
+			t.Errorf("%s: %v, want %s", tt.name, err, tt.want)
+		}
+	}
+	// A token is for one role only.
+	token, err := s.keys.sign(Caller{Role: SessionManager}, Node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := connect.NewRequest(&schedulerv1.PlaceRequest{})
+	req.Header().Set("Authorization", "Bearer "+token)
+	if _, err := s.keys.check(req.Header(), Scheduler); sandbox.CodeOf(err) != sandbox.Anonymous {
+		t.Errorf("a token for another role: %v", err)
+	}
+	if _, err := s.keys.check(req.Header(), Node); err != nil {
+		t.Error(err)
+	}
+}

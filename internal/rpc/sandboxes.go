@@ -1,0 +1,292 @@
+package rpc
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	sessionv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/session/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/session/v1/sessionv1connect"
+)
+
+// Sandboxes is the session manager in another process. Use NewSandboxes.
+type Sandboxes struct {
+	peer   *peer
+	client sessionv1connect.SessionServiceClient
+}
+
+var (
+	_ sandbox.Sandboxes = (*Sandboxes)(nil)
+	_ sandbox.BootEnds  = (*Sandboxes)(nil)
+)
+
+// NewSandboxes returns the session manager at an address. It does not connect
+// yet.
+func NewSandboxes(address string, self Self) *Sandboxes {
+	p := newPeer(SessionManager, address, self)
+	return &Sandboxes{peer: p, client: sessionv1connect.NewSessionServiceClient(p.http, p.base, p.options()...)}
+}
+
+// Close frees idle connections.
+func (s *Sandboxes) Close() { s.peer.close() }
+
+// Create implements sandbox.Sandboxes.
+func (s *Sandboxes) Create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, error) {
+	r, err := call(ctx, s.peer, tenant, s.client.Create, &sessionv1.CreateRequest{Wanted: fromCreate(req)})
+	return toSandbox(r.GetSandbox()), err
+}
+
+// Ensure implements sandbox.Sandboxes.
+func (s *Sandboxes) Ensure(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, bool, error) {
+	r, err := call(ctx, s.peer, tenant, s.client.Ensure, &sessionv1.EnsureRequest{Wanted: fromCreate(req)})
+	return toSandbox(r.GetSandbox()), r.GetCreated(), err
+}
+
+// Get implements sandbox.Sandboxes.
+func (s *Sandboxes) Get(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
+	r, err := call(ctx, s.peer, tenant, s.client.Get, &sessionv1.GetRequest{Sandbox: idOrName})
+	return toSandbox(r.GetSandbox()), err
+}
+
+// List implements sandbox.Sandboxes.
+func (s *Sandboxes) List(ctx context.Context, tenant sandbox.TenantID, query sandbox.ListQuery) (sandbox.Page, error) {
+	r, err := call(ctx, s.peer, tenant, s.client.List, fromQuery(query))
+	if err != nil {
+		return sandbox.Page{}, err
+	}
+	return toPage(r), nil
+}
+
+// SetTimeout implements sandbox.Sandboxes.
+func (s *Sandboxes) SetTimeout(ctx context.Context, tenant sandbox.TenantID, idOrName string, timeout time.Duration) (sandbox.Sandbox, error) {
+	r, err := call(ctx, s.peer, tenant, s.client.SetTimeout, &sessionv1.SetTimeoutRequest{Sandbox: idOrName, Timeout: durationpb.New(timeout)})
+	return toSandbox(r.GetSandbox()), err
+}
+
+// Update implements sandbox.Sandboxes.
+func (s *Sandboxes) Update(ctx context.Context, tenant sandbox.TenantID, idOrName string, change sandbox.Change) (sandbox.Sandbox, error) {
+	req := fromChange(change)
+	req.Sandbox = idOrName
+	r, err := call(ctx, s.peer, tenant, s.client.Update, req)
+	return toSandbox(r.GetSandbox()), err
+}
+
+// Touch implements sandbox.Sandboxes.
+func (s *Sandboxes) Touch(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
+	r, err := call(ctx, s.peer, tenant, s.client.Touch, &sessionv1.TouchRequest{Sandbox: idOrName})
+	return toSandbox(r.GetSandbox()), err
+}
+
+// SecretChanged implements sandbox.Sandboxes.
+func (s *Sandboxes) SecretChanged(ctx context.Context, tenant sandbox.TenantID, name string) error {
+	_, err := call(ctx, s.peer, tenant, s.client.SecretChanged, &sessionv1.SecretChangedRequest{Name: name})
+	return err
+}
+
+// Used implements sandbox.Sandboxes.
+func (s *Sandboxes) Used(ctx context.Context, uses []sandbox.Use) error {
+	req := &sessionv1.UsedRequest{}
+	for _, u := range uses {
+		req.Uses = append(req.Uses, &sessionv1.Use{SandboxId: u.SandboxID, Output: u.Output})
+	}
+	_, err := call(ctx, s.peer, "", s.client.Used, req)
+	return err
+}
+
+// End implements sandbox.Sandboxes.
+func (s *Sandboxes) End(ctx context.Context, tenant sandbox.TenantID, idOrName string, cause sandbox.Cause) (sandbox.Sandbox, error) {
+	r, err := call(ctx, s.peer, tenant, s.client.End, &sessionv1.EndRequest{Sandbox: idOrName, Cause: string(cause)})
+	return toSandbox(r.GetSandbox()), err
+}
+
+// Counts implements sandbox.Sandboxes.
+func (s *Sandboxes) Counts(ctx context.Context, tenant sandbox.TenantID) (map[sandbox.State]int, error) {
+	r, err := call(ctx, s.peer, tenant, s.client.Counts, &sessionv1.CountsRequest{})
+	if err != nil {
+		return nil, err
+	}
+	counts := map[sandbox.State]int{}
+	for state, n := range r.ByState {
+		counts[sandbox.State(state)] = int(n)
+	}
+	return counts, nil
+}
+
+// Idle implements sandbox.Sandboxes.
+func (s *Sandboxes) Idle(ctx context.Context, tenant sandbox.TenantID) (int, error) {
+	r, err := call(ctx, s.peer, tenant, s.client.Idle, &sessionv1.IdleRequest{})
+	return int(r.GetCount()), err
+}
+
+// BootEnded implements sandbox.BootEnds. A Node speaks for itself: the name in e
+// is that of Self.
+func (s *Sandboxes) BootEnded(ctx context.Context, e sandbox.BootEnd) error {
+	_, err := call(ctx, s.peer, "", s.client.BootEnded, fromEnd(e))
+	return err
+}
+
+// Manager is what a session manager serves.
+type Manager interface {
+	sandbox.Sandboxes
+	sandbox.BootEnds
+}
+
+// SessionService serves a session manager to gateways and Nodes.
+func SessionService(m Manager) Service {
+	return Service{
+		Name: sessionv1connect.SessionServiceName,
+		handler: func(o ...connect.HandlerOption) (string, http.Handler) {
+			return sessionv1connect.NewSessionServiceHandler(sessionServer{m}, o...)
+		},
+		carried: sessionServer{m}.transfers(),
+	}
+}
+
+type sessionServer struct{ m Manager }
+
+// tenant returns the Tenant whom a gateway's call is for.
+func tenant(ctx context.Context) (sandbox.TenantID, error) {
+	c := callerOf(ctx)
+	if err := c.may(Gateway); err != nil {
+		return "", err
+	}
+	if c.Tenant == "" {
+		return "", sandbox.Errorf(sandbox.Denied, "the call is for no tenant")
+	}
+	return c.Tenant, nil
+}
+
+// answer makes the reply of a call that has a result or an error.
+func answer[Res any](res *Res, err error) (*connect.Response[Res], error) {
+	if err != nil {
+		return nil, internal(err)
+	}
+	return connect.NewResponse(res), nil
+}
+
+func (s sessionServer) Create(ctx context.Context, r *connect.Request[sessionv1.CreateRequest]) (*connect.Response[sessionv1.CreateResponse], error) {
+	t, err := tenant(ctx)
+	if err != nil {
+		return nil, internal(err)
+	}
+	sb, err := s.m.Create(ctx, t, toCreate(r.Msg.Wanted))
+	return answer(&sessionv1.CreateResponse{Sandbox: fromSandbox(sb)}, err)
+}
+
+func (s sessionServer) Ensure(ctx context.Context, r *connect.Request[sessionv1.EnsureRequest]) (*connect.Response[sessionv1.EnsureResponse], error) {
+	t, err := tenant(ctx)
+	if err != nil {
+		return nil, internal(err)
+	}
+	sb, created, err := s.m.Ensure(ctx, t, toCreate(r.Msg.Wanted))
+	return answer(&sessionv1.EnsureResponse{Sandbox: fromSandbox(sb), Created: created}, err)
+}
+
+func (s sessionServer) Get(ctx context.Context, r *connect.Request[sessionv1.GetRequest]) (*connect.Response[sessionv1.GetResponse], error) {
+	t, err := tenant(ctx)
+	if err != nil {
+		return nil, internal(err)
+	}
+	sb, err := s.m.Get(ctx, t, r.Msg.Sandbox)
+	return answer(&sessionv1.GetResponse{Sandbox: fromSandbox(sb)}, err)
+}
+
+func (s sessionServer) List(ctx context.Context, r *connect.Request[sessionv1.ListRequest]) (*connect.Response[sessionv1.ListResponse], error) {
+	t, err := tenant(ctx)
+	if err != nil {
+		return nil, internal(err)
+	}
+	page, err := s.m.List(ctx, t, toQuery(r.Msg))
+	return answer(fromPage(page), err)
+}
+
+func (s sessionServer) SetTimeout(ctx context.Context, r *connect.Request[sessionv1.SetTimeoutRequest]) (*connect.Response[sessionv1.SetTimeoutResponse], error) {
+	t, err := tenant(ctx)
+	if err != nil {
+		return nil, internal(err)
+	}
+	sb, err := s.m.SetTimeout(ctx, t, r.Msg.Sandbox, r.Msg.Timeout.AsDuration())
+	return answer(&sessionv1.SetTimeoutResponse{Sandbox: fromSandbox(sb)}, err)
+}
+
+func (s sessionServer) Update(ctx context.Context, r *connect.Request[sessionv1.UpdateRequest]) (*connect.Response[sessionv1.UpdateResponse], error) {
+	t, err := tenant(ctx)
+	if err != nil {
+		return nil, internal(err)
+	}
+	sb, err := s.m.Update(ctx, t, r.Msg.Sandbox, toChange(r.Msg))
+	return answer(&sessionv1.UpdateResponse{Sandbox: fromSandbox(sb)}, err)
+}
+
+func (s sessionServer) Touch(ctx context.Context, r *connect.Request[sessionv1.TouchRequest]) (*connect.Response[sessionv1.TouchResponse], error) {
+	t, err := tenant(ctx)
+	if err != nil {
+		return nil, internal(err)
+	}
+	sb, err := s.m.Touch(ctx, t, r.Msg.Sandbox)
+	return answer(&sessionv1.TouchResponse{Sandbox: fromSandbox(sb)}, err)
+}
+
+func (s sessionServer) End(ctx context.Context, r *connect.Request[sessionv1.EndRequest]) (*connect.Response[sessionv1.EndResponse], error) {
+	t, err := tenant(ctx)
+	if err != nil {
+		return nil, internal(err)
+	}
+	sb, err := s.m.End(ctx, t, r.Msg.Sandbox, sandbox.Cause(r.Msg.Cause))
+	return answer(&sessionv1.EndResponse{Sandbox: fromSandbox(sb)}, err)
+}
+
+func (s sessionServer) Counts(ctx context.Context, _ *connect.Request[sessionv1.CountsRequest]) (*connect.Response[sessionv1.CountsResponse], error) {
+	t, err := tenant(ctx)
+	if err != nil {
+		return nil, internal(err)
+	}
+	counts, err := s.m.Counts(ctx, t)
+	r := &sessionv1.CountsResponse{ByState: map[string]int64{}}
+	for state, n := range counts {
+		r.ByState[string(state)] = int64(n)
+	}
+	return answer(r, err)
+}
+
+func (s sessionServer) Idle(ctx context.Context, _ *connect.Request[sessionv1.IdleRequest]) (*connect.Response[sessionv1.IdleResponse], error) {
+	t, err := tenant(ctx)
+	if err != nil {
+		return nil, internal(err)
+	}
+	n, err := s.m.Idle(ctx, t)
+	return answer(&sessionv1.IdleResponse{Count: int64(n)}, err)
+}
+
+func (s sessionServer) SecretChanged(ctx context.Context, r *connect.Request[sessionv1.SecretChangedRequest]) (*connect.Response[sessionv1.SecretChangedResponse], error) {
+	t, err := tenant(ctx)
+	if err != nil {
+		return nil, internal(err)
+	}
+	return answer(&sessionv1.SecretChangedResponse{}, s.m.SecretChanged(ctx, t, r.Msg.Name))
+}
+
+func (s sessionServer) Used(ctx context.Context, r *connect.Request[sessionv1.UsedRequest]) (*connect.Response[sessionv1.UsedResponse], error) {
+	if err := callerOf(ctx).may(Gateway); err != nil {
+		return nil, internal(err)
+	}
+	uses := make([]sandbox.Use, 0, len(r.Msg.Uses))
+	for _, u := range r.Msg.Uses {
+		uses = append(uses, sandbox.Use{SandboxID: u.SandboxId, Output: u.Output})
+	}
+	return answer(&sessionv1.UsedResponse{}, s.m.Used(ctx, uses))
+}
+
+func (s sessionServer) BootEnded(ctx context.Context, r *connect.Request[sessionv1.BootEndedRequest]) (*connect.Response[sessionv1.BootEndedResponse], error) {
+	c := callerOf(ctx)
+	if err := c.may(Node); err != nil {
+		return nil, internal(err)
+	}
+	e := toEnd(r.Msg)
+	e.Node = c.Name
+	return answer(&sessionv1.BootEndedResponse{}, s.m.BootEnded(ctx, e))
+}

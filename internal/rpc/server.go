@@ -1,0 +1,295 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"connectrpc.com/grpcreflect"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sys/unix"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+)
+
+const (
+	headerTime = 10 * time.Second
+	readyTime  = 2 * time.Second
+	// drainTime is what calls under way get once the end is near.
+	drainTime = 10 * time.Second
+)
+
+// Service is one service that a process serves.
+type Service struct {
+	Name    string // as gRPC calls it
+	handler func(...connect.HandlerOption) (string, http.Handler)
+	nodes   sandbox.Nodes // whose Dial is served too; nil: none
+	carried map[string]transfer
+}
+
+// Server serves a role to the other roles and to whoever watches it: its
+// services, /health, /ready and /metrics, and gRPC's health and reflection. It
+// is an http.Handler; Run serves it with the right limits.
+type Server struct {
+	Role     Role
+	Keys     *Keys
+	Services []Service
+	// Ready says why the process is not ready, a sentence each.
+	Ready    func(context.Context) []string
+	Registry *prometheus.Registry
+	Log      *slog.Logger
+
+	once  sync.Once
+	mux   *http.ServeMux
+	dials dials
+
+	draining chan struct{} // closed when the end is near
+}
+
+// ServeHTTP answers one request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.once.Do(s.build)
+	s.mux.ServeHTTP(w, r)
+}
+
+func (s *Server) build() {
+	s.mux = http.NewServeMux()
+	s.mux.HandleFunc("GET /health", s.health)
+	s.mux.HandleFunc("GET /ready", s.ready)
+	s.mux.Handle("GET /metrics", promhttp.HandlerFor(s.Registry, promhttp.HandlerOpts{}))
+	s.dials = dials{keys: s.Keys, open: map[net.Conn]bool{}}
+	options := []connect.HandlerOption{
+		connect.WithReadMaxBytes(maxMessage),
+		connect.WithInterceptors(s.check()),
+		connect.WithRecover(func(_ context.Context, _ connect.Spec, _ http.Header, p any) error {
+			s.Log.Error("a call panicked", telemetry.KeyError, fmt.Sprint(p))
+			return internal(fmt.Errorf("panic: %v", p))
+		}),
+	}
+	var names []string
+	for _, service := range s.Services {
+		s.mux.Handle(service.handler(options...))
+		names = append(names, service.Name)
+		for pattern, do := range service.carried {
+			s.mux.Handle(pattern, s.carries(pattern, do))
+		}
+		if service.nodes != nil {
+			s.dials.nodes = service.nodes
+			s.mux.Handle("GET "+dialPath, &s.dials)
+		}
+	}
+	s.draining = make(chan struct{})
+	health := Health{
+		Ready:    func(ctx context.Context) bool { return len(s.Ready(ctx)) == 0 },
+		Draining: s.draining,
+	}
+	for path, h := range Tools(health, names...) {
+		s.mux.Handle(path, h)
+	}
+}
+
+// Tools returns the handlers, by path, that gRPC's tools look for: health and
+// reflection of the services named.
+func Tools(health Health, services ...string) map[string]http.Handler {
+	handlers := map[string]http.Handler{}
+	add := func(path string, h http.Handler) { handlers[path] = h }
+	add(healthHandler(health, services))
+	reflector := grpcreflect.NewStaticReflector(append(services, healthName)...)
+	add(grpcreflect.NewHandlerV1(reflector))
+	add(grpcreflect.NewHandlerV1Alpha(reflector))
+	return handlers
+}
+
+// forRequest is ctx of the client's request that a call is made for, if any.
+func forRequest(ctx context.Context, h http.Header) context.Context {
+	if id := h.Get(telemetry.RequestHeader); telemetry.ValidRequest(id) {
+		return telemetry.WithRequest(ctx, id)
+	}
+	return ctx
+}
+
+// check is the interceptor that lets only callers with a token in, counts, and
+// writes a call's line to the log: at level info those made for a client's
+// request, the talk of roles among themselves at debug.
+func (s *Server) check() connect.Interceptor {
+	took := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "cloud_sandbox_rpc_duration_seconds",
+		Help:    "How long calls of other roles took.",
+		Buckets: []float64{.00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10, 60},
+	}, []string{"method", "code"})
+	s.Registry.MustRegister(took)
+	return connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
+		return func(ctx context.Context, r connect.AnyRequest) (res connect.AnyResponse, err error) {
+			began := time.Now()
+			ctx = forRequest(ctx, r.Header())
+			var caller Caller
+			defer func() {
+				code := codeOf(err)
+				lasted := time.Since(began)
+				took.WithLabelValues(r.Spec().Procedure, code).Observe(lasted.Seconds())
+				s.logCall(ctx, r.Spec().Procedure, caller, code, lasted)
+			}()
+			if caller, err = s.Keys.check(r.Header(), s.Role); err != nil {
+				s.Log.WarnContext(ctx, "a call without a right to it", telemetry.KeyMethod, r.Spec().Procedure, telemetry.KeyError, err)
+				return nil, Public(err)
+			}
+			return next(withCaller(ctx, caller), r)
+		}
+	})
+}
+
+// codeOf is how a call ended: "ok", or the Code of its error.
+func codeOf(err error) string {
+	var remote *connect.Error
+	switch {
+	case err == nil:
+		return "ok"
+	case !errors.As(err, &remote):
+		return string(sandbox.CodeOf(err))
+	}
+	if e := detailOf(remote); e != nil {
+		return string(e.Code)
+	}
+	return remote.Code().String()
+}
+
+// logCall leaves the error to whoever asked: its line is at the edge.
+func (s *Server) logCall(ctx context.Context, procedure string, c Caller, code string, took time.Duration) {
+	level := slog.LevelDebug
+	if telemetry.RequestOf(ctx) != "" {
+		level = slog.LevelInfo
+	}
+	attrs := []slog.Attr{
+		slog.String(telemetry.KeyMethod, procedure), slog.String(telemetry.KeyCaller, string(c.Role)),
+		slog.String(telemetry.KeyCode, code), slog.Float64(telemetry.KeyDuration, float64(took.Microseconds())/1000),
+	}
+	if c.Tenant != "" {
+		attrs = append(attrs, slog.String(telemetry.KeyTenant, string(c.Tenant)))
+	}
+	s.Log.LogAttrs(ctx, level, "call", attrs...)
+}
+
+// health answers GET /health: this process serves.
+func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
+	head(w)
+	fmt.Fprintf(w, `{"service":%q,"status":"ok"}`, s.Role)
+}
+
+// ready answers GET /ready: 200 when the process can do its work, 503 and why
+// when it cannot.
+func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), readyTime)
+	defer cancel()
+	reasons := s.Ready(ctx)
+	select {
+	case <-s.draining:
+		reasons = append(reasons, "the "+string(s.Role)+" is shutting down")
+	default:
+	}
+	head(w)
+	if len(reasons) > 0 {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	_ = writeReady(w, reasons) // who asked may be gone
+}
+
+func head(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+}
+
+// Run serves on the listeners until ctx ends, gives the calls under way some
+// time and then ends them and every stream. It closes the listeners; one that
+// fails ends them all.
+func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
+	s.once.Do(s.build)
+	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	srv := &http.Server{
+		Handler: s, ReadHeaderTimeout: headerTime, IdleTimeout: 2 * idleLimit,
+		BaseContext: func(net.Listener) context.Context { return base },
+		ErrorLog:    slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+		Protocols:   Protocols(),
+	}
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	defer s.dials.close()
+	failed := make(chan error, len(listeners))
+	for _, ln := range listeners {
+		serving.Go(func() { failed <- srv.Serve(ln) })
+	}
+	select {
+	case err := <-failed:
+		return errors.Join(err, srv.Close())
+	case <-ctx.Done():
+	}
+	close(s.draining)
+	patience, stop := context.WithTimeout(context.Background(), drainTime)
+	defer stop()
+	s.dials.refuseNew()
+	if srv.Shutdown(patience) == nil {
+		return nil
+	}
+	s.Log.Warn("calls outlasted the drain and are ended")
+	cancel()
+	return srv.Close()
+}
+
+// Protocols are those of every port of ours: HTTP/1.1, and HTTP/2 without TLS
+// for gRPC.
+func Protocols() *http.Protocols {
+	p := new(http.Protocols)
+	p.SetHTTP1(true)
+	p.SetUnencryptedHTTP2(true)
+	return p
+}
+
+// OwnUser lets only connections of this process's own user, and of root, through
+// a Unix listener.
+func OwnUser(ln *net.UnixListener, log *slog.Logger) net.Listener {
+	return &ownUser{UnixListener: ln, log: log}
+}
+
+type ownUser struct {
+	*net.UnixListener
+	log *slog.Logger
+}
+
+func (l *ownUser) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.AcceptUnix()
+		if err != nil {
+			return nil, err
+		}
+		uid, err := peerUser(conn)
+		if err == nil && (uid == 0 || int(uid) == unix.Geteuid()) {
+			return conn, nil
+		}
+		l.log.Warn("another user's process was refused", "uid", uid, telemetry.KeyError, err)
+		conn.Close()
+	}
+}
+
+func peerUser(conn *net.UnixConn) (uint32, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var cred *unix.Ucred
+	controlErr := raw.Control(func(fd uintptr) {
+		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err := errors.Join(controlErr, err); err != nil {
+		return 0, err
+	}
+	return cred.Uid, nil
+}

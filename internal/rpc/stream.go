@@ -1,0 +1,346 @@
+package rpc
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	rpcv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/rpc/v1"
+)
+
+// The stream of Nodes.Dial is asked for as an upgrade of an HTTP/1.1
+// connection. By TCP, the connection then carries the stream's bytes and
+// nothing else. By a Unix socket, the answer comes with the descriptor of the
+// stream itself, and the connection ends: from then on the Node has no part in
+// it.
+const (
+	dialPath      = "/cloudsandbox.node.v1.NodeService.Dial"
+	upgradeBytes  = "cloud-sandbox-stream"
+	upgradeHandle = "cloud-sandbox-stream-fd"
+	// dialLimit bounds a dial whose caller sets no time.
+	dialLimit = 30 * time.Second
+	// maxHead bounds the head of an answer to it, in bytes.
+	maxHead = 16 << 10
+	// maxFailure bounds the body of a refusal.
+	maxFailure = 64 << 10
+)
+
+// dialGuest connects to a port of a Boot on the Node that p is.
+func (p *peer) dialGuest(ctx context.Context, node string, to sandbox.BootRef, port uint16) (net.Conn, error) {
+	conn, err := p.connect(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, p.away(err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	stream, err := p.upgrade(ctx, conn, node, to, port)
+	if !stop() && err == nil { // its deadline is or will be in the past
+		stream.Close()
+		err = ctx.Err()
+	}
+	if err != nil {
+		conn.Close()
+		var told *sandbox.Error
+		switch {
+		case errors.As(err, &told):
+			return nil, told
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		}
+		return nil, p.away(err)
+	}
+	return stream, nil
+}
+
+// upgrade asks on conn for the stream. conn is closed when it is no part of it.
+func (p *peer) upgrade(ctx context.Context, conn net.Conn, node string, to sandbox.BootRef, port uint16) (net.Conn, error) {
+	query := url.Values{
+		"node": {node}, "boot": {to.BootID}, "sandbox": {to.SandboxID},
+		"number": {strconv.FormatInt(to.Number, 10)}, "port": {strconv.Itoa(int(port))},
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		query.Set("timeout_ms", strconv.FormatInt(max(time.Until(deadline).Milliseconds(), 1), 10))
+	}
+	req, err := http.NewRequest(http.MethodGet, p.base+dialPath+"?"+query.Encode(), nil)
+	if err != nil {
+		return nil, err
+	}
+	local, isUnix := conn.(*net.UnixConn)
+	req.Header.Set("Connection", "Upgrade")
+	req.Header.Set("Upgrade", upgradeBytes)
+	if isUnix {
+		req.Header.Set("Upgrade", upgradeHandle)
+	}
+	if err := p.sign(ctx, req.Header, to.Tenant); err != nil {
+		return nil, err
+	}
+	if err := req.Write(conn); err != nil {
+		return nil, err
+	}
+	if isUnix {
+		return takeStream(req, local)
+	}
+	r := bufio.NewReaderSize(conn, maxHead)
+	res, err := http.ReadResponse(r, req)
+	if err != nil {
+		return nil, err
+	}
+	if res.StatusCode != http.StatusSwitchingProtocols {
+		return nil, refusal(res)
+	}
+	return &stream{Conn: conn, head: r}, nil
+}
+
+// takeStream reads the answer on a Unix socket: the stream when the Node sends
+// its descriptor, or else conn that carries its bytes.
+func takeStream(req *http.Request, conn *net.UnixConn) (net.Conn, error) {
+	head := make([]byte, maxHead)
+	rights := make([]byte, unix.CmsgSpace(4))
+	n, oobn, _, _, err := conn.ReadMsgUnix(head, rights)
+	if err != nil {
+		return nil, err
+	}
+	handle, err := handleIn(rights[:oobn])
+	if err != nil {
+		return nil, err
+	}
+	if handle != nil {
+		defer handle.Close() // FileConn has a copy of its own
+	}
+	// Large enough for all that was read: a stream goes on where its buffer ends.
+	r := bufio.NewReaderSize(io.MultiReader(bytes.NewReader(head[:n]), conn), maxHead)
+	res, err := http.ReadResponse(r, req)
+	switch {
+	case err != nil:
+		return nil, err
+	case res.StatusCode != http.StatusSwitchingProtocols:
+		return nil, refusal(res)
+	case handle == nil:
+		return &stream{Conn: conn, head: r}, nil
+	}
+	conn.Close()
+	return net.FileConn(handle)
+}
+
+// handleIn returns the descriptor in a control message, nil when there is none.
+func handleIn(rights []byte) (*os.File, error) {
+	if len(rights) == 0 {
+		return nil, nil
+	}
+	messages, err := unix.ParseSocketControlMessage(rights)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range messages {
+		fds, err := unix.ParseUnixRights(&m)
+		if err != nil || len(fds) == 0 {
+			continue
+		}
+		unix.CloseOnExec(fds[0])
+		return os.NewFile(uintptr(fds[0]), "stream"), nil
+	}
+	return nil, nil
+}
+
+// refusal is the error in an answer that is no upgrade.
+func refusal(res *http.Response) error {
+	defer res.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(res.Body, maxFailure))
+	told := &rpcv1.Failure{}
+	if err != nil || protojson.Unmarshal(raw, told) != nil || told.Code == "" {
+		return errors.Join(fmt.Errorf("a dial is answered with %s", res.Status), err)
+	}
+	return errorOf(told)
+}
+
+// A stream is a connection whose first bytes may have been read already.
+type stream struct {
+	net.Conn
+	head io.Reader // the rest of what was read with the answer, then Conn
+}
+
+func (s *stream) Read(p []byte) (int, error) {
+	if r, ok := s.head.(*bufio.Reader); ok {
+		if r.Buffered() > 0 {
+			return r.Read(p[:min(len(p), r.Buffered())])
+		}
+		s.head = s.Conn
+	}
+	return s.Conn.Read(p)
+}
+
+// CloseWrite ends the stream in one direction.
+func (s *stream) CloseWrite() error {
+	c, ok := s.Conn.(interface{ CloseWrite() error })
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	return c.CloseWrite()
+}
+
+// dials answers the dials of gateways.
+type dials struct {
+	nodes sandbox.Nodes
+	keys  *Keys
+
+	mu      sync.Mutex
+	ended   bool
+	open    map[net.Conn]bool // streams whose bytes pass here
+	serving sync.WaitGroup
+}
+
+func (d *dials) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	guest, err := d.dial(r)
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	defer guest.Close()
+	handle := r.Header.Get("Upgrade") == upgradeHandle
+	conn, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		refuse(w, sandbox.Errorf(sandbox.Invalid, "a dial needs an HTTP/1.1 connection").WithCause(err))
+		return
+	}
+	defer conn.Close()
+	if conn.SetDeadline(time.Time{}) != nil {
+		return
+	}
+	if handle && giveStream(conn, guest) {
+		return
+	}
+	if _, err := conn.Write(switching(upgradeBytes)); err != nil || !d.begin(conn, guest) {
+		return
+	}
+	defer d.finish(conn, guest)
+	carry(&stream{Conn: conn, head: buffered.Reader}, guest)
+}
+
+// dial checks who asks and dials.
+func (d *dials) dial(r *http.Request) (net.Conn, error) {
+	c, err := d.keys.check(r.Header, Node)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.may(Gateway); err != nil {
+		return nil, err
+	}
+	q := r.URL.Query()
+	number, err := strconv.ParseInt(q.Get("number"), 10, 64)
+	port, portErr := strconv.ParseUint(q.Get("port"), 10, 16)
+	if err := errors.Join(err, portErr); err != nil {
+		return nil, sandbox.Errorf(sandbox.Invalid, "the dial names no port of a boot").WithCause(err)
+	}
+	limit := dialLimit
+	if ms, err := strconv.ParseInt(q.Get("timeout_ms"), 10, 64); err == nil && ms > 0 && ms < dialLimit.Milliseconds() {
+		limit = time.Duration(ms) * time.Millisecond
+	}
+	ctx, cancel := context.WithTimeout(forRequest(r.Context(), r.Header), limit)
+	defer cancel()
+	to := sandbox.BootRef{BootID: q.Get("boot"), SandboxID: q.Get("sandbox"), Number: number, Tenant: c.Tenant}
+	return d.nodes.Dial(ctx, q.Get("node"), to, uint16(port))
+}
+
+func refuse(w http.ResponseWriter, err error) {
+	told := failure(err, true)
+	body := &rpcv1.Failure{Code: string(sandbox.Unavailable), Message: told.Message()}
+	for _, detail := range told.Details() {
+		if value, err := detail.Value(); err == nil {
+			if f, ok := value.(*rpcv1.Failure); ok {
+				body = f
+			}
+		}
+	}
+	raw, err := protojson.Marshal(body)
+	if err != nil {
+		raw = nil
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusConflict) // the body says what
+	_, _ = w.Write(raw)                // a gateway that is gone hears nothing
+}
+
+func switching(to string) []byte {
+	return []byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + to + "\r\n\r\n")
+}
+
+// giveStream answers with the descriptor of guest; false, and nothing is sent,
+// when one of the two has none.
+func giveStream(conn, guest net.Conn) bool {
+	to, ok := conn.(*net.UnixConn)
+	if !ok {
+		return false
+	}
+	from, ok := guest.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := from.SyscallConn()
+	if err != nil {
+		return false
+	}
+	given := false
+	err = raw.Control(func(fd uintptr) {
+		_, _, err := to.WriteMsgUnix(switching(upgradeHandle), unix.UnixRights(int(fd)), nil)
+		given = err == nil
+	})
+	return err == nil && given
+}
+
+// begin notes a stream; false when none is taken any more.
+func (d *dials) begin(conns ...net.Conn) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ended {
+		return false
+	}
+	for _, c := range conns {
+		d.open[c] = true
+	}
+	d.serving.Add(1)
+	return true
+}
+
+func (d *dials) finish(conns ...net.Conn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, c := range conns {
+		delete(d.open, c)
+	}
+	d.serving.Done()
+}
+
+// close ends the streams that pass here and waits for them.
+func (d *dials) close() {
+	d.mu.Lock()
+	d.ended = true
+	for c := range d.open {
+		c.Close()
+	}
+	d.mu.Unlock()
+	d.serving.Wait()
+}
+
+// refuseNew takes no more streams; those that pass go on.
+func (d *dials) refuseNew() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ended = true
+}

@@ -1,0 +1,267 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	nodev1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/node/v1"
+	sessionv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/session/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+)
+
+// Calls that carry many bytes one way are plain HTTP: a GET whose answer is the
+// bytes, or a POST of them whose answer is a message as JSON. A refusal is an
+// answer with the error; an error after the first byte breaks the connection.
+const (
+	exportSavedPath    = "/cloudsandbox.node.v1.NodeService.ExportSaved"
+	importSavedPath    = "/cloudsandbox.node.v1.NodeService.ImportSaved"
+	exportSnapshotPath = "/cloudsandbox.session.v1.SessionService.ExportSnapshot"
+	importSnapshotPath = "/cloudsandbox.session.v1.SessionService.ImportSnapshot"
+	// maxTransferReply bounds the message after a POST, in bytes.
+	maxTransferReply = 1 << 20
+)
+
+// ExportSaved implements sandbox.Nodes.
+func (n *Nodes) ExportSaved(ctx context.Context, node, snapshot string, image bool, w io.Writer) error {
+	p, err := n.of(ctx, node)
+	if err != nil {
+		return err
+	}
+	return p.download(ctx, "", exportSavedPath, url.Values{"node": {node}, "snapshot": {snapshot}, "image": {strconv.FormatBool(image)}}, w)
+}
+
+// ImportSaved implements sandbox.Nodes.
+func (n *Nodes) ImportSaved(ctx context.Context, node string, tenant sandbox.TenantID, snapshot string, r io.Reader) (sandbox.Saved, error) {
+	p, err := n.of(ctx, node)
+	if err != nil {
+		return sandbox.Saved{}, err
+	}
+	reply := &nodev1.SaveResponse{}
+	err = p.upload(ctx, tenant, importSavedPath, url.Values{"node": {node}, "snapshot": {snapshot}}, r, reply)
+	return toSaved(reply), err
+}
+
+// ExportSnapshot implements sandbox.Sandboxes.
+func (s *Sandboxes) ExportSnapshot(ctx context.Context, tenant sandbox.TenantID, id string, image bool, file io.Writer) error {
+	return s.peer.download(ctx, tenant, exportSnapshotPath, url.Values{"id": {id}, "image": {strconv.FormatBool(image)}}, file)
+}
+
+// ImportSnapshot implements sandbox.Sandboxes.
+func (s *Sandboxes) ImportSnapshot(ctx context.Context, tenant sandbox.TenantID, req sandbox.ImportRequest, file io.Reader) (sandbox.Snapshot, error) {
+	reply := &sessionv1.TakeSnapshotResponse{}
+	err := s.peer.upload(ctx, tenant, importSnapshotPath, url.Values{"id": {req.ID}, "name": {req.Name}}, file, reply)
+	return toSnapshot(reply.GetSnapshot()), err
+}
+
+// transfers are the calls of a Node.
+func (s nodeServer) transfers() map[string]transfer {
+	return map[string]transfer{
+		"GET " + exportSavedPath: func(ctx context.Context, q url.Values, _ io.Reader, to io.Writer) error {
+			if err := callerOf(ctx).may(SessionManager); err != nil {
+				return err
+			}
+			return s.n.ExportSaved(ctx, q.Get("node"), q.Get("snapshot"), q.Get("image") == "true", to)
+		},
+		"POST " + importSavedPath: func(ctx context.Context, q url.Values, from io.Reader, to io.Writer) error {
+			if err := callerOf(ctx).may(SessionManager); err != nil {
+				return err
+			}
+			saved, err := s.n.ImportSaved(ctx, q.Get("node"), callerOf(ctx).Tenant, q.Get("snapshot"), from)
+			return writeReply(to, fromSaved(saved), err)
+		},
+	}
+}
+
+// transfers are the calls of a session manager. Their Tenant is the caller's.
+func (s sessionServer) transfers() map[string]transfer {
+	return map[string]transfer{
+		"GET " + exportSnapshotPath: func(ctx context.Context, q url.Values, _ io.Reader, to io.Writer) error {
+			t, err := tenant(ctx)
+			if err != nil {
+				return err
+			}
+			return s.m.ExportSnapshot(ctx, t, q.Get("id"), q.Get("image") == "true", to)
+		},
+		"POST " + importSnapshotPath: func(ctx context.Context, q url.Values, from io.Reader, to io.Writer) error {
+			t, err := tenant(ctx)
+			if err != nil {
+				return err
+			}
+			snap, err := s.m.ImportSnapshot(ctx, t, sandbox.ImportRequest{ID: q.Get("id"), Name: q.Get("name")}, from)
+			return writeReply(to, &sessionv1.TakeSnapshotResponse{Snapshot: fromSnapshot(snap)}, err)
+		},
+	}
+}
+
+func writeReply(to io.Writer, reply proto.Message, err error) error {
+	if err != nil {
+		return err
+	}
+	raw, err := protojson.Marshal(reply)
+	if err != nil {
+		return err
+	}
+	_, err = to.Write(raw)
+	return err
+}
+
+// A transfer answers a call that carries bytes from a caller, whom ctx knows, or
+// to it.
+type transfer func(ctx context.Context, query url.Values, from io.Reader, to io.Writer) error
+
+// carries lets only callers with a token use a transfer.
+func (s *Server) carries(path string, do transfer) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		began := time.Now()
+		ctx := forRequest(r.Context(), r.Header)
+		out := &begun{Writer: w}
+		caller, err := s.Keys.check(r.Header, s.Role)
+		if err == nil {
+			err = do(withCaller(ctx, caller), r.URL.Query(), r.Body, out)
+		} else {
+			s.Log.WarnContext(ctx, "a call without a right to it", telemetry.KeyMethod, path, telemetry.KeyError, err)
+		}
+		s.logCall(ctx, path, caller, codeOf(err), time.Since(began))
+		switch {
+		case err == nil:
+		case out.written:
+			panic(http.ErrAbortHandler) // the only way to tell that what was sent is not all
+		default:
+			refuse(w, err)
+		}
+	})
+}
+
+// begun knows whether an answer was begun.
+type begun struct {
+	io.Writer
+	written bool
+}
+
+func (b *begun) Write(p []byte) (int, error) {
+	b.written = true
+	return b.Writer.Write(p)
+}
+
+// download writes the answer of a transfer to w, whose errors come as they are.
+func (p *peer) download(ctx context.Context, tenant sandbox.TenantID, path string, query url.Values, w io.Writer) error {
+	res, err := p.transfer(ctx, tenant, http.MethodGet, path, query, nil)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	body := &watched{Reader: res.Body}
+	_, err = io.Copy(w, body)
+	if body.err != nil {
+		return p.broke(ctx, body.err)
+	}
+	return err
+}
+
+// upload sends r, whose errors come as they are, and decodes the answer. When it
+// returns nobody reads r any more.
+func (p *peer) upload(ctx context.Context, tenant sandbox.TenantID, path string, query url.Values, r io.Reader, reply proto.Message) error {
+	body := &watched{Reader: r}
+	defer body.Close()
+	res, err := p.transfer(ctx, tenant, http.MethodPost, path, query, body)
+	if failed := body.stop(); failed != nil {
+		if err == nil {
+			res.Body.Close()
+		}
+		return failed
+	}
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(res.Body, maxTransferReply))
+	if err != nil {
+		return p.broke(ctx, err)
+	}
+	if err := protojson.Unmarshal(raw, reply); err != nil {
+		return p.away(fmt.Errorf("an answer that is none: %w", err))
+	}
+	return nil
+}
+
+func (p *peer) transfer(ctx context.Context, tenant sandbox.TenantID, method, path string, query url.Values, body io.ReadCloser) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, p.base+path+"?"+query.Encode(), nil)
+	if err != nil {
+		return nil, err
+	}
+	if body != nil {
+		req.Body, req.ContentLength = body, -1
+	}
+	if err := p.sign(ctx, req.Header, tenant); err != nil {
+		return nil, err
+	}
+	res, err := p.http.Do(req)
+	if err != nil {
+		return nil, p.broke(ctx, err)
+	}
+	if res.StatusCode != http.StatusOK {
+		err := refusal(res)
+		var told *sandbox.Error
+		if errors.As(err, &told) {
+			return nil, told
+		}
+		return nil, p.away(err)
+	}
+	return res, nil
+}
+
+// broke is the error for a connection that ended too early.
+func (p *peer) broke(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return p.away(err)
+}
+
+// watched remembers the error of a Reader, and can take it away from who still
+// reads it.
+type watched struct {
+	io.Reader
+
+	mu      sync.Mutex // held while it is read
+	stopped bool
+	err     error // other than io.EOF
+}
+
+func (w *watched) Read(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stopped {
+		return 0, http.ErrBodyReadAfterClose
+	}
+	n, err := w.Reader.Read(p)
+	if err != nil && err != io.EOF {
+		w.err = err
+	}
+	return n, err
+}
+
+// stop returns the error once nobody reads any more.
+func (w *watched) stop() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stopped = true
+	return w.err
+}
+
+// Close is stop for an http.Request.
+func (w *watched) Close() error {
+	_ = w.stop() // its error has been told to who read
+	return nil
+}

@@ -1,0 +1,391 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/control/client"
+	"gvisor.dev/gvisor/pkg/sentry/control"
+	"gvisor.dev/gvisor/pkg/state/statefile"
+	"gvisor.dev/gvisor/pkg/urpc"
+	runscboot "gvisor.dev/gvisor/runsc/boot"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost"
+)
+
+// fsCat has the sentry read files as the guest's root would.
+const fsCat = "Fs.Cat"
+
+// saveSlots is how many Boots are saved at a time: each keeps a core busy.
+func saveSlots() int { return max(runtime.NumCPU(), 2) }
+
+// freeze stops everything in a Boot. Asking again is fine.
+func (h *Host) freeze(id string) error {
+	b, err := h.find(id)
+	if err != nil {
+		return err
+	}
+	b.pausing.Lock()
+	defer b.pausing.Unlock()
+	if h.recordOf(b).Frozen {
+		return nil
+	}
+	return h.stand(b, func(rpc *urpc.Client) error {
+		if err := rpc.Call(runscboot.ContMgrPause, nil, nil); err != nil {
+			return fmt.Errorf("pause: %w", err)
+		}
+		h.change(b, func(r *record) { r.Frozen, r.FrozenAt = true, time.Now().UTC() })
+		return nil
+	})
+}
+
+// thaw lets a Boot go on that is frozen or held. Asking again is fine.
+func (h *Host) thaw(id string) error {
+	b, err := h.find(id)
+	if err != nil {
+		return err
+	}
+	b.pausing.Lock()
+	defer b.pausing.Unlock()
+	if r := h.recordOf(b); !r.Frozen && len(r.Held) == 0 {
+		return nil
+	}
+	return h.stand(b, func(rpc *urpc.Client) error {
+		// All at once: when a process ends while another of its group is stopped,
+		// the sentry sends the whole group SIGHUP.
+		if r := h.recordOf(b); !r.Frozen {
+			if err := rpc.Call(runscboot.ContMgrPause, nil, nil); err != nil {
+				return fmt.Errorf("pause: %w", err)
+			}
+		}
+		signalEach(rpc, b.record.name(), h.recordOf(b).Held, unix.SIGCONT)
+		h.change(b, func(r *record) { r.Held = nil })
+		if err := rpc.Call(runscboot.ContMgrResume, nil, nil); err != nil {
+			return fmt.Errorf("resume: %w", err)
+		}
+		h.change(b, func(r *record) { r.Frozen = false })
+		return nil
+	})
+}
+
+// stand does something to a Boot that stops it or lets it go. Should the sentry
+// host end meanwhile, the record says that a later one must look how the Boot
+// stands. The caller holds b.pausing.
+func (h *Host) stand(b *boot, do func(*urpc.Client) error) error {
+	rpc, err := client.ConnectTo(b.record.Socket)
+	if err != nil {
+		return sandbox.Errorf(sandbox.Unavailable, "the sentry of %s does not answer", b.record.ID).WithCause(err)
+	}
+	defer rpc.Close()
+	h.change(b, func(r *record) { r.Unsure = true })
+	if err := h.writeRecord(b); err != nil {
+		return err
+	}
+	err = do(rpc)
+	h.change(b, func(r *record) { r.Unsure = err != nil })
+	return errors.Join(err, h.writeRecord(b))
+}
+
+// recover finds out how a Boot stands that an earlier sentry host left while it
+// stopped it or let it go, and makes that what its record says. Of one that
+// was being saved, the processes are let go.
+func (h *Host) recoverStand(b *boot) error {
+	return h.stand(b, func(rpc *urpc.Client) error {
+		r := h.recordOf(b)
+		states, err := processStates(rpc, []int32{guestPid})
+		if err != nil {
+			return err
+		}
+		signalEach(rpc, r.name(), r.Stopped, unix.SIGCONT)
+		h.change(b, func(r *record) { r.Stopped = nil })
+		switch stands := states[guestPid] == stoppedOutside; {
+		case r.Frozen && !stands:
+			err = rpc.Call(runscboot.ContMgrPause, nil, nil)
+		case !r.Frozen && stands:
+			err = rpc.Call(runscboot.ContMgrResume, nil, nil)
+		}
+		return err
+	})
+}
+
+// save saves a Boot under a name. It goes on when its caller is gone.
+func (h *Host) save(r sentryhost.SaveRequest) (sandbox.Saved, error) {
+	b, err := h.find(r.ID)
+	if err != nil {
+		return sandbox.Saved{}, err
+	}
+	if !sandbox.ValidSnapshotID(r.Name) {
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "%.80q is not a snapshot ID", r.Name)
+	}
+	defer h.lockName(r.Name)()
+	switch m, raw, err := h.readManifest(r.Name); {
+	case err == nil && m.Boot == r.ID && m.Memory == r.Memory:
+		return told(m, raw), nil
+	case !errors.Is(err, sandbox.NotFound):
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "something else was saved as %s", r.Name).WithCause(err)
+	}
+	h.saving <- struct{}{}
+	defer func() { <-h.saving }()
+	d, err := h.draftOf(b, r)
+	if err != nil {
+		return sandbox.Saved{}, err
+	}
+	if err := h.write(b, d); err != nil {
+		d.discard()
+		if err = noRoom(err); errors.Is(err, sandbox.Exhausted) { // the disk was full before that
+			return sandbox.Saved{}, err
+		}
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Unavailable, "the sandbox could not be saved").WithCause(err)
+	}
+	saved, err := d.finish()
+	if err != nil {
+		d.discard()
+	}
+	return saved, err
+}
+
+// stateRoom is how much of a saved state is neither memory nor files.
+const stateRoom = 32 << 20
+
+// draftOf makes room for all that a Boot holds.
+func (h *Host) draftOf(b *boot, r sentryhost.SaveRequest) (*draft, error) {
+	record := h.recordOf(b)
+	room := b.diskBytes() + stateRoom
+	if r.Memory {
+		u, err := b.group.Usage()
+		if err != nil {
+			return nil, sandbox.Errorf(sandbox.Unavailable, "the usage of %s cannot be read", r.ID).WithCause(err)
+		}
+		room += u.MemoryBytes
+	}
+	return h.newDraft(&sentryhost.Manifest{
+		Name: r.Name, Boot: r.ID, Memory: r.Memory, Build: record.guestBuild(h), Engine: h.engineVersion(), Image: record.Image, Shape: record.Shape,
+	}, room)
+}
+
+// write has the sentry write its state while all stands still.
+func (h *Host) write(b *boot, d *draft) error {
+	b.pausing.Lock()
+	defer b.pausing.Unlock()
+	return h.stand(b, func(rpc *urpc.Client) (err error) {
+		d.m.SavedAt = time.Now().UTC()
+		if r := h.recordOf(b); r.Frozen {
+			d.m.SavedAt = r.FrozenAt
+		} else {
+			if err := rpc.Call(runscboot.ContMgrPause, nil, nil); err != nil {
+				return fmt.Errorf("pause: %w", err)
+			}
+			defer func() {
+				if resumeErr := rpc.Call(runscboot.ContMgrResume, nil, nil); resumeErr != nil {
+					err = errors.Join(err, fmt.Errorf("resume: %w", resumeErr))
+				}
+			}()
+		}
+		if !d.m.Memory {
+			return writeLayer(rpc, d.files)
+		}
+		return h.writeMemory(rpc, b, d)
+	})
+}
+
+// writeLayer saves the writable layer alone.
+func writeLayer(rpc *urpc.Client, files []*os.File) error {
+	args := runscboot.FSSaveArgs{FilePayload: urpc.FilePayload{Files: files}}
+	if err := rpc.Call(runscboot.ContMgrFSSave, &args, nil); err != nil {
+		return fmt.Errorf("save files: %w", err)
+	}
+	return nil
+}
+
+// writeMemory saves memory in which every process but the Guest has been sent
+// SIGSTOP: as nothing runs, it is the first thing that each meets when it is
+// restored. Here it is taken back before it was met. Those that were stopped
+// before are left alone, here and there.
+func (h *Host) writeMemory(rpc *urpc.Client, b *boot, d *draft) (err error) {
+	going, err := goingProcesses(rpc, b.record.name())
+	if err != nil {
+		return err
+	}
+	d.m.Held = union(going, h.recordOf(b).Held)
+	h.change(b, func(r *record) { r.Stopped = going })
+	if err := h.writeRecord(b); err != nil {
+		return err
+	}
+	defer func() {
+		signalEach(rpc, b.record.name(), going, unix.SIGCONT)
+		h.change(b, func(r *record) { r.Stopped = nil })
+	}()
+	if missed := signalEach(rpc, b.record.name(), going, unix.SIGSTOP); missed != nil {
+		return fmt.Errorf("stop processes: %w", missed)
+	}
+	opts := control.SaveOpts{
+		Metadata:      statefile.CompressionLevelNone.ToMetadata(),
+		HavePagesFile: true,
+		FilePayload:   urpc.FilePayload{Files: d.files},
+		// Without it the sentry ends, also when it could not save.
+		Resume: true,
+	}
+	if err := rpc.Call(runscboot.ContMgrCheckpoint, &opts, nil); err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	return nil
+}
+
+// union is a, and what of b is not in it.
+func union(a, b []int32) []int32 {
+	in := map[int32]bool{}
+	for _, pid := range a {
+		in[pid] = true
+	}
+	all := append([]int32{}, a...)
+	for _, pid := range b {
+		if !in[pid] {
+			all = append(all, pid)
+		}
+	}
+	return all
+}
+
+// signalEach sends a signal to processes, in their order, and returns what went
+// wrong with the first one.
+func signalEach(rpc *urpc.Client, id string, pids []int32, s unix.Signal) error {
+	var first error
+	for _, pid := range pids {
+		args := runscboot.SignalArgs{CID: id, PID: pid, Signo: int32(s), Mode: runscboot.DeliverToProcess}
+		if err := rpc.Call(runscboot.ContMgrSignal, &args, nil); err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+// States of processes as /proc tells them.
+const (
+	stoppedOutside = 'D' // also while the whole Boot stands still
+	stoppedInside  = 'T'
+	traced         = 't'
+	zombie         = 'Z'
+	dead           = 'X'
+)
+
+// goingProcesses returns all processes but the Guest that would go on if the
+// Boot did, children before their parents.
+func goingProcesses(rpc *urpc.Client, id string) ([]int32, error) {
+	var all []*control.Process
+	if err := rpc.Call(runscboot.ContMgrProcesses, &id, &all); err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	parents := map[int32]int32{}
+	var pids []int32
+	for _, p := range all {
+		parents[int32(p.PID)] = int32(p.PPID)
+		if p.PID != guestPid {
+			pids = append(pids, int32(p.PID))
+		}
+	}
+	states, err := processStates(rpc, pids)
+	if err != nil {
+		return nil, err
+	}
+	var going []int32
+	for _, pid := range childrenFirst(parents) {
+		switch states[pid] {
+		case stoppedInside, traced, zombie, dead:
+		default:
+			if pid != guestPid {
+				going = append(going, pid)
+			}
+		}
+	}
+	return going, nil
+}
+
+// childrenFirst orders processes so that none comes before a child of its.
+func childrenFirst(parents map[int32]int32) []int32 {
+	children := map[int32][]int32{}
+	for pid, parent := range parents {
+		if _, known := parents[parent]; !known || parent == pid {
+			parent = 0
+		}
+		children[parent] = append(children[parent], pid)
+	}
+	queue := append([]int32{}, children[0]...)
+	for i := 0; i < len(queue); i++ {
+		queue = append(queue, children[queue[i]]...)
+	}
+	for i, j := 0, len(queue)-1; i < j; i, j = i+1, j-1 {
+		queue[i], queue[j] = queue[j], queue[i]
+	}
+	return queue
+}
+
+// processStates asks for the states of processes. One that gives itself a name
+// to deceive gets a wrong state, and only its own Sandbox notices.
+func processStates(rpc *urpc.Client, pids []int32) (map[int32]byte, error) {
+	states := map[int32]byte{}
+	if len(pids) == 0 {
+		return states, nil
+	}
+	fd, err := unix.MemfdCreate("stat", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	out := os.NewFile(uintptr(fd), "stat")
+	defer out.Close()
+	opts := control.CatOpts{FilePayload: urpc.FilePayload{Files: []*os.File{out}}}
+	for _, pid := range pids {
+		opts.Files = append(opts.Files, fmt.Sprintf("/proc/%d/stat", pid))
+	}
+	if err := rpc.Call(fsCat, &opts, nil); err != nil {
+		return nil, fmt.Errorf("look at processes: %w", err)
+	}
+	const maxStat = 1 << 10 // of one process
+	text, err := io.ReadAll(io.NewSectionReader(out, 0, int64(len(pids))*maxStat))
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(text)) {
+		var pid int32
+		end := strings.LastIndex(line, ") ")
+		if _, err := fmt.Sscanf(line, "%d", &pid); err == nil && end > 0 && end+2 < len(line) {
+			states[pid] = line[end+2]
+		}
+	}
+	return states, nil
+}
+
+// restore gives a new sentry its link and has it load saved memory.
+func restore(ctx context.Context, socket string, m *sentryhost.Manifest, files []*os.File, guestEnd *os.File) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	rpc, err := client.ConnectTo(socket)
+	if err != nil {
+		return fmt.Errorf("reach the sentry: %w", err)
+	}
+	defer rpc.Close()
+	network := networkArgs(guestEnd)
+	network.IsRestore = true
+	if err := rpc.Call(runscboot.ContMgrSetNetworkArgs, network, nil); err != nil {
+		return fmt.Errorf("give the sentry its link: %w", err)
+	}
+	// In the background: what is asked for first is read first.
+	opts := runscboot.RestoreOpts{FilePayload: urpc.FilePayload{Files: files}, HavePagesFile: true, Background: true}
+	err = rpc.Call(runscboot.ContMgrRestore, &opts, nil)
+	var refused urpc.RemoteError
+	switch {
+	case errors.As(err, &refused):
+		return sandbox.Errorf(sandbox.Conflict, "the saved state %s cannot be restored", m.Name).WithCause(err)
+	case err != nil: // whoever ended the sentry, the state may be as good as before
+		return sandbox.Errorf(sandbox.Unavailable, "the sandbox ended while it was restored from the saved state %s: try again", m.Name).WithCause(err)
+	}
+	return nil
+}

@@ -1,0 +1,193 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/control/client"
+	"gvisor.dev/gvisor/pkg/urpc"
+	runscboot "gvisor.dev/gvisor/runsc/boot"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost"
+)
+
+// standing asks for an answer, which a Boot that stands still does not give.
+func standing(t *testing.T, c *http.Client) bool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, "GET", "http://guest/ping", nil)
+	must(t, err)
+	resp, err := c.Do(r)
+	if err == nil {
+		resp.Body.Close()
+	}
+	return err != nil
+}
+
+// dialled is a connection to the sentry of a Boot.
+func (r *rig) dialled(id string) *urpc.Client {
+	rpc, err := client.ConnectTo(r.host.boots[id].record.Socket)
+	must(r.t, err)
+	r.t.Cleanup(func() { rpc.Close() })
+	return rpc
+}
+
+// A sentry host that ended while it stopped a Boot, or let it go, or saved it,
+// leaves one that a later one makes what it should be.
+func unsureStand(t *testing.T, r *rig) {
+	for name, tt := range map[string]struct {
+		frozen, stands bool
+	}{
+		"cut off while it was saved":   {false, true},
+		"cut off before it was frozen": {true, false},
+		"cut off after it was frozen":  {true, true},
+		"cut off when it was let go":   {false, false},
+	} {
+		id := sandbox.NewBootID()
+		c := r.start(id, small())
+		child := get(t, c, "/bomb?mb=1")
+		rpc := r.dialled(id)
+		if tt.stands {
+			must(t, rpc.Call(runscboot.ContMgrPause, nil, nil))
+		}
+		going, err := goingProcesses(rpc, id)
+		if err != nil || len(going) != 1 {
+			t.Fatalf("processes: %v, %v", going, err)
+		}
+		must(t, signalEach(rpc, id, going, unix.SIGSTOP))
+		b := r.host.boots[id]
+		r.host.change(b, func(r *record) { r.Unsure, r.Frozen, r.Stopped = true, tt.frozen, going })
+		must(t, r.host.writeRecord(b))
+		old := *r
+		r.open()
+		if got := standing(t, c); got != tt.frozen {
+			t.Errorf("%s: it stands still: %t", name, got)
+		}
+		must(t, r.host.thaw(id))
+		if got := get(t, c, "/ping"); got != "pong" {
+			t.Errorf("%s: ping = %q", name, got)
+		}
+		states, err := processStates(rpc, going)
+		if err != nil || states[going[0]] == stoppedInside {
+			t.Errorf("%s: the process %s is %c, %v", name, child, states[going[0]], err)
+		}
+		must(t, r.host.stop(t.Context(), id))
+		old.waitGone(id)
+	}
+}
+
+// What was stopped before is not let go by a save; what has children comes after
+// them.
+func heldProcesses(t *testing.T, r *rig) {
+	id := sandbox.NewBootID()
+	c := r.start(id, small())
+	get(t, c, "/bomb?mb=1")
+	get(t, c, "/bomb?mb=1")
+	rpc := r.dialled(id)
+	both, err := goingProcesses(rpc, id)
+	if err != nil || len(both) != 2 {
+		t.Fatalf("processes: %v, %v", both, err)
+	}
+	must(t, signalEach(rpc, id, both[:1], unix.SIGSTOP))
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		going, err := goingProcesses(rpc, id)
+		must(t, err)
+		if slices.Equal(going, both[1:]) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%v go on, want %v", going, both[1:])
+		}
+	}
+	name := sandbox.NewSnapshotID()
+	_, err = r.host.save(sentryhost.SaveRequest{ID: id, Name: name, Memory: true})
+	must(t, err)
+	m, _, err := r.host.readManifest(name)
+	if err != nil || !slices.Equal(m.Held, both[1:]) {
+		t.Errorf("held are %v, %v, want %v", m.Held, err, both[1:])
+	}
+	states, err := processStates(rpc, both)
+	if err != nil || states[both[0]] != stoppedInside || states[both[1]] == stoppedInside {
+		t.Errorf("after the save the processes are %c and %c, %v", states[both[0]], states[both[1]], err)
+	}
+	must(t, r.host.deleteSaved(name))
+}
+
+func TestChildrenFirst(t *testing.T) {
+	got := childrenFirst(map[int32]int32{1: 0, 5: 1, 3: 5, 9: 3, 4: 1, 7: 99})
+	at := func(pid int32) int { return slices.Index(got, pid) }
+	if len(got) != 6 || at(9) > at(3) || at(3) > at(5) || at(5) > at(1) || at(4) > at(1) || at(7) < 0 {
+		t.Errorf("order %v", got)
+	}
+}
+
+// Without room for it nothing is saved, nothing is left, and the Boot runs on.
+func noRoomToSave(t *testing.T, r *rig) {
+	must(t, unix.Mount("tmpfs", r.cfg.Saved, "tmpfs", 0, "size=96m"))
+	defer unix.Unmount(r.cfg.Saved, 0)
+	id := sandbox.NewBootID()
+	c := r.start(id, small())
+	for _, memory := range []bool{true, false} {
+		_, err := r.host.save(sentryhost.SaveRequest{ID: id, Name: sandbox.NewSnapshotID(), Memory: memory})
+		if !errors.Is(err, sandbox.Exhausted) {
+			t.Errorf("save without room = %v", err)
+		}
+	}
+	if got := get(t, c, "/ping"); got != "pong" {
+		t.Errorf("ping = %q", got)
+	}
+	if left, err := os.ReadDir(r.cfg.Saved); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// Holes in files take no room in what is saved, and no memory of the sentry's.
+func holesAreNotFilled(t *testing.T, r *rig) {
+	id := sandbox.NewBootID()
+	shape := small()
+	shape.DiskBytes = 128 << 20
+	c := r.start(id, shape)
+	if got := get(t, c, "/write?mb=8&hole=100000"); got != "<nil>" {
+		t.Fatalf("write = %q", got)
+	}
+	name := sandbox.NewSnapshotID()
+	saved, err := r.host.save(sentryhost.SaveRequest{ID: id, Name: name})
+	if err != nil || saved.Bytes < 8<<20 || saved.Bytes > 40<<20 {
+		t.Errorf("save = %+v, %v", saved, err)
+	}
+	if got := get(t, c, "/ping"); got != "pong" {
+		t.Errorf("ping = %q", got)
+	}
+	must(t, r.host.deleteSaved(name))
+}
+
+// What was not finished is gone when the next sentry host starts; what was is
+// there.
+func draftsAreRemoved(t *testing.T, r *rig) {
+	id := sandbox.NewBootID()
+	r.start(id, small())
+	name := sandbox.NewSnapshotID()
+	_, err := r.host.save(sentryhost.SaveRequest{ID: id, Name: name, Memory: true})
+	must(t, err)
+	must(t, os.Mkdir(r.host.savedDir(asidePrefix+name+"-1"), 0o700))
+	must(t, os.WriteFile(r.host.savedDir(asidePrefix+name+"-1")+"/pages.img", []byte("half"), 0o600))
+	old := *r
+	r.open()
+	defer old.waitGone(id)
+	if names, err := r.host.listSaved(); err != nil || !slices.Equal(names, []string{name}) {
+		t.Errorf("saved are %v, %v", names, err)
+	}
+	if all, err := os.ReadDir(r.cfg.Saved); err != nil || len(all) != 1 {
+		t.Errorf("the folder holds %v, %v", all, err)
+	}
+	must(t, r.host.deleteSaved(name))
+	must(t, r.host.stop(t.Context(), id))
+}

@@ -1,0 +1,308 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/installation"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost"
+)
+
+// A sentry believes what it restores: whoever writes a saved state decides what
+// the sentry is. So one that comes from outside is taken only when the sentry
+// host of an installation that this one trusts has signed it. The server, which
+// carries it, cannot make one.
+
+// export returns what a state consists of, signed, and its files to be read.
+func (h *Host) export(r sentryhost.ExportRequest) (any, []*os.File, error) {
+	p, files, err := h.exportState(r.Name)
+	if err != nil || !r.Image {
+		return p, files, err
+	}
+	image, size, err := h.exportImage(p)
+	if err != nil {
+		closeAll(files)
+		return nil, nil, err
+	}
+	p.ImageBytes = size
+	return p, append(files, image), nil
+}
+
+// exportImage opens the image that a state needs.
+func (h *Host) exportImage(p sentryhost.Proof) (*os.File, int64, error) {
+	m := new(sentryhost.Manifest)
+	if err := json.Unmarshal(p.Manifest, m); err != nil {
+		return nil, 0, err
+	}
+	image, err := h.openImage(m.Image)
+	if errors.Is(err, sandbox.NotFound) {
+		err = sandbox.Errorf(sandbox.Conflict, "the image of the snapshot's template is not here any more").WithCause(err)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	info, err := image.Stat()
+	if err != nil {
+		image.Close()
+		return nil, 0, err
+	}
+	return image, info.Size(), nil
+}
+
+func (h *Host) exportState(name string) (p sentryhost.Proof, _ []*os.File, _ error) {
+	m, raw, err := h.readManifest(name)
+	if err != nil {
+		return p, nil, err
+	}
+	files, done, err := h.openReady(m)
+	if err != nil {
+		return p, nil, err
+	}
+	defer done()
+	p.Manifest = raw
+	for i, f := range files {
+		sum := sha256.New()
+		n, err := io.Copy(sum, io.NewSectionReader(f, 0, m.Files[i].Bytes+1))
+		if err == nil && n != m.Files[i].Bytes {
+			err = fmt.Errorf("%s has not %d bytes", m.Files[i].Name, m.Files[i].Bytes)
+		}
+		if err != nil {
+			closeAll(files)
+			return p, nil, damaged(name, err)
+		}
+		p.Sums = append(p.Sums, sum.Sum(nil))
+	}
+	if err := verify(m, files); err != nil { // nobody is to trust what got damaged here
+		closeAll(files)
+		return p, nil, err
+	}
+	signature, by, err := h.keys.Sign(p.Statement())
+	if err != nil {
+		closeAll(files)
+		return p, nil, err
+	}
+	p.Signature, p.Key = signature, by.String()
+	return p, files, nil
+}
+
+// take makes a state of what comes through a pipe, for as long as ctx.
+func (h *Host) take(ctx context.Context, r sentryhost.ImportRequest, req *fdrpc.Request) (sandbox.Saved, error) {
+	if !sandbox.ValidSnapshotID(r.Name) {
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "%.80q is not a snapshot ID", r.Name)
+	}
+	pipe, err := req.TakeFile(0)
+	if err != nil {
+		return sandbox.Saved{}, err
+	}
+	defer pipe.Close()
+	defer context.AfterFunc(ctx, func() { pipe.Close() })()
+	m, err := h.believe(r)
+	if err != nil {
+		return sandbox.Saved{}, err
+	}
+	if r.Proof.ImageBytes > 0 {
+		if err := h.takeImage(pipe, m.Image, r.Proof.ImageBytes); err != nil {
+			return sandbox.Saved{}, err
+		}
+	}
+	if err := h.hasImage(m.Image); err != nil {
+		return sandbox.Saved{}, err
+	}
+	defer h.lockName(r.Name)()
+	if _, err := os.Lstat(h.savedDir(r.Name)); !errors.Is(err, fs.ErrNotExist) {
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "something else was saved as %s", r.Name).WithCause(err)
+	}
+	room := int64(0)
+	for _, f := range m.Files {
+		room += f.Bytes
+	}
+	d, err := h.newDraft(m, room)
+	if err != nil {
+		return sandbox.Saved{}, err
+	}
+	if err := d.fill(pipe, r.Proof.Sums); err != nil {
+		d.discard()
+		return sandbox.Saved{}, err
+	}
+	saved, err := d.finish()
+	if err != nil {
+		d.discard()
+	}
+	return saved, err
+}
+
+// believe returns the manifest of a state that somebody whom we trust signed and
+// that can be started from here, under its new name.
+func (h *Host) believe(r sentryhost.ImportRequest) (*sentryhost.Manifest, error) {
+	key, err := installation.ParseKey(r.Proof.Key)
+	if err != nil || !key.Verify(r.Proof.Statement(), r.Proof.Signature) {
+		return nil, notExported(errors.Join(err, errors.New("its signature is wrong")))
+	}
+	trusted, err := h.keys.Trusts(key)
+	if err != nil {
+		return nil, err
+	}
+	if !trusted {
+		return nil, sandbox.Errorf(sandbox.Denied, "the snapshot comes from the installation %s, which this one does not trust: its operator can with `cloud-sandbox trust add`", key)
+	}
+	m := new(sentryhost.Manifest)
+	if err := json.Unmarshal(r.Proof.Manifest, m); err != nil || len(r.Proof.Manifest) > maxManifest {
+		return nil, notExported(errors.Join(err, errors.New("its manifest is wrong")))
+	}
+	if err := wellFormed(m, r.Proof.Sums); err != nil {
+		return nil, notExported(err)
+	}
+	if r.Proof.ImageBytes < 0 || r.Proof.ImageBytes > maxImage {
+		return nil, notExported(fmt.Errorf("its image has %d bytes", r.Proof.ImageBytes))
+	}
+	m.Name = r.Name
+	return m, h.canStart(m)
+}
+
+func notExported(cause error) error {
+	return sandbox.Errorf(sandbox.Invalid, "this is not what was exported").WithCause(cause)
+}
+
+// wellFormed checks what a later version may sign and this one cannot take.
+func wellFormed(m *sentryhost.Manifest, sums [][]byte) error {
+	want := filesOf(m)
+	if len(m.Files) != len(want) || len(sums) != len(want) {
+		return fmt.Errorf("it lists %d files and %d sums", len(m.Files), len(sums))
+	}
+	most := m.Shape.MemoryBytes + m.Shape.DiskBytes + stateRoom
+	for i, f := range m.Files {
+		if f.Name != want[i] || f.Bytes <= 0 || f.Bytes > most || len(sums[i]) != sha256.Size {
+			return fmt.Errorf("it lists %.80q of %d bytes", f.Name, f.Bytes)
+		}
+		most -= f.Bytes
+	}
+	return m.Shape.Check()
+}
+
+// canStart returns Conflict when a Boot cannot start from a state here, whatever its
+// image, so that nobody finds out later.
+func (h *Host) canStart(m *sentryhost.Manifest) error {
+	if m.Engine != h.engineVersion() {
+		return sandbox.Errorf(sandbox.Conflict, "the snapshot needs gVisor %.80s, and this server runs %s: import it with the version of Cloud Sandbox that exported it", m.Engine, h.engineVersion())
+	}
+	if m.Memory {
+		if m.Build != filepath.Base(m.Build) || m.Build == "." {
+			return notExported(fmt.Errorf("it names the build %.80q", m.Build))
+		}
+		if _, err := os.Stat(h.guestImageOf(m.Build)); err != nil {
+			return sandbox.Errorf(sandbox.Conflict, "the snapshot holds the memory of build %.80s of Cloud Sandbox, which is not here: import one without memory, or install that build", m.Build).WithCause(err)
+		}
+	}
+	return nil
+}
+
+func (h *Host) hasImage(digest string) error {
+	image, err := h.openImage(digest)
+	if err != nil {
+		return sandbox.Errorf(sandbox.Conflict, "the snapshot needs the template image %.80s, which is not here: export it with its template, or have the same image of that template first", digest).WithCause(err)
+	}
+	return image.Close()
+}
+
+const (
+	// maxImage is far more than an image has, in bytes.
+	maxImage = 256 << 30
+	// incomingPrefix begins the names of images that are not whole yet.
+	incomingPrefix = ".incoming-"
+)
+
+// takeImage reads an image of n bytes and puts it where images are, unless it is
+// there. That its hash is its name is all that is to be known of it: whoever signed
+// the state that names it started sentries from it.
+func (h *Host) takeImage(from io.Reader, digest string, n int64) error {
+	want := strings.TrimPrefix(digest, "sha256:")
+	if raw, err := hex.DecodeString(want); err != nil || len(raw) != sha256.Size {
+		return notExported(fmt.Errorf("it names the image %.80q", digest))
+	}
+	path := filepath.Join(h.cfg.Images, want+".erofs")
+	if info, err := os.Stat(path); err == nil && info.Size() == n {
+		return copyImage(io.Discard, from, want, n)
+	} else if err == nil {
+		return notExported(fmt.Errorf("its image has %d bytes, not %d", n, info.Size()))
+	}
+	if err := roomFor(h.cfg.Images, n); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(h.cfg.Images, incomingPrefix)
+	if err != nil {
+		return fmt.Errorf("make the file of an image: %w", err)
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	if err := copyImage(f, from, want, n); err != nil {
+		return err
+	}
+	const readable = 0o644
+	if err := errors.Join(f.Chmod(readable), f.Sync()); err != nil {
+		return noRoom(err)
+	}
+	// Never in the place of one that is there: its Boots hold that.
+	if err := os.Link(f.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("name an image: %w", err)
+	}
+	return syncDir(h.cfg.Images)
+}
+
+// copyImage copies n bytes whose SHA-256 must be what is wanted.
+func copyImage(to io.Writer, from io.Reader, want string, n int64) error {
+	sum := sha256.New()
+	switch got, err := io.CopyN(io.MultiWriter(to, sum), from, n); {
+	case err == io.EOF:
+		return notExported(fmt.Errorf("its image ends after %d bytes", got))
+	case err != nil:
+		return noRoom(err)
+	case hex.EncodeToString(sum.Sum(nil)) != want:
+		return notExported(errors.New("its image is something else"))
+	}
+	return nil
+}
+
+// removeIncoming removes what an earlier sentry host did not take whole. It is
+// called while nothing is taken.
+func (h *Host) removeIncoming() {
+	left, _ := filepath.Glob(filepath.Join(h.cfg.Images, incomingPrefix+"*"))
+	for _, path := range left {
+		if err := os.Remove(path); err != nil {
+			h.log.Warn("an image that was not taken whole stays", "file", path, "error", err)
+		}
+	}
+}
+
+// fill writes the files of a draft from a pipe, which must hold what sums say,
+// and then ImportEnd and nothing more.
+func (d *draft) fill(pipe io.Reader, sums [][]byte) error {
+	for i, f := range d.files {
+		sum := sha256.New()
+		n, err := io.CopyN(io.MultiWriter(f, sum), pipe, d.m.Files[i].Bytes)
+		switch {
+		case err == io.EOF:
+			return notExported(fmt.Errorf("%s ends after %d bytes", d.m.Files[i].Name, n))
+		case err != nil:
+			return noRoom(err)
+		case !bytes.Equal(sum.Sum(nil), sums[i]):
+			return notExported(fmt.Errorf("%s is something else", d.m.Files[i].Name))
+		}
+	}
+	var end [2]byte
+	if n, err := io.ReadFull(pipe, end[:]); n != 1 || err != io.ErrUnexpectedEOF || end[0] != sentryhost.ImportEnd {
+		return notExported(fmt.Errorf("its end is %q, %w", end[:n], err))
+	}
+	return nil
+}

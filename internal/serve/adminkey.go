@@ -1,0 +1,41 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/keys"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
+)
+
+// KeysOf is the Keys of a Store.
+func KeysOf(s sandbox.Store) *keys.Service { return keys.New(s, slog.New(slog.DiscardHandler)) }
+
+// WithStore calls use with the Store of a data folder, whether its server runs or
+// not: this is how the operator makes the first Key. It gives up root for good
+// before it opens the database, whose files are the server's.
+func WithStore(ctx context.Context, layout launch.Layout, use func(sandbox.Store) error) error {
+	file := databaseFile(layout)
+	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s has no database yet: start the server once", layout.Root)
+	}
+	if err := launch.BecomeServer(); err != nil {
+		return err
+	}
+	store, err := sqlite.Open(ctx, file)
+	if err != nil {
+		return err
+	}
+	return errors.Join(use(store), store.Close())
+}
+
+// Operator is whom the operator speaks for on the server itself.
+func Operator(tenant sandbox.TenantID, role sandbox.Role) sandbox.Identity {
+	return sandbox.Identity{Tenant: tenant, User: operator, Role: role}
+}

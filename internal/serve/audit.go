@@ -1,0 +1,66 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+)
+
+// Users that are no clients'.
+const (
+	system   = "system"   // of what nobody asked for
+	operator = "operator" // on the server itself
+)
+
+// auditTime bounds how long the end of a Sandbox waits for its audit entry.
+const auditTime = 5 * time.Second
+
+// auditEnd records the end of a Sandbox that nobody asked for. The end itself
+// stands in the Sandbox's record.
+func auditEnd(ctx context.Context, store sandbox.AuditStore, log *slog.Logger, sb sandbox.Sandbox) {
+	user, cause := system, sb.Ended.Cause
+	switch cause {
+	case sandbox.CauseReleased:
+		return // the request has an entry
+	case sandbox.CauseOperator:
+		user = operator
+	}
+	auditOwn(ctx, store, log, sandbox.AuditEntry{
+		Tenant: sb.Tenant, User: user, Operation: sandbox.AuditEnded, Target: sb.ID, Sandbox: sb.ID, Detail: string(cause),
+	})
+}
+
+// auditLetGo records that a Snapshot goes without anybody's request.
+func auditLetGo(ctx context.Context, store sandbox.AuditStore, log *slog.Logger, snap sandbox.Snapshot) {
+	auditOwn(ctx, store, log, sandbox.AuditEntry{
+		Tenant: snap.Tenant, User: system, Operation: sandbox.AuditLetGo, Target: snap.ID, Sandbox: snap.SandboxID, Detail: "retention",
+	})
+}
+
+// auditOwn records what was done already. An entry that cannot be written is told
+// to the log.
+func auditOwn(ctx context.Context, store sandbox.AuditStore, log *slog.Logger, e sandbox.AuditEntry) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), auditTime)
+	defer cancel()
+	e.At, e.Request = time.Now().UTC().Truncate(time.Microsecond), telemetry.RequestOf(ctx)
+	if _, err := store.AppendAudit(ctx, e); err != nil {
+		log.ErrorContext(ctx, "an audit entry could not be written", telemetry.KeyError, err.Error(), "operation", e.Operation,
+			"target", e.Target, telemetry.KeySandbox, e.Sandbox, telemetry.KeyTenant, e.Tenant, "detail", e.Detail)
+	}
+}
+
+// AuditOperator records what the operator did on the server itself, or failed to
+// do because of failure. It returns failure, or why that could not be recorded.
+func AuditOperator(ctx context.Context, store sandbox.AuditStore, e sandbox.AuditEntry, failure error) error {
+	e.At, e.User, e.Code = time.Now().UTC().Truncate(time.Microsecond), operator, string(sandbox.CodeOf(failure))
+	e.Target = sandbox.AuditText(e.Target)
+	if _, err := store.AppendAudit(context.WithoutCancel(ctx), e); err != nil {
+		return errors.Join(failure, fmt.Errorf("it could not be recorded in the audit log: %w", err))
+	}
+	return failure
+}

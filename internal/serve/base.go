@@ -1,0 +1,66 @@
+package serve
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
+)
+
+// BuildBase builds the Template base in a process of its own, if it is missing,
+// because the build needs rights that the server has not. The program for it,
+// cloud-sandbox, is this one or lies beside it.
+func BuildBase(ctx context.Context, cfg config.Config) error {
+	store, err := template.Open(launch.Layout{Root: cfg.Data}.Templates())
+	if err != nil {
+		return err
+	}
+	if _, err := store.Resolve(ctx, "", "base"); err == nil {
+		return nil
+	}
+	exe, err := program(cfg)
+	if err != nil {
+		return fmt.Errorf("run `cloud-sandbox template build base` once: %w", err)
+	}
+	build := exec.CommandContext(ctx, exe, "template", "build", "base", "--data", cfg.Data)
+	build.Cancel = func() error { return build.Process.Signal(syscall.SIGTERM) }
+	build.Stdout, build.Stderr = os.Stderr, os.Stderr
+	build.Env = append(withoutSecrets(os.Environ()), "SANDBOX_IMAGE="+cfg.SandboxImage)
+	return build.Run()
+}
+
+// program is the executable cloud-sandbox: this one, or beside that of a role.
+func program(cfg config.Config) (string, error) {
+	exe, err := os.Executable()
+	if err != nil || cfg.Role == "" {
+		return exe, err
+	}
+	exe = filepath.Join(filepath.Dir(exe), "cloud-sandbox")
+	_, err = os.Stat(exe)
+	return exe, err
+}
+
+// secretVariables are not for processes that run package scripts: what signs
+// tokens, and what Tenants' secrets and the copies of Snapshots are sealed with.
+var secretVariables = []string{
+	"JWT_SECRET", "CLOUD_SANDBOX_SERVICE_SECRET", "CLOUD_SANDBOX_SECRETS_KEY",
+	"CLOUD_SANDBOX_BLOBS_KEY", "CLOUD_SANDBOX_S3_ACCESS_KEY", "CLOUD_SANDBOX_S3_SECRET_KEY",
+}
+
+func withoutSecrets(env []string) []string {
+	kept := env[:0:0]
+	for _, v := range env {
+		if name, _, _ := strings.Cut(v, "="); !slices.Contains(secretVariables, name) {
+			kept = append(kept, v)
+		}
+	}
+	return kept
+}

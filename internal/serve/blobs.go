@@ -1,0 +1,148 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/blobs/disk"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/blobs/s3"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/offload"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/run"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+)
+
+// probeLimit bounds the first look at where blobs are kept.
+const probeLimit = 10 * time.Second
+
+// openBlobs opens what keeps copies of saved states, if that is wanted. A place
+// that is not there and credentials that are refused stop the start; one that does
+// not answer may later.
+func (j *joined) openBlobs(ctx context.Context) (sandbox.Blobs, error) {
+	c := &j.cfg.Blobs
+	if err := c.ReadKeys(); err != nil {
+		return nil, err
+	}
+	var blobs sandbox.Blobs = disk.Open(c.Dir)
+	if c.Bucket != "" {
+		bucket, err := s3.Open(s3.Config{
+			Endpoint: c.Endpoint, Region: c.Region, Bucket: c.Bucket, Prefix: c.Prefix,
+			AccessKey: c.AccessKey, SecretKey: c.SecretKey, CredentialsFile: c.CredentialsFile,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("CLOUD_SANDBOX_BLOBS: %w", err)
+		}
+		blobs = bucket
+	}
+	limited, cancel := context.WithTimeout(ctx, probeLimit)
+	defer cancel()
+	switch err := blobs.Probe(limited); {
+	case err == nil:
+	case errors.Is(err, sandbox.NotFound), errors.Is(err, sandbox.Denied):
+		return nil, fmt.Errorf("CLOUD_SANDBOX_BLOBS: %w", err)
+	default:
+		j.log.Warn("snapshots are not copied before what keeps the copies answers", telemetry.KeyError, err)
+	}
+	return blobs, nil
+}
+
+// openOffload puts what keeps copies of saved states around the engine, if that is
+// wanted.
+func (j *joined) openOffload(ctx context.Context, name string) error {
+	inner := offload.Inner(j.engine)
+	if j.points != nil {
+		inner = j.points.Engine(inner)
+	}
+	j.boots = inner
+	if !j.cfg.Blobs.Wanted() {
+		return nil
+	}
+	blobs, err := j.openBlobs(ctx)
+	if err != nil {
+		return err
+	}
+	j.offload, err = offload.Open(inner, offload.Config{
+		Dir: filepath.Join(j.layout.Server(), "offload"), Blobs: blobs, Keys: j.cfg.Blobs.Keys, DiskBytes: j.cfg.Blobs.DiskBytes,
+		Owner: j.ownerOf, BacklogRate: j.cfg.Blobs.BacklogRate, Log: j.log,
+	})
+	if err != nil {
+		return fmt.Errorf("copies of snapshots: %w", err)
+	}
+	j.boots = j.offload
+	j.registry.MustRegister(&offloadCollector{j.offload, name})
+	return nil
+}
+
+// ownerOf says to whom a saved state belongs.
+func (j *joined) ownerOf(ctx context.Context, name string) (offload.Owned, error) {
+	snap, err := j.store.SnapshotByID(ctx, name)
+	if err == nil && snap.State != sandbox.SnapshotReady {
+		err = sandbox.Errorf(sandbox.NotFound, "the snapshot is not ready")
+	}
+	return offload.Owned{Group: string(snap.Tenant), Bytes: snap.Bytes, At: snap.CreatedAt}, err
+}
+
+// startOffload has copies be made, if that is wanted.
+func (j *joined) startOffload(parts *run.Parts) {
+	if j.offload != nil {
+		parts.Start("copies of snapshots", ended(j.offload.Run))
+	}
+}
+
+var (
+	copiesDesc    = prometheus.NewDesc("cloud_sandbox_snapshot_copies_total", "Snapshots that were copied to where blobs are kept, brought back, removed from the host and deleted there, and attempts that failed.", []string{"node", "step", "outcome"}, nil)
+	copyHealDesc  = prometheus.NewDesc("cloud_sandbox_snapshots_healed_total", "Snapshots that were damaged or gone on the host, and whose copies took their places.", nodeLabels, nil)
+	copyBytesDesc = prometheus.NewDesc("cloud_sandbox_snapshot_copy_bytes_total", "Bytes that went to where blobs are kept, and came from there.", []string{"node", "direction"}, nil)
+	copyWaitDesc  = prometheus.NewDesc("cloud_sandbox_snapshots_uncopied", "Snapshots that are not copied yet.", nodeLabels, nil)
+	copyLateDesc  = prometheus.NewDesc("cloud_sandbox_snapshots_backlog", "Snapshots that are not copied yet and were made before copies were wanted.", nodeLabels, nil)
+	copyLateBytes = prometheus.NewDesc("cloud_sandbox_snapshots_backlog_bytes", "Sizes of those snapshots together.", nodeLabels, nil)
+	copyWhereDesc = prometheus.NewDesc("cloud_sandbox_snapshots_kept", "Snapshots on the host, and those that are only where blobs are kept.", []string{"node", "where"}, nil)
+	copyHereDesc  = prometheus.NewDesc("cloud_sandbox_snapshots_disk_bytes", "Sizes of the snapshots on the host together, as if nothing were packed.", nodeLabels, nil)
+	copyKeysDesc  = prometheus.NewDesc("cloud_sandbox_blobs_keys_old", "Keys of tenants that are not sealed with the first of the keys for copies of snapshots yet.", nodeLabels, nil)
+	copyReachDesc = prometheus.NewDesc("cloud_sandbox_blobs_reachable", "Whether the last request to where blobs are kept went well.", nodeLabels, nil)
+)
+
+// offloadCollector reads what was copied.
+type offloadCollector struct {
+	engine *offload.Engine
+	name   string
+}
+
+func (c *offloadCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{copiesDesc, copyHealDesc, copyBytesDesc, copyWaitDesc, copyLateDesc, copyLateBytes, copyWhereDesc, copyHereDesc, copyKeysDesc, copyReachDesc} {
+		ch <- d
+	}
+}
+
+func (c *offloadCollector) Collect(ch chan<- prometheus.Metric) {
+	s := c.engine.Stats()
+	count := func(desc *prometheus.Desc, n int64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), append([]string{c.name}, labels...)...)
+	}
+	count(copiesDesc, s.Copied, "copy", "ok")
+	count(copiesDesc, s.CopyFailed, "copy", "failed")
+	count(copiesDesc, s.Fetched, "fetch", "ok")
+	count(copiesDesc, s.FetchFailed, "fetch", "failed")
+	count(copiesDesc, s.Evicted, "evict", "ok")
+	count(copiesDesc, s.Deleted, "delete", "ok")
+	count(copyHealDesc, s.Healed)
+	count(copyBytesDesc, s.PutBytes, "out")
+	count(copyBytesDesc, s.GotBytes, "in")
+	reachable := 1.0
+	if s.Unreachable {
+		reachable = 0
+	}
+	ch <- gauge(copyWaitDesc, float64(s.Waiting), c.name)
+	ch <- gauge(copyLateDesc, float64(s.Backlog), c.name)
+	ch <- gauge(copyLateBytes, float64(s.BacklogBytes), c.name)
+	ch <- gauge(copyWhereDesc, float64(s.Here), c.name, "host")
+	ch <- gauge(copyWhereDesc, float64(s.Away), c.name, "blobs")
+	ch <- gauge(copyHereDesc, float64(s.HereBytes), c.name)
+	ch <- gauge(copyKeysDesc, float64(s.OldKeys), c.name)
+	ch <- gauge(copyReachDesc, reachable, c.name)
+}

@@ -1,0 +1,96 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+)
+
+// does says what each role does.
+var does = map[string]string{
+	config.RoleGateway:        "Serve clients: who are they, may they, what do they get",
+	config.RoleSessionManager: "Keep the life of every sandbox, from its create to its end",
+	config.RoleScheduler:      "Choose the node that a sandbox starts on",
+	config.RoleNode:           "Run sandboxes on this machine",
+}
+
+// Main is the whole program of a process that has one role alone. It returns the
+// exit code.
+func Main(role, version string) int {
+	ctx, stop := launch.Signals(context.Background())
+	defer stop()
+	err := command(role, version).ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return 0
+	case !errors.Is(err, launch.ErrServer): // it has told its error itself
+		fmt.Fprintf(os.Stderr, "%s: %v\n", role, err)
+	}
+	return 1
+}
+
+func command(role, version string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   role,
+		Short: does[role],
+		Long: does[role] + `.
+
+One of the four roles that "cloud-sandbox serve" has in one process; roles find
+each other in the data folder. "make run-all" starts all four.`,
+		Example:       "  sudo " + role + " --data /var/lib/cloud-sandbox",
+		Version:       version,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return start(cmd, role) },
+	}
+	cmd.Flags().String(config.FlagAddr, "", "address to listen on, host:port")
+	cmd.Flags().String(config.FlagData, "", "folder that keeps everything (default /var/lib/cloud-sandbox; environment CLOUD_SANDBOX_DATA)")
+	cmd.Flags().String(config.FlagLogLevel, "", "debug, info, warn or error (default info)")
+	if role == config.RoleGateway {
+		cmd.Flags().Bool(config.FlagDev, false, "give a token to anyone who asks; loopback addresses only")
+	}
+	return cmd
+}
+
+// start runs the role: a Node below a launcher, which has the rights to start
+// Sandboxes, the others by themselves.
+func start(cmd *cobra.Command, role string) error {
+	flags := map[string]string{}
+	for _, name := range []string{config.FlagAddr, config.FlagData, config.FlagLogLevel, config.FlagDev} {
+		if f := cmd.Flags().Lookup(name); f != nil && f.Changed {
+			flags[name] = f.Value.String()
+		}
+	}
+	cfg, err := config.LoadRole(role, flags, os.Getenv)
+	if err != nil {
+		return err
+	}
+	log := telemetry.NewLogger(os.Stderr, cfg.LogLevel, telemetry.IsTerminal(os.Stderr)).With(telemetry.KeyRole, role)
+	options := launch.Options{Role: role, Addr: cfg.Addr, Data: cfg.Data, Args: os.Args[1:], Log: log}
+	if role != config.RoleNode {
+		in, err := launch.Light(options)
+		if err != nil {
+			return err
+		}
+		return RunRole(cmd.Context(), cfg, in, log)
+	}
+	in, launched, err := launch.Inherit()
+	if err != nil {
+		return err
+	}
+	if launched {
+		return RunRole(cmd.Context(), cfg, in, log)
+	}
+	options.Build = func(ctx context.Context) error { return BuildBase(ctx, cfg) }
+	options.Builder = func(ctx context.Context) error { return StartBuilder(ctx, cfg) }
+	options.Saved = func(ctx context.Context, build string) (bool, error) { return Saved(ctx, cfg, build) }
+	return launch.Run(cmd.Context(), options)
+}

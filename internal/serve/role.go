@@ -1,0 +1,251 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/run"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/scheduler"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
+)
+
+const (
+	// nodeGrace is how long a Node's process may be away before its Sandboxes
+	// are given up. Boots live on without it, and while everything is on one
+	// machine a Node that returns knows best what has become of them; those that
+	// it never tells of end at their deadlines.
+	nodeGrace = sandbox.MaxTimeout
+	// silentNode is how long a Node is asked for its numbers after the end of
+	// its Lease.
+	silentNode = 10 * time.Minute
+)
+
+// RunRole is a process that has one role alone, cfg.Role, without rights, until
+// ctx ends. Sandboxes run on.
+func RunRole(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog.Logger) error {
+	defer in.Close()
+	for _, w := range cfg.Warnings {
+		log.Warn(w)
+	}
+	if err := giveUpRights(); err != nil {
+		return err
+	}
+	j, err := open(ctx, cfg, in, log)
+	if err != nil {
+		return err
+	}
+	defer j.store.Close()
+	secrets := cfg
+	secrets.Data = j.layout.Server()
+	if err := secrets.KeepServiceSecret(); err != nil {
+		return err
+	}
+	keys, err := rpc.NewKeys(secrets.ServiceSecret)
+	if err != nil {
+		return err
+	}
+	r := &role{joined: j, self: rpc.Self{Role: rpc.Role(cfg.Role), Keys: keys}}
+	start := map[string]func(context.Context, *run.Parts) error{
+		config.RoleGateway:        r.gateway,
+		config.RoleSessionManager: r.sessionManager,
+		config.RoleScheduler:      r.scheduler,
+		config.RoleNode:           func(ctx context.Context, parts *run.Parts) error { return r.node(ctx, in.HostSocket, parts) },
+	}[cfg.Role]
+	if start == nil {
+		return fmt.Errorf("there is no role %q", cfg.Role)
+	}
+	parts := new(run.Parts)
+	parts.Start("webhooks", ended(j.hooks.Run))
+	if err := start(ctx, parts); err != nil {
+		return err
+	}
+	log.Info("ready to serve", "addr", cfg.Addr, "data", cfg.Data)
+	return parts.Wait(ctx)
+}
+
+// role joins one role with clients of the others.
+type role struct {
+	*joined
+	self rpc.Self
+}
+
+// at is where a role is reached: where the operator says, or by its socket.
+func (r *role) at(role, url string) string {
+	if url != "" {
+		return url
+	}
+	return rpc.UnixAddress(r.layout.Socket(role))
+}
+
+func (r *role) gateway(_ context.Context, parts *run.Parts) error {
+	nodes := rpc.NewNodes(r.store.Nodes, r.self)
+	door, err := r.door(lifeOf(rpc.NewSandboxes(r.at(config.RoleSessionManager, r.cfg.SessionManagerURL), r.self), r.store), nodes, r.nodeNames)
+	if err != nil {
+		return err
+	}
+	parts.Start("gateway", ended(func(ctx context.Context) error {
+		defer nodes.Close()
+		return door.Run(ctx, r.listeners...)
+	}))
+	return nil
+}
+
+// life is the session manager for a gateway: what changes something is asked of
+// its process, and what only reads is read in the Store, so that running
+// Sandboxes are reachable while that process is away.
+type life struct {
+	sandbox.Sandboxes
+	records session.Records
+}
+
+func lifeOf(manager sandbox.Sandboxes, store session.RecordStore) life {
+	return life{manager, session.Records{Store: store}}
+}
+
+func (l life) Get(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
+	return l.records.Get(ctx, tenant, idOrName)
+}
+
+func (l life) List(ctx context.Context, tenant sandbox.TenantID, query sandbox.ListQuery) (sandbox.Page, error) {
+	return l.records.List(ctx, tenant, query)
+}
+
+func (l life) Counts(ctx context.Context, tenant sandbox.TenantID) (map[sandbox.State]int, error) {
+	return l.records.Counts(ctx, tenant)
+}
+
+// nodeNames lists the Nodes that are there, or were until a while ago.
+func (r *role) nodeNames(ctx context.Context) ([]string, error) {
+	records, err := r.store.Nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, n := range records {
+		if time.Since(n.LeaseUntil) < silentNode {
+			names = append(names, n.Name)
+		}
+	}
+	return names, nil
+}
+
+func (r *role) sessionManager(_ context.Context, parts *run.Parts) error {
+	nodes := rpc.NewNodes(r.store.Nodes, r.self)
+	placement := rpc.NewPlacement(r.at(config.RoleScheduler, r.cfg.SchedulerURL), r.self)
+	manager := r.manager(nodes, placement, nodeGrace)
+	ready := func(ctx context.Context) []string {
+		return whyNot(placement.Alive(ctx), r.storeAnswers(ctx))
+	}
+	if err := r.serve(parts, ready, rpc.SessionService(manager)); err != nil {
+		return err
+	}
+	parts.Start("session-manager", ended(func(ctx context.Context) error {
+		defer nodes.Close()
+		defer placement.Close()
+		return manager.Run(ctx)
+	}))
+	return nil
+}
+
+func (r *role) scheduler(_ context.Context, parts *run.Parts) error {
+	placement := scheduler.New(r.store, r.log)
+	ready := func(ctx context.Context) []string {
+		_, err := placement.Place(ctx, "", sandbox.DefaultShape())
+		return whyNot(err)
+	}
+	if err := r.serve(parts, ready, rpc.SchedulerService(placement)); err != nil {
+		return err
+	}
+	parts.Start("scheduler", ended(placement.Run))
+	return nil
+}
+
+func (r *role) node(ctx context.Context, hostSocket string, parts *run.Parts) error {
+	name := r.cfg.NodeName
+	if err := r.openEngine(ctx, name, hostSocket); err != nil {
+		return err
+	}
+	r.self.Name = name
+	ends := rpc.NewSandboxes(r.at(config.RoleSessionManager, r.cfg.SessionManagerURL), r.self)
+	n, err := r.joined.node(ctx, name, r.at(config.RoleNode, r.cfg.NodeURL), ends.BootEnded)
+	if err != nil {
+		return errors.Join(err, r.engine.Close())
+	}
+	r.startOffload(parts)
+	ready := func(ctx context.Context) []string {
+		stats, err := n.Stats(ctx, name)
+		return append(whyNot(err), stats.NotReady...)
+	}
+	parts.Start("node", ended(func(ctx context.Context) error {
+		defer r.engine.Close()
+		defer ends.Close()
+		return n.Run(ctx)
+	}))
+	return r.serve(parts, ready, rpc.NodeService(n))
+}
+
+// serve serves a role's service on its socket and its port.
+func (r *role) serve(parts *run.Parts, ready func(context.Context) []string, service rpc.Service) error {
+	local, err := r.listenLocal()
+	if err != nil {
+		return err
+	}
+	server := &rpc.Server{
+		Role: r.self.Role, Keys: r.self.Keys, Services: []rpc.Service{service},
+		Ready: ready, Registry: r.registry, Log: r.log,
+	}
+	parts.Start(r.cfg.Role+"'s door", ended(func(ctx context.Context) error {
+		return server.Run(ctx, append(r.listeners, local)...)
+	}))
+	return nil
+}
+
+// listenLocal opens the role's socket. What an earlier process left there is
+// nobody's: this one holds the role's lock.
+func (r *role) listenLocal() (net.Listener, error) {
+	path := r.layout.Socket(r.cfg.Role)
+	if len(path) >= len(unix.RawSockaddrUnix{}.Path) {
+		return nil, fmt.Errorf("the path of the data folder is too long for a socket: %s", path)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("listen for the other roles: %w", err)
+	}
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen for the other roles: %w", err)
+	}
+	return rpc.OwnUser(ln, r.log), nil
+}
+
+func (r *role) storeAnswers(ctx context.Context) error {
+	_, err := r.store.Nodes(ctx)
+	return err
+}
+
+// whyNot says each failure in one sentence that may be shown.
+func whyNot(errs ...error) []string {
+	var all []string
+	for _, err := range errs {
+		var told *sandbox.Error
+		switch {
+		case err == nil:
+		case errors.As(err, &told):
+			all = append(all, told.Detail)
+		default:
+			all = append(all, "something does not answer")
+		}
+	}
+	return all
+}

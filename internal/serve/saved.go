@@ -1,0 +1,98 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
+)
+
+// SavedCommand is the subcommand of cloud-sandbox that says what is saved and
+// needs an image or a build.
+const SavedCommand = "saved-on"
+
+// What Snapshots need, in the words of SavedCommand.
+const (
+	savedImage = "image" // of a Template, by digest
+	savedBuild = "build" // of the Engine
+)
+
+// OpenTemplates opens the Template store of a data folder for changing it: what
+// Snapshots stand on stays. This program must be cloud-sandbox.
+func OpenTemplates(layout launch.Layout) (*template.Store, error) {
+	store, err := template.Open(layout.Templates())
+	if err == nil {
+		store.SetSaved(func(ctx context.Context, image string) (sandbox.Snapshot, error) {
+			return savedOn(ctx, "/proc/self/exe", layout, savedImage, image)
+		})
+	}
+	return store, err
+}
+
+// Saved reports whether a Snapshot needs the parts of a build. See
+// launch.Options.
+func Saved(ctx context.Context, cfg config.Config, build string) (bool, error) {
+	exe, err := program(cfg)
+	if err != nil {
+		return false, err
+	}
+	_, err = savedOn(ctx, exe, launch.Layout{Root: cfg.Data}, savedBuild, build)
+	if errors.Is(err, sandbox.NotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// savedOn asks the database, in a process of its own, for a Snapshot that needs
+// something: who removes that is root, and root does not open what the server
+// writes.
+func savedOn(ctx context.Context, exe string, layout launch.Layout, kind, name string) (snap sandbox.Snapshot, err error) {
+	if _, err := os.Stat(databaseFile(layout)); errors.Is(err, fs.ErrNotExist) { // no server has ever run
+		return snap, sandbox.Errorf(sandbox.NotFound, "nothing is saved")
+	}
+	cmd := exec.CommandContext(ctx, exe, SavedCommand, kind, name, "--data", layout.Root)
+	cmd.Env = withoutSecrets(os.Environ())
+	var out, problem bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &problem
+	if err := cmd.Run(); err != nil {
+		return snap, fmt.Errorf("ask what is saved: %w: %s", err, problem.Bytes())
+	}
+	if out.Len() == 0 {
+		return snap, sandbox.Errorf(sandbox.NotFound, "nothing is saved that needs %s %s", kind, name)
+	}
+	if err := json.Unmarshal(out.Bytes(), &snap); err != nil || snap.ID == "" {
+		return snap, fmt.Errorf("ask what is saved: %q, %w", out.Bytes(), err)
+	}
+	return snap, nil
+}
+
+// PrintSaved is SavedCommand: it prints a Snapshot that needs the image or build of
+// a name, as JSON, and nothing when there is none.
+func PrintSaved(ctx context.Context, layout launch.Layout, kind, name string, out io.Writer) error {
+	return WithStore(ctx, layout, func(s sandbox.Store) error {
+		find, ok := map[string]func(context.Context, string) (sandbox.Snapshot, error){
+			savedImage: s.SnapshotOfImage, savedBuild: s.SnapshotOfBuild,
+		}[kind]
+		if !ok {
+			return sandbox.Errorf(sandbox.Invalid, "ask for %q or %q", savedImage, savedBuild)
+		}
+		snap, err := find(ctx, name)
+		if errors.Is(err, sandbox.NotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(out).Encode(sandbox.Snapshot{ID: snap.ID, Tenant: snap.Tenant, SandboxID: snap.SandboxID})
+	})
+}

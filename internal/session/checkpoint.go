@@ -1,0 +1,251 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+)
+
+const (
+	// parallelCheckpoints bounds how many Sandboxes are checkpointed at a time:
+	// pauses that somebody waits for come to the same cores.
+	parallelCheckpoints = 2
+	// checkpointLater is when one that is just paused, saved or changed is looked
+	// at again.
+	checkpointLater = 5 * time.Second
+)
+
+// keepCheckpoints saves Sandboxes whose owners want it, each as often as asked
+// for, until ctx ends.
+func (m *Manager) keepCheckpoints(ctx context.Context) error {
+	var work errgroup.Group
+	work.SetLimit(parallelCheckpoints)
+	defer func() { _ = work.Wait() }()
+	for {
+		id, next := m.checkpoints.take(now())
+		if id != "" {
+			work.Go(func() error {
+				m.checkpoint(ctx, id)
+				return nil
+			})
+			continue
+		}
+		if err := m.checkpoints.wait(ctx, time.Until(next)); err != nil {
+			return err
+		}
+	}
+}
+
+// checkpoint saves a Sandbox that is due. Its last checkpoint stays until this
+// one is ready; one that fails is tried again when the next is due.
+func (m *Manager) checkpoint(ctx context.Context, id string) {
+	if m.isMoving(id) {
+		m.checkpoints.set(id, now().Add(checkpointLater))
+		return
+	}
+	sb, done, err := m.move(ctx, id)
+	if err != nil {
+		if !errors.Is(err, sandbox.NotFound) {
+			m.checkpoints.set(id, now().Add(checkpointLater))
+		}
+		return
+	}
+	defer done()
+	if sb.State != sandbox.Running || sb.CheckpointEvery <= 0 {
+		return // it is tracked again when it runs
+	}
+	if due := checkpointDue(sb); due.After(now()) { // it was saved meanwhile
+		m.checkpoints.set(id, due)
+		return
+	}
+	limited, cancel := context.WithTimeout(ctx, pauseLimit)
+	defer cancel()
+	_, err = m.saveRunning(limited, sb, "checkpoint", sandbox.SnapshotRequest{}, false)
+	if errors.Is(err, sandbox.Unsupported) {
+		m.log.WarnContext(ctx, "the engine makes no checkpoints", telemetry.KeySandbox, id, telemetry.KeyNode, sb.Boot.Node)
+		return
+	}
+	if err != nil && ctx.Err() == nil {
+		m.log.WarnContext(ctx, "a checkpoint failed", telemetry.KeySandbox, id, telemetry.KeyNode, sb.Boot.Node, telemetry.KeyError, err)
+	}
+	m.checkpoints.set(id, now().Add(sb.CheckpointEvery))
+}
+
+// checkpointDue is when the next checkpoint of sb is.
+func checkpointDue(sb sandbox.Sandbox) time.Time {
+	last := sb.StartedAt
+	if sb.SnapshotAt.After(last) {
+		last = sb.SnapshotAt
+	}
+	return last.Add(sb.CheckpointEvery)
+}
+
+// track has idle timeout and checkpoints of a Sandbox begin that runs from now
+// on, or runs on changed.
+func (m *Manager) track(sb sandbox.Sandbox) {
+	m.idle.track(sb)
+	if sb.CheckpointEvery > 0 {
+		m.checkpoints.set(sb.ID, checkpointDue(sb))
+	} else {
+		m.checkpoints.forget(sb.ID)
+	}
+}
+
+// untrack is the opposite of track.
+func (m *Manager) untrack(id string) {
+	m.idle.forget(id)
+	m.checkpoints.forget(id)
+}
+
+// A loss is how a Boot was lost, if it was.
+type loss struct {
+	cause sandbox.Cause
+	at    time.Time // when it was, or was noticed
+	ran   time.Time // until when the Boot is known to have run; zero: now
+}
+
+// used is until when usage of the Boot counts.
+func (l loss) used() time.Time {
+	if present := now(); l.ran.After(present) { // a Node's clock may be ahead
+		return present
+	}
+	return l.ran
+}
+
+// lose acts on the loss of a Boot: its Sandbox goes back to its last
+// checkpoint, or ends where its owner asked for none. Nothing happens when still
+// says no of the present record.
+func (m *Manager) lose(ctx context.Context, id string, l loss, still func(sandbox.Sandbox) bool) (sandbox.Sandbox, error) {
+	sb, back, err := m.goBack(ctx, id, l, still)
+	if back || err != nil {
+		return sb, err
+	}
+	return m.endLost(ctx, id, l, still)
+}
+
+// goBack pauses a Sandbox whose Boot was lost in its last checkpoint; back says
+// whether it did. Only use or a resume starts it again, so that what kills each
+// Boot at once kills none by itself.
+func (m *Manager) goBack(ctx context.Context, id string, l loss, still func(sandbox.Sandbox) bool) (_ sandbox.Sandbox, back bool, err error) {
+	release, err := m.locks.acquire(ctx, id)
+	if err != nil {
+		return sandbox.Sandbox{}, false, err
+	}
+	defer release()
+	for range tries(ctx) {
+		before, err := m.store.SandboxByID(ctx, id)
+		if err != nil || !still(before) || !before.Survives(l.cause) {
+			return sandbox.Sandbox{}, false, err
+		}
+		snap, err := m.store.SnapshotByID(ctx, before.Snapshot)
+		if errors.Is(err, sandbox.NotFound) || err == nil && snap.State != sandbox.SnapshotReady {
+			return sandbox.Sandbox{}, false, nil // somebody deleted it
+		}
+		if err != nil {
+			return sandbox.Sandbox{}, false, err
+		}
+		after := before
+		if err := after.Restore(l.at, now()); err != nil {
+			return sandbox.Sandbox{}, false, err
+		}
+		after.MeteredAt = l.used()
+		if after, err = m.store.UpdateSandbox(ctx, after); isConflict(err) {
+			continue
+		}
+		if err != nil {
+			return sandbox.Sandbox{}, false, err
+		}
+		m.survived(ctx, before, after, l.cause)
+		return after, true, nil
+	}
+	return sandbox.Sandbox{}, false, errRaced()
+}
+
+// survived frees what is left of a lost Boot and tells of it.
+func (m *Manager) survived(ctx context.Context, before, after sandbox.Sandbox, cause sandbox.Cause) {
+	m.untrack(after.ID)
+	m.alarm.set(after.Deadline)
+	m.cfg.Survived(cause)
+	m.log.WarnContext(ctx, "a sandbox lost its boot and goes back to its last checkpoint", telemetry.KeySandbox, after.ID, telemetry.KeyTenant, after.Tenant,
+		telemetry.KeyNode, before.Boot.Node, telemetry.KeyBoot, before.Boot.ID, "cause", cause, "snapshot", after.Restored.From,
+		"lost_seconds", after.Restored.Lost.Seconds(), "times", after.Restored.Times)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+	defer cancel()
+	m.letGo(ctx, before)
+}
+
+// letGo stops the Boot of a Sandbox that is recorded paused now. The record names
+// the Boot no more: what fails here reconciling does.
+func (m *Manager) letGo(ctx context.Context, before sandbox.Sandbox) {
+	if err := m.nodes.Stop(ctx, before.Boot.Node, before.Boot.ID, 0); err != nil {
+		m.log.WarnContext(ctx, "the boot of a paused sandbox is stopped later", telemetry.KeySandbox, before.ID, telemetry.KeyBoot, before.Boot.ID, telemetry.KeyError, err)
+		m.mendSoon()
+	}
+}
+
+// checkpoints knows when Sandboxes are to be saved.
+type checkpoints struct {
+	wake chan struct{}
+
+	mu   *sync.Mutex
+	byID map[string]time.Time
+}
+
+func newCheckpoints() checkpoints {
+	return checkpoints{wake: make(chan struct{}, 1), mu: new(sync.Mutex), byID: map[string]time.Time{}}
+}
+
+// set has a Sandbox be due at a time, whatever was set before.
+func (c *checkpoints) set(id string, due time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.byID[id] = due
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (c *checkpoints) forget(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.byID, id)
+}
+
+// take returns the one that has been due for longest, which is forgotten with
+// that; empty, and when the next one will be due, when none is.
+func (c *checkpoints) take(at time.Time) (id string, next time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	next = at.Add(longestSleep)
+	for k, due := range c.byID {
+		if due.Before(next) {
+			id, next = k, due
+		}
+	}
+	if next.After(at) {
+		return "", next
+	}
+	delete(c.byID, id)
+	return id, next
+}
+
+// wait sleeps for d or until a time is set; the error is ctx's.
+func (c *checkpoints) wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-c.wake:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,149 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"math/big"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// parallelForks bounds how many copies of one Fork start at a time; their Node
+// has a queue of its own.
+const parallelForks = 8
+
+// Fork implements sandbox.Sandboxes.
+func (m *Manager) Fork(ctx context.Context, tenant sandbox.TenantID, idOrName string, req sandbox.ForkRequest) ([]sandbox.Forked, error) {
+	if err := req.Check(); err != nil {
+		return nil, err
+	}
+	sb, err := m.Get(ctx, tenant, idOrName)
+	if err != nil {
+		return nil, err
+	}
+	forks := make([]sandbox.Forked, req.Count)
+	if err := m.madeForks(ctx, tenant, req, forks); err != nil {
+		return nil, err
+	}
+	snap, release, err := m.forkSource(ctx, sb.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	work := newGroupOf(parallelForks)
+	for i := range forks {
+		if forks[i].Sandbox.ID != "" {
+			continue
+		}
+		work.do(func() error {
+			forks[i].Sandbox, forks[i].Err = m.Create(ctx, tenant, forkRequest(sb, snap, req, i))
+			return nil
+		})
+	}
+	return forks, work.wait()
+}
+
+// forkSource returns the Snapshot that copies of a Sandbox start from: one taken
+// now, or the one that it is paused in.
+func (m *Manager) forkSource(ctx context.Context, id string) (_ sandbox.Snapshot, release func(), err error) {
+	sb, done, err := m.move(ctx, id)
+	if err != nil {
+		return sandbox.Snapshot{}, nil, err
+	}
+	defer done()
+	if sb.State == sandbox.Paused {
+		snap, err := m.store.SnapshotByID(ctx, sb.Snapshot)
+		return snap, m.hold(snap.ID), err
+	}
+	if err := runs(sb); err != nil {
+		return sandbox.Snapshot{}, nil, err
+	}
+	saving, cancel := context.WithTimeout(context.WithoutCancel(ctx), pauseLimit)
+	defer cancel()
+	req := sandbox.SnapshotRequest{ID: sandbox.NewSnapshotID()}
+	release = m.hold(req.ID)
+	snap, err := m.saveRunning(saving, sb, "fork", req, false)
+	if err != nil {
+		release()
+	}
+	return snap, release, err
+}
+
+// madeForks fills in what an earlier request has made which must take effect
+// once.
+func (m *Manager) madeForks(ctx context.Context, tenant sandbox.TenantID, req sandbox.ForkRequest, forks []sandbox.Forked) error {
+	if req.ID == "" {
+		return nil
+	}
+	for i := range forks {
+		sb, err := m.Get(ctx, tenant, forkID(req.ID, i))
+		switch {
+		case errors.Is(err, sandbox.NotFound):
+		case err != nil:
+			return err
+		case sb.Live():
+			forks[i].Sandbox = sb
+		default:
+			forks[i] = sandbox.Forked{Sandbox: sb, Err: sandbox.Errorf(sandbox.Conflict, "the fork %s, which the first of these requests made, has ended", sb.ID)}
+		}
+	}
+	return nil
+}
+
+// forkID is the ID of a request's copy number i: the same for the same request,
+// and a fresh one without a request's ID.
+func forkID(id string, i int) string {
+	if id == "" {
+		return sandbox.NewSandboxID()
+	}
+	const length = 20
+	sum := sha256.Sum256(fmt.Appendf(nil, "fork %d of %s", i, id))
+	text := new(big.Int).SetBytes(sum[:]).Text(36)
+	return "i" + text[len(text)-length:]
+}
+
+// forkRequest asks for copy number i of sb.
+func forkRequest(sb sandbox.Sandbox, snap sandbox.Snapshot, req sandbox.ForkRequest, i int) sandbox.CreateRequest {
+	create := sandbox.CreateRequest{
+		ID: forkID(req.ID, i), Snapshot: snap.ID, Name: req.Name,
+		Timeout: cmp.Or(req.Timeout, sb.Timeout), IdleTimeout: sb.IdleTimeout, OnTimeout: cmp.Or(req.OnTimeout, sb.OnTimeout), StayPaused: sb.StayPaused,
+		CheckpointEvery: sb.CheckpointEvery,
+		Network:         cmp.Or(req.Network, sb.Network), Ingress: sb.Ingress, Metadata: changed(sb.Metadata, req.Metadata),
+		User: sb.User, Cwd: sb.Cwd, Env: changed(sb.Env, req.Env),
+	}
+	if req.Name != "" && req.Count > 1 {
+		create.Name = fmt.Sprintf("%s-%d", req.Name, i+1)
+	}
+	switch {
+	case req.Secrets != nil:
+		create.Secrets = *req.Secrets
+	case req.KeepSecrets:
+		create.Secrets = sb.Secrets
+	}
+	if req.IdleTimeout != nil {
+		create.IdleTimeout = *req.IdleTimeout
+	}
+	if req.StayPaused != nil {
+		create.StayPaused = *req.StayPaused
+	}
+	return create
+}
+
+// changed is a copy of m with the pairs of change, or without those that are nil
+// there.
+func changed(m map[string]string, change map[string]*string) map[string]string {
+	out := map[string]string{}
+	maps.Copy(out, m)
+	for k, v := range change {
+		if v == nil {
+			delete(out, k)
+		} else {
+			out[k] = *v
+		}
+	}
+	return out
+}

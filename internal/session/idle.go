@@ -1,0 +1,277 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+)
+
+const (
+	// idleMargin is how late the word of a Sandbox's use may come.
+	idleMargin = 4 * sandbox.UseEvery
+	// lateOutput is how long after an end output of it may still come.
+	lateOutput = 30 * time.Second
+)
+
+// Used implements sandbox.Sandboxes. It writes nothing, but for output of a
+// Sandbox that has just ended.
+func (m *Manager) Used(ctx context.Context, uses []sandbox.Use) error {
+	for _, u := range uses {
+		m.idle.use(u.SandboxID)
+		if len(u.Output) == 0 {
+			continue
+		}
+		if tail, ended := m.tails.add(u.SandboxID, u.Output); ended {
+			if err := m.certify(ctx, u.SandboxID, tail); err != nil {
+				m.log.Warn("the last output of a sandbox is not in its certificate", telemetry.KeySandbox, u.SandboxID, telemetry.KeyError, err)
+			}
+		}
+	}
+	return nil
+}
+
+// certify adds output that came late to a Certificate.
+func (m *Manager) certify(ctx context.Context, id, tail string) error {
+	for range tries(ctx) {
+		sb, err := m.store.SandboxByID(ctx, id)
+		if err != nil || sb.Ended == nil {
+			return err
+		}
+		sb.Ended.OutputTail = tail
+		if _, err = m.store.UpdateSandbox(ctx, sb); !isConflict(err) {
+			return err
+		}
+	}
+	return errRaced()
+}
+
+// endIdle ends or pauses Sandboxes that nobody has used for their idle timeout, until ctx
+// ends. Use that was told to an earlier process is forgotten: the time of those
+// that it left begins anew.
+func (m *Manager) endIdle(ctx context.Context) error {
+	for !m.trackAll(ctx) {
+		if err := sleep(ctx, retryExpire); err != nil {
+			return err
+		}
+	}
+	for {
+		due, next := m.idle.due(now())
+		work := newGroup()
+		for _, id := range due {
+			work.do(func() error { return m.endIdleOne(ctx, id) })
+		}
+		wait := min(time.Until(next), longestSleep)
+		if err := work.wait(); err != nil && ctx.Err() == nil {
+			m.log.Warn("idle sandboxes wait", telemetry.KeyError, err)
+			wait = retryExpire
+		}
+		if err := m.idle.wait(ctx, wait); err != nil {
+			return err
+		}
+	}
+}
+
+// trackAll begins to watch what an earlier process left, for checkpoints too; false when the Store
+// did not say.
+func (m *Manager) trackAll(ctx context.Context) bool {
+	records, err := m.store.SandboxesNotEnded(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			m.log.Warn("idle sandboxes wait", telemetry.KeyError, err)
+		}
+		return false
+	}
+	for _, sb := range records {
+		if sb.State == sandbox.Running {
+			m.track(sb)
+		}
+	}
+	return true
+}
+
+func (m *Manager) endIdleOne(ctx context.Context, id string) error {
+	due := func(sb sandbox.Sandbox) bool {
+		return sb.IdleTimeout > 0 && m.idle.isDue(id, now())
+	}
+	sb, err := m.store.SandboxByID(ctx, id)
+	switch pauses, filesOnly := sb.OnTimeout.Pauses(); {
+	case err != nil:
+	case sb.State == sandbox.Paused:
+		m.idle.forget(id)
+	case pauses:
+		err = m.pauseDue(ctx, id, filesOnly, sandbox.CauseIdle, due)
+	default:
+		_, err = m.end(ctx, id, sandbox.CauseIdle, due)
+	}
+	if errors.Is(err, sandbox.NotFound) {
+		m.idle.forget(id)
+		return nil
+	}
+	return err
+}
+
+// Idle implements sandbox.Sandboxes.
+func (m *Manager) Idle(_ context.Context, tenant sandbox.TenantID) (int, error) {
+	return m.idle.count(tenant, now().Add(-sandbox.IdleAfter)), nil
+}
+
+// idle knows when Sandboxes that run were last used.
+type idle struct {
+	wake chan struct{}
+
+	mu   *sync.Mutex
+	byID map[string]idleness
+}
+
+type idleness struct {
+	tenant  sandbox.TenantID
+	timeout time.Duration // zero: none
+	used    time.Time
+}
+
+func (i idleness) due() time.Time { return i.used.Add(i.timeout + idleMargin) }
+
+func newIdle() idle {
+	return idle{wake: make(chan struct{}, 1), mu: new(sync.Mutex), byID: map[string]idleness{}}
+}
+
+// track watches sb, which runs, from now on.
+func (i *idle) track(sb sandbox.Sandbox) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.byID[sb.ID] = idleness{tenant: sb.Tenant, timeout: sb.IdleTimeout, used: now()}
+	if sb.IdleTimeout <= 0 {
+		return
+	}
+	select {
+	case i.wake <- struct{}{}:
+	default:
+	}
+}
+
+// use notes that a Sandbox was used just now. It can only become due later.
+func (i *idle) use(id string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if k, ok := i.byID[id]; ok {
+		k.used = now()
+		i.byID[id] = k
+	}
+}
+
+func (i *idle) forget(id string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	delete(i.byID, id)
+}
+
+// due returns which are due, and when the next of the others will be.
+func (i *idle) due(at time.Time) (ids []string, next time.Time) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	next = at.Add(longestSleep)
+	for id, k := range i.byID {
+		if k.timeout <= 0 {
+			continue
+		}
+		if due := k.due(); !due.After(at) {
+			ids = append(ids, id)
+		} else if due.Before(next) {
+			next = due
+		}
+	}
+	return ids, next
+}
+
+func (i *idle) isDue(id string, at time.Time) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	k, ok := i.byID[id]
+	return ok && k.timeout > 0 && !k.due().After(at)
+}
+
+// count returns how many of a Tenant's were last used before a time.
+func (i *idle) count(tenant sandbox.TenantID, before time.Time) int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	n := 0
+	for _, k := range i.byID {
+		if k.tenant == tenant && k.used.Before(before) {
+			n++
+		}
+	}
+	return n
+}
+
+// wait sleeps for d or until another is tracked; the error is ctx's.
+func (i *idle) wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-i.wake:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// tails keeps the last output of each Sandbox.
+type tails struct {
+	mu   *sync.Mutex
+	byID map[string]*tail
+}
+
+type tail struct {
+	text  []byte
+	at    time.Time // of the last change
+	ended bool
+}
+
+func newTails() tails { return tails{mu: new(sync.Mutex), byID: map[string]*tail{}} }
+
+// add appends output, and returns all that is kept and whether the Sandbox has
+// ended.
+func (t *tails) add(id string, output []byte) (kept string, ended bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	k := t.byID[id]
+	if k == nil {
+		k = &tail{}
+		t.byID[id] = k
+	}
+	k.text = sandbox.KeepTail(k.text, output)
+	k.at = now()
+	return sandbox.TailText(k.text), k.ended
+}
+
+// end returns what is kept of a Sandbox that ends; what comes later is told by
+// add.
+func (t *tails) end(id string) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	k := t.byID[id]
+	if k == nil {
+		k = &tail{}
+		t.byID[id] = k
+	}
+	k.ended, k.at = true, now()
+	return sandbox.TailText(k.text)
+}
+
+// sweep forgets Sandboxes that are not among live, some time after their last
+// output.
+func (t *tails) sweep(live map[string]bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, k := range t.byID {
+		if !live[id] && now().Sub(k.at) > lateOutput {
+			delete(t.byID, id)
+		}
+	}
+}

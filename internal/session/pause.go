@@ -1,0 +1,193 @@
+package session
+
+import (
+	"context"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+)
+
+const (
+	// pauseLimit bounds a pause, the writing of all memory included.
+	pauseLimit = 5 * time.Minute
+	// pauseRetry is the time between attempts to pause what should be paused.
+	pauseRetry = time.Minute
+)
+
+// Pause implements sandbox.Sandboxes. Of concurrent calls one pauses and the
+// others return what it made.
+func (m *Manager) Pause(ctx context.Context, tenant sandbox.TenantID, idOrName string, filesOnly bool) (sandbox.Sandbox, error) {
+	sb, err := m.Get(ctx, tenant, idOrName)
+	if err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	return m.pause(ctx, sb.ID, filesOnly, nil)
+}
+
+// pause pauses a Sandbox that runs. When still is not nil and says no of the
+// present record, nothing happens.
+func (m *Manager) pause(ctx context.Context, id string, filesOnly bool, still func(sandbox.Sandbox) bool) (sandbox.Sandbox, error) {
+	sb, done, err := m.move(ctx, id)
+	if err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	defer done()
+	if still != nil && !still(sb) || sb.State == sandbox.Paused {
+		return sb, nil
+	}
+	// The client may leave: what is begun is finished.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pauseLimit)
+	defer cancel()
+	return m.pauseHeld(ctx, sb, filesOnly)
+}
+
+// move returns the record of a Sandbox of which the caller, until it calls done,
+// alone changes the State, but for a create and an end that is decided. What an
+// earlier change left half done has been undone.
+func (m *Manager) move(ctx context.Context, id string) (_ sandbox.Sandbox, done func(), err error) {
+	release, err := m.locks.acquire(ctx, id)
+	if err != nil {
+		return sandbox.Sandbox{}, nil, err
+	}
+	m.mu.Lock()
+	m.moving[id] = true
+	m.mu.Unlock()
+	done = func() {
+		m.mu.Lock()
+		delete(m.moving, id)
+		m.mu.Unlock()
+		release()
+	}
+	sb, err := m.store.SandboxByID(ctx, id)
+	if err == nil && (sb.State == sandbox.Pausing || sb.State == sandbox.Resuming) {
+		sb, err = m.undoMove(ctx, sb)
+	}
+	if err != nil {
+		done()
+		return sandbox.Sandbox{}, nil, err
+	}
+	return sb, done, nil
+}
+
+// isMoving reports whether the State of a Sandbox is being changed here.
+func (m *Manager) isMoving(id string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.moving[id]
+}
+
+// change writes a record as edit makes it, of the newest there is. edit may be
+// called several times; its error ends the change.
+func (m *Manager) change(ctx context.Context, id string, edit func(*sandbox.Sandbox) error) (sandbox.Sandbox, error) {
+	lost := error(errRaced())
+	for range tries(ctx) {
+		sb, err := m.store.SandboxByID(ctx, id)
+		if err != nil {
+			return sandbox.Sandbox{}, err
+		}
+		if err := edit(&sb); err != nil {
+			return sandbox.Sandbox{}, err
+		}
+		if sb, err = m.store.UpdateSandbox(ctx, sb); !isConflict(err) {
+			return sb, err
+		}
+		lost = err
+	}
+	return sandbox.Sandbox{}, lost
+}
+
+// pauseHeld pauses sb, which nobody else moves: it is recorded pausing, saved,
+// recorded paused, and only then is its Boot stopped.
+func (m *Manager) pauseHeld(ctx context.Context, sb sandbox.Sandbox, filesOnly bool) (sandbox.Sandbox, error) {
+	if err := runs(sb); err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	began := time.Now()
+	snap, release, err := m.beginSnapshot(ctx, sb, sandbox.SnapshotRequest{FilesOnly: filesOnly}, false)
+	if err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	defer release()
+	paused, err := m.pauseInto(ctx, sb, snap)
+	m.observe("pause", err, began)
+	if err != nil {
+		m.log.WarnContext(ctx, "a sandbox could not be paused", telemetry.KeySandbox, sb.ID, telemetry.KeyNode, sb.Boot.Node, telemetry.KeyError, err)
+		return sandbox.Sandbox{}, err
+	}
+	m.untrack(sb.ID)
+	m.alarm.set(paused.Deadline)
+	m.letGo(ctx, sb)
+	m.log.InfoContext(ctx, "a sandbox is paused", telemetry.KeySandbox, sb.ID, telemetry.KeyTenant, sb.Tenant, telemetry.KeyNode, sb.Boot.Node,
+		"snapshot", snap.ID, telemetry.KeyDuration, float64(time.Since(began).Microseconds())/1000)
+	return paused, nil
+}
+
+// pauseInto takes sb from running to paused in snap; on error it runs on, at
+// once or when it is reconciled.
+func (m *Manager) pauseInto(ctx context.Context, sb sandbox.Sandbox, snap sandbox.Snapshot) (sandbox.Sandbox, error) {
+	_, err := m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
+		s.Deadline = now().Add(pauseLimit)
+		return s.To(sandbox.Pausing)
+	})
+	if err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	if err = m.save(ctx, sb, snap, true); err == nil {
+		var paused sandbox.Sandbox
+		paused, err = m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
+			s.Snapshot, s.Boot.ID, s.Deadline = snap.ID, "", now().Add(sandbox.PausedLife)
+			return s.To(sandbox.Paused)
+		})
+		if err == nil {
+			return paused, nil
+		}
+	}
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+	defer cancel()
+	if _, undoErr := m.runOn(undo, sb, sb.Deadline); undoErr != nil {
+		m.log.WarnContext(ctx, "a pause that failed is undone later", telemetry.KeySandbox, sb.ID, telemetry.KeyError, undoErr)
+		m.mendSoon()
+	}
+	return sandbox.Sandbox{}, err
+}
+
+// undoMove takes a Sandbox that a pause or resume left half done back to where
+// it was. No process works on it.
+func (m *Manager) undoMove(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+	defer cancel()
+	m.log.InfoContext(ctx, "a change that was left half done is undone", telemetry.KeySandbox, sb.ID, "was", sb.State)
+	if sb.State == sandbox.Pausing {
+		return m.runOn(ctx, sb, sb.Bounded(now().Add(sb.Timeout)))
+	}
+	return m.stayPaused(ctx, sb, sb.Snapshot, sb.Timeline, now().Add(sandbox.PausedLife))
+}
+
+// runOn takes a pausing Sandbox back to running. A Boot that is gone is for
+// reconciling to find.
+func (m *Manager) runOn(ctx context.Context, sb sandbox.Sandbox, deadline time.Time) (sandbox.Sandbox, error) {
+	err := m.nodes.Thaw(ctx, sb.Boot.Node, refOf(sb))
+	switch sandbox.CodeOf(err) {
+	case "", sandbox.NotFound, sandbox.Conflict, sandbox.Unsupported: // what cannot pause was not stopped
+	default:
+		return sandbox.Sandbox{}, err
+	}
+	running, err := m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
+		s.Deadline = deadline
+		return s.To(sandbox.Running)
+	})
+	if err == nil {
+		m.alarm.set(running.Deadline)
+		m.track(running)
+	}
+	return running, err
+}
+
+// runs returns Conflict for a Sandbox that has no Boot of its own.
+func runs(sb sandbox.Sandbox) error {
+	if sb.State == sandbox.Running {
+		return nil
+	}
+	return notRunning(sb)
+}

@@ -1,0 +1,698 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+func (w *world) pause(key string) sandbox.Sandbox {
+	w.t.Helper()
+	sb, err := w.m.Pause(w.t.Context(), "t", key, false)
+	if err != nil {
+		w.t.Fatalf("Pause: %v", err)
+	}
+	return sb
+}
+
+func (w *world) resume(key string) sandbox.Sandbox {
+	w.t.Helper()
+	sb, err := w.m.Resume(w.t.Context(), "t", key)
+	if err != nil {
+		w.t.Fatalf("Resume: %v", err)
+	}
+	return sb
+}
+
+func (w *world) snapshot(key, name string) sandbox.Snapshot {
+	w.t.Helper()
+	snap, err := w.m.TakeSnapshot(w.t.Context(), "t", key, sandbox.SnapshotRequest{Name: name})
+	if err != nil {
+		w.t.Fatalf("TakeSnapshot: %v", err)
+	}
+	return snap
+}
+
+func (w *world) reconcile() {
+	w.t.Helper()
+	if err := w.m.Reconcile(w.t.Context()); err != nil {
+		w.t.Errorf("Reconcile: %v", err)
+	}
+}
+
+func TestPauseAndResume(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{Name: "web", Timeout: time.Hour, Env: map[string]string{"A": "1"}})
+		w.nodes.remember(sb, "x")
+		time.Sleep(time.Minute)
+		paused := w.pause("web")
+		if paused.State != sandbox.Paused || paused.Boot.ID != "" || paused.Boot.Number != 1 || paused.Snapshot == "" ||
+			!paused.Deadline.Equal(time.Now().Add(sandbox.PausedLife)) {
+			t.Errorf("paused as %+v", paused)
+		}
+		if n := len(w.nodes.all()); n != 0 {
+			t.Errorf("%d boots run of what is paused", n)
+		}
+		if again := w.pause(sb.ID); !reflect.DeepEqual(again, paused) {
+			t.Errorf("paused again it is %+v", again)
+		}
+		w.reconcile()
+		w.consistent()
+		time.Sleep(24 * time.Hour)
+		resumed := w.resume("web")
+		if resumed.State != sandbox.Running || resumed.Boot.Number != 2 || resumed.Timeline != 1 || resumed.ID != sb.ID ||
+			!resumed.StartedAt.Equal(sb.StartedAt) || !resumed.Deadline.Equal(time.Now().Add(time.Hour)) {
+			t.Errorf("resumed as %+v", resumed)
+		}
+		if got := w.nodes.recall(resumed); got != "x" {
+			t.Errorf("its memory holds %q", got)
+		}
+		told := w.told(resumed)
+		if told.SandboxID != sb.ID || told.BootNumber != 2 || told.Env["A"] != "1" || told.AccessToken != "token of "+sb.ID {
+			t.Errorf("bound to %+v", told)
+		}
+		if again := w.resume(sb.ID); !reflect.DeepEqual(again, resumed) {
+			t.Errorf("resumed again it is %+v", again)
+		}
+		// The next pause makes the last one's state superfluous.
+		second := w.pause("web")
+		w.reconcile()
+		if kept := w.nodes.kept(); len(kept) != 1 || !kept[second.Snapshot] {
+			t.Errorf("saved: %v, want %s", kept, second.Snapshot)
+		}
+	})
+}
+
+// Whatever fails in a pause, the Sandbox runs on; and nothing of it is left.
+func TestPauseThatFails(t *testing.T) {
+	full := sandbox.Errorf(sandbox.Exhausted, "no room")
+	for _, tt := range []struct {
+		name  string
+		spoil func(f *faults)
+		want  sandbox.Code
+	}{
+		{"no room", func(f *faults) {
+			f.onSave = func(context.Context, sandbox.SaveRequest) error { return full }
+		}, sandbox.Exhausted},
+		{"the answer is lost", func(f *faults) { f.onSaved = func(sandbox.SaveRequest) error { return errors.New("broken") } }, sandbox.Internal},
+		{"an engine that cannot", func(f *faults) {
+			no := sandbox.Errorf(sandbox.Unsupported, "it cannot")
+			f.onSave = func(context.Context, sandbox.SaveRequest) error { return no }
+			f.onThaw = func(context.Context, sandbox.BootRef) error { return no }
+			f.onDelete = func(context.Context, string) error { return no }
+		}, sandbox.Unsupported},
+		{"it takes too long", func(f *faults) {
+			f.onSave = func(ctx context.Context, _ sandbox.SaveRequest) error { <-ctx.Done(); return ctx.Err() }
+		}, sandbox.Timeout},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				sb := w.create("t", sandbox.CreateRequest{Timeout: time.Hour})
+				tt.spoil(&w.nodes.faults)
+				_, err := w.m.Pause(t.Context(), "t", sb.ID, false)
+				if sandbox.CodeOf(err) != tt.want {
+					t.Errorf("Pause = %v, want %s", err, tt.want)
+				}
+				if r := w.record(sb.ID); r.State != sandbox.Running || r.Boot != sb.Boot || !r.Deadline.Equal(sb.Deadline) || r.Snapshot != "" {
+					t.Errorf("it became %+v", r)
+				}
+				w.reconcile()
+				w.consistent()
+				w.nodes.mend()
+				w.pause(sb.ID)
+			})
+		})
+	}
+}
+
+// A reboot has the files of what was saved with memory, and a failure loses nothing.
+func TestReboot(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{})
+		w.nodes.remember(sb, "x")
+		paused := w.pause(sb.ID)
+		w.nodes.onStart = func(context.Context, string, sandbox.StartRequest) error {
+			return sandbox.Errorf(sandbox.Exhausted, "full")
+		}
+		_, err := w.m.Reboot(t.Context(), "t", sb.ID)
+		want(t, "Reboot", err, sandbox.Exhausted)
+		if r := w.record(sb.ID); r.State != sandbox.Paused || r.Snapshot != paused.Snapshot {
+			t.Errorf("it became %+v", r)
+		}
+		w.nodes.mend()
+		rebooted, err := w.m.Reboot(t.Context(), "t", sb.ID)
+		if err != nil || rebooted.State != sandbox.Running || rebooted.Timeline != sb.Timeline || rebooted.Boot.Number != 3 {
+			t.Fatalf("Reboot = %+v, %v", rebooted, err)
+		}
+		if got := w.nodes.recall(rebooted); got != "" {
+			t.Errorf("its memory holds %q", got)
+		}
+		snap, err := w.m.SnapshotByID(t.Context(), "t", rebooted.Snapshot)
+		if err != nil || snap.Memory || snap.Parent != paused.Snapshot || snap.State != sandbox.SnapshotReady {
+			t.Errorf("it started from %+v", snap)
+		}
+		if again, err := w.m.Reboot(t.Context(), "t", sb.ID); err != nil || again.Boot != rebooted.Boot {
+			t.Errorf("Reboot of what runs = %+v, %v", again, err)
+		}
+		_, err = w.m.Reboot(t.Context(), "other", sb.ID)
+		want(t, "Reboot of another's", err, sandbox.NotFound)
+		w.reconcile()
+		w.consistent()
+	})
+}
+
+// A resume that fails leaves it paused, and the next one may succeed.
+func TestResumeThatFails(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		err  error
+		want sandbox.Code
+	}{
+		{"no room", sandbox.Errorf(sandbox.Exhausted, "full"), sandbox.Exhausted},
+		{"damaged", sandbox.Errorf(sandbox.Conflict, "the saved state is damaged"), sandbox.Conflict},
+		{"gone", sandbox.Errorf(sandbox.NotFound, "no such image"), sandbox.Conflict},
+		{"something of ours died", errors.New("EOF"), sandbox.Unavailable},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				sb := w.create("t", sandbox.CreateRequest{})
+				w.nodes.remember(sb, "x")
+				paused := w.pause(sb.ID)
+				w.nodes.onStart = func(context.Context, string, sandbox.StartRequest) error { return tt.err }
+				time.Sleep(time.Hour)
+				_, err := w.m.Resume(t.Context(), "t", sb.ID)
+				if sandbox.CodeOf(err) != tt.want || tt.want != sandbox.CodeOf(tt.err) && !strings.Contains(err.Error(), paused.Snapshot) {
+					t.Errorf("Resume = %v, want %s", err, tt.want)
+				}
+				r := w.record(sb.ID)
+				if r.State != sandbox.Paused || r.Snapshot != paused.Snapshot || !r.Deadline.Equal(paused.Deadline) {
+					t.Errorf("it became %+v", r)
+				}
+				w.nodes.mend()
+				w.nodes.onBound = func(sandbox.StartRequest) error { return errors.New("the answer is lost") }
+				_, err = w.m.Resume(t.Context(), "t", sb.ID)
+				want(t, "Resume without an answer", err, sandbox.Unavailable)
+				if n := len(w.nodes.all()); n != 0 {
+					t.Errorf("%d boots are left", n)
+				}
+				w.nodes.mend()
+				if got := w.nodes.recall(w.resume(sb.ID)); got != "x" {
+					t.Errorf("its memory holds %q", got)
+				}
+			})
+		})
+	}
+}
+
+// A hundred who want it at once start it once; that the first leaves harms none.
+func TestResumedOnce(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{})
+		w.pause(sb.ID)
+		starts := w.slowStarts(time.Second)
+		first, leave := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { _, _ = w.m.Resume(first, "t", sb.ID) })
+		synctest.Wait()
+		for range 100 {
+			wg.Go(func() {
+				if r, err := w.m.Resume(t.Context(), "t", sb.ID); err != nil || r.State != sandbox.Running || r.Boot.Number != 2 {
+					t.Errorf("Resume = %+v, %v", r, err)
+				}
+			})
+		}
+		leave()
+		wg.Wait()
+		if n := starts.Load(); n != 1 {
+			t.Errorf("it was started %d times", n)
+		}
+	})
+}
+
+func TestWhatAPausedOneCanDo(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{Name: "web", Timeout: time.Hour})
+		paused := w.pause("web")
+		time.Sleep(time.Hour)
+		got := w.update("web", sandbox.Change{
+			Name: ptr("site"), Env: map[string]*string{"B": ptr("2")}, Timeout: ptr(2 * time.Hour), Network: ptr(sandbox.NetworkNone),
+			OnTimeout: ptr(sandbox.OnTimeoutPause), StayPaused: ptr(true),
+		})
+		if got.State != sandbox.Paused || !got.Deadline.Equal(paused.Deadline) || got.Timeout != 2*time.Hour || !got.StayPaused {
+			t.Errorf("changed to %+v", got)
+		}
+		if got, err := w.m.Touch(t.Context(), "t", "site"); err != nil || !got.Deadline.Equal(time.Now().Add(sandbox.PausedLife)) {
+			t.Errorf("Touch = %+v, %v", got, err)
+		}
+		if got, err := w.m.SetTimeout(t.Context(), "t", "site", 3*time.Hour); err != nil || got.Timeout != 3*time.Hour || got.Deadline.Before(paused.Deadline) {
+			t.Errorf("SetTimeout = %+v, %v", got, err)
+		}
+		resumed := w.resume("site")
+		if told := w.told(resumed); told.Env["B"] != "2" || told.Network != sandbox.NetworkNone || told.Revision != resumed.Revision {
+			t.Errorf("bound to %+v", told)
+		}
+		if !resumed.Deadline.Equal(time.Now().Add(3 * time.Hour)) {
+			t.Errorf("its deadline is %v", resumed.Deadline)
+		}
+		w.pause("site")
+		if ended, err := w.m.End(t.Context(), "t", sb.ID, sandbox.CauseReleased); err != nil || ended.State != sandbox.Ended {
+			t.Errorf("End = %+v, %v", ended, err)
+		}
+		w.reconcile()
+		if kept := w.nodes.kept(); len(kept) != 0 {
+			t.Errorf("saved: %v", kept)
+		}
+		for what, call := range map[string]func() error{
+			"Pause":  func() error { _, err := w.m.Pause(t.Context(), "t", sb.ID, false); return err },
+			"Resume": func() error { _, err := w.m.Resume(t.Context(), "t", sb.ID); return err },
+			"Fork":   func() error { _, err := w.m.Fork(t.Context(), "t", sb.ID, sandbox.ForkRequest{Count: 1}); return err },
+			"TakeSnapshot": func() error {
+				_, err := w.m.TakeSnapshot(t.Context(), "t", sb.ID, sandbox.SnapshotRequest{})
+				return err
+			},
+			"Rollback": func() error { _, err := w.m.Rollback(t.Context(), "t", sb.ID, "x"); return err },
+		} {
+			want(t, what+" of an ended one", call(), sandbox.Conflict)
+		}
+	})
+}
+
+// What a deadline and an idle timeout do.
+func TestOnTimeout(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		req   sandbox.CreateRequest
+		state sandbox.State
+		files bool
+	}{
+		{"end", sandbox.CreateRequest{Timeout: time.Minute, OnTimeout: sandbox.OnTimeoutEnd}, sandbox.Ended, false},
+		{"pause", sandbox.CreateRequest{Timeout: time.Minute, OnTimeout: sandbox.OnTimeoutPause}, sandbox.Paused, false},
+		{"pause files", sandbox.CreateRequest{Timeout: time.Minute, OnTimeout: sandbox.OnTimeoutPauseFiles}, sandbox.Paused, true},
+		{"idle, pause", sandbox.CreateRequest{IdleTimeout: time.Minute, OnTimeout: sandbox.OnTimeoutPause}, sandbox.Paused, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				w.run()
+				defer w.stop()
+				sb := w.create("t", tt.req)
+				for range 2 {
+					time.Sleep(59 * time.Second)
+					if r := w.record(sb.ID); r.State != sandbox.Running {
+						t.Errorf("after 59 seconds it is %s", r.State)
+					}
+					time.Sleep(10 * time.Second)
+					r := w.record(sb.ID)
+					if r.State != tt.state {
+						t.Fatalf("after 69 seconds it is %s", r.State)
+					}
+					if tt.state == sandbox.Ended {
+						return
+					}
+					if snap, err := w.m.SnapshotByID(t.Context(), "t", r.Snapshot); err != nil || snap.Memory == tt.files {
+						t.Errorf("saved as %+v, %v", snap, err)
+					}
+					w.resume(sb.ID)
+				}
+			})
+		})
+	}
+}
+
+// What stays paused for too long ends.
+func TestPausedLife(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{})
+		w.pause(sb.ID)
+		time.Sleep(sandbox.PausedLife - time.Minute)
+		w.run()
+		defer w.stop()
+		synctest.Wait()
+		if r := w.record(sb.ID); r.State != sandbox.Paused {
+			t.Errorf("before its 30 days are over it is %s", r.State)
+		}
+		time.Sleep(2 * time.Minute)
+		if r := w.record(sb.ID); r.State != sandbox.Ended || r.Ended.Cause != sandbox.CauseDeadline {
+			t.Errorf("after 30 days: %+v", r)
+		}
+	})
+}
+
+// One that should pause and cannot is tried again, or ends where no engine can.
+func TestPauseAtDeadlineThatFails(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.nodes.onSave = func(context.Context, sandbox.SaveRequest) error { return sandbox.Errorf(sandbox.Exhausted, "full") }
+		w.run()
+		defer w.stop()
+		sb := w.create("t", sandbox.CreateRequest{Timeout: time.Minute, OnTimeout: sandbox.OnTimeoutPause})
+		before := w.store.writes.Load()
+		time.Sleep(30 * time.Minute)
+		if r := w.record(sb.ID); r.State != sandbox.Running {
+			t.Errorf("it is %s", r.State)
+		}
+		if n := w.store.writes.Load() - before; n > 120 {
+			t.Errorf("%d writes in half an hour", n)
+		}
+		w.nodes.mend()
+		time.Sleep(2 * time.Minute)
+		if r := w.record(sb.ID); r.State != sandbox.Paused {
+			t.Errorf("with room again it is %s", r.State)
+		}
+		never := w.create("t", sandbox.CreateRequest{Timeout: time.Minute, OnTimeout: sandbox.OnTimeoutPause})
+		w.nodes.mu.Lock()
+		w.nodes.onSave = func(context.Context, sandbox.SaveRequest) error {
+			return sandbox.Errorf(sandbox.Unsupported, "it cannot")
+		}
+		w.nodes.mu.Unlock()
+		time.Sleep(2 * time.Minute)
+		if r := w.record(never.ID); r.State != sandbox.Ended || r.Ended.Cause != sandbox.CauseDeadline {
+			t.Errorf("where no engine can, it is %+v", r)
+		}
+	})
+}
+
+func TestSnapshots(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{Env: map[string]string{"A": "1"}, User: "root", Network: sandbox.NetworkNone})
+		w.nodes.remember(sb, "one")
+		first := w.snapshot(sb.ID, "first")
+		w.nodes.remember(sb, "two")
+		second := w.snapshot(sb.ID, "")
+		if r := w.record(sb.ID); r.State != sandbox.Running || r.Boot != sb.Boot || r.Snapshot != second.ID {
+			t.Errorf("the original became %+v", r)
+		}
+		if first.Parent != "" || second.Parent != first.ID || !first.Kept || first.Bytes == 0 || !first.Memory || first.State != sandbox.SnapshotReady {
+			t.Errorf("first %+v\nsecond %+v", first, second)
+		}
+		_, err := w.m.TakeSnapshot(t.Context(), "t", sb.ID, sandbox.SnapshotRequest{Name: "first"})
+		want(t, "a name in use", err, sandbox.Conflict)
+		_, err = w.m.TakeSnapshot(t.Context(), "t", sb.ID, sandbox.SnapshotRequest{Name: "-"})
+		want(t, "a bad name", err, sandbox.Invalid)
+
+		other := w.create("t", sandbox.CreateRequest{Snapshot: first.ID, Name: "other"})
+		if got := w.nodes.recall(other); got != "one" || other.Env["A"] != "1" || other.User != "root" || other.Network != sandbox.NetworkNone {
+			t.Errorf("started with %q as %+v", got, other)
+		}
+		mine := w.create("t", sandbox.CreateRequest{Snapshot: first.ID, Env: map[string]string{"B": "2"}, Network: sandbox.NetworkPublic})
+		if len(mine.Env) != 1 || mine.Env["B"] != "2" || mine.Network != sandbox.NetworkPublic {
+			t.Errorf("started as %+v", mine)
+		}
+		for _, bad := range []sandbox.CreateRequest{{Snapshot: "x"}, {Snapshot: first.ID, Template: "base"}, {Snapshot: first.ID, Shape: sandbox.DefaultShape()}} {
+			_, err := w.m.Create(t.Context(), "t", bad)
+			want(t, "a bad start", err, sandbox.Invalid)
+		}
+		_, err = w.m.Create(t.Context(), "thief", sandbox.CreateRequest{Snapshot: first.ID})
+		want(t, "another tenant's snapshot", err, sandbox.NotFound)
+
+		third := w.snapshot(other.ID, "")
+		tree, err := w.m.History(t.Context(), "t", "other")
+		if err != nil || len(tree) != 2 || tree[0].ID != first.ID || tree[1].ID != third.ID || third.Parent != first.ID {
+			t.Errorf("history %+v, %v", tree, err)
+		}
+		if _, err := w.m.DeleteSnapshot(t.Context(), "t", first.ID); err != nil {
+			t.Errorf("DeleteSnapshot = %v", err)
+		}
+		if again, err := w.m.SnapshotByID(t.Context(), "t", second.ID); err != nil || again.Parent != "" {
+			t.Errorf("without its parent: %+v, %v", again, err)
+		}
+		_, err = w.m.DeleteSnapshot(t.Context(), "t", first.ID)
+		want(t, "DeleteSnapshot again", err, sandbox.NotFound)
+	})
+}
+
+// A name goes from one Snapshot of a Sandbox to the next.
+func TestSnapshotTakesName(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{})
+		var last sandbox.Snapshot
+		for range 3 {
+			snap, err := w.m.TakeSnapshot(t.Context(), "t", sb.ID, sandbox.SnapshotRequest{Name: "turns", TakeName: true})
+			if err != nil || snap.Name != "turns" || !snap.Kept || snap.ID == last.ID {
+				t.Fatalf("%+v, %v", snap, err)
+			}
+			if last.ID != "" {
+				if before, err := w.m.SnapshotByID(t.Context(), "t", last.ID); err != nil || before.Name != "" || !before.Kept {
+					t.Errorf("the one before is %+v, %v", before, err)
+				}
+			}
+			last = snap
+		}
+		page, err := w.m.ListSnapshots(t.Context(), "t", sandbox.SnapshotQuery{Name: "turns"})
+		if err != nil || len(page.Snapshots) != 1 || page.Snapshots[0].ID != last.ID {
+			t.Errorf("of that name: %+v, %v", page, err)
+		}
+	})
+}
+
+// What a paused Sandbox is saved in can be kept, and not be deleted meanwhile.
+func TestSnapshotOfAPausedOne(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{})
+		w.nodes.remember(sb, "x")
+		paused := w.pause(sb.ID)
+		kept := w.snapshot(sb.ID, "monday")
+		if kept.ID != paused.Snapshot || !kept.Kept || kept.Name != "monday" {
+			t.Errorf("kept %+v", kept)
+		}
+		if again := w.snapshot(sb.ID, "monday"); again.ID != kept.ID {
+			t.Errorf("kept again %+v", again)
+		}
+		_, err := w.m.TakeSnapshot(t.Context(), "t", sb.ID, sandbox.SnapshotRequest{Name: "tuesday"})
+		want(t, "another name", err, sandbox.Conflict)
+		_, err = w.m.DeleteSnapshot(t.Context(), "t", kept.ID)
+		want(t, "DeleteSnapshot of what it is paused in", err, sandbox.Conflict)
+		w.resume(sb.ID)
+		w.pause(sb.ID)
+		if _, err := w.m.End(t.Context(), "t", sb.ID, sandbox.CauseReleased); err != nil {
+			t.Fatal(err)
+		}
+		w.reconcile()
+		if saved := w.nodes.kept(); len(saved) != 1 || !saved[kept.ID] {
+			t.Errorf("after its end %v are saved, want %s", saved, kept.ID)
+		}
+		if got := w.nodes.recall(w.create("t", sandbox.CreateRequest{Snapshot: kept.ID})); got != "x" {
+			t.Errorf("what starts from it holds %q", got)
+		}
+	})
+}
+
+func TestFork(t *testing.T) {
+	for _, paused := range []bool{false, true} {
+		in(t, func(t *testing.T, w *world) {
+			sb := w.create("t", sandbox.CreateRequest{
+				Name: "web", Metadata: map[string]string{"a": "1", "b": "2"}, Env: map[string]string{"A": "1"}, Timeout: time.Hour,
+				OnTimeout: sandbox.OnTimeoutPause,
+			})
+			w.nodes.remember(sb, "x")
+			if paused {
+				w.pause("web")
+			}
+			forks, err := w.m.Fork(t.Context(), "t", "web", sandbox.ForkRequest{
+				Count: 3, Name: "try", Metadata: map[string]*string{"a": nil, "c": ptr("3")}, Env: map[string]*string{"A": nil},
+			})
+			if err != nil || len(forks) != 3 {
+				t.Fatalf("Fork = %+v, %v", forks, err)
+			}
+			for i, f := range forks {
+				if f.Err != nil || f.Sandbox.State != sandbox.Running || f.Sandbox.Name != []string{"try-1", "try-2", "try-3"}[i] || f.Sandbox.ID == sb.ID ||
+					!reflect.DeepEqual(f.Sandbox.Metadata, map[string]string{"b": "2", "c": "3"}) || len(f.Sandbox.Env) != 0 ||
+					f.Sandbox.Timeout != time.Hour || f.Sandbox.OnTimeout != sandbox.OnTimeoutPause || f.Sandbox.Boot.Number != 1 {
+					t.Errorf("fork %d is %+v, %v", i, f.Sandbox, f.Err)
+				}
+				if got := w.nodes.recall(f.Sandbox); got != "x" {
+					t.Errorf("fork %d holds %q", i, got)
+				}
+				if _, err := w.m.End(t.Context(), "t", f.Sandbox.ID, sandbox.CauseReleased); err != nil {
+					t.Error(err)
+				}
+			}
+			state := map[bool]sandbox.State{false: sandbox.Running, true: sandbox.Paused}[paused]
+			if r := w.record(sb.ID); r.State != state {
+				t.Errorf("the original is %s", r.State)
+			}
+			w.reconcile()
+		})
+	}
+}
+
+// Of several forks some fail; a repeat of the request makes only those anew.
+func TestForkInPart(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{})
+		var n atomic.Int64
+		w.nodes.onStart = func(context.Context, string, sandbox.StartRequest) error {
+			if n.Add(1)%2 == 0 {
+				return sandbox.Errorf(sandbox.Exhausted, "full")
+			}
+			return nil
+		}
+		req := sandbox.ForkRequest{ID: sandbox.NewSandboxID(), Count: 4}
+		forks, err := w.m.Fork(t.Context(), "t", sb.ID, req)
+		made := map[string]bool{}
+		for _, f := range forks {
+			if f.Err == nil {
+				made[f.Sandbox.ID] = true
+			} else if !errors.Is(f.Err, sandbox.Exhausted) {
+				t.Errorf("a fork failed with %v", f.Err)
+			}
+		}
+		if err != nil || len(forks) != 4 || len(made) != 2 {
+			t.Fatalf("Fork = %+v, %v", forks, err)
+		}
+		w.nodes.mend()
+		again, err := w.m.Fork(t.Context(), "t", sb.ID, req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range again {
+			if (f.Err == nil) != made[f.Sandbox.ID] {
+				t.Errorf("repeated: %s, %v", f.Sandbox.ID, f.Err)
+			}
+		}
+		for _, bad := range []sandbox.ForkRequest{{}, {Count: -1}, {Count: sandbox.MaxForks + 1}, {Count: 1, Name: "-"}, {Count: 1, OnTimeout: "x"}} {
+			_, err := w.m.Fork(t.Context(), "t", sb.ID, bad)
+			want(t, "a bad fork", err, sandbox.Invalid)
+		}
+		w.reconcile()
+	})
+}
+
+func TestRollback(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{})
+		w.nodes.remember(sb, "one")
+		first := w.snapshot(sb.ID, "first")
+		w.nodes.remember(sb, "two")
+		back, err := w.m.Rollback(t.Context(), "t", sb.ID, "first")
+		if err != nil || back.State != sandbox.Running || back.Timeline != 2 || back.Boot.Number != 2 || back.Snapshot != first.ID || w.told(back).Timeline != 2 {
+			t.Fatalf("Rollback = %+v, %v", back, err)
+		}
+		if got := w.nodes.recall(back); got != "one" {
+			t.Errorf("its memory holds %q", got)
+		}
+		w.reconcile()
+		w.consistent()
+		w.nodes.remember(back, "three")
+		w.pause(sb.ID)
+		if back, err = w.m.Rollback(t.Context(), "t", sb.ID, first.ID); err != nil || w.nodes.recall(back) != "one" || back.Timeline != 3 {
+			t.Errorf("Rollback of a paused one = %+v, %v", back, err)
+		}
+		other := w.create("t", sandbox.CreateRequest{})
+		foreign := w.snapshot(other.ID, "foreign")
+		for _, id := range []string{foreign.ID, "foreign", "", sandbox.NewSnapshotID()} {
+			_, err := w.m.Rollback(t.Context(), "t", sb.ID, id)
+			want(t, "Rollback to "+id, err, sandbox.NotFound)
+		}
+		// One that fails loses nothing.
+		w.nodes.remember(back, "four")
+		w.nodes.onStart = func(context.Context, string, sandbox.StartRequest) error {
+			return sandbox.Errorf(sandbox.Conflict, "damaged")
+		}
+		_, err = w.m.Rollback(t.Context(), "t", sb.ID, first.ID)
+		want(t, "Rollback to what is damaged", err, sandbox.Conflict)
+		w.nodes.mend()
+		if resumed := w.resume(sb.ID); w.nodes.recall(resumed) != "four" || resumed.Timeline != 3 {
+			t.Errorf("after a rollback that failed %+v holds %q", resumed, w.nodes.recall(resumed))
+		}
+		w.reconcile()
+	})
+}
+
+func TestPausesAreInvisibleToOthers(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		sb := w.create("mine", sandbox.CreateRequest{Name: "web"})
+		snap, err := w.m.TakeSnapshot(t.Context(), "mine", sb.ID, sandbox.SnapshotRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range []string{sb.ID, "web", sandbox.NewSandboxID(), ""} {
+			for what, call := range map[string]func() error{
+				"Pause":  func() error { _, err := w.m.Pause(t.Context(), "other", key, false); return err },
+				"Resume": func() error { _, err := w.m.Resume(t.Context(), "other", key); return err },
+				"Fork":   func() error { _, err := w.m.Fork(t.Context(), "other", key, sandbox.ForkRequest{Count: 1}); return err },
+				"TakeSnapshot": func() error {
+					_, err := w.m.TakeSnapshot(t.Context(), "other", key, sandbox.SnapshotRequest{})
+					return err
+				},
+				"Rollback": func() error { _, err := w.m.Rollback(t.Context(), "other", key, snap.ID); return err },
+				"History":  func() error { _, err := w.m.History(t.Context(), "other", key); return err },
+			} {
+				if err := call(); err == nil || err.Error() != "not_found: there is no such sandbox" {
+					t.Errorf("%s(%q) = %v", what, key, err)
+				}
+			}
+		}
+		for _, id := range []string{snap.ID, sandbox.NewSnapshotID(), "", "../x"} {
+			_, byID := w.m.SnapshotByID(t.Context(), "other", id)
+			_, deleted := w.m.DeleteSnapshot(t.Context(), "other", id)
+			for _, err := range []error{byID, deleted} {
+				if err == nil || err.Error() != "not_found: there is no such snapshot" {
+					t.Errorf("snapshot %q = %v", id, err)
+				}
+			}
+		}
+		if page, err := w.m.ListSnapshots(t.Context(), "other", sandbox.SnapshotQuery{SandboxID: sb.ID}); err != nil || len(page.Snapshots) != 0 {
+			t.Errorf("another tenant lists %+v, %v", page, err)
+		}
+		if _, err := w.m.DeleteSnapshot(t.Context(), "mine", snap.ID); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A stopped server leaves what is paused, and `down` too.
+func TestEndAllLeavesThePaused(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{})
+		w.create("t", sandbox.CreateRequest{})
+		w.pause(sb.ID)
+		if n, err := w.m.EndAll(t.Context(), sandbox.CauseOperator); n != 1 || err != nil {
+			t.Errorf("EndAll = %d, %v", n, err)
+		}
+		w.resume(sb.ID)
+	})
+}
+
+// A Boot that dies while it is saved, or as it resumes.
+func TestBootsThatDieMeanwhile(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{})
+		w.nodes.onSave = func(context.Context, sandbox.SaveRequest) error {
+			w.nodes.lose(local, sb.Boot.ID, sandbox.CauseOOM)
+			return nil
+		}
+		_, err := w.m.Pause(t.Context(), "t", sb.ID, false)
+		want(t, "Pause of one that dies", err, sandbox.Unavailable)
+		w.reconcile()
+		if r := w.record(sb.ID); r.State != sandbox.Ended || r.Ended.Cause != sandbox.CauseEngineLost {
+			t.Errorf("it is %+v", r)
+		}
+		w.nodes.mend()
+		sb = w.create("t", sandbox.CreateRequest{})
+		w.pause(sb.ID)
+		m := w.m
+		var reports sync.WaitGroup
+		w.nodes.onStart = func(_ context.Context, _ string, req sandbox.StartRequest) error {
+			end := sandbox.BootEnd{BootRef: sandbox.BootRef{BootID: req.BootID, SandboxID: sb.ID, Number: 2, Tenant: "t"}, Node: local, Cause: sandbox.CauseOOM}
+			reports.Go(func() {
+				if err := m.BootEnded(context.Background(), end); err != nil {
+					t.Error(err)
+				}
+			})
+			return sandbox.Errorf(sandbox.Unavailable, "it died")
+		}
+		_, err = w.m.Resume(t.Context(), "t", sb.ID)
+		want(t, "Resume of one that dies", err, sandbox.Unavailable)
+		reports.Wait()
+		if r := w.record(sb.ID); r.State != sandbox.Paused {
+			t.Errorf("it is %+v", r)
+		}
+	})
+}

@@ -1,0 +1,91 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/snapfile"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+)
+
+// ExportSnapshot implements sandbox.Sandboxes.
+func (m *Manager) ExportSnapshot(ctx context.Context, tenant sandbox.TenantID, id string, image bool, file io.Writer) error {
+	snap, err := m.SnapshotByID(ctx, tenant, id)
+	if err != nil {
+		return err
+	}
+	head := snapfile.HeadOf(snap)
+	head.WithImage = image
+	w := snapfile.NewWriter(file, head)
+	if err := m.nodes.ExportSaved(ctx, snap.Node, snap.ID, image, w); err != nil {
+		w.Abandon()
+		if errors.Is(err, sandbox.NotFound) { // deleted meanwhile, or lost
+			return sandbox.Errorf(sandbox.Conflict, "what was saved is not there any more").WithCause(err)
+		}
+		return err
+	}
+	return w.Close()
+}
+
+// ImportSnapshot implements sandbox.Sandboxes. As with every Snapshot, the record
+// comes first, so that what a crash leaves is found.
+func (m *Manager) ImportSnapshot(ctx context.Context, tenant sandbox.TenantID, req sandbox.ImportRequest, file io.Reader) (sandbox.Snapshot, error) {
+	if err := req.Check(); err != nil {
+		return sandbox.Snapshot{}, err
+	}
+	if made, err := m.madeSnapshot(ctx, req.ID, func(s sandbox.Snapshot) bool { return s.Tenant == tenant }); err != nil || made.ID != "" {
+		return made, err
+	}
+	r, head, err := snapfile.NewReader(file)
+	if err != nil {
+		return sandbox.Snapshot{}, err
+	}
+	defer r.Close()
+	snap, err := head.Origin()
+	if err != nil {
+		return sandbox.Snapshot{}, err
+	}
+	nodes, err := m.placement.Place(ctx, snap.Image, snap.Shape)
+	if err == nil && len(nodes) == 0 {
+		err = sandbox.Errorf(sandbox.Exhausted, "no node has room")
+	}
+	if err != nil {
+		return sandbox.Snapshot{}, err
+	}
+	snap.ID, snap.Tenant, snap.Name = cmp.Or(req.ID, sandbox.NewSnapshotID()), tenant, cmp.Or(req.Name, snap.Name)
+	// The Sandbox that it is of is none of this installation.
+	snap.SandboxID = sandbox.NewSandboxID()
+	snap.Kept, snap.State, snap.CreatedAt, snap.Node = true, sandbox.SnapshotSaving, now(), nodes[0]
+	release := m.hold(snap.ID)
+	defer release() // and a sweep removes what became nothing
+	if snap, err = m.store.InsertSnapshot(ctx, snap); err != nil {
+		return sandbox.Snapshot{}, err
+	}
+	defer m.retainSoon(tenant)
+	snap, err = m.receive(ctx, snap, r)
+	if err == nil && head.WithImage {
+		m.cfg.Brought(ctx, snap)
+	}
+	return snap, err
+}
+
+// receive has the Node take the state of a Snapshot, and records that it is
+// there. What it is, its Engine says, not the file.
+func (m *Manager) receive(ctx context.Context, snap sandbox.Snapshot, content io.Reader) (sandbox.Snapshot, error) {
+	saved, err := m.nodes.ImportSaved(ctx, snap.Node, snap.Tenant, snap.ID, content)
+	if err != nil {
+		return sandbox.Snapshot{}, err
+	}
+	if saved.Image != snap.Image || saved.Shape != snap.Shape || saved.Memory != snap.Memory {
+		return sandbox.Snapshot{}, sandbox.Errorf(sandbox.Invalid, "the file says what is not of its snapshot")
+	}
+	snap.State, snap.Bytes, snap.Build, snap.Digest = sandbox.SnapshotReady, saved.Bytes, saved.Build, saved.Digest
+	if snap, err = m.store.UpdateSnapshot(ctx, snap); err != nil {
+		return sandbox.Snapshot{}, err
+	}
+	m.log.InfoContext(ctx, "a snapshot was imported", "snapshot", snap.ID, telemetry.KeyTenant, snap.Tenant, telemetry.KeyNode, snap.Node)
+	return snap, nil
+}

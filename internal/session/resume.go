@@ -1,0 +1,198 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+)
+
+// resumeLimit bounds a resume, the wait for its turn included.
+const resumeLimit = 2 * time.Minute
+
+// Resume implements sandbox.Sandboxes.
+func (m *Manager) Resume(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
+	sb, err := m.Get(ctx, tenant, idOrName)
+	if err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	return m.resume(ctx, sb.ID, false)
+}
+
+// Reboot implements sandbox.Sandboxes.
+func (m *Manager) Reboot(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
+	sb, err := m.Get(ctx, tenant, idOrName)
+	if err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	return m.resume(ctx, sb.ID, true)
+}
+
+// resume resumes a Sandbox, from its files alone if reboot says so.
+func (m *Manager) resume(ctx context.Context, id string, reboot bool) (sandbox.Sandbox, error) {
+	sb, done, err := m.move(ctx, id)
+	if err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	defer done()
+	if sb.State == sandbox.Running {
+		return sb, nil
+	}
+	ctx, cancel := m.outlast(ctx, id, resumeLimit)
+	defer cancel()
+	snap, err := m.store.SnapshotByID(ctx, sb.Snapshot)
+	if sb.State == sandbox.Paused && err != nil {
+		return sandbox.Sandbox{}, cannotStart(sb, err)
+	}
+	if reboot && sb.State == sandbox.Paused && snap.Memory {
+		files, release, err := m.filesOf(ctx, sb, snap)
+		if err != nil {
+			return sandbox.Sandbox{}, cannotStart(sb, err)
+		}
+		defer release() // and a sweep removes it, should the Sandbox not start
+		snap = files
+	}
+	return m.resumeHeld(ctx, sb, snap, sb.Timeline)
+}
+
+// filesOf saves what a paused Sandbox, which nobody else moves, has on its disk
+// without the memory that it is paused with. Until release is called the Snapshot
+// stays, whether anything stands on it or not.
+func (m *Manager) filesOf(ctx context.Context, sb sandbox.Sandbox, from sandbox.Snapshot) (_ sandbox.Snapshot, release func(), err error) {
+	sb.Boot.Node = from.Node
+	snap, release, err := m.beginSnapshot(ctx, sb, sandbox.SnapshotRequest{FilesOnly: true}, false)
+	if err != nil {
+		return sandbox.Snapshot{}, nil, err
+	}
+	saved, err := m.nodes.SaveFiles(ctx, from.Node, sandbox.FilesRequest{
+		Tenant: sb.Tenant, From: from.ID, Image: from.Image, Shape: from.Shape, Snapshot: snap.ID,
+	})
+	if err == nil {
+		snap, err = m.saved(ctx, snap, saved)
+	}
+	if err != nil {
+		release()
+		return sandbox.Snapshot{}, nil, err
+	}
+	return snap, release, nil
+}
+
+// Rollback implements sandbox.Sandboxes. What a running Sandbox is at the moment
+// is saved first, so that a failure loses nothing.
+func (m *Manager) Rollback(ctx context.Context, tenant sandbox.TenantID, idOrName, snapshot string) (sandbox.Sandbox, error) {
+	sb, err := m.Get(ctx, tenant, idOrName)
+	if err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	if !sb.Live() {
+		return sandbox.Sandbox{}, notRunning(sb)
+	}
+	snap, err := m.inHistory(ctx, sb, snapshot)
+	if err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	sb, done, err := m.move(ctx, sb.ID)
+	if err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	defer done()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pauseLimit+resumeLimit)
+	defer cancel()
+	if sb.State != sandbox.Paused {
+		if sb, err = m.pauseHeld(ctx, sb, false); err != nil {
+			return sandbox.Sandbox{}, err
+		}
+	}
+	defer m.sweepSoon()
+	return m.resumeHeld(ctx, sb, snap, sb.Timeline+1)
+}
+
+// resumeHeld starts a paused Sandbox, which nobody else moves, from snap. When
+// that fails it stays paused as it was.
+func (m *Manager) resumeHeld(ctx context.Context, sb sandbox.Sandbox, snap sandbox.Snapshot, timeline int64) (sandbox.Sandbox, error) {
+	if sb.State != sandbox.Paused {
+		return sandbox.Sandbox{}, notRunning(sb)
+	}
+	began := time.Now()
+	resuming, err := m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
+		s.Boot = sandbox.Boot{ID: sandbox.NewBootID(), Number: s.Boot.Number + 1, Node: snap.Node}
+		s.Snapshot, s.Timeline, s.Deadline = snap.ID, timeline, now().Add(resumeLimit)
+		return s.To(sandbox.Resuming)
+	})
+	if err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	running, err := m.startFrom(ctx, resuming)
+	m.observe("resume", err, began)
+	if err != nil {
+		m.log.WarnContext(ctx, "a sandbox could not resume", telemetry.KeySandbox, sb.ID, telemetry.KeyNode, snap.Node, "snapshot", snap.ID, telemetry.KeyError, err)
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+		defer cancel()
+		if _, undoErr := m.stayPaused(undo, resuming, sb.Snapshot, sb.Timeline, sb.Deadline); undoErr != nil {
+			m.log.WarnContext(ctx, "a resume that failed is undone later", telemetry.KeySandbox, sb.ID, telemetry.KeyError, undoErr)
+			m.mendSoon()
+		}
+		return sandbox.Sandbox{}, cannotStart(resuming, err)
+	}
+	m.alarm.set(running.Deadline)
+	m.track(running)
+	m.log.InfoContext(ctx, "a sandbox resumed", telemetry.KeySandbox, sb.ID, telemetry.KeyTenant, sb.Tenant, telemetry.KeyNode, running.Boot.Node,
+		telemetry.KeyBoot, running.Boot.ID, "snapshot", snap.ID, telemetry.KeyDuration, float64(time.Since(began).Microseconds())/1000)
+	return running, nil
+}
+
+// startFrom has the Node start the Boot of a resuming Sandbox, and records it
+// running.
+func (m *Manager) startFrom(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
+	req, err := m.startRequest(ctx, sb)
+	if err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	quota, err := m.store.TenantQuota(ctx, sb.Tenant)
+	if err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	started, err := m.nodes.Start(ctx, sb.Boot.Node, req)
+	if err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	return m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
+		s.Boot.ID, s.SnapshotAt = started.BootID, now()
+		s.Start(quota, s.SnapshotAt)
+		return s.To(sandbox.Running)
+	})
+}
+
+// stayPaused takes a resuming Sandbox back to paused. Its Boot, should there be
+// one, is nobody's.
+func (m *Manager) stayPaused(ctx context.Context, sb sandbox.Sandbox, snapshot string, timeline int64, deadline time.Time) (sandbox.Sandbox, error) {
+	paused, err := m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
+		s.Snapshot, s.Timeline, s.Boot.ID, s.Deadline = snapshot, timeline, "", deadline
+		return s.To(sandbox.Paused)
+	})
+	if err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	m.alarm.set(paused.Deadline)
+	if err := m.nodes.Stop(ctx, sb.Boot.Node, sb.Boot.ID, 0); err != nil {
+		m.mendSoon()
+	}
+	return paused, nil
+}
+
+// cannotStart is what a client is told when what sb is saved in does not start.
+func cannotStart(sb sandbox.Sandbox, err error) error {
+	switch {
+	case sandbox.CodeOf(err) == sandbox.NotFound:
+		return sandbox.Errorf(sandbox.Conflict, "the saved state %s, or version %.12s of the template %s that it stands on, is gone",
+			sb.Snapshot, sb.Image, sb.Template).WithCause(err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return sandbox.Errorf(sandbox.Timeout, "the sandbox did not resume within %d seconds", int(resumeLimit/time.Second)).WithCause(err)
+	case sandbox.CodeOf(err) == sandbox.Internal: // as when a process of ours is killed: the log says which
+		return sandbox.Errorf(sandbox.Unavailable, "the sandbox could not be started from the saved state %s this time, which stays as it is: try again",
+			sb.Snapshot).WithCause(err)
+	}
+	return err
+}

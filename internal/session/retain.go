@@ -1,0 +1,104 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+)
+
+// retainEvery is the time between looks at all Tenants' Snapshots, which get old by
+// themselves.
+const retainEvery = 10 * time.Minute
+
+// retainSoon has Run look at what a Tenant keeps.
+func (m *Manager) retainSoon(tenant sandbox.TenantID) {
+	m.mu.Lock()
+	m.grown[tenant] = true
+	m.mu.Unlock()
+	select {
+	case m.retainCh <- struct{}{}:
+	default:
+	}
+}
+
+// keepRetained lets Snapshots go that Tenants' Retentions do not keep, when one was
+// taken and every now and then, until ctx ends.
+func (m *Manager) keepRetained(ctx context.Context) error {
+	all := true
+	for {
+		if err := m.retain(ctx, all); err != nil && ctx.Err() == nil {
+			m.log.Warn("snapshots stay that were to go", telemetry.KeyError, err)
+		}
+		timer := time.NewTimer(retainEvery)
+		select {
+		case <-m.retainCh:
+			all = false
+		case <-timer.C:
+			all = true
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+// retain looks at the Tenants that have new Snapshots, or at all.
+func (m *Manager) retain(ctx context.Context, all bool) (err error) {
+	m.mu.Lock()
+	tenants := slices.Collect(maps.Keys(m.grown))
+	clear(m.grown)
+	m.mu.Unlock()
+	if all {
+		if tenants, err = m.store.SnapshotTenants(ctx); err != nil {
+			return err
+		}
+	}
+	var errs []error
+	for _, tenant := range tenants {
+		errs = append(errs, m.retainOf(ctx, tenant))
+	}
+	return errors.Join(errs...)
+}
+
+// retainOf lets Snapshots of one Tenant go: they are not Kept any more, so that
+// they are deleted as soon as no Sandbox refers to them, and not before.
+func (m *Manager) retainOf(ctx context.Context, tenant sandbox.TenantID) error {
+	quota, err := m.store.TenantQuota(ctx, tenant)
+	if err != nil || quota.Retention == (sandbox.Retention{}) {
+		return err
+	}
+	var all []sandbox.Snapshot
+	for query := (sandbox.SnapshotQuery{}); ; {
+		page, err := m.store.ListSnapshots(ctx, tenant, query)
+		if err != nil {
+			return err
+		}
+		all = append(all, page.Snapshots...)
+		if query.Cursor = page.Next; page.Next == "" {
+			break
+		}
+	}
+	defer m.sweepSoon()
+	for _, snap := range quota.Retention.Beyond(all, now()) {
+		if m.isHeld(snap.ID) {
+			continue
+		}
+		snap.Kept = false
+		switch _, err := m.store.UpdateSnapshot(ctx, snap); {
+		case isConflict(err), errors.Is(err, sandbox.NotFound): // it was deleted, or is another by now
+			continue
+		case err != nil:
+			return err
+		}
+		m.log.InfoContext(ctx, "a snapshot goes, as its tenant's quota says", "snapshot", snap.ID, telemetry.KeyTenant, tenant)
+		m.cfg.LetGo(ctx, snap)
+	}
+	return nil
+}

@@ -1,0 +1,130 @@
+package session_test
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// keeps checks which Snapshots a Tenant has, once all is quiet.
+func (w *world) keeps(tenant sandbox.TenantID, wanted ...sandbox.Snapshot) {
+	w.t.Helper()
+	synctest.Wait()
+	page, err := w.m.ListSnapshots(w.t.Context(), tenant, sandbox.SnapshotQuery{})
+	var got, ids []string
+	for _, s := range page.Snapshots {
+		got = append(got, s.ID)
+	}
+	for _, s := range wanted {
+		ids = append(ids, s.ID)
+	}
+	slices.Sort(got)
+	slices.Sort(ids)
+	if err != nil || !slices.Equal(got, ids) {
+		w.t.Errorf("%s has %v, %v, want %v", tenant, got, err, ids)
+	}
+}
+
+// Snapshots go as the Retention says, when one is taken and with time, and never
+// one that a Sandbox refers to.
+func TestRetention(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.run()
+		set := func(tenant sandbox.TenantID, r sandbox.Retention) {
+			if err := w.store.SetQuota(t.Context(), tenant, &sandbox.Quota{Retention: r}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		set("t", sandbox.Retention{Snapshots: 2})
+		sb := w.create("t", sandbox.CreateRequest{Timeout: sandbox.MaxTimeout})
+		take := func(name string) sandbox.Snapshot {
+			time.Sleep(time.Second)
+			return w.snapshot(sb.ID, name)
+		}
+		first, second := take("first"), take("")
+		w.keeps("t", first, second)
+		third := take("")
+		w.keeps("t", first, third) // the second had no name
+		paused := w.create("t", sandbox.CreateRequest{Snapshot: first.ID, Timeout: sandbox.MaxTimeout})
+		last := take("")
+		w.keeps("t", first, last)
+		final := take("")
+		w.keeps("t", first, final)
+
+		set("t", sandbox.Retention{Age: 2 * time.Hour})
+		time.Sleep(time.Hour)
+		w.keeps("t", first, final)
+		time.Sleep(2 * time.Hour)
+		w.keeps("t", first, final) // Sandboxes that run came from them
+		for _, id := range []string{sb.ID, paused.ID} {
+			if _, err := w.m.End(t.Context(), "t", id, sandbox.CauseReleased); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Hour)
+		w.keeps("t")
+	})
+}
+
+func TestSnapshotQuota(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{})
+		snap := w.snapshot(sb.ID, "")
+		if err := w.store.SetQuota(t.Context(), "t", &sandbox.Quota{SnapshotBytes: 2*snap.Bytes - 1}); err != nil {
+			t.Fatal(err)
+		}
+		_, err := w.m.TakeSnapshot(t.Context(), "t", sb.ID, sandbox.SnapshotRequest{})
+		want(t, "one more", err, sandbox.Exhausted)
+		w.pause(sb.ID) // which is always possible
+		w.resume(sb.ID)
+		if forks, err := w.m.Fork(t.Context(), "t", sb.ID, sandbox.ForkRequest{Count: 1}); err != nil || forks[0].Err != nil {
+			t.Errorf("Fork = %+v, %v", forks, err)
+		}
+		if _, err := w.m.DeleteSnapshot(t.Context(), "t", snap.ID); err != nil {
+			t.Fatal(err)
+		}
+		w.reconcile()
+	})
+}
+
+// Of many that are taken at once so many stay as there is room for, to the byte,
+// and of the others nothing is left.
+func TestSnapshotQuotaOfMany(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		const room, callers = 7, 100
+		sb := w.create("t", sandbox.CreateRequest{})
+		first := w.snapshot(sb.ID, "")
+		if err := w.store.SetQuota(t.Context(), "t", &sandbox.Quota{SnapshotBytes: room * first.Bytes}); err != nil {
+			t.Fatal(err)
+		}
+		sandboxes := []string{sb.ID}
+		for range 9 {
+			sandboxes = append(sandboxes, w.create("t", sandbox.CreateRequest{}).ID)
+		}
+		var taken atomic.Int64
+		var all sync.WaitGroup
+		for i := range callers {
+			all.Go(func() {
+				_, err := w.m.TakeSnapshot(t.Context(), "t", sandboxes[i%len(sandboxes)], sandbox.SnapshotRequest{})
+				if err == nil {
+					taken.Add(1)
+				} else if !errors.Is(err, sandbox.Exhausted) {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		_, _, used, err := w.store.QuotaOf(t.Context(), "t")
+		if err != nil || taken.Load() != room-1 || used.Snapshots != room || used.SnapshotBytes != room*first.Bytes {
+			t.Errorf("%d were taken, used %+v, %v", taken.Load(), used, err)
+		}
+		w.reconcile()
+		w.consistent()
+	})
+}

@@ -1,0 +1,91 @@
+package session_test
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+func uses(t *testing.T, all ...sandbox.SecretUse) sandbox.SecretUses {
+	t.Helper()
+	u, err := sandbox.NewSecretUses(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+func TestSecretsOfSandboxes(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.secrets.Store("t A", sandbox.OpenSecret{Value: "one"})
+		a := uses(t, sandbox.SecretUse{Secret: "A", Host: "a.example", Header: "X-A", Format: "Key {value}"})
+		sb := w.create("t", sandbox.CreateRequest{Secrets: a})
+		want1 := sandbox.SecretBinding{
+			Authority: "authority of " + sb.ID, Key: sandbox.SecretValue("key of " + sb.ID),
+			Headers: []sandbox.SecretHeader{{Host: "a.example", Port: 443, Header: "X-A", Value: "Key one"}},
+		}
+		if told := w.told(sb); !reflect.DeepEqual(told.Secrets, want1) {
+			t.Errorf("told %#v", told.Secrets)
+		}
+		if r := w.record(sb.ID); r.Secrets != a {
+			t.Errorf("recorded %s", r.Secrets)
+		}
+
+		// Another value is told, and its end too.
+		w.secrets.Store("t A", sandbox.OpenSecret{Value: "two"})
+		if err := w.m.SecretChanged(t.Context(), "t", "A"); err != nil {
+			t.Fatal(err)
+		}
+		if told := w.told(sb); len(told.Secrets.Headers) != 1 || told.Secrets.Headers[0].Value != "Key two" || told.Revision != 2 {
+			t.Errorf("after a change it was told %#v, revision %d", told.Secrets, told.Revision)
+		}
+		for _, other := range []struct{ tenant, name string }{{"t", "B"}, {"x", "A"}} {
+			if err := w.m.SecretChanged(t.Context(), sandbox.TenantID(other.tenant), other.name); err != nil || w.told(sb).Revision != 2 {
+				t.Errorf("a change of %v: %v, revision %d", other, err, w.told(sb).Revision)
+			}
+		}
+		w.secrets.Delete("t A")
+		if err := w.m.SecretChanged(t.Context(), "t", "A"); err != nil || len(w.told(sb).Secrets.Headers) != 0 {
+			t.Errorf("after its end it was told %#v, %v", w.told(sb).Secrets, err)
+		}
+
+		// What is not there cannot be asked for; what was there is no reason not to go on.
+		for what, err := range map[string]error{
+			"create":           second(w.m.Create(t.Context(), "t", sandbox.CreateRequest{Secrets: a})),
+			"another tenant's": second(w.m.Create(t.Context(), "x", sandbox.CreateRequest{Secrets: a})),
+			"change":           second(w.m.Update(t.Context(), "t", sb.ID, sandbox.Change{Secrets: ptr(uses(t, sandbox.SecretUse{Secret: "B", Host: "a.example", Header: "X-A"}))})),
+		} {
+			want(t, what, err, sandbox.Invalid)
+		}
+		if got := w.update(sb.ID, sandbox.Change{Network: ptr(sandbox.NetworkNone)}); got.Secrets != a {
+			t.Errorf("after another change it uses %s", got.Secrets)
+		}
+		if got := w.update(sb.ID, sandbox.Change{Secrets: ptr(sandbox.SecretUses(""))}); got.Secrets != "" || w.told(sb).Secrets.Authority != "" {
+			t.Errorf("after they were taken away it uses %s", got.Secrets)
+		}
+	})
+}
+
+// A Secret is sent to its hosts and nowhere else, also when they change while a
+// Sandbox uses it.
+func TestHostsOfSecrets(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.secrets.Store("t A", sandbox.OpenSecret{Value: "one", Hosts: sandbox.SecretHosts{"a.example"}})
+		at := func(host string) sandbox.SecretUses {
+			return uses(t, sandbox.SecretUse{Secret: "A", Host: host, Header: "X-A"})
+		}
+		sb := w.create("t", sandbox.CreateRequest{Secrets: at("a.example")})
+		if told := w.told(sb); len(told.Secrets.Headers) != 1 {
+			t.Errorf("told %#v", told.Secrets)
+		}
+		want(t, "create for another", second(w.m.Create(t.Context(), "t", sandbox.CreateRequest{Secrets: at("b.example")})), sandbox.Denied)
+		want(t, "change to another", second(w.m.Update(t.Context(), "t", sb.ID, sandbox.Change{Secrets: ptr(at("b.example"))})), sandbox.Denied)
+		w.secrets.Store("t A", sandbox.OpenSecret{Value: "two", Hosts: sandbox.SecretHosts{"b.example"}})
+		if err := w.m.SecretChanged(t.Context(), "t", "A"); err != nil || len(w.told(sb).Secrets.Headers) != 0 {
+			t.Errorf("after its hosts changed it was told %#v, %v", w.told(sb).Secrets, err)
+		}
+	})
+}
+
+func second[T any](_ T, err error) error { return err }

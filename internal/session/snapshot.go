@@ -1,0 +1,394 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+)
+
+const (
+	// maxHistory is how many Snapshots of one Sandbox are looked at.
+	maxHistory = 1000
+	// sweepPause is the time between attempts to delete what a Node did not.
+	sweepPause = 30 * time.Second
+)
+
+// TakeSnapshot implements sandbox.Sandboxes.
+func (m *Manager) TakeSnapshot(ctx context.Context, tenant sandbox.TenantID, idOrName string, req sandbox.SnapshotRequest) (sandbox.Snapshot, error) {
+	if err := req.Check(); err != nil {
+		return sandbox.Snapshot{}, err
+	}
+	sb, err := m.Get(ctx, tenant, idOrName)
+	if err != nil {
+		return sandbox.Snapshot{}, err
+	}
+	sb, done, err := m.move(ctx, sb.ID)
+	if err != nil {
+		return sandbox.Snapshot{}, err
+	}
+	defer done()
+	if made, err := m.madeSnapshot(ctx, req.ID, func(s sandbox.Snapshot) bool { return s.SandboxID == sb.ID }); err != nil || made.ID != "" {
+		return made, err
+	}
+	defer m.retainSoon(tenant)
+	if sb.State == sandbox.Paused {
+		return m.keepSnapshot(ctx, sb, req.Name)
+	}
+	if err := runs(sb); err != nil {
+		return sandbox.Snapshot{}, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pauseLimit)
+	defer cancel()
+	if !req.TakeName || req.Name == "" {
+		return m.saveRunning(ctx, sb, "snapshot", req, true)
+	}
+	name := req.Name
+	req.Name = "" // it has its name once it is there
+	snap, err := m.saveRunning(ctx, sb, "snapshot", req, true)
+	if err != nil {
+		return sandbox.Snapshot{}, err
+	}
+	return m.takeName(ctx, sb, snap, name)
+}
+
+// takeName gives a Snapshot of sb a name that another may have so far. Nobody
+// else moves sb.
+func (m *Manager) takeName(ctx context.Context, sb sandbox.Sandbox, snap sandbox.Snapshot, name string) (sandbox.Snapshot, error) {
+	for range tries(ctx) {
+		before, err := m.named(ctx, sb, name)
+		if err != nil {
+			return sandbox.Snapshot{}, err
+		}
+		if before.ID != "" && before.ID != snap.ID {
+			before.Name = ""
+			if _, err := m.store.UpdateSnapshot(ctx, before); isConflict(err) {
+				continue
+			} else if err != nil {
+				return sandbox.Snapshot{}, err
+			}
+		}
+		if snap, err = m.store.SnapshotByID(ctx, snap.ID); err != nil {
+			return sandbox.Snapshot{}, err
+		}
+		snap.Name = name
+		if named, err := m.store.UpdateSnapshot(ctx, snap); !isConflict(err) {
+			return named, err
+		}
+	}
+	return sandbox.Snapshot{}, errRaced()
+}
+
+// madeSnapshot returns the Snapshot that an earlier request made which must take
+// effect once; without an ID when there is none. One that is not ours is a
+// Conflict.
+func (m *Manager) madeSnapshot(ctx context.Context, id string, ours func(sandbox.Snapshot) bool) (sandbox.Snapshot, error) {
+	if id == "" {
+		return sandbox.Snapshot{}, nil
+	}
+	snap, err := m.store.SnapshotByID(ctx, id)
+	switch {
+	case errors.Is(err, sandbox.NotFound):
+		return sandbox.Snapshot{}, nil
+	case err != nil:
+		return sandbox.Snapshot{}, err
+	case !ours(snap) || snap.State == sandbox.SnapshotDeleting:
+		return sandbox.Snapshot{}, sandbox.Errorf(sandbox.Conflict, "the snapshot that the first of these requests made is gone")
+	case snap.State == sandbox.SnapshotSaving: // its process died
+		return sandbox.Snapshot{}, m.discard(ctx, snap, true)
+	}
+	return snap, nil
+}
+
+// keepSnapshot keeps what a paused Sandbox is saved in.
+func (m *Manager) keepSnapshot(ctx context.Context, sb sandbox.Sandbox, name string) (sandbox.Snapshot, error) {
+	for range tries(ctx) {
+		snap, err := m.store.SnapshotByID(ctx, sb.Snapshot)
+		if err != nil {
+			return sandbox.Snapshot{}, cannotStart(sb, err)
+		}
+		if snap.Kept && (name == "" || name == snap.Name) {
+			return snap, nil
+		}
+		if snap.Kept && snap.Name != "" || snap.SandboxID != sb.ID {
+			return sandbox.Snapshot{}, sandbox.Errorf(sandbox.Conflict, "what the sandbox is paused in is the snapshot %s already", snap.ID)
+		}
+		snap.Kept, snap.Name = true, name
+		kept, err := m.store.UpdateSnapshot(ctx, snap)
+		if !isConflict(err) {
+			return kept, err
+		}
+		if taken, lookErr := m.named(ctx, sb, name); lookErr != nil || taken.ID != "" && taken.ID != snap.ID {
+			return sandbox.Snapshot{}, cmp.Or(lookErr, err)
+		}
+	}
+	return sandbox.Snapshot{}, errRaced()
+}
+
+// saveRunning saves a Sandbox that runs on, for what. Nobody else moves it.
+func (m *Manager) saveRunning(ctx context.Context, sb sandbox.Sandbox, what string, req sandbox.SnapshotRequest, kept bool) (sandbox.Snapshot, error) {
+	began := time.Now()
+	snap, release, err := m.beginSnapshot(ctx, sb, req, kept)
+	if err != nil {
+		if errors.Is(err, sandbox.ErrOverQuota) {
+			m.observe(what, err, began)
+		}
+		return sandbox.Snapshot{}, err
+	}
+	defer release()
+	err = m.save(ctx, sb, snap, false)
+	m.observe(what, err, began)
+	if err != nil {
+		return sandbox.Snapshot{}, err
+	}
+	// What it is saved in next comes from this.
+	_, err = m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
+		if s.Boot != sb.Boot || s.State != sandbox.Running {
+			return notRunning(*s)
+		}
+		s.Snapshot, s.SnapshotAt = snap.ID, snap.CreatedAt
+		return nil
+	})
+	if err != nil && !kept {
+		return sandbox.Snapshot{}, err
+	}
+	return m.store.SnapshotByID(ctx, snap.ID)
+}
+
+// beginSnapshot records that sb is about to be saved. Until release is called the
+// record is not taken for one that a crash left.
+func (m *Manager) beginSnapshot(ctx context.Context, sb sandbox.Sandbox, req sandbox.SnapshotRequest, kept bool) (_ sandbox.Snapshot, release func(), err error) {
+	snap := sandbox.Snapshot{
+		ID: cmp.Or(req.ID, sandbox.NewSnapshotID()), Tenant: sb.Tenant, SandboxID: sb.ID, Parent: sb.Snapshot, Name: req.Name, Kept: kept,
+		State: sandbox.SnapshotSaving, CreatedAt: now(), Node: sb.Boot.Node, Memory: !req.FilesOnly,
+		Template: sb.Template, Image: sb.Image, Shape: sb.Shape, Limits: sb.Limits,
+		Network: sb.Network, Env: sb.Env, User: sb.User, Cwd: sb.Cwd, Timeline: sb.Timeline,
+	}
+	release = m.hold(snap.ID)
+	if snap, err = m.store.InsertSnapshot(ctx, snap); err != nil {
+		release()
+		return sandbox.Snapshot{}, nil, err
+	}
+	return snap, release, nil
+}
+
+// hold has sweeps leave a Snapshot alone until release is called, which then
+// has one look at it.
+func (m *Manager) hold(snapshot string) (release func()) {
+	m.mu.Lock()
+	m.held[snapshot]++
+	m.mu.Unlock()
+	return func() {
+		m.mu.Lock()
+		if m.held[snapshot]--; m.held[snapshot] == 0 {
+			delete(m.held, snapshot)
+		}
+		m.mu.Unlock()
+		m.sweepSoon()
+	}
+}
+
+func (m *Manager) isHeld(snapshot string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.held[snapshot] > 0
+}
+
+// save has the Node save sb and records that snap is there.
+func (m *Manager) save(ctx context.Context, sb sandbox.Sandbox, snap sandbox.Snapshot, freeze bool) error {
+	saved, err := m.nodes.Save(ctx, sb.Boot.Node, sandbox.SaveRequest{Boot: refOf(sb), Snapshot: snap.ID, Memory: snap.Memory, Freeze: freeze})
+	switch {
+	case errors.Is(err, sandbox.NotFound): // of the Boot, not of the Sandbox
+		return sandbox.Errorf(sandbox.Unavailable, "the sandbox does not answer").WithCause(err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return sandbox.Errorf(sandbox.Timeout, "the sandbox was not saved within %d seconds", int(pauseLimit/time.Second)).WithCause(err)
+	case err != nil:
+		return err
+	}
+	_, err = m.saved(ctx, snap, saved)
+	return err
+}
+
+// saved records that snap is there.
+func (m *Manager) saved(ctx context.Context, snap sandbox.Snapshot, s sandbox.Saved) (sandbox.Snapshot, error) {
+	snap.State, snap.Bytes, snap.Memory, snap.Build, snap.Digest = sandbox.SnapshotReady, s.Bytes, s.Memory, s.Build, s.Digest
+	return m.store.UpdateSnapshot(ctx, snap)
+}
+
+// SnapshotByID implements sandbox.Sandboxes.
+func (r Records) SnapshotByID(ctx context.Context, tenant sandbox.TenantID, id string) (sandbox.Snapshot, error) {
+	if !sandbox.ValidSnapshotID(id) {
+		return sandbox.Snapshot{}, noSnapshot()
+	}
+	snap, err := r.Store.SnapshotByID(ctx, id)
+	if err == nil && (snap.Tenant != tenant || snap.State != sandbox.SnapshotReady) {
+		return sandbox.Snapshot{}, noSnapshot()
+	}
+	return snap, err
+}
+
+// noSnapshot is the answer for an absent one and for another Tenant's.
+func noSnapshot() error { return sandbox.Errorf(sandbox.NotFound, "there is no such snapshot") }
+
+// ListSnapshots implements sandbox.Sandboxes.
+func (r Records) ListSnapshots(ctx context.Context, tenant sandbox.TenantID, query sandbox.SnapshotQuery) (sandbox.SnapshotPage, error) {
+	return r.Store.ListSnapshots(ctx, tenant, query)
+}
+
+// History implements sandbox.Sandboxes.
+func (r Records) History(ctx context.Context, tenant sandbox.TenantID, idOrName string) ([]sandbox.Snapshot, error) {
+	sb, err := r.Get(ctx, tenant, idOrName)
+	if err != nil {
+		return nil, err
+	}
+	return r.history(ctx, sb)
+}
+
+func (r Records) history(ctx context.Context, sb sandbox.Sandbox) ([]sandbox.Snapshot, error) {
+	var all []sandbox.Snapshot
+	for query := (sandbox.SnapshotQuery{SandboxID: sb.ID}); len(all) < maxHistory; {
+		page, err := r.Store.ListSnapshots(ctx, sb.Tenant, query)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page.Snapshots...)
+		if query.Cursor = page.Next; page.Next == "" {
+			break
+		}
+	}
+	slices.Reverse(all)
+	first := sb.Snapshot // where it came from, before anything of its own
+	if len(all) > 0 {
+		first = all[0].Parent
+	}
+	return r.withAncestors(ctx, sb.Tenant, all, first)
+}
+
+// withAncestors puts before all what first came from, itself included.
+func (r Records) withAncestors(ctx context.Context, tenant sandbox.TenantID, all []sandbox.Snapshot, first string) ([]sandbox.Snapshot, error) {
+	known := map[string]bool{}
+	for _, s := range all {
+		known[s.ID] = true
+	}
+	for id := first; id != "" && !known[id] && len(all) < maxHistory; {
+		snap, err := r.Store.SnapshotByID(ctx, id)
+		if errors.Is(err, sandbox.NotFound) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		if snap.Tenant == tenant && snap.State == sandbox.SnapshotReady {
+			all = append([]sandbox.Snapshot{snap}, all...)
+		}
+		known[id], id = true, snap.Parent
+	}
+	return all, nil
+}
+
+// inHistory finds a Snapshot that sb can go back to, by ID or name.
+func (m *Manager) inHistory(ctx context.Context, sb sandbox.Sandbox, idOrName string) (sandbox.Snapshot, error) {
+	all, err := m.history(ctx, sb)
+	if err != nil {
+		return sandbox.Snapshot{}, err
+	}
+	for _, s := range slices.Backward(all) {
+		if idOrName != "" && (s.ID == idOrName || s.Name == idOrName) {
+			return s, nil
+		}
+	}
+	return sandbox.Snapshot{}, noSnapshot()
+}
+
+// named returns sb's own Snapshot of a name, without an ID when there is none.
+func (m *Manager) named(ctx context.Context, sb sandbox.Sandbox, name string) (sandbox.Snapshot, error) {
+	all, err := m.history(ctx, sb)
+	for _, s := range all {
+		if s.SandboxID == sb.ID && name != "" && s.Name == name {
+			return s, nil
+		}
+	}
+	return sandbox.Snapshot{}, err
+}
+
+// DeleteSnapshot implements sandbox.Sandboxes. Once it is recorded, its bytes go
+// now or later.
+func (m *Manager) DeleteSnapshot(ctx context.Context, tenant sandbox.TenantID, id string) (sandbox.Snapshot, error) {
+	snap, err := m.SnapshotByID(ctx, tenant, id)
+	if err != nil {
+		return sandbox.Snapshot{}, err
+	}
+	err = m.discard(ctx, snap, false)
+	if isConflict(err) {
+		return sandbox.Snapshot{}, sandbox.Errorf(sandbox.Conflict, "the snapshot is in use: a sandbox is paused in it or starts from it")
+	}
+	return snap, err
+}
+
+// discard deletes a Snapshot: its record says so, its bytes go, its record goes.
+// With loose it must be one that nobody refers to. What a Node does not delete
+// now is left to a sweep.
+func (m *Manager) discard(ctx context.Context, snap sandbox.Snapshot, loose bool) error {
+	if err := m.store.RetireSnapshot(ctx, snap.ID, loose); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+	defer cancel()
+	if err := m.nodes.DeleteSaved(ctx, snap.Node, snap.ID); err != nil && !errors.Is(err, sandbox.Unsupported) {
+		m.log.WarnContext(ctx, "saved state is deleted later", "snapshot", snap.ID, telemetry.KeyNode, snap.Node, telemetry.KeyError, err)
+		return nil
+	}
+	return m.store.DropSnapshot(ctx, snap.ID)
+}
+
+// sweep deletes Snapshots that nobody can need: those of a save or a deletion
+// that was left half done, and those that only a Sandbox kept which has gone on.
+func (m *Manager) sweep(ctx context.Context) error {
+	left, err := m.store.SnapshotsLeft(ctx)
+	if err != nil {
+		return err
+	}
+	work := newGroup()
+	for _, snap := range left {
+		if m.isHeld(snap.ID) {
+			continue
+		}
+		work.do(func() error {
+			if err := m.discard(ctx, snap, true); !isConflict(err) { // one that is needed again stays
+				return err
+			}
+			return nil
+		})
+	}
+	return work.wait()
+}
+
+// keepSwept sweeps when something may have been left, until ctx ends.
+func (m *Manager) keepSwept(ctx context.Context) error {
+	for {
+		select {
+		case <-m.sweepCh:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if err := m.sweep(ctx); err != nil && ctx.Err() == nil {
+			m.log.Warn("saved state that nobody needs stays", telemetry.KeyError, err)
+			if err := sleep(ctx, sweepPause); err != nil {
+				return err
+			}
+			m.sweepSoon()
+		}
+	}
+}
+
+// sweepSoon has Run sweep soon.
+func (m *Manager) sweepSoon() {
+	select {
+	case m.sweepCh <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,113 @@
+package session_test
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// Who has sent as much as the quota lets loses the network, until there is room.
+func TestEgressQuota(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.run()
+		quota := func(mib int64) {
+			t.Helper()
+			if err := w.store.SetQuota(t.Context(), "t", &sandbox.Quota{EgressBytes: mib << 20}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		quota(1)
+		sb, other := w.create("t", sandbox.CreateRequest{}), w.create("other", sandbox.CreateRequest{})
+		w.nodes.mu.Lock()
+		for _, s := range []sandbox.Sandbox{sb, other} {
+			ref := sandbox.BootRef{BootID: s.Boot.ID, SandboxID: s.ID, Number: s.Boot.Number, Tenant: s.Tenant}
+			w.nodes.traffic = append(w.nodes.traffic, sandbox.BootTraffic{BootRef: ref, Traffic: sandbox.Traffic{Sent: 1 << 20}})
+		}
+		w.nodes.mu.Unlock()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if r := w.record(sb.ID); r.Network != sandbox.NetworkNone || w.told(r).Network != sandbox.NetworkNone {
+			t.Errorf("over the quota its network is %s", r.Network)
+		}
+		if r := w.record(other.ID); r.Network != sandbox.NetworkPublic {
+			t.Errorf("the network of another tenant is %s", r.Network)
+		}
+		public := sandbox.Change{Network: ptr(sandbox.NetworkPublic)}
+		_, err := w.m.Create(t.Context(), "t", sandbox.CreateRequest{})
+		want(t, "a create", err, sandbox.Exhausted)
+		_, err = w.m.Update(t.Context(), "t", sb.ID, public)
+		want(t, "a change of the network", err, sandbox.Exhausted)
+		w.create("t", sandbox.CreateRequest{Network: sandbox.NetworkNone})
+		quota(2)
+		if r := w.update(sb.ID, public); r.Network != sandbox.NetworkPublic {
+			t.Errorf("with room again its network is %s", r.Network)
+		}
+	})
+}
+
+// What a Boot carried is counted for its Sandbox's owner, each byte once, also
+// what it carried until its end.
+func TestTraffic(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.run()
+		sb := w.create("t", sandbox.CreateRequest{})
+		boot := sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: sb.Boot.Number, Tenant: sb.Tenant}
+		carried := func(sent, received int64) {
+			w.nodes.mu.Lock()
+			w.nodes.traffic = []sandbox.BootTraffic{{BootRef: boot, Traffic: sandbox.Traffic{Sent: sent, Received: received}}}
+			w.nodes.mu.Unlock()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+		}
+		counted := func() (all sandbox.Traffic) {
+			day := sandbox.DayOf(time.Now())
+			page, err := w.store.Usage(t.Context(), sandbox.UsageQuery{Tenant: "t", Sandbox: sb.ID, From: day - 1, To: day + 1})
+			if err != nil || len(page.Rows) != 1 {
+				t.Fatalf("%+v, %v", page, err)
+			}
+			return page.Rows[0].Traffic
+		}
+		carried(100, 10)
+		carried(150, 20)
+		if got := counted(); got != (sandbox.Traffic{Sent: 150, Received: 20}) {
+			t.Errorf("while it runs %+v is counted", got)
+		}
+		if _, err := w.m.End(t.Context(), "t", sb.ID, sandbox.CauseReleased); err != nil {
+			t.Fatal(err)
+		}
+		carried(170, 20)
+		carried(170, 20)
+		if got := counted(); got != (sandbox.Traffic{Sent: 170, Received: 20}) {
+			t.Errorf("after its end %+v is counted", got)
+		}
+	})
+}
+
+// What network policies refused is told, each refusal once.
+func TestRefusalsAreTold(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.run()
+		sb := w.create("t", sandbox.CreateRequest{})
+		boot := sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: sb.Boot.Number, Tenant: sb.Tenant}
+		time.Sleep(time.Minute) // what is there at the first count is not told
+		synctest.Wait()
+		for _, refused := range []int64{3, 3, 10} {
+			w.nodes.mu.Lock()
+			w.nodes.traffic = []sandbox.BootTraffic{{BootRef: boot, Traffic: sandbox.Traffic{Refused: refused}}}
+			w.nodes.mu.Unlock()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+		}
+		w.stop()
+		want := []sandbox.SecurityEvent{
+			{Kind: sandbox.EventEgressDenied, Tenant: "t", Sandbox: sb.ID, Count: 3},
+			{Kind: sandbox.EventEgressDenied, Tenant: "t", Sandbox: sb.ID, Count: 7},
+		}
+		if !slices.Equal(w.events, want) {
+			t.Errorf("told are %+v", w.events)
+		}
+	})
+}

@@ -1,0 +1,113 @@
+package session_test
+
+import (
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// charged checks for how long a Sandbox was charged for.
+func (w *world) charged(what, id string, want time.Duration) {
+	w.t.Helper()
+	day := sandbox.DayOf(time.Now())
+	page, err := w.store.Usage(w.t.Context(), sandbox.UsageQuery{Sandbox: id, From: day - 2, To: day + 2})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var got float64
+	for _, r := range page.Rows {
+		got += r.Seconds
+	}
+	if math.Abs(got-want.Seconds()) > 1e-3 {
+		w.t.Errorf("%s: %vs were counted, want %v", what, got, want)
+	}
+}
+
+// A Sandbox is charged for while it runs: through crashes of the session manager,
+// not while it is paused, and a lost one until it was last seen.
+func TestUsageIsExact(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{})
+		time.Sleep(10 * time.Second)
+		w.pause(sb.ID)
+		w.charged("paused", sb.ID, 10*time.Second)
+		time.Sleep(time.Hour)
+		w.reconcile()
+		w.resume(sb.ID)
+		time.Sleep(5 * time.Second)
+		w.reconcile()
+		w.charged("counted as it runs", sb.ID, 15*time.Second)
+
+		w.m = w.manager(w.store, w.nodes) // after a crash
+		time.Sleep(20 * time.Second)
+		w.reconcile()
+		w.charged("after a crash", sb.ID, 35*time.Second)
+		if _, err := w.m.End(t.Context(), "t", sb.ID, sandbox.CauseReleased); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		w.reconcile()
+		w.charged("ended", sb.ID, 35*time.Second)
+	})
+}
+
+func TestUsageOfLostBoots(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		told, found, down := w.create("t", sandbox.CreateRequest{}), w.create("t", sandbox.CreateRequest{}), w.create("t", sandbox.CreateRequest{})
+		time.Sleep(30 * time.Second)
+		w.reconcile()
+		time.Sleep(10 * time.Second)
+		end := w.nodes.lose(local, told.Boot.ID, sandbox.CauseOOM)
+		w.nodes.lose(local, found.Boot.ID, "")
+		time.Sleep(time.Hour) // nobody is there to hear of it
+		if err := w.m.BootEnded(t.Context(), end); err != nil {
+			t.Fatal(err)
+		}
+		w.charged("one whose end was told", told.ID, 40*time.Second)
+		w.reconcile()
+		w.charged("one that was found missing", found.ID, 30*time.Second)
+		w.charged("one that ran on", down.ID, time.Hour+40*time.Second)
+		w.nodes.lose(local, down.Boot.ID, "")
+		time.Sleep(time.Hour)
+		if _, err := w.m.EndAll(t.Context(), sandbox.CauseOperator); err != nil {
+			t.Fatal(err)
+		}
+		w.charged("one that the operator found dead", down.ID, time.Hour+40*time.Second)
+	})
+}
+
+// What is paused and resumed at once by many is charged for as if by one.
+func TestUsageOfMovesAtOnce(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{})
+		for range 5 {
+			time.Sleep(time.Second)
+			done := make(chan error, 20)
+			for i := range cap(done) {
+				go func() {
+					var err error
+					if i%2 == 0 {
+						_, err = w.m.Pause(t.Context(), "t", sb.ID, false)
+					} else {
+						err = w.m.Reconcile(t.Context())
+					}
+					done <- err
+				}()
+			}
+			for range cap(done) {
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			}
+			synctest.Wait()
+			time.Sleep(time.Minute)
+			w.resume(sb.ID)
+		}
+		w.pause(sb.ID)
+		w.charged("paused", sb.ID, 5*time.Second)
+		w.reconcile()
+	})
+}

@@ -1,0 +1,136 @@
+package steps
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// maxKeptFile bounds the file of a build, in bytes: its log, each character
+// escaped, and the times of its lines.
+const maxKeptFile = 8*maxLog + maxLines*256
+
+// keptSuffix ends the names of files that builds are kept in.
+const keptSuffix = ".json"
+
+var idPattern = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
+// kept is a build as its file has it.
+type kept struct {
+	Build Build  `json:"build"`
+	Lines []Line `json:"lines,omitempty"`
+}
+
+// errLost is why a build failed whose process ended without a word.
+var errLost = sandbox.Errorf(sandbox.Unavailable, "the server stopped while it was built: build it again")
+
+// load takes up the builds that an earlier process kept. One that ran then has
+// failed.
+func (s *Service) load() error {
+	if s.cfg.Kept == "" {
+		return nil
+	}
+	if err := os.MkdirAll(s.cfg.Kept, 0o700); err != nil {
+		return fmt.Errorf("keep builds: %w", err)
+	}
+	files, err := os.ReadDir(s.cfg.Kept)
+	if err != nil {
+		return fmt.Errorf("keep builds: %w", err)
+	}
+	for _, f := range files {
+		if err := s.loadOne(f.Name()); err != nil {
+			s.cfg.Log.Warn("what was kept of a build is left out", "file", f.Name(), "error", err.Error())
+			_ = os.Remove(filepath.Join(s.cfg.Kept, f.Name()))
+		}
+	}
+	return nil
+}
+
+func (s *Service) loadOne(name string) error {
+	id, ok := strings.CutSuffix(name, keptSuffix)
+	if !ok || !idPattern.MatchString(id) {
+		return errors.New("it is no build's")
+	}
+	f, err := os.Open(filepath.Join(s.cfg.Kept, name))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var k kept
+	if err := json.NewDecoder(io.LimitReader(f, maxKeptFile)).Decode(&k); err != nil {
+		return err
+	}
+	if k.Build.ID != id || k.Build.Tenant == "" {
+		return errors.New("it is another build's")
+	}
+	b := &build{record: k.Build, lines: k.Lines, done: make(chan struct{})}
+	s.builds[id] = b
+	switch k.Build.State {
+	case Building:
+		b.print(Error, AtEnd, errLost.Detail)
+		s.finish(b, &Failure{Message: errLost.Detail, Step: AtEnd})
+	case Ready, Failed:
+		close(b.done)
+	}
+	return nil
+}
+
+// keep writes what is known of a build where the next process finds it. A build
+// goes on without.
+func (s *Service) keep(b *build) {
+	record, lines := b.view()
+	s.keepAs(record, lines)
+}
+
+func (s *Service) keepAs(record Build, lines []Line) {
+	if s.cfg.Kept == "" {
+		return
+	}
+	if err := s.write(kept{Build: record, Lines: lines}); err != nil {
+		s.cfg.Log.Warn("a build is not kept over a restart", "build", record.ID, "error", err.Error())
+	}
+}
+
+// finish ends a build: first where the next process finds it, then for all who
+// ask.
+func (s *Service) finish(b *build, f *Failure) {
+	over, lines := b.over(f)
+	s.keepAs(over, lines)
+	b.end(over)
+}
+
+func (s *Service) write(k kept) error {
+	text, err := json.Marshal(k)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(s.cfg.Kept, k.Build.ID+keptSuffix)
+	f, err := os.CreateTemp(s.cfg.Kept, "*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // which fails once it has its name
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// forget removes what is kept of a build.
+func (s *Service) forget(id string) {
+	if s.cfg.Kept == "" {
+		return
+	}
+	if err := os.Remove(filepath.Join(s.cfg.Kept, id+keptSuffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.cfg.Log.Warn("a build is kept for too long", "build", id, "error", err.Error())
+	}
+}

@@ -1,0 +1,287 @@
+package steps
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+)
+
+// The Sandbox of a build.
+const (
+	minMemory   = 1 << 30 // bytes
+	minDisk     = 8 << 30
+	idleTime    = 2 * time.Minute // after which one that nobody uses ends: its build died
+	endTime     = 30 * time.Second
+	defaultUser = "user"
+	defaultCwd  = "/home/user"
+	// buildKey is the metadata that says what a Sandbox is for.
+	buildKey = "template-build"
+)
+
+// run is a build under way.
+type run struct {
+	*Service
+	b      *build
+	recipe Recipe
+	origin sandbox.Template // that the recipe begins with
+	base   sandbox.Template // that the Sandbox begins with: after some of the steps
+	from   string           // the same as a reference
+	layers []string         // see layers
+	skip   int              // steps that base has behind it
+	box    sandbox.Sandbox
+	guest  execution.Guest
+
+	user, cwd string            // of the next step
+	env       map[string]string // that steps have set
+	at        string            // the step that runs, as in a Failure
+	prefix    string            // of its lines
+}
+
+// run carries a build out. It returns when nothing of it goes on.
+func (s *Service) run(ctx context.Context, b *build, recipe Recipe) {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.Limit, errTooSlow)
+	defer cancel()
+	r := &run{Service: s, b: b, recipe: recipe, at: AtBase, prefix: "[base]", env: map[string]string{}}
+	err := r.whole(ctx)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if err == nil {
+		s.finish(b, nil)
+		return
+	}
+	f := &Failure{Message: r.reason(err), Step: r.at}
+	b.print(Error, r.at, f.Message)
+	s.finish(b, f)
+}
+
+// reason is what may be told of an error.
+func (r *run) reason(err error) string {
+	var told *sandbox.Error
+	if errors.As(err, &told) && told.Code != sandbox.Internal {
+		return told.Detail
+	}
+	r.cfg.Log.Error("a template was not built", "build", r.b.record.ID, telemetry.KeyTenant, string(r.b.record.Tenant), telemetry.KeyError, err)
+	return "the server could not build it; its log says why"
+}
+
+func (r *run) say(text string) { r.b.print(Info, r.at, r.prefix+" "+text) }
+
+func (r *run) whole(ctx context.Context) error {
+	select {
+	case r.slots <- struct{}{}:
+		defer func() { <-r.slots }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err := r.begin(ctx); err != nil {
+		return err
+	}
+	if r.skip > 0 && r.skip == len(r.recipe.Steps) && r.isResult(r.base) {
+		r.at, r.prefix = AtEnd, "[finalize]"
+		return r.tag(ctx, r.base.Version, r.b.record.Tags)
+	}
+	built, err := r.inSandbox(ctx)
+	if err != nil {
+		return err
+	}
+	return r.publish(ctx, built)
+}
+
+// begin finds what there is to begin with.
+func (r *run) begin(ctx context.Context) (err error) {
+	r.say("FROM " + r.recipe.Asked)
+	if r.origin, err = r.cfg.Templates.Find(ctx, r.b.record.Tenant, r.recipe.From); err != nil {
+		return err
+	}
+	if r.recipe.From != r.recipe.Asked {
+		r.say(fmt.Sprintf("the template %s stands for it, which is made of %s", r.recipe.From, r.origin.Source))
+	}
+	r.base, r.from = r.origin, r.recipe.From
+	if err := r.takeUp(ctx); err != nil {
+		return err
+	}
+	r.user, r.cwd = cmp.Or(r.base.Defaults.User, defaultUser), cmp.Or(r.base.Defaults.Cwd, defaultCwd)
+	return nil
+}
+
+// inSandbox does all that needs the Sandbox, which ends with it, and returns the
+// build of the image.
+func (r *run) inSandbox(ctx context.Context) (sandbox.TemplateBuild, error) {
+	if err := r.open(ctx); err != nil {
+		return sandbox.TemplateBuild{}, err
+	}
+	defer r.endSandbox(ctx)
+	for i, step := range r.recipe.Steps {
+		if i < r.skip {
+			continue
+		}
+		r.at, r.prefix = strconv.Itoa(i+1), fmt.Sprintf("[builder %d/%d]", i+1, len(r.recipe.Steps))
+		r.say(step.String())
+		if err := r.step(ctx, step); err != nil {
+			return sandbox.TemplateBuild{}, err
+		}
+	}
+	r.at, r.prefix = AtEnd, "[finalize]"
+	if err := r.awaitReady(ctx); err != nil {
+		return sandbox.TemplateBuild{}, err
+	}
+	return r.export(ctx)
+}
+
+// open starts the Sandbox.
+func (r *run) open(ctx context.Context) (err error) {
+	tenant := r.b.record.Tenant
+	shape := r.b.record.Defaults.Shape()
+	shape.MemoryBytes, shape.DiskBytes = max(shape.MemoryBytes, minMemory), max(shape.DiskBytes, minDisk)
+	if r.box, err = r.cfg.Sandboxes.Create(ctx, tenant, sandbox.CreateRequest{
+		Template: r.from, Shape: shape, Timeout: r.cfg.Limit + endTime, IdleTimeout: idleTime,
+		Metadata: map[string]string{buildKey: r.b.record.ID}, Cwd: "/",
+	}); err != nil {
+		return err
+	}
+	if r.box, r.guest, err = r.cfg.Guests.Open(ctx, tenant, r.box.ID); err != nil {
+		r.endSandbox(ctx)
+	}
+	return err
+}
+
+// endSandbox ends the Sandbox, whatever became of ctx.
+func (r *run) endSandbox(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+	defer cancel()
+	if _, err := r.cfg.Sandboxes.End(ctx, r.box.Tenant, r.box.ID, sandbox.CauseReleased); err != nil && !errors.Is(err, sandbox.NotFound) {
+		r.cfg.Log.Warn("the sandbox of a build ends at its deadline only", telemetry.KeySandbox, r.box.ID, telemetry.KeyError, err)
+	}
+}
+
+// A Sandbox's files are packed in it, in a folder: a file is read much faster than
+// what a program prints.
+const (
+	packFolder  = "/var/tmp/.template"
+	packArchive = packFolder + "/archive"
+)
+
+// packAll packs everything. A file that somebody writes to meanwhile is no failure.
+const packAll = `cd / && umask 022 && rm -rf -- "$1" && mkdir -- "$1" || exit
+tar --one-file-system --numeric-owner "--exclude=.$1" -cf "$1/archive" . || [ $? = 1 ]`
+
+// packChanges packs a list of everything, and what has changed since "$2": what
+// comes from the image has not changed since that was made, and nobody can say so
+// of what has. Special permissions get lost on the other way.
+const packChanges = `cd / && umask 022 && rm -rf -- "$1" && mkdir -- "$1" || exit
+find . -xdev -path ".$1" -prune -o -print0 > "$1/paths" || exit
+find . -xdev -path ".$1" -prune -o '(' -newerct "@$2" -o -perm /7000 ')' -print0 > "$1/changed" || exit
+tar --numeric-owner --no-recursion -cf "$1/archive" ".$1/paths" --null --files-from="$1/changed" || [ $? = 1 ]`
+
+// knowsChanges succeeds where packChanges can.
+const knowsChanges = `find / -maxdepth 0 -newerct @0 -perm /7777 >/dev/null 2>&1 && tar --version 2>/dev/null | grep -q GNU`
+
+// pack packs the Sandbox's files. It returns the Template that they are changes of;
+// empty: it is all.
+func (r *run) pack(ctx context.Context) (base string, err error) {
+	able, err := r.guest.Run(ctx, execution.RunRequest{Args: []string{"/bin/sh", "-c", knowsChanges}, User: "root", Cwd: "/"},
+		func(execution.RunEvent) error { return nil })
+	if err != nil {
+		return "", err
+	}
+	script := packAll
+	image := r.base.Name + "@" + r.box.Image // not what the name has come to mean since
+	if _, err := r.cfg.Templates.Find(ctx, r.box.Tenant, image); err == nil && able.Status == execution.StatusOK && able.ExitCode == 0 {
+		base, script = image, packChanges
+	}
+	since := strconv.FormatInt(r.base.CreatedAt.Unix(), 10)
+	return base, r.exec(ctx, "packing the files", "root", "/", []string{"/bin/sh", "-c", script, "sh", packFolder, since})
+}
+
+// export has all that is in the Sandbox made an image, which is queued when it
+// returns.
+func (r *run) export(ctx context.Context) (built sandbox.TemplateBuild, err error) {
+	r.say("packing files")
+	base, err := r.pack(ctx)
+	if err != nil {
+		return built, err
+	}
+	file, err := r.guest.ReadFile(ctx, packArchive, execution.ReadOptions{})
+	if err != nil {
+		return built, err
+	}
+	defer file.Body.Close()
+	d := r.b.record.Draft
+	env := map[string]string{}
+	maps.Copy(env, r.base.Env)
+	maps.Copy(env, r.env)
+	defaults := d.Defaults
+	defaults.User, defaults.Cwd = r.user, r.cwd
+	tag := d.Tags[0]
+	if r.recipe.Start != "" {
+		tag = r.staging()
+	}
+	start, ready := r.commands()
+	return r.cfg.Templates.Build(ctx, r.b.record.Tenant, sandbox.TemplateRequest{
+		Template: d.Name + ":" + tag, Source: "tar:", Whole: true, Base: base, Env: env, Defaults: defaults, Build: r.b.record.ID, Layer: r.layers[len(r.layers)-1],
+		Start: start, Ready: ready,
+	}, file.Body)
+}
+
+// publish waits for the image and gives it its other tags.
+func (r *run) publish(ctx context.Context, built sandbox.TemplateBuild) error {
+	tenant := r.b.record.Tenant
+	err := r.cfg.Templates.BuildLog(ctx, tenant, built.ID, 0, true, func(l sandbox.BuildLine) error {
+		r.say(l.Text)
+		return nil
+	})
+	if ctx.Err() != nil {
+		r.abandon(ctx, built.ID)
+	}
+	if err != nil {
+		return err
+	}
+	if built, err = r.cfg.Templates.BuildByID(ctx, tenant, built.ID); err != nil {
+		return err
+	}
+	if built.State != sandbox.BuildReady {
+		code, why := sandbox.Conflict, "the build was cancelled"
+		if built.Failure != nil {
+			code, why = built.Failure.Code, built.Failure.Message
+		}
+		return sandbox.Errorf(code, "%s", why)
+	}
+	tags := r.b.record.Tags[1:]
+	if r.recipe.Start != "" {
+		tags = r.b.record.Tags
+		defer r.unstage(ctx, r.staging())
+		if err := r.try(ctx, built.Version); err != nil {
+			return err
+		}
+	}
+	return r.tag(ctx, built.Version, tags)
+}
+
+// tag lets tags mean a version.
+func (r *run) tag(ctx context.Context, version string, tags []string) error {
+	if len(tags) > 0 {
+		if _, err := r.cfg.Templates.Tag(ctx, r.b.record.Tenant, r.b.record.Name+"@"+version, tags); err != nil {
+			return err
+		}
+	}
+	r.say("the template is ready")
+	return nil
+}
+
+// abandon has the making of an image given up.
+func (r *run) abandon(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+	defer cancel()
+	if _, err := r.cfg.Templates.CancelBuild(ctx, r.b.record.Tenant, id); err != nil && !errors.Is(err, sandbox.Conflict) {
+		r.cfg.Log.Warn("an image is still made that nobody wants", "build", id, telemetry.KeyError, err)
+	}
+}

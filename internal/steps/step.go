@@ -1,0 +1,226 @@
+package steps
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"path"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+)
+
+// Step is one instruction, with the words of a Dockerfile.
+type Step struct {
+	Type  string
+	Args  []string
+	Files string // names what was sent for it
+	Force bool   // it is done although it was done before
+}
+
+// String is the Step as a line of a log.
+func (s Step) String() string {
+	args := s.Args
+	switch {
+	case s.Type == "RUN" && len(args) > 1: // the second says who runs it
+		args = args[:1]
+	case (s.Type == "COPY" || s.Type == "ADD") && len(args) > 2:
+		args = args[:2]
+	}
+	return s.Type + " " + strings.Join(args, " ")
+}
+
+// maxStep is how long one step may take.
+const maxStep = time.Hour
+
+var userPattern = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}$`)
+
+// check returns Invalid, naming the step, for a Recipe that cannot be carried out.
+func (r *Recipe) check() error {
+	size := len(r.Start) + len(r.Ready)
+	for i, s := range r.Steps {
+		if err := s.check(); err != nil {
+			return sandbox.Errorf(sandbox.Invalid, "step %d: %s", i+1, err)
+		}
+		for _, a := range s.Args {
+			size += len(a)
+		}
+	}
+	switch {
+	case strings.ContainsRune(r.Start+r.Ready, 0) || len(r.Start) > execution.MaxCommand/2 || len(r.Ready) > execution.MaxCommand/2:
+		return sandbox.Errorf(sandbox.Invalid, "startCmd and readyCmd may have at most %d bytes and no zero byte", execution.MaxCommand/2)
+	case len(r.Steps) > maxSteps:
+		return sandbox.Errorf(sandbox.Invalid, "a template may have at most %d steps", maxSteps)
+	case size > maxRecipe:
+		return sandbox.Errorf(sandbox.TooLarge, "the steps of a template may have at most %d bytes", maxRecipe)
+	}
+	return nil
+}
+
+// kinds are the Steps that there are, each with how many arguments it takes.
+var kinds = map[string]struct{ least, most int }{
+	"RUN":     {1, 2},
+	"ENV":     {2, maxSteps},
+	"ARG":     {2, maxSteps},
+	"COPY":    {2, 4},
+	"ADD":     {2, 4},
+	"WORKDIR": {1, 1},
+	"USER":    {1, 2},
+}
+
+// check says what is wrong with a Step.
+func (s Step) check() error {
+	kind, known := kinds[s.Type]
+	switch {
+	case !known:
+		return fmt.Errorf("there is no step %.40q here", s.Type)
+	case len(s.Args) < kind.least || len(s.Args) > kind.most:
+		return fmt.Errorf("%s takes %d to %d arguments, not %d", s.Type, kind.least, kind.most, len(s.Args))
+	case (s.Type == "ENV" || s.Type == "ARG") && len(s.Args)%2 != 0:
+		return fmt.Errorf("%s takes names and values in pairs", s.Type)
+	case s.Args[0] == "":
+		return fmt.Errorf("the first argument of %s is empty", s.Type)
+	}
+	for _, a := range s.Args {
+		if strings.ContainsRune(a, 0) {
+			return fmt.Errorf("an argument of %s holds a zero byte", s.Type)
+		}
+	}
+	switch {
+	case s.Type == "RUN" && len(s.Args[0]) > execution.MaxCommand:
+		return fmt.Errorf("the command has %d bytes; it may have at most %d", len(s.Args[0]), execution.MaxCommand)
+	case s.Type == "COPY", s.Type == "ADD":
+		return s.checkCopy()
+	case s.Type == "USER" && !userPattern.MatchString(s.Args[0]):
+		return fmt.Errorf("%.40q is not the name of a user", s.Args[0])
+	}
+	return nil
+}
+
+// step does one Step.
+func (r *run) step(ctx context.Context, s Step) error {
+	switch s.Type {
+	case "RUN":
+		user := r.user
+		if len(s.Args) > 1 {
+			user = cmp.Or(s.Args[1], user)
+		}
+		return r.exec(ctx, "the command", user, r.cwd, []string{"/bin/bash", "-l", "-c", s.Args[0]})
+	case "ENV", "ARG":
+		return r.setEnv(s.Args)
+	case "COPY", "ADD":
+		return r.copyFiles(ctx, s)
+	case "WORKDIR":
+		return r.setWorkdir(ctx, r.expand(s.Args[0]))
+	default: // USER: others do not pass check
+		return r.setUser(ctx, s.Args[0], len(s.Args) > 1 && s.Args[1] == "true")
+	}
+}
+
+// exec runs a program in the Sandbox to its end, output to the log.
+func (r *run) exec(ctx context.Context, what, user, cwd string, args []string) error {
+	print := func(level Level, text string) { r.b.print(level, r.at, r.prefix+" "+text) }
+	out, errs := &stream{level: Info, print: print}, &stream{level: Info, print: print}
+	end, err := r.guest.Run(ctx, execution.RunRequest{
+		Args: args, User: user, Cwd: cwd, Env: r.env, Timeout: maxStep,
+	}, func(e execution.RunEvent) error {
+		out.take(e.Stdout)
+		errs.take(e.Stderr)
+		return nil
+	})
+	out.flush()
+	errs.flush()
+	if err != nil {
+		return err
+	}
+	if end.Status != execution.StatusOK || end.ExitCode != 0 {
+		if len(errs.last) == 0 {
+			errs = out
+		}
+		return failed(what, end, errs)
+	}
+	return nil
+}
+
+// failed is the error of a program that did not succeed.
+func failed(what string, end execution.RunEnd, said *stream) error {
+	how := fmt.Sprintf("ended with exit code %d", end.ExitCode)
+	switch {
+	case end.Status == execution.StatusTimeout:
+		how = "took too long"
+	case end.Status != execution.StatusOK:
+		how = "failed: " + string(end.Status)
+		if end.Message != "" {
+			how += ": " + end.Message
+		}
+	}
+	return sandbox.Errorf(sandbox.Invalid, "%s", strings.TrimSuffix(what+" "+how+": "+strings.Join(said.last, "\n"), ": "))
+}
+
+// expand replaces $NAME and ${NAME} by what the environment says, and runs
+// nothing.
+func (r *run) expand(text string) string {
+	return os.Expand(text, func(name string) string {
+		if v, ok := r.env[name]; ok {
+			return v
+		}
+		switch name {
+		case "HOME":
+			return homeOf(r.user)
+		case "USER":
+			return r.user
+		}
+		return r.base.Env[name]
+	})
+}
+
+func homeOf(user string) string {
+	if user == "root" {
+		return "/root"
+	}
+	return "/home/" + user
+}
+
+func (r *run) setEnv(args []string) error {
+	for i := 0; i < len(args); i += 2 {
+		r.env[args[i]] = r.expand(args[i+1])
+	}
+	return sandbox.CheckEnv(r.env)
+}
+
+// makeWorkdir makes the folder "$2", which belongs to "$1" if it is new.
+const makeWorkdir = `[ -d "$2" ] && exit 0
+mkdir -p -- "$2" && chown -- "$1": "$2"`
+
+func (r *run) setWorkdir(ctx context.Context, dir string) error {
+	if !path.IsAbs(dir) {
+		dir = path.Join(r.cwd, dir)
+	}
+	dir = path.Clean(dir)
+	if err := r.exec(ctx, "WORKDIR", "root", "/", []string{"/bin/sh", "-c", makeWorkdir, "sh", r.user, dir}); err != nil {
+		return err
+	}
+	r.cwd = dir
+	return nil
+}
+
+// makeUser makes the user "$1" if there is none, with a right to everything if
+// "$2" says so.
+const makeUser = `if ! id -u -- "$1" >/dev/null 2>&1; then
+	useradd -m -s "$([ -x /bin/bash ] && echo /bin/bash || echo /bin/sh)" -- "$1" || exit
+fi
+if [ "$2" = true ]; then
+	mkdir -p /etc/sudoers.d && echo "$1 ALL=(ALL:ALL) NOPASSWD:ALL" > "/etc/sudoers.d/80-$1" && chmod 0440 "/etc/sudoers.d/80-$1"
+fi`
+
+func (r *run) setUser(ctx context.Context, name string, sudo bool) error {
+	if err := r.exec(ctx, "USER", "root", "/", []string{"/bin/sh", "-c", makeUser, "sh", name, fmt.Sprint(sudo)}); err != nil {
+		return err
+	}
+	r.user = name
+	return nil
+}

@@ -1,0 +1,183 @@
+package steps
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// Bounds of what clients send to be copied into Templates.
+const (
+	maxUpload      = 2 << 30 // bytes of one archive
+	maxUploads     = 8 << 30 // bytes of a Tenant's
+	maxUploadFiles = 1000    // of a Tenant
+	minFreeDisk    = 4 << 30 // bytes that they leave
+	uploadLife     = 7 * 24 * time.Hour
+	uploadRest     = time.Hour // how long one is safe from newer ones
+	stalled        = 24 * time.Hour
+)
+
+var hashPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// ValidHash reports whether s has the form of the name of an upload.
+func ValidHash(s string) bool { return hashPattern.MatchString(s) }
+
+// uploads keeps archives by Tenant and by the names that clients give them, which
+// say what is in them.
+type uploads struct{ dir string }
+
+// folder is a Tenant's. It is named by a hash, because a TenantID may hold
+// anything.
+func (u uploads) folder(tenant sandbox.TenantID) string {
+	sum := sha256.Sum256([]byte(tenant))
+	return filepath.Join(u.dir, hex.EncodeToString(sum[:16]))
+}
+
+// Uploaded reports whether the Tenant has sent an archive of that name, and keeps
+// it for another while.
+func (s *Service) Uploaded(tenant sandbox.TenantID, hash string) (bool, error) {
+	if err := s.mayUpload(hash); err != nil {
+		return false, err
+	}
+	f, err := s.uploads().open(tenant, hash)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		return false, err
+	}
+	return true, f.Close()
+}
+
+func (s *Service) uploads() uploads { return uploads{s.cfg.Uploads} }
+
+func (s *Service) mayUpload(hash string) error {
+	switch {
+	case !ValidHash(hash):
+		return sandbox.Errorf(sandbox.Invalid, "the name of what is sent must be 64 lower-case hex digits")
+	case s.cfg.Uploads == "":
+		return sandbox.Errorf(sandbox.Unsupported, "this server takes no files for templates")
+	}
+	return nil
+}
+
+// Upload keeps an archive. It returns Invalid for a bad name, TooLarge, and
+// Exhausted when the Tenant or the disk has no room.
+func (s *Service) Upload(ctx context.Context, tenant sandbox.TenantID, hash string, archive io.Reader) error {
+	if err := s.mayUpload(hash); err != nil {
+		return err
+	}
+	return s.uploads().keep(ctx, tenant, hash, archive)
+}
+
+// open opens an upload, which counts as used.
+func (u uploads) open(tenant sandbox.TenantID, hash string) (*os.File, error) {
+	path := filepath.Join(u.folder(tenant), hash)
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open an upload: %w", err)
+	}
+	now := time.Now()
+	_ = os.Chtimes(path, now, now) // it is only forgotten earlier
+	return f, nil
+}
+
+func (u uploads) keep(ctx context.Context, tenant sandbox.TenantID, hash string, archive io.Reader) error {
+	dir := u.folder(tenant)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("keep an upload: %w", err)
+	}
+	f, err := os.CreateTemp(dir, ".new-*")
+	if err != nil {
+		return fmt.Errorf("keep an upload: %w", err)
+	}
+	defer os.Remove(f.Name()) // fails once it is renamed
+	defer f.Close()
+	if err := take(ctx, f, archive); err != nil {
+		return err
+	}
+	if err := u.makeRoom(dir); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), filepath.Join(dir, hash)); err != nil {
+		return fmt.Errorf("keep an upload: %w", err)
+	}
+	return nil
+}
+
+// take copies an archive to f while there is room.
+func take(ctx context.Context, f *os.File, archive io.Reader) error {
+	const step = 16 << 20
+	for total := int64(0); ; {
+		var st unix.Statfs_t
+		if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
+			return fmt.Errorf("keep an upload: %w", err)
+		}
+		if int64(st.Bavail)*st.Bsize < minFreeDisk {
+			return sandbox.Errorf(sandbox.Exhausted, "the server has no room for files of templates")
+		}
+		n, err := io.CopyN(f, archive, step)
+		total += n
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		case total > maxUpload:
+			return sandbox.Errorf(sandbox.TooLarge, "what is copied by one step may have at most %d GiB", maxUpload>>30)
+		case ctx.Err() != nil:
+			return ctx.Err()
+		}
+	}
+}
+
+// makeRoom removes a Tenant's oldest uploads until the rest, with one that is
+// about to be there, is within its bounds.
+func (u uploads) makeRoom(dir string) error {
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("look at uploads: %w", err)
+	}
+	var all []fs.FileInfo
+	size := int64(0)
+	for _, f := range files {
+		info, err := f.Info()
+		if errors.Is(err, fs.ErrNotExist) { // another upload ended
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("look at uploads: %w", err)
+		}
+		all, size = append(all, info), size+info.Size()
+	}
+	slices.SortFunc(all, func(a, b fs.FileInfo) int { return a.ModTime().Compare(b.ModTime()) })
+	for _, info := range all {
+		age := time.Since(info.ModTime())
+		full := size > maxUploads || len(all) > maxUploadFiles
+		switch {
+		case ValidHash(info.Name()) && (age > uploadLife || full && age > uploadRest), age > stalled && !ValidHash(info.Name()):
+			if err := os.Remove(filepath.Join(dir, info.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("remove an upload: %w", err)
+			}
+			size, all = size-info.Size(), all[1:]
+		case full:
+			return sandbox.Errorf(sandbox.Exhausted, "there are too many files for templates: %d archives of %d GiB in all may be kept for an hour", maxUploadFiles, maxUploads>>30)
+		default:
+			return nil
+		}
+	}
+	return nil
+}

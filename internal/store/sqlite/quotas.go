@@ -1,0 +1,147 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+const (
+	ownQuotaText = `SELECT quota FROM quotas WHERE tenant = ?`
+	quotaUseText = `SELECT count(*), total(cpus), CAST(total(memory_bytes) AS INTEGER), CAST(total(disk_bytes) AS INTEGER)
+		FROM sandboxes WHERE tenant = ? AND state <> 'ended'`
+	snapshotUseText = `SELECT coalesce(sum(kept AND state = 'ready'), 0), coalesce(sum(bytes), 0) FROM snapshots WHERE tenant = ?`
+	createsText     = `SELECT count(*) FROM sandboxes WHERE tenant = ? AND created_at > ?`
+)
+
+// quotaStatements are what the writer has prepared for quotas.
+type quotaStatements struct {
+	setQuota, dropQuota *sql.Stmt
+	quotaQueries
+}
+
+func (s *quotaStatements) all() []prepared {
+	return append(s.quotaQueries.all(),
+		prepared{&s.setQuota, `INSERT OR REPLACE INTO quotas (tenant, quota) VALUES (?, ?)`},
+		prepared{&s.dropQuota, `DELETE FROM quotas WHERE tenant = ?`})
+}
+
+// quotaQueries are the same on reading connections and the writer's: what admits
+// must be read where it is written.
+type quotaQueries struct{ ownQuota, quotaUse, snapshotUse, creates *sql.Stmt }
+
+func (q *quotaQueries) all() []prepared {
+	return []prepared{{&q.ownQuota, ownQuotaText}, {&q.quotaUse, quotaUseText}, {&q.snapshotUse, snapshotUseText}, {&q.creates, createsText}}
+}
+
+// of returns the Quota of a Tenant: its own, or else otherwise.
+func (q *quotaQueries) of(ctx context.Context, tenant sandbox.TenantID, otherwise sandbox.Quota) (quota sandbox.Quota, own bool, err error) {
+	var text string
+	switch err := q.ownQuota.QueryRowContext(ctx, string(tenant)).Scan(&text); {
+	case errors.Is(err, sql.ErrNoRows):
+		return otherwise, false, nil
+	case err != nil:
+		return quota, false, err
+	}
+	if err := json.Unmarshal([]byte(text), &quota); err != nil {
+		return quota, true, fmt.Errorf("decode a quota: %w", err)
+	}
+	return quota, true, nil
+}
+
+// useOfSnapshots fills in what a Tenant's Snapshots use.
+func (q *quotaQueries) useOfSnapshots(ctx context.Context, tenant sandbox.TenantID, u *sandbox.QuotaUse) error {
+	return q.snapshotUse.QueryRowContext(ctx, string(tenant)).Scan(&u.Snapshots, &u.SnapshotBytes)
+}
+
+// use returns what a Tenant's Sandboxes use at the time now.
+func (q *quotaQueries) use(ctx context.Context, tenant sandbox.TenantID, now time.Time) (u sandbox.QuotaUse, err error) {
+	if err := q.quotaUse.QueryRowContext(ctx, string(tenant)).Scan(&u.Sandboxes, &u.CPUs, &u.MemoryBytes, &u.DiskBytes); err != nil {
+		return u, err
+	}
+	err = q.creates.QueryRowContext(ctx, string(tenant), micros(now.Add(-sandbox.CreateWindow))).Scan(&u.Creates)
+	return u, err
+}
+
+// SetDefaultQuota is the Quota of Tenants that have none of their own. It is
+// called before the Store is used.
+func (s *Store) SetDefaultQuota(q sandbox.Quota) { s.quota = q }
+
+// admit returns Exhausted when the Quota of sb's Tenant had no room for it. It is
+// part of the transaction that has just added sb, so that of requests at once no
+// more get in than there is room for.
+func (s *Store) admit(st *statements, sb sandbox.Sandbox) error {
+	ctx := context.Background() // the transaction's, which many callers share
+	quota, _, err := st.of(ctx, sb.Tenant, s.quota)
+	if err != nil || quota == (sandbox.Quota{}) {
+		return err
+	}
+	used, err := st.use(ctx, sb.Tenant, sb.CreatedAt)
+	if err != nil {
+		return err
+	}
+	used.Sandboxes, used.Creates = used.Sandboxes-1, used.Creates-1
+	used.CPUs -= sb.Shape.CPUs
+	used.MemoryBytes -= sb.Shape.MemoryBytes
+	used.DiskBytes -= sb.Shape.DiskBytes
+	return quota.Admit(used, sb.Shape)
+}
+
+// admitSnapshot returns Exhausted when the Quota of its Tenant had no room for a
+// Snapshot that is Kept. It is part of the transaction that has just written it.
+func (s *Store) admitSnapshot(st *statements, snap sandbox.Snapshot) error {
+	if !snap.Kept {
+		return nil
+	}
+	ctx := context.Background() // as above
+	quota, _, err := st.of(ctx, snap.Tenant, s.quota)
+	if err != nil || quota.SnapshotBytes == 0 {
+		return err
+	}
+	var used sandbox.QuotaUse
+	if err := st.useOfSnapshots(ctx, snap.Tenant, &used); err != nil {
+		return err
+	}
+	used.SnapshotBytes -= snap.Bytes
+	return quota.AdmitSnapshot(used, snap.Bytes)
+}
+
+// SetQuota implements sandbox.QuotaStore.
+func (s *Store) SetQuota(ctx context.Context, tenant sandbox.TenantID, q *sandbox.Quota) error {
+	if q == nil {
+		return s.writer.write(ctx, func(st *statements) error {
+			_, err := st.dropQuota.Exec(string(tenant))
+			return err
+		})
+	}
+	text, err := json.Marshal(q)
+	if err != nil {
+		return err
+	}
+	return s.writer.write(ctx, func(st *statements) error {
+		_, err := st.setQuota.Exec(string(tenant), string(text))
+		return err
+	})
+}
+
+// TenantQuota implements sandbox.QuotaStore.
+func (s *Store) TenantQuota(ctx context.Context, tenant sandbox.TenantID) (sandbox.Quota, error) {
+	q, _, err := s.query.of(ctx, tenant, s.quota)
+	return q, classify(err)
+}
+
+// QuotaOf implements sandbox.QuotaStore.
+func (s *Store) QuotaOf(ctx context.Context, tenant sandbox.TenantID) (q sandbox.Quota, own bool, used sandbox.QuotaUse, err error) {
+	if q, own, err = s.query.of(ctx, tenant, s.quota); err != nil {
+		return q, own, used, classify(err)
+	}
+	if used, err = s.query.use(ctx, tenant, time.Now()); err == nil {
+		err = s.query.useOfSnapshots(ctx, tenant, &used)
+	}
+	return q, own, used, classify(err)
+}

@@ -1,0 +1,50 @@
+// Package sqlitetest makes stores for the tests of other packages.
+package sqlitetest
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
+)
+
+// empty is the file of a store that holds nothing: to make one for each of hundreds
+// of tests takes longer than all else.
+var empty = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "empty")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	file := filepath.Join(dir, "db")
+	st, err := sqlite.Open(context.Background(), file)
+	if err != nil {
+		return nil, err
+	}
+	if err := st.Close(); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(file)
+})
+
+// Open returns a Store that holds nothing, and goes with the test.
+func Open(t testing.TB) *sqlite.Store {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "db")
+	content, err := empty()
+	if err == nil {
+		err = os.WriteFile(file, content, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := sqlite.Open(t.Context(), file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = st.Close() }) // again, if the test has
+	return st
+}

@@ -1,0 +1,313 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// countBatch is how many Sandboxes CountUsage counts in one write: others wait
+// for it.
+const countBatch = 64
+
+// usageStatements are what the writer has prepared for usage.
+type usageStatements struct {
+	openUsage, beginUsage, endUsage *sql.Stmt
+	moveUsage, addUsage, trimUsage  *sql.Stmt
+	traffic, setTraffic, addTraffic *sql.Stmt
+	trimTraffic                     *sql.Stmt
+}
+
+func (s *usageStatements) all() []prepared {
+	return []prepared{
+		{&s.openUsage, `SELECT tenant, since, cpus, memory_bytes, disk_bytes FROM usage_open WHERE sandbox = ?`},
+		{&s.beginUsage, `INSERT OR REPLACE INTO usage_open (sandbox, tenant, since, cpus, memory_bytes, disk_bytes) VALUES (?, ?, ?, ?, ?, ?)`},
+		{&s.endUsage, `DELETE FROM usage_open WHERE sandbox = ?`},
+		{&s.moveUsage, `UPDATE usage_open SET since = ? WHERE sandbox = ?`},
+		{&s.addUsage, `INSERT INTO usage_days (tenant, day, sandbox, seconds, cpu, memory, disk) VALUES (?, ?, ?, ?, ?, ?, ?)
+			ON CONFLICT (tenant, day, sandbox) DO UPDATE SET seconds = seconds + excluded.seconds, cpu = cpu + excluded.cpu,
+			memory = memory + excluded.memory, disk = disk + excluded.disk`},
+		{&s.traffic, `SELECT sent, received FROM traffic_boots WHERE boot = ?`},
+		{&s.setTraffic, `INSERT OR REPLACE INTO traffic_boots (boot, sent, received, seen_at) VALUES (?, ?, ?, ?)`},
+		{&s.addTraffic, `INSERT INTO usage_days (tenant, day, sandbox, seconds, cpu, memory, disk, sent, received) VALUES (?, ?, ?, 0, 0, 0, 0, ?, ?)
+			ON CONFLICT (tenant, day, sandbox) DO UPDATE SET sent = sent + excluded.sent, received = received + excluded.received`},
+		{&s.trimTraffic, `DELETE FROM traffic_boots WHERE seen_at < ?`},
+		{&s.trimUsage, `DELETE FROM usage_days WHERE day < ?`},
+	}
+}
+
+// usageQueries are what the reading connections have prepared for it.
+type usageQueries struct{ usageOfTenant, usageOfAll *sql.Stmt }
+
+// summed selects a page of sums: ?4 to ?6 say by what they are told apart, ?7 to
+// ?9 name the last row of the page before.
+const summed = `
+	SELECT iif(?4, day, 0) AS d, iif(?5, tenant, '') AS t, iif(?6, sandbox, '') AS s, total(seconds), total(cpu), total(memory), total(disk), sum(sent), sum(received)
+	FROM usage_days WHERE day >= ?1 AND day < ?2 AND (?3 = '' OR sandbox = ?3) AND (iif(?4, day, 0), iif(?5, tenant, ''), iif(?6, sandbox, '')) > (?7, ?8, ?9)`
+
+func (q *usageQueries) all() []prepared {
+	return []prepared{
+		{&q.usageOfTenant, summed + ` AND tenant = ?11 GROUP BY d, t, s ORDER BY d, t, s LIMIT ?10`},
+		{&q.usageOfAll, summed + ` GROUP BY d, t, s ORDER BY d, t, s LIMIT ?10`},
+	}
+}
+
+// An openUsage is a Sandbox that is charged for at a Rate, since when that is not
+// counted yet.
+type openUsage struct {
+	tenant sandbox.TenantID
+	since  time.Time
+	rate   sandbox.Rate
+}
+
+// open returns what a Sandbox is charged for; false when for nothing.
+func (s *usageStatements) open(id string) (o openUsage, is bool, err error) {
+	var since int64
+	err = s.openUsage.QueryRow(id).Scan(&o.tenant, &since, &o.rate.CPUs, &o.rate.MemoryBytes, &o.rate.DiskBytes)
+	if errors.Is(err, sql.ErrNoRows) {
+		return o, false, nil
+	}
+	o.since = fromMicros(since)
+	return o, err == nil, err
+}
+
+// meter has a Sandbox whose record is sb charged for what that says, from the
+// time at on, and returns what it counts.
+func (s *usageStatements) meter(sb sandbox.Sandbox, at time.Time) (counted sandbox.UsageAmount, err error) {
+	rate, charged := sb.Rate()
+	had, was, err := s.open(sb.ID)
+	if err != nil || charged == was && rate == had.rate {
+		return counted, err
+	}
+	if at.IsZero() {
+		at = time.Now()
+	}
+	if was {
+		if counted, err = s.count(sb.ID, had, at); err != nil {
+			return counted, err
+		}
+		if at.Before(had.since) { // a clock went back, or a lost Boot was counted later than it was seen
+			at = had.since
+		}
+	}
+	if !charged {
+		_, err = s.endUsage.Exec(sb.ID)
+		return counted, err
+	}
+	_, err = s.beginUsage.Exec(sb.ID, string(sb.Tenant), micros(at), rate.CPUs, rate.MemoryBytes, rate.DiskBytes)
+	return counted, err
+}
+
+// count adds what a Sandbox used until a time.
+func (s *usageStatements) count(id string, o openUsage, until time.Time) (counted sandbox.UsageAmount, err error) {
+	for day, d := range sandbox.DaysBetween(o.since, until) {
+		a := o.rate.Over(d)
+		if _, err := s.addUsage.Exec(string(o.tenant), int64(day), id, a.Seconds, a.CPUSeconds, a.MemoryGiBSeconds, a.DiskGiBSeconds); err != nil {
+			return counted, err
+		}
+		counted.Add(a)
+	}
+	return counted, nil
+}
+
+// A counter is what a Store has counted since it was opened.
+type counter struct {
+	mu  sync.Mutex
+	all sandbox.UsageAmount
+}
+
+func (c *counter) add(a sandbox.UsageAmount) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all.Add(a)
+}
+
+// CountedUsage implements sandbox.UsageStore.
+func (s *Store) CountedUsage() sandbox.UsageAmount {
+	s.counter.mu.Lock()
+	defer s.counter.mu.Unlock()
+	return s.counter.all
+}
+
+// CountUsage implements sandbox.UsageStore.
+func (s *Store) CountUsage(ctx context.Context, sandboxes []string, at time.Time) error {
+	at = fromMicros(micros(at))
+	for batch := range slices.Chunk(sandboxes, countBatch) {
+		var counted sandbox.UsageAmount
+		err := s.writer.write(ctx, func(st *statements) error {
+			for _, id := range batch {
+				a, err := st.countUntil(id, at)
+				if err != nil {
+					return err
+				}
+				counted.Add(a)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		s.counter.add(counted)
+	}
+	return nil
+}
+
+// countUntil counts what a Sandbox used until a time, if it is charged for.
+func (s *usageStatements) countUntil(id string, at time.Time) (counted sandbox.UsageAmount, err error) {
+	o, is, err := s.open(id)
+	if err != nil || !is || !o.since.Before(at) {
+		return counted, err
+	}
+	if counted, err = s.count(id, o, at); err != nil {
+		return counted, err
+	}
+	_, err = s.moveUsage.Exec(micros(at), id)
+	return counted, err
+}
+
+// trafficLife is how long after its last report what was counted of a Boot is
+// known: its Node has forgotten it long before.
+const trafficLife = 24 * time.Hour
+
+// CountTraffic implements sandbox.UsageStore.
+func (s *Store) CountTraffic(ctx context.Context, boots []sandbox.BootTraffic, at time.Time) error {
+	for batch := range slices.Chunk(boots, countBatch) {
+		var counted sandbox.UsageAmount
+		err := s.writer.write(ctx, func(st *statements) error {
+			counted = sandbox.UsageAmount{}
+			for _, b := range batch {
+				more, err := st.countTraffic(b, at)
+				if err != nil {
+					return err
+				}
+				counted.Add(sandbox.UsageAmount{Traffic: more})
+			}
+			_, err := st.trimTraffic.Exec(micros(at.Add(-trafficLife)))
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		s.counter.add(counted)
+	}
+	return nil
+}
+
+// countTraffic counts what is new of a Boot, and returns that.
+func (s *usageStatements) countTraffic(b sandbox.BootTraffic, at time.Time) (more sandbox.Traffic, err error) {
+	var had sandbox.Traffic
+	switch err := s.traffic.QueryRow(b.BootID).Scan(&had.Sent, &had.Received); {
+	case errors.Is(err, sql.ErrNoRows):
+	case err != nil:
+		return more, err
+	}
+	if b.Sent < had.Sent || b.Received < had.Received { // it began anew
+		had = sandbox.Traffic{}
+	}
+	more = sandbox.Traffic{Sent: b.Sent - had.Sent, Received: b.Received - had.Received}
+	if _, err := s.setTraffic.Exec(b.BootID, b.Sent, b.Received, micros(at)); err != nil || more == (sandbox.Traffic{}) {
+		return more, err
+	}
+	_, err = s.addTraffic.Exec(string(b.Tenant), int64(sandbox.DayOf(at)), b.SandboxID, more.Sent, more.Received)
+	return more, err
+}
+
+// usageCursor is the last row of a page, and what it was a page of.
+type usageCursor struct {
+	Day     int64    `json:"d"`
+	Tenant  string   `json:"t,omitempty"`
+	Sandbox string   `json:"s,omitempty"`
+	By      []string `json:"b"`
+}
+
+// Usage implements sandbox.UsageStore.
+func (s *Store) Usage(ctx context.Context, q sandbox.UsageQuery) (sandbox.UsagePage, error) {
+	if err := q.Check(); err != nil {
+		return sandbox.UsagePage{}, err
+	}
+	if q.Limit == 0 {
+		q.Limit = sandbox.MaxUsagePage
+	}
+	by := func(g sandbox.UsageGroup) bool { return slices.Contains(q.By, g) }
+	after, err := parseUsageCursor(q)
+	if err != nil {
+		return sandbox.UsagePage{}, err
+	}
+	args := []any{
+		int64(q.From), int64(q.To), q.Sandbox, by(sandbox.ByDay), by(sandbox.ByTenant), by(sandbox.BySandbox),
+		after.Day, after.Tenant, after.Sandbox, q.Limit + 1,
+	}
+	statement := s.query.usageOfAll
+	if q.Tenant != "" {
+		statement, args = s.query.usageOfTenant, append(args, string(q.Tenant))
+	}
+	rows, err := statement.QueryContext(ctx, args...)
+	if err != nil {
+		return sandbox.UsagePage{}, classify(err)
+	}
+	defer rows.Close()
+	var page sandbox.UsagePage
+	for rows.Next() {
+		if len(page.Rows) == q.Limit { // one more than asked for
+			page.Next = usageCursorOf(page.Rows[q.Limit-1], q)
+			break
+		}
+		var r sandbox.UsageRow
+		if err := rows.Scan(&r.Day, &r.Tenant, &r.Sandbox, &r.Seconds, &r.CPUSeconds, &r.MemoryGiBSeconds, &r.DiskGiBSeconds, &r.Sent, &r.Received); err != nil {
+			return sandbox.UsagePage{}, classify(err)
+		}
+		page.Rows = append(page.Rows, r)
+	}
+	return page, classify(rows.Err())
+}
+
+func groups(q sandbox.UsageQuery) []string {
+	names := make([]string, len(q.By))
+	for i, g := range q.By {
+		names[i] = string(g)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func usageCursorOf(r sandbox.UsageRow, q sandbox.UsageQuery) string {
+	b, _ := json.Marshal(usageCursor{int64(r.Day), string(r.Tenant), r.Sandbox, groups(q)}) // texts and numbers never fail
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+// parseUsageCursor returns the row that the page of q comes after; for the first
+// page one before all.
+func parseUsageCursor(q sandbox.UsageQuery) (c usageCursor, err error) {
+	if q.Cursor == "" {
+		return usageCursor{Day: -1}, nil
+	}
+	b, err := base64.RawURLEncoding.DecodeString(q.Cursor)
+	if err == nil {
+		err = json.Unmarshal(b, &c)
+	}
+	if err != nil || !slices.Equal(c.By, groups(q)) {
+		return c, sandbox.Errorf(sandbox.Invalid, "the cursor is not one that this list returned")
+	}
+	return c, nil
+}
+
+// TrimUsage implements sandbox.UsageStore.
+func (s *Store) TrimUsage(ctx context.Context, before sandbox.Day) (int, error) {
+	var removed int64
+	err := s.writer.write(ctx, func(st *statements) error {
+		result, err := st.trimUsage.Exec(int64(before))
+		if err != nil {
+			return err
+		}
+		removed, err = result.RowsAffected()
+		return err
+	})
+	return int(removed), err
+}

@@ -1,0 +1,227 @@
+package storetest
+
+import (
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+func sampleKey(tenant sandbox.TenantID) sandbox.Key {
+	return sandbox.Key{
+		ID: sandbox.NewKeyID(), Tenant: tenant, Name: "ci", Role: sandbox.RoleAdmin,
+		Scopes: []sandbox.Scope{sandbox.ScopeRead, sandbox.ScopeWrite}, Hash: sandbox.HashKeySecret(sandbox.NewKeySecret()),
+		Hint: "abcd", CreatedAt: epoch, ExpiresAt: epoch.Add(time.Hour), UsedAt: epoch.Add(time.Minute),
+	}
+}
+
+func keyRoundTrip(t *testing.T, st sandbox.Store) {
+	k := sampleKey("t")
+	must(t, st.InsertKey(t.Context(), k))
+	got, err := st.KeyByHash(t.Context(), k.Hash)
+	if err != nil || !reflect.DeepEqual(got, k) {
+		t.Errorf("KeyByHash = %+v, %v, want %+v", got, err, k)
+	}
+	again := k
+	again.Hash = sandbox.KeyHash{2}
+	want(t, "the same ID", st.InsertKey(t.Context(), again), sandbox.Conflict)
+	_, err = st.KeyByHash(t.Context(), sandbox.KeyHash{})
+	want(t, "another hash", err, sandbox.NotFound)
+	plain := sandbox.Key{ID: sandbox.NewKeyID(), Tenant: "t", Hash: sandbox.KeyHash{1}, CreatedAt: epoch.Add(time.Second)}
+	must(t, st.InsertKey(t.Context(), plain))
+	all, err := st.Keys(t.Context(), "t")
+	if err != nil || len(all) != 2 || all[0].ID != plain.ID || !all[0].ExpiresAt.IsZero() {
+		t.Errorf("Keys = %+v, %v, want the newest first", all, err)
+	}
+}
+
+func keyTenants(t *testing.T, st sandbox.Store) {
+	k := sampleKey("t")
+	must(t, st.InsertKey(t.Context(), k))
+	if all, err := st.Keys(t.Context(), "other"); err != nil || len(all) > 0 {
+		t.Errorf("another tenant sees %+v, %v", all, err)
+	}
+	want(t, "another tenant deletes it", st.DeleteKey(t.Context(), "other", k.ID), sandbox.NotFound)
+	must(t, st.DeleteKey(t.Context(), "t", k.ID))
+	want(t, "a second time", st.DeleteKey(t.Context(), "t", k.ID), sandbox.NotFound)
+	_, err := st.KeyByHash(t.Context(), k.Hash)
+	want(t, "a deleted key", err, sandbox.NotFound)
+}
+
+func keyLimit(t *testing.T, st sandbox.Store) {
+	for range sandbox.MaxKeys {
+		must(t, st.InsertKey(t.Context(), sampleKey("t")))
+	}
+	want(t, "one key too many", st.InsertKey(t.Context(), sampleKey("t")), sandbox.Exhausted)
+	must(t, st.InsertKey(t.Context(), sampleKey("other")))
+	late := sampleKey("t")
+	late.CreatedAt = late.ExpiresAt.Add(sandbox.KeyMemory + time.Second)
+	late.ExpiresAt = time.Time{}
+	must(t, st.InsertKey(t.Context(), late)) // by then the others are forgotten
+	if all, err := st.Keys(t.Context(), "t"); err != nil || len(all) != 1 {
+		t.Errorf("%d keys are left, %v", len(all), err)
+	}
+}
+
+func keyUses(t *testing.T, st sandbox.Store) {
+	k := sampleKey("t")
+	must(t, st.InsertKey(t.Context(), k))
+	later := k.UsedAt.Add(time.Hour)
+	for _, at := range []time.Time{later, epoch} {
+		must(t, st.UsedKeys(t.Context(), map[sandbox.KeyHash]time.Time{k.Hash: at, {}: at}))
+	}
+	if got, err := st.KeyByHash(t.Context(), k.Hash); err != nil || !got.UsedAt.Equal(later) {
+		t.Errorf("used at %v, %v, want %v", got.UsedAt, err, later)
+	}
+}
+
+func keyRotates(t *testing.T, st sandbox.Store) {
+	k := sampleKey("t")
+	must(t, st.InsertKey(t.Context(), k))
+	next := k
+	next.Hash, next.Hint, next.UsedAt = sandbox.KeyHash{9}, "wxyz", time.Time{}
+	next.Previous = sandbox.PreviousSecret{Hash: k.Hash, Hint: k.Hint, Until: epoch.Add(time.Hour), UsedAt: k.UsedAt}
+	foreign := next
+	foreign.Tenant = "other"
+	want(t, "another tenant rotates it", st.RotateKey(t.Context(), foreign, k.Hash), sandbox.NotFound)
+	must(t, st.RotateKey(t.Context(), next, k.Hash))
+	want(t, "from a hash that it no longer has", st.RotateKey(t.Context(), next, k.Hash), sandbox.Conflict)
+	later := epoch.Add(2 * time.Hour)
+	must(t, st.UsedKeys(t.Context(), map[sandbox.KeyHash]time.Time{k.Hash: later}))
+	next.Previous.UsedAt = later
+	for name, hash := range map[string]sandbox.KeyHash{"the new": next.Hash, "the previous": k.Hash} {
+		if got, err := st.KeyByHash(t.Context(), hash); err != nil || !reflect.DeepEqual(got, next) {
+			t.Errorf("by %s secret: %+v, %v, want %+v", name, got, err, next)
+		}
+	}
+	must(t, st.InsertKey(t.Context(), sampleKey("t"))) // of those that were never rotated there are many
+	must(t, st.DeleteKey(t.Context(), "t", k.ID))
+	_, err := st.KeyByHash(t.Context(), k.Hash)
+	want(t, "the previous secret of a deleted key", err, sandbox.NotFound)
+}
+
+func keyIsRenamed(t *testing.T, st sandbox.Store) {
+	k := sampleKey("t")
+	must(t, st.InsertKey(t.Context(), k))
+	want(t, "another tenant renames it", st.RenameKey(t.Context(), "other", k.ID, "theirs"), sandbox.NotFound)
+	must(t, st.RenameKey(t.Context(), "t", k.ID, "another"))
+	k.Name = "another"
+	if got, err := st.KeyByHash(t.Context(), k.Hash); err != nil || !reflect.DeepEqual(got, k) {
+		t.Errorf("it became %+v, %v, want %+v", got, err, k)
+	}
+}
+
+func sampleOnce(tenant sandbox.TenantID) sandbox.Once {
+	return sandbox.Once{Tenant: tenant, Key: "a", Request: sandbox.KeyHash{7}, Resource: sandbox.NewSandboxID(), At: epoch, Holder: "me"}
+}
+
+func beginOnce(t *testing.T, st sandbox.Store, o sandbox.Once, expired time.Time, wantBegan bool) sandbox.Once {
+	t.Helper()
+	there, began, err := st.BeginOnce(t.Context(), o, expired)
+	if err != nil || began != wantBegan {
+		t.Fatalf("BeginOnce = %+v, %v, %v, want began = %v", there, began, err, wantBegan)
+	}
+	return there
+}
+
+func onceBegins(t *testing.T, st sandbox.Store) {
+	o := sampleOnce("t")
+	beginOnce(t, st, o, time.Time{}, true)
+	second := o
+	second.Resource = sandbox.NewSandboxID()
+	if there := beginOnce(t, st, second, time.Time{}, false); there.Resource != o.Resource || there.Status != 0 {
+		t.Errorf("there is %+v", there)
+	}
+	o.Status, o.Answer = 201, []byte("{}")
+	must(t, st.FinishOnce(t.Context(), o))
+	if there := beginOnce(t, st, second, time.Time{}, false); !reflect.DeepEqual(there, o) {
+		t.Errorf("there is %+v, want %+v", there, o)
+	}
+	must(t, st.DropOnce(t.Context(), o)) // only what has no answer
+	beginOnce(t, st, second, time.Time{}, false)
+	beginOnce(t, st, sampleOnce("other"), time.Time{}, true)
+	must(t, st.DropOnce(t.Context(), sandbox.Once{Tenant: "other", Key: "a", Holder: "somebody else"}))
+	beginOnce(t, st, sampleOnce("other"), time.Time{}, false)
+	must(t, st.DropOnce(t.Context(), sampleOnce("other")))
+	beginOnce(t, st, sampleOnce("other"), time.Time{}, true)
+}
+
+func onceTakeover(t *testing.T, st sandbox.Store) {
+	o := sampleOnce("t")
+	beginOnce(t, st, o, time.Time{}, true)
+	next := o
+	next.Holder, next.Resource = "next process", sandbox.NewSandboxID()
+	if there := beginOnce(t, st, next, time.Time{}, true); there.Resource != o.Resource || there.Holder != next.Holder {
+		t.Errorf("there is %+v", there)
+	}
+	o.Status = 201
+	must(t, st.FinishOnce(t.Context(), o)) // from the dead: it changes nothing
+	other := next
+	other.Request = sandbox.KeyHash{8}
+	other.Holder = "third"
+	if there := beginOnce(t, st, other, time.Time{}, false); there.Status != 0 || there.Holder != next.Holder {
+		t.Errorf("there is %+v", there)
+	}
+}
+
+func onceLetGo(t *testing.T, st sandbox.Store) {
+	o := sampleOnce("t")
+	beginOnce(t, st, o, time.Time{}, true)
+	other := o
+	other.Holder = "another process"
+	must(t, st.LetGoOnce(t.Context(), other)) // not its own
+	beginOnce(t, st, o, time.Time{}, false)
+	must(t, st.LetGoOnce(t.Context(), o))
+	next := o
+	next.Resource = sandbox.NewSandboxID()
+	if there := beginOnce(t, st, next, time.Time{}, true); there.Resource != o.Resource || there.Holder != o.Holder {
+		t.Errorf("there is %+v", there)
+	}
+	o.Status = 201
+	must(t, st.FinishOnce(t.Context(), o))
+	must(t, st.LetGoOnce(t.Context(), o)) // only what has no answer
+	beginOnce(t, st, next, time.Time{}, false)
+}
+
+func onceExpires(t *testing.T, st sandbox.Store) {
+	o := sampleOnce("t")
+	beginOnce(t, st, o, time.Time{}, true)
+	o.Status = 201
+	must(t, st.FinishOnce(t.Context(), o))
+	beginOnce(t, st, o, epoch.Add(-time.Second), false)
+	beginOnce(t, st, o, epoch, true)
+	if n, err := st.DeleteOnces(t.Context(), epoch); err != nil || n != 0 {
+		t.Errorf("DeleteOnces = %d, %v", n, err)
+	}
+	if n, err := st.DeleteOnces(t.Context(), epoch.Add(time.Second)); err != nil || n != 1 {
+		t.Errorf("DeleteOnces = %d, %v", n, err)
+	}
+}
+
+func onceRace(t *testing.T, st sandbox.Store) {
+	var began atomic.Int32
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			if _, first, err := st.BeginOnce(t.Context(), sampleOnce("t"), time.Time{}); err != nil {
+				t.Error(err)
+			} else if first {
+				began.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if began.Load() != 1 {
+		t.Errorf("%d began", began.Load())
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

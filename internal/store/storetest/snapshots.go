@@ -1,0 +1,335 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// snapshot is a record with every field set.
+func snapshot(tenant sandbox.TenantID, of string) sandbox.Snapshot {
+	return sandbox.Snapshot{
+		ID: sandbox.NewSnapshotID(), Tenant: tenant, SandboxID: of, State: sandbox.SnapshotReady, CreatedAt: epoch, Node: "local",
+		Bytes: 12345, Memory: true, Build: "build", Digest: "digest", Kept: true,
+		Template: "base", Image: "sha256:1234", Shape: sandbox.Shape{CPUs: 1.5, MemoryBytes: 512 << 20, DiskBytes: 4 << 30, Pids: 512},
+		Limits:  sandbox.Limits{CPUs: 0.5, MemoryBytes: 300 << 20, Pids: 100, Bandwidth: 250_000},
+		Network: sandbox.NetworkNone, Env: map[string]string{"A": "1"}, User: "root", Cwd: "/srv", Timeline: 3,
+	}
+}
+
+func insertSnapshot(t *testing.T, st sandbox.Store, s sandbox.Snapshot) sandbox.Snapshot {
+	t.Helper()
+	got, err := st.InsertSnapshot(t.Context(), s)
+	if err != nil {
+		t.Fatalf("InsertSnapshot: %v", err)
+	}
+	return got
+}
+
+// standing adds a Sandbox in state that refers to a Snapshot.
+func standing(t *testing.T, st sandbox.Store, state sandbox.State, id string) sandbox.Sandbox {
+	t.Helper()
+	sb := sample("t")
+	sb.State, sb.Snapshot = state, id
+	return insert(t, st, sb)
+}
+
+func snapshotRoundTrip(t *testing.T, st sandbox.Store) {
+	ctx := t.Context()
+	parent := insertSnapshot(t, st, snapshot("t", "i1"))
+	s := snapshot("t", "i1")
+	s.Name, s.Parent, s.State = "before", parent.ID, sandbox.SnapshotSaving
+	got := insertSnapshot(t, st, s)
+	s.Version = 1
+	read := func() sandbox.Snapshot {
+		t.Helper()
+		r, err := st.SnapshotByID(ctx, s.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	if r := read(); !reflect.DeepEqual(r, s) || !reflect.DeepEqual(got, s) {
+		t.Errorf("read %+v\nwrote %+v\nreturned %+v", r, s, got)
+	}
+	s.State, s.Bytes, s.Memory, s.Build, s.Digest, s.Kept, s.Name = sandbox.SnapshotReady, 5, false, "b", "d", false, "after"
+	s.Env, s.Network, s.User, s.Cwd, s.Timeline, s.Node = nil, sandbox.NetworkPublic, "", "", 4, "other"
+	got, err := st.UpdateSnapshot(ctx, s)
+	s.Version = 2
+	if r := read(); err != nil || !reflect.DeepEqual(r, s) || !reflect.DeepEqual(got, s) {
+		t.Errorf("read %+v\nwrote %+v\nreturned %+v, %v", r, s, got, err)
+	}
+	old := s
+	old.Version = 1
+	_, err = st.UpdateSnapshot(ctx, old)
+	want(t, "UpdateSnapshot of an old version", err, sandbox.Conflict)
+	old.Tenant = "thief"
+	_, err = st.UpdateSnapshot(ctx, old)
+	want(t, "UpdateSnapshot with another tenant", err, sandbox.NotFound)
+	_, err = st.InsertSnapshot(ctx, s)
+	want(t, "InsertSnapshot again", err, sandbox.Conflict)
+	_, err = st.SnapshotByID(ctx, sandbox.NewSnapshotID())
+	want(t, "SnapshotByID of nothing", err, sandbox.NotFound)
+}
+
+func snapshotNames(t *testing.T, st sandbox.Store) {
+	named := func(tenant sandbox.TenantID, of, name string) error {
+		s := snapshot(tenant, of)
+		s.Name = name
+		_, err := st.InsertSnapshot(context.Background(), s)
+		return err
+	}
+	for _, tt := range []struct {
+		of, name string
+		want     sandbox.Code
+	}{{"i1", "a", ""}, {"i2", "a", ""}, {"i1", "a", sandbox.Conflict}, {"i1", "", ""}, {"i1", "", ""}} {
+		if err := named("t", tt.of, tt.name); sandbox.CodeOf(err) != tt.want {
+			t.Errorf("%q of %s: %v, want %s", tt.name, tt.of, err, tt.want)
+		}
+	}
+}
+
+func snapshotTree(t *testing.T, st sandbox.Store) {
+	ctx := t.Context()
+	parent := func(id string) string {
+		s, err := st.SnapshotByID(ctx, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Parent
+	}
+	under := func(id string) sandbox.Snapshot {
+		s := snapshot("t", "i1")
+		s.Parent = id
+		return insertSnapshot(t, st, s)
+	}
+	a := under("")
+	b := under(a.ID)
+	c, d := under(b.ID), under(b.ID)
+	for range 2 {
+		if err := st.DropSnapshot(ctx, b.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if parent(c.ID) != a.ID || parent(d.ID) != a.ID || parent(a.ID) != "" {
+		t.Errorf("without b, c is under %s and d under %s, want %s", parent(c.ID), parent(d.ID), a.ID)
+	}
+	if lost := under(b.ID); lost.Parent != "" {
+		t.Errorf("under what is gone stands %s", lost.Parent)
+	}
+	foreign := snapshot("other", "i9")
+	foreign.Parent = a.ID
+	if got := insertSnapshot(t, st, foreign); got.Parent != "" {
+		t.Error("a snapshot of another tenant became a parent")
+	}
+	if err := st.DropSnapshot(ctx, a.ID); err != nil || parent(c.ID) != "" {
+		t.Errorf("without a, c is under %q, %v", parent(c.ID), err)
+	}
+}
+
+func snapshotLists(t *testing.T, st sandbox.Store) {
+	var all, ofOne []string
+	for i := range 13 {
+		s := snapshot("t", fmt.Sprint("i", i%2))
+		s.CreatedAt = epoch.Add(time.Duration(i) * time.Second)
+		all = append([]string{s.ID}, all...)
+		if i%2 == 0 {
+			ofOne = append([]string{s.ID}, ofOne...)
+		}
+		insertSnapshot(t, st, s)
+		s.ID, s.State = sandbox.NewSnapshotID(), sandbox.SnapshotSaving
+		insertSnapshot(t, st, s)
+		insertSnapshot(t, st, snapshot("other", "i0"))
+	}
+	for _, limit := range []int{0, 1, 5, 13} {
+		for of, want := range map[string][]string{"": all, "i0": ofOne, "i7": nil} {
+			var got []string
+			for query := (sandbox.SnapshotQuery{SandboxID: of, Limit: limit}); ; {
+				page, err := st.ListSnapshots(t.Context(), "t", query)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, s := range page.Snapshots {
+					got = append(got, s.ID)
+				}
+				if query.Cursor = page.Next; page.Next == "" {
+					break
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("of %q, pages of %d: %v, want %v", of, limit, got, want)
+			}
+		}
+	}
+	named, made := snapshot("t", "i0"), snapshot("t", "i1")
+	named.Name, made.Kept = "named", false
+	insertSnapshot(t, st, named)
+	insertSnapshot(t, st, made)
+	kept := slices.DeleteFunc(append(slices.Clone(all), named.ID), func(id string) bool { return id == made.ID })
+	for query, want := range map[sandbox.SnapshotQuery][]string{
+		{Name: "named"}: {named.ID}, {Name: "named", SandboxID: "i0", Kept: true}: {named.ID}, {Name: "named", SandboxID: "i1"}: nil, {Name: "none"}: nil, {Kept: true}: kept,
+	} {
+		page, err := st.ListSnapshots(t.Context(), "t", query)
+		var got []string
+		for _, s := range page.Snapshots {
+			got = append(got, s.ID)
+		}
+		if slices.Sort(got); err != nil || !slices.Equal(got, slices.Sorted(slices.Values(want))) {
+			t.Errorf("%+v: %v, %v, want %v", query, got, err, want)
+		}
+	}
+	for _, query := range []sandbox.SnapshotQuery{{Limit: -1}, {Limit: 101}, {Cursor: "x"}, {Cursor: "MTIz"}} {
+		_, err := st.ListSnapshots(t.Context(), "t", query)
+		want(t, fmt.Sprintf("ListSnapshots(%+v)", query), err, sandbox.Invalid)
+	}
+}
+
+// Who may let a Snapshot go, by the Sandbox that refers to it.
+func snapshotUses(t *testing.T, st sandbox.Store) {
+	ctx := t.Context()
+	for _, tt := range []struct {
+		state       sandbox.State
+		free, loose bool // it can be retired, also as one that nobody refers to
+	}{
+		{sandbox.Starting, false, false},
+		{sandbox.Paused, false, false},
+		{sandbox.Resuming, false, false},
+		{sandbox.Running, true, false},
+		{sandbox.Pausing, true, false},
+		{sandbox.Stopping, true, true},
+		{sandbox.Ended, true, true},
+	} {
+		s := snapshot("t", "i1")
+		s.Kept = false
+		insertSnapshot(t, st, s)
+		standing(t, st, tt.state, s.ID)
+		if r, err := st.SnapshotByID(ctx, s.ID); err != nil || r.Uses != map[bool]int{true: 0, false: 1}[tt.loose] {
+			t.Errorf("%s: %d uses, %v", tt.state, r.Uses, err)
+		}
+		if err := st.RetireSnapshot(ctx, s.ID, true); (err == nil) != tt.loose {
+			t.Errorf("%s: retired when loose: %v", tt.state, err)
+		}
+		if err := st.RetireSnapshot(ctx, s.ID, false); (err == nil) != tt.free {
+			t.Errorf("%s: retired: %v", tt.state, err)
+		}
+	}
+	// A deletion goes on whoever refers to it.
+	deleting := insertSnapshot(t, st, snapshot("t", "i1"))
+	standing(t, st, sandbox.Running, deleting.ID)
+	for _, loose := range []bool{false, true} {
+		if err := st.RetireSnapshot(ctx, deleting.ID, loose); err != nil {
+			t.Errorf("retired again: %v", err)
+		}
+	}
+	kept := insertSnapshot(t, st, snapshot("t", "i1"))
+	want(t, "a kept one is not loose", st.RetireSnapshot(ctx, kept.ID, true), sandbox.Conflict)
+	want(t, "an unknown one", st.RetireSnapshot(ctx, sandbox.NewSnapshotID(), false), sandbox.Conflict)
+}
+
+func snapshotsNeeded(t *testing.T, st sandbox.Store) {
+	ctx := t.Context()
+	saving := snapshot("t", "i1")
+	saving.State = sandbox.SnapshotSaving
+	insertSnapshot(t, st, saving)
+	foreign := insertSnapshot(t, st, snapshot("other", "i2"))
+	ready := insertSnapshot(t, st, snapshot("t", "i1"))
+	for _, id := range []string{saving.ID, foreign.ID, sandbox.NewSnapshotID()} {
+		sb := sample("t")
+		sb.Snapshot = id
+		_, err := st.InsertSandbox(ctx, sb)
+		want(t, "a start from what is not ready", err, sandbox.Conflict)
+		sb = sample("t")
+		sb = insert(t, st, sb)
+		sb.State, sb.Snapshot = sandbox.Paused, id
+		_, err = st.UpdateSandbox(ctx, sb)
+		want(t, "paused in what is not ready", err, sandbox.Conflict)
+	}
+	sb := standing(t, st, sandbox.Starting, ready.ID)
+	sb.State = sandbox.Running
+	sb = update(t, st, sb)
+	if err := st.RetireSnapshot(ctx, ready.ID, false); err != nil {
+		t.Fatal(err)
+	}
+	sb.User = "other"
+	sb = update(t, st, sb) // it runs without
+	sb.State = sandbox.Resuming
+	_, err := st.UpdateSandbox(ctx, sb)
+	want(t, "resuming from what was retired", err, sandbox.Conflict)
+}
+
+func snapshotsLeft(t *testing.T, st sandbox.Store) {
+	ctx := t.Context()
+	add := func(state sandbox.SnapshotState, kept bool) string {
+		s := snapshot("t", "i1")
+		s.State, s.Kept = state, kept
+		return insertSnapshot(t, st, s).ID
+	}
+	saving, deleting, loose := add(sandbox.SnapshotSaving, true), add(sandbox.SnapshotDeleting, true), add(sandbox.SnapshotReady, false)
+	ended, used := add(sandbox.SnapshotReady, false), add(sandbox.SnapshotReady, false)
+	add(sandbox.SnapshotReady, true)
+	standing(t, st, sandbox.Ended, ended)
+	standing(t, st, sandbox.Running, used)
+	all, err := st.SnapshotsLeft(ctx)
+	var got []string
+	for _, s := range all {
+		got = append(got, s.ID)
+	}
+	wanted := []string{saving, deleting, loose, ended}
+	slices.Sort(got)
+	slices.Sort(wanted)
+	if err != nil || !slices.Equal(got, wanted) {
+		t.Errorf("SnapshotsLeft = %v, %v, want %v", got, err, wanted)
+	}
+}
+
+func snapshotOfImage(t *testing.T, st sandbox.Store) {
+	ctx := t.Context()
+	add := func(tenant sandbox.TenantID, image string, state sandbox.SnapshotState, kept bool, age time.Duration) sandbox.Snapshot {
+		s := snapshot(tenant, "i1")
+		s.Image, s.State, s.Kept, s.CreatedAt = image, state, kept, epoch.Add(-age)
+		return insertSnapshot(t, st, s)
+	}
+	paused := add("t", "sha256:a", sandbox.SnapshotReady, false, time.Hour)
+	newest := add("other", "sha256:a", sandbox.SnapshotSaving, true, 0)
+	add("t", "sha256:b", sandbox.SnapshotDeleting, true, 0)
+	is := func(image, id string) {
+		t.Helper()
+		got, err := st.SnapshotOfImage(ctx, image)
+		if id == "" {
+			want(t, "SnapshotOfImage of "+image, err, sandbox.NotFound)
+		} else if err != nil || got.ID != id || got.Image != image {
+			t.Errorf("SnapshotOfImage of %s = %+v, %v; want %s", image, got, err, id)
+		}
+	}
+	is("sha256:a", newest.ID)
+	is("sha256:b", "")
+	is("", "")
+	for _, s := range []sandbox.Snapshot{newest, paused} {
+		is("sha256:a", s.ID)
+		if err := st.RetireSnapshot(ctx, s.ID, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	is("sha256:a", "")
+}
+
+func snapshotOfBuild(t *testing.T, st sandbox.Store) {
+	ctx := t.Context()
+	files, gone := snapshot("t", "i1"), snapshot("t", "i1")
+	files.Memory, gone.State = false, sandbox.SnapshotDeleting
+	insertSnapshot(t, st, files)
+	insertSnapshot(t, st, gone)
+	_, err := st.SnapshotOfBuild(ctx, "build")
+	want(t, "a build that none needs", err, sandbox.NotFound)
+	s := insertSnapshot(t, st, snapshot("t", "i1"))
+	if got, err := st.SnapshotOfBuild(ctx, "build"); err != nil || got.ID != s.ID {
+		t.Errorf("SnapshotOfBuild = %+v, %v", got, err)
+	}
+	_, err = st.SnapshotOfBuild(ctx, "other")
+	want(t, "an unknown build", err, sandbox.NotFound)
+}

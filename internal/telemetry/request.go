@@ -1,0 +1,55 @@
+package telemetry
+
+import (
+	"context"
+	"log/slog"
+	"regexp"
+)
+
+// RequestHeader carries the ID of a client's request, from the client and from
+// role to role.
+const RequestHeader = "X-Request-Id"
+
+var requestPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+
+// ValidRequest reports whether id is harmless in a log.
+func ValidRequest(id string) bool { return requestPattern.MatchString(id) }
+
+type requestKey struct{}
+
+// WithRequest returns a context of the work for a client's request. What is
+// logged with it carries id.
+func WithRequest(ctx context.Context, id string) context.Context {
+	return context.WithValue(ctx, requestKey{}, id)
+}
+
+// RequestOf returns the ID of the request that ctx is of; empty when there is
+// none.
+func RequestOf(ctx context.Context) string {
+	id, _ := ctx.Value(requestKey{}).(string)
+	return id
+}
+
+// requests is a slog.Handler that adds the ID of the request that a line is of,
+// unless the line names it itself.
+type requests struct{ slog.Handler }
+
+func (h requests) Handle(ctx context.Context, r slog.Record) error {
+	if id := RequestOf(ctx); id != "" {
+		named := false
+		r.Attrs(func(a slog.Attr) bool {
+			named = a.Key == KeyRequest
+			return !named
+		})
+		if !named {
+			r = r.Clone()
+			r.AddAttrs(slog.String(KeyRequest, id))
+		}
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+func (h requests) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return requests{h.Handler.WithAttrs(attrs)}
+}
+func (h requests) WithGroup(name string) slog.Handler { return requests{h.Handler.WithGroup(name)} }

@@ -1,0 +1,124 @@
+package template
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os/exec"
+	"strings"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// maxPaths bounds the list of what a changed tree holds, in bytes.
+const maxPaths = 64 << 20
+
+// fillChanges unpacks the image that an archive changes, and then the archive: its
+// first file lists all that is in the result, ended by zero bytes each, and what
+// follows is new or different.
+func (b *build) fillChanges(ctx context.Context, r io.Reader) error {
+	b.source = "tar"
+	b.say("unpack", "unpacking what the archive changes", 0, 0)
+	size, err := b.unpackImage(ctx, b.plan.recipe.Base)
+	if err != nil {
+		return err
+	}
+	plain, err := decompressed(r)
+	if err != nil {
+		return err
+	}
+	archive := tar.NewReader(ctxReader{ctx, plain})
+	kept, err := readPaths(archive)
+	if err != nil {
+		return err
+	}
+	if err := b.keepOnly(ctx, kept); err != nil {
+		return err
+	}
+	b.say("unpack", "unpacking the archive", 0, 0)
+	err = untarFrom(b.tree, archive, b.Guard.treeBytes()-size, func(int) {})
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		return err
+	}
+	return b.dateByFiles()
+}
+
+// unpackImage unpacks an image of the Store and returns its size. It loses setuid
+// and setgid bits.
+func (b *build) unpackImage(ctx context.Context, digest string) (int64, error) {
+	path, err := b.Store.Path(digest)
+	if err != nil {
+		return 0, err
+	}
+	info, err := b.Store.stat(digest)
+	if err != nil {
+		return 0, err
+	}
+	cmd := exec.CommandContext(ctx, "fsck.erofs", "--extract="+b.root, "--overwrite", "--preserve", path)
+	cmd.Env, cmd.SysProcAttr = childEnv(), dieWithParent()
+	if out, err := runLocked(cmd); err != nil {
+		return 0, fmt.Errorf("unpack an image: %w: %s", err, lastLines(out, 5))
+	}
+	return info.Size(), nil
+}
+
+// readPaths reads the list that begins an archive of changes.
+func readPaths(archive *tar.Reader) (map[string]bool, error) {
+	h, err := archive.Next()
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return nil, badArchive(err)
+	}
+	if h.Typeflag != tar.TypeReg || h.Size > maxPaths {
+		return nil, sandbox.Errorf(sandbox.Invalid, "the archive does not begin with a list of what it holds")
+	}
+	list, err := io.ReadAll(archive)
+	if err != nil {
+		return nil, badArchive(err)
+	}
+	kept := map[string]bool{}
+	for path := range bytes.SplitSeq(list, []byte{0}) {
+		if name, ok := cleanName(strings.TrimPrefix(string(path), ".")); ok {
+			kept[name] = true
+		}
+	}
+	return kept, nil
+}
+
+// keepOnly removes from the tree all that is not in a list.
+func (b *build) keepOnly(ctx context.Context, kept map[string]bool) error {
+	var gone []string
+	err := fs.WalkDir(b.tree.FS(), ".", func(name string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case name == "." || kept[name]:
+			return nil
+		}
+		gone = append(gone, name)
+		if e.IsDir() {
+			return fs.SkipDir
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("look through the tree: %w", err)
+	}
+	for _, name := range gone {
+		if err := b.tree.RemoveAll(name); err != nil {
+			return fmt.Errorf("remove /%s from the tree: %w", name, err)
+		}
+	}
+	return nil
+}

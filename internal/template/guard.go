@@ -1,0 +1,68 @@
+package template
+
+import (
+	"cmp"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/link/policy"
+)
+
+// guardedTreeBytes is Guard.MaxTreeBytes unless it says otherwise.
+const guardedTreeBytes = 8 << 30
+
+// errPrivateAddress is why a guarded build does not dial.
+var errPrivateAddress = errors.New("the address is not public")
+
+// Check returns Denied for what only the operator may build: what is on this
+// machine, and a foreign image whose programs would run as root while it is
+// built; nil denies nothing. content says that an archive was sent.
+func (g *Guard) Check(r Recipe, content bool) error {
+	switch {
+	case g == nil:
+	case r.Source.Local() && !content, r.Source.kind == kindBase:
+		return sandbox.Errorf(sandbox.Denied, "only the server's operator builds from %s: send an archive, or name oci:REF or debian:SUITE", r.Source)
+	case r.Source.kind == kindOCI && !r.Bare:
+		return sandbox.Errorf(sandbox.Denied, "only the server's operator adds packages to an image: ask for it as it is, with bare")
+	}
+	return nil
+}
+
+// treeBytes bounds the root filesystem.
+func (g *Guard) treeBytes() int64 {
+	if g == nil {
+		return maxTreeBytes
+	}
+	return cmp.Or(g.MaxTreeBytes, guardedTreeBytes)
+}
+
+// transport carries requests to a registry, and gives up early on one that is
+// not there. Guarded, it reaches public addresses only, whatever a registry
+// redirects to, unless the registry is one of the operator's.
+func (g *Guard) transport(registry string) *http.Transport {
+	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.TLSHandshakeTimeout = 5 * time.Second
+	t.ResponseHeaderTimeout = 30 * time.Second
+	t.DialContext = dialer.DialContext
+	if g != nil && !slices.Contains(g.Registries, registry) {
+		t.Proxy = nil // it would dial for us, and look at no address
+		dialer.Control = onlyPublic
+	}
+	return t
+}
+
+// onlyPublic is asked with the address that a name has resolved to.
+func onlyPublic(_, address string, _ syscall.RawConn) error {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil || !policy.Public(at.Addr().Unmap()) {
+		return errPrivateAddress
+	}
+	return nil
+}

@@ -1,0 +1,307 @@
+package template
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest"
+)
+
+// A Recipe says what a Template is made of. Only Source is required.
+type Recipe struct {
+	Source   Source            `json:"source"`
+	Packages []string          `json:"packages,omitempty"` // of the distribution, added to its own
+	Files    []File            `json:"files,omitempty"`
+	Env      map[string]string `json:"env,omitempty"`   // of Processes, over that of an image
+	Start    string            `json:"start,omitempty"` // shell command that runs in every Sandbox from its Bind on
+	Ready    string            `json:"ready,omitempty"` // shell command that succeeds once Start has come up
+	// Bare leaves an image as it is: the tools of base are not added to it, and
+	// no program of it runs while it is built. Archives and folders are always
+	// left so.
+	Bare    bool `json:"bare,omitempty"`
+	Private bool `json:"private,omitempty"` // hide it from other Tenants
+	// Whole says that the source is all that was in a Sandbox: nothing of it is
+	// tidied away.
+	Whole    bool                     `json:"whole,omitempty"`
+	Defaults sandbox.TemplateDefaults `json:"defaults,omitzero"`
+	// Base is the version that the archive changes, see fillChanges; empty: the
+	// archive is all.
+	Base  string `json:"base,omitempty"`
+	Build string `json:"-"` // see sandbox.Template
+	Layer string `json:"-"`
+}
+
+// A File is put into a Template.
+type File struct {
+	Path    string      `json:"path"` // absolute, or below /
+	Content []byte      `json:"content"`
+	Mode    fs.FileMode `json:"mode,omitempty"` // zero: 0644
+	User    bool        `json:"user,omitempty"` // it belongs to "user", not to root
+}
+
+// Bounds of a Recipe.
+const (
+	maxRecipePackages = 500
+	maxRecipeFiles    = 1000
+	maxRecipeBytes    = 8 << 20 // of all files
+	maxCommand        = 64 << 10
+	maxFilePath       = 4096
+)
+
+var packagePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]{1,127}$`)
+
+// Check returns Invalid or TooLarge, saying what to change, for a Recipe that
+// cannot be built.
+func (r Recipe) Check() error {
+	if err := r.Source.check(); err != nil {
+		return err
+	}
+	for _, p := range r.Packages {
+		if !packagePattern.MatchString(p) {
+			return sandbox.Errorf(sandbox.Invalid, "%.80q is not the name of a package", p)
+		}
+	}
+	if len(r.Packages) > maxRecipePackages {
+		return sandbox.Errorf(sandbox.TooLarge, "a template may ask for at most %d packages", maxRecipePackages)
+	}
+	if len(r.Packages) > 0 && !r.installs() {
+		return sandbox.Errorf(sandbox.Unsupported, "packages are installed into debian:SUITE, and into images that are not left bare, but not into %s", r.Source)
+	}
+	if err := r.checkFiles(); err != nil {
+		return err
+	}
+	if err := sandbox.CheckEnv(r.Env); err != nil {
+		return err
+	}
+	if err := r.Defaults.Check(); err != nil {
+		return err
+	}
+	for what, command := range map[string]string{"start": r.Start, "ready": r.Ready} {
+		if len(command) > maxCommand || strings.ContainsRune(command, 0) {
+			return sandbox.Errorf(sandbox.Invalid, "the %s command may have at most %d bytes and no zero byte", what, maxCommand)
+		}
+	}
+	if r.Ready != "" && r.Start == "" {
+		return sandbox.Errorf(sandbox.Invalid, "a ready command waits for a start command, and there is none")
+	}
+	return nil
+}
+
+// installs reports whether programs of the Template run while it is built.
+func (r Recipe) installs() bool {
+	switch r.Source.kind {
+	case kindDebian, kindBase:
+		return true
+	case kindOCI:
+		return !r.Bare
+	}
+	return false
+}
+
+func (r Recipe) checkFiles() error {
+	size := 0
+	for _, f := range r.Files {
+		name, ok := cleanName(f.Path)
+		if !ok || len(f.Path) > maxFilePath {
+			return sandbox.Errorf(sandbox.Invalid, "%.80q is not the path of a file in a template", f.Path)
+		}
+		for _, dir := range []string{"proc", "sys", "dev", "run", "tmp", ".cloud-sandbox"} {
+			if name == dir || strings.HasPrefix(name, dir+"/") {
+				return sandbox.Errorf(sandbox.Invalid, "/%s of a sandbox does not come from its template, so /%.80s cannot be put there", dir, name)
+			}
+		}
+		if f.Mode&^fs.ModePerm != 0 {
+			return sandbox.Errorf(sandbox.Invalid, "the mode of /%.80s may only say who may read, write and execute", name)
+		}
+		size += len(f.Content)
+	}
+	if len(r.Files) > maxRecipeFiles || size > maxRecipeBytes {
+		return sandbox.Errorf(sandbox.TooLarge, "a template may bring at most %d files and %d bytes of them", maxRecipeFiles, maxRecipeBytes)
+	}
+	return nil
+}
+
+// hash names what a Recipe adds to its Source; empty when it adds nothing.
+func (r Recipe) hash() (string, error) {
+	plain := r
+	plain.Source, plain.Private = Source{}, false
+	body, err := json.Marshal(plain)
+	if err != nil || string(body) == `{"source":""}` {
+		return "", err
+	}
+	sum := sha256.Sum256(body)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// MarshalText makes a Source text in JSON.
+func (s Source) MarshalText() ([]byte, error) {
+	if s == (Source{}) {
+		return nil, nil
+	}
+	return []byte(s.String()), nil
+}
+
+// UnmarshalText reads what MarshalText wrote.
+func (s *Source) UnmarshalText(text []byte) (err error) {
+	*s, err = ParseSource(string(text))
+	return err
+}
+
+// addFiles puts the Recipe's files and commands into the tree.
+func (b *build) addFiles(recipe Recipe) error {
+	if b.env == nil {
+		b.env = map[string]string{}
+	}
+	maps.Copy(b.env, recipe.Env)
+	for _, f := range recipe.Files {
+		name, _ := cleanName(f.Path)
+		mode := f.Mode
+		if mode == 0 {
+			mode = 0o644
+		}
+		if err := b.tree.write(name, mode, string(f.Content)); err != nil {
+			return err
+		}
+		if f.User {
+			if err := b.tree.own(name, mode, userID); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// writeRecipe leaves in the image what the Guest needs of the Recipe.
+func (b *build) writeRecipe() error {
+	body, err := json.Marshal(guest.Template{Env: b.env, Start: b.plan.recipe.Start, Ready: b.plan.recipe.Ready})
+	if err != nil {
+		return err
+	}
+	return b.tree.write(strings.TrimPrefix(guest.TemplateFile, "/"), 0o644, string(body)+"\n")
+}
+
+// fillTar unpacks an archive, which may be compressed with gzip.
+func (b *build) fillTar(ctx context.Context) error {
+	f, err := os.Open(b.plan.asked.ref)
+	if err != nil {
+		return unreadable(b.plan.asked, err)
+	}
+	defer f.Close()
+	b.source = b.plan.asked.String()
+	return b.fillFrom(ctx, f)
+}
+
+// fillFrom unpacks an archive from r.
+func (b *build) fillFrom(ctx context.Context, r io.Reader) error {
+	b.say("unpack", "unpacking the archive", 0, 0)
+	plain, err := decompressed(r)
+	if err != nil {
+		return err
+	}
+	err = untar(b.tree, ctxReader{ctx, plain}, b.Guard.treeBytes(), func(n int) {
+		if n%500 == 0 {
+			b.say("unpack", "unpacking files", n, 0)
+		}
+	})
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		return err
+	}
+	return b.dateByFiles()
+}
+
+// fillFolder copies a folder, links as links.
+func (b *build) fillFolder(ctx context.Context) error {
+	b.source = b.plan.asked.String()
+	r, w := io.Pipe()
+	copied := make(chan error, 1)
+	go func() {
+		err := tarFolder(b.plan.asked.ref, w)
+		w.CloseWithError(err)
+		copied <- err
+	}()
+	err := b.fillFrom(ctx, r)
+	r.CloseWithError(errors.New("the copy was given up"))
+	if copyErr := <-copied; copyErr != nil {
+		return unreadable(b.plan.asked, copyErr)
+	}
+	return err
+}
+
+func unreadable(s Source, err error) error {
+	return sandbox.Errorf(sandbox.Invalid, "%s cannot be read: %v", s, err)
+}
+
+// dateByFiles dates files of the build like the newest that was brought in, so
+// that equal trees stay equal.
+func (b *build) dateByFiles() error {
+	now := time.Now()
+	newest := time.Time{}
+	err := fs.WalkDir(b.tree.FS(), ".", func(_ string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil || !info.Mode().IsRegular() {
+			return err
+		}
+		if t := info.ModTime(); t.After(newest) && t.Before(now) {
+			newest = t
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("date the tree: %w", err)
+	}
+	if newest.Year() < 2000 {
+		newest = fallbackDate
+	}
+	b.newest = newest.UTC().Truncate(time.Second)
+	return nil
+}
+
+// checkBare makes sure that a tree that is left as it is can run anything.
+func (b *build) checkBare() error {
+	if !b.tree.has("bin/sh", "usr/bin/sh") {
+		return sandbox.Errorf(sandbox.Invalid, "the template has no /bin/sh: is the root filesystem in another folder of the source?")
+	}
+	return nil
+}
+
+// ctxReader ends with its context.
+type ctxReader struct {
+	ctx context.Context
+	io.Reader
+}
+
+func (r ctxReader) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.Reader.Read(p)
+}
+
+// shellOf is the login shell of "user": bash, where there is one.
+func (b *build) shellOf() string {
+	for _, shell := range []string{"/bin/bash", "/usr/bin/bash"} {
+		if b.tree.has(strings.TrimPrefix(path.Clean(shell), "/")) {
+			return shell
+		}
+	}
+	return "/bin/sh"
+}

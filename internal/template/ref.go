@@ -1,0 +1,391 @@
+package template
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// A Ref names a version of a Template: by Tag, or by Digest when that is set.
+type Ref struct {
+	Owner  sandbox.TenantID // empty: the operator's
+	Name   string
+	Tag    string // empty with a Digest; else "latest" when none was said
+	Digest string
+}
+
+// Latest is the tag of a Ref that names none.
+const Latest = "latest"
+
+var tagPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?$`)
+
+// ParseRef reads NAME, NAME:TAG or NAME@DIGEST; another text is Invalid.
+func ParseRef(owner sandbox.TenantID, text string) (Ref, error) {
+	r := Ref{Owner: owner}
+	var byDigest, byTag bool
+	if r.Name, r.Digest, byDigest = strings.Cut(text, "@"); !byDigest {
+		r.Name, r.Tag, byTag = strings.Cut(text, ":")
+	}
+	if err := checkName(r.Name); err != nil {
+		return Ref{}, err
+	}
+	switch {
+	case byDigest && !ValidDigest(r.Digest):
+		return Ref{}, sandbox.Errorf(sandbox.Invalid, "after %s@ stands a version, which is 64 lower-case hex digits", r.Name)
+	case byTag && !tagPattern.MatchString(r.Tag):
+		return Ref{}, sandbox.Errorf(sandbox.Invalid, "a tag is 1 to 64 of a-z, 0-9, '.', '_' and '-', and begins and ends with a letter or digit")
+	case !byDigest:
+		r.Tag = cmp.Or(r.Tag, Latest)
+	}
+	return r, nil
+}
+
+// String is the form that ParseRef reads, without the owner.
+func (r Ref) String() string {
+	switch {
+	case r.Digest != "":
+		return r.Name + "@" + r.Digest
+	case r.Tag == Latest:
+		return r.Name
+	}
+	return r.Name + ":" + r.Tag
+}
+
+// at is the Ref of one version.
+func (r Ref) at(digest string) Ref { return Ref{Owner: r.Owner, Name: r.Name, Digest: digest} }
+
+// space is the folder of an owner's refs. The operator's is as old as the Store;
+// a Tenant's is named by a hash, because a TenantID may hold anything.
+func (s *Store) space(owner sandbox.TenantID) string {
+	if owner == "" {
+		return s.path("refs")
+	}
+	sum := sha256.Sum256([]byte(owner))
+	return s.path("tenants", hex.EncodeToString(sum[:16]))
+}
+
+func (s *Store) refFile(r Ref) string { return filepath.Join(s.space(r.Owner), r.String()) }
+
+// key names a Template of whatever owner in folders that all share.
+func (s *Store) key(owner sandbox.TenantID, name string) string {
+	if owner == "" {
+		return name
+	}
+	return filepath.Base(s.space(owner)) + "+" + name
+}
+
+// Listed is one Ref of a list and what it means.
+type Listed struct {
+	Ref
+	Image
+}
+
+// List returns the Templates of an owner by name and tag, versions without a tag
+// left out.
+func (s *Store) List(owner sandbox.TenantID) ([]Listed, error) {
+	all, err := s.refs(owner)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, func(l Listed) bool { return l.Digest() != "" }), nil
+}
+
+// Digest is that of a Listed that is a version, empty for a tag's.
+func (l Listed) Digest() string { return l.Ref.Digest }
+
+// Versions returns the versions of a Template, newest first; NotFound when there
+// is none.
+func (s *Store) Versions(owner sandbox.TenantID, name string) ([]Listed, error) {
+	all, err := s.refs(owner)
+	if err != nil {
+		return nil, err
+	}
+	all = slices.DeleteFunc(all, func(l Listed) bool { return l.Name != name || l.Digest() == "" })
+	if len(all) == 0 {
+		return nil, noTemplate(name)
+	}
+	slices.SortStableFunc(all, func(a, b Listed) int { return b.CreatedAt.Compare(a.CreatedAt) })
+	return all, nil
+}
+
+// refs reads every ref of an owner. One that is broken, or whose image is gone,
+// is left out.
+func (s *Store) refs(owner sandbox.TenantID) ([]Listed, error) {
+	files, err := os.ReadDir(s.space(owner))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list templates: %w", err)
+	}
+	var all []Listed
+	for _, f := range files {
+		r, err := ParseRef(owner, f.Name())
+		if err != nil {
+			continue // a file that is being written
+		}
+		if image, err := s.readRef(r); err == nil {
+			all = append(all, Listed{r, image})
+		}
+	}
+	return all, nil
+}
+
+func noTemplate(text string) *sandbox.Error {
+	return sandbox.Errorf(sandbox.NotFound, "there is no template %s", text)
+}
+
+// keptVersions is how many versions of a Template are kept without a tag.
+const keptVersions = 5
+
+// publish lets r mean image, and makes image a version of the Template. Versions
+// beyond keptVersions that no tag means go, unless they are in use.
+func (s *Store) publish(r Ref, image Image) error {
+	if err := s.makeSpace(r.Owner); err != nil {
+		return err
+	}
+	if err := errors.Join(s.writeRef(r.at(image.Digest), image), s.writeRef(r, image)); err != nil {
+		return err
+	}
+	all, err := s.refs(r.Owner)
+	if err != nil {
+		return err
+	}
+	tagged := map[string]bool{}
+	var versions []Listed
+	for _, l := range all {
+		switch {
+		case l.Name != r.Name:
+		case l.Digest() == "":
+			tagged[l.Image.Digest] = true
+		default:
+			versions = append(versions, l)
+		}
+	}
+	slices.SortFunc(versions, func(a, b Listed) int { return b.CreatedAt.Compare(a.CreatedAt) })
+	for i, v := range versions {
+		if i < keptVersions || tagged[v.Image.Digest] {
+			continue
+		}
+		// One that is in use, or may be, goes another time.
+		err := s.removeRefs([]Listed{v})
+		if err != nil && !errors.Is(err, sandbox.Conflict) && !errors.Is(err, sandbox.Unavailable) {
+			return err
+		}
+	}
+	return nil
+}
+
+// Keep makes an image that is there, however it came, a version of an owner's
+// Template, so that it is listed and can be removed; one that has a name for that
+// owner already stays as it is. text is any text that names the Template.
+func (s *Store) Keep(owner sandbox.TenantID, text, digest string) error {
+	named, err := ParseRef(owner, text)
+	if err != nil {
+		return err
+	}
+	release, err := s.lockImages() // so that the image does not go meanwhile
+	if err != nil {
+		return err
+	}
+	defer release()
+	info, err := s.stat(digest)
+	if err != nil {
+		return err
+	}
+	for _, r := range []Ref{named.at(digest), (Ref{Name: named.Name}).at(digest)} {
+		if _, err := s.readRef(r); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if err := s.makeSpace(owner); err != nil {
+		return err
+	}
+	return s.writeRef(named.at(digest), Image{Digest: digest, CreatedAt: time.Now().UTC(), Source: "snapshot", Size: info.Size()})
+}
+
+// Tag lets tags of an owner's Template mean what text does, and returns that. It
+// returns NotFound when there is no such thing, and Invalid for a bad tag; then
+// nothing has changed.
+func (s *Store) Tag(owner sandbox.TenantID, text string, tags []string) (Listed, error) {
+	from, err := ParseRef(owner, text)
+	if err != nil {
+		return Listed{}, err
+	}
+	var to []Ref
+	for _, tag := range tags {
+		r, err := ParseRef(owner, from.Name+":"+tag)
+		if err != nil {
+			return Listed{}, err
+		}
+		to = append(to, r)
+	}
+	release, err := s.lockImages() // so that the image does not go meanwhile
+	if err != nil {
+		return Listed{}, err
+	}
+	defer release()
+	image, err := s.readRef(from)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Listed{}, noTemplate(text)
+	}
+	if err != nil {
+		return Listed{}, err
+	}
+	for _, r := range to {
+		if err := s.writeRef(r, image); err != nil {
+			return Listed{}, err
+		}
+	}
+	return Listed{from, image}, nil
+}
+
+func (s *Store) makeSpace(owner sandbox.TenantID) error {
+	dir := s.space(owner)
+	for _, d := range []string{filepath.Dir(dir), dir} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return fmt.Errorf("make template store: %w", err)
+		}
+		if err := os.Chmod(d, 0o755); err != nil {
+			return fmt.Errorf("make template store: %w", err)
+		}
+	}
+	return nil
+}
+
+// Remove removes what text names: a tag, a version with the tags that mean it, or
+// with a bare name the whole Template, together with images that nothing names
+// then. It returns what was removed; NotFound when there is no such thing, and
+// Conflict, with nothing removed, when Boots run from an image that would go, or
+// Snapshots stand on it.
+func (s *Store) Remove(owner sandbox.TenantID, text string) ([]Ref, error) {
+	r, err := ParseRef(owner, text)
+	if err != nil {
+		return nil, err
+	}
+	if owner == "" && text == baseName {
+		return nil, sandbox.Errorf(sandbox.Conflict, "the template %s is what every server starts from; build it anew instead", baseName)
+	}
+	release, err := s.lockImages()
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	all, err := s.refs(owner)
+	if err != nil {
+		return nil, err
+	}
+	whole := !strings.ContainsAny(text, ":@")
+	gone := slices.DeleteFunc(all, func(l Listed) bool {
+		switch {
+		case l.Name != r.Name:
+			return true
+		case whole:
+			return false
+		case r.Digest != "":
+			return l.Image.Digest != r.Digest
+		}
+		return l.Ref != r
+	})
+	if len(gone) == 0 {
+		return nil, noTemplate(text)
+	}
+	if err := s.removeRefs(gone); err != nil {
+		return nil, err
+	}
+	var refs []Ref
+	for _, l := range gone {
+		refs = append(refs, l.Ref)
+	}
+	return refs, nil
+}
+
+// removeRefs removes refs, and the images that none is left for. On error nothing
+// is removed: Conflict when Boots run from one of those or Snapshots stand on it,
+// Unavailable when that cannot be found out. The images are locked.
+func (s *Store) removeRefs(gone []Listed) error {
+	orphans, err := s.orphans(gone)
+	if err != nil {
+		return err
+	}
+	for _, l := range orphans {
+		release, err := s.unused(l)
+		if err != nil {
+			return err
+		}
+		defer release() // no Boot starts from it before it is gone
+	}
+	for _, l := range gone {
+		if err := os.Remove(s.refFile(l.Ref)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove template: %w", err)
+		}
+	}
+	for _, l := range orphans {
+		path, err := s.Path(l.Image.Digest)
+		if err != nil {
+			return err
+		}
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove image: %w", err)
+		}
+	}
+	return nil
+}
+
+// orphans returns one of gone for each image that no other ref names.
+func (s *Store) orphans(gone []Listed) ([]Listed, error) {
+	if len(gone) == 0 {
+		return nil, nil
+	}
+	refs := map[string]bool{}
+	for _, l := range gone {
+		refs[s.refFile(l.Ref)] = true
+	}
+	named, err := s.digestsNamed(refs)
+	if err != nil {
+		return nil, err
+	}
+	var orphans []Listed
+	for _, l := range gone {
+		if !named[l.Image.Digest] {
+			named[l.Image.Digest] = true // once
+			orphans = append(orphans, l)
+		}
+	}
+	return orphans, nil
+}
+
+// digestsNamed are those that any ref of any owner names, but for some files.
+func (s *Store) digestsNamed(but map[string]bool) (map[string]bool, error) {
+	files, err := filepath.Glob(s.path("tenants", "*", "*"))
+	if err != nil {
+		return nil, err
+	}
+	own, err := filepath.Glob(s.path("refs", "*"))
+	if err != nil {
+		return nil, err
+	}
+	named := map[string]bool{}
+	for _, f := range append(files, own...) {
+		if but[f] {
+			continue
+		}
+		image, err := readImage(f)
+		if err != nil {
+			return nil, err // better too many images than one too few
+		}
+		named[image.Digest] = true
+	}
+	return named, nil
+}

@@ -1,0 +1,325 @@
+package sandbox
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// NetworkPolicy says where a Sandbox may connect to: NetworkPublic, NetworkNone,
+// or NetworkRules as NetworkRules.Policy writes them. Private, link-local,
+// metadata, loopback and host addresses are refused by any, unless the operator
+// opened them. Equal policies are equal strings.
+type NetworkPolicy string
+
+const (
+	NetworkPublic NetworkPolicy = "public" // public addresses
+	NetworkNone   NetworkPolicy = "none"   // nowhere; names do not resolve
+)
+
+const (
+	// MaxNetworkRules is how many rules a policy may have, both lists together.
+	MaxNetworkRules = 256
+	// maxRuleLen bounds a rule: a name of 253 bytes, a wildcard and ports.
+	maxRuleLen = 270
+	// maxPolicyLen bounds the text of a policy, in bytes.
+	maxPolicyLen = 32 << 10
+)
+
+// NetworkRules is a NetworkPolicy with exceptions. What no rule names goes by
+// Mode. With NetworkPublic Deny lists what is refused all the same, and Allow
+// what is allowed although Deny names it. With NetworkNone Allow lists what is
+// allowed all the same, and Deny what is refused although Allow names it.
+//
+// A rule is TARGET or TARGET:PORTS. TARGET is a name, "*." and a name for all
+// below it (not itself), an address, a CIDR, or "*" for any; an IPv6 one stands in
+// brackets before PORTS, which is one port or FROM-TO.
+type NetworkRules struct {
+	Mode  NetworkPolicy `json:"mode"` // NetworkPublic or NetworkNone
+	Allow []string      `json:"allow,omitempty"`
+	Deny  []string      `json:"deny,omitempty"`
+}
+
+// A NetworkRule is one rule, parsed. Exactly one of Any, Domain and Prefix is
+// set.
+type NetworkRule struct {
+	Any      bool
+	Domain   string // lower case, without a dot at its end
+	Below    bool   // names below Domain, not itself
+	Prefix   netip.Prefix
+	From, To uint16 // ports; 0 and 65535 when the rule names none
+}
+
+// NamesPorts reports whether the rule is about certain ports only.
+func (r NetworkRule) NamesPorts() bool { return r.From != 0 || r.To != math.MaxUint16 }
+
+// String is the rule as ParseNetworkRule reads it, and the same for equal rules.
+func (r NetworkRule) String() string {
+	target := "*"
+	switch {
+	case r.Domain != "" && r.Below:
+		target = "*." + r.Domain
+	case r.Domain != "":
+		target = r.Domain
+	case !r.Any && r.Prefix.IsSingleIP():
+		target = r.Prefix.Addr().String()
+	case !r.Any:
+		target = r.Prefix.String()
+	}
+	if !r.NamesPorts() {
+		return target
+	}
+	if strings.Contains(target, ":") {
+		target = "[" + target + "]"
+	}
+	if r.From == r.To {
+		return fmt.Sprintf("%s:%d", target, r.From)
+	}
+	return fmt.Sprintf("%s:%d-%d", target, r.From, r.To)
+}
+
+// ParseNetworkRule reads one rule, or returns Invalid and says what is wrong.
+func ParseNetworkRule(text string) (NetworkRule, error) {
+	if len(text) > maxRuleLen {
+		return NetworkRule{}, Errorf(Invalid, "a network rule has at most %d bytes", maxRuleLen)
+	}
+	target, ports, named := splitRule(text)
+	r := NetworkRule{To: math.MaxUint16}
+	if named {
+		var err error
+		if r.From, r.To, err = parsePorts(ports); err != nil {
+			return r, Errorf(Invalid, "the network rule %q: %s", text, err)
+		}
+	}
+	if target == "*" {
+		r.Any = true
+		return r, nil
+	}
+	if prefix, ok := parsePrefix(target); ok {
+		if prefix != prefix.Masked() {
+			return r, Errorf(Invalid, "the network rule %q: bits are set beyond the prefix; write %s", text, prefix.Masked())
+		}
+		r.Prefix = prefix
+		return r, nil
+	}
+	name, below := strings.CutPrefix(target, "*.")
+	domain, ok := NormalDomain(name)
+	if !ok {
+		return r, Errorf(Invalid, "the network rule %q: the target must be a name like example.com or *.example.com, an address, a CIDR or *, then perhaps :PORT or :FROM-TO; write names beyond ASCII as xn--", text)
+	}
+	r.Domain, r.Below = domain, below
+	return r, nil
+}
+
+// splitRule cuts ports off. An IPv6 address without brackets has none.
+func splitRule(text string) (target, ports string, named bool) {
+	if rest, ok := strings.CutPrefix(text, "["); ok {
+		target, ports, ok = strings.Cut(rest, "]")
+		if !ok || !strings.Contains(target, ":") {
+			return "", "", false
+		}
+		if ports == "" {
+			return target, "", false
+		}
+		if ports, named = strings.CutPrefix(ports, ":"); !named {
+			return "", "", false
+		}
+		return target, ports, true
+	}
+	if strings.Count(text, ":") > 1 {
+		return text, "", false
+	}
+	return strings.Cut(text, ":")
+}
+
+func parsePorts(text string) (from, to uint16, err error) {
+	first, last, isRange := strings.Cut(text, "-")
+	if !isRange {
+		last = first
+	}
+	a, errA := strconv.ParseUint(first, 10, 16)
+	b, errB := strconv.ParseUint(last, 10, 16)
+	if errA != nil || errB != nil || a < 1 || b < a {
+		return 0, 0, errors.New("ports are one number from 1 to 65535, or FROM-TO")
+	}
+	return uint16(a), uint16(b), nil
+}
+
+func parsePrefix(text string) (netip.Prefix, bool) {
+	if prefix, err := netip.ParsePrefix(text); err == nil {
+		return prefix, !prefix.Addr().Is4In6()
+	}
+	addr, err := netip.ParseAddr(text)
+	if err != nil || addr.Zone() != "" || addr.Is4In6() {
+		return netip.Prefix{}, false
+	}
+	return netip.PrefixFrom(addr, addr.BitLen()), true
+}
+
+// NormalDomain returns name in lower case and without a dot at its end; false
+// when it is not the name of a host: labels of letters, digits, '-' and '_', the
+// last of which is no number.
+func NormalDomain(name string) (string, bool) {
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	if name == "" || len(name) > 253 {
+		return "", false
+	}
+	labels := strings.Split(name, ".")
+	for _, l := range labels {
+		if l == "" || len(l) > 63 || l[0] == '-' || l[len(l)-1] == '-' {
+			return "", false
+		}
+		for i := range len(l) {
+			c := l[i]
+			if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' && c != '_' {
+				return "", false
+			}
+		}
+	}
+	// What ends in a number is an address to some programs: 1.2.3, 0x7f.1.
+	last := labels[len(labels)-1]
+	if c := last[0]; c >= '0' && c <= '9' {
+		return "", false
+	}
+	return name, true
+}
+
+// Policy returns the rules as a policy, each in its one form and without those
+// that stand there twice. Invalid says what is wrong.
+func (r NetworkRules) Policy() (NetworkPolicy, error) {
+	if r.Mode != NetworkPublic && r.Mode != NetworkNone {
+		return "", Errorf(Invalid, "network.mode must be %q or %q", NetworkPublic, NetworkNone)
+	}
+	if len(r.Allow)+len(r.Deny) > MaxNetworkRules {
+		return "", Errorf(Invalid, "a network may have at most %d rules", MaxNetworkRules)
+	}
+	allow, err := normalRules(r.Allow)
+	if err != nil {
+		return "", err
+	}
+	deny, err := normalRules(r.Deny)
+	if err != nil {
+		return "", err
+	}
+	if len(allow) == 0 && len(deny) == 0 {
+		return r.Mode, nil
+	}
+	text, err := json.Marshal(NetworkRules{Mode: r.Mode, Allow: allow, Deny: deny})
+	if err != nil {
+		return "", err
+	}
+	if len(text) > maxPolicyLen {
+		return "", Errorf(Invalid, "the rules of a network may have at most %d bytes in all", maxPolicyLen)
+	}
+	return NetworkPolicy(text), nil
+}
+
+func normalRules(texts []string) ([]string, error) {
+	var out []string
+	seen := map[string]bool{}
+	for _, text := range texts {
+		rule, err := ParseNetworkRule(text)
+		if err != nil {
+			return nil, err
+		}
+		if normal := rule.String(); !seen[normal] {
+			seen[normal] = true
+			out = append(out, normal)
+		}
+	}
+	return out, nil
+}
+
+// ParseNetworkPolicy reads NetworkPublic, NetworkNone, or rules as JSON.
+func ParseNetworkPolicy(text string) (NetworkPolicy, error) {
+	if !strings.HasPrefix(text, "{") {
+		p := NetworkPolicy(text)
+		return p, p.check()
+	}
+	rules, err := parseRules(text)
+	if err != nil {
+		return "", err
+	}
+	return rules.Policy()
+}
+
+func parseRules(text string) (NetworkRules, error) {
+	var rules NetworkRules
+	if len(text) > maxPolicyLen {
+		return rules, Errorf(Invalid, "the rules of a network may have at most %d bytes in all", maxPolicyLen)
+	}
+	d := json.NewDecoder(bytes.NewReader([]byte(text)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&rules); err != nil {
+		return rules, Errorf(Invalid, "network must be %q, %q, or an object of mode, allow and deny, the last two lists of strings", NetworkPublic, NetworkNone)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return rules, Errorf(Invalid, "network goes on after its object")
+	}
+	return rules, nil
+}
+
+// Rules returns what p stands for; Invalid when it is not a policy.
+func (p NetworkPolicy) Rules() (NetworkRules, error) {
+	if p == NetworkPublic || p == NetworkNone {
+		return NetworkRules{Mode: p}, nil
+	}
+	rules, err := parseRules(string(p))
+	if err != nil {
+		return NetworkRules{}, err
+	}
+	normal, err := rules.Policy()
+	if err == nil && normal != p {
+		err = Errorf(Invalid, "the network's rules are not in their one form")
+	}
+	return rules, err
+}
+
+// Valid reports whether p is a policy that links know.
+func (p NetworkPolicy) Valid() bool {
+	_, err := p.Rules()
+	return err == nil
+}
+
+func (p NetworkPolicy) check() error {
+	if p == NetworkPublic || p == NetworkNone {
+		return nil
+	}
+	if !strings.HasPrefix(string(p), "{") {
+		return Errorf(Invalid, "network must be %q, %q, or an object with mode, allow and deny", NetworkPublic, NetworkNone)
+	}
+	_, err := p.Rules()
+	return err
+}
+
+// NetworkDecision is one thing that the policy of a Sandbox decided, or the same
+// thing several times.
+type NetworkDecision struct {
+	Seq      int64 // grows by one with each decision
+	First    time.Time
+	Last     time.Time
+	Count    int64  // how often, from First to Last
+	Protocol string // "dns", "tcp" or "udp"
+	Name     string // that was asked for, or shown; may be empty
+	Addr     netip.Addr
+	Port     uint16
+	Allowed  bool
+	Reason   string // in words
+}
+
+// NetworkLog is what was decided about a Sandbox, as far as its link shard
+// remembers: the latest MaxNetworkLog decisions, oldest first.
+type NetworkLog struct {
+	Decisions        []NetworkDecision
+	Allowed, Refused int64 // in all since the link was plugged in
+}
+
+// MaxNetworkLog is how many decisions of a Boot are kept.
+const MaxNetworkLog = 256

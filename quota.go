@@ -1,0 +1,263 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Quota is what the Sandboxes of one Tenant that have not ended may have
+// together, and its Snapshots. A zero field bounds nothing.
+type Quota struct {
+	Sandboxes        int64   `json:"sandboxes,omitempty"`
+	CPUs             float64 `json:"cpus,omitempty"`
+	MemoryBytes      int64   `json:"memory_bytes,omitempty"`
+	DiskBytes        int64   `json:"disk_bytes,omitempty"`
+	CreatesPerMinute int64   `json:"creates_per_minute,omitempty"` // also of those that have ended
+	// SessionLength is how long a Sandbox may run, each time that it starts or
+	// resumes; then its OnTimeout acts.
+	SessionLength time.Duration `json:"session_length,omitempty"`
+	// EgressBytes is how much the connections of all Sandboxes may send in a month of
+	// UTC, as UsageStore counts it; then they are cut, and no others begin.
+	EgressBytes int64 `json:"egress_bytes,omitempty"`
+	// Bandwidth is the most that Limits.Bandwidth of one Sandbox may be.
+	Bandwidth int64 `json:"bandwidth,omitempty"`
+	// SnapshotBytes is how much the Snapshots may be together with another one that is
+	// taken or kept, each by its own size; those count too that pauses made, which are
+	// never refused.
+	SnapshotBytes int64 `json:"snapshot_bytes,omitempty"`
+	// Retention lets Snapshots go where the rest refuses.
+	Retention Retention `json:"retention,omitzero"`
+}
+
+// CreateWindow is how long a create counts for Quota.CreatesPerMinute.
+const CreateWindow = time.Minute
+
+// QuotaUse is what a Tenant has of its Quota, by the shapes of its Sandboxes.
+type QuotaUse struct {
+	Sandboxes     int64
+	CPUs          float64
+	MemoryBytes   int64
+	DiskBytes     int64
+	Creates       int64 // within CreateWindow
+	Snapshots     int64 // that are Kept
+	SnapshotBytes int64 // of all Snapshots
+}
+
+// Admit returns Exhausted, saying what is used up, when there is no room for one
+// more Sandbox of shape beside what is used. Its Cause is ErrOverQuota.
+func (q Quota) Admit(used QuotaUse, shape Shape) error {
+	if err := q.refusal(used, shape); err != nil {
+		return err.WithCause(ErrOverQuota)
+	}
+	return nil
+}
+
+// AdmitSnapshot returns Exhausted as Admit does when there is no room for another
+// Snapshot of a size in bytes beside what is used. Zero, before it is known, has
+// room while any is left.
+func (q Quota) AdmitSnapshot(used QuotaUse, size int64) error {
+	const mib = 1 << 20
+	const remedy = "delete some first, or end sessions that are paused"
+	up := func(n int64) int64 { return (n + mib - 1) / mib }
+	switch {
+	case q.SnapshotBytes == 0:
+		return nil
+	case used.SnapshotBytes >= q.SnapshotBytes:
+		return Errorf(Exhausted, "the quota of %d MiB of snapshots is used up, they have %d MiB: %s",
+			q.SnapshotBytes/mib, up(used.SnapshotBytes), remedy).WithCause(ErrOverQuota)
+	case used.SnapshotBytes+size > q.SnapshotBytes:
+		return Errorf(Exhausted, "the quota of %d MiB of snapshots has %d MiB left, and this one has %d MiB: %s",
+			q.SnapshotBytes/mib, (q.SnapshotBytes-used.SnapshotBytes)/mib, up(size), remedy).WithCause(ErrOverQuota)
+	}
+	return nil
+}
+
+// AdmitTimeout returns Exhausted as Admit does for a timeout that is asked for
+// and longer than a Sandbox may run.
+func (q Quota) AdmitTimeout(timeout time.Duration) error {
+	if q.SessionLength == 0 || timeout <= q.SessionLength {
+		return nil
+	}
+	return Errorf(Exhausted, "the quota lets a session run for %d minutes at a time, and timeout_seconds asks for %d seconds",
+		q.SessionLength/time.Minute, int64(timeout.Seconds())).WithCause(ErrOverQuota)
+}
+
+// AdmitEgress returns Exhausted as Admit does when so much was sent this month that
+// a Sandbox may connect nowhere.
+func (q Quota) AdmitEgress(sent int64, network NetworkPolicy) error {
+	const mib = 1 << 20
+	if q.EgressBytes == 0 || sent < q.EgressBytes || network == NetworkNone {
+		return nil
+	}
+	return Errorf(Exhausted, "the quota of %d MiB a month to the outside is used up, %d MiB were sent: only network %q is left",
+		q.EgressBytes/mib, sent/mib, NetworkNone).WithCause(ErrOverQuota)
+}
+
+// AdmitBandwidth returns Exhausted as Admit does for a Limits.Bandwidth that is
+// asked for and more than may be.
+func (q Quota) AdmitBandwidth(asked int64) error {
+	if q.Bandwidth == 0 || asked <= q.Bandwidth {
+		return nil
+	}
+	return Errorf(Exhausted, "the quota lets a session carry %d Mbit/s, and bandwidth_mbps asks for %d", q.Bandwidth/Megabit, asked/Megabit).
+		WithCause(ErrOverQuota)
+}
+
+// BoundBandwidth is a Limits.Bandwidth, or the most that it may be.
+func (q Quota) BoundBandwidth(n int64) int64 {
+	if q.Bandwidth > 0 && (n == 0 || n > q.Bandwidth) {
+		return q.Bandwidth
+	}
+	return n
+}
+
+// ErrOverQuota is the Cause of what a Quota refuses.
+var ErrOverQuota = errors.New("over the quota")
+
+// refusal is why Admit refuses; nil when it does not.
+func (q Quota) refusal(used QuotaUse, shape Shape) *Error {
+	const mib = 1 << 20
+	switch {
+	case q.Sandboxes > 0 && used.Sandboxes+1 > q.Sandboxes:
+		return Errorf(Exhausted, "the quota of %d sandboxes is used up: end one first", q.Sandboxes)
+	case q.CPUs > 0 && used.CPUs+shape.CPUs > q.CPUs+1e-9:
+		return Errorf(Exhausted, "the quota of %g cpus has %g left, and this sandbox wants %g", q.CPUs, max(q.CPUs-used.CPUs, 0), shape.CPUs)
+	case q.MemoryBytes > 0 && used.MemoryBytes+shape.MemoryBytes > q.MemoryBytes:
+		return Errorf(Exhausted, "the quota of %d MiB of memory has %d left, and this sandbox wants %d", q.MemoryBytes/mib, max(q.MemoryBytes-used.MemoryBytes, 0)/mib, shape.MemoryBytes/mib)
+	case q.DiskBytes > 0 && used.DiskBytes+shape.DiskBytes > q.DiskBytes:
+		return Errorf(Exhausted, "the quota of %d MiB of disk has %d left, and this sandbox wants %d", q.DiskBytes/mib, max(q.DiskBytes-used.DiskBytes, 0)/mib, shape.DiskBytes/mib)
+	case q.CreatesPerMinute > 0 && used.Creates+1 > q.CreatesPerMinute:
+		err := Errorf(Exhausted, "the quota of %d new sandboxes a minute is used up: wait", q.CreatesPerMinute)
+		err.RetryAfter = CreateWindow / 4
+		return err
+	}
+	return nil
+}
+
+type quotaField struct {
+	name string
+	set  func(*Quota, float64)
+	get  func(Quota) float64
+	unit float64
+}
+
+// quotaFields are the words of ParseQuota and String, and what each sets.
+var quotaFields = []quotaField{
+	{"sandboxes", func(q *Quota, n float64) { q.Sandboxes = int64(n) }, func(q Quota) float64 { return float64(q.Sandboxes) }, 1},
+	{"cpus", func(q *Quota, n float64) { q.CPUs = n }, func(q Quota) float64 { return q.CPUs }, 1},
+	{"memory_mb", func(q *Quota, n float64) { q.MemoryBytes = int64(n) }, func(q Quota) float64 { return float64(q.MemoryBytes) }, 1 << 20},
+	{"disk_mb", func(q *Quota, n float64) { q.DiskBytes = int64(n) }, func(q Quota) float64 { return float64(q.DiskBytes) }, 1 << 20},
+	{"creates_per_minute", func(q *Quota, n float64) { q.CreatesPerMinute = int64(n) }, func(q Quota) float64 { return float64(q.CreatesPerMinute) }, 1},
+	{
+		"session_minutes", func(q *Quota, n float64) { q.SessionLength = time.Duration(min(n, maxSessionMinutes)) * time.Minute },
+		func(q Quota) float64 { return q.SessionLength.Minutes() }, 1,
+	},
+	{"egress_mb", func(q *Quota, n float64) { q.EgressBytes = int64(n) }, func(q Quota) float64 { return float64(q.EgressBytes) }, 1 << 20},
+	{"bandwidth_mbps", func(q *Quota, n float64) { q.Bandwidth = int64(n) }, func(q Quota) float64 { return float64(q.Bandwidth) }, Megabit},
+	{"snapshot_mb", func(q *Quota, n float64) { q.SnapshotBytes = int64(n) }, func(q Quota) float64 { return float64(q.SnapshotBytes) }, 1 << 20},
+	{"keep_snapshots", func(q *Quota, n float64) { q.Retention.Snapshots = int64(n) }, func(q Quota) float64 { return float64(q.Retention.Snapshots) }, 1},
+	{"keep_snapshot_mb", func(q *Quota, n float64) { q.Retention.Bytes = int64(n) }, func(q Quota) float64 { return float64(q.Retention.Bytes) }, 1 << 20},
+	{
+		"keep_snapshot_hours", func(q *Quota, n float64) { q.Retention.Age = time.Duration(min(n, maxKeepHours)) * time.Hour },
+		func(q Quota) float64 { return q.Retention.Age.Hours() }, 1,
+	},
+}
+
+// maxSessionMinutes is a century too.
+const maxSessionMinutes = maxKeepHours * 60
+
+// maxKeepHours is a century: more is no bound.
+const maxKeepHours = 100 * 366 * 24
+
+// QuotaFields are what a Quota may bound, in the words of ParseQuota.
+func QuotaFields() string {
+	names := make([]string, len(quotaFields))
+	for i, f := range quotaFields {
+		names[i] = f.name
+	}
+	return strings.Join(names, ", ")
+}
+
+// ParseQuota reads FIELD=NUMBER with commas between, of QuotaFields; "off" bounds
+// nothing. Only cpus may be broken.
+func ParseQuota(text string) (Quota, error) {
+	var q Quota
+	if text == "off" {
+		return q, nil
+	}
+	seen := map[string]bool{}
+	for item := range strings.SplitSeq(text, ",") {
+		name, value, _ := strings.Cut(strings.TrimSpace(item), "=")
+		n, err := strconv.ParseFloat(value, 64)
+		known := slices.ContainsFunc(quotaFields, func(f quotaField) bool { return f.name == name })
+		if !known || seen[name] {
+			return q, Errorf(Invalid, "%q is not a quota: write FIELD=NUMBER, each field once, of %s; or off", item, QuotaFields())
+		}
+		if err != nil {
+			n = 0
+		}
+		if err := q.set(name, n); err != nil {
+			return q, err
+		}
+		seen[name] = true
+	}
+	return q, nil
+}
+
+// QuotaOf is the Quota that has these fields, by the words of ParseQuota.
+func QuotaOf(fields map[string]float64) (q Quota, err error) {
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		if err := q.set(name, fields[name]); err != nil {
+			return q, err
+		}
+	}
+	return q, nil
+}
+
+// set bounds what name says to n.
+func (q *Quota) set(name string, n float64) error {
+	const most = 1e9
+	for _, f := range quotaFields {
+		if f.name != name {
+			continue
+		}
+		if !(n > 0) || n > most || (name != "cpus" && n != math.Trunc(n)) {
+			return Errorf(Invalid, "%s must be a number more than 0, and whole unless it is cpus; leave out what is not to be bounded", name)
+		}
+		f.set(q, n*f.unit)
+		return nil
+	}
+	return Errorf(Invalid, "there is no quota of %.40q: it is of %s", name, QuotaFields())
+}
+
+// String is q as ParseQuota reads it.
+func (q Quota) String() string {
+	var parts []string
+	for _, f := range quotaFields {
+		if n := f.get(q); n != 0 {
+			parts = append(parts, fmt.Sprintf("%s=%s", f.name, strconv.FormatFloat(n/f.unit, 'f', -1, 64)))
+		}
+	}
+	if len(parts) == 0 {
+		return "off"
+	}
+	return strings.Join(parts, ",")
+}
+
+// QuotaStore keeps the Quotas of Tenants that have one of their own. A Store has
+// a Quota for all others; InsertSandbox and InsertSnapshot hold to either.
+type QuotaStore interface {
+	// SetQuota gives a Tenant a Quota of its own; nil takes it away.
+	SetQuota(ctx context.Context, tenant TenantID, q *Quota) error
+	// QuotaOf returns the Quota that holds for a Tenant, and what it uses now.
+	QuotaOf(ctx context.Context, tenant TenantID) (q Quota, own bool, used QuotaUse, err error)
+	// TenantQuota returns the Quota alone, which costs less.
+	TenantQuota(ctx context.Context, tenant TenantID) (Quota, error)
+}
