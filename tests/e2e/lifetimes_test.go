@@ -77,7 +77,7 @@ func TestKilledParts(t *testing.T) {
 	l := begin(t, c, nil)
 	for _, role := range []rig.Role{rig.ServerRole, rig.Launcher} {
 		t.Run(string(role), func(t *testing.T) {
-			dying := c.Create(t, rig.Body{"timeout_seconds": 3})
+			dying := c.Create(t, rig.Body{"timeout_seconds": 3, "on_timeout": "end"})
 			far := c.Create(t, rig.Body{"timeout_seconds": 60})
 			rig.Kill(t, s.One(t, role))
 			waitDone(t, s)
@@ -117,7 +117,7 @@ func TestKilledParts(t *testing.T) {
 		created := ""
 		rig.Within(t, 10*time.Second, "a new sandbox after the sentry host's end", func() bool {
 			var made rig.Sandbox
-			if c.Try("POST", "/api/v1/sessions", rig.Body{"resources": rig.Body{"memory_mb": 256}}, &made) != nil {
+			if c.Try("POST", "/api/v1/sessions", rig.Body{"resources": rig.Body{"disk_mb": 2048}}, &made) != nil {
 				return false
 			}
 			created = made.ID
@@ -178,7 +178,7 @@ func TestKilledParts(t *testing.T) {
 		rig.Kill(t, s.One(t, rig.SentryHost))
 		rig.Within(t, 10*time.Second, "a new sentry host that starts sandboxes", func() bool {
 			var made rig.Sandbox
-			return c.Try("POST", "/api/v1/sessions", rig.Body{"timeout_seconds": 5, "resources": rig.Body{"memory_mb": 256}}, &made) == nil
+			return c.Try("POST", "/api/v1/sessions", rig.Body{"timeout_seconds": 5, "resources": rig.Body{"disk_mb": 2048}}, &made) == nil
 		})
 		rig.Kill(t, s.One(t, rig.LinkShard))
 		works(t, c, last.id, 10*time.Second)
@@ -224,7 +224,7 @@ func TestKilledParts(t *testing.T) {
 }
 
 func bound(s *rig.Server, p rig.Process) bool {
-	_, err := os.Stat(s.Data + "/server/node/boots/" + p.Args[len(p.Args)-1] + ".json")
+	_, err := os.Stat(s.Data + "/server/node/boots/" + s.BootOf(p) + ".json")
 	return err == nil
 }
 
@@ -286,8 +286,8 @@ func TestStopAndDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	rig.Within(t, 10*time.Second, "the record of a sandbox that down ended", func() bool { return c.Get(t, l.id).State == "ended" })
-	if cause := c.Get(t, l.id).Cause(); cause != "engine_lost" && cause != "operator" && cause != "node_lost" {
-		t.Errorf("the cause is %q", cause)
+	if cause := c.Get(t, l.id).Cause(); cause != "operator" {
+		t.Errorf("the cause is %q, want operator", cause)
 	}
 }
 
@@ -340,13 +340,16 @@ func TestNothingIsLeftOver(t *testing.T) {
 		}
 		c.HTTP.CloseIdleConnections()
 		s.PoolIdle(t)
+		rig.Within(t, 10*time.Second, "sentries that wait for the next starts", func() bool { return len(s.Processes(rig.Spare)) == 2 })
 	}
 	cycle(warm)
 	before := s.Holdings()
 	began := time.Now()
 	cycle(rounds)
 	t.Logf("%d rounds in %v; before: %v", rounds, time.Since(began).Round(time.Millisecond), before)
-	const slack = 6 // idle connections and timers come and go
+	// Idle connections and timers come and go, and the handles of processes that
+	// gVisor has started are closed by the garbage collector: far fewer than rounds.
+	const slack = 64
 	var more []string
 	for end := time.Now().Add(15 * time.Second); ; time.Sleep(100 * time.Millisecond) {
 		if more = s.Holdings().Beyond(before, slack); len(more) == 0 || time.Now().After(end) {

@@ -47,6 +47,7 @@ func TestStartsThatCannotWork(t *testing.T) {
 		{"dev mode for others", []string{s.Bin, "serve", "--dev", "--addr", "0.0.0.0:0", "--data", empty + "/dev"}, nil, []string{"dev mode", "localhost"}},
 		{"not an address", []string{s.Bin, "serve", "--dev", "--addr", "nonsense", "--data", empty + "/addr"}, nil, []string{"host:port"}},
 		{"data is a file", []string{s.Bin, "serve", "--dev", "--addr", "127.0.0.1:0", "--data", "/etc/passwd"}, nil, []string{"/etc/passwd"}},
+		{"blobs without a key", []string{s.Bin, "serve", "--dev", "--addr", "127.0.0.1:0", "--data", empty + "/blobs"}, []string{"CLOUD_SANDBOX_BLOBS=file:///var/tmp"}, []string{"CLOUD_SANDBOX_BLOBS_KEY", "openssl"}},
 		{"unknown flag", []string{s.Bin, "serve", "--nonsense"}, nil, []string{"--nonsense"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -127,6 +128,33 @@ func TestOutsideDevMode(t *testing.T) {
 	}
 	c.Token = strings.TrimSpace(string(out))
 	if r := c.Run(t, "", "python", "print(1)", nil); r.Stdout != "1\n" {
+		t.Error(r)
+	}
+}
+
+// The umask of the shell that starts the server changes nothing: other users run
+// what it unpacks.
+func TestStartWithACarefulUmask(t *testing.T) {
+	t.Parallel()
+	rig.Need(t)
+	script := filepath.Join(t.TempDir(), "serve") // before the server, which ends first
+	s, err := rig.New(rig.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.WriteFile(script, []byte("#!/bin/sh\numask 077\nexec "+s.Bin+" \"$@\"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s.Bin = script
+	if err := s.Launch(); err != nil {
+		t.Fatal(err)
+	}
+	if r := s.Client(t, "careful").Run(t, "", "bash", "echo works", nil); r.Stdout != "works\n" {
 		t.Error(r)
 	}
 }

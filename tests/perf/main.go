@@ -1,26 +1,33 @@
-// Command perf measures Cloud Sandbox through its public REST API over a
-// kept-alive loopback connection, beside Docker and bare runsc running the same
-// root filesystem, in one run, and prints a table of medians and 99th
-// percentiles. scripts/bench.sh prepares what it needs and calls it.
+// Command perf measures Cloud Sandbox through its public REST API over
+// kept-alive loopback connections, beside Docker and bare runsc running the same
+// root filesystem, in one run, and writes the tables. scripts/bench.sh prepares
+// what it needs and calls it.
 package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
-	"strings"
+	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/bench"
 )
 
 type options struct {
 	binary string // bin/cloud-sandbox
 	data   string // data folder whose template base is measured
 	runsc  string // bare runsc
+	s3     string // versitygw, an S3 server; empty: none is measured with
 	rootfs string // the template's root filesystem, unpacked
 	work   string // scratch folder
+	out    string // folder for report.json and report.md; empty: the table goes to standard output only
+	sdks   string // E2B's SDKs, as scripts/e2b-sdks.sh installs them; needed when full
 	full   bool
 }
 
@@ -29,8 +36,11 @@ func main() {
 	flag.StringVar(&o.binary, "binary", "bin/cloud-sandbox", "the server")
 	flag.StringVar(&o.data, "data", "/var/lib/cloud-sandbox", "data folder with the template base")
 	flag.StringVar(&o.runsc, "runsc", ".tools/runsc", "bare runsc")
+	flag.StringVar(&o.s3, "versitygw", "", "S3 server to measure resumes from")
 	flag.StringVar(&o.rootfs, "rootfs", "", "root filesystem of the template base")
 	flag.StringVar(&o.work, "work", "", "scratch folder")
+	flag.StringVar(&o.out, "out", "", "folder for the report")
+	flag.StringVar(&o.sdks, "sdks", "", "folder of E2B's SDKs, for more rows")
 	flag.BoolVar(&o.full, "full", false, "more rounds and more rows")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -41,49 +51,63 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, o options) error {
-	rounds := map[bool]rounds{
-		false: {warm: 30, cold: 20, spawn: 100, docker: 8, runsc: 8, burst: 0},
-		true:  {warm: 200, cold: 60, spawn: 500, docker: 20, runsc: 20, burst: 100},
-	}[o.full]
-	var t table
-	began := time.Now()
-	if err := measureServer(ctx, o, rounds, &t); err != nil {
-		return fmt.Errorf("cloud-sandbox: %w", err)
-	}
-	if err := measureDocker(ctx, o, rounds, &t); err != nil {
-		return fmt.Errorf("docker: %w", err)
-	}
-	if err := measureRunsc(ctx, o, rounds, &t); err != nil {
-		return fmt.Errorf("runsc: %w", err)
-	}
-	fmt.Printf("\n%s, %s; %s\n\n", machine(), time.Now().UTC().Format("2006-01-02"), time.Since(began).Round(time.Second))
-	t.print(os.Stdout)
-	return nil
+// rounds is how often each kind of operation is measured.
+type rounds struct {
+	warm, cold, calls, docker, runsc int
+	bursts                           []int
+	size                             int64
+	live                             int
+	saves, chain, storm, paused, sdk int
 }
 
-// rounds is how often each kind of operation is measured.
-type rounds struct{ warm, cold, spawn, docker, runsc, burst int }
+func run(ctx context.Context, o options) error {
+	n := rounds{warm: 30, cold: 20, calls: 100, docker: 8, runsc: 8}
+	if o.full {
+		n = rounds{warm: 50, cold: 25, calls: 150, docker: 8, runsc: 8, bursts: []int{10, 50, 100}, size: 1 << 30, live: 1000, saves: 12, chain: 10, storm: 200, paused: 10000, sdk: 12}
+	}
+	report := bench.NewReport(os.Stderr)
+	var failed error
+	for _, part := range []struct {
+		who     string
+		measure func(context.Context, options, rounds, *bench.Report) error
+	}{
+		{"cloud-sandbox", measureServer},
+		{"cloud-sandbox, paused", measurePaused},
+		{"cloud-sandbox, S3", measureS3},
+		{"cloud-sandbox by E2B's SDK", measureSDK},
+		{"docker", measureDocker},
+		{"runsc", measureRunsc},
+	} {
+		err := part.measure(ctx, o, n, report)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err != nil { // what the other parts measure is not lost
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", part.who, err))
+		}
+	}
+	fmt.Printf("\n%s, %s; took %s\n\n", report.Machine, report.At.Format(time.DateOnly), time.Since(report.At).Round(time.Second))
+	err := errors.Join(failed, report.Markdown(os.Stdout))
+	if o.out != "" {
+		err = errors.Join(err, write(report, o.out))
+	}
+	if failures := report.Failures(); failures > 0 {
+		err = errors.Join(err, fmt.Errorf("%d operations failed", failures))
+	}
+	return err
+}
 
-// machine describes where this ran, for the line above the table.
-func machine() string {
-	cpu, kernel := "unknown CPU", "unknown kernel"
-	if b, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		n := strings.Count(string(b), "processor\t")
-		if _, name, ok := strings.Cut(string(b), "model name\t: "); ok {
-			name, _, _ = strings.Cut(name, "\n")
-			cpu = fmt.Sprintf("%d cores of %s", n, name)
-		}
+// write keeps a Report as JSON, from which the plots are drawn, and as Markdown.
+func write(report *bench.Report, dir string) error {
+	b, err := json.Marshal(report)
+	if err != nil {
+		return err
 	}
-	if b, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
-		kernel = "Linux " + strings.TrimSpace(string(b))
+	table, err := os.Create(filepath.Join(dir, "report.md"))
+	if err != nil {
+		return err
 	}
-	memory := ""
-	if b, err := os.ReadFile("/proc/meminfo"); err == nil {
-		var kb int
-		if _, err := fmt.Sscanf(string(b), "MemTotal: %d kB", &kb); err == nil {
-			memory = fmt.Sprintf(", %d GiB", (kb+1<<19)>>20)
-		}
-	}
-	return cpu + memory + ", " + kernel
+	defer table.Close()
+	fmt.Fprintf(table, "%s, %s.\n\n", report.Machine, report.At.Format(time.DateOnly))
+	return errors.Join(report.Markdown(table), os.WriteFile(filepath.Join(dir, "report.json"), b, 0o644))
 }

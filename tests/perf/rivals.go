@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,26 +8,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
-)
 
-// poolIdle adds up the idle Boots over all Pools in a metrics page.
-func poolIdle(metrics string) int {
-	total := 0
-	for s := bufio.NewScanner(strings.NewReader(metrics)); s.Scan(); {
-		if !strings.HasPrefix(s.Text(), "cloud_sandbox_pool_idle") {
-			continue
-		}
-		fields := strings.Fields(s.Text())
-		if v, err := strconv.ParseFloat(fields[len(fields)-1], 64); err == nil {
-			total += int(v)
-		}
-	}
-	return total
-}
+	"github.com/cloud-sandbox/cloud-sandbox/internal/bench"
+)
 
 // docker is a daemon of our own, which leaves nothing of it behind.
 type docker struct {
@@ -103,46 +89,93 @@ func (d *docker) stop() {
 // limits are the default shape's, as Docker says them.
 var limits = []string{"--memory", "512m", "--cpus", "1", "--pids-limit", "512", "--network", "none"}
 
-func measureDocker(ctx context.Context, o options, n rounds, t *table) error {
-	fmt.Println("Docker")
+const (
+	dockerName = "Docker, runc"
+	runscName  = "runsc, systrap"
+)
+
+func measureDocker(ctx context.Context, o options, n rounds, report *bench.Report) error {
+	report.Step("Docker")
 	d, err := startDocker(ctx, o)
 	if err != nil {
 		return err
 	}
 	defer d.stop()
-	for _, r := range []struct {
-		what string
-		cmd  []string
-	}{
-		{"`docker run` of `true`, to its end", []string{"true"}},
-		{"`docker run` of `node -v`, to its end", []string{"node", "-v"}},
-	} {
-		samples, err := repeat(ctx, n.docker, func() (time.Duration, error) {
-			args := append(append([]string{"run", "--rm"}, limits...), dockerImage)
-			return timed(func() error { return d.run(ctx, append(args, r.cmd...)...) })
-		})
-		if err != nil {
+	run := append(append([]string{"run", "--rm"}, limits...), dockerImage)
+	for _, command := range []string{"true", "node -v"} {
+		args := append(slices.Clone(run), strings.Fields(command)...)
+		s := &bench.Series{Operation: "`docker run` of `" + command + "`, to its end", Who: dockerName}
+		if err := measure(ctx, s, n.docker, report, func() error { return d.run(ctx, args...) }); err != nil {
 			return err
 		}
-		t.add(r.what, "Docker, runc", "", samples)
 	}
+	if err := d.measureExec(ctx, n, report); err != nil {
+		return err
+	}
+	for _, size := range n.bursts {
+		s := &bench.Series{Operation: fmt.Sprintf("burst of %d `docker run` of `true` at once", size), Who: dockerName}
+		bench.AtOnce(s, size, func(int) error { return d.run(ctx, append(slices.Clone(run), "true")...) })
+		report.Add(s)
+	}
+	return nil
+}
+
+// measureExec measures a Process in a container that runs.
+func (d *docker) measureExec(ctx context.Context, n rounds, report *bench.Report) error {
 	args := append(append([]string{"run", "-d", "--name", "bench"}, limits...), dockerImage, "sleep", "infinity")
 	if err := d.run(ctx, args...); err != nil {
 		return err
 	}
-	samples, err := repeat(ctx, n.docker, func() (time.Duration, error) {
-		return timed(func() error { return d.run(ctx, "exec", "bench", "true") })
+	s := &bench.Series{Operation: "`docker exec` of `true`", Who: dockerName}
+	err := measure(ctx, s, n.docker, report, func() error { return d.run(ctx, "exec", "bench", "true") })
+	if err == nil && n.saves > 0 {
+		err = d.measureSaved(ctx, n, report)
+	}
+	return errors.Join(err, d.run(ctx, "rm", "-f", "bench"))
+}
+
+// measureSaved measures what Docker has that comes near to saving a container:
+// stopping its processes, which keeps them in memory, and an image of its files.
+func (d *docker) measureSaved(ctx context.Context, n rounds, report *bench.Report) error {
+	s := &bench.Series{Operation: "`docker pause` and `docker unpause`: stays in memory", Who: dockerName}
+	err := measure(ctx, s, n.docker, report, func() error {
+		return errors.Join(d.run(ctx, "pause", "bench"), d.run(ctx, "unpause", "bench"))
 	})
-	err = errors.Join(err, d.run(ctx, "rm", "-f", "bench"))
 	if err != nil {
 		return err
 	}
-	t.add("`docker exec` of `true`", "Docker, runc", "", samples)
+	const image = "cloud-sandbox-bench:saved"
+	s = &bench.Series{Operation: "`docker commit`: files only", Who: dockerName}
+	if err := measure(ctx, s, n.docker, report, func() error { return d.run(ctx, "commit", "bench", image) }); err != nil {
+		return err
+	}
+	s = &bench.Series{Operation: "`docker run` of `true` from what was committed", Who: dockerName}
+	run := append(append([]string{"run", "--rm"}, limits...), image, "true")
+	return measure(ctx, s, n.docker, report, func() error { return d.run(ctx, run...) })
+}
+
+// runsc runs the command itself, which keeps its state in the scratch folder.
+func runsc(ctx context.Context, o options, args ...string) error {
+	all := append([]string{"--root", filepath.Join(o.work, "runsc"), "--network=none", "--ignore-cgroups"}, args...)
+	cmd := exec.CommandContext(ctx, o.runsc, all...)
+	// A container that goes on would keep a pipe open.
+	log, err := os.CreateTemp(o.work, "runsc-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(log.Name())
+	defer log.Close()
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Run(); err != nil {
+		out, _ := os.ReadFile(log.Name())
+		return fmt.Errorf("runsc %s: %w: %s", args[0], err, out)
+	}
 	return nil
 }
 
-func measureRunsc(ctx context.Context, o options, n rounds, t *table) error {
-	fmt.Println("bare runsc")
+func measureRunsc(ctx context.Context, o options, n rounds, report *bench.Report) error {
+	report.Step("bare runsc")
+	next := 0
 	for _, r := range []struct {
 		what string
 		cmd  []string
@@ -154,24 +187,62 @@ func measureRunsc(ctx context.Context, o options, n rounds, t *table) error {
 		if err != nil {
 			return err
 		}
-		i := 0
-		samples, err := repeat(ctx, n.runsc, func() (time.Duration, error) {
-			i++
-			return timed(func() error {
-				cmd := exec.CommandContext(ctx, o.runsc, "--root", filepath.Join(o.work, "runsc"), "--network=none", "--ignore-cgroups",
-					"run", "--bundle", bundle, fmt.Sprintf("bench-%d-%d", os.Getpid(), i))
-				if out, err := cmd.CombinedOutput(); err != nil {
-					return fmt.Errorf("runsc run: %w: %s", err, out)
-				}
-				return nil
-			})
+		s := &bench.Series{Operation: r.what, Who: runscName}
+		err = measure(ctx, s, n.runsc, report, func() error {
+			next++
+			return runsc(ctx, o, "run", "--bundle", bundle, fmt.Sprintf("bench-%d-%d", os.Getpid(), next))
 		})
 		if err != nil {
 			return err
 		}
-		t.add(r.what, "runsc, systrap", "", samples)
 	}
-	return nil
+	if n.saves == 0 {
+		return nil
+	}
+	return measureCheckpoints(ctx, o, n, report)
+}
+
+// measureCheckpoints measures saving and restoring a Python that does nothing.
+func measureCheckpoints(ctx context.Context, o options, n rounds, report *bench.Report) error {
+	bundle, err := bundle(o, []string{"/usr/bin/env", "python3", "-c", "import time\nx = 42\nwhile True: time.sleep(1000)"})
+	if err != nil {
+		return err
+	}
+	id := fmt.Sprintf("bench-%d-0", os.Getpid())
+	if err := runsc(ctx, o, "run", "--detach", "--bundle", bundle, id); err != nil {
+		return err
+	}
+	// What is measured first does not count, and by then Python has begun.
+	saved := &bench.Series{Operation: "`runsc checkpoint` of an idle Python", Who: runscName}
+	restored := &bench.Series{Operation: "`runsc restore` of an idle Python, until it runs", Who: runscName}
+	err = bench.RepeatBoth(ctx, saved, restored, n.runsc, func(ctx context.Context, round int) (first, second func() error) {
+		image, next := filepath.Join(o.work, fmt.Sprintf("image-%d", round)), fmt.Sprintf("bench-%d-r%d", os.Getpid(), round)
+		from := id
+		id = next
+		first = func() error { return runsc(ctx, o, "checkpoint", "--image-path", image, from) }
+		second = func() error {
+			return runsc(ctx, o, "restore", "--detach", "--bundle", bundle, "--image-path", image, next)
+		}
+		return first, second
+	})
+	if err == nil {
+		report.Add(saved)
+		report.Add(restored)
+	}
+	return errors.Join(err, runsc(ctx, o, "kill", id, "KILL"))
+}
+
+// measure fills a Series with n rounds of op and adds it.
+func measure(ctx context.Context, s *bench.Series, n int, report *bench.Report, op func() error) error {
+	err := bench.Repeat(ctx, s, n, func(context.Context) (time.Duration, error) {
+		began := time.Now()
+		err := op()
+		return time.Since(began), err
+	})
+	if err == nil {
+		report.Add(s)
+	}
+	return err
 }
 
 // bundle writes an OCI bundle that runs one command on the root filesystem.

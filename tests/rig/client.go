@@ -48,14 +48,29 @@ type Result struct {
 	Stderr    string `json:"stderr"`
 	ExitCode  int    `json:"exit_code"`
 	Error     *struct {
-		Name    string `json:"name"`
-		Message string `json:"message"`
+		Name      string `json:"name"`
+		Message   string `json:"message"`
+		Traceback string `json:"traceback"`
 	} `json:"error"`
+	Results    []Value `json:"results"`
+	ContextID  string  `json:"context_id"`
+	Count      int64   `json:"execution_count"`
+	Restarted  bool    `json:"context_restarted"`
+	Lost       bool    `json:"context_ended"`
 	DurationMS float64 `json:"duration_ms"`
 	Truncated  *struct {
 		Stdout int64 `json:"stdout_bytes_dropped"`
 		Stderr int64 `json:"stderr_bytes_dropped"`
 	} `json:"truncated"`
+}
+
+// Value is one of the values that an execution gave.
+type Value struct {
+	Main bool   `json:"is_main_result"`
+	Text string `json:"text"`
+	HTML string `json:"html"`
+	PNG  []byte `json:"png"`
+	JSON any    `json:"json"`
 }
 
 func (r Result) String() string {
@@ -67,17 +82,31 @@ func (r Result) String() string {
 		r.Status, r.ExitCode, r.DurationMS, tail(r.Stdout, 300), tail(r.Stderr, 300), problem)
 }
 
+// brief is for requests that are answered at once or not at all.
+var brief = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+
 // Client returns a client of a Tenant named user.
 func (s *Server) Client(t testing.TB, user string) *Client {
 	t.Helper()
-	c := &Client{URL: s.URL, HTTP: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 8}, Timeout: 3 * time.Minute}}
-	t.Cleanup(c.HTTP.CloseIdleConnections)
+	c := s.Anyone(t)
 	var reply struct {
 		Token string `json:"access_token"`
 	}
 	c.Must(t, "POST", "/api/v1/auth/token", Body{"user_id": user, "role": "user"}, &reply)
 	c.Token = reply.Token
 	return c
+}
+
+// Anyone returns a client without a token. An answer to it that is not what the
+// contract says fails the test.
+func (s *Server) Anyone(t testing.TB) *Client {
+	t.Helper()
+	transport := &http.Transport{MaxIdleConnsPerHost: 8}
+	t.Cleanup(transport.CloseIdleConnections)
+	s.mu.Lock()
+	s.transports = append(s.transports, transport)
+	s.mu.Unlock()
+	return &Client{URL: s.URL, HTTP: &http.Client{Transport: checked{transport, t}, Timeout: 3 * time.Minute}}
 }
 
 // Do sends a request; body is sent as it is when it is a reader or bytes, and

@@ -25,6 +25,7 @@ const (
 	SentryHost Role = "sentry host"
 	LinkShard  Role = "link shard"
 	Sentry     Role = "sentry"
+	Spare      Role = "spare" // a sentry that no Boot is in, or not yet
 	Other      Role = "other" // a helper, or a process of a sentry
 )
 
@@ -87,6 +88,9 @@ func (s *Server) role(p Process, all map[int]Process) Role {
 		if parent, ok := all[p.Parent]; ok && parent.Args[0] == "runsc-sandbox" {
 			return Other
 		}
+		if s.BootOf(p) == "" {
+			return Spare
+		}
 		return Sentry
 	case strings.HasPrefix(p.Args[0], lib) && strings.HasSuffix(p.Args[0], "/gvisor_sentry"):
 		return SentryHost
@@ -94,6 +98,8 @@ func (s *Server) role(p Process, all map[int]Process) Role {
 		return LinkShard
 	case p.Args[0] == filepath.Join(s.Data, "lib", "cloud-sandbox"):
 		return ServerRole
+	case p.Args[0] == s.Bin && strings.Contains(line, " builder --data "+s.Data):
+		return Other
 	case p.Args[0] == s.Bin && strings.Contains(line, s.Data):
 		return Launcher
 	}
@@ -110,13 +116,15 @@ func exe(pid int) string {
 	return path
 }
 
-// One returns the only process of a role.
+// One returns the only process of a role. A child that it has just forked, and
+// that is another program in a moment, looks like a second one.
 func (s *Server) One(t testing.TB, role Role) Process {
 	t.Helper()
-	found := s.Processes(role)
-	if len(found) != 1 {
-		t.Fatalf("there are %d processes of role %s, want one: %v", len(found), role, found)
-	}
+	var found []Process
+	Within(t, 5*time.Second, fmt.Sprintf("one process of role %s", role), func() bool {
+		found = s.Processes(role)
+		return len(found) == 1
+	})
 	return found[0]
 }
 
@@ -130,6 +138,20 @@ func Kill(t testing.TB, p Process) {
 		_, alive := readProcess(p.Pid)
 		return !alive
 	})
+}
+
+// KillAll ends every process of the Server with SIGKILL, as the end of a machine
+// would, and waits until all are gone. The data folder stays.
+func (s *Server) KillAll(t testing.TB) {
+	t.Helper()
+	Within(t, 20*time.Second, "the end of everything", func() bool {
+		all := s.Processes("") // new ones too: the launcher may have started some just before
+		for _, p := range all {
+			_ = syscall.Kill(p.Pid, syscall.SIGKILL)
+		}
+		return len(all) == 0
+	})
+	<-s.done
 }
 
 // SentryOf finds the sentry of a Sandbox.
@@ -149,13 +171,28 @@ func (s *Server) SentryOf(t testing.TB, sandboxID string) Process {
 		}
 		bootID := strings.TrimSuffix(filepath.Base(path), ".json")
 		for _, p := range s.Processes(Sentry) {
-			if p.Args[len(p.Args)-1] == bootID {
+			if s.BootOf(p) == bootID {
 				return p
 			}
 		}
 	}
 	t.Fatalf("no sentry runs %s", sandboxID)
 	return Process{}
+}
+
+// BootOf returns the ID of the Boot in a sentry; empty: none is.
+func (s *Server) BootOf(p Process) string {
+	records, _ := filepath.Glob(filepath.Join(s.Data, "hosts", "*", "boots", p.Args[len(p.Args)-1], "boot.json"))
+	for _, path := range records {
+		var r struct {
+			ID string `json:"id"`
+		}
+		raw, err := os.ReadFile(path)
+		if err == nil && json.Unmarshal(raw, &r) == nil {
+			return r.ID
+		}
+	}
+	return ""
 }
 
 // Status reads fields of /proc/PID/status, as they stand there.
@@ -218,7 +255,7 @@ func (s *Server) Holdings() Holdings {
 	h := Holdings{"goroutines": int(s.Metric("go_goroutines"))}
 	for _, p := range s.Processes("") {
 		h["processes, "+string(p.Role)]++
-		if p.Role != Sentry && p.Role != Other {
+		if p.Role != Sentry && p.Role != Spare && p.Role != Other {
 			fds, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.Pid))
 			h["descriptors, "+string(p.Role)] += len(fds)
 			h["children unreaped, "+string(p.Role)] += zombies(p.Pid)

@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -70,6 +71,9 @@ type Server struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed when cmd has ended
 	err  error         // of cmd, once done
+
+	mu         sync.Mutex
+	transports []*http.Transport // of clients
 }
 
 // New makes a data folder and chooses a port, and starts nothing. Close ends
@@ -154,8 +158,12 @@ func freeAddr() (string, error) {
 	return l.Addr().String(), nil
 }
 
+// SetEnv has later launches have another environment beside the Pool's size.
+func (s *Server) SetEnv(env ...string) { s.opts.Env = env }
+
 // Launch starts the server and waits until it is ready.
 func (s *Server) Launch() error {
+	s.hangUp()
 	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
@@ -175,6 +183,16 @@ func (s *Server) Launch() error {
 	s.done = make(chan struct{})
 	go func(cmd *exec.Cmd, done chan struct{}) { s.err = cmd.Wait(); close(done) }(s.cmd, s.done)
 	return s.Ready()
+}
+
+// hangUp has clients forget connections that nobody uses: those to a server that
+// was killed may not show it before a request is lost on them.
+func (s *Server) hangUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range s.transports {
+		t.CloseIdleConnections()
+	}
 }
 
 // Ready waits until the server says that it is.

@@ -1,0 +1,169 @@
+package e2b
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
+)
+
+// domain is where the ports of Sandboxes are, in tests that go by names.
+const domain = "sandbox.test"
+
+// nameserver is where names below domain are answered, and no other.
+const nameserver = "127.0.0.83"
+
+// The SDKs of a year ago know nothing of headers: they go by names and TLS. The
+// newest ones do too, if nobody says otherwise.
+func TestSDKsByDomain(t *testing.T) {
+	dir := sdks(t)
+	cert, key509 := certificate(t)
+	s, err := rig.New(rig.Options{Pool: 4, Env: []string{"CLOUD_SANDBOX_TLS_CERT=" + cert, "CLOUD_SANDBOX_TLS_KEY=" + key509}})
+	if err == nil {
+		err = s.Launch()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	answerNames(t)
+	resolver := filepath.Join(t.TempDir(), "resolv.conf")
+	if err := os.WriteFile(resolver, []byte("nameserver "+nameserver+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	_, port, err := net.SplitHostPort(s.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// In a namespace of mounts, where names are asked for at ours.
+	byName := func(t *testing.T, name string, program ...string) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env := []string{
+				"E2B_DOMAIN=" + net.JoinHostPort(domain, port), "E2B_API_URL=" + s.URL, "E2B_API_KEY=" + key(t, s, name),
+				"SSL_CERT_FILE=" + cert, "NODE_EXTRA_CA_CERTS=" + cert,
+			}
+			args := append([]string{"--mount", "sh", "-c", `mount --bind "$0" /etc/resolv.conf && exec "$@"`, resolver}, program...)
+			run(t, env, "unshare", args...)
+		})
+	}
+	t.Run("all", func(t *testing.T) { // so that the server outlives them
+		for _, age := range []string{"old", "new"} {
+			byName(t, age+" python", filepath.Join(dir, age, "py/bin/python"), "suite.py")
+			byName(t, age+" javascript", filepath.Join(dir, "node"), script(t, filepath.Join(dir, age, "js"), "suite.mjs"))
+		}
+		byName(t, "new javascript surface", filepath.Join(dir, "node"), script(t, filepath.Join(dir, "new/js"), "surface.mjs"))
+		byName(t, "old code interpreter", filepath.Join(dir, "old/py/bin/python"), "interpreter.py")
+		byName(t, "old python async", filepath.Join(dir, "old/py/bin/python"), "suite_async.py")
+	})
+}
+
+// certificate makes one for every port of every Sandbox, and its key, which the
+// server may read.
+func certificate(t *testing.T) (cert, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	authority := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: domain}, DNSNames: []string{domain, "*." + domain},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	// Some clients take no authority for a server: the two are different ones.
+	secret, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf := *authority
+	leaf.SerialNumber, leaf.IsCA, leaf.KeyUsage = big.NewInt(2), false, x509.KeyUsageDigitalSignature
+	leaf.Subject = pkix.Name{CommonName: "*." + domain}
+	top, err := x509.CreateCertificate(rand.Reader, authority, authority, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, &leaf, authority, &secret.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := x509.MarshalECPrivateKey(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "cert-") // that of a test is its user's alone
+	if err == nil {
+		err = os.Chmod(dir, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	chain := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: top})...)
+	for file, text := range map[string][]byte{cert: chain, key: pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: raw})} {
+		if err := os.WriteFile(file, text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return cert, key
+}
+
+// answerNames answers for every name that its IPv4 address is this machine's own,
+// until the test ends.
+func answerNames(t *testing.T) {
+	t.Helper()
+	conn, err := net.ListenPacket("udp4", nameserver+":53")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	t.Cleanup(func() { conn.Close(); <-done })
+	go func() {
+		defer close(done)
+		buf := make([]byte, 512)
+		for {
+			n, from, err := conn.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			if reply, err := loopbackAnswer(buf[:n]); err == nil {
+				_, _ = conn.WriteTo(reply, from)
+			}
+		}
+	}()
+}
+
+// loopbackAnswer is the reply to a DNS query of one question (RFC 1035, 4.1):
+// 127.0.0.1 if an A record is wanted, and nothing for other types.
+func loopbackAnswer(query []byte) ([]byte, error) {
+	const head, typeA = 12, 1
+	end := head
+	for end < len(query) && query[end] != 0 {
+		end += 1 + int(query[end])
+	}
+	if end += 5; end > len(query) {
+		return nil, fmt.Errorf("a query of %d bytes", len(query))
+	}
+	reply := append([]byte{query[0], query[1], 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0}, query[head:end]...)
+	if query[end-4] == 0 && query[end-3] == typeA {
+		reply[7] = 1
+		reply = append(reply, 0xc0, head, 0, typeA, 0, 1, 0, 0, 0, 60, 0, 4, 127, 0, 0, 1)
+	}
+	return reply, nil
+}

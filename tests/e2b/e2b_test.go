@@ -1,0 +1,119 @@
+// Package e2b has unmodified E2B SDKs work against the built binary, and checks
+// on the wire what they hide.
+//
+// CLOUD_SANDBOX_E2B_SDKS names the folder that scripts/e2b-sdks.sh prints.
+package e2b
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
+)
+
+var shared = rig.Shared{Options: rig.Options{Pool: 4}}
+
+func TestMain(m *testing.M) { os.Exit(shared.Main(m)) }
+
+// sdks is the folder of the SDKs, which a test that needs them is skipped without.
+func sdks(t *testing.T) string {
+	t.Helper()
+	rig.Need(t)
+	dir := os.Getenv("CLOUD_SANDBOX_E2B_SDKS")
+	if dir == "" {
+		t.Skip("CLOUD_SANDBOX_E2B_SDKS does not name the folder that scripts/e2b-sdks.sh prints")
+	}
+	return dir
+}
+
+// key makes an API key of a Tenant.
+func key(t *testing.T, s *rig.Server, user string) string {
+	t.Helper()
+	var reply struct{ Key string }
+	s.Client(t, user).Must(t, "POST", "/api/v1/keys", rig.Body{"name": "e2b"}, &reply)
+	return reply.Key
+}
+
+// run has a program of an SDK's user run with nothing but environment variables
+// set.
+func run(t *testing.T, env []string, name string, args ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}, env...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+		return
+	}
+	t.Logf("%s", out)
+}
+
+// script is a suite beside node_modules, where JavaScript looks for the SDK.
+func script(t *testing.T, sdk, name string) string {
+	t.Helper()
+	dir := t.TempDir()
+	text, err := os.ReadFile(name)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, name), text, 0o644)
+	}
+	if err == nil {
+		err = os.Symlink(filepath.Join(sdk, "node_modules"), filepath.Join(dir, "node_modules"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, name)
+}
+
+// The newest SDKs, which name the Sandbox in headers.
+func TestNewestSDKs(t *testing.T) {
+	dir := filepath.Join(sdks(t), "new")
+	s := shared.Server(t)
+	byHeaders := func(name string, program ...string) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env := []string{"E2B_API_URL=" + s.URL, "E2B_SANDBOX_URL=" + s.URL, "E2B_API_KEY=" + key(t, s, name)}
+			run(t, env, program[0], program[1:]...)
+		})
+	}
+	python := filepath.Join(dir, "py/bin/python")
+	byHeaders("python", python, "suite.py")
+	byHeaders("python async", python, "suite_async.py")
+	byHeaders("python surface", python, "surface.py", "sync")
+	byHeaders("python async surface", python, "surface.py", "async")
+	for name, suite := range map[string]string{"javascript": "suite.mjs", "javascript surface": "surface.mjs"} {
+		byHeaders(name, filepath.Join(sdks(t), "node"), script(t, filepath.Join(dir, "js"), suite))
+	}
+}
+
+// The newest SDKs of the code interpreter.
+func TestCodeInterpreter(t *testing.T) {
+	dir := filepath.Join(sdks(t), "new")
+	s := shared.Server(t)
+	env := []string{"E2B_API_URL=" + s.URL, "E2B_SANDBOX_URL=" + s.URL, "E2B_API_KEY=" + key(t, s, "interpreter")}
+	t.Run("python", func(t *testing.T) { run(t, env, filepath.Join(dir, "py/bin/python"), "interpreter.py") })
+	t.Run("javascript", func(t *testing.T) {
+		run(t, env, filepath.Join(sdks(t), "node"), script(t, filepath.Join(dir, "js"), "interpreter.mjs"))
+	})
+}
+
+// Templates that the SDKs build.
+func TestTemplates(t *testing.T) {
+	dir := filepath.Join(sdks(t), "new")
+	s := shared.Server(t)
+	env := []string{"E2B_API_URL=" + s.URL, "E2B_SANDBOX_URL=" + s.URL, "E2B_API_KEY=" + key(t, s, "templates")}
+	t.Run("python", func(t *testing.T) {
+		t.Parallel()
+		run(t, env, filepath.Join(dir, "py/bin/python"), "templates.py")
+	})
+	t.Run("javascript", func(t *testing.T) {
+		t.Parallel()
+		run(t, env, filepath.Join(sdks(t), "node"), script(t, filepath.Join(dir, "js"), "templates.mjs"))
+	})
+}

@@ -1,0 +1,421 @@
+package e2b
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
+)
+
+// wire speaks as the SDKs do, without them.
+type wire struct {
+	t        *testing.T
+	url, key string
+	client   *http.Client
+}
+
+func newWire(t *testing.T) *wire {
+	s := shared.Server(t)
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &wire{t: t, url: s.URL, key: key(t, s, t.Name()), client: &http.Client{Transport: transport, Timeout: time.Minute}}
+}
+
+func (w *wire) send(req *http.Request) (*http.Response, string) {
+	w.t.Helper()
+	resp, err := w.client.Do(req)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return resp, string(body)
+}
+
+// api asks the control API.
+func (w *wire) api(method, path, body string) (*http.Response, string) {
+	w.t.Helper()
+	req, err := http.NewRequest(method, w.url+path, strings.NewReader(body))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	req.Header.Set("X-API-KEY", w.key)
+	req.Header.Set("Content-Type", "application/json")
+	return w.send(req)
+}
+
+type created struct {
+	SandboxID, EnvdAccessToken, EnvdVersion string
+
+	TrafficAccessToken string // empty: the ports are not private
+}
+
+func (w *wire) create(path, body string) created {
+	w.t.Helper()
+	var sb created
+	resp, text := w.api("POST", path, body)
+	if resp.StatusCode != 201 || json.Unmarshal([]byte(text), &sb) != nil {
+		w.t.Fatalf("create: %d %s", resp.StatusCode, text)
+	}
+	w.t.Cleanup(func() { w.api("DELETE", "/sandboxes/"+sb.SandboxID, "") })
+	return sb
+}
+
+// inside asks a port of a Sandbox.
+func (w *wire) inside(sb created, port int, method, path string, body io.Reader, header ...string) *http.Request {
+	w.t.Helper()
+	req, err := http.NewRequest(method, w.url+path, body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	req.Header.Set("E2b-Sandbox-Id", sb.SandboxID)
+	req.Header.Set("E2b-Sandbox-Port", fmt.Sprint(port))
+	req.Header.Set("X-Access-Token", sb.EnvdAccessToken)
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	return req
+}
+
+const envd = 49983
+
+// Lifetimes by generation, and what an error looks like.
+func TestWireCreates(t *testing.T) {
+	w := newWire(t)
+	for path, seconds := range map[string]float64{"/sandboxes": 15, "/v2/sandboxes": 300} {
+		sb := w.create(path, `{"templateID":"base"}`)
+		var info struct {
+			State          string
+			StartedAt, End time.Time
+			EndAt          time.Time
+			EnvdVersion    string
+		}
+		resp, text := w.api("GET", "/sandboxes/"+sb.SandboxID, "")
+		if resp.StatusCode != 200 || json.Unmarshal([]byte(text), &info) != nil || info.State != "running" || info.EnvdVersion == "" {
+			t.Errorf("info: %d %s", resp.StatusCode, text)
+		}
+		if lives := info.EndAt.Sub(info.StartedAt).Seconds(); lives < seconds || lives > seconds+10 {
+			t.Errorf("%s: it lives for %v s", path, lives)
+		}
+		// Usable at once, without waiting for anything.
+		if resp, text := w.send(w.inside(sb, envd, "GET", "/health", nil)); resp.StatusCode != 204 {
+			t.Errorf("health: %d %s", resp.StatusCode, text)
+		}
+	}
+	for _, tt := range []struct {
+		method, path, body string
+		status             int
+	}{
+		{"POST", "/v2/sandboxes", `{"templateID":"no-such"}`, 404},
+		{"POST", "/v2/sandboxes", `{}`, 400},
+		{"GET", "/sandboxes/i00000000000000000000", "", 404},
+		{"GET", "/sandboxes/what", "", 400},
+		{"GET", "/v2/sandboxes?nextToken=x", "", 400},
+	} {
+		resp, text := w.api(tt.method, tt.path, tt.body)
+		var told struct {
+			Code    int
+			Message string
+		}
+		if resp.StatusCode != tt.status || json.Unmarshal([]byte(text), &told) != nil || told.Code != tt.status || told.Message == "" ||
+			resp.Header.Get("Content-Type") != "application/json" {
+			t.Errorf("%s %s: %d %s", tt.method, tt.path, resp.StatusCode, text)
+		}
+	}
+}
+
+// frame is one message of a Connect stream.
+func frame(flags byte, message string) []byte {
+	head := binary.BigEndian.AppendUint32([]byte{flags}, uint32(len(message)))
+	return append(head, message...)
+}
+
+// frames reads a whole Connect stream.
+func frames(t *testing.T, body string) (flags []byte, messages []string) {
+	t.Helper()
+	for in := strings.NewReader(body); ; {
+		var head [5]byte
+		if _, err := io.ReadFull(in, head[:]); errors.Is(err, io.EOF) {
+			return flags, messages
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		message := make([]byte, binary.BigEndian.Uint32(head[1:]))
+		if _, err := io.ReadFull(in, message); err != nil {
+			t.Fatal(err)
+		}
+		flags, messages = append(flags, head[0]), append(messages, string(message))
+	}
+}
+
+func (w *wire) start(sb created, process string, header ...string) ([]byte, []string) {
+	w.t.Helper()
+	req := w.inside(sb, envd, "POST", "/process.Process/Start", bytes.NewReader(frame(0, `{"process":`+process+`}`)),
+		append([]string{"Content-Type", "application/connect+json", "Connect-Protocol-Version", "1"}, header...)...)
+	resp, text := w.send(req)
+	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "application/connect+json" {
+		w.t.Fatalf("start: %d %s %s", resp.StatusCode, resp.Header, text)
+	}
+	return frames(w.t, text)
+}
+
+func TestWireStreams(t *testing.T) {
+	t.Parallel()
+	w := newWire(t)
+	sb := w.create("/v2/sandboxes", `{"templateID":"base","timeout":60}`)
+	flags, messages := w.start(sb, `{"cmd":"/bin/bash","args":["-l","-c","echo hi; exit 3"]}`)
+	if n := len(messages); n < 4 || flags[n-1] != 2 || strings.TrimSpace(messages[n-1]) != "{}" ||
+		!strings.Contains(messages[0], `"start"`) || !strings.Contains(messages[n-2], `"exitCode":3`) {
+		t.Errorf("%v %q", flags, messages)
+	}
+	if !strings.Contains(strings.ReplaceAll(strings.Join(messages, ""), " ", ""), `"stdout":"aGkK"`) {
+		t.Errorf("output is not base64: %q", messages)
+	}
+	_, messages = w.start(sb, `{"cmd":"sleep","args":["2.5"]}`, "Keepalive-Ping-Interval", "1")
+	if all := strings.Join(messages, ""); strings.Count(all, `"keepalive"`) < 1 {
+		t.Errorf("silence was not filled: %q", messages)
+	}
+	_, messages = w.start(sb, `{"cmd":"sleep","args":["60"]}`, "Connect-Timeout-Ms", "500")
+	if all := strings.Join(messages, ""); !strings.Contains(all, "deadline_exceeded") && !strings.Contains(all, "signal: killed") {
+		t.Errorf("the timeout: %q", messages)
+	}
+	flags, messages = w.start(sb, `{"cmd":"/no/such/program"}`)
+	if len(flags) != 1 || flags[0] != 2 || !strings.Contains(messages[0], "invalid_argument") {
+		t.Errorf("no program: %v %q", flags, messages)
+	}
+}
+
+func TestWireFiles(t *testing.T) {
+	t.Parallel()
+	w := newWire(t)
+	sb := w.create("/v2/sandboxes", `{"templateID":"base","timeout":60}`)
+	octets := []string{"Content-Type", "application/octet-stream"}
+	for _, content := range []string{"", "x", strings.Repeat("y", 1<<20)} {
+		resp, text := w.send(w.inside(sb, envd, "POST", "/files?path=f", strings.NewReader(content), octets...))
+		var entries []struct{ Name, Path, Type string }
+		if resp.StatusCode != 200 || json.Unmarshal([]byte(text), &entries) != nil || len(entries) != 1 || entries[0].Path != "/home/user/f" {
+			t.Fatalf("write: %d %s", resp.StatusCode, text)
+		}
+		resp, text = w.send(w.inside(sb, envd, "GET", "/files?path=f", nil, "Accept-Encoding", "identity"))
+		if resp.StatusCode != 200 || text != content || resp.Header.Get("Content-Length") != fmt.Sprint(len(content)) {
+			t.Errorf("read: %d %d bytes %v", resp.StatusCode, len(text), resp.Header)
+		}
+	}
+	for _, tt := range []struct {
+		name   string
+		req    *http.Request
+		status int
+	}{
+		{"absent", w.inside(sb, envd, "GET", "/files?path=none", nil), 404},
+		{"no token", w.inside(sb, envd, "GET", "/files?path=f", nil, "X-Access-Token", ""), 401},
+		{"a wrong token", w.inside(sb, envd, "GET", "/files?path=f", nil, "X-Access-Token", "x"), 401},
+		{"a directory", w.inside(sb, envd, "GET", "/files?path=/tmp", nil), 400},
+		{"a wrong user", w.inside(sb, envd, "GET", "/files?path=f&username=none", nil), 401},
+		{"another type", w.inside(sb, envd, "POST", "/files?path=f", strings.NewReader("x"), "Content-Type", "text/plain"), 400},
+		{"an RPC without a token", w.inside(sb, envd, "POST", "/process.Process/List", strings.NewReader("{}"), "Content-Type", "application/json", "X-Access-Token", ""), 401},
+		// Answered before all of it was sent.
+		{"an upload without a token", w.inside(sb, envd, "POST", "/files?path=f", io.LimitReader(zeros{}, 64<<20), append(octets, "X-Access-Token", "x")...), 401},
+	} {
+		resp, text := w.send(tt.req)
+		var told struct {
+			Code    int
+			Message string
+		}
+		if resp.StatusCode != tt.status || json.Unmarshal([]byte(text), &told) != nil || told.Code != tt.status || told.Message == "" {
+			t.Errorf("%s: %d %s", tt.name, resp.StatusCode, text)
+		}
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
+// What is said of a port that nobody listens on, and of a Sandbox that is gone.
+func TestWireGone(t *testing.T) {
+	t.Parallel()
+	w := newWire(t)
+	sb := w.create("/v2/sandboxes", `{"templateID":"base","timeout":60}`)
+	resp, text := w.send(w.inside(sb, 4000, "GET", "/", nil))
+	if want := `{"sandboxId":"` + sb.SandboxID + `","message":"The sandbox is running but port is not open","port":4000,"code":502}`; resp.StatusCode != 502 || strings.TrimSpace(text) != want {
+		t.Errorf("a closed port: %d %s", resp.StatusCode, text)
+	}
+	if resp, text := w.send(w.inside(sb, 49982, "GET", "/", nil)); resp.StatusCode != 502 {
+		t.Errorf("the host's port: %d %s", resp.StatusCode, text)
+	}
+	if resp, text := w.send(w.inside(sb, envd, "POST", "/init", strings.NewReader("{}"))); resp.StatusCode != 404 || !strings.Contains(text, `"code":404`) {
+		t.Errorf("init: %d %s", resp.StatusCode, text)
+	}
+	// A stream that is under way when the Sandbox ends breaks off, and is not held.
+	broken := make(chan error, 1)
+	req := w.inside(sb, envd, "POST", "/process.Process/Start", bytes.NewReader(frame(0, `{"process":{"cmd":"sleep","args":["60"]}}`)),
+		"Content-Type", "application/connect+json", "Connect-Protocol-Version", "1")
+	stream, err := w.client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Body.Close()
+	go func() { _, err := io.Copy(io.Discard, stream.Body); broken <- err }()
+	if resp, text := w.api("DELETE", "/sandboxes/"+sb.SandboxID, ""); resp.StatusCode != 204 || text != "" {
+		t.Errorf("kill: %d %s", resp.StatusCode, text)
+	}
+	select {
+	case err := <-broken:
+		if err == nil {
+			t.Error("the stream ended as if all were well")
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("the stream goes on")
+	}
+	resp, text = w.send(w.inside(sb, envd, "GET", "/health", nil))
+	if want := `{"sandboxId":"` + sb.SandboxID + `","message":"The sandbox was not found","code":502}`; resp.StatusCode != 502 || strings.TrimSpace(text) != want {
+		t.Errorf("health of what is gone: %d %s", resp.StatusCode, text)
+	}
+}
+
+// echo starts a service on port 8000 that answers with what it is asked.
+func (w *wire) echo(sb created) {
+	w.t.Helper()
+	const echo = `import http.server
+class H(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write((self.path + chr(10) + str(self.headers)).encode())
+http.server.HTTPServer(("127.0.0.1", 8000), H).serve_forever()`
+	if resp, text := w.send(w.inside(sb, envd, "POST", "/files?path=echo.py", strings.NewReader(echo), "Content-Type", "application/octet-stream")); resp.StatusCode != 200 {
+		w.t.Fatalf("%d %s", resp.StatusCode, text)
+	}
+	w.start(sb, `{"cmd":"/bin/bash","args":["-c","setsid python3 echo.py >/dev/null 2>&1 </dev/null &"]}`)
+}
+
+// A service is asked by name, as browsers do, and sees none of our credentials.
+func TestWirePorts(t *testing.T) {
+	t.Parallel()
+	w := newWire(t)
+	sb := w.create("/v2/sandboxes", `{"templateID":"base","timeout":60}`)
+	w.echo(sb)
+	var text string
+	rig.Within(t, 30*time.Second, "the service answered", func() bool {
+		req, err := http.NewRequest("GET", w.url+"/v2/sandboxes/a%2Fb?q=%20", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = "8000-" + sb.SandboxID + ".localhost"
+		req.Header.Set("X-API-Key", w.key)
+		req.Header.Set("X-Access-Token", sb.EnvdAccessToken)
+		resp, body := w.send(req)
+		text = body
+		return resp.StatusCode == 200
+	})
+	if !strings.HasPrefix(text, "/v2/sandboxes/a%2Fb?q=%20\n") || strings.Contains(text, w.key) || strings.Contains(text, sb.EnvdAccessToken) {
+		t.Errorf("it saw %s", text)
+	}
+}
+
+// Private ports want their token, over a pause too; links of our own API open
+// them in browsers, and services see the host that the owner wants.
+func TestWirePrivatePorts(t *testing.T) {
+	t.Parallel()
+	w := newWire(t)
+	const network = `"network":{"allowPublicTraffic":false,"maskRequestHost":"inside.test:${PORT}"}`
+	sb := w.create("/v2/sandboxes", `{"templateID":"base","timeout":60,"autoPause":true,"autoResume":{"enabled":true},`+network+`}`)
+	if sb.TrafficAccessToken == "" || sb.TrafficAccessToken == sb.EnvdAccessToken {
+		t.Fatalf("its token is %q", sb.TrafficAccessToken)
+	}
+	w.echo(sb)
+	refused := func(req *http.Request) {
+		t.Helper()
+		resp, text := w.send(req)
+		var told struct {
+			SandboxID string
+			Message   string
+			Code      int
+		}
+		if json.Unmarshal([]byte(text), &told) != nil || resp.StatusCode != 403 || told.Code != 403 || told.SandboxID != sb.SandboxID || told.Message == "" {
+			t.Errorf("without the token: %d %s", resp.StatusCode, text)
+		}
+	}
+	const header = "E2b-Traffic-Access-Token"
+	seen := func(token string) string {
+		t.Helper()
+		var text string
+		rig.Within(t, 30*time.Second, "the service answered", func() bool {
+			resp, body := w.send(w.inside(sb, 8000, "GET", "/page?a=b", nil, header, token))
+			text = body
+			return resp.StatusCode == 200
+		})
+		return text
+	}
+	if text := seen(sb.TrafficAccessToken); !strings.HasPrefix(text, "/page?a=b\n") || !strings.Contains(text, "Host: inside.test:8000") || strings.Contains(text, sb.TrafficAccessToken) {
+		t.Errorf("it saw %s", text)
+	}
+	for _, port := range []int{8000, 4000, 49999} {
+		refused(w.inside(sb, port, "GET", "/", nil))
+		refused(w.inside(sb, port, "GET", "/", nil, header, "x"))
+	}
+	if resp, text := w.send(w.inside(sb, envd, "GET", "/health", nil)); resp.StatusCode != 204 {
+		t.Errorf("envd: %d %s", resp.StatusCode, text)
+	}
+	if resp, text := w.send(w.inside(sb, 49999, "GET", "/health", nil, header, sb.TrafficAccessToken)); resp.StatusCode != 200 {
+		t.Errorf("the interpreter: %d %s", resp.StatusCode, text)
+	}
+	if resp, text := w.api("POST", "/sandboxes/"+sb.SandboxID+"/pause", ""); resp.StatusCode != 204 {
+		t.Fatalf("pause: %d %s", resp.StatusCode, text)
+	}
+	refused(w.inside(sb, 8000, "GET", "/", nil))
+	refused(w.inside(sb, envd, "GET", "/health", nil, "X-Access-Token", "x"))
+	if _, text := w.api("GET", "/sandboxes/"+sb.SandboxID, ""); !strings.Contains(text, `"state":"paused"`) || !strings.Contains(text, `"allowPublicTraffic":false`) {
+		t.Errorf("a stranger woke it: %s", text)
+	}
+	seen(sb.TrafficAccessToken) // which wakes it
+	var link struct{ URL, Token string }
+	if resp, text := w.api("POST", "/api/v1/sessions/"+sb.SandboxID+"/ports/8000/sign", ""); resp.StatusCode != 200 || json.Unmarshal([]byte(text), &link) != nil {
+		t.Fatalf("sign: %d %s", resp.StatusCode, text)
+	}
+	seen(link.Token)
+	if resp, _ := w.send(w.inside(sb, 4000, "GET", "/", nil, header, link.Token)); resp.StatusCode != 403 {
+		t.Errorf("another port's link: %d", resp.StatusCode)
+	}
+	w.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	page := w.inside(sb, 8000, "GET", "/page?cloud_sandbox_port="+link.Token, nil, "Accept", "text/html")
+	resp, _ := w.send(page)
+	if cookies := resp.Cookies(); resp.StatusCode != 303 || resp.Header.Get("Location") != "/page" || len(cookies) != 1 {
+		t.Fatalf("the link: %d %v", resp.StatusCode, resp.Header)
+	}
+	cookie := resp.Cookies()[0].String()
+	if resp, text := w.send(w.inside(sb, 8000, "GET", "/page", nil, "Cookie", cookie)); resp.StatusCode != 200 || strings.Contains(text, link.Token) {
+		t.Errorf("with the cookie: %d %s", resp.StatusCode, text)
+	}
+	refused(w.inside(sb, 8000, "GET", "/page", nil, "Cookie", cookie, "Origin", "https://elsewhere.test"))
+}
+
+// What a team's sandboxes were, over time.
+func TestWireTeamMetrics(t *testing.T) {
+	t.Parallel()
+	w := newWire(t)
+	w.create("/v2/sandboxes", `{"templateID":"base","timeout":60}`)
+	var teams []struct{ TeamID string }
+	if resp, text := w.api("GET", "/teams", ""); resp.StatusCode != 200 || json.Unmarshal([]byte(text), &teams) != nil || len(teams) != 1 {
+		t.Fatalf("teams: %d %s", resp.StatusCode, text)
+	}
+	var points []struct{ ConcurrentSandboxes int }
+	path := fmt.Sprintf("/teams/%s/metrics?start=%d", teams[0].TeamID, time.Now().Add(-time.Hour).Unix())
+	if resp, text := w.api("GET", path, ""); resp.StatusCode != 200 || json.Unmarshal([]byte(text), &points) != nil || len(points) < 100 || points[0].ConcurrentSandboxes != 0 {
+		t.Errorf("metrics: %d %s", resp.StatusCode, text)
+	}
+	var most struct{ Value int }
+	path = fmt.Sprintf("/teams/%s/metrics/max?metric=concurrent_sandboxes&start=%d", teams[0].TeamID, time.Now().Unix()+60) // that is now
+	if resp, text := w.api("GET", path, ""); resp.StatusCode != 200 || json.Unmarshal([]byte(text), &most) != nil || most.Value != 1 {
+		t.Errorf("most: %d %s", resp.StatusCode, text)
+	}
+}

@@ -1,0 +1,239 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
+)
+
+// hostAddress is an address of this machine that a Sandbox could have a route to.
+func hostAddress(t *testing.T) netip.Addr {
+	t.Helper()
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range all {
+		if n, ok := a.(*net.IPNet); ok {
+			if addr, ok := netip.AddrFromSlice(n.IP.To4()); ok && addr.IsGlobalUnicast() {
+				return addr
+			}
+		}
+	}
+	t.Skip("this machine has no address but those of the loopback interface")
+	return netip.Addr{}
+}
+
+// nameServer answers that every name below .example is at addr, and returns where
+// it is asked.
+func nameServer(t *testing.T, addr netip.Addr) string {
+	t.Helper()
+	socket, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		buf := make([]byte, 2048)
+		for {
+			n, from, err := socket.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			var m dnsmessage.Message
+			if m.Unpack(buf[:n]) != nil || len(m.Questions) != 1 {
+				continue
+			}
+			m.Response, m.Additionals = true, nil
+			q := m.Questions[0]
+			if q.Type == dnsmessage.TypeA && strings.HasSuffix(q.Name.String(), ".example.") {
+				head := dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: 60}
+				m.Answers = []dnsmessage.Resource{{Header: head, Body: &dnsmessage.AResource{A: addr.As4()}}}
+			}
+			if out, err := m.Pack(); err == nil {
+				_, _ = socket.WriteTo(out, from)
+			}
+		}
+	})
+	t.Cleanup(func() { socket.Close(); serving.Wait() })
+	return socket.LocalAddr().String()
+}
+
+// webSite is a server at addr, with TLS or without, that says hello.
+func webSite(t *testing.T, addr netip.Addr, secure bool) (port int) {
+	t.Helper()
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		fmt.Fprint(w, "hello "+r.Host)
+	}))
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // refused handshakes are what is tested
+	l, err := net.Listen("tcp4", netip.AddrPortFrom(addr, 0).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Listener.Close()
+	s.Listener = l
+	if secure {
+		s.StartTLS()
+	} else {
+		s.Start()
+	}
+	t.Cleanup(s.Close)
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// reach defines what a session of Python uses to connect; "no" is a refusal.
+const reach = `
+import http.client, socket, ssl
+insecure = ssl.create_default_context()
+insecure.check_hostname = False
+insecure.verify_mode = ssl.CERT_NONE
+def tls(host, port, name):
+    s = socket.create_connection((host, port), timeout=10)
+    return insecure.wrap_socket(s, server_hostname=name)
+def ask(c, host):
+    c.sendall(f'GET / HTTP/1.1\r\nHost: {host}\r\n\r\n'.encode())
+    r = http.client.HTTPResponse(c)
+    r.begin()
+    return 'yes' if r.read().startswith(b'hello ') else 'no'
+def attempt(f):
+    try: return f()
+    except (OSError, http.client.HTTPException): return 'no'
+`
+
+func TestNetworkRules(t *testing.T) {
+	t.Parallel()
+	addr := hostAddress(t)
+	secure, plain := webSite(t, addr, true), webSite(t, addr, false)
+	s := rig.Own(t, rig.Options{Pool: 1, Env: []string{
+		"CLOUD_SANDBOX_NAMESERVERS=" + nameServer(t, addr),
+		fmt.Sprintf("CLOUD_SANDBOX_EGRESS_OPEN=%s:%d,%s:%d", addr, secure, addr, plain),
+	}})
+	c := s.Client(t, "rules")
+	var made struct {
+		rig.Sandbox
+		Network json.RawMessage `json:"network"`
+	}
+	rules := rig.Body{"mode": "none", "allow": []string{"good.example", "*.Good.example"}}
+	c.Must(t, "POST", "/api/v1/sessions", rig.Body{"network": rules}, &made)
+	if want := `{"mode":"none","allow":["good.example","*.good.example"]}`; string(made.Network) != want {
+		t.Errorf("the network is %s, want %s", made.Network, want)
+	}
+
+	code := reach + fmt.Sprintf(`
+host, secure, plain = %q, %d, %d
+print('address', attempt(lambda: ask(tls(host, secure, 'good.example'), 'good.example')))
+print('name', attempt(lambda: ask(tls('good.example', secure, 'good.example'), 'good.example')))
+print('below', attempt(lambda: ask(tls('a.b.good.example', secure, 'a.b.good.example'), 'a.b.good.example')))
+print('other', attempt(lambda: socket.getaddrinfo('evil.example', 80) and 'yes'))
+print('false', attempt(lambda: ask(tls('good.example', secure, 'evil.example'), 'good.example')))
+print('nameless', attempt(lambda: ask(tls('good.example', secure, None), 'good.example')))
+web = socket.create_connection(('good.example', plain), timeout=10)
+print('plain', attempt(lambda: ask(web, 'good.example')))
+print('second', attempt(lambda: ask(web, 'evil.example')))
+open_one = tls('good.example', secure, 'good.example')
+`, addr, secure, plain)
+	want := "address no\nname yes\nbelow yes\nother no\nfalse no\nnameless no\nplain yes\nsecond no\n"
+	if got := output(t, c, made.ID, "python", code); got != want {
+		t.Errorf("with names allowed:\n%swant\n%s", got, want)
+	}
+
+	c.Must(t, "PATCH", "/api/v1/sessions/"+made.ID, rig.Body{"network": rig.Body{"mode": "public", "deny": []string{"*.example"}}}, &made)
+	const after = `
+print('open', attempt(lambda: ask(open_one, 'good.example')))
+print('name', attempt(lambda: ask(tls('good.example', secure, 'good.example'), 'good.example')))
+print('false', attempt(lambda: ask(tls(host, secure, 'good.example'), 'good.example')))
+print('not refused', attempt(lambda: ask(tls(host, secure, 'fine.test'), 'fine.test')))
+`
+	if got, want := output(t, c, made.ID, "python", after), "open no\nname no\nfalse no\nnot refused no\n"; got != want {
+		t.Errorf("with names refused:\n%swant\n%s", got, want)
+	}
+	checkNetworkLog(t, s, c, made.ID)
+	checkBandwidth(t, s, c, made.ID, fmt.Sprintf("http://%s:%d/", addr, plain))
+}
+
+// checkBandwidth sends a megabyte and a half at one a second, and then at will.
+func checkBandwidth(t *testing.T, s *rig.Server, c *rig.Client, id, url string) {
+	t.Helper()
+	var now struct {
+		Resources struct {
+			Bandwidth int `json:"bandwidth_mbps"`
+		} `json:"resources"`
+	}
+	upload := "head -c 1500000 /dev/zero | curl -s -o /dev/null -w '%{time_total}' --data-binary @- " + url
+	bound := func(mbps int) (seconds float64) {
+		t.Helper()
+		now.Resources.Bandwidth = 0 // what is absent is none
+		c.Must(t, "PATCH", "/api/v1/sessions/"+id, rig.Body{"network": "public", "resources": rig.Body{"bandwidth_mbps": mbps}}, &now)
+		if now.Resources.Bandwidth != mbps {
+			t.Errorf("asked for %d Mbit/s, got %+v", mbps, now)
+		}
+		if _, err := fmt.Sscan(c.Sh(t, id, upload), &seconds); err != nil {
+			t.Error(err)
+		}
+		return seconds
+	}
+	if took := bound(8); took < 1 {
+		t.Errorf("a megabyte and a half at 8 Mbit/s took %v seconds", took)
+	}
+	bound(0)
+	tenant := "dev:rules"
+	if out, err := command(s, "tenant", "quota", tenant, "bandwidth_mbps=10"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if status, raw, err := c.Do("PATCH", "/api/v1/sessions/"+id, rig.Body{"resources": rig.Body{"bandwidth_mbps": 11}}); err != nil || status != http.StatusTooManyRequests {
+		t.Errorf("more than the quota: %d %s %v", status, raw, err)
+	}
+	if c.Must(t, "POST", "/api/v1/sessions", rig.Body{}, &now); now.Resources.Bandwidth != 10 {
+		t.Errorf("by default a session has %+v", now)
+	}
+}
+
+// checkNetworkLog looks for what was decided, as its owner, as another tenant and
+// as the operator.
+func checkNetworkLog(t *testing.T, s *rig.Server, c *rig.Client, id string) {
+	t.Helper()
+	var told struct {
+		Decisions []struct {
+			Protocol, Name, Verdict, Reason string
+		}
+		Allowed, Refused int
+	}
+	c.Must(t, "GET", "/api/v1/sessions/"+id+"/network/log", nil, &told)
+	found := map[string]bool{}
+	for _, d := range told.Decisions {
+		found[d.Protocol+" "+d.Name+" "+d.Verdict] = true
+	}
+	for _, want := range []string{"dns good.example allowed", "dns evil.example refused", "tcp good.example allowed", "tcp evil.example refused"} {
+		if !found[want] {
+			t.Errorf("the log lacks %q: %+v", want, told)
+		}
+	}
+	if told.Allowed < 4 || told.Refused < 5 {
+		t.Errorf("%d allowed, %d refused", told.Allowed, told.Refused)
+	}
+	if status, _, err := s.Client(t, "stranger").Do("GET", "/api/v1/sessions/"+id+"/network/log", nil); err != nil || status != http.StatusNotFound {
+		t.Errorf("a stranger hears %d, %v", status, err)
+	}
+	res, err := http.Get(s.URL + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	page, err := io.ReadAll(res.Body)
+	if err != nil || !strings.Contains(string(page), `cloud_sandbox_network_decisions_total{node="local",verdict="refused"}`) {
+		t.Errorf("the metrics do not count refusals: %v", err)
+	}
+}

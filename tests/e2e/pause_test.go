@@ -1,0 +1,227 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
+)
+
+// saved is what the API tells of a snapshot.
+type saved struct {
+	ID      string `json:"snapshot_id"`
+	Parent  string `json:"parent_id"`
+	Name    string `json:"name"`
+	Memory  bool   `json:"memory"`
+	Size    int64  `json:"size_bytes"`
+	Current bool   `json:"current"`
+}
+
+// act posts to a session and returns its record.
+func act(t *testing.T, c *rig.Client, id, what string, body rig.Body) session {
+	t.Helper()
+	var s session
+	c.Must(t, "POST", "/api/v1/sessions/"+id+"/"+what, body, &s)
+	return s
+}
+
+// kept reads all that a process wrote, from the beginning.
+func kept(t *testing.T, c *rig.Client, id, process string) string {
+	t.Helper()
+	status, raw, err := c.Do("GET", station{id: id}.path(process, "output", "from", "0"), nil)
+	if err != nil || status != http.StatusOK {
+		t.Fatalf("output: %d %s, %v", status, raw, err)
+	}
+	return string(raw)
+}
+
+// counts checks that lines are 1, 2, 3 and so on, and returns the last.
+func counts(t *testing.T, text string) int {
+	t.Helper()
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	for i, line := range lines[:len(lines)-1] {
+		if line != strconv.Itoa(i+1) {
+			t.Fatalf("line %d says %q", i+1, line)
+		}
+	}
+	return len(lines)
+}
+
+// What runs in a paused Sandbox goes on when it resumes: variables, processes
+// and their output, files.
+func TestPauseAndResume(t *testing.T) {
+	t.Parallel()
+	c := shared.Server(t).Client(t, "pause")
+	s := create(t, c, rig.Body{"env": rig.Body{"KEPT": "1"}})
+	output(t, c, s.ID, "python", "numbers = [1, 2, 3]\nimport os\nborn = os.getpid()")
+	c.Sh(t, s.ID, "echo written > /workspace/file")
+	var p process
+	c.Must(t, "POST", "/api/v1/processes", rig.Body{
+		"sandbox_id": s.ID, "background": true, "command": "i=0; while :; do i=$((i+1)); echo $i; sleep 0.01; done",
+	}, &p)
+	rig.Within(t, 10*time.Second, "lines of the process", func() bool { return counts(t, kept(t, c, s.ID, p.ID)) > 20 })
+
+	if got := act(t, c, s.ID, "pause", rig.Body{}); got.State != "paused" {
+		t.Fatalf("paused as %+v", got)
+	}
+	if got := act(t, c, s.ID, "pause", rig.Body{}); got.State != "paused" {
+		t.Errorf("paused again as %+v", got)
+	}
+	if got := patch(t, c, s.ID, rig.Body{"env": rig.Body{"NEW": "2"}}); got.State != "paused" {
+		t.Errorf("a change made it %s", got.State)
+	}
+	if got := act(t, c, s.ID, "resume", rig.Body{}); got.State != "running" || got.ID != s.ID {
+		t.Fatalf("resumed as %+v", got)
+	}
+	before := counts(t, kept(t, c, s.ID, p.ID))
+	rig.Within(t, 10*time.Second, "further lines of the process", func() bool { return counts(t, kept(t, c, s.ID, p.ID)) > before+20 })
+	if got := output(t, c, s.ID, "python", "print(sum(numbers), born == os.getpid())"); got != "6 True\n" {
+		t.Errorf("its variables: %q", got)
+	}
+	if got := c.Sh(t, s.ID, `cat /workspace/file; echo "$KEPT $NEW"`); got != "written\n1 2\n" {
+		t.Errorf("its files and environment: %q", got)
+	}
+}
+
+// Without memory it boots, with its files.
+func TestPauseFiles(t *testing.T) {
+	t.Parallel()
+	c := shared.Server(t).Client(t, "pause-files")
+	s := create(t, c, rig.Body{})
+	c.Sh(t, s.ID, "echo written > /workspace/file; sudo sh -c 'echo root > /etc/kept'; rm -r /usr/share/doc 2>/dev/null; true")
+	output(t, c, s.ID, "python", "x = 1")
+	act(t, c, s.ID, "pause", rig.Body{"memory": false})
+	if got := c.Sh(t, s.ID, "cat /workspace/file /etc/kept"); got != "written\nroot\n" {
+		t.Errorf("its files: %q", got)
+	}
+	if r := c.Run(t, s.ID, "python", "print(x)", nil); r.Status != "error" {
+		t.Errorf("a variable lived on: %s", r)
+	}
+}
+
+// Forks begin where the original is and go their own ways; their randomness is
+// their own.
+func TestForks(t *testing.T) {
+	t.Parallel()
+	c := shared.Server(t).Client(t, "fork")
+	s := create(t, c, rig.Body{"metadata": rig.Body{"kind": "original", "gone": "1"}})
+	output(t, c, s.ID, "python", "import random, uuid\nx = 7\nrandom.random()")
+	var reply struct {
+		Forks  []session `json:"forks"`
+		Failed int       `json:"failed"`
+	}
+	c.Must(t, "POST", "/api/v1/sessions/"+s.ID+"/fork", rig.Body{"count": 3, "metadata": rig.Body{"kind": "copy", "gone": nil}}, &reply)
+	for _, f := range reply.Forks {
+		t.Cleanup(func() { _ = c.Try("DELETE", "/api/v1/sessions/"+f.ID, nil, nil) })
+	}
+	if len(reply.Forks) != 3 || reply.Failed != 0 {
+		t.Fatalf("forked %+v", reply)
+	}
+	seen := map[string]bool{}
+	for _, f := range append(reply.Forks, s) {
+		if f.ID != s.ID && (f.Metadata["kind"] != "copy" || len(f.Metadata) != 1) {
+			t.Errorf("the metadata of a fork: %v", f.Metadata)
+		}
+		drawn := output(t, c, f.ID, "python", "x += 1\nprint(x, random.random(), uuid.uuid4())")
+		if !strings.HasPrefix(drawn, "8 ") || seen[drawn] {
+			t.Errorf("%s holds and draws %q", f.ID, drawn)
+		}
+		seen[drawn] = true
+	}
+}
+
+// A session goes back to what it was, and others start from that.
+func TestSnapshots(t *testing.T) {
+	t.Parallel()
+	c := shared.Server(t).Client(t, "snapshots")
+	s := create(t, c, rig.Body{})
+	output(t, c, s.ID, "python", "x = 'first'")
+	c.Sh(t, s.ID, "echo first > /workspace/file")
+	var first saved
+	c.Must(t, "POST", "/api/v1/sessions/"+s.ID+"/snapshots", rig.Body{"name": "first"}, &first)
+	t.Cleanup(func() { _ = c.Try("DELETE", "/api/v1/snapshots/"+first.ID, nil, nil) })
+	if !first.Memory || first.Size <= 0 {
+		t.Errorf("the snapshot is %+v", first)
+	}
+	var p process
+	c.Must(t, "POST", "/api/v1/processes", rig.Body{"sandbox_id": s.ID, "background": true, "command": "sleep 600"}, &p)
+	output(t, c, s.ID, "python", "x = 'second'")
+	c.Sh(t, s.ID, "echo second > /workspace/file")
+
+	act(t, c, s.ID, "rollback", rig.Body{"snapshot_id": "first"})
+	if got := output(t, c, s.ID, "python", "print(x, open('/workspace/file').read())"); got != "first first\n\n" {
+		t.Errorf("rolled back to %q", got)
+	}
+	if err := c.Try("GET", station{id: s.ID}.path(p.ID, ""), nil, nil); err == nil || !strings.Contains(err.Error(), "409") {
+		t.Errorf("a process of before the rollback: %v", err)
+	}
+	var tree struct {
+		Snapshots []saved `json:"snapshots"`
+	}
+	c.Must(t, "GET", "/api/v1/sessions/"+s.ID+"/snapshots", nil, &tree)
+	if len(tree.Snapshots) == 0 || tree.Snapshots[0].ID != first.ID || !tree.Snapshots[0].Current {
+		t.Errorf("the history: %+v", tree)
+	}
+	other := create(t, c, rig.Body{"snapshot_id": first.ID})
+	if got := output(t, c, other.ID, "python", "print(x)"); got != "first\n" {
+		t.Errorf("what starts from it holds %q", got)
+	}
+	act(t, c, other.ID, "pause", rig.Body{})
+	c.Must(t, "DELETE", "/api/v1/snapshots/"+first.ID, nil, nil)
+	if got := output(t, c, other.ID, "python", "print(x)"); got != "first\n" {
+		t.Errorf("without the snapshot that it came from it holds %q", got)
+	}
+}
+
+// A deadline pauses, use wakes, and many who come at once wake it once. What is
+// paused survives the server's death.
+func TestPausedOutlivesTheServer(t *testing.T) {
+	t.Parallel()
+	srv := rig.Own(t, rig.Options{})
+	c := srv.Client(t, "outlives")
+	s := create(t, c, rig.Body{"name": "due", "timeout_seconds": 5})
+	output(t, c, s.ID, "python", "n = 0")
+	rig.Within(t, 20*time.Second, "the pause at the deadline", func() bool { return c.Get(t, s.ID).State == "paused" })
+	rig.Kill(t, srv.One(t, rig.ServerRole))
+	waitDone(t, srv)
+	if err := srv.Launch(); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Get(t, "due").State; got != "paused" {
+		t.Fatalf("after the server's death it is %s", got)
+	}
+	c.Must(t, "POST", "/api/v1/sessions/due/timeout", rig.Body{"timeout_seconds": 600}, nil)
+	const callers = 8
+	var wg sync.WaitGroup
+	for range callers {
+		wg.Go(func() {
+			if r, err := c.TryRun("due", "python", "n += 1", nil); err != nil || r.Status != "ok" {
+				t.Errorf("use of what is paused: %v, %v", r, err)
+			}
+		})
+	}
+	for range 100 - callers {
+		wg.Go(func() {
+			status, raw, err := c.Do("GET", "/api/v1/files/list?path=/workspace&sandbox_id="+s.ID, nil)
+			if err != nil || status != http.StatusOK {
+				t.Errorf("use of what is paused: %d %s, %v", status, raw, err)
+			}
+		})
+	}
+	wg.Wait()
+	if got := output(t, c, "due", "python", "print(n)"); got != fmt.Sprintln(callers) {
+		t.Errorf("%d counted to %s", callers, got)
+	}
+	patch(t, c, s.ID, rig.Body{"auto_resume": false})
+	act(t, c, s.ID, "pause", rig.Body{})
+	if _, err := c.TryRun(s.ID, "bash", "true", nil); err == nil || !strings.Contains(err.Error(), "resume it") {
+		t.Errorf("use of what is to stay paused: %v", err)
+	}
+	act(t, c, s.ID, "resume", rig.Body{})
+	c.Sh(t, s.ID, "true")
+}

@@ -1,0 +1,279 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
+)
+
+// secretSite is a server of HTTPS at addr for names below .example, under an
+// authority of its own. It says whether a request has the value, and never what
+// it has.
+type secretSite struct {
+	port  int
+	roots string // file in PEM
+}
+
+const secretValue = "value-that-no-sandbox-sees"
+
+func newSecretSite(t *testing.T, addr netip.Addr) secretSite {
+	t.Helper()
+	ca, caKey := certificate(t, &x509.Certificate{Subject: pkix.Name{CommonName: "tests"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}, nil, nil)
+	leaf, key := certificate(t, &x509.Certificate{DNSNames: []string{"*.example"}, KeyUsage: x509.KeyUsageDigitalSignature}, ca, caKey)
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		said := "without"
+		switch r.Header.Get("Authorization") {
+		case "Bearer " + secretValue:
+			said = "with"
+		case "Bearer second-" + secretValue:
+			said = "with the second"
+		}
+		fmt.Fprintf(w, "%s %s %s", said, r.Host, r.Proto)
+	}))
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.EnableHTTP2 = true
+	s.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{leaf.Raw}, PrivateKey: key}}}
+	l, err := net.Listen("tcp4", netip.AddrPortFrom(addr, 0).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Listener.Close()
+	s.Listener = l
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	dir, err := os.MkdirTemp("", "roots-") // which the server's user can enter
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	roots := filepath.Join(dir, "roots.pem")
+	if err := os.WriteFile(roots, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.Raw}), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return secretSite{l.Addr().(*net.TCPAddr).Port, roots}
+}
+
+func certificate(t *testing.T, template, parent *x509.Certificate, parentKey *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template.SerialNumber = big.NewInt(time.Now().UnixNano())
+	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	if parent == nil {
+		parent, parentKey = template, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), parentKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made, key
+}
+
+func secretServer(t *testing.T) (*rig.Server, secretSite) {
+	t.Helper()
+	addr := hostAddress(t)
+	site := newSecretSite(t, addr)
+	return rig.Own(t, rig.Options{Pool: 1, Env: []string{
+		"CLOUD_SANDBOX_NAMESERVERS=" + nameServer(t, addr),
+		fmt.Sprintf("CLOUD_SANDBOX_EGRESS_OPEN=%s:%d", addr, site.port),
+		"CLOUD_SANDBOX_SECRETS_ROOTS=" + site.roots,
+	}}), site
+}
+
+func TestSecretsAreSetIntoRequests(t *testing.T) {
+	t.Parallel()
+	s, site := secretServer(t)
+	c := s.Client(t, "secrets")
+	c.Must(t, "POST", "/api/v1/secrets", rig.Body{"name": "API_KEY", "value": secretValue}, nil)
+	url := fmt.Sprintf("https://api.example:%d/", site.port)
+	use := []rig.Body{{"name": "API_KEY", "host": fmt.Sprintf("API.example:%d", site.port), "header": "authorization", "format": "Bearer {value}"}}
+	id := c.Create(t, rig.Body{"secrets": use}).ID
+
+	// By programs that find whom to trust in ways of their own.
+	want := fmt.Sprintf("with api.example:%d HTTP/", site.port)
+	for name, code := range map[string][2]string{
+		"curl":     {"bash", "curl -sS " + url},
+		"HTTP/1.1": {"bash", "curl -sS --http1.1 -H 'Authorization: Bearer mine' " + url},
+		"python":   {"python", fmt.Sprintf("import urllib.request; print(urllib.request.urlopen(%q, timeout=20).read().decode())", url)},
+		"node":     {"bash", fmt.Sprintf("node -e 'fetch(%q).then(r => r.text()).then(console.log)'", url)},
+		"sudo":     {"bash", "sudo curl -sS " + url},
+	} {
+		if got := output(t, c, id, code[0], code[1]); !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	other := fmt.Sprintf("curl -ksS https://other.example:%d/", site.port)
+	if got := output(t, c, id, "bash", other); !strings.HasPrefix(got, "without other.example") {
+		t.Errorf("another host: %q", got)
+	}
+
+	// Changes hold for connections that are open.
+	const keep = `
+import http.client, ssl
+c = http.client.HTTPSConnection('api.example', %d, timeout=20)
+def ask():
+    try:
+        c.request('GET', '/')
+        return c.getresponse().read().decode().split(' api')[0]
+    except (OSError, http.client.HTTPException):
+        c.close()
+        c.request('GET', '/')
+        return 'anew ' + c.getresponse().read().decode().split(' api')[0]
+print(ask())`
+	steps := []struct {
+		do   func()
+		want string
+	}{
+		{func() { c.Must(t, "PUT", "/api/v1/secrets/API_KEY", rig.Body{"value": "second-" + secretValue}, nil) }, "with the second"},
+		{func() { c.Must(t, "PUT", "/api/v1/secrets/API_KEY", rig.Body{"value": secretValue}, nil) }, "with"},
+		{func() {
+			c.Must(t, "POST", "/api/v1/sessions/"+id+"/pause", nil, nil)
+			c.Must(t, "POST", "/api/v1/sessions/"+id+"/resume", nil, nil)
+		}, "anew with"},
+	}
+	if got := output(t, c, id, "python", fmt.Sprintf(keep, site.port)); got != "with\n" {
+		t.Errorf("python: %q", got)
+	}
+	for i, step := range steps {
+		step.do()
+		if got := output(t, c, id, "python", "print(ask())"); got != step.want+"\n" {
+			t.Errorf("step %d: %q, want %q", i, got, step.want)
+		}
+	}
+
+	checkForks(t, c, id, "curl -ksS "+url)
+
+	// By E2B's API too, in its words.
+	rules := rig.Body{fmt.Sprintf("api.example:%d", site.port): []rig.Body{{"transform": rig.Body{"headers": rig.Body{"Authorization": "Bearer ${e2b.secrets.API_KEY}"}}}}}
+	var theirs struct {
+		ID string `json:"sandboxID"`
+	}
+	askE2B(t, c, "POST", "/v2/sandboxes", rig.Body{"templateID": "base", "network": rig.Body{"rules": rules}}, &theirs)
+	if got := output(t, c, theirs.ID, "bash", "curl -sS "+url); !strings.HasPrefix(got, "with ") {
+		t.Errorf("by E2B's rules: %q", got)
+	}
+	askE2B(t, c, "PUT", "/sandboxes/"+theirs.ID+"/network", rig.Body{}, nil)
+	if got := output(t, c, theirs.ID, "bash", "curl -ksS "+url); !strings.HasPrefix(got, "without") {
+		t.Errorf("by E2B's rules that are cleared: %q", got)
+	}
+	c.Must(t, "DELETE", "/api/v1/sessions/"+theirs.ID, nil, nil)
+
+	c.Must(t, "PATCH", "/api/v1/sessions/"+id, rig.Body{"secrets": []rig.Body{}}, nil)
+	if got := output(t, c, id, "bash", "curl -ksS "+url); !strings.HasPrefix(got, "without") {
+		t.Errorf("after it was taken away: %q", got)
+	}
+	c.Must(t, "PATCH", "/api/v1/sessions/"+id, rig.Body{"secrets": use}, nil)
+	if got := output(t, c, id, "bash", "curl -sS "+url); !strings.HasPrefix(got, "with ") {
+		t.Errorf("after it was given again: %q", got)
+	}
+	c.Must(t, "DELETE", "/api/v1/secrets/API_KEY", nil, nil)
+	if got := output(t, c, id, "bash", "curl -ksS "+url); !strings.HasPrefix(got, "without") {
+		t.Errorf("after it was deleted: %q", got)
+	}
+}
+
+// askE2B makes a call of E2B's API, which our contract does not know.
+func askE2B(t *testing.T, c *rig.Client, method, path string, body, reply any) {
+	t.Helper()
+	raw, err := json.Marshal(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), method, c.URL+path, bytes.NewReader(raw))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+c.Token)
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	raw, err = io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode > 299 || reply != nil && json.Unmarshal(raw, reply) != nil {
+		t.Fatalf("%s %s: %d %s %v", method, path, resp.StatusCode, raw, err)
+	}
+}
+
+// checkForks looks at what copies of a session get.
+func checkForks(t *testing.T, c *rig.Client, id, ask string) {
+	t.Helper()
+	for keep, want := range map[bool]string{false: "without", true: "with "} {
+		var made struct{ Forks []rig.Sandbox }
+		c.Must(t, "POST", "/api/v1/sessions/"+id+"/fork", rig.Body{"keep_secrets": keep}, &made)
+		if got := output(t, c, made.Forks[0].ID, "bash", ask); !strings.HasPrefix(got, want) {
+			t.Errorf("a fork, keep_secrets %v: %q", keep, got)
+		}
+		c.Must(t, "DELETE", "/api/v1/sessions/"+made.Forks[0].ID, nil, nil)
+	}
+}
+
+// Whoever of ours dies, requests go on to get their secrets.
+func TestSecretsOutliveOurProcesses(t *testing.T) {
+	t.Parallel()
+	s, site := secretServer(t)
+	c := s.Client(t, "secrets")
+	c.Must(t, "POST", "/api/v1/secrets", rig.Body{"name": "API_KEY", "value": secretValue}, nil)
+	id := c.Create(t, rig.Body{"secrets": []rig.Body{{"name": "API_KEY", "host": fmt.Sprintf("api.example:%d", site.port), "header": "Authorization", "format": "Bearer {value}"}}}).ID
+	ask := fmt.Sprintf("curl -ksS https://api.example:%d/", site.port)
+	eventually := func(what string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		for {
+			r, err := c.TryRun(id, "bash", ask, nil)
+			if err == nil && strings.HasPrefix(r.Stdout, "with ") {
+				return
+			}
+			select {
+			case <-time.After(200 * time.Millisecond):
+			case <-ctx.Done():
+				t.Fatalf("%s: %v %v", what, r, err)
+			}
+		}
+	}
+	eventually("at first")
+	rig.Kill(t, s.One(t, rig.LinkShard))
+	eventually("after the link shard was killed")
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Launch(); err != nil {
+		t.Fatal(err)
+	}
+	eventually("after the server was started anew")
+	rig.Kill(t, s.One(t, rig.LinkShard))
+	eventually("after both were killed")
+}

@@ -1,0 +1,283 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
+)
+
+// session is what these tests look at.
+type session struct {
+	rig.Sandbox
+	Network   string            `json:"network"`
+	Metadata  map[string]string `json:"metadata"`
+	Idle      float64           `json:"idle_timeout_seconds"`
+	Resources struct {
+		CPUs     float64 `json:"cpus"`
+		MemoryMB int     `json:"memory_mb"`
+		Pids     int     `json:"pids"`
+	} `json:"resources"`
+	Ended *struct {
+		Cause      string `json:"cause"`
+		OutputTail string `json:"output_tail"`
+	} `json:"ended"`
+}
+
+func create(t *testing.T, c *rig.Client, body rig.Body) session {
+	t.Helper()
+	var s session
+	c.Must(t, "POST", "/api/v1/sessions", body, &s)
+	t.Cleanup(func() { _ = c.Try("DELETE", "/api/v1/sessions/"+s.ID, nil, nil) })
+	return s
+}
+
+func patch(t *testing.T, c *rig.Client, id string, body rig.Body) session {
+	t.Helper()
+	var s session
+	c.Must(t, "PATCH", "/api/v1/sessions/"+id, body, &s)
+	return s
+}
+
+func output(t *testing.T, c *rig.Client, id, language, code string) string {
+	t.Helper()
+	r, err := c.TryRun(id, language, code, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Stdout
+}
+
+// What can change of a Sandbox changes while it runs, inside and outside.
+func TestPatchSession(t *testing.T) {
+	t.Parallel()
+	c := shared.Server(t).Client(t, "patch")
+	s := create(t, c, rig.Body{"env": rig.Body{"KEPT": "1", "GONE": "2"}, "metadata": rig.Body{"a": "1"}})
+
+	const show = `echo "$KEPT $GONE $NEW $(pwd) $(id -un) $(ulimit -u)"`
+	if got := output(t, c, s.ID, "bash", show); got != "1 2  /workspace user 512\n" {
+		t.Errorf("at first: %q", got)
+	}
+	name := fmt.Sprintf("patched-%d", time.Now().UnixNano())
+	got := patch(t, c, s.ID, rig.Body{
+		"name": name, "metadata": rig.Body{"a": nil, "b": "2"}, "env": rig.Body{"GONE": nil, "NEW": "3"},
+		"network": "none", "timeout_seconds": 3600, "idle_timeout_seconds": 600, "cwd": "/tmp", "user": "root",
+		"resources": rig.Body{"cpus": 0.5, "memory_mb": 256, "pids": 64},
+	})
+	if got.Name != name || len(got.Metadata) != 1 || got.Metadata["b"] != "2" || got.Network != "none" || got.Idle != 600 ||
+		got.TimeoutSeconds != 3600 || got.Resources.CPUs != 0.5 || got.Resources.MemoryMB != 256 || got.Resources.Pids != 64 {
+		t.Errorf("patched: %+v", got)
+	}
+	if got := output(t, c, name, "bash", show); got != "1  3 /tmp root 64\n" {
+		t.Errorf("after the change: %q", got)
+	}
+	const reach = `import socket
+try: socket.create_connection(("1.1.1.1", 53), 3); print("reached")
+except OSError as e: print(e)`
+	if got := output(t, c, name, "python", reach); strings.Contains(got, "reached") {
+		t.Errorf("with network none: %q", got)
+	}
+
+	// 300 MiB are more than it may use now, and not more than its shape has.
+	const eat = "x = bytearray(300 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\nprint('fits')"
+	if r, err := c.TryRun(name, "python", eat, nil); err != nil || r.Status != "oom" {
+		t.Errorf("300 MiB within 256: %v, %v", r, err)
+	}
+	patch(t, c, name, rig.Body{"resources": rig.Body{"memory_mb": 512}})
+	if r, err := c.TryRun(name, "python", eat, nil); err != nil || r.Stdout != "fits\n" {
+		t.Errorf("300 MiB within 512: %v, %v", r, err)
+	}
+	if got := patch(t, c, name, rig.Body{"user": nil, "cwd": nil, "idle_timeout_seconds": nil}); got.Idle != 0 {
+		t.Errorf("without an idle timeout: %+v", got)
+	}
+	if got := output(t, c, name, "bash", show); got != "1  3 /workspace user 64\n" {
+		t.Errorf("with the defaults again: %q", got)
+	}
+}
+
+// What cannot change says why, and nothing else of the request happens.
+func TestPatchRefused(t *testing.T) {
+	t.Parallel()
+	c := shared.Server(t).Client(t, "patch-refused")
+	s := create(t, c, rig.Body{})
+	for says, body := range map[string]rig.Body{
+		"template":    {"template": "other"},
+		"disk_mb":     {"resources": rig.Body{"disk_mb": 8192}},
+		"memory_mb":   {"resources": rig.Body{"memory_mb": 1024}},
+		"cpus":        {"resources": rig.Body{"cpus": 3}},
+		"no user":     {"user": "nobody-knows"},
+		"on_timeout":  {"on_timeout": "kill"},
+		"environment": {"env": rig.Body{"A=B": "1"}},
+	} {
+		body["metadata"], body["network"] = rig.Body{"half": "done"}, "none"
+		err := c.Try("PATCH", "/api/v1/sessions/"+s.ID, body, nil)
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", says, err)
+		}
+		var after session
+		c.Must(t, "GET", "/api/v1/sessions/"+s.ID, nil, &after)
+		if len(after.Metadata) != 0 || after.Network != "public" {
+			t.Errorf("%s changed something: %+v", says, after)
+		}
+	}
+	const hold = `setsid python3 -c "
+import time
+x = b'x' * (250 << 20)
+open('/tmp/held', 'w').close()
+time.sleep(60)" >/dev/null 2>&1 &
+until [ -e /tmp/held ]; do sleep 0.1; done`
+	output(t, c, s.ID, "bash", hold)
+	err := c.Try("PATCH", "/api/v1/sessions/"+s.ID, rig.Body{"resources": rig.Body{"memory_mb": 128}}, nil)
+	if err == nil || !strings.Contains(err.Error(), "memory_mb") {
+		t.Errorf("memory in use taken away: %v", err)
+	}
+	if err := c.Try("PATCH", "/api/v1/sessions/"+s.ID, rig.Body{"resources": rig.Body{"memory_mb": 400}}, nil); err != nil {
+		t.Errorf("less memory that is enough: %v", err)
+	}
+}
+
+// A change outlives the server, and the last one is in force after a crash.
+func TestPatchOutlivesServer(t *testing.T) {
+	t.Parallel()
+	s := rig.Own(t, rig.Options{})
+	c := s.Client(t, "patch-crash")
+	made := create(t, c, rig.Body{"env": rig.Body{"V": "1"}})
+	patch(t, c, made.ID, rig.Body{"env": rig.Body{"V": "2"}, "network": "none", "resources": rig.Body{"memory_mb": 256}})
+	rig.Kill(t, s.One(t, rig.Launcher))
+	waitDone(t, s)
+	if err := s.Launch(); err != nil {
+		t.Fatal(err)
+	}
+	if got := output(t, c, made.ID, "bash", "echo $V"); got != "2\n" {
+		t.Errorf("V = %q", got)
+	}
+	var after session
+	c.Must(t, "GET", "/api/v1/sessions/"+made.ID, nil, &after)
+	if after.Network != "none" || after.Resources.MemoryMB != 256 {
+		t.Errorf("after the crash: %+v", after)
+	}
+	if got := patch(t, c, made.ID, rig.Body{"env": rig.Body{"V": "3"}}); got.Network != "none" {
+		t.Errorf("changed again: %+v", got)
+	}
+	if got := output(t, c, made.ID, "bash", "echo $V"); got != "3\n" {
+		t.Errorf("V = %q", got)
+	}
+}
+
+// Less memory and another CPU share are bound late: the Pool serves them.
+func TestPoolServesLess(t *testing.T) {
+	t.Parallel()
+	s := rig.Own(t, rig.Options{})
+	c := s.Client(t, "late")
+	before := s.Metric("cloud_sandbox_pool_misses_total")
+	made := create(t, c, rig.Body{"resources": rig.Body{"cpus": 0.5, "memory_mb": 256, "pids": 100}})
+	if made.Resources.MemoryMB != 256 || made.Resources.Pids != 100 {
+		t.Errorf("created %+v", made)
+	}
+	if after := s.Metric("cloud_sandbox_pool_misses_total"); after != before {
+		t.Errorf("it was not from the pool: %v misses before, %v after", before, after)
+	}
+	if got := output(t, c, made.ID, "bash", "ulimit -u"); got != "100\n" {
+		t.Errorf("processes: %q", got)
+	}
+}
+
+// Nobody's use ends a Sandbox with the cause idle; a request that goes on, and a
+// touch, keep it.
+func TestIdle(t *testing.T) {
+	t.Parallel()
+	c := shared.Server(t).Client(t, "idle")
+	idle := create(t, c, rig.Body{"idle_timeout_seconds": 2, "on_timeout": "end"})
+	busy := create(t, c, rig.Body{"idle_timeout_seconds": 2, "on_timeout": "end"})
+	touched := create(t, c, rig.Body{"idle_timeout_seconds": 4, "on_timeout": "end"})
+	done := make(chan error, 1)
+	go func() {
+		r, err := c.TryRun(busy.ID, "bash", "sleep 8; echo busy", nil)
+		if err == nil && r.Stdout != "busy\n" {
+			err = fmt.Errorf("%v", r)
+		}
+		done <- err
+	}()
+	stop := time.After(8 * time.Second)
+	for going := true; going; {
+		select {
+		case <-stop:
+			going = false
+		case <-time.After(time.Second):
+			c.Must(t, "POST", "/api/v1/sessions/"+touched.ID+"/touch", nil, nil)
+		}
+	}
+	if err := <-done; err != nil {
+		t.Errorf("the busy one: %v", err)
+	}
+	if got := c.Get(t, touched.ID).State; got != "running" {
+		t.Errorf("the touched one is %s", got)
+	}
+	rig.Within(t, 5*time.Second, "the end of the idle one", func() bool { return c.Get(t, idle.ID).State == "ended" })
+	if cause := c.Get(t, idle.ID).Cause(); cause != "idle" {
+		t.Errorf("cause %q", cause)
+	}
+	for _, s := range []session{busy, touched} {
+		rig.Within(t, 15*time.Second, "the end of the others", func() bool { return c.Get(t, s.ID).Cause() == "idle" })
+	}
+}
+
+// An end leaves a certificate with the last output, also in lists.
+func TestCertificate(t *testing.T) {
+	t.Parallel()
+	c := shared.Server(t).Client(t, "certificate")
+	s := create(t, c, rig.Body{"name": "certified", "metadata": rig.Body{"k": "v"}})
+	output(t, c, s.ID, "bash", `printf 'x%.0s' {1..5000}; echo; echo the last words`)
+	var ended session
+	c.Must(t, "DELETE", "/api/v1/sessions/certified", nil, &ended)
+	tail := ended.Ended.OutputTail
+	if ended.Ended.Cause != "released" || !strings.HasSuffix(tail, "x\nthe last words\n") || len(tail) != 4096 {
+		t.Errorf("the certificate: %s, %d bytes, %.40q", ended.Ended.Cause, len(tail), tail)
+	}
+	var page struct {
+		Sessions []session `json:"sessions"`
+	}
+	c.Must(t, "GET", "/api/v1/sessions?state=ended&metadata[k]=v", nil, &page)
+	if len(page.Sessions) != 1 || page.Sessions[0].ID != s.ID || page.Sessions[0].Ended.Cause != "released" {
+		t.Errorf("listed: %+v", page)
+	}
+	if err := c.Try("GET", "/api/v1/sessions/certified", nil, nil); err == nil {
+		t.Error("the name of an ended one still means it")
+	}
+
+	// What killed it all the same shows what was said before.
+	s = create(t, c, rig.Body{})
+	_, _ = c.TryRun(s.ID, "bash", "echo going down; sudo kill -9 1; sleep 5", nil)
+	rig.Within(t, 10*time.Second, "the output of a dead sandbox", func() bool {
+		c.Must(t, "GET", "/api/v1/sessions/"+s.ID, nil, &ended)
+		return ended.Ended != nil && strings.Contains(ended.Ended.OutputTail, "going down")
+	})
+}
+
+// Many who ask for one name share one Sandbox.
+func TestIfExists(t *testing.T) {
+	t.Parallel()
+	c := shared.Server(t).Client(t, "shared")
+	ids := make(chan string, 8)
+	for range cap(ids) {
+		go func() {
+			var s session
+			if err := c.Try("POST", "/api/v1/sessions", rig.Body{"name": "one", "if_exists": "return"}, &s); err != nil {
+				t.Errorf("create or return: %v", err)
+			}
+			ids <- s.ID
+		}()
+	}
+	first := <-ids
+	for range cap(ids) - 1 {
+		if id := <-ids; id != first {
+			t.Errorf("%s and %s have one name", first, id)
+		}
+	}
+	if err := c.Try("POST", "/api/v1/sessions", rig.Body{"name": "one"}, nil); err == nil || !strings.Contains(err.Error(), "in use") {
+		t.Errorf("without if_exists: %v", err)
+	}
+	c.Must(t, "DELETE", "/api/v1/sessions/one", nil, nil)
+}

@@ -1,0 +1,83 @@
+package e2e
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
+)
+
+// depths is how deep a tenant's sandboxes sleep.
+type depths struct{ Active, Idle, Paused int }
+
+func depthsOf(t *testing.T, c *rig.Client) depths {
+	t.Helper()
+	var stats struct {
+		Depths depths `json:"depths"`
+	}
+	c.Must(t, "GET", "/api/v1/sandbox/stats", nil, &stats)
+	return stats.Depths
+}
+
+// One tenant resumes many sessions at once: all of them come back, and another's
+// create in the midst of it does not wait for them.
+func TestStormOfResumes(t *testing.T) {
+	t.Parallel()
+	srv := rig.Own(t, rig.Options{Pool: 1})
+	many, few := srv.Client(t, "many"), srv.Client(t, "few")
+	ids := make([]string, 10*runtime.NumCPU())
+	var wg sync.WaitGroup
+	for i := range ids {
+		wg.Go(func() {
+			var s session
+			err := many.Try("POST", "/api/v1/sessions", rig.Body{}, &s)
+			if ids[i] = s.ID; err == nil {
+				_, err = many.TryRun(s.ID, "bash", fmt.Sprintf("echo %d > /workspace/n", i), nil)
+			}
+			if err == nil {
+				err = many.Try("POST", "/api/v1/sessions/"+s.ID+"/pause", rig.Body{}, nil)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if got := depthsOf(t, many); got != (depths{Paused: len(ids)}) {
+		t.Errorf("paused, they are %+v", got)
+	}
+	var left atomic.Int64
+	for _, id := range ids {
+		left.Add(1)
+		wg.Go(func() {
+			if err := many.Try("POST", "/api/v1/sessions/"+id+"/resume", rig.Body{}, nil); err != nil {
+				t.Error(err)
+			}
+			left.Add(-1)
+		})
+	}
+	rig.Within(t, time.Minute, "a queue of resumes", func() bool {
+		return srv.Metric("cloud_sandbox_node_waiting_starts") >= float64(6*runtime.NumCPU())
+	})
+	other := create(t, few, rig.Body{"resources": rig.Body{"memory_mb": 640}}) // not what the pool has
+	if left.Load() == 0 {
+		t.Error("one create of another waited for every resume")
+	}
+	few.Sh(t, other.ID, "true")
+	wg.Wait()
+	for i, id := range ids {
+		if got := many.Sh(t, id, "cat /workspace/n"); got != fmt.Sprintln(i) {
+			t.Errorf("session %d came back with %q", i, got)
+		}
+	}
+	if got := depthsOf(t, many); got != (depths{Active: len(ids)}) {
+		t.Errorf("resumed, they are %+v", got)
+	}
+	if n := srv.Metric(`cloud_sandbox_boot_duration_seconds_count{code="ok",step="queue"}`); n < float64(len(ids)) {
+		t.Errorf("%v waits were measured, want at least %d", n, len(ids))
+	}
+}

@@ -1,0 +1,228 @@
+package e2e
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
+)
+
+// tinyRoot is a root filesystem of a few of the host's programs, with what they
+// are linked to.
+func tinyRoot(t *testing.T) string {
+	t.Helper()
+	root := filepath.Join(t.TempDir(), "root")
+	script := `set -e
+mkdir -p "$0/bin" "$0/etc"
+for p in "$@"; do
+  real=$(type -P $p); cp -L "$real" "$0/bin/$p"
+  for lib in $(ldd "$real" | grep -o '/[^ ]*'); do mkdir -p "$0$(dirname $lib)"; cp -Ln "$lib" "$0$lib" || true; done
+done
+chmod 755 "$0"`
+	args := append([]string{"-c", script, root}, "sh", "bash", "sleep", "cat", "env", "id", "touch", "tar", "mkdir")
+	if out, err := exec.Command("bash", args...).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return root
+}
+
+// template runs the command line's template subcommand on the server's folder.
+func templateCLI(t *testing.T, s *rig.Server, args ...string) (string, error) {
+	t.Helper()
+	cmd := exec.Command(s.Bin, append([]string{"template"}, append(args, "--data", s.Data)...)...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Run()
+	return out.String(), err
+}
+
+func mustTemplate(t *testing.T, s *rig.Server, args ...string) string {
+	t.Helper()
+	out, err := templateCLI(t, s, args...)
+	if err != nil {
+		t.Fatalf("template %s: %v: %s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+// A template of a folder: files, environment, a start command that is waited
+// for, tags, versions, and its end.
+func TestTemplateOfFolder(t *testing.T) {
+	t.Parallel()
+	s := rig.Own(t, rig.Options{})
+	c := s.Client(t, "templates")
+	root := tinyRoot(t)
+	app := filepath.Join(t.TempDir(), "app.sh")
+	if err := os.WriteFile(app, []byte("#!/bin/sh\necho from the file\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	mustTemplate(t, s, "build", "tiny:1", "--source", "dir:"+root, "--file", app+":/srv/app.sh",
+		"--env", "GREETING=hello there", "--env", `QUOTE=a"b`, "--start", "sleep 1; touch /tmp/up; exec sleep 1000", "--ready", "test -e /tmp/up")
+	began := time.Now()
+	made := create(t, c, rig.Body{"template": "tiny:1", "env": rig.Body{"MINE": "1"}})
+	if took := time.Since(began); took < time.Second {
+		t.Errorf("its start command was not waited for: %v", took)
+	}
+	const show = `/srv/app.sh; echo "$GREETING, $QUOTE, $MINE, $(id -u)"; test -e /tmp/up && echo up`
+	if got := output(t, c, made.ID, "bash", show); got != "from the file\nhello there, a\"b, 1, 1000\nup\n" {
+		t.Errorf("inside: %q", got)
+	}
+
+	// A second version; the first stays what it was, by tag and by digest.
+	mustTemplate(t, s, "build", "tiny", "--source", "dir:"+root, "--env", "GREETING=second")
+	list := mustTemplate(t, s, "ls", "--json")
+	digests := regexp.MustCompile(`"template":"(tiny[^"]*)","digest":"([0-9a-f]{64})"`).FindAllStringSubmatch(list, -1)
+	if len(digests) != 2 {
+		t.Fatalf("ls: %s", list)
+	}
+	if again := mustTemplate(t, s, "ls", "--versions"); strings.Count(again, "tiny") != 2 || !strings.Contains(again, "base") {
+		t.Errorf("versions: %s", again)
+	}
+	boxes := []string{made.ID}
+	for _, d := range digests {
+		want := map[string]string{"tiny": "second\n", "tiny:1": "hello there\n"}[d[1]]
+		for _, name := range []string{d[1], "tiny@" + d[2]} {
+			box := create(t, c, rig.Body{"template": name})
+			boxes = append(boxes, box.ID)
+			if got := output(t, c, box.ID, "bash", "echo $GREETING"); got != want {
+				t.Errorf("%s greets with %q", name, got)
+			}
+		}
+	}
+
+	// What is in use is not removed, and afterwards nothing of it is left.
+	for _, name := range []string{"tiny", "tiny@" + digests[0][2]} {
+		if out, err := templateCLI(t, s, "rm", name); err == nil || !strings.Contains(out, "end them first") {
+			t.Errorf("rm %s while sandboxes run from it: %v: %s", name, err, out)
+		}
+	}
+	if got := output(t, c, made.ID, "bash", show); !strings.HasSuffix(got, "up\n") {
+		t.Errorf("after its template was to be removed: %q", got)
+	}
+	for _, id := range boxes {
+		if err := c.Try("DELETE", "/api/v1/sessions/"+id, nil, nil); err != nil {
+			t.Error(err)
+		}
+	}
+	if out := mustTemplate(t, s, "rm", "tiny"); strings.Count(out, "removed") != 4 {
+		t.Errorf("rm: %s", out)
+	}
+	if err := c.Try("POST", "/api/v1/sessions", rig.Body{"template": "tiny"}, nil); err == nil || !strings.Contains(err.Error(), "404") {
+		t.Errorf("a removed template: %v", err)
+	}
+	for digest := range map[string]bool{digests[0][2]: true, digests[1][2]: true} {
+		if _, err := os.Stat(filepath.Join(s.Data, "templates/images", digest+".erofs")); err == nil {
+			t.Errorf("the image %s is left", digest)
+		}
+	}
+}
+
+// A template whose start command fails says so, and leaves nothing.
+func TestTemplateThatFails(t *testing.T) {
+	t.Parallel()
+	s := rig.Own(t, rig.Options{})
+	c := s.Client(t, "failing")
+	root := tinyRoot(t)
+	mustTemplate(t, s, "build", "broken", "--source", "dir:"+root, "--start", "echo it broke >&2; exit 7", "--ready", "false")
+	err := c.Try("POST", "/api/v1/sessions", rig.Body{"template": "broken"}, nil)
+	if err == nil || !strings.Contains(err.Error(), "it broke") || !strings.Contains(err.Error(), "7") {
+		t.Errorf("a start command that fails: %v", err)
+	}
+	for _, args := range [][]string{
+		{"build", "x", "--source", "tar:/nowhere.tar"},
+		{"build", "x", "--source", "dir:/etc"},
+		{"build", "x", "--source", "ftp:x"},
+		{"build", "../x", "--source", "dir:" + root},
+		{"build", "x", "--source", "dir:" + root, "--package", "git"},
+		{"build", "x", "--source", "dir:" + root, "--file", "/nowhere:/x"},
+		{"rm", "base"},
+		{"rm", "nothing"},
+	} {
+		if out, err := templateCLI(t, s, args...); err == nil || strings.Contains(out, "panic") {
+			t.Errorf("template %s: %v: %s", strings.Join(args, " "), err, out)
+		}
+	}
+	if list := mustTemplate(t, s, "ls"); strings.Contains(list, "x ") && !strings.Contains(list, "broken") {
+		t.Errorf("ls: %s", list)
+	}
+}
+
+// digestOf is the version that a tag means.
+func digestOf(t *testing.T, s *rig.Server, tag string) string {
+	t.Helper()
+	found := regexp.MustCompile(`"template":"` + regexp.QuoteMeta(tag) + `","digest":"([0-9a-f]{64})"`).FindStringSubmatch(mustTemplate(t, s, "ls", "--json"))
+	if found == nil {
+		t.Fatalf("%s is in no list", tag)
+	}
+	return found[1]
+}
+
+// What is saved keeps its template's version, whoever saved it, through rebuilds
+// and removals, until it is deleted.
+func TestTemplatesOfWhatIsSaved(t *testing.T) {
+	t.Parallel()
+	s := rig.Own(t, rig.Options{})
+	c := s.Client(t, "saver")
+	root := tinyRoot(t)
+	image := func(digest string) bool {
+		_, err := os.Stat(filepath.Join(s.Data, "templates/images", digest+".erofs"))
+		return err == nil
+	}
+	mustTemplate(t, s, "build", "tiny", "--source", "dir:"+root, "--env", "VERSION=1")
+	first := digestOf(t, s, "tiny")
+	paused, ended := create(t, c, rig.Body{"template": "tiny"}), create(t, c, rig.Body{"template": "tiny"})
+	c.Sh(t, paused.ID, "echo kept > /tmp/file")
+	var snap saved
+	c.Must(t, "POST", "/api/v1/sessions/"+ended.ID+"/snapshots", rig.Body{}, &snap)
+	c.Must(t, "DELETE", "/api/v1/sessions/"+ended.ID, nil, nil)
+	act(t, c, paused.ID, "pause", rig.Body{})
+
+	// More versions than are kept.
+	for _, version := range []string{"2", "3", "4", "5", "6", "7"} {
+		mustTemplate(t, s, "build", "tiny", "--source", "dir:"+root, "--env", "VERSION="+version)
+	}
+	if list := mustTemplate(t, s, "ls", "--versions"); !image(first) || !strings.Contains(list, first[:12]) {
+		t.Fatalf("after six more versions: %s", list)
+	}
+	for _, name := range []string{"tiny", "tiny@" + first} {
+		if out, err := templateCLI(t, s, "rm", name); err == nil || !strings.Contains(out, "needs version "+first[:12]) || !strings.Contains(out, "session") {
+			t.Errorf("rm %s while sessions are saved on it: %v: %s", name, err, out)
+		}
+	}
+	if got := c.Sh(t, paused.ID, "echo $VERSION; cat /tmp/file"); got != "1\nkept\n" {
+		t.Errorf("resumed: %q", got)
+	}
+	c.Must(t, "DELETE", "/api/v1/sessions/"+paused.ID, nil, nil)
+	if out, err := templateCLI(t, s, "rm", "tiny@"+first); err == nil || !strings.Contains(out, snap.ID) {
+		t.Errorf("rm while a snapshot is left: %v: %s", err, out)
+	}
+	c.Must(t, "DELETE", "/api/v1/snapshots/"+snap.ID, nil, nil)
+	mustTemplate(t, s, "rm", "tiny@"+first)
+	if mustTemplate(t, s, "rm", "tiny"); image(first) {
+		t.Error("the first image is left")
+	}
+
+	// A tenant's own.
+	b := upload(t, c, `{"template":"mine","source":"tar:"}`, tarOf(t, root))
+	if log, done := follow(t, c, b.ID); done.State != "ready" {
+		t.Fatalf("built as %+v with %s", done, log)
+	}
+	box := create(t, c, rig.Body{"template": "mine"})
+	act(t, c, box.ID, "pause", rig.Body{"memory": false})
+	status, raw, err := c.Do("DELETE", "/api/v1/templates/mine", nil)
+	if err != nil || status != 409 || !strings.Contains(string(raw), box.ID) {
+		t.Errorf("removed while a session is paused: %d %s, %v", status, raw, err)
+	}
+	c.Sh(t, box.ID, "true")
+	c.Must(t, "DELETE", "/api/v1/sessions/"+box.ID, nil, nil)
+	rig.Within(t, time.Minute, "the template's end", func() bool {
+		status, _, err := c.Do("DELETE", "/api/v1/templates/mine", nil)
+		return err == nil && status < 300
+	})
+}

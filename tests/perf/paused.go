@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/bench"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
+)
+
+// measurePaused measures a server that keeps n paused Sandboxes: some are real,
+// and the others are records of their kind that share what one is saved in.
+func measurePaused(ctx context.Context, o options, n rounds, report *bench.Report) error {
+	if n.paused == 0 {
+		return nil
+	}
+	report.Step("Cloud Sandbox, %d paused", n.paused)
+	server, err := startServer(ctx, o, 0, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { server.stop() }()
+	meter := &bench.Meter{Client: server.client, Report: report}
+	ids, err := meter.Paused(ctx, n.storm)
+	if err != nil {
+		return err
+	}
+	if _, err := server.client.List(ctx, nil, nil, 100); err != nil {
+		return err
+	}
+	few, err := server.memory()
+	if err != nil {
+		return err
+	}
+	if err := server.quit(); err != nil {
+		return err
+	}
+	if err := copyRecord(ctx, server.data, ids[0], n.paused-len(ids)); err != nil {
+		return err
+	}
+	if server, err = startServer(ctx, o, 0, 0); err != nil {
+		return err
+	}
+	meter.Client = server.client
+	if err := meter.Listed(ctx, n.paused, n.calls); err != nil {
+		return err
+	}
+	many, err := server.memory()
+	if err != nil {
+		return err
+	}
+	report.AddFact(bench.Fact{
+		What: fmt.Sprintf("memory that the server has more with %d paused sandboxes than with %d", n.paused, n.storm),
+		Who:  bench.Ours, Value: float64((many - few) >> 20), Unit: "MiB",
+	})
+	return meter.Storm(ctx, ids)
+}
+
+// copyRecord adds n paused Sandboxes like the one of an ID to a store whose
+// server does not run.
+func copyRecord(ctx context.Context, data, id string, n int) error {
+	files, err := filepath.Glob(filepath.Join(data, "*", "cloud-sandbox.db"))
+	if err != nil || len(files) != 1 {
+		return errors.Join(err, fmt.Errorf("%s has %d databases", data, len(files)))
+	}
+	store, err := sqlite.Open(ctx, files[0])
+	if err != nil {
+		return err
+	}
+	sb, err := store.SandboxByID(ctx, id)
+	for range n {
+		if err != nil {
+			break
+		}
+		sb.ID, sb.Boot.Number = sandbox.NewSandboxID(), 1
+		_, err = store.InsertSandbox(ctx, sb)
+	}
+	return errors.Join(err, store.Close())
+}
+
+// quit ends the server's process and leaves what it keeps.
+func (s *server) quit() error {
+	s.client.Close()
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	return s.cmd.Wait()
+}
+
+// memory is what the processes of the server have in memory of their own, but
+// for the sentry host and the link shards, which are not its children.
+func (s *server) memory() (int64, error) {
+	var total int64
+	for pids := []string{strconv.Itoa(s.cmd.Process.Pid)}; len(pids) > 0; pids = pids[1:] {
+		status, err := os.ReadFile(filepath.Join("/proc", pids[0], "status"))
+		if err != nil {
+			return 0, err
+		}
+		for line := range strings.Lines(string(status)) {
+			if rest, ok := strings.CutPrefix(line, "RssAnon:"); ok {
+				var kib int64
+				if _, err := fmt.Sscanf(rest, "%d kB", &kib); err != nil {
+					return 0, err
+				}
+				total += kib << 10
+			}
+		}
+		children, err := filepath.Glob(filepath.Join("/proc", pids[0], "task", "*", "children"))
+		if err != nil {
+			return 0, err
+		}
+		for _, file := range children {
+			list, err := os.ReadFile(file)
+			if err != nil {
+				return 0, err
+			}
+			pids = append(pids, strings.Fields(string(list))...)
+		}
+	}
+	return total, nil
+}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/bench"
+)
+
+// sdkProgram does what its input says with E2B's JavaScript SDK.
+//
+//go:embed sdk.mjs
+var sdkProgram []byte
+
+// sdk is that program under way.
+type sdk struct {
+	cmd     *exec.Cmd
+	input   io.WriteCloser
+	answers *bufio.Scanner
+}
+
+// startSDK starts the program in scratch as a user of the server: dir is what
+// scripts/e2b-sdks.sh prints.
+func startSDK(ctx context.Context, dir, scratch, key string) (_ *sdk, err error) {
+	if err := os.MkdirAll(scratch, 0o755); err != nil {
+		return nil, err
+	}
+	program := filepath.Join(scratch, "sdk.mjs") // beside node_modules, where Node.js looks for the SDK
+	if err := os.WriteFile(program, sdkProgram, 0o644); err != nil {
+		return nil, err
+	}
+	if err := os.Symlink(filepath.Join(dir, "new", "js", "node_modules"), filepath.Join(scratch, "node_modules")); err != nil {
+		return nil, err
+	}
+	s := &sdk{cmd: exec.CommandContext(ctx, filepath.Join(dir, "node"), program)}
+	url := "http://" + address
+	s.cmd.Env = append(os.Environ(), "E2B_API_URL="+url, "E2B_SANDBOX_URL="+url, "E2B_API_KEY="+key)
+	s.cmd.Stderr = os.Stderr
+	if s.input, err = s.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	output, err := s.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	s.answers = bufio.NewScanner(output)
+	return s, s.cmd.Start()
+}
+
+// do has the program do one operation and returns how long that took there.
+func (s *sdk) do(operation string) (time.Duration, error) {
+	if _, err := fmt.Fprintln(s.input, operation); err != nil {
+		return 0, err
+	}
+	if !s.answers.Scan() {
+		return 0, errors.Join(errors.New("the SDK's program ended"), s.answers.Err())
+	}
+	var answer struct {
+		MS    float64
+		Error string
+	}
+	if err := json.Unmarshal(s.answers.Bytes(), &answer); err != nil {
+		return 0, err
+	}
+	if answer.Error != "" {
+		return 0, fmt.Errorf("%s: %s", operation, answer.Error)
+	}
+	return time.Duration(answer.MS * float64(time.Millisecond)), nil
+}
+
+func (s *sdk) stop() error {
+	s.input.Close()
+	return s.cmd.Wait()
+}
+
+// measureSDK measures what users of E2B's SDK wait for, the SDK included.
+func measureSDK(ctx context.Context, o options, n rounds, report *bench.Report) error {
+	if n.sdk == 0 {
+		return nil
+	}
+	for _, pool := range []int{5, 0} {
+		report.Step("Cloud Sandbox by E2B's JavaScript SDK, pool of %d", pool)
+		if err := measureSDKWith(ctx, o, pool, n, report); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func measureSDKWith(ctx context.Context, o options, pool int, n rounds, report *bench.Report) (err error) {
+	server, err := startServer(ctx, o, pool, 10*pool)
+	if err != nil {
+		return err
+	}
+	defer server.stop()
+	key, err := server.makeKey(ctx)
+	if err != nil {
+		return err
+	}
+	s, err := startSDK(ctx, o.sdks, filepath.Join(o.work, fmt.Sprintf("sdk-%d", pool)), key)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	meter := &bench.Meter{Client: server.client, Report: report, PoolSize: pool}
+	measure := func(operation, goal, does string, times int) error {
+		return meter.Rounds(ctx, operation, goal, times, func(context.Context) (time.Duration, error) { return s.do(does) })
+	}
+	if pool == 0 {
+		return measure("E2B's SDK: create, cold", "110", "create", n.sdk)
+	}
+	for _, m := range []struct{ operation, goal, does string }{
+		{"E2B's SDK: create, warm", "15", "create"},
+		{"E2B's SDK: create until `commands.run('true')` has finished, warm", "40", "createAndRun"},
+	} {
+		if err := measure(m.operation, m.goal, m.does, n.sdk); err != nil {
+			return err
+		}
+	}
+	if _, err := s.do("open"); err != nil {
+		return err
+	}
+	for _, m := range []struct{ operation, goal, does string }{
+		{"E2B's SDK: `runCode('x+=1; x')`", "5", "runCode"},
+		{"E2B's SDK: write a file of 10 MB", "", "write"},
+		{"E2B's SDK: read it", "", "read"},
+	} {
+		if err := measure(m.operation, m.goal, m.does, n.sdk); err != nil {
+			return err
+		}
+	}
+	paused := &bench.Series{Operation: "E2B's SDK: pause", Who: bench.Ours}
+	connected := &bench.Series{Operation: "E2B's SDK: connect to a paused sandbox", Who: bench.Ours, Goal: "130"}
+	does := func(operation string) func() error {
+		return func() error { _, err := s.do(operation); return err }
+	}
+	err = bench.RepeatBoth(ctx, paused, connected, n.saves, func(context.Context, int) (pause, connect func() error) {
+		return does("pause"), does("connect")
+	})
+	if err != nil {
+		return err
+	}
+	report.Add(paused)
+	report.Add(connected)
+	_, err = s.do("close")
+	return err
+}
