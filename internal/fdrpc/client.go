@@ -61,8 +61,12 @@ func (c *Client) Close() error {
 
 // Call sends a request with files beside it, which stay the caller's, and waits
 // for the answer. reply, when not nil, receives the answer's body. Files beside
-// the answer are returned and are the caller's to close.
+// the answer are returned and are the caller's to close. When ctx ends first the
+// call may be carried out all the same; one whose ctx had ended before is not sent.
 func (c *Client) Call(ctx context.Context, method string, body, reply any, files ...*os.File) ([]*os.File, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	raw, err := json.Marshal(body)
 	if err != nil {
 		return nil, fmt.Errorf("encode %s: %w", method, err)

@@ -98,3 +98,55 @@ func TestHelloComesFirst(t *testing.T) {
 		}
 	}
 }
+
+// What takes turns is handled in the order in which it was sent, whatever became of
+// the callers; all else is not held up.
+func TestTurns(t *testing.T) {
+	entered, release := make(chan string, 3), make(chan struct{})
+	path := serve(t, &fdrpc.Server{
+		Turn: func(r *fdrpc.Request) string { return string(r.Body) },
+		Handle: func(_ context.Context, r *fdrpc.Request) (any, []*os.File, error) {
+			entered <- r.Method
+			if r.Method == "start" {
+				<-release
+			}
+			return nil, nil, nil
+		},
+	})
+	c, err := fdrpc.Dial(t.Context(), path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ctx, giveUp := context.WithCancel(t.Context())
+	given := make(chan error, 1)
+	go func() { _, err := c.Call(ctx, "start", 1, nil); given <- err }()
+	if m := <-entered; m != "start" {
+		t.Fatalf("%s was handled first", m)
+	}
+	giveUp()
+	if err := <-given; !errors.Is(err, context.Canceled) {
+		t.Errorf("given up: %v", err)
+	}
+	stopped := make(chan error, 1)
+	go func() { _, err := c.Call(t.Context(), "stop", 1, nil); stopped <- err }()
+	if _, err := c.Call(t.Context(), "other", 2, nil); err != nil {
+		t.Error(err)
+	}
+	if m := <-entered; m != "other" {
+		t.Errorf("%s did not wait for its turn", m)
+	}
+	close(release)
+	if m := <-entered; m != "stop" {
+		t.Errorf("then %s was handled", m)
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+	if _, err := c.Call(ctx, "late", 3, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("a call whose context has ended: %v", err)
+	}
+	if len(entered) != 0 {
+		t.Errorf("%s was sent", <-entered)
+	}
+}

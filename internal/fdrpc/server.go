@@ -62,7 +62,14 @@ type Server struct {
 	// Allow says whether a user may connect; nil allows only the server's own
 	// and root.
 	Allow func(uid uint32) bool
-	Log   *slog.Logger
+	// Turn names what a request must take its turn at: of those with one name each
+	// is handled after those that came before it, so that what undoes a call that
+	// was given up cannot overtake it. Empty, or no Turn: at once.
+	Turn func(*Request) string
+	Log  *slog.Logger
+
+	mu    sync.Mutex
+	turns map[string]chan struct{} // of each name the last to come, until it was handled; guarded by mu
 }
 
 // Peer is one connection, for events to it.
@@ -171,7 +178,39 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 			}
 			return
 		}
-		wg.Go(func() { s.answer(ctx, peer, m, files) })
+		req := &Request{Method: m.Method, Body: m.Body, Files: files, Peer: peer}
+		handle := s.inTurn(req, func() { s.answer(ctx, m.ID, req) })
+		wg.Go(handle)
+	}
+}
+
+// inTurn returns what runs a handler when it is the request's turn.
+func (s *Server) inTurn(r *Request, handle func()) func() {
+	name := ""
+	if s.Turn != nil {
+		name = s.Turn(r)
+	}
+	if name == "" {
+		return handle
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.turns == nil {
+		s.turns = map[string]chan struct{}{}
+	}
+	before, mine := s.turns[name], make(chan struct{})
+	s.turns[name] = mine
+	return func() {
+		if before != nil {
+			<-before
+		}
+		handle()
+		close(mine)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.turns[name] == mine {
+			delete(s.turns, name)
+		}
 	}
 }
 
@@ -189,8 +228,7 @@ func (s *Server) handle(ctx context.Context, r *Request) (any, []*os.File, error
 	return reply, out, err
 }
 
-func (s *Server) answer(ctx context.Context, peer *Peer, m message, files []*os.File) {
-	req := &Request{Method: m.Method, Body: m.Body, Files: files, Peer: peer}
+func (s *Server) answer(ctx context.Context, id uint64, req *Request) {
 	reply, out, err := s.handle(ctx, req)
 	for _, f := range req.Files {
 		if f != nil {
@@ -198,16 +236,16 @@ func (s *Server) answer(ctx context.Context, peer *Peer, m message, files []*os.
 		}
 	}
 	defer closeAll(out)
-	a := message{ID: m.ID}
+	a := message{ID: id}
 	if err == nil {
 		a.Body, err = json.Marshal(reply)
 	}
 	if err != nil {
-		a = message{ID: m.ID, Error: toWire(err)}
+		a = message{ID: id, Error: toWire(err)}
 		out = nil
 	}
-	if err := send(peer.conn, a, out); err != nil && ctx.Err() == nil {
-		s.Log.Warn("could not answer a local call", "method", m.Method, "error", err)
+	if err := send(req.Peer.conn, a, out); err != nil && ctx.Err() == nil {
+		s.Log.Warn("could not answer a local call", "method", req.Method, "error", err)
 	}
 	if req.after != nil {
 		req.after()

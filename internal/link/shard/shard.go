@@ -74,12 +74,23 @@ func New(cfg Config) *Shard {
 
 // Serve answers calls on l until ctx ends, then unplugs every link.
 func (s *Shard) Serve(ctx context.Context, l *net.UnixListener) error {
-	server := &fdrpc.Server{Handle: s.handle, Hello: link.MethodHello, Allow: s.allow, Log: s.log}
+	server := &fdrpc.Server{Handle: s.handle, Hello: link.MethodHello, Allow: s.allow, Turn: turn, Log: s.log}
 	err := server.Serve(ctx, l)
 	for _, id := range s.ids() {
 		s.remove(id)
 	}
 	return err
+}
+
+// turn has what changes a link happen in the order in which it was asked for.
+func turn(r *fdrpc.Request) string {
+	switch r.Method {
+	case link.MethodAdd, link.MethodRemove, link.MethodSetPolicy, link.MethodSetSecrets, link.MethodBandwidth:
+		var ref link.Ref
+		_ = r.Decode(&ref) // if it cannot be read, the method says so
+		return ref.BootID
+	}
+	return ""
 }
 
 func (s *Shard) ids() []string {

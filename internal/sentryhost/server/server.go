@@ -150,6 +150,7 @@ func (h *Host) Serve(ctx context.Context, l *net.UnixListener) error {
 		Handle: h.handle,
 		Hello:  sentryhost.MethodHello,
 		Allow:  func(uid uint32) bool { return int(uid) == h.cfg.ServerUID },
+		Turn:   turn,
 		Log:    h.log,
 	}
 	var keeping sync.WaitGroup
@@ -162,6 +163,16 @@ func (h *Host) Serve(ctx context.Context, l *net.UnixListener) error {
 		return nil
 	}
 	return err
+}
+
+// turn has the stop of a Boot wait for its start.
+func turn(r *fdrpc.Request) string {
+	if r.Method != sentryhost.MethodStart && r.Method != sentryhost.MethodStop {
+		return ""
+	}
+	var b sentryhost.BootRequest
+	_ = r.Decode(&b) // if it cannot be read, the method says so
+	return b.ID
 }
 
 // call is one call of a method under way.
