@@ -1345,6 +1345,7 @@ func TestChurn(t *testing.T) {
 	for range 8 * 8 {
 		<-w.ends
 	}
+	w.stop() // which waits for what it does with the answers to its reports
 	if boots, err := w.node.Boots(t.Context(), name); err != nil || len(boots) != 0 {
 		t.Errorf("left: %v, %v", boots, err)
 	}
