@@ -515,7 +515,7 @@ func TestCancelledCalls(t *testing.T) {
 	addr, stop := f.serve()
 	defer stop()
 	id := f.acquire()
-	began, left := make(chan struct{}), make(chan struct{})
+	began, left := make(chan struct{}, 100), make(chan struct{}, 100)
 	f.guest.programs["wait"] = func(ctx context.Context, _ execution.RunRequest, _ func(execution.RunEvent) error) (execution.RunEnd, error) {
 		began <- struct{}{}
 		<-ctx.Done()
@@ -543,18 +543,20 @@ func TestCancelledCalls(t *testing.T) {
 		})
 		f.logs.reset()
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	go func() { <-began; <-left }()
-	s, err := calls(t, "http://"+addr.String(), f.token, "grpc").Execute(ctx, connect.NewRequest(&sandboxv1.ExecuteRequest{SandboxId: id, Code: "wait", Language: "bash"}))
-	if err == nil {
-		for s.Receive() {
+	for limit := 100 * time.Millisecond; len(began) == 0; limit *= 2 { // its time may be over before it arrives
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		s, err := calls(t, "http://"+addr.String(), f.token, "grpc").Execute(ctx, connect.NewRequest(&sandboxv1.ExecuteRequest{SandboxId: id, Code: "wait", Language: "bash"}))
+		if err == nil {
+			for s.Receive() {
+			}
+			err = errors.Join(s.Err(), s.Close())
 		}
-		err = errors.Join(s.Err(), s.Close())
+		cancel()
+		if connect.CodeOf(err) != connect.CodeDeadlineExceeded {
+			t.Fatalf("after its deadline: %v", err)
+		}
 	}
-	if connect.CodeOf(err) != connect.CodeDeadlineExceeded {
-		t.Errorf("after its deadline: %v", err)
-	}
+	<-left
 }
 
 // gRPC's tools find out what is served, without a token.
@@ -583,7 +585,7 @@ func TestReflection(t *testing.T) {
 
 // Health says what /ready says, and a drain at once.
 func TestHealthFollowsReady(t *testing.T) {
-	f := newFixture(t)
+	f := newFixture(t, func(c *gateway.Config) { c.Drain = 2 * time.Minute })
 	addr, stop := f.serve()
 	c := healthv1connect.NewHealthClient(callClient(t, "", "grpc"), "http://"+addr.String(), connect.WithGRPC())
 	check := func(service string) (healthv1.HealthCheckResponse_ServingStatus, error) {
@@ -631,7 +633,7 @@ func TestHealthFollowsReady(t *testing.T) {
 	if watch.Receive() || connect.CodeOf(watch.Err()) != connect.CodeUnavailable {
 		t.Errorf("after the drain: %v", watch.Err())
 	}
-	if took := time.Since(began); took > 9*time.Second {
+	if took := time.Since(began); took > time.Minute {
 		t.Errorf("a watch held up the end for %v", took)
 	}
 }

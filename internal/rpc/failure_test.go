@@ -61,8 +61,8 @@ func TestPublicTellsNoCause(t *testing.T) {
 }
 
 func TestEndOfContext(t *testing.T) {
-	began := make(chan bool, 1)
-	left := make(chan error, 1)
+	began := make(chan bool, 100)
+	left := make(chan error, 100)
 	s := serve(t, Scheduler, SchedulerService(placement(func(ctx context.Context) ([]string, error) {
 		began <- true
 		<-ctx.Done()
@@ -77,10 +77,14 @@ func TestEndOfContext(t *testing.T) {
 		t.Errorf("a cancelled call: %v", err)
 	}
 	<-left // the other end has noticed
-	ctx, cancel = context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	if _, err := p.Place(ctx, "", sandbox.Shape{}); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a call that is late: %v", err)
+	// The time of a call may be over before it arrives.
+	for limit := 20 * time.Millisecond; len(began) == 0; limit *= 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		_, err := p.Place(ctx, "", sandbox.Shape{})
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("a call that is late: %v", err)
+		}
 	}
 	<-left
 }
@@ -91,25 +95,32 @@ func TestAwayProcess(t *testing.T) {
 	began := time.Now()
 	_, err := p.Place(t.Context(), "", sandbox.Shape{})
 	var e *sandbox.Error
-	if !errors.As(err, &e) || e.Code != sandbox.Unavailable || e.RetryAfter == 0 || time.Since(began) > 2*startWait {
+	if !errors.As(err, &e) || e.Code != sandbox.Unavailable || e.RetryAfter == 0 || time.Since(began) > startWait+time.Minute {
 		t.Errorf("%+v after %v", err, time.Since(began))
 	}
 }
 
 // A process that was killed is waited for a little, because it is started again.
 func TestCallsWaitForAStart(t *testing.T) {
-	s := prepare(t, Scheduler, SchedulerService(placement(func(context.Context) ([]string, error) { return []string{"n"}, nil })))
-	p := NewPlacement(s.unix, s.self(SessionManager, ""))
-	defer p.Close()
-	answered := make(chan error, 1)
-	go func() {
-		_, err := p.Place(t.Context(), "", sandbox.Shape{})
-		answered <- err
-	}()
-	time.Sleep(3 * startPause)
-	s.start(t)
-	if err := <-answered; err != nil {
-		t.Error(err)
+	for again := range 10 {
+		s := prepare(t, Scheduler, SchedulerService(placement(func(context.Context) ([]string, error) { return []string{"n"}, nil })))
+		p := NewPlacement(s.unix, s.self(SessionManager, ""))
+		defer p.Close()
+		began, answered := time.Now(), make(chan error, 1)
+		go func() {
+			_, err := p.Place(t.Context(), "", sandbox.Shape{})
+			answered <- err
+		}()
+		time.Sleep(3 * startPause)
+		s.start(t)
+		err := <-answered
+		if err == nil {
+			return
+		}
+		// On a machine that stood still meanwhile the start may have been too late.
+		if took := time.Since(began); took < startWait || again == 9 {
+			t.Fatalf("after %v: %v", took, err)
+		}
 	}
 }
 
