@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"log"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -79,12 +78,7 @@ func TestBlobsOfARealServer(t *testing.T) {
 
 // What cannot be reached, or answers nonsense, is Unavailable, not lost.
 func TestServerAway(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	nobody := "http://" + l.Addr().String()
-	l.Close()
+	const nobody = "http://127.0.0.1:1" // not one that somebody else may get meanwhile
 	broken := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }))
 	defer broken.Close()
 	for name, url := range map[string]string{"nobody": nobody, "broken": broken.URL} {
