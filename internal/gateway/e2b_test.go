@@ -562,7 +562,8 @@ func TestE2BAccount(t *testing.T) {
 		again[0].TeamID != teams[0].TeamID || others[0].TeamID == teams[0].TeamID {
 		t.Errorf("%+v, %+v, %+v", teams, again, others)
 	}
-	f.e2b(key, "POST", "/v2/sandboxes", `{"templateID":"base"}`).into(t, 201, &map[string]any{})
+	var box struct{ SandboxID string }
+	f.e2b(key, "POST", "/v2/sandboxes", `{"templateID":"base"}`).into(t, 201, &box)
 	var points []struct {
 		Timestamp           string
 		TimestampUnix       int64
@@ -575,13 +576,22 @@ func TestE2BAccount(t *testing.T) {
 		t.Errorf("%d points, of which the first is %+v", len(points), points[0])
 	}
 	f.e2b(key, "GET", path, "").into(t, 200, &points)
+	began, err := f.sandboxes.SandboxByID(t.Context(), box.SandboxID)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for metric, want := range map[string]float64{"concurrent_sandboxes": 1, "sandbox_start_rate": 0.2} {
 		var most struct{ Value float64 }
-		start := time.Now().Unix() + 3600 // that is now, one point of five seconds
-		f.e2b(key, "GET", fmt.Sprintf("%s/max?metric=%s&start=%d", path, metric, start), "").into(t, 200, &most)
+		at := began.CreatedAt.Unix() + 1 // one point of five seconds, however late it is
+		f.e2b(key, "GET", fmt.Sprintf("%s/max?metric=%s&start=%d&end=%d", path, metric, at, at), "").into(t, 200, &most)
 		if most.Value != want {
 			t.Errorf("%s: %v, want %v", metric, most.Value, want)
 		}
+	}
+	var now struct{ Value float64 }
+	f.e2b(key, "GET", fmt.Sprintf("%s/max?metric=concurrent_sandboxes&start=%d", path, time.Now().Unix()+3600), "").into(t, 200, &now)
+	if now.Value != 1 { // of a time to come it is now
+		t.Errorf("in an hour: %v", now.Value)
 	}
 	for query, want := range map[string]int{"?start=2&end=1": 400, "?start=x": 400, "/max": 400, "/max?metric=cpu": 400, "?metric=x": 400} {
 		if a := f.e2b(key, "GET", path+query, ""); a.status != want || !isE2BError(a) {
