@@ -151,7 +151,7 @@ func (c *core) reach(t testing.TB, sb sandbox.Sandbox) {
 // ended waits until a Sandbox has ended and returns its Certificate.
 func (c *core) ended(t testing.TB, id string) sandbox.Certificate {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		sb, err := c.manager.Get(t.Context(), "t", id)
 		if err != nil {
 			t.Fatal(err)

@@ -80,7 +80,7 @@ func startShard(t *testing.T, socket string, inherit bool) (*exec.Cmd, *link.Cli
 }
 
 func testContext(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -84,7 +84,7 @@ func next(ctx context.Context, t *testing.T, conn *websocket.Conn) (w watched) {
 
 func TestWatchSocket(t *testing.T) {
 	f := newFixture(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	query := "&sandbox_id=" + f.acquire()
 	conn := f.watch(ctx, t, f.url, query)
@@ -137,7 +137,7 @@ func TestDrainEndsSockets(t *testing.T) {
 	f := newFixture(t, func(c *gateway.Config) { c.Drain = 50 * time.Millisecond })
 	id := f.acquire()
 	ignore := goleak.IgnoreCurrent()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	addr, stop := f.serve()
 	f.client = &http.Client{Transport: &http.Transport{}}
@@ -153,7 +153,5 @@ func TestDrainEndsSockets(t *testing.T) {
 	}
 	<-stopped
 	f.client.CloseIdleConnections()
-	if err := goleak.Find(ignore); err != nil {
-		t.Error(err)
-	}
+	leavesNothing(t, ignore)
 }

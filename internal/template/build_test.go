@@ -184,7 +184,7 @@ func TestKilledBuilderLeavesNothing(t *testing.T) {
 	case <-hanging:
 	case err := <-ended:
 		t.Fatalf("the builder ended: %v\n%s", err, out)
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("the builder did not begin")
 	}
 	if _, err := s.Resolve(t.Context(), "", "base"); !errors.Is(err, sandbox.Unavailable) {

@@ -134,7 +134,7 @@ func TestImageThatIsNotThere(t *testing.T) {
 			t.Errorf("%s, %+v: %v, want %v", tt.ref, tt.guard, err, tt.want)
 		}
 	}
-	if took := time.Since(began); took > registryWait+5*time.Second {
+	if took := time.Since(began); took > registryWait+time.Minute {
 		t.Errorf("it took %v to find out", took)
 	}
 	b := &Builder{Store: newStore(t)}
