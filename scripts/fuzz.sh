@@ -19,7 +19,7 @@ fuzz() {
     # At the end of its time Go's fuzzer may take the deadline that it set
     # itself for a failure (golang/go#75804, mended in Go 1.27). A finding says
     # more than that and is written to testdata.
-    if [[ $(grep -v -e '^fuzz: elapsed' -e '^FAIL$' "$log") == "--- FAIL: $name "*$'\n    context deadline exceeded' ]]; then
+    if [[ $(grep -v -e '^fuzz: elapsed' -e '^waiting for fuzzing process to terminate' -e '^FAIL$' "$log") == "--- FAIL: $name "*$'\n    context deadline exceeded' ]]; then
       echo "$folder $name, $FUZZTIME (its own deadline, nothing found)"
       return
     fi
