@@ -83,7 +83,7 @@ func (r Result) String() string {
 }
 
 // brief is for requests that are answered at once or not at all.
-var brief = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+var brief = &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 
 // Client returns a client of a Tenant named user.
 func (s *Server) Client(t testing.TB, user string) *Client {

@@ -2,6 +2,7 @@ package rig
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -121,20 +122,21 @@ func exe(pid int) string {
 func (s *Server) One(t testing.TB, role Role) Process {
 	t.Helper()
 	var found []Process
-	Within(t, 5*time.Second, fmt.Sprintf("one process of role %s", role), func() bool {
+	Within(t, Patience, fmt.Sprintf("one process of role %s", role), func() bool {
 		found = s.Processes(role)
 		return len(found) == 1
 	})
 	return found[0]
 }
 
-// Kill ends a process with SIGKILL and waits until it is gone.
+// Kill ends a process with SIGKILL and waits until it is gone; a child that was just
+// forked when it was found may be by now.
 func Kill(t testing.TB, p Process) {
 	t.Helper()
-	if err := syscall.Kill(p.Pid, syscall.SIGKILL); err != nil {
+	if err := syscall.Kill(p.Pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 		t.Fatalf("kill %s: %v", p, err)
 	}
-	Within(t, 5*time.Second, fmt.Sprintf("the end of %s", p), func() bool {
+	Within(t, Patience, fmt.Sprintf("the end of %s", p), func() bool {
 		_, alive := readProcess(p.Pid)
 		return !alive
 	})
@@ -144,7 +146,7 @@ func Kill(t testing.TB, p Process) {
 // would, and waits until all are gone. The data folder stays.
 func (s *Server) KillAll(t testing.TB) {
 	t.Helper()
-	Within(t, 20*time.Second, "the end of everything", func() bool {
+	Within(t, Patience, "the end of everything", func() bool {
 		all := s.Processes("") // new ones too: the launcher may have started some just before
 		for _, p := range all {
 			_ = syscall.Kill(p.Pid, syscall.SIGKILL)
@@ -214,14 +216,14 @@ func Status(t testing.TB, pid int) map[string]string {
 // PoolIdle waits until the Pool is full and nothing starts.
 func (s *Server) PoolIdle(t testing.TB) {
 	t.Helper()
-	Within(t, 30*time.Second, "a full pool", func() bool {
+	Within(t, 2*time.Minute, "a full pool", func() bool {
 		return s.Metric("cloud_sandbox_pool_idle") == float64(s.opts.Pool) && s.Metric("cloud_sandbox_pool_starting") == 0
 	})
 }
 
 // Metric is the sum of a metric over its labels, or -1 when it is not there.
 func (s *Server) Metric(name string) float64 {
-	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := client.Get(s.URL + "/metrics")
 	if err != nil {
 		return -1

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -87,7 +88,7 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	addr, err := freeAddr()
+	addr, err := FreeAddr()
 	if err != nil {
 		return nil, err
 	}
@@ -149,13 +150,46 @@ func shareTree(from, to string) error {
 	})
 }
 
-func freeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+// FreeAddr returns an address of loopback at which nobody listens. No other call
+// returns it as long as this process lives, here or in other tests, and nobody gets
+// its port by chance while a server that has it is away: it is below those that
+// the kernel hands out.
+func FreeAddr() (string, error) {
+	const lowest = 20000
+	beyond := lowest
+	if raw, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); err == nil {
+		_, _ = fmt.Sscan(string(raw), &beyond)
 	}
-	defer l.Close()
-	return l.Addr().String(), nil
+	for range 1000 {
+		port := 0 // where no port is below
+		if beyond > lowest {
+			port = lowest + rand.IntN(beyond-lowest)
+		}
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			continue
+		}
+		addr := l.Addr().String()
+		l.Close()
+		if reserve(addr) == nil {
+			return addr, nil
+		}
+	}
+	return "", errors.New("no port of loopback is free")
+}
+
+// reserve binds a name that stands for an address; it is free when this process
+// ends, whichever way.
+func reserve(addr string) error {
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	err = syscall.Bind(fd, &syscall.SockaddrUnix{Name: "@cloud-sandbox-rig/" + addr})
+	if err != nil {
+		syscall.Close(fd)
+	}
+	return err
 }
 
 // SetEnv has later launches have another environment beside the Pool's size.
@@ -197,11 +231,11 @@ func (s *Server) hangUp() {
 
 // Ready waits until the server says that it is.
 func (s *Server) Ready() error {
-	limit := time.Minute
+	limit := 3 * time.Minute
 	if os.Getenv("CLOUD_SANDBOX_TEMPLATES") == "" {
 		limit = 8 * time.Minute // the Template is built first
 	}
-	client := http.Client{Timeout: 2 * time.Second}
+	client := http.Client{Timeout: 10 * time.Second}
 	last := errors.New("not asked")
 	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		select {
@@ -239,10 +273,10 @@ func (s *Server) Stop() error {
 	}
 	select {
 	case <-s.done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(Patience):
 		_ = s.cmd.Process.Kill()
 		<-s.done
-		return errors.New("the server did not end within 30 s of SIGTERM")
+		return fmt.Errorf("the server did not end within %v of SIGTERM", Patience)
 	}
 	s.cmd = nil
 	return s.err
@@ -276,7 +310,7 @@ func (s *Server) Close() error {
 
 // Left lists what runs after Down. What is just ending is waited for.
 func (s *Server) Left() (left []Process) {
-	for end := time.Now().Add(2 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(Patience); ; time.Sleep(10 * time.Millisecond) {
 		if left = s.Processes(""); len(left) == 0 || time.Now().After(end) {
 			return left
 		}
@@ -308,6 +342,10 @@ func notable(log []byte) string {
 	}
 	return b.String()
 }
+
+// Patience is how long to wait, at the most, for what takes a moment: a machine may
+// be slow, and busy with other tests.
+const Patience = time.Minute
 
 // Within polls until ok says true, and fails the test when that takes longer
 // than limit. what completes the sentence "... did not happen".

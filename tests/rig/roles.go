@@ -54,7 +54,7 @@ func PrepareRoles(t testing.TB, o Options) *Roles {
 		if _, err := os.Stat(r.program(role)); err != nil {
 			t.Skipf("`make build-all` has not built the roles: %v", err)
 		}
-		if r.Addrs[role], err = freeAddr(); err != nil {
+		if r.Addrs[role], err = FreeAddr(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -116,7 +116,7 @@ func (r *Roles) Start(t testing.TB, role string) {
 func (r *Roles) Serves(t testing.TB) {
 	t.Helper()
 	for role, p := range r.parts {
-		Within(t, time.Minute, "the "+role+" is ready", func() bool {
+		Within(t, 3*time.Minute, "the "+role+" is ready", func() bool {
 			select {
 			case <-p.done:
 				t.Fatalf("the %s ended: %v", role, p.err)
@@ -143,6 +143,12 @@ func (r *Roles) Kill(t testing.TB, role string) {
 	}
 	<-p.done
 	delete(r.parts, role)
+	if role == "node" {
+		Within(t, Patience, "the end of the node's server after its launcher", func() bool {
+			_, runs := r.nodeServer()
+			return !runs
+		})
+	}
 }
 
 // Ended waits for the end of a role that something else has killed.
@@ -151,7 +157,7 @@ func (r *Roles) Ended(t testing.TB, role string) {
 	select {
 	case <-r.parts[role].done:
 		delete(r.parts, role)
-	case <-time.After(5 * time.Second):
+	case <-time.After(Patience):
 		t.Fatalf("the %s goes on", role)
 	}
 }
@@ -159,6 +165,14 @@ func (r *Roles) Ended(t testing.TB, role string) {
 // NodeServer is the server below the Node's launcher.
 func (r *Roles) NodeServer(t testing.TB) Process {
 	t.Helper()
+	p, ok := r.nodeServer()
+	if !ok {
+		t.Fatal("the node's server does not run")
+	}
+	return p
+}
+
+func (r *Roles) nodeServer() (Process, bool) {
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
 		var pid int
@@ -166,11 +180,10 @@ func (r *Roles) NodeServer(t testing.TB) Process {
 			continue
 		}
 		if p, ok := readProcess(pid); ok && p.Args[0] == filepath.Join(r.Data, "lib", "node") {
-			return p
+			return p, true
 		}
 	}
-	t.Fatal("the node's server does not run")
-	return Process{}
+	return Process{}, false
 }
 
 // Close stops every role, ends what they left, and removes the data folder.
@@ -183,10 +196,10 @@ func (r *Roles) Close() error {
 		_ = p.cmd.Process.Signal(syscall.SIGTERM)
 		select {
 		case <-p.done:
-		case <-time.After(30 * time.Second):
+		case <-time.After(Patience):
 			_ = p.cmd.Process.Kill()
 			<-p.done
-			errs = append(errs, fmt.Errorf("the %s did not end within 30 s of SIGTERM", role))
+			errs = append(errs, fmt.Errorf("the %s did not end within %v of SIGTERM", role, Patience))
 		}
 		if p.err != nil {
 			errs = append(errs, fmt.Errorf("the %s: %w", role, p.err))

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -14,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
 // Who may do everything at a Server.
@@ -56,12 +57,8 @@ func Start(t testing.TB) *Server {
 
 // New starts a server that keeps its objects in dir, which it makes.
 func New(program, dir string) (*Server, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, err := rig.FreeAddr()
 	if err != nil {
-		return nil, err
-	}
-	addr := l.Addr().String()
-	if err := l.Close(); err != nil {
 		return nil, err
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil {
