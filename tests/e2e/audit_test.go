@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	_ "modernc.org/sqlite" // to change what the server keeps behind its back
 
@@ -61,7 +60,7 @@ func TestAudit(t *testing.T) {
 		t.Errorf("another tenant's session: %d", status)
 	}
 	short := ours.Create(t, rig.Body{"timeout_seconds": 1, "on_timeout": "end"})
-	rig.Within(t, 30*time.Second, "an entry of the end at the deadline", func() bool {
+	rig.Within(t, rig.Patience, "an entry of the end at the deadline", func() bool {
 		all := auditOf(t, ours, "operation=sandboxEnded")
 		return len(all) == 1 && all[0].Target == short.ID && all[0].Detail == "deadline" && all[0].User == "system"
 	})
@@ -126,7 +125,7 @@ func verified(t *testing.T, s *rig.Server) (last string) {
 // and sees it found out.
 func tampered(t *testing.T, s *rig.Server, last, id string) {
 	t.Helper()
-	db, err := sql.Open("sqlite", "file:"+filepath.Join(s.Data, "server", "cloud-sandbox.db")+"?_pragma=busy_timeout(5000)")
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(s.Data, "server", "cloud-sandbox.db")+"?_pragma=busy_timeout(60000)")
 	if err != nil {
 		t.Fatal(err)
 	}

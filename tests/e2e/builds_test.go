@@ -276,6 +276,9 @@ func TestTemplateBuildsThatEndEarly(t *testing.T) {
 		t.Errorf("cancelled: %+v", b)
 	}
 	nothingOfBuilds(t, s)
+	for len(images.waits) > 0 { // those of the first build
+		<-images.waits
+	}
 
 	c.Must(t, "POST", "/api/v1/templates", request, &b)
 	<-images.waits

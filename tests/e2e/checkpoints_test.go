@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
@@ -31,21 +30,22 @@ func TestLostSentryGoesBackToACheckpoint(t *testing.T) {
 	t.Parallel()
 	srv := shared.Server(t)
 	c := srv.Client(t, "checkpoints")
-	s := create(t, c, rig.Body{"checkpoint_every_seconds": 10})
+	s := create(t, c, rig.Body{"checkpoint_every_seconds": 3600})
 	output(t, c, s.ID, "python", "x = 'saved'")
 	c.Sh(t, s.ID, "echo saved > /workspace/file")
 	var p process
 	c.Must(t, "POST", "/api/v1/processes", rig.Body{
 		"sandbox_id": s.ID, "background": true, "command": "i=0; while :; do i=$((i+1)); echo $i; sleep 0.05; done",
 	}, &p)
-	rig.Within(t, 60*time.Second, "a checkpoint", func() bool { return look(t, c, s.ID).Snapshot != "" })
+	patch(t, c, s.ID, rig.Body{"checkpoint_every_seconds": 10}) // of all that
+	rig.Within(t, rig.Patience, "a checkpoint", func() bool { return look(t, c, s.ID).Snapshot != "" })
 	patch(t, c, s.ID, rig.Body{"checkpoint_every_seconds": 3600}) // no other: what follows is lost
 	saved := look(t, c, s.ID).Snapshot
 	output(t, c, s.ID, "python", "x = 'lost'")
 	c.Sh(t, s.ID, "echo lost > /workspace/file")
 
 	rig.Kill(t, srv.SentryOf(t, s.ID))
-	rig.Within(t, 30*time.Second, "the way back", func() bool { return look(t, c, s.ID).State == "paused" })
+	rig.Within(t, noticed, "the way back", func() bool { return look(t, c, s.ID).State == "paused" })
 	if got := output(t, c, s.ID, "python", "print(x)"); got != "saved\n" {
 		t.Errorf("its variable is %q", got)
 	}
@@ -53,7 +53,7 @@ func TestLostSentryGoesBackToACheckpoint(t *testing.T) {
 		t.Errorf("its file holds %q", got)
 	}
 	r := look(t, c, s.ID)
-	if r.State != "running" || r.Timeline != 2 || r.RestoredFrom != saved || r.LostSeconds == nil || *r.LostSeconds <= 0 || *r.LostSeconds > 120 {
+	if r.State != "running" || r.Timeline != 2 || r.RestoredFrom != saved || r.LostSeconds == nil || *r.LostSeconds <= 0 || *r.LostSeconds > 600 {
 		t.Errorf("its record is %+v, want it restored from %s", r, saved)
 	}
 	status, raw, err := c.Do("GET", station{id: s.ID}.path(p.ID, "output", "from", "0"), nil)
@@ -68,7 +68,7 @@ func TestLostSentryGoesBackToACheckpoint(t *testing.T) {
 		t.Fatalf("its processes: %+v", list)
 	}
 	before := counts(t, kept(t, c, s.ID, list.Processes[0].ID))
-	rig.Within(t, 10*time.Second, "further lines of the process", func() bool {
+	rig.Within(t, rig.Patience, "further lines of the process", func() bool {
 		return counts(t, kept(t, c, s.ID, list.Processes[0].ID)) > before+5
 	})
 }
@@ -91,8 +91,8 @@ func TestLostServiceGoesBackToACheckpoint(t *testing.T) {
 	if err := srv.Launch(); err != nil {
 		t.Fatal(err)
 	}
-	rig.Within(t, 30*time.Second, "the way back", func() bool { return look(t, c, survives.ID).State == "paused" })
-	rig.Within(t, 30*time.Second, "the end of the other", func() bool { return look(t, c, ends.ID).State == "ended" })
+	rig.Within(t, rig.Patience, "the way back", func() bool { return look(t, c, survives.ID).State == "paused" })
+	rig.Within(t, rig.Patience, "the end of the other", func() bool { return look(t, c, ends.ID).State == "ended" })
 	if cause := look(t, c, ends.ID).Cause(); cause != "engine_lost" {
 		t.Errorf("the other ended for %q", cause)
 	}

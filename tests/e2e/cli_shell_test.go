@@ -232,7 +232,13 @@ func TestCommandProcesses(t *testing.T) {
 	t.Parallel()
 	sh := newShell(t, "command-processes")
 	id := strings.TrimSpace(sh.must(t, "create", "box"))
-	process := strings.TrimSpace(sh.must(t, "exec", "-d", "--name", "job", "box", "bash", "-c", "echo out; echo err >&2; printf '%s' $0", "arg"))
+	process := strings.TrimSpace(sh.must(t, "exec", "-d", "--name", "job", "box", "bash", "-c", "echo out; until [ -e /tmp/out ]; do sleep 0.05; done; echo err >&2; until [ -e /tmp/err ]; do sleep 0.05; done; printf '%s' $0", "arg"))
+	// It goes on once the last that it wrote has been read: of two pipes either may
+	// be read first.
+	for i, read := range []told{{"out\n", "", 0}, {"out\n", "err\n", 0}} {
+		rig.Within(t, rig.Patience, "what it writes", func() bool { return sh.try(t, "", "logs", "box", "job") == read })
+		sh.must(t, "exec", "box", "touch", []string{"/tmp/out", "/tmp/err"}[i])
+	}
 	if got := sh.try(t, "", "logs", "-f", "box", "job"); got != (told{"out\narg", "err\n", 0}) {
 		t.Errorf("the logs are %+v", got)
 	}

@@ -18,7 +18,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
@@ -190,7 +189,7 @@ func TestCommandCancel(t *testing.T) {
 				t.Fatal(err)
 			}
 			if tt.name == "JSON" {
-				rig.Within(t, time.Minute, "the program runs", func() bool { return sleeps(t, c) })
+				rig.Within(t, rig.Patience, "the program runs", func() bool { return sleeps(t, c) })
 			} else if _, err := out.Read(make([]byte, 6)); err != nil {
 				t.Fatalf("%v: %s", err, stderr.String())
 			}
@@ -201,7 +200,7 @@ func TestCommandCancel(t *testing.T) {
 			if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 130 || stderr.Len() > 0 {
 				t.Errorf("it ended with %v and said %q", err, stderr.String())
 			}
-			rig.Within(t, time.Minute, "the program ends", func() bool { return !sleeps(t, c) })
+			rig.Within(t, rig.Patience, "the program ends", func() bool { return !sleeps(t, c) })
 		})
 	}
 	if left := sh.live(t); len(left) != 1 {
@@ -335,7 +334,7 @@ func TestCommandExecInput(t *testing.T) {
 	if err := p.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	rig.Within(t, time.Minute, "the program ends with its command", func() bool { return !sleeps(t, c) })
+	rig.Within(t, rig.Patience, "the program ends with its command", func() bool { return !sleeps(t, c) })
 
 	for _, tt := range []struct {
 		stdin string

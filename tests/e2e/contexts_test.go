@@ -3,7 +3,6 @@ package e2e
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
@@ -30,7 +29,7 @@ func TestContexts(t *testing.T) {
 	if r.Status != "error" || r.Error.Name != "ZeroDivisionError" || !strings.Contains(r.Error.Traceback, "return 1 / 0") || r.Stderr != r.Error.Traceback {
 		t.Errorf("an error: %s %+v", r, r.Error)
 	}
-	if r := run("print('begun'); __import__('time').sleep(60)", rig.Body{"timeout_seconds": 0.3}); r.Status != "timeout" || r.Stdout != "begun\n" || r.Lost {
+	if r := run("print('begun'); __import__('time').sleep(60)", rig.Body{"timeout_seconds": 5}); r.Status != "timeout" || r.Stdout != "begun\n" || r.Lost {
 		t.Errorf("a timeout: %s", r)
 	}
 	if r := run("x", nil); r.Restarted || len(r.Results) != 1 {
@@ -83,7 +82,7 @@ func TestInterrupt(t *testing.T) {
 		r, _ := c.TryRun(id, "python", "open('begun', 'w').close()\nwhile True: pass", nil)
 		done <- r
 	}()
-	rig.Within(t, 10*time.Second, "the begin of an execution", func() bool {
+	rig.Within(t, rig.Patience, "the begin of an execution", func() bool {
 		code, _, _ := c.Do("GET", rig.Files("/stat", id, "begun"), nil)
 		return code == 200
 	})
@@ -124,7 +123,7 @@ func TestJavaScriptContexts(t *testing.T) {
 		t.Errorf("an error: %s %+v", r, r.Error)
 	}
 	for _, code := range []string{"console.log('begun'); while (true);", "console.log('begun'); await new Promise(() => {})"} {
-		if r := c.Run(t, id, "javascript", code, rig.Body{"timeout_seconds": 1}); r.Status != "timeout" || r.Stdout != "begun\n" || r.Lost {
+		if r := c.Run(t, id, "javascript", code, rig.Body{"timeout_seconds": 5}); r.Status != "timeout" || r.Stdout != "begun\n" || r.Lost {
 			t.Errorf("%s: %s", code, r)
 		}
 	}

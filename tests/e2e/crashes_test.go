@@ -133,7 +133,7 @@ func (m *mortal) wrong(t *testing.T) string {
 func (m *mortal) agree(t *testing.T, what string) {
 	t.Helper()
 	last := ""
-	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		if last = m.wrong(t); last == "" {
 			return
 		}
@@ -190,8 +190,8 @@ func TestKilledAtEveryStep(t *testing.T) {
 			for step := 1; ; step++ {
 				if op.ready != nil {
 					op.ready(t, m, s.ID)
-					m.agree(t, "before")
 				}
+				m.agree(t, "before") // what is still done counts as steps too
 				m.dieAt(t, step)
 				status, raw, err := m.c.Do("POST", "/api/v1/sessions/"+s.ID+op.path, op.body)
 				if err == nil && status >= 300 {
@@ -229,6 +229,7 @@ func enough(t *testing.T, steps int) {
 // end of what is running or paused.
 func (m *mortal) killCreates(t *testing.T) {
 	for step := 1; ; step++ {
+		m.agree(t, "before")
 		m.dieAt(t, step)
 		status, raw, err := m.c.Do("POST", "/api/v1/sessions", rig.Body{"name": "new"})
 		if err == nil && status != http.StatusCreated {
@@ -251,6 +252,7 @@ func (m *mortal) killCreates(t *testing.T) {
 			if paused {
 				act(t, m.c, s.ID, "pause", rig.Body{})
 			}
+			m.agree(t, "before")
 			m.dieAt(t, step)
 			status, raw, err := m.c.Do("DELETE", "/api/v1/sessions/"+s.ID, nil)
 			if err == nil && status >= 300 {

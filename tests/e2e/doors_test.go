@@ -106,7 +106,7 @@ func TestDoors(t *testing.T) {
 	if out, err := exec.Command(s.Bin, "key", "revoke", made.ID, "--data", s.Data).CombinedOutput(); err != nil {
 		t.Fatalf("revoke: %v: %s", err, out)
 	}
-	rig.Within(t, 10*time.Second, "the refusal of a revoked key", func() bool {
+	rig.Within(t, rig.Patience, "the refusal of a revoked key", func() bool {
 		code, _, _ := brief.Do("GET", "/api/v1/sessions", nil)
 		return code == 401
 	})
@@ -139,7 +139,7 @@ func rotateKeys(t *testing.T, s *rig.Server, admin *rig.Client, id string, c *ri
 		t.Fatalf("rotate: %v", err)
 	}
 	for _, old := range []*rig.Client{c, next} {
-		rig.Within(t, 10*time.Second, "the refusal of an earlier secret", func() bool {
+		rig.Within(t, rig.Patience, "the refusal of an earlier secret", func() bool {
 			code, _, _ := old.Do("GET", "/api/v1/sessions", nil)
 			return code == 401
 		})

@@ -6,7 +6,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/coder/websocket"
 
@@ -75,7 +74,7 @@ func TestAllGoesOnAfterTheServiceDied(t *testing.T) {
 	}
 	c.Sh(t, id, "echo served > /workspace/page")
 	s.start(t, rig.Body{"argv": []string{"python3", "-m", "http.server", "8000"}, "name": "server", "background": true})
-	rig.Within(t, 30*time.Second, "the page", func() bool { got, err := page(t, c, id, "8000"); return err == nil && got == "served\n" })
+	rig.Within(t, rig.Patience, "the page", func() bool { got, err := page(t, c, id, "8000"); return err == nil && got == "served\n" })
 	s.start(t, rig.Body{
 		"argv": []string{"nano", "/workspace/letter"}, "pty": rig.Body{"cols": 80, "rows": 24}, "env": rig.Body{"TERM": "xterm"}, "name": "editor", "background": true,
 	})

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -56,15 +57,19 @@ func (l *life) goesOn(t *testing.T) {
 	if got := l.c.Sh(t, l.id, "cut -d' ' -f22 /proc/1/stat"); got != l.boot {
 		t.Errorf("the guest started at %q, before at %q", got, l.boot)
 	}
-	rig.Within(t, 5*time.Second, "a background process that counts on", func() bool { return l.read(t) > l.count })
+	rig.Within(t, rig.Patience, "a background process that counts on", func() bool { return l.read(t) > l.count })
 	l.count = l.read(t)
 }
 
+// noticed is how long what is noticed at once may take: longer than on a busy
+// machine, and shorter than what is only found when all is compared again.
+const noticed = 25 * time.Second
+
 // works waits until code runs in a Sandbox.
-func works(t *testing.T, c *rig.Client, id string, limit time.Duration) {
+func works(t *testing.T, c *rig.Client, id string) {
 	t.Helper()
-	rig.Within(t, limit, "an execution", func() bool {
-		r, err := c.TryRun(id, "bash", "echo works", rig.Body{"timeout_seconds": 2})
+	rig.Within(t, noticed, "an execution", func() bool {
+		r, err := c.TryRun(id, "bash", "echo works", rig.Body{"timeout_seconds": 10})
 		return err == nil && r.Stdout == "works\n"
 	})
 }
@@ -78,10 +83,9 @@ func TestKilledParts(t *testing.T) {
 	for _, role := range []rig.Role{rig.ServerRole, rig.Launcher} {
 		t.Run(string(role), func(t *testing.T) {
 			dying := c.Create(t, rig.Body{"timeout_seconds": 3, "on_timeout": "end"})
-			far := c.Create(t, rig.Body{"timeout_seconds": 60})
+			far := c.Create(t, rig.Body{"timeout_seconds": 600})
 			rig.Kill(t, s.One(t, role))
 			waitDone(t, s)
-			rig.Within(t, 5*time.Second, "the end of the server after its "+string(role), func() bool { return len(s.Processes(rig.ServerRole)) == 0 })
 			if err := s.Launch(); err != nil {
 				t.Fatal(err)
 			}
@@ -89,8 +93,8 @@ func TestKilledParts(t *testing.T) {
 			if got := c.Get(t, far.ID); got.State != "running" || !got.Deadline.Equal(far.Deadline) {
 				t.Errorf("the deadline was %v and is %v, %s", far.Deadline, got.Deadline, got.State)
 			}
-			works(t, c, far.ID, 5*time.Second)
-			rig.Within(t, time.Until(dying.Deadline)+5*time.Second, "the end at a deadline from before the kill", func() bool {
+			works(t, c, far.ID)
+			rig.Within(t, time.Until(dying.Deadline)+rig.Patience, "the end at a deadline from before the kill", func() bool {
 				return c.Get(t, dying.ID).State == "ended"
 			})
 			got := c.Get(t, dying.ID)
@@ -102,20 +106,18 @@ func TestKilledParts(t *testing.T) {
 	}
 	t.Run("link shard", func(t *testing.T) {
 		rig.Kill(t, s.One(t, rig.LinkShard))
-		works(t, c, l.id, 10*time.Second)
+		works(t, c, l.id)
 		l.goesOn(t)
 		fresh := c.Create(t, nil)
-		works(t, c, fresh.ID, 5*time.Second)
+		works(t, c, fresh.ID)
 		s.PoolIdle(t)
-		if n := len(s.Processes(rig.LinkShard)); n != 1 {
-			t.Errorf("%d link shards run", n)
-		}
+		s.One(t, rig.LinkShard)
 	})
 	t.Run("sentry host", func(t *testing.T) {
 		rig.Kill(t, s.One(t, rig.SentryHost))
 		l.goesOn(t) // guests are reached without it
 		created := ""
-		rig.Within(t, 10*time.Second, "a new sandbox after the sentry host's end", func() bool {
+		rig.Within(t, rig.Patience, "a new sandbox after the sentry host's end", func() bool {
 			var made rig.Sandbox
 			if c.Try("POST", "/api/v1/sessions", rig.Body{"resources": rig.Body{"disk_mb": 2048}}, &made) != nil {
 				return false
@@ -123,13 +125,13 @@ func TestKilledParts(t *testing.T) {
 			created = made.ID
 			return true
 		})
-		works(t, c, created, 5*time.Second)
+		works(t, c, created)
 		for _, id := range []string{created, l.id} { // one started by the new one, one taken up by it
-			if r := c.Run(t, id, "python", "kept = []\nwhile True: kept.append(bytearray(1 << 20))", rig.Body{"timeout_seconds": 20}); r.Status != "oom" {
+			if r := c.Run(t, id, "python", "kept = []\nwhile True: kept.append(bytearray(1 << 20))", rig.Body{"timeout_seconds": 120}); r.Status != "oom" {
 				t.Errorf("a memory bomb ends with %s", r)
 			}
 		}
-		works(t, c, created, 5*time.Second)
+		works(t, c, created)
 		if got := c.Get(t, l.id); got.State != "running" {
 			t.Errorf("the sandbox is %s: %s", got.State, got.Cause())
 		}
@@ -140,7 +142,7 @@ func TestKilledParts(t *testing.T) {
 		victim, other := c.Create(t, nil), begin(t, c, nil)
 		s.PoolIdle(t)
 		rig.Kill(t, s.SentryOf(t, victim.ID))
-		rig.Within(t, 5*time.Second, "the record of a lost sandbox", func() bool { return c.Get(t, victim.ID).State == "ended" })
+		rig.Within(t, noticed, "the record of a lost sandbox", func() bool { return c.Get(t, victim.ID).State == "ended" })
 		if cause := c.Get(t, victim.ID).Cause(); cause != "engine_lost" {
 			t.Errorf("the cause is %q", cause)
 		}
@@ -155,7 +157,7 @@ func TestKilledParts(t *testing.T) {
 				break
 			}
 		}
-		works(t, c, c.Create(t, nil).ID, 5*time.Second)
+		works(t, c, c.Create(t, nil).ID)
 		s.PoolIdle(t)
 	})
 	for _, roles := range [][]rig.Role{{rig.Launcher, rig.SentryHost}, {rig.Launcher, rig.LinkShard}} {
@@ -168,7 +170,7 @@ func TestKilledParts(t *testing.T) {
 			if err := s.Launch(); err != nil {
 				t.Fatal(err)
 			}
-			works(t, c, last.id, 10*time.Second)
+			works(t, c, last.id)
 			last.goesOn(t)
 			s.PoolIdle(t)
 		})
@@ -176,18 +178,18 @@ func TestKilledParts(t *testing.T) {
 	t.Run("sentry host, then link shard", func(t *testing.T) {
 		last := begin(t, c, nil)
 		rig.Kill(t, s.One(t, rig.SentryHost))
-		rig.Within(t, 10*time.Second, "a new sentry host that starts sandboxes", func() bool {
+		rig.Within(t, rig.Patience, "a new sentry host that starts sandboxes", func() bool {
 			var made rig.Sandbox
 			return c.Try("POST", "/api/v1/sessions", rig.Body{"timeout_seconds": 5, "resources": rig.Body{"disk_mb": 2048}}, &made) == nil
 		})
 		rig.Kill(t, s.One(t, rig.LinkShard))
-		works(t, c, last.id, 10*time.Second)
+		works(t, c, last.id)
 		last.goesOn(t)
 	})
 	t.Run("sentry host, then server, then link shard", func(t *testing.T) {
 		last := begin(t, c, nil)
 		rig.Kill(t, s.One(t, rig.SentryHost))
-		rig.Within(t, 10*time.Second, "a new sentry host", func() bool { return len(s.Processes(rig.SentryHost)) == 1 })
+		s.One(t, rig.SentryHost)
 		s.PoolIdle(t)
 		rig.Kill(t, s.One(t, rig.ServerRole))
 		waitDone(t, s)
@@ -196,7 +198,7 @@ func TestKilledParts(t *testing.T) {
 		}
 		last.goesOn(t)
 		rig.Kill(t, s.One(t, rig.LinkShard))
-		works(t, c, last.id, 10*time.Second)
+		works(t, c, last.id)
 		last.goesOn(t)
 	})
 	t.Run("everything at once", func(t *testing.T) {
@@ -212,14 +214,14 @@ func TestKilledParts(t *testing.T) {
 		if err := s.Launch(); err != nil {
 			t.Fatal(err)
 		}
-		rig.Within(t, 15*time.Second, "an answer or an end of a sandbox without a link", func() bool {
+		rig.Within(t, noticed, "an answer or an end of a sandbox without a link", func() bool {
 			if got := c.Get(t, lost.ID); got.State == "ended" {
 				return got.Cause() == "engine_lost"
 			}
 			r, err := c.TryRun(lost.ID, "bash", "true", rig.Body{"timeout_seconds": 2})
 			return err == nil && r.Status == "ok"
 		})
-		works(t, c, c.Create(t, nil).ID, 5*time.Second)
+		works(t, c, c.Create(t, nil).ID)
 	})
 }
 
@@ -228,13 +230,16 @@ func bound(s *rig.Server, p rig.Process) bool {
 	return err == nil
 }
 
+// waitDone waits for the end of a launcher, and of the server below it: it ends with
+// its launcher.
 func waitDone(t *testing.T, s *rig.Server) {
 	t.Helper()
 	select {
 	case <-s.Done():
-	case <-time.After(20 * time.Second):
+	case <-time.After(rig.Patience):
 		t.Fatal("the launcher did not end")
 	}
+	rig.Within(t, rig.Patience, "the end of the server", func() bool { return len(s.Processes(rig.ServerRole)) == 0 })
 }
 
 // SIGTERM leaves Sandboxes and down ends them, and nothing is left of it all.
@@ -246,20 +251,22 @@ func TestStopAndDown(t *testing.T) {
 	host := s.One(t, rig.SentryHost)
 	running := make(chan error, 1)
 	go func() { // SIGTERM lets a request finish
-		r, err := c.TryRun(l.id, "bash", "sleep 1; echo drained", nil)
+		// Long enough to be seen under way, and shorter than a drain.
+		r, err := c.TryRun(l.id, "bash", "sleep 4; echo drained", nil)
 		if err == nil && r.Stdout != "drained\n" {
 			err = errors.New(r.String())
 		}
 		running <- err
 	}()
-	rig.Within(t, 5*time.Second, "an execution under way", func() bool { return s.Metric("cloud_sandbox_http_requests_in_flight") >= 2 }) // the question is one itself
+	rig.Within(t, rig.Patience, "an execution under way", func() bool { return s.Metric("cloud_sandbox_http_requests_in_flight") >= 2 }) // the question is one itself
 	if err := s.Stop(); err != nil {
 		t.Errorf("the server ended with %v", err)
 	}
 	if err := <-running; err != nil {
 		t.Errorf("an execution was not drained: %v", err)
 	}
-	if len(s.Processes(rig.Sentry)) == 0 || len(s.Processes(rig.SentryHost)) != 1 {
+	s.One(t, rig.SentryHost)
+	if len(s.Processes(rig.Sentry)) == 0 {
 		t.Error("SIGTERM to the server ended sandboxes")
 	}
 	if err := s.Launch(); err != nil {
@@ -285,7 +292,7 @@ func TestStopAndDown(t *testing.T) {
 	if err := s.Launch(); err != nil {
 		t.Fatal(err)
 	}
-	rig.Within(t, 10*time.Second, "the record of a sandbox that down ended", func() bool { return c.Get(t, l.id).State == "ended" })
+	rig.Within(t, rig.Patience, "the record of a sandbox that down ended", func() bool { return c.Get(t, l.id).State == "ended" })
 	if cause := c.Get(t, l.id).Cause(); cause != "operator" {
 		t.Errorf("the cause is %q, want operator", cause)
 	}
@@ -299,16 +306,16 @@ func TestStopDuringStarts(t *testing.T) {
 		c := s.Client(t, "stopper")
 		c.Acquire(t)
 		time.Sleep(time.Duration(i) * 20 * time.Millisecond) // into another step of the start
-		began := time.Now()
 		if err := s.Stop(); err != nil {
 			t.Errorf("the server ended with %v", err)
-		}
-		if d := time.Since(began); d > 8*time.Second {
-			t.Errorf("it took %v", d)
 		}
 		if err := s.Launch(); err != nil {
 			t.Fatal(err)
 		}
+	}
+	// Nor was it only the end of its patience that ended it.
+	if log, err := os.ReadFile(s.LogFile()); err != nil || bytes.Contains(log, []byte("outlasted the drain")) {
+		t.Errorf("%v: %s", err, s.Log())
 	}
 }
 
@@ -340,7 +347,7 @@ func TestNothingIsLeftOver(t *testing.T) {
 		}
 		c.HTTP.CloseIdleConnections()
 		s.PoolIdle(t)
-		rig.Within(t, 10*time.Second, "sentries that wait for the next starts", func() bool { return len(s.Processes(rig.Spare)) == 2 })
+		rig.Within(t, rig.Patience, "sentries that wait for the next starts", func() bool { return len(s.Processes(rig.Spare)) == 2 })
 	}
 	cycle(warm)
 	before := s.Holdings()
@@ -351,7 +358,7 @@ func TestNothingIsLeftOver(t *testing.T) {
 	// gVisor has started are closed by the garbage collector: far fewer than rounds.
 	const slack = 64
 	var more []string
-	for end := time.Now().Add(15 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(rig.Patience); ; time.Sleep(100 * time.Millisecond) {
 		if more = s.Holdings().Beyond(before, slack); len(more) == 0 || time.Now().After(end) {
 			break
 		}

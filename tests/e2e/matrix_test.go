@@ -113,7 +113,7 @@ func (r row) check(t *testing.T, c *rig.Client, id, nth string) {
 
 func (r row) says(t *testing.T, c *rig.Client, id, text string) {
 	t.Helper()
-	rig.Within(t, 60*time.Second, r.name+" to say "+text, func() bool {
+	rig.Within(t, 3*time.Minute, r.name+" to say "+text, func() bool {
 		status, said, err := c.Do("GET", station{c, id}.path(r.name, "output", "from", "0"), nil)
 		if err != nil || status != http.StatusOK {
 			t.Fatalf("output of %s: %d %s, %v", r.name, status, said, err)

@@ -45,7 +45,7 @@ func objects(t *testing.T, dir string) (all []string) {
 // onlyInBlobs waits until no state is on the host.
 func onlyInBlobs(t *testing.T, s *rig.Server) {
 	t.Helper()
-	rig.Within(t, time.Minute, "no state on the host", func() bool { return len(states(t, s)) == 0 })
+	rig.Within(t, 2*time.Minute, "no state on the host", func() bool { return len(states(t, s)) == 0 })
 }
 
 // What was paused goes on from S3 alone, memory and files, also after the server
@@ -109,7 +109,7 @@ func TestSessionsLiveInS3(t *testing.T) {
 
 	_ = c.Try("DELETE", "/api/v1/sessions/"+s.ID, nil, nil)
 	c.Must(t, "DELETE", "/api/v1/snapshots/"+snap.ID, nil, nil)
-	rig.Within(t, time.Minute, "nothing but a key in S3", func() bool {
+	rig.Within(t, rig.Patience, "nothing but a key in S3", func() bool {
 		left := objects(t, filepath.Join(s3.Dir, bucket))
 		return len(left) == 1 && filepath.Base(left[0]) == "key"
 	})
@@ -151,14 +151,15 @@ func TestS3AwayAndDamaged(t *testing.T) {
 	if got, raw, err := c.Do("GET", "/ready", nil); err != nil || got != http.StatusOK {
 		t.Errorf("/ready: %d %s, %v", got, raw, err)
 	}
-	rig.Within(t, time.Minute, "the metric of it", func() bool {
+	rig.Within(t, rig.Patience, "the metric of it", func() bool {
 		return srv.Metric("cloud_sandbox_blobs_reachable") == 0 && srv.Metric("cloud_sandbox_snapshots_uncopied") >= 1
 	})
 
 	if err := s3.Up(); err != nil {
 		t.Fatal(err)
 	}
-	onlyInBlobs(t, srv)
+	// The pauses between attempts have doubled, up to five minutes.
+	rig.Within(t, 6*time.Minute, "no state on the host", func() bool { return len(states(t, srv)) == 0 })
 	for id, want := range map[string]string{there.ID: "1\n", here.ID: "2\n"} {
 		if got := output(t, c, id, "python", "print(x)"); got != want {
 			t.Errorf("went on with %q, want %q", got, want)
@@ -199,7 +200,7 @@ func TestCopiesInAFolder(t *testing.T) {
 	s := create(t, c, rig.Body{})
 	output(t, c, s.ID, "python", "x = 1")
 	act(t, c, s.ID, "pause", rig.Body{})
-	rig.Within(t, time.Minute, "a copy", func() bool { return srv.Metric("cloud_sandbox_snapshots_uncopied") == 0 })
+	rig.Within(t, rig.Patience, "a copy", func() bool { return srv.Metric("cloud_sandbox_snapshots_uncopied") == 0 })
 	here := states(t, srv)
 	if len(here) == 0 {
 		t.Fatal("nothing was saved, or it did not stay")
@@ -215,7 +216,7 @@ func TestCopiesInAFolder(t *testing.T) {
 
 	// Of what is damaged the next who wants it gets the copy, unless that is too.
 	s = act(t, c, s.ID, "pause", rig.Body{})
-	rig.Within(t, time.Minute, "a copy", func() bool { return srv.Metric("cloud_sandbox_snapshots_uncopied") == 0 })
+	rig.Within(t, rig.Patience, "a copy", func() bool { return srv.Metric("cloud_sandbox_snapshots_uncopied") == 0 })
 	spoil := func() {
 		t.Helper()
 		files, err := filepath.Glob(filepath.Join(srv.Data, "saved", "s*", "pages.img"))
@@ -234,7 +235,7 @@ func TestCopiesInAFolder(t *testing.T) {
 		t.Errorf("%v were brought back in the place of something damaged", n)
 	}
 	act(t, c, s.ID, "pause", rig.Body{})
-	rig.Within(t, time.Minute, "a copy", func() bool { return srv.Metric("cloud_sandbox_snapshots_uncopied") == 0 })
+	rig.Within(t, rig.Patience, "a copy", func() bool { return srv.Metric("cloud_sandbox_snapshots_uncopied") == 0 })
 	spoil()
 	for _, path := range objects(t, dir) {
 		if strings.Contains(path, "/p/") {
@@ -275,7 +276,7 @@ func TestCopiesOfWhatWasThere(t *testing.T) {
 			t.Fatal(err)
 		}
 		c = srv.Client(t, "folder")
-		rig.Within(t, time.Minute, "all is copied", func() bool { return done() && srv.Metric("cloud_sandbox_snapshots_uncopied") == 0 })
+		rig.Within(t, rig.Patience, "all is copied", func() bool { return done() && srv.Metric("cloud_sandbox_snapshots_uncopied") == 0 })
 	}
 	goesOn := func() {
 		t.Helper()

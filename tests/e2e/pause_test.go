@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
@@ -64,7 +63,7 @@ func TestPauseAndResume(t *testing.T) {
 	c.Must(t, "POST", "/api/v1/processes", rig.Body{
 		"sandbox_id": s.ID, "background": true, "command": "i=0; while :; do i=$((i+1)); echo $i; sleep 0.01; done",
 	}, &p)
-	rig.Within(t, 10*time.Second, "lines of the process", func() bool { return counts(t, kept(t, c, s.ID, p.ID)) > 20 })
+	rig.Within(t, rig.Patience, "lines of the process", func() bool { return counts(t, kept(t, c, s.ID, p.ID)) > 20 })
 
 	if got := act(t, c, s.ID, "pause", rig.Body{}); got.State != "paused" {
 		t.Fatalf("paused as %+v", got)
@@ -79,7 +78,7 @@ func TestPauseAndResume(t *testing.T) {
 		t.Fatalf("resumed as %+v", got)
 	}
 	before := counts(t, kept(t, c, s.ID, p.ID))
-	rig.Within(t, 10*time.Second, "further lines of the process", func() bool { return counts(t, kept(t, c, s.ID, p.ID)) > before+20 })
+	rig.Within(t, rig.Patience, "further lines of the process", func() bool { return counts(t, kept(t, c, s.ID, p.ID)) > before+20 })
 	if got := output(t, c, s.ID, "python", "print(sum(numbers), born == os.getpid())"); got != "6 True\n" {
 		t.Errorf("its variables: %q", got)
 	}
@@ -186,7 +185,7 @@ func TestPausedOutlivesTheServer(t *testing.T) {
 	c := srv.Client(t, "outlives")
 	s := create(t, c, rig.Body{"name": "due", "timeout_seconds": 5})
 	output(t, c, s.ID, "python", "n = 0")
-	rig.Within(t, 20*time.Second, "the pause at the deadline", func() bool { return c.Get(t, s.ID).State == "paused" })
+	rig.Within(t, rig.Patience, "the pause at the deadline", func() bool { return c.Get(t, s.ID).State == "paused" })
 	rig.Kill(t, srv.One(t, rig.ServerRole))
 	waitDone(t, srv)
 	if err := srv.Launch(); err != nil {

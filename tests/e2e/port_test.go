@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
@@ -53,7 +52,7 @@ func TestSessionsMoveInAFile(t *testing.T) {
 	c.Must(t, "POST", "/api/v1/processes", rig.Body{
 		"sandbox_id": s.ID, "background": true, "command": "i=0; while :; do i=$((i+1)); echo $i; sleep 0.01; done",
 	}, &p)
-	rig.Within(t, 10*time.Second, "lines of the process", func() bool { return counts(t, kept(t, c, s.ID, p.ID)) > 5 })
+	rig.Within(t, rig.Patience, "lines of the process", func() bool { return counts(t, kept(t, c, s.ID, p.ID)) > 5 })
 	var snap saved
 	c.Must(t, "POST", "/api/v1/sessions/"+s.ID+"/snapshots", rig.Body{"name": "monday"}, &snap)
 	t.Cleanup(func() { _ = c.Try("DELETE", "/api/v1/snapshots/"+snap.ID, nil, nil) })
@@ -85,7 +84,7 @@ func TestSessionsMoveInAFile(t *testing.T) {
 	refused("a file that was cut", file[:len(file)-100], http.StatusBadRequest, "copied whole")
 	refused("a file that was changed", changed, http.StatusBadRequest, "damaged")
 	refused("something else", []byte("hello"), http.StatusBadRequest, "not the file of a snapshot")
-	rig.Within(t, 10*time.Second, "the end of what was refused", func() bool { return len(states(t, there.Server)) == 0 })
+	rig.Within(t, rig.Patience, "the end of what was refused", func() bool { return len(states(t, there.Server)) == 0 })
 
 	var got saved
 	other.Must(t, "POST", "/api/v1/snapshots/import", file, &got)
@@ -100,7 +99,7 @@ func TestSessionsMoveInAFile(t *testing.T) {
 		t.Errorf("its files and environment: %q", held)
 	}
 	before := counts(t, kept(t, other, moved.ID, p.ID))
-	rig.Within(t, 10*time.Second, "further lines of the process", func() bool { return counts(t, kept(t, other, moved.ID, p.ID)) > before+5 })
+	rig.Within(t, rig.Patience, "further lines of the process", func() bool { return counts(t, kept(t, other, moved.ID, p.ID)) > before+5 })
 	other.Must(t, "DELETE", "/api/v1/snapshots/"+got.ID, nil, nil)
 	trust(t, there.Server, "rm", key)
 	refused("one that is trusted no more", file, http.StatusForbidden, "does not trust")

@@ -108,7 +108,7 @@ func TestProcesses(t *testing.T) {
 		{"stdin", rig.Body{"command": "tr a-z A-Z", "stdin": "abc"}, "ok", "ABC", "", 0},
 		{"exit code", rig.Body{"command": "exit 7"}, "error", "", "", 7},
 		{"signal", rig.Body{"command": "kill -9 $$"}, "killed", "", "", 137},
-		{"timeout", rig.Body{"command": "echo begun; sleep 60", "timeout_seconds": 0.5}, "timeout", "begun\n", "", 124},
+		{"timeout", rig.Body{"command": "echo begun; sleep 60", "timeout_seconds": 5}, "timeout", "begun\n", "", 124},
 		{"not UTF-8", rig.Body{"command": `printf 'a\xffb'`}, "ok", "a\ufffdb", "", 0},
 	} {
 		p := s.start(t, tt.body)
@@ -118,7 +118,7 @@ func TestProcesses(t *testing.T) {
 	}
 
 	// A yield answers with what there is, the rest is read from there.
-	p := s.start(t, rig.Body{"command": "echo one; until [ -e go ]; do sleep 0.05; done; echo two", "name": "slow", "yield_ms": 2000})
+	p := s.start(t, rig.Body{"command": "echo one; until [ -e go ]; do sleep 0.05; done; echo two", "name": "slow", "yield_ms": 5000})
 	if p.State != "running" || p.Stdout != "one\n" || p.Offset != 4 {
 		t.Errorf("after its yield: %s", p)
 	}
@@ -245,13 +245,16 @@ func (s station) keyed(t *testing.T, key string, body rig.Body) (int, process) {
 }
 
 // counted starts a Process that counts its lines, slowly, once per key; whole is
-// all that it writes in the end.
+// all that it writes in the end. After some it waits for the file "go", so that it
+// has not ended before what happens to those who follow it.
 func (s station) counted(t *testing.T, key string, lines int) (status int, p process, whole string) {
 	t.Helper()
-	status, p = s.keyed(t, key, rig.Body{"argv": []string{"python3", "-uc", fmt.Sprintf(`import time
+	status, p = s.keyed(t, key, rig.Body{"argv": []string{"python3", "-uc", fmt.Sprintf(`import os, time
 open("starts", "a").write("start\n")
 for i in range(%d):
     print("line", i + 1)
+    while i == 100 and not os.path.exists("go"):
+        time.sleep(0.05)
     time.sleep(0.004)`, lines)}, "background": true})
 	var want strings.Builder
 	for i := range lines {
@@ -315,6 +318,7 @@ func TestProcessesOutliveServer(t *testing.T) {
 	if err := server.Launch(); err != nil {
 		t.Fatal(err)
 	}
+	c.Sh(t, s.id, "touch go")
 	if status, again, _ := s.counted(t, "once", lines); status != 200 || again.ID != p.ID {
 		t.Errorf("the same start again: %d %s", status, again)
 	}
@@ -341,6 +345,7 @@ func TestProcessesOutliveRoles(t *testing.T) {
 	}
 	r.Start(t, "gateway")
 	r.Serves(t)
+	c.Sh(t, s.id, "touch go")
 	rest, ended := s.follow(t, p.ID, len(read), func() {
 		rig.Kill(t, r.NodeServer(t))
 		r.Ended(t, "node")

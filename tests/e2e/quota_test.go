@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
@@ -155,7 +154,7 @@ func TestSnapshotsOfATenantAreBounded(t *testing.T) {
 		}
 		return ids
 	}
-	rig.Within(t, time.Minute, "two snapshots", func() bool { return slices.Equal(kept(), []string{last.ID, first.ID}) })
+	rig.Within(t, rig.Patience, "two snapshots", func() bool { return slices.Equal(kept(), []string{last.ID, first.ID}) })
 	var told struct {
 		Limits, Used map[string]float64
 	}

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"connectrpc.com/connect"
 
@@ -188,7 +187,7 @@ func processByGRPC(t *testing.T, rest *rig.Client, id string) {
 	defer transport.CloseIdleConnections()
 	c := processv1connect.NewProcessServiceClient(&http.Client{Transport: bearer{transport, rest.Token}}, rest.URL, connect.WithGRPC())
 	started, err := c.Start(t.Context(), connect.NewRequest(&processv1.StartRequest{
-		SandboxId: id, Name: "clock", Background: true, Command: "for i in 1 2 3; do echo tick $i; sleep 0.1; done; echo end >&2; exit 4",
+		SandboxId: id, Name: "clock", Background: true, Command: "until [ -e /tmp/begin ]; do sleep 0.05; done; for i in 1 2 3; do echo tick $i; sleep 0.1; done; echo end >&2; exit 4",
 	}))
 	if err != nil {
 		t.Fatal(err)
@@ -196,7 +195,8 @@ func processByGRPC(t *testing.T, rest *rig.Client, id string) {
 	if got := started.Msg.Process; got.State != "running" {
 		t.Errorf("started: %v", got)
 	}
-	var out string
+	rest.Sh(t, id, "touch /tmp/begin")
+	out := map[bool]string{} // by whether it is stderr: which of the two is read first is not said
 	var last *processv1.Process
 	s, err := c.Output(t.Context(), connect.NewRequest(&processv1.OutputRequest{SandboxId: id, ProcessId: "clock", Follow: true}))
 	if err != nil {
@@ -204,13 +204,14 @@ func processByGRPC(t *testing.T, rest *rig.Client, id string) {
 	}
 	defer s.Close()
 	for s.Receive() {
-		out += string(s.Msg().GetPiece().GetData())
+		piece := s.Msg().GetPiece()
+		out[piece.GetStderr()] += string(piece.GetData())
 		if p := s.Msg().GetProcess(); p != nil {
 			last = p
 		}
 	}
-	if s.Err() != nil || out != "tick 1\ntick 2\ntick 3\nend\n" || last.GetExitCode() != 4 {
-		t.Errorf("%q, %v, %v", out, last, s.Err())
+	if s.Err() != nil || out[false] != "tick 1\ntick 2\ntick 3\n" || out[true] != "end\n" || last.GetExitCode() != 4 {
+		t.Errorf("%v, %v, %v", out, last, s.Err())
 	}
 }
 
@@ -441,17 +442,18 @@ func must(t *testing.T, err error) {
 // cancels checks that the end of a call ends its code.
 func cancels(t *testing.T, c sandboxv1connect.SandboxServiceClient, rest *rig.Client, id string) {
 	t.Helper()
-	s, err := c.Execute(t.Context(), connect.NewRequest(&sandboxv1.ExecuteRequest{SandboxId: id, Language: "bash", Code: "echo begun; exec sleep 4242"}))
+	s, err := c.Execute(t.Context(), connect.NewRequest(&sandboxv1.ExecuteRequest{SandboxId: id, Language: "bash", Code: "echo begun; exec sleep 4242", TimeoutSeconds: new(900.0)}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for s.Receive() && s.Msg().GetStdout() == "" {
 	}
-	if out := rest.Sh(t, id, "pgrep -fx 'sleep 4242' | wc -l"); out != "1\n" {
-		t.Errorf("%q run", out)
-	}
+	// What it said came before it was another program.
+	rig.Within(t, rig.Patience, "what is cancelled", func() bool {
+		return rest.Sh(t, id, "pgrep -fx 'sleep 4242' | wc -l") == "1\n"
+	})
 	_ = s.Close()
-	rig.Within(t, 10*time.Second, "the end of what was cancelled", func() bool {
+	rig.Within(t, rig.Patience, "the end of what was cancelled", func() bool {
 		return rest.Sh(t, id, "pgrep -fx 'sleep 4242' | wc -l") == "0\n"
 	})
 }

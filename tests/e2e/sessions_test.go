@@ -1,7 +1,12 @@
 package e2e
 
 import (
+	"bufio"
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -126,7 +131,7 @@ func TestPatchRefused(t *testing.T) {
 import time
 x = b'x' * (250 << 20)
 open('/tmp/held', 'w').close()
-time.sleep(60)" >/dev/null 2>&1 &
+time.sleep(1000)" >/dev/null 2>&1 &
 until [ -e /tmp/held ]; do sleep 0.1; done`
 	output(t, c, s.ID, "bash", hold)
 	err := c.Try("PATCH", "/api/v1/sessions/"+s.ID, rig.Body{"resources": rig.Body{"memory_mb": 128}}, nil)
@@ -171,6 +176,7 @@ func TestPoolServesLess(t *testing.T) {
 	t.Parallel()
 	s := rig.Own(t, rig.Options{})
 	c := s.Client(t, "late")
+	s.PoolIdle(t)
 	before := s.Metric("cloud_sandbox_pool_misses_total")
 	made := create(t, c, rig.Body{"resources": rig.Body{"cpus": 0.5, "memory_mb": 256, "pids": 100}})
 	if made.Resources.MemoryMB != 256 || made.Resources.Pids != 100 {
@@ -190,17 +196,22 @@ func TestIdle(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "idle")
 	idle := create(t, c, rig.Body{"idle_timeout_seconds": 2, "on_timeout": "end"})
-	busy := create(t, c, rig.Body{"idle_timeout_seconds": 2, "on_timeout": "end"})
-	touched := create(t, c, rig.Body{"idle_timeout_seconds": 4, "on_timeout": "end"})
+	busy := create(t, c, rig.Body{"on_timeout": "end"})
 	done := make(chan error, 1)
 	go func() {
-		r, err := c.TryRun(busy.ID, "bash", "sleep 8; echo busy", nil)
+		r, err := c.TryRun(busy.ID, "bash", "echo >/workspace/busy; sleep 16; echo busy", nil)
 		if err == nil && r.Stdout != "busy\n" {
 			err = fmt.Errorf("%v", r)
 		}
 		done <- err
 	}()
-	stop := time.After(8 * time.Second)
+	rig.Within(t, rig.Patience, "an execution", func() bool {
+		status, _, err := c.Do("GET", rig.Files("/stat", busy.ID, "busy"), nil)
+		return err == nil && status == 200
+	})
+	patch(t, c, busy.ID, rig.Body{"idle_timeout_seconds": 2})
+	touched := create(t, c, rig.Body{"idle_timeout_seconds": 8, "on_timeout": "end"})
+	stop := time.After(10 * time.Second)
 	for going := true; going; {
 		select {
 		case <-stop:
@@ -215,12 +226,12 @@ func TestIdle(t *testing.T) {
 	if got := c.Get(t, touched.ID).State; got != "running" {
 		t.Errorf("the touched one is %s", got)
 	}
-	rig.Within(t, 5*time.Second, "the end of the idle one", func() bool { return c.Get(t, idle.ID).State == "ended" })
+	rig.Within(t, rig.Patience, "the end of the idle one", func() bool { return c.Get(t, idle.ID).State == "ended" })
 	if cause := c.Get(t, idle.ID).Cause(); cause != "idle" {
 		t.Errorf("cause %q", cause)
 	}
 	for _, s := range []session{busy, touched} {
-		rig.Within(t, 15*time.Second, "the end of the others", func() bool { return c.Get(t, s.ID).Cause() == "idle" })
+		rig.Within(t, rig.Patience, "the end of the others", func() bool { return c.Get(t, s.ID).Cause() == "idle" })
 	}
 }
 
@@ -249,11 +260,31 @@ func TestCertificate(t *testing.T) {
 
 	// What killed it all the same shows what was said before.
 	s = create(t, c, rig.Body{})
-	_, _ = c.TryRun(s.ID, "bash", "echo going down; sudo kill -9 1; sleep 5", nil)
-	rig.Within(t, 10*time.Second, "the output of a dead sandbox", func() bool {
+	goesDown(t, c, s.ID)
+	rig.Within(t, rig.Patience, "the output of a dead sandbox", func() bool {
 		c.Must(t, "GET", "/api/v1/sessions/"+s.ID, nil, &ended)
 		return ended.Ended != nil && strings.Contains(ended.Ended.OutputTail, "going down")
 	})
+}
+
+// goesDown has a Sandbox kill itself, once what it said before has come.
+func goesDown(t *testing.T, c *rig.Client, id string) {
+	t.Helper()
+	body, _ := json.Marshal(rig.Body{
+		"sandbox_id": id, "language": "bash", "stream": true, "code": "echo going down; until [ -e /tmp/go ]; do sleep 0.05; done; sudo kill -9 1; sleep 5",
+	})
+	req, _ := http.NewRequest("POST", c.URL+"/api/v1/execute", bytes.NewReader(body))
+	req.Header.Set("Authorization", "Bearer "+c.Token)
+	resp, err := c.HTTP.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() && !strings.Contains(lines.Text(), "going down") {
+	}
+	c.Must(t, "PUT", rig.Files("", id, "/tmp/go"), []byte("x"), nil)
+	_, _ = io.Copy(io.Discard, resp.Body) // until it breaks off, or says why it will not
 }
 
 // Many who ask for one name share one Sandbox.

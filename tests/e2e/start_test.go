@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
@@ -51,7 +50,7 @@ func TestStartsThatCannotWork(t *testing.T) {
 		{"unknown flag", []string{s.Bin, "serve", "--nonsense"}, nil, []string{"--nonsense"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
 			defer cancel()
 			cmd := exec.CommandContext(ctx, tt.args[0], tt.args[1:]...)
 			cmd.Dir = "/"

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
@@ -60,7 +59,7 @@ func TestStormOfResumes(t *testing.T) {
 			left.Add(-1)
 		})
 	}
-	rig.Within(t, time.Minute, "a queue of resumes", func() bool {
+	rig.Within(t, rig.Patience, "a queue of resumes", func() bool {
 		return srv.Metric("cloud_sandbox_node_waiting_starts") >= float64(6*runtime.NumCPU())
 	})
 	other := create(t, few, rig.Body{"resources": rig.Body{"memory_mb": 640}}) // not what the pool has

@@ -221,7 +221,7 @@ func TestTemplatesOfWhatIsSaved(t *testing.T) {
 	}
 	c.Sh(t, box.ID, "true")
 	c.Must(t, "DELETE", "/api/v1/sessions/"+box.ID, nil, nil)
-	rig.Within(t, time.Minute, "the template's end", func() bool {
+	rig.Within(t, rig.Patience, "the template's end", func() bool {
 		status, _, err := c.Do("DELETE", "/api/v1/templates/mine", nil)
 		return err == nil && status < 300
 	})

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
@@ -77,7 +76,7 @@ func TestUpgrade(t *testing.T) {
 	s.Bin = next
 	start()
 	l.goesOn(t)
-	works(t, c, c.Create(t, nil).ID, 5*time.Second)
+	works(t, c, c.Create(t, nil).ID)
 	var page struct {
 		Sessions []rig.Sandbox `json:"sessions"`
 	}
@@ -94,7 +93,7 @@ func TestUpgrade(t *testing.T) {
 	if err != nil || len(hosts) != 1 {
 		t.Errorf("hosts of %v, %v", hosts, err)
 	}
-	works(t, c, c.Create(t, nil).ID, 5*time.Second)
+	works(t, c, c.Create(t, nil).ID)
 	s.PoolIdle(t)
 }
 
@@ -153,7 +152,7 @@ func TestPausedAcrossAnUpgrade(t *testing.T) {
 
 	c.Must(t, "DELETE", "/api/v1/sessions/"+paused.ID, nil, nil)
 	c.Must(t, "DELETE", "/api/v1/snapshots/"+snap.ID, nil, nil)
-	rig.Within(t, 20*time.Second, "no state", func() bool {
+	rig.Within(t, rig.Patience, "no state", func() bool {
 		return !slices.ContainsFunc(states(t, s), func(name string) bool { return name[0] == 's' })
 	})
 	start()
@@ -200,7 +199,7 @@ func TestPausedInBlobsAcrossAnUpgrade(t *testing.T) {
 		t.Errorf("it goes on with %q", got)
 	}
 	c.Must(t, "DELETE", "/api/v1/sessions/"+paused.ID, nil, nil)
-	rig.Within(t, time.Minute, "the end of its snapshot", func() bool {
+	rig.Within(t, rig.Patience, "the end of its snapshot", func() bool {
 		var page struct{ Snapshots []saved }
 		c.Must(t, "GET", "/api/v1/snapshots", nil, &page)
 		return len(page.Snapshots) == 0
