@@ -91,6 +91,10 @@ fuzz: ## run every fuzz target for a minute, or for FUZZTIME
 test: ## everything real: check's tests, end to end with gVisor, SDK, attacks
 	@scripts/test.sh
 
+.PHONY: test-cgroup2
+test-cgroup2: build ## the contract of engines on cgroup v2, in an emulated machine: seven minutes
+	@scripts/cgroup2.sh
+
 .PHONY: bench
 bench: ## measure everything beside Docker and bare runsc
 	@scripts/bench.sh full

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian or Ubuntu packages that are missing, saying what for.
-# Usage: install.sh run|test|bench
+# Usage: install.sh run|test|bench|cgroup2
 set -euo pipefail
 
 # binary or file, package, what it is for
@@ -24,6 +24,11 @@ test=("${run[@]}"
 bench=("${run[@]}"
   "dockerd|docker.io|the comparison with Docker"
   "iptables|iptables|dockerd's network"
+)
+cgroup2=(
+  "qemu-system-x86_64|qemu-system-x86|emulates a machine"
+  "/bin/busybox|busybox-static|is what there is in it"
+  "cpio|cpio|packs it"
 )
 
 present() {

@@ -3,6 +3,7 @@ package gvisor
 import (
 	"context"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -84,8 +85,10 @@ func (s *stage) startHost(t *testing.T, parts, build string) (stop func()) {
 		_ = os.Remove(s.socket)
 	})
 	t.Cleanup(stop)
-	for deadline := time.Now().Add(10 * time.Second); ; {
-		if _, err := os.Stat(s.socket); err == nil {
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		// The socket is there before anybody listens on it.
+		if conn, err := net.Dial("unixpacket", s.socket); err == nil {
+			conn.Close()
 			return stop
 		}
 		if time.Now().After(deadline) {
