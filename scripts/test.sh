@@ -19,8 +19,8 @@ tail -n 1 "$log"
 rm -f "$log"
 
 step "sentries and links, for real"
-go test -count=1 ./internal/sentryhost/server
-CLOUD_SANDBOX_E2E=$PWD/bin/cloud-sandbox CLOUD_SANDBOX_TEMPLATES=$DATA/templates go test -count=1 ./internal/engine/gvisor
+go test -count=1 -timeout 20m ./internal/sentryhost/server
+CLOUD_SANDBOX_E2E=$PWD/bin/cloud-sandbox CLOUD_SANDBOX_TEMPLATES=$DATA/templates go test -count=1 -timeout 20m ./internal/engine/gvisor
 
 step "end to end, and attacks"
 CLOUD_SANDBOX_GRPCURL=$(scripts/grpcurl.sh)
