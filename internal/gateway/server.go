@@ -41,6 +41,7 @@ const (
 	maxHeader   = 64 << 10         // bytes
 	stalledTime = 30 * time.Second // without progress in either direction
 	minRate     = 1 << 10          // bytes a second, what a body must keep up
+	lastWords   = 5 * time.Second  // for requests that outlast the drain to say why they end
 )
 
 // Config is what a Server is made of. What says nothing else is required.
@@ -307,9 +308,9 @@ func (s *Server) drain(srv *http.Server, end context.CancelCauseFunc) error {
 	}
 	s.Log.Warn("requests outlasted the drain and are ended")
 	end(errDraining)
-	last, stop := context.WithTimeout(context.Background(), time.Second)
+	last, stop := context.WithTimeout(context.Background(), lastWords)
 	defer stop()
-	if srv.Shutdown(last) != nil { // time to say why
+	if srv.Shutdown(last) != nil {
 		return srv.Close()
 	}
 	return nil
