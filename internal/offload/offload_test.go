@@ -24,7 +24,7 @@ import (
 )
 
 // wait bounds what is waited for.
-const wait = 30 * time.Second
+const wait = 2 * time.Minute
 
 // world is an Engine with Blobs, and what they lie in.
 type world struct {

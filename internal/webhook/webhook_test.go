@@ -70,7 +70,7 @@ func sending(t *testing.T, log io.Writer, urls ...string) (s *Sender, stop func(
 // outcome waits until so many events came out so.
 func outcome(t *testing.T, s *Sender, what string, want float64) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for count(t, s, what) != want {
 		if time.Now().After(deadline) {
 			t.Fatalf("%v are %s, want %v", count(t, s, what), what, want)
