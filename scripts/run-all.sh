@@ -78,7 +78,7 @@ T
 # Says once when everything can be used.
 (
   for ((i = 0; i < 1200; i++)); do
-    curl -sf -m 2 -o /dev/null "$url/ready" && { say "ready at $url"; welcome; exit; }
+    curl -sf -m 10 -o /dev/null "$url/ready" && { say "ready at $url"; welcome; exit; }
     sleep 0.1
   done
   say "not ready after two minutes: $(curl -s -m 2 "$url/ready")"

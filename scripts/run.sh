@@ -38,9 +38,9 @@ server=$!
 trap 'rm -f "$template_log"; kill -TERM $server 2>/dev/null; wait $server 2>/dev/null' EXIT
 trap 'exit 0' INT TERM
 for ((i = 0; ; i++)); do
-  curl -sf -m 2 -o /dev/null "$url/ready" && break
+  curl -sf -m 10 -o /dev/null "$url/ready" && break
   kill -0 $server 2>/dev/null || { wait $server; fail "the server ended"; }
-  ((i < 600)) || fail "the server did not become ready in a minute: $(curl -s -m 2 "$url/ready")"
+  ((i < 1800)) || fail "the server did not become ready in three minutes: $(curl -s -m 10 "$url/ready")"
   sleep 0.1
 done
 say "ready at $url"

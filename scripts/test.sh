@@ -29,12 +29,12 @@ CLOUD_SANDBOX_VERSITYGW=$(scripts/versitygw.sh)
 export CLOUD_SANDBOX_GRPCURL CLOUD_SANDBOX_PROGRAMS CLOUD_SANDBOX_VERSITYGW
 go test -count=1 ./internal/blobs/s3
 CLOUD_SANDBOX_E2E=$PWD/bin/cloud-sandbox CLOUD_SANDBOX_TEMPLATES=$DATA/templates \
-  go test -count=1 -p 1 -timeout 20m ./tests/e2e ./tests/hostile
+  go test -count=1 -p 1 -timeout 60m ./tests/e2e ./tests/hostile
 
 step "E2B's own SDKs"
 CLOUD_SANDBOX_E2B_SDKS=$(scripts/e2b-sdks.sh)
 export CLOUD_SANDBOX_E2B_SDKS
-CLOUD_SANDBOX_E2E=$PWD/bin/cloud-sandbox CLOUD_SANDBOX_TEMPLATES=$DATA/templates go test -count=1 -timeout 10m ./tests/e2b
+CLOUD_SANDBOX_E2E=$PWD/bin/cloud-sandbox CLOUD_SANDBOX_TEMPLATES=$DATA/templates go test -count=1 -timeout 30m ./tests/e2b
 
 step "python SDK against the server"
 scripts/with-server.sh bash -c 'cd sdk/python && ../../.tools/venv/bin/pytest -q -m integration'

@@ -6,7 +6,9 @@ cd "$(dirname "$0")/.."
 DATA=${DATA:-/var/lib/cloud-sandbox}
 work=$(mktemp -d /var/tmp/cloud-sandbox-test.XXXXXX)
 chmod 755 "$work"
-cp -al "$DATA/templates" "$work/templates" 2>/dev/null || cp -a "$DATA/templates" "$work/templates"
+# Links, or copies where the folders are on two disks: then nothing of the first try
+# may stay, in which the second would end up.
+cp -al "$DATA/templates" "$work/templates" 2>/dev/null || { rm -rf "$work/templates"; cp -a "$DATA/templates" "$work/templates"; }
 port=${PORT:-18090}
 bin/cloud-sandbox serve --dev --addr "127.0.0.1:$port" --data "$work" --log-level warn &
 server=$!
@@ -18,9 +20,10 @@ cleanup() {
 }
 trap cleanup EXIT
 export CLOUD_SANDBOX_URL=http://127.0.0.1:$port
-for ((i = 0; i < 600; i++)); do
-  curl -sf -m 2 -o /dev/null "$CLOUD_SANDBOX_URL/ready" && break
+for ((i = 0; ; i++)); do
+  curl -sf -m 10 -o /dev/null "$CLOUD_SANDBOX_URL/ready" && break
   kill -0 $server 2>/dev/null || { echo "the server ended" >&2; exit 1; }
+  ((i < 1800)) || { echo "the server did not become ready in three minutes: $(curl -s -m 10 "$CLOUD_SANDBOX_URL/ready")" >&2; exit 1; }
   sleep 0.1
 done
 "$@"

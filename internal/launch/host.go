@@ -20,8 +20,9 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost"
 )
 
-// hostStart bounds the wait for a sentry host to listen.
-const hostStart = 10 * time.Second
+// hostStart bounds the wait for a sentry host to listen: it takes up what an earlier
+// one left before, and a server does not start without it.
+const hostStart = time.Minute
 
 // hostInUse chooses the build whose sentry host serves: one that runs with
 // somebody's Boots, so that an upgrade ends none of them, or else that of this
