@@ -73,7 +73,7 @@ func TestStormOfResumes(t *testing.T) {
 			t.Errorf("session %d came back with %q", i, got)
 		}
 	}
-	if got := depthsOf(t, many); got != (depths{Active: len(ids)}) {
+	if got := depthsOf(t, many); got.Paused != 0 || got.Active+got.Idle != len(ids) { // the first may be idle again by now
 		t.Errorf("resumed, they are %+v", got)
 	}
 	if n := srv.Metric(`cloud_sandbox_boot_duration_seconds_count{code="ok",step="queue"}`); n < float64(len(ids)) {

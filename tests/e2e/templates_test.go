@@ -199,11 +199,19 @@ func TestTemplatesOfWhatIsSaved(t *testing.T) {
 		t.Errorf("resumed: %q", got)
 	}
 	c.Must(t, "DELETE", "/api/v1/sessions/"+paused.ID, nil, nil)
-	if out, err := templateCLI(t, s, "rm", "tiny@"+first); err == nil || !strings.Contains(out, snap.ID) {
-		t.Errorf("rm while a snapshot is left: %v: %s", err, out)
-	}
+	// What the session was paused in goes a moment after it.
+	rig.Within(t, rig.Patience, "the snapshot is what is left", func() bool {
+		out, err := templateCLI(t, s, "rm", "tiny@"+first)
+		if err == nil {
+			t.Fatalf("rm while a snapshot is left: %s", out)
+		}
+		return strings.Contains(out, snap.ID)
+	})
 	c.Must(t, "DELETE", "/api/v1/snapshots/"+snap.ID, nil, nil)
-	mustTemplate(t, s, "rm", "tiny@"+first)
+	rig.Within(t, rig.Patience, "the version's end", func() bool {
+		_, err := templateCLI(t, s, "rm", "tiny@"+first)
+		return err == nil
+	})
 	if mustTemplate(t, s, "rm", "tiny"); image(first) {
 		t.Error("the first image is left")
 	}

@@ -275,13 +275,14 @@ func (s *Server) Holdings() Holdings {
 	return h
 }
 
-// Beyond lists what h has more of than before, slack descriptors and goroutines
-// aside.
+// Beyond lists what h has more of than before, slack descriptors, goroutines and
+// processes that sentries made aside: how many of those a sentry keeps depends on
+// what ran in it.
 func (h Holdings) Beyond(before Holdings, slack int) []string {
 	var more []string
 	for _, k := range slices.Sorted(maps.Keys(h)) {
 		allowed := before[k]
-		if strings.HasPrefix(k, "descriptors") || k == "goroutines" {
+		if strings.HasPrefix(k, "descriptors") || k == "goroutines" || k == "processes, "+string(Other) {
 			allowed += slack
 		}
 		if h[k] > allowed {
