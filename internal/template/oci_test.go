@@ -115,7 +115,6 @@ func TestPullUnpackAndImage(t *testing.T) {
 
 func TestImageThatIsNotThere(t *testing.T) {
 	host := newRegistry(t)
-	began := time.Now()
 	pushed := host + "/team/tool:1"
 	push(t, pushed, nil, layer(archive(t, file("bin/sh", "#!", 0o755))))
 	for _, tt := range []struct {
@@ -130,12 +129,11 @@ func TestImageThatIsNotThere(t *testing.T) {
 		{"localhost" + host[strings.Index(host, ":"):] + "/team/tool:1", &Guard{}, sandbox.Denied},
 		{pushed, &Guard{Registries: []string{host}}, nil},
 	} {
-		if _, err := (&Builder{Guard: tt.guard}).findImage(t.Context(), tt.ref); !errors.Is(err, tt.want) || (tt.want == nil) != (err == nil) {
-			t.Errorf("%s, %+v: %v, want %v", tt.ref, tt.guard, err, tt.want)
+		began := time.Now()
+		_, err := (&Builder{Guard: tt.guard}).findImage(t.Context(), tt.ref)
+		if took := time.Since(began); !errors.Is(err, tt.want) || (tt.want == nil) != (err == nil) || took > registryWait+20*time.Second {
+			t.Errorf("%s, %+v: %v after %v, want %v", tt.ref, tt.guard, err, took, tt.want)
 		}
-	}
-	if took := time.Since(began); took > registryWait+time.Minute {
-		t.Errorf("it took %v to find out", took)
 	}
 	b := &Builder{Store: newStore(t)}
 	if _, err := b.Build(t.Context(), "x", OCI(host+"/absent:1"), nil); !errors.Is(err, sandbox.Invalid) {
