@@ -165,14 +165,28 @@ func (h *Host) Serve(ctx context.Context, l *net.UnixListener) error {
 	return err
 }
 
-// turn has the stop of a Boot wait for its start.
+// turn has what undoes a call wait for it: the stop of a Boot for its start, what
+// lets it go for what stopped it, what deletes a state for what makes it.
 func turn(r *fdrpc.Request) string {
-	if r.Method != sentryhost.MethodStart && r.Method != sentryhost.MethodStop {
+	what := ""
+	switch r.Method {
+	case sentryhost.MethodStart, sentryhost.MethodStop:
+		what = "run"
+	case sentryhost.MethodFreeze, sentryhost.MethodThaw:
+		what = "stand" // a save may hold these up, and no stop
+	case sentryhost.MethodLimit:
+		what = "limits"
+	case sentryhost.MethodSave, sentryhost.MethodImport, sentryhost.MethodDelete:
+		what = "saved"
+	default:
 		return ""
 	}
-	var b sentryhost.BootRequest
-	_ = r.Decode(&b) // if it cannot be read, the method says so
-	return b.ID
+	var names struct{ ID, Name string }
+	_ = r.Decode(&names) // if it cannot be read, the method says so
+	if what == "saved" {
+		return what + names.Name
+	}
+	return what + names.ID
 }
 
 // call is one call of a method under way.
