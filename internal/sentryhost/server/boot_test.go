@@ -236,7 +236,7 @@ func nobodyMakesRoom(t *testing.T, r *rig) {
 	go func() { _, _ = c.Get("http://guest/eat?mb=2000") }()
 	select {
 	case <-b.gone:
-	case <-time.After(sandbox.OOMGrace + 10*time.Second):
+	case <-time.After(sandbox.OOMGrace + patience):
 		t.Fatal("a boot without room lives on")
 	}
 	r.waitGone(id)
@@ -248,7 +248,7 @@ func nobodyMakesRoom(t *testing.T, r *rig) {
 // waitGone waits until the host has freed a Boot that ended by itself.
 func (r *rig) waitGone(id string) {
 	r.t.Helper()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
 		r.host.mu.Lock()
 		b := r.host.boots[id]
 		r.host.mu.Unlock()

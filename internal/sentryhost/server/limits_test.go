@@ -29,7 +29,7 @@ func limitsChange(t *testing.T, r *rig) {
 	stop()
 	get(t, c, "/bomb?mb=300")
 	b := r.host.boots[id]
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 		if u, err := b.group.Usage(); err == nil && u.MemoryBytes > 300<<20 {
 			break
 		}

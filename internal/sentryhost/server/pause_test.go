@@ -18,10 +18,10 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost"
 )
 
-// standing asks for an answer, which a Boot that stands still does not give.
-func standing(t *testing.T, c *http.Client) bool {
+// answersWithin asks for an answer, which a Boot that stands still does not give.
+func answersWithin(t *testing.T, c *http.Client, limit time.Duration) bool {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, "GET", "http://guest/ping", nil)
 	must(t, err)
@@ -29,7 +29,7 @@ func standing(t *testing.T, c *http.Client) bool {
 	if err == nil {
 		resp.Body.Close()
 	}
-	return err != nil
+	return err == nil
 }
 
 // dialled is a connection to the sentry of a Boot.
@@ -68,8 +68,12 @@ func unsureStand(t *testing.T, r *rig) {
 		must(t, r.host.writeRecord(b))
 		old := *r
 		r.open()
-		if got := standing(t, c); got != tt.frozen {
-			t.Errorf("%s: it stands still: %t", name, got)
+		limit := patience
+		if tt.frozen {
+			limit = 300 * time.Millisecond // there is no end of standing still to wait for
+		}
+		if answersWithin(t, c, limit) == tt.frozen {
+			t.Errorf("%s: it stands still: %t", name, !tt.frozen)
 		}
 		must(t, r.host.thaw(id))
 		if got := get(t, c, "/ping"); got != "pong" {
@@ -97,7 +101,7 @@ func heldProcesses(t *testing.T, r *rig) {
 		t.Fatalf("processes: %v, %v", both, err)
 	}
 	must(t, signalEach(rpc, id, both[:1], unix.SIGSTOP))
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		going, err := goingProcesses(rpc, id)
 		must(t, err)
 		if slices.Equal(going, both[1:]) {

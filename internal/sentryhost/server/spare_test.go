@@ -166,7 +166,7 @@ func newHostEndsSpares(t *testing.T, r *rig) {
 	r.host.strays.Wait()
 	select {
 	case <-waits.gone:
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		t.Error("one that waited lives on")
 	}
 }
