@@ -2,6 +2,7 @@ package contexts
 
 import (
 	"bufio"
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -17,9 +18,9 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
 )
 
-// drainTime is how long what a worker said is still read once it has ended and
-// something that it left behind holds its pipes.
-const drainTime = 100 * time.Millisecond
+// longestDrain bounds how long what a worker said is still read once it has ended:
+// something that it left behind may hold its pipes, and say more.
+const longestDrain = 2 * time.Second
 
 // worker is one interpreter under way. It does one cell at a time.
 type worker struct {
@@ -151,10 +152,9 @@ func (w *worker) close() {
 func (w *worker) wait() {
 	w.status = <-w.proc.Exited()
 	w.proc.Release()
-	select {
-	case <-w.silent:
-	case <-time.After(drainTime):
-	}
+	late, cancel := context.WithTimeout(context.Background(), longestDrain)
+	defer cancel()
+	server.Drained(w.silent, late.Done(), server.NewTap(w.events, 0))
 	w.close()
 	<-w.silent
 	close(w.ended)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"slices"
@@ -33,6 +34,9 @@ const (
 	// slowest is how long a process waits for a subscriber that does not read
 	// before that one is dropped.
 	slowest = 30 * time.Second
+	// killTime is how long a kill is waited for. All but what the system holds up
+	// ends at once.
+	killTime = 5 * time.Second
 )
 
 // processes is the process service.
@@ -78,7 +82,6 @@ func (p *proc) subscribe() *subscriber {
 	defer p.mu.Unlock()
 	if p.end != nil {
 		s.events <- p.end
-		close(s.events)
 		return s
 	}
 	p.subscribers[s] = struct{}{}
@@ -92,15 +95,17 @@ func (p *proc) unsubscribe(s *subscriber) {
 	delete(p.subscribers, s)
 }
 
-// publish gives an event to every subscriber. A full one is waited for, which
-// slows the process down, but not for ever.
+// publish gives an event to every subscriber.
 func (p *proc) publish(e *process.ProcessEvent) {
 	p.mu.Lock()
-	all := make([]*subscriber, 0, len(p.subscribers))
-	for s := range p.subscribers {
-		all = append(all, s)
-	}
+	all := slices.Collect(maps.Keys(p.subscribers))
 	p.mu.Unlock()
+	p.give(all, e)
+}
+
+// give has subscribers get an event. A full one is waited for, which slows the
+// process down, but not for ever.
+func (p *proc) give(all []*subscriber, e *process.ProcessEvent) {
 	for _, s := range all {
 		select {
 		case s.events <- e:
@@ -120,17 +125,16 @@ func (p *proc) publish(e *process.ProcessEvent) {
 	}
 }
 
-// finish publishes the end, the last event of every stream.
+// finish publishes the end, the last event of every stream. Whoever has heard of it
+// finds the process ended, and who comes later hears of it too.
 func (p *proc) finish(e *process.ProcessEvent) {
-	p.publish(e)
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.end = e
-	for s := range p.subscribers {
-		close(s.events)
-	}
-	p.subscribers = map[*subscriber]struct{}{}
+	all := slices.Collect(maps.Keys(p.subscribers))
+	clear(p.subscribers)
 	close(p.ended)
+	p.mu.Unlock()
+	p.give(all, e)
 }
 
 // Start starts a process and streams its events. The stream's end does not end
@@ -189,11 +193,8 @@ func follow(ctx context.Context, p *proc, sub *subscriber, h http.Header, send f
 	defer silence.Stop()
 	for {
 		select {
-		case e, open := <-sub.events:
-			if !open {
-				return nil
-			}
-			if err := send(e); err != nil {
+		case e := <-sub.events:
+			if err := send(e); err != nil || e.GetEnd() != nil {
 				return err
 			}
 		case <-silence.C:
@@ -287,18 +288,21 @@ func (s *processes) startPipes(p *proc, c server.Command, stdin bool) error {
 	}
 	p.input = keep
 	s.adopt(p, child)
+	outTap, errTap := server.NewTap(out, pipeRead), server.NewTap(errs, pipeRead)
 	var readers sync.WaitGroup
 	readers.Go(func() {
-		p.read(out, pipeRead, func(b []byte) *process.ProcessEvent_DataEvent {
+		defer out.Close()
+		p.read(outTap, func(b []byte) *process.ProcessEvent_DataEvent {
 			return &process.ProcessEvent_DataEvent{Output: &process.ProcessEvent_DataEvent_Stdout{Stdout: b}}
 		})
 	})
 	readers.Go(func() {
-		p.read(errs, pipeRead, func(b []byte) *process.ProcessEvent_DataEvent {
+		defer errs.Close()
+		p.read(errTap, func(b []byte) *process.ProcessEvent_DataEvent {
 			return &process.ProcessEvent_DataEvent{Output: &process.ProcessEvent_DataEvent_Stderr{Stderr: b}}
 		})
 	})
-	go s.wait(p, child, &readers, out, errs)
+	go s.wait(p, child, &readers, outTap, errTap)
 	return nil
 }
 
@@ -346,13 +350,14 @@ func (s *processes) startTerminal(p *proc, c server.Command, size *process.PTY) 
 	}
 	p.input, p.tty = ours, true
 	s.adopt(p, child)
+	tap := server.NewTap(ours, ptyRead)
 	var readers sync.WaitGroup
 	readers.Go(func() {
-		p.read(ours, ptyRead, func(b []byte) *process.ProcessEvent_DataEvent {
+		p.read(tap, func(b []byte) *process.ProcessEvent_DataEvent {
 			return &process.ProcessEvent_DataEvent{Output: &process.ProcessEvent_DataEvent_Pty{Pty: b}}
 		})
 	})
-	go s.wait(p, child, &readers, ours)
+	go s.wait(p, child, &readers, tap)
 	return nil
 }
 
@@ -366,21 +371,11 @@ func resize(tty *os.File, size *process.PTY) error {
 }
 
 // read publishes a stream until its end.
-func (p *proc) read(f *os.File, size int, event func([]byte) *process.ProcessEvent_DataEvent) {
-	if !p.tty {
-		defer f.Close()
-	}
-	buf := make([]byte, size)
-	for {
-		n, err := f.Read(buf)
-		if n > 0 {
-			data := event(slices.Clone(buf[:n])) // it waits in queues
-			p.publish(&process.ProcessEvent{Event: &process.ProcessEvent_Data{Data: data}})
-		}
-		if err != nil && !errors.Is(err, syscall.EINTR) {
-			return // EIO is a terminal's end
-		}
-	}
+func (p *proc) read(tap *server.Tap, event func([]byte) *process.ProcessEvent_DataEvent) {
+	tap.Run(func(b []byte) {
+		data := event(slices.Clone(b)) // it waits in queues
+		p.publish(&process.ProcessEvent{Event: &process.ProcessEvent_Data{Data: data}})
+	})
 }
 
 func (s *processes) adopt(p *proc, child *server.Child) {
@@ -392,7 +387,7 @@ func (s *processes) adopt(p *proc, child *server.Child) {
 
 // wait publishes the end of a process and forgets it a while later. Output of
 // what it left behind is read on, for nobody.
-func (s *processes) wait(p *proc, child *server.Child, readers *sync.WaitGroup, outputs ...*os.File) {
+func (s *processes) wait(p *proc, child *server.Child, readers *sync.WaitGroup, outputs ...*server.Tap) {
 	status := <-child.Exited
 	read := make(chan struct{})
 	go func() { readers.Wait(); close(read) }()
@@ -567,8 +562,9 @@ func (s *processes) StreamInput(_ context.Context, stream *connect.ClientStream[
 	return connect.NewResponse(&process.StreamInputResponse{}), nil
 }
 
-// SendSignal sends SIGTERM or SIGKILL.
-func (s *processes) SendSignal(_ context.Context, r *connect.Request[process.SendSignalRequest]) (*connect.Response[process.SendSignalResponse], error) {
+// SendSignal sends SIGTERM or SIGKILL. What was killed has ended when it returns, if
+// that does not take long: who asks next is not told that it still runs.
+func (s *processes) SendSignal(ctx context.Context, r *connect.Request[process.SendSignalRequest]) (*connect.Response[process.SendSignalResponse], error) {
 	p, err := s.findRunning(r.Msg.Process)
 	if err != nil {
 		return nil, err
@@ -587,6 +583,15 @@ func (s *processes) SendSignal(_ context.Context, r *connect.Request[process.Sen
 		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("process with pid %d not found", p.pid))
 	case err != nil:
 		return nil, connect.NewError(connect.CodeInternal, fmt.Errorf("send the signal: %w", err))
+	}
+	if sig == unix.SIGKILL {
+		late := time.NewTimer(killTime)
+		defer late.Stop()
+		select {
+		case <-p.ended:
+		case <-late.C:
+		case <-ctx.Done():
+		}
 	}
 	return connect.NewResponse(&process.SendSignalResponse{}), nil
 }

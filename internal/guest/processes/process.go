@@ -82,14 +82,17 @@ func (p *Process) launch(g *server.Guest, stdin []byte, keep bool) error {
 	}
 	p.Started = time.Now()
 	var readers sync.WaitGroup
+	var taps []*server.Tap
 	for i, f := range outputs {
-		readers.Go(func() { p.read(f, i == 1) })
+		tap := server.NewTap(f, readSize)
+		taps = append(taps, tap)
+		readers.Go(func() { p.read(f, tap, i == 1) })
 	}
 	if eof := !keep && !p.tty; p.input != nil && (len(stdin) > 0 || eof) {
 		p.writing <- struct{}{} // what clients write comes after it
 		go p.feed(p.input, stdin, eof)
 	}
-	go p.see(&readers, outputs...)
+	go p.see(&readers, taps...)
 	return nil
 }
 
@@ -105,22 +108,15 @@ func (p *Process) feed(input *os.File, stdin []byte, eof bool) {
 
 // read keeps what comes from one stream, to its end: also what something that
 // the program left behind writes later.
-func (p *Process) read(f *os.File, stderr bool) {
+func (p *Process) read(f *os.File, tap *server.Tap, stderr bool) {
 	if !p.tty {
 		defer f.Close()
 	}
-	buf := make([]byte, readSize)
-	for {
-		n, err := f.Read(buf)
-		p.output.append(stderr, buf[:n])
-		if err != nil && !errors.Is(err, syscall.EINTR) {
-			return // io.EOF, or EIO of a terminal
-		}
-	}
+	tap.Run(func(data []byte) { p.output.append(stderr, data) })
 }
 
 // see sees the Process to its end.
-func (p *Process) see(readers *sync.WaitGroup, outputs ...*os.File) {
+func (p *Process) see(readers *sync.WaitGroup, outputs ...*server.Tap) {
 	defer p.job.Release()
 	var expired <-chan struct{}
 	if p.Timeout > 0 {

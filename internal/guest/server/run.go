@@ -123,8 +123,12 @@ func (p *Piped) follow(ctx context.Context, req RunRequest, out *output) (syscal
 		}()
 	}
 	var readers sync.WaitGroup
-	readers.Go(func() { out.copy(p.Stdout, 0) })
-	readers.Go(func() { out.copy(p.Stderr, 1) })
+	var taps []*Tap
+	for stream, f := range []*os.File{p.Stdout, p.Stderr} {
+		tap := NewTap(f, readSize)
+		taps = append(taps, tap)
+		readers.Go(func() { out.copy(tap, stream) })
+	}
 	read := make(chan struct{})
 	go func() { readers.Wait(); close(read) }()
 
@@ -151,7 +155,7 @@ func (p *Piped) follow(ctx context.Context, req RunRequest, out *output) (syscal
 	// The program has ended. What is in the pipes is its own; what comes later
 	// is from something that it left behind, which goes on without a reader of
 	// ours but must not find its pipe broken.
-	Drained(read, out.broken, p.Stdout, p.Stderr)
+	Drained(read, out.broken, taps...)
 	out.detach()
 	return status, why
 }
@@ -195,18 +199,13 @@ func newOutput(h RunHandler, stdoutLimit, stderrLimit int64) *output {
 
 // copy reads a stream to its end. What is beyond the limit, or comes after
 // detach, is read and dropped.
-func (o *output) copy(f *os.File, stream int) {
-	defer f.Close()
-	buf := make([]byte, readSize)
-	for {
-		n, err := f.Read(buf)
-		if data := o.within(stream, buf[:n]); len(data) > 0 {
+func (o *output) copy(t *Tap, stream int) {
+	defer t.file.Close()
+	t.Run(func(data []byte) {
+		if data = o.within(stream, data); len(data) > 0 {
 			o.pass(stream, data)
 		}
-		if err != nil && !errors.Is(err, syscall.EINTR) {
-			return // mostly io.EOF
-		}
-	}
+	})
 }
 
 // within returns the part of data that the limit allows, and counts the rest.
