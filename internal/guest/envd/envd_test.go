@@ -367,6 +367,10 @@ func TestWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	wait("sub/f")
+	if err := os.MkdirAll(filepath.Join(r.home, "sub/all/at/once"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	wait("sub/all/at/once")
 	id := watcher.Msg.WatcherId
 	polled, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -385,5 +389,63 @@ func TestWatch(t *testing.T) {
 	}
 	if _, err := r.files.GetWatcherEvents(t.Context(), connect.NewRequest(&filesystem.GetWatcherEventsRequest{WatcherId: id})); connect.CodeOf(err) != connect.CodeNotFound {
 		t.Errorf("removed watcher: %v", err)
+	}
+}
+
+// Who hears of the end of a process finds it ended, and who comes then hears of it
+// too, also while somebody else is slow to take it.
+func TestEndIsTheEndForAll(t *testing.T) {
+	p := &proc{ended: make(chan struct{}), subscribers: map[*subscriber]struct{}{}}
+	slow, quick := p.subscribe(), p.subscribe()
+	for range queued {
+		slow.events <- &process.ProcessEvent{}
+	}
+	end := &process.ProcessEvent{Event: &process.ProcessEvent_End{End: &process.ProcessEvent_EndEvent{}}}
+	finished := make(chan struct{})
+	go func() { p.finish(end); close(finished) }()
+	select {
+	case <-p.ended:
+	case <-time.After(time.Minute):
+		t.Fatal("it has not ended")
+	}
+	if e := <-p.subscribe().events; e != end {
+		t.Errorf("who came later is told %v", e)
+	}
+	for range queued {
+		<-slow.events
+	}
+	for _, s := range []*subscriber{slow, quick} {
+		if e := <-s.events; e != end {
+			t.Errorf("told %v", e)
+		}
+	}
+	<-finished
+	p.publish(&process.ProcessEvent{}) // by what the process left behind
+}
+
+// What was killed is gone for whoever asks next.
+func TestKilledIsGone(t *testing.T) {
+	r := newRig(t)
+	for range 20 {
+		stream, err := r.procs.Start(t.Context(), connect.NewRequest(bash("exec sleep 60")))
+		if err != nil || !stream.Receive() {
+			t.Fatalf("start: %v", err)
+		}
+		sel := &process.ProcessSelector{Selector: &process.ProcessSelector_Pid{Pid: stream.Msg().Event.GetStart().GetPid()}}
+		kill := connect.NewRequest(&process.SendSignalRequest{Process: sel, Signal: process.Signal_SIGNAL_SIGKILL})
+		if _, err := r.procs.SendSignal(t.Context(), kill); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.procs.SendSignal(t.Context(), kill); connect.CodeOf(err) != connect.CodeNotFound {
+			t.Errorf("killed again: %v", err)
+		}
+		in := &process.ProcessInput{Input: &process.ProcessInput_Stdin{Stdin: []byte("a\n")}}
+		if _, err := r.procs.SendInput(t.Context(), connect.NewRequest(&process.SendInputRequest{Process: sel, Input: in})); connect.CodeOf(err) != connect.CodeNotFound {
+			t.Errorf("input: %v", err)
+		}
+		if list, err := r.procs.List(t.Context(), connect.NewRequest(&process.ListRequest{})); err != nil || len(list.Msg.Processes) > 0 {
+			t.Errorf("list: %v, %v", list, err)
+		}
+		stream.Close()
 	}
 }

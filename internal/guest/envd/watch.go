@@ -68,19 +68,23 @@ func (w *watchers) watch(user, asked string, recursive, entries bool) (*watched,
 		return nil, connect.NewError(connect.CodeResourceExhausted, err)
 	}
 	d := &watched{notify: notify, root: root, recursive: recursive, entries: entries, accounts: w.guest.Accounts}
-	if err := d.add(root); err != nil {
+	if err := d.add(root, func(string) {}); err != nil {
 		notify.Close()
 		return nil, fileError(asked, err)
 	}
 	return d, nil
 }
 
-// add watches a folder, and with recursive all below it.
-func (d *watched) add(dir string) error {
+// add watches a folder, and with recursive all below it. found is told what is in
+// a folder once that is watched.
+func (d *watched) add(dir string, found func(path string)) error {
 	if !d.recursive {
 		return d.notify.Add(dir)
 	}
 	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err == nil && path != dir {
+			found(path)
+		}
 		if err != nil || !e.IsDir() {
 			return nil // what vanishes meanwhile is not watched
 		}
@@ -102,13 +106,22 @@ var eventTypes = []struct {
 	{fsnotify.Chmod, filesystem.EventType_EVENT_TYPE_CHMOD},
 }
 
-// events turns one of the system's into ours, and follows new folders.
+// events turns one of the system's into ours, and follows new folders. What came
+// into one before it was watched is told of too; what comes just then may be told
+// of twice.
 func (d *watched) events(e fsnotify.Event) []*filesystem.FilesystemEvent {
+	out := d.eventsOf(e)
 	if e.Has(fsnotify.Create) && d.recursive {
 		if info, err := os.Lstat(e.Name); err == nil && info.IsDir() {
-			_ = d.add(e.Name)
+			_ = d.add(e.Name, func(path string) {
+				out = append(out, d.eventsOf(fsnotify.Event{Name: path, Op: fsnotify.Create})...)
+			})
 		}
 	}
+	return out
+}
+
+func (d *watched) eventsOf(e fsnotify.Event) []*filesystem.FilesystemEvent {
 	name, err := filepath.Rel(d.root, e.Name)
 	if err != nil {
 		return nil
