@@ -57,6 +57,19 @@ func neighbour(t *testing.T, shared *Shared) (worst func(rounds int) time.Durati
 // busy machine and with the race detector.
 const patience = 2 * time.Second
 
+// lives fails the test if a neighbour waits too long, unless that was the machine:
+// what a hostile link does to it is the same at each try.
+func lives(t *testing.T, worst func(rounds int) time.Duration, rounds int) {
+	t.Helper()
+	var d time.Duration
+	for range 3 {
+		if d = worst(rounds); d <= patience {
+			return
+		}
+	}
+	t.Errorf("a neighbour waited %v", d)
+}
+
 // bare is a link whose guest's end is a bare socket.
 func bare(t testing.TB, shared *Shared) (*Link, *os.File) {
 	t.Helper()
@@ -128,9 +141,7 @@ func TestFloodsDoNotHurtNeighbours(t *testing.T) {
 					}
 				}
 			})
-			if d := worst(20); d > patience {
-				t.Errorf("a neighbour waited %v", d)
-			}
+			lives(t, worst, 20)
 			close(stop)
 			flood.Wait()
 			if n := hostile.Usage().Connections; n > maxConnections {
@@ -143,7 +154,7 @@ func TestFloodsDoNotHurtNeighbours(t *testing.T) {
 			}
 			began := time.Now()
 			hostile.Close()
-			if d := time.Since(began); d > 5*time.Second {
+			if d := time.Since(began); d > 20*time.Second {
 				t.Errorf("closing took %v", d)
 			}
 		})
@@ -185,9 +196,7 @@ func TestThousandsOfConnections(t *testing.T) {
 			opened = append(opened, c)
 		}
 		if i%1000 == 0 {
-			if d := worst(3); d > patience {
-				t.Errorf("a neighbour waited %v", d)
-			}
+			lives(t, worst, 3)
 		}
 	}
 	if len(opened) != maxConnections {
@@ -255,9 +264,7 @@ func TestSlowReadersHoldOnlyTheirOwn(t *testing.T) {
 	for range 20 {
 		roundTrip(t, good)
 	}
-	if d := worst(20); d > patience {
-		t.Errorf("a neighbour waited %v", d)
-	}
+	lives(t, worst, 20)
 	l.Close() // also with everything stuck
 	for _, c := range conns {
 		c.Close()
@@ -359,7 +366,7 @@ func FuzzFrames(f *testing.F) {
 		if err := send(end, ping(guestAddr, gatewayAddr)); err != nil {
 			t.Fatal(err)
 		}
-		_ = end.SetReadDeadline(time.Now().Add(5 * time.Second))
+		_ = end.SetReadDeadline(time.Now().Add(answerTime))
 		if _, err := end.Read(make([]byte, maxFrame)); err != nil {
 			t.Fatalf("the link does not answer any more: %v", err)
 		}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
@@ -51,6 +52,21 @@ func (g *guest) listen(t testing.TB, port uint16) *gonet.TCPListener {
 
 // allowAll lets tests dial the loopback interface.
 func allowAll(netip.Addr) bool { return false }
+
+// atOnce fails the test unless it takes less than a second. On a busy machine one
+// try may take longer, and not all of them.
+func atOnce(t testing.TB, what string, try func()) {
+	t.Helper()
+	var took time.Duration
+	for range 5 {
+		began := time.Now()
+		try()
+		if took = time.Since(began); took < time.Second {
+			return
+		}
+	}
+	t.Errorf("%s took %v", what, took)
+}
 
 // pair is a link with a stack on both ends.
 func pair(t testing.TB, policy sandbox.NetworkPolicy, cfg Config) (*Link, *guest) {
@@ -94,7 +110,7 @@ func echo(c *net.TCPConn) {
 }
 
 func testContext(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -197,16 +213,13 @@ func waitConnections(t testing.TB, l *Link, want int) {
 
 func TestDialToClosedPortIsUnavailableAtOnce(t *testing.T) {
 	l, _ := pair(t, sandbox.NetworkNone, Config{})
-	ours, theirs := streamPair(t)
-	defer theirs.Close()
-	began := time.Now()
-	err := l.Dial(testContext(t), 81, ours)
-	if !errors.Is(err, sandbox.Unavailable) {
-		t.Errorf("Dial = %v, want Unavailable", err)
-	}
-	if d := time.Since(began); d > time.Second {
-		t.Errorf("it took %v", d)
-	}
+	atOnce(t, "a dial to a closed port", func() {
+		ours, theirs := streamPair(t)
+		defer theirs.Close()
+		if err := l.Dial(testContext(t), 81, ours); !errors.Is(err, sandbox.Unavailable) {
+			t.Errorf("Dial = %v, want Unavailable", err)
+		}
+	})
 }
 
 func TestDialToSilentGuestTimesOut(t *testing.T) {
@@ -246,15 +259,12 @@ func TestPolicyRefusesBeforeDialling(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, g := pair(t, tt.policy, Config{Refuse: tt.refuse})
-			began := time.Now()
-			c, err := g.dial(testContext(t), tt.dst)
-			if err == nil {
-				c.Close()
-				t.Fatal("connected")
-			}
-			if d := time.Since(began); d > time.Second {
-				t.Errorf("refused after %v: that was no reset", d)
-			}
+			atOnce(t, "a refusal, which should be a reset,", func() {
+				if c, err := g.dial(testContext(t), tt.dst); err == nil {
+					c.Close()
+					t.Fatal("connected")
+				}
+			})
 		})
 	}
 	select {
@@ -315,7 +325,7 @@ func TestSetPolicyCutsOpenConnections(t *testing.T) {
 
 func roundTrip(t testing.TB, c net.Conn) {
 	t.Helper()
-	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(answerTime))
 	var b [4]byte
 	if _, err := c.Write([]byte("ping")); err != nil {
 		t.Fatal(err)
@@ -326,20 +336,31 @@ func roundTrip(t testing.TB, c net.Conn) {
 	_ = c.SetDeadline(time.Time{})
 }
 
-func TestRefusedHostIsReset(t *testing.T) {
-	_, g := pair(t, sandbox.NetworkPublic, Config{Refuse: allowAll})
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
+// boundOnly is an address that is taken, and that nobody listens on.
+func boundOnly(t testing.TB) netip.AddrPort {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := l.Addr().(*net.TCPAddr).AddrPort()
-	l.Close()
-	began := time.Now()
-	if c, err := g.dial(testContext(t), addr); err == nil {
-		c.Close()
-		t.Error("connected to a port that nobody listens on")
+	t.Cleanup(func() { unix.Close(fd) })
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
 	}
-	if d := time.Since(began); d > time.Second {
-		t.Errorf("refused after %v", d)
+	at, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
 	}
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(at.(*unix.SockaddrInet4).Port))
+}
+
+func TestRefusedHostIsReset(t *testing.T) {
+	_, g := pair(t, sandbox.NetworkPublic, Config{Refuse: allowAll})
+	addr := boundOnly(t)
+	atOnce(t, "a refusal", func() {
+		if c, err := g.dial(testContext(t), addr); err == nil {
+			c.Close()
+			t.Error("connected to a port that nobody listens on")
+		}
+	})
 }

@@ -133,6 +133,9 @@ func (g *guest) dialUDP(t testing.TB, to netip.AddrPort) *gonet.UDPConn {
 	return c
 }
 
+// answerTime is how long an answer is waited for that must come.
+const answerTime = time.Minute
+
 // askUDP asks over UDP; a nil answer is silence.
 func askUDP(t testing.TB, c *gonet.UDPConn, q []byte, patience time.Duration) []byte {
 	t.Helper()
@@ -152,7 +155,7 @@ func TestNamesAreAskedOfTheHostsResolver(t *testing.T) {
 	server := newNames(t)
 	l, g := pair(t, sandbox.NetworkPublic, Config{Resolver: NewResolver(resolvConf(t, server.addr))})
 	udp := g.dialUDP(t, gatewayDNS)
-	a := askUDP(t, udp, question(7), 5*time.Second)
+	a := askUDP(t, udp, question(7), answerTime)
 	if string(a) != string(answerTo(question(7))) {
 		t.Errorf("over UDP: %x", a)
 	}
@@ -177,7 +180,7 @@ func TestNamesAreAskedOfTheHostsResolver(t *testing.T) {
 	}
 
 	l.SetPolicy(sandbox.NetworkNone)
-	a = askUDP(t, udp, question(8), 5*time.Second)
+	a = askUDP(t, udp, question(8), answerTime)
 	if len(a) != headerLen || a[3]&15 != rcodeRefused || a[1] != 8 {
 		t.Errorf("with the policy none: %x, want refused", a)
 	}
@@ -197,7 +200,7 @@ func TestNameServerFailures(t *testing.T) {
 		}
 		return int(a[3] & 15)
 	}
-	if got := rcode(askUDP(t, udp, question(1), 5*time.Second)); got != rcodeServerFailure {
+	if got := rcode(askUDP(t, udp, question(1), answerTime)); got != rcodeServerFailure {
 		t.Errorf("without a name server: %d, want %d", got, rcodeServerFailure)
 	}
 
@@ -213,16 +216,16 @@ func TestNameServerFailures(t *testing.T) {
 	if err := os.Chtimes(path, later, later); err != nil {
 		t.Fatal(err)
 	}
-	if got := rcode(askUDP(t, udp, question(2), 10*time.Second)); got != 0 {
+	if got := rcode(askUDP(t, udp, question(2), answerTime)); got != 0 {
 		t.Errorf("after the file changed: %d, want an answer", got)
 	}
 
 	server.size.Store(maxAnswer)
-	if a := askUDP(t, udp, question(3), 5*time.Second); len(a) != maxAnswer {
+	if a := askUDP(t, udp, question(3), answerTime); len(a) != maxAnswer {
 		t.Errorf("the longest answer has %d bytes, want %d", len(a), maxAnswer)
 	}
 	server.size.Store(maxAnswer + 1)
-	if got := rcode(askUDP(t, udp, question(4), 5*time.Second)); got != rcodeServerFailure {
+	if got := rcode(askUDP(t, udp, question(4), answerTime)); got != rcodeServerFailure {
 		t.Errorf("a longer answer: %d, want %d", got, rcodeServerFailure)
 	}
 
@@ -236,7 +239,7 @@ func TestNameServerFailures(t *testing.T) {
 	}
 	notify := question(6)
 	notify[2] |= 4 << 3
-	if got := rcode(askUDP(t, udp, notify, 5*time.Second)); got != rcodeRefused {
+	if got := rcode(askUDP(t, udp, notify, answerTime)); got != rcodeRefused {
 		t.Errorf("another opcode than a question: %d, want %d", got, rcodeRefused)
 	}
 }
@@ -253,16 +256,17 @@ func TestNameQuestionsAreLimited(t *testing.T) {
 	}
 	for {
 		_ = udp.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
-		if _, err := udp.Read(make([]byte, 512)); err != nil {
+		_, err := udp.Read(make([]byte, 512))
+		if err != nil && server.asked.Load() > 0 && logged(l, tooMany) {
 			break
 		}
+		if time.Since(began) > time.Minute {
+			t.Fatalf("the server was asked %d times, and the log does not tell of more: %+v", server.asked.Load(), l.Log())
+		}
 	}
-	most := queriesBurst + int64(time.Since(began).Seconds()*queriesPerSecond) + 1
-	if got := server.asked.Load(); got == 0 || got > most {
-		t.Errorf("the server was asked %d times, want 1 to %d", got, most)
-	}
-	if !logged(l, tooMany) {
-		t.Errorf("the log does not tell of it: %+v", l.Log())
+	got := server.asked.Load() // before the time: what comes later is no part of it
+	if most := queriesBurst + int64(time.Since(began).Seconds()*queriesPerSecond) + 1; got > most {
+		t.Errorf("the server was asked %d times, want at most %d", got, most)
 	}
 }
 
@@ -293,9 +297,13 @@ func TestTunnelsThroughNamesAreSlow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	drain()
-	if got, most := server.heard.Load(), most(askedBytesBurst, askedBytesPerSecond); got < askedBytesBurst/2 || got > most {
-		t.Errorf("the server heard %d bytes, want %d to %d", got, askedBytesBurst/2, most)
+	for drain(); server.heard.Load() < askedBytesBurst/2; drain() {
+		if time.Since(began) > time.Minute {
+			t.Fatalf("the server heard %d bytes, want at least %d", server.heard.Load(), askedBytesBurst/2)
+		}
+	}
+	if got, most := server.heard.Load(), most(askedBytesBurst, askedBytesPerSecond); got > most {
+		t.Errorf("the server heard %d bytes, want at most %d", got, most)
 	}
 	server.size.Store(maxAnswer)
 	var told int64
@@ -373,7 +381,7 @@ func TestDatagramsGoBothWays(t *testing.T) {
 	l, g := pair(t, sandbox.NetworkPublic, Config{Refuse: allowAll})
 	c := g.dialUDP(t, to)
 	for _, size := range []int{1, 1400, 9000, 60000} {
-		if a := askUDP(t, c, pattern(size), 5*time.Second); string(a) != string(pattern(size)) {
+		if a := askUDP(t, c, pattern(size), answerTime); string(a) != string(pattern(size)) {
 			t.Errorf("of %d bytes %d came back", size, len(a))
 		}
 	}
@@ -398,22 +406,23 @@ func TestPingReachesOnlyTheGateway(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	reply := func(frame []byte) bool {
+	reply := func(frame []byte, patience time.Duration) bool {
 		t.Helper()
 		if _, err := end.Write(frame); err != nil {
 			t.Fatal(err)
 		}
-		_ = end.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		_ = end.SetReadDeadline(time.Now().Add(patience))
 		_, err := end.Read(make([]byte, 256))
 		return err == nil
 	}
-	if reply(ping(guestAddr, tcpip.AddrFrom4([4]byte{8, 8, 8, 8}))) {
+	const silence = 100 * time.Millisecond
+	if reply(ping(guestAddr, tcpip.AddrFrom4([4]byte{8, 8, 8, 8})), silence) {
 		t.Error("a ping to 8.8.8.8 is answered")
 	}
-	if reply(ping(tcpip.AddrFrom4([4]byte{10, 0, 0, 3}), gatewayAddr)) {
+	if reply(ping(tcpip.AddrFrom4([4]byte{10, 0, 0, 3}), gatewayAddr), silence) {
 		t.Error("a ping from another address than the guest's is answered")
 	}
-	if !reply(ping(guestAddr, gatewayAddr)) {
+	if !reply(ping(guestAddr, gatewayAddr), answerTime) {
 		t.Error("a ping to the gateway is not answered")
 	}
 }

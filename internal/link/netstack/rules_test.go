@@ -72,7 +72,7 @@ func zoneAnswer(query []byte, records map[string]string) []byte {
 func (g *guest) lookup(t testing.TB, name string, kind dnsmessage.Type) (rcode int, addrs []netip.Addr) {
 	t.Helper()
 	q := dnsQuestion{id: 77, name: name, kind: kind, class: dnsmessage.ClassINET}
-	a := askUDP(t, g.dialUDP(t, gatewayDNS), q.anew(), 10*time.Second)
+	a := askUDP(t, g.dialUDP(t, gatewayDNS), q.anew(), answerTime)
 	if a == nil {
 		t.Fatalf("%s is not answered", name)
 	}
@@ -259,7 +259,7 @@ func request(t testing.TB, c *gonet.TCPConn, r *bufio.Reader, text string) (int,
 	if _, err := io.WriteString(c, text); err != nil {
 		return 0, err.Error()
 	}
-	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(answerTime))
 	res, err := http.ReadResponse(r, nil)
 	if err != nil {
 		return 0, err.Error()

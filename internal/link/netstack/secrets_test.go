@@ -160,7 +160,7 @@ func exchange(t *testing.T, c net.Conn, r *bufio.Reader, text string) (int, stri
 	if _, err := io.WriteString(c, text); err != nil {
 		return 0, err.Error()
 	}
-	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(answerTime))
 	res, err := http.ReadResponse(r, nil)
 	if err != nil {
 		return 0, err.Error()

@@ -67,7 +67,7 @@ func startAt(t testing.TB) (c *link.Client, path string, end func()) {
 }
 
 func testContext(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -116,7 +116,7 @@ func roundTrip(t testing.TB, c net.Conn) {
 
 func tryRoundTrip(c net.Conn) error {
 	var b [4]byte
-	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := c.Write([]byte("ping")); err != nil {
 		return err
 	}
