@@ -16,7 +16,7 @@ func TestBuildsOutliveTheServer(t *testing.T) {
 	s := rig.Own(t, rig.Options{Pool: 1})
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
-	w := &wire{t: t, url: s.URL, key: key(t, s, t.Name()), client: &http.Client{Transport: transport, Timeout: time.Minute}}
+	w := &wire{t: t, url: s.URL, key: key(t, s, t.Name()), client: &http.Client{Transport: transport, Timeout: 3 * time.Minute}}
 	var made struct{ TemplateID, BuildID string }
 	resp, text := w.api("POST", "/v3/templates", `{"name":"fails"}`)
 	if resp.StatusCode != 202 || json.Unmarshal([]byte(text), &made) != nil {
@@ -31,7 +31,7 @@ func TestBuildsOutliveTheServer(t *testing.T) {
 		return text
 	}
 	var before string
-	rig.Within(t, time.Minute, "the build ended", func() bool {
+	rig.Within(t, 3*time.Minute, "the build ended", func() bool {
 		before = status()
 		return strings.Contains(before, `"status":"error"`)
 	})

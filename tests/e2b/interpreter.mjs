@@ -54,7 +54,7 @@ const cases = {
   },
 }
 
-const sb = await Sandbox.create({ timeoutMs: 300_000 })
+const sb = await Sandbox.create({ timeoutMs: 3_600_000 })
 try {
   for (const [name, run] of Object.entries(cases)) {
     await run(sb)

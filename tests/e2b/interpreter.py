@@ -99,7 +99,7 @@ def files(sb):
 
 
 async def asynchronous():
-    sb = await AsyncSandbox.create(timeout=300)
+    sb = await AsyncSandbox.create(timeout=3600)
     try:
         await sb.run_code("x = 1")
         assert (await sb.run_code("x+=1; x")).text == "2"
@@ -110,7 +110,7 @@ async def asynchronous():
         await sb.kill()
 
 
-with Sandbox.create(timeout=300, envs={"OF_ALL": "1"}) as sandbox:
+with Sandbox.create(timeout=3600, envs={"OF_ALL": "1"}) as sandbox:
     for case in (state, output, errors, results, languages, environment, contexts, timeout, files):
         case(sandbox)
         print("ok", case.__name__, flush=True)

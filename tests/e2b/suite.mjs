@@ -5,7 +5,7 @@ import * as e2b from 'e2b'
 import { Sandbox, CommandExitError, NotFoundError, TimeoutError, FileType, FilesystemEventType } from 'e2b'
 
 const until = async (f) => {
-  for (const end = Date.now() + 30_000; Date.now() < end; await new Promise((r) => setTimeout(r, 50))) {
+  for (const end = Date.now() + 120_000; Date.now() < end; await new Promise((r) => setTimeout(r, 50))) {
     const got = await f()
     if (got) return got
   }
@@ -15,7 +15,7 @@ const names = (entries) => entries.map((e) => e.name)
 
 const cases = {
   async life() {
-    const sb = await Sandbox.create({ timeoutMs: 90_000, metadata: { suite: 'js', 'odd &=%': 'välue +/' }, envs: { FOO: 'bar' } })
+    const sb = await Sandbox.create({ timeoutMs: 190_000, metadata: { suite: 'js', 'odd &=%': 'välue +/' }, envs: { FOO: 'bar' } })
     assert.equal(await sb.isRunning(), true)
     const info = await sb.getInfo()
     assert.equal(info.sandboxId, sb.sandboxId)
@@ -23,11 +23,11 @@ const cases = {
     assert.equal(info.state, 'running')
     const listed = await Sandbox.list({ query: { metadata: { 'odd &=%': 'välue +/' } } }).nextItems()
     assert.ok(listed.some((i) => i.sandboxId === sb.sandboxId))
-    await sb.setTimeout(300_000)
-    assert.ok((await sb.getInfo()).endAt - info.endAt > 150_000)
+    await sb.setTimeout(3_000_000)
+    assert.ok((await sb.getInfo()).endAt - info.endAt > 2_000_000)
     const again = await Sandbox.connect(sb.sandboxId, { timeoutMs: 30_000 })
     assert.equal((await again.commands.run('echo $FOO')).stdout, 'bar\n')
-    assert.ok((await sb.getInfo()).endAt - info.endAt > 150_000, 'connect made it shorter')
+    assert.ok((await sb.getInfo()).endAt - info.endAt > 2_000_000, 'connect made it shorter')
     const [metric] = await until(async () => { const m = await sb.getMetrics(); return m.length && m })
     assert.ok(metric.memTotal > 0 && metric.cpuCount >= 1 && metric.diskTotal > 0)
     assert.equal(await Sandbox.kill(sb.sandboxId), true)
@@ -41,7 +41,7 @@ const cases = {
 
   async pages() {
     const made = []
-    for (let i = 0; i < 3; i++) made.push(await Sandbox.create({ timeoutMs: 60_000, metadata: { suite: 'js-pages' } }))
+    for (let i = 0; i < 3; i++) made.push(await Sandbox.create({ timeoutMs: 600_000, metadata: { suite: 'js-pages' } }))
     const seen = []
     const page = Sandbox.list({ query: { metadata: { suite: 'js-pages' }, state: ['running'] }, limit: 1 })
     while (page.hasNext) seen.push(...(await page.nextItems()).map((i) => i.sandboxId))
@@ -50,7 +50,7 @@ const cases = {
   },
 
   async pausing() {
-    const sb = await Sandbox.create({ timeoutMs: 60_000, metadata: { suite: 'js-pausing' } })
+    const sb = await Sandbox.create({ timeoutMs: 600_000, metadata: { suite: 'js-pausing' } })
     await sb.files.write('kept', 'on disk')
     const sleeper = await sb.commands.run('exec sleep 300', { background: true })
     await sleeper.disconnect()
@@ -58,16 +58,17 @@ const cases = {
     assert.equal(await sb.isRunning(), false)
     const page = Sandbox.list({ query: { metadata: { suite: 'js-pausing' }, state: ['paused'] } })
     assert.deepEqual((await page.nextItems()).map((i) => i.sandboxId), [sb.sandboxId])
-    const again = await Sandbox.connect(sb.sandboxId, { timeoutMs: 120_000 })
+    const again = await Sandbox.connect(sb.sandboxId, { timeoutMs: 1_200_000 })
     assert.equal(await again.files.read('kept'), 'on disk')
     assert.ok((await again.commands.list()).some((p) => p.pid === sleeper.pid), 'memory was lost')
     assert.equal(await Sandbox.kill(sb.sandboxId), true)
   },
 
   async byID() {
-    const sb = await Sandbox.create({ timeoutMs: 60_000 })
-    await Sandbox.setTimeout(sb.sandboxId, 120_000)
-    assert.ok((await Sandbox.getInfo(sb.sandboxId)).endAt - Date.now() > 100_000)
+    const sb = await Sandbox.create({ timeoutMs: 600_000 })
+    const asked = Date.now()
+    await Sandbox.setTimeout(sb.sandboxId, 1_200_000)
+    assert.ok((await Sandbox.getInfo(sb.sandboxId)).endAt - asked > 1_199_000)
     if (Sandbox.pause) {
       assert.equal(await Sandbox.pause(sb.sandboxId), true)
       assert.equal(await Sandbox.pause(sb.sandboxId), false)
@@ -79,7 +80,7 @@ const cases = {
   async copies(sb) {
     if (!sb.fork) return
     await sb.files.write('shared', 'once')
-    for (const copy of await sb.fork({ timeoutMs: 60_000, count: 2 })) {
+    for (const copy of await sb.fork({ timeoutMs: 600_000, count: 2 })) {
       assert.equal(await copy.files.read('shared'), 'once')
       await copy.files.write('shared', 'mine')
       await copy.kill()
@@ -92,7 +93,7 @@ const cases = {
     const listed = (await sb.listSnapshots().nextItems()).map((s) => s.snapshotId)
     assert.ok(listed.includes(first.snapshotId) && listed.includes(second.snapshotId))
     for (const [of, said] of [['js-turns', 'twice'], [first.snapshotId, 'once']]) {
-      const born = await Sandbox.create(of, { timeoutMs: 60_000 })
+      const born = await Sandbox.create(of, { timeoutMs: 600_000 })
       assert.equal(await born.files.read('shared'), said)
       await born.kill()
     }
@@ -103,7 +104,7 @@ const cases = {
   },
 
   async network() {
-    const sb = await Sandbox.create({ timeoutMs: 60_000, allowInternetAccess: false })
+    const sb = await Sandbox.create({ timeoutMs: 600_000, allowInternetAccess: false })
     const refused = () => assert.rejects(sb.commands.run('timeout 5 bash -c "echo > /dev/tcp/1.1.1.1/443"'), CommandExitError)
     await refused()
     if (sb.updateNetwork) {
@@ -260,7 +261,7 @@ const cases = {
 
   async privatePorts() {
     const network = { allowPublicTraffic: false, maskRequestHost: 'inside.test:${PORT}' }
-    const sb = await Sandbox.create({ timeoutMs: 60_000, network })
+    const sb = await Sandbox.create({ timeoutMs: 600_000, network })
     if (!('trafficAccessToken' in sb)) return
     assert.ok(sb.trafficAccessToken)
     assert.equal((await Sandbox.connect(sb.sandboxId)).trafficAccessToken, sb.trafficAccessToken)
@@ -331,7 +332,7 @@ const cases = {
   },
 }
 
-const sb = await Sandbox.create({ timeoutMs: 300_000 })
+const sb = await Sandbox.create({ timeoutMs: 3_600_000 })
 try {
   for (const [name, run] of Object.entries(cases)) {
     if (process.argv.length > 2 && !process.argv.slice(2).includes(name)) continue

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 import urllib.request
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 import e2b
 from e2b import CommandExitException, NotFoundException, Sandbox, SandboxQuery, SandboxState, TimeoutException
@@ -29,7 +29,7 @@ def raises(kind, f, *args, **kwargs):
     raise AssertionError(f"{kind.__name__} was not raised")
 
 
-def until(f, seconds=30):
+def until(f, seconds=120):
     end = time.monotonic() + seconds
     while True:
         got = f()
@@ -42,20 +42,22 @@ def until(f, seconds=30):
 
 @case
 def life(_):
-    sb = Sandbox.create(timeout=90, metadata={"suite": "life", "odd &=%": "välue +/"}, envs={"FOO": "bar"})
+    asked = datetime.now(timezone.utc)
+    sb = Sandbox.create(timeout=190, metadata={"suite": "life", "odd &=%": "välue +/"}, envs={"FOO": "bar"})
+    took = datetime.now(timezone.utc) - asked
     assert sb.is_running()
     info = sb.get_info()
     assert info.sandbox_id == sb.sandbox_id and info.metadata["odd &=%"] == "välue +/" and info.state == SandboxState.RUNNING
-    assert 80 < (info.end_at - info.started_at).total_seconds() < 100
+    assert timedelta(seconds=189) < info.end_at - info.started_at < timedelta(seconds=191) + took, (info, took)
     query = SandboxQuery(metadata={"odd &=%": "välue +/"})
     listed = Sandbox.list(query=query).next_items()
     assert sb.sandbox_id in [i.sandbox_id for i in listed], listed
     assert all(i.metadata.get("suite") == "life" for i in listed)
-    sb.set_timeout(300)
-    assert (sb.get_info().end_at - info.end_at).total_seconds() > 150
+    sb.set_timeout(3000)
+    assert (sb.get_info().end_at - info.end_at).total_seconds() > 2000
     again = Sandbox.connect(sb.sandbox_id, timeout=30)
     assert again.commands.run("echo $FOO").stdout == "bar\n"
-    assert (sb.get_info().end_at - info.end_at).total_seconds() > 150, "connect made it shorter"
+    assert (sb.get_info().end_at - info.end_at).total_seconds() > 2000, "connect made it shorter"
     metrics = until(sb.get_metrics)
     assert metrics[0].mem_total > 0 and metrics[0].cpu_count >= 1 and metrics[0].disk_total > 0
     assert sb.kill() is True
@@ -68,7 +70,7 @@ def life(_):
 
 @case
 def pages(_):
-    made = [Sandbox.create(timeout=60, metadata={"suite": "pages"}) for _ in range(3)]
+    made = [Sandbox.create(timeout=600, metadata={"suite": "pages"}) for _ in range(3)]
     seen = []
     page = Sandbox.list(query=SandboxQuery(metadata={"suite": "pages"}, state=[SandboxState.RUNNING]), limit=1)
     while page.has_next:
@@ -89,7 +91,7 @@ def ends_at_its_timeout(_):
 
 @case
 def pausing(_):
-    sb = Sandbox.create(timeout=60, metadata={"suite": "pausing"}, envs={"FOO": "bar"})
+    sb = Sandbox.create(timeout=600, metadata={"suite": "pausing"}, envs={"FOO": "bar"})
     sb.files.write("kept", "on disk")
     c = sb.commands.run("exec sleep 300", background=True)
     c.disconnect()
@@ -99,9 +101,11 @@ def pausing(_):
     assert not sb.is_running()
     query = SandboxQuery(metadata={"suite": "pausing"}, state=[SandboxState.PAUSED])
     assert [i.sandbox_id for i in Sandbox.list(query=query).next_items()] == [sb.sandbox_id]
+    asked = datetime.now(timezone.utc)
     again = Sandbox.connect(sb.sandbox_id, timeout=120)
+    assert timedelta(seconds=119) < again.get_info().end_at - asked < timedelta(seconds=121) + (datetime.now(timezone.utc) - asked)
     assert again.sandbox_id == sb.sandbox_id and again.is_running()
-    assert 100 < (again.get_info().end_at - datetime.now(timezone.utc)).total_seconds() < 125
+    again.set_timeout(600)
     assert again.files.read("kept") == "on disk"
     assert again.commands.run("echo $FOO").stdout == "bar\n"
     assert c.pid in [p.pid for p in again.commands.list()], "memory was lost"
@@ -115,14 +119,14 @@ def copies(sb):
     if not hasattr(sb, "fork"):
         return
     sb.files.write("shared", "once")
-    for copy in sb.fork(timeout=60, count=2):
+    for copy in sb.fork(timeout=600, count=2):
         assert copy.files.read("shared") == "once" and copy.sandbox_id != sb.sandbox_id
         copy.files.write("shared", "mine")
         assert copy.kill() is True
     assert sb.files.read("shared") == "once"
     snapshot = sb.create_snapshot()
     assert snapshot.snapshot_id in [s.snapshot_id for s in Sandbox.list_snapshots().next_items()]
-    born = Sandbox.create(snapshot.snapshot_id, timeout=60)
+    born = Sandbox.create(snapshot.snapshot_id, timeout=600)
     assert born.files.read("shared") == "once"
     assert born.kill() is True
     assert Sandbox.delete_snapshot(snapshot.snapshot_id) is True
@@ -143,13 +147,13 @@ def named_snapshots(sb):
     if "name" in inspect.signature(Sandbox.list_snapshots).parameters:
         assert named("py-turns") == [second.snapshot_id] and named(first.snapshot_id) == [first.snapshot_id] and named("none") == []
     for of, turn in {"py-turns": "2", first.snapshot_id: "1"}.items():
-        born = Sandbox.create(of, timeout=60)
+        born = Sandbox.create(of, timeout=600)
         assert born.files.read("turn") == turn
         born.kill()
     if "mode" in inspect.signature(sb.create_snapshot).parameters:
         c = sb.commands.run("exec sleep 301", background=True)
         files = sb.create_snapshot(mode="filesystem")
-        born = Sandbox.create(files.snapshot_id, timeout=60)
+        born = Sandbox.create(files.snapshot_id, timeout=600)
         assert born.files.read("turn") == "2" and "301" not in str([p.args for p in born.commands.list()])
         born.kill()
         c.kill()
@@ -162,7 +166,7 @@ def named_snapshots(sb):
 def reboots(_):
     if "on_resume" not in inspect.signature(Sandbox.connect).parameters:
         return
-    sb = Sandbox.create(timeout=60)
+    sb = Sandbox.create(timeout=600)
     boot = sb.commands.run("cat /proc/sys/kernel/random/boot_id").stdout
     sb.files.write("kept", "on disk")
     assert sb.pause(mode="filesystem") is True and sb.pause() is False
@@ -173,7 +177,7 @@ def reboots(_):
 
 @case
 def network(_):
-    sb = Sandbox.create(timeout=60, allow_internet_access=False)
+    sb = Sandbox.create(timeout=600, allow_internet_access=False)
     refused = "python3 -c \"import socket; socket.create_connection(('1.1.1.1', 443), 5)\""
     raises(CommandExitException, sb.commands.run, refused)
     if hasattr(sb, "update_network"):
@@ -374,9 +378,10 @@ def by_id(sb):
     """What the class does to a sandbox by its ID alone."""
     other = Sandbox.create(timeout=60, metadata={"suite": "by_id"})
     sid = other.sandbox_id
-    Sandbox.set_timeout(sid, 120)
+    asked = datetime.now(timezone.utc)
+    Sandbox.set_timeout(sid, 600)
     info = Sandbox.get_info(sid) if not hasattr(Sandbox, "_cls_get_info") else Sandbox._cls_get_info(sid)
-    assert info.sandbox_id == sid and 100 < (info.end_at - datetime.now(timezone.utc)).total_seconds() <= 120
+    assert info.sandbox_id == sid and timedelta(seconds=599) < info.end_at - asked and info.end_at <= datetime.now(timezone.utc) + timedelta(seconds=600)
     assert until(lambda: Sandbox.get_metrics(sid))[0].mem_used > 0
     raises(e2b.SandboxException, Sandbox.set_timeout, "i00000000000000000000", 5)
     if hasattr(Sandbox, "pause"):
@@ -387,7 +392,7 @@ def by_id(sb):
 
 @case
 def metrics_over_time(_):
-    sb = Sandbox.create(timeout=90)
+    sb = Sandbox.create(timeout=600)
     for asked in range(1, 5):  # a machine that is busy may miss a time
         sb.commands.run("sleep 7")
         points = sb.get_metrics()
@@ -395,7 +400,7 @@ def metrics_over_time(_):
             break
     assert len(points) > asked and points == sorted(points, key=lambda p: p.timestamp), points
     later = sb.get_metrics(start=points[-1].timestamp)
-    assert 1 <= len(later) < len(points) + 1 and all(p.timestamp >= points[-1].timestamp.replace(microsecond=0) for p in later)
+    assert later and all(p.timestamp >= points[-1].timestamp.replace(microsecond=0) for p in later)
     sb.kill()
 
 
@@ -403,15 +408,16 @@ def metrics_over_time(_):
 def lifecycle(_):
     if "lifecycle" not in inspect.signature(Sandbox.create).parameters:
         return
-    sb = Sandbox.create(timeout=60, lifecycle={"on_timeout": "pause", "auto_resume": True})
+    sb = Sandbox.create(timeout=600, lifecycle={"on_timeout": "pause", "auto_resume": True})
     shown = sb.get_info().lifecycle
     assert (shown["on_timeout"], shown["auto_resume"]) == ("pause", True), shown
     sb.files.write("kept", "1")
     sb.set_timeout(1)
     until(lambda: Sandbox.list(query=SandboxQuery(state=[SandboxState.PAUSED])).next_items() and sb.get_info().state == SandboxState.PAUSED)
+    asked = datetime.now(timezone.utc)
     assert sb.files.read("kept") == "1", "traffic did not wake it"
     woken = sb.get_info()
-    assert woken.state == SandboxState.RUNNING and (woken.end_at - datetime.now(timezone.utc)).total_seconds() > 280
+    assert woken.state == SandboxState.RUNNING and (woken.end_at - asked).total_seconds() > 298
     sb.kill()
 
 
@@ -516,7 +522,7 @@ def private_ports(_):
     if not hasattr(Sandbox, "traffic_access_token"):
         return
     network = {"allow_public_traffic": False, "mask_request_host": "inside.test:${PORT}"}
-    sb = Sandbox.create(timeout=60, network=network)
+    sb = Sandbox.create(timeout=600, network=network)
     assert sb.traffic_access_token and Sandbox.connect(sb.sandbox_id).traffic_access_token == sb.traffic_access_token
     shown = sb.get_info().network
     assert shown["allow_public_traffic"] is False and shown["mask_request_host"] == network["mask_request_host"], shown
@@ -579,7 +585,7 @@ def git(sb):
 
 def main():
     named = sys.argv[1:]
-    with Sandbox.create(timeout=300) as sb:
+    with Sandbox.create(timeout=3600) as sb:
         for f in cases:
             if named and f.__name__ not in named:
                 continue
