@@ -31,7 +31,7 @@ type Options struct {
 	Shape sandbox.Shape
 	// Parallel is how many Boots start at once in the case about that; zero: 8.
 	Parallel int
-	// Wait bounds what is waited for; zero: 30 seconds.
+	// Wait bounds what is waited for; zero: a minute.
 	Wait time.Duration
 	// Pause is there for an Engine that can pause.
 	Pause *Pause
@@ -46,7 +46,7 @@ func Run(t *testing.T, opts Options) {
 		opts.Parallel = 8
 	}
 	if opts.Wait == 0 {
-		opts.Wait = 30 * time.Second
+		opts.Wait = time.Minute
 	}
 	cases := []testCase{
 		{"probe names the engine", probe},

@@ -85,7 +85,7 @@ func (s *stage) startHost(t *testing.T, parts, build string) (stop func()) {
 		_ = os.Remove(s.socket)
 	})
 	t.Cleanup(stop)
-	for deadline := time.Now().Add(30 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		// The socket is there before anybody listens on it.
 		if conn, err := net.Dial("unixpacket", s.socket); err == nil {
 			conn.Close()
@@ -99,7 +99,7 @@ func (s *stage) startHost(t *testing.T, parts, build string) (stop func()) {
 }
 
 func (s *stage) down() {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	e, err := Open(ctx, Config{Socket: s.socket, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -141,13 +141,13 @@ func TestEngine(t *testing.T) {
 		Image:    s.image,
 		Shape:    shape,
 		Parallel: 4,
-		Wait:     30 * time.Second,
+		Wait:     time.Minute,
 		Pause:    pause(s.dir),
 	})
 }
 
 func endAll(t *testing.T, e *Engine) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	boots, _ := e.List(ctx)
 	for _, b := range boots {
@@ -196,12 +196,13 @@ func TestShardIsReplaced(t *testing.T) {
 		if err := unix.Kill(shards[0].Pid, unix.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		for {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		for again := false; !again; { // what was killed may still answer for a moment
 			conn, err := e.Dial(ctx, id, sandbox.GuestPort)
 			if err == nil {
 				conn.Close()
-				break
+				now, listErr := e.host.Shards(ctx)
+				again, err = listErr == nil && len(now) == 1 && now[0].Pid != shards[0].Pid, listErr
 			}
 			if ctx.Err() != nil {
 				t.Fatalf("after the shard's end: %v", err)

@@ -33,7 +33,7 @@ func TestBash(t *testing.T) {
 		{name: "long code", code: "echo " + strings.Repeat("a", 200_000) + " | wc -c", out: "200001\n"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			req := Request{Code: tt.code, Timeout: 20 * time.Second}
+			req := Request{Code: tt.code, Timeout: time.Minute}
 			if tt.set != nil {
 				tt.set(&req)
 			}
@@ -58,7 +58,7 @@ func TestBashInterrupt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newContexts(t, "bash")
-			if result, _ := execute(t, s, "bash", Request{Code: "kept=1", Timeout: 20 * time.Second}); result.ExitCode != 0 {
+			if result, _ := execute(t, s, "bash", Request{Code: "kept=1", Timeout: time.Minute}); result.ExitCode != 0 {
 				t.Fatalf("ended with %+v", result)
 			}
 			r := &told{}
@@ -73,7 +73,7 @@ func TestBashInterrupt(t *testing.T) {
 			if err != nil || !result.Interrupted || result.Lost || strings.Contains(r.out[0], "no") {
 				t.Errorf("ended with %+v, %v and printed %q", result, err, r.out)
 			}
-			if _, r := execute(t, s, "bash", Request{Code: "echo $kept", Timeout: 20 * time.Second}); r.out[0] != "1\n" {
+			if _, r := execute(t, s, "bash", Request{Code: "echo $kept", Timeout: time.Minute}); r.out[0] != "1\n" {
 				t.Errorf("afterwards it printed %q", r.out)
 			}
 		})
@@ -83,11 +83,11 @@ func TestBashInterrupt(t *testing.T) {
 // A shell that exits ends with its code, and the next cell has a new one.
 func TestBashExit(t *testing.T) {
 	s := newContexts(t, "bash")
-	result, _ := execute(t, s, "bash", Request{Code: "x=1; exit 7", Timeout: 20 * time.Second})
+	result, _ := execute(t, s, "bash", Request{Code: "x=1; exit 7", Timeout: time.Minute})
 	if result.Status != server.StatusOK || result.ExitCode != 7 || !result.Lost {
 		t.Errorf("ended with %+v", result)
 	}
-	if _, r := execute(t, s, "bash", Request{Code: "echo .$x", Timeout: 20 * time.Second}); r.out[0] != ".\n" || !r.started.Restarted {
+	if _, r := execute(t, s, "bash", Request{Code: "echo .$x", Timeout: time.Minute}); r.out[0] != ".\n" || !r.started.Restarted {
 		t.Errorf("afterwards it printed %q, %+v", r.out, r.started)
 	}
 }

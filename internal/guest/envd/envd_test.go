@@ -94,7 +94,7 @@ func bash(code string) *process.StartRequest {
 // all reads a stream to its end.
 func all(t *testing.T, r *rig, req *process.StartRequest) (stdout, stderr, tty string, end *process.ProcessEvent_EndEvent) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	stream, err := r.procs.Start(ctx, connect.NewRequest(req))
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 // changes asks until what is told contains all that is wanted.
 func (r *rig) changes(t *testing.T, since string, want ...string) (told []string, cursor string) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); ; {
+	for end := time.Now().Add(time.Minute); ; {
 		got, err := r.Changes(t.Context(), connect.NewRequest(&guestv1.ChangesRequest{Path: r.dir, Recursive: true, Since: since}))
 		if err != nil || got.Msg.Position.Reset_ {
 			t.Fatalf("since %q: %v, %v", since, got, err)
@@ -103,7 +103,7 @@ func TestChangesAfterRename(t *testing.T) {
 func TestWatch(t *testing.T) {
 	r := newRig(t)
 	r.tree(t, map[string]string{"d/": "", "d/sub/": ""})
-	ctx, leave := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, leave := context.WithTimeout(t.Context(), time.Minute)
 	defer leave()
 	req := &guestv1.WatchRequest{Path: filepath.Join(r.dir, "d")}
 	stream, err := r.Watch(ctx, connect.NewRequest(req))
@@ -180,7 +180,7 @@ func TestJournalsEnd(t *testing.T) {
 	js.release(j)
 	select {
 	case <-j.ended:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("it goes on")
 	}
 	js.mu.Lock()
