@@ -125,7 +125,7 @@ func TestSecretsAreSetIntoRequests(t *testing.T) {
 	for name, code := range map[string][2]string{
 		"curl":     {"bash", "curl -sS " + url},
 		"HTTP/1.1": {"bash", "curl -sS --http1.1 -H 'Authorization: Bearer mine' " + url},
-		"python":   {"python", fmt.Sprintf("import urllib.request; print(urllib.request.urlopen(%q, timeout=20).read().decode())", url)},
+		"python":   {"python", fmt.Sprintf("import urllib.request; print(urllib.request.urlopen(%q, timeout=50).read().decode())", url)},
 		"node":     {"bash", fmt.Sprintf("node -e 'fetch(%q).then(r => r.text()).then(console.log)'", url)},
 		"sudo":     {"bash", "sudo curl -sS " + url},
 	} {
@@ -141,7 +141,7 @@ func TestSecretsAreSetIntoRequests(t *testing.T) {
 	// Changes hold for connections that are open.
 	const keep = `
 import http.client, ssl
-c = http.client.HTTPSConnection('api.example', %d, timeout=20)
+c = http.client.HTTPSConnection('api.example', %d, timeout=50)
 def ask():
     try:
         c.request('GET', '/')

@@ -239,7 +239,8 @@ func TestIdle(t *testing.T) {
 func TestCertificate(t *testing.T) {
 	t.Parallel()
 	c := shared.Server(t).Client(t, "certificate")
-	s := create(t, c, rig.Body{"name": "certified", "metadata": rig.Body{"k": "v"}})
+	mine := fmt.Sprint(time.Now().UnixNano()) // others of its name may have ended before
+	s := create(t, c, rig.Body{"name": "certified", "metadata": rig.Body{"k": mine}})
 	output(t, c, s.ID, "bash", `printf 'x%.0s' {1..5000}; echo; echo the last words`)
 	var ended session
 	c.Must(t, "DELETE", "/api/v1/sessions/certified", nil, &ended)
@@ -250,7 +251,7 @@ func TestCertificate(t *testing.T) {
 	var page struct {
 		Sessions []session `json:"sessions"`
 	}
-	c.Must(t, "GET", "/api/v1/sessions?state=ended&metadata[k]=v", nil, &page)
+	c.Must(t, "GET", "/api/v1/sessions?state=ended&metadata[k]="+mine, nil, &page)
 	if len(page.Sessions) != 1 || page.Sessions[0].ID != s.ID || page.Sessions[0].Ended.Cause != "released" {
 		t.Errorf("listed: %+v", page)
 	}

@@ -106,7 +106,7 @@ func (s *Server) Anyone(t testing.TB) *Client {
 	s.mu.Lock()
 	s.transports = append(s.transports, transport)
 	s.mu.Unlock()
-	return &Client{URL: s.URL, HTTP: &http.Client{Transport: checked{transport, t}, Timeout: 3 * time.Minute}}
+	return &Client{URL: s.URL, HTTP: &http.Client{Transport: checked{transport, t}, Timeout: 10 * time.Minute}}
 }
 
 // Do sends a request; body is sent as it is when it is a reader or bytes, and
