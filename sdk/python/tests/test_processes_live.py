@@ -26,9 +26,12 @@ def named() -> str:
 def test_a_process_that_is_left_alone(sandbox: Sandbox) -> None:
     name = named()
     process = sandbox.processes.start(
-        "echo out; echo err >&2; sleep 0.2; echo end; exit 3", name=name
+        "echo out; echo err >&2; read go; echo end; exit 3", name=name, keep_stdin=True
     )
     assert process.info.state == "running"
+    assert process.wait_for_log("^out$")
+    assert process.wait_for_log("^err$")  # of another pipe: from here on the order is known
+    process.write("go\n")
     info = process.wait(60)
     assert (info.status, info.exit_code, info.name, info.ok) == ("error", 3, name, False)
     assert info.error is not None
