@@ -35,9 +35,14 @@ start() {
 }
 stop() {
   trap '' INT TERM
-  # The gateway first: what is under way there needs the others.
+  # The gateway first: what is under way there needs the others. One that ends with
+  # an error keeps nobody from ending the rest.
   for role in gateway session-manager scheduler node; do
-    [[ -n ${pid[$role]:-} ]] && kill -TERM "${pid[$role]}" 2>/dev/null && wait "${pid[$role]}" 2>/dev/null
+    [[ -n ${pid[$role]:-} ]] && kill -TERM "${pid[$role]}" 2>/dev/null && wait "${pid[$role]}" 2>/dev/null || true
+  done
+  # Who would say that all is ready, and a role whose number was not noted yet.
+  for p in $(jobs -p); do
+    kill -TERM "$p" 2>/dev/null && wait "$p" 2>/dev/null || true
   done
   say "all four have ended; sandboxes live on until 'make down'"
   exit 0

@@ -358,6 +358,37 @@ func TestRunAll(t *testing.T) {
 	}
 }
 
+// It ends all of them too when it is ended while they start, and one of them fails
+// for that.
+func TestRunAllEndsEarly(t *testing.T) {
+	t.Parallel()
+	r := rig.PrepareRoles(t, rig.Options{})
+	log, err := r.OpenLog()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	cmd := exec.Command("../../scripts/run-all.sh")
+	cmd.Env = append(r.Env(), "BIN="+filepath.Dir(r.Bin), "DATA="+r.Data, "ADDR="+r.Addr)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }) // nobody is left
+	last := childOf(t, cmd.Process.Pid, "gateway")
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	err = cmd.Wait()
+	if said, readErr := os.ReadFile(r.LogFile()); err != nil || readErr != nil || !bytes.Contains(said, []byte("all four have ended")) {
+		t.Errorf("it ends with %v, %v: %s", err, readErr, said)
+	}
+	if _, err := os.Stat(fmt.Sprintf("/proc/%d", last)); err == nil {
+		t.Error("the gateway goes on")
+	}
+}
+
 // childOf finds the child that runs a role's program.
 func childOf(t *testing.T, parent int, role string) int {
 	t.Helper()
