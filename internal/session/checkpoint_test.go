@@ -35,14 +35,14 @@ func TestCheckpoints(t *testing.T) {
 		defer w.stop()
 		sb := w.create("t", sandbox.CreateRequest{Timeout: time.Hour, CheckpointEvery: time.Minute})
 		never := w.create("t", sandbox.CreateRequest{Timeout: time.Hour})
-		time.Sleep(59 * time.Second)
+		w.pass(59 * time.Second)
 		if r := w.record(sb.ID); r.Snapshot != "" {
 			t.Errorf("it was saved before its time: %+v", r)
 		}
 		last := ""
 		for i := range 3 {
 			w.nodes.remember(sb, fmt.Sprint("value ", i))
-			time.Sleep(2 * time.Second)
+			w.pass(2 * time.Second)
 			r := w.record(sb.ID)
 			if r.Snapshot == "" || r.Snapshot == last || r.State != sandbox.Running || r.Boot != sb.Boot {
 				t.Fatalf("after minute %d it is %+v", i+1, r)
@@ -55,7 +55,7 @@ func TestCheckpoints(t *testing.T) {
 				t.Errorf("saved as %+v, %v", snap, err)
 			}
 			last = r.Snapshot
-			time.Sleep(58 * time.Second)
+			w.pass(58 * time.Second)
 		}
 		if r := w.record(never.ID); r.Version != never.Version {
 			t.Errorf("one that did not ask became %+v", r)
@@ -63,12 +63,12 @@ func TestCheckpoints(t *testing.T) {
 		// Off is off, and on again counts from the last one.
 		w.update(sb.ID, sandbox.Change{CheckpointEvery: ptr(time.Duration(0))})
 		off := w.record(sb.ID).Snapshot
-		time.Sleep(5 * time.Minute)
+		w.pass(5 * time.Minute)
 		if r := w.record(sb.ID); r.Snapshot != off {
 			t.Errorf("it is saved although it does not ask any more: %+v", r)
 		}
 		w.update(sb.ID, sandbox.Change{CheckpointEvery: ptr(time.Minute)})
-		time.Sleep(6 * time.Second) // what just changes is looked at again after five
+		w.pass(6 * time.Second) // what just changes is looked at again after five
 		if r := w.record(sb.ID); r.Snapshot == off {
 			t.Error("asked for again it is not saved")
 		}
@@ -108,7 +108,7 @@ func TestLostBoots(t *testing.T) {
 					}
 				}
 				w.nodes.remember(sb, "lost")
-				time.Sleep(90 * time.Second)
+				w.pass(90 * time.Second)
 				r := w.dies(sb, tt.cause)
 				if !tt.paused {
 					if r.State != sandbox.Ended || r.Ended.Cause != tt.cause || r.Restored.From != "" {
@@ -123,7 +123,7 @@ func TestLostBoots(t *testing.T) {
 				}
 				w.reconcile()
 				w.consistent()
-				time.Sleep(time.Hour)
+				w.pass(time.Hour)
 				resumed := w.resume(sb.ID)
 				if got := w.nodes.recall(resumed); got != "saved" || resumed.Boot.Number != 2 || w.told(resumed).Timeline != 2 || resumed.Restored != r.Restored {
 					t.Errorf("it goes on with %q as %+v", got, resumed)
@@ -167,7 +167,7 @@ func TestReconcileGoesBack(t *testing.T) {
 		w.nodes.setAway("a", true)
 		w.lease("a", 15*time.Second)
 		w.run()
-		time.Sleep(5 * time.Minute)
+		w.pass(5 * time.Minute)
 		if r := w.record(sb.ID); r.State != sandbox.Paused || r.Restored.From == "" {
 			t.Errorf("after the lease: %+v", r)
 		}
@@ -175,7 +175,7 @@ func TestReconcileGoesBack(t *testing.T) {
 		want(t, "Resume while its node is away", err, sandbox.Unavailable)
 		// The Node comes back with the Boot, which is nobody's now.
 		w.nodes.setAway("a", false)
-		time.Sleep(5 * time.Minute)
+		w.pass(5 * time.Minute)
 		w.consistent()
 		if got := w.nodes.recall(w.resume(sb.ID)); got != "x" {
 			t.Errorf("it goes on with %q", got)
@@ -190,9 +190,9 @@ func TestLostTimeCountsRunning(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{CheckpointEvery: time.Hour})
 		paused := w.pause(sb.ID)
-		time.Sleep(48 * time.Hour)
+		w.pass(48 * time.Hour)
 		sb = w.resume(sb.ID)
-		time.Sleep(7 * time.Second)
+		w.pass(7 * time.Second)
 		if r := w.dies(sb, sandbox.CauseEngineLost); r.Restored.From != paused.Snapshot || r.Restored.Lost != 7*time.Second {
 			t.Errorf("it is %+v", r)
 		}
@@ -212,7 +212,7 @@ func TestCrashLoopsEnd(t *testing.T) {
 			if r.Restored.Times != times || r.StayPaused != (times == sandbox.MaxRestores) {
 				t.Errorf("lost time %d: %+v", times, r)
 			}
-			time.Sleep(10 * time.Second)
+			w.pass(10 * time.Second)
 			if now := w.record(sb.ID); now.Version != r.Version {
 				t.Errorf("by itself it became %+v", now)
 			}
@@ -223,7 +223,7 @@ func TestCrashLoopsEnd(t *testing.T) {
 		}
 		w.dies(w.record(sb.ID), sandbox.CauseEngineLost)
 		deadline := w.record(sb.ID).Deadline
-		time.Sleep(time.Until(deadline) + time.Second)
+		w.pass(time.Until(deadline) + time.Second)
 		if r := w.record(sb.ID); r.State != sandbox.Ended || r.Ended.Cause != sandbox.CauseDeadline {
 			t.Errorf("at its deadline it is %+v", r)
 		}
@@ -246,17 +246,17 @@ func TestCheckpointsThatFail(t *testing.T) {
 		w.run()
 		defer w.stop()
 		sb := w.create("t", sandbox.CreateRequest{Timeout: 2 * time.Hour, CheckpointEvery: time.Minute})
-		time.Sleep(61 * time.Second)
+		w.pass(61 * time.Second)
 		first := w.record(sb.ID).Snapshot
 		w.nodes.mu.Lock()
 		w.nodes.onSave = func(context.Context, sandbox.SaveRequest) error { return sandbox.Errorf(sandbox.Exhausted, "full") }
 		w.nodes.mu.Unlock()
-		time.Sleep(2 * time.Minute)
+		w.pass(2 * time.Minute)
 		if r := w.record(sb.ID); r.Snapshot != first || !w.nodes.kept()[first] {
 			t.Errorf("after two that failed: %+v", r)
 		}
 		w.nodes.mend()
-		time.Sleep(time.Minute)
+		w.pass(time.Minute)
 		if r := w.record(sb.ID); r.Snapshot == first {
 			t.Error("with room again it is not saved")
 		}
@@ -279,7 +279,7 @@ func TestCheckpointsThatFail(t *testing.T) {
 		for range 6 {
 			w.create("t", sandbox.CreateRequest{Timeout: time.Hour, CheckpointEvery: time.Minute})
 		}
-		time.Sleep(75 * time.Second)
+		w.pass(75 * time.Second)
 		if n := most.Load(); n != 2 {
 			t.Errorf("%d were saved at a time", n)
 		}
@@ -311,7 +311,7 @@ func TestCheckpointsAskedFor(t *testing.T) {
 		}
 		// What it started from is its own.
 		fork := forks[0].Sandbox
-		time.Sleep(time.Second)
+		w.pass(time.Second)
 		if r := w.dies(fork, sandbox.CauseEngineLost); r.State != sandbox.Paused || r.Restored.Lost != time.Second {
 			t.Errorf("a fork that is lost is %+v", r)
 		}

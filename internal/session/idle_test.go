@@ -35,16 +35,14 @@ func TestIdleEnds(t *testing.T) {
 		never := w.create("t", sandbox.CreateRequest{Timeout: time.Hour})
 		began := time.Now()
 		for time.Since(began) < 55*time.Second {
-			time.Sleep(time.Second)
+			w.pass(time.Second)
 		}
 		w.used(sandbox.Use{SandboxID: used.ID}, sandbox.Use{SandboxID: sandbox.NewSandboxID()})
-		time.Sleep(10 * time.Second)
-		synctest.Wait()
+		w.pass(10 * time.Second)
 		if w.cause(idle.ID) != sandbox.CauseIdle || w.cause(used.ID) != "" || w.cause(never.ID) != "" {
 			t.Errorf("after a minute: %q, %q, %q", w.cause(idle.ID), w.cause(used.ID), w.cause(never.ID))
 		}
-		time.Sleep(time.Minute)
-		synctest.Wait()
+		w.pass(time.Minute)
 		if w.cause(used.ID) != sandbox.CauseIdle || w.cause(never.ID) != "" {
 			t.Errorf("after two minutes: %q, %q", w.cause(used.ID), w.cause(never.ID))
 		}
@@ -59,21 +57,19 @@ func TestIdleTimeoutChanges(t *testing.T) {
 		touched := w.create("t", sandbox.CreateRequest{IdleTimeout: 10 * time.Second})
 		freed := w.create("t", sandbox.CreateRequest{IdleTimeout: 10 * time.Second})
 		bound := w.create("t", sandbox.CreateRequest{Name: "bound"})
-		time.Sleep(9 * time.Second)
+		w.pass(9 * time.Second)
 		if _, err := w.m.Touch(t.Context(), "t", touched.ID); err != nil {
 			t.Fatal(err)
 		}
 		w.update(freed.ID, sandbox.Change{IdleTimeout: ptr(time.Duration(0))})
 		w.update(bound.ID, sandbox.Change{IdleTimeout: ptr(10 * time.Second)})
-		time.Sleep(9 * time.Second)
-		synctest.Wait()
+		w.pass(9 * time.Second)
 		for _, sb := range []sandbox.Sandbox{touched, freed, bound} {
 			if c := w.cause(sb.ID); c != "" {
 				t.Errorf("after 18 seconds one has ended: %s", c)
 			}
 		}
-		time.Sleep(10 * time.Second)
-		synctest.Wait()
+		w.pass(10 * time.Second)
 		if w.cause(touched.ID) != sandbox.CauseIdle || w.cause(bound.ID) != sandbox.CauseIdle || w.cause(freed.ID) != "" {
 			t.Errorf("after 28 seconds: %q, %q, %q", w.cause(touched.ID), w.cause(bound.ID), w.cause(freed.ID))
 		}
@@ -85,18 +81,17 @@ func TestIdleAfterRestart(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.run()
 		sb := w.create("t", sandbox.CreateRequest{IdleTimeout: time.Minute, Timeout: time.Hour})
-		time.Sleep(50 * time.Second)
+		w.pass(50 * time.Second)
 		w.stop()
-		time.Sleep(time.Minute)
+		w.pass(time.Minute)
 		w.m = w.manager(w.store, w.nodes)
 		w.run()
 		defer w.stop()
-		time.Sleep(50 * time.Second)
+		w.pass(50 * time.Second)
 		if c := w.cause(sb.ID); c != "" {
 			t.Errorf("ended too soon: %s", c)
 		}
-		time.Sleep(20 * time.Second)
-		synctest.Wait()
+		w.pass(20 * time.Second)
 		if c := w.cause(sb.ID); c != sandbox.CauseIdle {
 			t.Errorf("cause = %q", c)
 		}
@@ -181,15 +176,13 @@ func TestTransitionsEnd(t *testing.T) {
 				w.run()
 				tt.spoil(w)
 				tt.act(w)
-				time.Sleep(10 * time.Minute)
-				synctest.Wait()
+				w.pass(10 * time.Minute)
 				page, err := w.m.List(t.Context(), "t", sandbox.ListQuery{States: []sandbox.State{sandbox.Ended}})
 				if err != nil || len(page.Sandboxes) != 1 || page.Sandboxes[0].Ended.Cause != tt.cause {
 					t.Errorf("after ten minutes: %+v, %v", page.Sandboxes, err)
 				}
 				w.nodes.mend()
-				time.Sleep(2 * time.Minute)
-				synctest.Wait()
+				w.pass(2 * time.Minute)
 				w.consistent() // reconciling went on to stop what resisted
 				w.create("t", sandbox.CreateRequest{Name: "web"})
 			})
@@ -211,11 +204,11 @@ func TestIdleCount(t *testing.T) {
 		second := w.create("t", sandbox.CreateRequest{IdleTimeout: time.Hour, Timeout: time.Hour})
 		w.create("other", sandbox.CreateRequest{})
 		idle("when they are new", 0)
-		time.Sleep(sandbox.IdleAfter + time.Second)
+		w.pass(sandbox.IdleAfter + time.Second)
 		idle("when nobody uses them", 2)
 		w.used(sandbox.Use{SandboxID: first.ID})
 		idle("when one is used", 1)
-		time.Sleep(sandbox.IdleAfter + time.Second)
+		w.pass(sandbox.IdleAfter + time.Second)
 		w.pause(first.ID)
 		idle("when one is paused", 1)
 		w.resume(first.ID)

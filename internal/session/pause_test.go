@@ -52,7 +52,7 @@ func TestPauseAndResume(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{Name: "web", Timeout: time.Hour, Env: map[string]string{"A": "1"}})
 		w.nodes.remember(sb, "x")
-		time.Sleep(time.Minute)
+		w.pass(time.Minute)
 		paused := w.pause("web")
 		if paused.State != sandbox.Paused || paused.Boot.ID != "" || paused.Boot.Number != 1 || paused.Snapshot == "" ||
 			!paused.Deadline.Equal(time.Now().Add(sandbox.PausedLife)) {
@@ -66,7 +66,7 @@ func TestPauseAndResume(t *testing.T) {
 		}
 		w.reconcile()
 		w.consistent()
-		time.Sleep(24 * time.Hour)
+		w.pass(24 * time.Hour)
 		resumed := w.resume("web")
 		if resumed.State != sandbox.Running || resumed.Boot.Number != 2 || resumed.Timeline != 1 || resumed.ID != sb.ID ||
 			!resumed.StartedAt.Equal(sb.StartedAt) || !resumed.Deadline.Equal(time.Now().Add(time.Hour)) {
@@ -187,7 +187,7 @@ func TestResumeThatFails(t *testing.T) {
 				w.nodes.remember(sb, "x")
 				paused := w.pause(sb.ID)
 				w.nodes.onStart = func(context.Context, string, sandbox.StartRequest) error { return tt.err }
-				time.Sleep(time.Hour)
+				w.pass(time.Hour)
 				_, err := w.m.Resume(t.Context(), "t", sb.ID)
 				if sandbox.CodeOf(err) != tt.want || tt.want != sandbox.CodeOf(tt.err) && !strings.Contains(err.Error(), paused.Snapshot) {
 					t.Errorf("Resume = %v, want %s", err, tt.want)
@@ -241,7 +241,7 @@ func TestWhatAPausedOneCanDo(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{Name: "web", Timeout: time.Hour})
 		paused := w.pause("web")
-		time.Sleep(time.Hour)
+		w.pass(time.Hour)
 		got := w.update("web", sandbox.Change{
 			Name: ptr("site"), Env: map[string]*string{"B": ptr("2")}, Timeout: ptr(2 * time.Hour), Network: ptr(sandbox.NetworkNone),
 			OnTimeout: ptr(sandbox.OnTimeoutPause), StayPaused: ptr(true),
@@ -304,11 +304,11 @@ func TestOnTimeout(t *testing.T) {
 				defer w.stop()
 				sb := w.create("t", tt.req)
 				for range 2 {
-					time.Sleep(59 * time.Second)
+					w.pass(59 * time.Second)
 					if r := w.record(sb.ID); r.State != sandbox.Running {
 						t.Errorf("after 59 seconds it is %s", r.State)
 					}
-					time.Sleep(10 * time.Second)
+					w.pass(10 * time.Second)
 					r := w.record(sb.ID)
 					if r.State != tt.state {
 						t.Fatalf("after 69 seconds it is %s", r.State)
@@ -331,14 +331,14 @@ func TestPausedLife(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{})
 		w.pause(sb.ID)
-		time.Sleep(sandbox.PausedLife - time.Minute)
+		w.pass(sandbox.PausedLife - time.Minute)
 		w.run()
 		defer w.stop()
 		synctest.Wait()
 		if r := w.record(sb.ID); r.State != sandbox.Paused {
 			t.Errorf("before its 30 days are over it is %s", r.State)
 		}
-		time.Sleep(2 * time.Minute)
+		w.pass(2 * time.Minute)
 		if r := w.record(sb.ID); r.State != sandbox.Ended || r.Ended.Cause != sandbox.CauseDeadline {
 			t.Errorf("after 30 days: %+v", r)
 		}
@@ -353,7 +353,7 @@ func TestPauseAtDeadlineThatFails(t *testing.T) {
 		defer w.stop()
 		sb := w.create("t", sandbox.CreateRequest{Timeout: time.Minute, OnTimeout: sandbox.OnTimeoutPause})
 		before := w.store.writes.Load()
-		time.Sleep(30 * time.Minute)
+		w.pass(30 * time.Minute)
 		if r := w.record(sb.ID); r.State != sandbox.Running {
 			t.Errorf("it is %s", r.State)
 		}
@@ -361,7 +361,7 @@ func TestPauseAtDeadlineThatFails(t *testing.T) {
 			t.Errorf("%d writes in half an hour", n)
 		}
 		w.nodes.mend()
-		time.Sleep(2 * time.Minute)
+		w.pass(2 * time.Minute)
 		if r := w.record(sb.ID); r.State != sandbox.Paused {
 			t.Errorf("with room again it is %s", r.State)
 		}
@@ -371,7 +371,7 @@ func TestPauseAtDeadlineThatFails(t *testing.T) {
 			return sandbox.Errorf(sandbox.Unsupported, "it cannot")
 		}
 		w.nodes.mu.Unlock()
-		time.Sleep(2 * time.Minute)
+		w.pass(2 * time.Minute)
 		if r := w.record(never.ID); r.State != sandbox.Ended || r.Ended.Cause != sandbox.CauseDeadline {
 			t.Errorf("where no engine can, it is %+v", r)
 		}

@@ -111,13 +111,13 @@ func TestReconcileOfALostNode(t *testing.T) {
 			t.Errorf("while the lease runs it is %s", r.State)
 		}
 		w.run()
-		time.Sleep(5 * time.Minute)
+		w.pass(5 * time.Minute)
 		if r := w.record(sb.ID); r.State != sandbox.Ended || r.Ended.Cause != sandbox.CauseNodeLost {
 			t.Errorf("after the lease: %+v", r)
 		}
 		// The Node comes back with the Boot: it is nobody's.
 		w.nodes.setAway("a", false)
-		time.Sleep(5 * time.Minute)
+		w.pass(5 * time.Minute)
 		w.consistent()
 	})
 }
@@ -597,17 +597,15 @@ func randomLife(t *testing.T, r *rand.Rand) {
 			w.m = w.manager(w.store, w.nodes)
 			_ = w.m.Reconcile(ctx)
 		case 7:
-			time.Sleep(time.Duration(r.IntN(300)) * time.Second)
+			w.pass(time.Duration(r.IntN(300)) * time.Second)
 		}
 	}
 	w.nodes.mend()
 	w.run()
 	// Deadlines are at whole seconds: half a second after one nothing is under way.
-	time.Sleep(2*time.Minute + time.Second/2)
-	synctest.Wait()
+	w.pass(2*time.Minute + time.Second/2)
 	w.consistent()
-	time.Sleep(time.Hour)
-	synctest.Wait()
+	w.pass(time.Hour)
 	w.consistent()
 	if n, err := w.m.Counts(ctx, "t"); err != nil || len(n) > 1 || len(n) == 1 && n[sandbox.Paused] == 0 {
 		t.Errorf("an hour later: %v, %v", n, err)

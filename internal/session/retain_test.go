@@ -44,7 +44,7 @@ func TestRetention(t *testing.T) {
 		set("t", sandbox.Retention{Snapshots: 2})
 		sb := w.create("t", sandbox.CreateRequest{Timeout: sandbox.MaxTimeout})
 		take := func(name string) sandbox.Snapshot {
-			time.Sleep(time.Second)
+			w.pass(time.Second)
 			return w.snapshot(sb.ID, name)
 		}
 		first, second := take("first"), take("")
@@ -58,16 +58,16 @@ func TestRetention(t *testing.T) {
 		w.keeps("t", first, final)
 
 		set("t", sandbox.Retention{Age: 2 * time.Hour})
-		time.Sleep(time.Hour)
+		w.pass(time.Hour)
 		w.keeps("t", first, final)
-		time.Sleep(2 * time.Hour)
+		w.pass(2 * time.Hour)
 		w.keeps("t", first, final) // Sandboxes that run came from them
 		for _, id := range []string{sb.ID, paused.ID} {
 			if _, err := w.m.End(t.Context(), "t", id, sandbox.CauseReleased); err != nil {
 				t.Fatal(err)
 			}
 		}
-		time.Sleep(time.Hour)
+		w.pass(time.Hour)
 		w.keeps("t")
 	})
 }

@@ -180,7 +180,7 @@ func TestTenantsAreInvisible(t *testing.T) {
 func TestEnd(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{Name: "web"})
-		time.Sleep(time.Second)
+		w.pass(time.Second)
 		before := w.store.writes.Load()
 		ended, err := w.m.End(t.Context(), "t", "web", sandbox.CauseReleased)
 		if err != nil || ended.State != sandbox.Ended || ended.Ended.Cause != sandbox.CauseReleased || !ended.Ended.At.Equal(time.Now()) {
@@ -284,7 +284,7 @@ func TestEndThatFails(t *testing.T) {
 		if ended, err := w.m.End(t.Context(), "t", first.ID, sandbox.CauseOperator); err != nil || ended.Ended.Cause != sandbox.CauseReleased {
 			t.Errorf("the next End = %+v, %v", ended, err)
 		}
-		time.Sleep(time.Minute)
+		w.pass(time.Minute)
 		if r := w.record(second.ID); r.State != sandbox.Ended {
 			t.Errorf("after a minute the record is %s", r.State)
 		}
@@ -317,7 +317,7 @@ func TestSessionLength(t *testing.T) {
 		want(t, "a create for longer", err, sandbox.Exhausted)
 		sb := w.create("t", sandbox.CreateRequest{Timeout: 40 * time.Minute, OnTimeout: sandbox.OnTimeoutPause})
 		begun := time.Now()
-		time.Sleep(30 * time.Minute)
+		w.pass(30 * time.Minute)
 		_, err = w.m.SetTimeout(t.Context(), "t", sb.ID, 31*time.Minute)
 		want(t, "SetTimeout beyond it", err, sandbox.Exhausted)
 		_, err = w.m.Update(t.Context(), "t", sb.ID, sandbox.Change{Timeout: ptr(31 * time.Minute)})
@@ -325,8 +325,7 @@ func TestSessionLength(t *testing.T) {
 		if got, err := w.m.Touch(t.Context(), "t", sb.ID); err != nil || !got.Deadline.Equal(begun.Add(time.Hour)) {
 			t.Errorf("touched: %+v, %v", got, err)
 		}
-		time.Sleep(30*time.Minute + time.Second)
-		synctest.Wait()
+		w.pass(30*time.Minute + time.Second)
 		if r := w.record(sb.ID); r.State != sandbox.Paused {
 			t.Fatalf("after an hour it is %s", r.State)
 		}
@@ -376,20 +375,19 @@ func TestSetTimeout(t *testing.T) {
 			_, err := w.m.SetTimeout(t.Context(), "t", sb.ID, d)
 			want(t, "SetTimeout of "+d.String(), err, sandbox.Invalid)
 		}
-		time.Sleep(50 * time.Minute)
+		w.pass(50 * time.Minute)
 		farther, err := w.m.SetTimeout(t.Context(), "t", sb.ID, time.Hour)
 		if err != nil || !farther.Deadline.Equal(time.Now().Add(time.Hour)) {
 			t.Errorf("SetTimeout = %+v, %v", farther, err)
 		}
-		time.Sleep(30 * time.Minute)
+		w.pass(30 * time.Minute)
 		if r := w.record(sb.ID); r.State != sandbox.Running {
 			t.Fatalf("it is %s before its deadline", r.State)
 		}
 		if _, err := w.m.SetTimeout(t.Context(), "t", sb.ID, time.Second); err != nil {
 			t.Error(err)
 		}
-		time.Sleep(time.Second + time.Millisecond)
-		synctest.Wait()
+		w.pass(time.Second + time.Millisecond)
 		if r := w.record(sb.ID); r.State != sandbox.Ended || r.Ended.Cause != sandbox.CauseDeadline {
 			t.Errorf("after its nearer deadline: %+v", r)
 		}
@@ -404,10 +402,10 @@ func TestDeadlines(t *testing.T) {
 		for i, d := range []time.Duration{time.Hour, 3 * time.Second, time.Second, 20 * time.Minute, 2 * time.Second} {
 			sb := w.create("t", sandbox.CreateRequest{Timeout: d})
 			ends[sb.ID] = d + time.Duration(i)*100*time.Millisecond
-			time.Sleep(100 * time.Millisecond)
+			w.pass(100 * time.Millisecond)
 		}
 		began := time.Now().Add(-500 * time.Millisecond)
-		time.Sleep(2 * time.Hour)
+		w.pass(2 * time.Hour)
 		for id, d := range ends {
 			r := w.record(id)
 			if r.State != sandbox.Ended || r.Ended.Cause != sandbox.CauseDeadline {
@@ -427,9 +425,9 @@ func TestManyDeadlinesAtOnce(t *testing.T) {
 			w.create("t", sandbox.CreateRequest{Timeout: time.Minute})
 		}
 		w.nodes.onStop = func(context.Context, string) error { time.Sleep(50 * time.Millisecond); return nil }
-		time.Sleep(time.Hour) // nobody is there to end them: the server was away
+		w.pass(time.Hour) // nobody is there to end them: the server was away
 		w.run()
-		time.Sleep(5 * time.Second)
+		w.pass(5 * time.Second)
 		if n, err := w.m.Counts(t.Context(), "t"); err != nil || len(n) != 0 {
 			t.Errorf("left: %v, %v", n, err)
 		}
@@ -444,12 +442,12 @@ func TestDeadlineWithTheNodeAway(t *testing.T) {
 		sb := w.create("t", sandbox.CreateRequest{Timeout: time.Second})
 		w.nodes.setAway(local, true)
 		before := w.store.writes.Load()
-		time.Sleep(time.Hour)
+		w.pass(time.Hour)
 		if n := w.store.writes.Load() - before; n > 5 {
 			t.Errorf("%d writes while the node was away", n)
 		}
 		w.nodes.setAway(local, false)
-		time.Sleep(time.Minute)
+		w.pass(time.Minute)
 		if r := w.record(sb.ID); r.State != sandbox.Ended || r.Ended.Cause != sandbox.CauseDeadline {
 			t.Errorf("%+v", r)
 		}
@@ -463,9 +461,9 @@ func TestCertificatesAreDeleted(t *testing.T) {
 		if _, err := w.m.End(t.Context(), "t", sb.ID, sandbox.CauseReleased); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(sandbox.CertificateLife - time.Hour)
+		w.pass(sandbox.CertificateLife - time.Hour)
 		w.record(sb.ID)
-		time.Sleep(3 * time.Hour)
+		w.pass(3 * time.Hour)
 		_, err := w.m.Get(t.Context(), "t", sb.ID)
 		want(t, "Get after the certificate's life", err, sandbox.NotFound)
 	})

@@ -3,7 +3,6 @@ package session_test
 import (
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -27,8 +26,7 @@ func TestEgressQuota(t *testing.T) {
 			w.nodes.traffic = append(w.nodes.traffic, sandbox.BootTraffic{BootRef: ref, Traffic: sandbox.Traffic{Sent: 1 << 20}})
 		}
 		w.nodes.mu.Unlock()
-		time.Sleep(time.Minute)
-		synctest.Wait()
+		w.pass(time.Minute)
 		if r := w.record(sb.ID); r.Network != sandbox.NetworkNone || w.told(r).Network != sandbox.NetworkNone {
 			t.Errorf("over the quota its network is %s", r.Network)
 		}
@@ -59,8 +57,7 @@ func TestTraffic(t *testing.T) {
 			w.nodes.mu.Lock()
 			w.nodes.traffic = []sandbox.BootTraffic{{BootRef: boot, Traffic: sandbox.Traffic{Sent: sent, Received: received}}}
 			w.nodes.mu.Unlock()
-			time.Sleep(time.Minute)
-			synctest.Wait()
+			w.pass(time.Minute)
 		}
 		counted := func() (all sandbox.Traffic) {
 			day := sandbox.DayOf(time.Now())
@@ -92,14 +89,12 @@ func TestRefusalsAreTold(t *testing.T) {
 		w.run()
 		sb := w.create("t", sandbox.CreateRequest{})
 		boot := sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: sb.Boot.Number, Tenant: sb.Tenant}
-		time.Sleep(time.Minute) // what is there at the first count is not told
-		synctest.Wait()
+		w.pass(time.Minute) // what is there at the first count is not told
 		for _, refused := range []int64{3, 3, 10} {
 			w.nodes.mu.Lock()
 			w.nodes.traffic = []sandbox.BootTraffic{{BootRef: boot, Traffic: sandbox.Traffic{Refused: refused}}}
 			w.nodes.mu.Unlock()
-			time.Sleep(time.Minute)
-			synctest.Wait()
+			w.pass(time.Minute)
 		}
 		w.stop()
 		want := []sandbox.SecurityEvent{

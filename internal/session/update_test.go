@@ -121,8 +121,7 @@ func TestUpdateTakenBack(t *testing.T) {
 				if r.Name != "web" || r.Metadata["k"] != "1" || !r.Deadline.Equal(sb.Deadline) || r.Network != sb.Network || r.Limits != sb.Limits {
 					t.Errorf("the record keeps %+v", r)
 				}
-				time.Sleep(time.Minute)
-				synctest.Wait()
+				w.pass(time.Minute)
 				if told := w.told(sb); told.Revision != r.Revision || told.Network != sb.Network || told.Limits != sb.Limits {
 					t.Errorf("the boot was told %+v, its record is %+v", told, r)
 				}
@@ -204,7 +203,7 @@ func TestUpdatesAtOnce(t *testing.T) {
 func TestTouch(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{Timeout: time.Minute})
-		time.Sleep(30 * time.Second)
+		w.pass(30 * time.Second)
 		got, err := w.m.Touch(t.Context(), "t", sb.ID)
 		if err != nil || !got.Deadline.Equal(time.Now().Add(time.Minute)) {
 			t.Errorf("Touch = %+v, %v", got, err)
@@ -212,7 +211,7 @@ func TestTouch(t *testing.T) {
 		if _, err := w.m.SetTimeout(t.Context(), "t", sb.ID, time.Hour); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Second)
+		w.pass(time.Second)
 		w.update(sb.ID, sandbox.Change{Timeout: ptr(2 * time.Hour)})
 		before := w.record(sb.ID)
 		sb = before

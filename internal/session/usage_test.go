@@ -31,24 +31,24 @@ func (w *world) charged(what, id string, want time.Duration) {
 func TestUsageIsExact(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{})
-		time.Sleep(10 * time.Second)
+		w.pass(10 * time.Second)
 		w.pause(sb.ID)
 		w.charged("paused", sb.ID, 10*time.Second)
-		time.Sleep(time.Hour)
+		w.pass(time.Hour)
 		w.reconcile()
 		w.resume(sb.ID)
-		time.Sleep(5 * time.Second)
+		w.pass(5 * time.Second)
 		w.reconcile()
 		w.charged("counted as it runs", sb.ID, 15*time.Second)
 
 		w.m = w.manager(w.store, w.nodes) // after a crash
-		time.Sleep(20 * time.Second)
+		w.pass(20 * time.Second)
 		w.reconcile()
 		w.charged("after a crash", sb.ID, 35*time.Second)
 		if _, err := w.m.End(t.Context(), "t", sb.ID, sandbox.CauseReleased); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Hour)
+		w.pass(time.Hour)
 		w.reconcile()
 		w.charged("ended", sb.ID, 35*time.Second)
 	})
@@ -57,12 +57,12 @@ func TestUsageIsExact(t *testing.T) {
 func TestUsageOfLostBoots(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		told, found, down := w.create("t", sandbox.CreateRequest{}), w.create("t", sandbox.CreateRequest{}), w.create("t", sandbox.CreateRequest{})
-		time.Sleep(30 * time.Second)
+		w.pass(30 * time.Second)
 		w.reconcile()
-		time.Sleep(10 * time.Second)
+		w.pass(10 * time.Second)
 		end := w.nodes.lose(local, told.Boot.ID, sandbox.CauseOOM)
 		w.nodes.lose(local, found.Boot.ID, "")
-		time.Sleep(time.Hour) // nobody is there to hear of it
+		w.pass(time.Hour) // nobody is there to hear of it
 		if err := w.m.BootEnded(t.Context(), end); err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +71,7 @@ func TestUsageOfLostBoots(t *testing.T) {
 		w.charged("one that was found missing", found.ID, 30*time.Second)
 		w.charged("one that ran on", down.ID, time.Hour+40*time.Second)
 		w.nodes.lose(local, down.Boot.ID, "")
-		time.Sleep(time.Hour)
+		w.pass(time.Hour)
 		if _, err := w.m.EndAll(t.Context(), sandbox.CauseOperator); err != nil {
 			t.Fatal(err)
 		}
@@ -84,7 +84,7 @@ func TestUsageOfMovesAtOnce(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{})
 		for range 5 {
-			time.Sleep(time.Second)
+			w.pass(time.Second)
 			done := make(chan error, 20)
 			for i := range cap(done) {
 				go func() {
@@ -103,7 +103,7 @@ func TestUsageOfMovesAtOnce(t *testing.T) {
 				}
 			}
 			synctest.Wait()
-			time.Sleep(time.Minute)
+			w.pass(time.Minute)
 			w.resume(sb.ID)
 		}
 		w.pause(sb.ID)

@@ -558,6 +558,13 @@ func (w *world) create(tenant sandbox.TenantID, req sandbox.CreateRequest) sandb
 	return sb
 }
 
+// pass lets time go by, and then everything that it begins come to its end: a test
+// that looks at a moment at which something is due would else meet it half done.
+func (w *world) pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 func (w *world) record(id string) sandbox.Sandbox {
 	w.t.Helper()
 	sb, err := w.store.SandboxByID(context.WithoutCancel(w.t.Context()), id)
