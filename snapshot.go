@@ -38,7 +38,12 @@ type Snapshot struct {
 	Name   string // unique among those of one Sandbox; may be empty
 	// Kept says that it stays until somebody deletes it. Others stay for as long
 	// as a Sandbox that has not ended refers to them.
-	Kept      bool
+	Kept bool
+	// Layer names the steps of a Template's build that made it. Then it is what builds
+	// go on from: ListSnapshots shows it only to who asks for layers, it counts for no
+	// Quota, and it goes as LayersBeyond says. Empty: it is none.
+	Layer     string
+	UsedAt    time.Time // of a Layer: when it was made, or a Sandbox last started from it
 	State     SnapshotState
 	CreatedAt time.Time
 	Node      string // that has its bytes
@@ -73,6 +78,8 @@ type SnapshotRequest struct {
 	// TakeName has a Snapshot of the running Sandbox that has Name lose it to this
 	// one, instead of a Conflict.
 	TakeName bool
+	// Layer is Snapshot.Layer: 64 lower-case hex digits, and no name. Empty: none.
+	Layer string
 }
 
 // SnapshotQuery selects Snapshots of one Tenant, newest first.
@@ -80,6 +87,7 @@ type SnapshotQuery struct {
 	SandboxID string // empty: of all its Sandboxes, also ended ones
 	Name      string // empty: any
 	Kept      bool   // only those that somebody asked for
+	Layers    bool   // those with a Layer, instead of those without
 	Limit     int    // 1 to 100; zero: 100
 	Cursor    string // from an earlier SnapshotPage; empty: the beginning
 }
@@ -204,7 +212,7 @@ type SnapshotStore interface {
 	// not Kept and that no Sandbox refers to which has not ended.
 	SnapshotsLeft(ctx context.Context) ([]Snapshot, error)
 	// SnapshotOfImage returns the newest Snapshot, of whatever Tenant, that stands on
-	// an image and is not being deleted; NotFound when there is none.
+	// an image and is neither a layer nor being deleted; NotFound when there is none.
 	SnapshotOfImage(ctx context.Context, image string) (Snapshot, error)
 	// SnapshotOfBuild returns some Snapshot, of whatever Tenant, whose memory only that
 	// build of the Engine restores and that is not being deleted; NotFound when there
@@ -221,6 +229,9 @@ type SnapshotStore interface {
 func (r SnapshotRequest) Check() error {
 	if r.ID != "" && !ValidSnapshotID(r.ID) {
 		return Errorf(Invalid, "the snapshot ID is not one")
+	}
+	if r.Layer != "" && (!layerPattern.MatchString(r.Layer) || r.Name != "") {
+		return Errorf(Invalid, "a layer has 64 lower-case hex digits, and no name")
 	}
 	return checkSnapshotName(r.Name)
 }

@@ -86,7 +86,7 @@ func (f *sandboxes) TakeSnapshot(ctx context.Context, tenant sandbox.TenantID, i
 	snap := sandbox.Snapshot{
 		ID: cmp.Or(req.ID, sandbox.NewSnapshotID()), Tenant: tenant, SandboxID: s.ID, Parent: s.Snapshot, Name: req.Name, Kept: true,
 		State: sandbox.SnapshotReady, CreatedAt: time.Now(), Bytes: 1000, Memory: !req.FilesOnly, Build: "1", Template: s.Template, Shape: s.Shape,
-		Env: map[string]string{"A": "secret"},
+		Env: map[string]string{"A": "secret"}, Layer: req.Layer,
 	}
 	s.Snapshot = snap.ID
 	f.byID[s.ID] = s
@@ -113,7 +113,7 @@ func (f *sandboxes) ListSnapshots(_ context.Context, tenant sandbox.TenantID, q 
 	defer f.mu.Unlock()
 	var page sandbox.SnapshotPage
 	for _, s := range slices.Backward(f.snapshots) {
-		if s.Tenant == tenant && (q.SandboxID == "" || s.SandboxID == q.SandboxID) && (q.Name == "" || s.Name == q.Name) && (!q.Kept || s.Kept) {
+		if s.Tenant == tenant && (q.SandboxID == "" || s.SandboxID == q.SandboxID) && (q.Name == "" || s.Name == q.Name) && (!q.Kept || s.Kept) && q.Layers == (s.Layer != "") {
 			page.Snapshots = append(page.Snapshots, s)
 		}
 	}

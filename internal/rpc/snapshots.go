@@ -51,7 +51,7 @@ func (s *Sandboxes) Fork(ctx context.Context, tenant sandbox.TenantID, idOrName 
 
 // TakeSnapshot implements sandbox.Sandboxes.
 func (s *Sandboxes) TakeSnapshot(ctx context.Context, tenant sandbox.TenantID, idOrName string, req sandbox.SnapshotRequest) (sandbox.Snapshot, error) {
-	msg := &sessionv1.TakeSnapshotRequest{Sandbox: idOrName, Id: req.ID, Name: req.Name, FilesOnly: req.FilesOnly, TakeName: req.TakeName}
+	msg := &sessionv1.TakeSnapshotRequest{Sandbox: idOrName, Id: req.ID, Name: req.Name, FilesOnly: req.FilesOnly, TakeName: req.TakeName, Layer: req.Layer}
 	r, err := call(ctx, s.peer, tenant, s.client.TakeSnapshot, msg)
 	return toSnapshot(r.GetSnapshot()), err
 }
@@ -64,7 +64,7 @@ func (s *Sandboxes) SnapshotByID(ctx context.Context, tenant sandbox.TenantID, i
 
 // ListSnapshots implements sandbox.Sandboxes.
 func (s *Sandboxes) ListSnapshots(ctx context.Context, tenant sandbox.TenantID, query sandbox.SnapshotQuery) (sandbox.SnapshotPage, error) {
-	msg := &sessionv1.ListSnapshotsRequest{SandboxId: query.SandboxID, Limit: int32(min(max(query.Limit, -1), 1<<20)), Cursor: query.Cursor, Name: query.Name, Kept: query.Kept}
+	msg := &sessionv1.ListSnapshotsRequest{SandboxId: query.SandboxID, Limit: int32(min(max(query.Limit, -1), 1<<20)), Cursor: query.Cursor, Name: query.Name, Kept: query.Kept, Layers: query.Layers}
 	r, err := call(ctx, s.peer, tenant, s.client.ListSnapshots, msg)
 	if err != nil {
 		return sandbox.SnapshotPage{}, err
@@ -131,7 +131,7 @@ func (s sessionServer) Fork(ctx context.Context, r *connect.Request[sessionv1.Fo
 
 func (s sessionServer) TakeSnapshot(ctx context.Context, r *connect.Request[sessionv1.TakeSnapshotRequest]) (*connect.Response[sessionv1.TakeSnapshotResponse], error) {
 	return forTenant(ctx, func(t sandbox.TenantID) (*sessionv1.TakeSnapshotResponse, error) {
-		req := sandbox.SnapshotRequest{ID: r.Msg.Id, Name: r.Msg.Name, FilesOnly: r.Msg.FilesOnly, TakeName: r.Msg.TakeName}
+		req := sandbox.SnapshotRequest{ID: r.Msg.Id, Name: r.Msg.Name, FilesOnly: r.Msg.FilesOnly, TakeName: r.Msg.TakeName, Layer: r.Msg.Layer}
 		snap, err := s.m.TakeSnapshot(ctx, t, r.Msg.Sandbox, req)
 		return &sessionv1.TakeSnapshotResponse{Snapshot: fromSnapshot(snap)}, err
 	})
@@ -146,7 +146,7 @@ func (s sessionServer) GetSnapshot(ctx context.Context, r *connect.Request[sessi
 
 func (s sessionServer) ListSnapshots(ctx context.Context, r *connect.Request[sessionv1.ListSnapshotsRequest]) (*connect.Response[sessionv1.ListSnapshotsResponse], error) {
 	return forTenant(ctx, func(t sandbox.TenantID) (*sessionv1.ListSnapshotsResponse, error) {
-		query := sandbox.SnapshotQuery{SandboxID: r.Msg.SandboxId, Limit: int(r.Msg.Limit), Cursor: r.Msg.Cursor, Name: r.Msg.Name, Kept: r.Msg.Kept}
+		query := sandbox.SnapshotQuery{SandboxID: r.Msg.SandboxId, Limit: int(r.Msg.Limit), Cursor: r.Msg.Cursor, Name: r.Msg.Name, Kept: r.Msg.Kept, Layers: r.Msg.Layers}
 		page, err := s.m.ListSnapshots(ctx, t, query)
 		return &sessionv1.ListSnapshotsResponse{Snapshots: fromSnapshots(page.Snapshots), Next: page.Next}, err
 	})
@@ -172,6 +172,7 @@ func fromSnapshot(s sandbox.Snapshot) *sessionv1.Snapshot {
 		CreatedAt: fromTime(s.CreatedAt), Node: s.Node, Bytes: s.Bytes, Memory: s.Memory, Build: s.Build, Digest: s.Digest,
 		Template: s.Template, Image: s.Image, Shape: fromShape(s.Shape), Limits: fromLimits(s.Limits), Network: string(s.Network),
 		Env: s.Env, User: s.User, Cwd: s.Cwd, Timeline: s.Timeline, Uses: int64(s.Uses), Version: s.Version,
+		Layer: s.Layer, UsedAt: fromTime(s.UsedAt),
 	}
 }
 
@@ -183,6 +184,7 @@ func toSnapshot(s *sessionv1.Snapshot) sandbox.Snapshot {
 		Template: s.GetTemplate(), Image: s.GetImage(), Shape: toShape(s.GetShape()), Limits: toLimits(s.GetLimits()),
 		Network: sandbox.NetworkPolicy(s.GetNetwork()), Env: s.GetEnv(), User: s.GetUser(), Cwd: s.GetCwd(),
 		Timeline: s.GetTimeline(), Uses: int(s.GetUses()), Version: s.GetVersion(),
+		Layer: s.GetLayer(), UsedAt: toTime(s.GetUsedAt()),
 	}
 }
 

@@ -93,6 +93,9 @@ func (m *Manager) planFrom(ctx context.Context, sb sandbox.Sandbox, req sandbox.
 	if err != nil {
 		return sandbox.Sandbox{}, nil, err
 	}
+	if snap.Layer != "" {
+		m.touchLayer(ctx, snap)
+	}
 	sb.Template, sb.Image, sb.Shape, sb.Limits = snap.Template, snap.Image, snap.Shape, snap.Limits
 	sb.Limits.Bandwidth = orElse(req.Bandwidth, snap.Limits.Bandwidth)
 	sb.Network, sb.User, sb.Cwd = orElse(req.Network, snap.Network), orElse(req.User, snap.User), orElse(req.Cwd, snap.Cwd)

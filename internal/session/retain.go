@@ -62,32 +62,55 @@ func (m *Manager) retain(ctx context.Context, all bool) (err error) {
 	}
 	var errs []error
 	for _, tenant := range tenants {
-		errs = append(errs, m.retainOf(ctx, tenant))
+		errs = append(errs, m.retainOf(ctx, tenant), m.retainLayers(ctx, tenant))
 	}
 	return errors.Join(errs...)
 }
 
-// retainOf lets Snapshots of one Tenant go: they are not Kept any more, so that
-// they are deleted as soon as no Sandbox refers to them, and not before.
+// retainOf lets Snapshots of one Tenant go that its Retention does not keep.
 func (m *Manager) retainOf(ctx context.Context, tenant sandbox.TenantID) error {
 	quota, err := m.store.TenantQuota(ctx, tenant)
 	if err != nil || quota.Retention == (sandbox.Retention{}) {
 		return err
 	}
-	var all []sandbox.Snapshot
-	for query := (sandbox.SnapshotQuery{}); ; {
+	all, err := m.allSnapshots(ctx, tenant, sandbox.SnapshotQuery{})
+	if err != nil {
+		return err
+	}
+	return m.unkeep(ctx, quota.Retention.Beyond(all, now()), func(snap sandbox.Snapshot) {
+		m.log.InfoContext(ctx, "a snapshot goes, as its tenant's quota says", "snapshot", snap.ID, telemetry.KeyTenant, tenant)
+		m.cfg.LetGo(ctx, snap)
+	})
+}
+
+// retainLayers lets layers of one Tenant go that builds need least.
+func (m *Manager) retainLayers(ctx context.Context, tenant sandbox.TenantID) error {
+	all, err := m.allSnapshots(ctx, tenant, sandbox.SnapshotQuery{Layers: true})
+	if err != nil {
+		return err
+	}
+	return m.unkeep(ctx, sandbox.LayersBeyond(all, now()), func(sandbox.Snapshot) {})
+}
+
+func (m *Manager) allSnapshots(ctx context.Context, tenant sandbox.TenantID, query sandbox.SnapshotQuery) (all []sandbox.Snapshot, err error) {
+	for {
 		page, err := m.store.ListSnapshots(ctx, tenant, query)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		all = append(all, page.Snapshots...)
 		if query.Cursor = page.Next; page.Next == "" {
-			break
+			return all, nil
 		}
 	}
+}
+
+// unkeep has Snapshots go: they are not Kept any more, so that they are deleted as
+// soon as no Sandbox refers to them, and not before. gone is called for each.
+func (m *Manager) unkeep(ctx context.Context, snaps []sandbox.Snapshot, gone func(sandbox.Snapshot)) error {
 	defer m.sweepSoon()
-	for _, snap := range quota.Retention.Beyond(all, now()) {
-		if m.isHeld(snap.ID) {
+	for _, snap := range snaps {
+		if !snap.Kept || m.isHeld(snap.ID) {
 			continue
 		}
 		snap.Kept = false
@@ -97,8 +120,16 @@ func (m *Manager) retainOf(ctx context.Context, tenant sandbox.TenantID) error {
 		case err != nil:
 			return err
 		}
-		m.log.InfoContext(ctx, "a snapshot goes, as its tenant's quota says", "snapshot", snap.ID, telemetry.KeyTenant, tenant)
-		m.cfg.LetGo(ctx, snap)
+		gone(snap)
 	}
 	return nil
+}
+
+// touchLayer records that a layer is used. One that cannot be recorded only goes
+// earlier.
+func (m *Manager) touchLayer(ctx context.Context, snap sandbox.Snapshot) {
+	snap.UsedAt = now()
+	if _, err := m.store.UpdateSnapshot(ctx, snap); err != nil && !isConflict(err) {
+		m.log.WarnContext(ctx, "the use of a layer is not recorded", "snapshot", snap.ID, telemetry.KeyError, err)
+	}
 }

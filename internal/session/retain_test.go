@@ -3,6 +3,7 @@ package session_test
 import (
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -69,6 +70,68 @@ func TestRetention(t *testing.T) {
 		}
 		w.pass(time.Hour)
 		w.keeps("t")
+	})
+}
+
+// What builds keep of their steps is in no list but its own, goes when it was not
+// used for long, and never from under a Sandbox.
+func TestLayers(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.run()
+		if err := w.store.SetQuota(t.Context(), "t", &sandbox.Quota{SnapshotBytes: 1}); err != nil {
+			t.Fatal(err)
+		}
+		builder := w.create("t", sandbox.CreateRequest{Timeout: sandbox.MaxTimeout})
+		take := func(digit string) sandbox.Snapshot {
+			t.Helper()
+			snap, err := w.m.TakeSnapshot(t.Context(), "t", builder.ID, sandbox.SnapshotRequest{Layer: strings.Repeat(digit, 64), FilesOnly: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.pass(time.Second)
+			return snap
+		}
+		has := func(wanted ...sandbox.Snapshot) {
+			t.Helper()
+			synctest.Wait()
+			page, err := w.m.ListSnapshots(t.Context(), "t", sandbox.SnapshotQuery{Layers: true})
+			var got, want []string
+			for _, s := range page.Snapshots {
+				got = append(got, s.ID)
+			}
+			for _, s := range wanted {
+				want = append(want, s.ID)
+			}
+			slices.Sort(got)
+			slices.Sort(want)
+			if err != nil || !slices.Equal(got, want) {
+				t.Errorf("layers are %v, %v, want %v", got, err, want)
+			}
+		}
+		first, again, second := take("a"), take("a"), take("b")
+		has(again, second) // the first was made again
+		w.keeps("t")
+		if all, err := w.m.History(t.Context(), "t", builder.ID); err != nil || len(all) != 0 {
+			t.Errorf("the history has %v, %v", all, err)
+		}
+		if _, err := w.m.SnapshotByID(t.Context(), "u", second.ID); !errors.Is(err, sandbox.NotFound) {
+			t.Errorf("another tenant finds one: %v", err)
+		}
+		if _, err := w.m.SnapshotByID(t.Context(), "t", first.ID); !errors.Is(err, sandbox.NotFound) {
+			t.Errorf("the first is there: %v", err)
+		}
+		if _, err := w.m.End(t.Context(), "t", builder.ID, sandbox.CauseReleased); err != nil {
+			t.Fatal(err)
+		}
+		w.pass(sandbox.LayerLife / 2)
+		user := w.create("t", sandbox.CreateRequest{Snapshot: again.ID, Timeout: sandbox.MaxTimeout})
+		if _, err := w.m.End(t.Context(), "t", user.ID, sandbox.CauseReleased); err != nil {
+			t.Fatal(err)
+		}
+		w.pass(sandbox.LayerLife/2 + time.Hour)
+		has(again) // it was used since
+		w.pass(sandbox.LayerLife)
+		has()
 	})
 }
 

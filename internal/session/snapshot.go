@@ -36,7 +36,7 @@ func (m *Manager) TakeSnapshot(ctx context.Context, tenant sandbox.TenantID, idO
 		return made, err
 	}
 	defer m.retainSoon(tenant)
-	if sb.State == sandbox.Paused {
+	if sb.State == sandbox.Paused && req.Layer == "" {
 		return m.keepSnapshot(ctx, sb, req.Name)
 	}
 	if err := runs(sb); err != nil {
@@ -168,6 +168,9 @@ func (m *Manager) beginSnapshot(ctx context.Context, sb sandbox.Sandbox, req san
 		Template: sb.Template, Image: sb.Image, Shape: sb.Shape, Limits: sb.Limits,
 		Network: sb.Network, Env: sb.Env, User: sb.User, Cwd: sb.Cwd, Timeline: sb.Timeline,
 	}
+	if req.Layer != "" {
+		snap.Layer, snap.UsedAt = req.Layer, snap.CreatedAt
+	}
 	release = m.hold(snap.ID)
 	if snap, err = m.store.InsertSnapshot(ctx, snap); err != nil {
 		release()
@@ -282,7 +285,7 @@ func (r Records) withAncestors(ctx context.Context, tenant sandbox.TenantID, all
 		if err != nil {
 			return nil, err
 		}
-		if snap.Tenant == tenant && snap.State == sandbox.SnapshotReady {
+		if snap.Tenant == tenant && snap.State == sandbox.SnapshotReady && snap.Layer == "" {
 			all = append([]sandbox.Snapshot{snap}, all...)
 		}
 		known[id], id = true, snap.Parent

@@ -1,7 +1,6 @@
 package steps
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -9,8 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 // layers names the states after each of the steps that begin with an image: the
@@ -42,27 +44,121 @@ func (r *Recipe) reusable() int {
 	return len(r.Steps)
 }
 
-// takeUp finds the version of a Template of the Tenant that most of the steps have
-// made before, and lets r go on from there.
+// takeUp finds what most of the steps have made before, and lets r go on from
+// there: a version of a Template of the Tenant, or else a layer.
 func (r *run) takeUp(ctx context.Context) error {
-	r.layers = layers(r.base.Version, r.recipe.Steps)
+	r.layers = layers(r.origin.Version, r.recipe.Steps)
 	known, err := r.known(ctx)
 	if err != nil {
 		return err
 	}
 	r.sweep(ctx, known)
+	kept, err := r.keptLayers(ctx)
+	if err != nil {
+		return err
+	}
 	for n := r.recipe.reusable(); n > 0; n-- {
 		i := slices.IndexFunc(known, func(t sandbox.Template) bool { return t.Layer == r.layers[n] && r.mayTakeUp(t, n) })
-		if i < 0 {
+		if i >= 0 {
+			r.base, r.from, r.skip = known[i], known[i].Name+"@"+known[i].Version, n
+			r.user, r.cwd = placeOf(r.base)
+			return nil
+		}
+		if i = slices.IndexFunc(kept, func(s sandbox.Snapshot) bool { return s.Layer == r.layers[n] }); i < 0 {
 			continue
 		}
-		r.base, r.from, r.skip = known[i], known[i].Name+"@"+known[i].Version, n
-		for i, s := range r.recipe.Steps[:n] {
-			r.say(fmt.Sprintf("CACHED [builder %d/%d] %s", i+1, len(r.recipe.Steps), s))
+		if there, err := r.takeUpLayer(ctx, kept[i], n); err != nil || there {
+			return err
 		}
-		return nil
 	}
 	return nil
+}
+
+// takeUpLayer lets r go on from what the first n steps left. False when the
+// version of a Template that it stands on is gone.
+func (r *run) takeUpLayer(ctx context.Context, s sandbox.Snapshot, n int) (bool, error) {
+	name, _, _ := strings.Cut(s.Template, "@")
+	name, _, _ = strings.Cut(name, ":")
+	under, err := r.cfg.Templates.Find(ctx, r.b.record.Tenant, name+"@"+s.Image)
+	switch {
+	case errors.Is(err, sandbox.NotFound):
+		return false, nil
+	case err != nil:
+		return false, err
+	case under.Start != r.origin.Start:
+		return false, nil
+	}
+	for _, step := range r.recipe.Steps[:n] {
+		if err := r.settle(step); err != nil {
+			return false, err
+		}
+	}
+	r.base, r.layer, r.skip = under, s, n
+	return true, nil
+}
+
+// cached says which steps are not carried out.
+func (r *run) cached() {
+	for i, s := range r.recipe.Steps[:r.skip] {
+		r.say(fmt.Sprintf("CACHED [builder %d/%d] %s", i+1, len(r.recipe.Steps), s))
+	}
+}
+
+// keptLayers are the Tenant's layers that the Sandbox of r can start from, newest first.
+func (r *run) keptLayers(ctx context.Context) (all []sandbox.Snapshot, err error) {
+	wanted := r.shape()
+	for query := (sandbox.SnapshotQuery{Layers: true}); ; {
+		page, err := r.cfg.Sandboxes.ListSnapshots(ctx, r.b.record.Tenant, query)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range page.Snapshots {
+			if s.Shape == wanted && !slices.Contains(r.broken, s.ID) {
+				all = append(all, s)
+			}
+		}
+		if query.Cursor = page.Next; page.Next == "" {
+			return all, nil
+		}
+	}
+}
+
+// forgo gives up a layer that no Sandbox starts from, and finds another beginning.
+func (r *run) forgo(ctx context.Context) error {
+	if _, err := r.cfg.Sandboxes.DeleteSnapshot(ctx, r.b.record.Tenant, r.layer.ID); err != nil && !errors.Is(err, sandbox.NotFound) && !errors.Is(err, sandbox.Conflict) {
+		return err
+	}
+	r.broken = append(r.broken, r.layer.ID)
+	return r.settleOn(ctx)
+}
+
+// costly is how long keeping a layer may take whatever the steps took.
+const costly = time.Second
+
+// keepLayer keeps what the first n steps left, so that another build can go on from
+// there. Steps that only say what holds for others are done again, and so are
+// those that take less time than keeping what they do. A build goes on without.
+func (r *run) keepLayer(ctx context.Context, n int) {
+	last := n == len(r.recipe.Steps)
+	switch r.recipe.Steps[n-1].Type {
+	case "RUN", "COPY", "ADD":
+	default:
+		return
+	}
+	switch began := time.Since(r.keptAt); {
+	case r.keepsNone, last && r.recipe.Start == "": // the version that is made is as good
+		return
+	case r.keepTook > costly && began < r.keepTook && !last && !r.recipe.Steps[n].Force:
+		return
+	}
+	began := time.Now()
+	_, err := r.cfg.Sandboxes.TakeSnapshot(ctx, r.b.record.Tenant, r.box.ID, sandbox.SnapshotRequest{Layer: r.layers[n], FilesOnly: true})
+	if err != nil && ctx.Err() == nil {
+		r.keepsNone = true
+		r.cfg.Log.Warn("a build keeps no layers", "build", r.b.record.ID, telemetry.KeyTenant, string(r.b.record.Tenant), telemetry.KeyError, err)
+	}
+	r.keptAt = time.Now()
+	r.keepTook = r.keptAt.Sub(began)
 }
 
 // mayTakeUp reports whether r may go on from a version that the first n steps
@@ -76,7 +172,7 @@ func (r *run) mayTakeUp(t sandbox.Template, n int) bool {
 func (r *run) isResult(t sandbox.Template) bool {
 	d := r.b.record.Draft
 	at := *r // commands depend on where the steps led
-	at.user, at.cwd = cmp.Or(t.Defaults.User, defaultUser), cmp.Or(t.Defaults.Cwd, defaultCwd)
+	at.user, at.cwd = placeOf(t)
 	start, ready := at.commands()
 	wanted := d.Defaults
 	wanted.User, wanted.Cwd = at.user, at.cwd

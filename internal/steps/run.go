@@ -35,7 +35,9 @@ type run struct {
 	base   sandbox.Template // that the Sandbox begins with: after some of the steps
 	from   string           // the same as a reference
 	layers []string         // see layers
-	skip   int              // steps that base has behind it
+	skip   int              // steps that the Sandbox has behind it when it starts
+	layer  sandbox.Snapshot // that it starts from; without an ID: from base
+	broken []string         // layers that nothing starts from
 	box    sandbox.Sandbox
 	guest  execution.Guest
 
@@ -43,6 +45,10 @@ type run struct {
 	env       map[string]string // that steps have set
 	at        string            // the step that runs, as in a Failure
 	prefix    string            // of its lines
+
+	keepsNone bool // no more layers
+	keptAt    time.Time
+	keepTook  time.Duration
 }
 
 // run carries a build out. It returns when nothing of it goes on.
@@ -85,7 +91,8 @@ func (r *run) whole(ctx context.Context) error {
 	if err := r.begin(ctx); err != nil {
 		return err
 	}
-	if r.skip > 0 && r.skip == len(r.recipe.Steps) && r.isResult(r.base) {
+	if r.skip > 0 && r.skip == len(r.recipe.Steps) && r.layer.ID == "" && r.isResult(r.base) {
+		r.cached()
 		r.at, r.prefix = AtEnd, "[finalize]"
 		return r.tag(ctx, r.base.Version, r.b.record.Tags)
 	}
@@ -105,12 +112,20 @@ func (r *run) begin(ctx context.Context) (err error) {
 	if r.recipe.From != r.recipe.Asked {
 		r.say(fmt.Sprintf("the template %s stands for it, which is made of %s", r.recipe.From, r.origin.Source))
 	}
-	r.base, r.from = r.origin, r.recipe.From
-	if err := r.takeUp(ctx); err != nil {
-		return err
-	}
-	r.user, r.cwd = cmp.Or(r.base.Defaults.User, defaultUser), cmp.Or(r.base.Defaults.Cwd, defaultCwd)
-	return nil
+	return r.settleOn(ctx)
+}
+
+// settleOn finds what the Sandbox starts from, and how much is done there.
+func (r *run) settleOn(ctx context.Context) error {
+	r.base, r.from, r.layer, r.skip = r.origin, r.recipe.From, sandbox.Snapshot{}, 0
+	r.user, r.cwd = placeOf(r.base)
+	clear(r.env)
+	return r.takeUp(ctx)
+}
+
+// placeOf is who runs the first step after a Template, and where.
+func placeOf(t sandbox.Template) (user, cwd string) {
+	return cmp.Or(t.Defaults.User, defaultUser), cmp.Or(t.Defaults.Cwd, defaultCwd)
 }
 
 // inSandbox does all that needs the Sandbox, which ends with it, and returns the
@@ -120,6 +135,8 @@ func (r *run) inSandbox(ctx context.Context) (sandbox.TemplateBuild, error) {
 		return sandbox.TemplateBuild{}, err
 	}
 	defer r.endSandbox(ctx)
+	r.cached()
+	r.keptAt = time.Now()
 	for i, step := range r.recipe.Steps {
 		if i < r.skip {
 			continue
@@ -129,6 +146,7 @@ func (r *run) inSandbox(ctx context.Context) (sandbox.TemplateBuild, error) {
 		if err := r.step(ctx, step); err != nil {
 			return sandbox.TemplateBuild{}, err
 		}
+		r.keepLayer(ctx, i+1)
 	}
 	r.at, r.prefix = AtEnd, "[finalize]"
 	if err := r.awaitReady(ctx); err != nil {
@@ -137,16 +155,35 @@ func (r *run) inSandbox(ctx context.Context) (sandbox.TemplateBuild, error) {
 	return r.export(ctx)
 }
 
+// shape is that of the Sandbox.
+func (r *run) shape() sandbox.Shape {
+	s := r.b.record.Defaults.Shape()
+	s.MemoryBytes, s.DiskBytes = max(s.MemoryBytes, minMemory), max(s.DiskBytes, minDisk)
+	return s
+}
+
 // open starts the Sandbox.
 func (r *run) open(ctx context.Context) (err error) {
 	tenant := r.b.record.Tenant
-	shape := r.b.record.Defaults.Shape()
-	shape.MemoryBytes, shape.DiskBytes = max(shape.MemoryBytes, minMemory), max(shape.DiskBytes, minDisk)
-	if r.box, err = r.cfg.Sandboxes.Create(ctx, tenant, sandbox.CreateRequest{
-		Template: r.from, Shape: shape, Timeout: r.cfg.Limit + endTime, IdleTimeout: idleTime,
-		Metadata: map[string]string{buildKey: r.b.record.ID}, Cwd: "/",
-	}); err != nil {
-		return err
+	for {
+		req := sandbox.CreateRequest{
+			Template: r.from, Shape: r.shape(), Timeout: r.cfg.Limit + endTime, IdleTimeout: idleTime,
+			Metadata: map[string]string{buildKey: r.b.record.ID}, Cwd: "/",
+		}
+		if r.layer.ID != "" {
+			req.Template, req.Shape, req.Snapshot = "", sandbox.Shape{}, r.layer.ID
+		}
+		r.box, err = r.cfg.Sandboxes.Create(ctx, tenant, req)
+		if err == nil {
+			break
+		}
+		lost := errors.Is(err, sandbox.Conflict) || errors.Is(err, sandbox.NotFound) // the layer, or what it needs
+		if r.layer.ID == "" || !lost {
+			return err
+		}
+		if err := r.forgo(ctx); err != nil {
+			return err
+		}
 	}
 	if r.box, r.guest, err = r.cfg.Guests.Open(ctx, tenant, r.box.ID); err != nil {
 		r.endSandbox(ctx)

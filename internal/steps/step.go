@@ -110,15 +110,41 @@ func (r *run) step(ctx context.Context, s Step) error {
 			user = cmp.Or(s.Args[1], user)
 		}
 		return r.exec(ctx, "the command", user, r.cwd, []string{"/bin/bash", "-l", "-c", s.Args[0]})
-	case "ENV", "ARG":
-		return r.setEnv(s.Args)
 	case "COPY", "ADD":
 		return r.copyFiles(ctx, s)
 	case "WORKDIR":
-		return r.setWorkdir(ctx, r.expand(s.Args[0]))
-	default: // USER: others do not pass check
-		return r.setUser(ctx, s.Args[0], len(s.Args) > 1 && s.Args[1] == "true")
+		if err := r.exec(ctx, "WORKDIR", "root", "/", []string{"/bin/sh", "-c", makeWorkdir, "sh", r.user, r.folder(s)}); err != nil {
+			return err
+		}
+	case "USER":
+		sudo := len(s.Args) > 1 && s.Args[1] == "true"
+		if err := r.exec(ctx, "USER", "root", "/", []string{"/bin/sh", "-c", makeUser, "sh", s.Args[0], fmt.Sprint(sudo)}); err != nil {
+			return err
+		}
 	}
+	return r.settle(s)
+}
+
+// settle has what a Step says hold for those after it.
+func (r *run) settle(s Step) error {
+	switch s.Type {
+	case "ENV", "ARG":
+		return r.setEnv(s.Args)
+	case "WORKDIR":
+		r.cwd = r.folder(s)
+	case "USER":
+		r.user = s.Args[0]
+	}
+	return nil
+}
+
+// folder is what a WORKDIR names.
+func (r *run) folder(s Step) string {
+	dir := r.expand(s.Args[0])
+	if !path.IsAbs(dir) {
+		dir = path.Join(r.cwd, dir)
+	}
+	return path.Clean(dir)
 }
 
 // exec runs a program in the Sandbox to its end, output to the log.
@@ -196,18 +222,6 @@ func (r *run) setEnv(args []string) error {
 const makeWorkdir = `[ -d "$2" ] && exit 0
 mkdir -p -- "$2" && chown -- "$1": "$2"`
 
-func (r *run) setWorkdir(ctx context.Context, dir string) error {
-	if !path.IsAbs(dir) {
-		dir = path.Join(r.cwd, dir)
-	}
-	dir = path.Clean(dir)
-	if err := r.exec(ctx, "WORKDIR", "root", "/", []string{"/bin/sh", "-c", makeWorkdir, "sh", r.user, dir}); err != nil {
-		return err
-	}
-	r.cwd = dir
-	return nil
-}
-
 // makeUser makes the user "$1" if there is none, with a right to everything if
 // "$2" says so.
 const makeUser = `if ! id -u -- "$1" >/dev/null 2>&1; then
@@ -216,11 +230,3 @@ fi
 if [ "$2" = true ]; then
 	mkdir -p /etc/sudoers.d && echo "$1 ALL=(ALL:ALL) NOPASSWD:ALL" > "/etc/sudoers.d/80-$1" && chmod 0440 "/etc/sudoers.d/80-$1"
 fi`
-
-func (r *run) setUser(ctx context.Context, name string, sudo bool) error {
-	if err := r.exec(ctx, "USER", "root", "/", []string{"/bin/sh", "-c", makeUser, "sh", name, fmt.Sprint(sudo)}); err != nil {
-		return err
-	}
-	r.user = name
-	return nil
-}

@@ -31,5 +31,34 @@ await Template.build(template, name + ':again', { onBuildLogs: (entry) => known.
 assert.ok(known.some((line) => line.includes('CACHED')) && !known.some((line) => line.includes('packing')), known.join('\n'))
 assert.deepEqual((await Template.getTags(name)).map((tag) => tag.tag).sort(), ['again', 'default'])
 
+// Of a build that changes, the steps before the change are not carried out again:
+// also those of one that failed, and those of one that starts something.
+const steps = (end) => Template().fromTemplate('base').setUser('root').setWorkdir('/srv')
+  .runCmd('date +%s%N > one').setEnvs({ TWICE: 'yes' }).runCmd('date +%s%N > two').runCmd(end)
+const stamps = async (template, tag, options = {}) => {
+  const lines = []
+  await Template.build(template, `js-layers:${tag}`, { ...options, onBuildLogs: (entry) => lines.push(entry.message) })
+  const sandbox = await Sandbox.create(`js-layers:${tag}`)
+  const { stdout } = await sandbox.commands.run('cat one two; whoami; pwd; echo $TWICE')
+  await sandbox.kill()
+  return { stamps: stdout.split('\n'), cached: lines.filter((line) => line.includes('CACHED')) }
+}
+await assert.rejects(Template.build(steps('exit 9'), 'js-layers:none'), /exit code 9/)
+const first = await stamps(steps('echo a > end'), 'a')
+assert.deepEqual(first.cached.map((line) => line.match(/builder (\d+\/\d+)/)[1]), ['1/6', '2/6', '3/6', '4/6', '5/6'])
+assert.deepEqual(first.stamps.slice(2, 5), ['root', '/srv', 'yes'])
+const second = await stamps(steps('echo b > end').setStartCmd('sleep 1000', 'true'), 'b')
+const third = await stamps(steps('echo b > end').setStartCmd('sleep 2000', 'true'), 'c')
+assert.equal(third.cached.length, 6)
+const skipping = Template().fromTemplate('base').setUser('root').setWorkdir('/srv').runCmd('date +%s%N > one').setEnvs({ TWICE: 'yes' })
+  .skipCache().runCmd('date +%s%N > two').runCmd('echo b > end')
+const half = await stamps(skipping, 'd')
+const whole = await stamps(steps('echo b > end'), 'e', { skipCache: true })
+for (const other of [second, third]) assert.deepEqual(other.stamps, first.stamps)
+assert.equal(half.stamps[0], first.stamps[0])
+assert.notEqual(half.stamps[1], first.stamps[1])
+assert.notEqual(whole.stamps[0], first.stamps[0])
+assert.equal(whole.cached.length, 0)
+
 await assert.rejects(Template.build(Template().fromTemplate('base').runCmd('exit 7'), 'js-failing'), /exit code 7/)
 console.log('ok')

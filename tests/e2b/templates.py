@@ -88,6 +88,15 @@ async def failing():
     assert status.status.value == "error" and status.reason.step == "2", status
     assert "exit code 3" in status.reason.message and "why" in status.reason.message, status.reason
     assert not await AsyncTemplate.exists("py-failing")
+    again = []
+    try:
+        await AsyncTemplate.build(
+            AsyncTemplate().from_template("base").run_cmd("echo fine").run_cmd("exit 4"), "py-failing", on_build_logs=lambda e: again.append(e.message)
+        )
+        raise AssertionError("it was built")
+    except BuildException:
+        pass
+    assert any("CACHED [builder 1/2] RUN echo fine" in line for line in again), again
     for asked in [AsyncTemplate().from_image("nobody/knows:1"), AsyncTemplate().from_template("no-such-template")]:
         try:
             await AsyncTemplate.build(asked, "py-failing")

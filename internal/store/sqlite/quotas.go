@@ -15,7 +15,7 @@ const (
 	ownQuotaText = `SELECT quota FROM quotas WHERE tenant = ?`
 	quotaUseText = `SELECT count(*), total(cpus), CAST(total(memory_bytes) AS INTEGER), CAST(total(disk_bytes) AS INTEGER)
 		FROM sandboxes WHERE tenant = ? AND state <> 'ended'`
-	snapshotUseText = `SELECT coalesce(sum(kept AND state = 'ready'), 0), coalesce(sum(bytes), 0) FROM snapshots WHERE tenant = ?`
+	snapshotUseText = `SELECT coalesce(sum(kept AND state = 'ready'), 0), coalesce(sum(bytes), 0) FROM snapshots WHERE tenant = ? AND layer = ''`
 	createsText     = `SELECT count(*) FROM sandboxes WHERE tenant = ? AND created_at > ?`
 )
 
@@ -93,9 +93,9 @@ func (s *Store) admit(st *statements, sb sandbox.Sandbox) error {
 }
 
 // admitSnapshot returns Exhausted when the Quota of its Tenant had no room for a
-// Snapshot that is Kept. It is part of the transaction that has just written it.
+// Snapshot that is Kept and no layer. It is part of the transaction that has just written it.
 func (s *Store) admitSnapshot(st *statements, snap sandbox.Snapshot) error {
-	if !snap.Kept {
+	if !snap.Kept || snap.Layer != "" {
 		return nil
 	}
 	ctx := context.Background() // as above

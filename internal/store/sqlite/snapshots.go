@@ -14,7 +14,7 @@ import (
 // scanSnapshot.
 const snapshotColumns = `id, tenant, sandbox_id, parent, name, kept, state, created_at, node, bytes, memory, build, digest,
 	template, image, cpus, memory_bytes, disk_bytes, pids, limit_cpus, limit_memory_bytes, limit_pids,
-	network, env, user, cwd, timeline, version, limit_bandwidth`
+	network, env, user, cwd, timeline, version, limit_bandwidth, layer, used_at`
 
 // referred selects the Sandboxes that refer to the Snapshot of a query and have
 // not ended.
@@ -34,11 +34,11 @@ type snapshotStatements struct {
 
 func (s *snapshotStatements) all() []prepared {
 	return []prepared{
-		{&s.insertSnapshot, `INSERT INTO snapshots (` + snapshotColumns + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`},
+		{&s.insertSnapshot, `INSERT INTO snapshots (` + snapshotColumns + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`},
 		{&s.updateSnapshot, `UPDATE snapshots SET sandbox_id = ?3, name = ?5, kept = ?6, state = ?7, created_at = ?8, node = ?9,
 			bytes = ?10, memory = ?11, build = ?12, digest = ?13, template = ?14, image = ?15,
 			cpus = ?16, memory_bytes = ?17, disk_bytes = ?18, pids = ?19, limit_cpus = ?20, limit_memory_bytes = ?21, limit_pids = ?22,
-			network = ?23, env = ?24, user = ?25, cwd = ?26, timeline = ?27, version = ?28, limit_bandwidth = ?29
+			network = ?23, env = ?24, user = ?25, cwd = ?26, timeline = ?27, version = ?28, limit_bandwidth = ?29, layer = ?30, used_at = ?31
 			WHERE id = ?1 AND tenant = ?2 AND version = ?28 - 1`},
 		{&s.snapshotThere, `SELECT 1 FROM snapshots WHERE id = ? AND tenant = ?`},
 		{&s.snapshotReady, `SELECT 1 FROM snapshots WHERE id = ? AND tenant = ? AND state = 'ready'`},
@@ -62,13 +62,13 @@ type snapshotQueries struct {
 
 func (q *snapshotQueries) all() []prepared {
 	const record = `SELECT ` + snapshotColumns + `, (SELECT count(*) ` + referred + `) FROM snapshots `
-	const page = ` AND state = 'ready' AND (created_at, id) < (?2, ?3) AND (?5 = '' OR name = ?5) AND (NOT ?6 OR kept) ORDER BY created_at DESC, id DESC LIMIT ?4`
+	const page = ` AND state = 'ready' AND (created_at, id) < (?2, ?3) AND (?5 = '' OR name = ?5) AND (NOT ?6 OR kept) AND (layer <> '') = ?7 ORDER BY created_at DESC, id DESC LIMIT ?4`
 	return []prepared{
 		{&q.snapshotByID, record + `WHERE id = ?`},
 		{&q.snapshotsOfTenant, record + `WHERE tenant = ?1` + page},
-		{&q.snapshotsOfSandbox, record + `WHERE tenant = ?1 AND sandbox_id = ?7` + page},
+		{&q.snapshotsOfSandbox, record + `WHERE tenant = ?1 AND sandbox_id = ?8` + page},
 		{&q.snapshotTenants, `SELECT DISTINCT tenant FROM snapshots`},
-		{&q.snapshotOfImage, record + `WHERE image = ? AND state <> 'deleting' ORDER BY created_at DESC, id DESC LIMIT 1`},
+		{&q.snapshotOfImage, record + `WHERE image = ? AND state <> 'deleting' AND layer = '' ORDER BY created_at DESC, id DESC LIMIT 1`},
 		{&q.snapshotOfBuild, record + `WHERE build = ? AND memory AND state <> 'deleting' LIMIT 1`},
 		{&q.snapshotsLeft, record + `WHERE (state <> 'ready' OR kept = 0) AND (state <> 'ready' OR NOT EXISTS (SELECT 1 ` + referred + `))`},
 	}
@@ -187,7 +187,7 @@ func (s *Store) ListSnapshots(ctx context.Context, tenant sandbox.TenantID, quer
 		return sandbox.SnapshotPage{}, err
 	}
 	// One more than asked for tells whether there is a next page.
-	args := []any{string(tenant), after.created, after.id, limit + 1, query.Name, query.Kept}
+	args := []any{string(tenant), after.created, after.id, limit + 1, query.Name, query.Kept, query.Layers}
 	list := s.query.snapshotsOfTenant
 	if query.SandboxID != "" {
 		list, args = s.query.snapshotsOfSandbox, append(args, query.SandboxID)
@@ -267,7 +267,7 @@ func (s *Store) DropSnapshot(ctx context.Context, id string) error {
 
 // normalSnapshot is snap as it will be read back.
 func normalSnapshot(snap sandbox.Snapshot) sandbox.Snapshot {
-	snap.CreatedAt = fromMicros(micros(snap.CreatedAt))
+	snap.CreatedAt, snap.UsedAt = fromMicros(micros(snap.CreatedAt)), fromMicros(micros(snap.UsedAt))
 	snap.Uses = 0
 	if len(snap.Env) == 0 {
 		snap.Env = nil
@@ -285,23 +285,24 @@ func snapshotValues(s sandbox.Snapshot) ([]any, error) {
 		s.Bytes, s.Memory, s.Build, s.Digest, s.Template, s.Image,
 		s.Shape.CPUs, s.Shape.MemoryBytes, s.Shape.DiskBytes, s.Shape.Pids, s.Limits.CPUs, s.Limits.MemoryBytes, s.Limits.Pids,
 		string(s.Network), env, s.User, s.Cwd, s.Timeline, s.Version, s.Limits.Bandwidth,
+		s.Layer, micros(s.UsedAt),
 	}, nil
 }
 
 func scanSnapshot(scan func(...any) error) (sandbox.Snapshot, error) {
 	var s sandbox.Snapshot
-	var created int64
+	var created, used int64
 	var env string
 	err := scan(
 		&s.ID, (*string)(&s.Tenant), &s.SandboxID, &s.Parent, &s.Name, &s.Kept, (*string)(&s.State), &created, &s.Node,
 		&s.Bytes, &s.Memory, &s.Build, &s.Digest, &s.Template, &s.Image,
 		&s.Shape.CPUs, &s.Shape.MemoryBytes, &s.Shape.DiskBytes, &s.Shape.Pids, &s.Limits.CPUs, &s.Limits.MemoryBytes, &s.Limits.Pids,
-		(*string)(&s.Network), &env, &s.User, &s.Cwd, &s.Timeline, &s.Version, &s.Limits.Bandwidth, &s.Uses,
+		(*string)(&s.Network), &env, &s.User, &s.Cwd, &s.Timeline, &s.Version, &s.Limits.Bandwidth, &s.Layer, &used, &s.Uses,
 	)
 	if err != nil {
 		return sandbox.Snapshot{}, err
 	}
-	s.CreatedAt = fromMicros(created)
+	s.CreatedAt, s.UsedAt = fromMicros(created), fromMicros(used)
 	s.Env, err = decode(env)
 	return s, err
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,6 +45,7 @@ func snapshotRoundTrip(t *testing.T, st sandbox.Store) {
 	parent := insertSnapshot(t, st, snapshot("t", "i1"))
 	s := snapshot("t", "i1")
 	s.Name, s.Parent, s.State = "before", parent.ID, sandbox.SnapshotSaving
+	s.Layer, s.UsedAt = strings.Repeat("1a", 32), epoch.Add(time.Hour)
 	got := insertSnapshot(t, st, s)
 	s.Version = 1
 	read := func() sandbox.Snapshot {
@@ -59,6 +61,7 @@ func snapshotRoundTrip(t *testing.T, st sandbox.Store) {
 	}
 	s.State, s.Bytes, s.Memory, s.Build, s.Digest, s.Kept, s.Name = sandbox.SnapshotReady, 5, false, "b", "d", false, "after"
 	s.Env, s.Network, s.User, s.Cwd, s.Timeline, s.Node = nil, sandbox.NetworkPublic, "", "", 4, "other"
+	s.Layer, s.UsedAt = "", time.Time{}
 	got, err := st.UpdateSnapshot(ctx, s)
 	s.Version = 2
 	if r := read(); err != nil || !reflect.DeepEqual(r, s) || !reflect.DeepEqual(got, s) {
@@ -187,6 +190,32 @@ func snapshotLists(t *testing.T, st sandbox.Store) {
 		_, err := st.ListSnapshots(t.Context(), "t", query)
 		want(t, fmt.Sprintf("ListSnapshots(%+v)", query), err, sandbox.Invalid)
 	}
+}
+
+// Layers are in their own list alone, and are nobody's affair but builds'.
+func snapshotLayers(t *testing.T, st sandbox.Store) {
+	ctx := t.Context()
+	plain, layer := snapshot("t", "i1"), snapshot("t", "i1")
+	layer.Layer, layer.Image = strings.Repeat("1a", 32), "sha256:layers"
+	insertSnapshot(t, st, plain)
+	must(t, st.SetQuota(ctx, "t", &sandbox.Quota{SnapshotBytes: plain.Bytes}))
+	insertSnapshot(t, st, layer)
+	for query, want := range map[sandbox.SnapshotQuery]string{
+		{}: plain.ID, {Kept: true}: plain.ID, {SandboxID: "i1"}: plain.ID, {Layers: true}: layer.ID, {Layers: true, SandboxID: "i1"}: layer.ID,
+	} {
+		page, err := st.ListSnapshots(ctx, "t", query)
+		if err != nil || len(page.Snapshots) != 1 || page.Snapshots[0].ID != want {
+			t.Errorf("%+v: %+v, %v, want %s", query, page.Snapshots, err, want)
+		}
+	}
+	if _, _, used, err := st.QuotaOf(ctx, "t"); err != nil || used.Snapshots != 1 || used.SnapshotBytes != plain.Bytes {
+		t.Errorf("used %+v, %v", used, err)
+	}
+	if page, err := st.ListSnapshots(ctx, "other", sandbox.SnapshotQuery{Layers: true}); err != nil || len(page.Snapshots) != 0 {
+		t.Errorf("another tenant's: %+v, %v", page.Snapshots, err)
+	}
+	_, err := st.SnapshotOfImage(ctx, layer.Image)
+	want(t, "an image that only a layer stands on", err, sandbox.NotFound)
 }
 
 // Who may let a Snapshot go, by the Sandbox that refers to it.

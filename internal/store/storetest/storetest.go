@@ -43,6 +43,7 @@ func Run(t *testing.T, open func(t *testing.T) sandbox.Store) {
 		{"a snapshot's name belongs to one of its sandbox", snapshotNames},
 		{"what is deleted leaves its place in the tree to its parent", snapshotTree},
 		{"lists of snapshots are newest first and leave out what is not ready", snapshotLists},
+		{"layers are listed by themselves and count for no quota", snapshotLayers},
 		{"a snapshot in use stays", snapshotUses},
 		{"a sandbox is paused only in what is ready", snapshotsNeeded},
 		{"what nobody refers to is left", snapshotsLeft},

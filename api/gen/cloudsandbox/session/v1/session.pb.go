@@ -2324,6 +2324,8 @@ type Snapshot struct {
 	Timeline      int64                  `protobuf:"varint,22,opt,name=timeline,proto3" json:"timeline,omitempty"`
 	Uses          int64                  `protobuf:"varint,23,opt,name=uses,proto3" json:"uses,omitempty"`
 	Version       int64                  `protobuf:"varint,24,opt,name=version,proto3" json:"version,omitempty"`
+	Layer         string                 `protobuf:"bytes,25,opt,name=layer,proto3" json:"layer,omitempty"`
+	UsedAt        *timestamppb.Timestamp `protobuf:"bytes,26,opt,name=used_at,json=usedAt,proto3" json:"used_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2524,6 +2526,20 @@ func (x *Snapshot) GetVersion() int64 {
 		return x.Version
 	}
 	return 0
+}
+
+func (x *Snapshot) GetLayer() string {
+	if x != nil {
+		return x.Layer
+	}
+	return ""
+}
+
+func (x *Snapshot) GetUsedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.UsedAt
+	}
+	return nil
 }
 
 type PauseRequest struct {
@@ -3074,6 +3090,7 @@ type TakeSnapshotRequest struct {
 	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	FilesOnly     bool                   `protobuf:"varint,4,opt,name=files_only,json=filesOnly,proto3" json:"files_only,omitempty"`
 	TakeName      bool                   `protobuf:"varint,5,opt,name=take_name,json=takeName,proto3" json:"take_name,omitempty"`
+	Layer         string                 `protobuf:"bytes,6,opt,name=layer,proto3" json:"layer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3141,6 +3158,13 @@ func (x *TakeSnapshotRequest) GetTakeName() bool {
 		return x.TakeName
 	}
 	return false
+}
+
+func (x *TakeSnapshotRequest) GetLayer() string {
+	if x != nil {
+		return x.Layer
+	}
+	return ""
 }
 
 type TakeSnapshotResponse struct {
@@ -3282,6 +3306,7 @@ type ListSnapshotsRequest struct {
 	Cursor        string                 `protobuf:"bytes,3,opt,name=cursor,proto3" json:"cursor,omitempty"`
 	Name          string                 `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
 	Kept          bool                   `protobuf:"varint,5,opt,name=kept,proto3" json:"kept,omitempty"`
+	Layers        bool                   `protobuf:"varint,6,opt,name=layers,proto3" json:"layers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3347,6 +3372,13 @@ func (x *ListSnapshotsRequest) GetName() string {
 func (x *ListSnapshotsRequest) GetKept() bool {
 	if x != nil {
 		return x.Kept
+	}
+	return false
+}
+
+func (x *ListSnapshotsRequest) GetLayers() bool {
+	if x != nil {
+		return x.Layers
 	}
 	return false
 }
@@ -3808,7 +3840,7 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\x06tenant\x18\x04 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05cause\x18\x05 \x01(\tR\x05cause\x12*\n" +
 	"\x02at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\x13\n" +
-	"\x11BootEndedResponse\"\xf3\x05\n" +
+	"\x11BootEndedResponse\"\xbe\x06\n" +
 	"\bSnapshot\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x1d\n" +
@@ -3836,7 +3868,9 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\x03cwd\x18\x15 \x01(\tR\x03cwd\x12\x1a\n" +
 	"\btimeline\x18\x16 \x01(\x03R\btimeline\x12\x12\n" +
 	"\x04uses\x18\x17 \x01(\x03R\x04uses\x12\x18\n" +
-	"\aversion\x18\x18 \x01(\x03R\aversion\x1a6\n" +
+	"\aversion\x18\x18 \x01(\x03R\aversion\x12\x14\n" +
+	"\x05layer\x18\x19 \x01(\tR\x05layer\x123\n" +
+	"\aused_at\x18\x1a \x01(\v2\x1a.google.protobuf.TimestampR\x06usedAt\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"G\n" +
@@ -3889,27 +3923,29 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\vretry_after\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"retryAfter\"E\n" +
 	"\fForkResponse\x125\n" +
-	"\x05forks\x18\x01 \x03(\v2\x1f.cloudsandbox.session.v1.ForkedR\x05forks\"\x8f\x01\n" +
+	"\x05forks\x18\x01 \x03(\v2\x1f.cloudsandbox.session.v1.ForkedR\x05forks\"\xa5\x01\n" +
 	"\x13TakeSnapshotRequest\x12\x18\n" +
 	"\asandbox\x18\x01 \x01(\tR\asandbox\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
 	"files_only\x18\x04 \x01(\bR\tfilesOnly\x12\x1b\n" +
-	"\ttake_name\x18\x05 \x01(\bR\btakeName\"U\n" +
+	"\ttake_name\x18\x05 \x01(\bR\btakeName\x12\x14\n" +
+	"\x05layer\x18\x06 \x01(\tR\x05layer\"U\n" +
 	"\x14TakeSnapshotResponse\x12=\n" +
 	"\bsnapshot\x18\x01 \x01(\v2!.cloudsandbox.session.v1.SnapshotR\bsnapshot\"$\n" +
 	"\x12GetSnapshotRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"T\n" +
 	"\x13GetSnapshotResponse\x12=\n" +
-	"\bsnapshot\x18\x01 \x01(\v2!.cloudsandbox.session.v1.SnapshotR\bsnapshot\"\x8b\x01\n" +
+	"\bsnapshot\x18\x01 \x01(\v2!.cloudsandbox.session.v1.SnapshotR\bsnapshot\"\xa3\x01\n" +
 	"\x14ListSnapshotsRequest\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12\x16\n" +
 	"\x06cursor\x18\x03 \x01(\tR\x06cursor\x12\x12\n" +
 	"\x04name\x18\x04 \x01(\tR\x04name\x12\x12\n" +
-	"\x04kept\x18\x05 \x01(\bR\x04kept\"l\n" +
+	"\x04kept\x18\x05 \x01(\bR\x04kept\x12\x16\n" +
+	"\x06layers\x18\x06 \x01(\bR\x06layers\"l\n" +
 	"\x15ListSnapshotsResponse\x12?\n" +
 	"\tsnapshots\x18\x01 \x03(\v2!.cloudsandbox.session.v1.SnapshotR\tsnapshots\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\tR\x04next\"*\n" +
@@ -4078,74 +4114,75 @@ var file_cloudsandbox_session_v1_session_proto_depIdxs = []int32{
 	0,  // 45: cloudsandbox.session.v1.Snapshot.shape:type_name -> cloudsandbox.session.v1.Shape
 	1,  // 46: cloudsandbox.session.v1.Snapshot.limits:type_name -> cloudsandbox.session.v1.Limits
 	63, // 47: cloudsandbox.session.v1.Snapshot.env:type_name -> cloudsandbox.session.v1.Snapshot.EnvEntry
-	4,  // 48: cloudsandbox.session.v1.PauseResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	4,  // 49: cloudsandbox.session.v1.ResumeResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	4,  // 50: cloudsandbox.session.v1.RollbackResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	67, // 51: cloudsandbox.session.v1.ForkRequest.timeout:type_name -> google.protobuf.Duration
-	67, // 52: cloudsandbox.session.v1.ForkRequest.idle_timeout:type_name -> google.protobuf.Duration
-	64, // 53: cloudsandbox.session.v1.ForkRequest.metadata:type_name -> cloudsandbox.session.v1.ForkRequest.MetadataEntry
-	65, // 54: cloudsandbox.session.v1.ForkRequest.env:type_name -> cloudsandbox.session.v1.ForkRequest.EnvEntry
-	4,  // 55: cloudsandbox.session.v1.Forked.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	67, // 56: cloudsandbox.session.v1.Forked.retry_after:type_name -> google.protobuf.Duration
-	43, // 57: cloudsandbox.session.v1.ForkResponse.forks:type_name -> cloudsandbox.session.v1.Forked
-	35, // 58: cloudsandbox.session.v1.TakeSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
-	35, // 59: cloudsandbox.session.v1.GetSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
-	35, // 60: cloudsandbox.session.v1.ListSnapshotsResponse.snapshots:type_name -> cloudsandbox.session.v1.Snapshot
-	35, // 61: cloudsandbox.session.v1.HistoryResponse.snapshots:type_name -> cloudsandbox.session.v1.Snapshot
-	35, // 62: cloudsandbox.session.v1.DeleteSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
-	17, // 63: cloudsandbox.session.v1.UpdateRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
-	17, // 64: cloudsandbox.session.v1.UpdateRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
-	17, // 65: cloudsandbox.session.v1.ForkRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
-	17, // 66: cloudsandbox.session.v1.ForkRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
-	7,  // 67: cloudsandbox.session.v1.SessionService.Create:input_type -> cloudsandbox.session.v1.CreateRequest
-	9,  // 68: cloudsandbox.session.v1.SessionService.Ensure:input_type -> cloudsandbox.session.v1.EnsureRequest
-	11, // 69: cloudsandbox.session.v1.SessionService.Get:input_type -> cloudsandbox.session.v1.GetRequest
-	13, // 70: cloudsandbox.session.v1.SessionService.List:input_type -> cloudsandbox.session.v1.ListRequest
-	15, // 71: cloudsandbox.session.v1.SessionService.SetTimeout:input_type -> cloudsandbox.session.v1.SetTimeoutRequest
-	18, // 72: cloudsandbox.session.v1.SessionService.Update:input_type -> cloudsandbox.session.v1.UpdateRequest
-	20, // 73: cloudsandbox.session.v1.SessionService.Touch:input_type -> cloudsandbox.session.v1.TouchRequest
-	22, // 74: cloudsandbox.session.v1.SessionService.End:input_type -> cloudsandbox.session.v1.EndRequest
-	24, // 75: cloudsandbox.session.v1.SessionService.Counts:input_type -> cloudsandbox.session.v1.CountsRequest
-	26, // 76: cloudsandbox.session.v1.SessionService.Idle:input_type -> cloudsandbox.session.v1.IdleRequest
-	36, // 77: cloudsandbox.session.v1.SessionService.Pause:input_type -> cloudsandbox.session.v1.PauseRequest
-	38, // 78: cloudsandbox.session.v1.SessionService.Resume:input_type -> cloudsandbox.session.v1.ResumeRequest
-	40, // 79: cloudsandbox.session.v1.SessionService.Rollback:input_type -> cloudsandbox.session.v1.RollbackRequest
-	42, // 80: cloudsandbox.session.v1.SessionService.Fork:input_type -> cloudsandbox.session.v1.ForkRequest
-	45, // 81: cloudsandbox.session.v1.SessionService.TakeSnapshot:input_type -> cloudsandbox.session.v1.TakeSnapshotRequest
-	47, // 82: cloudsandbox.session.v1.SessionService.GetSnapshot:input_type -> cloudsandbox.session.v1.GetSnapshotRequest
-	49, // 83: cloudsandbox.session.v1.SessionService.ListSnapshots:input_type -> cloudsandbox.session.v1.ListSnapshotsRequest
-	51, // 84: cloudsandbox.session.v1.SessionService.History:input_type -> cloudsandbox.session.v1.HistoryRequest
-	53, // 85: cloudsandbox.session.v1.SessionService.DeleteSnapshot:input_type -> cloudsandbox.session.v1.DeleteSnapshotRequest
-	28, // 86: cloudsandbox.session.v1.SessionService.SecretChanged:input_type -> cloudsandbox.session.v1.SecretChangedRequest
-	31, // 87: cloudsandbox.session.v1.SessionService.Used:input_type -> cloudsandbox.session.v1.UsedRequest
-	33, // 88: cloudsandbox.session.v1.SessionService.BootEnded:input_type -> cloudsandbox.session.v1.BootEndedRequest
-	8,  // 89: cloudsandbox.session.v1.SessionService.Create:output_type -> cloudsandbox.session.v1.CreateResponse
-	10, // 90: cloudsandbox.session.v1.SessionService.Ensure:output_type -> cloudsandbox.session.v1.EnsureResponse
-	12, // 91: cloudsandbox.session.v1.SessionService.Get:output_type -> cloudsandbox.session.v1.GetResponse
-	14, // 92: cloudsandbox.session.v1.SessionService.List:output_type -> cloudsandbox.session.v1.ListResponse
-	16, // 93: cloudsandbox.session.v1.SessionService.SetTimeout:output_type -> cloudsandbox.session.v1.SetTimeoutResponse
-	19, // 94: cloudsandbox.session.v1.SessionService.Update:output_type -> cloudsandbox.session.v1.UpdateResponse
-	21, // 95: cloudsandbox.session.v1.SessionService.Touch:output_type -> cloudsandbox.session.v1.TouchResponse
-	23, // 96: cloudsandbox.session.v1.SessionService.End:output_type -> cloudsandbox.session.v1.EndResponse
-	25, // 97: cloudsandbox.session.v1.SessionService.Counts:output_type -> cloudsandbox.session.v1.CountsResponse
-	27, // 98: cloudsandbox.session.v1.SessionService.Idle:output_type -> cloudsandbox.session.v1.IdleResponse
-	37, // 99: cloudsandbox.session.v1.SessionService.Pause:output_type -> cloudsandbox.session.v1.PauseResponse
-	39, // 100: cloudsandbox.session.v1.SessionService.Resume:output_type -> cloudsandbox.session.v1.ResumeResponse
-	41, // 101: cloudsandbox.session.v1.SessionService.Rollback:output_type -> cloudsandbox.session.v1.RollbackResponse
-	44, // 102: cloudsandbox.session.v1.SessionService.Fork:output_type -> cloudsandbox.session.v1.ForkResponse
-	46, // 103: cloudsandbox.session.v1.SessionService.TakeSnapshot:output_type -> cloudsandbox.session.v1.TakeSnapshotResponse
-	48, // 104: cloudsandbox.session.v1.SessionService.GetSnapshot:output_type -> cloudsandbox.session.v1.GetSnapshotResponse
-	50, // 105: cloudsandbox.session.v1.SessionService.ListSnapshots:output_type -> cloudsandbox.session.v1.ListSnapshotsResponse
-	52, // 106: cloudsandbox.session.v1.SessionService.History:output_type -> cloudsandbox.session.v1.HistoryResponse
-	54, // 107: cloudsandbox.session.v1.SessionService.DeleteSnapshot:output_type -> cloudsandbox.session.v1.DeleteSnapshotResponse
-	29, // 108: cloudsandbox.session.v1.SessionService.SecretChanged:output_type -> cloudsandbox.session.v1.SecretChangedResponse
-	32, // 109: cloudsandbox.session.v1.SessionService.Used:output_type -> cloudsandbox.session.v1.UsedResponse
-	34, // 110: cloudsandbox.session.v1.SessionService.BootEnded:output_type -> cloudsandbox.session.v1.BootEndedResponse
-	89, // [89:111] is the sub-list for method output_type
-	67, // [67:89] is the sub-list for method input_type
-	67, // [67:67] is the sub-list for extension type_name
-	67, // [67:67] is the sub-list for extension extendee
-	0,  // [0:67] is the sub-list for field type_name
+	66, // 48: cloudsandbox.session.v1.Snapshot.used_at:type_name -> google.protobuf.Timestamp
+	4,  // 49: cloudsandbox.session.v1.PauseResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	4,  // 50: cloudsandbox.session.v1.ResumeResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	4,  // 51: cloudsandbox.session.v1.RollbackResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	67, // 52: cloudsandbox.session.v1.ForkRequest.timeout:type_name -> google.protobuf.Duration
+	67, // 53: cloudsandbox.session.v1.ForkRequest.idle_timeout:type_name -> google.protobuf.Duration
+	64, // 54: cloudsandbox.session.v1.ForkRequest.metadata:type_name -> cloudsandbox.session.v1.ForkRequest.MetadataEntry
+	65, // 55: cloudsandbox.session.v1.ForkRequest.env:type_name -> cloudsandbox.session.v1.ForkRequest.EnvEntry
+	4,  // 56: cloudsandbox.session.v1.Forked.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	67, // 57: cloudsandbox.session.v1.Forked.retry_after:type_name -> google.protobuf.Duration
+	43, // 58: cloudsandbox.session.v1.ForkResponse.forks:type_name -> cloudsandbox.session.v1.Forked
+	35, // 59: cloudsandbox.session.v1.TakeSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
+	35, // 60: cloudsandbox.session.v1.GetSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
+	35, // 61: cloudsandbox.session.v1.ListSnapshotsResponse.snapshots:type_name -> cloudsandbox.session.v1.Snapshot
+	35, // 62: cloudsandbox.session.v1.HistoryResponse.snapshots:type_name -> cloudsandbox.session.v1.Snapshot
+	35, // 63: cloudsandbox.session.v1.DeleteSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
+	17, // 64: cloudsandbox.session.v1.UpdateRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
+	17, // 65: cloudsandbox.session.v1.UpdateRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
+	17, // 66: cloudsandbox.session.v1.ForkRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
+	17, // 67: cloudsandbox.session.v1.ForkRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
+	7,  // 68: cloudsandbox.session.v1.SessionService.Create:input_type -> cloudsandbox.session.v1.CreateRequest
+	9,  // 69: cloudsandbox.session.v1.SessionService.Ensure:input_type -> cloudsandbox.session.v1.EnsureRequest
+	11, // 70: cloudsandbox.session.v1.SessionService.Get:input_type -> cloudsandbox.session.v1.GetRequest
+	13, // 71: cloudsandbox.session.v1.SessionService.List:input_type -> cloudsandbox.session.v1.ListRequest
+	15, // 72: cloudsandbox.session.v1.SessionService.SetTimeout:input_type -> cloudsandbox.session.v1.SetTimeoutRequest
+	18, // 73: cloudsandbox.session.v1.SessionService.Update:input_type -> cloudsandbox.session.v1.UpdateRequest
+	20, // 74: cloudsandbox.session.v1.SessionService.Touch:input_type -> cloudsandbox.session.v1.TouchRequest
+	22, // 75: cloudsandbox.session.v1.SessionService.End:input_type -> cloudsandbox.session.v1.EndRequest
+	24, // 76: cloudsandbox.session.v1.SessionService.Counts:input_type -> cloudsandbox.session.v1.CountsRequest
+	26, // 77: cloudsandbox.session.v1.SessionService.Idle:input_type -> cloudsandbox.session.v1.IdleRequest
+	36, // 78: cloudsandbox.session.v1.SessionService.Pause:input_type -> cloudsandbox.session.v1.PauseRequest
+	38, // 79: cloudsandbox.session.v1.SessionService.Resume:input_type -> cloudsandbox.session.v1.ResumeRequest
+	40, // 80: cloudsandbox.session.v1.SessionService.Rollback:input_type -> cloudsandbox.session.v1.RollbackRequest
+	42, // 81: cloudsandbox.session.v1.SessionService.Fork:input_type -> cloudsandbox.session.v1.ForkRequest
+	45, // 82: cloudsandbox.session.v1.SessionService.TakeSnapshot:input_type -> cloudsandbox.session.v1.TakeSnapshotRequest
+	47, // 83: cloudsandbox.session.v1.SessionService.GetSnapshot:input_type -> cloudsandbox.session.v1.GetSnapshotRequest
+	49, // 84: cloudsandbox.session.v1.SessionService.ListSnapshots:input_type -> cloudsandbox.session.v1.ListSnapshotsRequest
+	51, // 85: cloudsandbox.session.v1.SessionService.History:input_type -> cloudsandbox.session.v1.HistoryRequest
+	53, // 86: cloudsandbox.session.v1.SessionService.DeleteSnapshot:input_type -> cloudsandbox.session.v1.DeleteSnapshotRequest
+	28, // 87: cloudsandbox.session.v1.SessionService.SecretChanged:input_type -> cloudsandbox.session.v1.SecretChangedRequest
+	31, // 88: cloudsandbox.session.v1.SessionService.Used:input_type -> cloudsandbox.session.v1.UsedRequest
+	33, // 89: cloudsandbox.session.v1.SessionService.BootEnded:input_type -> cloudsandbox.session.v1.BootEndedRequest
+	8,  // 90: cloudsandbox.session.v1.SessionService.Create:output_type -> cloudsandbox.session.v1.CreateResponse
+	10, // 91: cloudsandbox.session.v1.SessionService.Ensure:output_type -> cloudsandbox.session.v1.EnsureResponse
+	12, // 92: cloudsandbox.session.v1.SessionService.Get:output_type -> cloudsandbox.session.v1.GetResponse
+	14, // 93: cloudsandbox.session.v1.SessionService.List:output_type -> cloudsandbox.session.v1.ListResponse
+	16, // 94: cloudsandbox.session.v1.SessionService.SetTimeout:output_type -> cloudsandbox.session.v1.SetTimeoutResponse
+	19, // 95: cloudsandbox.session.v1.SessionService.Update:output_type -> cloudsandbox.session.v1.UpdateResponse
+	21, // 96: cloudsandbox.session.v1.SessionService.Touch:output_type -> cloudsandbox.session.v1.TouchResponse
+	23, // 97: cloudsandbox.session.v1.SessionService.End:output_type -> cloudsandbox.session.v1.EndResponse
+	25, // 98: cloudsandbox.session.v1.SessionService.Counts:output_type -> cloudsandbox.session.v1.CountsResponse
+	27, // 99: cloudsandbox.session.v1.SessionService.Idle:output_type -> cloudsandbox.session.v1.IdleResponse
+	37, // 100: cloudsandbox.session.v1.SessionService.Pause:output_type -> cloudsandbox.session.v1.PauseResponse
+	39, // 101: cloudsandbox.session.v1.SessionService.Resume:output_type -> cloudsandbox.session.v1.ResumeResponse
+	41, // 102: cloudsandbox.session.v1.SessionService.Rollback:output_type -> cloudsandbox.session.v1.RollbackResponse
+	44, // 103: cloudsandbox.session.v1.SessionService.Fork:output_type -> cloudsandbox.session.v1.ForkResponse
+	46, // 104: cloudsandbox.session.v1.SessionService.TakeSnapshot:output_type -> cloudsandbox.session.v1.TakeSnapshotResponse
+	48, // 105: cloudsandbox.session.v1.SessionService.GetSnapshot:output_type -> cloudsandbox.session.v1.GetSnapshotResponse
+	50, // 106: cloudsandbox.session.v1.SessionService.ListSnapshots:output_type -> cloudsandbox.session.v1.ListSnapshotsResponse
+	52, // 107: cloudsandbox.session.v1.SessionService.History:output_type -> cloudsandbox.session.v1.HistoryResponse
+	54, // 108: cloudsandbox.session.v1.SessionService.DeleteSnapshot:output_type -> cloudsandbox.session.v1.DeleteSnapshotResponse
+	29, // 109: cloudsandbox.session.v1.SessionService.SecretChanged:output_type -> cloudsandbox.session.v1.SecretChangedResponse
+	32, // 110: cloudsandbox.session.v1.SessionService.Used:output_type -> cloudsandbox.session.v1.UsedResponse
+	34, // 111: cloudsandbox.session.v1.SessionService.BootEnded:output_type -> cloudsandbox.session.v1.BootEndedResponse
+	90, // [90:112] is the sub-list for method output_type
+	68, // [68:90] is the sub-list for method input_type
+	68, // [68:68] is the sub-list for extension type_name
+	68, // [68:68] is the sub-list for extension extendee
+	0,  // [0:68] is the sub-list for field type_name
 }
 
 func init() { file_cloudsandbox_session_v1_session_proto_init() }
