@@ -47,9 +47,13 @@ func root() *cobra.Command {
 	)
 	cmd.SetFlagErrorFunc(cli.FlagError)
 	cmd.AddCommand(cli.Commands(os.Getenv)...)
+	for _, c := range []*cobra.Command{keyCommand(), templateCommand()} { // of a server too
+		c.GroupID = cli.GroupID
+		cmd.AddCommand(c)
+	}
 	server := []*cobra.Command{
-		serveCommand(), downCommand(), tokenCommand(), keyCommand(), tenantCommand(), auditCommand(), trustCommand(), secretsCommand(),
-		templateCommand(), builderCommand(), savedCommand(),
+		serveCommand(), downCommand(), tokenCommand(), tenantCommand(), auditCommand(), trustCommand(), secretsCommand(),
+		builderCommand(), savedCommand(),
 	}
 	for _, c := range server {
 		c.GroupID = serverGroup

@@ -1,25 +1,23 @@
 package main
 
 import (
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 )
 
@@ -36,8 +34,14 @@ var dataPackages = []string{
 }
 
 func templateCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "template", Short: "Build and find the root filesystems that sandboxes start from"}
-	cmd.AddCommand(templateBuildCommand(), templateListCommand(), templateRemoveCommand(), templatePathCommand())
+	cmd := cli.TemplateCommand(os.Getenv, func(cmd *cobra.Command, use func(cli.Templates) error) error {
+		store, err := templates(cmd)
+		if err != nil {
+			return err
+		}
+		return use(localTemplates{store})
+	})
+	cmd.AddCommand(templatePathCommand())
 	return cmd
 }
 
@@ -50,114 +54,81 @@ func templates(cmd *cobra.Command) (*template.Store, error) {
 	return serve.OpenTemplates(launch.Layout{Root: data})
 }
 
-func templateBuildCommand() *cobra.Command {
-	var asked templateFlags
-	var force bool
-	cmd := &cobra.Command{
-		Use:   "build [NAME[:TAG]]",
-		Short: "Build a template, if it is not built already",
-		Long: `Build a template, if it is not built already.
+// localTemplates are the operator's, of a data folder.
+type localTemplates struct{ store *template.Store }
 
-What it is made of is its --source:
-
-  oci:REF        an image of a registry, of a Debian-like system
-  debian:SUITE   the packages of a suite, for example bookworm
-  tar:FILE       a root filesystem in an archive, plain, gzip or zstd
-  dir:FOLDER     a root filesystem in a folder
-  base:REF       REF where its registry answers, Debian packages where none does
-
-Images and suites get the tools of base (Python, Node.js, git, curl and others)
-and what --package names; archives, folders and images with --bare stay as they
-are. The template "base" is made of base:$SANDBOX_IMAGE (python:3.11-slim).
-The template "code-interpreter-v1" is made of Debian packages, if nothing else is
-said, with numpy, pandas, matplotlib, scipy, scikit-learn and requests; until it
-is built, base stands in for it.
-
-With --start a shell command runs in the background of every sandbox of the
-template, from its first moment on; with --ready a sandbox is handed out only
-once that command succeeds, tried for up to a minute.
-
-Every build makes a version, named by the hash of its content. NAME means the
-tag "latest". All tenants may use the template, unless it is --private. Needs
-root.`,
-		Example: `  sudo cloud-sandbox template build base
-  sudo cloud-sandbox template build code-interpreter-v1
-  sudo cloud-sandbox template build base --source debian:bookworm --force
-  sudo cloud-sandbox template build web:1.2 --source oci:python:3.12-slim --package postgresql-client \
-      --file ./app.py:/srv/app.py --env PORT=8000 \
-      --start 'python3 /srv/app.py' --ready 'curl -sf localhost:8000'
-  sudo cloud-sandbox template build tiny --source tar:/tmp/rootfs.tar.gz`,
-		Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			name := base
-			if len(args) > 0 {
-				name = args[0]
-			}
-			ref, err := template.ParseRef("", name)
-			if err != nil {
-				return err
-			}
-			if name == codeInterpreter && asked.source == "" {
-				// The libraries of a distribution are for its own Python.
-				asked.source = template.Debian("").String()
-				asked.packages = append(asked.packages, dataPackages...)
-			}
-			recipe, err := asked.recipe()
-			if err != nil {
-				return err
-			}
-			store, err := templates(cmd)
-			if err != nil {
-				return err
-			}
-			return buildTemplate(cmd, &template.Builder{Store: store, Force: force, NPMRegistry: config.NPMRegistry(os.Getenv)}, ref, recipe)
-		},
-	}
-	asked.add(cmd)
-	cmd.Flags().BoolVar(&force, "force", false, "build it although it is there")
-	return cmd
+// Templates implements cli.Templates.
+func (l localTemplates) Templates(context.Context) ([]client.Template, error) {
+	listed, err := l.store.List("")
+	return viewsOf(listed), err
 }
 
-func buildTemplate(cmd *cobra.Command, builder *template.Builder, ref template.Ref, recipe template.Recipe) error {
-	out, began := cmd.ErrOrStderr(), time.Now()
-	image, err := builder.Make(cmd.Context(), ref, recipe, nil, printProgress(out, began))
+// TemplateVersions implements cli.Templates.
+func (l localTemplates) TemplateVersions(ctx context.Context, name string) ([]client.Template, error) {
+	meant, err := l.store.Find(ctx, "", name)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if image.Cached {
-		fmt.Fprintf(out, "template %s is there: %s, %d MiB\n", ref, image.Digest[:12], image.Size>>20)
-		return nil
+	found, err := l.store.Versions("", meant.Name)
+	if errors.Is(err, sandbox.NotFound) { // it was built before there were versions
+		found, err = []template.Listed{meant}, nil
 	}
-	fmt.Fprintf(out, "template %s built in %v: %s, %d MiB, from %s\n", ref, time.Since(began).Round(time.Second), image.Digest[:12], image.Size>>20, image.Source)
-	return nil
+	return viewsOf(found), err
 }
 
-// templateFlags are what a template is asked to be made of.
-type templateFlags struct {
-	source        string
-	packages      []string
-	files, env    []string
-	start, ready  string
-	bare, private bool
-}
-
-func (f *templateFlags) add(cmd *cobra.Command) {
-	flags := cmd.Flags()
-	flags.StringVar(&f.source, "source", "", "what it is made of, see above (default base:$SANDBOX_IMAGE)")
-	flags.StringArrayVar(&f.packages, "package", nil, "a package of the distribution to add; may be repeated")
-	flags.StringArrayVar(&f.files, "file", nil, "a file to put in, HERE:THERE or HERE:THERE:MODE, for example app.py:/srv/app.py:0755; may be repeated")
-	flags.StringArrayVar(&f.env, "env", nil, "an environment variable of its processes, NAME=VALUE; may be repeated")
-	flags.StringVar(&f.start, "start", "", "shell command that runs in every sandbox of it")
-	flags.StringVar(&f.ready, "ready", "", "shell command that succeeds once --start has come up")
-	flags.BoolVar(&f.bare, "bare", false, "leave an image as it is, without the tools of base")
-	flags.BoolVar(&f.private, "private", false, "hide it from tenants")
-}
-
-func (f *templateFlags) recipe() (template.Recipe, error) {
-	r := template.Recipe{
-		Packages: f.packages, Env: map[string]string{}, Start: f.start, Ready: f.ready, Bare: f.bare, Private: f.private,
+func viewsOf(listed []template.Listed) []client.Template {
+	views := make([]client.Template, len(listed))
+	for i, l := range listed {
+		views[i] = client.Template{
+			Template: l.Ref.String(), Name: l.Name, Tag: l.Tag, Version: l.Image.Digest, Shared: !l.Private, Source: l.Source,
+			Packages: append([]string{}, l.Packages...), Env: l.Env, Start: l.Start, Ready: l.Ready, SizeBytes: l.Size, CreatedAt: l.CreatedAt,
+		}
 	}
-	source := f.source
+	return views
+}
+
+// RemoveTemplate implements cli.Templates.
+func (l localTemplates) RemoveTemplate(_ context.Context, name string) ([]string, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("removing a template from the data folder needs root: run it as root, or with --url for one of your own at a server")
+	}
+	gone, err := l.store.Remove("", name)
+	names := make([]string, len(gone))
+	for i, r := range gone {
+		names[i] = r.String()
+	}
+	return names, err
+}
+
+// BuildTemplate implements cli.Templates.
+func (l localTemplates) BuildTemplate(ctx context.Context, t cli.TemplateBuild, tell func(stage, line string)) (made cli.BuiltTemplate, err error) {
+	if t.Template == "" {
+		t.Template = base
+	}
+	ref, err := template.ParseRef("", t.Template)
+	if err != nil {
+		return made, err
+	}
+	if t.Template == codeInterpreter && t.Source == "" {
+		// The libraries of a distribution are for its own Python.
+		t.Source = template.Debian("").String()
+		t.Packages = append(t.Packages, dataPackages...)
+	}
+	recipe, err := recipeOf(t)
+	if err != nil {
+		return made, err
+	}
+	builder := &template.Builder{Store: l.store, Force: t.Force, NPMRegistry: config.NPMRegistry(os.Getenv)}
+	image, err := builder.Make(ctx, ref, recipe, nil, func(p template.Progress) { tell(p.Stage, p.String()) })
+	if err != nil {
+		return made, err
+	}
+	return cli.BuiltTemplate{Template: ref.String(), Version: image.Digest, Source: image.Source, SizeBytes: image.Size, Cached: image.Cached}, nil
+}
+
+func recipeOf(t cli.TemplateBuild) (template.Recipe, error) {
+	r := template.Recipe{Packages: t.Packages, Env: t.Env, Start: t.Start, Ready: t.Ready, Bare: t.Bare, Private: t.Private}
+	source := t.Source
 	if source == "" {
 		image, err := config.SandboxImage(os.Getenv)
 		if err != nil {
@@ -169,19 +140,12 @@ func (f *templateFlags) recipe() (template.Recipe, error) {
 	if r.Source, err = template.ParseSource(localSource(source)); err != nil {
 		return r, err
 	}
-	for _, pair := range f.env {
-		name, value, ok := strings.Cut(pair, "=")
-		if !ok {
-			return r, fmt.Errorf("--env %q is not NAME=VALUE", pair)
-		}
-		r.Env[name] = value
-	}
-	for _, text := range f.files {
-		file, err := readTemplateFile(text)
+	for _, f := range t.Files {
+		mode, err := strconv.ParseUint(f.Mode, 8, 32)
 		if err != nil {
-			return r, err
+			return r, fmt.Errorf("the mode of %s: %w", f.Path, err)
 		}
-		r.Files = append(r.Files, file)
+		r.Files = append(r.Files, template.File{Path: f.Path, Content: f.Content, Mode: fs.FileMode(mode)})
 	}
 	return r, r.Check()
 }
@@ -196,170 +160,6 @@ func localSource(source string) string {
 		return kind + ":" + abs
 	}
 	return source
-}
-
-// readTemplateFile reads what --file names: HERE:THERE or HERE:THERE:MODE.
-func readTemplateFile(text string) (template.File, error) {
-	parts := strings.Split(text, ":")
-	if len(parts) != 2 && len(parts) != 3 {
-		return template.File{}, fmt.Errorf("--file %q is not HERE:THERE or HERE:THERE:MODE", text)
-	}
-	info, err := os.Stat(parts[0])
-	if err != nil {
-		return template.File{}, fmt.Errorf("--file %q: %w", text, err)
-	}
-	file := template.File{Path: parts[1], Mode: info.Mode().Perm()}
-	if file.Content, err = os.ReadFile(parts[0]); err != nil {
-		return template.File{}, fmt.Errorf("--file %q: %w", text, err)
-	}
-	if len(parts) == 3 {
-		mode, err := strconv.ParseUint(parts[2], 8, 32)
-		if err != nil {
-			return template.File{}, fmt.Errorf("--file %q: the mode is an octal number, for example 0755", text)
-		}
-		file.Mode = fs.FileMode(mode)
-	}
-	return file, nil
-}
-
-func templateListCommand() *cobra.Command {
-	var asJSON, versions bool
-	cmd := &cobra.Command{
-		Use:   "ls",
-		Short: "List the templates that are built",
-		Example: `  cloud-sandbox template ls
-  cloud-sandbox template ls --versions --json`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			store, err := templates(cmd)
-			if err != nil {
-				return err
-			}
-			listed, err := store.List("")
-			if err != nil {
-				return err
-			}
-			if versions {
-				listed, err = allVersions(store, listed)
-				if err != nil {
-					return err
-				}
-			}
-			if asJSON {
-				return printTemplatesJSON(cmd.OutOrStdout(), listed)
-			}
-			return printTemplates(cmd.OutOrStdout(), listed)
-		},
-	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
-	cmd.Flags().BoolVar(&versions, "versions", false, "list every version and not only what tags mean")
-	return cmd
-}
-
-// allVersions replaces tags by all versions of their templates.
-func allVersions(store *template.Store, tags []template.Listed) (all []template.Listed, err error) {
-	seen := map[string]bool{}
-	for _, l := range tags {
-		if seen[l.Name] {
-			continue
-		}
-		seen[l.Name] = true
-		found, err := store.Versions("", l.Name)
-		if errors.Is(err, sandbox.NotFound) { // it was built before there were versions
-			found, err = []template.Listed{l}, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, found...)
-	}
-	return all, nil
-}
-
-func printTemplates(w io.Writer, listed []template.Listed) error {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "TEMPLATE\tVERSION\tSIZE\tBUILT\tSOURCE")
-	for _, l := range listed {
-		name := l.Ref.String()
-		if l.Digest() != "" {
-			name = l.Name
-		}
-		fmt.Fprintf(table, "%s\t%s\t%d MiB\t%s\t%s\n", name, l.Image.Digest[:12], l.Size>>20, l.CreatedAt.Format(time.DateTime), l.Source)
-	}
-	return table.Flush()
-}
-
-func printTemplatesJSON(w io.Writer, listed []template.Listed) error {
-	out := json.NewEncoder(w)
-	for _, l := range listed {
-		err := out.Encode(struct {
-			Template string `json:"template"`
-			template.Image
-		}{l.Ref.String(), l.Image})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func templateRemoveCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "rm NAME[:TAG|@VERSION]...",
-		Short: "Remove templates, tags or versions",
-		Long: `Remove templates, tags or versions.
-
-A bare name removes the template with all its tags and versions. A version that
-sandboxes run from is not removed, nor one that paused sessions or snapshots, of
-whatever tenant, need: end or delete them first. Needs root.`,
-		Example: `  sudo cloud-sandbox template rm web
-  sudo cloud-sandbox template rm web:1.2`,
-		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if os.Geteuid() != 0 {
-				return errors.New("removing a template needs root: run it as root")
-			}
-			store, err := templates(cmd)
-			if err != nil {
-				return err
-			}
-			for _, name := range args {
-				gone, err := store.Remove("", name)
-				if err != nil {
-					return err
-				}
-				for _, r := range gone {
-					fmt.Fprintln(cmd.OutOrStdout(), "removed", r)
-				}
-			}
-			return nil
-		},
-	}
-}
-
-// printProgress shows one line that changes on a terminal, and elsewhere a line
-// a stage and every few seconds.
-func printProgress(w io.Writer, began time.Time) func(template.Progress) {
-	const every = 5 * time.Second
-	terminal := telemetry.IsTerminal(w)
-	var stage string
-	var shown time.Time
-	return func(p template.Progress) {
-		line := fmt.Sprintf("template: %4.0fs  %s", time.Since(began).Seconds(), p)
-		switch {
-		case terminal && p.Stage == stage:
-			fmt.Fprintf(w, "\r\x1b[K%s", strings.TrimRight(line, "\n"))
-		case terminal && stage != "":
-			fmt.Fprintf(w, "\n%s", line)
-		case terminal:
-			fmt.Fprint(w, line)
-		case p.Stage != stage || time.Since(shown) >= every:
-			fmt.Fprintln(w, line)
-		default:
-			return
-		}
-		stage, shown = p.Stage, time.Now()
-	}
 }
 
 func templatePathCommand() *cobra.Command {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
 // Bounds of what a shell waits for and shows after Tab.
@@ -17,8 +19,12 @@ const (
 	completeMost = 200
 )
 
-// sandboxes completes the ID or name of a sandbox.
-func (a *app) sandboxes(cmd *cobra.Command, _ []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+// suggestion is a word that may be completed to, and what is said of it.
+type suggestion struct{ word, about string }
+
+// suggest completes to those words of list that go on from begun and are not
+// given yet.
+func (a *app) suggest(cmd *cobra.Command, given []string, begun string, list func(context.Context, *client.Client) ([]suggestion, error)) ([]cobra.Completion, cobra.ShellCompDirective) {
 	c, err := a.connect(cmd)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
@@ -26,20 +32,32 @@ func (a *app) sandboxes(cmd *cobra.Command, _ []string, begun string) ([]cobra.C
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeTime)
 	defer cancel()
-	list, err := c.List(ctx, nil, nil, completeMost)
+	all, err := list(ctx, c)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
 	var found []cobra.Completion
-	for _, s := range list {
-		for _, word := range []string{s.Name, s.ID} {
-			if word != "" && strings.HasPrefix(word, begun) {
-				found = append(found, cobra.CompletionWithDesc(row(word), row(strings.TrimSpace(s.Name+" "+s.State))))
-				break // one of both is enough
-			}
+	for _, s := range all {
+		if s.word != "" && strings.HasPrefix(s.word, begun) && !slices.Contains(given, s.word) {
+			found = append(found, cobra.CompletionWithDesc(row(s.word), row(strings.TrimSpace(s.about))))
 		}
 	}
-	return found, cobra.ShellCompDirectiveNoFileComp
+	return found[:min(len(found), completeMost)], cobra.ShellCompDirectiveNoFileComp
+}
+
+// sandboxes completes the ID or name of a sandbox.
+func (a *app) sandboxes(cmd *cobra.Command, given []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return a.suggest(cmd, given, begun, func(ctx context.Context, c *client.Client) (all []suggestion, err error) {
+		list, err := c.List(ctx, nil, nil, completeMost)
+		for _, s := range list {
+			word := s.ID
+			if s.Name != "" && strings.HasPrefix(s.Name, begun) { // one of both is enough
+				word = s.Name
+			}
+			all = append(all, suggestion{word, s.Name + " " + s.State})
+		}
+		return all, err
+	})
 }
 
 // firstSandbox completes a sandbox as the first argument and nothing after it.
@@ -50,42 +68,18 @@ func (a *app) firstSandbox(cmd *cobra.Command, args []string, begun string) ([]c
 	return a.sandboxes(cmd, args, begun)
 }
 
-// manySandboxes completes sandboxes that are not there yet.
-func (a *app) manySandboxes(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	found, directive := a.sandboxes(cmd, args, begun)
-	var left []cobra.Completion
-	for _, f := range found {
-		word, _, _ := strings.Cut(f, "\t")
-		if !slices.Contains(args, word) {
-			left = append(left, f)
-		}
-	}
-	return left, directive
-}
-
 // sandboxAndProcess completes a sandbox and then processes in it.
-func (a *app) sandboxAndProcess(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(args) == 0 {
-		return a.sandboxes(cmd, args, begun)
+func (a *app) sandboxAndProcess(cmd *cobra.Command, given []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(given) == 0 {
+		return a.sandboxes(cmd, given, begun)
 	}
-	c, err := a.connect(cmd)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	defer c.Close()
-	ctx, cancel := context.WithTimeout(cmd.Context(), completeTime)
-	defer cancel()
-	list, err := c.Processes(ctx, args[0])
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	var found []cobra.Completion
-	for _, p := range list {
-		if word := cmp.Or(p.Name, p.ID); strings.HasPrefix(word, begun) && !slices.Contains(args, word) {
-			found = append(found, cobra.CompletionWithDesc(row(word), row(p.State+" "+p.Command)))
+	return a.suggest(cmd, given, begun, func(ctx context.Context, c *client.Client) (all []suggestion, err error) {
+		list, err := c.Processes(ctx, given[0])
+		for _, p := range list {
+			all = append(all, suggestion{cmp.Or(p.Name, p.ID), p.State + " " + p.Command})
 		}
-	}
-	return found, cobra.ShellCompDirectiveNoFileComp
+		return all, err
+	})
 }
 
 // remotePath completes SANDBOX: and then paths in it.

@@ -54,7 +54,7 @@ the outside are not kept. What cannot be saved runs on.`,
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			return each(cmd, args, func(ctx context.Context, id string) (client.Sandbox, error) { return c.Pause(ctx, id, filesOnly) })
 		}),
-		ValidArgsFunction: a.manySandboxes,
+		ValidArgsFunction: a.sandboxes,
 	}
 	cmd.Flags().BoolVar(&filesOnly, "files-only", false, "leave memory and programs out; it boots when it resumes")
 	clientFlags(cmd)
@@ -75,7 +75,7 @@ already stays as it is.`,
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			return each(cmd, args, func(ctx context.Context, id string) (client.Sandbox, error) { return c.Resume(ctx, id, filesOnly) })
 		}),
-		ValidArgsFunction: a.manySandboxes,
+		ValidArgsFunction: a.sandboxes,
 	}
 	cmd.Flags().BoolVar(&filesOnly, "files-only", false, "leave what was running behind, and boot")
 	clientFlags(cmd)

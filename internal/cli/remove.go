@@ -26,7 +26,7 @@ All are tried, also after one that could not be ended.`,
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			return remove(cmd, c, args, missing)
 		}),
-		ValidArgsFunction: a.manySandboxes,
+		ValidArgsFunction: a.sandboxes,
 	}
 	cmd.Flags().BoolVar(&missing, "ignore-missing", false, "take it as ended when there is no such sandbox")
 	clientFlags(cmd)
@@ -73,4 +73,33 @@ func tellAll(cmd *cobra.Command, failed []error) error {
 		printError(cmd, err)
 	}
 	return nil
+}
+
+// removeEach calls one for each name and prints what it returns as gone, in JSON a
+// list of all. The first failure ends it.
+func removeEach(cmd *cobra.Command, names []string, one func(name string) ([]string, error)) error {
+	gone := []string{}
+	var failed error
+	for _, name := range names {
+		removed, err := one(name)
+		if err != nil {
+			failed = fmt.Errorf("%s: %w", name, err)
+			break
+		}
+		gone = append(gone, removed...)
+		for _, r := range removed {
+			if wantsJSON(cmd) {
+				break
+			}
+			if _, err := fmt.Fprintln(cmd.OutOrStdout(), clean(r)); err != nil {
+				return err
+			}
+		}
+	}
+	if wantsJSON(cmd) {
+		if err := printJSON(cmd, gone); err != nil {
+			return err
+		}
+	}
+	return failed
 }

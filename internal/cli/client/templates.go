@@ -1,0 +1,202 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// Template is one name of one version of a root filesystem that sandboxes start
+// from.
+type Template struct {
+	Template  string            `json:"template"` // NAME, NAME:TAG or NAME@VERSION
+	Name      string            `json:"name"`
+	Tag       string            `json:"tag,omitempty"`
+	Version   string            `json:"version"`
+	Shared    bool              `json:"shared"`
+	Source    string            `json:"source"`
+	Packages  []string          `json:"packages"`
+	Env       map[string]string `json:"env"`
+	Start     string            `json:"start,omitempty"`
+	Ready     string            `json:"ready,omitempty"`
+	SizeBytes int64             `json:"size_bytes"`
+	CreatedAt time.Time         `json:"created_at"`
+}
+
+// NewTemplate is what a Template is to be made of.
+type NewTemplate struct {
+	Template string            `json:"template"`
+	Source   string            `json:"source"`
+	Packages []string          `json:"packages,omitempty"`
+	Files    []TemplateFile    `json:"files,omitempty"`
+	Env      map[string]string `json:"env,omitempty"`
+	Start    string            `json:"start,omitempty"`
+	Ready    string            `json:"ready,omitempty"`
+	Bare     bool              `json:"bare,omitempty"`
+	Force    bool              `json:"force,omitempty"`
+}
+
+// TemplateFile is put into a Template.
+type TemplateFile struct {
+	Path    string `json:"path"`
+	Content []byte `json:"content_base64"`
+	Mode    string `json:"mode"` // octal
+}
+
+// Build is a build of a Template, as the server told it last.
+type Build struct {
+	ID        string    `json:"build_id"`
+	Template  string    `json:"template"`
+	Source    string    `json:"source"`
+	State     string    `json:"state"`
+	CreatedAt time.Time `json:"created_at"`
+	Version   string    `json:"version,omitempty"`
+	SizeBytes int64     `json:"size_bytes,omitempty"`
+	Cached    bool      `json:"cached"`
+	Failure   *struct {
+		Code    sandbox.Code `json:"code"`
+		Message string       `json:"message"`
+	} `json:"error,omitempty"`
+}
+
+// Err is why a build that has ended made nothing; nil when it did.
+func (b Build) Err() error {
+	switch {
+	case b.Failure != nil:
+		return sandbox.Errorf(b.Failure.Code, "%s", b.Failure.Message)
+	case b.State != string(sandbox.BuildReady):
+		return sandbox.Errorf(sandbox.Conflict, "the build is %s", b.State)
+	}
+	return nil
+}
+
+const (
+	templatesPath = "/api/v1/templates"
+	buildsPath    = "/api/v1/builds/"
+)
+
+// Templates lists those that the caller can start sandboxes from, by name.
+func (c *Client) Templates(ctx context.Context) ([]Template, error) {
+	var reply struct {
+		Templates []Template `json:"templates"`
+	}
+	err := c.call(ctx, http.MethodGet, templatesPath, nil, nil, &reply)
+	return reply.Templates, err
+}
+
+// TemplateVersions lists the versions of the Template that a name means, newest
+// first.
+func (c *Client) TemplateVersions(ctx context.Context, name string) ([]Template, error) {
+	var reply struct {
+		Versions []Template `json:"versions"`
+	}
+	err := c.call(ctx, http.MethodGet, templatesPath+"/"+url.PathEscape(name), nil, nil, &reply)
+	return reply.Versions, err
+}
+
+// RemoveTemplate removes a Template, a tag or a version, and returns what is gone.
+func (c *Client) RemoveTemplate(ctx context.Context, name string) ([]string, error) {
+	var reply struct {
+		Removed []string `json:"removed"`
+	}
+	err := c.call(ctx, http.MethodDelete, templatesPath+"/"+url.PathEscape(name), nil, nil, &reply)
+	return reply.Removed, err
+}
+
+// StartBuild queues a build. archive is what a source "tar:" is made of, nil
+// otherwise; it is read to its end unless the server refuses it.
+func (c *Client) StartBuild(ctx context.Context, t NewTemplate, archive io.Reader) (b Build, err error) {
+	if archive == nil {
+		err = c.call(ctx, http.MethodPost, templatesPath, nil, t, &b)
+		return b, err
+	}
+	read, write := io.Pipe()
+	form := multipart.NewWriter(write)
+	sent := make(chan error, 1)
+	go func() {
+		err := writeForm(form, t, archive)
+		write.CloseWithError(err)
+		sent <- err
+	}()
+	resp, err := c.do(ctx, request{
+		method: http.MethodPost, path: templatesPath, body: read, size: -1, kind: form.FormDataContentType(),
+		header: http.Header{"Expect": {"100-continue"}},
+	})
+	read.CloseWithError(errAnswered)
+	if here := <-sent; here != nil && !errors.Is(here, errAnswered) && !errors.Is(here, io.ErrClosedPipe) && ctx.Err() == nil {
+		if err == nil {
+			resp.Body.Close()
+		}
+		return b, here
+	}
+	if err != nil {
+		return b, err
+	}
+	return b, decode(resp, &b)
+}
+
+var errAnswered = errors.New("the server takes no more")
+
+func writeForm(form *multipart.Writer, t NewTemplate, archive io.Reader) error {
+	part, err := form.CreateFormField("template")
+	if err != nil {
+		return err
+	}
+	if err := json.NewEncoder(part).Encode(t); err != nil {
+		return err
+	}
+	if part, err = form.CreateFormFile("archive", "archive.tar"); err != nil {
+		return err
+	}
+	if _, err := io.Copy(part, archive); err != nil {
+		return err
+	}
+	return form.Close()
+}
+
+// FollowBuild calls line for each line of a build's log until the build has
+// ended, and returns what it then is.
+func (c *Client) FollowBuild(ctx context.Context, id string, line func(text string) error) (b Build, err error) {
+	resp, err := c.do(ctx, request{
+		method: http.MethodGet, path: buildsPath + url.PathEscape(id) + "/log", query: url.Values{"follow": {"true"}},
+		header: http.Header{"Accept": {"text/event-stream"}},
+	})
+	if err != nil {
+		return b, err
+	}
+	defer resp.Body.Close()
+	ended := false
+	err = events(resp, func(kind string, data []byte) error {
+		switch kind {
+		case "line":
+			var l struct {
+				Text string `json:"text"`
+			}
+			if err := parse(data, &l); err != nil {
+				return err
+			}
+			return line(l.Text)
+		case "end":
+			ended = true
+			return parse(data, &b)
+		}
+		return nil
+	})
+	if err == nil && !ended {
+		err = broken(resp, io.ErrUnexpectedEOF)
+	}
+	return b, err
+}
+
+// CancelBuild gives a build up.
+func (c *Client) CancelBuild(ctx context.Context, id string) (b Build, err error) {
+	err = c.call(ctx, http.MethodDelete, buildsPath+url.PathEscape(id), nil, nil, &b)
+	return b, err
+}

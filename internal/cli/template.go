@@ -1,0 +1,395 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+)
+
+// Templates are those that commands work on: of the identity at a server, or of
+// this machine's data folder.
+type Templates interface {
+	// Templates lists them by name, TemplateVersions the versions of the one
+	// that a name means, newest first. RemoveTemplate returns what is gone.
+	Templates(ctx context.Context) ([]client.Template, error)
+	TemplateVersions(ctx context.Context, name string) ([]client.Template, error)
+	RemoveTemplate(ctx context.Context, name string) ([]string, error)
+	// BuildTemplate makes one and tells of each step; a stage is one word for
+	// several of them, and empty where each stands for itself.
+	BuildTemplate(ctx context.Context, t TemplateBuild, tell func(stage, line string)) (BuiltTemplate, error)
+}
+
+// TemplateBuild is what a Template is asked to be made of.
+type TemplateBuild struct {
+	client.NewTemplate
+	Private bool // hidden from tenants; a Tenant's own always is
+}
+
+// BuiltTemplate is what a build made.
+type BuiltTemplate struct {
+	Template  string `json:"template"`
+	Version   string `json:"version"`
+	Source    string `json:"source"`
+	SizeBytes int64  `json:"size_bytes"`
+	Cached    bool   `json:"cached"` // it was there
+}
+
+const buildHelp = `Build a template, if it is not built already.
+
+What it is made of is its --source:
+
+  oci:REF        an image of a registry, of a Debian-like system
+  debian:SUITE   the packages of a suite, for example bookworm
+  tar:FILE       a root filesystem in an archive, plain, gzip or zstd
+  dir:FOLDER     a root filesystem in a folder
+  base:REF       REF where its registry answers, Debian packages where none does;
+                 only in the data folder
+
+Images and suites get the tools of base (Python, Node.js, git, curl and others)
+and what --package names; archives, folders and images with --bare stay as they
+are. The template "base" is made of base:$SANDBOX_IMAGE (python:3.11-slim).
+The template "code-interpreter-v1" is made of Debian packages, if nothing else is
+said, with numpy, pandas, matplotlib, scipy, scikit-learn and requests; until it
+is built, base stands in for it.
+
+With --start a shell command runs in the background of every sandbox of the
+template, from its first moment on; with --ready a sandbox is handed out only
+once that command succeeds, tried for up to a minute.
+
+Every build makes a version, named by the hash of its content. NAME means the
+tag "latest". Through a server the template is the caller's own, built there;
+Ctrl-C gives the build up. In the data folder it is for all tenants, unless it is
+--private.`
+
+// TemplateCommand returns the command template. local calls use with the
+// Templates of this machine's data folder.
+func TemplateCommand(getenv func(string) string, local func(cmd *cobra.Command, use func(Templates) error) error) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "template",
+		Short: "Build, list and remove the root filesystems that sandboxes start from",
+		Long:  "Build, list and remove the root filesystems that sandboxes start from.\n\n" + fmt.Sprintf(reachHelp, "--data"),
+		Example: `  cloud-sandbox template build web --source oci:python:3.12-slim --package ffmpeg
+  cloud-sandbox template ls
+  sudo cloud-sandbox template build base`,
+	}
+	t := templateCommands{app: &app{getenv: getenv}, local: local}
+	clientFlags(cmd)
+	cmd.AddCommand(t.build(), t.list(), t.remove())
+	return cmd
+}
+
+type templateCommands struct {
+	*app
+	local func(cmd *cobra.Command, use func(Templates) error) error
+}
+
+// with is the RunE of a command that uses Templates; localFlags are those that
+// only the data folder understands.
+func (t *templateCommands) with(localFlags []string, work func(cmd *cobra.Command, templates Templates, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		return t.through(cmd, append(localFlags, "data"), func() error {
+			return t.local(cmd, func(templates Templates) error { return work(cmd, templates, args) })
+		}, func(c *client.Client) error { return work(cmd, remoteTemplates{c}, args) })
+	}
+}
+
+func (t *templateCommands) build() *cobra.Command {
+	var asked TemplateBuild
+	var files []string
+	env := pairs{getenv: t.getenv}
+	cmd := &cobra.Command{
+		Use:   "build [NAME[:TAG]]",
+		Short: "Build a template, if it is not built already",
+		Long:  buildHelp,
+		Example: `  cloud-sandbox template build web:1.2 --source oci:python:3.12-slim --package postgresql-client \
+      --file ./app.py:/srv/app.py --env PORT=8000 \
+      --start 'python3 /srv/app.py' --ready 'curl -sf localhost:8000'
+  cloud-sandbox template build tiny --source tar:/tmp/rootfs.tar.gz
+  sudo cloud-sandbox template build base --source debian:bookworm --force
+  sudo cloud-sandbox template build code-interpreter-v1`,
+		Args: args(0, 1, "one NAME at most"),
+		RunE: t.with([]string{"private"}, func(cmd *cobra.Command, templates Templates, args []string) error {
+			if len(args) > 0 {
+				asked.Template = args[0]
+			}
+			var err error
+			asked.Env = env.values
+			if asked.Files, err = templateFiles(files); err != nil {
+				return err
+			}
+			return buildTemplate(cmd, templates, asked)
+		}),
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	f := cmd.Flags()
+	f.StringVar(&asked.Source, "source", "", "what it is made of, see above (in the data folder default base:$SANDBOX_IMAGE)")
+	f.StringArrayVar(&asked.Packages, "package", nil, "a package of the distribution to add; may be repeated")
+	f.StringArrayVar(&files, "file", nil, "a file to put in, HERE:THERE or HERE:THERE:MODE, for example app.py:/srv/app.py:0755; may be repeated")
+	f.Var(&env, "env", "set a variable of its processes; KEY alone passes on the one from here; may be repeated")
+	f.StringVar(&asked.Start, "start", "", "shell command that runs in every sandbox of it")
+	f.StringVar(&asked.Ready, "ready", "", "shell command that succeeds once --start has come up")
+	f.BoolVar(&asked.Bare, "bare", false, "leave an image as it is, without the tools of base")
+	f.BoolVar(&asked.Private, "private", false, "hide it from tenants, in the data folder")
+	f.BoolVar(&asked.Force, "force", false, "build it although it is there")
+	return cmd
+}
+
+// templateFiles reads what --file names: HERE:THERE or HERE:THERE:MODE.
+func templateFiles(given []string) (files []client.TemplateFile, err error) {
+	for _, text := range given {
+		parts := strings.Split(text, ":")
+		if len(parts) != 2 && len(parts) != 3 {
+			return nil, usagef("--file %q is not HERE:THERE or HERE:THERE:MODE", text)
+		}
+		info, err := os.Stat(parts[0])
+		if err != nil {
+			return nil, fmt.Errorf("--file %q: %w", text, err)
+		}
+		file := client.TemplateFile{Path: parts[1], Mode: octal(info.Mode())}
+		if file.Content, err = os.ReadFile(parts[0]); err != nil {
+			return nil, fmt.Errorf("--file %q: %w", text, err)
+		}
+		if len(parts) == 3 {
+			if _, err := strconv.ParseUint(parts[2], 8, 12); err != nil {
+				return nil, usagef("--file %q: the mode is an octal number, for example 0755", text)
+			}
+			file.Mode = parts[2]
+		}
+		files = append(files, file)
+	}
+	return files, nil
+}
+
+func buildTemplate(cmd *cobra.Command, templates Templates, asked TemplateBuild) error {
+	began := time.Now()
+	shown := &stages{out: cmd.ErrOrStderr(), began: began, terminal: telemetry.IsTerminal(cmd.ErrOrStderr())}
+	built, err := templates.BuildTemplate(cmd.Context(), asked, shown.tell)
+	shown.end()
+	if err != nil {
+		return err
+	}
+	if wantsJSON(cmd) {
+		return printJSON(cmd, built)
+	}
+	name, version := clean(built.Template), clean(short(built.Version))
+	if built.Cached {
+		fmt.Fprintf(cmd.ErrOrStderr(), "template %s is there: %s, %d MiB\n", name, version, built.SizeBytes>>20)
+		return nil
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "template %s built in %v: %s, %d MiB, from %s\n",
+		name, time.Since(began).Round(time.Second), version, built.SizeBytes>>20, clean(built.Source))
+	return nil
+}
+
+// short is enough of a version for people.
+func short(version string) string { return version[:min(len(version), 12)] }
+
+// stages shows one line that changes on a terminal for each stage, and elsewhere a
+// line a stage and every few seconds.
+type stages struct {
+	out      io.Writer
+	terminal bool
+	began    time.Time
+
+	stage string
+	shown time.Time
+	open  bool // the last line has no end
+}
+
+func (s *stages) tell(stage, line string) {
+	const every = 5 * time.Second
+	line = clean(fmt.Sprintf("template: %4.0fs  %s", time.Since(s.began).Seconds(), strings.TrimRight(line, "\n")))
+	same := stage != "" && stage == s.stage
+	switch {
+	case s.terminal && same:
+		fmt.Fprintf(s.out, "\r\x1b[K%s", line)
+	case s.terminal:
+		s.end()
+		fmt.Fprint(s.out, line)
+		s.open = true
+	case !same || time.Since(s.shown) >= every:
+		fmt.Fprintln(s.out, line)
+	default:
+		return
+	}
+	s.stage, s.shown = stage, time.Now()
+}
+
+func (s *stages) end() {
+	if s.open {
+		fmt.Fprintln(s.out)
+	}
+	s.open = false
+}
+
+func (t *templateCommands) list() *cobra.Command {
+	var versions bool
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List the templates that are built",
+		Example: `  cloud-sandbox template ls
+  cloud-sandbox template ls --versions --json`,
+		Args: args(0, 0, "no arguments"),
+		RunE: t.with(nil, func(cmd *cobra.Command, templates Templates, _ []string) error {
+			all, err := templates.Templates(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if versions {
+				if all, err = allVersions(cmd.Context(), templates, all); err != nil {
+					return err
+				}
+			}
+			if wantsJSON(cmd) {
+				return printJSON(cmd, append([]client.Template{}, all...))
+			}
+			return printTemplates(cmd, all)
+		}),
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	cmd.Flags().BoolVar(&versions, "versions", false, "list every version and not only what tags mean")
+	return cmd
+}
+
+// allVersions replaces tags by all versions of their templates.
+func allVersions(ctx context.Context, templates Templates, tags []client.Template) (all []client.Template, err error) {
+	seen := map[string]bool{}
+	for _, t := range tags {
+		if seen[t.Name] {
+			continue
+		}
+		seen[t.Name] = true
+		found, err := templates.TemplateVersions(ctx, t.Template)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	return all, nil
+}
+
+func printTemplates(cmd *cobra.Command, all []client.Template) error {
+	t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 3, ' ', 0)
+	fmt.Fprintln(t, "TEMPLATE\tVERSION\tWHOSE\tSIZE\tBUILT\tSOURCE")
+	for _, l := range all {
+		name, whose := l.Template, "tenant"
+		if l.Tag == "" { // the version stands beside
+			name = l.Name
+		}
+		if l.Shared {
+			whose = "all"
+		}
+		fmt.Fprintln(t, row(name, short(l.Version), whose, size(l.SizeBytes), l.CreatedAt.Local().Format(time.DateTime), l.Source))
+	}
+	return t.Flush()
+}
+
+func (t *templateCommands) remove() *cobra.Command {
+	return &cobra.Command{
+		Use:     "rm NAME[:TAG|@VERSION]...",
+		Aliases: []string{"delete"},
+		Short:   "Remove templates, tags or versions",
+		Long: `Remove templates, tags or versions.
+
+A bare name removes the template with all its tags and versions. A version that
+sandboxes run from is not removed, nor one that paused sessions or snapshots, of
+whatever tenant, need: end or delete them first.`,
+		Example: `  cloud-sandbox template rm web
+  sudo cloud-sandbox template rm web:1.2`,
+		Args: args(1, -1, "one NAME or more"),
+		RunE: t.with(nil, func(cmd *cobra.Command, templates Templates, args []string) error {
+			return removeEach(cmd, args, func(name string) ([]string, error) { return templates.RemoveTemplate(cmd.Context(), name) })
+		}),
+		ValidArgsFunction: t.complete,
+	}
+}
+
+// complete completes the name of a template of the caller's own at a server.
+func (t *templateCommands) complete(cmd *cobra.Command, given []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return t.suggest(cmd, given, begun, func(ctx context.Context, c *client.Client) (all []suggestion, err error) {
+		list, err := c.Templates(ctx)
+		for _, l := range list {
+			if !l.Shared {
+				all = append(all, suggestion{l.Template, l.Source})
+			}
+		}
+		return all, err
+	})
+}
+
+// remoteTemplates are those of the caller at a server.
+type remoteTemplates struct{ *client.Client }
+
+func (r remoteTemplates) BuildTemplate(ctx context.Context, t TemplateBuild, tell func(stage, line string)) (made BuiltTemplate, err error) {
+	switch {
+	case t.Template == "":
+		return made, usagef("the NAME of the template is missing")
+	case t.Source == "":
+		return made, usagef("--source is missing: oci:REF, debian:SUITE, tar:FILE or dir:FOLDER")
+	}
+	var archive io.Reader
+	kind, path, _ := strings.Cut(t.Source, ":")
+	switch kind {
+	case "tar", "dir":
+		from, err := openArchive(ctx, kind, path)
+		if err != nil {
+			return made, fmt.Errorf("--source %s: %w", t.Source, err)
+		}
+		defer from.Close()
+		archive, t.Source = from, "tar:"
+		tell("upload", "sending "+path)
+	}
+	b, err := r.StartBuild(ctx, t.NewTemplate, archive)
+	if err != nil {
+		return made, err
+	}
+	if b, err = r.FollowBuild(ctx, b.ID, func(line string) error { tell("", line); return nil }); err != nil {
+		return made, errors.Join(err, r.giveUp(ctx, b.ID))
+	}
+	return BuiltTemplate{b.Template, b.Version, b.Source, b.SizeBytes, b.Cached}, b.Err()
+}
+
+// giveUp has a build that nobody waits for end.
+func (r remoteTemplates) giveUp(ctx context.Context, id string) error {
+	if ctx.Err() == nil {
+		return nil // it goes on; the connection broke
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
+	defer cancel()
+	if _, err := r.CancelBuild(ctx, id); err != nil && !errors.Is(err, sandbox.NotFound) && !errors.Is(err, sandbox.Conflict) {
+		return fmt.Errorf("the build %s goes on: %w", id, err)
+	}
+	return nil
+}
+
+// openArchive reads an archive, or packs a folder, all of it root's.
+func openArchive(ctx context.Context, kind, path string) (io.ReadCloser, error) {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case kind == "tar":
+		return os.Open(path)
+	case !info.IsDir():
+		return nil, &fs.PathError{Op: "dir", Path: path, Err: errors.New("it is not a folder")}
+	}
+	read, write := io.Pipe()
+	go func() {
+		write.CloseWithError(pack(ctx, write, path, &progress{}, &copied{}))
+	}()
+	return read, nil
+}
