@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"syscall"
@@ -21,6 +22,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/envd"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/files"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/interpreter"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/mcpgateway"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/processes"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
 )
@@ -36,6 +38,9 @@ const (
 var host = netip.AddrFrom4([4]byte{10, 0, 0, 1})
 
 func main() {
+	if filepath.Base(os.Args[0]) == mcpgateway.Name {
+		os.Exit(mcpgateway.Main(os.Args[1:]))
+	}
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "guest:", err)
 		os.Exit(1)
@@ -59,6 +64,7 @@ func run() error {
 	g.Prepare(guest.Hostname)
 	if os.Getpid() == 1 {
 		server.LeaveSignals()
+		linkGateway()
 	}
 	errs := make(chan error, 3)
 	control := &server.Control{Guest: g, End: func() {
@@ -106,6 +112,14 @@ func limitChildren() error {
 		}
 	}
 	return nil
+}
+
+// linkGateway puts the command mcp-gateway, which this program is too, where shells
+// find it, unless the Template has one of its own.
+func linkGateway() {
+	if exe, err := os.Executable(); err == nil {
+		_ = os.Symlink(exe, "/usr/local/bin/"+mcpgateway.Name)
+	}
 }
 
 // makeFolders makes what a Template may lack. A failure shows when somebody

@@ -239,7 +239,7 @@ func defaults(getenv func(string) string) Config {
 		SandboxImage: "python:3.11-slim",
 		Egress:       sandbox.NetworkPublic,
 		E2BTemplates: map[string]string{
-			"code-interpreter-v1": "base", "e2bdev/base": "base", "e2bdev/code-interpreter": "code-interpreter-v1",
+			"code-interpreter-v1": "base", "e2bdev/base": "base", "e2bdev/code-interpreter": "code-interpreter-v1", "mcp-gateway": "base",
 			"debian:*": "base", "ubuntu:*": "base", "python:*": "base", "node:*": "base",
 		},
 		RateLimits: ratelimit.Defaults(),

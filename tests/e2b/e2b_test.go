@@ -103,6 +103,15 @@ func TestCodeInterpreter(t *testing.T) {
 	})
 }
 
+// The MCP gateway, which the SDKs start.
+func TestMCPGateway(t *testing.T) {
+	dir := filepath.Join(sdks(t), "new")
+	s := shared.Server(t)
+	env := []string{"E2B_API_URL=" + s.URL, "E2B_SANDBOX_URL=" + s.URL, "E2B_API_KEY=" + key(t, s, "mcp")}
+	run(t, env, filepath.Join(sdks(t), "node"), script(t, filepath.Join(dir, "js"), "mcp_gateway.mjs"))
+	run(t, env, filepath.Join(dir, "py/bin/python"), "mcp_gateway.py")
+}
+
 // Templates that the SDKs build.
 func TestTemplates(t *testing.T) {
 	dir := filepath.Join(sdks(t), "new")
