@@ -125,4 +125,12 @@ func TestTemplates(t *testing.T) {
 		t.Parallel()
 		run(t, env, filepath.Join(sdks(t), "node"), script(t, filepath.Join(dir, "js"), "templates.mjs"))
 	})
+	t.Run("python methods", func(t *testing.T) {
+		t.Parallel()
+		run(t, env, filepath.Join(dir, "py/bin/python"), "methods.py")
+	})
+	t.Run("javascript methods", func(t *testing.T) {
+		t.Parallel()
+		run(t, env, filepath.Join(sdks(t), "node"), script(t, filepath.Join(dir, "js"), "methods.mjs"))
+	})
 }
