@@ -18,6 +18,9 @@ type Ingress string
 const (
 	// MaxTLSPorts is how many ports of a Sandbox may speak TLS.
 	MaxTLSPorts = 32
+	// MaxPortExceptions is how many ports of a Sandbox may be open to others than the
+	// rest.
+	MaxPortExceptions = 32
 	// portPlace is where Host has the number of the port.
 	portPlace = "${PORT}"
 	// maxHostMask bounds IngressRules.Host, in bytes, and what it becomes.
@@ -32,6 +35,8 @@ type IngressRules struct {
 	// Private asks who reaches a port for the Sandbox's traffic token, or for one
 	// that was made for that port.
 	Private bool `json:"private,omitempty"`
+	// Exceptions are the ports for which the opposite of Private holds.
+	Exceptions []uint16 `json:"exceptions,omitempty"`
 	// Host is what services see as the host of requests, HOST or HOST:PORT with
 	// "${PORT}" for the number of the port; empty: what the client wrote.
 	Host string `json:"host,omitempty"`
@@ -45,22 +50,35 @@ func (r IngressRules) Ingress() (Ingress, error) {
 	if r.Host != "" && !validHostMask(r.Host) {
 		return "", Errorf(Invalid, "the host that services see must be HOST or HOST:PORT in ASCII, where %s stands for the number of the port, not %.64q", portPlace, r.Host)
 	}
-	r.TLSPorts = slices.Clone(r.TLSPorts)
-	slices.Sort(r.TLSPorts)
-	r.TLSPorts = slices.Compact(r.TLSPorts)
+	r.TLSPorts, r.Exceptions = sortedPorts(r.TLSPorts), sortedPorts(r.Exceptions)
 	if len(r.TLSPorts) > MaxTLSPorts {
 		return "", Errorf(Invalid, "at most %d ports of a sandbox may speak TLS", MaxTLSPorts)
+	}
+	if len(r.Exceptions) > MaxPortExceptions {
+		return "", Errorf(Invalid, "at most %d ports of a sandbox may be public where the others are private, or private where they are public", MaxPortExceptions)
 	}
 	for _, p := range r.TLSPorts {
 		if p == 0 || AgentPort(p) {
 			return "", Errorf(Invalid, "the port %d does not speak TLS: name ports of your own services, from 1 to 65535", p)
 		}
 	}
-	if !r.Private && r.Host == "" && len(r.TLSPorts) == 0 {
+	for _, p := range r.Exceptions {
+		if p == 0 || AgentPort(p) {
+			return "", Errorf(Invalid, "the port %d is not made public or private by itself: name ports of your own services, from 1 to 65535", p)
+		}
+	}
+	if !r.Private && r.Host == "" && len(r.TLSPorts) == 0 && len(r.Exceptions) == 0 {
 		return "", nil
 	}
 	text, err := json.Marshal(r)
 	return Ingress(text), err
+}
+
+// sortedPorts is ports in order, each once.
+func sortedPorts(ports []uint16) []uint16 {
+	ports = slices.Clone(ports)
+	slices.Sort(ports)
+	return slices.Compact(ports)
 }
 
 // Rules returns what i stands for; Invalid when it is not in its one form.
@@ -81,6 +99,15 @@ func (i Ingress) Rules() (IngressRules, error) {
 	return r, nil
 }
 
+// RulesOrClosed is Rules; what cannot be read opens nothing.
+func (i Ingress) RulesOrClosed() IngressRules {
+	r, err := i.Rules()
+	if err != nil {
+		return IngressRules{Private: true}
+	}
+	return r
+}
+
 func (i Ingress) check() error {
 	_, err := i.Rules()
 	return err
@@ -90,6 +117,43 @@ func (i Ingress) check() error {
 // the client wrote.
 func (r IngressRules) HostAt(port uint16) string {
 	return strings.ReplaceAll(r.Host, portPlace, strconv.Itoa(int(port)))
+}
+
+// PrivateAt reports whether who reaches a port is asked for a token.
+func (r IngressRules) PrivateAt(port uint16) bool {
+	return r.Private != slices.Contains(r.Exceptions, port)
+}
+
+// PortChange is what becomes different about one port of a Sandbox. Nil fields
+// stay.
+type PortChange struct {
+	Port    uint16
+	Private *bool
+	TLS     *bool
+}
+
+// apply returns i as c makes it, or Invalid.
+func (c PortChange) apply(i Ingress) (Ingress, error) {
+	r, err := i.Rules()
+	if err != nil {
+		return i, err
+	}
+	if c.Private != nil {
+		r.Exceptions = with(r.Exceptions, c.Port, *c.Private != r.Private)
+	}
+	if c.TLS != nil {
+		r.TLSPorts = with(r.TLSPorts, c.Port, *c.TLS)
+	}
+	return r.Ingress()
+}
+
+// with is ports with p among them, or without it.
+func with(ports []uint16, p uint16, in bool) []uint16 {
+	ports = slices.DeleteFunc(slices.Clone(ports), func(other uint16) bool { return other == p })
+	if in {
+		ports = append(ports, p)
+	}
+	return ports
 }
 
 // TLSAt reports whether a port speaks TLS inside.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
@@ -22,6 +23,10 @@ func TestIngress(t *testing.T) {
 		{rules: sandbox.IngressRules{Host: "[::1]:8080"}, want: `{"host":"[::1]:8080"}`},
 		{rules: sandbox.IngressRules{Host: "[::1]"}, want: `{"host":"[::1]"}`},
 		{rules: sandbox.IngressRules{TLSPorts: []uint16{8443, 443, 8443}}, want: `{"tls_ports":[443,8443]}`},
+		{rules: sandbox.IngressRules{Private: true, Exceptions: []uint16{9, 8, 9}}, want: `{"private":true,"exceptions":[8,9]}`},
+		{rules: sandbox.IngressRules{Exceptions: []uint16{8}}, want: `{"exceptions":[8]}`},
+		{rules: sandbox.IngressRules{Exceptions: []uint16{0}}, err: true},
+		{rules: sandbox.IngressRules{Exceptions: []uint16{sandbox.InterpreterPort}}, err: true},
 		{rules: sandbox.IngressRules{TLSPorts: []uint16{0}}, err: true},
 		{rules: sandbox.IngressRules{TLSPorts: []uint16{sandbox.EnvdPort}}, err: true},
 		{rules: sandbox.IngressRules{TLSPorts: make([]uint16, 1)}, err: true},
@@ -52,7 +57,7 @@ func TestIngress(t *testing.T) {
 			t.Errorf("%s is read as %+v, %v", got, back, err)
 		}
 	}
-	for _, text := range []string{`{}`, `{"private":false}`, `{"private":true} `, `{"tls_ports":[2,1]}`, `{"what":1}`, `x`, `{"host":"a b"}`} {
+	for _, text := range []string{`{}`, `{"private":false}`, `{"private":true} `, `{"tls_ports":[2,1]}`, `{"exceptions":[2,1]}`, `{"what":1}`, `x`, `{"host":"a b"}`} {
 		if r, err := sandbox.Ingress(text).Rules(); !errors.Is(err, sandbox.Invalid) {
 			t.Errorf("%s is read as %+v, %v", text, r, err)
 		}
@@ -60,5 +65,37 @@ func TestIngress(t *testing.T) {
 	r := sandbox.IngressRules{Host: "p${PORT}.test:${PORT}", TLSPorts: []uint16{443}}
 	if r.HostAt(80) != "p80.test:80" || r.TLSAt(80) || !r.TLSAt(443) || (sandbox.IngressRules{}).HostAt(80) != "" {
 		t.Errorf("at a port: %q", r.HostAt(80))
+	}
+}
+
+func TestPortChange(t *testing.T) {
+	yes, no := true, false
+	for _, tt := range []struct {
+		before sandbox.Ingress
+		change sandbox.PortChange
+		want   sandbox.Ingress
+	}{
+		{"", sandbox.PortChange{Port: 80, Private: &yes}, `{"exceptions":[80]}`},
+		{"", sandbox.PortChange{Port: 80, Private: &no}, ""},
+		{`{"private":true}`, sandbox.PortChange{Port: 80, Private: &no}, `{"private":true,"exceptions":[80]}`},
+		{`{"private":true,"exceptions":[80,81]}`, sandbox.PortChange{Port: 80, Private: &yes}, `{"private":true,"exceptions":[81]}`},
+		{`{"exceptions":[80]}`, sandbox.PortChange{Port: 80, Private: &no, TLS: &yes}, `{"tls_ports":[80]}`},
+		{`{"tls_ports":[80]}`, sandbox.PortChange{Port: 80, TLS: &no}, ""},
+		{`{"host":"a"}`, sandbox.PortChange{Port: 80}, `{"host":"a"}`},
+	} {
+		s := sandbox.Sandbox{Ingress: tt.before, Network: sandbox.NetworkPublic, Shape: sandbox.DefaultShape(), Limits: sandbox.DefaultShape().Limits()}
+		got, err := sandbox.Change{Port: &tt.change}.Apply(s, time.Now())
+		if err != nil || got.Ingress != tt.want || got.Revision != s.Revision {
+			t.Errorf("%s and %+v: %s, %v", tt.before, tt.change, got.Ingress, err)
+		}
+	}
+	for _, port := range []uint16{0, sandbox.GuestPort, sandbox.InterpreterPort} {
+		if _, err := (sandbox.Change{Port: &sandbox.PortChange{Port: port, Private: &yes}}).Apply(sandbox.Sandbox{}, time.Now()); !errors.Is(err, sandbox.Invalid) {
+			t.Errorf("port %d: %v", port, err)
+		}
+	}
+	r := sandbox.IngressRules{Private: true, Exceptions: []uint16{80}}
+	if r.PrivateAt(80) || !r.PrivateAt(81) || (sandbox.IngressRules{}).PrivateAt(80) {
+		t.Error("a port is private that is not, or the other way about")
 	}
 }

@@ -58,6 +58,7 @@ type Change struct {
 	CheckpointEvery *time.Duration
 	Network         *NetworkPolicy
 	Ingress         *Ingress
+	Port            *PortChange // of what Ingress says of one port
 	Secrets         *SecretUses
 	CPUs            *float64
 	MemoryBytes     *int64
@@ -268,6 +269,12 @@ func (c Change) Apply(s Sandbox, now time.Time) (Sandbox, error) {
 	set(&next.CheckpointEvery, c.CheckpointEvery)
 	set(&next.Network, c.Network)
 	set(&next.Ingress, c.Ingress)
+	if c.Port != nil {
+		var err error
+		if next.Ingress, err = c.Port.apply(next.Ingress); err != nil {
+			return s, err
+		}
+	}
 	set(&next.Secrets, c.Secrets)
 	set(&next.Limits.CPUs, c.CPUs)
 	set(&next.Limits.MemoryBytes, c.MemoryBytes)

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"strconv"
 	"text/tabwriter"
 
@@ -14,6 +16,7 @@ func (a *app) portsCommand() *cobra.Command {
 	var all bool
 	var forward forwards
 	var address string
+	var public, private []uint
 	cmd := &cobra.Command{
 		Use:   "ports SANDBOX",
 		Short: "List the TCP ports of a sandbox, or reach them from here",
@@ -22,13 +25,23 @@ says, and where each is reached from outside.
 
 With --forward a port of this machine leads to one in the sandbox, also to one
 that only its loopback has, until Ctrl-C: every TCP connection to it is carried,
-whatever is spoken there. The sandbox counts as used while one is open.`,
+whatever is spoken there. The sandbox counts as used while one is open.
+
+With --public or --private a port asks nobody for a token, or everybody, at once
+and whatever holds for the others.`,
 		Example: `  cloud-sandbox ports my-agent
   cloud-sandbox ports my-agent --json | jq '.[].port'
   cloud-sandbox ports my-agent --forward 8080:3000
-  cloud-sandbox ports my-agent -f 5432 -f 0:6379`,
+  cloud-sandbox ports my-agent -f 5432 -f 0:6379
+  cloud-sandbox ports my-agent --private 8000`,
 		Args: args(1, 1, "one SANDBOX"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			if len(public)+len(private) > 0 {
+				if len(forward) > 0 || all {
+					return usagef("--public and --private change ports: leave --forward and --all out")
+				}
+				return setPorts(cmd, c, args[0], public, private)
+			}
 			if len(forward) > 0 {
 				return forwardPorts(cmd, c, args[0], address, forward)
 			}
@@ -43,8 +56,42 @@ whatever is spoken there. The sandbox counts as used while one is open.`,
 	f.BoolVarP(&all, "all", "a", false, "also those of the guest agent itself")
 	f.VarP(&forward, "forward", "f", "have this port here lead to that one in the sandbox; 0 here is any that is free")
 	f.StringVar(&address, "address", "localhost", "address of this machine to listen on, with --forward")
+	f.UintSliceVar(&public, "public", nil, "a port that asks for no token from now on; may be repeated")
+	f.UintSliceVar(&private, "private", nil, "a port that asks for a token from now on, see link; may be repeated")
 	clientFlags(cmd)
 	return cmd
+}
+
+// setPorts makes ports public or private and tells how they are reached then.
+func setPorts(cmd *cobra.Command, c *client.Client, id string, public, private []uint) error {
+	changed := []client.PortAccess{}
+	for i, n := range append(slices.Clone(public), private...) {
+		if n == 0 || n > math.MaxUint16 {
+			return usagef("%d is not a port: it must be a number from 1 to 65535", n)
+		}
+		p, err := c.SetPort(cmd.Context(), id, uint16(n), i >= len(public))
+		if err != nil {
+			return err
+		}
+		changed = append(changed, p)
+	}
+	if wantsJSON(cmd) {
+		return printJSON(cmd, changed)
+	}
+	t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 3, ' ', 0)
+	fmt.Fprintln(t, "PORT\tURL")
+	for _, p := range changed {
+		fmt.Fprintln(t, row(strconv.Itoa(int(p.Port)), marked(p.URL, p.Private)))
+	}
+	return t.Flush()
+}
+
+// marked is a URL, and that its port asks for a token.
+func marked(url string, private bool) string {
+	if private && url != "" {
+		return url + " (private)"
+	}
+	return url
 }
 
 func listPorts(cmd *cobra.Command, c *client.Client, id string, all bool) error {
@@ -65,11 +112,7 @@ func listPorts(cmd *cobra.Command, c *client.Client, id string, all bool) error 
 		if p.PID > 0 {
 			pid = strconv.FormatInt(p.PID, 10)
 		}
-		url := p.URL
-		if p.Private && url != "" {
-			url += " (private)"
-		}
-		fmt.Fprintln(t, row(strconv.Itoa(int(p.Port)), p.Address, pid, p.Process, url))
+		fmt.Fprintln(t, row(strconv.Itoa(int(p.Port)), p.Address, pid, p.Process, marked(p.URL, p.Private)))
 	}
 	return t.Flush()
 }

@@ -20,7 +20,7 @@ var operations = map[sandbox.Scope][]string{
 	},
 	sandbox.ScopeRead: {
 		"listSecrets", "getStats", "listSessions", "getSession", "readQuota", "readUsage", "readNetworkLog",
-		"listPorts",
+		"listPorts", "getPort",
 		"listSessionSnapshots", "listSnapshots", "getSnapshot", "exportSnapshot", "listTemplates", "getTemplate",
 		"listBuilds", "getBuild", "readBuildLog", "listContexts", "listProcesses", "getProcess", "readProcessOutput",
 		"waitProcess", "readFile", "listFiles", "statFile", "searchFiles", "readArchive", "watchFiles",
@@ -33,7 +33,7 @@ var operations = map[sandbox.Scope][]string{
 		"createContext", "deleteContext", "restartContext", "interruptContext", "startProcess", "endProcess",
 		"writeProcessInput", "signalProcess", "resizeProcess", "attachProcess", "connectPort", "writeFile", "uploadFiles",
 		"removeFile", "makeDirectory", "moveFile", "copyFile", "chmodFile", "writeArchive", "replaceInFiles",
-		"batchFiles", "signFile", "rotateFileKey", "signPort", "gitClone", "gitCheckout", "gitAdd", "gitCommit", "gitPull",
+		"batchFiles", "signFile", "rotateFileKey", "signPort", "setPort", "gitClone", "gitCheckout", "gitAdd", "gitCommit", "gitPull",
 		"gitPush",
 	},
 	sandbox.ScopeTemplates: {

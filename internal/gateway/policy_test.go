@@ -144,25 +144,26 @@ func TestOtherTenantsOnEveryRoute(t *testing.T) {
 	f.token = f.mint("other")
 	// What a route needs beside the sandbox to look for it.
 	needs := map[string]string{
-		"POST /api/v1/sessions/{id}/timeout":  `"timeout_seconds":5`,
-		"POST /api/v1/sessions/{id}/rollback": `"snapshot_id":"a"`,
-		"POST /api/v1/execute":                `"code":"x","language":"bash"`,
-		"POST /api/v1/contexts":               `"language":"python"`,
-		"POST /api/v1/processes":              `"command":"x"`,
-		"POST /api/v1/processes/{id}/signal":  `"signal":"TERM"`,
-		"POST /api/v1/processes/{id}/resize":  `"rows":2,"cols":2`,
-		"POST /api/v1/files/mkdir":            `"path":"a"`,
-		"POST /api/v1/files/move":             `"source":"a","destination":"b"`,
-		"POST /api/v1/files/copy":             `"source":"a","destination":"b"`,
-		"POST /api/v1/files/chmod":            `"path":"a","mode":"0644"`,
-		"POST /api/v1/files/search":           `"pattern":"a"`,
-		"POST /api/v1/files/replace":          `"path":"a","pattern":"a","replacement":"b"`,
-		"POST /api/v1/files/batch":            `"operations":[{"op":"read","path":"a"}]`,
-		"POST /api/v1/files/sign":             `"path":"a","method":"GET"`,
-		"POST /api/v1/git/clone":              `"url":"https://git.example/a"`,
-		"POST /api/v1/git/checkout":           `"ref":"a"`,
-		"POST /api/v1/git/add":                `"all":true`,
-		"POST /api/v1/git/commit":             `"message":"a","author":{"name":"a","email":"a@b.c"}`,
+		"POST /api/v1/sessions/{id}/timeout":     `"timeout_seconds":5`,
+		"POST /api/v1/sessions/{id}/rollback":    `"snapshot_id":"a"`,
+		"PUT /api/v1/sessions/{id}/ports/{port}": `"private":true`,
+		"POST /api/v1/execute":                   `"code":"x","language":"bash"`,
+		"POST /api/v1/contexts":                  `"language":"python"`,
+		"POST /api/v1/processes":                 `"command":"x"`,
+		"POST /api/v1/processes/{id}/signal":     `"signal":"TERM"`,
+		"POST /api/v1/processes/{id}/resize":     `"rows":2,"cols":2`,
+		"POST /api/v1/files/mkdir":               `"path":"a"`,
+		"POST /api/v1/files/move":                `"source":"a","destination":"b"`,
+		"POST /api/v1/files/copy":                `"source":"a","destination":"b"`,
+		"POST /api/v1/files/chmod":               `"path":"a","mode":"0644"`,
+		"POST /api/v1/files/search":              `"pattern":"a"`,
+		"POST /api/v1/files/replace":             `"path":"a","pattern":"a","replacement":"b"`,
+		"POST /api/v1/files/batch":               `"operations":[{"op":"read","path":"a"}]`,
+		"POST /api/v1/files/sign":                `"path":"a","method":"GET"`,
+		"POST /api/v1/git/clone":                 `"url":"https://git.example/a"`,
+		"POST /api/v1/git/checkout":              `"ref":"a"`,
+		"POST /api/v1/git/add":                   `"all":true`,
+		"POST /api/v1/git/commit":                `"message":"a","author":{"name":"a","email":"a@b.c"}`,
 	}
 	about := 0
 	for _, rt := range f.server.RouteTable() {
@@ -231,7 +232,7 @@ func bodyOf(rt gateway.RouteInfo, id, needs string) string {
 		return `{"metadata":{}}`
 	case rt.Path == "/api/v1/files" && rt.Method == "POST":
 		return "--b\r\nContent-Disposition: form-data; name=\"f\"; filename=\"f\"\r\n\r\nx\r\n--b--\r\n"
-	case rt.Method != "POST", rt.Path == "/api/v1/processes/{id}/stdin":
+	case rt.Method != "POST" && needs == "", rt.Path == "/api/v1/processes/{id}/stdin":
 		return ""
 	case strings.HasPrefix(rt.Path, "/api/v1/sessions/"), strings.HasPrefix(rt.Path, "/api/v1/processes/"):
 		return "{" + needs + "}"

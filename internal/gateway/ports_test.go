@@ -15,9 +15,10 @@ import (
 type portsOf struct {
 	SandboxID string `json:"sandbox_id"`
 	Ports     struct {
-		Private bool
-		Host    string
-		TLS     []uint16
+		Private    bool
+		Exceptions []uint16
+		Host       string
+		TLS        []uint16
 	}
 }
 
@@ -29,6 +30,7 @@ func TestPortsOfSessions(t *testing.T) {
 	}
 	for body, want := range map[string]sandbox.Ingress{
 		`{}`: "", `{"private":true}`: `{"private":true}`, `{"private":false}`: "",
+		`{"private":true,"exceptions":[81,80]}`:         `{"private":true,"exceptions":[80,81]}`,
 		`{"host":"localhost:${PORT}","tls":[8443,443]}`: `{"host":"localhost:${PORT}","tls_ports":[443,8443]}`,
 	} {
 		var made, changed portsOf
@@ -36,13 +38,13 @@ func TestPortsOfSessions(t *testing.T) {
 		f.do("PATCH", "/api/v1/sessions/"+v.SandboxID, `{"ports":`+body+`}`).into(t, 200, &changed)
 		for _, got := range []portsOf{made, changed} {
 			row := f.sandboxes.byID[got.SandboxID].Ingress
-			if back, err := (sandbox.IngressRules{Private: got.Ports.Private, Host: got.Ports.Host, TLSPorts: got.Ports.TLS}).Ingress(); err != nil || row != want || back != want {
+			if back, err := (sandbox.IngressRules{Private: got.Ports.Private, Exceptions: got.Ports.Exceptions, Host: got.Ports.Host, TLSPorts: got.Ports.TLS}).Ingress(); err != nil || row != want || back != want {
 				t.Errorf("%s: %s, shown as %+v", body, row, got.Ports)
 			}
 		}
 	}
 	for _, body := range []string{
-		`true`, `[]`, `{"private":1}`, `{"host":"a b"}`, `{"host":"http://a"}`, `{"tls":[0]}`, `{"tls":[65536]}`, `{"tls":[49983]}`, `{"tls":"all"}`, `{"secret":1}`,
+		`true`, `[]`, `{"private":1}`, `{"host":"a b"}`, `{"host":"http://a"}`, `{"tls":[0]}`, `{"tls":[65536]}`, `{"tls":[49983]}`, `{"tls":"all"}`, `{"exceptions":[0]}`, `{"exceptions":[49983]}`, `{"secret":1}`,
 	} {
 		for method, path := range map[string]string{"POST": "/api/v1/sessions", "PATCH": "/api/v1/sessions/" + v.SandboxID} {
 			req, err := http.NewRequest(method, f.url+path, strings.NewReader(`{"ports":`+body+`}`))
@@ -53,6 +55,57 @@ func TestPortsOfSessions(t *testing.T) {
 			if a := f.raw(req); a.status != 400 {
 				t.Errorf("%s %s: %d %s", method, body, a.status, a.body)
 			}
+		}
+	}
+}
+
+// One port becomes public or private, and the others stay.
+func TestSetPort(t *testing.T) {
+	f := newFixture(t)
+	var made portsOf
+	f.do("POST", "/api/v1/sessions", `{"ports":{"private":true}}`).into(t, 201, &made)
+	path := "/api/v1/sessions/" + made.SandboxID + "/ports/"
+	type view struct {
+		Port         uint16
+		Private, TLS bool
+		URL          string
+	}
+	see := func(method, port, body string) (v view) {
+		t.Helper()
+		f.do(method, path+port, body).into(t, 200, &v)
+		return v
+	}
+	if v := see("GET", "8000", ""); v.Port != 8000 || !v.Private || v.TLS || !strings.Contains(v.URL, "8000-"+made.SandboxID+".") {
+		t.Errorf("at first: %+v", v)
+	}
+	if v := see("PUT", "8000", `{"private":false,"tls":true}`); v.Private || !v.TLS {
+		t.Errorf("changed: %+v", v)
+	}
+	if v := see("GET", "8001", ""); !v.Private || v.TLS {
+		t.Errorf("another: %+v", v)
+	}
+	if row := f.sandboxes.byID[made.SandboxID].Ingress; row != `{"private":true,"exceptions":[8000],"tls_ports":[8000]}` {
+		t.Errorf("the record has %s", row)
+	}
+	if v := see("PUT", "8000", `{"tls":false}`); v.Private || v.TLS {
+		t.Errorf("changed in one thing: %+v", v)
+	}
+	for port, body := range map[string]string{
+		"8000": `{}`, "0": `{"private":true}`, "65536": `{"private":true}`, "x": `{"private":true}`, "49983": `{"private":false}`, "49999": `{"tls":true}`,
+	} {
+		if a := f.do("PUT", path+port, body); a.status != 400 {
+			t.Errorf("%s %s: %d %s", port, body, a.status, a.body)
+		}
+	}
+	for _, body := range []string{`{"private":1}`, `{"private":true,"more":1}`, `[]`} {
+		if a := f.do("PUT", path+"8000", body); a.status != 400 {
+			t.Errorf("%s: %d %s", body, a.status, a.body)
+		}
+	}
+	f.do("DELETE", "/api/v1/sessions/"+made.SandboxID, "")
+	for _, method := range []string{"GET", "PUT"} {
+		if a := f.do(method, path+"8000", map[string]string{"PUT": `{"private":true}`}[method]); a.status != 409 {
+			t.Errorf("%s after the end: %d %s", method, a.status, a.body)
 		}
 	}
 }

@@ -101,6 +101,8 @@ func sessionRoutes(a *rest.API) []route {
 		{"GET", connectPath, tenant, noBody, false, a.ConnectPort},
 		{"POST", "/api/v1/sessions/{id}/timeout", tenant, jsonBody, false, a.SetTimeout},
 		{"POST", "/api/v1/sessions/{id}/touch", tenant, jsonBody, false, a.TouchSession},
+		{"GET", "/api/v1/sessions/{id}/ports/{port}", tenant, noBody, false, a.GetPort},
+		{"PUT", "/api/v1/sessions/{id}/ports/{port}", tenant, jsonBody, false, a.SetPort},
 		{"POST", "/api/v1/sessions/{id}/ports/{port}/sign", tenant, jsonBody, false, a.SignPort},
 	}
 }

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"math"
 	"net/netip"
 	"time"
 
@@ -135,8 +136,27 @@ func fromChange(c sandbox.Change) *sessionv1.UpdateRequest {
 		Network: (*string)(c.Network), Cpus: c.CPUs, MemoryBytes: c.MemoryBytes, Pids: c.Pids, Bandwidth: c.Bandwidth, User: c.User, Cwd: c.Cwd,
 		Metadata: fromPairs(c.Metadata), Env: fromPairs(c.Env), Template: c.Template, DiskBytes: c.DiskBytes,
 		OnTimeout: (*string)(c.OnTimeout), StayPaused: c.StayPaused, CheckpointEvery: fromDurationPointer(c.CheckpointEvery),
-		Secrets: (*string)(c.Secrets), Ingress: (*string)(c.Ingress),
+		Secrets: (*string)(c.Secrets), Ingress: (*string)(c.Ingress), Port: fromPortChange(c.Port),
 	}
+}
+
+func fromPortChange(c *sandbox.PortChange) *sessionv1.PortChange {
+	if c == nil {
+		return nil
+	}
+	return &sessionv1.PortChange{Port: uint32(c.Port), Private: c.Private, Tls: c.TLS}
+}
+
+// toPortChange gives a number that is no port as 0, which is none either.
+func toPortChange(c *sessionv1.PortChange) *sandbox.PortChange {
+	if c == nil {
+		return nil
+	}
+	change := sandbox.PortChange{Private: c.Private, TLS: c.Tls}
+	if c.Port <= math.MaxUint16 {
+		change.Port = uint16(c.Port)
+	}
+	return &change
 }
 
 func toChange(c *sessionv1.UpdateRequest) sandbox.Change {
@@ -145,7 +165,7 @@ func toChange(c *sessionv1.UpdateRequest) sandbox.Change {
 		Network: (*sandbox.NetworkPolicy)(c.Network), CPUs: c.Cpus, MemoryBytes: c.MemoryBytes, Pids: c.Pids, Bandwidth: c.Bandwidth, User: c.User, Cwd: c.Cwd,
 		Metadata: toPairs(c.Metadata), Env: toPairs(c.Env), Template: c.Template, DiskBytes: c.DiskBytes,
 		OnTimeout: (*sandbox.OnTimeout)(c.OnTimeout), StayPaused: c.StayPaused, CheckpointEvery: toDurationPointer(c.CheckpointEvery),
-		Secrets: (*sandbox.SecretUses)(c.Secrets), Ingress: (*sandbox.Ingress)(c.Ingress),
+		Secrets: (*sandbox.SecretUses)(c.Secrets), Ingress: (*sandbox.Ingress)(c.Ingress), Port: toPortChange(c.Port),
 	}
 }
 

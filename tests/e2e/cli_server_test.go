@@ -1,12 +1,54 @@
 package e2e
 
 import (
+	"net/http"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
+
+// One port of a sandbox is made private and public again.
+func TestCommandPortAccess(t *testing.T) {
+	t.Parallel()
+	sh := newShell(t, "command-port-access")
+	sh.must(t, "create", "box")
+	sh.must(t, "exec", "-d", "box", "python3", "-m", "http.server", "8000")
+	c := sh.server.Client(t, "command-port-access")
+	reach := func() int {
+		req, err := http.NewRequest("GET", sh.server.URL+"/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var s rig.Sandbox
+		c.Must(t, "GET", "/api/v1/sessions/box", nil, &s)
+		req.Host = "8000-" + s.ID + ".localhost"
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	rig.Within(t, rig.Patience, "the service answers", func() bool { return reach() == 200 })
+	if out := sh.must(t, "ports", "box", "--private", "8000"); !strings.Contains(out, "(private)") || reach() != 403 {
+		t.Errorf("private: %d, %s", reach(), out)
+	}
+	if out := sh.must(t, "ports", "box"); !strings.Contains(out, "(private)") {
+		t.Errorf("listed: %s", out)
+	}
+	if out := sh.must(t, "ports", "box", "--public", "8000", "--json"); !strings.Contains(out, `"private": false`) || reach() != 200 {
+		t.Errorf("public again: %d, %s", reach(), out)
+	}
+	for _, flags := range [][]string{{"--public", "0"}, {"--private", "65536"}, {"--private", "1", "-f", "80"}} {
+		if r := sh.try(t, "", append([]string{"ports", "box"}, flags...)...); r.code != 2 {
+			t.Errorf("%q: %+v", flags, r)
+		}
+	}
+}
 
 // The keys of one's own, through the server: made, used, rotated, revoked.
 func TestCommandKey(t *testing.T) {

@@ -87,6 +87,20 @@ func (c *Client) LinkPort(ctx context.Context, id string, port uint16, seconds f
 	return link, err
 }
 
+// PortAccess is how a port is reached, whether something listens or not.
+type PortAccess struct {
+	Port    uint16 `json:"port"`
+	Private bool   `json:"private"`
+	TLS     bool   `json:"tls"`
+	URL     string `json:"url,omitempty"`
+}
+
+// SetPort makes one port of a Sandbox private or public.
+func (c *Client) SetPort(ctx context.Context, id string, port uint16, private bool) (p PortAccess, err error) {
+	err = c.call(ctx, http.MethodPut, "/api/v1/sessions/"+url.PathEscape(id)+"/ports/"+strconv.Itoa(int(port)), nil, map[string]bool{"private": private}, &p)
+	return p, err
+}
+
 // Port is a TCP port that a program in a Sandbox listens on.
 type Port struct {
 	Port     uint16 `json:"port"`

@@ -4,7 +4,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,24 +18,36 @@ type portsBody sandbox.Ingress
 
 func (b *portsBody) UnmarshalJSON(raw []byte) error {
 	var body struct {
-		Private bool    `json:"private"`
-		Host    string  `json:"host"`
-		TLS     []int64 `json:"tls"`
+		Private    bool    `json:"private"`
+		Exceptions []int64 `json:"exceptions"`
+		Host       string  `json:"host"`
+		TLS        []int64 `json:"tls"`
 	}
 	if err := decodeObject(raw, &body); err != nil {
 		return err
 	}
 	rules := sandbox.IngressRules{Private: body.Private, Host: body.Host}
-	for _, n := range body.TLS {
-		p, err := execution.Port(strconv.FormatInt(n, 10))
-		if err != nil {
-			return err
-		}
-		rules.TLSPorts = append(rules.TLSPorts, p)
+	var err error
+	if rules.TLSPorts, err = portsOf(body.TLS); err != nil {
+		return err
+	}
+	if rules.Exceptions, err = portsOf(body.Exceptions); err != nil {
+		return err
 	}
 	i, err := rules.Ingress()
 	*b = portsBody(i)
 	return err
+}
+
+func portsOf(numbers []int64) (ports []uint16, err error) {
+	for _, n := range numbers {
+		p, err := execution.Port(strconv.FormatInt(n, 10))
+		if err != nil {
+			return nil, err
+		}
+		ports = append(ports, p)
+	}
+	return ports, nil
 }
 
 // ingress is empty for a field that was absent.
@@ -49,14 +60,15 @@ func (b *portsBody) ingress() sandbox.Ingress {
 
 // portsView is portsBody as clients see it.
 type portsView struct {
-	Private bool     `json:"private"`
-	Host    string   `json:"host,omitempty"`
-	TLS     []uint16 `json:"tls,omitempty"`
+	Private    bool     `json:"private"`
+	Exceptions []uint16 `json:"exceptions,omitempty"`
+	Host       string   `json:"host,omitempty"`
+	TLS        []uint16 `json:"tls,omitempty"`
 }
 
 func portsViewOf(i sandbox.Ingress) portsView {
-	rules, err := i.Rules()
-	return portsView{Private: rules.Private || err != nil, Host: rules.Host, TLS: rules.TLSPorts}
+	rules := i.RulesOrClosed()
+	return portsView{Private: rules.Private, Exceptions: rules.Exceptions, Host: rules.Host, TLS: rules.TLSPorts}
 }
 
 type listenersView struct {
@@ -91,7 +103,7 @@ func (a *API) ListPorts(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	if err != nil {
 		return err
 	}
-	how := portsViewOf(sb.Ingress)
+	how := sb.Ingress.RulesOrClosed()
 	view := listenersView{Ports: []listenerView{}, Truncated: truncated}
 	for _, l := range all {
 		if agents || !sandbox.AgentPort(l.Port) {
@@ -102,15 +114,92 @@ func (a *API) ListPorts(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 }
 
 // listenerViewOf shows what listens. The agent's ports are not for browsers.
-func (a *API) listenerViewOf(r *http.Request, id string, how portsView, l execution.Listener) listenerView {
+func (a *API) listenerViewOf(r *http.Request, id string, how sandbox.IngressRules, l execution.Listener) listenerView {
 	v := listenerView{
 		Port: l.Port, Address: l.Address.String(), Loopback: l.Address.IsLoopback(), PID: l.PID, Process: l.Process,
-		Agent: sandbox.AgentPort(l.Port), Private: how.Private, TLS: slices.Contains(how.TLS, l.Port),
+		Agent: sandbox.AgentPort(l.Port), Private: how.PrivateAt(l.Port), TLS: how.TLSAt(l.Port),
 	}
 	if origin := a.portOrigin(r, id, l.Port); origin != "" && !v.Agent {
 		v.URL = origin + "/"
 	}
 	return v
+}
+
+// portView is how one port is reached, whether something listens or not.
+type portView struct {
+	Port    uint16 `json:"port"`
+	Private bool   `json:"private"`
+	TLS     bool   `json:"tls"`
+	URL     string `json:"url,omitempty"`
+}
+
+func (a *API) portViewOf(r *http.Request, sb sandbox.Sandbox, port uint16) portView {
+	how := sb.Ingress.RulesOrClosed()
+	v := portView{Port: port, Private: how.PrivateAt(port), TLS: how.TLSAt(port)}
+	if origin := a.portOrigin(r, sb.ID, port); origin != "" {
+		v.URL = origin + "/"
+	}
+	return v
+}
+
+// ownPort is the port of a path, which must be one of a client's own services.
+func ownPort(r *http.Request) (uint16, error) {
+	port, err := execution.Port(r.PathValue("port"))
+	if err == nil && sandbox.AgentPort(port) {
+		err = sandbox.Errorf(sandbox.Invalid, "the port %d is the agent's in the sandbox: name one of your own services", port)
+	}
+	return port, err
+}
+
+// GetPort answers GET /api/v1/sessions/{id}/ports/{port} with how a port is
+// reached. It asks the record alone, and wakes nothing.
+func (a *API) GetPort(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	if _, err := query(r); err != nil {
+		return err
+	}
+	port, err := ownPort(r)
+	if err != nil {
+		return err
+	}
+	sb, err := a.notEnded(r, who)
+	if err != nil {
+		return err
+	}
+	return Reply(w, http.StatusOK, a.portViewOf(r, sb, port))
+}
+
+// notEnded is the record of the Sandbox that a path names.
+func (a *API) notEnded(r *http.Request, who sandbox.Identity) (sandbox.Sandbox, error) {
+	sb, err := a.Sandboxes.Get(r.Context(), who.Tenant, r.PathValue("id"))
+	if err == nil && sb.Ended != nil {
+		err = sandbox.Errorf(sandbox.Conflict, "the sandbox has ended")
+	}
+	return sb, execution.Absent(err)
+}
+
+// SetPort answers PUT /api/v1/sessions/{id}/ports/{port}: it makes one port public
+// or private, or has it speak TLS, whatever the others do.
+func (a *API) SetPort(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	var body struct {
+		Private *bool `json:"private"`
+		TLS     *bool `json:"tls"`
+	}
+	if err := Decode(r, &body); err != nil {
+		return err
+	}
+	port, err := ownPort(r)
+	if err != nil {
+		return err
+	}
+	if body.Private == nil && body.TLS == nil {
+		return sandbox.Errorf(sandbox.Invalid, "say what becomes of the port: private or tls, true or false")
+	}
+	change := sandbox.Change{Port: &sandbox.PortChange{Port: port, Private: body.Private, TLS: body.TLS}}
+	sb, err := a.Sandboxes.Update(r.Context(), who.Tenant, r.PathValue("id"), change)
+	if err != nil {
+		return execution.Absent(err)
+	}
+	return Reply(w, http.StatusOK, a.portViewOf(r, sb, port))
 }
 
 // defaultLinkLife is how long a link to a port is good that names no time.
@@ -133,12 +222,9 @@ func (a *API) SignPort(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 	if body.ExpiresInSeconds != nil {
 		life = body.ExpiresInSeconds.duration()
 	}
-	sb, err := a.Sandboxes.Get(r.Context(), who.Tenant, r.PathValue("id"))
+	sb, err := a.notEnded(r, who)
 	if err != nil {
-		return execution.Absent(err)
-	}
-	if sb.Ended != nil {
-		return sandbox.Errorf(sandbox.Conflict, "the sandbox has ended")
+		return err
 	}
 	token, expires, err := a.PortTokens.Sign(sb.ID, port, life)
 	if err != nil {

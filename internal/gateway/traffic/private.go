@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/porttoken"
 )
 
@@ -14,16 +13,6 @@ import (
 // come as the parameter porttoken.Param of a link, or as the cookie of that name
 // which following the link sets.
 const trafficHeader = "E2B-Traffic-Access-Token"
-
-// ports are the rules about the ports of a Sandbox. What cannot be read opens
-// nothing.
-func ports(sb sandbox.Sandbox) sandbox.IngressRules {
-	rules, err := sb.Ingress.Rules()
-	if err != nil {
-		return sandbox.IngressRules{Private: true}
-	}
-	return rules
-}
 
 // opens reports whether a request may go on to a port that asks for a token; if
 // not, it has been answered.

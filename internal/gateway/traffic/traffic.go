@@ -118,8 +118,8 @@ func (d *Door) Serve(w http.ResponseWriter, r *http.Request, t Target, err error
 		refuse(w, r, answer{Code: http.StatusNotFound, Message: "this path is not for clients", Path: r.URL.Path})
 		return
 	}
-	rules := ports(sb)
-	if rules.Private && t.Port != sandbox.EnvdPort && !d.opens(w, r, t) {
+	rules := sb.Ingress.RulesOrClosed()
+	if rules.PrivateAt(t.Port) && t.Port != sandbox.EnvdPort && !d.opens(w, r, t) {
 		return
 	}
 	if t.Port == sandbox.EnvdPort && sb.State != sandbox.Running && IsPreflight(r) {

@@ -173,6 +173,19 @@ def test_list_turns_pages(sdk: Flavour, serve: Serve, limit: int | None) -> None
     assert [info.sandbox_id for info in found] == [f"i{n}" for n in range(want)]
 
 
+def test_set_port(serve: Serve, sandbox_at: SandboxAt) -> None:
+    body = {"port": 8000, "private": True, "tls": False, "url": "http://8000-i0.localhost/"}
+    server = serve(lambda _: Reply(body=json.dumps(body).encode()))
+    sandbox = sandbox_at(server.url)
+    changed = sandbox.set_port(8000, private=True)
+    assert changed == sandbox.port(8000)
+    assert (changed.port, changed.private, changed.tls) == (8000, True, False)
+    put, got = server.received[-2:]
+    assert (put.method, got.method) == ("PUT", "GET")
+    assert put.path == got.path and put.path.endswith(f"/{SANDBOX_ID}/ports/8000")
+    assert json.loads(put.body) == {"private": True}
+
+
 def test_open_ports(serve: Serve, sandbox_at: SandboxAt) -> None:
     first = {"port": 8000, "address": "127.0.0.1", "loopback": True, "pid": 7, "process": "web"}
     body = {"ports": [first, {"port": 22, "address": "::", "agent": True}], "truncated": False}

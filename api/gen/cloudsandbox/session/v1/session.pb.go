@@ -1404,6 +1404,7 @@ type UpdateRequest struct {
 	Bandwidth       *int64                 `protobuf:"varint,18,opt,name=bandwidth,proto3,oneof" json:"bandwidth,omitempty"`
 	Secrets         *string                `protobuf:"bytes,40,opt,name=secrets,proto3,oneof" json:"secrets,omitempty"`
 	Ingress         *string                `protobuf:"bytes,42,opt,name=ingress,proto3,oneof" json:"ingress,omitempty"`
+	Port            *PortChange            `protobuf:"bytes,45,opt,name=port,proto3" json:"port,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -1578,6 +1579,74 @@ func (x *UpdateRequest) GetIngress() string {
 	return ""
 }
 
+func (x *UpdateRequest) GetPort() *PortChange {
+	if x != nil {
+		return x.Port
+	}
+	return nil
+}
+
+// PortChange is what becomes different about one port.
+type PortChange struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Port          uint32                 `protobuf:"varint,1,opt,name=port,proto3" json:"port,omitempty"`
+	Private       *bool                  `protobuf:"varint,2,opt,name=private,proto3,oneof" json:"private,omitempty"`
+	Tls           *bool                  `protobuf:"varint,3,opt,name=tls,proto3,oneof" json:"tls,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PortChange) Reset() {
+	*x = PortChange{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PortChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PortChange) ProtoMessage() {}
+
+func (x *PortChange) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PortChange.ProtoReflect.Descriptor instead.
+func (*PortChange) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *PortChange) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *PortChange) GetPrivate() bool {
+	if x != nil && x.Private != nil {
+		return *x.Private
+	}
+	return false
+}
+
+func (x *PortChange) GetTls() bool {
+	if x != nil && x.Tls != nil {
+		return *x.Tls
+	}
+	return false
+}
+
 type UpdateResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Sandbox       *Sandbox               `protobuf:"bytes,1,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
@@ -1587,7 +1656,7 @@ type UpdateResponse struct {
 
 func (x *UpdateResponse) Reset() {
 	*x = UpdateResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[19]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1599,7 +1668,7 @@ func (x *UpdateResponse) String() string {
 func (*UpdateResponse) ProtoMessage() {}
 
 func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[19]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1612,7 +1681,7 @@ func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
 func (*UpdateResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{19}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *UpdateResponse) GetSandbox() *Sandbox {
@@ -1631,7 +1700,7 @@ type TouchRequest struct {
 
 func (x *TouchRequest) Reset() {
 	*x = TouchRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[20]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1643,7 +1712,7 @@ func (x *TouchRequest) String() string {
 func (*TouchRequest) ProtoMessage() {}
 
 func (x *TouchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[20]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1656,7 +1725,7 @@ func (x *TouchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TouchRequest.ProtoReflect.Descriptor instead.
 func (*TouchRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{20}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *TouchRequest) GetSandbox() string {
@@ -1675,7 +1744,7 @@ type TouchResponse struct {
 
 func (x *TouchResponse) Reset() {
 	*x = TouchResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[21]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1687,7 +1756,7 @@ func (x *TouchResponse) String() string {
 func (*TouchResponse) ProtoMessage() {}
 
 func (x *TouchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[21]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1700,7 +1769,7 @@ func (x *TouchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TouchResponse.ProtoReflect.Descriptor instead.
 func (*TouchResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{21}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *TouchResponse) GetSandbox() *Sandbox {
@@ -1720,7 +1789,7 @@ type EndRequest struct {
 
 func (x *EndRequest) Reset() {
 	*x = EndRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[22]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1732,7 +1801,7 @@ func (x *EndRequest) String() string {
 func (*EndRequest) ProtoMessage() {}
 
 func (x *EndRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[22]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1745,7 +1814,7 @@ func (x *EndRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndRequest.ProtoReflect.Descriptor instead.
 func (*EndRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{22}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *EndRequest) GetSandbox() string {
@@ -1771,7 +1840,7 @@ type EndResponse struct {
 
 func (x *EndResponse) Reset() {
 	*x = EndResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[23]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1783,7 +1852,7 @@ func (x *EndResponse) String() string {
 func (*EndResponse) ProtoMessage() {}
 
 func (x *EndResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[23]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1796,7 +1865,7 @@ func (x *EndResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndResponse.ProtoReflect.Descriptor instead.
 func (*EndResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{23}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *EndResponse) GetSandbox() *Sandbox {
@@ -1814,7 +1883,7 @@ type CountsRequest struct {
 
 func (x *CountsRequest) Reset() {
 	*x = CountsRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[24]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1826,7 +1895,7 @@ func (x *CountsRequest) String() string {
 func (*CountsRequest) ProtoMessage() {}
 
 func (x *CountsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[24]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1839,7 +1908,7 @@ func (x *CountsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountsRequest.ProtoReflect.Descriptor instead.
 func (*CountsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{24}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{25}
 }
 
 type CountsResponse struct {
@@ -1851,7 +1920,7 @@ type CountsResponse struct {
 
 func (x *CountsResponse) Reset() {
 	*x = CountsResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[25]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1863,7 +1932,7 @@ func (x *CountsResponse) String() string {
 func (*CountsResponse) ProtoMessage() {}
 
 func (x *CountsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[25]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1876,7 +1945,7 @@ func (x *CountsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountsResponse.ProtoReflect.Descriptor instead.
 func (*CountsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{25}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CountsResponse) GetByState() map[string]int64 {
@@ -1894,7 +1963,7 @@ type IdleRequest struct {
 
 func (x *IdleRequest) Reset() {
 	*x = IdleRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[26]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1906,7 +1975,7 @@ func (x *IdleRequest) String() string {
 func (*IdleRequest) ProtoMessage() {}
 
 func (x *IdleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[26]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1919,7 +1988,7 @@ func (x *IdleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdleRequest.ProtoReflect.Descriptor instead.
 func (*IdleRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{26}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{27}
 }
 
 type IdleResponse struct {
@@ -1931,7 +2000,7 @@ type IdleResponse struct {
 
 func (x *IdleResponse) Reset() {
 	*x = IdleResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[27]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1943,7 +2012,7 @@ func (x *IdleResponse) String() string {
 func (*IdleResponse) ProtoMessage() {}
 
 func (x *IdleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[27]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1956,7 +2025,7 @@ func (x *IdleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdleResponse.ProtoReflect.Descriptor instead.
 func (*IdleResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{27}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *IdleResponse) GetCount() int64 {
@@ -1975,7 +2044,7 @@ type SecretChangedRequest struct {
 
 func (x *SecretChangedRequest) Reset() {
 	*x = SecretChangedRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[28]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1987,7 +2056,7 @@ func (x *SecretChangedRequest) String() string {
 func (*SecretChangedRequest) ProtoMessage() {}
 
 func (x *SecretChangedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[28]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2000,7 +2069,7 @@ func (x *SecretChangedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretChangedRequest.ProtoReflect.Descriptor instead.
 func (*SecretChangedRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{28}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SecretChangedRequest) GetName() string {
@@ -2018,7 +2087,7 @@ type SecretChangedResponse struct {
 
 func (x *SecretChangedResponse) Reset() {
 	*x = SecretChangedResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[29]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2030,7 +2099,7 @@ func (x *SecretChangedResponse) String() string {
 func (*SecretChangedResponse) ProtoMessage() {}
 
 func (x *SecretChangedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[29]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2043,7 +2112,7 @@ func (x *SecretChangedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretChangedResponse.ProtoReflect.Descriptor instead.
 func (*SecretChangedResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{29}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{30}
 }
 
 type Use struct {
@@ -2056,7 +2125,7 @@ type Use struct {
 
 func (x *Use) Reset() {
 	*x = Use{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[30]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2068,7 +2137,7 @@ func (x *Use) String() string {
 func (*Use) ProtoMessage() {}
 
 func (x *Use) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[30]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2081,7 +2150,7 @@ func (x *Use) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Use.ProtoReflect.Descriptor instead.
 func (*Use) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{30}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Use) GetSandboxId() string {
@@ -2107,7 +2176,7 @@ type UsedRequest struct {
 
 func (x *UsedRequest) Reset() {
 	*x = UsedRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[31]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2119,7 +2188,7 @@ func (x *UsedRequest) String() string {
 func (*UsedRequest) ProtoMessage() {}
 
 func (x *UsedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[31]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2132,7 +2201,7 @@ func (x *UsedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsedRequest.ProtoReflect.Descriptor instead.
 func (*UsedRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{31}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *UsedRequest) GetUses() []*Use {
@@ -2150,7 +2219,7 @@ type UsedResponse struct {
 
 func (x *UsedResponse) Reset() {
 	*x = UsedResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[32]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2162,7 +2231,7 @@ func (x *UsedResponse) String() string {
 func (*UsedResponse) ProtoMessage() {}
 
 func (x *UsedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[32]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2175,7 +2244,7 @@ func (x *UsedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsedResponse.ProtoReflect.Descriptor instead.
 func (*UsedResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{32}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{33}
 }
 
 type BootEndedRequest struct {
@@ -2192,7 +2261,7 @@ type BootEndedRequest struct {
 
 func (x *BootEndedRequest) Reset() {
 	*x = BootEndedRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[33]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2204,7 +2273,7 @@ func (x *BootEndedRequest) String() string {
 func (*BootEndedRequest) ProtoMessage() {}
 
 func (x *BootEndedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[33]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2217,7 +2286,7 @@ func (x *BootEndedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootEndedRequest.ProtoReflect.Descriptor instead.
 func (*BootEndedRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{33}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *BootEndedRequest) GetBootId() string {
@@ -2270,7 +2339,7 @@ type BootEndedResponse struct {
 
 func (x *BootEndedResponse) Reset() {
 	*x = BootEndedResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[34]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2282,7 +2351,7 @@ func (x *BootEndedResponse) String() string {
 func (*BootEndedResponse) ProtoMessage() {}
 
 func (x *BootEndedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[34]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2295,7 +2364,7 @@ func (x *BootEndedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootEndedResponse.ProtoReflect.Descriptor instead.
 func (*BootEndedResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{34}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{35}
 }
 
 type Snapshot struct {
@@ -2332,7 +2401,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[35]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2344,7 +2413,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[35]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2357,7 +2426,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{35}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Snapshot) GetId() string {
@@ -2552,7 +2621,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[36]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2564,7 +2633,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[36]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2577,7 +2646,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{36}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *PauseRequest) GetSandbox() string {
@@ -2603,7 +2672,7 @@ type PauseResponse struct {
 
 func (x *PauseResponse) Reset() {
 	*x = PauseResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[37]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2615,7 +2684,7 @@ func (x *PauseResponse) String() string {
 func (*PauseResponse) ProtoMessage() {}
 
 func (x *PauseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[37]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2628,7 +2697,7 @@ func (x *PauseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
 func (*PauseResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{37}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *PauseResponse) GetSandbox() *Sandbox {
@@ -2648,7 +2717,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[38]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2660,7 +2729,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[38]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2673,7 +2742,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{38}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ResumeRequest) GetSandbox() string {
@@ -2699,7 +2768,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[39]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2711,7 +2780,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[39]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2724,7 +2793,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{39}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ResumeResponse) GetSandbox() *Sandbox {
@@ -2744,7 +2813,7 @@ type RollbackRequest struct {
 
 func (x *RollbackRequest) Reset() {
 	*x = RollbackRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[40]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2756,7 +2825,7 @@ func (x *RollbackRequest) String() string {
 func (*RollbackRequest) ProtoMessage() {}
 
 func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[40]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2769,7 +2838,7 @@ func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackRequest.ProtoReflect.Descriptor instead.
 func (*RollbackRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{40}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RollbackRequest) GetSandbox() string {
@@ -2795,7 +2864,7 @@ type RollbackResponse struct {
 
 func (x *RollbackResponse) Reset() {
 	*x = RollbackResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[41]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2807,7 +2876,7 @@ func (x *RollbackResponse) String() string {
 func (*RollbackResponse) ProtoMessage() {}
 
 func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[41]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2820,7 +2889,7 @@ func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackResponse.ProtoReflect.Descriptor instead.
 func (*RollbackResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{41}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *RollbackResponse) GetSandbox() *Sandbox {
@@ -2851,7 +2920,7 @@ type ForkRequest struct {
 
 func (x *ForkRequest) Reset() {
 	*x = ForkRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[42]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2863,7 +2932,7 @@ func (x *ForkRequest) String() string {
 func (*ForkRequest) ProtoMessage() {}
 
 func (x *ForkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[42]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2876,7 +2945,7 @@ func (x *ForkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForkRequest.ProtoReflect.Descriptor instead.
 func (*ForkRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{42}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ForkRequest) GetSandbox() string {
@@ -2983,7 +3052,7 @@ type Forked struct {
 
 func (x *Forked) Reset() {
 	*x = Forked{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[43]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2995,7 +3064,7 @@ func (x *Forked) String() string {
 func (*Forked) ProtoMessage() {}
 
 func (x *Forked) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[43]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3008,7 +3077,7 @@ func (x *Forked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forked.ProtoReflect.Descriptor instead.
 func (*Forked) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{43}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Forked) GetSandbox() *Sandbox {
@@ -3048,7 +3117,7 @@ type ForkResponse struct {
 
 func (x *ForkResponse) Reset() {
 	*x = ForkResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[44]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3060,7 +3129,7 @@ func (x *ForkResponse) String() string {
 func (*ForkResponse) ProtoMessage() {}
 
 func (x *ForkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[44]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3073,7 +3142,7 @@ func (x *ForkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForkResponse.ProtoReflect.Descriptor instead.
 func (*ForkResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{44}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ForkResponse) GetForks() []*Forked {
@@ -3097,7 +3166,7 @@ type TakeSnapshotRequest struct {
 
 func (x *TakeSnapshotRequest) Reset() {
 	*x = TakeSnapshotRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[45]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3109,7 +3178,7 @@ func (x *TakeSnapshotRequest) String() string {
 func (*TakeSnapshotRequest) ProtoMessage() {}
 
 func (x *TakeSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[45]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3122,7 +3191,7 @@ func (x *TakeSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*TakeSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{45}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *TakeSnapshotRequest) GetSandbox() string {
@@ -3176,7 +3245,7 @@ type TakeSnapshotResponse struct {
 
 func (x *TakeSnapshotResponse) Reset() {
 	*x = TakeSnapshotResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[46]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3188,7 +3257,7 @@ func (x *TakeSnapshotResponse) String() string {
 func (*TakeSnapshotResponse) ProtoMessage() {}
 
 func (x *TakeSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[46]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3201,7 +3270,7 @@ func (x *TakeSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*TakeSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{46}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *TakeSnapshotResponse) GetSnapshot() *Snapshot {
@@ -3220,7 +3289,7 @@ type GetSnapshotRequest struct {
 
 func (x *GetSnapshotRequest) Reset() {
 	*x = GetSnapshotRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[47]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3232,7 +3301,7 @@ func (x *GetSnapshotRequest) String() string {
 func (*GetSnapshotRequest) ProtoMessage() {}
 
 func (x *GetSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[47]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3245,7 +3314,7 @@ func (x *GetSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*GetSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{47}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *GetSnapshotRequest) GetId() string {
@@ -3264,7 +3333,7 @@ type GetSnapshotResponse struct {
 
 func (x *GetSnapshotResponse) Reset() {
 	*x = GetSnapshotResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[48]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3276,7 +3345,7 @@ func (x *GetSnapshotResponse) String() string {
 func (*GetSnapshotResponse) ProtoMessage() {}
 
 func (x *GetSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[48]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3289,7 +3358,7 @@ func (x *GetSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*GetSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{48}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *GetSnapshotResponse) GetSnapshot() *Snapshot {
@@ -3313,7 +3382,7 @@ type ListSnapshotsRequest struct {
 
 func (x *ListSnapshotsRequest) Reset() {
 	*x = ListSnapshotsRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[49]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3325,7 +3394,7 @@ func (x *ListSnapshotsRequest) String() string {
 func (*ListSnapshotsRequest) ProtoMessage() {}
 
 func (x *ListSnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[49]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3338,7 +3407,7 @@ func (x *ListSnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*ListSnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{49}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ListSnapshotsRequest) GetSandboxId() string {
@@ -3393,7 +3462,7 @@ type ListSnapshotsResponse struct {
 
 func (x *ListSnapshotsResponse) Reset() {
 	*x = ListSnapshotsResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[50]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3405,7 +3474,7 @@ func (x *ListSnapshotsResponse) String() string {
 func (*ListSnapshotsResponse) ProtoMessage() {}
 
 func (x *ListSnapshotsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[50]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3418,7 +3487,7 @@ func (x *ListSnapshotsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSnapshotsResponse.ProtoReflect.Descriptor instead.
 func (*ListSnapshotsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{50}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ListSnapshotsResponse) GetSnapshots() []*Snapshot {
@@ -3444,7 +3513,7 @@ type HistoryRequest struct {
 
 func (x *HistoryRequest) Reset() {
 	*x = HistoryRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[51]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3456,7 +3525,7 @@ func (x *HistoryRequest) String() string {
 func (*HistoryRequest) ProtoMessage() {}
 
 func (x *HistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[51]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3469,7 +3538,7 @@ func (x *HistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryRequest.ProtoReflect.Descriptor instead.
 func (*HistoryRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{51}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *HistoryRequest) GetSandbox() string {
@@ -3488,7 +3557,7 @@ type HistoryResponse struct {
 
 func (x *HistoryResponse) Reset() {
 	*x = HistoryResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[52]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3500,7 +3569,7 @@ func (x *HistoryResponse) String() string {
 func (*HistoryResponse) ProtoMessage() {}
 
 func (x *HistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[52]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3513,7 +3582,7 @@ func (x *HistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryResponse.ProtoReflect.Descriptor instead.
 func (*HistoryResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{52}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *HistoryResponse) GetSnapshots() []*Snapshot {
@@ -3532,7 +3601,7 @@ type DeleteSnapshotRequest struct {
 
 func (x *DeleteSnapshotRequest) Reset() {
 	*x = DeleteSnapshotRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[53]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3544,7 +3613,7 @@ func (x *DeleteSnapshotRequest) String() string {
 func (*DeleteSnapshotRequest) ProtoMessage() {}
 
 func (x *DeleteSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[53]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3557,7 +3626,7 @@ func (x *DeleteSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*DeleteSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{53}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *DeleteSnapshotRequest) GetId() string {
@@ -3576,7 +3645,7 @@ type DeleteSnapshotResponse struct {
 
 func (x *DeleteSnapshotResponse) Reset() {
 	*x = DeleteSnapshotResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[54]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3588,7 +3657,7 @@ func (x *DeleteSnapshotResponse) String() string {
 func (*DeleteSnapshotResponse) ProtoMessage() {}
 
 func (x *DeleteSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[54]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3601,7 +3670,7 @@ func (x *DeleteSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*DeleteSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{54}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *DeleteSnapshotResponse) GetSnapshot() *Snapshot {
@@ -3750,7 +3819,7 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\asandbox\x18\x01 \x01(\v2 .cloudsandbox.session.v1.SandboxR\asandbox\")\n" +
 	"\x05Value\x12\x17\n" +
 	"\x04text\x18\x01 \x01(\tH\x00R\x04text\x88\x01\x01B\a\n" +
-	"\x05_text\"\x88\t\n" +
+	"\x05_text\"\xc1\t\n" +
 	"\rUpdateRequest\x12\x18\n" +
 	"\asandbox\x18\x01 \x01(\tR\asandbox\x12\x17\n" +
 	"\x04name\x18\x02 \x01(\tH\x00R\x04name\x88\x01\x01\x123\n" +
@@ -3776,7 +3845,8 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\x10checkpoint_every\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\x0fcheckpointEvery\x12!\n" +
 	"\tbandwidth\x18\x12 \x01(\x03H\vR\tbandwidth\x88\x01\x01\x12\x1d\n" +
 	"\asecrets\x18( \x01(\tH\fR\asecrets\x88\x01\x01\x12\x1d\n" +
-	"\aingress\x18* \x01(\tH\rR\aingress\x88\x01\x01\x1a[\n" +
+	"\aingress\x18* \x01(\tH\rR\aingress\x88\x01\x01\x127\n" +
+	"\x04port\x18- \x01(\v2#.cloudsandbox.session.v1.PortChangeR\x04port\x1a[\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x124\n" +
 	"\x05value\x18\x02 \x01(\v2\x1e.cloudsandbox.session.v1.ValueR\x05value:\x028\x01\x1aV\n" +
@@ -3800,7 +3870,15 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\n" +
 	"\b_secretsB\n" +
 	"\n" +
-	"\b_ingress\"L\n" +
+	"\b_ingress\"j\n" +
+	"\n" +
+	"PortChange\x12\x12\n" +
+	"\x04port\x18\x01 \x01(\rR\x04port\x12\x1d\n" +
+	"\aprivate\x18\x02 \x01(\bH\x00R\aprivate\x88\x01\x01\x12\x15\n" +
+	"\x03tls\x18\x03 \x01(\bH\x01R\x03tls\x88\x01\x01B\n" +
+	"\n" +
+	"\b_privateB\x06\n" +
+	"\x04_tls\"L\n" +
 	"\x0eUpdateResponse\x12:\n" +
 	"\asandbox\x18\x01 \x01(\v2 .cloudsandbox.session.v1.SandboxR\asandbox\"(\n" +
 	"\fTouchRequest\x12\x18\n" +
@@ -3994,7 +4072,7 @@ func file_cloudsandbox_session_v1_session_proto_rawDescGZIP() []byte {
 	return file_cloudsandbox_session_v1_session_proto_rawDescData
 }
 
-var file_cloudsandbox_session_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 66)
+var file_cloudsandbox_session_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 67)
 var file_cloudsandbox_session_v1_session_proto_goTypes = []any{
 	(*Shape)(nil),                  // 0: cloudsandbox.session.v1.Shape
 	(*Limits)(nil),                 // 1: cloudsandbox.session.v1.Limits
@@ -4015,174 +4093,176 @@ var file_cloudsandbox_session_v1_session_proto_goTypes = []any{
 	(*SetTimeoutResponse)(nil),     // 16: cloudsandbox.session.v1.SetTimeoutResponse
 	(*Value)(nil),                  // 17: cloudsandbox.session.v1.Value
 	(*UpdateRequest)(nil),          // 18: cloudsandbox.session.v1.UpdateRequest
-	(*UpdateResponse)(nil),         // 19: cloudsandbox.session.v1.UpdateResponse
-	(*TouchRequest)(nil),           // 20: cloudsandbox.session.v1.TouchRequest
-	(*TouchResponse)(nil),          // 21: cloudsandbox.session.v1.TouchResponse
-	(*EndRequest)(nil),             // 22: cloudsandbox.session.v1.EndRequest
-	(*EndResponse)(nil),            // 23: cloudsandbox.session.v1.EndResponse
-	(*CountsRequest)(nil),          // 24: cloudsandbox.session.v1.CountsRequest
-	(*CountsResponse)(nil),         // 25: cloudsandbox.session.v1.CountsResponse
-	(*IdleRequest)(nil),            // 26: cloudsandbox.session.v1.IdleRequest
-	(*IdleResponse)(nil),           // 27: cloudsandbox.session.v1.IdleResponse
-	(*SecretChangedRequest)(nil),   // 28: cloudsandbox.session.v1.SecretChangedRequest
-	(*SecretChangedResponse)(nil),  // 29: cloudsandbox.session.v1.SecretChangedResponse
-	(*Use)(nil),                    // 30: cloudsandbox.session.v1.Use
-	(*UsedRequest)(nil),            // 31: cloudsandbox.session.v1.UsedRequest
-	(*UsedResponse)(nil),           // 32: cloudsandbox.session.v1.UsedResponse
-	(*BootEndedRequest)(nil),       // 33: cloudsandbox.session.v1.BootEndedRequest
-	(*BootEndedResponse)(nil),      // 34: cloudsandbox.session.v1.BootEndedResponse
-	(*Snapshot)(nil),               // 35: cloudsandbox.session.v1.Snapshot
-	(*PauseRequest)(nil),           // 36: cloudsandbox.session.v1.PauseRequest
-	(*PauseResponse)(nil),          // 37: cloudsandbox.session.v1.PauseResponse
-	(*ResumeRequest)(nil),          // 38: cloudsandbox.session.v1.ResumeRequest
-	(*ResumeResponse)(nil),         // 39: cloudsandbox.session.v1.ResumeResponse
-	(*RollbackRequest)(nil),        // 40: cloudsandbox.session.v1.RollbackRequest
-	(*RollbackResponse)(nil),       // 41: cloudsandbox.session.v1.RollbackResponse
-	(*ForkRequest)(nil),            // 42: cloudsandbox.session.v1.ForkRequest
-	(*Forked)(nil),                 // 43: cloudsandbox.session.v1.Forked
-	(*ForkResponse)(nil),           // 44: cloudsandbox.session.v1.ForkResponse
-	(*TakeSnapshotRequest)(nil),    // 45: cloudsandbox.session.v1.TakeSnapshotRequest
-	(*TakeSnapshotResponse)(nil),   // 46: cloudsandbox.session.v1.TakeSnapshotResponse
-	(*GetSnapshotRequest)(nil),     // 47: cloudsandbox.session.v1.GetSnapshotRequest
-	(*GetSnapshotResponse)(nil),    // 48: cloudsandbox.session.v1.GetSnapshotResponse
-	(*ListSnapshotsRequest)(nil),   // 49: cloudsandbox.session.v1.ListSnapshotsRequest
-	(*ListSnapshotsResponse)(nil),  // 50: cloudsandbox.session.v1.ListSnapshotsResponse
-	(*HistoryRequest)(nil),         // 51: cloudsandbox.session.v1.HistoryRequest
-	(*HistoryResponse)(nil),        // 52: cloudsandbox.session.v1.HistoryResponse
-	(*DeleteSnapshotRequest)(nil),  // 53: cloudsandbox.session.v1.DeleteSnapshotRequest
-	(*DeleteSnapshotResponse)(nil), // 54: cloudsandbox.session.v1.DeleteSnapshotResponse
-	nil,                            // 55: cloudsandbox.session.v1.Sandbox.MetadataEntry
-	nil,                            // 56: cloudsandbox.session.v1.Sandbox.EnvEntry
-	nil,                            // 57: cloudsandbox.session.v1.Wanted.MetadataEntry
-	nil,                            // 58: cloudsandbox.session.v1.Wanted.EnvEntry
-	nil,                            // 59: cloudsandbox.session.v1.ListRequest.MetadataEntry
-	nil,                            // 60: cloudsandbox.session.v1.UpdateRequest.MetadataEntry
-	nil,                            // 61: cloudsandbox.session.v1.UpdateRequest.EnvEntry
-	nil,                            // 62: cloudsandbox.session.v1.CountsResponse.ByStateEntry
-	nil,                            // 63: cloudsandbox.session.v1.Snapshot.EnvEntry
-	nil,                            // 64: cloudsandbox.session.v1.ForkRequest.MetadataEntry
-	nil,                            // 65: cloudsandbox.session.v1.ForkRequest.EnvEntry
-	(*timestamppb.Timestamp)(nil),  // 66: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 67: google.protobuf.Duration
+	(*PortChange)(nil),             // 19: cloudsandbox.session.v1.PortChange
+	(*UpdateResponse)(nil),         // 20: cloudsandbox.session.v1.UpdateResponse
+	(*TouchRequest)(nil),           // 21: cloudsandbox.session.v1.TouchRequest
+	(*TouchResponse)(nil),          // 22: cloudsandbox.session.v1.TouchResponse
+	(*EndRequest)(nil),             // 23: cloudsandbox.session.v1.EndRequest
+	(*EndResponse)(nil),            // 24: cloudsandbox.session.v1.EndResponse
+	(*CountsRequest)(nil),          // 25: cloudsandbox.session.v1.CountsRequest
+	(*CountsResponse)(nil),         // 26: cloudsandbox.session.v1.CountsResponse
+	(*IdleRequest)(nil),            // 27: cloudsandbox.session.v1.IdleRequest
+	(*IdleResponse)(nil),           // 28: cloudsandbox.session.v1.IdleResponse
+	(*SecretChangedRequest)(nil),   // 29: cloudsandbox.session.v1.SecretChangedRequest
+	(*SecretChangedResponse)(nil),  // 30: cloudsandbox.session.v1.SecretChangedResponse
+	(*Use)(nil),                    // 31: cloudsandbox.session.v1.Use
+	(*UsedRequest)(nil),            // 32: cloudsandbox.session.v1.UsedRequest
+	(*UsedResponse)(nil),           // 33: cloudsandbox.session.v1.UsedResponse
+	(*BootEndedRequest)(nil),       // 34: cloudsandbox.session.v1.BootEndedRequest
+	(*BootEndedResponse)(nil),      // 35: cloudsandbox.session.v1.BootEndedResponse
+	(*Snapshot)(nil),               // 36: cloudsandbox.session.v1.Snapshot
+	(*PauseRequest)(nil),           // 37: cloudsandbox.session.v1.PauseRequest
+	(*PauseResponse)(nil),          // 38: cloudsandbox.session.v1.PauseResponse
+	(*ResumeRequest)(nil),          // 39: cloudsandbox.session.v1.ResumeRequest
+	(*ResumeResponse)(nil),         // 40: cloudsandbox.session.v1.ResumeResponse
+	(*RollbackRequest)(nil),        // 41: cloudsandbox.session.v1.RollbackRequest
+	(*RollbackResponse)(nil),       // 42: cloudsandbox.session.v1.RollbackResponse
+	(*ForkRequest)(nil),            // 43: cloudsandbox.session.v1.ForkRequest
+	(*Forked)(nil),                 // 44: cloudsandbox.session.v1.Forked
+	(*ForkResponse)(nil),           // 45: cloudsandbox.session.v1.ForkResponse
+	(*TakeSnapshotRequest)(nil),    // 46: cloudsandbox.session.v1.TakeSnapshotRequest
+	(*TakeSnapshotResponse)(nil),   // 47: cloudsandbox.session.v1.TakeSnapshotResponse
+	(*GetSnapshotRequest)(nil),     // 48: cloudsandbox.session.v1.GetSnapshotRequest
+	(*GetSnapshotResponse)(nil),    // 49: cloudsandbox.session.v1.GetSnapshotResponse
+	(*ListSnapshotsRequest)(nil),   // 50: cloudsandbox.session.v1.ListSnapshotsRequest
+	(*ListSnapshotsResponse)(nil),  // 51: cloudsandbox.session.v1.ListSnapshotsResponse
+	(*HistoryRequest)(nil),         // 52: cloudsandbox.session.v1.HistoryRequest
+	(*HistoryResponse)(nil),        // 53: cloudsandbox.session.v1.HistoryResponse
+	(*DeleteSnapshotRequest)(nil),  // 54: cloudsandbox.session.v1.DeleteSnapshotRequest
+	(*DeleteSnapshotResponse)(nil), // 55: cloudsandbox.session.v1.DeleteSnapshotResponse
+	nil,                            // 56: cloudsandbox.session.v1.Sandbox.MetadataEntry
+	nil,                            // 57: cloudsandbox.session.v1.Sandbox.EnvEntry
+	nil,                            // 58: cloudsandbox.session.v1.Wanted.MetadataEntry
+	nil,                            // 59: cloudsandbox.session.v1.Wanted.EnvEntry
+	nil,                            // 60: cloudsandbox.session.v1.ListRequest.MetadataEntry
+	nil,                            // 61: cloudsandbox.session.v1.UpdateRequest.MetadataEntry
+	nil,                            // 62: cloudsandbox.session.v1.UpdateRequest.EnvEntry
+	nil,                            // 63: cloudsandbox.session.v1.CountsResponse.ByStateEntry
+	nil,                            // 64: cloudsandbox.session.v1.Snapshot.EnvEntry
+	nil,                            // 65: cloudsandbox.session.v1.ForkRequest.MetadataEntry
+	nil,                            // 66: cloudsandbox.session.v1.ForkRequest.EnvEntry
+	(*timestamppb.Timestamp)(nil),  // 67: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 68: google.protobuf.Duration
 }
 var file_cloudsandbox_session_v1_session_proto_depIdxs = []int32{
-	66, // 0: cloudsandbox.session.v1.Certificate.at:type_name -> google.protobuf.Timestamp
+	67, // 0: cloudsandbox.session.v1.Certificate.at:type_name -> google.protobuf.Timestamp
 	0,  // 1: cloudsandbox.session.v1.Sandbox.shape:type_name -> cloudsandbox.session.v1.Shape
 	1,  // 2: cloudsandbox.session.v1.Sandbox.limits:type_name -> cloudsandbox.session.v1.Limits
-	55, // 3: cloudsandbox.session.v1.Sandbox.metadata:type_name -> cloudsandbox.session.v1.Sandbox.MetadataEntry
-	56, // 4: cloudsandbox.session.v1.Sandbox.env:type_name -> cloudsandbox.session.v1.Sandbox.EnvEntry
+	56, // 3: cloudsandbox.session.v1.Sandbox.metadata:type_name -> cloudsandbox.session.v1.Sandbox.MetadataEntry
+	57, // 4: cloudsandbox.session.v1.Sandbox.env:type_name -> cloudsandbox.session.v1.Sandbox.EnvEntry
 	2,  // 5: cloudsandbox.session.v1.Sandbox.boot:type_name -> cloudsandbox.session.v1.Boot
-	66, // 6: cloudsandbox.session.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
-	66, // 7: cloudsandbox.session.v1.Sandbox.started_at:type_name -> google.protobuf.Timestamp
-	67, // 8: cloudsandbox.session.v1.Sandbox.timeout:type_name -> google.protobuf.Duration
-	66, // 9: cloudsandbox.session.v1.Sandbox.deadline:type_name -> google.protobuf.Timestamp
-	67, // 10: cloudsandbox.session.v1.Sandbox.idle_timeout:type_name -> google.protobuf.Duration
+	67, // 6: cloudsandbox.session.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
+	67, // 7: cloudsandbox.session.v1.Sandbox.started_at:type_name -> google.protobuf.Timestamp
+	68, // 8: cloudsandbox.session.v1.Sandbox.timeout:type_name -> google.protobuf.Duration
+	67, // 9: cloudsandbox.session.v1.Sandbox.deadline:type_name -> google.protobuf.Timestamp
+	68, // 10: cloudsandbox.session.v1.Sandbox.idle_timeout:type_name -> google.protobuf.Duration
 	3,  // 11: cloudsandbox.session.v1.Sandbox.ended:type_name -> cloudsandbox.session.v1.Certificate
-	66, // 12: cloudsandbox.session.v1.Sandbox.snapshot_at:type_name -> google.protobuf.Timestamp
-	67, // 13: cloudsandbox.session.v1.Sandbox.checkpoint_every:type_name -> google.protobuf.Duration
+	67, // 12: cloudsandbox.session.v1.Sandbox.snapshot_at:type_name -> google.protobuf.Timestamp
+	68, // 13: cloudsandbox.session.v1.Sandbox.checkpoint_every:type_name -> google.protobuf.Duration
 	5,  // 14: cloudsandbox.session.v1.Sandbox.restored:type_name -> cloudsandbox.session.v1.Restored
-	66, // 15: cloudsandbox.session.v1.Sandbox.runs_until:type_name -> google.protobuf.Timestamp
-	67, // 16: cloudsandbox.session.v1.Restored.lost:type_name -> google.protobuf.Duration
-	67, // 17: cloudsandbox.session.v1.Wanted.timeout:type_name -> google.protobuf.Duration
-	67, // 18: cloudsandbox.session.v1.Wanted.idle_timeout:type_name -> google.protobuf.Duration
+	67, // 15: cloudsandbox.session.v1.Sandbox.runs_until:type_name -> google.protobuf.Timestamp
+	68, // 16: cloudsandbox.session.v1.Restored.lost:type_name -> google.protobuf.Duration
+	68, // 17: cloudsandbox.session.v1.Wanted.timeout:type_name -> google.protobuf.Duration
+	68, // 18: cloudsandbox.session.v1.Wanted.idle_timeout:type_name -> google.protobuf.Duration
 	0,  // 19: cloudsandbox.session.v1.Wanted.shape:type_name -> cloudsandbox.session.v1.Shape
-	57, // 20: cloudsandbox.session.v1.Wanted.metadata:type_name -> cloudsandbox.session.v1.Wanted.MetadataEntry
-	58, // 21: cloudsandbox.session.v1.Wanted.env:type_name -> cloudsandbox.session.v1.Wanted.EnvEntry
-	67, // 22: cloudsandbox.session.v1.Wanted.checkpoint_every:type_name -> google.protobuf.Duration
+	58, // 20: cloudsandbox.session.v1.Wanted.metadata:type_name -> cloudsandbox.session.v1.Wanted.MetadataEntry
+	59, // 21: cloudsandbox.session.v1.Wanted.env:type_name -> cloudsandbox.session.v1.Wanted.EnvEntry
+	68, // 22: cloudsandbox.session.v1.Wanted.checkpoint_every:type_name -> google.protobuf.Duration
 	6,  // 23: cloudsandbox.session.v1.CreateRequest.wanted:type_name -> cloudsandbox.session.v1.Wanted
 	4,  // 24: cloudsandbox.session.v1.CreateResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
 	6,  // 25: cloudsandbox.session.v1.EnsureRequest.wanted:type_name -> cloudsandbox.session.v1.Wanted
 	4,  // 26: cloudsandbox.session.v1.EnsureResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
 	4,  // 27: cloudsandbox.session.v1.GetResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	59, // 28: cloudsandbox.session.v1.ListRequest.metadata:type_name -> cloudsandbox.session.v1.ListRequest.MetadataEntry
-	66, // 29: cloudsandbox.session.v1.ListRequest.from:type_name -> google.protobuf.Timestamp
+	60, // 28: cloudsandbox.session.v1.ListRequest.metadata:type_name -> cloudsandbox.session.v1.ListRequest.MetadataEntry
+	67, // 29: cloudsandbox.session.v1.ListRequest.from:type_name -> google.protobuf.Timestamp
 	4,  // 30: cloudsandbox.session.v1.ListResponse.sandboxes:type_name -> cloudsandbox.session.v1.Sandbox
-	67, // 31: cloudsandbox.session.v1.SetTimeoutRequest.timeout:type_name -> google.protobuf.Duration
+	68, // 31: cloudsandbox.session.v1.SetTimeoutRequest.timeout:type_name -> google.protobuf.Duration
 	4,  // 32: cloudsandbox.session.v1.SetTimeoutResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	67, // 33: cloudsandbox.session.v1.UpdateRequest.timeout:type_name -> google.protobuf.Duration
-	67, // 34: cloudsandbox.session.v1.UpdateRequest.idle_timeout:type_name -> google.protobuf.Duration
-	60, // 35: cloudsandbox.session.v1.UpdateRequest.metadata:type_name -> cloudsandbox.session.v1.UpdateRequest.MetadataEntry
-	61, // 36: cloudsandbox.session.v1.UpdateRequest.env:type_name -> cloudsandbox.session.v1.UpdateRequest.EnvEntry
-	67, // 37: cloudsandbox.session.v1.UpdateRequest.checkpoint_every:type_name -> google.protobuf.Duration
-	4,  // 38: cloudsandbox.session.v1.UpdateResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	4,  // 39: cloudsandbox.session.v1.TouchResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	4,  // 40: cloudsandbox.session.v1.EndResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	62, // 41: cloudsandbox.session.v1.CountsResponse.by_state:type_name -> cloudsandbox.session.v1.CountsResponse.ByStateEntry
-	30, // 42: cloudsandbox.session.v1.UsedRequest.uses:type_name -> cloudsandbox.session.v1.Use
-	66, // 43: cloudsandbox.session.v1.BootEndedRequest.at:type_name -> google.protobuf.Timestamp
-	66, // 44: cloudsandbox.session.v1.Snapshot.created_at:type_name -> google.protobuf.Timestamp
-	0,  // 45: cloudsandbox.session.v1.Snapshot.shape:type_name -> cloudsandbox.session.v1.Shape
-	1,  // 46: cloudsandbox.session.v1.Snapshot.limits:type_name -> cloudsandbox.session.v1.Limits
-	63, // 47: cloudsandbox.session.v1.Snapshot.env:type_name -> cloudsandbox.session.v1.Snapshot.EnvEntry
-	66, // 48: cloudsandbox.session.v1.Snapshot.used_at:type_name -> google.protobuf.Timestamp
-	4,  // 49: cloudsandbox.session.v1.PauseResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	4,  // 50: cloudsandbox.session.v1.ResumeResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	4,  // 51: cloudsandbox.session.v1.RollbackResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	67, // 52: cloudsandbox.session.v1.ForkRequest.timeout:type_name -> google.protobuf.Duration
-	67, // 53: cloudsandbox.session.v1.ForkRequest.idle_timeout:type_name -> google.protobuf.Duration
-	64, // 54: cloudsandbox.session.v1.ForkRequest.metadata:type_name -> cloudsandbox.session.v1.ForkRequest.MetadataEntry
-	65, // 55: cloudsandbox.session.v1.ForkRequest.env:type_name -> cloudsandbox.session.v1.ForkRequest.EnvEntry
-	4,  // 56: cloudsandbox.session.v1.Forked.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	67, // 57: cloudsandbox.session.v1.Forked.retry_after:type_name -> google.protobuf.Duration
-	43, // 58: cloudsandbox.session.v1.ForkResponse.forks:type_name -> cloudsandbox.session.v1.Forked
-	35, // 59: cloudsandbox.session.v1.TakeSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
-	35, // 60: cloudsandbox.session.v1.GetSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
-	35, // 61: cloudsandbox.session.v1.ListSnapshotsResponse.snapshots:type_name -> cloudsandbox.session.v1.Snapshot
-	35, // 62: cloudsandbox.session.v1.HistoryResponse.snapshots:type_name -> cloudsandbox.session.v1.Snapshot
-	35, // 63: cloudsandbox.session.v1.DeleteSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
-	17, // 64: cloudsandbox.session.v1.UpdateRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
-	17, // 65: cloudsandbox.session.v1.UpdateRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
-	17, // 66: cloudsandbox.session.v1.ForkRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
-	17, // 67: cloudsandbox.session.v1.ForkRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
-	7,  // 68: cloudsandbox.session.v1.SessionService.Create:input_type -> cloudsandbox.session.v1.CreateRequest
-	9,  // 69: cloudsandbox.session.v1.SessionService.Ensure:input_type -> cloudsandbox.session.v1.EnsureRequest
-	11, // 70: cloudsandbox.session.v1.SessionService.Get:input_type -> cloudsandbox.session.v1.GetRequest
-	13, // 71: cloudsandbox.session.v1.SessionService.List:input_type -> cloudsandbox.session.v1.ListRequest
-	15, // 72: cloudsandbox.session.v1.SessionService.SetTimeout:input_type -> cloudsandbox.session.v1.SetTimeoutRequest
-	18, // 73: cloudsandbox.session.v1.SessionService.Update:input_type -> cloudsandbox.session.v1.UpdateRequest
-	20, // 74: cloudsandbox.session.v1.SessionService.Touch:input_type -> cloudsandbox.session.v1.TouchRequest
-	22, // 75: cloudsandbox.session.v1.SessionService.End:input_type -> cloudsandbox.session.v1.EndRequest
-	24, // 76: cloudsandbox.session.v1.SessionService.Counts:input_type -> cloudsandbox.session.v1.CountsRequest
-	26, // 77: cloudsandbox.session.v1.SessionService.Idle:input_type -> cloudsandbox.session.v1.IdleRequest
-	36, // 78: cloudsandbox.session.v1.SessionService.Pause:input_type -> cloudsandbox.session.v1.PauseRequest
-	38, // 79: cloudsandbox.session.v1.SessionService.Resume:input_type -> cloudsandbox.session.v1.ResumeRequest
-	40, // 80: cloudsandbox.session.v1.SessionService.Rollback:input_type -> cloudsandbox.session.v1.RollbackRequest
-	42, // 81: cloudsandbox.session.v1.SessionService.Fork:input_type -> cloudsandbox.session.v1.ForkRequest
-	45, // 82: cloudsandbox.session.v1.SessionService.TakeSnapshot:input_type -> cloudsandbox.session.v1.TakeSnapshotRequest
-	47, // 83: cloudsandbox.session.v1.SessionService.GetSnapshot:input_type -> cloudsandbox.session.v1.GetSnapshotRequest
-	49, // 84: cloudsandbox.session.v1.SessionService.ListSnapshots:input_type -> cloudsandbox.session.v1.ListSnapshotsRequest
-	51, // 85: cloudsandbox.session.v1.SessionService.History:input_type -> cloudsandbox.session.v1.HistoryRequest
-	53, // 86: cloudsandbox.session.v1.SessionService.DeleteSnapshot:input_type -> cloudsandbox.session.v1.DeleteSnapshotRequest
-	28, // 87: cloudsandbox.session.v1.SessionService.SecretChanged:input_type -> cloudsandbox.session.v1.SecretChangedRequest
-	31, // 88: cloudsandbox.session.v1.SessionService.Used:input_type -> cloudsandbox.session.v1.UsedRequest
-	33, // 89: cloudsandbox.session.v1.SessionService.BootEnded:input_type -> cloudsandbox.session.v1.BootEndedRequest
-	8,  // 90: cloudsandbox.session.v1.SessionService.Create:output_type -> cloudsandbox.session.v1.CreateResponse
-	10, // 91: cloudsandbox.session.v1.SessionService.Ensure:output_type -> cloudsandbox.session.v1.EnsureResponse
-	12, // 92: cloudsandbox.session.v1.SessionService.Get:output_type -> cloudsandbox.session.v1.GetResponse
-	14, // 93: cloudsandbox.session.v1.SessionService.List:output_type -> cloudsandbox.session.v1.ListResponse
-	16, // 94: cloudsandbox.session.v1.SessionService.SetTimeout:output_type -> cloudsandbox.session.v1.SetTimeoutResponse
-	19, // 95: cloudsandbox.session.v1.SessionService.Update:output_type -> cloudsandbox.session.v1.UpdateResponse
-	21, // 96: cloudsandbox.session.v1.SessionService.Touch:output_type -> cloudsandbox.session.v1.TouchResponse
-	23, // 97: cloudsandbox.session.v1.SessionService.End:output_type -> cloudsandbox.session.v1.EndResponse
-	25, // 98: cloudsandbox.session.v1.SessionService.Counts:output_type -> cloudsandbox.session.v1.CountsResponse
-	27, // 99: cloudsandbox.session.v1.SessionService.Idle:output_type -> cloudsandbox.session.v1.IdleResponse
-	37, // 100: cloudsandbox.session.v1.SessionService.Pause:output_type -> cloudsandbox.session.v1.PauseResponse
-	39, // 101: cloudsandbox.session.v1.SessionService.Resume:output_type -> cloudsandbox.session.v1.ResumeResponse
-	41, // 102: cloudsandbox.session.v1.SessionService.Rollback:output_type -> cloudsandbox.session.v1.RollbackResponse
-	44, // 103: cloudsandbox.session.v1.SessionService.Fork:output_type -> cloudsandbox.session.v1.ForkResponse
-	46, // 104: cloudsandbox.session.v1.SessionService.TakeSnapshot:output_type -> cloudsandbox.session.v1.TakeSnapshotResponse
-	48, // 105: cloudsandbox.session.v1.SessionService.GetSnapshot:output_type -> cloudsandbox.session.v1.GetSnapshotResponse
-	50, // 106: cloudsandbox.session.v1.SessionService.ListSnapshots:output_type -> cloudsandbox.session.v1.ListSnapshotsResponse
-	52, // 107: cloudsandbox.session.v1.SessionService.History:output_type -> cloudsandbox.session.v1.HistoryResponse
-	54, // 108: cloudsandbox.session.v1.SessionService.DeleteSnapshot:output_type -> cloudsandbox.session.v1.DeleteSnapshotResponse
-	29, // 109: cloudsandbox.session.v1.SessionService.SecretChanged:output_type -> cloudsandbox.session.v1.SecretChangedResponse
-	32, // 110: cloudsandbox.session.v1.SessionService.Used:output_type -> cloudsandbox.session.v1.UsedResponse
-	34, // 111: cloudsandbox.session.v1.SessionService.BootEnded:output_type -> cloudsandbox.session.v1.BootEndedResponse
-	90, // [90:112] is the sub-list for method output_type
-	68, // [68:90] is the sub-list for method input_type
-	68, // [68:68] is the sub-list for extension type_name
-	68, // [68:68] is the sub-list for extension extendee
-	0,  // [0:68] is the sub-list for field type_name
+	68, // 33: cloudsandbox.session.v1.UpdateRequest.timeout:type_name -> google.protobuf.Duration
+	68, // 34: cloudsandbox.session.v1.UpdateRequest.idle_timeout:type_name -> google.protobuf.Duration
+	61, // 35: cloudsandbox.session.v1.UpdateRequest.metadata:type_name -> cloudsandbox.session.v1.UpdateRequest.MetadataEntry
+	62, // 36: cloudsandbox.session.v1.UpdateRequest.env:type_name -> cloudsandbox.session.v1.UpdateRequest.EnvEntry
+	68, // 37: cloudsandbox.session.v1.UpdateRequest.checkpoint_every:type_name -> google.protobuf.Duration
+	19, // 38: cloudsandbox.session.v1.UpdateRequest.port:type_name -> cloudsandbox.session.v1.PortChange
+	4,  // 39: cloudsandbox.session.v1.UpdateResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	4,  // 40: cloudsandbox.session.v1.TouchResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	4,  // 41: cloudsandbox.session.v1.EndResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	63, // 42: cloudsandbox.session.v1.CountsResponse.by_state:type_name -> cloudsandbox.session.v1.CountsResponse.ByStateEntry
+	31, // 43: cloudsandbox.session.v1.UsedRequest.uses:type_name -> cloudsandbox.session.v1.Use
+	67, // 44: cloudsandbox.session.v1.BootEndedRequest.at:type_name -> google.protobuf.Timestamp
+	67, // 45: cloudsandbox.session.v1.Snapshot.created_at:type_name -> google.protobuf.Timestamp
+	0,  // 46: cloudsandbox.session.v1.Snapshot.shape:type_name -> cloudsandbox.session.v1.Shape
+	1,  // 47: cloudsandbox.session.v1.Snapshot.limits:type_name -> cloudsandbox.session.v1.Limits
+	64, // 48: cloudsandbox.session.v1.Snapshot.env:type_name -> cloudsandbox.session.v1.Snapshot.EnvEntry
+	67, // 49: cloudsandbox.session.v1.Snapshot.used_at:type_name -> google.protobuf.Timestamp
+	4,  // 50: cloudsandbox.session.v1.PauseResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	4,  // 51: cloudsandbox.session.v1.ResumeResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	4,  // 52: cloudsandbox.session.v1.RollbackResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	68, // 53: cloudsandbox.session.v1.ForkRequest.timeout:type_name -> google.protobuf.Duration
+	68, // 54: cloudsandbox.session.v1.ForkRequest.idle_timeout:type_name -> google.protobuf.Duration
+	65, // 55: cloudsandbox.session.v1.ForkRequest.metadata:type_name -> cloudsandbox.session.v1.ForkRequest.MetadataEntry
+	66, // 56: cloudsandbox.session.v1.ForkRequest.env:type_name -> cloudsandbox.session.v1.ForkRequest.EnvEntry
+	4,  // 57: cloudsandbox.session.v1.Forked.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	68, // 58: cloudsandbox.session.v1.Forked.retry_after:type_name -> google.protobuf.Duration
+	44, // 59: cloudsandbox.session.v1.ForkResponse.forks:type_name -> cloudsandbox.session.v1.Forked
+	36, // 60: cloudsandbox.session.v1.TakeSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
+	36, // 61: cloudsandbox.session.v1.GetSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
+	36, // 62: cloudsandbox.session.v1.ListSnapshotsResponse.snapshots:type_name -> cloudsandbox.session.v1.Snapshot
+	36, // 63: cloudsandbox.session.v1.HistoryResponse.snapshots:type_name -> cloudsandbox.session.v1.Snapshot
+	36, // 64: cloudsandbox.session.v1.DeleteSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
+	17, // 65: cloudsandbox.session.v1.UpdateRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
+	17, // 66: cloudsandbox.session.v1.UpdateRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
+	17, // 67: cloudsandbox.session.v1.ForkRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
+	17, // 68: cloudsandbox.session.v1.ForkRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
+	7,  // 69: cloudsandbox.session.v1.SessionService.Create:input_type -> cloudsandbox.session.v1.CreateRequest
+	9,  // 70: cloudsandbox.session.v1.SessionService.Ensure:input_type -> cloudsandbox.session.v1.EnsureRequest
+	11, // 71: cloudsandbox.session.v1.SessionService.Get:input_type -> cloudsandbox.session.v1.GetRequest
+	13, // 72: cloudsandbox.session.v1.SessionService.List:input_type -> cloudsandbox.session.v1.ListRequest
+	15, // 73: cloudsandbox.session.v1.SessionService.SetTimeout:input_type -> cloudsandbox.session.v1.SetTimeoutRequest
+	18, // 74: cloudsandbox.session.v1.SessionService.Update:input_type -> cloudsandbox.session.v1.UpdateRequest
+	21, // 75: cloudsandbox.session.v1.SessionService.Touch:input_type -> cloudsandbox.session.v1.TouchRequest
+	23, // 76: cloudsandbox.session.v1.SessionService.End:input_type -> cloudsandbox.session.v1.EndRequest
+	25, // 77: cloudsandbox.session.v1.SessionService.Counts:input_type -> cloudsandbox.session.v1.CountsRequest
+	27, // 78: cloudsandbox.session.v1.SessionService.Idle:input_type -> cloudsandbox.session.v1.IdleRequest
+	37, // 79: cloudsandbox.session.v1.SessionService.Pause:input_type -> cloudsandbox.session.v1.PauseRequest
+	39, // 80: cloudsandbox.session.v1.SessionService.Resume:input_type -> cloudsandbox.session.v1.ResumeRequest
+	41, // 81: cloudsandbox.session.v1.SessionService.Rollback:input_type -> cloudsandbox.session.v1.RollbackRequest
+	43, // 82: cloudsandbox.session.v1.SessionService.Fork:input_type -> cloudsandbox.session.v1.ForkRequest
+	46, // 83: cloudsandbox.session.v1.SessionService.TakeSnapshot:input_type -> cloudsandbox.session.v1.TakeSnapshotRequest
+	48, // 84: cloudsandbox.session.v1.SessionService.GetSnapshot:input_type -> cloudsandbox.session.v1.GetSnapshotRequest
+	50, // 85: cloudsandbox.session.v1.SessionService.ListSnapshots:input_type -> cloudsandbox.session.v1.ListSnapshotsRequest
+	52, // 86: cloudsandbox.session.v1.SessionService.History:input_type -> cloudsandbox.session.v1.HistoryRequest
+	54, // 87: cloudsandbox.session.v1.SessionService.DeleteSnapshot:input_type -> cloudsandbox.session.v1.DeleteSnapshotRequest
+	29, // 88: cloudsandbox.session.v1.SessionService.SecretChanged:input_type -> cloudsandbox.session.v1.SecretChangedRequest
+	32, // 89: cloudsandbox.session.v1.SessionService.Used:input_type -> cloudsandbox.session.v1.UsedRequest
+	34, // 90: cloudsandbox.session.v1.SessionService.BootEnded:input_type -> cloudsandbox.session.v1.BootEndedRequest
+	8,  // 91: cloudsandbox.session.v1.SessionService.Create:output_type -> cloudsandbox.session.v1.CreateResponse
+	10, // 92: cloudsandbox.session.v1.SessionService.Ensure:output_type -> cloudsandbox.session.v1.EnsureResponse
+	12, // 93: cloudsandbox.session.v1.SessionService.Get:output_type -> cloudsandbox.session.v1.GetResponse
+	14, // 94: cloudsandbox.session.v1.SessionService.List:output_type -> cloudsandbox.session.v1.ListResponse
+	16, // 95: cloudsandbox.session.v1.SessionService.SetTimeout:output_type -> cloudsandbox.session.v1.SetTimeoutResponse
+	20, // 96: cloudsandbox.session.v1.SessionService.Update:output_type -> cloudsandbox.session.v1.UpdateResponse
+	22, // 97: cloudsandbox.session.v1.SessionService.Touch:output_type -> cloudsandbox.session.v1.TouchResponse
+	24, // 98: cloudsandbox.session.v1.SessionService.End:output_type -> cloudsandbox.session.v1.EndResponse
+	26, // 99: cloudsandbox.session.v1.SessionService.Counts:output_type -> cloudsandbox.session.v1.CountsResponse
+	28, // 100: cloudsandbox.session.v1.SessionService.Idle:output_type -> cloudsandbox.session.v1.IdleResponse
+	38, // 101: cloudsandbox.session.v1.SessionService.Pause:output_type -> cloudsandbox.session.v1.PauseResponse
+	40, // 102: cloudsandbox.session.v1.SessionService.Resume:output_type -> cloudsandbox.session.v1.ResumeResponse
+	42, // 103: cloudsandbox.session.v1.SessionService.Rollback:output_type -> cloudsandbox.session.v1.RollbackResponse
+	45, // 104: cloudsandbox.session.v1.SessionService.Fork:output_type -> cloudsandbox.session.v1.ForkResponse
+	47, // 105: cloudsandbox.session.v1.SessionService.TakeSnapshot:output_type -> cloudsandbox.session.v1.TakeSnapshotResponse
+	49, // 106: cloudsandbox.session.v1.SessionService.GetSnapshot:output_type -> cloudsandbox.session.v1.GetSnapshotResponse
+	51, // 107: cloudsandbox.session.v1.SessionService.ListSnapshots:output_type -> cloudsandbox.session.v1.ListSnapshotsResponse
+	53, // 108: cloudsandbox.session.v1.SessionService.History:output_type -> cloudsandbox.session.v1.HistoryResponse
+	55, // 109: cloudsandbox.session.v1.SessionService.DeleteSnapshot:output_type -> cloudsandbox.session.v1.DeleteSnapshotResponse
+	30, // 110: cloudsandbox.session.v1.SessionService.SecretChanged:output_type -> cloudsandbox.session.v1.SecretChangedResponse
+	33, // 111: cloudsandbox.session.v1.SessionService.Used:output_type -> cloudsandbox.session.v1.UsedResponse
+	35, // 112: cloudsandbox.session.v1.SessionService.BootEnded:output_type -> cloudsandbox.session.v1.BootEndedResponse
+	91, // [91:113] is the sub-list for method output_type
+	69, // [69:91] is the sub-list for method input_type
+	69, // [69:69] is the sub-list for extension type_name
+	69, // [69:69] is the sub-list for extension extendee
+	0,  // [0:69] is the sub-list for field type_name
 }
 
 func init() { file_cloudsandbox_session_v1_session_proto_init() }
@@ -4192,14 +4272,15 @@ func file_cloudsandbox_session_v1_session_proto_init() {
 	}
 	file_cloudsandbox_session_v1_session_proto_msgTypes[17].OneofWrappers = []any{}
 	file_cloudsandbox_session_v1_session_proto_msgTypes[18].OneofWrappers = []any{}
-	file_cloudsandbox_session_v1_session_proto_msgTypes[42].OneofWrappers = []any{}
+	file_cloudsandbox_session_v1_session_proto_msgTypes[19].OneofWrappers = []any{}
+	file_cloudsandbox_session_v1_session_proto_msgTypes[43].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudsandbox_session_v1_session_proto_rawDesc), len(file_cloudsandbox_session_v1_session_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   66,
+			NumMessages:   67,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

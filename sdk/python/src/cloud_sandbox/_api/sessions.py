@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from cloud_sandbox.models import Ended, OpenPort, PortLink, Resources, SandboxInfo
+from cloud_sandbox.models import Ended, OpenPort, PortAccess, PortLink, Resources, SandboxInfo
 
 from . import fields
 from .call import (
@@ -149,6 +149,30 @@ def _ports(answer: Answer) -> list[OpenPort]:
         )
         for obj in fields.objects(answer.json(), "ports")
     ]
+
+
+def port(sandbox_id: str, port: int) -> Call[PortAccess]:
+    """Ask how a port is reached."""
+    return get(f"{path_of(sandbox_id)}/ports/{int(port)}", _port)
+
+
+def set_port(
+    sandbox_id: str, port: int, *, private: bool | None, tls: bool | None
+) -> Call[PortAccess]:
+    """Change how a port is reached."""
+    body = given(private=private, tls=tls)
+    path = f"{path_of(sandbox_id)}/ports/{int(port)}"
+    return post(path, _port, body, method="PUT", repeatable=True)
+
+
+def _port(answer: Answer) -> PortAccess:
+    obj = answer.json()
+    return PortAccess(
+        port=fields.integer(obj, "port") or 0,
+        private=fields.flag(obj, "private"),
+        tls=fields.flag(obj, "tls"),
+        url=fields.text(obj, "url"),
+    )
 
 
 def port_link(sandbox_id: str, port: int, expires_in_seconds: float | None) -> Call[PortLink]:

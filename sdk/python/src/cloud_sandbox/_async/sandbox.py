@@ -24,6 +24,7 @@ from cloud_sandbox.models import (
     FileEntry,
     FileList,
     OpenPort,
+    PortAccess,
     PortLink,
     Resources,
     Result,
@@ -512,6 +513,26 @@ class AsyncSandbox:
             agent: also those of the agent in the Sandbox.
         """
         return await self._client.call(sessions.ports(self._sandbox_id, agent=agent))
+
+    async def port(self, port: int) -> PortAccess:
+        """Return how one port is reached, whether something listens or not."""
+        return await self._client.call(sessions.port(self._sandbox_id, port))
+
+    async def set_port(
+        self, port: int, *, private: bool | None = None, tls: bool | None = None
+    ) -> PortAccess:
+        """Change how one port is reached, at once; the others stay as they are.
+
+        Args:
+            port: what the service listens on.
+            private: whether it asks for a token. Default: as it was.
+            tls: whether it speaks TLS inside. Default: as it was.
+
+        Raises:
+            InvalidRequestError: nothing to change, or a port of the agent.
+        """
+        call = sessions.set_port(self._sandbox_id, port, private=private, tls=tls)
+        return await self._client.call(call)
 
     async def port_link(self, port: int, *, expires_in_seconds: float | None = None) -> PortLink:
         """Return a link to one port, and the token in it. Whoever has it can use it.

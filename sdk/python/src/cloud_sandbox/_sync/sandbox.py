@@ -25,6 +25,7 @@ from cloud_sandbox.models import (
     FileEntry,
     FileList,
     OpenPort,
+    PortAccess,
     PortLink,
     Resources,
     Result,
@@ -510,6 +511,26 @@ class Sandbox:
             agent: also those of the agent in the Sandbox.
         """
         return self._client.call(sessions.ports(self._sandbox_id, agent=agent))
+
+    def port(self, port: int) -> PortAccess:
+        """Return how one port is reached, whether something listens or not."""
+        return self._client.call(sessions.port(self._sandbox_id, port))
+
+    def set_port(
+        self, port: int, *, private: bool | None = None, tls: bool | None = None
+    ) -> PortAccess:
+        """Change how one port is reached, at once; the others stay as they are.
+
+        Args:
+            port: what the service listens on.
+            private: whether it asks for a token. Default: as it was.
+            tls: whether it speaks TLS inside. Default: as it was.
+
+        Raises:
+            InvalidRequestError: nothing to change, or a port of the agent.
+        """
+        call = sessions.set_port(self._sandbox_id, port, private=private, tls=tls)
+        return self._client.call(call)
 
     def port_link(self, port: int, *, expires_in_seconds: float | None = None) -> PortLink:
         """Return a link to one port, and the token in it. Whoever has it can use it.

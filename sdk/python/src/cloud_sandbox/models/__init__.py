@@ -37,7 +37,7 @@ from .keys import KeyInfo, PreviousSecret
 from .processes import OutputPiece, ProcessInfo, ProcessOutput, TerminalSize, WaitResult
 from .secrets import SecretInfo
 from .service import Cost, Depths, NodeInfo, PoolInfo, Stats, Usage
-from .session import Ended, OpenPort, PortLink, Resources, SandboxInfo
+from .session import Ended, OpenPort, PortAccess, PortLink, Resources, SandboxInfo
 from .snapshots import SnapshotInfo
 from .templates import BuildInfo, BuildLine, TemplateFile, TemplateInfo
 
@@ -74,6 +74,7 @@ __all__ = [
     "OpenPort",
     "OutputPiece",
     "PoolInfo",
+    "PortAccess",
     "PortLink",
     "PreviousSecret",
     "ProcessInfo",

@@ -69,6 +69,23 @@ class PortLink:
 
 
 @dataclass(frozen=True)
+class PortAccess:
+    """How one port of a Sandbox is reached, whether something listens or not.
+
+    Attributes:
+        port: 1 to 65,535.
+        private: it asks for a token.
+        tls: it is spoken to by TLS inside.
+        url: where it is reached; empty if the server is reached by an address.
+    """
+
+    port: int
+    private: bool = False
+    tls: bool = False
+    url: str = ""
+
+
+@dataclass(frozen=True)
 class OpenPort:
     """A TCP port that a program in a Sandbox listens on, as the Sandbox itself tells.
 
