@@ -28,8 +28,10 @@ func (s HostState) neededMemory() int64 {
 }
 
 const (
-	// minDiskShare of the disk must be free for a new Boot.
-	minDiskShare = 0.15
+	// newDiskShare of the disk must be free for a Boot of a new Sandbox, and
+	// againDiskShare for one of a Sandbox that was there before: it is not to be lost
+	// to its owner because others fill the disk.
+	newDiskShare, againDiskShare = 0.15, 0.05
 	// minMemoryShare and minMemory of the memory must be free for a new Boot,
 	// whichever is more: what the host itself needs to go on.
 	minMemoryShare = 0.03
@@ -76,19 +78,22 @@ func (n *Node) Load() (Load, error) {
 	return Load{state, n.queue.waiters}, err
 }
 
-// admit returns Exhausted, saying what is short, when no new Boot should start.
-func (h *hostGauge) admit() error {
+// admit returns Exhausted, saying what is short, when no Boot should start; again
+// says that its Sandbox was there before.
+func (h *hostGauge) admit(again bool) error {
 	s, err := h.now()
 	if err != nil {
 		return err
 	}
-	if float64(s.DiskFree) < minDiskShare*float64(s.DiskTotal) {
-		return exhausted("the host's disk is nearly full: %d %% free, and new sandboxes need %d %%",
-			100*s.DiskFree/s.DiskTotal, int(100*minDiskShare))
+	who, share := "new sandboxes need", newDiskShare
+	if again {
+		who, share = "one that resumes needs", againDiskShare
+	}
+	if float64(s.DiskFree) < share*float64(s.DiskTotal) {
+		return exhausted("the host's disk is nearly full: %d %% free, and %s %d %%", 100*s.DiskFree/s.DiskTotal, who, int(100*share))
 	}
 	if need := s.neededMemory(); s.MemoryFree < need {
-		return exhausted("the host's memory is nearly full: %d MiB free, and new sandboxes need %d MiB",
-			s.MemoryFree>>20, need>>20)
+		return exhausted("the host's memory is nearly full: %d MiB free, and %s %d MiB", s.MemoryFree>>20, who, need>>20)
 	}
 	return nil
 }

@@ -1244,6 +1244,36 @@ func TestHostThatIsFull(t *testing.T) {
 			}
 		}
 		w.host.set(enough)
+		time.Sleep(time.Second)
+		was := request("t")
+		snapshot := w.save(refOf(was, w.start(was)), true)
+		for _, tt := range []struct {
+			name  string
+			free  int64
+			again bool // the Sandbox was there before
+			want  error
+		}{
+			{"a resume at the mark", 5, true, nil},
+			{"a resume below it", 4, true, sandbox.Exhausted},
+			{"a new one from a snapshot", 14, false, sandbox.Exhausted},
+			{"and with room", 15, false, nil},
+		} {
+			w.host.set(node.HostState{DiskFree: tt.free, DiskTotal: 100, MemoryFree: 1 << 30, MemoryTotal: 2 << 30})
+			time.Sleep(time.Second)
+			req := request("t")
+			req.From = snapshot
+			if tt.again {
+				req.Binding.BootNumber++
+			}
+			started, err := w.node.Start(t.Context(), name, req)
+			if !errors.Is(err, tt.want) {
+				t.Errorf("%s: %v, want %v", tt.name, err, tt.want)
+			}
+			if err == nil {
+				_ = w.node.Stop(t.Context(), name, started.BootID, 0)
+			}
+		}
+		w.host.set(enough)
 		time.Sleep(time.Minute)
 	})
 }

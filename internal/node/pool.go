@@ -335,7 +335,7 @@ func (p *pool) startBlank(ctx context.Context, image string) (_ *boot, took time
 	}
 	began := time.Now()
 	defer func() { n.queue.leave(time.Since(began)) }()
-	b, err := n.startBoot(ctx, sandbox.NewBootID(), sandbox.BootSpec{Image: image, Shape: p.shape})
+	b, err := n.startBoot(ctx, sandbox.NewBootID(), sandbox.BootSpec{Image: image, Shape: p.shape}, false)
 	if err != nil {
 		return nil, 0, err
 	}

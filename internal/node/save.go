@@ -98,7 +98,7 @@ func (n *Node) saveFiles(ctx context.Context, engine sandbox.Pauser, r sandbox.F
 	}
 	began := time.Now()
 	defer func() { n.queue.leave(time.Since(began)) }()
-	b, err := n.startBoot(ctx, sandbox.NewBootID(), sandbox.BootSpec{Image: r.Image, Shape: r.Shape, From: r.From})
+	b, err := n.startBoot(ctx, sandbox.NewBootID(), sandbox.BootSpec{Image: r.Image, Shape: r.Shape, From: r.From}, true)
 	if err != nil {
 		return sandbox.Saved{}, err
 	}

@@ -226,7 +226,8 @@ func (n *Node) cold(ctx context.Context, req sandbox.StartRequest) (*boot, error
 		}
 	}
 	req.Binding.Restored = req.From != ""
-	b, err := n.startBoot(ctx, req.BootID, sandbox.BootSpec{Image: req.Image, Shape: req.Shape, From: req.From})
+	again := req.From != "" && req.Binding.BootNumber > 1
+	b, err := n.startBoot(ctx, req.BootID, sandbox.BootSpec{Image: req.Image, Shape: req.Shape, From: req.From}, again)
 	if err != nil {
 		return nil, err
 	}
@@ -240,10 +241,10 @@ func (n *Node) cold(ctx context.Context, req sandbox.StartRequest) (*boot, error
 	return b, nil
 }
 
-// startBoot has the Engine start a Boot if the host has room for it. On error
-// nothing is left of it.
-func (n *Node) startBoot(ctx context.Context, id string, spec sandbox.BootSpec) (*boot, error) {
-	if err := n.host.admit(); err != nil {
+// startBoot has the Engine start a Boot if the host has room for it; again says
+// that its Sandbox was there before. On error nothing is left of it.
+func (n *Node) startBoot(ctx context.Context, id string, spec sandbox.BootSpec, again bool) (*boot, error) {
+	if err := n.host.admit(again); err != nil {
 		return nil, err
 	}
 	b := n.newBoot(id, spec.Image, spec.Shape)

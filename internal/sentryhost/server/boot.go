@@ -237,6 +237,11 @@ func (h *Host) openFrom(r sentryhost.StartRequest) (*origin, error) {
 	if err := h.fits(m, r); err != nil {
 		return nil, err
 	}
+	// What it holds in files is written again for the Boot; how much of it is memory
+	// nobody says.
+	if err := roomFor(h.cfg.UpperDir, "starting from the saved state", bytesOf(m)); err != nil {
+		return nil, err
+	}
 	files, done, err := h.openReady(m)
 	if err != nil {
 		return nil, err

@@ -43,6 +43,7 @@ func TestHost(t *testing.T) {
 		"how a boot stands is found out":          unsureStand,
 		"stopped processes stay stopped":          heldProcesses,
 		"no room to save":                         noRoomToSave,
+		"no room to start from what is saved":     noRoomToStart,
 		"holes are not filled":                    holesAreNotFilled,
 		"drafts are removed":                      draftsAreRemoved,
 	} {

@@ -249,12 +249,8 @@ func (h *Host) unpack(m *sentryhost.Manifest) error {
 		return damaged(m.Name, err)
 	}
 	group := h.groupOf(m.Name)
-	room := int64(0)
-	for _, f := range m.Files {
-		room += f.Bytes
-	}
 	again := *m
-	d, err := h.newDraft(&again, room)
+	d, err := h.newDraft(&again, bytesOf(m))
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	runscboot "gvisor.dev/gvisor/runsc/boot"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost"
 )
 
@@ -151,6 +153,33 @@ func noRoomToSave(t *testing.T, r *rig) {
 	if left, err := os.ReadDir(r.cfg.Saved); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
+}
+
+// What a state holds must fit on the disk beside it before a Boot starts from it.
+// The state stays as it is.
+func noRoomToStart(t *testing.T, r *rig) {
+	id, name := sandbox.NewBootID(), sandbox.NewSnapshotID()
+	c := r.start(id, small())
+	if got := get(t, c, "/write?mb=8"); got != "<nil>" {
+		t.Fatalf("write = %q", got)
+	}
+	_, err := r.host.save(sentryhost.SaveRequest{ID: id, Name: name})
+	must(t, err)
+	must(t, r.host.stop(t.Context(), id))
+	start := sentryhost.StartRequest{ID: sandbox.NewBootID(), Image: "test", Shape: small(), From: name}
+
+	must(t, unix.Mount("tmpfs", r.cfg.UpperDir, "tmpfs", 0, "size=132m")) // the margin, and not all of it
+	hostEnd, guestEnd := pair(t)
+	_, err = r.host.start(t.Context(), start, &fdrpc.Request{Files: []*os.File{guestEnd, hostEnd}})
+	must(t, unix.Unmount(r.cfg.UpperDir, 0))
+	if !errors.Is(err, sandbox.Exhausted) || !strings.Contains(err.Error(), "starting from the saved state") {
+		t.Errorf("start without room = %v", err)
+	}
+	c, _ = r.startAs(start)
+	if got := get(t, c, "/ping"); got != "pong" {
+		t.Errorf("ping = %q", got)
+	}
+	must(t, r.host.deleteSaved(name))
 }
 
 // Holes in files take no room in what is saved, and no memory of the sentry's.

@@ -237,7 +237,7 @@ func (h *Host) takeImage(from io.Reader, digest string, n int64) error {
 	} else if err == nil {
 		return notExported(fmt.Errorf("its image has %d bytes, not %d", n, info.Size()))
 	}
-	if err := roomFor(h.cfg.Images, n); err != nil {
+	if err := roomFor(h.cfg.Images, "the image", n); err != nil {
 		return err
 	}
 	f, err := os.CreateTemp(h.cfg.Images, incomingPrefix)

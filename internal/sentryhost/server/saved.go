@@ -45,13 +45,18 @@ func (h *Host) savedDir(name string) string { return filepath.Join(h.cfg.Saved, 
 
 // told is what the protocol tells of a state; raw is its manifest.
 func told(m *sentryhost.Manifest, raw []byte) sandbox.Saved {
-	s := sandbox.Saved{Memory: m.Memory, Build: m.Build, Image: m.Image, Shape: m.Shape, Bytes: int64(len(raw))}
-	for _, f := range m.Files {
-		s.Bytes += f.Bytes
-	}
+	s := sandbox.Saved{Memory: m.Memory, Build: m.Build, Image: m.Image, Shape: m.Shape, Bytes: bytesOf(m) + int64(len(raw))}
 	sum := sha256.Sum256(raw)
 	s.Digest = "sha256:" + hex.EncodeToString(sum[:])
 	return s
+}
+
+// bytesOf is how much the files of a state have together.
+func bytesOf(m *sentryhost.Manifest) (n int64) {
+	for _, f := range m.Files {
+		n += f.Bytes
+	}
+	return n
 }
 
 // readManifest returns the manifest of a state: NotFound when there is none,
@@ -187,7 +192,7 @@ const diskMargin = 128 << 20
 // newDraft makes room for a state. It is allocated beforehand: a sentry that
 // meets a full disk was seen to say that all is well.
 func (h *Host) newDraft(m *sentryhost.Manifest, room int64) (d *draft, err error) {
-	if err := roomFor(h.cfg.Saved, room); err != nil {
+	if err := roomFor(h.cfg.Saved, "saving the sandbox", room); err != nil {
 		return nil, err
 	}
 	dir, err := os.MkdirTemp(h.cfg.Saved, asidePrefix+m.Name+"-")
@@ -218,14 +223,14 @@ func (h *Host) newDraft(m *sentryhost.Manifest, room int64) (d *draft, err error
 	return d, nil
 }
 
-// roomFor returns Exhausted when the disk of a folder has no room.
-func roomFor(dir string, room int64) error {
+// roomFor returns Exhausted when the disk of a folder has no room for what is done.
+func roomFor(dir, what string, room int64) error {
 	var disk unix.Statfs_t
 	if err := unix.Statfs(dir, &disk); err != nil {
 		return fmt.Errorf("look at the disk: %w", err)
 	}
 	if free := int64(disk.Bavail) * disk.Bsize; free < room+diskMargin {
-		return sandbox.Errorf(sandbox.Exhausted, "the disk has %d MiB free and saving the sandbox may need %d MiB", free>>20, (room+diskMargin)>>20)
+		return sandbox.Errorf(sandbox.Exhausted, "the disk has %d MiB free and %s may need %d MiB", free>>20, what, (room+diskMargin)>>20)
 	}
 	return nil
 }
