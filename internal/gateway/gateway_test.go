@@ -536,6 +536,39 @@ func TestStats(t *testing.T) {
 	}
 }
 
+// Operators see the Nodes, and nobody else does.
+func TestNodes(t *testing.T) {
+	f := newFixture(t)
+	if a := f.do("GET", "/api/v1/nodes", ""); a.status != 403 {
+		t.Errorf("a user is answered %d %s", a.status, a.body)
+	}
+	operator := f.key("ops", sandbox.RoleOperator)
+	see := func(path string) answer { return f.with("GET", "/api/v1/nodes"+path, "", "X-API-Key", operator) }
+	type node struct {
+		Name      string
+		Ready     bool
+		Reasons   []string
+		Sandboxes int
+		Pools     []struct{ Idle int }
+	}
+	var list struct{ Nodes []node }
+	see("").into(t, 200, &list)
+	if len(list.Nodes) != 1 || list.Nodes[0].Name != "n1" || !list.Nodes[0].Ready || len(list.Nodes[0].Pools) != 1 {
+		t.Errorf("nodes %+v", list)
+	}
+	f.nodes.mu.Lock()
+	f.nodes.silent = true
+	f.nodes.mu.Unlock()
+	var one node
+	see("/n1").into(t, 200, &one)
+	if one.Ready || len(one.Reasons) != 1 {
+		t.Errorf("one that does not answer: %+v", one)
+	}
+	if a := see("/n2"); a.status != 404 {
+		t.Errorf("one that is not there: %d %s", a.status, a.body)
+	}
+}
+
 func TestFiles(t *testing.T) {
 	f := newFixture(t)
 	id := f.acquire()

@@ -43,7 +43,7 @@ var operations = map[sandbox.Scope][]string{
 		"listKeys", "createKey", "deleteKey", "rotateKey",
 	},
 	sandbox.ScopeTenants: {
-		"readTenantQuota", "setTenantQuota", "dropTenantQuota",
+		"listNodes", "getNode", "readTenantQuota", "setTenantQuota", "dropTenantQuota",
 	},
 	sandbox.ScopeAudit: {
 		"readAudit",

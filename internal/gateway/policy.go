@@ -27,6 +27,7 @@ const (
 	keysPath    = "/api/v1/keys"
 	tokenPath   = "/api/v1/auth/token"
 	auditPath   = "/api/v1/audit"
+	nodesPath   = "/api/v1/nodes"
 	secretsPath = "/api/v1/secrets"
 	forkPath    = "/api/v1/sessions/{id}/fork"
 
@@ -71,7 +72,7 @@ func scopeOf(rt route) sandbox.Scope {
 		return sandbox.ScopeKeys
 	case rt.path == auditPath:
 		return sandbox.ScopeAudit
-	case rt.path == tenantQuotaPath:
+	case rt.path == tenantQuotaPath, strings.HasPrefix(rt.path, nodesPath):
 		return sandbox.ScopeTenants
 	case rt.path == uploadPath: // also its GET, which answers with a URL to write to
 		return sandbox.ScopeTemplates

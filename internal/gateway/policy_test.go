@@ -196,7 +196,7 @@ func TestOtherTenantsOnEveryRoute(t *testing.T) {
 
 // aboutSandbox reports whether a route is about one Sandbox.
 func aboutSandbox(rt gateway.RouteInfo) bool {
-	for _, prefix := range []string{"/api/v1/templates", "/api/v1/builds", "/api/v1/quota", "/api/v1/usage", "/api/v1/tenants", "/api/v1/snapshots"} {
+	for _, prefix := range []string{"/api/v1/templates", "/api/v1/builds", "/api/v1/quota", "/api/v1/usage", "/api/v1/tenants", "/api/v1/nodes", "/api/v1/snapshots"} {
 		if strings.HasPrefix(rt.Path, prefix) {
 			return false
 		}

@@ -65,7 +65,8 @@ func (s *Server) ownRoutes() []route {
 	}
 }
 
-// accountRoutes is what a Tenant has: a quota, usage, keys, secrets and an audit log.
+// accountRoutes is what a Tenant has: a quota, usage, keys, secrets and an audit
+// log; and what operators see.
 func accountRoutes(a *rest.API) []route {
 	return []route{
 		{"GET", "/api/v1/quota", tenant, noBody, false, a.ReadQuota},
@@ -73,6 +74,8 @@ func accountRoutes(a *rest.API) []route {
 		{"GET", tenantQuotaPath, tenant, noBody, false, a.ReadTenantQuota},
 		{"PUT", tenantQuotaPath, tenant, jsonBody, false, a.SetTenantQuota},
 		{"DELETE", tenantQuotaPath, tenant, noBody, false, a.DropTenantQuota},
+		{"GET", nodesPath, tenant, noBody, false, a.ListNodes},
+		{"GET", nodesPath + "/{name}", tenant, noBody, false, a.GetNode},
 		{"GET", keysPath, tenant, noBody, false, a.ListKeys},
 		{"POST", keysPath, tenant, jsonBody, false, a.CreateKey},
 		{"DELETE", keysPath + "/{id}", tenant, noBody, false, a.DeleteKey},

@@ -104,11 +104,19 @@ func (a *API) Stats(w http.ResponseWriter, r *http.Request, who sandbox.Identity
 }
 
 func (v *statsView) addNode(n NodeState) {
-	v.Nodes = append(v.Nodes, nodeView{Name: n.Node, Engine: n.Engine.Name, Ready: n.Ready, Reasons: append([]string{}, n.NotReady...)})
+	v.Nodes = append(v.Nodes, nodeViewOf(n))
 	for _, p := range n.Pools {
-		v.Pools = append(v.Pools, poolView{
-			Node: n.Node, Template: p.Template, Shape: shapeViewOf(p.Shape),
-			Idle: p.Idle, Starting: p.Starting, Wanted: p.Wanted, Min: p.Min, Max: p.Max, Hits: p.Hits, Misses: p.Misses,
-		})
+		v.Pools = append(v.Pools, poolViewOf(n.Node, p))
+	}
+}
+
+func nodeViewOf(n NodeState) nodeView {
+	return nodeView{Name: n.Node, Engine: n.Engine.Name, Ready: n.Ready, Reasons: append([]string{}, n.NotReady...)}
+}
+
+func poolViewOf(node string, p sandbox.PoolStats) poolView {
+	return poolView{
+		Node: node, Template: p.Template, Shape: shapeViewOf(p.Shape),
+		Idle: p.Idle, Starting: p.Starting, Wanted: p.Wanted, Min: p.Min, Max: p.Max, Hits: p.Hits, Misses: p.Misses,
 	}
 }

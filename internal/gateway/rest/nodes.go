@@ -1,0 +1,60 @@
+package rest
+
+import (
+	"net/http"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// nodeDetails are a Node as the operator sees it.
+type nodeDetails struct {
+	nodeView
+	Version   string     `json:"version,omitempty"`
+	Build     string     `json:"build,omitempty"`
+	Pause     bool       `json:"pause"`
+	Sandboxes int        `json:"sandboxes"`
+	Pools     []poolView `json:"pools"`
+}
+
+func nodeDetailsOf(n NodeState) nodeDetails {
+	v := nodeDetails{
+		nodeView: nodeViewOf(n), Version: n.Engine.Version, Build: n.Engine.Build, Pause: n.Engine.Pause, Sandboxes: n.Bound, Pools: []poolView{},
+	}
+	for _, p := range n.Pools {
+		v.Pools = append(v.Pools, poolViewOf(n.Node, p))
+	}
+	return v
+}
+
+// ListNodes answers GET /api/v1/nodes.
+func (a *API) ListNodes(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {
+	if _, err := query(r); err != nil {
+		return err
+	}
+	states, err := a.NodeStates(r.Context())
+	if err != nil {
+		return err
+	}
+	views := make([]nodeDetails, len(states))
+	for i, n := range states {
+		views[i] = nodeDetailsOf(n)
+	}
+	return Reply(w, http.StatusOK, map[string][]nodeDetails{"nodes": views})
+}
+
+// GetNode answers GET /api/v1/nodes/{name}.
+func (a *API) GetNode(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {
+	if _, err := query(r); err != nil {
+		return err
+	}
+	states, err := a.NodeStates(r.Context())
+	if err != nil {
+		return err
+	}
+	for _, n := range states {
+		if n.Node == r.PathValue("name") {
+			return Reply(w, http.StatusOK, nodeDetailsOf(n))
+		}
+	}
+	return sandbox.Errorf(sandbox.NotFound, "there is no such node")
+}
