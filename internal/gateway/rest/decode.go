@@ -5,10 +5,12 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -44,7 +46,7 @@ func decodeObject(raw []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.DisallowUnknownFields()
 	if err := d.Decode(v); err != nil {
-		return jsonError(err)
+		return jsonError(err, reflect.TypeOf(v))
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return sandbox.Errorf(sandbox.Invalid, "the body goes on after its JSON object")
@@ -61,7 +63,8 @@ func bodyError(err error) error {
 	return sandbox.Errorf(sandbox.Invalid, "the body broke off").WithCause(err)
 }
 
-func jsonError(err error) error {
+// jsonError is what the decoder found wrong with a body of type t.
+func jsonError(err error, t reflect.Type) error {
 	var coded *sandbox.Error
 	var kind *json.UnmarshalTypeError
 	var syntax *json.SyntaxError
@@ -69,7 +72,7 @@ func jsonError(err error) error {
 	case errors.As(err, &coded):
 		return coded
 	case errors.As(err, &kind) && kind.Field != "":
-		return sandbox.Errorf(sandbox.Invalid, "%.64s must not be a JSON %.64s", kind.Field, kind.Value)
+		return kindError(kind, t)
 	case errors.As(err, &syntax):
 		return sandbox.Errorf(sandbox.Invalid, "the body is not JSON, at byte %d", syntax.Offset)
 	case errors.Is(err, io.ErrUnexpectedEOF):
@@ -79,16 +82,109 @@ func jsonError(err error) error {
 	return sandbox.Errorf(sandbox.Invalid, "the body has an %.128s", strings.TrimPrefix(err.Error(), "json: "))
 }
 
+// kindError says which field of a body of type t is of another kind than it must be.
+func kindError(wrong *json.UnmarshalTypeError, t reflect.Type) error {
+	name, field := fieldOf(t, wrong.Field)
+	if wrong.Type == secondsType {
+		return notSeconds(name, wrong.Value)
+	}
+	if field != nil && field != wrong.Type && (field.Kind() == reflect.Map || field.Kind() == reflect.Slice) {
+		name = "what " + name + " holds"
+	}
+	return sandbox.Errorf(sandbox.Invalid, "%s must be %s, not %s", name, wantedKind(wrong.Type), givenKind(wrong.Value))
+}
+
+// fieldOf is the decoder's path of a field in a body of type t as its client
+// knows it, without the structs that the body embeds, and its type; nil for one
+// that decodes itself.
+func fieldOf(t reflect.Type, path string) (string, reflect.Type) {
+	var names []string
+	for part := range strings.SplitSeq(path, ".") {
+		for t != nil && slices.Contains([]reflect.Kind{reflect.Pointer, reflect.Slice, reflect.Map}, t.Kind()) {
+			t = t.Elem()
+		}
+		if t == nil || t.Kind() != reflect.Struct {
+			names, t = append(names, part), nil
+			continue
+		}
+		if embedded, ok := t.FieldByName(part); ok && embedded.Anonymous {
+			t = embedded.Type
+			continue
+		}
+		names = append(names, part)
+		var next reflect.Type
+		for _, f := range reflect.VisibleFields(t) {
+			if tag, _, _ := strings.Cut(f.Tag.Get("json"), ","); tag == part {
+				next = f.Type
+			}
+		}
+		t = next
+	}
+	for t != nil && t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return fmt.Sprintf("%.64s", strings.Join(names, ".")), t
+}
+
+// wantedKind is the JSON that t is decoded from.
+func wantedKind(t reflect.Type) string {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch t.Kind() {
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice, reflect.Array:
+		return "a list"
+	case reflect.Map, reflect.Struct:
+		return "an object"
+	case reflect.Float32, reflect.Float64:
+		return "a number"
+	}
+	return "a whole number"
+}
+
+// givenKind is the JSON that the decoder met, in the decoder's words.
+func givenKind(value string) string {
+	switch value {
+	case "bool":
+		return "true or false"
+	case "array":
+		return "a list"
+	case "object":
+		return "an object"
+	case "string", "number":
+		return "a " + value
+	}
+	return fmt.Sprintf("the %.64s", value) // "number 1.5"
+}
+
 // seconds is a length of time in JSON: a number of seconds, more than 0.
 type seconds time.Duration
 
+var secondsType = reflect.TypeFor[seconds]()
+
+// UnmarshalJSON leaves it to kindError to name the field.
 func (s *seconds) UnmarshalJSON(raw []byte) error {
+	var ok bool
+	if *s, ok = secondsOf(raw); !ok {
+		return &json.UnmarshalTypeError{Value: string(raw), Type: secondsType}
+	}
+	return nil
+}
+
+func secondsOf(raw []byte) (seconds, bool) {
 	var n float64
 	if err := json.Unmarshal(raw, &n); err != nil || !(n > 0) || n > math.MaxInt32 {
-		return sandbox.Errorf(sandbox.Invalid, "a number of seconds must be more than 0, not %.32s", raw)
+		return 0, false
 	}
-	*s = seconds(max(n*float64(time.Second), 1))
-	return nil
+	return seconds(max(n*float64(time.Second), 1)), true
+}
+
+func notSeconds(name, given string) error {
+	return sandbox.Errorf(sandbox.Invalid, "%s must be a number of seconds, more than 0 and at most %d, not %.32s", name, math.MaxInt32, given)
 }
 
 // duration is zero for a field that was absent.

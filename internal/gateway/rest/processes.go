@@ -314,8 +314,9 @@ func (a *API) WaitProcess(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	}
 	var timeout seconds
 	if s := more["timeout_seconds"]; s != "" {
-		if err := timeout.UnmarshalJSON([]byte(s)); err != nil {
-			return err
+		var ok bool
+		if timeout, ok = secondsOf([]byte(s)); !ok {
+			return notSeconds("timeout_seconds", s)
 		}
 	}
 	got, err := a.Executions.Wait(r.Context(), who.Tenant, ref, more["for"], timeout.duration())
