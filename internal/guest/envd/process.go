@@ -229,7 +229,13 @@ func (s *processes) start(r *connect.Request[process.StartRequest]) (*proc, *sub
 		return nil, nil, err
 	}
 	args := append([]string{m.Process.Cmd}, m.Process.Args...)
-	c, err := s.guest.Command(args, m.Process.Envs, m.Process.GetCwd(), u.Name)
+	cwd := m.Process.GetCwd()
+	if cwd != "" { // a relative one is below the home folder here, as every path is
+		if cwd, err = resolve(cwd, u); err != nil {
+			return nil, nil, connect.NewError(connect.CodeInvalidArgument, err)
+		}
+	}
+	c, err := s.guest.Command(args, m.Process.Envs, cwd, u.Name)
 	if err != nil {
 		return nil, nil, startError(err)
 	}

@@ -102,9 +102,7 @@ func (g *Guest) Bind(o Owner, clock int64, entropy []byte) error {
 	if o.User == "" {
 		o.User = defaultUser
 	}
-	if o.Cwd == "" {
-		o.Cwd = defaultCwd
-	}
+	o.Cwd = folder(o.Cwd, defaultCwd, "~")
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if o.Restored {
@@ -246,7 +244,7 @@ func (e *InvalidError) Error() string { return e.Reason }
 func invalid(format string, args ...any) error { return &InvalidError{fmt.Sprintf(format, args...)} }
 
 // Command resolves a request against the owner's defaults. cwd may be absolute,
-// relative to the home folder, or begin with "~"; empty is the default.
+// relative to the owner's, or begin with "~"; empty is the owner's.
 func (g *Guest) Command(args []string, env map[string]string, cwd, user string) (Command, error) {
 	owner, bound := g.Owner()
 	if !bound {
@@ -324,20 +322,25 @@ func pathOf(env []string) string {
 	return searchPath
 }
 
-func workingDir(cwd, fallback string, u User) (string, error) {
-	switch {
-	case cwd == "":
-		cwd = fallback
-	case cwd == "~" || strings.HasPrefix(cwd, "~/"):
-		cwd = filepath.Join(u.Home, cwd[1:])
-	case !filepath.IsAbs(cwd):
-		cwd = filepath.Join(u.Home, cwd)
-	}
+func workingDir(cwd, base string, u User) (string, error) {
+	cwd = folder(cwd, folder(base, defaultCwd, u.Home), u.Home)
 	info, err := os.Stat(cwd)
 	if err != nil || !info.IsDir() {
 		return "", invalid("the working directory %q does not exist", cwd)
 	}
 	return cwd, nil
+}
+
+// folder makes a path absolute that is so already, begins with "~", or is
+// relative to base; empty is base.
+func folder(path, base, home string) string {
+	switch {
+	case path == "~" || strings.HasPrefix(path, "~/"):
+		return filepath.Join(home, path[1:])
+	case filepath.IsAbs(path):
+		return path
+	}
+	return filepath.Join(base, path)
 }
 
 // lookPath finds a program as a shell does: a name with a slash is a path.

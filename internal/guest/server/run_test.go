@@ -269,3 +269,44 @@ func TestBindOfARestoredBoot(t *testing.T) {
 		t.Errorf("a change: %v", err)
 	}
 }
+
+// A relative folder is below the owner's, and that one below the default.
+func TestWorkingDir(t *testing.T) {
+	home, base := t.TempDir(), t.TempDir()
+	for _, d := range []string{home + "/src", base + "/src"} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct{ cwd, base, want string }{
+		{"", base, base},
+		{"src", base, base + "/src"},
+		{"./src/..", base, base},
+		{"/", base, "/"},
+		{"~", base, home},
+		{"~/src", base, home + "/src"},
+		{"", "~/src", home + "/src"},
+		{"..", "~/src", home},
+		{"none", base, ""},
+		{"", "none", ""},
+		{"~none", base, ""},
+	} {
+		got, err := workingDir(tt.cwd, tt.base, User{Home: home})
+		var refused *InvalidError
+		if got != tt.want || (tt.want == "") != errors.As(err, &refused) {
+			t.Errorf("%q from %q = %q, %v; want %q", tt.cwd, tt.base, got, err, tt.want)
+		}
+	}
+	if os.Getuid() != 0 {
+		t.Skip("the guest runs as root")
+	}
+	for cwd, want := range map[string]string{"": "/workspace", "src": "/workspace/src", "/srv": "/srv", "~/src": "~/src", "~": "~"} {
+		g := New(Accounts{Etc: fstest.MapFS{"passwd": {Data: []byte("root:x:0:0:root:/root:/bin/bash\n")}}}, theReaper())
+		if err := g.Bind(Owner{SandboxID: "i", BootNumber: 1, User: "root", Cwd: cwd}, 0, nil); err != nil {
+			t.Fatal(err)
+		}
+		if owner, _ := g.Owner(); owner.Cwd != want {
+			t.Errorf("bound with %q it starts in %q, want %q", cwd, owner.Cwd, want)
+		}
+	}
+}
