@@ -218,7 +218,11 @@ func (r Repo) Commit(ctx context.Context, c Commit) (Head, error) {
 		}
 	}
 	if _, err := r.git(ctx, call{args: args, env: env, stdin: c.Message}); err != nil {
-		return Head{}, coded(err, sandbox.Conflict, "nothing was committed")
+		err = coded(err, sandbox.Conflict, "nothing was committed")
+		if c.Name == "" && sandbox.CodeOf(err) == sandbox.Invalid {
+			err = sandbox.Errorf(sandbox.Invalid, "nothing was committed: nobody is its author; give one, or set user.name and user.email in the configuration of git").WithCause(err)
+		}
+		return Head{}, err
 	}
 	return r.Head(ctx)
 }

@@ -327,6 +327,12 @@ func TestFilesystem(t *testing.T) {
 	if _, err := r.files.Move(ctx, connect.NewRequest(&filesystem.MoveRequest{Source: "d/f", Destination: "new/g"})); err != nil {
 		t.Error(err)
 	}
+	if _, err := r.files.Move(ctx, connect.NewRequest(&filesystem.MoveRequest{Source: "new", Destination: "new/x/y"})); connect.CodeOf(err) != connect.CodeInvalidArgument {
+		t.Errorf("into itself: %v", err)
+	}
+	if _, err := os.Lstat(filepath.Join(r.home, "new/x")); err == nil {
+		t.Error("a move that is refused left a folder")
+	}
 	for range 2 {
 		if _, err := r.files.Remove(ctx, connect.NewRequest(&filesystem.RemoveRequest{Path: "d"})); err != nil {
 			t.Error(err)

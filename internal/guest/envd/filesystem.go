@@ -238,6 +238,9 @@ func (f *fileSystem) Move(_ context.Context, r *connect.Request[filesystem.MoveR
 	if _, err := os.Lstat(source); err != nil {
 		return nil, fileError(r.Msg.Source, err)
 	}
+	if strings.HasPrefix(destination, source+"/") { // before any folder is made for it
+		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("%s is within %s", r.Msg.Destination, r.Msg.Source))
+	}
 	if err := makeDirs(filepath.Dir(destination), u); err != nil {
 		return nil, fileError(r.Msg.Destination, err)
 	}
