@@ -67,7 +67,7 @@ SEQ:HASH. Keep that where who can write on this machine cannot: with
 anew.`,
 		Example: `  sudo cloud-sandbox audit verify
   cloud-sandbox audit verify audit.jsonl --expect-last 4711:5f1d...`,
-		Args: cobra.MaximumNArgs(1),
+		Args: cli.Args(0, 1, "one FILE or none"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var check audit.Checker
 			if cmd.Flags().Changed("expect-last") {
@@ -80,10 +80,12 @@ anew.`,
 			if err := verify(cmd, &check, args); err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "whole: %d entries after entry %d\nlast %s\n", check.Entries, check.First.Seq, audit.Mark(check.Last))
-			return nil
+			last := audit.Mark(check.Last)
+			return cli.Print(cmd, map[string]any{"entries": check.Entries, "after": check.First.Seq, "last": last},
+				fmt.Sprintf("whole: %d entries after entry %d\nlast %s", check.Entries, check.First.Seq, last))
 		},
 	}
+	cli.JSONFlag(cmd)
 	cmd.Flags().StringVar(&expect, "expect-last", "", "SEQ:HASH of an entry that must be there, as an earlier verify printed it")
 	return cmd
 }

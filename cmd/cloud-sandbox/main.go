@@ -59,6 +59,7 @@ func root() *cobra.Command {
 		c.GroupID = serverGroup
 	}
 	cmd.AddCommand(server...)
+	cli.Strict(cmd)
 	return cmd
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve"
 )
 
@@ -20,7 +21,7 @@ func secretsCommand() *cobra.Command {
 }
 
 func secretsRotateCommand() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "rotate",
 		Short: "Seal every secret anew with the first master key",
 		Long: `Seal every secret of every tenant anew with the first of the master keys, so
@@ -38,6 +39,8 @@ as root, while the server runs or not, and can be repeated.`,
 			})
 		},
 	}
+	cli.JSONFlag(cmd)
+	return cmd
 }
 
 func rotateSecrets(cmd *cobra.Command, s sandbox.Store) error {
@@ -50,6 +53,5 @@ func rotateSecrets(cmd *cobra.Command, s sandbox.Store) error {
 	if err := serve.AuditOperator(cmd.Context(), s, did, err); err != nil {
 		return err
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "%d secrets were sealed anew; all are under the first key\n", n)
-	return nil
+	return cli.Print(cmd, map[string]int{"sealed": n}, fmt.Sprintf("%d secrets were sealed anew; all are under the first key", n))
 }

@@ -165,9 +165,9 @@ func localSource(source string) string {
 func templatePathCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "path NAME[:TAG|@VERSION]",
-		Short:   "Print the path of a template's root filesystem image",
+		Short:   "Print the path of a template's root filesystem image, on the server",
 		Example: "  cloud-sandbox template path base",
-		Args:    cobra.ExactArgs(1),
+		Args:    cli.Args(1, 1, "one TEMPLATE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			store, err := templates(cmd)
 			if err != nil {
@@ -181,8 +181,7 @@ func templatePathCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			fmt.Fprintln(cmd.OutOrStdout(), path)
-			return nil
+			return cli.Print(cmd, map[string]string{"template": args[0], "version": digest, "path": path}, path)
 		},
 	}
 }

@@ -7,8 +7,10 @@ import (
 	"github.com/spf13/cobra"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
 )
 
@@ -31,6 +33,10 @@ in the data folder is used.`,
 			if err := checkTenant(tenant); err != nil {
 				return err
 			}
+			as, err := rest.ParseRole(role)
+			if err != nil {
+				return cli.FlagError(cmd, fmt.Errorf("--role: %w", err))
+			}
 			cfg, err := config.Load(given(cmd), os.Getenv)
 			if err != nil {
 				return err
@@ -39,29 +45,30 @@ in the data folder is used.`,
 			if err := cfg.KeepSecret(); err != nil {
 				return err
 			}
-			token, err := mint(cfg, tenant, user, role)
+			token, err := mint(cfg, sandbox.Identity{Tenant: sandbox.TenantID(tenant), User: user, Role: as})
 			if err != nil {
 				return err
 			}
-			fmt.Fprintln(cmd.OutOrStdout(), token)
-			return nil
+			return cli.Print(cmd, map[string]any{
+				"access_token": token, "token_type": "bearer", "expires_in": int(gateway.TokenLife.Seconds()),
+			}, token)
 		},
 	}
 	create.Flags().StringVar(&tenant, "tenant", "", "tenant that the token speaks for (required)")
 	create.Flags().StringVar(&user, "user", "operator", "user name for logs")
-	create.Flags().StringVar(&role, "role", string(sandbox.RoleDeveloper), "viewer, developer, admin, owner or operator")
+	create.Flags().StringVar(&role, "role", rest.RoleName(sandbox.RoleDeveloper), "viewer, user, admin, owner or operator")
 	create.Flags().Bool("dev", false, "use the secret of dev mode")
 	_ = create.MarkFlagRequired("tenant")
+	cli.JSONFlag(create)
 	cmd.AddCommand(create)
 	return cmd
 }
 
-func mint(cfg config.Config, tenant, user, role string) (string, error) {
+func mint(cfg config.Config, who sandbox.Identity) (string, error) {
 	tokens, err := gateway.NewTokens(cfg.Secret, nil)
 	if err != nil {
 		return "", err
 	}
-	who := sandbox.Identity{Tenant: sandbox.TenantID(tenant), User: user, Role: sandbox.Role(role)}
 	token, _, err := tokens.Mint(who, gateway.TokenLife)
 	return token, err
 }

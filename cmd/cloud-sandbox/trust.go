@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/installation"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
@@ -28,8 +30,10 @@ These commands work on the data folder, as root, while the server runs or not.`,
   sudo cloud-sandbox trust add KEY        # on the other`,
 	}
 	cmd.AddCommand(trustKeyCommand(), trustListCommand(),
-		trustChange("add KEY...", "Trust servers", (*installation.Keys).Trust),
-		trustChange("rm KEY...", "Trust servers no more; what was imported stays", (*installation.Keys).Distrust))
+		trustChange("add KEY...", "Trust servers", "  sudo cloud-sandbox trust add KEY  # that `trust key` prints on the other server",
+			(*installation.Keys).Trust),
+		trustChange("rm KEY...", "Trust servers no more; what was imported stays", "  sudo cloud-sandbox trust rm KEY",
+			(*installation.Keys).Distrust))
 	return cmd
 }
 
@@ -50,45 +54,56 @@ func withInstallation(cmd *cobra.Command, use func(*installation.Keys) error) er
 }
 
 func trustKeyCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "key",
-		Short: "Print the key of this server, by which others trust it",
-		Args:  cobra.NoArgs,
+	cmd := &cobra.Command{
+		Use:     "key",
+		Short:   "Print the key of this server, by which others trust it",
+		Example: `  sudo cloud-sandbox trust key`,
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withInstallation(cmd, func(k *installation.Keys) error {
 				own, err := k.Own()
 				if err != nil {
 					return err
 				}
-				_, err = fmt.Fprintln(cmd.OutOrStdout(), own)
-				return err
+				return cli.Print(cmd, map[string]string{"key": own.String()}, own.String())
 			})
 		},
 	}
+	cli.JSONFlag(cmd)
+	return cmd
 }
 
 func trustListCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "list",
-		Short: "List the keys of the servers that are trusted",
-		Args:  cobra.NoArgs,
+	cmd := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the keys of the servers that are trusted",
+		Example: `  sudo cloud-sandbox trust list`,
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withInstallation(cmd, func(k *installation.Keys) error {
 				all, err := k.Trusted()
-				for _, key := range all {
-					fmt.Fprintln(cmd.OutOrStdout(), key)
+				if err != nil {
+					return err
 				}
-				return err
+				names := make([]string, len(all))
+				for i, key := range all {
+					names[i] = key.String()
+				}
+				return cli.Print(cmd, names, strings.Join(names, "\n"))
 			})
 		},
 	}
+	cli.JSONFlag(cmd)
+	return cmd
 }
 
-func trustChange(use, short string, change func(*installation.Keys, installation.Key) error) *cobra.Command {
+func trustChange(use, short, example string, change func(*installation.Keys, installation.Key) error) *cobra.Command {
 	return &cobra.Command{
-		Use:   use,
-		Short: short,
-		Args:  cobra.MinimumNArgs(1),
+		Use:     use,
+		Short:   short,
+		Example: example,
+		Args:    cli.Args(1, -1, "one KEY or more"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withInstallation(cmd, func(k *installation.Keys) error {
 				for _, text := range args {

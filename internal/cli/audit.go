@@ -30,7 +30,7 @@ or for an API key with the scope "audit".`,
 		Example: `  cloud-sandbox audit ls --outcome denied
   cloud-sandbox audit ls --since 24h --target my-sandbox
   cloud-sandbox audit ls --limit 1000 --json | jq -r '.[].user' | sort | uniq -c`,
-		Args: args(0, 0, "no arguments"),
+		Args: Args(0, 0, "no arguments"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			query, err := auditQuery(words, time.Now())
 			if err != nil {

@@ -27,7 +27,7 @@ figures are of both. --live starts many and needs their memory.`,
   cloud-sandbox bench --rounds 200 --burst 10,50,100
   cloud-sandbox bench --live 1000 --rounds 0 --calls 0
   cloud-sandbox bench --json > bench.json`,
-		Args: args(0, 0, "no arguments"),
+		Args: Args(0, 0, "no arguments"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			plan.Size = size << 20
 			if err := checkPlan(plan); err != nil {

@@ -95,6 +95,22 @@ func printJSON(cmd *cobra.Command, v any) error {
 	return e.Encode(v)
 }
 
+// JSONFlag gives a command that uses no server the flag that Print heeds.
+func JSONFlag(cmd *cobra.Command) { cmd.Flags().Bool("json", false, "print JSON") }
+
+// Print writes what a command found out: v as JSON where --json asks for it, or
+// else text and the end of a line, if there is any text.
+func Print(cmd *cobra.Command, v any, text string) error {
+	if wantsJSON(cmd) {
+		return printJSON(cmd, v)
+	}
+	if text == "" {
+		return nil
+	}
+	_, err := fmt.Fprintln(cmd.OutOrStdout(), text)
+	return err
+}
+
 // printAll prints records as the server said them.
 func printAll[T json.Marshaler](cmd *cobra.Command, records []T) error {
 	return printJSON(cmd, append([]T{}, records...)) // none is [], not null
@@ -137,6 +153,49 @@ func usagef(format string, args ...any) error { return usageError{fmt.Errorf(for
 // FlagError makes an error of flags one of the command line.
 func FlagError(cmd *cobra.Command, err error) error {
 	return usagef("%w; see `%s --help`", err, cmd.CommandPath())
+}
+
+// Strict makes every argument that is wrong, and every flag that is missing, of
+// root and the commands below it an error of the command line, and has those that
+// only hold others refuse what is none of them.
+func Strict(root *cobra.Command) {
+	for _, c := range root.Commands() {
+		Strict(c)
+	}
+	if !root.Runnable() {
+		root.Args, root.RunE = cobra.ArbitraryArgs, chosenBelow
+		root.SuggestionsMinimumDistance = 2
+		// It runs only to say this; its usage is that of what it holds.
+		root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), "{{if .Runnable}}", "{{if not .HasAvailableSubCommands}}", 1))
+		return
+	}
+	check := root.Args
+	if check == nil {
+		check = cobra.ArbitraryArgs
+	}
+	root.Args = func(cmd *cobra.Command, given []string) error {
+		err := check(cmd, given)
+		if err == nil {
+			err = cmd.ValidateRequiredFlags()
+		}
+		if usage := (usageError{}); err == nil || errors.As(err, &usage) {
+			return err
+		}
+		return FlagError(cmd, err)
+	}
+}
+
+// chosenBelow is what a command does that only holds others, when none of them
+// was chosen.
+func chosenBelow(cmd *cobra.Command, given []string) error {
+	if len(given) == 0 {
+		return cmd.Help()
+	}
+	near := ""
+	if found := cmd.SuggestionsFor(given[0]); len(found) > 0 {
+		near = ", perhaps " + strings.Join(found, " or ")
+	}
+	return usagef("%s has no command %q%s; see `%[1]s --help`", cmd.CommandPath(), given[0], near)
 }
 
 // Report prints what a command ended with to its error output, if there is

@@ -82,6 +82,17 @@ func (a *app) sandboxAndProcess(cmd *cobra.Command, given []string, begun string
 	})
 }
 
+// templates completes what a sandbox can start from.
+func (a *app) templates(cmd *cobra.Command, _ []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return a.suggest(cmd, nil, begun, func(ctx context.Context, c *client.Client) (all []suggestion, err error) {
+		list, err := c.Templates(ctx)
+		for _, t := range list {
+			all = append(all, suggestion{t.Template, t.Source})
+		}
+		return all, err
+	})
+}
+
 // remotePath completes SANDBOX: and then paths in it.
 func (a *app) remotePath(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	const half = cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace

@@ -112,7 +112,7 @@ a file is there whole or not at all.`,
   cloud-sandbox cp my-agent:/workspace/app/. ./app
   cloud-sandbox cp my-agent:results.json - | jq .
   tar cz . | cloud-sandbox cp - my-agent:/tmp/all.tgz`,
-		Args: args(2, -1, "a SOURCE or more, and a DESTINATION"),
+		Args: Args(2, -1, "a SOURCE or more, and a DESTINATION"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			return o.all(cmd, c, args[:len(args)-1], args[len(args)-1])
 		}),

@@ -37,7 +37,7 @@ NAME as well as its ID.`,
   cloud-sandbox create preview --private-ports
   cloud-sandbox create long-run --checkpoint-every 5m
   cloud-sandbox create again --snapshot s7d0f4w2kq9x1m5a8z3c6`,
-		Args: args(0, 1, "at most one NAME"),
+		Args: Args(0, 1, "at most one NAME"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			s, err := c.Create(cmd.Context(), o.request(args))
 			if err != nil {
@@ -61,6 +61,7 @@ NAME as well as its ID.`,
 	f.StringVar(&o.cwd, "cwd", "", "folder that its programs run in (default /workspace)")
 	f.StringVar(&o.user, "user", "", "user that its programs run as (default user)")
 	o.new.register(cmd)
+	_ = cmd.RegisterFlagCompletionFunc("template", a.templates)
 	clientFlags(cmd)
 	return cmd
 }

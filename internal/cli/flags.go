@@ -104,8 +104,9 @@ func (n *creation) named(cmd *cobra.Command) []string {
 	return names
 }
 
-// exactArgs is a cobra check that says which arguments there are.
-func args(least, most int, what string) cobra.PositionalArgs {
+// Args is a check that says which arguments a command takes, from least to most;
+// a negative most is no bound.
+func Args(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, given []string) error {
 		if len(given) >= least && (most < 0 || len(given) <= most) {
 			return nil

@@ -63,7 +63,7 @@ func (k *keyCommands) create() *cobra.Command {
 		Example: `  cloud-sandbox key create --name ci --scope read,write --expires-in 720h
   sudo cloud-sandbox key create --admin
   sudo cloud-sandbox key create --tenant ops --role operator`,
-		Args: args(0, 0, "no arguments"),
+		Args: Args(0, 0, "no arguments"),
 		RunE: k.with(func(cmd *cobra.Command, keys Keys, _ []string) error {
 			if admin {
 				key.Role = string(sandbox.RoleAdmin)
@@ -109,7 +109,7 @@ func (k *keyCommands) list() *cobra.Command {
 		Short:   "List API keys, newest first, without their secrets",
 		Example: `  cloud-sandbox key ls
   sudo cloud-sandbox key ls --tenant acme --json`,
-		Args: args(0, 0, "no arguments"),
+		Args: Args(0, 0, "no arguments"),
 		RunE: k.with(func(cmd *cobra.Command, keys Keys, _ []string) error {
 			all, err := keys.Keys(cmd.Context())
 			if err != nil {
@@ -149,7 +149,7 @@ valid for --overlap, so that all who use it can change over; with 0 it ends at
 once, and a running server refuses it within a second.`,
 		Example: `  cloud-sandbox key rotate kx0zqk3v9a1b2c3d4e5f6 --overlap 1h
   sudo cloud-sandbox key rotate kx0zqk3v9a1b2c3d4e5f6 --tenant acme`,
-		Args: args(1, 1, "one KEY"),
+		Args: Args(1, 1, "one KEY"),
 		RunE: k.with(func(cmd *cobra.Command, keys Keys, args []string) error {
 			rotated, err := keys.RotateKey(cmd.Context(), args[0], overlap)
 			if err != nil {
@@ -170,7 +170,7 @@ func (k *keyCommands) revoke() *cobra.Command {
 		Short:   "Revoke API keys; a running server refuses them within a second",
 		Example: `  cloud-sandbox key rm kx0zqk3v9a1b2c3d4e5f6
   sudo cloud-sandbox key rm kx0zqk3v9a1b2c3d4e5f6 --tenant acme`,
-		Args: args(1, -1, "one KEY or more"),
+		Args: Args(1, -1, "one KEY or more"),
 		RunE: k.with(func(cmd *cobra.Command, keys Keys, args []string) error {
 			return removeEach(cmd, args, func(id string) ([]string, error) { return []string{id}, keys.RevokeKey(cmd.Context(), id) })
 		}),

@@ -20,7 +20,7 @@ func (a *app) linkCommand() *cobra.Command {
 are private, until it expires. Whoever has it can use it.`,
 		Example: `  cloud-sandbox link my-agent 3000
   cloud-sandbox link my-agent 3000 --expires 10m --json | jq -r .token`,
-		Args: args(2, 2, "SANDBOX and PORT"),
+		Args: Args(2, 2, "SANDBOX and PORT"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			port, err := strconv.ParseUint(args[1], 10, 16)
 			if err != nil || port == 0 {

@@ -35,7 +35,7 @@ func (a *app) listCommand() *cobra.Command {
   cloud-sandbox ls --all --metadata team=blue
   cloud-sandbox ls --json | jq -r '.[].sandbox_id'
   cloud-sandbox ls my-agent:/workspace`,
-		Args: args(0, 1, "at most one SANDBOX:PATH"),
+		Args: Args(0, 1, "at most one SANDBOX:PATH"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if len(args) > 0 {
 				return o.files(cmd, c, args[0])

@@ -33,7 +33,7 @@ Of a sandbox that has ended it shows the last output that is kept.`,
   cloud-sandbox logs my-agent web --follow --tail 4096
   cloud-sandbox logs my-agent --stream stderr
   cloud-sandbox logs my-agent web --from 1048576 --json`,
-		Args: args(1, 2, "a SANDBOX and at most one PROCESS"),
+		Args: Args(1, 2, "a SANDBOX and at most one PROCESS"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			return o.run(cmd, c, args)
 		}),

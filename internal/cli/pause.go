@@ -50,7 +50,7 @@ the outside are not kept. What cannot be saved runs on.`,
 		Example: `  cloud-sandbox pause my-agent
   cloud-sandbox pause --files-only my-agent
   cloud-sandbox ls -q --state running | xargs -r cloud-sandbox pause`,
-		Args: args(1, -1, "one SANDBOX or more"),
+		Args: Args(1, -1, "one SANDBOX or more"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			return each(cmd, args, func(ctx context.Context, id string) (client.Sandbox, error) { return c.Pause(ctx, id, filesOnly) })
 		}),
@@ -71,7 +71,7 @@ already stays as it is.`,
 		Example: `  cloud-sandbox resume my-agent
   cloud-sandbox resume --files-only my-agent
   cloud-sandbox ls -q --state paused | xargs -r cloud-sandbox resume`,
-		Args: args(1, -1, "one SANDBOX or more"),
+		Args: Args(1, -1, "one SANDBOX or more"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			return each(cmd, args, func(ctx context.Context, id string) (client.Sandbox, error) { return c.Resume(ctx, id, filesOnly) })
 		}),
@@ -95,7 +95,7 @@ ID, tokens and randomness of its own.`,
 		Example: `  cloud-sandbox fork my-agent
   cloud-sandbox fork my-agent --count 5 --name try
   cloud-sandbox fork my-agent --count 3 --metadata role=experiment --timeout 10m`,
-		Args: args(1, 1, "one SANDBOX"),
+		Args: Args(1, 1, "one SANDBOX"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			r.Timeout = float64(timeout)
 			if len(metadata.values) > 0 {

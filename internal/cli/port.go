@@ -29,7 +29,7 @@ held in memory. It is not encrypted.`,
   cloud-sandbox snapshot export s7d0f4w2kq9x1m5a8z3c6 -o monday.snapshot
   cloud-sandbox snapshot export s7d0f4w2kq9x1m5a8z3c6 --with-template
   cloud-sandbox snapshot export s7d0f4w2kq9x1m5a8z3c6 -o - | age -r age1... > monday.age`,
-		Args: args(1, 1, "one SNAPSHOT"),
+		Args: Args(1, 1, "one SNAPSHOT"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if output == "" {
 				output = filepath.Base(args[0]) + ".snapshot"
@@ -90,7 +90,7 @@ Cloud Sandbox.`,
 		Example: `  cloud-sandbox snapshot import monday.snapshot
   cloud-sandbox snapshot import monday.snapshot --name monday
   cloud-sandbox create --snapshot "$(cloud-sandbox snapshot import monday.snapshot)"`,
-		Args: args(1, 1, "one FILE"),
+		Args: Args(1, 1, "one FILE"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			return importFile(cmd, c, args[0], name, quiet)
 		}),

@@ -34,7 +34,7 @@ and whatever holds for the others.`,
   cloud-sandbox ports my-agent --forward 8080:3000
   cloud-sandbox ports my-agent -f 5432 -f 0:6379
   cloud-sandbox ports my-agent --private 8000`,
-		Args: args(1, 1, "one SANDBOX"),
+		Args: Args(1, 1, "one SANDBOX"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if len(public)+len(private) > 0 {
 				if len(forward) > 0 || all {

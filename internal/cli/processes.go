@@ -21,7 +21,7 @@ func (a *app) processesCommand() *cobra.Command {
 those of shell and of exec --detach, and of the API.`,
 		Example: `  cloud-sandbox ps my-agent
   cloud-sandbox ps my-agent --json | jq '.[] | select(.state == "running")'`,
-		Args: args(1, 1, "one SANDBOX"),
+		Args: Args(1, 1, "one SANDBOX"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			list, err := c.Processes(cmd.Context(), args[0])
 			if err != nil {
@@ -72,7 +72,7 @@ With --signal only that is sent, to the process and its group. PROCESS is an ID 
 a name, see ps.`,
 		Example: `  cloud-sandbox kill my-agent web
   cloud-sandbox kill --signal HUP my-agent web`,
-		Args: args(2, -1, "a SANDBOX and one PROCESS or more"),
+		Args: Args(2, -1, "a SANDBOX and one PROCESS or more"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			var ended []client.Process
 			for _, process := range args[1:] {

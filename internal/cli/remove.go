@@ -22,7 +22,7 @@ func (a *app) removeCommand() *cobra.Command {
 All are tried, also after one that could not be ended.`,
 		Example: `  cloud-sandbox rm my-agent
   cloud-sandbox ls -q --metadata team=blue | xargs -r cloud-sandbox rm`,
-		Args: args(1, -1, "one SANDBOX or more"),
+		Args: Args(1, -1, "one SANDBOX or more"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			return remove(cmd, c, args, missing)
 		}),

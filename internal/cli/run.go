@@ -3,8 +3,10 @@ package cli
 import (
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -61,7 +63,8 @@ server answers.`,
 	o.register(cmd)
 	clientFlags(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("sandbox", a.sandboxes)
-	_ = cmd.RegisterFlagCompletionFunc("language", cobra.FixedCompletions([]string{"python", "javascript", "bash"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("template", a.templates)
+	_ = cmd.RegisterFlagCompletionFunc("language", cobra.FixedCompletions(languageNames(), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -196,6 +199,8 @@ var languages = map[string]string{
 	".ts": "typescript", ".mts": "typescript", ".go": "go", ".rb": "ruby", ".java": "java", ".r": "r",
 	".c": "c", ".cc": "cpp", ".cpp": "cpp", ".cxx": "cpp", ".rs": "rust",
 }
+
+func languageNames() []string { return slices.Compact(slices.Sorted(maps.Values(languages))) }
 
 func languageOf(file string) (string, error) {
 	end := filepath.Ext(file)

@@ -42,7 +42,7 @@ this machine could see it.`,
 		Example: `  cloud-sandbox secret set PAYMENTS_KEY <key.txt
   cloud-sandbox secret set PAYMENTS_KEY --from-env PAYMENTS_KEY --description "test account"
   cloud-sandbox secret set PAYMENTS_KEY --host api.example.com <key.txt`,
-		Args: args(1, 1, "one NAME"),
+		Args: Args(1, 1, "one NAME"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			value, err := a.secretValue(cmd, variable)
 			if err != nil {
@@ -99,7 +99,7 @@ func (a *app) listSecretsCommand() *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List secrets, without their values",
 		Example: `  cloud-sandbox secret ls`,
-		Args:    args(0, 0, "no arguments"),
+		Args:    Args(0, 0, "no arguments"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			list, err := c.Secrets(cmd.Context())
 			if err != nil {
@@ -138,7 +138,7 @@ func (a *app) deleteSecretsCommand() *cobra.Command {
 		Aliases: []string{"delete"},
 		Short:   "Delete secrets; sandboxes that use them get them no more",
 		Example: `  cloud-sandbox secret rm PAYMENTS_KEY`,
-		Args:    args(1, -1, "one NAME or more"),
+		Args:    Args(1, -1, "one NAME or more"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			for _, name := range args {
 				if err := c.DeleteSecret(cmd.Context(), name); err != nil {

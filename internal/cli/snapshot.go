@@ -37,7 +37,7 @@ func (a *app) takeSnapshotCommand() *cobra.Command {
 		Short: "Save a sandbox, which goes on, and print the snapshot's ID",
 		Example: `  cloud-sandbox snapshot create my-agent
   cloud-sandbox snapshot create my-agent --name before-refactoring`,
-		Args: args(1, 1, "one SANDBOX"),
+		Args: Args(1, 1, "one SANDBOX"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			s, err := c.TakeSnapshot(cmd.Context(), args[0], name, filesOnly)
 			if err != nil {
@@ -61,7 +61,7 @@ func (a *app) listSnapshotsCommand() *cobra.Command {
 		Short:   "List snapshots, newest first",
 		Example: `  cloud-sandbox snapshot ls
   cloud-sandbox snapshot ls --json | jq '.[].size_bytes'`,
-		Args: args(0, 0, "no arguments"),
+		Args: Args(0, 0, "no arguments"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			if limit < 0 {
 				return usagef("--limit must be 0 or more")
@@ -113,7 +113,7 @@ func (a *app) deleteSnapshotsCommand() *cobra.Command {
 		Short:   "Delete snapshots that no sandbox is paused in",
 		Example: `  cloud-sandbox snapshot rm s7d0f4w2kq9x1m5a8z3c6
   cloud-sandbox snapshot ls -q | xargs -r cloud-sandbox snapshot rm`,
-		Args: args(1, -1, "one SNAPSHOT or more"),
+		Args: Args(1, -1, "one SNAPSHOT or more"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			for _, id := range args {
 				s, err := c.DeleteSnapshot(cmd.Context(), id)
@@ -139,7 +139,7 @@ func (a *app) rollbackCommand() *cobra.Command {
 What it was until then is gone, unless you take a snapshot of that first.`,
 		Example: `  cloud-sandbox rollback my-agent before-refactoring
   cloud-sandbox rollback my-agent s7d0f4w2kq9x1m5a8z3c6`,
-		Args: args(2, 2, "a SANDBOX and a SNAPSHOT"),
+		Args: Args(2, 2, "a SANDBOX and a SNAPSHOT"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			s, err := c.Rollback(cmd.Context(), args[0], args[1])
 			return changed(cmd, s, err)
@@ -158,7 +158,7 @@ func (a *app) historyCommand() *cobra.Command {
 that it is paused in, or goes on from, is marked with *.`,
 		Example: `  cloud-sandbox history my-agent
   cloud-sandbox history my-agent --json | jq '.[].parent_id'`,
-		Args: args(1, 1, "one SANDBOX"),
+		Args: Args(1, 1, "one SANDBOX"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			list, err := c.History(cmd.Context(), args[0])
 			if err != nil {

@@ -120,7 +120,7 @@ func (t *templateCommands) build() *cobra.Command {
   cloud-sandbox template build tiny --source tar:/tmp/rootfs.tar.gz
   sudo cloud-sandbox template build base --source debian:bookworm --force
   sudo cloud-sandbox template build code-interpreter-v1`,
-		Args: args(0, 1, "one NAME at most"),
+		Args: Args(0, 1, "one NAME at most"),
 		RunE: t.with([]string{"private"}, func(cmd *cobra.Command, templates Templates, args []string) error {
 			if len(args) > 0 {
 				asked.Template = args[0]
@@ -243,7 +243,7 @@ func (t *templateCommands) list() *cobra.Command {
 		Short:   "List the templates that are built",
 		Example: `  cloud-sandbox template ls
   cloud-sandbox template ls --versions --json`,
-		Args: args(0, 0, "no arguments"),
+		Args: Args(0, 0, "no arguments"),
 		RunE: t.with(nil, func(cmd *cobra.Command, templates Templates, _ []string) error {
 			all, err := templates.Templates(cmd.Context())
 			if err != nil {
@@ -310,7 +310,7 @@ sandboxes run from is not removed, nor one that paused sessions or snapshots, of
 whatever tenant, need: end or delete them first.`,
 		Example: `  cloud-sandbox template rm web
   sudo cloud-sandbox template rm web:1.2`,
-		Args: args(1, -1, "one NAME or more"),
+		Args: Args(1, -1, "one NAME or more"),
 		RunE: t.with(nil, func(cmd *cobra.Command, templates Templates, args []string) error {
 			return removeEach(cmd, args, func(name string) ([]string, error) { return templates.RemoveTemplate(cmd.Context(), name) })
 		}),

@@ -23,7 +23,7 @@ what runs now is counted every minute.`,
 		Example: `  cloud-sandbox usage
   cloud-sandbox usage --from 2026-01-01 --to 2026-02-01 --by day
   cloud-sandbox usage --by sandbox --json | jq '.[].vcpu_seconds'`,
-		Args: args(0, 1, "at most one SANDBOX_ID"),
+		Args: Args(0, 1, "at most one SANDBOX_ID"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			query := url.Values{}
 			for name, value := range map[string]string{"from": from, "to": to, "group_by": strings.Join(by, ",")} {

@@ -108,6 +108,9 @@ func (s *Service) Contexts(ctx context.Context, tenant sandbox.TenantID, idOrNam
 
 // CreateContext makes a context. Invalid for a language that keeps no state.
 func (s *Service) CreateContext(ctx context.Context, tenant sandbox.TenantID, idOrName string, spec ContextSpec) (Context, error) {
+	if spec.Language == "" {
+		return Context{}, sandbox.Errorf(sandbox.Invalid, "language is missing; a context runs %s", keptNames())
+	}
 	lang, err := languageNamed(spec.Language)
 	if err != nil {
 		return Context{}, err

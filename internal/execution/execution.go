@@ -454,7 +454,7 @@ func verdict(req Request, end RunEnd) (Status, int, *Problem) {
 		}
 		return StatusError, code, problem("exit_code", "it ended with exit code %d", code)
 	case StatusTimeout:
-		return StatusTimeout, exitTimeout, problem("timeout", "it ran longer than the %g seconds it was given", req.Timeout.Seconds())
+		return StatusTimeout, exitTimeout, problem("timeout", "it ran longer than the %s it was given", req.Timeout)
 	case StatusOOM:
 		return StatusOOM, cmp.Or(code, exitKilled), problem("oom", "%s", cmp.Or(end.Message, "it was ended because the sandbox ran out of memory"))
 	case StatusPids:

@@ -183,7 +183,7 @@ func TestBadInputs(t *testing.T) {
 		{"GET", "/api/v1/contexts?sandbox_id=i00000000000000000000", "", 404, "no such sandbox"},
 		{"POST", "/api/v1/contexts", `{"language":"python"}`, 400, "sandbox_id"},
 		{"POST", "/api/v1/contexts", `{"sandbox_id":"ID","language":"go"}`, 400, "keeps no state"},
-		{"POST", "/api/v1/contexts", `{"sandbox_id":"ID"}`, 400, "language is missing"},
+		{"POST", "/api/v1/contexts", `{"sandbox_id":"ID"}`, 400, "language is missing; a context runs python, javascript, typescript, bash"},
 		{"POST", "/api/v1/contexts", `{"sandbox_id":"ID","language":"python","cwd":"/none"}`, 400, "does not exist"},
 		{"POST", "/api/v1/contexts", `{"sandbox_id":"ID","language":"python","cwd":"` + long + `"}`, 413, "cwd"},
 		{"POST", "/api/v1/contexts/c1/restart", `{}`, 400, "sandbox_id"},
