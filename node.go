@@ -20,9 +20,12 @@ type Binding struct {
 	Cwd         string // default working directory; empty: /workspace
 	Network     NetworkPolicy
 	Secrets     SecretBinding
-	Limits      Limits
-	Timeline    int64
-	Revision    int64 // grows with every change of what the Boot is told
+	// Volumes are mounted before any Process of the owner starts or goes on; never
+	// changed by Update.
+	Volumes  []VolumeBinding
+	Limits   Limits
+	Timeline int64
+	Revision int64 // grows with every change of what the Boot is told
 	// Restored says that the Boot started from saved memory: its Guest may
 	// have had another owner, and the clock stood still. The Node sets it.
 	Restored bool
