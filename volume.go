@@ -29,6 +29,7 @@ const (
 type VolumeState string
 
 const (
+	VolumeCreating VolumeState = "creating" // recorded, perhaps not there yet
 	VolumeReady    VolumeState = "ready"
 	VolumeDeleting VolumeState = "deleting" // given up, its files perhaps still there
 )
@@ -47,8 +48,72 @@ type Volume struct {
 
 // VolumeMount is where a Sandbox has a Volume.
 type VolumeMount struct {
-	Volume string // its ID
+	Volume string // its ID; in a request its name or ID
+	Name   string // of the Volume, which never changes; not in a request
 	Path   string // absolute and clean
+}
+
+// VolumeRequest asks for a Volume.
+type VolumeRequest struct {
+	// ID is the one it will have, for a request that must take effect once: a
+	// repeat returns what the first one made. Empty: a fresh one.
+	ID       string
+	Name     string
+	MaxBytes int64 // zero: DefaultVolumeBytes
+}
+
+// Check returns Invalid, saying what to change, when the request breaks a rule
+// that needs no other knowledge than the request.
+func (r VolumeRequest) Check() error {
+	if r.ID != "" && !ValidVolumeID(r.ID) {
+		return Errorf(Invalid, "the volume ID is not one")
+	}
+	if err := CheckVolumeName(r.Name); err != nil || r.MaxBytes == 0 {
+		return err
+	}
+	return CheckVolumeBytes(r.MaxBytes)
+}
+
+// Volumes is the part of Sandboxes that keeps Volumes.
+type Volumes interface {
+	// CreateVolume returns an empty Volume once it can be mounted. A name in use is
+	// a Conflict, no room in the Quota Exhausted; Unsupported when no Node keeps
+	// Volumes.
+	CreateVolume(ctx context.Context, tenant TenantID, req VolumeRequest) (Volume, error)
+	// GetVolume returns a Volume, by ID or name, that is ready.
+	GetVolume(ctx context.Context, tenant TenantID, idOrName string) (Volume, error)
+	// ListVolumes returns those of a Tenant that are ready, by name.
+	ListVolumes(ctx context.Context, tenant TenantID) ([]Volume, error)
+	// DeleteVolume deletes a Volume with all that is in it and returns its last
+	// record; Conflict while a Sandbox that has not ended has it.
+	DeleteVolume(ctx context.Context, tenant TenantID, idOrName string) (Volume, error)
+}
+
+// VolumeStore keeps Volumes. Session-manager alone writes here.
+type VolumeStore interface {
+	// InsertVolume adds a record. A known ID is a Conflict, and so is a name that
+	// another of the Tenant's has which is not being deleted; Exhausted when the
+	// Tenant has MaxVolumes, or its Quota has no room, exactly, however many insert
+	// at once.
+	InsertVolume(ctx context.Context, v Volume) (Volume, error)
+	// MoveVolume records that a Volume in state from is in state to; Conflict when
+	// it is in another by now, or is to be deleted and a Sandbox that has not ended
+	// has it; NotFound when there is none.
+	MoveVolume(ctx context.Context, id string, from, to VolumeState) error
+	// VolumeByID returns the record, whoever owns it and whatever its State; callers
+	// check both.
+	VolumeByID(ctx context.Context, id string) (Volume, error)
+	// VolumeByName returns the Tenant's Volume of that name that is ready.
+	VolumeByName(ctx context.Context, tenant TenantID, name string) (Volume, error)
+	// Volumes returns those of a Tenant that are ready, by name, at most MaxVolumes.
+	Volumes(ctx context.Context, tenant TenantID) ([]Volume, error)
+	// VolumesLeft returns every Tenant's that are not ready.
+	VolumesLeft(ctx context.Context) ([]Volume, error)
+	// VolumeUses counts the Sandboxes that have not ended and have a Volume.
+	VolumeUses(ctx context.Context, id string) (int, error)
+	// DropVolume removes the record of a Volume that is being deleted; another one
+	// and an unknown one stay as they are.
+	DropVolume(ctx context.Context, id string) error
 }
 
 // VolumeSpec is what a Node is told of a Volume.
@@ -164,8 +229,8 @@ func ValidVolumeID(s string) bool { return volumeIDPattern.MatchString(s) }
 
 // CheckVolumeName returns Invalid for what cannot be the name of a Volume.
 func CheckVolumeName(name string) error {
-	if !volumeNamePattern.MatchString(name) {
-		return Errorf(Invalid, "the name of a volume has 1 to 128 letters, digits and the characters _ and -")
+	if !volumeNamePattern.MatchString(name) || ValidVolumeID(name) {
+		return Errorf(Invalid, "the name of a volume has 1 to 128 letters, digits and the characters _ and -, and does not look like a volume ID")
 	}
 	return nil
 }

@@ -28,6 +28,7 @@ const (
 	tokenPath   = "/api/v1/auth/token"
 	auditPath   = "/api/v1/audit"
 	secretsPath = "/api/v1/secrets"
+	volumesPath = "/api/v1/volumes"
 	forkPath    = "/api/v1/sessions/{id}/fork"
 
 	// One connection may say anything to what listens.
@@ -91,7 +92,7 @@ func creates(rt route) bool {
 		return false
 	}
 	switch rt.path {
-	case "/sandboxes", "/v2/sandboxes", "/sandboxes/{id}/fork", "/sandboxes/{id}/snapshots", "/api/v1/sessions", "/api/v1/sandbox/acquire", forkPath, sessionSnapshotsPath, importPath, keysPath, rotateKeyPath, secretsPath, "/api/v1/templates", "/v3/templates", e2bKeysPath, "/api/v1/contexts":
+	case "/sandboxes", "/v2/sandboxes", "/sandboxes/{id}/fork", "/sandboxes/{id}/snapshots", "/api/v1/sessions", "/api/v1/sandbox/acquire", forkPath, sessionSnapshotsPath, importPath, keysPath, rotateKeyPath, secretsPath, volumesPath, "/api/v1/templates", "/v3/templates", e2bKeysPath, "/api/v1/contexts":
 		return true
 	}
 	return false

@@ -146,11 +146,12 @@ func New(c Config) *Server {
 		Config: c, docs: newDocs(), limits: ratelimit.New(c.Limits), draining: make(chan struct{}),
 		metrics: newMetrics(c.Registry),
 	}
+	volumes, _ := c.Nodes.(sandbox.VolumeFiles)
 	s.audit = &auditLog{store: c.Audit, log: c.Log, failed: s.metrics.unrecorded}
 	ports := porttoken.New(c.TrafficToken, nil)
 	s.guests = execution.NewGuests(c.Sandboxes, c.Nodes, c.NewGuest)
 	s.api = &rest.API{
-		Sandboxes: c.Sandboxes, Nodes: c.Nodes, NodeNames: c.NodeNames, Templates: c.Templates,
+		Sandboxes: c.Sandboxes, Nodes: c.Nodes, Volumes: volumes, NodeNames: c.NodeNames, Templates: c.Templates,
 		Guests: s.guests, URLs: signedurl.New(c.SigningKeys, nil), Keys: c.Keys, Secrets: c.Secrets, Quotas: c.Quotas, Audit: c.Audit, Log: c.Log,
 		Usage: c.Usage, Prices: c.Prices, PortTokens: ports, Domain: c.Domain,
 	}

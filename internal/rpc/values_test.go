@@ -108,6 +108,7 @@ func TestEveryFieldArrives(t *testing.T) {
 	roundTrip(t, func(v sandbox.Change) sandbox.Change { return toChange(over(t, fromChange(v))) })
 	roundTrip(t, func(v sandbox.ListQuery) sandbox.ListQuery { return toQuery(over(t, fromQuery(v))) })
 	roundTrip(t, func(v sandbox.Snapshot) sandbox.Snapshot { return toSnapshot(over(t, fromSnapshot(v))) })
+	roundTrip(t, func(v sandbox.Volume) sandbox.Volume { return toVolume(over(t, fromVolume(v))) })
 	roundTrip(t, func(v sandbox.ForkRequest) sandbox.ForkRequest { return toFork(over(t, fromFork(v))) })
 	roundTrip(t, func(v sandbox.Page) sandbox.Page {
 		got := toPage(over(t, fromPage(v)))

@@ -86,6 +86,7 @@ type Manager struct {
 	Records
 	store     sandbox.Store
 	nodes     sandbox.Nodes
+	volumes   sandbox.VolumeFiles // nil: there are none
 	placement sandbox.Placement
 	images    sandbox.Images
 	cfg       Config
@@ -97,7 +98,7 @@ type Manager struct {
 	tails       tails
 	checkpoints checkpoints
 	mendCh      chan struct{} // a Sandbox could not be ended: reconcile soon
-	// sweepCh: there may be Snapshots that nobody needs.
+	// sweepCh: there may be Snapshots and Volumes that nobody needs.
 	sweepCh chan struct{}
 	// retainCh: Tenants have new Snapshots, those in grown.
 	retainCh chan struct{}
@@ -105,7 +106,7 @@ type Manager struct {
 	mu       sync.Mutex
 	creating map[string]*creation // by Sandbox ID
 	moving   map[string]bool      // Sandboxes that pause, resume or are saved
-	held     map[string]int       // Snapshots in the making, or started from
+	held     map[string]int       // Snapshots in the making, or started from, and Volumes in the making or going
 	grown    map[sandbox.TenantID]bool
 }
 
@@ -152,9 +153,10 @@ func New(store sandbox.Store, nodes sandbox.Nodes, placement sandbox.Placement, 
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	volumes, _ := nodes.(sandbox.VolumeFiles)
 	return &Manager{
 		Records: Records{Store: store},
-		store:   store, nodes: nodes, placement: placement, images: images,
+		store:   store, nodes: nodes, volumes: volumes, placement: placement, images: images,
 		cfg: cfg, log: cfg.Log,
 		locks:       locks{held: map[string]*lock{}},
 		alarm:       newAlarm(),
