@@ -265,6 +265,7 @@ func (f *sandboxes) live() int {
 
 // nodes is one Node whose Boots all are the same guest.
 type nodes struct {
+	volumeFiles
 	sandbox.Nodes // what no test asks for
 
 	mu       sync.Mutex

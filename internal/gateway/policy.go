@@ -112,7 +112,7 @@ func classOf(rt route) ratelimit.Class {
 		return classOfCall(rt)
 	case rt.path == "/api/v1/sessions" && creates(rt), rt.path == "/api/v1/sandbox/acquire", rt.path == forkPath, isE2B(rt.path) && creates(rt) && rt.path != "/v3/templates" && rt.path != e2bKeysPath && !strings.HasSuffix(rt.path, "/snapshots"):
 		return ratelimit.Create
-	case strings.HasPrefix(rt.path, rest.FilesPath):
+	case strings.HasPrefix(rt.path, rest.FilesPath), isVolumeContent(rt.path):
 		return ratelimit.Files
 	case rt.method == http.MethodGet:
 		return ratelimit.Read
@@ -169,8 +169,8 @@ func (s *Server) limit(rt route, w http.ResponseWriter, r *http.Request, who san
 // recognize is identify, but an address that keeps sending credentials that are
 // not valid hears Exhausted instead. A valid one is let in whoever else is at its
 // address: behind a proxy that is everybody.
-func (s *Server) recognize(r *http.Request) (sandbox.Identity, error) {
-	who, err := s.identify(r)
+func (s *Server) recognize(rt route, r *http.Request) (sandbox.Identity, error) {
+	who, err := s.identify(rt, r)
 	if !errors.Is(err, sandbox.Anonymous) {
 		return who, err
 	}
