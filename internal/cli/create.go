@@ -35,6 +35,7 @@ NAME as well as its ID.`,
   box=$(cloud-sandbox create --network none --memory-mb 1024)
   cloud-sandbox create bot --secret 'API_KEY@api.example.com=Authorization: Bearer {value}'
   cloud-sandbox create preview --private-ports
+  cloud-sandbox create worker --volume datasets:/data
   cloud-sandbox create long-run --checkpoint-every 5m
   cloud-sandbox create again --snapshot s7d0f4w2kq9x1m5a8z3c6`,
 		Args: args(0, 1, "at most one NAME"),
@@ -62,6 +63,7 @@ NAME as well as its ID.`,
 	f.StringVar(&o.user, "user", "", "user that its programs run as (default user)")
 	o.new.register(cmd)
 	clientFlags(cmd)
+	_ = cmd.RegisterFlagCompletionFunc("volume", a.mounted)
 	return cmd
 }
 
