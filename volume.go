@@ -132,7 +132,9 @@ type VolumeBinding struct {
 // VolumeUse is what a Volume on a Node holds.
 type VolumeUse struct {
 	ID    string
-	Bytes int64 // in blocks of the disk, also of deleted files that are still open
+	// Bytes are 4096 for each name, and the length of each file in blocks of 4096,
+	// holes too; also of deleted files that are still open.
+	Bytes int64
 	Files int64 // and folders, without its root
 }
 

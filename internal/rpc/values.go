@@ -237,7 +237,7 @@ func fromBinding(b sandbox.Binding) *nodev1.Binding {
 		SandboxId: b.SandboxID, BootNumber: b.BootNumber, Tenant: string(b.Tenant), Template: b.Template,
 		AccessToken: b.AccessToken, Env: b.Env, User: b.User, Cwd: b.Cwd, Network: string(b.Network),
 		Limits: fromLimits(b.Limits), Timeline: b.Timeline, Revision: b.Revision, Restored: b.Restored,
-		Secrets: fromSecrets(b.Secrets),
+		Secrets: fromSecrets(b.Secrets), Volumes: fromVolumeBindings(b.Volumes),
 	}
 }
 
@@ -246,7 +246,7 @@ func toBinding(b *nodev1.Binding) sandbox.Binding {
 		SandboxID: b.GetSandboxId(), BootNumber: b.GetBootNumber(), Tenant: sandbox.TenantID(b.GetTenant()), Template: b.GetTemplate(),
 		AccessToken: b.GetAccessToken(), Env: b.GetEnv(), User: b.GetUser(), Cwd: b.GetCwd(), Network: sandbox.NetworkPolicy(b.GetNetwork()),
 		Limits: toLimits(b.GetLimits()), Timeline: b.GetTimeline(), Revision: b.GetRevision(), Restored: b.GetRestored(),
-		Secrets: toSecrets(b.GetSecrets()),
+		Secrets: toSecrets(b.GetSecrets()), Volumes: toVolumeBindings(b.GetVolumes()),
 	}
 }
 

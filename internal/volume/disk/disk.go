@@ -30,7 +30,7 @@ import (
 )
 
 const (
-	volumesName = "volumes"
+	volumesName = "kept"
 	goneName    = "gone" // Volumes that were deleted, until their files are
 	specName    = "spec.json"
 	objectsName = "objects"

@@ -103,7 +103,7 @@ func (v *Volume) fileAt(p string, node uint64) (sandbox.VolumeFile, error) {
 		return sandbox.VolumeFile{}, err
 	}
 	f := sandbox.VolumeFile{
-		Path: p, Type: sandbox.VolumeFileOther, Bytes: a.Size, Mode: a.Mode & permissions, UID: a.UID, GID: a.GID,
+		Path: strings.ToValidUTF8(p, "\uFFFD"), Type: sandbox.VolumeFileOther, Bytes: a.Size, Mode: a.Mode & permissions, UID: a.UID, GID: a.GID,
 		Accessed: timeOf(a.Accessed), Modified: timeOf(a.Modified), Changed: timeOf(a.Changed),
 	}
 	switch a.Mode & unix.S_IFMT {
