@@ -109,7 +109,9 @@ func TestEveryFieldArrives(t *testing.T) {
 	roundTrip(t, func(v sandbox.ListQuery) sandbox.ListQuery { return toQuery(over(t, fromQuery(v))) })
 	roundTrip(t, func(v sandbox.Snapshot) sandbox.Snapshot { return toSnapshot(over(t, fromSnapshot(v))) })
 	roundTrip(t, func(v sandbox.VolumeFile) sandbox.VolumeFile { return toVolumeFile(over(t, fromVolumeFile(v))) })
-	roundTrip(t, func(v sandbox.VolumeFileChange) sandbox.VolumeFileChange { return toFileChange(over(t, fromFileChange(v))) })
+	roundTrip(t, func(v sandbox.VolumeFileChange) sandbox.VolumeFileChange {
+		return toFileChange(over(t, fromFileChange(v)))
+	})
 	roundTrip(t, func(v sandbox.Volume) sandbox.Volume { return toVolume(over(t, fromVolume(v))) })
 	roundTrip(t, func(v sandbox.ForkRequest) sandbox.ForkRequest { return toFork(over(t, fromFork(v))) })
 	roundTrip(t, func(v sandbox.Page) sandbox.Page {
