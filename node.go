@@ -71,6 +71,7 @@ type Started struct {
 //
 // Methods are safe for concurrent use.
 type Nodes interface {
+	VolumeFiles
 	// Start claims a Boot from the Node's Pool, or starts one cold, and binds
 	// it. It is repeatable: for a Sandbox and Boot number that are bound here
 	// already it returns the same Boot. A Boot number older than one seen for

@@ -77,8 +77,8 @@ func (r VolumeRequest) Check() error {
 // Volumes is the part of Sandboxes that keeps Volumes.
 type Volumes interface {
 	// CreateVolume returns an empty Volume once it can be mounted. A name in use is
-	// a Conflict, no room in the Quota Exhausted; Unsupported when no Node keeps
-	// Volumes.
+	// a Conflict, no room in the Quota Exhausted; Unsupported when the Node's
+	// disk cannot keep them.
 	CreateVolume(ctx context.Context, tenant TenantID, req VolumeRequest) (Volume, error)
 	// GetVolume returns a Volume, by ID or name, that is ready.
 	GetVolume(ctx context.Context, tenant TenantID, idOrName string) (Volume, error)
@@ -131,7 +131,7 @@ type VolumeBinding struct {
 
 // VolumeUse is what a Volume on a Node holds.
 type VolumeUse struct {
-	ID    string
+	ID string
 	// Bytes are 4096 for each name, and the length of each file in blocks of 4096,
 	// holes too; also of deleted files that are still open.
 	Bytes int64

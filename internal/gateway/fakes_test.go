@@ -263,10 +263,13 @@ func (f *sandboxes) live() int {
 	return n
 }
 
+// unasked is what no test asks for; whatever is beside it comes first.
+type unasked struct{ sandbox.Nodes }
+
 // nodes is one Node whose Boots all are the same guest.
 type nodes struct {
 	volumeFiles
-	sandbox.Nodes // what no test asks for
+	unasked
 
 	mu       sync.Mutex
 	notReady []string

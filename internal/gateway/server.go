@@ -147,12 +147,11 @@ func New(c Config) *Server {
 		Config: c, docs: newDocs(), limits: ratelimit.New(c.Limits), draining: make(chan struct{}),
 		metrics: newMetrics(c.Registry),
 	}
-	volumes, _ := c.Nodes.(sandbox.VolumeFiles)
 	s.audit = &auditLog{store: c.Audit, log: c.Log, failed: s.metrics.unrecorded}
 	ports := porttoken.New(c.TrafficToken, nil)
 	s.guests = execution.NewGuests(c.Sandboxes, c.Nodes, c.NewGuest)
 	s.api = &rest.API{
-		Sandboxes: c.Sandboxes, Nodes: c.Nodes, Volumes: volumes, NodeNames: c.NodeNames, Templates: c.Templates,
+		Sandboxes: c.Sandboxes, Nodes: c.Nodes, NodeNames: c.NodeNames, Templates: c.Templates,
 		Guests: s.guests, URLs: signedurl.New(c.SigningKeys, nil), Keys: c.Keys, Secrets: c.Secrets, Quotas: c.Quotas, Audit: c.Audit, Log: c.Log,
 		Usage: c.Usage, Prices: c.Prices, PortTokens: ports, Domain: c.Domain,
 	}
@@ -161,12 +160,12 @@ func New(c Config) *Server {
 	})
 	s.builds = steps.New(steps.Config{Sandboxes: c.Sandboxes, Guests: s.guests, Templates: c.Templates, Uploads: c.Uploads, Kept: c.Builds, Log: c.Log})
 	s.services = rpc.Services(&rpc.API{
-		Sandboxes: c.Sandboxes, Guests: s.guests, Executions: s.api.Executions, Templates: c.Templates, Keys: c.Keys, Secrets: c.Secrets, Volumes: volumes,
+		Sandboxes: c.Sandboxes, Guests: s.guests, Executions: s.api.Executions, Templates: c.Templates, Keys: c.Keys, Secrets: c.Secrets, Volumes: c.Nodes,
 	})
 	s.e2b = &e2b.API{
 		Sandboxes: c.Sandboxes, Records: c.Records, Guests: s.guests, Executions: s.api.Executions,
 		AccessToken: c.AccessToken, PortTokens: ports, Domain: c.Domain, Templates: c.E2BTemplates, Catalog: c.Templates, Secrets: c.Secrets, Builds: s.builds, Keys: c.Keys, URLs: s.api.URLs, Log: c.Log,
-		Volumes: volumes, VolumeTokens: volumetoken.New(c.SigningKeys, nil),
+		Volumes: c.Nodes, VolumeTokens: volumetoken.New(c.SigningKeys, nil),
 	}
 	s.traffic = traffic.New(traffic.Config{
 		Records: c.Records, Nodes: c.Nodes, Forward: c.Forward, Wake: s.wake, Use: s.guests.Use, AccessToken: c.AccessToken, Tokens: ports, Ours: s.ours, Log: c.Log,

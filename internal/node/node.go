@@ -7,6 +7,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -72,6 +73,7 @@ type Config struct {
 	// Address is where other processes reach it; see sandbox.NodeRecord.
 	Address string
 	Dir     string // the Node's own folder; made when absent
+	Volumes string // where it keeps Volumes, made when absent; empty: in Dir
 	Engine  sandbox.Engine
 	Store   sandbox.NodeStore // for the Lease
 	Images  sandbox.Images    // of the Pools' Templates
@@ -230,7 +232,7 @@ func prepare(cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	volumes, err := disk.Open(filepath.Join(cfg.Dir, "volumes"))
+	volumes, err := disk.Open(cmp.Or(cfg.Volumes, filepath.Join(cfg.Dir, "volumes")))
 	if err != nil {
 		return nil, err
 	}

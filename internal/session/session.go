@@ -86,7 +86,6 @@ type Manager struct {
 	Records
 	store     sandbox.Store
 	nodes     sandbox.Nodes
-	volumes   sandbox.VolumeFiles // nil: there are none
 	placement sandbox.Placement
 	images    sandbox.Images
 	cfg       Config
@@ -153,10 +152,9 @@ func New(store sandbox.Store, nodes sandbox.Nodes, placement sandbox.Placement, 
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	volumes, _ := nodes.(sandbox.VolumeFiles)
 	return &Manager{
 		Records: Records{Store: store},
-		store:   store, nodes: nodes, volumes: volumes, placement: placement, images: images,
+		store:   store, nodes: nodes, placement: placement, images: images,
 		cfg: cfg, log: cfg.Log,
 		locks:       locks{held: map[string]*lock{}},
 		alarm:       newAlarm(),

@@ -39,9 +39,6 @@ func (m *Manager) CreateVolume(ctx context.Context, tenant sandbox.TenantID, req
 	if err := req.Check(); err != nil {
 		return sandbox.Volume{}, err
 	}
-	if m.volumes == nil {
-		return sandbox.Volume{}, sandbox.Errorf(sandbox.Unsupported, "this server keeps no volumes")
-	}
 	if made, err := m.madeVolume(ctx, tenant, req.ID); err != nil || made.ID != "" {
 		return made, err
 	}
@@ -78,7 +75,7 @@ func (m *Manager) CreateVolume(ctx context.Context, tenant sandbox.TenantID, req
 func (m *Manager) makeVolume(ctx context.Context, v sandbox.Volume) (sandbox.Volume, error) {
 	ctx, cancel := context.WithTimeout(ctx, stopLimit)
 	defer cancel()
-	if err := m.volumes.CreateVolume(ctx, v.Node, specOf(v)); err != nil {
+	if err := m.nodes.CreateVolume(ctx, v.Node, specOf(v)); err != nil {
 		return v, err
 	}
 	if err := m.store.MoveVolume(ctx, v.ID, v.State, sandbox.VolumeReady); err != nil {
@@ -144,10 +141,7 @@ func (m *Manager) discardVolume(ctx context.Context, v sandbox.Volume) error {
 			return err
 		}
 	}
-	if m.volumes == nil { // of an earlier process, which kept some
-		return nil
-	}
-	if err := m.volumes.DeleteVolume(ctx, v.Node, v.ID); err != nil {
+	if err := m.nodes.DeleteVolume(ctx, v.Node, v.ID); err != nil {
 		m.log.WarnContext(ctx, "a volume's files are deleted later", "volume", v.ID, telemetry.KeyNode, v.Node, telemetry.KeyError, err)
 		m.mendSoon()
 		return nil

@@ -34,8 +34,7 @@ func TestMain(m *testing.M) {
 
 // nodes is sandbox.Nodes in memory: what runs, and how it fails.
 type nodes struct {
-	sandbox.Nodes       // what no test asks for
-	sandbox.VolumeFiles // likewise
+	sandbox.Nodes // what no test asks for
 
 	mu    sync.Mutex
 	boots map[string]map[string]sandbox.BoundBoot // by node, by Boot ID

@@ -135,7 +135,7 @@ func TestQuotaOfVolumes(t *testing.T) {
 // volumesOnDisk are the IDs of volumes that the data folder has.
 func volumesOnDisk(t *testing.T, s *rig.Server) []string {
 	t.Helper()
-	found, err := filepath.Glob(filepath.Join(s.Data, "server", "node", "volumes", "volumes", "v*"))
+	found, err := filepath.Glob(filepath.Join(s.Data, "volumes", "kept", "v*"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,8 +31,8 @@ const Version = "0.6.13"
 // clientID is a field that clients want and do not use.
 const clientID = "cloudsandbox"
 
-// API holds what the handlers call. All fields are required but Volumes,
-// Domain and Templates.
+// API holds what the handlers call. All fields are required but Domain and
+// Templates.
 type API struct {
 	Sandboxes sandbox.Sandboxes
 	// Records finds a Sandbox, whoever owns it.
@@ -50,7 +50,7 @@ type API struct {
 	Builds     *steps.Service
 	Keys       *keys.Service
 	URLs       *signedurl.Signer
-	// Volumes reaches files of Volumes, which VolumeTokens open; nil: there are none.
+	// Volumes reaches files of Volumes, which VolumeTokens open.
 	Volumes      sandbox.VolumeFiles
 	VolumeTokens *volumetoken.Tokens
 	// Domain is where Sandboxes are reached, as PORT-ID.Domain; empty: clients

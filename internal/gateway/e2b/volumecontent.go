@@ -81,9 +81,6 @@ func (a *API) contentOf(r *http.Request, who sandbox.Identity, known ...string) 
 	if err != nil {
 		return content{}, err
 	}
-	if a.Volumes == nil {
-		return content{}, errNoVolume(r.PathValue("id"))
-	}
 	v, err := a.volumeOf(r, who)
 	if err != nil {
 		return content{}, err

@@ -16,12 +16,10 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/signedurl"
 )
 
-// API holds what the handlers call. All fields are required but Volumes
-// and Domain.
+// API holds what the handlers call. All fields are required but Domain.
 type API struct {
 	Sandboxes  sandbox.Sandboxes
 	Nodes      sandbox.Nodes
-	Volumes    sandbox.VolumeFiles // nil: there are none
 	NodeNames  func(context.Context) ([]string, error)
 	Guests     *execution.Guests
 	Executions *execution.Service

@@ -21,7 +21,7 @@ type volumeView struct {
 
 // volumeViews are Volumes with what they hold.
 func (a *API) volumeViews(ctx context.Context, all []sandbox.Volume) []volumeView {
-	held := HeldBy(ctx, a.Volumes, all)
+	held := HeldBy(ctx, a.Nodes, all)
 	views := make([]volumeView, len(all))
 	for i, v := range all {
 		views[i] = volumeView{VolumeID: v.ID, Name: v.Name, SizeMB: v.MaxBytes >> 20, CreatedAt: timestamp(v.CreatedAt)}
@@ -35,9 +35,6 @@ func (a *API) volumeViews(ctx context.Context, all []sandbox.Volume) []volumeVie
 // HeldBy is what Volumes hold, by ID; those are missing whose Node does not say.
 func HeldBy(ctx context.Context, files sandbox.VolumeFiles, all []sandbox.Volume) map[string]sandbox.VolumeUse {
 	held := map[string]sandbox.VolumeUse{}
-	if files == nil {
-		return held
-	}
 	asked := map[string]bool{}
 	for _, v := range all {
 		if asked[v.Node] {

@@ -39,7 +39,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
 )
 
-// API holds what the calls need. All fields but Volumes are required.
+// API holds what the calls need. All fields are required.
 type API struct {
 	Sandboxes  sandbox.Sandboxes
 	Guests     *execution.Guests
@@ -47,7 +47,7 @@ type API struct {
 	Templates  sandbox.Templates
 	Keys       *keys.Service
 	Secrets    *secrets.Service
-	Volumes    sandbox.VolumeFiles // nil: there are none
+	Volumes    sandbox.VolumeFiles
 }
 
 // MaxStreamed bounds one message of a stream that is as long as its client likes,

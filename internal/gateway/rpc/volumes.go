@@ -14,7 +14,7 @@ import (
 // volumes is the service of Volumes.
 type volumes struct {
 	sandboxes sandbox.Sandboxes
-	files     sandbox.VolumeFiles // nil: there are none
+	files     sandbox.VolumeFiles
 }
 
 // views are Volumes with what they hold.
