@@ -53,7 +53,7 @@ func TestVolumes(t *testing.T) {
 	refuse(t, c, 409, "cannot change", "PATCH", "/api/v1/sessions/"+one.ID, rig.Body{"volumes": []rig.Body{}})
 
 	// A program that has a file open goes on with it.
-	c.Must(t, "POST", "/api/v1/processes", rig.Body{"session_id": one.ID, "command": "while sleep 0.1; do date >> /data/ticks; done", "yield_ms": 0}, nil)
+	c.Must(t, "POST", "/api/v1/processes", rig.Body{"sandbox_id": one.ID, "command": "while sleep 0.1; do date >> /data/ticks; done", "background": true}, nil)
 	act(t, c, one.ID, "pause", rig.Body{})
 	c.Sh(t, two.ID, "echo meanwhile > /data/d/f; rm -f /data/ticks")
 	act(t, c, one.ID, "resume", rig.Body{})
@@ -225,7 +225,7 @@ func TestVolumesOutliveTheServer(t *testing.T) {
 	makeVolume(t, c, "kept", 64)
 	box := create(t, c, at("kept", "/data"))
 	c.Sh(t, box.ID, "echo before > /data/f")
-	c.Must(t, "POST", "/api/v1/processes", rig.Body{"session_id": box.ID, "command": "while sleep 0.05; do echo tick >> /data/ticks; done", "yield_ms": 0}, nil)
+	c.Must(t, "POST", "/api/v1/processes", rig.Body{"sandbox_id": box.ID, "command": "while sleep 0.05; do echo tick >> /data/ticks; done", "background": true}, nil)
 	if err := s.Stop(); err != nil {
 		t.Fatal(err)
 	}
