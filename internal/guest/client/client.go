@@ -155,6 +155,9 @@ func (c *Client) Bind(ctx context.Context, b sandbox.Binding) (waits bool, err e
 	if err != nil {
 		return false, fail(ctx, err)
 	}
+	if int(r.Msg.Mounted) != len(b.Volumes) {
+		return false, sandbox.Errorf(sandbox.Unsupported, "the sandbox began with a version that has no volumes")
+	}
 	return r.Msg.Waits, nil
 }
 

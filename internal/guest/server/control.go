@@ -106,12 +106,12 @@ func (c *Control) Bind(_ context.Context, r *connect.Request[guestv1.BindRequest
 	if m.Restored {
 		// What was saved is given back, whether or not it still does what its
 		// Template wants.
-		return connect.NewResponse(&guestv1.BindResponse{}), nil
+		return connect.NewResponse(&guestv1.BindResponse{Mounted: int32(len(m.Volumes))}), nil
 	}
 	if err != nil {
 		return nil, connectError(err)
 	}
-	return connect.NewResponse(&guestv1.BindResponse{Waits: c.Guest.Waits()}), nil
+	return connect.NewResponse(&guestv1.BindResponse{Waits: c.Guest.Waits(), Mounted: int32(len(m.Volumes))}), nil
 }
 
 func volumeMounts(mounts []*guestv1.VolumeMount) []VolumeMount {

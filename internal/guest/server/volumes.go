@@ -55,8 +55,11 @@ func (g *Guest) mountVolumes(volumes []VolumeMount) error {
 	volumeServer.Store(int64(child.PID))
 	go func() {
 		<-child.Exited
-		time.Sleep(remountAfter)
-		g.remountVolumes(child)
+		volumeServer.CompareAndSwap(int64(child.PID), 0) // another process may get its number
+		for again := true; again; {
+			time.Sleep(remountAfter)
+			again = g.remountVolumes(child, volumes)
+		}
 	}()
 	return nil
 }
@@ -67,26 +70,29 @@ func (g *Guest) unmountVolumes() {
 	was := g.mounted
 	g.mounted = mounted{}
 	if was.child != nil {
-		volumeServer.CompareAndSwap(int64(was.child.PID), 0)
-		_ = unix.Kill(was.child.PID, unix.SIGKILL)
+		if volumeServer.CompareAndSwap(int64(was.child.PID), 0) {
+			_ = unix.Kill(was.child.PID, unix.SIGKILL)
+		}
 	}
 	for _, v := range was.volumes {
 		_ = unix.Unmount(v.Path, unix.MNT_DETACH)
 	}
 }
 
-// remountVolumes mounts anew what a volume server that was killed served.
-func (g *Guest) remountVolumes(was *Child) {
+// remountVolumes mounts anew what a volume server that was killed served, and
+// reports whether to try again: somebody may have its port.
+func (g *Guest) remountVolumes(was *Child, volumes []VolumeMount) (again bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.mounted.child != was {
-		return
+		return false
 	}
-	volumes := g.mounted.volumes
 	g.unmountVolumes()
-	if err := g.mountVolumes(volumes); err != nil {
-		fmt.Fprintln(os.Stderr, "guest:", err)
+	if g.mountVolumes(volumes) != nil {
+		g.mounted.child = was
+		return true
 	}
+	return false
 }
 
 // serveVolumes mounts Volumes and starts their server.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -76,6 +77,7 @@ type header struct {
 	unique   uint64
 	node     uint64
 	uid, gid uint32
+	thread   uint32
 }
 
 // mount is one mounted Volume.
@@ -87,6 +89,54 @@ type mount struct {
 	mu      sync.Mutex
 	handle  uint64
 	folders map[uint64]*folder // that are open, by handle
+	fresh   map[uint32]fresh   // by the thread that asked
+
+	background chan volume.Request // of which nobody awaits the end
+}
+
+// fresh is what a thread was told of a file just now: gVisor asks again at once.
+type fresh struct {
+	attr volume.Attr
+	at   time.Time
+}
+
+const (
+	// freshTime is how old an answer to the same thread's next question may be.
+	freshTime = 20 * time.Millisecond
+	// folderNanos is how long the kernel may go on with what it knows of a folder: on
+	// the way to a file it asks about each. What is in it is asked for each time.
+	folderNanos = 50_000_000
+	// maxFresh bounds how many threads' answers are kept.
+	maxFresh = 64
+	// maxBackground is how many requests may be under way that nobody waits for.
+	maxBackground = 128
+)
+
+// told keeps what a thread was told.
+func (m *mount) told(thread uint32, a volume.Attr) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.fresh) >= maxFresh {
+		clear(m.fresh)
+	}
+	m.fresh[thread] = fresh{a, time.Now()}
+}
+
+// toldJustNow returns what a thread was told of a file by the answer before this
+// question, if that is not long ago. It is told so once.
+func (m *mount) toldJustNow(h header) (volume.Attr, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f, ok := m.fresh[h.thread]
+	delete(m.fresh, h.thread)
+	return f.attr, ok && f.attr.Node == h.node && time.Since(f.at) < freshTime
+}
+
+// later sends requests that nobody waits for.
+func (m *mount) later() {
+	for r := range m.background {
+		_, _ = m.ask(r)
+	}
 }
 
 // answer carries a request of the kernel out and returns what to write; false when
@@ -97,7 +147,7 @@ func (m *mount) answer(in []byte) ([]byte, bool) {
 	}
 	h := header{
 		op: order.Uint32(in[4:]), unique: order.Uint64(in[8:]), node: order.Uint64(in[16:]),
-		uid: order.Uint32(in[24:]), gid: order.Uint32(in[28:]),
+		uid: order.Uint32(in[24:]), gid: order.Uint32(in[28:]), thread: order.Uint32(in[32:]),
 	}
 	switch h.op {
 	case opForget, opBatchForget, opInterrupt:
@@ -125,6 +175,7 @@ func (m *mount) do(h header, in, out []byte) ([]byte, syscall.Errno) {
 	if len(in) < shortest[h.op] {
 		return out, unix.EINVAL
 	}
+	known, knows := m.toldJustNow(h)
 	switch h.op {
 	case opInit:
 		return m.init(in, out)
@@ -144,9 +195,16 @@ func (m *mount) do(h header, in, out []byte) ([]byte, syscall.Errno) {
 	case opUnlink, opRmdir, opRename, opRename2:
 		return out, m.remove(h, in)
 	case opGetAttr:
+		if knows {
+			return appendAttrOut(out, known), 0
+		}
 		return m.attr(volume.Request{Op: volume.OpGetAttr, Node: h.node}, out)
 	case opSetAttr:
-		return m.attr(setAttr(h.node, in), out)
+		r := setAttr(h.node, in)
+		if knows && r.Set == volume.SetSize && r.Offset == 0 && known.Size == 0 {
+			return appendAttrOut(out, known), 0 // of a file that was just made
+		}
+		return m.attr(r, out)
 	}
 	return m.file(h, in, out)
 }
@@ -225,6 +283,7 @@ func (m *mount) entry(h header, in, out []byte) ([]byte, syscall.Errno) {
 	if err != 0 {
 		return out, err
 	}
+	m.told(h.thread, a.Attr)
 	out = appendEntry(out, a.Attr)
 	if h.op == opCreate {
 		out = appendOpen(out, a.Attr.Node)
@@ -271,8 +330,19 @@ func (m *mount) attr(r volume.Request, out []byte) ([]byte, syscall.Errno) {
 	if err != 0 {
 		return out, err
 	}
-	// They hold for no time: another Sandbox may change them.
-	return appendAttr(append(out, make([]byte, 16)...), a.Attr), 0
+	return appendAttrOut(out, a.Attr), 0
+}
+
+// appendAttrOut appends attributes and how long they hold. Those of files hold for
+// no time: another Sandbox may change them.
+func appendAttrOut(out []byte, a volume.Attr) []byte {
+	valid := uint32(0)
+	if a.Mode&unix.S_IFMT == unix.S_IFDIR {
+		valid = folderNanos
+	}
+	out = order.AppendUint64(out, 0)
+	out = order.AppendUint32(out, valid)
+	return appendAttr(append(out, make([]byte, 4)...), a)
 }
 
 // setAttr reads what is to be changed: valid, padding, fh, size, lock owner,
@@ -322,8 +392,8 @@ func (m *mount) file(h header, in, out []byte) ([]byte, syscall.Errno) {
 		_, err := m.ask(volume.Request{Op: volume.OpHold, Node: h.node})
 		return appendOpen(out, h.node), err
 	case opRelease:
-		_, err := m.ask(volume.Request{Op: volume.OpRelease, Node: h.node})
-		return out, err
+		m.background <- volume.Request{Op: volume.OpRelease, Node: h.node}
+		return out, 0
 	case opRead:
 		size := min(order.Uint32(in[16:]), volume.MaxData)
 		a, err := m.ask(volume.Request{Op: volume.OpRead, Node: h.node, Offset: int64(order.Uint64(in[8:])), Size: size})

@@ -36,7 +36,8 @@ func Run(host netip.Addr, volumes []string) error {
 	go func() { ended <- l.serve(server.OnlyFrom(listener, host)) }()
 	left := make(chan struct{})
 	for i := range volumes {
-		m := &mount{fd: firstFile + 1 + i, number: uint8(i), link: l, folders: map[uint64]*folder{}}
+		m := &mount{fd: firstFile + 1 + i, number: uint8(i), link: l, folders: map[uint64]*folder{}, fresh: map[uint32]fresh{}, background: make(chan volume.Request, maxBackground)}
+		go m.later()
 		for range readers {
 			go func() {
 				m.serve()

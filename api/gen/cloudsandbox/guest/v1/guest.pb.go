@@ -489,7 +489,8 @@ func (x *VolumeMount) GetPath() string {
 
 type BindResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Waits         bool                   `protobuf:"varint,1,opt,name=waits,proto3" json:"waits,omitempty"` // call Ready before anybody may use the Boot
+	Waits         bool                   `protobuf:"varint,1,opt,name=waits,proto3" json:"waits,omitempty"`     // call Ready before anybody may use the Boot
+	Mounted       int32                  `protobuf:"varint,2,opt,name=mounted,proto3" json:"mounted,omitempty"` // how many volumes are
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -529,6 +530,13 @@ func (x *BindResponse) GetWaits() bool {
 		return x.Waits
 	}
 	return false
+}
+
+func (x *BindResponse) GetMounted() int32 {
+	if x != nil {
+		return x.Mounted
+	}
+	return 0
 }
 
 type ReadyRequest struct {
@@ -1330,9 +1338,10 @@ const file_cloudsandbox_guest_v1_guest_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"1\n" +
 	"\vVolumeMount\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
-	"\x04path\x18\x02 \x01(\tR\x04path\"$\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\">\n" +
 	"\fBindResponse\x12\x14\n" +
-	"\x05waits\x18\x01 \x01(\bR\x05waits\"5\n" +
+	"\x05waits\x18\x01 \x01(\bR\x05waits\x12\x18\n" +
+	"\amounted\x18\x02 \x01(\x05R\amounted\"5\n" +
 	"\fReadyRequest\x12%\n" +
 	"\x0etimeout_millis\x18\x01 \x01(\x03R\rtimeoutMillis\"\x0f\n" +
 	"\rReadyResponse\"\xbf\x02\n" +
