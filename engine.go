@@ -148,6 +148,10 @@ type Saved struct {
 // answers only to the host's end of the link.
 const GuestPort uint16 = 49982
 
+// VolumePort is the TCP port on which a Boot that has Volumes waits for its Node,
+// which serves their files to it. It answers only to the host's end of the link.
+const VolumePort uint16 = 49981
+
 // EnvdPort is the TCP port of the Guest's E2B-compatible services.
 const EnvdPort uint16 = 49983
 
@@ -156,7 +160,7 @@ const InterpreterPort uint16 = 49999
 
 // AgentPort reports whether a port is one of the Guest's own.
 func AgentPort(port uint16) bool {
-	return port == GuestPort || port == EnvdPort || port == InterpreterPort
+	return port == GuestPort || port == VolumePort || port == EnvdPort || port == InterpreterPort
 }
 
 // Features is what an Engine can do on this host.

@@ -20,9 +20,12 @@ type Binding struct {
 	Cwd         string // default working directory; empty: /workspace
 	Network     NetworkPolicy
 	Secrets     SecretBinding
-	Limits      Limits
-	Timeline    int64
-	Revision    int64 // grows with every change of what the Boot is told
+	// Volumes are mounted before any Process of the owner starts or goes on; never
+	// changed by Update.
+	Volumes  []VolumeBinding
+	Limits   Limits
+	Timeline int64
+	Revision int64 // grows with every change of what the Boot is told
 	// Restored says that the Boot started from saved memory: its Guest may
 	// have had another owner, and the clock stood still. The Node sets it.
 	Restored bool
@@ -68,6 +71,7 @@ type Started struct {
 //
 // Methods are safe for concurrent use.
 type Nodes interface {
+	VolumeFiles
 	// Start claims a Boot from the Node's Pool, or starts one cold, and binds
 	// it. It is repeatable: for a Sandbox and Boot number that are bound here
 	// already it returns the same Boot. A Boot number older than one seen for

@@ -32,6 +32,10 @@ type Quota struct {
 	// taken or kept, each by its own size; those count too that pauses made, which are
 	// never refused.
 	SnapshotBytes int64 `json:"snapshot_bytes,omitempty"`
+	// Volumes is how many Volumes there may be, VolumeBytes how much they may hold
+	// together, each as much as it has room for.
+	Volumes     int64 `json:"volumes,omitempty"`
+	VolumeBytes int64 `json:"volume_bytes,omitempty"`
 	// Retention lets Snapshots go where the rest refuses.
 	Retention Retention `json:"retention,omitzero"`
 }
@@ -48,6 +52,8 @@ type QuotaUse struct {
 	Creates       int64 // within CreateWindow
 	Snapshots     int64 // that are Kept
 	SnapshotBytes int64 // of all Snapshots
+	Volumes       int64 // also those that are being deleted
+	VolumeBytes   int64 // that these have room for
 }
 
 // Admit returns Exhausted, saying what is used up, when there is no room for one
@@ -75,6 +81,20 @@ func (q Quota) AdmitSnapshot(used QuotaUse, size int64) error {
 	case used.SnapshotBytes+size > q.SnapshotBytes:
 		return Errorf(Exhausted, "the quota of %d MiB of snapshots has %d MiB left, and this one has %d MiB: %s",
 			q.SnapshotBytes/mib, (q.SnapshotBytes-used.SnapshotBytes)/mib, up(size), remedy).WithCause(ErrOverQuota)
+	}
+	return nil
+}
+
+// AdmitVolume returns Exhausted as Admit does when there is no room for another
+// Volume of a size in bytes beside what is used.
+func (q Quota) AdmitVolume(used QuotaUse, size int64) error {
+	const mib = 1 << 20
+	switch {
+	case q.Volumes > 0 && used.Volumes+1 > q.Volumes:
+		return Errorf(Exhausted, "the quota of %d volumes is used up: delete one first", q.Volumes).WithCause(ErrOverQuota)
+	case q.VolumeBytes > 0 && used.VolumeBytes+size > q.VolumeBytes:
+		return Errorf(Exhausted, "the quota of %d MiB of volumes has %d left, and this one wants %d: ask for less, or delete one first",
+			q.VolumeBytes/mib, max(q.VolumeBytes-used.VolumeBytes, 0)/mib, size/mib).WithCause(ErrOverQuota)
 	}
 	return nil
 }
@@ -162,6 +182,8 @@ var quotaFields = []quotaField{
 	{"egress_mb", func(q *Quota, n float64) { q.EgressBytes = int64(n) }, func(q Quota) float64 { return float64(q.EgressBytes) }, 1 << 20},
 	{"bandwidth_mbps", func(q *Quota, n float64) { q.Bandwidth = int64(n) }, func(q Quota) float64 { return float64(q.Bandwidth) }, Megabit},
 	{"snapshot_mb", func(q *Quota, n float64) { q.SnapshotBytes = int64(n) }, func(q Quota) float64 { return float64(q.SnapshotBytes) }, 1 << 20},
+	{"volumes", func(q *Quota, n float64) { q.Volumes = int64(n) }, func(q Quota) float64 { return float64(q.Volumes) }, 1},
+	{"volume_mb", func(q *Quota, n float64) { q.VolumeBytes = int64(n) }, func(q Quota) float64 { return float64(q.VolumeBytes) }, 1 << 20},
 	{"keep_snapshots", func(q *Quota, n float64) { q.Retention.Snapshots = int64(n) }, func(q Quota) float64 { return float64(q.Retention.Snapshots) }, 1},
 	{"keep_snapshot_mb", func(q *Quota, n float64) { q.Retention.Bytes = int64(n) }, func(q Quota) float64 { return float64(q.Retention.Bytes) }, 1 << 20},
 	{
@@ -252,7 +274,8 @@ func (q Quota) String() string {
 }
 
 // QuotaStore keeps the Quotas of Tenants that have one of their own. A Store has
-// a Quota for all others; InsertSandbox and InsertSnapshot hold to either.
+// a Quota for all others; InsertSandbox, InsertSnapshot and InsertVolume hold to
+// either.
 type QuotaStore interface {
 	// SetQuota gives a Tenant a Quota of its own; nil takes it away.
 	SetQuota(ctx context.Context, tenant TenantID, q *Quota) error

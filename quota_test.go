@@ -36,7 +36,7 @@ func TestQuotaAdmit(t *testing.T) {
 		used  QuotaUse
 		room  bool
 	}{
-		{Quota{}, QuotaUse{1e6, 1e6, 1 << 60, 1 << 60, 1e6, 1e6, 1 << 60}, true},
+		{Quota{}, QuotaUse{1e6, 1e6, 1 << 60, 1 << 60, 1e6, 1e6, 1 << 60, 1e6, 1 << 60}, true},
 		{Quota{Sandboxes: 2}, QuotaUse{Sandboxes: 1}, true},
 		{Quota{Sandboxes: 2}, QuotaUse{Sandboxes: 2}, false},
 		{Quota{CPUs: 0.3}, QuotaUse{CPUs: 0.1 + 0.1}, true}, // as numbers add up

@@ -136,6 +136,7 @@ type Sandbox struct {
 	Network  NetworkPolicy
 	Ingress  Ingress
 	Secrets  SecretUses
+	Volumes  []VolumeMount // as long as it lives; nil: none
 	Metadata map[string]string
 	Env      map[string]string // environment of every Process
 	User     string            // default user of Processes; empty: "user"

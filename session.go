@@ -5,6 +5,7 @@ import (
 	"context"
 	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -41,10 +42,13 @@ type CreateRequest struct {
 	Network   NetworkPolicy // empty: the operator's default
 	Ingress   Ingress
 	Secrets   SecretUses
-	Metadata  map[string]string
-	Env       map[string]string
-	User      string // default user of Processes; empty: "user"
-	Cwd       string // empty: /workspace
+	// Volumes are mounted as long as it lives. What starts from a Snapshot has those
+	// of the Snapshot.
+	Volumes  []VolumeMount
+	Metadata map[string]string
+	Env      map[string]string
+	User     string // default user of Processes; empty: "user"
+	Cwd      string // empty: /workspace
 }
 
 // A Change is what becomes different about a Sandbox that runs. Nil fields stay.
@@ -73,6 +77,7 @@ type Change struct {
 	// These are fixed when a Sandbox starts: another value is a Conflict.
 	Template  *string
 	DiskBytes *int64
+	Volumes   *[]VolumeMount // as in a CreateRequest
 }
 
 // Use tells that a Sandbox was used just now.
@@ -107,9 +112,10 @@ type Page struct {
 // Methods are safe for concurrent use.
 type Sandboxes interface {
 	Snapshots
+	Volumes
 	// Create records, starts and binds a Sandbox, and returns it running.
 	// A name in use is a Conflict, no room Exhausted, a Template that is not
-	// there NotFound.
+	// there NotFound, and a Volume that is not there Invalid.
 	Create(ctx context.Context, tenant TenantID, req CreateRequest) (Sandbox, error)
 	// Ensure returns the Tenant's running Sandbox of req.Name, whatever the rest
 	// of req says, or creates it. A name is required. One that is just starting
@@ -203,7 +209,7 @@ func (r CreateRequest) Check() error {
 	if err := CheckEnv(r.Env); err != nil {
 		return err
 	}
-	return cmp.Or(CheckBandwidth(r.Bandwidth), checkMetadata(r.Metadata))
+	return cmp.Or(CheckBandwidth(r.Bandwidth), CheckVolumeMounts(r.Volumes), checkMetadata(r.Metadata))
 }
 
 func (r CreateRequest) checkSnapshot() error {
@@ -215,6 +221,8 @@ func (r CreateRequest) checkSnapshot() error {
 		return Errorf(Invalid, "a snapshot has its template: leave out template or snapshot_id")
 	case r.Shape != (Shape{}):
 		return Errorf(Invalid, "a snapshot has its resources: leave out resources or snapshot_id; limits can be changed later")
+	case len(r.Volumes) > 0:
+		return Errorf(Invalid, "a snapshot has its volumes: leave out volumes or snapshot_id")
 	}
 	return nil
 }
@@ -307,7 +315,19 @@ func (c Change) checkFixed(s Sandbox) error {
 	if c.DiskBytes != nil && *c.DiskBytes != s.Shape.DiskBytes {
 		return Errorf(Conflict, "disk_mb cannot change while the sandbox runs: its disk has %d MiB since it started; create another one", s.Shape.DiskBytes>>20)
 	}
+	if c.Volumes != nil && !s.hasVolumes(*c.Volumes) {
+		return Errorf(Conflict, "the volumes cannot change: they are mounted when the sandbox starts; create another one with them")
+	}
 	return nil
+}
+
+// hasVolumes reports whether s has these mounted and no others, told by name or
+// ID.
+func (s Sandbox) hasVolumes(asked []VolumeMount) bool {
+	has := func(m VolumeMount) bool {
+		return slices.ContainsFunc(asked, func(a VolumeMount) bool { return a.Path == m.Path && (a.Volume == m.Volume || a.Volume == m.Name) })
+	}
+	return len(asked) == len(s.Volumes) && !slices.ContainsFunc(s.Volumes, func(m VolumeMount) bool { return !has(m) })
 }
 
 // checkChanged checks what s has other than before.

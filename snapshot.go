@@ -63,6 +63,8 @@ type Snapshot struct {
 	User     string
 	Cwd      string
 	Timeline int64
+	// Volumes are those that what is started from it has; one may be gone by then.
+	Volumes []VolumeMount
 
 	Uses    int   // Sandboxes that have not ended and refer to it; read, never written
 	Version int64 // of the record; a write names the version it read

@@ -11,6 +11,7 @@ import (
 type Store interface {
 	SandboxStore
 	SnapshotStore
+	VolumeStore
 	NodeStore
 	SigningKeyStore
 	KeyStore
@@ -28,7 +29,7 @@ type Store interface {
 type SandboxStore interface {
 	// InsertSandbox adds a record at version 1. A name that another Sandbox of
 	// the Tenant has, and that has not ended, is a Conflict; so is a known ID, and a
-	// Snapshot to start from that is not a ready one of the Tenant.
+	// Snapshot to start from or a Volume that is not a ready one of the Tenant.
 	// What goes beyond the Tenant's Quota is Exhausted, exactly, however many
 	// insert at once.
 	InsertSandbox(ctx context.Context, s Sandbox) (Sandbox, error)

@@ -1,5 +1,13 @@
+// To learn its share of the processors, Go's runtime would read which file systems
+// are mounted, and gVisor then asks each of them: the volume server, as it begins,
+// would wait for itself.
+//
+//go:debug containermaxprocs=0
+//go:debug updatemaxprocs=0
+
 // Command guest is PID 1 inside every Sandbox: the agent that runs Processes
 // and moves files. It is static, small, and blocks when there is nothing to do.
+// Started with "volumes" and their IDs it is the volume server instead.
 package main
 
 import (
@@ -25,6 +33,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/mcpgateway"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/processes"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/volumes"
 )
 
 const (
@@ -41,7 +50,13 @@ func main() {
 	if filepath.Base(os.Args[0]) == mcpgateway.Name {
 		os.Exit(mcpgateway.Main(os.Args[1:]))
 	}
-	if err := run(); err != nil {
+	err := error(nil)
+	if len(os.Args) > 1 && os.Args[1] == server.VolumesArgument {
+		err = volumes.Run(host, os.Args[2:])
+	} else {
+		err = run()
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "guest:", err)
 		os.Exit(1)
 	}

@@ -35,6 +35,7 @@ NAME as well as its ID.`,
   box=$(cloud-sandbox create --network none --memory-mb 1024)
   cloud-sandbox create bot --secret 'API_KEY@api.example.com=Authorization: Bearer {value}'
   cloud-sandbox create preview --private-ports
+  cloud-sandbox create worker --volume datasets:/data
   cloud-sandbox create long-run --checkpoint-every 5m
   cloud-sandbox create again --snapshot s7d0f4w2kq9x1m5a8z3c6`,
 		Args: Args(0, 1, "at most one NAME"),
@@ -63,6 +64,7 @@ NAME as well as its ID.`,
 	o.new.register(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("template", a.templates)
 	clientFlags(cmd)
+	_ = cmd.RegisterFlagCompletionFunc("volume", a.mounted)
 	return cmd
 }
 

@@ -73,6 +73,7 @@ func (p *pairs) Set(text string) error {
 type creation struct {
 	request client.CreateRequest
 	size    client.Resources
+	volumes volumeMounts
 }
 
 func (n *creation) register(cmd *cobra.Command) {
@@ -82,6 +83,7 @@ func (n *creation) register(cmd *cobra.Command) {
 	f.Float64Var(&n.size.CPUs, "cpus", 0, "share of cores of a new sandbox (default 1)")
 	f.Int64Var(&n.size.MemoryMB, "memory-mb", 0, "memory of a new sandbox in MiB (default 512)")
 	f.Int64Var(&n.size.DiskMB, "disk-mb", 0, "disk of a new sandbox in MiB (default 4096)")
+	f.Var(&n.volumes, "volume", "VOLUME:PATH: mount this volume there in a new sandbox; may be given several times")
 }
 
 // asked returns the request, and whether any flag asks for something.
@@ -90,13 +92,14 @@ func (n *creation) asked() (client.CreateRequest, bool) {
 	if n.size != (client.Resources{}) {
 		r.Resources = &n.size
 	}
-	return r, r.Template != "" || r.Network != "" || r.Resources != nil
+	r.Volumes = n.volumes
+	return r, r.Template != "" || r.Network != "" || r.Resources != nil || r.Volumes != nil
 }
 
 // named returns the flags of creation that were given, for a sentence.
 func (n *creation) named(cmd *cobra.Command) []string {
 	var names []string
-	for _, name := range []string{"template", "network", "cpus", "memory-mb", "disk-mb"} {
+	for _, name := range []string{"template", "network", "cpus", "memory-mb", "disk-mb", "volume"} {
 		if cmd.Flags().Changed(name) {
 			names = append(names, "--"+name)
 		}

@@ -53,6 +53,7 @@ server answers.`,
   cloud-sandbox run --language bash - <<< 'echo $((6 * 7))'
   cloud-sandbox run -- git --version
   cloud-sandbox run analysis.py --sandbox my-agent --save-results out/
+  cloud-sandbox run train.py --volume datasets:/data
   cloud-sandbox run untrusted.py --network none --memory-mb 256 --json`,
 		Args:        cobra.ArbitraryArgs, // source says what is wrong with them
 		Annotations: map[string]string{runsCode: "yes"},
@@ -63,6 +64,7 @@ server answers.`,
 	o.register(cmd)
 	clientFlags(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("sandbox", a.sandboxes)
+	_ = cmd.RegisterFlagCompletionFunc("volume", a.mounted)
 	_ = cmd.RegisterFlagCompletionFunc("template", a.templates)
 	_ = cmd.RegisterFlagCompletionFunc("language", cobra.FixedCompletions(languageNames(), cobra.ShellCompDirectiveNoFileComp))
 	return cmd

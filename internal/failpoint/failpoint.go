@@ -1,6 +1,6 @@
 // Package failpoint kills this process at a step that a test chooses, so that what
 // a crash leaves can be looked at. Steps are writes of what lasts: the records of
-// Sandboxes and Snapshots, and what is asked of the Engine. It is for dev mode
+// Sandboxes, Snapshots and Volumes, and what is asked of the Engine. It is for dev mode
 // alone.
 package failpoint
 
@@ -67,7 +67,7 @@ func after[T any](p *Points, do func() (T, error)) (T, error) {
 	return do()
 }
 
-// Store returns a Store whose writes of Sandboxes and Snapshots are steps.
+// Store returns a Store whose writes of Sandboxes, Snapshots and Volumes are steps.
 func (p *Points) Store(s sandbox.Store) sandbox.Store { return &store{s, p} }
 
 type store struct {
@@ -99,6 +99,20 @@ func (s *store) RetireSnapshot(ctx context.Context, id string, loose bool) error
 func (s *store) DropSnapshot(ctx context.Context, id string) error {
 	s.p.step()
 	return s.Store.DropSnapshot(ctx, id)
+}
+
+func (s *store) InsertVolume(ctx context.Context, v sandbox.Volume) (sandbox.Volume, error) {
+	return after(s.p, func() (sandbox.Volume, error) { return s.Store.InsertVolume(ctx, v) })
+}
+
+func (s *store) MoveVolume(ctx context.Context, id string, from, to sandbox.VolumeState) error {
+	s.p.step()
+	return s.Store.MoveVolume(ctx, id, from, to)
+}
+
+func (s *store) DropVolume(ctx context.Context, id string) error {
+	s.p.step()
+	return s.Store.DropVolume(ctx, id)
 }
 
 // Saver is an Engine that saves Boots.

@@ -33,6 +33,8 @@ const (
 	auditTrim  = 1000
 	// signedURLUser is the user of a request that a signed URL allows.
 	signedURLUser = "signed-url"
+	// volumeTokenUser is the user of one that a token of a Volume allows.
+	volumeTokenUser = "volume-token"
 )
 
 // operations names routes as the contract does, by method and path.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/volumetoken"
 )
 
 // TokenLife is how long a token is valid.
@@ -138,8 +139,9 @@ func (t *Tokens) Check(token string) (sandbox.Identity, error) {
 
 // identify returns whom a request speaks for by its one credential: a token or
 // an API key as Authorization: Bearer, or an API key as X-API-Key. A browser's
-// WebSocket has no headers of its own and names it among its protocols.
-func (s *Server) identify(r *http.Request) (sandbox.Identity, error) {
+// WebSocket has no headers of its own and names it among its protocols. Files of a
+// Volume have tokens too that are good for nothing else.
+func (s *Server) identify(rt route, r *http.Request) (sandbox.Identity, error) {
 	bearers, keys := r.Header.Values("Authorization"), r.Header.Values(keyHeader)
 	if named := rest.SocketTokens(r); len(bearers)+len(keys) == 0 && len(named) == 1 {
 		return s.credential(r.Context(), named[0])
@@ -154,7 +156,23 @@ func (s *Server) identify(r *http.Request) (sandbox.Identity, error) {
 	if !ok || !strings.EqualFold(scheme, "Bearer") {
 		return sandbox.Identity{}, errAnonymous.WithCause(errors.New("not a bearer token"))
 	}
+	if isVolumeContent(rt.path) && volumetoken.Is(token) {
+		return s.openVolume(r, token)
+	}
 	return s.credential(r.Context(), token)
+}
+
+// openVolume returns whom a token of a Volume speaks for: somebody who uses that
+// one, and nothing else.
+func (s *Server) openVolume(r *http.Request, token string) (sandbox.Identity, error) {
+	tenant, volume, err := s.e2b.VolumeTokens.Check(r.Context(), token)
+	if err != nil {
+		return sandbox.Identity{}, err
+	}
+	if r.PathValue("id") != volume {
+		return sandbox.Identity{}, sandbox.Errorf(sandbox.Anonymous, "this token is for another volume")
+	}
+	return sandbox.Identity{Tenant: tenant, User: volumeTokenUser, Role: sandbox.RoleDeveloper, Scopes: []sandbox.Scope{sandbox.ScopeRead, sandbox.ScopeWrite}}, nil
 }
 
 // credential returns whom an API key or a token speaks for: one of an identity

@@ -12,6 +12,9 @@ import (
 // uploadPath is where files for a Template are sent, by a signed URL.
 const uploadPath = "/templates/{template}/files/{hash}"
 
+// volumeContent is before what is asked of the files of a Volume.
+const volumeContent = "/volumecontent/{id}/"
+
 // Where E2B has keys and tokens.
 const (
 	e2bKeysPath   = "/api-keys"
@@ -62,6 +65,17 @@ func (s *Server) e2bRoutes() []route {
 		{"GET", "/secrets/{secret}", tenant, noBody, false, a.GetSecret},
 		{"POST", "/secrets/{secret}", tenant, jsonBody, false, a.UpdateSecret},
 		{"DELETE", "/secrets/{secret}", tenant, noBody, false, a.DeleteSecret},
+		{"GET", "/volumes", tenant, noBody, false, a.ListVolumes},
+		{"POST", "/volumes", tenant, jsonBody, false, a.CreateVolume},
+		{"GET", "/volumes/{id}", tenant, noBody, false, a.GetVolume},
+		{"DELETE", "/volumes/{id}", tenant, noBody, false, a.DeleteVolume},
+		{"GET", volumeContent + "path", tenant, noBody, false, a.StatVolumeFile},
+		{"PATCH", volumeContent + "path", tenant, jsonBody, false, a.ChangeVolumeFile},
+		{"DELETE", volumeContent + "path", tenant, noBody, false, a.RemoveVolumeFile},
+		{"GET", volumeContent + "dir", tenant, noBody, false, a.ListVolumeFolder},
+		{"POST", volumeContent + "dir", tenant, jsonBody, false, a.MakeVolumeFolder},
+		{"GET", volumeContent + "file", tenant, noBody, false, a.ReadVolumeFile},
+		{"PUT", volumeContent + "file", tenant, endless, false, a.WriteVolumeFile},
 		{"GET", "/teams", tenant, noBody, false, a.ListTeams},
 		{"GET", "/teams/{team}/metrics", tenant, noBody, false, a.TeamMetrics},
 		{"GET", "/teams/{team}/metrics/max", tenant, noBody, false, a.TeamMax},
@@ -86,6 +100,10 @@ func isE2B(path string) bool {
 	root, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	return slices.Contains(e2bRoots, root)
 }
+
+// isVolumeContent reports whether a path is about files of Volumes, where errors
+// have yet another form.
+func isVolumeContent(path string) bool { return strings.HasPrefix(path, "/volumecontent/") }
 
 // exposed are the headers of E2B's API that a page of another origin may read.
 const exposed = "X-Next-Token, X-Total-Running, Retry-After, RateLimit, RateLimit-Policy, " + telemetry.RequestHeader

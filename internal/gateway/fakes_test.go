@@ -30,12 +30,15 @@ type sandboxes struct {
 
 	secretsChanged []string // tenant and name
 
+	volumes   map[string]sandbox.Volume // by ID
 	snapshots []sandbox.Snapshot
 	filesOnly bool // the last pause
 	reboots   int
 }
 
-func newSandboxes() *sandboxes { return &sandboxes{byID: map[string]sandbox.Sandbox{}} }
+func newSandboxes() *sandboxes {
+	return &sandboxes{byID: map[string]sandbox.Sandbox{}, volumes: map[string]sandbox.Volume{}}
+}
 
 func (f *sandboxes) Create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, error) {
 	f.mu.Lock()
@@ -57,9 +60,14 @@ func (f *sandboxes) Create(ctx context.Context, tenant sandbox.TenantID, req san
 			return sandbox.Sandbox{}, sandbox.Errorf(sandbox.Conflict, "the name %q is in use", req.Name)
 		}
 	}
+	mounts, err := f.mount(tenant, req.Volumes)
+	if err != nil {
+		return sandbox.Sandbox{}, err
+	}
 	now := time.Now().UTC()
 	s := sandbox.Sandbox{
-		ID: cmp.Or(req.ID, sandbox.NewSandboxID()), Tenant: tenant, Name: req.Name, State: sandbox.Running,
+		Volumes: mounts,
+		ID:      cmp.Or(req.ID, sandbox.NewSandboxID()), Tenant: tenant, Name: req.Name, State: sandbox.Running,
 		Template: "base", Image: "sha256:0", Engine: "fake", Shape: req.Shape, Network: req.Network, Ingress: req.Ingress, Secrets: req.Secrets,
 		Metadata: req.Metadata, Env: req.Env, Boot: sandbox.Boot{ID: sandbox.NewBootID(), Number: 1, Node: "n1"},
 		CreatedAt: now, StartedAt: now, Timeout: req.Timeout, Deadline: now.Add(req.Timeout),
@@ -255,9 +263,13 @@ func (f *sandboxes) live() int {
 	return n
 }
 
+// unasked is what no test asks for; whatever is beside it comes first.
+type unasked struct{ sandbox.Nodes }
+
 // nodes is one Node whose Boots all are the same guest.
 type nodes struct {
-	sandbox.Nodes // what no test asks for
+	volumeFiles
+	unasked
 
 	mu       sync.Mutex
 	notReady []string

@@ -64,7 +64,7 @@ func (s *Server) answer(rt route, w *writer, r *http.Request) (who sandbox.Ident
 		}
 		w.audit.is(who)
 	} else if rt.access == tenant {
-		if who, err = s.recognize(oneCredential(r)); err != nil {
+		if who, err = s.recognize(rt, oneCredential(r)); err != nil {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="cloud-sandbox"`)
 			s.refuseBody(w, r)
 			s.refuseAnonymous(rt, w, r, err)
@@ -175,7 +175,11 @@ func (s *Server) conclude(rt route, w *writer, r *http.Request, err error) (brok
 	for _, name := range []string{"Content-Length", "Content-Disposition", "Content-Range", "Accept-Ranges", "Last-Modified"} {
 		w.Header().Del(name) // of an answer that was not begun
 	}
-	if isE2B(r.URL.Path) {
+	switch {
+	case isVolumeContent(r.URL.Path):
+		e2b.FailContent(w, f)
+		return false
+	case isE2B(r.URL.Path):
 		e2b.Fail(w, f)
 		return false
 	}

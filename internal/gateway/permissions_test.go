@@ -19,7 +19,7 @@ var operations = map[sandbox.Scope][]string{
 		"createToken", "health", "ready", "metrics", "openapi", "docs",
 	},
 	sandbox.ScopeRead: {
-		"listSecrets", "getStats", "listSessions", "getSession", "readQuota", "readUsage", "readNetworkLog",
+		"listSecrets", "listVolumes", "getVolume", "getStats", "listSessions", "getSession", "readQuota", "readUsage", "readNetworkLog",
 		"listPorts", "getPort",
 		"listSessionSnapshots", "listSnapshots", "getSnapshot", "exportSnapshot", "listTemplates", "getTemplate",
 		"listBuilds", "getBuild", "readBuildLog", "listContexts", "listProcesses", "getProcess", "readProcessOutput",
@@ -27,7 +27,7 @@ var operations = map[sandbox.Scope][]string{
 		"fileChanges", "gitStatus", "gitBranches",
 	},
 	sandbox.ScopeWrite: {
-		"createSecret", "replaceSecret", "deleteSecret", "acquireSandbox", "releaseSandbox", "createSession",
+		"createSecret", "replaceSecret", "deleteSecret", "createVolume", "deleteVolume", "acquireSandbox", "releaseSandbox", "createSession",
 		"updateSession", "deleteSession", "touchSession", "setSessionTimeout", "pauseSession", "resumeSession",
 		"forkSession", "takeSnapshot", "rollbackSession", "importSnapshot", "deleteSnapshot", "execute",
 		"createContext", "deleteContext", "restartContext", "interruptContext", "startProcess", "endProcess",

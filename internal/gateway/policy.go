@@ -29,6 +29,7 @@ const (
 	auditPath   = "/api/v1/audit"
 	nodesPath   = "/api/v1/nodes"
 	secretsPath = "/api/v1/secrets"
+	volumesPath = "/api/v1/volumes"
 	forkPath    = "/api/v1/sessions/{id}/fork"
 
 	// One connection may say anything to what listens.
@@ -92,7 +93,7 @@ func creates(rt route) bool {
 		return false
 	}
 	switch rt.path {
-	case "/sandboxes", "/v2/sandboxes", "/sandboxes/{id}/fork", "/sandboxes/{id}/snapshots", "/api/v1/sessions", "/api/v1/sandbox/acquire", forkPath, sessionSnapshotsPath, importPath, keysPath, rotateKeyPath, secretsPath, "/api/v1/templates", "/v3/templates", e2bKeysPath, "/api/v1/contexts":
+	case "/sandboxes", "/v2/sandboxes", "/sandboxes/{id}/fork", "/sandboxes/{id}/snapshots", "/api/v1/sessions", "/api/v1/sandbox/acquire", forkPath, sessionSnapshotsPath, importPath, keysPath, rotateKeyPath, secretsPath, volumesPath, "/api/v1/templates", "/v3/templates", e2bKeysPath, "/api/v1/contexts":
 		return true
 	}
 	return false
@@ -112,7 +113,7 @@ func classOf(rt route) ratelimit.Class {
 		return classOfCall(rt)
 	case rt.path == "/api/v1/sessions" && creates(rt), rt.path == "/api/v1/sandbox/acquire", rt.path == forkPath, isE2B(rt.path) && creates(rt) && rt.path != "/v3/templates" && rt.path != e2bKeysPath && !strings.HasSuffix(rt.path, "/snapshots"):
 		return ratelimit.Create
-	case strings.HasPrefix(rt.path, rest.FilesPath):
+	case strings.HasPrefix(rt.path, rest.FilesPath), isVolumeContent(rt.path):
 		return ratelimit.Files
 	case rt.method == http.MethodGet:
 		return ratelimit.Read
@@ -169,8 +170,8 @@ func (s *Server) limit(rt route, w http.ResponseWriter, r *http.Request, who san
 // recognize is identify, but an address that keeps sending credentials that are
 // not valid hears Exhausted instead. A valid one is let in whoever else is at its
 // address: behind a proxy that is everybody.
-func (s *Server) recognize(r *http.Request) (sandbox.Identity, error) {
-	who, err := s.identify(r)
+func (s *Server) recognize(rt route, r *http.Request) (sandbox.Identity, error) {
+	who, err := s.identify(rt, r)
 	if !errors.Is(err, sandbox.Anonymous) {
 		return who, err
 	}

@@ -84,6 +84,10 @@ func TestRouteRules(t *testing.T) {
 		{"GET /api/v1/secrets", sandbox.ScopeRead, ratelimit.Read, false},
 		{"POST /api/v1/secrets", sandbox.ScopeWrite, ratelimit.Write, true},
 		{"DELETE /api/v1/secrets/{id}", sandbox.ScopeWrite, ratelimit.Write, false},
+		{"GET /api/v1/volumes", sandbox.ScopeRead, ratelimit.Read, false},
+		{"GET /api/v1/volumes/{id}", sandbox.ScopeRead, ratelimit.Read, false},
+		{"POST /api/v1/volumes", sandbox.ScopeWrite, ratelimit.Write, true},
+		{"DELETE /api/v1/volumes/{id}", sandbox.ScopeWrite, ratelimit.Write, false},
 		{"GET /api/v1/keys", sandbox.ScopeKeys, ratelimit.Read, false},
 		{"POST /api/v1/keys", sandbox.ScopeKeys, ratelimit.Write, true},
 		{"GET /api/v1/audit", sandbox.ScopeAudit, ratelimit.Read, false},
@@ -196,7 +200,7 @@ func TestOtherTenantsOnEveryRoute(t *testing.T) {
 
 // aboutSandbox reports whether a route is about one Sandbox.
 func aboutSandbox(rt gateway.RouteInfo) bool {
-	for _, prefix := range []string{"/api/v1/templates", "/api/v1/builds", "/api/v1/quota", "/api/v1/usage", "/api/v1/tenants", "/api/v1/nodes", "/api/v1/snapshots"} {
+	for _, prefix := range []string{"/api/v1/templates", "/api/v1/builds", "/api/v1/quota", "/api/v1/usage", "/api/v1/tenants", "/api/v1/nodes", "/api/v1/snapshots", "/api/v1/volumes"} {
 		if strings.HasPrefix(rt.Path, prefix) {
 			return false
 		}

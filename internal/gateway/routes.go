@@ -65,8 +65,8 @@ func (s *Server) ownRoutes() []route {
 	}
 }
 
-// accountRoutes is what a Tenant has: a quota, usage, keys, secrets and an audit
-// log; and what operators see.
+// accountRoutes is what a Tenant has: a quota, usage, keys, secrets, volumes and an
+// audit log; and what operators see.
 func accountRoutes(a *rest.API) []route {
 	return []route{
 		{"GET", "/api/v1/quota", tenant, noBody, false, a.ReadQuota},
@@ -84,6 +84,10 @@ func accountRoutes(a *rest.API) []route {
 		{"POST", secretsPath, tenant, secretBody, false, a.CreateSecret},
 		{"PUT", secretsPath + "/{id}", tenant, secretBody, false, a.ReplaceSecret},
 		{"DELETE", secretsPath + "/{id}", tenant, noBody, false, a.DeleteSecret},
+		{"GET", volumesPath, tenant, noBody, false, a.ListVolumes},
+		{"POST", volumesPath, tenant, jsonBody, false, a.CreateVolume},
+		{"GET", volumesPath + "/{id}", tenant, noBody, false, a.GetVolume},
+		{"DELETE", volumesPath + "/{id}", tenant, noBody, false, a.DeleteVolume},
 		{"GET", auditPath, tenant, noBody, false, a.ReadAudit},
 	}
 }

@@ -33,6 +33,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/signedurl"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/steps"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/volumetoken"
 )
 
 const (
@@ -159,11 +160,12 @@ func New(c Config) *Server {
 	})
 	s.builds = steps.New(steps.Config{Sandboxes: c.Sandboxes, Guests: s.guests, Templates: c.Templates, Uploads: c.Uploads, Kept: c.Builds, Log: c.Log})
 	s.services = rpc.Services(&rpc.API{
-		Sandboxes: c.Sandboxes, Guests: s.guests, Executions: s.api.Executions, Templates: c.Templates, Keys: c.Keys, Secrets: c.Secrets,
+		Sandboxes: c.Sandboxes, Guests: s.guests, Executions: s.api.Executions, Templates: c.Templates, Keys: c.Keys, Secrets: c.Secrets, Volumes: c.Nodes,
 	})
 	s.e2b = &e2b.API{
 		Sandboxes: c.Sandboxes, Records: c.Records, Guests: s.guests, Executions: s.api.Executions,
 		AccessToken: c.AccessToken, PortTokens: ports, Domain: c.Domain, Templates: c.E2BTemplates, Catalog: c.Templates, Secrets: c.Secrets, Builds: s.builds, Keys: c.Keys, URLs: s.api.URLs, Log: c.Log,
+		Volumes: c.Nodes, VolumeTokens: volumetoken.New(c.SigningKeys, nil),
 	}
 	s.traffic = traffic.New(traffic.Config{
 		Records: c.Records, Nodes: c.Nodes, Forward: c.Forward, Wake: s.wake, Use: s.guests.Use, AccessToken: c.AccessToken, Tokens: ports, Ours: s.ours, Log: c.Log,

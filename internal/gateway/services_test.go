@@ -95,6 +95,11 @@ var restOf = map[string]string{
 	"secret.v1.SecretService/List":    "GET /api/v1/secrets",
 	"secret.v1.SecretService/Replace": "PUT /api/v1/secrets/{id}",
 	"secret.v1.SecretService/Delete":  "DELETE /api/v1/secrets/{id}",
+
+	"volume.v1.VolumeService/Create": "POST /api/v1/volumes",
+	"volume.v1.VolumeService/Get":    "GET /api/v1/volumes/{id}",
+	"volume.v1.VolumeService/List":   "GET /api/v1/volumes",
+	"volume.v1.VolumeService/Delete": "DELETE /api/v1/volumes/{id}",
 }
 
 // short is a call as restOf names it.
@@ -256,7 +261,7 @@ func TestServicesByCalls(t *testing.T) {
 	token := f.token
 	for name, check := range map[string]func(*testing.T, *fixture){
 		"rules": rulesOfREST, "another's sandbox": aboutAnothersSandbox, "bad files": badCallsAboutFiles, "contexts": contextsByCalls, "templates": templatesByCalls,
-		"bad git": badCallsAboutGit, "keys": keysByCalls, "secrets": secretsByCalls,
+		"bad git": badCallsAboutGit, "keys": keysByCalls, "secrets": secretsByCalls, "volumes": volumesByCalls,
 	} {
 		t.Run(name, func(t *testing.T) {
 			f.t, f.token = t, token
@@ -698,5 +703,35 @@ func secretsByCalls(t *testing.T, f *fixture) {
 	}
 	if list := f.says(service+"List", `{}`); strings.Contains(list, "TOKEN") {
 		t.Errorf("afterwards there are %s", list)
+	}
+}
+
+func volumesByCalls(t *testing.T, f *fixture) {
+	const service = "volume.v1.VolumeService/"
+	f.says(service+"Create", `{"name":"data","sizeMb":"5"}`, `"name":"data"`, `"size_mb":"5"`)
+	f.says(service+"Create", `{"name":"more"}`, `"size_mb":"1024"`)
+	f.says(service+"List", `{}`, `"name":"data"`, `"name":"more"`)
+	f.says(service+"Get", `{"volumeId":"data"}`, `"name":"data"`)
+	stranger := f.mint("stranger")
+	for _, call := range []string{"Get", "Delete"} {
+		for _, name := range []string{"data", "absent"} {
+			if _, failed := f.say(stranger, service+call, `{"volumeId":"`+name+`"}`); failed.Code != "not_found" {
+				t.Errorf("%s of %s by a stranger: %+v", call, name, failed)
+			}
+		}
+	}
+	const sandboxes = "sandbox.v1.SandboxService/"
+	f.says(sandboxes+"Create", `{"name":"with-volumes","volumes":[{"volume":"data","path":"/data"}]}`, `"volumes":[{"volume":"data","path":"/data"}]`)
+	f.refusesCalls("", []badCall{
+		{service + "Create", []string{`{"name":"data"}`}, "failed_precondition", "there is a volume"},
+		{service + "Create", []string{`{"name":"a b"}`}, "invalid_argument", "name"},
+		{service + "Create", []string{`{"name":"a","sizeMb":"-5"}`}, "invalid_argument", "1 MiB"},
+		{service + "Get", []string{`{}`}, "not_found", "volume"},
+		{service + "Delete", []string{`{"volumeId":"data"}`}, "failed_precondition", "in use"},
+		{sandboxes + "Create", []string{`{"volumes":[{"path":"/data"}]}`}, "invalid_argument", "which volume"},
+		{sandboxes + "Create", []string{`{"volumes":[{"volume":"data","path":"/usr"}]}`}, "invalid_argument", "cannot be mounted"},
+	})
+	if e := f.audit1(func() { f.says(service+"Delete", `{"volumeId":"more"}`) }); e.Target != "more" {
+		t.Errorf("the audit log says %+v", e)
 	}
 }

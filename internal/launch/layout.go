@@ -22,7 +22,7 @@ const (
 	LinkUID   = 61741
 )
 
-// Layout is the data folder. Root owns all but Server.
+// Layout is the data folder. Root owns all but Server and Volumes.
 type Layout struct{ Root string }
 
 func (l Layout) path(parts ...string) string {
@@ -68,6 +68,9 @@ func (l Layout) Server() string { return l.path("server") }
 // Node is the Node's own folder, with its journal of Boots.
 func (l Layout) Node() string { return filepath.Join(l.Server(), "node") }
 
+// Volumes is where the Node keeps those of Tenants.
+func (l Layout) Volumes() string { return l.path("volumes") }
+
 // Sockets is where roles listen for each other: in the server's own folder,
 // which nobody else may enter.
 func (l Layout) Sockets() string { return filepath.Join(l.Server(), "run") }
@@ -78,7 +81,7 @@ func (l Layout) Socket(role string) string { return filepath.Join(l.Sockets(), r
 // Logs is where detached processes write.
 func (l Layout) Logs() string { return l.path("log") }
 
-// Make makes what is missing and gives the server its folder.
+// Make makes what is missing and gives the server its folders.
 func (l Layout) Make() error {
 	for _, f := range []struct {
 		dir  string
@@ -94,14 +97,15 @@ func (l Layout) Make() error {
 		{l.Logs(), 0o750},
 		{l.Server(), 0o700},
 		{l.Sockets(), 0o700},
+		{l.Volumes(), 0o700},
 	} {
 		if err := makeFolder(f.dir, f.mode); err != nil {
 			return fmt.Errorf("make the data folder: %w", err)
 		}
 	}
-	for _, dir := range []string{l.Server(), l.Sockets()} {
+	for _, dir := range []string{l.Server(), l.Sockets(), l.Volumes()} {
 		if err := os.Chown(dir, ServerUID, ServerUID); err != nil {
-			return fmt.Errorf("give the server its folder: %w", err)
+			return fmt.Errorf("give the server its folders: %w", err)
 		}
 	}
 	return l.checkSpace()

@@ -32,6 +32,7 @@ type entry struct {
 	Pooled    bool                  `json:"pooled,omitempty"`
 	Revision  int64                 `json:"revision,omitempty"`
 	Secrets   bool                  `json:"secrets,omitempty"` // its link was told some
+	Volumes   []string              `json:"volumes,omitempty"` // their IDs
 	Held      bool                  `json:"held,omitempty"`    // restored, and not let go yet
 	Ended     *ending               `json:"ended,omitempty"`   // it died; not yet accepted by the session manager
 }
@@ -129,6 +130,7 @@ func (b *boot) entry() entry {
 		Pooled:    b.pooled,
 		Revision:  b.owner.revision,
 		Secrets:   b.owner.secrets,
+		Volumes:   b.owner.volumes,
 		Held:      b.held,
 	}
 }
@@ -138,7 +140,7 @@ func (b *boot) own(e entry) {
 	b.state, b.pooled = bound, e.Pooled
 	b.owner = owner{
 		ref:     sandbox.BootRef{BootID: b.id, SandboxID: e.SandboxID, Number: e.Number, Tenant: e.Tenant},
-		network: e.Network, secrets: e.Secrets, revision: e.Revision,
+		network: e.Network, secrets: e.Secrets, volumes: e.Volumes, revision: e.Revision,
 	}
 	if e.Secrets {
 		b.owner.revision-- // what the engine must know of them is to be told again

@@ -7,6 +7,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/volume/disk"
 )
 
 const (
@@ -71,6 +73,7 @@ type Config struct {
 	// Address is where other processes reach it; see sandbox.NodeRecord.
 	Address string
 	Dir     string // the Node's own folder; made when absent
+	Volumes string // where it keeps Volumes, made when absent; empty: in Dir
 	Engine  sandbox.Engine
 	Store   sandbox.NodeStore // for the Lease
 	Images  sandbox.Images    // of the Pools' Templates
@@ -128,6 +131,7 @@ type Node struct {
 	pools    []*pool
 	reports  reports
 	carrying chan struct{} // holds one for each export and import under way
+	volumes  *disk.Disk
 
 	mu       sync.Mutex
 	boots    map[string]*boot     // every Boot this Node answers for, by ID
@@ -160,11 +164,12 @@ type boot struct {
 	guest GuestControl
 
 	state     bootState
-	owner     owner // while given, bound or stopping
-	pooled    bool  // it came from a Pool
-	held      bool  // it started from a saved state and was not let go yet
-	dead      bool  // it ended while it was started or given
-	relieving bool  // its Guest is being asked to make room
+	owner     owner  // while given, bound or stopping
+	pooled    bool   // it came from a Pool
+	held      bool   // it started from a saved state and was not let go yet
+	dead      bool   // it ended while it was started or given
+	relieving bool   // its Guest is being asked to make room
+	unmount   func() // ends the service of its Volumes; nil: there is none
 
 	changing sync.Mutex // held while the Boot is told a change; taken before Node.mu
 }
@@ -173,7 +178,8 @@ type boot struct {
 type owner struct {
 	ref     sandbox.BootRef
 	network sandbox.NetworkPolicy
-	secrets bool // it has some, which the journal does not keep
+	secrets bool     // it has some, which the journal does not keep
+	volumes []string // their IDs
 	// revision is that of the Binding in force.
 	revision int64
 }
@@ -226,6 +232,10 @@ func prepare(cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
+	volumes, err := disk.Open(cmp.Or(cfg.Volumes, filepath.Join(cfg.Dir, "volumes")))
+	if err != nil {
+		return nil, err
+	}
 	n := &Node{
 		cfg: cfg, engine: cfg.Engine, log: cfg.Log, journal: j,
 		queue:    newQueue(cfg.ColdStarts, cfg.Waiting, cfg.MaxWait),
@@ -237,6 +247,7 @@ func prepare(cfg Config) (*Node, error) {
 		left:     map[string]departure{},
 		arriving: map[string]*arrival{},
 		carrying: make(chan struct{}, carriers),
+		volumes:  volumes,
 	}
 	for _, c := range cfg.Pools {
 		n.pools = append(n.pools, newPool(n, c))
@@ -255,7 +266,10 @@ func (n *Node) Run(ctx context.Context) error {
 	for _, p := range n.pools {
 		g.Go(func() error { return p.keep(ctx) })
 	}
+	g.Go(func() error { return n.cleanVolumes(ctx) })
+	n.mountRecovered()
 	err := g.Wait()
+	n.unmountAll()
 	n.wg.Wait()
 	return err
 }

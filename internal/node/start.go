@@ -35,6 +35,9 @@ func (n *Node) Start(ctx context.Context, node string, req sandbox.StartRequest)
 	if err := checkStart(req); err != nil {
 		return sandbox.Started{}, err
 	}
+	if err := n.checkVolumes(req.Binding); err != nil {
+		return sandbox.Started{}, err
+	}
 	ctx, a, there, err := n.arrive(ctx, req)
 	if err != nil {
 		return sandbox.Started{}, err
@@ -273,7 +276,7 @@ func (b *boot) give(binding sandbox.Binding) {
 	b.state = max(b.state, giving) // one that is being stopped stays so
 	b.owner = owner{
 		ref:     sandbox.BootRef{BootID: b.id, SandboxID: binding.SandboxID, Number: binding.BootNumber, Tenant: binding.Tenant},
-		network: binding.Network, secrets: len(binding.Secrets.Headers) > 0, revision: binding.Revision,
+		network: binding.Network, secrets: len(binding.Secrets.Headers) > 0, volumes: volumeIDs(binding.Volumes), revision: binding.Revision,
 	}
 }
 
@@ -287,6 +290,9 @@ func (n *Node) bind(ctx context.Context, b *boot, binding sandbox.Binding, limit
 	begun()
 	if err == nil {
 		err = n.release(ctx, b)
+	}
+	if err == nil {
+		n.mount(b)
 	}
 	if err == nil && waits {
 		err = b.guest.Ready(ctx, readyLimit)

@@ -90,6 +90,9 @@ func (n *Node) forget(b *boot) {
 
 // unlist removes b from what the Node answers for. Node.mu is held.
 func (n *Node) unlist(b *boot) {
+	if b.unmount != nil {
+		b.unmount()
+	}
 	if n.boots[b.id] == b {
 		delete(n.boots, b.id)
 	}

@@ -171,7 +171,7 @@ func fromSnapshot(s sandbox.Snapshot) *sessionv1.Snapshot {
 		Id: s.ID, Tenant: string(s.Tenant), SandboxId: s.SandboxID, Parent: s.Parent, Name: s.Name, Kept: s.Kept, State: string(s.State),
 		CreatedAt: fromTime(s.CreatedAt), Node: s.Node, Bytes: s.Bytes, Memory: s.Memory, Build: s.Build, Digest: s.Digest,
 		Template: s.Template, Image: s.Image, Shape: fromShape(s.Shape), Limits: fromLimits(s.Limits), Network: string(s.Network),
-		Env: s.Env, User: s.User, Cwd: s.Cwd, Timeline: s.Timeline, Uses: int64(s.Uses), Version: s.Version,
+		Env: s.Env, User: s.User, Cwd: s.Cwd, Timeline: s.Timeline, Uses: int64(s.Uses), Version: s.Version, Volumes: fromMounts(s.Volumes),
 		Layer: s.Layer, UsedAt: fromTime(s.UsedAt),
 	}
 }
@@ -183,7 +183,7 @@ func toSnapshot(s *sessionv1.Snapshot) sandbox.Snapshot {
 		Bytes: s.GetBytes(), Memory: s.GetMemory(), Build: s.GetBuild(), Digest: s.GetDigest(),
 		Template: s.GetTemplate(), Image: s.GetImage(), Shape: toShape(s.GetShape()), Limits: toLimits(s.GetLimits()),
 		Network: sandbox.NetworkPolicy(s.GetNetwork()), Env: s.GetEnv(), User: s.GetUser(), Cwd: s.GetCwd(),
-		Timeline: s.GetTimeline(), Uses: int(s.GetUses()), Version: s.GetVersion(),
+		Timeline: s.GetTimeline(), Uses: int(s.GetUses()), Version: s.GetVersion(), Volumes: toMounts(s.GetVolumes()),
 		Layer: s.GetLayer(), UsedAt: toTime(s.GetUsedAt()),
 	}
 }

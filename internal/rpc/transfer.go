@@ -24,10 +24,12 @@ import (
 // bytes, or a POST of them whose answer is a message as JSON. A refusal is an
 // answer with the error; an error after the first byte breaks the connection.
 const (
-	exportSavedPath    = "/cloudsandbox.node.v1.NodeService.ExportSaved"
-	importSavedPath    = "/cloudsandbox.node.v1.NodeService.ImportSaved"
-	exportSnapshotPath = "/cloudsandbox.session.v1.SessionService.ExportSnapshot"
-	importSnapshotPath = "/cloudsandbox.session.v1.SessionService.ImportSnapshot"
+	exportSavedPath     = "/cloudsandbox.node.v1.NodeService.ExportSaved"
+	importSavedPath     = "/cloudsandbox.node.v1.NodeService.ImportSaved"
+	readVolumeFilePath  = "/cloudsandbox.node.v1.NodeService.ReadVolumeFile"
+	writeVolumeFilePath = "/cloudsandbox.node.v1.NodeService.WriteVolumeFile"
+	exportSnapshotPath  = "/cloudsandbox.session.v1.SessionService.ExportSnapshot"
+	importSnapshotPath  = "/cloudsandbox.session.v1.SessionService.ImportSnapshot"
 	// maxTransferReply bounds the message after a POST, in bytes.
 	maxTransferReply = 1 << 20
 )
@@ -80,6 +82,8 @@ func (s nodeServer) transfers() map[string]transfer {
 			saved, err := s.n.ImportSaved(ctx, q.Get("node"), callerOf(ctx).Tenant, q.Get("snapshot"), from)
 			return writeReply(to, fromSaved(saved), err)
 		},
+		"GET " + readVolumeFilePath:   s.readVolumeFile,
+		"POST " + writeVolumeFilePath: s.writeVolumeFile,
 	}
 }
 

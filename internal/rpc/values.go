@@ -82,7 +82,7 @@ func fromSandbox(s sandbox.Sandbox) *sessionv1.Sandbox {
 		Timeout: fromDuration(s.Timeout), Deadline: fromTime(s.Deadline), OnTimeout: string(s.OnTimeout),
 		IdleTimeout: fromDuration(s.IdleTimeout), Timeline: s.Timeline, Version: s.Version,
 		StayPaused: s.StayPaused, Snapshot: s.Snapshot, SnapshotAt: fromTime(s.SnapshotAt), CheckpointEvery: fromDuration(s.CheckpointEvery),
-		Secrets: string(s.Secrets), RunsUntil: fromTime(s.RunsUntil), Ingress: string(s.Ingress),
+		Secrets: string(s.Secrets), RunsUntil: fromTime(s.RunsUntil), Ingress: string(s.Ingress), Volumes: fromMounts(s.Volumes),
 		Restored: &sessionv1.Restored{From: s.Restored.From, Lost: fromDuration(s.Restored.Lost), Times: s.Restored.Times},
 	}
 	if s.Ended != nil {
@@ -102,7 +102,7 @@ func toSandbox(s *sessionv1.Sandbox) sandbox.Sandbox {
 		Timeout: s.GetTimeout().AsDuration(), Deadline: toTime(s.GetDeadline()), OnTimeout: sandbox.OnTimeout(s.GetOnTimeout()),
 		IdleTimeout: s.GetIdleTimeout().AsDuration(), Timeline: s.GetTimeline(), Version: s.GetVersion(),
 		StayPaused: s.GetStayPaused(), Snapshot: s.GetSnapshot(), SnapshotAt: toTime(s.GetSnapshotAt()), CheckpointEvery: s.GetCheckpointEvery().AsDuration(),
-		Secrets: sandbox.SecretUses(s.GetSecrets()), RunsUntil: toTime(s.GetRunsUntil()), Ingress: sandbox.Ingress(s.GetIngress()),
+		Secrets: sandbox.SecretUses(s.GetSecrets()), RunsUntil: toTime(s.GetRunsUntil()), Ingress: sandbox.Ingress(s.GetIngress()), Volumes: toMounts(s.GetVolumes()),
 		Restored: sandbox.Restored{From: s.GetRestored().GetFrom(), Lost: s.GetRestored().GetLost().AsDuration(), Times: s.GetRestored().GetTimes()},
 	}
 	if e := s.GetEnded(); e != nil {
@@ -116,7 +116,7 @@ func fromCreate(r sandbox.CreateRequest) *sessionv1.Wanted {
 		Id: r.ID, Template: r.Template, Name: r.Name, Timeout: fromDuration(r.Timeout), IdleTimeout: fromDuration(r.IdleTimeout),
 		Shape: fromShape(r.Shape), Network: string(r.Network), Metadata: r.Metadata, Env: r.Env, User: r.User, Cwd: r.Cwd,
 		OnTimeout: string(r.OnTimeout), StayPaused: r.StayPaused, Snapshot: r.Snapshot,
-		CheckpointEvery: fromDuration(r.CheckpointEvery), Secrets: string(r.Secrets), Ingress: string(r.Ingress), Bandwidth: r.Bandwidth,
+		CheckpointEvery: fromDuration(r.CheckpointEvery), Secrets: string(r.Secrets), Ingress: string(r.Ingress), Bandwidth: r.Bandwidth, Volumes: fromMounts(r.Volumes),
 	}
 }
 
@@ -126,18 +126,22 @@ func toCreate(r *sessionv1.Wanted) sandbox.CreateRequest {
 		Shape: toShape(r.GetShape()), Network: sandbox.NetworkPolicy(r.GetNetwork()),
 		Metadata: r.GetMetadata(), Env: r.GetEnv(), User: r.GetUser(), Cwd: r.GetCwd(),
 		OnTimeout: sandbox.OnTimeout(r.GetOnTimeout()), StayPaused: r.GetStayPaused(), Snapshot: r.GetSnapshot(),
-		CheckpointEvery: r.GetCheckpointEvery().AsDuration(), Secrets: sandbox.SecretUses(r.GetSecrets()), Ingress: sandbox.Ingress(r.GetIngress()), Bandwidth: r.GetBandwidth(),
+		CheckpointEvery: r.GetCheckpointEvery().AsDuration(), Secrets: sandbox.SecretUses(r.GetSecrets()), Ingress: sandbox.Ingress(r.GetIngress()), Bandwidth: r.GetBandwidth(), Volumes: toMounts(r.GetVolumes()),
 	}
 }
 
 func fromChange(c sandbox.Change) *sessionv1.UpdateRequest {
-	return &sessionv1.UpdateRequest{
+	req := &sessionv1.UpdateRequest{
 		Name: c.Name, Timeout: fromDurationPointer(c.Timeout), IdleTimeout: fromDurationPointer(c.IdleTimeout),
 		Network: (*string)(c.Network), Cpus: c.CPUs, MemoryBytes: c.MemoryBytes, Pids: c.Pids, Bandwidth: c.Bandwidth, User: c.User, Cwd: c.Cwd,
 		Metadata: fromPairs(c.Metadata), Env: fromPairs(c.Env), Template: c.Template, DiskBytes: c.DiskBytes,
 		OnTimeout: (*string)(c.OnTimeout), StayPaused: c.StayPaused, CheckpointEvery: fromDurationPointer(c.CheckpointEvery),
 		Secrets: (*string)(c.Secrets), Ingress: (*string)(c.Ingress), Port: fromPortChange(c.Port),
 	}
+	if c.Volumes != nil {
+		req.Volumes = &sessionv1.VolumeMounts{Mounts: fromMounts(*c.Volumes)}
+	}
+	return req
 }
 
 func fromPortChange(c *sandbox.PortChange) *sessionv1.PortChange {
@@ -160,13 +164,17 @@ func toPortChange(c *sessionv1.PortChange) *sandbox.PortChange {
 }
 
 func toChange(c *sessionv1.UpdateRequest) sandbox.Change {
-	return sandbox.Change{
+	change := sandbox.Change{
 		Name: c.Name, Timeout: toDurationPointer(c.Timeout), IdleTimeout: toDurationPointer(c.IdleTimeout),
 		Network: (*sandbox.NetworkPolicy)(c.Network), CPUs: c.Cpus, MemoryBytes: c.MemoryBytes, Pids: c.Pids, Bandwidth: c.Bandwidth, User: c.User, Cwd: c.Cwd,
 		Metadata: toPairs(c.Metadata), Env: toPairs(c.Env), Template: c.Template, DiskBytes: c.DiskBytes,
 		OnTimeout: (*sandbox.OnTimeout)(c.OnTimeout), StayPaused: c.StayPaused, CheckpointEvery: toDurationPointer(c.CheckpointEvery),
 		Secrets: (*sandbox.SecretUses)(c.Secrets), Ingress: (*sandbox.Ingress)(c.Ingress), Port: toPortChange(c.Port),
 	}
+	if c.Volumes != nil {
+		change.Volumes = new(toMounts(c.Volumes.Mounts))
+	}
+	return change
 }
 
 func fromPairs(m map[string]*string) map[string]*sessionv1.Value {
@@ -249,7 +257,7 @@ func fromBinding(b sandbox.Binding) *nodev1.Binding {
 		SandboxId: b.SandboxID, BootNumber: b.BootNumber, Tenant: string(b.Tenant), Template: b.Template,
 		AccessToken: b.AccessToken, Env: b.Env, User: b.User, Cwd: b.Cwd, Network: string(b.Network),
 		Limits: fromLimits(b.Limits), Timeline: b.Timeline, Revision: b.Revision, Restored: b.Restored,
-		Secrets: fromSecrets(b.Secrets),
+		Secrets: fromSecrets(b.Secrets), Volumes: fromVolumeBindings(b.Volumes),
 	}
 }
 
@@ -258,7 +266,7 @@ func toBinding(b *nodev1.Binding) sandbox.Binding {
 		SandboxID: b.GetSandboxId(), BootNumber: b.GetBootNumber(), Tenant: sandbox.TenantID(b.GetTenant()), Template: b.GetTemplate(),
 		AccessToken: b.GetAccessToken(), Env: b.GetEnv(), User: b.GetUser(), Cwd: b.GetCwd(), Network: sandbox.NetworkPolicy(b.GetNetwork()),
 		Limits: toLimits(b.GetLimits()), Timeline: b.GetTimeline(), Revision: b.GetRevision(), Restored: b.GetRestored(),
-		Secrets: toSecrets(b.GetSecrets()),
+		Secrets: toSecrets(b.GetSecrets()), Volumes: toVolumeBindings(b.GetVolumes()),
 	}
 }
 

@@ -37,7 +37,7 @@ func fill(t *testing.T, v reflect.Value, n *int64) {
 		v.SetBool(true)
 	case reflect.Int, reflect.Int64:
 		v.SetInt(*n)
-	case reflect.Uint16:
+	case reflect.Uint16, reflect.Uint32:
 		v.SetUint(uint64(*n))
 	case reflect.Uint8:
 		v.SetUint(uint64(*n % 256))
@@ -108,6 +108,11 @@ func TestEveryFieldArrives(t *testing.T) {
 	roundTrip(t, func(v sandbox.Change) sandbox.Change { return toChange(over(t, fromChange(v))) })
 	roundTrip(t, func(v sandbox.ListQuery) sandbox.ListQuery { return toQuery(over(t, fromQuery(v))) })
 	roundTrip(t, func(v sandbox.Snapshot) sandbox.Snapshot { return toSnapshot(over(t, fromSnapshot(v))) })
+	roundTrip(t, func(v sandbox.VolumeFile) sandbox.VolumeFile { return toVolumeFile(over(t, fromVolumeFile(v))) })
+	roundTrip(t, func(v sandbox.VolumeFileChange) sandbox.VolumeFileChange {
+		return toFileChange(over(t, fromFileChange(v)))
+	})
+	roundTrip(t, func(v sandbox.Volume) sandbox.Volume { return toVolume(over(t, fromVolume(v))) })
 	roundTrip(t, func(v sandbox.ForkRequest) sandbox.ForkRequest { return toFork(over(t, fromFork(v))) })
 	roundTrip(t, func(v sandbox.Page) sandbox.Page {
 		got := toPage(over(t, fromPage(v)))

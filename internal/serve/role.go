@@ -126,6 +126,14 @@ func (l life) Counts(ctx context.Context, tenant sandbox.TenantID) (map[sandbox.
 	return l.records.Counts(ctx, tenant)
 }
 
+func (l life) GetVolume(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Volume, error) {
+	return l.records.GetVolume(ctx, tenant, idOrName)
+}
+
+func (l life) ListVolumes(ctx context.Context, tenant sandbox.TenantID) ([]sandbox.Volume, error) {
+	return l.records.ListVolumes(ctx, tenant)
+}
+
 // nodeNames lists the Nodes that are there, or were until a while ago.
 func (r *role) nodeNames(ctx context.Context) ([]string, error) {
 	records, err := r.store.Nodes(ctx)

@@ -174,7 +174,7 @@ func (j *joined) all(ctx context.Context) (*run.Parts, error) {
 // node takes up the Node of this machine.
 func (j *joined) node(ctx context.Context, name, address string, ends func(context.Context, sandbox.BootEnd) error) (*node.Node, error) {
 	n, err := node.Open(ctx, node.Config{
-		Name: name, Address: address, Dir: j.layout.Node(),
+		Name: name, Address: address, Dir: j.layout.Node(), Volumes: j.layout.Volumes(),
 		Engine: j.boots, Store: j.store, Images: j.images, Log: j.log,
 		Guest:   func(dial node.Dial) node.GuestControl { return client.New(client.Dial(dial)) },
 		Pools:   []node.PoolConfig{{Template: "base", Min: j.cfg.PoolMin, Max: j.cfg.PoolMax}},

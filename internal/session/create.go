@@ -64,7 +64,12 @@ func (m *Manager) plan(ctx context.Context, tenant sandbox.TenantID, req sandbox
 	if err := cmp.Or(quota.AdmitTimeout(req.Timeout), quota.AdmitBandwidth(req.Bandwidth)); err != nil {
 		return sandbox.Sandbox{}, nil, err
 	}
+	mounts, home, err := m.mount(ctx, tenant, req.Volumes)
+	if err != nil {
+		return sandbox.Sandbox{}, nil, err
+	}
 	sb := m.recordOf(tenant, req)
+	sb.Volumes = mounts
 	if req.Snapshot != "" {
 		sb, nodes, err := m.planFrom(ctx, sb, req)
 		if err == nil {
@@ -84,6 +89,9 @@ func (m *Manager) plan(ctx context.Context, tenant sandbox.TenantID, req sandbox
 	if err == nil && len(nodes) == 0 {
 		err = sandbox.Errorf(sandbox.Exhausted, "no node has room")
 	}
+	if err == nil {
+		nodes, err = onlyAt(home, nodes)
+	}
 	return sb, nodes, err
 }
 
@@ -96,6 +104,10 @@ func (m *Manager) planFrom(ctx context.Context, sb sandbox.Sandbox, req sandbox.
 	if snap.Layer != "" {
 		m.touchLayer(ctx, snap)
 	}
+	if err := m.mountAgain(ctx, snap); err != nil {
+		return sandbox.Sandbox{}, nil, err
+	}
+	sb.Volumes = snap.Volumes
 	sb.Template, sb.Image, sb.Shape, sb.Limits = snap.Template, snap.Image, snap.Shape, snap.Limits
 	sb.Limits.Bandwidth = orElse(req.Bandwidth, snap.Limits.Bandwidth)
 	sb.Network, sb.User, sb.Cwd = orElse(req.Network, snap.Network), orElse(req.User, snap.User), orElse(req.Cwd, snap.Cwd)
@@ -191,6 +203,10 @@ func (m *Manager) startRequest(ctx context.Context, sb sandbox.Sandbox) (sandbox
 
 // binding is what the Boot of sb is told.
 func (m *Manager) binding(ctx context.Context, sb sandbox.Sandbox) (sandbox.Binding, error) {
+	volumes, err := m.bindVolumes(ctx, sb)
+	if err != nil {
+		return sandbox.Binding{}, err
+	}
 	secrets, err := m.openSecrets(ctx, sb)
 	return sandbox.Binding{
 		SandboxID:   sb.ID,
@@ -206,6 +222,7 @@ func (m *Manager) binding(ctx context.Context, sb sandbox.Sandbox) (sandbox.Bind
 		Timeline:    sb.Timeline,
 		Revision:    sb.Revision,
 		Secrets:     secrets,
+		Volumes:     volumes,
 	}, err
 }
 

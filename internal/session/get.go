@@ -6,7 +6,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Records reads Sandboxes in the Store: that part of sandbox.Sandboxes which
+// Records reads Sandboxes and Volumes in the Store: that part of sandbox.Sandboxes which
 // changes nothing, and so needs no Manager.
 type Records struct {
 	Store RecordStore
@@ -16,6 +16,7 @@ type Records struct {
 type RecordStore interface {
 	sandbox.SandboxStore
 	sandbox.SnapshotStore
+	sandbox.VolumeStore
 }
 
 // Get is sandbox.Sandboxes.Get.

@@ -17,6 +17,9 @@ func (m *Manager) ExportSnapshot(ctx context.Context, tenant sandbox.TenantID, i
 	if err != nil {
 		return err
 	}
+	if snap.Memory && len(snap.Volumes) > 0 {
+		return sandbox.Errorf(sandbox.Conflict, "the snapshot has volumes mounted, which stay here: take one without memory, whose files can leave")
+	}
 	head := snapfile.HeadOf(snap)
 	head.WithImage = image
 	w := snapfile.NewWriter(file, head)

@@ -56,7 +56,7 @@ func (m *Manager) keepReconciled(ctx context.Context) error {
 // node_lost when its Node is; a pause or
 // resume that no process works on is undone; a Boot that was not told the last
 // change is told; one that no record owns is stopped, and a Snapshot that nobody
-// needs deleted. It goes on past failures and returns them joined. Run calls it; a
+// needs, or a Volume that was left half made or half deleted, is deleted. It goes on past failures and returns them joined. Run calls it; a
 // Node's report may too.
 func (m *Manager) Reconcile(ctx context.Context) error {
 	// The order matters: what is recorded running was bound before, so that a
@@ -87,7 +87,7 @@ func (m *Manager) Reconcile(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("node %s: %w", node, err))
 		}
 	}
-	if err := m.sweep(ctx); err != nil {
+	if err := m.sweepAll(ctx); err != nil {
 		errs = append(errs, fmt.Errorf("sweep: %w", err))
 	}
 	return errors.Join(errs...)

@@ -97,7 +97,7 @@ type Manager struct {
 	tails       tails
 	checkpoints checkpoints
 	mendCh      chan struct{} // a Sandbox could not be ended: reconcile soon
-	// sweepCh: there may be Snapshots that nobody needs.
+	// sweepCh: there may be Snapshots and Volumes that nobody needs.
 	sweepCh chan struct{}
 	// retainCh: Tenants have new Snapshots, those in grown.
 	retainCh chan struct{}
@@ -105,7 +105,7 @@ type Manager struct {
 	mu       sync.Mutex
 	creating map[string]*creation // by Sandbox ID
 	moving   map[string]bool      // Sandboxes that pause, resume or are saved
-	held     map[string]int       // Snapshots in the making, or started from
+	held     map[string]int       // Snapshots in the making, or started from, and Volumes in the making or going
 	grown    map[sandbox.TenantID]bool
 }
 

@@ -166,7 +166,7 @@ func (m *Manager) beginSnapshot(ctx context.Context, sb sandbox.Sandbox, req san
 		ID: cmp.Or(req.ID, sandbox.NewSnapshotID()), Tenant: sb.Tenant, SandboxID: sb.ID, Parent: sb.Snapshot, Name: req.Name, Kept: kept,
 		State: sandbox.SnapshotSaving, CreatedAt: now(), Node: sb.Boot.Node, Memory: !req.FilesOnly,
 		Template: sb.Template, Image: sb.Image, Shape: sb.Shape, Limits: sb.Limits,
-		Network: sb.Network, Env: sb.Env, User: sb.User, Cwd: sb.Cwd, Timeline: sb.Timeline,
+		Network: sb.Network, Env: sb.Env, User: sb.User, Cwd: sb.Cwd, Timeline: sb.Timeline, Volumes: sb.Volumes,
 	}
 	if req.Layer != "" {
 		snap.Layer, snap.UsedAt = req.Layer, snap.CreatedAt
@@ -370,6 +370,11 @@ func (m *Manager) sweep(ctx context.Context) error {
 	return work.wait()
 }
 
+// sweepAll deletes what was left half done, of whatever is on a Node's disk.
+func (m *Manager) sweepAll(ctx context.Context) error {
+	return errors.Join(m.sweep(ctx), m.sweepVolumes(ctx))
+}
+
 // keepSwept sweeps when something may have been left, until ctx ends.
 func (m *Manager) keepSwept(ctx context.Context) error {
 	for {
@@ -378,8 +383,8 @@ func (m *Manager) keepSwept(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if err := m.sweep(ctx); err != nil && ctx.Err() == nil {
-			m.log.Warn("saved state that nobody needs stays", telemetry.KeyError, err)
+		if err := m.sweepAll(ctx); err != nil && ctx.Err() == nil {
+			m.log.Warn("saved state or a volume that nobody needs stays", telemetry.KeyError, err)
 			if err := sleep(ctx, sweepPause); err != nil {
 				return err
 			}

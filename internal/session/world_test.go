@@ -47,6 +47,7 @@ type nodes struct {
 	memory  map[string]string
 	frozen  map[string]bool
 	traffic []sandbox.BootTraffic
+	volumes map[string]map[string]sandbox.VolumeSpec // by node and ID
 	faults
 }
 
@@ -72,16 +73,21 @@ type faults struct {
 	onDelete func(ctx context.Context, snapshot string) error
 	// onImport runs once all is read; its error fails the call.
 	onImport func(snapshot string) error
+	// onVolume runs after a Volume is made; its error loses the answer. onNoVolume
+	// runs before one is deleted; its error fails the call.
+	onVolume   func(v sandbox.VolumeSpec) error
+	onNoVolume func(id string) error
 }
 
 func newNodes(names ...string) *nodes {
 	n := &nodes{
 		boots: map[string]map[string]sandbox.BoundBoot{}, away: map[string]bool{}, told: map[string]sandbox.Binding{},
-		saved: map[string]map[string]savedBoot{}, memory: map[string]string{}, frozen: map[string]bool{},
+		saved: map[string]map[string]savedBoot{}, memory: map[string]string{}, frozen: map[string]bool{}, volumes: map[string]map[string]sandbox.VolumeSpec{},
 	}
 	for _, name := range names {
 		n.boots[name] = map[string]sandbox.BoundBoot{}
 		n.saved[name] = map[string]savedBoot{}
+		n.volumes[name] = map[string]sandbox.VolumeSpec{}
 	}
 	return n
 }
@@ -607,6 +613,7 @@ func (w *world) consistent() {
 		w.t.Errorf("the record of %+v has no boot", ref)
 	}
 	w.consistentSaved(needed)
+	w.consistentVolumes()
 }
 
 // consistentSaved compares Snapshots with what is saved. needed are those that

@@ -68,6 +68,8 @@ func TestSDKsByDomain(t *testing.T) {
 			byName(t, age+" javascript", filepath.Join(dir, "node"), script(t, filepath.Join(dir, age, "js"), "suite.mjs"))
 		}
 		byName(t, "new javascript surface", filepath.Join(dir, "node"), script(t, filepath.Join(dir, "new/js"), "surface.mjs"))
+		byName(t, "new python volumes", filepath.Join(dir, "new/py/bin/python"), "volumes.py", "sync")
+		byName(t, "new javascript volumes", filepath.Join(dir, "node"), script(t, filepath.Join(dir, "new/js"), "volumes.mjs"))
 		byName(t, "old code interpreter", filepath.Join(dir, "old/py/bin/python"), "interpreter.py")
 		byName(t, "old python async", filepath.Join(dir, "old/py/bin/python"), "suite_async.py")
 	})

@@ -134,3 +134,21 @@ func TestTemplates(t *testing.T) {
 		run(t, env, filepath.Join(sdks(t), "node"), script(t, filepath.Join(dir, "js"), "methods.mjs"))
 	})
 }
+
+// Volumes: their files from outside, and mounted.
+func TestVolumes(t *testing.T) {
+	dir := filepath.Join(sdks(t), "new")
+	s := shared.Server(t)
+	python := filepath.Join(dir, "py/bin/python")
+	for name, program := range map[string][]string{
+		"python":       {python, "volumes.py", "sync"},
+		"python async": {python, "volumes.py", "async"},
+		"javascript":   {filepath.Join(sdks(t), "node"), script(t, filepath.Join(dir, "js"), "volumes.mjs")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env := []string{"E2B_API_URL=" + s.URL, "E2B_SANDBOX_URL=" + s.URL, "E2B_VOLUME_API_URL=" + s.URL, "E2B_API_KEY=" + key(t, s, "volumes "+name)}
+			run(t, env, program[0], program[1:]...)
+		})
+	}
+}

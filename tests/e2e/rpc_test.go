@@ -478,7 +478,7 @@ func TestGrpcurl(t *testing.T) {
 	auth := "authorization: Bearer " + c.Token
 	all := []string{
 		"cloudsandbox.context.v1.ContextService", "cloudsandbox.file.v1.FileService", "cloudsandbox.git.v1.GitService", "cloudsandbox.key.v1.KeyService",
-		"cloudsandbox.process.v1.ProcessService", service, "cloudsandbox.secret.v1.SecretService", "cloudsandbox.template.v1.TemplateService", "grpc.health.v1.Health",
+		"cloudsandbox.process.v1.ProcessService", service, "cloudsandbox.secret.v1.SecretService", "cloudsandbox.template.v1.TemplateService", "cloudsandbox.volume.v1.VolumeService", "grpc.health.v1.Health",
 	}
 	if out := run(srv.Addr, "list"); out != strings.Join(all, "\n")+"\n" {
 		t.Errorf("list: %s", out)
@@ -505,7 +505,7 @@ func TestGrpcurl(t *testing.T) {
 	if out := run("-H", auth, "-d", `{"sandbox_id": "`+id+`"}`, srv.Addr, service+"/Get"); !strings.Contains(out, `"running"`) {
 		t.Errorf("get: %s", out)
 	}
-	for _, call := range []string{"template.v1.TemplateService/List", "template.v1.TemplateService/ListBuilds", "key.v1.KeyService/List", "secret.v1.SecretService/List"} {
+	for _, call := range []string{"template.v1.TemplateService/List", "template.v1.TemplateService/ListBuilds", "key.v1.KeyService/List", "secret.v1.SecretService/List", "volume.v1.VolumeService/List"} {
 		if out := run("-H", auth, srv.Addr, "cloudsandbox."+call); strings.HasPrefix(out, "ERROR") {
 			t.Errorf("%s: %s", call, out)
 		}

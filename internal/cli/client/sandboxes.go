@@ -61,6 +61,8 @@ type CreateRequest struct {
 	CheckpointEvery float64     `json:"checkpoint_every_seconds,omitempty"`
 	Secrets         []SecretUse `json:"secrets,omitempty"`
 	Ports           *Ports      `json:"ports,omitempty"`
+
+	Volumes []VolumeMount `json:"volumes,omitempty"`
 }
 
 // Ports says who reaches the ports of a Sandbox.

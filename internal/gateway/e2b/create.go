@@ -37,7 +37,7 @@ type createBody struct {
 	// MCP is carried out by clients alone: they start the gateway by a Process.
 	MCP          json.RawMessage `json:"mcp"`
 	IAM          *iamBody        `json:"iam"`
-	VolumeMounts []any           `json:"volumeMounts"`
+	VolumeMounts []mountBody     `json:"volumeMounts"`
 }
 
 // createBodyV1 is that of the first generation.
@@ -70,6 +70,9 @@ func (b *createBody) request(timeout time.Duration) (sandbox.CreateRequest, erro
 	if sandbox.ValidSnapshotID(req.Template) {
 		req.Snapshot, req.Template = req.Template, ""
 	}
+	if req.Volumes, err = mountsOf(b.VolumeMounts); err != nil {
+		return req, err
+	}
 	req.OnTimeout = onTimeout(b.AutoPause, b.AutoPauseMemory)
 	req.StayPaused = b.AutoResume == nil || !b.AutoResume.Enabled
 	if req.Timeout, err = seconds(b.Timeout, timeout); err != nil {
@@ -100,8 +103,6 @@ func (b *createBody) refuse() error {
 		return sandbox.Errorf(sandbox.Invalid, "autoPauseMemory false cannot be combined with autoResume: what is on the disk alone is not woken by traffic")
 	case b.IAM != nil && len(b.IAM.Tokens) > 0:
 		return unsupported("iam")
-	case len(b.VolumeMounts) > 0:
-		return unsupported("volumeMounts")
 	}
 	return nil
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/signedurl"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/steps"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/volumetoken"
 )
 
 // Version of E2B's agent whose services the Guest has: clients look at it to
@@ -49,6 +50,9 @@ type API struct {
 	Builds     *steps.Service
 	Keys       *keys.Service
 	URLs       *signedurl.Signer
+	// Volumes reaches files of Volumes, which VolumeTokens open.
+	Volumes      sandbox.VolumeFiles
+	VolumeTokens *volumetoken.Tokens
 	// Domain is where Sandboxes are reached, as PORT-ID.Domain; empty: clients
 	// know.
 	Domain string

@@ -62,7 +62,7 @@ type listedView struct {
 	Metadata     map[string]string `json:"metadata"`
 	State        string            `json:"state"`
 	EnvdVersion  string            `json:"envdVersion"`
-	VolumeMounts []string          `json:"volumeMounts"` // there are none
+	VolumeMounts []mountBody       `json:"volumeMounts"`
 }
 
 func listedViewOf(sb sandbox.Sandbox) listedView {
@@ -71,7 +71,7 @@ func listedViewOf(sb sandbox.Sandbox) listedView {
 		// By what lists are sorted too.
 		StartedAt: timestamp(sb.CreatedAt), EndAt: timestamp(endOf(sb)),
 		CPUCount: sb.Shape.VisibleCPUs(), MemoryMB: sb.Shape.MemoryBytes >> 20, DiskSizeMB: sb.Shape.DiskBytes >> 20,
-		Metadata: sb.Metadata, State: stateOf(sb), EnvdVersion: Version, VolumeMounts: []string{},
+		Metadata: sb.Metadata, State: stateOf(sb), EnvdVersion: Version, VolumeMounts: mountViews(sb.Volumes),
 	}
 	if v.Metadata == nil {
 		v.Metadata = map[string]string{}

@@ -21,6 +21,8 @@ type quotaNumbers struct {
 	Bandwidth        *int64   `json:"bandwidth_mbps,omitempty"`
 	Snapshots        *int64   `json:"snapshots,omitempty"`
 	SnapshotMB       *int64   `json:"snapshot_mb,omitempty"`
+	Volumes          *int64   `json:"volumes,omitempty"`
+	VolumeMB         *int64   `json:"volume_mb,omitempty"`
 	KeepSnapshots    *int64   `json:"keep_snapshots,omitempty"`
 	KeepSnapshotMB   *int64   `json:"keep_snapshot_mb,omitempty"`
 	KeepHours        *int64   `json:"keep_snapshot_hours,omitempty"`
@@ -139,12 +141,14 @@ func quotaViews(q sandbox.Quota, used sandbox.QuotaUse) (limits, has quotaNumber
 	limits = quotaNumbers{
 		Sandboxes: given(q.Sandboxes), CPUs: given(q.CPUs), MemoryMB: given(q.MemoryBytes >> 20), DiskMB: given(q.DiskBytes >> 20),
 		CreatesPerMinute: given(q.CreatesPerMinute), SessionMinutes: given(int64(q.SessionLength / time.Minute)), SnapshotMB: given(q.SnapshotBytes >> 20), Bandwidth: given(q.Bandwidth / sandbox.Megabit), EgressMB: given(q.EgressBytes >> 20),
+		Volumes: given(q.Volumes), VolumeMB: given(q.VolumeBytes >> 20),
 		KeepSnapshots: given(q.Retention.Snapshots), KeepSnapshotMB: given(q.Retention.Bytes >> 20), KeepHours: given(int64(q.Retention.Age / time.Hour)),
 	}
 	const mib = 1 << 20
 	has = quotaNumbers{
 		Sandboxes: &used.Sandboxes, CPUs: &used.CPUs, MemoryMB: new(used.MemoryBytes / mib), DiskMB: new(used.DiskBytes / mib),
 		CreatesPerMinute: &used.Creates, Snapshots: &used.Snapshots, SnapshotMB: new((used.SnapshotBytes + mib - 1) / mib),
+		Volumes: &used.Volumes, VolumeMB: new(used.VolumeBytes / mib),
 	}
 	return limits, has
 }

@@ -3,7 +3,6 @@ package rest
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"net/url"
@@ -35,13 +34,7 @@ type createBody struct {
 	AutoResume         *bool         `json:"auto_resume"`
 	SnapshotID         string        `json:"snapshot_id"`
 	CheckpointSeconds  secondsOrNone `json:"checkpoint_every_seconds"`
-	reserved
-}
-
-// reserved are fields that are known and not there yet: refused by name, never
-// ignored.
-type reserved struct {
-	Volumes json.RawMessage `json:"volumes"`
+	Volumes            *mountsBody   `json:"volumes"`
 }
 
 // resourcesBody is a Shape in JSON; absent fields are those of the instance type
@@ -64,9 +57,6 @@ type asked struct {
 
 // request checks b and returns what it asks for.
 func (b *createBody) request(otherwise asked) (sandbox.CreateRequest, error) {
-	if err := b.reserved.refuse(); err != nil {
-		return sandbox.CreateRequest{}, err
-	}
 	if b.IfExists != "" && b.IfExists != "fail" && b.IfExists != "return" {
 		return sandbox.CreateRequest{}, sandbox.Errorf(sandbox.Invalid, `if_exists must be "fail" or "return"`)
 	}
@@ -74,7 +64,7 @@ func (b *createBody) request(otherwise asked) (sandbox.CreateRequest, error) {
 		Template: b.Template, Name: b.Name, Timeout: cmp.Or(b.TimeoutSeconds.duration(), otherwise.timeout),
 		OnTimeout:  cmp.Or(sandbox.OnTimeout(b.OnTimeout), otherwise.onTimeout),
 		StayPaused: b.AutoResume != nil && !*b.AutoResume, Snapshot: b.SnapshotID,
-		Network: sandbox.NetworkPolicy(b.Network), Ingress: b.Ports.ingress(), Secrets: b.Secrets.uses(),
+		Network: sandbox.NetworkPolicy(b.Network), Ingress: b.Ports.ingress(), Secrets: b.Secrets.uses(), Volumes: b.Volumes.mounts(),
 		Metadata: b.Metadata, Env: b.Env, User: b.User, Cwd: b.Cwd,
 		IdleTimeout: time.Duration(b.IdleTimeoutSeconds), CheckpointEvery: time.Duration(b.CheckpointSeconds),
 	}
@@ -89,20 +79,6 @@ func (b *createBody) request(otherwise asked) (sandbox.CreateRequest, error) {
 		req.Shape = shape
 	}
 	return req, req.Check()
-}
-
-func (b *reserved) refuse() error {
-	for _, f := range []struct {
-		name  string
-		value json.RawMessage
-	}{
-		{"volumes", b.Volumes},
-	} {
-		if f.value != nil {
-			return sandbox.Errorf(sandbox.Unsupported, "%s is not supported yet", f.name)
-		}
-	}
-	return nil
 }
 
 // shape is zero when b names nothing of one.
@@ -342,13 +318,10 @@ type updateBody struct {
 	OnTimeout          *string                 `json:"on_timeout"`
 	AutoResume         *bool                   `json:"auto_resume"`
 	CheckpointSeconds  optional[secondsOrNone] `json:"checkpoint_every_seconds"`
-	reserved
+	Volumes            *mountsBody             `json:"volumes"`
 }
 
 func (b *updateBody) change() (sandbox.Change, error) {
-	if err := b.reserved.refuse(); err != nil {
-		return sandbox.Change{}, err
-	}
 	c := sandbox.Change{
 		Name: b.Name.pointer(), Timeout: (*time.Duration)(b.TimeoutSeconds),
 		IdleTimeout: (*time.Duration)(b.IdleTimeoutSeconds.pointer()),
@@ -356,6 +329,7 @@ func (b *updateBody) change() (sandbox.Change, error) {
 		CheckpointEvery: (*time.Duration)(b.CheckpointSeconds.pointer()),
 		Network:         (*sandbox.NetworkPolicy)(b.Network), Ingress: (*sandbox.Ingress)(b.Ports), Secrets: (*sandbox.SecretUses)(b.Secrets),
 		Metadata: b.Metadata, Env: b.Env, User: b.User.pointer(), Cwd: b.Cwd.pointer(), Template: b.Template,
+		Volumes: (*[]sandbox.VolumeMount)(b.Volumes),
 	}
 	if res := b.Resources; res != nil {
 		if res.Type != "" {

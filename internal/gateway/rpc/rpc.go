@@ -31,6 +31,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/secret/v1/secretv1connect"
 	templatev1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/template/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/template/v1/templatev1connect"
+	volumev1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/volume/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/volume/v1/volumev1connect"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/keys"
 	internalrpc "github.com/cloud-sandbox/cloud-sandbox/internal/rpc"
@@ -45,6 +47,7 @@ type API struct {
 	Templates  sandbox.Templates
 	Keys       *keys.Service
 	Secrets    *secrets.Service
+	Volumes    sandbox.VolumeFiles
 }
 
 // MaxStreamed bounds one message of a stream that is as long as its client likes,
@@ -76,6 +79,7 @@ func Services(a *API) []Service {
 	_, git := gitv1connect.NewGitServiceHandler(repositories{a.Guests}, options...)
 	_, key := keyv1connect.NewKeyServiceHandler(apiKeys{a.Keys}, options...)
 	_, secret := secretv1connect.NewSecretServiceHandler(secretStore{a.Secrets, a.Sandboxes}, options...)
+	_, volume := volumev1connect.NewVolumeServiceHandler(volumes{a.Sandboxes, a.Volumes}, options...)
 	return []Service{
 		serviceOf(sandboxv1.File_cloudsandbox_sandbox_v1_sandbox_proto, sandboxes),
 		serviceOf(processv1.File_cloudsandbox_process_v1_process_proto, process),
@@ -85,6 +89,7 @@ func Services(a *API) []Service {
 		serviceOf(gitv1.File_cloudsandbox_git_v1_git_proto, git),
 		serviceOf(keyv1.File_cloudsandbox_key_v1_key_proto, key),
 		serviceOf(secretv1.File_cloudsandbox_secret_v1_secret_proto, secret),
+		serviceOf(volumev1.File_cloudsandbox_volume_v1_volume_proto, volume),
 	}
 }
 

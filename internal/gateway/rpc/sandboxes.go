@@ -83,6 +83,9 @@ func createOf(m *sandboxv1.CreateRequest) (req sandbox.CreateRequest, err error)
 		Metadata: m.Metadata, Env: m.Env, User: m.User, Cwd: m.Cwd, Snapshot: m.SnapshotId,
 		OnTimeout: sandbox.OnTimeout(m.OnTimeout), StayPaused: m.AutoResume != nil && !*m.AutoResume,
 	}
+	if req.Volumes, err = mountsOf(m.Volumes); err != nil {
+		return req, err
+	}
 	if req.Timeout, err = secondsOr(m.TimeoutSeconds, sandbox.DefaultSessionTimeout); err != nil {
 		return req, err
 	}

@@ -22,7 +22,7 @@ func viewOf(s sandbox.Sandbox) *sandboxv1.Sandbox {
 		CreatedAt: timestamp(s.CreatedAt), StartedAt: timestamp(s.StartedAt), Deadline: timestamp(s.Deadline),
 		TimeoutSeconds: s.Timeout.Seconds(), IdleTimeoutSeconds: s.IdleTimeout.Seconds(),
 		OnTimeout: string(s.OnTimeout), AutoResume: !s.StayPaused, Timeline: max(s.Timeline, 1), SnapshotId: s.Snapshot,
-		CheckpointEverySeconds: s.CheckpointEvery.Seconds(), RestoredFrom: s.Restored.From,
+		CheckpointEverySeconds: s.CheckpointEvery.Seconds(), RestoredFrom: s.Restored.From, Volumes: mountViews(s.Volumes),
 	}
 	if s.Restored.From != "" {
 		v.LostSeconds = new(s.Restored.Lost.Seconds())

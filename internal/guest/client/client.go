@@ -150,12 +150,23 @@ func (c *Client) Bind(ctx context.Context, b sandbox.Binding) (waits bool, err e
 		SandboxId: b.SandboxID, BootNumber: b.BootNumber, AccessToken: b.AccessToken, Template: b.Template,
 		Hostname: guest.Hostname, Env: b.Env, DefaultUser: b.User, DefaultCwd: b.Cwd, Timeline: b.Timeline,
 		UnixNanos: time.Now().UnixNano(), Entropy: entropy, PidsLimit: b.Limits.Pids, Restored: b.Restored,
-		Authority: b.Secrets.Authority,
+		Authority: b.Secrets.Authority, Volumes: mounts(b.Volumes),
 	}))
 	if err != nil {
 		return false, fail(ctx, err)
 	}
+	if int(r.Msg.Mounted) != len(b.Volumes) {
+		return false, sandbox.Errorf(sandbox.Unsupported, "the sandbox began with a version that has no volumes")
+	}
 	return r.Msg.Waits, nil
+}
+
+func mounts(volumes []sandbox.VolumeBinding) []*guestv1.VolumeMount {
+	var out []*guestv1.VolumeMount
+	for _, v := range volumes {
+		out = append(out, &guestv1.VolumeMount{Id: v.ID, Path: v.Path})
+	}
+	return out
 }
 
 // Ready waits until what the Template starts has come up, or until limit has

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -14,9 +15,10 @@ import (
 // as calls f on a thread that has the rights of u, so that the kernel judges
 // every path and every race as it would for the user's own program. What f
 // starts in goroutines of its own does not have these rights. It returns when f
-// has returned.
+// has returned. No signal disturbs f: on a Volume it would end any call with EINTR,
+// though what was asked for may have been done, so that it cannot be repeated.
 func as(u server.User, f func() error) error {
-	if u.UID == 0 || os.Geteuid() != 0 {
+	if os.Geteuid() != 0 {
 		return f()
 	}
 	done := make(chan error, 1)
@@ -24,16 +26,32 @@ func as(u server.User, f func() error) error {
 		// The runtime makes new threads from a clean one while this one is locked,
 		// and throws this one away when it ends locked.
 		runtime.LockOSThread()
-		err := borrow(u)
+		before, err := holdSignals()
+		if err == nil && u.UID != 0 {
+			err = borrow(u)
+		}
 		if err == nil {
 			err = call(f)
 		}
-		if giveBack() == nil {
+		if giveBack() == nil && unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil) == nil {
 			runtime.UnlockOSThread()
 		}
 		done <- err
 	}()
 	return <-done
+}
+
+// holdSignals has this thread get no signal but those that its own mistakes make,
+// and the one by which the runtime has every thread make a system call.
+func holdSignals() (before unix.Sigset_t, err error) {
+	var held unix.Sigset_t
+	held.Val[0] = ^uint64(0) // signals are counted from 1
+	const everyThread = 33
+	for _, s := range []syscall.Signal{unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGILL, unix.SIGTRAP, unix.SIGABRT, everyThread} {
+		held.Val[0] &^= 1 << (s - 1)
+	}
+	err = unix.PthreadSigmask(unix.SIG_SETMASK, &held, &before)
+	return before, err
 }
 
 // call turns a panic into an error: it would end the Guest, and with it the

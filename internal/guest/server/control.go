@@ -91,7 +91,7 @@ func (c *Control) Bind(_ context.Context, r *connect.Request[guestv1.BindRequest
 	err := c.Guest.Bind(Owner{
 		SandboxID: m.SandboxId, BootNumber: m.BootNumber, AccessToken: m.AccessToken, Template: m.Template,
 		Hostname: m.Hostname, Env: m.Env, User: m.DefaultUser, Cwd: m.DefaultCwd, Timeline: m.Timeline, PidsLimit: m.PidsLimit,
-		Restored: m.Restored, Authority: m.Authority,
+		Restored: m.Restored, Authority: m.Authority, Volumes: volumeMounts(m.Volumes),
 	}, m.UnixNanos, m.Entropy)
 	switch {
 	case errors.Is(err, ErrBound):
@@ -106,12 +106,20 @@ func (c *Control) Bind(_ context.Context, r *connect.Request[guestv1.BindRequest
 	if m.Restored {
 		// What was saved is given back, whether or not it still does what its
 		// Template wants.
-		return connect.NewResponse(&guestv1.BindResponse{}), nil
+		return connect.NewResponse(&guestv1.BindResponse{Mounted: int32(len(m.Volumes))}), nil
 	}
 	if err != nil {
 		return nil, connectError(err)
 	}
-	return connect.NewResponse(&guestv1.BindResponse{Waits: c.Guest.Waits()}), nil
+	return connect.NewResponse(&guestv1.BindResponse{Waits: c.Guest.Waits(), Mounted: int32(len(m.Volumes))}), nil
+}
+
+func volumeMounts(mounts []*guestv1.VolumeMount) []VolumeMount {
+	var out []VolumeMount
+	for _, m := range mounts {
+		out = append(out, VolumeMount{ID: m.Id, Path: m.Path})
+	}
+	return out
 }
 
 // Ready waits until what the Template starts has come up.

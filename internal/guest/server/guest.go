@@ -51,6 +51,8 @@ type Guest struct {
 	savedAt func() (time.Time, bool) // when the Boot was saved, if it was restored and is not bound yet; zero: told is
 	told    time.Time                // when the Boot was saved, for one that cannot know
 
+	mounted mounted // Volumes
+
 	template   guest.Template // what the image says
 	begun      bool           // the Template's start command was started
 	startChild *Child         // that command; nil: there is none
@@ -68,6 +70,7 @@ type Owner struct {
 	Cwd         string
 	Timeline    int64
 	PidsLimit   int64
+	Volumes     []VolumeMount
 	Authority   string // a certificate in PEM to trust; empty: none
 	Restored    bool   // the Boot started from a saved state, and this is its first owner
 }
@@ -128,6 +131,9 @@ func (g *Guest) Bind(o Owner, clock int64, entropy []byte) error {
 		if err := trust("/", o.Authority); err != nil && !g.bound && !o.Restored {
 			return err
 		}
+	}
+	if err := g.mountVolumes(o.Volumes); err != nil {
+		return err
 	}
 	g.owner, g.bound = o, true
 	if o.Restored {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -43,7 +44,12 @@ func readSmall(path string) ([]byte, error) {
 	return nil, &os.PathError{Op: "read", Path: path, Err: unix.EFBIG}
 }
 
-// tasks lists every process but the Guest itself.
+// volumeServer is the process that serves Volumes, as tasks leaves it out: 0 when
+// there is none.
+var volumeServer atomic.Int64
+
+// tasks lists every process but the Guest itself and the volume server, which the
+// others need to end.
 func tasks() []task {
 	dir, err := os.Open("/proc")
 	if err != nil {
@@ -55,7 +61,7 @@ func tasks() []task {
 	var out []task
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
-		if err != nil || pid == self || pid == 1 {
+		if err != nil || pid == self || pid == 1 || pid == int(volumeServer.Load()) {
 			continue
 		}
 		if t, ok := readTask(pid); ok {

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -16,6 +17,7 @@ const (
 	quotaUseText = `SELECT count(*), total(cpus), CAST(total(memory_bytes) AS INTEGER), CAST(total(disk_bytes) AS INTEGER)
 		FROM sandboxes WHERE tenant = ? AND state <> 'ended'`
 	snapshotUseText = `SELECT coalesce(sum(kept AND state = 'ready'), 0), coalesce(sum(bytes), 0) FROM snapshots WHERE tenant = ? AND layer = ''`
+	volumeUseText   = `SELECT count(*), coalesce(sum(max_bytes), 0) FROM volumes WHERE tenant = ?`
 	createsText     = `SELECT count(*) FROM sandboxes WHERE tenant = ? AND created_at > ?`
 )
 
@@ -33,10 +35,10 @@ func (s *quotaStatements) all() []prepared {
 
 // quotaQueries are the same on reading connections and the writer's: what admits
 // must be read where it is written.
-type quotaQueries struct{ ownQuota, quotaUse, snapshotUse, creates *sql.Stmt }
+type quotaQueries struct{ ownQuota, quotaUse, snapshotUse, volumeUse, creates *sql.Stmt }
 
 func (q *quotaQueries) all() []prepared {
-	return []prepared{{&q.ownQuota, ownQuotaText}, {&q.quotaUse, quotaUseText}, {&q.snapshotUse, snapshotUseText}, {&q.creates, createsText}}
+	return []prepared{{&q.ownQuota, ownQuotaText}, {&q.quotaUse, quotaUseText}, {&q.snapshotUse, snapshotUseText}, {&q.volumeUse, volumeUseText}, {&q.creates, createsText}}
 }
 
 // of returns the Quota of a Tenant: its own, or else otherwise.
@@ -57,6 +59,11 @@ func (q *quotaQueries) of(ctx context.Context, tenant sandbox.TenantID, otherwis
 // useOfSnapshots fills in what a Tenant's Snapshots use.
 func (q *quotaQueries) useOfSnapshots(ctx context.Context, tenant sandbox.TenantID, u *sandbox.QuotaUse) error {
 	return q.snapshotUse.QueryRowContext(ctx, string(tenant)).Scan(&u.Snapshots, &u.SnapshotBytes)
+}
+
+// useOfVolumes fills in what a Tenant's Volumes use.
+func (q *quotaQueries) useOfVolumes(ctx context.Context, tenant sandbox.TenantID, u *sandbox.QuotaUse) error {
+	return q.volumeUse.QueryRowContext(ctx, string(tenant)).Scan(&u.Volumes, &u.VolumeBytes)
 }
 
 // use returns what a Tenant's Sandboxes use at the time now.
@@ -111,6 +118,22 @@ func (s *Store) admitSnapshot(st *statements, snap sandbox.Snapshot) error {
 	return quota.AdmitSnapshot(used, snap.Bytes)
 }
 
+// admitVolume returns Exhausted when the Quota of its Tenant had no room for a
+// Volume. It is part of the transaction that has just added it.
+func (s *Store) admitVolume(st *statements, v sandbox.Volume) error {
+	ctx := context.Background() // as above
+	quota, _, err := st.of(ctx, v.Tenant, s.quota)
+	if err != nil || quota.Volumes == 0 && quota.VolumeBytes == 0 {
+		return err
+	}
+	var used sandbox.QuotaUse
+	if err := st.useOfVolumes(ctx, v.Tenant, &used); err != nil {
+		return err
+	}
+	used.Volumes, used.VolumeBytes = used.Volumes-1, used.VolumeBytes-v.MaxBytes
+	return quota.AdmitVolume(used, v.MaxBytes)
+}
+
 // SetQuota implements sandbox.QuotaStore.
 func (s *Store) SetQuota(ctx context.Context, tenant sandbox.TenantID, q *sandbox.Quota) error {
 	if q == nil {
@@ -141,7 +164,7 @@ func (s *Store) QuotaOf(ctx context.Context, tenant sandbox.TenantID) (q sandbox
 		return q, own, used, classify(err)
 	}
 	if used, err = s.query.use(ctx, tenant, time.Now()); err == nil {
-		err = s.query.useOfSnapshots(ctx, tenant, &used)
+		err = cmp.Or(s.query.useOfSnapshots(ctx, tenant, &used), s.query.useOfVolumes(ctx, tenant, &used))
 	}
 	return q, own, used, classify(err)
 }

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -20,7 +21,7 @@ const columns = `id, tenant, name, state, template, image, engine,
 	boot_id, boot_number, boot_node, created_at, started_at, timeout, deadline,
 	on_timeout, timeline, ended_cause, ended_at, version,
 	idle_timeout, limit_cpus, limit_memory_bytes, limit_pids, user, cwd, revision, ended_output,
-	snapshot, stay_paused, snapshot_at, checkpoint_every, restored_from, restored_lost, restored_times, secrets, runs_until, ingress, limit_bandwidth`
+	snapshot, stay_paused, snapshot_at, checkpoint_every, restored_from, restored_lost, restored_times, secrets, runs_until, ingress, limit_bandwidth, volumes`
 
 // statements are what the writer's connection has prepared.
 type statements struct {
@@ -33,6 +34,7 @@ type statements struct {
 	secretStatements
 	quotaStatements
 	snapshotStatements
+	volumeStatements
 	auditStatements
 	usageStatements
 }
@@ -57,7 +59,7 @@ func prepare(ctx context.Context, on interface {
 }
 
 func (s *statements) all() []prepared {
-	return slices.Concat(s.signingStatements.all(), s.keyStatements.all(), s.secretStatements.all(), s.quotaStatements.all(), s.snapshotStatements.all(), s.auditStatements.all(), s.usageStatements.all(), []prepared{
+	return slices.Concat(s.signingStatements.all(), s.keyStatements.all(), s.secretStatements.all(), s.quotaStatements.all(), s.snapshotStatements.all(), s.volumeStatements.all(), s.auditStatements.all(), s.usageStatements.all(), []prepared{
 		{&s.begin, `BEGIN IMMEDIATE`},
 		{&s.commit, `COMMIT`},
 		{&s.rollback, `ROLLBACK`},
@@ -65,7 +67,7 @@ func (s *statements) all() []prepared {
 		{&s.rollbackTo, `ROLLBACK TO one`},
 		{&s.release, `RELEASE one`},
 		{&s.insert, `INSERT INTO sandboxes (` + columns + `)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`},
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`},
 		{&s.update, `UPDATE sandboxes SET name = ?3, state = ?4, template = ?5, image = ?6, engine = ?7,
 			cpus = ?8, memory_bytes = ?9, disk_bytes = ?10, pids = ?11, network = ?12, metadata = ?13, env = ?14,
 			boot_id = ?15, boot_number = ?16, boot_node = ?17, created_at = ?18, started_at = ?19, timeout = ?20,
@@ -73,7 +75,7 @@ func (s *statements) all() []prepared {
 			idle_timeout = ?27, limit_cpus = ?28, limit_memory_bytes = ?29, limit_pids = ?30, user = ?31, cwd = ?32,
 			revision = ?33, ended_output = ?34, snapshot = ?35, stay_paused = ?36,
 			snapshot_at = ?37, checkpoint_every = ?38, restored_from = ?39, restored_lost = ?40, restored_times = ?41, secrets = ?42,
-			runs_until = ?43, ingress = ?44, limit_bandwidth = ?45
+			runs_until = ?43, ingress = ?44, limit_bandwidth = ?45, volumes = ?46
 			WHERE id = ?1 AND tenant = ?2 AND version = ?26 - 1`},
 		{&s.exists, `SELECT 1 FROM sandboxes WHERE id = ? AND tenant = ?`},
 		{&s.deleteEnded, `DELETE FROM sandboxes WHERE state = 'ended' AND ended_at < ?`},
@@ -111,13 +113,14 @@ type queries struct {
 	secretQueries
 	quotaQueries
 	snapshotQueries
+	volumeQueries
 	auditQueries
 	usageQueries
 }
 
 func (q *queries) all() []prepared {
 	const record = `SELECT ` + columns + ` FROM sandboxes `
-	return slices.Concat(q.signingQueries.all(), q.keyQueries.all(), q.secretQueries.all(), q.quotaQueries.all(), q.snapshotQueries.all(), q.auditQueries.all(), q.usageQueries.all(), []prepared{
+	return slices.Concat(q.signingQueries.all(), q.keyQueries.all(), q.secretQueries.all(), q.quotaQueries.all(), q.snapshotQueries.all(), q.volumeQueries.all(), q.auditQueries.all(), q.usageQueries.all(), []prepared{
 		{&q.byID, record + `WHERE id = ?`},
 		{&q.byName, record + `WHERE tenant = ? AND name = ? AND name <> '' AND state <> 'ended'`},
 		{&q.list, record + `WHERE ` + newestFirst},
@@ -142,7 +145,7 @@ func (s *Store) InsertSandbox(ctx context.Context, sb sandbox.Sandbox) (sandbox.
 		return sandbox.Sandbox{}, err
 	}
 	err = s.writer.write(ctx, func(st *statements) error {
-		if err := saved(st, sb); err != nil {
+		if err := cmp.Or(saved(st, sb), mounted(st, sb)); err != nil {
 			return err
 		}
 		if _, err := st.insert.Exec(args...); err != nil {
@@ -315,6 +318,9 @@ func normal(sb sandbox.Sandbox) sandbox.Sandbox {
 	if len(sb.Env) == 0 {
 		sb.Env = nil
 	}
+	if len(sb.Volumes) == 0 {
+		sb.Volumes = nil
+	}
 	return sb
 }
 
@@ -325,6 +331,10 @@ func values(sb sandbox.Sandbox) ([]any, error) {
 		return nil, err
 	}
 	env, err := encode(sb.Env)
+	if err != nil {
+		return nil, err
+	}
+	volumes, err := encodeMounts(sb.Volumes)
 	if err != nil {
 		return nil, err
 	}
@@ -339,7 +349,7 @@ func values(sb sandbox.Sandbox) ([]any, error) {
 		micros(sb.Deadline), string(sb.OnTimeout), sb.Timeline, string(end.Cause), micros(end.At), sb.Version,
 		sb.IdleTimeout.Microseconds(), sb.Limits.CPUs, sb.Limits.MemoryBytes, sb.Limits.Pids, sb.User, sb.Cwd,
 		sb.Revision, end.OutputTail, sb.Snapshot, sb.StayPaused,
-		micros(sb.SnapshotAt), sb.CheckpointEvery.Microseconds(), sb.Restored.From, sb.Restored.Lost.Microseconds(), sb.Restored.Times, string(sb.Secrets), micros(sb.RunsUntil), string(sb.Ingress), sb.Limits.Bandwidth,
+		micros(sb.SnapshotAt), sb.CheckpointEvery.Microseconds(), sb.Restored.From, sb.Restored.Lost.Microseconds(), sb.Restored.Times, string(sb.Secrets), micros(sb.RunsUntil), string(sb.Ingress), sb.Limits.Bandwidth, volumes,
 	}, nil
 }
 
@@ -347,7 +357,7 @@ func values(sb sandbox.Sandbox) ([]any, error) {
 func scan(scan func(...any) error) (sandbox.Sandbox, error) {
 	var (
 		sb                                        sandbox.Sandbox
-		metadata, env                             string
+		metadata, env, volumes                    string
 		created, started, timeout, deadline, over int64
 		idle, saved, checkpoint, lost, until      int64
 		end                                       sandbox.Certificate
@@ -359,7 +369,7 @@ func scan(scan func(...any) error) (sandbox.Sandbox, error) {
 		&deadline, &sb.OnTimeout, &sb.Timeline, &end.Cause, &over, &sb.Version,
 		&idle, &sb.Limits.CPUs, &sb.Limits.MemoryBytes, &sb.Limits.Pids, &sb.User, &sb.Cwd,
 		&sb.Revision, &end.OutputTail, &sb.Snapshot, &sb.StayPaused,
-		&saved, &checkpoint, &sb.Restored.From, &lost, &sb.Restored.Times, (*string)(&sb.Secrets), &until, (*string)(&sb.Ingress), &sb.Limits.Bandwidth,
+		&saved, &checkpoint, &sb.Restored.From, &lost, &sb.Restored.Times, (*string)(&sb.Secrets), &until, (*string)(&sb.Ingress), &sb.Limits.Bandwidth, &volumes,
 	)
 	if err != nil {
 		return sandbox.Sandbox{}, err
@@ -377,7 +387,10 @@ func scan(scan func(...any) error) (sandbox.Sandbox, error) {
 	if sb.Metadata, err = decode(metadata); err != nil {
 		return sandbox.Sandbox{}, err
 	}
-	sb.Env, err = decode(env)
+	if sb.Env, err = decode(env); err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	sb.Volumes, err = decodeMounts(volumes)
 	return sb, err
 }
 

@@ -14,7 +14,7 @@ import (
 // scanSnapshot.
 const snapshotColumns = `id, tenant, sandbox_id, parent, name, kept, state, created_at, node, bytes, memory, build, digest,
 	template, image, cpus, memory_bytes, disk_bytes, pids, limit_cpus, limit_memory_bytes, limit_pids,
-	network, env, user, cwd, timeline, version, limit_bandwidth, layer, used_at`
+	network, env, user, cwd, timeline, version, limit_bandwidth, layer, used_at, volumes`
 
 // referred selects the Sandboxes that refer to the Snapshot of a query and have
 // not ended.
@@ -34,11 +34,11 @@ type snapshotStatements struct {
 
 func (s *snapshotStatements) all() []prepared {
 	return []prepared{
-		{&s.insertSnapshot, `INSERT INTO snapshots (` + snapshotColumns + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`},
+		{&s.insertSnapshot, `INSERT INTO snapshots (` + snapshotColumns + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`},
 		{&s.updateSnapshot, `UPDATE snapshots SET sandbox_id = ?3, name = ?5, kept = ?6, state = ?7, created_at = ?8, node = ?9,
 			bytes = ?10, memory = ?11, build = ?12, digest = ?13, template = ?14, image = ?15,
 			cpus = ?16, memory_bytes = ?17, disk_bytes = ?18, pids = ?19, limit_cpus = ?20, limit_memory_bytes = ?21, limit_pids = ?22,
-			network = ?23, env = ?24, user = ?25, cwd = ?26, timeline = ?27, version = ?28, limit_bandwidth = ?29, layer = ?30, used_at = ?31
+			network = ?23, env = ?24, user = ?25, cwd = ?26, timeline = ?27, version = ?28, limit_bandwidth = ?29, layer = ?30, used_at = ?31, volumes = ?32
 			WHERE id = ?1 AND tenant = ?2 AND version = ?28 - 1`},
 		{&s.snapshotThere, `SELECT 1 FROM snapshots WHERE id = ? AND tenant = ?`},
 		{&s.snapshotReady, `SELECT 1 FROM snapshots WHERE id = ? AND tenant = ? AND state = 'ready'`},
@@ -272,6 +272,9 @@ func normalSnapshot(snap sandbox.Snapshot) sandbox.Snapshot {
 	if len(snap.Env) == 0 {
 		snap.Env = nil
 	}
+	if len(snap.Volumes) == 0 {
+		snap.Volumes = nil
+	}
 	return snap
 }
 
@@ -280,29 +283,36 @@ func snapshotValues(s sandbox.Snapshot) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
+	volumes, err := encodeMounts(s.Volumes)
+	if err != nil {
+		return nil, err
+	}
 	return []any{
 		s.ID, string(s.Tenant), s.SandboxID, s.Parent, s.Name, s.Kept, string(s.State), micros(s.CreatedAt), s.Node,
 		s.Bytes, s.Memory, s.Build, s.Digest, s.Template, s.Image,
 		s.Shape.CPUs, s.Shape.MemoryBytes, s.Shape.DiskBytes, s.Shape.Pids, s.Limits.CPUs, s.Limits.MemoryBytes, s.Limits.Pids,
 		string(s.Network), env, s.User, s.Cwd, s.Timeline, s.Version, s.Limits.Bandwidth,
-		s.Layer, micros(s.UsedAt),
+		s.Layer, micros(s.UsedAt), volumes,
 	}, nil
 }
 
 func scanSnapshot(scan func(...any) error) (sandbox.Snapshot, error) {
 	var s sandbox.Snapshot
 	var created, used int64
-	var env string
+	var env, volumes string
 	err := scan(
 		&s.ID, (*string)(&s.Tenant), &s.SandboxID, &s.Parent, &s.Name, &s.Kept, (*string)(&s.State), &created, &s.Node,
 		&s.Bytes, &s.Memory, &s.Build, &s.Digest, &s.Template, &s.Image,
 		&s.Shape.CPUs, &s.Shape.MemoryBytes, &s.Shape.DiskBytes, &s.Shape.Pids, &s.Limits.CPUs, &s.Limits.MemoryBytes, &s.Limits.Pids,
-		(*string)(&s.Network), &env, &s.User, &s.Cwd, &s.Timeline, &s.Version, &s.Limits.Bandwidth, &s.Layer, &used, &s.Uses,
+		(*string)(&s.Network), &env, &s.User, &s.Cwd, &s.Timeline, &s.Version, &s.Limits.Bandwidth, &s.Layer, &used, &volumes, &s.Uses,
 	)
 	if err != nil {
 		return sandbox.Snapshot{}, err
 	}
 	s.CreatedAt, s.UsedAt = fromMicros(created), fromMicros(used)
-	s.Env, err = decode(env)
+	if s.Env, err = decode(env); err != nil {
+		return sandbox.Snapshot{}, err
+	}
+	s.Volumes, err = decodeMounts(volumes)
 	return s, err
 }

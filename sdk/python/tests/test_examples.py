@@ -34,6 +34,7 @@ SHOWS = {
         "back again: ['pause', 'resume', 'fork']",
     ],
     "terminal.py": ["the same for both: True", "40 120", "42", "exit code: 7"],
+    "volumes.py": ["the other one reads: pause resume fork", "later: 3", "it holds 1 file"],
     "watch.py": ["replaced: 2", "created /workspace/src/a.py", "created /workspace/src/b.py"],
 }
 

@@ -22,6 +22,7 @@ from ._async.snapshots import AsyncSnapshots
 from ._async.streams import AsyncByteStream
 from ._async.templates import AsyncBuildLog, AsyncTemplates
 from ._async.terminal import AsyncTerminal
+from ._async.volumes import AsyncVolumes
 from ._async.watching import AsyncFileWatch
 from ._sync.audit import Audit
 from ._sync.client import Client
@@ -36,6 +37,7 @@ from ._sync.snapshots import Snapshots
 from ._sync.streams import ByteStream
 from ._sync.templates import BuildLog, Templates
 from ._sync.terminal import Terminal
+from ._sync.volumes import Volumes
 from ._sync.watching import FileWatch
 from ._version import __version__
 from .errors import (
@@ -109,6 +111,8 @@ from .models import (
     TerminalSize,
     Truncated,
     Usage,
+    VolumeInfo,
+    VolumeMount,
     WaitResult,
 )
 
@@ -131,6 +135,7 @@ __all__ = [
     "AsyncSnapshots",
     "AsyncTemplates",
     "AsyncTerminal",
+    "AsyncVolumes",
     "Audit",
     "AuditEntry",
     "AuthenticationError",
@@ -217,6 +222,9 @@ __all__ = [
     "UnavailableError",
     "UnsupportedError",
     "Usage",
+    "VolumeInfo",
+    "VolumeMount",
+    "Volumes",
     "WaitResult",
     "__version__",
 ]

@@ -292,7 +292,9 @@ type BindRequest struct {
 	// The Boot started from a saved state: whoever owned it before does no more.
 	Restored bool `protobuf:"varint,13,opt,name=restored,proto3" json:"restored,omitempty"`
 	// A certificate in PEM that programs are to trust; empty: none.
-	Authority     string `protobuf:"bytes,14,opt,name=authority,proto3" json:"authority,omitempty"`
+	Authority string `protobuf:"bytes,14,opt,name=authority,proto3" json:"authority,omitempty"`
+	// Mounted when this returns.
+	Volumes       []*VolumeMount `protobuf:"bytes,15,rep,name=volumes,proto3" json:"volumes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -425,16 +427,77 @@ func (x *BindRequest) GetAuthority() string {
 	return ""
 }
 
+func (x *BindRequest) GetVolumes() []*VolumeMount {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
+}
+
+// VolumeMount is a Volume of the Boot.
+type VolumeMount struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VolumeMount) Reset() {
+	*x = VolumeMount{}
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VolumeMount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VolumeMount) ProtoMessage() {}
+
+func (x *VolumeMount) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VolumeMount.ProtoReflect.Descriptor instead.
+func (*VolumeMount) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *VolumeMount) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *VolumeMount) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
 type BindResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Waits         bool                   `protobuf:"varint,1,opt,name=waits,proto3" json:"waits,omitempty"` // call Ready before anybody may use the Boot
+	Waits         bool                   `protobuf:"varint,1,opt,name=waits,proto3" json:"waits,omitempty"`     // call Ready before anybody may use the Boot
+	Mounted       int32                  `protobuf:"varint,2,opt,name=mounted,proto3" json:"mounted,omitempty"` // how many volumes are
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BindResponse) Reset() {
 	*x = BindResponse{}
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[5]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -446,7 +509,7 @@ func (x *BindResponse) String() string {
 func (*BindResponse) ProtoMessage() {}
 
 func (x *BindResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[5]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -459,7 +522,7 @@ func (x *BindResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BindResponse.ProtoReflect.Descriptor instead.
 func (*BindResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{5}
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *BindResponse) GetWaits() bool {
@@ -467,6 +530,13 @@ func (x *BindResponse) GetWaits() bool {
 		return x.Waits
 	}
 	return false
+}
+
+func (x *BindResponse) GetMounted() int32 {
+	if x != nil {
+		return x.Mounted
+	}
+	return 0
 }
 
 type ReadyRequest struct {
@@ -478,7 +548,7 @@ type ReadyRequest struct {
 
 func (x *ReadyRequest) Reset() {
 	*x = ReadyRequest{}
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[6]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -490,7 +560,7 @@ func (x *ReadyRequest) String() string {
 func (*ReadyRequest) ProtoMessage() {}
 
 func (x *ReadyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[6]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -503,7 +573,7 @@ func (x *ReadyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadyRequest.ProtoReflect.Descriptor instead.
 func (*ReadyRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{6}
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ReadyRequest) GetTimeoutMillis() int64 {
@@ -521,7 +591,7 @@ type ReadyResponse struct {
 
 func (x *ReadyResponse) Reset() {
 	*x = ReadyResponse{}
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[7]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -533,7 +603,7 @@ func (x *ReadyResponse) String() string {
 func (*ReadyResponse) ProtoMessage() {}
 
 func (x *ReadyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[7]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -546,7 +616,7 @@ func (x *ReadyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadyResponse.ProtoReflect.Descriptor instead.
 func (*ReadyResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{7}
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{8}
 }
 
 type RunRequest struct {
@@ -565,7 +635,7 @@ type RunRequest struct {
 
 func (x *RunRequest) Reset() {
 	*x = RunRequest{}
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[8]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -577,7 +647,7 @@ func (x *RunRequest) String() string {
 func (*RunRequest) ProtoMessage() {}
 
 func (x *RunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[8]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -590,7 +660,7 @@ func (x *RunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunRequest.ProtoReflect.Descriptor instead.
 func (*RunRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{8}
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RunRequest) GetArgs() []string {
@@ -664,7 +734,7 @@ type RunResponse struct {
 
 func (x *RunResponse) Reset() {
 	*x = RunResponse{}
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[9]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -676,7 +746,7 @@ func (x *RunResponse) String() string {
 func (*RunResponse) ProtoMessage() {}
 
 func (x *RunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[9]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -689,7 +759,7 @@ func (x *RunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunResponse.ProtoReflect.Descriptor instead.
 func (*RunResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{9}
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RunResponse) GetEvent() isRunResponse_Event {
@@ -772,7 +842,7 @@ type RunStarted struct {
 
 func (x *RunStarted) Reset() {
 	*x = RunStarted{}
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[10]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -784,7 +854,7 @@ func (x *RunStarted) String() string {
 func (*RunStarted) ProtoMessage() {}
 
 func (x *RunStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[10]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -797,7 +867,7 @@ func (x *RunStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunStarted.ProtoReflect.Descriptor instead.
 func (*RunStarted) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{10}
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RunStarted) GetPid() int64 {
@@ -822,7 +892,7 @@ type RunEnded struct {
 
 func (x *RunEnded) Reset() {
 	*x = RunEnded{}
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[11]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -834,7 +904,7 @@ func (x *RunEnded) String() string {
 func (*RunEnded) ProtoMessage() {}
 
 func (x *RunEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[11]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -847,7 +917,7 @@ func (x *RunEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunEnded.ProtoReflect.Descriptor instead.
 func (*RunEnded) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{11}
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RunEnded) GetStatus() RunStatus {
@@ -907,7 +977,7 @@ type ListPortsRequest struct {
 
 func (x *ListPortsRequest) Reset() {
 	*x = ListPortsRequest{}
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[12]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -919,7 +989,7 @@ func (x *ListPortsRequest) String() string {
 func (*ListPortsRequest) ProtoMessage() {}
 
 func (x *ListPortsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[12]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -932,7 +1002,7 @@ func (x *ListPortsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPortsRequest.ProtoReflect.Descriptor instead.
 func (*ListPortsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{12}
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{13}
 }
 
 type ListPortsResponse struct {
@@ -945,7 +1015,7 @@ type ListPortsResponse struct {
 
 func (x *ListPortsResponse) Reset() {
 	*x = ListPortsResponse{}
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[13]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -957,7 +1027,7 @@ func (x *ListPortsResponse) String() string {
 func (*ListPortsResponse) ProtoMessage() {}
 
 func (x *ListPortsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[13]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -970,7 +1040,7 @@ func (x *ListPortsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPortsResponse.ProtoReflect.Descriptor instead.
 func (*ListPortsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{13}
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListPortsResponse) GetPorts() []*ListeningPort {
@@ -1000,7 +1070,7 @@ type ListeningPort struct {
 
 func (x *ListeningPort) Reset() {
 	*x = ListeningPort{}
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[14]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1012,7 +1082,7 @@ func (x *ListeningPort) String() string {
 func (*ListeningPort) ProtoMessage() {}
 
 func (x *ListeningPort) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[14]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1025,7 +1095,7 @@ func (x *ListeningPort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListeningPort.ProtoReflect.Descriptor instead.
 func (*ListeningPort) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{14}
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListeningPort) GetPort() uint32 {
@@ -1064,7 +1134,7 @@ type KillBiggestRequest struct {
 
 func (x *KillBiggestRequest) Reset() {
 	*x = KillBiggestRequest{}
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[15]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1076,7 +1146,7 @@ func (x *KillBiggestRequest) String() string {
 func (*KillBiggestRequest) ProtoMessage() {}
 
 func (x *KillBiggestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[15]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1089,7 +1159,7 @@ func (x *KillBiggestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillBiggestRequest.ProtoReflect.Descriptor instead.
 func (*KillBiggestRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{15}
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{16}
 }
 
 type KillBiggestResponse struct {
@@ -1102,7 +1172,7 @@ type KillBiggestResponse struct {
 
 func (x *KillBiggestResponse) Reset() {
 	*x = KillBiggestResponse{}
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[16]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1114,7 +1184,7 @@ func (x *KillBiggestResponse) String() string {
 func (*KillBiggestResponse) ProtoMessage() {}
 
 func (x *KillBiggestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[16]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1127,7 +1197,7 @@ func (x *KillBiggestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillBiggestResponse.ProtoReflect.Descriptor instead.
 func (*KillBiggestResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{16}
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *KillBiggestResponse) GetPid() int64 {
@@ -1153,7 +1223,7 @@ type ShutdownRequest struct {
 
 func (x *ShutdownRequest) Reset() {
 	*x = ShutdownRequest{}
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[17]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1165,7 +1235,7 @@ func (x *ShutdownRequest) String() string {
 func (*ShutdownRequest) ProtoMessage() {}
 
 func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[17]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1178,7 +1248,7 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{17}
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ShutdownRequest) GetGraceMillis() int64 {
@@ -1196,7 +1266,7 @@ type ShutdownResponse struct {
 
 func (x *ShutdownResponse) Reset() {
 	*x = ShutdownResponse{}
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[18]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1208,7 +1278,7 @@ func (x *ShutdownResponse) String() string {
 func (*ShutdownResponse) ProtoMessage() {}
 
 func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[18]
+	mi := &file_cloudsandbox_guest_v1_guest_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1221,7 +1291,7 @@ func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownResponse.ProtoReflect.Descriptor instead.
 func (*ShutdownResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{18}
+	return file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP(), []int{19}
 }
 
 var File_cloudsandbox_guest_v1_guest_proto protoreflect.FileDescriptor
@@ -1240,7 +1310,7 @@ const file_cloudsandbox_guest_v1_guest_proto_rawDesc = "" +
 	"\vParkRequest\x12\x1d\n" +
 	"\n" +
 	"pids_limit\x18\x01 \x01(\x03R\tpidsLimit\"\x0e\n" +
-	"\fParkResponse\"\x91\x04\n" +
+	"\fParkResponse\"\xcf\x04\n" +
 	"\vBindRequest\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x1f\n" +
@@ -1261,12 +1331,17 @@ const file_cloudsandbox_guest_v1_guest_proto_rawDesc = "" +
 	"\n" +
 	"pids_limit\x18\f \x01(\x03R\tpidsLimit\x12\x1a\n" +
 	"\brestored\x18\r \x01(\bR\brestored\x12\x1c\n" +
-	"\tauthority\x18\x0e \x01(\tR\tauthority\x1a6\n" +
+	"\tauthority\x18\x0e \x01(\tR\tauthority\x12<\n" +
+	"\avolumes\x18\x0f \x03(\v2\".cloudsandbox.guest.v1.VolumeMountR\avolumes\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"$\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"1\n" +
+	"\vVolumeMount\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\">\n" +
 	"\fBindResponse\x12\x14\n" +
-	"\x05waits\x18\x01 \x01(\bR\x05waits\"5\n" +
+	"\x05waits\x18\x01 \x01(\bR\x05waits\x12\x18\n" +
+	"\amounted\x18\x02 \x01(\x05R\amounted\"5\n" +
 	"\fReadyRequest\x12%\n" +
 	"\x0etimeout_millis\x18\x01 \x01(\x03R\rtimeoutMillis\"\x0f\n" +
 	"\rReadyResponse\"\xbf\x02\n" +
@@ -1348,7 +1423,7 @@ func file_cloudsandbox_guest_v1_guest_proto_rawDescGZIP() []byte {
 }
 
 var file_cloudsandbox_guest_v1_guest_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_cloudsandbox_guest_v1_guest_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_cloudsandbox_guest_v1_guest_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_cloudsandbox_guest_v1_guest_proto_goTypes = []any{
 	(RunStatus)(0),              // 0: cloudsandbox.guest.v1.RunStatus
 	(*HealthRequest)(nil),       // 1: cloudsandbox.guest.v1.HealthRequest
@@ -1356,51 +1431,53 @@ var file_cloudsandbox_guest_v1_guest_proto_goTypes = []any{
 	(*ParkRequest)(nil),         // 3: cloudsandbox.guest.v1.ParkRequest
 	(*ParkResponse)(nil),        // 4: cloudsandbox.guest.v1.ParkResponse
 	(*BindRequest)(nil),         // 5: cloudsandbox.guest.v1.BindRequest
-	(*BindResponse)(nil),        // 6: cloudsandbox.guest.v1.BindResponse
-	(*ReadyRequest)(nil),        // 7: cloudsandbox.guest.v1.ReadyRequest
-	(*ReadyResponse)(nil),       // 8: cloudsandbox.guest.v1.ReadyResponse
-	(*RunRequest)(nil),          // 9: cloudsandbox.guest.v1.RunRequest
-	(*RunResponse)(nil),         // 10: cloudsandbox.guest.v1.RunResponse
-	(*RunStarted)(nil),          // 11: cloudsandbox.guest.v1.RunStarted
-	(*RunEnded)(nil),            // 12: cloudsandbox.guest.v1.RunEnded
-	(*ListPortsRequest)(nil),    // 13: cloudsandbox.guest.v1.ListPortsRequest
-	(*ListPortsResponse)(nil),   // 14: cloudsandbox.guest.v1.ListPortsResponse
-	(*ListeningPort)(nil),       // 15: cloudsandbox.guest.v1.ListeningPort
-	(*KillBiggestRequest)(nil),  // 16: cloudsandbox.guest.v1.KillBiggestRequest
-	(*KillBiggestResponse)(nil), // 17: cloudsandbox.guest.v1.KillBiggestResponse
-	(*ShutdownRequest)(nil),     // 18: cloudsandbox.guest.v1.ShutdownRequest
-	(*ShutdownResponse)(nil),    // 19: cloudsandbox.guest.v1.ShutdownResponse
-	nil,                         // 20: cloudsandbox.guest.v1.BindRequest.EnvEntry
-	nil,                         // 21: cloudsandbox.guest.v1.RunRequest.EnvEntry
+	(*VolumeMount)(nil),         // 6: cloudsandbox.guest.v1.VolumeMount
+	(*BindResponse)(nil),        // 7: cloudsandbox.guest.v1.BindResponse
+	(*ReadyRequest)(nil),        // 8: cloudsandbox.guest.v1.ReadyRequest
+	(*ReadyResponse)(nil),       // 9: cloudsandbox.guest.v1.ReadyResponse
+	(*RunRequest)(nil),          // 10: cloudsandbox.guest.v1.RunRequest
+	(*RunResponse)(nil),         // 11: cloudsandbox.guest.v1.RunResponse
+	(*RunStarted)(nil),          // 12: cloudsandbox.guest.v1.RunStarted
+	(*RunEnded)(nil),            // 13: cloudsandbox.guest.v1.RunEnded
+	(*ListPortsRequest)(nil),    // 14: cloudsandbox.guest.v1.ListPortsRequest
+	(*ListPortsResponse)(nil),   // 15: cloudsandbox.guest.v1.ListPortsResponse
+	(*ListeningPort)(nil),       // 16: cloudsandbox.guest.v1.ListeningPort
+	(*KillBiggestRequest)(nil),  // 17: cloudsandbox.guest.v1.KillBiggestRequest
+	(*KillBiggestResponse)(nil), // 18: cloudsandbox.guest.v1.KillBiggestResponse
+	(*ShutdownRequest)(nil),     // 19: cloudsandbox.guest.v1.ShutdownRequest
+	(*ShutdownResponse)(nil),    // 20: cloudsandbox.guest.v1.ShutdownResponse
+	nil,                         // 21: cloudsandbox.guest.v1.BindRequest.EnvEntry
+	nil,                         // 22: cloudsandbox.guest.v1.RunRequest.EnvEntry
 }
 var file_cloudsandbox_guest_v1_guest_proto_depIdxs = []int32{
-	20, // 0: cloudsandbox.guest.v1.BindRequest.env:type_name -> cloudsandbox.guest.v1.BindRequest.EnvEntry
-	21, // 1: cloudsandbox.guest.v1.RunRequest.env:type_name -> cloudsandbox.guest.v1.RunRequest.EnvEntry
-	11, // 2: cloudsandbox.guest.v1.RunResponse.started:type_name -> cloudsandbox.guest.v1.RunStarted
-	12, // 3: cloudsandbox.guest.v1.RunResponse.ended:type_name -> cloudsandbox.guest.v1.RunEnded
-	0,  // 4: cloudsandbox.guest.v1.RunEnded.status:type_name -> cloudsandbox.guest.v1.RunStatus
-	15, // 5: cloudsandbox.guest.v1.ListPortsResponse.ports:type_name -> cloudsandbox.guest.v1.ListeningPort
-	1,  // 6: cloudsandbox.guest.v1.GuestService.Health:input_type -> cloudsandbox.guest.v1.HealthRequest
-	3,  // 7: cloudsandbox.guest.v1.GuestService.Park:input_type -> cloudsandbox.guest.v1.ParkRequest
-	5,  // 8: cloudsandbox.guest.v1.GuestService.Bind:input_type -> cloudsandbox.guest.v1.BindRequest
-	7,  // 9: cloudsandbox.guest.v1.GuestService.Ready:input_type -> cloudsandbox.guest.v1.ReadyRequest
-	9,  // 10: cloudsandbox.guest.v1.GuestService.Run:input_type -> cloudsandbox.guest.v1.RunRequest
-	13, // 11: cloudsandbox.guest.v1.GuestService.ListPorts:input_type -> cloudsandbox.guest.v1.ListPortsRequest
-	16, // 12: cloudsandbox.guest.v1.GuestService.KillBiggest:input_type -> cloudsandbox.guest.v1.KillBiggestRequest
-	18, // 13: cloudsandbox.guest.v1.GuestService.Shutdown:input_type -> cloudsandbox.guest.v1.ShutdownRequest
-	2,  // 14: cloudsandbox.guest.v1.GuestService.Health:output_type -> cloudsandbox.guest.v1.HealthResponse
-	4,  // 15: cloudsandbox.guest.v1.GuestService.Park:output_type -> cloudsandbox.guest.v1.ParkResponse
-	6,  // 16: cloudsandbox.guest.v1.GuestService.Bind:output_type -> cloudsandbox.guest.v1.BindResponse
-	8,  // 17: cloudsandbox.guest.v1.GuestService.Ready:output_type -> cloudsandbox.guest.v1.ReadyResponse
-	10, // 18: cloudsandbox.guest.v1.GuestService.Run:output_type -> cloudsandbox.guest.v1.RunResponse
-	14, // 19: cloudsandbox.guest.v1.GuestService.ListPorts:output_type -> cloudsandbox.guest.v1.ListPortsResponse
-	17, // 20: cloudsandbox.guest.v1.GuestService.KillBiggest:output_type -> cloudsandbox.guest.v1.KillBiggestResponse
-	19, // 21: cloudsandbox.guest.v1.GuestService.Shutdown:output_type -> cloudsandbox.guest.v1.ShutdownResponse
-	14, // [14:22] is the sub-list for method output_type
-	6,  // [6:14] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	21, // 0: cloudsandbox.guest.v1.BindRequest.env:type_name -> cloudsandbox.guest.v1.BindRequest.EnvEntry
+	6,  // 1: cloudsandbox.guest.v1.BindRequest.volumes:type_name -> cloudsandbox.guest.v1.VolumeMount
+	22, // 2: cloudsandbox.guest.v1.RunRequest.env:type_name -> cloudsandbox.guest.v1.RunRequest.EnvEntry
+	12, // 3: cloudsandbox.guest.v1.RunResponse.started:type_name -> cloudsandbox.guest.v1.RunStarted
+	13, // 4: cloudsandbox.guest.v1.RunResponse.ended:type_name -> cloudsandbox.guest.v1.RunEnded
+	0,  // 5: cloudsandbox.guest.v1.RunEnded.status:type_name -> cloudsandbox.guest.v1.RunStatus
+	16, // 6: cloudsandbox.guest.v1.ListPortsResponse.ports:type_name -> cloudsandbox.guest.v1.ListeningPort
+	1,  // 7: cloudsandbox.guest.v1.GuestService.Health:input_type -> cloudsandbox.guest.v1.HealthRequest
+	3,  // 8: cloudsandbox.guest.v1.GuestService.Park:input_type -> cloudsandbox.guest.v1.ParkRequest
+	5,  // 9: cloudsandbox.guest.v1.GuestService.Bind:input_type -> cloudsandbox.guest.v1.BindRequest
+	8,  // 10: cloudsandbox.guest.v1.GuestService.Ready:input_type -> cloudsandbox.guest.v1.ReadyRequest
+	10, // 11: cloudsandbox.guest.v1.GuestService.Run:input_type -> cloudsandbox.guest.v1.RunRequest
+	14, // 12: cloudsandbox.guest.v1.GuestService.ListPorts:input_type -> cloudsandbox.guest.v1.ListPortsRequest
+	17, // 13: cloudsandbox.guest.v1.GuestService.KillBiggest:input_type -> cloudsandbox.guest.v1.KillBiggestRequest
+	19, // 14: cloudsandbox.guest.v1.GuestService.Shutdown:input_type -> cloudsandbox.guest.v1.ShutdownRequest
+	2,  // 15: cloudsandbox.guest.v1.GuestService.Health:output_type -> cloudsandbox.guest.v1.HealthResponse
+	4,  // 16: cloudsandbox.guest.v1.GuestService.Park:output_type -> cloudsandbox.guest.v1.ParkResponse
+	7,  // 17: cloudsandbox.guest.v1.GuestService.Bind:output_type -> cloudsandbox.guest.v1.BindResponse
+	9,  // 18: cloudsandbox.guest.v1.GuestService.Ready:output_type -> cloudsandbox.guest.v1.ReadyResponse
+	11, // 19: cloudsandbox.guest.v1.GuestService.Run:output_type -> cloudsandbox.guest.v1.RunResponse
+	15, // 20: cloudsandbox.guest.v1.GuestService.ListPorts:output_type -> cloudsandbox.guest.v1.ListPortsResponse
+	18, // 21: cloudsandbox.guest.v1.GuestService.KillBiggest:output_type -> cloudsandbox.guest.v1.KillBiggestResponse
+	20, // 22: cloudsandbox.guest.v1.GuestService.Shutdown:output_type -> cloudsandbox.guest.v1.ShutdownResponse
+	15, // [15:23] is the sub-list for method output_type
+	7,  // [7:15] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_cloudsandbox_guest_v1_guest_proto_init() }
@@ -1408,7 +1485,7 @@ func file_cloudsandbox_guest_v1_guest_proto_init() {
 	if File_cloudsandbox_guest_v1_guest_proto != nil {
 		return
 	}
-	file_cloudsandbox_guest_v1_guest_proto_msgTypes[9].OneofWrappers = []any{
+	file_cloudsandbox_guest_v1_guest_proto_msgTypes[10].OneofWrappers = []any{
 		(*RunResponse_Started)(nil),
 		(*RunResponse_Stdout)(nil),
 		(*RunResponse_Stderr)(nil),
@@ -1420,7 +1497,7 @@ func file_cloudsandbox_guest_v1_guest_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudsandbox_guest_v1_guest_proto_rawDesc), len(file_cloudsandbox_guest_v1_guest_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   21,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

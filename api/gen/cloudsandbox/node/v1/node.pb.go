@@ -43,6 +43,7 @@ type Binding struct {
 	Revision      int64                  `protobuf:"varint,12,opt,name=revision,proto3" json:"revision,omitempty"`
 	Restored      bool                   `protobuf:"varint,13,opt,name=restored,proto3" json:"restored,omitempty"`
 	Secrets       *Secrets               `protobuf:"bytes,14,opt,name=secrets,proto3" json:"secrets,omitempty"`
+	Volumes       []*VolumeBinding       `protobuf:"bytes,15,rep,name=volumes,proto3" json:"volumes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -175,6 +176,126 @@ func (x *Binding) GetSecrets() *Secrets {
 	return nil
 }
 
+func (x *Binding) GetVolumes() []*VolumeBinding {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
+}
+
+// VolumeBinding is a mounted Volume.
+type VolumeBinding struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Volume        *VolumeSpec            `protobuf:"bytes,1,opt,name=volume,proto3" json:"volume,omitempty"`
+	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"` // where it is mounted
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VolumeBinding) Reset() {
+	*x = VolumeBinding{}
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VolumeBinding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VolumeBinding) ProtoMessage() {}
+
+func (x *VolumeBinding) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VolumeBinding.ProtoReflect.Descriptor instead.
+func (*VolumeBinding) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *VolumeBinding) GetVolume() *VolumeSpec {
+	if x != nil {
+		return x.Volume
+	}
+	return nil
+}
+
+func (x *VolumeBinding) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+type VolumeSpec struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Tenant        string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	MaxBytes      int64                  `protobuf:"varint,3,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VolumeSpec) Reset() {
+	*x = VolumeSpec{}
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VolumeSpec) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VolumeSpec) ProtoMessage() {}
+
+func (x *VolumeSpec) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VolumeSpec.ProtoReflect.Descriptor instead.
+func (*VolumeSpec) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *VolumeSpec) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *VolumeSpec) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *VolumeSpec) GetMaxBytes() int64 {
+	if x != nil {
+		return x.MaxBytes
+	}
+	return 0
+}
+
 // Secrets are what a Boot's link sets into requests.
 type Secrets struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -187,7 +308,7 @@ type Secrets struct {
 
 func (x *Secrets) Reset() {
 	*x = Secrets{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[1]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -199,7 +320,7 @@ func (x *Secrets) String() string {
 func (*Secrets) ProtoMessage() {}
 
 func (x *Secrets) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[1]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -212,7 +333,7 @@ func (x *Secrets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Secrets.ProtoReflect.Descriptor instead.
 func (*Secrets) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{1}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Secrets) GetAuthority() string {
@@ -248,7 +369,7 @@ type SecretHeader struct {
 
 func (x *SecretHeader) Reset() {
 	*x = SecretHeader{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[2]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -260,7 +381,7 @@ func (x *SecretHeader) String() string {
 func (*SecretHeader) ProtoMessage() {}
 
 func (x *SecretHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[2]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -273,7 +394,7 @@ func (x *SecretHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretHeader.ProtoReflect.Descriptor instead.
 func (*SecretHeader) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{2}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *SecretHeader) GetHost() string {
@@ -318,7 +439,7 @@ type StartRequest struct {
 
 func (x *StartRequest) Reset() {
 	*x = StartRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[3]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -330,7 +451,7 @@ func (x *StartRequest) String() string {
 func (*StartRequest) ProtoMessage() {}
 
 func (x *StartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[3]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -343,7 +464,7 @@ func (x *StartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartRequest.ProtoReflect.Descriptor instead.
 func (*StartRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{3}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *StartRequest) GetNode() string {
@@ -398,7 +519,7 @@ type StartResponse struct {
 
 func (x *StartResponse) Reset() {
 	*x = StartResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[4]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -410,7 +531,7 @@ func (x *StartResponse) String() string {
 func (*StartResponse) ProtoMessage() {}
 
 func (x *StartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[4]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -423,7 +544,7 @@ func (x *StartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartResponse.ProtoReflect.Descriptor instead.
 func (*StartResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{4}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *StartResponse) GetBootId() string {
@@ -451,7 +572,7 @@ type UpdateRequest struct {
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[5]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -463,7 +584,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[5]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -476,7 +597,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *UpdateRequest) GetNode() string {
@@ -508,7 +629,7 @@ type UpdateResponse struct {
 
 func (x *UpdateResponse) Reset() {
 	*x = UpdateResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[6]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -520,7 +641,7 @@ func (x *UpdateResponse) String() string {
 func (*UpdateResponse) ProtoMessage() {}
 
 func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[6]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -533,7 +654,7 @@ func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
 func (*UpdateResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 type BootRef struct {
@@ -548,7 +669,7 @@ type BootRef struct {
 
 func (x *BootRef) Reset() {
 	*x = BootRef{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[7]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -560,7 +681,7 @@ func (x *BootRef) String() string {
 func (*BootRef) ProtoMessage() {}
 
 func (x *BootRef) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[7]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -573,7 +694,7 @@ func (x *BootRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootRef.ProtoReflect.Descriptor instead.
 func (*BootRef) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *BootRef) GetBootId() string {
@@ -617,7 +738,7 @@ type SaveRequest struct {
 
 func (x *SaveRequest) Reset() {
 	*x = SaveRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[8]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -629,7 +750,7 @@ func (x *SaveRequest) String() string {
 func (*SaveRequest) ProtoMessage() {}
 
 func (x *SaveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[8]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -642,7 +763,7 @@ func (x *SaveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveRequest.ProtoReflect.Descriptor instead.
 func (*SaveRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SaveRequest) GetNode() string {
@@ -694,7 +815,7 @@ type SaveResponse struct {
 
 func (x *SaveResponse) Reset() {
 	*x = SaveResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[9]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -706,7 +827,7 @@ func (x *SaveResponse) String() string {
 func (*SaveResponse) ProtoMessage() {}
 
 func (x *SaveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[9]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -719,7 +840,7 @@ func (x *SaveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveResponse.ProtoReflect.Descriptor instead.
 func (*SaveResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SaveResponse) GetBytes() int64 {
@@ -778,7 +899,7 @@ type SaveFilesRequest struct {
 
 func (x *SaveFilesRequest) Reset() {
 	*x = SaveFilesRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[10]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -790,7 +911,7 @@ func (x *SaveFilesRequest) String() string {
 func (*SaveFilesRequest) ProtoMessage() {}
 
 func (x *SaveFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[10]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -803,7 +924,7 @@ func (x *SaveFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveFilesRequest.ProtoReflect.Descriptor instead.
 func (*SaveFilesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SaveFilesRequest) GetNode() string {
@@ -850,7 +971,7 @@ type SaveFilesResponse struct {
 
 func (x *SaveFilesResponse) Reset() {
 	*x = SaveFilesResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[11]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -862,7 +983,7 @@ func (x *SaveFilesResponse) String() string {
 func (*SaveFilesResponse) ProtoMessage() {}
 
 func (x *SaveFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[11]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -875,7 +996,7 @@ func (x *SaveFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveFilesResponse.ProtoReflect.Descriptor instead.
 func (*SaveFilesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SaveFilesResponse) GetSaved() *SaveResponse {
@@ -895,7 +1016,7 @@ type ThawRequest struct {
 
 func (x *ThawRequest) Reset() {
 	*x = ThawRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[12]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -907,7 +1028,7 @@ func (x *ThawRequest) String() string {
 func (*ThawRequest) ProtoMessage() {}
 
 func (x *ThawRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[12]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -920,7 +1041,7 @@ func (x *ThawRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawRequest.ProtoReflect.Descriptor instead.
 func (*ThawRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ThawRequest) GetNode() string {
@@ -945,7 +1066,7 @@ type ThawResponse struct {
 
 func (x *ThawResponse) Reset() {
 	*x = ThawResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[13]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -957,7 +1078,7 @@ func (x *ThawResponse) String() string {
 func (*ThawResponse) ProtoMessage() {}
 
 func (x *ThawResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[13]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -970,7 +1091,7 @@ func (x *ThawResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawResponse.ProtoReflect.Descriptor instead.
 func (*ThawResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 type DeleteSavedRequest struct {
@@ -983,7 +1104,7 @@ type DeleteSavedRequest struct {
 
 func (x *DeleteSavedRequest) Reset() {
 	*x = DeleteSavedRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[14]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -995,7 +1116,7 @@ func (x *DeleteSavedRequest) String() string {
 func (*DeleteSavedRequest) ProtoMessage() {}
 
 func (x *DeleteSavedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[14]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1008,7 +1129,7 @@ func (x *DeleteSavedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSavedRequest.ProtoReflect.Descriptor instead.
 func (*DeleteSavedRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DeleteSavedRequest) GetNode() string {
@@ -1033,7 +1154,7 @@ type DeleteSavedResponse struct {
 
 func (x *DeleteSavedResponse) Reset() {
 	*x = DeleteSavedResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[15]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1045,7 +1166,7 @@ func (x *DeleteSavedResponse) String() string {
 func (*DeleteSavedResponse) ProtoMessage() {}
 
 func (x *DeleteSavedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[15]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1058,7 +1179,7 @@ func (x *DeleteSavedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSavedResponse.ProtoReflect.Descriptor instead.
 func (*DeleteSavedResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 type ListSavedRequest struct {
@@ -1070,7 +1191,7 @@ type ListSavedRequest struct {
 
 func (x *ListSavedRequest) Reset() {
 	*x = ListSavedRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[16]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1082,7 +1203,7 @@ func (x *ListSavedRequest) String() string {
 func (*ListSavedRequest) ProtoMessage() {}
 
 func (x *ListSavedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[16]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1095,7 +1216,7 @@ func (x *ListSavedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSavedRequest.ProtoReflect.Descriptor instead.
 func (*ListSavedRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListSavedRequest) GetNode() string {
@@ -1114,7 +1235,7 @@ type ListSavedResponse struct {
 
 func (x *ListSavedResponse) Reset() {
 	*x = ListSavedResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[17]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1126,7 +1247,7 @@ func (x *ListSavedResponse) String() string {
 func (*ListSavedResponse) ProtoMessage() {}
 
 func (x *ListSavedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[17]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1139,7 +1260,7 @@ func (x *ListSavedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSavedResponse.ProtoReflect.Descriptor instead.
 func (*ListSavedResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListSavedResponse) GetSnapshots() []string {
@@ -1160,7 +1281,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[18]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1172,7 +1293,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[18]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1185,7 +1306,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *StopRequest) GetNode() string {
@@ -1217,7 +1338,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[19]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1229,7 +1350,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[19]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1242,7 +1363,7 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 type BootsRequest struct {
@@ -1254,7 +1375,7 @@ type BootsRequest struct {
 
 func (x *BootsRequest) Reset() {
 	*x = BootsRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[20]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1266,7 +1387,7 @@ func (x *BootsRequest) String() string {
 func (*BootsRequest) ProtoMessage() {}
 
 func (x *BootsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[20]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1279,7 +1400,7 @@ func (x *BootsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootsRequest.ProtoReflect.Descriptor instead.
 func (*BootsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *BootsRequest) GetNode() string {
@@ -1302,7 +1423,7 @@ type BoundBoot struct {
 
 func (x *BoundBoot) Reset() {
 	*x = BoundBoot{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[21]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1314,7 +1435,7 @@ func (x *BoundBoot) String() string {
 func (*BoundBoot) ProtoMessage() {}
 
 func (x *BoundBoot) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[21]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1327,7 +1448,7 @@ func (x *BoundBoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BoundBoot.ProtoReflect.Descriptor instead.
 func (*BoundBoot) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *BoundBoot) GetBootId() string {
@@ -1374,7 +1495,7 @@ type BootsResponse struct {
 
 func (x *BootsResponse) Reset() {
 	*x = BootsResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[22]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1386,7 +1507,7 @@ func (x *BootsResponse) String() string {
 func (*BootsResponse) ProtoMessage() {}
 
 func (x *BootsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[22]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1399,7 +1520,7 @@ func (x *BootsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootsResponse.ProtoReflect.Descriptor instead.
 func (*BootsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *BootsResponse) GetBoots() []*BoundBoot {
@@ -1418,7 +1539,7 @@ type TrafficRequest struct {
 
 func (x *TrafficRequest) Reset() {
 	*x = TrafficRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[23]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1430,7 +1551,7 @@ func (x *TrafficRequest) String() string {
 func (*TrafficRequest) ProtoMessage() {}
 
 func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[23]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1443,7 +1564,7 @@ func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficRequest.ProtoReflect.Descriptor instead.
 func (*TrafficRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TrafficRequest) GetNode() string {
@@ -1465,7 +1586,7 @@ type BootTraffic struct {
 
 func (x *BootTraffic) Reset() {
 	*x = BootTraffic{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[24]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1477,7 +1598,7 @@ func (x *BootTraffic) String() string {
 func (*BootTraffic) ProtoMessage() {}
 
 func (x *BootTraffic) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[24]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1490,7 +1611,7 @@ func (x *BootTraffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootTraffic.ProtoReflect.Descriptor instead.
 func (*BootTraffic) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *BootTraffic) GetBoot() *BootRef {
@@ -1530,7 +1651,7 @@ type TrafficResponse struct {
 
 func (x *TrafficResponse) Reset() {
 	*x = TrafficResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[25]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1542,7 +1663,7 @@ func (x *TrafficResponse) String() string {
 func (*TrafficResponse) ProtoMessage() {}
 
 func (x *TrafficResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[25]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1555,7 +1676,7 @@ func (x *TrafficResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficResponse.ProtoReflect.Descriptor instead.
 func (*TrafficResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{25}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *TrafficResponse) GetBoots() []*BootTraffic {
@@ -1574,7 +1695,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[26]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1586,7 +1707,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[26]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1599,7 +1720,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{26}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *StatsRequest) GetNode() string {
@@ -1621,7 +1742,7 @@ type Features struct {
 
 func (x *Features) Reset() {
 	*x = Features{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[27]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1633,7 +1754,7 @@ func (x *Features) String() string {
 func (*Features) ProtoMessage() {}
 
 func (x *Features) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[27]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1646,7 +1767,7 @@ func (x *Features) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Features.ProtoReflect.Descriptor instead.
 func (*Features) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{27}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Features) GetName() string {
@@ -1694,7 +1815,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[28]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1706,7 +1827,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[28]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1719,7 +1840,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{28}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Pool) GetTemplate() string {
@@ -1799,7 +1920,7 @@ type StatsResponse struct {
 
 func (x *StatsResponse) Reset() {
 	*x = StatsResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[29]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1811,7 +1932,7 @@ func (x *StatsResponse) String() string {
 func (*StatsResponse) ProtoMessage() {}
 
 func (x *StatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[29]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1824,7 +1945,7 @@ func (x *StatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
 func (*StatsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{29}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *StatsResponse) GetNode() string {
@@ -1881,7 +2002,7 @@ type NetworkLogRequest struct {
 
 func (x *NetworkLogRequest) Reset() {
 	*x = NetworkLogRequest{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[30]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1893,7 +2014,7 @@ func (x *NetworkLogRequest) String() string {
 func (*NetworkLogRequest) ProtoMessage() {}
 
 func (x *NetworkLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[30]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1906,7 +2027,7 @@ func (x *NetworkLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkLogRequest.ProtoReflect.Descriptor instead.
 func (*NetworkLogRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{30}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *NetworkLogRequest) GetNode() string {
@@ -1955,7 +2076,7 @@ type NetworkDecision struct {
 
 func (x *NetworkDecision) Reset() {
 	*x = NetworkDecision{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[31]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1967,7 +2088,7 @@ func (x *NetworkDecision) String() string {
 func (*NetworkDecision) ProtoMessage() {}
 
 func (x *NetworkDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[31]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1980,7 +2101,7 @@ func (x *NetworkDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkDecision.ProtoReflect.Descriptor instead.
 func (*NetworkDecision) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{31}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *NetworkDecision) GetSeq() int64 {
@@ -2064,7 +2185,7 @@ type NetworkLogResponse struct {
 
 func (x *NetworkLogResponse) Reset() {
 	*x = NetworkLogResponse{}
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[32]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2076,7 +2197,7 @@ func (x *NetworkLogResponse) String() string {
 func (*NetworkLogResponse) ProtoMessage() {}
 
 func (x *NetworkLogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[32]
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2089,7 +2210,7 @@ func (x *NetworkLogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkLogResponse.ProtoReflect.Descriptor instead.
 func (*NetworkLogResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{32}
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *NetworkLogResponse) GetDecisions() []*NetworkDecision {
@@ -2113,11 +2234,1036 @@ func (x *NetworkLogResponse) GetRefused() int64 {
 	return 0
 }
 
+type CreateVolumeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Volume        *VolumeSpec            `protobuf:"bytes,2,opt,name=volume,proto3" json:"volume,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateVolumeRequest) Reset() {
+	*x = CreateVolumeRequest{}
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateVolumeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateVolumeRequest) ProtoMessage() {}
+
+func (x *CreateVolumeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateVolumeRequest.ProtoReflect.Descriptor instead.
+func (*CreateVolumeRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *CreateVolumeRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *CreateVolumeRequest) GetVolume() *VolumeSpec {
+	if x != nil {
+		return x.Volume
+	}
+	return nil
+}
+
+type CreateVolumeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateVolumeResponse) Reset() {
+	*x = CreateVolumeResponse{}
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateVolumeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateVolumeResponse) ProtoMessage() {}
+
+func (x *CreateVolumeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateVolumeResponse.ProtoReflect.Descriptor instead.
+func (*CreateVolumeResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{36}
+}
+
+type DeleteVolumeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Volume        string                 `protobuf:"bytes,2,opt,name=volume,proto3" json:"volume,omitempty"` // ID
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteVolumeRequest) Reset() {
+	*x = DeleteVolumeRequest{}
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteVolumeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteVolumeRequest) ProtoMessage() {}
+
+func (x *DeleteVolumeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteVolumeRequest.ProtoReflect.Descriptor instead.
+func (*DeleteVolumeRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *DeleteVolumeRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *DeleteVolumeRequest) GetVolume() string {
+	if x != nil {
+		return x.Volume
+	}
+	return ""
+}
+
+type DeleteVolumeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteVolumeResponse) Reset() {
+	*x = DeleteVolumeResponse{}
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteVolumeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteVolumeResponse) ProtoMessage() {}
+
+func (x *DeleteVolumeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteVolumeResponse.ProtoReflect.Descriptor instead.
+func (*DeleteVolumeResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{38}
+}
+
+type ListVolumesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListVolumesRequest) Reset() {
+	*x = ListVolumesRequest{}
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListVolumesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListVolumesRequest) ProtoMessage() {}
+
+func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListVolumesRequest.ProtoReflect.Descriptor instead.
+func (*ListVolumesRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *ListVolumesRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+type VolumeUse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Bytes         int64                  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Files         int64                  `protobuf:"varint,3,opt,name=files,proto3" json:"files,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VolumeUse) Reset() {
+	*x = VolumeUse{}
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VolumeUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VolumeUse) ProtoMessage() {}
+
+func (x *VolumeUse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VolumeUse.ProtoReflect.Descriptor instead.
+func (*VolumeUse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *VolumeUse) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *VolumeUse) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *VolumeUse) GetFiles() int64 {
+	if x != nil {
+		return x.Files
+	}
+	return 0
+}
+
+type ListVolumesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Volumes       []*VolumeUse           `protobuf:"bytes,1,rep,name=volumes,proto3" json:"volumes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListVolumesResponse) Reset() {
+	*x = ListVolumesResponse{}
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListVolumesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListVolumesResponse) ProtoMessage() {}
+
+func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListVolumesResponse.ProtoReflect.Descriptor instead.
+func (*ListVolumesResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *ListVolumesResponse) GetVolumes() []*VolumeUse {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
+}
+
+// VolumePath names a file of a Volume.
+type VolumePath struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Volume        string                 `protobuf:"bytes,2,opt,name=volume,proto3" json:"volume,omitempty"` // ID
+	Path          string                 `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`     // from the Volume's root
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VolumePath) Reset() {
+	*x = VolumePath{}
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VolumePath) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VolumePath) ProtoMessage() {}
+
+func (x *VolumePath) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VolumePath.ProtoReflect.Descriptor instead.
+func (*VolumePath) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *VolumePath) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *VolumePath) GetVolume() string {
+	if x != nil {
+		return x.Volume
+	}
+	return ""
+}
+
+func (x *VolumePath) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+type VolumeFile struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Type          string                 `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
+	Bytes         int64                  `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Mode          uint32                 `protobuf:"varint,4,opt,name=mode,proto3" json:"mode,omitempty"`
+	Uid           uint32                 `protobuf:"varint,5,opt,name=uid,proto3" json:"uid,omitempty"`
+	Gid           uint32                 `protobuf:"varint,6,opt,name=gid,proto3" json:"gid,omitempty"`
+	Accessed      *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=accessed,proto3" json:"accessed,omitempty"`
+	Modified      *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=modified,proto3" json:"modified,omitempty"`
+	Changed       *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=changed,proto3" json:"changed,omitempty"`
+	Target        string                 `protobuf:"bytes,10,opt,name=target,proto3" json:"target,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VolumeFile) Reset() {
+	*x = VolumeFile{}
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VolumeFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VolumeFile) ProtoMessage() {}
+
+func (x *VolumeFile) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VolumeFile.ProtoReflect.Descriptor instead.
+func (*VolumeFile) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *VolumeFile) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *VolumeFile) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *VolumeFile) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *VolumeFile) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
+func (x *VolumeFile) GetUid() uint32 {
+	if x != nil {
+		return x.Uid
+	}
+	return 0
+}
+
+func (x *VolumeFile) GetGid() uint32 {
+	if x != nil {
+		return x.Gid
+	}
+	return 0
+}
+
+func (x *VolumeFile) GetAccessed() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Accessed
+	}
+	return nil
+}
+
+func (x *VolumeFile) GetModified() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Modified
+	}
+	return nil
+}
+
+func (x *VolumeFile) GetChanged() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Changed
+	}
+	return nil
+}
+
+func (x *VolumeFile) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+type VolumeFileChange struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Uid           *uint32                `protobuf:"varint,1,opt,name=uid,proto3,oneof" json:"uid,omitempty"`
+	Gid           *uint32                `protobuf:"varint,2,opt,name=gid,proto3,oneof" json:"gid,omitempty"`
+	Mode          *uint32                `protobuf:"varint,3,opt,name=mode,proto3,oneof" json:"mode,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VolumeFileChange) Reset() {
+	*x = VolumeFileChange{}
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VolumeFileChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VolumeFileChange) ProtoMessage() {}
+
+func (x *VolumeFileChange) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VolumeFileChange.ProtoReflect.Descriptor instead.
+func (*VolumeFileChange) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *VolumeFileChange) GetUid() uint32 {
+	if x != nil && x.Uid != nil {
+		return *x.Uid
+	}
+	return 0
+}
+
+func (x *VolumeFileChange) GetGid() uint32 {
+	if x != nil && x.Gid != nil {
+		return *x.Gid
+	}
+	return 0
+}
+
+func (x *VolumeFileChange) GetMode() uint32 {
+	if x != nil && x.Mode != nil {
+		return *x.Mode
+	}
+	return 0
+}
+
+type StatVolumeFileRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Of            *VolumePath            `protobuf:"bytes,1,opt,name=of,proto3" json:"of,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatVolumeFileRequest) Reset() {
+	*x = StatVolumeFileRequest{}
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatVolumeFileRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatVolumeFileRequest) ProtoMessage() {}
+
+func (x *StatVolumeFileRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatVolumeFileRequest.ProtoReflect.Descriptor instead.
+func (*StatVolumeFileRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *StatVolumeFileRequest) GetOf() *VolumePath {
+	if x != nil {
+		return x.Of
+	}
+	return nil
+}
+
+type StatVolumeFileResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	File          *VolumeFile            `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatVolumeFileResponse) Reset() {
+	*x = StatVolumeFileResponse{}
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatVolumeFileResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatVolumeFileResponse) ProtoMessage() {}
+
+func (x *StatVolumeFileResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatVolumeFileResponse.ProtoReflect.Descriptor instead.
+func (*StatVolumeFileResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *StatVolumeFileResponse) GetFile() *VolumeFile {
+	if x != nil {
+		return x.File
+	}
+	return nil
+}
+
+type ListVolumeFolderRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Of            *VolumePath            `protobuf:"bytes,1,opt,name=of,proto3" json:"of,omitempty"`
+	Depth         int32                  `protobuf:"varint,2,opt,name=depth,proto3" json:"depth,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListVolumeFolderRequest) Reset() {
+	*x = ListVolumeFolderRequest{}
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListVolumeFolderRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListVolumeFolderRequest) ProtoMessage() {}
+
+func (x *ListVolumeFolderRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListVolumeFolderRequest.ProtoReflect.Descriptor instead.
+func (*ListVolumeFolderRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *ListVolumeFolderRequest) GetOf() *VolumePath {
+	if x != nil {
+		return x.Of
+	}
+	return nil
+}
+
+func (x *ListVolumeFolderRequest) GetDepth() int32 {
+	if x != nil {
+		return x.Depth
+	}
+	return 0
+}
+
+type ListVolumeFolderResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Files         []*VolumeFile          `protobuf:"bytes,1,rep,name=files,proto3" json:"files,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListVolumeFolderResponse) Reset() {
+	*x = ListVolumeFolderResponse{}
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListVolumeFolderResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListVolumeFolderResponse) ProtoMessage() {}
+
+func (x *ListVolumeFolderResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListVolumeFolderResponse.ProtoReflect.Descriptor instead.
+func (*ListVolumeFolderResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *ListVolumeFolderResponse) GetFiles() []*VolumeFile {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+type MakeVolumeFolderRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Of            *VolumePath            `protobuf:"bytes,1,opt,name=of,proto3" json:"of,omitempty"`
+	Change        *VolumeFileChange      `protobuf:"bytes,2,opt,name=change,proto3" json:"change,omitempty"`
+	Force         bool                   `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MakeVolumeFolderRequest) Reset() {
+	*x = MakeVolumeFolderRequest{}
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MakeVolumeFolderRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MakeVolumeFolderRequest) ProtoMessage() {}
+
+func (x *MakeVolumeFolderRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MakeVolumeFolderRequest.ProtoReflect.Descriptor instead.
+func (*MakeVolumeFolderRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *MakeVolumeFolderRequest) GetOf() *VolumePath {
+	if x != nil {
+		return x.Of
+	}
+	return nil
+}
+
+func (x *MakeVolumeFolderRequest) GetChange() *VolumeFileChange {
+	if x != nil {
+		return x.Change
+	}
+	return nil
+}
+
+func (x *MakeVolumeFolderRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+type MakeVolumeFolderResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	File          *VolumeFile            `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MakeVolumeFolderResponse) Reset() {
+	*x = MakeVolumeFolderResponse{}
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MakeVolumeFolderResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MakeVolumeFolderResponse) ProtoMessage() {}
+
+func (x *MakeVolumeFolderResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MakeVolumeFolderResponse.ProtoReflect.Descriptor instead.
+func (*MakeVolumeFolderResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *MakeVolumeFolderResponse) GetFile() *VolumeFile {
+	if x != nil {
+		return x.File
+	}
+	return nil
+}
+
+type ChangeVolumeFileRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Of            *VolumePath            `protobuf:"bytes,1,opt,name=of,proto3" json:"of,omitempty"`
+	Change        *VolumeFileChange      `protobuf:"bytes,2,opt,name=change,proto3" json:"change,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChangeVolumeFileRequest) Reset() {
+	*x = ChangeVolumeFileRequest{}
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChangeVolumeFileRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChangeVolumeFileRequest) ProtoMessage() {}
+
+func (x *ChangeVolumeFileRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChangeVolumeFileRequest.ProtoReflect.Descriptor instead.
+func (*ChangeVolumeFileRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *ChangeVolumeFileRequest) GetOf() *VolumePath {
+	if x != nil {
+		return x.Of
+	}
+	return nil
+}
+
+func (x *ChangeVolumeFileRequest) GetChange() *VolumeFileChange {
+	if x != nil {
+		return x.Change
+	}
+	return nil
+}
+
+type ChangeVolumeFileResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	File          *VolumeFile            `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChangeVolumeFileResponse) Reset() {
+	*x = ChangeVolumeFileResponse{}
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChangeVolumeFileResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChangeVolumeFileResponse) ProtoMessage() {}
+
+func (x *ChangeVolumeFileResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChangeVolumeFileResponse.ProtoReflect.Descriptor instead.
+func (*ChangeVolumeFileResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *ChangeVolumeFileResponse) GetFile() *VolumeFile {
+	if x != nil {
+		return x.File
+	}
+	return nil
+}
+
+type RemoveVolumeFileRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Of            *VolumePath            `protobuf:"bytes,1,opt,name=of,proto3" json:"of,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveVolumeFileRequest) Reset() {
+	*x = RemoveVolumeFileRequest{}
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveVolumeFileRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveVolumeFileRequest) ProtoMessage() {}
+
+func (x *RemoveVolumeFileRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveVolumeFileRequest.ProtoReflect.Descriptor instead.
+func (*RemoveVolumeFileRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *RemoveVolumeFileRequest) GetOf() *VolumePath {
+	if x != nil {
+		return x.Of
+	}
+	return nil
+}
+
+type RemoveVolumeFileResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveVolumeFileResponse) Reset() {
+	*x = RemoveVolumeFileResponse{}
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveVolumeFileResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveVolumeFileResponse) ProtoMessage() {}
+
+func (x *RemoveVolumeFileResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_node_v1_node_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveVolumeFileResponse.ProtoReflect.Descriptor instead.
+func (*RemoveVolumeFileResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_node_v1_node_proto_rawDescGZIP(), []int{54}
+}
+
 var File_cloudsandbox_node_v1_node_proto protoreflect.FileDescriptor
 
 const file_cloudsandbox_node_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x1fcloudsandbox/node/v1/node.proto\x12\x14cloudsandbox.node.v1\x1a%cloudsandbox/session/v1/session.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x98\x04\n" +
+	"\x1fcloudsandbox/node/v1/node.proto\x12\x14cloudsandbox.node.v1\x1a%cloudsandbox/session/v1/session.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd7\x04\n" +
 	"\aBinding\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x1f\n" +
@@ -2135,10 +3281,19 @@ const file_cloudsandbox_node_v1_node_proto_rawDesc = "" +
 	"\btimeline\x18\v \x01(\x03R\btimeline\x12\x1a\n" +
 	"\brevision\x18\f \x01(\x03R\brevision\x12\x1a\n" +
 	"\brestored\x18\r \x01(\bR\brestored\x127\n" +
-	"\asecrets\x18\x0e \x01(\v2\x1d.cloudsandbox.node.v1.SecretsR\asecrets\x1a6\n" +
+	"\asecrets\x18\x0e \x01(\v2\x1d.cloudsandbox.node.v1.SecretsR\asecrets\x12=\n" +
+	"\avolumes\x18\x0f \x03(\v2#.cloudsandbox.node.v1.VolumeBindingR\avolumes\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"w\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"]\n" +
+	"\rVolumeBinding\x128\n" +
+	"\x06volume\x18\x01 \x01(\v2 .cloudsandbox.node.v1.VolumeSpecR\x06volume\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\"Q\n" +
+	"\n" +
+	"VolumeSpec\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x1b\n" +
+	"\tmax_bytes\x18\x03 \x01(\x03R\bmaxBytes\"w\n" +
 	"\aSecrets\x12\x1c\n" +
 	"\tauthority\x18\x01 \x01(\tR\tauthority\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12<\n" +
@@ -2272,7 +3427,71 @@ const file_cloudsandbox_node_v1_node_proto_rawDesc = "" +
 	"\x12NetworkLogResponse\x12C\n" +
 	"\tdecisions\x18\x01 \x03(\v2%.cloudsandbox.node.v1.NetworkDecisionR\tdecisions\x12\x18\n" +
 	"\aallowed\x18\x02 \x01(\x03R\aallowed\x12\x18\n" +
-	"\arefused\x18\x03 \x01(\x03R\arefused2\x9e\b\n" +
+	"\arefused\x18\x03 \x01(\x03R\arefused\"c\n" +
+	"\x13CreateVolumeRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x128\n" +
+	"\x06volume\x18\x02 \x01(\v2 .cloudsandbox.node.v1.VolumeSpecR\x06volume\"\x16\n" +
+	"\x14CreateVolumeResponse\"A\n" +
+	"\x13DeleteVolumeRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
+	"\x06volume\x18\x02 \x01(\tR\x06volume\"\x16\n" +
+	"\x14DeleteVolumeResponse\"(\n" +
+	"\x12ListVolumesRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\"G\n" +
+	"\tVolumeUse\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x14\n" +
+	"\x05files\x18\x03 \x01(\x03R\x05files\"P\n" +
+	"\x13ListVolumesResponse\x129\n" +
+	"\avolumes\x18\x01 \x03(\v2\x1f.cloudsandbox.node.v1.VolumeUseR\avolumes\"L\n" +
+	"\n" +
+	"VolumePath\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
+	"\x06volume\x18\x02 \x01(\tR\x06volume\x12\x12\n" +
+	"\x04path\x18\x03 \x01(\tR\x04path\"\xc0\x02\n" +
+	"\n" +
+	"VolumeFile\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
+	"\x04type\x18\x02 \x01(\tR\x04type\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\x12\x12\n" +
+	"\x04mode\x18\x04 \x01(\rR\x04mode\x12\x10\n" +
+	"\x03uid\x18\x05 \x01(\rR\x03uid\x12\x10\n" +
+	"\x03gid\x18\x06 \x01(\rR\x03gid\x126\n" +
+	"\baccessed\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\baccessed\x126\n" +
+	"\bmodified\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\bmodified\x124\n" +
+	"\achanged\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\achanged\x12\x16\n" +
+	"\x06target\x18\n" +
+	" \x01(\tR\x06target\"r\n" +
+	"\x10VolumeFileChange\x12\x15\n" +
+	"\x03uid\x18\x01 \x01(\rH\x00R\x03uid\x88\x01\x01\x12\x15\n" +
+	"\x03gid\x18\x02 \x01(\rH\x01R\x03gid\x88\x01\x01\x12\x17\n" +
+	"\x04mode\x18\x03 \x01(\rH\x02R\x04mode\x88\x01\x01B\x06\n" +
+	"\x04_uidB\x06\n" +
+	"\x04_gidB\a\n" +
+	"\x05_mode\"I\n" +
+	"\x15StatVolumeFileRequest\x120\n" +
+	"\x02of\x18\x01 \x01(\v2 .cloudsandbox.node.v1.VolumePathR\x02of\"N\n" +
+	"\x16StatVolumeFileResponse\x124\n" +
+	"\x04file\x18\x01 \x01(\v2 .cloudsandbox.node.v1.VolumeFileR\x04file\"a\n" +
+	"\x17ListVolumeFolderRequest\x120\n" +
+	"\x02of\x18\x01 \x01(\v2 .cloudsandbox.node.v1.VolumePathR\x02of\x12\x14\n" +
+	"\x05depth\x18\x02 \x01(\x05R\x05depth\"R\n" +
+	"\x18ListVolumeFolderResponse\x126\n" +
+	"\x05files\x18\x01 \x03(\v2 .cloudsandbox.node.v1.VolumeFileR\x05files\"\xa1\x01\n" +
+	"\x17MakeVolumeFolderRequest\x120\n" +
+	"\x02of\x18\x01 \x01(\v2 .cloudsandbox.node.v1.VolumePathR\x02of\x12>\n" +
+	"\x06change\x18\x02 \x01(\v2&.cloudsandbox.node.v1.VolumeFileChangeR\x06change\x12\x14\n" +
+	"\x05force\x18\x03 \x01(\bR\x05force\"P\n" +
+	"\x18MakeVolumeFolderResponse\x124\n" +
+	"\x04file\x18\x01 \x01(\v2 .cloudsandbox.node.v1.VolumeFileR\x04file\"\x8b\x01\n" +
+	"\x17ChangeVolumeFileRequest\x120\n" +
+	"\x02of\x18\x01 \x01(\v2 .cloudsandbox.node.v1.VolumePathR\x02of\x12>\n" +
+	"\x06change\x18\x02 \x01(\v2&.cloudsandbox.node.v1.VolumeFileChangeR\x06change\"P\n" +
+	"\x18ChangeVolumeFileResponse\x124\n" +
+	"\x04file\x18\x01 \x01(\v2 .cloudsandbox.node.v1.VolumeFileR\x04file\"K\n" +
+	"\x17RemoveVolumeFileRequest\x120\n" +
+	"\x02of\x18\x01 \x01(\v2 .cloudsandbox.node.v1.VolumePathR\x02of\"\x1a\n" +
+	"\x18RemoveVolumeFileResponse2\x89\x0f\n" +
 	"\vNodeService\x12P\n" +
 	"\x05Start\x12\".cloudsandbox.node.v1.StartRequest\x1a#.cloudsandbox.node.v1.StartResponse\x12S\n" +
 	"\x06Update\x12#.cloudsandbox.node.v1.UpdateRequest\x1a$.cloudsandbox.node.v1.UpdateResponse\x12M\n" +
@@ -2286,7 +3505,15 @@ const file_cloudsandbox_node_v1_node_proto_rawDesc = "" +
 	"\x05Stats\x12\".cloudsandbox.node.v1.StatsRequest\x1a#.cloudsandbox.node.v1.StatsResponse\x12_\n" +
 	"\n" +
 	"NetworkLog\x12'.cloudsandbox.node.v1.NetworkLogRequest\x1a(.cloudsandbox.node.v1.NetworkLogResponse\x12V\n" +
-	"\aTraffic\x12$.cloudsandbox.node.v1.TrafficRequest\x1a%.cloudsandbox.node.v1.TrafficResponseBLZJgithub.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/node/v1;nodev1b\x06proto3"
+	"\aTraffic\x12$.cloudsandbox.node.v1.TrafficRequest\x1a%.cloudsandbox.node.v1.TrafficResponse\x12e\n" +
+	"\fCreateVolume\x12).cloudsandbox.node.v1.CreateVolumeRequest\x1a*.cloudsandbox.node.v1.CreateVolumeResponse\x12e\n" +
+	"\fDeleteVolume\x12).cloudsandbox.node.v1.DeleteVolumeRequest\x1a*.cloudsandbox.node.v1.DeleteVolumeResponse\x12b\n" +
+	"\vListVolumes\x12(.cloudsandbox.node.v1.ListVolumesRequest\x1a).cloudsandbox.node.v1.ListVolumesResponse\x12k\n" +
+	"\x0eStatVolumeFile\x12+.cloudsandbox.node.v1.StatVolumeFileRequest\x1a,.cloudsandbox.node.v1.StatVolumeFileResponse\x12q\n" +
+	"\x10ListVolumeFolder\x12-.cloudsandbox.node.v1.ListVolumeFolderRequest\x1a..cloudsandbox.node.v1.ListVolumeFolderResponse\x12q\n" +
+	"\x10MakeVolumeFolder\x12-.cloudsandbox.node.v1.MakeVolumeFolderRequest\x1a..cloudsandbox.node.v1.MakeVolumeFolderResponse\x12q\n" +
+	"\x10ChangeVolumeFile\x12-.cloudsandbox.node.v1.ChangeVolumeFileRequest\x1a..cloudsandbox.node.v1.ChangeVolumeFileResponse\x12q\n" +
+	"\x10RemoveVolumeFile\x12-.cloudsandbox.node.v1.RemoveVolumeFileRequest\x1a..cloudsandbox.node.v1.RemoveVolumeFileResponseBLZJgithub.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/node/v1;nodev1b\x06proto3"
 
 var (
 	file_cloudsandbox_node_v1_node_proto_rawDescOnce sync.Once
@@ -2300,99 +3527,155 @@ func file_cloudsandbox_node_v1_node_proto_rawDescGZIP() []byte {
 	return file_cloudsandbox_node_v1_node_proto_rawDescData
 }
 
-var file_cloudsandbox_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_cloudsandbox_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 56)
 var file_cloudsandbox_node_v1_node_proto_goTypes = []any{
-	(*Binding)(nil),               // 0: cloudsandbox.node.v1.Binding
-	(*Secrets)(nil),               // 1: cloudsandbox.node.v1.Secrets
-	(*SecretHeader)(nil),          // 2: cloudsandbox.node.v1.SecretHeader
-	(*StartRequest)(nil),          // 3: cloudsandbox.node.v1.StartRequest
-	(*StartResponse)(nil),         // 4: cloudsandbox.node.v1.StartResponse
-	(*UpdateRequest)(nil),         // 5: cloudsandbox.node.v1.UpdateRequest
-	(*UpdateResponse)(nil),        // 6: cloudsandbox.node.v1.UpdateResponse
-	(*BootRef)(nil),               // 7: cloudsandbox.node.v1.BootRef
-	(*SaveRequest)(nil),           // 8: cloudsandbox.node.v1.SaveRequest
-	(*SaveResponse)(nil),          // 9: cloudsandbox.node.v1.SaveResponse
-	(*SaveFilesRequest)(nil),      // 10: cloudsandbox.node.v1.SaveFilesRequest
-	(*SaveFilesResponse)(nil),     // 11: cloudsandbox.node.v1.SaveFilesResponse
-	(*ThawRequest)(nil),           // 12: cloudsandbox.node.v1.ThawRequest
-	(*ThawResponse)(nil),          // 13: cloudsandbox.node.v1.ThawResponse
-	(*DeleteSavedRequest)(nil),    // 14: cloudsandbox.node.v1.DeleteSavedRequest
-	(*DeleteSavedResponse)(nil),   // 15: cloudsandbox.node.v1.DeleteSavedResponse
-	(*ListSavedRequest)(nil),      // 16: cloudsandbox.node.v1.ListSavedRequest
-	(*ListSavedResponse)(nil),     // 17: cloudsandbox.node.v1.ListSavedResponse
-	(*StopRequest)(nil),           // 18: cloudsandbox.node.v1.StopRequest
-	(*StopResponse)(nil),          // 19: cloudsandbox.node.v1.StopResponse
-	(*BootsRequest)(nil),          // 20: cloudsandbox.node.v1.BootsRequest
-	(*BoundBoot)(nil),             // 21: cloudsandbox.node.v1.BoundBoot
-	(*BootsResponse)(nil),         // 22: cloudsandbox.node.v1.BootsResponse
-	(*TrafficRequest)(nil),        // 23: cloudsandbox.node.v1.TrafficRequest
-	(*BootTraffic)(nil),           // 24: cloudsandbox.node.v1.BootTraffic
-	(*TrafficResponse)(nil),       // 25: cloudsandbox.node.v1.TrafficResponse
-	(*StatsRequest)(nil),          // 26: cloudsandbox.node.v1.StatsRequest
-	(*Features)(nil),              // 27: cloudsandbox.node.v1.Features
-	(*Pool)(nil),                  // 28: cloudsandbox.node.v1.Pool
-	(*StatsResponse)(nil),         // 29: cloudsandbox.node.v1.StatsResponse
-	(*NetworkLogRequest)(nil),     // 30: cloudsandbox.node.v1.NetworkLogRequest
-	(*NetworkDecision)(nil),       // 31: cloudsandbox.node.v1.NetworkDecision
-	(*NetworkLogResponse)(nil),    // 32: cloudsandbox.node.v1.NetworkLogResponse
-	nil,                           // 33: cloudsandbox.node.v1.Binding.EnvEntry
-	(*v1.Limits)(nil),             // 34: cloudsandbox.session.v1.Limits
-	(*v1.Shape)(nil),              // 35: cloudsandbox.session.v1.Shape
-	(*durationpb.Duration)(nil),   // 36: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 37: google.protobuf.Timestamp
+	(*Binding)(nil),                  // 0: cloudsandbox.node.v1.Binding
+	(*VolumeBinding)(nil),            // 1: cloudsandbox.node.v1.VolumeBinding
+	(*VolumeSpec)(nil),               // 2: cloudsandbox.node.v1.VolumeSpec
+	(*Secrets)(nil),                  // 3: cloudsandbox.node.v1.Secrets
+	(*SecretHeader)(nil),             // 4: cloudsandbox.node.v1.SecretHeader
+	(*StartRequest)(nil),             // 5: cloudsandbox.node.v1.StartRequest
+	(*StartResponse)(nil),            // 6: cloudsandbox.node.v1.StartResponse
+	(*UpdateRequest)(nil),            // 7: cloudsandbox.node.v1.UpdateRequest
+	(*UpdateResponse)(nil),           // 8: cloudsandbox.node.v1.UpdateResponse
+	(*BootRef)(nil),                  // 9: cloudsandbox.node.v1.BootRef
+	(*SaveRequest)(nil),              // 10: cloudsandbox.node.v1.SaveRequest
+	(*SaveResponse)(nil),             // 11: cloudsandbox.node.v1.SaveResponse
+	(*SaveFilesRequest)(nil),         // 12: cloudsandbox.node.v1.SaveFilesRequest
+	(*SaveFilesResponse)(nil),        // 13: cloudsandbox.node.v1.SaveFilesResponse
+	(*ThawRequest)(nil),              // 14: cloudsandbox.node.v1.ThawRequest
+	(*ThawResponse)(nil),             // 15: cloudsandbox.node.v1.ThawResponse
+	(*DeleteSavedRequest)(nil),       // 16: cloudsandbox.node.v1.DeleteSavedRequest
+	(*DeleteSavedResponse)(nil),      // 17: cloudsandbox.node.v1.DeleteSavedResponse
+	(*ListSavedRequest)(nil),         // 18: cloudsandbox.node.v1.ListSavedRequest
+	(*ListSavedResponse)(nil),        // 19: cloudsandbox.node.v1.ListSavedResponse
+	(*StopRequest)(nil),              // 20: cloudsandbox.node.v1.StopRequest
+	(*StopResponse)(nil),             // 21: cloudsandbox.node.v1.StopResponse
+	(*BootsRequest)(nil),             // 22: cloudsandbox.node.v1.BootsRequest
+	(*BoundBoot)(nil),                // 23: cloudsandbox.node.v1.BoundBoot
+	(*BootsResponse)(nil),            // 24: cloudsandbox.node.v1.BootsResponse
+	(*TrafficRequest)(nil),           // 25: cloudsandbox.node.v1.TrafficRequest
+	(*BootTraffic)(nil),              // 26: cloudsandbox.node.v1.BootTraffic
+	(*TrafficResponse)(nil),          // 27: cloudsandbox.node.v1.TrafficResponse
+	(*StatsRequest)(nil),             // 28: cloudsandbox.node.v1.StatsRequest
+	(*Features)(nil),                 // 29: cloudsandbox.node.v1.Features
+	(*Pool)(nil),                     // 30: cloudsandbox.node.v1.Pool
+	(*StatsResponse)(nil),            // 31: cloudsandbox.node.v1.StatsResponse
+	(*NetworkLogRequest)(nil),        // 32: cloudsandbox.node.v1.NetworkLogRequest
+	(*NetworkDecision)(nil),          // 33: cloudsandbox.node.v1.NetworkDecision
+	(*NetworkLogResponse)(nil),       // 34: cloudsandbox.node.v1.NetworkLogResponse
+	(*CreateVolumeRequest)(nil),      // 35: cloudsandbox.node.v1.CreateVolumeRequest
+	(*CreateVolumeResponse)(nil),     // 36: cloudsandbox.node.v1.CreateVolumeResponse
+	(*DeleteVolumeRequest)(nil),      // 37: cloudsandbox.node.v1.DeleteVolumeRequest
+	(*DeleteVolumeResponse)(nil),     // 38: cloudsandbox.node.v1.DeleteVolumeResponse
+	(*ListVolumesRequest)(nil),       // 39: cloudsandbox.node.v1.ListVolumesRequest
+	(*VolumeUse)(nil),                // 40: cloudsandbox.node.v1.VolumeUse
+	(*ListVolumesResponse)(nil),      // 41: cloudsandbox.node.v1.ListVolumesResponse
+	(*VolumePath)(nil),               // 42: cloudsandbox.node.v1.VolumePath
+	(*VolumeFile)(nil),               // 43: cloudsandbox.node.v1.VolumeFile
+	(*VolumeFileChange)(nil),         // 44: cloudsandbox.node.v1.VolumeFileChange
+	(*StatVolumeFileRequest)(nil),    // 45: cloudsandbox.node.v1.StatVolumeFileRequest
+	(*StatVolumeFileResponse)(nil),   // 46: cloudsandbox.node.v1.StatVolumeFileResponse
+	(*ListVolumeFolderRequest)(nil),  // 47: cloudsandbox.node.v1.ListVolumeFolderRequest
+	(*ListVolumeFolderResponse)(nil), // 48: cloudsandbox.node.v1.ListVolumeFolderResponse
+	(*MakeVolumeFolderRequest)(nil),  // 49: cloudsandbox.node.v1.MakeVolumeFolderRequest
+	(*MakeVolumeFolderResponse)(nil), // 50: cloudsandbox.node.v1.MakeVolumeFolderResponse
+	(*ChangeVolumeFileRequest)(nil),  // 51: cloudsandbox.node.v1.ChangeVolumeFileRequest
+	(*ChangeVolumeFileResponse)(nil), // 52: cloudsandbox.node.v1.ChangeVolumeFileResponse
+	(*RemoveVolumeFileRequest)(nil),  // 53: cloudsandbox.node.v1.RemoveVolumeFileRequest
+	(*RemoveVolumeFileResponse)(nil), // 54: cloudsandbox.node.v1.RemoveVolumeFileResponse
+	nil,                              // 55: cloudsandbox.node.v1.Binding.EnvEntry
+	(*v1.Limits)(nil),                // 56: cloudsandbox.session.v1.Limits
+	(*v1.Shape)(nil),                 // 57: cloudsandbox.session.v1.Shape
+	(*durationpb.Duration)(nil),      // 58: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),    // 59: google.protobuf.Timestamp
 }
 var file_cloudsandbox_node_v1_node_proto_depIdxs = []int32{
-	33, // 0: cloudsandbox.node.v1.Binding.env:type_name -> cloudsandbox.node.v1.Binding.EnvEntry
-	34, // 1: cloudsandbox.node.v1.Binding.limits:type_name -> cloudsandbox.session.v1.Limits
-	1,  // 2: cloudsandbox.node.v1.Binding.secrets:type_name -> cloudsandbox.node.v1.Secrets
-	2,  // 3: cloudsandbox.node.v1.Secrets.headers:type_name -> cloudsandbox.node.v1.SecretHeader
-	35, // 4: cloudsandbox.node.v1.StartRequest.shape:type_name -> cloudsandbox.session.v1.Shape
-	0,  // 5: cloudsandbox.node.v1.StartRequest.binding:type_name -> cloudsandbox.node.v1.Binding
-	0,  // 6: cloudsandbox.node.v1.UpdateRequest.binding:type_name -> cloudsandbox.node.v1.Binding
-	7,  // 7: cloudsandbox.node.v1.SaveRequest.boot:type_name -> cloudsandbox.node.v1.BootRef
-	35, // 8: cloudsandbox.node.v1.SaveResponse.shape:type_name -> cloudsandbox.session.v1.Shape
-	35, // 9: cloudsandbox.node.v1.SaveFilesRequest.shape:type_name -> cloudsandbox.session.v1.Shape
-	9,  // 10: cloudsandbox.node.v1.SaveFilesResponse.saved:type_name -> cloudsandbox.node.v1.SaveResponse
-	7,  // 11: cloudsandbox.node.v1.ThawRequest.boot:type_name -> cloudsandbox.node.v1.BootRef
-	36, // 12: cloudsandbox.node.v1.StopRequest.grace:type_name -> google.protobuf.Duration
-	21, // 13: cloudsandbox.node.v1.BootsResponse.boots:type_name -> cloudsandbox.node.v1.BoundBoot
-	7,  // 14: cloudsandbox.node.v1.BootTraffic.boot:type_name -> cloudsandbox.node.v1.BootRef
-	24, // 15: cloudsandbox.node.v1.TrafficResponse.boots:type_name -> cloudsandbox.node.v1.BootTraffic
-	35, // 16: cloudsandbox.node.v1.Pool.shape:type_name -> cloudsandbox.session.v1.Shape
-	27, // 17: cloudsandbox.node.v1.StatsResponse.engine:type_name -> cloudsandbox.node.v1.Features
-	28, // 18: cloudsandbox.node.v1.StatsResponse.pools:type_name -> cloudsandbox.node.v1.Pool
-	37, // 19: cloudsandbox.node.v1.NetworkDecision.first:type_name -> google.protobuf.Timestamp
-	37, // 20: cloudsandbox.node.v1.NetworkDecision.last:type_name -> google.protobuf.Timestamp
-	31, // 21: cloudsandbox.node.v1.NetworkLogResponse.decisions:type_name -> cloudsandbox.node.v1.NetworkDecision
-	3,  // 22: cloudsandbox.node.v1.NodeService.Start:input_type -> cloudsandbox.node.v1.StartRequest
-	5,  // 23: cloudsandbox.node.v1.NodeService.Update:input_type -> cloudsandbox.node.v1.UpdateRequest
-	8,  // 24: cloudsandbox.node.v1.NodeService.Save:input_type -> cloudsandbox.node.v1.SaveRequest
-	10, // 25: cloudsandbox.node.v1.NodeService.SaveFiles:input_type -> cloudsandbox.node.v1.SaveFilesRequest
-	12, // 26: cloudsandbox.node.v1.NodeService.Thaw:input_type -> cloudsandbox.node.v1.ThawRequest
-	14, // 27: cloudsandbox.node.v1.NodeService.DeleteSaved:input_type -> cloudsandbox.node.v1.DeleteSavedRequest
-	16, // 28: cloudsandbox.node.v1.NodeService.ListSaved:input_type -> cloudsandbox.node.v1.ListSavedRequest
-	18, // 29: cloudsandbox.node.v1.NodeService.Stop:input_type -> cloudsandbox.node.v1.StopRequest
-	20, // 30: cloudsandbox.node.v1.NodeService.Boots:input_type -> cloudsandbox.node.v1.BootsRequest
-	26, // 31: cloudsandbox.node.v1.NodeService.Stats:input_type -> cloudsandbox.node.v1.StatsRequest
-	30, // 32: cloudsandbox.node.v1.NodeService.NetworkLog:input_type -> cloudsandbox.node.v1.NetworkLogRequest
-	23, // 33: cloudsandbox.node.v1.NodeService.Traffic:input_type -> cloudsandbox.node.v1.TrafficRequest
-	4,  // 34: cloudsandbox.node.v1.NodeService.Start:output_type -> cloudsandbox.node.v1.StartResponse
-	6,  // 35: cloudsandbox.node.v1.NodeService.Update:output_type -> cloudsandbox.node.v1.UpdateResponse
-	9,  // 36: cloudsandbox.node.v1.NodeService.Save:output_type -> cloudsandbox.node.v1.SaveResponse
-	11, // 37: cloudsandbox.node.v1.NodeService.SaveFiles:output_type -> cloudsandbox.node.v1.SaveFilesResponse
-	13, // 38: cloudsandbox.node.v1.NodeService.Thaw:output_type -> cloudsandbox.node.v1.ThawResponse
-	15, // 39: cloudsandbox.node.v1.NodeService.DeleteSaved:output_type -> cloudsandbox.node.v1.DeleteSavedResponse
-	17, // 40: cloudsandbox.node.v1.NodeService.ListSaved:output_type -> cloudsandbox.node.v1.ListSavedResponse
-	19, // 41: cloudsandbox.node.v1.NodeService.Stop:output_type -> cloudsandbox.node.v1.StopResponse
-	22, // 42: cloudsandbox.node.v1.NodeService.Boots:output_type -> cloudsandbox.node.v1.BootsResponse
-	29, // 43: cloudsandbox.node.v1.NodeService.Stats:output_type -> cloudsandbox.node.v1.StatsResponse
-	32, // 44: cloudsandbox.node.v1.NodeService.NetworkLog:output_type -> cloudsandbox.node.v1.NetworkLogResponse
-	25, // 45: cloudsandbox.node.v1.NodeService.Traffic:output_type -> cloudsandbox.node.v1.TrafficResponse
-	34, // [34:46] is the sub-list for method output_type
-	22, // [22:34] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	55, // 0: cloudsandbox.node.v1.Binding.env:type_name -> cloudsandbox.node.v1.Binding.EnvEntry
+	56, // 1: cloudsandbox.node.v1.Binding.limits:type_name -> cloudsandbox.session.v1.Limits
+	3,  // 2: cloudsandbox.node.v1.Binding.secrets:type_name -> cloudsandbox.node.v1.Secrets
+	1,  // 3: cloudsandbox.node.v1.Binding.volumes:type_name -> cloudsandbox.node.v1.VolumeBinding
+	2,  // 4: cloudsandbox.node.v1.VolumeBinding.volume:type_name -> cloudsandbox.node.v1.VolumeSpec
+	4,  // 5: cloudsandbox.node.v1.Secrets.headers:type_name -> cloudsandbox.node.v1.SecretHeader
+	57, // 6: cloudsandbox.node.v1.StartRequest.shape:type_name -> cloudsandbox.session.v1.Shape
+	0,  // 7: cloudsandbox.node.v1.StartRequest.binding:type_name -> cloudsandbox.node.v1.Binding
+	0,  // 8: cloudsandbox.node.v1.UpdateRequest.binding:type_name -> cloudsandbox.node.v1.Binding
+	9,  // 9: cloudsandbox.node.v1.SaveRequest.boot:type_name -> cloudsandbox.node.v1.BootRef
+	57, // 10: cloudsandbox.node.v1.SaveResponse.shape:type_name -> cloudsandbox.session.v1.Shape
+	57, // 11: cloudsandbox.node.v1.SaveFilesRequest.shape:type_name -> cloudsandbox.session.v1.Shape
+	11, // 12: cloudsandbox.node.v1.SaveFilesResponse.saved:type_name -> cloudsandbox.node.v1.SaveResponse
+	9,  // 13: cloudsandbox.node.v1.ThawRequest.boot:type_name -> cloudsandbox.node.v1.BootRef
+	58, // 14: cloudsandbox.node.v1.StopRequest.grace:type_name -> google.protobuf.Duration
+	23, // 15: cloudsandbox.node.v1.BootsResponse.boots:type_name -> cloudsandbox.node.v1.BoundBoot
+	9,  // 16: cloudsandbox.node.v1.BootTraffic.boot:type_name -> cloudsandbox.node.v1.BootRef
+	26, // 17: cloudsandbox.node.v1.TrafficResponse.boots:type_name -> cloudsandbox.node.v1.BootTraffic
+	57, // 18: cloudsandbox.node.v1.Pool.shape:type_name -> cloudsandbox.session.v1.Shape
+	29, // 19: cloudsandbox.node.v1.StatsResponse.engine:type_name -> cloudsandbox.node.v1.Features
+	30, // 20: cloudsandbox.node.v1.StatsResponse.pools:type_name -> cloudsandbox.node.v1.Pool
+	59, // 21: cloudsandbox.node.v1.NetworkDecision.first:type_name -> google.protobuf.Timestamp
+	59, // 22: cloudsandbox.node.v1.NetworkDecision.last:type_name -> google.protobuf.Timestamp
+	33, // 23: cloudsandbox.node.v1.NetworkLogResponse.decisions:type_name -> cloudsandbox.node.v1.NetworkDecision
+	2,  // 24: cloudsandbox.node.v1.CreateVolumeRequest.volume:type_name -> cloudsandbox.node.v1.VolumeSpec
+	40, // 25: cloudsandbox.node.v1.ListVolumesResponse.volumes:type_name -> cloudsandbox.node.v1.VolumeUse
+	59, // 26: cloudsandbox.node.v1.VolumeFile.accessed:type_name -> google.protobuf.Timestamp
+	59, // 27: cloudsandbox.node.v1.VolumeFile.modified:type_name -> google.protobuf.Timestamp
+	59, // 28: cloudsandbox.node.v1.VolumeFile.changed:type_name -> google.protobuf.Timestamp
+	42, // 29: cloudsandbox.node.v1.StatVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
+	43, // 30: cloudsandbox.node.v1.StatVolumeFileResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
+	42, // 31: cloudsandbox.node.v1.ListVolumeFolderRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
+	43, // 32: cloudsandbox.node.v1.ListVolumeFolderResponse.files:type_name -> cloudsandbox.node.v1.VolumeFile
+	42, // 33: cloudsandbox.node.v1.MakeVolumeFolderRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
+	44, // 34: cloudsandbox.node.v1.MakeVolumeFolderRequest.change:type_name -> cloudsandbox.node.v1.VolumeFileChange
+	43, // 35: cloudsandbox.node.v1.MakeVolumeFolderResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
+	42, // 36: cloudsandbox.node.v1.ChangeVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
+	44, // 37: cloudsandbox.node.v1.ChangeVolumeFileRequest.change:type_name -> cloudsandbox.node.v1.VolumeFileChange
+	43, // 38: cloudsandbox.node.v1.ChangeVolumeFileResponse.file:type_name -> cloudsandbox.node.v1.VolumeFile
+	42, // 39: cloudsandbox.node.v1.RemoveVolumeFileRequest.of:type_name -> cloudsandbox.node.v1.VolumePath
+	5,  // 40: cloudsandbox.node.v1.NodeService.Start:input_type -> cloudsandbox.node.v1.StartRequest
+	7,  // 41: cloudsandbox.node.v1.NodeService.Update:input_type -> cloudsandbox.node.v1.UpdateRequest
+	10, // 42: cloudsandbox.node.v1.NodeService.Save:input_type -> cloudsandbox.node.v1.SaveRequest
+	12, // 43: cloudsandbox.node.v1.NodeService.SaveFiles:input_type -> cloudsandbox.node.v1.SaveFilesRequest
+	14, // 44: cloudsandbox.node.v1.NodeService.Thaw:input_type -> cloudsandbox.node.v1.ThawRequest
+	16, // 45: cloudsandbox.node.v1.NodeService.DeleteSaved:input_type -> cloudsandbox.node.v1.DeleteSavedRequest
+	18, // 46: cloudsandbox.node.v1.NodeService.ListSaved:input_type -> cloudsandbox.node.v1.ListSavedRequest
+	20, // 47: cloudsandbox.node.v1.NodeService.Stop:input_type -> cloudsandbox.node.v1.StopRequest
+	22, // 48: cloudsandbox.node.v1.NodeService.Boots:input_type -> cloudsandbox.node.v1.BootsRequest
+	28, // 49: cloudsandbox.node.v1.NodeService.Stats:input_type -> cloudsandbox.node.v1.StatsRequest
+	32, // 50: cloudsandbox.node.v1.NodeService.NetworkLog:input_type -> cloudsandbox.node.v1.NetworkLogRequest
+	25, // 51: cloudsandbox.node.v1.NodeService.Traffic:input_type -> cloudsandbox.node.v1.TrafficRequest
+	35, // 52: cloudsandbox.node.v1.NodeService.CreateVolume:input_type -> cloudsandbox.node.v1.CreateVolumeRequest
+	37, // 53: cloudsandbox.node.v1.NodeService.DeleteVolume:input_type -> cloudsandbox.node.v1.DeleteVolumeRequest
+	39, // 54: cloudsandbox.node.v1.NodeService.ListVolumes:input_type -> cloudsandbox.node.v1.ListVolumesRequest
+	45, // 55: cloudsandbox.node.v1.NodeService.StatVolumeFile:input_type -> cloudsandbox.node.v1.StatVolumeFileRequest
+	47, // 56: cloudsandbox.node.v1.NodeService.ListVolumeFolder:input_type -> cloudsandbox.node.v1.ListVolumeFolderRequest
+	49, // 57: cloudsandbox.node.v1.NodeService.MakeVolumeFolder:input_type -> cloudsandbox.node.v1.MakeVolumeFolderRequest
+	51, // 58: cloudsandbox.node.v1.NodeService.ChangeVolumeFile:input_type -> cloudsandbox.node.v1.ChangeVolumeFileRequest
+	53, // 59: cloudsandbox.node.v1.NodeService.RemoveVolumeFile:input_type -> cloudsandbox.node.v1.RemoveVolumeFileRequest
+	6,  // 60: cloudsandbox.node.v1.NodeService.Start:output_type -> cloudsandbox.node.v1.StartResponse
+	8,  // 61: cloudsandbox.node.v1.NodeService.Update:output_type -> cloudsandbox.node.v1.UpdateResponse
+	11, // 62: cloudsandbox.node.v1.NodeService.Save:output_type -> cloudsandbox.node.v1.SaveResponse
+	13, // 63: cloudsandbox.node.v1.NodeService.SaveFiles:output_type -> cloudsandbox.node.v1.SaveFilesResponse
+	15, // 64: cloudsandbox.node.v1.NodeService.Thaw:output_type -> cloudsandbox.node.v1.ThawResponse
+	17, // 65: cloudsandbox.node.v1.NodeService.DeleteSaved:output_type -> cloudsandbox.node.v1.DeleteSavedResponse
+	19, // 66: cloudsandbox.node.v1.NodeService.ListSaved:output_type -> cloudsandbox.node.v1.ListSavedResponse
+	21, // 67: cloudsandbox.node.v1.NodeService.Stop:output_type -> cloudsandbox.node.v1.StopResponse
+	24, // 68: cloudsandbox.node.v1.NodeService.Boots:output_type -> cloudsandbox.node.v1.BootsResponse
+	31, // 69: cloudsandbox.node.v1.NodeService.Stats:output_type -> cloudsandbox.node.v1.StatsResponse
+	34, // 70: cloudsandbox.node.v1.NodeService.NetworkLog:output_type -> cloudsandbox.node.v1.NetworkLogResponse
+	27, // 71: cloudsandbox.node.v1.NodeService.Traffic:output_type -> cloudsandbox.node.v1.TrafficResponse
+	36, // 72: cloudsandbox.node.v1.NodeService.CreateVolume:output_type -> cloudsandbox.node.v1.CreateVolumeResponse
+	38, // 73: cloudsandbox.node.v1.NodeService.DeleteVolume:output_type -> cloudsandbox.node.v1.DeleteVolumeResponse
+	41, // 74: cloudsandbox.node.v1.NodeService.ListVolumes:output_type -> cloudsandbox.node.v1.ListVolumesResponse
+	46, // 75: cloudsandbox.node.v1.NodeService.StatVolumeFile:output_type -> cloudsandbox.node.v1.StatVolumeFileResponse
+	48, // 76: cloudsandbox.node.v1.NodeService.ListVolumeFolder:output_type -> cloudsandbox.node.v1.ListVolumeFolderResponse
+	50, // 77: cloudsandbox.node.v1.NodeService.MakeVolumeFolder:output_type -> cloudsandbox.node.v1.MakeVolumeFolderResponse
+	52, // 78: cloudsandbox.node.v1.NodeService.ChangeVolumeFile:output_type -> cloudsandbox.node.v1.ChangeVolumeFileResponse
+	54, // 79: cloudsandbox.node.v1.NodeService.RemoveVolumeFile:output_type -> cloudsandbox.node.v1.RemoveVolumeFileResponse
+	60, // [60:80] is the sub-list for method output_type
+	40, // [40:60] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_cloudsandbox_node_v1_node_proto_init() }
@@ -2400,13 +3683,14 @@ func file_cloudsandbox_node_v1_node_proto_init() {
 	if File_cloudsandbox_node_v1_node_proto != nil {
 		return
 	}
+	file_cloudsandbox_node_v1_node_proto_msgTypes[44].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudsandbox_node_v1_node_proto_rawDesc), len(file_cloudsandbox_node_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   34,
+			NumMessages:   56,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

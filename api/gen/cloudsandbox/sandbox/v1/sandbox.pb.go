@@ -192,6 +192,7 @@ type Sandbox struct {
 	CheckpointEverySeconds float64                `protobuf:"fixed64,22,opt,name=checkpoint_every_seconds,json=checkpointEverySeconds,proto3" json:"checkpoint_every_seconds,omitempty"` // 0: never
 	RestoredFrom           string                 `protobuf:"bytes,23,opt,name=restored_from,json=restoredFrom,proto3" json:"restored_from,omitempty"`                                   // the checkpoint it went back to after a loss; empty: none
 	LostSeconds            *float64               `protobuf:"fixed64,24,opt,name=lost_seconds,json=lostSeconds,proto3,oneof" json:"lost_seconds,omitempty"`                              // what it lost by that; absent: it never did
+	Volumes                []*VolumeMount         `protobuf:"bytes,25,rep,name=volumes,proto3" json:"volumes,omitempty"`                                                                 // by name
 	unknownFields          protoimpl.UnknownFields
 	sizeCache              protoimpl.SizeCache
 }
@@ -394,6 +395,66 @@ func (x *Sandbox) GetLostSeconds() float64 {
 	return 0
 }
 
+func (x *Sandbox) GetVolumes() []*VolumeMount {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
+}
+
+// VolumeMount is where a Sandbox has a volume.
+type VolumeMount struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Volume        string                 `protobuf:"bytes,1,opt,name=volume,proto3" json:"volume,omitempty"` // name or ID
+	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`     // absolute
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VolumeMount) Reset() {
+	*x = VolumeMount{}
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VolumeMount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VolumeMount) ProtoMessage() {}
+
+func (x *VolumeMount) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VolumeMount.ProtoReflect.Descriptor instead.
+func (*VolumeMount) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *VolumeMount) GetVolume() string {
+	if x != nil {
+		return x.Volume
+	}
+	return ""
+}
+
+func (x *VolumeMount) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
 type CreateRequest struct {
 	state                  protoimpl.MessageState `protogen:"open.v1"`
 	Template               string                 `protobuf:"bytes,1,opt,name=template,proto3" json:"template,omitempty"`                                                   // empty: "base"
@@ -411,13 +472,14 @@ type CreateRequest struct {
 	AutoResume             *bool                  `protobuf:"varint,13,opt,name=auto_resume,json=autoResume,proto3,oneof" json:"auto_resume,omitempty"`                                  // absent: true
 	CheckpointEverySeconds float64                `protobuf:"fixed64,14,opt,name=checkpoint_every_seconds,json=checkpointEverySeconds,proto3" json:"checkpoint_every_seconds,omitempty"` // 0: never
 	SnapshotId             string                 `protobuf:"bytes,15,opt,name=snapshot_id,json=snapshotId,proto3" json:"snapshot_id,omitempty"`                                         // start from this one, which names template and shape; may be empty
+	Volumes                []*VolumeMount         `protobuf:"bytes,16,rep,name=volumes,proto3" json:"volumes,omitempty"`                                                                 // as long as it lives; not with snapshot_id, which has its own
 	unknownFields          protoimpl.UnknownFields
 	sizeCache              protoimpl.SizeCache
 }
 
 func (x *CreateRequest) Reset() {
 	*x = CreateRequest{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[3]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -429,7 +491,7 @@ func (x *CreateRequest) String() string {
 func (*CreateRequest) ProtoMessage() {}
 
 func (x *CreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[3]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -442,7 +504,7 @@ func (x *CreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRequest.ProtoReflect.Descriptor instead.
 func (*CreateRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{3}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *CreateRequest) GetTemplate() string {
@@ -550,6 +612,13 @@ func (x *CreateRequest) GetSnapshotId() string {
 	return ""
 }
 
+func (x *CreateRequest) GetVolumes() []*VolumeMount {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
+}
+
 type CreateResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Sandbox       *Sandbox               `protobuf:"bytes,1,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
@@ -560,7 +629,7 @@ type CreateResponse struct {
 
 func (x *CreateResponse) Reset() {
 	*x = CreateResponse{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[4]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -572,7 +641,7 @@ func (x *CreateResponse) String() string {
 func (*CreateResponse) ProtoMessage() {}
 
 func (x *CreateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[4]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -585,7 +654,7 @@ func (x *CreateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateResponse.ProtoReflect.Descriptor instead.
 func (*CreateResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{4}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *CreateResponse) GetSandbox() *Sandbox {
@@ -611,7 +680,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[5]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -623,7 +692,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[5]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -636,7 +705,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{5}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetRequest) GetSandboxId() string {
@@ -655,7 +724,7 @@ type GetResponse struct {
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[6]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -667,7 +736,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[6]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -680,7 +749,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{6}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetResponse) GetSandbox() *Sandbox {
@@ -702,7 +771,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[7]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -714,7 +783,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[7]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -727,7 +796,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{7}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListRequest) GetStates() []string {
@@ -768,7 +837,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[8]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -780,7 +849,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[8]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -793,7 +862,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{8}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListResponse) GetSandboxes() []*Sandbox {
@@ -834,7 +903,7 @@ type UpdateRequest struct {
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[9]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -846,7 +915,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[9]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -859,7 +928,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{9}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *UpdateRequest) GetSandboxId() string {
@@ -976,7 +1045,7 @@ type UpdateResponse struct {
 
 func (x *UpdateResponse) Reset() {
 	*x = UpdateResponse{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[10]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -988,7 +1057,7 @@ func (x *UpdateResponse) String() string {
 func (*UpdateResponse) ProtoMessage() {}
 
 func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[10]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1001,7 +1070,7 @@ func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
 func (*UpdateResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{10}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *UpdateResponse) GetSandbox() *Sandbox {
@@ -1021,7 +1090,7 @@ type SetTimeoutRequest struct {
 
 func (x *SetTimeoutRequest) Reset() {
 	*x = SetTimeoutRequest{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[11]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1033,7 +1102,7 @@ func (x *SetTimeoutRequest) String() string {
 func (*SetTimeoutRequest) ProtoMessage() {}
 
 func (x *SetTimeoutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[11]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1046,7 +1115,7 @@ func (x *SetTimeoutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTimeoutRequest.ProtoReflect.Descriptor instead.
 func (*SetTimeoutRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{11}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SetTimeoutRequest) GetSandboxId() string {
@@ -1072,7 +1141,7 @@ type SetTimeoutResponse struct {
 
 func (x *SetTimeoutResponse) Reset() {
 	*x = SetTimeoutResponse{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[12]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1084,7 +1153,7 @@ func (x *SetTimeoutResponse) String() string {
 func (*SetTimeoutResponse) ProtoMessage() {}
 
 func (x *SetTimeoutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[12]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1097,7 +1166,7 @@ func (x *SetTimeoutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTimeoutResponse.ProtoReflect.Descriptor instead.
 func (*SetTimeoutResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{12}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SetTimeoutResponse) GetSandbox() *Sandbox {
@@ -1116,7 +1185,7 @@ type TouchRequest struct {
 
 func (x *TouchRequest) Reset() {
 	*x = TouchRequest{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[13]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1128,7 +1197,7 @@ func (x *TouchRequest) String() string {
 func (*TouchRequest) ProtoMessage() {}
 
 func (x *TouchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[13]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1141,7 +1210,7 @@ func (x *TouchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TouchRequest.ProtoReflect.Descriptor instead.
 func (*TouchRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{13}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *TouchRequest) GetSandboxId() string {
@@ -1160,7 +1229,7 @@ type TouchResponse struct {
 
 func (x *TouchResponse) Reset() {
 	*x = TouchResponse{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[14]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1172,7 +1241,7 @@ func (x *TouchResponse) String() string {
 func (*TouchResponse) ProtoMessage() {}
 
 func (x *TouchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[14]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1185,7 +1254,7 @@ func (x *TouchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TouchResponse.ProtoReflect.Descriptor instead.
 func (*TouchResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{14}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TouchResponse) GetSandbox() *Sandbox {
@@ -1205,7 +1274,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[15]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1217,7 +1286,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[15]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1230,7 +1299,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{15}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PauseRequest) GetSandboxId() string {
@@ -1256,7 +1325,7 @@ type PauseResponse struct {
 
 func (x *PauseResponse) Reset() {
 	*x = PauseResponse{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[16]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1268,7 +1337,7 @@ func (x *PauseResponse) String() string {
 func (*PauseResponse) ProtoMessage() {}
 
 func (x *PauseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[16]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1281,7 +1350,7 @@ func (x *PauseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
 func (*PauseResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{16}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PauseResponse) GetSandbox() *Sandbox {
@@ -1300,7 +1369,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[17]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1312,7 +1381,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[17]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1325,7 +1394,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{17}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ResumeRequest) GetSandboxId() string {
@@ -1344,7 +1413,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[18]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1356,7 +1425,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[18]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1369,7 +1438,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{18}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ResumeResponse) GetSandbox() *Sandbox {
@@ -1397,7 +1466,7 @@ type ForkRequest struct {
 
 func (x *ForkRequest) Reset() {
 	*x = ForkRequest{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[19]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1409,7 +1478,7 @@ func (x *ForkRequest) String() string {
 func (*ForkRequest) ProtoMessage() {}
 
 func (x *ForkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[19]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1422,7 +1491,7 @@ func (x *ForkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForkRequest.ProtoReflect.Descriptor instead.
 func (*ForkRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{19}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ForkRequest) GetSandboxId() string {
@@ -1490,7 +1559,7 @@ type ForkResponse struct {
 
 func (x *ForkResponse) Reset() {
 	*x = ForkResponse{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[20]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1502,7 +1571,7 @@ func (x *ForkResponse) String() string {
 func (*ForkResponse) ProtoMessage() {}
 
 func (x *ForkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[20]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1515,7 +1584,7 @@ func (x *ForkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForkResponse.ProtoReflect.Descriptor instead.
 func (*ForkResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{20}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ForkResponse) GetCopies() []*Copy {
@@ -1536,7 +1605,7 @@ type Copy struct {
 
 func (x *Copy) Reset() {
 	*x = Copy{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[21]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1548,7 +1617,7 @@ func (x *Copy) String() string {
 func (*Copy) ProtoMessage() {}
 
 func (x *Copy) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[21]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1561,7 +1630,7 @@ func (x *Copy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copy.ProtoReflect.Descriptor instead.
 func (*Copy) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{21}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Copy) GetSandbox() *Sandbox {
@@ -1596,7 +1665,7 @@ type Saved struct {
 
 func (x *Saved) Reset() {
 	*x = Saved{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[22]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1608,7 +1677,7 @@ func (x *Saved) String() string {
 func (*Saved) ProtoMessage() {}
 
 func (x *Saved) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[22]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1621,7 +1690,7 @@ func (x *Saved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Saved.ProtoReflect.Descriptor instead.
 func (*Saved) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{22}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Saved) GetSnapshotId() string {
@@ -1698,7 +1767,7 @@ type SnapshotRequest struct {
 
 func (x *SnapshotRequest) Reset() {
 	*x = SnapshotRequest{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[23]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1710,7 +1779,7 @@ func (x *SnapshotRequest) String() string {
 func (*SnapshotRequest) ProtoMessage() {}
 
 func (x *SnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[23]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1723,7 +1792,7 @@ func (x *SnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRequest.ProtoReflect.Descriptor instead.
 func (*SnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{23}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SnapshotRequest) GetSandboxId() string {
@@ -1756,7 +1825,7 @@ type SnapshotResponse struct {
 
 func (x *SnapshotResponse) Reset() {
 	*x = SnapshotResponse{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[24]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1768,7 +1837,7 @@ func (x *SnapshotResponse) String() string {
 func (*SnapshotResponse) ProtoMessage() {}
 
 func (x *SnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[24]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1781,7 +1850,7 @@ func (x *SnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotResponse.ProtoReflect.Descriptor instead.
 func (*SnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{24}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SnapshotResponse) GetSnapshot() *Saved {
@@ -1800,7 +1869,7 @@ type HistoryRequest struct {
 
 func (x *HistoryRequest) Reset() {
 	*x = HistoryRequest{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[25]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1812,7 +1881,7 @@ func (x *HistoryRequest) String() string {
 func (*HistoryRequest) ProtoMessage() {}
 
 func (x *HistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[25]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1825,7 +1894,7 @@ func (x *HistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryRequest.ProtoReflect.Descriptor instead.
 func (*HistoryRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{25}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *HistoryRequest) GetSandboxId() string {
@@ -1844,7 +1913,7 @@ type HistoryResponse struct {
 
 func (x *HistoryResponse) Reset() {
 	*x = HistoryResponse{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[26]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1856,7 +1925,7 @@ func (x *HistoryResponse) String() string {
 func (*HistoryResponse) ProtoMessage() {}
 
 func (x *HistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[26]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1869,7 +1938,7 @@ func (x *HistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryResponse.ProtoReflect.Descriptor instead.
 func (*HistoryResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{26}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *HistoryResponse) GetSnapshots() []*Saved {
@@ -1889,7 +1958,7 @@ type RollbackRequest struct {
 
 func (x *RollbackRequest) Reset() {
 	*x = RollbackRequest{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[27]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1901,7 +1970,7 @@ func (x *RollbackRequest) String() string {
 func (*RollbackRequest) ProtoMessage() {}
 
 func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[27]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1914,7 +1983,7 @@ func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackRequest.ProtoReflect.Descriptor instead.
 func (*RollbackRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{27}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RollbackRequest) GetSandboxId() string {
@@ -1940,7 +2009,7 @@ type RollbackResponse struct {
 
 func (x *RollbackResponse) Reset() {
 	*x = RollbackResponse{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[28]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1952,7 +2021,7 @@ func (x *RollbackResponse) String() string {
 func (*RollbackResponse) ProtoMessage() {}
 
 func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[28]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1965,7 +2034,7 @@ func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackResponse.ProtoReflect.Descriptor instead.
 func (*RollbackResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{28}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RollbackResponse) GetSandbox() *Sandbox {
@@ -1984,7 +2053,7 @@ type EndRequest struct {
 
 func (x *EndRequest) Reset() {
 	*x = EndRequest{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[29]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1996,7 +2065,7 @@ func (x *EndRequest) String() string {
 func (*EndRequest) ProtoMessage() {}
 
 func (x *EndRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[29]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2009,7 +2078,7 @@ func (x *EndRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndRequest.ProtoReflect.Descriptor instead.
 func (*EndRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{29}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *EndRequest) GetSandboxId() string {
@@ -2028,7 +2097,7 @@ type EndResponse struct {
 
 func (x *EndResponse) Reset() {
 	*x = EndResponse{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[30]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2040,7 +2109,7 @@ func (x *EndResponse) String() string {
 func (*EndResponse) ProtoMessage() {}
 
 func (x *EndResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[30]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2053,7 +2122,7 @@ func (x *EndResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndResponse.ProtoReflect.Descriptor instead.
 func (*EndResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{30}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *EndResponse) GetSandbox() *Sandbox {
@@ -2081,7 +2150,7 @@ type ExecuteRequest struct {
 
 func (x *ExecuteRequest) Reset() {
 	*x = ExecuteRequest{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[31]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2093,7 +2162,7 @@ func (x *ExecuteRequest) String() string {
 func (*ExecuteRequest) ProtoMessage() {}
 
 func (x *ExecuteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[31]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2106,7 +2175,7 @@ func (x *ExecuteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecuteRequest.ProtoReflect.Descriptor instead.
 func (*ExecuteRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{31}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ExecuteRequest) GetSandboxId() string {
@@ -2195,7 +2264,7 @@ type ExecuteResponse struct {
 
 func (x *ExecuteResponse) Reset() {
 	*x = ExecuteResponse{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[32]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2207,7 +2276,7 @@ func (x *ExecuteResponse) String() string {
 func (*ExecuteResponse) ProtoMessage() {}
 
 func (x *ExecuteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[32]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2220,7 +2289,7 @@ func (x *ExecuteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecuteResponse.ProtoReflect.Descriptor instead.
 func (*ExecuteResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{32}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ExecuteResponse) GetEvent() isExecuteResponse_Event {
@@ -2318,7 +2387,7 @@ type Start struct {
 
 func (x *Start) Reset() {
 	*x = Start{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[33]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2330,7 +2399,7 @@ func (x *Start) String() string {
 func (*Start) ProtoMessage() {}
 
 func (x *Start) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[33]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2343,7 +2412,7 @@ func (x *Start) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Start.ProtoReflect.Descriptor instead.
 func (*Start) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{33}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Start) GetSandboxId() string {
@@ -2364,7 +2433,7 @@ type Value struct {
 
 func (x *Value) Reset() {
 	*x = Value{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[34]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2376,7 +2445,7 @@ func (x *Value) String() string {
 func (*Value) ProtoMessage() {}
 
 func (x *Value) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[34]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2389,7 +2458,7 @@ func (x *Value) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Value.ProtoReflect.Descriptor instead.
 func (*Value) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{34}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Value) GetIsMainResult() bool {
@@ -2426,7 +2495,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[35]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2438,7 +2507,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[35]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2451,7 +2520,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{35}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Result) GetSandboxId() string {
@@ -2536,7 +2605,7 @@ type Truncated struct {
 
 func (x *Truncated) Reset() {
 	*x = Truncated{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[36]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2548,7 +2617,7 @@ func (x *Truncated) String() string {
 func (*Truncated) ProtoMessage() {}
 
 func (x *Truncated) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[36]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2561,7 +2630,7 @@ func (x *Truncated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Truncated.ProtoReflect.Descriptor instead.
 func (*Truncated) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{36}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Truncated) GetStdoutBytesDropped() int64 {
@@ -2597,7 +2666,7 @@ type Problem struct {
 
 func (x *Problem) Reset() {
 	*x = Problem{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[37]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2609,7 +2678,7 @@ func (x *Problem) String() string {
 func (*Problem) ProtoMessage() {}
 
 func (x *Problem) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[37]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2622,7 +2691,7 @@ func (x *Problem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Problem.ProtoReflect.Descriptor instead.
 func (*Problem) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{37}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Problem) GetName() string {
@@ -2659,7 +2728,7 @@ type Context struct {
 
 func (x *Context) Reset() {
 	*x = Context{}
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[38]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2671,7 +2740,7 @@ func (x *Context) String() string {
 func (*Context) ProtoMessage() {}
 
 func (x *Context) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[38]
+	mi := &file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2684,7 +2753,7 @@ func (x *Context) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Context.ProtoReflect.Descriptor instead.
 func (*Context) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{38}
+	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Context) GetContextId() string {
@@ -2737,7 +2806,7 @@ const file_cloudsandbox_sandbox_v1_sandbox_proto_rawDesc = "" +
 	"\x05cause\x18\x01 \x01(\tR\x05cause\x12*\n" +
 	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x1f\n" +
 	"\voutput_tail\x18\x03 \x01(\tR\n" +
-	"outputTail\"\x9f\b\n" +
+	"outputTail\"\xdf\b\n" +
 	"\aSandbox\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x12\n" +
@@ -2769,11 +2838,15 @@ const file_cloudsandbox_sandbox_v1_sandbox_proto_rawDesc = "" +
 	"snapshotId\x128\n" +
 	"\x18checkpoint_every_seconds\x18\x16 \x01(\x01R\x16checkpointEverySeconds\x12#\n" +
 	"\rrestored_from\x18\x17 \x01(\tR\frestoredFrom\x12&\n" +
-	"\flost_seconds\x18\x18 \x01(\x01H\x00R\vlostSeconds\x88\x01\x01\x1a;\n" +
+	"\flost_seconds\x18\x18 \x01(\x01H\x00R\vlostSeconds\x88\x01\x01\x12>\n" +
+	"\avolumes\x18\x19 \x03(\v2$.cloudsandbox.sandbox.v1.VolumeMountR\avolumes\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x0f\n" +
-	"\r_lost_seconds\"\x8c\x06\n" +
+	"\r_lost_seconds\"9\n" +
+	"\vVolumeMount\x12\x16\n" +
+	"\x06volume\x18\x01 \x01(\tR\x06volume\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\"\xcc\x06\n" +
 	"\rCreateRequest\x12\x1a\n" +
 	"\btemplate\x18\x01 \x01(\tR\btemplate\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12,\n" +
@@ -2793,7 +2866,8 @@ const file_cloudsandbox_sandbox_v1_sandbox_proto_rawDesc = "" +
 	"autoResume\x88\x01\x01\x128\n" +
 	"\x18checkpoint_every_seconds\x18\x0e \x01(\x01R\x16checkpointEverySeconds\x12\x1f\n" +
 	"\vsnapshot_id\x18\x0f \x01(\tR\n" +
-	"snapshotId\x1a;\n" +
+	"snapshotId\x12>\n" +
+	"\avolumes\x18\x10 \x03(\v2$.cloudsandbox.sandbox.v1.VolumeMountR\avolumes\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a6\n" +
@@ -3043,133 +3117,136 @@ func file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescGZIP() []byte {
 	return file_cloudsandbox_sandbox_v1_sandbox_proto_rawDescData
 }
 
-var file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
+var file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
 var file_cloudsandbox_sandbox_v1_sandbox_proto_goTypes = []any{
 	(*Resources)(nil),             // 0: cloudsandbox.sandbox.v1.Resources
 	(*Ended)(nil),                 // 1: cloudsandbox.sandbox.v1.Ended
 	(*Sandbox)(nil),               // 2: cloudsandbox.sandbox.v1.Sandbox
-	(*CreateRequest)(nil),         // 3: cloudsandbox.sandbox.v1.CreateRequest
-	(*CreateResponse)(nil),        // 4: cloudsandbox.sandbox.v1.CreateResponse
-	(*GetRequest)(nil),            // 5: cloudsandbox.sandbox.v1.GetRequest
-	(*GetResponse)(nil),           // 6: cloudsandbox.sandbox.v1.GetResponse
-	(*ListRequest)(nil),           // 7: cloudsandbox.sandbox.v1.ListRequest
-	(*ListResponse)(nil),          // 8: cloudsandbox.sandbox.v1.ListResponse
-	(*UpdateRequest)(nil),         // 9: cloudsandbox.sandbox.v1.UpdateRequest
-	(*UpdateResponse)(nil),        // 10: cloudsandbox.sandbox.v1.UpdateResponse
-	(*SetTimeoutRequest)(nil),     // 11: cloudsandbox.sandbox.v1.SetTimeoutRequest
-	(*SetTimeoutResponse)(nil),    // 12: cloudsandbox.sandbox.v1.SetTimeoutResponse
-	(*TouchRequest)(nil),          // 13: cloudsandbox.sandbox.v1.TouchRequest
-	(*TouchResponse)(nil),         // 14: cloudsandbox.sandbox.v1.TouchResponse
-	(*PauseRequest)(nil),          // 15: cloudsandbox.sandbox.v1.PauseRequest
-	(*PauseResponse)(nil),         // 16: cloudsandbox.sandbox.v1.PauseResponse
-	(*ResumeRequest)(nil),         // 17: cloudsandbox.sandbox.v1.ResumeRequest
-	(*ResumeResponse)(nil),        // 18: cloudsandbox.sandbox.v1.ResumeResponse
-	(*ForkRequest)(nil),           // 19: cloudsandbox.sandbox.v1.ForkRequest
-	(*ForkResponse)(nil),          // 20: cloudsandbox.sandbox.v1.ForkResponse
-	(*Copy)(nil),                  // 21: cloudsandbox.sandbox.v1.Copy
-	(*Saved)(nil),                 // 22: cloudsandbox.sandbox.v1.Saved
-	(*SnapshotRequest)(nil),       // 23: cloudsandbox.sandbox.v1.SnapshotRequest
-	(*SnapshotResponse)(nil),      // 24: cloudsandbox.sandbox.v1.SnapshotResponse
-	(*HistoryRequest)(nil),        // 25: cloudsandbox.sandbox.v1.HistoryRequest
-	(*HistoryResponse)(nil),       // 26: cloudsandbox.sandbox.v1.HistoryResponse
-	(*RollbackRequest)(nil),       // 27: cloudsandbox.sandbox.v1.RollbackRequest
-	(*RollbackResponse)(nil),      // 28: cloudsandbox.sandbox.v1.RollbackResponse
-	(*EndRequest)(nil),            // 29: cloudsandbox.sandbox.v1.EndRequest
-	(*EndResponse)(nil),           // 30: cloudsandbox.sandbox.v1.EndResponse
-	(*ExecuteRequest)(nil),        // 31: cloudsandbox.sandbox.v1.ExecuteRequest
-	(*ExecuteResponse)(nil),       // 32: cloudsandbox.sandbox.v1.ExecuteResponse
-	(*Start)(nil),                 // 33: cloudsandbox.sandbox.v1.Start
-	(*Value)(nil),                 // 34: cloudsandbox.sandbox.v1.Value
-	(*Result)(nil),                // 35: cloudsandbox.sandbox.v1.Result
-	(*Truncated)(nil),             // 36: cloudsandbox.sandbox.v1.Truncated
-	(*Problem)(nil),               // 37: cloudsandbox.sandbox.v1.Problem
-	(*Context)(nil),               // 38: cloudsandbox.sandbox.v1.Context
-	nil,                           // 39: cloudsandbox.sandbox.v1.Sandbox.MetadataEntry
-	nil,                           // 40: cloudsandbox.sandbox.v1.CreateRequest.MetadataEntry
-	nil,                           // 41: cloudsandbox.sandbox.v1.CreateRequest.EnvEntry
-	nil,                           // 42: cloudsandbox.sandbox.v1.ListRequest.MetadataEntry
-	nil,                           // 43: cloudsandbox.sandbox.v1.UpdateRequest.MetadataEntry
-	nil,                           // 44: cloudsandbox.sandbox.v1.UpdateRequest.EnvEntry
-	nil,                           // 45: cloudsandbox.sandbox.v1.ForkRequest.MetadataEntry
-	nil,                           // 46: cloudsandbox.sandbox.v1.ForkRequest.EnvEntry
-	nil,                           // 47: cloudsandbox.sandbox.v1.ExecuteRequest.EnvEntry
-	nil,                           // 48: cloudsandbox.sandbox.v1.Value.DataEntry
-	(*timestamppb.Timestamp)(nil), // 49: google.protobuf.Timestamp
+	(*VolumeMount)(nil),           // 3: cloudsandbox.sandbox.v1.VolumeMount
+	(*CreateRequest)(nil),         // 4: cloudsandbox.sandbox.v1.CreateRequest
+	(*CreateResponse)(nil),        // 5: cloudsandbox.sandbox.v1.CreateResponse
+	(*GetRequest)(nil),            // 6: cloudsandbox.sandbox.v1.GetRequest
+	(*GetResponse)(nil),           // 7: cloudsandbox.sandbox.v1.GetResponse
+	(*ListRequest)(nil),           // 8: cloudsandbox.sandbox.v1.ListRequest
+	(*ListResponse)(nil),          // 9: cloudsandbox.sandbox.v1.ListResponse
+	(*UpdateRequest)(nil),         // 10: cloudsandbox.sandbox.v1.UpdateRequest
+	(*UpdateResponse)(nil),        // 11: cloudsandbox.sandbox.v1.UpdateResponse
+	(*SetTimeoutRequest)(nil),     // 12: cloudsandbox.sandbox.v1.SetTimeoutRequest
+	(*SetTimeoutResponse)(nil),    // 13: cloudsandbox.sandbox.v1.SetTimeoutResponse
+	(*TouchRequest)(nil),          // 14: cloudsandbox.sandbox.v1.TouchRequest
+	(*TouchResponse)(nil),         // 15: cloudsandbox.sandbox.v1.TouchResponse
+	(*PauseRequest)(nil),          // 16: cloudsandbox.sandbox.v1.PauseRequest
+	(*PauseResponse)(nil),         // 17: cloudsandbox.sandbox.v1.PauseResponse
+	(*ResumeRequest)(nil),         // 18: cloudsandbox.sandbox.v1.ResumeRequest
+	(*ResumeResponse)(nil),        // 19: cloudsandbox.sandbox.v1.ResumeResponse
+	(*ForkRequest)(nil),           // 20: cloudsandbox.sandbox.v1.ForkRequest
+	(*ForkResponse)(nil),          // 21: cloudsandbox.sandbox.v1.ForkResponse
+	(*Copy)(nil),                  // 22: cloudsandbox.sandbox.v1.Copy
+	(*Saved)(nil),                 // 23: cloudsandbox.sandbox.v1.Saved
+	(*SnapshotRequest)(nil),       // 24: cloudsandbox.sandbox.v1.SnapshotRequest
+	(*SnapshotResponse)(nil),      // 25: cloudsandbox.sandbox.v1.SnapshotResponse
+	(*HistoryRequest)(nil),        // 26: cloudsandbox.sandbox.v1.HistoryRequest
+	(*HistoryResponse)(nil),       // 27: cloudsandbox.sandbox.v1.HistoryResponse
+	(*RollbackRequest)(nil),       // 28: cloudsandbox.sandbox.v1.RollbackRequest
+	(*RollbackResponse)(nil),      // 29: cloudsandbox.sandbox.v1.RollbackResponse
+	(*EndRequest)(nil),            // 30: cloudsandbox.sandbox.v1.EndRequest
+	(*EndResponse)(nil),           // 31: cloudsandbox.sandbox.v1.EndResponse
+	(*ExecuteRequest)(nil),        // 32: cloudsandbox.sandbox.v1.ExecuteRequest
+	(*ExecuteResponse)(nil),       // 33: cloudsandbox.sandbox.v1.ExecuteResponse
+	(*Start)(nil),                 // 34: cloudsandbox.sandbox.v1.Start
+	(*Value)(nil),                 // 35: cloudsandbox.sandbox.v1.Value
+	(*Result)(nil),                // 36: cloudsandbox.sandbox.v1.Result
+	(*Truncated)(nil),             // 37: cloudsandbox.sandbox.v1.Truncated
+	(*Problem)(nil),               // 38: cloudsandbox.sandbox.v1.Problem
+	(*Context)(nil),               // 39: cloudsandbox.sandbox.v1.Context
+	nil,                           // 40: cloudsandbox.sandbox.v1.Sandbox.MetadataEntry
+	nil,                           // 41: cloudsandbox.sandbox.v1.CreateRequest.MetadataEntry
+	nil,                           // 42: cloudsandbox.sandbox.v1.CreateRequest.EnvEntry
+	nil,                           // 43: cloudsandbox.sandbox.v1.ListRequest.MetadataEntry
+	nil,                           // 44: cloudsandbox.sandbox.v1.UpdateRequest.MetadataEntry
+	nil,                           // 45: cloudsandbox.sandbox.v1.UpdateRequest.EnvEntry
+	nil,                           // 46: cloudsandbox.sandbox.v1.ForkRequest.MetadataEntry
+	nil,                           // 47: cloudsandbox.sandbox.v1.ForkRequest.EnvEntry
+	nil,                           // 48: cloudsandbox.sandbox.v1.ExecuteRequest.EnvEntry
+	nil,                           // 49: cloudsandbox.sandbox.v1.Value.DataEntry
+	(*timestamppb.Timestamp)(nil), // 50: google.protobuf.Timestamp
 }
 var file_cloudsandbox_sandbox_v1_sandbox_proto_depIdxs = []int32{
-	49, // 0: cloudsandbox.sandbox.v1.Ended.at:type_name -> google.protobuf.Timestamp
+	50, // 0: cloudsandbox.sandbox.v1.Ended.at:type_name -> google.protobuf.Timestamp
 	0,  // 1: cloudsandbox.sandbox.v1.Sandbox.shape:type_name -> cloudsandbox.sandbox.v1.Resources
 	0,  // 2: cloudsandbox.sandbox.v1.Sandbox.resources:type_name -> cloudsandbox.sandbox.v1.Resources
-	39, // 3: cloudsandbox.sandbox.v1.Sandbox.metadata:type_name -> cloudsandbox.sandbox.v1.Sandbox.MetadataEntry
-	49, // 4: cloudsandbox.sandbox.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
-	49, // 5: cloudsandbox.sandbox.v1.Sandbox.started_at:type_name -> google.protobuf.Timestamp
-	49, // 6: cloudsandbox.sandbox.v1.Sandbox.deadline:type_name -> google.protobuf.Timestamp
+	40, // 3: cloudsandbox.sandbox.v1.Sandbox.metadata:type_name -> cloudsandbox.sandbox.v1.Sandbox.MetadataEntry
+	50, // 4: cloudsandbox.sandbox.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
+	50, // 5: cloudsandbox.sandbox.v1.Sandbox.started_at:type_name -> google.protobuf.Timestamp
+	50, // 6: cloudsandbox.sandbox.v1.Sandbox.deadline:type_name -> google.protobuf.Timestamp
 	1,  // 7: cloudsandbox.sandbox.v1.Sandbox.ended:type_name -> cloudsandbox.sandbox.v1.Ended
-	0,  // 8: cloudsandbox.sandbox.v1.CreateRequest.resources:type_name -> cloudsandbox.sandbox.v1.Resources
-	40, // 9: cloudsandbox.sandbox.v1.CreateRequest.metadata:type_name -> cloudsandbox.sandbox.v1.CreateRequest.MetadataEntry
-	41, // 10: cloudsandbox.sandbox.v1.CreateRequest.env:type_name -> cloudsandbox.sandbox.v1.CreateRequest.EnvEntry
-	2,  // 11: cloudsandbox.sandbox.v1.CreateResponse.sandbox:type_name -> cloudsandbox.sandbox.v1.Sandbox
-	2,  // 12: cloudsandbox.sandbox.v1.GetResponse.sandbox:type_name -> cloudsandbox.sandbox.v1.Sandbox
-	42, // 13: cloudsandbox.sandbox.v1.ListRequest.metadata:type_name -> cloudsandbox.sandbox.v1.ListRequest.MetadataEntry
-	2,  // 14: cloudsandbox.sandbox.v1.ListResponse.sandboxes:type_name -> cloudsandbox.sandbox.v1.Sandbox
-	0,  // 15: cloudsandbox.sandbox.v1.UpdateRequest.resources:type_name -> cloudsandbox.sandbox.v1.Resources
-	43, // 16: cloudsandbox.sandbox.v1.UpdateRequest.metadata:type_name -> cloudsandbox.sandbox.v1.UpdateRequest.MetadataEntry
-	44, // 17: cloudsandbox.sandbox.v1.UpdateRequest.env:type_name -> cloudsandbox.sandbox.v1.UpdateRequest.EnvEntry
-	2,  // 18: cloudsandbox.sandbox.v1.UpdateResponse.sandbox:type_name -> cloudsandbox.sandbox.v1.Sandbox
-	2,  // 19: cloudsandbox.sandbox.v1.SetTimeoutResponse.sandbox:type_name -> cloudsandbox.sandbox.v1.Sandbox
-	2,  // 20: cloudsandbox.sandbox.v1.TouchResponse.sandbox:type_name -> cloudsandbox.sandbox.v1.Sandbox
-	2,  // 21: cloudsandbox.sandbox.v1.PauseResponse.sandbox:type_name -> cloudsandbox.sandbox.v1.Sandbox
-	2,  // 22: cloudsandbox.sandbox.v1.ResumeResponse.sandbox:type_name -> cloudsandbox.sandbox.v1.Sandbox
-	45, // 23: cloudsandbox.sandbox.v1.ForkRequest.metadata:type_name -> cloudsandbox.sandbox.v1.ForkRequest.MetadataEntry
-	46, // 24: cloudsandbox.sandbox.v1.ForkRequest.env:type_name -> cloudsandbox.sandbox.v1.ForkRequest.EnvEntry
-	21, // 25: cloudsandbox.sandbox.v1.ForkResponse.copies:type_name -> cloudsandbox.sandbox.v1.Copy
-	2,  // 26: cloudsandbox.sandbox.v1.Copy.sandbox:type_name -> cloudsandbox.sandbox.v1.Sandbox
-	49, // 27: cloudsandbox.sandbox.v1.Saved.created_at:type_name -> google.protobuf.Timestamp
-	22, // 28: cloudsandbox.sandbox.v1.SnapshotResponse.snapshot:type_name -> cloudsandbox.sandbox.v1.Saved
-	22, // 29: cloudsandbox.sandbox.v1.HistoryResponse.snapshots:type_name -> cloudsandbox.sandbox.v1.Saved
-	2,  // 30: cloudsandbox.sandbox.v1.RollbackResponse.sandbox:type_name -> cloudsandbox.sandbox.v1.Sandbox
-	2,  // 31: cloudsandbox.sandbox.v1.EndResponse.sandbox:type_name -> cloudsandbox.sandbox.v1.Sandbox
-	47, // 32: cloudsandbox.sandbox.v1.ExecuteRequest.env:type_name -> cloudsandbox.sandbox.v1.ExecuteRequest.EnvEntry
-	33, // 33: cloudsandbox.sandbox.v1.ExecuteResponse.start:type_name -> cloudsandbox.sandbox.v1.Start
-	34, // 34: cloudsandbox.sandbox.v1.ExecuteResponse.display:type_name -> cloudsandbox.sandbox.v1.Value
-	35, // 35: cloudsandbox.sandbox.v1.ExecuteResponse.result:type_name -> cloudsandbox.sandbox.v1.Result
-	48, // 36: cloudsandbox.sandbox.v1.Value.data:type_name -> cloudsandbox.sandbox.v1.Value.DataEntry
-	37, // 37: cloudsandbox.sandbox.v1.Result.error:type_name -> cloudsandbox.sandbox.v1.Problem
-	36, // 38: cloudsandbox.sandbox.v1.Result.truncated:type_name -> cloudsandbox.sandbox.v1.Truncated
-	38, // 39: cloudsandbox.sandbox.v1.Result.context:type_name -> cloudsandbox.sandbox.v1.Context
-	3,  // 40: cloudsandbox.sandbox.v1.SandboxService.Create:input_type -> cloudsandbox.sandbox.v1.CreateRequest
-	5,  // 41: cloudsandbox.sandbox.v1.SandboxService.Get:input_type -> cloudsandbox.sandbox.v1.GetRequest
-	7,  // 42: cloudsandbox.sandbox.v1.SandboxService.List:input_type -> cloudsandbox.sandbox.v1.ListRequest
-	9,  // 43: cloudsandbox.sandbox.v1.SandboxService.Update:input_type -> cloudsandbox.sandbox.v1.UpdateRequest
-	11, // 44: cloudsandbox.sandbox.v1.SandboxService.SetTimeout:input_type -> cloudsandbox.sandbox.v1.SetTimeoutRequest
-	13, // 45: cloudsandbox.sandbox.v1.SandboxService.Touch:input_type -> cloudsandbox.sandbox.v1.TouchRequest
-	15, // 46: cloudsandbox.sandbox.v1.SandboxService.Pause:input_type -> cloudsandbox.sandbox.v1.PauseRequest
-	17, // 47: cloudsandbox.sandbox.v1.SandboxService.Resume:input_type -> cloudsandbox.sandbox.v1.ResumeRequest
-	19, // 48: cloudsandbox.sandbox.v1.SandboxService.Fork:input_type -> cloudsandbox.sandbox.v1.ForkRequest
-	23, // 49: cloudsandbox.sandbox.v1.SandboxService.Snapshot:input_type -> cloudsandbox.sandbox.v1.SnapshotRequest
-	25, // 50: cloudsandbox.sandbox.v1.SandboxService.History:input_type -> cloudsandbox.sandbox.v1.HistoryRequest
-	27, // 51: cloudsandbox.sandbox.v1.SandboxService.Rollback:input_type -> cloudsandbox.sandbox.v1.RollbackRequest
-	29, // 52: cloudsandbox.sandbox.v1.SandboxService.End:input_type -> cloudsandbox.sandbox.v1.EndRequest
-	31, // 53: cloudsandbox.sandbox.v1.SandboxService.Execute:input_type -> cloudsandbox.sandbox.v1.ExecuteRequest
-	4,  // 54: cloudsandbox.sandbox.v1.SandboxService.Create:output_type -> cloudsandbox.sandbox.v1.CreateResponse
-	6,  // 55: cloudsandbox.sandbox.v1.SandboxService.Get:output_type -> cloudsandbox.sandbox.v1.GetResponse
-	8,  // 56: cloudsandbox.sandbox.v1.SandboxService.List:output_type -> cloudsandbox.sandbox.v1.ListResponse
-	10, // 57: cloudsandbox.sandbox.v1.SandboxService.Update:output_type -> cloudsandbox.sandbox.v1.UpdateResponse
-	12, // 58: cloudsandbox.sandbox.v1.SandboxService.SetTimeout:output_type -> cloudsandbox.sandbox.v1.SetTimeoutResponse
-	14, // 59: cloudsandbox.sandbox.v1.SandboxService.Touch:output_type -> cloudsandbox.sandbox.v1.TouchResponse
-	16, // 60: cloudsandbox.sandbox.v1.SandboxService.Pause:output_type -> cloudsandbox.sandbox.v1.PauseResponse
-	18, // 61: cloudsandbox.sandbox.v1.SandboxService.Resume:output_type -> cloudsandbox.sandbox.v1.ResumeResponse
-	20, // 62: cloudsandbox.sandbox.v1.SandboxService.Fork:output_type -> cloudsandbox.sandbox.v1.ForkResponse
-	24, // 63: cloudsandbox.sandbox.v1.SandboxService.Snapshot:output_type -> cloudsandbox.sandbox.v1.SnapshotResponse
-	26, // 64: cloudsandbox.sandbox.v1.SandboxService.History:output_type -> cloudsandbox.sandbox.v1.HistoryResponse
-	28, // 65: cloudsandbox.sandbox.v1.SandboxService.Rollback:output_type -> cloudsandbox.sandbox.v1.RollbackResponse
-	30, // 66: cloudsandbox.sandbox.v1.SandboxService.End:output_type -> cloudsandbox.sandbox.v1.EndResponse
-	32, // 67: cloudsandbox.sandbox.v1.SandboxService.Execute:output_type -> cloudsandbox.sandbox.v1.ExecuteResponse
-	54, // [54:68] is the sub-list for method output_type
-	40, // [40:54] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	3,  // 8: cloudsandbox.sandbox.v1.Sandbox.volumes:type_name -> cloudsandbox.sandbox.v1.VolumeMount
+	0,  // 9: cloudsandbox.sandbox.v1.CreateRequest.resources:type_name -> cloudsandbox.sandbox.v1.Resources
+	41, // 10: cloudsandbox.sandbox.v1.CreateRequest.metadata:type_name -> cloudsandbox.sandbox.v1.CreateRequest.MetadataEntry
+	42, // 11: cloudsandbox.sandbox.v1.CreateRequest.env:type_name -> cloudsandbox.sandbox.v1.CreateRequest.EnvEntry
+	3,  // 12: cloudsandbox.sandbox.v1.CreateRequest.volumes:type_name -> cloudsandbox.sandbox.v1.VolumeMount
+	2,  // 13: cloudsandbox.sandbox.v1.CreateResponse.sandbox:type_name -> cloudsandbox.sandbox.v1.Sandbox
+	2,  // 14: cloudsandbox.sandbox.v1.GetResponse.sandbox:type_name -> cloudsandbox.sandbox.v1.Sandbox
+	43, // 15: cloudsandbox.sandbox.v1.ListRequest.metadata:type_name -> cloudsandbox.sandbox.v1.ListRequest.MetadataEntry
+	2,  // 16: cloudsandbox.sandbox.v1.ListResponse.sandboxes:type_name -> cloudsandbox.sandbox.v1.Sandbox
+	0,  // 17: cloudsandbox.sandbox.v1.UpdateRequest.resources:type_name -> cloudsandbox.sandbox.v1.Resources
+	44, // 18: cloudsandbox.sandbox.v1.UpdateRequest.metadata:type_name -> cloudsandbox.sandbox.v1.UpdateRequest.MetadataEntry
+	45, // 19: cloudsandbox.sandbox.v1.UpdateRequest.env:type_name -> cloudsandbox.sandbox.v1.UpdateRequest.EnvEntry
+	2,  // 20: cloudsandbox.sandbox.v1.UpdateResponse.sandbox:type_name -> cloudsandbox.sandbox.v1.Sandbox
+	2,  // 21: cloudsandbox.sandbox.v1.SetTimeoutResponse.sandbox:type_name -> cloudsandbox.sandbox.v1.Sandbox
+	2,  // 22: cloudsandbox.sandbox.v1.TouchResponse.sandbox:type_name -> cloudsandbox.sandbox.v1.Sandbox
+	2,  // 23: cloudsandbox.sandbox.v1.PauseResponse.sandbox:type_name -> cloudsandbox.sandbox.v1.Sandbox
+	2,  // 24: cloudsandbox.sandbox.v1.ResumeResponse.sandbox:type_name -> cloudsandbox.sandbox.v1.Sandbox
+	46, // 25: cloudsandbox.sandbox.v1.ForkRequest.metadata:type_name -> cloudsandbox.sandbox.v1.ForkRequest.MetadataEntry
+	47, // 26: cloudsandbox.sandbox.v1.ForkRequest.env:type_name -> cloudsandbox.sandbox.v1.ForkRequest.EnvEntry
+	22, // 27: cloudsandbox.sandbox.v1.ForkResponse.copies:type_name -> cloudsandbox.sandbox.v1.Copy
+	2,  // 28: cloudsandbox.sandbox.v1.Copy.sandbox:type_name -> cloudsandbox.sandbox.v1.Sandbox
+	50, // 29: cloudsandbox.sandbox.v1.Saved.created_at:type_name -> google.protobuf.Timestamp
+	23, // 30: cloudsandbox.sandbox.v1.SnapshotResponse.snapshot:type_name -> cloudsandbox.sandbox.v1.Saved
+	23, // 31: cloudsandbox.sandbox.v1.HistoryResponse.snapshots:type_name -> cloudsandbox.sandbox.v1.Saved
+	2,  // 32: cloudsandbox.sandbox.v1.RollbackResponse.sandbox:type_name -> cloudsandbox.sandbox.v1.Sandbox
+	2,  // 33: cloudsandbox.sandbox.v1.EndResponse.sandbox:type_name -> cloudsandbox.sandbox.v1.Sandbox
+	48, // 34: cloudsandbox.sandbox.v1.ExecuteRequest.env:type_name -> cloudsandbox.sandbox.v1.ExecuteRequest.EnvEntry
+	34, // 35: cloudsandbox.sandbox.v1.ExecuteResponse.start:type_name -> cloudsandbox.sandbox.v1.Start
+	35, // 36: cloudsandbox.sandbox.v1.ExecuteResponse.display:type_name -> cloudsandbox.sandbox.v1.Value
+	36, // 37: cloudsandbox.sandbox.v1.ExecuteResponse.result:type_name -> cloudsandbox.sandbox.v1.Result
+	49, // 38: cloudsandbox.sandbox.v1.Value.data:type_name -> cloudsandbox.sandbox.v1.Value.DataEntry
+	38, // 39: cloudsandbox.sandbox.v1.Result.error:type_name -> cloudsandbox.sandbox.v1.Problem
+	37, // 40: cloudsandbox.sandbox.v1.Result.truncated:type_name -> cloudsandbox.sandbox.v1.Truncated
+	39, // 41: cloudsandbox.sandbox.v1.Result.context:type_name -> cloudsandbox.sandbox.v1.Context
+	4,  // 42: cloudsandbox.sandbox.v1.SandboxService.Create:input_type -> cloudsandbox.sandbox.v1.CreateRequest
+	6,  // 43: cloudsandbox.sandbox.v1.SandboxService.Get:input_type -> cloudsandbox.sandbox.v1.GetRequest
+	8,  // 44: cloudsandbox.sandbox.v1.SandboxService.List:input_type -> cloudsandbox.sandbox.v1.ListRequest
+	10, // 45: cloudsandbox.sandbox.v1.SandboxService.Update:input_type -> cloudsandbox.sandbox.v1.UpdateRequest
+	12, // 46: cloudsandbox.sandbox.v1.SandboxService.SetTimeout:input_type -> cloudsandbox.sandbox.v1.SetTimeoutRequest
+	14, // 47: cloudsandbox.sandbox.v1.SandboxService.Touch:input_type -> cloudsandbox.sandbox.v1.TouchRequest
+	16, // 48: cloudsandbox.sandbox.v1.SandboxService.Pause:input_type -> cloudsandbox.sandbox.v1.PauseRequest
+	18, // 49: cloudsandbox.sandbox.v1.SandboxService.Resume:input_type -> cloudsandbox.sandbox.v1.ResumeRequest
+	20, // 50: cloudsandbox.sandbox.v1.SandboxService.Fork:input_type -> cloudsandbox.sandbox.v1.ForkRequest
+	24, // 51: cloudsandbox.sandbox.v1.SandboxService.Snapshot:input_type -> cloudsandbox.sandbox.v1.SnapshotRequest
+	26, // 52: cloudsandbox.sandbox.v1.SandboxService.History:input_type -> cloudsandbox.sandbox.v1.HistoryRequest
+	28, // 53: cloudsandbox.sandbox.v1.SandboxService.Rollback:input_type -> cloudsandbox.sandbox.v1.RollbackRequest
+	30, // 54: cloudsandbox.sandbox.v1.SandboxService.End:input_type -> cloudsandbox.sandbox.v1.EndRequest
+	32, // 55: cloudsandbox.sandbox.v1.SandboxService.Execute:input_type -> cloudsandbox.sandbox.v1.ExecuteRequest
+	5,  // 56: cloudsandbox.sandbox.v1.SandboxService.Create:output_type -> cloudsandbox.sandbox.v1.CreateResponse
+	7,  // 57: cloudsandbox.sandbox.v1.SandboxService.Get:output_type -> cloudsandbox.sandbox.v1.GetResponse
+	9,  // 58: cloudsandbox.sandbox.v1.SandboxService.List:output_type -> cloudsandbox.sandbox.v1.ListResponse
+	11, // 59: cloudsandbox.sandbox.v1.SandboxService.Update:output_type -> cloudsandbox.sandbox.v1.UpdateResponse
+	13, // 60: cloudsandbox.sandbox.v1.SandboxService.SetTimeout:output_type -> cloudsandbox.sandbox.v1.SetTimeoutResponse
+	15, // 61: cloudsandbox.sandbox.v1.SandboxService.Touch:output_type -> cloudsandbox.sandbox.v1.TouchResponse
+	17, // 62: cloudsandbox.sandbox.v1.SandboxService.Pause:output_type -> cloudsandbox.sandbox.v1.PauseResponse
+	19, // 63: cloudsandbox.sandbox.v1.SandboxService.Resume:output_type -> cloudsandbox.sandbox.v1.ResumeResponse
+	21, // 64: cloudsandbox.sandbox.v1.SandboxService.Fork:output_type -> cloudsandbox.sandbox.v1.ForkResponse
+	25, // 65: cloudsandbox.sandbox.v1.SandboxService.Snapshot:output_type -> cloudsandbox.sandbox.v1.SnapshotResponse
+	27, // 66: cloudsandbox.sandbox.v1.SandboxService.History:output_type -> cloudsandbox.sandbox.v1.HistoryResponse
+	29, // 67: cloudsandbox.sandbox.v1.SandboxService.Rollback:output_type -> cloudsandbox.sandbox.v1.RollbackResponse
+	31, // 68: cloudsandbox.sandbox.v1.SandboxService.End:output_type -> cloudsandbox.sandbox.v1.EndResponse
+	33, // 69: cloudsandbox.sandbox.v1.SandboxService.Execute:output_type -> cloudsandbox.sandbox.v1.ExecuteResponse
+	56, // [56:70] is the sub-list for method output_type
+	42, // [42:56] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_cloudsandbox_sandbox_v1_sandbox_proto_init() }
@@ -3179,12 +3256,12 @@ func file_cloudsandbox_sandbox_v1_sandbox_proto_init() {
 	}
 	file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[0].OneofWrappers = []any{}
 	file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[2].OneofWrappers = []any{}
-	file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[3].OneofWrappers = []any{}
-	file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[7].OneofWrappers = []any{}
-	file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[9].OneofWrappers = []any{}
-	file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[19].OneofWrappers = []any{}
-	file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[31].OneofWrappers = []any{}
-	file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[32].OneofWrappers = []any{
+	file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[4].OneofWrappers = []any{}
+	file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[8].OneofWrappers = []any{}
+	file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[10].OneofWrappers = []any{}
+	file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[20].OneofWrappers = []any{}
+	file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[32].OneofWrappers = []any{}
+	file_cloudsandbox_sandbox_v1_sandbox_proto_msgTypes[33].OneofWrappers = []any{
 		(*ExecuteResponse_Start)(nil),
 		(*ExecuteResponse_Stdout)(nil),
 		(*ExecuteResponse_Stderr)(nil),
@@ -3197,7 +3274,7 @@ func file_cloudsandbox_sandbox_v1_sandbox_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudsandbox_sandbox_v1_sandbox_proto_rawDesc), len(file_cloudsandbox_sandbox_v1_sandbox_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   49,
+			NumMessages:   50,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -317,6 +317,7 @@ type Sandbox struct {
 	RunsUntil       *timestamppb.Timestamp `protobuf:"bytes,31,opt,name=runs_until,json=runsUntil,proto3" json:"runs_until,omitempty"`
 	Secrets         string                 `protobuf:"bytes,40,opt,name=secrets,proto3" json:"secrets,omitempty"`
 	Ingress         string                 `protobuf:"bytes,42,opt,name=ingress,proto3" json:"ingress,omitempty"`
+	Volumes         []*VolumeMount         `protobuf:"bytes,43,rep,name=volumes,proto3" json:"volumes,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -582,6 +583,75 @@ func (x *Sandbox) GetIngress() string {
 	return ""
 }
 
+func (x *Sandbox) GetVolumes() []*VolumeMount {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
+}
+
+// VolumeMount is where a Sandbox has a Volume. In a request volume is its name or
+// ID, and name is empty.
+type VolumeMount struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Volume        string                 `protobuf:"bytes,1,opt,name=volume,proto3" json:"volume,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Path          string                 `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VolumeMount) Reset() {
+	*x = VolumeMount{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VolumeMount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VolumeMount) ProtoMessage() {}
+
+func (x *VolumeMount) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VolumeMount.ProtoReflect.Descriptor instead.
+func (*VolumeMount) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *VolumeMount) GetVolume() string {
+	if x != nil {
+		return x.Volume
+	}
+	return ""
+}
+
+func (x *VolumeMount) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *VolumeMount) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
 // Restored says how a Sandbox outlived the loss of its Boot.
 type Restored struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -594,7 +664,7 @@ type Restored struct {
 
 func (x *Restored) Reset() {
 	*x = Restored{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[5]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -606,7 +676,7 @@ func (x *Restored) String() string {
 func (*Restored) ProtoMessage() {}
 
 func (x *Restored) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[5]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -619,7 +689,7 @@ func (x *Restored) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restored.ProtoReflect.Descriptor instead.
 func (*Restored) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{5}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Restored) GetFrom() string {
@@ -665,13 +735,14 @@ type Wanted struct {
 	Bandwidth       int64                `protobuf:"varint,16,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`
 	Secrets         string               `protobuf:"bytes,40,opt,name=secrets,proto3" json:"secrets,omitempty"`
 	Ingress         string               `protobuf:"bytes,42,opt,name=ingress,proto3" json:"ingress,omitempty"`
+	Volumes         []*VolumeMount       `protobuf:"bytes,43,rep,name=volumes,proto3" json:"volumes,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Wanted) Reset() {
 	*x = Wanted{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[6]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -683,7 +754,7 @@ func (x *Wanted) String() string {
 func (*Wanted) ProtoMessage() {}
 
 func (x *Wanted) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[6]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -696,7 +767,7 @@ func (x *Wanted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wanted.ProtoReflect.Descriptor instead.
 func (*Wanted) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{6}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Wanted) GetTemplate() string {
@@ -825,6 +896,13 @@ func (x *Wanted) GetIngress() string {
 	return ""
 }
 
+func (x *Wanted) GetVolumes() []*VolumeMount {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
+}
+
 type CreateRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Wanted        *Wanted                `protobuf:"bytes,1,opt,name=wanted,proto3" json:"wanted,omitempty"`
@@ -834,7 +912,7 @@ type CreateRequest struct {
 
 func (x *CreateRequest) Reset() {
 	*x = CreateRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[7]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -846,7 +924,7 @@ func (x *CreateRequest) String() string {
 func (*CreateRequest) ProtoMessage() {}
 
 func (x *CreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[7]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -859,7 +937,7 @@ func (x *CreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRequest.ProtoReflect.Descriptor instead.
 func (*CreateRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{7}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CreateRequest) GetWanted() *Wanted {
@@ -878,7 +956,7 @@ type CreateResponse struct {
 
 func (x *CreateResponse) Reset() {
 	*x = CreateResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[8]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -890,7 +968,7 @@ func (x *CreateResponse) String() string {
 func (*CreateResponse) ProtoMessage() {}
 
 func (x *CreateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[8]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -903,7 +981,7 @@ func (x *CreateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateResponse.ProtoReflect.Descriptor instead.
 func (*CreateResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{8}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CreateResponse) GetSandbox() *Sandbox {
@@ -922,7 +1000,7 @@ type EnsureRequest struct {
 
 func (x *EnsureRequest) Reset() {
 	*x = EnsureRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[9]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -934,7 +1012,7 @@ func (x *EnsureRequest) String() string {
 func (*EnsureRequest) ProtoMessage() {}
 
 func (x *EnsureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[9]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -947,7 +1025,7 @@ func (x *EnsureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnsureRequest.ProtoReflect.Descriptor instead.
 func (*EnsureRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{9}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *EnsureRequest) GetWanted() *Wanted {
@@ -967,7 +1045,7 @@ type EnsureResponse struct {
 
 func (x *EnsureResponse) Reset() {
 	*x = EnsureResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[10]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -979,7 +1057,7 @@ func (x *EnsureResponse) String() string {
 func (*EnsureResponse) ProtoMessage() {}
 
 func (x *EnsureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[10]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -992,7 +1070,7 @@ func (x *EnsureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnsureResponse.ProtoReflect.Descriptor instead.
 func (*EnsureResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{10}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *EnsureResponse) GetSandbox() *Sandbox {
@@ -1018,7 +1096,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[11]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1030,7 +1108,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[11]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1043,7 +1121,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{11}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetRequest) GetSandbox() string {
@@ -1062,7 +1140,7 @@ type GetResponse struct {
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[12]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1074,7 +1152,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[12]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1087,7 +1165,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{12}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetResponse) GetSandbox() *Sandbox {
@@ -1112,7 +1190,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[13]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1124,7 +1202,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[13]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1137,7 +1215,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{13}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListRequest) GetStates() []string {
@@ -1199,7 +1277,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[14]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1211,7 +1289,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[14]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1224,7 +1302,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{14}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListResponse) GetSandboxes() []*Sandbox {
@@ -1251,7 +1329,7 @@ type SetTimeoutRequest struct {
 
 func (x *SetTimeoutRequest) Reset() {
 	*x = SetTimeoutRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[15]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1263,7 +1341,7 @@ func (x *SetTimeoutRequest) String() string {
 func (*SetTimeoutRequest) ProtoMessage() {}
 
 func (x *SetTimeoutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[15]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1276,7 +1354,7 @@ func (x *SetTimeoutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTimeoutRequest.ProtoReflect.Descriptor instead.
 func (*SetTimeoutRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{15}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SetTimeoutRequest) GetSandbox() string {
@@ -1302,7 +1380,7 @@ type SetTimeoutResponse struct {
 
 func (x *SetTimeoutResponse) Reset() {
 	*x = SetTimeoutResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[16]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1314,7 +1392,7 @@ func (x *SetTimeoutResponse) String() string {
 func (*SetTimeoutResponse) ProtoMessage() {}
 
 func (x *SetTimeoutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[16]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1327,7 +1405,7 @@ func (x *SetTimeoutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTimeoutResponse.ProtoReflect.Descriptor instead.
 func (*SetTimeoutResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{16}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SetTimeoutResponse) GetSandbox() *Sandbox {
@@ -1347,7 +1425,7 @@ type Value struct {
 
 func (x *Value) Reset() {
 	*x = Value{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[17]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1359,7 +1437,7 @@ func (x *Value) String() string {
 func (*Value) ProtoMessage() {}
 
 func (x *Value) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[17]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1372,7 +1450,7 @@ func (x *Value) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Value.ProtoReflect.Descriptor instead.
 func (*Value) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{17}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Value) GetText() string {
@@ -1404,6 +1482,7 @@ type UpdateRequest struct {
 	Bandwidth       *int64                 `protobuf:"varint,18,opt,name=bandwidth,proto3,oneof" json:"bandwidth,omitempty"`
 	Secrets         *string                `protobuf:"bytes,40,opt,name=secrets,proto3,oneof" json:"secrets,omitempty"`
 	Ingress         *string                `protobuf:"bytes,42,opt,name=ingress,proto3,oneof" json:"ingress,omitempty"`
+	Volumes         *VolumeMounts          `protobuf:"bytes,43,opt,name=volumes,proto3" json:"volumes,omitempty"`
 	Port            *PortChange            `protobuf:"bytes,45,opt,name=port,proto3" json:"port,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -1411,7 +1490,7 @@ type UpdateRequest struct {
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[18]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1423,7 +1502,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[18]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1436,7 +1515,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{18}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *UpdateRequest) GetSandbox() string {
@@ -1579,9 +1658,60 @@ func (x *UpdateRequest) GetIngress() string {
 	return ""
 }
 
+func (x *UpdateRequest) GetVolumes() *VolumeMounts {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
+}
+
 func (x *UpdateRequest) GetPort() *PortChange {
 	if x != nil {
 		return x.Port
+	}
+	return nil
+}
+
+type VolumeMounts struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Mounts        []*VolumeMount         `protobuf:"bytes,1,rep,name=mounts,proto3" json:"mounts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VolumeMounts) Reset() {
+	*x = VolumeMounts{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VolumeMounts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VolumeMounts) ProtoMessage() {}
+
+func (x *VolumeMounts) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VolumeMounts.ProtoReflect.Descriptor instead.
+func (*VolumeMounts) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *VolumeMounts) GetMounts() []*VolumeMount {
+	if x != nil {
+		return x.Mounts
 	}
 	return nil
 }
@@ -1598,7 +1728,7 @@ type PortChange struct {
 
 func (x *PortChange) Reset() {
 	*x = PortChange{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[19]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1610,7 +1740,7 @@ func (x *PortChange) String() string {
 func (*PortChange) ProtoMessage() {}
 
 func (x *PortChange) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[19]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1623,7 +1753,7 @@ func (x *PortChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PortChange.ProtoReflect.Descriptor instead.
 func (*PortChange) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{19}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PortChange) GetPort() uint32 {
@@ -1656,7 +1786,7 @@ type UpdateResponse struct {
 
 func (x *UpdateResponse) Reset() {
 	*x = UpdateResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[20]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1668,7 +1798,7 @@ func (x *UpdateResponse) String() string {
 func (*UpdateResponse) ProtoMessage() {}
 
 func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[20]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1681,7 +1811,7 @@ func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
 func (*UpdateResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{20}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *UpdateResponse) GetSandbox() *Sandbox {
@@ -1700,7 +1830,7 @@ type TouchRequest struct {
 
 func (x *TouchRequest) Reset() {
 	*x = TouchRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[21]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1712,7 +1842,7 @@ func (x *TouchRequest) String() string {
 func (*TouchRequest) ProtoMessage() {}
 
 func (x *TouchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[21]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1725,7 +1855,7 @@ func (x *TouchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TouchRequest.ProtoReflect.Descriptor instead.
 func (*TouchRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{21}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *TouchRequest) GetSandbox() string {
@@ -1744,7 +1874,7 @@ type TouchResponse struct {
 
 func (x *TouchResponse) Reset() {
 	*x = TouchResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[22]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1756,7 +1886,7 @@ func (x *TouchResponse) String() string {
 func (*TouchResponse) ProtoMessage() {}
 
 func (x *TouchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[22]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1769,7 +1899,7 @@ func (x *TouchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TouchResponse.ProtoReflect.Descriptor instead.
 func (*TouchResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{22}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TouchResponse) GetSandbox() *Sandbox {
@@ -1789,7 +1919,7 @@ type EndRequest struct {
 
 func (x *EndRequest) Reset() {
 	*x = EndRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[23]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1801,7 +1931,7 @@ func (x *EndRequest) String() string {
 func (*EndRequest) ProtoMessage() {}
 
 func (x *EndRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[23]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1814,7 +1944,7 @@ func (x *EndRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndRequest.ProtoReflect.Descriptor instead.
 func (*EndRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{23}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *EndRequest) GetSandbox() string {
@@ -1840,7 +1970,7 @@ type EndResponse struct {
 
 func (x *EndResponse) Reset() {
 	*x = EndResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[24]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1852,7 +1982,7 @@ func (x *EndResponse) String() string {
 func (*EndResponse) ProtoMessage() {}
 
 func (x *EndResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[24]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1865,7 +1995,7 @@ func (x *EndResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndResponse.ProtoReflect.Descriptor instead.
 func (*EndResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{24}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *EndResponse) GetSandbox() *Sandbox {
@@ -1883,7 +2013,7 @@ type CountsRequest struct {
 
 func (x *CountsRequest) Reset() {
 	*x = CountsRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[25]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1895,7 +2025,7 @@ func (x *CountsRequest) String() string {
 func (*CountsRequest) ProtoMessage() {}
 
 func (x *CountsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[25]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1908,7 +2038,7 @@ func (x *CountsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountsRequest.ProtoReflect.Descriptor instead.
 func (*CountsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{25}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{27}
 }
 
 type CountsResponse struct {
@@ -1920,7 +2050,7 @@ type CountsResponse struct {
 
 func (x *CountsResponse) Reset() {
 	*x = CountsResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[26]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1932,7 +2062,7 @@ func (x *CountsResponse) String() string {
 func (*CountsResponse) ProtoMessage() {}
 
 func (x *CountsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[26]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1945,7 +2075,7 @@ func (x *CountsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountsResponse.ProtoReflect.Descriptor instead.
 func (*CountsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{26}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CountsResponse) GetByState() map[string]int64 {
@@ -1963,7 +2093,7 @@ type IdleRequest struct {
 
 func (x *IdleRequest) Reset() {
 	*x = IdleRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[27]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1975,7 +2105,7 @@ func (x *IdleRequest) String() string {
 func (*IdleRequest) ProtoMessage() {}
 
 func (x *IdleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[27]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1988,7 +2118,7 @@ func (x *IdleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdleRequest.ProtoReflect.Descriptor instead.
 func (*IdleRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{27}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{29}
 }
 
 type IdleResponse struct {
@@ -2000,7 +2130,7 @@ type IdleResponse struct {
 
 func (x *IdleResponse) Reset() {
 	*x = IdleResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[28]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2012,7 +2142,7 @@ func (x *IdleResponse) String() string {
 func (*IdleResponse) ProtoMessage() {}
 
 func (x *IdleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[28]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2025,7 +2155,7 @@ func (x *IdleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdleResponse.ProtoReflect.Descriptor instead.
 func (*IdleResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{28}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *IdleResponse) GetCount() int64 {
@@ -2044,7 +2174,7 @@ type SecretChangedRequest struct {
 
 func (x *SecretChangedRequest) Reset() {
 	*x = SecretChangedRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[29]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2056,7 +2186,7 @@ func (x *SecretChangedRequest) String() string {
 func (*SecretChangedRequest) ProtoMessage() {}
 
 func (x *SecretChangedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[29]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2069,7 +2199,7 @@ func (x *SecretChangedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretChangedRequest.ProtoReflect.Descriptor instead.
 func (*SecretChangedRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{29}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SecretChangedRequest) GetName() string {
@@ -2087,7 +2217,7 @@ type SecretChangedResponse struct {
 
 func (x *SecretChangedResponse) Reset() {
 	*x = SecretChangedResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[30]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2099,7 +2229,7 @@ func (x *SecretChangedResponse) String() string {
 func (*SecretChangedResponse) ProtoMessage() {}
 
 func (x *SecretChangedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[30]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2112,7 +2242,7 @@ func (x *SecretChangedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretChangedResponse.ProtoReflect.Descriptor instead.
 func (*SecretChangedResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{30}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{32}
 }
 
 type Use struct {
@@ -2125,7 +2255,7 @@ type Use struct {
 
 func (x *Use) Reset() {
 	*x = Use{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[31]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2137,7 +2267,7 @@ func (x *Use) String() string {
 func (*Use) ProtoMessage() {}
 
 func (x *Use) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[31]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2150,7 +2280,7 @@ func (x *Use) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Use.ProtoReflect.Descriptor instead.
 func (*Use) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{31}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Use) GetSandboxId() string {
@@ -2176,7 +2306,7 @@ type UsedRequest struct {
 
 func (x *UsedRequest) Reset() {
 	*x = UsedRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[32]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2188,7 +2318,7 @@ func (x *UsedRequest) String() string {
 func (*UsedRequest) ProtoMessage() {}
 
 func (x *UsedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[32]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2201,7 +2331,7 @@ func (x *UsedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsedRequest.ProtoReflect.Descriptor instead.
 func (*UsedRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{32}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *UsedRequest) GetUses() []*Use {
@@ -2219,7 +2349,7 @@ type UsedResponse struct {
 
 func (x *UsedResponse) Reset() {
 	*x = UsedResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[33]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2231,7 +2361,7 @@ func (x *UsedResponse) String() string {
 func (*UsedResponse) ProtoMessage() {}
 
 func (x *UsedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[33]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2244,7 +2374,7 @@ func (x *UsedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsedResponse.ProtoReflect.Descriptor instead.
 func (*UsedResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{33}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{35}
 }
 
 type BootEndedRequest struct {
@@ -2261,7 +2391,7 @@ type BootEndedRequest struct {
 
 func (x *BootEndedRequest) Reset() {
 	*x = BootEndedRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[34]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2273,7 +2403,7 @@ func (x *BootEndedRequest) String() string {
 func (*BootEndedRequest) ProtoMessage() {}
 
 func (x *BootEndedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[34]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2286,7 +2416,7 @@ func (x *BootEndedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootEndedRequest.ProtoReflect.Descriptor instead.
 func (*BootEndedRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{34}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *BootEndedRequest) GetBootId() string {
@@ -2339,7 +2469,7 @@ type BootEndedResponse struct {
 
 func (x *BootEndedResponse) Reset() {
 	*x = BootEndedResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[35]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2351,7 +2481,7 @@ func (x *BootEndedResponse) String() string {
 func (*BootEndedResponse) ProtoMessage() {}
 
 func (x *BootEndedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[35]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2364,7 +2494,7 @@ func (x *BootEndedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootEndedResponse.ProtoReflect.Descriptor instead.
 func (*BootEndedResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{35}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{37}
 }
 
 type Snapshot struct {
@@ -2395,13 +2525,14 @@ type Snapshot struct {
 	Version       int64                  `protobuf:"varint,24,opt,name=version,proto3" json:"version,omitempty"`
 	Layer         string                 `protobuf:"bytes,25,opt,name=layer,proto3" json:"layer,omitempty"`
 	UsedAt        *timestamppb.Timestamp `protobuf:"bytes,26,opt,name=used_at,json=usedAt,proto3" json:"used_at,omitempty"`
+	Volumes       []*VolumeMount         `protobuf:"bytes,27,rep,name=volumes,proto3" json:"volumes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[36]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2413,7 +2544,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[36]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2426,7 +2557,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{36}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Snapshot) GetId() string {
@@ -2611,6 +2742,13 @@ func (x *Snapshot) GetUsedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Snapshot) GetVolumes() []*VolumeMount {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
+}
+
 type PauseRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Sandbox       string                 `protobuf:"bytes,1,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
@@ -2621,7 +2759,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[37]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2633,7 +2771,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[37]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2646,7 +2784,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{37}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *PauseRequest) GetSandbox() string {
@@ -2672,7 +2810,7 @@ type PauseResponse struct {
 
 func (x *PauseResponse) Reset() {
 	*x = PauseResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[38]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2684,7 +2822,7 @@ func (x *PauseResponse) String() string {
 func (*PauseResponse) ProtoMessage() {}
 
 func (x *PauseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[38]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2697,7 +2835,7 @@ func (x *PauseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
 func (*PauseResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{38}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *PauseResponse) GetSandbox() *Sandbox {
@@ -2717,7 +2855,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[39]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2729,7 +2867,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[39]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2742,7 +2880,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{39}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ResumeRequest) GetSandbox() string {
@@ -2768,7 +2906,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[40]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2780,7 +2918,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[40]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2793,7 +2931,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{40}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ResumeResponse) GetSandbox() *Sandbox {
@@ -2813,7 +2951,7 @@ type RollbackRequest struct {
 
 func (x *RollbackRequest) Reset() {
 	*x = RollbackRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[41]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2825,7 +2963,7 @@ func (x *RollbackRequest) String() string {
 func (*RollbackRequest) ProtoMessage() {}
 
 func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[41]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2838,7 +2976,7 @@ func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackRequest.ProtoReflect.Descriptor instead.
 func (*RollbackRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{41}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *RollbackRequest) GetSandbox() string {
@@ -2864,7 +3002,7 @@ type RollbackResponse struct {
 
 func (x *RollbackResponse) Reset() {
 	*x = RollbackResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[42]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2876,7 +3014,7 @@ func (x *RollbackResponse) String() string {
 func (*RollbackResponse) ProtoMessage() {}
 
 func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[42]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2889,7 +3027,7 @@ func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackResponse.ProtoReflect.Descriptor instead.
 func (*RollbackResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{42}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *RollbackResponse) GetSandbox() *Sandbox {
@@ -2920,7 +3058,7 @@ type ForkRequest struct {
 
 func (x *ForkRequest) Reset() {
 	*x = ForkRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[43]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2932,7 +3070,7 @@ func (x *ForkRequest) String() string {
 func (*ForkRequest) ProtoMessage() {}
 
 func (x *ForkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[43]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2945,7 +3083,7 @@ func (x *ForkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForkRequest.ProtoReflect.Descriptor instead.
 func (*ForkRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{43}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ForkRequest) GetSandbox() string {
@@ -3052,7 +3190,7 @@ type Forked struct {
 
 func (x *Forked) Reset() {
 	*x = Forked{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[44]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3064,7 +3202,7 @@ func (x *Forked) String() string {
 func (*Forked) ProtoMessage() {}
 
 func (x *Forked) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[44]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3077,7 +3215,7 @@ func (x *Forked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forked.ProtoReflect.Descriptor instead.
 func (*Forked) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{44}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Forked) GetSandbox() *Sandbox {
@@ -3117,7 +3255,7 @@ type ForkResponse struct {
 
 func (x *ForkResponse) Reset() {
 	*x = ForkResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[45]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3129,7 +3267,7 @@ func (x *ForkResponse) String() string {
 func (*ForkResponse) ProtoMessage() {}
 
 func (x *ForkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[45]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3142,7 +3280,7 @@ func (x *ForkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForkResponse.ProtoReflect.Descriptor instead.
 func (*ForkResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{45}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ForkResponse) GetForks() []*Forked {
@@ -3166,7 +3304,7 @@ type TakeSnapshotRequest struct {
 
 func (x *TakeSnapshotRequest) Reset() {
 	*x = TakeSnapshotRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[46]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3178,7 +3316,7 @@ func (x *TakeSnapshotRequest) String() string {
 func (*TakeSnapshotRequest) ProtoMessage() {}
 
 func (x *TakeSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[46]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3191,7 +3329,7 @@ func (x *TakeSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*TakeSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{46}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *TakeSnapshotRequest) GetSandbox() string {
@@ -3245,7 +3383,7 @@ type TakeSnapshotResponse struct {
 
 func (x *TakeSnapshotResponse) Reset() {
 	*x = TakeSnapshotResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[47]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3257,7 +3395,7 @@ func (x *TakeSnapshotResponse) String() string {
 func (*TakeSnapshotResponse) ProtoMessage() {}
 
 func (x *TakeSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[47]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3270,7 +3408,7 @@ func (x *TakeSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*TakeSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{47}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *TakeSnapshotResponse) GetSnapshot() *Snapshot {
@@ -3289,7 +3427,7 @@ type GetSnapshotRequest struct {
 
 func (x *GetSnapshotRequest) Reset() {
 	*x = GetSnapshotRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[48]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3301,7 +3439,7 @@ func (x *GetSnapshotRequest) String() string {
 func (*GetSnapshotRequest) ProtoMessage() {}
 
 func (x *GetSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[48]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3314,7 +3452,7 @@ func (x *GetSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*GetSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{48}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *GetSnapshotRequest) GetId() string {
@@ -3333,7 +3471,7 @@ type GetSnapshotResponse struct {
 
 func (x *GetSnapshotResponse) Reset() {
 	*x = GetSnapshotResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[49]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3345,7 +3483,7 @@ func (x *GetSnapshotResponse) String() string {
 func (*GetSnapshotResponse) ProtoMessage() {}
 
 func (x *GetSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[49]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3358,7 +3496,7 @@ func (x *GetSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*GetSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{49}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *GetSnapshotResponse) GetSnapshot() *Snapshot {
@@ -3382,7 +3520,7 @@ type ListSnapshotsRequest struct {
 
 func (x *ListSnapshotsRequest) Reset() {
 	*x = ListSnapshotsRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[50]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3394,7 +3532,7 @@ func (x *ListSnapshotsRequest) String() string {
 func (*ListSnapshotsRequest) ProtoMessage() {}
 
 func (x *ListSnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[50]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3407,7 +3545,7 @@ func (x *ListSnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*ListSnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{50}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ListSnapshotsRequest) GetSandboxId() string {
@@ -3462,7 +3600,7 @@ type ListSnapshotsResponse struct {
 
 func (x *ListSnapshotsResponse) Reset() {
 	*x = ListSnapshotsResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[51]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3474,7 +3612,7 @@ func (x *ListSnapshotsResponse) String() string {
 func (*ListSnapshotsResponse) ProtoMessage() {}
 
 func (x *ListSnapshotsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[51]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3487,7 +3625,7 @@ func (x *ListSnapshotsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSnapshotsResponse.ProtoReflect.Descriptor instead.
 func (*ListSnapshotsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{51}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ListSnapshotsResponse) GetSnapshots() []*Snapshot {
@@ -3513,7 +3651,7 @@ type HistoryRequest struct {
 
 func (x *HistoryRequest) Reset() {
 	*x = HistoryRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[52]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3525,7 +3663,7 @@ func (x *HistoryRequest) String() string {
 func (*HistoryRequest) ProtoMessage() {}
 
 func (x *HistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[52]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3538,7 +3676,7 @@ func (x *HistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryRequest.ProtoReflect.Descriptor instead.
 func (*HistoryRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{52}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *HistoryRequest) GetSandbox() string {
@@ -3557,7 +3695,7 @@ type HistoryResponse struct {
 
 func (x *HistoryResponse) Reset() {
 	*x = HistoryResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[53]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3569,7 +3707,7 @@ func (x *HistoryResponse) String() string {
 func (*HistoryResponse) ProtoMessage() {}
 
 func (x *HistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[53]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3582,7 +3720,7 @@ func (x *HistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryResponse.ProtoReflect.Descriptor instead.
 func (*HistoryResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{53}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *HistoryResponse) GetSnapshots() []*Snapshot {
@@ -3601,7 +3739,7 @@ type DeleteSnapshotRequest struct {
 
 func (x *DeleteSnapshotRequest) Reset() {
 	*x = DeleteSnapshotRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[54]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3613,7 +3751,7 @@ func (x *DeleteSnapshotRequest) String() string {
 func (*DeleteSnapshotRequest) ProtoMessage() {}
 
 func (x *DeleteSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[54]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3626,7 +3764,7 @@ func (x *DeleteSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*DeleteSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{54}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *DeleteSnapshotRequest) GetId() string {
@@ -3645,7 +3783,7 @@ type DeleteSnapshotResponse struct {
 
 func (x *DeleteSnapshotResponse) Reset() {
 	*x = DeleteSnapshotResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[55]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3657,7 +3795,7 @@ func (x *DeleteSnapshotResponse) String() string {
 func (*DeleteSnapshotResponse) ProtoMessage() {}
 
 func (x *DeleteSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[55]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3670,12 +3808,464 @@ func (x *DeleteSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*DeleteSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{55}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *DeleteSnapshotResponse) GetSnapshot() *Snapshot {
 	if x != nil {
 		return x.Snapshot
+	}
+	return nil
+}
+
+type Volume struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Tenant        string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	State         string                 `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
+	Node          string                 `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`
+	MaxBytes      int64                  `protobuf:"varint,6,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
+	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Volume) Reset() {
+	*x = Volume{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Volume) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Volume) ProtoMessage() {}
+
+func (x *Volume) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Volume.ProtoReflect.Descriptor instead.
+func (*Volume) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *Volume) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Volume) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *Volume) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Volume) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Volume) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Volume) GetMaxBytes() int64 {
+	if x != nil {
+		return x.MaxBytes
+	}
+	return 0
+}
+
+func (x *Volume) GetCreatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return nil
+}
+
+type CreateVolumeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // for a request that must take effect once
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	MaxBytes      int64                  `protobuf:"varint,3,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateVolumeRequest) Reset() {
+	*x = CreateVolumeRequest{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateVolumeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateVolumeRequest) ProtoMessage() {}
+
+func (x *CreateVolumeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateVolumeRequest.ProtoReflect.Descriptor instead.
+func (*CreateVolumeRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *CreateVolumeRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *CreateVolumeRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CreateVolumeRequest) GetMaxBytes() int64 {
+	if x != nil {
+		return x.MaxBytes
+	}
+	return 0
+}
+
+type CreateVolumeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Volume        *Volume                `protobuf:"bytes,1,opt,name=volume,proto3" json:"volume,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateVolumeResponse) Reset() {
+	*x = CreateVolumeResponse{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateVolumeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateVolumeResponse) ProtoMessage() {}
+
+func (x *CreateVolumeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateVolumeResponse.ProtoReflect.Descriptor instead.
+func (*CreateVolumeResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{60}
+}
+
+func (x *CreateVolumeResponse) GetVolume() *Volume {
+	if x != nil {
+		return x.Volume
+	}
+	return nil
+}
+
+type GetVolumeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Volume        string                 `protobuf:"bytes,1,opt,name=volume,proto3" json:"volume,omitempty"` // ID or name, here and below
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetVolumeRequest) Reset() {
+	*x = GetVolumeRequest{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetVolumeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetVolumeRequest) ProtoMessage() {}
+
+func (x *GetVolumeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetVolumeRequest.ProtoReflect.Descriptor instead.
+func (*GetVolumeRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{61}
+}
+
+func (x *GetVolumeRequest) GetVolume() string {
+	if x != nil {
+		return x.Volume
+	}
+	return ""
+}
+
+type GetVolumeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Volume        *Volume                `protobuf:"bytes,1,opt,name=volume,proto3" json:"volume,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetVolumeResponse) Reset() {
+	*x = GetVolumeResponse{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[62]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetVolumeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetVolumeResponse) ProtoMessage() {}
+
+func (x *GetVolumeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[62]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetVolumeResponse.ProtoReflect.Descriptor instead.
+func (*GetVolumeResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{62}
+}
+
+func (x *GetVolumeResponse) GetVolume() *Volume {
+	if x != nil {
+		return x.Volume
+	}
+	return nil
+}
+
+type ListVolumesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListVolumesRequest) Reset() {
+	*x = ListVolumesRequest{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[63]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListVolumesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListVolumesRequest) ProtoMessage() {}
+
+func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[63]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListVolumesRequest.ProtoReflect.Descriptor instead.
+func (*ListVolumesRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{63}
+}
+
+type ListVolumesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Volumes       []*Volume              `protobuf:"bytes,1,rep,name=volumes,proto3" json:"volumes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListVolumesResponse) Reset() {
+	*x = ListVolumesResponse{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[64]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListVolumesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListVolumesResponse) ProtoMessage() {}
+
+func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[64]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListVolumesResponse.ProtoReflect.Descriptor instead.
+func (*ListVolumesResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{64}
+}
+
+func (x *ListVolumesResponse) GetVolumes() []*Volume {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
+}
+
+type DeleteVolumeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Volume        string                 `protobuf:"bytes,1,opt,name=volume,proto3" json:"volume,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteVolumeRequest) Reset() {
+	*x = DeleteVolumeRequest{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[65]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteVolumeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteVolumeRequest) ProtoMessage() {}
+
+func (x *DeleteVolumeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[65]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteVolumeRequest.ProtoReflect.Descriptor instead.
+func (*DeleteVolumeRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{65}
+}
+
+func (x *DeleteVolumeRequest) GetVolume() string {
+	if x != nil {
+		return x.Volume
+	}
+	return ""
+}
+
+type DeleteVolumeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Volume        *Volume                `protobuf:"bytes,1,opt,name=volume,proto3" json:"volume,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteVolumeResponse) Reset() {
+	*x = DeleteVolumeResponse{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[66]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteVolumeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteVolumeResponse) ProtoMessage() {}
+
+func (x *DeleteVolumeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[66]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteVolumeResponse.ProtoReflect.Descriptor instead.
+func (*DeleteVolumeResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{66}
+}
+
+func (x *DeleteVolumeResponse) GetVolume() *Volume {
+	if x != nil {
+		return x.Volume
 	}
 	return nil
 }
@@ -3704,7 +4294,7 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\x05cause\x18\x01 \x01(\tR\x05cause\x12*\n" +
 	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x1f\n" +
 	"\voutput_tail\x18\x03 \x01(\tR\n" +
-	"outputTail\"\xc1\v\n" +
+	"outputTail\"\x81\f\n" +
 	"\aSandbox\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x12\n" +
@@ -3745,17 +4335,22 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\n" +
 	"runs_until\x18\x1f \x01(\v2\x1a.google.protobuf.TimestampR\trunsUntil\x12\x18\n" +
 	"\asecrets\x18( \x01(\tR\asecrets\x12\x18\n" +
-	"\aingress\x18* \x01(\tR\aingress\x1a;\n" +
+	"\aingress\x18* \x01(\tR\aingress\x12>\n" +
+	"\avolumes\x18+ \x03(\v2$.cloudsandbox.session.v1.VolumeMountR\avolumes\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"c\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"M\n" +
+	"\vVolumeMount\x12\x16\n" +
+	"\x06volume\x18\x01 \x01(\tR\x06volume\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
+	"\x04path\x18\x03 \x01(\tR\x04path\"c\n" +
 	"\bRestored\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\tR\x04from\x12-\n" +
 	"\x04lost\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04lost\x12\x14\n" +
-	"\x05times\x18\x03 \x01(\x03R\x05times\"\xa1\x06\n" +
+	"\x05times\x18\x03 \x01(\x03R\x05times\"\xe1\x06\n" +
 	"\x06Wanted\x12\x1a\n" +
 	"\btemplate\x18\x01 \x01(\tR\btemplate\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x123\n" +
@@ -3777,7 +4372,8 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\x10checkpoint_every\x18\x0f \x01(\v2\x19.google.protobuf.DurationR\x0fcheckpointEvery\x12\x1c\n" +
 	"\tbandwidth\x18\x10 \x01(\x03R\tbandwidth\x12\x18\n" +
 	"\asecrets\x18( \x01(\tR\asecrets\x12\x18\n" +
-	"\aingress\x18* \x01(\tR\aingress\x1a;\n" +
+	"\aingress\x18* \x01(\tR\aingress\x12>\n" +
+	"\avolumes\x18+ \x03(\v2$.cloudsandbox.session.v1.VolumeMountR\avolumes\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a6\n" +
@@ -3819,7 +4415,8 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\asandbox\x18\x01 \x01(\v2 .cloudsandbox.session.v1.SandboxR\asandbox\")\n" +
 	"\x05Value\x12\x17\n" +
 	"\x04text\x18\x01 \x01(\tH\x00R\x04text\x88\x01\x01B\a\n" +
-	"\x05_text\"\xc1\t\n" +
+	"\x05_text\"\x82\n" +
+	"\n" +
 	"\rUpdateRequest\x12\x18\n" +
 	"\asandbox\x18\x01 \x01(\tR\asandbox\x12\x17\n" +
 	"\x04name\x18\x02 \x01(\tH\x00R\x04name\x88\x01\x01\x123\n" +
@@ -3845,7 +4442,8 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\x10checkpoint_every\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\x0fcheckpointEvery\x12!\n" +
 	"\tbandwidth\x18\x12 \x01(\x03H\vR\tbandwidth\x88\x01\x01\x12\x1d\n" +
 	"\asecrets\x18( \x01(\tH\fR\asecrets\x88\x01\x01\x12\x1d\n" +
-	"\aingress\x18* \x01(\tH\rR\aingress\x88\x01\x01\x127\n" +
+	"\aingress\x18* \x01(\tH\rR\aingress\x88\x01\x01\x12?\n" +
+	"\avolumes\x18+ \x01(\v2%.cloudsandbox.session.v1.VolumeMountsR\avolumes\x127\n" +
 	"\x04port\x18- \x01(\v2#.cloudsandbox.session.v1.PortChangeR\x04port\x1a[\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x124\n" +
@@ -3870,7 +4468,9 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\n" +
 	"\b_secretsB\n" +
 	"\n" +
-	"\b_ingress\"j\n" +
+	"\b_ingress\"L\n" +
+	"\fVolumeMounts\x12<\n" +
+	"\x06mounts\x18\x01 \x03(\v2$.cloudsandbox.session.v1.VolumeMountR\x06mounts\"j\n" +
 	"\n" +
 	"PortChange\x12\x12\n" +
 	"\x04port\x18\x01 \x01(\rR\x04port\x12\x1d\n" +
@@ -3918,7 +4518,7 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\x06tenant\x18\x04 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05cause\x18\x05 \x01(\tR\x05cause\x12*\n" +
 	"\x02at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\x13\n" +
-	"\x11BootEndedResponse\"\xbe\x06\n" +
+	"\x11BootEndedResponse\"\xfe\x06\n" +
 	"\bSnapshot\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x1d\n" +
@@ -3948,7 +4548,8 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\x04uses\x18\x17 \x01(\x03R\x04uses\x12\x18\n" +
 	"\aversion\x18\x18 \x01(\x03R\aversion\x12\x14\n" +
 	"\x05layer\x18\x19 \x01(\tR\x05layer\x123\n" +
-	"\aused_at\x18\x1a \x01(\v2\x1a.google.protobuf.TimestampR\x06usedAt\x1a6\n" +
+	"\aused_at\x18\x1a \x01(\v2\x1a.google.protobuf.TimestampR\x06usedAt\x12>\n" +
+	"\avolumes\x18\x1b \x03(\v2$.cloudsandbox.session.v1.VolumeMountR\avolumes\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"G\n" +
@@ -4034,7 +4635,33 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\x15DeleteSnapshotRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"W\n" +
 	"\x16DeleteSnapshotResponse\x12=\n" +
-	"\bsnapshot\x18\x01 \x01(\v2!.cloudsandbox.session.v1.SnapshotR\bsnapshot2\xb3\x10\n" +
+	"\bsnapshot\x18\x01 \x01(\v2!.cloudsandbox.session.v1.SnapshotR\bsnapshot\"\xc6\x01\n" +
+	"\x06Volume\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x14\n" +
+	"\x05state\x18\x04 \x01(\tR\x05state\x12\x12\n" +
+	"\x04node\x18\x05 \x01(\tR\x04node\x12\x1b\n" +
+	"\tmax_bytes\x18\x06 \x01(\x03R\bmaxBytes\x129\n" +
+	"\n" +
+	"created_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\"V\n" +
+	"\x13CreateVolumeRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1b\n" +
+	"\tmax_bytes\x18\x03 \x01(\x03R\bmaxBytes\"O\n" +
+	"\x14CreateVolumeResponse\x127\n" +
+	"\x06volume\x18\x01 \x01(\v2\x1f.cloudsandbox.session.v1.VolumeR\x06volume\"*\n" +
+	"\x10GetVolumeRequest\x12\x16\n" +
+	"\x06volume\x18\x01 \x01(\tR\x06volume\"L\n" +
+	"\x11GetVolumeResponse\x127\n" +
+	"\x06volume\x18\x01 \x01(\v2\x1f.cloudsandbox.session.v1.VolumeR\x06volume\"\x14\n" +
+	"\x12ListVolumesRequest\"P\n" +
+	"\x13ListVolumesResponse\x129\n" +
+	"\avolumes\x18\x01 \x03(\v2\x1f.cloudsandbox.session.v1.VolumeR\avolumes\"-\n" +
+	"\x13DeleteVolumeRequest\x12\x16\n" +
+	"\x06volume\x18\x01 \x01(\tR\x06volume\"O\n" +
+	"\x14DeleteVolumeResponse\x127\n" +
+	"\x06volume\x18\x01 \x01(\v2\x1f.cloudsandbox.session.v1.VolumeR\x06volume2\xdb\x13\n" +
 	"\x0eSessionService\x12Y\n" +
 	"\x06Create\x12&.cloudsandbox.session.v1.CreateRequest\x1a'.cloudsandbox.session.v1.CreateResponse\x12Y\n" +
 	"\x06Ensure\x12&.cloudsandbox.session.v1.EnsureRequest\x1a'.cloudsandbox.session.v1.EnsureResponse\x12P\n" +
@@ -4055,7 +4682,11 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\vGetSnapshot\x12+.cloudsandbox.session.v1.GetSnapshotRequest\x1a,.cloudsandbox.session.v1.GetSnapshotResponse\x12n\n" +
 	"\rListSnapshots\x12-.cloudsandbox.session.v1.ListSnapshotsRequest\x1a..cloudsandbox.session.v1.ListSnapshotsResponse\x12\\\n" +
 	"\aHistory\x12'.cloudsandbox.session.v1.HistoryRequest\x1a(.cloudsandbox.session.v1.HistoryResponse\x12q\n" +
-	"\x0eDeleteSnapshot\x12..cloudsandbox.session.v1.DeleteSnapshotRequest\x1a/.cloudsandbox.session.v1.DeleteSnapshotResponse\x12n\n" +
+	"\x0eDeleteSnapshot\x12..cloudsandbox.session.v1.DeleteSnapshotRequest\x1a/.cloudsandbox.session.v1.DeleteSnapshotResponse\x12k\n" +
+	"\fCreateVolume\x12,.cloudsandbox.session.v1.CreateVolumeRequest\x1a-.cloudsandbox.session.v1.CreateVolumeResponse\x12b\n" +
+	"\tGetVolume\x12).cloudsandbox.session.v1.GetVolumeRequest\x1a*.cloudsandbox.session.v1.GetVolumeResponse\x12h\n" +
+	"\vListVolumes\x12+.cloudsandbox.session.v1.ListVolumesRequest\x1a,.cloudsandbox.session.v1.ListVolumesResponse\x12k\n" +
+	"\fDeleteVolume\x12,.cloudsandbox.session.v1.DeleteVolumeRequest\x1a-.cloudsandbox.session.v1.DeleteVolumeResponse\x12n\n" +
 	"\rSecretChanged\x12-.cloudsandbox.session.v1.SecretChangedRequest\x1a..cloudsandbox.session.v1.SecretChangedResponse\x12S\n" +
 	"\x04Used\x12$.cloudsandbox.session.v1.UsedRequest\x1a%.cloudsandbox.session.v1.UsedResponse\x12b\n" +
 	"\tBootEnded\x12).cloudsandbox.session.v1.BootEndedRequest\x1a*.cloudsandbox.session.v1.BootEndedResponseBRZPgithub.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/session/v1;sessionv1b\x06proto3"
@@ -4072,197 +4703,226 @@ func file_cloudsandbox_session_v1_session_proto_rawDescGZIP() []byte {
 	return file_cloudsandbox_session_v1_session_proto_rawDescData
 }
 
-var file_cloudsandbox_session_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 67)
+var file_cloudsandbox_session_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 78)
 var file_cloudsandbox_session_v1_session_proto_goTypes = []any{
 	(*Shape)(nil),                  // 0: cloudsandbox.session.v1.Shape
 	(*Limits)(nil),                 // 1: cloudsandbox.session.v1.Limits
 	(*Boot)(nil),                   // 2: cloudsandbox.session.v1.Boot
 	(*Certificate)(nil),            // 3: cloudsandbox.session.v1.Certificate
 	(*Sandbox)(nil),                // 4: cloudsandbox.session.v1.Sandbox
-	(*Restored)(nil),               // 5: cloudsandbox.session.v1.Restored
-	(*Wanted)(nil),                 // 6: cloudsandbox.session.v1.Wanted
-	(*CreateRequest)(nil),          // 7: cloudsandbox.session.v1.CreateRequest
-	(*CreateResponse)(nil),         // 8: cloudsandbox.session.v1.CreateResponse
-	(*EnsureRequest)(nil),          // 9: cloudsandbox.session.v1.EnsureRequest
-	(*EnsureResponse)(nil),         // 10: cloudsandbox.session.v1.EnsureResponse
-	(*GetRequest)(nil),             // 11: cloudsandbox.session.v1.GetRequest
-	(*GetResponse)(nil),            // 12: cloudsandbox.session.v1.GetResponse
-	(*ListRequest)(nil),            // 13: cloudsandbox.session.v1.ListRequest
-	(*ListResponse)(nil),           // 14: cloudsandbox.session.v1.ListResponse
-	(*SetTimeoutRequest)(nil),      // 15: cloudsandbox.session.v1.SetTimeoutRequest
-	(*SetTimeoutResponse)(nil),     // 16: cloudsandbox.session.v1.SetTimeoutResponse
-	(*Value)(nil),                  // 17: cloudsandbox.session.v1.Value
-	(*UpdateRequest)(nil),          // 18: cloudsandbox.session.v1.UpdateRequest
-	(*PortChange)(nil),             // 19: cloudsandbox.session.v1.PortChange
-	(*UpdateResponse)(nil),         // 20: cloudsandbox.session.v1.UpdateResponse
-	(*TouchRequest)(nil),           // 21: cloudsandbox.session.v1.TouchRequest
-	(*TouchResponse)(nil),          // 22: cloudsandbox.session.v1.TouchResponse
-	(*EndRequest)(nil),             // 23: cloudsandbox.session.v1.EndRequest
-	(*EndResponse)(nil),            // 24: cloudsandbox.session.v1.EndResponse
-	(*CountsRequest)(nil),          // 25: cloudsandbox.session.v1.CountsRequest
-	(*CountsResponse)(nil),         // 26: cloudsandbox.session.v1.CountsResponse
-	(*IdleRequest)(nil),            // 27: cloudsandbox.session.v1.IdleRequest
-	(*IdleResponse)(nil),           // 28: cloudsandbox.session.v1.IdleResponse
-	(*SecretChangedRequest)(nil),   // 29: cloudsandbox.session.v1.SecretChangedRequest
-	(*SecretChangedResponse)(nil),  // 30: cloudsandbox.session.v1.SecretChangedResponse
-	(*Use)(nil),                    // 31: cloudsandbox.session.v1.Use
-	(*UsedRequest)(nil),            // 32: cloudsandbox.session.v1.UsedRequest
-	(*UsedResponse)(nil),           // 33: cloudsandbox.session.v1.UsedResponse
-	(*BootEndedRequest)(nil),       // 34: cloudsandbox.session.v1.BootEndedRequest
-	(*BootEndedResponse)(nil),      // 35: cloudsandbox.session.v1.BootEndedResponse
-	(*Snapshot)(nil),               // 36: cloudsandbox.session.v1.Snapshot
-	(*PauseRequest)(nil),           // 37: cloudsandbox.session.v1.PauseRequest
-	(*PauseResponse)(nil),          // 38: cloudsandbox.session.v1.PauseResponse
-	(*ResumeRequest)(nil),          // 39: cloudsandbox.session.v1.ResumeRequest
-	(*ResumeResponse)(nil),         // 40: cloudsandbox.session.v1.ResumeResponse
-	(*RollbackRequest)(nil),        // 41: cloudsandbox.session.v1.RollbackRequest
-	(*RollbackResponse)(nil),       // 42: cloudsandbox.session.v1.RollbackResponse
-	(*ForkRequest)(nil),            // 43: cloudsandbox.session.v1.ForkRequest
-	(*Forked)(nil),                 // 44: cloudsandbox.session.v1.Forked
-	(*ForkResponse)(nil),           // 45: cloudsandbox.session.v1.ForkResponse
-	(*TakeSnapshotRequest)(nil),    // 46: cloudsandbox.session.v1.TakeSnapshotRequest
-	(*TakeSnapshotResponse)(nil),   // 47: cloudsandbox.session.v1.TakeSnapshotResponse
-	(*GetSnapshotRequest)(nil),     // 48: cloudsandbox.session.v1.GetSnapshotRequest
-	(*GetSnapshotResponse)(nil),    // 49: cloudsandbox.session.v1.GetSnapshotResponse
-	(*ListSnapshotsRequest)(nil),   // 50: cloudsandbox.session.v1.ListSnapshotsRequest
-	(*ListSnapshotsResponse)(nil),  // 51: cloudsandbox.session.v1.ListSnapshotsResponse
-	(*HistoryRequest)(nil),         // 52: cloudsandbox.session.v1.HistoryRequest
-	(*HistoryResponse)(nil),        // 53: cloudsandbox.session.v1.HistoryResponse
-	(*DeleteSnapshotRequest)(nil),  // 54: cloudsandbox.session.v1.DeleteSnapshotRequest
-	(*DeleteSnapshotResponse)(nil), // 55: cloudsandbox.session.v1.DeleteSnapshotResponse
-	nil,                            // 56: cloudsandbox.session.v1.Sandbox.MetadataEntry
-	nil,                            // 57: cloudsandbox.session.v1.Sandbox.EnvEntry
-	nil,                            // 58: cloudsandbox.session.v1.Wanted.MetadataEntry
-	nil,                            // 59: cloudsandbox.session.v1.Wanted.EnvEntry
-	nil,                            // 60: cloudsandbox.session.v1.ListRequest.MetadataEntry
-	nil,                            // 61: cloudsandbox.session.v1.UpdateRequest.MetadataEntry
-	nil,                            // 62: cloudsandbox.session.v1.UpdateRequest.EnvEntry
-	nil,                            // 63: cloudsandbox.session.v1.CountsResponse.ByStateEntry
-	nil,                            // 64: cloudsandbox.session.v1.Snapshot.EnvEntry
-	nil,                            // 65: cloudsandbox.session.v1.ForkRequest.MetadataEntry
-	nil,                            // 66: cloudsandbox.session.v1.ForkRequest.EnvEntry
-	(*timestamppb.Timestamp)(nil),  // 67: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 68: google.protobuf.Duration
+	(*VolumeMount)(nil),            // 5: cloudsandbox.session.v1.VolumeMount
+	(*Restored)(nil),               // 6: cloudsandbox.session.v1.Restored
+	(*Wanted)(nil),                 // 7: cloudsandbox.session.v1.Wanted
+	(*CreateRequest)(nil),          // 8: cloudsandbox.session.v1.CreateRequest
+	(*CreateResponse)(nil),         // 9: cloudsandbox.session.v1.CreateResponse
+	(*EnsureRequest)(nil),          // 10: cloudsandbox.session.v1.EnsureRequest
+	(*EnsureResponse)(nil),         // 11: cloudsandbox.session.v1.EnsureResponse
+	(*GetRequest)(nil),             // 12: cloudsandbox.session.v1.GetRequest
+	(*GetResponse)(nil),            // 13: cloudsandbox.session.v1.GetResponse
+	(*ListRequest)(nil),            // 14: cloudsandbox.session.v1.ListRequest
+	(*ListResponse)(nil),           // 15: cloudsandbox.session.v1.ListResponse
+	(*SetTimeoutRequest)(nil),      // 16: cloudsandbox.session.v1.SetTimeoutRequest
+	(*SetTimeoutResponse)(nil),     // 17: cloudsandbox.session.v1.SetTimeoutResponse
+	(*Value)(nil),                  // 18: cloudsandbox.session.v1.Value
+	(*UpdateRequest)(nil),          // 19: cloudsandbox.session.v1.UpdateRequest
+	(*VolumeMounts)(nil),           // 20: cloudsandbox.session.v1.VolumeMounts
+	(*PortChange)(nil),             // 21: cloudsandbox.session.v1.PortChange
+	(*UpdateResponse)(nil),         // 22: cloudsandbox.session.v1.UpdateResponse
+	(*TouchRequest)(nil),           // 23: cloudsandbox.session.v1.TouchRequest
+	(*TouchResponse)(nil),          // 24: cloudsandbox.session.v1.TouchResponse
+	(*EndRequest)(nil),             // 25: cloudsandbox.session.v1.EndRequest
+	(*EndResponse)(nil),            // 26: cloudsandbox.session.v1.EndResponse
+	(*CountsRequest)(nil),          // 27: cloudsandbox.session.v1.CountsRequest
+	(*CountsResponse)(nil),         // 28: cloudsandbox.session.v1.CountsResponse
+	(*IdleRequest)(nil),            // 29: cloudsandbox.session.v1.IdleRequest
+	(*IdleResponse)(nil),           // 30: cloudsandbox.session.v1.IdleResponse
+	(*SecretChangedRequest)(nil),   // 31: cloudsandbox.session.v1.SecretChangedRequest
+	(*SecretChangedResponse)(nil),  // 32: cloudsandbox.session.v1.SecretChangedResponse
+	(*Use)(nil),                    // 33: cloudsandbox.session.v1.Use
+	(*UsedRequest)(nil),            // 34: cloudsandbox.session.v1.UsedRequest
+	(*UsedResponse)(nil),           // 35: cloudsandbox.session.v1.UsedResponse
+	(*BootEndedRequest)(nil),       // 36: cloudsandbox.session.v1.BootEndedRequest
+	(*BootEndedResponse)(nil),      // 37: cloudsandbox.session.v1.BootEndedResponse
+	(*Snapshot)(nil),               // 38: cloudsandbox.session.v1.Snapshot
+	(*PauseRequest)(nil),           // 39: cloudsandbox.session.v1.PauseRequest
+	(*PauseResponse)(nil),          // 40: cloudsandbox.session.v1.PauseResponse
+	(*ResumeRequest)(nil),          // 41: cloudsandbox.session.v1.ResumeRequest
+	(*ResumeResponse)(nil),         // 42: cloudsandbox.session.v1.ResumeResponse
+	(*RollbackRequest)(nil),        // 43: cloudsandbox.session.v1.RollbackRequest
+	(*RollbackResponse)(nil),       // 44: cloudsandbox.session.v1.RollbackResponse
+	(*ForkRequest)(nil),            // 45: cloudsandbox.session.v1.ForkRequest
+	(*Forked)(nil),                 // 46: cloudsandbox.session.v1.Forked
+	(*ForkResponse)(nil),           // 47: cloudsandbox.session.v1.ForkResponse
+	(*TakeSnapshotRequest)(nil),    // 48: cloudsandbox.session.v1.TakeSnapshotRequest
+	(*TakeSnapshotResponse)(nil),   // 49: cloudsandbox.session.v1.TakeSnapshotResponse
+	(*GetSnapshotRequest)(nil),     // 50: cloudsandbox.session.v1.GetSnapshotRequest
+	(*GetSnapshotResponse)(nil),    // 51: cloudsandbox.session.v1.GetSnapshotResponse
+	(*ListSnapshotsRequest)(nil),   // 52: cloudsandbox.session.v1.ListSnapshotsRequest
+	(*ListSnapshotsResponse)(nil),  // 53: cloudsandbox.session.v1.ListSnapshotsResponse
+	(*HistoryRequest)(nil),         // 54: cloudsandbox.session.v1.HistoryRequest
+	(*HistoryResponse)(nil),        // 55: cloudsandbox.session.v1.HistoryResponse
+	(*DeleteSnapshotRequest)(nil),  // 56: cloudsandbox.session.v1.DeleteSnapshotRequest
+	(*DeleteSnapshotResponse)(nil), // 57: cloudsandbox.session.v1.DeleteSnapshotResponse
+	(*Volume)(nil),                 // 58: cloudsandbox.session.v1.Volume
+	(*CreateVolumeRequest)(nil),    // 59: cloudsandbox.session.v1.CreateVolumeRequest
+	(*CreateVolumeResponse)(nil),   // 60: cloudsandbox.session.v1.CreateVolumeResponse
+	(*GetVolumeRequest)(nil),       // 61: cloudsandbox.session.v1.GetVolumeRequest
+	(*GetVolumeResponse)(nil),      // 62: cloudsandbox.session.v1.GetVolumeResponse
+	(*ListVolumesRequest)(nil),     // 63: cloudsandbox.session.v1.ListVolumesRequest
+	(*ListVolumesResponse)(nil),    // 64: cloudsandbox.session.v1.ListVolumesResponse
+	(*DeleteVolumeRequest)(nil),    // 65: cloudsandbox.session.v1.DeleteVolumeRequest
+	(*DeleteVolumeResponse)(nil),   // 66: cloudsandbox.session.v1.DeleteVolumeResponse
+	nil,                            // 67: cloudsandbox.session.v1.Sandbox.MetadataEntry
+	nil,                            // 68: cloudsandbox.session.v1.Sandbox.EnvEntry
+	nil,                            // 69: cloudsandbox.session.v1.Wanted.MetadataEntry
+	nil,                            // 70: cloudsandbox.session.v1.Wanted.EnvEntry
+	nil,                            // 71: cloudsandbox.session.v1.ListRequest.MetadataEntry
+	nil,                            // 72: cloudsandbox.session.v1.UpdateRequest.MetadataEntry
+	nil,                            // 73: cloudsandbox.session.v1.UpdateRequest.EnvEntry
+	nil,                            // 74: cloudsandbox.session.v1.CountsResponse.ByStateEntry
+	nil,                            // 75: cloudsandbox.session.v1.Snapshot.EnvEntry
+	nil,                            // 76: cloudsandbox.session.v1.ForkRequest.MetadataEntry
+	nil,                            // 77: cloudsandbox.session.v1.ForkRequest.EnvEntry
+	(*timestamppb.Timestamp)(nil),  // 78: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 79: google.protobuf.Duration
 }
 var file_cloudsandbox_session_v1_session_proto_depIdxs = []int32{
-	67, // 0: cloudsandbox.session.v1.Certificate.at:type_name -> google.protobuf.Timestamp
-	0,  // 1: cloudsandbox.session.v1.Sandbox.shape:type_name -> cloudsandbox.session.v1.Shape
-	1,  // 2: cloudsandbox.session.v1.Sandbox.limits:type_name -> cloudsandbox.session.v1.Limits
-	56, // 3: cloudsandbox.session.v1.Sandbox.metadata:type_name -> cloudsandbox.session.v1.Sandbox.MetadataEntry
-	57, // 4: cloudsandbox.session.v1.Sandbox.env:type_name -> cloudsandbox.session.v1.Sandbox.EnvEntry
-	2,  // 5: cloudsandbox.session.v1.Sandbox.boot:type_name -> cloudsandbox.session.v1.Boot
-	67, // 6: cloudsandbox.session.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
-	67, // 7: cloudsandbox.session.v1.Sandbox.started_at:type_name -> google.protobuf.Timestamp
-	68, // 8: cloudsandbox.session.v1.Sandbox.timeout:type_name -> google.protobuf.Duration
-	67, // 9: cloudsandbox.session.v1.Sandbox.deadline:type_name -> google.protobuf.Timestamp
-	68, // 10: cloudsandbox.session.v1.Sandbox.idle_timeout:type_name -> google.protobuf.Duration
-	3,  // 11: cloudsandbox.session.v1.Sandbox.ended:type_name -> cloudsandbox.session.v1.Certificate
-	67, // 12: cloudsandbox.session.v1.Sandbox.snapshot_at:type_name -> google.protobuf.Timestamp
-	68, // 13: cloudsandbox.session.v1.Sandbox.checkpoint_every:type_name -> google.protobuf.Duration
-	5,  // 14: cloudsandbox.session.v1.Sandbox.restored:type_name -> cloudsandbox.session.v1.Restored
-	67, // 15: cloudsandbox.session.v1.Sandbox.runs_until:type_name -> google.protobuf.Timestamp
-	68, // 16: cloudsandbox.session.v1.Restored.lost:type_name -> google.protobuf.Duration
-	68, // 17: cloudsandbox.session.v1.Wanted.timeout:type_name -> google.protobuf.Duration
-	68, // 18: cloudsandbox.session.v1.Wanted.idle_timeout:type_name -> google.protobuf.Duration
-	0,  // 19: cloudsandbox.session.v1.Wanted.shape:type_name -> cloudsandbox.session.v1.Shape
-	58, // 20: cloudsandbox.session.v1.Wanted.metadata:type_name -> cloudsandbox.session.v1.Wanted.MetadataEntry
-	59, // 21: cloudsandbox.session.v1.Wanted.env:type_name -> cloudsandbox.session.v1.Wanted.EnvEntry
-	68, // 22: cloudsandbox.session.v1.Wanted.checkpoint_every:type_name -> google.protobuf.Duration
-	6,  // 23: cloudsandbox.session.v1.CreateRequest.wanted:type_name -> cloudsandbox.session.v1.Wanted
-	4,  // 24: cloudsandbox.session.v1.CreateResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	6,  // 25: cloudsandbox.session.v1.EnsureRequest.wanted:type_name -> cloudsandbox.session.v1.Wanted
-	4,  // 26: cloudsandbox.session.v1.EnsureResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	4,  // 27: cloudsandbox.session.v1.GetResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	60, // 28: cloudsandbox.session.v1.ListRequest.metadata:type_name -> cloudsandbox.session.v1.ListRequest.MetadataEntry
-	67, // 29: cloudsandbox.session.v1.ListRequest.from:type_name -> google.protobuf.Timestamp
-	4,  // 30: cloudsandbox.session.v1.ListResponse.sandboxes:type_name -> cloudsandbox.session.v1.Sandbox
-	68, // 31: cloudsandbox.session.v1.SetTimeoutRequest.timeout:type_name -> google.protobuf.Duration
-	4,  // 32: cloudsandbox.session.v1.SetTimeoutResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	68, // 33: cloudsandbox.session.v1.UpdateRequest.timeout:type_name -> google.protobuf.Duration
-	68, // 34: cloudsandbox.session.v1.UpdateRequest.idle_timeout:type_name -> google.protobuf.Duration
-	61, // 35: cloudsandbox.session.v1.UpdateRequest.metadata:type_name -> cloudsandbox.session.v1.UpdateRequest.MetadataEntry
-	62, // 36: cloudsandbox.session.v1.UpdateRequest.env:type_name -> cloudsandbox.session.v1.UpdateRequest.EnvEntry
-	68, // 37: cloudsandbox.session.v1.UpdateRequest.checkpoint_every:type_name -> google.protobuf.Duration
-	19, // 38: cloudsandbox.session.v1.UpdateRequest.port:type_name -> cloudsandbox.session.v1.PortChange
-	4,  // 39: cloudsandbox.session.v1.UpdateResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	4,  // 40: cloudsandbox.session.v1.TouchResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	4,  // 41: cloudsandbox.session.v1.EndResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	63, // 42: cloudsandbox.session.v1.CountsResponse.by_state:type_name -> cloudsandbox.session.v1.CountsResponse.ByStateEntry
-	31, // 43: cloudsandbox.session.v1.UsedRequest.uses:type_name -> cloudsandbox.session.v1.Use
-	67, // 44: cloudsandbox.session.v1.BootEndedRequest.at:type_name -> google.protobuf.Timestamp
-	67, // 45: cloudsandbox.session.v1.Snapshot.created_at:type_name -> google.protobuf.Timestamp
-	0,  // 46: cloudsandbox.session.v1.Snapshot.shape:type_name -> cloudsandbox.session.v1.Shape
-	1,  // 47: cloudsandbox.session.v1.Snapshot.limits:type_name -> cloudsandbox.session.v1.Limits
-	64, // 48: cloudsandbox.session.v1.Snapshot.env:type_name -> cloudsandbox.session.v1.Snapshot.EnvEntry
-	67, // 49: cloudsandbox.session.v1.Snapshot.used_at:type_name -> google.protobuf.Timestamp
-	4,  // 50: cloudsandbox.session.v1.PauseResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	4,  // 51: cloudsandbox.session.v1.ResumeResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	4,  // 52: cloudsandbox.session.v1.RollbackResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	68, // 53: cloudsandbox.session.v1.ForkRequest.timeout:type_name -> google.protobuf.Duration
-	68, // 54: cloudsandbox.session.v1.ForkRequest.idle_timeout:type_name -> google.protobuf.Duration
-	65, // 55: cloudsandbox.session.v1.ForkRequest.metadata:type_name -> cloudsandbox.session.v1.ForkRequest.MetadataEntry
-	66, // 56: cloudsandbox.session.v1.ForkRequest.env:type_name -> cloudsandbox.session.v1.ForkRequest.EnvEntry
-	4,  // 57: cloudsandbox.session.v1.Forked.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	68, // 58: cloudsandbox.session.v1.Forked.retry_after:type_name -> google.protobuf.Duration
-	44, // 59: cloudsandbox.session.v1.ForkResponse.forks:type_name -> cloudsandbox.session.v1.Forked
-	36, // 60: cloudsandbox.session.v1.TakeSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
-	36, // 61: cloudsandbox.session.v1.GetSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
-	36, // 62: cloudsandbox.session.v1.ListSnapshotsResponse.snapshots:type_name -> cloudsandbox.session.v1.Snapshot
-	36, // 63: cloudsandbox.session.v1.HistoryResponse.snapshots:type_name -> cloudsandbox.session.v1.Snapshot
-	36, // 64: cloudsandbox.session.v1.DeleteSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
-	17, // 65: cloudsandbox.session.v1.UpdateRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
-	17, // 66: cloudsandbox.session.v1.UpdateRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
-	17, // 67: cloudsandbox.session.v1.ForkRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
-	17, // 68: cloudsandbox.session.v1.ForkRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
-	7,  // 69: cloudsandbox.session.v1.SessionService.Create:input_type -> cloudsandbox.session.v1.CreateRequest
-	9,  // 70: cloudsandbox.session.v1.SessionService.Ensure:input_type -> cloudsandbox.session.v1.EnsureRequest
-	11, // 71: cloudsandbox.session.v1.SessionService.Get:input_type -> cloudsandbox.session.v1.GetRequest
-	13, // 72: cloudsandbox.session.v1.SessionService.List:input_type -> cloudsandbox.session.v1.ListRequest
-	15, // 73: cloudsandbox.session.v1.SessionService.SetTimeout:input_type -> cloudsandbox.session.v1.SetTimeoutRequest
-	18, // 74: cloudsandbox.session.v1.SessionService.Update:input_type -> cloudsandbox.session.v1.UpdateRequest
-	21, // 75: cloudsandbox.session.v1.SessionService.Touch:input_type -> cloudsandbox.session.v1.TouchRequest
-	23, // 76: cloudsandbox.session.v1.SessionService.End:input_type -> cloudsandbox.session.v1.EndRequest
-	25, // 77: cloudsandbox.session.v1.SessionService.Counts:input_type -> cloudsandbox.session.v1.CountsRequest
-	27, // 78: cloudsandbox.session.v1.SessionService.Idle:input_type -> cloudsandbox.session.v1.IdleRequest
-	37, // 79: cloudsandbox.session.v1.SessionService.Pause:input_type -> cloudsandbox.session.v1.PauseRequest
-	39, // 80: cloudsandbox.session.v1.SessionService.Resume:input_type -> cloudsandbox.session.v1.ResumeRequest
-	41, // 81: cloudsandbox.session.v1.SessionService.Rollback:input_type -> cloudsandbox.session.v1.RollbackRequest
-	43, // 82: cloudsandbox.session.v1.SessionService.Fork:input_type -> cloudsandbox.session.v1.ForkRequest
-	46, // 83: cloudsandbox.session.v1.SessionService.TakeSnapshot:input_type -> cloudsandbox.session.v1.TakeSnapshotRequest
-	48, // 84: cloudsandbox.session.v1.SessionService.GetSnapshot:input_type -> cloudsandbox.session.v1.GetSnapshotRequest
-	50, // 85: cloudsandbox.session.v1.SessionService.ListSnapshots:input_type -> cloudsandbox.session.v1.ListSnapshotsRequest
-	52, // 86: cloudsandbox.session.v1.SessionService.History:input_type -> cloudsandbox.session.v1.HistoryRequest
-	54, // 87: cloudsandbox.session.v1.SessionService.DeleteSnapshot:input_type -> cloudsandbox.session.v1.DeleteSnapshotRequest
-	29, // 88: cloudsandbox.session.v1.SessionService.SecretChanged:input_type -> cloudsandbox.session.v1.SecretChangedRequest
-	32, // 89: cloudsandbox.session.v1.SessionService.Used:input_type -> cloudsandbox.session.v1.UsedRequest
-	34, // 90: cloudsandbox.session.v1.SessionService.BootEnded:input_type -> cloudsandbox.session.v1.BootEndedRequest
-	8,  // 91: cloudsandbox.session.v1.SessionService.Create:output_type -> cloudsandbox.session.v1.CreateResponse
-	10, // 92: cloudsandbox.session.v1.SessionService.Ensure:output_type -> cloudsandbox.session.v1.EnsureResponse
-	12, // 93: cloudsandbox.session.v1.SessionService.Get:output_type -> cloudsandbox.session.v1.GetResponse
-	14, // 94: cloudsandbox.session.v1.SessionService.List:output_type -> cloudsandbox.session.v1.ListResponse
-	16, // 95: cloudsandbox.session.v1.SessionService.SetTimeout:output_type -> cloudsandbox.session.v1.SetTimeoutResponse
-	20, // 96: cloudsandbox.session.v1.SessionService.Update:output_type -> cloudsandbox.session.v1.UpdateResponse
-	22, // 97: cloudsandbox.session.v1.SessionService.Touch:output_type -> cloudsandbox.session.v1.TouchResponse
-	24, // 98: cloudsandbox.session.v1.SessionService.End:output_type -> cloudsandbox.session.v1.EndResponse
-	26, // 99: cloudsandbox.session.v1.SessionService.Counts:output_type -> cloudsandbox.session.v1.CountsResponse
-	28, // 100: cloudsandbox.session.v1.SessionService.Idle:output_type -> cloudsandbox.session.v1.IdleResponse
-	38, // 101: cloudsandbox.session.v1.SessionService.Pause:output_type -> cloudsandbox.session.v1.PauseResponse
-	40, // 102: cloudsandbox.session.v1.SessionService.Resume:output_type -> cloudsandbox.session.v1.ResumeResponse
-	42, // 103: cloudsandbox.session.v1.SessionService.Rollback:output_type -> cloudsandbox.session.v1.RollbackResponse
-	45, // 104: cloudsandbox.session.v1.SessionService.Fork:output_type -> cloudsandbox.session.v1.ForkResponse
-	47, // 105: cloudsandbox.session.v1.SessionService.TakeSnapshot:output_type -> cloudsandbox.session.v1.TakeSnapshotResponse
-	49, // 106: cloudsandbox.session.v1.SessionService.GetSnapshot:output_type -> cloudsandbox.session.v1.GetSnapshotResponse
-	51, // 107: cloudsandbox.session.v1.SessionService.ListSnapshots:output_type -> cloudsandbox.session.v1.ListSnapshotsResponse
-	53, // 108: cloudsandbox.session.v1.SessionService.History:output_type -> cloudsandbox.session.v1.HistoryResponse
-	55, // 109: cloudsandbox.session.v1.SessionService.DeleteSnapshot:output_type -> cloudsandbox.session.v1.DeleteSnapshotResponse
-	30, // 110: cloudsandbox.session.v1.SessionService.SecretChanged:output_type -> cloudsandbox.session.v1.SecretChangedResponse
-	33, // 111: cloudsandbox.session.v1.SessionService.Used:output_type -> cloudsandbox.session.v1.UsedResponse
-	35, // 112: cloudsandbox.session.v1.SessionService.BootEnded:output_type -> cloudsandbox.session.v1.BootEndedResponse
-	91, // [91:113] is the sub-list for method output_type
-	69, // [69:91] is the sub-list for method input_type
-	69, // [69:69] is the sub-list for extension type_name
-	69, // [69:69] is the sub-list for extension extendee
-	0,  // [0:69] is the sub-list for field type_name
+	78,  // 0: cloudsandbox.session.v1.Certificate.at:type_name -> google.protobuf.Timestamp
+	0,   // 1: cloudsandbox.session.v1.Sandbox.shape:type_name -> cloudsandbox.session.v1.Shape
+	1,   // 2: cloudsandbox.session.v1.Sandbox.limits:type_name -> cloudsandbox.session.v1.Limits
+	67,  // 3: cloudsandbox.session.v1.Sandbox.metadata:type_name -> cloudsandbox.session.v1.Sandbox.MetadataEntry
+	68,  // 4: cloudsandbox.session.v1.Sandbox.env:type_name -> cloudsandbox.session.v1.Sandbox.EnvEntry
+	2,   // 5: cloudsandbox.session.v1.Sandbox.boot:type_name -> cloudsandbox.session.v1.Boot
+	78,  // 6: cloudsandbox.session.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
+	78,  // 7: cloudsandbox.session.v1.Sandbox.started_at:type_name -> google.protobuf.Timestamp
+	79,  // 8: cloudsandbox.session.v1.Sandbox.timeout:type_name -> google.protobuf.Duration
+	78,  // 9: cloudsandbox.session.v1.Sandbox.deadline:type_name -> google.protobuf.Timestamp
+	79,  // 10: cloudsandbox.session.v1.Sandbox.idle_timeout:type_name -> google.protobuf.Duration
+	3,   // 11: cloudsandbox.session.v1.Sandbox.ended:type_name -> cloudsandbox.session.v1.Certificate
+	78,  // 12: cloudsandbox.session.v1.Sandbox.snapshot_at:type_name -> google.protobuf.Timestamp
+	79,  // 13: cloudsandbox.session.v1.Sandbox.checkpoint_every:type_name -> google.protobuf.Duration
+	6,   // 14: cloudsandbox.session.v1.Sandbox.restored:type_name -> cloudsandbox.session.v1.Restored
+	78,  // 15: cloudsandbox.session.v1.Sandbox.runs_until:type_name -> google.protobuf.Timestamp
+	5,   // 16: cloudsandbox.session.v1.Sandbox.volumes:type_name -> cloudsandbox.session.v1.VolumeMount
+	79,  // 17: cloudsandbox.session.v1.Restored.lost:type_name -> google.protobuf.Duration
+	79,  // 18: cloudsandbox.session.v1.Wanted.timeout:type_name -> google.protobuf.Duration
+	79,  // 19: cloudsandbox.session.v1.Wanted.idle_timeout:type_name -> google.protobuf.Duration
+	0,   // 20: cloudsandbox.session.v1.Wanted.shape:type_name -> cloudsandbox.session.v1.Shape
+	69,  // 21: cloudsandbox.session.v1.Wanted.metadata:type_name -> cloudsandbox.session.v1.Wanted.MetadataEntry
+	70,  // 22: cloudsandbox.session.v1.Wanted.env:type_name -> cloudsandbox.session.v1.Wanted.EnvEntry
+	79,  // 23: cloudsandbox.session.v1.Wanted.checkpoint_every:type_name -> google.protobuf.Duration
+	5,   // 24: cloudsandbox.session.v1.Wanted.volumes:type_name -> cloudsandbox.session.v1.VolumeMount
+	7,   // 25: cloudsandbox.session.v1.CreateRequest.wanted:type_name -> cloudsandbox.session.v1.Wanted
+	4,   // 26: cloudsandbox.session.v1.CreateResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	7,   // 27: cloudsandbox.session.v1.EnsureRequest.wanted:type_name -> cloudsandbox.session.v1.Wanted
+	4,   // 28: cloudsandbox.session.v1.EnsureResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	4,   // 29: cloudsandbox.session.v1.GetResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	71,  // 30: cloudsandbox.session.v1.ListRequest.metadata:type_name -> cloudsandbox.session.v1.ListRequest.MetadataEntry
+	78,  // 31: cloudsandbox.session.v1.ListRequest.from:type_name -> google.protobuf.Timestamp
+	4,   // 32: cloudsandbox.session.v1.ListResponse.sandboxes:type_name -> cloudsandbox.session.v1.Sandbox
+	79,  // 33: cloudsandbox.session.v1.SetTimeoutRequest.timeout:type_name -> google.protobuf.Duration
+	4,   // 34: cloudsandbox.session.v1.SetTimeoutResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	79,  // 35: cloudsandbox.session.v1.UpdateRequest.timeout:type_name -> google.protobuf.Duration
+	79,  // 36: cloudsandbox.session.v1.UpdateRequest.idle_timeout:type_name -> google.protobuf.Duration
+	72,  // 37: cloudsandbox.session.v1.UpdateRequest.metadata:type_name -> cloudsandbox.session.v1.UpdateRequest.MetadataEntry
+	73,  // 38: cloudsandbox.session.v1.UpdateRequest.env:type_name -> cloudsandbox.session.v1.UpdateRequest.EnvEntry
+	79,  // 39: cloudsandbox.session.v1.UpdateRequest.checkpoint_every:type_name -> google.protobuf.Duration
+	20,  // 40: cloudsandbox.session.v1.UpdateRequest.volumes:type_name -> cloudsandbox.session.v1.VolumeMounts
+	21,  // 41: cloudsandbox.session.v1.UpdateRequest.port:type_name -> cloudsandbox.session.v1.PortChange
+	5,   // 42: cloudsandbox.session.v1.VolumeMounts.mounts:type_name -> cloudsandbox.session.v1.VolumeMount
+	4,   // 43: cloudsandbox.session.v1.UpdateResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	4,   // 44: cloudsandbox.session.v1.TouchResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	4,   // 45: cloudsandbox.session.v1.EndResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	74,  // 46: cloudsandbox.session.v1.CountsResponse.by_state:type_name -> cloudsandbox.session.v1.CountsResponse.ByStateEntry
+	33,  // 47: cloudsandbox.session.v1.UsedRequest.uses:type_name -> cloudsandbox.session.v1.Use
+	78,  // 48: cloudsandbox.session.v1.BootEndedRequest.at:type_name -> google.protobuf.Timestamp
+	78,  // 49: cloudsandbox.session.v1.Snapshot.created_at:type_name -> google.protobuf.Timestamp
+	0,   // 50: cloudsandbox.session.v1.Snapshot.shape:type_name -> cloudsandbox.session.v1.Shape
+	1,   // 51: cloudsandbox.session.v1.Snapshot.limits:type_name -> cloudsandbox.session.v1.Limits
+	75,  // 52: cloudsandbox.session.v1.Snapshot.env:type_name -> cloudsandbox.session.v1.Snapshot.EnvEntry
+	78,  // 53: cloudsandbox.session.v1.Snapshot.used_at:type_name -> google.protobuf.Timestamp
+	5,   // 54: cloudsandbox.session.v1.Snapshot.volumes:type_name -> cloudsandbox.session.v1.VolumeMount
+	4,   // 55: cloudsandbox.session.v1.PauseResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	4,   // 56: cloudsandbox.session.v1.ResumeResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	4,   // 57: cloudsandbox.session.v1.RollbackResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	79,  // 58: cloudsandbox.session.v1.ForkRequest.timeout:type_name -> google.protobuf.Duration
+	79,  // 59: cloudsandbox.session.v1.ForkRequest.idle_timeout:type_name -> google.protobuf.Duration
+	76,  // 60: cloudsandbox.session.v1.ForkRequest.metadata:type_name -> cloudsandbox.session.v1.ForkRequest.MetadataEntry
+	77,  // 61: cloudsandbox.session.v1.ForkRequest.env:type_name -> cloudsandbox.session.v1.ForkRequest.EnvEntry
+	4,   // 62: cloudsandbox.session.v1.Forked.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	79,  // 63: cloudsandbox.session.v1.Forked.retry_after:type_name -> google.protobuf.Duration
+	46,  // 64: cloudsandbox.session.v1.ForkResponse.forks:type_name -> cloudsandbox.session.v1.Forked
+	38,  // 65: cloudsandbox.session.v1.TakeSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
+	38,  // 66: cloudsandbox.session.v1.GetSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
+	38,  // 67: cloudsandbox.session.v1.ListSnapshotsResponse.snapshots:type_name -> cloudsandbox.session.v1.Snapshot
+	38,  // 68: cloudsandbox.session.v1.HistoryResponse.snapshots:type_name -> cloudsandbox.session.v1.Snapshot
+	38,  // 69: cloudsandbox.session.v1.DeleteSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
+	78,  // 70: cloudsandbox.session.v1.Volume.created_at:type_name -> google.protobuf.Timestamp
+	58,  // 71: cloudsandbox.session.v1.CreateVolumeResponse.volume:type_name -> cloudsandbox.session.v1.Volume
+	58,  // 72: cloudsandbox.session.v1.GetVolumeResponse.volume:type_name -> cloudsandbox.session.v1.Volume
+	58,  // 73: cloudsandbox.session.v1.ListVolumesResponse.volumes:type_name -> cloudsandbox.session.v1.Volume
+	58,  // 74: cloudsandbox.session.v1.DeleteVolumeResponse.volume:type_name -> cloudsandbox.session.v1.Volume
+	18,  // 75: cloudsandbox.session.v1.UpdateRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
+	18,  // 76: cloudsandbox.session.v1.UpdateRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
+	18,  // 77: cloudsandbox.session.v1.ForkRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
+	18,  // 78: cloudsandbox.session.v1.ForkRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
+	8,   // 79: cloudsandbox.session.v1.SessionService.Create:input_type -> cloudsandbox.session.v1.CreateRequest
+	10,  // 80: cloudsandbox.session.v1.SessionService.Ensure:input_type -> cloudsandbox.session.v1.EnsureRequest
+	12,  // 81: cloudsandbox.session.v1.SessionService.Get:input_type -> cloudsandbox.session.v1.GetRequest
+	14,  // 82: cloudsandbox.session.v1.SessionService.List:input_type -> cloudsandbox.session.v1.ListRequest
+	16,  // 83: cloudsandbox.session.v1.SessionService.SetTimeout:input_type -> cloudsandbox.session.v1.SetTimeoutRequest
+	19,  // 84: cloudsandbox.session.v1.SessionService.Update:input_type -> cloudsandbox.session.v1.UpdateRequest
+	23,  // 85: cloudsandbox.session.v1.SessionService.Touch:input_type -> cloudsandbox.session.v1.TouchRequest
+	25,  // 86: cloudsandbox.session.v1.SessionService.End:input_type -> cloudsandbox.session.v1.EndRequest
+	27,  // 87: cloudsandbox.session.v1.SessionService.Counts:input_type -> cloudsandbox.session.v1.CountsRequest
+	29,  // 88: cloudsandbox.session.v1.SessionService.Idle:input_type -> cloudsandbox.session.v1.IdleRequest
+	39,  // 89: cloudsandbox.session.v1.SessionService.Pause:input_type -> cloudsandbox.session.v1.PauseRequest
+	41,  // 90: cloudsandbox.session.v1.SessionService.Resume:input_type -> cloudsandbox.session.v1.ResumeRequest
+	43,  // 91: cloudsandbox.session.v1.SessionService.Rollback:input_type -> cloudsandbox.session.v1.RollbackRequest
+	45,  // 92: cloudsandbox.session.v1.SessionService.Fork:input_type -> cloudsandbox.session.v1.ForkRequest
+	48,  // 93: cloudsandbox.session.v1.SessionService.TakeSnapshot:input_type -> cloudsandbox.session.v1.TakeSnapshotRequest
+	50,  // 94: cloudsandbox.session.v1.SessionService.GetSnapshot:input_type -> cloudsandbox.session.v1.GetSnapshotRequest
+	52,  // 95: cloudsandbox.session.v1.SessionService.ListSnapshots:input_type -> cloudsandbox.session.v1.ListSnapshotsRequest
+	54,  // 96: cloudsandbox.session.v1.SessionService.History:input_type -> cloudsandbox.session.v1.HistoryRequest
+	56,  // 97: cloudsandbox.session.v1.SessionService.DeleteSnapshot:input_type -> cloudsandbox.session.v1.DeleteSnapshotRequest
+	59,  // 98: cloudsandbox.session.v1.SessionService.CreateVolume:input_type -> cloudsandbox.session.v1.CreateVolumeRequest
+	61,  // 99: cloudsandbox.session.v1.SessionService.GetVolume:input_type -> cloudsandbox.session.v1.GetVolumeRequest
+	63,  // 100: cloudsandbox.session.v1.SessionService.ListVolumes:input_type -> cloudsandbox.session.v1.ListVolumesRequest
+	65,  // 101: cloudsandbox.session.v1.SessionService.DeleteVolume:input_type -> cloudsandbox.session.v1.DeleteVolumeRequest
+	31,  // 102: cloudsandbox.session.v1.SessionService.SecretChanged:input_type -> cloudsandbox.session.v1.SecretChangedRequest
+	34,  // 103: cloudsandbox.session.v1.SessionService.Used:input_type -> cloudsandbox.session.v1.UsedRequest
+	36,  // 104: cloudsandbox.session.v1.SessionService.BootEnded:input_type -> cloudsandbox.session.v1.BootEndedRequest
+	9,   // 105: cloudsandbox.session.v1.SessionService.Create:output_type -> cloudsandbox.session.v1.CreateResponse
+	11,  // 106: cloudsandbox.session.v1.SessionService.Ensure:output_type -> cloudsandbox.session.v1.EnsureResponse
+	13,  // 107: cloudsandbox.session.v1.SessionService.Get:output_type -> cloudsandbox.session.v1.GetResponse
+	15,  // 108: cloudsandbox.session.v1.SessionService.List:output_type -> cloudsandbox.session.v1.ListResponse
+	17,  // 109: cloudsandbox.session.v1.SessionService.SetTimeout:output_type -> cloudsandbox.session.v1.SetTimeoutResponse
+	22,  // 110: cloudsandbox.session.v1.SessionService.Update:output_type -> cloudsandbox.session.v1.UpdateResponse
+	24,  // 111: cloudsandbox.session.v1.SessionService.Touch:output_type -> cloudsandbox.session.v1.TouchResponse
+	26,  // 112: cloudsandbox.session.v1.SessionService.End:output_type -> cloudsandbox.session.v1.EndResponse
+	28,  // 113: cloudsandbox.session.v1.SessionService.Counts:output_type -> cloudsandbox.session.v1.CountsResponse
+	30,  // 114: cloudsandbox.session.v1.SessionService.Idle:output_type -> cloudsandbox.session.v1.IdleResponse
+	40,  // 115: cloudsandbox.session.v1.SessionService.Pause:output_type -> cloudsandbox.session.v1.PauseResponse
+	42,  // 116: cloudsandbox.session.v1.SessionService.Resume:output_type -> cloudsandbox.session.v1.ResumeResponse
+	44,  // 117: cloudsandbox.session.v1.SessionService.Rollback:output_type -> cloudsandbox.session.v1.RollbackResponse
+	47,  // 118: cloudsandbox.session.v1.SessionService.Fork:output_type -> cloudsandbox.session.v1.ForkResponse
+	49,  // 119: cloudsandbox.session.v1.SessionService.TakeSnapshot:output_type -> cloudsandbox.session.v1.TakeSnapshotResponse
+	51,  // 120: cloudsandbox.session.v1.SessionService.GetSnapshot:output_type -> cloudsandbox.session.v1.GetSnapshotResponse
+	53,  // 121: cloudsandbox.session.v1.SessionService.ListSnapshots:output_type -> cloudsandbox.session.v1.ListSnapshotsResponse
+	55,  // 122: cloudsandbox.session.v1.SessionService.History:output_type -> cloudsandbox.session.v1.HistoryResponse
+	57,  // 123: cloudsandbox.session.v1.SessionService.DeleteSnapshot:output_type -> cloudsandbox.session.v1.DeleteSnapshotResponse
+	60,  // 124: cloudsandbox.session.v1.SessionService.CreateVolume:output_type -> cloudsandbox.session.v1.CreateVolumeResponse
+	62,  // 125: cloudsandbox.session.v1.SessionService.GetVolume:output_type -> cloudsandbox.session.v1.GetVolumeResponse
+	64,  // 126: cloudsandbox.session.v1.SessionService.ListVolumes:output_type -> cloudsandbox.session.v1.ListVolumesResponse
+	66,  // 127: cloudsandbox.session.v1.SessionService.DeleteVolume:output_type -> cloudsandbox.session.v1.DeleteVolumeResponse
+	32,  // 128: cloudsandbox.session.v1.SessionService.SecretChanged:output_type -> cloudsandbox.session.v1.SecretChangedResponse
+	35,  // 129: cloudsandbox.session.v1.SessionService.Used:output_type -> cloudsandbox.session.v1.UsedResponse
+	37,  // 130: cloudsandbox.session.v1.SessionService.BootEnded:output_type -> cloudsandbox.session.v1.BootEndedResponse
+	105, // [105:131] is the sub-list for method output_type
+	79,  // [79:105] is the sub-list for method input_type
+	79,  // [79:79] is the sub-list for extension type_name
+	79,  // [79:79] is the sub-list for extension extendee
+	0,   // [0:79] is the sub-list for field type_name
 }
 
 func init() { file_cloudsandbox_session_v1_session_proto_init() }
@@ -4270,17 +4930,17 @@ func file_cloudsandbox_session_v1_session_proto_init() {
 	if File_cloudsandbox_session_v1_session_proto != nil {
 		return
 	}
-	file_cloudsandbox_session_v1_session_proto_msgTypes[17].OneofWrappers = []any{}
 	file_cloudsandbox_session_v1_session_proto_msgTypes[18].OneofWrappers = []any{}
 	file_cloudsandbox_session_v1_session_proto_msgTypes[19].OneofWrappers = []any{}
-	file_cloudsandbox_session_v1_session_proto_msgTypes[43].OneofWrappers = []any{}
+	file_cloudsandbox_session_v1_session_proto_msgTypes[21].OneofWrappers = []any{}
+	file_cloudsandbox_session_v1_session_proto_msgTypes[45].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudsandbox_session_v1_session_proto_rawDesc), len(file_cloudsandbox_session_v1_session_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   67,
+			NumMessages:   78,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

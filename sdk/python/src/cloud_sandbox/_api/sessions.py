@@ -5,7 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from cloud_sandbox.models import Ended, OpenPort, PortAccess, PortLink, Resources, SandboxInfo
+from cloud_sandbox.models import (
+    Ended,
+    OpenPort,
+    PortAccess,
+    PortLink,
+    Resources,
+    SandboxInfo,
+    VolumeInfo,
+)
 
 from . import fields
 from .call import (
@@ -22,6 +30,7 @@ from .call import (
     seconds,
     segment,
 )
+from .volumes import asked, mounted
 
 # What starts a Sandbox may wait its turn behind others.
 START_SECONDS = 180.0
@@ -37,6 +46,7 @@ def create(
     network: str | Mapping[str, object] | None,
     ports: Mapping[str, object] | None,
     secrets: Sequence[Mapping[str, str]] | None,
+    volumes: Mapping[str, VolumeInfo | str] | None,
     env: Mapping[str, str] | None,
     metadata: Mapping[str, str] | None,
     resources: Resources | Mapping[str, float] | None,
@@ -58,6 +68,7 @@ def create(
         network=network,
         ports=copied(ports),
         secrets=listed(secrets),
+        volumes=asked(volumes),
         env=copied(env),
         metadata=copied(metadata),
         resources=_limits(resources),
@@ -231,6 +242,7 @@ def session(obj: fields.Object) -> SandboxInfo:
         network=_network(obj),
         ports=fields.sub_object(obj, "ports") or {},
         secrets=tuple(_texts(item) for item in fields.objects(obj, "secrets")),
+        volumes=mounted(obj),
         user=fields.text(obj, "user"),
         cwd=fields.text(obj, "cwd"),
         metadata=fields.texts(obj, "metadata"),

@@ -30,6 +30,7 @@ from cloud_sandbox.models import (
     Result,
     SandboxInfo,
     SnapshotInfo,
+    VolumeInfo,
 )
 
 from . import _io
@@ -101,6 +102,7 @@ class AsyncSandbox:
         resources: Resources | Mapping[str, float] | None = None,
         *,
         secrets: Sequence[Mapping[str, str]] | None = None,
+        volumes: Mapping[str, VolumeInfo | str] | None = None,
         ports: Mapping[str, object] | None = None,
         idle_timeout_seconds: float | None = None,
         on_timeout: Literal["pause", "pause_files", "end"] | None = None,
@@ -136,6 +138,10 @@ class AsyncSandbox:
                 "host": "api.example.com", "header": "Authorization", "format":
                 "Bearer {value}"}``: HTTPS requests to the host get the header on
                 their way, and the value never enters the Sandbox.
+            volumes: what is mounted where, as ``{"/data": "datasets"}``: paths,
+                and volumes or their names or IDs. They are those of
+                ``client.volumes``, and cannot change while it lives. A Snapshot
+                has its own.
             ports: who reaches its ports: ``{"private": True}`` asks for a token,
                 as :meth:`port_link` makes it; ``"host"`` is what services see as
                 the host of requests, such as ``"localhost:${PORT}"``, and
@@ -179,6 +185,7 @@ class AsyncSandbox:
             network=network,
             ports=ports,
             secrets=secrets,
+            volumes=volumes,
             env=env,
             metadata=metadata,
             resources=resources,

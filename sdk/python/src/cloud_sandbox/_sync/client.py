@@ -38,6 +38,7 @@ from .snapshots import Snapshots
 from .sockets import ACCEPT, Socket, handshake
 from .streams import ByteStream
 from .templates import Templates
+from .volumes import Volumes
 
 __all__ = ["Client", "client_for"]
 
@@ -82,6 +83,7 @@ class Client:
         secrets: values that nobody can read again.
         snapshots: what your Sandboxes were saved in.
         templates: what Sandboxes can start from.
+        volumes: files that outlive Sandboxes.
 
     Raises:
         ValueError: an argument, or an environment variable, cannot work.
@@ -106,6 +108,7 @@ class Client:
         self.secrets = Secrets(self)
         self.snapshots = Snapshots(self)
         self.templates = Templates(self)
+        self.volumes = Volumes(self)
         self._mint_lock = _io.Lock()
         self._minted: tuple[str, float] | None = None  # token, monotonic time to replace it
         self._http = _io.HTTP(

@@ -31,6 +31,7 @@ from cloud_sandbox.models import (
     Result,
     SandboxInfo,
     SnapshotInfo,
+    VolumeInfo,
 )
 
 from . import _io
@@ -102,6 +103,7 @@ class Sandbox:
         resources: Resources | Mapping[str, float] | None = None,
         *,
         secrets: Sequence[Mapping[str, str]] | None = None,
+        volumes: Mapping[str, VolumeInfo | str] | None = None,
         ports: Mapping[str, object] | None = None,
         idle_timeout_seconds: float | None = None,
         on_timeout: Literal["pause", "pause_files", "end"] | None = None,
@@ -137,6 +139,10 @@ class Sandbox:
                 "host": "api.example.com", "header": "Authorization", "format":
                 "Bearer {value}"}``: HTTPS requests to the host get the header on
                 their way, and the value never enters the Sandbox.
+            volumes: what is mounted where, as ``{"/data": "datasets"}``: paths,
+                and volumes or their names or IDs. They are those of
+                ``client.volumes``, and cannot change while it lives. A Snapshot
+                has its own.
             ports: who reaches its ports: ``{"private": True}`` asks for a token,
                 as :meth:`port_link` makes it; ``"host"`` is what services see as
                 the host of requests, such as ``"localhost:${PORT}"``, and
@@ -180,6 +186,7 @@ class Sandbox:
             network=network,
             ports=ports,
             secrets=secrets,
+            volumes=volumes,
             env=env,
             metadata=metadata,
             resources=resources,

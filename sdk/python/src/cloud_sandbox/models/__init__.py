@@ -40,6 +40,7 @@ from .service import Cost, Depths, NodeInfo, PoolInfo, Stats, Usage
 from .session import Ended, OpenPort, PortAccess, PortLink, Resources, SandboxInfo
 from .snapshots import SnapshotInfo
 from .templates import BuildInfo, BuildLine, TemplateFile, TemplateInfo
+from .volumes import VolumeInfo, VolumeMount
 
 __all__ = [
     "ArchiveFormat",
@@ -95,5 +96,7 @@ __all__ = [
     "TerminalSize",
     "Truncated",
     "Usage",
+    "VolumeInfo",
+    "VolumeMount",
     "WaitResult",
 ]

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from .volumes import VolumeMount
+
 
 @dataclass(frozen=True)
 class Resources:
@@ -131,6 +133,7 @@ class SandboxInfo:
         network: ``"public"``, ``"none"`` or rules; empty if the server did not say.
         ports: who reaches its ports, as for ``Sandbox.create``.
         secrets: which requests get which secrets, as for ``Sandbox.create``.
+        volumes: what is mounted where.
         user: who its programs run as; empty for the default.
         cwd: where its programs start; empty for the default.
         metadata: pairs for your own use.
@@ -168,6 +171,7 @@ class SandboxInfo:
     network: str | Mapping[str, object] = ""
     ports: Mapping[str, object] = field(default_factory=dict)
     secrets: tuple[Mapping[str, str], ...] = ()
+    volumes: tuple[VolumeMount, ...] = ()
     user: str = ""
     cwd: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)

@@ -60,6 +60,29 @@ const (
 	NodeServiceNetworkLogProcedure = "/cloudsandbox.node.v1.NodeService/NetworkLog"
 	// NodeServiceTrafficProcedure is the fully-qualified name of the NodeService's Traffic RPC.
 	NodeServiceTrafficProcedure = "/cloudsandbox.node.v1.NodeService/Traffic"
+	// NodeServiceCreateVolumeProcedure is the fully-qualified name of the NodeService's CreateVolume
+	// RPC.
+	NodeServiceCreateVolumeProcedure = "/cloudsandbox.node.v1.NodeService/CreateVolume"
+	// NodeServiceDeleteVolumeProcedure is the fully-qualified name of the NodeService's DeleteVolume
+	// RPC.
+	NodeServiceDeleteVolumeProcedure = "/cloudsandbox.node.v1.NodeService/DeleteVolume"
+	// NodeServiceListVolumesProcedure is the fully-qualified name of the NodeService's ListVolumes RPC.
+	NodeServiceListVolumesProcedure = "/cloudsandbox.node.v1.NodeService/ListVolumes"
+	// NodeServiceStatVolumeFileProcedure is the fully-qualified name of the NodeService's
+	// StatVolumeFile RPC.
+	NodeServiceStatVolumeFileProcedure = "/cloudsandbox.node.v1.NodeService/StatVolumeFile"
+	// NodeServiceListVolumeFolderProcedure is the fully-qualified name of the NodeService's
+	// ListVolumeFolder RPC.
+	NodeServiceListVolumeFolderProcedure = "/cloudsandbox.node.v1.NodeService/ListVolumeFolder"
+	// NodeServiceMakeVolumeFolderProcedure is the fully-qualified name of the NodeService's
+	// MakeVolumeFolder RPC.
+	NodeServiceMakeVolumeFolderProcedure = "/cloudsandbox.node.v1.NodeService/MakeVolumeFolder"
+	// NodeServiceChangeVolumeFileProcedure is the fully-qualified name of the NodeService's
+	// ChangeVolumeFile RPC.
+	NodeServiceChangeVolumeFileProcedure = "/cloudsandbox.node.v1.NodeService/ChangeVolumeFile"
+	// NodeServiceRemoveVolumeFileProcedure is the fully-qualified name of the NodeService's
+	// RemoveVolumeFile RPC.
+	NodeServiceRemoveVolumeFileProcedure = "/cloudsandbox.node.v1.NodeService/RemoveVolumeFile"
 )
 
 // NodeServiceClient is a client for the cloudsandbox.node.v1.NodeService service.
@@ -76,6 +99,15 @@ type NodeServiceClient interface {
 	Stats(context.Context, *connect.Request[v1.StatsRequest]) (*connect.Response[v1.StatsResponse], error)
 	NetworkLog(context.Context, *connect.Request[v1.NetworkLogRequest]) (*connect.Response[v1.NetworkLogResponse], error)
 	Traffic(context.Context, *connect.Request[v1.TrafficRequest]) (*connect.Response[v1.TrafficResponse], error)
+	CreateVolume(context.Context, *connect.Request[v1.CreateVolumeRequest]) (*connect.Response[v1.CreateVolumeResponse], error)
+	DeleteVolume(context.Context, *connect.Request[v1.DeleteVolumeRequest]) (*connect.Response[v1.DeleteVolumeResponse], error)
+	ListVolumes(context.Context, *connect.Request[v1.ListVolumesRequest]) (*connect.Response[v1.ListVolumesResponse], error)
+	// The calls about a file are for the Tenant of the caller's token.
+	StatVolumeFile(context.Context, *connect.Request[v1.StatVolumeFileRequest]) (*connect.Response[v1.StatVolumeFileResponse], error)
+	ListVolumeFolder(context.Context, *connect.Request[v1.ListVolumeFolderRequest]) (*connect.Response[v1.ListVolumeFolderResponse], error)
+	MakeVolumeFolder(context.Context, *connect.Request[v1.MakeVolumeFolderRequest]) (*connect.Response[v1.MakeVolumeFolderResponse], error)
+	ChangeVolumeFile(context.Context, *connect.Request[v1.ChangeVolumeFileRequest]) (*connect.Response[v1.ChangeVolumeFileResponse], error)
+	RemoveVolumeFile(context.Context, *connect.Request[v1.RemoveVolumeFileRequest]) (*connect.Response[v1.RemoveVolumeFileResponse], error)
 }
 
 // NewNodeServiceClient constructs a client for the cloudsandbox.node.v1.NodeService service. By
@@ -161,23 +193,79 @@ func NewNodeServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(nodeServiceMethods.ByName("Traffic")),
 			connect.WithClientOptions(opts...),
 		),
+		createVolume: connect.NewClient[v1.CreateVolumeRequest, v1.CreateVolumeResponse](
+			httpClient,
+			baseURL+NodeServiceCreateVolumeProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("CreateVolume")),
+			connect.WithClientOptions(opts...),
+		),
+		deleteVolume: connect.NewClient[v1.DeleteVolumeRequest, v1.DeleteVolumeResponse](
+			httpClient,
+			baseURL+NodeServiceDeleteVolumeProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("DeleteVolume")),
+			connect.WithClientOptions(opts...),
+		),
+		listVolumes: connect.NewClient[v1.ListVolumesRequest, v1.ListVolumesResponse](
+			httpClient,
+			baseURL+NodeServiceListVolumesProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("ListVolumes")),
+			connect.WithClientOptions(opts...),
+		),
+		statVolumeFile: connect.NewClient[v1.StatVolumeFileRequest, v1.StatVolumeFileResponse](
+			httpClient,
+			baseURL+NodeServiceStatVolumeFileProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("StatVolumeFile")),
+			connect.WithClientOptions(opts...),
+		),
+		listVolumeFolder: connect.NewClient[v1.ListVolumeFolderRequest, v1.ListVolumeFolderResponse](
+			httpClient,
+			baseURL+NodeServiceListVolumeFolderProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("ListVolumeFolder")),
+			connect.WithClientOptions(opts...),
+		),
+		makeVolumeFolder: connect.NewClient[v1.MakeVolumeFolderRequest, v1.MakeVolumeFolderResponse](
+			httpClient,
+			baseURL+NodeServiceMakeVolumeFolderProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("MakeVolumeFolder")),
+			connect.WithClientOptions(opts...),
+		),
+		changeVolumeFile: connect.NewClient[v1.ChangeVolumeFileRequest, v1.ChangeVolumeFileResponse](
+			httpClient,
+			baseURL+NodeServiceChangeVolumeFileProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("ChangeVolumeFile")),
+			connect.WithClientOptions(opts...),
+		),
+		removeVolumeFile: connect.NewClient[v1.RemoveVolumeFileRequest, v1.RemoveVolumeFileResponse](
+			httpClient,
+			baseURL+NodeServiceRemoveVolumeFileProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("RemoveVolumeFile")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // nodeServiceClient implements NodeServiceClient.
 type nodeServiceClient struct {
-	start       *connect.Client[v1.StartRequest, v1.StartResponse]
-	update      *connect.Client[v1.UpdateRequest, v1.UpdateResponse]
-	save        *connect.Client[v1.SaveRequest, v1.SaveResponse]
-	saveFiles   *connect.Client[v1.SaveFilesRequest, v1.SaveFilesResponse]
-	thaw        *connect.Client[v1.ThawRequest, v1.ThawResponse]
-	deleteSaved *connect.Client[v1.DeleteSavedRequest, v1.DeleteSavedResponse]
-	listSaved   *connect.Client[v1.ListSavedRequest, v1.ListSavedResponse]
-	stop        *connect.Client[v1.StopRequest, v1.StopResponse]
-	boots       *connect.Client[v1.BootsRequest, v1.BootsResponse]
-	stats       *connect.Client[v1.StatsRequest, v1.StatsResponse]
-	networkLog  *connect.Client[v1.NetworkLogRequest, v1.NetworkLogResponse]
-	traffic     *connect.Client[v1.TrafficRequest, v1.TrafficResponse]
+	start            *connect.Client[v1.StartRequest, v1.StartResponse]
+	update           *connect.Client[v1.UpdateRequest, v1.UpdateResponse]
+	save             *connect.Client[v1.SaveRequest, v1.SaveResponse]
+	saveFiles        *connect.Client[v1.SaveFilesRequest, v1.SaveFilesResponse]
+	thaw             *connect.Client[v1.ThawRequest, v1.ThawResponse]
+	deleteSaved      *connect.Client[v1.DeleteSavedRequest, v1.DeleteSavedResponse]
+	listSaved        *connect.Client[v1.ListSavedRequest, v1.ListSavedResponse]
+	stop             *connect.Client[v1.StopRequest, v1.StopResponse]
+	boots            *connect.Client[v1.BootsRequest, v1.BootsResponse]
+	stats            *connect.Client[v1.StatsRequest, v1.StatsResponse]
+	networkLog       *connect.Client[v1.NetworkLogRequest, v1.NetworkLogResponse]
+	traffic          *connect.Client[v1.TrafficRequest, v1.TrafficResponse]
+	createVolume     *connect.Client[v1.CreateVolumeRequest, v1.CreateVolumeResponse]
+	deleteVolume     *connect.Client[v1.DeleteVolumeRequest, v1.DeleteVolumeResponse]
+	listVolumes      *connect.Client[v1.ListVolumesRequest, v1.ListVolumesResponse]
+	statVolumeFile   *connect.Client[v1.StatVolumeFileRequest, v1.StatVolumeFileResponse]
+	listVolumeFolder *connect.Client[v1.ListVolumeFolderRequest, v1.ListVolumeFolderResponse]
+	makeVolumeFolder *connect.Client[v1.MakeVolumeFolderRequest, v1.MakeVolumeFolderResponse]
+	changeVolumeFile *connect.Client[v1.ChangeVolumeFileRequest, v1.ChangeVolumeFileResponse]
+	removeVolumeFile *connect.Client[v1.RemoveVolumeFileRequest, v1.RemoveVolumeFileResponse]
 }
 
 // Start calls cloudsandbox.node.v1.NodeService.Start.
@@ -240,6 +328,46 @@ func (c *nodeServiceClient) Traffic(ctx context.Context, req *connect.Request[v1
 	return c.traffic.CallUnary(ctx, req)
 }
 
+// CreateVolume calls cloudsandbox.node.v1.NodeService.CreateVolume.
+func (c *nodeServiceClient) CreateVolume(ctx context.Context, req *connect.Request[v1.CreateVolumeRequest]) (*connect.Response[v1.CreateVolumeResponse], error) {
+	return c.createVolume.CallUnary(ctx, req)
+}
+
+// DeleteVolume calls cloudsandbox.node.v1.NodeService.DeleteVolume.
+func (c *nodeServiceClient) DeleteVolume(ctx context.Context, req *connect.Request[v1.DeleteVolumeRequest]) (*connect.Response[v1.DeleteVolumeResponse], error) {
+	return c.deleteVolume.CallUnary(ctx, req)
+}
+
+// ListVolumes calls cloudsandbox.node.v1.NodeService.ListVolumes.
+func (c *nodeServiceClient) ListVolumes(ctx context.Context, req *connect.Request[v1.ListVolumesRequest]) (*connect.Response[v1.ListVolumesResponse], error) {
+	return c.listVolumes.CallUnary(ctx, req)
+}
+
+// StatVolumeFile calls cloudsandbox.node.v1.NodeService.StatVolumeFile.
+func (c *nodeServiceClient) StatVolumeFile(ctx context.Context, req *connect.Request[v1.StatVolumeFileRequest]) (*connect.Response[v1.StatVolumeFileResponse], error) {
+	return c.statVolumeFile.CallUnary(ctx, req)
+}
+
+// ListVolumeFolder calls cloudsandbox.node.v1.NodeService.ListVolumeFolder.
+func (c *nodeServiceClient) ListVolumeFolder(ctx context.Context, req *connect.Request[v1.ListVolumeFolderRequest]) (*connect.Response[v1.ListVolumeFolderResponse], error) {
+	return c.listVolumeFolder.CallUnary(ctx, req)
+}
+
+// MakeVolumeFolder calls cloudsandbox.node.v1.NodeService.MakeVolumeFolder.
+func (c *nodeServiceClient) MakeVolumeFolder(ctx context.Context, req *connect.Request[v1.MakeVolumeFolderRequest]) (*connect.Response[v1.MakeVolumeFolderResponse], error) {
+	return c.makeVolumeFolder.CallUnary(ctx, req)
+}
+
+// ChangeVolumeFile calls cloudsandbox.node.v1.NodeService.ChangeVolumeFile.
+func (c *nodeServiceClient) ChangeVolumeFile(ctx context.Context, req *connect.Request[v1.ChangeVolumeFileRequest]) (*connect.Response[v1.ChangeVolumeFileResponse], error) {
+	return c.changeVolumeFile.CallUnary(ctx, req)
+}
+
+// RemoveVolumeFile calls cloudsandbox.node.v1.NodeService.RemoveVolumeFile.
+func (c *nodeServiceClient) RemoveVolumeFile(ctx context.Context, req *connect.Request[v1.RemoveVolumeFileRequest]) (*connect.Response[v1.RemoveVolumeFileResponse], error) {
+	return c.removeVolumeFile.CallUnary(ctx, req)
+}
+
 // NodeServiceHandler is an implementation of the cloudsandbox.node.v1.NodeService service.
 type NodeServiceHandler interface {
 	Start(context.Context, *connect.Request[v1.StartRequest]) (*connect.Response[v1.StartResponse], error)
@@ -254,6 +382,15 @@ type NodeServiceHandler interface {
 	Stats(context.Context, *connect.Request[v1.StatsRequest]) (*connect.Response[v1.StatsResponse], error)
 	NetworkLog(context.Context, *connect.Request[v1.NetworkLogRequest]) (*connect.Response[v1.NetworkLogResponse], error)
 	Traffic(context.Context, *connect.Request[v1.TrafficRequest]) (*connect.Response[v1.TrafficResponse], error)
+	CreateVolume(context.Context, *connect.Request[v1.CreateVolumeRequest]) (*connect.Response[v1.CreateVolumeResponse], error)
+	DeleteVolume(context.Context, *connect.Request[v1.DeleteVolumeRequest]) (*connect.Response[v1.DeleteVolumeResponse], error)
+	ListVolumes(context.Context, *connect.Request[v1.ListVolumesRequest]) (*connect.Response[v1.ListVolumesResponse], error)
+	// The calls about a file are for the Tenant of the caller's token.
+	StatVolumeFile(context.Context, *connect.Request[v1.StatVolumeFileRequest]) (*connect.Response[v1.StatVolumeFileResponse], error)
+	ListVolumeFolder(context.Context, *connect.Request[v1.ListVolumeFolderRequest]) (*connect.Response[v1.ListVolumeFolderResponse], error)
+	MakeVolumeFolder(context.Context, *connect.Request[v1.MakeVolumeFolderRequest]) (*connect.Response[v1.MakeVolumeFolderResponse], error)
+	ChangeVolumeFile(context.Context, *connect.Request[v1.ChangeVolumeFileRequest]) (*connect.Response[v1.ChangeVolumeFileResponse], error)
+	RemoveVolumeFile(context.Context, *connect.Request[v1.RemoveVolumeFileRequest]) (*connect.Response[v1.RemoveVolumeFileResponse], error)
 }
 
 // NewNodeServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -335,6 +472,54 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(nodeServiceMethods.ByName("Traffic")),
 		connect.WithHandlerOptions(opts...),
 	)
+	nodeServiceCreateVolumeHandler := connect.NewUnaryHandler(
+		NodeServiceCreateVolumeProcedure,
+		svc.CreateVolume,
+		connect.WithSchema(nodeServiceMethods.ByName("CreateVolume")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceDeleteVolumeHandler := connect.NewUnaryHandler(
+		NodeServiceDeleteVolumeProcedure,
+		svc.DeleteVolume,
+		connect.WithSchema(nodeServiceMethods.ByName("DeleteVolume")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceListVolumesHandler := connect.NewUnaryHandler(
+		NodeServiceListVolumesProcedure,
+		svc.ListVolumes,
+		connect.WithSchema(nodeServiceMethods.ByName("ListVolumes")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceStatVolumeFileHandler := connect.NewUnaryHandler(
+		NodeServiceStatVolumeFileProcedure,
+		svc.StatVolumeFile,
+		connect.WithSchema(nodeServiceMethods.ByName("StatVolumeFile")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceListVolumeFolderHandler := connect.NewUnaryHandler(
+		NodeServiceListVolumeFolderProcedure,
+		svc.ListVolumeFolder,
+		connect.WithSchema(nodeServiceMethods.ByName("ListVolumeFolder")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceMakeVolumeFolderHandler := connect.NewUnaryHandler(
+		NodeServiceMakeVolumeFolderProcedure,
+		svc.MakeVolumeFolder,
+		connect.WithSchema(nodeServiceMethods.ByName("MakeVolumeFolder")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceChangeVolumeFileHandler := connect.NewUnaryHandler(
+		NodeServiceChangeVolumeFileProcedure,
+		svc.ChangeVolumeFile,
+		connect.WithSchema(nodeServiceMethods.ByName("ChangeVolumeFile")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceRemoveVolumeFileHandler := connect.NewUnaryHandler(
+		NodeServiceRemoveVolumeFileProcedure,
+		svc.RemoveVolumeFile,
+		connect.WithSchema(nodeServiceMethods.ByName("RemoveVolumeFile")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/cloudsandbox.node.v1.NodeService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case NodeServiceStartProcedure:
@@ -361,6 +546,22 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 			nodeServiceNetworkLogHandler.ServeHTTP(w, r)
 		case NodeServiceTrafficProcedure:
 			nodeServiceTrafficHandler.ServeHTTP(w, r)
+		case NodeServiceCreateVolumeProcedure:
+			nodeServiceCreateVolumeHandler.ServeHTTP(w, r)
+		case NodeServiceDeleteVolumeProcedure:
+			nodeServiceDeleteVolumeHandler.ServeHTTP(w, r)
+		case NodeServiceListVolumesProcedure:
+			nodeServiceListVolumesHandler.ServeHTTP(w, r)
+		case NodeServiceStatVolumeFileProcedure:
+			nodeServiceStatVolumeFileHandler.ServeHTTP(w, r)
+		case NodeServiceListVolumeFolderProcedure:
+			nodeServiceListVolumeFolderHandler.ServeHTTP(w, r)
+		case NodeServiceMakeVolumeFolderProcedure:
+			nodeServiceMakeVolumeFolderHandler.ServeHTTP(w, r)
+		case NodeServiceChangeVolumeFileProcedure:
+			nodeServiceChangeVolumeFileHandler.ServeHTTP(w, r)
+		case NodeServiceRemoveVolumeFileProcedure:
+			nodeServiceRemoveVolumeFileHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -416,4 +617,36 @@ func (UnimplementedNodeServiceHandler) NetworkLog(context.Context, *connect.Requ
 
 func (UnimplementedNodeServiceHandler) Traffic(context.Context, *connect.Request[v1.TrafficRequest]) (*connect.Response[v1.TrafficResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.node.v1.NodeService.Traffic is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) CreateVolume(context.Context, *connect.Request[v1.CreateVolumeRequest]) (*connect.Response[v1.CreateVolumeResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.node.v1.NodeService.CreateVolume is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) DeleteVolume(context.Context, *connect.Request[v1.DeleteVolumeRequest]) (*connect.Response[v1.DeleteVolumeResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.node.v1.NodeService.DeleteVolume is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) ListVolumes(context.Context, *connect.Request[v1.ListVolumesRequest]) (*connect.Response[v1.ListVolumesResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.node.v1.NodeService.ListVolumes is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) StatVolumeFile(context.Context, *connect.Request[v1.StatVolumeFileRequest]) (*connect.Response[v1.StatVolumeFileResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.node.v1.NodeService.StatVolumeFile is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) ListVolumeFolder(context.Context, *connect.Request[v1.ListVolumeFolderRequest]) (*connect.Response[v1.ListVolumeFolderResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.node.v1.NodeService.ListVolumeFolder is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) MakeVolumeFolder(context.Context, *connect.Request[v1.MakeVolumeFolderRequest]) (*connect.Response[v1.MakeVolumeFolderResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.node.v1.NodeService.MakeVolumeFolder is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) ChangeVolumeFile(context.Context, *connect.Request[v1.ChangeVolumeFileRequest]) (*connect.Response[v1.ChangeVolumeFileResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.node.v1.NodeService.ChangeVolumeFile is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) RemoveVolumeFile(context.Context, *connect.Request[v1.RemoveVolumeFileRequest]) (*connect.Response[v1.RemoveVolumeFileResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.node.v1.NodeService.RemoveVolumeFile is not implemented"))
 }

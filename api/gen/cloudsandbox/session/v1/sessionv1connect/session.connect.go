@@ -79,6 +79,18 @@ const (
 	// SessionServiceDeleteSnapshotProcedure is the fully-qualified name of the SessionService's
 	// DeleteSnapshot RPC.
 	SessionServiceDeleteSnapshotProcedure = "/cloudsandbox.session.v1.SessionService/DeleteSnapshot"
+	// SessionServiceCreateVolumeProcedure is the fully-qualified name of the SessionService's
+	// CreateVolume RPC.
+	SessionServiceCreateVolumeProcedure = "/cloudsandbox.session.v1.SessionService/CreateVolume"
+	// SessionServiceGetVolumeProcedure is the fully-qualified name of the SessionService's GetVolume
+	// RPC.
+	SessionServiceGetVolumeProcedure = "/cloudsandbox.session.v1.SessionService/GetVolume"
+	// SessionServiceListVolumesProcedure is the fully-qualified name of the SessionService's
+	// ListVolumes RPC.
+	SessionServiceListVolumesProcedure = "/cloudsandbox.session.v1.SessionService/ListVolumes"
+	// SessionServiceDeleteVolumeProcedure is the fully-qualified name of the SessionService's
+	// DeleteVolume RPC.
+	SessionServiceDeleteVolumeProcedure = "/cloudsandbox.session.v1.SessionService/DeleteVolume"
 	// SessionServiceSecretChangedProcedure is the fully-qualified name of the SessionService's
 	// SecretChanged RPC.
 	SessionServiceSecretChangedProcedure = "/cloudsandbox.session.v1.SessionService/SecretChanged"
@@ -110,6 +122,10 @@ type SessionServiceClient interface {
 	ListSnapshots(context.Context, *connect.Request[v1.ListSnapshotsRequest]) (*connect.Response[v1.ListSnapshotsResponse], error)
 	History(context.Context, *connect.Request[v1.HistoryRequest]) (*connect.Response[v1.HistoryResponse], error)
 	DeleteSnapshot(context.Context, *connect.Request[v1.DeleteSnapshotRequest]) (*connect.Response[v1.DeleteSnapshotResponse], error)
+	CreateVolume(context.Context, *connect.Request[v1.CreateVolumeRequest]) (*connect.Response[v1.CreateVolumeResponse], error)
+	GetVolume(context.Context, *connect.Request[v1.GetVolumeRequest]) (*connect.Response[v1.GetVolumeResponse], error)
+	ListVolumes(context.Context, *connect.Request[v1.ListVolumesRequest]) (*connect.Response[v1.ListVolumesResponse], error)
+	DeleteVolume(context.Context, *connect.Request[v1.DeleteVolumeRequest]) (*connect.Response[v1.DeleteVolumeResponse], error)
 	// SecretChanged tells that a Secret of the Tenant has another value, or none.
 	SecretChanged(context.Context, *connect.Request[v1.SecretChangedRequest]) (*connect.Response[v1.SecretChangedResponse], error)
 	// Used tells of Sandboxes of any Tenant; only a gateway may.
@@ -243,6 +259,30 @@ func NewSessionServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(sessionServiceMethods.ByName("DeleteSnapshot")),
 			connect.WithClientOptions(opts...),
 		),
+		createVolume: connect.NewClient[v1.CreateVolumeRequest, v1.CreateVolumeResponse](
+			httpClient,
+			baseURL+SessionServiceCreateVolumeProcedure,
+			connect.WithSchema(sessionServiceMethods.ByName("CreateVolume")),
+			connect.WithClientOptions(opts...),
+		),
+		getVolume: connect.NewClient[v1.GetVolumeRequest, v1.GetVolumeResponse](
+			httpClient,
+			baseURL+SessionServiceGetVolumeProcedure,
+			connect.WithSchema(sessionServiceMethods.ByName("GetVolume")),
+			connect.WithClientOptions(opts...),
+		),
+		listVolumes: connect.NewClient[v1.ListVolumesRequest, v1.ListVolumesResponse](
+			httpClient,
+			baseURL+SessionServiceListVolumesProcedure,
+			connect.WithSchema(sessionServiceMethods.ByName("ListVolumes")),
+			connect.WithClientOptions(opts...),
+		),
+		deleteVolume: connect.NewClient[v1.DeleteVolumeRequest, v1.DeleteVolumeResponse](
+			httpClient,
+			baseURL+SessionServiceDeleteVolumeProcedure,
+			connect.WithSchema(sessionServiceMethods.ByName("DeleteVolume")),
+			connect.WithClientOptions(opts...),
+		),
 		secretChanged: connect.NewClient[v1.SecretChangedRequest, v1.SecretChangedResponse](
 			httpClient,
 			baseURL+SessionServiceSecretChangedProcedure,
@@ -285,6 +325,10 @@ type sessionServiceClient struct {
 	listSnapshots  *connect.Client[v1.ListSnapshotsRequest, v1.ListSnapshotsResponse]
 	history        *connect.Client[v1.HistoryRequest, v1.HistoryResponse]
 	deleteSnapshot *connect.Client[v1.DeleteSnapshotRequest, v1.DeleteSnapshotResponse]
+	createVolume   *connect.Client[v1.CreateVolumeRequest, v1.CreateVolumeResponse]
+	getVolume      *connect.Client[v1.GetVolumeRequest, v1.GetVolumeResponse]
+	listVolumes    *connect.Client[v1.ListVolumesRequest, v1.ListVolumesResponse]
+	deleteVolume   *connect.Client[v1.DeleteVolumeRequest, v1.DeleteVolumeResponse]
 	secretChanged  *connect.Client[v1.SecretChangedRequest, v1.SecretChangedResponse]
 	used           *connect.Client[v1.UsedRequest, v1.UsedResponse]
 	bootEnded      *connect.Client[v1.BootEndedRequest, v1.BootEndedResponse]
@@ -385,6 +429,26 @@ func (c *sessionServiceClient) DeleteSnapshot(ctx context.Context, req *connect.
 	return c.deleteSnapshot.CallUnary(ctx, req)
 }
 
+// CreateVolume calls cloudsandbox.session.v1.SessionService.CreateVolume.
+func (c *sessionServiceClient) CreateVolume(ctx context.Context, req *connect.Request[v1.CreateVolumeRequest]) (*connect.Response[v1.CreateVolumeResponse], error) {
+	return c.createVolume.CallUnary(ctx, req)
+}
+
+// GetVolume calls cloudsandbox.session.v1.SessionService.GetVolume.
+func (c *sessionServiceClient) GetVolume(ctx context.Context, req *connect.Request[v1.GetVolumeRequest]) (*connect.Response[v1.GetVolumeResponse], error) {
+	return c.getVolume.CallUnary(ctx, req)
+}
+
+// ListVolumes calls cloudsandbox.session.v1.SessionService.ListVolumes.
+func (c *sessionServiceClient) ListVolumes(ctx context.Context, req *connect.Request[v1.ListVolumesRequest]) (*connect.Response[v1.ListVolumesResponse], error) {
+	return c.listVolumes.CallUnary(ctx, req)
+}
+
+// DeleteVolume calls cloudsandbox.session.v1.SessionService.DeleteVolume.
+func (c *sessionServiceClient) DeleteVolume(ctx context.Context, req *connect.Request[v1.DeleteVolumeRequest]) (*connect.Response[v1.DeleteVolumeResponse], error) {
+	return c.deleteVolume.CallUnary(ctx, req)
+}
+
 // SecretChanged calls cloudsandbox.session.v1.SessionService.SecretChanged.
 func (c *sessionServiceClient) SecretChanged(ctx context.Context, req *connect.Request[v1.SecretChangedRequest]) (*connect.Response[v1.SecretChangedResponse], error) {
 	return c.secretChanged.CallUnary(ctx, req)
@@ -421,6 +485,10 @@ type SessionServiceHandler interface {
 	ListSnapshots(context.Context, *connect.Request[v1.ListSnapshotsRequest]) (*connect.Response[v1.ListSnapshotsResponse], error)
 	History(context.Context, *connect.Request[v1.HistoryRequest]) (*connect.Response[v1.HistoryResponse], error)
 	DeleteSnapshot(context.Context, *connect.Request[v1.DeleteSnapshotRequest]) (*connect.Response[v1.DeleteSnapshotResponse], error)
+	CreateVolume(context.Context, *connect.Request[v1.CreateVolumeRequest]) (*connect.Response[v1.CreateVolumeResponse], error)
+	GetVolume(context.Context, *connect.Request[v1.GetVolumeRequest]) (*connect.Response[v1.GetVolumeResponse], error)
+	ListVolumes(context.Context, *connect.Request[v1.ListVolumesRequest]) (*connect.Response[v1.ListVolumesResponse], error)
+	DeleteVolume(context.Context, *connect.Request[v1.DeleteVolumeRequest]) (*connect.Response[v1.DeleteVolumeResponse], error)
 	// SecretChanged tells that a Secret of the Tenant has another value, or none.
 	SecretChanged(context.Context, *connect.Request[v1.SecretChangedRequest]) (*connect.Response[v1.SecretChangedResponse], error)
 	// Used tells of Sandboxes of any Tenant; only a gateway may.
@@ -550,6 +618,30 @@ func NewSessionServiceHandler(svc SessionServiceHandler, opts ...connect.Handler
 		connect.WithSchema(sessionServiceMethods.ByName("DeleteSnapshot")),
 		connect.WithHandlerOptions(opts...),
 	)
+	sessionServiceCreateVolumeHandler := connect.NewUnaryHandler(
+		SessionServiceCreateVolumeProcedure,
+		svc.CreateVolume,
+		connect.WithSchema(sessionServiceMethods.ByName("CreateVolume")),
+		connect.WithHandlerOptions(opts...),
+	)
+	sessionServiceGetVolumeHandler := connect.NewUnaryHandler(
+		SessionServiceGetVolumeProcedure,
+		svc.GetVolume,
+		connect.WithSchema(sessionServiceMethods.ByName("GetVolume")),
+		connect.WithHandlerOptions(opts...),
+	)
+	sessionServiceListVolumesHandler := connect.NewUnaryHandler(
+		SessionServiceListVolumesProcedure,
+		svc.ListVolumes,
+		connect.WithSchema(sessionServiceMethods.ByName("ListVolumes")),
+		connect.WithHandlerOptions(opts...),
+	)
+	sessionServiceDeleteVolumeHandler := connect.NewUnaryHandler(
+		SessionServiceDeleteVolumeProcedure,
+		svc.DeleteVolume,
+		connect.WithSchema(sessionServiceMethods.ByName("DeleteVolume")),
+		connect.WithHandlerOptions(opts...),
+	)
 	sessionServiceSecretChangedHandler := connect.NewUnaryHandler(
 		SessionServiceSecretChangedProcedure,
 		svc.SecretChanged,
@@ -608,6 +700,14 @@ func NewSessionServiceHandler(svc SessionServiceHandler, opts ...connect.Handler
 			sessionServiceHistoryHandler.ServeHTTP(w, r)
 		case SessionServiceDeleteSnapshotProcedure:
 			sessionServiceDeleteSnapshotHandler.ServeHTTP(w, r)
+		case SessionServiceCreateVolumeProcedure:
+			sessionServiceCreateVolumeHandler.ServeHTTP(w, r)
+		case SessionServiceGetVolumeProcedure:
+			sessionServiceGetVolumeHandler.ServeHTTP(w, r)
+		case SessionServiceListVolumesProcedure:
+			sessionServiceListVolumesHandler.ServeHTTP(w, r)
+		case SessionServiceDeleteVolumeProcedure:
+			sessionServiceDeleteVolumeHandler.ServeHTTP(w, r)
 		case SessionServiceSecretChangedProcedure:
 			sessionServiceSecretChangedHandler.ServeHTTP(w, r)
 		case SessionServiceUsedProcedure:
@@ -697,6 +797,22 @@ func (UnimplementedSessionServiceHandler) History(context.Context, *connect.Requ
 
 func (UnimplementedSessionServiceHandler) DeleteSnapshot(context.Context, *connect.Request[v1.DeleteSnapshotRequest]) (*connect.Response[v1.DeleteSnapshotResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.session.v1.SessionService.DeleteSnapshot is not implemented"))
+}
+
+func (UnimplementedSessionServiceHandler) CreateVolume(context.Context, *connect.Request[v1.CreateVolumeRequest]) (*connect.Response[v1.CreateVolumeResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.session.v1.SessionService.CreateVolume is not implemented"))
+}
+
+func (UnimplementedSessionServiceHandler) GetVolume(context.Context, *connect.Request[v1.GetVolumeRequest]) (*connect.Response[v1.GetVolumeResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.session.v1.SessionService.GetVolume is not implemented"))
+}
+
+func (UnimplementedSessionServiceHandler) ListVolumes(context.Context, *connect.Request[v1.ListVolumesRequest]) (*connect.Response[v1.ListVolumesResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.session.v1.SessionService.ListVolumes is not implemented"))
+}
+
+func (UnimplementedSessionServiceHandler) DeleteVolume(context.Context, *connect.Request[v1.DeleteVolumeRequest]) (*connect.Response[v1.DeleteVolumeResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.session.v1.SessionService.DeleteVolume is not implemented"))
 }
 
 func (UnimplementedSessionServiceHandler) SecretChanged(context.Context, *connect.Request[v1.SecretChangedRequest]) (*connect.Response[v1.SecretChangedResponse], error) {

@@ -1,0 +1,133 @@
+package e2b
+
+import (
+	"net/http"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
+)
+
+// volumeView is a Volume as E2B's clients see it in a list.
+type volumeView struct {
+	VolumeID string `json:"volumeID"`
+	Name     string `json:"name"`
+}
+
+// openVolumeView is a Volume with what opens its files.
+type openVolumeView struct {
+	volumeView
+	Token  string  `json:"token"`
+	Domain *string `json:"domain,omitempty"`
+}
+
+func volumeViewOf(v sandbox.Volume) volumeView { return volumeView{v.ID, v.Name} }
+
+// replyOpen answers with a Volume and a fresh token.
+func (a *API) replyOpen(w http.ResponseWriter, r *http.Request, status int, v sandbox.Volume) error {
+	token, err := a.VolumeTokens.Sign(r.Context(), v.Tenant, v.ID)
+	if err != nil {
+		return err
+	}
+	return told(w, status, openVolumeView{volumeViewOf(v), token, a.domain()})
+}
+
+// errNoVolume is the one answer about a Volume that is absent or another Tenant's.
+func errNoVolume(id string) error {
+	return sandbox.Errorf(sandbox.NotFound, "volume %.128q not found", id)
+}
+
+// volumeOf returns the Volume that a path names.
+func (a *API) volumeOf(r *http.Request, who sandbox.Identity) (sandbox.Volume, error) {
+	id := r.PathValue("id")
+	v, err := a.Sandboxes.GetVolume(r.Context(), who.Tenant, id)
+	if sandbox.CodeOf(err) == sandbox.NotFound {
+		err = errNoVolume(id)
+	}
+	return v, err
+}
+
+// CreateVolume answers POST /volumes with 201. A name in use is one that cannot be
+// given.
+func (a *API) CreateVolume(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	var body struct {
+		Name string `json:"name"`
+	}
+	if err := rest.Decode(r, &body); err != nil {
+		return err
+	}
+	v, err := a.Sandboxes.CreateVolume(r.Context(), who.Tenant, sandbox.VolumeRequest{Name: body.Name})
+	switch sandbox.CodeOf(err) {
+	case sandbox.Conflict:
+		return sandbox.Errorf(sandbox.Invalid, "there is a volume named %q", body.Name).WithCause(err)
+	case sandbox.Unsupported:
+		return sandbox.Errorf(sandbox.Denied, "this server keeps no volumes").WithCause(err)
+	}
+	if err != nil {
+		return err
+	}
+	rest.Made(r.Context(), v.ID)
+	return a.replyOpen(w, r, http.StatusCreated, v)
+}
+
+// ListVolumes answers GET /volumes with all of them.
+func (a *API) ListVolumes(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	if _, err := parameters(r); err != nil {
+		return err
+	}
+	all, err := a.Sandboxes.ListVolumes(r.Context(), who.Tenant)
+	if err != nil {
+		return err
+	}
+	views := make([]volumeView, len(all))
+	for i, v := range all {
+		views[i] = volumeViewOf(v)
+	}
+	return told(w, http.StatusOK, views)
+}
+
+// GetVolume answers GET /volumes/{id}.
+func (a *API) GetVolume(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	v, err := a.volumeOf(r, who)
+	if err != nil {
+		return err
+	}
+	return a.replyOpen(w, r, http.StatusOK, v)
+}
+
+// DeleteVolume answers DELETE /volumes/{id}.
+func (a *API) DeleteVolume(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	_, err := a.Sandboxes.DeleteVolume(r.Context(), who.Tenant, r.PathValue("id"))
+	if sandbox.CodeOf(err) == sandbox.NotFound {
+		err = errNoVolume(r.PathValue("id"))
+	}
+	if err != nil {
+		return err
+	}
+	return noContent(w)
+}
+
+// mountBody is a Volume that a Sandbox is to have, by its name.
+type mountBody struct {
+	Name string `json:"name"`
+	Path string `json:"path"`
+}
+
+func mountsOf(bodies []mountBody) ([]sandbox.VolumeMount, error) {
+	var mounts []sandbox.VolumeMount
+	for _, b := range bodies {
+		if b.Name == "" {
+			return nil, sandbox.Errorf(sandbox.Invalid, "volumeMounts: the name of a volume is missing")
+		}
+		mounts = append(mounts, sandbox.VolumeMount{Volume: b.Name, Path: b.Path})
+	}
+	return mounts, nil
+}
+
+// mountViews are what a Sandbox has, empty for nothing.
+func mountViews(mounts []sandbox.VolumeMount) []mountBody {
+	views := make([]mountBody, len(mounts))
+	for i, m := range mounts {
+		views[i] = mountBody{Name: m.Name, Path: m.Path}
+	}
+	return views
+}

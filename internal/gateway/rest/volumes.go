@@ -1,0 +1,159 @@
+package rest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// volumeView is a Volume as its Tenant sees it.
+type volumeView struct {
+	VolumeID  string `json:"volume_id"`
+	Name      string `json:"name"`
+	SizeMB    int64  `json:"size_mb"`
+	UsedBytes *int64 `json:"used_bytes,omitempty"` // nil while its Node does not answer, as Files
+	Files     *int64 `json:"files,omitempty"`
+	CreatedAt string `json:"created_at"`
+}
+
+// volumeViews are Volumes with what they hold.
+func (a *API) volumeViews(ctx context.Context, all []sandbox.Volume) []volumeView {
+	held := HeldBy(ctx, a.Nodes, all)
+	views := make([]volumeView, len(all))
+	for i, v := range all {
+		views[i] = volumeView{VolumeID: v.ID, Name: v.Name, SizeMB: v.MaxBytes >> 20, CreatedAt: timestamp(v.CreatedAt)}
+		if use, ok := held[v.ID]; ok {
+			views[i].UsedBytes, views[i].Files = &use.Bytes, &use.Files
+		}
+	}
+	return views
+}
+
+// HeldBy is what Volumes hold, by ID; those are missing whose Node does not say.
+func HeldBy(ctx context.Context, files sandbox.VolumeFiles, all []sandbox.Volume) map[string]sandbox.VolumeUse {
+	held := map[string]sandbox.VolumeUse{}
+	asked := map[string]bool{}
+	for _, v := range all {
+		if asked[v.Node] {
+			continue
+		}
+		asked[v.Node] = true
+		uses, err := files.ListVolumes(ctx, v.Node)
+		if err != nil {
+			continue // its Volumes are there all the same
+		}
+		for _, u := range uses {
+			held[u.ID] = u
+		}
+	}
+	return held
+}
+
+// CreateVolume answers POST /api/v1/volumes.
+func (a *API) CreateVolume(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	var body struct {
+		Name   string `json:"name"`
+		SizeMB *int64 `json:"size_mb"`
+	}
+	if err := Decode(r, &body); err != nil {
+		return err
+	}
+	req := sandbox.VolumeRequest{Name: body.Name}
+	if n := bytesOf(body.SizeMB); n != nil {
+		if err := sandbox.CheckVolumeBytes(*n); err != nil {
+			return err
+		}
+		req.MaxBytes = *n
+	}
+	if id := Resource(r.Context()); id != "" {
+		req.ID = "v" + id[1:] // a Sandbox's ID has the same form
+	}
+	made, err := a.Sandboxes.CreateVolume(r.Context(), who.Tenant, req)
+	if err != nil {
+		return err
+	}
+	Made(r.Context(), made.ID)
+	return Reply(w, http.StatusCreated, a.volumeViews(r.Context(), []sandbox.Volume{made})[0])
+}
+
+// ListVolumes answers GET /api/v1/volumes.
+func (a *API) ListVolumes(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	if _, err := query(r); err != nil {
+		return err
+	}
+	all, err := a.Sandboxes.ListVolumes(r.Context(), who.Tenant)
+	if err != nil {
+		return err
+	}
+	return Reply(w, http.StatusOK, struct {
+		Volumes []volumeView `json:"volumes"`
+	}{a.volumeViews(r.Context(), all)})
+}
+
+// GetVolume answers GET /api/v1/volumes/{id}, by ID or name.
+func (a *API) GetVolume(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	v, err := a.Sandboxes.GetVolume(r.Context(), who.Tenant, r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	return Reply(w, http.StatusOK, a.volumeViews(r.Context(), []sandbox.Volume{v})[0])
+}
+
+// DeleteVolume answers DELETE /api/v1/volumes/{id}, by ID or name.
+func (a *API) DeleteVolume(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	if _, err := a.Sandboxes.DeleteVolume(r.Context(), who.Tenant, r.PathValue("id")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// mountsBody is what a Sandbox is to have mounted, in JSON; null is nothing.
+type mountsBody []sandbox.VolumeMount
+
+func (b *mountsBody) UnmarshalJSON(raw []byte) error {
+	var asked []struct {
+		Volume string `json:"volume"`
+		Path   string `json:"path"`
+	}
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&asked); err != nil {
+		return sandbox.Errorf(sandbox.Invalid, "volumes must be a list of objects of volume, a name or ID, and path, both of them text")
+	}
+	mounts := make([]sandbox.VolumeMount, len(asked))
+	for i, m := range asked {
+		if m.Volume == "" {
+			return sandbox.Errorf(sandbox.Invalid, "volumes: say which volume is to be at %.100q, by its name or ID", m.Path)
+		}
+		mounts[i] = sandbox.VolumeMount{Volume: m.Volume, Path: m.Path}
+	}
+	*b = mounts
+	return sandbox.CheckVolumeMounts(mounts)
+}
+
+// mounts is nothing for nil.
+func (b *mountsBody) mounts() []sandbox.VolumeMount {
+	if b == nil {
+		return nil
+	}
+	return *b
+}
+
+// mountView is where a Sandbox has a Volume.
+type mountView struct {
+	Volume   string `json:"volume"` // its name
+	VolumeID string `json:"volume_id"`
+	Path     string `json:"path"`
+}
+
+func mountViewsOf(mounts []sandbox.VolumeMount) []mountView {
+	var views []mountView
+	for _, m := range mounts {
+		views = append(views, mountView{Volume: m.Name, VolumeID: m.Volume, Path: m.Path})
+	}
+	return views
+}

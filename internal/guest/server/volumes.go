@@ -1,0 +1,163 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+const (
+	// VolumesArgument has this program be the volume server.
+	VolumesArgument = "volumes"
+	// remountAfter is how long after its end another volume server is started.
+	remountAfter = time.Second
+)
+
+// VolumeMount is a Volume and where it is mounted.
+type VolumeMount struct {
+	ID, Path string
+}
+
+// mounted is which Volumes are mounted, and by whom they are served.
+type mounted struct {
+	volumes []VolumeMount
+	child   *Child // nil: nobody
+}
+
+// mountVolumes mounts these Volumes and no others. What is mounted stays, with all
+// that is open in it: in a Boot that was restored too, whose volume server goes on
+// with the rest. The caller holds g.mu.
+func (g *Guest) mountVolumes(volumes []VolumeMount) error {
+	if slices.Equal(volumes, g.mounted.volumes) {
+		return nil
+	}
+	g.unmountVolumes()
+	child, err := g.serveVolumes(volumes)
+	if err != nil {
+		for _, v := range volumes {
+			_ = unix.Unmount(v.Path, unix.MNT_DETACH)
+		}
+		return fmt.Errorf("mount volumes: %w", err)
+	}
+	g.mounted = mounted{volumes, child}
+	if child == nil {
+		return nil
+	}
+	volumeServer.Store(int64(child.PID))
+	go func() {
+		<-child.Exited
+		volumeServer.CompareAndSwap(int64(child.PID), 0) // another process may get its number
+		for again := true; again; {
+			time.Sleep(remountAfter)
+			again = g.remountVolumes(child, volumes)
+		}
+	}()
+	return nil
+}
+
+// unmountVolumes ends the use of all that are mounted: who has a file of them open
+// gets errors.
+func (g *Guest) unmountVolumes() {
+	was := g.mounted
+	g.mounted = mounted{}
+	if was.child != nil {
+		if volumeServer.CompareAndSwap(int64(was.child.PID), 0) {
+			_ = unix.Kill(was.child.PID, unix.SIGKILL)
+		}
+	}
+	for _, v := range was.volumes {
+		_ = unix.Unmount(v.Path, unix.MNT_DETACH)
+	}
+}
+
+// remountVolumes mounts anew what a volume server that was killed served, and
+// reports whether to try again: somebody may have its port.
+func (g *Guest) remountVolumes(was *Child, volumes []VolumeMount) (again bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.mounted.child != was {
+		return false
+	}
+	g.unmountVolumes()
+	if g.mountVolumes(volumes) != nil {
+		g.mounted.child = was
+		return true
+	}
+	return false
+}
+
+// serveVolumes mounts Volumes and starts their server.
+func (g *Guest) serveVolumes(volumes []VolumeMount) (*Child, error) {
+	if len(volumes) == 0 {
+		return nil, nil
+	}
+	files := make([]uintptr, 3) // in, out and errors
+	var open []int
+	defer func() {
+		for _, fd := range open {
+			_ = unix.Close(fd)
+		}
+	}()
+	null, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	open = append(open, null)
+	for i := range files {
+		files[i] = uintptr(null)
+	}
+	listener, err := volumeListener()
+	if err != nil {
+		return nil, err
+	}
+	defer listener.Close()
+	files = append(files, listener.Fd())
+	args := []string{"guest", VolumesArgument}
+	for _, v := range volumes {
+		fd, err := mountVolume(v)
+		if err != nil {
+			return nil, fmt.Errorf("at %s: %w", v.Path, err)
+		}
+		open, files, args = append(open, fd), append(files, uintptr(fd)), append(args, v.ID)
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	return g.Reaper.Start(program, args, &syscall.ProcAttr{Dir: "/", Files: files, Sys: &syscall.SysProcAttr{Setsid: true}})
+}
+
+// volumeListener is where the Node will connect.
+func volumeListener() (*os.File, error) {
+	l, err := net.ListenTCP("tcp4", &net.TCPAddr{Port: int(sandbox.VolumePort)})
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	return l.File()
+}
+
+// mountVolume mounts a file system of which the descriptor is the server's end.
+func mountVolume(v VolumeMount) (fd int, err error) {
+	if err := os.MkdirAll(v.Path, 0o755); err != nil {
+		return -1, err
+	}
+	if fd, err = unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+		return -1, err
+	}
+	// The kernel judges who may do what, by the owners and modes that it is told.
+	options := "fd=" + strconv.Itoa(fd) + ",rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions"
+	if err := unix.Mount("volume", v.Path, "fuse", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+		return -1, errors.Join(err, unix.Close(fd))
+	}
+	return fd, nil
+}

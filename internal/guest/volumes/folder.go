@@ -1,0 +1,97 @@
+package volumes
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/volume"
+)
+
+const (
+	// maxFolders is how many folders of a mount are open at a time.
+	maxFolders = 1024
+	direntHead = 24
+)
+
+// folder is an open folder: the part of its listing that was fetched last.
+type folder struct {
+	entries []volume.Entry
+	begin   uint64 // of the first of them, in the whole listing; "." and ".." are 0 and 1
+	last    bool   // nothing comes after them
+}
+
+func (m *mount) openFolder(h header, out []byte) ([]byte, syscall.Errno) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.folders) >= maxFolders {
+		return out, unix.ENFILE
+	}
+	m.handle++
+	m.folders[m.handle] = nil
+	return appendOpen(out, m.handle), 0
+}
+
+func (m *mount) closeFolder(handle uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.folders, handle)
+}
+
+// readFolder appends entries from an offset on: fh, offset, size.
+func (m *mount) readFolder(h header, in, out []byte) ([]byte, syscall.Errno) {
+	handle, at, size := order.Uint64(in), order.Uint64(in[8:]), int(order.Uint32(in[16:]))
+	m.mu.Lock()
+	f, open := m.folders[handle]
+	m.mu.Unlock()
+	if !open {
+		return out, unix.EBADF
+	}
+	f, err := m.part(h.node, f, at)
+	if err != 0 {
+		return out, err
+	}
+	m.mu.Lock()
+	if _, open := m.folders[handle]; open {
+		m.folders[handle] = f
+	}
+	m.mu.Unlock()
+	for i := at - f.begin; i < uint64(len(f.entries)); i++ {
+		e := f.entries[i]
+		padded := (direntHead + len(e.Name) + 7) &^ 7
+		if len(out)-outHead+padded > size {
+			break
+		}
+		out = order.AppendUint64(out, e.Node)
+		out = order.AppendUint64(out, f.begin+i+1)
+		out = order.AppendUint32(out, uint32(len(e.Name)))
+		out = order.AppendUint32(out, uint32(e.Type))
+		out = append(out, e.Name...)
+		out = append(out, make([]byte, padded-direntHead-len(e.Name))...)
+	}
+	return out, 0
+}
+
+// part returns the part of a folder's listing that begins at an offset or before.
+// From the beginning, it is fetched anew.
+func (m *mount) part(node uint64, f *folder, at uint64) (*folder, syscall.Errno) {
+	if f == nil || at == 0 || at < f.begin {
+		f = &folder{entries: []volume.Entry{{Node: node, Type: unix.DT_DIR, Name: "."}, {Node: node, Type: unix.DT_DIR, Name: ".."}}}
+	}
+	for at >= f.begin+uint64(len(f.entries)) && !f.last {
+		r := volume.Request{Op: volume.OpList, Node: node}
+		if n := len(f.entries); f.begin+uint64(n) > 2 {
+			r.Name = f.entries[n-1].Name
+		}
+		a, err := m.ask(r)
+		if err != 0 {
+			return nil, err
+		}
+		entries, decodeErr := volume.DecodeEntries(a.Data)
+		if decodeErr != nil {
+			return nil, unix.EIO
+		}
+		f = &folder{entries: entries, begin: f.begin + uint64(len(f.entries)), last: a.Count == 0 || len(entries) == 0}
+	}
+	return f, 0
+}

@@ -1,0 +1,237 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+)
+
+// noVolume is the answer for an absent one and for another Tenant's.
+func noVolume() error { return sandbox.Errorf(sandbox.NotFound, "there is no such volume") }
+
+// GetVolume implements sandbox.Sandboxes.
+func (r Records) GetVolume(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Volume, error) {
+	if !sandbox.ValidVolumeID(idOrName) {
+		if sandbox.CheckVolumeName(idOrName) != nil {
+			return sandbox.Volume{}, noVolume()
+		}
+		return r.Store.VolumeByName(ctx, tenant, idOrName)
+	}
+	v, err := r.Store.VolumeByID(ctx, idOrName)
+	if err == nil && (v.Tenant != tenant || v.State != sandbox.VolumeReady) {
+		return sandbox.Volume{}, noVolume()
+	}
+	return v, err
+}
+
+// ListVolumes implements sandbox.Sandboxes.
+func (r Records) ListVolumes(ctx context.Context, tenant sandbox.TenantID) ([]sandbox.Volume, error) {
+	return r.Store.Volumes(ctx, tenant)
+}
+
+// CreateVolume implements sandbox.Sandboxes. The record comes first, so that what
+// a crash leaves is found.
+func (m *Manager) CreateVolume(ctx context.Context, tenant sandbox.TenantID, req sandbox.VolumeRequest) (sandbox.Volume, error) {
+	if err := req.Check(); err != nil {
+		return sandbox.Volume{}, err
+	}
+	if made, err := m.madeVolume(ctx, tenant, req.ID); err != nil || made.ID != "" {
+		return made, err
+	}
+	nodes, err := m.placement.Place(ctx, "", sandbox.DefaultShape())
+	if err == nil && len(nodes) == 0 {
+		err = sandbox.Errorf(sandbox.Exhausted, "no node has room")
+	}
+	if err != nil {
+		return sandbox.Volume{}, err
+	}
+	v := sandbox.Volume{
+		ID: cmp.Or(req.ID, sandbox.NewVolumeID()), Tenant: tenant, Name: req.Name, State: sandbox.VolumeCreating, Node: nodes[0],
+		MaxBytes: cmp.Or(req.MaxBytes, sandbox.DefaultVolumeBytes), CreatedAt: now(),
+	}
+	release := m.hold(v.ID)
+	defer release() // and a sweep removes what became nothing
+	if v, err = m.store.InsertVolume(ctx, v); err != nil {
+		return sandbox.Volume{}, err
+	}
+	if v, err = m.makeVolume(ctx, v); err != nil {
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+		defer cancel()
+		if undoErr := m.discardVolume(undo, v); undoErr != nil {
+			m.log.WarnContext(ctx, "a volume that was not made is deleted later", "volume", v.ID, telemetry.KeyError, undoErr)
+		}
+		return sandbox.Volume{}, err
+	}
+	m.log.InfoContext(ctx, "a volume was made", "volume", v.ID, telemetry.KeyTenant, v.Tenant, telemetry.KeyNode, v.Node)
+	return v, nil
+}
+
+// makeVolume has the Node make a Volume that is recorded, and records that it is
+// there. It returns the record also with an error.
+func (m *Manager) makeVolume(ctx context.Context, v sandbox.Volume) (sandbox.Volume, error) {
+	ctx, cancel := context.WithTimeout(ctx, stopLimit)
+	defer cancel()
+	if err := m.nodes.CreateVolume(ctx, v.Node, specOf(v)); err != nil {
+		return v, err
+	}
+	if err := m.store.MoveVolume(ctx, v.ID, v.State, sandbox.VolumeReady); err != nil {
+		return v, err
+	}
+	v.State = sandbox.VolumeReady
+	return v, nil
+}
+
+func specOf(v sandbox.Volume) sandbox.VolumeSpec {
+	return sandbox.VolumeSpec{ID: v.ID, Tenant: v.Tenant, MaxBytes: v.MaxBytes}
+}
+
+// madeVolume returns the Volume that an earlier request made which must take
+// effect once; without an ID when there is none.
+func (m *Manager) madeVolume(ctx context.Context, tenant sandbox.TenantID, id string) (sandbox.Volume, error) {
+	if id == "" {
+		return sandbox.Volume{}, nil
+	}
+	v, err := m.store.VolumeByID(ctx, id)
+	switch {
+	case errors.Is(err, sandbox.NotFound):
+		return sandbox.Volume{}, nil
+	case err != nil:
+		return sandbox.Volume{}, err
+	case v.Tenant != tenant || v.State == sandbox.VolumeDeleting:
+		return sandbox.Volume{}, sandbox.Errorf(sandbox.Conflict, "the volume that the first of these requests made is gone")
+	case v.State == sandbox.VolumeCreating: // its process died
+		return sandbox.Volume{}, m.discardVolume(ctx, v)
+	}
+	return v, nil
+}
+
+// DeleteVolume implements sandbox.Sandboxes. Once it is recorded, its files go now
+// or later.
+func (m *Manager) DeleteVolume(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Volume, error) {
+	v, err := m.GetVolume(ctx, tenant, idOrName)
+	if err != nil {
+		return sandbox.Volume{}, err
+	}
+	release := m.hold(v.ID)
+	defer release() // and a sweep tries what did not succeed
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+	defer cancel()
+	if err := m.discardVolume(ctx, v); err != nil {
+		if !isConflict(err) {
+			return sandbox.Volume{}, err
+		}
+		if uses, lookErr := m.store.VolumeUses(ctx, v.ID); lookErr == nil && uses > 0 {
+			return sandbox.Volume{}, sandbox.Errorf(sandbox.Conflict, "the volume %s is in use: %d sandboxes that have not ended have it mounted, paused ones too", v.Name, uses)
+		}
+		return sandbox.Volume{}, noVolume() // somebody else deleted it
+	}
+	m.log.InfoContext(ctx, "a volume was deleted", "volume", v.ID, telemetry.KeyTenant, v.Tenant, telemetry.KeyNode, v.Node)
+	return v, nil
+}
+
+// discardVolume deletes a Volume: its record says so, its files go, its record
+// goes. What a Node does not delete now is left to a sweep.
+func (m *Manager) discardVolume(ctx context.Context, v sandbox.Volume) error {
+	if v.State != sandbox.VolumeDeleting {
+		if err := m.store.MoveVolume(ctx, v.ID, v.State, sandbox.VolumeDeleting); err != nil {
+			return err
+		}
+	}
+	if err := m.nodes.DeleteVolume(ctx, v.Node, v.ID); err != nil {
+		m.log.WarnContext(ctx, "a volume's files are deleted later", "volume", v.ID, telemetry.KeyNode, v.Node, telemetry.KeyError, err)
+		m.mendSoon()
+		return nil
+	}
+	return m.store.DropVolume(ctx, v.ID)
+}
+
+// sweepVolumes deletes Volumes whose making or deletion was left half done.
+func (m *Manager) sweepVolumes(ctx context.Context) error {
+	left, err := m.store.VolumesLeft(ctx)
+	if err != nil {
+		return err
+	}
+	work := newGroup()
+	for _, v := range left {
+		if m.isHeld(v.ID) {
+			continue
+		}
+		work.do(func() error {
+			limited, cancel := context.WithTimeout(ctx, stopLimit)
+			defer cancel()
+			err := m.discardVolume(limited, v)
+			if isConflict(err) || errors.Is(err, sandbox.NotFound) { // it was held, and is not by now
+				return nil
+			}
+			return err
+		})
+	}
+	return work.wait()
+}
+
+// mount finds the Volumes that a request asks for by name or ID, and returns what
+// is mounted; Invalid for one that is not there.
+func (m *Manager) mount(ctx context.Context, tenant sandbox.TenantID, asked []sandbox.VolumeMount) (mounts []sandbox.VolumeMount, node string, err error) {
+	for _, a := range asked {
+		v, err := m.GetVolume(ctx, tenant, a.Volume)
+		switch {
+		case errors.Is(err, sandbox.NotFound):
+			return nil, "", sandbox.Errorf(sandbox.Invalid, "there is no volume %.128q", a.Volume)
+		case err != nil:
+			return nil, "", err
+		case node != "" && v.Node != node:
+			return nil, "", sandbox.Errorf(sandbox.Conflict, "the volumes %s and %s are on different nodes: no sandbox can have both", mounts[0].Name, v.Name)
+		}
+		node = v.Node
+		mounts = append(mounts, sandbox.VolumeMount{Volume: v.ID, Name: v.Name, Path: a.Path})
+	}
+	return mounts, node, nil
+}
+
+// mountAgain returns Conflict when a Sandbox cannot have what a Snapshot has
+// mounted.
+func (m *Manager) mountAgain(ctx context.Context, snap sandbox.Snapshot) error {
+	for _, mount := range snap.Volumes {
+		v, err := m.GetVolume(ctx, snap.Tenant, mount.Volume)
+		switch {
+		case errors.Is(err, sandbox.NotFound):
+			return sandbox.Errorf(sandbox.Conflict, "the snapshot has the volume %s (%s) mounted at %s, which was deleted", mount.Name, mount.Volume, mount.Path)
+		case err != nil:
+			return err
+		case v.Node != snap.Node:
+			return sandbox.Errorf(sandbox.Conflict, "the snapshot has the volume %s (%s) mounted at %s, which is on another node", mount.Name, mount.Volume, mount.Path)
+		}
+	}
+	return nil
+}
+
+// onlyAt keeps of the Nodes to try the one that has what is mounted, if anything is.
+func onlyAt(node string, nodes []string) ([]string, error) {
+	switch {
+	case node == "":
+		return nodes, nil
+	case !slices.Contains(nodes, node):
+		return nil, sandbox.Errorf(sandbox.Exhausted, "the node that has the volumes has no room now")
+	}
+	return []string{node}, nil
+}
+
+// bindVolumes is what the Boot of sb is told of its Volumes.
+func (m *Manager) bindVolumes(ctx context.Context, sb sandbox.Sandbox) ([]sandbox.VolumeBinding, error) {
+	var all []sandbox.VolumeBinding
+	for _, mount := range sb.Volumes {
+		v, err := m.GetVolume(ctx, sb.Tenant, mount.Volume)
+		if errors.Is(err, sandbox.NotFound) {
+			return nil, sandbox.Errorf(sandbox.Conflict, "the volume %s (%s) is gone", mount.Name, mount.Volume)
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, sandbox.VolumeBinding{VolumeSpec: specOf(v), Path: mount.Path})
+	}
+	return all, nil
+}

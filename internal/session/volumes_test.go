@@ -1,0 +1,278 @@
+package session_test
+
+import (
+	"context"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+func (n *nodes) CreateVolume(ctx context.Context, node string, v sandbox.VolumeSpec) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.reach(node); err != nil {
+		return err
+	}
+	n.volumes[node][v.ID] = v
+	if n.onVolume != nil {
+		if err := n.onVolume(v); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+func (n *nodes) DeleteVolume(ctx context.Context, node, id string) error {
+	if onNoVolume := n.present().onNoVolume; onNoVolume != nil {
+		if err := onNoVolume(id); err != nil {
+			return err
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.reach(node); err != nil {
+		return err
+	}
+	delete(n.volumes[node], id)
+	return ctx.Err()
+}
+
+// consistentVolumes compares Volumes with what the Nodes have.
+func (w *world) consistentVolumes() {
+	w.t.Helper()
+	if left, err := w.store.VolumesLeft(w.t.Context()); err != nil || len(left) != 0 {
+		w.t.Errorf("volumes are left: %+v, %v", left, err)
+	}
+	all, err := w.store.Volumes(w.t.Context(), "t")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	there := map[string]sandbox.VolumeSpec{}
+	for _, volumes := range w.nodes.volumes {
+		for id, v := range volumes {
+			there[id] = v
+		}
+	}
+	for _, v := range all {
+		if spec := (sandbox.VolumeSpec{ID: v.ID, Tenant: v.Tenant, MaxBytes: v.MaxBytes}); there[v.ID] != spec {
+			w.t.Errorf("of the volume %+v there is %+v", v, there[v.ID])
+		}
+		delete(there, v.ID)
+	}
+	for id := range there {
+		w.t.Errorf("%s is on a node and no volume", id)
+	}
+}
+
+func (w *world) volume(name string) sandbox.Volume {
+	w.t.Helper()
+	v, err := w.m.CreateVolume(w.t.Context(), "t", sandbox.VolumeRequest{Name: name})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return v
+}
+
+func TestVolume(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		v, err := w.m.CreateVolume(t.Context(), "t", sandbox.VolumeRequest{Name: "data", MaxBytes: 5 << 20})
+		if err != nil || v.Name != "data" || v.MaxBytes != 5<<20 || v.Node != local || v.State != sandbox.VolumeReady {
+			t.Fatalf("made %+v, %v", v, err)
+		}
+		if other := w.volume("other"); other.MaxBytes != sandbox.DefaultVolumeBytes {
+			t.Errorf("one of any size has %d bytes", other.MaxBytes)
+		}
+		for _, key := range []string{v.ID, "data"} {
+			if got, err := w.m.GetVolume(t.Context(), "t", key); err != nil || got != v {
+				t.Errorf("GetVolume(%s) = %+v, %v", key, got, err)
+			}
+			want(t, "a stranger's look at "+key, second(w.m.GetVolume(t.Context(), "x", key)), sandbox.NotFound)
+			want(t, "a stranger's delete of "+key, second(w.m.DeleteVolume(t.Context(), "x", key)), sandbox.NotFound)
+		}
+		for _, key := range []string{"", "none", "a/b", sandbox.NewVolumeID()} {
+			want(t, "a look at "+key, second(w.m.GetVolume(t.Context(), "t", key)), sandbox.NotFound)
+			want(t, "a delete of "+key, second(w.m.DeleteVolume(t.Context(), "t", key)), sandbox.NotFound)
+		}
+		for _, req := range []sandbox.VolumeRequest{{}, {Name: "a b"}, {Name: sandbox.NewVolumeID()}, {Name: "a", MaxBytes: 1}, {Name: "a", ID: "x"}} {
+			want(t, "a bad request", second(w.m.CreateVolume(t.Context(), "t", req)), sandbox.Invalid)
+		}
+		want(t, "a name in use", second(w.m.CreateVolume(t.Context(), "t", sandbox.VolumeRequest{Name: "data"})), sandbox.Conflict)
+		if all, err := w.m.ListVolumes(t.Context(), "t"); err != nil || len(all) != 2 || all[0] != v {
+			t.Errorf("ListVolumes = %+v, %v", all, err)
+		}
+		if gone, err := w.m.DeleteVolume(t.Context(), "t", "data"); err != nil || gone.ID != v.ID {
+			t.Errorf("DeleteVolume = %+v, %v", gone, err)
+		}
+		want(t, "a second delete", second(w.m.DeleteVolume(t.Context(), "t", "data")), sandbox.NotFound)
+		w.volume("data")
+	})
+}
+
+// A request that must take effect once makes one Volume, also when the process
+// that carried it out died.
+func TestVolumeOnce(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		req := sandbox.VolumeRequest{ID: sandbox.NewVolumeID(), Name: "data"}
+		died := sandbox.Volume{ID: req.ID, Tenant: "t", Name: "data", State: sandbox.VolumeCreating, Node: local, MaxBytes: 1 << 20}
+		if _, err := w.store.InsertVolume(t.Context(), died); err != nil {
+			t.Fatal(err)
+		}
+		var made [2]sandbox.Volume
+		for i := range made {
+			var err error
+			if made[i], err = w.m.CreateVolume(t.Context(), "t", req); err != nil || made[i].ID != req.ID {
+				t.Fatalf("made %+v, %v", made[i], err)
+			}
+		}
+		if made[0].MaxBytes != sandbox.DefaultVolumeBytes || made[1].MaxBytes != made[0].MaxBytes {
+			t.Errorf("made %+v", made)
+		}
+		want(t, "another tenant's", second(w.m.CreateVolume(t.Context(), "x", req)), sandbox.Conflict)
+	})
+}
+
+// What could not be made or deleted is gone in the end, whatever the Node did and
+// whenever it comes back.
+func TestVolumeUndone(t *testing.T) {
+	lost := sandbox.Errorf(sandbox.Unavailable, "the answer is lost")
+	in(t, func(t *testing.T, w *world) {
+		w.nodes.onVolume = func(sandbox.VolumeSpec) error { return lost }
+		want(t, "a create whose answer is lost", second(w.m.CreateVolume(t.Context(), "t", sandbox.VolumeRequest{Name: "a"})), sandbox.Unavailable)
+		w.consistentVolumes()
+
+		w.nodes.onNoVolume = func(string) error { return lost }
+		want(t, "one whose undoing fails too", second(w.m.CreateVolume(t.Context(), "t", sandbox.VolumeRequest{Name: "a"})), sandbox.Unavailable)
+		if left, err := w.store.VolumesLeft(t.Context()); err != nil || len(left) != 1 || left[0].State != sandbox.VolumeDeleting {
+			t.Errorf("left %+v, %v", left, err)
+		}
+		w.nodes.onVolume = nil
+		v := w.volume("a") // its name is free
+		if _, err := w.m.DeleteVolume(t.Context(), "t", v.ID); err != nil {
+			t.Errorf("a delete that the node cannot carry out now: %v", err)
+		}
+		want(t, "a look after that", second(w.m.GetVolume(t.Context(), "t", v.ID)), sandbox.NotFound)
+		died := sandbox.Volume{ID: sandbox.NewVolumeID(), Tenant: "t", Name: "b", State: sandbox.VolumeCreating, Node: local, MaxBytes: 1 << 20}
+		if _, err := w.store.InsertVolume(t.Context(), died); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.m.Reconcile(t.Context()); err != nil { // what it meets is not the manager's failure
+			t.Error(err)
+		}
+		if left, err := w.store.VolumesLeft(t.Context()); err != nil || len(left) != 3 {
+			t.Errorf("left %+v, %v", left, err)
+		}
+		w.nodes.mend()
+		if err := w.m.Reconcile(t.Context()); err != nil {
+			t.Error(err)
+		}
+		w.consistentVolumes()
+	})
+}
+
+func TestVolumesOfSandboxes(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		a, b := w.volume("a"), w.volume("b")
+		ctx := t.Context()
+		ask := []sandbox.VolumeMount{{Volume: "a", Path: "/data"}, {Volume: b.ID, Path: "/mnt/b"}}
+		mounts := []sandbox.VolumeMount{{Volume: a.ID, Name: "a", Path: "/data"}, {Volume: b.ID, Name: "b", Path: "/mnt/b"}}
+		bindings := []sandbox.VolumeBinding{
+			{VolumeSpec: sandbox.VolumeSpec{ID: a.ID, Tenant: "t", MaxBytes: a.MaxBytes}, Path: "/data"},
+			{VolumeSpec: sandbox.VolumeSpec{ID: b.ID, Tenant: "t", MaxBytes: b.MaxBytes}, Path: "/mnt/b"},
+		}
+		has := func(what string, sb sandbox.Sandbox, err error) sandbox.Sandbox {
+			t.Helper()
+			if err != nil {
+				t.Fatalf("%s: %v", what, err)
+			}
+			if told := w.told(sb); !slices.Equal(w.record(sb.ID).Volumes, mounts) || !reflect.DeepEqual(told.Volumes, bindings) {
+				t.Errorf("%s has %+v and was told %+v", what, w.record(sb.ID).Volumes, told.Volumes)
+			}
+			return sb
+		}
+		sb, err := w.m.Create(ctx, "t", sandbox.CreateRequest{Volumes: ask})
+		has("a new one", sb, err)
+
+		// They are fixed.
+		for what, volumes := range map[string][]sandbox.VolumeMount{
+			"none": nil, "one less": ask[:1], "others": {{Volume: "b", Path: "/data"}, {Volume: "a", Path: "/mnt/b"}}, "twice the same": {ask[0], ask[0]},
+		} {
+			want(t, "a change to "+what, second(w.m.Update(ctx, "t", sb.ID, sandbox.Change{Volumes: &volumes})), sandbox.Conflict)
+		}
+		sb, err = w.m.Update(ctx, "t", sb.ID, sandbox.Change{Volumes: &[]sandbox.VolumeMount{mounts[1], ask[0]}, Env: map[string]*string{"A": ptr("1")}})
+		has("one that is changed", sb, err)
+
+		// They come back, and copies have them.
+		_, err = w.m.Pause(ctx, "t", sb.ID, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want(t, "a delete while it is paused", second(w.m.DeleteVolume(ctx, "t", "a")), sandbox.Conflict)
+		sb, err = w.m.Resume(ctx, "t", sb.ID)
+		has("a resumed one", sb, err)
+		snap, err := w.m.TakeSnapshot(ctx, "t", sb.ID, sandbox.SnapshotRequest{})
+		if err != nil || !slices.Equal(snap.Volumes, mounts) {
+			t.Fatalf("a snapshot of it has %+v, %v", snap.Volumes, err)
+		}
+		sb, err = w.m.Rollback(ctx, "t", sb.ID, snap.ID)
+		has("one that went back", sb, err)
+		forks, err := w.m.Fork(ctx, "t", sb.ID, sandbox.ForkRequest{Count: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		fork := has("a fork", forks[0].Sandbox, forks[0].Err)
+		from, err := w.m.Create(ctx, "t", sandbox.CreateRequest{Snapshot: snap.ID})
+		has("one from a snapshot", from, err)
+		want(t, "one from a snapshot with others", second(w.m.Create(ctx, "t", sandbox.CreateRequest{Snapshot: snap.ID, Volumes: ask})), sandbox.Invalid)
+		want(t, "an export with memory", w.m.ExportSnapshot(ctx, "t", snap.ID, false, &strings.Builder{}), sandbox.Conflict)
+
+		for what, volumes := range map[string][]sandbox.VolumeMount{
+			"unknown": {{Volume: "c", Path: "/data"}}, "nested": {{Volume: "a", Path: "/data"}, {Volume: "b", Path: "/data/b"}},
+			"in the system": {{Volume: "a", Path: "/usr/data"}}, "relative": {{Volume: "a", Path: "data"}},
+		} {
+			want(t, what, second(w.m.Create(ctx, "t", sandbox.CreateRequest{Volumes: volumes})), sandbox.Invalid)
+		}
+		want(t, "another tenant's", second(w.m.Create(ctx, "x", sandbox.CreateRequest{Volumes: ask})), sandbox.Invalid)
+
+		// One stays for as long as any has it.
+		for _, id := range []string{sb.ID, fork.ID, from.ID} {
+			want(t, "a delete while one has it", second(w.m.DeleteVolume(ctx, "t", "a")), sandbox.Conflict)
+			if _, err := w.m.End(ctx, "t", id, sandbox.CauseReleased); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := w.m.DeleteVolume(ctx, "t", "a"); err != nil {
+			t.Error(err)
+		}
+		_, err = w.m.Create(ctx, "t", sandbox.CreateRequest{Snapshot: snap.ID})
+		if want(t, "one from a snapshot whose volume is gone", err, sandbox.Conflict); !strings.Contains(err.Error(), "the volume a (") {
+			t.Errorf("it hears %v", err)
+		}
+		if err := w.m.Reconcile(ctx); err != nil { // which sweeps what pauses and forks saved
+			t.Error(err)
+		}
+	})
+}
+
+// A Sandbox runs where its Volumes are, and nowhere else.
+func TestVolumesAreOnANode(t *testing.T) {
+	w := newWorld(t, "n1", "n2")
+	defer w.close()
+	v := w.volume("a") // on the first
+	ctx := t.Context()
+	on2 := sandbox.Volume{ID: sandbox.NewVolumeID(), Tenant: "t", Name: "b", State: sandbox.VolumeReady, Node: "n2", MaxBytes: 1 << 20}
+	if _, err := w.store.InsertVolume(ctx, on2); err != nil {
+		t.Fatal(err)
+	}
+	for node, name := range map[string]string{"n1": "a", "n2": "b"} {
+		if sb := w.create("t", sandbox.CreateRequest{Volumes: []sandbox.VolumeMount{{Volume: name, Path: "/data"}}}); sb.Boot.Node != node {
+			t.Errorf("with %s it is on %s", name, sb.Boot.Node)
+		}
+	}
+	both := []sandbox.VolumeMount{{Volume: v.ID, Path: "/a"}, {Volume: on2.ID, Path: "/b"}}
+	want(t, "volumes of two nodes", second(w.m.Create(ctx, "t", sandbox.CreateRequest{Volumes: both})), sandbox.Conflict)
+	w.nodes.setAway("n1", true)
+	want(t, "a node that is away", second(w.m.Create(ctx, "t", sandbox.CreateRequest{Volumes: both[:1]})), sandbox.Unavailable)
+}

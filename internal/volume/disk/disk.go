@@ -1,0 +1,340 @@
+// Package disk keeps the files of Volumes in a folder of this host.
+//
+// A Volume is a folder of its own with its objects side by side, each named by its
+// number: a file of the Volume is a file, a folder of it is a folder, in which each
+// entry is a symbolic link that says type and number of the object that it stands
+// for. So nothing here ever follows a path that somebody else chose: a name from a
+// guest is looked up in one folder, and what is found there is a number. Owner,
+// mode, number of names and a folder's parent are in an extended attribute of the
+// object, because this process may not change owners, and must not keep foreign
+// setuid bits on its host.
+//
+// What a crash leaves half done is put right when a Volume is first used again: all
+// its entries are read then, objects that nobody names go, and what it holds is
+// counted.
+package disk
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+const (
+	volumesName = "kept"
+	goneName    = "gone" // Volumes that were deleted, until their files are
+	specName    = "spec.json"
+	objectsName = "objects"
+	asideName   = "aside" // entries on their way to the place of others
+	maxSpec     = 64 << 10
+)
+
+// Disk is the folder of all Volumes of a Node. Its methods are safe for concurrent
+// use. Use Open.
+type Disk struct {
+	dir string
+
+	mu   sync.Mutex
+	open map[string]*Volume // those that were used since this process began
+	busy map[string]*sync.Mutex
+}
+
+// spec is what stands beside the files of a Volume.
+type spec struct {
+	Tenant   sandbox.TenantID `json:"tenant"`
+	MaxBytes int64            `json:"max_bytes"`
+}
+
+// Open returns the Disk in a folder, which is made when it is not there.
+func Open(dir string) (*Disk, error) {
+	for _, name := range []string{volumesName, goneName} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
+			return nil, fmt.Errorf("make the folder of volumes: %w", err)
+		}
+	}
+	return &Disk{dir: dir, open: map[string]*Volume{}, busy: map[string]*sync.Mutex{}}, nil
+}
+
+// checkAttributes returns Unsupported where owners cannot be kept.
+func (d *Disk) checkAttributes() error {
+	err := unix.Setxattr(filepath.Join(d.dir, volumesName), attribute+".try", []byte("1"), 0)
+	switch {
+	case errors.Is(err, unix.ENOTSUP):
+		return sandbox.Errorf(sandbox.Unsupported, "the node's disk keeps no extended attributes (user.*), which volumes need")
+	case err != nil:
+		return fmt.Errorf("try an extended attribute: %w", err)
+	}
+	return nil
+}
+
+// Clean removes the files of Volumes that were deleted, which a crash left.
+func (d *Disk) Clean(ctx context.Context) error {
+	gone := filepath.Join(d.dir, goneName)
+	left, err := os.ReadDir(gone)
+	if err != nil {
+		return err
+	}
+	for _, e := range left {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err := os.RemoveAll(filepath.Join(gone, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close ends the use of all Volumes.
+func (d *Disk) Close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, v := range d.open {
+		v.end()
+	}
+	clear(d.open)
+}
+
+func (d *Disk) path(id string) string { return filepath.Join(d.dir, volumesName, id) }
+
+// turn makes the caller the only one who opens, makes or deletes a Volume, until
+// done is called.
+func (d *Disk) turn(id string) (done func()) {
+	d.mu.Lock()
+	t := d.busy[id]
+	if t == nil {
+		t = new(sync.Mutex)
+		d.busy[id] = t
+	}
+	d.mu.Unlock()
+	t.Lock()
+	return t.Unlock
+}
+
+// Create is VolumeFiles.CreateVolume.
+func (d *Disk) Create(s sandbox.VolumeSpec) error {
+	if !sandbox.ValidVolumeID(s.ID) {
+		return sandbox.Errorf(sandbox.Invalid, "the volume ID is not one")
+	}
+	if err := sandbox.CheckVolumeBytes(s.MaxBytes); err != nil {
+		return err
+	}
+	if err := d.checkAttributes(); err != nil {
+		return err
+	}
+	defer d.turn(s.ID)()
+	there, err := d.read(s.ID)
+	switch {
+	case errors.Is(err, sandbox.NotFound):
+		return d.make(s)
+	case err != nil:
+		return err
+	case there.Tenant != s.Tenant:
+		return sandbox.Errorf(sandbox.Conflict, "the volume is another tenant's")
+	case there.MaxBytes == s.MaxBytes:
+		return nil
+	}
+	if err := writeSpec(d.path(s.ID), s); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	v := d.open[s.ID]
+	d.mu.Unlock()
+	if v != nil {
+		v.setMax(s.MaxBytes)
+	}
+	return nil
+}
+
+// make makes an empty Volume aside and gives it its name once it is whole.
+func (d *Disk) make(s sandbox.VolumeSpec) (err error) {
+	aside := filepath.Join(d.dir, goneName, s.ID+".new")
+	if err := os.RemoveAll(aside); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.RemoveAll(aside)
+			err = full(err)
+		}
+	}()
+	for _, dir := range []string{aside, filepath.Join(aside, objectsName), filepath.Join(aside, asideName)} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	v := &Volume{dir: aside}
+	if err := v.makeRoot(); err != nil {
+		return err
+	}
+	if err := writeSpec(aside, s); err != nil {
+		return err
+	}
+	if err := os.Rename(aside, d.path(s.ID)); err != nil {
+		return err
+	}
+	return syncFolder(filepath.Join(d.dir, volumesName))
+}
+
+func writeSpec(dir string, s sandbox.VolumeSpec) error {
+	raw, err := json.Marshal(spec{Tenant: s.Tenant, MaxBytes: s.MaxBytes})
+	if err != nil {
+		return err
+	}
+	aside := filepath.Join(dir, specName+".new")
+	f, err := os.OpenFile(aside, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(raw)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return full(err)
+	}
+	if err := os.Rename(aside, filepath.Join(dir, specName)); err != nil {
+		return err
+	}
+	return syncFolder(dir)
+}
+
+// full gives the error of a host's full disk its Code.
+func full(err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return sandbox.Errorf(sandbox.Exhausted, "the node's disk is full").WithCause(err)
+	}
+	return err
+}
+
+func syncFolder(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// read returns what stands beside the files of a Volume, or NotFound.
+func (d *Disk) read(id string) (spec, error) {
+	var s spec
+	if !sandbox.ValidVolumeID(id) {
+		return s, errNoVolume()
+	}
+	raw, err := os.ReadFile(filepath.Join(d.path(id), specName))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return s, errNoVolume()
+	case err != nil:
+		return s, err
+	case len(raw) > maxSpec:
+		return s, fmt.Errorf("%s of volume %s is too long", specName, id)
+	}
+	if err := json.Unmarshal(raw, &s); err != nil {
+		return s, fmt.Errorf("read %s of volume %s: %w", specName, id, err)
+	}
+	return s, nil
+}
+
+func errNoVolume() error { return sandbox.Errorf(sandbox.NotFound, "there is no such volume") }
+
+// Volume returns a Volume that its Tenant has here; NotFound for any other. The
+// first time it takes as long as its files are many.
+func (d *Disk) Volume(of sandbox.VolumeRef) (*Volume, error) {
+	v, err := d.volume(of.ID)
+	if err == nil && v.tenant != of.Tenant {
+		return nil, errNoVolume()
+	}
+	return v, err
+}
+
+func (d *Disk) volume(id string) (*Volume, error) {
+	d.mu.Lock()
+	v := d.open[id]
+	d.mu.Unlock()
+	if v != nil {
+		return v, nil
+	}
+	if !sandbox.ValidVolumeID(id) {
+		return nil, errNoVolume()
+	}
+	defer d.turn(id)()
+	d.mu.Lock()
+	v = d.open[id]
+	d.mu.Unlock()
+	if v != nil {
+		return v, nil
+	}
+	s, err := d.read(id)
+	if err != nil {
+		return nil, err
+	}
+	if v, err = openVolume(d.path(id), s); err != nil {
+		return nil, fmt.Errorf("count volume %s: %w", id, err)
+	}
+	d.mu.Lock()
+	d.open[id] = v
+	d.mu.Unlock()
+	return v, nil
+}
+
+// Delete is VolumeFiles.DeleteVolume.
+func (d *Disk) Delete(id string) error {
+	if !sandbox.ValidVolumeID(id) {
+		return nil // none has such an ID
+	}
+	defer d.turn(id)()
+	d.mu.Lock()
+	v := d.open[id]
+	delete(d.open, id)
+	d.mu.Unlock()
+	if v != nil {
+		v.end()
+	}
+	gone := filepath.Join(d.dir, goneName, id)
+	if err := os.RemoveAll(gone); err != nil { // what an earlier try left
+		return err
+	}
+	err := os.Rename(d.path(id), gone)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(syncFolder(filepath.Join(d.dir, volumesName)), os.RemoveAll(gone))
+}
+
+// List is VolumeFiles.ListVolumes.
+func (d *Disk) List(ctx context.Context) ([]sandbox.VolumeUse, error) {
+	entries, err := os.ReadDir(filepath.Join(d.dir, volumesName))
+	if err != nil {
+		return nil, err
+	}
+	all := []sandbox.VolumeUse{}
+	for _, e := range entries {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if !sandbox.ValidVolumeID(e.Name()) {
+			continue
+		}
+		v, err := d.volume(e.Name())
+		if errors.Is(err, sandbox.NotFound) {
+			continue // it was deleted just now
+		}
+		if err != nil {
+			return nil, err
+		}
+		use := v.use()
+		use.ID = e.Name()
+		all = append(all, use)
+	}
+	return all, nil
+}

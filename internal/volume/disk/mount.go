@@ -1,0 +1,277 @@
+package disk
+
+import (
+	"errors"
+	"io"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/volume"
+)
+
+// maxHeld is how many files of one Volume a Boot has open.
+const maxHeld = 16384
+
+// mount is a Volume as one Boot uses it.
+type mount struct {
+	v *Volume
+
+	mu   sync.Mutex
+	held map[uint64]int
+}
+
+func newMount(v *Volume) *mount { return &mount{v: v, held: map[uint64]int{}} }
+
+// close lets go of all that is held.
+func (m *mount) close() {
+	m.mu.Lock()
+	held := m.held
+	m.held = map[uint64]int{}
+	m.mu.Unlock() // a Volume's mu comes before ours
+	for node, n := range held {
+		_ = m.letGo(node, n)
+	}
+}
+
+// do carries a request out. The answer's Data may be in buf.
+func (m *mount) do(r *volume.Request, buf []byte) volume.Answer {
+	a := volume.Answer{Tag: r.Tag}
+	err := m.check(r)
+	if err == nil {
+		err = m.run(r, &a, buf)
+	}
+	if err != nil {
+		a = volume.Answer{Tag: r.Tag, Err: errno(err)}
+	}
+	return a
+}
+
+// check returns what is wrong with a request, whatever is on the disk.
+func (m *mount) check(r *volume.Request) error {
+	switch r.Op {
+	case volume.OpLookup, volume.OpSymlink, volume.OpCreate, volume.OpMkdir, volume.OpUnlink, volume.OpRmdir, volume.OpLink:
+		if err := checkName(r.Name); err != nil {
+			return err
+		}
+	case volume.OpRename:
+		if err := errors.Join(checkName(r.Name), checkName(string(r.Data))); err != nil {
+			return err
+		}
+	}
+	if r.Op == volume.OpSymlink && (len(r.Data) == 0 || len(r.Data) > volume.MaxTarget || slices.Contains(r.Data, 0)) {
+		return unix.EINVAL
+	}
+	return nil
+}
+
+func (m *mount) run(r *volume.Request, a *volume.Answer, buf []byte) error {
+	switch r.Op {
+	case volume.OpSetAttr, volume.OpSymlink, volume.OpCreate, volume.OpMkdir, volume.OpUnlink, volume.OpRmdir, volume.OpRename, volume.OpLink:
+		done, err := m.v.changing()
+		if err != nil {
+			return err
+		}
+		defer done()
+		return m.change(r, a)
+	case volume.OpHold:
+		return m.hold(r.Node)
+	case volume.OpRelease:
+		return m.release(r.Node)
+	}
+	done, err := m.v.reading()
+	if err != nil {
+		return err
+	}
+	defer done()
+	return m.use(r, a, buf)
+}
+
+// change does what changes entries or attributes.
+func (m *mount) change(r *volume.Request, a *volume.Answer) (err error) {
+	v := m.v
+	switch r.Op {
+	case volume.OpSetAttr:
+		a.Attr, err = v.setAttr(r)
+	case volume.OpSymlink:
+		a.Attr, err = v.add(r.Node, r.Name, object{mode: unix.S_IFLNK | 0o777, uid: r.UID, gid: r.GID}, r.Data)
+	case volume.OpCreate:
+		a.Attr, err = m.create(r)
+	case volume.OpMkdir:
+		a.Attr, err = v.add(r.Node, r.Name, object{mode: unix.S_IFDIR | r.Mode&permissions, uid: r.UID, gid: r.GID}, nil)
+	case volume.OpUnlink:
+		err = v.unlink(r.Node, r.Name)
+	case volume.OpRmdir:
+		err = v.rmdir(r.Node, r.Name)
+	case volume.OpRename:
+		err = v.rename(r.Node, r.Name, r.Other, string(r.Data), r.Flags&volume.FlagExclusive != 0)
+	case volume.OpLink:
+		a.Attr, err = v.link(r.Other, r.Node, r.Name)
+	}
+	return err
+}
+
+// create makes a file, or returns the one that is there.
+func (m *mount) create(r *volume.Request) (volume.Attr, error) {
+	a, err := m.v.add(r.Node, r.Name, object{mode: unix.S_IFREG | r.Mode&permissions, uid: r.UID, gid: r.GID}, nil)
+	if errors.Is(err, unix.EEXIST) && r.Flags&volume.FlagExclusive == 0 {
+		var e entry
+		if e, err = m.v.entry(r.Node, r.Name); err == nil {
+			if e.letter != letterFile {
+				return a, unix.EEXIST
+			}
+			a, err = m.v.attr(e.node)
+		}
+	}
+	if err == nil && r.Flags&volume.FlagHold != 0 {
+		err = m.keep(a.Node)
+	}
+	return a, err
+}
+
+func (m *mount) hold(node uint64) error {
+	done, err := m.v.reading()
+	if err != nil {
+		return err
+	}
+	defer done()
+	if _, err := m.v.describe(node); err != nil {
+		return err
+	}
+	return m.keep(node)
+}
+
+// keep holds what is there, while the Volume's mu is held.
+func (m *mount) keep(node uint64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.held[node] == 0 && len(m.held) >= maxHeld {
+		return unix.ENFILE
+	}
+	m.held[node]++
+	m.v.hold(node, 1)
+	return nil
+}
+
+func (m *mount) release(node uint64) error {
+	m.mu.Lock()
+	n := m.held[node]
+	if n > 1 {
+		m.held[node]--
+	} else {
+		delete(m.held, node)
+	}
+	m.mu.Unlock()
+	if n == 0 {
+		return nil // it was held before the Boot was saved, or this Node began
+	}
+	return m.letGo(node, 1)
+}
+
+// letGo takes back holds of an object, which goes if it has no name.
+func (m *mount) letGo(node uint64, n int) error {
+	done, err := m.v.changing()
+	if err != nil {
+		return err
+	}
+	defer done()
+	if m.v.hold(node, -n) > 0 {
+		return nil
+	}
+	o, err := m.v.describe(node)
+	if err != nil || o.links > 0 {
+		return err
+	}
+	return m.v.drop(node, o)
+}
+
+// use does what leaves entries as they are.
+func (m *mount) use(r *volume.Request, a *volume.Answer, buf []byte) (err error) {
+	v := m.v
+	switch r.Op {
+	case volume.OpLookup:
+		var e entry
+		if e, err = v.entry(r.Node, r.Name); err == nil {
+			a.Attr, err = v.attr(e.node)
+		} else if errors.Is(err, unix.ENOENT) {
+			_, stale := v.folder(r.Node)
+			err = errors.Join(stale, err)
+		}
+	case volume.OpGetAttr:
+		a.Attr, err = v.attr(r.Node)
+	case volume.OpReadLink:
+		a.Data, err = v.target(r.Node)
+	case volume.OpRead:
+		a.Data, err = v.read(r, buf)
+	case volume.OpWrite:
+		err = m.write(r, a)
+	case volume.OpSync:
+		err = v.sync(r.Node)
+	case volume.OpList:
+		err = v.listing(r, a, buf)
+	case volume.OpStatFS:
+		v.counts.Lock()
+		a.Count, a.Free, a.Files = v.max, max(v.max-v.used, 0), maxObjects-v.objects
+		v.counts.Unlock()
+	case volume.OpAllocate:
+		if err = v.truncate(r.Node, r.Offset, true); err == nil {
+			a.Attr, err = v.attr(r.Node)
+		}
+	default:
+		err = unix.ENOSYS
+	}
+	return err
+}
+
+func (m *mount) write(r *volume.Request, a *volume.Answer) error {
+	o, err := m.v.describe(r.Node)
+	switch {
+	case err != nil:
+		return err
+	case !o.isFile():
+		return unix.EINVAL
+	}
+	a.Count = int64(len(r.Data))
+	_, err = m.v.writeAt(r.Node, r.Data, r.Offset, r.Flags&volume.FlagAppend != 0)
+	return err
+}
+
+func (v *Volume) read(r *volume.Request, buf []byte) ([]byte, error) {
+	if r.Offset < 0 {
+		return nil, unix.EINVAL
+	}
+	f, err := v.openFile(r.Node, unix.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	n, err := f.ReadAt(buf[:r.Size], r.Offset)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return buf[:n], err
+}
+
+// listing answers OpList.
+func (v *Volume) listing(r *volume.Request, a *volume.Answer, buf []byte) error {
+	if _, err := v.folder(r.Node); err != nil {
+		return err
+	}
+	entries, more, err := v.list(r.Node, r.Name)
+	if err != nil {
+		return err
+	}
+	a.Data = buf[:0]
+	for _, e := range entries {
+		var fits bool
+		if a.Data, fits = volume.AppendEntry(a.Data, e); !fits {
+			more = true
+			break
+		}
+	}
+	if more {
+		a.Count = 1
+	}
+	return nil
+}

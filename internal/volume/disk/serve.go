@@ -1,0 +1,262 @@
+package disk
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/volume"
+)
+
+const (
+	// helloTime is how long a Boot may take to say which Volumes it means.
+	helloTime = 10 * time.Second
+	// answerTime is how long it may take to read an answer.
+	answerTime = 30 * time.Second
+	// remembered is how many answers are kept for requests that are repeated: more
+	// than a Boot's volume server has under way.
+	remembered = 256
+	// smallBytes is how long most frames are.
+	smallBytes = 4096
+)
+
+// Boot serves the Volumes of one Boot, over one connection after the other. Use
+// ForBoot, and Close when the Boot has ended.
+type Boot struct {
+	disk   *Disk
+	tenant sandbox.TenantID
+	bound  map[string]bool // the IDs of its Volumes
+
+	serving sync.Mutex // held while a connection is served
+	mounts  map[string]*mount
+
+	mu      sync.Mutex
+	answers map[uint64]volume.Answer // to what changed something, by tag
+	oldest  [remembered]uint64       // their tags, as they came
+	count   int
+}
+
+// ForBoot returns what serves these Volumes to a Boot.
+func (d *Disk) ForBoot(tenant sandbox.TenantID, volumes []string) *Boot {
+	b := &Boot{disk: d, tenant: tenant, bound: map[string]bool{}, mounts: map[string]*mount{}, answers: map[uint64]volume.Answer{}}
+	for _, id := range volumes {
+		b.bound[id] = true
+	}
+	return b
+}
+
+// Close lets go of what the Boot has open. It is called when nothing is served.
+func (b *Boot) Close() {
+	b.serving.Lock()
+	defer b.serving.Unlock()
+	for _, m := range b.mounts {
+		m.close()
+	}
+	clear(b.mounts)
+}
+
+// Serve answers what comes over a connection to the Boot, until that or ctx ends;
+// then it has closed the connection. What the Boot says is not trusted: it can
+// name only its own Volumes, and what it asks for is bounded.
+func (b *Boot) Serve(ctx context.Context, conn net.Conn) error {
+	b.serving.Lock()
+	defer b.serving.Unlock()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	defer conn.Close()
+	c := &connection{boot: b, conn: conn, r: bufio.NewReaderSize(conn, smallBytes), slots: make(chan struct{}, volume.Parallel)}
+	err := c.hello()
+	if err == nil {
+		err = c.serve()
+	}
+	c.working.Wait()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// connection is one connection to a Boot.
+type connection struct {
+	boot   *Boot
+	conn   net.Conn
+	r      *bufio.Reader
+	mounts []*mount // by their place in the hello; nil: not the Boot's, or gone
+
+	slots   chan struct{} // holds one for each request under way
+	working sync.WaitGroup
+	writing sync.Mutex
+}
+
+// hello learns which Volumes the Boot means by which number.
+func (c *connection) hello() error {
+	if err := c.conn.SetReadDeadline(time.Now().Add(helloTime)); err != nil {
+		return err
+	}
+	frame, err := volume.ReadFrame(c.r, make([]byte, smallBytes))
+	if err != nil {
+		return err
+	}
+	r, err := volume.DecodeRequest(frame)
+	if err != nil {
+		return err
+	}
+	ids := strings.Fields(string(r.Data))
+	switch {
+	case r.Op != volume.OpHello:
+		return errors.New("the volume server of the boot says no hello")
+	case r.Size != volume.Version:
+		return fmt.Errorf("the volume server of the boot speaks version %d", r.Size)
+	case len(ids) > sandbox.MaxVolumeMounts:
+		return fmt.Errorf("the volume server of the boot has %d volumes", len(ids))
+	}
+	for _, id := range ids {
+		c.mounts = append(c.mounts, c.boot.mount(id))
+	}
+	if err := c.conn.SetReadDeadline(time.Time{}); err != nil {
+		return err
+	}
+	return c.answer(&volume.Answer{Tag: r.Tag})
+}
+
+// mount returns a Volume of the Boot; nil for another's, and for one that cannot be
+// used.
+func (b *Boot) mount(id string) *mount {
+	if !b.bound[id] {
+		return nil
+	}
+	if m := b.mounts[id]; m != nil {
+		return m
+	}
+	v, err := b.disk.Volume(sandbox.VolumeRef{ID: id, Tenant: b.tenant})
+	if err != nil {
+		return nil
+	}
+	b.mounts[id] = newMount(v)
+	return b.mounts[id]
+}
+
+// serve reads requests. While none comes it holds no buffer for one.
+func (c *connection) serve() error {
+	for {
+		head, err := c.r.Peek(4)
+		if err != nil {
+			return err
+		}
+		c.slots <- struct{}{}
+		buf := buffer(int(head[0]) | int(head[1])<<8 | int(head[2])<<16 | int(head[3])<<24)
+		frame, err := volume.ReadFrame(c.r, *buf)
+		var r volume.Request
+		if err == nil {
+			r, err = volume.DecodeRequest(frame)
+		}
+		if err != nil {
+			return err
+		}
+		c.working.Go(func() {
+			defer func() { <-c.slots }()
+			defer giveBack(buf)
+			c.one(&r)
+		})
+	}
+}
+
+// one carries a request out, if it was not before, and answers it.
+func (c *connection) one(r *volume.Request) {
+	if r.Op.Changes() {
+		if a, done := c.boot.answered(r.Tag); done {
+			_ = c.answer(&a)
+			return
+		}
+	}
+	var a volume.Answer
+	var buf *[]byte
+	if r.Op == volume.OpRead || r.Op == volume.OpList {
+		size := volume.MaxData
+		if r.Op == volume.OpRead {
+			size = int(r.Size)
+		}
+		buf = buffer(size)
+		defer giveBack(buf)
+	}
+	switch {
+	case int(r.Mount) >= len(c.mounts) || r.Op == volume.OpHello:
+		a = volume.Answer{Tag: r.Tag, Err: unix.EINVAL}
+	case c.mounts[r.Mount] == nil:
+		a = volume.Answer{Tag: r.Tag, Err: unix.ESTALE}
+	case buf != nil:
+		a = c.mounts[r.Mount].do(r, *buf)
+	default:
+		a = c.mounts[r.Mount].do(r, nil)
+	}
+	if r.Op.Changes() {
+		c.boot.remember(a)
+	}
+	_ = c.answer(&a) // whoever reads will see that the connection is broken
+}
+
+// answer sends an answer.
+func (c *connection) answer(a *volume.Answer) error {
+	out := buffer(len(a.Data) + smallBytes/2)
+	defer giveBack(out)
+	frame := volume.AppendAnswer((*out)[:0], a)
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	err := c.conn.SetWriteDeadline(time.Now().Add(answerTime))
+	if err == nil {
+		_, err = c.conn.Write(frame)
+	}
+	if err != nil {
+		c.conn.Close()
+	}
+	return err
+}
+
+// answered returns the answer that a request got before.
+func (b *Boot) answered(tag uint64) (volume.Answer, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	a, ok := b.answers[tag]
+	return a, ok
+}
+
+// remember keeps the answer to what must not be done twice.
+func (b *Boot) remember(a volume.Answer) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at := b.count % remembered
+	if b.count >= remembered {
+		delete(b.answers, b.oldest[at])
+	}
+	b.answers[a.Tag], b.oldest[at] = a, a.Tag
+	b.count++
+}
+
+var (
+	small = sync.Pool{New: func() any { b := make([]byte, smallBytes); return &b }}
+	large = sync.Pool{New: func() any { b := make([]byte, volume.Longest+smallBytes); return &b }}
+)
+
+// buffer returns one for so many bytes, or for as many as there can be.
+func buffer(n int) *[]byte {
+	if n >= 0 && n <= smallBytes {
+		return small.Get().(*[]byte)
+	}
+	return large.Get().(*[]byte)
+}
+
+func giveBack(b *[]byte) {
+	if len(*b) == smallBytes {
+		small.Put(b)
+	} else {
+		large.Put(b)
+	}
+}

@@ -1,0 +1,301 @@
+// Package volume holds the words of the conversation about the files of Volumes,
+// between the volume server inside a Boot and its Node: what may be asked, how it
+// is framed, and the bounds of both. It is carried over one TCP connection, which
+// the Node opens, to sandbox.VolumePort of the Boot.
+//
+// A file is named by its number in its Volume, which it has for life and which no
+// other ever has; never by a path. So neither end keeps what must survive: a Boot
+// that was saved goes on with another Node process, and the other way round.
+package volume
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"syscall"
+)
+
+const (
+	// Version of the conversation. The end in the Boot says it first.
+	Version = 1
+	// MaxData bounds the bytes of one read or write, and of a part of a listing.
+	MaxData = 256 << 10
+	// MaxName bounds the name of a file, and MaxTarget what a symbolic link says.
+	MaxName   = 255
+	MaxTarget = 4095
+	// Parallel is how many requests of one connection are carried out at a time.
+	Parallel = 8
+	// RootNode is the number of a Volume's root folder.
+	RootNode = 1
+)
+
+// Op is what is asked for.
+type Op uint8
+
+// What may be asked. Each takes of a Request what its comment says, and Node
+// unless it says otherwise.
+const (
+	OpHello    Op = iota + 1 // Size: Version; Data: the IDs of the Boot's Volumes, joined by spaces; no Node
+	OpLookup                 // Name in a folder
+	OpGetAttr                //
+	OpSetAttr                // Set, and Mode, UID, GID, Offset (the length), Accessed, Modified as it says
+	OpReadLink               // the answer's Data
+	OpSymlink                // Name in a folder; Data: the target; UID, GID
+	OpCreate                 // a regular file as Name in a folder; Mode, UID, GID; FlagExclusive, FlagHold
+	OpMkdir                  // Name in a folder; Mode, UID, GID
+	OpUnlink                 // Name in a folder
+	OpRmdir                  // Name in a folder
+	OpRename                 // Name in a folder to Data in the folder Other; FlagExclusive
+	OpLink                   // Name in a folder becomes another name of Other
+	OpHold                   // the file stays while it is held, though it loses its last name
+	OpRelease                // takes back one OpHold
+	OpRead                   // Size bytes at Offset
+	OpWrite                  // Data at Offset; FlagAppend: at the end
+	OpSync                   // to the disk
+	OpList                   // a folder's names after Name, in order; the answer's Data, see AppendEntry, and Count: 1 when there are more
+	OpStatFS                 // the answer's Count: bytes in all; Free: bytes free; Files: free files; no Node
+	OpAllocate               // the file has at least Offset bytes, and the Volume room for them
+	lastOp     = OpAllocate
+)
+
+// Flags of a Request.
+const (
+	FlagExclusive uint32 = 1 << iota // what is there already is an error
+	FlagAppend
+	FlagHold // as by OpHold
+)
+
+// What OpSetAttr sets.
+const (
+	SetMode uint32 = 1 << iota
+	SetUID
+	SetGID
+	SetSize
+	SetAccessed
+	SetModified
+	SetAccessedNow
+	SetModifiedNow
+)
+
+// Changes reports whether op does something that must not be done twice.
+func (op Op) Changes() bool {
+	switch op {
+	case OpSetAttr, OpSymlink, OpCreate, OpMkdir, OpUnlink, OpRmdir, OpRename, OpLink, OpHold, OpRelease, OpWrite, OpAllocate:
+		return true
+	}
+	return false
+}
+
+// Request asks for one operation on a mounted Volume.
+type Request struct {
+	Tag                uint64 // its answer has the same; a repeat of it too
+	Op                 Op
+	Mount              uint8 // which Volume, by its place in OpHello
+	Node, Other        uint64
+	Offset             int64
+	Size, Flags, Set   uint32
+	Mode, UID, GID     uint32
+	Accessed, Modified int64 // nanoseconds since 1970
+	Name               string
+	Data               []byte
+}
+
+// Attr is what is known of a file.
+type Attr struct {
+	Node                        uint64
+	Mode                        uint32 // with its type, as stat(2) has it
+	UID, GID, Links             uint32
+	Size, Blocks                int64 // bytes; units of 512 bytes
+	Accessed, Modified, Changed int64 // nanoseconds since 1970
+}
+
+// Answer is the end of a Request.
+type Answer struct {
+	Tag                uint64
+	Err                syscall.Errno // 0: it was done
+	Attr               Attr          // of the file in question, where there is one
+	Count, Free, Files int64
+	Data               []byte
+}
+
+const (
+	requestHead = 8 + 1 + 1 + 8 + 8 + 8 + 4*6 + 8 + 8 + 2
+	answerHead  = 8 + 4 + attrBytes + 8*3
+	attrBytes   = 8 + 4*4 + 8*5
+	// Longest is how many bytes a frame has at most, without its length.
+	Longest = requestHead + MaxName + MaxData
+)
+
+// errFrame says that what came is no frame of this protocol.
+var errFrame = errors.New("this is no frame of the volume protocol")
+
+var order = binary.LittleEndian
+
+// AppendRequest appends a frame. Name and Data are within their bounds.
+func AppendRequest(b []byte, r *Request) []byte {
+	b = order.AppendUint32(b, uint32(requestHead+len(r.Name)+len(r.Data)))
+	b = order.AppendUint64(b, r.Tag)
+	b = append(b, byte(r.Op), r.Mount)
+	b = order.AppendUint64(b, r.Node)
+	b = order.AppendUint64(b, r.Other)
+	b = order.AppendUint64(b, uint64(r.Offset))
+	for _, v := range [...]uint32{r.Size, r.Flags, r.Set, r.Mode, r.UID, r.GID} {
+		b = order.AppendUint32(b, v)
+	}
+	b = order.AppendUint64(b, uint64(r.Accessed))
+	b = order.AppendUint64(b, uint64(r.Modified))
+	b = order.AppendUint16(b, uint16(len(r.Name)))
+	b = append(b, r.Name...)
+	return append(b, r.Data...)
+}
+
+// DecodeRequest reads a frame without its length. The Data is the frame's.
+func DecodeRequest(frame []byte) (r Request, err error) {
+	if len(frame) < requestHead || len(frame) > Longest {
+		return r, errFrame
+	}
+	d := decoder{frame}
+	r.Tag, r.Op, r.Mount = d.u64(), Op(d.u8()), d.u8()
+	r.Node, r.Other, r.Offset = d.u64(), d.u64(), d.i64()
+	for _, v := range [...]*uint32{&r.Size, &r.Flags, &r.Set, &r.Mode, &r.UID, &r.GID} {
+		*v = d.u32()
+	}
+	r.Accessed, r.Modified = d.i64(), d.i64()
+	name := int(d.u16())
+	switch {
+	case r.Op < OpHello || r.Op > lastOp:
+		return r, fmt.Errorf("%w: operation %d", errFrame, r.Op)
+	case name > MaxName || name > len(d.rest):
+		return r, fmt.Errorf("%w: a name of %d bytes", errFrame, name)
+	case len(d.rest)-name > MaxData || r.Size > MaxData:
+		return r, fmt.Errorf("%w: more than %d bytes at once", errFrame, MaxData)
+	}
+	r.Name, r.Data = string(d.rest[:name]), d.rest[name:]
+	return r, nil
+}
+
+// AppendAnswer appends a frame. Data is within its bound.
+func AppendAnswer(b []byte, a *Answer) []byte {
+	b = order.AppendUint32(b, uint32(answerHead+len(a.Data)))
+	b = order.AppendUint64(b, a.Tag)
+	b = order.AppendUint32(b, uint32(a.Err))
+	b = order.AppendUint64(b, a.Attr.Node)
+	for _, v := range [...]uint32{a.Attr.Mode, a.Attr.UID, a.Attr.GID, a.Attr.Links} {
+		b = order.AppendUint32(b, v)
+	}
+	for _, v := range [...]int64{a.Attr.Size, a.Attr.Blocks, a.Attr.Accessed, a.Attr.Modified, a.Attr.Changed, a.Count, a.Free, a.Files} {
+		b = order.AppendUint64(b, uint64(v))
+	}
+	return append(b, a.Data...)
+}
+
+// DecodeAnswer reads a frame without its length. The Data is the frame's.
+func DecodeAnswer(frame []byte) (a Answer, err error) {
+	if len(frame) < answerHead || len(frame)-answerHead > MaxData {
+		return a, errFrame
+	}
+	d := decoder{frame}
+	a.Tag, a.Err = d.u64(), syscall.Errno(d.u32())
+	a.Attr.Node = d.u64()
+	for _, v := range [...]*uint32{&a.Attr.Mode, &a.Attr.UID, &a.Attr.GID, &a.Attr.Links} {
+		*v = d.u32()
+	}
+	for _, v := range [...]*int64{&a.Attr.Size, &a.Attr.Blocks, &a.Attr.Accessed, &a.Attr.Modified, &a.Attr.Changed, &a.Count, &a.Free, &a.Files} {
+		*v = d.i64()
+	}
+	a.Data = d.rest
+	return a, nil
+}
+
+// ReadFrame reads a frame into buf if it fits there, and returns it without its
+// length. It reads nothing of one that is too long.
+func ReadFrame(r *bufio.Reader, buf []byte) ([]byte, error) {
+	var head [4]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return nil, err
+	}
+	n := order.Uint32(head[:])
+	if n > Longest {
+		return nil, fmt.Errorf("%w: %d bytes", errFrame, n)
+	}
+	if int(n) > cap(buf) {
+		buf = make([]byte, n)
+	}
+	buf = buf[:n]
+	_, err := io.ReadFull(r, buf)
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return buf, err
+}
+
+// Entry is a file in the listing of a folder.
+type Entry struct {
+	Node uint64
+	Type uint8 // as d_type of readdir(3)
+	Name string
+}
+
+const entryHead = 8 + 1 + 2
+
+// AppendEntry appends an entry to the Data of a listing; false when it would have
+// more than MaxData with it.
+func AppendEntry(b []byte, e Entry) ([]byte, bool) {
+	if len(b)+entryHead+len(e.Name) > MaxData {
+		return b, false
+	}
+	b = order.AppendUint64(b, e.Node)
+	b = append(b, e.Type)
+	b = order.AppendUint16(b, uint16(len(e.Name)))
+	return append(b, e.Name...), true
+}
+
+// DecodeEntries reads the Data of a listing.
+func DecodeEntries(b []byte) ([]Entry, error) {
+	var all []Entry
+	for len(b) > 0 {
+		if len(b) < entryHead {
+			return nil, errFrame
+		}
+		d := decoder{b}
+		e := Entry{Node: d.u64(), Type: d.u8()}
+		n := int(d.u16())
+		if n == 0 || n > MaxName || n > len(d.rest) {
+			return nil, errFrame
+		}
+		e.Name, b = string(d.rest[:n]), d.rest[n:]
+		all = append(all, e)
+	}
+	return all, nil
+}
+
+// decoder reads what is known to be there.
+type decoder struct{ rest []byte }
+
+func (d *decoder) u8() uint8 {
+	v := d.rest[0]
+	d.rest = d.rest[1:]
+	return v
+}
+
+func (d *decoder) u16() uint16 {
+	v := order.Uint16(d.rest)
+	d.rest = d.rest[2:]
+	return v
+}
+
+func (d *decoder) u32() uint32 {
+	v := order.Uint32(d.rest)
+	d.rest = d.rest[4:]
+	return v
+}
+
+func (d *decoder) u64() uint64 {
+	v := order.Uint64(d.rest)
+	d.rest = d.rest[8:]
+	return v
+}
+
+func (d *decoder) i64() int64 { return int64(d.u64()) }

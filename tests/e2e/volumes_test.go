@@ -1,0 +1,160 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
+)
+
+// volume makes one, which the test deletes at its end.
+func makeVolume(t *testing.T, c *rig.Client, name string, mb int) {
+	t.Helper()
+	c.Must(t, "POST", "/api/v1/volumes", rig.Body{"name": name, "size_mb": mb}, nil)
+	t.Cleanup(func() {
+		if status, raw, err := c.Do("DELETE", "/api/v1/volumes/"+name, nil); err != nil || status >= 300 && status != http.StatusNotFound {
+			t.Errorf("delete volume %s: %d %s %v", name, status, raw, err)
+		}
+	})
+}
+
+// at is the body of a session that has a volume.
+func at(name, path string) rig.Body {
+	return rig.Body{"volumes": []rig.Body{{"volume": name, "path": path}}}
+}
+
+// says checks what a shell command prints.
+func says(t *testing.T, c *rig.Client, id, code, want string) {
+	t.Helper()
+	if got := strings.TrimSpace(c.Sh(t, id, code)); got != want {
+		t.Errorf("%s\nsays %q, want %q", code, got, want)
+	}
+}
+
+// What one Sandbox writes another reads, and it stays when both are gone.
+func TestVolumeIsShared(t *testing.T) {
+	t.Parallel()
+	c := shared.Server(t).Client(t, "volumes")
+	makeVolume(t, c, "shared", 64)
+	a, b := c.Create(t, at("shared", "/data")), c.Create(t, at("shared", "/mnt/other"))
+	says(t, c, a.ID, "echo one >/data/file && mkdir -p /data/x/y && ln -s ../file /data/x/link && ln /data/file /data/x/hard && cat /data/x/link", "one")
+	says(t, c, b.ID, "cd /mnt/other && cat file x/link x/hard && ls x && stat -c '%h %U %a' file", "one\none\none\nhard\nlink\ny\n2 user 644")
+	says(t, c, b.ID, "cd /mnt/other && echo two >>file && mv x/hard hard && chmod 640 file && rm x/link && rmdir x/y x", "")
+	says(t, c, a.ID, "cd /data && cat file && ls && stat -c %a hard", "one\ntwo\nfile\nhard\n640")
+	says(t, c, a.ID, "mkdir /data/many && cd /data/many && for i in $(seq 100); do echo $i >f$i; done && ls | wc -l", "100")
+	says(t, c, b.ID, "cat /mnt/other/many/* | sort -n | tail -1", "100")
+	says(t, c, b.ID, "head -c 5000000 /dev/urandom >/mnt/other/big && md5sum </mnt/other/big >/mnt/other/sum", "")
+	says(t, c, a.ID, "md5sum </data/big | cmp - /data/sum && dd if=/data/big bs=1 skip=4999999 2>/dev/null | wc -c", "1")
+	// Programs of other kinds.
+	says(t, c, a.ID, "cd /data && tar cf all.tar many && mkdir out && tar xf all.tar -C out && diff -r many out/many && rm -rf out many && ls", "all.tar\nbig\nfile\nhard\nsum")
+	says(t, c, a.ID, "cd /data && git init -q repo 2>&1 | grep -o 'unable to mmap' | head -1; rm -rf repo", "unable to mmap") // which gVisor's FUSE lacks
+	says(t, c, a.ID, "cd /data && sudo sh -c 'umask 077; echo s >secret' && cat secret 2>&1 | grep -o 'Permission denied' && sudo cat secret", "Permission denied\ns")
+	says(t, c, a.ID, "python3 -c \"\nimport os\nf = open('/data/open', 'w+')\nf.write('kept')\nf.flush()\nos.remove('/data/open')\nf.seek(0)\nprint(f.read(), os.fstat(f.fileno()).st_nlink)\n\"", "kept 0")
+	for _, s := range []string{a.ID, b.ID} {
+		c.Must(t, "DELETE", "/api/v1/sessions/"+s, nil, nil)
+	}
+	again := c.Create(t, at("shared", "/data"))
+	says(t, c, again.ID, "cat /data/hard", "one\ntwo")
+	if status, raw, _ := c.Do("DELETE", "/api/v1/volumes/shared", nil); status != http.StatusConflict {
+		t.Errorf("a volume in use was deleted: %d %s", status, raw)
+	}
+	c.Must(t, "DELETE", "/api/v1/sessions/"+again.ID, nil, nil)
+	c.Must(t, "DELETE", "/api/v1/volumes/shared", nil, nil)
+}
+
+// A volume is full at its size, and another Sandbox sees why.
+func TestVolumeQuota(t *testing.T) {
+	t.Parallel()
+	c := shared.Server(t).Client(t, "volumequota")
+	makeVolume(t, c, "small", 4)
+	s := c.Create(t, at("small", "/data"))
+	says(t, c, s.ID, "head -c 3000000 /dev/zero >/data/a; head -c 3000000 /dev/zero 2>&1 >/data/b | grep -o 'No space left on device'", "No space left on device")
+	says(t, c, s.ID, "df --output=size,avail -B1 /data | tail -1 | tr -s ' '", "4194304 0")
+	says(t, c, s.ID, "rm /data/b && echo fits >/data/c && cat /data/c", "fits")
+	says(t, c, s.ID, "truncate -s 100M /data/d 2>&1 | grep -o 'No space left on device'", "No space left on device")
+}
+
+// A paused Sandbox goes on with its volume, and with what it had open there; a fork
+// shares it.
+func TestVolumeAcrossPauses(t *testing.T) {
+	t.Parallel()
+	c := shared.Server(t).Client(t, "volumepause")
+	makeVolume(t, c, "lasting", 64)
+	s := c.Create(t, at("lasting", "/data"))
+	other := c.Create(t, at("lasting", "/data"))
+	output(t, c, s.ID, "python", "f = open('/data/log', 'a')\nn = f.write('before\\n')\nf.flush()")
+	act(t, c, s.ID, "pause", rig.Body{})
+	says(t, c, other.ID, "cat /data/log && echo between >>/data/log", "before")
+	act(t, c, s.ID, "resume", rig.Body{})
+	output(t, c, s.ID, "python", "n = f.write('after\\n')\nf.flush()")
+	says(t, c, s.ID, "cat /data/log && echo new >/data/new", "before\nbetween\nafter")
+	var forks struct {
+		Forks []session `json:"forks"`
+	}
+	c.Must(t, "POST", "/api/v1/sessions/"+s.ID+"/fork", rig.Body{"count": 1}, &forks)
+	for _, fork := range forks.Forks {
+		says(t, c, fork.ID, "cat /data/new && echo fork >/data/fork", "new")
+		output(t, c, fork.ID, "python", "n = f.write('fork\\n')\nf.flush()")
+	}
+	says(t, c, s.ID, "cat /data/fork && tail -1 /data/log", "fork\nfork")
+	for _, fork := range forks.Forks { // which nobody else ends
+		c.Must(t, "DELETE", "/api/v1/sessions/"+fork.ID, nil, nil)
+	}
+}
+
+// What is under way when the server is killed waits for the next one.
+func TestVolumeOutlivesServer(t *testing.T) {
+	t.Parallel()
+	s := rig.Own(t, rig.Options{})
+	c := s.Client(t, "volumecrash")
+	makeVolume(t, c, "tough", 64)
+	sb := c.Create(t, at("tough", "/data"))
+	c.Must(t, "POST", "/api/v1/processes", rig.Body{
+		"sandbox_id": sb.ID, "command": "for i in $(seq 400); do mkdir /data/$i && echo $i >>/data/log || exit 1; done; touch /tmp/done",
+	}, nil)
+	rig.Within(t, time.Minute, "the first files", func() bool {
+		return strings.TrimSpace(c.Sh(t, sb.ID, "ls /data | wc -l")) != "0"
+	})
+	rig.Kill(t, s.One(t, rig.ServerRole))
+	<-s.Done()
+	if err := s.Launch(); err != nil {
+		t.Fatal(err)
+	}
+	rig.Within(t, 2*time.Minute, "all files", func() bool {
+		r, err := c.TryRun(sb.ID, "bash", "test -e /tmp/done && echo done", nil)
+		return err == nil && strings.Contains(r.Stdout, "done")
+	})
+	says(t, c, sb.ID, "wc -l </data/log && tail -1 /data/log && ls -d /data/[0-9]* | wc -l", "400\n400\n400")
+}
+
+// Many requests write files into volumes at once: none is disturbed by another's
+// signals.
+func TestVolumeFilesByRequests(t *testing.T) {
+	t.Parallel()
+	c := shared.Server(t).Client(t, "volumeputs")
+	makeVolume(t, c, "puts", 64)
+	s := c.Create(t, at("puts", "/data"))
+	var all sync.WaitGroup
+	for w := range 4 {
+		all.Go(func() {
+			for i := range 60 {
+				path := fmt.Sprintf("/data/%d-%d", w, i)
+				status, raw, err := c.Do("PUT", rig.Files("", s.ID, path), strings.NewReader(path))
+				if err != nil || status >= 300 {
+					t.Errorf("PUT %s: %d %s %v", path, status, raw, err)
+				}
+				if i%6 == 0 { // children end, and their end is a signal
+					if r, err := c.TryRun(s.ID, "bash", "cat "+path, nil); err != nil || r.Stdout != path {
+						t.Errorf("%s has %q, %v", path, r.Stdout, err)
+					}
+				}
+			}
+		})
+	}
+	all.Wait()
+	says(t, c, s.ID, "ls /data | wc -l", "240")
+}
