@@ -163,16 +163,20 @@ func (s *Server) identify(rt route, r *http.Request) (sandbox.Identity, error) {
 }
 
 // openVolume returns whom a token of a Volume speaks for: somebody who uses that
-// one, and nothing else.
+// one, and nothing else, and may do there no more than who got the token.
 func (s *Server) openVolume(r *http.Request, token string) (sandbox.Identity, error) {
-	tenant, volume, err := s.e2b.VolumeTokens.Check(r.Context(), token)
+	g, err := s.e2b.VolumeTokens.Check(r.Context(), token)
 	if err != nil {
 		return sandbox.Identity{}, err
 	}
-	if r.PathValue("id") != volume {
+	if r.PathValue("id") != g.Volume {
 		return sandbox.Identity{}, sandbox.Errorf(sandbox.Anonymous, "this token is for another volume")
 	}
-	return sandbox.Identity{Tenant: tenant, User: volumeTokenUser, Role: sandbox.RoleDeveloper, Scopes: []sandbox.Scope{sandbox.ScopeRead, sandbox.ScopeWrite}}, nil
+	may := []sandbox.Scope{sandbox.ScopeRead}
+	if g.Write {
+		may = append(may, sandbox.ScopeWrite)
+	}
+	return sandbox.Identity{Tenant: g.Tenant, User: volumeTokenUser, Role: sandbox.RoleDeveloper, Scopes: may}, nil
 }
 
 // credential returns whom an API key or a token speaks for: one of an identity

@@ -212,6 +212,17 @@ func TestVolumeTokens(t *testing.T) {
 	if a := f.bearer(f.token, "PUT", "/volumecontent/"+id+"/file?path=/x", "x"); a.status != 201 {
 		t.Errorf("its owner's token of this API: %d %s", a.status, a.body)
 	}
+	// Who may only look gets a token that only looks.
+	var looking struct{ Token string }
+	f.e2b(f.key("dev:test", sandbox.RoleViewer), "GET", "/volumes/"+id, "").into(t, 200, &looking)
+	if a := ask(looking.Token, "GET", "/volumecontent/"+id+"/file?path=/x"); a.status != 200 || string(a.body) != "x" {
+		t.Errorf("a viewer's token reads: %d %s", a.status, a.body)
+	}
+	for _, c := range [][2]string{{"PUT", "file"}, {"DELETE", "path"}, {"POST", "dir"}, {"PATCH", "path"}} {
+		if a := ask(looking.Token, c[0], "/volumecontent/"+id+"/"+c[1]+"?path=/x"); a.status != 403 {
+			t.Errorf("a viewer's token, %s %s: %d %s", c[0], c[1], a.status, a.body)
+		}
+	}
 	f.bearer(token, "DELETE", "/volumecontent/"+id+"/path?path=/x", "")
 	all := f.audit()
 	if e := all[len(all)-1]; e.Operation != "DELETE /volumecontent/{id}/path" || e.Target != id || e.User != "volume-token" || e.Tenant != "dev:test" {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -95,6 +96,9 @@ type world struct {
 	cfg    node.Config
 	ends   chan sandbox.BootEnd
 	refuse atomic.Bool // reports of ends are not accepted
+	// volumes gets the Boots' ends of connections to their volume servers; nil: Boots
+	// have none.
+	volumes chan net.Conn
 
 	node *node.Node
 	stop func() // ends Run; the Boots live on
@@ -129,6 +133,9 @@ func newWorld(t *testing.T, pool node.PoolConfig) *world {
 func (w *world) open() {
 	w.t.Helper()
 	w.cfg.Engine = w.engine
+	if w.volumes != nil {
+		w.cfg.Engine = volumeEngine{w.engine, w.volumes}
+	}
 	n, err := node.Open(w.t.Context(), w.cfg)
 	if err != nil {
 		w.t.Fatalf("Open: %v", err)

@@ -143,7 +143,6 @@ func (m *Manager) discardVolume(ctx context.Context, v sandbox.Volume) error {
 	}
 	if err := m.nodes.DeleteVolume(ctx, v.Node, v.ID); err != nil {
 		m.log.WarnContext(ctx, "a volume's files are deleted later", "volume", v.ID, telemetry.KeyNode, v.Node, telemetry.KeyError, err)
-		m.mendSoon()
 		return nil
 	}
 	return m.store.DropVolume(ctx, v.ID)

@@ -1,5 +1,6 @@
 // Package volumetoken makes and checks the tokens that open the files of one
-// Volume, until they expire or their Tenant's signing key is replaced.
+// Volume, to read or to write too, until they expire or their Tenant's signing key
+// is replaced.
 package volumetoken
 
 import (
@@ -15,7 +16,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Life is how long a token is good.
+// Life is how long a token is good at most.
 const Life = 24 * time.Hour
 
 // prefix tells a token of a Volume from other credentials, and its form from
@@ -24,6 +25,22 @@ const prefix = "vol1"
 
 // purpose keeps a signature from meaning anything elsewhere.
 const purpose = "cloud-sandbox volume token 1\n"
+
+// What a token lets do.
+const (
+	readOnly  = "r"
+	readWrite = "rw"
+)
+
+// Grant is what one token allows.
+type Grant struct {
+	Tenant sandbox.TenantID
+	Volume string // its ID
+	Write  bool   // not only to read
+	// Until is when it ends at the latest, as that of who asks for it does; zero:
+	// after Life.
+	Until time.Time
+}
 
 // maxToken bounds a token, in bytes; ours have about 110.
 const maxToken = 256
@@ -43,13 +60,20 @@ func New(keys sandbox.SigningKeyStore, now func() time.Time) *Tokens {
 	return &Tokens{keys: keys, now: now}
 }
 
-// Sign returns a token for a Volume of a Tenant that is good for Life.
-func (t *Tokens) Sign(ctx context.Context, tenant sandbox.TenantID, volume string) (string, error) {
-	key, err := t.keys.EnsureSigningKey(ctx, sandbox.NewSigningKey(tenant, t.now()))
+// Sign returns a token for what g allows, which is good for Life at most.
+func (t *Tokens) Sign(ctx context.Context, g Grant) (string, error) {
+	key, err := t.keys.EnsureSigningKey(ctx, sandbox.NewSigningKey(g.Tenant, t.now()))
 	if err != nil {
 		return "", err
 	}
-	signed := strings.Join([]string{prefix, key.ID, volume, strconv.FormatInt(t.now().Add(Life).Unix(), 10)}, ".")
+	until, may := t.now().Add(Life), readOnly
+	if !g.Until.IsZero() && g.Until.Before(until) {
+		until = g.Until
+	}
+	if g.Write {
+		may = readWrite
+	}
+	signed := strings.Join([]string{prefix, key.ID, g.Volume, strconv.FormatInt(until.Unix(), 10), may}, ".")
 	return signed + "." + base64.RawURLEncoding.EncodeToString(sum(key, signed)), nil
 }
 
@@ -65,31 +89,32 @@ func Is(token string) bool { return strings.HasPrefix(token, prefix+".") }
 // errWrong is the one answer to every token that is not as it was signed.
 var errWrong = sandbox.Errorf(sandbox.Anonymous, "this is no valid token of a volume: get the volume once more for a new one")
 
-// Check returns which Volume a token opens, and whose Tenant's it is. Every
-// failure is the same Anonymous; that it has expired is told only of a token that
-// was good.
-func (t *Tokens) Check(ctx context.Context, token string) (tenant sandbox.TenantID, volume string, err error) {
+// Check returns what a token allows. Every failure is the same Anonymous; that it
+// has expired is told only of a token that was good.
+func (t *Tokens) Check(ctx context.Context, token string) (Grant, error) {
+	const all, last = 6, 5
 	parts := strings.Split(token, ".")
-	if len(token) > maxToken || len(parts) != 5 || parts[0] != prefix || !sandbox.ValidSigningKeyID(parts[1]) {
-		return "", "", errWrong
+	if len(token) > maxToken || len(parts) != all || parts[0] != prefix || !sandbox.ValidSigningKeyID(parts[1]) {
+		return Grant{}, errWrong
 	}
-	signature, err := base64.RawURLEncoding.Strict().DecodeString(parts[4])
+	signature, err := base64.RawURLEncoding.Strict().DecodeString(parts[last])
 	if err != nil {
-		return "", "", errWrong
+		return Grant{}, errWrong
 	}
 	key, err := t.keys.SigningKeyByID(ctx, parts[1])
 	switch {
 	case errors.Is(err, sandbox.NotFound):
-		return "", "", errWrong
+		return Grant{}, errWrong
 	case err != nil:
-		return "", "", err
+		return Grant{}, err
 	}
 	seconds, err := strconv.ParseInt(parts[3], 10, 64)
-	if !hmac.Equal(signature, sum(key, strings.Join(parts[:4], "."))) || err != nil {
-		return "", "", errWrong
+	if !hmac.Equal(signature, sum(key, strings.Join(parts[:last], "."))) || err != nil {
+		return Grant{}, errWrong
 	}
-	if !t.now().Before(time.Unix(seconds, 0)) {
-		return "", "", sandbox.Errorf(sandbox.Anonymous, "this token of a volume has expired: get the volume once more for a new one")
+	g := Grant{Tenant: key.Tenant, Volume: parts[2], Write: parts[4] == readWrite, Until: time.Unix(seconds, 0).UTC()}
+	if !t.now().Before(g.Until) {
+		return Grant{}, sandbox.Errorf(sandbox.Anonymous, "this token of a volume has expired: get the volume once more for a new one")
 	}
-	return key.Tenant, parts[2], nil
+	return g, nil
 }

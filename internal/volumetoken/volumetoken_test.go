@@ -16,20 +16,32 @@ func TestTokens(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	store := sqlitetest.Open(t)
 	tokens := volumetoken.New(store, func() time.Time { return now })
-	sign := func(tenant sandbox.TenantID, volume string) string {
+	sign := func(g volumetoken.Grant) string {
 		t.Helper()
-		token, err := tokens.Sign(t.Context(), tenant, volume)
+		token, err := tokens.Sign(t.Context(), g)
 		if err != nil || !volumetoken.Is(token) {
 			t.Fatalf("signed %s, %v", token, err)
 		}
 		return token
 	}
 	a, b := sandbox.NewVolumeID(), sandbox.NewVolumeID()
-	token := sign("t", a)
-	if tenant, volume, err := tokens.Check(t.Context(), token); tenant != "t" || volume != a || err != nil {
-		t.Errorf("it opens %s of %s, %v", volume, tenant, err)
+	mine := volumetoken.Grant{Tenant: "t", Volume: a, Until: now.Add(volumetoken.Life)}
+	for _, g := range []volumetoken.Grant{
+		mine,
+		{Tenant: "t", Volume: b, Write: true, Until: now.Add(time.Minute)},
+		{Tenant: "u", Volume: b, Write: true, Until: now.Add(volumetoken.Life)},
+	} {
+		if got, err := tokens.Check(t.Context(), sign(g)); got != g || err != nil {
+			t.Errorf("it grants %+v, %v, want %+v", got, err, g)
+		}
 	}
-	other := strings.Split(sign("u", a), ".")
+	for _, until := range []time.Time{{}, now.Add(volumetoken.Life + time.Hour)} {
+		if got, err := tokens.Check(t.Context(), sign(volumetoken.Grant{Tenant: "t", Volume: a, Until: until})); got != mine || err != nil {
+			t.Errorf("until %s it grants %+v, %v", until, got, err)
+		}
+	}
+	token := sign(mine)
+	other := strings.Split(sign(volumetoken.Grant{Tenant: "u", Volume: a}), ".")
 	parts := strings.Split(token, ".")
 	with := func(i int, part string) string {
 		changed := append([]string(nil), parts...)
@@ -38,16 +50,16 @@ func TestTokens(t *testing.T) {
 	}
 	refused := func(what, token string) {
 		t.Helper()
-		if tenant, volume, err := tokens.Check(t.Context(), token); !errors.Is(err, sandbox.Anonymous) || tenant != "" || volume != "" {
-			t.Errorf("%s opens %s of %s, %v", what, volume, tenant, err)
+		if g, err := tokens.Check(t.Context(), token); !errors.Is(err, sandbox.Anonymous) || g != (volumetoken.Grant{}) {
+			t.Errorf("%s grants %+v, %v", what, g, err)
 		}
 	}
 	for what, bad := range map[string]string{
 		"nothing": "", "the beginning": "vol1.", "another form": with(0, "vol2"), "another volume": with(2, b), "another tenant's key": with(1, other[1]),
 		"an unknown key": with(1, sandbox.NewSigningKey("t", now).ID), "no key": with(1, "k"), "a later end": with(3, "99999999999"),
-		"no end": with(3, ""), "another signature": with(4, other[4]), "no signature": with(4, ""), "more": token + ".x", "a long one": token + strings.Repeat("x", 300),
-		"a signature of other bits": with(4, parts[4][:len(parts[4])-1]+"B"), "none of base64": with(4, "!"),
-		"an empty signature": with(4, base64.RawURLEncoding.EncodeToString(nil)),
+		"no end": with(3, ""), "to write": with(4, "rw"), "another signature": with(5, other[5]), "no signature": with(5, ""), "more": token + ".x", "a long one": token + strings.Repeat("x", 300),
+		"a signature of other bits": with(5, parts[5][:len(parts[5])-1]+"B"), "none of base64": with(5, "!"),
+		"an empty signature": with(5, base64.RawURLEncoding.EncodeToString(nil)),
 	} {
 		if bad == token {
 			t.Fatalf("%s is as it was", what)
@@ -55,17 +67,18 @@ func TestTokens(t *testing.T) {
 		refused(what, bad)
 	}
 	now = now.Add(volumetoken.Life - time.Second)
-	if _, _, err := tokens.Check(t.Context(), token); err != nil {
+	if _, err := tokens.Check(t.Context(), token); err != nil {
 		t.Errorf("at its end: %v", err)
 	}
 	now = now.Add(time.Second)
 	refused("an expired one", token)
-	fresh := sign("t", a)
+	mine.Until = now.Add(volumetoken.Life)
+	fresh := sign(mine)
 	if err := store.ReplaceSigningKey(t.Context(), sandbox.NewSigningKey("t", now)); err != nil {
 		t.Fatal(err)
 	}
 	refused("one whose key was replaced", fresh)
-	if _, _, err := tokens.Check(t.Context(), sign("t", a)); err != nil {
+	if _, err := tokens.Check(t.Context(), sign(mine)); err != nil {
 		t.Errorf("with the new key: %v", err)
 	}
 }

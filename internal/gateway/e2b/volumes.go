@@ -5,6 +5,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/volumetoken"
 )
 
 // volumeView is a Volume as E2B's clients see it in a list.
@@ -22,9 +23,10 @@ type openVolumeView struct {
 
 func volumeViewOf(v sandbox.Volume) volumeView { return volumeView{v.ID, v.Name} }
 
-// replyOpen answers with a Volume and a fresh token.
-func (a *API) replyOpen(w http.ResponseWriter, r *http.Request, status int, v sandbox.Volume) error {
-	token, err := a.VolumeTokens.Sign(r.Context(), v.Tenant, v.ID)
+// replyOpen answers with a Volume and a fresh token, by which who asks may do what
+// they may without it.
+func (a *API) replyOpen(w http.ResponseWriter, r *http.Request, who sandbox.Identity, status int, v sandbox.Volume) error {
+	token, err := a.VolumeTokens.Sign(r.Context(), volumetoken.Grant{Tenant: v.Tenant, Volume: v.ID, Write: who.May(sandbox.ScopeWrite), Until: who.Until})
 	if err != nil {
 		return err
 	}
@@ -66,7 +68,7 @@ func (a *API) CreateVolume(w http.ResponseWriter, r *http.Request, who sandbox.I
 		return err
 	}
 	rest.Made(r.Context(), v.ID)
-	return a.replyOpen(w, r, http.StatusCreated, v)
+	return a.replyOpen(w, r, who, http.StatusCreated, v)
 }
 
 // ListVolumes answers GET /volumes with all of them.
@@ -91,7 +93,7 @@ func (a *API) GetVolume(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	if err != nil {
 		return err
 	}
-	return a.replyOpen(w, r, http.StatusOK, v)
+	return a.replyOpen(w, r, who, http.StatusOK, v)
 }
 
 // DeleteVolume answers DELETE /volumes/{id}.

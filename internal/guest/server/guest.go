@@ -132,8 +132,10 @@ func (g *Guest) Bind(o Owner, clock int64, entropy []byte) error {
 			return err
 		}
 	}
-	if err := g.mountVolumes(o.Volumes); err != nil {
-		return err
+	if !g.bound || o.Restored { // a change leaves Volumes as they are
+		if err := g.mountVolumes(o.Volumes); err != nil {
+			return err
+		}
 	}
 	g.owner, g.bound = o, true
 	if o.Restored {

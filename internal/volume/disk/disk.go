@@ -31,6 +31,7 @@ import (
 
 const (
 	volumesName = "kept"
+	madeName    = "made" // Volumes that are not whole yet
 	goneName    = "gone" // Volumes that were deleted, until their files are
 	specName    = "spec.json"
 	objectsName = "objects"
@@ -56,7 +57,10 @@ type spec struct {
 
 // Open returns the Disk in a folder, which is made when it is not there.
 func Open(dir string) (*Disk, error) {
-	for _, name := range []string{volumesName, goneName} {
+	if err := os.RemoveAll(filepath.Join(dir, madeName)); err != nil { // what a crash left
+		return nil, fmt.Errorf("clean the folder of volumes: %w", err)
+	}
+	for _, name := range []string{volumesName, madeName, goneName} {
 		if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
 			return nil, fmt.Errorf("make the folder of volumes: %w", err)
 		}
@@ -157,7 +161,7 @@ func (d *Disk) Create(s sandbox.VolumeSpec) error {
 
 // make makes an empty Volume aside and gives it its name once it is whole.
 func (d *Disk) make(s sandbox.VolumeSpec) (err error) {
-	aside := filepath.Join(d.dir, goneName, s.ID+".new")
+	aside := filepath.Join(d.dir, madeName, s.ID)
 	if err := os.RemoveAll(aside); err != nil {
 		return err
 	}
