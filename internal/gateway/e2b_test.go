@@ -228,6 +228,10 @@ func TestBadE2B(t *testing.T) {
 		{"DELETE", "/api-keys/none", "", 404, "none"},
 		{"PATCH", "/api-keys/none", `{"name":"a"}`, 404, "none"},
 		{"POST", "/access-tokens", `{"name":"a"}`, 410, "API key"},
+		{"POST", "/templates", `{"dockerfile":"FROM x","alias":"a"}`, 400, "fromDockerfile"},
+		{"POST", "/templates/a", `{"dockerfile":"FROM x"}`, 400, "fromDockerfile"},
+		{"POST", "/templates/a/builds/11111111-1111-1111-1111-111111111111", ``, 400, "fromDockerfile"},
+		{"POST", "/v2/templates", `{}`, 400, "name"},
 		{"DELETE", "/access-tokens/none", "", 404, "none"},
 	} {
 		a := f.e2b(key, tt.method, tt.path, tt.body)

@@ -39,6 +39,11 @@ func TestE2BBuildRequests(t *testing.T) {
 			t.Errorf("%s: %+v", body, d)
 		}
 	}
+	var old e2bDraft
+	f.e2b(key, "POST", "/v2/templates", `{"alias":"web","cpuCount":2,"memoryMB":1024}`).into(t, 202, &old)
+	if old.TemplateID != "web" || len(old.BuildID) != 36 {
+		t.Errorf("as older clients ask: %+v", old)
+	}
 	for body, want := range map[string]int{
 		`{}`: 400, `{"name":""}`: 400, `{"name":"a b"}`: 400, `{"name":"-x"}`: 400, `{"name":"team/web"}`: 403, `{"name":"base"}`: 403,
 		`{"name":"web:"}`: 400, `{"name":"web","tags":["No tag"]}`: 400, `{"name":"web:11111111-1111-1111-1111-111111111111"}`: 400,

@@ -93,7 +93,7 @@ func creates(rt route) bool {
 		return false
 	}
 	switch rt.path {
-	case "/sandboxes", "/v2/sandboxes", "/sandboxes/{id}/fork", "/sandboxes/{id}/snapshots", "/api/v1/sessions", "/api/v1/sandbox/acquire", forkPath, sessionSnapshotsPath, importPath, keysPath, rotateKeyPath, secretsPath, volumesPath, "/api/v1/templates", "/v3/templates", e2bKeysPath, "/api/v1/contexts":
+	case "/sandboxes", "/v2/sandboxes", "/sandboxes/{id}/fork", "/sandboxes/{id}/snapshots", "/api/v1/sessions", "/api/v1/sandbox/acquire", forkPath, sessionSnapshotsPath, importPath, keysPath, rotateKeyPath, secretsPath, volumesPath, "/api/v1/templates", "/v3/templates", "/v2/templates", e2bKeysPath, "/api/v1/contexts":
 		return true
 	}
 	return false
@@ -111,7 +111,7 @@ func classOf(rt route) ratelimit.Class {
 		return ""
 	case rt.isCall():
 		return classOfCall(rt)
-	case rt.path == "/api/v1/sessions" && creates(rt), rt.path == "/api/v1/sandbox/acquire", rt.path == forkPath, isE2B(rt.path) && creates(rt) && rt.path != "/v3/templates" && rt.path != e2bKeysPath && !strings.HasSuffix(rt.path, "/snapshots"):
+	case rt.path == "/api/v1/sessions" && creates(rt), rt.path == "/api/v1/sandbox/acquire", rt.path == forkPath, isE2B(rt.path) && creates(rt) && !strings.HasSuffix(rt.path, "/templates") && rt.path != e2bKeysPath && !strings.HasSuffix(rt.path, "/snapshots"):
 		return ratelimit.Create
 	case strings.HasPrefix(rt.path, rest.FilesPath), isVolumeContent(rt.path):
 		return ratelimit.Files

@@ -107,7 +107,7 @@ func (r *run) cached() {
 // keptLayers are the Tenant's layers that the Sandbox of r can start from, newest first.
 func (r *run) keptLayers(ctx context.Context) (all []sandbox.Snapshot, err error) {
 	wanted := r.shape()
-	for query := (sandbox.SnapshotQuery{Layers: true}); ; {
+	for query := (sandbox.SnapshotQuery{Layers: true, Kept: true}); ; {
 		page, err := r.cfg.Sandboxes.ListSnapshots(ctx, r.b.record.Tenant, query)
 		if err != nil {
 			return nil, err

@@ -236,7 +236,7 @@ func TestCommandExecListRemove(t *testing.T) {
 		{"", []string{"ls", "a", "b"}, told{"", "takes at most one", 2}},
 		{"", []string{"ls", "--state", "odd"}, told{"", "state", 1}},
 		{"", []string{"ls", "--json", "none:"}, told{"", `{"error":{"code":"not_found"`, 1}},
-		{"", []string{"nonsense"}, told{"", "unknown command", 1}},
+		{"", []string{"nonsense"}, told{"", "has no command", 2}},
 		{"", []string{"ls", "-q", "--metadata", "team=blue"}, told{id + "\n", "", 0}},
 		{"", []string{"ls", "-q", "--metadata", "team=red"}, told{"", "", 0}},
 	} {

@@ -88,6 +88,7 @@ func TestExecute(t *testing.T) {
 		{"no stdin", "bash", "cat; echo end", nil, "ok", "end\n", 0},
 		{"env", "bash", "echo $OF_SESSION $MINE", rig.Body{"env": rig.Body{"MINE": "m"}}, "ok", "s m\n", 0},
 		{"cwd", "bash", "pwd", rig.Body{"cwd": "/usr/lib"}, "ok", "/usr/lib\n", 0},
+		{"relative cwd", "bash", "pwd", rig.Body{"cwd": "../usr/lib"}, "ok", "/usr/lib\n", 0},
 		{"exit code", "bash", "echo before; exit 7", nil, "error", "before\n", 7},
 		{"exception", "python", "print(1/0)", nil, "error", "", 1},
 		{"signal", "bash", "kill -9 $$", nil, "killed", "", 137},

@@ -75,6 +75,27 @@ func TestRangesAndConditions(t *testing.T) {
 	}
 }
 
+// What is no file with a size is read as it comes, or refused as what it is.
+func TestFilesThatAreNone(t *testing.T) {
+	t.Parallel()
+	c := shared.Server(t).Client(t, "odd-files")
+	id := c.Acquire(t)
+	c.Sh(t, id, "mkfifo fifo; ln -s fifo link; ln -s loop loop")
+	for path, want := range map[string]string{"/proc/meminfo": "MemTotal", "/proc/1/status": "guest", "/proc/self/cmdline": "\x00"} {
+		if resp, body := conditional(t, c, rig.Files("", id, path)); resp.StatusCode != 200 || !strings.Contains(body, want) {
+			t.Errorf("%s: %d %q", path, resp.StatusCode, body)
+		}
+	}
+	for _, path := range []string{"fifo", "link", "loop", "/dev/null", "/workspace"} {
+		for _, method := range []string{"GET", "PUT"} {
+			code, raw, err := c.Do(method, rig.Files("", id, path), []byte(nil))
+			if err != nil || code != 400 {
+				t.Errorf("%s %s: %d %s %v", method, path, code, raw, err)
+			}
+		}
+	}
+}
+
 // found is a search's answer as lines of path:line:text.
 func found(t *testing.T, c *rig.Client, body rig.Body) string {
 	t.Helper()

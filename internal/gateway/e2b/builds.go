@@ -157,8 +157,15 @@ type draftView struct {
 	Aliases    []string `json:"aliases"`
 }
 
-// RequestBuild answers POST /v3/templates with 202 and a build that waits for its
-// steps.
+// NoDockerfile answers what asks for a build without steps, as clients did before
+// there were any: an image that was pushed to a registry of E2B's.
+func (a *API) NoDockerfile(http.ResponseWriter, *http.Request, sandbox.Identity) error {
+	return sandbox.Errorf(sandbox.Unsupported,
+		"templates are not built from a pushed image here: build them with Template of an SDK, which reads a Dockerfile by fromDockerfile")
+}
+
+// RequestBuild answers POST /v3/templates, and /v2/templates whose names have no
+// tags, with 202 and a build that waits for its steps.
 func (a *API) RequestBuild(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body draftBody
 	if err := rest.Decode(r, &body); err != nil {

@@ -33,7 +33,7 @@ func remoteOf(m interface {
 	GetCredentials() *gitv1.Credentials
 }, timeoutSeconds *float64,
 ) (*git.Credentials, time.Duration, error) {
-	asked, err := secondsOr(timeoutSeconds, 0)
+	asked, err := secondsOr("timeout_seconds", timeoutSeconds, 0)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -35,7 +35,7 @@ func keyRequestOf(m *keyv1.CreateRequest) (keys.Request, error) {
 		req.Scopes = append(req.Scopes, sandbox.Scope(s))
 	}
 	if m.ExpiresInSeconds != nil {
-		life, err := seconds(*m.ExpiresInSeconds)
+		life, err := seconds("expires_in_seconds", *m.ExpiresInSeconds)
 		if err != nil || life < time.Second {
 			return req, sandbox.Errorf(sandbox.Invalid, "expires_in_seconds must be at least 1, or absent for a key that does not expire")
 		}
@@ -81,7 +81,7 @@ func (s apiKeys) Rotate(ctx context.Context, r *connect.Request[keyv1.RotateRequ
 	overlap := sandbox.DefaultKeyOverlap
 	if r.Msg.OverlapSeconds != nil {
 		var err error
-		if overlap, err = secondsOrNone(*r.Msg.OverlapSeconds); err != nil {
+		if overlap, err = secondsOrNone("overlap_seconds", *r.Msg.OverlapSeconds); err != nil {
 			return nil, err
 		}
 	}

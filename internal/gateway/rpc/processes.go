@@ -46,7 +46,7 @@ func startOf(m *processv1.StartRequest) (req execution.StartRequest, err error) 
 	if req.Sandbox == "" {
 		return req, sandbox.Errorf(sandbox.Invalid, "sandbox_id is missing")
 	}
-	if req.Timeout, err = secondsOr(m.TimeoutSeconds, 0); err != nil {
+	if req.Timeout, err = secondsOr("timeout_seconds", m.TimeoutSeconds, 0); err != nil {
 		return req, err
 	}
 	if m.YieldMs != nil {
@@ -196,7 +196,7 @@ func (s processes) Wait(ctx context.Context, r *connect.Request[processv1.WaitRe
 	if err != nil {
 		return nil, err
 	}
-	timeout, err := secondsOr(r.Msg.TimeoutSeconds, 0)
+	timeout, err := secondsOr("timeout_seconds", r.Msg.TimeoutSeconds, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -27,27 +27,27 @@ func required(idOrName string) (string, error) {
 }
 
 // seconds is a length of time that was given: a number of seconds, more than 0.
-func seconds(n float64) (time.Duration, error) {
+func seconds(name string, n float64) (time.Duration, error) {
 	if !(n > 0) || n > math.MaxInt32 {
-		return 0, sandbox.Errorf(sandbox.Invalid, "a number of seconds must be more than 0, not %g", n)
+		return 0, sandbox.Errorf(sandbox.Invalid, "%s must be a number of seconds, more than 0 and at most %d, not %g", name, math.MaxInt32, n)
 	}
 	return time.Duration(max(n*float64(time.Second), 1)), nil
 }
 
 // secondsOrNone is a length of time of which zero means none.
-func secondsOrNone(n float64) (time.Duration, error) {
+func secondsOrNone(name string, n float64) (time.Duration, error) {
 	if n == 0 {
 		return 0, nil
 	}
-	return seconds(n)
+	return seconds(name, n)
 }
 
 // secondsOr is what an absent length of time is otherwise.
-func secondsOr(n *float64, otherwise time.Duration) (time.Duration, error) {
+func secondsOr(name string, n *float64, otherwise time.Duration) (time.Duration, error) {
 	if n == nil {
 		return otherwise, nil
 	}
-	return seconds(*n)
+	return seconds(name, *n)
 }
 
 // bytesPerSecond turns Mbit/s into bytes a second.
@@ -86,13 +86,13 @@ func createOf(m *sandboxv1.CreateRequest) (req sandbox.CreateRequest, err error)
 	if req.Volumes, err = mountsOf(m.Volumes); err != nil {
 		return req, err
 	}
-	if req.Timeout, err = secondsOr(m.TimeoutSeconds, sandbox.DefaultSessionTimeout); err != nil {
+	if req.Timeout, err = secondsOr("timeout_seconds", m.TimeoutSeconds, sandbox.DefaultSessionTimeout); err != nil {
 		return req, err
 	}
-	if req.IdleTimeout, err = secondsOrNone(m.IdleTimeoutSeconds); err != nil {
+	if req.IdleTimeout, err = secondsOrNone("idle_timeout_seconds", m.IdleTimeoutSeconds); err != nil {
 		return req, err
 	}
-	if req.CheckpointEvery, err = secondsOrNone(m.CheckpointEverySeconds); err != nil {
+	if req.CheckpointEvery, err = secondsOrNone("checkpoint_every_seconds", m.CheckpointEverySeconds); err != nil {
 		return req, err
 	}
 	if m.Resources != nil {
@@ -191,20 +191,21 @@ func changeOf(m *sandboxv1.UpdateRequest) (sandbox.Change, error) {
 		c.StayPaused = new(!*m.AutoResume)
 	}
 	if m.TimeoutSeconds != nil {
-		d, err := seconds(*m.TimeoutSeconds)
+		d, err := seconds("timeout_seconds", *m.TimeoutSeconds)
 		if err != nil {
 			return c, err
 		}
 		c.Timeout = &d
 	}
 	for _, f := range []struct {
+		name string
 		from *float64
 		to   **time.Duration
-	}{{m.IdleTimeoutSeconds, &c.IdleTimeout}, {m.CheckpointEverySeconds, &c.CheckpointEvery}} {
+	}{{"idle_timeout_seconds", m.IdleTimeoutSeconds, &c.IdleTimeout}, {"checkpoint_every_seconds", m.CheckpointEverySeconds, &c.CheckpointEvery}} {
 		if f.from == nil {
 			continue
 		}
-		d, err := secondsOrNone(*f.from)
+		d, err := secondsOrNone(f.name, *f.from)
 		if err != nil {
 			return c, err
 		}
@@ -274,7 +275,7 @@ func (a *API) SetTimeout(ctx context.Context, r *connect.Request[sandboxv1.SetTi
 	if err != nil {
 		return nil, err
 	}
-	d, err := seconds(r.Msg.TimeoutSeconds)
+	d, err := seconds("timeout_seconds", r.Msg.TimeoutSeconds)
 	if err != nil || d > sandbox.MaxTimeout {
 		return nil, sandbox.Errorf(sandbox.Invalid, "timeout_seconds must be more than 0 and at most %d", int(sandbox.MaxTimeout.Seconds()))
 	}

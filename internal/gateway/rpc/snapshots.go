@@ -45,7 +45,7 @@ func forkOf(m *sandboxv1.ForkRequest) (sandbox.ForkRequest, error) {
 	}
 	var err error
 	if m.TimeoutSeconds != nil {
-		if req.Timeout, err = seconds(*m.TimeoutSeconds); err != nil {
+		if req.Timeout, err = seconds("timeout_seconds", *m.TimeoutSeconds); err != nil {
 			return req, err
 		}
 	}

@@ -248,7 +248,10 @@ func TestFilesOverHTTP(t *testing.T) {
 	if b, err := os.ReadFile(filepath.Join(r.home, "deep/y.txt")); err != nil || string(b) != "/deep/y.txt" {
 		t.Errorf("form's file: %q, %v", b, err)
 	}
-	for query, want := range map[string]int{"path=a": 400, "": 400} {
+	if err := unix.Mkfifo(filepath.Join(r.home, "fifo"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for query, want := range map[string]int{"path=a": 400, "path=fifo": 400, "": 400} {
 		if code, body := post(query, "application/octet-stream", strings.NewReader("x")); code != want {
 			t.Errorf("upload to %q: %d %s", query, code, body)
 		}
@@ -272,8 +275,14 @@ func TestFilesOverHTTP(t *testing.T) {
 	if resp, body := get(client, "path=none"); resp.StatusCode != 404 || !strings.Contains(body, "path 'none' does not exist") {
 		t.Errorf("missing: %d %q", resp.StatusCode, body)
 	}
-	if resp, _ := get(client, "path=a"); resp.StatusCode != 400 {
-		t.Errorf("folder: %d", resp.StatusCode)
+	for _, query := range []string{"path=a", "path=fifo", "path=/proc/self/mem"} {
+		if resp, body := get(client, query); resp.StatusCode != 400 {
+			t.Errorf("%s: %d %q", query, resp.StatusCode, body)
+		}
+	}
+	// What the kernel makes up as it is read has no size and no end to seek.
+	if resp, body := get(client, "path=/proc/self/environ", "Range", "bytes=0-1"); resp.StatusCode != 200 || resp.Header.Get("ETag") != "" || !strings.Contains(body, "PATH=") {
+		t.Errorf("a file of /proc: %d %q %q", resp.StatusCode, resp.Header, body)
 	}
 	plain := http.DefaultClient
 	for _, tt := range []struct {

@@ -165,23 +165,52 @@ func send(w http.ResponseWriter, r *http.Request, f *os.File, info fs.FileInfo) 
 	if !ok {
 		return failed(http.StatusNotAcceptable, "no acceptable encoding: identity and gzip are there")
 	}
+	content, sized, err := contentOf(f)
+	if err != nil {
+		return err
+	}
 	if encoding == "gzip" && r.Header.Get("Range") == "" {
 		h.Set("Content-Encoding", "gzip")
 		h.Set("Content-Type", "application/octet-stream")
 		z, _ := gzip.NewWriterLevel(w, gzip.BestSpeed) // it fails for levels that are none
-		_, err := io.Copy(z, f)
+		_, err := io.Copy(z, content)
 		if err = errors.Join(err, z.Close()); err != nil {
 			panic(http.ErrAbortHandler) // the head is out: break off visibly
 		}
 		return nil
 	}
 	h.Set("Content-Type", "application/octet-stream")
+	if !sized {
+		if _, err := io.Copy(w, content); err != nil {
+			panic(http.ErrAbortHandler)
+		}
+		return nil
+	}
 	h.Set("ETag", entityTag(info, time.Now()))
 	if info.Size() == 0 {
 		h.Set("Content-Length", "0")
 	}
 	http.ServeContent(w, r, "", info.ModTime(), f)
 	return nil
+}
+
+// contentOf is what f holds. Where only reading tells how much that is, as of the
+// files of /proc, it is not sized: it has no parts and no other version.
+func contentOf(f *os.File) (content io.Reader, sized bool, err error) {
+	size, unknown := f.Seek(0, io.SeekEnd)
+	if unknown == nil {
+		if _, err := f.Seek(0, io.SeekStart); err != nil || size > 0 {
+			return f, true, err
+		}
+	}
+	reader := bufio.NewReader(f)
+	switch _, err := reader.Peek(1); {
+	case errors.Is(err, io.EOF) && unknown == nil:
+		return f, true, nil
+	case err != nil && !errors.Is(err, io.EOF):
+		return nil, false, failed(http.StatusBadRequest, "path '%s' cannot be read", f.Name())
+	}
+	return reader, false, nil
 }
 
 // entityTag names a file's content. It is weak as long as a second write could
@@ -315,6 +344,8 @@ func (up *uploader) one(asked string, body io.Reader) (uploaded, error) {
 	}
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return uploaded{}, failed(http.StatusBadRequest, "path is a directory: %s", asked)
+	} else if err == nil && !info.Mode().IsRegular() { // opening a FIFO that nobody reads is no help
+		return uploaded{}, failed(http.StatusBadRequest, "path is not a regular file: %s", asked)
 	}
 	if err := makeDirs(filepath.Dir(path), up.user); err != nil {
 		return uploaded{}, err
