@@ -52,7 +52,7 @@ func newLives(reg prometheus.Registerer, store interface {
 		}, []string{"start", "code"}),
 		moves: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "cloud_sandbox_move_duration_seconds",
-			Help:    "How long pauses, resumes, snapshots, the saving for forks and checkpoints took until the state was safe, or the sandbox ran.",
+			Help:    "How long pauses, resumes, snapshots, the saving for forks and checkpoints took until the state was safe, or the sandbox ran, and the making of volumes.",
 			Buckets: secondsBuckets,
 		}, []string{"move", "code"}),
 		ends: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -66,7 +66,7 @@ func newLives(reg prometheus.Registerer, store interface {
 	}
 	l.quota = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "cloud_sandbox_quota_refusals_total",
-		Help: "Creates and snapshots that a tenant's quota refused.",
+		Help: "Creates, snapshots and volumes that a tenant's quota refused.",
 	})
 	reg.MustRegister(l.creates, l.moves, l.ends, l.lost, l.quota, &stateCollector{store})
 	registerUsage(reg, store.CountedUsage)

@@ -71,8 +71,8 @@ type Config struct {
 	// Survived is told of every Sandbox that lost its Boot and goes on from a
 	// checkpoint, and why; nil: nobody is.
 	Survived func(cause sandbox.Cause)
-	// Moved is told of every pause, resume, snapshot, fork and checkpoint, and how
-	// it went; nil: nobody is.
+	// Moved is told of every pause, resume, snapshot, fork, checkpoint and making of
+	// a volume, and how it went; nil: nobody is.
 	Moved func(what string, err error, took time.Duration)
 	// Event is told what the operator may want to know of; nil: nobody is.
 	Event func(e sandbox.SecurityEvent)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
@@ -55,10 +56,16 @@ func (m *Manager) CreateVolume(ctx context.Context, tenant sandbox.TenantID, req
 	}
 	release := m.hold(v.ID)
 	defer release() // and a sweep removes what became nothing
+	began := time.Now()
 	if v, err = m.store.InsertVolume(ctx, v); err != nil {
+		if errors.Is(err, sandbox.ErrOverQuota) {
+			m.observe("volume", err, began)
+		}
 		return sandbox.Volume{}, err
 	}
-	if v, err = m.makeVolume(ctx, v); err != nil {
+	v, err = m.makeVolume(ctx, v)
+	m.observe("volume", err, began)
+	if err != nil {
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 		defer cancel()
 		if undoErr := m.discardVolume(undo, v); undoErr != nil {

@@ -2,12 +2,15 @@ package session_test
 
 import (
 	"context"
+	"errors"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
 )
 
 func (n *nodes) CreateVolume(ctx context.Context, node string, v sandbox.VolumeSpec) error {
@@ -275,4 +278,28 @@ func TestVolumesAreOnANode(t *testing.T) {
 	want(t, "volumes of two nodes", second(w.m.Create(ctx, "t", sandbox.CreateRequest{Volumes: both})), sandbox.Conflict)
 	w.nodes.setAway("n1", true)
 	want(t, "a node that is away", second(w.m.Create(ctx, "t", sandbox.CreateRequest{Volumes: both[:1]})), sandbox.Unavailable)
+}
+
+// Whoever counts is told of each volume, and of those that a quota refuses.
+func TestVolumesAreTold(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		var told []string
+		m := session.New(w.store, w.nodes, placed{local}, images{}, session.Config{
+			Moved: func(what string, err error, _ time.Duration) {
+				told = append(told, what+" "+string(sandbox.CodeOf(err)))
+			},
+		})
+		if err := w.store.SetQuota(t.Context(), "t", &sandbox.Quota{VolumeBytes: 10 << 20}); err != nil {
+			t.Fatal(err)
+		}
+		for _, req := range []sandbox.VolumeRequest{{Name: "a", MaxBytes: 6 << 20}, {Name: "b", MaxBytes: 6 << 20}, {Name: "a", MaxBytes: 1 << 20}, {Name: "c", MaxBytes: 4 << 20}} {
+			_, err := m.CreateVolume(t.Context(), "t", req)
+			if over := errors.Is(err, sandbox.ErrOverQuota); over != (req.Name == "b") {
+				t.Errorf("%s: %v", req.Name, err)
+			}
+		}
+		if want := []string{"volume ", "volume exhausted", "volume "}; !slices.Equal(told, want) {
+			t.Errorf("told %q, want %q", told, want)
+		}
+	})
 }

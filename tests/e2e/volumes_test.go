@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -157,4 +158,51 @@ func TestVolumeFilesByRequests(t *testing.T) {
 	}
 	all.Wait()
 	says(t, c, s.ID, "ls /data | wc -l", "240")
+}
+
+// With the roles as processes of their own, and another process of the node's in
+// between; files are reached from outside too.
+func TestVolumesOfRoles(t *testing.T) {
+	t.Parallel()
+	r := rig.OwnRoles(t, rig.Options{})
+	c := r.Client(t, "volumeroles")
+	makeVolume(t, c, "roles", 16)
+	sb := c.Create(t, at("roles", "/data"))
+	says(t, c, sb.ID, "echo one >/data/f && cat /data/f", "one")
+	r.Kill(t, "node")
+	r.Start(t, "node")
+	r.Serves(t)
+	says(t, c, sb.ID, "cat /data/f && echo two >>/data/f && cat /data/f", "one\none\ntwo")
+	var v struct {
+		ID    string `json:"volume_id"`
+		Used  int64  `json:"used_bytes"`
+		Files int64  `json:"files"`
+	}
+	c.Must(t, "GET", "/api/v1/volumes/roles", nil, &v)
+	if v.Files != 1 || v.Used != 3*4096 {
+		t.Errorf("the volume is told of as %+v", v)
+	}
+	// E2B's clients write and read files from outside; their API is not in ours.
+	for _, call := range []struct {
+		method string
+		body   io.Reader
+		want   string
+	}{{http.MethodPut, strings.NewReader("from outside"), `"/new"`}, {http.MethodGet, nil, "from outside"}} {
+		req, err := http.NewRequest(call.method, r.URL+"/volumecontent/"+v.ID+"/file?path=/new", call.body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+c.Token)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode >= 300 || !strings.Contains(string(raw), call.want) {
+			t.Errorf("%s answers %d %q %v", call.method, resp.StatusCode, raw, err)
+		}
+	}
+	says(t, c, sb.ID, "cat /data/new", "from outside")
+	c.Must(t, "DELETE", "/api/v1/sessions/"+sb.ID, nil, nil)
 }

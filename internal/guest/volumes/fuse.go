@@ -357,8 +357,12 @@ func setAttr(node uint64, in []byte) volume.Request {
 		UID: order.Uint32(in[76:]), GID: order.Uint32(in[80:]),
 	}
 	for _, bit := range []struct{ theirs, ours uint32 }{
-		{mode, volume.SetMode}, {uid, volume.SetUID}, {gid, volume.SetGID}, {size, volume.SetSize},
-		{accessed, volume.SetAccessed}, {modified, volume.SetModified},
+		{mode, volume.SetMode},
+		{uid, volume.SetUID},
+		{gid, volume.SetGID},
+		{size, volume.SetSize},
+		{accessed, volume.SetAccessed},
+		{modified, volume.SetModified},
 	} {
 		if valid&bit.theirs != 0 {
 			r.Set |= bit.ours
