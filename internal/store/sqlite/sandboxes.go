@@ -35,6 +35,7 @@ type statements struct {
 	snapshotStatements
 	auditStatements
 	usageStatements
+	tenantStatements
 }
 
 // A prepared is a statement's place and its text.
@@ -57,7 +58,7 @@ func prepare(ctx context.Context, on interface {
 }
 
 func (s *statements) all() []prepared {
-	return slices.Concat(s.signingStatements.all(), s.keyStatements.all(), s.secretStatements.all(), s.quotaStatements.all(), s.snapshotStatements.all(), s.auditStatements.all(), s.usageStatements.all(), []prepared{
+	return slices.Concat(s.signingStatements.all(), s.keyStatements.all(), s.secretStatements.all(), s.quotaStatements.all(), s.snapshotStatements.all(), s.auditStatements.all(), s.usageStatements.all(), s.tenantStatements.all(), []prepared{
 		{&s.begin, `BEGIN IMMEDIATE`},
 		{&s.commit, `COMMIT`},
 		{&s.rollback, `ROLLBACK`},
@@ -113,11 +114,12 @@ type queries struct {
 	snapshotQueries
 	auditQueries
 	usageQueries
+	tenantQueries
 }
 
 func (q *queries) all() []prepared {
 	const record = `SELECT ` + columns + ` FROM sandboxes `
-	return slices.Concat(q.signingQueries.all(), q.keyQueries.all(), q.secretQueries.all(), q.quotaQueries.all(), q.snapshotQueries.all(), q.auditQueries.all(), q.usageQueries.all(), []prepared{
+	return slices.Concat(q.signingQueries.all(), q.keyQueries.all(), q.secretQueries.all(), q.quotaQueries.all(), q.snapshotQueries.all(), q.auditQueries.all(), q.usageQueries.all(), q.tenantQueries.all(), []prepared{
 		{&q.byID, record + `WHERE id = ?`},
 		{&q.byName, record + `WHERE tenant = ? AND name = ? AND name <> '' AND state <> 'ended'`},
 		{&q.list, record + `WHERE ` + newestFirst},
