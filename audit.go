@@ -63,6 +63,10 @@ const (
 	// AuditResumed is the first entry after some could not be written; Detail says
 	// how many.
 	AuditResumed = "auditResumed"
+	// AuditTenantSuspended and AuditTenantResumed are in the log of the Tenant that an
+	// operator suspended, or had go on.
+	AuditTenantSuspended = "tenantSuspended"
+	AuditTenantResumed   = "tenantResumed"
 	// AuditRefused is a credential that was not valid.
 	AuditRefused = "credentialRefused"
 )

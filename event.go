@@ -8,11 +8,14 @@ const (
 	EventAuthFailed   EventKind = "auth.failed"   // a credential was not valid, or may not do this
 	EventQuotaHit     EventKind = "quota.hit"     // a Tenant's Quota refused something
 	EventLimitKill    EventKind = "limit.kill"    // a limit of a Sandbox ended a program, or the Sandbox
+
+	EventTenantSuspended EventKind = "tenant.suspended" // an operator suspended a Tenant
+	EventTenantResumed   EventKind = "tenant.resumed"   // an operator had it go on
 )
 
 // EventKinds lists every EventKind.
 func EventKinds() []EventKind {
-	return []EventKind{EventEgressDenied, EventAuthFailed, EventQuotaHit, EventLimitKill}
+	return []EventKind{EventEgressDenied, EventAuthFailed, EventQuotaHit, EventLimitKill, EventTenantSuspended, EventTenantResumed}
 }
 
 // SecurityEvent is something that an operator may want to know of at once. The

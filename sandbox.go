@@ -77,6 +77,7 @@ const (
 	CauseDiskFull   Cause = "disk_full"   // the host had no space left for it
 	CauseOperator   Cause = "operator"    // the operator ended it
 	CauseQuota      Cause = "quota"
+	CauseSuspended  Cause = "suspended" // its Tenant is, and it could not be paused
 )
 
 // Certificate says how a Sandbox ended. It is kept for CertificateLife.

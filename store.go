@@ -18,6 +18,7 @@ type Store interface {
 	SecretStore
 	OnceStore
 	QuotaStore
+	TenantStore
 	AuditStore
 	UsageStore
 	// Close waits for writes under way and releases the database.

@@ -490,7 +490,7 @@ func TestRefusalsAreCounted(t *testing.T) {
 		}
 		return strings.Join(all, ", ")
 	}
-	if got := count(); got != `"anonymous"} 0, "credential"} 0, "rate"} 0, "scope"} 0, "signed_url"} 0` {
+	if got := count(); got != `"anonymous"} 0, "credential"} 0, "rate"} 0, "scope"} 0, "signed_url"} 0, "suspended"} 0` {
 		t.Errorf("at first: %s", got)
 	}
 	f.with("GET", "/api/v1/sessions", "")
@@ -500,7 +500,7 @@ func TestRefusalsAreCounted(t *testing.T) {
 	f.with("GET", "/api/v1/keys", "", "X-API-Key", f.key("t", sandbox.RoleDeveloper, sandbox.ScopeRead))
 	f.do("POST", "/api/v1/sessions", "{}")
 	f.do("POST", "/api/v1/sessions", "{}")
-	if got := count(); got != `"anonymous"} 1, "credential"} 2, "rate"} 1, "scope"} 1, "signed_url"} 1` {
+	if got := count(); got != `"anonymous"} 1, "credential"} 2, "rate"} 1, "scope"} 1, "signed_url"} 1, "suspended"} 0` {
 		t.Errorf("afterwards: %s", got)
 	}
 	if n := len(f.since(0)); n != 5 { // neither what came without a credential nor what came too often

@@ -28,6 +28,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite/sqlitetest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/tenants"
 )
 
 var secret = []byte("0123456789abcdef0123456789abcdef")
@@ -43,10 +44,12 @@ type fixture struct {
 	tokens    *gateway.Tokens
 	keys      *keys.Service
 	store     *sqlite.Store
+	tenants   *tenants.Service
 	server    *gateway.Server
 	logs      *logBuffer
 	client    *http.Client
 	token     string // of Tenant dev:test
+	operator  string // a key, once one is asked for
 }
 
 func newFixture(t testing.TB, change ...func(*gateway.Config)) *fixture {
@@ -59,8 +62,9 @@ func newFixture(t testing.TB, change ...func(*gateway.Config)) *fixture {
 	store := sqlitetest.Open(t)
 	f.store = store
 	f.keys = keys.New(store, slog.New(slog.DiscardHandler))
+	f.tenants = tenants.New(tenants.Config{Store: store, Templates: f.templates, Audit: store})
 	c := gateway.Config{
-		Keys: f.keys, Secrets: secrets.New(store, testKeyring(t)), Store: store, SigningKeys: store, Quotas: store, Usage: store, Audit: store,
+		Keys: f.keys, Tenants: f.tenants, Secrets: secrets.New(store, testKeyring(t)), Store: store, SigningKeys: store, Quotas: store, Usage: store, Audit: store,
 		Records: f.sandboxes, Forward: func(context.Context, net.Conn, uint16) (net.Conn, error) { return nil, sandbox.Unavailable }, AccessToken: func(id string) string { return "token of " + id }, TrafficToken: func(id string) string { return "traffic token of " + id },
 		Uploads: t.TempDir(), E2BTemplates: map[string]string{"code-interpreter-v1": "base"},
 		Sandboxes: f.sandboxes, Nodes: f.nodes, Templates: f.templates, Tokens: f.tokens, Dev: true,

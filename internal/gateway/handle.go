@@ -56,43 +56,81 @@ func (s *Server) answer(rt route, w *writer, r *http.Request) (who sandbox.Ident
 			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 		}
 	}()
-	if byURL(rt, r) {
-		if who, r, err = s.openURL(r); err != nil {
-			s.refuseBody(w, r)
-			s.refused(rt, r, sandbox.Identity{}, refusedURL)
-			return who, err
-		}
-		w.audit.is(who)
-	} else if rt.access == tenant {
-		if who, err = s.recognize(rt, oneCredential(r)); err != nil {
-			w.Header().Set("WWW-Authenticate", `Bearer realm="cloud-sandbox"`)
-			s.refuseBody(w, r)
-			s.refuseAnonymous(rt, w, r, err)
-			return who, err
-		}
-		w.audit.is(who)
-		if scope := scopeOf(rt); !who.May(scope) {
-			s.refuseBody(w, r)
-			w.audit.refuse()
-			s.refused(rt, r, who, refusedScope)
-			if who.Key == "" {
-				return who, sandbox.Errorf(sandbox.Denied, "this needs the scope %q, which the role %q does not have", scope, rest.RoleName(who.Role))
-			}
-			return who, sandbox.Errorf(sandbox.Denied, "this API key does not have the scope %q", scope)
-		}
-	}
-	if err := s.admit(rt, w, r, who); err != nil {
-		s.refuseBody(w, r)
-		return who, err
-	}
-	body, err := newBody(w, r, rt.maxBody)
+	who, r, err = s.authenticate(rt, w, r)
 	if err != nil {
 		s.refuseBody(w, r)
 		return who, err
 	}
+	if who.Tenant == "" {
+		return who, s.allow(rt, w, r, who)
+	}
+	ctx, leave, err := s.Tenants.Enter(r.Context(), who.Tenant)
+	if err != nil {
+		s.refuseBody(w, r)
+		w.audit.pass() // the log of who is suspended says that once
+		s.refuseSuspended(rt, r, who, err)
+		return who, err
+	}
+	defer leave()
+	err = s.allow(rt, w, r.WithContext(ctx), who)
+	if errors.Is(err, context.Canceled) && errors.Is(context.Cause(ctx), sandbox.ErrSuspended) {
+		err = sandbox.ErrSuspended
+	}
+	return who, err
+}
+
+// authenticate returns whom a request speaks for, of a route that asks for that,
+// and the request as the handler knows it.
+func (s *Server) authenticate(rt route, w *writer, r *http.Request) (who sandbox.Identity, _ *http.Request, err error) {
+	switch {
+	case byURL(rt, r):
+		if who, r, err = s.openURL(r); err != nil {
+			s.refused(rt, r, sandbox.Identity{}, refusedURL)
+			return who, r, err
+		}
+	case rt.access == tenant:
+		if who, err = s.recognize(rt, oneCredential(r)); err != nil {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="cloud-sandbox"`)
+			s.refuseAnonymous(rt, w, r, err)
+			return who, r, err
+		}
+	default:
+		return who, r, nil
+	}
+	w.audit.is(who)
+	return who, r, nil
+}
+
+// allow runs the handler of a route for who asks, if they may and it can be.
+func (s *Server) allow(rt route, w *writer, r *http.Request, who sandbox.Identity) error {
+	if scope := scopeOf(rt); rt.access == tenant && !who.May(scope) {
+		s.refuseBody(w, r)
+		w.audit.refuse()
+		s.refused(rt, r, who, refusedScope)
+		if who.Key == "" {
+			return sandbox.Errorf(sandbox.Denied, "this needs the scope %q, which the role %q does not have", scope, rest.RoleName(who.Role))
+		}
+		return sandbox.Errorf(sandbox.Denied, "this API key does not have the scope %q", scope)
+	}
+	if err := s.admit(rt, w, r, who); err != nil {
+		s.refuseBody(w, r)
+		return err
+	}
+	body, err := newBody(w, r, rt.maxBody)
+	if err != nil {
+		s.refuseBody(w, r)
+		return err
+	}
 	bounded := *r // the server looks at the body of r itself when it closes the connection
 	bounded.Body = body
-	return who, s.once(rt, w, &bounded, who)
+	return s.once(rt, w, &bounded, who)
+}
+
+// refuseSuspended counts a request of a Tenant that may do nothing.
+func (s *Server) refuseSuspended(rt route, r *http.Request, who sandbox.Identity, err error) {
+	if errors.Is(err, sandbox.ErrSuspended) { // or the Store does not say
+		s.refused(rt, r, who, refusedSuspended)
+	}
 }
 
 // refuseAnonymous counts a request of nobody who was recognized.

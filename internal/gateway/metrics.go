@@ -25,6 +25,7 @@ const (
 	refusedScope      = "scope"      // who asks may not
 	refusedURL        = "signed_url" // it is not valid, or no more
 	refusedRate       = "rate"       // too often
+	refusedSuspended  = "suspended"  // whose Tenant is
 )
 
 // newMetrics registers everything with reg.
@@ -49,7 +50,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		Name: "cloud_sandbox_refused_total",
 		Help: "Requests that were refused before anything was done for them, by reason.",
 	}, []string{"reason"})
-	for _, reason := range []string{refusedCredential, refusedNobody, refusedScope, refusedURL, refusedRate} {
+	for _, reason := range []string{refusedCredential, refusedNobody, refusedScope, refusedURL, refusedRate, refusedSuspended} {
 		m.refused.WithLabelValues(reason) // so that the first one shows as a change
 	}
 	m.unrecorded = prometheus.NewCounter(prometheus.CounterOpts{

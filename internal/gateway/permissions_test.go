@@ -44,6 +44,7 @@ var operations = map[sandbox.Scope][]string{
 	},
 	sandbox.ScopeTenants: {
 		"listNodes", "getNode", "readTenantQuota", "setTenantQuota", "dropTenantQuota",
+		"listTenants", "createTenant", "getTenant", "changeTenant", "deleteTenant",
 	},
 	sandbox.ScopeAudit: {
 		"readAudit",

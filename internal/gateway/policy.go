@@ -36,6 +36,7 @@ const (
 	connectPath = "/api/v1/sessions/{id}/ports/{port}/connect"
 
 	rotateKeyPath   = "/api/v1/keys/{id}/rotate"
+	tenantsPath     = "/api/v1/tenants"
 	tenantQuotaPath = "/api/v1/tenants/{id}/quota"
 
 	sessionSnapshotsPath = "/api/v1/sessions/{id}/snapshots"
@@ -73,7 +74,7 @@ func scopeOf(rt route) sandbox.Scope {
 		return sandbox.ScopeKeys
 	case rt.path == auditPath:
 		return sandbox.ScopeAudit
-	case rt.path == tenantQuotaPath, strings.HasPrefix(rt.path, nodesPath):
+	case strings.HasPrefix(rt.path, tenantsPath), strings.HasPrefix(rt.path, nodesPath):
 		return sandbox.ScopeTenants
 	case rt.path == uploadPath: // also its GET, which answers with a URL to write to
 		return sandbox.ScopeTemplates

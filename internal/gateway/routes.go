@@ -71,6 +71,11 @@ func accountRoutes(a *rest.API) []route {
 	return []route{
 		{"GET", "/api/v1/quota", tenant, noBody, false, a.ReadQuota},
 		{"GET", "/api/v1/usage", tenant, noBody, false, a.ReadUsage},
+		{"GET", tenantsPath, tenant, noBody, false, a.ListTenants},
+		{"POST", tenantsPath, tenant, jsonBody, false, a.CreateTenant},
+		{"GET", tenantsPath + "/{id}", tenant, noBody, false, a.GetTenant},
+		{"PATCH", tenantsPath + "/{id}", tenant, jsonBody, false, a.ChangeTenant},
+		{"DELETE", tenantsPath + "/{id}", tenant, noBody, false, a.DeleteTenant},
 		{"GET", tenantQuotaPath, tenant, noBody, false, a.ReadTenantQuota},
 		{"PUT", tenantQuotaPath, tenant, jsonBody, false, a.SetTenantQuota},
 		{"DELETE", tenantQuotaPath, tenant, noBody, false, a.DropTenantQuota},

@@ -33,6 +33,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/signedurl"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/steps"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/tenants"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/volumetoken"
 )
 
@@ -56,6 +57,7 @@ type Config struct {
 	Tokens    *Tokens
 	Keys      *keys.Service
 	Secrets   *secrets.Service
+	Tenants   *tenants.Service
 	// Issuers are the identity providers whose tokens are taken; nil: none.
 	Issuers *oidc.Issuers
 	// Store keeps requests that must take effect once.
@@ -132,7 +134,7 @@ type Server struct {
 // is a mistake of the program.
 func New(c Config) *Server {
 	if c.Sandboxes == nil || c.Nodes == nil || c.Templates == nil || c.NodeNames == nil || c.NewGuest == nil || c.Tokens == nil ||
-		c.Keys == nil || c.Secrets == nil || c.Store == nil || c.Audit == nil || c.Quotas == nil || c.Usage == nil || c.SigningKeys == nil || c.Records == nil || c.Forward == nil || c.AccessToken == nil || c.TrafficToken == nil || c.Log == nil {
+		c.Keys == nil || c.Secrets == nil || c.Tenants == nil || c.Store == nil || c.Audit == nil || c.Quotas == nil || c.Usage == nil || c.SigningKeys == nil || c.Records == nil || c.Forward == nil || c.AccessToken == nil || c.TrafficToken == nil || c.Log == nil {
 		panic("gateway.New: a required part of the Config is missing")
 	}
 	if c.Registry == nil {
@@ -152,7 +154,7 @@ func New(c Config) *Server {
 	s.guests = execution.NewGuests(c.Sandboxes, c.Nodes, c.NewGuest)
 	s.api = &rest.API{
 		Sandboxes: c.Sandboxes, Nodes: c.Nodes, NodeNames: c.NodeNames, Templates: c.Templates,
-		Guests: s.guests, URLs: signedurl.New(c.SigningKeys, nil), Keys: c.Keys, Secrets: c.Secrets, Quotas: c.Quotas, Audit: c.Audit, Log: c.Log,
+		Guests: s.guests, URLs: signedurl.New(c.SigningKeys, nil), Keys: c.Keys, Secrets: c.Secrets, Tenants: c.Tenants, Quotas: c.Quotas, Audit: c.Audit, Log: c.Log,
 		Usage: c.Usage, Prices: c.Prices, PortTokens: ports, Domain: c.Domain,
 	}
 	s.api.Executions = execution.New(execution.Config{
@@ -168,7 +170,7 @@ func New(c Config) *Server {
 		Volumes: c.Nodes, VolumeTokens: volumetoken.New(c.SigningKeys, nil),
 	}
 	s.traffic = traffic.New(traffic.Config{
-		Records: c.Records, Nodes: c.Nodes, Forward: c.Forward, Wake: s.wake, Use: s.guests.Use, AccessToken: c.AccessToken, Tokens: ports, Ours: s.ours, Log: c.Log,
+		Records: c.Records, Nodes: c.Nodes, Forward: c.Forward, Wake: s.wake, Use: s.guests.Use, Enter: c.Tenants.Enter, AccessToken: c.AccessToken, Tokens: ports, Ours: s.ours, Log: c.Log,
 	})
 	s.api.Ports = s.traffic
 	s.mux = s.newMux()
@@ -279,6 +281,7 @@ func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 	told.Go(func() { s.e2b.Sample(using) })
 	told.Go(func() { s.audit.forget(using, s.AuditLife) })
 	told.Go(func() { _ = s.Keys.Run(using) }) // it ends with using
+	told.Go(func() { _ = s.Tenants.Run(using) })
 	defer told.Wait()
 	defer stopUsing()
 	defer s.requests.Wait()

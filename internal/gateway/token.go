@@ -29,6 +29,9 @@ func (s *Server) createToken(w http.ResponseWriter, r *http.Request, _ sandbox.I
 	if err != nil {
 		return err
 	}
+	if err := s.mints(r, who); err != nil {
+		return err
+	}
 	rest.Made(r.Context(), string(who.Tenant))
 	token, _, err := s.Tokens.Mint(who, life)
 	if err != nil {
@@ -53,6 +56,9 @@ func (s *Server) tokenFor(r *http.Request, user, role string) (sandbox.Identity,
 		}
 		auditingOf(r.Context()).is(minter)
 		who, err := mintedBy(minter, user, role)
+		if err == nil {
+			err = s.vouch(r, minter, who)
+		}
 		return who, lifeUnder(minter.Until), err
 	}
 	if !s.Dev {
@@ -64,6 +70,24 @@ func (s *Server) tokenFor(r *http.Request, user, role string) (sandbox.Identity,
 	who, err := DevIdentity(user, role)
 	auditingOf(r.Context()).is(who)
 	return who, TokenLife, err
+}
+
+// mints returns an error for a Tenant that is suspended.
+func (s *Server) mints(r *http.Request, who sandbox.Identity) error {
+	err := s.Tenants.Check(r.Context(), who.Tenant)
+	if err != nil {
+		auditingOf(r.Context()).pass() // as for all that its credentials ask for
+		s.refuseSuspended(route{method: http.MethodPost, path: tokenPath}, r, who, err)
+	}
+	return err
+}
+
+// vouch records that minter's Tenant vouches for who, unless it is suspended.
+func (s *Server) vouch(r *http.Request, minter, who sandbox.Identity) error {
+	if err := s.mints(r, minter); err != nil {
+		return err
+	}
+	return s.Tenants.Vouch(r.Context(), minter.Tenant, who.Tenant)
 }
 
 // sendsKey reports whether a request comes with an API key. A token says nothing

@@ -9,13 +9,25 @@ import (
 	"os"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/builder"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/keys"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/tenants"
 )
 
 // KeysOf is the Keys of a Store.
 func KeysOf(s sandbox.Store) *keys.Service { return keys.New(s, slog.New(slog.DiscardHandler)) }
+
+// TenantsOf is the Tenants of a Store. Who uses them records it.
+func TenantsOf(s sandbox.Store, layout launch.Layout) (*tenants.Service, error) {
+	images, err := template.Open(layout.Templates())
+	if err != nil {
+		return nil, err
+	}
+	return tenants.New(tenants.Config{Store: s, Templates: builder.NewClient(images, layout.BuilderSocket())}), nil
+}
 
 // WithStore calls use with the Store of a data folder, whether its server runs or
 // not: this is how the operator makes the first Key. It gives up root for good

@@ -91,6 +91,8 @@ func (m *Manager) actAtDeadline(ctx context.Context, sb sandbox.Sandbox) error {
 	switch {
 	case sb.State == sandbox.Pausing, sb.State == sandbox.Resuming:
 		err = m.undoLeft(ctx, sb.ID)
+	case sb.State == sandbox.Paused && m.suspended.hold(sb.Tenant):
+		err = m.keepPaused(ctx, sb.ID, due)
 	case sb.State == sandbox.Running && pauses:
 		err = m.pauseDue(ctx, sb.ID, filesOnly, sandbox.CauseDeadline, due)
 	default:

@@ -55,6 +55,8 @@ type Config struct {
 	// NodeGrace is how long after the end of its Lease an unreachable Node's
 	// Sandboxes are given up; zero: 30 seconds.
 	NodeGrace time.Duration
+	// SuspensionsEvery is the time between questions who is suspended; zero: a second.
+	SuspensionsEvery time.Duration
 	// UsageLife is how long what Sandboxes used can be asked for; zero: for ever.
 	UsageLife time.Duration
 	// Created is told of every create that ended: whether the Boot came from a
@@ -96,6 +98,7 @@ type Manager struct {
 	idle        idle
 	tails       tails
 	checkpoints checkpoints
+	suspended   suspended
 	mendCh      chan struct{} // a Sandbox could not be ended: reconcile soon
 	// sweepCh: there may be Snapshots and Volumes that nobody needs.
 	sweepCh chan struct{}
@@ -124,6 +127,9 @@ func New(store sandbox.Store, nodes sandbox.Nodes, placement sandbox.Placement, 
 	}
 	if cfg.ReconcileEvery <= 0 {
 		cfg.ReconcileEvery = time.Minute
+	}
+	if cfg.SuspensionsEvery <= 0 {
+		cfg.SuspensionsEvery = time.Second
 	}
 	if cfg.NodeGrace <= 0 {
 		cfg.NodeGrace = 30 * time.Second
@@ -173,7 +179,8 @@ func New(store sandbox.Store, nodes sandbox.Nodes, placement sandbox.Placement, 
 
 // Run reconciles, ends or pauses Sandboxes at their deadlines and idle ones, makes
 // checkpoints, and deletes old Certificates, and Snapshots that nobody needs or that
-// a Retention lets go, until ctx ends. It leaves Sandboxes running.
+// a Retention lets go, and pauses what runs of suspended Tenants, until ctx ends. It
+// leaves Sandboxes running.
 func (m *Manager) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return m.keepReconciled(ctx) })
@@ -184,6 +191,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	g.Go(func() error { return m.keepRetained(ctx) })
 	g.Go(func() error { return m.keepCheckpoints(ctx) })
 	g.Go(func() error { return m.keepTraffic(ctx) })
+	g.Go(func() error { return m.keepSuspended(ctx) })
 	return g.Wait()
 }
 

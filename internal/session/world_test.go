@@ -502,6 +502,9 @@ func (w *world) lease(node string, d time.Duration) {
 	}
 }
 
+// suspensionsEvery is longer than the default: days pass in some tests.
+const suspensionsEvery = time.Minute
+
 func (w *world) manager(store sandbox.Store, n sandbox.Nodes) *session.Manager {
 	var names placed
 	for name := range w.nodes.boots {
@@ -509,7 +512,7 @@ func (w *world) manager(store sandbox.Store, n sandbox.Nodes) *session.Manager {
 	}
 	slices.Sort(names)
 	return session.New(store, n, names, images{}, session.Config{
-		Engine:      "fake",
+		Engine: "fake", SuspensionsEvery: suspensionsEvery,
 		Brought:     func(_ context.Context, snap sandbox.Snapshot) { w.brought = append(w.brought, snap.ID) },
 		Event:       func(e sandbox.SecurityEvent) { w.events = append(w.events, e) },
 		AccessToken: func(id string) string { return "token of " + id },

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"time"
-	"unicode/utf8"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
@@ -43,21 +42,18 @@ func (a *API) ReadQuota(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	}{limits, has})
 }
 
-// tenantQuota is {id} of the path: a Tenant, of whom nothing need be known.
-func tenantQuota(r *http.Request) (sandbox.TenantID, error) {
+// tenantOf is {id} of the path: a Tenant, of whom nothing need be known.
+func tenantOf(r *http.Request) (sandbox.TenantID, error) {
 	if _, err := query(r); err != nil {
 		return "", err
 	}
-	id := r.PathValue("id")
-	if id == "" || len(id) > 128 || !utf8.ValidString(id) {
-		return "", sandbox.Errorf(sandbox.Invalid, "a tenant has 1 to 128 bytes of text")
-	}
-	return sandbox.TenantID(id), nil
+	id := sandbox.TenantID(r.PathValue("id"))
+	return id, id.Check()
 }
 
 // ReadTenantQuota answers GET /api/v1/tenants/{id}/quota.
 func (a *API) ReadTenantQuota(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {
-	tenant, err := tenantQuota(r)
+	tenant, err := tenantOf(r)
 	if err != nil {
 		return err
 	}
@@ -67,7 +63,7 @@ func (a *API) ReadTenantQuota(w http.ResponseWriter, r *http.Request, _ sandbox.
 // SetTenantQuota answers PUT /api/v1/tenants/{id}/quota: the Tenant has a Quota of
 // its own from now on, which bounds what the body has and nothing else.
 func (a *API) SetTenantQuota(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {
-	tenant, err := tenantQuota(r)
+	tenant, err := tenantOf(r)
 	if err != nil {
 		return err
 	}
@@ -95,7 +91,7 @@ func (a *API) SetTenantQuota(w http.ResponseWriter, r *http.Request, _ sandbox.I
 // DropTenantQuota answers DELETE /api/v1/tenants/{id}/quota: the Tenant has the
 // Quota of all from now on.
 func (a *API) DropTenantQuota(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {
-	tenant, err := tenantQuota(r)
+	tenant, err := tenantOf(r)
 	if err != nil {
 		return err
 	}
@@ -112,11 +108,9 @@ func (a *API) replyQuota(w http.ResponseWriter, r *http.Request, tenant sandbox.
 		return err
 	}
 	return Reply(w, http.StatusOK, struct {
-		Tenant string       `json:"tenant"`
-		Own    bool         `json:"own"`
-		Limits quotaNumbers `json:"limits"`
-		Used   quotaNumbers `json:"used"`
-	}{string(tenant), own, limits, has})
+		Tenant string `json:"tenant"`
+		tenantQuota
+	}{string(tenant), tenantQuota{own, limits, has}})
 }
 
 // quotaOf is what a Tenant may have and has, and whether the Quota is its own.

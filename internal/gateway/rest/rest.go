@@ -14,6 +14,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/porttoken"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/signedurl"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/tenants"
 )
 
 // API holds what the handlers call. All fields are required but Domain.
@@ -28,6 +29,7 @@ type API struct {
 	URLs       *signedurl.Signer
 	Keys       *keys.Service
 	Secrets    *secrets.Service
+	Tenants    *tenants.Service
 	Quotas     sandbox.QuotaStore
 	Usage      sandbox.UsageStore
 	Prices     sandbox.Prices

@@ -37,6 +37,8 @@ func (d *Door) refuseFor(w http.ResponseWriter, r *http.Request, t Target, err e
 		refuse(w, r, closed(t))
 	case errors.Is(err, errNotWoken):
 		refuse(w, r, answer{Code: http.StatusForbidden, SandboxID: t.SandboxID, Message: "The sandbox is paused: only a request with its access token wakes it"})
+	case errors.Is(err, sandbox.ErrSuspended):
+		refuse(w, r, answer{Code: http.StatusForbidden, SandboxID: t.SandboxID, Message: "The tenant of this sandbox is suspended: ask whoever runs this server"})
 	case errors.Is(err, sandbox.NotFound), errors.Is(err, sandbox.Conflict), errors.Is(err, sandbox.Unavailable):
 		refuse(w, r, gone(t)) // or its Boot is, which is the same to a client
 	case sandbox.CodeOf(err) == sandbox.Timeout:

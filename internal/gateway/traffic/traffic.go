@@ -46,6 +46,9 @@ type Config struct {
 	// Wake returns a Sandbox once it runs: one that is paused resumes, unless it is
 	// to stay so.
 	Wake func(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error)
+	// Enter lets a request for a Sandbox of a Tenant in: ErrSuspended when it may do
+	// nothing. What it returns ends when that changes, or leave is called.
+	Enter func(ctx context.Context, tenant sandbox.TenantID) (_ context.Context, leave func(), err error)
 	// Use notes that a Sandbox is used as long as ctx lasts.
 	Use func(ctx context.Context, id string)
 	// AccessToken is what the Guest's E2B services ask for.
@@ -118,6 +121,13 @@ func (d *Door) Serve(w http.ResponseWriter, r *http.Request, t Target, err error
 		refuse(w, r, answer{Code: http.StatusNotFound, Message: "this path is not for clients", Path: r.URL.Path})
 		return
 	}
+	ctx, leave, err := d.Enter(r.Context(), sb.Tenant)
+	if err != nil {
+		d.refuseFor(w, r, t, err)
+		return
+	}
+	defer leave()
+	r = r.WithContext(ctx)
 	rules := sb.Ingress.RulesOrClosed()
 	if rules.PrivateAt(t.Port) && t.Port != sandbox.EnvdPort && !d.opens(w, r, t) {
 		return
@@ -136,8 +146,6 @@ func (d *Door) Serve(w http.ResponseWriter, r *http.Request, t Target, err error
 		return
 	}
 	defer d.end(t.SandboxID)
-	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel()
 	d.Use(ctx, sb.ID)
 	flow := http.NewResponseController(w)
 	_ = flow.EnableFullDuplex() // HTTP/2 is that already

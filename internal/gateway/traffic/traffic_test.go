@@ -37,6 +37,7 @@ type world struct {
 	ports map[uint16]string // addresses that answer
 	opens func()            // called before somebody is told that nothing answers; may be nil
 	dials int
+	held  bool // its Tenant is suspended
 
 	loopback map[uint16]string // addresses of ports that the link does not lead to
 }
@@ -59,7 +60,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{t: t, id: sandbox.NewSandboxID(), state: sandbox.Running, ports: map[uint16]string{}}
 	w.listen(sandbox.GuestPort, http.NotFoundHandler())
 	door := traffic.New(traffic.Config{
-		Records: w, Nodes: w, Use: func(context.Context, string) {}, Wake: w.wake,
+		Records: w, Nodes: w, Enter: w.enter, Use: func(context.Context, string) {}, Wake: w.wake,
 		Forward: func(_ context.Context, conn net.Conn, port uint16) (net.Conn, error) {
 			conn.Close()
 			if addr, ok := w.loopback[port]; ok {
@@ -86,6 +87,17 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(srv.Close)
 	w.url = srv.URL
 	return w
+}
+
+// enter lets requests in whose Tenant is not suspended.
+func (w *world) enter(ctx context.Context, _ sandbox.TenantID) (context.Context, func(), error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.held {
+		return nil, nil, sandbox.ErrSuspended
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	return ctx, cancel, nil
 }
 
 // listen has h answer at a port of the Sandbox.

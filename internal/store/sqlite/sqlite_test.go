@@ -105,6 +105,41 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
+// Tenants that had anything before there were records of them get one.
+func TestTenantsOfBefore(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.db")
+	st := open(t, path)
+	if _, err := st.InsertSandbox(t.Context(), record()); err != nil {
+		t.Fatal(err)
+	}
+	for _, tenant := range []sandbox.TenantID{"t", "a/b/c", "sha256:1"} {
+		if err := st.SetQuota(t.Context(), tenant, &sandbox.Quota{Sandboxes: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := st.Close(); err != nil {
+		t.Fatal(err)
+	}
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.Exec(`DROP TABLE tenants; DELETE FROM goose_db_version WHERE version_id = 22`); err != nil {
+		t.Fatal(err)
+	}
+	page, err := open(t, path).ListTenants(t.Context(), sandbox.TenantQuery{})
+	if err != nil || len(page.Tenants) != 3 {
+		t.Fatalf("%+v, %v", page.Tenants, err)
+	}
+	for i, want := range []sandbox.Tenant{{ID: "a/b/c", Parent: "a/b"}, {ID: "sha256:1"}, {ID: "t"}} {
+		got := page.Tenants[i]
+		if age := time.Since(got.CreatedAt); got.ID != want.ID || got.Parent != want.Parent || age < -time.Minute || age > time.Hour {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+	}
+}
+
 func mkdir(t *testing.T, path string) {
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		t.Fatal(err)

@@ -1,0 +1,142 @@
+package rest
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// TenantView is the record of a Tenant as operators see it.
+type TenantView struct {
+	Tenant    string          `json:"tenant"`
+	Name      string          `json:"name"`
+	Parent    string          `json:"parent,omitempty"`
+	State     string          `json:"state"`
+	CreatedAt string          `json:"created_at"`
+	Suspended *suspensionView `json:"suspended,omitempty"`
+	Quota     *tenantQuota    `json:"quota,omitempty"`
+}
+
+type suspensionView struct {
+	At     string `json:"at"`
+	Reason string `json:"reason"`
+}
+
+// tenantQuota is what a Tenant may have and has, and whether that is its own.
+type tenantQuota struct {
+	Own    bool         `json:"own"`
+	Limits quotaNumbers `json:"limits"`
+	Used   quotaNumbers `json:"used"`
+}
+
+// TenantViewOf is a Tenant without its quota.
+func TenantViewOf(t sandbox.Tenant) TenantView {
+	v := TenantView{
+		Tenant: string(t.ID), Name: t.Name, Parent: string(t.Parent), State: string(t.State()), CreatedAt: timestamp(t.CreatedAt),
+	}
+	if t.Suspended != nil {
+		v.Suspended = &suspensionView{At: timestamp(t.Suspended.At), Reason: t.Suspended.Reason}
+	}
+	return v
+}
+
+// ListTenants answers GET /api/v1/tenants.
+func (a *API) ListTenants(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {
+	values, err := query(r, "state", "limit", "cursor")
+	if err != nil {
+		return err
+	}
+	q := sandbox.TenantQuery{State: sandbox.TenantState(values.Get("state")), Cursor: values.Get("cursor")}
+	if len(q.Cursor) > maxCursor {
+		return sandbox.Errorf(sandbox.Invalid, "cursor is not one of an earlier page")
+	}
+	if s := values.Get("limit"); s != "" {
+		if q.Limit, err = strconv.Atoi(s); err != nil || q.Limit < 1 || q.Limit > sandbox.MaxTenantPage {
+			return sandbox.Errorf(sandbox.Invalid, "limit must be a whole number from 1 to %d", sandbox.MaxTenantPage)
+		}
+	}
+	page, err := a.Tenants.List(r.Context(), q)
+	if err != nil {
+		return err
+	}
+	reply := struct {
+		Tenants []TenantView `json:"tenants"`
+		Next    string       `json:"next_cursor,omitempty"`
+	}{[]TenantView{}, page.Next}
+	for _, t := range page.Tenants {
+		reply.Tenants = append(reply.Tenants, TenantViewOf(t))
+	}
+	return Reply(w, http.StatusOK, reply)
+}
+
+// CreateTenant answers POST /api/v1/tenants.
+func (a *API) CreateTenant(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {
+	var body struct {
+		Tenant string `json:"tenant"`
+		Name   string `json:"name"`
+	}
+	if err := Decode(r, &body); err != nil {
+		return err
+	}
+	t, err := a.Tenants.Create(r.Context(), sandbox.TenantID(body.Tenant), body.Name)
+	if err != nil {
+		return err
+	}
+	Made(r.Context(), string(t.ID))
+	return Reply(w, http.StatusCreated, TenantViewOf(t))
+}
+
+// GetTenant answers GET /api/v1/tenants/{id} with the record, the quota and what
+// is used of it.
+func (a *API) GetTenant(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {
+	id, err := tenantOf(r)
+	if err != nil {
+		return err
+	}
+	t, err := a.Tenants.Get(r.Context(), id)
+	if err != nil {
+		return err
+	}
+	limits, has, own, err := a.quotaOf(r.Context(), id)
+	if err != nil {
+		return err
+	}
+	v := TenantViewOf(t)
+	v.Quota = &tenantQuota{own, limits, has}
+	return Reply(w, http.StatusOK, v)
+}
+
+// ChangeTenant answers PATCH /api/v1/tenants/{id}.
+func (a *API) ChangeTenant(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	id, err := tenantOf(r)
+	if err != nil {
+		return err
+	}
+	var body struct {
+		Name   *string              `json:"name"`
+		State  *sandbox.TenantState `json:"state"`
+		Reason string               `json:"reason"`
+	}
+	if err := Decode(r, &body); err != nil {
+		return err
+	}
+	t, err := a.Tenants.Change(r.Context(), who, id, sandbox.TenantChange{Name: body.Name, State: body.State, Reason: body.Reason})
+	if err != nil {
+		return err
+	}
+	return Reply(w, http.StatusOK, TenantViewOf(t))
+}
+
+// DeleteTenant answers DELETE /api/v1/tenants/{id}.
+func (a *API) DeleteTenant(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	id, err := tenantOf(r)
+	if err != nil {
+		return err
+	}
+	if err := a.Tenants.Remove(r.Context(), who, id); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
