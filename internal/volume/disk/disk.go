@@ -98,16 +98,6 @@ func (d *Disk) Clean(ctx context.Context) error {
 	return nil
 }
 
-// Close ends the use of all Volumes.
-func (d *Disk) Close() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, v := range d.open {
-		v.end()
-	}
-	clear(d.open)
-}
-
 func (d *Disk) path(id string) string { return filepath.Join(d.dir, volumesName, id) }
 
 // turn makes the caller the only one who opens, makes or deletes a Volume, until
