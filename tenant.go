@@ -186,8 +186,8 @@ type TenantStore interface {
 	ChangeTenant(ctx context.Context, id TenantID, change TenantChange, at time.Time) (before, after Tenant, err error)
 	// DeleteTenant removes a record with the Tenant's Keys, Secrets, Quota and what
 	// signs its URLs. NotFound when there is none; Conflict, saying what is left, when
-	// it has Sandboxes that have not ended, Snapshots but layers, or Tenants below it. Records
-	// that are kept for a time stay for that time.
+	// it has Sandboxes that have not ended, Snapshots but layers, Volumes, or Tenants below it.
+	// Records that are kept for a time stay for that time.
 	DeleteTenant(ctx context.Context, id TenantID) error
 	// Suspensions returns who is suspended now.
 	Suspensions(ctx context.Context) (Suspensions, error)

@@ -32,7 +32,7 @@ func (s *tenantStatements) all() []prepared {
 		{&s.changeTenant, `UPDATE tenants SET name = ?, suspended_at = ?, reason = ? WHERE id = ?`},
 		{&s.deleteTenant, `DELETE FROM tenants WHERE id = ?`},
 		{&s.tenantHas, `SELECT (SELECT count(*) FROM sandboxes WHERE tenant = ?1 AND state <> 'ended'),
-			(SELECT count(*) FROM snapshots WHERE tenant = ?1 AND layer = ''), (SELECT count(*) FROM tenants WHERE parent = ?1 AND parent <> '')`},
+			(SELECT count(*) FROM snapshots WHERE tenant = ?1 AND layer = ''), (SELECT count(*) FROM volumes WHERE tenant = ?1), (SELECT count(*) FROM tenants WHERE parent = ?1 AND parent <> '')`},
 		{&s.dropKeys, `DELETE FROM keys WHERE tenant = ?`},
 		{&s.dropSecrets, `DELETE FROM secrets WHERE tenant = ?`},
 		{&s.dropSigningKey, `DELETE FROM signing_keys WHERE tenant = ?`},
@@ -158,12 +158,12 @@ func (s *Store) ChangeTenant(ctx context.Context, id sandbox.TenantID, change sa
 // DeleteTenant implements sandbox.TenantStore.
 func (s *Store) DeleteTenant(ctx context.Context, id sandbox.TenantID) error {
 	return s.writer.write(ctx, func(st *statements) error {
-		var sandboxes, snapshots, below int
-		if err := st.tenantHas.QueryRow(string(id)).Scan(&sandboxes, &snapshots, &below); err != nil {
+		var sandboxes, snapshots, volumes, below int
+		if err := st.tenantHas.QueryRow(string(id)).Scan(&sandboxes, &snapshots, &volumes, &below); err != nil {
 			return err
 		}
-		if sandboxes+snapshots+below > 0 {
-			return sandbox.Errorf(sandbox.Conflict, "the tenant still has %s", left(sandboxes, snapshots, below))
+		if sandboxes+snapshots+volumes+below > 0 {
+			return sandbox.Errorf(sandbox.Conflict, "the tenant still has %s", left(sandboxes, snapshots, volumes, below))
 		}
 		result, err := st.deleteTenant.Exec(string(id))
 		if err != nil {
@@ -182,12 +182,12 @@ func (s *Store) DeleteTenant(ctx context.Context, id sandbox.TenantID) error {
 }
 
 // left says what keeps a Tenant from being deleted.
-func left(sandboxes, snapshots, below int) string {
+func left(sandboxes, snapshots, volumes, below int) string {
 	var parts []string
 	for _, p := range []struct {
 		n    int
 		what string
-	}{{sandboxes, "sessions that have not ended"}, {snapshots, "snapshots"}, {below, "tenants below it"}} {
+	}{{sandboxes, "sessions that have not ended"}, {snapshots, "snapshots"}, {volumes, "volumes"}, {below, "tenants below it"}} {
 		if p.n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.what))
 		}

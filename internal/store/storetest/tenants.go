@@ -152,6 +152,9 @@ func tenantDeletes(t *testing.T, st sandbox.Store) {
 	refused("1 snapshots")
 	must(t, st.RetireSnapshot(t.Context(), snap.ID, false))
 	must(t, st.DropSnapshot(t.Context(), snap.ID))
+	volume := insertVolume(t, st, sampleVolume("t", "a"))
+	refused("1 volumes")
+	must(t, st.DropVolume(t.Context(), volume.ID))
 	refused("1 tenants below")
 	if _, err := st.KeyByHash(t.Context(), key.Hash); err != nil {
 		t.Errorf("a tenant that was not deleted keeps its key: %v", err)
