@@ -110,6 +110,9 @@ func checkWritable(path string) error {
 		return fmt.Errorf("make the folder of the database: %w", err)
 	}
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("open the database for writing: %w; give the file, and the folder it is in, to user %d", err, os.Geteuid())
+	}
 	if err != nil {
 		return fmt.Errorf("open the database for writing: %w", err)
 	}
@@ -162,17 +165,17 @@ func (e *newerSchemaError) Error() string {
 }
 
 // explain turns what can go wrong with a database file into a sentence that
-// names the file.
+// names the file and what to do.
 func explain(path string, err error) error {
 	switch primaryCode(err) {
 	case sqlite3.SQLITE_FULL:
-		return fmt.Errorf("database %s: no space left on its disk: %w", path, err)
+		return fmt.Errorf("database %s: no space left on its disk, make room there: %w", path, err)
 	case sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT:
-		return fmt.Errorf("database %s: the file is damaged or not a database: %w", path, err)
+		return fmt.Errorf("database %s: the file is damaged or not a database, restore it from a backup, or move it away with all that begins with its name to start with an empty one: %w", path, err)
 	case sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY:
-		return fmt.Errorf("database %s: the file or its folder cannot be written: %w", path, err)
+		return fmt.Errorf("database %s: the file or its folder cannot be written, give both to user %d: %w", path, os.Geteuid(), err)
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
-		return fmt.Errorf("database %s: another process holds it: %w", path, err)
+		return fmt.Errorf("database %s: another process holds it, end that first: %w", path, err)
 	}
 	return fmt.Errorf("database %s: %w", path, err)
 }

@@ -87,7 +87,7 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 		{"not a database", func(t *testing.T, path string) {
 			mkdir(t, filepath.Dir(path))
 			write(t, path, strings.Repeat("no database ", 1000))
-		}, "damaged or not a database"},
+		}, "damaged or not a database, restore it from a backup"},
 		{"a newer schema", func(t *testing.T, path string) { newerSchema(t, path) }, "knows only"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

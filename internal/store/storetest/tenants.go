@@ -154,6 +154,7 @@ func tenantDeletes(t *testing.T, st sandbox.Store) {
 	must(t, st.DropSnapshot(t.Context(), snap.ID))
 	volume := insertVolume(t, st, sampleVolume("t", "a"))
 	refused("1 volumes")
+	must(t, st.MoveVolume(t.Context(), volume.ID, volume.State, sandbox.VolumeDeleting))
 	must(t, st.DropVolume(t.Context(), volume.ID))
 	refused("1 tenants below")
 	if _, err := st.KeyByHash(t.Context(), key.Hash); err != nil {
