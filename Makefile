@@ -80,7 +80,7 @@ deps: ## install the Debian packages that running needs
 	@scripts/install.sh run
 
 .PHONY: check
-check: ## what is quick: build, generated code, vet, lint, unit tests with -race, short fuzzing
+check: ## what is quick: build, generated code, vet, lint, known vulnerabilities, unit tests with -race, short fuzzing
 	@scripts/check.sh
 
 .PHONY: fuzz

@@ -9,6 +9,7 @@ import (
 
 func TestLayersBeyond(t *testing.T) {
 	now := time.Date(2030, 1, 2, 0, 0, 0, 0, time.UTC)
+	const room = 8 << 30
 	// Each is used so many hours ago, and made an hour before.
 	layer := func(id string, hours int, change func(*Snapshot)) Snapshot {
 		used := now.Add(-time.Duration(hours) * time.Hour)
@@ -18,7 +19,7 @@ func TestLayersBeyond(t *testing.T) {
 		}
 		return s
 	}
-	big := func(s *Snapshot) { s.Bytes = MaxLayerBytes / 2 }
+	big := func(s *Snapshot) { s.Bytes = room / 2 }
 	many := make([]Snapshot, MaxLayers)
 	for i := range many {
 		many[i] = layer(fmt.Sprint("m", i), 1, nil)
@@ -35,11 +36,11 @@ func TestLayersBeyond(t *testing.T) {
 		"the older is used": {[]Snapshot{layer("a", 9, func(s *Snapshot) { s.UsedAt = now; s.Layer = "x" }), layer("b", 3, func(s *Snapshot) { s.Layer = "x" })}, "a"},
 		"too many":          {append([]Snapshot{layer("a", 2, nil), layer("b", 0, nil)}, many[:MaxLayers-1]...), "a"},
 		"too large":         {[]Snapshot{layer("a", 3, big), layer("b", 2, big), layer("c", 1, big)}, "a"},
-		"small ones fit":    {[]Snapshot{layer("a", 3, nil), layer("b", 2, big), layer("c", 1, func(s *Snapshot) { s.Bytes = MaxLayerBytes - 1<<21 })}, "b"},
-		"larger than all":   {[]Snapshot{layer("a", 1, func(s *Snapshot) { s.Bytes = MaxLayerBytes + 1 })}, "a"},
+		"small ones fit":    {[]Snapshot{layer("a", 3, nil), layer("b", 2, big), layer("c", 1, func(s *Snapshot) { s.Bytes = room - 1<<21 })}, "b"},
+		"larger than all":   {[]Snapshot{layer("a", 1, func(s *Snapshot) { s.Bytes = room + 1 })}, "a"},
 	} {
 		var got strings.Builder
-		for _, s := range LayersBeyond(tt.all, now) {
+		for _, s := range LayersBeyond(tt.all, room, now) {
 			got.WriteString(s.ID)
 		}
 		if got.String() != tt.want {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `make check`: what is quick. Build, generated code, vet, lint, unit tests with
-# the race detector, short fuzzing.
+# `make check`: what is quick. Build, generated code, vet, lint, known
+# vulnerabilities, unit tests with the race detector, short fuzzing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/install.sh test
@@ -14,6 +14,9 @@ unformatted=$(git ls-files '*.go' | grep -v '^api/gen/' | xargs go tool -modfile
 [[ -z $unformatted ]] || { echo "not formatted, run make fmt: $unformatted" >&2; exit 1; }
 go vet ./...
 go tool -modfile=tools/go.mod staticcheck ./...
+
+step "known vulnerabilities"
+scripts/vulncheck.sh
 
 step "build"
 make build-all

@@ -46,6 +46,9 @@ type Config struct {
 	// and SnapshotPackAfter for how long those do that nobody uses.
 	SnapshotCache     int64
 	SnapshotPackAfter time.Duration
+	// BuildCache is how many bytes builds of Templates keep of their steps, for each
+	// Tenant; zero: none.
+	BuildCache int64
 	// SpareSentries is how many sentries wait, with nothing in them, for the next
 	// starts.
 	SpareSentries int
@@ -154,6 +157,7 @@ var settings = []setting{
 	{"", "SPARE_SENTRIES", func(c *Config, v string) (err error) { c.SpareSentries, err = parseCount(v, maxSpares); return }},
 	{"", "SNAPSHOT_CACHE_MB", func(c *Config, v string) (err error) { c.SnapshotCache, err = parseMegabytes(v); return }},
 	{"", "SNAPSHOT_PACK_SECONDS", func(c *Config, v string) (err error) { c.SnapshotPackAfter, err = parsePackAfter(v); return }},
+	{"", "BUILD_CACHE_MB", func(c *Config, v string) (err error) { c.BuildCache, err = parseMegabytes(v); return }},
 	{"", "SNAPSHOT_DISK_MB", func(c *Config, v string) (err error) { c.Blobs.DiskBytes, err = parseMegabytes(v); return }},
 	{"", "SNAPSHOT_BACKLOG_MB_PER_SECOND", func(c *Config, v string) (err error) { c.Blobs.BacklogRate, err = parseMegabytes(v); return }},
 	{"", "CLOUD_SANDBOX_BLOBS", func(c *Config, v string) error { return c.Blobs.place(v) }},
@@ -234,7 +238,7 @@ func defaults(getenv func(string) string) Config {
 		StartWait: 90 * time.Second,
 
 		Blobs:         Blobs{Endpoint: "https://s3.amazonaws.com", Region: "us-east-1", BacklogRate: defaultBacklogRate},
-		SnapshotCache: 4 << 30, SnapshotPackAfter: time.Hour, SpareSentries: 2,
+		SnapshotCache: 4 << 30, BuildCache: 8 << 30, SnapshotPackAfter: time.Hour, SpareSentries: 2,
 
 		SandboxImage: "python:3.11-slim",
 		Egress:       sandbox.NetworkPublic,

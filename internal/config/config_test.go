@@ -27,8 +27,8 @@ func TestLoadDefaults(t *testing.T) {
 	if c.Addr != "localhost:8080" || c.PoolMin != 5 || c.PoolMax != 50 || c.StartWait.Seconds() != 90 || c.SandboxImage != "python:3.11-slim" || c.Egress != "public" || !c.Dev || c.AuditLife != 365*day {
 		t.Errorf("defaults = %+v", c)
 	}
-	if c.SnapshotCache != 4<<30 || c.SnapshotPackAfter.Hours() != 1 {
-		t.Errorf("snapshots: %d bytes, %v", c.SnapshotCache, c.SnapshotPackAfter)
+	if c.SnapshotCache != 4<<30 || c.SnapshotPackAfter.Hours() != 1 || c.BuildCache != 8<<30 {
+		t.Errorf("snapshots: %d bytes, %v, and %d of builds", c.SnapshotCache, c.SnapshotPackAfter, c.BuildCache)
 	}
 	if !filepath.IsAbs(c.Data) {
 		t.Errorf("data = %q", c.Data)
@@ -77,6 +77,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"too many spares", map[string]string{"dev": "true"}, []string{"SPARE_SENTRIES", "65"}, []string{"SPARE_SENTRIES"}},
 		{"a negative cache", map[string]string{"dev": "true"}, []string{"SNAPSHOT_CACHE_MB", "-1"}, []string{"SNAPSHOT_CACHE_MB"}},
 		{"a cache beyond all disks", map[string]string{"dev": "true"}, []string{"SNAPSHOT_CACHE_MB", "2000000000"}, []string{"SNAPSHOT_CACHE_MB"}},
+		{"a build cache below nothing", map[string]string{"dev": "true"}, []string{"BUILD_CACHE_MB", "-1"}, []string{"BUILD_CACHE_MB"}},
 		{"snapshots that are never ready", map[string]string{"dev": "true"}, []string{"SNAPSHOT_PACK_SECONDS", "0"}, []string{"SNAPSHOT_PACK_SECONDS", "from 1"}},
 		{
 			"everything at once",

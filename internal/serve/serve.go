@@ -197,7 +197,7 @@ func (j *joined) manager(nodes sandbox.Nodes, placement sandbox.Placement, grace
 		store = j.points.Store(store)
 	}
 	return session.New(store, nodes, placement, j.images, session.Config{
-		Network: j.cfg.Egress, Engine: "gvisor", StopGrace: stopGrace, NodeGrace: grace, UsageLife: j.cfg.UsageLife, Log: j.log,
+		Network: j.cfg.Egress, Engine: "gvisor", StopGrace: stopGrace, NodeGrace: grace, UsageLife: j.cfg.UsageLife, LayerBytes: j.cfg.BuildCache, Log: j.log,
 		AccessToken: func(id string) string { return guest.AccessToken(j.seed, id) },
 		OpenSecret:  j.secrets.Open,
 		Authority:   func(id string) (string, string, error) { return authority.New(j.seed, id) },

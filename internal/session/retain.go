@@ -89,7 +89,7 @@ func (m *Manager) retainLayers(ctx context.Context, tenant sandbox.TenantID) err
 	if err != nil {
 		return err
 	}
-	return m.unkeep(ctx, sandbox.LayersBeyond(all, now()), func(sandbox.Snapshot) {})
+	return m.unkeep(ctx, sandbox.LayersBeyond(all, m.cfg.LayerBytes, now()), func(sandbox.Snapshot) {})
 }
 
 func (m *Manager) allSnapshots(ctx context.Context, tenant sandbox.TenantID, query sandbox.SnapshotQuery) (all []sandbox.Snapshot, err error) {

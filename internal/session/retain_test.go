@@ -2,6 +2,7 @@ package session_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -132,6 +133,40 @@ func TestLayers(t *testing.T) {
 		has(again) // it was used since
 		w.pass(sandbox.LayerLife)
 		has()
+	})
+}
+
+// Layers beyond the room for them go.
+func TestLayersAreBounded(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.run()
+		builder := w.create("t", sandbox.CreateRequest{Timeout: sandbox.MaxTimeout})
+		var last sandbox.Snapshot
+		for i := range sandbox.MaxLayers + 3 {
+			var err error
+			last, err = w.m.TakeSnapshot(t.Context(), "t", builder.ID, sandbox.SnapshotRequest{Layer: fmt.Sprintf("%064x", i), FilesOnly: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.pass(time.Second)
+		}
+		n := 0
+		for query := (sandbox.SnapshotQuery{Layers: true}); ; {
+			page, err := w.m.ListSnapshots(t.Context(), "t", query)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n == 0 && page.Snapshots[0].ID != last.ID {
+				t.Errorf("the newest is %s, want %s", page.Snapshots[0].ID, last.ID)
+			}
+			n += len(page.Snapshots)
+			if query.Cursor = page.Next; page.Next == "" {
+				break
+			}
+		}
+		if n != sandbox.MaxLayers {
+			t.Errorf("%d layers, want %d", n, sandbox.MaxLayers)
+		}
 	})
 }
 

@@ -57,6 +57,9 @@ type Config struct {
 	NodeGrace time.Duration
 	// SuspensionsEvery is the time between questions who is suspended; zero: a second.
 	SuspensionsEvery time.Duration
+	// LayerBytes is how much the layers of one Tenant may have together; zero: none
+	// are taken.
+	LayerBytes int64
 	// UsageLife is how long what Sandboxes used can be asked for; zero: for ever.
 	UsageLife time.Duration
 	// Created is told of every create that ended: whether the Boot came from a

@@ -23,6 +23,9 @@ func (m *Manager) TakeSnapshot(ctx context.Context, tenant sandbox.TenantID, idO
 	if err := req.Check(); err != nil {
 		return sandbox.Snapshot{}, err
 	}
+	if req.Layer != "" && m.cfg.LayerBytes == 0 {
+		return sandbox.Snapshot{}, sandbox.Errorf(sandbox.Unsupported, "this server keeps no layers of builds")
+	}
 	sb, err := m.Get(ctx, tenant, idOrName)
 	if err != nil {
 		return sandbox.Snapshot{}, err

@@ -153,8 +153,7 @@ func (r *run) keepLayer(ctx context.Context, n int) {
 	}
 	began := time.Now()
 	_, err := r.cfg.Sandboxes.TakeSnapshot(ctx, r.b.record.Tenant, r.box.ID, sandbox.SnapshotRequest{Layer: r.layers[n], FilesOnly: true})
-	if err != nil && ctx.Err() == nil {
-		r.keepsNone = true
+	if r.keepsNone = err != nil; err != nil && ctx.Err() == nil && !errors.Is(err, sandbox.Unsupported) {
 		r.cfg.Log.Warn("a build keeps no layers", "build", r.b.record.ID, telemetry.KeyTenant, string(r.b.record.Tenant), telemetry.KeyError, err)
 	}
 	r.keptAt = time.Now()
