@@ -8,7 +8,7 @@ guest() {
   local dir=$1 image=$2 stamp
   stamp=$(sha256sum "$dir/guest" | cut -d' ' -f1)
   [[ -e $image && $(cat "$image.of" 2>/dev/null) == "$stamp" ]] && return
-  chmod 755 "$dir/guest"
+  chmod 755 "$dir" "$dir/guest" # whatever the umask
   rm -f "$image.new"
   # No xattrs and no inlined tails: gVisor must map whole blocks.
   mkfs.erofs -x-1 -Enoinline_data -T0 --all-root -U 00000000-0000-0000-0000-000000000000 --quiet "$image.new" "$dir" >/dev/null
