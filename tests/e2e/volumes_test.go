@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"context"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"net/http"
@@ -215,22 +217,18 @@ func TestVolumesBeginOnABusyMachine(t *testing.T) {
 	s := rig.Own(t, rig.Options{Pool: 4})
 	c := s.Client(t, "volumebusy")
 	makeVolume(t, c, "busy", 16)
-	stop := make(chan struct{})
+	busy, rest := context.WithCancel(t.Context())
 	var hogs, users sync.WaitGroup
 	for range 2 {
 		hogs.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
+			for sum := [32]byte{}; busy.Err() == nil; {
+				sum = sha256.Sum256(sum[:])
 			}
 		})
 	}
 	for range 4 {
 		users.Go(func() {
-			for range 8 {
+			for range 4 {
 				var sb rig.Sandbox
 				if err := c.Try("POST", "/api/v1/sessions", at("busy", "/data"), &sb); err != nil {
 					t.Error(err)
@@ -246,6 +244,6 @@ func TestVolumesBeginOnABusyMachine(t *testing.T) {
 		})
 	}
 	users.Wait()
-	close(stop)
+	rest()
 	hogs.Wait()
 }
