@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pressly/goose/v3"
+
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/storetest"
@@ -125,7 +127,12 @@ func TestTenantsOfBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	if _, err := db.Exec(`DROP TABLE tenants; DELETE FROM goose_db_version WHERE version_id = 22`); err != nil {
+	provider, err := goose.NewProvider(goose.DialectSQLite3, db, os.DirFS("migrations"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const before = 21 // the schema without them
+	if _, err := provider.DownTo(t.Context(), before); err != nil {
 		t.Fatal(err)
 	}
 	page, err := open(t, path).ListTenants(t.Context(), sandbox.TenantQuery{})
