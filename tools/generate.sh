@@ -30,3 +30,4 @@ rm -rf gen
 "$buf" generate
 cd ..
 echo "$(sources) $(code)" >"$stamp"
+GOFLAGS=-trimpath go test ./api -run TestDocsAreFresh -update >/dev/null # the page of the contract
