@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Generates api/gen from api/proto. With --check it changes nothing and fails if
-# the committed code is not what these sources give; while the sources are those
-# that it was generated from, that is one comparison.
+# Generates api/gen from api/proto, and api/docs.html from api/openapi.yaml, of which
+# a test says whether it is fresh. With --check it changes nothing and fails if the
+# committed code is not what these sources give; while the sources are those that it
+# was generated from, that is one comparison.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 buf_version=1.75.0

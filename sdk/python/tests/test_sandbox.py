@@ -182,7 +182,8 @@ def test_set_port(serve: Serve, sandbox_at: SandboxAt) -> None:
     assert (changed.port, changed.private, changed.tls) == (8000, True, False)
     put, got = server.received[-2:]
     assert (put.method, got.method) == ("PUT", "GET")
-    assert put.path == got.path and put.path.endswith(f"/{SANDBOX_ID}/ports/8000")
+    assert put.path == got.path
+    assert put.path.endswith(f"/{SANDBOX_ID}/ports/8000")
     assert json.loads(put.body) == {"private": True}
 
 
