@@ -41,7 +41,7 @@ func says(t *testing.T, c *rig.Client, id, code, want string) {
 // What one Sandbox writes another reads, and it stays when both are gone.
 func TestVolumeIsShared(t *testing.T) {
 	t.Parallel()
-	c := shared.Server(t).Client(t, "volumes")
+	c := shared.Server(t).Client(t, "volumefiles")
 	makeVolume(t, c, "shared", 64)
 	a, b := c.Create(t, at("shared", "/data")), c.Create(t, at("shared", "/mnt/other"))
 	says(t, c, a.ID, "echo one >/data/file && mkdir -p /data/x/y && ln -s ../file /data/x/link && ln /data/file /data/x/hard && cat /data/x/link", "one")
