@@ -1,10 +1,3 @@
-// To learn its share of the processors, Go's runtime would read which file systems
-// are mounted, and gVisor then asks each of them: the volume server, as it begins,
-// would wait for itself.
-//
-//go:debug containermaxprocs=0
-//go:debug updatemaxprocs=0
-
 // Command guest is PID 1 inside every Sandbox: the agent that runs Processes
 // and moves files. It is static, small, and blocks when there is nothing to do.
 // Started with "volumes" and their IDs it is the volume server instead.

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -20,6 +19,8 @@ const (
 	VolumesArgument = "volumes"
 	// remountAfter is how long after its end another volume server is started.
 	remountAfter = time.Second
+	// beginTime is how long one may take to begin.
+	beginTime = 10 * time.Second
 )
 
 // VolumeMount is a Volume and where it is mounted.
@@ -95,45 +96,66 @@ func (g *Guest) remountVolumes(was *Child, volumes []VolumeMount) (again bool) {
 	return false
 }
 
-// serveVolumes mounts Volumes and starts their server.
+// serveVolumes starts the server of Volumes and then mounts them. The server has
+// begun before the first is mounted: a Go program reads which file systems are
+// mounted as it begins, gVisor then asks each of them, and the server would wait for
+// itself. The caller holds g.mu.
 func (g *Guest) serveVolumes(volumes []VolumeMount) (*Child, error) {
 	if len(volumes) == 0 {
 		return nil, nil
 	}
-	files := make([]uintptr, 3) // in, out and errors
-	var open []int
+	var open []*os.File
 	defer func() {
-		for _, fd := range open {
-			_ = unix.Close(fd)
+		for _, f := range open {
+			_ = f.Close()
 		}
 	}()
-	null, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	begin, begins, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	open = append(open, null)
-	for i := range files {
-		files[i] = uintptr(null)
+	open = append(open, begin, begins)
+	ready, begun, err := os.Pipe()
+	if err != nil {
+		return nil, err
 	}
+	open = append(open, ready, begun)
 	listener, err := volumeListener()
 	if err != nil {
 		return nil, err
 	}
-	defer listener.Close()
-	files = append(files, listener.Fd())
-	args := []string{"guest", VolumesArgument}
-	for _, v := range volumes {
-		fd, err := mountVolume(v)
-		if err != nil {
+	open = append(open, listener)
+	files, args := []uintptr{begin.Fd(), begun.Fd(), begun.Fd(), listener.Fd()}, []string{"guest", VolumesArgument}
+	devices := make([]*os.File, len(volumes))
+	for i, v := range volumes {
+		if devices[i], err = openVolume(v); err != nil {
 			return nil, fmt.Errorf("at %s: %w", v.Path, err)
 		}
-		open, files, args = append(open, fd), append(files, uintptr(fd)), append(args, v.ID)
+		open, files, args = append(open, devices[i]), append(files, devices[i].Fd()), append(args, v.ID)
 	}
 	program, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	return g.Reaper.Start(program, args, &syscall.ProcAttr{Dir: "/", Files: files, Sys: &syscall.SysProcAttr{Setsid: true}})
+	child, err := g.Reaper.Start(program, args, &syscall.ProcAttr{Dir: "/", Files: files, Sys: &syscall.SysProcAttr{Setsid: true}})
+	if err != nil {
+		return nil, err
+	}
+	_ = begun.Close() // so that the end of a server that could not begin shows
+	if err := ready.SetReadDeadline(time.Now().Add(beginTime)); err != nil {
+		return nil, err
+	}
+	if _, err := ready.Read(make([]byte, 1)); err != nil {
+		_ = unix.Kill(child.PID, unix.SIGKILL)
+		return nil, fmt.Errorf("the server of the volumes does not begin: %w", err)
+	}
+	for i, v := range volumes {
+		if err := mountVolume(int(devices[i].Fd()), v); err != nil { // with its pipe the server ends
+			return nil, fmt.Errorf("at %s: %w", v.Path, err)
+		}
+	}
+	_, err = begins.Write([]byte{1})
+	return child, err
 }
 
 // volumeListener is where the Node will connect.
@@ -146,18 +168,21 @@ func volumeListener() (*os.File, error) {
 	return l.File()
 }
 
-// mountVolume mounts a file system of which the descriptor is the server's end.
-func mountVolume(v VolumeMount) (fd int, err error) {
+// openVolume opens the server's end of a file system that is not mounted yet.
+func openVolume(v VolumeMount) (*os.File, error) {
 	if err := os.MkdirAll(v.Path, 0o755); err != nil {
-		return -1, err
+		return nil, err
 	}
-	if fd, err = unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
-		return -1, err
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
 	}
+	return os.NewFile(uintptr(fd), "/dev/fuse"), nil
+}
+
+// mountVolume mounts a file system of which the descriptor is the server's end.
+func mountVolume(fd int, v VolumeMount) error {
 	// The kernel judges who may do what, by the owners and modes that it is told.
 	options := "fd=" + strconv.Itoa(fd) + ",rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions"
-	if err := unix.Mount("volume", v.Path, "fuse", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
-		return -1, errors.Join(err, unix.Close(fd))
-	}
-	return fd, nil
+	return unix.Mount("volume", v.Path, "fuse", unix.MS_NOSUID|unix.MS_NODEV, options)
 }

@@ -23,8 +23,15 @@ const (
 )
 
 // Run serves the mounts of these Volumes until the last of them is gone. Descriptor
-// 3 is the listener, those after it are /dev/fuse, one for each Volume.
+// 3 is the listener, those after it are /dev/fuse, one for each Volume. A byte that it
+// writes to 1 says that it has begun; one that it reads from 0, that they are mounted.
 func Run(host netip.Addr, volumes []string) error {
+	if _, err := os.Stdout.Write([]byte{1}); err != nil {
+		return err
+	}
+	if _, err := os.Stdin.Read(make([]byte, 1)); err != nil {
+		return fmt.Errorf("the volumes are not mounted: %w", err)
+	}
 	file := os.NewFile(firstFile, "listener")
 	listener, err := net.FileListener(file)
 	if err != nil {
