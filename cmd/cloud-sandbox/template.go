@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
@@ -69,10 +68,7 @@ func (l localTemplates) TemplateVersions(ctx context.Context, name string) ([]cl
 	if err != nil {
 		return nil, err
 	}
-	found, err := l.store.Versions("", meant.Name)
-	if errors.Is(err, sandbox.NotFound) { // it was built before there were versions
-		found, err = []template.Listed{meant}, nil
-	}
+	found, err := l.store.VersionsOf(meant)
 	return viewsOf(found), err
 }
 

@@ -220,10 +220,7 @@ func (c *Client) Versions(ctx context.Context, tenant sandbox.TenantID, text str
 		return sandbox.Template{}, nil, err
 	}
 	all := []sandbox.Template{}
-	versions, err := c.store.Versions(found.Owner, found.Name)
-	if errors.Is(err, sandbox.NotFound) { // it was built before there were versions
-		versions, err = []template.Listed{found}, nil
-	}
+	versions, err := c.store.VersionsOf(found)
 	for _, l := range versions {
 		if found.Owner == tenant || !l.Private {
 			all = append(all, templateOf(l))

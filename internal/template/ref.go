@@ -119,6 +119,16 @@ func (s *Store) Versions(owner sandbox.TenantID, name string) ([]Listed, error) 
 	return all, nil
 }
 
+// VersionsOf returns the versions of the Template that a name was found to mean,
+// newest first; that one alone when it was built before there were versions.
+func (s *Store) VersionsOf(found Listed) ([]Listed, error) {
+	versions, err := s.Versions(found.Owner, found.Name)
+	if errors.Is(err, sandbox.NotFound) {
+		return []Listed{found}, nil
+	}
+	return versions, err
+}
+
 // refs reads every ref of an owner. One that is broken, or whose image is gone,
 // is left out.
 func (s *Store) refs(owner sandbox.TenantID) ([]Listed, error) {
