@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"syscall"
 	"time"
 
@@ -29,6 +30,7 @@ type options struct {
 	out    string // folder for report.json and report.md; empty: the table goes to standard output only
 	sdks   string // E2B's SDKs, as scripts/e2b-sdks.sh installs them; needed when full
 	full   bool
+	parts  *regexp.Regexp // of what is measured, by the names that errors give them; nil: all
 }
 
 func main() {
@@ -42,6 +44,10 @@ func main() {
 	flag.StringVar(&o.out, "out", "", "folder for the report")
 	flag.StringVar(&o.sdks, "sdks", "", "folder of E2B's SDKs, for more rows")
 	flag.BoolVar(&o.full, "full", false, "more rounds and more rows")
+	flag.Func("parts", "measure only parts whose name has this regular expression in it, as \"walls\"", func(v string) (err error) {
+		o.parts, err = regexp.Compile(v)
+		return err
+	})
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -58,12 +64,13 @@ type rounds struct {
 	size                             int64
 	live                             int
 	saves, chain, storm, paused, sdk int
+	walls                            int // what audit, quotas and policies cost
 }
 
 func run(ctx context.Context, o options) error {
 	n := rounds{warm: 30, cold: 20, calls: 100, docker: 8, runsc: 8}
 	if o.full {
-		n = rounds{warm: 50, cold: 25, calls: 150, docker: 8, runsc: 8, bursts: []int{10, 50, 100}, size: 1 << 30, live: 1000, saves: 12, chain: 10, storm: 200, paused: 10000, sdk: 12}
+		n = rounds{warm: 50, cold: 25, calls: 150, docker: 8, runsc: 8, bursts: []int{10, 50, 100}, size: 1 << 30, live: 1000, saves: 12, chain: 10, storm: 200, paused: 10000, sdk: 12, walls: 5}
 	}
 	report := bench.NewReport(os.Stderr)
 	var failed error
@@ -75,9 +82,13 @@ func run(ctx context.Context, o options) error {
 		{"cloud-sandbox, paused", measurePaused},
 		{"cloud-sandbox, S3", measureS3},
 		{"cloud-sandbox by E2B's SDK", measureSDK},
+		{"cloud-sandbox, walls", measureWalls},
 		{"docker", measureDocker},
 		{"runsc", measureRunsc},
 	} {
+		if o.parts != nil && !o.parts.MatchString(part.who) {
+			continue
+		}
 		err := part.measure(ctx, o, n, report)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)

@@ -1,0 +1,236 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/bench"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
+)
+
+// measureWalls measures what the audit log, quotas and network policies cost.
+func measureWalls(ctx context.Context, o options, n rounds, report *bench.Report) error {
+	if n.walls == 0 {
+		return nil
+	}
+	report.Step("Cloud Sandbox, what its walls cost")
+	return errors.Join(measureRecords(ctx, o, n, report), measurePolicy(ctx, o, n, report))
+}
+
+// walled is how many Sandboxes are on record while records are measured.
+const walled = 1000
+
+// measureRecords measures what a request waits for in the store: its entry in the
+// audit log, and of a create what a quota adds.
+func measureRecords(ctx context.Context, o options, n rounds, report *bench.Report) error {
+	st, err := sqlite.Open(ctx, filepath.Join(o.work, "walls", "db"))
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	for i := range walled {
+		if _, err := st.InsertSandbox(ctx, recorded(sandbox.TenantID(fmt.Sprintf("tenant-%d", i%10)))); err != nil {
+			return err
+		}
+	}
+	audited := &bench.Series{Operation: fmt.Sprintf("an entry in the audit log, %d sandboxes on record", walled), Who: bench.Ours, Goal: "0.5"}
+	err = bench.Repeat(ctx, audited, 100*n.walls, func(ctx context.Context) (time.Duration, error) {
+		began := time.Now()
+		_, err := st.AppendAudit(ctx, sandbox.AuditEntry{
+			At: began, Tenant: "tenant-0", User: "bench", Operation: "touchSession", Target: "i00000000000000000000", Status: http.StatusOK,
+		})
+		return time.Since(began), err
+	})
+	if err != nil {
+		return err
+	}
+	report.Add(audited)
+
+	const free, bound sandbox.TenantID = "free", "bound"
+	quota := sandbox.Quota{
+		Sandboxes: 1 << 20, CPUs: 1 << 20, MemoryBytes: 1 << 60, DiskBytes: 1 << 60, CreatesPerMinute: 1 << 20, SnapshotBytes: 1 << 60, EgressBytes: 1 << 60,
+	}
+	if err := st.SetQuota(ctx, bound, &quota); err != nil {
+		return err
+	}
+	without := &bench.Series{Operation: "the record of a create, without a quota", Who: bench.Ours}
+	with := &bench.Series{Operation: "the record of a create, with a quota of all kinds", Who: bench.Ours, Goal: "0.5 more"}
+	insert := func(tenant sandbox.TenantID) func() error {
+		return func() error {
+			_, err := st.InsertSandbox(ctx, recorded(tenant))
+			return err
+		}
+	}
+	err = bench.RepeatBoth(ctx, without, with, 40*n.walls, func(context.Context, int) (first, second func() error) { return insert(free), insert(bound) })
+	if err != nil {
+		return err
+	}
+	report.Add(without)
+	report.Add(with)
+	return nil
+}
+
+// recorded is a record as a create writes it.
+func recorded(tenant sandbox.TenantID) sandbox.Sandbox {
+	at := time.Now()
+	return sandbox.Sandbox{
+		ID: sandbox.NewSandboxID(), Tenant: tenant, State: sandbox.Starting, Template: "base", Image: "sha256:bench", Engine: "gvisor",
+		Shape: sandbox.DefaultShape(), Limits: sandbox.DefaultShape().Limits(), Network: sandbox.NetworkPublic,
+		Boot: sandbox.Boot{ID: sandbox.NewBootID(), Number: 1, Node: "local"}, CreatedAt: at, Timeout: time.Hour, Deadline: at.Add(time.Hour),
+		OnTimeout: sandbox.OnTimeoutEnd, Timeline: 1, Revision: 1,
+	}
+}
+
+// blobBytes is how much is downloaded through a link.
+const blobBytes = 256 << 20
+
+// ruled are the rules that are measured: fifty names and fifty networks before the
+// address that is asked for.
+func ruled(address string) string {
+	rules := []string{}
+	for i := range 50 {
+		rules = append(rules, fmt.Sprintf("*.name-%d.example.com", i), fmt.Sprintf("198.51.%d.0/24", i))
+	}
+	text, _ := json.Marshal(map[string]any{"mode": "none", "allow": append(rules, address)}) // texts always can be
+	return string(text)
+}
+
+// measurePolicy measures a link with a policy of many rules beside one without:
+// what it carries, and how long a request over a new connection takes.
+func measurePolicy(ctx context.Context, o options, n rounds, report *bench.Report) error {
+	host, stop, err := serveBlob()
+	if err != nil {
+		return err
+	}
+	defer stop()
+	server, err := startServer(ctx, o, 2, 2, "CLOUD_SANDBOX_EGRESS_OPEN="+host)
+	if err != nil {
+		return err
+	}
+	defer server.stop()
+	key, err := server.makeKey(ctx)
+	if err != nil {
+		return err
+	}
+	address, _, _ := net.SplitHostPort(host)
+	ways := []*way{{name: "without rules", network: `"public"`}, {name: "with a hundred rules", network: ruled(address)}}
+	for _, w := range ways {
+		var made struct {
+			ID string `json:"session_id"`
+		}
+		if err := server.post(ctx, "/api/v1/sessions", key, `{"network": `+w.network+`}`, &made); err != nil {
+			return err
+		}
+		w.id = made.ID
+	}
+	for range n.walls { // one after the other, so that both see the same machine
+		for _, w := range ways {
+			if err := w.measure(ctx, server, key, host); err != nil {
+				return err
+			}
+		}
+	}
+	for i, w := range ways {
+		rate, took := median(w.rates), median(w.requests)
+		goals := [2]string{}
+		if i > 0 {
+			goals = [2]string{fmt.Sprintf("%.0f MB/s", 0.9*median(ways[0].rates)), fmt.Sprintf("%.0f µs", median(ways[0].requests)+100)}
+		}
+		report.AddFact(bench.Fact{What: "download over the link " + w.name, Who: bench.Ours, Value: rate, Unit: "MB/s", Goal: goals[0]})
+		report.AddFact(bench.Fact{What: "a request over a new connection " + w.name, Who: bench.Ours, Value: float64(int64(took)), Unit: "µs", Goal: goals[1]})
+	}
+	return nil
+}
+
+// way is a Sandbox with a policy, and what was measured in it.
+type way struct {
+	name, network, id string
+	rates             []float64 // MB/s
+	requests          []float64 // µs
+}
+
+// script downloads and asks, and prints MB/s and the median of µs.
+const script = `
+import http.client, time
+began, n = time.perf_counter(), 0
+c = http.client.HTTPConnection(%[1]q)
+c.request("GET", "/blob")
+r = c.getresponse()
+while chunk := r.read(1 << 20):
+    n += len(chunk)
+rate = n / (time.perf_counter() - began) / 1e6
+took = []
+for _ in range(100):
+    began = time.perf_counter()
+    c = http.client.HTTPConnection(%[1]q)
+    c.request("GET", "/")
+    c.getresponse().read()
+    took.append(time.perf_counter() - began)
+    c.close()
+print(rate, sorted(took)[50] * 1e6)
+`
+
+func (w *way) measure(ctx context.Context, s *server, key, host string) error {
+	body, err := json.Marshal(map[string]any{"sandbox_id": w.id, "language": "python", "code": fmt.Sprintf(script, host)})
+	if err != nil {
+		return err
+	}
+	var answer struct{ Stdout, Stderr string }
+	if err := s.post(ctx, "/api/v1/execute", key, string(body), &answer); err != nil {
+		return err
+	}
+	var rate, took float64
+	if _, err := fmt.Sscan(answer.Stdout, &rate, &took); err != nil {
+		return fmt.Errorf("over the link %s: %s", w.name, strings.TrimSpace(answer.Stderr))
+	}
+	w.rates, w.requests = append(w.rates, rate), append(w.requests, took)
+	return nil
+}
+
+// serveBlob serves at an address of this machine that is not its loopback, which
+// no link reaches.
+func serveBlob() (host string, stop func(), err error) {
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return "", nil, err
+	}
+	for _, a := range addresses {
+		ip, ok := a.(*net.IPNet)
+		if !ok || ip.IP.To4() == nil || ip.IP.IsLoopback() || ip.IP.IsLinkLocalUnicast() {
+			continue
+		}
+		listener, err := net.Listen("tcp4", net.JoinHostPort(ip.IP.String(), "0"))
+		if err != nil {
+			continue
+		}
+		mux := http.NewServeMux()
+		mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "here") })
+		mux.HandleFunc("/blob", func(w http.ResponseWriter, _ *http.Request) {
+			piece := make([]byte, 1<<20)
+			for range blobBytes / len(piece) {
+				if _, err := w.Write(piece); err != nil {
+					return
+				}
+			}
+		})
+		server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
+		go func() { _ = server.Serve(listener) }()
+		return listener.Addr().String(), func() { _ = server.Close() }, nil
+	}
+	return "", nil, errors.New("this machine has no address but its loopback to serve at")
+}
+
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[len(sorted)/2]
+}
