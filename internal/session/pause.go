@@ -32,14 +32,26 @@ func (m *Manager) pause(ctx context.Context, id string, filesOnly bool, still fu
 	if err != nil {
 		return sandbox.Sandbox{}, err
 	}
-	defer done()
 	if still != nil && !still(sb) || sb.State == sandbox.Paused {
+		done()
 		return sb, nil
 	}
 	// The client may leave: what is begun is finished.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pauseLimit)
 	defer cancel()
-	return m.pauseHeld(ctx, sb, filesOnly)
+	paused, err := m.pauseHeld(ctx, sb, filesOnly)
+	if err != nil {
+		done()
+		return sandbox.Sandbox{}, err
+	}
+	// Nobody waits until its memory is free, but who moves the Sandbox next.
+	m.stopping.Go(func() {
+		defer done()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+		defer cancel()
+		m.letGo(ctx, sb)
+	})
+	return paused, nil
 }
 
 // move returns the record of a Sandbox of which the caller, until it calls done,
@@ -97,8 +109,8 @@ func (m *Manager) change(ctx context.Context, id string, edit func(*sandbox.Sand
 	return sandbox.Sandbox{}, lost
 }
 
-// pauseHeld pauses sb, which nobody else moves: it is recorded pausing, saved,
-// recorded paused, and only then is its Boot stopped.
+// pauseHeld pauses sb, which nobody else moves: it is recorded pausing, saved and
+// recorded paused. Only then may the caller let its Boot go, which stands still.
 func (m *Manager) pauseHeld(ctx context.Context, sb sandbox.Sandbox, filesOnly bool) (sandbox.Sandbox, error) {
 	if err := runs(sb); err != nil {
 		return sandbox.Sandbox{}, err
@@ -117,7 +129,6 @@ func (m *Manager) pauseHeld(ctx context.Context, sb sandbox.Sandbox, filesOnly b
 	}
 	m.untrack(sb.ID)
 	m.alarm.set(paused.Deadline)
-	m.letGo(ctx, sb)
 	m.log.InfoContext(ctx, "a sandbox is paused", telemetry.KeySandbox, sb.ID, telemetry.KeyTenant, sb.Tenant, telemetry.KeyNode, sb.Boot.Node,
 		"snapshot", snap.ID, telemetry.KeyDuration, float64(time.Since(began).Microseconds())/1000)
 	return paused, nil

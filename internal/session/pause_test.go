@@ -20,6 +20,7 @@ func (w *world) pause(key string) sandbox.Sandbox {
 	if err != nil {
 		w.t.Fatalf("Pause: %v", err)
 	}
+	synctest.Wait() // until its boot is let go
 	return sb
 }
 
@@ -693,6 +694,31 @@ func TestBootsThatDieMeanwhile(t *testing.T) {
 		reports.Wait()
 		if r := w.record(sb.ID); r.State != sandbox.Paused {
 			t.Errorf("it is %+v", r)
+		}
+	})
+}
+
+// A pause is over when what it saved is on record; the boot goes afterwards, and
+// who moves the sandbox next waits for that.
+func TestPauseDoesNotWaitForTheStop(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{})
+		w.nodes.remember(sb, "x")
+		stop := make(chan struct{})
+		w.nodes.onStop = func(context.Context, string) error { <-stop; return nil }
+		paused := w.pause(sb.ID)
+		if n := len(w.nodes.all()); paused.State != sandbox.Paused || n != 1 {
+			t.Errorf("it is %s, and %d boots are there", paused.State, n)
+		}
+		resumed := make(chan sandbox.Sandbox, 1)
+		go func() { resumed <- w.resume(sb.ID) }()
+		synctest.Wait()
+		if r := w.record(sb.ID); r.State != sandbox.Paused {
+			t.Errorf("it is %s while its earlier boot is being stopped", r.State)
+		}
+		close(stop)
+		if got := w.nodes.recall(<-resumed); got != "x" {
+			t.Errorf("its memory holds %q", got)
 		}
 	})
 }

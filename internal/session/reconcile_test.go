@@ -394,6 +394,7 @@ func crashAt(t *testing.T, step int, after, pool bool, name string, do func(*ses
 		}
 		first, m := w.mortalManager(step, after)
 		err := do(first, sb)
+		synctest.Wait() // what comes after the answer dies too
 		died = m.dead
 		// Once the state is safe, or its deletion recorded, the rest may come later.
 		later := slices.Contains([]string{"pause", "snapshot", "delete of a snapshot", "loss of one with a checkpoint"}, name)
@@ -527,6 +528,7 @@ func randomLife(t *testing.T, r *rand.Rand) {
 	var ids []string
 	ctx := t.Context()
 	for range 60 {
+		synctest.Wait() // what was paused lets go of its boot
 		w.nodes.onStart = func(context.Context, string, sandbox.StartRequest) error { return fault() }
 		w.nodes.onBound = func(sandbox.StartRequest) error { return fault() }
 		w.nodes.onStop = func(context.Context, string) error { return fault() }

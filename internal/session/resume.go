@@ -101,9 +101,11 @@ func (m *Manager) Rollback(ctx context.Context, tenant sandbox.TenantID, idOrNam
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pauseLimit+resumeLimit)
 	defer cancel()
 	if sb.State != sandbox.Paused {
-		if sb, err = m.pauseHeld(ctx, sb, false); err != nil {
+		before := sb
+		if sb, err = m.pauseHeld(ctx, before, false); err != nil {
 			return sandbox.Sandbox{}, err
 		}
+		m.letGo(ctx, before)
 	}
 	defer m.sweepSoon()
 	return m.resumeHeld(ctx, sb, snap, sb.Timeline+1)

@@ -107,6 +107,7 @@ type Manager struct {
 	sweepCh chan struct{}
 	// retainCh: Tenants have new Snapshots, those in grown.
 	retainCh chan struct{}
+	stopping sync.WaitGroup // Boots of what has been paused
 
 	mu       sync.Mutex
 	creating map[string]*creation // by Sandbox ID
@@ -183,7 +184,7 @@ func New(store sandbox.Store, nodes sandbox.Nodes, placement sandbox.Placement, 
 // Run reconciles, ends or pauses Sandboxes at their deadlines and idle ones, makes
 // checkpoints, and deletes old Certificates, and Snapshots that nobody needs or that
 // a Retention lets go, and pauses what runs of suspended Tenants, until ctx ends. It
-// leaves Sandboxes running.
+// leaves Sandboxes running, and returns once no Boot of a paused one is being stopped.
 func (m *Manager) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return m.keepReconciled(ctx) })
@@ -195,6 +196,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	g.Go(func() error { return m.keepCheckpoints(ctx) })
 	g.Go(func() error { return m.keepTraffic(ctx) })
 	g.Go(func() error { return m.keepSuspended(ctx) })
+	defer m.stopping.Wait()
 	return g.Wait()
 }
 

@@ -557,6 +557,7 @@ func in(t *testing.T, test func(t *testing.T, w *world)) {
 		w := newWorld(t)
 		defer w.close()
 		test(t, w)
+		synctest.Wait()
 		w.consistent()
 	})
 }

@@ -189,6 +189,7 @@ func (h *Host) write(b *boot, d *draft) error {
 				}
 			}()
 		}
+		defer d.flush()()
 		if !d.m.Memory {
 			return writeLayer(rpc, d.files)
 		}

@@ -12,6 +12,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -237,6 +239,36 @@ func roomFor(dir, what string, room int64) error {
 
 // otherFiles is how much room is made for files that hold no pages.
 const otherFiles = 8 << 20
+
+// flushEvery is how often the disk is told what there is to write of a state that
+// a sentry writes.
+const flushEvery = 10 * time.Millisecond
+
+// flush has the disk begin to write what the sentry has written so far, until the
+// caller calls what is returned: otherwise the disk would begin once the sentry
+// has ended, and whoever waits would wait for one after the other.
+func (d *draft) flush() (end func()) {
+	pages := d.files[len(d.files)-1]
+	over := make(chan struct{})
+	var flushing sync.WaitGroup
+	flushing.Go(func() {
+		again := time.NewTicker(flushEvery)
+		defer again.Stop()
+		for {
+			select {
+			case <-over:
+				return
+			case <-again.C:
+			}
+			// Whether it is on the disk is finish's to say: this only begins it.
+			_ = unix.SyncFileRange(int(pages.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WRITE)
+		}
+	})
+	return func() {
+		close(over)
+		flushing.Wait()
+	}
+}
 
 func (d *draft) discard() {
 	closeAll(d.files)

@@ -307,6 +307,9 @@ func startRoot(socket, name string, guestEnd *os.File) error {
 	return nil
 }
 
+// linkProcessors is how many goroutines of a sentry handle what comes over its link.
+const linkProcessors = 2
+
 // networkArgs is the guest's end of the link: eth0 with a fixed address, a
 // fixed neighbour (so that no ARP is ever waited for) and one route.
 func networkArgs(guestEnd *os.File) *runscboot.CreateLinksAndRoutesArgs {
@@ -318,8 +321,11 @@ func networkArgs(guestEnd *os.File) *runscboot.CreateLinksAndRoutesArgs {
 		LoopbackLinks: []runscboot.LoopbackLink{runscboot.DefaultLoopbackLink},
 		FDBasedLinks: []runscboot.FDBasedLink{{
 			Name: "eth0", MTU: link.MTU, NumChannels: 1, IsPacket: []bool{false}, PreConfigured: true,
-			QDisc:             config.QDiscNone,
-			TXChecksumOffload: true, RXChecksumOffload: true,
+			QDisc: config.QDiscNone,
+			// Otherwise as many as the sentry has threads to run on, which are a
+			// hundred and more while it loads a saved state.
+			ProcessorsPerChannel: linkProcessors,
+			TXChecksumOffload:    true, RXChecksumOffload: true,
 			LinkAddress: link.GuestMAC[:],
 			Addresses:   []runscboot.IPWithPrefix{{Address: address, PrefixLen: link.PrefixBits}},
 			Routes:      []runscboot.Route{{Destination: subnet}},
