@@ -248,6 +248,21 @@ func TestFilesOverHTTP(t *testing.T) {
 	if b, err := os.ReadFile(filepath.Join(r.home, "deep/y.txt")); err != nil || string(b) != "/deep/y.txt" {
 		t.Errorf("form's file: %q, %v", b, err)
 	}
+	form.Reset()
+	w = multipart.NewWriter(&form)
+	for _, name := range []string{"twice.txt", r.home + "/./twice.txt"} {
+		part, _ := w.CreateFormFile("file", name)
+		io.WriteString(part, name)
+	}
+	w.Close()
+	if code, body := post("", w.FormDataContentType(), &form); code != 400 {
+		t.Errorf("a form with one file twice: %d %s", code, body)
+	}
+	for encoding, want := range map[string]int{"identity": 200, "br": 400, "gzip": 400} {
+		if code, body := post("path=encoded", "application/octet-stream", strings.NewReader("plain"), "Content-Encoding", encoding); code != want {
+			t.Errorf("a body that is plain, said to be %s: %d %s", encoding, code, body)
+		}
+	}
 	if err := unix.Mkfifo(filepath.Join(r.home, "fifo"), 0o600); err != nil {
 		t.Fatal(err)
 	}

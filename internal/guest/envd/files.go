@@ -303,13 +303,17 @@ func (s *Server) uploadFiles(r *http.Request) ([]uploaded, error) {
 		return nil, err
 	}
 	body := io.Reader(r.Body)
-	if strings.EqualFold(r.Header.Get("Content-Encoding"), "gzip") {
+	switch encoding := strings.ToLower(strings.TrimSpace(r.Header.Get("Content-Encoding"))); encoding {
+	case "", "identity":
+	case "gzip":
 		z, err := gzip.NewReader(body)
 		if err != nil {
 			return nil, failed(http.StatusBadRequest, "the body is not gzip")
 		}
 		defer z.Close()
 		body = z
+	default:
+		return nil, failed(http.StatusBadRequest, "the content encoding must be gzip or identity, not %.40q", encoding)
 	}
 	kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil {

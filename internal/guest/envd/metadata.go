@@ -124,15 +124,19 @@ func (up *uploader) parts(body io.Reader, boundary string) ([]uploaded, error) {
 		if part.FormName() != "file" {
 			continue
 		}
-		path := up.override
-		if path == "" {
-			path = partPath(part)
+		asked := up.override
+		if asked == "" {
+			asked = partPath(part)
 		}
-		if path == "" || seen[path] {
-			return nil, failed(http.StatusBadRequest, "each file of the form needs a path of its own, not %q", path)
+		path, err := resolve(asked, up.user)
+		if err != nil {
+			return nil, failed(http.StatusBadRequest, "%v", err)
+		}
+		if asked == "" || seen[path] {
+			return nil, failed(http.StatusBadRequest, "each file of the form needs a path of its own, not %q", asked)
 		}
 		seen[path] = true
-		one, err := up.one(path, part)
+		one, err := up.one(asked, part)
 		if err != nil {
 			return nil, err
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
@@ -13,6 +14,7 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
 
 	"github.com/cloud-sandbox/cloud-sandbox/api/gen/filesystem"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
@@ -46,12 +48,21 @@ type watched struct {
 	accounts  server.Accounts
 }
 
+// watchRequest asks to watch a folder.
+type watchRequest interface {
+	GetPath() string
+	GetRecursive() bool
+	GetIncludeEntry() bool
+	GetAllowNetworkMounts() bool
+}
+
 // watch begins to watch a folder.
-func (w *watchers) watch(user, asked string, recursive, entries bool) (*watched, error) {
-	u, err := rpcAccount(w.guest, user)
+func (w *watchers) watch(h http.Header, r watchRequest) (*watched, error) {
+	u, err := rpcAccount(w.guest, userOf(h))
 	if err != nil {
 		return nil, err
 	}
+	asked := r.GetPath()
 	root, err := resolve(asked, u)
 	if err != nil {
 		return nil, connect.NewError(connect.CodeInvalidArgument, err)
@@ -63,16 +74,25 @@ func (w *watchers) watch(user, asked string, recursive, entries bool) (*watched,
 	if !info.IsDir() {
 		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("path is not a directory: %s", asked))
 	}
+	if !r.GetAllowNetworkMounts() && onVolume(root) {
+		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("%s is on a network mount, where only changes of this sandbox are noticed: allow network mounts to watch it", asked))
+	}
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {
 		return nil, connect.NewError(connect.CodeResourceExhausted, err)
 	}
-	d := &watched{notify: notify, root: root, recursive: recursive, entries: entries, accounts: w.guest.Accounts}
+	d := &watched{notify: notify, root: root, recursive: r.GetRecursive(), entries: r.GetIncludeEntry(), accounts: w.guest.Accounts}
 	if err := d.add(root, func(string) {}); err != nil {
 		notify.Close()
 		return nil, fileError(asked, err)
 	}
 	return d, nil
+}
+
+// onVolume reports whether a path is on a Volume, which others may change too.
+func onVolume(path string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(path, &st) == nil && st.Type == unix.FUSE_SUPER_MAGIC
 }
 
 // add watches a folder, and with recursive all below it. found is told what is in
@@ -144,7 +164,7 @@ func (d *watched) eventsOf(e fsnotify.Event) []*filesystem.FilesystemEvent {
 
 // WatchDir streams the changes of a folder until the client leaves.
 func (w *watchers) WatchDir(ctx context.Context, r *connect.Request[filesystem.WatchDirRequest], stream *connect.ServerStream[filesystem.WatchDirResponse]) error {
-	d, err := w.watch(userOf(r.Header()), r.Msg.Path, r.Msg.Recursive, r.Msg.IncludeEntry)
+	d, err := w.watch(r.Header(), r.Msg)
 	if err != nil {
 		return err
 	}
@@ -213,7 +233,7 @@ func (p *polled) gather() {
 
 // CreateWatcher begins to gather the changes of a folder.
 func (w *watchers) CreateWatcher(_ context.Context, r *connect.Request[filesystem.CreateWatcherRequest]) (*connect.Response[filesystem.CreateWatcherResponse], error) {
-	d, err := w.watch(userOf(r.Header()), r.Msg.Path, r.Msg.Recursive, r.Msg.IncludeEntry)
+	d, err := w.watch(r.Header(), r.Msg)
 	if err != nil {
 		return nil, err
 	}
