@@ -38,8 +38,16 @@ func (s *Server) carry(w http.ResponseWriter, r *http.Request, to traffic.Target
 // whoever sent that may know nothing of its time.
 const minWoken = 5 * time.Minute
 
-// wake returns a Sandbox that a request to a port is for once it runs.
+// wake returns a Sandbox that a request to a port is for once it runs. One that
+// somebody saved without its memory boots when somebody wants that, and not for
+// whatever is sent to a port; unless that is how it pauses by itself.
 func (s *Server) wake(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
+	if sb.State == sandbox.Paused && sb.OnTimeout != sandbox.OnTimeoutPauseFiles {
+		snap, err := s.Sandboxes.SnapshotByID(ctx, sb.Tenant, sb.Snapshot)
+		if err == nil && !snap.Memory {
+			return sb, sandbox.Errorf(sandbox.Conflict, "the sandbox is paused without its memory: resume it")
+		}
+	}
 	paused := sb.State != sandbox.Running
 	sb, err := s.guests.Wake(ctx, sb)
 	if err != nil || !paused || time.Until(sb.Deadline) >= minWoken-time.Second {

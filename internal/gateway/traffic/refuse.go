@@ -43,6 +43,8 @@ func (d *Door) refuseFor(w http.ResponseWriter, r *http.Request, t Target, err e
 		refuse(w, r, gone(t)) // or its Boot is, which is the same to a client
 	case sandbox.CodeOf(err) == sandbox.Timeout:
 		refuse(w, r, closed(t))
+	case sandbox.CodeOf(err) == sandbox.Exhausted: // it may not wake now
+		refuse(w, r, answer{Code: http.StatusTooManyRequests, SandboxID: t.SandboxID, Message: detail(err)})
 	default:
 		refuse(w, r, answer{Code: http.StatusBadGateway, SandboxID: t.SandboxID, Message: "The sandbox gave no answer that could be passed on", Port: &t.Port})
 	}

@@ -34,6 +34,7 @@ type world struct {
 	state sandbox.State
 	rules sandbox.Ingress
 	wakes int
+	full  bool              // nothing more may run
 	ports map[uint16]string // addresses that answer
 	opens func()            // called before somebody is told that nothing answers; may be nil
 	dials int
@@ -48,7 +49,11 @@ const ourKey = "e2b_0123456789012345678901234567890123456789"
 func (w *world) wake(_ context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
 	w.mu.Lock()
 	w.wakes++
+	full := w.full
 	w.mu.Unlock()
+	if full {
+		return sb, sandbox.Errorf(sandbox.Exhausted, "no more may run")
+	}
 	if sb.State != sandbox.Paused {
 		return sb, sandbox.Errorf(sandbox.Conflict, "it is %s", sb.State)
 	}
@@ -304,6 +309,15 @@ func TestNotThere(t *testing.T) {
 		t.Errorf("a paused one, without the token: %d %s", status, body)
 	}
 	withToken := func(r *http.Request) { r.Header.Set("X-Access-Token", "token of "+w.id) }
+	w.mu.Lock()
+	w.full = true
+	w.mu.Unlock()
+	if status, body := ask("GET", "/health", withToken); status != 429 || body != `{"sandboxId":"`+w.id+`","message":"no more may run","code":429}`+"\n" {
+		t.Errorf("a paused one, when no more may run: %d %s", status, body)
+	}
+	w.mu.Lock()
+	w.full, w.wakes = false, 0
+	w.mu.Unlock()
 	if status, body := ask("GET", "/health", withToken); status != 204 || w.wakes != 1 {
 		t.Errorf("a paused one, which wakes: %d %s", status, body)
 	}
