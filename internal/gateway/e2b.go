@@ -97,6 +97,7 @@ func (s *Server) e2bRoutes() []route {
 // e2bRoots are the first parts of the paths of that API.
 var e2bRoots = []string{
 	"sandboxes", "v2", "v3", "snapshots", "templates", "volumes", "volumecontent", "secrets", "teams", "api-keys", "access-tokens",
+	"nodes", "admin", // of which there is nothing here
 }
 
 // isE2B reports whether a path is one that E2B's clients ask.

@@ -366,8 +366,26 @@ func TestE2BTemplates(t *testing.T) {
 			t.Errorf("%s: %d %s", path, a.status, a.body)
 		}
 	}
-	if a := f.e2b(key, "GET", "/v2/templates?nextToken=%21", ""); a.status != 400 {
-		t.Errorf("a bad token: %d %s", a.status, a.body)
+	var teams []struct{ TeamID string }
+	f.e2b(key, "GET", "/teams", "").into(t, 200, &teams)
+	for path, want := range map[string]int{
+		"/v2/templates?nextToken=%21":                               400,
+		"/templates/base?nextToken=%21":                             400,
+		"/templates/base?nextToken=bm9uZQ":                          400, // of no version
+		"/templates/base?limit=0":                                   400,
+		"/templates/base?limit=1":                                   200,
+		"/templates?teamID=" + teams[0].TeamID:                      200,
+		"/v2/templates?limit=1&teamID=" + teams[0].TeamID:           200,
+		"/templates?teamID=00000000-0000-8000-8000-000000000000":    400,
+		"/v2/templates?teamID=00000000-0000-8000-8000-000000000000": 400,
+		"/templates/t%2Fbase":                                       200, // the caller's own namespace
+		"/templates/t%2Fbase%3Adefault/tags":                        200,
+		"/nodes":                                                    404,
+		"/admin/teams/x/sandboxes/kill":                             404,
+	} {
+		if a := f.e2b(key, "GET", path, ""); a.status != want || want >= 400 && !isE2BError(a) {
+			t.Errorf("%s: %d %s, want %d", path, a.status, a.body, want)
+		}
 	}
 }
 
@@ -437,6 +455,101 @@ func TestE2BPause(t *testing.T) {
 	ask("DELETE", "/sandboxes/ID", ``, 404)
 }
 
+// Snapshots are told by E2B's names for them, and known by these and by less.
+func TestE2BSnapshots(t *testing.T) {
+	f := newFixture(t)
+	key := f.key("A:b", sandbox.RoleDeveloper)
+	type view struct {
+		SnapshotID string
+		Names      []string
+	}
+	take := func(sb, body string) (v view) {
+		t.Helper()
+		f.e2b(key, "POST", "/sandboxes/"+sb+"/snapshots", body).into(t, 201, &v)
+		return v
+	}
+	list := func(query string) (all []view) {
+		t.Helper()
+		f.e2b(key, "GET", "/snapshots"+query, "").into(t, 200, &all)
+		return all
+	}
+	one, two := f.e2bSandbox(key, `{"templateID":"base"}`).SandboxID, f.e2bSandbox(key, `{"templateID":"base"}`).SandboxID
+	plain := take(one, ``)
+	raw, tagged := strings.CutSuffix(plain.SnapshotID, ":default")
+	if !tagged || !sandbox.ValidSnapshotID(raw) || plain.Names == nil || len(plain.Names) != 0 {
+		t.Errorf("without a name: %+v", plain)
+	}
+	const full = "a-b/tools:default"
+	for _, asked := range []string{"tools", "Tools:default", "a-b/tools", full} {
+		if named := take(one, `{"name":"`+asked+`"}`); named.SnapshotID != full || len(named.Names) != 1 || named.Names[0] != full {
+			t.Errorf("%s: %+v", asked, named)
+		}
+	}
+	take(two, `{"name":"tools"}`)
+	shown := 0
+	for _, v := range list("") {
+		if v.SnapshotID == full {
+			shown++
+		} else if len(v.Names) != 0 {
+			t.Errorf("one whose name another has: %+v", v)
+		}
+	}
+	if shown != 1 {
+		t.Errorf("the name is told of %d snapshots", shown)
+	}
+	for _, query := range []string{"?name=tools", "?name=a-b%2Ftools%3Adefault"} {
+		if all := list(query); len(all) == 0 || all[0].SnapshotID != full {
+			t.Errorf("%s: %+v", query, all)
+		}
+	}
+	for _, query := range []string{"?name=" + raw, "?name=" + raw + ":default"} {
+		if all := list(query); len(all) != 1 || all[0].SnapshotID != plain.SnapshotID {
+			t.Errorf("%s: %+v", query, all)
+		}
+	}
+	if all := list("?name=others%2Ftools"); len(all) != 0 {
+		t.Errorf("in another namespace: %+v", all)
+	}
+	for _, bad := range []string{"others/tools", "tools:v1", "a b"} {
+		if a := f.e2b(key, "POST", "/sandboxes/"+one+"/snapshots", `{"name":"`+bad+`"}`); a.status != 400 || !isE2BError(a) {
+			t.Errorf("%s: %d %s", bad, a.status, a.body)
+		}
+	}
+	for _, from := range []string{full, "tools", "a-b/tools", raw, plain.SnapshotID} {
+		sb := f.e2bSandbox(key, `{"templateID":"`+from+`"}`)
+		if f.sandboxes.byID[sb.SandboxID].Snapshot == "" {
+			t.Errorf("%s: it did not start from the snapshot", from)
+		}
+	}
+	for _, name := range []string{full, plain.SnapshotID} {
+		for _, want := range []int{204, 404} {
+			if a := f.e2b(key, "DELETE", "/templates/"+url.PathEscape(name), ""); a.status != want {
+				t.Errorf("delete %s: %d %s, want %d", name, a.status, a.body, want)
+			}
+		}
+	}
+	if all := list(""); len(all) != 0 {
+		t.Errorf("left: %+v", all)
+	}
+}
+
+// What went wrong at the server has E2B's word for it beside the status.
+func TestE2BErrorCodes(t *testing.T) {
+	f := newFixture(t)
+	key := f.key("t", sandbox.RoleDeveloper)
+	for err, want := range map[error]string{
+		sandbox.Errorf(sandbox.Unavailable, "full"): `{"code":503,"message":"full","error_code":"sandbox_capacity_unavailable"}`,
+		sandbox.Errorf(sandbox.Timeout, "slow"):     `{"code":504,"message":"slow","error_code":"sandbox_placement_timeout"}`,
+		sandbox.Errorf(sandbox.Internal, "broken"):  `{"code":500,"message":"broken","error_code":"sandbox_create_failed"}`,
+		sandbox.Errorf(sandbox.Exhausted, "enough"): `{"code":429,"message":"enough"}`,
+	} {
+		f.sandboxes.fail = err
+		if a := f.e2b(key, "POST", "/v2/sandboxes", `{"templateID":"base"}`); strings.TrimSpace(string(a.body)) != want {
+			t.Errorf("%v: %s", err, a.body)
+		}
+	}
+}
+
 func TestE2BNetwork(t *testing.T) {
 	f := newFixture(t)
 	key := f.key("t", sandbox.RoleDeveloper)
@@ -445,10 +558,11 @@ func TestE2BNetwork(t *testing.T) {
 		policy sandbox.NetworkPolicy
 		shown  string // network and the switch
 	}{
-		{``, "public", `null true`},
-		{`,"network":{"allowPublicTraffic":true}`, "public", `null true`},
+		{``, "public", `null null`},
+		{`,"network":{"allowPublicTraffic":true}`, "public", `null null`},
 		{`,"allow_internet_access":false`, "none", `{"allowPublicTraffic":true,"denyOut":["0.0.0.0/0"]} false`},
-		{`,"allow_internet_access":true`, "public", `null true`},
+		{`,"allow_internet_access":true`, `{"mode":"public","allow":["*"]}`, `null true`},
+		{`,"allow_internet_access":true,"network":{"denyOut":["1.1.1.1"]}`, `{"mode":"public","deny":["1.1.1.1"]}`, `{"allowPublicTraffic":true,"denyOut":["1.1.1.1"]} null`},
 		{`,"network":{"denyOut":["0.0.0.0/0"]}`, "none", `{"allowPublicTraffic":true,"denyOut":["0.0.0.0/0"]} false`},
 		{
 			`,"network":{"denyOut":["8.8.8.8/24","1.1.1.1"]}`, `{"mode":"public","deny":["8.8.8.0/24","1.1.1.1"]}`,

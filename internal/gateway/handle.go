@@ -218,7 +218,7 @@ func (s *Server) conclude(rt route, w *writer, r *http.Request, err error) (brok
 		e2b.FailContent(w, f)
 		return false
 	case isE2B(r.URL.Path):
-		e2b.Fail(w, f)
+		e2b.Fail(w, r, f)
 		return false
 	}
 	if f.RetryAfterSeconds > 0 {

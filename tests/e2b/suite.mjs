@@ -86,13 +86,15 @@ const cases = {
       await copy.kill()
     }
     assert.equal(await sb.files.read('shared'), 'once')
-    const first = await sb.createSnapshot({ name: 'js-turns' })
+    const first = await sb.createSnapshot()
+    const named = await sb.createSnapshot({ name: 'js-turns' })
     await sb.files.write('shared', 'twice')
     const second = await Sandbox.createSnapshot(sb.sandboxId, { name: 'js-turns' })
-    assert.notEqual(first.snapshotId, second.snapshotId)
+    assert.equal(named.snapshotId, second.snapshotId) // which is the name, of the newest
+    assert.match(second.snapshotId, /\/js-turns:default$/)
     const listed = (await sb.listSnapshots().nextItems()).map((s) => s.snapshotId)
     assert.ok(listed.includes(first.snapshotId) && listed.includes(second.snapshotId))
-    for (const [of, said] of [['js-turns', 'twice'], [first.snapshotId, 'once']]) {
+    for (const [of, said] of [['js-turns', 'twice'], [second.snapshotId, 'twice'], [first.snapshotId, 'once']]) {
       const born = await Sandbox.create(of, { timeoutMs: 600_000 })
       assert.equal(await born.files.read('shared'), said)
       await born.kill()

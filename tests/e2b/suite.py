@@ -139,14 +139,16 @@ def named_snapshots(sb):
         return
     sb.files.write("turn", "1")
     first = sb.create_snapshot(name="py-turns")
-    assert first.names == ["py-turns"], first
+    full = first.snapshot_id
+    assert first.names == [full] and full.endswith("/py-turns:default"), first
+    before = sb.create_snapshot()
     sb.files.write("turn", "2")
     second = sb.create_snapshot(name="py-turns")
-    assert second.names == ["py-turns"] and second.snapshot_id != first.snapshot_id
+    assert second == first, second  # the name stands for the newest from now on
     named = lambda name: [s.snapshot_id for s in Sandbox.list_snapshots(name=name).next_items()]  # noqa: E731
     if "name" in inspect.signature(Sandbox.list_snapshots).parameters:
-        assert named("py-turns") == [second.snapshot_id] and named(first.snapshot_id) == [first.snapshot_id] and named("none") == []
-    for of, turn in {"py-turns": "2", first.snapshot_id: "1"}.items():
+        assert named("py-turns") == named(full) == [full] and named(before.snapshot_id) == [before.snapshot_id] and named("none") == []
+    for of, turn in {"py-turns": "2", full: "2", before.snapshot_id: "1"}.items():
         born = Sandbox.create(of, timeout=600)
         assert born.files.read("turn") == turn
         born.kill()
@@ -158,8 +160,8 @@ def named_snapshots(sb):
         born.kill()
         c.kill()
         assert Sandbox.delete_snapshot(files.snapshot_id) is True
-    assert Sandbox.delete_snapshot("py-turns") is True and Sandbox.delete_snapshot("py-turns") is False
-    assert Sandbox.delete_snapshot(first.snapshot_id) is True
+    assert Sandbox.delete_snapshot("py-turns") is True and Sandbox.delete_snapshot(full) is False
+    assert Sandbox.delete_snapshot(before.snapshot_id) is True
 
 
 @case

@@ -401,6 +401,51 @@ func TestWirePrivatePorts(t *testing.T) {
 	refused(w.inside(sb, 8000, "GET", "/page", nil, "Cookie", cookie, "Origin", "https://elsewhere.test"))
 }
 
+// What was saved without its memory is not started anew by whatever is sent to a
+// port, only by somebody who asks for that.
+func TestWireFilesOnly(t *testing.T) {
+	t.Parallel()
+	w := newWire(t)
+	sb := w.create("/v2/sandboxes", `{"templateID":"base","timeout":600,"autoPause":true,"autoResume":{"enabled":true}}`)
+	for body, want := range map[string]int{`{"memory":false}`: 502, ``: 204} {
+		if resp, text := w.api("POST", "/sandboxes/"+sb.SandboxID+"/pause", body); resp.StatusCode != 204 {
+			t.Fatalf("pause %s: %d %s", body, resp.StatusCode, text)
+		}
+		if resp, text := w.send(w.inside(sb, envd, "GET", "/health", nil)); resp.StatusCode != want {
+			t.Errorf("asked after pause %s: %d %s, want %d", body, resp.StatusCode, text, want)
+		}
+		if resp, text := w.api("POST", "/v2/sandboxes/"+sb.SandboxID+"/connect", ""); resp.StatusCode != 200 && resp.StatusCode != 201 {
+			t.Errorf("connect after pause %s: %d %s", body, resp.StatusCode, text)
+		}
+		if resp, _ := w.send(w.inside(sb, envd, "GET", "/health", nil)); resp.StatusCode != 204 {
+			t.Errorf("after connect: %d", resp.StatusCode)
+		}
+	}
+}
+
+// A Volume is watched by who says that it may be one: what other Sandboxes change
+// is not told.
+func TestWireWatchesOfVolumes(t *testing.T) {
+	t.Parallel()
+	w := newWire(t)
+	var v struct{ VolumeID string }
+	if resp, text := w.api("POST", "/volumes", `{"name":"watched"}`); resp.StatusCode != 201 || json.Unmarshal([]byte(text), &v) != nil {
+		t.Fatalf("volume: %d %s", resp.StatusCode, text)
+	}
+	t.Cleanup(func() { w.api("DELETE", "/volumes/"+v.VolumeID, "") })
+	sb := w.create("/v2/sandboxes", `{"templateID":"base","timeout":600,"volumeMounts":[{"name":"watched","path":"/mnt/v"}]}`)
+	for body, want := range map[string]int{
+		`{"path":"/mnt/v"}`:                           400,
+		`{"path":"/mnt/v","allowNetworkMounts":true}`: 200,
+		`{"path":"/mnt"}`:                             200,
+	} {
+		resp, text := w.send(w.inside(sb, envd, "POST", "/filesystem.Filesystem/CreateWatcher", strings.NewReader(body), "Content-Type", "application/json"))
+		if resp.StatusCode != want || want == 400 && !strings.Contains(text, `"invalid_argument"`) {
+			t.Errorf("%s: %d %s, want %d", body, resp.StatusCode, text, want)
+		}
+	}
+}
+
 // What a team's sandboxes were, over time.
 func TestWireTeamMetrics(t *testing.T) {
 	t.Parallel()

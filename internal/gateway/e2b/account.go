@@ -21,6 +21,30 @@ func uuidOf(kind, id string) string {
 	return strings.Join([]string{text[:8], text[8:12], text[12:16], text[16:20], text[20:]}, "-")
 }
 
+// namespace is what E2B's clients have before the slash in the name of something
+// that a Tenant owns: its ID in the letters that a name has there.
+func namespace(tenant sandbox.TenantID) string {
+	return strings.Map(func(c rune) rune {
+		if c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '_' {
+			return c
+		}
+		return '-'
+	}, strings.ToLower(string(tenant)))
+}
+
+// withoutNamespace is a name without the caller's namespace.
+func withoutNamespace(who sandbox.Identity, name string) string {
+	return strings.TrimPrefix(name, namespace(who.Tenant)+"/")
+}
+
+// checkTeam refuses the ID of a team that is not the caller's; it may be empty.
+func checkTeam(who sandbox.Identity, id string) error {
+	if id != "" && id != uuidOf("team", string(who.Tenant)) {
+		return sandbox.Errorf(sandbox.Invalid, "teamID is not that of your team")
+	}
+	return nil
+}
+
 // teamView is a Tenant as a team.
 type teamView struct {
 	TeamID    string `json:"teamID"`
@@ -161,7 +185,7 @@ func (a *API) key(r *http.Request, who sandbox.Identity) (sandbox.Key, error) {
 
 // NoAccessTokens answers POST /access-tokens: E2B itself has given them up.
 func (a *API) NoAccessTokens(w http.ResponseWriter, _ *http.Request, _ sandbox.Identity) error {
-	return rest.Reply(w, http.StatusGone, failure{http.StatusGone, "there are no access tokens: use an API key, or a token of /api/v1/auth/token"})
+	return rest.Reply(w, http.StatusGone, failure{Code: http.StatusGone, Message: "there are no access tokens: use an API key, or a token of /api/v1/auth/token"})
 }
 
 // NoAccessToken answers DELETE /access-tokens/{id}.

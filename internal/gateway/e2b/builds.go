@@ -40,10 +40,10 @@ type draftBody struct {
 }
 
 // draft is what b asks for.
-func (b *draftBody) draft() (steps.Draft, error) {
+func (b *draftBody) draft(who sandbox.Identity) (steps.Draft, error) {
 	var d steps.Draft
-	if b.TeamID != "" {
-		return d, unsupported("teamID")
+	if err := checkTeam(who, b.TeamID); err != nil {
+		return d, err
 	}
 	if b.Name == "" {
 		b.Name = b.Alias
@@ -51,7 +51,7 @@ func (b *draftBody) draft() (steps.Draft, error) {
 	if b.Name == "" || len(b.Name) > maxNameBytes {
 		return d, sandbox.Errorf(sandbox.Invalid, "name must have 1 to %d bytes", maxNameBytes)
 	}
-	name, tag, tagged := strings.Cut(strings.ToLower(strings.TrimSpace(b.Name)), ":")
+	name, tag, tagged := strings.Cut(withoutNamespace(who, strings.ToLower(strings.TrimSpace(b.Name))), ":")
 	if err := checkOwnName(name); err != nil {
 		return d, err
 	}
@@ -75,7 +75,7 @@ func (b *draftBody) draft() (steps.Draft, error) {
 func checkOwnName(name string) error {
 	switch {
 	case strings.Contains(name, "/"):
-		return sandbox.Errorf(sandbox.Denied, "templates have no namespaces here: leave out what is before the slash")
+		return sandbox.Errorf(sandbox.Denied, "the namespace is not yours: leave out what is before the slash")
 	case !ownNamePattern.MatchString(name):
 		return sandbox.Errorf(sandbox.Invalid, "the name of a template is 1 to 63 of a-z, 0-9, '_' and '-', and begins and ends with a letter or digit")
 	}
@@ -171,7 +171,7 @@ func (a *API) RequestBuild(w http.ResponseWriter, r *http.Request, who sandbox.I
 	if err := rest.Decode(r, &body); err != nil {
 		return err
 	}
-	d, err := body.draft()
+	d, err := body.draft(who)
 	if err != nil {
 		return err
 	}
@@ -206,7 +206,7 @@ type stepBody struct {
 }
 
 // recipe is what b asks for.
-func (a *API) recipe(b *recipeBody) (steps.Recipe, error) {
+func (a *API) recipe(who sandbox.Identity, b *recipeBody) (steps.Recipe, error) {
 	r := steps.Recipe{Start: b.StartCmd, Ready: b.ReadyCmd, Force: b.Force}
 	var err error
 	switch {
@@ -219,7 +219,7 @@ func (a *API) recipe(b *recipeBody) (steps.Recipe, error) {
 		r.From, err = a.standIn(b.FromImage)
 	default:
 		r.Asked = b.FromTemplate
-		r.From, err = templateName(b.FromTemplate)
+		r.From, err = templateName(who, b.FromTemplate)
 	}
 	for _, s := range b.Steps {
 		r.Steps = append(r.Steps, steps.Step{Type: s.Type, Args: s.Args, Files: s.FilesHash, Force: s.Force})
@@ -248,7 +248,7 @@ func (a *API) StartBuild(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	if err := rest.Decode(r, &body); err != nil {
 		return err
 	}
-	recipe, err := a.recipe(&body)
+	recipe, err := a.recipe(who, &body)
 	if err != nil {
 		return err
 	}
@@ -259,7 +259,7 @@ func (a *API) StartBuild(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 		}
 		recipe.From = meant
 	}
-	name, id, err := buildOf(r)
+	name, id, err := buildOf(r, who)
 	if err != nil {
 		return err
 	}
@@ -271,8 +271,8 @@ func (a *API) StartBuild(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 }
 
 // buildOf is the build that a path names.
-func buildOf(r *http.Request) (template, id string, err error) {
-	if template, err = templateName(r.PathValue("template")); err != nil {
+func buildOf(r *http.Request, who sandbox.Identity) (template, id string, err error) {
+	if template, err = templateName(who, r.PathValue("template")); err != nil {
 		return "", "", err
 	}
 	if id = r.PathValue("build"); !uuidPattern.MatchString(id) {
@@ -351,7 +351,7 @@ func (a *API) build(r *http.Request, who sandbox.Identity, level string) (steps.
 	if err := checkLevel(level); err != nil {
 		return steps.Build{}, nil, err
 	}
-	name, id, err := buildOf(r)
+	name, id, err := buildOf(r, who)
 	if err != nil {
 		return steps.Build{}, nil, err
 	}
@@ -415,7 +415,7 @@ func (a *API) AskUpload(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	if _, err := parameters(r); err != nil {
 		return err
 	}
-	name, err := templateName(r.PathValue("template"))
+	name, err := templateName(who, r.PathValue("template"))
 	if err != nil {
 		return err
 	}

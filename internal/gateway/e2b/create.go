@@ -55,7 +55,7 @@ type iamBody struct {
 }
 
 // request is what b asks for, with timeout when it names none.
-func (b *createBody) request(timeout time.Duration) (sandbox.CreateRequest, error) {
+func (b *createBody) request(who sandbox.Identity, timeout time.Duration) (sandbox.CreateRequest, error) {
 	req := sandbox.CreateRequest{Metadata: b.Metadata, Env: b.EnvVars}
 	if b.TemplateID == "" {
 		return req, sandbox.Errorf(sandbox.Invalid, "templateID is missing")
@@ -64,7 +64,7 @@ func (b *createBody) request(timeout time.Duration) (sandbox.CreateRequest, erro
 		return req, err
 	}
 	var err error
-	if req.Template, err = templateName(b.TemplateID); err != nil {
+	if req.Template, err = templateName(who, b.TemplateID); err != nil {
 		return req, err
 	}
 	if sandbox.ValidSnapshotID(req.Template) {
@@ -139,18 +139,19 @@ func (b *createBody) policy() (sandbox.NetworkPolicy, error) {
 	return b.Network.policy(b.AllowInternetAccess)
 }
 
-// templateName is a Template as a client names it. Only the operator's and the
-// caller's own are there, so that one in a namespace is not.
-func templateName(s string) (string, error) {
+// templateName is a Template or Snapshot as a client names it, without the
+// namespace, which is the caller's own if there is one: of another's nothing is
+// there.
+func templateName(who sandbox.Identity, s string) (string, error) {
 	const maxName = 256
-	name := strings.ToLower(strings.TrimSpace(s))
+	name := withoutNamespace(who, strings.ToLower(strings.TrimSpace(s)))
 	if name == "" || len(name) > maxName {
 		return "", sandbox.Errorf(sandbox.Invalid, "templateID is not one")
 	}
 	if strings.Contains(name, "/") {
 		return "", errNoTemplate(name)
 	}
-	return strings.TrimSuffix(name, ":default"), nil
+	return strings.TrimSuffix(name, ":"+defaultTag), nil
 }
 
 func errNoTemplate(name string) error {
@@ -180,7 +181,7 @@ func (a *API) CreateV1(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 }
 
 func (a *API) create(w http.ResponseWriter, r *http.Request, who sandbox.Identity, body *createBody, timeout time.Duration) error {
-	req, err := body.request(timeout)
+	req, err := body.request(who, timeout)
 	if err != nil {
 		return err
 	}

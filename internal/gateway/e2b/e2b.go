@@ -8,6 +8,8 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -68,12 +70,34 @@ type API struct {
 // failure is the body of every answer that is not a success. Some clients look
 // at Code, others at the status: they are equal.
 type failure struct {
-	Code    int    `json:"code"`
-	Message string `json:"message"`
+	Code      int    `json:"code"`
+	Message   string `json:"message"`
+	ErrorCode string `json:"error_code,omitempty"`
 }
 
-// Fail answers a request that failed with f.
-func Fail(w http.ResponseWriter, f status.Failure) {
+// errorCode is what E2B calls a failure of the server's, for a request that may
+// start Sandboxes or another.
+func errorCode(status int, starts bool) string {
+	switch {
+	case status == http.StatusInternalServerError && starts:
+		return "sandbox_create_failed"
+	case status == http.StatusInternalServerError:
+		return "internal_server_error"
+	case status == http.StatusServiceUnavailable && starts:
+		return "sandbox_capacity_unavailable"
+	case status == http.StatusGatewayTimeout && starts:
+		return "sandbox_placement_timeout"
+	}
+	return ""
+}
+
+// starts reports whether a request is one that starts Sandboxes.
+func starts(r *http.Request) bool {
+	return r.Method == http.MethodPost && slices.Contains([]string{"sandboxes", "connect", "resume", "fork"}, path.Base(r.URL.Path))
+}
+
+// Fail answers the request r that failed with f.
+func Fail(w http.ResponseWriter, r *http.Request, f status.Failure) {
 	code := f.Status
 	if f.Code == sandbox.Unsupported {
 		code = http.StatusBadRequest // E2B's clients know no other for what cannot be
@@ -81,11 +105,13 @@ func Fail(w http.ResponseWriter, f status.Failure) {
 	if f.RetryAfterSeconds > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(f.RetryAfterSeconds))
 	}
-	_ = rest.Reply(w, code, failure{code, f.Message}) // a client that is gone hears nothing
+	_ = rest.Reply(w, code, failure{code, f.Message, errorCode(code, starts(r))}) // a client that is gone hears nothing
 }
 
-// failureOf is f as a part of an answer.
-func failureOf(f status.Failure) *failure { return &failure{f.Status, f.Message} }
+// failureOf is f, of a Sandbox that could not be started, as a part of an answer.
+func failureOf(f status.Failure) *failure {
+	return &failure{f.Status, f.Message, errorCode(f.Status, true)}
+}
 
 // errNoSandbox is the one answer about a Sandbox that is absent, has ended or is
 // another Tenant's.

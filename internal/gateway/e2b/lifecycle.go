@@ -161,12 +161,36 @@ type snapshotView struct {
 	Names      []string `json:"names"`
 }
 
-func snapshotViewOf(s sandbox.Snapshot) snapshotView {
-	v := snapshotView{SnapshotID: s.ID, Names: []string{}}
-	if s.Name != "" {
-		v.Names = append(v.Names, s.Name)
+// snapshotViewOf shows a Snapshot by its name if it is the newest that has it, and
+// else by its ID.
+func snapshotViewOf(s sandbox.Snapshot, newest bool) snapshotView {
+	if s.Name == "" || !newest {
+		return snapshotView{SnapshotID: s.ID + ":" + defaultTag, Names: []string{}}
 	}
-	return v
+	full := namespace(s.Tenant) + "/" + s.Name + ":" + defaultTag
+	return snapshotView{SnapshotID: full, Names: []string{full}}
+}
+
+// snapshotViews are snapshotViewOf of each, the newest of which come first.
+func (a *API) snapshotViews(ctx context.Context, who sandbox.Identity, all []sandbox.Snapshot) ([]snapshotView, error) {
+	views := make([]snapshotView, 0, len(all))
+	newest := map[string]string{} // ID by name
+	for _, s := range all {
+		if _, known := newest[s.Name]; s.Name != "" && !known {
+			id, err := a.snapshotNamed(ctx, who, s.Name)
+			if err != nil {
+				return nil, err
+			}
+			newest[s.Name] = id
+		}
+		views = append(views, snapshotViewOf(s, newest[s.Name] == s.ID))
+	}
+	return views, nil
+}
+
+// snapshotName is a Snapshot's name, or the form of an ID, as a client has it.
+func snapshotName(who sandbox.Identity, asked string) string {
+	return strings.TrimSuffix(withoutNamespace(who, strings.ToLower(strings.TrimSpace(asked))), ":"+defaultTag)
 }
 
 // TakeSnapshot answers POST /sandboxes/{id}/snapshots with 201; the Sandbox runs
@@ -184,7 +208,7 @@ func (a *API) TakeSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.I
 		return err
 	}
 	req := sandbox.SnapshotRequest{
-		Name: strings.TrimSuffix(body.Name, ":default"), FilesOnly: body.Memory != nil && !*body.Memory, TakeName: true,
+		Name: snapshotName(who, body.Name), FilesOnly: body.Memory != nil && !*body.Memory, TakeName: true,
 	}
 	if id := rest.Resource(r.Context()); id != "" {
 		req.ID = "s" + id[1:] // a Snapshot's IDs have another first letter
@@ -193,7 +217,7 @@ func (a *API) TakeSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.I
 	if err != nil {
 		return absent(err, sb.ID)
 	}
-	return rest.Reply(w, http.StatusCreated, snapshotViewOf(snap))
+	return rest.Reply(w, http.StatusCreated, snapshotViewOf(snap, true))
 }
 
 // ListSnapshots answers GET /snapshots with a page of those that were asked for,
@@ -204,7 +228,7 @@ func (a *API) ListSnapshots(w http.ResponseWriter, r *http.Request, who sandbox.
 		return err
 	}
 	q := sandbox.SnapshotQuery{
-		SandboxID: values.Get("sandboxID"), Name: strings.TrimSuffix(values.Get("name"), ":default"), Cursor: values.Get("nextToken"), Kept: true,
+		SandboxID: values.Get("sandboxID"), Name: snapshotName(who, values.Get("name")), Cursor: values.Get("nextToken"), Kept: true,
 	}
 	if sandbox.ValidSnapshotID(q.Name) {
 		return a.listSnapshot(w, r, who, q.Name)
@@ -222,21 +246,25 @@ func (a *API) ListSnapshots(w http.ResponseWriter, r *http.Request, who sandbox.
 	if page.Next != "" {
 		w.Header().Set("X-Next-Token", page.Next)
 	}
-	views := []snapshotView{}
-	for _, s := range page.Snapshots {
-		views = append(views, snapshotViewOf(s))
+	views, err := a.snapshotViews(r.Context(), who, page.Snapshots)
+	if err != nil {
+		return err
 	}
 	return rest.Reply(w, http.StatusOK, views)
 }
 
 // listSnapshot answers as a list of the one with an ID, or of none.
 func (a *API) listSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.Identity, id string) error {
-	views := []snapshotView{}
+	var found []sandbox.Snapshot
 	s, err := a.Sandboxes.SnapshotByID(r.Context(), who.Tenant, id)
 	switch {
 	case err == nil && s.Kept:
-		views = append(views, snapshotViewOf(s))
+		found = append(found, s)
 	case err != nil && !errors.Is(err, sandbox.NotFound):
+		return err
+	}
+	views, err := a.snapshotViews(r.Context(), who, found)
+	if err != nil {
 		return err
 	}
 	return rest.Reply(w, http.StatusOK, views)
@@ -253,24 +281,32 @@ func (a *API) snapshotNamed(ctx context.Context, who sandbox.Identity, name stri
 }
 
 // DeleteTemplate answers DELETE /templates/{template}, of a template or a
-// Snapshot.
+// Snapshot; of a name that Snapshots have, of all that have it.
 func (a *API) DeleteTemplate(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	id := strings.TrimSuffix(r.PathValue("template"), ":default")
-	if !sandbox.ValidSnapshotID(id) {
-		named, err := a.snapshotNamed(r.Context(), who, id)
-		if err != nil {
+	id := snapshotName(who, r.PathValue("template"))
+	if sandbox.ValidSnapshotID(id) {
+		if _, err := a.Sandboxes.DeleteSnapshot(r.Context(), who.Tenant, id); err != nil {
+			if sandbox.CodeOf(err) == sandbox.NotFound {
+				return errNoTemplate(id)
+			}
 			return err
 		}
-		if named == "" {
-			return a.removeTemplate(w, r, who, id)
-		}
-		id = named
+		return noContent(w)
 	}
-	if _, err := a.Sandboxes.DeleteSnapshot(r.Context(), who.Tenant, id); err != nil {
-		if sandbox.CodeOf(err) == sandbox.NotFound {
-			return errNoTemplate(id)
+	last := ""
+	for {
+		named, err := a.snapshotNamed(r.Context(), who, id)
+		switch {
+		case err != nil:
+			return err
+		case named == "" && last == "":
+			return a.removeTemplate(w, r, who, r.PathValue("template"))
+		case named == "" || named == last:
+			return noContent(w)
 		}
-		return err
+		if _, err := a.Sandboxes.DeleteSnapshot(r.Context(), who.Tenant, named); err != nil && sandbox.CodeOf(err) != sandbox.NotFound {
+			return err
+		}
+		last = named
 	}
-	return noContent(w)
 }

@@ -173,34 +173,63 @@ func limitOf(values url.Values) (int, error) {
 	return n, nil
 }
 
-// pageByName returns the page that a request asks for of a list in the order of
+// pageParameters are those of a query that asks for a page.
+var pageParameters = []string{"limit", "nextToken"}
+
+// pageByName returns the page that a query asks for of a list in the order of
 // names, and tells in the header how the next one is asked for.
-func pageByName[T any](w http.ResponseWriter, r *http.Request, name func(T) string, list func() ([]T, error)) ([]T, error) {
-	values, err := parameters(r, "limit", "nextToken")
+func pageByName[T any](w http.ResponseWriter, values url.Values, name func(T) string, list func() ([]T, error)) ([]T, error) {
+	limit, after, err := pageQuery(values)
 	if err != nil {
 		return nil, err
-	}
-	limit, err := limitOf(values)
-	if err != nil {
-		return nil, err
-	}
-	if limit == 0 {
-		limit = maxPage
-	}
-	after, err := base64.RawURLEncoding.DecodeString(values.Get("nextToken"))
-	if err != nil {
-		return nil, errNextToken()
 	}
 	all, err := list()
 	if err != nil {
 		return nil, err
 	}
-	all = slices.DeleteFunc(all, func(v T) bool { return name(v) <= string(after) })
-	if len(all) > limit {
-		all = all[:limit]
-		w.Header().Set("X-Next-Token", base64.RawURLEncoding.EncodeToString([]byte(name(all[limit-1]))))
+	all = slices.DeleteFunc(all, func(v T) bool { return name(v) <= after })
+	return cutPage(w, all, limit, name), nil
+}
+
+// pageOf is pageByName for a list in any order, of things with different IDs.
+func pageOf[T any](w http.ResponseWriter, values url.Values, all []T, id func(T) string) ([]T, error) {
+	limit, after, err := pageQuery(values)
+	if err != nil {
+		return nil, err
 	}
-	return all, nil
+	if after != "" {
+		i := slices.IndexFunc(all, func(v T) bool { return id(v) == after })
+		if i < 0 {
+			return nil, errNextToken()
+		}
+		all = all[i+1:]
+	}
+	return cutPage(w, all, limit, id), nil
+}
+
+// pageQuery is how many a query asks for, and after which; empty: the first ones.
+func pageQuery(values url.Values) (limit int, after string, err error) {
+	if limit, err = limitOf(values); err != nil {
+		return 0, "", err
+	}
+	if limit == 0 {
+		limit = maxPage
+	}
+	last, err := base64.RawURLEncoding.DecodeString(values.Get("nextToken"))
+	if err != nil {
+		return 0, "", errNextToken()
+	}
+	return limit, string(last), nil
+}
+
+// cutPage is the first of all; where more follow, the header says how to ask for
+// them.
+func cutPage[T any](w http.ResponseWriter, all []T, limit int, id func(T) string) []T {
+	if len(all) <= limit {
+		return all
+	}
+	w.Header().Set("X-Next-Token", base64.RawURLEncoding.EncodeToString([]byte(id(all[limit-1]))))
+	return all[:limit]
 }
 
 func states(s string) ([]sandbox.State, error) {

@@ -90,8 +90,12 @@ func (b *egressBody) policy(internet *bool) (sandbox.NetworkPolicy, error) {
 		}
 		rules.Deny = append(rules.Deny, rule)
 	}
-	if internet != nil && !*internet {
+	switch {
+	case internet == nil:
+	case !*internet:
 		rules.Deny = append(rules.Deny, anything)
+	case len(b.AllowOut)+len(b.DenyOut) == 0:
+		rules.Allow = append(rules.Allow, anything) // which is what was asked for, and can be told again
 	}
 	for _, target := range b.AllowOut {
 		rule, ok := addressRule(target)
@@ -141,7 +145,7 @@ type networkView struct {
 
 // networkOf shows rules about connections in either direction, and uses of
 // secrets; without any view is nil. The switch for the Internet says all where
-// there are no exceptions.
+// there are no exceptions, and is nil where nobody has touched it.
 func networkOf(sb sandbox.Sandbox) (view *networkView, internet *bool) {
 	ports, err := sb.Ingress.Rules()
 	seen := networkView{AllowPublicTraffic: err == nil && !ports.Private, MaskRequestHost: ports.Host, HTTPSPorts: ports.TLSPorts}
@@ -150,12 +154,14 @@ func networkOf(sb sandbox.Sandbox) (view *networkView, internet *bool) {
 		view.Rules = transformsOf(sb.Secrets)
 	}
 	rules, err := sb.Network.Rules()
-	if err != nil || len(rules.Allow)+len(rules.Deny) == 0 {
-		open := sb.Network != sandbox.NetworkNone
-		if !open {
-			view, seen.DenyOut = &seen, []string{allTraffic}
-		}
-		return view, &open
+	switch {
+	case err != nil || sb.Network == sandbox.NetworkPublic:
+		return view, nil
+	case sb.Network == sandbox.NetworkNone:
+		seen.DenyOut = []string{allTraffic}
+		return &seen, new(false)
+	case rules.Mode == sandbox.NetworkPublic && len(rules.Deny) == 0 && slices.Equal(rules.Allow, []string{anything}):
+		return view, new(true)
 	}
 	view = &seen
 	if rules.Mode == sandbox.NetworkNone {

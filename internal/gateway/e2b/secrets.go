@@ -143,7 +143,11 @@ func (a *API) GetSecret(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 
 // ListSecrets answers GET /secrets with a page of them by name.
 func (a *API) ListSecrets(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	all, err := pageByName(w, r, func(s sandbox.Secret) string { return s.Name }, func() ([]sandbox.Secret, error) {
+	values, err := parameters(r, pageParameters...)
+	if err != nil {
+		return err
+	}
+	all, err := pageByName(w, values, func(s sandbox.Secret) string { return s.Name }, func() ([]sandbox.Secret, error) {
 		return a.Secrets.List(r.Context(), who.Tenant)
 	})
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 )
 
 // reference is a template and, if one was named, a tag of it in our words.
-func reference(asked string) (name, tag string, err error) {
-	if name, err = templateName(asked); err != nil {
+func reference(who sandbox.Identity, asked string) (name, tag string, err error) {
+	if name, err = templateName(who, asked); err != nil {
 		return "", "", err
 	}
 	name, tag, tagged := strings.Cut(name, ":")
@@ -40,7 +40,7 @@ func (a *API) AssignTags(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	if len(body.Tags) == 0 {
 		return sandbox.Errorf(sandbox.Invalid, "tags are missing")
 	}
-	name, tag, err := reference(body.Target)
+	name, tag, err := reference(who, body.Target)
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (a *API) RemoveTags(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	if err := rest.Decode(r, &body); err != nil {
 		return err
 	}
-	name, tag, err := reference(body.Name)
+	name, tag, err := reference(who, body.Name)
 	if err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func (a *API) RemoveTags(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 // removeTemplate removes a template of the caller's with all its versions, and
 // ends its builds.
 func (a *API) removeTemplate(w http.ResponseWriter, r *http.Request, who sandbox.Identity, asked string) error {
-	name, tag, err := reference(asked)
+	name, tag, err := reference(who, asked)
 	switch {
 	case err != nil:
 		return err
@@ -172,7 +172,7 @@ func (a *API) publish(r *http.Request, who sandbox.Identity) (name string, err e
 	if err := rest.Decode(r, &body); err != nil {
 		return "", err
 	}
-	if name, _, err = reference(r.PathValue("template")); err != nil {
+	if name, _, err = reference(who, r.PathValue("template")); err != nil {
 		return "", err
 	}
 	if _, err = a.own(r.Context(), who, name); err != nil {

@@ -120,7 +120,11 @@ func templateViewOf(tags []sandbox.Template) templateView {
 
 // ListTemplates answers GET /templates with all that the caller may use.
 func (a *API) ListTemplates(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	if _, err := parameters(r); err != nil {
+	values, err := parameters(r, "teamID")
+	if err != nil {
+		return err
+	}
+	if err := checkTeam(who, values.Get("teamID")); err != nil {
 		return err
 	}
 	views, err := a.templates(r.Context(), who)
@@ -144,7 +148,14 @@ func (a *API) templates(ctx context.Context, who sandbox.Identity) ([]templateVi
 
 // PageTemplates answers GET /v2/templates with a page of them.
 func (a *API) PageTemplates(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	views, err := pageByName(w, r, func(v templateView) string { return v.TemplateID }, func() ([]templateView, error) {
+	values, err := parameters(r, append(pageParameters, "teamID")...)
+	if err != nil {
+		return err
+	}
+	if err := checkTeam(who, values.Get("teamID")); err != nil {
+		return err
+	}
+	views, err := pageByName(w, values, func(v templateView) string { return v.TemplateID }, func() ([]templateView, error) {
 		return a.templates(r.Context(), who)
 	})
 	if err != nil {
@@ -155,7 +166,7 @@ func (a *API) PageTemplates(w http.ResponseWriter, r *http.Request, who sandbox.
 
 // named returns the tags of a Template of a name.
 func (a *API) named(ctx context.Context, who sandbox.Identity, asked string) ([]sandbox.Template, error) {
-	name, err := templateName(asked)
+	name, err := templateName(who, asked)
 	if err != nil {
 		return nil, err
 	}
@@ -173,9 +184,10 @@ func (a *API) named(ctx context.Context, who sandbox.Identity, asked string) ([]
 	return nil, errNoTemplate(name)
 }
 
-// GetTemplate answers GET /templates/{template} with its versions.
+// GetTemplate answers GET /templates/{template} with a page of its versions.
 func (a *API) GetTemplate(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	if _, err := parameters(r, "limit", "nextToken"); err != nil {
+	values, err := parameters(r, pageParameters...)
+	if err != nil {
 		return err
 	}
 	tags, err := a.named(r.Context(), who, r.PathValue("template"))
@@ -189,6 +201,9 @@ func (a *API) GetTemplate(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	}
 	_, versions, err := a.Catalog.Versions(r.Context(), who.Tenant, reference)
 	if err != nil {
+		return err
+	}
+	if versions, err = pageOf(w, values, versions, func(t sandbox.Template) string { return t.Version }); err != nil {
 		return err
 	}
 	builds := []buildView{}
