@@ -19,6 +19,10 @@ type saved struct {
 	Memory  bool   `json:"memory"`
 	Size    int64  `json:"size_bytes"`
 	Current bool   `json:"current"`
+	Volumes []struct {
+		ID   string `json:"volume_id"`
+		Path string `json:"path"`
+	} `json:"volumes"`
 }
 
 // act posts to a session and returns its record.

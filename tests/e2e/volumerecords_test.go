@@ -75,6 +75,9 @@ func TestVolumes(t *testing.T) {
 	}
 	c.Must(t, "GET", "/api/v1/sessions/"+one.ID+"/snapshots", nil, &snapshots)
 	good := snapshots.Snapshots[slices.IndexFunc(snapshots.Snapshots, func(s saved) bool { return s.Name == "good" })]
+	if len(good.Volumes) != 1 || good.Volumes[0].ID != v.ID || good.Volumes[0].Path != "/data" {
+		t.Errorf("the snapshot says that it has %+v", good.Volumes)
+	}
 	var forks struct{ Forks []session }
 	c.Must(t, "POST", "/api/v1/sessions/"+one.ID+"/fork", rig.Body{"count": 1}, &forks)
 	from := create(t, c, rig.Body{"snapshot_id": good.ID})

@@ -12,27 +12,28 @@ import (
 
 // snapshotView is a Snapshot as clients see it. Its environment stays hidden.
 type snapshotView struct {
-	SnapshotID string    `json:"snapshot_id"`
-	SandboxID  string    `json:"sandbox_id"`
-	SessionID  string    `json:"session_id"`
-	ParentID   string    `json:"parent_id,omitempty"`
-	Name       string    `json:"name,omitempty"`
-	Kept       bool      `json:"kept"`
-	CreatedAt  string    `json:"created_at"`
-	SizeBytes  int64     `json:"size_bytes"`
-	Memory     bool      `json:"memory"`
-	Template   string    `json:"template"`
-	Shape      shapeView `json:"shape"`
-	Build      string    `json:"engine_build"`
-	Uses       int       `json:"uses"`
-	Current    bool      `json:"current,omitempty"`
+	SnapshotID string      `json:"snapshot_id"`
+	SandboxID  string      `json:"sandbox_id"`
+	SessionID  string      `json:"session_id"`
+	ParentID   string      `json:"parent_id,omitempty"`
+	Name       string      `json:"name,omitempty"`
+	Kept       bool        `json:"kept"`
+	CreatedAt  string      `json:"created_at"`
+	SizeBytes  int64       `json:"size_bytes"`
+	Memory     bool        `json:"memory"`
+	Template   string      `json:"template"`
+	Shape      shapeView   `json:"shape"`
+	Volumes    []mountView `json:"volumes,omitempty"`
+	Build      string      `json:"engine_build"`
+	Uses       int         `json:"uses"`
+	Current    bool        `json:"current,omitempty"`
 }
 
 func snapshotViewOf(s sandbox.Snapshot) snapshotView {
 	return snapshotView{
 		SnapshotID: s.ID, SandboxID: s.SandboxID, SessionID: s.SandboxID, ParentID: s.Parent, Name: s.Name, Kept: s.Kept,
 		CreatedAt: timestamp(s.CreatedAt), SizeBytes: s.Bytes, Memory: s.Memory, Template: s.Template, Shape: shapeViewOf(s.Shape),
-		Build: s.Build, Uses: s.Uses,
+		Volumes: mountViewsOf(s.Volumes), Build: s.Build, Uses: s.Uses,
 	}
 }
 

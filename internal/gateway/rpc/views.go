@@ -43,7 +43,7 @@ func viewOf(s sandbox.Sandbox) *sandboxv1.Sandbox {
 func savedOf(s sandbox.Snapshot) *sandboxv1.Saved {
 	return &sandboxv1.Saved{
 		SnapshotId: s.ID, SandboxId: s.SandboxID, ParentId: s.Parent, Name: text(s.Name), CreatedAt: timestamp(s.CreatedAt),
-		SizeBytes: s.Bytes, Memory: s.Memory, Kept: s.Kept,
+		SizeBytes: s.Bytes, Memory: s.Memory, Kept: s.Kept, Volumes: mountViews(s.Volumes),
 	}
 }
 

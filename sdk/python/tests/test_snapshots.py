@@ -16,6 +16,7 @@ from cloud_sandbox import (
     PermissionDeniedError,
     ProtocolError,
     Sandbox,
+    VolumeMount,
 )
 
 from .conftest import SANDBOX_ID
@@ -82,9 +83,12 @@ def test_what_is_asked(
 
 def test_a_snapshot_is_taken_once(serve: Serve, sandbox_at: SandboxAt) -> None:
     drops = [True, False]
-    server = serve(lambda _: Reply(drop=True) if drops.pop(0) else reply(**snapshot(uses=2)))
+    mount = {"volume": "data", "volume_id": "v1", "path": "/data"}
+    told = snapshot(uses=2, volumes=[mount])
+    server = serve(lambda _: Reply(drop=True) if drops.pop(0) else reply(**told))
     taken = sandbox_at(server.url).snapshot("n1", memory=False)
     assert (taken.snapshot_id, taken.name, taken.uses) == ("s" + "1".zfill(20), "n1", 2)
+    assert taken.volumes == (VolumeMount(**mount),)
     first, second = server.received
     assert json.loads(first.body) == {"name": "n1", "memory": False}
     assert first.headers["idempotency-key"] == second.headers["idempotency-key"]

@@ -1659,6 +1659,7 @@ type Saved struct {
 	Memory        bool                   `protobuf:"varint,7,opt,name=memory,proto3" json:"memory,omitempty"`                        // false: files alone
 	Kept          bool                   `protobuf:"varint,8,opt,name=kept,proto3" json:"kept,omitempty"`                            // until somebody deletes it
 	Current       bool                   `protobuf:"varint,9,opt,name=current,proto3" json:"current,omitempty"`                      // the Sandbox came from it last; in a history
+	Volumes       []*VolumeMount         `protobuf:"bytes,10,rep,name=volumes,proto3" json:"volumes,omitempty"`                      // that what starts from it has; one may have been deleted since
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1754,6 +1755,13 @@ func (x *Saved) GetCurrent() bool {
 		return x.Current
 	}
 	return false
+}
+
+func (x *Saved) GetVolumes() []*VolumeMount {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
 }
 
 type SnapshotRequest struct {
@@ -2983,7 +2991,7 @@ const file_cloudsandbox_sandbox_v1_sandbox_proto_rawDesc = "" +
 	"\x06copies\x18\x01 \x03(\v2\x1d.cloudsandbox.sandbox.v1.CopyR\x06copies\"X\n" +
 	"\x04Copy\x12:\n" +
 	"\asandbox\x18\x01 \x01(\v2 .cloudsandbox.sandbox.v1.SandboxR\asandbox\x12\x14\n" +
-	"\x05error\x18\x02 \x01(\tR\x05error\"\x98\x02\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error\"\xd8\x02\n" +
 	"\x05Saved\x12\x1f\n" +
 	"\vsnapshot_id\x18\x01 \x01(\tR\n" +
 	"snapshotId\x12\x1d\n" +
@@ -2997,7 +3005,9 @@ const file_cloudsandbox_sandbox_v1_sandbox_proto_rawDesc = "" +
 	"size_bytes\x18\x06 \x01(\x03R\tsizeBytes\x12\x16\n" +
 	"\x06memory\x18\a \x01(\bR\x06memory\x12\x12\n" +
 	"\x04kept\x18\b \x01(\bR\x04kept\x12\x18\n" +
-	"\acurrent\x18\t \x01(\bR\acurrent\"c\n" +
+	"\acurrent\x18\t \x01(\bR\acurrent\x12>\n" +
+	"\avolumes\x18\n" +
+	" \x03(\v2$.cloudsandbox.sandbox.v1.VolumeMountR\avolumes\"c\n" +
 	"\x0fSnapshotRequest\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x12\n" +
@@ -3202,51 +3212,52 @@ var file_cloudsandbox_sandbox_v1_sandbox_proto_depIdxs = []int32{
 	22, // 27: cloudsandbox.sandbox.v1.ForkResponse.copies:type_name -> cloudsandbox.sandbox.v1.Copy
 	2,  // 28: cloudsandbox.sandbox.v1.Copy.sandbox:type_name -> cloudsandbox.sandbox.v1.Sandbox
 	50, // 29: cloudsandbox.sandbox.v1.Saved.created_at:type_name -> google.protobuf.Timestamp
-	23, // 30: cloudsandbox.sandbox.v1.SnapshotResponse.snapshot:type_name -> cloudsandbox.sandbox.v1.Saved
-	23, // 31: cloudsandbox.sandbox.v1.HistoryResponse.snapshots:type_name -> cloudsandbox.sandbox.v1.Saved
-	2,  // 32: cloudsandbox.sandbox.v1.RollbackResponse.sandbox:type_name -> cloudsandbox.sandbox.v1.Sandbox
-	2,  // 33: cloudsandbox.sandbox.v1.EndResponse.sandbox:type_name -> cloudsandbox.sandbox.v1.Sandbox
-	48, // 34: cloudsandbox.sandbox.v1.ExecuteRequest.env:type_name -> cloudsandbox.sandbox.v1.ExecuteRequest.EnvEntry
-	34, // 35: cloudsandbox.sandbox.v1.ExecuteResponse.start:type_name -> cloudsandbox.sandbox.v1.Start
-	35, // 36: cloudsandbox.sandbox.v1.ExecuteResponse.display:type_name -> cloudsandbox.sandbox.v1.Value
-	36, // 37: cloudsandbox.sandbox.v1.ExecuteResponse.result:type_name -> cloudsandbox.sandbox.v1.Result
-	49, // 38: cloudsandbox.sandbox.v1.Value.data:type_name -> cloudsandbox.sandbox.v1.Value.DataEntry
-	38, // 39: cloudsandbox.sandbox.v1.Result.error:type_name -> cloudsandbox.sandbox.v1.Problem
-	37, // 40: cloudsandbox.sandbox.v1.Result.truncated:type_name -> cloudsandbox.sandbox.v1.Truncated
-	39, // 41: cloudsandbox.sandbox.v1.Result.context:type_name -> cloudsandbox.sandbox.v1.Context
-	4,  // 42: cloudsandbox.sandbox.v1.SandboxService.Create:input_type -> cloudsandbox.sandbox.v1.CreateRequest
-	6,  // 43: cloudsandbox.sandbox.v1.SandboxService.Get:input_type -> cloudsandbox.sandbox.v1.GetRequest
-	8,  // 44: cloudsandbox.sandbox.v1.SandboxService.List:input_type -> cloudsandbox.sandbox.v1.ListRequest
-	10, // 45: cloudsandbox.sandbox.v1.SandboxService.Update:input_type -> cloudsandbox.sandbox.v1.UpdateRequest
-	12, // 46: cloudsandbox.sandbox.v1.SandboxService.SetTimeout:input_type -> cloudsandbox.sandbox.v1.SetTimeoutRequest
-	14, // 47: cloudsandbox.sandbox.v1.SandboxService.Touch:input_type -> cloudsandbox.sandbox.v1.TouchRequest
-	16, // 48: cloudsandbox.sandbox.v1.SandboxService.Pause:input_type -> cloudsandbox.sandbox.v1.PauseRequest
-	18, // 49: cloudsandbox.sandbox.v1.SandboxService.Resume:input_type -> cloudsandbox.sandbox.v1.ResumeRequest
-	20, // 50: cloudsandbox.sandbox.v1.SandboxService.Fork:input_type -> cloudsandbox.sandbox.v1.ForkRequest
-	24, // 51: cloudsandbox.sandbox.v1.SandboxService.Snapshot:input_type -> cloudsandbox.sandbox.v1.SnapshotRequest
-	26, // 52: cloudsandbox.sandbox.v1.SandboxService.History:input_type -> cloudsandbox.sandbox.v1.HistoryRequest
-	28, // 53: cloudsandbox.sandbox.v1.SandboxService.Rollback:input_type -> cloudsandbox.sandbox.v1.RollbackRequest
-	30, // 54: cloudsandbox.sandbox.v1.SandboxService.End:input_type -> cloudsandbox.sandbox.v1.EndRequest
-	32, // 55: cloudsandbox.sandbox.v1.SandboxService.Execute:input_type -> cloudsandbox.sandbox.v1.ExecuteRequest
-	5,  // 56: cloudsandbox.sandbox.v1.SandboxService.Create:output_type -> cloudsandbox.sandbox.v1.CreateResponse
-	7,  // 57: cloudsandbox.sandbox.v1.SandboxService.Get:output_type -> cloudsandbox.sandbox.v1.GetResponse
-	9,  // 58: cloudsandbox.sandbox.v1.SandboxService.List:output_type -> cloudsandbox.sandbox.v1.ListResponse
-	11, // 59: cloudsandbox.sandbox.v1.SandboxService.Update:output_type -> cloudsandbox.sandbox.v1.UpdateResponse
-	13, // 60: cloudsandbox.sandbox.v1.SandboxService.SetTimeout:output_type -> cloudsandbox.sandbox.v1.SetTimeoutResponse
-	15, // 61: cloudsandbox.sandbox.v1.SandboxService.Touch:output_type -> cloudsandbox.sandbox.v1.TouchResponse
-	17, // 62: cloudsandbox.sandbox.v1.SandboxService.Pause:output_type -> cloudsandbox.sandbox.v1.PauseResponse
-	19, // 63: cloudsandbox.sandbox.v1.SandboxService.Resume:output_type -> cloudsandbox.sandbox.v1.ResumeResponse
-	21, // 64: cloudsandbox.sandbox.v1.SandboxService.Fork:output_type -> cloudsandbox.sandbox.v1.ForkResponse
-	25, // 65: cloudsandbox.sandbox.v1.SandboxService.Snapshot:output_type -> cloudsandbox.sandbox.v1.SnapshotResponse
-	27, // 66: cloudsandbox.sandbox.v1.SandboxService.History:output_type -> cloudsandbox.sandbox.v1.HistoryResponse
-	29, // 67: cloudsandbox.sandbox.v1.SandboxService.Rollback:output_type -> cloudsandbox.sandbox.v1.RollbackResponse
-	31, // 68: cloudsandbox.sandbox.v1.SandboxService.End:output_type -> cloudsandbox.sandbox.v1.EndResponse
-	33, // 69: cloudsandbox.sandbox.v1.SandboxService.Execute:output_type -> cloudsandbox.sandbox.v1.ExecuteResponse
-	56, // [56:70] is the sub-list for method output_type
-	42, // [42:56] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	3,  // 30: cloudsandbox.sandbox.v1.Saved.volumes:type_name -> cloudsandbox.sandbox.v1.VolumeMount
+	23, // 31: cloudsandbox.sandbox.v1.SnapshotResponse.snapshot:type_name -> cloudsandbox.sandbox.v1.Saved
+	23, // 32: cloudsandbox.sandbox.v1.HistoryResponse.snapshots:type_name -> cloudsandbox.sandbox.v1.Saved
+	2,  // 33: cloudsandbox.sandbox.v1.RollbackResponse.sandbox:type_name -> cloudsandbox.sandbox.v1.Sandbox
+	2,  // 34: cloudsandbox.sandbox.v1.EndResponse.sandbox:type_name -> cloudsandbox.sandbox.v1.Sandbox
+	48, // 35: cloudsandbox.sandbox.v1.ExecuteRequest.env:type_name -> cloudsandbox.sandbox.v1.ExecuteRequest.EnvEntry
+	34, // 36: cloudsandbox.sandbox.v1.ExecuteResponse.start:type_name -> cloudsandbox.sandbox.v1.Start
+	35, // 37: cloudsandbox.sandbox.v1.ExecuteResponse.display:type_name -> cloudsandbox.sandbox.v1.Value
+	36, // 38: cloudsandbox.sandbox.v1.ExecuteResponse.result:type_name -> cloudsandbox.sandbox.v1.Result
+	49, // 39: cloudsandbox.sandbox.v1.Value.data:type_name -> cloudsandbox.sandbox.v1.Value.DataEntry
+	38, // 40: cloudsandbox.sandbox.v1.Result.error:type_name -> cloudsandbox.sandbox.v1.Problem
+	37, // 41: cloudsandbox.sandbox.v1.Result.truncated:type_name -> cloudsandbox.sandbox.v1.Truncated
+	39, // 42: cloudsandbox.sandbox.v1.Result.context:type_name -> cloudsandbox.sandbox.v1.Context
+	4,  // 43: cloudsandbox.sandbox.v1.SandboxService.Create:input_type -> cloudsandbox.sandbox.v1.CreateRequest
+	6,  // 44: cloudsandbox.sandbox.v1.SandboxService.Get:input_type -> cloudsandbox.sandbox.v1.GetRequest
+	8,  // 45: cloudsandbox.sandbox.v1.SandboxService.List:input_type -> cloudsandbox.sandbox.v1.ListRequest
+	10, // 46: cloudsandbox.sandbox.v1.SandboxService.Update:input_type -> cloudsandbox.sandbox.v1.UpdateRequest
+	12, // 47: cloudsandbox.sandbox.v1.SandboxService.SetTimeout:input_type -> cloudsandbox.sandbox.v1.SetTimeoutRequest
+	14, // 48: cloudsandbox.sandbox.v1.SandboxService.Touch:input_type -> cloudsandbox.sandbox.v1.TouchRequest
+	16, // 49: cloudsandbox.sandbox.v1.SandboxService.Pause:input_type -> cloudsandbox.sandbox.v1.PauseRequest
+	18, // 50: cloudsandbox.sandbox.v1.SandboxService.Resume:input_type -> cloudsandbox.sandbox.v1.ResumeRequest
+	20, // 51: cloudsandbox.sandbox.v1.SandboxService.Fork:input_type -> cloudsandbox.sandbox.v1.ForkRequest
+	24, // 52: cloudsandbox.sandbox.v1.SandboxService.Snapshot:input_type -> cloudsandbox.sandbox.v1.SnapshotRequest
+	26, // 53: cloudsandbox.sandbox.v1.SandboxService.History:input_type -> cloudsandbox.sandbox.v1.HistoryRequest
+	28, // 54: cloudsandbox.sandbox.v1.SandboxService.Rollback:input_type -> cloudsandbox.sandbox.v1.RollbackRequest
+	30, // 55: cloudsandbox.sandbox.v1.SandboxService.End:input_type -> cloudsandbox.sandbox.v1.EndRequest
+	32, // 56: cloudsandbox.sandbox.v1.SandboxService.Execute:input_type -> cloudsandbox.sandbox.v1.ExecuteRequest
+	5,  // 57: cloudsandbox.sandbox.v1.SandboxService.Create:output_type -> cloudsandbox.sandbox.v1.CreateResponse
+	7,  // 58: cloudsandbox.sandbox.v1.SandboxService.Get:output_type -> cloudsandbox.sandbox.v1.GetResponse
+	9,  // 59: cloudsandbox.sandbox.v1.SandboxService.List:output_type -> cloudsandbox.sandbox.v1.ListResponse
+	11, // 60: cloudsandbox.sandbox.v1.SandboxService.Update:output_type -> cloudsandbox.sandbox.v1.UpdateResponse
+	13, // 61: cloudsandbox.sandbox.v1.SandboxService.SetTimeout:output_type -> cloudsandbox.sandbox.v1.SetTimeoutResponse
+	15, // 62: cloudsandbox.sandbox.v1.SandboxService.Touch:output_type -> cloudsandbox.sandbox.v1.TouchResponse
+	17, // 63: cloudsandbox.sandbox.v1.SandboxService.Pause:output_type -> cloudsandbox.sandbox.v1.PauseResponse
+	19, // 64: cloudsandbox.sandbox.v1.SandboxService.Resume:output_type -> cloudsandbox.sandbox.v1.ResumeResponse
+	21, // 65: cloudsandbox.sandbox.v1.SandboxService.Fork:output_type -> cloudsandbox.sandbox.v1.ForkResponse
+	25, // 66: cloudsandbox.sandbox.v1.SandboxService.Snapshot:output_type -> cloudsandbox.sandbox.v1.SnapshotResponse
+	27, // 67: cloudsandbox.sandbox.v1.SandboxService.History:output_type -> cloudsandbox.sandbox.v1.HistoryResponse
+	29, // 68: cloudsandbox.sandbox.v1.SandboxService.Rollback:output_type -> cloudsandbox.sandbox.v1.RollbackResponse
+	31, // 69: cloudsandbox.sandbox.v1.SandboxService.End:output_type -> cloudsandbox.sandbox.v1.EndResponse
+	33, // 70: cloudsandbox.sandbox.v1.SandboxService.Execute:output_type -> cloudsandbox.sandbox.v1.ExecuteResponse
+	57, // [57:71] is the sub-list for method output_type
+	43, // [43:57] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_cloudsandbox_sandbox_v1_sandbox_proto_init() }

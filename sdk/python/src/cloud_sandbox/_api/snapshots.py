@@ -24,6 +24,7 @@ from .call import (
     segment,
 )
 from .sessions import START_SECONDS, path_of
+from .volumes import mounted
 
 # Gathering a state from the disk, or putting it there, takes its time.
 _FILE_SECONDS = 600.0
@@ -170,6 +171,7 @@ def _snapshot(obj: fields.Object) -> SnapshotInfo:
         current=fields.flag(obj, "current"),
         template=fields.text(obj, "template"),
         shape=sessions.resources(fields.sub_object(obj, "shape")),
+        volumes=mounted(obj),
         engine_build=fields.text(obj, "engine_build"),
         size_bytes=fields.integer(obj, "size_bytes") or 0,
         uses=fields.integer(obj, "uses") or 0,

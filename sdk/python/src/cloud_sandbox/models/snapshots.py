@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from .session import Resources
+from .volumes import VolumeMount
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class SnapshotInfo:
         current: in a history, where the Sandbox is.
         template: the Template of the Sandbox.
         shape: what a Sandbox that starts from it gets.
+        volumes: what a Sandbox that starts from it has mounted; one may have been
+            deleted since.
         engine_build: the build of the engine that can restore its memory.
         size_bytes: what it takes on disk.
         uses: how many Sandboxes that have not ended refer to it.
@@ -39,6 +42,7 @@ class SnapshotInfo:
     current: bool = False
     template: str = ""
     shape: Resources = field(default_factory=Resources)
+    volumes: tuple[VolumeMount, ...] = ()
     engine_build: str = ""
     size_bytes: int = 0
     uses: int = 0
