@@ -45,7 +45,7 @@ scripts/docs-test.sh
 cat <<'T'
 
 skipped here, and why:
-  numpy and a JVM after a pause: where scripts/programs.sh could not fetch them (it said so above)
+  numpy and a JVM after a pause, R and Java with state: where scripts/programs.sh could not fetch them (it said so above)
   cgroup v2, unless this host has it: it takes an emulated machine and seven minutes. To run it: make test-cgroup2
   building base from an OCI registry: tested with a registry in the test, unless one answers
   templates of Debian packages, all three ways: it takes four minutes. To run it:

@@ -52,8 +52,8 @@ var languages = []language{
 		file: "main.go", compile: []string{"build", "-o", "{out}", "{file}"},
 	},
 	{name: "ruby", aliases: []string{"rb"}, programs: []string{"ruby"}, file: "main.rb"},
-	{name: "java", programs: []string{"java"}, file: "Main.java"},
-	{name: "r", aliases: []string{"R"}, programs: []string{"Rscript"}, file: "main.R"},
+	{name: "java", programs: []string{"java"}, asked: true, file: "Main.java"},
+	{name: "r", aliases: []string{"R"}, programs: []string{"Rscript"}, asked: true, file: "main.R"},
 	{
 		name: "c", programs: []string{"cc", "gcc", "clang"},
 		file: "main.c", compile: []string{"-O1", "-o", "{out}", "{file}", "-lm", "-pthread"},

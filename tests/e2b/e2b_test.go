@@ -103,6 +103,21 @@ func TestCodeInterpreter(t *testing.T) {
 	})
 }
 
+// R and Java, where the Template has them.
+func TestCodeInterpreterOfRAndJava(t *testing.T) {
+	dir := filepath.Join(sdks(t), "new")
+	rig.NeedProgram(t, rig.RArchive)
+	rig.NeedProgram(t, rig.JVMArchive)
+	s := shared.Server(t)
+	c := s.Client(t, "kernels")
+	id := c.Create(t, rig.Body{"resources": rig.Body{"memory_mb": 1024}}).ID
+	c.AddRAndJava(t, id)
+	c.Sh(t, id, "sudo install -d -o user /home/user")
+	env := []string{"E2B_API_URL=" + s.URL, "E2B_SANDBOX_URL=" + s.URL, "E2B_API_KEY=" + key(t, s, "kernels"), "SANDBOX_ID=" + id}
+	run(t, env, filepath.Join(sdks(t), "node"), script(t, filepath.Join(dir, "js"), "kernels.mjs"))
+	run(t, env, filepath.Join(dir, "py/bin/python"), "kernels.py")
+}
+
 // The MCP gateway, which the SDKs start.
 func TestMCPGateway(t *testing.T) {
 	dir := filepath.Join(sdks(t), "new")

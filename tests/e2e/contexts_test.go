@@ -219,3 +219,94 @@ func TestNotebook(t *testing.T) {
 		t.Errorf("input with stdin: %s %+v", r, r.Results)
 	}
 }
+
+// R and Java keep their state in contexts that are made for them, also through a
+// pause and in forks, which draw numbers of their own. Without one they are
+// programs, as before.
+func TestRAndJavaContexts(t *testing.T) {
+	rig.NeedProgram(t, rig.RArchive)
+	rig.NeedProgram(t, rig.JVMArchive)
+	t.Parallel()
+	c := shared.Server(t).Client(t, "r-and-java")
+	id := c.Create(t, rig.Body{"resources": rig.Body{"memory_mb": 1024}, "env": rig.Body{"OF_SESSION": "s"}}).ID
+	if code, raw, _ := c.Do("POST", "/api/v1/contexts", rig.Body{"sandbox_id": id, "language": "r"}); code != 400 || !strings.Contains(string(raw), "this sandbox has no r") {
+		t.Errorf("where there is no R: %d %s", code, raw)
+	}
+	c.AddRAndJava(t, id)
+	in := map[string]string{}
+	for _, language := range []string{"r", "java"} {
+		var made struct {
+			ID string `json:"context_id"`
+		}
+		c.Must(t, "POST", "/api/v1/contexts", rig.Body{"sandbox_id": id, "language": language, "cwd": "/tmp"}, &made)
+		in[language] = made.ID
+	}
+	run := func(id, language, code string, more rig.Body) rig.Result {
+		t.Helper()
+		body := rig.Body{"context_id": in[language], "timeout_seconds": 240}
+		for k, v := range more {
+			body[k] = v
+		}
+		return c.Run(t, id, language, code, body)
+	}
+	for _, tt := range []struct{ language, code, value, stdout string }{
+		{"r", "x <- 40\ncat(getwd(), Sys.getenv('OF_SESSION'), Sys.info()[['user']], '\\n')\nx + 2", "[1] 42", "/tmp s user \n"},
+		{"r", "set.seed(1); x", "[1] 40", ""},
+		{"java", "int x = 40;\nSystem.out.println(System.getProperty(\"user.dir\") + System.getenv(\"OF_SESSION\") + System.getProperty(\"user.name\"));\nx + 2", "42", "/tmpsuser\n"},
+		{"java", "int twice(int n) { return 2 * n; }\ntwice(x)", "80", ""},
+	} {
+		r := run(id, tt.language, tt.code, nil)
+		if r.Status != "ok" || len(r.Results) != 1 || r.Results[0].Text != tt.value || r.Stdout != tt.stdout || r.ContextID != in[tt.language] {
+			t.Fatalf("%s: %s %+v", tt.code, r, r.Results)
+		}
+	}
+	if r := run(id, "r", "plot(1:3)\nhist(c(1, 2, 2))\ndata.frame(a = 1)", nil); r.Status != "ok" || len(r.Results) != 3 ||
+		!strings.HasPrefix(string(r.Results[0].PNG), "\x89PNG") || !strings.HasPrefix(string(r.Results[1].PNG), "\x89PNG") || !strings.Contains(r.Results[2].HTML, "<table>") {
+		t.Errorf("plots: %s, %d results", r, len(r.Results))
+	}
+	for language, code := range map[string]string{"r": "stop('m')", "java": "throw new IllegalStateException(\"m\");"} {
+		if r := run(id, language, code, nil); r.Status != "error" || r.Error.Message != "m" || r.ExitCode != 1 || r.Lost {
+			t.Errorf("%s: %s", code, r)
+		}
+	}
+	for language, code := range map[string]string{"r": "cat('begun'); repeat {}", "java": "System.out.print(\"begun\"); while (true);"} {
+		for limit := 4; ; limit *= 3 { // a busy machine may take that long to begin
+			r := run(id, language, code, rig.Body{"timeout_seconds": limit})
+			if r.Status != "timeout" || r.Lost || limit > 100 {
+				t.Errorf("%s: %s", code, r)
+			}
+			if r.Stdout == "begun" || limit > 100 {
+				break
+			}
+		}
+	}
+	c.Must(t, "POST", "/api/v1/sessions/"+id+"/pause", nil, nil)
+	c.Must(t, "POST", "/api/v1/sessions/"+id+"/resume", nil, nil)
+	if r := run(id, "r", "x", nil); r.Restarted || len(r.Results) != 1 || r.Results[0].Text != "[1] 40" {
+		t.Errorf("R after a pause: %s %+v", r, r.Results)
+	}
+	if r := run(id, "java", "twice(x)", nil); r.Restarted || len(r.Results) != 1 || r.Results[0].Text != "80" {
+		t.Errorf("Java after a pause: %s %+v", r, r.Results)
+	}
+	var made struct{ Forks []rig.Sandbox }
+	c.Must(t, "POST", "/api/v1/sessions/"+id+"/fork", rig.Body{"count": 1}, &made)
+	t.Cleanup(func() { _ = c.Try("DELETE", "/api/v1/sessions/"+made.Forks[0].ID, nil, nil) })
+	drawn := map[string]bool{}
+	for _, of := range []string{id, made.Forks[0].ID} {
+		for language, code := range map[string]string{"r": "runif(1) + x", "java": "Math.random() + x"} {
+			r := run(of, language, code, nil)
+			if r.Status != "ok" || r.Restarted || len(r.Results) != 1 {
+				t.Fatalf("a fork: %s", r)
+			}
+			drawn[r.Results[0].Text] = true
+		}
+	}
+	if len(drawn) != 4 {
+		t.Errorf("forks draw the same numbers: %v", drawn)
+	}
+	for language, code := range map[string]string{"r": "cat(exists('x'))", "java": "class Main { public static void main(String[] a) { System.out.print(\"FALSE\"); } }"} {
+		if r := c.Run(t, id, language, code, rig.Body{"timeout_seconds": 240}); r.Status != "ok" || r.Stdout != "FALSE" || r.ContextID != "" {
+			t.Errorf("%s as a program: %s", language, r)
+		}
+	}
+}

@@ -62,13 +62,13 @@ func TestAllGoesOnAfterTheServiceDied(t *testing.T) {
 	c := srv.Client(t, "everything")
 	id := create(t, c, rig.Body{"name": "monday"}).ID
 	s := station{c, id}
-	if fetched(numpyWheel) != "" {
-		put(t, c, id, fetched(numpyWheel), "/tmp/numpy.whl")
+	if rig.Program(rig.NumpyWheel) != "" {
+		c.Put(t, id, rig.Program(rig.NumpyWheel), "/tmp/numpy.whl")
 		c.Sh(t, id, "python3 -m zipfile -e /tmp/numpy.whl /workspace/numpy")
 	}
 	if got := output(t, c, id, "python", live); got != "True\n" {
-		t.Logf("without numpy: there is no %s, or it is none for this Python; scripts/programs.sh fetches it", numpyWheel)
-		if fetched(numpyWheel) != "" {
+		t.Logf("without numpy: there is no %s, or it is none for this Python; scripts/programs.sh fetches it", rig.NumpyWheel)
+		if rig.Program(rig.NumpyWheel) != "" {
 			t.Errorf("numpy is there and cannot be imported: %q", got)
 		}
 	}

@@ -12,19 +12,6 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// programsVariable names a folder with what not every machine has; see
-// scripts/programs.sh. Without it the rows that need it are skipped.
-const programsVariable = "CLOUD_SANDBOX_PROGRAMS"
-
-// fetched is the path of a file of that folder; empty when it is not there.
-func fetched(name string) string {
-	path := filepath.Join(os.Getenv(programsVariable), name)
-	if _, err := os.Stat(path); os.Getenv(programsVariable) == "" || err != nil {
-		return ""
-	}
-	return path
-}
-
 // A row is a program that says "ready", and for each line that it reads "ok" and
 // how many it has read, if all it has goes on; otherwise what does not.
 type row struct {
@@ -40,8 +27,8 @@ const matrixFolder = "/workspace/matrix/"
 // matrix has what is heavy to bring in first: it is slower beside the others.
 func matrix() []row {
 	return []row{
-		{name: "jvm", argv: []string{"bash", "-c", "exec /usr/lib/jvm/java-17-openjdk-*/bin/java -Xmx96m Matrix.java"}, files: []string{"Matrix.java"}, needs: jvmArchive, prepare: putJVM},
-		{name: "numpy", argv: []string{"env", "PYTHONPATH=" + matrixFolder + "numpy", "python3", "numpy_threads.py"}, files: []string{"numpy_threads.py"}, needs: numpyWheel, prepare: putNumpy},
+		{name: "jvm", argv: []string{"bash", "-c", "exec /usr/lib/jvm/java-17-openjdk-*/bin/java -Xmx96m Matrix.java"}, files: []string{"Matrix.java"}, needs: rig.JVMArchive, prepare: putJVM},
+		{name: "numpy", argv: []string{"env", "PYTHONPATH=" + matrixFolder + "numpy", "python3", "numpy_threads.py"}, files: []string{"numpy_threads.py"}, needs: rig.NumpyWheel, prepare: putNumpy},
 		{name: "node", argv: []string{"node", "timers_sockets.js"}, files: []string{"timers_sockets.js"}},
 		{name: "go", argv: []string{"./program"}, prepare: putGo},
 		{name: "bash", argv: []string{"bash", "jobs.sh"}, files: []string{"jobs.sh"}},
@@ -52,32 +39,15 @@ func matrix() []row {
 	}
 }
 
-const (
-	numpyWheel = "numpy.whl"
-	jvmArchive = "jvm.tar.gz"
-)
-
-// put uploads a file of this machine.
-func put(t *testing.T, c *rig.Client, id, from, to string) {
-	t.Helper()
-	f, err := os.Open(from)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	c.Must(t, "PUT", rig.Files("", id, to), f, nil)
-}
-
 func putNumpy(t *testing.T, c *rig.Client, id string) {
 	t.Helper()
-	put(t, c, id, fetched(numpyWheel), "/tmp/numpy.whl")
+	c.Put(t, id, rig.Program(rig.NumpyWheel), "/tmp/numpy.whl")
 	c.Sh(t, id, "python3 -m zipfile -e /tmp/numpy.whl "+matrixFolder+"numpy && rm /tmp/numpy.whl")
 }
 
 func putJVM(t *testing.T, c *rig.Client, id string) {
 	t.Helper()
-	put(t, c, id, fetched(jvmArchive), "/tmp/jvm.tar.gz")
-	c.Sh(t, id, "sudo tar -C / -xzf /tmp/jvm.tar.gz && rm /tmp/jvm.tar.gz")
+	c.Unpack(t, id, rig.JVMArchive)
 }
 
 func putGo(t *testing.T, c *rig.Client, id string) {
@@ -88,14 +58,14 @@ func putGo(t *testing.T, c *rig.Client, id string) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v: %s", err, out)
 	}
-	put(t, c, id, bin, matrixFolder+"program")
+	c.Put(t, id, bin, matrixFolder+"program")
 	c.Sh(t, id, "chmod +x "+matrixFolder+"program")
 }
 
 func (r row) begin(t *testing.T, c *rig.Client, id string) {
 	t.Helper()
 	for _, file := range r.files {
-		put(t, c, id, filepath.Join("testdata", "matrix", file), matrixFolder+file)
+		c.Put(t, id, filepath.Join("testdata", "matrix", file), matrixFolder+file)
 	}
 	if r.prepare != nil {
 		r.prepare(t, c, id)
@@ -134,10 +104,8 @@ func TestRestoreMatrix(t *testing.T) {
 	c.Sh(t, s.ID, "mkdir -p "+matrixFolder)
 	var rows []row
 	for _, r := range matrix() {
-		if r.needs != "" && fetched(r.needs) == "" {
-			t.Run(r.name, func(t *testing.T) {
-				t.Skipf("there is no %s: %s is not set to what scripts/programs.sh prints", r.needs, programsVariable)
-			})
+		if r.needs != "" && rig.Program(r.needs) == "" {
+			t.Run(r.name, func(t *testing.T) { rig.NeedProgram(t, r.needs) })
 			continue
 		}
 		rows = append(rows, r)

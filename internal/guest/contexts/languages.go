@@ -17,6 +17,10 @@ var (
 	javascriptWorker string
 	//go:embed bash.sh
 	bashWorker string
+	//go:embed r.r
+	rWorker string
+	//go:embed Context.java
+	javaWorker string
 )
 
 // language is one whose interpreters keep their state.
@@ -30,6 +34,9 @@ type language struct {
 	// aside says that requests stand in a file on descriptor 6, and a line on 3
 	// only tells of them: for a program that cannot read frames.
 	aside bool
+	// asFile says that the worker stands in a file on descriptor 6: for a program
+	// that compiles it.
+	asFile bool
 	// insist is a signal that interrupts where SIGINT was ignored; 0: there is
 	// none.
 	insist syscall.Signal
@@ -56,6 +63,19 @@ const r=n=>{const b=Buffer.alloc(n);for(let i=0;i<n;){const k=fs.readSync(3,b,i,
 const s=r(r(4).readUInt32BE()).subarray(4).toString();
 require("vm").runInThisContext(s,{filename:"node:context"})(require,(s,o)=>import(s,o))`
 
+// R reads -e as one line. A connection in binary mode has no buffer of R's own,
+// and "e" keeps it from what R starts.
+const rLoader = `local({requests<-file("/proc/self/fd/3","reb",raw=TRUE);n<-function()readBin(requests,"integer",1L,4L,endian="big");n();` +
+	`eval(parse(text=rawToChar(readBin(requests,"raw",n())),keep.source=FALSE),list2env(list(requests=requests),parent=.BaseNamespaceEnv))})`
+
+// javaArgs compile the worker and run it. It changes what only the JVM's own code
+// may: the environment, and generators of random numbers.
+var javaArgs = []string{
+	"java", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xshare:auto", "--add-modules=jdk.jshell,jdk.unsupported",
+	"--add-opens=java.base/java.lang=ALL-UNNAMED", "--add-opens=java.base/java.util=ALL-UNNAMED",
+	"--add-opens=java.base/java.util.concurrent=ALL-UNNAMED", "--source=11", "/proc/self/fd/6", title,
+}
+
 // pythonWorker is the worker with the text of what it compiles only when it
 // needs it.
 var pythonWorker = pythonSource[:strings.Index(pythonSource, pythonStart)] + "NOTEBOOK = " + pythonLiteral(pythonNotebook) + "\n" +
@@ -77,6 +97,8 @@ var languages = []language{
 	{name: "javascript", args: []string{"node", "-e", javascriptLoader, title}, worker: javascriptWorker, every: 8},
 	{name: "typescript", args: []string{"node", "-e", javascriptLoader, title, "typescript"}, worker: javascriptWorker, every: 8},
 	{name: "bash", args: []string{"bash", "-c", bashWorker, title}, aside: true, insist: 60, every: 1},
+	{name: "r", args: []string{"R", "--no-echo", "--no-restore", "--no-save", "-e", rLoader, "--args", title}, worker: rWorker, every: 1},
+	{name: "java", args: javaArgs, worker: javaWorker, asFile: true, every: 1},
 }
 
 func languageNamed(name string) (language, bool) {

@@ -57,7 +57,13 @@ func lifetimeOf(o server.Owner) lifetime { return lifetime{o.SandboxID, o.BootNu
 func startWorker(g *server.Guest, l language, command server.Command) (*worker, error) {
 	owner, _ := g.Owner()
 	w := &worker{command: command, owner: lifetimeOf(owner), silent: make(chan struct{}), ended: make(chan struct{})}
-	theirs, err := w.open(l)
+	var theirs []*os.File
+	// What is made as the user can be opened by path: a language that knows no
+	// descriptors has them as /proc/self/fd.
+	err := server.As(command.User, func() (err error) {
+		theirs, err = w.open(l)
+		return err
+	})
 	defer func() {
 		for _, f := range theirs {
 			f.Close()
@@ -80,7 +86,7 @@ func startWorker(g *server.Guest, l language, command server.Command) (*worker, 
 	}
 	go w.listen()
 	go w.wait()
-	if l.worker != "" {
+	if l.worker != "" && !l.asFile {
 		if err := writeFrame(w.requests, l.worker); err != nil {
 			w.kill(0)
 			return nil, fmt.Errorf("load the interpreter: %w", err)
@@ -114,11 +120,22 @@ func (w *worker) open(l language) (theirs []*os.File, err error) {
 			w.acks, theirs = wr, append(theirs, r)
 		}
 	}
-	if l.aside {
+	switch {
+	case l.aside:
 		if w.aside, dup, err = shared("requests"); err != nil {
 			return theirs, err
 		}
 		theirs = append(theirs, dup)
+	case l.asFile:
+		text, dup, err := shared("worker")
+		if err != nil {
+			return theirs, err
+		}
+		theirs = append(theirs, dup)
+		defer text.Close()
+		if err := refill(text, []byte(l.worker)); err != nil {
+			return theirs, fmt.Errorf("give the worker: %w", err)
+		}
 	}
 	return theirs, nil
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	guestv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/guest/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
 )
 
 // Archive streams what is in a folder, or one file.
@@ -28,7 +29,7 @@ func (s *Service) Archive(ctx context.Context, r *connect.Request[guestv1.Archiv
 	if err != nil {
 		return err
 	}
-	return as(u, func() error {
+	return server.As(u, func() error {
 		root, err := openFolder(m.Path)
 		if err != nil {
 			return err

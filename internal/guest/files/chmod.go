@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	guestv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/guest/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
 )
 
 var errTooMany = errors.New("there are too many files below this path for one call")
@@ -29,7 +30,7 @@ func (s *Service) Chmod(ctx context.Context, r *connect.Request[guestv1.ChmodReq
 		return nil, err
 	}
 	var changed int64
-	err = as(u, func() error {
+	err = server.As(u, func() error {
 		if !m.Recursive {
 			changed = 1
 			return os.Chmod(m.Path, fileMode(m.Mode))

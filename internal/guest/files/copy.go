@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	guestv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/guest/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
 )
 
 // Copy copies a file, a link, or a folder with all it holds.
@@ -27,7 +28,7 @@ func (s *Service) Copy(ctx context.Context, r *connect.Request[guestv1.CopyReque
 		return nil, err
 	}
 	c := copier{ctx: ctx, overwrite: m.Overwrite}
-	if err := as(u, func() error { return c.all(m.Source, m.Destination, m.Recursive) }); err != nil {
+	if err := server.As(u, func() error { return c.all(m.Source, m.Destination, m.Recursive) }); err != nil {
 		return nil, fileError(m.Source, err)
 	}
 	return connect.NewResponse(&guestv1.CopyResponse{Files: c.files, Bytes: c.bytes, Skipped: c.skipped}), nil

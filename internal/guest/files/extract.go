@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	guestv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/guest/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
 )
 
 const (
@@ -54,7 +55,7 @@ func (s *Service) Extract(ctx context.Context, stream *connect.ClientStream[gues
 		return nil, err
 	}
 	x := &extractor{ctx: ctx}
-	if err := as(u, func() error { return x.all(start, &extractStream{stream: stream}) }); err != nil {
+	if err := server.As(u, func() error { return x.all(start, &extractStream{stream: stream}) }); err != nil {
 		return nil, fileError(start.Path, err)
 	}
 	return connect.NewResponse(x.done), nil

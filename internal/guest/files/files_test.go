@@ -70,7 +70,7 @@ func newRig(t *testing.T) *rig {
 func (r *rig) tree(t *testing.T, files map[string]string) {
 	t.Helper()
 	u := server.User{Name: "user", UID: uid, GID: uid}
-	err := as(u, func() error {
+	err := server.As(u, func() error {
 		for _, name := range slices.Sorted(maps.Keys(files)) {
 			path := filepath.Join(r.dir, name)
 			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -125,7 +125,7 @@ func TestAs(t *testing.T) {
 	r := newRig(t)
 	u := server.User{Name: "user", UID: uid, GID: uid, Groups: []uint32{uid, 4}}
 	var groups []int
-	err := as(u, func() error {
+	err := server.As(u, func() error {
 		if unix.Geteuid() != uid || unix.Getegid() != uid {
 			t.Errorf("acts as %d:%d", unix.Geteuid(), unix.Getegid())
 		}
@@ -135,10 +135,10 @@ func TestAs(t *testing.T) {
 	if err != nil || !slices.Equal(groups, []int{4, uid}) {
 		t.Errorf("groups %v, %v", groups, err)
 	}
-	if err := as(u, func() error { return os.WriteFile("/etc/files-test", nil, 0o644) }); !errors.Is(err, fs.ErrPermission) {
+	if err := server.As(u, func() error { return os.WriteFile("/etc/files-test", nil, 0o644) }); !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("wrote to /etc: %v", err)
 	}
-	if err := as(u, func() error { panic("x") }); err == nil {
+	if err := server.As(u, func() error { panic("x") }); err == nil {
 		t.Error("a panic is no error")
 	}
 	// Every thread is root's again, whatever ran where.

@@ -161,7 +161,7 @@ func (j *journal) begin() error {
 	if j.notify, err = fsnotify.NewWatcher(); err != nil {
 		return connect.NewError(connect.CodeResourceExhausted, err)
 	}
-	if err := as(j.user, func() error { return j.add(j.key.root, nil) }); err != nil {
+	if err := server.As(j.user, func() error { return j.add(j.key.root, nil) }); err != nil {
 		j.notify.Close()
 		return fileError(j.key.root, err)
 	}
@@ -266,7 +266,7 @@ func (j *journal) take(e fsnotify.Event) {
 
 // enter is add, once there is a reader.
 func (j *journal) enter(dir string, found func(path string)) {
-	if err := as(j.user, func() error { return j.add(dir, found) }); err != nil {
+	if err := server.As(j.user, func() error { return j.add(dir, found) }); err != nil {
 		j.fail(fileError(dir, err))
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"connectrpc.com/connect"
 
 	guestv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/guest/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
 )
 
 // Bounds of replacing.
@@ -41,7 +42,7 @@ func (s *Service) Replace(ctx context.Context, r *connect.Request[guestv1.Replac
 	if p.re, err = compileText(m.Pattern, !m.Regex, m.IgnoreCase); err != nil {
 		return nil, err
 	}
-	if err := as(u, func() error { return p.all(ctx, files, m) }); err != nil {
+	if err := server.As(u, func() error { return p.all(ctx, files, m) }); err != nil {
 		return nil, fileError(files.root, err)
 	}
 	return connect.NewResponse(p.done), nil

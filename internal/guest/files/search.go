@@ -13,6 +13,7 @@ import (
 	"connectrpc.com/connect"
 
 	guestv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/guest/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
 )
 
 const (
@@ -80,7 +81,7 @@ func (s *Service) Search(ctx context.Context, r *connect.Request[guestv1.SearchR
 	}
 	limited, cancel := context.WithTimeout(ctx, searchTime)
 	defer cancel()
-	err = as(u, func() error {
+	err = server.As(u, func() error {
 		if err := files.enter(); err != nil {
 			return err
 		}

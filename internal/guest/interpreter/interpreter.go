@@ -170,10 +170,11 @@ func (s *Server) target(id, language string) contexts.Target {
 	return contexts.Target{Language: language, User: user, Cwd: s.folder}
 }
 
-// aliases of languages. R and Java have no interpreter that keeps its state.
+// aliases of languages.
 var aliases = map[string]string{
 	"": python, "python": python, "py": python, "python3": python, "js": "javascript", "javascript": "javascript",
 	"ts": "typescript", "typescript": "typescript", "bash": "bash", "sh": "bash",
+	"r": "r", "java": "java",
 }
 
 // languageOf is a language by the name that a request has for it, if any.
@@ -184,7 +185,7 @@ func languageOf(asked *string) (string, error) {
 	if l, ok := aliases[strings.ToLower(strings.TrimSpace(*asked))]; ok {
 		return l, nil
 	}
-	return "", fmt.Errorf("there is no interpreter for %.40q here; use python, javascript, typescript or bash", *asked)
+	return "", fmt.Errorf("there is no interpreter for %.40q here; use python, javascript, typescript, bash, r or java", *asked)
 }
 
 // decode reads a JSON body, or answers with the error.

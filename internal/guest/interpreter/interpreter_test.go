@@ -285,7 +285,7 @@ func TestRefusals(t *testing.T) {
 		{"both", "POST", "/execute", `{"code": "1", "context_id": "x", "language": "python"}`, 400, "Only one of"},
 		{"unknown context", "POST", "/execute", `{"code": "1", "context_id": "x"}`, 404, "Context x not found"},
 		{"unknown language", "POST", "/execute", `{"code": "1", "language": "cobol"}`, 500, `"cobol"`},
-		{"R", "POST", "/execute", `{"code": "1", "language": "r"}`, 500, `"r"`},
+		{"Ruby", "POST", "/execute", `{"code": "1", "language": "ruby"}`, 500, "python, javascript, typescript, bash, r or java"},
 		{"bad folder", "POST", "/contexts", `{"cwd": "/no-such"}`, 500, "/no-such"},
 		{"bad language", "POST", "/contexts", `{"language": "cobol"}`, 500, "cobol"},
 		{"too large", "POST", "/execute", `{"code": "` + strings.Repeat("a", maxBody) + `"}`, 413, "at most"},

@@ -305,7 +305,8 @@ class AsyncSandbox:
 
         Python, JavaScript and TypeScript run in a context that keeps its state:
         the variables, imports and working directory of one execution are there
-        for the next. In other languages every call is a new program. Handlers may be
+        for the next; so do bash, R and Java in a context that was made for them.
+        Otherwise every call is a new program. Handlers may be
         coroutine functions.
 
         Args:

@@ -36,7 +36,8 @@ class Contexts:
         """Make an interpreter with variables of its own; it starts when first used.
 
         Args:
-            language: what it runs, such as ``"python"``.
+            language: what it runs: ``"python"``, ``"javascript"``, ``"typescript"``,
+                ``"bash"``, or ``"r"`` and ``"java"`` where the Template has them.
             cwd: where it starts. Default: ``/workspace``.
             user: whose process it is. Default: the Sandbox's user.
             idempotency_key: make one for this key. Default: a new key.

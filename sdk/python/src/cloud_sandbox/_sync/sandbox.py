@@ -306,7 +306,8 @@ class Sandbox:
 
         Python, JavaScript and TypeScript run in a context that keeps its state:
         the variables, imports and working directory of one execution are there
-        for the next. In other languages every call is a new program.
+        for the next; so do bash, R and Java in a context that was made for them.
+        Otherwise every call is a new program.
 
         Args:
             code: source text.

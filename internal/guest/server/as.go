@@ -1,4 +1,4 @@
-package files
+package server
 
 import (
 	"fmt"
@@ -8,16 +8,14 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
 )
 
-// as calls f on a thread that has the rights of u, so that the kernel judges
+// As calls f on a thread that has the rights of u, so that the kernel judges
 // every path and every race as it would for the user's own program. What f
 // starts in goroutines of its own does not have these rights. It returns when f
 // has returned. No signal disturbs f: on a Volume it would end any call with EINTR,
 // though what was asked for may have been done, so that it cannot be repeated.
-func as(u server.User, f func() error) error {
+func As(u User, f func() error) error {
 	if os.Geteuid() != 0 {
 		return f()
 	}
@@ -70,7 +68,7 @@ const keep = ^uintptr(0)
 
 // borrow gives this thread the rights of u; the real and saved user stay root,
 // so that nobody of the Sandbox may signal or trace it.
-func borrow(u server.User) error {
+func borrow(u User) error {
 	if err := setGroups(u.Groups); err != nil {
 		return fmt.Errorf("take the groups of %s: %w", u.Name, err)
 	}
