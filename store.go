@@ -21,6 +21,7 @@ type Store interface {
 	TenantStore
 	AuditStore
 	UsageStore
+	WebhookStore
 	// Close waits for writes under way and releases the database.
 	Close() error
 }

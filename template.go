@@ -115,6 +115,7 @@ type TemplateBuild struct {
 	SizeBytes int64     // of its image
 	Cached    bool      // nothing was to be done
 	Failure   *Failure  // why it failed; nil otherwise
+	Build     string    // see TemplateRequest.Build
 }
 
 // Failure is why a build failed.

@@ -103,6 +103,13 @@ func (c *Client) Builds(ctx context.Context, tenant sandbox.TenantID) (all []san
 	return all, err
 }
 
+// Ended returns every Tenant's builds that ended at a time or later. They are not in
+// an order.
+func (c *Client) Ended(ctx context.Context, since time.Time) (all []sandbox.TemplateBuild, err error) {
+	err = c.call(ctx, http.MethodGet, pathEnded, "", url.Values{"since": {since.Format(time.RFC3339Nano)}}, nil, &all)
+	return all, err
+}
+
 // buildPath is the path of a build; NotFound for what is no ID.
 func buildPath(id string) (string, error) {
 	if !sandbox.ValidBuildID(id) {

@@ -86,6 +86,7 @@ func (s *Service) handler() http.Handler {
 		"DELETE " + pathTemplates:         s.serveRemove,
 		"POST " + pathTags:                s.serveTag,
 		"POST " + pathImages:              s.serveKeep,
+		"GET " + pathEnded:                s.serveEnded,
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			if err := h(w, r, sandbox.TenantID(r.URL.Query().Get("tenant"))); err != nil {
@@ -129,6 +130,14 @@ func (s *Service) serveBuild(w http.ResponseWriter, r *http.Request, tenant sand
 func (s *Service) serveBuilds(w http.ResponseWriter, r *http.Request, tenant sandbox.TenantID) error {
 	all, err := s.Builds(r.Context(), tenant)
 	return reply(w, all, err)
+}
+
+func (s *Service) serveEnded(w http.ResponseWriter, r *http.Request, _ sandbox.TenantID) error {
+	since, err := time.Parse(time.RFC3339Nano, r.URL.Query().Get("since"))
+	if err != nil {
+		return sandbox.Errorf(sandbox.Invalid, "since is no time")
+	}
+	return reply(w, s.Ended(since), nil)
 }
 
 func (s *Service) serveBuildByID(w http.ResponseWriter, r *http.Request, tenant sandbox.TenantID) error {

@@ -257,6 +257,7 @@ func (s *Service) queue(tenant sandbox.TenantID, ref template.Ref, req sandbox.T
 	b := &build{
 		record: sandbox.TemplateBuild{
 			ID: id, Tenant: tenant, Template: ref.String(), Source: req.Source, State: sandbox.BuildQueued, CreatedAt: time.Now().UTC(),
+			Build: req.Build,
 		},
 		path: filepath.Join(s.dir, id), changed: make(chan struct{}), done: make(chan struct{}),
 	}
@@ -460,6 +461,20 @@ func (s *Service) Builds(_ context.Context, tenant sandbox.TenantID) ([]sandbox.
 		all = append(all, b.snapshot())
 	}
 	return all, nil
+}
+
+// Ended returns every Tenant's builds that ended at a time or later, for who tells of
+// them.
+func (s *Service) Ended(since time.Time) []sandbox.TemplateBuild {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := []sandbox.TemplateBuild{}
+	for _, b := range s.builds {
+		if r := b.snapshot(); r.State.Final() && !r.EndedAt.Before(since) {
+			all = append(all, r)
+		}
+	}
+	return all
 }
 
 func (s *Service) find(tenant sandbox.TenantID, id string) (*build, error) {

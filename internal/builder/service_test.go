@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
@@ -350,6 +351,12 @@ func TestOverTheSocket(t *testing.T) {
 	}
 	if all, err := c.Builds(t.Context(), tenant); err != nil || len(all) != 1 {
 		t.Errorf("%+v, %v", all, err)
+	}
+	if all, err := c.Ended(t.Context(), b.EndedAt); err != nil || len(all) != 1 || all[0].ID != b.ID || all[0].Tenant != tenant {
+		t.Errorf("ended %+v, %v", all, err)
+	}
+	if all, err := c.Ended(t.Context(), b.EndedAt.Add(time.Nanosecond)); err != nil || len(all) != 0 {
+		t.Errorf("ended later %+v, %v", all, err)
 	}
 	for name, err := range map[string]error{
 		"another's": func() error { _, err := c.BuildByID(t.Context(), "other", b.ID); return err }(),

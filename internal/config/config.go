@@ -109,9 +109,10 @@ type Config struct {
 	// empty: none.
 	SecretsRoots string
 
-	// Webhooks are URLs that are told of security events; WebhookSecret signs that,
-	// at least MinSecret bytes.
+	// Webhooks are URLs that are told of events; WebhookSecret signs that, at least
+	// MinSecret bytes. WebhookEvents are the kinds; nil: those of security.
 	Webhooks      []string
+	WebhookEvents []sandbox.EventKind
 	WebhookSecret []byte
 
 	// Warnings are sentences to log once the logger exists.
@@ -186,6 +187,7 @@ var settings = []setting{
 	{"", "CLOUD_SANDBOX_OIDC", func(c *Config, v string) (err error) { c.Issuers, err = oidc.Parse(v); return }},
 	{"", "CLOUD_SANDBOX_EGRESS_OPEN", func(c *Config, v string) (err error) { c.EgressOpen, err = parseOpen(v); return }},
 	{"", "CLOUD_SANDBOX_WEBHOOKS", func(c *Config, v string) (err error) { c.Webhooks, err = parseWebhooks(v); return }},
+	{"", "CLOUD_SANDBOX_WEBHOOK_EVENTS", func(c *Config, v string) (err error) { c.WebhookEvents, err = parseEventKinds(v); return }},
 	{"", "CLOUD_SANDBOX_WEBHOOK_SECRET", func(c *Config, v string) error { c.WebhookSecret = []byte(v); return nil }},
 	{"", "CLOUD_SANDBOX_NAMESERVERS", func(c *Config, v string) (err error) { c.NameServers, err = parseNameServers(v); return }},
 }

@@ -4,7 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
 // maxWebhooks is how many receivers there may be.
@@ -20,6 +23,9 @@ func parseWebhooks(v string) ([]string, error) {
 			u.Scheme != "https" && !(u.Scheme == "http" && loopback(u.Hostname())) {
 			return nil, fmt.Errorf("the URL number %d is not https://HOST/PATH, or http:// to this machine itself", len(out)+1)
 		}
+		if slices.Contains(out, u.String()) {
+			return nil, fmt.Errorf("the URL number %d is there twice", len(out)+1)
+		}
 		out = append(out, u.String())
 	}
 	if len(out) > maxWebhooks {
@@ -28,12 +34,23 @@ func parseWebhooks(v string) ([]string, error) {
 	return out, nil
 }
 
+// parseEventKinds says too which kinds there are.
+func parseEventKinds(v string) ([]sandbox.EventKind, error) {
+	kinds, err := sandbox.ParseEventKinds(v)
+	if err != nil {
+		return nil, fmt.Errorf("%w: name some of %v with commas between, \"sandbox.*\" for all that begin so, or \"*\" for all", err, sandbox.EventKinds())
+	}
+	return kinds, nil
+}
+
 func (c *Config) checkWebhooks() error {
 	switch {
 	case len(c.Webhooks) > 0 && len(c.WebhookSecret) < MinSecret:
 		return fmt.Errorf("CLOUD_SANDBOX_WEBHOOK_SECRET: what is sent to CLOUD_SANDBOX_WEBHOOKS is signed with it, so it needs at least %d bytes: make one with `openssl rand -hex 32`", MinSecret)
 	case len(c.Webhooks) == 0 && len(c.WebhookSecret) > 0:
 		return errors.New("CLOUD_SANDBOX_WEBHOOK_SECRET: it signs what is sent to CLOUD_SANDBOX_WEBHOOKS, which is not set; set both or neither")
+	case len(c.Webhooks) == 0 && c.WebhookEvents != nil:
+		return errors.New("CLOUD_SANDBOX_WEBHOOK_EVENTS: it says what CLOUD_SANDBOX_WEBHOOKS are told of, which is not set; set that or neither")
 	}
 	return nil
 }

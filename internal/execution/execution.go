@@ -128,7 +128,7 @@ type Config struct {
 	// Observe is told of every execution that ended; nil: nobody is.
 	Observe func(language string, status Status, took time.Duration)
 	// Event is told of executions that a limit ended; nil: nobody is.
-	Event func(e sandbox.SecurityEvent)
+	Event func(e sandbox.Event)
 }
 
 // Service runs code. Its methods are safe for concurrent use.
@@ -139,7 +139,7 @@ type Service struct {
 // New returns a Service.
 func New(c Config) *Service {
 	if c.Event == nil {
-		c.Event = func(sandbox.SecurityEvent) {}
+		c.Event = func(sandbox.Event) {}
 	}
 	if c.Observe == nil {
 		c.Observe = func(string, Status, time.Duration) {}
@@ -310,7 +310,7 @@ func (s *Service) run(ctx context.Context, tenant sandbox.TenantID, lang languag
 	res.Duration = time.Since(start)
 	s.Observe(cmp.Or(lang.name, "context"), res.Status, res.Duration)
 	if limits(res.Status) {
-		s.Event(sandbox.SecurityEvent{Kind: sandbox.EventLimitKill, Tenant: sb.Tenant, Sandbox: sb.ID, Operation: "execute", Reason: string(res.Status)})
+		s.Event(sandbox.Event{Kind: sandbox.EventLimitKill, Tenant: sb.Tenant, Sandbox: sb.ID, Operation: "execute", Reason: string(res.Status)})
 	}
 	return res, nil
 }

@@ -166,6 +166,16 @@ func TestE2BBuildsOutliveTheServer(t *testing.T) {
 	if is.Status != "error" || is.Reason == nil || !strings.Contains(is.Reason.Message, "the server stopped") {
 		t.Errorf("one that ran: %+v", is)
 	}
+	told := map[string]sandbox.EventKind{}
+	for _, e := range next.server.EndedBuilds(time.Now().Add(-time.Hour)) {
+		told[e.Build] = e.Kind
+	}
+	if len(told) != 2 || told[ended.BuildID] != sandbox.EventTemplateFailed || told[lost] != sandbox.EventTemplateFailed {
+		t.Errorf("told is %v", told)
+	}
+	if later := next.server.EndedBuilds(time.Now().Add(time.Hour)); len(later) != 0 {
+		t.Errorf("later ended %v", later)
+	}
 	if a := next.e2b(key, "POST", "/v2/templates/idle/builds/"+waits.BuildID, `{"fromTemplate":"base","steps":[]}`); a.status != 202 {
 		t.Errorf("one that waits: %d %s", a.status, a.body)
 	}

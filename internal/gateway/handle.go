@@ -152,7 +152,7 @@ func (s *Server) refused(rt route, r *http.Request, who sandbox.Identity, reason
 
 // event tells of something that a request came to.
 func (s *Server) event(rt route, r *http.Request, kind sandbox.EventKind, who sandbox.Identity, reason string) {
-	s.Event(sandbox.SecurityEvent{
+	s.Event(sandbox.Event{
 		Kind: kind, Tenant: who.Tenant, User: sandbox.AuditText(who.User), Key: who.Key, Remote: remoteOf(r), Operation: operationOf(rt), Reason: reason,
 	})
 }

@@ -100,7 +100,7 @@ type Config struct {
 	// Limits bound how often each caller may ask; nil: not at all.
 	Limits ratelimit.Rules
 	// Event is told what the operator may want to know of; nil: nobody is.
-	Event func(sandbox.SecurityEvent)
+	Event func(sandbox.Event)
 	// Dev gives a token to anyone who asks from this machine.
 	Dev bool
 	Log *slog.Logger
@@ -141,7 +141,7 @@ func New(c Config) *Server {
 		c.Registry = prometheus.NewRegistry()
 	}
 	if c.Event == nil {
-		c.Event = func(sandbox.SecurityEvent) {}
+		c.Event = func(sandbox.Event) {}
 	}
 	c.Drain = cmp.Or(c.Drain, 10*time.Second)
 	c.Sandboxes = noting{c.Sandboxes}
@@ -251,6 +251,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // errDraining is why requests that outlast a drain end.
 var errDraining = sandbox.Errorf(sandbox.Unavailable, "the server is shutting down")
+
+// EndedBuilds returns what there is to tell of builds by steps that ended at a time or
+// later.
+func (s *Server) EndedBuilds(since time.Time) []sandbox.Event { return s.builds.Ended(since) }
 
 // Run serves on the listeners until ctx ends, then takes no more connections,
 // gives the requests under way Config.Drain and ends those that are left. It

@@ -136,9 +136,9 @@ func TestTenants(t *testing.T) {
 // the same sentence, and of no other.
 func TestSuspendedCredentials(t *testing.T) {
 	var mu sync.Mutex
-	var events []sandbox.SecurityEvent
+	var events []sandbox.Event
 	f := newFixture(t, func(c *gateway.Config) {
-		c.Event = func(e sandbox.SecurityEvent) {
+		c.Event = func(e sandbox.Event) {
 			mu.Lock()
 			defer mu.Unlock()
 			events = append(events, e)
@@ -219,7 +219,7 @@ func TestSuspendedCredentials(t *testing.T) {
 	mu.Lock()
 	told := slices.Clone(events)
 	mu.Unlock()
-	if !slices.ContainsFunc(told, func(e sandbox.SecurityEvent) bool {
+	if !slices.ContainsFunc(told, func(e sandbox.Event) bool {
 		return e.Kind == sandbox.EventAuthFailed && e.Tenant == "acme" && e.Reason == "suspended"
 	}) {
 		t.Errorf("events are %+v", told)

@@ -67,7 +67,7 @@ func RunRole(ctx context.Context, cfg config.Config, in launch.Inherited, log *s
 		return fmt.Errorf("there is no role %q", cfg.Role)
 	}
 	parts := new(run.Parts)
-	parts.Start("webhooks", ended(j.hooks.Run))
+	parts.Start("events", ended(j.hooks.Run))
 	if err := start(ctx, parts); err != nil {
 		return err
 	}
@@ -95,6 +95,7 @@ func (r *role) gateway(_ context.Context, parts *run.Parts) error {
 	if err != nil {
 		return err
 	}
+	r.followBuilds(parts, door)
 	parts.Start("gateway", ended(func(ctx context.Context) error {
 		defer nodes.Close()
 		return door.Run(ctx, r.listeners...)
@@ -149,12 +150,15 @@ func (r *role) nodeNames(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-func (r *role) sessionManager(_ context.Context, parts *run.Parts) error {
+func (r *role) sessionManager(ctx context.Context, parts *run.Parts) error {
 	nodes := rpc.NewNodes(r.store.Nodes, r.self)
 	placement := rpc.NewPlacement(r.at(config.RoleScheduler, r.cfg.SchedulerURL), r.self)
 	manager := r.manager(nodes, placement, nodeGrace)
 	ready := func(ctx context.Context) []string {
 		return whyNot(placement.Alive(ctx), r.storeAnswers(ctx))
+	}
+	if err := r.deliver(ctx, parts); err != nil {
+		return err
 	}
 	if err := r.serve(parts, ready, rpc.SessionService(manager)); err != nil {
 		return err

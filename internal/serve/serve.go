@@ -104,7 +104,6 @@ func open(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog
 		log.Warn("this server dies when tests say so: CLOUD_SANDBOX_DEV_FAILPOINT is set")
 		j.points = failpoint.New(cfg.DevFailpoint, nil)
 	}
-	j.hooks = webhook.New(webhook.Config{URLs: cfg.Webhooks, Secret: cfg.WebhookSecret, Log: log, Registry: j.registry})
 	var err error
 	if j.seed, err = guestSeed(j.layout.Server()); err != nil {
 		return nil, err
@@ -120,6 +119,9 @@ func open(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog
 	}
 	store.SetDefaultQuota(cfg.Quota)
 	j.store = store
+	j.hooks = webhook.New(webhook.Config{
+		Store: store, URLs: cfg.Webhooks, Kinds: cfg.WebhookEvents, Secret: cfg.WebhookSecret, Log: log, Registry: j.registry,
+	})
 	if j.secrets, err = secretsOf(cfg, j.layout, store); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
@@ -163,13 +165,42 @@ func (j *joined) all(ctx context.Context) (*run.Parts, error) {
 		return nil, err
 	}
 	parts := new(run.Parts)
-	parts.Start("webhooks", ended(j.hooks.Run))
+	parts.Start("events", ended(j.hooks.Run))
+	if err := j.deliver(ctx, parts); err != nil {
+		return nil, err
+	}
+	j.followBuilds(parts, door)
 	parts.Start("scheduler", ended(placement.Run))
 	parts.Start("session-manager", ended(manager.Run))
 	parts.Start("node", ended(n.Run))
 	j.startOffload(parts)
 	parts.Start("gateway", ended(func(ctx context.Context) error { return door.Run(ctx, j.listeners...) }))
 	return parts, nil
+}
+
+// deliver sends webhooks in this process.
+func (j *joined) deliver(ctx context.Context, parts *run.Parts) error {
+	if err := j.hooks.Open(ctx); err != nil {
+		return fmt.Errorf("webhooks: %w", err)
+	}
+	parts.Start("webhooks", ended(j.hooks.Deliver))
+	return nil
+}
+
+// followBuilds tells of builds of Templates that end: those that a gateway has done
+// step by step, and those of the builder that are no part of one of them.
+func (j *joined) followBuilds(parts *run.Parts, door *gateway.Server) {
+	since := func(ctx context.Context, since time.Time) ([]sandbox.Event, error) {
+		events := door.EndedBuilds(since)
+		builds, err := j.templates.Ended(ctx, since)
+		for _, b := range builds {
+			if e, over := b.Event(); over && b.Build == "" {
+				events = append(events, e)
+			}
+		}
+		return events, err
+	}
+	parts.Start("ends of builds", ended(func(ctx context.Context) error { return j.hooks.Follow(ctx, since) }))
 }
 
 // node takes up the Node of this machine.
@@ -211,7 +242,7 @@ func (j *joined) manager(nodes sandbox.Nodes, placement sandbox.Placement, grace
 		Ended: func(ctx context.Context, sb sandbox.Sandbox) {
 			l.ended(sb.Ended.Cause)
 			if c := sb.Ended.Cause; c == sandbox.CauseOOM || c == sandbox.CauseDiskFull {
-				j.hooks.Tell(sandbox.SecurityEvent{Kind: sandbox.EventLimitKill, Tenant: sb.Tenant, Sandbox: sb.ID, Operation: sandbox.AuditEnded, Reason: string(c)})
+				j.hooks.Tell(sandbox.Event{Kind: sandbox.EventLimitKill, Tenant: sb.Tenant, Sandbox: sb.ID, Operation: sandbox.AuditEnded, Reason: string(c)})
 			}
 			auditEnd(ctx, j.store, j.log, sb)
 		},

@@ -66,7 +66,7 @@ func (m *Manager) cutOne(ctx context.Context, sb sandbox.Sandbox) error {
 		return nil
 	}
 	if err == nil {
-		m.cfg.Event(sandbox.SecurityEvent{Kind: sandbox.EventQuotaHit, Tenant: sb.Tenant, Sandbox: sb.ID, Reason: "egress"})
+		m.cfg.Event(sandbox.Event{Kind: sandbox.EventQuotaHit, Tenant: sb.Tenant, Sandbox: sb.ID, Reason: "egress"})
 		m.log.InfoContext(ctx, "a sandbox lost its network, as its tenant's quota of egress is used up", telemetry.KeySandbox, sb.ID, telemetry.KeyTenant, sb.Tenant)
 	}
 	return err

@@ -80,7 +80,7 @@ type Config struct {
 	// a volume, and how it went; nil: nobody is.
 	Moved func(what string, err error, took time.Duration)
 	// Event is told what the operator may want to know of; nil: nobody is.
-	Event func(e sandbox.SecurityEvent)
+	Event func(e sandbox.Event)
 	// Log may be nil.
 	Log *slog.Logger
 }
@@ -151,7 +151,7 @@ func New(store sandbox.Store, nodes sandbox.Nodes, placement sandbox.Placement, 
 		cfg.Brought = func(context.Context, sandbox.Snapshot) {}
 	}
 	if cfg.Event == nil {
-		cfg.Event = func(sandbox.SecurityEvent) {}
+		cfg.Event = func(sandbox.Event) {}
 	}
 	if cfg.Survived == nil {
 		cfg.Survived = func(sandbox.Cause) {}

@@ -64,7 +64,7 @@ func (m *Manager) countTraffic(ctx context.Context, known *map[string]sandbox.Tr
 	asked := map[sandbox.TenantID]bool{}
 	for _, b := range more {
 		if n := b.Refused - counted[b.BootID].Refused; n > 0 && !first {
-			m.cfg.Event(sandbox.SecurityEvent{Kind: sandbox.EventEgressDenied, Tenant: b.Tenant, Sandbox: b.SandboxID, Count: n})
+			m.cfg.Event(sandbox.Event{Kind: sandbox.EventEgressDenied, Tenant: b.Tenant, Sandbox: b.SandboxID, Count: n})
 		}
 		counted[b.BootID] = b.Traffic
 		if !asked[b.Tenant] {

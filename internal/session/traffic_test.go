@@ -97,7 +97,7 @@ func TestRefusalsAreTold(t *testing.T) {
 			w.pass(time.Minute)
 		}
 		w.stop()
-		want := []sandbox.SecurityEvent{
+		want := []sandbox.Event{
 			{Kind: sandbox.EventEgressDenied, Tenant: "t", Sandbox: sb.ID, Count: 3},
 			{Kind: sandbox.EventEgressDenied, Tenant: "t", Sandbox: sb.ID, Count: 7},
 		}

@@ -480,7 +480,7 @@ type world struct {
 
 	secrets sync.Map // open ones by tenant and name
 	brought []string // Snapshots that were imported with their images
-	events  []sandbox.SecurityEvent
+	events  []sandbox.Event
 }
 
 const local = "local"
@@ -517,7 +517,7 @@ func (w *world) manager(store sandbox.Store, n sandbox.Nodes) *session.Manager {
 	return session.New(store, n, names, images{}, session.Config{
 		Engine: "fake", SuspensionsEvery: suspensionsEvery, LayerBytes: layerRoom,
 		Brought:     func(_ context.Context, snap sandbox.Snapshot) { w.brought = append(w.brought, snap.ID) },
-		Event:       func(e sandbox.SecurityEvent) { w.events = append(w.events, e) },
+		Event:       func(e sandbox.Event) { w.events = append(w.events, e) },
 		AccessToken: func(id string) string { return "token of " + id },
 		OpenSecret: func(_ context.Context, tenant sandbox.TenantID, name string) (sandbox.OpenSecret, error) {
 			v, ok := w.secrets.Load(string(tenant) + " " + name)

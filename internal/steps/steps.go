@@ -301,6 +301,27 @@ func (s *Service) Build(tenant sandbox.TenantID, name, id string) (Build, []Line
 	return record, lines, nil
 }
 
+// Ended returns what there is to tell of builds, of every Tenant, that ended at a time
+// or later.
+func (s *Service) Ended(since time.Time) (events []sandbox.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, b := range s.builds {
+		r := b.snapshot()
+		if r.State != Ready && r.State != Failed || r.EndedAt.Before(since) {
+			continue
+		}
+		told := sandbox.TemplateBuild{ID: r.ID, Tenant: r.Tenant, Template: r.Name + ":" + r.Tags[0], EndedAt: r.EndedAt, State: sandbox.BuildReady}
+		if r.State == Failed {
+			told.State = sandbox.BuildFailed
+		}
+		if e, is := told.Event(); is {
+			events = append(events, e)
+		}
+	}
+	return events
+}
+
 // Cancel ends the builds of a Template and waits until they have ended. It
 // returns how many there were.
 func (s *Service) Cancel(ctx context.Context, tenant sandbox.TenantID, name string) (int, error) {

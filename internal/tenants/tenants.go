@@ -34,7 +34,7 @@ type Config struct {
 	// Audit keeps in a Tenant's log that it was suspended; nil: the caller does.
 	Audit sandbox.AuditStore
 	// Event is told of suspensions; nil: nobody is.
-	Event func(sandbox.SecurityEvent)
+	Event func(sandbox.Event)
 	Log   *slog.Logger // may be nil
 }
 
@@ -59,7 +59,7 @@ type visit struct{ end context.CancelCauseFunc }
 // New returns a Service. Run keeps it in step with other processes.
 func New(c Config) *Service {
 	if c.Event == nil {
-		c.Event = func(sandbox.SecurityEvent) {}
+		c.Event = func(sandbox.Event) {}
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -320,7 +320,7 @@ func (s *Service) tell(ctx context.Context, who sandbox.Identity, t sandbox.Tena
 	if t.Suspended != nil {
 		kind, operation = sandbox.EventTenantSuspended, sandbox.AuditTenantSuspended
 	}
-	s.cfg.Event(sandbox.SecurityEvent{Kind: kind, Tenant: t.ID, User: sandbox.AuditText(who.User), Key: who.Key, Operation: operation})
+	s.cfg.Event(sandbox.Event{Kind: kind, Tenant: t.ID, User: sandbox.AuditText(who.User), Key: who.Key, Operation: operation})
 	if s.cfg.Audit == nil {
 		return nil
 	}

@@ -62,8 +62,8 @@ func (c *counting) Suspensions(ctx context.Context) (sandbox.Suspensions, error)
 
 func TestSuspensionEndsWhatIsUnderWay(t *testing.T) {
 	store := sqlitetest.Open(t)
-	var events []sandbox.SecurityEvent
-	s := tenants.New(tenants.Config{Store: store, Audit: store, Event: func(e sandbox.SecurityEvent) { events = append(events, e) }})
+	var events []sandbox.Event
+	s := tenants.New(tenants.Config{Store: store, Audit: store, Event: func(e sandbox.Event) { events = append(events, e) }})
 	enter := func(id sandbox.TenantID) context.Context {
 		t.Helper()
 		ctx, leave, err := s.Enter(t.Context(), id)

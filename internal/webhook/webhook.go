@@ -1,13 +1,12 @@
-// Package webhook tells the operator's receivers of security events: each as a
-// signed POST, tried again while a receiver fails. What cannot be told is counted
-// and lost: the audit log and the network logs are what is kept.
+// Package webhook tells receivers of Events: each as a signed POST, tried again for a
+// day while a receiver fails. What waits is in the Store, so neither the end of a
+// process nor a receiver that is away for long loses it.
 package webhook
 
 import (
 	"cmp"
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -18,153 +17,190 @@ import (
 )
 
 const (
-	// maxWaiting bounds the different events of one kind that wait for a receiver.
-	maxWaiting = 250
-	// maxTries bounds how often one is sent to a receiver that fails.
-	maxTries = 10
-	// longestPause is the longest one between two tries.
+	// maxUnwritten bounds the different Events of one kind that are told faster than
+	// the Store takes them.
+	maxUnwritten = 250
+	// maxAge is how long after it happened an Event is tried again.
+	maxAge = 24 * time.Hour
+	// longestWait is the longest between two tries of an Event, longestPause between
+	// two of anything while a receiver fails.
+	longestWait  = time.Hour
 	longestPause = time.Minute
+	// atOnce is how many are under way to a receiver that works, and steadyFailure how
+	// often in a row one must fail to have been away.
+	atOnce        = 8
+	steadyFailure = 3
 	// sendTime bounds one try.
 	sendTime = 10 * time.Second
-	// lastTime is what all that waits gets when the process ends.
+	// lastTime is what is left to write when the process ends.
 	lastTime = 3 * time.Second
+	// overlap is how far before the last one known ends of builds are looked for.
+	overlap = time.Minute
 )
 
-// Config is what a Sender is made of. URLs and Secret are required; without a URL
-// events go nowhere.
+// Config is what a Sender is made of. Store, Log and Registry are required.
 type Config struct {
+	Store sandbox.WebhookStore
+	// URLs are the receivers of what Deliver sends; none: it sends nothing.
 	URLs   []string
-	Secret []byte // signs what is sent
+	Kinds  []sandbox.EventKind // that they are told of; nil: those of security
+	Secret []byte              // signs what is sent
 	Log    *slog.Logger
 	// Registry is where its metrics go.
 	Registry prometheus.Registerer
-	// Gather is how long equal events are counted before they are told as one;
-	// zero: a second.
+	// Gather is how long equal Events are counted, at least, before they are sent as
+	// one; zero: a second.
 	Gather time.Duration
 	// Pause is the first one before another try, which doubles; zero: a second.
 	Pause time.Duration
+	// Poll is how often the Store is asked for what other processes told; zero: a
+	// second.
+	Poll time.Duration
 }
 
-// Sender tells receivers of events. Its methods are safe for concurrent use.
+// Sender tells receivers of Events. Its methods are safe for concurrent use.
 type Sender struct {
 	cfg       Config
 	receivers []*receiver
-	told      *prometheus.CounterVec
+	sent      *prometheus.CounterVec
+	waiting   prometheus.Gauge
+
+	more chan struct{} // has room for one: something is to be written
+	mu   sync.Mutex
+	told []sandbox.Event           // and not written yet; equal ones are one, with their count
+	same map[sandbox.Event]int     // where in told each is, by what it tells
+	kind map[sandbox.EventKind]int // how many of told are of a kind
 }
 
-// New returns a Sender, which sends while Run runs.
-func New(c Config) *Sender {
-	c.Gather = cmp.Or(c.Gather, time.Second)
-	c.Pause = cmp.Or(c.Pause, time.Second)
-	s := &Sender{cfg: c, told: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "cloud_sandbox_webhook_events_total",
-		Help: "Security events for each webhook, equal ones together, by what came of them: delivered, failed after all tries, or dropped because too many waited.",
-	}, []string{"outcome"})}
-	for _, outcome := range []string{delivered, failed, dropped} {
-		s.told.WithLabelValues(outcome) // so that the first one shows as a change
-	}
-	c.Registry.MustRegister(s.told)
-	client := newClient()
-	for _, url := range c.URLs {
-		s.receivers = append(s.receivers, &receiver{
-			url: url, secret: c.Secret, client: client, waiting: map[sandbox.EventKind]int{},
-			equal: map[sandbox.SecurityEvent]*event{}, more: make(chan struct{}, 1),
-		})
-	}
-	return s
-}
-
-// What became of an event.
+// What became of an Event.
 const (
 	delivered = "delivered"
 	failed    = "failed"
 	dropped   = "dropped"
 )
 
-// Tell has the receivers told of e. It never waits.
-func (s *Sender) Tell(e sandbox.SecurityEvent) {
-	now := time.Now().UTC()
-	for _, r := range s.receivers {
-		if !r.add(e, now) {
-			s.told.WithLabelValues(dropped).Inc()
-		}
+// New returns a Sender. What it is told is written while Run runs, and sent while
+// Deliver does, in this or another process.
+func New(c Config) *Sender {
+	if c.Kinds == nil {
+		c.Kinds = sandbox.SecurityEventKinds()
+	}
+	c.Gather = cmp.Or(c.Gather, time.Second)
+	c.Pause = cmp.Or(c.Pause, time.Second)
+	c.Poll = cmp.Or(c.Poll, time.Second)
+	s := &Sender{
+		cfg: c, more: make(chan struct{}, 1), same: map[sandbox.Event]int{}, kind: map[sandbox.EventKind]int{},
+		sent: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "cloud_sandbox_webhook_events_total",
+			Help: "Events for each webhook, equal ones together, by what came of them: delivered, failed after all tries, or dropped because too many waited.",
+		}, []string{"outcome"}),
+		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "cloud_sandbox_webhook_events_waiting",
+			Help: "Events that wait for webhooks, in the process that sends them.",
+		}),
+	}
+	for _, outcome := range []string{delivered, failed, dropped} {
+		s.sent.WithLabelValues(outcome) // so that the first one shows as a change
+	}
+	c.Registry.MustRegister(s.sent, s.waiting)
+	client := newClient()
+	for _, url := range c.URLs {
+		s.receivers = append(s.receivers, &receiver{id: idOf(url), url: url, secret: c.Secret, client: client, more: make(chan struct{}, 1)})
+	}
+	return s
+}
+
+// Tell has the receivers told of e. It never waits: what it is told is in the Store a
+// moment later.
+func (s *Sender) Tell(e sandbox.Event) {
+	e.Count, e.At = max(e.Count, 1), time.Now().UTC()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.add(e)
+	wake(s.more)
+}
+
+// add has e wait to be written, or counts it with its equal. Sender.mu is held.
+func (s *Sender) add(e sandbox.Event) {
+	key := e
+	key.Count, key.At = 0, time.Time{}
+	switch i, is := s.same[key]; {
+	case is:
+		s.told[i].Count += e.Count
+	case s.kind[e.Kind] >= maxUnwritten:
+		s.sent.WithLabelValues(dropped).Inc()
+	default:
+		s.same[key] = len(s.told)
+		s.kind[e.Kind]++
+		s.told = append(s.told, e)
 	}
 }
 
-// Run sends until ctx ends; what waits then is tried once more.
-func (s *Sender) Run(ctx context.Context) error {
-	var all sync.WaitGroup
-	for _, r := range s.receivers {
-		all.Go(func() { s.serve(ctx, r) })
+// take takes what waits to be written. Sender.mu is held.
+func (s *Sender) take() []sandbox.Event {
+	told := s.told
+	s.told, s.same, s.kind = nil, map[sandbox.Event]int{}, map[sandbox.EventKind]int{}
+	return told
+}
+
+// wake has one who waits on more go on.
+func wake(more chan struct{}) {
+	select {
+	case more <- struct{}{}:
+	default:
 	}
-	all.Wait()
+}
+
+// Run writes what is told until ctx ends, and then what is left.
+func (s *Sender) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		select {
+		case <-s.more:
+			if err := s.write(ctx); err != nil && ctx.Err() == nil {
+				s.cfg.Log.Warn("events cannot be written and wait", telemetry.KeyError, err)
+				sleep(ctx, nil, s.cfg.Poll)
+				wake(s.more)
+			}
+		case <-ctx.Done():
+		}
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTime)
+	defer cancel()
+	if err := s.write(last); err != nil {
+		s.cfg.Log.Warn("the last events are lost", telemetry.KeyError, err)
+	}
 	return ctx.Err()
 }
 
-// serve sends one receiver its events, one after the other.
-func (s *Sender) serve(ctx context.Context, r *receiver) {
-	for ctx.Err() == nil {
-		e, wait := r.next(time.Now().UTC(), s.cfg.Gather)
-		if e != nil {
-			s.deliver(ctx, r, e)
-		} else {
-			r.sleep(ctx, wait)
-		}
+// write puts all that was told into the Store, or keeps it.
+func (s *Sender) write(ctx context.Context) error {
+	s.mu.Lock()
+	told := s.take()
+	s.mu.Unlock()
+	if len(told) == 0 {
+		return nil
 	}
-	s.finish(r)
-}
-
-// deliver tries until the receiver took e, refused it for good, or failed too
-// often. At the end of ctx e goes back, to be tried with what else is left.
-func (s *Sender) deliver(ctx context.Context, r *receiver, e *event) {
-	pause := s.cfg.Pause
-	for try := 1; ; try++ {
-		err := r.send(ctx, e)
-		switch {
-		case err == nil:
-			s.told.WithLabelValues(delivered).Inc()
-			return
-		case ctx.Err() != nil:
-			r.back(e)
-			return
-		case try == maxTries || isFinal(err):
-			s.giveUp(r, e, err)
-			return
+	if err := s.cfg.Store.TellEvents(ctx, told, s.cfg.Gather); err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, e := range append(told, s.take()...) {
+			s.add(e)
 		}
-		s.cfg.Log.Debug("a webhook will be tried again", "receiver", r.name(), telemetry.KeyError, err, "try", try)
-		t := time.NewTimer(pause/2 + rand.N(pause))
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
-			r.back(e)
-			return
-		}
-		pause = min(2*pause, longestPause)
+		return err
 	}
+	for _, r := range s.receivers {
+		wake(r.more)
+	}
+	return nil
 }
 
-// giveUp counts an event that was not told. The next one says that it is missing.
-func (s *Sender) giveUp(r *receiver, e *event, err error) {
-	s.told.WithLabelValues(failed).Inc()
-	r.lose()
-	s.cfg.Log.Warn("a webhook did not take an event", "receiver", r.name(), telemetry.KeyError, err, "event", e.what.Kind,
-		telemetry.KeyTenant, e.what.Tenant, telemetry.KeySandbox, e.what.Sandbox)
-}
-
-// finish tries what waits once, for as long as there is time.
-func (s *Sender) finish(r *receiver) {
-	ctx, cancel := context.WithTimeout(context.Background(), lastTime)
-	defer cancel()
-	for {
-		e, _ := r.next(time.Now().UTC(), 0)
-		if e == nil {
-			return
-		}
-		if err := r.send(ctx, e); err != nil {
-			s.giveUp(r, e, err)
-			continue
-		}
-		s.told.WithLabelValues(delivered).Inc()
+// sleep waits for d, until ctx ends, or until somebody wakes it by more.
+func sleep(ctx context.Context, more <-chan struct{}, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-more:
+	case <-t.C:
+	case <-ctx.Done():
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -100,4 +101,131 @@ func TestWebhooks(t *testing.T) {
 	if len(h.wrong) > 0 {
 		t.Errorf("without a signature that holds came %q", h.wrong)
 	}
+}
+
+// diary is a receiver that is away until it is told otherwise, and keeps all that it
+// took.
+type diary struct {
+	t *testing.T
+
+	mu    sync.Mutex
+	open  bool
+	tries int
+	took  []map[string]any
+}
+
+func (d *diary) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.tries++
+	if !d.open {
+		w.WriteHeader(http.StatusBadGateway)
+		return
+	}
+	var e map[string]any
+	if err := json.NewDecoder(r.Body).Decode(&e); err != nil || e["id"] != r.Header.Get("Cloud-Sandbox-Delivery") {
+		d.t.Errorf("%v comes: %v", e, err)
+	}
+	d.took = append(d.took, e)
+}
+
+func (d *diary) set(open bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.open = open
+}
+
+// about are the types that came, each event once however often it came, and their
+// reasons, in the order in which they happened.
+func (d *diary) about(key, value string) (all []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	seen, about := map[any]bool{}, []map[string]any{}
+	for _, e := range d.took {
+		if e[key] == value && !seen[e["id"]] {
+			about = append(about, e)
+		}
+		seen[e["id"]] = true
+	}
+	slices.SortFunc(about, func(a, b map[string]any) int {
+		return strings.Compare(a["first_at"].(string), b["first_at"].(string))
+	})
+	for _, e := range about {
+		text := e["type"].(string)
+		if e["reason"] != nil {
+			text += "/" + e["reason"].(string)
+		}
+		all = append(all, text)
+	}
+	return all
+}
+
+// What sandboxes go through reaches a receiver that was away meanwhile, through ends
+// of the server by force, each event once by its ID.
+func TestWebhooksOutliveTheServer(t *testing.T) {
+	t.Parallel()
+	d := &diary{t: t}
+	receiver := httptest.NewServer(d)
+	defer receiver.Close()
+	s := rig.Own(t, rig.Options{Pool: 1, Env: []string{
+		"CLOUD_SANDBOX_WEBHOOKS=" + receiver.URL, "CLOUD_SANDBOX_WEBHOOK_SECRET=" + strings.Repeat("s3", 20),
+		"CLOUD_SANDBOX_WEBHOOK_EVENTS=sandbox.*,snapshot.*,template.*,auth.failed",
+	}})
+	c := s.Client(t, "kept")
+	again := func() {
+		t.Helper()
+		rig.Kill(t, s.One(t, rig.ServerRole))
+		<-s.Done()
+		if err := s.Launch(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stranger := &rig.Client{URL: s.URL, Token: "wrong", HTTP: http.DefaultClient}
+	if status, _, err := stranger.Do("GET", "/api/v1/sessions", nil); err != nil || status != http.StatusUnauthorized {
+		t.Fatalf("a wrong token: %d, %v", status, err)
+	}
+	id := c.Create(t, rig.Body{"network": "none", "name": "box"}).ID
+	again()
+	c.Must(t, "POST", "/api/v1/sessions/"+id+"/pause", rig.Body{}, nil)
+	again()
+	var forked struct {
+		Forks []struct {
+			ID string `json:"sandbox_id"`
+		}
+	}
+	c.Must(t, "POST", "/api/v1/sessions/"+id+"/resume", rig.Body{}, nil)
+	var snap struct {
+		ID string `json:"snapshot_id"`
+	}
+	c.Must(t, "POST", "/api/v1/sessions/"+id+"/snapshots", rig.Body{"name": "good"}, &snap)
+	c.Must(t, "POST", "/api/v1/sessions/"+id+"/fork", rig.Body{"count": 1}, &forked)
+	c.Must(t, "DELETE", "/api/v1/snapshots/"+snap.ID, nil, nil)
+	fork := forked.Forks[0].ID
+	b := upload(t, c, `{"template":"broken","source":"tar:"}`, []byte("no archive"))
+	rig.Within(t, time.Minute, "a try", func() bool { d.mu.Lock(); defer d.mu.Unlock(); return d.tries > 3 })
+	if len(d.about("tenant", "dev:kept")) != 0 {
+		t.Error("something came while it was away")
+	}
+	follow(t, c, b.ID)
+	c.Must(t, "DELETE", "/api/v1/sessions/"+id, nil, nil)
+	rig.Within(t, time.Minute, "the end of the sandbox", func() bool { return c.Get(t, id).State == "ended" })
+	again()
+	d.set(true)
+
+	life := func(key, value, want string) {
+		t.Helper()
+		rig.Within(t, 3*time.Minute, "the last event of "+value, func() bool {
+			return len(d.about(key, value)) >= len(strings.Fields(want))
+		})
+		if got := strings.Join(d.about(key, value), " "); got != want {
+			t.Errorf("of %s came\n%s, want\n%s", value, got, want)
+		}
+	}
+	life("sandbox_id", id, "sandbox.created sandbox.paused sandbox.resumed snapshot.created snapshot.deleted sandbox.ended/released")
+	life("snapshot_id", snap.ID, "snapshot.created snapshot.deleted")
+	life("sandbox_id", fork, "sandbox.forked sandbox.created")
+	life("parent_id", id, "sandbox.forked sandbox.created")
+	life("build_id", b.ID, "template.failed/invalid")
+	life("operation", "listSessions", "auth.failed/credential")
+	rig.Within(t, time.Minute, "nothing waits", func() bool { return s.Metric("cloud_sandbox_webhook_events_waiting") == 0 })
 }

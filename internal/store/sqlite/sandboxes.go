@@ -38,6 +38,7 @@ type statements struct {
 	auditStatements
 	usageStatements
 	tenantStatements
+	webhookStatements
 }
 
 // A prepared is a statement's place and its text.
@@ -60,7 +61,7 @@ func prepare(ctx context.Context, on interface {
 }
 
 func (s *statements) all() []prepared {
-	return slices.Concat(s.signingStatements.all(), s.keyStatements.all(), s.secretStatements.all(), s.quotaStatements.all(), s.snapshotStatements.all(), s.volumeStatements.all(), s.auditStatements.all(), s.usageStatements.all(), s.tenantStatements.all(), []prepared{
+	return slices.Concat(s.signingStatements.all(), s.keyStatements.all(), s.secretStatements.all(), s.quotaStatements.all(), s.snapshotStatements.all(), s.volumeStatements.all(), s.auditStatements.all(), s.usageStatements.all(), s.tenantStatements.all(), s.webhookStatements.all(), []prepared{
 		{&s.begin, `BEGIN IMMEDIATE`},
 		{&s.commit, `COMMIT`},
 		{&s.rollback, `ROLLBACK`},
@@ -118,11 +119,12 @@ type queries struct {
 	auditQueries
 	usageQueries
 	tenantQueries
+	webhookQueries
 }
 
 func (q *queries) all() []prepared {
 	const record = `SELECT ` + columns + ` FROM sandboxes `
-	return slices.Concat(q.signingQueries.all(), q.keyQueries.all(), q.secretQueries.all(), q.quotaQueries.all(), q.snapshotQueries.all(), q.volumeQueries.all(), q.auditQueries.all(), q.usageQueries.all(), q.tenantQueries.all(), []prepared{
+	return slices.Concat(q.signingQueries.all(), q.keyQueries.all(), q.secretQueries.all(), q.quotaQueries.all(), q.snapshotQueries.all(), q.volumeQueries.all(), q.auditQueries.all(), q.usageQueries.all(), q.tenantQueries.all(), q.webhookQueries.all(), []prepared{
 		{&q.byID, record + `WHERE id = ?`},
 		{&q.byName, record + `WHERE tenant = ? AND name = ? AND name <> '' AND state <> 'ended'`},
 		{&q.list, record + `WHERE ` + newestFirst},
@@ -178,6 +180,10 @@ func (s *Store) UpdateSandbox(ctx context.Context, sb sandbox.Sandbox) (sandbox.
 		if err := saved(st, sb); err != nil {
 			return err
 		}
+		l, err := st.lifeBefore(sb)
+		if err != nil {
+			return err
+		}
 		result, err := st.update.Exec(args...)
 		if err != nil {
 			return taken(err, sb)
@@ -188,7 +194,7 @@ func (s *Store) UpdateSandbox(ctx context.Context, sb sandbox.Sandbox) (sandbox.
 		}
 		if n == 1 {
 			counted, err = st.meter(sb, at)
-			return err
+			return cmp.Or(err, st.tellLife(l, sb))
 		}
 		var one int
 		switch err := st.exists.QueryRow(sb.ID, sb.Tenant).Scan(&one); {

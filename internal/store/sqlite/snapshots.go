@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -143,6 +144,10 @@ func (s *Store) UpdateSnapshot(ctx context.Context, snap sandbox.Snapshot) (sand
 		if err != nil {
 			return err
 		}
+		known, err := st.keptBefore(snap.ID)
+		if err != nil {
+			return err
+		}
 		result, err := st.updateSnapshot.Exec(args...)
 		if err != nil {
 			return snapshotTaken(err, snap)
@@ -151,9 +156,9 @@ func (s *Store) UpdateSnapshot(ctx context.Context, snap sandbox.Snapshot) (sand
 		case err != nil:
 			return err
 		case n == 1 && !kept && snap.State == sandbox.SnapshotReady:
-			return s.admitSnapshot(st, snap)
+			return cmp.Or(s.admitSnapshot(st, snap), st.tellSnapshot(snap.ID, known))
 		case n == 1:
-			return nil
+			return st.tellSnapshot(snap.ID, known)
 		}
 		there, err := found(st.snapshotThere, snap.ID, string(snap.Tenant))
 		switch {
@@ -243,12 +248,19 @@ func (s *Store) RetireSnapshot(ctx context.Context, id string, loose bool) error
 		if loose {
 			retire = st.retireLoose
 		}
+		kept, err := st.keptBefore(id)
+		if err != nil {
+			return err
+		}
 		result, err := retire.Exec(id)
 		if err != nil {
 			return err
 		}
-		if n, err := result.RowsAffected(); err != nil || n == 1 {
+		switch n, err := result.RowsAffected(); {
+		case err != nil:
 			return err
+		case n == 1:
+			return st.tellSnapshot(id, kept)
 		}
 		return sandbox.Errorf(sandbox.Conflict, "the snapshot is in use")
 	})

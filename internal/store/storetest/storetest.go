@@ -88,6 +88,11 @@ func Run(t *testing.T, open func(t *testing.T) sandbox.Store) {
 		{"usage is counted with the record", usageCounts},
 		{"each byte of a boot is counted once", trafficCounts},
 		{"usage is told by day, tenant and sandbox", usageGroups},
+		{"the life of a sandbox is told with its record", lifeIsTold},
+		{"the life of a kept snapshot is told, and forks", snapshotsAreTold},
+		{"equal events are one, and nothing is told twice", eventsGather},
+		{"what waits for a webhook is bounded", eventsAreBounded},
+		{"of events at once none is lost", eventsAtOnce},
 		{"many callers at once", concurrency},
 		{"a call honours its context", canceled},
 	} {

@@ -1,0 +1,184 @@
+package webhook
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+)
+
+// Open makes the receivers those that the Store has Events for. It comes before
+// anything that there may be to tell of, and Deliver.
+func (s *Sender) Open(ctx context.Context) error {
+	var all []sandbox.Webhook
+	for _, r := range s.receivers {
+		all = append(all, sandbox.Webhook{ID: r.id, Kinds: s.cfg.Kinds})
+	}
+	return s.cfg.Store.SetWebhooks(ctx, all, time.Now().UTC())
+}
+
+// Deliver sends what waits until ctx ends; what is under way then is sent again by the
+// next process. One process of an installation does.
+func (s *Sender) Deliver(ctx context.Context) error {
+	var all sync.WaitGroup
+	for _, r := range s.receivers {
+		all.Go(func() { s.serve(ctx, r) })
+	}
+	all.Go(func() { s.observe(ctx) })
+	all.Wait()
+	return ctx.Err()
+}
+
+// observe counts what waits, and what the Store lost.
+func (s *Sender) observe(ctx context.Context) {
+	lost := map[string]int64{}
+	for ; ctx.Err() == nil; sleep(ctx, nil, s.cfg.Poll) {
+		all, err := s.cfg.Store.Webhooks(ctx)
+		if err != nil {
+			continue // who writes or reads deliveries says so
+		}
+		waiting := 0
+		for _, w := range all {
+			waiting += w.Waiting
+			before, known := lost[w.ID]
+			if lost[w.ID] = w.Lost; known && w.Lost > before {
+				s.sent.WithLabelValues(dropped).Add(float64(w.Lost - before))
+			}
+		}
+		s.waiting.Set(float64(waiting))
+	}
+}
+
+// serve sends one receiver what is due: several at once while it works, and one after
+// a pause while it does not.
+func (s *Sender) serve(ctx context.Context, r *receiver) {
+	failures := 0 // in a row
+	for ctx.Err() == nil {
+		limit := atOnce
+		if failures > 0 {
+			limit = 1
+		}
+		due, err := s.cfg.Store.DueDeliveries(ctx, r.id, time.Now().UTC(), limit)
+		if err != nil && ctx.Err() == nil {
+			s.cfg.Log.Warn("what waits for a webhook cannot be read", "receiver", r.name(), telemetry.KeyError, err)
+		}
+		if len(due) == 0 {
+			sleep(ctx, r.more, s.cfg.Poll)
+			continue
+		}
+		if s.send(ctx, r, due) {
+			if failures >= steadyFailure { // it was away: all that failed meanwhile can go
+				s.record(ctx, s.cfg.Store.HastenDeliveries(ctx, r.id, time.Now().UTC()))
+			}
+			failures = 0
+			continue
+		}
+		failures++
+		sleep(ctx, nil, backoff(s.cfg.Pause, failures, longestPause))
+	}
+}
+
+// backoff is a pause after so many failures: twice as long for each, and up to half
+// more or less, so that many do not come at once.
+func backoff(first time.Duration, failures int, longest time.Duration) time.Duration {
+	const enough = 30 // doublings, not to overflow
+	pause := min(first<<min(failures-1, enough), longest)
+	return pause/2 + rand.N(pause)
+}
+
+// send sends all of due at once, and reports whether none has to be sent again.
+func (s *Sender) send(ctx context.Context, r *receiver, due []sandbox.Delivery) bool {
+	again := make([]bool, len(due))
+	var all sync.WaitGroup
+	for i, d := range due {
+		if i > 0 {
+			d.Missing = 0 // one tells it
+		}
+		all.Go(func() { again[i] = !s.deliver(ctx, r, d) })
+	}
+	all.Wait()
+	return !slices.Contains(again, true)
+}
+
+// deliver makes one try and records what came of it; false: there will be another.
+func (s *Sender) deliver(ctx context.Context, r *receiver, d sandbox.Delivery) bool {
+	err := r.send(ctx, d)
+	now := time.Now().UTC()
+	switch {
+	case err == nil:
+		s.sent.WithLabelValues(delivered).Inc()
+		return s.record(ctx, s.cfg.Store.EndDelivery(ctx, d, true))
+	case ctx.Err() != nil: // it is sent again by the next process
+		return false
+	case isFinal(err), now.Sub(d.Event.At) >= maxAge:
+		s.sent.WithLabelValues(failed).Inc()
+		s.cfg.Log.Warn("a webhook did not take an event", "receiver", r.name(), telemetry.KeyError, err, "event", d.Event.Kind,
+			telemetry.KeyTenant, d.Event.Tenant, telemetry.KeySandbox, d.Event.Sandbox)
+		return s.record(ctx, s.cfg.Store.EndDelivery(ctx, d, false)) && isFinal(err)
+	}
+	s.cfg.Log.Debug("a webhook will be tried again", "receiver", r.name(), telemetry.KeyError, err, "try", d.Tries+1)
+	s.record(ctx, s.cfg.Store.RetryDelivery(ctx, d, now.Add(backoff(s.cfg.Pause, d.Tries+1, longestWait))))
+	return false
+}
+
+// record tells of an outcome that is not in the Store, and reports whether it is.
+func (s *Sender) record(ctx context.Context, err error) bool {
+	if err != nil && ctx.Err() == nil {
+		s.cfg.Log.Warn("what came of a webhook cannot be recorded", telemetry.KeyError, err)
+	}
+	return err == nil
+}
+
+// Follow tells of builds of Templates that ended, which no transaction of the Store
+// knows of, until ctx ends. ended returns what there is to tell since a time; what was
+// told before, the Store leaves out.
+func (s *Sender) Follow(ctx context.Context, ended func(ctx context.Context, since time.Time) ([]sandbox.Event, error)) error {
+	since := time.Now().UTC().Add(-maxAge)
+	told := map[string]time.Time{}
+	for ; ctx.Err() == nil; sleep(ctx, nil, s.cfg.Poll) {
+		if !s.wanted(ctx, sandbox.EventTemplateBuilt, sandbox.EventTemplateFailed) {
+			continue
+		}
+		all, err := ended(ctx, since)
+		if err != nil {
+			s.cfg.Log.Debug("ended builds cannot be read", telemetry.KeyError, err)
+			continue
+		}
+		var events []sandbox.Event
+		for _, e := range all {
+			if _, is := told[e.ID]; !is {
+				events = append(events, e)
+			}
+		}
+		if len(events) == 0 {
+			continue
+		}
+		if !s.record(ctx, s.cfg.Store.TellEvents(ctx, events, 0)) {
+			continue
+		}
+		for _, e := range events {
+			told[e.ID] = e.At
+			if e.At.Add(-overlap).After(since) {
+				since = e.At.Add(-overlap)
+			}
+		}
+		for id, at := range told {
+			if at.Before(since) {
+				delete(told, id)
+			}
+		}
+	}
+	return ctx.Err()
+}
+
+// wanted reports whether somebody is told of one of kinds.
+func (s *Sender) wanted(ctx context.Context, kinds ...sandbox.EventKind) bool {
+	all, err := s.cfg.Store.Webhooks(ctx)
+	return err == nil && slices.ContainsFunc(all, func(w sandbox.Webhook) bool {
+		return slices.ContainsFunc(w.Kinds, func(k sandbox.EventKind) bool { return slices.Contains(kinds, k) })
+	})
+}
