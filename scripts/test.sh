@@ -26,7 +26,8 @@ step "end to end, and attacks"
 CLOUD_SANDBOX_GRPCURL=$(scripts/grpcurl.sh)
 CLOUD_SANDBOX_PROGRAMS=$(scripts/programs.sh)
 CLOUD_SANDBOX_VERSITYGW=$(scripts/versitygw.sh)
-export CLOUD_SANDBOX_GRPCURL CLOUD_SANDBOX_PROGRAMS CLOUD_SANDBOX_VERSITYGW
+CLOUD_SANDBOX_PEBBLE=$(scripts/pebble.sh)
+export CLOUD_SANDBOX_GRPCURL CLOUD_SANDBOX_PROGRAMS CLOUD_SANDBOX_VERSITYGW CLOUD_SANDBOX_PEBBLE
 go test -count=1 ./internal/blobs/s3
 CLOUD_SANDBOX_E2E=$PWD/bin/cloud-sandbox CLOUD_SANDBOX_TEMPLATES=$DATA/templates \
   go test -count=1 -p 1 -timeout 60m ./tests/e2e ./tests/hostile

@@ -85,6 +85,7 @@ type Config struct {
 	Domain string
 	// TLSCert and TLSKey are absolute paths of files in PEM; empty: no TLS.
 	TLSCert, TLSKey string
+	ACME            ACME // instead of them
 	// E2BTemplates are names that E2B's clients know, and images that they build
 	// from, NAME:* for any tag, each with the Template that
 	// is meant when none has it.
@@ -174,6 +175,9 @@ var settings = []setting{
 	{"", "CLOUD_SANDBOX_DOMAIN", func(c *Config, v string) (err error) { c.Domain, err = parseDomain(v); return }},
 	{"", "CLOUD_SANDBOX_TLS_CERT", func(c *Config, v string) (err error) { c.TLSCert, err = filepath.Abs(v); return }},
 	{"", "CLOUD_SANDBOX_TLS_KEY", func(c *Config, v string) (err error) { c.TLSKey, err = filepath.Abs(v); return }},
+	{"", "CLOUD_SANDBOX_TLS_ACME", func(c *Config, v string) (err error) { c.ACME.Hosts, err = parseACMEHosts(v); return }},
+	{"", "CLOUD_SANDBOX_TLS_ACME_EMAIL", func(c *Config, v string) error { c.ACME.Email = v; return checkEmail(v) }},
+	{"", "CLOUD_SANDBOX_TLS_ACME_DIRECTORY", func(c *Config, v string) error { c.ACME.Directory = v; return checkDirectory(v) }},
 	{"", "CLOUD_SANDBOX_E2B_TEMPLATES", func(c *Config, v string) (err error) { err = addAliases(c.E2BTemplates, v); return }},
 	{"", "CLOUD_SANDBOX_SECRETS_KEY", func(c *Config, v string) error { c.SecretsKeys = v; return nil }},
 	{"", "CLOUD_SANDBOX_SECRETS_KEY_FILE", func(c *Config, v string) (err error) { c.SecretsKeyFile, err = filepath.Abs(v); return }},
@@ -406,7 +410,7 @@ func (c *Config) checkTLS() error {
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		return errors.New("CLOUD_SANDBOX_TLS_CERT and CLOUD_SANDBOX_TLS_KEY: set both, or neither")
 	}
-	return nil
+	return c.ACME.check(c.TLSCert != "")
 }
 
 func (c *Config) checkSecretsKeys() error {

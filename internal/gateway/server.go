@@ -6,6 +6,7 @@ package gateway
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -83,8 +84,8 @@ type Config struct {
 	AccessToken func(id string) string
 	// TrafficToken is what opens the private ports of a Sandbox.
 	TrafficToken func(id string) string
-	// Certificate is for clients that speak TLS, on the same port; nil: none may.
-	Certificate *Certificate
+	// TLS is for clients that speak it, on the same port; nil: none may.
+	TLS *tls.Config
 	// Domain is where Sandboxes are reached, as PORT-ID.Domain; empty: by whatever
 	// name clients know. It may have a port.
 	Domain string
@@ -293,8 +294,8 @@ func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 	defer serving.Wait()
 	failed := make(chan error, len(listeners))
 	for _, ln := range listeners {
-		if s.Certificate != nil {
-			ln = secure(ln, s.Certificate)
+		if s.TLS != nil {
+			ln = secure(ln, s.TLS)
 		}
 		serving.Go(func() { failed <- srv.Serve(ln) })
 	}

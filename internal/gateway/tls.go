@@ -72,6 +72,9 @@ func (c *Certificate) newest() (newest time.Time, err error) {
 	return newest, nil
 }
 
+// TLS is how a listener uses it.
+func (c *Certificate) TLS() *tls.Config { return &tls.Config{GetCertificate: c.get} }
+
 // get is the present certificate. One that cannot be read leaves the one before.
 func (c *Certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
@@ -105,10 +108,15 @@ type secured struct {
 }
 
 // secure has a listener speak TLS with who does.
-func secure(l net.Listener, c *Certificate) net.Listener {
+func secure(l net.Listener, config *tls.Config) net.Listener {
+	config = config.Clone()
+	config.MinVersion = tls.VersionTLS12
+	if len(config.NextProtos) == 0 {
+		config.NextProtos = []string{"h2", "http/1.1"}
+	}
 	s := &secured{
 		Listener: l, ready: make(chan net.Conn), done: make(chan struct{}), waiting: map[net.Conn]struct{}{},
-		config: &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, GetCertificate: c.get},
+		config: config,
 	}
 	s.work.Go(s.acceptAll)
 	return s

@@ -59,10 +59,11 @@ func selfSigned(t *testing.T, serial int64) (cert, key string, pool *x509.CertPo
 func TestTLSOnTheSamePort(t *testing.T) {
 	cert, key, pool := selfSigned(t, 1)
 	f := newFixture(t, func(c *gateway.Config) {
-		var err error
-		if c.Certificate, err = gateway.NewCertificate(cert, key, c.Log); err != nil {
+		certificate, err := gateway.NewCertificate(cert, key, c.Log)
+		if err != nil {
 			t.Fatal(err)
 		}
+		c.TLS = certificate.TLS()
 	})
 	addr, stop := f.serve()
 	defer stop()

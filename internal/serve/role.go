@@ -96,6 +96,7 @@ func (r *role) gateway(_ context.Context, parts *run.Parts) error {
 		return err
 	}
 	r.followBuilds(parts, door)
+	r.startACME(parts)
 	parts.Start("gateway", ended(func(ctx context.Context) error {
 		defer nodes.Close()
 		return door.Run(ctx, r.listeners...)

@@ -5,6 +5,7 @@ package serve
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -18,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/acme"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/authority"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/builder"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
@@ -95,6 +97,7 @@ type joined struct {
 	offload   *offload.Engine      // nil: saved states are kept on the host alone
 	points    *failpoint.Points    // nil: it does not die for tests
 	hooks     *webhook.Sender
+	acme      *acme.Certificates // nil: no authority is asked for any
 }
 
 // open opens what every process needs.
@@ -174,6 +177,7 @@ func (j *joined) all(ctx context.Context) (*run.Parts, error) {
 	parts.Start("session-manager", ended(manager.Run))
 	parts.Start("node", ended(n.Run))
 	j.startOffload(parts)
+	j.startACME(parts)
 	parts.Start("gateway", ended(func(ctx context.Context) error { return door.Run(ctx, j.listeners...) }))
 	return parts, nil
 }
@@ -260,15 +264,13 @@ func (j *joined) door(sandboxes sandbox.Sandboxes, nodes sandbox.Nodes, names fu
 	if err != nil {
 		return nil, err
 	}
-	var certificate *gateway.Certificate
-	if j.cfg.TLSCert != "" {
-		if certificate, err = gateway.NewCertificate(j.cfg.TLSCert, j.cfg.TLSKey, j.log); err != nil {
-			return nil, err
-		}
+	secure, err := j.certificates()
+	if err != nil {
+		return nil, err
 	}
 	return gateway.New(gateway.Config{
-		Certificate: certificate,
-		Sandboxes:   sandboxes, Nodes: nodes, Templates: j.templates, Tokens: tokens, Dev: j.cfg.Dev, Log: j.log, Registry: j.registry,
+		TLS:       secure,
+		Sandboxes: sandboxes, Nodes: nodes, Templates: j.templates, Tokens: tokens, Dev: j.cfg.Dev, Log: j.log, Registry: j.registry,
 		Keys: keys.New(j.store, j.log), Secrets: j.secrets, Store: j.store,
 		Tenants:     tenants.New(tenants.Config{Store: j.store, Templates: j.templates, Audit: j.store, Event: j.hooks.Tell, Log: j.log}),
 		SigningKeys: j.store, Quotas: j.store, Audit: j.store, AuditLife: j.cfg.AuditLife, Limits: j.cfg.RateLimits,
@@ -283,6 +285,36 @@ func (j *joined) door(sandboxes sandbox.Sandboxes, nodes sandbox.Nodes, names fu
 			return client.New(client.Dial(dial), client.WithToken(guest.AccessToken(j.seed, id)))
 		},
 	}), nil
+}
+
+// certificates are what clients that speak TLS are answered with; nil: none may. Those
+// of an authority are the part j.acme.
+func (j *joined) certificates() (*tls.Config, error) {
+	switch a := j.cfg.ACME; {
+	case len(a.Hosts) > 0:
+		var err error
+		j.acme, err = acme.New(acme.Config{
+			Hosts: a.Hosts, Email: a.Email, Directory: a.Directory, Dir: filepath.Join(j.layout.Server(), "acme"), Log: j.log,
+		})
+		if err != nil {
+			return nil, err
+		}
+		return j.acme.TLS(), nil
+	case j.cfg.TLSCert != "":
+		c, err := gateway.NewCertificate(j.cfg.TLSCert, j.cfg.TLSKey, j.log)
+		if err != nil {
+			return nil, err
+		}
+		return c.TLS(), nil
+	}
+	return nil, nil
+}
+
+// startACME has certificates there before a client asks for them.
+func (j *joined) startACME(parts *run.Parts) {
+	if j.acme != nil {
+		parts.Start("certificates", ended(j.acme.Run))
+	}
 }
 
 // ended makes a part's end on request no error.

@@ -1,0 +1,68 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/mail"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// maxACMEHosts bounds the certificates that are asked for.
+const maxACMEHosts = 20
+
+// ACME says for which hosts certificates come from whom; without Hosts none do.
+type ACME struct {
+	Hosts     []string
+	Email     string // the authority may write to it; may be empty
+	Directory string // URL of the authority; empty: Let's Encrypt
+}
+
+// parseACMEHosts reads names of hosts with commas between.
+func parseACMEHosts(v string) ([]string, error) {
+	var out []string
+	for host := range strings.SplitSeq(v, ",") {
+		host = strings.ToLower(strings.TrimSpace(host))
+		if strings.HasPrefix(host, "*.") {
+			return nil, fmt.Errorf("%q: certificates for all names below one are proved by DNS, which this server does not: get one with another client of ACME and set CLOUD_SANDBOX_TLS_CERT", host)
+		}
+		_, err := parseDomain(host)
+		if err != nil || !strings.Contains(host, ".") || strings.Contains(host, ":") || net.ParseIP(host) != nil {
+			return nil, fmt.Errorf("%q is not the name of a host as authorities know it, such as box.example.com", host)
+		}
+		if slices.Contains(out, host) {
+			return nil, fmt.Errorf("%q is there twice", host)
+		}
+		out = append(out, host)
+	}
+	if len(out) > maxACMEHosts {
+		return nil, fmt.Errorf("there may be at most %d hosts", maxACMEHosts)
+	}
+	return out, nil
+}
+
+func checkEmail(v string) error {
+	if a, err := mail.ParseAddress(v); err != nil || a.Address != v {
+		return errors.New("it is not an address such as ops@example.com")
+	}
+	return nil
+}
+
+func checkDirectory(v string) error {
+	if u, err := url.Parse(v); err != nil || u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.Fragment != "" {
+		return errors.New("it is not https://HOST/PATH")
+	}
+	return nil
+}
+
+func (a ACME) check(files bool) error {
+	switch {
+	case len(a.Hosts) > 0 && files:
+		return errors.New("CLOUD_SANDBOX_TLS_ACME and CLOUD_SANDBOX_TLS_CERT: a certificate comes from an authority or from files; set one of the two")
+	case len(a.Hosts) == 0 && (a.Email != "" || a.Directory != ""):
+		return errors.New("CLOUD_SANDBOX_TLS_ACME: it is not set, and CLOUD_SANDBOX_TLS_ACME_EMAIL or _DIRECTORY is: name the hosts that certificates are for")
+	}
+	return nil
+}

@@ -1,0 +1,213 @@
+package e2e
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
+)
+
+// authority is Pebble, which proves hosts as public authorities do, by names that all
+// mean this machine.
+type authority struct {
+	directory, certificate string // the latter is a file that all may read
+	roots                  string // URL of what it signs with
+	client                 *http.Client
+	stop                   func()
+}
+
+// newAuthority starts one that proves hosts at the port of addr, or skips the test.
+func newAuthority(t *testing.T, addr string) *authority {
+	t.Helper()
+	programs := os.Getenv("CLOUD_SANDBOX_PEBBLE")
+	if programs == "" {
+		t.Skip("CLOUD_SANDBOX_PEBBLE names no authority to test with: scripts/pebble.sh builds one")
+	}
+	free := func() string {
+		a, err := rig.FreeAddr()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	directory, management, dns, unused := free(), free(), free(), free()
+	dir, err := os.MkdirTemp("", "cs-authority-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	a := &authority{directory: "https://" + directory + "/dir", roots: "https://" + management + "/roots/0", certificate: filepath.Join(dir, "ca.pem")}
+	own, key := ownCertificate(t)
+	config, err := json.Marshal(map[string]any{"pebble": map[string]any{
+		"listenAddress": directory, "managementListenAddress": management, "certificate": a.certificate, "privateKey": filepath.Join(dir, "key.pem"),
+		"httpPort": portOf(t, unused), "tlsPort": portOf(t, addr), "retryAfter": map[string]int{"authz": 1, "order": 1},
+	}})
+	for _, err := range []error{
+		err, os.Chmod(dir, 0o755), os.WriteFile(a.certificate, own, 0o644), os.WriteFile(filepath.Join(dir, "key.pem"), key, 0o600),
+		os.WriteFile(filepath.Join(dir, "config.json"), config, 0o600),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(own)
+	a.client = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}}
+	stopNames := started(t, nil, filepath.Join(programs, "pebble-challtestsrv"), "-defaultIPv4", "127.0.0.1", "-defaultIPv6", "", "-dnsserver", dns,
+		"-management", unused, "-http01", "", "-https01", "", "-tlsalpn01", "", "-doh", "")
+	stopPebble := started(t, []string{"PEBBLE_VA_NOSLEEP=1"}, filepath.Join(programs, "pebble"), "-config", filepath.Join(dir, "config.json"), "-dnsserver", dns)
+	a.stop = func() { stopPebble(); stopNames() }
+	rig.Within(t, time.Minute, "an authority that answers", func() bool { return a.root() != nil })
+	return a
+}
+
+// root is what it signs with; nil when it does not answer.
+func (a *authority) root() *x509.CertPool {
+	resp, err := a.client.Get(a.roots)
+	if err != nil {
+		return nil
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	pool := x509.NewCertPool()
+	if err != nil || !pool.AppendCertsFromPEM(text) {
+		return nil
+	}
+	return pool
+}
+
+// started runs a program until the test ends or stop is called.
+func started(t *testing.T, env []string, program string, args ...string) (stop func()) {
+	t.Helper()
+	var out bytes.Buffer
+	cmd := exec.Command(program, args...)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+		if t.Failed() {
+			t.Logf("%s says %s", filepath.Base(program), out.Bytes())
+		}
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// ownCertificate is one for 127.0.0.1 that signed itself, and its key, in PEM.
+func ownCertificate(t *testing.T) (certificate, key []byte) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalECPrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: secret})
+}
+
+func portOf(t *testing.T, addr string) int {
+	t.Helper()
+	_, port, err := net.SplitHostPort(addr)
+	n, numErr := strconv.Atoi(port)
+	if err != nil || numErr != nil {
+		t.Fatal(addr, err, numErr)
+	}
+	return n
+}
+
+// A server gets its certificates itself, on the port that it serves, keeps them, and
+// gets none for other names.
+func TestACME(t *testing.T) {
+	t.Parallel()
+	s := rig.Own(t, rig.Options{Pool: 1})
+	a := newAuthority(t, s.Addr)
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	const host, other = "box.example.com", "api.example.com"
+	s.SetEnv(
+		"CLOUD_SANDBOX_TLS_ACME="+host+","+other, "CLOUD_SANDBOX_TLS_ACME_EMAIL=ops@example.com",
+		"CLOUD_SANDBOX_TLS_ACME_DIRECTORY="+a.directory, "SSL_CERT_FILE="+a.certificate,
+	)
+	if err := s.Launch(); err != nil {
+		t.Fatal(err)
+	}
+	roots := a.root()
+	// get asks by a name, and says whose certificate it met.
+	get := func(name string) (*x509.Certificate, error) {
+		client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: name}, ForceAttemptHTTP2: true}}
+		defer client.CloseIdleConnections()
+		resp, err := client.Get("https://" + s.Addr + "/health")
+		if err != nil {
+			return nil, err
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK || resp.ProtoMajor != 2 {
+			t.Errorf("%s: %s %s", name, resp.Proto, resp.Status)
+		}
+		return resp.TLS.PeerCertificates[0], nil
+	}
+	serials := map[string]string{}
+	for _, name := range []string{host, other} {
+		var last error
+		rig.Within(t, 2*time.Minute, "a certificate for "+name, func() bool {
+			var c *x509.Certificate
+			if c, last = get(name); last != nil {
+				return false
+			}
+			serials[name] = c.SerialNumber.String()
+			return c.VerifyHostname(name) == nil
+		})
+	}
+	if c, err := get("evil.example.com"); err == nil {
+		t.Errorf("for a name that is not the server's it has %v", c.DNSNames)
+	}
+	s.Client(t, "plain").Must(t, "GET", "/api/v1/sessions", nil, nil) // without TLS, as before
+
+	a.stop()
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Launch(); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := get(host); err != nil || c.SerialNumber.String() != serials[host] {
+		t.Errorf("after a restart without the authority: %v", err)
+	}
+}
