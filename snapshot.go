@@ -220,6 +220,9 @@ type SnapshotStore interface {
 	// build of the Engine restores and that is not being deleted; NotFound when there
 	// is none.
 	SnapshotOfBuild(ctx context.Context, build string) (Snapshot, error)
+	// SnapshotBuilds returns how many Snapshots each build of the Engine has, of
+	// whatever Tenant, in the sense of SnapshotOfBuild.
+	SnapshotBuilds(ctx context.Context) (map[string]int, error)
 	// SnapshotTenants returns the Tenants that have Snapshots.
 	SnapshotTenants(ctx context.Context) ([]TenantID, error)
 	// DropSnapshot removes a record; those whose Parent it was get its own.

@@ -52,7 +52,7 @@ func root() *cobra.Command {
 		cmd.AddCommand(c)
 	}
 	server := []*cobra.Command{
-		serveCommand(), downCommand(), tokenCommand(), tenantCommand(), auditCommand(), trustCommand(), secretsCommand(),
+		serveCommand(), downCommand(), tokenCommand(), tenantCommand(), auditCommand(), trustCommand(), buildsCommand(), secretsCommand(),
 		builderCommand(), savedCommand(),
 	}
 	for _, c := range server {

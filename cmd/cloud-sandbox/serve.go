@@ -54,7 +54,7 @@ func runServe(cmd *cobra.Command, _ []string) error {
 		return serve.Run(cmd.Context(), cfg, in, log)
 	}
 	return launch.Run(cmd.Context(), launch.Options{
-		Addr: cfg.Addr, Data: cfg.Data, Args: os.Args[1:], Log: log,
+		Addr: cfg.Addr, Data: cfg.Data, Args: os.Args[1:], Log: log, OldestGVisor: cfg.OldestGVisor,
 		Build:   func(ctx context.Context) error { return serve.BuildBase(ctx, cfg) },
 		Builder: func(ctx context.Context) error { return serve.StartBuilder(ctx, cfg) },
 		Saved:   func(ctx context.Context, build string) (bool, error) { return serve.Saved(ctx, cfg, build) },

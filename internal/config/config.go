@@ -15,6 +15,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/mod/semver"
+
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/oidc"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/ratelimit"
@@ -52,6 +54,9 @@ type Config struct {
 	// SpareSentries is how many sentries wait, with nothing in them, for the next
 	// starts.
 	SpareSentries int
+	// OldestGVisor is the oldest version of gVisor that saved memory is resumed with;
+	// empty: whatever it was saved with.
+	OldestGVisor string
 	// Blobs is where copies of Snapshots are kept.
 	Blobs Blobs
 	// StartWait is how long a request may be expected to wait until its Sandbox
@@ -157,6 +162,7 @@ var settings = []setting{
 	{"", "POOL_MAX_SIZE", func(c *Config, v string) (err error) { c.PoolMax, err = parseCount(v, maxPool); return }},
 	{"", "START_WAIT_SECONDS", func(c *Config, v string) (err error) { c.StartWait, err = parseStartWait(v); return }},
 	{"", "SPARE_SENTRIES", func(c *Config, v string) (err error) { c.SpareSentries, err = parseCount(v, maxSpares); return }},
+	{"", "OLDEST_GVISOR", func(c *Config, v string) error { c.OldestGVisor = v; return checkVersion(v) }},
 	{"", "SNAPSHOT_CACHE_MB", func(c *Config, v string) (err error) { c.SnapshotCache, err = parseMegabytes(v); return }},
 	{"", "SNAPSHOT_PACK_SECONDS", func(c *Config, v string) (err error) { c.SnapshotPackAfter, err = parsePackAfter(v); return }},
 	{"", "BUILD_CACHE_MB", func(c *Config, v string) (err error) { c.BuildCache, err = parseMegabytes(v); return }},
@@ -519,6 +525,13 @@ func parseStartWait(v string) (time.Duration, error) {
 		return 0, fmt.Errorf("%q is not a whole number of seconds from 1 to %d", v, maxStartWait)
 	}
 	return time.Duration(n) * time.Second, nil
+}
+
+func checkVersion(v string) error {
+	if !semver.IsValid(v) {
+		return fmt.Errorf("%q is not a version as `cloud-sandbox builds` shows them, v0.0.0-20260905035102-160fafc42237 for example", v)
+	}
+	return nil
 }
 
 func parseLevel(v string, into *slog.Level) error {

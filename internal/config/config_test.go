@@ -85,6 +85,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"a wait beyond every limit", map[string]string{"dev": "true"}, []string{"START_WAIT_SECONDS", "121"}, []string{"START_WAIT_SECONDS"}},
 		{"a wait that is no number", map[string]string{"dev": "true"}, []string{"START_WAIT_SECONDS", "90s"}, []string{"START_WAIT_SECONDS"}},
 		{"fewer spares than none", map[string]string{"dev": "true"}, []string{"SPARE_SENTRIES", "-1"}, []string{"SPARE_SENTRIES", "from 0 to 64"}},
+		{"no version of gVisor", map[string]string{"dev": "true"}, []string{"OLDEST_GVISOR", "20260905"}, []string{"OLDEST_GVISOR", "cloud-sandbox builds"}},
 		{"too many spares", map[string]string{"dev": "true"}, []string{"SPARE_SENTRIES", "65"}, []string{"SPARE_SENTRIES"}},
 		{"a negative cache", map[string]string{"dev": "true"}, []string{"SNAPSHOT_CACHE_MB", "-1"}, []string{"SNAPSHOT_CACHE_MB"}},
 		{"a cache beyond all disks", map[string]string{"dev": "true"}, []string{"SNAPSHOT_CACHE_MB", "2000000000"}, []string{"SNAPSHOT_CACHE_MB"}},

@@ -9,12 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/payload"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost"
@@ -24,41 +25,13 @@ import (
 // one left before, and a server does not start without it.
 const hostStart = time.Minute
 
-// hostInUse chooses the build whose sentry host serves: one that runs with
-// somebody's Boots, so that an upgrade ends none of them, or else that of this
-// program. Boots that only wait in a Pool are ended with their sentry host: the
-// new one fills the Pool again. Builds that nothing needs are removed; see
-// Options.Saved.
-func (l Layout) hostInUse(ctx context.Context, own string, saved func(context.Context, string) (bool, error), log *slog.Logger) (build string) {
-	for _, name := range l.builds() {
-		if name == own {
-			continue
-		}
-		owned, err := l.ownedBoots(ctx, name)
-		switch {
-		case err != nil:
-			log.Warn("what an earlier build left cannot be found out", "build", name, "error", err)
-		case len(owned) > 0:
-			log.Warn("sandboxes of an earlier build run: its sentry host stays in use until a start finds none", "build", name, "boots", len(owned))
-			return name
-		default:
-			if err := l.retire(ctx, name, saved); err != nil {
-				log.Warn("an earlier build was not removed", "build", name, "error", err)
-			}
-		}
-	}
-	return own
-}
-
-var buildPattern = regexp.MustCompile(`^[0-9a-f]{16}$`)
-
 // builds lists those that have left anything.
 func (l Layout) builds() []string {
 	var all []string
 	for _, dir := range []string{l.Binaries(), l.path("hosts")} {
 		entries, _ := os.ReadDir(dir)
 		for _, e := range entries {
-			if name := e.Name(); buildPattern.MatchString(name) && !slices.Contains(all, name) {
+			if name := e.Name(); sentryhost.ValidBuild(name) && !slices.Contains(all, name) {
 				all = append(all, name)
 			}
 		}
@@ -67,20 +40,11 @@ func (l Layout) builds() []string {
 }
 
 // ownedBoots returns the Boots of a build that have an owner, or may have: the
-// Node writes a Boot into its journal before it gives it to a Sandbox. A sentry
-// host that died and left Boots is started to take them up.
+// Node writes a Boot into its journal before it gives it to a Sandbox.
 func (l Layout) ownedBoots(ctx context.Context, build string) ([]string, error) {
-	boots, err := bootsOf(ctx, l.HostSocket(build))
+	boots, err := l.earlierBoots(ctx, build)
 	if err != nil {
-		if left, _ := os.ReadDir(filepath.Join(l.Host(build), "boots")); len(left) == 0 {
-			return nil, nil
-		}
-		if err := l.startHost(ctx, build); err != nil {
-			return nil, err
-		}
-		if boots, err = bootsOf(ctx, l.HostSocket(build)); err != nil {
-			return nil, err
-		}
+		return nil, err
 	}
 	var owned []string
 	for _, id := range boots {
@@ -95,6 +59,22 @@ func (l Layout) ownedBoots(ctx context.Context, build string) ([]string, error) 
 	return owned, nil
 }
 
+// earlierBoots returns the Boots of an earlier build. A sentry host that died and
+// left Boots is started to take them up.
+func (l Layout) earlierBoots(ctx context.Context, build string) ([]string, error) {
+	boots, err := bootsOf(ctx, l.HostSocket(build))
+	if err == nil || ctx.Err() != nil {
+		return boots, err
+	}
+	if left, _ := os.ReadDir(filepath.Join(l.Host(build), "boots")); len(left) == 0 {
+		return nil, nil
+	}
+	if err := l.startHost(ctx, build, l.SavedEarlier(build)); err != nil {
+		return nil, err
+	}
+	return bootsOf(ctx, l.HostSocket(build))
+}
+
 // retire ends the sentry host of a build, and what waits in its Pool, and removes
 // its records, and its programs unless something needs them.
 func (l Layout) retire(ctx context.Context, build string, saved func(context.Context, string) (bool, error)) error {
@@ -103,11 +83,13 @@ func (l Layout) retire(ctx context.Context, build string, saved func(context.Con
 		if err := downHost(ctx, socket); err != nil {
 			return err
 		}
+	} else if ctx.Err() != nil { // it may be there all the same
+		return ctx.Err()
 	}
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if err := os.RemoveAll(l.Host(build)); err != nil {
+	if err := errors.Join(os.RemoveAll(l.Host(build)), os.RemoveAll(l.SavedEarlier(build))); err != nil {
 		return err
 	}
 	needed, err := l.needed(build)
@@ -183,12 +165,20 @@ func downHost(ctx context.Context, socket string) error {
 	}
 }
 
-// startHost starts the sentry host of a build, detached, and waits until it
-// answers. One that answers already is used.
-func (l Layout) startHost(ctx context.Context, build string) error {
+// startHost starts the sentry host of a build, detached, with a folder of saved
+// states, and waits until it answers. One that answers already and has that folder
+// is used; one that has another is ended first, without its Boots.
+func (l Layout) startHost(ctx context.Context, build, saved string) error {
 	socket := l.HostSocket(build)
-	if _, err := bootsOf(ctx, socket); err == nil {
-		return nil
+	if c, err := sentryhost.Dial(ctx, socket, sentryhost.Events{}); err == nil {
+		pid := c.Info.Pid
+		c.Close()
+		if l.savedOf(pid) == saved {
+			return nil
+		}
+		if err := endProcess(ctx, pid); err != nil {
+			return fmt.Errorf("end the sentry host of build %s: %w", build, err)
+		}
 	}
 	unpacked := payload.Unpacked{Dir: filepath.Join(l.Binaries(), build), Build: build}
 	log, err := os.OpenFile(filepath.Join(l.Logs(), "sentry-host.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o640)
@@ -197,7 +187,7 @@ func (l Layout) startHost(ctx context.Context, build string) error {
 	}
 	defer log.Close()
 	cmd := exec.Command(unpacked.Path(payload.Sentry), "host",
-		"--socket", socket, "--dir", l.Host(build), "--images", l.Images(), "--upper-dir", l.Upper(),
+		"--socket", socket, "--dir", l.Host(build), "--images", l.Images(), "--upper-dir", l.Upper(), "--saved", saved,
 		"--guest-image", unpacked.Path(payload.GuestImage), "--sidecar-dir", unpacked.Dir,
 		"--link", unpacked.Path(payload.Link), "--build", build, "--cgroup", l.Group(build),
 		"--server-uid", strconv.Itoa(ServerUID), "--link-uid", strconv.Itoa(LinkUID))
@@ -211,6 +201,40 @@ func (l Layout) startHost(ctx context.Context, build string) error {
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
 	return l.waitHost(ctx, socket, exited)
+}
+
+// savedOf returns the folder of saved states that a sentry host was started with.
+func (l Layout) savedOf(pid int) string {
+	line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	args := strings.Split(string(line), "\x00")
+	if i := slices.Index(args, "--saved"); i >= 0 && i+1 < len(args) {
+		return args[i+1]
+	}
+	return l.Saved() // that of one that was not told
+}
+
+// endProcess sends a process SIGTERM and waits for its end.
+func endProcess(ctx context.Context, pid int) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return os.NewSyscallError("pidfd_open", err)
+	}
+	defer unix.Close(fd)
+	if err := unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return os.NewSyscallError("pidfd_send_signal", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, hostStart)
+	defer cancel()
+	const look = 20 // milliseconds
+	for p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}; ctx.Err() == nil; {
+		if n, err := unix.Poll(p, look); n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+	return fmt.Errorf("process %d did not end: %w", pid, ctx.Err())
 }
 
 func (l Layout) waitHost(ctx context.Context, socket string, exited <-chan error) error {
@@ -231,7 +255,7 @@ func (l Layout) waitHost(ctx context.Context, socket string, exited <-chan error
 }
 
 // keepHost starts the sentry host again whenever it ends, until ctx ends.
-func (l Layout) keepHost(ctx context.Context, build string, log *slog.Logger) {
+func (l Layout) keepHost(ctx context.Context, build, saved string, log *slog.Logger) {
 	for ctx.Err() == nil {
 		c, err := sentryhost.Dial(ctx, l.HostSocket(build), sentryhost.Events{})
 		if err == nil {
@@ -244,8 +268,8 @@ func (l Layout) keepHost(ctx context.Context, build string, log *slog.Logger) {
 				return
 			}
 		}
-		log.Warn("the sentry host ended and is started again")
-		if err := l.startHost(ctx, build); err != nil && ctx.Err() == nil {
+		log.Warn("the sentry host ended and is started again", "build", build)
+		if err := l.startHost(ctx, build, saved); err != nil && ctx.Err() == nil {
 			log.Error("the sentry host cannot be started", "error", err)
 			select {
 			case <-time.After(time.Second):
@@ -263,9 +287,11 @@ func (l Layout) Down(ctx context.Context) error {
 	for _, s := range sockets {
 		build := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(s), "sentry-host-"), ".sock")
 		// A dead sentry host may have left sentries: a new one takes them up.
-		if err := l.startHost(ctx, build); err != nil {
-			errs = append(errs, err)
-			continue
+		if _, err := bootsOf(ctx, s); err != nil {
+			if err := l.startHost(ctx, build, l.SavedEarlier(build)); err != nil {
+				errs = append(errs, err)
+				continue
+			}
 		}
 		if err := downHost(ctx, s); err != nil {
 			errs = append(errs, err)

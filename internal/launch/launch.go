@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -26,6 +27,7 @@ import (
 const (
 	EnvListeners = "CLOUD_SANDBOX_LAUNCH_LISTENERS" // how many listeners follow, from descriptor 5
 	EnvHost      = "CLOUD_SANDBOX_LAUNCH_HOST"      // socket of the sentry host
+	EnvEarlier   = "CLOUD_SANDBOX_LAUNCH_EARLIER"   // earlier builds whose Boots run, with commas
 )
 
 // Descriptors that the server inherits.
@@ -52,6 +54,9 @@ type Options struct {
 	// Saved reports whether a Snapshot needs the parts of a build, wherever its state
 	// is kept; nil: only the states on this disk are looked at.
 	Saved func(ctx context.Context, build string) (bool, error)
+	// OldestGVisor is the oldest version of gVisor that a sentry host is started of for
+	// what is saved; empty: any.
+	OldestGVisor string
 }
 
 // Run starts everything and waits for the server's end. It returns nil when
@@ -89,13 +94,14 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	build := layout.hostInUse(ctx, unpacked.Build, o.Saved, o.Log)
-	if err := layout.startHost(ctx, build); err != nil {
+	earlier := &earlierHosts{Layout: layout, own: unpacked.Build, saved: o.Saved, oldest: o.OldestGVisor, log: o.Log}
+	running := earlier.takeUp(ctx)
+	if err := layout.startHost(ctx, unpacked.Build, layout.Saved()); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go layout.keepHost(ctx, build, o.Log)
+	go layout.keepHost(ctx, unpacked.Build, layout.Saved(), o.Log)
 	if o.Build != nil {
 		go func() {
 			if err := o.Build(ctx); err != nil && ctx.Err() == nil {
@@ -106,10 +112,14 @@ func Run(ctx context.Context, o Options) error {
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	defer cancel()
+	if err := earlier.serve(ctx, &beside); err != nil {
+		return err
+	}
 	if o.Builder != nil {
 		beside.Go(func() { o.keepBuilder(ctx) })
 	}
-	return runServer(ctx, o, layout, layout.HostSocket(build), locks, listeners)
+	env := []string{EnvHost + "=" + layout.HostSocket(unpacked.Build), EnvEarlier + "=" + strings.Join(running, ",")}
+	return runServer(ctx, o, layout, env, locks, listeners)
 }
 
 // builderPause is between the end of a builder and the start of the next; it
@@ -213,7 +223,7 @@ func listenError(addr string, err error) error {
 }
 
 // runServer runs the server process, without rights, until it ends or ctx does.
-func runServer(ctx context.Context, o Options, layout Layout, hostSocket string, locks, listeners []*os.File) error {
+func runServer(ctx context.Context, o Options, layout Layout, env []string, locks, listeners []*os.File) error {
 	exe, err := ownCopy(layout, o.Role)
 	if err != nil {
 		return err
@@ -227,8 +237,9 @@ func runServer(ctx context.Context, o Options, layout Layout, hostSocket string,
 	cmd := exec.Command(exe, o.Args...)
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), EnvListeners+"="+strconv.Itoa(len(listeners)), EnvHost+"="+hostSocket,
+	cmd.Env = append(os.Environ(), EnvListeners+"="+strconv.Itoa(len(listeners)),
 		"HOME="+layout.Server(), "CLOUD_SANDBOX_DATA="+layout.Root) // the default folder is root's, not the server's
+	cmd.Env = append(cmd.Env, env...)
 	cmd.ExtraFiles = append([]*os.File{locks[0], aliveRead}, listeners...)
 	cmd.ExtraFiles = append(cmd.ExtraFiles, locks[1:]...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -301,6 +312,7 @@ func ownCopy(l Layout, role string) (string, error) {
 type Inherited struct {
 	Listeners  []net.Listener
 	HostSocket string
+	Earlier    []string   // earlier builds whose Boots run
 	Locks      []*os.File // held as long as the process lives
 }
 
@@ -318,6 +330,9 @@ func Inherit() (Inherited, bool, error) {
 		return Inherited{}, false, nil
 	}
 	in := Inherited{HostSocket: os.Getenv(EnvHost), Locks: []*os.File{os.NewFile(fdLock, "lock")}}
+	if builds := os.Getenv(EnvEarlier); builds != "" {
+		in.Earlier = strings.Split(builds, ",")
+	}
 	unix.CloseOnExec(fdLock)
 	for i := range count {
 		f := os.NewFile(uintptr(fdListener+i), "listener")

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost"
 )
 
 // Users of the parts. They need no entry in /etc/passwd; systemd units may use
@@ -41,8 +43,12 @@ func (l Layout) Images() string { return l.path("templates", "images") }
 // Upper is where upper layers are made; the files there have no names.
 func (l Layout) Upper() string { return l.path("upper") }
 
-// Saved is where the sentry hosts of all builds keep saved states.
+// Saved is where the sentry host of this build keeps saved states.
 func (l Layout) Saved() string { return l.path("saved") }
+
+// SavedEarlier is that of the sentry host of an earlier build that runs beside
+// ours.
+func (l Layout) SavedEarlier(build string) string { return sentryhost.EarlierSaved(l.Saved(), build) }
 
 // Host is the folder of the sentry host of one build.
 func (l Layout) Host(build string) string { return l.path("hosts", build) }
@@ -57,6 +63,10 @@ func (l Layout) Group(build string) string {
 
 // HostSocket is where the sentry host of one build listens.
 func (l Layout) HostSocket(build string) string { return l.path("run", "sentry-host-"+build+".sock") }
+
+// NeedSocket is where the server says that it needs the sentry host of an earlier
+// build: by a connection, for as long as that is open.
+func (l Layout) NeedSocket(build string) string { return l.path("run", "sentry-host-"+build+".need") }
 
 // BuilderSocket is where builds of Templates are asked for. Its folder is root's:
 // who listens there is root.

@@ -168,6 +168,23 @@ func (c *Client) SetCache(ctx context.Context, r CacheRequest) error {
 	return c.call(ctx, MethodCache, r, nil)
 }
 
+// Home tells whose sentry host can start from a saved state.
+func (c *Client) Home(ctx context.Context, name string) (r HomeReply, err error) {
+	err = c.call(ctx, MethodHome, SavedRequest{Name: name}, &r)
+	return r, err
+}
+
+// Lend puts a saved state where the sentry host of an earlier build finds it.
+func (c *Client) Lend(ctx context.Context, r LendRequest) error {
+	return c.call(ctx, MethodLend, r, nil)
+}
+
+// Collect takes a state that the sentry host of an earlier build saved.
+func (c *Client) Collect(ctx context.Context, r LendRequest) (s sandbox.Saved, err error) {
+	err = c.call(ctx, MethodCollect, r, &s)
+	return s, err
+}
+
 // Shard starts link shard number n if it does not run and tells where it
 // listens.
 func (c *Client) Shard(ctx context.Context, n int) (r ShardReply, err error) {

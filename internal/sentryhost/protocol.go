@@ -9,6 +9,8 @@ package sentryhost
 
 import (
 	"crypto/sha256"
+	"path/filepath"
+	"regexp"
 	"time"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
@@ -23,29 +25,32 @@ const PauseVersion = 2
 
 // Methods of the protocol. Each needs a hello on its connection first.
 const (
-	MethodHello   = "hello"  // Hello -> HelloReply
-	MethodStart   = "start"  // StartRequest and two files, the guest's and the host's end of the link -> StartReply
-	MethodStop    = "stop"   // BootRequest; returns when nothing is left
-	MethodList    = "list"   // -> []Boot
-	MethodLink    = "link"   // BootRequest -> a file: a copy of the link's host end
-	MethodKeep    = "keep"   // BootRequest and a file: the link's host end, for a sentry host that has no copy
-	MethodUsage   = "usage"  // BootRequest -> sandbox.Usage
-	MethodLimit   = "limit"  // LimitRequest
-	MethodFreeze  = "freeze" // BootRequest
-	MethodThaw    = "thaw"   // BootRequest
-	MethodSave    = "save"   // SaveRequest -> sandbox.Saved; it goes on when its caller is gone
-	MethodDelete  = "delete" // SavedRequest
-	MethodSaved   = "saved"  // -> []string: the names of saved states
-	MethodExport  = "export" // ExportRequest -> Proof and the files of the state, to be read
-	MethodImport  = "import" // ImportRequest and a pipe -> sandbox.Saved; it ends with the pipe
-	MethodShare   = "share"  // ShareRequest
-	MethodCache   = "cache"  // CacheRequest
-	MethodShard   = "shard"  // ShardRequest -> ShardReply: starts the link shard if it does not run
-	MethodShards  = "shards" // -> []ShardReply: the link shards that run
-	MethodDown    = "down"   // ends every Boot and shard, then the sentry host itself
-	MethodWatch   = "watch"  // from now on events come
-	EventBoot     = "boot"   // sandbox.BootEvent
-	EventShardEnd = "shard"  // ShardRequest: this shard ended
+	MethodHello   = "hello"   // Hello -> HelloReply
+	MethodStart   = "start"   // StartRequest and two files, the guest's and the host's end of the link -> StartReply
+	MethodStop    = "stop"    // BootRequest; returns when nothing is left
+	MethodList    = "list"    // -> []Boot
+	MethodLink    = "link"    // BootRequest -> a file: a copy of the link's host end
+	MethodKeep    = "keep"    // BootRequest and a file: the link's host end, for a sentry host that has no copy
+	MethodUsage   = "usage"   // BootRequest -> sandbox.Usage
+	MethodLimit   = "limit"   // LimitRequest
+	MethodFreeze  = "freeze"  // BootRequest
+	MethodThaw    = "thaw"    // BootRequest
+	MethodSave    = "save"    // SaveRequest -> sandbox.Saved; it goes on when its caller is gone
+	MethodDelete  = "delete"  // SavedRequest
+	MethodSaved   = "saved"   // -> []string: the names of saved states
+	MethodExport  = "export"  // ExportRequest -> Proof and the files of the state, to be read
+	MethodImport  = "import"  // ImportRequest and a pipe -> sandbox.Saved; it ends with the pipe
+	MethodShare   = "share"   // ShareRequest
+	MethodCache   = "cache"   // CacheRequest
+	MethodHome    = "home"    // SavedRequest -> HomeReply: which build's sentry host starts from a state
+	MethodLend    = "lend"    // LendRequest: puts a state where the sentry host of an earlier build finds it
+	MethodCollect = "collect" // LendRequest -> sandbox.Saved: takes what that one saved
+	MethodShard   = "shard"   // ShardRequest -> ShardReply: starts the link shard if it does not run
+	MethodShards  = "shards"  // -> []ShardReply: the link shards that run
+	MethodDown    = "down"    // ends every Boot and shard, then the sentry host itself
+	MethodWatch   = "watch"   // from now on events come
+	EventBoot     = "boot"    // sandbox.BootEvent
+	EventShardEnd = "shard"   // ShardRequest: this shard ended
 )
 
 // Hello opens a connection.
@@ -147,6 +152,35 @@ type CacheRequest struct {
 	// PackAfterSeconds is how long a state is not used when it is packed.
 	PackAfterSeconds int64 `json:"pack_after_seconds"`
 }
+
+// HomeReply says where a saved state can be started from.
+type HomeReply struct {
+	// Build names the build whose sentry host can; empty: the one that is asked.
+	Build  string `json:"build,omitempty"`
+	Engine string `json:"engine_version"` // gVisor's, of the state
+}
+
+// LendRequest names a saved state and an earlier build, whose sentry host has a
+// folder of saved states of its own: see EarlierSaved.
+type LendRequest struct {
+	Name  string `json:"name"`
+	Build string `json:"build"`
+}
+
+// EarlierSaved is the folder of saved states of the sentry host of an earlier
+// build that runs beside that of this one, whose own folder is saved. Only one of
+// them packs, removes and lists states.
+func EarlierSaved(saved, build string) string { return filepath.Join(saved, "earlier", build) }
+
+// buildPattern is what builds are named by.
+var buildPattern = regexp.MustCompile(`^[0-9a-f]{16}$`)
+
+// ValidBuild reports whether a build may be called so.
+func ValidBuild(name string) bool { return buildPattern.MatchString(name) }
+
+// Ready is the byte by which the launcher says that a sentry host answers that was
+// needed.
+const Ready = '.'
 
 // BootRequest names a Boot.
 type BootRequest struct {

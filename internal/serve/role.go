@@ -61,7 +61,7 @@ func RunRole(ctx context.Context, cfg config.Config, in launch.Inherited, log *s
 		config.RoleGateway:        r.gateway,
 		config.RoleSessionManager: r.sessionManager,
 		config.RoleScheduler:      r.scheduler,
-		config.RoleNode:           func(ctx context.Context, parts *run.Parts) error { return r.node(ctx, in.HostSocket, parts) },
+		config.RoleNode:           func(ctx context.Context, parts *run.Parts) error { return r.node(ctx, in, parts) },
 	}[cfg.Role]
 	if start == nil {
 		return fmt.Errorf("there is no role %q", cfg.Role)
@@ -185,9 +185,9 @@ func (r *role) scheduler(_ context.Context, parts *run.Parts) error {
 	return nil
 }
 
-func (r *role) node(ctx context.Context, hostSocket string, parts *run.Parts) error {
+func (r *role) node(ctx context.Context, in launch.Inherited, parts *run.Parts) error {
 	name := r.cfg.NodeName
-	if err := r.openEngine(ctx, name, hostSocket); err != nil {
+	if err := r.openEngine(ctx, name, in); err != nil {
 		return err
 	}
 	r.self.Name = name

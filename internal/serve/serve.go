@@ -68,7 +68,7 @@ func Run(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog.
 		return err
 	}
 	defer j.store.Close()
-	if err := j.openEngine(ctx, nodeName, in.HostSocket); err != nil {
+	if err := j.openEngine(ctx, nodeName, in); err != nil {
 		return err
 	}
 	defer j.engine.Close()
@@ -131,13 +131,16 @@ func open(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog
 	return j, nil
 }
 
-func (j *joined) openEngine(ctx context.Context, name, socket string) error {
+func (j *joined) openEngine(ctx context.Context, name string, in launch.Inherited) error {
 	roots, err := j.cfg.ReadRoots()
 	if err != nil {
 		return err
 	}
 	if j.engine, err = gvisor.Open(ctx, gvisor.Config{
-		Socket: socket, Log: j.log,
+		Socket: in.HostSocket, Log: j.log,
+		Earlier: gvisor.Earlier{
+			Running: in.Earlier, Socket: j.layout.HostSocket, Need: j.layout.NeedSocket, OldestGVisor: j.cfg.OldestGVisor,
+		},
 		Network:    link.Settings{Open: j.cfg.EgressOpen, NameServers: j.cfg.NameServers, Roots: roots},
 		SavedCache: j.cfg.SnapshotCache, PackAfter: j.cfg.SnapshotPackAfter,
 		Spares: j.cfg.SpareSentries,

@@ -1,18 +1,23 @@
 package e2e
 
 import (
+	"encoding/json"
+	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// anotherBuild is the same program with other parts inside, as after an upgrade.
-func anotherBuild(t *testing.T) string {
+// otherParts is a folder with copies of the parts beside the program, and the
+// program that takes them from there.
+func otherParts(t *testing.T) (bin string) {
 	t.Helper()
 	bin, err := rig.Binary()
 	if err != nil {
@@ -32,7 +37,14 @@ func anotherBuild(t *testing.T) string {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
-	link, err := os.OpenFile(filepath.Join(dir, "link"), os.O_WRONLY|os.O_APPEND, 0)
+	return filepath.Join(dir, "cloud-sandbox")
+}
+
+// anotherBuild is the same program with other parts inside, as after an upgrade.
+func anotherBuild(t *testing.T) string {
+	t.Helper()
+	bin := otherParts(t)
+	link, err := os.OpenFile(filepath.Join(filepath.Dir(bin), "link"), os.O_WRONLY|os.O_APPEND, 0)
 	if err == nil {
 		_, err = link.WriteString("another build") // nothing reads what follows a program
 	}
@@ -42,7 +54,55 @@ func anotherBuild(t *testing.T) string {
 	if err := link.Close(); err != nil {
 		t.Fatal(err)
 	}
-	return filepath.Join(dir, "cloud-sandbox")
+	return bin
+}
+
+// nextGVisor is what gVisor calls itself after an upgrade: newer than any.
+const nextGVisor = "v0.0.0-99991231235959-000000000000"
+
+// gvisorNamed is the sentry with gVisor under that name, linked once.
+var gvisorNamed = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("/var/tmp", "cloud-sandbox-gvisor-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	sentry := filepath.Join(dir, "sentry")
+	cmd := exec.Command("go", "build", "-ldflags", "-s -w -X gvisor.dev/gvisor/runsc/version.version="+nextGVisor, "-o", sentry, "../../cmd/sentry")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false") // as the Makefile does
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%w: %s", err, out)
+	}
+	return os.ReadFile(sentry)
+})
+
+// acrossGVisors are the program before an upgrade of gVisor and after it. The code is
+// the same: a second gVisor takes minutes to build. But neither knows that: a sentry
+// refuses memory that one of another version saved, whatever is in it.
+// CLOUD_SANDBOX_OLD_GVISOR is a sentry of this program that was built with an older
+// gVisor; it makes the program before.
+func acrossGVisors(t *testing.T) (before, after string) {
+	t.Helper()
+	other := otherParts(t)
+	var named []byte
+	bin, err := rig.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, after = bin, other
+	if path := os.Getenv("CLOUD_SANDBOX_OLD_GVISOR"); path != "" {
+		before, after = other, bin
+		named, err = os.ReadFile(path)
+	} else {
+		named, err = gvisorNamed()
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(filepath.Dir(other), "gvisor_sentry"), named, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return before, after
 }
 
 // builds lists what is unpacked in a data folder.
@@ -55,8 +115,20 @@ func builds(t *testing.T, s *rig.Server) []string {
 	return all
 }
 
-// An upgrade ends no Sandbox. The first start that finds none of the old build
-// uses the new one for everything.
+// buildOf returns the build whose sentry host runs a Sandbox.
+func buildOf(t *testing.T, s *rig.Server, id string) string {
+	t.Helper()
+	line := strings.Join(s.SentryOf(t, id).Args, " ")
+	_, after, _ := strings.Cut(line, "--root="+filepath.Join(s.Data, "hosts")+"/")
+	build, _, ok := strings.Cut(after, "/")
+	if !ok {
+		t.Fatalf("the sentry of %s runs as %s", id, line)
+	}
+	return build
+}
+
+// An upgrade ends no Sandbox. New ones are of the new build at once, and the old one
+// goes with the last that it runs.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	next := anotherBuild(t)
@@ -76,7 +148,11 @@ func TestUpgrade(t *testing.T) {
 	s.Bin = next
 	start()
 	l.goesOn(t)
-	works(t, c, c.Create(t, nil).ID)
+	fresh := c.Create(t, nil).ID
+	works(t, c, fresh)
+	if got := buildOf(t, s, fresh); got == filepath.Base(old[0]) {
+		t.Errorf("a new sandbox runs with the build from before the upgrade")
+	}
 	var page struct {
 		Sessions []rig.Sandbox `json:"sessions"`
 	}
@@ -84,15 +160,13 @@ func TestUpgrade(t *testing.T) {
 	for _, sb := range page.Sessions {
 		c.Must(t, "DELETE", "/api/v1/sessions/"+sb.ID, nil, nil)
 	}
-	s.PoolIdle(t) // Boots of the old build wait in it
+	s.PoolIdle(t)
+	rig.Within(t, rig.Patience, "the end of the old build", func() bool {
+		hosts, err := os.ReadDir(filepath.Join(s.Data, "hosts"))
+		now := builds(t, s)
+		return err == nil && len(hosts) == 1 && len(now) == 1 && !slices.Equal(now, old) && len(s.Processes(rig.SentryHost)) == 1
+	})
 	start()
-	if now := builds(t, s); len(now) != 1 || slices.Equal(now, old) {
-		t.Errorf("%q are there, before the upgrade %q", now, old)
-	}
-	hosts, err := os.ReadDir(filepath.Join(s.Data, "hosts"))
-	if err != nil || len(hosts) != 1 {
-		t.Errorf("hosts of %v, %v", hosts, err)
-	}
 	works(t, c, c.Create(t, nil).ID)
 	s.PoolIdle(t)
 }
@@ -227,4 +301,295 @@ func TestUpgradeAfterAKill(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.goesOn(t)
+}
+
+// Memory that one version of gVisor saved goes on under the next one: in a sentry of
+// the build that saved it, whatever happens to whom, until somebody gives it up for
+// its files. What needs an old build keeps it, and nothing else does.
+func TestPausedAcrossAVersionOfGVisor(t *testing.T) {
+	t.Parallel()
+	before, after := acrossGVisors(t)
+	s := rig.Own(t, rig.Options{Pool: 1, Bin: before})
+	c := s.Client(t, "upgraded")
+	sb := create(t, c, rig.Body{"checkpoint_every_seconds": 3600})
+	output(t, c, sb.ID, "python", "x = 42")
+	c.Sh(t, sb.ID, "echo written > /workspace/file")
+	var snap saved
+	c.Must(t, "POST", "/api/v1/sessions/"+sb.ID+"/snapshots", rig.Body{"name": "kept"}, &snap)
+	output(t, c, sb.ID, "python", "x = 43")
+	act(t, c, sb.ID, "pause", rig.Body{})
+	old := filepath.Base(builds(t, s)[0])
+	start := func() {
+		t.Helper()
+		if err := s.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Launch(); err != nil {
+			t.Fatal(err)
+		}
+		c = s.Client(t, "upgraded")
+	}
+	goesOn := func(id, want string) {
+		t.Helper()
+		if got := output(t, c, id, "python", "print(x)"); got != want {
+			t.Errorf("%s goes on with %q, want %q", id, got, want)
+		}
+		if got := buildOf(t, s, id); got != old {
+			t.Errorf("%s goes on in build %s, want %s", id, got, old)
+		}
+	}
+	oldHost := func() (p rig.Process) {
+		t.Helper()
+		rig.Within(t, rig.Patience, "one sentry host of the old build", func() bool {
+			var of []rig.Process
+			for _, h := range s.Processes(rig.SentryHost) {
+				if strings.Contains(h.Args[0], old) {
+					of = append(of, h)
+				}
+			}
+			if len(of) == 1 {
+				p = of[0]
+			}
+			return len(of) == 1
+		})
+		return p
+	}
+	onlyNew := func() {
+		t.Helper()
+		rig.Within(t, rig.Patience, "the end of the old sentry host", func() bool {
+			hosts := s.Processes(rig.SentryHost)
+			left, err := os.ReadDir(filepath.Join(s.Data, "hosts"))
+			return len(hosts) == 1 && !strings.Contains(hosts[0].Args[0], old) && err == nil && len(left) == 1
+		})
+	}
+	s.Bin = after
+	start()
+	onlyNew() // nothing runs that needs the old one
+	goesOn(sb.ID, "43\n")
+	if got := buildOf(t, s, create(t, c, rig.Body{}).ID); got == old {
+		t.Error("a new session runs in the old build")
+	}
+
+	output(t, c, sb.ID, "python", "x = 44") // saved again by the old one
+	act(t, c, sb.ID, "pause", rig.Body{})
+	onlyNew()
+	goesOn(sb.ID, "44\n")
+	var reply struct {
+		Forks []session `json:"forks"`
+	}
+	c.Must(t, "POST", "/api/v1/sessions/"+sb.ID+"/fork", rig.Body{"count": 2}, &reply)
+	if len(reply.Forks) != 2 {
+		t.Fatalf("forks: %+v", reply)
+	}
+	for _, f := range reply.Forks {
+		goesOn(f.ID, "44\n")
+	}
+
+	dead := oldHost() // is started again, and takes up what runs
+	rig.Kill(t, dead)
+	rig.Within(t, rig.Patience, "another sentry host", func() bool { return oldHost().Pid != dead.Pid })
+	goesOn(sb.ID, "44\n")
+	rig.Within(t, rig.Patience, "the connection to it", func() bool {
+		return c.Try("POST", "/api/v1/sessions/"+reply.Forks[0].ID+"/pause", rig.Body{}, nil) == nil
+	})
+	goesOn(reply.Forks[0].ID, "44\n")
+
+	dead = oldHost() // all of it at once, and the server with it
+	for _, p := range append(s.Processes(rig.Launcher), s.Processes(rig.SentryHost)...) {
+		rig.Kill(t, p)
+	}
+	<-s.Done()
+	if err := s.Launch(); err != nil {
+		t.Fatal(err)
+	}
+	c = s.Client(t, "upgraded")
+	if oldHost().Pid == dead.Pid {
+		t.Fatal("the sentry host was not killed")
+	}
+	goesOn(sb.ID, "44\n")
+
+	// A checkpoint is of the old build, and so is what goes back to it.
+	first := look(t, c, sb.ID).Snapshot
+	patch(t, c, sb.ID, rig.Body{"checkpoint_every_seconds": 10})
+	rig.Within(t, rig.Patience, "a checkpoint", func() bool { now := look(t, c, sb.ID).Snapshot; return now != "" && now != first })
+	patch(t, c, sb.ID, rig.Body{"checkpoint_every_seconds": 3600})
+	output(t, c, sb.ID, "python", "x = 'lost'")
+	rig.Kill(t, s.SentryOf(t, sb.ID))
+	rig.Within(t, noticed, "the way back", func() bool { return look(t, c, sb.ID).State == "paused" })
+	goesOn(sb.ID, "44\n")
+
+	act(t, c, sb.ID, "rollback", rig.Body{"snapshot_id": "kept"})
+	goesOn(sb.ID, "42\n")
+	onFiles := func(id string) {
+		t.Helper()
+		if os.Getenv("CLOUD_SANDBOX_OLD_GVISOR") != "" {
+			return // it may keep files as ours does not read them
+		}
+		if got := c.Sh(t, id, "cat /workspace/file"); got != "written\n" {
+			t.Errorf("its file holds %q", got)
+		}
+		if got := buildOf(t, s, id); got == old {
+			t.Errorf("%s goes on in the old build without its memory", id)
+		}
+	}
+	act(t, c, reply.Forks[0].ID, "pause", rig.Body{})
+	if os.Getenv("CLOUD_SANDBOX_OLD_GVISOR") == "" {
+		act(t, c, reply.Forks[0].ID, "resume", rig.Body{"memory": false})
+	}
+	onFiles(reply.Forks[0].ID)
+	for _, f := range reply.Forks {
+		c.Must(t, "DELETE", "/api/v1/sessions/"+f.ID, nil, nil)
+	}
+
+	told, err := exec.Command(s.Bin, "builds", "--data", s.Data, "--json").Output()
+	var known []struct {
+		Build, GVisor    string
+		Running          bool
+		Boots, Snapshots int
+	}
+	if err != nil || json.Unmarshal(told, &known) != nil || len(known) != 2 {
+		t.Fatalf("builds: %s, %v", told, err)
+	}
+	for _, b := range known {
+		if was := b.Build == old; !b.Running || b.GVisor == "" || (b.Snapshots > 0) != was || was && b.Boots != 1 {
+			t.Errorf("build %+v, the old one is %s", b, old)
+		}
+	}
+
+	// Memory given up for files is how it leaves the old build.
+	act(t, c, sb.ID, "pause", rig.Body{"memory": false})
+	onlyNew()
+	onFiles(sb.ID)
+	start()
+	if now := builds(t, s); len(now) != 2 {
+		t.Errorf("%q are there while a snapshot needs the old one", now)
+	}
+	c.Must(t, "DELETE", "/api/v1/sessions/"+sb.ID, nil, nil)
+	c.Must(t, "DELETE", "/api/v1/snapshots/"+snap.ID, nil, nil)
+	rig.Within(t, rig.Patience, "no state with memory of the old build", func() bool {
+		var page struct{ Snapshots []saved }
+		c.Must(t, "GET", "/api/v1/snapshots", nil, &page)
+		return len(page.Snapshots) == 0
+	})
+	start()
+	if now := builds(t, s); len(now) != 1 || filepath.Base(now[0]) == old {
+		t.Errorf("%q stay when nothing needs %q", now, old)
+	}
+}
+
+// What runs in the old build survives the next upgrade too, and "down" ends all of
+// them.
+func TestOldGVisorRunsThroughAnotherUpgrade(t *testing.T) {
+	if os.Getenv("CLOUD_SANDBOX_OLD_GVISOR") != "" {
+		t.Skip("the third build has the first one's gVisor only when that is ours")
+	}
+	t.Parallel()
+	before, after := acrossGVisors(t)
+	third := anotherBuild(t) // of the first gVisor again
+	s := rig.Own(t, rig.Options{Pool: 1, Bin: before})
+	c := s.Client(t, "upgraded")
+	sb := create(t, c, rig.Body{})
+	output(t, c, sb.ID, "python", "x = 42")
+	act(t, c, sb.ID, "pause", rig.Body{})
+	old := filepath.Base(builds(t, s)[0])
+	upgrade := func(bin string) {
+		t.Helper()
+		if err := s.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		s.Bin = bin
+		if err := s.Launch(); err != nil {
+			t.Fatal(err)
+		}
+		c = s.Client(t, "upgraded")
+	}
+	goesOn := func() {
+		t.Helper()
+		if got := output(t, c, sb.ID, "python", "print(x)"); got != "42\n" {
+			t.Errorf("it goes on with %q", got)
+		}
+	}
+	upgrade(after)
+	goesOn()
+	second := create(t, c, rig.Body{})
+	output(t, c, second.ID, "python", "y = 1")
+	upgrade(third)
+	goesOn()
+	if got := buildOf(t, s, sb.ID); got != old {
+		t.Errorf("it runs in %s", got)
+	}
+	if got := output(t, c, second.ID, "python", "print(y)"); got != "1\n" {
+		t.Errorf("the second goes on with %q", got)
+	}
+	act(t, c, sb.ID, "pause", rig.Body{})
+	goesOn()
+	if got := buildOf(t, s, sb.ID); got == old || len(builds(t, s)) != 3 {
+		t.Errorf("it goes on in %s although the present build has its gVisor; there are %q", got, builds(t, s))
+	}
+	act(t, c, second.ID, "pause", rig.Body{})
+	if got := output(t, c, second.ID, "python", "print(y)"); got != "1\n" {
+		t.Errorf("the second goes on with %q", got)
+	}
+	if hosts := s.Processes(rig.SentryHost); len(hosts) < 2 {
+		t.Errorf("sentry hosts: %v", hosts)
+	}
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Down(); err != nil {
+		t.Fatal(err)
+	}
+	if left := s.Left(); len(left) > 0 {
+		t.Errorf("down left %v", left)
+	}
+}
+
+// An operator may refuse an old gVisor, or have lost a build: then what needs it is
+// kept, and said by name.
+func TestOldGVisorIsRefused(t *testing.T) {
+	t.Parallel()
+	before, after := acrossGVisors(t)
+	s := rig.Own(t, rig.Options{Pool: 1, Bin: before})
+	c := s.Client(t, "upgraded")
+	sb := create(t, c, rig.Body{})
+	output(t, c, sb.ID, "python", "x = 42")
+	act(t, c, sb.ID, "pause", rig.Body{})
+	old := builds(t, s)[0]
+	refused := func(why ...string) {
+		t.Helper()
+		status, raw, err := c.Do("POST", "/api/v1/sessions/"+sb.ID+"/resume", rig.Body{})
+		if err != nil || status != http.StatusConflict || slices.ContainsFunc(why, func(word string) bool { return !strings.Contains(string(raw), word) }) {
+			t.Errorf("resume: %d %s, %v; want %q", status, raw, err, why)
+		}
+		if hosts := s.Processes(rig.SentryHost); slices.ContainsFunc(hosts, func(p rig.Process) bool {
+			return strings.HasPrefix(p.Args[0], old) && len(p.Args) > 1 && p.Args[1] == "host"
+		}) {
+			t.Errorf("%v run", hosts)
+		}
+	}
+	start := func(env ...string) {
+		t.Helper()
+		if err := s.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		s.SetEnv(env...)
+		if err := s.Launch(); err != nil {
+			t.Fatal(err)
+		}
+		c = s.Client(t, "upgraded")
+	}
+	s.Bin = after
+	start("OLDEST_GVISOR=" + nextGVisor)
+	refused("older than " + nextGVisor)
+	start()
+	if err := os.Rename(old, old+".away"); err != nil {
+		t.Fatal(err)
+	}
+	refused(filepath.Base(old), "is not here")
+	if err := os.Rename(old+".away", old); err != nil {
+		t.Fatal(err)
+	}
+	if got := output(t, c, sb.ID, "python", "print(x)"); got != "42\n" {
+		t.Errorf("it goes on with %q", got)
+	}
 }

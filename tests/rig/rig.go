@@ -61,6 +61,8 @@ type Options struct {
 	Pool int      // least and most idle Boots; zero: 2
 
 	Strict bool // not dev mode
+
+	Bin string // the program; empty: the one that is tested
 }
 
 // Server is one server with a data folder of its own.
@@ -80,9 +82,12 @@ type Server struct {
 // New makes a data folder and chooses a port, and starts nothing. Close ends
 // and removes everything.
 func New(o Options) (*Server, error) {
-	bin, err := Binary()
-	if err != nil {
-		return nil, err
+	bin := o.Bin
+	if bin == "" {
+		var err error
+		if bin, err = Binary(); err != nil {
+			return nil, err
+		}
 	}
 	data, err := DataFolder()
 	if err != nil {

@@ -28,6 +28,9 @@ import (
 // Config of an Engine.
 type Config struct {
 	Socket string // of the sentry host
+	// Earlier says how to reach the sentry hosts of earlier builds. The zero value:
+	// there are none.
+	Earlier Earlier
 	// Network is what link shards are told of the operator's decisions.
 	Network link.Settings
 	// SavedCache is how many bytes of saved states stay ready to be started from,
@@ -54,12 +57,21 @@ type Engine struct {
 	cfg    Config
 	events chan sandbox.BootEvent
 
-	mu     sync.Mutex
-	host   *sentryhost.Client // nil while it is away
-	boots  map[string]*boot
-	shards map[int]*shard
-	gone   map[string]departed // Boots that ended lately
-	closed bool
+	own *host // sentry host of this build
+
+	mu      sync.Mutex
+	earlier map[string]*host // of earlier builds, by name, that are needed
+	boots   map[string]*boot
+	shards  map[cable]*shard
+	gone    map[string]departed // Boots that ended lately
+	closed  bool
+	beside  sync.WaitGroup // what watches earlier hosts
+}
+
+// cable names a shard: by number, and the sentry host that started it.
+type cable struct {
+	host   *host
+	number int
 }
 
 // departed is what a Boot carried until its end.
@@ -73,6 +85,7 @@ var _ sandbox.Engine = (*Engine)(nil)
 // boot is a running or starting Boot. Its fields but frozen, network, secrets and limits
 // are set before it is published; those are guarded by Engine.mu.
 type boot struct {
+	host    *host // whose sentry it is in
 	image   string
 	shape   sandbox.Shape
 	from    string // saved state that it started from
@@ -87,6 +100,7 @@ type boot struct {
 
 // shard is one link shard and its client. client is nil until it is connected.
 type shard struct {
+	host   *host // that started it
 	number int
 	links  int // guarded by Engine.mu: links carried and being added
 
@@ -94,17 +108,24 @@ type shard struct {
 	client *link.Client
 }
 
-// Open connects to the sentry host and takes up every Boot that runs. Boots
-// whose link is lost for good are ended.
+// Open connects to the sentry hosts that run and takes up every Boot. Boots whose
+// link is lost for good are ended.
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
-	e := &Engine{cfg: cfg, events: make(chan sandbox.BootEvent, 1024), boots: map[string]*boot{}, shards: map[int]*shard{}, gone: map[string]departed{}}
-	host, err := e.connect(ctx)
-	if err != nil {
-		return nil, err
+	e := &Engine{cfg: cfg, events: make(chan sandbox.BootEvent, 1024), earlier: map[string]*host{}, boots: map[string]*boot{}, shards: map[cable]*shard{}, gone: map[string]departed{}}
+	e.own = e.newHost("", cfg.Socket)
+	hosts := []*host{e.own}
+	for _, build := range cfg.Earlier.Running {
+		h, err := e.hold(build)
+		if err != nil {
+			return nil, errors.Join(err, e.Close())
+		}
+		hosts = append(hosts, h)
 	}
-	if err := e.adopt(ctx, host); err != nil {
-		host.Close()
-		return nil, err
+	if err := e.adopt(ctx, hosts); err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	for _, h := range hosts { // its Boots do
+		e.release(h)
 	}
 	return e, nil
 }
@@ -113,15 +134,15 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	e.closed = true
-	host := e.host
-	e.host = nil
+	hosts := append(slices.Collect(maps.Values(e.earlier)), e.own)
 	shards, boots := e.shards, e.boots
-	e.shards, e.boots = map[int]*shard{}, map[string]*boot{}
+	e.earlier, e.shards, e.boots = map[string]*host{}, map[cable]*shard{}, map[string]*boot{}
 	e.mu.Unlock()
 	var errs []error
-	if host != nil {
-		errs = append(errs, host.Close())
+	for _, h := range hosts {
+		errs = append(errs, h.close())
 	}
+	e.beside.Wait()
 	for _, s := range shards {
 		s.mu.Lock()
 		if s.client != nil {
@@ -135,69 +156,9 @@ func (e *Engine) Close() error {
 	return errors.Join(errs...)
 }
 
-// sentryHost returns the connection to the sentry host, dialling it anew when
-// it was lost.
-func (e *Engine) sentryHost(ctx context.Context) (*sentryhost.Client, error) {
-	e.mu.Lock()
-	host := e.host
-	e.mu.Unlock()
-	if host != nil {
-		select {
-		case <-host.Done():
-		default:
-			return host, nil
-		}
-	}
-	return e.connect(ctx)
-}
-
-func (e *Engine) connect(ctx context.Context) (*sentryhost.Client, error) {
-	host, err := sentryhost.Dial(ctx, e.cfg.Socket, sentryhost.Events{Boot: e.bootEvent, ShardEnd: e.shardEnded})
-	if err != nil {
-		return nil, err
-	}
-	if err := host.Watch(ctx); err != nil {
-		host.Close()
-		return nil, err
-	}
-	if err := e.setCache(ctx, host); err != nil {
-		host.Close()
-		return nil, err
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed {
-		go host.Close()
-		return nil, sandbox.Errorf(sandbox.Unavailable, "the engine is closed")
-	}
-	if e.host != nil {
-		select {
-		case <-e.host.Done():
-		default: // another caller was quicker
-			go host.Close()
-			return e.host, nil
-		}
-	}
-	e.host = host
-	return host, nil
-}
-
-// setCache says how saved states are kept. A sentry host of an earlier version
-// keeps all as they are.
-func (e *Engine) setCache(ctx context.Context, host *sentryhost.Client) error {
-	if e.cfg.SavedCache == 0 && e.cfg.PackAfter == 0 {
-		return nil
-	}
-	err := host.SetCache(ctx, sentryhost.CacheRequest{Bytes: e.cfg.SavedCache, PackAfterSeconds: int64(e.cfg.PackAfter / time.Second)})
-	if errors.Is(err, sandbox.Unsupported) {
-		return nil
-	}
-	return err
-}
-
 // Probe reports the sentry host's gVisor.
 func (e *Engine) Probe(ctx context.Context) (sandbox.Features, error) {
-	host, err := e.sentryHost(ctx)
+	host, err := e.own.connected(ctx)
 	if err != nil {
 		return sandbox.Features{}, err
 	}
@@ -230,10 +191,11 @@ func compare(a, b string) int {
 
 // Usage reports what a Boot uses.
 func (e *Engine) Usage(ctx context.Context, id string) (sandbox.Usage, error) {
-	if _, err := e.find(id); err != nil {
+	b, err := e.find(id)
+	if err != nil {
 		return sandbox.Usage{}, err
 	}
-	host, err := e.sentryHost(ctx)
+	host, err := b.host.connected(ctx)
 	if err != nil {
 		return sandbox.Usage{}, err
 	}
@@ -401,7 +363,7 @@ func (e *Engine) SetLimits(ctx context.Context, id string, limits sandbox.Limits
 	if err := b.shape.CheckLimits(limits); err != nil {
 		return err
 	}
-	host, err := e.sentryHost(ctx)
+	host, err := b.host.connected(ctx)
 	if err != nil {
 		return err
 	}
@@ -429,7 +391,7 @@ func (e *Engine) Watch(ctx context.Context, handle func(sandbox.BootEvent)) erro
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	wg.Go(func() { e.keepConnected(watchCtx) })
+	wg.Go(func() { e.own.keepConnected(watchCtx) })
 	for {
 		select {
 		case ev := <-e.events:
@@ -438,71 +400,6 @@ func (e *Engine) Watch(ctx context.Context, handle func(sandbox.BootEvent)) erro
 			return ctx.Err()
 		}
 	}
-}
-
-// keepConnected redials the sentry host whenever the connection ends. A new
-// sentry host may have found Boots dead.
-func (e *Engine) keepConnected(ctx context.Context) {
-	const first, most = 50 * time.Millisecond, 2 * time.Second
-	pause := first
-	for ctx.Err() == nil {
-		host, err := e.sentryHost(ctx)
-		if err == nil {
-			if err = e.compareWith(ctx, host); err == nil {
-				pause = first
-				select {
-				case <-host.Done():
-					e.cfg.Log.Warn("the sentry host went away")
-				case <-ctx.Done():
-				}
-				continue
-			}
-		}
-		if ctx.Err() == nil {
-			e.cfg.Log.Warn("the sentry host does not answer", "error", err)
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-		}
-		pause = min(2*pause, most)
-	}
-}
-
-// compareWith ends the Boots that the sentry host does not know, and gives it
-// copies of the links of those that it does.
-func (e *Engine) compareWith(ctx context.Context, host *sentryhost.Client) error {
-	running, err := host.List(ctx)
-	if err != nil {
-		return err
-	}
-	alive := map[string]bool{}
-	for _, b := range running {
-		alive[b.ID] = true
-	}
-	e.mu.Lock()
-	var lost []string
-	links := map[string]*os.File{}
-	for id, b := range e.boots {
-		switch {
-		case b.started && !alive[id]:
-			lost = append(lost, id)
-		case b.started:
-			links[id] = b.hostEnd
-		}
-	}
-	e.mu.Unlock()
-	for id, f := range links {
-		// One that has a copy does not take another. A Boot that ends just now
-		// has closed its link, and nothing is lost by that.
-		if err := host.Keep(ctx, id, f); err != nil && ctx.Err() == nil {
-			e.cfg.Log.Info("the sentry host did not take a link", "boot", id, "error", err)
-		}
-	}
-	for _, id := range lost {
-		e.bootEvent(sandbox.BootEvent{ID: id, Kind: sandbox.BootEnded, Cause: sandbox.CauseEngineLost})
-	}
-	return nil
 }
 
 // bootEvent takes an event from the sentry host. It runs in the connection's
@@ -550,12 +447,15 @@ func (e *Engine) Start(ctx context.Context, id string, spec sandbox.BootSpec) er
 		if !sandbox.ValidSnapshotID(spec.From) {
 			return sandbox.Errorf(sandbox.Invalid, "%.80q is not a snapshot ID", spec.From)
 		}
-		if _, err := e.pausing(ctx); err != nil {
-			return err
-		}
 	}
-	b, guestEnd, err := e.reserve(id, spec)
+	h, unlend, err := e.hostFor(ctx, spec.From)
 	if err != nil {
+		return err
+	}
+	defer unlend()
+	b, guestEnd, err := e.reserve(id, spec, h)
+	if err != nil {
+		e.release(h)
 		return err
 	}
 	defer guestEnd.Close()
@@ -574,8 +474,8 @@ func (e *Engine) Start(ctx context.Context, id string, spec sandbox.BootSpec) er
 }
 
 // reserve makes the link and publishes the ID, so that a second Start is a
-// Conflict.
-func (e *Engine) reserve(id string, spec sandbox.BootSpec) (*boot, *os.File, error) {
+// Conflict. The Boot then holds on to its host.
+func (e *Engine) reserve(id string, spec sandbox.BootSpec, h *host) (*boot, *os.File, error) {
 	hostEnd, guestEnd, err := link.Pair()
 	if err != nil {
 		return nil, nil, fmt.Errorf("make a link: %w", err)
@@ -591,20 +491,21 @@ func (e *Engine) reserve(id string, spec sandbox.BootSpec) (*boot, *os.File, err
 		guestEnd.Close()
 		return nil, nil, sandbox.Errorf(sandbox.Conflict, "the boot %s runs already", id)
 	}
-	b := &boot{image: spec.Image, shape: spec.Shape, from: spec.From, hostEnd: hostEnd, network: sandbox.NetworkNone, limits: spec.Shape.Limits()}
+	b := &boot{host: h, image: spec.Image, shape: spec.Shape, from: spec.From, hostEnd: hostEnd, network: sandbox.NetworkNone, limits: spec.Shape.Limits()}
 	b.shard = e.roomyShard()
 	b.shard.links++
 	e.boots[id] = b
 	return b, guestEnd, nil
 }
 
-// roomyShard returns the lowest shard with room. The caller holds e.mu.
+// roomyShard returns the lowest shard of this build with room. The caller holds
+// e.mu.
 func (e *Engine) roomyShard() *shard {
 	for n := 0; ; n++ {
-		s := e.shards[n]
+		s := e.shards[cable{e.own, n}]
 		if s == nil {
-			s = &shard{number: n}
-			e.shards[n] = s
+			s = &shard{host: e.own, number: n}
+			e.shards[cable{e.own, n}] = s
 		}
 		if s.links < linksPerShard {
 			return s
@@ -615,7 +516,7 @@ func (e *Engine) roomyShard() *shard {
 // launch plugs the link in and starts the sentry side by side, then waits for
 // the Guest.
 func (e *Engine) launch(ctx context.Context, id string, b *boot, guestEnd *os.File) error {
-	host, err := e.sentryHost(ctx)
+	host, err := b.host.connected(ctx)
 	if err != nil {
 		return err
 	}
@@ -627,7 +528,10 @@ func (e *Engine) launch(ctx context.Context, id string, b *boot, guestEnd *os.Fi
 		}
 		plugged <- err
 	}()
-	r := sentryhost.StartRequest{ID: id, Image: b.image, Shape: b.shape, From: b.from, Spares: e.cfg.Spares}
+	r := sentryhost.StartRequest{ID: id, Image: b.image, Shape: b.shape, From: b.from}
+	if b.host == e.own {
+		r.Spares = e.cfg.Spares
+	}
 	started, err := host.Start(ctx, r, guestEnd, b.hostEnd)
 	if plugErr := <-plugged; err == nil && plugErr != nil {
 		err = fmt.Errorf("plug the link in: %w", plugErr)
@@ -676,7 +580,11 @@ func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error
 	e.mu.Unlock()
 	if !mine {
 		// Not ours, or another call's: the sentry host waits for that one.
-		host, err := e.sentryHost(ctx)
+		h := e.own
+		if b != nil {
+			h = b.host
+		}
+		host, err := h.connected(ctx)
 		if err != nil {
 			return err
 		}
@@ -709,7 +617,7 @@ func (e *Engine) askToEnd(ctx context.Context, id string, b *boot, grace time.Du
 
 // discard ends the sentry, if there is one, and unplugs the link.
 func (e *Engine) discard(ctx context.Context, id string, b *boot) error {
-	host, err := e.sentryHost(ctx)
+	host, err := b.host.connected(ctx)
 	if err != nil {
 		return err
 	}
@@ -725,8 +633,8 @@ func (e *Engine) discard(ctx context.Context, id string, b *boot) error {
 	return nil
 }
 
-// freeLink unplugs a link and closes our copy. A shard that is away has no
-// links any more.
+// freeLink unplugs a link, closes our copy and lets go of what the Boot needed. A
+// shard that is away has no links any more.
 func (e *Engine) freeLink(ctx context.Context, id string, b *boot) {
 	if c, err := e.shardClient(ctx, b.shard); err == nil {
 		last, err := c.Remove(ctx, id)
@@ -739,4 +647,6 @@ func (e *Engine) freeLink(ctx context.Context, id string, b *boot) {
 	e.mu.Lock()
 	b.shard.links--
 	e.mu.Unlock()
+	e.release(b.shard.host)
+	e.release(b.host)
 }

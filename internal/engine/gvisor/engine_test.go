@@ -105,7 +105,9 @@ func (s *stage) down() {
 	if err != nil {
 		return
 	}
-	_ = e.host.Down(ctx)
+	if host, err := e.own.connected(ctx); err == nil {
+		_ = host.Down(ctx)
+	}
 	_ = e.Close()
 }
 
@@ -189,7 +191,7 @@ func TestShardIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 {
-		shards, err := e.host.Shards(t.Context())
+		shards, err := e.own.current().Shards(t.Context())
 		if err != nil || len(shards) != 1 {
 			t.Fatalf("shards: %v, %v", shards, err)
 		}
@@ -201,7 +203,7 @@ func TestShardIsReplaced(t *testing.T) {
 			conn, err := e.Dial(ctx, id, sandbox.GuestPort)
 			if err == nil {
 				conn.Close()
-				now, listErr := e.host.Shards(ctx)
+				now, listErr := e.own.current().Shards(ctx)
 				again, err = listErr == nil && len(now) == 1 && now[0].Pid != shards[0].Pid, listErr
 			}
 			if ctx.Err() != nil {

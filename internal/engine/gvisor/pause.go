@@ -9,13 +9,13 @@ import (
 
 var _ sandbox.Pauser = (*Engine)(nil)
 
-// pausing returns the sentry host, which must be one that saves.
-func (e *Engine) pausing(ctx context.Context) (*sentryhost.Client, error) {
-	host, err := e.sentryHost(ctx)
-	if err == nil && host.Info.Version < sentryhost.PauseVersion {
-		err = sandbox.Errorf(sandbox.Unsupported, "sandboxes of an earlier version run here, and while they do none can be paused")
+// pausing returns the connection to a sentry host, which must be one that saves.
+func (e *Engine) pausing(ctx context.Context, h *host) (*sentryhost.Client, error) {
+	c, err := h.connected(ctx)
+	if err == nil && c.Info.Version < sentryhost.PauseVersion {
+		err = sandbox.Errorf(sandbox.Unsupported, "the build of Cloud Sandbox that the sandbox runs with cannot pause it")
 	}
-	return host, err
+	return c, err
 }
 
 // Freeze stops a Boot.
@@ -24,7 +24,7 @@ func (e *Engine) Freeze(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	host, err := e.pausing(ctx)
+	host, err := e.pausing(ctx, b.host)
 	if err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func (e *Engine) Thaw(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	host, err := e.pausing(ctx)
+	host, err := e.pausing(ctx, b.host)
 	if err != nil {
 		return err
 	}
@@ -59,13 +59,14 @@ func (e *Engine) Thaw(ctx context.Context, id string) error {
 // Save saves a Boot. The sentry host does not stop half way: what it saves for
 // nobody is deleted.
 func (e *Engine) Save(ctx context.Context, id, name string, memory bool) (sandbox.Saved, error) {
-	if _, err := e.find(id); err != nil {
+	b, err := e.find(id)
+	if err != nil {
 		return sandbox.Saved{}, err
 	}
 	if !sandbox.ValidSnapshotID(name) {
 		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "%.80q is not a snapshot ID", name)
 	}
-	host, err := e.pausing(ctx)
+	host, err := e.pausing(ctx, b.host)
 	if err != nil {
 		return sandbox.Saved{}, err
 	}
@@ -73,24 +74,42 @@ func (e *Engine) Save(ctx context.Context, id, name string, memory bool) (sandbo
 		return sandbox.Saved{}, err
 	}
 	saved, err := host.Save(ctx, sentryhost.SaveRequest{ID: id, Name: name, Memory: memory})
+	if err == nil && b.host != e.own {
+		saved, err = e.collect(ctx, b.host, name)
+	}
 	if ctx.Err() != nil && err != nil {
-		e.forget(ctx, host, name)
+		e.forget(ctx, name)
 	}
 	return saved, err
 }
 
-// DeleteSaved removes a saved state.
-func (e *Engine) DeleteSaved(ctx context.Context, name string) error {
-	host, err := e.pausing(ctx)
+// collect has ours take what the sentry host of an earlier build saved.
+func (e *Engine) collect(ctx context.Context, h *host, name string) (sandbox.Saved, error) {
+	own, err := e.own.connected(ctx)
 	if err != nil {
-		return err
+		return sandbox.Saved{}, err
 	}
-	return host.DeleteSaved(ctx, name)
+	return own.Collect(ctx, sentryhost.LendRequest{Name: name, Build: h.build})
+}
+
+// DeleteSaved removes a saved state, first where one may be made that was not
+// collected.
+func (e *Engine) DeleteSaved(ctx context.Context, name string) error {
+	for _, h := range append(e.hosts(), e.own) {
+		host, err := e.pausing(ctx, h)
+		if err != nil {
+			return err
+		}
+		if err := host.DeleteSaved(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ListSaved returns the names of saved states.
 func (e *Engine) ListSaved(ctx context.Context) ([]string, error) {
-	host, err := e.pausing(ctx)
+	host, err := e.pausing(ctx, e.own)
 	if err != nil {
 		return nil, err
 	}

@@ -33,22 +33,19 @@ func (e *Engine) ExportSaved(ctx context.Context, name string, image bool, w io.
 	if !sandbox.ValidSnapshotID(name) {
 		return sandbox.Errorf(sandbox.Invalid, "%.80q is not a snapshot ID", name)
 	}
-	host, err := e.pausing(ctx)
+	host, err := e.pausing(ctx, e.own)
 	if err != nil {
 		return err
 	}
 	proof, files, err := host.Export(ctx, sentryhost.ExportRequest{Name: name, Image: image})
 	if err != nil {
-		return ofEarlierHost(err)
+		return err
 	}
 	defer func() {
 		for _, f := range files {
 			f.Close()
 		}
 	}()
-	if image && proof.ImageBytes == 0 {
-		return ofEarlierHost(sandbox.Unsupported)
-	}
 	sizes, err := sizesOf(proof)
 	if image && err == nil {
 		sizes = append(sizes, proof.ImageBytes)
@@ -77,14 +74,6 @@ func (e *Engine) ExportSaved(ctx context.Context, name string, image bool, w io.
 		}
 	}
 	return nil
-}
-
-// ofEarlierHost says what it means when the sentry host knows no such method.
-func ofEarlierHost(err error) error {
-	if errors.Is(err, sandbox.Unsupported) {
-		return sandbox.Errorf(sandbox.Unsupported, "sandboxes of an earlier version run here, and while they do nothing can be exported or imported").WithCause(err)
-	}
-	return err
 }
 
 // sizesOf returns how many bytes each file of a state has.
@@ -129,7 +118,7 @@ func (e *Engine) ImportSaved(ctx context.Context, name string, r io.Reader) (san
 	if !sandbox.ValidSnapshotID(name) {
 		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "%.80q is not a snapshot ID", name)
 	}
-	host, err := e.pausing(ctx)
+	host, err := e.pausing(ctx, e.own)
 	if err != nil {
 		return sandbox.Saved{}, err
 	}
@@ -156,7 +145,7 @@ func (e *Engine) ImportSaved(ctx context.Context, name string, r io.Reader) (san
 	go func() {
 		saved, err := host.Import(ctx, sentryhost.ImportRequest{Name: name, Proof: proof}, out)
 		out.Close()
-		answered <- answer{saved, ofEarlierHost(err)}
+		answered <- answer{saved, err}
 	}()
 	sent := sendState(ctx, pipe, in, total)
 	pipe.Close()
@@ -165,7 +154,7 @@ func (e *Engine) ImportSaved(ctx context.Context, name string, r io.Reader) (san
 	case a.err == nil:
 		return a.saved, nil // it got its end, whatever became of the pipe
 	case ctx.Err() != nil:
-		e.forget(ctx, host, name)
+		e.forget(ctx, name)
 		return sandbox.Saved{}, ctx.Err()
 	case sent != nil && !errors.Is(sent, errRefused):
 		return sandbox.Saved{}, sent
@@ -174,10 +163,10 @@ func (e *Engine) ImportSaved(ctx context.Context, name string, r io.Reader) (san
 }
 
 // forget deletes a state that may have been made after nobody waited for it.
-func (e *Engine) forget(ctx context.Context, host *sentryhost.Client, name string) {
+func (e *Engine) forget(ctx context.Context, name string) {
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
-	if err := host.DeleteSaved(undo, name); err != nil {
+	if err := e.DeleteSaved(undo, name); err != nil {
 		e.cfg.Log.Error("a saved state that nobody waits for stays", "saved", name, "error", err)
 	}
 }
@@ -225,7 +214,7 @@ var errRefused = errors.New("the sentry host takes no more")
 
 // ShareSaved tells the sentry host, which packs states when they are old enough.
 func (e *Engine) ShareSaved(ctx context.Context, name, group string) error {
-	host, err := e.pausing(ctx)
+	host, err := e.pausing(ctx, e.own)
 	if err != nil {
 		return err
 	}

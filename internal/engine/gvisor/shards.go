@@ -22,7 +22,7 @@ func (e *Engine) shardClient(ctx context.Context, s *shard) (*link.Client, error
 	if s.client != nil && !broken(s.client) {
 		return s.client, nil
 	}
-	host, err := e.sentryHost(ctx)
+	host, err := s.host.connected(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -111,9 +111,9 @@ func (e *Engine) replug(ctx context.Context, s *shard, c *link.Client) error {
 }
 
 // shardEnded replaces a shard that ended while it has links.
-func (e *Engine) shardEnded(number int) {
+func (e *Engine) shardEnded(h *host, number int) {
 	e.mu.Lock()
-	s := e.shards[number]
+	s := e.shards[cable{h, number}]
 	needed := s != nil && s.links > 0 && !e.closed
 	e.mu.Unlock()
 	if !needed {
@@ -131,28 +131,34 @@ func (e *Engine) shardEnded(number int) {
 // adopt takes up the Boots and links that run. A link that no shard has is
 // plugged in again from the sentry host's copy; a Boot without any copy of its
 // link cannot be reached and is ended.
-func (e *Engine) adopt(ctx context.Context, host *sentryhost.Client) error {
-	running, err := host.List(ctx)
-	if err != nil {
-		return err
+func (e *Engine) adopt(ctx context.Context, hosts []*host) error {
+	waiting := map[string]orphan{}
+	for _, h := range hosts {
+		c, err := h.connected(ctx)
+		if err != nil {
+			return err
+		}
+		running, err := c.List(ctx)
+		if err != nil {
+			return err
+		}
+		for _, b := range running {
+			waiting[b.ID] = orphan{b, h}
+		}
 	}
-	waiting := map[string]sentryhost.Boot{}
-	for _, b := range running {
-		waiting[b.ID] = b
-	}
-	shards, err := host.Shards(ctx)
-	if err != nil {
-		return err
-	}
-	for _, r := range shards {
-		if err := e.adoptShard(ctx, host, r.Number, waiting); err != nil {
+	for _, h := range hosts { // the link of a Boot may be in a shard of another build
+		if err := e.adoptShards(ctx, h, waiting); err != nil {
 			return err
 		}
 	}
 	for id, b := range waiting {
-		if err := e.adoptOrphan(ctx, host, b); err != nil {
+		if err := e.adoptOrphan(ctx, b); err != nil {
 			e.cfg.Log.Warn("a boot lost its link and is ended", "boot", id, "error", err)
-			if err := host.Stop(ctx, id); err != nil {
+			c, err := b.host.connected(ctx)
+			if err != nil {
+				return err
+			}
+			if err := c.Stop(ctx, id); err != nil {
 				return err
 			}
 		}
@@ -160,16 +166,43 @@ func (e *Engine) adopt(ctx context.Context, host *sentryhost.Client) error {
 	return nil
 }
 
+// orphan is a Boot that runs and whose link is not found yet.
+type orphan struct {
+	sentryhost.Boot
+	host *host
+}
+
+func (e *Engine) adoptShards(ctx context.Context, h *host, waiting map[string]orphan) error {
+	c, err := h.connected(ctx)
+	if err != nil {
+		return err
+	}
+	shards, err := c.Shards(ctx)
+	if err != nil {
+		return err
+	}
+	for _, r := range shards {
+		if err := e.adoptShard(ctx, h, r.Number, waiting); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // adoptShard takes up the links of one shard whose Boots run, and unplugs the
 // others.
-func (e *Engine) adoptShard(ctx context.Context, host *sentryhost.Client, number int, waiting map[string]sentryhost.Boot) error {
+func (e *Engine) adoptShard(ctx context.Context, h *host, number int, waiting map[string]orphan) error {
+	host, err := h.connected(ctx)
+	if err != nil {
+		return err
+	}
 	c, err := e.dialShard(ctx, host, number)
 	if err != nil {
 		return err
 	}
-	s := &shard{number: number, client: c}
+	s := &shard{host: h, number: number, client: c}
 	e.mu.Lock()
-	e.shards[number] = s
+	e.shards[cable{h, number}] = s
 	e.mu.Unlock()
 	links, err := c.List(ctx)
 	if err != nil {
@@ -196,14 +229,21 @@ func (e *Engine) adoptShard(ctx context.Context, host *sentryhost.Client, number
 	return nil
 }
 
-func (e *Engine) adoptBoot(b sentryhost.Boot, s *shard, file *os.File, policy sandbox.NetworkPolicy) {
+// adoptBoot takes a Boot up. It holds on to its sentry host and its shard's.
+func (e *Engine) adoptBoot(b orphan, s *shard, file *os.File, policy sandbox.NetworkPolicy) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s.links++
-	e.boots[b.ID] = &boot{image: b.Image, shape: b.Shape, shard: s, from: b.From, hostEnd: file, network: policy, limits: b.Limits, frozen: b.Frozen, started: true}
+	s.host.users++
+	b.host.users++
+	e.boots[b.ID] = &boot{host: b.host, image: b.Image, shape: b.Shape, shard: s, from: b.From, hostEnd: file, network: policy, limits: b.Limits, frozen: b.Frozen, started: true}
 }
 
-func (e *Engine) adoptOrphan(ctx context.Context, host *sentryhost.Client, b sentryhost.Boot) error {
+func (e *Engine) adoptOrphan(ctx context.Context, b orphan) error {
+	host, err := b.host.connected(ctx)
+	if err != nil {
+		return err
+	}
 	file, err := host.Link(ctx, b.ID)
 	if err != nil {
 		return err

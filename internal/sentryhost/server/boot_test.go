@@ -294,7 +294,9 @@ func cutOffStart(t *testing.T, r *rig) {
 		id := sandbox.NewBootID()
 		r.start(id, small())
 		old := *r
-		pids := withDescendants(r.host.boots[id].record.Pid)
+		b, err := r.host.find(id)
+		must(t, err)
+		pids := withDescendants(b.record.Pid)
 		must(t, os.Remove(filepath.Join(r.host.bootDir(id), "boot.json")))
 		for _, controller := range []string{"cpu", "memory", "pids"} {
 			top := filepath.Join("/sys/fs/cgroup", controller, "cgroup.procs")

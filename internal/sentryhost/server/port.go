@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/installation"
@@ -168,7 +170,14 @@ func (h *Host) believe(r sentryhost.ImportRequest) (*sentryhost.Manifest, error)
 		return nil, notExported(fmt.Errorf("its image has %d bytes", r.Proof.ImageBytes))
 	}
 	m.Name = r.Name
-	return m, h.canStart(m)
+	if m.Memory && (m.Build != filepath.Base(m.Build) || m.Build == ".") {
+		return nil, notExported(fmt.Errorf("it names the build %.80q", m.Build))
+	}
+	build, err := h.homeOf(m)
+	if err == nil && build == "" {
+		err = h.canStart(m)
+	}
+	return m, err // so that nobody finds out later
 }
 
 func notExported(cause error) error {
@@ -191,23 +200,6 @@ func wellFormed(m *sentryhost.Manifest, sums [][]byte) error {
 	return m.Shape.Check()
 }
 
-// canStart returns Conflict when a Boot cannot start from a state here, whatever its
-// image, so that nobody finds out later.
-func (h *Host) canStart(m *sentryhost.Manifest) error {
-	if m.Engine != h.engineVersion() {
-		return sandbox.Errorf(sandbox.Conflict, "the snapshot needs gVisor %.80s, and this server runs %s: import it with the version of Cloud Sandbox that exported it", m.Engine, h.engineVersion())
-	}
-	if m.Memory {
-		if m.Build != filepath.Base(m.Build) || m.Build == "." {
-			return notExported(fmt.Errorf("it names the build %.80q", m.Build))
-		}
-		if _, err := os.Stat(h.guestImageOf(m.Build)); err != nil {
-			return sandbox.Errorf(sandbox.Conflict, "the snapshot holds the memory of build %.80s of Cloud Sandbox, which is not here: import one without memory, or install that build", m.Build).WithCause(err)
-		}
-	}
-	return nil
-}
-
 func (h *Host) hasImage(digest string) error {
 	image, err := h.openImage(digest)
 	if err != nil {
@@ -219,8 +211,9 @@ func (h *Host) hasImage(digest string) error {
 const (
 	// maxImage is far more than an image has, in bytes.
 	maxImage = 256 << 30
-	// incomingPrefix begins the names of images that are not whole yet.
-	incomingPrefix = ".incoming-"
+	// incomingPrefix begins the names of images that are not whole yet. Who writes
+	// one holds a shared lock on it: the sentry host of another build may start.
+	incomingPrefix = ".arriving-"
 )
 
 // takeImage reads an image of n bytes and puts it where images are, unless it is
@@ -240,7 +233,7 @@ func (h *Host) takeImage(from io.Reader, digest string, n int64) error {
 	if err := roomFor(h.cfg.Images, "the image", n); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(h.cfg.Images, incomingPrefix)
+	f, err := h.newIncoming()
 	if err != nil {
 		return fmt.Errorf("make the file of an image: %w", err)
 	}
@@ -260,6 +253,22 @@ func (h *Host) takeImage(from io.Reader, digest string, n int64) error {
 	return syncDir(h.cfg.Images)
 }
 
+// newIncoming makes the file of an image that is not whole yet.
+func (h *Host) newIncoming() (*os.File, error) {
+	for {
+		f, err := os.CreateTemp(h.cfg.Images, incomingPrefix)
+		if err != nil {
+			return nil, err
+		}
+		if lockImage(f) == nil {
+			if _, err := os.Lstat(f.Name()); err == nil {
+				return f, nil
+			}
+		}
+		f.Close() // it was taken for one that was left, and removed
+	}
+}
+
 // copyImage copies n bytes whose SHA-256 must be what is wanted.
 func copyImage(to io.Writer, from io.Reader, want string, n int64) error {
 	sum := sha256.New()
@@ -274,15 +283,33 @@ func copyImage(to io.Writer, from io.Reader, want string, n int64) error {
 	return nil
 }
 
-// removeIncoming removes what an earlier sentry host did not take whole. It is
-// called while nothing is taken.
+// removeIncoming removes what an earlier sentry host did not take whole.
 func (h *Host) removeIncoming() {
 	left, _ := filepath.Glob(filepath.Join(h.cfg.Images, incomingPrefix+"*"))
 	for _, path := range left {
-		if err := os.Remove(path); err != nil {
+		if err := removeUnlocked(path); err != nil {
 			h.log.Warn("an image that was not taken whole stays", "file", path, "error", err)
 		}
 	}
+}
+
+// removeUnlocked removes a file unless somebody holds a lock on it.
+func removeUnlocked(path string) error {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	switch err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return nil
+	case err != nil:
+		return os.NewSyscallError("flock", err)
+	}
+	return os.Remove(path)
 }
 
 // fill writes the files of a draft from a pipe, which must hold what sums say,

@@ -64,12 +64,17 @@ func bytesOf(m *sentryhost.Manifest) (n int64) {
 // readManifest returns the manifest of a state: NotFound when there is none,
 // Conflict when it cannot be understood.
 func (h *Host) readManifest(name string) (*sentryhost.Manifest, []byte, error) {
+	return manifestIn(h.cfg.Saved, name)
+}
+
+// manifestIn is readManifest of a state in a folder of saved states.
+func manifestIn(saved, name string) (*sentryhost.Manifest, []byte, error) {
 	if !sandbox.ValidSnapshotID(name) {
 		return nil, nil, sandbox.Errorf(sandbox.Invalid, "%.80q is not a snapshot ID", name)
 	}
-	raw, err := os.ReadFile(filepath.Join(h.savedDir(name), sentryhost.ManifestName))
+	raw, err := os.ReadFile(filepath.Join(saved, name, sentryhost.ManifestName))
 	if errors.Is(err, fs.ErrNotExist) {
-		if _, err := os.Lstat(h.savedDir(name)); errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(filepath.Join(saved, name)); errors.Is(err, fs.ErrNotExist) {
 			return nil, nil, sandbox.Errorf(sandbox.NotFound, "there is no saved state %s", name)
 		}
 		return nil, nil, damaged(name, errors.New("it has no manifest"))
@@ -102,17 +107,21 @@ func (h *Host) fits(m *sentryhost.Manifest, r sentryhost.StartRequest) error {
 	if m.Image != r.Image || m.Shape != r.Shape {
 		return sandbox.Errorf(sandbox.Conflict, "the saved state %s is of another image or shape than asked for", m.Name)
 	}
-	if m.Engine != h.engineVersion() {
-		return sandbox.Errorf(sandbox.Conflict, "the saved state %s needs gVisor %.80s, and this server runs %s: start from it with the server of then",
-			m.Name, m.Engine, h.engineVersion())
-	}
-	if !m.Memory {
+	return h.canStart(m)
+}
+
+// canStart returns Conflict when a Boot cannot start from a state here, whatever its
+// image.
+func (h *Host) canStart(m *sentryhost.Manifest) error {
+	switch build, err := h.homeOf(m); {
+	case err != nil:
+		return err
+	case build != "":
+		return sandbox.Errorf(sandbox.Conflict, "the saved state %s needs gVisor %.80s, of build %s: this sentry host has %s", m.Name, m.Engine, build, h.engineVersion())
+	case !m.Memory:
 		return nil
 	}
-	if _, err := os.Stat(h.guestImageOf(m.Build)); err != nil {
-		return sandbox.Errorf(sandbox.Conflict, "the saved state %s needs the guest of build %.80s, which is not here any more", m.Name, m.Build).WithCause(err)
-	}
-	return nil
+	return h.hasPart(m, filepath.Base(h.cfg.GuestImage))
 }
 
 // openSaved opens the files of a state, in the order in which a sentry takes

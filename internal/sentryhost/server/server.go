@@ -176,7 +176,7 @@ func turn(r *fdrpc.Request) string {
 		what = "stand" // a save may hold these up, and no stop
 	case sentryhost.MethodLimit:
 		what = "limits"
-	case sentryhost.MethodSave, sentryhost.MethodImport, sentryhost.MethodDelete:
+	case sentryhost.MethodSave, sentryhost.MethodImport, sentryhost.MethodCollect, sentryhost.MethodDelete:
 		what = "saved"
 	default:
 		return ""
@@ -249,12 +249,15 @@ var methods = map[string]method{
 		return reply{files: []*os.File{f}}
 	}),
 
-	sentryhost.MethodSave:   asked(func(c call, b sentryhost.SaveRequest) reply { return answers(c.host.save(b)) }),
-	sentryhost.MethodSaved:  func(c call) reply { return answers(c.host.listSaved()) },
-	sentryhost.MethodDelete: asked(func(c call, b sentryhost.SavedRequest) reply { return done(c.host.deleteSaved(b.Name)) }),
-	sentryhost.MethodShare:  asked(func(c call, b sentryhost.ShareRequest) reply { return done(c.host.share(b)) }),
-	sentryhost.MethodCache:  asked(func(c call, b sentryhost.CacheRequest) reply { return done(c.host.setCache(b)) }),
-	sentryhost.MethodImport: asked(func(c call, b sentryhost.ImportRequest) reply { return answers(c.host.take(c.ctx, b, c.r)) }),
+	sentryhost.MethodSave:    asked(func(c call, b sentryhost.SaveRequest) reply { return answers(c.host.save(b)) }),
+	sentryhost.MethodSaved:   func(c call) reply { return answers(c.host.listSaved()) },
+	sentryhost.MethodDelete:  asked(func(c call, b sentryhost.SavedRequest) reply { return done(c.host.deleteSaved(b.Name)) }),
+	sentryhost.MethodShare:   asked(func(c call, b sentryhost.ShareRequest) reply { return done(c.host.share(b)) }),
+	sentryhost.MethodCache:   asked(func(c call, b sentryhost.CacheRequest) reply { return done(c.host.setCache(b)) }),
+	sentryhost.MethodHome:    asked(func(c call, b sentryhost.SavedRequest) reply { return answers(c.host.home(b.Name)) }),
+	sentryhost.MethodLend:    asked(func(c call, b sentryhost.LendRequest) reply { return done(c.host.lend(b)) }),
+	sentryhost.MethodCollect: asked(func(c call, b sentryhost.LendRequest) reply { return answers(c.host.collect(b)) }),
+	sentryhost.MethodImport:  asked(func(c call, b sentryhost.ImportRequest) reply { return answers(c.host.take(c.ctx, b, c.r)) }),
 	sentryhost.MethodExport: asked(func(c call, b sentryhost.ExportRequest) reply {
 		value, files, err := c.host.export(b)
 		return reply{value, files, err}

@@ -58,7 +58,7 @@ func (s *snapshotStatements) all() []prepared {
 // snapshotQueries are what the reading connections have prepared.
 type snapshotQueries struct {
 	snapshotByID, snapshotsOfTenant, snapshotsOfSandbox, snapshotsLeft, snapshotTenants *sql.Stmt
-	snapshotOfImage, snapshotOfBuild                                                    *sql.Stmt
+	snapshotOfImage, snapshotOfBuild, snapshotBuilds                                    *sql.Stmt
 }
 
 func (q *snapshotQueries) all() []prepared {
@@ -71,6 +71,7 @@ func (q *snapshotQueries) all() []prepared {
 		{&q.snapshotTenants, `SELECT DISTINCT tenant FROM snapshots`},
 		{&q.snapshotOfImage, record + `WHERE image = ? AND state <> 'deleting' AND layer = '' ORDER BY created_at DESC, id DESC LIMIT 1`},
 		{&q.snapshotOfBuild, record + `WHERE build = ? AND memory AND state <> 'deleting' LIMIT 1`},
+		{&q.snapshotBuilds, `SELECT build, count(*) FROM snapshots WHERE memory AND state <> 'deleting' AND build <> '' GROUP BY build`},
 		{&q.snapshotsLeft, record + `WHERE (state <> 'ready' OR kept = 0) AND (state <> 'ready' OR NOT EXISTS (SELECT 1 ` + referred + `))`},
 	}
 }
@@ -223,6 +224,19 @@ func (s *Store) SnapshotOfImage(ctx context.Context, image string) (sandbox.Snap
 // SnapshotOfBuild implements sandbox.SnapshotStore.
 func (s *Store) SnapshotOfBuild(ctx context.Context, build string) (sandbox.Snapshot, error) {
 	return oneSnapshot(s.query.snapshotOfBuild.QueryRowContext(ctx, build))
+}
+
+// SnapshotBuilds implements sandbox.SnapshotStore.
+func (s *Store) SnapshotBuilds(ctx context.Context) (map[string]int, error) {
+	counts := map[string]int{}
+	_, err := collect(func(scan func(...any) error) (struct{}, error) {
+		var build string
+		var n int
+		err := scan(&build, &n)
+		counts[build] = n
+		return struct{}{}, err
+	})(s.query.snapshotBuilds.QueryContext(ctx))
+	return counts, err
 }
 
 func oneSnapshot(row *sql.Row) (sandbox.Snapshot, error) {

@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -361,4 +362,11 @@ func snapshotOfBuild(t *testing.T, st sandbox.Store) {
 	}
 	_, err = st.SnapshotOfBuild(ctx, "other")
 	want(t, "an unknown build", err, sandbox.NotFound)
+	other := snapshot("another", "i2")
+	other.Build = "other"
+	insertSnapshot(t, st, other)
+	insertSnapshot(t, st, snapshot("another", "i2"))
+	if got, err := st.SnapshotBuilds(ctx); err != nil || !maps.Equal(got, map[string]int{"build": 2, "other": 1}) {
+		t.Errorf("SnapshotBuilds = %v, %v", got, err)
+	}
 }

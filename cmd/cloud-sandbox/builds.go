@@ -1,0 +1,73 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/serve"
+)
+
+// build is what is told of one build.
+type build struct {
+	launch.Build
+	Snapshots int `json:"snapshots"`
+}
+
+func buildsCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "builds",
+		Short: "List the builds of Cloud Sandbox that sandboxes here need, on the server",
+		Long: `List the builds of Cloud Sandbox that sandboxes here need, on the server.
+
+Memory that was saved goes on with the gVisor that saved it. So after an upgrade
+the build from before stays for as long as a snapshot with memory or a paused
+session needs it, and its sentry host runs while one of its sandboxes does.`,
+		Example: `  sudo cloud-sandbox builds`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if os.Geteuid() != 0 {
+				return errors.New("the programs of earlier builds belong to root: run it as root")
+			}
+			data, err := config.DataFolder(given(cmd), os.Getenv)
+			if err != nil {
+				return err
+			}
+			layout := launch.Layout{Root: data}
+			here, err := layout.Builds(cmd.Context())
+			if err != nil {
+				return err
+			}
+			all := make([]build, len(here))
+			if err := serve.WithStore(cmd.Context(), layout, func(s sandbox.Store) error {
+				counts, err := s.SnapshotBuilds(cmd.Context())
+				for i, b := range here {
+					all[i] = build{b, counts[b.Name]}
+				}
+				return err
+			}); err != nil {
+				return err
+			}
+			var text bytes.Buffer
+			t := tabwriter.NewWriter(&text, 0, 0, 3, ' ', 0)
+			fmt.Fprintln(t, "BUILD\tGVISOR\tRUNNING\tBOOTS\tSNAPSHOTS")
+			for _, b := range all {
+				fmt.Fprintf(t, "%s\t%s\t%t\t%d\t%d\n", b.Name, b.GVisor, b.Host, b.Boots, b.Snapshots)
+			}
+			if err := t.Flush(); err != nil {
+				return err
+			}
+			return cli.Print(cmd, all, string(bytes.TrimSpace(text.Bytes())))
+		},
+	}
+	cli.JSONFlag(cmd)
+	return cmd
+}

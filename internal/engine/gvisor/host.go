@@ -1,0 +1,374 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/mod/semver"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost"
+)
+
+// Earlier says how to reach the sentry hosts of earlier builds. They run what was
+// saved with another version of gVisor than ours, and what ran before an upgrade.
+type Earlier struct {
+	Running []string // builds whose Boots run now
+	// Socket is where the sentry host of a build listens, and Need where a connection
+	// says, for as long as it is open, that it is needed.
+	Socket, Need func(build string) string
+	// OldestGVisor is the oldest version that anything is started with; empty: any.
+	OldestGVisor string
+}
+
+// host is one sentry host and the connection to it.
+type host struct {
+	engine *Engine
+	build  string // empty: this one
+	socket string
+
+	// Of an earlier build's.
+	users   int                // guarded by Engine.mu: Boots in it, links in its shards, and calls
+	stop    context.CancelFunc // ends what watches it
+	lending sync.Mutex         // held while states are lent to it and taken back
+	lent    map[string]int     // guarded by lending: starts under way, by state
+
+	connecting chan struct{} // holds one while somebody connects
+
+	mu     sync.Mutex
+	client *sentryhost.Client // nil until it is connected
+	need   net.Conn           // says that it is needed; nil: ours, or not said yet
+	swept  bool               // an earlier one has been rid of what was not collected
+	closed bool
+}
+
+func (e *Engine) newHost(build, socket string) *host {
+	return &host{engine: e, build: build, socket: socket, connecting: make(chan struct{}, 1), lent: map[string]int{}, stop: func() {}}
+}
+
+// connected returns the connection to the sentry host, dialling it anew when it was
+// lost. One of an earlier build is started for that.
+func (h *host) connected(ctx context.Context) (*sentryhost.Client, error) {
+	if c := h.current(); c != nil {
+		return c, nil
+	}
+	select {
+	case h.connecting <- struct{}{}:
+		defer func() { <-h.connecting }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if c := h.current(); c != nil {
+		return c, nil // another caller was quicker
+	}
+	if err := h.sayNeeded(ctx); err != nil {
+		return nil, err
+	}
+	e := h.engine
+	c, err := sentryhost.Dial(ctx, h.socket, sentryhost.Events{Boot: e.bootEvent, ShardEnd: func(n int) { e.shardEnded(h, n) }})
+	if err != nil {
+		return nil, err
+	}
+	if err := h.greet(ctx, c); err != nil {
+		c.Close()
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		c.Close()
+		return nil, sandbox.Errorf(sandbox.Unavailable, "the engine is closed")
+	}
+	h.client = c
+	return c, nil
+}
+
+// current returns the connection unless it is lost.
+func (h *host) current() *sentryhost.Client {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.client == nil {
+		return nil
+	}
+	select {
+	case <-h.client.Done():
+		return nil
+	default:
+		return h.client
+	}
+}
+
+// greet asks for events, and tells ours how states are kept. One of an earlier
+// build keeps none: what an earlier server did not collect goes.
+func (h *host) greet(ctx context.Context, c *sentryhost.Client) error {
+	if err := c.Watch(ctx); err != nil {
+		return err
+	}
+	if h.build == "" {
+		return h.setCache(ctx, c)
+	}
+	if h.swept || c.Info.Version < sentryhost.PauseVersion {
+		return nil
+	}
+	names, err := c.ListSaved(ctx)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := c.DeleteSaved(ctx, name); err != nil {
+			return err
+		}
+	}
+	h.swept = true
+	return nil
+}
+
+// setCache says how saved states are kept.
+func (h *host) setCache(ctx context.Context, c *sentryhost.Client) error {
+	cfg := h.engine.cfg
+	if cfg.SavedCache == 0 && cfg.PackAfter == 0 {
+		return nil
+	}
+	return c.SetCache(ctx, sentryhost.CacheRequest{Bytes: cfg.SavedCache, PackAfterSeconds: int64(cfg.PackAfter / time.Second)})
+}
+
+// sayNeeded has the launcher start the sentry host of an earlier build, and keep it
+// until close, unless it does. The caller is the only one that connects.
+func (h *host) sayNeeded(ctx context.Context) error {
+	h.mu.Lock()
+	said := h.build == "" || h.need != nil
+	h.mu.Unlock()
+	if said {
+		return nil
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, "unixpacket", h.engine.cfg.Earlier.Need(h.build))
+	if errors.Is(err, os.ErrNotExist) {
+		return sandbox.Errorf(sandbox.Conflict, "build %s of Cloud Sandbox is not here any more", h.build).WithCause(err)
+	}
+	if err == nil {
+		stop := context.AfterFunc(ctx, func() { conn.Close() })
+		var answer [1]byte
+		_, err = conn.Read(answer[:])
+		if !stop() {
+			err = errors.Join(err, ctx.Err())
+		}
+		if err == nil && answer[0] != sentryhost.Ready {
+			err = fmt.Errorf("the launcher said %q", answer[:])
+		}
+		if err != nil {
+			conn.Close()
+		}
+	}
+	if err != nil {
+		return sandbox.Errorf(sandbox.Unavailable, "the sentry host of build %s of Cloud Sandbox does not start", h.build).WithCause(err)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.need = conn
+	if h.closed {
+		return conn.Close()
+	}
+	return nil
+}
+
+// close lets go of the sentry host, for good.
+func (h *host) close() error {
+	h.stop()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	var errs []error
+	if h.client != nil {
+		errs = append(errs, h.client.Close())
+	}
+	if h.need != nil {
+		errs = append(errs, h.need.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// keepConnected redials the sentry host whenever the connection ends, until ctx
+// does. A new sentry host may have found Boots dead.
+func (h *host) keepConnected(ctx context.Context) {
+	log := h.engine.cfg.Log.With("build", h.build)
+	const first, most = 50 * time.Millisecond, 2 * time.Second
+	pause := first
+	for ctx.Err() == nil {
+		c, err := h.connected(ctx)
+		if err == nil {
+			if err = h.compare(ctx, c); err == nil {
+				pause = first
+				select {
+				case <-c.Done():
+					if ctx.Err() == nil {
+						log.Warn("the sentry host went away")
+					}
+				case <-ctx.Done():
+				}
+				continue
+			}
+		}
+		if ctx.Err() == nil {
+			log.Warn("the sentry host does not answer", "error", err)
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+		pause = min(2*pause, most)
+	}
+}
+
+// compare ends the Boots that the sentry host should know and does not, and gives it
+// copies of the links of those that it does.
+func (h *host) compare(ctx context.Context, c *sentryhost.Client) error {
+	e := h.engine
+	links := map[string]*os.File{}
+	e.mu.Lock() // before the list: what starts meanwhile may be missing in that
+	for id, b := range e.boots {
+		if b.host == h && b.started {
+			links[id] = b.hostEnd
+		}
+	}
+	e.mu.Unlock()
+	running, err := c.List(ctx)
+	if err != nil {
+		return err
+	}
+	alive := map[string]bool{}
+	for _, b := range running {
+		alive[b.ID] = true
+	}
+	var lost []string
+	for id := range links {
+		if !alive[id] {
+			lost = append(lost, id)
+			delete(links, id)
+		}
+	}
+	for id, f := range links {
+		// One that has a copy does not take another. A Boot that ends just now
+		// has closed its link, and nothing is lost by that.
+		if err := c.Keep(ctx, id, f); err != nil && ctx.Err() == nil {
+			e.cfg.Log.Info("the sentry host did not take a link", "boot", id, "error", err)
+		}
+	}
+	for _, id := range lost {
+		e.bootEvent(sandbox.BootEvent{ID: id, Kind: sandbox.BootEnded, Cause: sandbox.CauseEngineLost})
+	}
+	return nil
+}
+
+// hold returns the sentry host of an earlier build, which the caller releases.
+func (e *Engine) hold(build string) (*host, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed || e.cfg.Earlier.Need == nil {
+		return nil, sandbox.Errorf(sandbox.Unavailable, "build %s of Cloud Sandbox cannot be reached", build)
+	}
+	h := e.earlier[build]
+	if h == nil {
+		h = e.newHost(build, e.cfg.Earlier.Socket(build))
+		var ctx context.Context
+		ctx, h.stop = context.WithCancel(context.Background())
+		e.beside.Go(func() { h.keepConnected(ctx) })
+		e.earlier[build] = h
+	}
+	h.users++
+	return h, nil
+}
+
+// release lets go of a sentry host once: of one of an earlier build, for good when
+// nobody holds it any more.
+func (e *Engine) release(h *host) {
+	if h == e.own {
+		return
+	}
+	e.mu.Lock()
+	h.users--
+	last := h.users == 0 && e.earlier[h.build] == h
+	if last {
+		delete(e.earlier, h.build)
+	}
+	e.mu.Unlock()
+	if !last {
+		return
+	}
+	if err := h.close(); err != nil {
+		e.cfg.Log.Warn("the sentry host of an earlier build was not let go", "build", h.build, "error", err)
+	}
+}
+
+// hostFor returns the sentry host that starts from a saved state, or ours for none.
+// The caller calls unlend when the start is over, and releases the host when the
+// Boot is.
+func (e *Engine) hostFor(ctx context.Context, from string) (h *host, unlend func(), err error) {
+	nothing := func() {}
+	if from == "" {
+		return e.own, nothing, nil
+	}
+	own, err := e.pausing(ctx, e.own)
+	if err != nil {
+		return nil, nil, err
+	}
+	home, err := own.Home(ctx, from)
+	if err != nil || home.Build == "" {
+		return e.own, nothing, err
+	}
+	if oldest := e.cfg.Earlier.OldestGVisor; oldest != "" && semver.Compare(home.Engine, oldest) < 0 {
+		return nil, nil, sandbox.Errorf(sandbox.Conflict, "the saved state %s holds memory of gVisor %.80s, and this server starts nothing with one older than %s: start from a state of files alone", from, home.Engine, oldest)
+	}
+	if h, err = e.hold(home.Build); err != nil {
+		return nil, nil, err
+	}
+	if unlend, err = h.lend(ctx, own, from); err != nil {
+		e.release(h)
+		return nil, nil, err
+	}
+	return h, unlend, nil
+}
+
+// lend has ours put a state where the sentry host of an earlier build finds it, until
+// the last start from it is over.
+func (h *host) lend(ctx context.Context, own *sentryhost.Client, name string) (unlend func(), err error) {
+	if _, err := h.connected(ctx); err != nil {
+		return nil, err
+	}
+	h.lending.Lock()
+	defer h.lending.Unlock()
+	if err := own.Lend(ctx, sentryhost.LendRequest{Name: name, Build: h.build}); err != nil {
+		return nil, err
+	}
+	h.lent[name]++
+	return func() {
+		h.lending.Lock()
+		defer h.lending.Unlock()
+		if h.lent[name]--; h.lent[name] > 0 {
+			return
+		}
+		delete(h.lent, name)
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		defer cancel()
+		c, err := h.connected(undo)
+		if err == nil {
+			err = c.DeleteSaved(undo, name)
+		}
+		if err != nil { // the next server removes it
+			h.engine.cfg.Log.Warn("a lent state was not taken back", "build", h.build, "saved", name, "error", err)
+		}
+	}, nil
+}
+
+// hosts returns the sentry hosts of earlier builds that are held.
+func (e *Engine) hosts() []*host {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Collect(maps.Values(e.earlier))
+}

@@ -1,0 +1,233 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+
+	"golang.org/x/mod/semver"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/payload"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost"
+)
+
+// earlierHosts are the sentry hosts of earlier builds that run beside ours: those
+// with Boots, and those that the server needs to start from what only they can
+// start from. Each ends when it has no Boot and nobody needs it.
+type earlierHosts struct {
+	Layout
+	own    string // build
+	saved  func(ctx context.Context, build string) (bool, error)
+	oldest string
+	log    *slog.Logger
+}
+
+// takeUp has the sentry hosts run that earlier builds left with somebody's Boots, so
+// that an upgrade ends none of them, and returns their builds. Boots that only wait
+// in a Pool end. Builds that nothing needs are removed; see Options.Saved.
+func (e *earlierHosts) takeUp(ctx context.Context) (running []string) {
+	for _, build := range e.builds() {
+		if build == e.own {
+			continue
+		}
+		owned, err := e.ownedBoots(ctx, build)
+		if err == nil && len(owned) > 0 {
+			e.log.Warn("sandboxes of an earlier build run: its sentry host runs beside that of this build", "build", build, "boots", len(owned))
+			running = append(running, build)
+			err = e.keepOnly(ctx, build, owned)
+		} else if err == nil {
+			err = e.retire(ctx, build, e.saved)
+		}
+		if err != nil {
+			e.log.Warn("what an earlier build left is not in order", "build", build, "error", err)
+		}
+	}
+	return running
+}
+
+// keepOnly has the sentry host of an earlier build run beside ours, with some of
+// its Boots and no others.
+func (e *earlierHosts) keepOnly(ctx context.Context, build string, owned []string) error {
+	if err := e.startHost(ctx, build, e.SavedEarlier(build)); err != nil {
+		return err
+	}
+	c, err := sentryhost.Dial(ctx, e.HostSocket(build), sentryhost.Events{})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	boots, err := c.List(ctx)
+	if err != nil {
+		return err
+	}
+	keep := map[string]bool{}
+	for _, id := range owned {
+		keep[id] = true
+	}
+	var errs []error
+	for _, b := range boots {
+		if !keep[b.ID] {
+			errs = append(errs, c.Stop(ctx, b.ID))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// serve lets the server say, until ctx ends, that it needs the sentry host of an
+// earlier build whose programs are here.
+func (e *earlierHosts) serve(ctx context.Context, beside *sync.WaitGroup) error {
+	left, _ := filepath.Glob(e.NeedSocket("*"))
+	for _, path := range left {
+		_ = os.Remove(path) // of builds that are gone, or Listen says it
+	}
+	for _, build := range e.builds() {
+		if _, err := os.Stat(e.program(build)); build == e.own || err != nil {
+			continue
+		}
+		const ours = 0o600
+		l, err := fdrpc.Listen(e.NeedSocket(build), ours)
+		if err != nil {
+			return fmt.Errorf("listen for the need of build %s: %w", build, err)
+		}
+		if err := os.Chown(e.NeedSocket(build), ServerUID, -1); err != nil {
+			l.Close()
+			return fmt.Errorf("give a socket to the server: %w", err)
+		}
+		beside.Go(func() { e.whenNeeded(ctx, build, l) })
+	}
+	return nil
+}
+
+// program is the sentry, and sentry host, of a build.
+func (e *earlierHosts) program(build string) string {
+	return filepath.Join(e.Binaries(), build, payload.Sentry)
+}
+
+// whenNeeded has the sentry host of a build run as long as a connection is open, one
+// connection after the other. Nothing is read: that there is one says all.
+func (e *earlierHosts) whenNeeded(ctx context.Context, build string, l *net.UnixListener) {
+	defer l.Close()
+	defer context.AfterFunc(ctx, func() { l.Close() })()
+	for {
+		conn, err := l.AcceptUnix()
+		if err != nil {
+			return
+		}
+		e.whileNeeded(ctx, build, conn)
+		if ctx.Err() != nil {
+			return
+		}
+		// What is begun is finished, also when the server ends meanwhile.
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), hostStart)
+		err = e.letGo(undo, build)
+		cancel()
+		if err != nil {
+			e.log.Warn("the sentry host of an earlier build was not ended", "build", build, "error", err)
+		}
+		if _, err := os.Stat(e.program(build)); err != nil {
+			_ = os.Remove(e.NeedSocket(build)) // nothing needs the build any more
+			return
+		}
+	}
+}
+
+// whileNeeded starts the sentry host of a build, says by one byte that it answers,
+// and starts it again whenever it ends, until the connection ends or ctx does.
+func (e *earlierHosts) whileNeeded(ctx context.Context, build string, conn net.Conn) {
+	defer conn.Close()
+	err := e.allowed(ctx, build)
+	if err == nil {
+		err = e.startHost(ctx, build, e.SavedEarlier(build))
+	}
+	if err != nil {
+		e.log.Error("the sentry host of an earlier build cannot be started", "build", build, "error", err)
+		return
+	}
+	if _, err := conn.Write([]byte{sentryhost.Ready}); err != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	var keeping sync.WaitGroup
+	defer keeping.Wait()
+	defer cancel()
+	keeping.Go(func() { e.keepHost(ctx, build, e.SavedEarlier(build), e.log) })
+	_, _ = conn.Read(make([]byte, 1))
+}
+
+// allowed returns an error when the operator wants no sentry host of a build's
+// gVisor to be started. One that has Boots is: whatever it may not start, they run.
+func (e *earlierHosts) allowed(ctx context.Context, build string) error {
+	if e.oldest == "" {
+		return nil
+	}
+	version, err := e.gvisorOf(ctx, build)
+	if err != nil || semver.Compare(version, e.oldest) >= 0 {
+		return err
+	}
+	if boots, err := os.ReadDir(filepath.Join(e.Host(build), "boots")); err == nil && len(boots) > 0 {
+		return nil
+	}
+	return fmt.Errorf("it has gVisor %s, and the oldest that may be used is %s", version, e.oldest)
+}
+
+// letGo ends the sentry host of a build that nobody needs, unless it has Boots, and
+// removes what nothing needs of the build.
+func (e *earlierHosts) letGo(ctx context.Context, build string) error {
+	boots, err := e.earlierBoots(ctx, build)
+	if err != nil || len(boots) > 0 {
+		return err
+	}
+	return e.retire(ctx, build, e.saved)
+}
+
+// Build is one build whose programs are in the data folder.
+type Build struct {
+	Name   string `json:"build"`
+	GVisor string `json:"gvisor"`  // its version
+	Host   bool   `json:"running"` // its sentry host
+	Boots  int    `json:"boots"`
+}
+
+// Builds lists those that are there, by name, whether a server runs or not.
+func (l Layout) Builds(ctx context.Context) ([]Build, error) {
+	var all []Build
+	for _, name := range l.builds() {
+		if _, err := os.Stat(filepath.Join(l.Binaries(), name, payload.Sentry)); err != nil {
+			continue // only records are left
+		}
+		b := Build{Name: name}
+		var err error
+		if b.GVisor, err = l.gvisorOf(ctx, name); err != nil {
+			return nil, err
+		}
+		boots, err := bootsOf(ctx, l.HostSocket(name))
+		b.Host, b.Boots = err == nil, len(boots)
+		all = append(all, b)
+	}
+	return all, nil
+}
+
+var versionLine = regexp.MustCompile(`(?m)^runsc version (\S+)$`)
+
+// gvisorOf returns the version of gVisor that a build has.
+func (l Layout) gvisorOf(ctx context.Context, build string) (string, error) {
+	out, err := exec.CommandContext(ctx, filepath.Join(l.Binaries(), build, payload.Sentry), "--version").Output()
+	if err != nil {
+		return "", fmt.Errorf("ask build %s which gVisor it has: %w", build, err)
+	}
+	m := versionLine.FindSubmatch(out)
+	if m == nil {
+		return "", fmt.Errorf("build %s does not say which gVisor it has: %.80q", build, strings.TrimSpace(string(out)))
+	}
+	return string(m[1]), nil
+}
