@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
@@ -37,7 +36,7 @@ func Commands(getenv func(string) string) []*cobra.Command {
 	commands := []*cobra.Command{
 		a.createCommand(), a.runCommand(), a.execCommand(), a.shellCommand(), a.copyCommand(), a.listCommand(),
 		a.removeCommand(), a.portsCommand(), a.linkCommand(), a.processesCommand(), a.logsCommand(), a.killCommand(), a.benchCommand(),
-		a.pauseCommand(), a.resumeCommand(), a.forkCommand(), a.snapshotCommand(), a.rollbackCommand(), a.historyCommand(), a.usageCommand(), a.secretCommand(), a.volumeCommand(),
+		a.pauseCommand(), a.resumeCommand(), a.forkCommand(), a.snapshotCommand(), a.rollbackCommand(), a.historyCommand(), a.usageCommand(), a.secretCommand(), a.volumeCommand(), a.loginCommand(), a.logoutCommand(),
 	}
 	for _, c := range commands {
 		c.GroupID = GroupID
@@ -61,10 +60,18 @@ func clientFlags(cmd *cobra.Command) {
 
 // connect returns a Client as flags and environment say.
 func (a *app) connect(cmd *cobra.Command) (*client.Client, error) {
-	flags := map[string]string{}
-	cmd.Flags().Visit(func(f *pflag.Flag) { flags[f.Name] = f.Value.String() })
-	cfg, err := config.LoadClient(flags, a.getenv)
+	cfg, err := a.settings(cmd)
 	if err != nil {
+		return nil, err
+	}
+	tokens, err := a.tokens(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if tokens != nil {
+		return client.NewWithTokens(cfg, tokens), nil
+	}
+	if err := cfg.CheckKey(); err != nil {
 		return nil, usageError{err}
 	}
 	return client.New(cfg), nil

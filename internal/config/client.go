@@ -18,8 +18,10 @@ type Client struct {
 	// Key is the bearer that requests carry. Empty: the server, which is in
 	// dev mode on this machine, is asked for a token for UserID.
 	Key string
-	// UserID is whom to be in dev mode; each has sandboxes of its own.
+	// UserID is whom to be in dev mode; each has sandboxes of its own. ByUser says that
+	// it was asked for.
 	UserID string
+	ByUser bool
 }
 
 // Names of the flags that LoadClient knows.
@@ -69,7 +71,8 @@ func LoadClient(flags map[string]string, getenv func(string) string) (Client, er
 		Key:    flags[FlagAPIKey],
 		UserID: cmp.Or(flags[FlagUserID], getenv("CLOUD_SANDBOX_USER_ID"), DefaultUserID),
 	}
-	if c.Key == "" && flags[FlagUserID] == "" {
+	c.ByUser = flags[FlagUserID] != ""
+	if c.Key == "" && !c.ByUser {
 		c.Key = getenv("CLOUD_SANDBOX_API_KEY")
 	}
 	u, err := serverURL(c.URL)
@@ -82,10 +85,16 @@ func LoadClient(flags map[string]string, getenv func(string) string) (Client, er
 			return c, errors.New("the API key holds a space or another character that no key has: set CLOUD_SANDBOX_API_KEY to the key alone")
 		}
 	}
-	if c.Key == "" && !loopback(strings.ToLower(u.Hostname())) {
-		return c, fmt.Errorf("no API key for %s: set CLOUD_SANDBOX_API_KEY (only a server in dev mode on this machine goes without)", c.URL)
-	}
 	return c, nil
+}
+
+// CheckKey says what to do when there is no key for a server that needs one.
+func (c Client) CheckKey() error {
+	u, err := url.Parse(c.URL)
+	if err == nil && c.Key == "" && !loopback(strings.ToLower(u.Hostname())) {
+		err = fmt.Errorf("no API key for %s: set CLOUD_SANDBOX_API_KEY, or log in with `cloud-sandbox login --url %s` (only a server in dev mode on this machine goes without)", c.URL, c.URL)
+	}
+	return err
 }
 
 func serverURL(s string) (*url.URL, error) {

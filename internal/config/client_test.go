@@ -15,29 +15,29 @@ func TestLoadClient(t *testing.T) {
 		want  Client
 		err   string
 	}{
-		{"nothing", nil, nil, Client{DefaultURL, "", DefaultUserID}, ""},
+		{"nothing", nil, nil, Client{URL: DefaultURL, UserID: DefaultUserID}, ""},
 		{
 			"environment", nil,
 			map[string]string{"CLOUD_SANDBOX_URL": "https://x.example/", "CLOUD_SANDBOX_API_KEY": "k"},
-			Client{"https://x.example", "k", DefaultUserID},
+			Client{URL: "https://x.example", Key: "k", UserID: DefaultUserID},
 			"",
 		},
 		{
 			"flags are stronger",
 			map[string]string{"url": "http://a:1", "api-key": "f", "user-id": "u"},
 			map[string]string{"CLOUD_SANDBOX_URL": "http://b:2", "CLOUD_SANDBOX_API_KEY": "k", "CLOUD_SANDBOX_USER_ID": "v"},
-			Client{"http://a:1", "f", "u"},
+			Client{URL: "http://a:1", Key: "f", UserID: "u", ByUser: true},
 			"",
 		},
 		{
 			"a user is stronger than the environment's key",
 			map[string]string{"user-id": "u"},
 			map[string]string{"CLOUD_SANDBOX_API_KEY": "k"},
-			Client{DefaultURL, "", "u"},
+			Client{URL: DefaultURL, UserID: "u", ByUser: true},
 			"",
 		},
-		{"a path", map[string]string{"url": "http://127.0.0.1:1/base/"}, nil, Client{"http://127.0.0.1:1/base", "", "cli"}, ""},
-		{"IPv6", map[string]string{"url": "http://[::1]:80"}, nil, Client{"http://[::1]:80", "", "cli"}, ""},
+		{"a path", map[string]string{"url": "http://127.0.0.1:1/base/"}, nil, Client{URL: "http://127.0.0.1:1/base", UserID: "cli"}, ""},
+		{"IPv6", map[string]string{"url": "http://[::1]:80"}, nil, Client{URL: "http://[::1]:80", UserID: "cli"}, ""},
 		{"no key far away", map[string]string{"url": "http://10.0.0.1"}, nil, Client{}, "CLOUD_SANDBOX_API_KEY"},
 		{"no scheme", map[string]string{"url": "localhost:8080"}, nil, Client{}, "http://HOST:PORT"},
 		{"other scheme", map[string]string{"url": "ftp://localhost"}, nil, Client{}, "http://HOST:PORT"},
@@ -53,6 +53,9 @@ func TestLoadClient(t *testing.T) {
 				}
 				return tt.env[k]
 			})
+			if err == nil {
+				err = got.CheckKey()
+			}
 			if tt.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.err) {
 					t.Errorf("the error is %v, want one with %q", err, tt.err)

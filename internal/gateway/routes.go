@@ -62,6 +62,7 @@ func (s *Server) ownRoutes() []route {
 		{"GET", "/docs", anyone, noBody, false, s.docsPage},
 		{"GET", "/api/v1/openapi.yaml", anyone, noBody, false, s.openAPI},
 		{"POST", tokenPath, anyone, tokenBody, false, s.createToken},
+		{"GET", "/api/v1/auth/providers", anyone, noBody, false, s.listProviders},
 	}
 }
 

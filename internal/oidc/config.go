@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/url"
 	"regexp"
+	"slices"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
@@ -24,6 +25,11 @@ type Issuer struct {
 	URL string `json:"issuer"`
 	// Audience is what its tokens must carry as aud.
 	Audience string `json:"audience"`
+	// ClientID is what the command line calls itself when somebody logs in with a
+	// browser, and Scopes what it asks for; without ClientID nobody can. Nil Scopes:
+	// openid and offline_access.
+	ClientID string   `json:"client_id,omitempty"`
+	Scopes   []string `json:"scopes,omitempty"`
 	// Tenant is whose all its users are; empty: TenantClaim says.
 	Tenant sandbox.TenantID `json:"tenant,omitempty"`
 	// TenantClaim is the claim that names the Tenant. With Tenants, only what is a
@@ -77,6 +83,10 @@ func (is Issuer) check() error {
 		return fmt.Errorf("issuer must be an https URL without query, not %q", is.URL)
 	case is.Audience == "":
 		return errors.New("audience is missing: without it tokens for other services would be taken")
+	case is.ClientID == "" && is.Scopes != nil:
+		return errors.New("scopes needs client_id")
+	case is.Scopes != nil && !slices.Contains(is.Scopes, "openid"):
+		return errors.New(`scopes must have "openid" among them`)
 	case (is.Tenant == "") == (is.TenantClaim == ""):
 		return errors.New("say tenant or tenant_claim, one of them")
 	case is.Tenants != nil && is.TenantClaim == "":

@@ -74,6 +74,26 @@ func New(all []Issuer, opts ...Option) *Issuers {
 	return s
 }
 
+// Logins returns the issuers with which somebody can log in on the command line, by
+// name.
+func (s *Issuers) Logins() (all []Issuer) {
+	if s == nil {
+		return nil
+	}
+	for _, is := range s.byURL {
+		if is.ClientID == "" {
+			continue
+		}
+		one := is.Issuer
+		if one.Scopes == nil {
+			one.Scopes = []string{oidc.ScopeOpenID, oidc.ScopeOfflineAccess}
+		}
+		all = append(all, one)
+	}
+	slices.SortFunc(all, func(a, b Issuer) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
 // Claims reports whether a token says that it is of one of the issuers. Nothing
 // of it is checked.
 func (s *Issuers) Claims(token string) bool { return s != nil && s.of(token) != nil }

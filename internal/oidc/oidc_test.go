@@ -446,6 +446,8 @@ func TestParse(t *testing.T) {
 		"a name of ours":      change(`"corp"`, `"dev"`),
 		"a name with a colon": change(`"corp"`, `"a:b"`),
 		"no audience":         change(`"audience":"a"`, `"audience":""`),
+		"scopes alone":        change(`"role"`, `"scopes":["openid"],"role"`),
+		"scopes of no login":  change(`"role"`, `"client_id":"c","scopes":["email"],"role"`),
 		"no tenant":           change(`"tenant":"acme",`, ``),
 		"two tenants":         change(`"role"`, `"tenant_claim":"org","role"`),
 		"tenants alone":       change(`"role"`, `"tenants":{"a":"b"},"role"`),
@@ -461,5 +463,23 @@ func TestParse(t *testing.T) {
 	}
 	if _, err := Parse("[" + strings.TrimSuffix(strings.Repeat(good+",", MaxIssuers+1), ",") + "]"); err == nil {
 		t.Error("too many")
+	}
+}
+
+// Who can log in somewhere is told where, without more than that.
+func TestLogins(t *testing.T) {
+	all, err := Parse(`[
+		{"name":"z","issuer":"https://z.example","audience":"a","client_id":"c","tenant":"t","role":"viewer"},
+		{"name":"m","issuer":"https://m.example","audience":"a","tenant":"t","role":"viewer"},
+		{"name":"b","issuer":"https://b.example","audience":"a","client_id":"c","scopes":["openid","groups"],"tenant":"t","role":"viewer"}]`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	logins := New(all).Logins()
+	if len(logins) != 2 || logins[0].Name != "b" || len(logins[0].Scopes) != 2 || logins[1].Name != "z" || strings.Join(logins[1].Scopes, " ") != "openid offline_access" {
+		t.Errorf("%+v", logins)
+	}
+	if none := (*Issuers)(nil).Logins(); none != nil {
+		t.Errorf("%+v", none)
 	}
 }

@@ -3,15 +3,23 @@ package e2e
 import (
 	"crypto/rand"
 	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,6 +33,69 @@ import (
 type provider struct {
 	url, certificate string // its certificate is a file that all may read
 	key              *rsa.PrivateKey
+
+	mu      sync.Mutex
+	pending map[string]url.Values // logins that a browser began, by their code
+	refresh string                // that may be used once
+	life    time.Duration         // of the tokens that it gives
+	given   int
+	refuse  bool // what was to be renewed
+}
+
+// authorize is the page where somebody logs in, who always agrees.
+func (p *provider) authorize(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	if q.Get("response_type") != "code" || q.Get("client_id") != "cli" || q.Get("code_challenge_method") != "S256" || !strings.Contains(q.Get("scope"), "openid") {
+		http.Error(w, "bad request", http.StatusBadRequest)
+		return
+	}
+	code := jwtID()
+	p.mu.Lock()
+	p.pending[code] = q
+	p.mu.Unlock()
+	back := url.Values{"code": {code}, "state": {q.Get("state")}, "iss": {p.url}}
+	http.Redirect(w, r, q.Get("redirect_uri")+"?"+back.Encode(), http.StatusFound)
+}
+
+func jwtID() string { return strings.ToLower(rand.Text()) }
+
+// exchange gives tokens for a code, to who knows its verifier, and for the last token
+// that renews.
+func (p *provider) exchange(t *testing.T, w http.ResponseWriter, r *http.Request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	change := jwt.MapClaims{"exp": time.Now().Add(p.life).Unix(), "jti": jwtID()}
+	switch r.FormValue("grant_type") {
+	case "authorization_code":
+		began, is := p.pending[r.FormValue("code")]
+		delete(p.pending, r.FormValue("code"))
+		sum := sha256.Sum256([]byte(r.FormValue("code_verifier")))
+		if !is || began.Get("code_challenge") != base64.RawURLEncoding.EncodeToString(sum[:]) || began.Get("redirect_uri") != r.FormValue("redirect_uri") {
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = w.Write([]byte(`{"error":"invalid_grant"}`))
+			return
+		}
+		change["nonce"] = began.Get("nonce")
+	case "refresh_token":
+		if p.refuse || r.FormValue("refresh_token") != p.refresh {
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = w.Write([]byte(`{"error":"invalid_grant","error_description":"it was taken back"}`))
+			return
+		}
+	}
+	p.refresh = jwtID()
+	p.given++
+	_ = json.NewEncoder(w).Encode(map[string]any{
+		"access_token": p.token(t, jwt.SigningMethodRS256, p.key, change), "token_type": "Bearer", "expires_in": int(p.life.Seconds()), "refresh_token": p.refresh,
+		"id_token": p.token(t, jwt.SigningMethodRS256, p.key, withAudience(change, "cli")),
+	})
+}
+
+func withAudience(claims jwt.MapClaims, audience string) jwt.MapClaims {
+	out := maps.Clone(claims)
+	out["aud"] = audience
+	return out
 }
 
 func newProvider(t *testing.T) *provider {
@@ -33,17 +104,22 @@ func newProvider(t *testing.T) *provider {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &provider{key: key}
+	p := &provider{key: key, pending: map[string]url.Values{}, life: time.Hour}
 	mux := http.NewServeMux()
 	srv := httptest.NewTLSServer(mux)
 	t.Cleanup(srv.Close)
 	p.url = srv.URL
 	for path, v := range map[string]any{
-		"/.well-known/openid-configuration": map[string]string{"issuer": srv.URL, "jwks_uri": srv.URL + "/keys"},
-		"/keys":                             jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "k1", Use: "sig"}}},
+		"/.well-known/openid-configuration": map[string]any{
+			"issuer": srv.URL, "jwks_uri": srv.URL + "/keys", "authorization_endpoint": srv.URL + "/authorize", "token_endpoint": srv.URL + "/token",
+			"id_token_signing_alg_values_supported": []string{"RS256"},
+		},
+		"/keys": jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "k1", Use: "sig"}}},
 	} {
 		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(v) })
 	}
+	mux.HandleFunc("GET /authorize", p.authorize)
+	mux.HandleFunc("POST /token", func(w http.ResponseWriter, r *http.Request) { p.exchange(t, w, r) })
 	dir, err := os.MkdirTemp("", "cs-provider-")
 	if err != nil {
 		t.Fatal(err)
@@ -127,5 +203,132 @@ func TestIdentityProvider(t *testing.T) {
 	}
 	if log := s.Log(); strings.Contains(log, alice.Token) {
 		t.Error("the token is in the log")
+	}
+}
+
+// Somebody logs in by a browser, the commands that follow are theirs, the login renews
+// itself, and ends.
+func TestLogin(t *testing.T) {
+	t.Parallel()
+	p := newProvider(t)
+	s := rig.Own(t, rig.Options{Pool: 1, Strict: true, Env: []string{
+		"JWT_SECRET=0123456789abcdef0123456789abcdef", "SSL_CERT_FILE=" + p.certificate,
+		`CLOUD_SANDBOX_OIDC=[{"name":"corp","issuer":"` + p.url + `","audience":"cloud-sandbox","client_id":"cli","tenant_claim":"org","role":"developer"},
+			{"name":"robots","issuer":"https://robots.example","audience":"cloud-sandbox","tenant":"robots","role":"viewer"}]`,
+	}})
+	home := t.TempDir()
+	command := func(args ...string) *exec.Cmd {
+		cmd := exec.CommandContext(t.Context(), s.Bin, args...)
+		cmd.Env = []string{"HOME=" + home, "SSL_CERT_FILE=" + p.certificate, "CLOUD_SANDBOX_URL=" + s.URL, "PATH=" + os.Getenv("PATH"), "CLOUD_SANDBOX_DATA=" + home}
+		return cmd
+	}
+	fails := func(want string, args ...string) {
+		t.Helper()
+		if out, err := command(args...).CombinedOutput(); err == nil || !strings.Contains(string(out), want) {
+			t.Errorf("%v: %v, %s; want %q", args, err, out, want)
+		}
+	}
+	fails("CLOUD_SANDBOX_API_KEY", "ls") // no dev mode, and nobody logged in
+	fails("knows no identity provider", "login", "--issuer", "other")
+	fails("not logged in", "logout")
+
+	// browse logs in as a browser would; change is made to where the provider sends it.
+	browse := func(change func(*url.URL)) (string, error) {
+		t.Helper()
+		cmd := command("login", "--no-browser")
+		said, err := cmd.StderrPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var text []byte
+		address := regexp.MustCompile(`https://\S+`)
+		for buf := make([]byte, 4096); !address.Match(text) || text[len(text)-1] != '\n'; {
+			n, err := said.Read(buf)
+			if text = append(text, buf[:n]...); err != nil {
+				t.Fatalf("it says %s: %v", text, err)
+			}
+		}
+		roots := x509.NewCertPool()
+		ca, err := os.ReadFile(p.certificate)
+		if err != nil || !roots.AppendCertsFromPEM(ca) {
+			t.Fatal(err)
+		}
+		all := address.FindAllString(string(text), -1)
+		browser := &http.Client{
+			Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}},
+			CheckRedirect: func(r *http.Request, _ []*http.Request) error {
+				change(r.URL)
+				return nil
+			},
+		}
+		resp, err := browser.Get(all[len(all)-1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		rest, _ := io.ReadAll(said)
+		return string(text) + string(rest), cmd.Wait()
+	}
+	with := func(key, value string) func(*url.URL) {
+		return func(u *url.URL) {
+			q := u.Query()
+			q.Set(key, value)
+			u.RawQuery = q.Encode()
+		}
+	}
+	if said, err := browse(with("code", "stolen")); err == nil || !strings.Contains(said, "invalid_grant") {
+		t.Errorf("with a code of nobody: %v, %s", err, said)
+	}
+	if said, err := browse(with("iss", "https://other.example")); err == nil || !strings.Contains(said, "another identity provider") {
+		t.Errorf("from another provider: %v, %s", err, said)
+	}
+	if said, err := browse(func(*url.URL) {}); err != nil {
+		t.Fatalf("%v: %s", err, said)
+	}
+	file := filepath.Join(home, ".config", "cloud-sandbox", "logins.json")
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	works := func() {
+		t.Helper()
+		if out, err := command("run", "--language", "bash", "-c", "echo hello").CombinedOutput(); err != nil || string(out) != "hello\n" {
+			t.Errorf("%v: %s", err, out)
+		}
+	}
+	works()
+	given := func() int { p.mu.Lock(); defer p.mu.Unlock(); return p.given }
+	if n := given(); n != 1 {
+		t.Errorf("%d times it gave tokens, want 1", n)
+	}
+	set := func(change func()) { p.mu.Lock(); defer p.mu.Unlock(); change() }
+	// One that is about to end is renewed, once for each command, also for several at
+	// a time.
+	set(func() { p.life = 20 * time.Second })
+	if said, err := browse(func(*url.URL) {}); err != nil {
+		t.Fatalf("%v: %s", err, said)
+	}
+	set(func() { p.life = time.Hour })
+	var together sync.WaitGroup
+	for range 3 {
+		together.Go(works)
+	}
+	together.Wait()
+	if n := given(); n != 3 {
+		t.Errorf("%d times it gave tokens, want 3", n)
+	}
+	set(func() { p.life = 20 * time.Second })
+	if said, err := browse(func(*url.URL) {}); err != nil {
+		t.Fatalf("%v: %s", err, said)
+	}
+	set(func() { p.refuse = true })
+	fails("log in again", "ls")
+	if out, err := command("logout").CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+	if text, err := os.ReadFile(file); err != nil || strings.Contains(string(text), "refresh") {
+		t.Errorf("after logout there is %s, %v", text, err)
 	}
 }

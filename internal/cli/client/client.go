@@ -19,6 +19,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/login"
 )
 
 // Bounds of what is read into memory, in bytes. What sandboxes answer goes
@@ -35,6 +36,8 @@ type Client struct {
 	base   string
 	userID string
 	http   *http.Client
+
+	tokens func(context.Context) (string, error) // of a login; nil: there is none
 
 	mu    sync.Mutex
 	token string // empty: not minted yet
@@ -57,16 +60,39 @@ func New(c config.Client) *Client {
 	}
 }
 
+// NewWithTokens is New with a token for each request.
+func NewWithTokens(c config.Client, tokens func(context.Context) (string, error)) *Client {
+	made := New(c)
+	made.tokens = tokens
+	return made
+}
+
+// Providers lists the identity providers that one can log in with.
+func (c *Client) Providers(ctx context.Context) ([]login.Provider, error) {
+	resp, err := c.send(ctx, request{method: http.MethodGet, path: "/api/v1/auth/providers"}, "")
+	if err != nil {
+		return nil, err
+	}
+	var reply struct {
+		Providers []login.Provider `json:"providers"`
+	}
+	err = decode(resp, &reply)
+	return reply.Providers, err
+}
+
 // Close frees idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // URL is the address of the server.
 func (c *Client) URL() string { return c.base }
 
-// bearer returns the key, or a token of dev mode that is minted once.
+// bearer returns the key, the token of a login, or one of dev mode that is minted once.
 func (c *Client) bearer(ctx context.Context) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.tokens != nil {
+		return c.tokens(ctx)
+	}
 	if c.token != "" {
 		return c.token, nil
 	}
