@@ -30,7 +30,8 @@ const (
 )
 
 // IngressRules is an Ingress, parsed. It does not concern the ports of the
-// Guest's own services but for InterpreterPort, which is private with the others.
+// Guest's own services but for InterpreterPort, which is private with the others,
+// and by OpenServices.
 type IngressRules struct {
 	// Private asks who reaches a port for the Sandbox's traffic token, or for one
 	// that was made for that port.
@@ -43,6 +44,10 @@ type IngressRules struct {
 	// TLSPorts are those that speak TLS inside. Their certificates are not
 	// verified: the way there is ours.
 	TLSPorts []uint16 `json:"tls_ports,omitempty"`
+	// OpenServices has the Guest's services for E2B's clients answer whoever knows the
+	// Sandbox's ID; else they ask for its access token. It is said when a Sandbox is
+	// made and then stays.
+	OpenServices bool `json:"open_services,omitempty"`
 }
 
 // Ingress returns the rules in their one form. Invalid says what is wrong.
@@ -67,7 +72,10 @@ func (r IngressRules) Ingress() (Ingress, error) {
 			return "", Errorf(Invalid, "the port %d is not made public or private by itself: name ports of your own services, from 1 to 65535", p)
 		}
 	}
-	if !r.Private && r.Host == "" && len(r.TLSPorts) == 0 && len(r.Exceptions) == 0 {
+	if r.Private && r.OpenServices {
+		return "", Errorf(Invalid, "the ports of a sandbox cannot be private while its own services are open to all")
+	}
+	if !r.Private && !r.OpenServices && r.Host == "" && len(r.TLSPorts) == 0 && len(r.Exceptions) == 0 {
 		return "", nil
 	}
 	text, err := json.Marshal(r)
@@ -122,6 +130,17 @@ func (r IngressRules) HostAt(port uint16) string {
 // PrivateAt reports whether who reaches a port is asked for a token.
 func (r IngressRules) PrivateAt(port uint16) bool {
 	return r.Private != slices.Contains(r.Exceptions, port)
+}
+
+// after is i in the place of before: what is said once stays as it was said.
+func (i Ingress) after(before Ingress) (Ingress, error) {
+	was := before.RulesOrClosed()
+	r, err := i.Rules()
+	if err != nil || r.OpenServices == was.OpenServices {
+		return i, err
+	}
+	r.OpenServices = was.OpenServices
+	return r.Ingress()
 }
 
 // PortChange is what becomes different about one port of a Sandbox. Nil fields

@@ -25,6 +25,8 @@ func TestIngress(t *testing.T) {
 		{rules: sandbox.IngressRules{TLSPorts: []uint16{8443, 443, 8443}}, want: `{"tls_ports":[443,8443]}`},
 		{rules: sandbox.IngressRules{Private: true, Exceptions: []uint16{9, 8, 9}}, want: `{"private":true,"exceptions":[8,9]}`},
 		{rules: sandbox.IngressRules{Exceptions: []uint16{8}}, want: `{"exceptions":[8]}`},
+		{rules: sandbox.IngressRules{OpenServices: true}, want: `{"open_services":true}`},
+		{rules: sandbox.IngressRules{OpenServices: true, Private: true}, err: true},
 		{rules: sandbox.IngressRules{Exceptions: []uint16{0}}, err: true},
 		{rules: sandbox.IngressRules{Exceptions: []uint16{sandbox.InterpreterPort}}, err: true},
 		{rules: sandbox.IngressRules{TLSPorts: []uint16{0}}, err: true},
@@ -65,6 +67,23 @@ func TestIngress(t *testing.T) {
 	r := sandbox.IngressRules{Host: "p${PORT}.test:${PORT}", TLSPorts: []uint16{443}}
 	if r.HostAt(80) != "p80.test:80" || r.TLSAt(80) || !r.TLSAt(443) || (sandbox.IngressRules{}).HostAt(80) != "" {
 		t.Errorf("at a port: %q", r.HostAt(80))
+	}
+}
+
+// Whether the Guest's services are open is said once.
+func TestOpenServicesStay(t *testing.T) {
+	for _, tt := range []struct{ before, change, want sandbox.Ingress }{
+		{`{"open_services":true}`, ``, `{"open_services":true}`},
+		{`{"open_services":true}`, `{"host":"a"}`, `{"host":"a","open_services":true}`},
+		{`{"host":"a"}`, `{"open_services":true}`, ``},
+		{``, `{"private":true}`, `{"private":true}`},
+		{`{"open_services":true}`, `{"private":true}`, `refused`},
+	} {
+		s := sandbox.Sandbox{Ingress: tt.before, Network: sandbox.NetworkPublic, Shape: sandbox.DefaultShape(), Limits: sandbox.DefaultShape().Limits()}
+		got, err := sandbox.Change{Ingress: &tt.change}.Apply(s, time.Now())
+		if refused := tt.want == "refused"; refused != errors.Is(err, sandbox.Invalid) || !refused && got.Ingress != tt.want {
+			t.Errorf("%s and %s: %s, %v", tt.before, tt.change, got.Ingress, err)
+		}
 	}
 }
 

@@ -14,7 +14,7 @@ type Binding struct {
 	BootNumber  int64
 	Tenant      TenantID
 	Template    string
-	AccessToken string // for the E2B services inside; derived, never stored
+	AccessToken string // for the E2B services inside; derived, never stored; empty: they ask for none
 	Env         map[string]string
 	User        string // default user of Processes; empty: "user"
 	Cwd         string // default working directory; empty: /workspace

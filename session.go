@@ -276,9 +276,13 @@ func (c Change) Apply(s Sandbox, now time.Time) (Sandbox, error) {
 	set(&next.StayPaused, c.StayPaused)
 	set(&next.CheckpointEvery, c.CheckpointEvery)
 	set(&next.Network, c.Network)
-	set(&next.Ingress, c.Ingress)
+	var err error
+	if c.Ingress != nil {
+		if next.Ingress, err = c.Ingress.after(s.Ingress); err != nil {
+			return s, err
+		}
+	}
 	if c.Port != nil {
-		var err error
 		if next.Ingress, err = c.Port.apply(next.Ingress); err != nil {
 			return s, err
 		}

@@ -66,12 +66,16 @@ func TestE2BLife(t *testing.T) {
 	for path, timeout := range map[string]time.Duration{"/sandboxes": 15 * time.Second, "/v2/sandboxes": 300 * time.Second} {
 		var sb, got e2bSandbox
 		f.e2b(key, "POST", path, `{"templateID":"code-interpreter-v1","metadata":{"a":"b"},"envVars":{"X":"1"},"mcp":null}`).into(t, 201, &sb)
-		if !sandbox.ValidSandboxID(sb.SandboxID) || sb.ClientID == "" || sb.EnvdVersion == "" || sb.EnvdAccessToken != "token of "+sb.SandboxID ||
+		token := "" // the first generation has one when it is asked for
+		if path == "/v2/sandboxes" {
+			token = "token of " + sb.SandboxID
+		}
+		if !sandbox.ValidSandboxID(sb.SandboxID) || sb.ClientID == "" || sb.EnvdVersion == "" || sb.EnvdAccessToken != token ||
 			sb.TemplateID != "base" || sb.Domain == nil || *sb.Domain != "box.example:8443" {
 			t.Errorf("%s: %+v", path, sb)
 		}
 		f.e2b(key, "GET", "/sandboxes/"+sb.SandboxID, "").into(t, 200, &got)
-		if got.State != "running" || got.EndAt.Sub(got.StartedAt).Round(time.Second) != timeout || got.Metadata["a"] != "b" {
+		if got.State != "running" || got.EnvdAccessToken != token || got.EndAt.Sub(got.StartedAt).Round(time.Second) != timeout || got.Metadata["a"] != "b" {
 			t.Errorf("%s: %+v", path, got)
 		}
 		row := f.sandboxes.byID[sb.SandboxID]
@@ -85,6 +89,29 @@ func TestE2BLife(t *testing.T) {
 		for _, again := range []string{"DELETE", "GET"} {
 			if a := f.e2b(key, again, "/sandboxes/"+sb.SandboxID, ""); a.status != 404 || !isE2BError(a) {
 				t.Errorf("%s of one that was killed: %d %s", again, a.status, a.body)
+			}
+		}
+	}
+}
+
+// Who asks for it has the services inside answer without a token, and keeps that.
+func TestE2BInsecure(t *testing.T) {
+	f := newFixture(t)
+	key := f.key("t", sandbox.RoleDeveloper)
+	for _, tt := range []struct {
+		path, secure string
+		open         bool
+	}{
+		{"/sandboxes", ``, true}, {"/sandboxes", `,"secure":false`, true}, {"/sandboxes", `,"secure":true`, false}, {"/v2/sandboxes", ``, false},
+	} {
+		var sb, got, again e2bSandbox
+		f.e2b(key, "POST", tt.path, `{"templateID":"base"`+tt.secure+`}`).into(t, 201, &sb)
+		f.e2b(key, "GET", "/sandboxes/"+sb.SandboxID, "").into(t, 200, &got)
+		f.e2b(key, "POST", "/v2/sandboxes/"+sb.SandboxID+"/connect", "").into(t, 200, &again)
+		rules := f.sandboxes.byID[sb.SandboxID].Ingress.RulesOrClosed()
+		for _, told := range []e2bSandbox{sb, got, again} {
+			if rules.OpenServices != tt.open || (told.EnvdAccessToken == "") != tt.open {
+				t.Errorf("%s%s: %+v, %+v", tt.path, tt.secure, rules, told)
 			}
 		}
 	}

@@ -208,12 +208,16 @@ func (m *Manager) binding(ctx context.Context, sb sandbox.Sandbox) (sandbox.Bind
 		return sandbox.Binding{}, err
 	}
 	secrets, err := m.openSecrets(ctx, sb)
+	token := m.cfg.AccessToken(sb.ID)
+	if sb.Ingress.RulesOrClosed().OpenServices {
+		token = ""
+	}
 	return sandbox.Binding{
 		SandboxID:   sb.ID,
 		BootNumber:  sb.Boot.Number,
 		Tenant:      sb.Tenant,
 		Template:    sb.Template,
-		AccessToken: m.cfg.AccessToken(sb.ID),
+		AccessToken: token,
 		Env:         sb.Env,
 		User:        sb.User,
 		Cwd:         sb.Cwd,

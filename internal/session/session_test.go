@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -47,6 +48,24 @@ func TestCreate(t *testing.T) {
 			if r, err := w.m.Get(t.Context(), "t", key); err != nil || !reflect.DeepEqual(r, sb) {
 				t.Errorf("Get(%s) = %+v, %v", key, r, err)
 			}
+		}
+	})
+}
+
+// Services that are open to all ask for no token, in copies too.
+func TestOpenServicesHaveNoToken(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		var got []string
+		w.nodes.onStart = func(_ context.Context, _ string, req sandbox.StartRequest) error {
+			got = append(got, req.Binding.AccessToken)
+			return nil
+		}
+		sb := w.create("t", sandbox.CreateRequest{Ingress: `{"open_services":true}`})
+		if _, err := w.m.Fork(t.Context(), "t", sb.ID, sandbox.ForkRequest{Count: 1}); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(got, []string{"", ""}) {
+			t.Errorf("bound with the tokens %q", got)
 		}
 	})
 }

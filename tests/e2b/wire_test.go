@@ -137,6 +137,42 @@ func TestWireCreates(t *testing.T) {
 	}
 }
 
+// The first generation has sandboxes that ask for no token, unless it is asked for.
+func TestWireInsecure(t *testing.T) {
+	t.Parallel()
+	w := newWire(t)
+	for secure, open := range map[string]bool{``: true, `,"secure":false`: true, `,"secure":true`: false} {
+		sb := w.create("/sandboxes", `{"templateID":"base","timeout":600`+secure+`}`)
+		if (sb.EnvdAccessToken == "") != open {
+			t.Errorf("%s: %+v", secure, sb)
+		}
+		sb.EnvdAccessToken = "" // as one who only knows the ID
+		want := map[bool]int{true: 200, false: 401}[open]
+		check := func(when string) {
+			t.Helper()
+			for _, req := range []*http.Request{
+				w.inside(sb, envd, "POST", "/process.Process/List", strings.NewReader(`{}`), "Content-Type", "application/json"),
+				w.inside(sb, envd, "POST", "/files?path=a", strings.NewReader("b"), "Content-Type", "application/octet-stream"),
+				w.inside(sb, envd, "GET", "/files?path=/etc/hostname", nil),
+				w.inside(sb, 49999, "POST", "/execute", strings.NewReader(`{"code":"1"}`), "Content-Type", "application/json"),
+			} {
+				req.Header.Del("X-Access-Token")
+				if resp, text := w.send(req); resp.StatusCode != want {
+					t.Errorf("%s, %s: %s: %d %s, want %d", secure, when, req.URL.Path, resp.StatusCode, text, want)
+				}
+			}
+		}
+		check("at first")
+		if resp, text := w.api("POST", "/sandboxes/"+sb.SandboxID+"/pause", ""); resp.StatusCode != 204 {
+			t.Fatalf("pause: %d %s", resp.StatusCode, text)
+		}
+		if resp, text := w.api("POST", "/sandboxes/"+sb.SandboxID+"/connect", `{"timeout":600}`); resp.StatusCode != 201 || strings.Contains(text, "envdAccessToken") == open {
+			t.Fatalf("connect: %d %s", resp.StatusCode, text)
+		}
+		check("after a pause")
+	}
+}
+
 // frame is one message of a Connect stream.
 func frame(flags byte, message string) []byte {
 	head := binary.BigEndian.AppendUint32([]byte{flags}, uint32(len(message)))

@@ -38,6 +38,8 @@ type createBody struct {
 	MCP          json.RawMessage `json:"mcp"`
 	IAM          *iamBody        `json:"iam"`
 	VolumeMounts []mountBody     `json:"volumeMounts"`
+	// open has the services inside ask for no token.
+	open bool
 }
 
 // createBodyV1 is that of the first generation.
@@ -81,13 +83,15 @@ func (b *createBody) request(who sandbox.Identity, timeout time.Duration) (sandb
 	if req.Network, err = b.policy(); err != nil {
 		return req, err
 	}
-	if b.Network != nil {
-		if req.Secrets, err = b.Network.Rules.uses(); err != nil {
-			return req, err
-		}
-		if req.Ingress, err = b.Network.ingress(); err != nil {
-			return req, err
-		}
+	network := b.Network
+	if network == nil {
+		network = &networkBody{}
+	}
+	if req.Secrets, err = network.Rules.uses(); err != nil {
+		return req, err
+	}
+	if req.Ingress, err = network.ingress(b.open); err != nil {
+		return req, err
 	}
 	return req, req.Check()
 }
@@ -167,16 +171,14 @@ func (a *API) CreateV2(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 	return a.create(w, r, who, &body, timeoutV2)
 }
 
-// CreateV1 answers POST /sandboxes. Its Sandboxes too have a token, which is
-// shown whether it was asked for or not.
+// CreateV1 answers POST /sandboxes. Its Sandboxes are open to whoever knows their
+// ID unless they are to be secure.
 func (a *API) CreateV1(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body createBodyV1
 	if err := rest.Decode(r, &body); err != nil {
 		return err
 	}
-	if n := body.Network; n != nil && n.AllowPublicTraffic != nil && !*n.AllowPublicTraffic && (body.Secure == nil || !*body.Secure) {
-		return sandbox.Errorf(sandbox.Invalid, "network.allowPublicTraffic false needs secure true")
-	}
+	body.open = body.Secure == nil || !*body.Secure
 	return a.create(w, r, who, &body.createBody, timeoutV1)
 }
 

@@ -36,9 +36,13 @@ type networkBody struct {
 	HTTPSPorts         []int64 `json:"httpsPorts"`
 }
 
-// ingress is who reaches the ports, and how.
-func (n *networkBody) ingress() (sandbox.Ingress, error) {
-	rules := sandbox.IngressRules{Private: n.AllowPublicTraffic != nil && !*n.AllowPublicTraffic}
+// ingress is who reaches the ports, and how; open: those of the services inside
+// too, by whoever knows the ID.
+func (n *networkBody) ingress(open bool) (sandbox.Ingress, error) {
+	rules := sandbox.IngressRules{Private: n.AllowPublicTraffic != nil && !*n.AllowPublicTraffic, OpenServices: open}
+	if rules.Private && open {
+		return "", sandbox.Errorf(sandbox.Invalid, "network.allowPublicTraffic false needs secure true")
+	}
 	if n.MaskRequestHost != nil {
 		if rules.Host = *n.MaskRequestHost; rules.Host == "" {
 			return "", sandbox.Errorf(sandbox.Invalid, "network.maskRequestHost is empty: leave it out, or name HOST or HOST:PORT")
@@ -149,7 +153,8 @@ type networkView struct {
 func networkOf(sb sandbox.Sandbox) (view *networkView, internet *bool) {
 	ports, err := sb.Ingress.Rules()
 	seen := networkView{AllowPublicTraffic: err == nil && !ports.Private, MaskRequestHost: ports.Host, HTTPSPorts: ports.TLSPorts}
-	if sb.Ingress != "" || sb.Secrets != "" {
+	ports.OpenServices = false // which is told by the token's absence
+	if shown, _ := ports.Ingress(); err != nil || shown != "" || sb.Secrets != "" {
 		view = &seen
 		view.Rules = transformsOf(sb.Secrets)
 	}

@@ -14,7 +14,7 @@ type sandboxView struct {
 	SandboxID          string  `json:"sandboxID"`
 	ClientID           string  `json:"clientID"`
 	EnvdVersion        string  `json:"envdVersion"`
-	EnvdAccessToken    string  `json:"envdAccessToken"`
+	EnvdAccessToken    string  `json:"envdAccessToken,omitempty"`
 	TrafficAccessToken *string `json:"trafficAccessToken"` // nil: the ports are not private
 	Domain             *string `json:"domain"`
 }
@@ -24,13 +24,21 @@ func (a *API) viewOf(sb sandbox.Sandbox) sandboxView {
 	a.loads.watch(sb.ID)
 	v := sandboxView{
 		TemplateID: sb.Template, Alias: aliasOf(sb), SandboxID: sb.ID, ClientID: clientID,
-		EnvdVersion: Version, EnvdAccessToken: a.AccessToken(sb.ID), Domain: a.domain(),
+		EnvdVersion: Version, EnvdAccessToken: a.tokenOf(sb), Domain: a.domain(),
 	}
 	if rules, err := sb.Ingress.Rules(); err == nil && rules.Private {
 		token := a.PortTokens.Of(sb.ID)
 		v.TrafficAccessToken = &token
 	}
 	return v
+}
+
+// tokenOf is what the services inside ask for; empty: nothing.
+func (a *API) tokenOf(sb sandbox.Sandbox) string {
+	if sb.Ingress.RulesOrClosed().OpenServices {
+		return ""
+	}
+	return a.AccessToken(sb.ID)
 }
 
 // domain is nil when clients know it.
@@ -103,7 +111,7 @@ const (
 // detailView is all that its owner may know of a Sandbox.
 type detailView struct {
 	listedView
-	EnvdAccessToken     string        `json:"envdAccessToken"`
+	EnvdAccessToken     string        `json:"envdAccessToken,omitempty"`
 	AllowInternetAccess *bool         `json:"allowInternetAccess"`
 	Domain              *string       `json:"domain"`
 	Network             *networkView  `json:"network,omitempty"`
@@ -118,7 +126,7 @@ type lifecycleView struct {
 
 func (a *API) detailOf(sb sandbox.Sandbox) detailView {
 	v := detailView{
-		listedView: listedViewOf(sb), EnvdAccessToken: a.AccessToken(sb.ID), Domain: a.domain(),
+		listedView: listedViewOf(sb), EnvdAccessToken: a.tokenOf(sb), Domain: a.domain(),
 		Lifecycle: lifecycleView{OnTimeout: "kill", AutoResume: !sb.StayPaused},
 	}
 	if pauses, _ := sb.OnTimeout.Pauses(); pauses {

@@ -180,7 +180,8 @@ func (d *Door) awake(r *http.Request, t Target, sb sandbox.Sandbox) (sandbox.San
 	if sb.State == sandbox.Running {
 		return sb, nil
 	}
-	if t.Port == sandbox.EnvdPort && !sb.StayPaused && !d.knowsToken(r, sb.ID) {
+	open := sb.Ingress.RulesOrClosed().OpenServices
+	if t.Port == sandbox.EnvdPort && !sb.StayPaused && !open && !d.knowsToken(r, sb.ID) {
 		return sb, errNotWoken
 	}
 	return d.Wake(r.Context(), sb)

@@ -321,6 +321,12 @@ func TestNotThere(t *testing.T) {
 	if status, body := ask("GET", "/health", withToken); status != 204 || w.wakes != 1 {
 		t.Errorf("a paused one, which wakes: %d %s", status, body)
 	}
+	w.mu.Lock()
+	w.state, w.rules = sandbox.Paused, `{"open_services":true}`
+	w.mu.Unlock()
+	if status, body := ask("GET", "/health", func(r *http.Request) { r.Header.Del("X-Access-Token") }); status != 204 || w.wakes != 2 {
+		t.Errorf("a paused one whose services are open: %d %s", status, body)
+	}
 	for _, state := range []sandbox.State{sandbox.Starting, sandbox.Stopping, sandbox.Ended} {
 		w.mu.Lock()
 		w.state = state
