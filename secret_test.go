@@ -18,7 +18,10 @@ func TestSecretUses(t *testing.T) {
 		{"plain", sandbox.SecretUse{Secret: "A", Host: "api.example.com", Header: "X-Key"}, `[{"name":"A","host":"api.example.com","header":"X-Key"}]`},
 		{"in other forms", sandbox.SecretUse{Secret: "a.b-C_1", Host: "API.Example.com.:443", Header: "authorization", Format: "{value}"}, `[{"name":"a.b-C_1","host":"api.example.com","header":"Authorization"}]`},
 		{"port and format", sandbox.SecretUse{Secret: "A", Host: "a.b:8443", Header: "x_key", Format: "Bearer {value}"}, `[{"name":"A","host":"a.b:8443","header":"X_key","format":"Bearer {value}"}]`},
-		{"no name", sandbox.SecretUse{Host: "a.b", Header: "X"}, ""},
+		{"no secret", sandbox.SecretUse{Host: "a.b", Header: "X", Format: "plain {value}"}, `[{"name":"","host":"a.b","header":"X","format":"plain {value}"}]`},
+		{"neither secret nor value", sandbox.SecretUse{Host: "a.b", Header: "X"}, ""},
+		{"no secret, and a value of two lines", sandbox.SecretUse{Host: "a.b", Header: "X", Format: "a\nb"}, ""},
+		{"no secret, and a long value", sandbox.SecretUse{Host: "a.b", Header: "X", Format: strings.Repeat("a", 2049)}, ""},
 		{"no host", sandbox.SecretUse{Secret: "A", Header: "X"}, ""},
 		{"no header", sandbox.SecretUse{Secret: "A", Host: "a.b"}, ""},
 		{"a wildcard", sandbox.SecretUse{Secret: "A", Host: "*.a.b", Header: "X"}, ""},
@@ -77,11 +80,11 @@ func TestManySecretUses(t *testing.T) {
 }
 
 func TestSecretFormat(t *testing.T) {
-	u := sandbox.SecretUse{Format: "Basic {value}=="}
+	u := sandbox.SecretUse{Secret: "A", Format: "Basic {value}=="}
 	if got := u.Value("v"); string(got) != "Basic v==" {
 		t.Errorf("%q", string(got))
 	}
-	if got := (sandbox.SecretUse{}).Value("{value}"); string(got) != "{value}" {
+	if got := (sandbox.SecretUse{Secret: "A"}).Value("{value}"); string(got) != "{value}" {
 		t.Errorf("%q", string(got))
 	}
 }

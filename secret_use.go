@@ -17,8 +17,10 @@ const (
 	MaxSecretUses = 32
 	// MaxSecretBytes bounds the headers of a Sandbox's Secrets in all.
 	MaxSecretBytes = 128 << 10
-	// maxSecretFormat and maxSecretHeader bound SecretUse's, in bytes.
+	// maxSecretFormat and maxSecretHeader bound SecretUse's, in bytes, and maxPlainFormat
+	// that of one without a Secret.
 	maxSecretFormat = 512
+	maxPlainFormat  = 2 << 10
 	maxSecretHeader = 64
 	// maxUsesLen bounds the text of SecretUses, in bytes.
 	maxUsesLen = 64 << 10
@@ -32,6 +34,8 @@ const (
 // value, on the way: the value never enters the Sandbox. Only HTTPS requests get
 // it, whose server shows a valid certificate for the host.
 type SecretUse struct {
+	// Secret is its name; empty: none, and Format is the value, which is then no
+	// secret of the Sandbox's owner.
 	Secret string `json:"name"`
 	Host   string `json:"host"`   // a name, perhaps with :PORT; no wildcard
 	Header string `json:"header"` // is replaced if the request has it
@@ -65,6 +69,9 @@ func NewSecretUses(uses []SecretUse) (SecretUses, error) {
 		seen[at] = true
 	}
 	text, err := json.Marshal(normal)
+	if len(text) > maxUsesLen {
+		return "", Errorf(Invalid, "the headers that a sandbox's requests get have at most %d bytes in all", maxUsesLen)
+	}
 	return SecretUses(text), err
 }
 
@@ -96,15 +103,17 @@ func (s SecretUses) check() error {
 	return err
 }
 
-// Uses reports whether one of them is of the Secret called name.
+// Uses reports whether one of them is of the Secret called name, which is not empty.
 func (s SecretUses) Uses(name string) bool {
 	uses, err := s.List()
 	return err == nil && slices.ContainsFunc(uses, func(u SecretUse) bool { return u.Secret == name })
 }
 
 func (u SecretUse) normal() (SecretUse, error) {
-	if err := CheckSecretName(u.Secret); err != nil {
-		return u, err
+	if u.Secret != "" {
+		if err := CheckSecretName(u.Secret); err != nil {
+			return u, err
+		}
 	}
 	host, port, err := u.Site()
 	if err != nil {
@@ -113,6 +122,12 @@ func (u SecretUse) normal() (SecretUse, error) {
 	u.Host = siteText(host, port)
 	if u.Header, err = normalHeader(u.Header); err != nil {
 		return u, err
+	}
+	if u.Secret == "" {
+		if u.Format == "" || len(u.Format) > maxPlainFormat || !validHeaderValue(u.Format) {
+			return u, Errorf(Invalid, "secrets: the value of a header has 1 to %d bytes, and nothing that a header cannot have", maxPlainFormat)
+		}
+		return u, nil
 	}
 	if u.Format == secretPlace {
 		u.Format = ""
@@ -149,7 +164,10 @@ func parseSite(text string) (host string, port uint16, ok bool) {
 
 // Value is what the header gets.
 func (u SecretUse) Value(v SecretValue) SecretValue {
-	if u.Format == "" {
+	switch {
+	case u.Secret == "":
+		return SecretValue(u.Format)
+	case u.Format == "":
 		return v
 	}
 	return SecretValue(strings.Replace(u.Format, secretPlace, string(v), 1))

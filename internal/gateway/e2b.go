@@ -15,6 +15,13 @@ const uploadPath = "/templates/{template}/files/{hash}"
 // volumeContent is before what is asked of the files of a Volume.
 const volumeContent = "/volumecontent/{id}/"
 
+// Where templates and snapshots are deleted: the second is of SDKs that do not
+// encode the slash after a namespace.
+const (
+	deleteTemplatePath = "/templates/{template}"
+	deleteSpacedPath   = "/templates/{template}/{part}"
+)
+
 // Where E2B has keys and tokens.
 const (
 	e2bKeysPath   = "/api-keys"
@@ -90,7 +97,8 @@ func (s *Server) e2bRoutes() []route {
 		{"POST", e2bTokensPath, tenant, jsonBody, false, a.NoAccessTokens},
 		{"DELETE", e2bTokensPath + "/{id}", tenant, noBody, false, a.NoAccessToken},
 		{"GET", "/snapshots", tenant, noBody, false, a.ListSnapshots},
-		{"DELETE", "/templates/{template}", tenant, noBody, false, a.DeleteTemplate},
+		{"DELETE", deleteTemplatePath, tenant, noBody, false, a.DeleteTemplate},
+		{"DELETE", deleteSpacedPath, tenant, noBody, false, a.DeleteTemplate},
 	}
 }
 
@@ -104,6 +112,13 @@ var e2bRoots = []string{
 func isE2B(path string) bool {
 	root, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	return slices.Contains(e2bRoots, root)
+}
+
+// asksControl reports whether a request is for that API whatever its headers name:
+// some of E2B's Python SDKs before 2.30 name envd when they connect too, which has no
+// such paths and is asked with no key.
+func asksControl(r *http.Request) bool {
+	return isE2B(r.URL.Path) && r.Header.Get(keyHeader) != ""
 }
 
 // isVolumeContent reports whether a path is about files of Volumes, where errors

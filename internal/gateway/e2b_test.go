@@ -117,6 +117,24 @@ func TestE2BInsecure(t *testing.T) {
 	}
 }
 
+// Requests for the control API that name envd in their headers, as SDKs of a year
+// ago send, are for the control API.
+func TestE2BConnectNamesEnvd(t *testing.T) {
+	f := newFixture(t)
+	key := f.key("t", sandbox.RoleDeveloper)
+	sb := f.e2bSandbox(key, `{"templateID":"base"}`)
+	req, err := http.NewRequest("POST", f.url+"/sandboxes/"+sb.SandboxID+"/connect", strings.NewReader(`{"timeout":60}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("X-API-KEY", key)
+	req.Header.Set("E2b-Sandbox-Id", sb.SandboxID)
+	req.Header.Set("E2b-Sandbox-Port", "49983")
+	if a := f.raw(req); a.status != 200 || !strings.Contains(string(a.body), sb.EnvdAccessToken) {
+		t.Errorf("connect: %d %s", a.status, a.body)
+	}
+}
+
 // isE2BError reports whether an answer is an error as E2B's clients want it.
 func isE2BError(a answer) bool {
 	var body struct {
@@ -197,7 +215,8 @@ func TestBadE2B(t *testing.T) {
 		{"POST", "/sandboxes", `{"templateID":"base","network":{"egressProxy":{"address":"a:1"}}}`, 400, "egressProxy"},
 		{"POST", "/sandboxes", `{"templateID":"base","network":{"rules":{"a.b":[]}}}`, 400, "rules"},
 		{"POST", "/sandboxes", `{"templateID":"base","network":{"rules":{"a.b":[{"transform":{}}]}}}`, 400, "rules"},
-		{"POST", "/sandboxes", `{"templateID":"base","network":{"rules":{"a.b":[{"transform":{"headers":{"X":"plain"}}}]}}}`, 400, "rules"},
+		{"POST", "/sandboxes", `{"templateID":"base","network":{"rules":{"a.b":[{"transform":{"headers":{"X":"two\nlines"}}}]}}}`, 400, "header"},
+		{"POST", "/sandboxes", `{"templateID":"base","network":{"rules":{"a.b":[{"transform":{"headers":{"X":""}}}]}}}`, 400, "header"},
 		{"POST", "/sandboxes", `{"templateID":"base","network":{"rules":{"a.b":[{"transform":{"headers":{"X":"${e2b.secrets.A}${e2b.secrets.B}"}}}]}}}`, 400, "rules"},
 		{"POST", "/sandboxes", `{"templateID":"base","network":{"rules":{"a.b":[{"transform":{"headers":{"X":"${e2b.identity.tokens.A}"}}}]}}}`, 400, "rules"},
 		{"POST", "/sandboxes", `{"templateID":"base","network":{"rules":{"*.b.c":[{"transform":{"headers":{"X":"${e2b.secrets.A}"}}}]}}}`, 400, "host"},
@@ -548,6 +567,10 @@ func TestE2BSnapshots(t *testing.T) {
 			t.Errorf("%s: it did not start from the snapshot", from)
 		}
 	}
+	take(one, `{"name":"other"}`)
+	if a := f.e2b(key, "DELETE", "/templates/a-b/other:default", ""); a.status != 204 {
+		t.Errorf("delete with a slash as it is: %d %s", a.status, a.body)
+	}
 	for _, name := range []string{full, plain.SnapshotID} {
 		for _, want := range []int{204, 404} {
 			if a := f.e2b(key, "DELETE", "/templates/"+url.PathEscape(name), ""); a.status != want {
@@ -845,8 +868,8 @@ func TestE2BOrigins(t *testing.T) {
 func TestE2BTransforms(t *testing.T) {
 	f := newFixture(t)
 	key := f.key("t", sandbox.RoleDeveloper)
-	const rules = `"rules":{"api.example.com":[{"transform":{"headers":{"Authorization":"Bearer ${e2b.secrets.KEY}","X-Key":"${e2b.secrets.KEY}"}}}]}`
-	const want = `[{"name":"KEY","host":"api.example.com","header":"Authorization","format":"Bearer {value}"},{"name":"KEY","host":"api.example.com","header":"X-Key"}]`
+	const rules = `"rules":{"api.example.com":[{"transform":{"headers":{"Authorization":"Bearer ${e2b.secrets.KEY}","X-Key":"${e2b.secrets.KEY}","X-Plain":"a {value} ${b}"}}}]}`
+	const want = `[{"name":"KEY","host":"api.example.com","header":"Authorization","format":"Bearer {value}"},{"name":"KEY","host":"api.example.com","header":"X-Key"},{"name":"","host":"api.example.com","header":"X-Plain","format":"a {value} ${b}"}]`
 	id := f.e2bSandbox(key, `{"templateID":"base","network":{`+rules+`}}`).SandboxID
 	if got := f.sandboxes.byID[id].Secrets; got != want {
 		t.Errorf("the sandbox uses %s", got)

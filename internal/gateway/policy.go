@@ -81,7 +81,7 @@ func scopeOf(rt route) sandbox.Scope {
 	case looks(rt):
 		return sandbox.ScopeRead
 	case isCallOf(rt, templatev1connect.TemplateServiceName), strings.HasPrefix(rt.path, "/api/v1/templates"), strings.HasPrefix(rt.path, "/api/v1/builds"),
-		isE2B(rt.path) && strings.Contains(rt.path, "/templates") && (rt.method != http.MethodDelete || rt.path != "/templates/{template}"): // which snapshots share
+		isE2B(rt.path) && strings.Contains(rt.path, "/templates") && (rt.method != http.MethodDelete || rt.path != deleteTemplatePath && rt.path != deleteSpacedPath): // which snapshots share
 		return sandbox.ScopeTemplates
 	}
 	return sandbox.ScopeWrite

@@ -236,7 +236,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.requests.Add(1)
 	defer s.requests.Done()
 	// A request for a port of a Sandbox may have any path.
-	if to, ok, err := traffic.TargetOf(r); ok {
+	if to, ok, err := traffic.TargetOf(r, asksControl); ok {
 		s.carry(w, r, to, err)
 		return
 	}

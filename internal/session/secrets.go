@@ -31,15 +31,19 @@ func (m *Manager) headers(ctx context.Context, tenant sandbox.TenantID, uses san
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
-	if m.cfg.OpenSecret == nil {
-		return nil, sandbox.Errorf(sandbox.Unsupported, "this server keeps no secrets")
-	}
 	var headers []sandbox.SecretHeader
 	secrets := map[string]sandbox.OpenSecret{} // each is opened once
 	for _, u := range all {
 		host, port, err := u.Site()
 		if err != nil {
 			return nil, err
+		}
+		if u.Secret == "" {
+			headers = append(headers, sandbox.SecretHeader{Host: host, Port: port, Header: u.Header, Value: u.Value("")})
+			continue
+		}
+		if m.cfg.OpenSecret == nil {
+			return nil, sandbox.Errorf(sandbox.Unsupported, "this server keeps no secrets")
 		}
 		secret, opened := secrets[u.Secret]
 		if !opened {

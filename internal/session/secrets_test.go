@@ -67,6 +67,18 @@ func TestSecretsOfSandboxes(t *testing.T) {
 	})
 }
 
+// A header without a Secret is told as it is, also where there are no Secrets.
+func TestHeadersWithoutSecrets(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{Secrets: uses(t, sandbox.SecretUse{Host: "a.example", Header: "X-A", Format: "plain {value}"})})
+		told := w.told(sb).Secrets
+		want := []sandbox.SecretHeader{{Host: "a.example", Port: 443, Header: "X-A", Value: "plain {value}"}}
+		if !reflect.DeepEqual(told.Headers, want) || told.Authority == "" {
+			t.Errorf("told %#v", told)
+		}
+	})
+}
+
 // A Secret is sent to its hosts and nowhere else, also when they change while a
 // Sandbox uses it.
 func TestHostsOfSecrets(t *testing.T) {

@@ -118,7 +118,7 @@ func (a *API) Fork(w http.ResponseWriter, r *http.Request, who sandbox.Identity)
 	if err := rest.Decode(r, &body); err != nil {
 		return err
 	}
-	req := sandbox.ForkRequest{ID: rest.Resource(r.Context()), Count: 1}
+	req := sandbox.ForkRequest{ID: rest.Resource(r.Context()), Count: 1, KeepSecrets: true}
 	if body.Count != nil {
 		req.Count = *body.Count
 	}
@@ -283,7 +283,11 @@ func (a *API) snapshotNamed(ctx context.Context, who sandbox.Identity, name stri
 // DeleteTemplate answers DELETE /templates/{template}, of a template or a
 // Snapshot; of a name that Snapshots have, of all that have it.
 func (a *API) DeleteTemplate(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	id := snapshotName(who, r.PathValue("template"))
+	asked := r.PathValue("template")
+	if part := r.PathValue("part"); part != "" { // after a namespace
+		asked += "/" + part
+	}
+	id := snapshotName(who, asked)
 	if sandbox.ValidSnapshotID(id) {
 		if _, err := a.Sandboxes.DeleteSnapshot(r.Context(), who.Tenant, id); err != nil {
 			if sandbox.CodeOf(err) == sandbox.NotFound {
@@ -300,7 +304,7 @@ func (a *API) DeleteTemplate(w http.ResponseWriter, r *http.Request, who sandbox
 		case err != nil:
 			return err
 		case named == "" && last == "":
-			return a.removeTemplate(w, r, who, r.PathValue("template"))
+			return a.removeTemplate(w, r, who, asked)
 		case named == "" || named == last:
 			return noContent(w)
 		}

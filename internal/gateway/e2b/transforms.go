@@ -21,6 +21,7 @@ type transformRule struct {
 // it.
 const (
 	secretBegin, secretEnd = "${e2b.secrets.", "}"
+	placeholder            = "${e2b." // of any kind
 	valuePlace             = "{value}"
 )
 
@@ -44,13 +45,16 @@ func (t transforms) uses() (sandbox.SecretUses, error) {
 	return sandbox.NewSecretUses(uses)
 }
 
-// useOf reads the value of a header, which has one secret in it: another value
-// would be kept in the clear.
+// useOf reads the value of a header, which has one secret in it or none, and then
+// is kept in the clear.
 func useOf(value string) (sandbox.SecretUse, error) {
 	before, rest, found := strings.Cut(value, secretBegin)
+	if !strings.Contains(value, placeholder) {
+		return sandbox.SecretUse{Format: value}, nil
+	}
 	name, after, ended := strings.Cut(rest, secretEnd)
 	if !found || !ended || strings.Contains(before+after, "${") || strings.Contains(before+after, valuePlace) {
-		return sandbox.SecretUse{}, unsupported("network.rules with a header that has not one " + secretBegin + "NAME" + secretEnd + " in it")
+		return sandbox.SecretUse{}, unsupported("network.rules with a header that has another placeholder in it than one " + secretBegin + "NAME" + secretEnd)
 	}
 	return sandbox.SecretUse{Secret: name, Format: before + valuePlace + after}, nil
 }
@@ -68,7 +72,10 @@ func transformsOf(s sandbox.SecretUses) transforms {
 			t[u.Host][0].Transform.Headers = map[string]string{}
 		}
 		value := secretBegin + u.Secret + secretEnd
-		if u.Format != "" {
+		switch {
+		case u.Secret == "":
+			value = u.Format
+		case u.Format != "":
 			value = strings.Replace(u.Format, valuePlace, value, 1)
 		}
 		t[u.Host][0].Transform.Headers[u.Header] = value

@@ -129,6 +129,11 @@ func (b *usesBody) UnmarshalJSON(raw []byte) error {
 	if err := d.Decode(&uses); err != nil {
 		return sandbox.Errorf(sandbox.Invalid, "secrets must be a list of objects of name, host, header and perhaps format, all of them text")
 	}
+	for _, u := range uses {
+		if err := sandbox.CheckSecretName(u.Secret); err != nil {
+			return err
+		}
+	}
 	normal, err := sandbox.NewSecretUses(uses)
 	*b = usesBody(normal)
 	return err

@@ -29,8 +29,9 @@ type Target struct {
 
 // TargetOf returns the port of a Sandbox that a request is for, by its host or
 // else by its headers; ok is false for a request to this installation itself.
-// Headers that name none are Invalid.
-func TargetOf(r *http.Request) (t Target, ok bool, err error) {
+// Headers that name none are Invalid. Of a request whose headers name envd, own says
+// whether it is for this installation all the same.
+func TargetOf(r *http.Request, own func(*http.Request) bool) (t Target, ok bool, err error) {
 	if t, ok = byHost(r.Host); ok {
 		return t, true, t.check()
 	}
@@ -54,6 +55,9 @@ func TargetOf(r *http.Request) (t Target, ok bool, err error) {
 		return Target{}, true, sandbox.Errorf(sandbox.Invalid, "%s must be a number from 1 to 65535", portHeader)
 	}
 	t = Target{SandboxID: id, Port: uint16(port)}
+	if t.Port == sandbox.EnvdPort && own(r) {
+		return Target{}, false, nil
+	}
 	return t, true, t.check()
 }
 

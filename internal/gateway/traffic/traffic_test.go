@@ -80,7 +80,7 @@ func newWorld(t *testing.T) *world {
 	})
 	t.Cleanup(door.Close)
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		to, ok, err := traffic.TargetOf(r)
+		to, ok, err := traffic.TargetOf(r, nobodys)
 		if !ok {
 			http.Error(rw, "not for a port", http.StatusTeapot)
 			return
@@ -168,6 +168,26 @@ func (w *world) do(req *http.Request) (*http.Response, string) {
 	return resp, string(body)
 }
 
+// nobodys is what TargetOf asks where no request is the installation's own.
+func nobodys(*http.Request) bool { return false }
+
+// A request whose headers name envd may be the installation's own; one that names
+// another port, or whose host names a port, is not.
+func TestTargetOfOwn(t *testing.T) {
+	id := "i0123456789abcdefghij"
+	for _, tt := range []struct {
+		host, port string
+		ok         bool
+	}{
+		{"api.example.com", "49983", false}, {"localhost", "49983", false}, {"localhost", "49999", true}, {"49983-" + id + ".example.com", "49983", true},
+	} {
+		r := &http.Request{Host: tt.host, Header: http.Header{"E2b-Sandbox-Id": {id}, "E2b-Sandbox-Port": {tt.port}}}
+		if _, ok, err := traffic.TargetOf(r, func(*http.Request) bool { return true }); ok != tt.ok || err != nil {
+			t.Errorf("%s, %s: %v, %v", tt.host, tt.port, ok, err)
+		}
+	}
+}
+
 func TestTargetOf(t *testing.T) {
 	id := "i0123456789abcdefghij"
 	for _, tt := range []struct {
@@ -201,7 +221,7 @@ func TestTargetOf(t *testing.T) {
 		if tt.port != "" {
 			r.Header.Set("E2b-Sandbox-Port", tt.port)
 		}
-		got, ok, err := traffic.TargetOf(r)
+		got, ok, err := traffic.TargetOf(r, nobodys)
 		if ok != tt.ok || (err != nil) != tt.bad || err == nil && got != tt.want {
 			t.Errorf("%+v: %+v, %v, %v", tt, got, ok, err)
 		}
