@@ -152,6 +152,15 @@ const GuestPort uint16 = 49982
 // which serves their files to it. It answers only to the host's end of the link.
 const VolumePort uint16 = 49981
 
+// EventsPort is the TCP port on which the Guest serves E2B's events address, which
+// the link leads there from inside. It answers only to the host's end of the link.
+const EventsPort uint16 = 49980
+
+// HostPort reports whether a port answers to the host alone.
+func HostPort(port uint16) bool {
+	return port == GuestPort || port == VolumePort || port == EventsPort
+}
+
 // EnvdPort is the TCP port of the Guest's E2B-compatible services.
 const EnvdPort uint16 = 49983
 
@@ -160,7 +169,7 @@ const InterpreterPort uint16 = 49999
 
 // AgentPort reports whether a port is one of the Guest's own.
 func AgentPort(port uint16) bool {
-	return port == GuestPort || port == VolumePort || port == EnvdPort || port == InterpreterPort
+	return HostPort(port) || port == EnvdPort || port == InterpreterPort
 }
 
 // Features is what an Engine can do on this host.

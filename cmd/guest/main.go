@@ -18,9 +18,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/contexts"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/envd"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/events"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/files"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/interpreter"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/mcpgateway"
@@ -74,7 +76,7 @@ func run() error {
 		server.LeaveSignals()
 		linkGateway()
 	}
-	errs := make(chan error, 3)
+	errs := make(chan error, 4)
 	control := &server.Control{Guest: g, End: func() {
 		// Give the answer a moment to leave; PID 1's end is the Boot's.
 		time.AfterFunc(20*time.Millisecond, func() { os.Exit(0) })
@@ -83,14 +85,16 @@ func run() error {
 	mux.Handle(control.Handler())
 	mux.Handle(files.New(g).Handler())
 	mux.HandleFunc("GET "+guest.ForwardPath, server.Forward)
+	told := events.New(g)
+	mux.HandleFunc("GET "+guest.LogsPath, told.Logs)
 	kept := contexts.New(g)
 	control.Parked, control.Bound = kept.Prepare, kept.Bound
 	service := &contexts.Service{Contexts: kept}
 	mux.Handle(service.Handler())
 	mux.Handle(processes.NewService(processes.New(g)).Handler())
-	go func() {
-		errs <- serve(g, controlPort, mux, func(l net.Listener) net.Listener { return server.OnlyFrom(l, host) })
-	}()
+	onlyHost := func(l net.Listener) net.Listener { return server.OnlyFrom(l, host) }
+	go func() { errs <- serve(g, controlPort, mux, onlyHost) }()
+	go func() { errs <- serve(g, int(sandbox.EventsPort), told, onlyHost) }()
 	open := func(l net.Listener) net.Listener { return l }
 	go func() { errs <- serve(g, envdPort, envd.New(g), open) }()
 	go func() { errs <- serve(g, interpreterPort, server.Gathered(interpreter.New(g, kept)), open) }()

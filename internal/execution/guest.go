@@ -47,6 +47,9 @@ type Guest interface {
 	ListPorts(ctx context.Context) (all []Listener, truncated bool, err error)
 	// Load returns what the Sandbox uses now; CPU is measured over a moment.
 	Load(ctx context.Context) (Load, error)
+	// Logs returns what programs inside logged at E2B's events address, oldest first,
+	// at times by the Guest's word. None: the Guest is of an earlier version.
+	Logs(ctx context.Context) ([]LogEntry, error)
 	// Close frees idle connections; calls under way are not disturbed.
 	Close()
 }

@@ -11,3 +11,10 @@ type Load struct {
 	MemoryCache           int64
 	DiskUsed, DiskAll     int64
 }
+
+// LogEntry is what a program inside logged, by the Guest's word.
+type LogEntry struct {
+	At             time.Time
+	Level, Message string // Level is debug, info, warn or error
+	Fields         map[string]string
+}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
 )
 
@@ -1007,6 +1008,23 @@ func TestE2BMetricsAndLogs(t *testing.T) {
 	}
 	if f.e2b(key, "GET", "/v2/sandboxes/"+id+"/logs?search=started&limit=1", "").into(t, 200, &logs); len(logs.Logs) != 1 {
 		t.Errorf("found: %+v", logs)
+	}
+	now := time.Now()
+	f.guest.logs = []execution.LogEntry{
+		{At: now.Add(time.Hour), Level: "error", Message: "of the future", Fields: map[string]string{"sandboxID": "another", "k": "v"}},
+		{At: time.Unix(0, 0), Level: "debug", Message: "of long ago"},
+	}
+	var told struct {
+		Logs []struct {
+			Timestamp      time.Time
+			Message, Level string
+			Fields         map[string]string
+		}
+	}
+	f.e2b(key, "GET", "/v2/sandboxes/"+id+"/logs?direction=forward&level=debug&search=of", "").into(t, 200, &told)
+	if len(told.Logs) != 2 || told.Logs[0].Message != "of long ago" || told.Logs[0].Timestamp.Year() < 2000 || told.Logs[1].Level != "error" ||
+		told.Logs[1].Fields["sandboxID"] != id || told.Logs[1].Fields["k"] != "v" || told.Logs[1].Timestamp.After(time.Now().Add(time.Second)) {
+		t.Errorf("what was logged inside: %+v", told)
 	}
 }
 

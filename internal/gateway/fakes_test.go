@@ -337,6 +337,7 @@ type guest struct {
 	runs     []execution.RunRequest
 	cells    []execution.CellRequest
 	changes  chan *execution.WatchEvent
+	logs     []execution.LogEntry
 }
 
 type program func(ctx context.Context, req execution.RunRequest, handle func(execution.RunEvent) error) (execution.RunEnd, error)
@@ -350,6 +351,8 @@ func (g *guest) Warm(context.Context) error { return nil }
 func (g *guest) Load(context.Context) (execution.Load, error) {
 	return execution.Load{At: time.Now(), CPUs: 2, CPUPercent: 50, MemoryUsed: 1, MemoryAll: 2, DiskUsed: 3, DiskAll: 4}, nil
 }
+
+func (g *guest) Logs(context.Context) ([]execution.LogEntry, error) { return g.logs, nil }
 
 func (g *guest) ListPorts(context.Context) ([]execution.Listener, bool, error) {
 	return []execution.Listener{

@@ -50,6 +50,27 @@ const (
 	ForwardProtocol = "cloud-sandbox-forward"
 )
 
+// LogsPath on the control port gives, as a list of LogEntry in JSON, what programs
+// of the Sandbox logged at the events address, oldest first: at most MaxLogs, each
+// of at most MaxLog bytes with at most MaxLogFields fields.
+const (
+	LogsPath     = "/logs"
+	MaxLogs      = 500
+	MaxLog       = 16 << 10
+	MaxLogFields = 32
+)
+
+// LogEntry is one of them.
+type LogEntry struct {
+	UnixMillis int64             `json:"at"`
+	Level      string            `json:"level"`
+	Message    string            `json:"message"`
+	Fields     map[string]string `json:"fields,omitempty"`
+}
+
+// EventsName is the name of the events address inside.
+const EventsName = "events.e2b.local"
+
 // AccessToken derives the token for the E2B services inside a Sandbox: the hex
 // HMAC-SHA256 of its ID. It is the same for an ID for ever and stored nowhere.
 func AccessToken(seed []byte, sandboxID string) string {

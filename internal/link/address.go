@@ -22,8 +22,11 @@ import (
 var (
 	GatewayAddress = netip.MustParseAddr("10.0.0.1")
 	GuestAddress   = netip.MustParseAddr("10.0.0.2")
-	GatewayMAC     = [6]byte{0x02, 0, 0, 0, 0, 0x01}
-	GuestMAC       = [6]byte{0x02, 0, 0, 0, 0, 0x02}
+	// EventsAddress is nobody's on any network: there the guest finds E2B's events
+	// address.
+	EventsAddress = netip.MustParseAddr("192.0.2.1")
+	GatewayMAC    = [6]byte{0x02, 0, 0, 0, 0, 0x01}
+	GuestMAC      = [6]byte{0x02, 0, 0, 0, 0, 0x02}
 )
 
 const (

@@ -90,6 +90,55 @@ func (w *wire) inside(sb created, port int, method, path string, body io.Reader,
 
 const envd = 49983
 
+// What programs log at the events address is among the Sandbox's logs, and they
+// learn there who they are; from outside nobody reaches it.
+func TestWireEvents(t *testing.T) {
+	w := newWire(t)
+	sb := w.create("/v2/sandboxes", `{"templateID":"base","allow_internet_access":false}`)
+	const script = `curl -sf http://events.e2b.local/me; curl -sf $E2B_EVENTS_ADDRESS/me
+curl -sf http://events.e2b.local/logs -d '{"message":"from inside","level":"error","step":7}' && echo logged
+curl -s -o /dev/null -w '%{http_code}' http://events.e2b.local/logs -d 'no JSON'
+sudo python3 -m http.server -d /tmp 80 > /dev/null 2>&1 & until curl -so /dev/null http://127.0.0.1/; do kill -0 $! || exit; done; echo free; sudo kill $!`
+	_, messages := w.start(sb, `{"cmd":"/bin/bash","args":["-c",`+quoted(script)+`]}`)
+	said := ""
+	for _, m := range messages {
+		var event struct {
+			Event struct{ Data struct{ Stdout []byte } }
+		}
+		if err := json.Unmarshal([]byte(m), &event); err != nil {
+			t.Fatal(err)
+		}
+		said += string(event.Event.Data.Stdout)
+	}
+	me := `{"sandboxID":"` + sb.SandboxID + "\"}\n"
+	if want := me + me + "logged\n400free\n"; said != want {
+		t.Errorf("inside: %q, want %q", said, want)
+	}
+	var told struct {
+		Logs []struct {
+			Message, Level string
+			Fields         map[string]string
+		}
+	}
+	resp, text := w.api("GET", "/v2/sandboxes/"+sb.SandboxID+"/logs?level=error", "")
+	if resp.StatusCode != 200 || json.Unmarshal([]byte(text), &told) != nil || len(told.Logs) != 1 ||
+		told.Logs[0].Message != "from inside" || told.Logs[0].Fields["step"] != "7" {
+		t.Errorf("logs: %d %s", resp.StatusCode, text)
+	}
+	if resp, text := w.api("GET", "/sandboxes/"+sb.SandboxID+"/logs", ""); resp.StatusCode != 200 || !strings.Contains(text, `"line":"from inside"`) {
+		t.Errorf("logs of the first generation: %d %s", resp.StatusCode, text)
+	}
+	const events = 49980
+	if resp, text := w.send(w.inside(sb, events, "POST", "/logs", strings.NewReader(`{}`))); resp.StatusCode != 502 {
+		t.Errorf("from outside: %d %s", resp.StatusCode, text)
+	}
+}
+
+func quoted(text string) string {
+	b, _ := json.Marshal(text) // a string always can be
+	return string(b)
+}
+
 // Lifetimes by generation, and what an error looks like.
 func TestWireCreates(t *testing.T) {
 	w := newWire(t)

@@ -1,6 +1,8 @@
 package e2b
 
 import (
+	"context"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -27,9 +29,13 @@ type logEntry struct {
 
 var levels = []string{"debug", "info", "warn", "error"}
 
-// entriesOf is what is known of a Sandbox's life, oldest first. What its
-// Processes write is not kept: it is theirs who started them.
-func entriesOf(sb sandbox.Sandbox) []logEntry {
+// logTime bounds the question to a Guest what was logged inside.
+const logTime = 3 * time.Second
+
+// entriesOf is what is known of a Sandbox's life, and what its programs logged at
+// the events address while it runs, oldest first. What its Processes write is not
+// kept: it is theirs who started them.
+func (a *API) entriesOf(ctx context.Context, sb sandbox.Sandbox) []logEntry {
 	var all []logEntry
 	add := func(at time.Time, message string) {
 		if !at.IsZero() {
@@ -38,6 +44,30 @@ func entriesOf(sb sandbox.Sandbox) []logEntry {
 	}
 	add(sb.CreatedAt, "sandbox created")
 	add(sb.StartedAt, "sandbox started")
+	if sb.State != sandbox.Running {
+		return all
+	}
+	ctx, cancel := context.WithTimeout(ctx, logTime)
+	defer cancel()
+	told, err := a.Guests.Peek(sb).Logs(ctx)
+	if err != nil {
+		return all // who replaced the agent has replaced its logs
+	}
+	now := time.Now()
+	for _, l := range told {
+		at := l.At
+		if at.Before(sb.CreatedAt) {
+			at = sb.CreatedAt
+		}
+		if at.After(now) {
+			at = now
+		}
+		fields := map[string]string{}
+		maps.Copy(fields, l.Fields)
+		fields["sandboxID"] = sb.ID
+		all = append(all, logEntry{timestamp(at), l.Message, l.Level, fields, at})
+	}
+	slices.SortStableFunc(all, func(a, b logEntry) int { return a.at.Compare(b.at) })
 	return all
 }
 
@@ -65,7 +95,7 @@ func (a *API) Logs(w http.ResponseWriter, r *http.Request, who sandbox.Identity)
 		Logs    []logLine  `json:"logs"`
 		Entries []logEntry `json:"logEntries"`
 	}{[]logLine{}, []logEntry{}}
-	for _, e := range entriesOf(sb) {
+	for _, e := range a.entriesOf(r.Context(), sb) {
 		if !e.at.Before(start) && len(reply.Entries) < limit {
 			reply.Logs = append(reply.Logs, logLine{e.Timestamp, e.Message})
 			reply.Entries = append(reply.Entries, e)
@@ -103,7 +133,7 @@ func (a *API) LogsV2(w http.ResponseWriter, r *http.Request, who sandbox.Identit
 	if err != nil {
 		return err
 	}
-	all := entriesOf(sb)
+	all := a.entriesOf(r.Context(), sb)
 	if !forward {
 		slices.Reverse(all)
 	}

@@ -114,7 +114,7 @@ func (d *Door) Serve(w http.ResponseWriter, r *http.Request, t Target, err error
 	case err != nil:
 		d.refuseFor(w, r, t, err)
 		return
-	case t.Port == sandbox.GuestPort || t.Port == sandbox.VolumePort: // they obey the host alone, which is us
+	case sandbox.HostPort(t.Port): // they obey the host alone, which is us
 		refuse(w, r, closed(t))
 		return
 	case t.Port == sandbox.EnvdPort && ownPath(r.URL.Path):

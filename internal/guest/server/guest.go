@@ -199,6 +199,9 @@ func (g *Guest) Park() {
 	runtime.GC()
 }
 
+// eventsAddress is link.EventsAddress, which the link leads to the Guest.
+const eventsAddress = "192.0.2.1"
+
 // applyIdentity sets the hostname and makes it resolve. A failure leaves the
 // old name, which does no harm. The caller holds g.mu.
 func (g *Guest) applyIdentity(hostname string) {
@@ -208,7 +211,7 @@ func (g *Guest) applyIdentity(hostname string) {
 	g.host = hostname
 	_ = unix.Sethostname([]byte(hostname))
 	_ = os.WriteFile("/etc/hostname", []byte(hostname+"\n"), 0o644)
-	_ = os.WriteFile("/etc/hosts", []byte("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost\n10.0.0.2\t"+hostname+"\n"), 0o644)
+	_ = os.WriteFile("/etc/hosts", []byte("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost\n10.0.0.2\t"+hostname+"\n"+eventsAddress+"\t"+guest.EventsName+"\n"), 0o644)
 }
 
 // stir mixes the host's entropy into the kernel's. The caller holds g.mu.
@@ -313,7 +316,10 @@ func environment(template map[string]string, owner Owner, u User, request map[st
 
 // SandboxEnv is the Sandbox's own part of the environment.
 func SandboxEnv(owner Owner) map[string]string {
-	env := map[string]string{"E2B_SANDBOX": "true", "E2B_SANDBOX_ID": owner.SandboxID, "E2B_TEMPLATE_ID": owner.Template}
+	env := map[string]string{
+		"E2B_SANDBOX": "true", "E2B_SANDBOX_ID": owner.SandboxID, "E2B_TEMPLATE_ID": owner.Template,
+		"E2B_EVENTS_ADDRESS": "http://" + eventsAddress,
+	}
 	if owner.Authority != "" {
 		maps.Copy(env, trustEnv())
 	}

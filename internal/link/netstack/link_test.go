@@ -274,6 +274,69 @@ func TestPolicyRefusesBeforeDialling(t *testing.T) {
 	}
 }
 
+// The events address leads back into the guest, whatever the policy says.
+func TestEventsComeBackToTheGuest(t *testing.T) {
+	l, g := pair(t, sandbox.NetworkNone, Config{})
+	events := netip.AddrPortFrom(link.EventsAddress, eventsPort)
+	atOnce(t, "a refusal where nothing listens", func() {
+		if c, err := g.dial(testContext(t), events); err == nil {
+			c.Close()
+			t.Fatal("connected")
+		}
+	})
+	ln := g.listen(t, sandbox.EventsPort)
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			if from := c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr(); from != link.GatewayAddress {
+				t.Errorf("a connection comes from %s", from)
+			}
+			_, _ = io.Copy(c, c)
+			c.Close()
+		}
+	}()
+	c, err := g.dial(testContext(t), events)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Write([]byte("asked")); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(c); err != nil || string(got) != "asked" {
+		t.Errorf("got %q, %v", got, err)
+	}
+	c.Close()
+	waitConnections(t, l, 0)
+	for _, other := range []netip.AddrPort{netip.AddrPortFrom(link.EventsAddress, 81), netip.AddrPortFrom(link.GatewayAddress, eventsPort)} {
+		atOnce(t, "a refusal", func() {
+			if c, err := g.dial(testContext(t), other); err == nil {
+				c.Close()
+				t.Errorf("connected to %s", other)
+			}
+		})
+	}
+}
+
+// A guest that leaves such a connection open holds nothing up.
+func TestEventsEndWithTheLink(t *testing.T) {
+	l, g := pair(t, sandbox.NetworkNone, Config{})
+	g.listen(t, sandbox.EventsPort)
+	c, err := g.dial(testContext(t), netip.AddrPortFrom(link.EventsAddress, eventsPort))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	waitConnections(t, l, 2)
+	l.Close()
+}
+
 func TestSetPolicyCutsOpenConnections(t *testing.T) {
 	l, g := pair(t, sandbox.NetworkPublic, Config{Refuse: allowAll})
 	hostSide := make(chan error, 1)

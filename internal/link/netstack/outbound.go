@@ -38,6 +38,10 @@ func (l *Link) acceptTCP(r *tcp.ForwarderRequest) {
 		l.names.acceptTCP(r)
 		return
 	}
+	if dst.Addr() == link.EventsAddress && dst.Port() == eventsPort {
+		l.acceptEvents(r)
+		return
+	}
 	life, f, err := l.admit(dst, false)
 	if err != nil {
 		r.Complete(true)
