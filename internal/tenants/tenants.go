@@ -12,6 +12,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/visits"
 )
 
 const (
@@ -50,11 +51,8 @@ type Service struct {
 	epoch     uint64 // grows with each change here
 	known     map[sandbox.TenantID]bool
 	unnoted   map[sandbox.TenantID]sandbox.Tenant // seen, and not recorded yet
-	inside    map[sandbox.TenantID]map[*visit]struct{}
+	inside    visits.Set[sandbox.TenantID]
 }
-
-// A visit is a request under way.
-type visit struct{ end context.CancelCauseFunc }
 
 // New returns a Service. Run keeps it in step with other processes.
 func New(c Config) *Service {
@@ -66,7 +64,6 @@ func New(c Config) *Service {
 	}
 	return &Service{
 		cfg: c, known: map[sandbox.TenantID]bool{}, unnoted: map[sandbox.TenantID]sandbox.Tenant{},
-		inside: map[sandbox.TenantID]map[*visit]struct{}{},
 	}
 }
 
@@ -83,19 +80,11 @@ func (s *Service) Enter(ctx context.Context, id sandbox.TenantID) (_ context.Con
 		return nil, nil, sandbox.ErrSuspended
 	}
 	s.note(id, parentOf(id))
-	ctx, end := context.WithCancelCause(ctx)
-	v := &visit{end}
-	if s.inside[id] == nil {
-		s.inside[id] = map[*visit]struct{}{}
-	}
-	s.inside[id][v] = struct{}{}
+	ctx, left := s.inside.Enter(ctx, id)
 	return ctx, func() {
-		end(nil)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if delete(s.inside[id], v); len(s.inside[id]) == 0 {
-			delete(s.inside, id)
-		}
+		left()
 	}, nil
 }
 
@@ -212,12 +201,9 @@ func (s *Service) hold(suspended sandbox.Suspensions, epoch uint64) bool {
 	if len(suspended) == 0 {
 		return true
 	}
-	for id, visits := range s.inside {
-		if !suspended.Hold(id) {
-			continue
-		}
-		for v := range visits {
-			v.end(sandbox.ErrSuspended)
+	for _, id := range s.inside.Keys() {
+		if suspended.Hold(id) {
+			s.inside.End(id, sandbox.ErrSuspended)
 		}
 	}
 	return true
