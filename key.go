@@ -22,7 +22,7 @@ const (
 )
 
 // Key is an API key: a secret that speaks for a Tenant until it expires or is
-// revoked. The secret is shown once and kept nowhere; Hash is what is stored.
+// revoked, as far as who made it may. The secret is shown once and kept nowhere; Hash is what is stored.
 // When it was rotated, the secret before may be valid for a while more.
 type Key struct {
 	ID        string // "k" and 20 of [a-z0-9]
@@ -30,6 +30,7 @@ type Key struct {
 	Name      string
 	Role      Role
 	Scopes    []Scope
+	CreatedBy string // ID of the User who made it, or a Key of theirs; empty: nobody's
 	Hash      KeyHash
 	Hint      string // the secret's last four characters
 	CreatedAt time.Time

@@ -23,6 +23,7 @@ const (
 	ScopeKeys      Scope = "keys"      // make and revoke Keys of the Tenant
 	ScopeTokens    Scope = "tokens"    // mint tokens for users, each a Tenant of its own
 	ScopeAudit     Scope = "audit"     // read the Tenant's audit log
+	ScopeUsers     Scope = "users"     // look after the Tenant's Users
 	ScopeTenants   Scope = "tenants"   // look after all Tenants
 )
 
@@ -38,6 +39,7 @@ var permissions = []struct {
 	{ScopeKeys, []Role{RoleDeveloper, RoleAdmin, RoleOwner, RoleOperator}},
 	{ScopeTokens, []Role{RoleAdmin, RoleOwner, RoleOperator}},
 	{ScopeAudit, []Role{RoleAdmin, RoleOwner, RoleOperator}},
+	{ScopeUsers, []Role{RoleAdmin, RoleOwner, RoleOperator}},
 	{ScopeTenants, []Role{RoleOperator}},
 }
 

@@ -27,6 +27,7 @@ templates - x x x x
 keys      - x x x x
 tokens    - - x x x
 audit     - - x x x
+users     - - x x x
 tenants   - - - - x`
 	if got := "\n" + strings.Join(table, "\n"); got != want {
 		t.Errorf("%v:%s", Roles(), got)

@@ -19,6 +19,7 @@ type Store interface {
 	OnceStore
 	QuotaStore
 	TenantStore
+	UserStore
 	AuditStore
 	UsageStore
 	WebhookStore

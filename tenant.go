@@ -184,7 +184,7 @@ type TenantStore interface {
 	// ChangeTenant changes a record and returns it before and after; NotFound when
 	// there is none.
 	ChangeTenant(ctx context.Context, id TenantID, change TenantChange, at time.Time) (before, after Tenant, err error)
-	// DeleteTenant removes a record with the Tenant's Keys, Secrets, Quota and what
+	// DeleteTenant removes a record with the Tenant's Users, Keys, Secrets, Quota and what
 	// signs its URLs. NotFound when there is none; Conflict, saying what is left, when
 	// it has Sandboxes that have not ended, Snapshots but layers, Volumes, or Tenants below it.
 	// Records that are kept for a time stay for that time.
@@ -202,6 +202,9 @@ type Identity struct {
 	User   string // for logs and audit; never an authorization input
 	Role   Role
 	Key    string    // ID of the Key that it came with; empty: a token
+	Person string    // ID of the User whose token it is, or who made the Key; empty: nobody's
 	Scopes []Scope   // what the Key is for; nil: all that the Role may
 	Until  time.Time // when the Key expires; zero: never, or a token
+	// Profile is what the token says of the User; nil: it did not come with a token.
+	Profile *Profile
 }

@@ -87,7 +87,7 @@ func (l localKeys) RevokeKey(ctx context.Context, id string) error {
 
 func keyOf(k sandbox.Key, secret string) client.Key {
 	v := client.Key{
-		ID: k.ID, Name: k.Name, Role: rest.RoleName(k.Role), Hint: k.Hint, CreatedAt: k.CreatedAt, ExpiresAt: k.ExpiresAt,
+		ID: k.ID, Name: k.Name, Role: rest.RoleName(k.Role), Hint: k.Hint, CreatedBy: k.CreatedBy, CreatedAt: k.CreatedAt, ExpiresAt: k.ExpiresAt,
 		LastUsedAt: k.LastUsed(), Secret: secret,
 	}
 	for _, s := range k.Scopes {

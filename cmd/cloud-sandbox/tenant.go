@@ -178,8 +178,8 @@ func tenantRemoveCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "rm TENANT...",
-		Short: "Remove tenants with their keys, secrets and quotas",
-		Long: `Remove tenants with their keys, secrets and quotas. One that has sessions that have
+		Short: "Remove tenants with their users, keys, secrets and quotas",
+		Long: `Remove tenants with their users, keys, secrets and quotas. One that has sessions that have
 not ended, snapshots, templates or tenants below it stays. A token that is still
 valid makes the record anew.`,
 		Example: "  sudo cloud-sandbox tenant rm acme",

@@ -45,6 +45,9 @@ in the data folder is used.`,
 			if err := cfg.KeepSecret(); err != nil {
 				return err
 			}
+			if err := (sandbox.User{ID: user}).Check(); err != nil {
+				return cli.FlagError(cmd, fmt.Errorf("--user: %w", err))
+			}
 			token, err := mint(cfg, sandbox.Identity{Tenant: sandbox.TenantID(tenant), User: user, Role: as})
 			if err != nil {
 				return err
@@ -55,7 +58,7 @@ in the data folder is used.`,
 		},
 	}
 	create.Flags().StringVar(&tenant, "tenant", "", "tenant that the token speaks for (required)")
-	create.Flags().StringVar(&user, "user", "operator", "user name for logs")
+	create.Flags().StringVar(&user, "user", "operator", "user of the tenant")
 	create.Flags().StringVar(&role, "role", rest.RoleName(sandbox.RoleDeveloper), "viewer, user, admin, owner or operator")
 	create.Flags().Bool("dev", false, "use the secret of dev mode")
 	_ = create.MarkFlagRequired("tenant")

@@ -126,7 +126,7 @@ func (k *keyCommands) list() *cobra.Command {
 
 func printKeys(cmd *cobra.Command, all []client.Key) error {
 	t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 3, ' ', 0)
-	fmt.Fprintln(t, "KEY\tNAME\tENDS IN\tROLE\tSCOPES\tCREATED\tEXPIRES\tUSED")
+	fmt.Fprintln(t, "KEY\tNAME\tENDS IN\tROLE\tSCOPES\tBY\tCREATED\tEXPIRES\tUSED")
 	day := func(at time.Time) string {
 		if at.IsZero() {
 			return "never"
@@ -134,7 +134,7 @@ func printKeys(cmd *cobra.Command, all []client.Key) error {
 		return at.Local().Format(time.DateTime)
 	}
 	for _, k := range all {
-		fmt.Fprintln(t, row(k.ID, k.Name, k.Hint, k.Role, fmt.Sprint(k.Scopes), day(k.CreatedAt), day(k.ExpiresAt), day(k.LastUsedAt)))
+		fmt.Fprintln(t, row(k.ID, k.Name, k.Hint, k.Role, fmt.Sprint(k.Scopes), k.CreatedBy, day(k.CreatedAt), day(k.ExpiresAt), day(k.LastUsedAt)))
 	}
 	return t.Flush()
 }

@@ -283,7 +283,10 @@ func (a *auditing) target() string {
 	if len(a.made) == 1 {
 		return sandbox.AuditText(a.made[0])
 	}
-	named := cmp.Or(a.r.PathValue("id"), a.r.PathValue("template"), a.named)
+	if user := a.r.PathValue("user"); user != "" && a.r.PathValue("id") != "" {
+		return sandbox.AuditText(a.r.PathValue("id") + "/users/" + user)
+	}
+	named := cmp.Or(a.r.PathValue("user"), a.r.PathValue("id"), a.r.PathValue("template"), a.named)
 	if a.sandbox != "" && (named == "" || a.aboutSandbox()) {
 		return a.sandbox
 	}

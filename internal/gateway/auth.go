@@ -134,6 +134,9 @@ func (t *Tokens) Check(token string) (sandbox.Identity, error) {
 	if err := checkIdentity(who); err != nil {
 		return sandbox.Identity{}, errAnonymous.WithCause(err)
 	}
+	if (sandbox.User{ID: who.User}).Check() == nil { // or it is of nobody in particular
+		who.Person, who.Profile = who.User, &sandbox.Profile{Source: sandbox.UserByToken}
+	}
 	return who, nil
 }
 
@@ -188,7 +191,10 @@ func (s *Server) credential(ctx context.Context, token string) (sandbox.Identity
 	}
 	if s.Issuers.Claims(token) {
 		who, err := s.Issuers.Check(ctx, token)
-		if err != nil && !errors.Is(err, sandbox.Denied) {
+		switch {
+		case err == nil && who.Role == "": // unless somebody here gave them one
+			_, err = s.Users.Admit(ctx, who)
+		case err != nil && !errors.Is(err, sandbox.Denied):
 			err = errAnonymous.WithCause(err)
 		}
 		return who, err
@@ -204,7 +210,7 @@ func DevIdentity(user, role string) (sandbox.Identity, error) {
 		return sandbox.Identity{}, err
 	}
 	r, err := rest.ParseRole(role)
-	return sandbox.Identity{Tenant: userTenant("dev:", user), User: user, Role: r}, err
+	return sandbox.Identity{Tenant: userTenant("dev:", user), User: user, Person: user, Role: r}, err
 }
 
 func checkUser(user string) error {

@@ -29,6 +29,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite/sqlitetest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/tenants"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/users"
 )
 
 var secret = []byte("0123456789abcdef0123456789abcdef")
@@ -64,7 +65,7 @@ func newFixture(t testing.TB, change ...func(*gateway.Config)) *fixture {
 	f.keys = keys.New(store, slog.New(slog.DiscardHandler))
 	f.tenants = tenants.New(tenants.Config{Store: store, Templates: f.templates, Audit: store})
 	c := gateway.Config{
-		Keys: f.keys, Tenants: f.tenants, Secrets: secrets.New(store, testKeyring(t)), Store: store, SigningKeys: store, Quotas: store, Usage: store, Audit: store,
+		Keys: f.keys, Tenants: f.tenants, Users: users.New(users.Config{Store: store, Audit: store, Revoked: f.keys.Distrust}), Secrets: secrets.New(store, testKeyring(t)), Store: store, SigningKeys: store, Quotas: store, Usage: store, Audit: store,
 		Records: f.sandboxes, Forward: func(context.Context, net.Conn, uint16) (net.Conn, error) { return nil, sandbox.Unavailable }, AccessToken: func(id string) string { return "token of " + id }, TrafficToken: func(id string) string { return "traffic token of " + id },
 		Uploads: t.TempDir(), E2BTemplates: map[string]string{"code-interpreter-v1": "base"},
 		Sandboxes: f.sandboxes, Nodes: f.nodes, Templates: f.templates, Tokens: f.tokens, Dev: true,

@@ -66,17 +66,30 @@ func (s *Server) answer(rt route, w *writer, r *http.Request) (who sandbox.Ident
 	}
 	ctx, leave, err := s.Tenants.Enter(r.Context(), who.Tenant)
 	if err != nil {
-		s.refuseBody(w, r)
-		w.audit.pass() // the log of who is suspended says that once
-		s.refuseSuspended(rt, r, who, err)
+		s.keepOut(rt, w, r, who, err)
 		return who, err
 	}
 	defer leave()
+	who, ctx, leaveUser, err := s.Users.Enter(ctx, who)
+	if err != nil {
+		s.keepOut(rt, w, r, who, err)
+		return who, err
+	}
+	defer leaveUser()
+	w.audit.is(who)
 	err = s.allow(rt, w, r.WithContext(ctx), who)
-	if errors.Is(err, context.Canceled) && errors.Is(context.Cause(ctx), sandbox.ErrSuspended) {
-		err = sandbox.ErrSuspended
+	var why *sandbox.Error
+	if errors.Is(err, context.Canceled) && errors.As(context.Cause(ctx), &why) { // suspended meanwhile
+		err = why
 	}
 	return who, err
+}
+
+// keepOut refuses a request of a Tenant or User that may do nothing.
+func (s *Server) keepOut(rt route, w *writer, r *http.Request, who sandbox.Identity, err error) {
+	s.refuseBody(w, r)
+	w.audit.pass() // the log of who is suspended says that once
+	s.refuseSuspended(rt, r, who, err)
 }
 
 // authenticate returns whom a request speaks for, of a route that asks for that,
@@ -126,9 +139,9 @@ func (s *Server) allow(rt route, w *writer, r *http.Request, who sandbox.Identit
 	return s.once(rt, w, &bounded, who)
 }
 
-// refuseSuspended counts a request of a Tenant that may do nothing.
+// refuseSuspended counts a request of a Tenant or User that may do nothing.
 func (s *Server) refuseSuspended(rt route, r *http.Request, who sandbox.Identity, err error) {
-	if errors.Is(err, sandbox.ErrSuspended) { // or the Store does not say
+	if errors.Is(err, sandbox.Denied) { // or the Store does not say
 		s.refused(rt, r, who, refusedSuspended)
 	}
 }

@@ -25,7 +25,7 @@ const (
 	refusedScope      = "scope"      // who asks may not
 	refusedURL        = "signed_url" // it is not valid, or no more
 	refusedRate       = "rate"       // too often
-	refusedSuspended  = "suspended"  // whose Tenant is
+	refusedSuspended  = "suspended"  // who asks, or their Tenant
 )
 
 // newMetrics registers everything with reg.

@@ -45,6 +45,10 @@ var operations = map[sandbox.Scope][]string{
 	sandbox.ScopeTenants: {
 		"listNodes", "getNode", "readTenantQuota", "setTenantQuota", "dropTenantQuota",
 		"listTenants", "createTenant", "getTenant", "changeTenant", "deleteTenant",
+		"listTenantUsers", "createTenantUser", "getTenantUser", "changeTenantUser", "deleteTenantUser",
+	},
+	sandbox.ScopeUsers: {
+		"listUsers", "createUser", "getUser", "changeUser", "deleteUser",
 	},
 	sandbox.ScopeAudit: {
 		"readAudit",

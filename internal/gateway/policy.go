@@ -38,6 +38,8 @@ const (
 	rotateKeyPath   = "/api/v1/keys/{id}/rotate"
 	tenantsPath     = "/api/v1/tenants"
 	tenantQuotaPath = "/api/v1/tenants/{id}/quota"
+	tenantUsersPath = "/api/v1/tenants/{id}/users"
+	usersPath       = "/api/v1/users"
 
 	sessionSnapshotsPath = "/api/v1/sessions/{id}/snapshots"
 	importPath           = "/api/v1/snapshots/import"
@@ -74,6 +76,8 @@ func scopeOf(rt route) sandbox.Scope {
 		return sandbox.ScopeKeys
 	case rt.path == auditPath:
 		return sandbox.ScopeAudit
+	case strings.HasPrefix(rt.path, usersPath):
+		return sandbox.ScopeUsers
 	case strings.HasPrefix(rt.path, tenantsPath), strings.HasPrefix(rt.path, nodesPath):
 		return sandbox.ScopeTenants
 	case rt.path == uploadPath: // also its GET, which answers with a URL to write to

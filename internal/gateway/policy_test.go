@@ -91,6 +91,9 @@ func TestRouteRules(t *testing.T) {
 		{"GET /api/v1/keys", sandbox.ScopeKeys, ratelimit.Read, false},
 		{"POST /api/v1/keys", sandbox.ScopeKeys, ratelimit.Write, true},
 		{"GET /api/v1/audit", sandbox.ScopeAudit, ratelimit.Read, false},
+		{"GET /api/v1/users/{user}", sandbox.ScopeUsers, ratelimit.Read, false},
+		{"POST /api/v1/users", sandbox.ScopeUsers, ratelimit.Write, false},
+		{"GET /api/v1/tenants/{id}/users", sandbox.ScopeTenants, ratelimit.Read, false},
 		{"POST /api/v1/sessions/{id}/pause", sandbox.ScopeWrite, ratelimit.Write, false},
 		{"POST /api/v1/sessions/{id}/fork", sandbox.ScopeWrite, ratelimit.Create, true},
 		{"POST /api/v1/sessions/{id}/snapshots", sandbox.ScopeWrite, ratelimit.Write, true},
@@ -200,7 +203,7 @@ func TestOtherTenantsOnEveryRoute(t *testing.T) {
 
 // aboutSandbox reports whether a route is about one Sandbox.
 func aboutSandbox(rt gateway.RouteInfo) bool {
-	for _, prefix := range []string{"/api/v1/templates", "/api/v1/builds", "/api/v1/quota", "/api/v1/usage", "/api/v1/tenants", "/api/v1/nodes", "/api/v1/snapshots", "/api/v1/volumes"} {
+	for _, prefix := range []string{"/api/v1/templates", "/api/v1/builds", "/api/v1/quota", "/api/v1/usage", "/api/v1/tenants", "/api/v1/users", "/api/v1/nodes", "/api/v1/snapshots", "/api/v1/volumes"} {
 		if strings.HasPrefix(rt.Path, prefix) {
 			return false
 		}

@@ -66,7 +66,7 @@ func (s *Server) ownRoutes() []route {
 	}
 }
 
-// accountRoutes is what a Tenant has: a quota, usage, keys, secrets, volumes and an
+// accountRoutes is what a Tenant has: a quota, usage, users, keys, secrets, volumes and an
 // audit log; and what operators see.
 func accountRoutes(a *rest.API) []route {
 	return []route{
@@ -80,6 +80,16 @@ func accountRoutes(a *rest.API) []route {
 		{"GET", tenantQuotaPath, tenant, noBody, false, a.ReadTenantQuota},
 		{"PUT", tenantQuotaPath, tenant, jsonBody, false, a.SetTenantQuota},
 		{"DELETE", tenantQuotaPath, tenant, noBody, false, a.DropTenantQuota},
+		{"GET", tenantUsersPath, tenant, noBody, false, a.ListTenantUsers},
+		{"POST", tenantUsersPath, tenant, jsonBody, false, a.CreateTenantUser},
+		{"GET", tenantUsersPath + "/{user}", tenant, noBody, false, a.GetTenantUser},
+		{"PATCH", tenantUsersPath + "/{user}", tenant, jsonBody, false, a.ChangeTenantUser},
+		{"DELETE", tenantUsersPath + "/{user}", tenant, noBody, false, a.DeleteTenantUser},
+		{"GET", usersPath, tenant, noBody, false, a.ListUsers},
+		{"POST", usersPath, tenant, jsonBody, false, a.CreateUser},
+		{"GET", usersPath + "/{user}", tenant, noBody, false, a.GetUser},
+		{"PATCH", usersPath + "/{user}", tenant, jsonBody, false, a.ChangeUser},
+		{"DELETE", usersPath + "/{user}", tenant, noBody, false, a.DeleteUser},
 		{"GET", nodesPath, tenant, noBody, false, a.ListNodes},
 		{"GET", nodesPath + "/{name}", tenant, noBody, false, a.GetNode},
 		{"GET", keysPath, tenant, noBody, false, a.ListKeys},

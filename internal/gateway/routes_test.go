@@ -16,6 +16,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/keys"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/tenants"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/users"
 )
 
 // These are never called.
@@ -34,7 +35,7 @@ func TestRoutesAreTheContract(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := New(Config{
-		Sandboxes: noSandboxes{}, Nodes: noNodes{}, Templates: noTemplates{}, SigningKeys: noStore{}, Quotas: noStore{}, Usage: noStore{}, Audit: noStore{}, Store: noStore{}, Secrets: secrets.New(noStore{}, nil), Tenants: tenants.New(tenants.Config{Store: noStore{}}), Keys: keys.New(noStore{}, slog.New(slog.DiscardHandler)),
+		Sandboxes: noSandboxes{}, Nodes: noNodes{}, Templates: noTemplates{}, SigningKeys: noStore{}, Quotas: noStore{}, Usage: noStore{}, Audit: noStore{}, Store: noStore{}, Secrets: secrets.New(noStore{}, nil), Tenants: tenants.New(tenants.Config{Store: noStore{}}), Users: users.New(users.Config{Store: noStore{}}), Keys: keys.New(noStore{}, slog.New(slog.DiscardHandler)),
 		Tokens: tokens, Log: slog.New(slog.DiscardHandler),
 		NodeNames: func(context.Context) ([]string, error) { return nil, nil },
 		Records:   noStore{}, Forward: func(context.Context, net.Conn, uint16) (net.Conn, error) { return nil, nil }, AccessToken: func(string) string { return "" }, TrafficToken: func(string) string { return "" },

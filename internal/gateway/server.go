@@ -35,6 +35,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/signedurl"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/steps"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/tenants"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/users"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/volumetoken"
 )
 
@@ -59,6 +60,7 @@ type Config struct {
 	Keys      *keys.Service
 	Secrets   *secrets.Service
 	Tenants   *tenants.Service
+	Users     *users.Service
 	// Issuers are the identity providers whose tokens are taken; nil: none.
 	Issuers *oidc.Issuers
 	// Store keeps requests that must take effect once.
@@ -135,7 +137,7 @@ type Server struct {
 // is a mistake of the program.
 func New(c Config) *Server {
 	if c.Sandboxes == nil || c.Nodes == nil || c.Templates == nil || c.NodeNames == nil || c.NewGuest == nil || c.Tokens == nil ||
-		c.Keys == nil || c.Secrets == nil || c.Tenants == nil || c.Store == nil || c.Audit == nil || c.Quotas == nil || c.Usage == nil || c.SigningKeys == nil || c.Records == nil || c.Forward == nil || c.AccessToken == nil || c.TrafficToken == nil || c.Log == nil {
+		c.Keys == nil || c.Secrets == nil || c.Tenants == nil || c.Users == nil || c.Store == nil || c.Audit == nil || c.Quotas == nil || c.Usage == nil || c.SigningKeys == nil || c.Records == nil || c.Forward == nil || c.AccessToken == nil || c.TrafficToken == nil || c.Log == nil {
 		panic("gateway.New: a required part of the Config is missing")
 	}
 	if c.Registry == nil {
@@ -155,7 +157,7 @@ func New(c Config) *Server {
 	s.guests = execution.NewGuests(c.Sandboxes, c.Nodes, c.NewGuest)
 	s.api = &rest.API{
 		Sandboxes: c.Sandboxes, Nodes: c.Nodes, NodeNames: c.NodeNames, Templates: c.Templates,
-		Guests: s.guests, URLs: signedurl.New(c.SigningKeys, nil), Keys: c.Keys, Secrets: c.Secrets, Tenants: c.Tenants, Quotas: c.Quotas, Audit: c.Audit, Log: c.Log,
+		Guests: s.guests, URLs: signedurl.New(c.SigningKeys, nil), Keys: c.Keys, Secrets: c.Secrets, Tenants: c.Tenants, Users: c.Users, Quotas: c.Quotas, Audit: c.Audit, Log: c.Log,
 		Usage: c.Usage, Prices: c.Prices, PortTokens: ports, Domain: c.Domain,
 	}
 	s.api.Executions = execution.New(execution.Config{
@@ -287,6 +289,7 @@ func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 	told.Go(func() { s.audit.forget(using, s.AuditLife) })
 	told.Go(func() { _ = s.Keys.Run(using) }) // it ends with using
 	told.Go(func() { _ = s.Tenants.Run(using) })
+	told.Go(func() { _ = s.Users.Run(using) })
 	defer told.Wait()
 	defer stopUsing()
 	defer s.requests.Wait()

@@ -55,6 +55,11 @@ func (s *Server) tokenFor(r *http.Request, user, role string) (sandbox.Identity,
 			return minter, 0, err
 		}
 		auditingOf(r.Context()).is(minter)
+		if minter, err = s.Users.Admit(r.Context(), minter); err != nil {
+			auditingOf(r.Context()).pass() // as for all that its credentials ask for
+			s.refuseSuspended(route{method: http.MethodPost, path: tokenPath}, r, minter, err)
+			return minter, 0, err
+		}
 		who, err := mintedBy(minter, user, role)
 		if err == nil {
 			err = s.vouch(r, minter, who)
@@ -72,9 +77,12 @@ func (s *Server) tokenFor(r *http.Request, user, role string) (sandbox.Identity,
 	return who, TokenLife, err
 }
 
-// mints returns an error for a Tenant that is suspended.
+// mints returns an error for a Tenant or User that may do nothing.
 func (s *Server) mints(r *http.Request, who sandbox.Identity) error {
 	err := s.Tenants.Check(r.Context(), who.Tenant)
+	if err == nil {
+		_, err = s.Users.Admit(r.Context(), who)
+	}
 	if err != nil {
 		auditingOf(r.Context()).pass() // as for all that its credentials ask for
 		s.refuseSuspended(route{method: http.MethodPost, path: tokenPath}, r, who, err)
@@ -118,7 +126,7 @@ func mintedBy(minter sandbox.Identity, user, role string) (sandbox.Identity, err
 	if err == nil && !minter.Role.Gives(r) {
 		err = sandbox.Errorf(sandbox.Denied, "a key of the role %q mints no tokens of the role %q", rest.RoleName(minter.Role), role)
 	}
-	return sandbox.Identity{Tenant: userTenant(string(minter.Tenant)+"/", user), User: user, Role: r}, err
+	return sandbox.Identity{Tenant: userTenant(string(minter.Tenant)+"/", user), User: user, Person: user, Role: r}, err
 }
 
 // fromHere reports whether a request names this machine as its host, and comes

@@ -86,7 +86,7 @@ func (s *Service) Create(ctx context.Context, who sandbox.Identity, r Request) (
 	secret := sandbox.NewKeySecret()
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	key := sandbox.Key{
-		ID: cmp.Or(r.ID, sandbox.NewKeyID()), Tenant: who.Tenant, Name: r.Name, Role: r.Role, Scopes: scopes,
+		ID: cmp.Or(r.ID, sandbox.NewKeyID()), Tenant: who.Tenant, Name: r.Name, Role: r.Role, Scopes: scopes, CreatedBy: who.Person,
 		Hash: sandbox.HashKeySecret(secret), Hint: hintOf(secret), CreatedAt: now,
 	}
 	if r.Life > 0 {
@@ -164,7 +164,7 @@ func (s *Service) Check(ctx context.Context, secret string) (sandbox.Identity, e
 	s.mu.Lock()
 	s.used[hash] = now.UTC()
 	s.mu.Unlock()
-	return sandbox.Identity{Tenant: key.Tenant, User: "key:" + key.ID, Role: key.Role, Key: key.ID, Scopes: key.Scopes, Until: key.ExpiresAt}, nil
+	return sandbox.Identity{Tenant: key.Tenant, User: "key:" + key.ID, Role: key.Role, Key: key.ID, Person: key.CreatedBy, Scopes: key.Scopes, Until: key.ExpiresAt}, nil
 }
 
 // speaksFor reports whether the secret with this hash is one of key's that is
@@ -212,7 +212,7 @@ func (s *Service) Revoke(ctx context.Context, who sandbox.Identity, id string) e
 		return err
 	}
 	err := s.store.DeleteKey(ctx, who.Tenant, id)
-	s.distrust()
+	s.Distrust()
 	return err
 }
 
@@ -226,7 +226,7 @@ func (s *Service) Rename(ctx context.Context, who sandbox.Identity, id, name str
 		return err
 	}
 	err := s.store.RenameKey(ctx, who.Tenant, id, name)
-	s.distrust()
+	s.Distrust()
 	return err
 }
 
@@ -244,8 +244,8 @@ func (s *Service) mayChange(ctx context.Context, who sandbox.Identity, id string
 	return nil
 }
 
-// distrust forgets every Key that was looked up.
-func (s *Service) distrust() {
+// Distrust has every Key be looked up anew: some were revoked in the Store.
+func (s *Service) Distrust() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.epoch++

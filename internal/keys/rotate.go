@@ -43,7 +43,7 @@ func (s *Service) Rotate(ctx context.Context, who sandbox.Identity, id string, o
 	secret := sandbox.NewKeySecret()
 	key.Hash, key.Hint, key.UsedAt = sandbox.HashKeySecret(secret), hintOf(secret), time.Time{}
 	err = s.store.RotateKey(ctx, key, had)
-	s.distrust()
+	s.Distrust()
 	return key, secret, err
 }
 

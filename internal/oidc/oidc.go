@@ -150,7 +150,8 @@ func (s *Issuers) of(token string) *issuer {
 	return s.byURL[says.Issuer]
 }
 
-// Check returns whom a token speaks for. An error is for logs only, but for one
+// Check returns whom a token speaks for. Without a Role, as it may be, they may do
+// nothing by what the token says. An error is for logs only, but for one
 // with the Code Denied: the token is right, and its user may not come in.
 func (s *Issuers) Check(ctx context.Context, token string) (sandbox.Identity, error) {
 	is := s.of(token)
@@ -180,11 +181,16 @@ func (is *issuer) identity(subject string, claims map[string]any) (sandbox.Ident
 	if err != nil {
 		return sandbox.Identity{}, err
 	}
-	role := is.role(claims)
-	if role == "" {
-		return sandbox.Identity{}, sandbox.Errorf(sandbox.Denied, "your account has no role here: ask whoever runs this server")
+	user := is.Name + ":" + subject
+	name, _ := claims["name"].(string)
+	email, _ := claims["email"].(string)
+	if verified, says := claims["email_verified"].(bool); says && !verified {
+		email = ""
 	}
-	return sandbox.Identity{Tenant: tenant, User: is.Name + ":" + subject, Role: role}, nil
+	return sandbox.Identity{
+		Tenant: tenant, User: user, Person: user, Role: is.role(claims),
+		Profile: sandbox.ProfileOf(sandbox.UserByIssuer, is.Name, name, email),
+	}, nil
 }
 
 func (is *issuer) tenant(claims map[string]any) (sandbox.TenantID, error) {

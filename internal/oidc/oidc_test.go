@@ -181,9 +181,9 @@ func TestTokens(t *testing.T) {
 		"the highest role":   {map[string]any{"groups": []string{"ops", "eng"}}, sandbox.Identity{Tenant: "corp:acme", User: "corp:alice", Role: sandbox.RoleAdmin}, ""},
 		"one group":          {map[string]any{"groups": "ops"}, sandbox.Identity{Tenant: "corp:acme", User: "corp:alice", Role: sandbox.RoleAdmin}, ""},
 		"several audiences":  {map[string]any{"aud": []string{"other", "cloud-sandbox"}}, sandbox.Identity{Tenant: "corp:acme", User: "corp:alice", Role: sandbox.RoleDeveloper}, ""},
-		"no role":            {map[string]any{"groups": []string{"hikers"}}, sandbox.Identity{}, sandbox.Denied},
-		"a role of ours":     {map[string]any{"groups": []string{"operator", "admin"}}, sandbox.Identity{}, sandbox.Denied},
-		"roles of numbers":   {map[string]any{"groups": []any{1, nil, map[string]any{}}}, sandbox.Identity{}, sandbox.Denied},
+		"no role":            {map[string]any{"groups": []string{"hikers"}}, sandbox.Identity{Tenant: "corp:acme", User: "corp:alice"}, ""},
+		"a role of ours":     {map[string]any{"groups": []string{"operator", "admin"}}, sandbox.Identity{Tenant: "corp:acme", User: "corp:alice"}, ""},
+		"roles of numbers":   {map[string]any{"groups": []any{1, nil, map[string]any{}}}, sandbox.Identity{Tenant: "corp:acme", User: "corp:alice"}, ""},
 		"no tenant":          {map[string]any{"org": nil}, sandbox.Identity{}, sandbox.Denied},
 		"a tenant list":      {map[string]any{"org": []string{"acme"}}, sandbox.Identity{}, sandbox.Denied},
 		"a tenant below":     {map[string]any{"org": "acme/bob"}, sandbox.Identity{}, sandbox.Denied},
@@ -191,12 +191,38 @@ func TestTokens(t *testing.T) {
 		"a long one":         {map[string]any{"org": strings.Repeat("a", 124)}, sandbox.Identity{}, sandbox.Denied},
 	} {
 		who, err := w.issuers.Check(t.Context(), w.token(tt.claims))
-		if code := sandbox.CodeOf(err); who.Tenant != tt.want.Tenant || who.User != tt.want.User || who.Role != tt.want.Role || (tt.code != "" || err != nil) && code != tt.code {
+		if code := sandbox.CodeOf(err); who.Tenant != tt.want.Tenant || who.User != tt.want.User || who.Person != tt.want.User || who.Role != tt.want.Role || (tt.code != "" || err != nil) && code != tt.code {
 			t.Errorf("%s: %+v, %v", name, who, err)
 		}
 	}
 	if w.p.calls != 1 {
 		t.Errorf("the keys were asked for %d times", w.p.calls)
+	}
+}
+
+// What a token says of its user beside their role is told as far as it is harmless
+// and vouched for.
+func TestProfiles(t *testing.T) {
+	w := newWorld(t)
+	for name, tt := range map[string]struct {
+		claims      map[string]any
+		name, email string
+	}{
+		"nothing":         {nil, "", ""},
+		"both":            {map[string]any{"name": "Alice", "email": "alice@example.com"}, "Alice", "alice@example.com"},
+		"verified":        {map[string]any{"email": "alice@example.com", "email_verified": true}, "", "alice@example.com"},
+		"not verified":    {map[string]any{"email": "alice@example.com", "email_verified": false}, "", ""},
+		"no texts":        {map[string]any{"name": 1, "email": []string{"a@b"}}, "", ""},
+		"what is no name": {map[string]any{"name": "\x1b[31m", "email": "not one"}, "", ""},
+	} {
+		who, err := w.issuers.Check(t.Context(), w.token(tt.claims))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if want := (sandbox.Profile{Source: sandbox.UserByIssuer, Issuer: "corp", Name: tt.name, Email: tt.email}); *who.Profile != want {
+			t.Errorf("%s: %+v, want %+v", name, *who.Profile, want)
+		}
 	}
 }
 

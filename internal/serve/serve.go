@@ -43,6 +43,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/tenants"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/users"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/webhook"
 )
 
@@ -271,11 +272,13 @@ func (j *joined) door(sandboxes sandbox.Sandboxes, nodes sandbox.Nodes, names fu
 	if err != nil {
 		return nil, err
 	}
+	apiKeys := keys.New(j.store, j.log)
 	return gateway.New(gateway.Config{
 		TLS:       secure,
 		Sandboxes: sandboxes, Nodes: nodes, Templates: j.templates, Tokens: tokens, Dev: j.cfg.Dev, Log: j.log, Registry: j.registry,
-		Keys: keys.New(j.store, j.log), Secrets: j.secrets, Store: j.store,
+		Keys: apiKeys, Secrets: j.secrets, Store: j.store,
 		Tenants:     tenants.New(tenants.Config{Store: j.store, Templates: j.templates, Audit: j.store, Event: j.hooks.Tell, Log: j.log}),
+		Users:       users.New(users.Config{Store: j.store, Audit: j.store, Revoked: apiKeys.Distrust, Log: j.log}),
 		SigningKeys: j.store, Quotas: j.store, Audit: j.store, AuditLife: j.cfg.AuditLife, Limits: j.cfg.RateLimits,
 		Usage: j.store, Prices: j.cfg.Prices, Issuers: oidc.New(j.cfg.Issuers),
 		Event:     j.hooks.Tell,

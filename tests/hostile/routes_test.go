@@ -134,7 +134,10 @@ func (c call) send(t *testing.T, s *rig.Server, id, token string) (status int, a
 	if strings.HasPrefix(path, "/api/v1/sessions/") {
 		path = strings.ReplaceAll(path, "{id}", id)
 	}
-	for _, name := range []string{"{id}", "{template}", "{port}"} {
+	if strings.HasPrefix(path, "/api/v1/users/") {
+		path = strings.ReplaceAll(path, "{user}", id)
+	}
+	for _, name := range []string{"{id}", "{template}", "{port}", "{user}"} {
 		path = strings.ReplaceAll(path, name, "1")
 	}
 	query := maps.Clone(c.query)

@@ -13,7 +13,8 @@ type Key struct {
 	Name       string       `json:"name"`
 	Role       string       `json:"role"`
 	Scopes     []string     `json:"scopes"`
-	Hint       string       `json:"hint"` // how its secret ends
+	Hint       string       `json:"hint"`                 // how its secret ends
+	CreatedBy  string       `json:"created_by,omitempty"` // a User; empty: nobody's
 	CreatedAt  time.Time    `json:"created_at"`
 	ExpiresAt  time.Time    `json:"expires_at,omitzero"`
 	LastUsedAt time.Time    `json:"last_used_at,omitzero"`

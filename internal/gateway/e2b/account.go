@@ -72,7 +72,7 @@ type keyView struct {
 	Name      string    `json:"name"`
 	Mask      maskView  `json:"mask"`
 	CreatedAt string    `json:"createdAt"`
-	CreatedBy *struct{} `json:"createdBy"` // that is not kept
+	CreatedBy *struct{} `json:"createdBy"` // our users have no UUIDs
 	LastUsed  *string   `json:"lastUsed"`
 	Key       string    `json:"key,omitempty"` // in the answer to the request that made it
 }

@@ -16,6 +16,7 @@ type keyView struct {
 	Role       string          `json:"role"`
 	Scopes     []sandbox.Scope `json:"scopes"`
 	Hint       string          `json:"hint"`
+	CreatedBy  string          `json:"created_by,omitempty"`
 	CreatedAt  string          `json:"created_at"`
 	ExpiresAt  string          `json:"expires_at,omitempty"`
 	LastUsedAt string          `json:"last_used_at,omitempty"`
@@ -32,7 +33,7 @@ type previousView struct {
 
 func keyViewOf(k sandbox.Key) keyView {
 	v := keyView{
-		ID: k.ID, Name: k.Name, Role: RoleName(k.Role), Scopes: k.Scopes, Hint: k.Hint,
+		ID: k.ID, Name: k.Name, Role: RoleName(k.Role), Scopes: k.Scopes, Hint: k.Hint, CreatedBy: k.CreatedBy,
 		CreatedAt: timestamp(k.CreatedAt), ExpiresAt: timestamp(k.ExpiresAt), LastUsedAt: timestamp(k.LastUsed()),
 	}
 	if p := k.Previous; p.ValidAt(time.Now()) {

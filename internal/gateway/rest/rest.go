@@ -15,6 +15,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/signedurl"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/tenants"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/users"
 )
 
 // API holds what the handlers call. All fields are required but Domain.
@@ -30,6 +31,7 @@ type API struct {
 	Keys       *keys.Service
 	Secrets    *secrets.Service
 	Tenants    *tenants.Service
+	Users      *users.Service
 	Quotas     sandbox.QuotaStore
 	Usage      sandbox.UsageStore
 	Prices     sandbox.Prices

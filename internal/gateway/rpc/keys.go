@@ -17,7 +17,7 @@ type apiKeys struct{ keys *keys.Service }
 
 func keyOf(k sandbox.Key) *keyv1.Key {
 	v := &keyv1.Key{
-		KeyId: k.ID, Name: text(k.Name), Role: rest.RoleName(k.Role), Hint: k.Hint,
+		KeyId: k.ID, Name: text(k.Name), Role: rest.RoleName(k.Role), Hint: k.Hint, CreatedBy: k.CreatedBy,
 		CreatedAt: timestamp(k.CreatedAt), ExpiresAt: timestamp(k.ExpiresAt), LastUsedAt: timestamp(k.LastUsed()),
 	}
 	for _, s := range k.Scopes {

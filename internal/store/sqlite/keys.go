@@ -14,7 +14,7 @@ import (
 )
 
 const keyColumns = `id, tenant, name, role, scopes, hash, hint, created_at, expires_at, used_at,
-	previous_hash, previous_hint, previous_until, previous_used_at`
+	previous_hash, previous_hint, previous_until, previous_used_at, created_by`
 
 // keyStatements are what the writer has prepared for keys and onces.
 type keyStatements struct {
@@ -25,7 +25,7 @@ type keyStatements struct {
 
 func (s *keyStatements) all() []prepared {
 	return []prepared{
-		{&s.insertKey, `INSERT INTO keys (` + keyColumns + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`},
+		{&s.insertKey, `INSERT INTO keys (` + keyColumns + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`},
 		{&s.forgetKeys, `DELETE FROM keys WHERE tenant = ? AND expires_at <> 0 AND expires_at < ?`},
 		{&s.countKeys, `SELECT count(*) FROM keys WHERE tenant = ?`},
 		{&s.hasKey, `SELECT count(*) > 0 FROM keys WHERE tenant = ? AND id = ?`},
@@ -75,7 +75,7 @@ func (s *Store) InsertKey(ctx context.Context, k sandbox.Key) error {
 		}
 		_, err := st.insertKey.Exec(k.ID, string(k.Tenant), k.Name, string(k.Role), string(scopes), k.Hash[:], k.Hint,
 			micros(k.CreatedAt), micros(k.ExpiresAt), micros(k.UsedAt),
-			previousHash(k.Previous), k.Previous.Hint, micros(k.Previous.Until), micros(k.Previous.UsedAt))
+			previousHash(k.Previous), k.Previous.Hint, micros(k.Previous.Until), micros(k.Previous.UsedAt), k.CreatedBy)
 		if primaryCode(err) == sqlite3.SQLITE_CONSTRAINT {
 			return sandbox.Errorf(sandbox.Conflict, "there is a key with this ID").WithCause(err)
 		}
@@ -103,7 +103,7 @@ func scanKey(scan func(...any) error) (sandbox.Key, error) {
 	var hash, previous []byte
 	var created, expires, used, until, previousUsed int64
 	err := scan(&k.ID, (*string)(&k.Tenant), &k.Name, (*string)(&k.Role), &scopes, &hash, &k.Hint, &created, &expires, &used,
-		&previous, &k.Previous.Hint, &until, &previousUsed)
+		&previous, &k.Previous.Hint, &until, &previousUsed, &k.CreatedBy)
 	if err != nil {
 		return k, err
 	}

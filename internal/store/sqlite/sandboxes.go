@@ -38,6 +38,7 @@ type statements struct {
 	auditStatements
 	usageStatements
 	tenantStatements
+	userStatements
 	webhookStatements
 }
 
@@ -61,7 +62,7 @@ func prepare(ctx context.Context, on interface {
 }
 
 func (s *statements) all() []prepared {
-	return slices.Concat(s.signingStatements.all(), s.keyStatements.all(), s.secretStatements.all(), s.quotaStatements.all(), s.snapshotStatements.all(), s.volumeStatements.all(), s.auditStatements.all(), s.usageStatements.all(), s.tenantStatements.all(), s.webhookStatements.all(), []prepared{
+	return slices.Concat(s.signingStatements.all(), s.keyStatements.all(), s.secretStatements.all(), s.quotaStatements.all(), s.snapshotStatements.all(), s.volumeStatements.all(), s.auditStatements.all(), s.usageStatements.all(), s.tenantStatements.all(), s.userStatements.all(), s.webhookStatements.all(), []prepared{
 		{&s.begin, `BEGIN IMMEDIATE`},
 		{&s.commit, `COMMIT`},
 		{&s.rollback, `ROLLBACK`},
@@ -119,12 +120,13 @@ type queries struct {
 	auditQueries
 	usageQueries
 	tenantQueries
+	userQueries
 	webhookQueries
 }
 
 func (q *queries) all() []prepared {
 	const record = `SELECT ` + columns + ` FROM sandboxes `
-	return slices.Concat(q.signingQueries.all(), q.keyQueries.all(), q.secretQueries.all(), q.quotaQueries.all(), q.snapshotQueries.all(), q.volumeQueries.all(), q.auditQueries.all(), q.usageQueries.all(), q.tenantQueries.all(), q.webhookQueries.all(), []prepared{
+	return slices.Concat(q.signingQueries.all(), q.keyQueries.all(), q.secretQueries.all(), q.quotaQueries.all(), q.snapshotQueries.all(), q.volumeQueries.all(), q.auditQueries.all(), q.usageQueries.all(), q.tenantQueries.all(), q.userQueries.all(), q.webhookQueries.all(), []prepared{
 		{&q.byID, record + `WHERE id = ?`},
 		{&q.byName, record + `WHERE tenant = ? AND name = ? AND name <> '' AND state <> 'ended'`},
 		{&q.list, record + `WHERE ` + newestFirst},

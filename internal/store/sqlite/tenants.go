@@ -172,12 +172,13 @@ func (s *Store) DeleteTenant(ctx context.Context, id sandbox.TenantID) error {
 		if n, err := result.RowsAffected(); err != nil || n == 0 {
 			return errors.Join(err, tenantError(sql.ErrNoRows))
 		}
-		for _, drop := range []*sql.Stmt{st.dropKeys, st.dropSecrets, st.dropSigningKey, st.dropQuota} {
+		for _, drop := range []*sql.Stmt{st.dropKeys, st.dropUsers, st.dropSecrets, st.dropSigningKey, st.dropQuota} {
 			if _, err := drop.Exec(string(id)); err != nil {
 				return err
 			}
 		}
-		return nil
+		_, err = st.usersChange.Exec()
+		return err
 	})
 }
 

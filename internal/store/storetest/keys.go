@@ -13,7 +13,7 @@ import (
 func sampleKey(tenant sandbox.TenantID) sandbox.Key {
 	return sandbox.Key{
 		ID: sandbox.NewKeyID(), Tenant: tenant, Name: "ci", Role: sandbox.RoleAdmin,
-		Scopes: []sandbox.Scope{sandbox.ScopeRead, sandbox.ScopeWrite}, Hash: sandbox.HashKeySecret(sandbox.NewKeySecret()),
+		Scopes: []sandbox.Scope{sandbox.ScopeRead, sandbox.ScopeWrite}, CreatedBy: "alice", Hash: sandbox.HashKeySecret(sandbox.NewKeySecret()),
 		Hint: "abcd", CreatedAt: epoch, ExpiresAt: epoch.Add(time.Hour), UsedAt: epoch.Add(time.Minute),
 	}
 }

@@ -72,7 +72,7 @@ def call(sdk: Flavour, spec: dict[str, Any], url: str, output: list[list[str]]) 
         args["on_stdout"] = lambda text: output.append(["stdout", text])
         args["on_stderr"] = lambda text: output.append(["stderr", text])
     with sdk.Client(url, token=args.pop("token")) as client:
-        if method.startswith(("audit.", "keys.", "secrets.", "templates.", "volumes.")):
+        if method.startswith(("audit.", "keys.", "secrets.", "templates.", "users.", "volumes.")):
             return operator.attrgetter(method)(client)(**args)
         sandbox = sdk.Sandbox(client, SANDBOX_ID, owns_client=False)
         return operator.attrgetter(method)(sandbox)(**args)

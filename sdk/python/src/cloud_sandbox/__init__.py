@@ -22,6 +22,7 @@ from ._async.snapshots import AsyncSnapshots
 from ._async.streams import AsyncByteStream
 from ._async.templates import AsyncBuildLog, AsyncTemplates
 from ._async.terminal import AsyncTerminal
+from ._async.users import AsyncUsers
 from ._async.volumes import AsyncVolumes
 from ._async.watching import AsyncFileWatch
 from ._sync.audit import Audit
@@ -37,6 +38,7 @@ from ._sync.snapshots import Snapshots
 from ._sync.streams import ByteStream
 from ._sync.templates import BuildLog, Templates
 from ._sync.terminal import Terminal
+from ._sync.users import Users
 from ._sync.volumes import Volumes
 from ._sync.watching import FileWatch
 from ._version import __version__
@@ -111,6 +113,7 @@ from .models import (
     TerminalSize,
     Truncated,
     Usage,
+    UserInfo,
     VolumeInfo,
     VolumeMount,
     WaitResult,
@@ -135,6 +138,7 @@ __all__ = [
     "AsyncSnapshots",
     "AsyncTemplates",
     "AsyncTerminal",
+    "AsyncUsers",
     "AsyncVolumes",
     "Audit",
     "AuditEntry",
@@ -222,6 +226,8 @@ __all__ = [
     "UnavailableError",
     "UnsupportedError",
     "Usage",
+    "UserInfo",
+    "Users",
     "VolumeInfo",
     "VolumeMount",
     "Volumes",

@@ -35,6 +35,7 @@ type Key struct {
 	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`      // absent: never
 	LastUsedAt    *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=last_used_at,json=lastUsedAt,proto3" json:"last_used_at,omitempty"` // absent: not yet
 	Previous      *Previous              `protobuf:"bytes,9,opt,name=previous,proto3" json:"previous,omitempty"`                         // absent: only one secret is valid
+	CreatedBy     string                 `protobuf:"bytes,10,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`     // ID of the user who made it, or a key of theirs; empty: nobody's
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -130,6 +131,13 @@ func (x *Key) GetPrevious() *Previous {
 		return x.Previous
 	}
 	return nil
+}
+
+func (x *Key) GetCreatedBy() string {
+	if x != nil {
+		return x.CreatedBy
+	}
+	return ""
 }
 
 // Previous is the secret that a key had before, while it is valid.
@@ -581,7 +589,7 @@ var File_cloudsandbox_key_v1_key_proto protoreflect.FileDescriptor
 
 const file_cloudsandbox_key_v1_key_proto_rawDesc = "" +
 	"\n" +
-	"\x1dcloudsandbox/key/v1/key.proto\x12\x13cloudsandbox.key.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdf\x02\n" +
+	"\x1dcloudsandbox/key/v1/key.proto\x12\x13cloudsandbox.key.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfe\x02\n" +
 	"\x03Key\x12\x15\n" +
 	"\x06key_id\x18\x01 \x01(\tR\x05keyId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -594,7 +602,10 @@ const file_cloudsandbox_key_v1_key_proto_rawDesc = "" +
 	"expires_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12<\n" +
 	"\flast_used_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"lastUsedAt\x129\n" +
-	"\bprevious\x18\t \x01(\v2\x1d.cloudsandbox.key.v1.PreviousR\bprevious\"\x99\x01\n" +
+	"\bprevious\x18\t \x01(\v2\x1d.cloudsandbox.key.v1.PreviousR\bprevious\x12\x1d\n" +
+	"\n" +
+	"created_by\x18\n" +
+	" \x01(\tR\tcreatedBy\"\x99\x01\n" +
 	"\bPrevious\x12\x12\n" +
 	"\x04hint\x18\x01 \x01(\tR\x04hint\x12;\n" +
 	"\vvalid_until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +

@@ -55,6 +55,7 @@ def _key(obj: fields.Object) -> KeyInfo:
         role=fields.text(obj, "role"),
         scopes=fields.strings(obj, "scopes"),
         hint=fields.text(obj, "hint"),
+        created_by=fields.optional_text(obj, "created_by"),
         key=fields.optional_text(obj, "key"),
         created_at=fields.time(obj, "created_at"),
         expires_at=fields.time(obj, "expires_at"),

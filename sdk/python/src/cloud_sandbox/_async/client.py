@@ -37,6 +37,7 @@ from .snapshots import AsyncSnapshots
 from .sockets import ACCEPT, AsyncSocket, handshake
 from .streams import AsyncByteStream
 from .templates import AsyncTemplates
+from .users import AsyncUsers
 from .volumes import AsyncVolumes
 
 __all__ = ["AsyncClient", "client_for"]
@@ -82,6 +83,7 @@ class AsyncClient:
         secrets: values that nobody can read again.
         snapshots: what your Sandboxes were saved in.
         templates: what Sandboxes can start from.
+        users: who acts for your tenant, for its admins.
         volumes: files that outlive Sandboxes.
 
     Raises:
@@ -107,6 +109,7 @@ class AsyncClient:
         self.secrets = AsyncSecrets(self)
         self.snapshots = AsyncSnapshots(self)
         self.templates = AsyncTemplates(self)
+        self.users = AsyncUsers(self)
         self.volumes = AsyncVolumes(self)
         self._mint_lock = _io.Lock()
         self._minted: tuple[str, float] | None = None  # token, monotonic time to replace it

@@ -38,6 +38,7 @@ from .snapshots import Snapshots
 from .sockets import ACCEPT, Socket, handshake
 from .streams import ByteStream
 from .templates import Templates
+from .users import Users
 from .volumes import Volumes
 
 __all__ = ["Client", "client_for"]
@@ -83,6 +84,7 @@ class Client:
         secrets: values that nobody can read again.
         snapshots: what your Sandboxes were saved in.
         templates: what Sandboxes can start from.
+        users: who acts for your tenant, for its admins.
         volumes: files that outlive Sandboxes.
 
     Raises:
@@ -108,6 +110,7 @@ class Client:
         self.secrets = Secrets(self)
         self.snapshots = Snapshots(self)
         self.templates = Templates(self)
+        self.users = Users(self)
         self.volumes = Volumes(self)
         self._mint_lock = _io.Lock()
         self._minted: tuple[str, float] | None = None  # token, monotonic time to replace it

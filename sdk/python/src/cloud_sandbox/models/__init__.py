@@ -40,6 +40,7 @@ from .service import Cost, Depths, NodeInfo, PoolInfo, Stats, Usage
 from .session import Ended, OpenPort, PortAccess, PortLink, Resources, SandboxInfo
 from .snapshots import SnapshotInfo
 from .templates import BuildInfo, BuildLine, TemplateFile, TemplateInfo
+from .users import UserInfo
 from .volumes import VolumeInfo, VolumeMount
 
 __all__ = [
@@ -96,6 +97,7 @@ __all__ = [
     "TerminalSize",
     "Truncated",
     "Usage",
+    "UserInfo",
     "VolumeInfo",
     "VolumeMount",
     "WaitResult",

@@ -32,6 +32,8 @@ class KeyInfo:
         role: ``"viewer"``, ``"user"``, ``"admin"``, ``"owner"`` or ``"operator"``.
         scopes: what it may do.
         hint: the last four characters of the secret.
+        created_by: the user who made it, or a key of theirs; ``None`` if nobody
+            did, as for one that was made on the server.
         key: the secret, in the answer to its making or rotation and never
             again; else ``None``.
         created_at: when it was made, in UTC.
@@ -47,6 +49,7 @@ class KeyInfo:
     role: str = ""
     scopes: tuple[str, ...] = ()
     hint: str = ""
+    created_by: str | None = None
     key: str | None = field(default=None, repr=False)
     created_at: datetime | None = None
     expires_at: datetime | None = None

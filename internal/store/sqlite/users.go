@@ -1,0 +1,226 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/base64"
+	"errors"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+const userColumns = `tenant, id, name, email, source, issuer, given, said, state, created_at, seen_at, version`
+
+// userStatements are what the writer has prepared for users.
+type userStatements struct {
+	putUser, noteUser, updateUser, userToChange, countUsers, forgetUser *sql.Stmt
+	otherOwners, dropKeysOf, dropUsers, usersChange                     *sql.Stmt
+}
+
+func (s *userStatements) all() []prepared {
+	return []prepared{
+		{&s.putUser, `INSERT OR REPLACE INTO users (` + userColumns + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`},
+		{&s.noteUser, `UPDATE users SET seen_at = max(seen_at, ?3), said = ?4,
+			name = CASE WHEN ?5 <> '' THEN ?5 ELSE name END, email = CASE WHEN ?6 <> '' THEN ?6 ELSE email END,
+			version = version + (said <> ?4)
+			WHERE tenant = ?1 AND id = ?2`},
+		{&s.userToChange, `SELECT ` + userColumns + ` FROM users WHERE tenant = ? AND id = ?`},
+		{&s.updateUser, `UPDATE users SET name = ?3, email = ?4, given = ?5, state = ?6, version = version + 1 WHERE tenant = ?1 AND id = ?2`},
+		{&s.countUsers, `SELECT count(*) FROM users WHERE tenant = ?`},
+		{&s.forgetUser, `DELETE FROM users WHERE (tenant, id) = (SELECT tenant, id FROM users INDEXED BY users_forgettable
+			WHERE tenant = ? AND state = 'active' AND given = '' AND source <> 'invited' ORDER BY seen_at LIMIT 1)`},
+		{&s.otherOwners, `SELECT count(*) FROM users WHERE tenant = ? AND id <> ? AND state = 'active'
+			AND CASE WHEN given <> '' THEN given ELSE said END IN ('owner', 'operator')`},
+		{&s.dropKeysOf, `DELETE FROM keys WHERE tenant = ? AND created_by = ?`},
+		{&s.dropUsers, `DELETE FROM users WHERE tenant = ?`},
+		{&s.usersChange, `UPDATE users_changed SET n = n + 1`},
+	}
+}
+
+// userQueries are what the reading connections have prepared for them.
+type userQueries struct{ user, users, usersChanged *sql.Stmt }
+
+func (q *userQueries) all() []prepared {
+	return []prepared{
+		{&q.user, `SELECT ` + userColumns + ` FROM users WHERE tenant = ? AND id = ?`},
+		{&q.users, `SELECT ` + userColumns + ` FROM users
+			WHERE tenant = ?1 AND id > ?2 AND (?3 = '' AND state <> 'removed' OR state = ?3) ORDER BY id LIMIT ?4`},
+		{&q.usersChanged, `SELECT n FROM users_changed`},
+	}
+}
+
+// InsertUser implements sandbox.UserStore.
+func (s *Store) InsertUser(ctx context.Context, u sandbox.User) (sandbox.User, error) {
+	err := s.writer.write(ctx, func(st *statements) error {
+		u.Version = 1
+		switch there, err := userIn(st, u.Tenant, u.ID); {
+		case err == nil && there.State != sandbox.UserRemoved:
+			return sandbox.Errorf(sandbox.Conflict, "there is a user with this ID")
+		case err == nil:
+			u.Version = there.Version + 1
+		case !errors.Is(err, sandbox.NotFound):
+			return err
+		default:
+			room, err := roomForUser(st, u.Tenant)
+			if err != nil {
+				return err
+			}
+			if !room {
+				return sandbox.Errorf(sandbox.Exhausted, "the tenant has %d users, removed ones too, and no more can be kept", sandbox.MaxUsers)
+			}
+		}
+		return putUser(st, u)
+	})
+	return u, err
+}
+
+// userIn is a record as the writer sees it; NotFound when there is none.
+func userIn(st *statements, tenant sandbox.TenantID, id string) (sandbox.User, error) {
+	u, err := scanUser(st.userToChange.QueryRow(string(tenant), id).Scan)
+	return u, userError(err)
+}
+
+// putUser writes a record and has it be known that there was a change.
+func putUser(st *statements, u sandbox.User) error {
+	_, err := st.putUser.Exec(string(u.Tenant), u.ID, u.Name, u.Email, string(u.Source), u.Issuer, string(u.Given), string(u.Said), string(u.State),
+		micros(u.CreatedAt), micros(u.SeenAt), u.Version)
+	if err != nil {
+		return err
+	}
+	_, err = st.usersChange.Exec()
+	return err
+}
+
+// roomForUser reports whether a Tenant may have one more User, for whom it forgets
+// one if it has to.
+func roomForUser(st *statements, tenant sandbox.TenantID) (bool, error) {
+	var have int
+	if err := st.countUsers.QueryRow(string(tenant)).Scan(&have); err != nil || have < sandbox.MaxUsers {
+		return err == nil, err
+	}
+	result, err := st.forgetUser.Exec(string(tenant))
+	if err != nil {
+		return false, err
+	}
+	n, err := result.RowsAffected()
+	return n > 0, err
+}
+
+// NoteUsers implements sandbox.UserStore.
+func (s *Store) NoteUsers(ctx context.Context, all []sandbox.User) error {
+	return s.writer.write(ctx, func(st *statements) error {
+		for _, u := range all {
+			if err := noteUser(st, u); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func noteUser(st *statements, u sandbox.User) error {
+	there, err := userIn(st, u.Tenant, u.ID)
+	if errors.Is(err, sandbox.NotFound) {
+		room, err := roomForUser(st, u.Tenant)
+		if err != nil || !room {
+			return err
+		}
+		u.Version = 1
+		return putUser(st, u)
+	}
+	if err != nil || there.State == sandbox.UserRemoved {
+		return err
+	}
+	_, err = st.noteUser.Exec(string(u.Tenant), u.ID, micros(u.SeenAt), string(u.Said), u.Name, u.Email)
+	return err
+}
+
+// UserByID implements sandbox.UserStore.
+func (s *Store) UserByID(ctx context.Context, tenant sandbox.TenantID, id string) (sandbox.User, error) {
+	u, err := scanUser(s.query.user.QueryRowContext(ctx, string(tenant), id).Scan)
+	return u, classify(userError(err))
+}
+
+// userError is the error of a statement that should have met a User.
+func userError(err error) error {
+	if errors.Is(err, sql.ErrNoRows) {
+		return sandbox.Errorf(sandbox.NotFound, "there is no such user")
+	}
+	return err
+}
+
+func scanUser(scan func(...any) error) (sandbox.User, error) {
+	var u sandbox.User
+	var created, seen int64
+	err := scan((*string)(&u.Tenant), &u.ID, &u.Name, &u.Email, (*string)(&u.Source), &u.Issuer, (*string)(&u.Given), (*string)(&u.Said),
+		(*string)(&u.State), &created, &seen, &u.Version)
+	u.CreatedAt, u.SeenAt = fromMicros(created), fromMicros(seen)
+	return u, err
+}
+
+// ListUsers implements sandbox.UserStore.
+func (s *Store) ListUsers(ctx context.Context, tenant sandbox.TenantID, query sandbox.UserQuery) (sandbox.UserPage, error) {
+	limit, err := pageLimit(query.Limit)
+	if err != nil {
+		return sandbox.UserPage{}, err
+	}
+	after, err := base64.RawURLEncoding.DecodeString(query.Cursor)
+	if err != nil || query.Cursor != "" && (sandbox.User{ID: string(after)}).Check() != nil {
+		return sandbox.UserPage{}, sandbox.Errorf(sandbox.Invalid, "the cursor is not one that a list returned")
+	}
+	// One more than asked for tells whether there is a next page.
+	all, err := collect(scanUser)(s.query.users.QueryContext(ctx, string(tenant), string(after), string(query.State), limit+1))
+	if err != nil {
+		return sandbox.UserPage{}, err
+	}
+	page := sandbox.UserPage{Users: all}
+	if len(all) > limit {
+		page.Users = all[:limit]
+		page.Next = base64.RawURLEncoding.EncodeToString([]byte(all[limit-1].ID))
+	}
+	return page, nil
+}
+
+// UpdateUser implements sandbox.UserStore.
+func (s *Store) UpdateUser(ctx context.Context, u sandbox.User, keepOwner bool) (sandbox.User, error) {
+	err := s.writer.write(ctx, func(st *statements) error {
+		there, err := userIn(st, u.Tenant, u.ID)
+		if err != nil {
+			return err
+		}
+		if there.Version != u.Version {
+			return sandbox.Errorf(sandbox.Conflict, "the user was changed meanwhile")
+		}
+		if keepOwner && there.Owns() && !u.Owns() {
+			var others int
+			if err := st.otherOwners.QueryRow(string(u.Tenant), u.ID).Scan(&others); err != nil {
+				return err
+			}
+			if others == 0 {
+				return sandbox.ErrLastOwner
+			}
+		}
+		if u.State == sandbox.UserRemoved {
+			if _, err := st.dropKeysOf.Exec(string(u.Tenant), u.ID); err != nil {
+				return err
+			}
+		}
+		if _, err := st.updateUser.Exec(string(u.Tenant), u.ID, u.Name, u.Email, string(u.Given), string(u.State)); err != nil {
+			return err
+		}
+		_, err = st.usersChange.Exec()
+		return err
+	})
+	if err != nil {
+		return sandbox.User{}, err
+	}
+	u.Version++
+	return u, nil
+}
+
+// UsersChanged implements sandbox.UserStore.
+func (s *Store) UsersChanged(ctx context.Context) (int64, error) {
+	var n int64
+	err := s.query.usersChanged.QueryRowContext(ctx).Scan(&n)
+	return n, classify(err)
+}

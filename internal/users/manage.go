@@ -1,0 +1,166 @@
+package users
+
+import (
+	"context"
+	"errors"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// Names of what is done to Users, as the contract has them.
+const (
+	opCreate = "createUser"
+	opChange = "changeUser"
+	opRemove = "deleteUser"
+)
+
+// Invite is who is to be a User before a token comes for them.
+type Invite struct {
+	ID    string // what their tokens will say
+	Name  string
+	Email string
+	Role  sandbox.Role // empty: what their tokens say
+}
+
+// Create makes a record of a User who has none, or was removed. Nobody can give
+// a Role above their own, nor have somebody back whose tokens say one: Denied.
+// Conflict when there is one already.
+func (s *Service) Create(ctx context.Context, who sandbox.Identity, tenant sandbox.TenantID, in Invite) (sandbox.User, error) {
+	u := sandbox.User{
+		Tenant: tenant, ID: in.ID, Name: in.Name, Email: in.Email, Source: sandbox.UserInvited, Given: in.Role,
+		State: sandbox.UserActive, CreatedAt: now(),
+	}
+	if err := errors.Join(tenant.Check(), u.Check()); err != nil {
+		return sandbox.User{}, err
+	}
+	if err := s.flush(ctx); err != nil {
+		return sandbox.User{}, err
+	}
+	there, err := s.cfg.Store.UserByID(ctx, tenant, u.ID)
+	if err != nil && !errors.Is(err, sandbox.NotFound) {
+		return sandbox.User{}, err
+	}
+	after := u
+	if there.State == sandbox.UserRemoved { // else the Store says that there is one
+		after.Said = there.Said
+	}
+	if err := mayGive(who, after); err != nil {
+		return sandbox.User{}, err
+	}
+	if u, err = s.cfg.Store.InsertUser(ctx, u); err != nil {
+		return sandbox.User{}, err
+	}
+	return u, s.settle(ctx, who, u, opCreate)
+}
+
+// mayGive refuses a User who would be of a Role that who cannot give. One of whom
+// nothing is known yet will be what their tokens say.
+func mayGive(who sandbox.Identity, u sandbox.User) error {
+	if u.Role() != "" && !who.Role.Gives(u.Role()) {
+		return sandbox.Errorf(sandbox.Denied, "the user would be of a role above yours")
+	}
+	return nil
+}
+
+// settle has a change hold, and tells of it in the log of the Tenant if somebody of
+// another made it.
+func (s *Service) settle(ctx context.Context, who sandbox.Identity, u sandbox.User, operation string) error {
+	if u.State == sandbox.UserRemoved {
+		s.cfg.Revoked()
+	}
+	err := s.refresh(context.WithoutCancel(ctx))
+	if s.cfg.Audit == nil || who.Tenant == u.Tenant {
+		return err
+	}
+	_, told := s.cfg.Audit.AppendAudit(context.WithoutCancel(ctx), sandbox.AuditEntry{
+		At: now(), Tenant: u.Tenant, User: "operator", Role: who.Role, Operation: operation, Target: sandbox.AuditText(u.ID),
+	})
+	return errors.Join(err, told)
+}
+
+// Get returns a User; NotFound when there is none, or who was removed.
+func (s *Service) Get(ctx context.Context, tenant sandbox.TenantID, id string) (sandbox.User, error) {
+	if err := errors.Join(tenant.Check(), s.flush(ctx)); err != nil {
+		return sandbox.User{}, err
+	}
+	u, err := s.cfg.Store.UserByID(ctx, tenant, id)
+	if err == nil && u.State == sandbox.UserRemoved {
+		return sandbox.User{}, sandbox.Errorf(sandbox.NotFound, "there is no such user")
+	}
+	return u, err
+}
+
+// List returns a page of a Tenant's Users.
+func (s *Service) List(ctx context.Context, tenant sandbox.TenantID, query sandbox.UserQuery) (sandbox.UserPage, error) {
+	switch query.State {
+	case "", sandbox.UserActive, sandbox.UserSuspended, sandbox.UserRemoved:
+	default:
+		return sandbox.UserPage{}, sandbox.Errorf(sandbox.Invalid, "state must be %q, %q or %q", sandbox.UserActive, sandbox.UserSuspended, sandbox.UserRemoved)
+	}
+	if err := errors.Join(tenant.Check(), s.flush(ctx)); err != nil {
+		return sandbox.UserPage{}, err
+	}
+	return s.cfg.Store.ListUsers(ctx, tenant, query)
+}
+
+// Change changes a User and returns them; here it holds at once, elsewhere within
+// a second, and what is under way of who may no longer do it ends. NotFound when
+// there is none; Denied for a User of a Role above who's, or who would become one;
+// Conflict for who would suspend themselves, and, but for operators, for what
+// leaves the Tenant without its last owner.
+func (s *Service) Change(ctx context.Context, who sandbox.Identity, tenant sandbox.TenantID, id string, change sandbox.UserChange) (sandbox.User, error) {
+	return s.change(ctx, who, tenant, id, opChange, func(u sandbox.User) (sandbox.User, error) {
+		after, err := change.Apply(u)
+		switch {
+		case err != nil:
+			return u, err
+		case after.State == sandbox.UserSuspended && isSelf(who, u):
+			return u, sandbox.Errorf(sandbox.Conflict, "this is you: you could not have yourself go on again")
+		case change.Role != nil:
+			return after, mayGive(who, after)
+		}
+		return after, nil
+	})
+}
+
+// Remove removes a User: every token of theirs is refused from then on, also those
+// to come, until somebody makes them a User again, and their Keys are revoked. It
+// fails as Change does.
+func (s *Service) Remove(ctx context.Context, who sandbox.Identity, tenant sandbox.TenantID, id string) error {
+	_, err := s.change(ctx, who, tenant, id, opRemove, func(u sandbox.User) (sandbox.User, error) {
+		if isSelf(who, u) {
+			return u, sandbox.Errorf(sandbox.Conflict, "this is you: have another admin remove you")
+		}
+		u.Name, u.Email, u.Given, u.State = "", "", "", sandbox.UserRemoved
+		return u, nil
+	})
+	return err
+}
+
+func isSelf(who sandbox.Identity, u sandbox.User) bool {
+	return who.Tenant == u.Tenant && who.Person == u.ID
+}
+
+// change writes what apply makes of a User, as often as others come between.
+func (s *Service) change(ctx context.Context, who sandbox.Identity, tenant sandbox.TenantID, id, operation string, apply func(sandbox.User) (sandbox.User, error)) (sandbox.User, error) {
+	for try := 1; ; try++ {
+		u, err := s.Get(ctx, tenant, id)
+		if err != nil {
+			return sandbox.User{}, err
+		}
+		if u.Role().Above(who.Role) {
+			return sandbox.User{}, sandbox.Errorf(sandbox.Denied, "the user is of a role above yours")
+		}
+		if u, err = apply(u); err != nil {
+			return sandbox.User{}, err
+		}
+		u, err = s.cfg.Store.UpdateUser(ctx, u, who.Role != sandbox.RoleOperator)
+		if try < maxTries && errors.Is(err, sandbox.Conflict) && !errors.Is(err, sandbox.ErrLastOwner) {
+			continue
+		}
+		if err != nil {
+			return sandbox.User{}, err
+		}
+		return u, s.settle(ctx, who, u, operation)
+	}
+}
