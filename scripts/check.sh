@@ -10,6 +10,7 @@ step "generated code is fresh"
 tools/generate.sh --check
 
 step "format, vet, lint"
+go mod tidy -diff
 unformatted=$(git ls-files '*.go' | grep -v '^api/gen/' | xargs go tool -modfile=tools/go.mod gofumpt -l)
 [[ -z $unformatted ]] || { echo "not formatted, run make fmt: $unformatted" >&2; exit 1; }
 go vet ./...
