@@ -44,14 +44,38 @@ func (m *Manager) pause(ctx context.Context, id string, filesOnly bool, still fu
 		done()
 		return sandbox.Sandbox{}, err
 	}
-	// Nobody waits until its memory is free, but who moves the Sandbox next.
+	// Nobody waits until its memory is free, but who moves the Sandbox next or ends it.
+	gone := make(chan struct{})
+	m.mu.Lock()
+	m.leaving[id] = gone
+	m.mu.Unlock()
 	m.stopping.Go(func() {
 		defer done()
+		defer func() {
+			m.mu.Lock()
+			delete(m.leaving, id)
+			m.mu.Unlock()
+			close(gone)
+		}()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 		defer cancel()
 		m.letGo(ctx, sb)
 	})
 	return paused, nil
+}
+
+// left waits until the Boot of a Sandbox that was just paused is gone, or ctx ends.
+func (m *Manager) left(ctx context.Context, id string) {
+	m.mu.Lock()
+	gone := m.leaving[id]
+	m.mu.Unlock()
+	if gone == nil {
+		return
+	}
+	select {
+	case <-gone:
+	case <-ctx.Done():
+	}
 }
 
 // move returns the record of a Sandbox of which the caller, until it calls done,

@@ -698,6 +698,32 @@ func TestBootsThatDieMeanwhile(t *testing.T) {
 	})
 }
 
+// An end is over when nothing of the sandbox is left, also right after a pause.
+func TestEndAfterPauseWaitsForTheStop(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{})
+		stop := make(chan struct{})
+		w.nodes.onStop = func(context.Context, string) error { <-stop; return nil }
+		w.pause(sb.ID)
+		ended := make(chan error, 1)
+		go func() {
+			_, err := w.m.End(t.Context(), "t", sb.ID, sandbox.CauseReleased)
+			ended <- err
+		}()
+		synctest.Wait()
+		select {
+		case err := <-ended:
+			t.Errorf("it ended while its boot is there: %v", err)
+		default:
+		}
+		close(stop)
+		if err := <-ended; err != nil || len(w.nodes.all()) != 0 {
+			t.Errorf("End = %v, and %d boots are left", err, len(w.nodes.all()))
+		}
+		w.reconcile() // which sweeps what was saved
+	})
+}
+
 // A pause is over when what it saved is on record; the boot goes afterwards, and
 // who moves the sandbox next waits for that.
 func TestPauseDoesNotWaitForTheStop(t *testing.T) {

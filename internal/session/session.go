@@ -110,9 +110,10 @@ type Manager struct {
 	stopping sync.WaitGroup // Boots of what has been paused
 
 	mu       sync.Mutex
-	creating map[string]*creation // by Sandbox ID
-	moving   map[string]bool      // Sandboxes that pause, resume or are saved
-	held     map[string]int       // Snapshots in the making, or started from, and Volumes in the making or going
+	creating map[string]*creation     // by Sandbox ID
+	moving   map[string]bool          // Sandboxes that pause, resume or are saved
+	leaving  map[string]chan struct{} // closed once the Boot of what was paused is gone
+	held     map[string]int           // Snapshots in the making, or started from, and Volumes in the making or going
 	grown    map[sandbox.TenantID]bool
 }
 
@@ -177,6 +178,7 @@ func New(store sandbox.Store, nodes sandbox.Nodes, placement sandbox.Placement, 
 		grown:       map[sandbox.TenantID]bool{},
 		creating:    map[string]*creation{},
 		moving:      map[string]bool{},
+		leaving:     map[string]chan struct{}{},
 		held:        map[string]int{},
 	}
 }

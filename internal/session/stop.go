@@ -162,6 +162,7 @@ func (m *Manager) finish(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandb
 // is over runs nothing.
 func (m *Manager) stopBoots(ctx context.Context, sb sandbox.Sandbox) error {
 	if sb.Boot.ID == "" { // it was paused
+		m.left(ctx, sb.ID)
 		return nil
 	}
 	ids := []string{sb.Boot.ID}

@@ -175,6 +175,7 @@ func (h *Host) draftOf(b *boot, r sentryhost.SaveRequest) (*draft, error) {
 func (h *Host) write(b *boot, d *draft) error {
 	b.pausing.Lock()
 	defer b.pausing.Unlock()
+	defer d.flush()() // over when the Boot goes on: who runs does not wait for the disk
 	return h.stand(b, func(rpc *urpc.Client) (err error) {
 		d.m.SavedAt = time.Now().UTC()
 		if r := h.recordOf(b); r.Frozen {
@@ -189,7 +190,6 @@ func (h *Host) write(b *boot, d *draft) error {
 				}
 			}()
 		}
-		defer d.flush()()
 		if !d.m.Memory {
 			return writeLayer(rpc, d.files)
 		}
