@@ -48,6 +48,9 @@ const (
 	linksPerShard = 256
 	// bootTimeout bounds the wait for a Guest to answer.
 	bootTimeout = 20 * time.Second
+	// reachTime is how long a server that starts waits for the sentry host of an earlier
+	// build.
+	reachTime = 30 * time.Second
 	// undoTimeout bounds taking back a failed start.
 	undoTimeout = 15 * time.Second
 )
@@ -115,9 +118,10 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	e.own = e.newHost("", cfg.Socket)
 	hosts := []*host{e.own}
 	for _, build := range cfg.Earlier.Running {
-		h, err := e.hold(build)
+		h, err := e.reach(ctx, build)
 		if err != nil {
-			return nil, errors.Join(err, e.Close())
+			cfg.Log.Error("the sentry host of an earlier build does not come back, and its boots are lost", "build", build, "error", err)
+			continue // one build's sandboxes must not keep all others from going on
 		}
 		hosts = append(hosts, h)
 	}

@@ -285,6 +285,21 @@ func (e *Engine) hold(build string) (*host, error) {
 	return h, nil
 }
 
+// reach holds the sentry host of an earlier build that answers.
+func (e *Engine) reach(ctx context.Context, build string) (*host, error) {
+	h, err := e.hold(build)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, reachTime)
+	defer cancel()
+	if _, err := h.connected(ctx); err != nil {
+		e.release(h)
+		return nil, err
+	}
+	return h, nil
+}
+
 // release lets go of a sentry host once: of one of an earlier build, for good when
 // nobody holds it any more.
 func (e *Engine) release(h *host) {

@@ -1,7 +1,9 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
+	"errors"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost"
@@ -95,16 +97,18 @@ func (e *Engine) collect(ctx context.Context, h *host, name string) (sandbox.Sav
 // DeleteSaved removes a saved state, first where one may be made that was not
 // collected.
 func (e *Engine) DeleteSaved(ctx context.Context, name string) error {
-	for _, h := range append(e.hosts(), e.own) {
-		host, err := e.pausing(ctx, h)
-		if err != nil {
-			return err
+	var first error
+	for _, h := range append(e.hosts(), e.own) { // one that is away does not keep others from it
+		c, err := e.pausing(ctx, h)
+		switch {
+		case err == nil:
+			err = c.DeleteSaved(ctx, name)
+		case h != e.own && errors.Is(err, sandbox.Unsupported): // nothing was ever saved there
+			err = nil
 		}
-		if err := host.DeleteSaved(ctx, name); err != nil {
-			return err
-		}
+		first = cmp.Or(first, err)
 	}
-	return nil
+	return first
 }
 
 // ListSaved returns the names of saved states.
