@@ -272,7 +272,8 @@ finish <- function() {
 
 # surround changes variables and the folder, and returns what undoes it.
 surround <- function(env, cwd) {
-  before <- Sys.getenv(names(env), unset = NA, names = TRUE)
+  # Of no names Sys.getenv returns all there are.
+  before <- if (length(env) > 0L) Sys.getenv(names(env), unset = NA, names = TRUE) else character()
   was <- if (nzchar(cwd)) setwd(cwd)
   if (length(env) > 0L) do.call(Sys.setenv, as.list(env))
   function() {

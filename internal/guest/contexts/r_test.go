@@ -31,6 +31,8 @@ func TestR(t *testing.T) {
 		{name: "a letter of no ASCII", code: "'\u00e9\u4e2d'", want: "<[1] \"\u00e9\u4e2d\" true>"},
 		{name: "variables of one cell", code: "Sys.getenv(c('A', 'B'), names = FALSE)", want: "<[1] \"1\" \"2\" true>", set: func(r *Request) { r.Env = map[string]string{"A": "1", "B": "2"} }},
 		{name: "are gone after it", code: "Sys.getenv('A', unset = NA)", want: "<[1] NA true>"},
+		{name: "variables that the user sets", code: "Sys.setenv(HOME = '/x'); Sys.unsetenv('LANG')"},
+		{name: "stay", code: "Sys.getenv('HOME')", want: "<[1] \"/x\" true>"},
 		{name: "a folder for one cell", code: "cat(getwd())", want: "/usr", set: func(r *Request) { r.Cwd = "/usr" }},
 		{name: "is left after it", code: "getwd() == '/usr'", want: "<[1] FALSE true>"},
 		{name: "no such folder", code: "1", err: "simpleError: cannot change working directory: /no-such", exit: 1, set: func(r *Request) { r.Cwd = "/no-such" }},
