@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"slices"
@@ -33,15 +34,37 @@ func (c *Client) Logs(ctx context.Context) ([]execution.LogEntry, error) {
 	if resp.StatusCode == http.StatusNotFound {
 		return nil, nil
 	}
-	var told []guest.LogEntry
-	if err := json.NewDecoder(io.LimitReader(resp.Body, maxLogs)).Decode(&told); err != nil || resp.StatusCode != http.StatusOK {
+	if resp.StatusCode != http.StatusOK {
+		return nil, away(nil)
+	}
+	all, err := logsIn(io.LimitReader(resp.Body, maxLogs))
+	if err != nil {
 		return nil, away(err)
 	}
+	slices.SortStableFunc(all, func(a, b execution.LogEntry) int { return a.At.Compare(b.At) })
+	return all, nil
+}
+
+// logsIn reads a list of entries one by one, and no more than there may be: a few
+// bytes of the Guest's can be an entry.
+func logsIn(r io.Reader) ([]execution.LogEntry, error) {
+	d := json.NewDecoder(r)
+	if t, err := d.Token(); err != nil || t != json.Delim('[') {
+		return nil, errors.Join(err, errors.New("it is no list"))
+	}
 	var all []execution.LogEntry
-	for _, e := range told[:min(len(told), guest.MaxLogs)] {
+	for d.More() && len(all) < guest.MaxLogs {
+		var e guest.LogEntry
+		if err := d.Decode(&e); err != nil {
+			return nil, err
+		}
 		all = append(all, logOf(e))
 	}
-	slices.SortStableFunc(all, func(a, b execution.LogEntry) int { return a.At.Compare(b.At) })
+	if len(all) < guest.MaxLogs {
+		if _, err := d.Token(); err != nil { // it is cut off
+			return nil, err
+		}
+	}
 	return all, nil
 }
 

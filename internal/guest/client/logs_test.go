@@ -25,6 +25,8 @@ func TestLogs(t *testing.T) {
 		{"two", `[{"at":2,"level":"error","message":"b"},{"at":1,"level":"loud","message":"a","fields":{"k":"v"}}]`, 200, 2, false},
 		{"none known", "", 404, 0, false},
 		{"too many", many, 200, guest.MaxLogs, false},
+		{"many of nothing", `[{}` + strings.Repeat(",{}", maxLogs/4) + `]`, 200, guest.MaxLogs, false},
+		{"cut off", `[{"message":"a"}`, 200, 0, true},
 		{"too long", `[{"message":"` + long + `"}]`, 200, 1, false},
 		{"no list", `{}`, 200, 0, true},
 		{"an error", `[]`, 500, 0, true},
