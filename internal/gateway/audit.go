@@ -286,6 +286,9 @@ func (a *auditing) target() string {
 	if user := a.r.PathValue("user"); user != "" && a.r.PathValue("id") != "" {
 		return sandbox.AuditText(a.r.PathValue("id") + "/users/" + user)
 	}
+	if part := a.r.PathValue("part"); part != "" {
+		return sandbox.AuditText(a.r.PathValue("template") + "/" + part)
+	}
 	named := cmp.Or(a.r.PathValue("user"), a.r.PathValue("id"), a.r.PathValue("template"), a.named)
 	if a.sandbox != "" && (named == "" || a.aboutSandbox()) {
 		return a.sandbox

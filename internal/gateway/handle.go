@@ -150,6 +150,7 @@ func (s *Server) refuseSuspended(rt route, r *http.Request, who sandbox.Identity
 func (s *Server) refuseAnonymous(rt route, w *writer, r *http.Request, err error) {
 	switch {
 	case !errors.Is(err, sandbox.Anonymous): // the keys could not be read
+	case errors.Is(err, sandbox.Exhausted): // tried too often, which was told of before
 	case w.audit.credential:
 		s.refused(rt, r, sandbox.Identity{}, refusedCredential)
 	default:

@@ -255,3 +255,33 @@ func TestUsersForOperators(t *testing.T) {
 		t.Errorf("the tenant's log: %s", logs["acme/x"])
 	}
 }
+
+// Who rotates a key knows its secret, and answers for it.
+func TestRotatedKeyGoesWithWhoRotatedIt(t *testing.T) {
+	f := newFixture(t)
+	owner, alice, bob := f.tokenOf("acme", "owner", sandbox.RoleOwner), f.tokenOf("acme", "alice", sandbox.RoleAdmin), f.tokenOf("acme", "bob", sandbox.RoleAdmin)
+	var key, rotated struct {
+		ID        string `json:"key_id"`
+		Key       string
+		CreatedBy string `json:"created_by"`
+	}
+	f.doAs(bob, "POST", "/api/v1/keys", `{"name":"bob's"}`).into(t, 201, &key)
+	f.doAs(alice, "POST", "/api/v1/keys/"+key.ID+"/rotate", `{}`).into(t, 200, &rotated)
+	if a := f.doAs(owner, "DELETE", "/api/v1/users/alice", ""); a.status != 204 {
+		t.Fatalf("removed: %d %s", a.status, a.body)
+	}
+	if got := f.with("GET", "/api/v1/keys", "", "X-API-Key", rotated.Key).status; rotated.CreatedBy != "alice" || got != 401 {
+		t.Errorf("a key that alice rotated is of %q and answers %d once she is removed", rotated.CreatedBy, got)
+	}
+}
+
+// Who may only look sees no token that runs programs.
+func TestViewerSeesNoTokenOfE2B(t *testing.T) {
+	f := newFixture(t)
+	var made, seen e2bSandbox
+	f.e2b(f.key("t", sandbox.RoleDeveloper), "POST", "/v2/sandboxes", `{"templateID":"base"}`).into(t, 201, &made)
+	f.e2b(f.key("t", sandbox.RoleViewer), "GET", "/sandboxes/"+made.SandboxID, "").into(t, 200, &seen)
+	if made.EnvdAccessToken == "" || seen.SandboxID != made.SandboxID || seen.EnvdAccessToken != "" {
+		t.Errorf("made %+v, seen as %+v", made, seen)
+	}
+}

@@ -17,6 +17,8 @@ import (
 // ends at once, and the one before it stays valid. Else a Key has two valid
 // secrets at most: Conflict while there are, but for an overlap of 0.
 //
+// From then on it is a Key of the User who rotated it, and goes with them.
+//
 // NotFound when the Tenant has no Key of this ID; Denied when the Key may do more
 // than who, or for longer; Conflict when it has expired.
 func (s *Service) Rotate(ctx context.Context, who sandbox.Identity, id string, overlap time.Duration) (sandbox.Key, string, error) {
@@ -39,6 +41,9 @@ func (s *Service) Rotate(ctx context.Context, who sandbox.Identity, id string, o
 	}
 	if key.Previous, err = overlapping(key, now, overlap); err != nil {
 		return sandbox.Key{}, "", err
+	}
+	if who.Person != "" {
+		key.CreatedBy = who.Person // who knows its secret now
 	}
 	secret := sandbox.NewKeySecret()
 	key.Hash, key.Hint, key.UsedAt = sandbox.HashKeySecret(secret), hintOf(secret), time.Time{}

@@ -3,6 +3,7 @@ package users
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
@@ -53,11 +54,17 @@ func (s *Service) Create(ctx context.Context, who sandbox.Identity, tenant sandb
 	return u, s.settle(ctx, who, u, opCreate)
 }
 
-// mayGive refuses a User who would be of a Role that who cannot give. One of whom
-// nothing is known yet will be what their tokens say.
+// mayGive refuses a User who would be of a Role that who cannot give, or may do what
+// who may not, as with a Key of few Scopes. One of whom nothing is known yet will be
+// what their tokens say.
 func mayGive(who sandbox.Identity, u sandbox.User) error {
 	if u.Role() != "" && !who.Role.Gives(u.Role()) {
 		return sandbox.Errorf(sandbox.Denied, "the user would be of a role above yours")
+	}
+	for _, scope := range sandbox.Scopes() {
+		if who.Scopes != nil && u.Role().May(scope) && !slices.Contains(who.Scopes, scope) {
+			return sandbox.Errorf(sandbox.Denied, "the user would have the scope %q, which you do not have", scope)
+		}
 	}
 	return nil
 }

@@ -24,6 +24,12 @@ var (
 	admin    = as("corp:admin", sandbox.RoleAdmin)
 )
 
+// narrow is a Key that may do nothing but look after users.
+func narrow(who sandbox.Identity) sandbox.Identity {
+	who.Scopes = []sandbox.Scope{sandbox.ScopeUsers}
+	return who
+}
+
 // keyOf is whom a Key speaks for that somebody made.
 func keyOf(who sandbox.Identity) sandbox.Identity {
 	who.User, who.Key, who.Profile = "key:k2", "k2", nil
@@ -238,6 +244,8 @@ func TestWhoMayChangeWhom(t *testing.T) {
 		"an admin suspends an admin":      {as("corp:admin2", sandbox.RoleAdmin), "corp:admin", suspend(), nil},
 		"an admin suspends themselves":    {admin, "corp:admin", suspend(), sandbox.Conflict},
 		"a key suspends its maker":        {keyOf(admin), "corp:admin", suspend(), sandbox.Conflict},
+		"a key of few scopes gives more":  {narrow(keyOf(owner)), "corp:bob", give(sandbox.RoleDeveloper), sandbox.Denied},
+		"a key of few scopes suspends":    {narrow(keyOf(owner)), "corp:bob", suspend(), nil},
 		"the last owner steps down":       {owner, "corp:owner", give(sandbox.RoleAdmin), sandbox.ErrLastOwner},
 		"an operator demotes the last":    {operator, "corp:owner", give(sandbox.RoleAdmin), nil},
 		"an operator makes an operator":   {operator, "corp:bob", give(sandbox.RoleOperator), nil},

@@ -134,8 +134,8 @@ func (s *Sender) record(ctx context.Context, err error) bool {
 }
 
 // Follow tells of builds of Templates that ended, which no transaction of the Store
-// knows of, until ctx ends. ended returns what there is to tell since a time; what was
-// told before, the Store leaves out.
+// knows of, until ctx ends. ended returns what there is to tell since a time, with an
+// error when that may not be all; what was told before, the Store leaves out.
 func (s *Sender) Follow(ctx context.Context, ended func(ctx context.Context, since time.Time) ([]sandbox.Event, error)) error {
 	since := time.Now().UTC().Add(-maxAge)
 	told := map[string]time.Time{}
@@ -143,10 +143,9 @@ func (s *Sender) Follow(ctx context.Context, ended func(ctx context.Context, sin
 		if !s.wanted(ctx, sandbox.EventTemplateBuilt, sandbox.EventTemplateFailed) {
 			continue
 		}
-		all, err := ended(ctx, since)
-		if err != nil {
-			s.cfg.Log.Debug("ended builds cannot be read", telemetry.KeyError, err)
-			continue
+		all, unread := ended(ctx, since)
+		if unread != nil {
+			s.cfg.Log.Debug("not all ended builds can be read", telemetry.KeyError, unread)
 		}
 		var events []sandbox.Event
 		for _, e := range all {
@@ -162,7 +161,7 @@ func (s *Sender) Follow(ctx context.Context, ended func(ctx context.Context, sin
 		}
 		for _, e := range events {
 			told[e.ID] = e.At
-			if e.At.Add(-overlap).After(since) {
+			if unread == nil && e.At.Add(-overlap).After(since) { // else a late answer would be left out
 				since = e.At.Add(-overlap)
 			}
 		}

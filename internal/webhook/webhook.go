@@ -32,6 +32,9 @@ const (
 	steadyFailure = 3
 	// sendTime bounds one try.
 	sendTime = 10 * time.Second
+	// writeEvery is how often at most what is told is written: a flood of it is a few
+	// rows, and not a transaction each.
+	writeEvery = 100 * time.Millisecond
 	// lastTime is what is left to write when the process ends.
 	lastTime = 3 * time.Second
 	// overlap is how far before the last one known ends of builds are looked for.
@@ -161,6 +164,7 @@ func (s *Sender) Run(ctx context.Context) error {
 				sleep(ctx, nil, s.cfg.Poll)
 				wake(s.more)
 			}
+			sleep(ctx, nil, writeEvery)
 		case <-ctx.Done():
 		}
 	}

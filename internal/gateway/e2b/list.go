@@ -21,7 +21,7 @@ var (
 
 // List answers GET /v2/sandboxes with a page.
 func (a *API) List(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	q, err := listQuery(r)
+	q, err := listQuery(r, who)
 	if err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ const (
 	maxPage  = 100 // what a page has at most, and when nothing is asked
 )
 
-func listQuery(r *http.Request) (sandbox.ListQuery, error) {
+func listQuery(r *http.Request, who sandbox.Identity) (sandbox.ListQuery, error) {
 	values, err := parameters(r, "metadata", "state", "order", "startedAfter", "template", "limit", "nextToken")
 	if err != nil {
 		return sandbox.ListQuery{}, err
@@ -138,7 +138,7 @@ func listQuery(r *http.Request) (sandbox.ListQuery, error) {
 		if strings.Contains(s, ":") {
 			return q, sandbox.Errorf(sandbox.Invalid, "template is an ID or an alias, without a tag")
 		}
-		q.Template = strings.ToLower(strings.TrimSpace(s))
+		q.Template = withoutNamespace(who, strings.ToLower(strings.TrimSpace(s)))
 	}
 	return q, nil
 }

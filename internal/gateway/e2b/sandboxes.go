@@ -16,6 +16,9 @@ func (a *API) Get(w http.ResponseWriter, r *http.Request, who sandbox.Identity) 
 		return err
 	}
 	view := a.detailOf(sb)
+	if !who.May(sandbox.ScopeWrite) {
+		view.EnvdAccessToken = "" // whoever has it writes
+	}
 	if sb.State == sandbox.Paused {
 		snap, err := a.Sandboxes.SnapshotByID(r.Context(), who.Tenant, sb.Snapshot)
 		switch {

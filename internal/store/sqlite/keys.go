@@ -31,7 +31,7 @@ func (s *keyStatements) all() []prepared {
 		{&s.hasKey, `SELECT count(*) > 0 FROM keys WHERE tenant = ? AND id = ?`},
 		{&s.deleteKey, `DELETE FROM keys WHERE tenant = ? AND id = ?`},
 		{&s.renameKey, `UPDATE keys SET name = ? WHERE tenant = ? AND id = ?`},
-		{&s.rotateKey, `UPDATE keys SET hash = ?, hint = ?, used_at = ?, previous_hash = ?, previous_hint = ?, previous_until = ?, previous_used_at = ?
+		{&s.rotateKey, `UPDATE keys SET hash = ?, hint = ?, used_at = ?, previous_hash = ?, previous_hint = ?, previous_until = ?, previous_used_at = ?, created_by = ?
 			WHERE tenant = ? AND id = ? AND hash = ?`},
 		{&s.usedKey, `UPDATE keys SET used_at = max(used_at, ?) WHERE hash = ?`},
 		{&s.usedPrevious, `UPDATE keys SET previous_used_at = max(previous_used_at, ?) WHERE previous_hash = ?`},
@@ -145,7 +145,7 @@ func oneKey(result sql.Result, err error) error {
 func (s *Store) RotateKey(ctx context.Context, k sandbox.Key, had sandbox.KeyHash) error {
 	return s.writer.write(ctx, func(st *statements) error {
 		result, err := st.rotateKey.Exec(k.Hash[:], k.Hint, micros(k.UsedAt), previousHash(k.Previous), k.Previous.Hint,
-			micros(k.Previous.Until), micros(k.Previous.UsedAt), string(k.Tenant), k.ID, had[:])
+			micros(k.Previous.Until), micros(k.Previous.UsedAt), k.CreatedBy, string(k.Tenant), k.ID, had[:])
 		if err != nil {
 			return err
 		}

@@ -177,8 +177,7 @@ func (s *Store) DeleteTenant(ctx context.Context, id sandbox.TenantID) error {
 				return err
 			}
 		}
-		_, err = st.usersChange.Exec()
-		return err
+		return userChanged(st)
 	})
 }
 

@@ -69,7 +69,10 @@ func (s *Store) InsertUser(ctx context.Context, u sandbox.User) (sandbox.User, e
 				return sandbox.Errorf(sandbox.Exhausted, "the tenant has %d users, removed ones too, and no more can be kept", sandbox.MaxUsers)
 			}
 		}
-		return putUser(st, u)
+		if err := putUser(st, u); err != nil {
+			return err
+		}
+		return userChanged(st)
 	})
 	return u, err
 }
@@ -80,14 +83,17 @@ func userIn(st *statements, tenant sandbox.TenantID, id string) (sandbox.User, e
 	return u, userError(err)
 }
 
-// putUser writes a record and has it be known that there was a change.
+// putUser writes a record.
 func putUser(st *statements, u sandbox.User) error {
 	_, err := st.putUser.Exec(string(u.Tenant), u.ID, u.Name, u.Email, string(u.Source), u.Issuer, string(u.Given), string(u.Said), string(u.State),
 		micros(u.CreatedAt), micros(u.SeenAt), u.Version)
-	if err != nil {
-		return err
-	}
-	_, err = st.usersChange.Exec()
+	return err
+}
+
+// userChanged has it be known that somebody decided about a User. What only notes
+// that they are there admits them as no record does.
+func userChanged(st *statements) error {
+	_, err := st.usersChange.Exec()
 	return err
 }
 
@@ -208,8 +214,7 @@ func (s *Store) UpdateUser(ctx context.Context, u sandbox.User, keepOwner bool) 
 		if _, err := st.updateUser.Exec(string(u.Tenant), u.ID, u.Name, u.Email, string(u.Given), string(u.State)); err != nil {
 			return err
 		}
-		_, err = st.usersChange.Exec()
-		return err
+		return userChanged(st)
 	})
 	if err != nil {
 		return sandbox.User{}, err

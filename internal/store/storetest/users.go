@@ -309,6 +309,8 @@ func userChangesShow(t *testing.T, st sandbox.Store) {
 	shows("a new one", true)
 	must(t, st.NoteUsers(t.Context(), []sandbox.User{u}))
 	shows("a visit", false)
+	must(t, st.NoteUsers(t.Context(), []sandbox.User{sampleUser("t", "newcomer")}))
+	shows("the first visit of somebody about whom nobody decided", false)
 	u.State = sandbox.UserSuspended
 	_, err = st.UpdateUser(t.Context(), u, true)
 	must(t, err)
