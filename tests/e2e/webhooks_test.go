@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -147,8 +148,15 @@ func (d *diary) about(key, value string) (all []string) {
 		}
 		seen[e["id"]] = true
 	}
-	slices.SortFunc(about, func(a, b map[string]any) int {
-		return strings.Compare(a["first_at"].(string), b["first_at"].(string))
+	at := func(e map[string]any) time.Time {
+		first, err := time.Parse(time.RFC3339Nano, e["first_at"].(string))
+		if err != nil {
+			d.t.Errorf("an event of %v", e["first_at"])
+		}
+		return first
+	}
+	slices.SortFunc(about, func(a, b map[string]any) int { // some are of one change
+		return cmp.Or(at(a).Compare(at(b)), strings.Compare(a["type"].(string), b["type"].(string)))
 	})
 	for _, e := range about {
 		text := e["type"].(string)
@@ -223,8 +231,8 @@ func TestWebhooksOutliveTheServer(t *testing.T) {
 	}
 	life("sandbox_id", id, "sandbox.created sandbox.paused sandbox.resumed snapshot.created snapshot.deleted sandbox.ended/released")
 	life("snapshot_id", snap.ID, "snapshot.created snapshot.deleted")
-	life("sandbox_id", fork, "sandbox.forked sandbox.created")
-	life("parent_id", id, "sandbox.forked sandbox.created")
+	life("sandbox_id", fork, "sandbox.created sandbox.forked")
+	life("parent_id", id, "sandbox.created sandbox.forked")
 	life("build_id", b.ID, "template.failed/invalid")
 	life("operation", "listSessions", "auth.failed/credential")
 	rig.Within(t, time.Minute, "nothing waits", func() bool { return s.Metric("cloud_sandbox_webhook_events_waiting") == 0 })
