@@ -323,3 +323,22 @@ func TestRetry(t *testing.T) {
 		}
 	})
 }
+
+// entered runs a command line, its words apart by spaces, and returns what it
+// printed. The environment names the server at url with a key; empty: it names nothing.
+func entered(t *testing.T, url, line string) (out, problems string, err error) {
+	t.Helper()
+	root := &cobra.Command{Use: "cloud-sandbox", SilenceErrors: true, SilenceUsage: true}
+	root.AddGroup(&cobra.Group{ID: GroupID})
+	environment := map[string]string{}
+	if url != "" {
+		environment = map[string]string{"CLOUD_SANDBOX_URL": url, "CLOUD_SANDBOX_API_KEY": "k"}
+	}
+	root.AddCommand(Commands(func(name string) string { return environment[name] })...)
+	var printed, told strings.Builder
+	root.SetOut(&printed)
+	root.SetErr(&told)
+	root.SetArgs(strings.Fields(line))
+	err = root.ExecuteContext(t.Context())
+	return printed.String(), told.String(), err
+}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/spf13/cobra"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
@@ -66,16 +65,9 @@ func TestSeveralOfWhichSomeFail(t *testing.T) {
 		{"pause a bad1 b bad2", "a\nb\n", "cloud-sandbox: bad1: it is odd\n", "bad2: it is odd"},
 		{"resume bad1 b", "b\n", "", "bad1: it is odd"},
 	} {
-		root := &cobra.Command{Use: "cloud-sandbox", SilenceErrors: true, SilenceUsage: true}
-		root.AddGroup(&cobra.Group{ID: GroupID})
-		root.AddCommand(Commands(func(string) string { return "" })...)
-		var out, problems strings.Builder
-		root.SetOut(&out)
-		root.SetErr(&problems)
-		root.SetArgs(append(strings.Fields(tt.args), "--url", server.URL, "--api-key", "k"))
-		err := root.ExecuteContext(t.Context())
-		if err == nil || sentence(err) != tt.last || out.String() != tt.out || problems.String() != tt.problems {
-			t.Errorf("%s: %v\nprinted %q\nand %q", tt.args, err, out.String(), problems.String())
+		out, problems, err := entered(t, "", tt.args+" --url "+server.URL+" --api-key k")
+		if err == nil || sentence(err) != tt.last || out != tt.out || problems != tt.problems {
+			t.Errorf("%s: %v\nprinted %q\nand %q", tt.args, err, out, problems)
 		}
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-
-	"github.com/spf13/cobra"
 )
 
 func TestUserCommands(t *testing.T) {
@@ -49,24 +47,15 @@ func TestUserCommands(t *testing.T) {
 		{"__complete user rm bob co", "GET /api/v1/users?cursor=more", "corp:1/2", ""},
 	} {
 		asked = nil
-		root := &cobra.Command{Use: "cloud-sandbox", SilenceErrors: true, SilenceUsage: true}
-		root.AddGroup(&cobra.Group{ID: GroupID})
-		root.AddCommand(Commands(func(name string) string {
-			return map[string]string{"CLOUD_SANDBOX_URL": server.URL, "CLOUD_SANDBOX_API_KEY": "x"}[name]
-		})...)
-		var out strings.Builder
-		root.SetOut(&out)
-		root.SetErr(io.Discard)
-		root.SetArgs(strings.Fields(tt.args))
-		err := root.Execute()
+		out, _, err := entered(t, server.URL, tt.args)
 		if tt.bad == "" && err != nil || tt.bad != "" && (err == nil || !strings.Contains(sentence(err), tt.bad)) {
 			t.Errorf("%s: the error is %v, want %q", tt.args, err, tt.bad)
 		}
 		if last := strings.Join(asked[max(0, len(asked)-1):], ""); last != tt.asked {
 			t.Errorf("%s: asked %q, want %q", tt.args, last, tt.asked)
 		}
-		if !strings.Contains(out.String(), tt.out) {
-			t.Errorf("%s: printed %q, want %q in it", tt.args, out.String(), tt.out)
+		if !strings.Contains(out, tt.out) {
+			t.Errorf("%s: printed %q, want %q in it", tt.args, out, tt.out)
 		}
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-
-	"github.com/spf13/cobra"
 )
 
 func TestVolumeCommands(t *testing.T) {
@@ -55,22 +53,13 @@ func TestVolumeCommands(t *testing.T) {
 		{"__complete volume rm data da", "GET /api/v1/volumes", "da ta2", ""},
 	} {
 		asked = nil
-		root := &cobra.Command{Use: "cloud-sandbox", SilenceErrors: true, SilenceUsage: true}
-		root.AddGroup(&cobra.Group{ID: GroupID})
-		root.AddCommand(Commands(func(name string) string {
-			return map[string]string{"CLOUD_SANDBOX_URL": server.URL, "CLOUD_SANDBOX_API_KEY": "k"}[name]
-		})...)
-		var out strings.Builder
-		root.SetOut(&out)
-		root.SetErr(io.Discard)
-		root.SetArgs(strings.Fields(tt.args))
-		err := root.ExecuteContext(t.Context())
+		out, _, err := entered(t, server.URL, tt.args)
 		last := ""
 		if len(asked) > 0 {
 			last = asked[len(asked)-1]
 		}
-		if last != tt.asked || !strings.Contains(out.String(), tt.out) || (err == nil) != (tt.bad == "") || err != nil && !strings.Contains(sentence(err), tt.bad) {
-			t.Errorf("%s: %v\nasked %q\nprinted %q", tt.args, err, asked, out.String())
+		if last != tt.asked || !strings.Contains(out, tt.out) || (err == nil) != (tt.bad == "") || err != nil && !strings.Contains(sentence(err), tt.bad) {
+			t.Errorf("%s: %v\nasked %q\nprinted %q", tt.args, err, asked, out)
 		}
 	}
 }
