@@ -78,6 +78,33 @@ func TestClosedStoreTakesNoWrites(t *testing.T) {
 	}
 }
 
+// A store that is closed is one file, that can be copied: nothing of it is left in
+// SQLite's log.
+func TestClosedStoreIsOneFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "x.db")
+	st := open(t, path)
+	sb, err := st.InsertSandbox(t.Context(), record())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if logs, err := filepath.Glob(path + "-*"); err != nil || len(logs) > 0 {
+		t.Errorf("beside the file are %v, %v", logs, err)
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := filepath.Join(t.TempDir(), "y.db")
+	write(t, other, string(content))
+	if _, err := open(t, other).SandboxByID(t.Context(), sb.ID); err != nil {
+		t.Errorf("the copy: %v", err)
+	}
+}
+
 func TestOpenSaysWhatIsWrong(t *testing.T) {
 	for _, tt := range []struct {
 		name string

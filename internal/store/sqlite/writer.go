@@ -51,7 +51,7 @@ func startWriter(ctx context.Context, db *sql.DB) (*writer, error) {
 		done:  make(chan struct{}),
 	}
 	if err := prepare(ctx, conn, w.stmts.all()); err != nil {
-		return nil, errors.Join(err, conn.Close())
+		return nil, errors.Join(err, w.release())
 	}
 	go w.run()
 	return w, nil
@@ -93,9 +93,21 @@ func (w *writer) close() {
 	<-w.done
 }
 
+// release gives the connection back. Statements of a connection are ended by who
+// prepared them: SQLite keeps a file open, and its log beside it, while one is left.
+func (w *writer) release() error {
+	var errs []error
+	for _, p := range w.stmts.all() {
+		if *p.stmt != nil {
+			errs = append(errs, (*p.stmt).Close())
+		}
+	}
+	return errors.Join(append(errs, w.conn.Close())...)
+}
+
 func (w *writer) run() {
 	defer close(w.done)
-	defer w.conn.Close() //nolint:errcheck // the database is closed next, which tells
+	defer w.release() //nolint:errcheck // the database is closed next, which tells
 	for {
 		select {
 		case first := <-w.queue:
