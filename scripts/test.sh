@@ -19,8 +19,8 @@ tail -n 1 "$log"
 rm -f "$log"
 
 step "sentries and links, for real"
-go test -count=1 -timeout 20m ./internal/sentryhost/server
-CLOUD_SANDBOX_E2E=$PWD/bin/cloud-sandbox CLOUD_SANDBOX_TEMPLATES=$DATA/templates go test -count=1 -timeout 20m ./internal/engine/gvisor
+go test -vet=off -count=1 -timeout 20m ./internal/sentryhost/server
+CLOUD_SANDBOX_E2E=$PWD/bin/cloud-sandbox CLOUD_SANDBOX_TEMPLATES=$DATA/templates go test -vet=off -count=1 -timeout 20m ./internal/engine/gvisor
 
 step "end to end, and attacks"
 CLOUD_SANDBOX_GRPCURL=$(scripts/grpcurl.sh)
@@ -28,14 +28,14 @@ CLOUD_SANDBOX_PROGRAMS=$(scripts/programs.sh)
 CLOUD_SANDBOX_VERSITYGW=$(scripts/versitygw.sh)
 CLOUD_SANDBOX_PEBBLE=$(scripts/pebble.sh)
 export CLOUD_SANDBOX_GRPCURL CLOUD_SANDBOX_PROGRAMS CLOUD_SANDBOX_VERSITYGW CLOUD_SANDBOX_PEBBLE
-go test -count=1 ./internal/blobs/s3
+go test -vet=off -count=1 ./internal/blobs/s3
 CLOUD_SANDBOX_E2E=$PWD/bin/cloud-sandbox CLOUD_SANDBOX_TEMPLATES=$DATA/templates \
-  go test -count=1 -p 1 -timeout 60m ./tests/e2e ./tests/hostile
+  go test -vet=off -count=1 -p 1 -timeout 60m ./tests/e2e ./tests/hostile
 
 step "E2B's own SDKs"
 CLOUD_SANDBOX_E2B_SDKS=$(scripts/e2b-sdks.sh)
 export CLOUD_SANDBOX_E2B_SDKS
-CLOUD_SANDBOX_E2E=$PWD/bin/cloud-sandbox CLOUD_SANDBOX_TEMPLATES=$DATA/templates go test -count=1 -timeout 30m ./tests/e2b
+CLOUD_SANDBOX_E2E=$PWD/bin/cloud-sandbox CLOUD_SANDBOX_TEMPLATES=$DATA/templates go test -vet=off -count=1 -timeout 30m ./tests/e2b
 
 step "python SDK against the server"
 scripts/with-server.sh bash -c 'cd sdk/python && ../../.tools/venv/bin/pytest -q -m integration'
