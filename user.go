@@ -29,9 +29,13 @@ type User struct {
 	// Given is the Role that somebody here gave them. It takes the place of what an
 	// identity provider says, and bounds what tokens of this installation and their
 	// Keys may do. Empty: none.
-	Given     Role
-	Said      Role // what the last token said; empty: none came, or it said none
-	State     UserState
+	Given Role
+	Said  Role // what the last token said; empty: none came, or it said none
+	State UserState
+	// DecidedBy is the highest Role of those who decided Given or State, while one of
+	// them is other than for a new User. Empty: nobody decided, or before that was
+	// kept, which holds against every token.
+	DecidedBy Role
 	CreatedAt time.Time
 	SeenAt    time.Time // when a token last came; zero: never; up to a minute behind
 	Version   int64     // the Store's; it grows with each write that is more than a visit
@@ -75,9 +79,37 @@ func (u User) Role() Role { return cmp.Or(u.Given, u.Said) }
 // without an owner.
 func (u User) Owns() bool { return u.State == UserActive && !RoleOwner.Above(u.Role()) }
 
+// Decided returns u, which somebody of the Role by made of before, with whose
+// decision it stands on.
+func (u User) Decided(before User, by Role) User {
+	open := before.Given == "" && before.State != UserSuspended && before.State != UserRemoved
+	switch {
+	case u.Given == "" && u.State == UserActive:
+		u.DecidedBy = ""
+	case open, before.DecidedBy != "" && by.Above(before.DecidedBy) && (u.Given != before.Given || u.State != before.State):
+		u.DecidedBy = by
+	default:
+		u.DecidedBy = before.DecidedBy
+	}
+	return u
+}
+
+// Told returns u after a token came for them that says the Role said. What was
+// decided by people below that Role alone lapses: nobody keeps out or lowers who is
+// above them, also when that was not known yet.
+func (u User) Told(said Role) User {
+	if u.DecidedBy != "" && said.Above(u.DecidedBy) {
+		u.Given, u.State, u.DecidedBy = "", UserActive, ""
+	}
+	return u
+}
+
 // Admit returns the Identity that who has as this User, or why they may do
 // nothing. The zero User is of whom there is no record.
 func (u User) Admit(who Identity) (Identity, error) {
+	if who.Profile != nil { // a token, not a Key of theirs
+		u = u.Told(who.Role)
+	}
 	switch u.State {
 	case UserSuspended:
 		return who, ErrUserSuspended
@@ -174,12 +206,13 @@ type UserPage struct {
 // has MaxUsers and another comes.
 type UserStore interface {
 	// InsertUser adds a record and returns it with its Version; Conflict when there is
-	// one of its ID that was not removed. Exhausted when the Tenant has MaxUsers,
-	// none of whom it may forget.
+	// one of its ID, unless that was removed and u has its Version. Exhausted when the
+	// Tenant has MaxUsers, none of whom it may forget.
 	InsertUser(ctx context.Context, u User) (User, error)
 	// NoteUsers adds those that have no record while there is room, and moves SeenAt
-	// of the others forward, with Said and the Name and Email that are not empty. Who
-	// was removed stays as they are.
+	// of the others forward, with Said and the Name and Email that are not empty, and
+	// what becomes of them when they are Told it. Who is removed after that stays as
+	// they are.
 	NoteUsers(ctx context.Context, all []User) error
 	// UserByID returns a record, of one who was removed too; NotFound when there is
 	// none.
@@ -187,7 +220,7 @@ type UserStore interface {
 	// ListUsers returns a page. A Cursor that is none of ours and a Limit out of
 	// bounds are Invalid.
 	ListUsers(ctx context.Context, tenant TenantID, query UserQuery) (UserPage, error)
-	// UpdateUser writes Name, Email, Given and State if the stored Version is u's, and
+	// UpdateUser writes Name, Email, Given, State and DecidedBy if the stored Version is u's, and
 	// returns u with the next one; Conflict otherwise, NotFound when there is none.
 	// With keepOwner it is ErrLastOwner to take the last who Owns from a Tenant. The
 	// Keys of one who becomes UserRemoved go with it.

@@ -43,9 +43,10 @@ func (s *Service) Create(ctx context.Context, who sandbox.Identity, tenant sandb
 	}
 	after := u
 	if there.State == sandbox.UserRemoved { // else the Store says that there is one
-		after.Said = there.Said
+		after.Said, u.Version = there.Said, there.Version
 	}
-	if err := mayGive(who, after); err != nil {
+	u = u.Decided(there, who.Role)
+	if err := errors.Join(mayGive(who, after), mayRelease(who, there, after.Decided(there, who.Role))); err != nil {
 		return sandbox.User{}, err
 	}
 	if u, err = s.cfg.Store.InsertUser(ctx, u); err != nil {
@@ -65,6 +66,16 @@ func mayGive(who sandbox.Identity, u sandbox.User) error {
 		if who.Scopes != nil && u.Role().May(scope) && !slices.Contains(who.Scopes, scope) {
 			return sandbox.Errorf(sandbox.Denied, "the user would have the scope %q, which you do not have", scope)
 		}
+	}
+	return nil
+}
+
+// mayRelease refuses a change by which nothing would be left of what somebody above
+// who decided about one of whom nothing else is known: their next token may say more
+// than who can give.
+func mayRelease(who sandbox.Identity, before, after sandbox.User) error {
+	if before.DecidedBy.Above(who.Role) && after.DecidedBy == "" && after.Role() == "" {
+		return sandbox.Errorf(sandbox.Denied, "somebody of a role above yours decided about this user: give them a role")
 	}
 	return nil
 }
@@ -158,10 +169,15 @@ func (s *Service) change(ctx context.Context, who sandbox.Identity, tenant sandb
 		if u.Role().Above(who.Role) {
 			return sandbox.User{}, sandbox.Errorf(sandbox.Denied, "the user is of a role above yours")
 		}
-		if u, err = apply(u); err != nil {
+		after, err := apply(u)
+		if err != nil {
 			return sandbox.User{}, err
 		}
-		u, err = s.cfg.Store.UpdateUser(ctx, u, who.Role != sandbox.RoleOperator)
+		after = after.Decided(u, who.Role)
+		if err := mayRelease(who, u, after); err != nil {
+			return sandbox.User{}, err
+		}
+		u, err = s.cfg.Store.UpdateUser(ctx, after, who.Role != sandbox.RoleOperator)
 		if try < maxTries && errors.Is(err, sandbox.Conflict) && !errors.Is(err, sandbox.ErrLastOwner) {
 			continue
 		}

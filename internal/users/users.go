@@ -75,9 +75,9 @@ type record struct {
 // A visitor is who a request under way is of, and as what they were let in.
 type visitor struct {
 	userID
-	said     sandbox.Role // by their credential
-	byIssuer bool
-	as       sandbox.Role
+	said   sandbox.Role       // by their credential
+	source sandbox.UserSource // of their token; empty: a Key
+	as     sandbox.Role
 }
 
 // errLowered ends the requests of who may do less than they began with.
@@ -127,7 +127,11 @@ func (s *Service) let(ctx context.Context, epoch uint64, u sandbox.User, who san
 		return nil, nil, false
 	}
 	s.note(u, who)
-	ctx, left := s.inside.Enter(ctx, visitor{userID{who.Tenant, who.Person}, who.Role, who.Profile != nil && who.Profile.Source == sandbox.UserByIssuer, as})
+	v := visitor{userID: userID{who.Tenant, who.Person}, said: who.Role, as: as}
+	if who.Profile != nil {
+		v.source = who.Profile.Source
+	}
+	ctx, left := s.inside.Enter(ctx, v)
 	return ctx, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -189,13 +193,15 @@ func (s *Service) note(u sandbox.User, who sandbox.Identity) {
 		return
 	}
 	at := now()
-	same := u.Said == who.Role && (p.Name == "" || p.Name == u.Name) && (p.Email == "" || p.Email == u.Email)
+	told := u.Told(who.Role)
+	same := told == u && u.Said == who.Role && (p.Name == "" || p.Name == u.Name) && (p.Email == "" || p.Email == u.Email)
 	if u.ID != "" && same && at.Sub(u.SeenAt) < seenEvery {
 		return
 	}
 	if u.ID == "" {
-		u = sandbox.User{Tenant: who.Tenant, ID: who.Person, Source: p.Source, Issuer: p.Issuer, State: sandbox.UserActive, CreatedAt: at}
+		told = sandbox.User{Tenant: who.Tenant, ID: who.Person, Source: p.Source, Issuer: p.Issuer, State: sandbox.UserActive, CreatedAt: at}
 	}
+	u = told
 	u.Name, u.Email = cmp.Or(p.Name, u.Name), cmp.Or(p.Email, u.Email)
 	u.Said, u.SeenAt = who.Role, at
 	id := userID{u.Tenant, u.ID}
@@ -271,8 +277,8 @@ func (s *Service) see(ctx context.Context, inside []visitor) error {
 			return err
 		}
 		who := sandbox.Identity{Role: v.said}
-		if v.byIssuer {
-			who.Profile = &sandbox.Profile{Source: sandbox.UserByIssuer}
+		if v.source != "" {
+			who.Profile = &sandbox.Profile{Source: v.source}
 		}
 		as, err := u.Admit(who)
 		if err == nil && v.as.Above(as.Role) {

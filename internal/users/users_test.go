@@ -322,6 +322,114 @@ func TestWhoMayRemoveAndInvite(t *testing.T) {
 	}
 }
 
+// What was decided about somebody by people below the role that their token says,
+// also before it came, does not hold; what people as high decided does.
+func TestWhoDecidesAboutThoseAbove(t *testing.T) {
+	second := as("corp:second", sandbox.RoleOwner)
+	type step func(t *testing.T, s *users.Service)
+	invite := func(who sandbox.Identity, role sandbox.Role) step {
+		return func(t *testing.T, s *users.Service) {
+			if _, err := s.Create(t.Context(), who, "acme", users.Invite{ID: "corp:x", Role: role}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	set := func(who sandbox.Identity, c sandbox.UserChange) step {
+		return func(t *testing.T, s *users.Service) { change(t, s, who, "corp:x", c) }
+	}
+	denied := func(who sandbox.Identity, c sandbox.UserChange) step {
+		return func(t *testing.T, s *users.Service) {
+			if _, err := s.Change(t.Context(), who, "acme", "corp:x", c); !errors.Is(err, sandbox.Denied) {
+				t.Errorf("they may: %v", err)
+			}
+		}
+	}
+	remove := func(who sandbox.Identity) step {
+		return func(t *testing.T, s *users.Service) {
+			if err := s.Remove(t.Context(), who, "acme", "corp:x"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	comes := func(said sandbox.Role) step {
+		return func(t *testing.T, s *users.Service) { _, _, _, _ = s.Enter(t.Context(), as("corp:x", said)) }
+	}
+	for name, tt := range map[string]struct {
+		steps []step
+		said  sandbox.Role
+		as    sandbox.Role
+		want  error
+	}{
+		"an admin invites as a viewer":            {[]step{invite(admin, sandbox.RoleViewer)}, sandbox.RoleOwner, sandbox.RoleOwner, nil},
+		"and lowers":                              {[]step{invite(admin, ""), set(admin, give(sandbox.RoleViewer))}, sandbox.RoleOwner, sandbox.RoleOwner, nil},
+		"and suspends":                            {[]step{invite(admin, sandbox.RoleAdmin), set(admin, suspend())}, sandbox.RoleOwner, sandbox.RoleOwner, nil},
+		"and removes":                             {[]step{invite(admin, ""), remove(admin)}, sandbox.RoleOwner, sandbox.RoleOwner, nil},
+		"and removes again":                       {[]step{invite(admin, ""), remove(admin), invite(admin, sandbox.RoleViewer), remove(admin)}, sandbox.RoleOwner, sandbox.RoleOwner, nil},
+		"and removes an operator":                 {[]step{invite(owner, ""), remove(owner)}, sandbox.RoleOperator, sandbox.RoleOperator, nil},
+		"by a key":                                {[]step{invite(keyOf(admin), ""), remove(keyOf(admin))}, sandbox.RoleOwner, sandbox.RoleOwner, nil},
+		"an admin removes an admin":               {[]step{invite(admin, ""), remove(admin)}, sandbox.RoleAdmin, "", sandbox.ErrUserRemoved},
+		"and suspends one":                        {[]step{invite(admin, ""), set(admin, suspend())}, sandbox.RoleAdmin, "", sandbox.ErrUserSuspended},
+		"and lowers one":                          {[]step{invite(admin, sandbox.RoleViewer)}, sandbox.RoleAdmin, sandbox.RoleViewer, nil},
+		"a developer became an owner meanwhile":   {[]step{comes(sandbox.RoleDeveloper), set(admin, suspend())}, sandbox.RoleOwner, sandbox.RoleOwner, nil},
+		"an owner lowers":                         {[]step{invite(owner, sandbox.RoleViewer)}, sandbox.RoleOwner, sandbox.RoleViewer, nil},
+		"an owner removes":                        {[]step{comes(sandbox.RoleOwner), remove(owner)}, sandbox.RoleOwner, "", sandbox.ErrUserRemoved},
+		"an owner removes whom an admin invited":  {[]step{invite(admin, sandbox.RoleViewer), remove(owner)}, sandbox.RoleOwner, "", sandbox.ErrUserRemoved},
+		"an owner only names whom an admin keeps": {[]step{invite(admin, sandbox.RoleViewer), set(owner, sandbox.UserChange{Name: new("x")})}, sandbox.RoleOwner, sandbox.RoleOwner, nil},
+		"an admin goes on lowering":               {[]step{invite(owner, sandbox.RoleAdmin), set(admin, give(sandbox.RoleViewer))}, sandbox.RoleOwner, sandbox.RoleViewer, nil},
+		"an admin has back as a viewer":           {[]step{invite(owner, ""), remove(owner), invite(admin, sandbox.RoleViewer)}, sandbox.RoleOwner, sandbox.RoleViewer, nil},
+		"an admin gives back nothing": {[]step{
+			invite(owner, ""), remove(owner), invite(admin, sandbox.RoleViewer), denied(admin, give("")),
+		}, sandbox.RoleOwner, sandbox.RoleViewer, nil},
+		"an admin resumes": {[]step{invite(owner, ""), set(owner, suspend()), denied(admin, resume())}, sandbox.RoleOwner, "", sandbox.ErrUserSuspended},
+		"an owner forgives, and an admin begins anew": {[]step{
+			invite(owner, sandbox.RoleViewer), set(owner, give("")), set(admin, suspend()),
+		}, sandbox.RoleOwner, sandbox.RoleOwner, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := sqlitetest.Open(t)
+			s := users.New(users.Config{Store: store, Audit: store})
+			for _, who := range []sandbox.Identity{owner, second, admin} {
+				enter(t, s, who)
+			}
+			for _, do := range tt.steps {
+				do(t, s)
+			}
+			x := as("corp:x", tt.said)
+			if tt.want != nil {
+				refused(t, s, x, tt.want)
+				return
+			}
+			got, _ := enter(t, s, x)
+			byKey, _ := enter(t, s, keyOf(x))
+			if got.Role != tt.as || byKey.Role != tt.as {
+				t.Errorf("they are %s, by a key %s, want %s", got.Role, byKey.Role, tt.as)
+			}
+			// Their record says so, also to who reads it elsewhere, and those below leave it be.
+			if u, err := s.Get(t.Context(), "acme", x.Person); err != nil || u.Role() != tt.as || u.State != sandbox.UserActive {
+				t.Errorf("the record: %+v, %v", u, err)
+			}
+			elsewhere, _ := enter(t, users.New(users.Config{Store: store}), keyOf(x))
+			if elsewhere.Role != tt.as {
+				t.Errorf("elsewhere they are %s", elsewhere.Role)
+			}
+			if tt.as.Above(sandbox.RoleAdmin) {
+				denied(admin, give(sandbox.RoleViewer))(t, s)
+			}
+		})
+	}
+}
+
+// A key of somebody's does not undo what was decided about them.
+func TestKeysOutrankNobody(t *testing.T) {
+	s := users.New(users.Config{Store: sqlitetest.Open(t)})
+	enter(t, s, admin)
+	bob := as("corp:bob", sandbox.RoleDeveloper)
+	enter(t, s, bob)
+	change(t, s, admin, bob.Person, suspend())
+	bob.Role = sandbox.RoleOwner
+	refused(t, s, keyOf(bob), sandbox.ErrUserSuspended)
+}
+
 // What another process changes is known within a second or so, and ends what is
 // under way here.
 func TestChangesOfOtherProcesses(t *testing.T) {

@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"os/exec"
 	"strings"
@@ -99,7 +100,7 @@ func TestUsersOfTenants(t *testing.T) {
 	for range 2 {
 		answers("suspended", alice, "GET", "/api/v1/sessions", 403)
 		answers("a key of who is suspended", byKey, "GET", "/api/v1/sessions", 403)
-		answers("a new token of who is suspended", signed(jwt.MapClaims{"groups": "boss", "jti": "new"}), "GET", "/api/v1/sessions", 403)
+		answers("a new token of who is suspended", signed(jwt.MapClaims{"groups": "lead", "jti": "new"}), "GET", "/api/v1/sessions", 403)
 		if err := errors.Join(s.Stop(), s.Launch()); err != nil {
 			t.Fatal(err)
 		}
@@ -108,12 +109,28 @@ func TestUsersOfTenants(t *testing.T) {
 	answers("active again", alice, "GET", "/api/v1/sessions/"+sb.ID, 200)
 	answers("a key of who is active again", byKey, "GET", "/api/v1/sessions/"+sb.ID, 200)
 
+	// Whom the provider makes an owner no admin keeps out before they come.
+	for i, does := range [][]string{{"set", "corp:founder", "--role", "viewer"}, {"set", "corp:founder", "--state", "suspended"}, {"rm", "corp:founder"}} {
+		who := fmt.Sprint("corp:founder", i)
+		do("add", who)
+		does[1] = who
+		do(does...)
+		answers("an owner of the provider's whom an admin decided about", signed(jwt.MapClaims{"sub": "founder" + fmt.Sprint(i), "groups": "boss"}), "GET", "/api/v1/users/"+who, 200)
+		if out, err := user(does...); err == nil || !strings.Contains(out, "above yours") {
+			t.Errorf("user %s: %v: %s", strings.Join(does, " "), err, out)
+		}
+	}
+
 	// Above the lead is the boss, who stays.
 	for _, args := range [][]string{{"set", "corp:boss", "--role", "viewer"}, {"rm", "corp:boss"}, {"set", "corp:alice", "--role", "owner"}} {
 		if out, err := user(args...); err == nil || !strings.Contains(out, "above yours") {
 			t.Errorf("user %s: %v: %s", strings.Join(args, " "), err, out)
 		}
 	}
+	for i := range 3 {
+		boss.Must(t, "DELETE", fmt.Sprint("/api/v1/users/corp:founder", i), nil, nil)
+	}
+	answers("an owner whom another removed", signed(jwt.MapClaims{"sub": "founder0", "groups": "boss"}), "GET", "/api/v1/sessions", 403)
 	if status, raw, err := boss.Do("PATCH", "/api/v1/users/corp:boss", rig.Body{"role": "admin"}); err != nil || status != http.StatusConflict || !strings.Contains(string(raw), "last owner") {
 		t.Errorf("the last owner steps down: %d %s, %v", status, raw, err)
 	}

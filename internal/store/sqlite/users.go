@@ -9,7 +9,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-const userColumns = `tenant, id, name, email, source, issuer, given, said, state, created_at, seen_at, version`
+const userColumns = `tenant, id, name, email, source, issuer, given, said, state, created_at, seen_at, version, decided_by`
 
 // userStatements are what the writer has prepared for users.
 type userStatements struct {
@@ -19,13 +19,13 @@ type userStatements struct {
 
 func (s *userStatements) all() []prepared {
 	return []prepared{
-		{&s.putUser, `INSERT OR REPLACE INTO users (` + userColumns + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`},
+		{&s.putUser, `INSERT OR REPLACE INTO users (` + userColumns + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`},
 		{&s.noteUser, `UPDATE users SET seen_at = max(seen_at, ?3), said = ?4,
 			name = CASE WHEN ?5 <> '' THEN ?5 ELSE name END, email = CASE WHEN ?6 <> '' THEN ?6 ELSE email END,
 			version = version + (said <> ?4)
 			WHERE tenant = ?1 AND id = ?2`},
 		{&s.userToChange, `SELECT ` + userColumns + ` FROM users WHERE tenant = ? AND id = ?`},
-		{&s.updateUser, `UPDATE users SET name = ?3, email = ?4, given = ?5, state = ?6, version = version + 1 WHERE tenant = ?1 AND id = ?2`},
+		{&s.updateUser, `UPDATE users SET name = ?3, email = ?4, given = ?5, state = ?6, decided_by = ?7, version = version + 1 WHERE tenant = ?1 AND id = ?2`},
 		{&s.countUsers, `SELECT count(*) FROM users WHERE tenant = ?`},
 		{&s.forgetUser, `DELETE FROM users WHERE (tenant, id) = (SELECT tenant, id FROM users INDEXED BY users_forgettable
 			WHERE tenant = ? AND state = 'active' AND given = '' AND source <> 'invited' ORDER BY seen_at LIMIT 1)`},
@@ -52,12 +52,10 @@ func (q *userQueries) all() []prepared {
 // InsertUser implements sandbox.UserStore.
 func (s *Store) InsertUser(ctx context.Context, u sandbox.User) (sandbox.User, error) {
 	err := s.writer.write(ctx, func(st *statements) error {
-		u.Version = 1
 		switch there, err := userIn(st, u.Tenant, u.ID); {
-		case err == nil && there.State != sandbox.UserRemoved:
+		case err == nil && (there.State != sandbox.UserRemoved || there.Version != u.Version):
 			return sandbox.Errorf(sandbox.Conflict, "there is a user with this ID")
 		case err == nil:
-			u.Version = there.Version + 1
 		case !errors.Is(err, sandbox.NotFound):
 			return err
 		default:
@@ -69,6 +67,7 @@ func (s *Store) InsertUser(ctx context.Context, u sandbox.User) (sandbox.User, e
 				return sandbox.Errorf(sandbox.Exhausted, "the tenant has %d users, removed ones too, and no more can be kept", sandbox.MaxUsers)
 			}
 		}
+		u.Version++
 		if err := putUser(st, u); err != nil {
 			return err
 		}
@@ -86,7 +85,7 @@ func userIn(st *statements, tenant sandbox.TenantID, id string) (sandbox.User, e
 // putUser writes a record.
 func putUser(st *statements, u sandbox.User) error {
 	_, err := st.putUser.Exec(string(u.Tenant), u.ID, u.Name, u.Email, string(u.Source), u.Issuer, string(u.Given), string(u.Said), string(u.State),
-		micros(u.CreatedAt), micros(u.SeenAt), u.Version)
+		micros(u.CreatedAt), micros(u.SeenAt), u.Version, string(u.DecidedBy))
 	return err
 }
 
@@ -134,8 +133,17 @@ func noteUser(st *statements, u sandbox.User) error {
 		u.Version = 1
 		return putUser(st, u)
 	}
-	if err != nil || there.State == sandbox.UserRemoved {
+	if err != nil {
 		return err
+	}
+	if told := there.Told(u.Said); told != there {
+		there = told
+		if err := errors.Join(updateUser(st, there), userChanged(st)); err != nil {
+			return err
+		}
+	}
+	if there.State == sandbox.UserRemoved {
+		return nil
 	}
 	_, err = st.noteUser.Exec(string(u.Tenant), u.ID, micros(u.SeenAt), string(u.Said), u.Name, u.Email)
 	return err
@@ -159,7 +167,7 @@ func scanUser(scan func(...any) error) (sandbox.User, error) {
 	var u sandbox.User
 	var created, seen int64
 	err := scan((*string)(&u.Tenant), &u.ID, &u.Name, &u.Email, (*string)(&u.Source), &u.Issuer, (*string)(&u.Given), (*string)(&u.Said),
-		(*string)(&u.State), &created, &seen, &u.Version)
+		(*string)(&u.State), &created, &seen, &u.Version, (*string)(&u.DecidedBy))
 	u.CreatedAt, u.SeenAt = fromMicros(created), fromMicros(seen)
 	return u, err
 }
@@ -211,7 +219,7 @@ func (s *Store) UpdateUser(ctx context.Context, u sandbox.User, keepOwner bool) 
 				return err
 			}
 		}
-		if _, err := st.updateUser.Exec(string(u.Tenant), u.ID, u.Name, u.Email, string(u.Given), string(u.State)); err != nil {
+		if err := updateUser(st, u); err != nil {
 			return err
 		}
 		return userChanged(st)
@@ -221,6 +229,12 @@ func (s *Store) UpdateUser(ctx context.Context, u sandbox.User, keepOwner bool) 
 	}
 	u.Version++
 	return u, nil
+}
+
+// updateUser writes what others decide about a User.
+func updateUser(st *statements, u sandbox.User) error {
+	_, err := st.updateUser.Exec(string(u.Tenant), u.ID, u.Name, u.Email, string(u.Given), string(u.State), string(u.DecidedBy))
+	return err
 }
 
 // UsersChanged implements sandbox.UserStore.

@@ -84,6 +84,7 @@ func Run(t *testing.T, open func(t *testing.T) sandbox.Store) {
 		{"a user comes back as it was written", userRoundTrip},
 		{"users belong to one tenant", userTenants},
 		{"who is seen is noted, and nothing else changes", userNotes},
+		{"what was decided from below lapses", userOutranks},
 		{"a user is changed as read, or not", userChanges},
 		{"a removed user leaves no keys and is not noted again", userRemoved},
 		{"a tenant keeps its last owner", userOwners},

@@ -97,6 +97,44 @@ func userNotes(t *testing.T, st sandbox.Store) {
 	}
 }
 
+func userOutranks(t *testing.T, st sandbox.Store) {
+	for i, u := range []sandbox.User{
+		{Given: sandbox.RoleViewer, State: sandbox.UserActive},
+		{Given: sandbox.RoleViewer, State: sandbox.UserSuspended},
+		{State: sandbox.UserRemoved},
+	} {
+		u.Tenant, u.ID, u.Source, u.DecidedBy, u.CreatedAt = "t", fmt.Sprintf("u%d", i), sandbox.UserInvited, sandbox.RoleAdmin, epoch
+		u = insertUser(t, st, u)
+		note := func(said sandbox.Role) {
+			must(t, st.NoteUsers(t.Context(), []sandbox.User{{Tenant: "t", ID: u.ID, Said: said, Name: "N", SeenAt: epoch.Add(time.Hour)}}))
+		}
+		note(sandbox.RoleAdmin)
+		got := userBy(t, st, "t", u.ID)
+		if got.Given != u.Given || got.State != u.State || got.DecidedBy != u.DecidedBy {
+			t.Errorf("told to be no more than who decided, %+v becomes %+v", u, got)
+		}
+		before, err := st.UsersChanged(t.Context())
+		must(t, err)
+		note(sandbox.RoleOwner)
+		after, err := st.UsersChanged(t.Context())
+		must(t, err)
+		told := userBy(t, st, "t", u.ID)
+		if told.Given != "" || told.State != sandbox.UserActive || told.DecidedBy != "" || told.Said != sandbox.RoleOwner || told.Name != "N" || after == before {
+			t.Errorf("told to be more, %+v becomes %+v; others hear of it: %v", u, told, after != before)
+		}
+		got.State = sandbox.UserSuspended
+		_, err = st.UpdateUser(t.Context(), got, true)
+		want(t, "a change of who had not heard", err, sandbox.Conflict)
+		told.Given, told.DecidedBy = sandbox.RoleViewer, sandbox.RoleOwner
+		_, err = st.UpdateUser(t.Context(), told, false)
+		must(t, err)
+		note(sandbox.RoleOwner)
+		if got := userBy(t, st, "t", u.ID); got.Given != sandbox.RoleViewer || got.DecidedBy != sandbox.RoleOwner {
+			t.Errorf("what an owner decided became %+v", got)
+		}
+	}
+}
+
 func userChanges(t *testing.T, st sandbox.Store) {
 	u := insertUser(t, st, sampleUser("t", "a"))
 	first := u
@@ -139,7 +177,11 @@ func userRemoved(t *testing.T, st sandbox.Store) {
 	if got := userBy(t, st, "t", "alice"); got != u {
 		t.Errorf("noted, they are %+v, want %+v", got, u)
 	}
-	back := insertUser(t, st, sandbox.User{Tenant: "t", ID: "alice", Source: sandbox.UserInvited, State: sandbox.UserActive, CreatedAt: epoch.Add(time.Hour)})
+	again := sandbox.User{Tenant: "t", ID: "alice", Source: sandbox.UserInvited, State: sandbox.UserActive, CreatedAt: epoch.Add(time.Hour)}
+	_, err = st.InsertUser(t.Context(), again)
+	want(t, "invited by who did not know", err, sandbox.Conflict)
+	again.Version = u.Version
+	back := insertUser(t, st, again)
 	if got := userBy(t, st, "t", "alice"); got != back || got.Version <= u.Version {
 		t.Errorf("invited again they are %+v, want %+v", got, back)
 	}
