@@ -6,12 +6,16 @@ package acme
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/crypto/acme"
@@ -25,7 +29,13 @@ const (
 	longestPause = time.Hour
 	// askTime bounds one request to the authority.
 	askTime = 30 * time.Second
+	// again is how often at most a request is made again at once that the authority
+	// could not take.
+	again = 2
 )
+
+// errNone is met by clients of a host whose certificate is not there yet.
+var errNone = errors.New("there is no certificate for this host yet")
 
 // Config is what Certificates are made of. Hosts, Dir and Log are required.
 type Config struct {
@@ -40,28 +50,85 @@ type Config struct {
 type Certificates struct {
 	cfg     Config
 	manager *autocert.Manager
+	ready   map[string]*atomic.Bool // by host; whether it has, or had, a certificate
 }
 
-// New returns Certificates. Its terms count as agreed to. The authority is not asked
-// before Run, or the first client.
+// New returns Certificates, with those that are kept already. The authority's terms
+// count as agreed to. It is not asked before Run.
 func New(c Config) (*Certificates, error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("keep certificates: %w", err)
 	}
-	client := &acme.Client{DirectoryURL: c.Directory, UserAgent: "cloud-sandbox", HTTPClient: &http.Client{Timeout: askTime}}
+	client := &acme.Client{DirectoryURL: c.Directory, UserAgent: "cloud-sandbox", HTTPClient: &http.Client{Timeout: askTime}, RetryBackoff: pauseOf}
 	if c.Directory == "" {
 		client.DirectoryURL = autocert.DefaultACMEDirectory
 	}
-	return &Certificates{cfg: c, manager: &autocert.Manager{
+	all := &Certificates{cfg: c, ready: map[string]*atomic.Bool{}, manager: &autocert.Manager{
 		Prompt: autocert.AcceptTOS, Cache: autocert.DirCache(c.Dir), HostPolicy: autocert.HostWhitelist(c.Hosts...), Email: c.Email, Client: client,
-	}}, nil
+	}}
+	for _, host := range c.Hosts {
+		all.ready[host] = new(atomic.Bool)
+		all.ready[host].Store(all.kept(host))
+	}
+	return all, nil
+}
+
+// pauseOf is how long to wait before a request that failed is made for the n-th time
+// again; zero: it is not. A whole try that failed is made again by Run.
+func pauseOf(n int, _ *http.Request, _ *http.Response) time.Duration {
+	if n > again {
+		return 0
+	}
+	return time.Duration(n) * time.Second
+}
+
+// kept reports whether there is a certificate of host from before that is good.
+func (c *Certificates) kept(host string) bool {
+	text, err := autocert.DirCache(c.cfg.Dir).Get(context.Background(), host)
+	if err != nil {
+		return false
+	}
+	pair, err := tls.X509KeyPair(text, text)
+	return err == nil && pair.Leaf.VerifyHostname(host) == nil && time.Now().After(pair.Leaf.NotBefore) && time.Now().Before(pair.Leaf.NotAfter)
 }
 
 // TLS is how a listener uses them.
-func (c *Certificates) TLS() *tls.Config { return c.manager.TLSConfig() }
+func (c *Certificates) TLS() *tls.Config {
+	config := c.manager.TLSConfig()
+	config.GetCertificate = c.of
+	return config
+}
 
-// Run gets the first certificate of each host, unless it is kept already, so that no
-// client waits for it, until all are there or ctx ends. Renewals need no Run.
+// of returns the certificate that a client meets. Whoever connects may say any name,
+// as often as they like, so that never has the authority be asked: Run and renewals
+// do that, in their own time.
+func (c *Certificates) of(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	host := strings.ToLower(hello.ServerName)
+	ready := c.ready[host]
+	switch {
+	case ready == nil:
+		return nil, errors.New("there is no such host here")
+	case slices.Equal(hello.SupportedProtos, []string{acme.ALPNProto}): // the authority, which proves the host
+		return c.manager.GetCertificate(hello)
+	case !ready.Load():
+		return nil, errNone
+	}
+	return c.manager.GetCertificate(clientOf(host))
+}
+
+// clientOf is what a client says who gets a certificate with an elliptic curve: there
+// is no other of a host. (The suite is of TLS 1.2, by which autocert tells; that of
+// TLS 1.3 says nothing of keys, and would get one with RSA.)
+func clientOf(host string) *tls.ClientHelloInfo {
+	return &tls.ClientHelloInfo{
+		ServerName: host, SupportedVersions: []uint16{tls.VersionTLS13},
+		SignatureSchemes: []tls.SignatureScheme{tls.ECDSAWithP256AndSHA256}, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256},
+	}
+}
+
+// Run gets the first certificate of each host, unless it is kept already, until all
+// are there or ctx ends: no client waits for it, or makes it ask sooner. Renewals need
+// no Run.
 func (c *Certificates) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	for _, host := range c.cfg.Hosts {
@@ -72,14 +139,10 @@ func (c *Certificates) Run(ctx context.Context) error {
 }
 
 func (c *Certificates) get(ctx context.Context, host string) {
-	// What a client of today says: it gets a certificate with an elliptic curve.
-	hello := &tls.ClientHelloInfo{
-		ServerName: host, SupportedVersions: []uint16{tls.VersionTLS13},
-		SignatureSchemes: []tls.SignatureScheme{tls.ECDSAWithP256AndSHA256}, CipherSuites: []uint16{tls.TLS_AES_128_GCM_SHA256},
-	}
 	for pause := firstPause; ctx.Err() == nil; pause = min(2*pause, longestPause) {
-		certificate, err := c.manager.GetCertificate(hello)
+		certificate, err := c.manager.GetCertificate(clientOf(host))
 		if err == nil {
+			c.ready[host].Store(true)
 			c.cfg.Log.Info("there is a certificate for TLS", "host", host, "until", certificate.Leaf.NotAfter)
 			return
 		}
