@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/linger"
 )
 
 // writer remembers the status and gives each write its own deadline: a stream
@@ -21,6 +22,7 @@ type writer struct {
 	http.ResponseWriter
 	flow       *http.ResponseController
 	audit      *auditing // nil: nothing is recorded
+	body       *body     // of the request; nil: there is none, or nobody looked at it
 	failure    error     // that the answer is about; nil: none
 	unrecorded error     // the entry could not be written
 	status     int       // 0: nothing has been written
@@ -82,6 +84,19 @@ func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return w.flow.Hijack()
 }
 
+// closeUnread lets a client read the answer to a request whose body was not read
+// to its end, where the server of net/http would not wait for that.
+func (w *writer) closeUnread(r *http.Request) {
+	if b := w.body; b != nil && !b.ended && r.ProtoMajor == 1 && (b.cut || expects(r)) {
+		linger.Close(w.ResponseWriter)
+	}
+}
+
+// expects reports whether a client asks first whether to send its body. The server
+// of net/http then closes the connection as soon as it has answered, but not all
+// of them wait.
+func expects(r *http.Request) bool { return r.Header.Get("Expect") != "" }
+
 // Unwrap lets http.ResponseController find the deadlines.
 func (w *writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
@@ -93,7 +108,8 @@ type body struct {
 	max    int64 // bytes; negative: no bound
 	read   int64
 	waited time.Duration
-	ended  bool
+	ended  bool // it was read to its end, or failed
+	cut    bool // a read of it ran out of time
 }
 
 // newBody bounds the body of r. It returns TooLarge when the client says
@@ -106,6 +122,7 @@ func newBody(w *writer, r *http.Request, max int64) (io.ReadCloser, error) {
 	if max >= 0 && r.ContentLength > max {
 		return nil, b.tooLarge()
 	}
+	w.body = b
 	// For what the handler leaves unread: the server reads it afterwards.
 	_ = w.flow.SetReadDeadline(time.Now().Add(stalledTime)) // not all writers can
 	return b, nil
@@ -138,6 +155,7 @@ func (b *body) Read(p []byte) (int, error) {
 	case b.max >= 0 && b.read > b.max:
 		return 0, b.tooLarge()
 	case errors.Is(err, os.ErrDeadlineExceeded):
+		b.cut = true
 		b.w.Header().Set("Connection", "close")
 		return n, sandbox.Errorf(sandbox.Invalid, "the body came too slowly").WithCause(err)
 	case err != nil && !b.ended:

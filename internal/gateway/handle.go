@@ -13,6 +13,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/e2b"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/linger"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rpc"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
@@ -39,6 +40,7 @@ func (s *Server) handle(rt route) http.Handler {
 			s.event(rt, r, sandbox.EventQuotaHit, who, string(sandbox.CodeOf(err)))
 		}
 		broken := s.conclude(rt, out, r, err)
+		out.closeUnread(r)
 		took := time.Since(start)
 		s.metrics.request(rt, out.status, took)
 		s.logRequest(rt, r, id, who, out, err, took)
@@ -192,6 +194,9 @@ func (s *Server) refuseBody(w *writer, r *http.Request) {
 	if r.Body != nil && r.Body != http.NoBody && r.ProtoMajor < 2 { // later ones share the connection
 		w.Header().Set("Connection", "close")
 		_ = w.flow.SetReadDeadline(time.Now().Add(time.Second)) // not all writers can
+		if expects(r) {
+			linger.Close(w.ResponseWriter)
+		}
 	}
 }
 

@@ -314,35 +314,56 @@ func TestBrokenDownload(t *testing.T) {
 	}
 }
 
-// A Guest that answers an upload early, and keeps reading, disturbs nobody.
+// Who is refused while they still send hears why: a Guest that answers an upload
+// early and keeps reading, a form whose first part is refused, and who may not send
+// at all, also when the client asked whether to.
 func TestEarlyAnswerToUpload(t *testing.T) {
 	f := newFixture(t)
 	id := f.acquire()
-	for range 20 {
-		read, write := io.Pipe()
-		req, _ := http.NewRequest("PUT", f.url+"/api/v1/files?path=/early&sandbox_id="+id, read)
-		req.Header.Set("Authorization", "Bearer "+f.token)
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			chunk := make([]byte, 1000)
-			for {
-				if _, err := write.Write(chunk); err != nil {
-					return
+	const form = "--x\r\nContent-Disposition: form-data; name=\"template\"\r\n\r\n{\"nonsense\":1}\r\n--x\r\nContent-Disposition: form-data; name=\"archive\"; filename=\"a\"\r\n\r\n"
+	for _, tt := range []struct {
+		method, path, token, begin string
+		want                       int
+	}{
+		{"PUT", "/api/v1/files?path=/early&sandbox_id=" + id, f.token, "", 429},
+		{"POST", "/api/v1/templates", f.token, form, 400},
+		{"POST", "/api/v1/templates", "of nobody", form, 401},
+	} {
+		for _, expect := range []string{"", "100-continue"} {
+			for range 10 {
+				read, write := io.Pipe()
+				req, _ := http.NewRequest(tt.method, f.url+tt.path, read)
+				req.Header.Set("Authorization", "Bearer "+tt.token)
+				req.Header.Set("Content-Type", "multipart/form-data; boundary=x")
+				if expect != "" {
+					req.Header.Set("Expect", expect)
+				}
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					chunk := []byte(tt.begin)
+					for {
+						if _, err := write.Write(chunk); err != nil {
+							return
+						}
+						chunk = make([]byte, 1000)
+					}
+				})
+				resp, err := f.client.Do(req)
+				if err != nil {
+					t.Errorf("%s, expect %q: %v", tt.path, expect, err)
+				} else {
+					body, _ := io.ReadAll(resp.Body)
+					resp.Body.Close()
+					if resp.StatusCode != tt.want {
+						t.Errorf("%s, expect %q: %d %s", tt.path, expect, resp.StatusCode, body)
+					}
+				}
+				read.CloseWithError(errors.New("done"))
+				wg.Wait()
+				if a := f.do("GET", "/api/v1/sessions/"+id, ""); a.status != 200 {
+					t.Errorf("the next request: %d %s", a.status, a.body)
 				}
 			}
-		})
-		resp, err := f.client.Do(req)
-		if err == nil {
-			body, _ := io.ReadAll(resp.Body)
-			resp.Body.Close()
-			if resp.StatusCode != 429 {
-				t.Errorf("%d %s", resp.StatusCode, body)
-			}
-		}
-		read.CloseWithError(errors.New("done"))
-		wg.Wait()
-		if a := f.do("GET", "/api/v1/sessions/"+id, ""); a.status != 200 {
-			t.Errorf("the next request: %d %s", a.status, a.body)
 		}
 	}
 }

@@ -3,8 +3,9 @@ package traffic
 import (
 	"io"
 	"net/http"
-	"strings"
 	"sync/atomic"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/linger"
 )
 
 // body is that of a request. It knows whether it was read to its end.
@@ -27,17 +28,7 @@ func (b *body) Read(p []byte) (int, error) {
 // while the body was still read: what follows would be for the sender of the body
 // to choose, also behind a proxy that sends requests of many by one connection.
 func (b *body) closeUnread(w http.ResponseWriter, r *http.Request) {
-	if b.ended.Load() || r.ProtoMajor != 1 {
-		return
+	if !b.ended.Load() && r.ProtoMajor == 1 {
+		linger.Close(w)
 	}
-	for {
-		inner, ok := w.(interface{ Unwrap() http.ResponseWriter })
-		if !ok {
-			break
-		}
-		w = inner.Unwrap()
-	}
-	// A body beyond its limit is the one way to tell the server once the head of
-	// the answer is sent. It waits a moment then for the client to read the answer.
-	_, _ = http.MaxBytesReader(w, io.NopCloser(strings.NewReader("x")), 0).Read(make([]byte, 1))
 }
