@@ -92,7 +92,8 @@ func (h *Host) takeUp(b *boot) error {
 	if err := h.watchSentry(b); err != nil {
 		return err
 	}
-	b.upper = h.findUpper(b)
+	b.upper = b.heldFile(filepath.Join(h.cfg.UpperDir, b.record.name()))
+	b.words = b.heldFile("/memfd:" + wordsName)
 	if r.Unsure {
 		if err := h.recoverStand(b); err != nil {
 			return err
@@ -101,12 +102,12 @@ func (h *Host) takeUp(b *boot) error {
 	return h.watchMemory(b)
 }
 
-// findUpper returns the file behind the writable layer, which has no name, from
-// the sentry that holds it; nil when it cannot be found.
-func (h *Host) findUpper(b *boot) *os.File {
+// heldFile returns a file without a name, from the sentry that holds it: the
+// writable layer's, or what its stderr is; nil when it cannot be found.
+func (b *boot) heldFile(name string) *os.File {
 	held, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", b.record.Pid))
 	for _, path := range held {
-		if name, err := os.Readlink(path); err == nil && name == filepath.Join(h.cfg.UpperDir, b.record.name())+" (deleted)" {
+		if got, err := os.Readlink(path); err == nil && got == name+" (deleted)" {
 			if f, err := os.Open(path); err == nil {
 				return f
 			}

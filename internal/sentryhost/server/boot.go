@@ -45,7 +45,8 @@ type boot struct {
 	record record
 	group  *cgroup.Group
 	link   *os.File // copy of the host's end; nil after a restart
-	upper  *os.File // copy of the upper layer's file, to measure it; nil after a restart
+	upper  *os.File // copy of the upper layer's file, to measure it; nil when a restart did not find it
+	words  *os.File // what the sentry's stderr is; nil when a restart did not find it
 	pidfd  *os.File
 	gone   chan struct{} // closed when the sentry's process is gone
 	spare  *spare        // as what it waits for a Boot to be in it; nil: it does not
@@ -63,6 +64,7 @@ type boot struct {
 	freed    bool          // guarded by Host.mu: what it held is released
 	full     bool          // guarded by Host.mu: it is out of memory, and its end now is because of that
 	ended    sandbox.Cause // why it ended by itself; set before it is freed
+	how      string        // how its process ended; set before gone is closed
 }
 
 // record is what a later sentry host needs to take a Boot up again.
@@ -380,8 +382,9 @@ func (h *Host) watchSentry(b *boot) error {
 		// Reap it if it is our child; after a restart it is not.
 		var status unix.WaitStatus
 		for {
-			_, err := unix.Wait4(pid, &status, unix.WNOHANG, nil)
+			reaped, err := unix.Wait4(pid, &status, unix.WNOHANG, nil)
 			if err != unix.EINTR {
+				b.how = howEnded(status, err == nil && reaped == pid)
 				break
 			}
 		}
@@ -423,7 +426,7 @@ func (h *Host) sentryGone(b *boot) {
 		cause = sandbox.CauseOOM
 	}
 	b.ended = cause
-	h.log.Warn("a sentry ended by itself", "boot", b.record.ID, "cause", cause)
+	h.log.Warn("a sentry ended by itself", "boot", b.record.ID, "cause", cause, "how", b.how, "last_words", b.lastWords())
 	if err := h.free(b); err != nil {
 		h.log.Error("a boot left something behind", "boot", b.record.ID, "error", err)
 	}
@@ -509,7 +512,7 @@ func (h *Host) free(b *boot) error {
 		b.group.Kill() // nothing should be left; make sure
 		errs = append(errs, b.group.Remove(removeWait))
 	}
-	closing := []*os.File{b.link, b.upper, b.pidfd}
+	closing := []*os.File{b.link, b.upper, b.words, b.pidfd}
 	if b.spare != nil {
 		closing = append(closing, b.spare.image)
 	}

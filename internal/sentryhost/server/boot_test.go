@@ -32,6 +32,7 @@ func TestHost(t *testing.T) {
 		"the host makes room":                     hostMakesRoom,
 		"nobody makes room":                       nobodyMakesRoom,
 		"a killed sentry is told and freed":       killedSentry,
+		"last words of a sentry are kept":         lastWordsAreKept,
 		"a new host takes boots up":               newHostTakesUp,
 		"a start takes a sentry that waits":       sparesAreTaken,
 		"sentries of no use do not wait":          sparesOfNoUse,
@@ -265,8 +266,33 @@ func (r *rig) waitGone(id string) {
 func killedSentry(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
 	r.start(id, small())
-	must(t, unix.Kill(r.host.boots[id].record.Pid, unix.SIGKILL))
+	b := r.host.boots[id]
+	must(t, unix.Kill(b.record.Pid, unix.SIGKILL))
 	r.waitGone(id)
+	if b.how != "signal SIGKILL" {
+		t.Errorf("it ended by %q", b.how)
+	}
+}
+
+// What a sentry says when it fails is kept, also by a host that took it up.
+func lastWordsAreKept(t *testing.T, r *rig) {
+	id := sandbox.NewBootID()
+	c := r.start(id, small())
+	old := *r
+	r.open()
+	defer old.waitGone(id)
+	b, err := r.host.find(id)
+	must(t, err)
+	words, err := duplicate(b.words)
+	must(t, err)
+	defer words.Close()
+	// Without more address space the Go runtime fails, and says where.
+	must(t, unix.Prlimit(b.record.Pid, unix.RLIMIT_AS, &unix.Rlimit{}, nil))
+	go func() { _, _ = c.Get("http://guest/eat?mb=100") }()
+	r.waitGone(id)
+	if said := (&boot{words: words}).lastWords(); !strings.Contains(said, "goroutine ") || len(said) > maxWords {
+		t.Errorf("its last words are %q", said)
+	}
 }
 
 func newHostTakesUp(t *testing.T, r *rig) {

@@ -222,6 +222,10 @@ func (h *Host) createSentry(b *boot, p plan, image, cgroupDir *os.File) (*sandbo
 	if err == nil {
 		b.upper, err = duplicate(upper) // sandbox.New closes what it is given
 	}
+	conf := *h.conf
+	if err == nil {
+		b.words, conf.PanicLog, err = newWords()
+	}
 	if err != nil {
 		closeAll([]*os.File{image, guestImage, upper})
 		return nil, err
@@ -240,7 +244,7 @@ func (h *Host) createSentry(b *boot, p plan, image, cgroupDir *os.File) (*sandbo
 	if p.layer != "" {
 		args.FSRestoreImagePath = h.savedDir(p.layer)
 	}
-	s, err := sandbox.New(h.conf, args)
+	s, err := sandbox.New(&conf, args)
 	if err != nil {
 		return nil, fmt.Errorf("create the sentry: %w", err)
 	}
