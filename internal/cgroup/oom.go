@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -164,13 +163,4 @@ func (g *Group) OverMark(mark int64) (int64, error) {
 		err = nil
 	}
 	return u.MemoryBytes + kernel - mark, err
-}
-
-// Stuck reports whether tasks of a v1 Group wait for memory right now.
-func (g *Group) Stuck() bool {
-	if g.h.v2 {
-		return false
-	}
-	b, err := os.ReadFile(filepath.Join(g.dir("memory"), "memory.oom_control"))
-	return err == nil && strings.Contains(string(b), "under_oom 1")
 }

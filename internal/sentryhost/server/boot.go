@@ -59,12 +59,13 @@ type boot struct {
 	limiting sync.Mutex   // held while limits change; taken before Host.mu
 	memory   atomic.Int64 // limit in bytes
 
-	running  bool          // guarded by Host.mu: the Guest was started and Stop was not called
-	stopping bool          // guarded by Host.mu
-	freed    bool          // guarded by Host.mu: what it held is released
-	full     bool          // guarded by Host.mu: it is out of memory, and its end now is because of that
-	ended    sandbox.Cause // why it ended by itself; set before it is freed
-	how      string        // how its process ended; set before gone is closed
+	running   bool          // guarded by Host.mu: the Guest was started and Stop was not called
+	stopping  bool          // guarded by Host.mu
+	freed     bool          // guarded by Host.mu: what it held is released
+	full      bool          // guarded by Host.mu: it is out of memory, and its end now is because of that
+	fullUntil time.Time     // guarded by Host.mu: so is its end until then
+	ended     sandbox.Cause // why it ended by itself; set before it is freed
+	how       string        // how its process ended; set before gone is closed
 }
 
 // record is what a later sentry host needs to take a Boot up again.
@@ -416,7 +417,7 @@ func (h *Host) sentryGone(b *boot) {
 	if byItself {
 		b.stopping = true
 	}
-	full := b.full
+	full := b.full || time.Now().Before(b.fullUntil)
 	h.mu.Unlock()
 	if !byItself {
 		return

@@ -30,6 +30,8 @@ func TestHost(t *testing.T) {
 		"limits change":                           limitsChange,
 		"memory runs out for a process":           memoryRunsOut,
 		"the host makes room":                     hostMakesRoom,
+		"the limit stays ahead of use":            limitStaysAhead,
+		"ends out of memory":                      endsOutOfMemory,
 		"nobody makes room":                       nobodyMakesRoom,
 		"a killed sentry is told and freed":       killedSentry,
 		"last words of a sentry are kept":         lastWordsAreKept,
@@ -241,6 +243,57 @@ func nobodyMakesRoom(t *testing.T, r *rig) {
 	case <-time.After(sandbox.OOMGrace + patience):
 		t.Fatal("a boot without room lives on")
 	}
+	r.waitGone(id)
+	if b.ended != sandbox.CauseOOM {
+		t.Errorf("the cause is %q", b.ended)
+	}
+}
+
+// The sentry itself is never refused memory while room is made: the hard limit
+// stays ahead of use, within what one Boot and all of them get, and is back after.
+func limitStaysAhead(t *testing.T, r *rig) {
+	id := sandbox.NewBootID()
+	r.start(id, small())
+	b, err := r.host.find(id)
+	must(t, err)
+	hard := b.memoryMark() + memoryReserve
+	before := r.host.lent.Load()
+	k := killer{host: r.host, boot: b}
+	for _, tt := range []struct{ over, want int64 }{
+		{memoryReserve / 4, 0},
+		{memoryReserve - lendStep, 0},
+		{memoryReserve - lendStep + 1, lendStep},
+		{memoryReserve / 4, lendStep},
+		{memoryReserve + lendStep + 1, 3 * lendStep},
+		{100 * memoryReserve, maxLent},
+	} {
+		k.lend(tt.over)
+		if got := b.group.Limit() - hard; got != tt.want || r.host.lent.Load()-before != tt.want {
+			t.Errorf("with %d above the mark the limit is raised by %d, of all Boots by %d, not by %d", tt.over, got, r.host.lent.Load()-before, tt.want)
+		}
+	}
+	k.settle()
+	if got := b.group.Limit(); got != hard || r.host.lent.Load() != before {
+		t.Errorf("afterwards the limit is %d, not %d, and %d are lent", got, hard, r.host.lent.Load())
+	}
+	r.host.lent.Add(maxLentAll - lendStep)
+	k.lend(100 * memoryReserve)
+	if got := b.group.Limit() - hard; got != lendStep {
+		t.Errorf("of the last %d for all it got %d", lendStep, got)
+	}
+	k.settle()
+	r.host.lent.Add(lendStep - maxLentAll)
+	must(t, r.host.stop(t.Context(), id))
+}
+
+// A sentry that ends right after memory was used up ended because of that.
+func endsOutOfMemory(t *testing.T, r *rig) {
+	id := sandbox.NewBootID()
+	r.start(id, small())
+	b := r.host.boots[id]
+	r.host.setFull(b, true)
+	r.host.setFull(b, false)
+	must(t, unix.Kill(b.record.Pid, unix.SIGKILL))
 	r.waitGone(id)
 	if b.ended != sandbox.CauseOOM {
 		t.Errorf("the cause is %q", b.ended)

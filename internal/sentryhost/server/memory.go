@@ -30,6 +30,13 @@ const (
 	killPause = time.Second
 	// killStep is how much memory has to come back in killPause.
 	killStep = 4 << 20
+	// lendStep is by how much the hard limit is raised at a time while room is made,
+	// and how far it stays ahead of use; maxLent how much one Boot gets so, and
+	// maxLentAll all of them at once.
+	lendStep, maxLent, maxLentAll = memoryReserve / 2, 3 * memoryReserve, 8 * memoryReserve
+	// fullFor is how long a Boot counts as out of memory after room was made: what
+	// a sentry that died held comes back before its end is seen.
+	fullFor = time.Second
 )
 
 // watchMemory arms the Boot's group to tell when its memory is used up, and
@@ -94,6 +101,7 @@ func (h *Host) makeRoom(b *boot) bool {
 	h.tell(sentryhost.EventBoot, sandbox.BootEvent{ID: b.record.ID, Kind: sandbox.BootMemoryFull})
 	h.setFull(b, true)
 	k := killer{host: h, boot: b, next: time.Now().Add(guestTime)}
+	defer k.settle()
 	deadline := time.Now().Add(sandbox.OOMGrace)
 	again := time.NewTicker(roomEvery)
 	defer again.Stop()
@@ -109,22 +117,25 @@ func (h *Host) makeRoom(b *boot) bool {
 			return false // the group is gone
 		case over <= 0:
 			h.setFull(b, false)
-			k.settle()
 			return true
 		case time.Now().After(deadline):
 			h.log.Warn("no room was made in time", "boot", b.record.ID)
 			h.kill(b)
 			return false
 		}
+		k.lend(over)
 		k.act(over)
 	}
 }
 
-// setFull notes whether a Boot is out of memory.
+// setFull notes whether a Boot is out of memory, or was until now.
 func (h *Host) setFull(b *boot, full bool) {
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	b.full = full
-	h.mu.Unlock()
+	if !full {
+		b.fullUntil = time.Now().Add(fullFor)
+	}
 }
 
 // A killer makes room in a Boot from outside.
@@ -136,17 +147,29 @@ type killer struct {
 	rounds int
 	next   time.Time // when the next round is due
 	over   int64     // bytes above the mark when that was set; -1: a round is under way, or was just before
-	lent   int64
+	lent   int64     // bytes that the hard limit was raised by
 }
 
-// act begins a round when one is due. While one is under way it lends what
-// keeps the Boot from standing still: who waits for a page cannot be stopped.
+// lend keeps the hard limit ahead of use, which is over bytes above the mark: at
+// the limit the kernel refuses memory to the sentry too, and the Go runtime ends
+// it for that.
+func (k *killer) lend(over int64) {
+	before := k.lent
+	for k.lent < maxLent && over > memoryReserve+k.lent-lendStep {
+		if k.host.lent.Add(lendStep) > maxLentAll {
+			k.host.lent.Add(-lendStep)
+			break
+		}
+		k.lent += lendStep
+	}
+	if k.lent > before {
+		_ = k.boot.group.SetMemory(k.boot.memoryMark() + memoryReserve + k.lent)
+	}
+}
+
+// act begins a round when one is due and none is under way.
 func (k *killer) act(over int64) {
 	if k.busy.Load() {
-		if k.lent < memoryReserve && k.boot.group.Stuck() {
-			k.lent += memoryReserve / 8
-			_ = k.boot.group.SetMemory(k.boot.memoryMark() + memoryReserve + k.lent)
-		}
 		return
 	}
 	if k.over < 0 { // a round is over: from now on its memory comes back
@@ -175,7 +198,9 @@ func (k *killer) act(over int64) {
 // settle takes back what was lent.
 func (k *killer) settle() {
 	if k.lent > 0 {
-		_ = k.boot.group.SetMemory(k.boot.memoryMark() + memoryReserve) // refused: the next settle does it
+		_ = k.boot.group.SetMemory(k.boot.memoryMark() + memoryReserve) // use is below it again, or the Boot is gone
+		k.host.lent.Add(-k.lent)
+		k.lent = 0
 	}
 }
 
