@@ -179,6 +179,12 @@ func (c *Client) Lend(ctx context.Context, r LendRequest) error {
 	return c.call(ctx, MethodLend, r, nil)
 }
 
+// Unlend takes back what was lent; nothing is a success. It waits for a Lend of the
+// same that is under way.
+func (c *Client) Unlend(ctx context.Context, r LendRequest) error {
+	return c.call(ctx, MethodUnlend, r, nil)
+}
+
 // Collect takes a state that the sentry host of an earlier build saved.
 func (c *Client) Collect(ctx context.Context, r LendRequest) (s sandbox.Saved, err error) {
 	err = c.call(ctx, MethodCollect, r, &s)

@@ -44,6 +44,7 @@ const (
 	MethodCache   = "cache"   // CacheRequest
 	MethodHome    = "home"    // SavedRequest -> HomeReply: which build's sentry host starts from a state
 	MethodLend    = "lend"    // LendRequest: puts a state where the sentry host of an earlier build finds it
+	MethodUnlend  = "unlend"  // LendRequest: takes it back from there
 	MethodCollect = "collect" // LendRequest -> sandbox.Saved: takes what that one saved
 	MethodShard   = "shard"   // ShardRequest -> ShardReply: starts the link shard if it does not run
 	MethodShards  = "shards"  // -> []ShardReply: the link shards that run

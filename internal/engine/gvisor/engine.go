@@ -51,8 +51,10 @@ const (
 	// reachTime is how long a server that starts waits for the sentry host of an earlier
 	// build.
 	reachTime = 30 * time.Second
-	// undoTimeout bounds taking back a failed start.
+	// undoTimeout bounds an attempt to take back a failed start.
 	undoTimeout = 15 * time.Second
+	// firstPause and mostPause bound the pause before what failed is tried again.
+	firstPause, mostPause = 50 * time.Millisecond, 2 * time.Second
 )
 
 // Engine runs Boots in gVisor. Use Open.
@@ -68,7 +70,9 @@ type Engine struct {
 	shards  map[cable]*shard
 	gone    map[string]departed // Boots that ended lately
 	closed  bool
-	beside  sync.WaitGroup // what watches earlier hosts
+	beside  sync.WaitGroup // what watches earlier hosts, and what is undone
+
+	closing chan struct{} // closed with the engine
 }
 
 // cable names a shard: by number, and the sentry host that started it.
@@ -114,7 +118,7 @@ type shard struct {
 // Open connects to the sentry hosts that run and takes up every Boot. Boots whose
 // link is lost for good are ended.
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
-	e := &Engine{cfg: cfg, events: make(chan sandbox.BootEvent, 1024), earlier: map[string]*host{}, boots: map[string]*boot{}, shards: map[cable]*shard{}, gone: map[string]departed{}}
+	e := &Engine{cfg: cfg, events: make(chan sandbox.BootEvent, 1024), earlier: map[string]*host{}, boots: map[string]*boot{}, shards: map[cable]*shard{}, gone: map[string]departed{}, closing: make(chan struct{})}
 	e.own = e.newHost("", cfg.Socket)
 	hosts := []*host{e.own}
 	for _, build := range cfg.Earlier.Running {
@@ -137,6 +141,9 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 // Close lets go of everything without ending any Boot.
 func (e *Engine) Close() error {
 	e.mu.Lock()
+	if !e.closed {
+		close(e.closing)
+	}
 	e.closed = true
 	hosts := append(slices.Collect(maps.Values(e.earlier)), e.own)
 	shards, boots := e.shards, e.boots
@@ -467,7 +474,8 @@ func (e *Engine) Start(ctx context.Context, id string, spec sandbox.BootSpec) er
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()
 		if stopErr := e.discard(undo, id, b); stopErr != nil {
-			e.cfg.Log.Error("a failed start left something behind", "boot", id, "error", stopErr)
+			e.cfg.Log.Warn("a failed start is taken back later", "boot", id, "error", stopErr)
+			e.insist(func(ctx context.Context) error { return e.discard(ctx, id, b) })
 		}
 		return err
 	}

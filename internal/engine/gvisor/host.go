@@ -35,7 +35,7 @@ type host struct {
 	socket string
 
 	// Of an earlier build's.
-	users   int                // guarded by Engine.mu: Boots in it, links in its shards, and calls
+	users   int                // guarded by Engine.mu: Boots in it, links in its shards, states lent to it, and calls
 	stop    context.CancelFunc // ends what watches it
 	lending sync.Mutex         // held while states are lent to it and taken back
 	lent    map[string]int     // guarded by lending: starts under way, by state
@@ -198,13 +198,12 @@ func (h *host) close() error {
 // does. A new sentry host may have found Boots dead.
 func (h *host) keepConnected(ctx context.Context) {
 	log := h.engine.cfg.Log.With("build", h.build)
-	const first, most = 50 * time.Millisecond, 2 * time.Second
-	pause := first
+	pause := firstPause
 	for ctx.Err() == nil {
 		c, err := h.connected(ctx)
 		if err == nil {
 			if err = h.compare(ctx, c); err == nil {
-				pause = first
+				pause = firstPause
 				select {
 				case <-c.Done():
 					if ctx.Err() == nil {
@@ -222,8 +221,42 @@ func (h *host) keepConnected(ctx context.Context) {
 		case <-time.After(pause):
 		case <-ctx.Done():
 		}
-		pause = min(2*pause, most)
+		pause = min(2*pause, mostPause)
 	}
+}
+
+// insist tries again what could not be undone, until it is or the engine is closed.
+// What the engine leaves then, the next one finds.
+func (e *Engine) insist(undo func(context.Context) error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return
+	}
+	e.beside.Go(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		e.beside.Go(func() {
+			defer cancel()
+			select {
+			case <-e.closing:
+			case <-ctx.Done():
+			}
+		})
+		for pause := firstPause; ; pause = min(2*pause, mostPause) {
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+				return
+			}
+			attempt, end := context.WithTimeout(ctx, undoTimeout)
+			err := undo(attempt)
+			end()
+			if err == nil {
+				return
+			}
+		}
+	})
 }
 
 // compare ends the Boots that the sentry host should know and does not, and gives it
@@ -283,6 +316,13 @@ func (e *Engine) hold(build string) (*host, error) {
 	}
 	h.users++
 	return h, nil
+}
+
+// holdToo holds a host that is held already once more.
+func (e *Engine) holdToo(h *host) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	h.users++
 }
 
 // reach holds the sentry host of an earlier build that answers.
@@ -350,35 +390,63 @@ func (e *Engine) hostFor(ctx context.Context, from string) (h *host, unlend func
 	return h, unlend, nil
 }
 
-// lend has ours put a state where the sentry host of an earlier build finds it, until
-// the last start from it is over.
+// lend has ours put a state where the sentry host of an earlier build, which the
+// caller holds, finds it, until the last start from it is over. It is held until the
+// state has been taken back.
 func (h *host) lend(ctx context.Context, own *sentryhost.Client, name string) (unlend func(), err error) {
 	if _, err := h.connected(ctx); err != nil {
 		return nil, err
 	}
+	h.engine.holdToo(h)
 	h.lending.Lock()
-	defer h.lending.Unlock()
-	if err := own.Lend(ctx, sentryhost.LendRequest{Name: name, Build: h.build}); err != nil {
+	h.lent[name]++
+	err = own.Lend(ctx, sentryhost.LendRequest{Name: name, Build: h.build})
+	h.lending.Unlock()
+	unlend = func() { h.unlend(ctx, name) }
+	if err != nil { // it may have been lent, or be yet
+		unlend()
 		return nil, err
 	}
-	h.lent[name]++
-	return func() {
-		h.lending.Lock()
-		defer h.lending.Unlock()
-		if h.lent[name]--; h.lent[name] > 0 {
-			return
-		}
+	return unlend, nil
+}
+
+// unlend has ours take a state back when no other start needs it, however often that
+// has to be tried, and then lets go of the host.
+func (h *host) unlend(ctx context.Context, name string) {
+	h.lending.Lock()
+	if h.lent[name]--; h.lent[name] == 0 {
 		delete(h.lent, name)
-		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
-		defer cancel()
-		c, err := h.connected(undo)
+	}
+	h.lending.Unlock()
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	err := h.takeBack(undo, name)
+	if err == nil {
+		h.engine.release(h)
+		return
+	}
+	h.engine.cfg.Log.Warn("a lent state is taken back later", "build", h.build, "saved", name, "error", err)
+	h.engine.insist(func(ctx context.Context) error {
+		err := h.takeBack(ctx, name)
 		if err == nil {
-			err = c.DeleteSaved(undo, name)
+			h.engine.release(h)
 		}
-		if err != nil { // the next server removes it
-			h.engine.cfg.Log.Warn("a lent state was not taken back", "build", h.build, "saved", name, "error", err)
-		}
-	}, nil
+		return err
+	})
+}
+
+// takeBack takes a state back unless a start needs it, which does so when it is over.
+func (h *host) takeBack(ctx context.Context, name string) error {
+	h.lending.Lock()
+	defer h.lending.Unlock()
+	if h.lent[name] > 0 {
+		return nil
+	}
+	own, err := h.engine.own.connected(ctx)
+	if err != nil {
+		return err
+	}
+	return own.Unlend(ctx, sentryhost.LendRequest{Name: name, Build: h.build})
 }
 
 // hosts returns the sentry hosts of earlier builds that are held.

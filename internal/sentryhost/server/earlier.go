@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -111,6 +112,27 @@ func (h *Host) lend(r sentryhost.LendRequest) error {
 		}
 	}
 	return os.Rename(aside, to)
+}
+
+// unlend takes back what was lent; nothing is a success. A Boot that is being started
+// from it, for nobody any more, has the files open or does not start.
+func (h *Host) unlend(r sentryhost.LendRequest) error {
+	from, err := h.earlierDir(r)
+	if err != nil {
+		return err
+	}
+	aside := filepath.Join(filepath.Dir(from), asidePrefix+r.Name+"-back")
+	err = os.RemoveAll(aside) // which a crash left
+	if err == nil {
+		err = os.Rename(from, aside)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("take back a saved state: %w", err)
+	}
+	return os.RemoveAll(aside)
 }
 
 // collect takes a state that the sentry host of an earlier build saved. One of the

@@ -114,7 +114,10 @@ func TestLend(t *testing.T) {
 		}
 		closeAll(files)
 		h.removeDrafts()
-		must(t, earlier.deleteSaved(m.Name))
+		must(t, os.MkdirAll(filepath.Join(earlier.cfg.Saved, "."+m.Name+"-back", "cut"), 0o700)) // by a crash
+		for range 2 {
+			must(t, h.unlend(r))
+		}
 		if _, err := h.openSaved(m); err != nil {
 			t.Errorf("packed %t: after it was taken back: %v", packed, err)
 		}
@@ -137,6 +140,9 @@ func TestLend(t *testing.T) {
 	} {
 		if err := h.lend(tt.r); !errors.Is(err, tt.want) {
 			t.Errorf("lend %s: %v, want %v", what, err, tt.want)
+		}
+		if err := h.unlend(tt.r); !errors.Is(err, tt.want) && tt.want != sandbox.NotFound {
+			t.Errorf("take back %s: %v, want %v", what, err, tt.want)
 		}
 	}
 }

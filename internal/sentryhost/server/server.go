@@ -168,7 +168,8 @@ func (h *Host) Serve(ctx context.Context, l *net.UnixListener) error {
 }
 
 // turn has what undoes a call wait for it: the stop of a Boot for its start, what
-// lets it go for what stopped it, what deletes a state for what makes it.
+// lets it go for what stopped it, what deletes a state for what makes it, what takes
+// it back for what lends it.
 func turn(r *fdrpc.Request) string {
 	what := ""
 	switch r.Method {
@@ -180,12 +181,14 @@ func turn(r *fdrpc.Request) string {
 		what = "limits"
 	case sentryhost.MethodSave, sentryhost.MethodImport, sentryhost.MethodCollect, sentryhost.MethodDelete:
 		what = "saved"
+	case sentryhost.MethodLend, sentryhost.MethodUnlend:
+		what = "lent" // no matter to which build
 	default:
 		return ""
 	}
 	var names struct{ ID, Name string }
 	_ = r.Decode(&names) // if it cannot be read, the method says so
-	if what == "saved" {
+	if what == "saved" || what == "lent" {
 		return what + names.Name
 	}
 	return what + names.ID
@@ -258,6 +261,7 @@ var methods = map[string]method{
 	sentryhost.MethodCache:   asked(func(c call, b sentryhost.CacheRequest) reply { return done(c.host.setCache(b)) }),
 	sentryhost.MethodHome:    asked(func(c call, b sentryhost.SavedRequest) reply { return answers(c.host.home(b.Name)) }),
 	sentryhost.MethodLend:    asked(func(c call, b sentryhost.LendRequest) reply { return done(c.host.lend(b)) }),
+	sentryhost.MethodUnlend:  asked(func(c call, b sentryhost.LendRequest) reply { return done(c.host.unlend(b)) }),
 	sentryhost.MethodCollect: asked(func(c call, b sentryhost.LendRequest) reply { return answers(c.host.collect(b)) }),
 	sentryhost.MethodImport:  asked(func(c call, b sentryhost.ImportRequest) reply { return answers(c.host.take(c.ctx, b, c.r)) }),
 	sentryhost.MethodExport: asked(func(c call, b sentryhost.ExportRequest) reply {

@@ -32,10 +32,12 @@ func TestTurns(t *testing.T) {
 		{"thaw and freeze", freeze, ask(sentryhost.MethodThaw, sentryhost.BootRequest{ID: boot}), true},
 		{"delete and save", save, ask(sentryhost.MethodDelete, sentryhost.SavedRequest{Name: state}), true},
 		{"delete and import", ask(sentryhost.MethodImport, sentryhost.ImportRequest{Name: state}), ask(sentryhost.MethodDelete, sentryhost.SavedRequest{Name: state}), true},
+		{"take back and lend", ask(sentryhost.MethodLend, sentryhost.LendRequest{Name: state, Build: earlierBuild}), ask(sentryhost.MethodUnlend, sentryhost.LendRequest{Name: state, Build: earlierBuild}), true},
 		{"two limits", limit, ask(sentryhost.MethodLimit, sentryhost.LimitRequest{ID: boot}), true},
 		{"a stop does not wait for a save", stop, save, false},
 		{"nor for what waits for a save", stop, freeze, false},
 		{"nor for limits", stop, limit, false},
+		{"nor lending for a delete", ask(sentryhost.MethodLend, sentryhost.LendRequest{Name: state, Build: earlierBuild}), ask(sentryhost.MethodDelete, sentryhost.SavedRequest{Name: state}), false},
 		{"another boot", start, ask(sentryhost.MethodStop, sentryhost.BootRequest{ID: other}), false},
 		{"another state", save, ask(sentryhost.MethodDelete, sentryhost.SavedRequest{Name: sandbox.NewSnapshotID()}), false},
 	} {

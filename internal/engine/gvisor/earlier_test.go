@@ -1,0 +1,282 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"math"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost"
+)
+
+const earlierBuild = "0123456789abcdef"
+
+// hosts are a sentry host of ours and one of an earlier build, neither of which can
+// start anything, and a launcher.
+type hosts struct {
+	cfg Config
+	// told is told that the earlier one is needed, by true, or not any more.
+	told chan bool
+
+	mu    sync.Mutex
+	lent  []string
+	boots []string       // that starts left
+	fails map[string]int // calls that are not carried out, by method
+	late  map[string]int // calls that are, and fail all the same
+}
+
+var errFails = sandbox.Errorf(sandbox.Unavailable, "it fails this time")
+
+func newHosts(t *testing.T) *hosts {
+	t.Helper()
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	h := &hosts{told: make(chan bool, 8), fails: map[string]int{}, late: map[string]int{}}
+	h.cfg = Config{
+		Socket: at("own"),
+		Earlier: Earlier{
+			Socket: func(build string) string { return at(build) },
+			Need:   func(build string) string { return at("need-" + build) },
+		},
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var serving sync.WaitGroup
+	t.Cleanup(serving.Wait)
+	t.Cleanup(cancel)
+	for _, name := range []string{"own", earlierBuild} {
+		l := listenAt(t, at(name))
+		s := &fdrpc.Server{Handle: h.handle, Hello: sentryhost.MethodHello, Log: h.cfg.Log}
+		serving.Go(func() { _ = s.Serve(ctx, l) })
+	}
+	l := listenAt(t, h.cfg.Earlier.Need(earlierBuild))
+	context.AfterFunc(ctx, func() { l.Close() })
+	serving.Go(func() { h.launch(ctx, l) })
+	return h
+}
+
+func listenAt(t *testing.T, path string) *net.UnixListener {
+	t.Helper()
+	const ours = 0o600
+	l, err := fdrpc.Listen(path, ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// launch is what the launcher does while somebody needs the earlier host.
+func (h *hosts) launch(ctx context.Context, l *net.UnixListener) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		stop := context.AfterFunc(ctx, func() { conn.Close() })
+		h.told <- true
+		_, _ = conn.Write([]byte{sentryhost.Ready})
+		_, _ = conn.Read(make([]byte, 1))
+		stop()
+		conn.Close()
+		if ctx.Err() == nil {
+			h.told <- false
+		}
+	}
+}
+
+// take takes one off the calls of a method that go wrong in a way.
+func take(of map[string]int, method string) bool {
+	if of[method] == 0 {
+		return false
+	}
+	of[method]--
+	return true
+}
+
+func (h *hosts) handle(_ context.Context, r *fdrpc.Request) (any, []*os.File, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if take(h.fails, r.Method) {
+		return nil, nil, errFails
+	}
+	var body struct{ ID, Name string }
+	if err := r.Decode(&body); err != nil {
+		return nil, nil, err
+	}
+	isName := func(name string) bool { return name == body.Name }
+	isID := func(id string) bool { return id == body.ID }
+	var reply any
+	switch r.Method {
+	case sentryhost.MethodHello:
+		reply = sentryhost.HelloReply{Version: sentryhost.Version}
+	case sentryhost.MethodWatch:
+	case sentryhost.MethodList, sentryhost.MethodShards, sentryhost.MethodSaved:
+		reply = []string{}
+	case sentryhost.MethodHome:
+		reply = sentryhost.HomeReply{Build: earlierBuild}
+	case sentryhost.MethodLend:
+		h.lent = append(h.lent, body.Name)
+	case sentryhost.MethodUnlend:
+		h.lent = slices.DeleteFunc(h.lent, isName)
+	case sentryhost.MethodStart:
+		h.boots = append(h.boots, body.ID) // as one that the server does not hear of
+		return nil, nil, errFails
+	case sentryhost.MethodStop:
+		h.boots = slices.DeleteFunc(h.boots, isID)
+	default:
+		return nil, nil, sandbox.Errorf(sandbox.Unsupported, "no %s here", r.Method)
+	}
+	if take(h.late, r.Method) {
+		return nil, nil, errFails
+	}
+	return reply, nil, nil
+}
+
+// left waits until the earlier host is not needed any more, and returns what was left
+// in it and in the engine then.
+func (h *hosts) left(t *testing.T, e *Engine) (lent, boots []string, known int) {
+	t.Helper()
+	for _, want := range []bool{true, false} {
+		select {
+		case got := <-h.told:
+			if got != want {
+				t.Fatalf("the launcher was told %t", got)
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("the launcher was not told %t", want)
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(h.lent), slices.Clone(h.boots), len(e.boots)
+}
+
+// A start in the sentry host of an earlier build that fails, wherever that is and
+// whatever fails of what undoes it, leaves no state there, no Boot, and no need of it.
+func TestFailedStartInAnEarlierBuild(t *testing.T) {
+	const some = 3
+	for _, tt := range []struct {
+		name        string
+		fails, late map[string]int
+	}{
+		{name: "the boot does not start"},
+		{name: "it cannot be stopped at once", fails: map[string]int{sentryhost.MethodStop: some}},
+		{name: "the state is not taken back at once", fails: map[string]int{sentryhost.MethodUnlend: some}},
+		{name: "neither is done at once", fails: map[string]int{sentryhost.MethodStop: some, sentryhost.MethodUnlend: some}},
+		{name: "the state is not lent", fails: map[string]int{sentryhost.MethodLend: 1}},
+		{name: "nobody hears that it was", late: map[string]int{sentryhost.MethodLend: 1}},
+		{name: "nor is it taken back at once", late: map[string]int{sentryhost.MethodLend: 1}, fails: map[string]int{sentryhost.MethodUnlend: 1}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHosts(t)
+			e, err := Open(t.Context(), h.cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			h.mu.Lock()
+			maps.Copy(h.fails, tt.fails)
+			maps.Copy(h.late, tt.late)
+			h.mu.Unlock()
+			id := sandbox.NewBootID()
+			spec := sandbox.BootSpec{Image: "i", Shape: sandbox.DefaultShape(), From: sandbox.NewSnapshotID()}
+			if err := e.Start(t.Context(), id, spec); !errors.Is(err, sandbox.Unavailable) {
+				t.Errorf("Start = %v", err)
+			}
+			if lent, boots, known := h.left(t, e); len(lent)+len(boots)+known > 0 {
+				t.Errorf("left are the states %v, the boots %v, and %d in the engine", lent, boots, known)
+			}
+			if err := e.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// What could not be taken back at once is not taken from the start that needs it by
+// then.
+func TestLentAgain(t *testing.T) {
+	h := newHosts(t)
+	e, err := Open(t.Context(), h.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	name := sandbox.NewSnapshotID()
+	lend := func() (*host, func()) {
+		t.Helper()
+		to, unlend, err := e.hostFor(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return to, unlend
+	}
+	users := func(want int, of *host) bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return of.users == want
+	}
+	fail := func(times int) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.fails[sentryhost.MethodUnlend] = times
+	}
+	to, unlend := lend()
+	fail(math.MaxInt)
+	unlend()
+	if !users(2, to) {
+		t.Error("what is lent does not hold the host")
+	}
+	_, unlend = lend()
+	fail(0)
+	for deadline := time.Now().Add(time.Minute); !users(3, to); time.Sleep(time.Millisecond) { // two Boots, and what is lent
+		if time.Now().After(deadline) {
+			t.Fatal("the host is not let go")
+		}
+	}
+	h.mu.Lock()
+	if !slices.Contains(h.lent, name) {
+		t.Error("it was taken back while a start needs it")
+	}
+	h.mu.Unlock()
+	unlend()
+	e.release(to)
+	e.release(to) // as Boots that are gone do
+	if lent, _, _ := h.left(t, e); len(lent) > 0 {
+		t.Errorf("%v is still there", lent)
+	}
+}
+
+// An engine that is closed does not go on undoing: who opens the next one finds all.
+func TestCloseWhileUndoing(t *testing.T) {
+	h := newHosts(t)
+	e, err := Open(t.Context(), h.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.mu.Lock()
+	h.fails[sentryhost.MethodStop], h.fails[sentryhost.MethodUnlend] = math.MaxInt, math.MaxInt
+	h.mu.Unlock()
+	spec := sandbox.BootSpec{Image: "i", Shape: sandbox.DefaultShape(), From: sandbox.NewSnapshotID()}
+	if err := e.Start(t.Context(), sandbox.NewBootID(), spec); err == nil {
+		t.Error("it starts")
+	}
+	if err := e.Close(); err != nil {
+		t.Error(err)
+	}
+	if lent, boots, _ := h.left(t, e); len(lent) != 1 || len(boots) != 1 {
+		t.Errorf("left are the states %v and the boots %v", lent, boots)
+	}
+}
