@@ -748,3 +748,36 @@ func TestPauseDoesNotWaitForTheStop(t *testing.T) {
 		}
 	})
 }
+
+// The end of a process does not wait for long until the boot of a paused sandbox is
+// gone: the next one stops it.
+func TestShutdownDoesNotWaitForTheStop(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{})
+		w.nodes.remember(sb, "x")
+		stop := make(chan struct{})
+		w.nodes.onStop = func(context.Context, string) error { <-stop; return errors.New("the process is gone") }
+		w.run()
+		w.pause(sb.ID)
+		began := time.Now()
+		w.stop()
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("the end took %v", took)
+		}
+		if n := len(w.nodes.all()); n != 1 {
+			t.Fatalf("%d boots are there", n)
+		}
+		close(stop)
+		synctest.Wait()
+		w.nodes.mend()
+		w.m = w.manager(w.store, w.nodes)
+		w.run()
+		synctest.Wait()
+		if n := len(w.nodes.all()); n != 0 {
+			t.Errorf("%d boots are left", n)
+		}
+		if got := w.nodes.recall(w.resume(sb.ID)); got != "x" {
+			t.Errorf("its memory holds %q", got)
+		}
+	})
+}

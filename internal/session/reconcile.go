@@ -186,9 +186,18 @@ func (m *Manager) reconcileBoot(ctx context.Context, node string, b sandbox.Boun
 		return nil
 	}
 	m.log.Warn("reconcile stops a boot that no sandbox owns", telemetry.KeyBoot, b.BootID, telemetry.KeySandbox, b.SandboxID, telemetry.KeyNode, node)
-	ctx, cancel := context.WithTimeout(ctx, stopLimit)
-	defer cancel()
-	return m.nodes.Stop(ctx, node, b.BootID, 0)
+	stopped := make(chan error, 1)
+	m.stopping.Go(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+		defer cancel()
+		stopped <- m.nodes.Stop(ctx, node, b.BootID, 0)
+	})
+	select {
+	case err := <-stopped:
+		return err
+	case <-ctx.Done(): // a Node finishes what it has begun
+		return ctx.Err()
+	}
 }
 
 // owns reports whether b is, or may become, the Boot of sb; for a stopping one,

@@ -23,6 +23,9 @@ const (
 	// stopLimit bounds the ending of a Sandbox once it is decided. The client
 	// may have left: what is begun is finished.
 	stopLimit = 30 * time.Second
+	// lastStops is how long the end of the process waits for Boots that are being
+	// stopped.
+	lastStops = 3 * time.Second
 	// stopPatience is how long the Boot of a Sandbox that ends may resist before
 	// its record is closed all the same. Reconciling goes on to stop the Boot.
 	stopPatience = 5 * time.Minute
@@ -107,7 +110,7 @@ type Manager struct {
 	sweepCh chan struct{}
 	// retainCh: Tenants have new Snapshots, those in grown.
 	retainCh chan struct{}
-	stopping sync.WaitGroup // Boots of what has been paused
+	stopping sync.WaitGroup // Boots that no record names
 
 	mu       sync.Mutex
 	creating map[string]*creation     // by Sandbox ID
@@ -186,7 +189,9 @@ func New(store sandbox.Store, nodes sandbox.Nodes, placement sandbox.Placement, 
 // Run reconciles, ends or pauses Sandboxes at their deadlines and idle ones, makes
 // checkpoints, and deletes old Certificates, and Snapshots that nobody needs or that
 // a Retention lets go, and pauses what runs of suspended Tenants, until ctx ends. It
-// leaves Sandboxes running, and returns once no Boot of a paused one is being stopped.
+// leaves Sandboxes running. A Boot of what was paused that is still being stopped
+// after lastStops is left to the next process: no record names it, so Reconcile stops
+// it.
 func (m *Manager) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return m.keepReconciled(ctx) })
@@ -198,8 +203,23 @@ func (m *Manager) Run(ctx context.Context) error {
 	g.Go(func() error { return m.keepCheckpoints(ctx) })
 	g.Go(func() error { return m.keepTraffic(ctx) })
 	g.Go(func() error { return m.keepSuspended(ctx) })
-	defer m.stopping.Wait()
+	defer m.awaitStops()
 	return g.Wait()
+}
+
+// awaitStops waits until no Boot that no record names is being stopped, at most for
+// lastStops. What is left behind then asks the Store for nothing.
+func (m *Manager) awaitStops() {
+	stopped := make(chan struct{})
+	go func() {
+		m.stopping.Wait()
+		close(stopped)
+	}()
+	select {
+	case <-stopped:
+	case <-time.After(lastStops):
+		m.log.Warn("boots that no sandbox owns are still being stopped; the next process sees to them")
+	}
 }
 
 // observe tells how what began at a time went.
