@@ -3,6 +3,8 @@ package node
 import (
 	"bufio"
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -76,6 +78,51 @@ func (n *Node) Load() (Load, error) {
 	n.queue.mu.Lock()
 	defer n.queue.mu.Unlock()
 	return Load{state, n.queue.waiters}, err
+}
+
+// forget has the next reading be a new one: something was given back.
+func (h *hostGauge) forget() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.at = time.Time{}
+}
+
+// leavePatience is how long a start that the host has no room for waits for Boots
+// that are going.
+const leavePatience = 5 * time.Second
+
+// room returns Exhausted when no Boot should start, as admit does. While others go it
+// waits for what they give back: a pause, for one, is over before its Boot is gone.
+func (n *Node) room(ctx context.Context, again bool) error {
+	patience := time.NewTimer(leavePatience)
+	defer patience.Stop()
+	for {
+		gone, going := n.going() // before the reading: one that goes meanwhile is waited for
+		err := n.host.admit(again)
+		if !errors.Is(err, sandbox.Exhausted) || !going {
+			return err
+		}
+		select {
+		case <-gone:
+		case <-patience.C:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// going reports whether any Boot is about to give back what it has: it is being
+// stopped, or was saved for a pause. gone is closed when the next one has.
+func (n *Node) going() (gone <-chan struct{}, some bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, b := range n.boots {
+		if b.state == stopping || b.paused {
+			return n.gone, true
+		}
+	}
+	return n.gone, false
 }
 
 // admit returns Exhausted, saying what is short, when no Boot should start; again

@@ -137,6 +137,7 @@ type Node struct {
 	boots    map[string]*boot     // every Boot this Node answers for, by ID
 	owners   map[string]*boot     // bound Boots by Sandbox ID
 	left     map[string]departure // bound Boots that ended lately, by Boot ID
+	gone     chan struct{}        // closed when a Boot is gone, and then another
 	arriving map[string]*arrival  // starts under way by Sandbox ID
 	fence    fence                // highest Boot number seen of each Sandbox
 
@@ -168,6 +169,7 @@ type boot struct {
 	pooled    bool   // it came from a Pool
 	held      bool   // it started from a saved state and was not let go yet
 	dead      bool   // it ended while it was started or given
+	paused    bool   // it stands still, saved, and is to be stopped
 	relieving bool   // its Guest is being asked to make room
 	unmount   func() // ends the service of its Volumes; nil: there is none
 
@@ -245,6 +247,7 @@ func prepare(cfg Config) (*Node, error) {
 		boots:    map[string]*boot{},
 		owners:   map[string]*boot{},
 		left:     map[string]departure{},
+		gone:     make(chan struct{}),
 		arriving: map[string]*arrival{},
 		carrying: make(chan struct{}, carriers),
 		volumes:  volumes,

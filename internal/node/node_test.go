@@ -1285,6 +1285,90 @@ func TestHostThatIsFull(t *testing.T) {
 	})
 }
 
+// A start that a full host has no room for waits for what boots that go give back, and
+// for nothing else.
+func TestHostThatIsFullWaits(t *testing.T) {
+	in(t, node.PoolConfig{}, func(t *testing.T, w *world) {
+		w.host.free = func() int64 { return int64(1-w.running()) << 30 } // room for one
+		var stop chan struct{}
+		w.engine.Hooks.Stop = func(ctx context.Context, _ string) error {
+			if stop == nil {
+				return nil
+			}
+			select {
+			case <-stop:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		req := request("t")
+		ref := refOf(req, w.start(req))
+		begin := func(ctx context.Context) (sandbox.StartRequest, <-chan error) {
+			next, ended := request("t"), make(chan error, 1)
+			go func() {
+				_, err := w.node.Start(ctx, name, next)
+				ended <- err
+			}()
+			synctest.Wait()
+			return next, ended
+		}
+		time.Sleep(time.Second) // older than a reading may be
+		began := time.Now()
+		_, ended := begin(t.Context())
+		if want(t, "Start beside one that runs", <-ended, sandbox.Exhausted); !time.Now().Equal(began) {
+			t.Errorf("it was refused after %v", time.Since(began))
+		}
+
+		w.save(ref, true)
+		_, ended = begin(t.Context())
+		if want(t, "Start beside one that is paused and stays", <-ended, sandbox.Exhausted); time.Since(began) > time.Minute {
+			t.Errorf("it was refused after %v", time.Since(began))
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		_, ended = begin(ctx)
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("Start of a client that left = %v", err)
+		}
+
+		next, ended := begin(t.Context())
+		select {
+		case err := <-ended:
+			t.Fatalf("Start while one is going = %v", err)
+		default:
+		}
+		stop = make(chan struct{})
+		stopped := make(chan error, 1)
+		go func() { stopped <- w.node.Stop(t.Context(), name, ref.BootID, 0) }()
+		synctest.Wait()
+		close(stop)
+		stop = nil
+		if err := errors.Join(<-stopped, <-ended); err != nil {
+			t.Fatal(err)
+		}
+
+		ref = sandbox.BootRef{BootID: next.BootID, SandboxID: next.Binding.SandboxID, Number: 1, Tenant: "t"}
+		w.save(ref, true)
+		if err := w.node.Thaw(t.Context(), name, ref); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		began = time.Now()
+		_, ended = begin(t.Context())
+		if want(t, "Start beside one that goes on after all", <-ended, sandbox.Exhausted); !time.Now().Equal(began) {
+			t.Errorf("it was refused after %v", time.Since(began))
+		}
+		// What was read before one went is not believed.
+		if err := w.node.Stop(t.Context(), name, ref.BootID, 0); err != nil {
+			t.Fatal(err)
+		}
+		if _, ended = begin(t.Context()); <-ended != nil {
+			t.Error("it is refused once the other is gone")
+		}
+	})
+}
+
 func TestQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, node.PoolConfig{})

@@ -335,7 +335,10 @@ func (p *pool) startBlank(ctx context.Context, image string) (_ *boot, took time
 	}
 	began := time.Now()
 	defer func() { n.queue.leave(time.Since(began)) }()
-	b, err := n.startBoot(ctx, sandbox.NewBootID(), sandbox.BootSpec{Image: image, Shape: p.shape}, false)
+	if err := n.host.admit(false); err != nil {
+		return nil, 0, err
+	}
+	b, err := n.startBoot(ctx, sandbox.NewBootID(), sandbox.BootSpec{Image: image, Shape: p.shape})
 	if err != nil {
 		return nil, 0, err
 	}

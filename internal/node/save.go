@@ -38,7 +38,17 @@ func (n *Node) Save(ctx context.Context, node string, r sandbox.SaveRequest) (sa
 	observed := n.observe(StepSave)
 	saved, err := n.save(ctx, engine, b, r)
 	observed(err)
+	if err == nil && r.Freeze {
+		n.setPaused(b, true)
+	}
 	return saved, err
+}
+
+// setPaused notes whether b stands still, saved, to be stopped.
+func (n *Node) setPaused(b *boot, paused bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	b.paused = paused
 }
 
 // save freezes b first if it is to stay so: nothing that it does may be missing
@@ -98,7 +108,10 @@ func (n *Node) saveFiles(ctx context.Context, engine sandbox.Pauser, r sandbox.F
 	}
 	began := time.Now()
 	defer func() { n.queue.leave(time.Since(began)) }()
-	b, err := n.startBoot(ctx, sandbox.NewBootID(), sandbox.BootSpec{Image: r.Image, Shape: r.Shape, From: r.From}, true)
+	if err := n.room(ctx, true); err != nil {
+		return sandbox.Saved{}, err
+	}
+	b, err := n.startBoot(ctx, sandbox.NewBootID(), sandbox.BootSpec{Image: r.Image, Shape: r.Shape, From: r.From})
 	if err != nil {
 		return sandbox.Saved{}, err
 	}
@@ -153,7 +166,11 @@ func (n *Node) Thaw(ctx context.Context, node string, to sandbox.BootRef) error 
 	}
 	b.changing.Lock()
 	defer b.changing.Unlock()
-	return engine.Thaw(ctx, b.id)
+	if err := engine.Thaw(ctx, b.id); err != nil {
+		return err
+	}
+	n.setPaused(b, false)
+	return nil
 }
 
 // DeleteSaved implements sandbox.Nodes.

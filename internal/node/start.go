@@ -230,7 +230,10 @@ func (n *Node) cold(ctx context.Context, req sandbox.StartRequest) (*boot, error
 	}
 	req.Binding.Restored = req.From != ""
 	again := req.From != "" && req.Binding.BootNumber > 1
-	b, err := n.startBoot(ctx, req.BootID, sandbox.BootSpec{Image: req.Image, Shape: req.Shape, From: req.From}, again)
+	if err := n.room(ctx, again); err != nil {
+		return nil, err
+	}
+	b, err := n.startBoot(ctx, req.BootID, sandbox.BootSpec{Image: req.Image, Shape: req.Shape, From: req.From})
 	if err != nil {
 		return nil, err
 	}
@@ -244,12 +247,9 @@ func (n *Node) cold(ctx context.Context, req sandbox.StartRequest) (*boot, error
 	return b, nil
 }
 
-// startBoot has the Engine start a Boot if the host has room for it; again says
-// that its Sandbox was there before. On error nothing is left of it.
-func (n *Node) startBoot(ctx context.Context, id string, spec sandbox.BootSpec, again bool) (*boot, error) {
-	if err := n.host.admit(again); err != nil {
-		return nil, err
-	}
+// startBoot has the Engine start a Boot, for which the host has room. On error nothing
+// is left of it.
+func (n *Node) startBoot(ctx context.Context, id string, spec sandbox.BootSpec) (*boot, error) {
 	b := n.newBoot(id, spec.Image, spec.Shape)
 	n.mu.Lock()
 	if n.boots[id] != nil {

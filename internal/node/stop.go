@@ -102,6 +102,9 @@ func (n *Node) unlist(b *boot) {
 	if b.owner.ref.SandboxID != "" {
 		n.left[b.id] = departure{b.owner.ref, time.Now()}
 	}
+	n.host.forget()
+	close(n.gone)
+	n.gone = make(chan struct{})
 }
 
 // Down ends every Boot of this Node, bound or not, and forgets them; it returns
