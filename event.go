@@ -92,7 +92,7 @@ type Event struct {
 	Name      string // of the Sandbox or Snapshot
 	Template  string
 	Snapshot  string // ID; of a Sandbox that it began from, or is paused in
-	Parent    string // ID of the Sandbox that this one is a copy of
+	Parent    string // ID of the Sandbox that this one is a copy of, while that is on record: not of one elsewhere
 	Build     string // ID of a Template's build
 	Operation string // as AuditEntry.Operation
 	Reason    string // a word of ours

@@ -50,7 +50,8 @@ func (s *webhookStatements) all() []prepared {
 		{&s.tellOnce, `INSERT OR IGNORE INTO told (id, at) VALUES (?, ?)`},
 		{&s.trimTold, `DELETE FROM told WHERE at < ?`},
 		{&s.stateBefore, `SELECT state FROM sandboxes WHERE id = ? AND tenant = ?`},
-		{&s.copiedFrom, `SELECT sandbox_id FROM snapshots WHERE id = ? AND layer = ''`},
+		{&s.copiedFrom, `SELECT COALESCE(b.id, '') FROM snapshots s LEFT JOIN sandboxes b ON b.id = s.sandbox_id AND b.tenant = s.tenant
+			WHERE s.id = ? AND s.layer = ''`},
 		{&s.snapshotBefore, `SELECT kept AND state = 'ready' AND layer = '' FROM snapshots WHERE id = ?`},
 		{&s.snapshotNow, `SELECT tenant, sandbox_id, name, template, kept AND state = 'ready' AND layer = '', state FROM snapshots WHERE id = ?`},
 	}

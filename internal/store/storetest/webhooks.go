@@ -139,20 +139,24 @@ func snapshotsAreTold(t *testing.T, st sandbox.Store) {
 		must(t, err)
 		return s
 	}
-	taken := ready(make(func(*sandbox.Snapshot) {}))
+	origin := insert(t, st, sample("t"))
+	taken := ready(make(func(s *sandbox.Snapshot) { s.SandboxID = origin.ID }))
 	taken.UsedAt = epoch
 	taken, err := st.UpdateSnapshot(t.Context(), taken) // no news
 	must(t, err)
 	loose := ready(make(func(s *sandbox.Snapshot) { s.Kept = false }))                 // of a pause
 	layer := ready(make(func(s *sandbox.Snapshot) { s.Layer = "l" }))                  // of a build
 	must(t, st.RetireSnapshot(t.Context(), make(func(*sandbox.Snapshot) {}).ID, true)) // never there
+	imported := ready(make(func(*sandbox.Snapshot) {}))                                // of a Sandbox that is elsewhere
+	foreign := insert(t, st, sample("other"))
+	claimed := ready(make(func(s *sandbox.Snapshot) { s.SandboxID = foreign.ID }))
 	let := ready(make(func(s *sandbox.Snapshot) { s.Name = "old" }))
 	let.Kept = false
 	let, err = st.UpdateSnapshot(t.Context(), let)
 	must(t, err)
 	must(t, st.RetireSnapshot(t.Context(), let.ID, true))
 
-	for _, from := range []string{taken.ID, layer.ID} {
+	for _, from := range []string{taken.ID, layer.ID, imported.ID, claimed.ID} {
 		copied := sample("t")
 		copied.Snapshot = from
 		copied = insert(t, st, copied)
@@ -165,15 +169,20 @@ func snapshotsAreTold(t *testing.T, st sandbox.Store) {
 	must(t, st.RetireSnapshot(t.Context(), layer.ID, false))
 
 	all := waits(t, st, "w")
-	if got, want := kindsOf(all), "snapshot.created snapshot.created snapshot.deleted/retention sandbox.forked sandbox.created sandbox.created snapshot.deleted"; got != want {
+	const four = "snapshot.created snapshot.created snapshot.created snapshot.created"
+	const copies = "sandbox.forked sandbox.created sandbox.created sandbox.forked sandbox.created sandbox.forked sandbox.created"
+	if got, want := kindsOf(all), four+" snapshot.deleted/retention "+copies+" snapshot.deleted"; got != want {
 		t.Fatalf("told is\n%s, want\n%s", got, want)
 	}
-	for i, want := range map[int]string{0: taken.ID, 1: let.ID, 2: let.ID, 3: taken.ID, 4: taken.ID, 5: "", 6: taken.ID} {
+	for i, want := range map[int]string{
+		0: taken.ID, 1: imported.ID, 2: claimed.ID, 3: let.ID, 4: let.ID,
+		5: taken.ID, 6: taken.ID, 7: "", 8: imported.ID, 9: imported.ID, 10: claimed.ID, 11: claimed.ID, 12: taken.ID,
+	} {
 		if got := all[i].Event.Snapshot; got != want {
 			t.Errorf("%s is about %s, want %s", all[i].Event.Kind, got, want)
 		}
 	}
-	for i, want := range []string{"", "", "", taken.SandboxID, taken.SandboxID, "", ""} {
+	for i, want := range []string{"", "", "", "", "", origin.ID, origin.ID, "", "", "", "", "", ""} {
 		if got := all[i].Event.Parent; got != want {
 			t.Errorf("number %d, %s, is of a copy of %q, want %q", i, all[i].Event.Kind, got, want)
 		}
