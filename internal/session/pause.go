@@ -45,6 +45,10 @@ func (m *Manager) pause(ctx context.Context, id string, filesOnly bool, still fu
 		return sandbox.Sandbox{}, err
 	}
 	// Nobody waits until its memory is free, but who moves the Sandbox next or ends it.
+	// Also who resumes it: what the frozen Boot has asked of a Volume may still be done
+	// while it is there, and would come after what the next Boot, which asks for the
+	// same again, does then; and a Node has one Boot of a Sandbox at a time, by which it
+	// knows after a crash what runs. The wait is some 10 to 100 ms.
 	gone := make(chan struct{})
 	m.mu.Lock()
 	m.leaving[id] = gone
