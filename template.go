@@ -163,6 +163,12 @@ type Templates interface {
 	// returns that. It must be the Tenant's own: NotFound otherwise. Exhausted when
 	// there are too many.
 	Tag(ctx context.Context, tenant TenantID, template string, tags []string) (Template, error)
+	// Reuse lets as.Name and as.Tag mean the image of what template, NAME, NAME:TAG or
+	// NAME@VERSION, means to a Tenant, and makes it a version of that Template, with
+	// what as says of Defaults, Build and Layer: nothing is built that is there. It
+	// returns Conflict when template does not mean as.Version any more, Denied for a
+	// name that is the server's, and Exhausted when there are too many.
+	Reuse(ctx context.Context, tenant TenantID, template string, as Template) (Template, error)
 	// Remove removes a Template of the Tenant, a tag or a version, and returns the
 	// names of what is gone. Denied when it is the operator's, Conflict when
 	// Sandboxes run from what would go.

@@ -185,6 +185,16 @@ func (c *Client) Tag(ctx context.Context, tenant sandbox.TenantID, text string, 
 	return t, err
 }
 
+// Reuse implements sandbox.Templates.
+func (c *Client) Reuse(ctx context.Context, tenant sandbox.TenantID, text string, as sandbox.Template) (t sandbox.Template, err error) {
+	body, err := json.Marshal(as)
+	if err != nil {
+		return t, err
+	}
+	err = c.call(ctx, http.MethodPost, pathReuses, tenant, url.Values{"template": {text}}, bytes.NewReader(body), &t)
+	return t, err
+}
+
 // List implements sandbox.Templates.
 func (c *Client) List(_ context.Context, tenant sandbox.TenantID) ([]sandbox.Template, error) {
 	own, err := c.store.List(tenant)

@@ -18,6 +18,7 @@ const (
 	pathTemplates = "/v1/templates"
 	pathTags      = "/v1/tags"
 	pathImages    = "/v1/images"
+	pathReuses    = "/v1/reuses"
 	pathEnded     = "/v1/ended"
 
 	maxRequest = 24 << 20 // bytes of a request for a build, without the archive

@@ -86,6 +86,7 @@ func (s *Service) handler() http.Handler {
 		"DELETE " + pathTemplates:         s.serveRemove,
 		"POST " + pathTags:                s.serveTag,
 		"POST " + pathImages:              s.serveKeep,
+		"POST " + pathReuses:              s.serveReuse,
 		"GET " + pathEnded:                s.serveEnded,
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
@@ -164,6 +165,15 @@ func (s *Service) serveTag(w http.ResponseWriter, r *http.Request, tenant sandbo
 func (s *Service) serveKeep(w http.ResponseWriter, r *http.Request, tenant sandbox.TenantID) error {
 	q := r.URL.Query()
 	return reply(w, struct{}{}, s.Keep(tenant, q.Get("template"), q.Get("version")))
+}
+
+func (s *Service) serveReuse(w http.ResponseWriter, r *http.Request, tenant sandbox.TenantID) error {
+	var as sandbox.Template
+	if json.NewDecoder(io.LimitReader(r.Body, maxRecord)).Decode(&as) != nil {
+		return sandbox.Errorf(sandbox.Invalid, "the description of the template is not JSON")
+	}
+	t, err := s.Reuse(r.Context(), tenant, r.URL.Query().Get("template"), as)
+	return reply(w, t, err)
 }
 
 // serveLog writes lines as they come. Once it has begun, a failure is the last

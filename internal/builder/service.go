@@ -186,19 +186,16 @@ func recipeOf(tenant sandbox.TenantID, req sandbox.TemplateRequest, archive bool
 		Whole: req.Whole, Defaults: req.Defaults, Build: req.Build, Layer: req.Layer,
 	}
 	ref, err := template.ParseRef(tenant, req.Template)
+	if err == nil {
+		err = checkMade(tenant, ref, req.Build, req.Layer)
+	}
 	switch {
 	case err != nil:
 		return ref, r, err
-	case tenant == "":
-		return ref, r, sandbox.Errorf(sandbox.Invalid, "a tenant is missing")
 	case ref.Digest != "":
 		return ref, r, sandbox.Errorf(sandbox.Invalid, "a build makes a version: name a tag")
-	case ref.Name == "base":
-		return ref, r, sandbox.Errorf(sandbox.Denied, "the template base is the server's own: choose another name")
 	case (req.Whole || req.Base != "") && !archive, req.Base != "" && !req.Whole:
 		return ref, r, sandbox.Errorf(sandbox.Invalid, "only an archive can be the whole of a sandbox, or change another")
-	case len(req.Build) > maxBuild || len(req.Layer) > maxBuild:
-		return ref, r, sandbox.Errorf(sandbox.Invalid, "the names of a build and its steps may have at most %d bytes", maxBuild)
 	case (req.Source == "tar:") != archive:
 		return ref, r, sandbox.Errorf(sandbox.Invalid, `the source "tar:" and an archive go together`)
 	}
@@ -214,6 +211,19 @@ func recipeOf(tenant sandbox.TenantID, req sandbox.TemplateRequest, archive bool
 		r.Files = append(r.Files, template.File{Path: f.Path, Content: f.Content, Mode: fs.FileMode(f.Mode), User: f.User})
 	}
 	return ref, r, r.Check()
+}
+
+// checkMade says whether a Tenant may make what is called so.
+func checkMade(tenant sandbox.TenantID, ref template.Ref, build, layer string) error {
+	switch {
+	case tenant == "":
+		return sandbox.Errorf(sandbox.Invalid, "a tenant is missing")
+	case ref.Name == "base":
+		return sandbox.Errorf(sandbox.Denied, "the template base is the server's own: choose another name")
+	case len(build) > maxBuild || len(layer) > maxBuild:
+		return sandbox.Errorf(sandbox.Invalid, "the names of a build and its steps may have at most %d bytes", maxBuild)
+	}
+	return nil
 }
 
 // checkNames keeps a Tenant from filling the disk by names.
@@ -535,6 +545,25 @@ func (s *Service) Tag(_ context.Context, tenant sandbox.TenantID, text string, t
 		return sandbox.Template{}, err
 	}
 	found, err := s.cfg.Store.Tag(tenant, text, tags)
+	return templateOf(found), err
+}
+
+// Reuse implements sandbox.Templates.
+func (s *Service) Reuse(ctx context.Context, tenant sandbox.TenantID, text string, as sandbox.Template) (sandbox.Template, error) {
+	ref, err := template.ParseRef(tenant, as.Name+":"+as.Tag)
+	if err == nil {
+		err = checkMade(tenant, ref, as.Build, as.Layer)
+	}
+	if err == nil {
+		err = as.Defaults.Check()
+	}
+	if err == nil {
+		err = s.checkNames(ref)
+	}
+	if err != nil {
+		return sandbox.Template{}, err
+	}
+	found, err := s.cfg.Store.Reuse(ctx, text, ref, template.Image{Digest: as.Version, Defaults: as.Defaults, Build: as.Build, Layer: as.Layer})
 	return templateOf(found), err
 }
 

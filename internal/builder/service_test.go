@@ -363,6 +363,10 @@ func TestOverTheSocket(t *testing.T) {
 		"a path":    func() error { _, err := c.BuildByID(t.Context(), tenant, "../x"); return err }(),
 		"its log":   c.BuildLog(t.Context(), "other", b.ID, 0, false, func(sandbox.BuildLine) error { return nil }),
 		"a name":    func() error { _, err := c.Remove(t.Context(), tenant, "none"); return err }(),
+		"no image": func() error {
+			_, err := c.Reuse(t.Context(), tenant, "none", sandbox.Template{Name: "t", Tag: "x"})
+			return err
+		}(),
 	} {
 		if !errors.Is(err, sandbox.NotFound) {
 			t.Errorf("%s: %v", name, err)
@@ -373,6 +377,20 @@ func TestOverTheSocket(t *testing.T) {
 	}
 	if err := c.BuildLog(t.Context(), tenant, b.ID, 3, false, func(sandbox.BuildLine) error { return nil }); !errors.Is(err, sandbox.Invalid) {
 		t.Errorf("a bad offset: %v", err)
+	}
+	for name, tt := range map[string]struct {
+		as   sandbox.Template
+		want error
+	}{
+		"the server's own": {sandbox.Template{Name: "base", Tag: "x"}, sandbox.Denied},
+		"no tag":           {sandbox.Template{Name: "t"}, sandbox.Invalid},
+		"a bad name":       {sandbox.Template{Name: "../t", Tag: "x"}, sandbox.Invalid},
+		"a bad size":       {sandbox.Template{Name: "t", Tag: "x", Defaults: sandbox.TemplateDefaults{CPUs: -1}}, sandbox.Invalid},
+		"long words":       {sandbox.Template{Name: "t", Tag: "x", Build: strings.Repeat("b", maxBuild+1)}, sandbox.Invalid},
+	} {
+		if _, err := c.Reuse(t.Context(), tenant, "none", tt.as); !errors.Is(err, tt.want) {
+			t.Errorf("reused as %s: %v", name, err)
+		}
 	}
 	if _, err := c.Build(t.Context(), tenant, sandbox.TemplateRequest{Template: "t", Source: "tar:"}, broken{}); !errors.Is(err, sandbox.Unavailable) {
 		t.Errorf("a broken upload: %v", err)

@@ -106,6 +106,10 @@ func (f *templates) Tag(_ context.Context, _ sandbox.TenantID, text string, _ []
 	return sandbox.Template{}, sandbox.Errorf(sandbox.NotFound, "there is no template %.80q", text)
 }
 
+func (f *templates) Reuse(_ context.Context, _ sandbox.TenantID, text string, _ sandbox.Template) (sandbox.Template, error) {
+	return sandbox.Template{}, sandbox.Errorf(sandbox.NotFound, "there is no template %.80q", text)
+}
+
 func (f *templates) Versions(_ context.Context, _ sandbox.TenantID, text string) (sandbox.Template, []sandbox.Template, error) {
 	if text != "base" {
 		return sandbox.Template{}, nil, sandbox.Errorf(sandbox.NotFound, "there is no template %.80q", text)

@@ -15,11 +15,12 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// layers names the states after each of the steps that begin with an image: the
-// first is that of the image itself. A state has the same name when the same was
-// done to the same.
-func layers(image string, steps []Step) []string {
-	names := []string{nameOf("", image)}
+// layers names the states after each of the steps that begin with a Template: the
+// first is that of its image, and of who is there and where. A state has the same
+// name when the same was done to the same.
+func layers(from sandbox.Template, steps []Step) []string {
+	user, cwd := placeOf(from)
+	names := []string{nameOf("", from.Version, user, cwd)}
 	for _, s := range steps {
 		names = append(names, nameOf(names[len(names)-1], s.Type, append([]string{s.Files}, s.Args...)...))
 	}
@@ -44,10 +45,19 @@ func (r *Recipe) reusable() int {
 	return len(r.Steps)
 }
 
+// least is after how many steps there may be something to find that is not what
+// they begin with: after none only where there are none, and that is not forced.
+func (r *Recipe) least() int {
+	if len(r.Steps) == 0 && !r.Force {
+		return 0
+	}
+	return 1
+}
+
 // takeUp finds what most of the steps have made before, and lets r go on from
 // there: a version of a Template of the Tenant, or else a layer.
 func (r *run) takeUp(ctx context.Context) error {
-	r.layers = layers(r.origin.Version, r.recipe.Steps)
+	r.layers = layers(r.origin, r.recipe.Steps)
 	known, err := r.known(ctx)
 	if err != nil {
 		return err
@@ -57,14 +67,12 @@ func (r *run) takeUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for n := r.recipe.reusable(); n > 0; n-- {
-		i := slices.IndexFunc(known, func(t sandbox.Template) bool { return t.Layer == r.layers[n] && r.mayTakeUp(t, n) })
-		if i >= 0 {
-			r.base, r.from, r.skip = known[i], known[i].Name+"@"+known[i].Version, n
-			r.user, r.cwd = placeOf(r.base)
+	for n := r.recipe.reusable(); n >= r.recipe.least(); n-- {
+		if r.goOnFrom(n, known) {
 			return nil
 		}
-		if i = slices.IndexFunc(kept, func(s sandbox.Snapshot) bool { return s.Layer == r.layers[n] }); i < 0 {
+		i := slices.IndexFunc(kept, func(s sandbox.Snapshot) bool { return s.Layer == r.layers[n] })
+		if i < 0 {
 			continue
 		}
 		if there, err := r.takeUpLayer(ctx, kept[i], n); err != nil || there {
@@ -160,22 +168,37 @@ func (r *run) keepLayer(ctx context.Context, n int) {
 	r.keepTook = r.keptAt.Sub(began)
 }
 
-// mayTakeUp reports whether r may go on from a version that the first n steps
-// made: what that starts would run, and leave something, unless it is all that is
-// wanted.
-func (r *run) mayTakeUp(t sandbox.Template, n int) bool {
-	return t.Start == r.origin.Start || n == len(r.recipe.Steps) && r.isResult(t)
+// goOnFrom lets r go on from a version that the first n steps made, if there is one:
+// what is asked for, or else one that may be gone on from. What another starts would
+// run, and leave something.
+func (r *run) goOnFrom(n int, known []sandbox.Template) bool {
+	isResult := func(t sandbox.Template) bool {
+		return t.Layer == r.layers[n] && n == len(r.recipe.Steps) && r.isResult(t)
+	}
+	mayGoOn := func(t sandbox.Template) bool { return t.Layer == r.layers[n] && t.Start == r.origin.Start }
+	for _, suits := range []func(sandbox.Template) bool{isResult, mayGoOn} {
+		if i := slices.IndexFunc(known, suits); i >= 0 {
+			t := known[i]
+			r.base, r.from, r.skip = t, t.Name+"@"+t.Version, n
+			r.user, r.cwd = placeOf(t)
+			return true
+		}
+	}
+	return false
 }
 
-// isResult reports whether a version that all steps made is what is asked for.
+// isResult reports whether the image of a version that all steps made is what is
+// asked for. What the version is called, and what its Sandboxes have, is not in it.
 func (r *run) isResult(t sandbox.Template) bool {
-	d := r.b.record.Draft
 	at := *r // commands depend on where the steps led
 	at.user, at.cwd = placeOf(t)
 	start, ready := at.commands()
-	wanted := d.Defaults
-	wanted.User, wanted.Cwd = at.user, at.cwd
-	return t.Name == d.Name && t.Start == start && t.Ready == ready && t.Defaults == wanted
+	return t.Start == start && t.Ready == ready
+}
+
+// done reports whether the version that r begins with is what is asked for.
+func (r *run) done() bool {
+	return !r.recipe.Force && r.skip == len(r.recipe.Steps) && r.layer.ID == "" && r.isResult(r.base)
 }
 
 // known are the Tenant's own versions that a build may go on from: all that have
@@ -195,5 +218,5 @@ func (r *run) known(ctx context.Context) ([]sandbox.Template, error) {
 	if errors.Is(err, sandbox.NotFound) { // it was removed just now
 		err = nil
 	}
-	return append(versions, all...), err
+	return append(all, versions...), err // what has a tag has come up, and is found first
 }

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
@@ -91,10 +93,8 @@ func (r *run) whole(ctx context.Context) error {
 	if err := r.begin(ctx); err != nil {
 		return err
 	}
-	if r.skip > 0 && r.skip == len(r.recipe.Steps) && r.layer.ID == "" && r.isResult(r.base) {
-		r.cached()
-		r.at, r.prefix = AtEnd, "[finalize]"
-		return r.tag(ctx, r.base.Version, r.b.record.Tags)
+	if r.done() {
+		return r.reuse(ctx)
 	}
 	built, err := r.inSandbox(ctx)
 	if err != nil {
@@ -211,10 +211,12 @@ const (
 const packAll = `cd / && umask 022 && rm -rf -- "$1" && mkdir -- "$1" || exit
 tar --one-file-system --numeric-owner "--exclude=.$1" -cf "$1/archive" . || [ $? = 1 ]`
 
-// packChanges packs a list of everything, and what has changed since "$2": what
-// comes from the image has not changed since that was made, and nobody can say so
-// of what has. Special permissions get lost on the other way.
+// packChanges packs a list of everything, and what has changed since the image was
+// made: nothing in an image is younger than the file "$3", and nobody can make what
+// has changed look so. At "$2" the image was there. Special permissions get lost on
+// the other way.
 const packChanges = `cd / && umask 022 && rm -rf -- "$1" && mkdir -- "$1" || exit
+made=$(stat -c %Y "$3" 2>/dev/null) && [ "$made" -le "$2" ] && set -- "$1" "$made"
 find . -xdev -path ".$1" -prune -o -print0 > "$1/paths" || exit
 find . -xdev -path ".$1" -prune -o '(' -newerct "@$2" -o -perm /7000 ')' -print0 > "$1/changed" || exit
 tar --numeric-owner --no-recursion -cf "$1/archive" ".$1/paths" --null --files-from="$1/changed" || [ $? = 1 ]`
@@ -236,7 +238,7 @@ func (r *run) pack(ctx context.Context) (base string, err error) {
 		base, script = image, packChanges
 	}
 	since := strconv.FormatInt(r.base.CreatedAt.Unix(), 10)
-	return base, r.exec(ctx, "packing the files", "root", "/", []string{"/bin/sh", "-c", script, "sh", packFolder, since})
+	return base, r.exec(ctx, "packing the files", "root", "/", []string{"/bin/sh", "-c", script, "sh", packFolder, since, guest.TemplateFile})
 }
 
 // export has all that is in the Sandbox made an image, which is queued when it
@@ -256,17 +258,27 @@ func (r *run) export(ctx context.Context) (built sandbox.TemplateBuild, err erro
 	env := map[string]string{}
 	maps.Copy(env, r.base.Env)
 	maps.Copy(env, r.env)
-	defaults := d.Defaults
-	defaults.User, defaults.Cwd = r.user, r.cwd
-	tag := d.Tags[0]
-	if r.recipe.Start != "" {
-		tag = r.staging()
-	}
 	start, ready := r.commands()
 	return r.cfg.Templates.Build(ctx, r.b.record.Tenant, sandbox.TemplateRequest{
-		Template: d.Name + ":" + tag, Source: "tar:", Whole: true, Base: base, Env: env, Defaults: defaults, Build: r.b.record.ID, Layer: r.layers[len(r.layers)-1],
-		Start: start, Ready: ready,
+		Template: d.Name + ":" + r.firstTag(r.recipe.Start != ""), Source: "tar:", Whole: true, Base: base, Env: env, Defaults: r.defaults(),
+		Build: r.b.record.ID, Layer: r.layers[len(r.layers)-1], Start: start, Ready: ready,
 	}, file.Body)
+}
+
+// defaults are what Sandboxes of the version have.
+func (r *run) defaults() sandbox.TemplateDefaults {
+	d := r.b.record.Defaults
+	d.User, d.Cwd = r.user, r.cwd
+	return d
+}
+
+// firstTag is what a version is called as soon as it is there: on trial it is not
+// known by the build's tags.
+func (r *run) firstTag(onTrial bool) string {
+	if onTrial {
+		return r.staging()
+	}
+	return r.b.record.Tags[0]
 }
 
 // publish waits for the image and gives it its other tags.
@@ -292,15 +304,57 @@ func (r *run) publish(ctx context.Context, built sandbox.TemplateBuild) error {
 		}
 		return sandbox.Errorf(code, "%s", why)
 	}
-	tags := r.b.record.Tags[1:]
-	if r.recipe.Start != "" {
-		tags = r.b.record.Tags
-		defer r.unstage(ctx, r.staging())
-		if err := r.try(ctx, built.Version); err != nil {
+	return r.conclude(ctx, built.Version, r.recipe.Start != "")
+}
+
+// reuse lets the tags mean what is there, and tries no more than what may not have
+// been tried: what it starts, and what is waited for where nothing is started, which
+// no version knows of.
+func (r *run) reuse(ctx context.Context) error {
+	r.cached()
+	r.at, r.prefix = AtEnd, "[finalize]"
+	if r.recipe.Start == "" && r.recipe.Ready != "" {
+		if err := r.readyInSandbox(ctx); err != nil {
 			return err
 		}
 	}
-	return r.tag(ctx, built.Version, tags)
+	r.say("nothing is to be made: it is " + r.base.Name + "@" + r.base.Version)
+	d, onTrial := r.b.record.Draft, r.recipe.Start != "" && !r.cameUp()
+	_, err := r.cfg.Templates.Reuse(ctx, r.b.record.Tenant, r.from, sandbox.Template{
+		Name: d.Name, Tag: r.firstTag(onTrial), Version: r.base.Version, Defaults: r.defaults(), Build: r.b.record.ID, Layer: r.layers[len(r.layers)-1],
+	})
+	if err != nil {
+		return err
+	}
+	return r.conclude(ctx, r.base.Version, onTrial)
+}
+
+// cameUp reports whether the version that r begins with is known to come up for the
+// same user and in the same size: then it has a tag.
+func (r *run) cameUp() bool {
+	return r.base.Tag != "" && !strings.HasPrefix(r.base.Tag, stagingPrefix) && r.base.Defaults == r.defaults()
+}
+
+func (r *run) readyInSandbox(ctx context.Context) error {
+	if err := r.open(ctx); err != nil {
+		return err
+	}
+	defer r.endSandbox(ctx)
+	return r.awaitReady(ctx)
+}
+
+// conclude gives a version the tags that it lacks, when it has come up if it is on
+// trial.
+func (r *run) conclude(ctx context.Context, version string, onTrial bool) error {
+	tags := r.b.record.Tags[1:]
+	if onTrial {
+		tags = r.b.record.Tags
+		defer r.unstage(ctx, r.staging())
+		if err := r.try(ctx, version); err != nil {
+			return err
+		}
+	}
+	return r.tag(ctx, version, tags)
 }
 
 // tag lets tags mean a version.

@@ -2,6 +2,7 @@ package template
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -259,6 +260,29 @@ func (s *Store) Tag(owner sandbox.TenantID, text string, tags []string) (Listed,
 		}
 	}
 	return Listed{from, image}, nil
+}
+
+// Reuse lets r mean the image of what text means to the owner of r, and makes it a
+// version of that Template, as a build would that makes the same, with what as says
+// of Defaults, Build and Layer. Conflict when it is not the image as.Digest; the
+// other errors are those of Find.
+func (s *Store) Reuse(ctx context.Context, text string, r Ref, as Image) (Listed, error) {
+	release, err := s.lockImages() // so that the image does not go meanwhile
+	if err != nil {
+		return Listed{}, err
+	}
+	defer release()
+	found, err := s.Find(ctx, r.Owner, text)
+	if err != nil {
+		return Listed{}, err
+	}
+	image := found.Image
+	if image.Digest != as.Digest {
+		return Listed{}, sandbox.Errorf(sandbox.Conflict, "the template %s was built anew meanwhile: try again", text)
+	}
+	image.CreatedAt, image.Defaults, image.Build, image.Layer = time.Now().UTC(), as.Defaults, as.Build, as.Layer
+	image.Inputs = "" // no build of this name made it
+	return Listed{r, image}, s.publish(r, image)
 }
 
 func (s *Store) makeSpace(owner sandbox.TenantID) error {

@@ -283,6 +283,75 @@ func TestTag(t *testing.T) {
 	}
 }
 
+// An image gets another name without being made again, with what that says of it,
+// and stays until its last name goes.
+func TestReuse(t *testing.T) {
+	s := newStore(t)
+	image := put(t, s, "base", "one")
+	hidden := image
+	hidden.Private = true
+	for name, i := range map[string]Image{"hidden": hidden, "base:old": image} {
+		ref, _ := ParseRef("", name)
+		if err := s.writeRef(ref, i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ref := func(owner sandbox.TenantID, name string) Ref {
+		r, err := ParseRef(owner, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	as := Image{Digest: image.Digest, Defaults: sandbox.TemplateDefaults{User: "root"}, Build: "b", Layer: "l"}
+	other := as
+	other.Digest = strings.Repeat("0", 64)
+	for _, tt := range []struct {
+		from string
+		to   Ref
+		as   Image
+		want error
+	}{
+		{"base", ref("t", "mine:1"), as, nil},
+		{"mine@" + image.Digest, ref("t", "other"), as, nil},
+		{"mine:1", ref("u", "stolen"), as, sandbox.NotFound},
+		{"hidden", ref("t", "stolen"), as, sandbox.NotFound},
+		{"absent", ref("t", "stolen"), as, sandbox.NotFound},
+		{"base", ref("t", "stolen"), other, sandbox.Conflict},
+		{"../base", ref("t", "stolen"), as, sandbox.Invalid},
+	} {
+		found, err := s.Reuse(t.Context(), tt.from, tt.to, tt.as)
+		if !errors.Is(err, tt.want) {
+			t.Errorf("%s as %s: %v, want %v", tt.from, tt.to, err, tt.want)
+		}
+		if err == nil && (found.Image.Digest != image.Digest || found.Ref != tt.to) {
+			t.Errorf("%s as %s: %+v", tt.from, tt.to, found)
+		}
+	}
+	for _, name := range []string{"mine:1", "mine@" + image.Digest, "other"} {
+		found, err := s.Find(t.Context(), "t", name)
+		if err != nil || found.Owner != "t" || found.Defaults != as.Defaults || found.Build != "b" || found.Layer != "l" || found.Inputs != "" || found.Size != image.Size {
+			t.Errorf("%s is %+v, %v", name, found, err)
+		}
+	}
+	if _, err := s.Find(t.Context(), "u", "stolen"); !errors.Is(err, sandbox.NotFound) {
+		t.Errorf("what was refused is there: %v", err)
+	}
+	for owner, names := range map[sandbox.TenantID][]string{"": {"hidden", "base:old"}, "t": {"mine", "other"}} {
+		for _, name := range names {
+			if _, err := s.Remove(owner, name); err != nil {
+				t.Errorf("remove %s: %v", name, err)
+			}
+		}
+	}
+	if _, err := s.stat(image.Digest); err != nil {
+		t.Errorf("the image went before its last name: %v", err)
+	}
+	if found, err := s.Find(t.Context(), "", "base"); err != nil || found.Defaults != image.Defaults || found.Inputs != "one" {
+		t.Errorf("base is %+v, %v", found, err)
+	}
+}
+
 // A version that something saved stands on is neither removed nor pruned; which, is
 // told only to whom it belongs.
 func TestSavedKeepsItsVersion(t *testing.T) {

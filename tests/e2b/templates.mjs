@@ -31,6 +31,27 @@ await Template.build(template, name + ':again', { onBuildLogs: (entry) => known.
 assert.ok(known.some((line) => line.includes('CACHED')) && !known.some((line) => line.includes('packing')), known.join('\n'))
 assert.deepEqual((await Template.getTags(name)).map((tag) => tag.tag).sort(), ['again', 'default'])
 
+// Nor under another name, for another size, or where nothing is done; unless forced.
+const none = () => Template().fromTemplate(name)
+for (const [steps, path, options, made] of [
+  [template, 'js-other', { cpuCount: 2, memoryMB: 1024 }, false],
+  [none(), 'js-none', {}, false],
+  [none().setReadyCmd('test -f out.txt'), 'js-none:ready', {}, false],
+  [none(), 'js-none:forced', { skipCache: true }, true],
+]) {
+  const lines = []
+  const told = await Template.build(steps, path, { ...options, onBuildLogs: (entry) => lines.push(entry.message) })
+  assert.equal(lines.some((line) => line.includes('packing')), made, lines.join('\n'))
+  const sandbox = await Sandbox.create(path)
+  const { stdout } = await sandbox.commands.run('whoami; pwd; cat out.txt; echo $GREETING; cat suite/a.txt')
+  assert.equal(stdout, 'root\n/srv/app\nhello root /srv/app\nhello\nsent')
+  const { cpuCount, memoryMB } = await sandbox.getInfo()
+  if (options.cpuCount) assert.deepEqual([cpuCount, memoryMB], [2, 1024])
+  await sandbox.kill()
+  const tags = await Template.getTags(path.split(':')[0])
+  assert.ok(tags.some((tag) => tag.buildId === told.buildId), JSON.stringify(tags))
+}
+
 // Of a build that changes, the steps before the change are not carried out again:
 // also those of one that failed, and those of one that starts something.
 const steps = (end) => Template().fromTemplate('base').setUser('root').setWorkdir('/srv')
