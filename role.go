@@ -89,6 +89,15 @@ func Scopes() []Scope {
 // Valid reports whether s is a Scope.
 func (s Scope) Valid() bool { return slices.Contains(Scopes(), s) }
 
+// Sees returns what the Identity may know of a Sandbox that it may look at: values
+// of headers that its requests get are for those who may change them.
+func (i Identity) Sees(s Sandbox) Sandbox {
+	if !i.May(ScopeWrite) {
+		s.Secrets = s.Secrets.Masked()
+	}
+	return s
+}
+
 // May reports whether the Identity may do what s stands for. A Key may never do
 // more than its Role.
 func (i Identity) May(s Scope) bool {

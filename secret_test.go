@@ -54,6 +54,21 @@ func TestSecretUses(t *testing.T) {
 	}
 }
 
+func TestMaskedSecretUses(t *testing.T) {
+	uses, err := sandbox.NewSecretUses([]sandbox.SecretUse{
+		{Secret: "A", Host: "a.b", Header: "X", Format: "Bearer {value}"}, {Host: "a.b", Header: "Y", Format: "k"}, {Host: "a.c", Header: "Y", Format: "{value}"},
+	})
+	const want = `[{"name":"A","host":"a.b","header":"X","format":"Bearer {value}"},{"name":"","host":"a.b","header":"Y","format":"[hidden]"},{"name":"","host":"a.c","header":"Y","format":"[hidden]"}]`
+	if got := uses.Masked(); err != nil || got != want {
+		t.Errorf("%s, %v", got, err)
+	}
+	for _, s := range []sandbox.SecretUses{"", "no list of sk_plain"} {
+		if got := s.Masked(); got != "" {
+			t.Errorf("%q is shown as %q", s, got)
+		}
+	}
+}
+
 func TestManySecretUses(t *testing.T) {
 	var uses []sandbox.SecretUse
 	for i := range sandbox.MaxSecretUses {

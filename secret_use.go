@@ -26,6 +26,8 @@ const (
 	maxUsesLen = 64 << 10
 	// secretPlace is where Format has the value.
 	secretPlace = "{value}"
+	// HiddenValue is shown for a value that whoever asks may not know.
+	HiddenValue = "[hidden]"
 	// HTTPSPort is that of a SecretUse whose Host names none.
 	HTTPSPort = 443
 )
@@ -94,6 +96,24 @@ func (s SecretUses) List() ([]SecretUse, error) {
 		err = errUses
 	}
 	return uses, err
+}
+
+// Masked returns s with HiddenValue for each value that is no Secret's and stands in s
+// itself. It is for showing only.
+func (s SecretUses) Masked() SecretUses {
+	uses, err := s.List()
+	if err != nil {
+		return ""
+	}
+	for i := range uses {
+		if uses[i].Secret == "" {
+			uses[i].Format = HiddenValue
+		}
+	}
+	if s, err = NewSecretUses(uses); err != nil {
+		return ""
+	}
+	return s
 }
 
 var errUses = Errorf(Invalid, "the uses of secrets are not in their one form")

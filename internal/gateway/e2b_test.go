@@ -118,6 +118,20 @@ func TestE2BInsecure(t *testing.T) {
 	}
 }
 
+// Where the operator wants it, every client gets a token, whatever it asks for.
+func TestE2BAllSecure(t *testing.T) {
+	f := newFixture(t, func(c *gateway.Config) { c.E2BSecure = true })
+	key := f.key("t", sandbox.RoleDeveloper)
+	for _, asks := range []string{``, `,"secure":false`, `,"secure":true`, `,"network":{"allowPublicTraffic":false}`} {
+		var sb, again e2bSandbox
+		f.e2b(key, "POST", "/sandboxes", `{"templateID":"base"`+asks+`}`).into(t, 201, &sb)
+		f.e2b(key, "POST", "/sandboxes/"+sb.SandboxID+"/connect", `{"timeout":60}`).into(t, 200, &again)
+		if f.sandboxes.byID[sb.SandboxID].Ingress.RulesOrClosed().OpenServices || sb.EnvdAccessToken == "" || again.EnvdAccessToken != sb.EnvdAccessToken {
+			t.Errorf("%s: %+v, %+v", asks, sb, again)
+		}
+	}
+}
+
 // Requests for the control API that name envd in their headers, as SDKs of a year
 // ago send, are for the control API.
 func TestE2BConnectNamesEnvd(t *testing.T) {
@@ -887,6 +901,56 @@ func TestE2BTransforms(t *testing.T) {
 		if a := f.e2b(key, "PUT", "/sandboxes/"+id+"/network", tt.body); a.status != 204 || f.sandboxes.byID[id].Secrets != tt.want {
 			t.Errorf("%s: %d %s, it uses %s", tt.body, a.status, a.body, f.sandboxes.byID[id].Secrets)
 		}
+	}
+}
+
+// Values of headers are shown to those who may change them, and nobody else, wherever
+// a sandbox is shown.
+func TestPlainHeadersAreForWriters(t *testing.T) {
+	f := newFixture(t)
+	owner := f.key("t", sandbox.RoleDeveloper)
+	id := f.e2bSandbox(owner, `{"templateID":"base","network":{"rules":{"api.example.com":[{"transform":{"headers":{"X-Key":"Bearer ${e2b.secrets.KEY}","X-Plain":"sk_plain"}}}]}}}`).SandboxID
+	for what, key := range map[string]string{
+		"an owner": owner, "who only writes": f.key("t", sandbox.RoleAdmin, sandbox.ScopeRead, sandbox.ScopeWrite),
+		"a viewer": f.key("t", sandbox.RoleViewer), "who only reads": f.key("t", sandbox.RoleOwner, sandbox.ScopeRead), "an operator who only reads": f.key("t", sandbox.RoleOperator, sandbox.ScopeRead, sandbox.ScopeTenants),
+	} {
+		may := strings.HasSuffix(what, "an owner") || strings.HasSuffix(what, "writes")
+		for path, shows := range map[string]bool{
+			"GET /sandboxes/" + id: true, "GET /api/v1/sessions/" + id: true, "GET /api/v1/sessions": true,
+			"GET /v2/sandboxes": false, "GET /sandboxes": false, "POST /cloudsandbox.sandbox.v1.SandboxService/Get": false, "POST /cloudsandbox.sandbox.v1.SandboxService/List": false,
+		} {
+			method, path, _ := strings.Cut(path, " ")
+			body := ""
+			if method == "POST" {
+				body = `{}`
+				if strings.HasSuffix(path, "/Get") {
+					body = `{"sandboxId":"` + id + `"}`
+				}
+			}
+			ask := f.plain
+			if strings.HasPrefix(path, "/api/v1/") {
+				ask = f.with // which checks the contract
+			}
+			a := ask(method, path, body, "X-API-Key", key, "Content-Type", "application/json")
+			text := string(a.body)
+			if a.status != 200 || !strings.Contains(text, id) {
+				t.Fatalf("%s, %s: %d %s", what, path, a.status, text)
+			}
+			if strings.Contains(text, "sk_plain") != (may && shows) || strings.Contains(text, sandbox.HiddenValue) != (!may && shows) || strings.Contains(text, "X-Plain") != shows || strings.Contains(text, "Bearer") != shows {
+				t.Errorf("%s, %s: %s", what, path, text)
+			}
+		}
+	}
+	if used := string(f.sandboxes.byID[id].Secrets); !strings.Contains(used, "sk_plain") {
+		t.Errorf("it uses %s", used)
+	}
+	for _, e := range f.audit() {
+		if strings.Contains(fmt.Sprintf("%+v", e), "sk_plain") {
+			t.Errorf("the log has %+v", e)
+		}
+	}
+	if log := f.logs.String(); strings.Contains(log, "sk_plain") {
+		t.Error("the value is in the log")
 	}
 }
 

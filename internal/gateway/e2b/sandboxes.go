@@ -15,7 +15,7 @@ func (a *API) Get(w http.ResponseWriter, r *http.Request, who sandbox.Identity) 
 	if err != nil {
 		return err
 	}
-	view := a.detailOf(sb)
+	view := a.detailOf(who.Sees(sb))
 	if !who.May(sandbox.ScopeWrite) {
 		view.EnvdAccessToken = "" // whoever has it writes
 	}

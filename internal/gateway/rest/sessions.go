@@ -152,7 +152,7 @@ func (a *API) create(w http.ResponseWriter, r *http.Request, who sandbox.Identit
 		case made.Ended != nil: // it failed: this is another attempt
 			req.ID = ""
 		case made.ID != "":
-			return Reply(w, status, viewOf(made))
+			return Reply(w, status, viewOf(who, made))
 		}
 	}
 	if body.IfExists == "return" {
@@ -163,14 +163,14 @@ func (a *API) create(w http.ResponseWriter, r *http.Request, who sandbox.Identit
 		if !created {
 			status = http.StatusOK
 		}
-		return Reply(w, status, viewOf(sb))
+		return Reply(w, status, viewOf(who, sb))
 	}
 	sb, err := a.Sandboxes.Create(r.Context(), who.Tenant, req)
 	if err != nil {
 		return err
 	}
 	a.Guests.Warm(sb)
-	return Reply(w, status, viewOf(sb))
+	return Reply(w, status, viewOf(who, sb))
 }
 
 // ErrUnderWay answers a repeat whose first request may still take effect.
@@ -212,7 +212,7 @@ func (a *API) ListSessions(w http.ResponseWriter, r *http.Request, who sandbox.I
 		Next     string        `json:"next_cursor,omitempty"`
 	}{[]sandboxView{}, page.Next}
 	for _, sb := range page.Sandboxes {
-		reply.Sessions = append(reply.Sessions, listedViewOf(sb))
+		reply.Sessions = append(reply.Sessions, listedViewOf(who, sb))
 	}
 	return Reply(w, http.StatusOK, reply)
 }
@@ -271,7 +271,7 @@ func (a *API) GetSession(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	if err != nil {
 		return execution.Absent(err)
 	}
-	return Reply(w, http.StatusOK, viewOf(sb))
+	return Reply(w, http.StatusOK, viewOf(who, sb))
 }
 
 // DeleteSession answers DELETE /api/v1/sessions/{id} with the last record.
@@ -297,7 +297,7 @@ func (a *API) end(w http.ResponseWriter, r *http.Request, who sandbox.Identity, 
 	if err != nil {
 		return err
 	}
-	return Reply(w, http.StatusOK, viewOf(sb))
+	return Reply(w, http.StatusOK, viewOf(who, sb))
 }
 
 // updateBody changes a Sandbox. What is absent stays.
@@ -355,7 +355,7 @@ func (a *API) UpdateSession(w http.ResponseWriter, r *http.Request, who sandbox.
 	if err != nil {
 		return execution.Absent(err)
 	}
-	return Reply(w, http.StatusOK, viewOf(sb))
+	return Reply(w, http.StatusOK, viewOf(who, sb))
 }
 
 // TouchSession answers POST /api/v1/sessions/{id}/touch: its time starts anew.
@@ -367,7 +367,7 @@ func (a *API) TouchSession(w http.ResponseWriter, r *http.Request, who sandbox.I
 	if err != nil {
 		return execution.Absent(err)
 	}
-	return Reply(w, http.StatusOK, viewOf(sb))
+	return Reply(w, http.StatusOK, viewOf(who, sb))
 }
 
 // SetTimeout answers POST /api/v1/sessions/{id}/timeout: the deadline becomes
@@ -387,5 +387,5 @@ func (a *API) SetTimeout(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	if err != nil {
 		return execution.Absent(err)
 	}
-	return Reply(w, http.StatusOK, viewOf(sb))
+	return Reply(w, http.StatusOK, viewOf(who, sb))
 }

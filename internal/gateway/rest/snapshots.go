@@ -52,7 +52,7 @@ func (a *API) PauseSession(w http.ResponseWriter, r *http.Request, who sandbox.I
 		return execution.Absent(err)
 	}
 	a.Guests.Forget(sb.ID)
-	return Reply(w, http.StatusOK, viewOf(sb))
+	return Reply(w, http.StatusOK, viewOf(who, sb))
 }
 
 // ResumeSession answers POST /api/v1/sessions/{id}/resume once the Sandbox runs.
@@ -72,7 +72,7 @@ func (a *API) ResumeSession(w http.ResponseWriter, r *http.Request, who sandbox.
 		return execution.Absent(err)
 	}
 	a.Guests.Warm(sb)
-	return Reply(w, http.StatusOK, viewOf(sb))
+	return Reply(w, http.StatusOK, viewOf(who, sb))
 }
 
 // RollbackSession answers POST /api/v1/sessions/{id}/rollback once the Sandbox
@@ -96,7 +96,7 @@ func (a *API) RollbackSession(w http.ResponseWriter, r *http.Request, who sandbo
 		return err
 	}
 	a.Guests.Warm(sb)
-	return Reply(w, http.StatusOK, viewOf(sb))
+	return Reply(w, http.StatusOK, viewOf(who, sb))
 }
 
 // forkBody asks for copies of a Sandbox. What is absent is as in the original.
@@ -168,7 +168,7 @@ func (a *API) ForkSession(w http.ResponseWriter, r *http.Request, who sandbox.Id
 			reply.Failed++
 			continue
 		}
-		view := viewOf(f.Sandbox)
+		view := viewOf(who, f.Sandbox)
 		reply.Forks = append(reply.Forks, forkView{sandboxView: &view})
 	}
 	if reply.Failed == len(forks) {

@@ -63,15 +63,17 @@ type endedView struct {
 }
 
 // listedViewOf is viewOf without what is long.
-func listedViewOf(s sandbox.Sandbox) sandboxView {
-	v := viewOf(s)
+func listedViewOf(who sandbox.Identity, s sandbox.Sandbox) sandboxView {
+	v := viewOf(who, s)
 	if v.Ended != nil {
 		v.Ended.OutputTail = nil
 	}
 	return v
 }
 
-func viewOf(s sandbox.Sandbox) sandboxView {
+// viewOf is what who may know of s.
+func viewOf(who sandbox.Identity, s sandbox.Sandbox) sandboxView {
+	s = who.Sees(s)
 	v := sandboxView{
 		SandboxID: s.ID, SessionID: s.ID, Name: s.Name, State: s.State,
 		Template: s.Template, Engine: s.Engine, Shape: shapeViewOf(s.Shape),
