@@ -18,7 +18,7 @@ import (
 
 func (a *app) loginCommand() *cobra.Command {
 	var name string
-	var noBrowser bool
+	var noBrowser, insecure bool
 	cmd := &cobra.Command{
 		Use:   "login",
 		Short: "Log in with a browser, for the commands that follow",
@@ -27,8 +27,11 @@ func (a *app) loginCommand() *cobra.Command {
 The server says which identity providers it trusts, so log in to one that you
 trust yourself. The browser must be on this machine: the provider sends it back to
 a port of its loopback. What the provider gives is kept in your folder for
-configuration, where only you may read it, and renewed. Commands use it for this
-server when neither --api-key, --user-id nor CLOUD_SANDBOX_API_KEY says who you are.`,
+configuration, where only you may read it, and renewed. A server on another machine
+must be reached by https: on the way to it somebody could name another provider.
+
+Commands use the login for this server when neither --api-key, --user-id nor
+CLOUD_SANDBOX_API_KEY says who you are.`,
 		Example: `  cloud-sandbox login --url https://box.example.com
   cloud-sandbox login --url https://box.example.com --issuer corp --no-browser`,
 		Args: Args(0, 0, "no arguments"),
@@ -36,6 +39,11 @@ server when neither --api-key, --user-id nor CLOUD_SANDBOX_API_KEY says who you 
 			server, file, err := a.loginPlace(cmd)
 			if err != nil {
 				return err
+			}
+			if !insecure {
+				if err := server.CheckPrivate(); err != nil {
+					return usagef("%w; --insecure does it all the same", err)
+				}
 			}
 			c := client.New(server)
 			defer c.Close()
@@ -67,6 +75,7 @@ server when neither --api-key, --user-id nor CLOUD_SANDBOX_API_KEY says who you 
 	clientFlags(cmd)
 	cmd.Flags().StringVar(&name, "issuer", "", "the identity provider, by the server's name for it, where there are several")
 	cmd.Flags().BoolVar(&noBrowser, "no-browser", false, "only print the address")
+	cmd.Flags().BoolVar(&insecure, "insecure", false, "also where others on the way can read and change what is sent: by http to another machine")
 	return cmd
 }
 

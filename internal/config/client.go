@@ -97,6 +97,15 @@ func (c Client) CheckKey() error {
 	return err
 }
 
+// CheckPrivate says why what is sent to the server may be read or changed on the way.
+func (c Client) CheckPrivate() error {
+	u, err := url.Parse(c.URL)
+	if err == nil && u.Scheme != "https" && !loopback(strings.ToLower(u.Hostname())) {
+		err = fmt.Errorf("%s is another machine and not https: whoever is on the way could choose the identity provider that you log in to, and take your token", c.URL)
+	}
+	return err
+}
+
 func serverURL(s string) (*url.URL, error) {
 	u, err := url.Parse(s)
 	switch {

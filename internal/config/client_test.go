@@ -69,6 +69,23 @@ func TestLoadClient(t *testing.T) {
 	}
 }
 
+func TestCheckPrivate(t *testing.T) {
+	for url, private := range map[string]bool{
+		"http://localhost:8080": true, "http://127.0.0.1": true, "http://127.9.9.9:1": true, "http://[::1]:80": true, "http://LOCALHOST": true,
+		"https://box.example.com": true, "https://10.0.0.1:8443": true, "HTTPS://10.0.0.1": true,
+		"http://box.example.com": false, "http://10.0.0.1:8080": false, "http://0.0.0.0": false, "http://[fe80::1]": false,
+		"http://127.0.0.1.example.com": false, "http://localhost.example.com": false, "http://2130706433": false,
+	} {
+		c, err := LoadClient(map[string]string{"url": url}, func(string) string { return "" })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.CheckPrivate(); (err == nil) != private {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
+
 // A server says where it is; flags and the environment know better.
 func TestLoadClientTold(t *testing.T) {
 	data := t.TempDir()
