@@ -95,6 +95,9 @@ type Config struct {
 	// from, NAME:* for any tag, each with the Template that
 	// is meant when none has it.
 	E2BTemplates map[string]string
+	// E2BSecure has the services inside the Sandboxes that E2B's clients create ask
+	// for a token, also where a client wants none.
+	E2BSecure bool
 
 	// NodeName is the Node's, for the role node.
 	NodeName string
@@ -185,6 +188,7 @@ var settings = []setting{
 	{"", "CLOUD_SANDBOX_TLS_ACME_EMAIL", func(c *Config, v string) error { c.ACME.Email = v; return checkEmail(v) }},
 	{"", "CLOUD_SANDBOX_TLS_ACME_DIRECTORY", func(c *Config, v string) error { c.ACME.Directory = v; return checkDirectory(v) }},
 	{"", "CLOUD_SANDBOX_E2B_TEMPLATES", func(c *Config, v string) (err error) { err = addAliases(c.E2BTemplates, v); return }},
+	{"", "CLOUD_SANDBOX_E2B_SECURE", func(c *Config, v string) (err error) { c.E2BSecure, err = parseBool(v); return }},
 	{"", "CLOUD_SANDBOX_SECRETS_KEY", func(c *Config, v string) error { c.SecretsKeys = v; return nil }},
 	{"", "CLOUD_SANDBOX_SECRETS_KEY_FILE", func(c *Config, v string) (err error) { c.SecretsKeyFile, err = filepath.Abs(v); return }},
 	{"", "CLOUD_SANDBOX_DEV_FAILPOINT", func(c *Config, v string) (err error) { c.DevFailpoint, err = filepath.Abs(v); return }},

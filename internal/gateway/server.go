@@ -94,6 +94,9 @@ type Config struct {
 	// E2BTemplates says which Template is meant by a name that E2B's clients know
 	// and that none has.
 	E2BTemplates map[string]string
+	// E2BSecure has Sandboxes that E2B's clients create ask for a token, also where a
+	// client wants none.
+	E2BSecure bool
 	// Uploads is a folder for files that Templates are built with; empty: none are
 	// taken.
 	Uploads string
@@ -169,7 +172,7 @@ func New(c Config) *Server {
 	})
 	s.e2b = &e2b.API{
 		Sandboxes: c.Sandboxes, Records: c.Records, Guests: s.guests, Executions: s.api.Executions,
-		AccessToken: c.AccessToken, PortTokens: ports, Domain: c.Domain, Templates: c.E2BTemplates, Catalog: c.Templates, Secrets: c.Secrets, Builds: s.builds, Keys: c.Keys, URLs: s.api.URLs, Log: c.Log,
+		AccessToken: c.AccessToken, PortTokens: ports, Domain: c.Domain, Templates: c.E2BTemplates, Secure: c.E2BSecure, Catalog: c.Templates, Secrets: c.Secrets, Builds: s.builds, Keys: c.Keys, URLs: s.api.URLs, Log: c.Log,
 		Volumes: c.Nodes, VolumeTokens: volumetoken.New(c.SigningKeys, nil),
 	}
 	s.traffic = traffic.New(traffic.Config{

@@ -282,7 +282,7 @@ func (j *joined) door(sandboxes sandbox.Sandboxes, nodes sandbox.Nodes, names fu
 		SigningKeys: j.store, Quotas: j.store, Audit: j.store, AuditLife: j.cfg.AuditLife, Limits: j.cfg.RateLimits,
 		Usage: j.store, Prices: j.cfg.Prices, Issuers: oidc.New(j.cfg.Issuers),
 		Event:     j.hooks.Tell,
-		NodeNames: names, Records: j.store, Forward: client.Forward, Domain: j.cfg.Domain, E2BTemplates: j.cfg.E2BTemplates,
+		NodeNames: names, Records: j.store, Forward: client.Forward, Domain: j.cfg.Domain, E2BTemplates: j.cfg.E2BTemplates, E2BSecure: j.cfg.E2BSecure,
 		Uploads:      filepath.Join(j.layout.Server(), "uploads"),
 		Builds:       filepath.Join(j.layout.Server(), "builds"),
 		AccessToken:  func(id string) string { return guest.AccessToken(j.seed, id) },

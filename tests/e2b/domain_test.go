@@ -28,19 +28,44 @@ const nameserver = "127.0.0.83"
 // newest ones do too, if nobody says otherwise.
 func TestSDKsByDomain(t *testing.T) {
 	dir := sdks(t)
+	byName := byDomain(t)
+	for _, age := range []string{"old", "new"} {
+		byName(age+" python", filepath.Join(dir, age, "py/bin/python"), "suite.py")
+		byName(age+" javascript", filepath.Join(dir, "node"), script(t, filepath.Join(dir, age, "js"), "suite.mjs"))
+	}
+	byName("new javascript surface", filepath.Join(dir, "node"), script(t, filepath.Join(dir, "new/js"), "surface.mjs"))
+	byName("new python volumes", filepath.Join(dir, "new/py/bin/python"), "volumes.py", "sync")
+	byName("new javascript volumes", filepath.Join(dir, "node"), script(t, filepath.Join(dir, "new/js"), "volumes.mjs"))
+	byName("old code interpreter", filepath.Join(dir, "old/py/bin/python"), "interpreter.py")
+	byName("old python async", filepath.Join(dir, "old/py/bin/python"), "suite_async.py")
+}
+
+// Where every sandbox is secure, SDKs that ask for one without a token get one, and
+// use it.
+func TestInsecureSDKs(t *testing.T) {
+	dir := sdks(t)
+	byName := byDomain(t, "CLOUD_SANDBOX_E2B_SECURE=true")
+	byName("python", filepath.Join(dir, "old/py/bin/python"), "insecure.py")
+	byName("javascript", filepath.Join(dir, "node"), script(t, filepath.Join(dir, "old/js"), "insecure.mjs"))
+}
+
+// byDomain starts a server and returns what runs a program that finds it by names,
+// beside those that it was given before.
+func byDomain(t *testing.T, more ...string) func(name string, program ...string) {
+	t.Helper()
 	cert, key509 := certificate(t)
-	s, err := rig.New(rig.Options{Pool: 4, Env: []string{"CLOUD_SANDBOX_TLS_CERT=" + cert, "CLOUD_SANDBOX_TLS_KEY=" + key509}})
+	s, err := rig.New(rig.Options{Pool: 4, Env: append(more, "CLOUD_SANDBOX_TLS_CERT="+cert, "CLOUD_SANDBOX_TLS_KEY="+key509)})
 	if err == nil {
 		err = s.Launch()
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	t.Cleanup(func() { // when all that it runs have ended
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
-	}()
+	})
 	answerNames(t)
 	resolver := filepath.Join(t.TempDir(), "resolv.conf")
 	if err := os.WriteFile(resolver, []byte("nameserver "+nameserver+"\n"), 0o644); err != nil {
@@ -51,7 +76,7 @@ func TestSDKsByDomain(t *testing.T) {
 		t.Fatal(err)
 	}
 	// In a namespace of mounts, where names are asked for at ours.
-	byName := func(t *testing.T, name string, program ...string) {
+	return func(name string, program ...string) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			env := []string{
@@ -62,17 +87,6 @@ func TestSDKsByDomain(t *testing.T) {
 			run(t, env, "unshare", args...)
 		})
 	}
-	t.Run("all", func(t *testing.T) { // so that the server outlives them
-		for _, age := range []string{"old", "new"} {
-			byName(t, age+" python", filepath.Join(dir, age, "py/bin/python"), "suite.py")
-			byName(t, age+" javascript", filepath.Join(dir, "node"), script(t, filepath.Join(dir, age, "js"), "suite.mjs"))
-		}
-		byName(t, "new javascript surface", filepath.Join(dir, "node"), script(t, filepath.Join(dir, "new/js"), "surface.mjs"))
-		byName(t, "new python volumes", filepath.Join(dir, "new/py/bin/python"), "volumes.py", "sync")
-		byName(t, "new javascript volumes", filepath.Join(dir, "node"), script(t, filepath.Join(dir, "new/js"), "volumes.mjs"))
-		byName(t, "old code interpreter", filepath.Join(dir, "old/py/bin/python"), "interpreter.py")
-		byName(t, "old python async", filepath.Join(dir, "old/py/bin/python"), "suite_async.py")
-	})
 }
 
 // certificate makes one for every port of every Sandbox, and its key, which the

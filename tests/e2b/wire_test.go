@@ -222,6 +222,30 @@ func TestWireInsecure(t *testing.T) {
 	}
 }
 
+// Where the operator lets nobody have such sandboxes, clients of the first generation
+// get a token that they did not ask for, and use it.
+func TestAllSecure(t *testing.T) {
+	t.Parallel()
+	s := rig.Own(t, rig.Options{Pool: 1, Env: []string{"CLOUD_SANDBOX_E2B_SECURE=true"}})
+	w := &wire{t: t, url: s.URL, key: key(t, s, t.Name()), client: &http.Client{Timeout: 3 * time.Minute}}
+	t.Cleanup(w.client.CloseIdleConnections)
+	sb := w.create("/sandboxes", `{"templateID":"base","timeout":600,"secure":false}`)
+	if sb.EnvdAccessToken == "" {
+		t.Fatalf("%+v", sb)
+	}
+	list := func() *http.Request {
+		return w.inside(sb, envd, "POST", "/process.Process/List", strings.NewReader(`{}`), "Content-Type", "application/json")
+	}
+	if resp, text := w.send(list()); resp.StatusCode != 200 {
+		t.Errorf("with the token: %d %s", resp.StatusCode, text)
+	}
+	stranger := list()
+	stranger.Header.Del("X-Access-Token")
+	if resp, text := w.send(stranger); resp.StatusCode != 401 {
+		t.Errorf("by its ID alone: %d %s", resp.StatusCode, text)
+	}
+}
+
 // frame is one message of a Connect stream.
 func frame(flags byte, message string) []byte {
 	head := binary.BigEndian.AppendUint32([]byte{flags}, uint32(len(message)))

@@ -172,13 +172,14 @@ func (a *API) CreateV2(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 }
 
 // CreateV1 answers POST /sandboxes. Its Sandboxes are open to whoever knows their
-// ID unless they are to be secure.
+// ID unless they are to be secure, or all are: clients know that by the token in the
+// answer, and use it whatever they asked for.
 func (a *API) CreateV1(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body createBodyV1
 	if err := rest.Decode(r, &body); err != nil {
 		return err
 	}
-	body.open = body.Secure == nil || !*body.Secure
+	body.open = !a.Secure && (body.Secure == nil || !*body.Secure)
 	return a.create(w, r, who, &body.createBody, timeoutV1)
 }
 

@@ -33,8 +33,8 @@ const Version = "0.6.13"
 // clientID is a field that clients want and do not use.
 const clientID = "cloudsandbox"
 
-// API holds what the handlers call. All fields are required but Domain and
-// Templates.
+// API holds what the handlers call. All fields are required but Domain,
+// Templates and Secure.
 type API struct {
 	Sandboxes sandbox.Sandboxes
 	// Records finds a Sandbox, whoever owns it.
@@ -61,7 +61,10 @@ type API struct {
 	// Templates says what is meant by names that no Template of ours has, and by
 	// images: NAME, NAME:TAG or NAME:* for any tag.
 	Templates map[string]string
-	Log       *slog.Logger
+	// Secure has every Sandbox that is created ask for a token, as those of the second
+	// generation do.
+	Secure bool
+	Log    *slog.Logger
 
 	loads loads
 	told  sync.Map // names of Templates that others stand in for, once logged
