@@ -702,6 +702,71 @@ def test_keys(sdk: Flavour, client: Client, sandbox: Sandbox) -> None:
         client.keys.create("")
 
 
+@pytest.mark.skipif(
+    bool(os.environ.get("CLOUD_SANDBOX_API_KEY")), reason="needs dev mode for tokens of roles"
+)
+def test_users(sdk: Flavour) -> None:
+    me = f"sdk-{uuid.uuid4().hex[:8]}"
+
+    def token(role: str) -> str:
+        answer = httpx.post(
+            f"{os.environ['CLOUD_SANDBOX_URL']}/api/v1/auth/token",
+            json={"user_id": me, "role": role},
+            timeout=60,
+        )
+        return str(answer.raise_for_status().json()["access_token"])
+
+    with sdk.Client(token=token("viewer")) as viewer, pytest.raises(PermissionDeniedError):
+        viewer.users.list()
+    with sdk.Client(token=token("owner")) as owner:
+        mine = owner.users.get(me)
+        assert (mine.role, mine.role_given, mine.source, mine.state) == (
+            "owner",
+            False,
+            "token",
+            "active",
+        )
+        assert mine.last_seen_at
+        added = owner.users.add("corp:a/b é", role="viewer", name="Ann", email="ann@example.com")
+        assert (added.user_id, added.role, added.role_given) == ("corp:a/b é", "viewer", True)
+        assert (added.source, added.last_seen_at) == ("invited", None)
+        assert (added.name, added.email) == ("Ann", "ann@example.com")
+        assert owner.users.get(added) == added
+        assert [user.user_id for user in owner.users.list()] == ["corp:a/b é", me]
+        with pytest.raises(ConflictError):
+            owner.users.add(added)
+
+        changed = owner.users.update(added, state="suspended", role="admin", name="")
+        assert (changed.state, changed.role, changed.name) == ("suspended", "admin", None)
+        assert changed.email == "ann@example.com"
+        assert owner.users.list(state="suspended") == [changed]
+        changed = owner.users.update(added, state="active", role="credential")
+        assert (changed.state, changed.role, changed.role_given) == ("active", None, False)
+
+        with pytest.raises(PermissionDeniedError):
+            owner.users.update(added, role="operator")
+        with pytest.raises(ConflictError):
+            owner.users.update(me, state="suspended")
+        with pytest.raises(ConflictError, match="last owner"):
+            owner.users.update(mine, role="viewer")
+        with pytest.raises(ConflictError):
+            owner.users.remove(me)
+        with pytest.raises(InvalidRequestError):
+            owner.users.add("corp:c", email="nowhere")
+
+        owner.users.remove(added)
+        for gone in (owner.users.get, owner.users.remove):
+            with pytest.raises(NotFoundError):
+                gone(added)
+        assert [user.user_id for user in owner.users.list(state="removed")] == ["corp:a/b é"]
+        assert owner.users.add(added, role="user").role == "user"
+        assert owner.users.list(state="removed") == []
+    with sdk.Client(token=token("admin")) as admin:
+        admin.users.get(me)  # who is an admin now, by their last token
+        with pytest.raises(PermissionDeniedError):
+            admin.users.update(added, role="owner")
+
+
 def test_a_bad_token(sdk: Flavour) -> None:
     with pytest.raises(AuthenticationError):
         sdk.Sandbox.list(token="not.a.token")
