@@ -246,6 +246,31 @@ func TestAllSecure(t *testing.T) {
 	}
 }
 
+// A copy answers to a token of its own, and not to that of the original, which the copy
+// had in its memory.
+func TestForksHaveTokensOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	w := newWire(t)
+	sb := w.create("/v2/sandboxes", `{"templateID":"base","timeout":600}`)
+	resp, text := w.api("POST", "/sandboxes/"+sb.SandboxID+"/fork", `{"timeout":600}`)
+	var copies []struct{ Sandbox created }
+	if err := json.Unmarshal([]byte(text), &copies); err != nil || resp.StatusCode != 201 || len(copies) != 1 {
+		t.Fatalf("%d %s", resp.StatusCode, text)
+	}
+	fork := copies[0].Sandbox
+	t.Cleanup(func() { w.api("DELETE", "/sandboxes/"+fork.SandboxID, "") })
+	if fork.SandboxID == sb.SandboxID || fork.EnvdAccessToken == "" || fork.EnvdAccessToken == sb.EnvdAccessToken {
+		t.Fatalf("of %+v a copy is %+v", sb, fork)
+	}
+	for token, want := range map[string]int{fork.EnvdAccessToken: 200, sb.EnvdAccessToken: 401} {
+		with := fork
+		with.EnvdAccessToken = token
+		if resp, text := w.send(w.inside(with, envd, "POST", "/process.Process/List", strings.NewReader(`{}`), "Content-Type", "application/json")); resp.StatusCode != want {
+			t.Errorf("%d %s, want %d", resp.StatusCode, text, want)
+		}
+	}
+}
+
 // frame is one message of a Connect stream.
 func frame(flags byte, message string) []byte {
 	head := binary.BigEndian.AppendUint32([]byte{flags}, uint32(len(message)))
