@@ -434,6 +434,7 @@ func (e *Engine) bootEvent(ev sandbox.BootEvent) {
 		ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
 		defer cancel()
 		e.freeLink(ctx, ev.ID, b)
+		e.letGo(b)
 		e.publish(ev)
 	}()
 }
@@ -642,11 +643,18 @@ func (e *Engine) discard(ctx context.Context, id string, b *boot) error {
 		delete(e.boots, id)
 	}
 	e.mu.Unlock()
+	e.letGo(b)
 	return nil
 }
 
-// freeLink unplugs a link, closes our copy and lets go of what the Boot needed. A
-// shard that is away has no links any more.
+// letGo lets go of the sentry hosts that a Boot needed, of which nothing is left.
+func (e *Engine) letGo(b *boot) {
+	e.release(b.shard.host)
+	e.release(b.host)
+}
+
+// freeLink unplugs a link and closes our copy. A shard that is away has no links any
+// more.
 func (e *Engine) freeLink(ctx context.Context, id string, b *boot) {
 	if c, err := e.shardClient(ctx, b.shard); err == nil {
 		last, err := c.Remove(ctx, id)
@@ -659,6 +667,4 @@ func (e *Engine) freeLink(ctx context.Context, id string, b *boot) {
 	e.mu.Lock()
 	b.shard.links--
 	e.mu.Unlock()
-	e.release(b.shard.host)
-	e.release(b.host)
 }
