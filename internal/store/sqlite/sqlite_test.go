@@ -15,6 +15,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite/sqlitetest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/storetest"
 )
 
@@ -24,17 +25,23 @@ func open(t testing.TB, path string) *sqlite.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
+	closes(t, st)
+	return st
+}
+
+func closes(t testing.TB, st *sqlite.Store) {
 	t.Cleanup(func() {
 		if err := st.Close(); err != nil {
 			t.Errorf("Close: %v", err)
 		}
 	})
-	return st
 }
 
 func TestStore(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) sandbox.Store {
-		return open(t, filepath.Join(t.TempDir(), "a folder", "50%?#&.db"))
+		st := sqlitetest.OpenAt(t, filepath.Join(t.TempDir(), "a folder", "50%?#&.db"))
+		closes(t, st)
+		return st
 	})
 }
 

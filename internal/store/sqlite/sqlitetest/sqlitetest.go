@@ -33,8 +33,16 @@ var empty = sync.OnceValues(func() ([]byte, error) {
 // Open returns a Store that holds nothing, and goes with the test.
 func Open(t testing.TB) *sqlite.Store {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "db")
+	return OpenAt(t, filepath.Join(t.TempDir(), "db"))
+}
+
+// OpenAt is Open with a file of this name, which must not exist.
+func OpenAt(t testing.TB, file string) *sqlite.Store {
+	t.Helper()
 	content, err := empty()
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(file), 0o700)
+	}
 	if err == nil {
 		err = os.WriteFile(file, content, 0o600)
 	}
