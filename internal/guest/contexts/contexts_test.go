@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -44,6 +46,33 @@ func newContexts(t *testing.T, program string) *Contexts {
 		}
 	})
 	return s
+}
+
+// runHere runs a program of this machine, and reports what it printed and whether it
+// succeeded. Its end is waited for by the reaper, which would take it from os/exec.
+func runHere(t *testing.T, argv ...string) (string, bool) {
+	t.Helper()
+	path, err := exec.LookPath(argv[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer read.Close()
+	child, err := theReaper().Start(path, argv, &syscall.ProcAttr{
+		Env: os.Environ(), Files: []uintptr{os.Stdin.Fd(), write.Fd(), os.Stderr.Fd()},
+	})
+	write.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := io.ReadAll(read)
+	if err != nil {
+		t.Error(err)
+	}
+	return string(out), <-child.Exited == 0
 }
 
 // told is what an execution told.

@@ -1,7 +1,6 @@
 package contexts
 
 import (
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -210,11 +209,11 @@ require("crypto").randomBytes(8).length`))
 
 func TestTypeScript(t *testing.T) {
 	s := newContexts(t, "node")
-	out, err := exec.Command("node", "-p", "typeof require('module').stripTypeScriptTypes").Output()
-	if err != nil {
-		t.Fatal(err)
+	out, ok := runHere(t, "node", "-p", "typeof require('module').stripTypeScriptTypes")
+	if !ok {
+		t.Fatal(out)
 	}
-	if strings.TrimSpace(string(out)) != "function" {
+	if strings.TrimSpace(out) != "function" {
 		_, r := execute(t, s, "typescript", python("1"))
 		if len(r.errs) != 1 || !strings.Contains(r.errs[0][1], "TypeScript needs Node.js 22.13 or newer") {
 			t.Errorf("%+v", r.errs)

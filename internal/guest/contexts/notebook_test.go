@@ -3,7 +3,6 @@ package contexts
 import (
 	"encoding/json"
 	"os"
-	"os/exec"
 	"reflect"
 	"strings"
 	"testing"
@@ -58,7 +57,7 @@ func TestMagics(t *testing.T) {
 // withLibrary skips unless the machine's Python has a library.
 func withLibrary(t *testing.T, name string) *Contexts {
 	s := newContexts(t, "python3")
-	if exec.Command("python3", "-c", "import "+name).Run() != nil {
+	if _, ok := runHere(t, "python3", "-c", "try: import "+name+"\nexcept ImportError: raise SystemExit(1)"); !ok {
 		t.Skipf("this machine's python3 has no %s", name)
 	}
 	return s
