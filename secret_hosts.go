@@ -21,23 +21,18 @@ func NewSecretHosts(hosts []string) (SecretHosts, error) {
 	}
 	var normal SecretHosts
 	for _, text := range hosts {
-		name, below := strings.CutPrefix(text, "*.")
-		host, port, ok := parseSite(name)
+		host, port, ok := parseSites(text)
 		if !ok {
 			return nil, Errorf(Invalid, "hosts: %.64q is not a name like api.example.com or *.example.com, perhaps with :PORT; write names beyond ASCII as xn--", text)
 		}
-		host = siteText(host, port)
-		if below {
-			host = "*." + host
-		}
-		normal = append(normal, host)
+		normal = append(normal, siteText(host, port))
 	}
 	slices.Sort(normal)
 	return slices.Compact(normal), nil
 }
 
 // Allow reports whether a Secret may be sent to a host, as SecretUse.Site tells
-// it.
+// it: of one after "*.", to all below it.
 func (h SecretHosts) Allow(host string, port uint16) bool {
 	if len(h) == 0 {
 		return true

@@ -34,12 +34,14 @@ const (
 
 // A SecretUse has requests of a Sandbox to a host get a header with a Secret's
 // value, on the way: the value never enters the Sandbox. Only HTTPS requests get
-// it, whose server shows a valid certificate for the host.
+// it, whose server shows a valid certificate for the host. A host that several
+// SecretUses are about gets what those say that name it, or else those with the
+// longest name that it is below.
 type SecretUse struct {
 	// Secret is its name; empty: none, and Format is the value, which is then no
 	// secret of the Sandbox's owner.
 	Secret string `json:"name"`
-	Host   string `json:"host"`   // a name, perhaps with :PORT; no wildcard
+	Host   string `json:"host"`   // a name, perhaps after "*.", which is all below it, and perhaps with :PORT
 	Header string `json:"header"` // is replaced if the request has it
 	// Format is the header's value, with "{value}" once; empty: the value alone.
 	Format string `json:"format,omitempty"`
@@ -158,13 +160,22 @@ func (u SecretUse) normal() (SecretUse, error) {
 	return u, nil
 }
 
-// Site returns the host and port that u is about.
+// Site returns the host and port that u is about; the host may be after "*.".
 func (u SecretUse) Site() (host string, port uint16, err error) {
-	bad := Errorf(Invalid, "secrets: host must be a name like api.example.com, perhaps with :PORT, not %.64q; write names beyond ASCII as xn--", u.Host)
-	if host, port, ok := parseSite(u.Host); ok {
+	bad := Errorf(Invalid, "secrets: host must be a name like api.example.com or *.example.com, perhaps with :PORT, not %.64q; write names beyond ASCII as xn--", u.Host)
+	if host, port, ok := parseSites(u.Host); ok {
 		return host, port, nil
 	}
 	return "", 0, bad
+}
+
+// parseSites reads a name, perhaps after "*." and perhaps with :PORT.
+func parseSites(text string) (host string, port uint16, ok bool) {
+	name, below := strings.CutPrefix(text, "*.")
+	if host, port, ok = parseSite(name); ok && below {
+		host = "*." + host
+	}
+	return host, port, ok
 }
 
 // parseSite reads a name, perhaps with :PORT.
@@ -228,8 +239,8 @@ type SecretBinding struct {
 
 // SecretHeader is a header that requests to a host and port get.
 type SecretHeader struct {
-	Host   string      `json:"host"`
+	Host   string      `json:"host"` // as in a SecretUse, without the port
 	Port   uint16      `json:"port"`
-	Header string      `json:"header"`
+	Header string      `json:"header"` // empty: none; then what is less particular about the host does not hold either
 	Value  SecretValue `json:"value"`
 }

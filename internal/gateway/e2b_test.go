@@ -234,7 +234,9 @@ func TestBadE2B(t *testing.T) {
 		{"POST", "/sandboxes", `{"templateID":"base","network":{"rules":{"a.b":[{"transform":{"headers":{"X":""}}}]}}}`, 400, "header"},
 		{"POST", "/sandboxes", `{"templateID":"base","network":{"rules":{"a.b":[{"transform":{"headers":{"X":"${e2b.secrets.A}${e2b.secrets.B}"}}}]}}}`, 400, "rules"},
 		{"POST", "/sandboxes", `{"templateID":"base","network":{"rules":{"a.b":[{"transform":{"headers":{"X":"${e2b.identity.tokens.A}"}}}]}}}`, 400, "rules"},
-		{"POST", "/sandboxes", `{"templateID":"base","network":{"rules":{"*.b.c":[{"transform":{"headers":{"X":"${e2b.secrets.A}"}}}]}}}`, 400, "host"},
+		{"POST", "/sandboxes", `{"templateID":"base","network":{"rules":{"*b.c":[{"transform":{"headers":{"X":"${e2b.secrets.A}"}}}]}}}`, 400, "host"},
+		{"POST", "/sandboxes", `{"templateID":"base","network":{"rules":{"*":[{"transform":{"headers":{"X":"a"}}}]}}}`, 400, "host"},
+		{"POST", "/sandboxes", `{"templateID":"base","network":{"rules":{"*.b.c":[{"transform":{"headers":{"X":"a"}}}],"*.B.C":[{"transform":{"headers":{"X":"b"}}}]}}}`, 400, "twice"},
 		{"PUT", "/sandboxes/" + id + "/network", `{"rules":{"a.b":[{"transform":{"headers":{"Host":"${e2b.secrets.A}"}}}]}}`, 400, "Host"},
 		{"POST", "/sandboxes", `{"templateID":"base","network":{"httpsPorts":[49983]}}`, 400, "49983"},
 		{"POST", "/sandboxes", `{"templateID":"base","network":{"httpsPorts":[65536]}}`, 400, "httpsPorts"},
@@ -883,8 +885,8 @@ func TestE2BOrigins(t *testing.T) {
 func TestE2BTransforms(t *testing.T) {
 	f := newFixture(t)
 	key := f.key("t", sandbox.RoleDeveloper)
-	const rules = `"rules":{"api.example.com":[{"transform":{"headers":{"Authorization":"Bearer ${e2b.secrets.KEY}","X-Key":"${e2b.secrets.KEY}","X-Plain":"a {value} ${b}"}}}]}`
-	const want = `[{"name":"KEY","host":"api.example.com","header":"Authorization","format":"Bearer {value}"},{"name":"KEY","host":"api.example.com","header":"X-Key"},{"name":"","host":"api.example.com","header":"X-Plain","format":"a {value} ${b}"}]`
+	const rules = `"rules":{"*.example.com":[{"transform":{"headers":{"X-Plain":"all below"}}}],"api.example.com":[{"transform":{"headers":{"Authorization":"Bearer ${e2b.secrets.KEY}","X-Key":"${e2b.secrets.KEY}","X-Plain":"a {value} ${b}"}}}]}`
+	const want = `[{"name":"","host":"*.example.com","header":"X-Plain","format":"all below"},{"name":"KEY","host":"api.example.com","header":"Authorization","format":"Bearer {value}"},{"name":"KEY","host":"api.example.com","header":"X-Key"},{"name":"","host":"api.example.com","header":"X-Plain","format":"a {value} ${b}"}]`
 	id := f.e2bSandbox(key, `{"templateID":"base","network":{`+rules+`}}`).SandboxID
 	if got := f.sandboxes.byID[id].Secrets; got != want {
 		t.Errorf("the sandbox uses %s", got)

@@ -93,7 +93,7 @@ func TestBadSecretRequests(t *testing.T) {
 	}
 	for name, uses := range map[string]string{
 		"no list": `{}`, "texts": `["a"]`, "a number": `[{"name":1,"host":"a.b","header":"X"}]`, "no host": `[{"name":"a","header":"X"}]`,
-		"more": `[{"name":"a","host":"a.b","header":"X","value":"v"}]`, "a wildcard": `[{"name":"a","host":"*.b","header":"X"}]`,
+		"more": `[{"name":"a","host":"a.b","header":"X","value":"v"}]`, "a wildcard": `[{"name":"a","host":"*","header":"X"}]`,
 	} {
 		for _, path := range []string{"/api/v1/sessions", "/api/v1/sandbox/acquire", "/api/v1/sessions/x/fork"} {
 			if a := f.do("POST", path, `{"secrets":`+uses+`}`); a.status != 400 {

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -32,6 +33,7 @@ func (m *Manager) headers(ctx context.Context, tenant sandbox.TenantID, uses san
 		return nil, err
 	}
 	var headers []sandbox.SecretHeader
+	wildcards := slices.ContainsFunc(all, func(u sandbox.SecretUse) bool { return strings.HasPrefix(u.Host, "*.") })
 	secrets := map[string]sandbox.OpenSecret{} // each is opened once
 	for _, u := range all {
 		host, port, err := u.Site()
@@ -61,6 +63,9 @@ func (m *Manager) headers(ctx context.Context, tenant sandbox.TenantID, uses san
 		if why != nil {
 			if err := unfit(why); err != nil {
 				return nil, err
+			}
+			if wildcards { // which say nothing of this host, as before
+				headers = append(headers, sandbox.SecretHeader{Host: host, Port: port})
 			}
 			continue
 		}

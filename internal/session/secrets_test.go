@@ -93,7 +93,20 @@ func TestHostsOfSecrets(t *testing.T) {
 		}
 		want(t, "create for another", second(w.m.Create(t.Context(), "t", sandbox.CreateRequest{Secrets: at("b.example")})), sandbox.Denied)
 		want(t, "change to another", second(w.m.Update(t.Context(), "t", sb.ID, sandbox.Change{Secrets: ptr(at("b.example"))})), sandbox.Denied)
+		// All below a name needs all of it allowed. What a host is left without it does
+		// not get from there instead.
+		want(t, "create for all below", second(w.m.Create(t.Context(), "t", sandbox.CreateRequest{Secrets: at("*.example")})), sandbox.Denied)
+		w.secrets.Store("t B", sandbox.OpenSecret{Value: "below", Hosts: sandbox.SecretHosts{"*.example"}})
+		below := uses(t, sandbox.SecretUse{Secret: "A", Host: "a.example", Header: "X-A"}, sandbox.SecretUse{Secret: "B", Host: "*.example", Header: "X-B"})
+		both := w.create("t", sandbox.CreateRequest{Secrets: below})
 		w.secrets.Store("t A", sandbox.OpenSecret{Value: "two", Hosts: sandbox.SecretHosts{"b.example"}})
+		if err := w.m.SecretChanged(t.Context(), "t", "A"); err != nil {
+			t.Error(err)
+		}
+		left := []sandbox.SecretHeader{{Host: "a.example", Port: 443}, {Host: "*.example", Port: 443, Header: "X-B", Value: "below"}}
+		if told := w.told(both).Secrets; !reflect.DeepEqual(told.Headers, left) {
+			t.Errorf("told %#v, want %#v", told.Headers, left)
+		}
 		if err := w.m.SecretChanged(t.Context(), "t", "A"); err != nil || len(w.told(sb).Secrets.Headers) != 0 {
 			t.Errorf("after its hosts changed it was told %#v, %v", w.told(sb).Secrets, err)
 		}

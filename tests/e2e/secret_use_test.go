@@ -183,6 +183,25 @@ print(ask())`
 	if got := output(t, c, theirs.ID, "bash", "curl -sS "+url); !strings.HasPrefix(got, "with ") {
 		t.Errorf("by E2B's rules: %q", got)
 	}
+	// A wildcard is for all below it that have no rule of their own.
+	transform := func(value string) []rig.Body {
+		return []rig.Body{{"transform": rig.Body{"headers": rig.Body{"Authorization": value}}}}
+	}
+	all, own := fmt.Sprintf("*.example:%d", site.port), fmt.Sprintf("api.example:%d", site.port)
+	for _, tt := range []struct {
+		rules rig.Body
+		want  string
+	}{
+		{rig.Body{all: transform("Bearer ${e2b.secrets.API_KEY}")}, "with "},
+		{rig.Body{all: transform("Bearer ${e2b.secrets.API_KEY}"), own: transform("plain")}, "without "},
+		{rig.Body{all: transform("plain"), own: transform("Bearer ${e2b.secrets.API_KEY}")}, "with "},
+		{rig.Body{fmt.Sprintf("*.api.example:%d", site.port): transform("Bearer ${e2b.secrets.API_KEY}")}, "without "},
+	} {
+		askE2B(t, c, "PUT", "/sandboxes/"+theirs.ID+"/network", rig.Body{"rules": tt.rules}, nil)
+		if got := output(t, c, theirs.ID, "bash", "curl -ksS "+url); !strings.HasPrefix(got, tt.want) {
+			t.Errorf("by the rules %v: %q, want %q", tt.rules, got, tt.want)
+		}
+	}
 	askE2B(t, c, "PUT", "/sandboxes/"+theirs.ID+"/network", rig.Body{}, nil)
 	if got := output(t, c, theirs.ID, "bash", "curl -ksS "+url); !strings.HasPrefix(got, "without") {
 		t.Errorf("by E2B's rules that are cleared: %q", got)

@@ -58,10 +58,27 @@ func (s origin) name() string {
 // secrets are what a Link sets into requests. They do not change.
 type secrets struct {
 	authority *authority.Authority
-	headers   map[origin]http.Header
+	headers   map[origin]http.Header // by host, or "*." and what it is below
 }
 
-func (s *secrets) has(at origin) bool { return s != nil && s.headers[at] != nil }
+// at are the headers for a host: those that name it, or else those with the longest
+// name that it is below, even if there are none.
+func (s *secrets) at(at origin) http.Header {
+	if s == nil {
+		return nil
+	}
+	headers, known := s.headers[at]
+	for above := at.host; !known; {
+		var below bool
+		if _, above, below = strings.Cut(above, "."); !below {
+			return nil
+		}
+		headers, known = s.headers[origin{"*." + above, at.port}]
+	}
+	return headers
+}
+
+func (s *secrets) has(at origin) bool { return len(s.at(at)) > 0 }
 
 // atPort reports whether some origin has a port.
 func (s *secrets) atPort(port uint16) bool {
@@ -90,7 +107,9 @@ func compileSecrets(b sandbox.SecretBinding) (*secrets, error) {
 		if s.headers[at] == nil {
 			s.headers[at] = http.Header{}
 		}
-		s.headers[at].Set(h.Header, string(h.Value))
+		if h.Header != "" {
+			s.headers[at].Set(h.Header, string(h.Value))
+		}
 	}
 	return s, nil
 }
@@ -164,10 +183,7 @@ func (l *Link) open(f *flow, shown policy.Shown) (*tls.Certificate, error) {
 func (l *Link) headersFor(at origin) http.Header {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.secrets == nil {
-		return nil
-	}
-	return l.secrets.headers[at]
+	return l.secrets.at(at)
 }
 
 // carrySecrets serves a connection of TLS to a host whose requests get headers:
@@ -260,7 +276,7 @@ func (o *opened) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (o *opened) judge(r *http.Request) (reason string, status int) {
 	at := o.flow.opened
 	switch {
-	case o.link.headersFor(at) == nil:
+	case len(o.link.headersFor(at)) == 0:
 		return "requests to " + at.name() + " get no secrets any more: connect anew", http.StatusMisdirectedRequest
 	case r.Method == http.MethodConnect, r.Method == http.MethodTrace:
 		return "the method is not passed on to a host that gets secrets", http.StatusMethodNotAllowed

@@ -268,6 +268,65 @@ func TestSecretsOverHTTP2(t *testing.T) {
 	transport.CloseIdleConnections()
 }
 
+// What is said of a host holds for it, or else what is said of all below the longest
+// name: never of the name itself, of another port, or of what only ends alike.
+func TestSecretsOfWildcards(t *testing.T) {
+	b, _ := binding(t, 443)
+	b.Headers = []sandbox.SecretHeader{
+		{Host: "*.example", Port: 443, Header: "X-Key", Value: "all"},
+		{Host: "*.deep.example", Port: 443, Header: "X-Key", Value: "deep"},
+		{Host: "one.deep.example", Port: 443, Header: "X-Other", Value: "one"},
+		{Host: "lost.deep.example", Port: 443}, // its secret is gone
+		{Host: "*.lost.example", Port: 443},
+		{Host: "*.example", Port: 8443, Header: "X-Key", Value: "port"},
+	}
+	s, err := compileSecrets(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for host, want := range map[string]http.Header{
+		"a.example": {"X-Key": {"all"}}, "a.b.example": {"X-Key": {"all"}}, "deep.example": {"X-Key": {"all"}}, "lost.example": {"X-Key": {"all"}},
+		"a.deep.example": {"X-Key": {"deep"}}, "a.b.deep.example": {"X-Key": {"deep"}}, "one.deep.example": {"X-Other": {"one"}},
+		"a.one.deep.example": {"X-Key": {"deep"}},
+		"example":            nil, "aexample": nil, "example.com": nil, "": nil, ".example.": nil, "lost.deep.example": {}, "a.lost.example": {},
+	} {
+		at := origin{host, 443}
+		if got := s.at(at); fmt.Sprint(got) != fmt.Sprint(want) || s.has(at) != (len(want) > 0) {
+			t.Errorf("%q: %v, want %v", host, got, want)
+		}
+	}
+	if got := s.at(origin{"a.deep.example", 8443}); got.Get("X-Key") != "port" {
+		t.Errorf("at another port: %v", got)
+	}
+	if got := s.at(origin{"a.deep.example", 80}); got != nil {
+		t.Errorf("at a port that nothing is said of: %v", got)
+	}
+}
+
+// A host below gets the secret only if its certificate is for itself.
+func TestSecretsBelowAName(t *testing.T) {
+	v := newVault(t, "good.example")
+	l, g, inside := keyed(t, v, sandbox.NetworkPublic)
+	b, _ := binding(t, v.port)
+	b.Headers[0].Host = "*.example"
+	if err := l.SetSecrets(b); err != nil {
+		t.Fatal(err)
+	}
+	for host, want := range map[string]int{"good.example": http.StatusOK, "evil.example": http.StatusBadGateway} {
+		c, err := g.secure(t, netip.AddrPortFrom(atGood, v.port), host, inside)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := fmt.Sprintf("GET / HTTP/1.1\r\nHost: %s:%d\r\n\r\n", host, v.port)
+		if status, body := exchange(t, c, bufio.NewReader(c), text); status != want || want == http.StatusOK && body != "GET / true  " {
+			t.Errorf("%s: %d %q", host, status, body)
+		}
+	}
+	if with, without := v.told(); len(with) != 1 || without != 0 {
+		t.Errorf("%d requests with the secret and %d without arrived", len(with), without)
+	}
+}
+
 func TestSecretsAreForNobodyElse(t *testing.T) {
 	v := newVault(t, "good.example", "evil.example")
 	_, g, inside := keyed(t, v, sandbox.NetworkPublic)
