@@ -65,12 +65,13 @@ type rounds struct {
 	live                             int
 	saves, chain, storm, paused, sdk int
 	walls                            int // what audit, quotas and policies cost
+	volumes                          int
 }
 
 func run(ctx context.Context, o options) error {
 	n := rounds{warm: 30, cold: 20, calls: 100, docker: 8, runsc: 8}
 	if o.full {
-		n = rounds{warm: 50, cold: 25, calls: 150, docker: 8, runsc: 8, bursts: []int{10, 50, 100}, size: 1 << 30, live: 1000, saves: 12, chain: 10, storm: 200, paused: 10000, sdk: 12, walls: 5}
+		n = rounds{warm: 50, cold: 25, calls: 150, docker: 8, runsc: 8, bursts: []int{10, 50, 100}, size: 1 << 30, live: 1000, saves: 12, chain: 10, storm: 200, paused: 10000, sdk: 12, walls: 5, volumes: 10}
 	}
 	report := bench.NewReport(os.Stderr)
 	var failed error
@@ -83,6 +84,7 @@ func run(ctx context.Context, o options) error {
 		{"cloud-sandbox, S3", measureS3},
 		{"cloud-sandbox by E2B's SDK", measureSDK},
 		{"cloud-sandbox, walls", measureWalls},
+		{"cloud-sandbox, volumes", measureVolumes},
 		{"docker", measureDocker},
 		{"runsc", measureRunsc},
 	} {
