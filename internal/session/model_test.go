@@ -12,14 +12,17 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// A model says what Sandboxes and Snapshots must be after any calls, in the
-// fewest words.
+// A model says what Sandboxes, Snapshots and Volumes must be after any calls, in
+// the fewest words.
 type model struct {
 	*world
 	boxes map[string]*modelBox
 	snaps map[string]modelSnap
 	order []string // IDs of boxes as they were made
 	value int      // of the last write
+
+	volumes map[string]string // what each holds, by ID
+	made    []string          // IDs of volumes as they were made
 }
 
 type modelBox struct {
@@ -28,14 +31,17 @@ type modelBox struct {
 	snap        string
 	timeline    int64
 	checkpoints bool
+	volumes     []string // IDs, in the order of mountPath
 }
+
+func mountPath(i int) string { return fmt.Sprintf("/mnt/%d", i) }
 
 type modelSnap struct{ of, memory string }
 
-func (m *model) add(sb sandbox.Sandbox, memory, snap string) {
+func (m *model) add(sb sandbox.Sandbox, memory, snap string, volumes []string) {
 	m.order = append(m.order, sb.ID)
 	m.boxes[sb.ID] = &modelBox{
-		state: sandbox.Running, memory: memory, snap: snap, timeline: sb.Timeline, checkpoints: sb.CheckpointEvery > 0,
+		state: sandbox.Running, memory: memory, snap: snap, timeline: sb.Timeline, checkpoints: sb.CheckpointEvery > 0, volumes: volumes,
 	}
 }
 
@@ -69,7 +75,53 @@ func (m *model) saved(id, snap string) {
 
 func (m *model) create(t *rapid.T) {
 	every := rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(t, "checkpoints")
-	m.add(m.world.create("t", sandbox.CreateRequest{Timeout: 24 * time.Hour, CheckpointEvery: every}), "", "")
+	req := sandbox.CreateRequest{Timeout: 24 * time.Hour, CheckpointEvery: every}
+	var volumes []string
+	for range rapid.IntRange(0, min(2, len(m.made))).Draw(t, "volumes") {
+		id := rapid.SampledFrom(m.made).Draw(t, "volume")
+		if slices.Contains(volumes, id) {
+			continue
+		}
+		req.Volumes = append(req.Volumes, sandbox.VolumeMount{Volume: id, Path: mountPath(len(volumes))})
+		volumes = append(volumes, id)
+	}
+	m.add(m.world.create("t", req), "", "", volumes)
+}
+
+func (m *model) makeVolume(*rapid.T) {
+	v := m.volume(fmt.Sprintf("volume-%d", len(m.volumes)+m.value))
+	m.volumes[v.ID], m.made = "", append(m.made, v.ID)
+	m.value++ // no name is used twice
+}
+
+// writeVolume is seen by all that have it mounted, now or later.
+func (m *model) writeVolume(t *rapid.T) {
+	id, b := m.one(t)
+	if b.state != sandbox.Running || len(b.volumes) == 0 {
+		t.Skip("it has no volume to write to")
+	}
+	i := rapid.IntRange(0, len(b.volumes)-1).Draw(t, "volume")
+	m.value++
+	m.volumes[b.volumes[i]] = fmt.Sprint(m.value)
+	m.nodes.writeFile(m.record(id), mountPath(i), fmt.Sprint(m.value))
+}
+
+func (m *model) dropVolume(t *rapid.T) {
+	if len(m.made) == 0 {
+		t.Skip("there is none")
+	}
+	id := rapid.SampledFrom(m.made).Draw(t, "volume")
+	needed := slices.ContainsFunc(m.order, func(box string) bool {
+		return m.boxes[box].state != sandbox.Ended && slices.Contains(m.boxes[box].volumes, id)
+	})
+	_, err := m.m.DeleteVolume(m.t.Context(), "t", id)
+	if code := sandbox.CodeOf(err); needed && code != sandbox.Conflict || !needed && err != nil {
+		t.Fatalf("DeleteVolume, needed: %v, = %v", needed, err)
+	}
+	if !needed {
+		delete(m.volumes, id)
+		m.made = slices.DeleteFunc(m.made, func(other string) bool { return other == id })
+	}
 }
 
 func (m *model) write(t *rapid.T) {
@@ -124,7 +176,7 @@ func (m *model) fork(t *rapid.T) {
 		if f.Err != nil {
 			t.Fatalf("a fork: %v", f.Err)
 		}
-		m.add(f.Sandbox, m.snaps[b.snap].memory, b.snap)
+		m.add(f.Sandbox, m.snaps[b.snap].memory, b.snap, b.volumes)
 	}
 }
 
@@ -211,6 +263,11 @@ func (m *model) check(t *rapid.T) {
 		if b.state != sandbox.Ended {
 			live++
 		}
+		for i, volume := range b.volumes {
+			if got := m.nodes.readFile(sb, mountPath(i)); b.state == sandbox.Running && got != m.volumes[volume] {
+				t.Fatalf("%s reads %q in the volume %s, not %q", id, got, volume, m.volumes[volume])
+			}
+		}
 	}
 	if _, _, used, err := m.world.store.QuotaOf(m.t.Context(), "t"); err != nil || used.Sandboxes != live || used.MemoryBytes != live*sandbox.DefaultShape().MemoryBytes {
 		t.Fatalf("the quota counts %+v for %d sandboxes, %v", used, live, err)
@@ -229,11 +286,12 @@ type timeless struct{ testing.TB }
 func TestModel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rapid.Check(timeless{t}, func(rt *rapid.T) {
-			m := &model{world: newWorld(t), boxes: map[string]*modelBox{}, snaps: map[string]modelSnap{}}
+			m := &model{world: newWorld(t), boxes: map[string]*modelBox{}, snaps: map[string]modelSnap{}, volumes: map[string]string{}}
 			defer m.close()
 			rt.Repeat(map[string]func(*rapid.T){
 				"": m.check, "create": m.create, "write": m.write, "pause": m.pauseOne, "resume": m.resumeOne, "snapshot": m.take,
 				"fork": m.fork, "rollback": m.rollback, "lose": m.lose, "end": m.end, "delete": m.drop, "restart": m.restart,
+				"volume": m.makeVolume, "write to a volume": m.writeVolume, "delete a volume": m.dropVolume,
 			})
 		})
 	})

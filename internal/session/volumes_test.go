@@ -40,7 +40,35 @@ func (n *nodes) DeleteVolume(ctx context.Context, node, id string) error {
 		return err
 	}
 	delete(n.volumes[node], id)
+	delete(n.files, id)
 	return ctx.Err()
+}
+
+// mounted is the Volume that the Boot of sb has at a path; empty: none.
+func (n *nodes) mounted(sb sandbox.Sandbox, path string) string {
+	for _, b := range n.told[sb.Boot.ID].Volumes {
+		if _, there := n.volumes[sb.Boot.Node][b.ID]; b.Path == path && there {
+			return b.ID
+		}
+	}
+	return ""
+}
+
+// writeFile and readFile are what a program in sb does to a Volume.
+func (n *nodes) writeFile(sb sandbox.Sandbox, path, text string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.files[n.mounted(sb, path)] = text
+}
+
+func (n *nodes) readFile(sb sandbox.Sandbox, path string) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	id := n.mounted(sb, path)
+	if id == "" {
+		return "no volume"
+	}
+	return n.files[id]
 }
 
 // consistentVolumes compares Volumes with what the Nodes have.

@@ -51,6 +51,7 @@ type nodes struct {
 	frozen  map[string]bool
 	traffic []sandbox.BootTraffic
 	volumes map[string]map[string]sandbox.VolumeSpec // by node and ID
+	files   map[string]string                        // what each Volume holds, by ID
 	faults
 }
 
@@ -86,6 +87,7 @@ func newNodes(names ...string) *nodes {
 	n := &nodes{
 		boots: map[string]map[string]sandbox.BoundBoot{}, away: map[string]bool{}, told: map[string]sandbox.Binding{},
 		saved: map[string]map[string]savedBoot{}, memory: map[string]string{}, frozen: map[string]bool{}, volumes: map[string]map[string]sandbox.VolumeSpec{},
+		files: map[string]string{},
 	}
 	for _, name := range names {
 		n.boots[name] = map[string]sandbox.BoundBoot{}
