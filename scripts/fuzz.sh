@@ -37,7 +37,7 @@ git grep -oE '^func Fuzz[A-Za-z0-9_]+' -- '*_test.go' | while IFS=: read -r file
 done >"$work/targets"
 [[ -s $work/targets ]] || { echo "no fuzz target is left" >&2; exit 1; }
 for folder in $(cut -d' ' -f1 "$work/targets" | sort -u); do
-  go test -vet=off -ldflags='-s -w' -c -fuzz=. -o "$work/${folder//\//_}.test" "$folder"
+  go test -vet=off -gcflags=all=-dwarf=false -ldflags='-s -w' -c -fuzz=. -o "$work/${folder//\//_}.test" "$folder"
 done
 xargs -P "$(nproc)" -L 1 bash -c 'fuzz "$@"' fuzz <"$work/targets"
 [[ ! -e $work/failed ]] || { sed 's/^/fuzzing found something: /' "$work/failed" >&2; exit 1; }
