@@ -41,12 +41,11 @@ func (s *Service) Create(ctx context.Context, who sandbox.Identity, tenant sandb
 	if err != nil && !errors.Is(err, sandbox.NotFound) {
 		return sandbox.User{}, err
 	}
-	after := u
 	if there.State == sandbox.UserRemoved { // else the Store says that there is one
-		after.Said, u.Version = there.Said, there.Version
+		u.Said, u.Version = there.Said, there.Version
 	}
 	u = u.Decided(there, who.Role)
-	if err := errors.Join(mayGive(who, after), mayRelease(who, there, after.Decided(there, who.Role))); err != nil {
+	if err := errors.Join(mayGive(who, u), mayRelease(who, there, u)); err != nil {
 		return sandbox.User{}, err
 	}
 	if u, err = s.cfg.Store.InsertUser(ctx, u); err != nil {
@@ -71,10 +70,10 @@ func mayGive(who sandbox.Identity, u sandbox.User) error {
 }
 
 // mayRelease refuses a change by which nothing would be left of what somebody above
-// who decided about one of whom nothing else is known: their next token may say more
-// than who can give.
+// who decided: the User's next token may say more than who can give, whatever their
+// last one said.
 func mayRelease(who sandbox.Identity, before, after sandbox.User) error {
-	if before.DecidedBy.Above(who.Role) && after.DecidedBy == "" && after.Role() == "" {
+	if before.DecidedBy.Above(who.Role) && after.DecidedBy == "" {
 		return sandbox.Errorf(sandbox.Denied, "somebody of a role above yours decided about this user: give them a role")
 	}
 	return nil

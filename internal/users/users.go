@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -55,6 +57,7 @@ type Service struct {
 	mu      sync.Mutex
 	known   map[userID]record
 	unnoted map[userID]sandbox.User // seen, and not recorded yet
+	lapsed  map[userID]sandbox.User // of those, what had a decision lapse
 	changed int64                   // what the Store said last
 	checked time.Time               // when
 	epoch   uint64                  // grows when what is known is forgotten
@@ -91,7 +94,7 @@ func New(c Config) *Service {
 	if c.Revoked == nil {
 		c.Revoked = func() {}
 	}
-	return &Service{cfg: c, known: map[userID]record{}, unnoted: map[userID]sandbox.User{}, changed: -1}
+	return &Service{cfg: c, known: map[userID]record{}, unnoted: map[userID]sandbox.User{}, lapsed: map[userID]sandbox.User{}, changed: -1}
 }
 
 // Enter lets a request in and returns the Identity that it has as its User, or
@@ -198,6 +201,7 @@ func (s *Service) note(u sandbox.User, who sandbox.Identity) {
 	if u.ID != "" && same && at.Sub(u.SeenAt) < seenEvery {
 		return
 	}
+	lapsed := told != u
 	if u.ID == "" {
 		told = sandbox.User{Tenant: who.Tenant, ID: who.Person, Source: p.Source, Issuer: p.Issuer, State: sandbox.UserActive, CreatedAt: at}
 	}
@@ -206,6 +210,9 @@ func (s *Service) note(u sandbox.User, who sandbox.Identity) {
 	u.Said, u.SeenAt = who.Role, at
 	id := userID{u.Tenant, u.ID}
 	s.unnoted[id] = u
+	if lapsed {
+		s.lapsed[id] = u
+	}
 	if r, ok := s.known[id]; ok {
 		s.known[id] = record{u, r.read}
 	}
@@ -218,10 +225,10 @@ func (s *Service) flush(ctx context.Context) error {
 	s.noting.Lock()
 	defer s.noting.Unlock()
 	s.mu.Lock()
-	all := make([]sandbox.User, 0, len(s.unnoted))
-	for _, u := range s.unnoted {
-		all = append(all, u)
-	}
+	// What had a decision lapse comes first: a later token of theirs may say less.
+	all := slices.AppendSeq(slices.Collect(maps.Values(s.lapsed)), maps.Values(s.unnoted))
+	lapsed := maps.Clone(s.lapsed)
+	clear(s.lapsed)
 	clear(s.unnoted)
 	s.mu.Unlock()
 	if len(all) == 0 {
@@ -229,10 +236,13 @@ func (s *Service) flush(ctx context.Context) error {
 	}
 	err := s.cfg.Store.NoteUsers(ctx, all)
 	if err == nil {
-		return nil
+		return s.tellLapsed(ctx, lapsed)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for id, u := range lapsed {
+		s.lapsed[id] = u
+	}
 	for _, u := range all {
 		id := userID{u.Tenant, u.ID}
 		if _, newer := s.unnoted[id]; !newer {
@@ -240,6 +250,23 @@ func (s *Service) flush(ctx context.Context) error {
 		}
 	}
 	return err
+}
+
+// tellLapsed writes into the logs of Tenants whose Users are what they were before
+// somebody below them decided otherwise: their own token changed that.
+func (s *Service) tellLapsed(ctx context.Context, lapsed map[userID]sandbox.User) error {
+	var errs []error
+	for _, u := range lapsed {
+		s.cfg.Log.Warn("what was decided about a user lapsed: a token says a higher role than who decided has", telemetry.KeyTenant, u.Tenant, telemetry.KeyUser, u.ID)
+		if s.cfg.Audit == nil {
+			continue
+		}
+		_, err := s.cfg.Audit.AppendAudit(ctx, sandbox.AuditEntry{
+			At: now(), Tenant: u.Tenant, User: sandbox.AuditText(u.ID), Role: u.Said, Operation: opChange, Target: sandbox.AuditText(u.ID),
+		})
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // refresh asks whether there was a change, and if so forgets what is known and

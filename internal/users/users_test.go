@@ -3,6 +3,7 @@ package users_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"testing"
 	"time"
@@ -380,6 +381,9 @@ func TestWhoDecidesAboutThoseAbove(t *testing.T) {
 		"an admin gives back nothing": {[]step{
 			invite(owner, ""), remove(owner), invite(admin, sandbox.RoleViewer), denied(admin, give("")),
 		}, sandbox.RoleOwner, sandbox.RoleViewer, nil},
+		"who was lowered forgives themselves": {[]step{
+			comes(sandbox.RoleOwner), set(owner, give(sandbox.RoleAdmin)), comes(sandbox.RoleDeveloper), denied(as("corp:x", sandbox.RoleAdmin), give("")), denied(admin, give("")),
+		}, sandbox.RoleOwner, sandbox.RoleAdmin, nil},
 		"an admin resumes": {[]step{invite(owner, ""), set(owner, suspend()), denied(admin, resume())}, sandbox.RoleOwner, "", sandbox.ErrUserSuspended},
 		"an owner forgives, and an admin begins anew": {[]step{
 			invite(owner, sandbox.RoleViewer), set(owner, give("")), set(admin, suspend()),
@@ -416,6 +420,61 @@ func TestWhoDecidesAboutThoseAbove(t *testing.T) {
 				denied(admin, give(sandbox.RoleViewer))(t, s)
 			}
 		})
+	}
+}
+
+// A removal of before it was kept who decided holds: an admin has nobody back who is
+// above them.
+func TestRemovedBeforeDecisionsWereKept(t *testing.T) {
+	store := sqlitetest.Open(t)
+	s := users.New(users.Config{Store: store})
+	x := as("corp:x", sandbox.RoleOwner)
+	for _, who := range []sandbox.Identity{owner, admin, x} {
+		enter(t, s, who)
+	}
+	if err := s.Remove(t.Context(), owner, "acme", x.Person); err != nil {
+		t.Fatal(err)
+	}
+	u, err := store.UserByID(t.Context(), "acme", x.Person)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.DecidedBy = ""
+	if _, err := store.UpdateUser(t.Context(), u, false); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Create(t.Context(), admin, "acme", users.Invite{ID: x.Person}); !errors.Is(err, sandbox.Denied) {
+		t.Errorf("an admin has them back: %v", err)
+	}
+	if _, err := s.Create(t.Context(), admin, "acme", users.Invite{ID: x.Person, Role: sandbox.RoleViewer}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Change(t.Context(), admin, "acme", x.Person, give("")); !errors.Is(err, sandbox.Denied) {
+		t.Errorf("an admin lets their tokens say: %v", err)
+	}
+	if got, _ := enter(t, s, x); got.Role != sandbox.RoleViewer {
+		t.Errorf("they are %s", got.Role)
+	}
+}
+
+// A decision that lapsed stays lapsed, also where a token that says less comes before
+// that was recorded, and the Tenant's log tells of it.
+func TestLapsedThenLess(t *testing.T) {
+	store := sqlitetest.Open(t)
+	s := users.New(users.Config{Store: store, Audit: store, Log: slog.New(slog.DiscardHandler)})
+	bob := as("corp:bob", sandbox.RoleDeveloper)
+	enter(t, s, admin)
+	enter(t, s, bob)
+	change(t, s, admin, bob.Person, suspend())
+	enter(t, s, as(bob.Person, sandbox.RoleOwner))
+	enter(t, s, bob)
+	if u, err := s.Get(t.Context(), "acme", bob.Person); err != nil || u.State != sandbox.UserActive || u.Said != sandbox.RoleDeveloper {
+		t.Errorf("the record: %+v, %v", u, err)
+	}
+	enter(t, users.New(users.Config{Store: store}), keyOf(bob))
+	page, err := store.ListAudit(t.Context(), "acme", sandbox.AuditQuery{})
+	if err != nil || len(page.Entries) != 1 || page.Entries[0].Operation != "changeUser" || page.Entries[0].Target != bob.Person || page.Entries[0].User != bob.Person || page.Entries[0].Role != sandbox.RoleOwner {
+		t.Errorf("the tenant's log: %+v, %v", page.Entries, err)
 	}
 }
 
