@@ -25,6 +25,8 @@ const (
 	leafLife, leafEarly = 30 * 24 * time.Hour, 24 * time.Hour
 	// leafRenew is when it is made anew.
 	leafRenew = 7 * 24 * time.Hour
+	// maxLeaves is how many are kept.
+	maxLeaves = 256
 )
 
 // New derives the authority of a Sandbox from a seed: the same name and key each
@@ -117,6 +119,9 @@ func (a *Authority) Leaf(host string) (*tls.Certificate, error) {
 	leaf := &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: private}
 	if leaf.Leaf, err = x509.ParseCertificate(der); err != nil {
 		return nil, err
+	}
+	if len(a.leaves) >= maxLeaves { // whoever connects may name hosts without end
+		clear(a.leaves)
 	}
 	a.leaves[host] = leaf
 	return leaf, nil

@@ -2,7 +2,9 @@ package authority_test
 
 import (
 	"bytes"
+	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -75,5 +77,35 @@ func TestParseShowsNoKey(t *testing.T) {
 		if _, err := authority.Parse(cert, key); err == nil || strings.Contains(err.Error(), "PRIVATE") {
 			t.Errorf("Parse = %v", err)
 		}
+	}
+}
+
+// Whoever names hosts without end has none kept for each of them.
+func TestLeavesAreBounded(t *testing.T) {
+	certificate, key, err := authority.New(bytes.Repeat([]byte{7}, 32), "i4k2m9x0qa7c1z8w3e5r6")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := authority.Parse(certificate, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf := func(host string) *tls.Certificate {
+		t.Helper()
+		l, err := a.Leaf(host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	first := leaf("first.example.com")
+	if leaf("first.example.com") != first {
+		t.Error("one that was made is not kept")
+	}
+	for i := range 256 {
+		leaf(fmt.Sprintf("n%d.example.com", i))
+	}
+	if leaf("first.example.com") == first {
+		t.Error("after 256 others the first is kept still")
 	}
 }
