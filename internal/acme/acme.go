@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -32,6 +33,8 @@ const (
 	// again is how often at most a request is made again at once that the authority
 	// could not take.
 	again = 2
+	// longestAgain is how long at most such a request waits for that.
+	longestAgain = 30 * time.Second
 )
 
 // errNone is met by clients of a host whose certificate is not there yet.
@@ -74,12 +77,29 @@ func New(c Config) (*Certificates, error) {
 }
 
 // pauseOf is how long to wait before a request that failed is made for the n-th time
-// again; zero: it is not. A whole try that failed is made again by Run.
-func pauseOf(n int, _ *http.Request, _ *http.Response) time.Duration {
-	if n > again {
+// again, at least as long as the authority asks for; zero: it is not made. A whole try
+// that failed is made again by Run.
+func pauseOf(n int, _ *http.Request, resp *http.Response) time.Duration {
+	pause := time.Duration(n) * time.Second
+	if resp != nil {
+		pause = max(pause, retryAfter(resp.Header.Get("Retry-After")))
+	}
+	if n > again || pause > longestAgain {
 		return 0
 	}
-	return time.Duration(n) * time.Second
+	return pause
+}
+
+// retryAfter reads the header of that name, which is seconds or a date; zero when it
+// is neither.
+func retryAfter(text string) time.Duration {
+	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
+		return time.Duration(seconds) * time.Second
+	}
+	if at, err := http.ParseTime(text); err == nil {
+		return time.Until(at)
+	}
+	return 0
 }
 
 // kept reports whether there is a certificate of host from before that is good.

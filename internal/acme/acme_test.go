@@ -26,13 +26,14 @@ import (
 
 const host = "box.example.com"
 
-// failing is an authority that answers nothing but 503, and counts who asks.
-func failing(t *testing.T) (directory string, asked *atomic.Int64) {
+// failing is an authority that answers nothing but 503, to come again after seconds,
+// and counts who asks.
+func failing(t *testing.T, after string) (directory string, asked *atomic.Int64) {
 	t.Helper()
 	asked = new(atomic.Int64)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		asked.Add(1)
-		w.Header().Set("Retry-After", "0")
+		w.Header().Set("Retry-After", after)
 		http.Error(w, "not now", http.StatusServiceUnavailable)
 	}))
 	t.Cleanup(s.Close)
@@ -84,7 +85,12 @@ func refuse(t *testing.T, c *acme.Certificates) {
 // Whatever strangers say, and however often, the authority is asked by us alone, and
 // one that fails only a few times until the next try.
 func TestStrangersNeverAsk(t *testing.T) {
-	directory, asked := failing(t)
+	t.Run("which has us come again at once", func(t *testing.T) { strangersNeverAsk(t, "0", 3) })
+	t.Run("which has us come again in an hour", func(t *testing.T) { strangersNeverAsk(t, "3600", 1) })
+}
+
+func strangersNeverAsk(t *testing.T, after string, most int64) {
+	directory, asked := failing(t, after)
 	told := &lines{failed: make(chan struct{}, 2)}
 	c := open(t, t.TempDir(), directory, slog.New(slog.NewTextHandler(told, nil)))
 	refuse(t, c)
@@ -104,7 +110,7 @@ func TestStrangersNeverAsk(t *testing.T) {
 		}
 	}
 	once := asked.Load()
-	if once == 0 || once > 2*3 {
+	if once == 0 || once > 2*most {
 		t.Errorf("a try for two hosts asks %d times", once)
 	}
 	refuse(t, c)
@@ -126,7 +132,7 @@ func (l *lines) Write(p []byte) (int, error) {
 // A certificate that is kept is met at once, by its name alone, without asking
 // anybody; one that has run out is none.
 func TestKeptCertificate(t *testing.T) {
-	directory, asked := failing(t)
+	directory, asked := failing(t, "0")
 	for _, tt := range []struct {
 		what string
 		of   string
