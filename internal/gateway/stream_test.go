@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -316,7 +317,8 @@ func TestBrokenDownload(t *testing.T) {
 
 // Who is refused while they still send hears why: a Guest that answers an upload
 // early and keeps reading, a form whose first part is refused, and who may not send
-// at all, also when the client asked whether to.
+// at all, also when the client asked whether to. The connection stays a moment, so
+// that the client has time to read that.
 func TestEarlyAnswerToUpload(t *testing.T) {
 	f := newFixture(t)
 	id := f.acquire()
@@ -329,43 +331,59 @@ func TestEarlyAnswerToUpload(t *testing.T) {
 		{"POST", "/api/v1/templates", f.token, form, 400},
 		{"POST", "/api/v1/templates", "of nobody", form, 401},
 	} {
-		for _, expect := range []string{"", "100-continue"} {
-			for range 10 {
-				read, write := io.Pipe()
-				req, _ := http.NewRequest(tt.method, f.url+tt.path, read)
-				req.Header.Set("Authorization", "Bearer "+tt.token)
-				req.Header.Set("Content-Type", "multipart/form-data; boundary=x")
-				if expect != "" {
-					req.Header.Set("Expect", expect)
+		for _, expect := range []string{"", "Expect: 100-continue\r\n"} {
+			head := fmt.Sprintf("%s %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Type: multipart/form-data; boundary=x\r\nContent-Length: 1000000000\r\n%s\r\n", tt.method, tt.path, tt.token, expect)
+			// Once it stays, it always does: this process may have been kept from running.
+			var code int
+			stays := false
+			for range 5 {
+				if code, stays = f.sendsOn(head + tt.begin); stays {
+					break
 				}
-				var wg sync.WaitGroup
-				wg.Go(func() {
-					chunk := []byte(tt.begin)
-					for {
-						if _, err := write.Write(chunk); err != nil {
-							return
-						}
-						chunk = make([]byte, 1000)
-					}
-				})
-				resp, err := f.client.Do(req)
-				if err != nil {
-					t.Errorf("%s, expect %q: %v", tt.path, expect, err)
-				} else {
-					body, _ := io.ReadAll(resp.Body)
-					resp.Body.Close()
-					if resp.StatusCode != tt.want {
-						t.Errorf("%s, expect %q: %d %s", tt.path, expect, resp.StatusCode, body)
-					}
-				}
-				read.CloseWithError(errors.New("done"))
-				wg.Wait()
-				if a := f.do("GET", "/api/v1/sessions/"+id, ""); a.status != 200 {
-					t.Errorf("the next request: %d %s", a.status, a.body)
-				}
+			}
+			if code != tt.want || !stays {
+				t.Errorf("%s, %q: %d, and the connection stays: %v", tt.path, expect, code, stays)
+			}
+			if a := f.do("GET", "/api/v1/sessions/"+id, ""); a.status != 200 {
+				t.Errorf("the next request: %d %s", a.status, a.body)
 			}
 		}
 	}
+}
+
+// sendsOn begins a request and goes on sending until there is an answer, whose status
+// it returns, and for a moment after. It reports whether the connection took that.
+func (f *fixture) sendsOn(begin string) (code int, stays bool) {
+	f.t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(f.url, "http://"))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer conn.Close()
+	answered, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		_, err := conn.Write([]byte(begin))
+		for chunk := make([]byte, 1000); err == nil; _, err = conn.Write(chunk) {
+		}
+		ended <- err
+	}()
+	go func() {
+		defer close(answered)
+		in := bufio.NewReader(conn)
+		for code < 200 { // 100: go on
+			resp, err := http.ReadResponse(in, nil)
+			if err != nil {
+				return
+			}
+			code = resp.StatusCode
+			_, _ = io.Copy(io.Discard, resp.Body)
+		}
+		_ = conn.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+	}()
+	err = <-ended
+	_ = conn.SetReadDeadline(time.Now().Add(time.Second))
+	<-answered
+	return code, errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // An upload that breaks off is the client's failure and writes nothing.
