@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -46,6 +47,8 @@ const (
 type hostGauge struct {
 	read func() (HostState, error)
 
+	stale atomic.Bool // something was given back since the last reading
+
 	mu    sync.Mutex
 	state HostState
 	err   error
@@ -56,7 +59,7 @@ type hostGauge struct {
 func (h *hostGauge) now() (HostState, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if now := time.Now(); h.at.IsZero() || now.Sub(h.at) > gaugeAge {
+	if now := time.Now(); h.stale.Swap(false) || h.at.IsZero() || now.Sub(h.at) > gaugeAge {
 		h.state, h.err = h.read()
 		h.at = now
 	}
@@ -80,16 +83,10 @@ func (n *Node) Load() (Load, error) {
 	return Load{state, n.queue.waiters}, err
 }
 
-// forget has the next reading be a new one: something was given back.
-func (h *hostGauge) forget() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.at = time.Time{}
-}
-
 // leavePatience is how long a start that the host has no room for waits for Boots
-// that are going.
-const leavePatience = 5 * time.Second
+// that are going, which mostly takes a tenth of a second. Others wait behind it, and
+// there may be another Node.
+const leavePatience = 500 * time.Millisecond
 
 // room returns Exhausted when no Boot should start, as admit does. While others go it
 // waits for what they give back: a pause, for one, is over before its Boot is gone.

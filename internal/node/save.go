@@ -111,6 +111,7 @@ func (n *Node) saveFiles(ctx context.Context, engine sandbox.Pauser, r sandbox.F
 	if err := n.room(ctx, true); err != nil {
 		return sandbox.Saved{}, err
 	}
+	began = time.Now() // how long a start takes is without that
 	b, err := n.startBoot(ctx, sandbox.NewBootID(), sandbox.BootSpec{Image: r.Image, Shape: r.Shape, From: r.From})
 	if err != nil {
 		return sandbox.Saved{}, err

@@ -102,7 +102,7 @@ func (n *Node) unlist(b *boot) {
 	if b.owner.ref.SandboxID != "" {
 		n.left[b.id] = departure{b.owner.ref, time.Now()}
 	}
-	n.host.forget()
+	n.host.stale.Store(true)
 	close(n.gone)
 	n.gone = make(chan struct{})
 }
