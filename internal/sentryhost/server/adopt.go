@@ -99,6 +99,10 @@ func (h *Host) takeUp(b *boot) error {
 			return err
 		}
 	}
+	// The host before may have raised the limit to make room.
+	if over, err := b.group.OverMark(b.memoryMark()); err == nil && over <= 0 {
+		_ = b.group.SetMemory(hardLimits(r.Limits).MemoryBytes)
+	}
 	return h.watchMemory(b)
 }
 

@@ -57,6 +57,7 @@ type boot struct {
 	recording sync.Mutex // held while the record is written; taken before Host.mu
 
 	limiting sync.Mutex   // held while limits change; taken before Host.mu
+	lent     int64        // guarded by limiting: bytes that the hard limit is raised by while room is made
 	memory   atomic.Int64 // limit in bytes
 
 	running   bool          // guarded by Host.mu: the Guest was started and Stop was not called

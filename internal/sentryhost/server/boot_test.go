@@ -268,9 +268,16 @@ func limitStaysAhead(t *testing.T, r *rig) {
 		{100 * memoryReserve, maxLent},
 	} {
 		k.lend(tt.over)
-		if got := b.group.Limit() - hard; got != tt.want || r.host.lent.Load()-before != tt.want {
-			t.Errorf("with %d above the mark the limit is raised by %d, of all Boots by %d, not by %d", tt.over, got, r.host.lent.Load()-before, tt.want)
+		if got, all := b.group.Limit()-hard, r.host.lent.Load()-before; got != tt.want || all != max(0, tt.want-ownLent) {
+			t.Errorf("with %d above the mark the limit is raised by %d, of all Boots by %d, not by %d", tt.over, got, all, tt.want)
 		}
+	}
+	less := b.record.Limits
+	less.MemoryBytes -= 64 << 20
+	must(t, r.host.limit(sentryhost.LimitRequest{ID: id, Limits: less}))
+	hard -= 64 << 20
+	if got := b.group.Limit() - hard; got != maxLent {
+		t.Errorf("with 64 MiB less memory the limit is raised by %d", got)
 	}
 	k.settle()
 	if got := b.group.Limit(); got != hard || r.host.lent.Load() != before {
@@ -278,11 +285,20 @@ func limitStaysAhead(t *testing.T, r *rig) {
 	}
 	r.host.lent.Add(maxLentAll - lendStep)
 	k.lend(100 * memoryReserve)
-	if got := b.group.Limit() - hard; got != lendStep {
-		t.Errorf("of the last %d for all it got %d", lendStep, got)
+	if got := b.group.Limit() - hard; got != ownLent+lendStep {
+		t.Errorf("of the last %d for all it got %d", lendStep, got-ownLent)
 	}
 	k.settle()
 	r.host.lent.Add(lendStep - maxLentAll)
+
+	// A host that ended while it made room left the limit where it was.
+	must(t, b.group.SetMemory(hard+maxLent))
+	old := *r
+	r.open()
+	defer old.waitGone(id)
+	if b, err = r.host.find(id); err != nil || b.group.Limit() != hard {
+		t.Errorf("the next host leaves the limit at %d: %v", b.group.Limit(), err)
+	}
 	must(t, r.host.stop(t.Context(), id))
 }
 

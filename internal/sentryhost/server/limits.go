@@ -68,7 +68,9 @@ func limitError(err error) error {
 // applyLimits puts limits in force. The caller holds b.limiting.
 func (h *Host) applyLimits(b *boot, l sandbox.Limits) error {
 	before := b.memory.Swap(l.MemoryBytes)
-	if err := b.group.SetLimits(hardLimits(l)); err != nil || l.MemoryBytes == before {
+	hard := hardLimits(l)
+	hard.MemoryBytes += b.lent
+	if err := b.group.SetLimits(hard); err != nil || l.MemoryBytes == before {
 		return err
 	}
 	return h.armMemory(b)

@@ -31,9 +31,10 @@ const (
 	// killStep is how much memory has to come back in killPause.
 	killStep = 4 << 20
 	// lendStep is by how much the hard limit is raised at a time while room is made,
-	// and how far it stays ahead of use; maxLent how much one Boot gets so, and
-	// maxLentAll all of them at once.
-	lendStep, maxLent, maxLentAll = memoryReserve / 2, 3 * memoryReserve, 8 * memoryReserve
+	// and how far it stays ahead of use; maxLent how much one Boot gets so. Of that no
+	// other Boot can take the first ownLent; what is beyond that is at most maxLentAll
+	// of all at once.
+	lendStep, ownLent, maxLent, maxLentAll = memoryReserve / 2, memoryReserve, 3 * memoryReserve, 8 * memoryReserve
 	// fullFor is how long a Boot counts as out of memory after room was made: what
 	// a sentry that died held comes back before its end is seen.
 	fullFor = time.Second
@@ -154,16 +155,22 @@ type killer struct {
 // the limit the kernel refuses memory to the sentry too, and the Go runtime ends
 // it for that.
 func (k *killer) lend(over int64) {
-	before := k.lent
-	for k.lent < maxLent && over > memoryReserve+k.lent-lendStep {
-		if k.host.lent.Add(lendStep) > maxLentAll {
+	if over <= memoryReserve-lendStep {
+		return
+	}
+	b := k.boot
+	b.limiting.Lock()
+	defer b.limiting.Unlock()
+	before := b.lent
+	for b.lent < maxLent && over > memoryReserve+b.lent-lendStep {
+		if b.lent >= ownLent && k.host.lent.Add(lendStep) > maxLentAll {
 			k.host.lent.Add(-lendStep)
 			break
 		}
-		k.lent += lendStep
+		b.lent += lendStep
 	}
-	if k.lent > before {
-		_ = k.boot.group.SetMemory(k.boot.memoryMark() + memoryReserve + k.lent)
+	if b.lent > before {
+		_ = b.group.SetMemory(b.memoryMark() + memoryReserve + b.lent)
 	}
 }
 
@@ -197,10 +204,13 @@ func (k *killer) act(over int64) {
 
 // settle takes back what was lent.
 func (k *killer) settle() {
-	if k.lent > 0 {
-		_ = k.boot.group.SetMemory(k.boot.memoryMark() + memoryReserve) // use is below it again, or the Boot is gone
-		k.host.lent.Add(-k.lent)
-		k.lent = 0
+	b := k.boot
+	b.limiting.Lock()
+	defer b.limiting.Unlock()
+	if b.lent > 0 {
+		_ = b.group.SetMemory(b.memoryMark() + memoryReserve) // use is below it again, or the Boot is gone
+		k.host.lent.Add(-max(0, b.lent-ownLent))
+		b.lent = 0
 	}
 }
 

@@ -57,7 +57,7 @@ type Host struct {
 	strays sync.WaitGroup // removals of groups that nobody owns
 	saving chan struct{}  // holds one for each Boot that is being saved
 	keys   *installation.Keys
-	lent   atomic.Int64 // bytes that hard limits of Boots without memory are raised by
+	lent   atomic.Int64 // bytes that hard limits of Boots without memory are raised by, beyond ownLent of each
 
 	tidySoon chan struct{} // holds one when saved states are to be looked through
 
