@@ -354,13 +354,14 @@ func (r *run) conclude(ctx context.Context, version string, onTrial bool) error 
 			return err
 		}
 	}
-	return r.tag(ctx, version, tags)
+	return r.tag(ctx, r.firstTag(onTrial), tags)
 }
 
-// tag lets tags mean a version.
-func (r *run) tag(ctx context.Context, version string, tags []string) error {
+// tag lets tags mean what one of this build does: what the version says of the size
+// and the user may be another build's by now.
+func (r *run) tag(ctx context.Context, from string, tags []string) error {
 	if len(tags) > 0 {
-		if _, err := r.cfg.Templates.Tag(ctx, r.b.record.Tenant, r.b.record.Name+"@"+version, tags); err != nil {
+		if _, err := r.cfg.Templates.Tag(ctx, r.b.record.Tenant, r.b.record.Name+":"+from, tags); err != nil {
 			return err
 		}
 	}
