@@ -25,6 +25,7 @@ type Template struct {
 	Layer     string // names the steps that made it, in the words of who asked; may be empty
 	SizeBytes int64  // of the image
 	CreatedAt time.Time
+	MadeAt    time.Time // of the image, before CreatedAt where the image was there; zero: at CreatedAt
 }
 
 // TemplateDefaults is what a Sandbox of a Template has unless it is asked for

@@ -249,7 +249,7 @@ func (c *Client) Versions(ctx context.Context, tenant sandbox.TenantID, text str
 func templateOf(l template.Listed) sandbox.Template {
 	return sandbox.Template{
 		Name: l.Name, Tag: l.Tag, Version: l.Image.Digest, Shared: l.Owner == "", Source: l.Source, Packages: l.Packages, Env: l.Env,
-		Start: l.Start, Ready: l.Ready, SizeBytes: l.Size, CreatedAt: l.CreatedAt,
+		Start: l.Start, Ready: l.Ready, SizeBytes: l.Size, CreatedAt: l.CreatedAt, MadeAt: l.MadeAt,
 		Defaults: l.Defaults, Build: l.Build, Layer: l.Layer,
 	}
 }

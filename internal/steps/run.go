@@ -212,8 +212,8 @@ const packAll = `cd / && umask 022 && rm -rf -- "$1" && mkdir -- "$1" || exit
 tar --one-file-system --numeric-owner "--exclude=.$1" -cf "$1/archive" . || [ $? = 1 ]`
 
 // packChanges packs a list of everything, and what has changed since the image was
-// made: nothing in an image is younger than the file "$3", and nobody can make what
-// has changed look so. At "$2" the image was there. Special permissions get lost on
+// made: nothing in an image is younger than the file "$3", unless that was changed
+// inside, and nobody can make what has changed look so. At "$2" the image was there. Special permissions get lost on
 // the other way.
 const packChanges = `cd / && umask 022 && rm -rf -- "$1" && mkdir -- "$1" || exit
 made=$(stat -c %Y "$3" 2>/dev/null) && [ "$made" -le "$2" ] && set -- "$1" "$made"
@@ -237,7 +237,11 @@ func (r *run) pack(ctx context.Context) (base string, err error) {
 	if _, err := r.cfg.Templates.Find(ctx, r.box.Tenant, image); err == nil && able.Status == execution.StatusOK && able.ExitCode == 0 {
 		base, script = image, packChanges
 	}
-	since := strconv.FormatInt(r.base.CreatedAt.Unix(), 10)
+	made := r.base.MadeAt
+	if made.IsZero() {
+		made = r.base.CreatedAt
+	}
+	since := strconv.FormatInt(made.Unix(), 10)
 	return base, r.exec(ctx, "packing the files", "root", "/", []string{"/bin/sh", "-c", script, "sh", packFolder, since, guest.TemplateFile})
 }
 

@@ -280,6 +280,9 @@ func (s *Store) Reuse(ctx context.Context, text string, r Ref, as Image) (Listed
 	if image.Digest != as.Digest {
 		return Listed{}, sandbox.Errorf(sandbox.Conflict, "the template %s was built anew meanwhile: try again", text)
 	}
+	if image.MadeAt.IsZero() {
+		image.MadeAt = image.CreatedAt
+	}
 	image.CreatedAt, image.Defaults, image.Build, image.Layer = time.Now().UTC(), as.Defaults, as.Build, as.Layer
 	image.Inputs = "" // no build of this name made it
 	return Listed{r, image}, s.publish(r, image)

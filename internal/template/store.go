@@ -23,6 +23,7 @@ import (
 type Image struct {
 	Digest    string            `json:"digest"`
 	CreatedAt time.Time         `json:"created_at"`
+	MadeAt    time.Time         `json:"made_at,omitzero"`   // the image, where it was there before; zero: at CreatedAt
 	Source    string            `json:"source"`             // what it was really made of, for example "debian:bookworm"
 	Env       map[string]string `json:"env"`                // environment that Processes should have
 	Size      int64             `json:"size"`               // of the image file in bytes

@@ -330,7 +330,7 @@ func TestReuse(t *testing.T) {
 	}
 	for _, name := range []string{"mine:1", "mine@" + image.Digest, "other"} {
 		found, err := s.Find(t.Context(), "t", name)
-		if err != nil || found.Owner != "t" || found.Defaults != as.Defaults || found.Build != "b" || found.Layer != "l" || found.Inputs != "" || found.Size != image.Size {
+		if err != nil || found.Owner != "t" || found.Defaults != as.Defaults || found.Build != "b" || found.Layer != "l" || found.Inputs != "" || found.Size != image.Size || !found.MadeAt.Equal(image.CreatedAt) || found.CreatedAt.Before(found.MadeAt) {
 			t.Errorf("%s is %+v, %v", name, found, err)
 		}
 	}
