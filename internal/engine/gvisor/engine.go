@@ -476,7 +476,7 @@ func (e *Engine) Start(ctx context.Context, id string, spec sandbox.BootSpec) er
 		defer cancel()
 		if stopErr := e.discard(undo, id, b); stopErr != nil {
 			e.cfg.Log.Warn("a failed start is taken back later", "boot", id, "error", stopErr)
-			e.insist(func(ctx context.Context) error { return e.discard(ctx, id, b) })
+			e.insist("the boot "+id, func(ctx context.Context) error { return e.discard(ctx, id, b) })
 		}
 		return err
 	}

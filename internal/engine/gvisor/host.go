@@ -227,7 +227,7 @@ func (h *host) keepConnected(ctx context.Context) {
 
 // insist tries again what could not be undone, until it is or the engine is closed.
 // What the engine leaves then, the next one finds.
-func (e *Engine) insist(undo func(context.Context) error) {
+func (e *Engine) insist(what string, undo func(context.Context) error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
@@ -243,6 +243,8 @@ func (e *Engine) insist(undo func(context.Context) error) {
 			case <-ctx.Done():
 			}
 		})
+		began := time.Now()
+		said := began
 		for pause := firstPause; ; pause = min(2*pause, mostPause) {
 			select {
 			case <-time.After(pause):
@@ -253,7 +255,12 @@ func (e *Engine) insist(undo func(context.Context) error) {
 			err := undo(attempt)
 			end()
 			if err == nil {
+				e.cfg.Log.Info("what is taken back later was, at last", "what", what, "took", time.Since(began))
 				return
+			}
+			if pause == mostPause && time.Since(said) > time.Minute {
+				said = time.Now()
+				e.cfg.Log.Warn("something is still not taken back", "what", what, "since", began, "error", err)
 			}
 		}
 	})
@@ -426,7 +433,7 @@ func (h *host) unlend(ctx context.Context, name string) {
 		return
 	}
 	h.engine.cfg.Log.Warn("a lent state is taken back later", "build", h.build, "saved", name, "error", err)
-	h.engine.insist(func(ctx context.Context) error {
+	h.engine.insist("the saved state "+name+" that was lent", func(ctx context.Context) error {
 		err := h.takeBack(ctx, name)
 		if err == nil {
 			h.engine.release(h)
