@@ -148,7 +148,6 @@ type killer struct {
 	rounds int
 	next   time.Time // when the next round is due
 	over   int64     // bytes above the mark when that was set; -1: a round is under way, or was just before
-	lent   int64     // bytes that the hard limit was raised by
 }
 
 // lend keeps the hard limit ahead of use, which is over bytes above the mark: at
