@@ -38,12 +38,26 @@ func key(t *testing.T, s *rig.Server, user string) string {
 	return reply.Key
 }
 
+// toTheEnd runs a program of Python and ends the process with it. The newest SDK's
+// HTTP client has threads of its own, which now and then abort the process while the
+// interpreter takes itself down, when the program is over
+// (github.com/curioswitch/pyqwest, issue 164).
+const toTheEnd = `import os, runpy, sys
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+sys.stdout.flush()
+sys.stderr.flush()
+os._exit(0)`
+
 // run has a program of an SDK's user run with nothing but environment variables
 // set.
 func run(t *testing.T, env []string, name string, args ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
+	if filepath.Base(name) == "python" {
+		args = append([]string{"-c", toTheEnd}, args...)
+	}
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}, env...)
 	out, err := cmd.CombinedOutput()
