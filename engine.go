@@ -72,13 +72,17 @@ type Engine interface {
 // files. One without is the files of the writable layer. Any number of Boots
 // can start from one state; each goes its own way from there.
 //
+// A Boot that starts from a state has the state's Shape, which may be more than was
+// asked for: what was saved may have begun as a Boot for more.
+//
 // A Boot that starts from memory is held: its Guest answers, and nothing else
 // in it runs before Thaw. A state that is damaged, that another build of the
-// Engine made, or that is of another Image or Shape than asked for is a
-// Conflict that says so, of a damaged one with the Cause ErrDamaged; one that is
+// Engine made, or that is of another Image than asked for, or of a Shape that does
+// not cover the one asked for, is a Conflict that says so, of a damaged one with the Cause ErrDamaged; one that is
 // not there is NotFound. Nothing is left of such a start.
 type Pauser interface {
-	// Freeze stops a Boot, its Guest too, until Thaw. It is repeatable.
+	// Freeze stops a Boot, its Guest too, until Thaw, so that it can be saved. One that
+	// the host has no memory to save is Exhausted, and goes on. It is repeatable.
 	Freeze(ctx context.Context, id string) error
 	// Thaw lets a Boot that is frozen or held go on. It is repeatable.
 	Thaw(ctx context.Context, id string) error
@@ -86,7 +90,7 @@ type Pauser interface {
 	// verified. The Boot stands still meanwhile, and is then as it was before:
 	// frozen, or running. A name that this same Boot was saved as already is
 	// what it was then. A name of another is a Conflict, and no room on the disk
-	// is Exhausted. On error nothing is left of it, and the Boot is as before.
+	// or in the host's memory is Exhausted. On error nothing is left of it, and the Boot is as before.
 	Save(ctx context.Context, id, name string, memory bool) (Saved, error)
 	// DeleteSaved removes a saved state; an unknown one is a success. Boots
 	// that started from it go on.
@@ -185,8 +189,8 @@ type Features struct {
 type BootSpec struct {
 	Image string // Template image digest, as the template store names it
 	Shape Shape
-	// From names the saved state to start from; empty: the Image alone. Image
-	// and Shape are then those of the state.
+	// From names the saved state to start from; empty: the Image alone. Image is
+	// then that of the state, and Shape one that its own covers.
 	From string
 }
 

@@ -55,8 +55,8 @@ type SaveRequest struct {
 type FilesRequest struct {
 	Tenant   TenantID
 	From     string // Snapshot ID of a state with memory
-	Image    string // of that state, as Shape is
-	Shape    Shape
+	Image    string // of that state
+	Shape    Shape  // that the state's own covers
 	Snapshot string // Snapshot ID, the name of the new state
 }
 

@@ -71,13 +71,13 @@ const (
 	CauseDeadline   Cause = "deadline"    // its timeout passed
 	CauseIdle       Cause = "idle"        // nothing used it for its idle timeout
 	CauseOOM        Cause = "oom"         // memory ran out and no Process could be ended to help
-	CauseGuestExit  Cause = "guest_exit"  // the Guest ended
+	CauseGuestExit  Cause = "guest_exit"  // the Guest ended, which is its user's doing
 	CauseEngineLost Cause = "engine_lost" // its Boot died under it
 	CauseNodeLost   Cause = "node_lost"   // its Node is gone
-	CauseDiskFull   Cause = "disk_full"   // the host had no space left for it
+	CauseDiskFull   Cause = "disk_full"   // the host had no space left for it; nothing ends a Boot for that yet
 	CauseOperator   Cause = "operator"    // the operator ended it
-	CauseQuota      Cause = "quota"
-	CauseSuspended  Cause = "suspended" // its Tenant is, and it could not be paused
+	CauseQuota      Cause = "quota"       // reserved: a Quota refuses and bounds, and ends nothing
+	CauseSuspended  Cause = "suspended"   // its Tenant is, and it could not be paused
 )
 
 // Certificate says how a Sandbox ended. It is kept for CertificateLife.

@@ -124,11 +124,13 @@ type Sandboxes interface {
 	// Get returns a Sandbox by ID or name, also an ended one by ID as long as
 	// its Certificate is kept.
 	Get(ctx context.Context, tenant TenantID, idOrName string) (Sandbox, error)
+	// Settled is Get, but waits for a create, pause or resume that is under way.
+	Settled(ctx context.Context, tenant TenantID, idOrName string) (Sandbox, error)
 	List(ctx context.Context, tenant TenantID, query ListQuery) (Page, error)
 	// SetTimeout moves the deadline to timeout from now, nearer or farther.
 	// timeout must be in (0, MaxTimeout]; an ended Sandbox is a Conflict. For a
-	// paused one it begins when it resumes. Exhausted when the Quota does not let it
-	// run for so long.
+	// paused one it begins when it resumes, and a pause or resume that is under way is
+	// waited for. Exhausted when the Quota does not let it run for so long.
 	SetTimeout(ctx context.Context, tenant TenantID, idOrName string, timeout time.Duration) (Sandbox, error)
 	// Update changes a running or paused Sandbox and returns it changed, or
 	// returns an error and leaves it, or soon leaves it, as it was. Conflict says
@@ -136,7 +138,8 @@ type Sandboxes interface {
 	Update(ctx context.Context, tenant TenantID, idOrName string, change Change) (Sandbox, error)
 	// Touch starts the time of a running Sandbox anew: its deadline becomes
 	// Timeout from now, unless it is later or the Quota does not let it be, and it
-	// was used just now. A paused one is kept for another PausedLife.
+	// was used just now. A paused one is kept for another PausedLife. A pause or
+	// resume that is under way is waited for.
 	Touch(ctx context.Context, tenant TenantID, idOrName string) (Sandbox, error)
 	// SecretChanged tells that a Tenant's Secret has another value, or none any
 	// more. It returns when all Sandboxes that use it and run have taken that, or
@@ -399,7 +402,8 @@ var envNamePattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 // CheckEnv returns Invalid when env cannot be the environment of a Process.
 func CheckEnv(env map[string]string) error {
 	size := 0
-	for k, v := range env {
+	for _, k := range slices.Sorted(maps.Keys(env)) { // of several wrong ones always the same is told
+		v := env[k]
 		if !envNamePattern.MatchString(k) {
 			return Errorf(Invalid, "%q is not a name for an environment variable: use letters, digits and '_', not beginning with a digit", k)
 		}

@@ -23,6 +23,10 @@ type Store interface {
 	AuditStore
 	UsageStore
 	WebhookStore
+	// CheckWrite tries to write something that changes nothing, and returns why it
+	// could not: the Detail is for operators, and the Code Exhausted is for want of
+	// room. The result may be a second old.
+	CheckWrite(ctx context.Context) error
 	// Close waits for writes under way and releases the database.
 	Close() error
 }

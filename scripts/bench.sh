@@ -12,7 +12,7 @@ mkdir -p .tools
 CGO_ENABLED=0 go build -modfile=tools/go.mod -trimpath -ldflags '-s -w' -o .tools/runsc gvisor.dev/gvisor/runsc
 go build -o .tools/perf ./tests/perf
 [[ $mode != full ]] || go build -C tools/plots -o "$PWD/.tools/plots" .
-bin/cloud-sandbox template build base --data "$DATA"
+CLOUD_SANDBOX_URL='' bin/cloud-sandbox template build base --data "$DATA"
 
 work=$(mktemp -d /var/tmp/cloud-sandbox-bench.XXXXXX)
 chmod 755 "$work" # the server runs as another user

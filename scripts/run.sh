@@ -25,7 +25,7 @@ template_log=$(mktemp)
 trap 'rm -f "$template_log"' EXIT
 (
   make bin/stage/cloud-sandbox
-  bin/stage/cloud-sandbox template build base --data "$DATA"
+  CLOUD_SANDBOX_URL='' bin/stage/cloud-sandbox template build base --data "$DATA"
 ) > >(tee "$template_log" | sed 's/^/        /') 2>&1 &
 template=$!
 make bin/cloud-sandbox

@@ -18,7 +18,8 @@ func auditCommand() *cobra.Command {
 		Long: `List a tenant's audit log; export and verify that of all tenants, on the server.
 
 "ls" asks a server, here or elsewhere, for the entries of one's own tenant. The
-others work on the data folder, as root, while the server runs or not.`,
+others work on the data folder, as root, while the server runs or not; where
+CLOUD_SANDBOX_URL names a server they want --data.`,
 	}
 	cmd.AddCommand(cli.AuditList(os.Getenv), auditExportCommand(), auditVerifyCommand())
 	return cmd
@@ -26,6 +27,9 @@ others work on the data folder, as root, while the server runs or not.`,
 
 // withAudit calls use with the audit log of the data folder.
 func withAudit(cmd *cobra.Command, use func(sandbox.AuditStore) error) error {
+	if err := cli.OnFolder(cmd, os.Getenv); err != nil {
+		return err
+	}
 	return withStore(cmd, "the audit log belongs", func(s sandbox.Store) error { return use(s) })
 }
 

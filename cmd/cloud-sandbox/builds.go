@@ -11,7 +11,6 @@ import (
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve"
 )
@@ -37,7 +36,7 @@ session needs it, and its sentry host runs while one of its sandboxes does.`,
 			if os.Geteuid() != 0 {
 				return errors.New("the programs of earlier builds belong to root: run it as root")
 			}
-			data, err := config.DataFolder(given(cmd), os.Getenv)
+			data, err := onFolder(cmd)
 			if err != nil {
 				return err
 			}

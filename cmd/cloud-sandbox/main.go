@@ -47,12 +47,12 @@ func root() *cobra.Command {
 	)
 	cmd.SetFlagErrorFunc(cli.FlagError)
 	cmd.AddCommand(cli.Commands(os.Getenv)...)
-	for _, c := range []*cobra.Command{keyCommand(), templateCommand()} { // of a server too
+	for _, c := range []*cobra.Command{keyCommand(), templateCommand(), tenantCommand()} { // of a server too
 		c.GroupID = cli.GroupID
 		cmd.AddCommand(c)
 	}
 	server := []*cobra.Command{
-		serveCommand(), downCommand(), tokenCommand(), tenantCommand(), auditCommand(), trustCommand(), buildsCommand(), secretsCommand(),
+		serveCommand(), downCommand(), tokenCommand(), auditCommand(), trustCommand(), buildsCommand(), secretsCommand(),
 		builderCommand(), savedCommand(),
 	}
 	for _, c := range server {
@@ -75,6 +75,14 @@ func given(cmd *cobra.Command) map[string]string {
 		}
 	}
 	return flags
+}
+
+// onFolder is config.DataFolder for a command that works on a data folder alone.
+func onFolder(cmd *cobra.Command) (string, error) {
+	if err := cli.OnFolder(cmd, os.Getenv); err != nil {
+		return "", err
+	}
+	return config.DataFolder(given(cmd), os.Getenv)
 }
 
 // withStore calls use with the Store of the data folder, for root and the server's

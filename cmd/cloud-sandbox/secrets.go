@@ -34,6 +34,9 @@ as root, while the server runs or not, and can be repeated.`,
 		Example: `  sudo CLOUD_SANDBOX_SECRETS_KEY=$NEW,$OLD cloud-sandbox secrets rotate`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cli.OnFolder(cmd, os.Getenv); err != nil {
+				return err
+			}
 			return withStore(cmd, "secrets belong", func(s sandbox.Store) error {
 				return rotateSecrets(cmd, s)
 			})

@@ -24,8 +24,8 @@ up again, and "cloud-sandbox down" ends them.
 
 Environment: JWT_SECRET (signs tokens; needed without --dev), POOL_MIN_SIZE (5),
 POOL_MAX_SIZE (50), SANDBOX_IMAGE (python:3.11-slim), CLOUD_SANDBOX_EGRESS
-(public or none), RATE_LIMITS, CLOUD_SANDBOX_ADDR, CLOUD_SANDBOX_DATA, CLOUD_SANDBOX_DEV,
-CLOUD_SANDBOX_LOG_LEVEL.`,
+(public or none), RATE_LIMITS, CLOUD_SANDBOX_TRUSTED_PROXIES, CLOUD_SANDBOX_ADDR,
+CLOUD_SANDBOX_DATA, CLOUD_SANDBOX_DEV, CLOUD_SANDBOX_LOG_LEVEL.`,
 		Example: `  # try it out on this machine
   sudo cloud-sandbox serve --dev
 
@@ -41,7 +41,7 @@ CLOUD_SANDBOX_LOG_LEVEL.`,
 }
 
 func runServe(cmd *cobra.Command, _ []string) error {
-	cfg, err := config.Load(given(cmd), os.Getenv)
+	cfg, err := config.Load(given(cmd), os.Environ())
 	if err != nil {
 		return err
 	}

@@ -165,6 +165,9 @@ func templatePathCommand() *cobra.Command {
 		Example: "  cloud-sandbox template path base",
 		Args:    cli.Args(1, 1, "one TEMPLATE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := cli.OnFolder(cmd, os.Getenv); err != nil {
+				return err
+			}
 			store, err := templates(cmd)
 			if err != nil {
 				return err

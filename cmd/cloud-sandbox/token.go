@@ -37,7 +37,10 @@ in the data folder is used.`,
 			if err != nil {
 				return cli.FlagError(cmd, fmt.Errorf("--role: %w", err))
 			}
-			cfg, err := config.Load(given(cmd), os.Getenv)
+			if err := cli.OnFolder(cmd, os.Getenv); err != nil {
+				return err
+			}
+			cfg, err := config.Load(given(cmd), os.Environ())
 			if err != nil {
 				return err
 			}

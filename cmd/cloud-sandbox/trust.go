@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/installation"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
 )
@@ -42,7 +41,7 @@ func withInstallation(cmd *cobra.Command, use func(*installation.Keys) error) er
 	if os.Geteuid() != 0 {
 		return errors.New("the keys of the installation belong to root: run it as root")
 	}
-	data, err := config.DataFolder(given(cmd), os.Getenv)
+	data, err := onFolder(cmd)
 	if err != nil {
 		return err
 	}

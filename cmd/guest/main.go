@@ -91,7 +91,7 @@ func run() error {
 	control.Parked, control.Bound = kept.Prepare, kept.Bound
 	service := &contexts.Service{Contexts: kept}
 	mux.Handle(service.Handler())
-	mux.Handle(processes.NewService(processes.New(g)).Handler())
+	mux.Handle(processes.NewService(processes.New(g, kept)).Handler())
 	onlyHost := func(l net.Listener) net.Listener { return server.OnlyFrom(l, host) }
 	go func() { errs <- serve(g, controlPort, mux, onlyHost) }()
 	go func() { errs <- serve(g, int(sandbox.EventsPort), told, onlyHost) }()

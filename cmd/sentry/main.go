@@ -6,8 +6,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"runtime/debug"
-	"time"
 
 	"gvisor.dev/gvisor/runsc/cli"
 	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
@@ -23,21 +21,9 @@ func main() {
 		fmt.Fprintln(os.Stderr, "sentry:", err)
 		os.Exit(1)
 	}
-	tuneSentry()
+	tuneHeap()
 	cli.Run(&gvisorbinaries.GvisorSentry, map[util.SubCommand]string{
 		new(sentrycmd.Boot):   "internal",
 		new(sentrycmd.Umount): "internal",
 	}, nil)
-}
-
-// tuneSentry keeps the collector away while a sentry boots, then makes it keep
-// the heap small: a thousand sentries live side by side. runsc wipes the
-// environment of a sentry, so GOGC cannot be set from outside.
-func tuneSentry() {
-	const boot = 1200 * time.Millisecond
-	debug.SetGCPercent(-1)
-	time.AfterFunc(boot, func() {
-		debug.SetGCPercent(40)
-		debug.FreeOSMemory()
-	})
 }

@@ -17,6 +17,7 @@ const (
 	goalResume     = "110 (220)"
 	goalResumeHeap = "260 (500)"
 	goalHalfSecond = "500"
+	goalManyFiles  = "2000"
 	goalFork10     = "700"
 )
 
@@ -69,10 +70,23 @@ func sessions(n int, uncached bool) []session {
 		read:  shell("test $(stat -c %s big) = 1073741824"),
 		pause: goalHalfSecond, resume: goalHalfSecond, rounds: max(n/5, 1),
 	}
+	many := session{
+		what: "a session with 100,000 small files",
+		begin: []client.ExecuteRequest{python(`
+import os
+for i in range(100_000):
+    if i % 1000 == 0:
+        os.makedirs(f"many/{i // 1000}")
+    with open(f"many/{i // 1000}/{i}", "w") as f:
+        f.write("some fifty bytes, as many files of a project have\n")
+`)},
+		read:  shell("test $(find many -type f | wc -l) = 100000"),
+		pause: goalManyFiles, resume: goalManyFiles, rounds: max(n/5, 1),
+	}
 	if n < roundsOfAll {
 		return []session{idle}
 	}
-	all := []session{idle, small, large, files}
+	all := []session{idle, small, large, files, many}
 	if uncached {
 		cold := idle
 		cold.what, cold.pause, cold.resume, cold.before, cold.rounds = cold.what+", nothing of it cached", "", "", dropCaches, max(n/2, 1)

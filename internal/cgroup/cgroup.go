@@ -199,6 +199,14 @@ func (g *Group) SetLimits(l Limits) error {
 	return errors.Join(errs...)
 }
 
+// UnlimitCPU takes the limit on processor time away, until SetLimits sets one.
+func (g *Group) UnlimitCPU() error {
+	if g.h.v2 {
+		return g.write("cpu", "cpu.max", "max")
+	}
+	return g.write("cpu", "cpu.cfs_quota_us", "-1")
+}
+
 // burst lets a Group that was idle use up to another period's share at once: a
 // short command on two cores is over before a limit of one has to stop it. It
 // may not be more than the limit, and is lowered first. A kernel before 5.14 has
@@ -279,8 +287,11 @@ func (g *Group) Handle() (*os.File, error) {
 // Usage is what a Group uses.
 type Usage struct {
 	MemoryBytes int64 // anonymous and shared memory, without page cache of files
-	CPU         time.Duration
-	Pids        int64
+	// AnonymousBytes of MemoryBytes are anonymous: the heaps of the processes, and
+	// not memory that they share by a file, as a sentry does with its guest.
+	AnonymousBytes int64
+	CPU            time.Duration
+	Pids           int64
 }
 
 // Usage reads the Group's present use.
@@ -291,6 +302,7 @@ func (g *Group) Usage() (Usage, error) {
 		return u, err
 	}
 	if g.h.v2 {
+		u.AnonymousBytes = stat["anon"]
 		u.MemoryBytes = stat["anon"] + stat["shmem"]
 		cpu, err := readStat(filepath.Join(g.dir("cpu"), "cpu.stat"))
 		if err != nil {
@@ -298,6 +310,7 @@ func (g *Group) Usage() (Usage, error) {
 		}
 		u.CPU = time.Duration(cpu["usage_usec"]) * time.Microsecond
 	} else {
+		u.AnonymousBytes = stat["total_rss"]
 		u.MemoryBytes = stat["total_rss"] + stat["total_shmem"]
 		ns, err := readInt(filepath.Join(g.dir("cpuacct"), "cpuacct.usage"))
 		if err != nil {

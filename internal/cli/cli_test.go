@@ -163,14 +163,14 @@ func TestRunCreates(t *testing.T) {
 		want *client.CreateRequest
 		bad  string
 	}{
-		{nil, nil, ""},
-		{[]string{"--timeout", "5"}, nil, ""},
+		{nil, &client.CreateRequest{Timeout: 120, OnTimeout: "end"}, ""},
+		{[]string{"--timeout", "5"}, &client.CreateRequest{Timeout: 120, OnTimeout: "end"}, ""},
 		{[]string{"--sandbox", "box"}, nil, ""},
 		{[]string{"--keep"}, &client.CreateRequest{}, ""},
-		{[]string{"--network", "none"}, &client.CreateRequest{Network: "none", Timeout: 120}, ""},
+		{[]string{"--network", "none"}, &client.CreateRequest{Network: "none", Timeout: 120, OnTimeout: "end"}, ""},
 		{
 			[]string{"--memory-mb", "256", "--cpus", "0.5", "--timeout", "10m"},
-			&client.CreateRequest{Timeout: 660, Resources: &client.Resources{CPUs: 0.5, MemoryMB: 256}}, "",
+			&client.CreateRequest{Timeout: 660, OnTimeout: "end", Resources: &client.Resources{CPUs: 0.5, MemoryMB: 256}}, "",
 		},
 		{[]string{"--sandbox", "box", "--keep"}, nil, "--keep is for a new sandbox"},
 		{[]string{"--sandbox", "box", "--template", "x"}, nil, "--template is for a new sandbox"},

@@ -122,7 +122,7 @@ func (a *app) remotePath(cmd *cobra.Command, args []string, begun string) ([]cob
 	} else {
 		p.path = folder
 	}
-	entries, _, err := c.ListFiles(ctx, p.sandbox, p.path)
+	entries, _, _, err := c.ListFiles(ctx, p.sandbox, p.path)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}

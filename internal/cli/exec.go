@@ -2,6 +2,7 @@ package cli
 
 import (
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -32,9 +33,13 @@ when it ran longer than --timeout, 128 and the number of the signal that ended
 it, 130 after Ctrl-C, which ends the program too. 125 means that this command
 itself failed.
 
-With -i the program reads what comes here while it runs, also the end of it, and
-its output comes byte by byte. Ctrl-C is then a SIGINT for the program, and Ctrl-\
-ends it. It ends with this command.
+Output comes byte by byte. A connection that breaks is made again, also to a server
+that was started anew, and loses nothing. When the sandbox is paused meanwhile,
+this command ends with 125 and names the process, which goes on when the sandbox
+resumes.
+
+With -i the program reads what comes here while it runs, also the end of it. Ctrl-C
+is then a SIGINT for the program, and Ctrl-\ ends it. It ends with this command.
 
 With --detach it prints the ID of a process that runs on; see ps, logs and kill.`,
 		Example: `  cloud-sandbox exec my-agent ls -la /workspace
@@ -53,7 +58,7 @@ With --detach it prints the ID of a process that runs on; see ps, logs and kill.
 			if o.input && !o.detach && !wantsJSON(cmd) {
 				return o.pipe(cmd, c, id, program)
 			}
-			stdin := ""
+			var stdin []byte
 			if o.input {
 				if stdin, err = readAll(cmd.InOrStdin(), "standard input"); err != nil {
 					return err
@@ -108,7 +113,7 @@ func (o *execOptions) check(args []string) (id string, program []string, err err
 }
 
 // run runs a program to its end.
-func (o *execOptions) run(cmd *cobra.Command, c *client.Client, id string, program []string, stdin string) error {
+func (o *execOptions) run(cmd *cobra.Command, c *client.Client, id string, program []string, stdin []byte) error {
 	return execute(cmd, c, client.ExecuteRequest{
 		SandboxID: id, Code: "exec -- " + quote(program), Language: "bash", Stdin: stdin,
 		Timeout: float64(o.timeout), Env: o.env.values, Cwd: o.cwd, User: o.user,
@@ -116,9 +121,13 @@ func (o *execOptions) run(cmd *cobra.Command, c *client.Client, id string, progr
 }
 
 // start starts a program that runs on.
-func (o *execOptions) start(cmd *cobra.Command, c *client.Client, id string, program []string, stdin string) error {
+func (o *execOptions) start(cmd *cobra.Command, c *client.Client, id string, program []string, stdin []byte) error {
+	argv, command := program, ""
+	if !utf8.ValidString(strings.Join(program, "")) {
+		argv, command = nil, "exec -- "+quote(program)
+	}
 	p, err := c.Start(cmd.Context(), client.StartRequest{
-		SandboxID: id, Argv: program, Background: true, Name: o.name, Stdin: stdin,
+		SandboxID: id, Argv: argv, Command: command, Background: true, Name: o.name, Stdin: stdin,
 		Timeout: float64(o.timeout), Env: o.env.values, Cwd: o.cwd, User: o.user,
 	})
 	if err != nil {

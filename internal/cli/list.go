@@ -141,7 +141,7 @@ func (o *listOptions) files(cmd *cobra.Command, c *client.Client, where string) 
 	if o.all || len(o.states) > 0 || len(o.metadata.values) > 0 || o.limit != 0 {
 		return usagef("--all, --state, --metadata and --limit choose sandboxes, not files: leave them out")
 	}
-	entries, raw, err := c.ListFiles(cmd.Context(), p.sandbox, p.path)
+	entries, truncated, raw, err := c.ListFiles(cmd.Context(), p.sandbox, p.path)
 	if err != nil {
 		return err
 	}
@@ -163,5 +163,9 @@ func (o *listOptions) files(cmd *cobra.Command, c *client.Client, where string) 
 		}
 		fmt.Fprintln(t, row(e.Mode, e.Owner, strconv.FormatInt(e.Size, 10), e.ModifiedAt.Local().Format(time.DateTime), name))
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil || !truncated {
+		return err
+	}
+	_, err = fmt.Fprintf(cmd.ErrOrStderr(), "there is more: these are the first %d\n", len(entries))
+	return err
 }

@@ -126,7 +126,7 @@ func (o *logsOptions) show(cmd *cobra.Command, c *client.Client, id, process str
 	}, func(int) {})
 }
 
-// printOutput returns what writes events to the command's output: texts to the
+// printOutput returns what writes events to the command's output: bytes to the
 // stream that they come from, with --json a line each.
 func printOutput(cmd *cobra.Command) func(client.OutputEvent) error {
 	if wantsJSON(cmd) {
@@ -138,18 +138,19 @@ func printOutput(cmd *cobra.Command) func(client.OutputEvent) error {
 				Offset int64  `json:"offset"`
 				Next   int64  `json:"next_offset"`
 				Text   string `json:"text,omitempty"`
-			}{e.Kind, e.Offset, e.Next, e.Text})
+				Base64 []byte `json:"base64,omitempty"`
+			}{e.Kind, e.Offset, e.Next, e.Text, e.Base64})
 		}
 	}
 	return func(e client.OutputEvent) error {
 		var err error
 		switch e.Kind {
 		case "stderr":
-			_, err = io.WriteString(cmd.ErrOrStderr(), e.Text)
+			_, err = cmd.ErrOrStderr().Write(e.Output())
 		case "dropped":
 			_, err = fmt.Fprintf(cmd.ErrOrStderr(), "[%d bytes are not kept]\n", e.Next-e.Offset)
 		default:
-			_, err = io.WriteString(cmd.OutOrStdout(), e.Text)
+			_, err = cmd.OutOrStdout().Write(e.Output())
 		}
 		return err
 	}

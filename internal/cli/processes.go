@@ -18,7 +18,8 @@ func (a *app) processesCommand() *cobra.Command {
 		Use:   "ps SANDBOX",
 		Short: "List the processes that were started in a sandbox",
 		Long: `List the processes that were started in a sandbox and run, or have ended last:
-those of shell and of exec --detach, and of the API.`,
+those of shell and of exec --detach, of the API, and what exec and run run, until
+its end was told to them.`,
 		Example: `  cloud-sandbox ps my-agent
   cloud-sandbox ps my-agent --json | jq '.[] | select(.state == "running")'`,
 		Args: Args(1, 1, "one SANDBOX"),

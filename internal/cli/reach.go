@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -13,27 +14,34 @@ import (
 const reachHelp = `They go through a server, as the identity that calls it, when --url, --api-key or
 --user-id says which or the environment does (CLOUD_SANDBOX_URL,
 CLOUD_SANDBOX_API_KEY). Otherwise, or with %s, they work on the data folder
-of this machine, as root, while a server runs on it or not.`
+of this machine, as root, while a server runs on it or not. A server's name and
+that flag together are an error.`
+
+// serverVariable names a server in the environment.
+const serverVariable = "CLOUD_SANDBOX_URL"
 
 // through calls remote for a command that is to go through a server, and local
-// for one that works on this machine's data folder. A flag is stronger than the
-// environment; localFlags are those that only the data folder understands.
+// for one that works on this machine's data folder. localFlags are those that only
+// the data folder understands. Where both are named it is an error; where neither
+// is, the standard error says that it is the data folder.
 func (a *app) through(cmd *cobra.Command, localFlags []string, local func() error, remote func(*client.Client) error) error {
-	asked, here := "", ""
-	for _, name := range []string{config.FlagURL, config.FlagAPIKey, config.FlagUserID} {
-		if cmd.Flags().Changed(name) {
-			asked = cmp.Or(asked, name)
-		}
-	}
-	for _, name := range localFlags {
-		if f := cmd.Flags().Lookup(name); f != nil && f.Changed {
-			here = cmp.Or(here, name)
-		}
-	}
+	asked, here := firstGiven(cmd, config.FlagURL, config.FlagAPIKey, config.FlagUserID), firstGiven(cmd, localFlags...)
 	switch {
 	case asked != "" && here != "":
 		return usagef("--%s is for a server, and --%s for the data folder of this machine: give one", asked, here)
-	case asked == "" && (here != "" || a.getenv("CLOUD_SANDBOX_URL") == "" && a.getenv("CLOUD_SANDBOX_API_KEY") == ""):
+	case here != "" && a.getenv(serverVariable) != "":
+		return usagef("--%s is for the data folder of this machine, and %s names a server: leave out the one, or unset the other", here, serverVariable)
+	case firstGiven(cmd, config.FlagData) != "":
+		return local()
+	case here != "":
+		if err := a.tellFolder(cmd, ""); err != nil {
+			return err
+		}
+		return local()
+	case asked == "" && a.getenv(serverVariable) == "" && a.getenv("CLOUD_SANDBOX_API_KEY") == "":
+		if err := a.tellFolder(cmd, "; --url names a server instead"); err != nil {
+			return err
+		}
 		return local()
 	}
 	c, err := a.connect(cmd)
@@ -42,4 +50,36 @@ func (a *app) through(cmd *cobra.Command, localFlags []string, local func() erro
 	}
 	defer c.Close()
 	return remote(c)
+}
+
+// firstGiven is the first of flags that was given; empty: none was.
+func firstGiven(cmd *cobra.Command, names ...string) (first string) {
+	for _, name := range names {
+		if f := cmd.Flags().Lookup(name); f != nil && f.Changed {
+			first = cmp.Or(first, name)
+		}
+	}
+	return first
+}
+
+// tellFolder says which data folder a command works on that names none.
+func (a *app) tellFolder(cmd *cobra.Command, more string) error {
+	data, err := config.DataFolder(nil, a.getenv)
+	if err == nil {
+		_, err = fmt.Fprintf(cmd.ErrOrStderr(), "on the data folder %s of this machine%s\n", data, more)
+	}
+	return err
+}
+
+// OnFolder is for a command that works on a data folder alone. It refuses one that
+// names no folder where the environment names a server, which may be another
+// installation's, and otherwise says on the standard error which folder it is.
+func OnFolder(cmd *cobra.Command, getenv func(string) string) error {
+	switch {
+	case firstGiven(cmd, config.FlagData) != "":
+		return nil
+	case getenv(serverVariable) != "" && getenv("CLOUD_SANDBOX_DATA") == "":
+		return usagef("`%s` works on a data folder of this machine, and %s names a server: say which folder with --data", cmd.CommandPath(), serverVariable)
+	}
+	return (&app{getenv: getenv}).tellFolder(cmd, "")
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -43,6 +44,9 @@ The code is FILE, standard input for -, or the text of --code. Its language is
 instead, which must be in the sandbox. Without --sandbox it runs in a sandbox of
 its own, which is destroyed afterwards, or left with --keep. In one that is there
 already Python finds the variables that earlier code left.
+
+A connection that breaks is made again, also to a server that was started anew, and
+loses nothing. Output comes byte by byte.
 
 The exit code is that of the code: 124 when it ran longer than --timeout, 128
 and the number of the signal that ended it, 130 after Ctrl-C, which ends the
@@ -100,6 +104,9 @@ func (o *runOptions) run(cmd *cobra.Command, c *client.Client, args []string) er
 		}
 	}
 	create, err := o.creates(cmd)
+	if err == nil {
+		err = checkText(r) // before there is a sandbox
+	}
 	if err != nil {
 		return err
 	}
@@ -119,8 +126,8 @@ func (o *runOptions) run(cmd *cobra.Command, c *client.Client, args []string) er
 	return execute(cmd, c, r, &o.results)
 }
 
-// creates returns the request for the new sandbox that the flags ask for, or
-// nil when the server's borrowing, or --sandbox, will do.
+// creates returns the request for the new sandbox, or nil when --sandbox names one
+// that is there.
 func (o *runOptions) creates(cmd *cobra.Command) (*client.CreateRequest, error) {
 	create, asked := o.new.asked()
 	switch {
@@ -128,10 +135,11 @@ func (o *runOptions) creates(cmd *cobra.Command) (*client.CreateRequest, error) 
 		return nil, usagef("--keep is for a new sandbox, and --sandbox names one that is there: it is kept anyway")
 	case o.sandboxID != "" && asked:
 		return nil, usagef("%s is for a new sandbox, and --sandbox names one that is there: leave one of them out", o.new.named(cmd)[0])
-	case !asked && !o.keep:
+	case o.sandboxID != "":
 		return nil, nil
 	}
 	if !o.keep { // should nobody be left to end it
+		create.OnTimeout = "end"
 		const defaultTimeout, margin = 60, 60
 		create.Timeout = min(max(float64(o.timeout), defaultTimeout)+margin, 86400)
 	}
@@ -161,7 +169,7 @@ func (o *runOptions) source(cmd *cobra.Command, args []string) (code, language s
 		if o.input {
 			return "", "", usagef("standard input cannot be both the code (-) and its input (--stdin)")
 		}
-		code, err = readAll(cmd.InOrStdin(), "standard input")
+		code, err = readText(cmd.InOrStdin(), "standard input")
 	default:
 		if language == "" {
 			if language, err = languageOf(args[0]); err != nil {
@@ -173,7 +181,7 @@ func (o *runOptions) source(cmd *cobra.Command, args []string) (code, language s
 			return "", "", err
 		}
 		defer f.Close()
-		code, err = readAll(f, args[0])
+		code, err = readText(f, args[0])
 	}
 	if err == nil && strings.TrimSpace(code) == "" {
 		err = usagef("the code is empty")
@@ -184,15 +192,24 @@ func (o *runOptions) source(cmd *cobra.Command, args []string) (code, language s
 	return code, language, err
 }
 
-func readAll(r io.Reader, what string) (string, error) {
+func readAll(r io.Reader, what string) ([]byte, error) {
 	raw, err := io.ReadAll(io.LimitReader(r, maxSource+1))
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	if len(raw) > maxSource {
-		return "", fmt.Errorf("%s has more than 1 MiB: copy it into a sandbox with `cloud-sandbox cp` and use it there", what)
+		return nil, fmt.Errorf("%s has more than 1 MiB: copy it into a sandbox with `cloud-sandbox cp` and use it there", what)
 	}
-	return string(raw), nil
+	return raw, nil
+}
+
+// readText is readAll of what JSON carries as text.
+func readText(r io.Reader, what string) (string, error) {
+	raw, err := readAll(r, what)
+	if err == nil && !utf8.Valid(raw) {
+		err = usagef("%s is not UTF-8 text: `cloud-sandbox cp` copies a file with any bytes into a sandbox", what)
+	}
+	return string(raw), err
 }
 
 // languages maps the end of a file's name to its language.

@@ -82,11 +82,11 @@ func (a *app) secretValue(cmd *cobra.Command, variable string) (string, error) {
 	if f, ok := cmd.InOrStdin().(*os.File); ok && telemetry.IsTerminal(f) {
 		return "", usagef("the value is shown when it is typed here: give it from a file (<FILE) or with --from-env")
 	}
-	value, err := readAll(cmd.InOrStdin(), "the value")
+	raw, err := readText(cmd.InOrStdin(), "the value")
 	if err != nil {
 		return "", err
 	}
-	value = strings.TrimSuffix(strings.TrimSuffix(value, "\n"), "\r")
+	value := strings.TrimSuffix(strings.TrimSuffix(raw, "\n"), "\r")
 	if value == "" {
 		return "", usagef("standard input is empty: give the value there, or with --from-env")
 	}

@@ -59,12 +59,23 @@ func toldURL(flags map[string]string, getenv func(string) string) (string, error
 
 // LoadClient returns the defaults, changed by what a server on this machine
 // wrote, changed by the environment, changed by flags, and checked; flags and
-// empty variables are as for Load. A user that a flag names is stronger than a
+// empty variables are as for Load. A data folder that a flag names is one of the
+// server that runs with it, and an error together with an address. A user that a flag names is stronger than a
 // key of the environment.
 func LoadClient(flags map[string]string, getenv func(string) string) (Client, error) {
 	told, err := toldURL(flags, getenv)
 	if err != nil {
 		return Client{}, err
+	}
+	if data := flags[FlagData]; data != "" {
+		switch {
+		case flags[FlagURL] != "":
+			return Client{}, errors.New("--data and --url each name a server: give one")
+		case getenv("CLOUD_SANDBOX_URL") != "":
+			return Client{}, errors.New("--data and CLOUD_SANDBOX_URL each name a server: leave out the one, or unset the other")
+		case told == "":
+			return Client{}, fmt.Errorf("no server runs with the data folder %s: start one with `cloud-sandbox serve --data %s`, or name one with --url", data, data)
+		}
 	}
 	c := Client{
 		URL:    cmp.Or(flags[FlagURL], getenv("CLOUD_SANDBOX_URL"), told, DefaultURL),

@@ -105,8 +105,21 @@ func TestLoadClientTold(t *testing.T) {
 	if got, err := load(""); err != nil || got.URL != "http://127.0.0.1:8117" {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	if got, err := load("http://localhost:1"); err != nil || got.URL != "http://localhost:1" {
-		t.Errorf("got %+v, %v", got, err)
+	if _, err := load("http://localhost:1"); err == nil || !strings.Contains(err.Error(), "--data and CLOUD_SANDBOX_URL") {
+		t.Errorf("a folder and a server of the environment: %v", err)
+	}
+	nothing := func(string) string { return "" }
+	if _, err := LoadClient(map[string]string{"data": data, "url": "http://localhost:1"}, nothing); err == nil || !strings.Contains(err.Error(), "--data and --url") {
+		t.Errorf("a folder and a server: %v", err)
+	}
+	if _, err := LoadClient(map[string]string{"data": t.TempDir()}, nothing); err == nil || !strings.Contains(err.Error(), "no server runs with the data folder") {
+		t.Errorf("a folder without a server: %v", err)
+	}
+	for url, want := range map[string]string{"": "http://127.0.0.1:8117", "http://localhost:1": "http://localhost:1"} { // the environment's folder gives way
+		env := map[string]string{"CLOUD_SANDBOX_URL": url, "CLOUD_SANDBOX_DATA": data}
+		if got, err := LoadClient(nil, func(k string) string { return env[k] }); err != nil || got.URL != want {
+			t.Errorf("got %+v, %v, want %s", got, err, want)
+		}
 	}
 	write("nonsense")
 	if _, err := load(""); err == nil {

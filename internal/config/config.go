@@ -83,7 +83,10 @@ type Config struct {
 	NameServers []string
 	// RateLimits bound how often each caller may ask.
 	RateLimits ratelimit.Rules
-	LogLevel   slog.Level
+	// TrustedProxies are the addresses of proxies that are believed where a request
+	// comes from.
+	TrustedProxies []netip.Prefix
+	LogLevel       slog.Level
 
 	// Domain is where clients reach ports of Sandboxes, as PORT-ID.Domain; it may
 	// have a port. Empty: by whatever name they know.
@@ -181,6 +184,7 @@ var settings = []setting{
 	{"", "CLOUD_SANDBOX_S3_CREDENTIALS_FILE", func(c *Config, v string) (err error) { c.Blobs.CredentialsFile, err = filepath.Abs(v); return }},
 	{"", "SANDBOX_IMAGE", func(c *Config, v string) error { c.SandboxImage = v; return nil }},
 	{"", "RATE_LIMITS", func(c *Config, v string) (err error) { c.RateLimits, err = ratelimit.Parse(v); return }},
+	{"", "CLOUD_SANDBOX_TRUSTED_PROXIES", func(c *Config, v string) (err error) { c.TrustedProxies, err = parseProxies(v); return }},
 	{"", "CLOUD_SANDBOX_DOMAIN", func(c *Config, v string) (err error) { c.Domain, err = parseDomain(v); return }},
 	{"", "CLOUD_SANDBOX_TLS_CERT", func(c *Config, v string) (err error) { c.TLSCert, err = filepath.Abs(v); return }},
 	{"", "CLOUD_SANDBOX_TLS_KEY", func(c *Config, v string) (err error) { c.TLSKey, err = filepath.Abs(v); return }},
@@ -244,6 +248,32 @@ func parseNameServers(v string) ([]string, error) {
 	return out, nil
 }
 
+// maxProxies bounds what every request is compared with.
+const maxProxies = 64
+
+// parseProxies reads addresses and CIDRs with commas between.
+func parseProxies(v string) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for text := range strings.SplitSeq(v, ",") {
+		text = strings.TrimSpace(text)
+		p, err := netip.ParsePrefix(text)
+		if a, plainErr := netip.ParseAddr(text); plainErr == nil && a.Zone() == "" {
+			p, err = netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen()), nil
+		}
+		switch {
+		case err != nil || p.Addr().Is4In6():
+			return nil, fmt.Errorf("%q is neither an address nor a CIDR such as 10.0.0.0/8", text)
+		case p.Bits() == 0:
+			return nil, fmt.Errorf("%q is everybody, and a client could then claim any address: name your proxies", text)
+		}
+		out = append(out, p.Masked())
+	}
+	if len(out) > maxProxies {
+		return nil, fmt.Errorf("there may be at most %d", maxProxies)
+	}
+	return out, nil
+}
+
 func defaults(getenv func(string) string) Config {
 	return Config{
 		Addr:      "localhost:8080",
@@ -285,14 +315,28 @@ func defaultData(getenv func(string) string) string {
 
 // Load returns the defaults, changed by the environment, changed by flags, and
 // checked. flags holds only those that were given, by name without dashes; an
-// environment variable that is empty counts as absent. The error names every
-// problem, one a line.
-func Load(flags map[string]string, getenv func(string) string) (Config, error) {
-	return load(defaults(getenv), flags, getenv)
+// environment variable that is empty counts as absent; environ has each as
+// NAME=VALUE. A variable that is meant as a setting and is none is a problem. The
+// error names every problem, one a line.
+func Load(flags map[string]string, environ []string) (Config, error) {
+	return load(defaults(lookup(environ)), flags, environ)
 }
 
-func load(c Config, flags map[string]string, getenv func(string) string) (Config, error) {
-	var problems []error
+// lookup returns what os.Getenv is for the environment itself.
+func lookup(environ []string) func(string) string {
+	values := make(map[string]string, len(environ))
+	for _, v := range environ {
+		name, value, _ := strings.Cut(v, "=")
+		values[name] = value
+	}
+	return func(name string) string { return values[name] }
+}
+
+func load(c Config, flags map[string]string, environ []string) (Config, error) {
+	getenv := lookup(environ)
+	warnings, err := checkNames(environ)
+	c.Warnings = append(c.Warnings, warnings...)
+	problems := []error{err}
 	for _, s := range settings {
 		if s.flag == FlagAddr {
 			s.env = addrVariable(c.Role)

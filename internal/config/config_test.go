@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,12 +12,12 @@ import (
 
 const longSecret = "0123456789abcdef0123456789abcdef"
 
-func env(pairs ...string) func(string) string {
-	m := map[string]string{}
+func env(pairs ...string) []string {
+	var environ []string
 	for i := 0; i < len(pairs); i += 2 {
-		m[pairs[i]] = pairs[i+1]
+		environ = append(environ, pairs[i]+"="+pairs[i+1])
 	}
-	return func(k string) string { return m[k] }
+	return environ
 }
 
 func TestLoadDefaults(t *testing.T) {
@@ -76,6 +77,12 @@ func TestLoadRefuses(t *testing.T) {
 		{"dev on every address", map[string]string{"dev": "true", "addr": ":8080"}, nil, []string{"dev mode"}},
 		{"dev on 0.0.0.0", map[string]string{"dev": "true", "addr": "0.0.0.0:8080"}, nil, []string{"dev mode"}},
 		{"dev on a name", map[string]string{"dev": "true", "addr": "localhost.example:8080"}, nil, []string{"dev mode"}},
+		{"no proxies", map[string]string{"dev": "true"}, []string{"CLOUD_SANDBOX_TRUSTED_PROXIES", "10.0.0.0/8,proxy.example"}, []string{"CLOUD_SANDBOX_TRUSTED_PROXIES", `"proxy.example" is neither an address nor a CIDR`}},
+		{"a proxy on a link", map[string]string{"dev": "true"}, []string{"CLOUD_SANDBOX_TRUSTED_PROXIES", "fe80::1%eth0"}, []string{"neither an address nor a CIDR"}},
+		{"mapped proxies", map[string]string{"dev": "true"}, []string{"CLOUD_SANDBOX_TRUSTED_PROXIES", "::ffff:10.0.0.0/104"}, []string{"neither an address nor a CIDR"}},
+		{"everybody a proxy", map[string]string{"dev": "true"}, []string{"CLOUD_SANDBOX_TRUSTED_PROXIES", "0.0.0.0/0"}, []string{"is everybody"}},
+		{"everybody of IPv6 a proxy", map[string]string{"dev": "true"}, []string{"CLOUD_SANDBOX_TRUSTED_PROXIES", "10.0.0.1, ::/0"}, []string{"is everybody"}},
+		{"too many proxies", map[string]string{"dev": "true"}, []string{"CLOUD_SANDBOX_TRUSTED_PROXIES", strings.Repeat("10.0.0.1,", 64) + "10.0.0.1"}, []string{"at most 64"}},
 		{"no port", map[string]string{"dev": "true", "addr": "localhost"}, nil, []string{"not host:port"}},
 		{"odd port", map[string]string{"dev": "true", "addr": "localhost:http"}, nil, []string{`the port "http"`}},
 		{"pool", map[string]string{"dev": "true"}, []string{"POOL_MIN_SIZE", "6", "POOL_MAX_SIZE", "5"}, []string{"6 is more than POOL_MAX_SIZE"}},
@@ -117,6 +124,16 @@ func TestLoadAcceptsLoopbackInDev(t *testing.T) {
 		if _, err := Load(map[string]string{"dev": "true", "addr": addr}, env()); err != nil {
 			t.Errorf("%s: %v", addr, err)
 		}
+	}
+}
+
+func TestTrustedProxies(t *testing.T) {
+	c, err := Load(map[string]string{"dev": "true"}, env("CLOUD_SANDBOX_TRUSTED_PROXIES", "10.1.2.3/8, 192.0.2.1,::1,::ffff:192.0.2.2,fd00::/8"))
+	if got := fmt.Sprint(c.TrustedProxies); err != nil || got != "[10.0.0.0/8 192.0.2.1/32 ::1/128 192.0.2.2/32 fd00::/8]" {
+		t.Errorf("%s, %v", got, err)
+	}
+	if c, _ = Load(map[string]string{"dev": "true"}, env()); len(c.TrustedProxies) != 0 {
+		t.Errorf("by default: %v", c.TrustedProxies)
 	}
 }
 

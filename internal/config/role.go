@@ -27,14 +27,14 @@ var addresses = map[string]string{
 
 // LoadRole is Load for a process of one role. The address of a role other than
 // the gateway is set by CLOUD_SANDBOX_<ROLE>_ADDR.
-func LoadRole(role string, flags map[string]string, getenv func(string) string) (Config, error) {
-	c := defaults(getenv)
+func LoadRole(role string, flags map[string]string, environ []string) (Config, error) {
+	c := defaults(lookup(environ))
 	addr, ok := addresses[role]
 	if !ok {
 		return c, fmt.Errorf("there is no role %q", role)
 	}
 	c.Role, c.Addr = role, addr
-	return load(c, flags, getenv)
+	return load(c, flags, environ)
 }
 
 // addrVariable is the environment variable that sets Addr.

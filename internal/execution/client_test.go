@@ -69,7 +69,7 @@ func TestRunOverTheWire(t *testing.T) {
 	req := someCode
 	req.MaxOutput = 8
 	res, err := execution.NewServiceForTest(guest).Run(t.Context(), "t", req, nil)
-	if err != nil || res.Status != execution.StatusError || res.ExitCode != 2 || res.Stdout != "bash -c " || res.StdoutDropped != 102 {
+	if err != nil || res.Status != execution.StatusError || res.ExitCode != 2 || res.Stdout.String() != "bash -c " || res.StdoutDropped != 102 {
 		t.Errorf("%+v, %v", res, err)
 	}
 }

@@ -14,7 +14,8 @@ import (
 // Unavailable.
 type Interpreters interface {
 	// Execute runs code in a context to its end, as Guest.Run does. An error of
-	// handle, and the end of ctx, interrupt it; what it left stays.
+	// handle, and the end of ctx, interrupt it, unless it is a Process of its own;
+	// what it left stays.
 	Execute(ctx context.Context, req CellRequest, handle func(RunEvent) error) (RunEnd, error)
 	Contexts(ctx context.Context) ([]Context, error)
 	CreateContext(ctx context.Context, spec ContextSpec) (Context, error)
@@ -36,6 +37,7 @@ type CellRequest struct {
 	Cwd            string
 	Timeout        time.Duration // from its start, which may have to wait
 	MaxOutput      int64         // as of a RunRequest
+	As             *RunAs        // as of a RunRequest
 }
 
 // Cell says which context an execution ran in.

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unicode/utf8"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/spool"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
@@ -54,11 +54,12 @@ const (
 	StatusPids     Status = "pids"      // it reached the limit of processes
 	StatusDiskFull Status = "disk_full" // it reached the limit of the disk
 	StatusKilled   Status = "killed"    // a signal ended it, or its Sandbox ended under it
+	StatusPaused   Status = "paused"    // its Sandbox was paused: it goes on when that resumes
 )
 
 // Statuses lists every Status.
 func Statuses() []Status {
-	return []Status{StatusOK, StatusError, StatusTimeout, StatusOOM, StatusPids, StatusDiskFull, StatusKilled}
+	return []Status{StatusOK, StatusError, StatusTimeout, StatusOOM, StatusPids, StatusDiskFull, StatusKilled, StatusPaused}
 }
 
 // Request asks for one execution. Zero fields mean the defaults.
@@ -73,29 +74,55 @@ type Request struct {
 	User      string
 	Stdin     string
 	MaxOutput int // bytes kept of each stream; zero: DefaultMaxOutput
+
+	// Key is an idempotency key: what an earlier request with it started in the
+	// Sandbox is followed, and outlives whoever asked for a while. Empty: none.
+	Key string
+	// Resume is what emit was told of it before.
+	Resume Cursor
+	// Again is whether this is not the first request with Key: where no Process is
+	// found again by its key, nothing is run.
+	Again bool
 }
 
-// Result is how an execution ended.
+// Cursor says how far a listener is.
+type Cursor struct {
+	Stdout, Stderr int64 // offset of the first byte of each stream that it lacks
+	Values         int   // that it has
+}
+
+// Result is how an execution ended. What it keeps takes room until Close.
 type Result struct {
 	SandboxID     string
+	ProcessID     string // what ran, or runs, as clients name it; empty: the Guest is of an earlier version
+	Offset        int64  // of the output that would come next
 	Status        Status
-	Stdout        string // valid UTF-8, at most MaxOutput bytes
-	Stderr        string
+	Stdout        *spool.Spool // valid UTF-8, at most MaxOutput bytes
+	Stderr        *spool.Spool
+	StdoutBytes   *spool.Spool // at most MaxOutput; nil: they are those of Stdout
+	StderrBytes   *spool.Spool
 	StdoutDropped int64 // bytes after what Stdout holds
 	StderrDropped int64
 	ExitCode      int      // 128 + signal when a signal ended it, 124 after a timeout
 	Problem       *Problem // nil when Status is StatusOK
 	Duration      time.Duration
 	Cell          *Cell // where it ran, if in a context
-	Values        []Value
+	Values        Values
 	ValuesDropped int64 // beyond what an execution may give
+}
+
+// Close gives up what a Result keeps.
+func (r *Result) Close() {
+	for _, s := range []*spool.Spool{r.Stdout, r.Stderr, r.StdoutBytes, r.StderrBytes, &r.Values.spool} {
+		s.Close()
+	}
 }
 
 // Problem says in words why a Result is not StatusOK.
 type Problem struct {
 	// Name is that of an exception, or "exit_code", "not_started",
 	// "compile_error", "signal", "timeout", "oom", "pids", "disk_full",
-	// "interrupted", "context_restarted" or "sandbox_ended".
+	// "interrupted", "context_restarted", "sandbox_paused" or "sandbox_ended".
 	Name      string
 	Message   string
 	Traceback string // of an exception
@@ -109,22 +136,29 @@ const (
 	EventStdout EventKind = "stdout"
 	EventStderr EventKind = "stderr"
 	EventValue  EventKind = "display" // Value is set
+	EventGap    EventKind = "dropped" // Dropped is set
 )
 
 // Event is what happens while code runs. Texts are valid UTF-8; those of one
 // stream, joined, are all of it.
 type Event struct {
 	Kind      EventKind
-	SandboxID string
+	SandboxID string // of a start, as ProcessID
+	ProcessID string // as in a Result
 	Text      string
+	Bytes     []byte // that Text stands for, where it is not exactly they; else nil
 	Value     *Value
+	Dropped   int64  // bytes of output that are kept no more
+	Next      Cursor // of a listener that has this event
 }
 
 // Config is what a Service is made of.
 type Config struct {
 	Sandboxes sandbox.Sandboxes
 	Guests    *Guests
-	Log       *slog.Logger
+	// Spools bounds what Results keep that nobody has read; nil: nothing does.
+	Spools *spool.Budget
+	Log    *slog.Logger
 	// Observe is told of every execution that ended; nil: nobody is.
 	Observe func(language string, status Status, took time.Duration)
 	// Event is told of executions that a limit ended; nil: nobody is.
@@ -149,8 +183,11 @@ func New(c Config) *Service {
 
 // Run runs req to its end. emit, when not nil, is called one call at a time for
 // what happens meanwhile; its error ends the execution and is returned. So does
-// the end of ctx. Code that fails, times out or dies with its Sandbox is a
-// Result, not an error.
+// the end of ctx, unless its cause is Unavailable: then it is this server that
+// ends, and the client comes back to the next one. With a Key the execution has
+// abandonTime before it ends, in which a request with that Key takes it up. Code
+// that fails, times out or dies with its Sandbox is a Result, not an error; so is
+// code whose Sandbox was paused, which goes on when that resumes.
 //
 // It returns Invalid or TooLarge for a request that cannot be run, NotFound for
 // a Sandbox that is absent, Conflict for one that does not run, Unavailable for
@@ -158,6 +195,9 @@ func New(c Config) *Service {
 func (s *Service) Run(ctx context.Context, tenant sandbox.TenantID, req Request, emit func(Event) error) (Result, error) {
 	lang, err := req.complete()
 	if err != nil {
+		return Result{}, err
+	}
+	if err := s.Spools.Enter(ctx, string(tenant), 2*int64(req.MaxOutput)); err != nil {
 		return Result{}, err
 	}
 	if req.Sandbox == "" {
@@ -190,6 +230,10 @@ func (r *Request) complete() (language, error) {
 		err = sandbox.Errorf(sandbox.Invalid, "timeout_seconds must be between 1 and %d", int(MaxTimeout.Seconds()))
 	case r.MaxOutput < 1 || r.MaxOutput > MaxMaxOutput:
 		err = sandbox.Errorf(sandbox.Invalid, "max_output_bytes must be between 1 and %d", MaxMaxOutput)
+	case !validKey(r.Key):
+		err = errKeyForm()
+	case r.Key != "" && r.Sandbox == "":
+		err = sandbox.Errorf(sandbox.Invalid, "an Idempotency-Key needs a sandbox_id: a sandbox that is borrowed for one execution ends with its request")
 	default:
 		err = sandbox.CheckEnv(r.Env)
 	}
@@ -275,98 +319,9 @@ func (s *Service) End(ctx context.Context, tenant sandbox.TenantID, idOrName str
 	return sb, nil
 }
 
-var errGuard = errors.New("the guest did not end the execution in time")
-
-func (s *Service) run(ctx context.Context, tenant sandbox.TenantID, lang language, req Request, emit func(Event) error) (Result, error) {
-	sb, guest, err := s.Guests.Open(ctx, tenant, req.Sandbox)
-	if err != nil {
-		return Result{}, err
-	}
-	if emit != nil {
-		if err := emit(Event{Kind: EventStart, SandboxID: sb.ID}); err != nil {
-			return Result{}, err
-		}
-	}
-	start := time.Now()
-	out := newOutput(req.MaxOutput, emit)
-	out.wrote = func(b []byte) { s.Guests.Wrote(sb.ID, b) }
-	runCtx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	guard := time.AfterFunc(req.Timeout+guardTime, func() { cancel(errGuard) })
-	defer guard.Stop()
-	end, err := launch(runCtx, guest, lang, req, guestOutput(req, emit), func(e RunEvent) error {
-		if e.Started { // its time begins, for which it may have waited
-			guard.Reset(req.Timeout + guardTime)
-		}
-		return out.handle(e)
-	})
-	if err != nil {
-		end, err = s.explain(ctx, runCtx, sb, out, err)
-	}
-	if err = errors.Join(err, out.finish()); err != nil {
-		return Result{}, err
-	}
-	res := result(sb.ID, req, end, out)
-	res.Duration = time.Since(start)
-	s.Observe(cmp.Or(lang.name, "context"), res.Status, res.Duration)
-	if limits(res.Status) {
-		s.Event(sandbox.Event{Kind: sandbox.EventLimitKill, Tenant: sb.Tenant, Sandbox: sb.ID, Operation: "execute", Reason: string(res.Status)})
-	}
-	return res, nil
-}
-
 // limits reports whether a limit of the Sandbox ended an execution. A timeout is
 // the client's own.
 func limits(s Status) bool { return s == StatusOOM || s == StatusPids || s == StatusDiskFull }
-
-// guestOutput is how much of each stream has to leave the Sandbox: a listener
-// gets everything, a Result what it holds and the end of its last character.
-func guestOutput(req Request, emit func(Event) error) int64 {
-	if emit != nil {
-		return 0
-	}
-	return int64(req.MaxOutput) + utf8.UTFMax
-}
-
-// explain finds out what the failure of a run means: an end of the execution
-// that has a Status, or an error.
-func (s *Service) explain(ctx, runCtx context.Context, sb sandbox.Sandbox, out *output, err error) (RunEnd, error) {
-	switch {
-	case out.failed != nil:
-		return RunEnd{}, out.failed
-	case ctx.Err() != nil:
-		return RunEnd{}, context.Cause(ctx)
-	case errors.Is(context.Cause(runCtx), errGuard):
-		if out.started {
-			return RunEnd{Status: StatusTimeout}, nil
-		}
-		return RunEnd{}, sandbox.Errorf(sandbox.Unavailable, "the sandbox does not answer").WithCause(err)
-	}
-	if code := sandbox.CodeOf(err); code != sandbox.Unavailable && code != sandbox.Internal {
-		return RunEnd{}, err // the Guest is there and refuses
-	}
-	return s.lost(ctx, sb, out, err)
-}
-
-// lost waits for the record of a Sandbox whose connection broke to say that it
-// ended. If it does not, the Guest alone is at fault.
-func (s *Service) lost(ctx context.Context, sb sandbox.Sandbox, out *output, cause error) (RunEnd, error) {
-	s.Guests.Forget(sb.ID)
-	now, ended, err := s.awaitEnd(ctx, sb)
-	switch {
-	case err != nil:
-		return RunEnd{}, Absent(err)
-	case !ended:
-		return RunEnd{}, sandbox.Errorf(sandbox.Unavailable, "the connection to the sandbox broke").WithCause(cause)
-	case !out.started && now.Ended == nil:
-		return RunEnd{}, errPaused(cause)
-	case !out.started:
-		return RunEnd{}, errNotRunning(now)
-	case now.Ended == nil: // it lives, and so may what was run
-		return RunEnd{Status: StatusKilled, Message: "the sandbox was paused while it ran; what it did goes on when the sandbox resumes, unheard"}, nil
-	}
-	return RunEnd{Status: statusOf(now.Ended.Cause), Message: fmt.Sprintf("the sandbox ended: %s", now.Ended.Cause)}, nil
-}
 
 // errPaused is for a request that a pause overtook.
 func errPaused(cause error) error {
@@ -410,9 +365,12 @@ func statusOf(cause sandbox.Cause) Status {
 func result(id string, req Request, end RunEnd, out *output) Result {
 	res := Result{
 		SandboxID:     id,
-		Stdout:        out.stdout.kept.String(),
-		StdoutDropped: out.stdout.dropped + max(end.StdoutDropped, 0),
-		Stderr:        out.stderr.kept.String(),
+		Offset:        out.next,
+		Stdout:        &out.stdout.kept,
+		StdoutBytes:   out.stdout.exact,
+		StderrBytes:   out.stderr.exact,
+		StdoutDropped: out.stdout.dropped + max(end.StdoutDropped, 0) + out.gaps,
+		Stderr:        &out.stderr.kept,
 		StderrDropped: out.stderr.dropped + max(end.StderrDropped, 0),
 		Cell:          out.cell,
 		Values:        out.values,
@@ -436,6 +394,7 @@ func result(id string, req Request, end RunEnd, out *output) Result {
 // Exit codes as shells say them.
 const (
 	exitTimeout = 124 // as of timeout(1)
+	exitUnknown = 125 // it has not ended
 	exitNotRun  = 126
 	exitSignal  = 128 // and the signal's number
 	exitKilled  = exitSignal + int(syscall.SIGKILL)
@@ -461,6 +420,8 @@ func verdict(req Request, end RunEnd) (Status, int, *Problem) {
 		return StatusPids, cmp.Or(code, exitKilled), problem("pids", "%s", cmp.Or(end.Message, "it reached the sandbox's limit of processes"))
 	case StatusDiskFull:
 		return StatusDiskFull, cmp.Or(code, exitKilled), problem("disk_full", "%s", cmp.Or(end.Message, "the disk of the sandbox is full"))
+	case StatusPaused:
+		return StatusPaused, exitUnknown, problem("sandbox_paused", "%s", end.Message)
 	case StatusKilled:
 		if end.Message != "" && end.Lost {
 			return StatusKilled, exitKilled, problem("context_restarted", "%s", end.Message)

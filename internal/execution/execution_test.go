@@ -39,6 +39,11 @@ func (o *oneSandbox) Get(ctx context.Context, _ sandbox.TenantID, _ string) (san
 }
 
 // Resume has it run in its next Boot.
+// Settled is Get: nothing is ever under way.
+func (o *oneSandbox) Settled(ctx context.Context, tenant sandbox.TenantID, id string) (sandbox.Sandbox, error) {
+	return o.Get(ctx, tenant, id)
+}
+
 func (o *oneSandbox) Resume(ctx context.Context, _ sandbox.TenantID, _ string) (sandbox.Sandbox, error) {
 	o.change(func(s *sandbox.Sandbox) { s.State, s.Boot.Number = sandbox.Running, s.Boot.Number+1 })
 	return o.sb, ctx.Err()
@@ -60,7 +65,13 @@ type scripted struct {
 func (s *scripted) Run(ctx context.Context, req RunRequest, handle func(RunEvent) error) (RunEnd, error) {
 	return s.run(ctx, req, handle)
 }
-func (s *scripted) Close() { s.closed++ }
+func (s *scripted) Close()                     { s.closed++ }
+func (s *scripted) Warm(context.Context) error { return nil }
+
+// EndProcess finds none: what runs here ends with its call.
+func (s *scripted) EndProcess(context.Context, string) (ProcessInfo, error) {
+	return ProcessInfo{}, sandbox.Errorf(sandbox.NotFound, "there is no such process")
+}
 
 type deadNodes struct{ sandbox.Nodes }
 
@@ -135,7 +146,7 @@ func TestSandboxEndsDuringARun(t *testing.T) {
 				return RunEnd{}, errBroken
 			}}
 			res, err := newService(one, g).Run(t.Context(), "t", someCode, nil)
-			if err != nil || res.Status != want || res.Stdout != "so far" || !strings.Contains(res.Problem.Message, string(cause)) {
+			if err != nil || res.Status != want || res.Stdout.String() != "so far" || !strings.Contains(res.Problem.Message, string(cause)) {
 				t.Errorf("%s: %+v, %v", cause, res, err)
 			}
 			if g.closed == 0 {
@@ -168,6 +179,31 @@ func TestBrokenConnection(t *testing.T) {
 	})
 }
 
+// A Guest that lets go of the connection again and again gets no more time by it, and
+// is not asked without a pause.
+func TestConnectionBreaksAgainAndAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		runs := 0
+		g := &scripted{run: func(_ context.Context, _ RunRequest, handle func(RunEvent) error) (RunEnd, error) {
+			if runs++; runs == 1000 {
+				cancel() // or else it never ends
+			}
+			_ = handle(RunEvent{Process: &ProcessInfo{ID: "p"}, Started: true})
+			return RunEnd{}, errBroken
+		}}
+		start := time.Now()
+		res, err := newService(newOne(), g).Run(ctx, "t", someCode, nil)
+		if err != nil || res.Status != StatusTimeout || time.Since(start) > someCode.Timeout+guardTime+lastLook {
+			t.Errorf("after %s: %+v, %v", time.Since(start), res, err)
+		}
+		if most := int((someCode.Timeout+guardTime)/lastLook) + 10; runs > most {
+			t.Errorf("asked %d times, want at most %d", runs, most)
+		}
+	})
+}
+
 // A Guest that does not enforce the timeout is not waited for.
 func TestGuard(t *testing.T) {
 	stuck := func(start bool) *scripted {
@@ -183,7 +219,7 @@ func TestGuard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		res, err := newService(newOne(), stuck(true)).Run(t.Context(), "t", someCode, nil)
-		if err != nil || res.Status != StatusTimeout || res.Stdout != "so far" || time.Since(start) != 6*time.Second {
+		if err != nil || res.Status != StatusTimeout || res.Stdout.String() != "so far" || time.Since(start) != 6*time.Second {
 			t.Errorf("after %s: %+v, %v", time.Since(start), res, err)
 		}
 	})

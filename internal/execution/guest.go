@@ -21,7 +21,8 @@ type Guest interface {
 	Warm(ctx context.Context) error
 	// Run runs one program to its end and calls handle, one call at a time, for
 	// its start and each piece of its output. An error of handle, and the end of
-	// ctx, kill the program and everything it started.
+	// ctx, kill the program and everything it started, unless it is a Process of
+	// its own (RunRequest.As).
 	Run(ctx context.Context, req RunRequest, handle func(RunEvent) error) (RunEnd, error)
 	// ReadFile opens a regular file. The caller closes Body.
 	ReadFile(ctx context.Context, path string, opts ReadOptions) (*FileBody, error)
@@ -72,17 +73,47 @@ type RunRequest struct {
 	// MaxOutput is how many bytes of each stream are passed on; the rest is
 	// read and counted. Zero: no bound.
 	MaxOutput int64
+	As        *RunAs // nil: the program ends with the call
 }
 
-// RunEvent is a start, a piece of output, or what code in a context gives.
+// RunAs makes what runs a Process, which outlives the call: only its own end, its
+// timeout and EndProcess end it. A Guest of an earlier version knows no such
+// Process; there it ends with the call.
+type RunAs struct {
+	ID          string // of the Process
+	Key         string // idempotency key: what was started with it is followed; empty: none
+	Fingerprint []byte // tells requests with the same Key apart
+	// Attach is whether the Process is there already, and is only followed.
+	Attach bool
+	// Again is whether it may have been started before: a Guest that knows no such
+	// Processes starts nothing then.
+	Again  bool
+	From   int64   // offset of the first output that is wanted
+	Source *Source // what the program is made of; nil: it is there
+}
+
+// Source is code that a program is made of, or reads, in a folder that is removed
+// afterwards.
+type Source struct {
+	Folder, File string
+	Code         string
+	Compile      []string // runs first; nil: nothing has to
+}
+
+// RunEvent is a start, a piece of output, or what code in a context gives. Of a
+// Process output comes as Pieces, and Process comes first.
 type RunEvent struct {
+	Process  *ProcessInfo
+	Repeated bool // with Process: it was started before
+	Pieces   []OutputPiece
+
 	Started bool
 	PID     int64 // with Started of a program; the Guest's word
 	Cell    *Cell // with Started in a context
 	Stdout  []byte
 	Stderr  []byte
 	Value   *Value
-	Failure *Failure
+	Failure *Failure // of a Process, Pieces hold its traceback
 }
 
 // RunEnd is how a program ended, by the Guest's word.
@@ -95,10 +126,11 @@ type RunEnd struct {
 	StdoutDropped int64 // bytes beyond MaxOutput
 	StderrDropped int64
 
-	Unmade         bool  // it was a compiler that ended, or what wrote the code to a file
-	Lost           bool  // of a context: its interpreter ended
-	Interrupted    bool  // of a context: on request
-	ResultsDropped int64 // Values beyond what one execution may give
+	Took           time.Duration // of a Process
+	Unmade         bool          // it was a compiler that ended, or what wrote the code to a file
+	Lost           bool          // of a context: its interpreter ended
+	Interrupted    bool          // of a context: on request
+	ResultsDropped int64         // Values beyond what one execution may give
 }
 
 // ReadOptions is the conditional part of a read: headers of HTTP (RFC 9110,

@@ -13,7 +13,7 @@ const (
 	maxGuests = 4096 // clients kept at a time
 	guestIdle = 2 * time.Minute
 	sweepTime = 10 * time.Second
-	warmTime  = 2 * time.Second
+	asideTime = 2 * time.Second
 )
 
 // Guests keeps a client of the Guest of each Boot that was used lately, so that
@@ -29,7 +29,7 @@ type Guests struct {
 	swept  time.Time
 	closed bool
 
-	warming sync.WaitGroup
+	asides sync.WaitGroup
 }
 
 type openGuest struct {
@@ -65,36 +65,48 @@ func (g *Guests) Open(ctx context.Context, tenant sandbox.TenantID, idOrName str
 }
 
 // Wake returns sb once it runs. Of many requests that come while it is paused
-// the session manager lets one resume it, and the others wait for that.
-func (g *Guests) Wake(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
-	switch sb.State {
-	case sandbox.Running:
+// the session manager lets one resume it, and the others wait for that. One that is to
+// stay paused is only waited for, if it is on its way to run.
+func (g *Guests) Wake(ctx context.Context, sb sandbox.Sandbox) (_ sandbox.Sandbox, err error) {
+	if sb.State == sandbox.Running {
 		return sb, nil
-	case sandbox.Pausing, sandbox.Paused, sandbox.Resuming:
-		g.Forget(sb.ID)
-		if sb.StayPaused {
-			return sb, sandbox.Errorf(sandbox.Conflict, "the sandbox is %s and does not wake by itself: resume it", sb.State)
-		}
-		running, err := g.sandboxes.Resume(ctx, sb.Tenant, sb.ID)
-		return running, Absent(err)
 	}
 	g.Forget(sb.ID)
-	return sb, errNotRunning(sb)
+	if sb.StayPaused && sb.Live() {
+		if sb, err = g.sandboxes.Settled(ctx, sb.Tenant, sb.ID); err != nil {
+			return sb, Absent(err)
+		}
+	}
+	switch {
+	case sb.State == sandbox.Running:
+		return sb, nil
+	case !sb.Live():
+		return sb, errNotRunning(sb)
+	case sb.StayPaused:
+		return sb, sandbox.Errorf(sandbox.Conflict, "the sandbox is %s and does not wake by itself: resume it", sb.State)
+	}
+	running, err := g.sandboxes.Resume(ctx, sb.Tenant, sb.ID)
+	return running, Absent(err)
 }
 
 // Warm connects to the Guest of a Sandbox that was just created, while its client
 // reads the reply and writes the first request.
 func (g *Guests) Warm(sb sandbox.Sandbox) {
 	guest := g.of(sb)
+	g.aside(func(ctx context.Context) { _ = guest.Warm(ctx) }) // the first call will tell what is wrong
+}
+
+// aside does something that nobody waits for but Close. Its context lasts asideTime.
+func (g *Guests) aside(do func(context.Context)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
 		return
 	}
-	g.warming.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), warmTime)
+	g.asides.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), asideTime)
 		defer cancel()
-		_ = guest.Warm(ctx) // the first call will tell what is wrong
+		do(ctx)
 	})
 }
 
@@ -189,7 +201,7 @@ func (g *Guests) Close() {
 	g.mu.Lock()
 	g.closed = true
 	g.mu.Unlock()
-	g.warming.Wait()
+	g.asides.Wait()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for id, o := range g.byID {

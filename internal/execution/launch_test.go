@@ -3,7 +3,6 @@ package execution
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,58 +22,34 @@ func (e *equipped) Execute(context.Context, CellRequest, func(RunEvent) error) (
 	return RunEnd{}, sandbox.Errorf(sandbox.Invalid, "the program is not in PATH")
 }
 
-// Code of compiled languages is written and compiled, run, and removed again.
+// Code of compiled languages is written and compiled, and run, by the Guest.
 func TestLaunchFromAFile(t *testing.T) {
 	for _, tt := range []struct {
 		name, language string
 		programs       []string
-		made, ran      RunEnd
-		want           [][]string // what follows "sh -c SCRIPT sh", then the others; F is the folder
+		end            RunEnd
+		compile, run   string // F is the folder
+		file           string
 		status         Status
 		problem        string
 	}{
-		{
-			"compiled", "c",
-			[]string{"gcc", "clang"},
-			RunEnd{Status: StatusOK},
-			RunEnd{Status: StatusOK},
-			[][]string{{"F", "main.c", "gcc", "-O1", "-o", "F/main", "F/main.c", "-lm", "-pthread"}, {"F/main"}, {"rm", "-rf", "--", "F"}},
-			StatusOK, "",
-		},
+		{"compiled", "c", []string{"gcc", "clang"}, RunEnd{Status: StatusOK}, "gcc -O1 -o F/main F/main.c -lm -pthread", "F/main", "main.c", StatusOK, ""},
 		{
 			"does not compile", "rust",
 			[]string{"rustc"},
-			RunEnd{Status: StatusOK, ExitCode: 1},
-			RunEnd{},
-			[][]string{{"F", "main.rs", "rustc", "--edition=2021", "-O", "-o", "F/main", "F/main.rs"}, {"rm", "-rf", "--", "F"}},
+			RunEnd{Status: StatusOK, ExitCode: 1, Unmade: true},
+			"rustc --edition=2021 -O -o F/main F/main.rs", "F/main", "main.rs",
 			StatusError, "compile_error",
 		},
-		{
-			"compiles too long", "go",
-			[]string{"go"},
-			RunEnd{Status: StatusTimeout},
-			RunEnd{},
-			[][]string{{"F", "main.go", "go", "build", "-o", "F/main", "F/main.go"}, {"rm", "-rf", "--", "F"}},
-			StatusTimeout, "timeout",
-		},
-		{
-			"not compiled", "ruby",
-			[]string{"ruby", "bash"},
-			RunEnd{Status: StatusOK},
-			RunEnd{Status: StatusOK, ExitCode: 3},
-			[][]string{{"F", "main.rb"}, {"ruby", "F/main.rb"}, {"rm", "-rf", "--", "F"}},
-			StatusError, "exit_code",
-		},
+		{"compiles too long", "go", []string{"go"}, RunEnd{Status: StatusTimeout, Unmade: true}, "go build -o F/main F/main.go", "F/main", "main.go", StatusTimeout, "timeout"},
+		{"not compiled", "ruby", []string{"ruby", "bash"}, RunEnd{Status: StatusOK, ExitCode: 3}, "", "ruby F/main.rb", "main.rb", StatusError, "exit_code"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var calls []RunRequest
 			g := &equipped{programs: tt.programs}
 			g.run = func(_ context.Context, r RunRequest, _ func(RunEvent) error) (RunEnd, error) {
 				calls = append(calls, r)
-				if len(calls) == 1 {
-					return tt.made, nil
-				}
-				return tt.ran, nil
+				return tt.end, nil
 			}
 			req := someCode
 			req.Language, req.Code, req.Stdin, req.Timeout = tt.language, "the code", "the input", time.Hour
@@ -82,18 +57,14 @@ func TestLaunchFromAFile(t *testing.T) {
 			if err != nil || res.Status != tt.status || (tt.problem == "") != (res.Problem == nil) || res.Problem != nil && res.Problem.Name != tt.problem {
 				t.Errorf("%+v %+v, %v", res, res.Problem, err)
 			}
-			folder := calls[0].Args[4]
-			for i, want := range tt.want {
-				got := calls[i].Args
-				if i == 0 {
-					got = got[4:]
-				}
-				if named := strings.Fields(strings.ReplaceAll(strings.Join(got, " "), folder, "F")); !slices.Equal(named, want) {
-					t.Errorf("call %d is %q, want %q", i, named, want)
-				}
+			if len(calls) != 1 || calls[0].As == nil || calls[0].As.Source == nil {
+				t.Fatalf("calls %+v", calls)
 			}
-			if len(calls) != len(tt.want) || string(calls[0].Stdin) != "the code" || len(calls) == 3 && string(calls[1].Stdin) != "the input" {
-				t.Errorf("calls %+v", calls)
+			got, src := calls[0], *calls[0].As.Source
+			named := func(args []string) string { return strings.ReplaceAll(strings.Join(args, " "), src.Folder, "F") }
+			if named(src.Compile) != tt.compile || named(got.Args) != tt.run || src.File != tt.file || src.Code != "the code" ||
+				string(got.Stdin) != "the input" || got.Timeout != time.Hour || !strings.HasPrefix(src.Folder, "/tmp/.") {
+				t.Errorf("asked for %+v of %+v", got, src)
 			}
 		})
 	}

@@ -1,28 +1,39 @@
 package execution
 
 import (
+	"io"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/spool"
 )
 
 // text turns one stream of bytes into valid UTF-8, piece by piece: what is not
 // UTF-8 becomes U+FFFD, also when a character is cut by the pieces. It keeps
-// the beginning, up to cap bytes, and counts the rest.
+// the beginning, up to cap bytes and as long as there is room, and counts the rest.
 type text struct {
 	cap     int
-	kept    strings.Builder
-	full    bool // kept ends at cap, or just before a character that passes it
+	kept    spool.Spool
+	full    bool // kept ends at cap, or just before what passes it
 	dropped int64
-	tail    []byte // the beginning of a character whose end has not come
+	tail    []byte       // the beginning of a character whose end has not come
+	exact   *spool.Spool // the first cap bytes, once kept is not exactly they; else nil
+}
+
+// known is a part of a stream.
+type known struct {
+	text  string
+	bytes []byte // that text stands for, where it is not exactly they; else nil
 }
 
 // add takes the next piece and returns what of the stream is now known.
-func (t *text) add(piece []byte) string {
+func (t *text) add(piece []byte) known {
 	if len(t.tail) > 0 {
 		piece = append(t.tail, piece...)
 		t.tail = nil
 	}
-	if n := cutCharacter(piece); n > 0 {
+	if n := CutCharacter(piece); n > 0 {
 		t.tail = append([]byte(nil), piece[len(piece)-n:]...)
 		piece = piece[:len(piece)-n]
 	}
@@ -30,17 +41,46 @@ func (t *text) add(piece []byte) string {
 }
 
 // end returns what is left of a stream that ended inside a character.
-func (t *text) end() string {
+func (t *text) end() known {
 	piece := t.tail
 	t.tail = nil
 	return t.take(piece)
 }
 
-func (t *text) take(piece []byte) string {
+func (t *text) take(piece []byte) known {
 	if len(piece) == 0 {
-		return ""
+		return known{}
 	}
+	if utf8.Valid(piece) {
+		s := string(piece)
+		t.keepExact(piece)
+		t.keep(s)
+		return known{text: s}
+	}
+	if t.exact == nil && !t.full {
+		t.exact = t.kept.Beside()
+		if _, err := io.Copy(t.exact, t.kept.Reader()); err != nil {
+			t.full = true
+		}
+	}
+	t.keepExact(piece)
 	s := strings.ToValidUTF8(string(piece), string(utf8.RuneError))
+	t.keep(s)
+	return known{text: s, bytes: append([]byte(nil), piece...)}
+}
+
+// keepExact keeps bytes that the text does not tell, if there are any such.
+func (t *text) keepExact(piece []byte) {
+	if t.exact != nil {
+		room := max(t.cap-t.exact.Len(), 0)
+		if _, err := t.exact.Write(piece[:min(len(piece), room)]); err != nil {
+			t.full = true // the text ends where the bytes do
+		}
+	}
+}
+
+// keep keeps the beginning of a text, and counts the rest.
+func (t *text) keep(s string) {
 	keep := s
 	if room := t.cap - t.kept.Len(); t.full {
 		keep = ""
@@ -50,9 +90,10 @@ func (t *text) take(piece []byte) string {
 		}
 		keep, t.full = s[:room], true
 	}
-	t.kept.WriteString(keep)
+	if _, err := t.kept.WriteString(keep); err != nil {
+		keep, t.full = "", true
+	}
 	t.dropped += int64(len(s) - len(keep))
-	return s
 }
 
 // Text turns one stream of bytes, piece by piece, into valid UTF-8: what is not
@@ -60,10 +101,12 @@ func (t *text) take(piece []byte) string {
 type Text struct{ text text }
 
 // Add takes the next piece and returns what is known with it; the beginning of a
-// character waits for its end.
-func (t *Text) Add(piece []byte) string {
+// character waits for its end. exact is nil unless something was replaced: then it
+// is the bytes that the text stands for.
+func (t *Text) Add(piece []byte) (s string, exact []byte) {
 	t.text.full = true // it keeps nothing
-	return t.text.add(piece)
+	k := t.text.add(piece)
+	return k.text, k.bytes
 }
 
 // Waiting is how many bytes wait for the end of their character.
@@ -71,11 +114,14 @@ func (t *Text) Waiting() int { return len(t.text.tail) }
 
 // End returns what is left of a stream that ended, or has a gap, inside a
 // character.
-func (t *Text) End() string { return t.text.end() }
+func (t *Text) End() (s string, exact []byte) {
+	k := t.text.end()
+	return k.text, k.bytes
+}
 
-// cutCharacter returns how many bytes at the end of b begin a character that
+// CutCharacter returns how many bytes at the end of b begin a character that
 // may be completed by what follows.
-func cutCharacter(b []byte) int {
+func CutCharacter(b []byte) int {
 	for n := 1; n < utf8.UTFMax && n <= len(b); n++ {
 		if end := b[len(b)-n:]; utf8.RuneStart(end[0]) {
 			if utf8.FullRune(end) {
@@ -100,10 +146,18 @@ type output struct {
 	stdout, stderr text
 	cell           *Cell    // nil: not in a context
 	failure        *Failure // the last one
-	values         []Value
+	values         Values
 	valueBytes     int
 	valuesDropped  int64
 	started        bool
+	process        bool              // it is a Process: output has offsets, and holds tracebacks
+	limited        bool              // what is missing in between was not asked for
+	next           int64             // offset of the output that comes next
+	gaps           int64             // bytes that are kept no more
+	resume         Cursor            // what emit was told before
+	told           Cursor            // what it has been told now
+	valuesHeard    int               // since the connection was made last
+	begun          bool              // emit was told of the start
 	emit           func(Event) error // nil: nobody listens
 	wrote          func([]byte)      // is given all of both streams; nil: nobody is
 	failed         error             // of emit
@@ -113,8 +167,23 @@ func newOutput(cap int, emit func(Event) error) *output {
 	return &output{stdout: text{cap: cap}, stderr: text{cap: cap}, emit: emit}
 }
 
+// keepIn has what is kept take room of a Tenant's in b.
+func (o *output) keepIn(b *spool.Budget, tenant sandbox.TenantID) {
+	o.stdout.kept, o.stderr.kept, o.values.spool = b.New(string(tenant)), b.New(string(tenant)), b.New(string(tenant))
+}
+
+// drop gives up what is kept.
+func (o *output) drop() {
+	for _, s := range []*spool.Spool{&o.stdout.kept, &o.stderr.kept, o.stdout.exact, o.stderr.exact, &o.values.spool} {
+		s.Close()
+	}
+}
+
 // handle takes what the Guest tells. Its error is that of emit.
 func (o *output) handle(e RunEvent) error {
+	if e.Process != nil {
+		o.process, o.valuesHeard = true, 0
+	}
 	if e.Started {
 		o.started, o.cell = true, e.Cell
 	}
@@ -124,12 +193,17 @@ func (o *output) handle(e RunEvent) error {
 	}
 	o.send(EventStdout, o.stdout.add(e.Stdout))
 	o.send(EventStderr, o.stderr.add(e.Stderr))
+	for _, p := range e.Pieces {
+		o.piece(p)
+	}
 	if e.Value != nil {
 		o.value(*e.Value)
 	}
 	if e.Failure != nil {
 		// Where a program would print it.
-		o.failure = e.Failure
+		if o.failure = e.Failure; o.process {
+			return o.failed
+		}
 		if o.wrote != nil {
 			o.wrote([]byte(e.Failure.Traceback))
 		}
@@ -140,29 +214,114 @@ func (o *output) handle(e RunEvent) error {
 
 // value keeps a value and passes it on.
 func (o *output) value(v Value) {
+	if o.valuesHeard++; o.valuesHeard <= o.values.Len()+int(o.valuesDropped) {
+		return // it came before the connection broke
+	}
 	for mime, data := range v.Data {
 		o.valueBytes += len(mime) + len(data)
 	}
-	if len(o.values) >= maxValues || o.valueBytes > maxValueBytes {
+	if o.values.Len() >= maxValues || o.valueBytes > maxValueBytes || !o.values.add(v) {
 		o.valuesDropped++
 		return
 	}
-	o.values = append(o.values, v)
-	if o.emit != nil && o.failed == nil {
-		o.failed = o.emit(Event{Kind: EventValue, Value: &v})
+	if o.emit != nil && o.failed == nil && o.values.Len() > o.resume.Values {
+		o.told.Values = o.values.Len()
+		o.failed = o.emit(Event{Kind: EventValue, Value: &v, Next: o.cursor()})
+	}
+}
+
+// start passes on, once, that the execution is known.
+func (o *output) start(e Event) error {
+	if o.begun || o.emit == nil || o.failed != nil {
+		return o.failed
+	}
+	o.begun = true
+	o.failed = o.emit(e)
+	return o.failed
+}
+
+// piece takes output whose place is known.
+func (o *output) piece(p OutputPiece) {
+	end := p.Offset + int64(len(p.Data))
+	if end <= o.next {
+		return // it came before the connection broke
+	}
+	data := p.Data
+	switch {
+	case p.Offset < o.next:
+		data = data[o.next-p.Offset:]
+	case p.Offset > o.next && !o.limited:
+		o.gap(p.Offset)
+	}
+	from := end - int64(len(data))
+	o.next = end
+	if o.wrote != nil {
+		o.wrote(data)
+	}
+	kind, stream, heard, told := EventStdout, &o.stdout, o.resume.Stdout, &o.told.Stdout
+	if p.Stderr {
+		kind, stream, heard, told = EventStderr, &o.stderr, o.resume.Stderr, &o.told.Stderr
+	}
+	if from < heard && heard < end { // what was heard ends inside: two pieces then
+		o.hear(kind, stream, data[:heard-from], heard, heard, told)
+		data, from = data[heard-from:], heard
+	}
+	o.hear(kind, stream, data, end, heard, told)
+}
+
+// hear takes output of one stream that ends at an offset, and passes on what its
+// listener has not heard.
+func (o *output) hear(kind EventKind, stream *text, data []byte, end, heard int64, told *int64) {
+	k := stream.add(data)
+	if waits := len(stream.tail); waits <= len(data) { // else it began earlier
+		*told = end - int64(waits)
+	}
+	if end > heard {
+		o.send(kind, k)
+	}
+}
+
+// gap takes note that output up to an offset is not kept any more.
+func (o *output) gap(until int64) {
+	o.flush()
+	missing := until - o.next
+	o.gaps += missing
+	o.told.Stdout, o.told.Stderr = until, until
+	if o.emit != nil && o.failed == nil && until > max(o.resume.Stdout, o.resume.Stderr) {
+		o.failed = o.emit(Event{Kind: EventGap, Dropped: missing, Next: o.cursor()})
+	}
+}
+
+// cursor is how far the listener is.
+func (o *output) cursor() Cursor {
+	return Cursor{
+		Stdout: max(o.told.Stdout, o.resume.Stdout), Stderr: max(o.told.Stderr, o.resume.Stderr),
+		Values: max(o.told.Values, o.resume.Values),
 	}
 }
 
 // finish passes on what the ends of the streams left behind.
 func (o *output) finish() error {
-	o.send(EventStdout, o.stdout.end())
-	o.send(EventStderr, o.stderr.end())
+	o.flush()
 	return o.failed
 }
 
-func (o *output) send(kind EventKind, s string) {
-	if s == "" || o.emit == nil || o.failed != nil {
+// flush passes on the beginnings of characters whose ends will not come.
+func (o *output) flush() {
+	told := o.told // where what waits begins
+	o.told.Stdout = o.next
+	if k := o.stdout.end(); o.resume.Stdout <= told.Stdout {
+		o.send(EventStdout, k)
+	}
+	o.told.Stderr = o.next
+	if k := o.stderr.end(); o.resume.Stderr <= told.Stderr {
+		o.send(EventStderr, k)
+	}
+}
+
+func (o *output) send(kind EventKind, k known) {
+	if k.text == "" || o.emit == nil || o.failed != nil {
 		return
 	}
-	o.failed = o.emit(Event{Kind: kind, Text: s})
+	o.failed = o.emit(Event{Kind: kind, Text: k.text, Bytes: k.bytes, Next: o.cursor()})
 }

@@ -30,9 +30,9 @@ func TestText(t *testing.T) {
 			c := text{cap: tt.cap}
 			var all strings.Builder
 			for _, p := range tt.pieces {
-				all.WriteString(c.add([]byte(p)))
+				all.WriteString(c.add([]byte(p)).text)
 			}
-			all.WriteString(c.end())
+			all.WriteString(c.end().text)
 			if c.kept.String() != tt.kept || c.dropped != tt.dropped || all.String() != tt.all {
 				t.Errorf("kept %q, dropped %d, all %q", c.kept.String(), c.dropped, all.String())
 			}
@@ -50,10 +50,10 @@ func FuzzText(f *testing.F) {
 		var all strings.Builder
 		for rest := data; len(rest) > 0; {
 			n := min(step, len(rest))
-			all.WriteString(c.add(rest[:n]))
+			all.WriteString(c.add(rest[:n]).text)
 			rest = rest[n:]
 		}
-		all.WriteString(c.end())
+		all.WriteString(c.end().text)
 		switch kept := c.kept.String(); {
 		case !utf8.ValidString(all.String()):
 			t.Errorf("%q is not UTF-8", all.String())

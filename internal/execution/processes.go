@@ -8,12 +8,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/spool"
 )
 
 // Defaults and bounds of a Process.
@@ -53,8 +55,13 @@ type Processes interface {
 	SignalProcess(ctx context.Context, id string, signal int) (ProcessInfo, error)
 	ResizeProcess(ctx context.Context, id string, size TerminalSize) (ProcessInfo, error)
 	// EndProcess ends a Process and everything it started, and returns when it
-	// is over.
+	// is over. Code in a context is interrupted.
 	EndProcess(ctx context.Context, id string) (ProcessInfo, error)
+	// EndProcessOf is EndProcess for the one that was started with a key.
+	EndProcessOf(ctx context.Context, key string) (ProcessInfo, error)
+	// AbandonProcess has a Process end after a while, unless somebody has begun to
+	// follow it by Run or Execute meanwhile. It returns at once.
+	AbandonProcess(ctx context.Context, id string, after time.Duration) error
 	// WaitProcess returns when the condition holds, or will not because the
 	// Process has ended, or when timeout is over.
 	WaitProcess(ctx context.Context, id string, c Condition, timeout time.Duration) (Waited, error)
@@ -182,10 +189,20 @@ type StartRequest struct {
 // Started is the answer to a StartRequest.
 type Started struct {
 	Process
-	Repeated bool   // an earlier request with the same Key started it
-	Stdout   string // valid UTF-8
-	Stderr   string
-	Offset   int64 // where Stdout and Stderr end
+	Repeated bool         // an earlier request with the same Key started it
+	Stdout   *spool.Spool // valid UTF-8
+	Stderr   *spool.Spool
+	// The exact bytes of a stream whose text has replacements; else nil.
+	StdoutBytes, StderrBytes *spool.Spool
+
+	Offset int64 // where Stdout and Stderr end
+}
+
+// Close gives up what a Started keeps.
+func (s *Started) Close() {
+	for _, kept := range []*spool.Spool{s.Stdout, s.Stderr, s.StdoutBytes, s.StderrBytes} {
+		kept.Close()
+	}
 }
 
 var (
@@ -230,7 +247,8 @@ func guestID(sb sandbox.Sandbox, process string) (string, error) {
 }
 
 // StartProcess starts a Process and returns when it has ended, or after
-// req.Yield with what there is. It goes on whatever becomes of ctx.
+// req.Yield with what there is, which takes room until Close. It goes on whatever
+// becomes of ctx.
 //
 // It returns Invalid or TooLarge for a request that cannot be served, NotFound
 // for a Sandbox that is absent, Conflict for one that does not run, a name or
@@ -251,8 +269,26 @@ func (s *Service) StartProcess(ctx context.Context, tenant sandbox.TenantID, req
 	if err != nil {
 		return Started{}, s.broken(ctx, sb, err)
 	}
-	return s.started(sb, got), nil
+	out := startOutput{service: s, sb: sb, left: req.MaxOutput}
+	for i := range out.texts {
+		out.texts[i] = text{cap: math.MaxInt, kept: s.Spools.New(string(tenant))}
+	}
+	out.add(got.Output)
+	if out.left > 0 && out.taken >= start.MaxOutput { // there is more, or was
+		_ = guest.ReadOutput(ctx, got.ID, out.end, false, func(o Output) error { // what fails can be read later
+			if o.Process != nil {
+				got.ProcessInfo = *o.Process
+			}
+			out.add(o.Pieces)
+			return out.full()
+		})
+	}
+	return out.started(got), nil
 }
+
+// firstOutput is how many bytes of output come with the answer to a start. What is
+// more is read in pieces.
+const firstOutput = 64 << 10
 
 // startTime is what a Guest gets, beyond the time it is asked to wait, to answer
 // a call about a Process.
@@ -276,7 +312,7 @@ func (r *StartRequest) complete() error {
 	case r.Timeout < 0 || r.Timeout > MaxProcessTimeout:
 		return sandbox.Errorf(sandbox.Invalid, "timeout_seconds must be more than 0 and at most %d", int(MaxProcessTimeout.Seconds()))
 	case !validKey(r.Key):
-		return sandbox.Errorf(sandbox.Invalid, "the header Idempotency-Key must be 1 to %d printable ASCII characters", MaxIdempotencyKey)
+		return errKeyForm()
 	}
 	if err := checkProcessName("name", r.Name); err != nil {
 		return err
@@ -336,6 +372,10 @@ func (t *TerminalSize) check() error {
 	return nil
 }
 
+func errKeyForm() error {
+	return sandbox.Errorf(sandbox.Invalid, "the header Idempotency-Key must be 1 to %d printable ASCII characters", MaxIdempotencyKey)
+}
+
 // validKey accepts the empty key: none.
 func validKey(key string) bool {
 	for i := range len(key) {
@@ -350,7 +390,7 @@ func validKey(key string) bool {
 func (r *StartRequest) start() ProcessStart {
 	p := ProcessStart{
 		ID: newProcessID(), Args: r.Args, Command: r.Command, Shell: r.Shell, Name: r.Name, User: r.User, Cwd: r.Cwd, Env: r.Env,
-		PTY: r.PTY, Stdin: []byte(r.Stdin), KeepStdin: r.KeepStdin, Timeout: r.Timeout, Key: r.Key, MaxOutput: int64(r.MaxOutput),
+		PTY: r.PTY, Stdin: []byte(r.Stdin), KeepStdin: r.KeepStdin, Timeout: r.Timeout, Key: r.Key, MaxOutput: int64(min(r.MaxOutput, firstOutput)),
 	}
 	if !r.Background {
 		p.Wait = r.Yield
@@ -366,51 +406,92 @@ func (r *StartRequest) start() ProcessStart {
 func (r *StartRequest) fingerprint() []byte {
 	c := *r
 	c.Sandbox, c.Background, c.Yield, c.MaxOutput = "", false, 0, 0
-	text, err := json.Marshal(c)
+	return sumOf(c)
+}
+
+// sumOf is a hash of a request, which is made of strings and numbers.
+func sumOf(request any) []byte {
+	text, err := json.Marshal(request)
 	if err != nil {
-		panic(fmt.Sprintf("a request is not JSON: %v", err)) // it is made of strings and numbers
+		panic(fmt.Sprintf("a request is not JSON: %v", err))
 	}
 	sum := sha256.Sum256(text)
 	return sum[:]
 }
 
-// started makes a Guest's answer the client's.
-func (s *Service) started(sb sandbox.Sandbox, got ProcessStarted) Started {
-	out := Started{Process: processOf(sb, got.ProcessInfo), Repeated: got.Repeated}
-	pieces := got.Output
-	if n := len(pieces); n > 0 {
-		out.Offset = pieces[n-1].Offset + int64(len(pieces[n-1].Data))
-		if cut := cutCharacter(pieces[n-1].Data); got.End == nil && cut < len(pieces[n-1].Data) {
-			// The rest of its last character comes with what is read next.
-			last := pieces[n-1]
-			last.Data = last.Data[:len(last.Data)-cut]
-			pieces = append(pieces[:n-1:n-1], last)
-			out.Offset -= int64(cut)
-		}
-	}
-	texts := [2]text{{cap: maxTextOf(pieces)}, {cap: maxTextOf(pieces)}}
-	for _, p := range pieces {
-		stream := 0
-		if p.Stderr {
-			stream = 1
-		}
-		s.Guests.Wrote(sb.ID, p.Data)
-		texts[stream].add(p.Data)
-	}
-	for i := range texts {
-		texts[i].end()
-	}
-	out.Stdout, out.Stderr = texts[0].kept.String(), texts[1].kept.String()
-	return out
+// startOutput is the output in the answer to a start.
+type startOutput struct {
+	service *Service
+	sb      sandbox.Sandbox
+	texts   [2]text // of stdout and stderr
+	last    OutputPiece
+	taken   int64 // bytes
+	left    int   // bytes that the client wants
+	end     int64 // offset
 }
 
-// maxTextOf is how much text these pieces make at the most: a byte that is no
-// text becomes three.
-func maxTextOf(pieces []OutputPiece) (n int) {
-	for _, p := range pieces {
-		n += 3 * len(p.Data)
+// errEnough ends the reading of output of which no more is wanted.
+var errEnough = errors.New("no more output is wanted")
+
+// full returns errEnough when nothing more can be added.
+func (o *startOutput) full() error {
+	if o.left <= 0 {
+		return errEnough
 	}
-	return n
+	return nil
+}
+
+// add takes pieces, as many as are wanted and as there is room for.
+func (o *startOutput) add(pieces []OutputPiece) {
+	for _, p := range pieces {
+		p.Data = p.Data[:min(len(p.Data), o.left)]
+		if len(p.Data) == 0 {
+			return
+		}
+		o.flush()
+		if o.left == 0 {
+			return
+		}
+		o.last, o.left, o.taken = p, o.left-len(p.Data), o.taken+int64(len(p.Data))
+		o.end = p.Offset + int64(len(p.Data))
+	}
+}
+
+// flush adds the last piece to its stream, which is over when there is no room: it
+// can be read later.
+func (o *startOutput) flush() {
+	if len(o.last.Data) == 0 {
+		return
+	}
+	stream := &o.texts[0]
+	if o.last.Stderr {
+		stream = &o.texts[1]
+	}
+	stream.add(o.last.Data)
+	if stream.dropped > 0 {
+		o.left, o.end = 0, o.last.Offset
+	} else {
+		o.service.Guests.Wrote(o.sb.ID, o.last.Data)
+	}
+	o.last.Data = nil
+}
+
+// started makes a Guest's answer the client's.
+func (o *startOutput) started(got ProcessStarted) Started {
+	if cut := CutCharacter(o.last.Data); got.End == nil && cut < len(o.last.Data) {
+		// The rest of its last character comes with what is read next.
+		o.last.Data = o.last.Data[:len(o.last.Data)-cut]
+		o.end -= int64(cut)
+	}
+	o.flush()
+	for i := range o.texts {
+		o.texts[i].end()
+	}
+	return Started{
+		Process: processOf(o.sb, got.ProcessInfo), Repeated: got.Repeated,
+		Stdout: &o.texts[0].kept, Stderr: &o.texts[1].kept, Offset: o.end,
+		StdoutBytes: o.texts[0].exact, StderrBytes: o.texts[1].exact,
+	}
 }
 
 // processOf makes what a Guest tells of a Process what its client sees.
@@ -483,6 +564,25 @@ func (s *Service) EndProcess(ctx context.Context, tenant sandbox.TenantID, ref P
 	return s.about(ctx, tenant, ref, startTime, func(ctx context.Context, g Guest, id string) (ProcessInfo, error) {
 		return g.EndProcess(ctx, id)
 	})
+}
+
+// EndExecution ends what an execution with an idempotency key started in a
+// Sandbox, and returns it when it is over. NotFound when there is none.
+func (s *Service) EndExecution(ctx context.Context, tenant sandbox.TenantID, idOrName, key string) (Process, error) {
+	sb, guest, err := s.Guests.Open(ctx, tenant, idOrName)
+	if err != nil {
+		return Process{}, err
+	}
+	if key == "" || !validKey(key) {
+		return Process{}, errKeyForm()
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	info, err := guest.EndProcessOf(ctx, key)
+	if err != nil {
+		return Process{}, s.broken(ctx, sb, err)
+	}
+	return processOf(sb, info), nil
 }
 
 // ReadOutput calls handle with the output of a Process from an offset on; a

@@ -80,6 +80,11 @@ func (c *Client) Call(ctx context.Context, method string, body, reply any, files
 		if sandbox.CodeOf(err) == sandbox.TooLarge {
 			return nil, err
 		}
+		c.conn.Close()
+		select {
+		case <-c.done: // so that whoever hears of this finds it done
+		case <-ctx.Done():
+		}
 		return nil, unavailable(err)
 	}
 	select {
@@ -140,7 +145,6 @@ func (c *Client) cause() error {
 }
 
 func (c *Client) read() {
-	defer close(c.done)
 	r := newReceiver(c.conn)
 	for {
 		m, files, err := r.next()
@@ -179,6 +183,7 @@ func (c *Client) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.broken = err
+	close(c.done) // before anybody hears of it
 	for id, ch := range c.waiting {
 		delete(c.waiting, id)
 		close(ch)

@@ -371,6 +371,10 @@ func (n noting) Get(ctx context.Context, tenant sandbox.TenantID, idOrName strin
 	return noted(ctx)(n.Sandboxes.Get(ctx, tenant, idOrName))
 }
 
+func (n noting) Settled(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
+	return noted(ctx)(n.Sandboxes.Settled(ctx, tenant, idOrName))
+}
+
 func (n noting) SetTimeout(ctx context.Context, tenant sandbox.TenantID, idOrName string, timeout time.Duration) (sandbox.Sandbox, error) {
 	return noted(ctx)(n.Sandboxes.SetTimeout(ctx, tenant, idOrName, timeout))
 }

@@ -1,6 +1,9 @@
 package gateway
 
 import (
+	"net/http"
+	"net/netip"
+
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/ratelimit"
 )
@@ -23,4 +26,9 @@ func (s *Server) RouteTable() []RouteInfo {
 		all = append(all, RouteInfo{rt.method, rt.path, rt.isCall(), isE2B(rt.path), rt.access == anyone, scopeOf(rt), classOf(rt), creates(rt)})
 	}
 	return all
+}
+
+// FromClient is the RemoteAddr of a request as a Server that trusts proxies sees it.
+func FromClient(trusted []netip.Prefix, r *http.Request) string {
+	return (&Server{Config: Config{TrustedProxies: trusted}}).fromClient(r).RemoteAddr
 }

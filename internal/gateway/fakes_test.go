@@ -142,6 +142,11 @@ func selected(s sandbox.Sandbox, q sandbox.ListQuery) bool {
 	return slices.Contains(q.States, s.State)
 }
 
+// Settled is Get: nothing takes time here.
+func (f *sandboxes) Settled(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
+	return f.Get(ctx, tenant, idOrName)
+}
+
 func (f *sandboxes) SetTimeout(ctx context.Context, tenant sandbox.TenantID, idOrName string, d time.Duration) (sandbox.Sandbox, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -377,6 +382,15 @@ func (g *guest) Run(ctx context.Context, req execution.RunRequest, handle func(e
 		return execution.RunEnd{Status: execution.StatusOK}, nil
 	}
 	return run(ctx, req, handle)
+}
+
+// EndProcess finds none where there is no registry: what runs then ends with its
+// call.
+func (g *guest) EndProcess(ctx context.Context, id string) (execution.ProcessInfo, error) {
+	if g.Processes != nil {
+		return g.Processes.EndProcess(ctx, id)
+	}
+	return execution.ProcessInfo{}, sandbox.Errorf(sandbox.NotFound, "there is no such process")
 }
 
 // Execute runs a program, as if in a context.

@@ -57,10 +57,18 @@ func (w *writer) Write(p []byte) (int, error) {
 	if !w.begin(http.StatusOK) {
 		return 0, w.unrecorded
 	}
-	_ = w.flow.SetWriteDeadline(time.Now().Add(stalledTime)) // not all writers can
-	n, err := w.ResponseWriter.Write(p)
-	w.gone = w.gone || err != nil
-	return n, err
+	// In pieces, each with its time: who reads slowly is served, and who does not read
+	// is let go.
+	written := 0
+	for {
+		piece := p[written:min(len(p), written+maxPiece)]
+		_ = w.flow.SetWriteDeadline(time.Now().Add(stalledTime)) // not all writers can
+		n, err := w.ResponseWriter.Write(piece)
+		w.gone = w.gone || err != nil
+		if written += n; err != nil || written >= len(p) {
+			return written, err
+		}
+	}
 }
 
 // FlushError sends what has been written so far.

@@ -157,6 +157,34 @@ func TestLongRequestAfterItsBody(t *testing.T) {
 	})
 }
 
+// A client that reads slowly is served to the end, however large a write is.
+func TestLargeWriteToASlowReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size = 40 * maxPiece
+		result := make(chan error, 1)
+		conn := pipe(t, func(w http.ResponseWriter, r *http.Request) {
+			out := &writer{ResponseWriter: w, flow: http.NewResponseController(w)}
+			n, err := out.Write(make([]byte, size))
+			if n != size {
+				t.Errorf("%d bytes were written", n)
+			}
+			result <- err
+		})
+		start := time.Now()
+		go io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		go func() {
+			for buffer := make([]byte, maxPiece/2); ; time.Sleep(stalledTime / 3) {
+				if _, err := io.ReadFull(conn, buffer); err != nil {
+					return
+				}
+			}
+		}()
+		if err := <-result; err != nil || time.Since(start) < 10*stalledTime {
+			t.Errorf("after %s: %v", time.Since(start), err)
+		}
+	})
+}
+
 // A client that takes nothing is let go.
 func TestStalledReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

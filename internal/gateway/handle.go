@@ -79,6 +79,8 @@ func (s *Server) answer(rt route, w *writer, r *http.Request) (who sandbox.Ident
 	}
 	defer leaveUser()
 	w.audit.is(who)
+	ctx, release := s.memory.With(ctx, string(who.Tenant))
+	defer release()
 	err = s.allow(rt, w, r.WithContext(ctx), who)
 	var why *sandbox.Error
 	if errors.Is(err, context.Canceled) && errors.As(context.Cause(ctx), &why) { // suspended meanwhile
@@ -94,8 +96,8 @@ func (s *Server) keepOut(rt route, w *writer, r *http.Request, who sandbox.Ident
 	s.refuseSuspended(rt, r, who, err)
 }
 
-// authenticate returns whom a request speaks for, of a route that asks for that,
-// and the request as the handler knows it.
+// authenticate returns whom a request speaks for, of a route that asks for that or
+// takes a Key, and the request as the handler knows it.
 func (s *Server) authenticate(rt route, w *writer, r *http.Request) (who sandbox.Identity, _ *http.Request, err error) {
 	switch {
 	case byURL(rt, r):
@@ -103,7 +105,7 @@ func (s *Server) authenticate(rt route, w *writer, r *http.Request) (who sandbox
 			s.refused(rt, r, sandbox.Identity{}, refusedURL)
 			return who, r, err
 		}
-	case rt.access == tenant:
+	case rt.access == tenant, rt.path == tokenPath && sendsKey(r):
 		if who, err = s.recognize(rt, oneCredential(r)); err != nil {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="cloud-sandbox"`)
 			s.refuseAnonymous(rt, w, r, err)

@@ -280,6 +280,43 @@ func TestRateLimits(t *testing.T) {
 	}
 }
 
+// A token that was signed here is known as ours also where it is not accepted.
+func TestSigned(t *testing.T) {
+	at := time.Now()
+	tokens, err := gateway.NewTokens([]byte(strings.Repeat("s", 32)), func() time.Time { return at })
+	if err != nil {
+		t.Fatal(err)
+	}
+	others, err := gateway.NewTokens([]byte(strings.Repeat("o", 32)), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, _, err := tokens.Mint(sandbox.Identity{Tenant: "t", Role: sandbox.RoleDeveloper}, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+	last := strings.IndexByte(alphabet, token[len(token)-1])
+	loose := token[:len(token)-1] + alphabet[last^1:last^1+1] // the same bytes
+	for _, when := range []time.Duration{-48 * time.Hour, 0, 48 * time.Hour} {
+		at = time.Now().Add(when)
+		if !tokens.Signed(token) || !tokens.Signed(loose) || others.Signed(token) {
+			t.Errorf("%v: %t, %t, another installation %t", when, tokens.Signed(token), tokens.Signed(loose), others.Signed(token))
+		}
+		if _, err := tokens.Check(token); (err == nil) != (when == 0) {
+			t.Errorf("%v: checked %v", when, err)
+		}
+		if _, err := tokens.Check(loose); err == nil {
+			t.Errorf("%v: a loose one is accepted", when)
+		}
+	}
+	for _, text := range []string{"", ".", "a.b", "a.b.c", token + "A", token[:len(token)-4], "x" + token} {
+		if tokens.Signed(text) {
+			t.Errorf("%q is signed", text)
+		}
+	}
+}
+
 const idempotent = "Idempotency-Key"
 
 func TestIdempotency(t *testing.T) {

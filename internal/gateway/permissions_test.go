@@ -30,7 +30,7 @@ var operations = map[sandbox.Scope][]string{
 		"createSecret", "replaceSecret", "deleteSecret", "createVolume", "deleteVolume", "acquireSandbox", "releaseSandbox", "createSession",
 		"updateSession", "deleteSession", "touchSession", "setSessionTimeout", "pauseSession", "resumeSession",
 		"forkSession", "takeSnapshot", "rollbackSession", "importSnapshot", "deleteSnapshot", "execute",
-		"createContext", "deleteContext", "restartContext", "interruptContext", "startProcess", "endProcess",
+		"createContext", "deleteContext", "restartContext", "interruptContext", "startProcess", "endProcess", "endExecution",
 		"writeProcessInput", "signalProcess", "resizeProcess", "attachProcess", "connectPort", "writeFile", "uploadFiles",
 		"removeFile", "makeDirectory", "moveFile", "copyFile", "chmodFile", "writeArchive", "replaceInFiles",
 		"batchFiles", "signFile", "rotateFileKey", "signPort", "setPort", "gitClone", "gitCheckout", "gitAdd", "gitCommit", "gitPull",

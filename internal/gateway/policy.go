@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net"
 	"net/http"
 	"path"
 	"slices"
@@ -199,9 +198,5 @@ func callerOf(r *http.Request, who sandbox.Identity) string {
 	case who.Tenant != "":
 		return "user:" + string(who.Tenant) + "/" + who.User
 	}
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		host = r.RemoteAddr
-	}
-	return "address:" + host
+	return "address:" + addressOf(r)
 }

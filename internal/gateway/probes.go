@@ -8,6 +8,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
 )
 
 // healthy is the whole answer of /health, to the byte.
@@ -27,7 +28,7 @@ type readiness struct {
 }
 
 // ready answers GET /ready: 200 when a Node can take Sandboxes, 503 when none
-// can or this process is about to end, and why.
+// can, records cannot be written or this process is about to end, and why.
 func (s *Server) ready(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {
 	state := s.readiness(r.Context())
 	select {
@@ -41,7 +42,7 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request, _ sandbox.Identit
 	return rest.Reply(w, http.StatusOK, state)
 }
 
-// readiness asks every Node.
+// readiness asks every Node, and the database.
 func (s *Server) readiness(ctx context.Context) readiness {
 	state := readiness{Reasons: []string{}}
 	nodes, err := s.api.NodeStates(ctx)
@@ -56,6 +57,13 @@ func (s *Server) readiness(ctx context.Context) readiness {
 		for _, reason := range n.NotReady {
 			state.Reasons = append(state.Reasons, n.Node+": "+reason)
 		}
+	}
+	if s.CheckWrite == nil {
+		return state
+	}
+	if err := s.CheckWrite(ctx); err != nil {
+		s.Log.WarnContext(ctx, "the database cannot be written", "error", err.Error())
+		state.Ready, state.Reasons = false, append(state.Reasons, "the database cannot be written: "+status.Of(err).Message)
 	}
 	return state
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/client"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/contexts"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/processes"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
 )
@@ -35,12 +36,12 @@ func (f *fixture) withProcesses() (sandboxID string) {
 	if os.Getuid() != 0 {
 		f.t.Skip("the guest runs as root")
 	}
-	accounts := server.Accounts{Etc: fstest.MapFS{"passwd": {Data: []byte("root:x:0:0:root:/root:/bin/bash\n")}}}
+	accounts := server.Accounts{Etc: fstest.MapFS{"passwd": {Data: []byte("root:x:0:0:root:" + f.t.TempDir() + ":/bin/bash\n")}}}
 	g := server.New(accounts, theReaper())
 	if err := g.Bind(server.Owner{SandboxID: "i", BootNumber: 1, User: "root", Cwd: f.t.TempDir()}, 0, nil); err != nil {
 		f.t.Fatal(err)
 	}
-	registry := processes.New(g)
+	registry := processes.New(g, contexts.New(g))
 	mux := http.NewServeMux()
 	mux.Handle(processes.NewService(registry).Handler())
 	srv := httptest.NewServer(mux)

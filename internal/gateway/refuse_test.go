@@ -346,6 +346,20 @@ func forge(t testing.TB, method jwt.SigningMethod, key any, change func(jwt.MapC
 	return token
 }
 
+// critical is a valid token but for extensions that must be understood.
+func critical(t *testing.T, names any) string {
+	t.Helper()
+	token := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{
+		"tenant": "dev:test", "user": "test", "role": "developer", "iss": "cloud-sandbox", "aud": "cloud-sandbox-api", "exp": time.Now().Add(time.Hour).Unix(),
+	})
+	token.Header["crit"], token.Header["urn:example:bound"] = names, true
+	signed, err := token.SignedString(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return signed
+}
+
 func TestTokenAttacks(t *testing.T) {
 	f := newFixture(t)
 	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -395,6 +409,15 @@ func TestTokenAttacks(t *testing.T) {
 		"expired":          {"Bearer " + with("exp", time.Now().Add(-time.Second).Unix())},
 		"no exp":           {"Bearer " + with("exp", nil)},
 		"text exp":         {"Bearer " + with("exp", "tomorrow")},
+		"digits in exp":    {"Bearer " + with("exp", fmt.Sprint(time.Now().Add(time.Hour).Unix()))},
+		"digits in iat":    {"Bearer " + with("iat", fmt.Sprint(time.Now().Unix()))},
+		"digits in nbf":    {"Bearer " + with("nbf", fmt.Sprint(time.Now().Unix()))},
+		"list in exp":      {"Bearer " + with("exp", []int64{time.Now().Add(time.Hour).Unix()})},
+		"true in exp":      {"Bearer " + with("exp", true)},
+		"crit":             {"Bearer " + critical(t, []string{"exp"})},
+		"unknown crit":     {"Bearer " + critical(t, []string{"urn:example:bound"})},
+		"empty crit":       {"Bearer " + critical(t, []string{})},
+		"no list of crit":  {"Bearer " + critical(t, nil)},
 		"not yet issued":   {"Bearer " + with("iat", time.Now().Add(time.Hour).Unix())},
 		"not yet valid":    {"Bearer " + with("nbf", time.Now().Add(time.Hour).Unix())},
 		"wrong aud":        {"Bearer " + with("aud", "another-api")},
@@ -524,4 +547,29 @@ func FuzzCredentials(f *testing.F) {
 			t.Errorf("%q and %q: %d %s", authorization, apiKey, w.Code, w.Body)
 		}
 	})
+}
+
+// Of several things that are wrong always the same one is told.
+func TestRefusalsAreTheSame(t *testing.T) {
+	f := newFixture(t)
+	key := f.key("t", sandbox.RoleOperator)
+	for _, tt := range []struct{ method, path, body, want string }{
+		{"GET", "/api/v1/sessions?zz=1&mm=2&aa=3&kk=4", "", `unknown query parameter \"aa\"`},
+		{"GET", "/v2/sandboxes?zz=1&mm=2&aa=3&kk=4", "", `unknown query parameter \"aa\"`},
+		{"POST", "/api/v1/sessions", `{"env":{"9z":"","9m":"","9a":"","9k":""}}`, `\"9a\" is not a name`},
+		{"POST", "/api/v1/sessions", `{"zz":1,"mm":2,"aa":3}`, `unknown field \"zz\"`},
+		{"PUT", "/api/v1/tenants/t/quota", `{"zz":1,"mm":2,"aa":3,"kk":4}`, "aa"},
+		{"PUT", "/api/v1/tenants/t/quota", `{"zz":null,"mm":null,"aa":null,"kk":null}`, `\"aa\" must be`},
+	} {
+		for range 20 {
+			ask := func() answer { return f.with(tt.method, tt.path, tt.body, "X-API-Key", key) }
+			if strings.HasPrefix(tt.path, "/v2/") { // which the contract of REST does not have
+				ask = func() answer { return f.ask(gateway.RouteInfo{Method: tt.method, Path: tt.path}, key) }
+			}
+			if a := ask(); a.status != 400 || !bytes.Contains(a.body, []byte(tt.want)) {
+				t.Errorf("%s %s: %d %s, want %s", tt.method, tt.path, a.status, a.body, tt.want)
+				break
+			}
+		}
+	}
 }

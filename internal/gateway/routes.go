@@ -156,6 +156,7 @@ func runRoutes(a *rest.API) []route {
 		{"DELETE", "/api/v1/contexts/{id}", tenant, noBody, false, a.DeleteContext},
 		{"POST", "/api/v1/contexts/{id}/restart", tenant, jsonBody, false, a.RestartContext},
 		{"POST", "/api/v1/contexts/{id}/interrupt", tenant, jsonBody, false, a.InterruptContext},
+		{"DELETE", "/api/v1/execute", tenant, noBody, false, a.EndExecution},
 		{"GET", "/api/v1/processes", tenant, noBody, false, a.ListProcesses},
 		{"POST", "/api/v1/processes", tenant, processBody, false, a.StartProcess},
 		{"GET", "/api/v1/processes/{id}", tenant, noBody, false, a.GetProcess},

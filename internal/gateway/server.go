@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"path"
 	"slices"
 	"strings"
@@ -33,6 +34,7 @@ import (
 	internalrpc "github.com/cloud-sandbox/cloud-sandbox/internal/rpc"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/signedurl"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/spool"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/steps"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/tenants"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/users"
@@ -45,7 +47,17 @@ const (
 	maxHeader   = 64 << 10         // bytes
 	stalledTime = 30 * time.Second // without progress in either direction
 	minRate     = 1 << 10          // bytes a second, what a body must keep up
+	maxPiece    = 32 << 10         // bytes that a client must take in stalledTime
 	lastWords   = 5 * time.Second  // for requests that outlast the drain to say why they end
+)
+
+const (
+	// spooled bounds what executions have printed and nobody has read yet, in bytes on
+	// disk. A Tenant gets a quarter.
+	spooled = 2 << 30
+	// messageMemory bounds the memory of large messages that must be held whole. A
+	// Tenant gets a half.
+	messageMemory = 512 << 20
 )
 
 // Config is what a Server is made of. What says nothing else is required.
@@ -65,6 +77,8 @@ type Config struct {
 	Issuers *oidc.Issuers
 	// Store keeps requests that must take effect once.
 	Store sandbox.OnceStore
+	// CheckWrite returns why the records cannot be written now; nil: they always can.
+	CheckWrite func(context.Context) error
 	// Audit keeps who did what.
 	Audit sandbox.AuditStore
 	// AuditLife is how long it is kept; zero: for ever.
@@ -100,9 +114,15 @@ type Config struct {
 	// Uploads is a folder for files that Templates are built with; empty: none are
 	// taken.
 	Uploads string
+	// Spool is a folder for what executions print until their clients have read it;
+	// empty: the system's for temporary files.
+	Spool string
 	// Builds is a folder that they are known from after a restart; empty: they are
 	// forgotten.
 	Builds string
+	// TrustedProxies are the addresses of proxies that are believed where a request
+	// comes from; none: the peer of its connection sent it.
+	TrustedProxies []netip.Prefix
 	// Limits bound how often each caller may ask; nil: not at all.
 	Limits ratelimit.Rules
 	// Event is told what the operator may want to know of; nil: nobody is.
@@ -129,6 +149,7 @@ type Server struct {
 	metrics  *metrics
 	audit    *auditLog
 	builds   *steps.Service
+	memory   *spool.Memory // of large messages under way
 	mux      *http.ServeMux
 	docs     docs
 	// requests are those under way, whoever serves them.
@@ -153,7 +174,7 @@ func New(c Config) *Server {
 	c.Sandboxes = noting{c.Sandboxes}
 	s := &Server{
 		Config: c, docs: newDocs(), limits: ratelimit.New(c.Limits), draining: make(chan struct{}),
-		metrics: newMetrics(c.Registry),
+		metrics: newMetrics(c.Registry), memory: spool.NewMemory(messageMemory, messageMemory/2),
 	}
 	s.audit = &auditLog{store: c.Audit, log: c.Log, failed: s.metrics.unrecorded}
 	ports := porttoken.New(c.TrafficToken, nil)
@@ -165,6 +186,7 @@ func New(c Config) *Server {
 	}
 	s.api.Executions = execution.New(execution.Config{
 		Sandboxes: c.Sandboxes, Guests: s.guests, Log: c.Log, Observe: s.metrics.execution, Event: c.Event,
+		Spools: spool.NewBudget(c.Spool, spooled, spooled/4),
 	})
 	s.builds = steps.New(steps.Config{Sandboxes: c.Sandboxes, Guests: s.guests, Templates: c.Templates, Uploads: c.Uploads, Kept: c.Builds, Log: c.Log})
 	s.services = rpc.Services(&rpc.API{
@@ -240,6 +262,7 @@ func wrongMethod(allow string) rest.Handler {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.requests.Add(1)
 	defer s.requests.Done()
+	r = s.fromClient(r)
 	// A request for a port of a Sandbox may have any path.
 	if to, ok, err := traffic.TargetOf(r, asksControl); ok {
 		s.carry(w, r, to, err)

@@ -83,7 +83,7 @@ func TestExecuteStreams(t *testing.T) {
 		want := []event{
 			{"start", `{"sandbox_id":"` + id + `","session_id":"` + id + `"}`},
 			{"stdout", `{"text":"one\n"}`},
-			{"stderr", `{"text":"two�"}`},
+			{"stderr", `{"text":"two�","base64":"dHdv/w=="}`},
 			{"stdout", `{"text":"日"}`},
 		}
 		if len(events) != 5 || fmt.Sprint(events[:4]) != fmt.Sprint(want) || events[4].name != "result" {

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"errors"
 	"net"
 	"net/http"
 	"net/netip"
@@ -17,7 +16,7 @@ import (
 // machine gets a token, each user_id for a Tenant of its own. Otherwise, and with
 // an API key, that key must have the scope "tokens", and each user_id is a Tenant
 // of its own below the key's.
-func (s *Server) createToken(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {
+func (s *Server) createToken(w http.ResponseWriter, r *http.Request, minter sandbox.Identity) error {
 	var body struct {
 		UserID string `json:"user_id"`
 		Role   string `json:"role"`
@@ -25,7 +24,7 @@ func (s *Server) createToken(w http.ResponseWriter, r *http.Request, _ sandbox.I
 	if err := rest.Decode(r, &body); err != nil {
 		return err
 	}
-	who, life, err := s.tokenFor(r, body.UserID, body.Role)
+	who, life, err := s.tokenFor(r, minter, body.UserID, body.Role)
 	if err != nil {
 		return err
 	}
@@ -44,25 +43,13 @@ func (s *Server) createToken(w http.ResponseWriter, r *http.Request, _ sandbox.I
 	}{token, "bearer", int(life.Seconds())})
 }
 
-// tokenFor is whom the token that r asks for speaks for, and for how long.
-func (s *Server) tokenFor(r *http.Request, user, role string) (sandbox.Identity, time.Duration, error) {
-	if sendsKey(r) {
-		minter, err := s.identify(route{}, r)
-		if err != nil {
-			if errors.Is(err, sandbox.Anonymous) {
-				s.refused(route{method: http.MethodPost, path: tokenPath}, r, sandbox.Identity{}, refusedCredential)
-			}
-			return minter, 0, err
-		}
-		auditingOf(r.Context()).is(minter)
-		if minter, err = s.Users.Admit(r.Context(), minter); err != nil {
-			auditingOf(r.Context()).pass() // as for all that its credentials ask for
-			s.refuseSuspended(route{method: http.MethodPost, path: tokenPath}, r, minter, err)
-			return minter, 0, err
-		}
+// tokenFor is whom the token that r asks for speaks for, and for how long. minter is
+// whose Key r comes with; zero: it comes with none.
+func (s *Server) tokenFor(r *http.Request, minter sandbox.Identity, user, role string) (sandbox.Identity, time.Duration, error) {
+	if minter.Tenant != "" {
 		who, err := mintedBy(minter, user, role)
 		if err == nil {
-			err = s.vouch(r, minter, who)
+			err = s.Tenants.Vouch(r.Context(), minter.Tenant, who.Tenant)
 		}
 		return who, lifeUnder(minter.Until), err
 	}
@@ -88,14 +75,6 @@ func (s *Server) mints(r *http.Request, who sandbox.Identity) error {
 		s.refuseSuspended(route{method: http.MethodPost, path: tokenPath}, r, who, err)
 	}
 	return err
-}
-
-// vouch records that minter's Tenant vouches for who, unless it is suspended.
-func (s *Server) vouch(r *http.Request, minter, who sandbox.Identity) error {
-	if err := s.mints(r, minter); err != nil {
-		return err
-	}
-	return s.Tenants.Vouch(r.Context(), minter.Tenant, who.Tenant)
 }
 
 // sendsKey reports whether a request comes with an API key. A token says nothing

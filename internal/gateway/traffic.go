@@ -54,21 +54,18 @@ func (s *Server) wake(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox,
 		return sb, err
 	}
 	longer, err := s.Sandboxes.SetTimeout(ctx, sb.Tenant, sb.ID, minWoken)
-	if errors.Is(err, sandbox.Exhausted) { // it runs for as long as it may
+	switch {
+	case errors.Is(err, sandbox.Exhausted): // it runs for as long as it may
 		return sb, nil
+	case err == nil && longer.State != sandbox.Running: // somebody paused it meanwhile
+		return s.guests.Wake(ctx, longer)
 	}
 	return longer, err
 }
 
-// ours reports whether a credential is a key's secret or a token of this
-// installation, or may be one of an identity provider for it.
-func (s *Server) ours(credential string) bool {
-	if credential == "" {
-		return false
-	}
-	_, err := s.Tokens.Check(credential)
-	return err == nil || sandbox.ValidKeySecret(credential) || s.Issuers.Ours(credential)
-}
+// ours reports whether a JWT is one that this installation signed, or says that it is
+// one of an identity provider for it.
+func (s *Server) ours(token string) bool { return s.Tokens.Signed(token) || s.Issuers.Ours(token) }
 
 // seen remembers the status of an answer.
 type seen struct {

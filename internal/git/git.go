@@ -15,6 +15,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/spool"
 )
 
 const (
@@ -97,10 +98,12 @@ func (r Repo) git(ctx context.Context, c call) (output, error) {
 		c.secret.lend(&req, c.args)
 	}
 	var stdout, stderr bytes.Buffer
+	memory := spool.Gather{Most: req.MaxOutput}
 	end, err := r.Guest.Run(ctx, req, func(e execution.RunEvent) error {
 		if int64(stdout.Len()+len(e.Stdout)) <= req.MaxOutput && int64(stderr.Len()+len(e.Stderr)) <= req.MaxOutput {
 			stdout.Write(e.Stdout)
 			stderr.Write(e.Stderr)
+			return memory.Add(ctx, len(e.Stdout)+len(e.Stderr))
 		}
 		return nil
 	})

@@ -2,45 +2,58 @@ package node
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// A queue lets a few starts and restores run at a time. The Tenants that wait
-// take turns, each in the order of its requests, so that one with a thousand
-// delays another's first by one turn only; refills of Pools come after everybody.
+// A queue lets a few starts and restores, or saves, run at a time. The Tenants
+// that wait take turns, each in the order of its requests, so that one with a
+// thousand delays another's first by one turn only; refills of Pools come after
+// everybody.
+//
+// Where turns are long a Tenant can wait long for its first one: slots that are
+// reserved for Tenants that hold none keep it short.
 //
 // Who would wait too long is refused at once. What counts is the Tenant's own
 // place: one that fills the queue is refused, and others are not.
 type queue struct {
-	maxAhead int           // turns before a request at most
-	maxWait  time.Duration // that they may take
+	queueConfig
 
 	mu       sync.Mutex
-	free     int // slots
-	slots    int
-	tenants  []sandbox.TenantID // that wait, in the order of their turns
+	free     int                      // slots
+	held     map[sandbox.TenantID]int // slots, of those that hold any
+	tenants  []sandbox.TenantID       // that wait, in the order of their turns
 	waiting  map[sandbox.TenantID][]chan struct{}
 	waiters  int
 	refills  []chan struct{}
 	duration time.Duration // that a slot is held, a moving average
 }
 
-func newQueue(slots, maxAhead int, maxWait time.Duration) *queue {
+// queueConfig is how a queue is.
+type queueConfig struct {
+	slots    int
+	reserved int           // of slots, only for Tenants that hold none; fewer than slots
+	maxAhead int           // turns before a request at most
+	maxWait  time.Duration // that they may take
+	refusal  string        // for who would wait longer
+}
+
+func newQueue(c queueConfig) *queue {
 	return &queue{
-		maxAhead: maxAhead, maxWait: maxWait, free: slots, slots: slots,
+		queueConfig: c, free: c.slots, held: map[sandbox.TenantID]int{},
 		waiting: map[sandbox.TenantID][]chan struct{}{}, duration: 100 * time.Millisecond,
 	}
 }
 
-// enter waits for a slot on behalf of tenant. The error is ctx's, or Unavailable
-// when that would take too long.
+// enter waits for a slot on behalf of tenant, which leave gives back. The error is
+// ctx's, or Unavailable when that would take too long.
 func (q *queue) enter(ctx context.Context, tenant sandbox.TenantID) error {
 	q.mu.Lock()
-	if q.free > 0 {
-		q.free--
+	if q.open(tenant) {
+		q.take(tenant)
 		q.mu.Unlock()
 		return nil
 	}
@@ -55,19 +68,41 @@ func (q *queue) enter(ctx context.Context, tenant sandbox.TenantID) error {
 	q.waiting[tenant] = append(q.waiting[tenant], turn)
 	q.waiters++
 	q.mu.Unlock()
-	return q.await(ctx, turn)
+	return q.await(ctx, turn, func() { q.giveBack(tenant) })
+}
+
+// open reports whether tenant may have a slot now. q.mu is held.
+func (q *queue) open(tenant sandbox.TenantID) bool {
+	if q.held[tenant] == 0 {
+		return q.free > 0
+	}
+	return q.free > q.reserved
+}
+
+// take gives tenant a slot. q.mu is held.
+func (q *queue) take(tenant sandbox.TenantID) {
+	q.free--
+	q.held[tenant]++
+}
+
+// giveBack takes a slot of tenant back. q.mu is held.
+func (q *queue) giveBack(tenant sandbox.TenantID) {
+	if q.held[tenant]--; q.held[tenant] == 0 {
+		delete(q.held, tenant)
+	}
+	q.free++
 }
 
 // refuse returns why one more request of tenant shall not wait, and when it
 // might; nil when it may now. q.mu is held.
 func (q *queue) refuse(tenant sandbox.TenantID) error {
-	turn := max(q.duration/time.Duration(q.slots), time.Millisecond)
+	turn := max(q.duration/time.Duration(q.slots-q.reserved), time.Millisecond)
 	most := min(q.maxAhead, max(1, int(q.maxWait/turn)))
 	ahead := q.ahead(tenant)
 	if ahead < most {
 		return nil
 	}
-	err := sandbox.Errorf(sandbox.Unavailable, "too many sandboxes wait to be started or resumed; try again later")
+	err := sandbox.Errorf(sandbox.Unavailable, "%s", q.refusal)
 	err.RetryAfter = max(retryAfter, time.Duration(ahead-most+1)*turn)
 	return err
 }
@@ -85,10 +120,10 @@ func (q *queue) ahead(tenant sandbox.TenantID) int {
 	return n
 }
 
-// enterLast waits for a slot that nobody else wants.
+// enterLast waits for a slot that nobody else wants, which leaveLast gives back.
 func (q *queue) enterLast(ctx context.Context) error {
 	q.mu.Lock()
-	if q.free > 0 {
+	if q.free > q.reserved {
 		q.free--
 		q.mu.Unlock()
 		return nil
@@ -96,11 +131,12 @@ func (q *queue) enterLast(ctx context.Context) error {
 	turn := make(chan struct{})
 	q.refills = append(q.refills, turn)
 	q.mu.Unlock()
-	return q.await(ctx, turn)
+	return q.await(ctx, turn, func() { q.free++ })
 }
 
-// await waits until turn is closed, which hands over a slot.
-func (q *queue) await(ctx context.Context, turn chan struct{}) error {
+// await waits until turn is closed, which hands over a slot; undo takes the slot
+// back of who has left by then.
+func (q *queue) await(ctx context.Context, turn chan struct{}, undo func()) error {
 	select {
 	case <-turn:
 		return nil
@@ -110,6 +146,7 @@ func (q *queue) await(ctx context.Context, turn chan struct{}) error {
 	defer q.mu.Unlock()
 	select {
 	case <-turn: // it came at the same time: pass it on
+		undo()
 		q.pass()
 	default:
 		q.drop(turn)
@@ -117,21 +154,35 @@ func (q *queue) await(ctx context.Context, turn chan struct{}) error {
 	return ctx.Err()
 }
 
-// leave gives the slot back; took is how long it was held.
-func (q *queue) leave(took time.Duration) {
+// leave gives a slot of tenant back; took is how long it was held.
+func (q *queue) leave(tenant sandbox.TenantID, took time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.duration += (took - q.duration) / 8
+	q.giveBack(tenant)
 	q.pass()
 }
 
-// pass hands a slot to whoever is next.
+// leaveLast gives back the slot of a refill.
+func (q *queue) leaveLast(took time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.duration += (took - q.duration) / 8
+	q.free++
+	q.pass()
+}
+
+// pass hands free slots to whoever is next of those that may have one. q.mu is
+// held.
 func (q *queue) pass() {
-	switch {
-	case len(q.tenants) > 0:
-		tenant := q.tenants[0]
+	for {
+		next := slices.IndexFunc(q.tenants, q.open)
+		if next < 0 {
+			break
+		}
+		tenant := q.tenants[next]
 		turns := q.waiting[tenant]
-		q.tenants = q.tenants[1:]
+		q.tenants = slices.Delete(q.tenants, next, next+1)
 		if len(turns) > 1 {
 			q.waiting[tenant] = turns[1:]
 			q.tenants = append(q.tenants, tenant)
@@ -139,13 +190,14 @@ func (q *queue) pass() {
 			delete(q.waiting, tenant)
 		}
 		q.waiters--
+		q.take(tenant)
 		close(turns[0])
-	case len(q.refills) > 0:
+	}
+	for len(q.tenants) == 0 && len(q.refills) > 0 && q.free > q.reserved {
 		turn := q.refills[0]
 		q.refills = q.refills[1:]
+		q.free--
 		close(turn)
-	default:
-		q.free++
 	}
 }
 

@@ -37,7 +37,7 @@ func TestQueueRefuses(t *testing.T) {
 		{"longer", 2, 1000, time.Minute, map[sandbox.TenantID]int{a: 69}, a, 2 * time.Second, 10 * time.Second},
 		{"one waits however long it takes", 2, 1000, time.Minute, nil, a, time.Hour, 0},
 	} {
-		q := newQueue(tt.slots, tt.maxAhead, tt.maxWait)
+		q := newQueue(queueConfig{slots: tt.slots, maxAhead: tt.maxAhead, maxWait: tt.maxWait})
 		q.duration = tt.duration
 		for tenant, n := range tt.waiting {
 			q.waiting[tenant] = make([]chan struct{}, n)
@@ -128,7 +128,7 @@ func (c *customers) visit(tenant sandbox.TenantID, n int, patience, hold time.Du
 	c.mu.Lock()
 	c.busy--
 	c.mu.Unlock()
-	c.q.leave(hold)
+	c.q.leave(tenant, hold)
 }
 
 // Whatever comes and goes: no more than the slots are taken, a Tenant's requests
@@ -139,7 +139,7 @@ func TestQueueIsFair(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 1))
 			c := &customers{
-				q:     newQueue(1+random.IntN(4), 1<<20, 100*time.Hour),
+				q:     newQueue(queueConfig{slots: 1 + random.IntN(4), maxAhead: 1 << 20, maxWait: 100 * time.Hour}),
 				turns: map[sandbox.TenantID][]int{}, passed: map[sandbox.TenantID]map[sandbox.TenantID]int{},
 			}
 			var wg sync.WaitGroup
@@ -168,7 +168,7 @@ func TestQueueIsFair(t *testing.T) {
 					}
 					refills++
 					c.mu.Unlock()
-					c.q.leave(time.Millisecond)
+					c.q.leaveLast(time.Millisecond)
 				})
 			}
 			wg.Wait()
@@ -176,9 +176,79 @@ func TestQueueIsFair(t *testing.T) {
 				t.Errorf("seed %d: %s", seed, fault)
 			}
 			q := c.q
-			if q.free != q.slots || q.waiters != 0 || len(q.waiting) != 0 || len(q.tenants) != 0 || len(q.refills) != 0 || refills != 5 {
+			if q.free != q.slots || len(q.held) != 0 || q.waiters != 0 || len(q.waiting) != 0 || len(q.tenants) != 0 || len(q.refills) != 0 || refills != 5 {
 				t.Errorf("seed %d: at the end %d of %d slots are free, %d wait, %v, %v, %d refills", seed, q.free, q.slots, q.waiters, q.waiting, q.tenants, refills)
 			}
 		})
 	}
+}
+
+// Slots that are reserved keep those of a Tenant with many long turns from another.
+func TestQueueReserves(t *testing.T) {
+	const a, b, c = sandbox.TenantID("a"), sandbox.TenantID("b"), sandbox.TenantID("c")
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(queueConfig{slots: 3, reserved: 1, maxAhead: 100, maxWait: 100 * time.Hour})
+		var mu sync.Mutex
+		holds := map[sandbox.TenantID]int{}
+		ends := map[sandbox.TenantID]chan struct{}{a: make(chan struct{}), b: make(chan struct{}), c: make(chan struct{})}
+		add := func(tenant sandbox.TenantID, n int) {
+			mu.Lock()
+			defer mu.Unlock()
+			holds[tenant] += n
+		}
+		var wg sync.WaitGroup
+		enter := func(tenant sandbox.TenantID) {
+			wg.Go(func() {
+				if err := q.enter(context.Background(), tenant); err != nil {
+					t.Error(err)
+					return
+				}
+				add(tenant, 1)
+				<-ends[tenant]
+				add(tenant, -1)
+				q.leave(tenant, time.Second)
+			})
+			synctest.Wait()
+		}
+		check := func(when string, ofA, ofB, ofC int) {
+			t.Helper()
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			if holds[a] != ofA || holds[b] != ofB || holds[c] != ofC {
+				t.Errorf("%s they hold %v, want %d, %d and %d", when, holds, ofA, ofB, ofC)
+			}
+		}
+		for range 8 {
+			enter(a)
+		}
+		check("alone", 2, 0, 0)
+		enter(b)
+		check("when another comes", 2, 1, 0)
+		enter(b)
+		enter(c)
+		check("when all are taken", 2, 1, 0)
+		ends[a] <- struct{}{}
+		check("after a turn of the one with two", 1, 1, 1)
+		ends[c] <- struct{}{}
+		check("when those who wait have one each, and one is reserved", 1, 1, 0)
+		enter(c)
+		check("who comes anew has the reserved one", 1, 1, 1)
+		ends[a] <- struct{}{}
+		check("a turn of its own that ends is its next", 1, 1, 1)
+		ends[b] <- struct{}{}
+		check("so for another", 1, 1, 1)
+		ends[b] <- struct{}{}
+		check("nobody waits but one", 1, 0, 1)
+		ends[c] <- struct{}{}
+		check("alone again", 2, 0, 0)
+		for range 6 {
+			ends[a] <- struct{}{}
+			synctest.Wait()
+		}
+		wg.Wait()
+		if q.free != q.slots || len(q.held) != 0 || q.waiters != 0 {
+			t.Errorf("%d of %d slots are free, held %v, %d wait", q.free, q.slots, q.held, q.waiters)
+		}
+	})
 }

@@ -29,6 +29,9 @@ const (
 	undoLimit = 30 * time.Second
 	// healthLimit bounds the question to a Guest whom it belongs to.
 	healthLimit = 3 * time.Second
+	// saveWait is how long the turns may take that come before a save: a pause has
+	// five minutes in all.
+	saveWait = 4 * time.Minute
 	// parallel bounds work that is done for many Boots at a time.
 	parallel = 8
 	// retryAfter is the advice with a refusal that may pass soon.
@@ -87,6 +90,9 @@ type Config struct {
 	// ColdStarts is how many Boots start or are restored at a time; zero: one a
 	// core.
 	ColdStarts int
+	// Saves is how many Boots are saved at a time; zero: one a core, and two at
+	// least. One more may be, for a Tenant of which none is.
+	Saves int
 	// Waiting is how many others a request that waits for that may have before
 	// it, and MaxWait how long they may be expected to take; zero: 1024, and 90
 	// seconds. One that would wait longer is refused.
@@ -108,8 +114,10 @@ const (
 	StepRestore Step = "restore" // the same, from a saved state
 	StepFetch   Step = "fetch"   // until a saved state is on the host
 	StepBind    Step = "bind"
-	StepSave    Step = "save"
-	StepStop    Step = "stop"
+	// StepSaveQueue is a request's wait until its Boot may be saved.
+	StepSaveQueue Step = "save_queue"
+	StepSave      Step = "save"
+	StepStop      Step = "stop"
 )
 
 // observe returns what is to be told how a step that begins now went.
@@ -127,6 +135,7 @@ type Node struct {
 	journal  journal
 	queue    *queue // of cold starts and restores
 	claims   *queue // of Boots that are bound out of a Pool
+	saves    *queue // of Boots
 	host     *hostGauge
 	pools    []*pool
 	reports  reports
@@ -215,6 +224,9 @@ func prepare(cfg Config) (*Node, error) {
 	if cfg.ColdStarts <= 0 {
 		cfg.ColdStarts = runtime.GOMAXPROCS(0)
 	}
+	if cfg.Saves <= 0 {
+		cfg.Saves = max(runtime.GOMAXPROCS(0), 2)
+	}
 	if cfg.Waiting <= 0 {
 		cfg.Waiting = 1024
 	}
@@ -238,10 +250,20 @@ func prepare(cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
+	starts := queueConfig{
+		slots: cfg.ColdStarts, maxAhead: cfg.Waiting, maxWait: cfg.MaxWait,
+		refusal: "too many sandboxes wait to be started or resumed; try again later",
+	}
+	claims := starts
+	claims.slots *= claimsPerStart
 	n := &Node{
 		cfg: cfg, engine: cfg.Engine, log: cfg.Log, journal: j,
-		queue:    newQueue(cfg.ColdStarts, cfg.Waiting, cfg.MaxWait),
-		claims:   newQueue(claimsPerStart*cfg.ColdStarts, cfg.Waiting, cfg.MaxWait),
+		queue:  newQueue(starts),
+		claims: newQueue(claims),
+		saves: newQueue(queueConfig{
+			slots: cfg.Saves + 1, reserved: 1, maxAhead: cfg.Waiting, maxWait: saveWait,
+			refusal: "too many of your sandboxes wait to be saved; try again later",
+		}),
 		host:     &hostGauge{read: cfg.Host},
 		reports:  newReports(),
 		boots:    map[string]*boot{},

@@ -116,7 +116,7 @@ func newWorld(t *testing.T, pool node.PoolConfig) *world {
 	w.cfg = node.Config{
 		Name: name, Dir: w.dir, Store: w.leases, Images: w.images,
 		Guest: func(dial node.Dial) node.GuestControl { return fake.NewControl(dial) },
-		Pools: []node.PoolConfig{pool}, ColdStarts: 2,
+		Pools: []node.PoolConfig{pool}, ColdStarts: 2, Saves: 2,
 		Host: w.host.read,
 		OnEnd: func(_ context.Context, e sandbox.BootEnd) error {
 			if w.refuse.Load() {

@@ -334,7 +334,7 @@ func (p *pool) startBlank(ctx context.Context, image string) (_ *boot, took time
 		return nil, 0, err
 	}
 	began := time.Now()
-	defer func() { n.queue.leave(time.Since(began)) }()
+	defer func() { n.queue.leaveLast(time.Since(began)) }()
 	if err := n.host.admit(false); err != nil {
 		return nil, 0, err
 	}

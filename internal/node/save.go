@@ -20,7 +20,19 @@ func (n *Node) pauser(node string) (sandbox.Pauser, error) {
 	return nil, sandbox.Errorf(sandbox.Unsupported, "the engine %s cannot save sandboxes", n.features.Name)
 }
 
-// Save implements sandbox.Nodes. Its Boot is told no changes meanwhile.
+// turn waits until tenant may save a Boot; done gives the turn back. Until then the
+// Boot runs on: it must not be frozen, nor kept from changes, by another's saves.
+func (n *Node) turn(ctx context.Context, tenant sandbox.TenantID) (done func(), err error) {
+	observed := n.observe(StepSaveQueue)
+	err = n.saves.enter(ctx, tenant)
+	if observed(err); err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	return func() { n.saves.leave(tenant, time.Since(began)) }, nil
+}
+
+// Save implements sandbox.Nodes. Its Boot is told no changes while it is saved.
 func (n *Node) Save(ctx context.Context, node string, r sandbox.SaveRequest) (sandbox.Saved, error) {
 	engine, err := n.pauser(node)
 	if err != nil {
@@ -33,6 +45,11 @@ func (n *Node) Save(ctx context.Context, node string, r sandbox.SaveRequest) (sa
 	if err != nil {
 		return sandbox.Saved{}, err
 	}
+	done, err := n.turn(ctx, r.Boot.Tenant)
+	if err != nil {
+		return sandbox.Saved{}, err
+	}
+	defer done()
 	b.changing.Lock()
 	defer b.changing.Unlock()
 	observed := n.observe(StepSave)
@@ -98,30 +115,47 @@ func (n *Node) SaveFiles(ctx context.Context, node string, r sandbox.FilesReques
 	return saved, err
 }
 
-// saveFiles starts a Boot from r.From when its turn comes, saves its files, and
-// ends it: nobody binds it, and so it is held all its life.
+// saveFiles starts a Boot from r.From when its turn comes, saves its files when
+// the turn for that comes, and ends it: nobody binds it, and so it is held all its
+// life.
 func (n *Node) saveFiles(ctx context.Context, engine sandbox.Pauser, r sandbox.FilesRequest) (sandbox.Saved, error) {
-	observed := n.observe(StepQueue)
-	err := n.queue.enter(ctx, r.Tenant)
-	if observed(err); err != nil {
-		return sandbox.Saved{}, err
-	}
-	began := time.Now()
-	defer func() { n.queue.leave(time.Since(began)) }()
-	if err := n.room(ctx, true); err != nil {
-		return sandbox.Saved{}, err
-	}
-	began = time.Now() // how long a start takes is without that
-	b, err := n.startBoot(ctx, sandbox.NewBootID(), sandbox.BootSpec{Image: r.Image, Shape: r.Shape, From: r.From})
+	b, err := n.startToSave(ctx, r)
 	if err != nil {
 		return sandbox.Saved{}, err
 	}
-	observed = n.observe(StepSave)
-	saved, err := engine.Save(ctx, b.id, r.Snapshot, false)
-	observed(err)
+	saved, err := n.saveFilesOf(ctx, engine, b, r)
 	if destroyErr := n.destroy(ctx, b, 0); destroyErr != nil {
 		n.log.WarnContext(ctx, "a boot that files were saved of is still there", telemetry.KeyBoot, b.id, telemetry.KeyError, destroyErr)
 	}
+	return saved, err
+}
+
+// startToSave starts a Boot from r.From when its turn comes.
+func (n *Node) startToSave(ctx context.Context, r sandbox.FilesRequest) (*boot, error) {
+	observed := n.observe(StepQueue)
+	err := n.queue.enter(ctx, r.Tenant)
+	if observed(err); err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	defer func() { n.queue.leave(r.Tenant, time.Since(began)) }()
+	if err := n.room(ctx, true); err != nil {
+		return nil, err
+	}
+	began = time.Now() // how long a start takes is without that
+	return n.startBoot(ctx, sandbox.NewBootID(), sandbox.BootSpec{Image: r.Image, Shape: r.Shape, From: r.From})
+}
+
+// saveFilesOf saves the files of b when the turn for that comes.
+func (n *Node) saveFilesOf(ctx context.Context, engine sandbox.Pauser, b *boot, r sandbox.FilesRequest) (sandbox.Saved, error) {
+	done, err := n.turn(ctx, r.Tenant)
+	if err != nil {
+		return sandbox.Saved{}, err
+	}
+	defer done()
+	observed := n.observe(StepSave)
+	saved, err := engine.Save(ctx, b.id, r.Snapshot, false)
+	observed(err)
 	return saved, err
 }
 

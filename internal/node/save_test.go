@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/fake"
@@ -365,6 +366,77 @@ func TestCutRestoreIsEnded(t *testing.T) {
 		<-done
 		if n := w.running(); n != 1 {
 			t.Errorf("%d boots run, want 1", n)
+		}
+	})
+}
+
+// A Boot runs on until the turn of its pause comes, which those of another Tenant
+// do not keep from it. A pause whose time is over before that changes nothing.
+func TestSavesTakeTurns(t *testing.T) {
+	in(t, node.PoolConfig{}, func(t *testing.T, w *world) {
+		turns := make(chan struct{})
+		var now, most atomic.Int64
+		w.engine.Hooks.Save = func(_ context.Context, id, _ string) error {
+			if w.engine.Guest(id).Bound().Env["SLOW"] == "" {
+				return nil
+			}
+			most.Store(max(most.Load(), now.Add(1)))
+			defer now.Add(-1)
+			<-turns
+			return nil
+		}
+		start := func(tenant sandbox.TenantID, env map[string]string) sandbox.BootRef {
+			req := request(tenant)
+			req.Binding.Env = env
+			return refOf(req, w.start(req))
+		}
+		slow := map[string]string{"SLOW": "1"}
+		var wg sync.WaitGroup
+		save := func(ref sandbox.BootRef) {
+			wg.Go(func() {
+				if _, err := w.node.Save(t.Context(), name, sandbox.SaveRequest{Boot: ref, Snapshot: sandbox.NewSnapshotID(), Memory: true}); err != nil {
+					t.Errorf("Save: %v", err)
+				}
+			})
+			synctest.Wait()
+		}
+		for range 5 {
+			save(start("attacker", slow))
+		}
+		if most.Load() != 2 {
+			t.Errorf("%d are saved at a time, want 2", most.Load())
+		}
+		quick := start("t", nil)
+		w.save(quick, true)
+
+		save(start("other", slow)) // and now all turns are taken
+		waits := start("t", nil)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err := w.node.Save(ctx, name, sandbox.SaveRequest{Boot: waits, Snapshot: sandbox.NewSnapshotID(), Memory: true, Freeze: true})
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Save: %v, want the end of its time", err)
+		}
+		if w.engine.Guest(waits.BootID).Frozen() {
+			t.Error("it stands still although it was not saved")
+		}
+		paused := make(chan struct{})
+		wg.Go(func() {
+			defer close(paused)
+			w.save(waits, true)
+		})
+		synctest.Wait()
+		if w.engine.Guest(waits.BootID).Frozen() {
+			t.Error("it stands still before its turn has come")
+		}
+		turns <- struct{}{}
+		<-paused // after one turn, whoever's
+		for range 5 {
+			turns <- struct{}{}
+		}
+		wg.Wait()
+		if most.Load() != 3 {
+			t.Errorf("%d were saved at a time, want 3", most.Load())
 		}
 	})
 }

@@ -23,6 +23,8 @@ const (
 	// claimsPerStart is how many Boots of Pools are bound at a time for each that
 	// may start: a claim mostly waits for others.
 	claimsPerStart = 2
+	// maxBinds is how many times a Guest is told again whose it is.
+	maxBinds = 2
 	// maxClaims is how many Boots from a Pool are tried before a cold start.
 	maxClaims = 3
 )
@@ -200,7 +202,7 @@ func (n *Node) claimOne(ctx context.Context, p *pool, req sandbox.StartRequest) 
 		return nil, err
 	}
 	began := time.Now()
-	defer func() { n.claims.leave(time.Since(began)) }()
+	defer func() { n.claims.leave(req.Binding.Tenant, time.Since(began)) }()
 	b := p.pop(req)
 	if b == nil {
 		return nil, nil
@@ -217,7 +219,7 @@ func (n *Node) cold(ctx context.Context, req sandbox.StartRequest) (*boot, error
 		return nil, err
 	}
 	began := time.Now()
-	leave := sync.OnceFunc(func() { n.queue.leave(time.Since(began)) })
+	leave := sync.OnceFunc(func() { n.queue.leave(req.Binding.Tenant, time.Since(began)) })
 	defer leave()
 	if req.From == "" {
 		// While this request waited, a refill may have been finished.
@@ -344,11 +346,12 @@ func (n *Node) tryBind(ctx context.Context, b *boot, binding sandbox.Binding, li
 	if len(binding.Secrets.Headers) > 0 { // as above
 		g.Go(func() error { return n.engine.SetSecrets(each, b.id, binding.Secrets) })
 	}
-	if binding.Limits != b.shape.Limits() { // as above
+	// As above; what was saved may have been a Boot for more than its owner has.
+	if binding.Restored || binding.Limits != b.shape.Limits() {
 		g.Go(func() error { return n.engine.SetLimits(each, b.id, binding.Limits) })
 	}
 	g.Go(func() (err error) {
-		waits, err = b.guest.Bind(each, binding)
+		waits, err = bindGuest(each, b, binding)
 		return err
 	})
 	err = g.Wait()
@@ -356,6 +359,17 @@ func (n *Node) tryBind(ctx context.Context, b *boot, binding sandbox.Binding, li
 		err = sandbox.Errorf(sandbox.Unavailable, "the sandbox did not answer in time").WithCause(err)
 	}
 	return waits, err
+}
+
+// bindGuest binds the Guest of b. One whose answer got lost, as when the link shard is
+// replaced meanwhile, is told again: that changes nothing for it.
+func bindGuest(ctx context.Context, b *boot, binding sandbox.Binding) (waits bool, err error) {
+	for attempt := 0; ; attempt++ {
+		waits, err = b.guest.Bind(ctx, binding)
+		if !errors.Is(err, sandbox.Unavailable) || attempt == maxBinds || ctx.Err() != nil {
+			return waits, err
+		}
+	}
 }
 
 // settle records that b is bound, unless it died meanwhile.

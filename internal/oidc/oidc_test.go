@@ -318,6 +318,8 @@ func TestForgedTokens(t *testing.T) {
 		"one that does not expire":        w.token(map[string]any{"exp": nil}),
 		"one that expires at 0":           w.token(map[string]any{"exp": 0}),
 		"an end that is text":             w.token(map[string]any{"exp": "never"}),
+		"an end that is digits in text":   w.token(map[string]any{"exp": fmt.Sprint(w.clock.Now().Add(time.Hour).Unix())}),
+		"a beginning that is such":        w.token(map[string]any{"nbf": fmt.Sprint(w.clock.Now().Unix())}),
 		"one that is not valid yet":       w.token(map[string]any{"nbf": w.clock.Now().Add(time.Hour).Unix()}),
 		"no subject":                      w.token(map[string]any{"sub": nil}),
 		"a subject of control characters": w.token(map[string]any{"sub": "alice\nroot"}),

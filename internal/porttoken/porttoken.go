@@ -69,6 +69,14 @@ func (t *Tokens) sum(id string, port uint16, until string) []byte {
 	return h.Sum(nil)
 }
 
+// Begins reports whether parts, which dots stood between, begin with a token for one
+// port, of whichever Sandbox. Nothing of it is checked: it is for keeping what may
+// be valid from others.
+func Begins(parts []string) bool {
+	return len(parts) >= 3 && strings.HasSuffix(parts[0], prefix) && parts[1] != "" && strings.Trim(parts[1], "0123456789") == "" &&
+		len(parts[2]) >= base64.RawURLEncoding.EncodedLen(sha256.Size)
+}
+
 // Check reports whether a token opens a port of a Sandbox now, and until when;
 // zero: as long as the Sandbox lives.
 func (t *Tokens) Check(token, id string, port uint16) (until time.Time, ok bool) {

@@ -61,6 +61,12 @@ func (s *Sandboxes) List(ctx context.Context, tenant sandbox.TenantID, query san
 	return toPage(r), nil
 }
 
+// Settled implements sandbox.Sandboxes.
+func (s *Sandboxes) Settled(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
+	r, err := call(ctx, s.peer, tenant, s.client.Settled, &sessionv1.SettledRequest{Sandbox: idOrName})
+	return toSandbox(r.GetSandbox()), err
+}
+
 // SetTimeout implements sandbox.Sandboxes.
 func (s *Sandboxes) SetTimeout(ctx context.Context, tenant sandbox.TenantID, idOrName string, timeout time.Duration) (sandbox.Sandbox, error) {
 	r, err := call(ctx, s.peer, tenant, s.client.SetTimeout, &sessionv1.SetTimeoutRequest{Sandbox: idOrName, Timeout: durationpb.New(timeout)})
@@ -220,6 +226,15 @@ func (s sessionServer) Update(ctx context.Context, r *connect.Request[sessionv1.
 	}
 	sb, err := s.m.Update(ctx, t, r.Msg.Sandbox, toChange(r.Msg))
 	return answer(&sessionv1.UpdateResponse{Sandbox: fromSandbox(sb)}, err)
+}
+
+func (s sessionServer) Settled(ctx context.Context, r *connect.Request[sessionv1.SettledRequest]) (*connect.Response[sessionv1.SettledResponse], error) {
+	t, err := tenant(ctx)
+	if err != nil {
+		return nil, internal(err)
+	}
+	sb, err := s.m.Settled(ctx, t, r.Msg.Sandbox)
+	return answer(&sessionv1.SettledResponse{Sandbox: fromSandbox(sb)}, err)
 }
 
 func (s sessionServer) Touch(ctx context.Context, r *connect.Request[sessionv1.TouchRequest]) (*connect.Response[sessionv1.TouchResponse], error) {

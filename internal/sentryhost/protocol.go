@@ -11,6 +11,7 @@ import (
 	"crypto/sha256"
 	"path/filepath"
 	"regexp"
+	"syscall"
 	"time"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
@@ -54,6 +55,16 @@ const (
 	EventShardEnd = "shard"   // ShardRequest: this shard ended
 )
 
+// Signals that the sentry host sends to a sentry. Saving and loading a state
+// allocates several times the heap that the sentry has otherwise, and keeps nearly
+// all of it to the end: until SignalRest the garbage collector would only find that
+// out again and again. They are real-time signals (signal(7)), which gVisor does not
+// forward to the guest.
+const (
+	SignalWork = syscall.Signal(46) // a state is about to be saved or loaded
+	SignalRest = syscall.Signal(47) // it is over
+)
+
 // Hello opens a connection.
 type Hello struct {
 	Version int `json:"version"`
@@ -85,6 +96,8 @@ type StartReply struct {
 	// SavedAt is when the state was saved that the Boot goes on from, which the Guest
 	// is to be told; zero: it knows, or starts anew.
 	SavedAt time.Time `json:"saved_at,omitzero"`
+	// Shape is what it has where it started from a state; zero: what was asked for.
+	Shape sandbox.Shape `json:"shape,omitzero"`
 }
 
 // SaveRequest saves a Boot.

@@ -33,7 +33,8 @@ func BuildBase(ctx context.Context, cfg config.Config) error {
 	build := exec.CommandContext(ctx, exe, "template", "build", "base", "--data", cfg.Data)
 	build.Cancel = func() error { return build.Process.Signal(syscall.SIGTERM) }
 	build.Stdout, build.Stderr = os.Stderr, os.Stderr
-	build.Env = append(withoutSecrets(os.Environ()), "SANDBOX_IMAGE="+cfg.SandboxImage)
+	// A server that clients in this shell use is another matter.
+	build.Env = append(withoutSecrets(os.Environ()), "SANDBOX_IMAGE="+cfg.SandboxImage, "CLOUD_SANDBOX_URL=")
 	return build.Run()
 }
 
@@ -52,7 +53,7 @@ func program(cfg config.Config) (string, error) {
 // tokens, and what Tenants' secrets and the copies of Snapshots are sealed with.
 var secretVariables = []string{
 	"JWT_SECRET", "CLOUD_SANDBOX_SERVICE_SECRET", "CLOUD_SANDBOX_SECRETS_KEY",
-	"CLOUD_SANDBOX_BLOBS_KEY", "CLOUD_SANDBOX_S3_ACCESS_KEY", "CLOUD_SANDBOX_S3_SECRET_KEY",
+	"CLOUD_SANDBOX_API_KEY", "CLOUD_SANDBOX_BLOBS_KEY", "CLOUD_SANDBOX_S3_ACCESS_KEY", "CLOUD_SANDBOX_S3_SECRET_KEY",
 }
 
 func withoutSecrets(env []string) []string {

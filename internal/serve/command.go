@@ -69,7 +69,7 @@ func start(cmd *cobra.Command, role string) error {
 			flags[name] = f.Value.String()
 		}
 	}
-	cfg, err := config.LoadRole(role, flags, os.Getenv)
+	cfg, err := config.LoadRole(role, flags, os.Environ())
 	if err != nil {
 		return err
 	}

@@ -36,6 +36,7 @@ const (
 // ctx ends. Sandboxes run on.
 func RunRole(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog.Logger) error {
 	defer in.Close()
+	boundMemory()
 	for _, w := range cfg.Warnings {
 		log.Warn(w)
 	}
@@ -68,6 +69,7 @@ func RunRole(ctx context.Context, cfg config.Config, in launch.Inherited, log *s
 	}
 	parts := new(run.Parts)
 	parts.Start("events", ended(j.hooks.Run))
+	parts.Start("memory", ended(returnMemory))
 	if err := start(ctx, parts); err != nil {
 		return err
 	}
@@ -242,9 +244,12 @@ func (r *role) listenLocal() (net.Listener, error) {
 	return rpc.OwnUser(ln, r.log), nil
 }
 
+// storeAnswers returns why the rows cannot be read, or written.
 func (r *role) storeAnswers(ctx context.Context) error {
-	_, err := r.store.Nodes(ctx)
-	return err
+	if _, err := r.store.Nodes(ctx); err != nil {
+		return err
+	}
+	return r.store.CheckWrite(ctx)
 }
 
 // whyNot says each failure in one sentence that may be shown.

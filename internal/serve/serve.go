@@ -58,6 +58,7 @@ const stopGrace = 0 * time.Second
 // ends. Sandboxes run on.
 func Run(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog.Logger) error {
 	defer in.Close()
+	boundMemory()
 	for _, w := range cfg.Warnings {
 		log.Warn(w)
 	}
@@ -173,6 +174,7 @@ func (j *joined) all(ctx context.Context) (*run.Parts, error) {
 	}
 	parts := new(run.Parts)
 	parts.Start("events", ended(j.hooks.Run))
+	parts.Start("memory", ended(returnMemory))
 	if err := j.deliver(ctx, parts); err != nil {
 		return nil, err
 	}
@@ -276,14 +278,15 @@ func (j *joined) door(sandboxes sandbox.Sandboxes, nodes sandbox.Nodes, names fu
 	return gateway.New(gateway.Config{
 		TLS:       secure,
 		Sandboxes: sandboxes, Nodes: nodes, Templates: j.templates, Tokens: tokens, Dev: j.cfg.Dev, Log: j.log, Registry: j.registry,
-		Keys: apiKeys, Secrets: j.secrets, Store: j.store,
+		Keys: apiKeys, Secrets: j.secrets, Store: j.store, CheckWrite: j.store.CheckWrite,
 		Tenants:     tenants.New(tenants.Config{Store: j.store, Templates: j.templates, Audit: j.store, Event: j.hooks.Tell, Log: j.log}),
 		Users:       users.New(users.Config{Store: j.store, Audit: j.store, Revoked: apiKeys.Distrust, Log: j.log}),
-		SigningKeys: j.store, Quotas: j.store, Audit: j.store, AuditLife: j.cfg.AuditLife, Limits: j.cfg.RateLimits,
+		SigningKeys: j.store, Quotas: j.store, Audit: j.store, AuditLife: j.cfg.AuditLife, Limits: j.cfg.RateLimits, TrustedProxies: j.cfg.TrustedProxies,
 		Usage: j.store, Prices: j.cfg.Prices, Issuers: oidc.New(j.cfg.Issuers),
 		Event:     j.hooks.Tell,
 		NodeNames: names, Records: j.store, Forward: client.Forward, Domain: j.cfg.Domain, E2BTemplates: j.cfg.E2BTemplates, E2BSecure: j.cfg.E2BSecure,
 		Uploads:      filepath.Join(j.layout.Server(), "uploads"),
+		Spool:        j.layout.Server(),
 		Builds:       filepath.Join(j.layout.Server(), "builds"),
 		AccessToken:  func(id string) string { return guest.AccessToken(j.seed, id) },
 		TrafficToken: func(id string) string { return guest.TrafficToken(j.seed, id) },

@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	// parallelCheckpoints bounds how many Sandboxes are checkpointed at a time:
-	// pauses that somebody waits for come to the same cores.
+	// parallelCheckpoints bounds how many Sandboxes of a Tenant are checkpointed at a
+	// time: pauses that it waits for come behind them. Which Tenant's turn it is, the
+	// Node decides.
 	parallelCheckpoints = 2
 	// checkpointLater is when one that is just paused, saved or changed is looked
 	// at again.
@@ -25,13 +26,13 @@ const (
 // for, until ctx ends.
 func (m *Manager) keepCheckpoints(ctx context.Context) error {
 	var work errgroup.Group
-	work.SetLimit(parallelCheckpoints)
 	defer func() { _ = work.Wait() }()
 	for {
-		id, next := m.checkpoints.take(now())
+		id, tenant, next := m.checkpoints.take(now())
 		if id != "" {
 			work.Go(func() error {
-				m.checkpoint(ctx, id)
+				defer m.checkpoints.done(tenant)
+				m.checkpoint(ctx, id, tenant)
 				return nil
 			})
 			continue
@@ -44,15 +45,15 @@ func (m *Manager) keepCheckpoints(ctx context.Context) error {
 
 // checkpoint saves a Sandbox that is due. Its last checkpoint stays until this
 // one is ready; one that fails is tried again when the next is due.
-func (m *Manager) checkpoint(ctx context.Context, id string) {
+func (m *Manager) checkpoint(ctx context.Context, id string, tenant sandbox.TenantID) {
 	if m.isMoving(id) {
-		m.checkpoints.set(id, now().Add(checkpointLater))
+		m.checkpoints.set(id, tenant, now().Add(checkpointLater))
 		return
 	}
 	sb, done, err := m.move(ctx, id)
 	if err != nil {
 		if !errors.Is(err, sandbox.NotFound) {
-			m.checkpoints.set(id, now().Add(checkpointLater))
+			m.checkpoints.set(id, tenant, now().Add(checkpointLater))
 		}
 		return
 	}
@@ -61,7 +62,7 @@ func (m *Manager) checkpoint(ctx context.Context, id string) {
 		return // it is tracked again when it runs
 	}
 	if due := checkpointDue(sb); due.After(now()) { // it was saved meanwhile
-		m.checkpoints.set(id, due)
+		m.checkpoints.set(id, tenant, due)
 		return
 	}
 	limited, cancel := context.WithTimeout(ctx, pauseLimit)
@@ -74,7 +75,7 @@ func (m *Manager) checkpoint(ctx context.Context, id string) {
 	if err != nil && ctx.Err() == nil {
 		m.log.WarnContext(ctx, "a checkpoint failed", telemetry.KeySandbox, id, telemetry.KeyNode, sb.Boot.Node, telemetry.KeyError, err)
 	}
-	m.checkpoints.set(id, now().Add(sb.CheckpointEvery))
+	m.checkpoints.set(id, tenant, now().Add(sb.CheckpointEvery))
 }
 
 // checkpointDue is when the next checkpoint of sb is.
@@ -91,7 +92,7 @@ func checkpointDue(sb sandbox.Sandbox) time.Time {
 func (m *Manager) track(sb sandbox.Sandbox) {
 	m.idle.track(sb)
 	if sb.CheckpointEvery > 0 {
-		m.checkpoints.set(sb.ID, checkpointDue(sb))
+		m.checkpoints.set(sb.ID, sb.Tenant, checkpointDue(sb))
 	} else {
 		m.checkpoints.forget(sb.ID)
 	}
@@ -189,23 +190,38 @@ func (m *Manager) letGo(ctx context.Context, before sandbox.Sandbox) {
 	}
 }
 
-// checkpoints knows when Sandboxes are to be saved.
+// checkpoints knows when Sandboxes are to be saved, and how many of each Tenant
+// are being saved.
 type checkpoints struct {
 	wake chan struct{}
 
 	mu   *sync.Mutex
-	byID map[string]time.Time
+	byID map[string]checkpointTime
+	busy map[sandbox.TenantID]int
+}
+
+// checkpointTime is when a Tenant's Sandbox is to be saved.
+type checkpointTime struct {
+	tenant sandbox.TenantID
+	due    time.Time
 }
 
 func newCheckpoints() checkpoints {
-	return checkpoints{wake: make(chan struct{}, 1), mu: new(sync.Mutex), byID: map[string]time.Time{}}
+	return checkpoints{
+		wake: make(chan struct{}, 1), mu: new(sync.Mutex), byID: map[string]checkpointTime{}, busy: map[sandbox.TenantID]int{},
+	}
 }
 
-// set has a Sandbox be due at a time, whatever was set before.
-func (c *checkpoints) set(id string, due time.Time) {
+// set has a Tenant's Sandbox be due at a time, whatever was set before.
+func (c *checkpoints) set(id string, tenant sandbox.TenantID, due time.Time) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.byID[id] = due
+	c.byID[id] = checkpointTime{tenant, due}
+	c.mu.Unlock()
+	c.look()
+}
+
+// look has wait return.
+func (c *checkpoints) look() {
 	select {
 	case c.wake <- struct{}{}:
 	default:
@@ -219,24 +235,37 @@ func (c *checkpoints) forget(id string) {
 }
 
 // take returns the one that has been due for longest, which is forgotten with
-// that; empty, and when the next one will be due, when none is.
-func (c *checkpoints) take(at time.Time) (id string, next time.Time) {
+// that and counts as being saved until done; empty, and when the next one will be
+// due, when none is. Those of a Tenant of which enough are being saved wait for
+// done.
+func (c *checkpoints) take(at time.Time) (id string, tenant sandbox.TenantID, next time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	next = at.Add(longestSleep)
-	for k, due := range c.byID {
-		if due.Before(next) {
-			id, next = k, due
+	for k, t := range c.byID {
+		if t.due.Before(next) && c.busy[t.tenant] < parallelCheckpoints {
+			id, tenant, next = k, t.tenant, t.due
 		}
 	}
 	if next.After(at) {
-		return "", next
+		return "", "", next
 	}
 	delete(c.byID, id)
-	return id, next
+	c.busy[tenant]++
+	return id, tenant, next
 }
 
-// wait sleeps for d or until a time is set; the error is ctx's.
+// done tells that one which take returned is being saved no more.
+func (c *checkpoints) done(tenant sandbox.TenantID) {
+	c.mu.Lock()
+	if c.busy[tenant]--; c.busy[tenant] == 0 {
+		delete(c.busy, tenant)
+	}
+	c.mu.Unlock()
+	c.look()
+}
+
+// wait sleeps for d or until a time is set or a save is done; the error is ctx's.
 func (c *checkpoints) wait(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

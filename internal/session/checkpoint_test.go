@@ -324,3 +324,33 @@ func TestCheckpointsAskedFor(t *testing.T) {
 		w.reconcile()
 	})
 }
+
+// Checkpoints of one Tenant that take long hold up none of another.
+func TestCheckpointsOfOthers(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.run()
+		defer w.stop()
+		w.nodes.mu.Lock()
+		w.nodes.onSave = func(ctx context.Context, r sandbox.SaveRequest) error {
+			if r.Boot.Tenant == "t" {
+				return sleepIn(ctx, 4*time.Minute)
+			}
+			return nil
+		}
+		w.nodes.mu.Unlock()
+		for range 5 {
+			w.create("t", sandbox.CreateRequest{Timeout: 2 * time.Hour, CheckpointEvery: time.Minute})
+		}
+		sb := w.create("other", sandbox.CreateRequest{Timeout: 2 * time.Hour, CheckpointEvery: time.Minute})
+		w.pass(62 * time.Second)
+		if r := w.record(sb.ID); r.Snapshot == "" {
+			t.Error("a minute after its creation it was not saved")
+		}
+		w.nodes.mend()
+		w.pass(5 * time.Minute)
+		if _, err := w.m.End(t.Context(), "other", sb.ID, sandbox.CauseReleased); err != nil {
+			t.Error(err)
+		}
+		w.pass(time.Minute)
+	})
+}

@@ -166,6 +166,7 @@ func orElse[T comparable](v, otherwise T) T {
 // start has the first Node that takes it start sb, and records it running.
 func (m *Manager) start(ctx context.Context, sb sandbox.Sandbox, nodes []string) (_ sandbox.Sandbox, pooled bool, _ error) {
 	var refused error
+	began := time.Now()
 	for i, node := range nodes {
 		if i > 0 {
 			// Another Node is another Boot: what the last one may still do
@@ -186,7 +187,7 @@ func (m *Manager) start(ctx context.Context, sb sandbox.Sandbox, nodes []string)
 			return running, started.Pooled, err
 		}
 		if sb.Snapshot != "" {
-			err = cannotStart(sb, err)
+			err = cannotStart(sb, began, err)
 		}
 		refused = err
 		if !errors.Is(err, sandbox.Exhausted) && !errors.Is(err, sandbox.Unavailable) {
@@ -265,6 +266,7 @@ func (m *Manager) undo(ctx context.Context, sb sandbox.Sandbox, cause sandbox.Ca
 type creation struct {
 	cancel context.CancelFunc
 	done   chan struct{}
+	began  time.Time
 
 	// Guarded by Manager.mu.
 	endedFor sandbox.Cause // somebody ends the Sandbox meanwhile; empty: nobody
@@ -273,7 +275,7 @@ type creation struct {
 
 func (m *Manager) beginCreation(ctx context.Context, id string) (context.Context, *creation) {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
-	c := &creation{cancel: cancel, done: make(chan struct{}), m: m}
+	c := &creation{cancel: cancel, done: make(chan struct{}), began: time.Now(), m: m}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.creating[id] = c
@@ -337,8 +339,8 @@ func (c *creation) explain(client context.Context, err error) error {
 		return client.Err()
 	case ended:
 		return sandbox.Errorf(sandbox.Unavailable, "the sandbox ended while it started").WithCause(err)
-	case errors.Is(err, context.DeadlineExceeded):
-		return sandbox.Errorf(sandbox.Timeout, "the sandbox did not start within %d seconds", int(startLimit/time.Second)).WithCause(err)
+	case late(err):
+		return sandbox.Errorf(sandbox.Timeout, "the sandbox did not start within %d seconds", int(time.Since(c.began).Seconds())).WithCause(err)
 	}
 	return err
 }

@@ -27,7 +27,7 @@ func (m *Manager) Touch(ctx context.Context, tenant sandbox.TenantID, idOrName s
 // extend changes the times of a Sandbox, which counts as its use.
 func (m *Manager) extend(ctx context.Context, tenant sandbox.TenantID, idOrName string, change func(*sandbox.Sandbox) error) (sandbox.Sandbox, error) {
 	for range tries(ctx) {
-		sb, err := m.Get(ctx, tenant, idOrName)
+		sb, err := m.Settled(ctx, tenant, idOrName)
 		if err != nil {
 			return sandbox.Sandbox{}, err
 		}

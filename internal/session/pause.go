@@ -82,10 +82,33 @@ func (m *Manager) left(ctx context.Context, id string) {
 	}
 }
 
+// Settled implements sandbox.Sandboxes. It waits for those who move the Sandbox one
+// after the other, so that it returns also while others move it all the time.
+func (m *Manager) Settled(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
+	sb, err := m.Get(ctx, tenant, idOrName)
+	if err != nil || !onItsWay(sb.State) {
+		return sb, err
+	}
+	sb, done, err := m.move(ctx, sb.ID)
+	if err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	done()
+	return sb, nil
+}
+
+// onItsWay reports whether a State is left soon, for one that lasts.
+func onItsWay(s sandbox.State) bool {
+	return s == sandbox.Starting || s == sandbox.Pausing || s == sandbox.Resuming
+}
+
 // move returns the record of a Sandbox of which the caller, until it calls done,
-// alone changes the State, but for a create and an end that is decided. What an
-// earlier change left half done has been undone.
+// alone changes the State, but for an end that is decided. What an earlier change
+// left half done has been undone, and a create that is under way here is over.
 func (m *Manager) move(ctx context.Context, id string) (_ sandbox.Sandbox, done func(), err error) {
+	if err := m.created(ctx, id); err != nil {
+		return sandbox.Sandbox{}, nil, err
+	}
 	release, err := m.locks.acquire(ctx, id)
 	if err != nil {
 		return sandbox.Sandbox{}, nil, err

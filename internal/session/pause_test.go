@@ -3,6 +3,7 @@ package session_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"sync"
@@ -778,6 +779,83 @@ func TestShutdownDoesNotWaitForTheStop(t *testing.T) {
 		}
 		if got := w.nodes.recall(w.resume(sb.ID)); got != "x" {
 			t.Errorf("its memory holds %q", got)
+		}
+	})
+}
+
+// Whoever asks while a Sandbox starts, pauses or resumes hears how that went, and what
+// moves its deadline is no conflict.
+func TestAskedMeanwhile(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		// during has a call of the node wait until release is called.
+		during := func(move func()) (release func()) {
+			gate := make(chan struct{})
+			w.nodes.onSave = func(context.Context, sandbox.SaveRequest) error { <-gate; return nil }
+			w.nodes.onStart = func(context.Context, string, sandbox.StartRequest) error { <-gate; return nil }
+			go move()
+			synctest.Wait()
+			return func() { close(gate) }
+		}
+		ask := func(id string, was, want sandbox.State, release func()) {
+			t.Helper()
+			if sb := w.record(id); sb.State != was {
+				t.Errorf("it is %s, want %s", sb.State, was)
+			}
+			got := make(chan string, 3)
+			for name, call := range map[string]func() (sandbox.Sandbox, error){
+				"settled": func() (sandbox.Sandbox, error) { return w.m.Settled(w.t.Context(), "t", id) },
+				"touch":   func() (sandbox.Sandbox, error) { return w.m.Touch(w.t.Context(), "t", id) },
+				"timeout": func() (sandbox.Sandbox, error) { return w.m.SetTimeout(w.t.Context(), "t", id, time.Hour) },
+			} {
+				go func() {
+					sb, err := call()
+					got <- fmt.Sprint(name, " ", sb.State, " ", err)
+				}()
+			}
+			synctest.Wait()
+			if len(got) > 0 {
+				t.Errorf("while it is %s: %s", was, <-got)
+			}
+			release()
+			for range cap(got) {
+				if g := <-got; !strings.HasSuffix(g, " "+string(want)+" <nil>") {
+					t.Errorf("once it is %s: %s", want, g)
+				}
+			}
+		}
+		release := during(func() { w.create("t", sandbox.CreateRequest{Name: "web"}) })
+		sb, err := w.m.Get(w.t.Context(), "t", "web")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask(sb.ID, sandbox.Starting, sandbox.Running, release)
+		ask(sb.ID, sandbox.Pausing, sandbox.Paused, during(func() { _, _ = w.m.Pause(w.t.Context(), "t", sb.ID, false) }))
+		ask(sb.ID, sandbox.Resuming, sandbox.Running, during(func() { w.resume(sb.ID) }))
+	})
+}
+
+// What a client is told of a time that was over is how long it was, and only of what
+// it asked for: a wait inside of that says so itself.
+func TestHowLongAResumeTook(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{})
+		w.pause(sb.ID)
+		for _, tt := range []struct {
+			err  error
+			code sandbox.Code
+			says string
+		}{
+			{context.DeadlineExceeded, sandbox.Timeout, "within 20 seconds"},
+			{sandbox.Errorf(sandbox.Unavailable, "the sandbox did not come up").WithCause(context.DeadlineExceeded), sandbox.Unavailable, "did not come up"},
+		} {
+			w.nodes.onStart = func(context.Context, string, sandbox.StartRequest) error {
+				time.Sleep(20 * time.Second)
+				return tt.err
+			}
+			_, err := w.m.Resume(w.t.Context(), "t", sb.ID)
+			if sandbox.CodeOf(err) != tt.code || !strings.Contains(fmt.Sprint(err), tt.says) {
+				t.Errorf("after %v: %v", tt.err, err)
+			}
 		}
 	})
 }

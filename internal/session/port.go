@@ -82,7 +82,7 @@ func (m *Manager) receive(ctx context.Context, snap sandbox.Snapshot, content io
 	if err != nil {
 		return sandbox.Snapshot{}, err
 	}
-	if saved.Image != snap.Image || saved.Shape != snap.Shape || saved.Memory != snap.Memory {
+	if saved.Image != snap.Image || !saved.Shape.Covers(snap.Shape) || saved.Memory != snap.Memory {
 		return sandbox.Snapshot{}, sandbox.Errorf(sandbox.Invalid, "the file says what is not of its snapshot")
 	}
 	snap.State, snap.Bytes, snap.Build, snap.Digest = sandbox.SnapshotReady, saved.Bytes, saved.Build, saved.Digest

@@ -40,16 +40,17 @@ func (m *Manager) resume(ctx context.Context, id string, reboot bool) (sandbox.S
 	if sb.State == sandbox.Running {
 		return sb, nil
 	}
+	began := time.Now()
 	ctx, cancel := m.outlast(ctx, id, resumeLimit)
 	defer cancel()
 	snap, err := m.store.SnapshotByID(ctx, sb.Snapshot)
 	if sb.State == sandbox.Paused && err != nil {
-		return sandbox.Sandbox{}, cannotStart(sb, err)
+		return sandbox.Sandbox{}, cannotStart(sb, began, err)
 	}
 	if reboot && sb.State == sandbox.Paused && snap.Memory {
 		files, release, err := m.filesOf(ctx, sb, snap)
 		if err != nil {
-			return sandbox.Sandbox{}, cannotStart(sb, err)
+			return sandbox.Sandbox{}, cannotStart(sb, began, err)
 		}
 		defer release() // and a sweep removes it, should the Sandbox not start
 		snap = files
@@ -136,7 +137,7 @@ func (m *Manager) resumeHeld(ctx context.Context, sb sandbox.Sandbox, snap sandb
 			m.log.WarnContext(ctx, "a resume that failed is undone later", telemetry.KeySandbox, sb.ID, telemetry.KeyError, undoErr)
 			m.mendSoon()
 		}
-		return sandbox.Sandbox{}, cannotStart(resuming, err)
+		return sandbox.Sandbox{}, cannotStart(resuming, began, err)
 	}
 	m.alarm.set(running.Deadline)
 	m.track(running)
@@ -184,14 +185,20 @@ func (m *Manager) stayPaused(ctx context.Context, sb sandbox.Sandbox, snapshot s
 	return paused, nil
 }
 
-// cannotStart is what a client is told when what sb is saved in does not start.
-func cannotStart(sb sandbox.Sandbox, err error) error {
+// late reports whether err says that the time for something is over, and no more.
+func late(err error) bool {
+	return sandbox.CodeOf(err) == sandbox.Internal && errors.Is(err, context.DeadlineExceeded)
+}
+
+// cannotStart is what a client is told when what sb is saved in does not start, which
+// began at a time.
+func cannotStart(sb sandbox.Sandbox, began time.Time, err error) error {
 	switch {
 	case sandbox.CodeOf(err) == sandbox.NotFound:
 		return sandbox.Errorf(sandbox.Conflict, "the saved state %s, or version %.12s of the template %s that it stands on, is gone",
 			sb.Snapshot, sb.Image, sb.Template).WithCause(err)
-	case errors.Is(err, context.DeadlineExceeded):
-		return sandbox.Errorf(sandbox.Timeout, "the sandbox did not resume within %d seconds", int(resumeLimit/time.Second)).WithCause(err)
+	case late(err):
+		return sandbox.Errorf(sandbox.Timeout, "the sandbox did not resume within %d seconds", int(time.Since(began).Seconds())).WithCause(err)
 	case sandbox.CodeOf(err) == sandbox.Internal: // as when a process of ours is killed: the log says which
 		return sandbox.Errorf(sandbox.Unavailable, "the sandbox could not be started from the saved state %s this time, which stays as it is: try again",
 			sb.Snapshot).WithCause(err)

@@ -147,9 +147,6 @@ func (m *Manager) created(ctx context.Context, id string) error {
 // retell has the Boot of a Sandbox, if it runs, take the present values of its
 // Secrets.
 func (m *Manager) retell(ctx context.Context, id string) error {
-	if err := m.created(ctx, id); err != nil {
-		return err
-	}
 	now, done, err := m.move(ctx, id) // also so that it neither pauses nor resumes now
 	if err != nil {
 		return err

@@ -112,7 +112,7 @@ func (m *Manager) keepSnapshot(ctx context.Context, sb sandbox.Sandbox, name str
 	for range tries(ctx) {
 		snap, err := m.store.SnapshotByID(ctx, sb.Snapshot)
 		if err != nil {
-			return sandbox.Snapshot{}, cannotStart(sb, err)
+			return sandbox.Snapshot{}, cannotStart(sb, time.Now(), err)
 		}
 		if snap.Kept && (name == "" || name == snap.Name) {
 			return snap, nil
@@ -206,12 +206,13 @@ func (m *Manager) isHeld(snapshot string) bool {
 
 // save has the Node save sb and records that snap is there.
 func (m *Manager) save(ctx context.Context, sb sandbox.Sandbox, snap sandbox.Snapshot, freeze bool) error {
+	began := time.Now()
 	saved, err := m.nodes.Save(ctx, sb.Boot.Node, sandbox.SaveRequest{Boot: refOf(sb), Snapshot: snap.ID, Memory: snap.Memory, Freeze: freeze})
 	switch {
 	case errors.Is(err, sandbox.NotFound): // of the Boot, not of the Sandbox
 		return sandbox.Errorf(sandbox.Unavailable, "the sandbox does not answer").WithCause(err)
-	case errors.Is(err, context.DeadlineExceeded):
-		return sandbox.Errorf(sandbox.Timeout, "the sandbox was not saved within %d seconds", int(pauseLimit/time.Second)).WithCause(err)
+	case late(err):
+		return sandbox.Errorf(sandbox.Timeout, "the sandbox was not saved within %d seconds", int(time.Since(began).Seconds())).WithCause(err)
 	case err != nil:
 		return err
 	}

@@ -86,6 +86,13 @@ func sum(key sandbox.SigningKey, signed string) []byte {
 // Is reports whether a credential says that it is a token of a Volume.
 func Is(token string) bool { return strings.HasPrefix(token, prefix+".") }
 
+// Begins reports whether parts, which dots stood between, begin with a token of a
+// Volume. Nothing of it is checked: it is for keeping what may be valid from others.
+func Begins(parts []string) bool {
+	const all = 6
+	return len(parts) >= all && strings.HasSuffix(parts[0], prefix) && len(parts[all-1]) >= base64.RawURLEncoding.EncodedLen(sha256.Size)
+}
+
 // errWrong is the one answer to every token that is not as it was signed.
 var errWrong = sandbox.Errorf(sandbox.Anonymous, "this is no valid token of a volume: get the volume once more for a new one")
 

@@ -98,7 +98,7 @@ func TestWireEvents(t *testing.T) {
 	const script = `curl -sf http://events.e2b.local/me; curl -sf $E2B_EVENTS_ADDRESS/me
 curl -sf http://events.e2b.local/logs -d '{"message":"from inside","level":"error","step":7}' && echo logged
 curl -s -o /dev/null -w '%{http_code}' http://events.e2b.local/logs -d 'no JSON'
-sudo python3 -m http.server -d /tmp 80 > /dev/null 2>&1 & until curl -so /dev/null http://127.0.0.1/; do kill -0 $! || exit; done; echo free; sudo kill $!`
+sudo python3 -m http.server -d /tmp 80 > /dev/null 2>&1 & until curl -so /dev/null http://127.0.0.1/; do sudo kill -0 $! || exit; done; echo free; sudo kill $!`
 	_, messages := w.start(sb, `{"cmd":"/bin/bash","args":["-c",`+quoted(script)+`]}`)
 	said := ""
 	for _, m := range messages {

@@ -107,6 +107,51 @@ func TestPauseFiles(t *testing.T) {
 	}
 }
 
+// A Sandbox with more files and descriptors than its memory has room for is paused,
+// by its deadline too, saved and forked like any other, and nothing in it ends.
+func TestManyFilesAndDescriptorsAreSaved(t *testing.T) {
+	t.Parallel()
+	c := shared.Server(t).Client(t, "many")
+	s := create(t, c, rig.Body{"resources": rig.Body{"memory_mb": 128}})
+	const files, processes, sockets = 30_000, 4, 600
+	output(t, c, s.ID, "python", fmt.Sprintf(`
+import os, socket
+for i in range(%d):
+    if i %% 1000 == 0:
+        os.makedirs(f"/workspace/many/{i // 1000}")
+    os.mknod(f"/workspace/many/{i // 1000}/{i}", 0o644)
+for _ in range(%d):
+    if os.fork() == 0:
+        kept = [socket.socket() for _ in range(%d)]
+        os.setsid()
+        while True:
+            __import__("time").sleep(1000)
+`, files, processes, sockets))
+	whole := func(id, after string) {
+		t.Helper()
+		got := c.Sh(t, id, "find /workspace/many -type f | wc -l; sudo sh -c 'for p in /proc/[0-9]*; do ls $p/fd 2>/dev/null | wc -l; done' | awk '$1 > 600' | wc -l")
+		if want := fmt.Sprintf("%d\n%d\n", files, processes); got != want {
+			t.Errorf("after %s it has %q, not %q", after, got, want)
+		}
+	}
+	whole(s.ID, "it was made")
+	act(t, c, s.ID, "pause", rig.Body{})
+	whole(s.ID, "a pause")
+	var forks struct {
+		Forks []session `json:"forks"`
+	}
+	c.Must(t, "POST", "/api/v1/sessions/"+s.ID+"/fork", rig.Body{"count": 1}, &forks)
+	whole(forks.Forks[0].ID, "a fork")
+	whole(s.ID, "being forked")
+	act(t, c, s.ID, "timeout", rig.Body{"timeout_seconds": 1})
+	rig.Within(t, rig.Patience, "its deadline", func() bool { return c.Get(t, s.ID).State == "paused" })
+	whole(s.ID, "its deadline")
+	act(t, c, s.ID, "pause", rig.Body{"memory": false})
+	if got := c.Sh(t, s.ID, "find /workspace/many -type f | wc -l"); got != fmt.Sprintf("%d\n", files) {
+		t.Errorf("a pause of files alone left %q", got)
+	}
+}
+
 // Forks begin where the original is and go their own ways; their randomness is
 // their own.
 func TestForks(t *testing.T) {

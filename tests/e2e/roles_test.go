@@ -247,6 +247,10 @@ func TestRolesThatCannotStart(t *testing.T) {
 		{"gateway without a secret", []string{bin("gateway"), "--addr", "127.0.0.1:0", "--data", r.Data}, []string{"JWT_SECRET"}},
 		{"node, not root", []string{"setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", public(t, bin("node")), "--data", r.Data}, []string{"root"}},
 		{"another user's scheduler", []string{"setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", public(t, bin("scheduler")), "--addr", "127.0.0.1:0", "--data", r.Data}, []string{"61740"}},
+		{"a misspelled setting of the gateway", []string{"env", "CLOUD_SANDBOX_EGRES=none", bin("gateway"), "--dev", "--addr", "127.0.0.1:0", "--data", r.Data}, []string{"the nearest is CLOUD_SANDBOX_EGRESS."}},
+		{"of the session-manager", []string{"env", "CLOUD_SANDBOX_EGRES=none", bin("session-manager"), "--addr", "127.0.0.1:0", "--data", r.Data}, []string{"the nearest is CLOUD_SANDBOX_EGRESS."}},
+		{"of the scheduler", []string{"env", "CLOUD_SANDBOX_EGRES=none", bin("scheduler"), "--addr", "127.0.0.1:0", "--data", r.Data}, []string{"the nearest is CLOUD_SANDBOX_EGRESS."}},
+		{"of the node", []string{"env", "CLOUD_SANDBOX_EGRES=none", bin("node"), "--addr", "127.0.0.1:0", "--data", r.Data}, []string{"the nearest is CLOUD_SANDBOX_EGRESS."}},
 		{"a bad URL", []string{"env", "CLOUD_SANDBOX_SCHEDULER_URL=ftp://x", bin("session-manager"), "--addr", "127.0.0.1:0", "--data", r.Data}, []string{"CLOUD_SANDBOX_SCHEDULER_URL", "unix:/PATH"}},
 	} {
 		cmd := exec.Command(tt.args[0], tt.args[1:]...)

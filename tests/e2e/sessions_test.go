@@ -185,9 +185,32 @@ func TestPoolServesLess(t *testing.T) {
 	if after := s.Metric("cloud_sandbox_pool_misses_total"); after != before {
 		t.Errorf("it was not from the pool: %v misses before, %v after", before, after)
 	}
-	if got := output(t, c, made.ID, "bash", "ulimit -u"); got != "100\n" {
-		t.Errorf("processes: %q", got)
+	has := func(id, after string) {
+		t.Helper()
+		if got := output(t, c, id, "python", "import resource; print(kept, resource.getrlimit(resource.RLIMIT_NPROC)[0])"); got != "1 100\n" {
+			t.Errorf("after %s it has %q", after, got)
+		}
+		var now session
+		c.Must(t, "GET", "/api/v1/sessions/"+id, nil, &now)
+		if got := now.Resources; got.MemoryMB != 256 || got.Pids != 100 || got.CPUs != 0.5 {
+			t.Errorf("after %s it has %+v", after, got)
+		}
+		if r := c.Run(t, id, "python", "x = bytearray(400 << 20)", nil); r.Status != "oom" {
+			t.Errorf("after %s it may use more memory than it has: %s", after, r)
+		}
+		output(t, c, id, "python", "kept = 1") // the interpreter is a new one
 	}
+	output(t, c, made.ID, "python", "kept = 1")
+	has(made.ID, "it was made")
+	// It was started as one for more, and goes on as what it is.
+	act(t, c, made.ID, "pause", rig.Body{})
+	has(made.ID, "a pause")
+	var kept saved
+	c.Must(t, "POST", "/api/v1/sessions/"+made.ID+"/snapshots", rig.Body{"name": "less"}, &kept)
+	has(create(t, c, rig.Body{"snapshot_id": kept.ID}).ID, "being saved and started anew")
+	act(t, c, made.ID, "pause", rig.Body{"memory": false})
+	output(t, c, made.ID, "python", "kept = 1")
+	has(made.ID, "a pause of its files")
 }
 
 // Nobody's use ends a Sandbox with the cause idle; a request that goes on, and a

@@ -47,6 +47,7 @@ func TestStartsThatCannotWork(t *testing.T) {
 		{"not an address", []string{s.Bin, "serve", "--dev", "--addr", "nonsense", "--data", empty + "/addr"}, nil, []string{"host:port"}},
 		{"data is a file", []string{s.Bin, "serve", "--dev", "--addr", "127.0.0.1:0", "--data", "/etc/passwd"}, nil, []string{"/etc/passwd"}},
 		{"blobs without a key", []string{s.Bin, "serve", "--dev", "--addr", "127.0.0.1:0", "--data", empty + "/blobs"}, []string{"CLOUD_SANDBOX_BLOBS=file:///var/tmp"}, []string{"CLOUD_SANDBOX_BLOBS_KEY", "openssl"}},
+		{"a misspelled setting", []string{s.Bin, "serve", "--dev", "--addr", "127.0.0.1:0", "--data", empty + "/names"}, []string{"CLOUD_SANDBOX_EGRES=none"}, []string{"CLOUD_SANDBOX_EGRES:", "nearest is CLOUD_SANDBOX_EGRESS."}},
 		{"unknown flag", []string{s.Bin, "serve", "--nonsense"}, nil, []string{"--nonsense"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -79,7 +80,7 @@ func TestStartsThatCannotWork(t *testing.T) {
 	if r := c.Run(t, c.Acquire(t), "bash", "true", nil); r.Status != "ok" {
 		t.Error(r)
 	}
-	for _, p := range []string{"port", "secret", "dev", "addr"} {
+	for _, p := range []string{"port", "secret", "dev", "addr", "names"} {
 		if sockets, _ := filepath.Glob(filepath.Join(empty, p, "run", "*")); len(sockets) > 0 {
 			t.Errorf("a start that failed left %v", sockets)
 		}

@@ -251,7 +251,7 @@ func endedByItself(t *testing.T, c *rig.Client, id string) bool {
 	var last rig.Sandbox
 	for end := time.Now().Add(15 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if last = c.Get(t, id); last.State == "ended" {
-			if cause := last.Cause(); cause != "guest_exit" && cause != "engine_lost" {
+			if cause := last.Cause(); cause != "guest_exit" {
 				t.Errorf("it ended with the cause %q", cause)
 			}
 			return true

@@ -211,8 +211,14 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 	if errors.As(err, &u) {
 		err = u.Err // without the URL, which names paths
 	}
-	return sandbox.Errorf(sandbox.Unavailable, "the connection to %s broke: %v", c.base, err)
+	return sandbox.Errorf(sandbox.Unavailable, "the connection to %s broke: %v", c.base, err).WithCause(errLost)
 }
+
+// errLost is why an answer did not come, or not all of it.
+var errLost = errors.New("the connection was lost")
+
+// Lost reports whether a request may have taken effect, and its answer was lost.
+func Lost(err error) bool { return errors.Is(err, errLost) }
 
 // failure is what an answer that is not 2xx says.
 func failure(base string, resp *http.Response) error {
@@ -254,7 +260,7 @@ func decode(resp *http.Response, out any) error {
 // parse decodes what a server said.
 func parse(raw []byte, out any) error {
 	if err := json.Unmarshal(raw, out); err != nil {
-		return sandbox.Errorf(sandbox.Unavailable, "the server's answer is not what this version of the command knows: %v", err)
+		return sandbox.Errorf(sandbox.Internal, "the server's answer is not what this version of the command knows: %v", err)
 	}
 	return nil
 }
@@ -265,5 +271,5 @@ func broken(resp *http.Response, err error) error {
 	if ctx := resp.Request.Context(); ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return sandbox.Errorf(sandbox.Unavailable, "the server's answer broke off").WithCause(fmt.Errorf("read: %w", err))
+	return sandbox.Errorf(sandbox.Unavailable, "the server's answer broke off").WithCause(fmt.Errorf("%w: %w", errLost, err))
 }

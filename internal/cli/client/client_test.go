@@ -38,8 +38,9 @@ func TestStream(t *testing.T) {
 		{
 			name:   "all kinds",
 			answer: ": alive\n\nevent: start\ndata: {}\n\nevent: stdout\ndata: {\"text\":\"a\\n\"}\n\nevent: stderr\r\ndata: {\"text\":\"b\"}\r\n\r\nevent: display\ndata: {\"text\":\"42\"}\n\n" + result,
-			events: []string{"stdout a\n", "stderr b", "display 42"}, exit: 7,
+			events: []string{"start ", "stdout a\n", "stderr b", "display 42"}, exit: 7,
 		},
+		{name: "any bytes", answer: "event: stdout\ndata: {\"text\":\"a\ufffd\",\"base64\":\"Yf8=\"}\n\n" + result, events: []string{"stdout a\xff"}, exit: 7},
 		{name: "data in two lines", answer: "event: stdout\ndata: {\"text\":\ndata: \"a\"}\n\n" + result, events: []string{"stdout a"}, exit: 7},
 		{name: "what is not known yet", answer: "event: novel\ndata: ?\n\nid: 3\n" + result, exit: 7},
 		{name: "an error", answer: "event: error\ndata: {\"error\":{\"code\":\"exhausted\",\"message\":\"m\"}}\n\n", code: sandbox.Exhausted},
@@ -58,7 +59,7 @@ func TestStream(t *testing.T) {
 			var events []string
 			r, err := c.Stream(t.Context(), ExecuteRequest{}, func(e Event) error {
 				text, _ := e.Value.Text("text")
-				events = append(events, e.Kind+" "+e.Text+text)
+				events = append(events, e.Kind+" "+string(e.Output)+text)
 				return nil
 			})
 			if tt.code == "" && err != nil || tt.code != "" && !errors.Is(err, tt.code) {
@@ -102,7 +103,7 @@ func TestFailures(t *testing.T) {
 		{429, "3", `{"error":{"code":"exhausted","message":"full","retry_after_seconds":9}}`, "exhausted: full 9s"},
 		{502, "", `<html>`, "unavailable: URL answered 502 Bad Gateway and not as Cloud Sandbox does: is the address right? 0s"},
 		{302, "", ``, "unavailable: URL answered 302 Found and not as Cloud Sandbox does: is the address right? 0s"},
-		{200, "", `{`, "unavailable: the server's answer is not what this version of the command knows: unexpected end of JSON input 0s"},
+		{200, "", `{`, "internal: the server's answer is not what this version of the command knows: unexpected end of JSON input 0s"},
 	} {
 		c := serve(t, func(w http.ResponseWriter, r *http.Request) {
 			if tt.header != "" {
@@ -191,7 +192,7 @@ func FuzzEvents(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		req := httptest.NewRequest("POST", "/", nil)
 		resp := &http.Response{Body: io.NopCloser(strings.NewReader(string(raw))), Request: req}
-		_ = events(resp, func(kind string, data []byte) error {
+		_ = events(resp, func(_, kind string, data []byte) error {
 			if kind == "" || kind == "error" {
 				t.Errorf("told of an event %q", kind)
 			}
@@ -210,8 +211,8 @@ func TestOutput(t *testing.T) {
 	})
 	var got []OutputEvent
 	p, err := c.Output(t.Context(), "box", "a/b", -5, true, "stderr", func(e OutputEvent) error { got = append(got, e); return nil })
-	want := []OutputEvent{{"stderr", 0, 6, "Hello\n"}, {"dropped", 6, 9, ""}}
-	if diff := cmp.Diff(want, got); diff != "" || err != nil || p.ExitCode != 3 {
+	want := []OutputEvent{{"stderr", 0, 6, outputText{Text: "Hello\n"}}, {"dropped", 6, 9, outputText{}}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(OutputEvent{})); diff != "" || err != nil || p.ExitCode != 3 {
 		t.Errorf("%+v, %v: %s", p, err, diff)
 	}
 }

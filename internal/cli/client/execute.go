@@ -24,13 +24,35 @@ type ExecuteRequest struct {
 	Env       map[string]string `json:"env,omitempty"`
 	Cwd       string            `json:"cwd,omitempty"`
 	User      string            `json:"user,omitempty"`
-	Stdin     string            `json:"stdin,omitempty"`
+	Stdin     []byte            `json:"stdin_base64,omitempty"`
 	MaxOutput int               `json:"max_output_bytes,omitempty"`
+
+	Key string `json:"-"` // idempotency key; needs a SandboxID
+	// Last is the ID of the last event of it that is known; empty for the first
+	// request with Key, FromStart when none is.
+	Last string `json:"-"`
+}
+
+// FromStart is the ID of the event before the first one.
+const FromStart = "0.0.0"
+
+// header is what a request says beside its body.
+func (r ExecuteRequest) header() http.Header {
+	h := http.Header{}
+	if r.Key != "" {
+		h.Set("Idempotency-Key", r.Key)
+	}
+	if r.Last != "" {
+		h.Set("Last-Event-ID", r.Last)
+	}
+	return h
 }
 
 // ExecuteResult is how an execution ended.
 type ExecuteResult struct {
 	SandboxID string  `json:"sandbox_id"`
+	ProcessID string  `json:"process_id"`
+	Next      int64   `json:"next_offset"` // of the output of the process
 	Status    string  `json:"status"`
 	Stdout    string  `json:"stdout"`
 	Stderr    string  `json:"stderr"`
@@ -69,17 +91,42 @@ func (v Value) Text(kind string) (string, bool) {
 
 // Event is what happens while code runs.
 type Event struct {
-	Kind  string // "start", "stdout", "stderr" or "display"
-	Text  string // of "stdout" and "stderr"
-	Value Value  // of "display"
+	Kind      string // "start", "stdout", "stderr", "display" or "dropped"
+	ID        string // Stream goes on after it; may be empty
+	ProcessID string // of "start"
+	Output    []byte // of "stdout" and "stderr"
+	Value     Value  // of "display"
+	Dropped   int64  // of "dropped": bytes of output that are kept no more
 }
 
+const execute = "/api/v1/execute"
+
 // Execute runs code to its end and answers with all of it. The end of ctx ends
-// the code.
+// the code; with a Key it has a moment in which it can be asked for again.
 func (c *Client) Execute(ctx context.Context, r ExecuteRequest) (ExecuteResult, error) {
+	body, err := json.Marshal(r)
+	if err != nil {
+		return ExecuteResult{}, err
+	}
+	resp, err := c.do(ctx, request{
+		method: http.MethodPost, path: execute, body: bytes.NewReader(body), kind: jsonType, header: r.header(),
+	})
+	if err != nil {
+		return ExecuteResult{}, err
+	}
 	var result ExecuteResult
-	err := c.call(ctx, http.MethodPost, "/api/v1/execute", nil, r, &result)
-	return result, err
+	return result, decode(resp, &result)
+}
+
+// EndExecution ends what an execution with this key started in a Sandbox.
+func (c *Client) EndExecution(ctx context.Context, id, key string) error {
+	resp, err := c.do(ctx, request{
+		method: http.MethodDelete, path: execute, query: ofSandbox(id), header: http.Header{"Idempotency-Key": {key}},
+	})
+	if err != nil {
+		return err
+	}
+	return decode(resp, nil)
 }
 
 // Stream is Execute that calls emit for what happens meanwhile, one call at a
@@ -89,30 +136,26 @@ func (c *Client) Stream(ctx context.Context, r ExecuteRequest, emit func(Event) 
 	if err != nil {
 		return ExecuteResult{}, err
 	}
+	header := r.header()
+	header.Set("Accept", "text/event-stream")
 	resp, err := c.do(ctx, request{
-		method: http.MethodPost, path: "/api/v1/execute", body: bytes.NewReader(body), kind: jsonType,
-		header: http.Header{"Accept": {"text/event-stream"}},
+		method: http.MethodPost, path: execute, body: bytes.NewReader(body), kind: jsonType, header: header,
 	})
 	if err != nil {
 		return ExecuteResult{}, err
 	}
 	defer resp.Body.Close()
 	var result *ExecuteResult
-	err = events(resp, func(kind string, data []byte) error {
-		switch kind {
-		case "stdout", "stderr":
-			var text struct {
-				Text string `json:"text"`
-			}
-			return errors.Join(json.Unmarshal(data, &text), emit(Event{Kind: kind, Text: text.Text}))
-		case "display":
-			e := Event{Kind: kind}
-			return errors.Join(json.Unmarshal(data, &e.Value), emit(e))
-		case "result":
+	err = events(resp, func(id, kind string, data []byte) error {
+		if kind == "result" {
 			result = &ExecuteResult{}
-			return json.Unmarshal(data, result)
+			return parse(data, result)
 		}
-		return nil
+		e, known, err := eventOf(id, kind, data)
+		if err != nil || !known {
+			return err
+		}
+		return emit(e)
 	})
 	if err != nil {
 		return ExecuteResult{}, err
@@ -123,12 +166,47 @@ func (c *Client) Stream(ctx context.Context, r ExecuteRequest, emit func(Event) 
 	return *result, nil
 }
 
+// eventOf reads an event that is not the last; known is false for one of a later
+// version of the server.
+func eventOf(id, kind string, data []byte) (e Event, known bool, err error) {
+	e = Event{ID: id, Kind: kind}
+	switch kind {
+	case "display":
+		return e, true, parse(data, &e.Value)
+	case "stdout", "stderr", "start", "dropped":
+		var fields struct {
+			outputText
+			ProcessID string `json:"process_id"`
+			Bytes     int64  `json:"bytes"`
+		}
+		err := parse(data, &fields)
+		e.Output, e.ProcessID, e.Dropped = fields.output(), fields.ProcessID, fields.Bytes
+		return e, true, err
+	}
+	return e, false, nil
+}
+
+// outputText is output as JSON carries it: as text, and as base64 where the text is
+// not exactly what was written.
+type outputText struct {
+	Text   string `json:"text"`
+	Base64 []byte `json:"base64"`
+}
+
+// output is what was written.
+func (t outputText) output() []byte {
+	if t.Base64 != nil {
+		return t.Base64
+	}
+	return []byte(t.Text)
+}
+
 // events calls each for every server-sent event of an answer, until its end.
 // An event "error" ends it and is returned. What each is given is valid until
 // it returns.
-func events(resp *http.Response, each func(kind string, data []byte) error) error {
+func events(resp *http.Response, each func(id, kind string, data []byte) error) error {
 	lines := bufio.NewReaderSize(resp.Body, 64<<10)
-	kind, data := "", []byte(nil)
+	id, kind, data := "", "", []byte(nil)
 	for {
 		line, err := readLine(lines, maxReply)
 		if errors.Is(err, io.EOF) {
@@ -142,11 +220,13 @@ func events(resp *http.Response, each func(kind string, data []byte) error) erro
 			return eventError(data)
 		case len(line) == 0:
 			if kind != "" {
-				if err := each(kind, data); err != nil {
+				if err := each(id, kind, data); err != nil {
 					return err
 				}
 			}
-			kind, data = "", data[:0]
+			id, kind, data = "", "", data[:0]
+		case string(field) == "id":
+			id = string(bytes.TrimPrefix(value, []byte(" ")))
 		case string(field) == "event":
 			kind = string(bytes.TrimPrefix(value, []byte(" ")))
 		case string(field) == "data":

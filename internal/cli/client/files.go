@@ -42,16 +42,18 @@ func (c *Client) Stat(ctx context.Context, id, path string) (Entry, error) {
 	return e, err
 }
 
-// ListFiles returns what is in a directory, and the server's own words.
-func (c *Client) ListFiles(ctx context.Context, id, path string) ([]Entry, json.RawMessage, error) {
-	var raw json.RawMessage
+// ListFiles returns what is in a directory, whether there is more, and the server's
+// own words.
+func (c *Client) ListFiles(ctx context.Context, id, path string) (entries []Entry, truncated bool, raw json.RawMessage, err error) {
 	if err := c.call(ctx, http.MethodGet, "/api/v1/files/list", fileQuery(id, path), nil, &raw); err != nil {
-		return nil, nil, err
+		return nil, false, nil, err
 	}
 	var list struct {
-		Entries []Entry `json:"entries"`
+		Entries   []Entry `json:"entries"`
+		Truncated bool    `json:"truncated"`
 	}
-	return list.Entries, raw, parse(raw, &list)
+	err = parse(raw, &list)
+	return list.Entries, list.Truncated, raw, err
 }
 
 // ReadFile returns the bytes of a file, and how many there are: -1 when that is

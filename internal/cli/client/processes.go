@@ -26,7 +26,7 @@ type StartRequest struct {
 	Env        map[string]string `json:"env,omitempty"`
 	Background bool              `json:"background,omitempty"`
 	Timeout    float64           `json:"timeout_seconds,omitempty"`
-	Stdin      string            `json:"stdin,omitempty"`
+	Stdin      []byte            `json:"stdin_base64,omitempty"`
 	KeepStdin  bool              `json:"keep_stdin,omitempty"` // it takes input while it runs
 	Pty        *TerminalSize     `json:"pty,omitempty"`
 }
@@ -124,8 +124,11 @@ type OutputEvent struct {
 	Kind   string `json:"-"` // "stdout", "stderr" or "dropped"
 	Offset int64  `json:"offset"`
 	Next   int64  `json:"next_offset"`
-	Text   string `json:"text"`
+	outputText
 }
+
+// Output is what was written.
+func (e OutputEvent) Output() []byte { return e.output() }
 
 // Output calls emit for what a process wrote from an offset on, negative from
 // the end, of stream only unless that is empty; with follow until the process
@@ -146,7 +149,7 @@ func (c *Client) Output(ctx context.Context, id, process string, from int64, fol
 	}
 	defer resp.Body.Close()
 	var last *Process
-	err = events(resp, func(kind string, data []byte) error {
+	err = events(resp, func(_, kind string, data []byte) error {
 		switch kind {
 		case "stdout", "stderr", "dropped":
 			e := OutputEvent{Kind: kind}

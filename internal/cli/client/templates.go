@@ -173,7 +173,7 @@ func (c *Client) FollowBuild(ctx context.Context, id string, line func(text stri
 	}
 	defer resp.Body.Close()
 	ended := false
-	err = events(resp, func(kind string, data []byte) error {
+	err = events(resp, func(_, kind string, data []byte) error {
 		switch kind {
 		case "line":
 			var l struct {

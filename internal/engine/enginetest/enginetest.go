@@ -93,6 +93,7 @@ var pauseCases = []testCase{
 	{"what is frozen is saved and stays so", savePause},
 	{"what cannot be saved runs on", saveRefused},
 	{"a save given up leaves nothing", saveCanceled},
+	{"a boot starts for less than was saved", startForLess},
 	{"what cannot be started from is refused", startFromRefused},
 	{"saved states are listed and deleted", deleteSaved},
 	{"what is exported is imported", exportAndImport},

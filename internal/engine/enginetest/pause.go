@@ -295,11 +295,36 @@ func saveCanceled(t *testing.T, s *suite) {
 	s.recalls(t, id, "one")
 }
 
+// startForLess starts a Boot for less memory than what was saved had: it has the
+// Shape of that, and the limits that it gets.
+func startForLess(t *testing.T, s *suite) {
+	origin := s.start(t)
+	s.Pause.Remember(t, s.engine, origin, "one")
+	name, _ := s.save(t, origin, true)
+	less := s.spec()
+	less.From = name
+	less.Shape.MemoryBytes = halved(s.Shape).MemoryBytes
+	id := sandbox.NewBootID()
+	if err := s.engine.Start(t.Context(), id, less); err != nil {
+		t.Fatalf("Start for less memory than was saved: %v", err)
+	}
+	t.Cleanup(func() { _ = s.engine.Stop(context.WithoutCancel(t.Context()), id, 0) })
+	s.asked(t, id)
+	if err := s.engine.SetLimits(t.Context(), id, halved(s.Shape)); err != nil {
+		t.Errorf("SetLimits: %v", err)
+	}
+	s.thaw(t, id)
+	s.startedFrom(t, id, name)
+	s.recalls(t, id, "one")
+}
+
 func startFromRefused(t *testing.T, s *suite) {
 	origin := s.start(t)
 	name, _ := s.save(t, origin, true)
 	other := s.spec()
 	other.Shape.DiskBytes *= 2
+	more := s.spec()
+	more.Shape.MemoryBytes *= 2
 	elsewhere := s.spec()
 	elsewhere.Image = "sha256:0000000000000000000000000000000000000000000000000000000000000000"
 	damaged, _ := s.save(t, origin, true)
@@ -315,6 +340,7 @@ func startFromRefused(t *testing.T, s *suite) {
 		{"a name of another form", s.spec(), "../" + name, sandbox.Invalid},
 		{"no state", s.spec(), sandbox.NewSnapshotID(), sandbox.NotFound},
 		{"another shape", other, name, sandbox.Conflict},
+		{"a shape with more memory", more, name, sandbox.Conflict},
 		{"another image", elsewhere, name, sandbox.Conflict},
 		{"a damaged state", s.spec(), damaged, sandbox.Conflict},
 		{"damaged files", s.spec(), files, sandbox.Conflict},

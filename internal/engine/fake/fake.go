@@ -115,6 +115,9 @@ func (e *Engine) Start(ctx context.Context, id string, spec sandbox.BootSpec) (e
 	if err != nil {
 		return err
 	}
+	if spec.From != "" {
+		spec.Shape = from.Shape
+	}
 	if !e.hasImage(spec.Image) {
 		return sandbox.Errorf(sandbox.NotFound, "there is no such image")
 	}

@@ -109,7 +109,7 @@ func (h *host) load(spec sandbox.BootSpec) (saved, error) {
 		return saved{}, damaged(spec.From)
 	case s.Build != build:
 		return saved{}, sandbox.Errorf(sandbox.Conflict, "the saved state %s needs build %s of the engine, which is not here", spec.From, s.Build)
-	case s.Image != spec.Image || s.Shape != spec.Shape:
+	case s.Image != spec.Image || !s.Shape.Covers(spec.Shape):
 		return saved{}, sandbox.Errorf(sandbox.Conflict, "the saved state %s is of another image or shape", spec.From)
 	}
 	return s, nil

@@ -100,6 +100,7 @@ type boot struct {
 	hostEnd *os.File
 	frozen  bool // guarded by Engine.mu
 	started bool // guarded by Engine.mu: Start has returned without error
+	linked  bool // guarded by Engine.mu: its shard is to have its link
 	network sandbox.NetworkPolicy
 	secrets sandbox.SecretBinding
 	limits  sandbox.Limits
@@ -235,16 +236,26 @@ func (e *Engine) Dial(ctx context.Context, id string, port uint16) (net.Conn, er
 	return e.dial(ctx, b.shard, id, port)
 }
 
-// dial goes through the shard; one that was just replaced is tried again.
+// dial goes through the shard.
 func (e *Engine) dial(ctx context.Context, s *shard, id string, port uint16) (net.Conn, error) {
+	var conn net.Conn
+	err := e.onShard(ctx, s, func(c *link.Client) (err error) {
+		conn, err = c.DialGuest(ctx, id, port)
+		return err
+	})
+	return conn, err
+}
+
+// onShard asks a shard for something that can be asked for twice. One that ends
+// meanwhile is replaced, and the next is asked.
+func (e *Engine) onShard(ctx context.Context, s *shard, ask func(*link.Client) error) error {
 	for attempt := 0; ; attempt++ {
 		c, err := e.shardClient(ctx, s)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		conn, err := c.DialGuest(ctx, id, port)
-		if err == nil || attempt > 0 || !broken(c) {
-			return conn, err
+		if err = ask(c); err == nil || attempt > 0 || !broken(c) {
+			return err
 		}
 	}
 }
@@ -264,33 +275,25 @@ func (e *Engine) SetNetwork(ctx context.Context, id string, policy sandbox.Netwo
 	if !policy.Valid() {
 		return sandbox.Errorf(sandbox.Invalid, "%q is not a network policy", policy)
 	}
-	c, err := e.relink(ctx, id, func(b *boot) { b.network = policy })
-	if err != nil {
-		return err
-	}
-	return c.SetPolicy(ctx, id, policy)
+	return e.relink(ctx, id, func(b *boot) { b.network = policy }, func(c *link.Client) error { return c.SetPolicy(ctx, id, policy) })
 }
 
 // SetSecrets changes what a Boot's link sets into requests.
 func (e *Engine) SetSecrets(ctx context.Context, id string, secrets sandbox.SecretBinding) error {
-	c, err := e.relink(ctx, id, func(b *boot) { b.secrets = secrets })
+	return e.relink(ctx, id, func(b *boot) { b.secrets = secrets }, func(c *link.Client) error { return c.SetSecrets(ctx, id, secrets) })
+}
+
+// relink notes what a Boot's link is to be, and tells the shard that has it: one that
+// is being replaced takes it from the note.
+func (e *Engine) relink(ctx context.Context, id string, note func(*boot), tell func(*link.Client) error) error {
+	b, err := e.find(id)
 	if err != nil {
 		return err
 	}
-	return c.SetSecrets(ctx, id, secrets)
-}
-
-// relink notes what a Boot's link is to be, and returns the shard that has it: one
-// that is being replaced takes it from the note.
-func (e *Engine) relink(ctx context.Context, id string, change func(*boot)) (*link.Client, error) {
-	b, err := e.find(id)
-	if err != nil {
-		return nil, err
-	}
 	e.mu.Lock()
-	change(b)
+	note(b)
 	e.mu.Unlock()
-	return e.shardClient(ctx, b.shard)
+	return e.onShard(ctx, b.shard, tell)
 }
 
 // NetworkLog asks the link shard.
@@ -299,11 +302,12 @@ func (e *Engine) NetworkLog(ctx context.Context, id string) (sandbox.NetworkLog,
 	if err != nil {
 		return sandbox.NetworkLog{}, err
 	}
-	c, err := e.shardClient(ctx, b.shard)
-	if err != nil {
-		return sandbox.NetworkLog{}, err
-	}
-	return c.Log(ctx, id)
+	var log sandbox.NetworkLog
+	err = e.onShard(ctx, b.shard, func(c *link.Client) (err error) {
+		log, err = c.Log(ctx, id)
+		return err
+	})
+	return log, err
 }
 
 // NetworkCounts adds up what link shards decided since they began; limited are
@@ -388,11 +392,7 @@ func (e *Engine) SetLimits(ctx context.Context, id string, limits sandbox.Limits
 	if limits.Bandwidth == before {
 		return nil
 	}
-	c, err := e.shardClient(ctx, b.shard)
-	if err != nil {
-		return err
-	}
-	return c.SetBandwidth(ctx, id, limits.Bandwidth)
+	return e.onShard(ctx, b.shard, func(c *link.Client) error { return c.SetBandwidth(ctx, id, limits.Bandwidth) })
 }
 
 // Watch passes events on until ctx ends. It reconnects to a sentry host that
@@ -534,13 +534,7 @@ func (e *Engine) launch(ctx context.Context, id string, b *boot, guestEnd *os.Fi
 		return err
 	}
 	plugged := make(chan error, 1)
-	go func() {
-		c, err := e.shardClient(ctx, b.shard)
-		if err == nil {
-			err = c.Add(ctx, id, b.hostEnd, sandbox.NetworkNone)
-		}
-		plugged <- err
-	}()
+	go func() { plugged <- e.plug(ctx, id, b) }()
 	r := sentryhost.StartRequest{ID: id, Image: b.image, Shape: b.shape, From: b.from}
 	if b.host == e.own {
 		r.Spares = e.cfg.Spares
@@ -552,14 +546,34 @@ func (e *Engine) launch(ctx context.Context, id string, b *boot, guestEnd *os.Fi
 	if err != nil {
 		return err
 	}
+	if started.Shape != (sandbox.Shape{}) {
+		e.mu.Lock()
+		b.shape, b.limits = started.Shape, started.Shape.Limits()
+		e.mu.Unlock()
+	}
 	return e.waitForGuest(ctx, id, b, started.SavedAt)
+}
+
+// plug gives a shard the link of a Boot that starts. From now on whoever replaces the
+// shard gives it to the next one.
+func (e *Engine) plug(ctx context.Context, id string, b *boot) error {
+	e.mu.Lock()
+	b.linked = true
+	e.mu.Unlock()
+	return e.onShard(ctx, b.shard, func(c *link.Client) error {
+		err := c.Add(ctx, id, b.hostEnd, sandbox.NetworkNone)
+		if sandbox.CodeOf(err) == sandbox.Conflict {
+			return nil // connecting plugged it in already
+		}
+		return err
+	})
 }
 
 // waitForGuest dials the Guest until it answers, and tells it when it was saved. A
 // port that nothing listens on yet refuses at once, so the pauses are short and
 // few.
-func (e *Engine) waitForGuest(ctx context.Context, id string, b *boot, savedAt time.Time) error {
-	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
+func (e *Engine) waitForGuest(asker context.Context, id string, b *boot, savedAt time.Time) error {
+	ctx, cancel := context.WithTimeout(asker, bootTimeout)
 	defer cancel()
 	guest := client.New(func(ctx context.Context, port uint16) (net.Conn, error) {
 		return e.dial(ctx, b.shard, id, port)
@@ -573,7 +587,10 @@ func (e *Engine) waitForGuest(ctx context.Context, id string, b *boot, savedAt t
 		select {
 		case <-time.After(time.Millisecond):
 		case <-ctx.Done():
-			return sandbox.Errorf(sandbox.Unavailable, "the sandbox did not come up").WithCause(errors.Join(ctx.Err(), err))
+			if asker.Err() != nil {
+				return errors.Join(asker.Err(), err)
+			}
+			return sandbox.Errorf(sandbox.Unavailable, "the sandbox did not come up within %d seconds: try again", int(bootTimeout.Seconds())).WithCause(err)
 		}
 	}
 }
@@ -656,6 +673,9 @@ func (e *Engine) letGo(b *boot) {
 // freeLink unplugs a link and closes our copy. A shard that is away has no links any
 // more.
 func (e *Engine) freeLink(ctx context.Context, id string, b *boot) {
+	e.mu.Lock()
+	b.linked = false
+	e.mu.Unlock()
 	if c, err := e.shardClient(ctx, b.shard); err == nil {
 		last, err := c.Remove(ctx, id)
 		e.depart(id, sandbox.Traffic{Sent: last.Sent, Received: last.Received, Refused: last.Refused})

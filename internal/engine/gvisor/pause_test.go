@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -83,10 +84,15 @@ func bind(t *testing.T, e sandbox.Engine, id string) {
 	t.Helper()
 	g := guestOf(e, id)
 	defer g.Close()
-	if _, err := g.Bind(t.Context(), bound(sandbox.DefaultShape())); err != nil {
+	binding := bound(sandbox.DefaultShape())
+	binding.BootNumber = boots.Add(1)
+	if _, err := g.Bind(t.Context(), binding); err != nil {
 		t.Errorf("Bind: %v", err)
 	}
 }
+
+// boots counts the Boots that were bound: a number is never given to another one.
+var boots atomic.Int64
 
 // pause looks into Boots for the suite: the memory is that of a Python context.
 func pause(dir string) *enginetest.Pause {

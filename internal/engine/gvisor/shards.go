@@ -26,12 +26,8 @@ func (e *Engine) shardClient(ctx context.Context, s *shard) (*link.Client, error
 	if err != nil {
 		return nil, err
 	}
-	c, err := e.dialShard(ctx, host, s.number)
+	c, err := e.replaced(ctx, host, s)
 	if err != nil {
-		return nil, err
-	}
-	if err := e.replug(ctx, s, c); err != nil {
-		c.Close()
 		return nil, err
 	}
 	if s.client != nil {
@@ -39,6 +35,26 @@ func (e *Engine) shardClient(ctx context.Context, s *shard) (*link.Client, error
 	}
 	s.client = c
 	return c, nil
+}
+
+// replaced connects to a shard and gives it the links that it should have. One that is
+// about to end may still take the connection. The caller holds s.mu.
+func (e *Engine) replaced(ctx context.Context, host *sentryhost.Client, s *shard) (*link.Client, error) {
+	const attempts = 5
+	for attempt := 1; ; attempt++ {
+		c, err := e.dialShard(ctx, host, s.number)
+		if err != nil {
+			return nil, err
+		}
+		if err = e.replug(ctx, s, c); err == nil {
+			return c, nil
+		}
+		ended := broken(c)
+		c.Close()
+		if !ended || attempt == attempts || ctx.Err() != nil {
+			return nil, err
+		}
+	}
 }
 
 // dialShard starts a shard, if it does not run, and connects. A shard that was
@@ -74,6 +90,7 @@ func (e *Engine) replug(ctx context.Context, s *shard, c *link.Client) error {
 		has[l.BootID] = true
 	}
 	type missing struct {
+		boot      *boot
 		id        string
 		file      *os.File
 		policy    sandbox.NetworkPolicy
@@ -81,15 +98,25 @@ func (e *Engine) replug(ctx context.Context, s *shard, c *link.Client) error {
 		secrets   sandbox.SecretBinding
 	}
 	var add []missing
+	lost := 0 // of Boots that had come up: an earlier shard had their links
 	e.mu.Lock()
 	for id, b := range e.boots {
-		if b.shard == s && b.started && !has[id] {
-			add = append(add, missing{id, b.hostEnd, b.network, b.limits.Bandwidth, b.secrets})
+		if b.shard == s && b.linked && !has[id] {
+			if b.started {
+				lost++
+			}
+			add = append(add, missing{b, id, b.hostEnd, b.network, b.limits.Bandwidth, b.secrets})
 		}
 	}
 	e.mu.Unlock()
 	for _, m := range add {
-		if err := c.Add(ctx, m.id, m.file, m.policy); err != nil {
+		err := c.Add(ctx, m.id, m.file, m.policy)
+		switch {
+		case sandbox.CodeOf(err) == sandbox.Conflict:
+			continue // whoever starts the Boot was faster
+		case err != nil && !e.isLinked(m.boot):
+			continue // it has ended meanwhile
+		case err != nil:
 			return fmt.Errorf("plug a link in again: %w", err)
 		}
 		if m.bandwidth != 0 {
@@ -104,10 +131,16 @@ func (e *Engine) replug(ctx context.Context, s *shard, c *link.Client) error {
 			return fmt.Errorf("tell a link its secrets again: %w", err)
 		}
 	}
-	if len(add) > 0 {
-		e.cfg.Log.Warn("a link shard was replaced", "shard", s.number, "links", len(add))
+	if lost > 0 {
+		e.cfg.Log.Warn("a link shard was replaced", "shard", s.number, "links", lost)
 	}
 	return nil
+}
+
+func (e *Engine) isLinked(b *boot) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return b.linked
 }
 
 // shardEnded replaces a shard that ended while it has links.
@@ -236,7 +269,7 @@ func (e *Engine) adoptBoot(b orphan, s *shard, file *os.File, policy sandbox.Net
 	s.links++
 	s.host.users++
 	b.host.users++
-	e.boots[b.ID] = &boot{host: b.host, image: b.Image, shape: b.Shape, shard: s, from: b.From, hostEnd: file, network: policy, limits: b.Limits, frozen: b.Frozen, started: true}
+	e.boots[b.ID] = &boot{host: b.host, image: b.Image, shape: b.Shape, shard: s, from: b.From, hostEnd: file, network: policy, limits: b.Limits, frozen: b.Frozen, started: true, linked: true}
 }
 
 func (e *Engine) adoptOrphan(ctx context.Context, b orphan) error {

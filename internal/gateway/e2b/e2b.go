@@ -152,6 +152,31 @@ func (a *API) liveByID(ctx context.Context, who sandbox.Identity, id string) (sa
 	return sb, nil
 }
 
+// running returns the Sandbox that a path names once nothing is under way with it, or
+// Conflict if it does not run then.
+func (a *API) running(r *http.Request, who sandbox.Identity) (sandbox.Sandbox, error) {
+	sb, err := a.live(r, who)
+	if err != nil {
+		return sb, err
+	}
+	if sb.State == sandbox.Pausing || sb.State == sandbox.Resuming {
+		if sb, err = a.Sandboxes.Settled(r.Context(), who.Tenant, sb.ID); err != nil {
+			return sb, absent(err, sb.ID)
+		}
+	}
+	switch {
+	case !sb.Live():
+		return sb, errNoSandbox(sb.ID)
+	case sb.State != sandbox.Running:
+		return sb, errNotRunning(sb)
+	}
+	return sb, nil
+}
+
+func errNotRunning(sb sandbox.Sandbox) error {
+	return sandbox.Errorf(sandbox.Conflict, "sandbox %q is %s", sb.ID, sb.State)
+}
+
 // absent makes every NotFound about a Sandbox the same.
 func absent(err error, id string) error {
 	if sandbox.CodeOf(err) == sandbox.NotFound { // not of something that only caused it

@@ -25,8 +25,8 @@ func (a *API) Pause(w http.ResponseWriter, r *http.Request, who sandbox.Identity
 	switch {
 	case err != nil:
 		return err
-	case sb.State != sandbox.Running:
-		return sandbox.Errorf(sandbox.Conflict, "sandbox %q is %s", sb.ID, sb.State)
+	case sb.State == sandbox.Paused:
+		return errNotRunning(sb)
 	}
 	if _, err := a.Sandboxes.Pause(r.Context(), who.Tenant, sb.ID, body.Memory != nil && !*body.Memory); err != nil {
 		return absent(err, sb.ID)
@@ -52,7 +52,7 @@ func (a *API) Resume(w http.ResponseWriter, r *http.Request, who sandbox.Identit
 	switch {
 	case err != nil:
 		return err
-	case stateOf(sb) != statePaused:
+	case sb.State == sandbox.Running:
 		return sandbox.Errorf(sandbox.Conflict, "sandbox %q is running", sb.ID)
 	}
 	if body.AutoPause != nil {
@@ -71,6 +71,10 @@ func (b *connectBody) timeout(otherwise time.Duration) (time.Duration, error) {
 	return seconds(b.Timeout, otherwise)
 }
 
+// maxWakes bounds how often one request resumes a Sandbox that others pause again
+// before its time is set.
+const maxWakes = 5
+
 // wake resumes a paused Sandbox, from its files alone if b says so. Its end is then
 // timeout away.
 func (a *API) wake(ctx context.Context, who sandbox.Identity, sb sandbox.Sandbox, b connectBody, timeout time.Duration) (sandbox.Sandbox, error) {
@@ -78,13 +82,21 @@ func (a *API) wake(ctx context.Context, who sandbox.Identity, sb sandbox.Sandbox
 	if b.Memory != nil && !*b.Memory {
 		resume = a.Sandboxes.Reboot
 	}
-	if running, err := resume(ctx, who.Tenant, sb.ID); err != nil {
-		return sb, err
-	} else {
-		sb = running
+	id := sb.ID
+	for range maxWakes {
+		running, err := resume(ctx, who.Tenant, id)
+		if err != nil {
+			return sb, err
+		}
+		a.Guests.Warm(running)
+		if sb, err = a.Sandboxes.SetTimeout(ctx, who.Tenant, id, timeout); err != nil {
+			return running, err
+		}
+		if sb.State == sandbox.Running {
+			return sb, nil
+		}
 	}
-	a.Guests.Warm(sb)
-	return a.Sandboxes.SetTimeout(ctx, who.Tenant, sb.ID, timeout)
+	return sb, sandbox.Errorf(sandbox.Conflict, "sandbox %q was paused again by others each of the %d times that it was resumed: try again", id, maxWakes)
 }
 
 // onTimeout is what the end of its time does to a Sandbox; memory is nil for
@@ -132,12 +144,9 @@ func (a *API) Fork(w http.ResponseWriter, r *http.Request, who sandbox.Identity)
 	if err := req.Check(); err != nil {
 		return err
 	}
-	sb, err := a.live(r, who)
-	switch {
-	case err != nil:
+	sb, err := a.running(r, who)
+	if err != nil {
 		return err
-	case sb.State != sandbox.Running:
-		return sandbox.Errorf(sandbox.Conflict, "sandbox %q is %s", sb.ID, sb.State)
 	}
 	forks, err := a.Sandboxes.Fork(r.Context(), who.Tenant, sb.ID, req)
 	if err != nil {

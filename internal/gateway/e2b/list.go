@@ -3,6 +3,7 @@ package e2b
 import (
 	"context"
 	"encoding/base64"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -149,7 +150,8 @@ func parameters(r *http.Request, known ...string) (url.Values, error) {
 	if err != nil {
 		return nil, sandbox.Errorf(sandbox.Invalid, "the query of the URL is malformed")
 	}
-	for name, all := range values {
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		all := values[name]
 		if !slices.Contains(known, name) {
 			return nil, sandbox.Errorf(sandbox.Invalid, "unknown query parameter %.64q", name)
 		}

@@ -206,12 +206,9 @@ func (a *API) SetNetwork(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	if uses, err = a.known(r.Context(), who, uses); err != nil {
 		return err
 	}
-	sb, err := a.live(r, who)
-	switch {
-	case err != nil:
+	sb, err := a.running(r, who)
+	if err != nil {
 		return err
-	case sb.State != sandbox.Running:
-		return sandbox.Errorf(sandbox.Conflict, "sandbox %q is %s", sb.ID, sb.State)
 	}
 	if _, err := a.Sandboxes.Update(r.Context(), who.Tenant, sb.ID, sandbox.Change{Network: &policy, Secrets: &uses}); err != nil {
 		return absent(err, sb.ID)

@@ -63,12 +63,9 @@ func (a *API) SetTimeout(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 			return err
 		}
 	}
-	sb, err := a.live(r, who)
-	switch {
-	case err != nil:
+	sb, err := a.running(r, who)
+	if err != nil {
 		return err
-	case sb.State != sandbox.Running:
-		return sandbox.Errorf(sandbox.Conflict, "sandbox %q is %s", sb.ID, sb.State)
 	}
 	if _, err := a.Sandboxes.SetTimeout(r.Context(), who.Tenant, sb.ID, timeout); err != nil {
 		return absent(err, sb.ID)
@@ -148,14 +145,18 @@ func (a *API) connect(w http.ResponseWriter, r *http.Request, who sandbox.Identi
 	if err != nil {
 		return err
 	}
-	if sb.State != sandbox.Running {
-		if sb, err = a.wake(r.Context(), who, sb, body, timeout); err != nil {
+	if sb.State == sandbox.Running {
+		longer, err := a.extend(r.Context(), who, sb, timeout)
+		if err != nil {
 			return absent(err, sb.ID)
 		}
-		return rest.Reply(w, http.StatusCreated, a.viewOf(sb))
+		if longer.State == sandbox.Running {
+			return rest.Reply(w, http.StatusOK, a.viewOf(longer))
+		}
+		sb = longer // somebody paused it meanwhile
 	}
-	if sb, err = a.extend(r.Context(), who, sb, timeout); err != nil {
+	if sb, err = a.wake(r.Context(), who, sb, body, timeout); err != nil {
 		return absent(err, sb.ID)
 	}
-	return rest.Reply(w, http.StatusOK, a.viewOf(sb))
+	return rest.Reply(w, http.StatusCreated, a.viewOf(sb))
 }

@@ -95,7 +95,8 @@ func endOf(sb sandbox.Sandbox) time.Time {
 	return sb.Deadline
 }
 
-// stateOf is one of the two States that E2B tells.
+// stateOf is one of the two States that E2B tells. What is being paused is told as
+// paused already: whoever then asks for more waits until it is.
 func stateOf(sb sandbox.Sandbox) string {
 	if sb.State == sandbox.Pausing || sb.State == sandbox.Paused {
 		return statePaused

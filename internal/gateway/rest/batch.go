@@ -13,6 +13,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/spool"
 )
 
 // Bounds of a batch.
@@ -28,6 +29,7 @@ type batch struct {
 	guest       execution.Guest
 	readsLeft   int64 // bytes
 	entriesLeft int
+	memory      spool.Gather
 }
 
 // operation is one of a batch, checked.
@@ -70,7 +72,7 @@ func (a *API) BatchFiles(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	if err != nil {
 		return err
 	}
-	b := &batch{guest: guest, readsLeft: maxBatchReads, entriesLeft: maxBatchEntries}
+	b := &batch{guest: guest, memory: spool.Gather{Most: maxBatchReads}, readsLeft: maxBatchReads, entriesLeft: maxBatchEntries}
 	results, failed, err := b.run(r.Context(), steps, body.StopOnError)
 	if err != nil {
 		return err
@@ -354,6 +356,9 @@ func (b *batch) read(ctx context.Context, p string, limit int64) (batchResult, e
 		data = data[:limit]
 	}
 	b.readsLeft -= int64(len(data))
+	if err := b.memory.Add(ctx, len(data)); err != nil {
+		return batchResult{}, err
+	}
 	result := batchResult{Truncated: &truncated}
 	if text, ok := wholeText(data, truncated); ok {
 		result.Content = &text

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net/http"
 	"net/url"
@@ -256,7 +257,8 @@ func query(r *http.Request, known ...string) (url.Values, error) {
 	if err != nil {
 		return nil, sandbox.Errorf(sandbox.Invalid, "the query of the URL is malformed")
 	}
-	for name, all := range values {
+	for _, name := range slices.Sorted(maps.Keys(values)) { // of several wrong ones always the same is told
+		all := values[name]
 		family, _, bracket := strings.Cut(name, "[")
 		if !slices.Contains(known, name) && !(bracket && strings.HasSuffix(name, "]") && slices.Contains(known, family+"[]")) {
 			return nil, sandbox.Errorf(sandbox.Invalid, "unknown query parameter %.64q", name)

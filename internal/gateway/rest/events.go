@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -81,8 +82,31 @@ func (e *events) send(name string, v any) error {
 	return e.write(fmt.Appendf(nil, "event: %s\ndata: %s\n\n", name, data))
 }
 
-// sendID is send for an event that a client can read on after.
+// sendLong is sendID of a view with long fields.
+func (e *events) sendLong(id, name string, v any) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	out := bufio.NewWriterSize(e.w, longBuffer)
+	if id != "" {
+		_, _ = fmt.Fprintf(out, "id: %s\n", id) // an error stays until the next write
+	}
+	_, _ = fmt.Fprintf(out, "event: %s\ndata: ", name)
+	if err := writeLong(out, v); err != nil { // never holds a line break
+		return err
+	}
+	_, _ = out.WriteString("\n\n")
+	if err := out.Flush(); err != nil {
+		return err
+	}
+	return e.flow.Flush()
+}
+
+// sendID is send for an event that a client can read on after; with an empty id it
+// cannot.
 func (e *events) sendID(id, name string, v any) error {
+	if id == "" {
+		return e.send(name, v)
+	}
 	data, err := json.Marshal(v)
 	if err != nil {
 		return err

@@ -1,8 +1,13 @@
 package rest
 
 import (
-	"encoding/json"
+	"encoding/base64"
+	"fmt"
+	"iter"
+	"math"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -17,17 +22,51 @@ type executeBody struct {
 	Env            map[string]string `json:"env"`
 	Cwd            string            `json:"cwd"`
 	User           string            `json:"user"`
-	Stdin          string            `json:"stdin"`
-	Stream         bool              `json:"stream"`
-	MaxOutputBytes *int              `json:"max_output_bytes"`
-	ContextID      *string           `json:"context_id"`
+	stdinFields
+	Stream         bool    `json:"stream"`
+	MaxOutputBytes *int    `json:"max_output_bytes"`
+	ContextID      *string `json:"context_id"`
 }
 
-func (b *executeBody) request() (execution.Request, error) {
+// stdinFields are input, as text or as any bytes.
+type stdinFields struct {
+	Stdin       *string `json:"stdin"`
+	StdinBase64 *string `json:"stdin_base64"`
+}
+
+func (f stdinFields) input() (string, error) {
+	switch {
+	case f.Stdin != nil && f.StdinBase64 != nil:
+		return "", sandbox.Errorf(sandbox.Invalid, "stdin and stdin_base64 are the same input: leave one out")
+	case f.Stdin != nil:
+		return *f.Stdin, nil
+	case f.StdinBase64 == nil:
+		return "", nil
+	}
+	data, err := base64.StdEncoding.DecodeString(*f.StdinBase64)
+	if err != nil {
+		return "", sandbox.Errorf(sandbox.Invalid, "stdin_base64 is not base64")
+	}
+	return string(data), nil
+}
+
+func (b *executeBody) request(r *http.Request) (execution.Request, error) {
 	req := execution.Request{
 		Code: b.Code, Language: b.Language, Timeout: b.TimeoutSeconds.duration(),
-		Env: b.Env, Cwd: b.Cwd, User: b.User, Stdin: b.Stdin,
+		Env: b.Env, Cwd: b.Cwd, User: b.User,
 	}
+	var err error
+	if req.Stdin, err = b.input(); err != nil {
+		return req, err
+	}
+	if req.Key, err = idempotencyKey(r); err != nil {
+		return req, err
+	}
+	last := r.Header.Get("Last-Event-ID")
+	if req.Resume, err = parseCursor(last); err != nil {
+		return req, err
+	}
+	req.Again = last != ""
 	if b.ContextID != nil {
 		if req.Context = *b.ContextID; req.Context == "" {
 			return req, sandbox.Errorf(sandbox.Invalid, "context_id is empty; leave it out for the default context")
@@ -38,22 +77,65 @@ func (b *executeBody) request() (execution.Request, error) {
 			return req, sandbox.Errorf(sandbox.Invalid, "max_output_bytes must be between 1 and %d", execution.MaxMaxOutput)
 		}
 	}
-	var err error
 	req.Sandbox, err = b.optional()
 	return req, err
+}
+
+// idempotencyKey is the key of a request; empty: it has none.
+func idempotencyKey(r *http.Request) (string, error) {
+	keys := r.Header.Values("Idempotency-Key")
+	if len(keys) > 1 || len(keys) == 1 && keys[0] == "" {
+		return "", sandbox.Errorf(sandbox.Invalid, "the header Idempotency-Key must stand there once and not be empty")
+	}
+	return strings.Join(keys, ""), nil
+}
+
+// cursorID is a cursor as the ID of an event; empty: there is nothing to go on from.
+func cursorID(c execution.Cursor) string {
+	if c == (execution.Cursor{}) {
+		return ""
+	}
+	return fmt.Sprintf("%d.%d.%d", c.Stdout, c.Stderr, c.Values)
+}
+
+// parseCursor reads the ID of an event; empty: from the beginning.
+func parseCursor(s string) (c execution.Cursor, err error) {
+	if s == "" {
+		return c, nil
+	}
+	parts := strings.Split(s, ".")
+	var numbers [3]int64
+	for i, part := range parts {
+		if i == len(numbers) {
+			break
+		}
+		if numbers[i], err = strconv.ParseInt(part, 10, 64); err != nil || numbers[i] < 0 {
+			break
+		}
+	}
+	if err != nil || len(parts) != len(numbers) || slices.Min(numbers[:]) < 0 || numbers[2] > math.MaxInt32 {
+		return c, sandbox.Errorf(sandbox.Invalid, "Last-Event-ID is not the id of an event of an execution")
+	}
+	return execution.Cursor{Stdout: numbers[0], Stderr: numbers[1], Values: int(numbers[2])}, nil
 }
 
 type resultView struct {
 	SandboxID  string           `json:"sandbox_id"`
 	SessionID  string           `json:"session_id"`
+	ProcessID  string           `json:"process_id,omitempty"`
+	NextOffset *int64           `json:"next_offset,omitempty"`
 	Status     execution.Status `json:"status"`
-	Stdout     string           `json:"stdout"`
-	Stderr     string           `json:"stderr"`
-	ExitCode   int              `json:"exit_code"`
-	Results    []valueView      `json:"results"`
-	Error      *problemView     `json:"error,omitempty"`
-	DurationMS float64          `json:"duration_ms"`
-	Truncated  *truncatedView   `json:"truncated,omitempty"`
+	Stdout     *longText        `json:"stdout"`
+	Stderr     *longText        `json:"stderr"`
+	// The exact bytes, of a stream whose text has replacements.
+	StdoutBase64 *longText `json:"stdout_base64,omitempty"`
+	StderrBase64 *longText `json:"stderr_base64,omitempty"`
+
+	ExitCode   int            `json:"exit_code"`
+	Results    longList       `json:"results"` // of valueView
+	Error      *problemView   `json:"error,omitempty"`
+	DurationMS float64        `json:"duration_ms"`
+	Truncated  *truncatedView `json:"truncated,omitempty"`
 	*cellView
 }
 
@@ -80,41 +162,41 @@ type truncatedView struct {
 // valueView is one result: the representations that have a word of their own,
 // and the others by MIME type.
 type valueView struct {
-	Main       bool              `json:"is_main_result"`
-	Text       *string           `json:"text,omitempty"`
-	HTML       *string           `json:"html,omitempty"`
-	Markdown   *string           `json:"markdown,omitempty"`
-	SVG        *string           `json:"svg,omitempty"`
-	PNG        *string           `json:"png,omitempty"`
-	JPEG       *string           `json:"jpeg,omitempty"`
-	PDF        *string           `json:"pdf,omitempty"`
-	Latex      *string           `json:"latex,omitempty"`
-	JSON       json.RawMessage   `json:"json,omitempty"`
-	JavaScript *string           `json:"javascript,omitempty"`
-	Data       json.RawMessage   `json:"data,omitempty"`
-	Chart      json.RawMessage   `json:"chart,omitempty"`
-	Extra      map[string]string `json:"extra,omitempty"`
+	Main       bool                 `json:"is_main_result"`
+	Text       *longText            `json:"text,omitempty"`
+	HTML       *longText            `json:"html,omitempty"`
+	Markdown   *longText            `json:"markdown,omitempty"`
+	SVG        *longText            `json:"svg,omitempty"`
+	PNG        *longText            `json:"png,omitempty"`
+	JPEG       *longText            `json:"jpeg,omitempty"`
+	PDF        *longText            `json:"pdf,omitempty"`
+	Latex      *longText            `json:"latex,omitempty"`
+	JSON       *longText            `json:"json,omitempty"`
+	JavaScript *longText            `json:"javascript,omitempty"`
+	Data       *longText            `json:"data,omitempty"`
+	Chart      *longText            `json:"chart,omitempty"`
+	Extra      map[string]*longText `json:"extra,omitempty"`
 }
 
-func valueViewOf(value execution.Value) valueView {
-	v := valueView{Main: value.Main}
-	texts := map[string]**string{
+func valueViewOf(main bool, all iter.Seq[execution.Data]) valueView {
+	v := valueView{Main: main}
+	texts := map[string]**longText{
 		"text/plain": &v.Text, "text/html": &v.HTML, "text/markdown": &v.Markdown, "image/svg+xml": &v.SVG, "image/png": &v.PNG,
 		"image/jpeg": &v.JPEG, "application/pdf": &v.PDF, "text/latex": &v.Latex, "application/javascript": &v.JavaScript,
 	}
-	objects := map[string]*json.RawMessage{"application/json": &v.JSON, "e2b/data": &v.Data, "e2b/chart": &v.Chart}
-	for mime, data := range value.Data {
-		object := objects[mime]
+	objects := map[string]**longText{"application/json": &v.JSON, "e2b/data": &v.Data, "e2b/chart": &v.Chart}
+	for data := range all {
+		object := objects[data.MIME]
 		switch {
-		case texts[mime] != nil:
-			*texts[mime] = &data
-		case object != nil && json.Valid([]byte(data)):
-			*object = json.RawMessage(data)
+		case texts[data.MIME] != nil:
+			*texts[data.MIME] = &longText{Reader: data}
+		case object != nil && data.JSON:
+			*object = &longText{Reader: data, as: asJSON}
 		default:
 			if v.Extra == nil {
-				v.Extra = map[string]string{}
+				v.Extra = map[string]*longText{}
 			}
-			v.Extra[mime] = data
+			v.Extra[data.MIME] = &longText{Reader: data}
 		}
 	}
 	return v
@@ -123,9 +205,12 @@ func valueViewOf(value execution.Value) valueView {
 func resultViewOf(res execution.Result) resultView {
 	v := resultView{
 		SandboxID: res.SandboxID, SessionID: res.SandboxID, Status: res.Status,
-		Stdout: res.Stdout, Stderr: res.Stderr, ExitCode: res.ExitCode,
-		Results:    []valueView{},
+		Stdout: textIn(res.Stdout), Stderr: textIn(res.Stderr), ExitCode: res.ExitCode, ProcessID: res.ProcessID,
+		StdoutBase64: bytesIn(res.StdoutBytes), StderrBase64: bytesIn(res.StderrBytes),
 		DurationMS: float64(res.Duration.Microseconds()) / 1000,
+	}
+	if res.ProcessID != "" {
+		v.NextOffset = &res.Offset
 	}
 	if res.Problem != nil {
 		v.Error = &problemView{res.Problem.Name, res.Problem.Message, res.Problem.Traceback}
@@ -133,8 +218,12 @@ func resultViewOf(res execution.Result) resultView {
 	if res.StdoutDropped > 0 || res.StderrDropped > 0 || res.ValuesDropped > 0 {
 		v.Truncated = &truncatedView{res.StdoutDropped, res.StderrDropped, res.ValuesDropped}
 	}
-	for _, value := range res.Values {
-		v.Results = append(v.Results, valueViewOf(value))
+	v.Results = func(yield func(any) bool) {
+		for main, data := range res.Values.All() {
+			if !yield(valueViewOf(main, data)) {
+				return
+			}
+		}
 	}
 	if c := res.Cell; c != nil {
 		v.cellView = &cellView{c.ContextID, c.Count, c.Restarted, c.Lost}
@@ -150,7 +239,7 @@ func (a *API) Execute(w http.ResponseWriter, r *http.Request, who sandbox.Identi
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
-	req, err := body.request()
+	req, err := body.request(r)
 	if err != nil {
 		return err
 	}
@@ -161,7 +250,8 @@ func (a *API) Execute(w http.ResponseWriter, r *http.Request, who sandbox.Identi
 	if err != nil {
 		return err
 	}
-	return Reply(w, http.StatusOK, resultViewOf(res))
+	defer res.Close()
+	return replyLong(w, http.StatusOK, resultViewOf(res))
 }
 
 func acceptsEvents(r *http.Request) bool { return accepts(r, "text/event-stream") }
@@ -179,6 +269,42 @@ func accepts(r *http.Request, want string) bool {
 	return false
 }
 
+// EndExecution answers DELETE /api/v1/execute when the execution that its
+// Idempotency-Key started is over.
+func (a *API) EndExecution(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
+	values, err := query(r, "sandbox_id", "session_id")
+	if err != nil {
+		return err
+	}
+	id, err := target{values.Get("sandbox_id"), values.Get("session_id")}.required()
+	if err != nil {
+		return err
+	}
+	key, err := idempotencyKey(r)
+	if err != nil {
+		return err
+	}
+	p, err := a.Executions.EndExecution(r.Context(), who.Tenant, id, key)
+	if err != nil {
+		return err
+	}
+	return Reply(w, http.StatusOK, processViewOf(p))
+}
+
+// startView is the first event of an execution.
+type startView struct {
+	SandboxID string `json:"sandbox_id"`
+	SessionID string `json:"session_id"`
+	ProcessID string `json:"process_id,omitempty"`
+}
+
+// textView is a piece of output. Base64 is what Text stands for, where it is not
+// exactly that.
+type textView struct {
+	Text   string `json:"text"`
+	Base64 []byte `json:"base64,omitempty"`
+}
+
 // stream answers with server-sent events. A failure before the first event is
 // an ordinary error; after it, the last event says so.
 func (a *API) stream(w http.ResponseWriter, r *http.Request, who sandbox.Identity, req execution.Request) error {
@@ -187,15 +313,18 @@ func (a *API) stream(w http.ResponseWriter, r *http.Request, who sandbox.Identit
 	res, err := a.Executions.Run(r.Context(), who.Tenant, req, func(e execution.Event) error {
 		switch e.Kind {
 		case execution.EventStart:
-			return events.start(map[string]string{"sandbox_id": e.SandboxID, "session_id": e.SandboxID})
+			return events.start(startView{e.SandboxID, e.SandboxID, e.ProcessID})
 		case execution.EventValue:
-			return events.send(string(e.Kind), valueViewOf(*e.Value))
+			return events.sendLong(cursorID(e.Next), string(e.Kind), valueViewOf(e.Value.Main, e.Value.All()))
+		case execution.EventGap:
+			return events.sendID(cursorID(e.Next), string(e.Kind), map[string]int64{"bytes": e.Dropped})
 		}
-		return events.send(string(e.Kind), map[string]string{"text": e.Text})
+		return events.sendID(cursorID(e.Next), string(e.Kind), textView{e.Text, e.Bytes})
 	})
 	switch {
 	case err == nil:
-		return events.send("result", resultViewOf(res))
+		defer res.Close()
+		return events.sendLong("", "result", resultViewOf(res))
 	case !events.started():
 		return err
 	}

@@ -115,7 +115,7 @@ func FuzzStartProcess(f *testing.F) {
 		if err := decodeObject(raw, &body); err != nil {
 			return
 		}
-		req, err := body.request([]string{key})
+		req, err := body.request(&http.Request{Header: http.Header{"Idempotency-Key": {key}}})
 		switch {
 		case err != nil && sandbox.CodeOf(err) != sandbox.Invalid:
 			t.Fatalf("%q: %v", raw, err)

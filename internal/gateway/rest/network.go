@@ -75,7 +75,7 @@ func (a *API) NetworkLog(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	if verdict != "" && verdict != verdictAllowed && verdict != verdictRefused {
 		return sandbox.Errorf(sandbox.Invalid, "verdict must be %q or %q", verdictAllowed, verdictRefused)
 	}
-	sb, err := a.Sandboxes.Get(r.Context(), who.Tenant, r.PathValue("id"))
+	sb, err := a.Sandboxes.Settled(r.Context(), who.Tenant, r.PathValue("id"))
 	if err != nil {
 		return execution.Absent(err)
 	}

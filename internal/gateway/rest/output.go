@@ -138,6 +138,7 @@ type outputEvent struct {
 	Offset int64  `json:"offset"`
 	Next   int64  `json:"next_offset"`
 	Text   string `json:"text,omitempty"`
+	Base64 []byte `json:"base64,omitempty"` // what Text stands for, where it is not exactly that
 }
 
 // sink takes the events of output, whatever carries them.
@@ -208,7 +209,7 @@ func (t *teller) piece(p execution.OutputPiece) error {
 	if s.text.Waiting() > 0 {
 		e.Offset = s.from
 	}
-	e.Text = s.text.Add(p.Data)
+	e.Text, e.Base64 = s.text.Add(p.Data)
 	e.Next = t.next - int64(s.text.Waiting())
 	if e.Text == "" {
 		if e.Offset == p.Offset {
@@ -224,8 +225,8 @@ func (t *teller) piece(p execution.OutputPiece) error {
 func (t *teller) flush() error {
 	for i := range t.streams {
 		s := &t.streams[i]
-		if text := s.text.End(); text != "" {
-			if err := t.to.send(outputEvent{Event: streamNames[i], Offset: s.from, Next: t.next, Text: text}); err != nil {
+		if text, exact := s.text.End(); text != "" {
+			if err := t.to.send(outputEvent{Event: streamNames[i], Offset: s.from, Next: t.next, Text: text, Base64: exact}); err != nil {
 				return err
 			}
 		}

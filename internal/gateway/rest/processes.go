@@ -23,10 +23,10 @@ type startProcessBody struct {
 	YieldMS        *int64            `json:"yield_ms"`
 	MaxOutputBytes *int              `json:"max_output_bytes"`
 	TimeoutSeconds *seconds          `json:"timeout_seconds"`
-	Stdin          string            `json:"stdin"`
-	KeepStdin      bool              `json:"keep_stdin"`
-	PTY            *sizeView         `json:"pty"`
-	Shell          string            `json:"shell"`
+	stdinFields
+	KeepStdin bool      `json:"keep_stdin"`
+	PTY       *sizeView `json:"pty"`
+	Shell     string    `json:"shell"`
 }
 
 type sizeView struct {
@@ -41,16 +41,17 @@ func (v *sizeView) size() *execution.TerminalSize {
 	return &execution.TerminalSize{Cols: v.Cols, Rows: v.Rows}
 }
 
-func (b *startProcessBody) request(key []string) (execution.StartRequest, error) {
+func (b *startProcessBody) request(r *http.Request) (execution.StartRequest, error) {
 	req := execution.StartRequest{
 		Command: b.Command, Args: b.Argv, Shell: b.Shell, Name: b.Name, User: b.User, Cwd: b.Cwd, Env: b.Env, PTY: b.PTY.size(),
-		Stdin: b.Stdin, KeepStdin: b.KeepStdin, Background: b.Background, Timeout: b.TimeoutSeconds.duration(),
+		KeepStdin: b.KeepStdin, Background: b.Background, Timeout: b.TimeoutSeconds.duration(),
 	}
-	if len(key) > 1 || len(key) == 1 && key[0] == "" {
-		return req, sandbox.Errorf(sandbox.Invalid, "the header Idempotency-Key must stand there once and not be empty")
+	var err error
+	if req.Stdin, err = b.input(); err != nil {
+		return req, err
 	}
-	if len(key) == 1 {
-		req.Key = key[0]
+	if req.Key, err = idempotencyKey(r); err != nil {
+		return req, err
 	}
 	if b.YieldMS != nil {
 		if *b.YieldMS < 1 || *b.YieldMS > execution.MaxYield.Milliseconds() {
@@ -63,7 +64,6 @@ func (b *startProcessBody) request(key []string) (execution.StartRequest, error)
 			return req, sandbox.Errorf(sandbox.Invalid, "max_output_bytes must be between 1 and %d", execution.MaxProcessOutput)
 		}
 	}
-	var err error
 	req.Sandbox, err = b.required()
 	return req, err
 }
@@ -90,9 +90,12 @@ type processView struct {
 	OutputStart    int64            `json:"output_start"`
 	OutputEnd      int64            `json:"output_end"`
 	// Of an answer to a start.
-	Stdout *string `json:"stdout,omitempty"`
-	Stderr *string `json:"stderr,omitempty"`
-	Offset *int64  `json:"offset,omitempty"`
+	Stdout *longText `json:"stdout,omitempty"`
+	Stderr *longText `json:"stderr,omitempty"`
+	Offset *int64    `json:"offset,omitempty"`
+	// The exact bytes, of a stream whose text has replacements.
+	StdoutBase64 *longText `json:"stdout_base64,omitempty"`
+	StderrBase64 *longText `json:"stderr_base64,omitempty"`
 }
 
 const (
@@ -134,7 +137,7 @@ func (a *API) StartProcess(w http.ResponseWriter, r *http.Request, who sandbox.I
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
-	req, err := body.request(r.Header.Values("Idempotency-Key"))
+	req, err := body.request(r)
 	if err != nil {
 		return err
 	}
@@ -142,12 +145,14 @@ func (a *API) StartProcess(w http.ResponseWriter, r *http.Request, who sandbox.I
 	if err != nil {
 		return err
 	}
+	defer got.Close()
 	v := processViewOf(got.Process)
-	v.Stdout, v.Stderr, v.Offset = &got.Stdout, &got.Stderr, &got.Offset
+	v.Stdout, v.Stderr, v.Offset = textIn(got.Stdout), textIn(got.Stderr), &got.Offset
+	v.StdoutBase64, v.StderrBase64 = bytesIn(got.StdoutBytes), bytesIn(got.StderrBytes)
 	if got.Repeated {
-		return Reply(w, http.StatusOK, v)
+		return replyLong(w, http.StatusOK, v)
 	}
-	return Reply(w, http.StatusCreated, v)
+	return replyLong(w, http.StatusCreated, v)
 }
 
 // ListProcesses answers GET /api/v1/processes.

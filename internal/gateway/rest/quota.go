@@ -2,7 +2,9 @@ package rest
 
 import (
 	"context"
+	"maps"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -72,7 +74,8 @@ func (a *API) SetTenantQuota(w http.ResponseWriter, r *http.Request, _ sandbox.I
 		return err
 	}
 	fields := map[string]float64{}
-	for name, n := range body {
+	for _, name := range slices.Sorted(maps.Keys(body)) {
+		n := body[name]
 		if n == nil {
 			return sandbox.Errorf(sandbox.Invalid, "%.40q must be a number: leave out what is not to be bounded", name)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 	sandboxv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/sandbox/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/spool"
 )
 
 func executionOf(m *sandboxv1.ExecuteRequest) (req execution.Request, err error) {
@@ -42,7 +43,21 @@ func (a *API) Execute(ctx context.Context, r *connect.Request[sandboxv1.ExecuteR
 	if err != nil {
 		return err
 	}
+	defer res.Close()
+	if err := holdTexts(ctx, res.Stdout, res.Stderr); err != nil {
+		return err
+	}
 	return out.Send(&sandboxv1.ExecuteResponse{Event: &sandboxv1.ExecuteResponse_Result{Result: resultOf(res)}})
+}
+
+// holdTexts waits until texts may be held in memory as one message.
+func holdTexts(ctx context.Context, all ...*spool.Spool) error {
+	n := 0
+	for _, s := range all {
+		n += s.Len()
+	}
+	memory := spool.Gather{Most: int64(n)}
+	return memory.Add(ctx, n)
 }
 
 func eventOf(e execution.Event) *sandboxv1.ExecuteResponse {
@@ -64,7 +79,7 @@ func eventOf(e execution.Event) *sandboxv1.ExecuteResponse {
 func resultOf(res execution.Result) *sandboxv1.Result {
 	m := &sandboxv1.Result{
 		SandboxId: res.SandboxID, Status: string(res.Status), ExitCode: int32(res.ExitCode),
-		Stdout: res.Stdout, Stderr: res.Stderr, Results: int32(len(res.Values)),
+		Stdout: res.Stdout.String(), Stderr: res.Stderr.String(), Results: int32(res.Values.Len()),
 		DurationMs: float64(res.Duration.Microseconds()) / 1000,
 	}
 	if p := res.Problem; p != nil {

@@ -91,8 +91,12 @@ func (s processes) Start(ctx context.Context, r *connect.Request[processv1.Start
 	if err != nil {
 		return nil, err
 	}
+	defer got.Close()
+	if err := holdTexts(ctx, got.Stdout, got.Stderr); err != nil {
+		return nil, err
+	}
 	return connect.NewResponse(&processv1.StartResponse{
-		Process: processViewOf(got.Process), RepeatedStart: got.Repeated, Stdout: got.Stdout, Stderr: got.Stderr, Offset: got.Offset,
+		Process: processViewOf(got.Process), RepeatedStart: got.Repeated, Stdout: got.Stdout.String(), Stderr: got.Stderr.String(), Offset: got.Offset,
 	}), nil
 }
 

@@ -11,13 +11,14 @@ import (
 // body is that of a request. It knows whether it was read to its end.
 type body struct {
 	io.ReadCloser
+	ends  func() // called before its reader learns of the end, when the trailers are there
 	ended atomic.Bool
 }
 
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err == io.EOF {
-		b.ended.Store(true)
+	if err == io.EOF && !b.ended.Swap(true) {
+		b.ends()
 	}
 	return n, err
 }

@@ -56,20 +56,6 @@ func linkTokens(query string) []string {
 	return tokens
 }
 
-// withoutLink is a query without our parameter, and otherwise as it came.
-func withoutLink(query string) string {
-	if !strings.Contains(query, porttoken.Param) {
-		return query
-	}
-	var kept []string
-	for part := range strings.SplitSeq(query, "&") {
-		if !strings.HasPrefix(part, porttoken.Param+"=") {
-			kept = append(kept, part)
-		}
-	}
-	return strings.Join(kept, "&")
-}
-
 // followsLink reports whether a browser asks for a page, which further requests
 // will follow.
 func followsLink(r *http.Request) bool {
@@ -85,7 +71,7 @@ func keepToken(w http.ResponseWriter, r *http.Request, token string, until time.
 	http.SetCookie(w, &c)
 	// One slash: two would begin another host.
 	to := "/" + strings.TrimLeft(r.URL.EscapedPath(), "/")
-	if query := withoutLink(r.URL.RawQuery); query != "" {
+	if query := strings.Join(keptOf(r.URL.RawQuery, isLink), "&"); query != "" {
 		to += "?" + query
 	}
 	h := w.Header()
@@ -108,26 +94,6 @@ func ofOwnPage(r *http.Request) bool {
 		return true
 	}
 	return r.Header.Get("Sec-Fetch-Mode") == "navigate" && (r.Method == http.MethodGet || r.Method == http.MethodHead)
-}
-
-// withoutTokens removes what opens ports from a request that goes inside.
-func withoutTokens(h http.Header) {
-	h.Del(trafficHeader)
-	if !strings.Contains(strings.Join(h["Cookie"], ";"), porttoken.Param) {
-		return // which leaves them as they came
-	}
-	var kept []string
-	for _, line := range h["Cookie"] {
-		for pair := range strings.SplitSeq(line, ";") {
-			if pair = strings.TrimSpace(pair); pair != "" && !strings.HasPrefix(pair, porttoken.Param+"=") {
-				kept = append(kept, pair)
-			}
-		}
-	}
-	h.Del("Cookie")
-	if len(kept) > 0 {
-		h.Set("Cookie", strings.Join(kept, "; "))
-	}
 }
 
 // IsPreflight reports whether a browser asks if a page of another origin may send

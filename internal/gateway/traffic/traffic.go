@@ -55,9 +55,9 @@ type Config struct {
 	AccessToken func(id string) string
 	// Tokens open private ports.
 	Tokens *porttoken.Tokens
-	// Ours reports whether a credential is one of this installation, which
-	// nothing inside a Sandbox must see.
-	Ours func(credential string) bool
+	// Ours reports whether a JWT may speak for somebody to this installation, now or
+	// later: nothing inside a Sandbox must see it.
+	Ours func(token string) bool
 	Log  *slog.Logger
 }
 
@@ -149,9 +149,10 @@ func (d *Door) Serve(w http.ResponseWriter, r *http.Request, t Target, err error
 	d.Use(ctx, sb.ID)
 	flow := http.NewResponseController(w)
 	_ = flow.EnableFullDuplex() // HTTP/2 is that already
-	r = r.WithContext(withRoute(ctx, route{target: t, sandbox: sb, rules: rules}))
+	rt := route{target: t, sandbox: sb, rules: rules}
+	r = r.WithContext(withRoute(ctx, rt))
 	if r.Body != nil && r.Body != http.NoBody {
-		b := &body{ReadCloser: r.Body}
+		b := &body{ReadCloser: r.Body, ends: func() { d.sieveOf(rt).header(r.Trailer) }}
 		r.Body = b
 		defer b.closeUnread(w, r)
 	}
@@ -226,33 +227,20 @@ func (d *Door) rewrite(pr *httputil.ProxyRequest) {
 	if host := rt.rules.HostAt(rt.target.Port); host != "" && rt.target.Port != sandbox.EnvdPort {
 		out.Host = host
 	}
-	out.URL.RawQuery = withoutLink(pr.In.URL.RawQuery) // also what does not parse
-	out.Trailer = pr.In.Trailer                        // filled while the body is read
+	keep := d.sieveOf(rt)
+	out.URL.User, out.URL.RawQuery = nil, keep.query(pr.In.URL.RawQuery)
+	out.Trailer = pr.In.Trailer // filled while the body is read
+	keep.header(out.Header)
 	pr.SetXForwarded()
-	d.withoutCredentials(out.Header, rt)
-}
-
-// withoutCredentials removes what speaks for somebody to this installation.
-func (d *Door) withoutCredentials(h http.Header, rt route) {
-	withoutTokens(h)
-	if d.Ours(h.Get("X-Api-Key")) {
-		h.Del("X-Api-Key")
-	}
-	if scheme, token, _ := strings.Cut(h.Get("Authorization"), " "); strings.EqualFold(scheme, "Bearer") && d.Ours(token) {
-		h.Del("Authorization")
-	}
-	if p := rt.target.Port; p != sandbox.EnvdPort && p != sandbox.InterpreterPort && h.Get("X-Access-Token") == d.AccessToken(rt.sandbox.ID) {
-		h.Del("X-Access-Token")
-	}
 }
 
 type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// roundTrip asks what listens inside, in HTTP/2 where the request is a gRPC call,
+// send asks what listens inside, in HTTP/2 where the request is a gRPC call,
 // which knows nothing else.
-func (d *Door) roundTrip(r *http.Request) (*http.Response, error) {
+func (d *Door) send(r *http.Request) (*http.Response, error) {
 	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") && r.Header.Get("Te") != "" {
 		return d.h2.RoundTrip(r)
 	}

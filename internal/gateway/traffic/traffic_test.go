@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -32,6 +33,7 @@ type world struct {
 	url   string
 	mu    sync.Mutex
 	state sandbox.State
+	boot  int64 // number of the present Boot
 	rules sandbox.Ingress
 	wakes int
 	full  bool              // nothing more may run
@@ -43,7 +45,11 @@ type world struct {
 	loopback map[uint16]string // addresses of ports that the link does not lead to
 }
 
-const ourKey = "e2b_0123456789012345678901234567890123456789"
+const (
+	ourKey   = "e2b_0123456789012345678901234567890123456789"
+	ourJWT   = "eyJhbGciOiJIUzI1NiJ9.eyJ0ZW5hbnQiOiJvdXJzIn0.c2lnbmF0dXJlIG9mIG91cnM"
+	theirJWT = "eyJhbGciOiJIUzI1NiJ9.eyJ0ZW5hbnQiOiJ0aGVpcnMifQ.c2lnbmF0dXJlIG9mIHRoZWlycw"
+)
 
 // wake resumes what is paused.
 func (w *world) wake(_ context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
@@ -57,12 +63,18 @@ func (w *world) wake(_ context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, er
 	if sb.State != sandbox.Paused {
 		return sb, sandbox.Errorf(sandbox.Conflict, "it is %s", sb.State)
 	}
-	sb.State = sandbox.Running
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.state == sandbox.Paused {
+		w.boot++
+		w.state = sandbox.Running
+	}
+	sb.State, sb.Boot.Number = sandbox.Running, w.boot
 	return sb, nil
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, id: sandbox.NewSandboxID(), state: sandbox.Running, ports: map[uint16]string{}}
+	w := &world{t: t, id: sandbox.NewSandboxID(), state: sandbox.Running, boot: 1, ports: map[uint16]string{}}
 	w.listen(sandbox.GuestPort, http.NotFoundHandler())
 	door := traffic.New(traffic.Config{
 		Records: w, Nodes: w, Enter: w.enter, Use: func(context.Context, string) {}, Wake: w.wake,
@@ -75,7 +87,7 @@ func newWorld(t *testing.T) *world {
 		},
 		AccessToken: func(id string) string { return "token of " + id },
 		Tokens:      porttoken.New(func(id string) string { return "traffic token of " + id }, nil),
-		Ours:        func(s string) bool { return s == ourKey },
+		Ours:        func(token string) bool { return token == ourJWT },
 		Log:         slog.New(slog.DiscardHandler),
 	})
 	t.Cleanup(door.Close)
@@ -122,15 +134,19 @@ func (w *world) SandboxByID(_ context.Context, id string) (sandbox.Sandbox, erro
 	if id != w.id {
 		return sandbox.Sandbox{}, sandbox.NotFound
 	}
-	return sandbox.Sandbox{ID: id, Tenant: "t", State: w.state, Ingress: w.rules, Boot: sandbox.Boot{ID: "b", Number: 1, Node: "n"}}, nil
+	return sandbox.Sandbox{ID: id, Tenant: "t", State: w.state, Ingress: w.rules, Boot: sandbox.Boot{ID: "b", Number: w.boot, Node: "n"}}, nil
 }
 
 func (w *world) Dial(ctx context.Context, node string, to sandbox.BootRef, port uint16) (net.Conn, error) {
 	w.mu.Lock()
 	addr, ok := w.ports[port]
 	w.dials++
+	number, state := w.boot, w.state
 	w.mu.Unlock()
-	if node != "n" || to != (sandbox.BootRef{BootID: "b", SandboxID: w.id, Number: 1, Tenant: "t"}) {
+	if state != sandbox.Running {
+		return nil, sandbox.Errorf(sandbox.NotFound, "no such boot")
+	}
+	if node != "n" || to != (sandbox.BootRef{BootID: "b", SandboxID: w.id, Number: number, Tenant: "t"}) {
 		return nil, errors.New("somewhere else")
 	}
 	if !ok {
@@ -258,33 +274,72 @@ func TestPassesThrough(t *testing.T) {
 	}
 }
 
-// What speaks for somebody here is seen by nothing inside; what is theirs is.
+// What speaks for somebody here is seen by nothing inside; what is theirs is. All
+// forms of real credentials are tried in tests/hostile.
 func TestCredentialsStayOutside(t *testing.T) {
 	w := newWorld(t)
 	show := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		for _, name := range []string{"X-Api-Key", "Authorization", "X-Access-Token"} {
-			fmt.Fprintf(rw, "%s|", r.Header.Get(name))
+		_, _ = io.Copy(io.Discard, r.Body)
+		for _, h := range []http.Header{r.Header, r.Trailer} {
+			for _, name := range []string{"X-Api-Key", "Authorization", "X-Access-Token", "Sec-Websocket-Protocol", "Cookie"} {
+				fmt.Fprintf(rw, "%s|", strings.Join(h[name], "+"))
+			}
 		}
+		fmt.Fprint(rw, r.URL.RawQuery)
 	})
-	w.listen(3000, show)
-	w.listen(sandbox.EnvdPort, show)
-	token := "token of " + w.id
+	for _, port := range []uint16{3000, sandbox.EnvdPort, sandbox.InterpreterPort} {
+		w.listen(port, show)
+	}
+	token, own := "token of "+w.id, "traffic token of "+w.id
+	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("user:"+ourKey))
 	for _, tt := range []struct {
-		port             uint16
-		key, auth, token string
-		want             string
+		name   string
+		port   uint16
+		query  string
+		header []string // pairs
+		want   string   // of the head
 	}{
-		{3000, ourKey, "Bearer " + ourKey, token, "|||"},
-		{3000, "their own", "Bearer theirs", "theirs", "their own|Bearer theirs|theirs|"},
-		{3000, "", "Basic dXNlcjo=", "", "|Basic dXNlcjo=||"},
-		{sandbox.EnvdPort, ourKey, "Basic dXNlcjo=", token, "|Basic dXNlcjo=|" + token + "|"},
+		{"ours", 3000, "", []string{"X-Api-Key", ourKey, "Authorization", "Bearer " + ourJWT, "X-Access-Token", token}, "|||||"},
+		{"theirs", 3000, "a=%zz&&b", []string{"X-Api-Key", "their own", "Authorization", "Bearer theirs", "X-Access-Token", "theirs", "Cookie", "a=b;c=d"}, "their own|Bearer theirs|theirs||a=b;c=d|"},
+		{"somebody's JWT", 3000, "t=" + theirJWT, []string{"Authorization", "Bearer " + theirJWT, "Sec-WebSocket-Protocol", "a, bearer." + theirJWT}, "|Bearer " + theirJWT + "||a, bearer." + theirJWT + "||"},
+		{"Basic", 3000, "", []string{"Authorization", "Basic dXNlcjo=", "Authorization", basic}, "|Basic dXNlcjo=||||"},
+		{"the second one", 3000, "", []string{"X-Api-Key", "mine", "X-Api-Key", strings.ToUpper(ourKey)}, "mine|||||"},
+		{"a JWT that something stands before", 3000, "", []string{"Authorization", "Bearer key-" + ourJWT}, "|||||"},
+		{"in a protocol", 3000, "", []string{"Sec-WebSocket-Protocol", "chat, bearer." + ourJWT, "Sec-WebSocket-Protocol", "bearer." + ourJWT}, "|||chat||"},
+		{"in cookies", 3000, "", []string{"Cookie", "a=b; k=" + ourKey, "Cookie", porttoken.Param + "=x"}, "||||a=b|"},
+		{"in the query", 3000, "a=1&k=" + ourKey + "&cloud%5Fsandbox_port=x&b=%2", nil, "|||||"},
+		{"envd's token, for envd", sandbox.EnvdPort, "", []string{"X-Api-Key", ourKey, "Authorization", "Basic dXNlcjo=", "X-Access-Token", token}, "|Basic dXNlcjo=|" + token + "|||"},
+		{"envd's token, for the interpreter", sandbox.InterpreterPort, "", []string{"X-Access-Token", token}, "||" + token + "|||"},
+		{"the traffic token, for envd", sandbox.EnvdPort, "", []string{"X-Access-Token", own}, "|||||"},
+		{"trailers", 3000, "", []string{"trailers", ""}, "|||||"},
 	} {
-		req := w.request("GET", "/", tt.port, nil)
-		req.Header.Set("X-Api-Key", tt.key)
-		req.Header.Set("Authorization", tt.auth)
-		req.Header.Set("X-Access-Token", tt.token)
-		if _, body := w.do(req); body != tt.want {
-			t.Errorf("%+v: %q", tt, body)
+		req := w.request("POST", "/?"+tt.query, tt.port, strings.NewReader("x"))
+		for i := 0; i < len(tt.header); i += 2 {
+			req.Header.Add(tt.header[i], tt.header[i+1])
+		}
+		trailers := "|||||"
+		if tt.name == "trailers" {
+			req.ContentLength = -1
+			req.Trailer = http.Header{"X-Api-Key": {ourKey}, "Authorization": {"Bearer " + theirJWT, "Bearer  " + ourJWT}, "Cookie": {"a=b; k=" + ourKey}}
+			trailers = "|Bearer " + theirJWT + "|||a=b|"
+		}
+		query := strings.NewReplacer("k="+ourKey+"&", "", "cloud%5Fsandbox_port=x&", "").Replace(tt.query)
+		if _, body := w.do(req); body != tt.want+trailers+query {
+			t.Errorf("%s: %q, want %q", tt.name, body, tt.want+trailers+query)
+		}
+	}
+}
+
+// What looks for credentials takes no long time, whatever it is given.
+func TestCredentialsAreLookedForQuickly(t *testing.T) {
+	w := newWorld(t)
+	w.listen(3000, http.NotFoundHandler())
+	for _, part := range []string{"ey", "eyaaaaaaaaaa.", "e2b_", "%25", ".", "p1.1.", "vol1.", "A", "%", "ey.ey.ey."} {
+		req := w.request("GET", "/?"+strings.Repeat(part, 4000/len(part)), 3000, nil)
+		req.Header.Set("X-Long", strings.Repeat(part, 40_000/len(part)))
+		began := time.Now()
+		if resp, _ := w.do(req); resp.StatusCode != http.StatusNotFound || time.Since(began) > 20*time.Second {
+			t.Errorf("%q: %s after %v", part, resp.Status, time.Since(began))
 		}
 	}
 }
@@ -590,5 +645,64 @@ func TestSmuggling(t *testing.T) {
 	defer mu.Unlock()
 	if len(seen) != 0 {
 		t.Errorf("inside were seen: %v", seen)
+	}
+}
+
+// A request that a pause overtakes is sent again where it cannot have had an effect,
+// and is told of the pause where it may have.
+func TestOvertakenByAPause(t *testing.T) {
+	pause := func(w *world) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.state = sandbox.Paused
+	}
+	for _, tt := range []struct {
+		method, body string
+		never        bool // the pause comes before there is a connection
+		status, told int
+	}{
+		{"GET", "", false, 200, 2},
+		{"HEAD", "", false, 200, 2},
+		{"GET", "with a body", false, 502, 1},
+		{"POST", "", false, 502, 1},
+		{"POST", "once", false, 502, 1},
+		{"GET", "", true, 200, 1},
+		{"POST", "", true, 200, 1},
+		{"POST", "whole", true, 200, 1},
+	} {
+		w := newWorld(t)
+		var told []string
+		w.listen(3000, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			w.mu.Lock()
+			told = append(told, string(body))
+			first := w.boot == 1
+			w.mu.Unlock()
+			if first {
+				pause(w)
+				panic(http.ErrAbortHandler)
+			}
+		}))
+		if tt.never { // it is paused by whoever is first to ask for a connection
+			w.mu.Lock()
+			address := w.ports[3000]
+			delete(w.ports, 3000)
+			w.opens = func() {
+				w.mu.Lock()
+				w.ports[3000] = address
+				w.mu.Unlock()
+				pause(w)
+			}
+			w.mu.Unlock()
+		}
+		resp, text := w.do(w.request(tt.method, "/", 3000, strings.NewReader(tt.body)))
+		w.mu.Lock()
+		if resp.StatusCode != tt.status || len(told) != tt.told || told[len(told)-1] != tt.body {
+			t.Errorf("%s %q: %d %s, and it was told %q", tt.method, tt.body, resp.StatusCode, text, told)
+		}
+		w.mu.Unlock()
+		if tt.status == 502 && !strings.Contains(text, "paused before it answered") {
+			t.Errorf("%s %q: %s", tt.method, tt.body, text)
+		}
 	}
 }

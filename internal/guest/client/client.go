@@ -80,11 +80,12 @@ func New(dial Dial, with ...Option) *Client {
 		o(c)
 	}
 	options := connect.WithClientOptions(connect.WithReadMaxBytes(maxMessage), connect.WithAcceptCompression("gzip", nil, nil))
-	c.control = guestv1connect.NewGuestServiceClient(c.http, url(sandbox.GuestPort), options)
-	c.own = guestv1connect.NewFilesServiceClient(c.http, url(sandbox.GuestPort), options)
-	c.contexts = guestv1connect.NewContextServiceClient(c.http, url(sandbox.GuestPort), options)
-	c.processes = guestv1connect.NewProcessServiceClient(c.http, url(sandbox.GuestPort), options)
-	c.files = filesystemconnect.NewFilesystemClient(c.http, url(sandbox.EnvdPort), options)
+	calls := &http.Client{Transport: frames{c.http.Transport}, CheckRedirect: c.http.CheckRedirect}
+	c.control = guestv1connect.NewGuestServiceClient(calls, url(sandbox.GuestPort), options)
+	c.own = guestv1connect.NewFilesServiceClient(calls, url(sandbox.GuestPort), options)
+	c.contexts = guestv1connect.NewContextServiceClient(calls, url(sandbox.GuestPort), options)
+	c.processes = guestv1connect.NewProcessServiceClient(calls, url(sandbox.GuestPort), options)
+	c.files = filesystemconnect.NewFilesystemClient(calls, url(sandbox.EnvdPort), options)
 	return c
 }
 

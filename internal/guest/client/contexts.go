@@ -23,12 +23,22 @@ const (
 
 // Execute runs code in a context. See execution.Interpreters.
 func (c *Client) Execute(ctx context.Context, req execution.CellRequest, handle func(execution.RunEvent) error) (execution.RunEnd, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // interrupts it if we leave early
-	stream, err := c.contexts.Execute(ctx, connect.NewRequest(&guestv1.ExecuteRequest{
+	m := &guestv1.ExecuteRequest{
 		ContextId: req.Context, Language: req.Language, User: req.User, Code: req.Code, Stdin: req.Stdin,
 		Env: req.Env, Cwd: req.Cwd, TimeoutMillis: req.Timeout.Milliseconds(), StdoutLimit: req.MaxOutput, StderrLimit: req.MaxOutput,
-	}))
+	}
+	if req.As != nil {
+		run := &guestv1.RunProcessRequest{
+			Start: &guestv1.StartProcessRequest{TimeoutMillis: millis(req.Timeout)}, Cell: m,
+			StdoutLimit: req.MaxOutput, StderrLimit: req.MaxOutput,
+		}
+		if end, known, err := c.asProcess(ctx, *req.As, run, handle); known {
+			return end, err
+		}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // interrupts it if we leave early
+	stream, err := c.contexts.Execute(ctx, connect.NewRequest(m))
 	if err != nil {
 		return execution.RunEnd{}, fail(ctx, err)
 	}

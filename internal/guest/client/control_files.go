@@ -12,6 +12,7 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	guestv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/guest/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/spool"
 )
 
 const (
@@ -70,6 +71,7 @@ func (c *Client) Search(ctx context.Context, req execution.SearchRequest) (execu
 	}
 	defer stream.Close()
 	found, size := execution.Found{}, 0
+	memory := spool.Gather{Most: maxFound}
 	for stream.Receive() {
 		switch e := stream.Msg().Event.(type) {
 		case *guestv1.SearchResponse_Match:
@@ -80,6 +82,9 @@ func (c *Client) Search(ctx context.Context, req execution.SearchRequest) (execu
 			if size += n; len(found.Matches) == req.MaxResults || size > maxFound {
 				found.Truncated = true
 				return found, nil
+			}
+			if err := memory.Add(ctx, n); err != nil {
+				return found, err
 			}
 			found.Matches = append(found.Matches, match)
 		case *guestv1.SearchResponse_End:

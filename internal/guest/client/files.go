@@ -26,6 +26,9 @@ const (
 	maxErrorBody = 8 << 10
 	// maxPath bounds a path that a Guest names.
 	maxPath = 8 << 10
+	// Headers of a listing, as the package envd has them.
+	limitHeader     = "Cloud-Sandbox-Limit"
+	truncatedHeader = "Cloud-Sandbox-Truncated"
 )
 
 func withAuth[T any](c *Client, msg *T) *connect.Request[T] {
@@ -195,7 +198,9 @@ func httpError(resp *http.Response) error {
 func (c *Client) List(ctx context.Context, path string, depth int) ([]execution.Entry, bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
-	r, err := c.files.ListDir(ctx, withAuth(c, &filesystem.ListDirRequest{Path: path, Depth: uint32(max(depth, 1))}))
+	req := withAuth(c, &filesystem.ListDirRequest{Path: path, Depth: uint32(max(depth, 1))})
+	req.Header().Set(limitHeader, strconv.Itoa(maxEntries))
+	r, err := c.files.ListDir(ctx, req)
 	if err != nil {
 		return nil, false, fail(ctx, err)
 	}
@@ -210,7 +215,7 @@ func (c *Client) List(ctx context.Context, path string, depth int) ([]execution.
 		}
 		entries = append(entries, entry)
 	}
-	return entries, false, nil
+	return entries, r.Header().Get(truncatedHeader) != "", nil
 }
 
 // Stat describes a path. See execution.Guest.

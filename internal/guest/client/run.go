@@ -2,6 +2,8 @@ package client
 
 import (
 	"context"
+	"slices"
+	"strconv"
 	"time"
 
 	"connectrpc.com/connect"
@@ -13,6 +15,51 @@ import (
 
 // Run runs one program to its end. See execution.Guest.
 func (c *Client) Run(ctx context.Context, req execution.RunRequest, handle func(execution.RunEvent) error) (execution.RunEnd, error) {
+	if req.As != nil {
+		m := &guestv1.RunProcessRequest{StdoutLimit: req.MaxOutput, StderrLimit: req.MaxOutput}
+		if !req.As.Attach {
+			m.Start = &guestv1.StartProcessRequest{
+				Args: req.Args, Env: req.Env, Cwd: req.Cwd, User: req.User, Stdin: req.Stdin, TimeoutMillis: millis(req.Timeout),
+			}
+		}
+		end, known, err := c.asProcess(ctx, *req.As, m, handle)
+		if known {
+			return end, err
+		}
+		if s := req.As.Source; s != nil {
+			req.Args = sourceScript(*s, req.Args)
+		}
+	}
+	return c.runBound(ctx, req, handle)
+}
+
+// fromSource writes the code of a Source, makes the program of it and runs that, for
+// Guests that do not know how. Its arguments are the folder, the file, how many
+// arguments the compiler has, the compiler, how many the program has, the program,
+// and the code in pieces.
+const fromSource = `folder=$1 file=$2; shift 2
+umask 077; mkdir -- "$folder" || exit
+trap 'rm -rf -- "$folder"' EXIT
+compiler=$1; shift; compile=("${@:1:compiler}"); shift "$compiler"
+program=$1; shift; run=("${@:1:program}"); shift "$program"
+printf %s "$@" > "$folder/$file" || exit
+if ((compiler)); then "${compile[@]}" >&2 </dev/null || exit; fi
+"${run[@]}"`
+
+// maxArgument is less than an argument of a program may have, in bytes.
+const maxArgument = 96 << 10
+
+func sourceScript(s execution.Source, program []string) []string {
+	args := append([]string{"bash", "-c", fromSource, "bash", s.Folder, s.File, strconv.Itoa(len(s.Compile))}, s.Compile...)
+	args = append(append(args, strconv.Itoa(len(program))), program...)
+	for piece := range slices.Chunk([]byte(s.Code), maxArgument) {
+		args = append(args, string(piece))
+	}
+	return args
+}
+
+// runBound is Run of a program that ends with the call.
+func (c *Client) runBound(ctx context.Context, req execution.RunRequest, handle func(execution.RunEvent) error) (execution.RunEnd, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the program if we leave early
 	stream, err := c.control.Run(ctx, connect.NewRequest(&guestv1.RunRequest{

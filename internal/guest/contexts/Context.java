@@ -196,9 +196,9 @@ public final class Context {
             send(frame("error", "UnsupportedOperationException", message, message + "\n"));
             return 1;
         }
-        Map<String, String> env = new HashMap<>();
-        for (int i = 5; i + 1 < texts.length; i += 2) env.put(texts[i], texts[i + 1]);
-        Runnable undo = surround(env);
+        int first = 6 + 2 * (texts[5].isEmpty() ? 0 : Integer.parseInt(texts[5]));
+        surround(pairs(texts, 6, first)); // these stay: this is a copy, and they say whose
+        Runnable undo = surround(pairs(texts, first, texts.length));
         forgetInterrupts();
         interrupted = false;
         running = true;
@@ -216,6 +216,12 @@ public final class Context {
             running = false;
             undo.run();
         }
+    }
+
+    static Map<String, String> pairs(String[] texts, int from, int to) {
+        Map<String, String> pairs = new HashMap<>();
+        for (int i = from; i + 1 < to; i += 2) pairs.put(texts[i], texts[i + 1]);
+        return pairs;
     }
 
     /** Runs a cell, one snippet after the other; null when the last one has no value. */

@@ -32,7 +32,7 @@ func (s *Contexts) Prepare() {
 		return
 	}
 	// What an execution loads is loaded too.
-	first := newCell(Request{Code: "None"}, 0, lifetime{}, nobody{})
+	first := newCell(Request{Code: "None"}, 0, lifetime{}, nil, nobody{})
 	late := time.NewTimer(aheadStart)
 	defer late.Stop()
 	if w.begin(first) != nil {

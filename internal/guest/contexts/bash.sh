@@ -19,10 +19,13 @@ __cs_run() {
 }
 
 __cs_cell() {
-	local __cs_i __cs_name __cs_status __cs_folder=$PWD
+	local __cs_i __cs_name __cs_status __cs_folder=$PWD __cs_first=$((6 + 2 * ${__cs_request[5]:-0}))
 	local -A __cs_before=()
 	[ -z "${__cs_request[4]}" ] || RANDOM=$((16#${__cs_request[4]:0:7}))
-	for ((__cs_i = 5; __cs_i + 1 < ${#__cs_request[@]}; __cs_i += 2)); do
+	for ((__cs_i = 6; __cs_i < __cs_first; __cs_i += 2)); do # these stay: this is a copy, and they say whose
+		export -- "${__cs_request[__cs_i]}=${__cs_request[__cs_i + 1]}"
+	done
+	for ((__cs_i = __cs_first; __cs_i + 1 < ${#__cs_request[@]}; __cs_i += 2)); do
 		__cs_name=${__cs_request[__cs_i]}
 		[ -z "${!__cs_name+set}" ] || __cs_before[$__cs_name]=${!__cs_name}
 		export -- "$__cs_name=${__cs_request[__cs_i + 1]}"
@@ -37,7 +40,7 @@ __cs_cell() {
 	trap '' INT 60
 	shopt -u extdebug
 	set +T
-	for ((__cs_i = 5; __cs_i + 1 < ${#__cs_request[@]}; __cs_i += 2)); do
+	for ((__cs_i = __cs_first; __cs_i + 1 < ${#__cs_request[@]}; __cs_i += 2)); do
 		__cs_name=${__cs_request[__cs_i]}
 		unset -v "$__cs_name"
 		[ -z "${__cs_before[$__cs_name]+set}" ] || export -- "$__cs_name=${__cs_before[$__cs_name]}"

@@ -46,6 +46,7 @@ type cell struct {
 	request Request
 	count   int64
 	owner   lifetime
+	env     map[string]string // that Sandbox's own variables
 	handler Handler
 	began   time.Time
 
@@ -64,9 +65,9 @@ type cell struct {
 	errors   int
 }
 
-func newCell(req Request, count int64, owner lifetime, h Handler) *cell {
+func newCell(req Request, count int64, owner lifetime, env map[string]string, h Handler) *cell {
 	return &cell{
-		request: req, count: count, owner: owner, handler: h, began: time.Now(),
+		request: req, count: count, owner: owner, env: env, handler: h, began: time.Now(),
 		done: make(chan struct{}), broken: make(chan struct{}),
 	}
 }

@@ -188,7 +188,7 @@ func (c *kept) begin(w *worker, req Request, h Handler) (*cell, chan cutBy, erro
 		return nil, nil, ErrDeleted
 	}
 	c.count++
-	c.current = newCell(req, c.count, lifetimeOf(owner), h)
+	c.current = newCell(req, c.count, lifetimeOf(owner), server.SandboxEnv(owner), h)
 	c.cut = make(chan cutBy, 1)
 	return c.current, c.cut, nil
 }

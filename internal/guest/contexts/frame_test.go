@@ -52,7 +52,7 @@ func FuzzWorkerFrames(f *testing.F) {
 	f.Add([]byte("\x00\x00\x00\x04\xff\xff\xff\xff"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var r told
-		w := &worker{cell: newCell(Request{}, 1, lifetime{}, &r)}
+		w := &worker{cell: newCell(Request{}, 1, lifetime{}, nil, &r)}
 		for s := range w.out {
 			w.out[s] = newStream(nil)
 			close(w.out[s].closed) // nothing was printed

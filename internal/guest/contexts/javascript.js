@@ -570,9 +570,11 @@
 
   // Serving.
 
-  async function execute([count, code, cwd, stdin, fill, ...pairs]) {
+  async function execute([count, code, cwd, stdin, fill, lasting, ...pairs]) {
     resultsLeft = MAX_RESULTS;
     if (fill) reseed(fill);
+    const own = pairs.splice(0, 2 * Number(lasting)); // these stay: this is a copy, and they say whose
+    for (let i = 0; i < own.length; i += 2) process.env[own[i]] = own[i + 1];
     if (stdin) input = null;
     const env = {};
     for (let i = 0; i < pairs.length; i += 2) env[pairs[i]] = pairs[i + 1];

@@ -546,6 +546,9 @@ def reseed(seed):
     data = os.urandom(32) + bytes.fromhex(seed)
     if "random" in sys.modules:
         sys.modules["random"].seed(data)
+    names = getattr(getattr(sys.modules.get("tempfile"), "_name_sequence", None), "_rng", None)
+    if names is not None:
+        names.seed(data)
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
         numpy.seed([int.from_bytes(data[i : i + 4], "big") for i in range(0, 32, 4)])
@@ -612,11 +615,14 @@ def surround(env, cwd):
     return undo
 
 
-def execute(count, code, cwd, stdin, seed, *pairs):
+def execute(count, code, cwd, stdin, seed, lasting, *pairs):
     global results_left, ending, running, holding, given_input
     results_left, ending, holding = MAX_RESULTS, None, None
     if seed:
         reseed(seed)
+    if lasting:  # that many variables stay: this is a copy, and they say whose
+        own, pairs = pairs[: 2 * int(lasting)], pairs[2 * int(lasting) :]
+        os.environ.update(zip(own[::2], own[1::2]))
     given_input = stdin == "full"
     if stdin:
         open_stdin()
@@ -658,9 +664,8 @@ def serve():
         if texts[0] == "become":
             become(*texts[1:])
             continue
-        count, code, cwd, stdin, seed, *pairs = texts
         try:
-            status = execute(count, code, cwd, stdin, seed, *pairs)
+            status = execute(*texts)
         except KeyboardInterrupt:
             status = 130
         if ending:

@@ -296,7 +296,7 @@ reseed <- function(seed) {
   assign(".Random.seed", state, globalenv())
 }
 
-execute <- function(count, code, cwd, stdin, seed, ...) {
+execute <- function(count, code, cwd, stdin, seed, lasting, ...) {
   results_left <<- MAX_RESULTS
   tryCatch(allowInterrupts(Sys.sleep(0)), interrupt = function(e) NULL) # one that came too late
   if (nzchar(seed)) reseed(seed)
@@ -306,6 +306,11 @@ execute <- function(count, code, cwd, stdin, seed, ...) {
     input <<- NULL
   }
   pairs <- c(...)
+  if (nzchar(lasting)) { # that many variables stay: this is a copy, and they say whose
+    own <- pairs[seq_len(2L * as.integer(lasting))]
+    pairs <- pairs[-seq_along(own)]
+    do.call(Sys.setenv, stats::setNames(as.list(own[c(FALSE, TRUE)]), own[c(TRUE, FALSE)]))
+  }
   env <- pairs[c(FALSE, TRUE)]
   names(env) <- pairs[c(TRUE, FALSE)]
   undo <- tryCatch(surround(env, cwd), error = function(e) e)

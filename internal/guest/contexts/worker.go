@@ -26,7 +26,8 @@ const longestDrain = 2 * time.Second
 type worker struct {
 	proc    *server.Worker
 	command server.Command
-	owner   lifetime // whose randomness it has
+	owner   lifetime          // whose randomness it has
+	env     map[string]string // whose Sandbox it is, as it was told
 
 	requests *os.File
 	acks     *os.File
@@ -56,7 +57,7 @@ func lifetimeOf(o server.Owner) lifetime { return lifetime{o.SandboxID, o.BootNu
 // run waits in its pipe.
 func startWorker(g *server.Guest, l language, command server.Command) (*worker, error) {
 	owner, _ := g.Owner()
-	w := &worker{command: command, owner: lifetimeOf(owner), silent: make(chan struct{}), ended: make(chan struct{})}
+	w := &worker{command: command, owner: lifetimeOf(owner), env: server.SandboxEnv(owner), silent: make(chan struct{}), ended: make(chan struct{})}
 	var theirs []*os.File
 	// What is made as the user can be opened by path: a language that knows no
 	// descriptors has them as /proc/self/fd.
@@ -257,14 +258,31 @@ func (w *worker) begin(c *cell) error {
 		fresh = "empty"
 	}
 	w.fed = len(c.request.Stdin) > 0
+	lasting, own := "", []string(nil)
 	if c.owner != w.owner {
-		seed, w.owner = newSeed(), c.owner
+		if w.owner.sandbox != "" && w.owner.sandbox != c.owner.sandbox { // a copy of it
+			own = changed(w.env, c.env)
+		}
+		seed, w.owner, w.env = newSeed(), c.owner, c.env
 	}
-	texts := []string{fmt.Sprint(c.count), c.request.Code, c.request.Cwd, fresh, seed}
+	if len(own) > 0 {
+		lasting = fmt.Sprint(len(own) / 2)
+	}
+	texts := append([]string{fmt.Sprint(c.count), c.request.Code, c.request.Cwd, fresh, seed, lasting}, own...)
 	for k, v := range c.request.Env {
 		texts = append(texts, k, v)
 	}
 	return w.ask(texts)
+}
+
+// changed lists the variables of after, names and values in turn, that differ in before.
+func changed(before, after map[string]string) (pairs []string) {
+	for name, value := range after {
+		if old, there := before[name]; !there || old != value {
+			pairs = append(pairs, name, value)
+		}
+	}
+	return pairs
 }
 
 // ask gives the worker the texts of a request.

@@ -333,7 +333,15 @@ func TestFilesystem(t *testing.T) {
 	if err := os.Symlink("f", filepath.Join(r.home, "d/link")); err != nil {
 		t.Fatal(err)
 	}
+	bounded := connect.NewRequest(&filesystem.ListDirRequest{Path: "~", Depth: 2})
+	bounded.Header().Set(LimitHeader, "1")
+	if some, err := r.files.ListDir(ctx, bounded); err != nil || len(some.Msg.Entries) != 1 || some.Header().Get(TruncatedHeader) != "true" {
+		t.Errorf("a bounded listing: %v, %v", some, err)
+	}
 	list, err := r.files.ListDir(ctx, connect.NewRequest(&filesystem.ListDirRequest{Path: "~", Depth: 2}))
+	if err == nil && list.Header().Get(TruncatedHeader) != "" {
+		t.Error("a whole listing is said to be cut")
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,11 +50,20 @@ func answerError(w http.ResponseWriter, err error) {
 		fail(w, http.StatusNotFound, err.Error())
 	case errors.Is(err, fs.ErrPermission):
 		fail(w, http.StatusForbidden, err.Error())
-	case errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ELOOP):
-		fail(w, http.StatusBadRequest, err.Error())
 	default:
-		fail(w, http.StatusInternalServerError, err.Error())
+		kind, text := server.RefusalOf(err)
+		var p *fs.PathError
+		if errors.As(err, &p) && text != "" {
+			err = errors.New(p.Path + " " + text)
+		}
+		fail(w, statuses[kind], err.Error())
 	}
+}
+
+// statuses says what each refusal is called.
+var statuses = map[server.Refusal]int{
+	server.RefusedInternal: http.StatusInternalServerError, server.RefusedAbsent: http.StatusNotFound, server.RefusedConflict: http.StatusConflict,
+	server.RefusedForbidden: http.StatusForbidden, server.RefusedFull: http.StatusInsufficientStorage, server.RefusedInvalid: http.StatusBadRequest,
 }
 
 // authorize lets a request for a file's content in: by the token, or by a
@@ -141,19 +150,27 @@ func (s *Server) downloadFile(w http.ResponseWriter, r *http.Request) error {
 
 // openRegular opens a file to read, and nothing that could block or is no file.
 func openRegular(path string) (*os.File, fs.FileInfo, error) {
+	// Opening what is no file might do something, and what is there may change.
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, nil, notRegular(path, info)
+	}
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, nil, err
 	}
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
-		err = failed(http.StatusBadRequest, "path '%s' is not a regular file", path)
+		err = notRegular(path, info)
 	}
 	if err != nil {
 		f.Close()
 		return nil, nil, err
 	}
 	return f, info, nil
+}
+
+func notRegular(path string, info fs.FileInfo) error {
+	return failed(http.StatusBadRequest, "path '%s' is not a regular file: it is %s", path, server.KindOf(info.Mode()))
 }
 
 // send writes a file's content as the client accepts it.

@@ -7,8 +7,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
@@ -87,24 +90,24 @@ func (f *fileSystem) rpcPath(user, path string) (string, server.User, error) {
 
 // fileError gives an error of the operating system its code.
 func fileError(path string, err error) error {
-	code := connect.CodeInternal
+	kind, text := server.RefusalOf(err)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case kind == server.RefusedAbsent:
 		return connect.NewError(connect.CodeNotFound, fmt.Errorf("path '%s' does not exist", path))
-	case errors.Is(err, fs.ErrExist):
-		code = connect.CodeAlreadyExists
-	case errors.Is(err, fs.ErrPermission):
-		code = connect.CodePermissionDenied
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		code = connect.CodeResourceExhausted
-	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ELOOP):
-		code = connect.CodeInvalidArgument
+	case kind != server.RefusedInternal && !errors.Is(err, fs.ErrPermission):
+		return connect.NewError(codes[kind], fmt.Errorf("%s %s", path, text))
 	}
 	var p *fs.PathError
 	if errors.As(err, &p) {
 		err = p.Err
 	}
-	return connect.NewError(code, fmt.Errorf("%s: %w", path, err))
+	return connect.NewError(codes[kind], fmt.Errorf("%s: %w", path, err))
+}
+
+// codes says what each refusal is called.
+var codes = map[server.Refusal]connect.Code{
+	server.RefusedInternal: connect.CodeInternal, server.RefusedAbsent: connect.CodeNotFound, server.RefusedConflict: connect.CodeAlreadyExists,
+	server.RefusedForbidden: connect.CodePermissionDenied, server.RefusedFull: connect.CodeResourceExhausted, server.RefusedInvalid: connect.CodeInvalidArgument,
 }
 
 // entryOf describes what is at path. A symbolic link has its target's type,
@@ -271,43 +274,76 @@ func (f *fileSystem) ListDir(ctx context.Context, r *connect.Request[filesystem.
 	if !info.IsDir() {
 		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("path is not a directory: %s", r.Msg.Path))
 	}
-	l := lister{accounts: f.guest.Accounts, depth: max(int(r.Msg.Depth), 1)}
+	l := lister{accounts: f.guest.Accounts, depth: max(int(r.Msg.Depth), 1), most: maxEntries, until: time.Now().Add(listTime)}
+	if n, err := strconv.Atoi(r.Header().Get(LimitHeader)); err == nil && n > 0 {
+		l.most = min(n, maxEntries)
+	}
 	if err := l.list(ctx, path, 1); err != nil {
 		return nil, fileError(r.Msg.Path, err)
 	}
-	return connect.NewResponse(&filesystem.ListDirResponse{Entries: l.entries}), nil
+	reply := connect.NewResponse(&filesystem.ListDirResponse{Entries: l.entries})
+	if l.truncated {
+		reply.Header().Set(TruncatedHeader, "true")
+	}
+	return reply, nil
 }
+
+// Headers of ListDir beside E2B's protocol, which has no bounds.
+const (
+	LimitHeader     = "Cloud-Sandbox-Limit"     // how many entries are wanted at most
+	TruncatedHeader = "Cloud-Sandbox-Truncated" // "true": there are more
+)
+
+// listTime is how long one listing may take. What was found by then is the answer.
+const listTime = 15 * time.Second
 
 type lister struct {
 	accounts server.Accounts
 	depth    int
-	entries  []*filesystem.EntryInfo
+	most     int
+	until    time.Time
+
+	entries   []*filesystem.EntryInfo
+	truncated bool
+}
+
+// names are those in a folder, in order. They alone are held for all of it: a large
+// folder would need much more for what each of them is.
+func names(dir string) ([]string, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	all, err := f.Readdirnames(-1)
+	slices.Sort(all)
+	return all, err
 }
 
 // list adds what is in dir, each folder followed by what is in it. Something
 // that vanishes meanwhile, or may not be read, is left out.
 func (l *lister) list(ctx context.Context, dir string, level int) error {
-	names, err := os.ReadDir(dir)
+	all, err := names(dir)
 	if err != nil {
 		if level > 1 {
 			return nil
 		}
 		return err
 	}
-	for _, d := range names {
+	for _, name := range all {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if len(l.entries) >= maxEntries {
+		if l.truncated = l.truncated || len(l.entries) >= l.most || time.Now().After(l.until); l.truncated {
 			return nil
 		}
-		path := filepath.Join(dir, d.Name())
+		path := filepath.Join(dir, name)
 		e, err := entryOf(path, l.accounts)
 		if err != nil {
 			continue
 		}
 		l.entries = append(l.entries, e)
-		if d.IsDir() && level < l.depth {
+		if e.Type == filesystem.FileType_FILE_TYPE_DIRECTORY && e.SymlinkTarget == nil && level < l.depth {
 			if err := l.list(ctx, path, level+1); err != nil {
 				return err
 			}

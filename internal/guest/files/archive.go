@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"compress/gzip"
 	"context"
+	"errors"
 	"io"
 	"io/fs"
 	"os"
@@ -51,6 +52,9 @@ func (s *Service) Archive(ctx context.Context, r *connect.Request[guestv1.Archiv
 
 // openFolder opens a folder to list it.
 func openFolder(path string) (*os.File, error) {
+	if info, err := os.Stat(path); err == nil && !info.IsDir() { // opening it might do something
+		return nil, invalid("%s is not a directory: it is %s", path, server.KindOf(info.Mode()))
+	}
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fileError(path, err)
@@ -83,7 +87,8 @@ func (i item) open() (*os.File, error) { return openAt(i.dir, i.name, i.path, os
 
 // walker visits all that is below a folder, folders before what is in them, in
 // order of their names. It follows no link, not one that is put in a folder's
-// place either.
+// place either. What is removed, or becomes something else, while it walks is passed
+// over.
 type walker struct {
 	visit   func(item) error
 	entries int
@@ -120,18 +125,31 @@ func (w *walker) folder(ctx context.Context, dir *os.File, path string) error {
 
 func (w *walker) one(ctx context.Context, i item) error {
 	var err error
-	if i.info, err = lstatAt(i.dir, i.name); err != nil {
+	if i.info, err = lstatAt(i.dir, i.name); changed(err) {
+		return nil
+	} else if err != nil {
 		return err
 	}
 	if err := w.visit(i); err != nil || !i.info.IsDir() {
 		return err
 	}
 	below, err := i.open()
-	if err != nil {
+	if changed(err) {
+		return nil
+	} else if err != nil {
 		return err
 	}
 	defer below.Close()
+	if info, err := below.Stat(); err != nil || !info.IsDir() {
+		return err
+	}
 	return w.folder(ctx, below, i.path+"/")
+}
+
+// changed reports whether an error says that what was there is gone, or has become
+// what is not opened: a link or a socket.
+func changed(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO)
 }
 
 // lstatAt is os.Lstat in a folder.
@@ -153,7 +171,9 @@ func readable(ctx context.Context, root *os.File) error {
 			return nil
 		}
 		f, err := i.open()
-		if err != nil {
+		if changed(err) {
+			return nil
+		} else if err != nil {
 			return err
 		}
 		return f.Close()
@@ -195,7 +215,9 @@ func packOne(ctx context.Context, p packer, i item) error {
 	case i.info.Mode()&fs.ModeSymlink != 0:
 		target := make([]byte, maxPath)
 		n, err := unix.Readlinkat(i.dir, i.name, target)
-		if err != nil {
+		if changed(err) || errors.Is(err, unix.EINVAL) { // which it says of what is no link
+			return nil
+		} else if err != nil {
 			return err
 		}
 		return p.add(i.path, i.info, string(target[:n]), nil)
@@ -203,7 +225,9 @@ func packOne(ctx context.Context, p packer, i item) error {
 		return nil
 	}
 	f, err := i.open()
-	if err != nil {
+	if changed(err) {
+		return nil
+	} else if err != nil {
 		return err
 	}
 	defer f.Close()

@@ -61,7 +61,7 @@ func (c *copier) all(source, destination string, recursive bool) error {
 		return err
 	}
 	if !info.IsDir() && !copyable(info.Mode()) {
-		return invalid("%s is neither a file nor a directory", source)
+		return invalid("%s is %s, neither a file nor a directory", source, server.KindOf(info.Mode()))
 	}
 	if c.from, err = openTree(filepath.Dir(source)); err != nil {
 		return err

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"connectrpc.com/connect"
 
@@ -80,26 +79,10 @@ func conflict(format string, args ...any) error {
 	return connect.NewError(connect.CodeAlreadyExists, fmt.Errorf(format, args...))
 }
 
-// codes says what each error of the operating system means to a caller.
-var codes = []struct {
-	err  error
-	code connect.Code
-	text string
-}{
-	{fs.ErrNotExist, connect.CodeNotFound, "does not exist"},
-	{syscall.ENOTEMPTY, connect.CodeAlreadyExists, "is a directory that is not empty"},
-	{fs.ErrExist, connect.CodeAlreadyExists, "exists"},
-	{fs.ErrPermission, connect.CodePermissionDenied, "may not be used by this user"},
-	{syscall.EROFS, connect.CodePermissionDenied, "is on a read-only file system"},
-	{syscall.ENOSPC, connect.CodeResourceExhausted, "does not fit: the disk is full"},
-	{syscall.EDQUOT, connect.CodeResourceExhausted, "does not fit: the disk is full"},
-	{syscall.EMFILE, connect.CodeResourceExhausted, "cannot be opened: too many files are open"},
-	{syscall.ENOTDIR, connect.CodeInvalidArgument, "has something above it that is not a directory"},
-	{syscall.EISDIR, connect.CodeInvalidArgument, "is a directory"},
-	{syscall.ENAMETOOLONG, connect.CodeInvalidArgument, "has a name that is too long"},
-	{syscall.ELOOP, connect.CodeInvalidArgument, "leads through too many symbolic links"},
-	{syscall.EINVAL, connect.CodeInvalidArgument, "is not possible here"},
-	{errLink, connect.CodeAlreadyExists, "was changed meanwhile: a symbolic link leads elsewhere"},
+// codes says what each refusal is called.
+var codes = map[server.Refusal]connect.Code{
+	server.RefusedAbsent: connect.CodeNotFound, server.RefusedConflict: connect.CodeAlreadyExists, server.RefusedForbidden: connect.CodePermissionDenied,
+	server.RefusedFull: connect.CodeResourceExhausted, server.RefusedInvalid: connect.CodeInvalidArgument,
 }
 
 // fileError gives an error about path its code; one that has a code keeps it.
@@ -111,10 +94,11 @@ func fileError(path string, err error) error {
 	case errors.As(err, &coded), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
 	}
-	for _, c := range codes {
-		if errors.Is(err, c.err) {
-			return connect.NewError(c.code, fmt.Errorf("%s %s", path, c.text))
-		}
+	if errors.Is(err, errLink) {
+		return conflict("%s was changed meanwhile: a symbolic link leads elsewhere", path)
+	}
+	if kind, text := server.RefusalOf(err); kind != server.RefusedInternal {
+		return connect.NewError(codes[kind], fmt.Errorf("%s %s", path, text))
 	}
 	var p *fs.PathError
 	if errors.As(err, &p) {

@@ -478,6 +478,56 @@ func TestArchiveAndBack(t *testing.T) {
 	}
 }
 
+// What is removed, or becomes something else, between the moments at which packing
+// looks at it is left out, and the rest is there.
+func TestArchiveOfWhatChanges(t *testing.T) {
+	for name, change := range map[string]func(path string) error{
+		"removed": os.RemoveAll,
+		"a link":  func(path string) error { return errors.Join(os.RemoveAll(path), os.Symlink("/etc/passwd", path)) },
+		"a pipe":  func(path string) error { return errors.Join(os.RemoveAll(path), unix.Mkfifo(path, 0o600)) },
+		"a file": func(path string) error {
+			return errors.Join(os.RemoveAll(path), os.WriteFile(path, []byte("new"), 0o600))
+		},
+	} {
+		for _, moment := range []string{"before it is looked at", "before it is packed"} {
+			t.Run(name+" "+moment, func(t *testing.T) {
+				r := newRig(t)
+				r.tree(t, map[string]string{"a": "a", "b": "b", "c/d": "d", "e": "->a", "z": "z"})
+				root, err := os.Open(r.dir)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer root.Close()
+				var out bytes.Buffer
+				p := &tarPacker{Writer: tar.NewWriter(&out)}
+				err = each(t.Context(), root, func(i item) error {
+					var failed error
+					for _, other := range []string{"b", "c", "e"} {
+						if moment == "before it is packed" && i.path == other || moment == "before it is looked at" && i.path == "a" {
+							failed = errors.Join(failed, change(filepath.Join(r.dir, other)))
+						}
+					}
+					return errors.Join(failed, packOne(t.Context(), p, i))
+				})
+				if err != nil || p.Close() != nil {
+					t.Fatal(err)
+				}
+				var names []string
+				for in := tar.NewReader(&out); ; {
+					h, err := in.Next()
+					if err != nil {
+						break
+					}
+					names = append(names, h.Name)
+				}
+				if len(names) < 2 || names[0] != "a" || names[len(names)-1] != "z" || slices.Contains(names, "c/d") {
+					t.Errorf("packed %q", names)
+				}
+			})
+		}
+	}
+}
+
 func tarOf(t testing.TB, headers ...tar.Header) []byte {
 	t.Helper()
 	var out bytes.Buffer

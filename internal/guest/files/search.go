@@ -23,7 +23,7 @@ const (
 	maxLine    = 64 << 10
 	maxText    = 2 << 10 // bytes of a line that are told
 	maxSpans   = 100     // of a line
-	searchTime = 60 * time.Second
+	searchTime = 30 * time.Second
 )
 
 // compile makes the expression of a search. Lines are matched one by one, so
@@ -88,7 +88,7 @@ func (s *Service) Search(ctx context.Context, r *connect.Request[guestv1.SearchR
 		defer files.leave()
 		return files.walk(limited, func(path string) error { return f.file(limited, path) })
 	})
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil || errors.Is(err, errTooMany) {
 		f.truncated, err = true, nil
 	}
 	if err != nil {

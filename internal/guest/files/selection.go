@@ -12,6 +12,7 @@ import (
 	"github.com/bmatcuk/doublestar/v4"
 
 	guestv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/guest/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
 )
 
 // maxGlobs bounds the globs of one selection.
@@ -86,7 +87,7 @@ func (s *selection) enter() error {
 	folder := s.root
 	if !info.IsDir() {
 		if !info.Mode().IsRegular() {
-			return invalid("%s is neither a file nor a directory", s.root)
+			return invalid("%s is %s, neither a file nor a directory", s.root, server.KindOf(info.Mode()))
 		}
 		if s.root, err = filepath.EvalSymlinks(s.root); err != nil {
 			return err

@@ -34,24 +34,36 @@ type Process struct {
 	Timeout time.Duration // zero: none
 	Started time.Time
 
-	job    *server.Job
 	output *spool
 	tty    bool
+	source *Source       // its program is made of it; nil: it is there
+	cell   *cell         // it is code in a context; nil: it is a program
 	stop   chan struct{} // has a value once a client wants its end
 	ended  chan struct{} // closed once result is set
 	atEnd  func()        // called just before; may be nil
 
 	writing chan struct{} // holds a value while somebody writes input
+	placed  chan struct{} // closed once the Registry has it, with its key
 
 	mu     sync.Mutex
-	input  *os.File // its pipe or terminal; nil: it has none, or no more
-	size   Size     // of its terminal
+	job    *server.Job // of the step under way; nil: it is none, or did not start
+	input  *os.File    // its pipe or terminal; nil: it has none, or no more
+	size   Size        // of its terminal
 	result server.RunResult
+	unmade bool      // it was the compiler that ended, or the code could not be written
 	at     time.Time // when it ended
 }
 
-// PID is that of the program, and of its group and session.
-func (p *Process) PID() int { return p.job.PID() }
+// PID is that of the program, and of its group and session; 0 for code in a
+// context.
+func (p *Process) PID() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.job == nil {
+		return 0
+	}
+	return p.job.PID()
+}
 
 // Ended is closed when the Process has ended.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
@@ -66,34 +78,83 @@ func (p *Process) Result() (server.RunResult, bool) {
 // launch starts the program with pipes, or on a terminal of its own, and what
 // reads its output. keep is whether its input stays open after stdin.
 func (p *Process) launch(g *server.Guest, stdin []byte, keep bool) error {
-	var outputs []*os.File
-	if p.tty {
-		job, terminal, err := g.StartTerminal(p.Command, p.size.Cols, p.size.Rows)
-		if err != nil {
-			return err
+	first := step{command: p.Command, stdin: stdin, keep: keep}
+	var next []step
+	if p.source != nil {
+		var err error
+		if first, next, err = p.source.steps(p, first); err != nil {
+			p.Started = time.Now()
+			p.unmade = true
+			go p.finish(p.source.failed(p, err))
+			return nil
 		}
-		p.job, p.input, outputs = job, terminal, []*os.File{terminal}
-	} else {
-		piped, err := g.StartPiped(p.Command, keep || len(stdin) > 0)
-		if err != nil {
-			return err
-		}
-		p.job, p.input, outputs = piped.Job, piped.Stdin, []*os.File{piped.Stdout, piped.Stderr}
+	}
+	begun, err := p.begin(g, first)
+	if p.output.owned && errors.Is(err, syscall.EAGAIN) {
+		p.Started = time.Now()
+		go p.finish(server.NoMoreProcesses())
+		return nil
+	}
+	if err != nil {
+		p.source.remove(p)
+		return err
 	}
 	p.Started = time.Now()
-	var readers sync.WaitGroup
-	var taps []*server.Tap
+	go p.see(g, begun, next)
+	return nil
+}
+
+// step is one program of those that make a Process, one after the other.
+type step struct {
+	command  server.Command
+	stdin    []byte
+	keep     bool // its input stays open after stdin
+	compiles bool // what it writes is about the code, and it makes the next step
+}
+
+// begun is a step under way.
+type begun struct {
+	step
+	job     *server.Job
+	readers sync.WaitGroup
+	taps    []*server.Tap
+}
+
+// begin starts a step, and what reads its output.
+func (p *Process) begin(g *server.Guest, s step) (*begun, error) {
+	b := &begun{step: s}
+	var outputs []*os.File
+	var input *os.File
+	if p.tty {
+		job, terminal, err := g.StartTerminal(s.command, p.size.Cols, p.size.Rows)
+		if err != nil {
+			return nil, err
+		}
+		b.job, input, outputs = job, terminal, []*os.File{terminal}
+	} else {
+		start := g.StartPiped
+		if p.output.owned {
+			start = g.StartRun
+		}
+		piped, err := start(s.command, s.keep || len(s.stdin) > 0)
+		if err != nil {
+			return nil, err
+		}
+		b.job, input, outputs = piped.Job, piped.Stdin, []*os.File{piped.Stdout, piped.Stderr}
+	}
+	p.mu.Lock()
+	p.job, p.input = b.job, input
+	p.mu.Unlock()
 	for i, f := range outputs {
 		tap := server.NewTap(f, readSize)
-		taps = append(taps, tap)
-		readers.Go(func() { p.read(f, tap, i == 1) })
+		b.taps = append(b.taps, tap)
+		b.readers.Go(func() { p.read(f, tap, i == 1 || s.compiles) })
 	}
-	if eof := !keep && !p.tty; p.input != nil && (len(stdin) > 0 || eof) {
+	if eof := !s.keep && !p.tty; input != nil && (len(s.stdin) > 0 || eof) {
 		p.writing <- struct{}{} // what clients write comes after it
-		go p.feed(p.input, stdin, eof)
+		go p.feed(input, s.stdin, eof)
 	}
-	go p.see(&readers, taps...)
-	return nil
+	return b, nil
 }
 
 // feed gives the Process its first input, however late it reads it. The end of
@@ -115,34 +176,68 @@ func (p *Process) read(f *os.File, tap *server.Tap, stderr bool) {
 	tap.Run(func(data []byte) { p.output.append(stderr, data) })
 }
 
-// see sees the Process to its end.
-func (p *Process) see(readers *sync.WaitGroup, outputs ...*server.Tap) {
-	defer p.job.Release()
+// see sees the Process to its end, through all its steps.
+func (p *Process) see(g *server.Guest, b *begun, next []step) {
 	var expired <-chan struct{}
 	if p.Timeout > 0 {
 		var stop func()
-		expired, stop = p.job.Countdown(p.Timeout)
+		expired, stop = g.Countdown(p.Timeout)
 		defer stop()
 	}
+	for {
+		result, cut := p.await(b, expired)
+		if len(next) == 0 || cut || result.Status != server.StatusOK || result.ExitCode != 0 {
+			p.unmade = b.compiles
+			p.finish(result)
+			return
+		}
+		p.mu.Lock()
+		p.job = nil
+		p.mu.Unlock()
+		var err error
+		if next[0].command, err = g.Command(next[0].command.Args, p.source.Env, p.Command.Cwd, p.Command.User.Name); err == nil {
+			b, err = p.begin(g, next[0])
+		}
+		switch {
+		case errors.Is(err, syscall.EAGAIN):
+			p.finish(server.NoMoreProcesses())
+			return
+		case err != nil:
+			p.finish(server.RunResult{Status: server.StatusError, Message: err.Error()})
+			return
+		}
+		next = next[1:]
+	}
+}
+
+// await sees a step to its end. cut is whether it was ended from outside.
+func (p *Process) await(b *begun, expired <-chan struct{}) (result server.RunResult, cut bool) {
+	defer b.job.Release()
 	why := server.CutByNobody
 	var status syscall.WaitStatus
 	select {
-	case status = <-p.job.Exited():
+	case status = <-b.job.Exited():
 	case <-expired:
 		why = server.CutByTimeout
-		status = p.job.Terminate()
+		status = b.job.Terminate()
 	case <-p.stop:
 		why = server.CutByClient
-		status = p.job.Terminate()
+		status = b.job.Terminate()
 	}
-	p.output.hurry()
+	if !b.compiles {
+		p.output.hurry()
+	}
 	read := make(chan struct{})
-	go func() { readers.Wait(); close(read) }()
-	server.Drained(read, nil, outputs...)
-	p.finish(p.job.Judge(status, why))
+	go func() { b.readers.Wait(); close(read) }()
+	server.Drained(read, nil, b.taps...)
+	return b.job.Judge(status, why), why != server.CutByNobody
 }
 
 func (p *Process) finish(result server.RunResult) {
+	p.source.remove(p)
+	if p.output.owned {
+		p.output.seal() // what something that it left behind writes is not its own
+	}
 	p.mu.Lock()
 	p.result, p.at = result, time.Now()
 	input := p.input
@@ -173,6 +268,9 @@ var errEnded = errors.New("the process has ended")
 
 // errClosed says that it reads no more.
 var errClosed = errors.New("the process has closed its input")
+
+// errNoSignal says that there is no program to get a signal.
+var errNoSignal = errors.New("the process is code in a context, which takes SIGINT only: interrupt or restart the context, or end the process")
 
 // controlD ends the input of a terminal.
 const controlD = 4
@@ -248,8 +346,14 @@ func (p *Process) closeInput() {
 func (p *Process) Signal(s syscall.Signal) error {
 	p.mu.Lock()
 	defer p.mu.Unlock() // a process that is over may lend its PID to another
-	if !p.at.IsZero() {
+	switch {
+	case !p.at.IsZero():
 		return errEnded
+	case p.cell != nil && s == unix.SIGINT:
+		p.cell.interrupt()
+		return nil
+	case p.job == nil:
+		return errNoSignal
 	}
 	if p.tty && (s == unix.SIGINT || s == unix.SIGQUIT || s == unix.SIGTSTP) {
 		if group, err := foreground(p.input); err == nil && group > 1 {

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/contexts"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
 )
 
@@ -20,8 +21,8 @@ const (
 	// maxRunning bounds the Processes that are kept while they run; the limit on
 	// processes of a Sandbox is mostly lower.
 	maxRunning = 4096
-	// maxEnded is how many of those that have ended are kept; the ones that ended
-	// first go first.
+	// maxEnded is how many of those that have ended are kept, of the ones that run
+	// for who follows them and of the others; the ones that ended first go first.
 	maxEnded = 200
 	// maxKeys is how many idempotency keys are remembered.
 	maxKeys = 4096
@@ -35,9 +36,10 @@ const (
 // Registry is the Processes of a Sandbox. Its methods are safe for concurrent
 // use.
 type Registry struct {
-	guest  *server.Guest
-	budget budget
-	shells shells
+	guest    *server.Guest
+	contexts *contexts.Contexts
+	budget   budget
+	shells   shells
 
 	mu     sync.Mutex
 	all    []*Process // in the order in which they were started
@@ -55,10 +57,11 @@ type keyed struct {
 	err         error
 }
 
-// New returns a Registry without Processes.
-func New(g *server.Guest) *Registry {
+// New returns a Registry without Processes. c runs those that are code for a
+// context.
+func New(g *server.Guest, c *contexts.Contexts) *Registry {
 	r := &Registry{
-		guest: g, shells: shells{busy: map[string]*Process{}},
+		guest: g, contexts: c, shells: shells{busy: map[string]*Process{}},
 		byID: map[string]*Process{}, names: map[string]bool{}, starts: map[string]*keyed{},
 	}
 	r.budget.limit, r.budget.shrink = budgetOf(), r.shrink
@@ -89,6 +92,11 @@ type Spec struct {
 	Stdin   []byte
 	Keep    bool // its input stays open after Stdin
 	Timeout time.Duration
+	// Run is for a Process that is over soon, on behalf of who follows it: its output
+	// waits for them, and what it leaves behind is not heard.
+	Run    bool
+	Cell   *Cell   // runs, instead of a program; nil: none
+	Source *Source // what the program is made of; nil: it is there
 
 	Key         string // idempotency key; empty: none
 	Fingerprint []byte // of the request, with Key
@@ -106,7 +114,9 @@ var (
 // before; repeated says so.
 func (r *Registry) Start(ctx context.Context, spec Spec) (p *Process, repeated bool, err error) {
 	if spec.Key == "" {
-		p, err = r.start(spec)
+		if p, err = r.start(spec); err == nil {
+			close(p.placed)
+		}
 		return p, false, err
 	}
 	r.mu.Lock()
@@ -120,6 +130,9 @@ func (r *Registry) Start(ctx context.Context, spec Spec) (p *Process, repeated b
 			r.forget(spec.Key, s)
 		}
 		close(s.done)
+		if s.err == nil {
+			close(s.process.placed)
+		}
 		return s.process, false, s.err
 	}
 	r.mu.Unlock()
@@ -160,7 +173,8 @@ func (r *Registry) forget(key string, s *keyed) {
 func (r *Registry) start(spec Spec) (*Process, error) {
 	p := &Process{
 		ID: spec.ID, Name: spec.Name, Shell: spec.Shell, Text: textOf(spec), Timeout: spec.Timeout,
-		output: &spool{budget: &r.budget}, stop: make(chan struct{}, 1), ended: make(chan struct{}), writing: make(chan struct{}, 1),
+		output: &spool{budget: &r.budget, owned: spec.Run, left: time.Now()}, source: spec.Source, stop: make(chan struct{}, 1), ended: make(chan struct{}), writing: make(chan struct{}, 1),
+		placed: make(chan struct{}),
 	}
 	if p.ID == "" {
 		p.ID = "#" + strings.ToLower(rand.Text())
@@ -169,6 +183,14 @@ func (r *Registry) start(spec Spec) (*Process, error) {
 		return nil, err
 	}
 	defer r.unreserve(p)
+	if spec.Cell != nil {
+		p.Started = time.Now()
+		if err := r.startCell(p, spec); err != nil {
+			return nil, err
+		}
+		r.adopt(p)
+		return p, nil
+	}
 	if err := r.resolve(p, spec); err != nil {
 		return nil, err
 	}
@@ -230,6 +252,9 @@ func (r *Registry) unreserve(p *Process) {
 // resolve finds the program and its environment.
 func (r *Registry) resolve(p *Process, spec Spec) (err error) {
 	args, env := spec.Args, spec.Env
+	if spec.Source != nil && len(spec.Source.Compile) > 0 {
+		spec.Source.program, args = args, spec.Source.Compile
+	}
 	if spec.PTY != nil {
 		env = withTerminal(env)
 	}
@@ -259,7 +284,10 @@ func withTerminal(env map[string]string) map[string]string {
 // textOf is what was asked for, as it is shown.
 func textOf(spec Spec) string {
 	text := spec.Line
-	if len(spec.Args) > 0 {
+	switch {
+	case spec.Cell != nil:
+		text = spec.Cell.Request.Code
+	case len(spec.Args) > 0:
 		text = strings.Join(spec.Args, " ")
 	}
 	if len(text) > maxText {
@@ -281,26 +309,44 @@ func (r *Registry) adopt(p *Process) {
 	r.mu.Unlock()
 	for _, old := range gone {
 		old.output.close()
+		if old.cell != nil {
+			old.cell.drop()
+		}
+	}
+}
+
+// withdraw forgets a Process that did not begin after all, and its key.
+func (r *Registry) withdraw(p *Process) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.byID, p.ID)
+	r.all = slices.DeleteFunc(r.all, func(other *Process) bool { return other == p })
+	for key, s := range r.starts {
+		if s.process == p {
+			delete(r.starts, key)
+			r.keys = slices.DeleteFunc(r.keys, func(k string) bool { return k == key })
+		}
 	}
 }
 
 // surplus removes those of the ended Processes that are too many. The lock is
 // held.
 func (r *Registry) surplus() (gone []*Process) {
-	ended := 0
-	for _, p := range r.all {
-		if p.over() {
-			ended++
+	for _, owned := range []bool{false, true} {
+		var ended []*Process
+		for _, p := range r.all {
+			if p.output.owned == owned && p.over() {
+				ended = append(ended, p)
+			}
+		}
+		for ; len(ended) > maxEnded; ended = slices.DeleteFunc(ended, func(p *Process) bool { return p == gone[len(gone)-1] }) {
+			oldest := slices.MinFunc(ended, func(a, b *Process) int { return a.endOrder().Compare(b.endOrder()) })
+			delete(r.byID, oldest.ID)
+			gone = append(gone, oldest)
 		}
 	}
-	if ended <= maxEnded {
-		return nil
-	}
-	for ; ended > maxEnded; ended-- {
-		oldest := slices.MinFunc(r.all, func(a, b *Process) int { return a.endOrder().Compare(b.endOrder()) })
-		delete(r.byID, oldest.ID)
-		r.all = slices.DeleteFunc(r.all, func(p *Process) bool { return p == oldest })
-		gone = append(gone, oldest)
+	if len(gone) > 0 {
+		r.all = slices.DeleteFunc(r.all, func(p *Process) bool { return slices.Contains(gone, p) })
 	}
 	return gone
 }
@@ -330,6 +376,19 @@ func (r *Registry) All() []*Process {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.all)
+}
+
+// FindKey returns the Process that was started with an idempotency key; nil when
+// there is none.
+func (r *Registry) FindKey(key string) *Process {
+	r.mu.Lock()
+	s := r.starts[key]
+	r.mu.Unlock()
+	if s == nil {
+		return nil
+	}
+	<-s.done
+	return s.process
 }
 
 // Find returns the Process of an ID, or the one that a name means: the latest
@@ -371,12 +430,15 @@ func (r *Registry) shrink() {
 		}
 		if p.over() {
 			p.output.drop(true)
+			if now, _ := p.output.visits(); p.cell != nil && now == 0 {
+				p.cell.drop()
+			}
 		}
 	}
-	for r.budget.exceeded() {
+	for r.budget.exceeded() && len(all) > 0 {
 		biggest := slices.MaxFunc(all, func(a, b *Process) int { return int(a.output.kept() - b.output.kept()) })
-		if biggest.output.drop(false) == 0 {
-			return
+		if biggest.output.drop(false) == 0 { // it is owed to somebody
+			all = slices.DeleteFunc(all, func(p *Process) bool { return p == biggest })
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/contexts"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
 )
 
@@ -31,12 +32,13 @@ func newRegistry(t *testing.T) *Registry {
 	if os.Getuid() != 0 {
 		t.Skip("the guest runs as root")
 	}
-	accounts := server.Accounts{Etc: fstest.MapFS{"passwd": {Data: []byte("root:x:0:0:root:/root:/bin/bash\n")}}}
+	// Not the home of who runs the tests: login shells would read what is there.
+	accounts := server.Accounts{Etc: fstest.MapFS{"passwd": {Data: []byte("root:x:0:0:root:" + t.TempDir() + ":/bin/bash\n")}}}
 	g := server.New(accounts, theReaper())
 	if err := g.Bind(server.Owner{SandboxID: "i", BootNumber: 1, User: "root", Cwd: t.TempDir()}, 0, nil); err != nil {
 		t.Fatal(err)
 	}
-	r := New(g)
+	r := New(g, contexts.New(g))
 	t.Cleanup(func() {
 		for _, p := range r.All() {
 			p.End()

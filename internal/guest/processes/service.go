@@ -16,12 +16,13 @@ import (
 
 	guestv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/guest/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/guest/v1/guestv1connect"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/contexts"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
 )
 
 const (
 	// maxRequest bounds one request of the host.
-	maxRequest = 4 << 20
+	maxRequest = 8 << 20
 	// messageSize is how much output one message holds.
 	messageSize = 256 << 10
 	// maxSignal is the last signal that there is.
@@ -38,22 +39,21 @@ func NewService(r *Registry) *Service { return &Service{r} }
 
 // Handler returns the service's path and handler.
 func (s *Service) Handler() (string, http.Handler) {
-	return guestv1connect.NewProcessServiceHandler(s, connect.WithReadMaxBytes(maxRequest), server.Uncompressed)
+	path, h := guestv1connect.NewProcessServiceHandler(s, connect.WithReadMaxBytes(maxRequest), server.Uncompressed)
+	gathered := server.Gathered(h)
+	return path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == guestv1connect.ProcessServiceRunProcessProcedure { // mostly over at once; others are typed at
+			gathered.ServeHTTP(w, r)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // StartProcess starts a Process and waits for its end as long as it is asked to.
 func (s *Service) StartProcess(ctx context.Context, r *connect.Request[guestv1.StartProcessRequest]) (*connect.Response[guestv1.StartProcessResponse], error) {
 	m := r.Msg
-	spec := Spec{
-		ID: m.Id, Args: m.Args, Line: m.Command, Shell: m.Shell, Name: m.Name, User: m.User, Cwd: m.Cwd, Env: m.Env,
-		Stdin: m.Stdin, Keep: m.KeepStdin, Timeout: time.Duration(m.TimeoutMillis) * time.Millisecond,
-		Key: m.IdempotencyKey, Fingerprint: m.Fingerprint,
-	}
-	if m.Terminal != nil {
-		size := sizeOf(m.Terminal)
-		spec.PTY = &size
-	}
-	p, repeated, err := s.registry.Start(ctx, spec)
+	p, repeated, err := s.registry.Start(ctx, specOf(m))
 	if err != nil {
 		return nil, rpcError(err)
 	}
@@ -69,6 +69,19 @@ func (s *Service) StartProcess(ctx context.Context, r *connect.Request[guestv1.S
 	}
 	answer.Pieces = piecesOf(pieces)
 	return connect.NewResponse(answer), nil
+}
+
+func specOf(m *guestv1.StartProcessRequest) Spec {
+	spec := Spec{
+		ID: m.Id, Args: m.Args, Line: m.Command, Shell: m.Shell, Name: m.Name, User: m.User, Cwd: m.Cwd, Env: m.Env,
+		Stdin: m.Stdin, Keep: m.KeepStdin, Timeout: time.Duration(m.TimeoutMillis) * time.Millisecond,
+		Key: m.IdempotencyKey, Fingerprint: m.Fingerprint,
+	}
+	if m.Terminal != nil {
+		size := sizeOf(m.Terminal)
+		spec.PTY = &size
+	}
+	return spec
 }
 
 // maxAnswer bounds the output in the answer to a start.
@@ -114,14 +127,16 @@ func rpcError(err error) error {
 	var busy *busyError
 	code := connect.CodeInternal
 	switch {
-	case errors.As(err, &bad), errors.Is(err, errInput), errors.Is(err, errNoTerminal):
+	case errors.As(err, &bad), errors.Is(err, errInput), errors.Is(err, errNoTerminal), errors.Is(err, errNoSignal):
 		code = connect.CodeInvalidArgument
 	case errors.As(err, &busy), errors.Is(err, errKeyReused), errors.Is(err, errKeyOld), errors.Is(err, errNameTaken),
-		errors.Is(err, errEnded), errors.Is(err, errClosed), errors.Is(err, server.ErrNotBound):
+		errors.Is(err, errEnded), errors.Is(err, errClosed), errors.Is(err, server.ErrNotBound), errors.Is(err, contexts.ErrDeleted):
 		code = connect.CodeFailedPrecondition
 	case errors.Is(err, syscall.EAGAIN):
 		return connect.NewError(connect.CodeResourceExhausted, errors.New("no more processes may be started"))
-	case errors.Is(err, errTooMany), errors.Is(err, errNoSession):
+	case errors.Is(err, contexts.ErrUnknown):
+		code = connect.CodeNotFound
+	case errors.Is(err, errTooMany), errors.Is(err, errNoSession), errors.Is(err, contexts.ErrBusy), errors.Is(err, contexts.ErrTooMany):
 		code = connect.CodeResourceExhausted
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		code = connect.CodeCanceled
@@ -136,10 +151,14 @@ func (s *Service) find(id string) (*Process, error) {
 	return nil, connect.NewError(connect.CodeNotFound, errors.New("there is no such process, or it is kept no more"))
 }
 
-// ListProcesses tells of all that run and of those that ended last.
+// ListProcesses tells of all that run and of those that ended last, but not of those
+// whose end was told to who ran them.
 func (s *Service) ListProcesses(context.Context, *connect.Request[guestv1.ListProcessesRequest]) (*connect.Response[guestv1.ListProcessesResponse], error) {
 	out := &guestv1.ListProcessesResponse{}
 	for _, p := range s.registry.All() {
+		if p.over() && p.output.delivered() {
+			continue
+		}
 		out.Processes = append(out.Processes, infoOf(p))
 	}
 	return connect.NewResponse(out), nil
@@ -239,11 +258,15 @@ func (s *Service) ResizeProcess(_ context.Context, r *connect.Request[guestv1.Re
 }
 
 // EndProcess ends a Process and everything it started, and returns when it is
-// over.
+// over; or has it end later, unless somebody comes to follow it.
 func (s *Service) EndProcess(ctx context.Context, r *connect.Request[guestv1.EndProcessRequest]) (*connect.Response[guestv1.EndProcessResponse], error) {
-	p, err := s.find(r.Msg.Id)
+	p, err := s.named(r.Msg)
 	if err != nil {
 		return nil, err
+	}
+	if wait := r.Msg.UnlessFollowedMillis; wait > 0 {
+		go p.endUnlessFollowed(time.Duration(wait) * time.Millisecond)
+		return connect.NewResponse(&guestv1.EndProcessResponse{Process: infoOf(p)}), nil
 	}
 	p.End()
 	select {
@@ -252,6 +275,33 @@ func (s *Service) EndProcess(ctx context.Context, r *connect.Request[guestv1.End
 		return nil, rpcError(ctx.Err())
 	}
 	return connect.NewResponse(&guestv1.EndProcessResponse{Process: infoOf(p)}), nil
+}
+
+// named is the Process that is to end.
+func (s *Service) named(m *guestv1.EndProcessRequest) (*Process, error) {
+	if m.IdempotencyKey == "" {
+		return s.find(m.Id)
+	}
+	if p := s.registry.FindKey(m.IdempotencyKey); p != nil {
+		return p, nil
+	}
+	return nil, connect.NewError(connect.CodeNotFound, errors.New("no process was started with this Idempotency-Key, or it is kept no more"))
+}
+
+// endUnlessFollowed ends p after a while. Who has come to follow it by then keeps
+// it.
+func (p *Process) endUnlessFollowed(after time.Duration) {
+	late := time.NewTimer(after)
+	defer late.Stop()
+	_, before := p.output.visits()
+	select {
+	case <-p.ended:
+		return
+	case <-late.C:
+	}
+	if now, ever := p.output.visits(); now == 0 && ever == before {
+		p.End()
+	}
 }
 
 // WaitProcess waits for a condition.

@@ -22,6 +22,15 @@ const (
 	// patience is how long a Process waits for those who follow it, before what
 	// they have not read is dropped.
 	patience = 10 * time.Second
+	// returnTime is how long a spool with owners keeps what none of them has read,
+	// once the last one has left.
+	returnTime = time.Minute
+	// overflow is how much more than spoolLimit a spool with owners may hold of a
+	// Process that has just ended, in bytes: more than its pipes can.
+	overflow = 1 << 20
+	// lookEvery is how often a writer that waits for owners looks for room that
+	// others have left.
+	lookEvery = time.Second
 )
 
 // A piece is what one stream got at one time.
@@ -36,6 +45,9 @@ type piece struct {
 // concurrent use.
 type spool struct {
 	budget *budget
+	// owned is whether what an owner has not read is not dropped: a writer waits
+	// for the owners, however slow they are, and for returnTime while there is none.
+	owned bool
 
 	mu       sync.Mutex
 	segments []*segment
@@ -44,7 +56,11 @@ type spool struct {
 	changed  chan struct{}      // closed at the next change; nil: nobody waits
 	follows  map[*follower]bool // those that a writer waits for
 	hurried  bool               // writers wait for nobody
-	closed   bool               // it keeps nothing any more
+	closed   bool               // what is written is dropped
+	left     time.Time          // since when there is no owner
+	owners   int                // that follow
+	came     int                // owners that have ever followed
+	told     bool               // an owner has read it to its end
 }
 
 // segment is one stretch of output. Its data lies in small until that is too
@@ -187,7 +203,11 @@ func (s *spool) makeRoom(n int) {
 	var late <-chan time.Time
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for len(s.segments) > 0 && s.end-s.start+int64(n) > spoolLimit {
+	for len(s.segments) > 0 && s.overfull(n) {
+		if owed, until := s.owed(); owed && !s.hurried {
+			s.awaitOwners(until)
+			continue
+		}
 		if s.awaited() {
 			if late == nil {
 				t := time.NewTimer(patience)
@@ -208,6 +228,56 @@ func (s *spool) makeRoom(n int) {
 	}
 }
 
+// overfull reports whether something has to be dropped for n more bytes. The lock
+// is held.
+func (s *spool) overfull(n int) bool {
+	limit := int64(spoolLimit)
+	if s.owned && s.hurried {
+		limit += overflow
+	}
+	return s.end-s.start+int64(n) > limit || s.owned && !s.hurried && s.budget.exceeded()
+}
+
+// owed reports whether the oldest segment has to be kept for an owner, at most
+// until a time; the zero time is never. The lock is held, and there is a segment.
+func (s *spool) owed() (owed bool, until time.Time) {
+	if !s.owned || s.told {
+		return false, until
+	}
+	oldest := s.segments[0]
+	for f := range s.follows {
+		if f.owner && f.next < oldest.start+int64(oldest.size) {
+			return true, until
+		}
+	}
+	if s.owners > 0 {
+		return false, until
+	}
+	until = s.left.Add(returnTime)
+	return time.Now().Before(until), until
+}
+
+// awaitOwners waits until something has changed, here or for all spools. The lock
+// is held, but not while it waits.
+func (s *spool) awaitOwners(until time.Time) {
+	wait := lookEvery
+	if !until.IsZero() {
+		wait = min(wait, time.Until(until))
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	changed := s.change()
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	select {
+	case <-changed:
+	case <-t.C:
+		if s.budget.exceeded() {
+			s.budget.shrink()
+		}
+	}
+}
+
 // awaited reports whether a follower still has to read some of the oldest
 // segment. The lock is held.
 func (s *spool) awaited() bool {
@@ -216,7 +286,7 @@ func (s *spool) awaited() bool {
 	}
 	oldest := s.segments[0]
 	for f := range s.follows {
-		if f.next < oldest.start+int64(oldest.size) {
+		if !f.owner && f.next < oldest.start+int64(oldest.size) {
 			return true
 		}
 	}
@@ -232,7 +302,7 @@ func (s *spool) giveUp() {
 	}
 	oldest := s.segments[0]
 	for f := range s.follows {
-		if f.next < oldest.start+int64(oldest.size) {
+		if !f.owner && f.next < oldest.start+int64(oldest.size) {
 			delete(s.follows, f)
 		}
 	}
@@ -255,6 +325,35 @@ func (s *spool) hurry() {
 	defer s.mu.Unlock()
 	s.hurried = true
 	s.wake()
+}
+
+// seal has what is written later dropped.
+func (s *spool) seal() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed, s.hurried = true, true
+	s.wake()
+}
+
+// poke tells those who follow that there is something to look at.
+func (s *spool) poke() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wake()
+}
+
+// visits is how many owners follow, and how many ever have.
+func (s *spool) visits() (now, ever int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.owners, s.came
+}
+
+// delivered reports whether an owner has read it to its end.
+func (s *spool) delivered() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.told
 }
 
 // close frees everything; what is written later is dropped.
@@ -351,18 +450,26 @@ func (g *segment) split(pieces []piece, at int, data []byte) []piece {
 // misses something. One goroutine at a time may use it.
 type follower struct {
 	spool *spool
+	owner bool
 	next  int64 // guarded by spool.mu
 }
 
 // follow begins at an offset; a negative one counts from the end. Who begins
 // with what is not there yet begins at the end. The caller ends it by leave.
-func (s *spool) follow(from int64) *follower {
+func (s *spool) follow(from int64) *follower { return s.followAs(from, false) }
+
+// followAs is follow, of an owner or not.
+func (s *spool) followAs(from int64, owner bool) *follower {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if from < 0 {
 		from = max(s.end+from, s.start)
 	}
-	f := &follower{spool: s, next: min(from, s.end)}
+	f := &follower{spool: s, owner: owner, next: min(from, s.end)}
+	if owner {
+		s.owners++
+		s.came++
+	}
 	if s.follows == nil {
 		s.follows = map[*follower]bool{}
 	}
@@ -374,7 +481,18 @@ func (f *follower) leave() {
 	f.spool.mu.Lock()
 	defer f.spool.mu.Unlock()
 	delete(f.spool.follows, f)
+	if f.owner {
+		f.spool.owners--
+		f.spool.left = time.Now()
+	}
 	f.spool.wake()
+}
+
+// done takes note that an owner has read it all and has been told of the end.
+func (f *follower) done() {
+	f.spool.mu.Lock()
+	defer f.spool.mu.Unlock()
+	f.spool.told = true
 }
 
 // take returns what comes next, and a channel that is closed when there is more
@@ -393,13 +511,16 @@ func (f *follower) take(size int) (pieces []piece, next int64, more <-chan struc
 	return pieces, f.next, more, err
 }
 
-// drop drops what is kept so far, or only the oldest part of it, and returns
-// how many bytes that freed.
+// drop drops what is kept so far, or only the oldest part of it, but not what is
+// owed to an owner, and returns how many bytes that freed.
 func (s *spool) drop(all bool) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	freed := int64(0)
 	for len(s.segments) > 0 {
+		if owed, _ := s.owed(); owed {
+			break
+		}
 		freed += s.dropOldest()
 		if !all {
 			break

@@ -168,6 +168,7 @@ func TestBudgetOfAll(t *testing.T) {
 func FuzzSpool(f *testing.F) {
 	f.Add([]byte{1, 200, 3, 255, 0, 9}, int64(2), 100)
 	f.Add([]byte("many small pieces"), int64(-3), 7)
+	f.Add(bytes.Repeat([]byte{255}, 4000), int64(100), 1<<20) // more than is kept
 	f.Fuzz(func(t *testing.T, sizes []byte, from int64, size int) {
 		s := newSpool(maxBudget)
 		defer s.close()
@@ -181,7 +182,11 @@ func FuzzSpool(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		begin := min(max(from, 0), int64(len(all)))
+		start, end := s.bounds()
+		if end != int64(len(all)) || end-start > spoolLimit || start > max(0, end-spoolLimit+segmentSize) {
+			t.Fatalf("it keeps %d to %d of %d bytes", start, end, len(all))
+		}
+		begin := min(max(from, start), end)
 		got := joined(t, pieces, begin)
 		if !bytes.Equal(got, all[begin:next]) || len(got) > max(size, 0) {
 			t.Fatalf("read %d bytes from %d to %d", len(got), begin, next)

@@ -108,6 +108,9 @@ func (g *Guest) Bind(o Owner, clock int64, entropy []byte) error {
 	o.Cwd = folder(o.Cwd, defaultCwd, "~")
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.bound && g.owner.SandboxID == o.SandboxID && g.owner.BootNumber == o.BootNumber {
+		o.Restored = false // that was said before, and the answer got lost
+	}
 	if o.Restored {
 		g.forget(clock)
 	} else {

@@ -109,7 +109,7 @@ func (j *Job) Judge(status syscall.WaitStatus, why Cut) RunResult {
 	case result.Status == StatusOK && result.ExitCode == 0:
 	case crowded(c.User.UID, g.pidsLimit()):
 		result.Status = StatusPids
-	case slices.ContainsFunc([]string{c.Cwd, "/", "/tmp"}, full):
+	case slices.ContainsFunc([]string{c.Cwd, "/", "/tmp"}, Full):
 		result.Status = StatusDiskFull
 	}
 	return result

@@ -80,16 +80,14 @@ func (g *Guest) Run(ctx context.Context, req RunRequest, h RunHandler) (RunResul
 		return RunResult{}, err
 	}
 	began := time.Now()
-	start := startTicks()
-	p, err := g.StartPiped(c, len(req.Stdin) > 0)
+	p, err := g.StartRun(c, len(req.Stdin) > 0)
 	if err != nil {
 		if errors.Is(err, syscall.EAGAIN) {
-			return RunResult{Status: StatusPids, ExitCode: -1, Message: "no more processes may be started"}, nil
+			return NoMoreProcesses(), nil
 		}
 		return RunResult{}, err
 	}
 	defer p.Release()
-	p.claimHidden(start)
 	out := newOutput(h, req.StdoutLimit, req.StderrLimit)
 	if err := h.Started(p.PID()); err != nil {
 		p.Kill()
@@ -101,6 +99,23 @@ func (g *Guest) Run(ctx context.Context, req RunRequest, h RunHandler) (RunResul
 	result.Duration = time.Since(began)
 	result.StdoutDropped, result.StderrDropped = out.dropped()
 	return result, out.failure()
+}
+
+// NoMoreProcesses is the end of a program that could not be started because the
+// limit of processes is reached.
+func NoMoreProcesses() RunResult {
+	return RunResult{Status: StatusPids, ExitCode: -1, Message: "no more processes may be started"}
+}
+
+// StartRun is StartPiped for a program that is over soon: processes which begin
+// from now on and have wiped all traces of who started them are a part of it.
+func (g *Guest) StartRun(c Command, input bool) (*Piped, error) {
+	start := startTicks()
+	p, err := g.StartPiped(c, input)
+	if err == nil {
+		p.claimHidden(start)
+	}
+	return p, err
 }
 
 // startTicks is now, a little earlier, in clock ticks since boot, as proc(5)
@@ -160,8 +175,8 @@ func (p *Piped) follow(ctx context.Context, req RunRequest, out *output) (syscal
 	return status, why
 }
 
-// full reports whether a file system has no room left for one more page.
-func full(path string) bool {
+// Full reports whether a file system has no room left for one more page.
+func Full(path string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(path, &st) == nil && st.Blocks > 0 && st.Bavail*uint64(st.Bsize) < 64<<10
 }

@@ -109,7 +109,7 @@ func (w *Worker) Shortage(cwd string) Status {
 		return StatusPids
 	}
 	for _, path := range []string{cwd, "/", "/tmp"} {
-		if full(path) {
+		if Full(path) {
 			return StatusDiskFull
 		}
 	}

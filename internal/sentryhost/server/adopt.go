@@ -92,6 +92,9 @@ func (h *Host) takeUp(b *boot) error {
 	if err := h.watchSentry(b); err != nil {
 		return err
 	}
+	if err := h.askLastWord(b); err != nil { // it may be about to end; otherwise only its cause would be wrong
+		h.log.Warn("the cause of a boot's end will not be known", "boot", b.record.ID, "error", err)
+	}
 	b.upper = b.heldFile(filepath.Join(h.cfg.UpperDir, b.record.name()))
 	b.words = b.heldFile("/memfd:" + wordsName)
 	if r.Unsure {
@@ -99,9 +102,13 @@ func (h *Host) takeUp(b *boot) error {
 			return err
 		}
 	}
+	if u, err := b.group.Usage(); err == nil && heapWanted(u.AnonymousBytes) > 0 { // what the host before gave it
+		b.heap.Store(heapWanted(u.AnonymousBytes))
+		h.wg.Go(func() { h.watchHeap(b) })
+	}
 	// The host before may have raised the limit to make room.
 	if over, err := b.group.OverMark(b.memoryMark()); err == nil && over <= 0 {
-		_ = b.group.SetMemory(hardLimits(r.Limits).MemoryBytes)
+		_ = b.group.SetMemory(b.memoryMark() + memoryReserve)
 	}
 	return h.watchMemory(b)
 }

@@ -48,8 +48,9 @@ type boot struct {
 	upper  *os.File // copy of the upper layer's file, to measure it; nil when a restart did not find it
 	words  *os.File // what the sentry's stderr is; nil when a restart did not find it
 	pidfd  *os.File
-	gone   chan struct{} // closed when the sentry's process is gone
-	spare  *spare        // as what it waits for a Boot to be in it; nil: it does not
+	gone   chan struct{}            // closed when the sentry's process is gone
+	word   atomic.Pointer[lastWord] // nil until a Guest is in the sentry, or when it could not be asked
+	spare  *spare                   // as what it waits for a Boot to be in it; nil: it does not
 
 	pressure *cgroup.Pressure // guarded by Host.mu once it is published
 
@@ -59,7 +60,10 @@ type boot struct {
 	limiting sync.Mutex   // held while limits change; taken before Host.mu
 	lent     int64        // guarded by limiting: bytes that the hard limit is raised by while room is made
 	memory   atomic.Int64 // limit in bytes
+	heap     atomic.Int64 // bytes that the sentry may hold beyond sentryMemory; changed by setHeap
 
+	working   bool          // guarded by Host.mu: a state is saved or loaded
+	rests     time.Time     // guarded by Host.mu: until then its sentry gives back what that needed
 	running   bool          // guarded by Host.mu: the Guest was started and Stop was not called
 	stopping  bool          // guarded by Host.mu
 	freed     bool          // guarded by Host.mu: what it held is released
@@ -140,6 +144,9 @@ func (h *Host) start(ctx context.Context, r sentryhost.StartRequest, files *fdrp
 		return reply, err
 	}
 	defer from.close()
+	if r.From != "" { // it began as a Boot for more, from a Pool
+		r.Shape, reply.Shape = from.Shape, from.Shape
+	}
 	image, err := h.openImage(r.Image)
 	if err != nil {
 		hostEnd.Close()
@@ -337,7 +344,7 @@ func (h *Host) fill(ctx context.Context, b *boot, from *origin, guestEnd *os.Fil
 	var err error
 	if from.memory() {
 		// What is restored stands still: it is looked at side by side.
-		err = restore(ctx, b.record.Socket, &from.Manifest, from.files, guestEnd)
+		err = h.load(ctx, b, from, guestEnd)
 		err = cmp.Or(from.verified(), err)
 	} else if err = from.verified(); err == nil {
 		err = startRoot(b.record.Socket, b.record.name(), guestEnd)
@@ -348,7 +355,10 @@ func (h *Host) fill(ctx context.Context, b *boot, from *origin, guestEnd *os.Fil
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := b.group.SetLimits(cgroup.Limits{CPUs: b.record.Limits.CPUs}); err != nil {
+	if err := h.askLastWord(b); err != nil {
+		return err
+	}
+	if err := b.group.SetLimits(cpuLimit(b.record.Limits)); err != nil {
 		return err
 	}
 	return h.writeRecord(b)
@@ -423,12 +433,20 @@ func (h *Host) sentryGone(b *boot) {
 	if !byItself {
 		return
 	}
+	guest, exited := b.guestEnded()
 	cause := sandbox.CauseEngineLost
-	if full || b.group.OutOfMemory() { // the kernel may have been quicker than we
+	switch {
+	case full || b.group.OutOfMemory(): // the kernel may have been quicker than we
 		cause = sandbox.CauseOOM
+	case exited:
+		cause = sandbox.CauseGuestExit
 	}
 	b.ended = cause
-	h.log.Warn("a sentry ended by itself", "boot", b.record.ID, "cause", cause, "how", b.how, "last_words", b.lastWords())
+	if cause == sandbox.CauseGuestExit {
+		h.log.Info("a guest ended", "boot", b.record.ID, "how", guest)
+	} else {
+		h.log.Warn("a sentry ended by itself", "boot", b.record.ID, "cause", cause, "how", b.how, "last_words", b.lastWords())
+	}
 	if err := h.free(b); err != nil {
 		h.log.Error("a boot left something behind", "boot", b.record.ID, "error", err)
 	}

@@ -46,6 +46,9 @@ func TestHost(t *testing.T) {
 		"how a boot stands is found out":          unsureStand,
 		"stopped processes stay stopped":          heldProcesses,
 		"no room to save":                         noRoomToSave,
+		"no memory to save":                       noMemoryToSave,
+		"many files and descriptors are saved":    manyAreSaved,
+		"a heap gets room and gives it back":      heapGetsRoom,
 		"no room to start from what is saved":     noRoomToStart,
 		"holes are not filled":                    holesAreNotFilled,
 		"drafts are removed":                      draftsAreRemoved,
@@ -125,11 +128,12 @@ func socketsStayApart(t *testing.T, r *rig) {
 	wg.Wait()
 	listening, err := os.ReadFile("/proc/net/unix")
 	must(t, err)
+	const listens = "00010000"   // among the flags; connections have the name too
 	owner := map[string]string{} // of the link in /proc/PID/fd
 	for line := range strings.Lines(string(listening)) {
 		f := strings.Fields(line)
 		for _, id := range ids {
-			if len(f) == 8 && strings.Contains(f[7], id) {
+			if len(f) == 8 && f[3] == listens && strings.Contains(f[7], id) {
 				owner["socket:["+f[6]+"]"] = id
 			}
 		}

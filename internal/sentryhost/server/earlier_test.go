@@ -23,7 +23,7 @@ func stateAs(t *testing.T, h *Host, change func(*sentryhost.Manifest)) *sentryho
 	must(t, err)
 	change(m)
 	must(t, os.RemoveAll(h.savedDir(name)))
-	d, err := h.newDraft(m, 1<<20)
+	d, err := h.newDraft(m, 1<<20, 0)
 	must(t, err)
 	for _, f := range d.files {
 		_, err := f.WriteString("content of " + filepath.Base(f.Name()))

@@ -42,12 +42,17 @@ func (h *Host) limitsOf(b *boot) sandbox.Limits {
 }
 
 // checkRoom refuses to take memory away that is in use: Processes would be
-// killed for it.
+// killed for it. What the sentry holds for itself is not the guest's.
 func checkRoom(b *boot, want, before sandbox.Limits) error {
 	if want.MemoryBytes >= before.MemoryBytes {
 		return nil
 	}
-	over, err := b.group.OverMark(want.MemoryBytes + sentryMemory)
+	u, err := b.group.Usage()
+	heap := max(b.heap.Load(), heapWanted(u.AnonymousBytes))
+	over := int64(0)
+	if err == nil {
+		over, err = b.group.OverMark(want.MemoryBytes + sentryMemory + heap)
+	}
 	if err != nil {
 		return sandbox.Errorf(sandbox.Unavailable, "the usage of %s cannot be read", b.record.ID).WithCause(err)
 	}
@@ -69,15 +74,18 @@ func limitError(err error) error {
 func (h *Host) applyLimits(b *boot, l sandbox.Limits) error {
 	before := b.memory.Swap(l.MemoryBytes)
 	hard := hardLimits(l)
-	hard.MemoryBytes += b.lent
+	hard.MemoryBytes = b.hardMemory()
 	if err := b.group.SetLimits(hard); err != nil || l.MemoryBytes == before {
 		return err
 	}
 	return h.armMemory(b)
 }
 
-// hardLimits are those of a Boot's group: the sentry's own memory and the
-// reserve included.
+// cpuLimit is the part of limits that is about processor time.
+func cpuLimit(l sandbox.Limits) cgroup.Limits { return cgroup.Limits{CPUs: l.CPUs} }
+
+// hardLimits are those of the group of a Boot whose sentry has no more than its own
+// memory, the reserve included.
 func hardLimits(l sandbox.Limits) cgroup.Limits {
 	return cgroup.Limits{
 		CPUs:        l.CPUs,

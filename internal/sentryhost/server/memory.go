@@ -43,7 +43,10 @@ const (
 // watchMemory arms the Boot's group to tell when its memory is used up, and
 // follows it until the group is removed.
 func (h *Host) watchMemory(b *boot) error {
-	if err := h.armMemory(b); err != nil {
+	b.limiting.Lock()
+	err := h.armMemory(b)
+	b.limiting.Unlock()
+	if err != nil {
 		return err
 	}
 	h.wg.Go(func() {
@@ -62,7 +65,7 @@ func (h *Host) watchMemory(b *boot) error {
 }
 
 // armMemory has the Boot's group tell at its present mark, and no longer at an
-// earlier one.
+// earlier one. The caller holds b.limiting.
 func (h *Host) armMemory(b *boot) error {
 	p, err := b.group.WatchMemory(b.memoryMark())
 	if err != nil {
@@ -90,7 +93,10 @@ func (h *Host) pressureOf(b *boot) *cgroup.Pressure {
 
 // memoryMark is the use at which memory counts as used up: the limit, and the
 // sentry's own.
-func (b *boot) memoryMark() int64 { return b.memory.Load() + sentryMemory }
+func (b *boot) memoryMark() int64 { return b.memory.Load() + sentryMemory + b.heap.Load() }
+
+// hardMemory is the hard limit of the Boot's group. The caller holds b.limiting.
+func (b *boot) hardMemory() int64 { return b.memoryMark() + memoryReserve + b.lent }
 
 // makeRoom says that memory is used up, so that the Guest is asked to kill the
 // biggest Process. A Guest that many processes keep from running cannot, and so
@@ -98,6 +104,9 @@ func (b *boot) memoryMark() int64 { return b.memory.Load() + sentryMemory }
 // gone, Processes are killed from here, more of them each time. If that does not
 // help within sandbox.OOMGrace the Boot ends; false says so.
 func (h *Host) makeRoom(b *boot) bool {
+	if h.growHeap(b) {
+		return true
+	}
 	h.log.Info("memory is used up", "boot", b.record.ID)
 	h.tell(sentryhost.EventBoot, sandbox.BootEvent{ID: b.record.ID, Kind: sandbox.BootMemoryFull})
 	h.setFull(b, true)
@@ -119,6 +128,12 @@ func (h *Host) makeRoom(b *boot) bool {
 		case over <= 0:
 			h.setFull(b, false)
 			return true
+		case h.growHeap(b):
+			continue
+		case h.isWorking(b): // all stands still until it is over: nothing can make room
+			deadline = time.Now().Add(sandbox.OOMGrace)
+			k.lend(over)
+			continue
 		case time.Now().After(deadline):
 			h.log.Warn("no room was made in time", "boot", b.record.ID)
 			h.kill(b)
@@ -169,7 +184,7 @@ func (k *killer) lend(over int64) {
 		b.lent += lendStep
 	}
 	if b.lent > before {
-		_ = b.group.SetMemory(b.memoryMark() + memoryReserve + b.lent)
+		_ = b.group.SetMemory(b.hardMemory())
 	}
 }
 
@@ -207,9 +222,9 @@ func (k *killer) settle() {
 	b.limiting.Lock()
 	defer b.limiting.Unlock()
 	if b.lent > 0 {
-		_ = b.group.SetMemory(b.memoryMark() + memoryReserve) // use is below it again, or the Boot is gone
 		k.host.lent.Add(-max(0, b.lent-ownLent))
 		b.lent = 0
+		_ = b.group.SetMemory(b.hardMemory()) // use is below it again, or the Boot is gone
 	}
 }
 

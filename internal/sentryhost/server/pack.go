@@ -250,7 +250,7 @@ func (h *Host) unpack(m *sentryhost.Manifest) error {
 	}
 	group := h.groupOf(m.Name)
 	again := *m
-	d, err := h.newDraft(&again, bytesOf(m))
+	d, err := h.newDraft(&again, bytesOf(m), 0)
 	if err != nil {
 		return err
 	}

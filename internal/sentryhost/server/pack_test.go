@@ -38,7 +38,7 @@ func stateWith(t *testing.T, h *Host, memory []byte, group string) *sentryhost.M
 		Name: sandbox.NewSnapshotID(), Boot: sandbox.NewBootID(), Memory: true, Build: "build", Engine: h.engineVersion(),
 		Image: "image", Shape: sandbox.DefaultShape(),
 	}
-	d, err := h.newDraft(m, int64(len(memory)))
+	d, err := h.newDraft(m, int64(len(memory)), 0)
 	must(t, err)
 	for i, f := range d.files {
 		content := memory

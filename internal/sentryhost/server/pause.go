@@ -24,10 +24,14 @@ import (
 // fsCat has the sentry read files as the guest's root would.
 const fsCat = "Fs.Cat"
 
-// saveSlots is how many Boots are saved at a time: each keeps a core busy.
-func saveSlots() int { return max(runtime.NumCPU(), 2) }
+// saveSlots is how many Boots are saved at a time. Each keeps a core busy, and
+// whoever asks, a Node, asks for fewer at a time, in an order that is fair between
+// Tenants, of which nothing is known here. What is over that is for saves that
+// outlast who asked for them.
+func saveSlots() int { return 2 * max(runtime.NumCPU(), 2) }
 
-// freeze stops everything in a Boot. Asking again is fine.
+// freeze stops everything in a Boot, so that it can be saved: one that could not be
+// is not stopped, and Exhausted. Asking again is fine.
 func (h *Host) freeze(id string) error {
 	b, err := h.find(id)
 	if err != nil {
@@ -37,6 +41,9 @@ func (h *Host) freeze(id string) error {
 	defer b.pausing.Unlock()
 	if h.recordOf(b).Frozen {
 		return nil
+	}
+	if err := h.checkSave(b); err != nil {
+		return err
 	}
 	return h.stand(b, func(rpc *urpc.Client) error {
 		if err := rpc.Call(runscboot.ContMgrPause, nil, nil); err != nil {
@@ -134,16 +141,9 @@ func (h *Host) save(r sentryhost.SaveRequest) (sandbox.Saved, error) {
 	}
 	h.saving <- struct{}{}
 	defer func() { <-h.saving }()
-	d, err := h.draftOf(b, r)
+	d, err := h.writeDraft(b, r)
 	if err != nil {
 		return sandbox.Saved{}, err
-	}
-	if err := h.write(b, d); err != nil {
-		d.discard()
-		if err = noRoom(err); errors.Is(err, sandbox.Exhausted) { // the disk was full before that
-			return sandbox.Saved{}, err
-		}
-		return sandbox.Saved{}, sandbox.Errorf(sandbox.Unavailable, "the sandbox could not be saved").WithCause(err)
 	}
 	saved, err := d.finish()
 	if err != nil {
@@ -152,29 +152,56 @@ func (h *Host) save(r sentryhost.SaveRequest) (sandbox.Saved, error) {
 	return saved, err
 }
 
+// writeDraft has the sentry of a Boot write its state. The Boot is as before when it
+// returns, and on error nothing is left.
+func (h *Host) writeDraft(b *boot, r sentryhost.SaveRequest) (*draft, error) {
+	b.pausing.Lock()
+	defer b.pausing.Unlock()
+	need := b.saveNeed
+	if !r.Memory {
+		need = b.layerNeed
+	}
+	end, err := h.beginWork(b, need)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	d, err := h.draftOf(b, r)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.write(b, d); err != nil {
+		d.discard()
+		if err = noRoom(err); errors.Is(err, sandbox.Exhausted) { // the disk was full before that
+			return nil, err
+		}
+		return nil, sandbox.Errorf(sandbox.Unavailable, "the sandbox could not be saved").WithCause(err)
+	}
+	return d, nil
+}
+
 // stateRoom is how much of a saved state is neither memory nor files.
 const stateRoom = 32 << 20
 
 // draftOf makes room for all that a Boot holds.
 func (h *Host) draftOf(b *boot, r sentryhost.SaveRequest) (*draft, error) {
+	u, err := b.group.Usage()
+	if err != nil {
+		return nil, sandbox.Errorf(sandbox.Unavailable, "the usage of %s cannot be read", r.ID).WithCause(err)
+	}
 	record := h.recordOf(b)
-	room := b.diskBytes() + stateRoom
+	pages, described := b.diskBytes()+stateRoom, u.AnonymousBytes*tarShare
 	if r.Memory {
-		u, err := b.group.Usage()
-		if err != nil {
-			return nil, sandbox.Errorf(sandbox.Unavailable, "the usage of %s cannot be read", r.ID).WithCause(err)
-		}
-		room += u.MemoryBytes
+		pages, described = pages+u.MemoryBytes, u.AnonymousBytes/stateShare
 	}
 	return h.newDraft(&sentryhost.Manifest{
 		Name: r.Name, Boot: r.ID, Memory: r.Memory, Build: record.guestBuild(h), Engine: h.engineVersion(), Image: record.Image, Shape: record.Shape,
-	}, room)
+	}, pages, described)
 }
 
-// write has the sentry write its state while all stands still.
+// write has the sentry write its state while all stands still. The caller holds
+// b.pausing.
 func (h *Host) write(b *boot, d *draft) error {
-	b.pausing.Lock()
-	defer b.pausing.Unlock()
 	defer d.flush()() // over when the Boot goes on: who runs does not wait for the disk
 	return h.stand(b, func(rpc *urpc.Client) (err error) {
 		d.m.SavedAt = time.Now().UTC()
@@ -361,6 +388,16 @@ func processStates(rpc *urpc.Client, pids []int32) (map[int32]byte, error) {
 		}
 	}
 	return states, nil
+}
+
+// load has a new sentry load saved memory.
+func (h *Host) load(ctx context.Context, b *boot, from *origin, guestEnd *os.File) error {
+	end, err := h.beginWork(b, func() (int64, error) { return loadNeed(&from.Manifest), nil })
+	if err != nil {
+		return err
+	}
+	defer end()
+	return restore(ctx, b.record.Socket, &from.Manifest, from.files, guestEnd)
 }
 
 // restore gives a new sentry its link and has it load saved memory.

@@ -130,7 +130,7 @@ func (h *Host) take(ctx context.Context, r sentryhost.ImportRequest, req *fdrpc.
 	for _, f := range m.Files {
 		room += f.Bytes
 	}
-	d, err := h.newDraft(m, room)
+	d, err := h.newDraft(m, room, 0)
 	if err != nil {
 		return sandbox.Saved{}, err
 	}

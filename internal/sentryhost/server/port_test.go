@@ -42,7 +42,7 @@ func stateOfImage(t *testing.T, h *Host, memory bool, image string) string {
 		Name: sandbox.NewSnapshotID(), Boot: sandbox.NewBootID(), Memory: memory, Build: "build", Engine: h.engineVersion(),
 		Image: image, Shape: sandbox.DefaultShape(),
 	}
-	d, err := h.newDraft(m, 1<<20)
+	d, err := h.newDraft(m, 1<<20, 0)
 	must(t, err)
 	for i, f := range d.files {
 		_, err := f.Write(bytes.Repeat([]byte{byte(i + 1)}, 1000*(i+1)))

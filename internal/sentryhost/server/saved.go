@@ -104,7 +104,7 @@ func filesOf(m *sentryhost.Manifest) []string {
 
 // fits returns Conflict when a Boot that r asks for cannot start from m.
 func (h *Host) fits(m *sentryhost.Manifest, r sentryhost.StartRequest) error {
-	if m.Image != r.Image || m.Shape != r.Shape {
+	if m.Image != r.Image || !m.Shape.Covers(r.Shape) {
 		return sandbox.Errorf(sandbox.Conflict, "the saved state %s is of another image or shape than asked for", m.Name)
 	}
 	return h.canStart(m)
@@ -200,17 +200,19 @@ type draft struct {
 // diskMargin is what must stay free on the disk beside a saved state.
 const diskMargin = 128 << 20
 
-// newDraft makes room for a state. It is allocated beforehand: a sentry that
-// meets a full disk was seen to say that all is well.
-func (h *Host) newDraft(m *sentryhost.Manifest, room int64) (d *draft, err error) {
-	if err := roomFor(h.cfg.Saved, "saving the sandbox", room); err != nil {
+// newDraft makes room for a state: for its pages, in its last file, and for all that
+// describes them. It is allocated beforehand: a sentry that meets a full disk was seen
+// to say that all is well.
+func (h *Host) newDraft(m *sentryhost.Manifest, pages, described int64) (d *draft, err error) {
+	described = max(described, otherFiles)
+	if err := roomFor(h.cfg.Saved, "saving the sandbox", pages+described); err != nil {
 		return nil, err
 	}
 	dir, err := os.MkdirTemp(h.cfg.Saved, asidePrefix+m.Name+"-")
 	if err != nil {
 		return nil, fmt.Errorf("make the folder of a saved state: %w", err)
 	}
-	d = &draft{host: h, dir: dir, m: m, most: room + stateRoom}
+	d = &draft{host: h, dir: dir, m: m, most: pages + mostDescribed*described + stateRoom}
 	defer func() {
 		if err != nil {
 			d.discard()
@@ -223,8 +225,11 @@ func (h *Host) newDraft(m *sentryhost.Manifest, room int64) (d *draft, err error
 		}
 		d.files = append(d.files, f)
 		mine := int64(otherFiles)
-		if i == len(filesOf(m))-1 {
-			mine = room
+		switch {
+		case i == len(filesOf(m))-1:
+			mine = pages
+		case name == checkpointfiles.StateFileName || name == checkpointfiles.FSCheckpointMultiTarFileName:
+			mine = described
 		}
 		// A file system that cannot is looked at afterwards, as all are.
 		if err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, mine); errors.Is(err, unix.ENOSPC) {
@@ -246,7 +251,11 @@ func roomFor(dir, what string, room int64) error {
 	return nil
 }
 
-// otherFiles is how much room is made for files that hold no pages.
+// mostDescribed is how many times the expected size a description may have. Long
+// paths take more room in the archive of a writable layer than in the heap.
+const mostDescribed = 4
+
+// otherFiles is how much room is made at least for a file that holds no pages.
 const otherFiles = 8 << 20
 
 // flushEvery is how often the disk is told what there is to write of a state that
@@ -293,7 +302,9 @@ func (d *draft) finish() (sandbox.Saved, error) {
 	var g errgroup.Group
 	for i, f := range d.files { // side by side: the disk writes what they have in common once
 		g.Go(func() (err error) {
-			if d.m.Files[i], err = settle(f); err != nil {
+			// No file of a writable layer need have content.
+			empty := !d.m.Memory && i == len(d.files)-1
+			if d.m.Files[i], err = settle(f, empty); err != nil {
 				return fmt.Errorf("save %s: %w", filepath.Base(f.Name()), err)
 			}
 			return nil
@@ -337,13 +348,13 @@ func (d *draft) name() error {
 }
 
 // settle gives back the room that a file did not need, syncs it, and reads it
-// once more.
-func settle(f *os.File) (file sentryhost.SavedFile, err error) {
+// once more. empty says that it may be.
+func settle(f *os.File, empty bool) (file sentryhost.SavedFile, err error) {
 	info, err := f.Stat()
 	if err != nil {
 		return file, err
 	}
-	if info.Size() == 0 {
+	if info.Size() == 0 && !empty {
 		return file, errors.New("it is empty")
 	}
 	if err := f.Truncate(info.Size()); err != nil {

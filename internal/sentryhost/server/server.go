@@ -59,6 +59,9 @@ type Host struct {
 	keys   *installation.Keys
 	lent   atomic.Int64 // bytes that hard limits of Boots without memory are raised by, beyond ownLent of each
 
+	memoryTotal int64        // of the host, in bytes
+	memoryFree  func() int64 // what it can give to processes without swapping, in bytes
+
 	tidySoon chan struct{} // holds one when saved states are to be looked through
 
 	mu       sync.Mutex
@@ -73,6 +76,7 @@ type Host struct {
 	wanted   []kind                   // what they are to be for: the last starts
 	starting int                      // starts under way
 	ending   bool                     // nothing waits any more
+	borrowed int64                    // bytes of the host's memory that saves and loads under way may allocate
 
 	spareSoon chan struct{} // holds one when spares are to be looked through
 	sparing   sync.Mutex    // held while they are; taken before mu
@@ -98,6 +102,7 @@ func New(cfg Config, log *slog.Logger) (*Host, error) {
 		boots: map[string]*boot{}, shards: map[int]*shard{}, watchers: map[*fdrpc.Peer]struct{}{},
 		naming: map[string]chan struct{}{}, saving: make(chan struct{}, saveSlots()), keys: installation.Open(cfg.Saved),
 		tidySoon: make(chan struct{}, 1), spareSoon: make(chan struct{}, 1), opened: map[string]int{}, dirty: true,
+		memoryTotal: meminfo("MemTotal:"), memoryFree: func() int64 { return meminfo("MemAvailable:") },
 	}
 	if err := os.MkdirAll(cfg.Saved, 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of saved states: %w", err)

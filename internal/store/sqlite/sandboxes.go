@@ -40,6 +40,7 @@ type statements struct {
 	tenantStatements
 	userStatements
 	webhookStatements
+	checkStatements
 }
 
 // A prepared is a statement's place and its text.
@@ -62,7 +63,7 @@ func prepare(ctx context.Context, on interface {
 }
 
 func (s *statements) all() []prepared {
-	return slices.Concat(s.signingStatements.all(), s.keyStatements.all(), s.secretStatements.all(), s.quotaStatements.all(), s.snapshotStatements.all(), s.volumeStatements.all(), s.auditStatements.all(), s.usageStatements.all(), s.tenantStatements.all(), s.userStatements.all(), s.webhookStatements.all(), []prepared{
+	return slices.Concat(s.signingStatements.all(), s.keyStatements.all(), s.secretStatements.all(), s.quotaStatements.all(), s.snapshotStatements.all(), s.volumeStatements.all(), s.auditStatements.all(), s.usageStatements.all(), s.tenantStatements.all(), s.userStatements.all(), s.webhookStatements.all(), s.checkStatements.all(), []prepared{
 		{&s.begin, `BEGIN IMMEDIATE`},
 		{&s.commit, `COMMIT`},
 		{&s.rollback, `ROLLBACK`},

@@ -45,6 +45,7 @@ type Store struct {
 	quota  sandbox.Quota // of Tenants that have none of their own
 
 	counter counter
+	check   checker
 
 	closeOnce sync.Once
 	closeErr  error
@@ -64,7 +65,7 @@ func Open(ctx context.Context, path string) (*Store, error) {
 	if err := checkWritable(path); err != nil {
 		return nil, err
 	}
-	s := &Store{}
+	s := &Store{check: checker{folder: filepath.Dir(path)}}
 	if err := s.open(ctx, path); err != nil {
 		return nil, errors.Join(explain(path, err), s.closeHandles())
 	}

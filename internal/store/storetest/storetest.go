@@ -16,6 +16,23 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
+func checkWrite(t *testing.T, s sandbox.Store) {
+	for range 3 {
+		if err := s.CheckWrite(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if all, err := s.Nodes(t.Context()); err != nil || len(all) != 0 {
+		t.Errorf("%v, %v", all, err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_ = s.CheckWrite(ended) // whoever asked is gone
+	if err := s.CheckWrite(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // Run checks the Store contract. open returns an empty Store and registers its
 // own cleanup; Run calls it once a case, so no case sees another's leavings.
 func Run(t *testing.T, open func(t *testing.T) sandbox.Store) {
@@ -24,6 +41,7 @@ func Run(t *testing.T, open func(t *testing.T) sandbox.Store) {
 		check func(*testing.T, sandbox.Store)
 	}{
 		{"a record comes back as it was written", roundTrip},
+		{"a check that it can be written changes nothing", checkWrite},
 		{"an absent record is NotFound", absent},
 		{"a known ID is a Conflict", knownID},
 		{"a name belongs to one until it ends", names},

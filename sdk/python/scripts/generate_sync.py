@@ -31,6 +31,7 @@ RULES = [
     (r"\basynccontextmanager\b", "contextmanager"),
     (r"\b__a(enter|exit|iter|next)__\b", r"__\1__"),
     (r"\ba(close|read|iter_bytes)\b", r"\1"),
+    (r"\bAwaitable\[(\w+)\]", r"\1"),
     (r"\bAsync(?=[A-Z])", ""),
 ]
 

@@ -49,11 +49,38 @@ def test_a_broken_read_is_repeated(serve: Serve, sandbox_at: SandboxAt) -> None:
     assert len(server.received) == 3
 
 
-def test_a_broken_execution_is_not_repeated(serve: Serve, sandbox_at: SandboxAt) -> None:
-    server = serve(in_turn(Reply(drop=True)))
-    with pytest.raises(ConnectionFailedError):
-        sandbox_at(server.url).run_code("x")
-    assert len(server.received) == 1
+def test_a_broken_execution_is_found_again(serve: Serve, sandbox_at: SandboxAt) -> None:
+    server = serve(in_turn(Reply(drop=True), Reply(body=OK)))
+    assert sandbox_at(server.url).run_code("x").ok
+    first, second = server.received
+    assert first.headers["idempotency-key"] == second.headers["idempotency-key"]
+    assert "last-event-id" not in first.headers
+    assert second.headers["last-event-id"] == "0.0.0"
+
+
+def test_an_exception_in_a_handler_ends_the_execution(serve: Serve, sandbox_at: SandboxAt) -> None:
+    def answer(received: Received) -> Reply:
+        if received.method == "DELETE":
+            return Reply(body=b"{}")
+        return Reply(body=[b'event: stdout\ndata: {"text": "a"}\n\n'] * 2)
+
+    server = serve(answer)
+    with pytest.raises(ZeroDivisionError):
+        sandbox_at(server.url).run_code("x", on_stdout=lambda _: 1 / 0)
+    first, second = server.received
+    assert (second.method, second.path) == ("DELETE", "/api/v1/execute")
+    assert second.headers["idempotency-key"] == first.headers["idempotency-key"]
+
+
+def test_bytes_of_an_execution(serve: Serve, sandbox_at: SandboxAt) -> None:
+    server = serve(
+        lambda _: Reply(
+            body=b'{"status": "ok", "stdout": "a\\ufffd", "stdout_base64": "Yf8=", "stderr": "e"}'
+        )
+    )
+    execution = sandbox_at(server.url).run_code("x", stdin=b"\xff")
+    assert (execution.stdout_bytes, execution.stderr_bytes) == (b"a\xff", b"e")
+    assert json.loads(server.received[0].body)["stdin_base64"] == "/w=="
 
 
 def test_a_broken_creation_is_repeated_with_its_key(sdk: Flavour, serve: Serve) -> None:

@@ -15,7 +15,7 @@ STREAM = (
 ).encode()
 EVENTS = [
     Event("stdout", '{"text": "ü\u2028"}'),
-    Event("b", "one\n two"),
+    Event("b", "one\n two", "7"),
     Event("message", ""),
 ]
 

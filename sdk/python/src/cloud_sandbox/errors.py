@@ -139,7 +139,12 @@ class ConnectionFailedError(CloudSandboxError, ConnectionError):
     """The server could not be reached, or the connection broke.
 
     When it broke after the request was sent, the server may have acted on it.
+
+    Attributes:
+        sent: that may be so, of this try or an earlier one.
     """
+
+    sent: bool = False
 
 
 class ForkError(CloudSandboxError):

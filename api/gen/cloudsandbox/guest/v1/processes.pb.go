@@ -509,6 +509,514 @@ func (x *OutputPiece) GetData() []byte {
 	return nil
 }
 
+type RunProcessRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The Process to start; wait_millis and output_limit say nothing. Absent: id is
+	// the one to follow.
+	Start *StartProcessRequest `protobuf:"bytes,1,opt,name=start,proto3" json:"start,omitempty"`
+	Id    string               `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	// Code for a context, which runs instead of start's program: id, timeout,
+	// idempotency_key and fingerprint are start's, all else is the cell's.
+	Cell *ExecuteRequest `protobuf:"bytes,3,opt,name=cell,proto3" json:"cell,omitempty"`
+	// Code that start's program is made of, or reads, in a folder that is removed
+	// when the Process has ended.
+	Source        *ProgramSource `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"`
+	From          int64          `protobuf:"varint,5,opt,name=from,proto3" json:"from,omitempty"`                                  // offset of the first output to pass on
+	StdoutLimit   int64          `protobuf:"varint,6,opt,name=stdout_limit,json=stdoutLimit,proto3" json:"stdout_limit,omitempty"` // bytes; more is counted and not passed on; 0: no limit
+	StderrLimit   int64          `protobuf:"varint,7,opt,name=stderr_limit,json=stderrLimit,proto3" json:"stderr_limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunProcessRequest) Reset() {
+	*x = RunProcessRequest{}
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunProcessRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunProcessRequest) ProtoMessage() {}
+
+func (x *RunProcessRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunProcessRequest.ProtoReflect.Descriptor instead.
+func (*RunProcessRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *RunProcessRequest) GetStart() *StartProcessRequest {
+	if x != nil {
+		return x.Start
+	}
+	return nil
+}
+
+func (x *RunProcessRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *RunProcessRequest) GetCell() *ExecuteRequest {
+	if x != nil {
+		return x.Cell
+	}
+	return nil
+}
+
+func (x *RunProcessRequest) GetSource() *ProgramSource {
+	if x != nil {
+		return x.Source
+	}
+	return nil
+}
+
+func (x *RunProcessRequest) GetFrom() int64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *RunProcessRequest) GetStdoutLimit() int64 {
+	if x != nil {
+		return x.StdoutLimit
+	}
+	return 0
+}
+
+func (x *RunProcessRequest) GetStderrLimit() int64 {
+	if x != nil {
+		return x.StderrLimit
+	}
+	return 0
+}
+
+type ProgramSource struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Folder        string                 `protobuf:"bytes,1,opt,name=folder,proto3" json:"folder,omitempty"` // made for it
+	File          string                 `protobuf:"bytes,2,opt,name=file,proto3" json:"file,omitempty"`     // name in folder
+	Code          []byte                 `protobuf:"bytes,3,opt,name=code,proto3" json:"code,omitempty"`
+	Compile       []string               `protobuf:"bytes,4,rep,name=compile,proto3" json:"compile,omitempty"` // a program that runs first; its output is standard error
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProgramSource) Reset() {
+	*x = ProgramSource{}
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProgramSource) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProgramSource) ProtoMessage() {}
+
+func (x *ProgramSource) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProgramSource.ProtoReflect.Descriptor instead.
+func (*ProgramSource) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ProgramSource) GetFolder() string {
+	if x != nil {
+		return x.Folder
+	}
+	return ""
+}
+
+func (x *ProgramSource) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *ProgramSource) GetCode() []byte {
+	if x != nil {
+		return x.Code
+	}
+	return nil
+}
+
+func (x *ProgramSource) GetCompile() []string {
+	if x != nil {
+		return x.Compile
+	}
+	return nil
+}
+
+type RunProcessResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Event:
+	//
+	//	*RunProcessResponse_Accepted
+	//	*RunProcessResponse_Began
+	//	*RunProcessResponse_Output
+	//	*RunProcessResponse_Result
+	//	*RunProcessResponse_Error
+	//	*RunProcessResponse_Ended
+	Event         isRunProcessResponse_Event `protobuf_oneof:"event"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunProcessResponse) Reset() {
+	*x = RunProcessResponse{}
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunProcessResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunProcessResponse) ProtoMessage() {}
+
+func (x *RunProcessResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunProcessResponse.ProtoReflect.Descriptor instead.
+func (*RunProcessResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *RunProcessResponse) GetEvent() isRunProcessResponse_Event {
+	if x != nil {
+		return x.Event
+	}
+	return nil
+}
+
+func (x *RunProcessResponse) GetAccepted() *RunProcessAccepted {
+	if x != nil {
+		if x, ok := x.Event.(*RunProcessResponse_Accepted); ok {
+			return x.Accepted
+		}
+	}
+	return nil
+}
+
+func (x *RunProcessResponse) GetBegan() *ExecuteStarted {
+	if x != nil {
+		if x, ok := x.Event.(*RunProcessResponse_Began); ok {
+			return x.Began
+		}
+	}
+	return nil
+}
+
+func (x *RunProcessResponse) GetOutput() *RunProcessOutput {
+	if x != nil {
+		if x, ok := x.Event.(*RunProcessResponse_Output); ok {
+			return x.Output
+		}
+	}
+	return nil
+}
+
+func (x *RunProcessResponse) GetResult() *ContextResult {
+	if x != nil {
+		if x, ok := x.Event.(*RunProcessResponse_Result); ok {
+			return x.Result
+		}
+	}
+	return nil
+}
+
+func (x *RunProcessResponse) GetError() *ContextError {
+	if x != nil {
+		if x, ok := x.Event.(*RunProcessResponse_Error); ok {
+			return x.Error
+		}
+	}
+	return nil
+}
+
+func (x *RunProcessResponse) GetEnded() *RunProcessEnded {
+	if x != nil {
+		if x, ok := x.Event.(*RunProcessResponse_Ended); ok {
+			return x.Ended
+		}
+	}
+	return nil
+}
+
+type isRunProcessResponse_Event interface {
+	isRunProcessResponse_Event()
+}
+
+type RunProcessResponse_Accepted struct {
+	Accepted *RunProcessAccepted `protobuf:"bytes,1,opt,name=accepted,proto3,oneof"` // always first
+}
+
+type RunProcessResponse_Began struct {
+	Began *ExecuteStarted `protobuf:"bytes,2,opt,name=began,proto3,oneof"` // of a cell, once its turn has come
+}
+
+type RunProcessResponse_Output struct {
+	Output *RunProcessOutput `protobuf:"bytes,3,opt,name=output,proto3,oneof"`
+}
+
+type RunProcessResponse_Result struct {
+	Result *ContextResult `protobuf:"bytes,4,opt,name=result,proto3,oneof"` // of a cell, between the output before and after it
+}
+
+type RunProcessResponse_Error struct {
+	Error *ContextError `protobuf:"bytes,5,opt,name=error,proto3,oneof"` // of a cell; its traceback is in the output
+}
+
+type RunProcessResponse_Ended struct {
+	Ended *RunProcessEnded `protobuf:"bytes,6,opt,name=ended,proto3,oneof"` // always last
+}
+
+func (*RunProcessResponse_Accepted) isRunProcessResponse_Event() {}
+
+func (*RunProcessResponse_Began) isRunProcessResponse_Event() {}
+
+func (*RunProcessResponse_Output) isRunProcessResponse_Event() {}
+
+func (*RunProcessResponse_Result) isRunProcessResponse_Event() {}
+
+func (*RunProcessResponse_Error) isRunProcessResponse_Event() {}
+
+func (*RunProcessResponse_Ended) isRunProcessResponse_Event() {}
+
+type RunProcessAccepted struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Process       *ProcessInfo           `protobuf:"bytes,1,opt,name=process,proto3" json:"process,omitempty"`
+	Repeated      bool                   `protobuf:"varint,2,opt,name=repeated,proto3" json:"repeated,omitempty"` // an earlier request with this key started it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunProcessAccepted) Reset() {
+	*x = RunProcessAccepted{}
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunProcessAccepted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunProcessAccepted) ProtoMessage() {}
+
+func (x *RunProcessAccepted) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunProcessAccepted.ProtoReflect.Descriptor instead.
+func (*RunProcessAccepted) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *RunProcessAccepted) GetProcess() *ProcessInfo {
+	if x != nil {
+		return x.Process
+	}
+	return nil
+}
+
+func (x *RunProcessAccepted) GetRepeated() bool {
+	if x != nil {
+		return x.Repeated
+	}
+	return false
+}
+
+type RunProcessOutput struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pieces        []*OutputPiece         `protobuf:"bytes,1,rep,name=pieces,proto3" json:"pieces,omitempty"` // a gap between offsets: dropped
+	NextOffset    int64                  `protobuf:"varint,2,opt,name=next_offset,json=nextOffset,proto3" json:"next_offset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunProcessOutput) Reset() {
+	*x = RunProcessOutput{}
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunProcessOutput) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunProcessOutput) ProtoMessage() {}
+
+func (x *RunProcessOutput) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunProcessOutput.ProtoReflect.Descriptor instead.
+func (*RunProcessOutput) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *RunProcessOutput) GetPieces() []*OutputPiece {
+	if x != nil {
+		return x.Pieces
+	}
+	return nil
+}
+
+func (x *RunProcessOutput) GetNextOffset() int64 {
+	if x != nil {
+		return x.NextOffset
+	}
+	return 0
+}
+
+type RunProcessEnded struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Process        *ProcessInfo           `protobuf:"bytes,1,opt,name=process,proto3" json:"process,omitempty"`
+	StdoutDropped  int64                  `protobuf:"varint,2,opt,name=stdout_dropped,json=stdoutDropped,proto3" json:"stdout_dropped,omitempty"` // bytes beyond the limit
+	StderrDropped  int64                  `protobuf:"varint,3,opt,name=stderr_dropped,json=stderrDropped,proto3" json:"stderr_dropped,omitempty"`
+	Unmade         bool                   `protobuf:"varint,4,opt,name=unmade,proto3" json:"unmade,omitempty"`                                       // the compiler ended, or the code could not be written
+	Lost           bool                   `protobuf:"varint,5,opt,name=lost,proto3" json:"lost,omitempty"`                                           // of a cell: its interpreter ended, and its state is gone
+	Interrupted    bool                   `protobuf:"varint,6,opt,name=interrupted,proto3" json:"interrupted,omitempty"`                             // of a cell: by InterruptContext
+	ResultsDropped int64                  `protobuf:"varint,7,opt,name=results_dropped,json=resultsDropped,proto3" json:"results_dropped,omitempty"` // beyond what one execution may give, or is kept
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *RunProcessEnded) Reset() {
+	*x = RunProcessEnded{}
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunProcessEnded) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunProcessEnded) ProtoMessage() {}
+
+func (x *RunProcessEnded) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunProcessEnded.ProtoReflect.Descriptor instead.
+func (*RunProcessEnded) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *RunProcessEnded) GetProcess() *ProcessInfo {
+	if x != nil {
+		return x.Process
+	}
+	return nil
+}
+
+func (x *RunProcessEnded) GetStdoutDropped() int64 {
+	if x != nil {
+		return x.StdoutDropped
+	}
+	return 0
+}
+
+func (x *RunProcessEnded) GetStderrDropped() int64 {
+	if x != nil {
+		return x.StderrDropped
+	}
+	return 0
+}
+
+func (x *RunProcessEnded) GetUnmade() bool {
+	if x != nil {
+		return x.Unmade
+	}
+	return false
+}
+
+func (x *RunProcessEnded) GetLost() bool {
+	if x != nil {
+		return x.Lost
+	}
+	return false
+}
+
+func (x *RunProcessEnded) GetInterrupted() bool {
+	if x != nil {
+		return x.Interrupted
+	}
+	return false
+}
+
+func (x *RunProcessEnded) GetResultsDropped() int64 {
+	if x != nil {
+		return x.ResultsDropped
+	}
+	return 0
+}
+
 type ListProcessesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -517,7 +1025,7 @@ type ListProcessesRequest struct {
 
 func (x *ListProcessesRequest) Reset() {
 	*x = ListProcessesRequest{}
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[5]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -529,7 +1037,7 @@ func (x *ListProcessesRequest) String() string {
 func (*ListProcessesRequest) ProtoMessage() {}
 
 func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[5]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -542,7 +1050,7 @@ func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProcessesRequest.ProtoReflect.Descriptor instead.
 func (*ListProcessesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{5}
+	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{11}
 }
 
 type ListProcessesResponse struct {
@@ -554,7 +1062,7 @@ type ListProcessesResponse struct {
 
 func (x *ListProcessesResponse) Reset() {
 	*x = ListProcessesResponse{}
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[6]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -566,7 +1074,7 @@ func (x *ListProcessesResponse) String() string {
 func (*ListProcessesResponse) ProtoMessage() {}
 
 func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[6]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -579,7 +1087,7 @@ func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProcessesResponse.ProtoReflect.Descriptor instead.
 func (*ListProcessesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{6}
+	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListProcessesResponse) GetProcesses() []*ProcessInfo {
@@ -598,7 +1106,7 @@ type GetProcessRequest struct {
 
 func (x *GetProcessRequest) Reset() {
 	*x = GetProcessRequest{}
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[7]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -610,7 +1118,7 @@ func (x *GetProcessRequest) String() string {
 func (*GetProcessRequest) ProtoMessage() {}
 
 func (x *GetProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[7]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -623,7 +1131,7 @@ func (x *GetProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetProcessRequest.ProtoReflect.Descriptor instead.
 func (*GetProcessRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{7}
+	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetProcessRequest) GetId() string {
@@ -642,7 +1150,7 @@ type GetProcessResponse struct {
 
 func (x *GetProcessResponse) Reset() {
 	*x = GetProcessResponse{}
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[8]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -654,7 +1162,7 @@ func (x *GetProcessResponse) String() string {
 func (*GetProcessResponse) ProtoMessage() {}
 
 func (x *GetProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[8]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -667,7 +1175,7 @@ func (x *GetProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetProcessResponse.ProtoReflect.Descriptor instead.
 func (*GetProcessResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{8}
+	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetProcessResponse) GetProcess() *ProcessInfo {
@@ -688,7 +1196,7 @@ type ReadOutputRequest struct {
 
 func (x *ReadOutputRequest) Reset() {
 	*x = ReadOutputRequest{}
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[9]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -700,7 +1208,7 @@ func (x *ReadOutputRequest) String() string {
 func (*ReadOutputRequest) ProtoMessage() {}
 
 func (x *ReadOutputRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[9]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -713,7 +1221,7 @@ func (x *ReadOutputRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadOutputRequest.ProtoReflect.Descriptor instead.
 func (*ReadOutputRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{9}
+	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ReadOutputRequest) GetId() string {
@@ -749,7 +1257,7 @@ type ReadOutputResponse struct {
 
 func (x *ReadOutputResponse) Reset() {
 	*x = ReadOutputResponse{}
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[10]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -761,7 +1269,7 @@ func (x *ReadOutputResponse) String() string {
 func (*ReadOutputResponse) ProtoMessage() {}
 
 func (x *ReadOutputResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[10]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -774,7 +1282,7 @@ func (x *ReadOutputResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadOutputResponse.ProtoReflect.Descriptor instead.
 func (*ReadOutputResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{10}
+	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ReadOutputResponse) GetProcess() *ProcessInfo {
@@ -809,7 +1317,7 @@ type WriteInputRequest struct {
 
 func (x *WriteInputRequest) Reset() {
 	*x = WriteInputRequest{}
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[11]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -821,7 +1329,7 @@ func (x *WriteInputRequest) String() string {
 func (*WriteInputRequest) ProtoMessage() {}
 
 func (x *WriteInputRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[11]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -834,7 +1342,7 @@ func (x *WriteInputRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteInputRequest.ProtoReflect.Descriptor instead.
 func (*WriteInputRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{11}
+	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WriteInputRequest) GetId() string {
@@ -867,7 +1375,7 @@ type WriteInputResponse struct {
 
 func (x *WriteInputResponse) Reset() {
 	*x = WriteInputResponse{}
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[12]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -879,7 +1387,7 @@ func (x *WriteInputResponse) String() string {
 func (*WriteInputResponse) ProtoMessage() {}
 
 func (x *WriteInputResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[12]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -892,7 +1400,7 @@ func (x *WriteInputResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteInputResponse.ProtoReflect.Descriptor instead.
 func (*WriteInputResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{12}
+	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *WriteInputResponse) GetWritten() int64 {
@@ -912,7 +1420,7 @@ type SignalProcessRequest struct {
 
 func (x *SignalProcessRequest) Reset() {
 	*x = SignalProcessRequest{}
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[13]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -924,7 +1432,7 @@ func (x *SignalProcessRequest) String() string {
 func (*SignalProcessRequest) ProtoMessage() {}
 
 func (x *SignalProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[13]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -937,7 +1445,7 @@ func (x *SignalProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalProcessRequest.ProtoReflect.Descriptor instead.
 func (*SignalProcessRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{13}
+	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SignalProcessRequest) GetId() string {
@@ -963,7 +1471,7 @@ type SignalProcessResponse struct {
 
 func (x *SignalProcessResponse) Reset() {
 	*x = SignalProcessResponse{}
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[14]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -975,7 +1483,7 @@ func (x *SignalProcessResponse) String() string {
 func (*SignalProcessResponse) ProtoMessage() {}
 
 func (x *SignalProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[14]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -988,7 +1496,7 @@ func (x *SignalProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalProcessResponse.ProtoReflect.Descriptor instead.
 func (*SignalProcessResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{14}
+	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SignalProcessResponse) GetProcess() *ProcessInfo {
@@ -1008,7 +1516,7 @@ type ResizeProcessRequest struct {
 
 func (x *ResizeProcessRequest) Reset() {
 	*x = ResizeProcessRequest{}
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[15]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1020,7 +1528,7 @@ func (x *ResizeProcessRequest) String() string {
 func (*ResizeProcessRequest) ProtoMessage() {}
 
 func (x *ResizeProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[15]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1033,7 +1541,7 @@ func (x *ResizeProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeProcessRequest.ProtoReflect.Descriptor instead.
 func (*ResizeProcessRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{15}
+	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ResizeProcessRequest) GetId() string {
@@ -1059,7 +1567,7 @@ type ResizeProcessResponse struct {
 
 func (x *ResizeProcessResponse) Reset() {
 	*x = ResizeProcessResponse{}
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[16]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1071,7 +1579,7 @@ func (x *ResizeProcessResponse) String() string {
 func (*ResizeProcessResponse) ProtoMessage() {}
 
 func (x *ResizeProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[16]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1084,7 +1592,7 @@ func (x *ResizeProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeProcessResponse.ProtoReflect.Descriptor instead.
 func (*ResizeProcessResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{16}
+	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ResizeProcessResponse) GetProcess() *ProcessInfo {
@@ -1095,15 +1603,19 @@ func (x *ResizeProcessResponse) GetProcess() *ProcessInfo {
 }
 
 type EndProcessRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Id             string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	IdempotencyKey string                 `protobuf:"bytes,2,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"` // instead of id
+	// Not 0: it is ended after so long, unless somebody has begun to follow it by
+	// RunProcess meanwhile. The answer comes at once.
+	UnlessFollowedMillis int64 `protobuf:"varint,3,opt,name=unless_followed_millis,json=unlessFollowedMillis,proto3" json:"unless_followed_millis,omitempty"`
+	unknownFields        protoimpl.UnknownFields
+	sizeCache            protoimpl.SizeCache
 }
 
 func (x *EndProcessRequest) Reset() {
 	*x = EndProcessRequest{}
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[17]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1115,7 +1627,7 @@ func (x *EndProcessRequest) String() string {
 func (*EndProcessRequest) ProtoMessage() {}
 
 func (x *EndProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[17]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1128,7 +1640,7 @@ func (x *EndProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndProcessRequest.ProtoReflect.Descriptor instead.
 func (*EndProcessRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{17}
+	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *EndProcessRequest) GetId() string {
@@ -1136,6 +1648,20 @@ func (x *EndProcessRequest) GetId() string {
 		return x.Id
 	}
 	return ""
+}
+
+func (x *EndProcessRequest) GetIdempotencyKey() string {
+	if x != nil {
+		return x.IdempotencyKey
+	}
+	return ""
+}
+
+func (x *EndProcessRequest) GetUnlessFollowedMillis() int64 {
+	if x != nil {
+		return x.UnlessFollowedMillis
+	}
+	return 0
 }
 
 type EndProcessResponse struct {
@@ -1147,7 +1673,7 @@ type EndProcessResponse struct {
 
 func (x *EndProcessResponse) Reset() {
 	*x = EndProcessResponse{}
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[18]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1159,7 +1685,7 @@ func (x *EndProcessResponse) String() string {
 func (*EndProcessResponse) ProtoMessage() {}
 
 func (x *EndProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[18]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1172,7 +1698,7 @@ func (x *EndProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndProcessResponse.ProtoReflect.Descriptor instead.
 func (*EndProcessResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{18}
+	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *EndProcessResponse) GetProcess() *ProcessInfo {
@@ -1199,7 +1725,7 @@ type WaitProcessRequest struct {
 
 func (x *WaitProcessRequest) Reset() {
 	*x = WaitProcessRequest{}
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[19]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1211,7 +1737,7 @@ func (x *WaitProcessRequest) String() string {
 func (*WaitProcessRequest) ProtoMessage() {}
 
 func (x *WaitProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[19]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1224,7 +1750,7 @@ func (x *WaitProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitProcessRequest.ProtoReflect.Descriptor instead.
 func (*WaitProcessRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{19}
+	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WaitProcessRequest) GetId() string {
@@ -1322,7 +1848,7 @@ type HTTPCondition struct {
 
 func (x *HTTPCondition) Reset() {
 	*x = HTTPCondition{}
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[20]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1334,7 +1860,7 @@ func (x *HTTPCondition) String() string {
 func (*HTTPCondition) ProtoMessage() {}
 
 func (x *HTTPCondition) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[20]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1347,7 +1873,7 @@ func (x *HTTPCondition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HTTPCondition.ProtoReflect.Descriptor instead.
 func (*HTTPCondition) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{20}
+	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *HTTPCondition) GetPort() uint32 {
@@ -1377,7 +1903,7 @@ type WaitProcessResponse struct {
 
 func (x *WaitProcessResponse) Reset() {
 	*x = WaitProcessResponse{}
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[21]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1389,7 +1915,7 @@ func (x *WaitProcessResponse) String() string {
 func (*WaitProcessResponse) ProtoMessage() {}
 
 func (x *WaitProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[21]
+	mi := &file_cloudsandbox_guest_v1_processes_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1402,7 +1928,7 @@ func (x *WaitProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitProcessResponse.ProtoReflect.Descriptor instead.
 func (*WaitProcessResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{21}
+	return file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *WaitProcessResponse) GetProcess() *ProcessInfo {
@@ -1444,7 +1970,7 @@ var File_cloudsandbox_guest_v1_processes_proto protoreflect.FileDescriptor
 
 const file_cloudsandbox_guest_v1_processes_proto_rawDesc = "" +
 	"\n" +
-	"%cloudsandbox/guest/v1/processes.proto\x12\x15cloudsandbox.guest.v1\x1a!cloudsandbox/guest/v1/guest.proto\"2\n" +
+	"%cloudsandbox/guest/v1/processes.proto\x12\x15cloudsandbox.guest.v1\x1a$cloudsandbox/guest/v1/contexts.proto\x1a!cloudsandbox/guest/v1/guest.proto\"2\n" +
 	"\bTerminal\x12\x12\n" +
 	"\x04cols\x18\x01 \x01(\rR\x04cols\x12\x12\n" +
 	"\x04rows\x18\x02 \x01(\rR\x04rows\"\xce\x03\n" +
@@ -1495,7 +2021,43 @@ const file_cloudsandbox_guest_v1_processes_proto_rawDesc = "" +
 	"\vOutputPiece\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x03R\x06offset\x12\x16\n" +
 	"\x06stderr\x18\x02 \x01(\bR\x06stderr\x12\x12\n" +
-	"\x04data\x18\x03 \x01(\fR\x04data\"\x16\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\"\xb8\x02\n" +
+	"\x11RunProcessRequest\x12@\n" +
+	"\x05start\x18\x01 \x01(\v2*.cloudsandbox.guest.v1.StartProcessRequestR\x05start\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x129\n" +
+	"\x04cell\x18\x03 \x01(\v2%.cloudsandbox.guest.v1.ExecuteRequestR\x04cell\x12<\n" +
+	"\x06source\x18\x04 \x01(\v2$.cloudsandbox.guest.v1.ProgramSourceR\x06source\x12\x12\n" +
+	"\x04from\x18\x05 \x01(\x03R\x04from\x12!\n" +
+	"\fstdout_limit\x18\x06 \x01(\x03R\vstdoutLimit\x12!\n" +
+	"\fstderr_limit\x18\a \x01(\x03R\vstderrLimit\"i\n" +
+	"\rProgramSource\x12\x16\n" +
+	"\x06folder\x18\x01 \x01(\tR\x06folder\x12\x12\n" +
+	"\x04file\x18\x02 \x01(\tR\x04file\x12\x12\n" +
+	"\x04code\x18\x03 \x01(\fR\x04code\x12\x18\n" +
+	"\acompile\x18\x04 \x03(\tR\acompile\"\xa5\x03\n" +
+	"\x12RunProcessResponse\x12G\n" +
+	"\baccepted\x18\x01 \x01(\v2).cloudsandbox.guest.v1.RunProcessAcceptedH\x00R\baccepted\x12=\n" +
+	"\x05began\x18\x02 \x01(\v2%.cloudsandbox.guest.v1.ExecuteStartedH\x00R\x05began\x12A\n" +
+	"\x06output\x18\x03 \x01(\v2'.cloudsandbox.guest.v1.RunProcessOutputH\x00R\x06output\x12>\n" +
+	"\x06result\x18\x04 \x01(\v2$.cloudsandbox.guest.v1.ContextResultH\x00R\x06result\x12;\n" +
+	"\x05error\x18\x05 \x01(\v2#.cloudsandbox.guest.v1.ContextErrorH\x00R\x05error\x12>\n" +
+	"\x05ended\x18\x06 \x01(\v2&.cloudsandbox.guest.v1.RunProcessEndedH\x00R\x05endedB\a\n" +
+	"\x05event\"n\n" +
+	"\x12RunProcessAccepted\x12<\n" +
+	"\aprocess\x18\x01 \x01(\v2\".cloudsandbox.guest.v1.ProcessInfoR\aprocess\x12\x1a\n" +
+	"\brepeated\x18\x02 \x01(\bR\brepeated\"o\n" +
+	"\x10RunProcessOutput\x12:\n" +
+	"\x06pieces\x18\x01 \x03(\v2\".cloudsandbox.guest.v1.OutputPieceR\x06pieces\x12\x1f\n" +
+	"\vnext_offset\x18\x02 \x01(\x03R\n" +
+	"nextOffset\"\x94\x02\n" +
+	"\x0fRunProcessEnded\x12<\n" +
+	"\aprocess\x18\x01 \x01(\v2\".cloudsandbox.guest.v1.ProcessInfoR\aprocess\x12%\n" +
+	"\x0estdout_dropped\x18\x02 \x01(\x03R\rstdoutDropped\x12%\n" +
+	"\x0estderr_dropped\x18\x03 \x01(\x03R\rstderrDropped\x12\x16\n" +
+	"\x06unmade\x18\x04 \x01(\bR\x06unmade\x12\x12\n" +
+	"\x04lost\x18\x05 \x01(\bR\x04lost\x12 \n" +
+	"\vinterrupted\x18\x06 \x01(\bR\vinterrupted\x12'\n" +
+	"\x0fresults_dropped\x18\a \x01(\x03R\x0eresultsDropped\"\x16\n" +
 	"\x14ListProcessesRequest\"Y\n" +
 	"\x15ListProcessesResponse\x12@\n" +
 	"\tprocesses\x18\x01 \x03(\v2\".cloudsandbox.guest.v1.ProcessInfoR\tprocesses\"#\n" +
@@ -1527,9 +2089,11 @@ const file_cloudsandbox_guest_v1_processes_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12;\n" +
 	"\bterminal\x18\x02 \x01(\v2\x1f.cloudsandbox.guest.v1.TerminalR\bterminal\"U\n" +
 	"\x15ResizeProcessResponse\x12<\n" +
-	"\aprocess\x18\x01 \x01(\v2\".cloudsandbox.guest.v1.ProcessInfoR\aprocess\"#\n" +
+	"\aprocess\x18\x01 \x01(\v2\".cloudsandbox.guest.v1.ProcessInfoR\aprocess\"\x82\x01\n" +
 	"\x11EndProcessRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"R\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12'\n" +
+	"\x0fidempotency_key\x18\x02 \x01(\tR\x0eidempotencyKey\x124\n" +
+	"\x16unless_followed_millis\x18\x03 \x01(\x03R\x14unlessFollowedMillis\"R\n" +
 	"\x12EndProcessResponse\x12<\n" +
 	"\aprocess\x18\x01 \x01(\v2\".cloudsandbox.guest.v1.ProcessInfoR\aprocess\"\xd4\x01\n" +
 	"\x12WaitProcessRequest\x12\x0e\n" +
@@ -1549,9 +2113,11 @@ const file_cloudsandbox_guest_v1_processes_proto_rawDesc = "" +
 	"\vhttp_status\x18\x03 \x01(\x05R\n" +
 	"httpStatus\x12\x12\n" +
 	"\x04line\x18\x04 \x01(\tR\x04line\x12\x16\n" +
-	"\x06offset\x18\x05 \x01(\x03R\x06offset2\xb1\a\n" +
+	"\x06offset\x18\x05 \x01(\x03R\x06offset2\x96\b\n" +
 	"\x0eProcessService\x12g\n" +
-	"\fStartProcess\x12*.cloudsandbox.guest.v1.StartProcessRequest\x1a+.cloudsandbox.guest.v1.StartProcessResponse\x12j\n" +
+	"\fStartProcess\x12*.cloudsandbox.guest.v1.StartProcessRequest\x1a+.cloudsandbox.guest.v1.StartProcessResponse\x12c\n" +
+	"\n" +
+	"RunProcess\x12(.cloudsandbox.guest.v1.RunProcessRequest\x1a).cloudsandbox.guest.v1.RunProcessResponse0\x01\x12j\n" +
 	"\rListProcesses\x12+.cloudsandbox.guest.v1.ListProcessesRequest\x1a,.cloudsandbox.guest.v1.ListProcessesResponse\x12a\n" +
 	"\n" +
 	"GetProcess\x12(.cloudsandbox.guest.v1.GetProcessRequest\x1a).cloudsandbox.guest.v1.GetProcessResponse\x12c\n" +
@@ -1577,73 +2143,97 @@ func file_cloudsandbox_guest_v1_processes_proto_rawDescGZIP() []byte {
 	return file_cloudsandbox_guest_v1_processes_proto_rawDescData
 }
 
-var file_cloudsandbox_guest_v1_processes_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_cloudsandbox_guest_v1_processes_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_cloudsandbox_guest_v1_processes_proto_goTypes = []any{
 	(*Terminal)(nil),              // 0: cloudsandbox.guest.v1.Terminal
 	(*ProcessInfo)(nil),           // 1: cloudsandbox.guest.v1.ProcessInfo
 	(*StartProcessRequest)(nil),   // 2: cloudsandbox.guest.v1.StartProcessRequest
 	(*StartProcessResponse)(nil),  // 3: cloudsandbox.guest.v1.StartProcessResponse
 	(*OutputPiece)(nil),           // 4: cloudsandbox.guest.v1.OutputPiece
-	(*ListProcessesRequest)(nil),  // 5: cloudsandbox.guest.v1.ListProcessesRequest
-	(*ListProcessesResponse)(nil), // 6: cloudsandbox.guest.v1.ListProcessesResponse
-	(*GetProcessRequest)(nil),     // 7: cloudsandbox.guest.v1.GetProcessRequest
-	(*GetProcessResponse)(nil),    // 8: cloudsandbox.guest.v1.GetProcessResponse
-	(*ReadOutputRequest)(nil),     // 9: cloudsandbox.guest.v1.ReadOutputRequest
-	(*ReadOutputResponse)(nil),    // 10: cloudsandbox.guest.v1.ReadOutputResponse
-	(*WriteInputRequest)(nil),     // 11: cloudsandbox.guest.v1.WriteInputRequest
-	(*WriteInputResponse)(nil),    // 12: cloudsandbox.guest.v1.WriteInputResponse
-	(*SignalProcessRequest)(nil),  // 13: cloudsandbox.guest.v1.SignalProcessRequest
-	(*SignalProcessResponse)(nil), // 14: cloudsandbox.guest.v1.SignalProcessResponse
-	(*ResizeProcessRequest)(nil),  // 15: cloudsandbox.guest.v1.ResizeProcessRequest
-	(*ResizeProcessResponse)(nil), // 16: cloudsandbox.guest.v1.ResizeProcessResponse
-	(*EndProcessRequest)(nil),     // 17: cloudsandbox.guest.v1.EndProcessRequest
-	(*EndProcessResponse)(nil),    // 18: cloudsandbox.guest.v1.EndProcessResponse
-	(*WaitProcessRequest)(nil),    // 19: cloudsandbox.guest.v1.WaitProcessRequest
-	(*HTTPCondition)(nil),         // 20: cloudsandbox.guest.v1.HTTPCondition
-	(*WaitProcessResponse)(nil),   // 21: cloudsandbox.guest.v1.WaitProcessResponse
-	nil,                           // 22: cloudsandbox.guest.v1.StartProcessRequest.EnvEntry
-	(*RunEnded)(nil),              // 23: cloudsandbox.guest.v1.RunEnded
+	(*RunProcessRequest)(nil),     // 5: cloudsandbox.guest.v1.RunProcessRequest
+	(*ProgramSource)(nil),         // 6: cloudsandbox.guest.v1.ProgramSource
+	(*RunProcessResponse)(nil),    // 7: cloudsandbox.guest.v1.RunProcessResponse
+	(*RunProcessAccepted)(nil),    // 8: cloudsandbox.guest.v1.RunProcessAccepted
+	(*RunProcessOutput)(nil),      // 9: cloudsandbox.guest.v1.RunProcessOutput
+	(*RunProcessEnded)(nil),       // 10: cloudsandbox.guest.v1.RunProcessEnded
+	(*ListProcessesRequest)(nil),  // 11: cloudsandbox.guest.v1.ListProcessesRequest
+	(*ListProcessesResponse)(nil), // 12: cloudsandbox.guest.v1.ListProcessesResponse
+	(*GetProcessRequest)(nil),     // 13: cloudsandbox.guest.v1.GetProcessRequest
+	(*GetProcessResponse)(nil),    // 14: cloudsandbox.guest.v1.GetProcessResponse
+	(*ReadOutputRequest)(nil),     // 15: cloudsandbox.guest.v1.ReadOutputRequest
+	(*ReadOutputResponse)(nil),    // 16: cloudsandbox.guest.v1.ReadOutputResponse
+	(*WriteInputRequest)(nil),     // 17: cloudsandbox.guest.v1.WriteInputRequest
+	(*WriteInputResponse)(nil),    // 18: cloudsandbox.guest.v1.WriteInputResponse
+	(*SignalProcessRequest)(nil),  // 19: cloudsandbox.guest.v1.SignalProcessRequest
+	(*SignalProcessResponse)(nil), // 20: cloudsandbox.guest.v1.SignalProcessResponse
+	(*ResizeProcessRequest)(nil),  // 21: cloudsandbox.guest.v1.ResizeProcessRequest
+	(*ResizeProcessResponse)(nil), // 22: cloudsandbox.guest.v1.ResizeProcessResponse
+	(*EndProcessRequest)(nil),     // 23: cloudsandbox.guest.v1.EndProcessRequest
+	(*EndProcessResponse)(nil),    // 24: cloudsandbox.guest.v1.EndProcessResponse
+	(*WaitProcessRequest)(nil),    // 25: cloudsandbox.guest.v1.WaitProcessRequest
+	(*HTTPCondition)(nil),         // 26: cloudsandbox.guest.v1.HTTPCondition
+	(*WaitProcessResponse)(nil),   // 27: cloudsandbox.guest.v1.WaitProcessResponse
+	nil,                           // 28: cloudsandbox.guest.v1.StartProcessRequest.EnvEntry
+	(*RunEnded)(nil),              // 29: cloudsandbox.guest.v1.RunEnded
+	(*ExecuteRequest)(nil),        // 30: cloudsandbox.guest.v1.ExecuteRequest
+	(*ExecuteStarted)(nil),        // 31: cloudsandbox.guest.v1.ExecuteStarted
+	(*ContextResult)(nil),         // 32: cloudsandbox.guest.v1.ContextResult
+	(*ContextError)(nil),          // 33: cloudsandbox.guest.v1.ContextError
 }
 var file_cloudsandbox_guest_v1_processes_proto_depIdxs = []int32{
 	0,  // 0: cloudsandbox.guest.v1.ProcessInfo.terminal:type_name -> cloudsandbox.guest.v1.Terminal
-	23, // 1: cloudsandbox.guest.v1.ProcessInfo.ended:type_name -> cloudsandbox.guest.v1.RunEnded
-	22, // 2: cloudsandbox.guest.v1.StartProcessRequest.env:type_name -> cloudsandbox.guest.v1.StartProcessRequest.EnvEntry
+	29, // 1: cloudsandbox.guest.v1.ProcessInfo.ended:type_name -> cloudsandbox.guest.v1.RunEnded
+	28, // 2: cloudsandbox.guest.v1.StartProcessRequest.env:type_name -> cloudsandbox.guest.v1.StartProcessRequest.EnvEntry
 	0,  // 3: cloudsandbox.guest.v1.StartProcessRequest.terminal:type_name -> cloudsandbox.guest.v1.Terminal
 	1,  // 4: cloudsandbox.guest.v1.StartProcessResponse.process:type_name -> cloudsandbox.guest.v1.ProcessInfo
 	4,  // 5: cloudsandbox.guest.v1.StartProcessResponse.pieces:type_name -> cloudsandbox.guest.v1.OutputPiece
-	1,  // 6: cloudsandbox.guest.v1.ListProcessesResponse.processes:type_name -> cloudsandbox.guest.v1.ProcessInfo
-	1,  // 7: cloudsandbox.guest.v1.GetProcessResponse.process:type_name -> cloudsandbox.guest.v1.ProcessInfo
-	1,  // 8: cloudsandbox.guest.v1.ReadOutputResponse.process:type_name -> cloudsandbox.guest.v1.ProcessInfo
-	4,  // 9: cloudsandbox.guest.v1.ReadOutputResponse.pieces:type_name -> cloudsandbox.guest.v1.OutputPiece
-	1,  // 10: cloudsandbox.guest.v1.SignalProcessResponse.process:type_name -> cloudsandbox.guest.v1.ProcessInfo
-	0,  // 11: cloudsandbox.guest.v1.ResizeProcessRequest.terminal:type_name -> cloudsandbox.guest.v1.Terminal
-	1,  // 12: cloudsandbox.guest.v1.ResizeProcessResponse.process:type_name -> cloudsandbox.guest.v1.ProcessInfo
-	1,  // 13: cloudsandbox.guest.v1.EndProcessResponse.process:type_name -> cloudsandbox.guest.v1.ProcessInfo
-	20, // 14: cloudsandbox.guest.v1.WaitProcessRequest.http:type_name -> cloudsandbox.guest.v1.HTTPCondition
-	1,  // 15: cloudsandbox.guest.v1.WaitProcessResponse.process:type_name -> cloudsandbox.guest.v1.ProcessInfo
-	2,  // 16: cloudsandbox.guest.v1.ProcessService.StartProcess:input_type -> cloudsandbox.guest.v1.StartProcessRequest
-	5,  // 17: cloudsandbox.guest.v1.ProcessService.ListProcesses:input_type -> cloudsandbox.guest.v1.ListProcessesRequest
-	7,  // 18: cloudsandbox.guest.v1.ProcessService.GetProcess:input_type -> cloudsandbox.guest.v1.GetProcessRequest
-	9,  // 19: cloudsandbox.guest.v1.ProcessService.ReadOutput:input_type -> cloudsandbox.guest.v1.ReadOutputRequest
-	11, // 20: cloudsandbox.guest.v1.ProcessService.WriteInput:input_type -> cloudsandbox.guest.v1.WriteInputRequest
-	13, // 21: cloudsandbox.guest.v1.ProcessService.SignalProcess:input_type -> cloudsandbox.guest.v1.SignalProcessRequest
-	15, // 22: cloudsandbox.guest.v1.ProcessService.ResizeProcess:input_type -> cloudsandbox.guest.v1.ResizeProcessRequest
-	17, // 23: cloudsandbox.guest.v1.ProcessService.EndProcess:input_type -> cloudsandbox.guest.v1.EndProcessRequest
-	19, // 24: cloudsandbox.guest.v1.ProcessService.WaitProcess:input_type -> cloudsandbox.guest.v1.WaitProcessRequest
-	3,  // 25: cloudsandbox.guest.v1.ProcessService.StartProcess:output_type -> cloudsandbox.guest.v1.StartProcessResponse
-	6,  // 26: cloudsandbox.guest.v1.ProcessService.ListProcesses:output_type -> cloudsandbox.guest.v1.ListProcessesResponse
-	8,  // 27: cloudsandbox.guest.v1.ProcessService.GetProcess:output_type -> cloudsandbox.guest.v1.GetProcessResponse
-	10, // 28: cloudsandbox.guest.v1.ProcessService.ReadOutput:output_type -> cloudsandbox.guest.v1.ReadOutputResponse
-	12, // 29: cloudsandbox.guest.v1.ProcessService.WriteInput:output_type -> cloudsandbox.guest.v1.WriteInputResponse
-	14, // 30: cloudsandbox.guest.v1.ProcessService.SignalProcess:output_type -> cloudsandbox.guest.v1.SignalProcessResponse
-	16, // 31: cloudsandbox.guest.v1.ProcessService.ResizeProcess:output_type -> cloudsandbox.guest.v1.ResizeProcessResponse
-	18, // 32: cloudsandbox.guest.v1.ProcessService.EndProcess:output_type -> cloudsandbox.guest.v1.EndProcessResponse
-	21, // 33: cloudsandbox.guest.v1.ProcessService.WaitProcess:output_type -> cloudsandbox.guest.v1.WaitProcessResponse
-	25, // [25:34] is the sub-list for method output_type
-	16, // [16:25] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	2,  // 6: cloudsandbox.guest.v1.RunProcessRequest.start:type_name -> cloudsandbox.guest.v1.StartProcessRequest
+	30, // 7: cloudsandbox.guest.v1.RunProcessRequest.cell:type_name -> cloudsandbox.guest.v1.ExecuteRequest
+	6,  // 8: cloudsandbox.guest.v1.RunProcessRequest.source:type_name -> cloudsandbox.guest.v1.ProgramSource
+	8,  // 9: cloudsandbox.guest.v1.RunProcessResponse.accepted:type_name -> cloudsandbox.guest.v1.RunProcessAccepted
+	31, // 10: cloudsandbox.guest.v1.RunProcessResponse.began:type_name -> cloudsandbox.guest.v1.ExecuteStarted
+	9,  // 11: cloudsandbox.guest.v1.RunProcessResponse.output:type_name -> cloudsandbox.guest.v1.RunProcessOutput
+	32, // 12: cloudsandbox.guest.v1.RunProcessResponse.result:type_name -> cloudsandbox.guest.v1.ContextResult
+	33, // 13: cloudsandbox.guest.v1.RunProcessResponse.error:type_name -> cloudsandbox.guest.v1.ContextError
+	10, // 14: cloudsandbox.guest.v1.RunProcessResponse.ended:type_name -> cloudsandbox.guest.v1.RunProcessEnded
+	1,  // 15: cloudsandbox.guest.v1.RunProcessAccepted.process:type_name -> cloudsandbox.guest.v1.ProcessInfo
+	4,  // 16: cloudsandbox.guest.v1.RunProcessOutput.pieces:type_name -> cloudsandbox.guest.v1.OutputPiece
+	1,  // 17: cloudsandbox.guest.v1.RunProcessEnded.process:type_name -> cloudsandbox.guest.v1.ProcessInfo
+	1,  // 18: cloudsandbox.guest.v1.ListProcessesResponse.processes:type_name -> cloudsandbox.guest.v1.ProcessInfo
+	1,  // 19: cloudsandbox.guest.v1.GetProcessResponse.process:type_name -> cloudsandbox.guest.v1.ProcessInfo
+	1,  // 20: cloudsandbox.guest.v1.ReadOutputResponse.process:type_name -> cloudsandbox.guest.v1.ProcessInfo
+	4,  // 21: cloudsandbox.guest.v1.ReadOutputResponse.pieces:type_name -> cloudsandbox.guest.v1.OutputPiece
+	1,  // 22: cloudsandbox.guest.v1.SignalProcessResponse.process:type_name -> cloudsandbox.guest.v1.ProcessInfo
+	0,  // 23: cloudsandbox.guest.v1.ResizeProcessRequest.terminal:type_name -> cloudsandbox.guest.v1.Terminal
+	1,  // 24: cloudsandbox.guest.v1.ResizeProcessResponse.process:type_name -> cloudsandbox.guest.v1.ProcessInfo
+	1,  // 25: cloudsandbox.guest.v1.EndProcessResponse.process:type_name -> cloudsandbox.guest.v1.ProcessInfo
+	26, // 26: cloudsandbox.guest.v1.WaitProcessRequest.http:type_name -> cloudsandbox.guest.v1.HTTPCondition
+	1,  // 27: cloudsandbox.guest.v1.WaitProcessResponse.process:type_name -> cloudsandbox.guest.v1.ProcessInfo
+	2,  // 28: cloudsandbox.guest.v1.ProcessService.StartProcess:input_type -> cloudsandbox.guest.v1.StartProcessRequest
+	5,  // 29: cloudsandbox.guest.v1.ProcessService.RunProcess:input_type -> cloudsandbox.guest.v1.RunProcessRequest
+	11, // 30: cloudsandbox.guest.v1.ProcessService.ListProcesses:input_type -> cloudsandbox.guest.v1.ListProcessesRequest
+	13, // 31: cloudsandbox.guest.v1.ProcessService.GetProcess:input_type -> cloudsandbox.guest.v1.GetProcessRequest
+	15, // 32: cloudsandbox.guest.v1.ProcessService.ReadOutput:input_type -> cloudsandbox.guest.v1.ReadOutputRequest
+	17, // 33: cloudsandbox.guest.v1.ProcessService.WriteInput:input_type -> cloudsandbox.guest.v1.WriteInputRequest
+	19, // 34: cloudsandbox.guest.v1.ProcessService.SignalProcess:input_type -> cloudsandbox.guest.v1.SignalProcessRequest
+	21, // 35: cloudsandbox.guest.v1.ProcessService.ResizeProcess:input_type -> cloudsandbox.guest.v1.ResizeProcessRequest
+	23, // 36: cloudsandbox.guest.v1.ProcessService.EndProcess:input_type -> cloudsandbox.guest.v1.EndProcessRequest
+	25, // 37: cloudsandbox.guest.v1.ProcessService.WaitProcess:input_type -> cloudsandbox.guest.v1.WaitProcessRequest
+	3,  // 38: cloudsandbox.guest.v1.ProcessService.StartProcess:output_type -> cloudsandbox.guest.v1.StartProcessResponse
+	7,  // 39: cloudsandbox.guest.v1.ProcessService.RunProcess:output_type -> cloudsandbox.guest.v1.RunProcessResponse
+	12, // 40: cloudsandbox.guest.v1.ProcessService.ListProcesses:output_type -> cloudsandbox.guest.v1.ListProcessesResponse
+	14, // 41: cloudsandbox.guest.v1.ProcessService.GetProcess:output_type -> cloudsandbox.guest.v1.GetProcessResponse
+	16, // 42: cloudsandbox.guest.v1.ProcessService.ReadOutput:output_type -> cloudsandbox.guest.v1.ReadOutputResponse
+	18, // 43: cloudsandbox.guest.v1.ProcessService.WriteInput:output_type -> cloudsandbox.guest.v1.WriteInputResponse
+	20, // 44: cloudsandbox.guest.v1.ProcessService.SignalProcess:output_type -> cloudsandbox.guest.v1.SignalProcessResponse
+	22, // 45: cloudsandbox.guest.v1.ProcessService.ResizeProcess:output_type -> cloudsandbox.guest.v1.ResizeProcessResponse
+	24, // 46: cloudsandbox.guest.v1.ProcessService.EndProcess:output_type -> cloudsandbox.guest.v1.EndProcessResponse
+	27, // 47: cloudsandbox.guest.v1.ProcessService.WaitProcess:output_type -> cloudsandbox.guest.v1.WaitProcessResponse
+	38, // [38:48] is the sub-list for method output_type
+	28, // [28:38] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_cloudsandbox_guest_v1_processes_proto_init() }
@@ -1651,8 +2241,17 @@ func file_cloudsandbox_guest_v1_processes_proto_init() {
 	if File_cloudsandbox_guest_v1_processes_proto != nil {
 		return
 	}
+	file_cloudsandbox_guest_v1_contexts_proto_init()
 	file_cloudsandbox_guest_v1_guest_proto_init()
-	file_cloudsandbox_guest_v1_processes_proto_msgTypes[19].OneofWrappers = []any{
+	file_cloudsandbox_guest_v1_processes_proto_msgTypes[7].OneofWrappers = []any{
+		(*RunProcessResponse_Accepted)(nil),
+		(*RunProcessResponse_Began)(nil),
+		(*RunProcessResponse_Output)(nil),
+		(*RunProcessResponse_Result)(nil),
+		(*RunProcessResponse_Error)(nil),
+		(*RunProcessResponse_Ended)(nil),
+	}
+	file_cloudsandbox_guest_v1_processes_proto_msgTypes[25].OneofWrappers = []any{
 		(*WaitProcessRequest_Exit)(nil),
 		(*WaitProcessRequest_Port)(nil),
 		(*WaitProcessRequest_Http)(nil),
@@ -1664,7 +2263,7 @@ func file_cloudsandbox_guest_v1_processes_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudsandbox_guest_v1_processes_proto_rawDesc), len(file_cloudsandbox_guest_v1_processes_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1175,6 +1175,94 @@ func (x *GetResponse) GetSandbox() *Sandbox {
 	return nil
 }
 
+type SettledRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Sandbox       string                 `protobuf:"bytes,1,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SettledRequest) Reset() {
+	*x = SettledRequest{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SettledRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SettledRequest) ProtoMessage() {}
+
+func (x *SettledRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SettledRequest.ProtoReflect.Descriptor instead.
+func (*SettledRequest) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *SettledRequest) GetSandbox() string {
+	if x != nil {
+		return x.Sandbox
+	}
+	return ""
+}
+
+type SettledResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Sandbox       *Sandbox               `protobuf:"bytes,1,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SettledResponse) Reset() {
+	*x = SettledResponse{}
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SettledResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SettledResponse) ProtoMessage() {}
+
+func (x *SettledResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SettledResponse.ProtoReflect.Descriptor instead.
+func (*SettledResponse) Descriptor() ([]byte, []int) {
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *SettledResponse) GetSandbox() *Sandbox {
+	if x != nil {
+		return x.Sandbox
+	}
+	return nil
+}
+
 type ListRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	States        []string               `protobuf:"bytes,1,rep,name=states,proto3" json:"states,omitempty"`
@@ -1190,7 +1278,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[14]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1202,7 +1290,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[14]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1215,7 +1303,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{14}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListRequest) GetStates() []string {
@@ -1277,7 +1365,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[15]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1289,7 +1377,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[15]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1302,7 +1390,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{15}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListResponse) GetSandboxes() []*Sandbox {
@@ -1329,7 +1417,7 @@ type SetTimeoutRequest struct {
 
 func (x *SetTimeoutRequest) Reset() {
 	*x = SetTimeoutRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[16]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1341,7 +1429,7 @@ func (x *SetTimeoutRequest) String() string {
 func (*SetTimeoutRequest) ProtoMessage() {}
 
 func (x *SetTimeoutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[16]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1354,7 +1442,7 @@ func (x *SetTimeoutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTimeoutRequest.ProtoReflect.Descriptor instead.
 func (*SetTimeoutRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{16}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SetTimeoutRequest) GetSandbox() string {
@@ -1380,7 +1468,7 @@ type SetTimeoutResponse struct {
 
 func (x *SetTimeoutResponse) Reset() {
 	*x = SetTimeoutResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[17]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1392,7 +1480,7 @@ func (x *SetTimeoutResponse) String() string {
 func (*SetTimeoutResponse) ProtoMessage() {}
 
 func (x *SetTimeoutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[17]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1405,7 +1493,7 @@ func (x *SetTimeoutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTimeoutResponse.ProtoReflect.Descriptor instead.
 func (*SetTimeoutResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{17}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SetTimeoutResponse) GetSandbox() *Sandbox {
@@ -1425,7 +1513,7 @@ type Value struct {
 
 func (x *Value) Reset() {
 	*x = Value{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[18]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1437,7 +1525,7 @@ func (x *Value) String() string {
 func (*Value) ProtoMessage() {}
 
 func (x *Value) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[18]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1450,7 +1538,7 @@ func (x *Value) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Value.ProtoReflect.Descriptor instead.
 func (*Value) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{18}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Value) GetText() string {
@@ -1490,7 +1578,7 @@ type UpdateRequest struct {
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[19]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1502,7 +1590,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[19]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1515,7 +1603,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{19}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *UpdateRequest) GetSandbox() string {
@@ -1681,7 +1769,7 @@ type VolumeMounts struct {
 
 func (x *VolumeMounts) Reset() {
 	*x = VolumeMounts{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[20]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1693,7 +1781,7 @@ func (x *VolumeMounts) String() string {
 func (*VolumeMounts) ProtoMessage() {}
 
 func (x *VolumeMounts) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[20]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1706,7 +1794,7 @@ func (x *VolumeMounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeMounts.ProtoReflect.Descriptor instead.
 func (*VolumeMounts) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{20}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *VolumeMounts) GetMounts() []*VolumeMount {
@@ -1728,7 +1816,7 @@ type PortChange struct {
 
 func (x *PortChange) Reset() {
 	*x = PortChange{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[21]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1740,7 +1828,7 @@ func (x *PortChange) String() string {
 func (*PortChange) ProtoMessage() {}
 
 func (x *PortChange) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[21]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1753,7 +1841,7 @@ func (x *PortChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PortChange.ProtoReflect.Descriptor instead.
 func (*PortChange) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{21}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PortChange) GetPort() uint32 {
@@ -1786,7 +1874,7 @@ type UpdateResponse struct {
 
 func (x *UpdateResponse) Reset() {
 	*x = UpdateResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[22]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1798,7 +1886,7 @@ func (x *UpdateResponse) String() string {
 func (*UpdateResponse) ProtoMessage() {}
 
 func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[22]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1811,7 +1899,7 @@ func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
 func (*UpdateResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{22}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *UpdateResponse) GetSandbox() *Sandbox {
@@ -1830,7 +1918,7 @@ type TouchRequest struct {
 
 func (x *TouchRequest) Reset() {
 	*x = TouchRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[23]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1842,7 +1930,7 @@ func (x *TouchRequest) String() string {
 func (*TouchRequest) ProtoMessage() {}
 
 func (x *TouchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[23]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1855,7 +1943,7 @@ func (x *TouchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TouchRequest.ProtoReflect.Descriptor instead.
 func (*TouchRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{23}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TouchRequest) GetSandbox() string {
@@ -1874,7 +1962,7 @@ type TouchResponse struct {
 
 func (x *TouchResponse) Reset() {
 	*x = TouchResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[24]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1886,7 +1974,7 @@ func (x *TouchResponse) String() string {
 func (*TouchResponse) ProtoMessage() {}
 
 func (x *TouchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[24]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1899,7 +1987,7 @@ func (x *TouchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TouchResponse.ProtoReflect.Descriptor instead.
 func (*TouchResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{24}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *TouchResponse) GetSandbox() *Sandbox {
@@ -1919,7 +2007,7 @@ type EndRequest struct {
 
 func (x *EndRequest) Reset() {
 	*x = EndRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[25]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1931,7 +2019,7 @@ func (x *EndRequest) String() string {
 func (*EndRequest) ProtoMessage() {}
 
 func (x *EndRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[25]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1944,7 +2032,7 @@ func (x *EndRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndRequest.ProtoReflect.Descriptor instead.
 func (*EndRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{25}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *EndRequest) GetSandbox() string {
@@ -1970,7 +2058,7 @@ type EndResponse struct {
 
 func (x *EndResponse) Reset() {
 	*x = EndResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[26]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1982,7 +2070,7 @@ func (x *EndResponse) String() string {
 func (*EndResponse) ProtoMessage() {}
 
 func (x *EndResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[26]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1995,7 +2083,7 @@ func (x *EndResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndResponse.ProtoReflect.Descriptor instead.
 func (*EndResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{26}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *EndResponse) GetSandbox() *Sandbox {
@@ -2013,7 +2101,7 @@ type CountsRequest struct {
 
 func (x *CountsRequest) Reset() {
 	*x = CountsRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[27]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2025,7 +2113,7 @@ func (x *CountsRequest) String() string {
 func (*CountsRequest) ProtoMessage() {}
 
 func (x *CountsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[27]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2038,7 +2126,7 @@ func (x *CountsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountsRequest.ProtoReflect.Descriptor instead.
 func (*CountsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{27}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{29}
 }
 
 type CountsResponse struct {
@@ -2050,7 +2138,7 @@ type CountsResponse struct {
 
 func (x *CountsResponse) Reset() {
 	*x = CountsResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[28]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2062,7 +2150,7 @@ func (x *CountsResponse) String() string {
 func (*CountsResponse) ProtoMessage() {}
 
 func (x *CountsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[28]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2075,7 +2163,7 @@ func (x *CountsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountsResponse.ProtoReflect.Descriptor instead.
 func (*CountsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{28}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CountsResponse) GetByState() map[string]int64 {
@@ -2093,7 +2181,7 @@ type IdleRequest struct {
 
 func (x *IdleRequest) Reset() {
 	*x = IdleRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[29]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2105,7 +2193,7 @@ func (x *IdleRequest) String() string {
 func (*IdleRequest) ProtoMessage() {}
 
 func (x *IdleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[29]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2118,7 +2206,7 @@ func (x *IdleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdleRequest.ProtoReflect.Descriptor instead.
 func (*IdleRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{29}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{31}
 }
 
 type IdleResponse struct {
@@ -2130,7 +2218,7 @@ type IdleResponse struct {
 
 func (x *IdleResponse) Reset() {
 	*x = IdleResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[30]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2142,7 +2230,7 @@ func (x *IdleResponse) String() string {
 func (*IdleResponse) ProtoMessage() {}
 
 func (x *IdleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[30]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2155,7 +2243,7 @@ func (x *IdleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdleResponse.ProtoReflect.Descriptor instead.
 func (*IdleResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{30}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *IdleResponse) GetCount() int64 {
@@ -2174,7 +2262,7 @@ type SecretChangedRequest struct {
 
 func (x *SecretChangedRequest) Reset() {
 	*x = SecretChangedRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[31]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2186,7 +2274,7 @@ func (x *SecretChangedRequest) String() string {
 func (*SecretChangedRequest) ProtoMessage() {}
 
 func (x *SecretChangedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[31]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2199,7 +2287,7 @@ func (x *SecretChangedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretChangedRequest.ProtoReflect.Descriptor instead.
 func (*SecretChangedRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{31}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SecretChangedRequest) GetName() string {
@@ -2217,7 +2305,7 @@ type SecretChangedResponse struct {
 
 func (x *SecretChangedResponse) Reset() {
 	*x = SecretChangedResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[32]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2229,7 +2317,7 @@ func (x *SecretChangedResponse) String() string {
 func (*SecretChangedResponse) ProtoMessage() {}
 
 func (x *SecretChangedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[32]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2242,7 +2330,7 @@ func (x *SecretChangedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretChangedResponse.ProtoReflect.Descriptor instead.
 func (*SecretChangedResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{32}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{34}
 }
 
 type Use struct {
@@ -2255,7 +2343,7 @@ type Use struct {
 
 func (x *Use) Reset() {
 	*x = Use{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[33]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2267,7 +2355,7 @@ func (x *Use) String() string {
 func (*Use) ProtoMessage() {}
 
 func (x *Use) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[33]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2280,7 +2368,7 @@ func (x *Use) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Use.ProtoReflect.Descriptor instead.
 func (*Use) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{33}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Use) GetSandboxId() string {
@@ -2306,7 +2394,7 @@ type UsedRequest struct {
 
 func (x *UsedRequest) Reset() {
 	*x = UsedRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[34]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2318,7 +2406,7 @@ func (x *UsedRequest) String() string {
 func (*UsedRequest) ProtoMessage() {}
 
 func (x *UsedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[34]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2331,7 +2419,7 @@ func (x *UsedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsedRequest.ProtoReflect.Descriptor instead.
 func (*UsedRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{34}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *UsedRequest) GetUses() []*Use {
@@ -2349,7 +2437,7 @@ type UsedResponse struct {
 
 func (x *UsedResponse) Reset() {
 	*x = UsedResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[35]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2361,7 +2449,7 @@ func (x *UsedResponse) String() string {
 func (*UsedResponse) ProtoMessage() {}
 
 func (x *UsedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[35]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2374,7 +2462,7 @@ func (x *UsedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsedResponse.ProtoReflect.Descriptor instead.
 func (*UsedResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{35}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{37}
 }
 
 type BootEndedRequest struct {
@@ -2391,7 +2479,7 @@ type BootEndedRequest struct {
 
 func (x *BootEndedRequest) Reset() {
 	*x = BootEndedRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[36]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2403,7 +2491,7 @@ func (x *BootEndedRequest) String() string {
 func (*BootEndedRequest) ProtoMessage() {}
 
 func (x *BootEndedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[36]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2416,7 +2504,7 @@ func (x *BootEndedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootEndedRequest.ProtoReflect.Descriptor instead.
 func (*BootEndedRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{36}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *BootEndedRequest) GetBootId() string {
@@ -2469,7 +2557,7 @@ type BootEndedResponse struct {
 
 func (x *BootEndedResponse) Reset() {
 	*x = BootEndedResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[37]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2481,7 +2569,7 @@ func (x *BootEndedResponse) String() string {
 func (*BootEndedResponse) ProtoMessage() {}
 
 func (x *BootEndedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[37]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2494,7 +2582,7 @@ func (x *BootEndedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootEndedResponse.ProtoReflect.Descriptor instead.
 func (*BootEndedResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{37}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{39}
 }
 
 type Snapshot struct {
@@ -2532,7 +2620,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[38]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2544,7 +2632,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[38]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2557,7 +2645,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{38}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Snapshot) GetId() string {
@@ -2759,7 +2847,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[39]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2771,7 +2859,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[39]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2784,7 +2872,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{39}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *PauseRequest) GetSandbox() string {
@@ -2810,7 +2898,7 @@ type PauseResponse struct {
 
 func (x *PauseResponse) Reset() {
 	*x = PauseResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[40]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2822,7 +2910,7 @@ func (x *PauseResponse) String() string {
 func (*PauseResponse) ProtoMessage() {}
 
 func (x *PauseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[40]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2835,7 +2923,7 @@ func (x *PauseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
 func (*PauseResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{40}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PauseResponse) GetSandbox() *Sandbox {
@@ -2855,7 +2943,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[41]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2867,7 +2955,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[41]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2880,7 +2968,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{41}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ResumeRequest) GetSandbox() string {
@@ -2906,7 +2994,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[42]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2918,7 +3006,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[42]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2931,7 +3019,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{42}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ResumeResponse) GetSandbox() *Sandbox {
@@ -2951,7 +3039,7 @@ type RollbackRequest struct {
 
 func (x *RollbackRequest) Reset() {
 	*x = RollbackRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[43]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2963,7 +3051,7 @@ func (x *RollbackRequest) String() string {
 func (*RollbackRequest) ProtoMessage() {}
 
 func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[43]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2976,7 +3064,7 @@ func (x *RollbackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackRequest.ProtoReflect.Descriptor instead.
 func (*RollbackRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{43}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RollbackRequest) GetSandbox() string {
@@ -3002,7 +3090,7 @@ type RollbackResponse struct {
 
 func (x *RollbackResponse) Reset() {
 	*x = RollbackResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[44]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3014,7 +3102,7 @@ func (x *RollbackResponse) String() string {
 func (*RollbackResponse) ProtoMessage() {}
 
 func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[44]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3027,7 +3115,7 @@ func (x *RollbackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackResponse.ProtoReflect.Descriptor instead.
 func (*RollbackResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{44}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *RollbackResponse) GetSandbox() *Sandbox {
@@ -3058,7 +3146,7 @@ type ForkRequest struct {
 
 func (x *ForkRequest) Reset() {
 	*x = ForkRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[45]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3070,7 +3158,7 @@ func (x *ForkRequest) String() string {
 func (*ForkRequest) ProtoMessage() {}
 
 func (x *ForkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[45]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3083,7 +3171,7 @@ func (x *ForkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForkRequest.ProtoReflect.Descriptor instead.
 func (*ForkRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{45}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ForkRequest) GetSandbox() string {
@@ -3190,7 +3278,7 @@ type Forked struct {
 
 func (x *Forked) Reset() {
 	*x = Forked{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[46]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3202,7 +3290,7 @@ func (x *Forked) String() string {
 func (*Forked) ProtoMessage() {}
 
 func (x *Forked) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[46]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3215,7 +3303,7 @@ func (x *Forked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forked.ProtoReflect.Descriptor instead.
 func (*Forked) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{46}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Forked) GetSandbox() *Sandbox {
@@ -3255,7 +3343,7 @@ type ForkResponse struct {
 
 func (x *ForkResponse) Reset() {
 	*x = ForkResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[47]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3267,7 +3355,7 @@ func (x *ForkResponse) String() string {
 func (*ForkResponse) ProtoMessage() {}
 
 func (x *ForkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[47]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3280,7 +3368,7 @@ func (x *ForkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForkResponse.ProtoReflect.Descriptor instead.
 func (*ForkResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{47}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ForkResponse) GetForks() []*Forked {
@@ -3304,7 +3392,7 @@ type TakeSnapshotRequest struct {
 
 func (x *TakeSnapshotRequest) Reset() {
 	*x = TakeSnapshotRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[48]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3316,7 +3404,7 @@ func (x *TakeSnapshotRequest) String() string {
 func (*TakeSnapshotRequest) ProtoMessage() {}
 
 func (x *TakeSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[48]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3329,7 +3417,7 @@ func (x *TakeSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*TakeSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{48}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *TakeSnapshotRequest) GetSandbox() string {
@@ -3383,7 +3471,7 @@ type TakeSnapshotResponse struct {
 
 func (x *TakeSnapshotResponse) Reset() {
 	*x = TakeSnapshotResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[49]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3395,7 +3483,7 @@ func (x *TakeSnapshotResponse) String() string {
 func (*TakeSnapshotResponse) ProtoMessage() {}
 
 func (x *TakeSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[49]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3408,7 +3496,7 @@ func (x *TakeSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*TakeSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{49}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *TakeSnapshotResponse) GetSnapshot() *Snapshot {
@@ -3427,7 +3515,7 @@ type GetSnapshotRequest struct {
 
 func (x *GetSnapshotRequest) Reset() {
 	*x = GetSnapshotRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[50]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3439,7 +3527,7 @@ func (x *GetSnapshotRequest) String() string {
 func (*GetSnapshotRequest) ProtoMessage() {}
 
 func (x *GetSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[50]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3452,7 +3540,7 @@ func (x *GetSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*GetSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{50}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *GetSnapshotRequest) GetId() string {
@@ -3471,7 +3559,7 @@ type GetSnapshotResponse struct {
 
 func (x *GetSnapshotResponse) Reset() {
 	*x = GetSnapshotResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[51]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3483,7 +3571,7 @@ func (x *GetSnapshotResponse) String() string {
 func (*GetSnapshotResponse) ProtoMessage() {}
 
 func (x *GetSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[51]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3496,7 +3584,7 @@ func (x *GetSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*GetSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{51}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *GetSnapshotResponse) GetSnapshot() *Snapshot {
@@ -3520,7 +3608,7 @@ type ListSnapshotsRequest struct {
 
 func (x *ListSnapshotsRequest) Reset() {
 	*x = ListSnapshotsRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[52]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3532,7 +3620,7 @@ func (x *ListSnapshotsRequest) String() string {
 func (*ListSnapshotsRequest) ProtoMessage() {}
 
 func (x *ListSnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[52]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3545,7 +3633,7 @@ func (x *ListSnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*ListSnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{52}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ListSnapshotsRequest) GetSandboxId() string {
@@ -3600,7 +3688,7 @@ type ListSnapshotsResponse struct {
 
 func (x *ListSnapshotsResponse) Reset() {
 	*x = ListSnapshotsResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[53]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3612,7 +3700,7 @@ func (x *ListSnapshotsResponse) String() string {
 func (*ListSnapshotsResponse) ProtoMessage() {}
 
 func (x *ListSnapshotsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[53]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3625,7 +3713,7 @@ func (x *ListSnapshotsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSnapshotsResponse.ProtoReflect.Descriptor instead.
 func (*ListSnapshotsResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{53}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ListSnapshotsResponse) GetSnapshots() []*Snapshot {
@@ -3651,7 +3739,7 @@ type HistoryRequest struct {
 
 func (x *HistoryRequest) Reset() {
 	*x = HistoryRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[54]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3663,7 +3751,7 @@ func (x *HistoryRequest) String() string {
 func (*HistoryRequest) ProtoMessage() {}
 
 func (x *HistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[54]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3676,7 +3764,7 @@ func (x *HistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryRequest.ProtoReflect.Descriptor instead.
 func (*HistoryRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{54}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *HistoryRequest) GetSandbox() string {
@@ -3695,7 +3783,7 @@ type HistoryResponse struct {
 
 func (x *HistoryResponse) Reset() {
 	*x = HistoryResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[55]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3707,7 +3795,7 @@ func (x *HistoryResponse) String() string {
 func (*HistoryResponse) ProtoMessage() {}
 
 func (x *HistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[55]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3720,7 +3808,7 @@ func (x *HistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryResponse.ProtoReflect.Descriptor instead.
 func (*HistoryResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{55}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *HistoryResponse) GetSnapshots() []*Snapshot {
@@ -3739,7 +3827,7 @@ type DeleteSnapshotRequest struct {
 
 func (x *DeleteSnapshotRequest) Reset() {
 	*x = DeleteSnapshotRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[56]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3751,7 +3839,7 @@ func (x *DeleteSnapshotRequest) String() string {
 func (*DeleteSnapshotRequest) ProtoMessage() {}
 
 func (x *DeleteSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[56]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3764,7 +3852,7 @@ func (x *DeleteSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*DeleteSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{56}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *DeleteSnapshotRequest) GetId() string {
@@ -3783,7 +3871,7 @@ type DeleteSnapshotResponse struct {
 
 func (x *DeleteSnapshotResponse) Reset() {
 	*x = DeleteSnapshotResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[57]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3795,7 +3883,7 @@ func (x *DeleteSnapshotResponse) String() string {
 func (*DeleteSnapshotResponse) ProtoMessage() {}
 
 func (x *DeleteSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[57]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3808,7 +3896,7 @@ func (x *DeleteSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*DeleteSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{57}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *DeleteSnapshotResponse) GetSnapshot() *Snapshot {
@@ -3833,7 +3921,7 @@ type Volume struct {
 
 func (x *Volume) Reset() {
 	*x = Volume{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[58]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3845,7 +3933,7 @@ func (x *Volume) String() string {
 func (*Volume) ProtoMessage() {}
 
 func (x *Volume) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[58]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3858,7 +3946,7 @@ func (x *Volume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Volume.ProtoReflect.Descriptor instead.
 func (*Volume) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{58}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Volume) GetId() string {
@@ -3921,7 +4009,7 @@ type CreateVolumeRequest struct {
 
 func (x *CreateVolumeRequest) Reset() {
 	*x = CreateVolumeRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[59]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3933,7 +4021,7 @@ func (x *CreateVolumeRequest) String() string {
 func (*CreateVolumeRequest) ProtoMessage() {}
 
 func (x *CreateVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[59]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3946,7 +4034,7 @@ func (x *CreateVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateVolumeRequest.ProtoReflect.Descriptor instead.
 func (*CreateVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{59}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *CreateVolumeRequest) GetId() string {
@@ -3979,7 +4067,7 @@ type CreateVolumeResponse struct {
 
 func (x *CreateVolumeResponse) Reset() {
 	*x = CreateVolumeResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[60]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3991,7 +4079,7 @@ func (x *CreateVolumeResponse) String() string {
 func (*CreateVolumeResponse) ProtoMessage() {}
 
 func (x *CreateVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[60]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4004,7 +4092,7 @@ func (x *CreateVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateVolumeResponse.ProtoReflect.Descriptor instead.
 func (*CreateVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{60}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *CreateVolumeResponse) GetVolume() *Volume {
@@ -4023,7 +4111,7 @@ type GetVolumeRequest struct {
 
 func (x *GetVolumeRequest) Reset() {
 	*x = GetVolumeRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[61]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4035,7 +4123,7 @@ func (x *GetVolumeRequest) String() string {
 func (*GetVolumeRequest) ProtoMessage() {}
 
 func (x *GetVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[61]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4048,7 +4136,7 @@ func (x *GetVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetVolumeRequest.ProtoReflect.Descriptor instead.
 func (*GetVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{61}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *GetVolumeRequest) GetVolume() string {
@@ -4067,7 +4155,7 @@ type GetVolumeResponse struct {
 
 func (x *GetVolumeResponse) Reset() {
 	*x = GetVolumeResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[62]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4079,7 +4167,7 @@ func (x *GetVolumeResponse) String() string {
 func (*GetVolumeResponse) ProtoMessage() {}
 
 func (x *GetVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[62]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4092,7 +4180,7 @@ func (x *GetVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetVolumeResponse.ProtoReflect.Descriptor instead.
 func (*GetVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{62}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *GetVolumeResponse) GetVolume() *Volume {
@@ -4110,7 +4198,7 @@ type ListVolumesRequest struct {
 
 func (x *ListVolumesRequest) Reset() {
 	*x = ListVolumesRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[63]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4122,7 +4210,7 @@ func (x *ListVolumesRequest) String() string {
 func (*ListVolumesRequest) ProtoMessage() {}
 
 func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[63]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4135,7 +4223,7 @@ func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumesRequest.ProtoReflect.Descriptor instead.
 func (*ListVolumesRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{63}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{65}
 }
 
 type ListVolumesResponse struct {
@@ -4147,7 +4235,7 @@ type ListVolumesResponse struct {
 
 func (x *ListVolumesResponse) Reset() {
 	*x = ListVolumesResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[64]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4159,7 +4247,7 @@ func (x *ListVolumesResponse) String() string {
 func (*ListVolumesResponse) ProtoMessage() {}
 
 func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[64]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4172,7 +4260,7 @@ func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumesResponse.ProtoReflect.Descriptor instead.
 func (*ListVolumesResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{64}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ListVolumesResponse) GetVolumes() []*Volume {
@@ -4191,7 +4279,7 @@ type DeleteVolumeRequest struct {
 
 func (x *DeleteVolumeRequest) Reset() {
 	*x = DeleteVolumeRequest{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[65]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4203,7 +4291,7 @@ func (x *DeleteVolumeRequest) String() string {
 func (*DeleteVolumeRequest) ProtoMessage() {}
 
 func (x *DeleteVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[65]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4216,7 +4304,7 @@ func (x *DeleteVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteVolumeRequest.ProtoReflect.Descriptor instead.
 func (*DeleteVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{65}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *DeleteVolumeRequest) GetVolume() string {
@@ -4235,7 +4323,7 @@ type DeleteVolumeResponse struct {
 
 func (x *DeleteVolumeResponse) Reset() {
 	*x = DeleteVolumeResponse{}
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[66]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4247,7 +4335,7 @@ func (x *DeleteVolumeResponse) String() string {
 func (*DeleteVolumeResponse) ProtoMessage() {}
 
 func (x *DeleteVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[66]
+	mi := &file_cloudsandbox_session_v1_session_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4260,7 +4348,7 @@ func (x *DeleteVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteVolumeResponse.ProtoReflect.Descriptor instead.
 func (*DeleteVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{66}
+	return file_cloudsandbox_session_v1_session_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *DeleteVolumeResponse) GetVolume() *Volume {
@@ -4393,6 +4481,10 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"GetRequest\x12\x18\n" +
 	"\asandbox\x18\x01 \x01(\tR\asandbox\"I\n" +
 	"\vGetResponse\x12:\n" +
+	"\asandbox\x18\x01 \x01(\v2 .cloudsandbox.session.v1.SandboxR\asandbox\"*\n" +
+	"\x0eSettledRequest\x12\x18\n" +
+	"\asandbox\x18\x01 \x01(\tR\asandbox\"M\n" +
+	"\x0fSettledResponse\x12:\n" +
 	"\asandbox\x18\x01 \x01(\v2 .cloudsandbox.session.v1.SandboxR\asandbox\"\xcf\x02\n" +
 	"\vListRequest\x12\x16\n" +
 	"\x06states\x18\x01 \x03(\tR\x06states\x12N\n" +
@@ -4661,11 +4753,12 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\x13DeleteVolumeRequest\x12\x16\n" +
 	"\x06volume\x18\x01 \x01(\tR\x06volume\"O\n" +
 	"\x14DeleteVolumeResponse\x127\n" +
-	"\x06volume\x18\x01 \x01(\v2\x1f.cloudsandbox.session.v1.VolumeR\x06volume2\xdb\x13\n" +
+	"\x06volume\x18\x01 \x01(\v2\x1f.cloudsandbox.session.v1.VolumeR\x06volume2\xb9\x14\n" +
 	"\x0eSessionService\x12Y\n" +
 	"\x06Create\x12&.cloudsandbox.session.v1.CreateRequest\x1a'.cloudsandbox.session.v1.CreateResponse\x12Y\n" +
 	"\x06Ensure\x12&.cloudsandbox.session.v1.EnsureRequest\x1a'.cloudsandbox.session.v1.EnsureResponse\x12P\n" +
-	"\x03Get\x12#.cloudsandbox.session.v1.GetRequest\x1a$.cloudsandbox.session.v1.GetResponse\x12S\n" +
+	"\x03Get\x12#.cloudsandbox.session.v1.GetRequest\x1a$.cloudsandbox.session.v1.GetResponse\x12\\\n" +
+	"\aSettled\x12'.cloudsandbox.session.v1.SettledRequest\x1a(.cloudsandbox.session.v1.SettledResponse\x12S\n" +
 	"\x04List\x12$.cloudsandbox.session.v1.ListRequest\x1a%.cloudsandbox.session.v1.ListResponse\x12e\n" +
 	"\n" +
 	"SetTimeout\x12*.cloudsandbox.session.v1.SetTimeoutRequest\x1a+.cloudsandbox.session.v1.SetTimeoutResponse\x12Y\n" +
@@ -4703,7 +4796,7 @@ func file_cloudsandbox_session_v1_session_proto_rawDescGZIP() []byte {
 	return file_cloudsandbox_session_v1_session_proto_rawDescData
 }
 
-var file_cloudsandbox_session_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 78)
+var file_cloudsandbox_session_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 80)
 var file_cloudsandbox_session_v1_session_proto_goTypes = []any{
 	(*Shape)(nil),                  // 0: cloudsandbox.session.v1.Shape
 	(*Limits)(nil),                 // 1: cloudsandbox.session.v1.Limits
@@ -4719,210 +4812,215 @@ var file_cloudsandbox_session_v1_session_proto_goTypes = []any{
 	(*EnsureResponse)(nil),         // 11: cloudsandbox.session.v1.EnsureResponse
 	(*GetRequest)(nil),             // 12: cloudsandbox.session.v1.GetRequest
 	(*GetResponse)(nil),            // 13: cloudsandbox.session.v1.GetResponse
-	(*ListRequest)(nil),            // 14: cloudsandbox.session.v1.ListRequest
-	(*ListResponse)(nil),           // 15: cloudsandbox.session.v1.ListResponse
-	(*SetTimeoutRequest)(nil),      // 16: cloudsandbox.session.v1.SetTimeoutRequest
-	(*SetTimeoutResponse)(nil),     // 17: cloudsandbox.session.v1.SetTimeoutResponse
-	(*Value)(nil),                  // 18: cloudsandbox.session.v1.Value
-	(*UpdateRequest)(nil),          // 19: cloudsandbox.session.v1.UpdateRequest
-	(*VolumeMounts)(nil),           // 20: cloudsandbox.session.v1.VolumeMounts
-	(*PortChange)(nil),             // 21: cloudsandbox.session.v1.PortChange
-	(*UpdateResponse)(nil),         // 22: cloudsandbox.session.v1.UpdateResponse
-	(*TouchRequest)(nil),           // 23: cloudsandbox.session.v1.TouchRequest
-	(*TouchResponse)(nil),          // 24: cloudsandbox.session.v1.TouchResponse
-	(*EndRequest)(nil),             // 25: cloudsandbox.session.v1.EndRequest
-	(*EndResponse)(nil),            // 26: cloudsandbox.session.v1.EndResponse
-	(*CountsRequest)(nil),          // 27: cloudsandbox.session.v1.CountsRequest
-	(*CountsResponse)(nil),         // 28: cloudsandbox.session.v1.CountsResponse
-	(*IdleRequest)(nil),            // 29: cloudsandbox.session.v1.IdleRequest
-	(*IdleResponse)(nil),           // 30: cloudsandbox.session.v1.IdleResponse
-	(*SecretChangedRequest)(nil),   // 31: cloudsandbox.session.v1.SecretChangedRequest
-	(*SecretChangedResponse)(nil),  // 32: cloudsandbox.session.v1.SecretChangedResponse
-	(*Use)(nil),                    // 33: cloudsandbox.session.v1.Use
-	(*UsedRequest)(nil),            // 34: cloudsandbox.session.v1.UsedRequest
-	(*UsedResponse)(nil),           // 35: cloudsandbox.session.v1.UsedResponse
-	(*BootEndedRequest)(nil),       // 36: cloudsandbox.session.v1.BootEndedRequest
-	(*BootEndedResponse)(nil),      // 37: cloudsandbox.session.v1.BootEndedResponse
-	(*Snapshot)(nil),               // 38: cloudsandbox.session.v1.Snapshot
-	(*PauseRequest)(nil),           // 39: cloudsandbox.session.v1.PauseRequest
-	(*PauseResponse)(nil),          // 40: cloudsandbox.session.v1.PauseResponse
-	(*ResumeRequest)(nil),          // 41: cloudsandbox.session.v1.ResumeRequest
-	(*ResumeResponse)(nil),         // 42: cloudsandbox.session.v1.ResumeResponse
-	(*RollbackRequest)(nil),        // 43: cloudsandbox.session.v1.RollbackRequest
-	(*RollbackResponse)(nil),       // 44: cloudsandbox.session.v1.RollbackResponse
-	(*ForkRequest)(nil),            // 45: cloudsandbox.session.v1.ForkRequest
-	(*Forked)(nil),                 // 46: cloudsandbox.session.v1.Forked
-	(*ForkResponse)(nil),           // 47: cloudsandbox.session.v1.ForkResponse
-	(*TakeSnapshotRequest)(nil),    // 48: cloudsandbox.session.v1.TakeSnapshotRequest
-	(*TakeSnapshotResponse)(nil),   // 49: cloudsandbox.session.v1.TakeSnapshotResponse
-	(*GetSnapshotRequest)(nil),     // 50: cloudsandbox.session.v1.GetSnapshotRequest
-	(*GetSnapshotResponse)(nil),    // 51: cloudsandbox.session.v1.GetSnapshotResponse
-	(*ListSnapshotsRequest)(nil),   // 52: cloudsandbox.session.v1.ListSnapshotsRequest
-	(*ListSnapshotsResponse)(nil),  // 53: cloudsandbox.session.v1.ListSnapshotsResponse
-	(*HistoryRequest)(nil),         // 54: cloudsandbox.session.v1.HistoryRequest
-	(*HistoryResponse)(nil),        // 55: cloudsandbox.session.v1.HistoryResponse
-	(*DeleteSnapshotRequest)(nil),  // 56: cloudsandbox.session.v1.DeleteSnapshotRequest
-	(*DeleteSnapshotResponse)(nil), // 57: cloudsandbox.session.v1.DeleteSnapshotResponse
-	(*Volume)(nil),                 // 58: cloudsandbox.session.v1.Volume
-	(*CreateVolumeRequest)(nil),    // 59: cloudsandbox.session.v1.CreateVolumeRequest
-	(*CreateVolumeResponse)(nil),   // 60: cloudsandbox.session.v1.CreateVolumeResponse
-	(*GetVolumeRequest)(nil),       // 61: cloudsandbox.session.v1.GetVolumeRequest
-	(*GetVolumeResponse)(nil),      // 62: cloudsandbox.session.v1.GetVolumeResponse
-	(*ListVolumesRequest)(nil),     // 63: cloudsandbox.session.v1.ListVolumesRequest
-	(*ListVolumesResponse)(nil),    // 64: cloudsandbox.session.v1.ListVolumesResponse
-	(*DeleteVolumeRequest)(nil),    // 65: cloudsandbox.session.v1.DeleteVolumeRequest
-	(*DeleteVolumeResponse)(nil),   // 66: cloudsandbox.session.v1.DeleteVolumeResponse
-	nil,                            // 67: cloudsandbox.session.v1.Sandbox.MetadataEntry
-	nil,                            // 68: cloudsandbox.session.v1.Sandbox.EnvEntry
-	nil,                            // 69: cloudsandbox.session.v1.Wanted.MetadataEntry
-	nil,                            // 70: cloudsandbox.session.v1.Wanted.EnvEntry
-	nil,                            // 71: cloudsandbox.session.v1.ListRequest.MetadataEntry
-	nil,                            // 72: cloudsandbox.session.v1.UpdateRequest.MetadataEntry
-	nil,                            // 73: cloudsandbox.session.v1.UpdateRequest.EnvEntry
-	nil,                            // 74: cloudsandbox.session.v1.CountsResponse.ByStateEntry
-	nil,                            // 75: cloudsandbox.session.v1.Snapshot.EnvEntry
-	nil,                            // 76: cloudsandbox.session.v1.ForkRequest.MetadataEntry
-	nil,                            // 77: cloudsandbox.session.v1.ForkRequest.EnvEntry
-	(*timestamppb.Timestamp)(nil),  // 78: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 79: google.protobuf.Duration
+	(*SettledRequest)(nil),         // 14: cloudsandbox.session.v1.SettledRequest
+	(*SettledResponse)(nil),        // 15: cloudsandbox.session.v1.SettledResponse
+	(*ListRequest)(nil),            // 16: cloudsandbox.session.v1.ListRequest
+	(*ListResponse)(nil),           // 17: cloudsandbox.session.v1.ListResponse
+	(*SetTimeoutRequest)(nil),      // 18: cloudsandbox.session.v1.SetTimeoutRequest
+	(*SetTimeoutResponse)(nil),     // 19: cloudsandbox.session.v1.SetTimeoutResponse
+	(*Value)(nil),                  // 20: cloudsandbox.session.v1.Value
+	(*UpdateRequest)(nil),          // 21: cloudsandbox.session.v1.UpdateRequest
+	(*VolumeMounts)(nil),           // 22: cloudsandbox.session.v1.VolumeMounts
+	(*PortChange)(nil),             // 23: cloudsandbox.session.v1.PortChange
+	(*UpdateResponse)(nil),         // 24: cloudsandbox.session.v1.UpdateResponse
+	(*TouchRequest)(nil),           // 25: cloudsandbox.session.v1.TouchRequest
+	(*TouchResponse)(nil),          // 26: cloudsandbox.session.v1.TouchResponse
+	(*EndRequest)(nil),             // 27: cloudsandbox.session.v1.EndRequest
+	(*EndResponse)(nil),            // 28: cloudsandbox.session.v1.EndResponse
+	(*CountsRequest)(nil),          // 29: cloudsandbox.session.v1.CountsRequest
+	(*CountsResponse)(nil),         // 30: cloudsandbox.session.v1.CountsResponse
+	(*IdleRequest)(nil),            // 31: cloudsandbox.session.v1.IdleRequest
+	(*IdleResponse)(nil),           // 32: cloudsandbox.session.v1.IdleResponse
+	(*SecretChangedRequest)(nil),   // 33: cloudsandbox.session.v1.SecretChangedRequest
+	(*SecretChangedResponse)(nil),  // 34: cloudsandbox.session.v1.SecretChangedResponse
+	(*Use)(nil),                    // 35: cloudsandbox.session.v1.Use
+	(*UsedRequest)(nil),            // 36: cloudsandbox.session.v1.UsedRequest
+	(*UsedResponse)(nil),           // 37: cloudsandbox.session.v1.UsedResponse
+	(*BootEndedRequest)(nil),       // 38: cloudsandbox.session.v1.BootEndedRequest
+	(*BootEndedResponse)(nil),      // 39: cloudsandbox.session.v1.BootEndedResponse
+	(*Snapshot)(nil),               // 40: cloudsandbox.session.v1.Snapshot
+	(*PauseRequest)(nil),           // 41: cloudsandbox.session.v1.PauseRequest
+	(*PauseResponse)(nil),          // 42: cloudsandbox.session.v1.PauseResponse
+	(*ResumeRequest)(nil),          // 43: cloudsandbox.session.v1.ResumeRequest
+	(*ResumeResponse)(nil),         // 44: cloudsandbox.session.v1.ResumeResponse
+	(*RollbackRequest)(nil),        // 45: cloudsandbox.session.v1.RollbackRequest
+	(*RollbackResponse)(nil),       // 46: cloudsandbox.session.v1.RollbackResponse
+	(*ForkRequest)(nil),            // 47: cloudsandbox.session.v1.ForkRequest
+	(*Forked)(nil),                 // 48: cloudsandbox.session.v1.Forked
+	(*ForkResponse)(nil),           // 49: cloudsandbox.session.v1.ForkResponse
+	(*TakeSnapshotRequest)(nil),    // 50: cloudsandbox.session.v1.TakeSnapshotRequest
+	(*TakeSnapshotResponse)(nil),   // 51: cloudsandbox.session.v1.TakeSnapshotResponse
+	(*GetSnapshotRequest)(nil),     // 52: cloudsandbox.session.v1.GetSnapshotRequest
+	(*GetSnapshotResponse)(nil),    // 53: cloudsandbox.session.v1.GetSnapshotResponse
+	(*ListSnapshotsRequest)(nil),   // 54: cloudsandbox.session.v1.ListSnapshotsRequest
+	(*ListSnapshotsResponse)(nil),  // 55: cloudsandbox.session.v1.ListSnapshotsResponse
+	(*HistoryRequest)(nil),         // 56: cloudsandbox.session.v1.HistoryRequest
+	(*HistoryResponse)(nil),        // 57: cloudsandbox.session.v1.HistoryResponse
+	(*DeleteSnapshotRequest)(nil),  // 58: cloudsandbox.session.v1.DeleteSnapshotRequest
+	(*DeleteSnapshotResponse)(nil), // 59: cloudsandbox.session.v1.DeleteSnapshotResponse
+	(*Volume)(nil),                 // 60: cloudsandbox.session.v1.Volume
+	(*CreateVolumeRequest)(nil),    // 61: cloudsandbox.session.v1.CreateVolumeRequest
+	(*CreateVolumeResponse)(nil),   // 62: cloudsandbox.session.v1.CreateVolumeResponse
+	(*GetVolumeRequest)(nil),       // 63: cloudsandbox.session.v1.GetVolumeRequest
+	(*GetVolumeResponse)(nil),      // 64: cloudsandbox.session.v1.GetVolumeResponse
+	(*ListVolumesRequest)(nil),     // 65: cloudsandbox.session.v1.ListVolumesRequest
+	(*ListVolumesResponse)(nil),    // 66: cloudsandbox.session.v1.ListVolumesResponse
+	(*DeleteVolumeRequest)(nil),    // 67: cloudsandbox.session.v1.DeleteVolumeRequest
+	(*DeleteVolumeResponse)(nil),   // 68: cloudsandbox.session.v1.DeleteVolumeResponse
+	nil,                            // 69: cloudsandbox.session.v1.Sandbox.MetadataEntry
+	nil,                            // 70: cloudsandbox.session.v1.Sandbox.EnvEntry
+	nil,                            // 71: cloudsandbox.session.v1.Wanted.MetadataEntry
+	nil,                            // 72: cloudsandbox.session.v1.Wanted.EnvEntry
+	nil,                            // 73: cloudsandbox.session.v1.ListRequest.MetadataEntry
+	nil,                            // 74: cloudsandbox.session.v1.UpdateRequest.MetadataEntry
+	nil,                            // 75: cloudsandbox.session.v1.UpdateRequest.EnvEntry
+	nil,                            // 76: cloudsandbox.session.v1.CountsResponse.ByStateEntry
+	nil,                            // 77: cloudsandbox.session.v1.Snapshot.EnvEntry
+	nil,                            // 78: cloudsandbox.session.v1.ForkRequest.MetadataEntry
+	nil,                            // 79: cloudsandbox.session.v1.ForkRequest.EnvEntry
+	(*timestamppb.Timestamp)(nil),  // 80: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 81: google.protobuf.Duration
 }
 var file_cloudsandbox_session_v1_session_proto_depIdxs = []int32{
-	78,  // 0: cloudsandbox.session.v1.Certificate.at:type_name -> google.protobuf.Timestamp
+	80,  // 0: cloudsandbox.session.v1.Certificate.at:type_name -> google.protobuf.Timestamp
 	0,   // 1: cloudsandbox.session.v1.Sandbox.shape:type_name -> cloudsandbox.session.v1.Shape
 	1,   // 2: cloudsandbox.session.v1.Sandbox.limits:type_name -> cloudsandbox.session.v1.Limits
-	67,  // 3: cloudsandbox.session.v1.Sandbox.metadata:type_name -> cloudsandbox.session.v1.Sandbox.MetadataEntry
-	68,  // 4: cloudsandbox.session.v1.Sandbox.env:type_name -> cloudsandbox.session.v1.Sandbox.EnvEntry
+	69,  // 3: cloudsandbox.session.v1.Sandbox.metadata:type_name -> cloudsandbox.session.v1.Sandbox.MetadataEntry
+	70,  // 4: cloudsandbox.session.v1.Sandbox.env:type_name -> cloudsandbox.session.v1.Sandbox.EnvEntry
 	2,   // 5: cloudsandbox.session.v1.Sandbox.boot:type_name -> cloudsandbox.session.v1.Boot
-	78,  // 6: cloudsandbox.session.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
-	78,  // 7: cloudsandbox.session.v1.Sandbox.started_at:type_name -> google.protobuf.Timestamp
-	79,  // 8: cloudsandbox.session.v1.Sandbox.timeout:type_name -> google.protobuf.Duration
-	78,  // 9: cloudsandbox.session.v1.Sandbox.deadline:type_name -> google.protobuf.Timestamp
-	79,  // 10: cloudsandbox.session.v1.Sandbox.idle_timeout:type_name -> google.protobuf.Duration
+	80,  // 6: cloudsandbox.session.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
+	80,  // 7: cloudsandbox.session.v1.Sandbox.started_at:type_name -> google.protobuf.Timestamp
+	81,  // 8: cloudsandbox.session.v1.Sandbox.timeout:type_name -> google.protobuf.Duration
+	80,  // 9: cloudsandbox.session.v1.Sandbox.deadline:type_name -> google.protobuf.Timestamp
+	81,  // 10: cloudsandbox.session.v1.Sandbox.idle_timeout:type_name -> google.protobuf.Duration
 	3,   // 11: cloudsandbox.session.v1.Sandbox.ended:type_name -> cloudsandbox.session.v1.Certificate
-	78,  // 12: cloudsandbox.session.v1.Sandbox.snapshot_at:type_name -> google.protobuf.Timestamp
-	79,  // 13: cloudsandbox.session.v1.Sandbox.checkpoint_every:type_name -> google.protobuf.Duration
+	80,  // 12: cloudsandbox.session.v1.Sandbox.snapshot_at:type_name -> google.protobuf.Timestamp
+	81,  // 13: cloudsandbox.session.v1.Sandbox.checkpoint_every:type_name -> google.protobuf.Duration
 	6,   // 14: cloudsandbox.session.v1.Sandbox.restored:type_name -> cloudsandbox.session.v1.Restored
-	78,  // 15: cloudsandbox.session.v1.Sandbox.runs_until:type_name -> google.protobuf.Timestamp
+	80,  // 15: cloudsandbox.session.v1.Sandbox.runs_until:type_name -> google.protobuf.Timestamp
 	5,   // 16: cloudsandbox.session.v1.Sandbox.volumes:type_name -> cloudsandbox.session.v1.VolumeMount
-	79,  // 17: cloudsandbox.session.v1.Restored.lost:type_name -> google.protobuf.Duration
-	79,  // 18: cloudsandbox.session.v1.Wanted.timeout:type_name -> google.protobuf.Duration
-	79,  // 19: cloudsandbox.session.v1.Wanted.idle_timeout:type_name -> google.protobuf.Duration
+	81,  // 17: cloudsandbox.session.v1.Restored.lost:type_name -> google.protobuf.Duration
+	81,  // 18: cloudsandbox.session.v1.Wanted.timeout:type_name -> google.protobuf.Duration
+	81,  // 19: cloudsandbox.session.v1.Wanted.idle_timeout:type_name -> google.protobuf.Duration
 	0,   // 20: cloudsandbox.session.v1.Wanted.shape:type_name -> cloudsandbox.session.v1.Shape
-	69,  // 21: cloudsandbox.session.v1.Wanted.metadata:type_name -> cloudsandbox.session.v1.Wanted.MetadataEntry
-	70,  // 22: cloudsandbox.session.v1.Wanted.env:type_name -> cloudsandbox.session.v1.Wanted.EnvEntry
-	79,  // 23: cloudsandbox.session.v1.Wanted.checkpoint_every:type_name -> google.protobuf.Duration
+	71,  // 21: cloudsandbox.session.v1.Wanted.metadata:type_name -> cloudsandbox.session.v1.Wanted.MetadataEntry
+	72,  // 22: cloudsandbox.session.v1.Wanted.env:type_name -> cloudsandbox.session.v1.Wanted.EnvEntry
+	81,  // 23: cloudsandbox.session.v1.Wanted.checkpoint_every:type_name -> google.protobuf.Duration
 	5,   // 24: cloudsandbox.session.v1.Wanted.volumes:type_name -> cloudsandbox.session.v1.VolumeMount
 	7,   // 25: cloudsandbox.session.v1.CreateRequest.wanted:type_name -> cloudsandbox.session.v1.Wanted
 	4,   // 26: cloudsandbox.session.v1.CreateResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
 	7,   // 27: cloudsandbox.session.v1.EnsureRequest.wanted:type_name -> cloudsandbox.session.v1.Wanted
 	4,   // 28: cloudsandbox.session.v1.EnsureResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
 	4,   // 29: cloudsandbox.session.v1.GetResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	71,  // 30: cloudsandbox.session.v1.ListRequest.metadata:type_name -> cloudsandbox.session.v1.ListRequest.MetadataEntry
-	78,  // 31: cloudsandbox.session.v1.ListRequest.from:type_name -> google.protobuf.Timestamp
-	4,   // 32: cloudsandbox.session.v1.ListResponse.sandboxes:type_name -> cloudsandbox.session.v1.Sandbox
-	79,  // 33: cloudsandbox.session.v1.SetTimeoutRequest.timeout:type_name -> google.protobuf.Duration
-	4,   // 34: cloudsandbox.session.v1.SetTimeoutResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	79,  // 35: cloudsandbox.session.v1.UpdateRequest.timeout:type_name -> google.protobuf.Duration
-	79,  // 36: cloudsandbox.session.v1.UpdateRequest.idle_timeout:type_name -> google.protobuf.Duration
-	72,  // 37: cloudsandbox.session.v1.UpdateRequest.metadata:type_name -> cloudsandbox.session.v1.UpdateRequest.MetadataEntry
-	73,  // 38: cloudsandbox.session.v1.UpdateRequest.env:type_name -> cloudsandbox.session.v1.UpdateRequest.EnvEntry
-	79,  // 39: cloudsandbox.session.v1.UpdateRequest.checkpoint_every:type_name -> google.protobuf.Duration
-	20,  // 40: cloudsandbox.session.v1.UpdateRequest.volumes:type_name -> cloudsandbox.session.v1.VolumeMounts
-	21,  // 41: cloudsandbox.session.v1.UpdateRequest.port:type_name -> cloudsandbox.session.v1.PortChange
-	5,   // 42: cloudsandbox.session.v1.VolumeMounts.mounts:type_name -> cloudsandbox.session.v1.VolumeMount
-	4,   // 43: cloudsandbox.session.v1.UpdateResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	4,   // 44: cloudsandbox.session.v1.TouchResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	4,   // 45: cloudsandbox.session.v1.EndResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	74,  // 46: cloudsandbox.session.v1.CountsResponse.by_state:type_name -> cloudsandbox.session.v1.CountsResponse.ByStateEntry
-	33,  // 47: cloudsandbox.session.v1.UsedRequest.uses:type_name -> cloudsandbox.session.v1.Use
-	78,  // 48: cloudsandbox.session.v1.BootEndedRequest.at:type_name -> google.protobuf.Timestamp
-	78,  // 49: cloudsandbox.session.v1.Snapshot.created_at:type_name -> google.protobuf.Timestamp
-	0,   // 50: cloudsandbox.session.v1.Snapshot.shape:type_name -> cloudsandbox.session.v1.Shape
-	1,   // 51: cloudsandbox.session.v1.Snapshot.limits:type_name -> cloudsandbox.session.v1.Limits
-	75,  // 52: cloudsandbox.session.v1.Snapshot.env:type_name -> cloudsandbox.session.v1.Snapshot.EnvEntry
-	78,  // 53: cloudsandbox.session.v1.Snapshot.used_at:type_name -> google.protobuf.Timestamp
-	5,   // 54: cloudsandbox.session.v1.Snapshot.volumes:type_name -> cloudsandbox.session.v1.VolumeMount
-	4,   // 55: cloudsandbox.session.v1.PauseResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	4,   // 56: cloudsandbox.session.v1.ResumeResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	4,   // 57: cloudsandbox.session.v1.RollbackResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	79,  // 58: cloudsandbox.session.v1.ForkRequest.timeout:type_name -> google.protobuf.Duration
-	79,  // 59: cloudsandbox.session.v1.ForkRequest.idle_timeout:type_name -> google.protobuf.Duration
-	76,  // 60: cloudsandbox.session.v1.ForkRequest.metadata:type_name -> cloudsandbox.session.v1.ForkRequest.MetadataEntry
-	77,  // 61: cloudsandbox.session.v1.ForkRequest.env:type_name -> cloudsandbox.session.v1.ForkRequest.EnvEntry
-	4,   // 62: cloudsandbox.session.v1.Forked.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
-	79,  // 63: cloudsandbox.session.v1.Forked.retry_after:type_name -> google.protobuf.Duration
-	46,  // 64: cloudsandbox.session.v1.ForkResponse.forks:type_name -> cloudsandbox.session.v1.Forked
-	38,  // 65: cloudsandbox.session.v1.TakeSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
-	38,  // 66: cloudsandbox.session.v1.GetSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
-	38,  // 67: cloudsandbox.session.v1.ListSnapshotsResponse.snapshots:type_name -> cloudsandbox.session.v1.Snapshot
-	38,  // 68: cloudsandbox.session.v1.HistoryResponse.snapshots:type_name -> cloudsandbox.session.v1.Snapshot
-	38,  // 69: cloudsandbox.session.v1.DeleteSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
-	78,  // 70: cloudsandbox.session.v1.Volume.created_at:type_name -> google.protobuf.Timestamp
-	58,  // 71: cloudsandbox.session.v1.CreateVolumeResponse.volume:type_name -> cloudsandbox.session.v1.Volume
-	58,  // 72: cloudsandbox.session.v1.GetVolumeResponse.volume:type_name -> cloudsandbox.session.v1.Volume
-	58,  // 73: cloudsandbox.session.v1.ListVolumesResponse.volumes:type_name -> cloudsandbox.session.v1.Volume
-	58,  // 74: cloudsandbox.session.v1.DeleteVolumeResponse.volume:type_name -> cloudsandbox.session.v1.Volume
-	18,  // 75: cloudsandbox.session.v1.UpdateRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
-	18,  // 76: cloudsandbox.session.v1.UpdateRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
-	18,  // 77: cloudsandbox.session.v1.ForkRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
-	18,  // 78: cloudsandbox.session.v1.ForkRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
-	8,   // 79: cloudsandbox.session.v1.SessionService.Create:input_type -> cloudsandbox.session.v1.CreateRequest
-	10,  // 80: cloudsandbox.session.v1.SessionService.Ensure:input_type -> cloudsandbox.session.v1.EnsureRequest
-	12,  // 81: cloudsandbox.session.v1.SessionService.Get:input_type -> cloudsandbox.session.v1.GetRequest
-	14,  // 82: cloudsandbox.session.v1.SessionService.List:input_type -> cloudsandbox.session.v1.ListRequest
-	16,  // 83: cloudsandbox.session.v1.SessionService.SetTimeout:input_type -> cloudsandbox.session.v1.SetTimeoutRequest
-	19,  // 84: cloudsandbox.session.v1.SessionService.Update:input_type -> cloudsandbox.session.v1.UpdateRequest
-	23,  // 85: cloudsandbox.session.v1.SessionService.Touch:input_type -> cloudsandbox.session.v1.TouchRequest
-	25,  // 86: cloudsandbox.session.v1.SessionService.End:input_type -> cloudsandbox.session.v1.EndRequest
-	27,  // 87: cloudsandbox.session.v1.SessionService.Counts:input_type -> cloudsandbox.session.v1.CountsRequest
-	29,  // 88: cloudsandbox.session.v1.SessionService.Idle:input_type -> cloudsandbox.session.v1.IdleRequest
-	39,  // 89: cloudsandbox.session.v1.SessionService.Pause:input_type -> cloudsandbox.session.v1.PauseRequest
-	41,  // 90: cloudsandbox.session.v1.SessionService.Resume:input_type -> cloudsandbox.session.v1.ResumeRequest
-	43,  // 91: cloudsandbox.session.v1.SessionService.Rollback:input_type -> cloudsandbox.session.v1.RollbackRequest
-	45,  // 92: cloudsandbox.session.v1.SessionService.Fork:input_type -> cloudsandbox.session.v1.ForkRequest
-	48,  // 93: cloudsandbox.session.v1.SessionService.TakeSnapshot:input_type -> cloudsandbox.session.v1.TakeSnapshotRequest
-	50,  // 94: cloudsandbox.session.v1.SessionService.GetSnapshot:input_type -> cloudsandbox.session.v1.GetSnapshotRequest
-	52,  // 95: cloudsandbox.session.v1.SessionService.ListSnapshots:input_type -> cloudsandbox.session.v1.ListSnapshotsRequest
-	54,  // 96: cloudsandbox.session.v1.SessionService.History:input_type -> cloudsandbox.session.v1.HistoryRequest
-	56,  // 97: cloudsandbox.session.v1.SessionService.DeleteSnapshot:input_type -> cloudsandbox.session.v1.DeleteSnapshotRequest
-	59,  // 98: cloudsandbox.session.v1.SessionService.CreateVolume:input_type -> cloudsandbox.session.v1.CreateVolumeRequest
-	61,  // 99: cloudsandbox.session.v1.SessionService.GetVolume:input_type -> cloudsandbox.session.v1.GetVolumeRequest
-	63,  // 100: cloudsandbox.session.v1.SessionService.ListVolumes:input_type -> cloudsandbox.session.v1.ListVolumesRequest
-	65,  // 101: cloudsandbox.session.v1.SessionService.DeleteVolume:input_type -> cloudsandbox.session.v1.DeleteVolumeRequest
-	31,  // 102: cloudsandbox.session.v1.SessionService.SecretChanged:input_type -> cloudsandbox.session.v1.SecretChangedRequest
-	34,  // 103: cloudsandbox.session.v1.SessionService.Used:input_type -> cloudsandbox.session.v1.UsedRequest
-	36,  // 104: cloudsandbox.session.v1.SessionService.BootEnded:input_type -> cloudsandbox.session.v1.BootEndedRequest
-	9,   // 105: cloudsandbox.session.v1.SessionService.Create:output_type -> cloudsandbox.session.v1.CreateResponse
-	11,  // 106: cloudsandbox.session.v1.SessionService.Ensure:output_type -> cloudsandbox.session.v1.EnsureResponse
-	13,  // 107: cloudsandbox.session.v1.SessionService.Get:output_type -> cloudsandbox.session.v1.GetResponse
-	15,  // 108: cloudsandbox.session.v1.SessionService.List:output_type -> cloudsandbox.session.v1.ListResponse
-	17,  // 109: cloudsandbox.session.v1.SessionService.SetTimeout:output_type -> cloudsandbox.session.v1.SetTimeoutResponse
-	22,  // 110: cloudsandbox.session.v1.SessionService.Update:output_type -> cloudsandbox.session.v1.UpdateResponse
-	24,  // 111: cloudsandbox.session.v1.SessionService.Touch:output_type -> cloudsandbox.session.v1.TouchResponse
-	26,  // 112: cloudsandbox.session.v1.SessionService.End:output_type -> cloudsandbox.session.v1.EndResponse
-	28,  // 113: cloudsandbox.session.v1.SessionService.Counts:output_type -> cloudsandbox.session.v1.CountsResponse
-	30,  // 114: cloudsandbox.session.v1.SessionService.Idle:output_type -> cloudsandbox.session.v1.IdleResponse
-	40,  // 115: cloudsandbox.session.v1.SessionService.Pause:output_type -> cloudsandbox.session.v1.PauseResponse
-	42,  // 116: cloudsandbox.session.v1.SessionService.Resume:output_type -> cloudsandbox.session.v1.ResumeResponse
-	44,  // 117: cloudsandbox.session.v1.SessionService.Rollback:output_type -> cloudsandbox.session.v1.RollbackResponse
-	47,  // 118: cloudsandbox.session.v1.SessionService.Fork:output_type -> cloudsandbox.session.v1.ForkResponse
-	49,  // 119: cloudsandbox.session.v1.SessionService.TakeSnapshot:output_type -> cloudsandbox.session.v1.TakeSnapshotResponse
-	51,  // 120: cloudsandbox.session.v1.SessionService.GetSnapshot:output_type -> cloudsandbox.session.v1.GetSnapshotResponse
-	53,  // 121: cloudsandbox.session.v1.SessionService.ListSnapshots:output_type -> cloudsandbox.session.v1.ListSnapshotsResponse
-	55,  // 122: cloudsandbox.session.v1.SessionService.History:output_type -> cloudsandbox.session.v1.HistoryResponse
-	57,  // 123: cloudsandbox.session.v1.SessionService.DeleteSnapshot:output_type -> cloudsandbox.session.v1.DeleteSnapshotResponse
-	60,  // 124: cloudsandbox.session.v1.SessionService.CreateVolume:output_type -> cloudsandbox.session.v1.CreateVolumeResponse
-	62,  // 125: cloudsandbox.session.v1.SessionService.GetVolume:output_type -> cloudsandbox.session.v1.GetVolumeResponse
-	64,  // 126: cloudsandbox.session.v1.SessionService.ListVolumes:output_type -> cloudsandbox.session.v1.ListVolumesResponse
-	66,  // 127: cloudsandbox.session.v1.SessionService.DeleteVolume:output_type -> cloudsandbox.session.v1.DeleteVolumeResponse
-	32,  // 128: cloudsandbox.session.v1.SessionService.SecretChanged:output_type -> cloudsandbox.session.v1.SecretChangedResponse
-	35,  // 129: cloudsandbox.session.v1.SessionService.Used:output_type -> cloudsandbox.session.v1.UsedResponse
-	37,  // 130: cloudsandbox.session.v1.SessionService.BootEnded:output_type -> cloudsandbox.session.v1.BootEndedResponse
-	105, // [105:131] is the sub-list for method output_type
-	79,  // [79:105] is the sub-list for method input_type
-	79,  // [79:79] is the sub-list for extension type_name
-	79,  // [79:79] is the sub-list for extension extendee
-	0,   // [0:79] is the sub-list for field type_name
+	4,   // 30: cloudsandbox.session.v1.SettledResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	73,  // 31: cloudsandbox.session.v1.ListRequest.metadata:type_name -> cloudsandbox.session.v1.ListRequest.MetadataEntry
+	80,  // 32: cloudsandbox.session.v1.ListRequest.from:type_name -> google.protobuf.Timestamp
+	4,   // 33: cloudsandbox.session.v1.ListResponse.sandboxes:type_name -> cloudsandbox.session.v1.Sandbox
+	81,  // 34: cloudsandbox.session.v1.SetTimeoutRequest.timeout:type_name -> google.protobuf.Duration
+	4,   // 35: cloudsandbox.session.v1.SetTimeoutResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	81,  // 36: cloudsandbox.session.v1.UpdateRequest.timeout:type_name -> google.protobuf.Duration
+	81,  // 37: cloudsandbox.session.v1.UpdateRequest.idle_timeout:type_name -> google.protobuf.Duration
+	74,  // 38: cloudsandbox.session.v1.UpdateRequest.metadata:type_name -> cloudsandbox.session.v1.UpdateRequest.MetadataEntry
+	75,  // 39: cloudsandbox.session.v1.UpdateRequest.env:type_name -> cloudsandbox.session.v1.UpdateRequest.EnvEntry
+	81,  // 40: cloudsandbox.session.v1.UpdateRequest.checkpoint_every:type_name -> google.protobuf.Duration
+	22,  // 41: cloudsandbox.session.v1.UpdateRequest.volumes:type_name -> cloudsandbox.session.v1.VolumeMounts
+	23,  // 42: cloudsandbox.session.v1.UpdateRequest.port:type_name -> cloudsandbox.session.v1.PortChange
+	5,   // 43: cloudsandbox.session.v1.VolumeMounts.mounts:type_name -> cloudsandbox.session.v1.VolumeMount
+	4,   // 44: cloudsandbox.session.v1.UpdateResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	4,   // 45: cloudsandbox.session.v1.TouchResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	4,   // 46: cloudsandbox.session.v1.EndResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	76,  // 47: cloudsandbox.session.v1.CountsResponse.by_state:type_name -> cloudsandbox.session.v1.CountsResponse.ByStateEntry
+	35,  // 48: cloudsandbox.session.v1.UsedRequest.uses:type_name -> cloudsandbox.session.v1.Use
+	80,  // 49: cloudsandbox.session.v1.BootEndedRequest.at:type_name -> google.protobuf.Timestamp
+	80,  // 50: cloudsandbox.session.v1.Snapshot.created_at:type_name -> google.protobuf.Timestamp
+	0,   // 51: cloudsandbox.session.v1.Snapshot.shape:type_name -> cloudsandbox.session.v1.Shape
+	1,   // 52: cloudsandbox.session.v1.Snapshot.limits:type_name -> cloudsandbox.session.v1.Limits
+	77,  // 53: cloudsandbox.session.v1.Snapshot.env:type_name -> cloudsandbox.session.v1.Snapshot.EnvEntry
+	80,  // 54: cloudsandbox.session.v1.Snapshot.used_at:type_name -> google.protobuf.Timestamp
+	5,   // 55: cloudsandbox.session.v1.Snapshot.volumes:type_name -> cloudsandbox.session.v1.VolumeMount
+	4,   // 56: cloudsandbox.session.v1.PauseResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	4,   // 57: cloudsandbox.session.v1.ResumeResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	4,   // 58: cloudsandbox.session.v1.RollbackResponse.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	81,  // 59: cloudsandbox.session.v1.ForkRequest.timeout:type_name -> google.protobuf.Duration
+	81,  // 60: cloudsandbox.session.v1.ForkRequest.idle_timeout:type_name -> google.protobuf.Duration
+	78,  // 61: cloudsandbox.session.v1.ForkRequest.metadata:type_name -> cloudsandbox.session.v1.ForkRequest.MetadataEntry
+	79,  // 62: cloudsandbox.session.v1.ForkRequest.env:type_name -> cloudsandbox.session.v1.ForkRequest.EnvEntry
+	4,   // 63: cloudsandbox.session.v1.Forked.sandbox:type_name -> cloudsandbox.session.v1.Sandbox
+	81,  // 64: cloudsandbox.session.v1.Forked.retry_after:type_name -> google.protobuf.Duration
+	48,  // 65: cloudsandbox.session.v1.ForkResponse.forks:type_name -> cloudsandbox.session.v1.Forked
+	40,  // 66: cloudsandbox.session.v1.TakeSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
+	40,  // 67: cloudsandbox.session.v1.GetSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
+	40,  // 68: cloudsandbox.session.v1.ListSnapshotsResponse.snapshots:type_name -> cloudsandbox.session.v1.Snapshot
+	40,  // 69: cloudsandbox.session.v1.HistoryResponse.snapshots:type_name -> cloudsandbox.session.v1.Snapshot
+	40,  // 70: cloudsandbox.session.v1.DeleteSnapshotResponse.snapshot:type_name -> cloudsandbox.session.v1.Snapshot
+	80,  // 71: cloudsandbox.session.v1.Volume.created_at:type_name -> google.protobuf.Timestamp
+	60,  // 72: cloudsandbox.session.v1.CreateVolumeResponse.volume:type_name -> cloudsandbox.session.v1.Volume
+	60,  // 73: cloudsandbox.session.v1.GetVolumeResponse.volume:type_name -> cloudsandbox.session.v1.Volume
+	60,  // 74: cloudsandbox.session.v1.ListVolumesResponse.volumes:type_name -> cloudsandbox.session.v1.Volume
+	60,  // 75: cloudsandbox.session.v1.DeleteVolumeResponse.volume:type_name -> cloudsandbox.session.v1.Volume
+	20,  // 76: cloudsandbox.session.v1.UpdateRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
+	20,  // 77: cloudsandbox.session.v1.UpdateRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
+	20,  // 78: cloudsandbox.session.v1.ForkRequest.MetadataEntry.value:type_name -> cloudsandbox.session.v1.Value
+	20,  // 79: cloudsandbox.session.v1.ForkRequest.EnvEntry.value:type_name -> cloudsandbox.session.v1.Value
+	8,   // 80: cloudsandbox.session.v1.SessionService.Create:input_type -> cloudsandbox.session.v1.CreateRequest
+	10,  // 81: cloudsandbox.session.v1.SessionService.Ensure:input_type -> cloudsandbox.session.v1.EnsureRequest
+	12,  // 82: cloudsandbox.session.v1.SessionService.Get:input_type -> cloudsandbox.session.v1.GetRequest
+	14,  // 83: cloudsandbox.session.v1.SessionService.Settled:input_type -> cloudsandbox.session.v1.SettledRequest
+	16,  // 84: cloudsandbox.session.v1.SessionService.List:input_type -> cloudsandbox.session.v1.ListRequest
+	18,  // 85: cloudsandbox.session.v1.SessionService.SetTimeout:input_type -> cloudsandbox.session.v1.SetTimeoutRequest
+	21,  // 86: cloudsandbox.session.v1.SessionService.Update:input_type -> cloudsandbox.session.v1.UpdateRequest
+	25,  // 87: cloudsandbox.session.v1.SessionService.Touch:input_type -> cloudsandbox.session.v1.TouchRequest
+	27,  // 88: cloudsandbox.session.v1.SessionService.End:input_type -> cloudsandbox.session.v1.EndRequest
+	29,  // 89: cloudsandbox.session.v1.SessionService.Counts:input_type -> cloudsandbox.session.v1.CountsRequest
+	31,  // 90: cloudsandbox.session.v1.SessionService.Idle:input_type -> cloudsandbox.session.v1.IdleRequest
+	41,  // 91: cloudsandbox.session.v1.SessionService.Pause:input_type -> cloudsandbox.session.v1.PauseRequest
+	43,  // 92: cloudsandbox.session.v1.SessionService.Resume:input_type -> cloudsandbox.session.v1.ResumeRequest
+	45,  // 93: cloudsandbox.session.v1.SessionService.Rollback:input_type -> cloudsandbox.session.v1.RollbackRequest
+	47,  // 94: cloudsandbox.session.v1.SessionService.Fork:input_type -> cloudsandbox.session.v1.ForkRequest
+	50,  // 95: cloudsandbox.session.v1.SessionService.TakeSnapshot:input_type -> cloudsandbox.session.v1.TakeSnapshotRequest
+	52,  // 96: cloudsandbox.session.v1.SessionService.GetSnapshot:input_type -> cloudsandbox.session.v1.GetSnapshotRequest
+	54,  // 97: cloudsandbox.session.v1.SessionService.ListSnapshots:input_type -> cloudsandbox.session.v1.ListSnapshotsRequest
+	56,  // 98: cloudsandbox.session.v1.SessionService.History:input_type -> cloudsandbox.session.v1.HistoryRequest
+	58,  // 99: cloudsandbox.session.v1.SessionService.DeleteSnapshot:input_type -> cloudsandbox.session.v1.DeleteSnapshotRequest
+	61,  // 100: cloudsandbox.session.v1.SessionService.CreateVolume:input_type -> cloudsandbox.session.v1.CreateVolumeRequest
+	63,  // 101: cloudsandbox.session.v1.SessionService.GetVolume:input_type -> cloudsandbox.session.v1.GetVolumeRequest
+	65,  // 102: cloudsandbox.session.v1.SessionService.ListVolumes:input_type -> cloudsandbox.session.v1.ListVolumesRequest
+	67,  // 103: cloudsandbox.session.v1.SessionService.DeleteVolume:input_type -> cloudsandbox.session.v1.DeleteVolumeRequest
+	33,  // 104: cloudsandbox.session.v1.SessionService.SecretChanged:input_type -> cloudsandbox.session.v1.SecretChangedRequest
+	36,  // 105: cloudsandbox.session.v1.SessionService.Used:input_type -> cloudsandbox.session.v1.UsedRequest
+	38,  // 106: cloudsandbox.session.v1.SessionService.BootEnded:input_type -> cloudsandbox.session.v1.BootEndedRequest
+	9,   // 107: cloudsandbox.session.v1.SessionService.Create:output_type -> cloudsandbox.session.v1.CreateResponse
+	11,  // 108: cloudsandbox.session.v1.SessionService.Ensure:output_type -> cloudsandbox.session.v1.EnsureResponse
+	13,  // 109: cloudsandbox.session.v1.SessionService.Get:output_type -> cloudsandbox.session.v1.GetResponse
+	15,  // 110: cloudsandbox.session.v1.SessionService.Settled:output_type -> cloudsandbox.session.v1.SettledResponse
+	17,  // 111: cloudsandbox.session.v1.SessionService.List:output_type -> cloudsandbox.session.v1.ListResponse
+	19,  // 112: cloudsandbox.session.v1.SessionService.SetTimeout:output_type -> cloudsandbox.session.v1.SetTimeoutResponse
+	24,  // 113: cloudsandbox.session.v1.SessionService.Update:output_type -> cloudsandbox.session.v1.UpdateResponse
+	26,  // 114: cloudsandbox.session.v1.SessionService.Touch:output_type -> cloudsandbox.session.v1.TouchResponse
+	28,  // 115: cloudsandbox.session.v1.SessionService.End:output_type -> cloudsandbox.session.v1.EndResponse
+	30,  // 116: cloudsandbox.session.v1.SessionService.Counts:output_type -> cloudsandbox.session.v1.CountsResponse
+	32,  // 117: cloudsandbox.session.v1.SessionService.Idle:output_type -> cloudsandbox.session.v1.IdleResponse
+	42,  // 118: cloudsandbox.session.v1.SessionService.Pause:output_type -> cloudsandbox.session.v1.PauseResponse
+	44,  // 119: cloudsandbox.session.v1.SessionService.Resume:output_type -> cloudsandbox.session.v1.ResumeResponse
+	46,  // 120: cloudsandbox.session.v1.SessionService.Rollback:output_type -> cloudsandbox.session.v1.RollbackResponse
+	49,  // 121: cloudsandbox.session.v1.SessionService.Fork:output_type -> cloudsandbox.session.v1.ForkResponse
+	51,  // 122: cloudsandbox.session.v1.SessionService.TakeSnapshot:output_type -> cloudsandbox.session.v1.TakeSnapshotResponse
+	53,  // 123: cloudsandbox.session.v1.SessionService.GetSnapshot:output_type -> cloudsandbox.session.v1.GetSnapshotResponse
+	55,  // 124: cloudsandbox.session.v1.SessionService.ListSnapshots:output_type -> cloudsandbox.session.v1.ListSnapshotsResponse
+	57,  // 125: cloudsandbox.session.v1.SessionService.History:output_type -> cloudsandbox.session.v1.HistoryResponse
+	59,  // 126: cloudsandbox.session.v1.SessionService.DeleteSnapshot:output_type -> cloudsandbox.session.v1.DeleteSnapshotResponse
+	62,  // 127: cloudsandbox.session.v1.SessionService.CreateVolume:output_type -> cloudsandbox.session.v1.CreateVolumeResponse
+	64,  // 128: cloudsandbox.session.v1.SessionService.GetVolume:output_type -> cloudsandbox.session.v1.GetVolumeResponse
+	66,  // 129: cloudsandbox.session.v1.SessionService.ListVolumes:output_type -> cloudsandbox.session.v1.ListVolumesResponse
+	68,  // 130: cloudsandbox.session.v1.SessionService.DeleteVolume:output_type -> cloudsandbox.session.v1.DeleteVolumeResponse
+	34,  // 131: cloudsandbox.session.v1.SessionService.SecretChanged:output_type -> cloudsandbox.session.v1.SecretChangedResponse
+	37,  // 132: cloudsandbox.session.v1.SessionService.Used:output_type -> cloudsandbox.session.v1.UsedResponse
+	39,  // 133: cloudsandbox.session.v1.SessionService.BootEnded:output_type -> cloudsandbox.session.v1.BootEndedResponse
+	107, // [107:134] is the sub-list for method output_type
+	80,  // [80:107] is the sub-list for method input_type
+	80,  // [80:80] is the sub-list for extension type_name
+	80,  // [80:80] is the sub-list for extension extendee
+	0,   // [0:80] is the sub-list for field type_name
 }
 
 func init() { file_cloudsandbox_session_v1_session_proto_init() }
@@ -4930,17 +5028,17 @@ func file_cloudsandbox_session_v1_session_proto_init() {
 	if File_cloudsandbox_session_v1_session_proto != nil {
 		return
 	}
-	file_cloudsandbox_session_v1_session_proto_msgTypes[18].OneofWrappers = []any{}
-	file_cloudsandbox_session_v1_session_proto_msgTypes[19].OneofWrappers = []any{}
+	file_cloudsandbox_session_v1_session_proto_msgTypes[20].OneofWrappers = []any{}
 	file_cloudsandbox_session_v1_session_proto_msgTypes[21].OneofWrappers = []any{}
-	file_cloudsandbox_session_v1_session_proto_msgTypes[45].OneofWrappers = []any{}
+	file_cloudsandbox_session_v1_session_proto_msgTypes[23].OneofWrappers = []any{}
+	file_cloudsandbox_session_v1_session_proto_msgTypes[47].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudsandbox_session_v1_session_proto_rawDesc), len(file_cloudsandbox_session_v1_session_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   78,
+			NumMessages:   80,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"syscall"
@@ -87,7 +88,50 @@ func main() {
 		f.Close()
 		fmt.Fprint(w, err)
 	})
+	http.HandleFunc("/files", func(w http.ResponseWriter, r *http.Request) {
+		n, _ := strconv.Atoi(r.FormValue("n"))
+		fmt.Fprint(w, makeFiles(n))
+	})
+	http.HandleFunc("/sockets", func(w http.ResponseWriter, r *http.Request) {
+		n, _ := strconv.Atoi(r.FormValue("n"))
+		fmt.Fprint(w, openSockets(n))
+	})
+	http.HandleFunc("/count", func(w http.ResponseWriter, _ *http.Request) {
+		files, _ := filepath.Glob("/tmp/many/*/*")
+		open, _ := os.ReadDir("/proc/self/fd")
+		fmt.Fprintf(w, "%d files, %t", len(files), len(open) > 1000)
+	})
+	http.HandleFunc("/remove", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, os.RemoveAll("/tmp/many")) })
 	http.ListenAndServe(":80", nil)
+}
+
+// makeFiles makes n empty files, a thousand in a folder.
+func makeFiles(n int) error {
+	for i := range n {
+		dir := fmt.Sprintf("/tmp/many/%d", i/1000)
+		if i%1000 == 0 {
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				return err
+			}
+		}
+		if err := syscall.Mknod(fmt.Sprintf("%s/%d", dir, i), syscall.S_IFREG|0o644, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// openSockets opens n sockets and keeps them.
+func openSockets(n int) error {
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: uint64(n) + 100, Max: 1 << 20}); err != nil {
+		return err
+	}
+	for range n {
+		if _, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // forks starts programs without end, each of which takes some memory.

@@ -46,7 +46,7 @@ from .call import (
 )
 from .sse import Event
 
-# A search ends after a minute by itself; copies and archives of many files take
+# A search ends after half a minute by itself; copies and archives of many files take
 # their time before the first byte comes.
 _SLOW_SECONDS = 300.0
 

@@ -31,7 +31,7 @@ from .call import (
     segment,
     true,
 )
-from .executions import execution_error
+from .executions import exact, execution_error, input_of
 from .sse import Event
 
 # Writing waits for a process that does not read, up to 30 s.
@@ -44,8 +44,8 @@ class Started:
     """A process and what it had written when its start was answered."""
 
     info: ProcessInfo
-    stdout: str
-    stderr: str
+    stdout: bytes
+    stderr: bytes
     offset: int
 
 
@@ -58,7 +58,7 @@ def start(
     cwd: Path | None,
     env: Mapping[str, str] | None,
     timeout_seconds: float | None,
-    stdin: str | None,
+    stdin: str | bytes | None,
     keep_stdin: bool,
     pty: TerminalSize | None,
     shell: str | None,
@@ -81,7 +81,7 @@ def start(
         yield_ms=int(yield_seconds * 1000) if yield_seconds > 0 else None,
         max_output_bytes=max_output_bytes,
         timeout_seconds=seconds(timeout_seconds),
-        stdin=stdin,
+        **input_of(stdin),
         keep_stdin=true(keep_stdin),
         pty=None if pty is None else {"cols": pty.cols, "rows": pty.rows},
         shell=shell,
@@ -168,11 +168,13 @@ def piece_of(event: Event) -> OutputPiece:
     obj = fields.parse_object(event.data)
     offset = fields.integer(obj, "offset") or 0
     after = fields.integer(obj, "next_offset")
+    data = fields.decoded(obj, "base64")
     return OutputPiece(
         stream=event.name,
         text=fields.text(obj, "text"),
         offset=offset,
         next_offset=offset if after is None else after,
+        data=fields.text(obj, "text").encode() if data is None else data,
     )
 
 
@@ -217,8 +219,8 @@ def _started(answer: Answer) -> Started:
     obj = answer.json()
     return Started(
         info=info_of(obj),
-        stdout=fields.text(obj, "stdout"),
-        stderr=fields.text(obj, "stderr"),
+        stdout=exact(obj, "stdout"),
+        stderr=exact(obj, "stderr"),
         offset=fields.integer(obj, "offset") or 0,
     )
 

@@ -19,17 +19,19 @@ _PIECES = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 @dataclass(frozen=True)
 class Event:
-    """One event: its name (``message`` if it has none) and its data."""
+    """One event: its name (``message`` if it has none), its data and its ID."""
 
     name: str
     data: str
+    id: str = ""
 
 
 class Decoder:
     """Turns chunks of bytes, cut anywhere, into events.
 
-    Lines end with LF, CRLF or CR. Comments and fields other than ``event`` and
-    ``data`` are skipped. An event that the stream's end cuts off is dropped.
+    Lines end with LF, CRLF or CR. Comments and fields other than ``event``,
+    ``data`` and ``id`` are skipped; an ID is that of its own event. An event that
+    the stream's end cuts off is dropped.
     """
 
     def __init__(self, max_event_chars: int = MAX_EVENT_CHARS) -> None:
@@ -38,6 +40,7 @@ class Decoder:
         self._line: list[str] = []  # pieces of the line that has not ended
         self._after_cr = False
         self._name = ""
+        self._id = ""
         self._data: list[str] = []
         self._size = 0
 
@@ -65,12 +68,15 @@ class Decoder:
         self._line.clear()
         if not line:
             if self._data:
-                events.append(Event(self._name or "message", "\n".join(self._data)))
-            self._name, self._data, self._size = "", [], 0
+                data = "\n".join(self._data)
+                events.append(Event(self._name or "message", data, self._id))
+            self._name, self._id, self._data, self._size = "", "", [], 0
             return
         field, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if field == "event":
             self._name = value
+        elif field == "id":
+            self._id = value
         elif field == "data":
             self._data.append(value)

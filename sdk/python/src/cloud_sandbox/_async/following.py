@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from cloud_sandbox._api import failures
@@ -62,7 +63,7 @@ class AsyncFollower:
         ask: makes the request that goes on from where the reader is.
     """
 
-    def __init__(self, client: AsyncClient, ask: Callable[[], Call[None]]) -> None:
+    def __init__(self, client: AsyncClient, ask: Callable[[], Call[object]]) -> None:
         self._client = client
         self._ask = ask
         self._stream: AsyncByteStream | None = None
@@ -106,6 +107,12 @@ class AsyncFollower:
         if event.name == "error":
             raise failures.of_event(event)
         return event
+
+    async def finish(self) -> None:
+        """Read what comes after the last event, so that the connection is used again."""
+        with suppress(StopAsyncIteration, CloudSandboxError):
+            while self._events is not None:
+                await self._events.__anext__()
 
     async def _leave(self) -> None:
         stream, self._stream, self._events = self._stream, None, None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import codecs
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -54,7 +55,7 @@ class AsyncProcesses:
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
         timeout_seconds: float | None = None,
-        stdin: str | None = None,
+        stdin: str | bytes | None = None,
         keep_stdin: bool = False,
         pty: TerminalSize | None = None,
         shell: str | None = None,
@@ -117,7 +118,7 @@ class AsyncProcesses:
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
         timeout_seconds: float | None = None,
-        stdin: str | None = None,
+        stdin: str | bytes | None = None,
         shell: str | None = None,
         on_stdout: Callable[[str], object] | None = None,
         on_stderr: Callable[[str], object] | None = None,
@@ -126,9 +127,9 @@ class AsyncProcesses:
     ) -> Execution:
         """Run a command to its end, through broken connections and restarts.
 
-        Where ``run_command`` gives up when the connection breaks, this goes on
-        following the process that it started. Leaving early, by an exception,
-        ends the process. Handlers may be coroutine functions.
+        Like ``run_command``, but without a limit of time, and in a shell session
+        if wanted. Leaving early, by an exception, ends the process. Handlers may
+        be coroutine functions.
 
         Args:
             command: as for :meth:`start`, and so are the others.
@@ -442,7 +443,7 @@ class AsyncProcess:
             async for piece in output:
                 if piece.stream == "dropped":
                     kept.lose(piece.next_offset - piece.offset)
-                kept.add(piece.stream, piece.text)
+                kept.add(piece.stream, piece.data)
                 if (handler := handlers.get(piece.stream)) is not None:
                     await _io.tell(handler, piece.text)
         return kept.execution(self.info)
@@ -515,22 +516,18 @@ class _Kept:
 
     def __init__(self, max_bytes: int) -> None:
         self._left = {"stdout": max_bytes, "stderr": max_bytes}
-        self._text: dict[str, builtins.list[str]] = {"stdout": [], "stderr": []}
+        self._data = {"stdout": bytearray(), "stderr": bytearray()}
         self._dropped = {"stdout": 0, "stderr": 0}
 
-    def add(self, stream: str, text: str) -> None:
+    def add(self, stream: str, data: bytes) -> None:
         """Keep what there is room for."""
-        if stream not in self._left or not text:
+        if stream not in self._left or not data:
             return
-        size = len(text.encode())
-        if size > self._left[stream]:
-            whole = text.encode()[: self._left[stream]]
-            text = whole.decode(errors="ignore")
-        self._text[stream].append(text)
-        kept = len(text.encode())
+        kept = data if len(data) <= self._left[stream] else _whole(data[: self._left[stream]])
+        self._data[stream] += kept
         # What came after a cut is not kept, however small it is.
-        self._left[stream] = self._left[stream] - kept if kept == size else 0
-        self._dropped[stream] += size - kept
+        self._left[stream] = self._left[stream] - len(kept) if len(kept) == len(data) else 0
+        self._dropped[stream] += len(data) - len(kept)
 
     def lose(self, size: int) -> None:
         """Count bytes that are kept no more; of which stream is not known."""
@@ -543,10 +540,21 @@ class _Kept:
             ran = (info.ended_at - info.started_at).total_seconds() * 1000
         return Execution(
             status=info.status,
-            stdout="".join(self._text["stdout"]),
-            stderr="".join(self._text["stderr"]),
+            stdout=self._data["stdout"].decode(errors="replace"),
+            stderr=self._data["stderr"].decode(errors="replace"),
+            stdout_bytes=bytes(self._data["stdout"]),
+            stderr_bytes=bytes(self._data["stderr"]),
+            process_id=info.process_id,
+            next_offset=info.output_end,
             exit_code=info.exit_code,
             error=info.error,
             duration_ms=ran,
             truncated=Truncated(self._dropped["stdout"], self._dropped["stderr"]),
         )
+
+
+def _whole(data: bytes) -> bytes:
+    """Return data without the beginning of a character that was cut at its end."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    decoder.decode(data)
+    return data[: len(data) - len(decoder.getstate()[0])]

@@ -5,18 +5,19 @@ from __future__ import annotations
 import builtins
 import logging
 import shlex
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
-from typing import Literal, overload
+from typing import Literal, TypeVar, overload
 
-from cloud_sandbox._api import executions, failures, fields, sessions, snapshots
+from cloud_sandbox._api import executions, fields, sessions, snapshots
 from cloud_sandbox._api.call import Call, Path
 from cloud_sandbox.errors import (
     CloudSandboxError,
     ConnectionFailedError,
     ForkError,
     NotFoundError,
+    UnavailableError,
 )
 from cloud_sandbox.models import (
     ContextInfo,
@@ -38,13 +39,16 @@ from ._io import Data
 from .client import AsyncClient, client_for
 from .contexts import AsyncContexts, context_id
 from .files import AsyncFiles
+from .following import AsyncFollower, AsyncPatience
 from .git import AsyncGit
 from .life import is_over, look
 from .processes import AsyncProcesses
 from .snapshots import snapshot_id
-from .streams import AsyncByteStream, AsyncEvents
+from .streams import AsyncByteStream
 
 __all__ = ["AsyncSandbox", "OutputHandler", "ResultHandler"]
+
+T = TypeVar("T")
 
 OutputHandler = Callable[[str], object]
 ResultHandler = Callable[[Result], object]
@@ -292,7 +296,7 @@ class AsyncSandbox:
         timeout_seconds: float | None = None,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
-        stdin: str | None = None,
+        stdin: str | bytes | None = None,
         on_stdout: OutputHandler | None = None,
         on_stderr: OutputHandler | None = None,
         *,
@@ -309,6 +313,11 @@ class AsyncSandbox:
         Otherwise every call is a new program. Handlers may be
         coroutine functions.
 
+        The code goes on through broken connections and ends of the server, and so
+        does this call. An exception, also one that cancels it, ends the code. When
+        the Sandbox is paused meanwhile, the status is ``"paused"`` and the code goes
+        on when it resumes; follow it with ``processes.get(execution.process_id)``.
+
         Args:
             code: source text.
             language: such as ``"python"``, ``"javascript"``, ``"typescript"`` or
@@ -320,7 +329,8 @@ class AsyncSandbox:
             stdin: its standard input. Default: empty.
             on_stdout: called with each piece of standard output as it comes.
             on_stderr: called with each piece of standard error as it comes.
-                Both get all of the output, also what the execution has to cut.
+                Both get all of the output, also what the execution has to cut, as
+                text: see ``stdout_bytes`` of the execution for what is not.
                 An exception from a handler ends the execution and is raised.
             on_result: called with each rich result as it comes.
             context: where it runs, or its ID. Default: the default context.
@@ -332,7 +342,8 @@ class AsyncSandbox:
             InvalidRequestError: an unknown language, or a value out of bounds.
             NotFoundError: there is no such context.
             TooLargeError: more code or input than the server takes.
-            ConnectionFailedError: the connection broke; the code may have run.
+            ConnectionFailedError: the server could not be reached, or was away for
+                a minute; then the code may have run, or run on.
         """
         stream = any(handler is not None for handler in (on_stdout, on_stderr, on_result))
         call = executions.execute(
@@ -348,11 +359,32 @@ class AsyncSandbox:
             max_output_bytes=max_output_bytes,
             stream=stream,
         )
-        if not stream:
-            return await self._client.call(call)
-        return await self._run_streaming(
-            call, {"stdout": on_stdout, "stderr": on_stderr}, on_result
-        )
+        try:
+            if not stream:
+                return await self._patiently(
+                    lambda sent: self._client.call(executions.again(call) if sent else call)
+                )
+            return await self._run_streaming(
+                call, {"stdout": on_stdout, "stderr": on_stderr}, on_result
+            )
+        except CloudSandboxError:
+            raise  # it did not begin, has ended, or cannot be reached
+        except BaseException:
+            with _io.shielded(), suppress(CloudSandboxError):  # what went wrong matters more
+                await self._client.call(executions.end(self._sandbox_id, call))
+            raise
+
+    async def _patiently(self, do: Callable[[bool], Awaitable[T]]) -> T:
+        """Do it again while a server that was asked is away; do is told of that."""
+        patience, sent = AsyncPatience(), False
+        while True:
+            try:
+                return await do(sent)
+            except (ConnectionFailedError, UnavailableError) as err:  # noqa: PERF203
+                sent = sent or (isinstance(err, ConnectionFailedError) and err.sent)
+                if not sent or not self._client.retries:
+                    raise
+                await patience.wait(err)
 
     async def run_command(
         self,
@@ -360,7 +392,7 @@ class AsyncSandbox:
         timeout_seconds: float | None = None,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
-        stdin: str | None = None,
+        stdin: str | bytes | None = None,
         on_stdout: OutputHandler | None = None,
         on_stderr: OutputHandler | None = None,
         *,
@@ -400,20 +432,30 @@ class AsyncSandbox:
         on_output: Mapping[str, OutputHandler | None],
         on_result: ResultHandler | None,
     ) -> Execution:
-        execution: Execution | None = None
-        async with await self._client.open(call) as stream:
-            async for event in AsyncEvents(stream):
+        ask = call
+        follower = AsyncFollower(self._client, lambda: ask)
+
+        async def begin(sent: bool) -> None:
+            nonlocal ask
+            ask = executions.again(call) if sent else call
+            await follower.open()
+            ask = executions.again(call)
+
+        try:
+            await self._patiently(begin)
+            while (event := await follower.next()) is not None:
                 if event.name == "result":
-                    execution = executions.execution_of(fields.parse_object(event.data))
-                elif event.name == "error":
-                    raise failures.of_event(event)
-                elif event.name == "display" and on_result is not None:
+                    await follower.finish()
+                    return executions.execution_of(fields.parse_object(event.data))
+                if event.name == "display" and on_result is not None:
                     await _io.tell(on_result, executions.result_of(event))
                 elif (handler := on_output.get(event.name)) is not None:
                     await _io.tell(handler, executions.output_of(event))
-        if execution is None:
-            raise ConnectionFailedError("the stream ended before the execution's result")
-        return execution
+                if event.id:
+                    ask = executions.again(call, event.id)
+        finally:
+            await follower.aclose()
+        raise ConnectionFailedError("the stream ended before the execution's result")
 
     # The everyday part of `files`.
 

@@ -126,6 +126,11 @@ class Client:
         )
 
     @property
+    def retries(self) -> bool:
+        """Whether calls are tried again; for this package's use."""
+        return self._max_retries > 0
+
+    @property
     def base_url(self) -> str:
         """Address of the server."""
         return self._settings.base_url
@@ -240,6 +245,8 @@ class Client:
                 max_retries=self._max_retries,
             )
             if wait is None:
+                if isinstance(outcome.error, ConnectionFailedError):
+                    outcome.error.sent = lost
                 raise outcome.error
             _io.sleep(wait)
 

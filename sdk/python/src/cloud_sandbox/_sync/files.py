@@ -240,8 +240,8 @@ class Files:
         """Look for lines in files with the rules of ripgrep, or for files by name.
 
         What ``.gitignore`` and ``.ignore`` exclude, hidden files, files that are
-        not text, and links are passed over. A search that takes longer than a
-        minute ends with what it has found, ``truncated``.
+        not text, and links are passed over. A search that takes longer than
+        30 seconds ends with what it has found, ``truncated``.
 
         Args:
             pattern: a regular expression (RE2). Without one, files are found by

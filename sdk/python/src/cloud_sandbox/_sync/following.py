@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from cloud_sandbox._api import failures
@@ -63,7 +64,7 @@ class Follower:
         ask: makes the request that goes on from where the reader is.
     """
 
-    def __init__(self, client: Client, ask: Callable[[], Call[None]]) -> None:
+    def __init__(self, client: Client, ask: Callable[[], Call[object]]) -> None:
         self._client = client
         self._ask = ask
         self._stream: ByteStream | None = None
@@ -107,6 +108,12 @@ class Follower:
         if event.name == "error":
             raise failures.of_event(event)
         return event
+
+    def finish(self) -> None:
+        """Read what comes after the last event, so that the connection is used again."""
+        with suppress(StopIteration, CloudSandboxError):
+            while self._events is not None:
+                self._events.__next__()
 
     def _leave(self) -> None:
         stream, self._stream, self._events = self._stream, None, None

@@ -7,17 +7,18 @@ import builtins
 import logging
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Literal, overload
+from typing import Literal, TypeVar, overload
 
-from cloud_sandbox._api import executions, failures, fields, sessions, snapshots
+from cloud_sandbox._api import executions, fields, sessions, snapshots
 from cloud_sandbox._api.call import Call, Path
 from cloud_sandbox.errors import (
     CloudSandboxError,
     ConnectionFailedError,
     ForkError,
     NotFoundError,
+    UnavailableError,
 )
 from cloud_sandbox.models import (
     ContextInfo,
@@ -39,13 +40,16 @@ from ._io import Data
 from .client import Client, client_for
 from .contexts import Contexts, context_id
 from .files import Files
+from .following import Follower, Patience
 from .git import Git
 from .life import is_over, look
 from .processes import Processes
 from .snapshots import snapshot_id
-from .streams import ByteStream, Events
+from .streams import ByteStream
 
 __all__ = ["OutputHandler", "ResultHandler", "Sandbox"]
+
+T = TypeVar("T")
 
 OutputHandler = Callable[[str], object]
 ResultHandler = Callable[[Result], object]
@@ -293,7 +297,7 @@ class Sandbox:
         timeout_seconds: float | None = None,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
-        stdin: str | None = None,
+        stdin: str | bytes | None = None,
         on_stdout: OutputHandler | None = None,
         on_stderr: OutputHandler | None = None,
         *,
@@ -309,6 +313,11 @@ class Sandbox:
         for the next; so do bash, R and Java in a context that was made for them.
         Otherwise every call is a new program.
 
+        The code goes on through broken connections and ends of the server, and so
+        does this call. An exception, also one that cancels it, ends the code. When
+        the Sandbox is paused meanwhile, the status is ``"paused"`` and the code goes
+        on when it resumes; follow it with ``processes.get(execution.process_id)``.
+
         Args:
             code: source text.
             language: such as ``"python"``, ``"javascript"``, ``"typescript"`` or
@@ -320,7 +329,8 @@ class Sandbox:
             stdin: its standard input. Default: empty.
             on_stdout: called with each piece of standard output as it comes.
             on_stderr: called with each piece of standard error as it comes.
-                Both get all of the output, also what the execution has to cut.
+                Both get all of the output, also what the execution has to cut, as
+                text: see ``stdout_bytes`` of the execution for what is not.
                 An exception from a handler ends the execution and is raised.
             on_result: called with each rich result as it comes.
             context: where it runs, or its ID. Default: the default context.
@@ -332,7 +342,8 @@ class Sandbox:
             InvalidRequestError: an unknown language, or a value out of bounds.
             NotFoundError: there is no such context.
             TooLargeError: more code or input than the server takes.
-            ConnectionFailedError: the connection broke; the code may have run.
+            ConnectionFailedError: the server could not be reached, or was away for
+                a minute; then the code may have run, or run on.
         """
         stream = any(handler is not None for handler in (on_stdout, on_stderr, on_result))
         call = executions.execute(
@@ -348,9 +359,30 @@ class Sandbox:
             max_output_bytes=max_output_bytes,
             stream=stream,
         )
-        if not stream:
-            return self._client.call(call)
-        return self._run_streaming(call, {"stdout": on_stdout, "stderr": on_stderr}, on_result)
+        try:
+            if not stream:
+                return self._patiently(
+                    lambda sent: self._client.call(executions.again(call) if sent else call)
+                )
+            return self._run_streaming(call, {"stdout": on_stdout, "stderr": on_stderr}, on_result)
+        except CloudSandboxError:
+            raise  # it did not begin, has ended, or cannot be reached
+        except BaseException:
+            with _io.shielded(), suppress(CloudSandboxError):  # what went wrong matters more
+                self._client.call(executions.end(self._sandbox_id, call))
+            raise
+
+    def _patiently(self, do: Callable[[bool], T]) -> T:
+        """Do it again while a server that was asked is away; do is told of that."""
+        patience, sent = Patience(), False
+        while True:
+            try:
+                return do(sent)
+            except (ConnectionFailedError, UnavailableError) as err:  # noqa: PERF203
+                sent = sent or (isinstance(err, ConnectionFailedError) and err.sent)
+                if not sent or not self._client.retries:
+                    raise
+                patience.wait(err)
 
     def run_command(
         self,
@@ -358,7 +390,7 @@ class Sandbox:
         timeout_seconds: float | None = None,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
-        stdin: str | None = None,
+        stdin: str | bytes | None = None,
         on_stdout: OutputHandler | None = None,
         on_stderr: OutputHandler | None = None,
         *,
@@ -398,20 +430,30 @@ class Sandbox:
         on_output: Mapping[str, OutputHandler | None],
         on_result: ResultHandler | None,
     ) -> Execution:
-        execution: Execution | None = None
-        with self._client.open(call) as stream:
-            for event in Events(stream):
+        ask = call
+        follower = Follower(self._client, lambda: ask)
+
+        def begin(sent: bool) -> None:
+            nonlocal ask
+            ask = executions.again(call) if sent else call
+            follower.open()
+            ask = executions.again(call)
+
+        try:
+            self._patiently(begin)
+            while (event := follower.next()) is not None:
                 if event.name == "result":
-                    execution = executions.execution_of(fields.parse_object(event.data))
-                elif event.name == "error":
-                    raise failures.of_event(event)
-                elif event.name == "display" and on_result is not None:
+                    follower.finish()
+                    return executions.execution_of(fields.parse_object(event.data))
+                if event.name == "display" and on_result is not None:
                     _io.tell(on_result, executions.result_of(event))
                 elif (handler := on_output.get(event.name)) is not None:
                     _io.tell(handler, executions.output_of(event))
-        if execution is None:
-            raise ConnectionFailedError("the stream ended before the execution's result")
-        return execution
+                if event.id:
+                    ask = executions.again(call, event.id)
+        finally:
+            follower.close()
+        raise ConnectionFailedError("the stream ended before the execution's result")
 
     # The everyday part of `files`.
 

@@ -108,9 +108,12 @@ class Execution:
 
     Attributes:
         status: ``"ok"``, ``"error"`` (it failed by itself), ``"timeout"``,
-            ``"oom"``, ``"pids"``, ``"disk_full"`` or ``"killed"``.
+            ``"oom"``, ``"pids"``, ``"disk_full"``, ``"killed"``, or ``"paused"``:
+            its Sandbox was paused meanwhile, and it goes on when that resumes, as
+            the process ``process_id``.
         stdout: what it wrote to standard output, up to the server's cap.
-        stderr: what it wrote to standard error, up to the server's cap.
+        stderr: what it wrote to standard error, up to the server's cap. In both,
+            what is not UTF-8 is replaced by U+FFFD.
         exit_code: its exit status; 128 and the number of the signal that ended
             it; 124 after a timeout. ``None`` if the server did not say.
         results: what ``display`` showed and the value of the last expression,
@@ -124,6 +127,11 @@ class Execution:
             before: the variables were gone.
         context_ended: its interpreter ended with this execution; the next one
             gets a fresh one.
+        stdout_bytes: the bytes that ``stdout`` stands for.
+        stderr_bytes: the bytes that ``stderr`` stands for.
+        process_id: the process that it was, or is; ``None`` if the server did not
+            say.
+        next_offset: where the output that it writes later begins.
     """
 
     status: str
@@ -138,6 +146,10 @@ class Execution:
     execution_count: int | None = None
     context_restarted: bool = False
     context_ended: bool = False
+    stdout_bytes: bytes = field(default=b"", repr=False)
+    stderr_bytes: bytes = field(default=b"", repr=False)
+    process_id: str | None = None
+    next_offset: int | None = None
 
     @property
     def result(self) -> Result | None:

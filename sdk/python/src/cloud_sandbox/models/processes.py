@@ -89,12 +89,14 @@ class OutputPiece:
         text: the piece; bytes that are not UTF-8 are replaced by U+FFFD.
         offset: of its first byte in all that the process wrote.
         next_offset: where to read on.
+        data: the bytes that ``text`` stands for.
     """
 
     stream: str
     text: str
     offset: int
     next_offset: int
+    data: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,9 @@ const (
 	// ProcessServiceStartProcessProcedure is the fully-qualified name of the ProcessService's
 	// StartProcess RPC.
 	ProcessServiceStartProcessProcedure = "/cloudsandbox.guest.v1.ProcessService/StartProcess"
+	// ProcessServiceRunProcessProcedure is the fully-qualified name of the ProcessService's RunProcess
+	// RPC.
+	ProcessServiceRunProcessProcedure = "/cloudsandbox.guest.v1.ProcessService/RunProcess"
 	// ProcessServiceListProcessesProcedure is the fully-qualified name of the ProcessService's
 	// ListProcesses RPC.
 	ProcessServiceListProcessesProcedure = "/cloudsandbox.guest.v1.ProcessService/ListProcesses"
@@ -70,6 +73,9 @@ type ProcessServiceClient interface {
 	// StartProcess starts a Process, once for each idempotency key, and waits for
 	// its end as long as it is asked to.
 	StartProcess(context.Context, *connect.Request[v1.StartProcessRequest]) (*connect.Response[v1.StartProcessResponse], error)
+	// RunProcess starts a Process, once for each idempotency key, or finds one, and
+	// follows it to its end. Leaving the stream leaves the Process as it is.
+	RunProcess(context.Context, *connect.Request[v1.RunProcessRequest]) (*connect.ServerStreamForClient[v1.RunProcessResponse], error)
 	ListProcesses(context.Context, *connect.Request[v1.ListProcessesRequest]) (*connect.Response[v1.ListProcessesResponse], error)
 	GetProcess(context.Context, *connect.Request[v1.GetProcessRequest]) (*connect.Response[v1.GetProcessResponse], error)
 	// ReadOutput streams what a Process has written from an offset on.
@@ -79,7 +85,8 @@ type ProcessServiceClient interface {
 	WriteInput(context.Context, *connect.Request[v1.WriteInputRequest]) (*connect.Response[v1.WriteInputResponse], error)
 	SignalProcess(context.Context, *connect.Request[v1.SignalProcessRequest]) (*connect.Response[v1.SignalProcessResponse], error)
 	ResizeProcess(context.Context, *connect.Request[v1.ResizeProcessRequest]) (*connect.Response[v1.ResizeProcessResponse], error)
-	// EndProcess ends a Process and everything it started.
+	// EndProcess ends a Process and everything it started. Code in a context is
+	// interrupted.
 	EndProcess(context.Context, *connect.Request[v1.EndProcessRequest]) (*connect.Response[v1.EndProcessResponse], error)
 	// WaitProcess returns when a condition holds, the Process has ended or the
 	// time is over.
@@ -101,6 +108,12 @@ func NewProcessServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			httpClient,
 			baseURL+ProcessServiceStartProcessProcedure,
 			connect.WithSchema(processServiceMethods.ByName("StartProcess")),
+			connect.WithClientOptions(opts...),
+		),
+		runProcess: connect.NewClient[v1.RunProcessRequest, v1.RunProcessResponse](
+			httpClient,
+			baseURL+ProcessServiceRunProcessProcedure,
+			connect.WithSchema(processServiceMethods.ByName("RunProcess")),
 			connect.WithClientOptions(opts...),
 		),
 		listProcesses: connect.NewClient[v1.ListProcessesRequest, v1.ListProcessesResponse](
@@ -157,6 +170,7 @@ func NewProcessServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 // processServiceClient implements ProcessServiceClient.
 type processServiceClient struct {
 	startProcess  *connect.Client[v1.StartProcessRequest, v1.StartProcessResponse]
+	runProcess    *connect.Client[v1.RunProcessRequest, v1.RunProcessResponse]
 	listProcesses *connect.Client[v1.ListProcessesRequest, v1.ListProcessesResponse]
 	getProcess    *connect.Client[v1.GetProcessRequest, v1.GetProcessResponse]
 	readOutput    *connect.Client[v1.ReadOutputRequest, v1.ReadOutputResponse]
@@ -170,6 +184,11 @@ type processServiceClient struct {
 // StartProcess calls cloudsandbox.guest.v1.ProcessService.StartProcess.
 func (c *processServiceClient) StartProcess(ctx context.Context, req *connect.Request[v1.StartProcessRequest]) (*connect.Response[v1.StartProcessResponse], error) {
 	return c.startProcess.CallUnary(ctx, req)
+}
+
+// RunProcess calls cloudsandbox.guest.v1.ProcessService.RunProcess.
+func (c *processServiceClient) RunProcess(ctx context.Context, req *connect.Request[v1.RunProcessRequest]) (*connect.ServerStreamForClient[v1.RunProcessResponse], error) {
+	return c.runProcess.CallServerStream(ctx, req)
 }
 
 // ListProcesses calls cloudsandbox.guest.v1.ProcessService.ListProcesses.
@@ -217,6 +236,9 @@ type ProcessServiceHandler interface {
 	// StartProcess starts a Process, once for each idempotency key, and waits for
 	// its end as long as it is asked to.
 	StartProcess(context.Context, *connect.Request[v1.StartProcessRequest]) (*connect.Response[v1.StartProcessResponse], error)
+	// RunProcess starts a Process, once for each idempotency key, or finds one, and
+	// follows it to its end. Leaving the stream leaves the Process as it is.
+	RunProcess(context.Context, *connect.Request[v1.RunProcessRequest], *connect.ServerStream[v1.RunProcessResponse]) error
 	ListProcesses(context.Context, *connect.Request[v1.ListProcessesRequest]) (*connect.Response[v1.ListProcessesResponse], error)
 	GetProcess(context.Context, *connect.Request[v1.GetProcessRequest]) (*connect.Response[v1.GetProcessResponse], error)
 	// ReadOutput streams what a Process has written from an offset on.
@@ -226,7 +248,8 @@ type ProcessServiceHandler interface {
 	WriteInput(context.Context, *connect.Request[v1.WriteInputRequest]) (*connect.Response[v1.WriteInputResponse], error)
 	SignalProcess(context.Context, *connect.Request[v1.SignalProcessRequest]) (*connect.Response[v1.SignalProcessResponse], error)
 	ResizeProcess(context.Context, *connect.Request[v1.ResizeProcessRequest]) (*connect.Response[v1.ResizeProcessResponse], error)
-	// EndProcess ends a Process and everything it started.
+	// EndProcess ends a Process and everything it started. Code in a context is
+	// interrupted.
 	EndProcess(context.Context, *connect.Request[v1.EndProcessRequest]) (*connect.Response[v1.EndProcessResponse], error)
 	// WaitProcess returns when a condition holds, the Process has ended or the
 	// time is over.
@@ -244,6 +267,12 @@ func NewProcessServiceHandler(svc ProcessServiceHandler, opts ...connect.Handler
 		ProcessServiceStartProcessProcedure,
 		svc.StartProcess,
 		connect.WithSchema(processServiceMethods.ByName("StartProcess")),
+		connect.WithHandlerOptions(opts...),
+	)
+	processServiceRunProcessHandler := connect.NewServerStreamHandler(
+		ProcessServiceRunProcessProcedure,
+		svc.RunProcess,
+		connect.WithSchema(processServiceMethods.ByName("RunProcess")),
 		connect.WithHandlerOptions(opts...),
 	)
 	processServiceListProcessesHandler := connect.NewUnaryHandler(
@@ -298,6 +327,8 @@ func NewProcessServiceHandler(svc ProcessServiceHandler, opts ...connect.Handler
 		switch r.URL.Path {
 		case ProcessServiceStartProcessProcedure:
 			processServiceStartProcessHandler.ServeHTTP(w, r)
+		case ProcessServiceRunProcessProcedure:
+			processServiceRunProcessHandler.ServeHTTP(w, r)
 		case ProcessServiceListProcessesProcedure:
 			processServiceListProcessesHandler.ServeHTTP(w, r)
 		case ProcessServiceGetProcessProcedure:
@@ -325,6 +356,10 @@ type UnimplementedProcessServiceHandler struct{}
 
 func (UnimplementedProcessServiceHandler) StartProcess(context.Context, *connect.Request[v1.StartProcessRequest]) (*connect.Response[v1.StartProcessResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.guest.v1.ProcessService.StartProcess is not implemented"))
+}
+
+func (UnimplementedProcessServiceHandler) RunProcess(context.Context, *connect.Request[v1.RunProcessRequest], *connect.ServerStream[v1.RunProcessResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.guest.v1.ProcessService.RunProcess is not implemented"))
 }
 
 func (UnimplementedProcessServiceHandler) ListProcesses(context.Context, *connect.Request[v1.ListProcessesRequest]) (*connect.Response[v1.ListProcessesResponse], error) {

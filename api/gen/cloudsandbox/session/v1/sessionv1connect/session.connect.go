@@ -42,6 +42,8 @@ const (
 	SessionServiceEnsureProcedure = "/cloudsandbox.session.v1.SessionService/Ensure"
 	// SessionServiceGetProcedure is the fully-qualified name of the SessionService's Get RPC.
 	SessionServiceGetProcedure = "/cloudsandbox.session.v1.SessionService/Get"
+	// SessionServiceSettledProcedure is the fully-qualified name of the SessionService's Settled RPC.
+	SessionServiceSettledProcedure = "/cloudsandbox.session.v1.SessionService/Settled"
 	// SessionServiceListProcedure is the fully-qualified name of the SessionService's List RPC.
 	SessionServiceListProcedure = "/cloudsandbox.session.v1.SessionService/List"
 	// SessionServiceSetTimeoutProcedure is the fully-qualified name of the SessionService's SetTimeout
@@ -106,6 +108,8 @@ type SessionServiceClient interface {
 	Create(context.Context, *connect.Request[v1.CreateRequest]) (*connect.Response[v1.CreateResponse], error)
 	Ensure(context.Context, *connect.Request[v1.EnsureRequest]) (*connect.Response[v1.EnsureResponse], error)
 	Get(context.Context, *connect.Request[v1.GetRequest]) (*connect.Response[v1.GetResponse], error)
+	// Settled waits for a create, pause or resume that is under way.
+	Settled(context.Context, *connect.Request[v1.SettledRequest]) (*connect.Response[v1.SettledResponse], error)
 	List(context.Context, *connect.Request[v1.ListRequest]) (*connect.Response[v1.ListResponse], error)
 	SetTimeout(context.Context, *connect.Request[v1.SetTimeoutRequest]) (*connect.Response[v1.SetTimeoutResponse], error)
 	Update(context.Context, *connect.Request[v1.UpdateRequest]) (*connect.Response[v1.UpdateResponse], error)
@@ -161,6 +165,12 @@ func NewSessionServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			httpClient,
 			baseURL+SessionServiceGetProcedure,
 			connect.WithSchema(sessionServiceMethods.ByName("Get")),
+			connect.WithClientOptions(opts...),
+		),
+		settled: connect.NewClient[v1.SettledRequest, v1.SettledResponse](
+			httpClient,
+			baseURL+SessionServiceSettledProcedure,
+			connect.WithSchema(sessionServiceMethods.ByName("Settled")),
 			connect.WithClientOptions(opts...),
 		),
 		list: connect.NewClient[v1.ListRequest, v1.ListResponse](
@@ -309,6 +319,7 @@ type sessionServiceClient struct {
 	create         *connect.Client[v1.CreateRequest, v1.CreateResponse]
 	ensure         *connect.Client[v1.EnsureRequest, v1.EnsureResponse]
 	get            *connect.Client[v1.GetRequest, v1.GetResponse]
+	settled        *connect.Client[v1.SettledRequest, v1.SettledResponse]
 	list           *connect.Client[v1.ListRequest, v1.ListResponse]
 	setTimeout     *connect.Client[v1.SetTimeoutRequest, v1.SetTimeoutResponse]
 	update         *connect.Client[v1.UpdateRequest, v1.UpdateResponse]
@@ -347,6 +358,11 @@ func (c *sessionServiceClient) Ensure(ctx context.Context, req *connect.Request[
 // Get calls cloudsandbox.session.v1.SessionService.Get.
 func (c *sessionServiceClient) Get(ctx context.Context, req *connect.Request[v1.GetRequest]) (*connect.Response[v1.GetResponse], error) {
 	return c.get.CallUnary(ctx, req)
+}
+
+// Settled calls cloudsandbox.session.v1.SessionService.Settled.
+func (c *sessionServiceClient) Settled(ctx context.Context, req *connect.Request[v1.SettledRequest]) (*connect.Response[v1.SettledResponse], error) {
+	return c.settled.CallUnary(ctx, req)
 }
 
 // List calls cloudsandbox.session.v1.SessionService.List.
@@ -469,6 +485,8 @@ type SessionServiceHandler interface {
 	Create(context.Context, *connect.Request[v1.CreateRequest]) (*connect.Response[v1.CreateResponse], error)
 	Ensure(context.Context, *connect.Request[v1.EnsureRequest]) (*connect.Response[v1.EnsureResponse], error)
 	Get(context.Context, *connect.Request[v1.GetRequest]) (*connect.Response[v1.GetResponse], error)
+	// Settled waits for a create, pause or resume that is under way.
+	Settled(context.Context, *connect.Request[v1.SettledRequest]) (*connect.Response[v1.SettledResponse], error)
 	List(context.Context, *connect.Request[v1.ListRequest]) (*connect.Response[v1.ListResponse], error)
 	SetTimeout(context.Context, *connect.Request[v1.SetTimeoutRequest]) (*connect.Response[v1.SetTimeoutResponse], error)
 	Update(context.Context, *connect.Request[v1.UpdateRequest]) (*connect.Response[v1.UpdateResponse], error)
@@ -520,6 +538,12 @@ func NewSessionServiceHandler(svc SessionServiceHandler, opts ...connect.Handler
 		SessionServiceGetProcedure,
 		svc.Get,
 		connect.WithSchema(sessionServiceMethods.ByName("Get")),
+		connect.WithHandlerOptions(opts...),
+	)
+	sessionServiceSettledHandler := connect.NewUnaryHandler(
+		SessionServiceSettledProcedure,
+		svc.Settled,
+		connect.WithSchema(sessionServiceMethods.ByName("Settled")),
 		connect.WithHandlerOptions(opts...),
 	)
 	sessionServiceListHandler := connect.NewUnaryHandler(
@@ -668,6 +692,8 @@ func NewSessionServiceHandler(svc SessionServiceHandler, opts ...connect.Handler
 			sessionServiceEnsureHandler.ServeHTTP(w, r)
 		case SessionServiceGetProcedure:
 			sessionServiceGetHandler.ServeHTTP(w, r)
+		case SessionServiceSettledProcedure:
+			sessionServiceSettledHandler.ServeHTTP(w, r)
 		case SessionServiceListProcedure:
 			sessionServiceListHandler.ServeHTTP(w, r)
 		case SessionServiceSetTimeoutProcedure:
@@ -733,6 +759,10 @@ func (UnimplementedSessionServiceHandler) Ensure(context.Context, *connect.Reque
 
 func (UnimplementedSessionServiceHandler) Get(context.Context, *connect.Request[v1.GetRequest]) (*connect.Response[v1.GetResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.session.v1.SessionService.Get is not implemented"))
+}
+
+func (UnimplementedSessionServiceHandler) Settled(context.Context, *connect.Request[v1.SettledRequest]) (*connect.Response[v1.SettledResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cloudsandbox.session.v1.SessionService.Settled is not implemented"))
 }
 
 func (UnimplementedSessionServiceHandler) List(context.Context, *connect.Request[v1.ListRequest]) (*connect.Response[v1.ListResponse], error) {

@@ -1,0 +1,282 @@
+package execution
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+const (
+	// abandonTime is how long an execution with a Key goes on when its client is
+	// gone: a client whose connection broke is back within that.
+	abandonTime = 15 * time.Second
+	// firstLook and lastLook are the pauses between tries to reach what runs again,
+	// also of tries that succeed and break.
+	firstLook, lastLook = 5 * time.Millisecond, 250 * time.Millisecond
+)
+
+var errGuard = errors.New("the guest did not end the execution in time")
+
+// following is one execution as somebody waits for it: a Process of the Guest's,
+// which is found again when the way to it breaks.
+type following struct {
+	service *Service
+	sb      sandbox.Sandbox
+	guest   Guest
+	lang    language
+	req     Request
+	as      RunAs
+	out     *output
+	guard   *time.Timer
+	process *ProcessInfo // nil: it was not heard of, or its Guest knows none
+	// repeated is whether an earlier request started it.
+	repeated bool
+	began    time.Time // when this request began to wait for it
+	// timed is the number of the Boot in which its time last began. In one Boot it
+	// begins once, however often the Guest lets go of the connection.
+	timed int64
+	pause time.Duration // before this Boot's Guest is reached again
+}
+
+func (s *Service) run(ctx context.Context, tenant sandbox.TenantID, lang language, req Request, emit func(Event) error) (Result, error) {
+	sb, guest, err := s.Guests.Open(ctx, tenant, req.Sandbox)
+	if err != nil {
+		return Result{}, err
+	}
+	f := &following{
+		service: s, sb: sb, guest: guest, lang: lang, req: req, began: time.Now(),
+		as: RunAs{ID: newProcessID(), Key: req.Key, Again: req.Again}, out: newOutput(req.MaxOutput, emit),
+	}
+	if req.Key != "" {
+		f.as.Fingerprint = req.fingerprint()
+	}
+	f.out.keepIn(s.Spools, tenant)
+	f.out.resume, f.out.limited = req.Resume, f.wanted() > 0
+	f.out.wrote = func(b []byte) { s.Guests.Wrote(sb.ID, b) }
+	runCtx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	f.guard = time.AfterFunc(req.Timeout+guardTime, func() { cancel(errGuard) })
+	defer f.guard.Stop()
+	end, err := f.toTheEnd(ctx, runCtx)
+	if err = errors.Join(err, f.out.finish()); err != nil {
+		if ctx.Err() != nil || f.out.failed != nil {
+			f.leave(ctx)
+		}
+		f.out.drop()
+		return Result{}, err
+	}
+	res := result(sb.ID, req, end, f.out)
+	res.Duration = time.Since(f.began)
+	if f.repeated {
+		res.Duration = min(max(end.Took, 0), MaxTimeout+guardTime)
+	}
+	if f.process != nil {
+		res.ProcessID = publicID(f.sb.Timeline, f.process.ID)
+	}
+	s.Observe(cmp.Or(lang.name, "context"), res.Status, res.Duration)
+	if limits(res.Status) {
+		s.Event(sandbox.Event{Kind: sandbox.EventLimitKill, Tenant: sb.Tenant, Sandbox: sb.ID, Operation: "execute", Reason: string(res.Status)})
+	}
+	return res, nil
+}
+
+// fingerprint is the same for Requests that ask for the same execution; how much
+// of its output their clients want, or have, does not count.
+func (r *Request) fingerprint() []byte {
+	c := *r
+	c.Sandbox, c.MaxOutput, c.Resume, c.Again = "", 0, Cursor{}, false
+	return sumOf(c)
+}
+
+// toTheEnd starts the execution and follows it to its end, also through broken
+// connections.
+func (f *following) toTheEnd(ctx, runCtx context.Context) (RunEnd, error) {
+	for {
+		end, err := launch(runCtx, f.guest, f.lang, f.req, f.as, f.wanted(), f.handle)
+		if err == nil {
+			return end, nil
+		}
+		over, end, err := f.explain(ctx, runCtx, err)
+		if over {
+			return end, err
+		}
+	}
+}
+
+// wanted is how much of each stream has to leave the Sandbox: a listener gets
+// everything, a Result what it holds and the end of its last character.
+func (f *following) wanted() int64 {
+	if f.out.emit != nil || f.as.Attach {
+		return 0
+	}
+	return int64(f.req.MaxOutput) + utf8.UTFMax
+}
+
+// handle takes what the Guest tells.
+func (f *following) handle(e RunEvent) error {
+	if e.Started && f.timed != f.sb.Boot.Number { // its time begins, for which it may have waited
+		f.timed = f.sb.Boot.Number
+		f.guard.Reset(f.req.Timeout + guardTime)
+	}
+	if e.Process != nil {
+		if f.process == nil {
+			f.repeated = e.Repeated
+		}
+		f.process, f.as.ID = e.Process, e.Process.ID
+	}
+	if e.Process != nil || e.Started {
+		start := Event{Kind: EventStart, SandboxID: f.sb.ID, Next: f.req.Resume}
+		if f.process != nil {
+			start.ProcessID = publicID(f.sb.Timeline, f.process.ID)
+		}
+		if err := f.out.start(start); err != nil {
+			return err
+		}
+	}
+	return f.out.handle(e)
+}
+
+// explain finds out what a failure means: that the execution has an end or cannot
+// be had, or that it has to be reached again.
+func (f *following) explain(ctx, runCtx context.Context, err error) (over bool, end RunEnd, _ error) {
+	switch {
+	case f.out.failed != nil:
+		return true, end, f.out.failed
+	case ctx.Err() != nil:
+		return true, end, context.Cause(ctx)
+	case errors.Is(context.Cause(runCtx), errGuard):
+		end, err = f.overdue(err)
+		return true, end, err
+	}
+	if code := sandbox.CodeOf(err); code != sandbox.Unavailable && code != sandbox.Internal {
+		return true, end, err // the Guest is there and refuses
+	}
+	f.service.Guests.Forget(f.sb.ID)
+	if f.process == nil {
+		end, err = f.lost(ctx, err)
+		return true, end, err
+	}
+	return f.again(ctx, runCtx, err)
+}
+
+// overdue is the end of an execution that its Guest let run on after its time. The
+// Guest is told, and not waited for.
+func (f *following) overdue(cause error) (RunEnd, error) {
+	guest, id := f.guest, f.as.ID
+	f.service.Guests.aside(func(ctx context.Context) { _, _ = guest.EndProcess(ctx, id) })
+	if f.out.started {
+		return RunEnd{Status: StatusTimeout}, nil
+	}
+	return RunEnd{}, sandbox.Errorf(sandbox.Unavailable, "the sandbox does not answer").WithCause(cause)
+}
+
+// lost waits for the record of a Sandbox whose connection broke to say that it
+// ended. If it does not, the Guest alone is at fault.
+func (f *following) lost(ctx context.Context, cause error) (RunEnd, error) {
+	now, ended, err := f.service.awaitEnd(ctx, f.sb)
+	switch {
+	case err != nil:
+		return RunEnd{}, Absent(err)
+	case !ended:
+		return RunEnd{}, sandbox.Errorf(sandbox.Unavailable, "the connection to the sandbox broke").WithCause(cause)
+	case !f.out.started && now.Ended == nil:
+		return RunEnd{}, errPaused(cause)
+	case !f.out.started:
+		return RunEnd{}, errNotRunning(now)
+	case now.Ended == nil:
+		return RunEnd{Status: StatusKilled, Message: "the sandbox was paused while it ran, and began with a version that ends programs then"}, nil
+	}
+	return endOf(now), nil
+}
+
+// endOf is the end of what ran in a Sandbox that has ended.
+func endOf(sb sandbox.Sandbox) RunEnd {
+	return RunEnd{Status: statusOf(sb.Ended.Cause), Message: fmt.Sprintf("the sandbox ended: %s", sb.Ended.Cause)}
+}
+
+// again looks for the Process until the record of its Sandbox says why it cannot be
+// found, for lossTime at most. It returns when the Guest can be asked for it.
+func (f *following) again(ctx, runCtx context.Context, cause error) (over bool, end RunEnd, _ error) {
+	late := time.NewTimer(lossTime)
+	defer late.Stop()
+	for ; ; f.pause = min(max(2*f.pause, firstLook), lastLook) {
+		select {
+		case <-ctx.Done():
+			return true, end, context.Cause(ctx)
+		case <-late.C:
+			return true, end, sandbox.Errorf(sandbox.Unavailable, "the connection to the sandbox broke; what ran goes on as process %s",
+				publicID(f.sb.Timeline, f.process.ID)).WithCause(cause)
+		case <-time.After(f.pause):
+		}
+		now, err := f.service.Sandboxes.Get(ctx, f.sb.Tenant, f.sb.ID)
+		switch {
+		case err != nil:
+			return true, end, Absent(err)
+		case now.Ended != nil:
+			return true, endOf(now), nil
+		case now.Timeline != f.sb.Timeline:
+			return true, RunEnd{Status: StatusKilled, Message: "the sandbox went back to an earlier state while it ran"}, nil
+		case now.State == sandbox.Paused:
+			return true, f.paused(), nil
+		case now.State == sandbox.Running && now.Boot == f.sb.Boot && errors.Is(context.Cause(runCtx), errGuard):
+			end, err = f.overdue(cause)
+			return true, end, err
+		case now.State == sandbox.Running && f.reach(runCtx, now):
+			f.pause = min(max(2*f.pause, firstLook), lastLook)
+			return false, end, nil
+		case now.State == sandbox.Pausing || now.State == sandbox.Resuming:
+			late.Reset(lossTime)
+		}
+	}
+}
+
+// paused is what there is to tell of an execution that goes on later.
+func (f *following) paused() RunEnd {
+	return RunEnd{Status: StatusPaused, Message: fmt.Sprintf(
+		"the sandbox was paused while it ran: it goes on when the sandbox resumes, as process %s, whose output can be read from byte %d on",
+		publicID(f.sb.Timeline, f.process.ID), f.out.next)}
+}
+
+// reach has the Guest of the Sandbox as it is now asked for the Process next, if it
+// answers.
+func (f *following) reach(ctx context.Context, now sandbox.Sandbox) bool {
+	guest := f.service.Guests.Peek(now)
+	if guest.Warm(ctx) != nil {
+		f.service.Guests.Forget(now.ID)
+		return false
+	}
+	if now.Boot != f.sb.Boot {
+		f.pause = 0
+	}
+	f.sb, f.guest = now, guest
+	f.as.Attach, f.as.From = true, f.out.next
+	return true
+}
+
+// leave ends the execution of a client that is gone, or soon if it may come back.
+// A server that ends leaves it as it is.
+func (f *following) leave(ctx context.Context) {
+	cause := context.Cause(ctx)
+	switch {
+	case errors.Is(cause, sandbox.Unavailable):
+	case f.as.Key != "" && (cause == nil || errors.Is(cause, context.Canceled)):
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), guardTime)
+		defer cancel()
+		_ = f.guest.AbandonProcess(ctx, f.as.ID, abandonTime) // one that is not there has ended
+	default:
+		f.end(ctx)
+	}
+}
+
+// end ends the execution, also when ctx has ended. Where the Guest does not answer,
+// it ends by its timeout.
+func (f *following) end(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), guardTime)
+	defer cancel()
+	_, _ = f.guest.EndProcess(ctx, f.as.ID)
+}

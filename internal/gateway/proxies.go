@@ -1,0 +1,117 @@
+package gateway
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// fromClient is r with the address of its client in RemoteAddr: of a request that a
+// trusted proxy sent on, what the proxy says, and otherwise the peer's. What others
+// say of where a request comes from is not believed.
+func (s *Server) fromClient(r *http.Request) *http.Request {
+	peer, ok := hostAddr(r.RemoteAddr)
+	if !ok || !s.trusts(peer) {
+		return r
+	}
+	client := s.clientBehind(peer, r.Header)
+	if client == peer {
+		return r
+	}
+	told := r.WithContext(r.Context())
+	told.RemoteAddr = netip.AddrPortFrom(client, 0).String()
+	return told
+}
+
+// trusts reports whether a proxy at an address is believed.
+func (s *Server) trusts(a netip.Addr) bool {
+	return slices.ContainsFunc(s.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// clientBehind is who sent a request to the first of the trusted proxies that it
+// came through, the last of which is peer. A proxy may write one of the two headers
+// and pass the other on as a client sent it: where they differ none is believed.
+func (s *Server) clientBehind(peer netip.Addr, h http.Header) netip.Addr {
+	hops, ours := h.Values("X-Forwarded-For"), h.Values("Forwarded")
+	switch {
+	case len(ours) == 0:
+		return s.walk(peer, hops, plainHop)
+	case len(hops) == 0:
+		return s.walk(peer, ours, forwardedHop)
+	}
+	if a := s.walk(peer, hops, plainHop); a == s.walk(peer, ours, forwardedHop) {
+		return a
+	}
+	return peer
+}
+
+// walk goes through a list of hops from the right, where the proxies next to us
+// add theirs, as far as it is trusted. What does not parse ends it: the address is
+// then that of the proxy which wrote it.
+func (s *Server) walk(at netip.Addr, values []string, parse func(string) (netip.Addr, bool)) netip.Addr {
+	hops := strings.Split(strings.Join(values, ","), ",")
+	for _, hop := range slices.Backward(hops) {
+		a, ok := parse(strings.TrimSpace(hop))
+		if !ok {
+			return at
+		}
+		if at = a; !s.trusts(a) {
+			return a
+		}
+	}
+	return at
+}
+
+// plainHop is an element of X-Forwarded-For: an address, perhaps with a port.
+func plainHop(hop string) (netip.Addr, bool) {
+	if a, err := netip.ParseAddr(strings.Trim(hop, "[]")); err == nil {
+		return a.Unmap().WithZone(""), true
+	}
+	return hostAddr(hop)
+}
+
+// forwardedHop is an element of Forwarded (RFC 7239), of which only "for" counts.
+// A quoted comma or semicolon is in no address, so it is split there too and not
+// believed.
+func forwardedHop(hop string) (netip.Addr, bool) {
+	var found netip.Addr
+	for pair := range strings.SplitSeq(hop, ";") {
+		name, value, _ := strings.Cut(strings.TrimSpace(pair), "=")
+		if !strings.EqualFold(name, "for") {
+			continue
+		}
+		a, ok := plainHop(strings.Trim(value, `"`))
+		if !ok || found.IsValid() {
+			return netip.Addr{}, false
+		}
+		found = a
+	}
+	return found, found.IsValid()
+}
+
+// hostAddr is the address of ADDRESS:PORT.
+func hostAddr(hostport string) (netip.Addr, bool) {
+	host, _, err := net.SplitHostPort(hostport)
+	if err != nil {
+		return netip.Addr{}, false
+	}
+	a, err := netip.ParseAddr(host)
+	return a.Unmap().WithZone(""), err == nil
+}
+
+// addressOf is what an address is limited as: itself, or of IPv6 the /64 that one
+// subscriber has all addresses of.
+func addressOf(r *http.Request) string {
+	a, ok := hostAddr(r.RemoteAddr)
+	if !ok {
+		return r.RemoteAddr
+	}
+	if a.Is6() {
+		if p, err := a.Prefix(64); err == nil {
+			return p.String()
+		}
+	}
+	return a.String()
+}

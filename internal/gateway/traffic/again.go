@@ -1,0 +1,94 @@
+package traffic
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"sync/atomic"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// maxSends bounds how often one request is sent to a Sandbox that is paused each
+// time before it answers.
+const maxSends = 4
+
+// errCut says that a Sandbox was paused, or went back to a checkpoint, before it
+// answered a request that may have taken effect.
+var errCut = errors.New("the sandbox was paused before it answered")
+
+// roundTrip asks what listens inside. A request that a pause overtook is sent again
+// once the Sandbox runs, if it cannot have had an effect.
+func (d *Door) roundTrip(r *http.Request) (*http.Response, error) {
+	for sends := 1; ; sends++ {
+		attempt := &attempt{}
+		resp, err := d.send(attempt.of(r))
+		if err == nil || sends == maxSends || r.Context().Err() != nil {
+			return resp, err
+		}
+		rt, ok := routeOf(r.Context())
+		if !ok {
+			return nil, err
+		}
+		now, recordErr := d.record(r.Context(), rt.target.SandboxID)
+		if recordErr != nil || now.State == sandbox.Running && now.Boot == rt.sandbox.Boot {
+			return nil, err // it is not because of a pause
+		}
+		if !attempt.harmless(r) {
+			return nil, fmt.Errorf("%w: %w", errCut, err)
+		}
+		if rt.sandbox, err = d.awake(r, rt.target, now); err != nil {
+			return nil, err
+		}
+		r = r.WithContext(withRoute(r.Context(), rt))
+		to := *r.URL
+		to.Host = rt.host()
+		r.URL = &to
+	}
+}
+
+// attempt is one sending of a request.
+type attempt struct {
+	sent atomic.Bool // a connection was given to it
+}
+
+// of is the request to send: its body stays open until it is begun to be sent.
+func (a *attempt) of(r *http.Request) *http.Request {
+	r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { a.sent.Store(true) },
+	}))
+	if hasBody(r) {
+		r.Body = &unsent{r.Body, a}
+	}
+	return r
+}
+
+// harmless reports whether the request can be sent again: it never was, or only asks.
+func (a *attempt) harmless(r *http.Request) bool {
+	if !a.sent.Load() {
+		return true
+	}
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions:
+		return !hasBody(r)
+	}
+	return false
+}
+
+func hasBody(r *http.Request) bool { return r.Body != nil && r.Body != http.NoBody }
+
+// unsent is the body of an attempt, which a transport closes also when it could not
+// connect.
+type unsent struct {
+	io.ReadCloser
+	attempt *attempt
+}
+
+func (u *unsent) Close() error {
+	if !u.attempt.sent.Load() {
+		return nil
+	}
+	return u.ReadCloser.Close()
+}

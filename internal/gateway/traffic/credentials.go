@@ -1,0 +1,255 @@
+package traffic
+
+import (
+	"encoding/base64"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/porttoken"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/volumetoken"
+)
+
+// A sieve keeps out of a request that goes inside what speaks for somebody to this
+// installation, wherever it stands and however it is written: nothing inside must
+// be able to use it. What is not ours stays as it came.
+type sieve struct {
+	ours func(token string) bool
+	// tokens are those of the Sandbox that the request must not bring in, in small
+	// letters.
+	tokens []string
+}
+
+// sieveOf returns what requests on a route go through. The Sandbox's access token
+// passes to the services that ask for it.
+func (d *Door) sieveOf(rt route) sieve {
+	tokens := []string{strings.ToLower(d.Tokens.Of(rt.sandbox.ID))}
+	if p := rt.target.Port; p != sandbox.EnvdPort && p != sandbox.InterpreterPort {
+		tokens = append(tokens, strings.ToLower(d.AccessToken(rt.sandbox.ID)))
+	}
+	return sieve{ours: d.Ours, tokens: tokens}
+}
+
+// header removes from h, which is of a head or of trailers, each value that shows a
+// credential. Of cookies and of the protocols of a WebSocket, which name several
+// things, the others stay.
+func (s sieve) header(h http.Header) {
+	h.Del(trafficHeader)
+	for name, values := range h {
+		var kept []string
+		changed := s.shows(name)
+		for _, value := range values {
+			left, same := s.value(name, value)
+			if changed = changed || !same; left != "" || same {
+				kept = append(kept, left)
+			}
+		}
+		switch {
+		case !changed:
+		case s.shows(name) || len(kept) == 0:
+			delete(h, name)
+		default:
+			h[name] = kept
+		}
+	}
+}
+
+// value is what stays of one value of a header, and whether that is all.
+func (s sieve) value(name, value string) (left string, same bool) {
+	switch name {
+	case "Cookie":
+		if !strings.Contains(value, porttoken.Param) && !s.shows(value) {
+			return value, true
+		}
+		return s.list(value, ";", "; ", func(pair string) bool { return strings.HasPrefix(pair, porttoken.Param+"=") }), false
+	case "Sec-Websocket-Protocol":
+		if !s.shows(value) {
+			return value, true
+		}
+		return s.list(value, ",", ", ", func(string) bool { return false }), false
+	}
+	if s.shows(value) {
+		return "", false
+	}
+	return value, true
+}
+
+// list is a list without the elements that are dropped or show a credential.
+func (s sieve) list(value, separator, joint string, drop func(string) bool) string {
+	var kept []string
+	for element := range strings.SplitSeq(value, separator) {
+		if element = strings.TrimSpace(element); element != "" && !drop(element) && !s.shows(element) {
+			kept = append(kept, element)
+		}
+	}
+	return strings.Join(kept, joint)
+}
+
+// query is a query without our parameter and what shows a credential, and otherwise
+// as it came, also where it does not parse.
+func (s sieve) query(query string) string {
+	return strings.Join(keptOf(query, func(part string) bool { return isLink(part) || s.shows(part) }), "&")
+}
+
+// keptOf are the parts of a query that are not dropped.
+func keptOf(query string, drop func(part string) bool) []string {
+	var kept []string
+	for part := range strings.SplitSeq(query, "&") {
+		if !drop(part) {
+			kept = append(kept, part)
+		}
+	}
+	return kept
+}
+
+// isLink reports whether a part of a query is our parameter, escaped or not.
+func isLink(part string) bool {
+	name, _, _ := strings.Cut(part, "=")
+	if plain, err := url.QueryUnescape(name); err == nil {
+		name = plain
+	}
+	return name == porttoken.Param
+}
+
+// maxEscapes is how many times text may be escaped over.
+const maxEscapes = 3
+
+// shows reports whether text holds a credential: as it is, escaped as in URLs, or
+// in base64 as in "Authorization: Basic".
+func (s sieve) shows(text string) bool {
+	for range maxEscapes {
+		if s.holds(text) || s.holdsEncoded(text) {
+			return true
+		}
+		plain := unescaped(text)
+		if plain == text {
+			return false
+		}
+		text = plain
+	}
+	return s.holds(text) || s.holdsEncoded(text)
+}
+
+// unescaped is text with each %XX replaced; what is no such escape stays.
+func unescaped(text string) string {
+	if !strings.Contains(text, "%") {
+		return text
+	}
+	var out strings.Builder
+	for i := 0; i < len(text); i++ {
+		if text[i] == '%' && i+2 < len(text) {
+			if c, err := url.PathUnescape(text[i : i+3]); err == nil {
+				out.WriteString(c)
+				i += 2
+				continue
+			}
+		}
+		out.WriteByte(text[i])
+	}
+	return out.String()
+}
+
+// minEncoded is how long the shortest of our credentials is in base64.
+const minEncoded = 56
+
+// holdsEncoded reports whether a word of text is base64, of either alphabet, of
+// something that holds a credential.
+func (s sieve) holdsEncoded(text string) bool {
+	if len(text) < minEncoded {
+		return false
+	}
+	for word := range strings.FieldsFuncSeq(text, func(c rune) bool { return !isWord(c) && c != '+' && c != '/' }) {
+		if len(word) < minEncoded {
+			continue
+		}
+		word = strings.NewReplacer("+", "-", "/", "_").Replace(word)
+		if len(word)%4 == 1 {
+			word = word[:len(word)-1]
+		}
+		if raw, err := base64.RawURLEncoding.DecodeString(word); err == nil && s.holds(string(raw)) {
+			return true
+		}
+	}
+	return false
+}
+
+func isWord(c rune) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_'
+}
+
+// minSecret is how long the shortest of our credentials is.
+const minSecret = 16
+
+// holds reports whether a credential stands in text as it is: an API key of any
+// installation, a token of ours for the API, for a port or for a Volume, or one of
+// the Sandbox's own.
+func (s sieve) holds(text string) bool {
+	if len(text) < minSecret {
+		return false
+	}
+	small := strings.ToLower(text)
+	for _, token := range s.tokens {
+		if strings.Contains(small, token) {
+			return true
+		}
+	}
+	return holdsKey(small) || strings.Contains(text, ".") && s.holdsToken(text)
+}
+
+// keyStart begins every API key.
+const keyStart = "e2b_"
+
+func holdsKey(small string) bool {
+	for {
+		i := strings.Index(small, keyStart)
+		if i < 0 {
+			return false
+		}
+		small = small[i:]
+		if n := len(keyStart) + 40; len(small) >= n && sandbox.ValidKeySecret(small[:n]) {
+			return true
+		}
+		small = small[len(keyStart):]
+	}
+}
+
+// holdsToken looks for tokens whose parts are joined by dots.
+func (s sieve) holdsToken(text string) bool {
+	for word := range strings.FieldsFuncSeq(text, func(c rune) bool { return !isWord(c) && c != '.' }) {
+		parts := strings.Split(word, ".")
+		for i := range parts {
+			rest := parts[i:]
+			if porttoken.Begins(rest) || volumetoken.Begins(rest) || len(rest) >= 3 && s.isJWT(rest[:3]) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// isJWT reports whether three parts are a token of ours. A JWT begins with an object
+// of JSON; what stands before it may be somebody's prefix.
+func (s sieve) isJWT(parts []string) bool {
+	const (
+		object = "ey"     // how that begins in base64
+		least  = 10       // characters of each part
+		most   = 16 << 10 // characters in all; longer ones no door of ours takes
+		places = 4        // where it may begin, so that nobody makes us look for long
+	)
+	if len(parts[1]) < least || len(parts[2]) < least || len(parts[0])+len(parts[1])+len(parts[2]) > most {
+		return false
+	}
+	head := parts[0]
+	for range places {
+		i := strings.Index(head, object)
+		if i < 0 || len(head) < i+least {
+			return false
+		}
+		if s.ours(strings.Join([]string{head[i:], parts[1], parts[2]}, ".")) {
+			return true
+		}
+		head = head[i+len(object):]
+	}
+	return false
+}

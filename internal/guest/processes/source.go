@@ -1,0 +1,56 @@
+package processes
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
+)
+
+// Source is code that a Process's program is made of, or reads: it is written to a
+// folder of its own, which is removed when the Process has ended.
+type Source struct {
+	Folder  string   // absolute; it must not be there
+	File    string   // name in Folder
+	Code    []byte   // its content
+	Compile []string // program that makes the Process's own of it; empty: none has to
+	Env     map[string]string
+
+	program []string // the Process's own, which runs once it is made; empty: none has to be
+}
+
+// steps writes the code, and returns what to run first and what after it.
+func (s *Source) steps(p *Process, program step) (first step, next []step, err error) {
+	err = server.As(p.Command.User, func() error {
+		if err := os.Mkdir(s.Folder, 0o700); err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(s.Folder, s.File), s.Code, 0o600)
+	})
+	if err != nil || len(s.Compile) == 0 {
+		return program, nil, err
+	}
+	program.command.Args = s.program
+	return step{command: p.Command, compiles: true}, []step{program}, nil
+}
+
+// failed tells in the output why the code could not be written, and returns how
+// the Process ended.
+func (s *Source) failed(p *Process, err error) server.RunResult {
+	p.output.append(true, fmt.Appendf(nil, "the code could not be written: %v\n", err))
+	result := server.RunResult{Status: server.StatusOK, ExitCode: 1}
+	if slices.ContainsFunc([]string{"/", "/tmp"}, server.Full) {
+		result.Status = server.StatusDiskFull
+	}
+	return result
+}
+
+// remove removes the folder. s may be nil.
+func (s *Source) remove(p *Process) {
+	if s == nil {
+		return
+	}
+	_ = server.As(p.Command.User, func() error { return os.RemoveAll(s.Folder) }) // what cannot be removed is the Sandbox's own
+}

@@ -1,0 +1,87 @@
+package server
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"syscall"
+)
+
+// Refusal is what an error of the operating system about a path means to a caller.
+type Refusal int
+
+const (
+	RefusedInternal  Refusal = iota // it says nothing about the path
+	RefusedAbsent                   // there is nothing
+	RefusedConflict                 // something is in the way, or in use
+	RefusedForbidden                // this user may not, or nobody may
+	RefusedFull                     // there is no room, or too much is open
+	RefusedInvalid                  // what is there cannot be used so
+)
+
+// refusals says what each error means, and what there is to say of the path.
+var refusals = []struct {
+	err  error
+	kind Refusal
+	text string
+}{
+	{fs.ErrNotExist, RefusedAbsent, "does not exist"},
+	{syscall.ENOTEMPTY, RefusedConflict, "is a directory that is not empty"},
+	{fs.ErrExist, RefusedConflict, "exists"},
+	{syscall.EBUSY, RefusedConflict, "is in use, as what a file system is mounted on is"},
+	{syscall.ETXTBSY, RefusedConflict, "is a program that runs"},
+	{fs.ErrPermission, RefusedForbidden, "may not be used by this user"},
+	{syscall.EROFS, RefusedForbidden, "is on a read-only file system"},
+	{syscall.ENOSPC, RefusedFull, "does not fit: the disk is full"},
+	{syscall.EDQUOT, RefusedFull, "does not fit: the disk is full"},
+	{syscall.EFBIG, RefusedFull, "would be too large"},
+	{syscall.EMFILE, RefusedFull, "cannot be opened: too many files are open"},
+	{syscall.ENFILE, RefusedFull, "cannot be opened: too many files are open"},
+	{syscall.ENOMEM, RefusedFull, "needs more memory than there is"},
+	{syscall.ENOTDIR, RefusedInvalid, "has something above it that is not a directory"},
+	{syscall.EISDIR, RefusedInvalid, "is a directory"},
+	{syscall.ENAMETOOLONG, RefusedInvalid, "has a name that is too long"},
+	{syscall.ELOOP, RefusedInvalid, "leads through too many symbolic links"},
+	{syscall.EINVAL, RefusedInvalid, "is not possible here"},
+	{syscall.EXDEV, RefusedInvalid, "is on another file system than the destination: copy it, and remove the source"},
+	{syscall.ENXIO, RefusedInvalid, "is a socket, a pipe or a device that cannot be opened as a file"},
+	{syscall.ENODEV, RefusedInvalid, "is a device that cannot be opened as a file"},
+	{syscall.ENOTTY, RefusedInvalid, "is a device that cannot be used as a file"},
+	{syscall.EOPNOTSUPP, RefusedInvalid, "is on a file system that cannot do this"},
+	{syscall.EAGAIN, RefusedInvalid, "has nothing to read now, as pipes and terminals may not"},
+	{syscall.EIO, RefusedInvalid, "cannot be read or written: input/output error"},
+}
+
+// RefusalOf returns what err means, and what it says of the path. An error of the
+// operating system that the table lacks is about the path too, with its own text.
+func RefusalOf(err error) (Refusal, string) {
+	for _, r := range refusals {
+		if errors.Is(err, r.err) {
+			return r.kind, r.text
+		}
+	}
+	var no syscall.Errno
+	if errors.As(err, &no) && no != syscall.EFAULT && no != syscall.EBADF { // which are our mistakes
+		return RefusedInvalid, "cannot be used so: " + no.Error()
+	}
+	return RefusedInternal, ""
+}
+
+// KindOf is what something is that is no regular file, in words.
+func KindOf(m os.FileMode) string {
+	switch {
+	case m.IsDir():
+		return "a directory"
+	case m&fs.ModeSymlink != 0:
+		return "a symbolic link"
+	case m&fs.ModeNamedPipe != 0:
+		return "a pipe"
+	case m&fs.ModeSocket != 0:
+		return "a socket"
+	case m&fs.ModeDevice != 0:
+		return "a device"
+	case m.IsRegular():
+		return "a file"
+	}
+	return "neither a file nor a directory"
+}

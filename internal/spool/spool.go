@@ -1,0 +1,255 @@
+// Package spool keeps what executions print until it is sent to a client: a little
+// in memory and the rest in files without names, so that many large answers that
+// nobody reads take disk, within a budget, and not memory.
+package spool
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+const (
+	// inMemory is how many bytes of a Spool stay in memory.
+	inMemory = 32 << 10
+	// step is how many bytes of the budget a Spool takes at a time.
+	step = 1 << 20
+	// first is how many bytes an owner gets whatever others have.
+	first = 8 << 20
+	// patience is how long Enter waits.
+	patience = 10 * time.Second
+	// retryAfter is the advice to who waited in vain.
+	retryAfter = 5 * time.Second
+	// minFree of the disk is left alone, in bytes.
+	minFree = 512 << 20
+)
+
+// ErrFull is what a write returns that is beyond the budget.
+var ErrFull = errors.New("there is no room for more output")
+
+// A Budget bounds the bytes in files of all Spools, and of those of one owner. What
+// others take does not keep an owner from its first bytes. Its methods are safe for
+// concurrent use.
+type Budget struct {
+	dir        string
+	total, own int64
+
+	mu     sync.Mutex
+	used   int64
+	owners map[string]int64 // bytes of those who use any
+	freed  chan struct{}    // closed when some are given back, and then another
+}
+
+// NewBudget returns a Budget of total bytes in files in a folder, of which one
+// owner gets own at most. An empty folder is the system's for temporary files.
+func NewBudget(dir string, total, own int64) *Budget {
+	if dir == "" {
+		dir = os.TempDir()
+	}
+	return &Budget{dir: dir, total: total, own: own, owners: map[string]int64{}, freed: make(chan struct{})}
+}
+
+// Used is how many bytes are taken.
+func (b *Budget) Used() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.used
+}
+
+// Enter waits until owner has room for what one execution prints at the most, need
+// bytes, of which it takes nothing. It returns Exhausted when that takes too long. A
+// nil Budget has room for everything.
+func (b *Budget) Enter(ctx context.Context, owner string, need int64) error {
+	if b == nil {
+		return nil
+	}
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	for {
+		b.mu.Lock()
+		room, freed := b.room(owner, need), b.freed
+		b.mu.Unlock()
+		if room {
+			return nil
+		}
+		select {
+		case <-freed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-late.C:
+			err := sandbox.Errorf(sandbox.Exhausted, "too much output of your executions waits to be read; read the answers, or ask for less with max_output_bytes")
+			err.RetryAfter = retryAfter
+			return err
+		}
+	}
+}
+
+// room reports whether owner could take n bytes more. b.mu is held.
+func (b *Budget) room(owner string, n int64) bool {
+	mine := b.owners[owner] + n
+	return mine <= first || mine <= b.own && b.used+n <= b.total
+}
+
+// take reports whether owner got n bytes more.
+func (b *Budget) take(owner string, n int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.room(owner, n) {
+		return false
+	}
+	b.used += n
+	b.owners[owner] += n
+	return true
+}
+
+func (b *Budget) giveBack(owner string, n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.used -= n
+	if b.owners[owner] -= n; b.owners[owner] <= 0 {
+		delete(b.owners, owner)
+	}
+	close(b.freed)
+	b.freed = make(chan struct{})
+}
+
+// New returns an empty Spool of an owner. Of a nil Budget it is one that keeps all
+// in memory.
+func (b *Budget) New(owner string) Spool { return Spool{budget: b, owner: owner} }
+
+// A Spool keeps bytes that are appended to it. It is not safe for concurrent use,
+// but for reading once nothing is written any more. The zero value keeps all in
+// memory.
+type Spool struct {
+	budget *Budget // nil: all stays in memory
+	owner  string
+	head   []byte   // the first bytes
+	file   *os.File // those after head; nil: there are none
+	size   int64    // of both
+	taken  int64    // bytes of the budget
+}
+
+// Beside returns an empty Spool of the same owner.
+func (s *Spool) Beside() *Spool { return &Spool{budget: s.budget, owner: s.owner} }
+
+// Len is how many bytes are kept.
+func (s *Spool) Len() int { return int(s.size) }
+
+// Write appends p, or returns ErrFull when there is no room for it.
+func (s *Spool) Write(p []byte) (int, error) {
+	n := len(p)
+	if room := inMemory - len(s.head); s.budget == nil || n <= room {
+		s.head = append(s.head, p...)
+		s.size += int64(n)
+		return n, nil
+	} else if room > 0 {
+		if err := s.reserve(int64(n - room)); err != nil {
+			return 0, err
+		}
+		s.head = append(s.head, p[:room]...)
+		s.size += int64(room)
+		p = p[room:]
+	} else if err := s.reserve(int64(n)); err != nil {
+		return 0, err
+	}
+	if _, err := s.file.WriteAt(p, s.size-int64(len(s.head))); err != nil {
+		return 0, fmt.Errorf("%w: %w", ErrFull, err)
+	}
+	s.size += int64(len(p))
+	return n, nil
+}
+
+// WriteString is Write of a string.
+func (s *Spool) WriteString(text string) (int, error) { return s.Write([]byte(text)) }
+
+// reserve makes room for n bytes more in the file.
+func (s *Spool) reserve(n int64) error {
+	want := s.size - int64(len(s.head)) + n
+	if more := (want - s.taken + step - 1) / step * step; more > 0 {
+		if !s.budget.take(s.owner, more) {
+			return ErrFull
+		}
+		s.taken += more
+		if err := s.open(); err != nil {
+			return fmt.Errorf("%w: %w", ErrFull, err)
+		}
+	}
+	return nil
+}
+
+// open makes the file, if there is none, on a disk that has room.
+func (s *Spool) open() error {
+	var disk unix.Statfs_t
+	if err := unix.Statfs(s.budget.dir, &disk); err != nil {
+		return os.NewSyscallError("statfs", err)
+	}
+	if int64(disk.Bavail)*disk.Bsize < minFree {
+		return errors.New("the disk is nearly full")
+	}
+	if s.file != nil {
+		return nil
+	}
+	f, err := os.CreateTemp(s.budget.dir, ".spool-")
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	s.file = f
+	return nil
+}
+
+// Reader reads all that is kept.
+func (s *Spool) Reader() io.Reader { return s.Section(0, s.size) }
+
+// Section reads n bytes from an offset on.
+func (s *Spool) Section(from, n int64) io.Reader { return io.NewSectionReader(s, from, n) }
+
+// ReadAt implements io.ReaderAt.
+func (s *Spool) ReadAt(p []byte, at int64) (n int, err error) {
+	if at < int64(len(s.head)) {
+		n = copy(p, s.head[at:])
+	}
+	if n == len(p) {
+		return n, nil
+	}
+	if s.file == nil {
+		return n, io.EOF
+	}
+	more, err := s.file.ReadAt(p[n:], at+int64(n)-int64(len(s.head)))
+	return n + more, err
+}
+
+// String returns all that is kept. Who calls it has room for it in memory.
+func (s *Spool) String() string {
+	var all bytes.Buffer
+	all.Grow(int(s.size))
+	_, _ = all.ReadFrom(s.Reader()) // what a disk does not give back is missing
+	return all.String()
+}
+
+// Close gives up what is kept. It may be called more than once, and of none.
+func (s *Spool) Close() {
+	if s == nil {
+		return
+	}
+	if s.file != nil {
+		_ = s.file.Close() // nobody can reach it any more
+		s.file = nil
+	}
+	if s.taken > 0 {
+		s.budget.giveBack(s.owner, s.taken)
+		s.taken = 0
+	}
+	s.head, s.size = nil, 0
+}

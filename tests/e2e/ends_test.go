@@ -1,0 +1,134 @@
+package e2e
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
+)
+
+// endOf waits for the end of a session, or for its way back to a checkpoint, and
+// returns the cause; empty for the latter.
+func endOf(t *testing.T, c *rig.Client, id string) string {
+	t.Helper()
+	var s rig.Sandbox
+	rig.Within(t, rig.Patience, "the end of "+id, func() bool {
+		s = c.Get(t, id)
+		return s.State == "ended" || s.State == "paused"
+	})
+	return s.Cause()
+}
+
+// Whatever a user does to the Guest, its end is told as that, and never as the loss of
+// an engine, which is the operator's alarm. Nor does a checkpoint bring it back.
+func TestEndOfTheGuest(t *testing.T) {
+	t.Parallel()
+	c := shared.Server(t).Client(t, "ender")
+	for _, how := range []struct {
+		name, code string
+		from       string // how its Boot began
+	}{
+		{name: "KILL", code: "sudo kill -KILL 1"},
+		{name: "SEGV", code: "sudo kill -SEGV 1"},
+		{name: "exit status 2, as of a crash", code: "sudo kill -QUIT 1"},
+		{name: "TERM or KILL", code: "sudo kill -TERM 1; sudo kill -KILL 1"},
+		{name: "after a resume", code: "sudo kill -KILL 1", from: "resume"},
+		{name: "a fork", code: "sudo kill -KILL 1", from: "fork"},
+		{name: "with a checkpoint", code: "sudo kill -KILL 1", from: "checkpoint"},
+	} {
+		t.Run(how.name, func(t *testing.T) {
+			body := rig.Body{}
+			if how.from == "checkpoint" {
+				body["checkpoint_every_seconds"] = 3600
+			}
+			id := create(t, c, body).ID
+			switch how.from {
+			case "resume":
+				act(t, c, id, "pause", rig.Body{})
+				act(t, c, id, "resume", rig.Body{})
+			case "fork":
+				id = forked(t, c, id)
+			case "checkpoint":
+				c.Must(t, "POST", "/api/v1/sessions/"+id+"/snapshots", rig.Body{}, nil)
+			}
+			_, _ = c.TryRun(id, "bash", how.code, nil) // it does not survive its own code
+			if cause := endOf(t, c, id); cause != "guest_exit" {
+				t.Errorf("the cause is %q", cause)
+			}
+		})
+	}
+}
+
+// forked returns a copy of a session, until the test's end.
+func forked(t *testing.T, c *rig.Client, id string) string {
+	t.Helper()
+	var reply struct {
+		Forks []session `json:"forks"`
+	}
+	c.Must(t, "POST", "/api/v1/sessions/"+id+"/fork", rig.Body{}, &reply)
+	if len(reply.Forks) != 1 || reply.Forks[0].ID == "" {
+		t.Fatalf("forked %+v", reply)
+	}
+	t.Cleanup(func() { _ = c.Try("DELETE", "/api/v1/sessions/"+reply.Forks[0].ID, nil, nil) })
+	return reply.Forks[0].ID
+}
+
+// A sentry host that took sentries up, whose parent it is not, still tells the end of
+// a Guest from the end of a sentry.
+func TestEndsAfterTheSentryHost(t *testing.T) {
+	t.Parallel()
+	srv := rig.Own(t, rig.Options{})
+	c := srv.Client(t, "ender")
+	exits, lost := create(t, c, rig.Body{}), create(t, c, rig.Body{})
+	rig.Kill(t, srv.One(t, rig.SentryHost))
+	rig.Within(t, rig.Patience, "a new sandbox after the sentry host's end", func() bool {
+		var made rig.Sandbox
+		if c.Try("POST", "/api/v1/sessions", rig.Body{"resources": rig.Body{"disk_mb": 2048}}, &made) != nil {
+			return false
+		}
+		return c.Try("DELETE", "/api/v1/sessions/"+made.ID, nil, nil) == nil
+	})
+	_, _ = c.TryRun(exits.ID, "bash", "sudo kill -KILL 1", nil)
+	if cause := endOf(t, c, exits.ID); cause != "guest_exit" {
+		t.Errorf("the cause of a guest's end is %q", cause)
+	}
+	rig.Kill(t, srv.SentryOf(t, lost.ID))
+	if cause := endOf(t, c, lost.ID); cause != "engine_lost" {
+		t.Errorf("the cause of a sentry's end is %q", cause)
+	}
+}
+
+// Memory that no program holds, which nobody can give back, ends a session with oom.
+func TestEndForWantOfMemory(t *testing.T) {
+	t.Parallel()
+	c := shared.Server(t).Client(t, "full")
+	s := create(t, c, rig.Body{"resources": rig.Body{"memory_mb": 128}})
+	_, _ = c.TryRun(s.ID, "bash", "while :; do head -c 10M /dev/urandom >> /dev/shm/x; done", rig.Body{"timeout_seconds": 120})
+	if cause := endOf(t, c, s.ID); cause != "oom" {
+		t.Errorf("the cause is %q", cause)
+	}
+}
+
+// The record of an end that its owner asked for says so by every door.
+func TestCausesThatWereAskedFor(t *testing.T) {
+	t.Parallel()
+	c := shared.Server(t).Client(t, "asker")
+	for cause, body := range map[string]rig.Body{
+		"released": {},
+		"deadline": {"timeout_seconds": 1, "on_timeout": "end"},
+		"idle":     {"idle_timeout_seconds": 1, "on_timeout": "end"},
+	} {
+		s := create(t, c, body)
+		if cause == "released" {
+			c.Must(t, "DELETE", "/api/v1/sessions/"+s.ID, nil, nil)
+		}
+		if got := endOf(t, c, s.ID); got != cause {
+			t.Errorf("the cause is %q, want %q", got, cause)
+		}
+		status, raw, err := c.Do("POST", "/api/v1/execute", rig.Body{"sandbox_id": s.ID, "language": "bash", "code": "true"})
+		var reply struct{ Error struct{ Message string } }
+		if err != nil || status != 409 || json.Unmarshal(raw, &reply) != nil {
+			t.Errorf("an execution after that: %d %s, %v", status, raw, err)
+		}
+	}
+}
