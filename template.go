@@ -156,6 +156,8 @@ type Templates interface {
 	// List returns what a Tenant may start from, by name and tag.
 	List(ctx context.Context, tenant TenantID) ([]Template, error)
 	// Find returns what template, NAME, NAME:TAG or NAME@VERSION, means to a Tenant.
+	// One that is being built for the first time is Unavailable, with NotFound as its
+	// Cause: who has another in its place goes on with that.
 	Find(ctx context.Context, tenant TenantID, template string) (Template, error)
 	// Versions returns what template, NAME, NAME:TAG or NAME@VERSION, means to a
 	// Tenant, and every version of the same Template, newest first.

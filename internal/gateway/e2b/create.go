@@ -211,12 +211,13 @@ func (a *API) create(w http.ResponseWriter, r *http.Request, who sandbox.Identit
 }
 
 // make creates a Sandbox from the Template or Snapshot that is named, or from
-// what the operator says is meant by that name.
+// what the operator says is meant by that name, also while a Template of that name is
+// being built for the first time.
 func (a *API) make(ctx context.Context, who sandbox.Identity, req sandbox.CreateRequest) (sandbox.Sandbox, error) {
-	sb, err := a.makeFrom(ctx, who, req)
+	sb, absent := a.makeFrom(ctx, who, req)
 	switch {
-	case !errors.Is(err, sandbox.NotFound):
-		return sb, err
+	case !errors.Is(absent, sandbox.NotFound):
+		return sb, absent
 	case req.Snapshot != "":
 		return sb, errNoTemplate(req.Snapshot)
 	}
@@ -230,18 +231,27 @@ func (a *API) make(ctx context.Context, who sandbox.Identity, req sandbox.Create
 	}
 	meant, ok := a.Templates[req.Template]
 	if !ok {
-		return sb, errNoTemplate(req.Template)
+		return sb, withoutTemplate(absent, req.Template)
 	}
 	asked := req.Template
 	req.Template = meant
 	if sb, err = a.makeFrom(ctx, who, req); errors.Is(err, sandbox.NotFound) {
-		return sb, errNoTemplate(meant)
+		return sb, withoutTemplate(err, meant)
 	}
 	if _, told := a.told.LoadOrStore(asked, true); err == nil && !told {
 		a.Log.WarnContext(ctx, "another template stands in for one that is not built; `cloud-sandbox template build` makes it",
 			"asked", asked, "used", meant)
 	}
 	return sb, err
+}
+
+// withoutTemplate is the answer to err, that a Template is not there; one that is being
+// built is soon.
+func withoutTemplate(err error, name string) error {
+	if sandbox.CodeOf(err) == sandbox.Unavailable {
+		return err
+	}
+	return errNoTemplate(name)
 }
 
 // makeFrom creates a Sandbox as its Template wants it: shape, user and folder are

@@ -66,7 +66,7 @@ func (a *API) AssignTags(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 func (a *API) mayChange(r *http.Request, who sandbox.Identity, template string) error {
 	t, err := a.Catalog.Find(r.Context(), who.Tenant, template)
 	switch {
-	case errors.Is(err, sandbox.NotFound):
+	case sandbox.CodeOf(err) == sandbox.NotFound: // and not one that is being built
 		return errNoTemplate(template)
 	case err != nil:
 		return err
