@@ -22,6 +22,7 @@ func main() {
 		os.Exit(1)
 	}
 	tuneHeap()
+	freeLoopback()
 	cli.Run(&gvisorbinaries.GvisorSentry, map[util.SubCommand]string{
 		new(sentrycmd.Boot):   "internal",
 		new(sentrycmd.Umount): "internal",

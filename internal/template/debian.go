@@ -18,9 +18,9 @@ import (
 // packages is what a Template holds besides Python and Node.js, by the names
 // of Debian and Ubuntu.
 var packages = []string{
-	"bash", "ca-certificates", "curl", "file", "git", "iproute2", "jq", "less",
-	"libatomic1", "make", "nano", "netbase", "openssh-client", "patch",
-	"procps", "ripgrep", "sudo", "tree", "unzip", "xz-utils", "zip",
+	"bash", "bubblewrap", "ca-certificates", "curl", "file", "git", "iproute2", "jq",
+	"less", "libatomic1", "make", "nano", "netbase", "openssh-client", "patch",
+	"procps", "ripgrep", "socat", "sudo", "tree", "unzip", "xz-utils", "zip",
 }
 
 // pythonPackages are left out when an image brings its own Python.
