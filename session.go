@@ -32,7 +32,8 @@ type CreateRequest struct {
 	StayPaused  bool      // once paused, only Resume wakes it
 	// CheckpointEvery is how often it is saved while it runs; zero: never.
 	CheckpointEvery time.Duration
-	// Snapshot is the ID of one to start from, which decides Template and Shape;
+	// Snapshot is the ID of one to start from, or a name, which means the Tenant's
+	// newest of it; it decides Template and Shape;
 	// Network, Env, User and Cwd are its own unless given here, Env pair by pair.
 	Snapshot string
 	Shape    Shape // zero: DefaultShape
@@ -218,8 +219,8 @@ func (r CreateRequest) Check() error {
 func (r CreateRequest) checkSnapshot() error {
 	switch {
 	case r.Snapshot == "":
-	case !ValidSnapshotID(r.Snapshot):
-		return Errorf(Invalid, "snapshot_id is not the ID of a snapshot")
+	case !namePattern.MatchString(r.Snapshot): // IDs have the form of names
+		return Errorf(Invalid, "snapshot_id is neither the ID nor the name of a snapshot: names are 1 to 63 of a-z, 0-9, '.', '_' and '-'")
 	case r.Template != "":
 		return Errorf(Invalid, "a snapshot has its template: leave out template or snapshot_id")
 	case r.Shape != (Shape{}):

@@ -167,13 +167,17 @@ func TestRunCreates(t *testing.T) {
 		{[]string{"--timeout", "5"}, &client.CreateRequest{Timeout: 120, OnTimeout: "end"}, ""},
 		{[]string{"--sandbox", "box"}, nil, ""},
 		{[]string{"--keep"}, &client.CreateRequest{}, ""},
-		{[]string{"--network", "none"}, &client.CreateRequest{Network: "none", Timeout: 120, OnTimeout: "end"}, ""},
+		{[]string{"--network", "none"}, &client.CreateRequest{Network: &client.Network{Mode: "none"}, Timeout: 120, OnTimeout: "end"}, ""},
+		{[]string{"--keep", "--allow", "a,b", "--deny", "c"}, &client.CreateRequest{Network: &client.Network{Mode: "none", Allow: []string{"a", "b"}, Deny: []string{"c"}}}, ""},
+		{[]string{"--keep", "--deny", "c"}, &client.CreateRequest{Network: &client.Network{Mode: "public", Deny: []string{"c"}}}, ""},
+		{[]string{"--keep", "--network", "public", "--allow", "a"}, &client.CreateRequest{Network: &client.Network{Mode: "public", Allow: []string{"a"}}}, ""},
 		{
 			[]string{"--memory-mb", "256", "--cpus", "0.5", "--timeout", "10m"},
 			&client.CreateRequest{Timeout: 660, OnTimeout: "end", Resources: &client.Resources{CPUs: 0.5, MemoryMB: 256}}, "",
 		},
 		{[]string{"--sandbox", "box", "--keep"}, nil, "--keep is for a new sandbox"},
 		{[]string{"--sandbox", "box", "--template", "x"}, nil, "--template is for a new sandbox"},
+		{[]string{"--sandbox", "box", "--deny", "x"}, nil, "--deny is for a new sandbox"},
 	} {
 		cmd, o, _ := runFor(t, tt.args)
 		got, err := o.creates(cmd)

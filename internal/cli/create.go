@@ -37,7 +37,9 @@ NAME as well as its ID.`,
   cloud-sandbox create preview --private-ports
   cloud-sandbox create worker --volume datasets:/data
   cloud-sandbox create long-run --checkpoint-every 5m
-  cloud-sandbox create again --snapshot s7d0f4w2kq9x1m5a8z3c6`,
+  cloud-sandbox create again --snapshot before-refactoring
+  cloud-sandbox create fetcher --allow pypi.org --allow '*.pythonhosted.org:443'
+  cloud-sandbox create crawler --deny 203.0.113.0/24`,
 		Args: Args(0, 1, "at most one NAME"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			s, err := c.Create(cmd.Context(), o.request(args))
@@ -54,7 +56,7 @@ NAME as well as its ID.`,
 	f.Var(&o.idle, "idle-timeout", "pause it when nobody used it for this time")
 	f.Var(&o.checkpoint, "checkpoint-every", "save it so often while it runs, to go on from there should its machine fail")
 	f.StringVar(&o.onTimeout, "on-timeout", "", "what that means: pause, pause_files (without memory) or end (default pause)")
-	f.StringVar(&o.snapshot, "snapshot", "", "start from the snapshot of this ID")
+	f.StringVar(&o.snapshot, "snapshot", "", "start from this snapshot, by ID or name; of a name the newest")
 	f.VarP(&o.env, "env", "e", "set a variable of all its programs; KEY alone passes on the one from here")
 	f.Var(&o.metadata, "metadata", "label it, to find it with ls")
 	f.Var(&o.secrets, "secret", "NAME@HOST=HEADER[: FORMAT]: set this header in its HTTPS requests to HOST, with the value of the secret NAME, which stays outside")

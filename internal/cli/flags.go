@@ -74,12 +74,16 @@ type creation struct {
 	request client.CreateRequest
 	size    client.Resources
 	volumes volumeMounts
+	network client.Network
 }
 
 func (n *creation) register(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&n.request.Template, "template", "", "what a new sandbox starts from (default base)")
-	f.StringVar(&n.request.Network, "network", "", "where a new sandbox may connect to: public or none (default: as the server says)")
+	f.StringVar(&n.network.Mode, "network", "", "where a new sandbox may connect to: public or none (default none with --allow, public with --deny alone, otherwise as the server says)")
+	f.StringSliceVar(&n.network.Allow, "allow", nil, "let a new sandbox connect to this: example.com, *.example.com, an address or CIDR, * for any, each perhaps with :PORT or :FROM-TO; may be repeated")
+	f.StringSliceVar(&n.network.Deny, "deny", nil, "refuse this, written as for --allow; may be repeated")
+	_ = cmd.RegisterFlagCompletionFunc("network", cobra.FixedCompletions([]string{"public", "none"}, cobra.ShellCompDirectiveNoFileComp))
 	f.Float64Var(&n.size.CPUs, "cpus", 0, "share of cores of a new sandbox (default 1)")
 	f.Int64Var(&n.size.MemoryMB, "memory-mb", 0, "memory of a new sandbox in MiB (default 512)")
 	f.Int64Var(&n.size.DiskMB, "disk-mb", 0, "disk of a new sandbox in MiB (default 4096)")
@@ -92,14 +96,30 @@ func (n *creation) asked() (client.CreateRequest, bool) {
 	if n.size != (client.Resources{}) {
 		r.Resources = &n.size
 	}
-	r.Volumes = n.volumes
-	return r, r.Template != "" || r.Network != "" || r.Resources != nil || r.Volumes != nil
+	r.Volumes, r.Network = n.volumes, n.policy()
+	return r, r.Template != "" || r.Network != nil || r.Resources != nil || r.Volumes != nil
+}
+
+// policy returns what --network, --allow and --deny ask for; nil: nothing. Where
+// only the lists are given, what they do not name gets the stricter of what they
+// can mean.
+func (n *creation) policy() *client.Network {
+	p := n.network
+	switch {
+	case p.Mode == "" && len(p.Allow)+len(p.Deny) == 0:
+		return nil
+	case p.Mode == "" && len(p.Allow) > 0:
+		p.Mode = "none"
+	case p.Mode == "":
+		p.Mode = "public"
+	}
+	return &p
 }
 
 // named returns the flags of creation that were given, for a sentence.
 func (n *creation) named(cmd *cobra.Command) []string {
 	var names []string
-	for _, name := range []string{"template", "network", "cpus", "memory-mb", "disk-mb", "volume"} {
+	for _, name := range []string{"template", "network", "allow", "deny", "cpus", "memory-mb", "disk-mb", "volume"} {
 		if cmd.Flags().Changed(name) {
 			names = append(names, "--"+name)
 		}

@@ -97,10 +97,11 @@ func (m *Manager) plan(ctx context.Context, tenant sandbox.TenantID, req sandbox
 
 // planFrom completes the record of a Sandbox that starts from a Snapshot.
 func (m *Manager) planFrom(ctx context.Context, sb sandbox.Sandbox, req sandbox.CreateRequest) (sandbox.Sandbox, []string, error) {
-	snap, err := m.SnapshotByID(ctx, sb.Tenant, req.Snapshot)
+	snap, err := m.startingSnapshot(ctx, sb.Tenant, req.Snapshot)
 	if err != nil {
 		return sandbox.Sandbox{}, nil, err
 	}
+	sb.Snapshot = snap.ID
 	if snap.Layer != "" {
 		m.touchLayer(ctx, snap)
 	}

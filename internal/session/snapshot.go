@@ -238,6 +238,22 @@ func (r Records) SnapshotByID(ctx context.Context, tenant sandbox.TenantID, id s
 	return snap, err
 }
 
+// startingSnapshot finds the Snapshot that a new Sandbox starts from: by ID, or the
+// newest of a name, which Snapshots of several Sandboxes may have.
+func (r Records) startingSnapshot(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Snapshot, error) {
+	if sandbox.ValidSnapshotID(idOrName) {
+		return r.SnapshotByID(ctx, tenant, idOrName)
+	}
+	page, err := r.Store.ListSnapshots(ctx, tenant, sandbox.SnapshotQuery{Name: idOrName, Kept: true, Limit: 1})
+	switch {
+	case err != nil:
+		return sandbox.Snapshot{}, err
+	case len(page.Snapshots) == 0:
+		return sandbox.Snapshot{}, sandbox.Errorf(sandbox.NotFound, "no snapshot %.64q; `cloud-sandbox snapshot ls` and GET /api/v1/snapshots list yours", idOrName)
+	}
+	return page.Snapshots[0], nil
+}
+
 // noSnapshot is the answer for an absent one and for another Tenant's.
 func noSnapshot() error { return sandbox.Errorf(sandbox.NotFound, "there is no such snapshot") }
 

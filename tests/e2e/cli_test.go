@@ -208,6 +208,85 @@ func TestCommandCancel(t *testing.T) {
 	}
 }
 
+// What --network, --allow and --deny say holds, and network log tells of it.
+func TestCommandNetworkRules(t *testing.T) {
+	t.Parallel()
+	sh := newShell(t, "command-network")
+	for _, tt := range []struct {
+		name  string
+		flags []string
+		want  string // the policy
+	}{
+		{"few", []string{"--allow", "192.0.2.1:443,pypi.org", "--allow", "*.example.com"}, `{"mode":"none","allow":["192.0.2.1:443","pypi.org","*.example.com"]}`},
+		{"most", []string{"--deny", "198.51.100.0/24"}, `{"mode":"public","deny":["198.51.100.0/24"]}`},
+		{"all", []string{"--network", "public", "--deny", "*", "--allow", "192.0.2.1"}, `{"mode":"public","allow":["192.0.2.1"],"deny":["*"]}`},
+		{"nothing", []string{"--network", "none"}, `"none"`},
+	} {
+		sh.must(t, append([]string{"create", tt.name}, tt.flags...)...)
+		var record struct{ Network json.RawMessage }
+		sh.server.Client(t, sh.user).Must(t, "GET", "/api/v1/sessions/"+tt.name, nil, &record)
+		if got := compact(t, record.Network); got != tt.want {
+			t.Errorf("%s: the policy is %s, want %s", tt.name, got, tt.want)
+		}
+	}
+	if got := sh.try(t, "", "exec", "few", "bash", "-c", "timeout 5 bash -c ': </dev/tcp/198.51.100.7/80'"); got.code == 0 {
+		t.Errorf("an address that no rule allows: %+v", got)
+	}
+	all, allowed := sh.must(t, "network", "log", "few"), sh.must(t, "network", "log", "few", "--verdict", "allowed")
+	if !strings.Contains(all, "refused") || !strings.Contains(all, "198.51.100.7") || strings.Contains(allowed, "198.51.100.7") {
+		t.Errorf("of all\n%s\nallowed are\n%s", all, allowed)
+	}
+	var log struct{ Refused int }
+	if err := json.Unmarshal([]byte(sh.must(t, "network", "log", "few", "--json")), &log); err != nil || log.Refused < 1 {
+		t.Errorf("as JSON: %+v, %v", log, err)
+	}
+	for _, tt := range []struct {
+		args []string
+		want string
+		code int
+	}{
+		{[]string{"create", "--allow", "http://pypi.org"}, "network rule", 1},
+		{[]string{"create", "--network", "some"}, "network", 1},
+		{[]string{"network", "log", "few", "--verdict", "odd"}, "--verdict must be", 2},
+		{[]string{"network", "log", "none"}, "sandbox", 1},
+		{[]string{"run", "-s", "few", "--allow", "pypi.org", "-c", "1"}, "--allow is for a new sandbox", 125},
+	} {
+		if got := sh.try(t, "", tt.args...); got.code != tt.code || !strings.Contains(got.err, tt.want) {
+			t.Errorf("%q: %+v", tt.args, got)
+		}
+	}
+}
+
+// compact is JSON without white space.
+func compact(t *testing.T, raw json.RawMessage) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := json.Compact(&b, raw); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// A sandbox starts from a snapshot by its name: the newest, where several have it.
+func TestCommandCreateFromSnapshotName(t *testing.T) {
+	t.Parallel()
+	sh := newShell(t, "command-named-snapshot")
+	for _, name := range []string{"older", "newer"} {
+		sh.must(t, "create", name)
+		sh.must(t, "exec", name, "bash", "-c", "echo "+name+" >mark")
+		sh.must(t, "snapshot", "create", name, "--name", "base-state", "--files-only")
+	}
+	sh.must(t, "create", "again", "--snapshot", "base-state")
+	if got := sh.must(t, "exec", "again", "cat", "mark"); got != "newer\n" {
+		t.Errorf("it started from %q", got)
+	}
+	for name, want := range map[string]string{"no-such": `no snapshot "no-such"`, "Not A Name": "neither the ID nor the name"} {
+		if got := sh.try(t, "", "create", "--snapshot", name); got.code != 1 || !strings.Contains(got.err, want) {
+			t.Errorf("from %q: %+v", name, got)
+		}
+	}
+}
+
 func TestCommandExecListRemove(t *testing.T) {
 	t.Parallel()
 	sh := newShell(t, "command-exec")

@@ -49,14 +49,14 @@ type CreateRequest struct {
 	IfExists    string            `json:"if_exists,omitempty"`
 	Timeout     float64           `json:"timeout_seconds,omitempty"`
 	IdleTimeout float64           `json:"idle_timeout_seconds,omitempty"`
-	Network     string            `json:"network,omitempty"`
+	Network     *Network          `json:"network,omitempty"`
 	Metadata    map[string]string `json:"metadata,omitempty"`
 	Env         map[string]string `json:"env,omitempty"`
 	User        string            `json:"user,omitempty"`
 	Cwd         string            `json:"cwd,omitempty"`
 	Resources   *Resources        `json:"resources,omitempty"`
 	OnTimeout   string            `json:"on_timeout,omitempty"`
-	Snapshot    string            `json:"snapshot_id,omitempty"`
+	Snapshot    string            `json:"snapshot_id,omitempty"` // ID or name
 
 	CheckpointEvery float64     `json:"checkpoint_every_seconds,omitempty"`
 	Secrets         []SecretUse `json:"secrets,omitempty"`
@@ -68,6 +68,48 @@ type CreateRequest struct {
 // Ports says who reaches the ports of a Sandbox.
 type Ports struct {
 	Private bool `json:"private,omitempty"`
+}
+
+// Network says where a Sandbox may connect to: Mode, "public" or "none", with
+// exceptions.
+type Network struct {
+	Mode  string   `json:"mode"`
+	Allow []string `json:"allow,omitempty"`
+	Deny  []string `json:"deny,omitempty"`
+}
+
+// NetworkLog is what the network policy of a Sandbox decided.
+type NetworkLog struct {
+	Decisions []NetworkDecision `json:"decisions"`
+	Allowed   int64             `json:"allowed"` // in all, also those that are not kept
+	Refused   int64             `json:"refused"`
+
+	Raw json.RawMessage `json:"-"` // all of it, as the server said it
+}
+
+// NetworkDecision is one decision, which was made Count times.
+type NetworkDecision struct {
+	LastAt   time.Time `json:"last_at"`
+	Count    int64     `json:"count"`
+	Protocol string    `json:"protocol"`
+	Name     string    `json:"name"`
+	Address  string    `json:"address"`
+	Port     uint16    `json:"port"`
+	Verdict  string    `json:"verdict"`
+	Reason   string    `json:"reason"`
+}
+
+// NetworkLog returns the latest decisions about a running Sandbox, oldest first;
+// those with this verdict only, "allowed" or "refused", unless it is empty.
+func (c *Client) NetworkLog(ctx context.Context, id, verdict string) (log NetworkLog, err error) {
+	query := url.Values{}
+	if verdict != "" {
+		query.Set("verdict", verdict)
+	}
+	if err = c.call(ctx, http.MethodGet, session(id, "/network/log"), query, nil, &log.Raw); err != nil {
+		return log, err
+	}
+	return log, parse(log.Raw, &log)
 }
 
 // PortLink opens one port of a Sandbox until it expires.

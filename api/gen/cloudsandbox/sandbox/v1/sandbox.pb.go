@@ -471,7 +471,7 @@ type CreateRequest struct {
 	OnTimeout              string                 `protobuf:"bytes,12,opt,name=on_timeout,json=onTimeout,proto3" json:"on_timeout,omitempty"`                                            // "end", "pause" or "pause_files"; empty: "end"
 	AutoResume             *bool                  `protobuf:"varint,13,opt,name=auto_resume,json=autoResume,proto3,oneof" json:"auto_resume,omitempty"`                                  // absent: true
 	CheckpointEverySeconds float64                `protobuf:"fixed64,14,opt,name=checkpoint_every_seconds,json=checkpointEverySeconds,proto3" json:"checkpoint_every_seconds,omitempty"` // 0: never
-	SnapshotId             string                 `protobuf:"bytes,15,opt,name=snapshot_id,json=snapshotId,proto3" json:"snapshot_id,omitempty"`                                         // start from this one, which names template and shape; may be empty
+	SnapshotId             string                 `protobuf:"bytes,15,opt,name=snapshot_id,json=snapshotId,proto3" json:"snapshot_id,omitempty"`                                         // start from this one, by ID or name (the newest of it), which names template and shape; may be empty
 	Volumes                []*VolumeMount         `protobuf:"bytes,16,rep,name=volumes,proto3" json:"volumes,omitempty"`                                                                 // as long as it lives; not with snapshot_id, which has its own
 	unknownFields          protoimpl.UnknownFields
 	sizeCache              protoimpl.SizeCache

@@ -157,8 +157,8 @@ class AsyncSandbox:
                 default), save its files only (``"pause_files"``), or end it.
             auto_resume: a call that reaches into it resumes it when it is paused.
                 Default: True.
-            snapshot: start from this Snapshot, or its ID, instead of a Template,
-                with the resources that the Snapshot has.
+            snapshot: start from this Snapshot, its ID or its name, instead of a
+                Template, with the resources that the Snapshot has.
             checkpoint_every_seconds: save it so often while it runs, 10 to
                 86,400, so that it goes on from there should its machine fail.
                 Default: never.
