@@ -121,14 +121,21 @@ func verified(t *testing.T, s *rig.Server) (last string) {
 	return found[1]
 }
 
-// tampered changes the database as somebody would who has taken the host's disk,
-// and sees it found out.
-func tampered(t *testing.T, s *rig.Server, last, id string) {
+// database opens what a server keeps its records in.
+func database(t *testing.T, s *rig.Server) *sql.DB {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(s.Data, "server", "cloud-sandbox.db")+"?_pragma=busy_timeout(60000)")
 	if err != nil {
 		t.Fatal(err)
 	}
+	return db
+}
+
+// tampered changes the database as somebody would who has taken the host's disk,
+// and sees it found out.
+func tampered(t *testing.T, s *rig.Server, last, id string) {
+	t.Helper()
+	db := database(t, s)
 	defer db.Close()
 	change := func(statement string, args ...any) {
 		t.Helper()

@@ -15,34 +15,8 @@ import (
 // On a disk that is nearly full no new session begins while those that are paused
 // still resume; and one that the disk has no room for stays paused as it was.
 func TestDiskNearlyFull(t *testing.T) {
-	rig.Need(t)
-	s, err := rig.New(rig.Options{Pool: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The folder that the node looks at is a disk of its own.
-	disk := filepath.Join(s.Data, "server", "node")
-	if err := os.MkdirAll(disk, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	const size = 100 << 20
-	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=100m"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Log(s.Log())
-		}
-		_ = s.Stop()
-		if err := unix.Unmount(disk, 0); err != nil {
-			t.Error(err)
-		}
-	})
+	// The node looks at the disk that its folder is on.
+	s, fill := onSmallDisk(t, "server/node")
 	if err := s.Launch(); err != nil {
 		t.Fatal(err)
 	}
@@ -51,18 +25,6 @@ func TestDiskNearlyFull(t *testing.T) {
 	output(t, c, one.ID, "python", "x = 1")
 	act(t, c, one.ID, "pause", rig.Body{})
 
-	// fill leaves so many parts of a hundred free.
-	fill := func(free int64) {
-		t.Helper()
-		f, err := os.Create(filepath.Join(disk, "filler"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close() // the one before is gone with its room
-		if err := unix.Fallocate(int(f.Fd()), 0, 0, size*(100-free)/100); err != nil {
-			t.Fatal(err)
-		}
-	}
 	// refused waits for that of a session that the pool has no boot for: what the node
 	// knows of the disk may be a little old.
 	refused := func() {
@@ -90,5 +52,49 @@ func TestDiskNearlyFull(t *testing.T) {
 	refused()
 	if got := output(t, c, one.ID, "python", "print(x + 1)"); got != "2\n" {
 		t.Errorf("it says %q", got)
+	}
+}
+
+// onSmallDisk prepares a server with a folder below its data folder on a disk of its
+// own, in memory. fill leaves so many parts of a hundred of that disk free.
+func onSmallDisk(t *testing.T, folder string) (s *rig.Server, fill func(free int64)) {
+	t.Helper()
+	rig.Need(t)
+	s, err := rig.New(rig.Options{Pool: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk := filepath.Join(s.Data, folder)
+	if err := os.MkdirAll(disk, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const size = 100 << 20
+	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=100m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(s.Log())
+		}
+		_ = s.Stop()
+		if err := unix.Unmount(disk, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	return s, func(free int64) {
+		t.Helper()
+		f, err := os.Create(filepath.Join(disk, "filler"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close() // the one before is gone with its room
+		if err := unix.Fallocate(int(f.Fd()), 0, 0, size*(100-free)/100); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

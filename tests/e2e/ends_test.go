@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"encoding/json"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
@@ -135,4 +137,61 @@ func TestCausesThatWereAskedFor(t *testing.T) {
 			t.Errorf("an execution after that: %d %s, %v", status, raw, err)
 		}
 	}
+}
+
+// What runs of a suspended tenant, and cannot be paused because the disk is full, ends
+// after some attempts, and its record says so.
+func TestEndOfTheSuspended(t *testing.T) {
+	s, fill := onSmallDisk(t, "saved")
+	if err := s.Launch(); err != nil {
+		t.Fatal(err)
+	}
+	mine, ops := s.Client(t, "mine"), s.Anyone(t)
+	var minted struct {
+		Token string `json:"access_token"`
+	}
+	ops.Must(t, "POST", "/api/v1/auth/token", rig.Body{"user_id": "ops", "role": "operator"}, &minted)
+	ops.Token = minted.Token
+	id := create(t, mine, rig.Body{"on_timeout": "pause"}).ID
+	fill(1)
+	ops.Must(t, "PATCH", "/api/v1/tenants/dev:mine", rig.Body{"state": "suspended", "reason": "a test"}, nil)
+	sentry := s.SentryOf(t, id)
+	t.Parallel() // the attempts are a minute apart: others run meanwhile
+	rig.Within(t, 5*time.Minute, "the end of its sandbox", func() bool {
+		return !slices.ContainsFunc(s.Processes(rig.Sentry), func(p rig.Process) bool { return p.Pid == sentry.Pid })
+	})
+	ops.Must(t, "PATCH", "/api/v1/tenants/dev:mine", rig.Body{"state": "active"}, nil)
+	if cause := endOf(t, mine, id); cause != "suspended" {
+		t.Errorf("the cause is %q", cause)
+	}
+}
+
+// What ran on a node that has been away for longer than anything may run ends with
+// node_lost, and the node stops it when it returns.
+func TestEndOfANode(t *testing.T) {
+	t.Parallel()
+	r := rig.OwnRoles(t, rig.Options{Pool: 1})
+	c := r.Client(t, "ender")
+	id := create(t, c, rig.Body{"timeout_seconds": 3600}).ID
+	sentry := r.SentryOf(t, id)
+	r.Kill(t, "node")
+	r.Kill(t, "session-manager")
+	db := database(t, r.Server)
+	defer db.Close()
+	if _, err := db.Exec("UPDATE nodes SET lease_until = ?", time.Now().AddDate(0, 0, -2).UnixMicro()); err != nil {
+		t.Fatal(err)
+	}
+	r.Start(t, "session-manager")
+	if cause := endOf(t, c, id); cause != "node_lost" {
+		t.Errorf("the cause is %q", cause)
+	}
+	r.Start(t, "node")
+	r.Serves(t)
+	r.Kill(t, "session-manager") // the next one compares at once
+	r.Start(t, "session-manager")
+	rig.Within(t, rig.Patience, "the end of what ran there", func() bool {
+		return !slices.ContainsFunc(r.Processes(rig.Sentry), func(p rig.Process) bool { return p.Pid == sentry.Pid })
+	})
+	r.Serves(t)
+	create(t, c, rig.Body{})
 }
