@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
@@ -41,20 +43,7 @@ func TestNotReadyWithAFullDisk(t *testing.T) {
 	if err := s.Launch(); err != nil {
 		t.Fatal(err)
 	}
-	ready := func() (int, string) {
-		resp, err := http.Get(s.URL + "/ready")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		raw, _ := io.ReadAll(resp.Body)
-		var said struct{ Reasons []string }
-		if err := json.Unmarshal(raw, &said); err != nil {
-			t.Fatalf("%s: %v", raw, err)
-		}
-		return resp.StatusCode, strings.Join(said.Reasons, "; ")
-	}
-	rig.Within(t, rig.Patience, "readiness", func() bool { status, _ := ready(); return status == http.StatusOK })
+	rig.Within(t, rig.Patience, "readiness", func() bool { status, _ := ready(t, s); return status == http.StatusOK })
 	filler := filepath.Join(folder, "filler")
 	out, err := os.Create(filler)
 	if err != nil {
@@ -66,14 +55,105 @@ func TestNotReadyWithAFullDisk(t *testing.T) {
 	out.Close()
 	var status int
 	var why string
-	rig.Within(t, rig.Patience, "the end of readiness", func() bool { status, why = ready(); return status == http.StatusServiceUnavailable })
+	rig.Within(t, rig.Patience, "the end of readiness", func() bool { status, why = ready(t, s); return status == http.StatusServiceUnavailable })
 	if !strings.Contains(why, "the database cannot be written") || !strings.Contains(why, "full") {
 		t.Errorf("it says %q", why)
 	}
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
 	}
-	rig.Within(t, rig.Patience, "readiness again", func() bool { status, _ := ready(); return status == http.StatusOK })
+	rig.Within(t, rig.Patience, "readiness again", func() bool { status, _ := ready(t, s); return status == http.StatusOK })
+}
+
+// ready asks the server whether it is ready, and why not.
+func ready(t *testing.T, s *rig.Server) (status int, reasons string) {
+	t.Helper()
+	resp, err := http.Get(s.URL + "/ready")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	raw, _ := io.ReadAll(resp.Body)
+	var said struct{ Reasons []string }
+	if err := json.Unmarshal(raw, &said); err != nil {
+		t.Fatalf("%s: %v", raw, err)
+	}
+	return resp.StatusCode, strings.Join(said.Reasons, "; ")
+}
+
+// A database that the disk lets nobody write any more ends readiness, and nothing that
+// was made before is lost.
+func TestNotReadyWithAReadOnlyDatabase(t *testing.T) {
+	t.Parallel()
+	s := rig.Own(t, rig.Options{Pool: 1})
+	c := s.Client(t, "reader")
+	made := create(t, c, rig.Body{})
+	database := filepath.Join(s.Data, "server", "cloud-sandbox.db")
+	for _, path := range []string{database, database + "-wal"} {
+		freeze(t, path)
+	}
+	var status int
+	var why string
+	rig.Within(t, rig.Patience, "the end of readiness", func() bool { status, why = ready(t, s); return status == http.StatusServiceUnavailable })
+	if !strings.Contains(why, "the database cannot be written") || !strings.Contains(why, "read-only") {
+		t.Errorf("it says %q", why)
+	}
+	if status, raw, err := c.Do("POST", "/api/v1/sessions", rig.Body{}); err != nil || status != http.StatusServiceUnavailable {
+		t.Errorf("a create answers %d %s, %v", status, raw, err)
+	}
+	if got := c.Get(t, made.ID); got.State != "running" {
+		t.Errorf("what was made before is %s", got.State)
+	}
+	for _, path := range []string{database, database + "-wal"} {
+		if err := setImmutable(path, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rig.Within(t, rig.Patience, "readiness again", func() bool { status, _ := ready(t, s); return status == http.StatusOK })
+	if r := c.Run(t, made.ID, "bash", "echo there", nil); r.Stdout != "there\n" {
+		t.Errorf("afterwards it says %v", r)
+	}
+	create(t, c, rig.Body{})
+}
+
+// freeze has nobody write a file, not even who has it open, until the test's end. It
+// skips where the file system cannot do that.
+func freeze(t *testing.T, path string) {
+	t.Helper()
+	probe, err := os.OpenFile(path+".probe", os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(probe.Name())
+	defer probe.Close()
+	err = setImmutable(probe.Name(), true)
+	_, writeErr := probe.WriteString("x")
+	_ = setImmutable(probe.Name(), false)
+	if err != nil || writeErr == nil {
+		t.Skipf("the file system of %s keeps no files from being written: %v", path, err)
+	}
+	t.Cleanup(func() { _ = setImmutable(path, false) })
+	if err := setImmutable(path, true); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// setImmutable sets or clears the flag of a file that chattr calls i.
+func setImmutable(path string, on bool) error {
+	const immutable = 0x10 // FS_IMMUTABLE_FL
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	flags, err := unix.IoctlGetInt(int(f.Fd()), unix.FS_IOC_GETFLAGS)
+	if err != nil {
+		return err
+	}
+	if flags &^= immutable; on {
+		flags |= immutable
+	}
+	return unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags)
 }
 
 // zeros never ends.

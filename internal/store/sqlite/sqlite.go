@@ -207,6 +207,8 @@ func classify(err error) error {
 		return sandbox.Errorf(sandbox.Exhausted, "the server's disk is full").WithCause(err)
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
 		return sandbox.Errorf(sandbox.Unavailable, "the database is busy").WithCause(err)
+	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR:
+		return sandbox.Errorf(sandbox.Unavailable, "the disk that the database is on fails or has become read-only: the operator must repair it").WithCause(err)
 	case sqlite3.SQLITE_INTERRUPT:
 		return context.Canceled
 	}
