@@ -48,6 +48,16 @@ type raw struct {
 // inside.
 func (r raw) ask(t *testing.T, addr, host, token string) string {
 	t.Helper()
+	status, body := r.send(t, addr, host, token)
+	if status != http.StatusOK {
+		t.Fatalf("%+v: %d: %s", r, status, body)
+	}
+	return body
+}
+
+// send sends a request over a connection of its own, and returns the answer.
+func (r raw) send(t *testing.T, addr, host, token string) (status int, body string) {
+	t.Helper()
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
@@ -75,11 +85,11 @@ func (r raw) ask(t *testing.T, addr, host, token string) string {
 		t.Fatalf("%+v: %v", r, err)
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatalf("%+v: %s, %v: %s", r, resp.Status, err, body)
+	got, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatalf("%+v: %s, %v: %s", r, resp.Status, err, got)
 	}
-	return string(body)
+	return resp.StatusCode, string(got)
 }
 
 // everyEscape is text with each character as %XX.
@@ -225,16 +235,31 @@ func TestCredentialsStayOutside(t *testing.T) {
 				}
 			}
 		}
+		for _, target := range []string{"/" + secret, "/a/" + everyEscape(secret) + "/b?c=d", "/a/" + everyEscape(everyEscape(secret)), "/b/" + base64.StdEncoding.EncodeToString([]byte("x:"+secret)), "http://" + host + "/" + secret, "x:" + secret} {
+			status, body := raw{target: target}.send(t, s.Addr, host, sb.Traffic)
+			if status != http.StatusBadRequest || !strings.Contains(body, "leave it out of the path") || strings.Contains(body, secret) {
+				t.Errorf("%s, as %s: %d %s", what, target, status, body)
+			}
+		}
+	}
+	var beside struct {
+		ID     string `json:"sandboxID"`
+		Access string `json:"envdAccessToken"`
+	}
+	askE2B(t, s, key.Key, "POST", "/sandboxes", rig.Body{"templateID": "base", "secure": true}, &beside)
+	t.Cleanup(func() { askE2B(t, s, key.Key, "DELETE", "/sandboxes/"+beside.ID, nil, nil) })
+	if got := ask(raw{lines: []string{"X-Access-Token: " + beside.Access}}); beside.Access == "" || strings.Contains(got, beside.Access) {
+		t.Errorf("another sandbox's access token %q got in:\n%s", beside.Access, got)
 	}
 	theirs := "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiIxMjM0NTY3ODkwIiwiaWF0IjoxNTE2MjM5MDIyfQ.SflKxwRJSMeKKF2QT4fwpMeJf36POk6yJV_adQssw5c"
 	hash := strings.Repeat("0123456789abcdef", 4)
 	got := ask(raw{target: "/a%2Fb?x=%zz&token=" + theirs + "&y", method: "POST", lines: []string{
-		"Authorization: Bearer " + theirs, "Authorization: Bearer " + c.Token, "X-API-Key: theirs, and  more", "X-Access-Token: " + hash, "Cookie: a=b; session=" + theirs,
+		"Authorization: Bearer " + theirs, "Authorization: Bearer " + c.Token, "X-API-Key: theirs, and  more", "X-Access-Token: " + hash[1:], "Cookie: a=b; session=" + theirs,
 		"Cookie: key=" + key.Key + "; c=\"d\"", "Sec-WebSocket-Protocol: chat, bearer." + key.Key, "Proxied-Basic: Basic " + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("user:password", 9))),
 		"Trailer: X-Sum, X-API-Key",
 	}, trailers: []string{"X-Sum: " + hash, "X-API-Key: theirs"}})
 	for _, want := range []string{
-		"POST /a%2Fb?x=%zz&token=" + theirs + "&y HTTP/1.1\r\n", "Authorization: Bearer " + theirs + "\r\n", "X-Api-Key: theirs, and  more\r\n", "X-Access-Token: " + hash + "\r\n",
+		"POST /a%2Fb?x=%zz&token=" + theirs + "&y HTTP/1.1\r\n", "Authorization: Bearer " + theirs + "\r\n", "X-Api-Key: theirs, and  more\r\n", "X-Access-Token: " + hash[1:] + "\r\n",
 		"Cookie: a=b; session=" + theirs + "\r\n", "Cookie: c=\"d\"\r\n", "Sec-Websocket-Protocol: chat\r\n", "Proxied-Basic: Basic ", "X-Sum: " + hash + "\r\n", "\r\nX-Api-Key: theirs\r\n",
 	} {
 		if !strings.Contains(got, want) {

@@ -1,7 +1,9 @@
 package traffic
 
 import (
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"net/http"
 	"net/url"
 	"strings"
@@ -19,16 +21,22 @@ type sieve struct {
 	// tokens are those of the Sandbox that the request must not bring in, in small
 	// letters.
 	tokens []string
+	// access is the Sandbox's access token, for the services that ask for it; empty:
+	// the port's service does not.
+	access string
 }
 
 // sieveOf returns what requests on a route go through. The Sandbox's access token
 // passes to the services that ask for it.
 func (d *Door) sieveOf(rt route) sieve {
-	tokens := []string{strings.ToLower(d.Tokens.Of(rt.sandbox.ID))}
-	if p := rt.target.Port; p != sandbox.EnvdPort && p != sandbox.InterpreterPort {
-		tokens = append(tokens, strings.ToLower(d.AccessToken(rt.sandbox.ID)))
+	own, access := d.Tokens.Of(rt.sandbox.ID), d.AccessToken(rt.sandbox.ID)
+	s := sieve{ours: d.Ours, tokens: []string{strings.ToLower(own)}}
+	if p := rt.target.Port; p == sandbox.EnvdPort || p == sandbox.InterpreterPort {
+		s.access = access
+	} else {
+		s.tokens = append(s.tokens, strings.ToLower(access))
 	}
-	return sieve{ours: d.Ours, tokens: tokens}
+	return s
 }
 
 // header removes from h, which is of a head or of trailers, each value that shows a
@@ -68,11 +76,41 @@ func (s sieve) value(name, value string) (left string, same bool) {
 			return value, true
 		}
 		return s.list(value, ",", ", ", func(string) bool { return false }), false
+	case accessHeader:
+		if value != s.access && hasAccessToken(value) {
+			return s.otherAccess(), false
+		}
 	}
 	if s.shows(value) {
 		return "", false
 	}
 	return value, true
+}
+
+// accessHeader has the access token of a Sandbox.
+const accessHeader = "X-Access-Token"
+
+// unknownToken is sent inside instead of another Sandbox's access token, so that a
+// service that asks for one refuses it as a wrong one.
+const unknownToken = "unknown"
+
+// otherAccess replaces an access token that is not the Sandbox's own.
+func (s sieve) otherAccess() string {
+	if s.access == "" {
+		return ""
+	}
+	return unknownToken
+}
+
+// hasAccessToken reports whether text has an access token by its form, of whichever
+// Sandbox. Which one it is of, only the request that it was made for tells.
+func hasAccessToken(text string) bool {
+	for word := range strings.FieldsFuncSeq(text, func(c rune) bool { return !isWord(c) }) {
+		if _, err := hex.DecodeString(word); err == nil && len(word) == hex.EncodedLen(sha256.Size) {
+			return true
+		}
+	}
+	return false
 }
 
 // list is a list without the elements that are dropped or show a credential.
@@ -90,6 +128,20 @@ func (s sieve) list(value, separator, joint string, drop func(string) bool) stri
 // as it came, also where it does not parse.
 func (s sieve) query(query string) string {
 	return strings.Join(keptOf(query, func(part string) bool { return isLink(part) || s.shows(part) }), "&")
+}
+
+// path reports whether a path, escaped as it was sent, shows a credential, in one of
+// its segments or across them.
+func (s sieve) path(path string) bool {
+	if s.shows(path) {
+		return true
+	}
+	for segment := range strings.SplitSeq(path, "/") { // base64 has slashes too
+		if s.shows(segment) {
+			return true
+		}
+	}
+	return false
 }
 
 // keptOf are the parts of a query that are not dropped.

@@ -120,6 +120,9 @@ func (d *Door) Serve(w http.ResponseWriter, r *http.Request, t Target, err error
 	case t.Port == sandbox.EnvdPort && ownPath(r.URL.Path):
 		refuse(w, r, answer{Code: http.StatusNotFound, Message: "this path is not for clients", Path: r.URL.Path})
 		return
+	case d.sieveOf(route{target: t, sandbox: sb}).path(r.URL.Opaque + r.URL.EscapedPath()): // no service would find what it asks for without it
+		refuse(w, r, answer{Code: http.StatusBadRequest, SandboxID: t.SandboxID, Message: "The path shows an API key or token of this server, which nothing in a sandbox may see: leave it out of the path"})
+		return
 	}
 	ctx, leave, err := d.Enter(r.Context(), sb.Tenant)
 	if err != nil {
@@ -190,7 +193,7 @@ func (d *Door) awake(r *http.Request, t Target, sb sandbox.Sandbox) (sandbox.San
 
 // knowsToken reports whether a request brings the token that envd asks for.
 func (d *Door) knowsToken(r *http.Request, id string) bool {
-	return subtle.ConstantTimeCompare([]byte(r.Header.Get("X-Access-Token")), []byte(d.AccessToken(id))) == 1
+	return subtle.ConstantTimeCompare([]byte(r.Header.Get(accessHeader)), []byte(d.AccessToken(id))) == 1
 }
 
 func (d *Door) begin(id string) bool {

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -310,6 +311,9 @@ func TestCredentialsStayOutside(t *testing.T) {
 		{"in the query", 3000, "a=1&k=" + ourKey + "&cloud%5Fsandbox_port=x&b=%2", nil, "|||||"},
 		{"envd's token, for envd", sandbox.EnvdPort, "", []string{"X-Api-Key", ourKey, "Authorization", "Basic dXNlcjo=", "X-Access-Token", token}, "|Basic dXNlcjo=|" + token + "|||"},
 		{"envd's token, for the interpreter", sandbox.InterpreterPort, "", []string{"X-Access-Token", token}, "||" + token + "|||"},
+		{"another sandbox's access token", 3000, "", []string{"X-Access-Token", strings.Repeat("0a", 32)}, "|||||"},
+		{"the same in words", 3000, "", []string{"X-Access-Token", "Bearer " + strings.Repeat("0A", 32)}, "|||||"},
+		{"another sandbox's access token, for envd", sandbox.EnvdPort, "", []string{"X-Access-Token", strings.Repeat("0a", 32)}, "||unknown|||"},
 		{"the traffic token, for envd", sandbox.EnvdPort, "", []string{"X-Access-Token", own}, "|||||"},
 		{"trailers", 3000, "", []string{"trailers", ""}, "|||||"},
 	} {
@@ -326,6 +330,35 @@ func TestCredentialsStayOutside(t *testing.T) {
 		query := strings.NewReplacer("k="+ourKey+"&", "", "cloud%5Fsandbox_port=x&", "").Replace(tt.query)
 		if _, body := w.do(req); body != tt.want+trailers+query {
 			t.Errorf("%s: %q, want %q", tt.name, body, tt.want+trailers+query)
+		}
+	}
+}
+
+// A path is not changed: one that shows what speaks for somebody here is refused.
+func TestCredentialsInPaths(t *testing.T) {
+	w := newWorld(t)
+	w.listen(3000, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { fmt.Fprint(rw, r.URL.EscapedPath()) }))
+	basic := base64.StdEncoding.EncodeToString([]byte("user:" + ourKey))
+	escaped := strings.ReplaceAll(url.PathEscape(ourKey), "e", "%65")
+	for path, status := range map[string]int{
+		"/keys/" + ourKey:                               400,
+		"/" + strings.ToUpper(ourKey) + "/x":            400,
+		"/" + escaped:                                   400,
+		"/" + strings.ReplaceAll(escaped, "%", "%25"):   400,
+		"/t/" + ourJWT + "/x":                           400,
+		"/auth=" + basic:                                400,
+		"/a/b/" + basic + "/c":                          400,
+		"/p1.1893456000." + strings.Repeat("A", 43):     400,
+		"/x/token of " + w.id:                           400,
+		"/t/" + theirJWT:                                200,
+		"/e2b_0123/" + strings.Repeat("0a", 32) + "%2F": 200,
+		"/plain": 200,
+	} {
+		req := w.request("GET", "/", 3000, nil)
+		req.URL.Opaque = strings.ReplaceAll(path, " ", "%20")
+		resp, body := w.do(req)
+		if resp.StatusCode != status || status == 400 && !strings.Contains(body, "leave it out of the path") || status == 200 && body != path {
+			t.Errorf("%s: %d %s", path, resp.StatusCode, body)
 		}
 	}
 }
