@@ -200,7 +200,7 @@ type VolumeFiles interface {
 	// WriteVolumeFile makes a file of what r has, all of it or nothing: until it has
 	// read everything what was there stays. A path that is there is a Conflict without
 	// force, and a folder always. With force its parents are made. A Volume that is
-	// full is Exhausted.
+	// full is TooLarge.
 	WriteVolumeFile(ctx context.Context, node string, of VolumeRef, path string, c VolumeFileChange, force bool, r io.Reader) (VolumeFile, error)
 	// ChangeVolumeFile changes owner and mode, of a link its owner alone.
 	ChangeVolumeFile(ctx context.Context, node string, of VolumeRef, path string, c VolumeFileChange) (VolumeFile, error)

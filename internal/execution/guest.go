@@ -13,7 +13,7 @@ import (
 //
 // Methods are safe for concurrent use and return soon after ctx ends. An error
 // carries a Code: Invalid for a wrong path, user or directory, NotFound,
-// Denied, Conflict, Exhausted for a full disk, Unavailable when the Guest does
+// Denied, Conflict, TooLarge for a full disk, Unavailable when the Guest does
 // not answer or the connection breaks.
 type Guest interface {
 	Interpreters

@@ -608,7 +608,9 @@ func TestE2BErrorCodes(t *testing.T) {
 		sandbox.Errorf(sandbox.Unavailable, "full"): `{"code":503,"message":"full","error_code":"sandbox_capacity_unavailable"}`,
 		sandbox.Errorf(sandbox.Timeout, "slow"):     `{"code":504,"message":"slow","error_code":"sandbox_placement_timeout"}`,
 		sandbox.Errorf(sandbox.Internal, "broken"):  `{"code":500,"message":"broken","error_code":"sandbox_create_failed"}`,
-		sandbox.Errorf(sandbox.Exhausted, "enough"): `{"code":429,"message":"enough"}`,
+
+		sandbox.Errorf(sandbox.Exhausted, "the host's disk is nearly full"):         `{"code":503,"message":"the host's disk is nearly full","error_code":"sandbox_capacity_unavailable"}`,
+		sandbox.Errorf(sandbox.Exhausted, "enough").WithCause(sandbox.ErrOverQuota): `{"code":429,"message":"enough"}`,
 	} {
 		f.sandboxes.fail = err
 		if a := f.e2b(key, "POST", "/v2/sandboxes", `{"templateID":"base"}`); strings.TrimSpace(string(a.body)) != want {

@@ -502,7 +502,7 @@ func (g *guest) WriteFile(ctx context.Context, p string, body io.Reader, size in
 	}
 	if p == "/early" { // answers before it has read, and reads on afterwards
 		go io.Copy(io.Discard, body)
-		return execution.Entry{}, sandbox.Errorf(sandbox.Exhausted, "the disk is full")
+		return execution.Entry{}, sandbox.Errorf(sandbox.TooLarge, "the disk is full")
 	}
 	data, err := io.ReadAll(body)
 	if err != nil {

@@ -353,7 +353,7 @@ func TestFilesByCalls(t *testing.T) {
 			if _, got, err := downloads(t, c, &filev1.ReadRequest{SandboxId: id, Path: "large"}); err != nil || got != large+large {
 				t.Errorf("%d bytes came, %v", len(got), err)
 			}
-			if _, err := uploads(t, c, id, "/early", large, large, large); connect.CodeOf(err) != connect.CodeResourceExhausted {
+			if _, err := uploads(t, c, id, "/early", large, large, large); connect.CodeOf(err) != connect.CodeOutOfRange {
 				t.Errorf("on a full disk: %v", err)
 			}
 			if _, _, err := downloads(t, c, &filev1.ReadRequest{SandboxId: id, Path: "/broken"}); connect.CodeOf(err) != connect.CodeUnavailable {

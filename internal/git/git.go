@@ -119,7 +119,7 @@ func (r Repo) git(ctx context.Context, c call) (output, error) {
 	case end.Status == execution.StatusTimeout:
 		return out, sandbox.Errorf(sandbox.Timeout, "git did not end within %s", req.Timeout)
 	case end.Status == execution.StatusDiskFull:
-		return out, sandbox.Errorf(sandbox.Exhausted, "the disk of the sandbox is full")
+		return out, sandbox.Errorf(sandbox.TooLarge, "it does not fit: the disk of the sandbox is full")
 	case end.Status == execution.StatusError && end.Message != "":
 		return out, sandbox.Errorf(sandbox.Invalid, "%s", end.Message)
 	}
@@ -166,7 +166,7 @@ var reasons = []struct {
 	{"Permission denied", sandbox.Denied},
 	{"could not create work tree dir", sandbox.Denied},
 	{"Host key verification failed", sandbox.Denied},
-	{"No space left on device", sandbox.Exhausted},
+	{"No space left on device", sandbox.TooLarge},
 	{"Could not resolve host", sandbox.Unavailable},
 	{"Failed to connect", sandbox.Unavailable},
 	{"Couldn't connect to server", sandbox.Unavailable},

@@ -33,8 +33,10 @@ func (s HostState) neededMemory() int64 {
 const (
 	// newDiskShare of the disk must be free for a Boot of a new Sandbox, and
 	// againDiskShare for one of a Sandbox that was there before: it is not to be lost
-	// to its owner because others fill the disk.
+	// to its owner because others fill the disk. On a large disk newDiskFree and
+	// againDiskFree suffice, in bytes.
 	newDiskShare, againDiskShare = 0.15, 0.05
+	newDiskFree, againDiskFree   = 10 << 30, 4 << 30
 	// minMemoryShare and minMemory of the memory must be free for a new Boot,
 	// whichever is more: what the host itself needs to go on.
 	minMemoryShare = 0.03
@@ -129,17 +131,22 @@ func (h *hostGauge) admit(again bool) error {
 	if err != nil {
 		return err
 	}
-	who, share := "new sandboxes need", newDiskShare
+	who, need := "new sandboxes need", neededDisk(s.DiskTotal, newDiskShare, newDiskFree)
 	if again {
-		who, share = "one that resumes needs", againDiskShare
+		who, need = "one that resumes needs", neededDisk(s.DiskTotal, againDiskShare, againDiskFree)
 	}
-	if float64(s.DiskFree) < share*float64(s.DiskTotal) {
-		return exhausted("the host's disk is nearly full: %d %% free, and %s %d %%", 100*s.DiskFree/s.DiskTotal, who, int(100*share))
+	if s.DiskFree < need {
+		return exhausted("the host's disk is nearly full: %d MiB free, and %s %d MiB", s.DiskFree>>20, who, need>>20)
 	}
-	if need := s.neededMemory(); s.MemoryFree < need {
+	if need = s.neededMemory(); s.MemoryFree < need {
 		return exhausted("the host's memory is nearly full: %d MiB free, and %s %d MiB", s.MemoryFree>>20, who, need>>20)
 	}
 	return nil
+}
+
+// neededDisk is what must be free of a disk: a share of it, and at most so many bytes.
+func neededDisk(total int64, share float64, most int64) int64 {
+	return min(int64(share*float64(total)), most)
 }
 
 func exhausted(format string, args ...any) *sandbox.Error {

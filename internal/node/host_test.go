@@ -1,10 +1,14 @@
 package node
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
 func TestCgroupMemory(t *testing.T) {
@@ -39,6 +43,36 @@ func TestCgroupMemory(t *testing.T) {
 			limit, free, ok := cgroupMemory(root)
 			if limit != tt.limit || free != tt.free || ok != tt.ok {
 				t.Errorf("cgroupMemory = %d, %d, %v, want %d, %d, %v", limit, free, ok, tt.limit, tt.free, tt.ok)
+			}
+		})
+	}
+}
+
+// What must be free of the disk is a share of a small one, and bytes of a large one.
+func TestAdmitByDisk(t *testing.T) {
+	const gib = 1 << 30
+	for _, tt := range []struct {
+		name        string
+		free, total int64
+		again       bool
+		want        string // in the error; empty: none
+	}{
+		{"a large disk", 38 * gib, 252 * gib, false, ""},
+		{"as little as a new one needs", 10 * gib, 252 * gib, false, ""},
+		{"less", 10*gib - 1, 252 * gib, false, "the host's disk is nearly full: 10239 MiB free, and new sandboxes need 10240 MiB"},
+		{"a small disk", 3 * gib, 20 * gib, false, ""},
+		{"too little of a small one", 2 * gib, 20 * gib, false, "2048 MiB free, and new sandboxes need 3072 MiB"},
+		{"enough to resume", 2 * gib, 20 * gib, true, ""},
+		{"a large disk, to resume", 4 * gib, 252 * gib, true, ""},
+		{"too little to resume", 3 * gib, 252 * gib, true, "one that resumes needs 4096 MiB"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := hostGauge{read: func() (HostState, error) {
+				return HostState{DiskFree: tt.free, DiskTotal: tt.total, MemoryFree: gib, MemoryTotal: gib}, nil
+			}}
+			err := h.admit(tt.again)
+			if tt.want == "" && err != nil || tt.want != "" && (!errors.Is(err, sandbox.Exhausted) || !strings.Contains(err.Error(), tt.want)) {
+				t.Errorf("%v, want %q", err, tt.want)
 			}
 		})
 	}

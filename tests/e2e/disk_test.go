@@ -31,13 +31,13 @@ func TestDiskNearlyFull(t *testing.T) {
 		t.Helper()
 		rig.Within(t, rig.Patience, "a new session is refused", func() bool {
 			status, raw, err := c.Do("POST", "/api/v1/sessions", rig.Body{"resources": rig.Body{"disk_mb": 3000}})
-			return err == nil && status == http.StatusTooManyRequests && strings.Contains(string(raw), "new sandboxes need 15 %")
+			return err == nil && status == http.StatusTooManyRequests && strings.Contains(string(raw), "new sandboxes need 15 MiB")
 		})
 	}
 	fill(3)
 	refused()
 	status, raw, err := c.Do("POST", "/api/v1/sessions/"+one.ID+"/resume", nil)
-	if err != nil || status != http.StatusTooManyRequests || !strings.Contains(string(raw), "one that resumes needs 5 %") {
+	if err != nil || status != http.StatusTooManyRequests || !strings.Contains(string(raw), "one that resumes needs 5 MiB") {
 		t.Errorf("a resume: %d %s, %v", status, raw, err)
 	}
 	var now session

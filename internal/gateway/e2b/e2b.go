@@ -6,6 +6,7 @@ package e2b
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"path"
@@ -114,6 +115,16 @@ func Fail(w http.ResponseWriter, r *http.Request, f status.Failure) {
 // failureOf is f, of a Sandbox that could not be started, as a part of an answer.
 func failureOf(f status.Failure) *failure {
 	return &failure{f.Status, f.Message, errorCode(f.Status, true)}
+}
+
+// noRoom makes what the host has no room for Unavailable: of 429, which the rest of
+// what is Exhausted is answered with, clients say that a limit of requests was reached.
+func noRoom(err error) error {
+	var e *sandbox.Error
+	if !errors.As(err, &e) || e.Code != sandbox.Exhausted || errors.Is(err, sandbox.ErrOverQuota) {
+		return err
+	}
+	return &sandbox.Error{Code: sandbox.Unavailable, Detail: e.Detail, RetryAfter: e.RetryAfter, Cause: err}
 }
 
 // errNoSandbox is the one answer about a Sandbox that is absent, has ended or is

@@ -29,7 +29,7 @@ func (a *API) Pause(w http.ResponseWriter, r *http.Request, who sandbox.Identity
 		return errNotRunning(sb)
 	}
 	if _, err := a.Sandboxes.Pause(r.Context(), who.Tenant, sb.ID, body.Memory != nil && !*body.Memory); err != nil {
-		return absent(err, sb.ID)
+		return absent(noRoom(err), sb.ID)
 	}
 	a.Guests.Forget(sb.ID)
 	return noContent(w)
@@ -86,7 +86,7 @@ func (a *API) wake(ctx context.Context, who sandbox.Identity, sb sandbox.Sandbox
 	for range maxWakes {
 		running, err := resume(ctx, who.Tenant, id)
 		if err != nil {
-			return sb, err
+			return sb, noRoom(err)
 		}
 		a.Guests.Warm(running)
 		if sb, err = a.Sandboxes.SetTimeout(ctx, who.Tenant, id, timeout); err != nil {
@@ -150,12 +150,12 @@ func (a *API) Fork(w http.ResponseWriter, r *http.Request, who sandbox.Identity)
 	}
 	forks, err := a.Sandboxes.Fork(r.Context(), who.Tenant, sb.ID, req)
 	if err != nil {
-		return absent(err, sb.ID)
+		return absent(noRoom(err), sb.ID)
 	}
 	views := make([]forkView, 0, len(forks))
 	for _, f := range forks {
 		if f.Err != nil {
-			views = append(views, forkView{Error: failureOf(status.Of(f.Err))})
+			views = append(views, forkView{Error: failureOf(status.Of(noRoom(f.Err)))})
 			continue
 		}
 		view := a.viewOf(f.Sandbox)

@@ -215,6 +215,7 @@ func fail(ctx context.Context, err error) error {
 		connect.CodeFailedPrecondition: sandbox.Conflict,
 		connect.CodePermissionDenied:   sandbox.Denied,
 		connect.CodeResourceExhausted:  sandbox.Exhausted,
+		connect.CodeOutOfRange:         sandbox.TooLarge,
 		connect.CodeUnimplemented:      sandbox.Unsupported,
 	}[remote.Code()]
 	if !ok {

@@ -186,7 +186,8 @@ func httpError(resp *http.Response) error {
 	code, ok := map[int]sandbox.Code{
 		http.StatusBadRequest: sandbox.Invalid, http.StatusForbidden: sandbox.Denied, http.StatusNotFound: sandbox.NotFound,
 		http.StatusConflict:            sandbox.Conflict,
-		http.StatusInsufficientStorage: sandbox.Exhausted,
+		http.StatusInsufficientStorage: sandbox.TooLarge,
+		http.StatusTooManyRequests:     sandbox.Exhausted,
 	}[resp.StatusCode]
 	if !ok {
 		return sandbox.Errorf(sandbox.Unavailable, "the sandbox answered %d", resp.StatusCode)

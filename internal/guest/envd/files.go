@@ -64,6 +64,7 @@ func answerError(w http.ResponseWriter, err error) {
 var statuses = map[server.Refusal]int{
 	server.RefusedInternal: http.StatusInternalServerError, server.RefusedAbsent: http.StatusNotFound, server.RefusedConflict: http.StatusConflict,
 	server.RefusedForbidden: http.StatusForbidden, server.RefusedFull: http.StatusInsufficientStorage, server.RefusedInvalid: http.StatusBadRequest,
+	server.RefusedBusy: http.StatusTooManyRequests,
 }
 
 // authorize lets a request for a file's content in: by the token, or by a

@@ -104,10 +104,12 @@ func fileError(path string, err error) error {
 	return connect.NewError(codes[kind], fmt.Errorf("%s: %w", path, err))
 }
 
-// codes says what each refusal is called.
+// codes says what each refusal is called. Of CodeResourceExhausted clients say that
+// waiting helps, which a full disk does not.
 var codes = map[server.Refusal]connect.Code{
+	server.RefusedFull:     connect.CodeFailedPrecondition,
 	server.RefusedInternal: connect.CodeInternal, server.RefusedAbsent: connect.CodeNotFound, server.RefusedConflict: connect.CodeAlreadyExists,
-	server.RefusedForbidden: connect.CodePermissionDenied, server.RefusedFull: connect.CodeResourceExhausted, server.RefusedInvalid: connect.CodeInvalidArgument,
+	server.RefusedForbidden: connect.CodePermissionDenied, server.RefusedBusy: connect.CodeResourceExhausted, server.RefusedInvalid: connect.CodeInvalidArgument,
 }
 
 // entryOf describes what is at path. A symbolic link has its target's type,

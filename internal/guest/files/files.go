@@ -82,7 +82,7 @@ func conflict(format string, args ...any) error {
 // codes says what each refusal is called.
 var codes = map[server.Refusal]connect.Code{
 	server.RefusedAbsent: connect.CodeNotFound, server.RefusedConflict: connect.CodeAlreadyExists, server.RefusedForbidden: connect.CodePermissionDenied,
-	server.RefusedFull: connect.CodeResourceExhausted, server.RefusedInvalid: connect.CodeInvalidArgument,
+	server.RefusedFull: connect.CodeOutOfRange, server.RefusedBusy: connect.CodeResourceExhausted, server.RefusedInvalid: connect.CodeInvalidArgument,
 }
 
 // fileError gives an error about path its code; one that has a code keeps it.

@@ -15,7 +15,8 @@ const (
 	RefusedAbsent                   // there is nothing
 	RefusedConflict                 // something is in the way, or in use
 	RefusedForbidden                // this user may not, or nobody may
-	RefusedFull                     // there is no room, or too much is open
+	RefusedFull                     // it has no room on the disk, however long one waits
+	RefusedBusy                     // too much is open, or memory is short: that may pass
 	RefusedInvalid                  // what is there cannot be used so
 )
 
@@ -35,9 +36,9 @@ var refusals = []struct {
 	{syscall.ENOSPC, RefusedFull, "does not fit: the disk is full"},
 	{syscall.EDQUOT, RefusedFull, "does not fit: the disk is full"},
 	{syscall.EFBIG, RefusedFull, "would be too large"},
-	{syscall.EMFILE, RefusedFull, "cannot be opened: too many files are open"},
-	{syscall.ENFILE, RefusedFull, "cannot be opened: too many files are open"},
-	{syscall.ENOMEM, RefusedFull, "needs more memory than there is"},
+	{syscall.EMFILE, RefusedBusy, "cannot be opened: too many files are open"},
+	{syscall.ENFILE, RefusedBusy, "cannot be opened: too many files are open"},
+	{syscall.ENOMEM, RefusedBusy, "needs more memory than there is"},
 	{syscall.ENOTDIR, RefusedInvalid, "has something above it that is not a directory"},
 	{syscall.EISDIR, RefusedInvalid, "is a directory"},
 	{syscall.ENAMETOOLONG, RefusedInvalid, "has a name that is too long"},

@@ -26,6 +26,7 @@ func TestRefusalOf(t *testing.T) {
 		{syscall.EBUSY, RefusedConflict, "in use"},
 		{syscall.ENOTEMPTY, RefusedConflict, "not empty"},
 		{syscall.ENOSPC, RefusedFull, "disk is full"},
+		{syscall.EMFILE, RefusedBusy, "too many files"},
 		{syscall.EPROTO, RefusedInvalid, "protocol error"}, // nobody knows which errors a file system has
 		{syscall.EBADF, RefusedInternal, ""},
 		{io.ErrUnexpectedEOF, RefusedInternal, ""},

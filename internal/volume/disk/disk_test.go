@@ -275,7 +275,7 @@ func TestQuota(t *testing.T) {
 		t.Errorf("a folder in a full volume: %v", a.Err)
 	}
 	m.must(t, volume.Request{Op: volume.OpWrite, Node: file, Data: part}) // over what is there
-	if _, err := d.WriteFile(t.Context(), of, "/g", sandbox.VolumeFileChange{}, false, strings.NewReader("x")); !errors.Is(err, sandbox.Exhausted) {
+	if _, err := d.WriteFile(t.Context(), of, "/g", sandbox.VolumeFileChange{}, false, strings.NewReader("x")); !errors.Is(err, sandbox.TooLarge) {
 		t.Errorf("a file by the API in a full volume: %v", err)
 	}
 	spec := sandbox.VolumeSpec{ID: of.ID, Tenant: of.Tenant, MaxBytes: 2 * someBytes}

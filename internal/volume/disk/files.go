@@ -135,7 +135,7 @@ func coded(p string, err error) error {
 	case unix.EEXIST:
 		return sandbox.Errorf(sandbox.Conflict, "%.100q is there already", p)
 	case unix.ENOSPC, unix.EDQUOT:
-		return sandbox.Errorf(sandbox.Exhausted, "the volume is full")
+		return sandbox.Errorf(sandbox.TooLarge, "it does not fit: the volume is full")
 	case unix.EFBIG:
 		return sandbox.Errorf(sandbox.TooLarge, "the file is too large")
 	case unix.ELOOP:
