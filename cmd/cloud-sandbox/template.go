@@ -114,7 +114,11 @@ func (l localTemplates) BuildTemplate(ctx context.Context, t cli.TemplateBuild, 
 	if err != nil {
 		return made, err
 	}
-	builder := &template.Builder{Store: l.store, Force: t.Force, NPMRegistry: config.NPMRegistry(os.Getenv)}
+	inexact, err := config.InexactImages(os.Getenv)
+	if err != nil {
+		return made, err
+	}
+	builder := &template.Builder{Store: l.store, Force: t.Force, NPMRegistry: config.NPMRegistry(os.Getenv), Inexact: inexact}
 	image, err := builder.Make(ctx, ref, recipe, nil, func(p template.Progress) { tell(p.Stage, p.String()) })
 	if err != nil {
 		return made, err

@@ -64,7 +64,10 @@ type Config struct {
 	StartWait time.Duration
 
 	SandboxImage string // OCI reference that the Template "base" is made of
-	Egress       sandbox.NetworkPolicy
+	// InexactImages lets what differs in distribution or version stand in for an image
+	// whose registry does not answer.
+	InexactImages bool
+	Egress        sandbox.NetworkPolicy
 	// EgressOpen lists what Sandboxes may reach although it is not public, each
 	// an address or a CIDR, perhaps with ports.
 	EgressOpen []string
@@ -183,6 +186,7 @@ var settings = []setting{
 	{"", "CLOUD_SANDBOX_S3_SECRET_KEY", func(c *Config, v string) error { c.Blobs.SecretKey = v; return nil }},
 	{"", "CLOUD_SANDBOX_S3_CREDENTIALS_FILE", func(c *Config, v string) (err error) { c.Blobs.CredentialsFile, err = filepath.Abs(v); return }},
 	{"", "SANDBOX_IMAGE", func(c *Config, v string) error { c.SandboxImage = v; return nil }},
+	{"", "CLOUD_SANDBOX_INEXACT_IMAGES", func(c *Config, v string) (err error) { c.InexactImages, err = parseBool(v); return }},
 	{"", "RATE_LIMITS", func(c *Config, v string) (err error) { c.RateLimits, err = ratelimit.Parse(v); return }},
 	{"", "CLOUD_SANDBOX_TRUSTED_PROXIES", func(c *Config, v string) (err error) { c.TrustedProxies, err = parseProxies(v); return }},
 	{"", "CLOUD_SANDBOX_DOMAIN", func(c *Config, v string) (err error) { c.Domain, err = parseDomain(v); return }},

@@ -40,6 +40,20 @@ func SandboxImage(getenv func(string) string) (string, error) {
 	return c.SandboxImage, c.checkImage()
 }
 
+// InexactImages reports whether what differs may stand in for an image, by the same
+// rules as Load.
+func InexactImages(getenv func(string) string) (bool, error) {
+	v := getenv("CLOUD_SANDBOX_INEXACT_IMAGES")
+	if v == "" {
+		return false, nil
+	}
+	allowed, err := parseBool(v)
+	if err != nil {
+		return false, fmt.Errorf("CLOUD_SANDBOX_INEXACT_IMAGES: %w", err)
+	}
+	return allowed, nil
+}
+
 // NPMRegistry is the npm registry that builds of Templates ask, as npm itself
 // reads it; empty: the host's usual one.
 func NPMRegistry(getenv func(string) string) string { return getenv("npm_config_registry") }

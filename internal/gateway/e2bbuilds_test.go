@@ -73,7 +73,7 @@ func TestE2BBuildStarts(t *testing.T) {
 	}{
 		{key, path, `{}`, 400},
 		{key, path, `{"fromImage":"a","fromTemplate":"b"}`, 400},
-		{key, path, `{"fromImage":"unknown/image:1"}`, 400},
+		{key, path, `{"fromImage":"` + strings.Repeat("a", 513) + `"}`, 400},
 		{key, path, `{"fromTemplate":"absent"}`, 404},
 		{key, path, `{"fromTemplate":"base","fromImageRegistry":{"type":"registry","username":"a","password":"b"}}`, 400},
 		{key, path, `{"fromTemplate":"base","steps":[{"type":"BAKE","args":["x"]}]}`, 400},

@@ -108,6 +108,9 @@ type Config struct {
 	// E2BTemplates says which Template is meant by a name that E2B's clients know
 	// and that none has.
 	E2BTemplates map[string]string
+	// InexactImages lets what differs in distribution or version stand in for an image
+	// whose registry does not answer.
+	InexactImages bool
 	// E2BSecure has Sandboxes that E2B's clients create ask for a token, also where a
 	// client wants none.
 	E2BSecure bool
@@ -188,7 +191,7 @@ func New(c Config) *Server {
 		Sandboxes: c.Sandboxes, Guests: s.guests, Log: c.Log, Observe: s.metrics.execution, Event: c.Event,
 		Spools: spool.NewBudget(c.Spool, spooled, spooled/4),
 	})
-	s.builds = steps.New(steps.Config{Sandboxes: c.Sandboxes, Guests: s.guests, Templates: c.Templates, Uploads: c.Uploads, Kept: c.Builds, Log: c.Log})
+	s.builds = steps.New(steps.Config{Sandboxes: c.Sandboxes, Guests: s.guests, Templates: c.Templates, Uploads: c.Uploads, Kept: c.Builds, Inexact: c.InexactImages, Log: c.Log})
 	s.services = rpc.Services(&rpc.API{
 		Sandboxes: c.Sandboxes, Guests: s.guests, Executions: s.api.Executions, Templates: c.Templates, Keys: c.Keys, Secrets: c.Secrets, Volumes: c.Nodes,
 	})

@@ -284,7 +284,7 @@ func (j *joined) door(sandboxes sandbox.Sandboxes, nodes sandbox.Nodes, names fu
 		SigningKeys: j.store, Quotas: j.store, Audit: j.store, AuditLife: j.cfg.AuditLife, Limits: j.cfg.RateLimits, TrustedProxies: j.cfg.TrustedProxies,
 		Usage: j.store, Prices: j.cfg.Prices, Issuers: oidc.New(j.cfg.Issuers),
 		Event:     j.hooks.Tell,
-		NodeNames: names, Records: j.store, Forward: client.Forward, Domain: j.cfg.Domain, E2BTemplates: j.cfg.E2BTemplates, E2BSecure: j.cfg.E2BSecure,
+		NodeNames: names, Records: j.store, Forward: client.Forward, Domain: j.cfg.Domain, E2BTemplates: j.cfg.E2BTemplates, InexactImages: j.cfg.InexactImages, E2BSecure: j.cfg.E2BSecure,
 		Uploads:      filepath.Join(j.layout.Server(), "uploads"),
 		Spool:        j.layout.Server(),
 		Builds:       filepath.Join(j.layout.Server(), "builds"),

@@ -48,6 +48,8 @@ type run struct {
 	at        string            // the step that runs, as in a Failure
 	prefix    string            // of its lines
 
+	pulled string // version of the image that it begins with; empty: none was pulled
+
 	keepsNone bool // no more layers
 	keptAt    time.Time
 	keepTook  time.Duration
@@ -90,6 +92,7 @@ func (r *run) whole(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	defer r.letGo(ctx)
 	if err := r.begin(ctx); err != nil {
 		return err
 	}
@@ -106,10 +109,15 @@ func (r *run) whole(ctx context.Context) error {
 // begin finds what there is to begin with.
 func (r *run) begin(ctx context.Context) (err error) {
 	r.say("FROM " + r.recipe.Asked)
+	if r.recipe.Image != "" {
+		if err := r.pull(ctx); err != nil {
+			return err
+		}
+	}
 	if r.origin, err = r.cfg.Templates.Find(ctx, r.b.record.Tenant, r.recipe.From); err != nil {
 		return err
 	}
-	if r.recipe.From != r.recipe.Asked {
+	if r.recipe.From != r.recipe.Asked && r.pulled == "" {
 		r.say(fmt.Sprintf("the template %s stands for it, which is made of %s", r.recipe.From, r.origin.Source))
 	}
 	return r.settleOn(ctx)
@@ -135,6 +143,9 @@ func (r *run) inSandbox(ctx context.Context) (sandbox.TemplateBuild, error) {
 		return sandbox.TemplateBuild{}, err
 	}
 	defer r.endSandbox(ctx)
+	if err := r.suits(ctx); err != nil {
+		return sandbox.TemplateBuild{}, err
+	}
 	r.cached()
 	r.keptAt = time.Now()
 	for i, step := range r.recipe.Steps {
@@ -287,6 +298,15 @@ func (r *run) firstTag(onTrial bool) string {
 
 // publish waits for the image and gives it its other tags.
 func (r *run) publish(ctx context.Context, built sandbox.TemplateBuild) error {
+	built, err := r.made(ctx, built)
+	if err != nil {
+		return err
+	}
+	return r.conclude(ctx, built.Version, r.recipe.Start != "")
+}
+
+// made waits for an image that is queued.
+func (r *run) made(ctx context.Context, built sandbox.TemplateBuild) (sandbox.TemplateBuild, error) {
 	tenant := r.b.record.Tenant
 	err := r.cfg.Templates.BuildLog(ctx, tenant, built.ID, 0, true, func(l sandbox.BuildLine) error {
 		r.say(l.Text)
@@ -296,19 +316,19 @@ func (r *run) publish(ctx context.Context, built sandbox.TemplateBuild) error {
 		r.abandon(ctx, built.ID)
 	}
 	if err != nil {
-		return err
+		return built, err
 	}
 	if built, err = r.cfg.Templates.BuildByID(ctx, tenant, built.ID); err != nil {
-		return err
+		return built, err
 	}
 	if built.State != sandbox.BuildReady {
 		code, why := sandbox.Conflict, "the build was cancelled"
 		if built.Failure != nil {
 			code, why = built.Failure.Code, built.Failure.Message
 		}
-		return sandbox.Errorf(code, "%s", why)
+		return built, sandbox.Errorf(code, "%s", why)
 	}
-	return r.conclude(ctx, built.Version, r.recipe.Start != "")
+	return built, nil
 }
 
 // reuse lets the tags mean what is there, and tries no more than what may not have

@@ -79,6 +79,9 @@ func (r *run) staging() string { return stagingPrefix + r.b.record.ID }
 func (r *run) sweep(ctx context.Context, all []sandbox.Template) {
 	for _, t := range all {
 		id, left := strings.CutPrefix(t.Tag, stagingPrefix)
+		if !left {
+			id, left = strings.CutPrefix(t.Tag, pulledPrefix)
+		}
 		if !left || t.Name != r.b.record.Name {
 			continue
 		}

@@ -47,7 +47,9 @@ type Draft struct {
 
 // Recipe says how it is built.
 type Recipe struct {
-	From  string // the Template that it begins with
+	// Image is what it begins with, pulled from its registry; empty: From is.
+	Image string
+	From  string // the Template that it begins with, or that stands in for Image; empty: none does
 	Asked string // what that is called by who asks
 	Steps []Step
 	Start string // command that runs in every Sandbox; empty: that of From
@@ -88,6 +90,9 @@ type Config struct {
 	Kept      string        // folder that builds are known from after a restart; empty: they are forgotten
 	Limit     time.Duration // for one build; zero: 1 h
 	AtOnce    int           // builds; zero: 2
+	// Inexact lets a Template of another distribution or version stand in for an
+	// image whose registry does not answer.
+	Inexact bool
 }
 
 // Service keeps and runs builds. One that runs when the process ends has failed;

@@ -11,9 +11,12 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/standin"
 )
 
 // builderVersion grows when the steps change, so that Templates are built
@@ -42,6 +46,9 @@ type Builder struct {
 	Output io.Writer
 	// Guard is for builds that Tenants ask for; nil: the operator asks.
 	Guard *Guard
+	// Inexact lets packages of another distribution or version stand in for the image
+	// of a Base whose registry does not answer.
+	Inexact bool
 }
 
 // Guard keeps a build that a Tenant asks for from what only the operator may
@@ -120,13 +127,14 @@ func (b *Builder) Make(ctx context.Context, ref Ref, recipe Recipe, content io.R
 
 // A plan is what a build works from.
 type plan struct {
-	asked   Source
-	recipe  Recipe
-	content io.Reader    // archive to unpack; nil: as asked says
-	image   *name.Digest // nil: not of an image, or not known yet
-	distro  distribution
-	inputs  string                              // empty: not known beforehand
-	fill    func(*build, context.Context) error // brings in all but what finishTree adds
+	asked    Source
+	recipe   Recipe
+	content  io.Reader    // archive to unpack; nil: as asked says
+	image    *name.Digest // nil: not of an image, or not known yet
+	distro   distribution
+	inputs   string                              // empty: not known beforehand
+	contents string                              // the same for the image file alone
+	fill     func(*build, context.Context) error // brings in all but what finishTree adds
 }
 
 // plan finds out what a Recipe means today. A Base asks no registry before it is
@@ -165,11 +173,16 @@ func (b *Builder) plan(ctx context.Context, recipe Recipe, content io.Reader) (p
 		return p, nil
 	}
 	var err error
-	p.inputs, err = p.hash()
+	if p.inputs, err = p.hash(); err != nil {
+		return p, err
+	}
+	file := p
+	file.recipe.Defaults = sandbox.TemplateDefaults{} // they are not in the file
+	p.contents, err = file.hash()
 	return p, err
 }
 
-// hash names all that goes into the image, as far as it is known.
+// hash names all that goes into the version, as far as it is known.
 func (p plan) hash() (string, error) {
 	image := ""
 	if p.image != nil {
@@ -201,6 +214,36 @@ func (b *Builder) cached(ref Ref, p plan) (Image, bool) {
 	}
 	image.Cached = true
 	return image, true
+}
+
+// reused makes an image that another name of the same owner has, and that was made
+// of the same, a version of this Template.
+func (b *build) reused() (image Image, found bool, err error) {
+	if b.Force || b.plan.contents == "" {
+		return Image{}, false, nil
+	}
+	release, err := b.Store.lockImages() // so that the image does not go meanwhile
+	if err != nil {
+		return Image{}, false, err
+	}
+	defer release()
+	all, err := b.Store.refs(b.ref.Owner)
+	if err != nil {
+		return Image{}, false, err
+	}
+	recipe := b.plan.recipe
+	i := slices.IndexFunc(all, func(l Listed) bool { return l.Contents == b.plan.contents && l.Private == recipe.Private })
+	if i < 0 {
+		return Image{}, false, nil
+	}
+	image = all[i].Image
+	if image.MadeAt.IsZero() {
+		image.MadeAt = image.CreatedAt
+	}
+	image.CreatedAt, image.Inputs = time.Now().UTC(), b.plan.inputs
+	image.Defaults, image.Build, image.Layer = recipe.Defaults, recipe.Build, recipe.Layer
+	image.Cached = true
+	return image, true, b.Store.publish(b.ref, image)
 }
 
 // minFree is what a build needs on disk at its height, in bytes.
@@ -285,6 +328,9 @@ func (b *build) locked(ctx context.Context) (Image, error) {
 	}
 	if image, ok := b.cached(b.ref, b.plan); ok && (!b.Force || (waited && image.CreatedAt.After(began))) {
 		return image, nil
+	}
+	if image, found, err := b.reused(); found || err != nil {
+		return image, err
 	}
 	if err := removeTree(b.dir); err != nil {
 		return Image{}, fmt.Errorf("remove what an earlier build left: %w", err)
@@ -384,6 +430,7 @@ func (b *build) fillBare(ctx context.Context) error {
 // fillTree makes the tree of the plan's source; for a Base it decides here.
 func (b *build) fillTree(ctx context.Context) error {
 	image := b.plan.image
+	var missing error // why the image of a Base is not had
 	if b.plan.asked.kind == kindBase {
 		ref := b.plan.asked.ref
 		b.say("image", "asking for "+ref, 0, 0)
@@ -396,6 +443,10 @@ func (b *build) fillTree(ctx context.Context) error {
 			b.say("source", "the image "+digest.String(), 0, 0)
 			image = &digest
 		} else {
+			missing = err
+			if err := b.checkStandIn(missing, standin.System{Distribution: b.plan.distro.Name, Codename: b.plan.distro.Suite}); err != nil {
+				return err
+			}
 			b.logger().Warn("the template is made of packages, because no registry gives the image",
 				"template", b.name, "image", ref, "distribution", b.plan.distro.Name, "suite", b.plan.distro.Suite, "mirror", b.plan.distro.Mirror, "error", err)
 			b.say("source", fmt.Sprintf("%s %s packages, because no registry gives %s (%v)", b.plan.distro.Name, b.plan.distro.Suite, ref, err), 0, 0)
@@ -406,7 +457,41 @@ func (b *build) fillTree(ctx context.Context) error {
 		return b.ociTree(ctx, *image)
 	}
 	b.source = kindDebian + ":" + b.plan.distro.Suite
-	return b.debianTree(ctx, b.plan.distro)
+	if err := b.debianTree(ctx, b.plan.distro); err != nil || missing == nil {
+		return err
+	}
+	system, err := b.tree.system()
+	if err != nil {
+		return err
+	}
+	return b.checkStandIn(missing, system)
+}
+
+// checkStandIn refuses packages in place of the image of a Base, which is missing
+// for a reason, where a System of them is not what the image's name says.
+func (b *build) checkStandIn(missing error, system standin.System) error {
+	ref := b.plan.asked.ref
+	difference := standin.Difference(ref, system)
+	if difference == "" || b.Inexact {
+		return nil
+	}
+	return sandbox.Errorf(sandbox.Unavailable,
+		"no registry gives %s, and the packages of this machine's distribution would be %s: let this machine reach the registry, name another image by SANDBOX_IMAGE, or allow the difference by CLOUD_SANDBOX_INEXACT_IMAGES=true",
+		ref, difference).WithCause(missing)
+}
+
+// system tells what a tree of packages holds. Node.js is added to it later.
+func (t tree) system() (standin.System, error) {
+	text, err := t.text("etc/os-release")
+	if err != nil {
+		return standin.System{}, err
+	}
+	s := standin.ParseReport(text)
+	s.Python = standin.None
+	if program, err := t.Readlink("usr/bin/python3"); err == nil {
+		s.Python = strings.TrimPrefix(path.Base(program), "python")
+	}
+	return s, nil
 }
 
 // store makes the image file and lets the name mean it.
@@ -428,7 +513,7 @@ func (b *build) store(ctx context.Context) (Image, error) {
 	recipe := b.plan.recipe
 	image := Image{
 		Digest: digest, Size: size, CreatedAt: time.Now().UTC(),
-		Source: b.source, Env: b.env, Inputs: b.plan.inputs,
+		Source: b.source, Env: b.env, Inputs: b.plan.inputs, Contents: b.plan.contents,
 		Packages: recipe.Packages, Start: recipe.Start, Ready: recipe.Ready, Private: recipe.Private,
 		Defaults: recipe.Defaults, Build: recipe.Build, Layer: recipe.Layer,
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/standin"
 )
 
 // childEnvName makes this test binary a builder process instead; see childMain.
@@ -379,6 +380,30 @@ func TestBuildRefuses(t *testing.T) {
 	}
 	if _, err := b.Build(t.Context(), "base", Source{}, nil); !errors.Is(err, sandbox.Invalid) {
 		t.Errorf("no source: %v, want Invalid", err)
+	}
+}
+
+// Packages stand in for an image whose registry does not answer if they are what its
+// name says, or the operator allows the difference.
+func TestCheckStandIn(t *testing.T) {
+	missing := errors.New("no registry")
+	bookworm := standin.System{Distribution: "debian", Version: "12", Codename: "bookworm", Python: "3.11"}
+	for _, tt := range []struct {
+		image   string
+		inexact bool
+		want    error
+	}{
+		{"python:3.11-slim", false, nil},
+		{"python:3.11.9-slim-bookworm", false, nil},
+		{"python:3.13-slim", false, sandbox.Unavailable},
+		{"ubuntu:24.04", false, sandbox.Unavailable},
+		{"ubuntu:24.04", true, nil},
+	} {
+		b := &build{Builder: &Builder{Inexact: tt.inexact}, plan: plan{asked: Base(tt.image)}}
+		err := b.checkStandIn(missing, bookworm)
+		if !errors.Is(err, tt.want) || tt.want != nil && (!errors.Is(err, missing) || !strings.Contains(err.Error(), "CLOUD_SANDBOX_INEXACT_IMAGES")) {
+			t.Errorf("%s: %v, want %v", tt.image, err, tt.want)
+		}
 	}
 }
 

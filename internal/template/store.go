@@ -28,6 +28,7 @@ type Image struct {
 	Env       map[string]string `json:"env"`                // environment that Processes should have
 	Size      int64             `json:"size"`               // of the image file in bytes
 	Inputs    string            `json:"inputs"`             // names all that went into it; equal Inputs need no new build
+	Contents  string            `json:"contents,omitempty"` // names all that went into the image file; empty: not known beforehand
 	Packages  []string          `json:"packages,omitempty"` // that were asked for
 	Start     string            `json:"start,omitempty"`    // command that runs in every Sandbox
 	Ready     string            `json:"ready,omitempty"`    // command that succeeds when Start has come up

@@ -15,7 +15,9 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-var shared = rig.Shared{Options: rig.Options{Pool: 4}}
+// Where these run there may be no registry: templates of other versions stand in for
+// the images that the SDKs' methods begin with.
+var shared = rig.Shared{Options: rig.Options{Pool: 4, Env: []string{"CLOUD_SANDBOX_INEXACT_IMAGES=true"}}}
 
 func TestMain(m *testing.M) { os.Exit(shared.Main(m)) }
 

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -252,6 +253,94 @@ func TestTemplateBuilds(t *testing.T) {
 	} {
 		if status, raw, err := c.Do("POST", "/api/v1/templates", body); err != nil || status != 403 {
 			t.Errorf("%v: %d %s, %v", body, status, raw, err)
+		}
+	}
+}
+
+// What E2B's builder begins with is the image that was named, or is refused: where
+// no registry answers, no Template stands in that is something else.
+func TestE2BBuildsFromImages(t *testing.T) {
+	t.Parallel()
+	const nobody = "127.0.0.1:1" // no registry listens there
+	images := newImages(t)
+	s := rig.Own(t, rig.Options{Env: []string{
+		"CLOUD_SANDBOX_REGISTRIES=" + images.host + "," + nobody,
+		"CLOUD_SANDBOX_E2B_TEMPLATES=" + nobody + "/python:*=base," + nobody + "/ubuntu:*=base",
+	}})
+	c := s.Client(t, "images")
+	var made struct{ Key string }
+	c.Must(t, "POST", "/api/v1/keys", rig.Body{"name": "e2b"}, &made)
+	plain := &http.Client{Transport: &http.Transport{}, Timeout: time.Minute}
+	defer plain.CloseIdleConnections()
+	ask := func(method, path, body string) string {
+		t.Helper()
+		req, err := http.NewRequest(method, s.URL+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-API-Key", made.Key)
+		resp, err := plain.Do(req) // the contract of our own API says nothing of it
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode >= 300 {
+			t.Fatalf("%s %s answers %s: %s, %v", method, path, resp.Status, text, err)
+		}
+		return string(text)
+	}
+	build := func(image, steps string) (log string) {
+		t.Helper()
+		var draft struct{ TemplateID, BuildID string }
+		decodeInto(t, []byte(ask("POST", "/v3/templates", `{"name":"pulled"}`)), &draft)
+		ask("POST", "/v2/templates/pulled/builds/"+draft.BuildID, `{"fromImage":"`+image+`","steps":[`+steps+`]}`)
+		rig.Within(t, 3*time.Minute, "the build ended", func() bool {
+			log = ask("GET", "/templates/pulled/builds/"+draft.BuildID+"/status", "")
+			return strings.Contains(log, `"status":"error"`) || strings.Contains(log, `"status":"ready"`)
+		})
+		return log
+	}
+	root := rootOf(t, "find", "stat", "rm", "grep")
+	if err := os.WriteFile(filepath.Join(root, "etc/os-release"), []byte("ID=ubuntu\nVERSION_ID=24.04\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ubuntu := images.host + "/library/ubuntu:24.04"
+	images.push(t, ubuntu, root)
+	steps := `{"type":"USER","args":["root"]},{"type":"RUN","args":["echo made >> /etc/os-release"]}`
+	if log := build(ubuntu, `{"type":"RUN","args":["exit 3"]}`); !strings.Contains(log, "exit code 3") {
+		t.Errorf("a step that fails: %s", log)
+	}
+	if status, raw, err := c.Do("GET", "/api/v1/templates/pulled", nil); err != nil || status != 404 {
+		t.Errorf("after a build that failed: %d %s, %v", status, raw, err)
+	}
+	if log := build(ubuntu, steps); !strings.Contains(log, `"status":"ready"`) {
+		t.Fatal(log)
+	}
+	box := create(t, c, rig.Body{"template": "pulled"})
+	if got := output(t, c, box.ID, "bash", "cat /etc/os-release; echo $FROM_IMAGE"); got != "ID=ubuntu\nVERSION_ID=24.04\nmade\nyes\n" {
+		t.Errorf("inside: %q", got)
+	}
+	if log := build(ubuntu, steps); !strings.Contains(log, "CACHED") || strings.Contains(log, "pulling") {
+		t.Errorf("the same again: %s", log)
+	}
+	var listed struct{ Templates []struct{ Template string } }
+	if c.Must(t, "GET", "/api/v1/templates", nil, &listed); slices.ContainsFunc(listed.Templates, func(l struct{ Template string }) bool { return strings.Contains(l.Template, "pulled-") }) {
+		t.Errorf("tags of builds are left: %+v", listed)
+	}
+	bare := images.host + "/library/bare:1"
+	images.push(t, bare, tinyRoot(t))
+	for image, why := range map[string]string{
+		bare:                               "has no find, which steps need",
+		images.host + "/library/none:1":    "gives no image",
+		"127.0.0.1:2/library/ubuntu:24.04": "private address",
+		nobody + "/ubuntu:24.04":           "not ubuntu 24.04",
+		nobody + "/python:3.99-slim":       "not Python 3.99",
+		nobody + "/python:3":               "exit code 4", // the Template that stands for it is one
+		nobody + "/else:1":                 "no template of this server stands for the image",
+	} {
+		if log := build(image, `{"type":"RUN","args":["exit 4"]}`); !strings.Contains(log, `"status":"error"`) || !strings.Contains(log, why) {
+			t.Errorf("%s: %s, want %s", image, log, why)
 		}
 	}
 }

@@ -16,6 +16,12 @@ import (
 // are linked to.
 func tinyRoot(t *testing.T) string {
 	t.Helper()
+	return rootOf(t)
+}
+
+// rootOf is a tinyRoot with more of this machine's programs.
+func rootOf(t *testing.T, programs ...string) string {
+	t.Helper()
 	root := filepath.Join(t.TempDir(), "root")
 	script := `set -e
 mkdir -p "$0/bin" "$0/etc"
@@ -25,6 +31,7 @@ for p in "$@"; do
 done
 chmod 755 "$0"`
 	args := append([]string{"-c", script, root}, "sh", "bash", "sleep", "cat", "env", "id", "touch", "tar", "mkdir")
+	args = append(args, programs...)
 	if out, err := exec.Command("bash", args...).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

@@ -216,7 +216,7 @@ func (a *API) recipe(who sandbox.Identity, b *recipeBody) (steps.Recipe, error) 
 		return r, sandbox.Errorf(sandbox.Invalid, "name either fromImage or fromTemplate")
 	case b.FromImage != "":
 		r.Asked = b.FromImage
-		r.From, err = a.standIn(b.FromImage)
+		r.Image, r.From, err = a.image(b.FromImage)
 	default:
 		r.Asked = b.FromTemplate
 		r.From, err = templateName(who, b.FromTemplate)
@@ -227,18 +227,31 @@ func (a *API) recipe(who sandbox.Identity, b *recipeBody) (steps.Recipe, error) 
 	return r, err
 }
 
-// standIn is the Template that stands for an image.
-func (a *API) standIn(image string) (string, error) {
+// ownImages begin the names of E2B's own images, which templates of ours are.
+const ownImages = "e2bdev/"
+
+// image is what a build pulls, and the Template that stands in for it where no
+// registry answers; empty: none. Nothing is pulled for E2B's own images.
+func (a *API) image(asked string) (pull, standIn string, err error) {
 	const maxImage = 512
-	name, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(image, "docker.io/"), "library/"), "@")
-	repository, _, _ := strings.Cut(name, ":")
+	if len(asked) > maxImage {
+		return "", "", sandbox.Errorf(sandbox.Invalid, "the name of an image may have at most %d bytes", maxImage)
+	}
+	name, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(asked, "docker.io/"), "library/"), "@")
+	repository := name
+	if i := strings.LastIndex(name, ":"); i > strings.LastIndex(name, "/") { // else it is the port of a registry
+		repository = name[:i]
+	}
 	for _, try := range []string{name, repository + ":*", repository} {
-		if meant, ok := a.Templates[try]; ok && len(image) <= maxImage {
-			return meant, nil
+		if meant, ok := a.Templates[try]; ok {
+			standIn = meant
+			break
 		}
 	}
-	return "", sandbox.Errorf(sandbox.Invalid,
-		"no template of this server stands for the image %.80q: name one with fromTemplate, or have the operator say which does in CLOUD_SANDBOX_E2B_TEMPLATES", image)
+	if strings.HasPrefix(name, ownImages) && standIn != "" {
+		return "", standIn, nil
+	}
+	return asked, standIn, nil
 }
 
 // StartBuild answers POST /v2/templates/{template}/builds/{build} with 202: it
@@ -252,12 +265,10 @@ func (a *API) StartBuild(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	if err != nil {
 		return err
 	}
-	if _, err := a.Catalog.Find(r.Context(), who.Tenant, recipe.From); err != nil {
-		meant, ok := a.Templates[recipe.From]
-		if !ok || !errors.Is(err, sandbox.NotFound) {
+	if recipe.From != "" {
+		if recipe.From, err = a.mapped(r.Context(), who, recipe.From); err != nil {
 			return err
 		}
-		recipe.From = meant
 	}
 	name, id, err := buildOf(r, who)
 	if err != nil {
@@ -268,6 +279,16 @@ func (a *API) StartBuild(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	}
 	w.WriteHeader(http.StatusAccepted)
 	return nil
+}
+
+// mapped is a Template that there is: the one of a name, or the one that stands for
+// it.
+func (a *API) mapped(ctx context.Context, who sandbox.Identity, name string) (string, error) {
+	_, err := a.Catalog.Find(ctx, who.Tenant, name)
+	if meant, ok := a.Templates[name]; ok && errors.Is(err, sandbox.NotFound) {
+		return meant, nil
+	}
+	return name, err
 }
 
 // buildOf is the build that a path names.
