@@ -204,8 +204,18 @@ func (b *build) fillTar(ctx context.Context) error {
 	return b.fillFrom(ctx, f)
 }
 
-// fillFrom unpacks an archive from r.
+// fillFrom unpacks an archive from r: a root filesystem, or an image that `docker
+// save` wrote.
 func (b *build) fillFrom(ctx context.Context, r io.Reader) error {
+	if file, ok := r.(*os.File); ok && !b.plan.recipe.Whole {
+		image, err := savedImage(ctx, file)
+		if err != nil {
+			return err
+		}
+		if image != nil {
+			return b.unpackSaved(ctx, image)
+		}
+	}
 	b.say("unpack", "unpacking the archive", 0, 0)
 	plain, err := decompressed(r)
 	if err != nil {

@@ -33,8 +33,8 @@ func OCI(ref string) Source { return Source{kindOCI, ref} }
 // otherwise.
 func Debian(suite string) Source { return Source{kindDebian, suite} }
 
-// Tar is the root filesystem in an archive of this machine, plain or compressed
-// with gzip or zstd. The path is absolute.
+// Tar is the root filesystem in an archive of this machine, or the image in one that
+// `docker save` wrote, plain or compressed with gzip or zstd. The path is absolute.
 func Tar(file string) Source { return Source{kindTar, file} }
 
 // Dir is the root filesystem in a folder of this machine. The path is absolute.
