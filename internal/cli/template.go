@@ -53,7 +53,8 @@ What it is made of is its --source:
 
   oci:REF        an image of a registry, of a Debian-like system
   debian:SUITE   the packages of a suite, for example bookworm
-  tar:FILE       a root filesystem in an archive, plain, gzip or zstd
+  tar:FILE       a root filesystem in an archive, or an image that "docker save"
+                 wrote; plain, gzip or zstd
   dir:FOLDER     a root filesystem in a folder
   base:REF       REF where its registry answers, Debian packages where none does;
                  only in the data folder
@@ -109,6 +110,7 @@ func (t *templateCommands) with(localFlags []string, work func(cmd *cobra.Comman
 func (t *templateCommands) build() *cobra.Command {
 	var asked TemplateBuild
 	var files []string
+	var verbose bool
 	env := pairs{getenv: t.getenv}
 	cmd := &cobra.Command{
 		Use:   "build [NAME[:TAG]]",
@@ -130,7 +132,7 @@ func (t *templateCommands) build() *cobra.Command {
 			if asked.Files, err = templateFiles(files); err != nil {
 				return err
 			}
-			return buildTemplate(cmd, templates, asked)
+			return buildTemplate(cmd, templates, asked, verbose)
 		}),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -144,6 +146,7 @@ func (t *templateCommands) build() *cobra.Command {
 	f.BoolVar(&asked.Bare, "bare", false, "leave an image as it is, without the tools of base")
 	f.BoolVar(&asked.Private, "private", false, "hide it from tenants, in the data folder")
 	f.BoolVar(&asked.Force, "force", false, "build it although it is there")
+	f.BoolVar(&verbose, "verbose", false, "show every line of the build; otherwise some ten, and the last ones of a build that fails")
 	return cmd
 }
 
@@ -173,14 +176,15 @@ func templateFiles(given []string) (files []client.TemplateFile, err error) {
 	return files, nil
 }
 
-func buildTemplate(cmd *cobra.Command, templates Templates, asked TemplateBuild) error {
+func buildTemplate(cmd *cobra.Command, templates Templates, asked TemplateBuild, verbose bool) error {
 	began := time.Now()
-	shown := &stages{out: cmd.ErrOrStderr(), began: began, terminal: telemetry.IsTerminal(cmd.ErrOrStderr())}
+	shown := &stages{out: cmd.ErrOrStderr(), began: began, terminal: telemetry.IsTerminal(cmd.ErrOrStderr()), verbose: verbose}
 	built, err := templates.BuildTemplate(cmd.Context(), asked, shown.tell)
-	shown.end()
 	if err != nil {
+		shown.fail()
 		return err
 	}
+	shown.end()
 	if wantsJSON(cmd) {
 		return printJSON(cmd, built)
 	}
@@ -197,35 +201,54 @@ func buildTemplate(cmd *cobra.Command, templates Templates, asked TemplateBuild)
 // short is enough of a version for people.
 func short(version string) string { return version[:min(len(version), 12)] }
 
-// stages shows one line that changes on a terminal for each stage, and elsewhere a
-// line a stage and every few seconds.
+// stages shows how far a build is: on a terminal one line that changes, elsewhere a
+// line now and then, ever more seldom. Verbose, it shows every line that is not the
+// progress of the stage before.
 type stages struct {
 	out      io.Writer
 	terminal bool
+	verbose  bool
 	began    time.Time
 
-	stage string
+	stage string // of the line that was told last
 	shown time.Time
-	open  bool // the last line has no end
+	open  bool     // the last line has no end
+	last  []string // lines, for a failure
 }
 
+// lastLines is how many lines a failure tells.
+const lastLines = 30
+
 func (s *stages) tell(stage, line string) {
-	const every = 5 * time.Second
 	line = clean(fmt.Sprintf("template: %4.0fs  %s", time.Since(s.began).Seconds(), strings.TrimRight(line, "\n")))
-	same := stage != "" && stage == s.stage
+	if same := stage != "" && stage == s.stage; same && len(s.last) > 0 {
+		s.last[len(s.last)-1] = line
+	} else {
+		s.last = append(s.last, line)
+		s.last = s.last[max(0, len(s.last)-lastLines):]
+		if s.verbose {
+			s.end()
+			s.shown = time.Time{} // it is shown at once
+		}
+	}
+	s.stage = stage
 	switch {
-	case s.terminal && same:
-		fmt.Fprintf(s.out, "\r\x1b[K%s", line)
 	case s.terminal:
-		s.end()
-		fmt.Fprint(s.out, line)
+		fmt.Fprintf(s.out, "\r\x1b[K%s", line)
 		s.open = true
-	case !same || time.Since(s.shown) >= every:
+	case time.Since(s.shown) >= s.pause():
 		fmt.Fprintln(s.out, line)
 	default:
 		return
 	}
-	s.stage, s.shown = stage, time.Now()
+	s.shown = time.Now()
+}
+
+// pause is how long nothing is shown after a line: some ten lines are enough for a
+// build of any length.
+func (s *stages) pause() time.Duration {
+	const least = time.Second
+	return max(least, s.shown.Sub(s.began)/2)
 }
 
 func (s *stages) end() {
@@ -233,6 +256,18 @@ func (s *stages) end() {
 		fmt.Fprintln(s.out)
 	}
 	s.open = false
+}
+
+// fail shows the last lines, unless all were shown.
+func (s *stages) fail() {
+	s.end()
+	if s.verbose || len(s.last) == 0 {
+		return
+	}
+	fmt.Fprintln(s.out, "template: the last lines of the build (--verbose shows all):")
+	for _, line := range s.last {
+		fmt.Fprintln(s.out, line)
+	}
 }
 
 func (t *templateCommands) list() *cobra.Command {
