@@ -64,7 +64,7 @@ func TestBadInputs(t *testing.T) {
 		{"POST", "/api/v1/sandbox/acquire", strings.Repeat(" ", 1<<20) + "{}", 413, "1048576 bytes"},
 
 		{"POST", "/api/v1/sessions", `{"name":"UPPER"}`, 400, "name"},
-		{"POST", "/api/v1/sessions", `{"snapshot_id":"s"}`, 400, "snapshot_id"},
+		{"POST", "/api/v1/sessions", `{"snapshot_id":"S!"}`, 400, "snapshot_id"},
 		{"POST", "/api/v1/sessions", `{"snapshot_id":"` + sandbox.NewSnapshotID() + `"}`, 404, "no such snapshot"},
 		{"POST", "/api/v1/sessions", `{"snapshot_id":"` + sandbox.NewSnapshotID() + `","template":"base"}`, 400, "template"},
 		{"POST", "/api/v1/sessions", `{"snapshot_id":"` + sandbox.NewSnapshotID() + `","resources":{}}`, 400, "resources"},
