@@ -44,7 +44,7 @@ func python(code string) client.ExecuteRequest {
 }
 
 func shell(code string) client.ExecuteRequest {
-	return client.ExecuteRequest{Language: "bash", Code: code, Timeout: 300}
+	return client.ExecuteRequest{Language: "bash", Code: code, Timeout: new(300.0)}
 }
 
 // heap is a session that holds so many megabytes which nothing can compress.

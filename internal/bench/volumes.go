@@ -86,7 +86,7 @@ func (m *Meter) Volume(ctx context.Context, rounds int) error {
 	var took map[string][]time.Duration
 	err = m.session(ctx, mounted, func(id string) error {
 		run := python(fmt.Sprintf(volumeProgram, at, rounds, smallFile, largeFile, smallRounds))
-		run.SandboxID, run.Timeout = id, 300
+		run.SandboxID, run.Timeout = id, new(300.0)
 		result, err := m.Client.Execute(ctx, run)
 		switch {
 		case err != nil:

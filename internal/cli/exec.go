@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"strings"
 	"unicode/utf8"
 
@@ -12,6 +13,7 @@ import (
 type execOptions struct {
 	timeout   seconds
 	input     bool
+	tty       bool
 	cwd, user string
 	env       pairs
 	detach    bool
@@ -38,14 +40,19 @@ that was started anew, and loses nothing. When the sandbox is paused meanwhile,
 this command ends with 125 and names the process, which goes on when the sandbox
 resumes.
 
+There is no time limit unless --timeout sets one.
+
 With -i the program reads what comes here while it runs, also the end of it. Ctrl-C
 is then a SIGINT for the program, and Ctrl-\ ends it. It ends with this command.
+
+With -t the program has a terminal, of the size of the one here; with -it every key
+goes to it as it is typed, Ctrl-C too. It ends with this command.
 
 With --detach it prints the ID of a process that runs on; see ps, logs and kill.`,
 		Example: `  cloud-sandbox exec my-agent ls -la /workspace
   cloud-sandbox exec --cwd /tmp my-agent bash -c 'ps aux | wc -l'
   tar c src | cloud-sandbox exec -i my-agent tar x
-  cloud-sandbox exec -i my-agent python3 -i
+  cloud-sandbox exec -it my-agent bash
   cloud-sandbox exec --json my-agent -- git status --short
   cloud-sandbox exec --detach --name web my-agent python3 -m http.server 8000`,
 		Args:        cobra.ArbitraryArgs, // check says what is wrong with them
@@ -54,6 +61,15 @@ With --detach it prints the ID of a process that runs on; see ps, logs and kill.
 			id, program, err := o.check(args)
 			if err != nil {
 				return err
+			}
+			if o.tty && wantsJSON(cmd) && !o.detach {
+				return usagef("--json is for output that a program reads, and --tty for a person: leave one out")
+			}
+			if o.tty {
+				o.setTerm(cmp.Or(a.getenv("TERM"), "xterm-256color"))
+			}
+			if o.tty && !o.detach {
+				return o.terminal(cmd, c, id, program)
 			}
 			if o.input && !o.detach && !wantsJSON(cmd) {
 				return o.pipe(cmd, c, id, program)
@@ -73,11 +89,12 @@ With --detach it prints the ID of a process that runs on; see ps, logs and kill.
 	}
 	f := cmd.Flags()
 	f.SetInterspersed(false) // what follows the sandbox is the program's
-	f.Var(&o.timeout, "timeout", "end the program when it runs longer (default 60s; none with --stdin or --detach)")
+	f.Var(&o.timeout, "timeout", "end the program when it runs longer (default: it may run as long as it likes)")
 	f.VarP(&o.env, "env", "e", "set a variable; KEY alone passes on the one from here")
 	f.StringVar(&o.cwd, "cwd", "", "folder in the sandbox to run in")
 	f.StringVar(&o.user, "user", "", "user in the sandbox to run as")
 	f.BoolVarP(&o.input, "stdin", "i", false, "give the program standard input as it comes; with --json or --detach all of it at first, at most 1 MiB")
+	f.BoolVarP(&o.tty, "tty", "t", false, "give the program a terminal")
 	f.BoolVarP(&o.detach, "detach", "d", false, "start it, print its ID, and let it run on")
 	f.StringVar(&o.name, "name", "", "name of the process, with --detach")
 	clientFlags(cmd)
@@ -116,8 +133,26 @@ func (o *execOptions) check(args []string) (id string, program []string, err err
 func (o *execOptions) run(cmd *cobra.Command, c *client.Client, id string, program []string, stdin []byte) error {
 	return execute(cmd, c, client.ExecuteRequest{
 		SandboxID: id, Code: "exec -- " + quote(program), Language: "bash", Stdin: stdin,
-		Timeout: float64(o.timeout), Env: o.env.values, Cwd: o.cwd, User: o.user,
+		Timeout: new(float64(o.timeout)), Env: o.env.values, Cwd: o.cwd, User: o.user,
 	}, &results{})
+}
+
+// setTerm says which kind of terminal the program has, unless --env does.
+func (o *execOptions) setTerm(kind string) {
+	if _, said := o.env.values["TERM"]; !said {
+		_ = o.env.Set("TERM=" + kind)
+	}
+}
+
+// terminal runs a program in a terminal to its end.
+func (o *execOptions) terminal(cmd *cobra.Command, c *client.Client, id string, program []string) error {
+	t := openTerminal(cmd.InOrStdin())
+	size := t.size()
+	s := &session{cmd: cmd, client: c, sandbox: id, terminal: t, deaf: !o.input, ends: true}
+	return s.begin(client.StartRequest{
+		SandboxID: id, Command: "exec -- " + quote(program), Background: true, Pty: &size,
+		Timeout: float64(o.timeout), Env: o.env.values, Cwd: o.cwd, User: o.user,
+	})
 }
 
 // start starts a program that runs on.
@@ -126,8 +161,12 @@ func (o *execOptions) start(cmd *cobra.Command, c *client.Client, id string, pro
 	if !utf8.ValidString(strings.Join(program, "")) {
 		argv, command = nil, "exec -- "+quote(program)
 	}
+	var pty *client.TerminalSize
+	if o.tty {
+		pty = new(openTerminal(cmd.InOrStdin()).size())
+	}
 	p, err := c.Start(cmd.Context(), client.StartRequest{
-		SandboxID: id, Argv: argv, Command: command, Background: true, Name: o.name, Stdin: stdin,
+		SandboxID: id, Argv: argv, Command: command, Background: true, Name: o.name, Stdin: stdin, Pty: pty,
 		Timeout: float64(o.timeout), Env: o.env.values, Cwd: o.cwd, User: o.user,
 	})
 	if err != nil {

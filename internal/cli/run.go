@@ -95,8 +95,11 @@ func (o *runOptions) run(cmd *cobra.Command, c *client.Client, args []string) er
 		return err
 	}
 	r := client.ExecuteRequest{
-		Code: code, Language: language, SandboxID: o.sandboxID, Timeout: float64(o.timeout),
+		Code: code, Language: language, SandboxID: o.sandboxID,
 		Env: o.env.values, Cwd: o.cwd, User: o.user,
+	}
+	if o.timeout > 0 {
+		r.Timeout = new(float64(o.timeout))
 	}
 	if o.input {
 		if r.Stdin, err = readAll(cmd.InOrStdin(), "standard input"); err != nil {

@@ -82,30 +82,22 @@ func (o *shellOptions) run(cmd *cobra.Command, c *client.Client, args []string, 
 	if err != nil {
 		return err
 	}
-	// A terminal that is closed ends this command, and what it began.
-	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGHUP)
-	defer stop()
 	t := openTerminal(cmd.InOrStdin())
 	s := &session{
 		cmd: cmd, client: c, sandbox: id, terminal: t,
 		leave: o.keep || o.attach != "", ends: !o.keep && o.attach == "",
 	}
 	if o.attach != "" {
-		err = s.find(ctx, o.attach)
-	} else {
-		if _, ok := o.env.values["TERM"]; !ok {
-			_ = o.env.Set("TERM=" + term)
-		}
-		size := t.size()
-		err = s.start(ctx, client.StartRequest{
-			SandboxID: id, Argv: program, Name: o.name, User: o.user, Cwd: o.cwd, Env: o.env.values,
-			Background: true, Pty: &size,
-		})
+		return s.enter(o.attach)
 	}
-	if err != nil {
-		return err
+	if _, ok := o.env.values["TERM"]; !ok {
+		_ = o.env.Set("TERM=" + term)
 	}
-	return s.run(ctx)
+	size := t.size()
+	return s.begin(client.StartRequest{
+		SandboxID: id, Argv: program, Name: o.name, User: o.user, Cwd: o.cwd, Env: o.env.values,
+		Background: true, Pty: &size,
+	})
 }
 
 // session is a terminal here that is joined to one in a sandbox.
@@ -116,15 +108,37 @@ type session struct {
 	process  string // its ID
 	terminal *terminal
 	leave    bool // Ctrl-] leaves it
+	deaf     bool // what is typed here does not go to it
 	ends     bool // the process ends with this command
 
 	next int64 // offset of the output that comes next
 }
 
-func (s *session) start(ctx context.Context, r client.StartRequest) error {
+// context ends with the command, and when the terminal here is closed.
+func (s *session) context() (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(s.cmd.Context(), syscall.SIGHUP)
+}
+
+// begin starts a process and joins the terminals until it ends.
+func (s *session) begin(r client.StartRequest) error {
+	ctx, stop := s.context()
+	defer stop()
 	p, err := s.client.Start(ctx, r)
+	if err != nil {
+		return err
+	}
 	s.process = p.ID
-	return err
+	return s.run(ctx)
+}
+
+// enter joins the terminal of a process that is there.
+func (s *session) enter(process string) error {
+	ctx, stop := s.context()
+	defer stop()
+	if err := s.find(ctx, process); err != nil {
+		return err
+	}
+	return s.run(ctx)
 }
 
 // replay is how much of what was there before is shown, in bytes.
@@ -170,6 +184,12 @@ func (s *session) typed(ctx context.Context, join func(*input) error) error {
 	if s.leave && s.terminal.is {
 		fmt.Fprintln(s.cmd.ErrOrStderr(), "Ctrl-] leaves it running")
 	}
+	resized := make(chan os.Signal, 1)
+	signal.Notify(resized, syscall.SIGWINCH)
+	defer signal.Stop(resized)
+	if s.deaf {
+		return join(&input{resized: resized})
+	}
 	if err := s.terminal.raw(); err != nil {
 		return err
 	}
@@ -179,9 +199,6 @@ func (s *session) typed(ctx context.Context, join func(*input) error) error {
 		return err
 	}
 	defer stop()
-	resized := make(chan os.Signal, 1)
-	signal.Notify(resized, syscall.SIGWINCH)
-	defer signal.Stop(resized)
 	return join(&input{keys: keys, resized: resized})
 }
 
@@ -195,7 +212,7 @@ func exitOf(cmd *cobra.Command, p client.Process) error {
 
 // input is what comes from the person.
 type input struct {
-	keys    <-chan []byte // nil once it has ended
+	keys    <-chan []byte // nil once it has ended, and where there is none
 	resized <-chan os.Signal
 	over    int // how often the process is still to be told that keys has ended
 }

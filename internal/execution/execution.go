@@ -19,14 +19,17 @@ import (
 
 // Defaults and bounds of an execution.
 const (
-	DefaultTimeout   = 60 * time.Second
-	MaxTimeout       = time.Hour
-	DefaultMaxOutput = 1 << 20  // bytes, each stream
-	MaxMaxOutput     = 16 << 20 // bytes, each stream
-	MaxCode          = 1 << 20  // bytes
-	MaxStdin         = 1 << 20  // bytes
-	maxCwd           = 4096     // bytes
-	maxUser          = 64       // bytes
+	DefaultTimeout = 60 * time.Second
+	MaxTimeout     = time.Hour
+	// NoTimeout is the Timeout of a Request for as long as the program runs. It needs
+	// a Sandbox.
+	NoTimeout        time.Duration = -1
+	DefaultMaxOutput               = 1 << 20  // bytes, each stream
+	MaxMaxOutput                   = 16 << 20 // bytes, each stream
+	MaxCode                        = 1 << 20  // bytes
+	MaxStdin                       = 1 << 20  // bytes
+	maxCwd                         = 4096     // bytes
+	maxUser                        = 64       // bytes
 )
 
 const (
@@ -68,7 +71,7 @@ type Request struct {
 	Code      string
 	Language  string        // may be empty with a Context
 	Context   string        // ID of a context; empty: the default one, where the language has any
-	Timeout   time.Duration // zero: DefaultTimeout; at most MaxTimeout
+	Timeout   time.Duration // zero: DefaultTimeout; at most MaxTimeout, or NoTimeout
 	Env       map[string]string
 	Cwd       string
 	User      string
@@ -207,9 +210,15 @@ func (s *Service) Run(ctx context.Context, tenant sandbox.TenantID, req Request,
 }
 
 // complete fills in defaults and checks everything that needs no Sandbox.
+// Afterwards a Timeout of zero is none.
 func (r *Request) complete() (language, error) {
-	if r.Timeout == 0 {
+	switch r.Timeout {
+	case 0:
 		r.Timeout = DefaultTimeout
+	case NoTimeout:
+		if r.Timeout = 0; r.Sandbox == "" {
+			return language{}, sandbox.Errorf(sandbox.Invalid, "timeout_seconds 0, for no limit, needs a sandbox_id: a sandbox that is borrowed for one execution is for so long")
+		}
 	}
 	if r.MaxOutput == 0 {
 		r.MaxOutput = DefaultMaxOutput
@@ -227,7 +236,7 @@ func (r *Request) complete() (language, error) {
 	case strings.ContainsRune(r.Code+r.Cwd+r.User, 0):
 		err = sandbox.Errorf(sandbox.Invalid, "code, cwd and user must not hold a zero byte")
 	case r.Timeout < 0 || r.Timeout > MaxTimeout:
-		err = sandbox.Errorf(sandbox.Invalid, "timeout_seconds must be between 1 and %d", int(MaxTimeout.Seconds()))
+		err = sandbox.Errorf(sandbox.Invalid, "timeout_seconds must be more than 0 and at most %d, or 0 for no limit", int(MaxTimeout.Seconds()))
 	case r.MaxOutput < 1 || r.MaxOutput > MaxMaxOutput:
 		err = sandbox.Errorf(sandbox.Invalid, "max_output_bytes must be between 1 and %d", MaxMaxOutput)
 	case !validKey(r.Key):

@@ -204,6 +204,29 @@ func TestConnectionBreaksAgainAndAgain(t *testing.T) {
 	})
 }
 
+// With NoTimeout a program runs as long as it likes, in a Sandbox that is named.
+func TestNoTimeout(t *testing.T) {
+	req := someCode
+	req.Timeout = NoTimeout
+	synctest.Test(t, func(t *testing.T) {
+		g := &scripted{run: func(_ context.Context, r RunRequest, handle func(RunEvent) error) (RunEnd, error) {
+			if r.Timeout != 0 {
+				t.Errorf("the guest is given %s", r.Timeout)
+			}
+			_ = handle(RunEvent{Started: true})
+			time.Sleep(26 * time.Hour)
+			return RunEnd{Status: StatusOK}, nil
+		}}
+		if res, err := newService(newOne(), g).Run(t.Context(), "t", req, nil); err != nil || res.Status != StatusOK || res.Duration != 26*time.Hour {
+			t.Errorf("%+v, %v", res, err)
+		}
+	})
+	req.Sandbox = ""
+	if _, err := newService(newOne(), &scripted{}).Run(t.Context(), "t", req, nil); !errors.Is(err, sandbox.Invalid) || !strings.Contains(err.Error(), "sandbox_id") {
+		t.Errorf("in a sandbox that is borrowed: %v", err)
+	}
+}
+
 // A Guest that does not enforce the timeout is not waited for.
 func TestGuard(t *testing.T) {
 	stuck := func(start bool) *scripted {

@@ -32,7 +32,7 @@ type following struct {
 	req     Request
 	as      RunAs
 	out     *output
-	guard   *time.Timer
+	guard   *time.Timer  // nil: it may run as long as it likes
 	process *ProcessInfo // nil: it was not heard of, or its Guest knows none
 	// repeated is whether an earlier request started it.
 	repeated bool
@@ -60,8 +60,10 @@ func (s *Service) run(ctx context.Context, tenant sandbox.TenantID, lang languag
 	f.out.wrote = func(b []byte) { s.Guests.Wrote(sb.ID, b) }
 	runCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	f.guard = time.AfterFunc(req.Timeout+guardTime, func() { cancel(errGuard) })
-	defer f.guard.Stop()
+	if req.Timeout > 0 {
+		f.guard = time.AfterFunc(req.Timeout+guardTime, func() { cancel(errGuard) })
+		defer f.guard.Stop()
+	}
 	end, err := f.toTheEnd(ctx, runCtx)
 	if err = errors.Join(err, f.out.finish()); err != nil {
 		if ctx.Err() != nil || f.out.failed != nil {
@@ -73,7 +75,7 @@ func (s *Service) run(ctx context.Context, tenant sandbox.TenantID, lang languag
 	res := result(sb.ID, req, end, f.out)
 	res.Duration = time.Since(f.began)
 	if f.repeated {
-		res.Duration = min(max(end.Took, 0), MaxTimeout+guardTime)
+		res.Duration = min(max(end.Took, 0), f.longest())
 	}
 	if f.process != nil {
 		res.ProcessID = publicID(f.sb.Timeline, f.process.ID)
@@ -83,6 +85,14 @@ func (s *Service) run(ctx context.Context, tenant sandbox.TenantID, lang languag
 		s.Event(sandbox.Event{Kind: sandbox.EventLimitKill, Tenant: sb.Tenant, Sandbox: sb.ID, Operation: "execute", Reason: string(res.Status)})
 	}
 	return res, nil
+}
+
+// longest is how long the execution can have run, whatever its Guest says.
+func (f *following) longest() time.Duration {
+	if f.req.Timeout > 0 {
+		return MaxTimeout + guardTime
+	}
+	return time.Since(f.sb.CreatedAt)
 }
 
 // fingerprint is the same for Requests that ask for the same execution; how much
@@ -119,7 +129,7 @@ func (f *following) wanted() int64 {
 
 // handle takes what the Guest tells.
 func (f *following) handle(e RunEvent) error {
-	if e.Started && f.timed != f.sb.Boot.Number { // its time begins, for which it may have waited
+	if e.Started && f.guard != nil && f.timed != f.sb.Boot.Number { // its time begins, for which it may have waited
 		f.timed = f.sb.Boot.Number
 		f.guard.Reset(f.req.Timeout + guardTime)
 	}

@@ -166,6 +166,56 @@ func TestCommandShell(t *testing.T) {
 	}
 }
 
+// exec -it gives a program the terminal here; with -t alone it hears nothing.
+func TestCommandExecTerminal(t *testing.T) {
+	t.Parallel()
+	sh := newShell(t, "command-exec-terminal")
+	sh.must(t, "create", "box")
+	w := openWindow(t, sh, "exec", "-it", "--cwd", "/tmp", "-e", "MINE=m", "box", "bash", "--norc")
+	w.types(t, "echo at=$PWD mine=$MINE size=$(stty size) term=$TERM\r")
+	w.sees(t, "at=/tmp mine=m size=30 100 term=")
+	if err := pty.Setsize(w.tty, &pty.Winsize{Rows: 20, Cols: 70}); err != nil {
+		t.Fatal(err)
+	}
+	w.types(t, "until [ \"$(stty size)\" = '20 70' ]; do sleep 0.1; done; echo resi''zed\r")
+	w.sees(t, "resized")
+	w.types(t, "bash -c 'echo sle\"\"eps; sleep 1234'\r")
+	w.sees(t, "sleeps")
+	w.types(t, "\x03")
+	w.types(t, "echo co''de $?\r")
+	w.sees(t, "code 130")
+	w.types(t, "exit 7\r")
+	if code := w.ends(t); code != 7 {
+		t.Errorf("the exit code is %d", code)
+	}
+
+	w = openWindow(t, sh, "exec", "-t", "box", "bash", "-c", "test -t 1 && echo be''gun; sleep 1234")
+	w.sees(t, "begun")
+	w.types(t, "\x03") // of the terminal here, which is as it was
+	if code := w.ends(t); code != 130 || sh.running(t, "box") != "" {
+		t.Errorf("ended with %d, and %q runs", code, sh.running(t, "box"))
+	}
+	sh.must(t, "exec", "-dt", "--name", "later", "box", "bash", "--norc")
+	w = openWindow(t, sh, "shell", "--attach", "later", "box")
+	w.types(t, "exit 5\r")
+	if code := w.ends(t); code != 5 {
+		t.Errorf("a terminal that was started by exec -dt: %d", code)
+	}
+	for _, tt := range []struct {
+		args []string
+		want told
+	}{
+		{[]string{"exec", "-t", "box", "bash", "-c", "test -t 0 && echo one; exit 3"}, told{"one\r\n", "", 3}},
+		{[]string{"exec", "-t", "box", "no-such-program"}, told{"", "", 127}},
+		{[]string{"exec", "-t", "--timeout", "0.5", "box", "sleep", "1234"}, told{"", "it ran longer than", 124}},
+		{[]string{"exec", "-it", "--json", "box", "true"}, told{"", "leave one out", 125}},
+	} {
+		if got := sh.try(t, "", tt.args...); got.code != tt.want.code || !strings.Contains(got.out, tt.want.out) || !strings.Contains(got.err, tt.want.err) {
+			t.Errorf("%q: got %+v, want %+v", tt.args, got, tt.want)
+		}
+	}
+}
+
 func TestCommandShellStays(t *testing.T) {
 	t.Parallel()
 	sh := newShell(t, "command-stays")

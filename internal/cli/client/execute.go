@@ -20,7 +20,7 @@ type ExecuteRequest struct {
 	Code      string            `json:"code"`
 	Language  string            `json:"language,omitempty"`
 	ContextID string            `json:"context_id,omitempty"`
-	Timeout   float64           `json:"timeout_seconds,omitempty"`
+	Timeout   *float64          `json:"timeout_seconds,omitempty"` // 0: no limit; needs a SandboxID
 	Env       map[string]string `json:"env,omitempty"`
 	Cwd       string            `json:"cwd,omitempty"`
 	User      string            `json:"user,omitempty"`

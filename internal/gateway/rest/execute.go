@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
@@ -18,7 +19,7 @@ type executeBody struct {
 	target
 	Code           string            `json:"code"`
 	Language       string            `json:"language"`
-	TimeoutSeconds *seconds          `json:"timeout_seconds"`
+	TimeoutSeconds *secondsOrNone    `json:"timeout_seconds"`
 	Env            map[string]string `json:"env"`
 	Cwd            string            `json:"cwd"`
 	User           string            `json:"user"`
@@ -50,9 +51,20 @@ func (f stdinFields) input() (string, error) {
 	return string(data), nil
 }
 
+// timeout is zero for the default.
+func (b *executeBody) timeout() time.Duration {
+	switch {
+	case b.TimeoutSeconds == nil:
+		return 0
+	case *b.TimeoutSeconds == 0:
+		return execution.NoTimeout
+	}
+	return time.Duration(*b.TimeoutSeconds)
+}
+
 func (b *executeBody) request(r *http.Request) (execution.Request, error) {
 	req := execution.Request{
-		Code: b.Code, Language: b.Language, Timeout: b.TimeoutSeconds.duration(),
+		Code: b.Code, Language: b.Language, Timeout: b.timeout(),
 		Env: b.Env, Cwd: b.Cwd, User: b.User,
 	}
 	var err error

@@ -16,7 +16,9 @@ func executionOf(m *sandboxv1.ExecuteRequest) (req execution.Request, err error)
 		Sandbox: m.SandboxId, Code: m.Code, Language: m.Language, Context: m.ContextId,
 		Env: m.Env, User: m.User, Cwd: m.Cwd, Stdin: m.Stdin,
 	}
-	if req.Timeout, err = secondsOr("timeout_seconds", m.TimeoutSeconds, 0); err != nil {
+	if m.TimeoutSeconds != nil && *m.TimeoutSeconds == 0 {
+		req.Timeout = execution.NoTimeout
+	} else if req.Timeout, err = secondsOr("timeout_seconds", m.TimeoutSeconds, 0); err != nil {
 		return req, err
 	}
 	if m.MaxOutputBytes != nil {

@@ -2146,7 +2146,7 @@ type ExecuteRequest struct {
 	Code           string                 `protobuf:"bytes,2,opt,name=code,proto3" json:"code,omitempty"`
 	Language       string                 `protobuf:"bytes,3,opt,name=language,proto3" json:"language,omitempty"`
 	ContextId      string                 `protobuf:"bytes,4,opt,name=context_id,json=contextId,proto3" json:"context_id,omitempty"`                        // empty: the default context, where the language has one
-	TimeoutSeconds *float64               `protobuf:"fixed64,5,opt,name=timeout_seconds,json=timeoutSeconds,proto3,oneof" json:"timeout_seconds,omitempty"` // absent: 60
+	TimeoutSeconds *float64               `protobuf:"fixed64,5,opt,name=timeout_seconds,json=timeoutSeconds,proto3,oneof" json:"timeout_seconds,omitempty"` // absent: 60; 0: no limit, with a sandbox_id
 	Env            map[string]string      `protobuf:"bytes,6,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	User           string                 `protobuf:"bytes,7,opt,name=user,proto3" json:"user,omitempty"`
 	Cwd            string                 `protobuf:"bytes,8,opt,name=cwd,proto3" json:"cwd,omitempty"`
