@@ -69,7 +69,7 @@ const serverGroup = "server"
 // given returns the flags that were set on the command line, by name.
 func given(cmd *cobra.Command) map[string]string {
 	flags := map[string]string{}
-	for _, name := range []string{"addr", "data", "dev", "log-level"} {
+	for _, name := range []string{"addr", "data", "dev", "tls", "log-level"} {
 		if f := cmd.Flags().Lookup(name); f != nil && f.Changed {
 			flags[name] = f.Value.String()
 		}

@@ -36,6 +36,7 @@ CLOUD_SANDBOX_DATA, CLOUD_SANDBOX_DEV, CLOUD_SANDBOX_LOG_LEVEL.`,
 	}
 	cmd.Flags().String("addr", "", "address to listen on (default localhost:8080)")
 	cmd.Flags().Bool("dev", false, "give a token to anyone who asks; loopback addresses only")
+	cmd.Flags().Bool("tls", false, "in dev mode, answer TLS too, with certificates of an authority of its own; \"cloud-sandbox e2b env\" has clients trust it")
 	cmd.Flags().String("log-level", "", "debug, info, warn or error (default info)")
 	return cmd
 }

@@ -97,6 +97,9 @@ type Config struct {
 	// TLSCert and TLSKey are absolute paths of files in PEM; empty: no TLS.
 	TLSCert, TLSKey string
 	ACME            ACME // instead of them
+	// DevTLS has the server certify names of this machine by an authority of its own,
+	// instead of either; it is only for dev mode.
+	DevTLS bool
 	// E2BTemplates are names that E2B's clients know, and images that they build
 	// from, NAME:* for any tag, each with the Template that
 	// is meant when none has it.
@@ -146,6 +149,7 @@ const (
 	FlagAddr     = "addr"
 	FlagData     = "data"
 	FlagDev      = "dev"
+	FlagTLS      = "tls"
 	FlagLogLevel = "log-level"
 )
 
@@ -192,6 +196,7 @@ var settings = []setting{
 	{"", "CLOUD_SANDBOX_DOMAIN", func(c *Config, v string) (err error) { c.Domain, err = parseDomain(v); return }},
 	{"", "CLOUD_SANDBOX_TLS_CERT", func(c *Config, v string) (err error) { c.TLSCert, err = filepath.Abs(v); return }},
 	{"", "CLOUD_SANDBOX_TLS_KEY", func(c *Config, v string) (err error) { c.TLSKey, err = filepath.Abs(v); return }},
+	{FlagTLS, "CLOUD_SANDBOX_DEV_TLS", func(c *Config, v string) (err error) { c.DevTLS, err = parseBool(v); return }},
 	{"", "CLOUD_SANDBOX_TLS_ACME", func(c *Config, v string) (err error) { c.ACME.Hosts, err = parseACMEHosts(v); return }},
 	{"", "CLOUD_SANDBOX_TLS_ACME_EMAIL", func(c *Config, v string) error { c.ACME.Email = v; return checkEmail(v) }},
 	{"", "CLOUD_SANDBOX_TLS_ACME_DIRECTORY", func(c *Config, v string) error { c.ACME.Directory = v; return checkDirectory(v) }},
@@ -467,6 +472,12 @@ func (c *Config) checkEgress() error {
 func (c *Config) checkTLS() error {
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		return errors.New("CLOUD_SANDBOX_TLS_CERT and CLOUD_SANDBOX_TLS_KEY: set both, or neither")
+	}
+	switch {
+	case c.DevTLS && !c.Dev:
+		return errors.New("--tls: it certifies names of this machine for dev mode, so it needs --dev; set CLOUD_SANDBOX_TLS_CERT and CLOUD_SANDBOX_TLS_KEY to serve others")
+	case c.DevTLS && (c.TLSCert != "" || len(c.ACME.Hosts) > 0):
+		return errors.New("--tls: CLOUD_SANDBOX_TLS_CERT or CLOUD_SANDBOX_TLS_ACME brings a certificate already; leave out one of the two")
 	}
 	return c.ACME.check(c.TLSCert != "")
 }

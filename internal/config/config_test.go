@@ -180,6 +180,21 @@ func TestKeepSecret(t *testing.T) {
 }
 
 // Only a server in dev mode dies for tests.
+func TestDevTLSNeedsDev(t *testing.T) {
+	if c, err := Load(map[string]string{"dev": "true", "tls": "true"}, nil); err != nil || !c.DevTLS {
+		t.Errorf("in dev mode: %v, %v", c.DevTLS, err)
+	}
+	for want, set := range map[string][]string{
+		"--dev":                  {"CLOUD_SANDBOX_DEV_TLS", "true", "JWT_SECRET", longSecret},
+		"CLOUD_SANDBOX_TLS_CERT": {"CLOUD_SANDBOX_DEV_TLS", "true", "CLOUD_SANDBOX_DEV", "true", "CLOUD_SANDBOX_TLS_CERT", "/c", "CLOUD_SANDBOX_TLS_KEY", "/k"},
+		"CLOUD_SANDBOX_TLS_ACME": {"CLOUD_SANDBOX_DEV_TLS", "true", "CLOUD_SANDBOX_DEV", "true", "CLOUD_SANDBOX_TLS_ACME", "box.example.com"},
+	} {
+		if _, err := Load(nil, env(set...)); err == nil || !strings.Contains(err.Error(), "--tls: ") || !strings.Contains(err.Error(), want) {
+			t.Errorf("with %v: %v", set, err)
+		}
+	}
+}
+
 func TestFailpointNeedsDev(t *testing.T) {
 	set := []string{"CLOUD_SANDBOX_DEV_FAILPOINT", "/run/at", "JWT_SECRET", longSecret}
 	if c, err := Load(map[string]string{"dev": "true"}, env(set...)); err != nil || c.DevFailpoint != "/run/at" {

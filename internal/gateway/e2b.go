@@ -87,6 +87,7 @@ func (s *Server) e2bRoutes() []route {
 		{"POST", volumeContent + "dir", tenant, jsonBody, false, a.MakeVolumeFolder},
 		{"GET", volumeContent + "file", tenant, noBody, false, a.ReadVolumeFile},
 		{"PUT", volumeContent + "file", tenant, endless, false, a.WriteVolumeFile},
+		{"GET", "/e2b/settings", tenant, noBody, false, a.Settings},
 		{"GET", "/teams", tenant, noBody, false, a.ListTeams},
 		{"GET", "/teams/{team}/metrics", tenant, noBody, false, a.TeamMetrics},
 		{"GET", "/teams/{team}/metrics/max", tenant, noBody, false, a.TeamMax},
@@ -106,6 +107,7 @@ func (s *Server) e2bRoutes() []route {
 var e2bRoots = []string{
 	"sandboxes", "v2", "v3", "snapshots", "templates", "volumes", "volumecontent", "secrets", "teams", "api-keys", "access-tokens",
 	"nodes", "admin", // of which there is nothing here
+	"e2b", // which E2B does not have
 }
 
 // isE2B reports whether a path is one that E2B's clients ask.

@@ -102,8 +102,11 @@ type Config struct {
 	TrafficToken func(id string) string
 	// TLS is for clients that speak it, on the same port; nil: none may.
 	TLS *tls.Config
-	// Domain is where Sandboxes are reached, as PORT-ID.Domain; empty: by whatever
-	// name clients know. It may have a port.
+	// DevAuthority is the certificate, in PEM, of the authority of dev mode, if TLS has
+	// that.
+	DevAuthority string
+	// Domain is where Sandboxes are reached, as PORT-ID.Domain; empty: below the name
+	// that clients reach this server by. It may have a port.
 	Domain string
 	// E2BTemplates says which Template is meant by a name that E2B's clients know
 	// and that none has.
@@ -197,7 +200,7 @@ func New(c Config) *Server {
 	})
 	s.e2b = &e2b.API{
 		Sandboxes: c.Sandboxes, Records: c.Records, Guests: s.guests, Executions: s.api.Executions,
-		AccessToken: c.AccessToken, PortTokens: ports, Domain: c.Domain, Templates: c.E2BTemplates, Secure: c.E2BSecure, Catalog: c.Templates, Secrets: c.Secrets, Builds: s.builds, Keys: c.Keys, URLs: s.api.URLs, Log: c.Log,
+		AccessToken: c.AccessToken, PortTokens: ports, Domain: c.Domain, TLS: c.TLS != nil, DevAuthority: c.DevAuthority, Templates: c.E2BTemplates, Secure: c.E2BSecure, Catalog: c.Templates, Secrets: c.Secrets, Builds: s.builds, Keys: c.Keys, URLs: s.api.URLs, Log: c.Log,
 		Volumes: c.Nodes, VolumeTokens: volumetoken.New(c.SigningKeys, nil),
 	}
 	s.traffic = traffic.New(traffic.Config{

@@ -327,7 +327,7 @@ func TestEarlyAnswerToUpload(t *testing.T) {
 		method, path, token, begin string
 		want                       int
 	}{
-		{"PUT", "/api/v1/files?path=/early&sandbox_id=" + id, f.token, "", 429},
+		{"PUT", "/api/v1/files?path=/early&sandbox_id=" + id, f.token, "", 413},
 		{"POST", "/api/v1/templates", f.token, form, 400},
 		{"POST", "/api/v1/templates", "of nobody", form, 401},
 	} {

@@ -23,15 +23,21 @@ type File struct {
 // NewFile returns the File in the user's folder for configuration; getenv reads the
 // environment.
 func NewFile(getenv func(string) string) (File, error) {
+	dir, err := Folder(getenv)
+	return File{filepath.Join(dir, "logins.json")}, err
+}
+
+// Folder is where a user's commands keep files.
+func Folder(getenv func(string) string) (string, error) {
 	dir := getenv("XDG_CONFIG_HOME")
 	if !filepath.IsAbs(dir) {
 		home := getenv("HOME")
 		if !filepath.IsAbs(home) {
-			return File{}, errors.New("there is no folder to keep logins in: set HOME or XDG_CONFIG_HOME")
+			return "", errors.New("there is no folder to keep logins and certificates in: set HOME or XDG_CONFIG_HOME")
 		}
 		dir = filepath.Join(home, ".config")
 	}
-	return File{filepath.Join(dir, "cloud-sandbox", "logins.json")}, nil
+	return filepath.Join(dir, "cloud-sandbox"), nil
 }
 
 // Get returns the login of a server; false when there is none.

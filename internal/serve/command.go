@@ -56,6 +56,7 @@ each other in the data folder. "make run-all" starts all four.`,
 	cmd.Flags().String(config.FlagLogLevel, "", "debug, info, warn or error (default info)")
 	if role == config.RoleGateway {
 		cmd.Flags().Bool(config.FlagDev, false, "give a token to anyone who asks; loopback addresses only")
+		cmd.Flags().Bool(config.FlagTLS, false, "in dev mode, answer TLS too, with certificates of an authority of its own")
 	}
 	return cmd
 }
@@ -64,7 +65,7 @@ each other in the data folder. "make run-all" starts all four.`,
 // Sandboxes, the others by themselves.
 func start(cmd *cobra.Command, role string) error {
 	flags := map[string]string{}
-	for _, name := range []string{config.FlagAddr, config.FlagData, config.FlagLogLevel, config.FlagDev} {
+	for _, name := range []string{config.FlagAddr, config.FlagData, config.FlagLogLevel, config.FlagDev, config.FlagTLS} {
 		if f := cmd.Flags().Lookup(name); f != nil && f.Changed {
 			flags[name] = f.Value.String()
 		}

@@ -270,13 +270,13 @@ func (j *joined) door(sandboxes sandbox.Sandboxes, nodes sandbox.Nodes, names fu
 	if err != nil {
 		return nil, err
 	}
-	secure, err := j.certificates()
+	secure, devAuthority, err := j.certificates()
 	if err != nil {
 		return nil, err
 	}
 	apiKeys := keys.New(j.store, j.log)
 	return gateway.New(gateway.Config{
-		TLS:       secure,
+		TLS: secure, DevAuthority: devAuthority,
 		Sandboxes: sandboxes, Nodes: nodes, Templates: j.templates, Tokens: tokens, Dev: j.cfg.Dev, Log: j.log, Registry: j.registry,
 		Keys: apiKeys, Secrets: j.secrets, Store: j.store, CheckWrite: j.store.CheckWrite,
 		Tenants:     tenants.New(tenants.Config{Store: j.store, Templates: j.templates, Audit: j.store, Event: j.hooks.Tell, Log: j.log}),
@@ -297,26 +297,27 @@ func (j *joined) door(sandboxes sandbox.Sandboxes, nodes sandbox.Nodes, names fu
 }
 
 // certificates are what clients that speak TLS are answered with; nil: none may. Those
-// of an authority are the part j.acme.
-func (j *joined) certificates() (*tls.Config, error) {
+// of an authority are the part j.acme; devAuthority is that of dev mode, in PEM.
+func (j *joined) certificates() (secure *tls.Config, devAuthority string, err error) {
 	switch a := j.cfg.ACME; {
 	case len(a.Hosts) > 0:
-		var err error
 		j.acme, err = acme.New(acme.Config{
 			Hosts: a.Hosts, Email: a.Email, Directory: a.Directory, Dir: filepath.Join(j.layout.Server(), "acme"), Log: j.log,
 		})
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
-		return j.acme.TLS(), nil
+		return j.acme.TLS(), "", nil
 	case j.cfg.TLSCert != "":
 		c, err := gateway.NewCertificate(j.cfg.TLSCert, j.cfg.TLSKey, j.log)
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
-		return c.TLS(), nil
+		return c.TLS(), "", nil
+	case j.cfg.DevTLS:
+		return devTLS(j.seed, j.cfg.Domain)
 	}
-	return nil, nil
+	return nil, "", nil
 }
 
 // startACME has certificates there before a client asks for them.

@@ -21,7 +21,7 @@ import (
 // domain is where the ports of Sandboxes are, in tests that go by names.
 const domain = "sandbox.test"
 
-// nameserver is where names below domain are answered, and no other.
+// nameserver is where names are answered, each with this machine.
 const nameserver = "127.0.0.83"
 
 // The SDKs of a year ago know nothing of headers: they go by names and TLS. The
@@ -66,26 +66,38 @@ func byDomain(t *testing.T, more ...string) func(name string, program ...string)
 			t.Error(err)
 		}
 	})
-	answerNames(t)
-	resolver := filepath.Join(t.TempDir(), "resolv.conf")
-	if err := os.WriteFile(resolver, []byte("nameserver "+nameserver+"\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	withNames := answeringNames(t)
 	_, port, err := net.SplitHostPort(s.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// In a namespace of mounts, where names are asked for at ours.
 	return func(name string, program ...string) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			env := []string{
-				"E2B_DOMAIN=" + net.JoinHostPort(domain, port), "E2B_API_URL=" + s.URL, "E2B_API_KEY=" + key(t, s, name),
+				"E2B_DOMAIN=" + net.JoinHostPort(domain, port), "E2B_API_URL=https://" + net.JoinHostPort(domain, port), "E2B_API_KEY=" + key(t, s, name),
 				"SSL_CERT_FILE=" + cert, "NODE_EXTRA_CA_CERTS=" + cert,
 			}
-			args := append([]string{"--mount", "sh", "-c", `mount --bind "$0" /etc/resolv.conf && exec "$@"`, resolver}, program...)
-			run(t, env, "unshare", args...)
+			program = withNames(program...)
+			run(t, env, program[0], program[1:]...)
 		})
+	}
+}
+
+// answeringNames answers for every name until the test ends, and returns what has a
+// program ask for names there: in a namespace of mounts of its own.
+func answeringNames(t *testing.T) func(program ...string) []string {
+	t.Helper()
+	answerNames(t)
+	resolver, names := filepath.Join(t.TempDir(), "resolv.conf"), filepath.Join(t.TempDir(), "nsswitch.conf")
+	for file, text := range map[string]string{resolver: "nameserver " + nameserver + "\n", names: "hosts: files dns\n"} {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const bind = `mount --bind "$0" /etc/resolv.conf && mount --bind "$1" /etc/nsswitch.conf && shift && exec "$@"`
+	return func(program ...string) []string {
+		return append([]string{"unshare", "--mount", "sh", "-c", bind, resolver, names}, program...)
 	}
 }
 

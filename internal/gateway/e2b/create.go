@@ -199,7 +199,7 @@ func (a *API) create(w http.ResponseWriter, r *http.Request, who sandbox.Identit
 		case made.Ended != nil: // it failed: this is another attempt
 			req.ID = ""
 		case made.ID != "":
-			return rest.Reply(w, http.StatusCreated, a.viewOf(made))
+			return rest.Reply(w, http.StatusCreated, a.viewOf(r, made))
 		}
 	}
 	sb, err := a.make(r.Context(), who, req)
@@ -207,7 +207,7 @@ func (a *API) create(w http.ResponseWriter, r *http.Request, who sandbox.Identit
 		return err
 	}
 	a.Guests.Warm(sb)
-	return rest.Reply(w, http.StatusCreated, a.viewOf(sb))
+	return rest.Reply(w, http.StatusCreated, a.viewOf(r, sb))
 }
 
 // make creates a Sandbox from the Template or Snapshot that is named, or from

@@ -35,7 +35,7 @@ const Version = "0.6.13"
 const clientID = "cloudsandbox"
 
 // API holds what the handlers call. All fields are required but Domain,
-// Templates and Secure.
+// TLS, DevAuthority, Templates and Secure.
 type API struct {
 	Sandboxes sandbox.Sandboxes
 	// Records finds a Sandbox, whoever owns it.
@@ -56,9 +56,13 @@ type API struct {
 	// Volumes reaches files of Volumes, which VolumeTokens open.
 	Volumes      sandbox.VolumeFiles
 	VolumeTokens *volumetoken.Tokens
-	// Domain is where Sandboxes are reached, as PORT-ID.Domain; empty: clients
-	// know.
+	// Domain is where Sandboxes are reached, as PORT-ID.Domain; empty: below the name
+	// that clients reach this server by.
 	Domain string
+	// TLS says whether the server speaks it, and DevAuthority, in PEM, whom clients must
+	// trust for that; empty: they do already.
+	TLS          bool
+	DevAuthority string
 	// Templates says what is meant by names that no Template of ours has, and by
 	// images: NAME, NAME:TAG or NAME:* for any tag.
 	Templates map[string]string

@@ -64,7 +64,7 @@ func (a *API) Resume(w http.ResponseWriter, r *http.Request, who sandbox.Identit
 	if sb, err = a.wake(r.Context(), who, sb, body.connectBody, timeout); err != nil {
 		return absent(err, sb.ID)
 	}
-	return rest.Reply(w, http.StatusCreated, a.viewOf(sb))
+	return rest.Reply(w, http.StatusCreated, a.viewOf(r, sb))
 }
 
 func (b *connectBody) timeout(otherwise time.Duration) (time.Duration, error) {
@@ -158,7 +158,7 @@ func (a *API) Fork(w http.ResponseWriter, r *http.Request, who sandbox.Identity)
 			views = append(views, forkView{Error: failureOf(status.Of(noRoom(f.Err)))})
 			continue
 		}
-		view := a.viewOf(f.Sandbox)
+		view := a.viewOf(r, f.Sandbox)
 		views = append(views, forkView{Sandbox: &view})
 	}
 	return rest.Reply(w, http.StatusCreated, views)

@@ -15,7 +15,7 @@ func (a *API) Get(w http.ResponseWriter, r *http.Request, who sandbox.Identity) 
 	if err != nil {
 		return err
 	}
-	view := a.detailOf(who.Sees(sb))
+	view := a.detailOf(r, who.Sees(sb))
 	if !who.May(sandbox.ScopeWrite) {
 		view.EnvdAccessToken = "" // whoever has it writes
 	}
@@ -151,12 +151,12 @@ func (a *API) connect(w http.ResponseWriter, r *http.Request, who sandbox.Identi
 			return absent(err, sb.ID)
 		}
 		if longer.State == sandbox.Running {
-			return rest.Reply(w, http.StatusOK, a.viewOf(longer))
+			return rest.Reply(w, http.StatusOK, a.viewOf(r, longer))
 		}
 		sb = longer // somebody paused it meanwhile
 	}
 	if sb, err = a.wake(r.Context(), who, sb, body, timeout); err != nil {
 		return absent(err, sb.ID)
 	}
-	return rest.Reply(w, http.StatusCreated, a.viewOf(sb))
+	return rest.Reply(w, http.StatusCreated, a.viewOf(r, sb))
 }

@@ -1,10 +1,12 @@
 package e2b
 
 import (
+	"net/http"
 	"strings"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 )
 
 // sandboxView is a Sandbox for who is going to use it.
@@ -16,15 +18,15 @@ type sandboxView struct {
 	EnvdVersion        string  `json:"envdVersion"`
 	EnvdAccessToken    string  `json:"envdAccessToken,omitempty"`
 	TrafficAccessToken *string `json:"trafficAccessToken"` // nil: the ports are not private
-	Domain             *string `json:"domain"`
+	Domain             string  `json:"domain"`
 }
 
 // viewOf is sb for who is going to use it, and to ask what it uses.
-func (a *API) viewOf(sb sandbox.Sandbox) sandboxView {
+func (a *API) viewOf(r *http.Request, sb sandbox.Sandbox) sandboxView {
 	a.loads.watch(sb.ID)
 	v := sandboxView{
 		TemplateID: sb.Template, Alias: aliasOf(sb), SandboxID: sb.ID, ClientID: clientID,
-		EnvdVersion: Version, EnvdAccessToken: a.tokenOf(sb), Domain: a.domain(),
+		EnvdVersion: Version, EnvdAccessToken: a.tokenOf(sb), Domain: a.domain(r),
 	}
 	if rules, err := sb.Ingress.Rules(); err == nil && rules.Private {
 		token := a.PortTokens.Of(sb.ID)
@@ -41,12 +43,21 @@ func (a *API) tokenOf(sb sandbox.Sandbox) string {
 	return a.AccessToken(sb.ID)
 }
 
-// domain is nil when clients know it.
-func (a *API) domain() *string {
-	if a.Domain == "" {
-		return nil
+// noDomain ends what stands for the domain of a server that is reached by an address:
+// before that no name can stand. Nobody can own a name below it (RFC 2606), and it says
+// what is to be done.
+const noDomain = "set-cloud-sandbox-domain.invalid"
+
+// domain is where the client of r reaches ports of Sandboxes, as PORT-ID.DOMAIN. It is
+// never empty: clients would take E2B's own cloud then, and send it tokens.
+func (a *API) domain(r *http.Request) string {
+	if a.Domain != "" {
+		return a.Domain
 	}
-	return &a.Domain
+	if domain := rest.DomainOf(r); domain != "" {
+		return strings.TrimPrefix(domain, "api.") // where clients who are told a domain ask
+	}
+	return noDomain
 }
 
 // aliasOf is the name of the Template without its tag or version.
@@ -114,7 +125,7 @@ type detailView struct {
 	listedView
 	EnvdAccessToken     string        `json:"envdAccessToken,omitempty"`
 	AllowInternetAccess *bool         `json:"allowInternetAccess"`
-	Domain              *string       `json:"domain"`
+	Domain              string        `json:"domain"`
 	Network             *networkView  `json:"network,omitempty"`
 	Lifecycle           lifecycleView `json:"lifecycle"`
 	PauseMode           string        `json:"pauseMode,omitempty"` // what a paused one is saved with
@@ -125,16 +136,13 @@ type lifecycleView struct {
 	OnTimeout  string `json:"onTimeout"`
 }
 
-func (a *API) detailOf(sb sandbox.Sandbox) detailView {
+func (a *API) detailOf(r *http.Request, sb sandbox.Sandbox) detailView {
 	v := detailView{
-		listedView: listedViewOf(sb), EnvdAccessToken: a.tokenOf(sb), Domain: a.domain(),
+		listedView: listedViewOf(sb), EnvdAccessToken: a.tokenOf(sb), Domain: a.domain(r),
 		Lifecycle: lifecycleView{OnTimeout: "kill", AutoResume: !sb.StayPaused},
 	}
 	if pauses, _ := sb.OnTimeout.Pauses(); pauses {
 		v.Lifecycle.OnTimeout = "pause"
-	}
-	if v.State == statePaused {
-		v.Domain = nil
 	}
 	v.Network, v.AllowInternetAccess = networkOf(sb)
 	return v

@@ -17,8 +17,8 @@ type volumeView struct {
 // openVolumeView is a Volume with what opens its files.
 type openVolumeView struct {
 	volumeView
-	Token  string  `json:"token"`
-	Domain *string `json:"domain,omitempty"`
+	Token  string `json:"token"`
+	Domain string `json:"domain"`
 }
 
 func volumeViewOf(v sandbox.Volume) volumeView { return volumeView{v.ID, v.Name} }
@@ -30,7 +30,7 @@ func (a *API) replyOpen(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	if err != nil {
 		return err
 	}
-	return told(w, status, openVolumeView{volumeViewOf(v), token, a.domain()})
+	return told(w, status, openVolumeView{volumeViewOf(v), token, a.domain(r)})
 }
 
 // errNoVolume is the one answer about a Volume that is absent or another Tenant's.

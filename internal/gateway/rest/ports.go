@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"net"
 	"net/http"
 	"net/netip"
@@ -244,22 +245,29 @@ func (a *API) SignPort(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 // portOrigin is where a port of a Sandbox is reached from outside; empty when the
 // client of r reaches this server by an address, before which no name can stand.
 func (a *API) portOrigin(r *http.Request, id string, port uint16) string {
-	domain := a.Domain
+	domain := cmp.Or(a.Domain, DomainOf(r))
 	if domain == "" {
-		domain = r.Host
-		host, number, err := net.SplitHostPort(domain)
-		if err != nil {
-			host, number = domain, ""
-		}
-		if addr, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
-			if !addr.Unmap().IsLoopback() {
-				return ""
-			}
-			domain = "localhost" // below which browsers find this machine too
-			if number != "" {
-				domain = net.JoinHostPort(domain, number)
-			}
-		}
+		return ""
 	}
 	return schemeOf(r) + "://" + strconv.Itoa(int(port)) + "-" + id + "." + domain
+}
+
+// DomainOf is the domain by which the client of r reaches this server, with its port: of
+// loopback localhost, below which there are names too. It is empty when the client uses
+// another address, before which no name can stand.
+func DomainOf(r *http.Request) string {
+	host, number, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		host, number = r.Host, ""
+	}
+	if addr, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
+		if !addr.Unmap().IsLoopback() {
+			return ""
+		}
+		host = "localhost"
+	}
+	if number != "" {
+		return net.JoinHostPort(host, number)
+	}
+	return host
 }
