@@ -597,6 +597,7 @@
   function prepare() {
     session.connect();
     process.argv.splice(1);
+    process.execArgv = []; // its children begin as node does
     process.on("SIGINT", () => cell && cell.stop(new Interrupt()));
     process.on("SIGURG", () => reseed(fresh(32).toString("hex"))); // restored: there may be copies
     process.on("uncaughtException", (error) => {

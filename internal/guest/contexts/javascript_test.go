@@ -66,6 +66,9 @@ func TestJavaScript(t *testing.T) {
 		{"nothing", "// a comment", "", "", 0},
 		{"getter that throws", "({ get a() { throw 1 } })", "<{ a: [Getter] } true>", "", 0},
 		{"require", "require('path').sep", "<'/' true>", "", 0},
+		{"threads", "await new Promise((done, failed) => new (require('worker_threads').Worker)(`require('worker_threads').parentPort.postMessage(42)`, { eval: true }).on('message', done).on('error', failed))", "<42 true>", "", 0},
+		{"arguments of node", "process.execArgv", "<[] true>", "", 0},
+		{"WebAssembly", "(await WebAssembly.instantiate(new Uint8Array([0, 97, 115, 109, 1, 0, 0, 0, 1, 7, 1, 96, 2, 127, 127, 1, 127, 3, 2, 1, 0, 7, 7, 1, 3, 97, 100, 100, 0, 0, 10, 9, 1, 7, 0, 32, 0, 32, 1, 106, 11]))).instance.exports.add(20, 22)", "<42 true>", "", 0},
 		{"no traces of ours", "Object.keys(globalThis).filter(k => k.startsWith('__')).join()", "<'__filename,__dirname' true>", "", 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -63,6 +63,11 @@ const r=n=>{const b=Buffer.alloc(n);for(let i=0;i<n;){const k=fs.readSync(3,b,i,
 const s=r(r(4).readUInt32BE()).subarray(4).toString();
 require("vm").runInThisContext(s,{filename:"node:context"})(require,(s,o)=>import(s,o))`
 
+// node starts V8 without threads of its own. They wake each other for each cell, and a
+// short one took half as much processor time again. The code's own workers and the
+// threads of libuv stay.
+var node = []string{"node", "--single-threaded", "-e", javascriptLoader, title}
+
 // R reads -e as one line. A connection in binary mode has no buffer of R's own,
 // and "e" keeps it from what R starts.
 const rLoader = `local({requests<-file("/proc/self/fd/3","reb",raw=TRUE);n<-function()readBin(requests,"integer",1L,4L,endian="big");n();` +
@@ -94,8 +99,8 @@ func pythonLiteral(text string) string {
 // languages in the order in which they are listed.
 var languages = []language{
 	{name: "python", args: []string{"python3", "-u", "-c", pythonLoader, title}, worker: pythonWorker, insist: 60, every: 1},
-	{name: "javascript", args: []string{"node", "-e", javascriptLoader, title}, worker: javascriptWorker, every: 8},
-	{name: "typescript", args: []string{"node", "-e", javascriptLoader, title, "typescript"}, worker: javascriptWorker, every: 8},
+	{name: "javascript", args: node, worker: javascriptWorker, every: 8},
+	{name: "typescript", args: append(slices.Clip(node), "typescript"), worker: javascriptWorker, every: 8},
 	{name: "bash", args: []string{"bash", "-c", bashWorker, title}, aside: true, insist: 60, every: 1},
 	{name: "r", args: []string{"R", "--no-echo", "--no-restore", "--no-save", "-e", rLoader, "--args", title}, worker: rWorker, every: 1},
 	{name: "java", args: javaArgs, worker: javaWorker, asFile: true, every: 1},
