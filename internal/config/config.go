@@ -127,6 +127,10 @@ type Config struct {
 	// empty: none.
 	SecretsRoots string
 
+	// CACerts is the absolute path of a file in PEM with authorities that every Sandbox
+	// trusts, beside those that its Template knows; empty: none.
+	CACerts string
+
 	// Webhooks are URLs that are told of events; WebhookSecret signs that, at least
 	// MinSecret bytes. WebhookEvents are the kinds; nil: those of security.
 	Webhooks      []string
@@ -206,6 +210,7 @@ var settings = []setting{
 	{"", "CLOUD_SANDBOX_SECRETS_KEY_FILE", func(c *Config, v string) (err error) { c.SecretsKeyFile, err = filepath.Abs(v); return }},
 	{"", "CLOUD_SANDBOX_DEV_FAILPOINT", func(c *Config, v string) (err error) { c.DevFailpoint, err = filepath.Abs(v); return }},
 	{"", "CLOUD_SANDBOX_SECRETS_ROOTS", func(c *Config, v string) (err error) { c.SecretsRoots, err = filepath.Abs(v); return }},
+	{"", "CLOUD_SANDBOX_CA_CERTS", func(c *Config, v string) (err error) { c.CACerts, err = filepath.Abs(v); return }},
 	{"", "CLOUD_SANDBOX_EGRESS", func(c *Config, v string) error { c.Egress = sandbox.NetworkPolicy(v); return nil }},
 	{"", "CLOUD_SANDBOX_QUOTA", func(c *Config, v string) (err error) { c.Quota, err = sandbox.ParseQuota(v); return }},
 	{"", "AUDIT_DAYS", func(c *Config, v string) (err error) { c.AuditLife, err = parseDays(v); return }},

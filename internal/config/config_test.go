@@ -2,12 +2,19 @@ package config
 
 import (
 	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
+	"math/big"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 const longSecret = "0123456789abcdef0123456789abcdef"
@@ -202,5 +209,49 @@ func TestFailpointNeedsDev(t *testing.T) {
 	}
 	if _, err := Load(nil, env(set...)); err == nil || !strings.Contains(err.Error(), "CLOUD_SANDBOX_DEV_FAILPOINT") {
 		t.Errorf("without dev mode: %v", err)
+	}
+}
+
+// A file that is no list of certificates stops the start, and says which it is.
+func TestReadCACerts(t *testing.T) {
+	t.Parallel()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	about := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, about, about, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	for name, tt := range map[string]struct{ content, says string }{
+		"one":           {"a comment\n" + strings.TrimSpace(good), ""},
+		"two":           {good + good, ""},
+		"empty":         {"", "no certificate in PEM"},
+		"no PEM":        {"hello", "no certificate in PEM"},
+		"a private key": {good + "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", "PRIVATE KEY"},
+		"damaged":       {"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "no certificate"},
+		"too large":     {strings.Repeat("#", maxRoots+1), "more than"},
+	} {
+		c := Config{CACerts: filepath.Join(t.TempDir(), "ca.pem")}
+		if err := os.WriteFile(c.CACerts, []byte(tt.content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := c.ReadCACerts()
+		if tt.says == "" {
+			if err != nil || strings.Trim(strings.ReplaceAll(got, good, ""), " ") != "" || got == "" {
+				t.Errorf("%s: %q, %v", name, got, err)
+			}
+		} else if err == nil || !strings.Contains(err.Error(), tt.says) || !strings.Contains(err.Error(), "CLOUD_SANDBOX_CA_CERTS") {
+			t.Errorf("%s: %v, want %q", name, err, tt.says)
+		}
+	}
+	absent := Config{CACerts: "/absent/ca.pem"}
+	if _, err := absent.ReadCACerts(); err == nil || !strings.Contains(err.Error(), "/absent/ca.pem") {
+		t.Errorf("a file that is not there: %v", err)
+	}
+	if none, err := new(Config).ReadCACerts(); none != "" || err != nil {
+		t.Errorf("without the setting: %q, %v", none, err)
 	}
 }

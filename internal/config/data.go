@@ -2,7 +2,7 @@ package config
 
 import (
 	"crypto/x509"
-	"errors"
+	"encoding/pem"
 	"fmt"
 	"os"
 	"strings"
@@ -70,22 +70,49 @@ func SecretsKeys(getenv func(string) string) (keys, file string) {
 	return getenv("CLOUD_SANDBOX_SECRETS_KEY"), getenv("CLOUD_SANDBOX_SECRETS_KEY_FILE")
 }
 
-// maxRoots bounds the file of SecretsRoots, in bytes: it is sent as one message.
+// maxRoots bounds a file of authorities, in bytes: it is sent as one message.
 const maxRoots = 256 << 10
 
-// ReadRoots returns what the file of SecretsRoots holds.
+// ReadRoots returns what hosts that get secrets may be certified by beside whom the
+// host trusts: what the files of SecretsRoots and CACerts hold.
 func (c *Config) ReadRoots() (string, error) {
-	if c.SecretsRoots == "" {
+	roots, err := readPEM("CLOUD_SANDBOX_SECRETS_ROOTS", c.SecretsRoots)
+	if err != nil {
+		return "", err
+	}
+	own, err := c.ReadCACerts()
+	return roots + own, err
+}
+
+// ReadCACerts returns what the file of CACerts holds.
+func (c *Config) ReadCACerts() (string, error) { return readPEM("CLOUD_SANDBOX_CA_CERTS", c.CACerts) }
+
+// readPEM reads a file of certificates alone, which ends with a line's end; empty
+// without a path.
+func readPEM(name, path string) (string, error) {
+	if path == "" {
 		return "", nil
 	}
-	pem, err := os.ReadFile(c.SecretsRoots)
+	text, err := os.ReadFile(path)
 	switch {
 	case err != nil:
-		return "", fmt.Errorf("CLOUD_SANDBOX_SECRETS_ROOTS, which the server's user must be able to read: %w", err)
-	case len(pem) > maxRoots:
-		return "", fmt.Errorf("CLOUD_SANDBOX_SECRETS_ROOTS: the file has more than %d bytes", maxRoots)
-	case !x509.NewCertPool().AppendCertsFromPEM(pem):
-		return "", errors.New("CLOUD_SANDBOX_SECRETS_ROOTS: the file has no certificate in PEM")
+		return "", fmt.Errorf("%s, which the server's user must be able to read: %w", name, err)
+	case len(text) > maxRoots:
+		return "", fmt.Errorf("%s: the file %s has more than %d bytes", name, path, maxRoots)
 	}
-	return string(pem), nil
+	var out strings.Builder
+	for rest := text; ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		if _, err := x509.ParseCertificate(block.Bytes); block.Type != "CERTIFICATE" || err != nil {
+			return "", fmt.Errorf("%s: the file %s holds a block %q that is no certificate: remove it", name, path, block.Type)
+		}
+		_ = pem.Encode(&out, &pem.Block{Type: block.Type, Bytes: block.Bytes}) // to memory
+	}
+	if out.Len() == 0 {
+		return "", fmt.Errorf("%s: the file %s has no certificate in PEM", name, path)
+	}
+	return out.String(), nil
 }

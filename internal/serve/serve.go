@@ -215,10 +215,16 @@ func (j *joined) followBuilds(parts *run.Parts, door *gateway.Server) {
 
 // node takes up the Node of this machine.
 func (j *joined) node(ctx context.Context, name, address string, ends func(context.Context, sandbox.BootEnd) error) (*node.Node, error) {
+	trusted, err := j.cfg.ReadCACerts()
+	if err != nil {
+		return nil, err
+	}
 	n, err := node.Open(ctx, node.Config{
 		Name: name, Address: address, Dir: j.layout.Node(), Volumes: j.layout.Volumes(),
 		Engine: j.boots, Store: j.store, Images: j.images, Log: j.log,
-		Guest:   func(dial node.Dial) node.GuestControl { return client.New(client.Dial(dial)) },
+		Guest: func(dial node.Dial) node.GuestControl {
+			return client.New(client.Dial(dial), client.WithTrusted(trusted))
+		},
 		Pools:   []node.PoolConfig{{Template: "base", Min: j.cfg.PoolMin, Max: j.cfg.PoolMax}},
 		MaxWait: j.cfg.StartWait, OnEnd: ends, Observe: newBoots(j.registry).step,
 	})

@@ -41,7 +41,7 @@ const secretValue = "value-that-no-sandbox-sees"
 func newSecretSite(t *testing.T, addr netip.Addr) secretSite {
 	t.Helper()
 	ca, caKey := certificate(t, &x509.Certificate{Subject: pkix.Name{CommonName: "tests"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}, nil, nil)
-	leaf, key := certificate(t, &x509.Certificate{DNSNames: []string{"*.example"}, KeyUsage: x509.KeyUsageDigitalSignature}, ca, caKey)
+	leaf, key := certificate(t, &x509.Certificate{DNSNames: []string{"*.example", "api.example"}, KeyUsage: x509.KeyUsageDigitalSignature}, ca, caKey)
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		said := "without"
 		switch r.Header.Get("Authorization") {
@@ -109,6 +109,41 @@ func secretServer(t *testing.T) (*rig.Server, secretSite) {
 		fmt.Sprintf("CLOUD_SANDBOX_EGRESS_OPEN=%s:%d", addr, site.port),
 		"CLOUD_SANDBOX_SECRETS_ROOTS=" + site.roots,
 	}}), site
+}
+
+// Every sandbox trusts the operator's authorities: also one that began ahead of its
+// owner, and one that was saved.
+func TestOperatorsAuthorities(t *testing.T) {
+	t.Parallel()
+	addr := hostAddress(t)
+	site := newSecretSite(t, addr)
+	s := rig.Own(t, rig.Options{Pool: 1, Env: []string{
+		"CLOUD_SANDBOX_NAMESERVERS=" + nameServer(t, addr),
+		fmt.Sprintf("CLOUD_SANDBOX_EGRESS_OPEN=%s:%d", addr, site.port),
+		"CLOUD_SANDBOX_CA_CERTS=" + site.roots,
+	}})
+	c := s.Client(t, "authorities")
+	id := c.Create(t, rig.Body{}).ID
+	url := fmt.Sprintf("https://api.example:%d/", site.port)
+	for range 2 {
+		for name, code := range map[string][2]string{
+			"curl":     {"bash", "curl -sS " + url},
+			"sudo":     {"bash", "sudo curl -sS " + url},
+			"python":   {"python", fmt.Sprintf("import urllib.request; print(urllib.request.urlopen(%q, timeout=50).read().decode())", url)},
+			"requests": {"bash", `curl -sS --cacert "$REQUESTS_CA_BUNDLE" ` + url}, // which requests reads
+			"node":     {"bash", fmt.Sprintf("node -e 'fetch(%q).then(r => r.text()).then(console.log)'", url)},
+		} {
+			if got := output(t, c, id, code[0], code[1]); !strings.HasPrefix(got, "without api.example") {
+				t.Errorf("%s: %q", name, got)
+			}
+		}
+		// The answer is that of a repository without branches.
+		if got := output(t, c, id, "bash", "git ls-remote "+url+"x.git 2>&1; echo $?"); got != "0\n" {
+			t.Errorf("git: %q", got)
+		}
+		c.Must(t, "POST", "/api/v1/sessions/"+id+"/pause", rig.Body{}, nil)
+		c.Must(t, "POST", "/api/v1/sessions/"+id+"/resume", rig.Body{}, nil)
+	}
 }
 
 func TestSecretsAreSetIntoRequests(t *testing.T) {

@@ -41,6 +41,7 @@ type Dial func(ctx context.Context, port uint16) (net.Conn, error)
 type Client struct {
 	http      *http.Client
 	token     string
+	trusted   string
 	control   guestv1connect.GuestServiceClient
 	files     filesystemconnect.FilesystemClient
 	contexts  guestv1connect.ContextServiceClient
@@ -53,6 +54,10 @@ type Option func(*Client)
 
 // WithToken sets the access token of the E2B services.
 func WithToken(token string) Option { return func(c *Client) { c.token = token } }
+
+// WithTrusted has programs in the Sandbox trust authorities in PEM, beside that of
+// its Secrets.
+func WithTrusted(pem string) Option { return func(c *Client) { c.trusted = pem } }
 
 // New returns a client that connects by dial when it is first used.
 func New(dial Dial, with ...Option) *Client {
@@ -151,7 +156,7 @@ func (c *Client) Bind(ctx context.Context, b sandbox.Binding) (waits bool, err e
 		SandboxId: b.SandboxID, BootNumber: b.BootNumber, AccessToken: b.AccessToken, Template: b.Template,
 		Hostname: guest.Hostname, Env: b.Env, DefaultUser: b.User, DefaultCwd: b.Cwd, Timeline: b.Timeline,
 		UnixNanos: time.Now().UnixNano(), Entropy: entropy, PidsLimit: b.Limits.Pids, Restored: b.Restored,
-		Authority: b.Secrets.Authority, Volumes: mounts(b.Volumes),
+		Authority: b.Secrets.Authority + c.trusted, Volumes: mounts(b.Volumes),
 	}))
 	if err != nil {
 		return false, fail(ctx, err)

@@ -71,7 +71,7 @@ type Owner struct {
 	Timeline    int64
 	PidsLimit   int64
 	Volumes     []VolumeMount
-	Authority   string // a certificate in PEM to trust; empty: none
+	Authority   string // certificates in PEM to trust; empty: none
 	Restored    bool   // the Boot started from a saved state, and this is its first owner
 }
 

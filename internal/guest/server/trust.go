@@ -42,7 +42,7 @@ func trustEnv() map[string]string {
 	}
 }
 
-// trust has programs below root trust a certificate in PEM, in place of one of an
+// trust has programs below root trust certificates in PEM, in place of those of an
 // earlier call.
 func trust(root, authority string) error {
 	own := filepath.Join(root, authorityFile)
@@ -68,7 +68,7 @@ func trust(root, authority string) error {
 			return err
 		}
 	}
-	return nil
+	return trustInJava(root, authority)
 }
 
 // trustIn adds a certificate to a bundle, which may be missing.
