@@ -10,10 +10,12 @@ import (
 
 // fromClient is r with the address of its client in RemoteAddr: of a request that a
 // trusted proxy sent on, what the proxy says, and otherwise the peer's. What others
-// say of where a request comes from is not believed.
+// say of where a request comes from, and by which scheme, is not believed: their
+// X-Forwarded-Proto is removed from r.
 func (s *Server) fromClient(r *http.Request) *http.Request {
 	peer, ok := hostAddr(r.RemoteAddr)
 	if !ok || !s.trusts(peer) {
+		r.Header.Del("X-Forwarded-Proto")
 		return r
 	}
 	client := s.clientBehind(peer, r.Header)

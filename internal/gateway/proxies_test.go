@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -133,6 +134,41 @@ func TestLimitsBehindAProxy(t *testing.T) {
 	for _, e := range f.audit() {
 		if e.Remote != "127.0.0.1" {
 			t.Errorf("the audit log has %+v", e)
+		}
+	}
+}
+
+// Who reaches this server by https, only a proxy that is trusted says: links and
+// cookies go by that.
+func TestSchemeBehindProxies(t *testing.T) {
+	for name, tt := range map[string]struct {
+		trusted []netip.Prefix
+		says    string
+		want    string
+	}{
+		"a client that claims":         {nil, "https", "http://"},
+		"one that is no trusted proxy": {prefixes("10.0.0.0/8"), "https", "http://"},
+		"a proxy":                      {prefixes("127.0.0.0/8", "::1/128"), "https", "https://"},
+		"a proxy that speaks http":     {prefixes("127.0.0.0/8", "::1/128"), "http", "http://"},
+		"a proxy that says nothing":    {prefixes("127.0.0.0/8", "::1/128"), "", "http://"},
+		"a proxy in large letters":     {prefixes("127.0.0.0/8", "::1/128"), "HTTPS", "https://"},
+	} {
+		f := newFixture(t, func(c *gateway.Config) { c.TrustedProxies = tt.trusted })
+		var made struct {
+			SandboxID string `json:"sandbox_id"`
+		}
+		headers := []string{"X-API-Key", f.key("acme", sandbox.RoleDeveloper)}
+		if tt.says != "" {
+			headers = append(headers, "X-Forwarded-Proto", tt.says)
+		}
+		f.with("POST", "/api/v1/sessions", `{"ports":{"private":true}}`, headers...).into(t, 201, &made)
+		var signed, link struct {
+			URL string `json:"url"`
+		}
+		f.with("POST", "/api/v1/files/sign", `{"sandbox_id":"`+made.SandboxID+`","path":"a","method":"GET"}`, headers...).into(t, 200, &signed)
+		f.with("POST", "/api/v1/sessions/"+made.SandboxID+"/ports/80/sign", `{}`, headers...).into(t, 200, &link)
+		if !strings.HasPrefix(signed.URL, tt.want) || !strings.HasPrefix(link.URL, tt.want) {
+			t.Errorf("%s: %s and %s", name, signed.URL, link.URL)
 		}
 	}
 }
