@@ -31,7 +31,7 @@ func (m *Manager) Fork(ctx context.Context, tenant sandbox.TenantID, idOrName st
 	}
 	snap, release, err := m.forkSource(ctx, sb.ID)
 	if err != nil {
-		return nil, err
+		return nil, m.whyNotSaved(ctx, sb.ID, err)
 	}
 	defer release()
 	work := newGroupOf(parallelForks)

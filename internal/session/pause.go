@@ -22,7 +22,8 @@ func (m *Manager) Pause(ctx context.Context, tenant sandbox.TenantID, idOrName s
 	if err != nil {
 		return sandbox.Sandbox{}, err
 	}
-	return m.pause(ctx, sb.ID, filesOnly, nil)
+	paused, err := m.pause(ctx, sb.ID, filesOnly, nil)
+	return paused, m.whyNotSaved(ctx, sb.ID, err)
 }
 
 // pause pauses a Sandbox that runs. When still is not nil and says no of the

@@ -699,6 +699,57 @@ func TestBootsThatDieMeanwhile(t *testing.T) {
 	})
 }
 
+// Who has a Sandbox saved that is lost meanwhile learns why, and that another try is
+// of no use.
+func TestSavesOfWhatIsLostMeanwhile(t *testing.T) {
+	for name, save := range map[string]func(w *world, id string) error{
+		"snapshot": func(w *world, id string) error {
+			_, err := w.m.TakeSnapshot(w.t.Context(), "t", id, sandbox.SnapshotRequest{})
+			return err
+		},
+		"fork": func(w *world, id string) error {
+			_, err := w.m.Fork(w.t.Context(), "t", id, sandbox.ForkRequest{Count: 1})
+			return err
+		},
+		"pause": func(w *world, id string) error {
+			_, err := w.m.Pause(w.t.Context(), "t", id, false)
+			return err
+		},
+	} {
+		for _, checkpoint := range []bool{false, true} {
+			in(t, func(t *testing.T, w *world) {
+				req, says := sandbox.CreateRequest{Timeout: time.Hour}, "oom"
+				if checkpoint {
+					req.CheckpointEvery, says = time.Minute, "checkpoint"
+				}
+				w.run()
+				defer w.stop()
+				sb := w.create("t", req)
+				if w.pass(2 * time.Minute); checkpoint && w.record(sb.ID).Snapshot == "" {
+					t.Fatal("it has no checkpoint")
+				}
+				var report sync.WaitGroup
+				m, ctx := w.m, t.Context()
+				w.nodes.onSave = func(context.Context, sandbox.SaveRequest) error {
+					end := w.nodes.lose(local, sb.Boot.ID, sandbox.CauseOOM)
+					report.Go(func() {
+						if err := m.BootEnded(ctx, end); err != nil {
+							t.Error(err)
+						}
+					})
+					return sandbox.Errorf(sandbox.Unavailable, "it does not answer")
+				}
+				err := save(w, sb.ID)
+				want(t, name, err, sandbox.Conflict)
+				if err == nil || !strings.Contains(err.Error(), says) {
+					t.Errorf("%s says %v", name, err)
+				}
+				report.Wait()
+			})
+		}
+	}
+}
+
 // An end is over when nothing of the sandbox is left, also right after a pause.
 func TestEndAfterPauseWaitsForTheStop(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {

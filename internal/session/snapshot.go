@@ -16,6 +16,11 @@ const (
 	maxHistory = 1000
 	// sweepPause is the time between attempts to delete what a Node did not.
 	sweepPause = 30 * time.Second
+	// lossTime is how long the word that a Boot ended may take to arrive after the
+	// Boot could not be saved.
+	lossTime = 3 * time.Second
+	// lossLook is the time between looks for that word.
+	lossLook = 20 * time.Millisecond
 )
 
 // TakeSnapshot implements sandbox.Sandboxes.
@@ -30,7 +35,12 @@ func (m *Manager) TakeSnapshot(ctx context.Context, tenant sandbox.TenantID, idO
 	if err != nil {
 		return sandbox.Snapshot{}, err
 	}
-	sb, done, err := m.move(ctx, sb.ID)
+	snap, err := m.takeSnapshot(ctx, tenant, sb.ID, req)
+	return snap, m.whyNotSaved(ctx, sb.ID, err)
+}
+
+func (m *Manager) takeSnapshot(ctx context.Context, tenant sandbox.TenantID, id string, req sandbox.SnapshotRequest) (sandbox.Snapshot, error) {
+	sb, done, err := m.move(ctx, id)
 	if err != nil {
 		return sandbox.Snapshot{}, err
 	}
@@ -218,6 +228,28 @@ func (m *Manager) save(ctx context.Context, sb sandbox.Sandbox, snap sandbox.Sna
 	}
 	_, err = m.saved(ctx, snap, saved)
 	return err
+}
+
+// whyNotSaved turns err, of a Sandbox that did not answer when it was to be saved,
+// into a Conflict with the cause where its Boot was lost. The caller must not move
+// the Sandbox any more: its end waits for that.
+func (m *Manager) whyNotSaved(ctx context.Context, id string, err error) error {
+	if sandbox.CodeOf(err) != sandbox.Unavailable {
+		return err
+	}
+	for end := now().Add(lossTime); ; {
+		sb, lookErr := m.store.SandboxByID(ctx, id)
+		switch {
+		case lookErr != nil:
+			return err
+		case sb.Ended != nil:
+			return sandbox.Errorf(sandbox.Conflict, "the sandbox ended while it was saved: %s", sb.Ended.Cause).WithCause(err)
+		case sb.State == sandbox.Paused:
+			return sandbox.Errorf(sandbox.Conflict, "the sandbox was lost while it was saved and went back to its last checkpoint: it is paused").WithCause(err)
+		case !now().Before(end) || sleep(ctx, lossLook) != nil:
+			return err
+		}
+	}
 }
 
 // saved records that snap is there.
