@@ -90,15 +90,16 @@ func (r *rig) nothingLeft() {
 	}
 }
 
-func small() sandbox.Shape {
+// withMemory is the default Shape with so much memory instead, in MiB.
+func withMemory(mib int64) sandbox.Shape {
 	s := sandbox.DefaultShape()
-	s.MemoryBytes = 256 << 20
+	s.MemoryBytes = mib << 20
 	return s
 }
 
 func bootAndStop(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
-	c := r.start(id, small())
+	c := r.start(id, withMemory(256))
 	if got := get(t, c, "/ping"); got != "pong" {
 		t.Errorf("ping = %q", got)
 	}
@@ -108,7 +109,7 @@ func bootAndStop(t *testing.T, r *rig) {
 
 func sentryIsNobody(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
-	r.start(id, small())
+	r.start(id, withMemory(256))
 	for _, pid := range withDescendants(r.host.boots[id].record.Pid) {
 		status := readStatus(t, pid)
 		if status["Uid"] != "65534\t65534\t65534\t65534" || status["CapEff"] != "0000000000000000" || status["NoNewPrivs"] != "1" || status["Seccomp"] == "0" {
@@ -123,7 +124,7 @@ func socketsStayApart(t *testing.T, r *rig) {
 	ids := []string{sandbox.NewBootID(), sandbox.NewBootID()}
 	var wg sync.WaitGroup
 	for _, id := range ids {
-		wg.Go(func() { r.start(id, small()) })
+		wg.Go(func() { r.start(id, withMemory(256)) })
 	}
 	wg.Wait()
 	listening, err := os.ReadFile("/proc/net/unix")
@@ -158,7 +159,7 @@ func socketsStayApart(t *testing.T, r *rig) {
 
 func limitsHold(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
-	r.start(id, small())
+	r.start(id, withMemory(256))
 	b := r.host.boots[id]
 	inside, err := b.group.Procs()
 	must(t, err)
@@ -201,7 +202,7 @@ func makeRoomFor(t *testing.T, r *rig, id string, c *http.Client) (stop func()) 
 
 func memoryRunsOut(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
-	c := r.start(id, small())
+	c := r.start(id, withMemory(256))
 	stop := makeRoomFor(t, r, id, c)
 	defer stop()
 	for range 3 {
@@ -218,7 +219,7 @@ func memoryRunsOut(t *testing.T, r *rig) {
 func hostMakesRoom(t *testing.T, r *rig) {
 	for _, bomb := range []string{"/bomb?mb=2000&wait=1", "/bomb?mb=8&forks=1&wait=1"} {
 		id := sandbox.NewBootID()
-		c := r.start(id, small())
+		c := r.start(id, withMemory(256))
 		bystander := get(t, c, "/bomb?mb=1")
 		if got := get(t, c, bomb); got != "signal: killed" {
 			t.Errorf("%s ended with %q", bomb, got)
@@ -239,7 +240,7 @@ func hostMakesRoom(t *testing.T, r *rig) {
 // A Guest that is itself too big cannot be helped.
 func nobodyMakesRoom(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
-	c := r.start(id, small())
+	c := r.start(id, withMemory(256))
 	b := r.host.boots[id]
 	go func() { _, _ = c.Get("http://guest/eat?mb=2000") }()
 	select {
@@ -257,7 +258,7 @@ func nobodyMakesRoom(t *testing.T, r *rig) {
 // stays ahead of use, within what one Boot and all of them get, and is back after.
 func limitStaysAhead(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
-	r.start(id, small())
+	r.start(id, withMemory(256))
 	b, err := r.host.find(id)
 	must(t, err)
 	hard := b.memoryMark() + memoryReserve
@@ -309,7 +310,7 @@ func limitStaysAhead(t *testing.T, r *rig) {
 // A sentry that ends right after memory was used up ended because of that.
 func endsOutOfMemory(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
-	r.start(id, small())
+	r.start(id, withMemory(256))
 	b := r.host.boots[id]
 	r.host.setFull(b, true)
 	r.host.setFull(b, false)
@@ -338,7 +339,7 @@ func (r *rig) waitGone(id string) {
 
 func killedSentry(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
-	r.start(id, small())
+	r.start(id, withMemory(256))
 	b := r.host.boots[id]
 	must(t, unix.Kill(b.record.Pid, unix.SIGKILL))
 	r.waitGone(id)
@@ -350,7 +351,7 @@ func killedSentry(t *testing.T, r *rig) {
 // What a sentry says when it fails is kept, also by a host that took it up.
 func lastWordsAreKept(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
-	c := r.start(id, small())
+	c := r.start(id, withMemory(256))
 	old := *r
 	r.open()
 	defer old.waitGone(id)
@@ -370,11 +371,11 @@ func lastWordsAreKept(t *testing.T, r *rig) {
 
 func newHostTakesUp(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
-	c := r.start(id, small())
+	c := r.start(id, withMemory(256))
 	old := *r
 	r.open()               // the old one is still there, as a zombie would be; it is not used again
 	defer old.waitGone(id) // it notices the end too, on its own
-	if got := r.host.list(); len(got) != 1 || got[0].ID != id || got[0].Shape != small() {
+	if got := r.host.list(); len(got) != 1 || got[0].ID != id || got[0].Shape != withMemory(256) {
 		t.Fatalf("the new host lists %+v", got)
 	}
 	if got := get(t, c, "/ping"); got != "pong" {
@@ -391,7 +392,7 @@ func newHostTakesUp(t *testing.T, r *rig) {
 func cutOffStart(t *testing.T, r *rig) {
 	for _, outside := range []string{"none", "memory", "pids", "all"} {
 		id := sandbox.NewBootID()
-		r.start(id, small())
+		r.start(id, withMemory(256))
 		old := *r
 		b, err := r.host.find(id)
 		must(t, err)
@@ -414,16 +415,16 @@ func cutOffStart(t *testing.T, r *rig) {
 }
 
 func badRequests(t *testing.T, r *rig) {
-	bad := small()
+	bad := withMemory(256)
 	bad.MemoryBytes = 1
 	for _, tt := range []struct {
 		name string
 		req  sentryhost.StartRequest
 		want error
 	}{
-		{"id", sentryhost.StartRequest{ID: "../../etc", Image: "test", Shape: small()}, sandbox.Invalid},
-		{"image", sentryhost.StartRequest{ID: sandbox.NewBootID(), Image: "none", Shape: small()}, sandbox.NotFound},
-		{"image path", sentryhost.StartRequest{ID: sandbox.NewBootID(), Image: "../test", Shape: small()}, sandbox.NotFound},
+		{"id", sentryhost.StartRequest{ID: "../../etc", Image: "test", Shape: withMemory(256)}, sandbox.Invalid},
+		{"image", sentryhost.StartRequest{ID: sandbox.NewBootID(), Image: "none", Shape: withMemory(256)}, sandbox.NotFound},
+		{"image path", sentryhost.StartRequest{ID: sandbox.NewBootID(), Image: "../test", Shape: withMemory(256)}, sandbox.NotFound},
 		{"shape", sentryhost.StartRequest{ID: sandbox.NewBootID(), Image: "test", Shape: bad}, sandbox.Invalid},
 	} {
 		a, b := pair(t)
@@ -432,7 +433,7 @@ func badRequests(t *testing.T, r *rig) {
 			t.Errorf("%s: %v, want %v", tt.name, err, tt.want)
 		}
 	}
-	_, err := r.host.start(t.Context(), sentryhost.StartRequest{ID: sandbox.NewBootID(), Image: "test", Shape: small()}, &fdrpc.Request{})
+	_, err := r.host.start(t.Context(), sentryhost.StartRequest{ID: sandbox.NewBootID(), Image: "test", Shape: withMemory(256)}, &fdrpc.Request{})
 	if sandbox.CodeOf(err) != sandbox.Invalid {
 		t.Errorf("without a link: %v", err)
 	}
@@ -440,7 +441,7 @@ func badRequests(t *testing.T, r *rig) {
 
 func filesAreNotMemory(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
-	c := r.start(id, small())
+	c := r.start(id, withMemory(256))
 	if got := get(t, c, "/write?mb=600"); got != "<nil>" {
 		t.Fatalf("writing 600 MB in a 256 MB sandbox: %s", got)
 	}
@@ -452,7 +453,7 @@ func filesAreNotMemory(t *testing.T, r *rig) {
 }
 
 func diskQuota(t *testing.T, r *rig) {
-	shape := small()
+	shape := withMemory(256)
 	shape.DiskBytes = 100 << 20
 	id := sandbox.NewBootID()
 	c := r.start(id, shape)

@@ -40,18 +40,11 @@ func TestCatches(t *testing.T) {
 	}
 }
 
-// least is the Shape with the least memory.
-func least() sandbox.Shape {
-	s := sandbox.DefaultShape()
-	s.MemoryBytes = 128 << 20
-	return s
-}
-
 // A Boot with more files and descriptors than its limits have room for is saved both
 // ways, goes on, and starts from what was saved.
 func manyAreSaved(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
-	c := r.start(id, least())
+	c := r.start(id, withMemory(128))
 	c.Timeout = patience * 5
 	b := r.host.boots[id]
 	if got := get(t, c, "/files?n=80000"); got != "<nil>" {
@@ -71,7 +64,7 @@ func manyAreSaved(t *testing.T, r *rig) {
 			t.Errorf("after the save there are %s", got)
 		}
 		again := sandbox.NewBootID()
-		from, _ := r.startAs(sentryhost.StartRequest{ID: again, Image: "test", Shape: least(), From: name})
+		from, _ := r.startAs(sentryhost.StartRequest{ID: again, Image: "test", Shape: withMemory(128), From: name})
 		from.Timeout = c.Timeout
 		must(t, r.host.thaw(again))
 		if got := get(t, from, "/count"); memory && got != want || !memory && got != "80000 files, false" {
@@ -92,7 +85,7 @@ func manyAreSaved(t *testing.T, r *rig) {
 // runs on.
 func noMemoryToSave(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
-	c := r.start(id, small())
+	c := r.start(id, withMemory(256))
 	c.Timeout = patience * 5
 	if got := get(t, c, "/files?n=30000"); got != "<nil>" {
 		t.Fatalf("files = %q", got)
@@ -122,7 +115,7 @@ func noMemoryToSave(t *testing.T, r *rig) {
 // goes back when they are removed; the next sentry host knows of it too.
 func heapGetsRoom(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
-	c := r.start(id, least())
+	c := r.start(id, withMemory(128))
 	c.Timeout = patience * 5
 	b := r.host.boots[id]
 	hard := b.group.Limit()

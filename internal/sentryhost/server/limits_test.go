@@ -12,7 +12,7 @@ import (
 // Limits that change hold from then on, also for a later sentry host.
 func limitsChange(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
-	shape := small()
+	shape := withMemory(256)
 	shape.MemoryBytes = 512 << 20
 	c := r.start(id, shape)
 	set := func(mib int64) error {

@@ -54,7 +54,7 @@ func unsureStand(t *testing.T, r *rig) {
 		"cut off when it was let go":   {false, false},
 	} {
 		id := sandbox.NewBootID()
-		c := r.start(id, small())
+		c := r.start(id, withMemory(256))
 		child := get(t, c, "/bomb?mb=1")
 		rpc := r.dialled(id)
 		if tt.stands {
@@ -94,7 +94,7 @@ func unsureStand(t *testing.T, r *rig) {
 // them.
 func heldProcesses(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
-	c := r.start(id, small())
+	c := r.start(id, withMemory(256))
 	get(t, c, "/bomb?mb=1")
 	get(t, c, "/bomb?mb=1")
 	rpc := r.dialled(id)
@@ -140,7 +140,7 @@ func noRoomToSave(t *testing.T, r *rig) {
 	must(t, unix.Mount("tmpfs", r.cfg.Saved, "tmpfs", 0, "size=96m"))
 	defer unix.Unmount(r.cfg.Saved, 0)
 	id := sandbox.NewBootID()
-	c := r.start(id, small())
+	c := r.start(id, withMemory(256))
 	for _, memory := range []bool{true, false} {
 		_, err := r.host.save(sentryhost.SaveRequest{ID: id, Name: sandbox.NewSnapshotID(), Memory: memory})
 		if !errors.Is(err, sandbox.Exhausted) {
@@ -159,14 +159,14 @@ func noRoomToSave(t *testing.T, r *rig) {
 // The state stays as it is.
 func noRoomToStart(t *testing.T, r *rig) {
 	id, name := sandbox.NewBootID(), sandbox.NewSnapshotID()
-	c := r.start(id, small())
+	c := r.start(id, withMemory(256))
 	if got := get(t, c, "/write?mb=8"); got != "<nil>" {
 		t.Fatalf("write = %q", got)
 	}
 	_, err := r.host.save(sentryhost.SaveRequest{ID: id, Name: name})
 	must(t, err)
 	must(t, r.host.stop(t.Context(), id))
-	start := sentryhost.StartRequest{ID: sandbox.NewBootID(), Image: "test", Shape: small(), From: name}
+	start := sentryhost.StartRequest{ID: sandbox.NewBootID(), Image: "test", Shape: withMemory(256), From: name}
 
 	must(t, unix.Mount("tmpfs", r.cfg.UpperDir, "tmpfs", 0, "size=132m")) // the margin, and not all of it
 	hostEnd, guestEnd := pair(t)
@@ -185,7 +185,7 @@ func noRoomToStart(t *testing.T, r *rig) {
 // Holes in files take no room in what is saved, and no memory of the sentry's.
 func holesAreNotFilled(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
-	shape := small()
+	shape := withMemory(256)
 	shape.DiskBytes = 128 << 20
 	c := r.start(id, shape)
 	if got := get(t, c, "/write?mb=8&hole=100000"); got != "<nil>" {
@@ -206,7 +206,7 @@ func holesAreNotFilled(t *testing.T, r *rig) {
 // there.
 func draftsAreRemoved(t *testing.T, r *rig) {
 	id := sandbox.NewBootID()
-	r.start(id, small())
+	r.start(id, withMemory(256))
 	name := sandbox.NewSnapshotID()
 	_, err := r.host.save(sentryhost.SaveRequest{ID: id, Name: name, Memory: true})
 	must(t, err)

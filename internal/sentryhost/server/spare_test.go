@@ -14,7 +14,7 @@ import (
 
 // like asks for a start for which, afterwards, one sentry waits that fits.
 func like(from string) sentryhost.StartRequest {
-	return sentryhost.StartRequest{ID: sandbox.NewBootID(), Image: "test", Shape: small(), From: from, Spares: 1}
+	return sentryhost.StartRequest{ID: sandbox.NewBootID(), Image: "test", Shape: withMemory(256), From: from, Spares: 1}
 }
 
 // waiting makes the spares that are wanted and returns the only one.

@@ -21,7 +21,7 @@ func TestTurns(t *testing.T) {
 	stop := ask(sentryhost.MethodStop, sentryhost.BootRequest{ID: boot})
 	freeze := ask(sentryhost.MethodFreeze, sentryhost.BootRequest{ID: boot})
 	save := ask(sentryhost.MethodSave, sentryhost.SaveRequest{ID: boot, Name: state, Memory: true})
-	limit := ask(sentryhost.MethodLimit, sentryhost.LimitRequest{ID: boot, Limits: small().Limits()})
+	limit := ask(sentryhost.MethodLimit, sentryhost.LimitRequest{ID: boot, Limits: withMemory(256).Limits()})
 	for _, tt := range []struct {
 		name    string
 		one     string

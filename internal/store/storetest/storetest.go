@@ -33,13 +33,23 @@ func checkWrite(t *testing.T, s sandbox.Store) {
 	}
 }
 
+// A check is one case of the contract.
+type check struct {
+	name  string
+	check func(*testing.T, sandbox.Store)
+}
+
 // Run checks the Store contract. open returns an empty Store and registers its
 // own cleanup; Run calls it once a case, so no case sees another's leavings.
 func Run(t *testing.T, open func(t *testing.T) sandbox.Store) {
-	for _, c := range []struct {
-		name  string
-		check func(*testing.T, sandbox.Store)
-	}{
+	for _, c := range slices.Concat(sandboxCases, snapshotCases, keyCases, requestCases, tenantCases, logCases) {
+		t.Run(c.name, func(t *testing.T) { c.check(t, open(t)) })
+	}
+}
+
+var (
+	// sandboxCases are of Sandboxes and Nodes.
+	sandboxCases = []check{
 		{"a record comes back as it was written", roundTrip},
 		{"a check that it can be written changes nothing", checkWrite},
 		{"an absent record is NotFound", absent},
@@ -57,6 +67,9 @@ func Run(t *testing.T, open func(t *testing.T) sandbox.Store) {
 		{"not ended means not ended", notEnded},
 		{"old certificates are deleted", deleteEnded},
 		{"leases are renewed", leases},
+	}
+	// snapshotCases are of Snapshots.
+	snapshotCases = []check{
 		{"a snapshot comes back as it was written", snapshotRoundTrip},
 		{"a snapshot's name belongs to one of its sandbox", snapshotNames},
 		{"what is deleted leaves its place in the tree to its parent", snapshotTree},
@@ -67,6 +80,9 @@ func Run(t *testing.T, open func(t *testing.T) sandbox.Store) {
 		{"what nobody refers to is left", snapshotsLeft},
 		{"a snapshot stands on its image", snapshotOfImage},
 		{"a snapshot needs its build", snapshotOfBuild},
+	}
+	// keyCases are of keys, Secrets and Volumes.
+	keyCases = []check{
 		{"a tenant has one signing key", signingKeys},
 		{"a key is found by its hash alone", keyRoundTrip},
 		{"keys belong to one tenant", keyTenants},
@@ -84,6 +100,9 @@ func Run(t *testing.T, open func(t *testing.T) sandbox.Store) {
 		{"a volume is deleted or used", volumeRace},
 		{"a tenant has so many volumes and no more", volumeLimit},
 		{"of volumes at once a quota admits so many", quotaVolumes},
+	}
+	// requestCases are of requests that take effect once, and of quotas.
+	requestCases = []check{
 		{"a request takes effect once", onceBegins},
 		{"a request whose process died is taken over", onceTakeover},
 		{"a request that nobody knows the end of is taken over", onceLetGo},
@@ -94,6 +113,9 @@ func Run(t *testing.T, open func(t *testing.T) sandbox.Store) {
 		{"a quota admits what it has room for", quotaAdmits},
 		{"of inserts at once a quota admits so many", quotaRace},
 		{"of snapshots at once a quota admits so many", quotaSnapshotRace},
+	}
+	// tenantCases are of Tenants and their Users.
+	tenantCases = []check{
 		{"a tenant comes back as it was written", tenantRoundTrip},
 		{"a tenant is suspended and goes on", tenantChanges},
 		{"lists of tenants are by ID and filter by state", tenantLists},
@@ -110,6 +132,9 @@ func Run(t *testing.T, open func(t *testing.T) sandbox.Store) {
 		{"a tenant has so many users, and forgets who was given nothing", userLimit},
 		{"lists of users are by ID and filter by state", userLists},
 		{"each change of a user shows", userChangesShow},
+	}
+	// logCases are of the audit log, usage and events, and of any call.
+	logCases = []check{
 		{"the audit log comes back as it was written", auditRoundTrip},
 		{"of audit entries at once each has its place in the chain", auditAtOnce},
 		{"lists of audit entries are one tenant's, newest first", auditLists},
@@ -124,10 +149,8 @@ func Run(t *testing.T, open func(t *testing.T) sandbox.Store) {
 		{"of events at once none is lost", eventsAtOnce},
 		{"many callers at once", concurrency},
 		{"a call honours its context", canceled},
-	} {
-		t.Run(c.name, func(t *testing.T) { c.check(t, open(t)) })
 	}
-}
+)
 
 var epoch = time.Date(2030, 1, 2, 3, 4, 5, 678901000, time.UTC)
 

@@ -23,11 +23,31 @@ func main() {
 		bomb(os.Args[2])
 		return
 	}
+	http.HandleFunc("/ping", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "pong") })
+	handleSignals()
+	handleProcesses()
+	handleFiles()
+	http.ListenAndServe(":80", nil)
+}
+
+// handleSignals serves what tells of a signal.
+func handleSignals() {
 	told := make(chan os.Signal, 1)
 	signal.Notify(told, syscall.SIGUSR1)
+	http.HandleFunc("/told", func(w http.ResponseWriter, _ *http.Request) {
+		select {
+		case s := <-told:
+			fmt.Fprint(w, s)
+		case <-time.After(time.Minute): // the runtime may pass a signal on late
+			fmt.Fprint(w, "nothing")
+		}
+	})
+}
+
+// handleProcesses serves what starts and ends copies of this program.
+func handleProcesses() {
 	var mu sync.Mutex
 	children := map[int]*exec.Cmd{}
-	http.HandleFunc("/ping", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "pong") })
 	http.HandleFunc("/bomb", func(w http.ResponseWriter, r *http.Request) {
 		kind := "bomb"
 		if r.FormValue("forks") != "" {
@@ -50,14 +70,6 @@ func main() {
 		}
 		fmt.Fprint(w, cmd.Process.Pid)
 	})
-	http.HandleFunc("/told", func(w http.ResponseWriter, _ *http.Request) {
-		select {
-		case s := <-told:
-			fmt.Fprint(w, s)
-		case <-time.After(time.Minute): // the runtime may pass a signal on late
-			fmt.Fprint(w, "nothing")
-		}
-	})
 	http.HandleFunc("/alive", func(w http.ResponseWriter, r *http.Request) {
 		pid, _ := strconv.Atoi(r.FormValue("pid"))
 		fmt.Fprint(w, syscall.Kill(pid, 0) == nil)
@@ -72,6 +84,10 @@ func main() {
 		}
 		fmt.Fprint(w, "killed")
 	})
+}
+
+// handleFiles serves what makes and counts files and descriptors.
+func handleFiles() {
 	http.HandleFunc("/write", func(w http.ResponseWriter, r *http.Request) {
 		mb, _ := strconv.Atoi(r.FormValue("mb"))
 		f, err := os.Create("/big")
@@ -102,7 +118,6 @@ func main() {
 		fmt.Fprintf(w, "%d files, %t", len(files), len(open) > 1000)
 	})
 	http.HandleFunc("/remove", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, os.RemoveAll("/tmp/many")) })
-	http.ListenAndServe(":80", nil)
 }
 
 // makeFiles makes n empty files, a thousand in a folder.
