@@ -26,6 +26,16 @@ def output(sb):
     assert ("out", "one\n") in seen and ("err", "two\n") in seen, seen
 
 
+def indented(sb):
+    execution = sb.run_code("""
+        total = 0
+        for i in range(3):
+            total += i
+        total
+        """)
+    assert execution.text == "3", execution
+
+
 def errors(sb):
     seen = []
     execution = sb.run_code("def f():\n    return 1 / 0\nf()", on_error=seen.append)
@@ -111,7 +121,7 @@ async def asynchronous():
 
 
 with Sandbox.create(timeout=3600, envs={"OF_ALL": "1"}) as sandbox:
-    for case in (state, output, errors, results, languages, environment, contexts, timeout, files):
+    for case in (state, output, indented, errors, results, languages, environment, contexts, timeout, files):
         case(sandbox)
         print("ok", case.__name__, flush=True)
 asyncio.run(asynchronous())

@@ -585,6 +585,48 @@ def git(sb):
     assert sb.files.read("repo/f") == "1"
 
 
+@case
+def search_paths(sb):
+    """PATH is what the caller says, though commands run in login shells."""
+    assert sb.commands.run("echo $PATH", envs={"PATH": "/opt/run:/usr/bin:/bin"}).stdout == "/opt/run:/usr/bin:/bin\n"
+    with Sandbox.create(timeout=300, envs={"PATH": "/opt/create:/usr/bin:/bin"}) as other:
+        assert other.commands.run("echo $PATH; bash -lc 'echo $PATH'").stdout == "/opt/create:/usr/bin:/bin\n" * 2
+        assert other.commands.run("echo $PATH", user="root").stdout == "/opt/create:/usr/bin:/bin\n"
+
+
+@case
+def words_of_failures(sb):
+    """What users of E2B's SDKs read of a mistake of theirs."""
+    assert str(raises(e2b.AuthenticationException, sb.commands.run, "id", user="nobodyhere")) == "invalid username: 'nobodyhere'"
+    told = str(raises(e2b.AuthenticationException, sb.files.read, "f", user="nobodyhere"))
+    assert told == "error looking up user 'nobodyhere': user: unknown user nobodyhere", told
+    for call in (sb.files.read, sb.files.list, sb.files.watch_dir):
+        told = str(raises(NotFoundException, call, "not/there"))
+        assert told == "path '/home/user/not/there' does not exist", told
+    told = str(raises(e2b.InvalidArgumentException, sb.commands.run, "echo " + "x" * 200_000))
+    assert told.startswith("argument list too long"), told
+
+
+@case
+def polled_changes(sb):
+    """What was written before the question is in the answer."""
+    sb.files.make_dir("polled")
+    watched = sb.files.watch_dir("polled")
+    for i in range(60):
+        sb.files.write(f"polled/{i}", "")
+        assert str(i) in [event.name for event in watched.get_new_events()], i
+    watched.stop()
+
+
+@case
+def unknown_ids(_):
+    """Whatever is no sandbox's ID is the ID of none."""
+    for unknown in ("i00000000000000000000", "what", "UPPER", "a-b-c", "not_an_id", "x" * 300):
+        assert Sandbox.kill(unknown) is False, unknown
+        raises(NotFoundException, Sandbox.get_info, unknown)
+        raises(NotFoundException, Sandbox.connect, unknown)
+
+
 def main():
     named = sys.argv[1:]
     with Sandbox.create(timeout=3600) as sb:

@@ -1,11 +1,12 @@
 // Templates built by the SDK: what is made, what is told, and what fails.
 import assert from 'node:assert/strict'
-import { mkdirSync, writeFileSync } from 'node:fs'
+import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs'
 import { Sandbox, Template } from 'e2b'
 
 const name = 'js-built'
 const logs = []
 mkdirSync(import.meta.dirname + '/suite')
+mkdirSync(import.meta.dirname + '/links')
 writeFileSync(import.meta.dirname + '/suite/a.txt', 'sent')
 const template = Template()
   .fromNodeImage('lts')
@@ -24,6 +25,15 @@ const sandbox = await Sandbox.create(name)
 const { stdout } = await sandbox.commands.run('whoami; pwd; cat out.txt; echo $GREETING; cat suite/a.txt')
 assert.equal(stdout, 'root\n/srv/app\nhello root /srv/app\nhello\nsent')
 await sandbox.kill()
+
+// A link whose target is wanted is a file there, and the PATH of a template is that of
+// its commands.
+symlinkSync('../suite/a.txt', import.meta.dirname + '/links/link')
+const resolved = Template().fromBaseImage().copy('links', '/srv/links', { resolveSymlinks: true }).setEnvs({ PATH: '/opt/own:/usr/bin:/bin' })
+await Template.build(resolved, 'js-links')
+const linked = await Sandbox.create('js-links')
+assert.equal((await linked.commands.run('stat -c %F /srv/links/link; cat /srv/links/link; echo " $PATH"')).stdout, 'regular file\nsent /opt/own:/usr/bin:/bin\n')
+await linked.kill()
 
 // Nothing is made twice that the same steps have made.
 const known = []

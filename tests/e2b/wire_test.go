@@ -171,7 +171,7 @@ func TestWireCreates(t *testing.T) {
 		{"POST", "/v2/sandboxes", `{"templateID":"no-such"}`, 404},
 		{"POST", "/v2/sandboxes", `{}`, 400},
 		{"GET", "/sandboxes/i00000000000000000000", "", 404},
-		{"GET", "/sandboxes/what", "", 400},
+		{"GET", "/sandboxes/what", "", 404},
 		{"GET", "/v2/sandboxes?nextToken=x", "", 400},
 	} {
 		resp, text := w.api(tt.method, tt.path, tt.body)
@@ -469,19 +469,24 @@ func TestWirePrivatePorts(t *testing.T) {
 		t.Fatalf("its token is %q", sb.TrafficAccessToken)
 	}
 	w.echo(sb)
+	const header = "E2b-Traffic-Access-Token"
 	refused := func(req *http.Request) {
 		t.Helper()
+		want := "Sandbox is secured with traffic access token. Token header 'e2b-traffic-access-token' is missing"
+		if req.Header.Get(header) != "" {
+			want = "Sandbox is secured with traffic access token. Provided token in header 'e2b-traffic-access-token' is invalid"
+		}
+		toEnvd := req.Header.Get("E2b-Sandbox-Port") == fmt.Sprint(envd) // which has a token of its own
 		resp, text := w.send(req)
 		var told struct {
 			SandboxID string
 			Message   string
 			Code      int
 		}
-		if json.Unmarshal([]byte(text), &told) != nil || resp.StatusCode != 403 || told.Code != 403 || told.SandboxID != sb.SandboxID || told.Message == "" {
+		if json.Unmarshal([]byte(text), &told) != nil || resp.StatusCode != 403 || told.Code != 403 || told.SandboxID != sb.SandboxID || !toEnvd && told.Message != want {
 			t.Errorf("without the token: %d %s", resp.StatusCode, text)
 		}
 	}
-	const header = "E2b-Traffic-Access-Token"
 	seen := func(token string) string {
 		t.Helper()
 		var text string

@@ -201,8 +201,9 @@ type stepBody struct {
 	Args      []string `json:"args"`
 	FilesHash string   `json:"filesHash"`
 	Force     bool     `json:"force"`
-	// ForceUpload is carried out by clients.
-	ForceUpload *bool `json:"forceUpload"`
+	// ForceUpload and ResolveSymlinks are carried out by clients.
+	ForceUpload     *bool `json:"forceUpload"`
+	ResolveSymlinks *bool `json:"resolveSymlinks"`
 }
 
 // recipe is what b asks for.

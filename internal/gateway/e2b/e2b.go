@@ -134,15 +134,15 @@ func noRoom(err error) error {
 // errNoSandbox is the one answer about a Sandbox that is absent, has ended or is
 // another Tenant's.
 func errNoSandbox(id string) error {
-	return sandbox.Errorf(sandbox.NotFound, "sandbox %q not found", id)
+	return sandbox.Errorf(sandbox.NotFound, "sandbox %.80q not found", id)
 }
 
 // sandboxID is the ID that a path names. What old clients append to it is left
-// out.
+// out. What is no ID is the ID of none: clients ask whether it is there.
 func sandboxID(r *http.Request) (string, error) {
 	id, _, _ := strings.Cut(r.PathValue("id"), "-")
 	if !sandbox.ValidSandboxID(id) {
-		return "", sandbox.Errorf(sandbox.Invalid, "Invalid sandbox ID")
+		return "", errNoSandbox(r.PathValue("id"))
 	}
 	return id, nil
 }

@@ -1,6 +1,7 @@
 package traffic
 
 import (
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -38,9 +39,15 @@ func (d *Door) opens(w http.ResponseWriter, r *http.Request, t Target) bool {
 			return true
 		}
 	}
+	problem := "Token header '%s' is missing"
+	if r.Header.Get(trafficHeader) != "" {
+		problem = "Provided token in header '%s' is invalid"
+	}
 	refuse(w, r, answer{
-		Code: http.StatusForbidden, SandboxID: t.SandboxID, Message: "This port is private: send the sandbox's traffic access token as " + trafficHeader,
-		hint: "Ask whoever runs it for a link. One that has worked before may have expired.",
+		Code: http.StatusForbidden, SandboxID: t.SandboxID,
+		// E2B's words, which its clients know, and its spelling of the header.
+		Message: "Sandbox is secured with traffic access token. " + fmt.Sprintf(problem, strings.ToLower(trafficHeader)),
+		hint:    "This port is private. Ask whoever runs it for a link: one that has worked before may have expired.",
 	})
 	return false
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"html"
 	"net/http"
-	"strings"
+	"regexp"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
@@ -59,20 +59,24 @@ const page = `<!doctype html>
 <h1>%s</h1><p>%s</p><p><small>%s</small></p></html>
 `
 
-// refuse answers in JSON, or a browser's user with a page.
+// browsers is what the User-Agent of every browser holds. E2B's proxy looks at
+// nothing else: neither does refuse, so that what a client gets is the same.
+var browsers = regexp.MustCompile(`(?i)mozilla|chrome|safari|firefox|edge|opera|msie`)
+
+// refuse answers in JSON, or a browser with a page.
 func refuse(w http.ResponseWriter, r *http.Request, a answer) {
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
 	h.Set("Access-Control-Allow-Origin", "*")
 	h.Set("X-Content-Type-Options", "nosniff")
-	if strings.HasPrefix(r.UserAgent(), "Mozilla/") && strings.Contains(r.Header.Get("Accept"), "text/html") {
+	if browsers.MatchString(r.UserAgent()) {
 		h.Set("Content-Type", "text/html; charset=utf-8")
 		w.WriteHeader(a.Code)
 		_, _ = fmt.Fprintf(w, page, a.Code, html.EscapeString(a.Message), html.EscapeString(a.hint), html.EscapeString(a.SandboxID))
 		return
 	}
 	body, _ := json.Marshal(a) // strings and numbers only
-	h.Set("Content-Type", "application/json")
+	h.Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(a.Code)
 	_, _ = w.Write(append(body, '\n'))
 }

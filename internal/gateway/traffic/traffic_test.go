@@ -443,8 +443,16 @@ func TestNotThere(t *testing.T) {
 			t.Errorf("%s: %d %s", state, status, body)
 		}
 	}
-	if status, body := ask("GET", "/", browser); status != 502 || !strings.Contains(body, "<h1>The sandbox was not found") {
-		t.Errorf("a browser: %d %s", status, body)
+	for agent, kind := range map[string]string{
+		"Mozilla/5.0 (X11) Firefox/140": "text/html; charset=utf-8", "Links Chrome": "text/html; charset=utf-8", "e2b-js-sdk/2.51.0": "application/json; charset=utf-8", "": "application/json; charset=utf-8",
+	} {
+		req := w.request("GET", "/", sandbox.EnvdPort, nil)
+		req.Header.Set("User-Agent", agent) // alone: a browser's fetch asks for no page
+		resp, body := w.do(req)
+		page := strings.Contains(body, "<h1>The sandbox was not found")
+		if resp.StatusCode != 502 || resp.Header.Get("Content-Type") != kind || page != strings.HasPrefix(kind, "text/html") {
+			t.Errorf("%q: %d %s %s", agent, resp.StatusCode, resp.Header.Get("Content-Type"), body)
+		}
 	}
 }
 

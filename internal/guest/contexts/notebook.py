@@ -262,6 +262,32 @@ def without_magics(code, error):
     return None if text == code else text
 
 
+def without_indent(code):
+    """What IPython makes of code whose first line is indented, as in a string of a
+    program: without the indent that all lines have, and without that of the first.
+    Lines keep their numbers."""
+    lines = code.split("\n")
+    filled = [line for line in lines if line.strip()]
+    if not filled or not filled[0][:1].isspace():
+        return
+    for space in (common_indent(filled), indent_of(filled[0])):
+        if space:
+            yield "\n".join(line.removeprefix(space) for line in lines)
+
+
+def indent_of(line):
+    return line[: len(line) - len(line.lstrip())]
+
+
+def common_indent(lines):
+    """The longest white space that all lines begin with."""
+    least, most = min(map(indent_of, lines)), max(map(indent_of, lines))
+    for i, c in enumerate(least):
+        if c != most[i]:
+            return least[:i]
+    return least
+
+
 def magic(line):
     """The Python for one line that begins with ! or %, or None."""
     space = line[: len(line) - len(line.lstrip())]

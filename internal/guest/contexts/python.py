@@ -388,6 +388,19 @@ def at_pyplot(pyplot):
 
 
 def parse(code, name):
+    try:
+        return parse_as_is(code, name)
+    except SyntaxError as error:
+        wrong = error
+    for other in notebook("without_indent")(code):
+        try:
+            return parse_as_is(other, name)
+        except SyntaxError as error:
+            wrong = error if wrong.msg == "unexpected indent" else wrong
+    raise wrong
+
+
+def parse_as_is(code, name):
     flags = ONLY_AST | AWAIT
     try:
         return compile(code, name, "exec", flags)

@@ -3,6 +3,7 @@ package envd
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"mime/multipart"
 	"net/http"
@@ -287,7 +288,7 @@ func TestFilesOverHTTP(t *testing.T) {
 	if resp, body := get(client, "path=a/b/c.txt", "Range", "bytes=1-2"); resp.StatusCode != 206 || body != "el" {
 		t.Errorf("range: %d %q", resp.StatusCode, body)
 	}
-	if resp, body := get(client, "path=none"); resp.StatusCode != 404 || !strings.Contains(body, "path 'none' does not exist") {
+	if resp, body := get(client, "path=none"); resp.StatusCode != 404 || !strings.Contains(body, "path '"+r.home+"/none' does not exist") {
 		t.Errorf("missing: %d %q", resp.StatusCode, body)
 	}
 	for _, query := range []string{"path=a", "path=fifo", "path=/proc/self/mem"} {
@@ -410,17 +411,28 @@ func TestWatch(t *testing.T) {
 	}
 	wait("sub/all/at/once")
 	id := watcher.Msg.WatcherId
-	polled, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	for { // the two watch by themselves: one may know before the other
-		events, err := r.files.GetWatcherEvents(polled, connect.NewRequest(&filesystem.GetWatcherEventsRequest{WatcherId: id}))
-		if err == nil && len(events.Msg.Events) == 0 {
-			continue
+	poll := func() []*filesystem.FilesystemEvent {
+		t.Helper()
+		events, err := r.files.GetWatcherEvents(t.Context(), connect.NewRequest(&filesystem.GetWatcherEventsRequest{WatcherId: id}))
+		if err != nil {
+			t.Fatal(err)
 		}
-		if err != nil || events.Msg.Events[0].Name != "sub" {
-			t.Errorf("polled: %v, %v", events, err)
+		return events.Msg.Events
+	}
+	if events := poll(); len(events) == 0 || events[0].Name != "sub" {
+		t.Errorf("polled: %v", events)
+	}
+	for i := range 200 { // what was there before the question is in the answer
+		name := fmt.Sprint("n", i)
+		if err := os.WriteFile(filepath.Join(r.home, name), nil, 0o644); err != nil {
+			t.Fatal(err)
 		}
-		break
+		if events := poll(); len(events) == 0 || events[0].Name != name {
+			t.Fatalf("polled after writing %s: %v", name, events)
+		}
+	}
+	if events := poll(); len(events) > 0 {
+		t.Errorf("polled when nothing has changed: %v", events)
 	}
 	if _, err := r.files.RemoveWatcher(t.Context(), connect.NewRequest(&filesystem.RemoveWatcherRequest{WatcherId: id})); err != nil {
 		t.Error(err)

@@ -111,8 +111,17 @@ func Signature(path, operation, user, token, end string) string {
 
 // fileUser is the user that a request for a file names.
 func (s *Server) fileUser(r *http.Request) (server.User, error) {
-	u, err := account(s.guest, r.URL.Query().Get("username"))
-	if err != nil {
+	return s.accountOf(r.URL.Query().Get("username"))
+}
+
+// accountOf is account, for what is no RPC.
+func (s *Server) accountOf(name string) (server.User, error) {
+	u, err := account(s.guest, name)
+	var unknown unknownUser
+	switch {
+	case errors.As(err, &unknown):
+		return u, failed(http.StatusUnauthorized, "error looking up user '%s': user: unknown user %s", string(unknown), string(unknown))
+	case err != nil:
 		return u, failed(http.StatusUnauthorized, "%v", err)
 	}
 	return u, nil
@@ -133,14 +142,13 @@ func (s *Server) downloadFile(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	asked := r.URL.Query().Get("path")
-	path, err := resolve(asked, u)
+	path, err := resolve(r.URL.Query().Get("path"), u)
 	if err != nil {
 		return failed(http.StatusBadRequest, "%v", err)
 	}
 	f, info, err := openRegular(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return failed(http.StatusNotFound, "path '%s' does not exist", asked)
+		return failed(http.StatusNotFound, "path '%s' does not exist", path)
 	}
 	if err != nil {
 		return err
@@ -365,9 +373,9 @@ func (up *uploader) one(asked string, body io.Reader) (uploaded, error) {
 		return uploaded{}, failed(http.StatusBadRequest, "%v", err)
 	}
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		return uploaded{}, failed(http.StatusBadRequest, "path is a directory: %s", asked)
+		return uploaded{}, failed(http.StatusBadRequest, "path is a directory: %s", path)
 	} else if err == nil && !info.Mode().IsRegular() { // opening a FIFO that nobody reads is no help
-		return uploaded{}, failed(http.StatusBadRequest, "path is not a regular file: %s", asked)
+		return uploaded{}, failed(http.StatusBadRequest, "path is not a regular file: %s", path)
 	}
 	if err := makeDirs(filepath.Dir(path), up.user); err != nil {
 		return uploaded{}, err
@@ -457,9 +465,9 @@ func (s *Server) compose(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) composeFiles(req composeRequest) (uploaded, error) {
-	u, err := account(s.guest, req.Username)
+	u, err := s.accountOf(req.Username)
 	if err != nil {
-		return uploaded{}, failed(http.StatusUnauthorized, "%v", err)
+		return uploaded{}, err
 	}
 	var sources []io.Reader
 	var paths []string

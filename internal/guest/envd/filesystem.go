@@ -43,8 +43,18 @@ func account(g *server.Guest, name string) (server.User, error) {
 	if name == "" {
 		name = owner.User
 	}
-	return g.Accounts.User(name)
+	u, err := g.Accounts.User(name)
+	if err != nil {
+		return u, unknownUser(name)
+	}
+	return u, nil
 }
+
+// unknownUser is the name of a user that a request names and that is not there. Its
+// texts are those that E2B's clients show.
+type unknownUser string
+
+func (u unknownUser) Error() string { return fmt.Sprintf("invalid username: '%s'", string(u)) }
 
 // rpcAccount is the same for an RPC.
 func rpcAccount(g *server.Guest, name string) (server.User, error) {
@@ -88,7 +98,8 @@ func (f *fileSystem) rpcPath(user, path string) (string, server.User, error) {
 	return p, u, nil
 }
 
-// fileError gives an error of the operating system its code.
+// fileError gives an error of the operating system its code. It names the path as it
+// was resolved, as E2B does: of a relative one that says where it was looked for.
 func fileError(path string, err error) error {
 	kind, text := server.RefusalOf(err)
 	switch {
@@ -179,7 +190,7 @@ func (f *fileSystem) Stat(_ context.Context, r *connect.Request[filesystem.StatR
 	}
 	e, err := entryOf(path, f.guest.Accounts)
 	if err != nil {
-		return nil, fileError(r.Msg.Path, err)
+		return nil, fileError(path, err)
 	}
 	return connect.NewResponse(&filesystem.StatResponse{Entry: e}), nil
 }
@@ -192,16 +203,16 @@ func (f *fileSystem) MakeDir(_ context.Context, r *connect.Request[filesystem.Ma
 	}
 	if info, err := os.Stat(path); err == nil {
 		if info.IsDir() {
-			return nil, connect.NewError(connect.CodeAlreadyExists, fmt.Errorf("directory already exists: %s", r.Msg.Path))
+			return nil, connect.NewError(connect.CodeAlreadyExists, fmt.Errorf("directory already exists: %s", path))
 		}
-		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("path is not a directory: %s", r.Msg.Path))
+		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("path is not a directory: %s", path))
 	}
 	if err := makeDirs(path, u); err != nil {
-		return nil, fileError(r.Msg.Path, err)
+		return nil, fileError(path, err)
 	}
 	e, err := entryOf(path, f.guest.Accounts)
 	if err != nil {
-		return nil, fileError(r.Msg.Path, err)
+		return nil, fileError(path, err)
 	}
 	return connect.NewResponse(&filesystem.MakeDirResponse{Entry: e}), nil
 }
@@ -241,24 +252,24 @@ func (f *fileSystem) Move(_ context.Context, r *connect.Request[filesystem.MoveR
 		return nil, connect.NewError(connect.CodeInvalidArgument, err)
 	}
 	if _, err := os.Lstat(source); err != nil {
-		return nil, fileError(r.Msg.Source, err)
+		return nil, fileError(source, err)
 	}
 	if strings.HasPrefix(destination, source+"/") { // before any folder is made for it
-		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("%s is within %s", r.Msg.Destination, r.Msg.Source))
+		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("%s is within %s", destination, source))
 	}
 	if err := makeDirs(filepath.Dir(destination), u); err != nil {
-		return nil, fileError(r.Msg.Destination, err)
+		return nil, fileError(destination, err)
 	}
 	if err := os.Rename(source, destination); err != nil {
 		var link *os.LinkError
 		if errors.As(err, &link) {
 			err = link.Err
 		}
-		return nil, fileError(r.Msg.Destination, err)
+		return nil, fileError(destination, err)
 	}
 	e, err := entryOf(destination, f.guest.Accounts)
 	if err != nil {
-		return nil, fileError(r.Msg.Destination, err)
+		return nil, fileError(destination, err)
 	}
 	return connect.NewResponse(&filesystem.MoveResponse{Entry: e}), nil
 }
@@ -271,17 +282,17 @@ func (f *fileSystem) ListDir(ctx context.Context, r *connect.Request[filesystem.
 	}
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, fileError(r.Msg.Path, err)
+		return nil, fileError(path, err)
 	}
 	if !info.IsDir() {
-		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("path is not a directory: %s", r.Msg.Path))
+		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("path is not a directory: %s", path))
 	}
 	l := lister{accounts: f.guest.Accounts, depth: max(int(r.Msg.Depth), 1), most: maxEntries, until: time.Now().Add(listTime)}
 	if n, err := strconv.Atoi(r.Header().Get(LimitHeader)); err == nil && n > 0 {
 		l.most = min(n, maxEntries)
 	}
 	if err := l.list(ctx, path, 1); err != nil {
-		return nil, fileError(r.Msg.Path, err)
+		return nil, fileError(path, err)
 	}
 	reply := connect.NewResponse(&filesystem.ListDirResponse{Entries: l.entries})
 	if l.truncated {
@@ -361,7 +372,7 @@ func (f *fileSystem) Remove(_ context.Context, r *connect.Request[filesystem.Rem
 		return nil, err
 	}
 	if err := os.RemoveAll(path); err != nil {
-		return nil, fileError(r.Msg.Path, err)
+		return nil, fileError(path, err)
 	}
 	return connect.NewResponse(&filesystem.RemoveResponse{}), nil
 }

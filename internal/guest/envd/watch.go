@@ -3,7 +3,6 @@ package envd
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"io/fs"
 	"net/http"
@@ -62,20 +61,19 @@ func (w *watchers) watch(h http.Header, r watchRequest) (*watched, error) {
 	if err != nil {
 		return nil, err
 	}
-	asked := r.GetPath()
-	root, err := resolve(asked, u)
+	root, err := resolve(r.GetPath(), u)
 	if err != nil {
 		return nil, connect.NewError(connect.CodeInvalidArgument, err)
 	}
 	info, err := os.Stat(root)
 	if err != nil {
-		return nil, fileError(asked, err)
+		return nil, fileError(root, err)
 	}
 	if !info.IsDir() {
-		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("path is not a directory: %s", asked))
+		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("path is not a directory: %s", root))
 	}
 	if !r.GetAllowNetworkMounts() && onVolume(root) {
-		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("%s is on a network mount, where only changes of this sandbox are noticed: allow network mounts to watch it", asked))
+		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("%s is on a network mount, where only changes of this sandbox are noticed: allow network mounts to watch it", root))
 	}
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -84,7 +82,7 @@ func (w *watchers) watch(h http.Header, r watchRequest) (*watched, error) {
 	d := &watched{notify: notify, root: root, recursive: r.GetRecursive(), entries: r.GetIncludeEntry(), accounts: w.guest.Accounts}
 	if err := d.add(root, func(string) {}); err != nil {
 		notify.Close()
-		return nil, fileError(asked, err)
+		return nil, fileError(root, err)
 	}
 	return d, nil
 }
@@ -204,8 +202,76 @@ type polled struct {
 	*watched
 	done chan struct{} // closed when its reader has ended
 
+	// mark is a file of ours that is watched too: the system tells of changes in
+	// order, so that what came before one of it has been read when it is.
+	mark   *os.File
+	marked chan struct{}
+	poll   sync.Mutex // held by the one that waits for the mark
+
 	mu      sync.Mutex
 	pending []*filesystem.FilesystemEvent
+}
+
+// catchUpTime bounds the wait for the mark, which the system drops where too many
+// changes wait.
+const catchUpTime = 2 * time.Second
+
+// newPolled returns a watcher that gathers what d tells. It takes d over.
+func newPolled(d *watched) (*polled, error) {
+	mark, err := makeMark()
+	if err != nil {
+		d.notify.Close()
+		return nil, err
+	}
+	if err := d.notify.Add(mark.Name()); err != nil {
+		d.notify.Close()
+		mark.Close()
+		os.Remove(mark.Name())
+		return nil, err
+	}
+	p := &polled{watched: d, done: make(chan struct{}), mark: mark, marked: make(chan struct{}, 1)}
+	go p.gather()
+	return p, nil
+}
+
+// makeMark makes a file, where it is least likely that somebody watches.
+func makeMark() (*os.File, error) {
+	f, err := os.CreateTemp("/dev/shm", ".watch-*")
+	if err != nil {
+		f, err = os.CreateTemp("", ".watch-*")
+	}
+	return f, err
+}
+
+// close ends the watcher.
+func (p *polled) close() {
+	p.notify.Close()
+	<-p.done
+	p.poll.Lock()
+	defer p.poll.Unlock()
+	p.mark.Close()
+	os.Remove(p.mark.Name())
+}
+
+// catchUp returns once all changes from before have been gathered.
+func (p *polled) catchUp(ctx context.Context) {
+	p.poll.Lock()
+	defer p.poll.Unlock()
+	select {
+	case <-p.marked: // of somebody who did not wait for it
+	default:
+	}
+	if p.mark.Chmod(0o600) != nil { // a change that needs no room
+		return // the watcher was closed
+	}
+	late := time.NewTimer(catchUpTime)
+	defer late.Stop()
+	select {
+	case <-p.marked:
+	case <-p.done:
+	case <-late.C:
+	case <-ctx.Done():
+	}
 }
 
 func (p *polled) gather() {
@@ -215,6 +281,13 @@ func (p *polled) gather() {
 		case e, open := <-p.notify.Events:
 			if !open {
 				return
+			}
+			if e.Name == p.mark.Name() {
+				select {
+				case p.marked <- struct{}{}:
+				default:
+				}
+				continue
 			}
 			events := p.events(e)
 			p.mu.Lock()
@@ -237,27 +310,30 @@ func (w *watchers) CreateWatcher(_ context.Context, r *connect.Request[filesyste
 	if err != nil {
 		return nil, err
 	}
-	p := &polled{watched: d, done: make(chan struct{})}
+	p, err := newPolled(d)
+	if err != nil {
+		return nil, connect.NewError(connect.CodeResourceExhausted, err)
+	}
 	id := "w" + rand.Text()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.byID) >= maxWatchers {
-		d.notify.Close()
+		p.close()
 		return nil, connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("there are %d watchers, which is the most", maxWatchers))
 	}
 	w.byID[id] = p
-	go p.gather()
 	return connect.NewResponse(&filesystem.CreateWatcherResponse{WatcherId: id}), nil
 }
 
-// GetWatcherEvents returns what was gathered since the last time.
-func (w *watchers) GetWatcherEvents(_ context.Context, r *connect.Request[filesystem.GetWatcherEventsRequest]) (*connect.Response[filesystem.GetWatcherEventsResponse], error) {
+// GetWatcherEvents returns what has changed since the last time, up to now.
+func (w *watchers) GetWatcherEvents(ctx context.Context, r *connect.Request[filesystem.GetWatcherEventsRequest]) (*connect.Response[filesystem.GetWatcherEventsResponse], error) {
 	w.mu.Lock()
 	p := w.byID[r.Msg.WatcherId]
 	w.mu.Unlock()
 	if p == nil {
-		return nil, connect.NewError(connect.CodeNotFound, errors.New("there is no such watcher"))
+		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("watcher with id %s not found", r.Msg.WatcherId))
 	}
+	p.catchUp(ctx)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	events := p.pending
@@ -272,9 +348,8 @@ func (w *watchers) RemoveWatcher(_ context.Context, r *connect.Request[filesyste
 	delete(w.byID, r.Msg.WatcherId)
 	w.mu.Unlock()
 	if p == nil {
-		return nil, connect.NewError(connect.CodeNotFound, errors.New("there is no such watcher"))
+		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("watcher with id %s not found", r.Msg.WatcherId))
 	}
-	p.notify.Close()
-	<-p.done
+	p.close()
 	return connect.NewResponse(&filesystem.RemoveWatcherResponse{}), nil
 }

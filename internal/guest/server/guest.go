@@ -420,8 +420,8 @@ func startError(c Command, err error) error {
 		return invalid("%q is not a program: has it a #! line?", c.Path)
 	case errors.Is(err, syscall.ENOENT):
 		return invalid("%q or its interpreter does not exist", c.Path)
-	case errors.Is(err, syscall.E2BIG):
-		return invalid("arguments and environment are too long together")
+	case errors.Is(err, syscall.E2BIG), errors.Is(err, syscall.ENAMETOOLONG): // gVisor says the latter of one argument
+		return invalid("argument list too long: one argument or variable may have up to 128 KiB, and all together up to 2 MiB; write more to a file, or send it by stdin")
 	}
 	return fmt.Errorf("start %s: %w", c.Args[0], err)
 }

@@ -33,6 +33,7 @@ const (
 // LoadTemplate reads what the image says that this Boot is. It is called before
 // anybody's process runs.
 func (g *Guest) LoadTemplate() {
+	keepPath(profile)
 	t := readTemplate(guest.TemplateFile)
 	env := map[string]string{}
 	maps.Copy(env, t.Env)
