@@ -89,6 +89,9 @@ func TrafficToken(seed []byte, sandboxID string) string {
 // Template in JSON. An image without it tells nothing.
 const TemplateFile = "/etc/cloud-sandbox/template.json"
 
+// StartLog is where the output of a Template's start command goes.
+const StartLog = "/var/log/start.log"
+
 // Template is what the Guest does for its Template in every Sandbox.
 type Template struct {
 	Env map[string]string `json:"env,omitempty"` // environment of Processes, the weakest there is

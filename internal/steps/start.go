@@ -3,12 +3,14 @@ package steps
 import (
 	"cmp"
 	"context"
+	"io"
 	"regexp"
 	"strings"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
@@ -106,13 +108,32 @@ func (r *run) try(ctx context.Context, version string) error {
 	}
 	r.box = sb
 	defer r.endSandbox(ctx)
-	if _, ready := r.commands(); ready != "" { // it was waited for
-		return nil
-	}
 	if r.box, r.guest, err = r.cfg.Guests.Open(ctx, sb.Tenant, sb.ID); err != nil {
 		return err
 	}
+	defer r.tellStart(ctx)
+	if _, ready := r.commands(); ready != "" { // it was waited for
+		return nil
+	}
 	return r.exec(ctx, "the ready command", r.user, "/", []string{"/bin/sh", "-c", cmp.Or(r.recipe.Ready, pause)})
+}
+
+// maxStartLog bounds how much of what a start command said is told.
+const maxStartLog = 64 << 10
+
+// tellStart tells what the start command has said so far, in E2B's form. One file has
+// its output and its errors.
+func (r *run) tellStart(ctx context.Context) {
+	file, err := r.guest.ReadFile(ctx, guest.StartLog, execution.ReadOptions{})
+	if err != nil {
+		r.say("what the start command said cannot be read")
+		return
+	}
+	defer file.Body.Close()
+	said := &stream{level: Info, print: func(level Level, text string) { r.b.print(level, r.at, "[start] [stdout]: "+text) }}
+	text, _ := io.ReadAll(io.LimitReader(file.Body, maxStartLog)) // as far as it comes
+	said.take(text)
+	said.flush()
 }
 
 // unstage takes the tag of a trial back, whatever became of ctx.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -105,6 +106,39 @@ func TestNewestSDKs(t *testing.T) {
 	byHeaders("python async surface", python, "surface.py", "async")
 	for name, suite := range map[string]string{"javascript": "suite.mjs", "javascript surface": "surface.mjs"} {
 		byHeaders(name, filepath.Join(sdks(t), "node"), script(t, filepath.Join(dir, "js"), suite))
+	}
+}
+
+// E2B's own command line, which reads what the logs of a Sandbox hold.
+func TestCommandLine(t *testing.T) {
+	dir := filepath.Join(sdks(t), "new")
+	t.Parallel()
+	w := newWire(t)
+	sb := w.create("/v2/sandboxes", `{"templateID":"base","timeout":600}`)
+	w.start(sb, `{"cmd":"curl","args":["-sf","http://events.e2b.local/logs","-d","{\"message\":\"from inside\",\"level\":\"error\"}"]}`)
+	cli := func(args ...string) string {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, filepath.Join(sdks(t), "node"), append([]string{filepath.Join(dir, "js/node_modules/.bin/e2b"), "sandbox"}, args...)...)
+		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "E2B_API_URL=" + w.url, "E2B_SANDBOX_URL=" + w.url, "E2B_API_KEY=" + w.key}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Errorf("%q: %v\n%s", args, err, out)
+		}
+		return string(out)
+	}
+	told := cli("logs", "--format", "json", sb.SandboxID)
+	for _, want := range []string{`"logger":"sandbox","message":"sandbox created"}`, `"logger":"program","message":"from inside"}`} {
+		if !strings.Contains(told, want) {
+			t.Errorf("the logs lack %s:\n%s", want, told)
+		}
+	}
+	if told := cli("logs", "--level", "ERROR", sb.SandboxID); !strings.Contains(told, "from inside") || strings.Contains(told, "sandbox created") {
+		t.Errorf("the errors are:\n%s", told)
+	}
+	if told := cli("list"); !strings.Contains(told, sb.SandboxID) {
+		t.Errorf("the list lacks %s:\n%s", sb.SandboxID, told)
 	}
 }
 

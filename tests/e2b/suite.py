@@ -619,6 +619,25 @@ def polled_changes(sb):
 
 
 @case
+def killed_meanwhile(_):
+    """Whose sandbox ends while a command runs is told so."""
+    sb = Sandbox.create(timeout=300)
+    command = sb.commands.run("sleep 600", background=True)
+    assert sb.kill() is True
+    told = str(raises(e2b.SandboxException, command.wait))
+    assert "ended before the stream completed" in told and "The sandbox was killed or reached" in told or "sandbox timeout" in told.lower(), told
+
+
+@case
+def first_metric(_):
+    with Sandbox.create(timeout=300) as sb:
+        if not hasattr(sb, "get_metrics"):
+            return
+        first = sb.get_metrics()[0]
+        assert first.cpu_used_pct > 0 and first.mem_used > 0 and first.disk_total > 0, first
+
+
+@case
 def unknown_ids(_):
     """Whatever is no sandbox's ID is the ID of none."""
     for unknown in ("i00000000000000000000", "what", "UPPER", "a-b-c", "not_an_id", "x" * 300):

@@ -33,12 +33,13 @@ template = (
     .set_workdir("/app")
     .copy("two.txt", "here/deep.txt")
     .run_cmd(["whoami > who", "pwd >> who", "echo told >&2"])
-    .set_start_cmd("cd /srv/site && echo up > /tmp/started && exec python3 -m http.server 8123", wait_for_port(8123))
+    .set_start_cmd("cd /srv/site && echo up > /tmp/started && echo starting && exec python3 -m http.server 8123", wait_for_port(8123))
 )
 info = Template.build(template, NAME + ":v1", tags=["stable"], cpu_count=2, memory_mb=1024, on_build_logs=lambda e: lines.append(e.message))
 assert (info.name, info.tags) == (NAME + ":v1", ["v1", "stable"]), info
 assert any("told" in line for line in lines), lines
 assert any(line.startswith("[builder 2/14] RUN") for line in lines), lines
+assert "[start] [stdout]: starting" in lines, lines
 assert Template.exists(NAME)
 assert not Template.exists("no-such-template")
 status = Template.get_build_status(info)

@@ -125,7 +125,8 @@ sudo python3 -m http.server -d /tmp 80 > /dev/null 2>&1 & until curl -so /dev/nu
 		told.Logs[0].Message != "from inside" || told.Logs[0].Fields["step"] != "7" {
 		t.Errorf("logs: %d %s", resp.StatusCode, text)
 	}
-	if resp, text := w.api("GET", "/sandboxes/"+sb.SandboxID+"/logs", ""); resp.StatusCode != 200 || !strings.Contains(text, `"line":"from inside"`) {
+	line := `{"level":"error","logger":"program","message":"from inside","sandboxID":"` + sb.SandboxID + `","step":"7"}`
+	if resp, text := w.api("GET", "/sandboxes/"+sb.SandboxID+"/logs", ""); resp.StatusCode != 200 || !strings.Contains(text, quoted(line)) {
 		t.Errorf("logs of the first generation: %d %s", resp.StatusCode, text)
 	}
 	const events = 49980
@@ -393,8 +394,12 @@ func TestWireGone(t *testing.T) {
 	if resp, text := w.send(w.inside(sb, envd, "POST", "/init", strings.NewReader("{}"))); resp.StatusCode != 404 || !strings.Contains(text, `"code":404`) {
 		t.Errorf("init: %d %s", resp.StatusCode, text)
 	}
-	// A stream that is under way when the Sandbox ends breaks off, and is not held.
-	broken := make(chan error, 1)
+	// A stream that is under way when the Sandbox ends says so, and is not held.
+	type ended struct {
+		text []byte
+		err  error
+	}
+	broken := make(chan ended, 1)
 	req := w.inside(sb, envd, "POST", "/process.Process/Start", bytes.NewReader(frame(0, `{"process":{"cmd":"sleep","args":["60"]}}`)),
 		"Content-Type", "application/connect+json", "Connect-Protocol-Version", "1")
 	stream, err := w.client.Do(req)
@@ -402,14 +407,15 @@ func TestWireGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stream.Body.Close()
-	go func() { _, err := io.Copy(io.Discard, stream.Body); broken <- err }()
+	go func() { text, err := io.ReadAll(stream.Body); broken <- ended{text, err} }()
 	if resp, text := w.api("DELETE", "/sandboxes/"+sb.SandboxID, ""); resp.StatusCode != 204 || text != "" {
 		t.Errorf("kill: %d %s", resp.StatusCode, text)
 	}
 	select {
-	case err := <-broken:
-		if err == nil {
-			t.Error("the stream ended as if all were well")
+	case end := <-broken:
+		said := frame(2, `{"error":{"code":"unavailable","message":"the connection to sandbox `+sb.SandboxID+` ended before the stream completed"}}`)
+		if end.err != nil || !bytes.HasSuffix(end.text, said) {
+			t.Errorf("the stream ended with %v and %q", end.err, end.text)
 		}
 	case <-time.After(50 * time.Second): // it would go on for 60
 		t.Error("the stream goes on")

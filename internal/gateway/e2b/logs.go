@@ -2,6 +2,7 @@ package e2b
 
 import (
 	"context"
+	"encoding/json"
 	"maps"
 	"net/http"
 	"slices"
@@ -13,11 +14,25 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 )
 
-// logLine is a line of the first generation.
+// logLine is a line of the first generation: an object of JSON as text, which E2B's
+// command line reads.
 type logLine struct {
 	Timestamp string `json:"timestamp"`
 	Line      string `json:"line"`
 }
+
+func logLineOf(e logEntry) logLine {
+	line := maps.Clone(e.Fields)
+	line["level"], line["message"] = e.Level, e.Message
+	text, _ := json.Marshal(line) // strings only
+	return logLine{e.Timestamp, string(text)}
+}
+
+// What tells of a Sandbox's life, and what programs log that do not say who they are.
+const (
+	lifeLogger    = "sandbox"
+	programLogger = "program"
+)
 
 type logEntry struct {
 	Timestamp string            `json:"timestamp"`
@@ -39,7 +54,7 @@ func (a *API) entriesOf(ctx context.Context, sb sandbox.Sandbox) []logEntry {
 	var all []logEntry
 	add := func(at time.Time, message string) {
 		if !at.IsZero() {
-			all = append(all, logEntry{timestamp(at), message, "info", map[string]string{"sandboxID": sb.ID}, at})
+			all = append(all, logEntry{timestamp(at), message, "info", map[string]string{"sandboxID": sb.ID, "logger": lifeLogger}, at})
 		}
 	}
 	add(sb.CreatedAt, "sandbox created")
@@ -62,7 +77,7 @@ func (a *API) entriesOf(ctx context.Context, sb sandbox.Sandbox) []logEntry {
 		if at.After(now) {
 			at = now
 		}
-		fields := map[string]string{}
+		fields := map[string]string{"logger": programLogger}
 		maps.Copy(fields, l.Fields)
 		fields["sandboxID"] = sb.ID
 		all = append(all, logEntry{timestamp(at), l.Message, l.Level, fields, at})
@@ -97,7 +112,7 @@ func (a *API) Logs(w http.ResponseWriter, r *http.Request, who sandbox.Identity)
 	}{[]logLine{}, []logEntry{}}
 	for _, e := range a.entriesOf(r.Context(), sb) {
 		if !e.at.Before(start) && len(reply.Entries) < limit {
-			reply.Logs = append(reply.Logs, logLine{e.Timestamp, e.Message})
+			reply.Logs = append(reply.Logs, logLineOf(e))
 			reply.Entries = append(reply.Entries, e)
 		}
 	}

@@ -159,7 +159,7 @@ func (d *Door) Serve(w http.ResponseWriter, r *http.Request, t Target, err error
 		r.Body = b
 		defer b.closeUnread(w, r)
 	}
-	d.proxy.ServeHTTP(&patient{w, flow}, r)
+	d.stream(&patient{w, flow}, r, sb.ID)
 }
 
 // record returns a Sandbox that has not ended.

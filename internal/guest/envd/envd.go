@@ -26,6 +26,7 @@ const maxMessage = 16 << 20
 type Server struct {
 	guest *server.Guest
 	mux   *http.ServeMux
+	cpu   meter
 }
 
 // New returns the services of a Guest.

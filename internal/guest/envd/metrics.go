@@ -2,29 +2,26 @@ package envd
 
 import (
 	"bufio"
+	"context"
 	"net/http"
 	"os"
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// metrics answers with what the guest uses now, by its own word. CPU is
-// measured over a short while, only when somebody asks.
+// metrics answers with what the guest uses now, by its own word.
 func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
-	const window = 100 * time.Millisecond
-	before, began := cpuTicks(), time.Now()
-	select {
-	case <-time.After(window):
-	case <-r.Context().Done():
-		return
-	}
-	const ticksPerSecond = 100
+	owner, _ := s.guest.Owner()
 	cpus := runtime.NumCPU()
-	used := float64(cpuTicks()-before) / ticksPerSecond / time.Since(began).Seconds() * 100
+	used, err := s.cpu.percent(r.Context(), owner.SandboxID)
+	if err != nil {
+		return // nobody waits any more
+	}
 	memory := meminfo()
 	total, free := memory["MemTotal"], memory["MemAvailable"]
 	cache := memory["Cached"] + memory["Buffers"]
@@ -36,6 +33,42 @@ func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
 		"mem_total_mib": total / mib, "mem_used_mib": (total - free) / mib,
 		"disk_used": disk[0], "disk_total": disk[1],
 	})
+}
+
+// meter measures what the processors do, only when somebody asks.
+type meter struct {
+	mu sync.Mutex
+	of string // the Sandbox that the first answer was for
+}
+
+// window is how long one measurement takes.
+const window = 100 * time.Millisecond
+
+// percent is how busy the processors were in the last window, 100 for each; for a
+// Sandbox that is asked about for the first time since the guest started, as clients
+// of E2B take a zero for a point that is not there yet.
+func (m *meter) percent(ctx context.Context, sandboxID string) (float64, error) {
+	m.mu.Lock()
+	first := m.of != sandboxID
+	m.of = sandboxID
+	m.mu.Unlock()
+	var up unix.Timespec
+	if first && unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) == nil {
+		return busy(cpuTicks(), time.Duration(up.Nano())), nil
+	}
+	before, began := cpuTicks(), time.Now()
+	select {
+	case <-time.After(window):
+		return busy(cpuTicks()-before, time.Since(began)), nil
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+// busy is how much of a time processors worked, in percent.
+func busy(ticks int64, of time.Duration) float64 {
+	const ticksPerSecond = 100
+	return float64(ticks) / ticksPerSecond / of.Seconds() * 100
 }
 
 // cpuTicks is the time that all processors have worked, in hundredths of a

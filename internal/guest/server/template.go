@@ -20,8 +20,6 @@ import (
 
 const (
 	maxTemplateFile = 16 << 20
-	// startLog is where the output of the Template's start command goes.
-	startLog = "/var/log/start.log"
 	// readyFirst and readyLast are the pauses between tries of the Template's
 	// ready command.
 	readyFirst = 20 * time.Millisecond
@@ -100,10 +98,10 @@ func (g *Guest) begin() error {
 	if begun || command == "" {
 		return nil
 	}
-	if err := os.MkdirAll(filepath.Dir(startLog), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(guest.StartLog), 0o755); err != nil {
 		return invalid("the template has no folder for the log of its start command: %v", err)
 	}
-	log, err := unix.Open(startLog, unix.O_WRONLY|unix.O_CREAT|unix.O_APPEND|unix.O_CLOEXEC, 0o644)
+	log, err := unix.Open(guest.StartLog, unix.O_WRONLY|unix.O_CREAT|unix.O_APPEND|unix.O_CLOEXEC, 0o644)
 	if err != nil {
 		return invalid("the log of the template's start command cannot be opened: %v", err)
 	}
@@ -155,7 +153,7 @@ func (g *Guest) Ready(ctx context.Context) error {
 		select {
 		case status, ok := <-started.exited():
 			if ok && status != 0 {
-				return invalid("the template's start command ended with %d: %s", status, lastOf(startLog))
+				return invalid("the template's start command ended with %d: %s", status, lastOf(guest.StartLog))
 			}
 			started = nil // it left what it started behind
 		case <-ctx.Done():
