@@ -157,9 +157,13 @@ func (u usageError) Unwrap() error { return u.error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// FlagError makes an error of flags one of the command line.
+// FlagError makes an error of flags one of the command line. A flag behind a
+// misspelled command is read as one of the group, so the command is what is wrong.
 func FlagError(cmd *cobra.Command, err error) error {
-	return usagef("%w; see `%s --help`", err, cmd.CommandPath())
+	if given := cmd.Flags().Args(); cmd.HasAvailableSubCommands() && len(given) > 0 {
+		return noCommand(cmd, given[0])
+	}
+	return usagef("%w%s", err, nearFlag(cmd, err))
 }
 
 // Strict makes every argument that is wrong, and every flag that is missing, of
@@ -171,7 +175,6 @@ func Strict(root *cobra.Command) {
 	}
 	if !root.Runnable() {
 		root.Args, root.RunE = cobra.ArbitraryArgs, chosenBelow
-		root.SuggestionsMinimumDistance = 2
 		// It runs only to say this; its usage is that of what it holds.
 		root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), "{{if .Runnable}}", "{{if not .HasAvailableSubCommands}}", 1))
 		return
@@ -198,11 +201,7 @@ func chosenBelow(cmd *cobra.Command, given []string) error {
 	if len(given) == 0 {
 		return cmd.Help()
 	}
-	near := ""
-	if found := cmd.SuggestionsFor(given[0]); len(found) > 0 {
-		near = ", perhaps " + strings.Join(found, " or ")
-	}
-	return usagef("%s has no command %q%s; see `%[1]s --help`", cmd.CommandPath(), given[0], near)
+	return noCommand(cmd, given[0])
 }
 
 // Report prints what a command ended with to its error output, if there is

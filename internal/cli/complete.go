@@ -82,6 +82,92 @@ func (a *app) sandboxAndProcess(cmd *cobra.Command, given []string, begun string
 	})
 }
 
+// snapshots completes the ID or name of a snapshot.
+func (a *app) snapshots(cmd *cobra.Command, given []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return a.suggest(cmd, given, begun, func(ctx context.Context, c *client.Client) (all []suggestion, err error) {
+		list, err := c.Snapshots(ctx, completeMost)
+		for _, s := range list {
+			word := s.ID
+			if s.Name != "" && strings.HasPrefix(s.Name, begun) && !slices.ContainsFunc(all, func(n suggestion) bool { return n.word == s.Name }) {
+				word = s.Name // means the newest of it
+			}
+			all = append(all, suggestion{word, s.Name + " of " + s.SandboxID})
+		}
+		return all, err
+	})
+}
+
+// snapshotIDs completes the ID of a snapshot, where a name will not do.
+func (a *app) snapshotIDs(cmd *cobra.Command, given []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return a.suggest(cmd, given, begun, func(ctx context.Context, c *client.Client) (all []suggestion, err error) {
+		list, err := c.Snapshots(ctx, completeMost)
+		for _, s := range list {
+			all = append(all, suggestion{s.ID, s.Name + " of " + s.SandboxID})
+		}
+		return all, err
+	})
+}
+
+// firstSnapshotID completes the ID of a snapshot as the first argument and nothing
+// after it.
+func (a *app) firstSnapshotID(cmd *cobra.Command, given []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(given) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return a.snapshotIDs(cmd, given, begun)
+}
+
+// sandboxAndSnapshot completes a sandbox and then a snapshot in its history.
+func (a *app) sandboxAndSnapshot(cmd *cobra.Command, given []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	switch len(given) {
+	case 0:
+		return a.sandboxes(cmd, given, begun)
+	case 1:
+	default:
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return a.suggest(cmd, given, begun, func(ctx context.Context, c *client.Client) (all []suggestion, err error) {
+		list, err := c.History(ctx, given[0])
+		for _, s := range list {
+			word := s.ID
+			if s.Name != "" && strings.HasPrefix(s.Name, begun) {
+				word = s.Name
+			}
+			all = append(all, suggestion{word, s.Name + " " + holds(s)})
+		}
+		return all, err
+	})
+}
+
+// secrets completes the name of a secret.
+func (a *app) secrets(cmd *cobra.Command, given []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return a.suggest(cmd, given, begun, func(ctx context.Context, c *client.Client) (all []suggestion, err error) {
+		list, err := c.Secrets(ctx)
+		for _, s := range list {
+			all = append(all, suggestion{s.Name, s.Description})
+		}
+		return all, err
+	})
+}
+
+// firstSecret completes a secret as the first argument and nothing after it.
+func (a *app) firstSecret(cmd *cobra.Command, given []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(given) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return a.secrets(cmd, given, begun)
+}
+
+// secretUse completes NAME@ of a flag.
+func (a *app) secretUse(cmd *cobra.Command, _ []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	found, directive := a.secrets(cmd, nil, begun)
+	for i, f := range found {
+		word, about, _ := strings.Cut(f, "\t")
+		found[i] = cobra.CompletionWithDesc(word+"@", about)
+	}
+	return found, directive | cobra.ShellCompDirectiveNoSpace
+}
+
 // templates completes what a sandbox can start from.
 func (a *app) templates(cmd *cobra.Command, _ []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return a.suggest(cmd, nil, begun, func(ctx context.Context, c *client.Client) (all []suggestion, err error) {

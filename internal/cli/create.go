@@ -65,6 +65,9 @@ NAME as well as its ID.`,
 	f.StringVar(&o.user, "user", "", "user that its programs run as (default user)")
 	o.new.register(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("template", a.templates)
+	_ = cmd.RegisterFlagCompletionFunc("snapshot", a.snapshots)
+	_ = cmd.RegisterFlagCompletionFunc("secret", a.secretUse)
+	_ = cmd.RegisterFlagCompletionFunc("on-timeout", cobra.FixedCompletions([]string{"pause", "pause_files", "end"}, cobra.ShellCompDirectiveNoFileComp))
 	clientFlags(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("volume", a.mounted)
 	return cmd

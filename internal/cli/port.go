@@ -36,7 +36,7 @@ held in memory. It is not encrypted.`,
 			}
 			return export(cmd, c, args[0], output, withTemplate, quiet)
 		}),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: a.firstSnapshotID,
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "", "file to write; - is standard output (default SNAPSHOT.snapshot)")
 	cmd.Flags().BoolVar(&withTemplate, "with-template", false, "put the template's image into the file too")

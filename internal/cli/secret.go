@@ -62,7 +62,7 @@ this machine could see it.`,
 			}
 			return printMade(cmd, s, s.Name)
 		}),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: a.firstSecret,
 	}
 	cmd.Flags().StringVar(&description, "description", "", "what it is for")
 	cmd.Flags().StringSliceVar(&only, "host", nil, "the only host that it may be sent to, such as api.example.com or *.example.com; may be repeated (default any, or as it was)")
@@ -150,7 +150,7 @@ func (a *app) deleteSecretsCommand() *cobra.Command {
 			}
 			return nil
 		}),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: a.secrets,
 	}
 	return cmd
 }

@@ -126,7 +126,7 @@ func (a *app) deleteSnapshotsCommand() *cobra.Command {
 			}
 			return nil
 		}),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: a.snapshotIDs,
 	}
 	return cmd
 }
@@ -144,7 +144,7 @@ What it was until then is gone, unless you take a snapshot of that first.`,
 			s, err := c.Rollback(cmd.Context(), args[0], args[1])
 			return changed(cmd, s, err)
 		}),
-		ValidArgsFunction: a.firstSandbox,
+		ValidArgsFunction: a.sandboxAndSnapshot,
 	}
 	clientFlags(cmd)
 	return cmd

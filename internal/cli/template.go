@@ -134,7 +134,7 @@ func (t *templateCommands) build() *cobra.Command {
 			}
 			return buildTemplate(cmd, templates, asked, verbose)
 		}),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: t.complete,
 	}
 	f := cmd.Flags()
 	f.StringVar(&asked.Source, "source", "", "what it is made of, see above (in the data folder default base:$SANDBOX_IMAGE)")

@@ -122,8 +122,8 @@ const keyHeader = "X-API-Key"
 // nobody learns which part was wrong.
 var errAnonymous = sandbox.Errorf(sandbox.Anonymous, "send a valid token or API key as Authorization: Bearer TOKEN, or an API key as X-API-Key")
 
-// Check returns whom a token speaks for. Every failure is the same Anonymous;
-// its Cause, for logs, says what was wrong.
+// Check returns whom a token speaks for. Every failure but the end of a token that
+// was signed here is the same Anonymous; its Cause, for logs, says what was wrong.
 func (t *Tokens) Check(token string) (sandbox.Identity, error) {
 	if len(token) > maxToken {
 		return sandbox.Identity{}, errAnonymous.WithCause(errors.New("the token is too long"))
@@ -133,7 +133,12 @@ func (t *Tokens) Check(token string) (sandbox.Identity, error) {
 	if err == nil {
 		err = checkForm(parsed)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, jwt.ErrTokenExpired) && c.ExpiresAt != nil: // its signature is checked first
+		return sandbox.Identity{}, sandbox.Errorf(sandbox.Anonymous,
+			"the token expired at %s: make a new one with `cloud-sandbox token create` on the server, or in dev mode with POST /api/v1/auth/token",
+			c.ExpiresAt.UTC().Format(time.RFC3339)).WithCause(err)
+	case err != nil:
 		return sandbox.Identity{}, errAnonymous.WithCause(err)
 	}
 	who := sandbox.Identity{Tenant: c.Tenant, User: c.User, Role: c.Role}
@@ -243,7 +248,7 @@ func (s *Server) credential(ctx context.Context, token string) (sandbox.Identity
 		switch {
 		case err == nil && who.Role == "": // unless somebody here gave them one
 			_, err = s.Users.Admit(ctx, who)
-		case err != nil && !errors.Is(err, sandbox.Denied):
+		case err != nil && !errors.Is(err, sandbox.Denied) && !errors.Is(err, sandbox.Anonymous): // which say what to do
 			err = errAnonymous.WithCause(err)
 		}
 		return who, err

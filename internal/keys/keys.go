@@ -141,8 +141,8 @@ func list(scopes []sandbox.Scope) string {
 // errNoKey is the one answer to every secret that is not valid.
 var errNoKey = sandbox.Errorf(sandbox.Anonymous, "the API key is not valid: it is unknown, has expired or was revoked")
 
-// Check returns whom a secret speaks for. Every failure but that of the Store is
-// the same Anonymous.
+// Check returns whom a secret speaks for. Every failure but that of the Store, and
+// the end of the Key whose secret it is, is the same Anonymous.
 func (s *Service) Check(ctx context.Context, secret string) (sandbox.Identity, error) {
 	if !sandbox.ValidKeySecret(secret) {
 		return sandbox.Identity{}, errNoKey
@@ -158,6 +158,9 @@ func (s *Service) Check(ctx context.Context, secret string) (sandbox.Identity, e
 	}
 	// The hash is what the row was found by; a Store that finds too much must
 	// not let anybody in.
+	if current(hash, key) && key.Expired(now) {
+		return sandbox.Identity{}, sandbox.Errorf(sandbox.Anonymous, "the API key expired at %s: make another with `cloud-sandbox key create`", key.ExpiresAt.UTC().Format(time.RFC3339))
+	}
 	if !speaksFor(hash, key, now) {
 		return sandbox.Identity{}, errNoKey
 	}
@@ -170,9 +173,12 @@ func (s *Service) Check(ctx context.Context, secret string) (sandbox.Identity, e
 // speaksFor reports whether the secret with this hash is one of key's that is
 // valid.
 func speaksFor(hash sandbox.KeyHash, key sandbox.Key, now time.Time) bool {
-	current := subtle.ConstantTimeCompare(key.Hash[:], hash[:]) == 1
 	previous := subtle.ConstantTimeCompare(key.Previous.Hash[:], hash[:]) == 1 && key.Previous.ValidAt(now)
-	return (current || previous) && !key.Expired(now)
+	return (current(hash, key) || previous) && !key.Expired(now)
+}
+
+func current(hash sandbox.KeyHash, key sandbox.Key) bool {
+	return subtle.ConstantTimeCompare(key.Hash[:], hash[:]) == 1
 }
 
 func (s *Service) find(ctx context.Context, hash sandbox.KeyHash, now time.Time) (sandbox.Key, error) {

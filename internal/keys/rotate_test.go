@@ -2,6 +2,7 @@ package keys
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -148,11 +149,16 @@ func rotateRefusals(t *testing.T, store sandbox.Store) {
 func rotateExpired(t *testing.T, store sandbox.Store) {
 	now := time.Now().UTC()
 	key := sandbox.Key{
-		ID: sandbox.NewKeyID(), Tenant: "t", Name: "k", Role: sandbox.RoleDeveloper, Hash: sandbox.KeyHash{1},
+		ID: sandbox.NewKeyID(), Tenant: "t", Name: "k", Role: sandbox.RoleDeveloper,
 		CreatedAt: now.Add(-time.Hour), ExpiresAt: now.Add(-time.Second),
 	}
+	secret := sandbox.NewKeySecret()
+	key.Hash = sandbox.HashKeySecret(secret)
 	if err := store.InsertKey(t.Context(), key); err != nil {
 		t.Fatal(err)
+	}
+	if _, err := newService(store).Check(t.Context(), secret); !errors.Is(err, sandbox.Anonymous) || !strings.Contains(err.Error(), "the API key expired at "+key.ExpiresAt.Format(time.RFC3339)) {
+		t.Errorf("its secret: %v", err)
 	}
 	if _, _, err := newService(store).Rotate(t.Context(), developer, key.ID, 0); !errors.Is(err, sandbox.Conflict) {
 		t.Errorf("%v", err)

@@ -159,6 +159,11 @@ func (s *Issuers) Check(ctx context.Context, token string) (sandbox.Identity, er
 		return sandbox.Identity{}, errors.New("the token is of no known issuer")
 	}
 	verified, err := is.verifier.Verify(ctx, token)
+	var late *oidc.TokenExpiredError
+	if errors.As(err, &late) {
+		return sandbox.Identity{}, sandbox.Errorf(sandbox.Anonymous, "the token expired at %s: log in again with `cloud-sandbox login`, or get a new one from your identity provider",
+			late.Expiry.UTC().Format(time.RFC3339)).WithCause(err)
+	}
 	if err != nil {
 		return sandbox.Identity{}, err
 	}

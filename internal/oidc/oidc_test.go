@@ -338,6 +338,9 @@ func TestForgedTokens(t *testing.T) {
 			t.Errorf("%s is recognized: %v", name, err)
 		}
 	}
+	if _, err := w.issuers.Check(t.Context(), w.token(map[string]any{"exp": 1})); !errors.Is(err, sandbox.Anonymous) || !strings.Contains(err.Error(), "the token expired at 1970-01-01T00:00:01Z: log in again") {
+		t.Errorf("an expired one: %v", err)
+	}
 	if w.p.calls > 2 {
 		t.Errorf("the keys were asked for %d times", w.p.calls)
 	}

@@ -280,6 +280,15 @@ func TestCommandCreateFromSnapshotName(t *testing.T) {
 	if got := sh.must(t, "exec", "again", "cat", "mark"); got != "newer\n" {
 		t.Errorf("it started from %q", got)
 	}
+	for _, args := range [][]string{{"create", "--snapshot", "ba"}, {"rollback", "newer", "ba"}} {
+		if got := sh.must(t, append([]string{"__complete"}, args...)...); !strings.HasPrefix(got, "base-state\t") || strings.Count(got, "base-state\t") != 1 {
+			t.Errorf("%q completes to %q", args, got)
+		}
+	}
+	ids := strings.Fields(sh.must(t, "snapshot", "ls", "-q"))
+	if got := sh.must(t, "__complete", "snapshot", "rm", ids[0], "s"); strings.Contains(got, ids[0]) || !strings.Contains(got, ids[1]) {
+		t.Errorf("of %q is completed %q", ids, got)
+	}
 	for name, want := range map[string]string{"no-such": `no snapshot "no-such"`, "Not A Name": "neither the ID nor the name"} {
 		if got := sh.try(t, "", "create", "--snapshot", name); got.code != 1 || !strings.Contains(got.err, want) {
 			t.Errorf("from %q: %+v", name, got)
@@ -315,7 +324,7 @@ func TestCommandExecListRemove(t *testing.T) {
 		{"", []string{"ls", "a", "b"}, told{"", "takes at most one", 2}},
 		{"", []string{"ls", "--state", "odd"}, told{"", "state", 1}},
 		{"", []string{"ls", "--json", "none:"}, told{"", `{"error":{"code":"not_found"`, 1}},
-		{"", []string{"nonsense"}, told{"", "has no command", 2}},
+		{"", []string{"nonsense"}, told{"", "no command \"nonsense\"", 2}},
 		{"", []string{"ls", "-q", "--metadata", "team=blue"}, told{id + "\n", "", 0}},
 		{"", []string{"ls", "-q", "--metadata", "team=red"}, told{"", "", 0}},
 	} {
@@ -665,6 +674,11 @@ func TestCommandSecret(t *testing.T) {
 	} {
 		if got := sh.try(t, tt.stdin, append([]string{"secret"}, tt.args...)...); got.code != tt.code || !strings.Contains(got.err, tt.words) {
 			t.Errorf("%v: %+v", tt.args, got)
+		}
+	}
+	for _, args := range [][]string{{"secret", "rm", "K"}, {"secret", "set", "K"}, {"create", "--secret", "K"}} {
+		if got := sh.must(t, append([]string{"__complete"}, args...)...); !strings.HasPrefix(got, "KEY") {
+			t.Errorf("%q completes to %q", args, got)
 		}
 	}
 	if out := sh.must(t, "secret", "rm", "KEY"); out != "KEY\n" {
