@@ -24,7 +24,7 @@ run: ## install what is missing, build, start the server and run a first snippet
 	@ADDR='$(ADDR)' DATA='$(DATA)' scripts/run.sh
 
 .PHONY: build
-build: $(OUT)/cloud-sandbox ## build bin/cloud-sandbox with everything inside
+build: build-all ## build bin/cloud-sandbox with everything inside, and the four roles, each a program of its own
 
 # Every Go build is cheap when nothing changed, so they are always asked.
 .PHONY: FORCE
@@ -62,7 +62,7 @@ $(OUT)/gateway $(OUT)/session-manager $(OUT)/scheduler: FORCE
 	@go build -ldflags '$(LDFLAGS) -X main.version=$(VERSION)' -o $@ ./cmd/$(@F)
 
 .PHONY: build-all
-build-all: $(OUT)/cloud-sandbox $(OUT)/gateway $(OUT)/session-manager $(OUT)/scheduler $(OUT)/node ## build the four roles too, each a program of its own
+build-all: $(OUT)/cloud-sandbox $(OUT)/gateway $(OUT)/session-manager $(OUT)/scheduler $(OUT)/node ## the same as build
 
 ARCHES ?= arm64 amd64
 
@@ -92,7 +92,7 @@ test: ## everything real: check's tests, end to end with gVisor, SDK, attacks
 	@scripts/test.sh
 
 .PHONY: test-cgroup2
-test-cgroup2: build ## the contract of engines on cgroup v2, in an emulated machine: seven minutes
+test-cgroup2: $(OUT)/cloud-sandbox ## the contract of engines on cgroup v2, in an emulated machine: seven minutes
 	@scripts/cgroup2.sh
 
 .PHONY: bench

@@ -54,18 +54,5 @@ post /api/v1/execute "$(jq -n --arg s "$SANDBOX" --arg c "$code" '{sandbox_id: $
   jq -r '"        \(.stdout | rtrimstr("\n"))   [\(.status), \(.duration_ms) ms]"'
 post /api/v1/sandbox/release "{\"sandbox_id\": \"$SANDBOX\"}" >/dev/null
 
-cat <<EOT
-
-  Address   $url        (API page: $url/docs)
-  Token     $TOKEN
-
-  Try next, in another terminal:
-
-    curl -s $url/api/v1/execute -H "Authorization: Bearer \$TOKEN" \\
-      -H "Content-Type: application/json" -d '{"language": "python", "code": "print(6 * 7)"}'
-
-    pip install -e sdk/python      # then: docs/quick-start.md
-
-  Ctrl-C stops the server; sandboxes live on until 'make down'.
-EOT
+scripts/welcome.sh "$url" "$TOKEN" "$PWD/bin/cloud-sandbox"
 wait $server

@@ -208,6 +208,36 @@ func TestCommandCancel(t *testing.T) {
 	}
 }
 
+// What make run prints to try next works as it is pasted.
+func TestWelcome(t *testing.T) {
+	t.Parallel()
+	s := shared.Server(t)
+	var token struct {
+		Access string `json:"access_token"`
+	}
+	s.Anyone(t).Must(t, "POST", "/api/v1/auth/token", rig.Body{"user_id": "welcome", "role": "user"}, &token)
+	said, err := exec.Command("../../scripts/welcome.sh", s.URL, token.Access, s.Bin).Output()
+	if err != nil || !strings.Contains(string(said), s.URL) || !strings.Contains(string(said), token.Access) {
+		t.Fatalf("%v: %s", err, said)
+	}
+	tried := 0
+	for line := range strings.Lines(string(said)) {
+		command, ok := strings.CutPrefix(line, "    ")
+		if !ok {
+			continue
+		}
+		tried++
+		cmd := exec.Command("bash", "-c", command)
+		cmd.Dir = t.TempDir()
+		if out, err := cmd.Output(); err != nil || !strings.Contains(string(out), "42") {
+			t.Errorf("%s%v: %s", command, err, out)
+		}
+	}
+	if tried != 2 {
+		t.Errorf("%d commands in\n%s", tried, said)
+	}
+}
+
 // What --network, --allow and --deny say holds, and network log tells of it.
 func TestCommandNetworkRules(t *testing.T) {
 	t.Parallel()
