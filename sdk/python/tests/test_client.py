@@ -430,7 +430,25 @@ def test_a_cancelled_task_ends_its_sandbox(serve: Serve) -> None:
                 await anyio.sleep(60)
 
     anyio.run(main)
-    assert [received.method for received in server.received] == ["POST", "DELETE"]
+    assert [received.method for received in server.received] == ["POST", "PATCH", "DELETE"]
+
+
+@pytest.mark.parametrize(
+    ("options", "changes"),
+    [
+        ({}, [b'{"on_timeout":"end"}']),
+        ({"on_timeout": "pause"}, []),
+        ({"name": "shared", "if_exists": "return"}, []),
+    ],
+)
+def test_a_block_has_its_sandbox_end_by_itself(
+    serve: Serve, options: dict[str, str], changes: list[bytes]
+) -> None:
+    server = serve(lambda _: Reply(body=SESSION))
+    with Sandbox.create(server.url, token="t", **options):  # type: ignore[arg-type]
+        pass
+    found = [r.body.replace(b" ", b"") for r in server.received if r.method == "PATCH"]
+    assert found == changes
 
 
 def test_asynchronous_pieces_need_the_asynchronous_flavour(serve: Serve) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
+import sys
 import tarfile
 import threading
 import time
@@ -558,8 +560,33 @@ def test_an_exception_ends_the_sandbox(sdk: Flavour, client: Client) -> None:
     assert sandbox.info().state == "ended"
 
 
+def test_a_program_that_dies_leaves_nothing() -> None:
+    owner = f"sdk-{uuid.uuid4().hex[:8]}"
+    keyed = bool(os.environ.get("CLOUD_SANDBOX_API_KEY"))
+    program = (
+        "import sys, time\n"
+        "from cloud_sandbox import Sandbox\n"
+        "with Sandbox.create(user_id=sys.argv[1] or None, timeout_seconds=3) as sandbox:\n"
+        "    print(sandbox.sandbox_id, flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    command = [sys.executable, "-c", program, "" if keyed else owner]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        sandbox_id = child.stdout.readline().strip()
+        child.kill()
+    with Client(user_id=None if keyed else owner) as its:
+        sandbox = Sandbox(its, sandbox_id, owns_client=False)
+        for _ in range(600):  # a minute
+            info = sandbox.info()
+            if info.state not in ("running", "stopping"):
+                break
+            time.sleep(0.1)
+        assert info.state == "ended"
+
+
 def test_deadlines_move(sdk: Flavour, client: Client) -> None:
-    with sdk.Sandbox.create(client=client) as sandbox:
+    with sdk.Sandbox.create(client=client, on_timeout="pause") as sandbox:
         farther = sandbox.set_timeout(3600)
         assert farther.timeout_seconds == 3600
         sandbox.set_timeout(1)

@@ -86,6 +86,7 @@ class Sandbox:
         self._client = client
         self._owns_client = owns_client
         self._sandbox_id = sandbox_id
+        self._ends_with_block = False  # unless a block is entered that says so
         self.files = Files(client, sandbox_id)
         self.contexts = Contexts(client, sandbox_id)
         self.processes = Processes(client, sandbox_id)
@@ -154,8 +155,10 @@ class Sandbox:
                 knows its ID.
             idle_timeout_seconds: do what ``on_timeout`` says when nobody has used
                 it for so long, at least 1. Default: never.
-            on_timeout: at the end of its time save all of it (``"pause"``, the
-                default), save its files only (``"pause_files"``), or end it.
+            on_timeout: at the end of its time save all of it (``"pause"``), save
+                its files only (``"pause_files"``), or end it (``"end"``). Default:
+                pause; for one that a ``with`` block is entered with, end, so that
+                nothing is left of a program that died in the block.
             auto_resume: a call that reaches into it resumes it when it is paused.
                 Default: True.
             snapshot: start from this Snapshot, its ID or its name, instead of a
@@ -206,7 +209,9 @@ class Sandbox:
         client, owned = client_for(client, base_url, user_id, api_key, token)
         with _closing_on_error(client, owned):
             info = client.call(call)
-        return cls(client, info.sandbox_id, owns_client=owned)
+        made = cls(client, info.sandbox_id, owns_client=owned)
+        made._ends_with_block = on_timeout is None and if_exists != "return"
+        return made
 
     @classmethod
     def connect(
@@ -766,6 +771,13 @@ class Sandbox:
             self._client.disown()
 
     def __enter__(self) -> Sandbox:
+        # The block ends it; should this program die in it, its timeout does.
+        if self._ends_with_block:
+            try:
+                self.update(on_timeout="end")
+            except BaseException as err:
+                self.__exit__(type(err), err, err.__traceback__)
+                raise
         return self
 
     def __exit__(
