@@ -166,7 +166,7 @@ func e2bWarnings(ctx context.Context, s client.E2BSettings) []string {
 		all = append(all, fmt.Sprintf("this machine does not find names below %s, so what get_host() gives does not work: let *.%[1]s lead to the server in the DNS", host))
 	}
 	if !s.TLS {
-		all = append(all, "the server speaks no TLS: reach what get_host() gives by http://. SDKs that know no E2B_SANDBOX_URL (e2b before 2.7, e2b-code-interpreter before 2.9 and its npm before 2.7) need `cloud-sandbox serve --dev --tls`, or CLOUD_SANDBOX_TLS_CERT")
+		all = append(all, "the server speaks no TLS: reach what get_host() gives by http://. SDKs that do not heed E2B_SANDBOX_URL (e2b before 2.7, e2b-code-interpreter before 2.9, npm's before 2.7) need `cloud-sandbox serve --dev --tls`, or CLOUD_SANDBOX_TLS_CERT")
 	}
 	return all
 }
