@@ -27,9 +27,13 @@ const (
 	codeInterpreter = "code-interpreter-v1"
 )
 
+// dataSuite is the suite of Debian that code-interpreter-v1 is made of: the first whose
+// matplotlib, 3.10, tells the title of a figure of several charts.
+const dataSuite = "trixie"
+
 // dataPackages are what code-interpreter-v1 has beyond base.
 var dataPackages = []string{
-	"fonts-dejavu-core", "python3-matplotlib", "python3-numpy", "python3-pandas", "python3-requests", "python3-scipy", "python3-sklearn",
+	"fonts-dejavu-core", "python3-matplotlib", "python3-numpy", "python3-pandas", "python3-pil", "python3-requests", "python3-scipy", "python3-sklearn",
 }
 
 func templateCommand() *cobra.Command {
@@ -105,11 +109,6 @@ func (l localTemplates) BuildTemplate(ctx context.Context, t cli.TemplateBuild, 
 	if err != nil {
 		return made, err
 	}
-	if t.Template == codeInterpreter && t.Source == "" {
-		// The libraries of a distribution are for its own Python.
-		t.Source = template.Debian("").String()
-		t.Packages = append(t.Packages, dataPackages...)
-	}
 	recipe, err := recipeOf(t)
 	if err != nil {
 		return made, err
@@ -129,7 +128,12 @@ func (l localTemplates) BuildTemplate(ctx context.Context, t cli.TemplateBuild, 
 func recipeOf(t cli.TemplateBuild) (template.Recipe, error) {
 	r := template.Recipe{Packages: t.Packages, Env: t.Env, Start: t.Start, Ready: t.Ready, Bare: t.Bare, Private: t.Private}
 	source := t.Source
-	if source == "" {
+	switch {
+	case source == "" && t.Template == codeInterpreter:
+		// The libraries of a distribution are for its own Python.
+		source = template.Debian(dataSuite).String()
+		r.Packages = append(r.Packages, dataPackages...)
+	case source == "":
 		image, err := config.SandboxImage(os.Getenv)
 		if err != nil {
 			return r, err

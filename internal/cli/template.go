@@ -62,9 +62,9 @@ What it is made of is its --source:
 Images and suites get the tools of base (Python, Node.js, git, curl and others)
 and what --package names; archives, folders and images with --bare stay as they
 are. The template "base" is made of base:$SANDBOX_IMAGE (python:3.11-slim).
-The template "code-interpreter-v1" is made of Debian packages, if nothing else is
-said, with numpy, pandas, matplotlib, scipy, scikit-learn and requests; until it
-is built, base stands in for it.
+The template "code-interpreter-v1" is made of packages of Debian 13, if nothing else
+is said, with numpy, pandas, matplotlib, Pillow, scipy, scikit-learn and requests;
+until it is built, base stands in for it.
 
 With --start a shell command runs in the background of every sandbox of the
 template, from its first moment on; with --ready a sandbox is handed out only
