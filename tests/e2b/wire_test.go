@@ -611,3 +611,60 @@ func TestWireTeamMetrics(t *testing.T) {
 		t.Errorf("most: %d %s", resp.StatusCode, text)
 	}
 }
+
+// A client's tag "latest" is a tag like others beside "default", over builds and lists;
+// a build is tagged by its ID too.
+func TestWireTags(t *testing.T) {
+	t.Parallel()
+	w := newWire(t)
+	must := func(status int, method, path, body string, reply any) {
+		t.Helper()
+		resp, text := w.api(method, path, body)
+		if resp.StatusCode != status || reply != nil && json.Unmarshal([]byte(text), reply) != nil {
+			t.Fatalf("%s %s: %d %s", method, path, resp.StatusCode, text)
+		}
+	}
+	build := func(name string) string {
+		t.Helper()
+		var made struct{ TemplateID, BuildID string }
+		must(202, "POST", "/v3/templates", `{"name":"`+name+`"}`, &made)
+		path := "/templates/" + made.TemplateID + "/builds/" + made.BuildID
+		must(202, "POST", "/v2"+path, `{"fromTemplate":"base","steps":[]}`, nil)
+		rig.Within(t, 2*time.Minute, "the build was ready", func() bool {
+			var told struct{ Status string }
+			must(200, "GET", path+"/status", "", &told)
+			if told.Status == "error" {
+				t.Fatal("the build failed")
+			}
+			return told.Status == "ready"
+		})
+		return made.BuildID
+	}
+	tags := func() map[string]string {
+		t.Helper()
+		var all []struct{ Tag, BuildID string }
+		must(200, "GET", "/templates/tagged/tags", "", &all)
+		byTag := map[string]string{}
+		for _, tag := range all {
+			byTag[tag.Tag] = tag.BuildID
+		}
+		return byTag
+	}
+	first := build("tagged:latest")
+	if got := tags(); len(got) != 1 || got["latest"] != first {
+		t.Errorf("the tags are %v, want latest alone", got)
+	}
+	must(404, "POST", "/v2/sandboxes", `{"templateID":"tagged"}`, nil) // it has no default
+	w.create("/v2/sandboxes", `{"templateID":"tagged:latest"}`)
+	second := build("tagged")
+	if got := tags(); len(got) != 2 || got["latest"] != first || got["default"] != second {
+		t.Errorf("after another build the tags are %v", got)
+	}
+	var assigned struct{ BuildID string }
+	must(201, "POST", "/templates/tags", `{"target":"tagged:`+first+`","tags":["by-id"]}`, &assigned)
+	if got := tags(); got["by-id"] != first || assigned.BuildID != first {
+		t.Errorf("a build was tagged: %+v, %v", assigned, got)
+	}
+	must(404, "POST", "/templates/tags", `{"target":"tagged:11111111-1111-1111-1111-111111111111","tags":["x"]}`, nil)
+	w.create("/v2/sandboxes", `{"templateID":"base:latest"}`) // as our own tools say it
+}

@@ -96,9 +96,7 @@ func ownTags(tags []string) ([]string, error) {
 		if !tagPattern.MatchString(tag) || uuidPattern.MatchString(tag) {
 			return nil, sandbox.Errorf(sandbox.Invalid, "a tag is 1 to 64 of a-z, 0-9, '.', '_' and '-', begins and ends with a letter or digit, and is no UUID: %.80q is not", tag)
 		}
-		if tag == defaultTag {
-			tag = latest
-		}
+		tag = swapTag(tag)
 		if !slices.Contains(own, tag) {
 			own = append(own, tag)
 		}
@@ -113,10 +111,7 @@ func ownTags(tags []string) ([]string, error) {
 func clientTags(own []string) []string {
 	tags := make([]string, len(own))
 	for i, tag := range own {
-		tags[i] = tag
-		if tag == latest {
-			tags[i] = defaultTag
-		}
+		tags[i] = swapTag(tag)
 	}
 	return tags
 }
@@ -286,7 +281,12 @@ func (a *API) StartBuild(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 // it.
 func (a *API) mapped(ctx context.Context, who sandbox.Identity, name string) (string, error) {
 	_, err := a.Catalog.Find(ctx, who.Tenant, name)
-	if meant, ok := a.Templates[name]; ok && errors.Is(err, sandbox.NotFound) {
+	if ours, ok := notTagged(name); ok && errors.Is(err, sandbox.NotFound) {
+		if _, err := a.Catalog.Find(ctx, who.Tenant, ours); err == nil {
+			return ours, nil
+		}
+	}
+	if meant, ok := a.Templates[swapReference(name)]; ok && errors.Is(err, sandbox.NotFound) {
 		return meant, nil
 	}
 	return name, err

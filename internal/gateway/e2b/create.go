@@ -143,7 +143,7 @@ func (b *createBody) policy() (sandbox.NetworkPolicy, error) {
 	return b.Network.policy(b.AllowInternetAccess)
 }
 
-// templateName is a Template or Snapshot as a client names it, without the
+// templateName is a Template or Snapshot that a client names, in our words, without the
 // namespace, which is the caller's own if there is one: of another's nothing is
 // there.
 func templateName(who sandbox.Identity, s string) (string, error) {
@@ -155,7 +155,7 @@ func templateName(who sandbox.Identity, s string) (string, error) {
 	if strings.Contains(name, "/") {
 		return "", errNoTemplate(name)
 	}
-	return strings.TrimSuffix(name, ":"+defaultTag), nil
+	return strings.TrimSuffix(swapReference(name), ":"+latest), nil
 }
 
 func errNoTemplate(name string) error {
@@ -221,6 +221,13 @@ func (a *API) make(ctx context.Context, who sandbox.Identity, req sandbox.Create
 	case req.Snapshot != "":
 		return sb, errNoTemplate(req.Snapshot)
 	}
+	if name, ok := notTagged(req.Template); ok {
+		req.Template = name
+		if sb, err := a.makeFrom(ctx, who, req); !errors.Is(err, sandbox.NotFound) {
+			return sb, err
+		}
+		req.Template = name + ":" + defaultTag
+	}
 	snapshot, err := a.snapshotNamed(ctx, who, req.Template)
 	if err != nil {
 		return sb, err
@@ -229,11 +236,11 @@ func (a *API) make(ctx context.Context, who sandbox.Identity, req sandbox.Create
 		req.Snapshot, req.Template = snapshot, ""
 		return a.makeFrom(ctx, who, req)
 	}
-	meant, ok := a.Templates[req.Template]
+	asked := swapReference(req.Template)
+	meant, ok := a.Templates[asked]
 	if !ok {
-		return sb, withoutTemplate(absent, req.Template)
+		return sb, withoutTemplate(absent, asked)
 	}
-	asked := req.Template
 	req.Template = meant
 	if sb, err = a.makeFrom(ctx, who, req); errors.Is(err, sandbox.NotFound) {
 		return sb, withoutTemplate(err, meant)
@@ -252,6 +259,13 @@ func withoutTemplate(err error, name string) error {
 		return err
 	}
 	return errNoTemplate(name)
+}
+
+// notTagged is the Template that a client's "NAME:latest" means, which is given in our
+// words, where nobody has given that tag by E2B's API: our own latest, as our tools made
+// it.
+func notTagged(template string) (name string, ok bool) {
+	return strings.CutSuffix(template, ":"+defaultTag)
 }
 
 // makeFrom creates a Sandbox as its Template wants it: shape, user and folder are

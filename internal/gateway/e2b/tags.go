@@ -1,6 +1,8 @@
 package e2b
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"net/http"
 	"slices"
@@ -11,20 +13,43 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 )
 
-// reference is a template and, if one was named, a tag of it in our words.
+// reference is a template and, if one was named, a tag of it in our words, or the ID of
+// one of its builds.
 func reference(who sandbox.Identity, asked string) (name, tag string, err error) {
 	if name, err = templateName(who, asked); err != nil {
 		return "", "", err
 	}
 	name, tag, tagged := strings.Cut(name, ":")
-	if tagged {
-		tags, err := ownTags([]string{tag})
-		if err != nil {
+	if tagged && !uuidPattern.MatchString(tag) {
+		if _, err := ownTags([]string{tag}); err != nil {
 			return "", "", err
 		}
-		tag = tags[0]
 	}
 	return name, tag, checkOwnName(name)
+}
+
+// versionOf is the version of a Template that a build made, as NAME:TAG or
+// NAME@VERSION.
+func (a *API) versionOf(ctx context.Context, who sandbox.Identity, name, build string) (string, error) {
+	tags, err := a.own(ctx, who, name)
+	if err != nil {
+		return "", err
+	}
+	_, versions, err := a.Catalog.Versions(ctx, who.Tenant, name+":"+cmp.Or(tags[0].Tag, latest)) // of any tag: all versions are told
+	if err != nil {
+		return "", err
+	}
+	for _, t := range tags { // two builds may have made the same version
+		if buildID(t) == build {
+			return name + ":" + cmp.Or(t.Tag, latest), nil
+		}
+	}
+	for _, t := range versions {
+		if buildID(t) == build {
+			return name + "@" + t.Version, nil
+		}
+	}
+	return "", errNoTemplate(name + ":" + build)
 }
 
 // AssignTags answers POST /templates/tags with 201: tags mean what one meant
@@ -48,10 +73,12 @@ func (a *API) AssignTags(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	if err != nil {
 		return err
 	}
-	if tag == "" {
-		tag = latest
+	target := name + ":" + cmp.Or(tag, latest)
+	if uuidPattern.MatchString(tag) {
+		if target, err = a.versionOf(r.Context(), who, name, tag); err != nil {
+			return err
+		}
 	}
-	target := name + ":" + tag
 	if err := a.mayChange(r, who, target); err != nil {
 		return err
 	}
@@ -67,7 +94,7 @@ func (a *API) mayChange(r *http.Request, who sandbox.Identity, template string) 
 	t, err := a.Catalog.Find(r.Context(), who.Tenant, template)
 	switch {
 	case sandbox.CodeOf(err) == sandbox.NotFound: // and not one that is being built
-		return errNoTemplate(template)
+		return errNoTemplate(swapReference(template))
 	case err != nil:
 		return err
 	case t.Shared:

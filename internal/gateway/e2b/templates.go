@@ -53,8 +53,30 @@ type tagView struct {
 const (
 	buildReady = "ready"
 	defaultTag = "default"
-	latest     = "latest" // the same in our words
+	latest     = "latest"
 )
+
+// swapTag is a client's tag in our words, and one of ours in a client's: E2B's
+// "default" is our "latest". A client's own "latest" is our "default" then, so that
+// neither takes the other's place.
+func swapTag(tag string) string {
+	switch tag {
+	case defaultTag:
+		return latest
+	case latest:
+		return defaultTag
+	}
+	return tag
+}
+
+// swapReference does the same to NAME:TAG; what has no tag stays.
+func swapReference(reference string) string {
+	name, tag, tagged := strings.Cut(reference, ":")
+	if !tagged {
+		return reference
+	}
+	return name + ":" + swapTag(tag)
+}
 
 // buildID is what made a version, or else the version in the form of a UUID, as
 // clients want it.
@@ -72,10 +94,10 @@ func buildID(t sandbox.Template) string {
 
 // tagged is one tag of a Template as clients name it.
 func tagged(t sandbox.Template) string {
-	if t.Tag == "" || t.Tag == latest {
+	if t.Tag == "" {
 		return defaultTag
 	}
-	return t.Tag
+	return swapTag(t.Tag)
 }
 
 // grouped are Templates by name, in order, each with its tags.
