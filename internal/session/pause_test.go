@@ -406,12 +406,19 @@ func TestSnapshots(t *testing.T) {
 		if len(mine.Env) != 1 || mine.Env["B"] != "2" || mine.Network != sandbox.NetworkPublic {
 			t.Errorf("started as %+v", mine)
 		}
-		for _, bad := range []sandbox.CreateRequest{{Snapshot: "x"}, {Snapshot: first.ID, Template: "base"}, {Snapshot: first.ID, Shape: sandbox.DefaultShape()}} {
+		for _, bad := range []sandbox.CreateRequest{{Snapshot: "-"}, {Snapshot: first.ID, Template: "base"}, {Snapshot: first.ID, Shape: sandbox.DefaultShape()}} {
 			_, err := w.m.Create(t.Context(), "t", bad)
 			want(t, "a bad start", err, sandbox.Invalid)
 		}
-		_, err = w.m.Create(t.Context(), "thief", sandbox.CreateRequest{Snapshot: first.ID})
-		want(t, "another tenant's snapshot", err, sandbox.NotFound)
+		_, err = w.m.Create(t.Context(), "t", sandbox.CreateRequest{Snapshot: "absent"})
+		want(t, "a name that no snapshot has", err, sandbox.NotFound)
+		if named := w.create("t", sandbox.CreateRequest{Snapshot: "first"}); w.nodes.recall(named) != "one" {
+			t.Errorf("by its name it started with %q", w.nodes.recall(named))
+		}
+		for _, ref := range []string{first.ID, "first"} {
+			_, err = w.m.Create(t.Context(), "thief", sandbox.CreateRequest{Snapshot: ref})
+			want(t, "another tenant's snapshot", err, sandbox.NotFound)
+		}
 
 		third := w.snapshot(other.ID, "")
 		tree, err := w.m.History(t.Context(), "t", "other")
