@@ -145,6 +145,7 @@ for _ in range(%d):
 	whole(s.ID, "being forked")
 	act(t, c, s.ID, "timeout", rig.Body{"timeout_seconds": 1})
 	rig.Within(t, rig.Patience, "its deadline", func() bool { return c.Get(t, s.ID).State == "paused" })
+	act(t, c, s.ID, "timeout", rig.Body{"timeout_seconds": 600}) // else it has a second again
 	whole(s.ID, "its deadline")
 	act(t, c, s.ID, "pause", rig.Body{"memory": false})
 	if got := c.Sh(t, s.ID, "find /workspace/many -type f | wc -l"); got != fmt.Sprintf("%d\n", files) {
