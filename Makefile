@@ -95,6 +95,10 @@ test: ## everything real: check's tests, end to end with gVisor, SDK, attacks
 test-cgroup2: $(OUT)/cloud-sandbox ## the contract of engines on cgroup v2, in an emulated machine: seven minutes
 	@scripts/cgroup2.sh
 
+.PHONY: test-large
+test-large: build ## pause and resume a million files, and 50,000 descriptors, and print the times: some minutes
+	@LARGE_E2E=1 CLOUD_SANDBOX_E2E=$(CURDIR)/bin/cloud-sandbox CLOUD_SANDBOX_TEMPLATES=$(DATA)/templates go test -vet=off -count=1 -timeout 120m -run '^TestLarge$$' ./tests/e2e
+
 .PHONY: bench
 bench: ## measure everything beside Docker and bare runsc
 	@scripts/bench.sh full
