@@ -44,6 +44,7 @@ There is no time limit unless --timeout sets one.
 
 With -i the program reads what comes here while it runs, also the end of it. Ctrl-C
 is then a SIGINT for the program, and Ctrl-\ ends it. It ends with this command.
+Input that was on its way when a connection broke is sent again, and read once.
 
 With -t the program has a terminal, of the size of the one here; with -it every key
 goes to it as it is typed, Ctrl-C too. It ends with this command.

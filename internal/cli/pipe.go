@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -30,92 +31,136 @@ func (o *execOptions) pipe(cmd *cobra.Command, c *client.Client, id string, prog
 	if err != nil {
 		return err
 	}
-	ctx, stop := context.WithCancelCause(context.WithoutCancel(cmd.Context()))
-	defer stop(nil)
-	a, err := c.Attach(ctx, id, p.ID, client.AttachOptions{Pipes: true, End: true})
-	if err != nil {
-		endProcess(ctx, cmd, c, id, p.ID)
-		return err
-	}
-	defer a.Close()
 	keys, leave, err := openTerminal(cmd.InOrStdin()).keys()
 	if err != nil {
+		endProcess(cmd.Context(), cmd, c, id, p.ID)
 		return err
 	}
 	defer leave()
-	j := &piped{
-		cmd: cmd, a: a, keys: keys, signals: signals,
-		taken: make(chan int), refused: make(chan struct{}),
+	j := &piped{cmd: cmd, client: c, sandbox: id, process: p.ID, keys: keys, signals: signals}
+	ended, err := j.hold(context.WithoutCancel(cmd.Context()))
+	if err != nil {
+		if !errors.Is(err, sandbox.Conflict) && !errors.Is(err, sandbox.NotFound) { // it runs, and the server may not know that nobody comes back
+			endProcess(cmd.Context(), cmd, c, id, p.ID)
+		}
+		return err
 	}
-	var sending sync.WaitGroup
-	sending.Go(func() { stop(j.send(ctx)) })
-	ended, err := j.receive(ctx)
-	stop(nil)
-	sending.Wait()
-	switch {
-	case err == nil:
-		return exitOf(cmd, *ended)
-	case errors.Is(err, sandbox.Unavailable):
-		endProcess(ctx, cmd, c, id, p.ID) // the server may not know yet that nobody listens
-	}
-	return err
+	return exitOf(cmd, *ended)
 }
 
 // piped is a program in a sandbox that is joined to the standard streams here.
 type piped struct {
 	cmd     *cobra.Command
-	a       *client.Attached
+	client  *client.Client
+	sandbox string
+	process string // its ID
 	keys    <-chan []byte
 	signals <-chan os.Signal
+
+	next    int64  // offset of the output that comes next
+	arrived int64  // bytes of input that the program has
+	untaken []byte // input behind that, which it may not have
+	eof     bool   // there is no more
+	deaf    bool   // it takes no more
+}
+
+// hold attaches to the program, again when the connection is lost, and returns it
+// once it has ended.
+func (j *piped) hold(ctx context.Context) (*client.Process, error) {
+	var p *client.Process
+	err := retry(ctx, func() (came bool, err error) {
+		a, err := j.client.Attach(ctx, j.sandbox, j.process, client.AttachOptions{
+			From: j.next, Pipes: true, Input: new(j.arrived), End: true,
+		})
+		if err != nil {
+			return false, err
+		}
+		defer a.Close()
+		p, err = j.join(ctx, a)
+		return true, err
+	}, func(int) {})
+	return p, err
+}
+
+// join carries bytes both ways until one end of it is over.
+func (j *piped) join(ctx context.Context, a *client.Attached) (*client.Process, error) {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	l := &line{piped: j, a: a, taken: make(chan int), refused: make(chan struct{})}
+	var sending sync.WaitGroup
+	sending.Go(func() { stop(l.send(ctx)) })
+	ended, err := l.receive(ctx)
+	stop(nil)
+	sending.Wait()
+	return ended, err
+}
+
+// line is one connection of a program.
+type line struct {
+	*piped
+	a       *client.Attached
 	taken   chan int      // bytes of input that have arrived
 	refused chan struct{} // closed once the program takes no more
 }
 
-// send passes on input and signals until ctx ends. What it returns ends the
-// command.
-func (j *piped) send(ctx context.Context) error {
-	untaken := 0
-	keys := j.keys
+// send passes on input and signals until ctx ends, first what an earlier
+// connection may have lost. What it returns ends the connection.
+func (l *line) send(ctx context.Context) error {
+	if err := l.again(ctx); err != nil {
+		return err
+	}
+	refused := l.refused
 	for {
-		ready := keys
-		if untaken+pieceSize > client.MaxUntaken {
-			ready = nil
+		keys := l.keys
+		if l.eof || l.deaf || len(l.untaken)+pieceSize > client.MaxUntaken {
+			keys = nil
 		}
+		var err error
 		select {
 		case <-ctx.Done():
 			return nil
-		case s := <-j.signals:
-			if err := j.signal(ctx, s); err != nil {
-				return err
-			}
-			continue
-		case n := <-j.taken:
-			untaken -= n
-			continue
-		case <-j.refused:
-			keys, j.refused = nil, nil
-			continue
-		case piece, more := <-ready:
-			var err error
+		case s := <-l.signals:
+			err = l.signal(ctx, s)
+		case n := <-l.taken:
+			n = min(n, len(l.untaken))
+			l.untaken, l.arrived = l.untaken[n:], l.arrived+int64(n)
+		case <-refused:
+			refused, l.deaf = nil, true
+		case piece, more := <-keys:
+			l.untaken, l.eof = append(l.untaken, piece...), !more
 			if more {
-				err = j.a.Input(ctx, piece)
+				err = l.a.Input(ctx, piece)
 			} else {
-				keys = nil
-				err = j.a.EndInput(ctx)
+				err = l.a.EndInput(ctx)
 			}
-			if err != nil {
-				return err
-			}
-			untaken += len(piece)
+		}
+		if err != nil {
+			return err
 		}
 	}
 }
 
+// again sends what the program may not have got. It gets once what it has already.
+func (l *line) again(ctx context.Context) error {
+	if l.deaf {
+		return nil
+	}
+	for piece := range slices.Chunk(l.untaken, pieceSize) {
+		if err := l.a.Input(ctx, piece); err != nil {
+			return err
+		}
+	}
+	if l.eof {
+		return l.a.EndInput(ctx)
+	}
+	return nil
+}
+
 // signal passes on an interrupt. The others end the command.
-func (j *piped) signal(ctx context.Context, s os.Signal) error {
+func (l *line) signal(ctx context.Context, s os.Signal) error {
 	switch s {
 	case os.Interrupt:
-		return j.a.Signal(ctx, "INT")
+		return l.a.Signal(ctx, "INT")
 	case syscall.SIGPIPE: // the write that it is about fails
 		return nil
 	}
@@ -123,11 +168,11 @@ func (j *piped) signal(ctx context.Context, s os.Signal) error {
 }
 
 // receive shows what the program writes until it has ended.
-func (j *piped) receive(ctx context.Context) (*client.Process, error) {
-	refused := j.refused
+func (l *line) receive(ctx context.Context) (*client.Process, error) {
+	refused := l.refused
 	var last error // that the server told just now
 	for {
-		e, err := j.a.Next(ctx)
+		e, err := l.a.Next(ctx)
 		if cause := context.Cause(ctx); err != nil && cause != nil {
 			return nil, cause
 		}
@@ -137,20 +182,22 @@ func (j *piped) receive(ctx context.Context) (*client.Process, error) {
 		last = nil
 		switch e.Kind {
 		case "":
-			err = j.show(e)
+			err = l.show(e)
+		case "start":
+			l.next = e.Offset
 		case "dropped":
 			err = sandbox.Errorf(sandbox.Exhausted, "%d bytes of output are lost: they were not read here in time", e.Next-e.Offset)
 		case "taken":
 			select {
-			case j.taken <- e.Bytes:
+			case l.taken <- e.Bytes:
 			case <-ctx.Done():
 			}
 		case "error":
-			if refused != nil {
+			last, err = l.failed(e)
+			if refused != nil && !errors.Is(last, sandbox.Unavailable) {
 				close(refused) // what it was about did not arrive; others would not either
 				refused = nil
 			}
-			last, err = j.failed(e)
 		case "end":
 			if e.Process != nil {
 				return e.Process, nil
@@ -165,7 +212,7 @@ func (j *piped) receive(ctx context.Context) (*client.Process, error) {
 // failed returns what an error of the server says, and whether that ends the
 // command: not that the program has ended, or takes no input, of which it tells
 // itself.
-func (j *piped) failed(e client.AttachEvent) (told, err error) {
+func (l *line) failed(e client.AttachEvent) (told, err error) {
 	if e.Error == nil {
 		return nil, nil
 	}
@@ -179,12 +226,13 @@ func (j *piped) failed(e client.AttachEvent) (told, err error) {
 // pipeCode is the exit code of a program that a SIGPIPE ends.
 const pipeCode = 128 + int(syscall.SIGPIPE)
 
-func (j *piped) show(e client.AttachEvent) error {
-	out := j.cmd.OutOrStdout()
+func (l *line) show(e client.AttachEvent) error {
+	out := l.cmd.OutOrStdout()
 	if e.Stderr {
-		out = j.cmd.ErrOrStderr()
+		out = l.cmd.ErrOrStderr()
 	}
-	_, err := out.Write(e.Output)
+	n, err := out.Write(e.Output)
+	l.next += int64(n)
 	if errors.Is(err, syscall.EPIPE) {
 		return &exitError{code: pipeCode}
 	}

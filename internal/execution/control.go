@@ -2,6 +2,7 @@ package execution
 
 import (
 	"context"
+	"errors"
 	"net/url"
 	"regexp"
 	"strconv"
@@ -23,12 +24,12 @@ const (
 	inputTime = 45 * time.Second
 )
 
-// WriteInput gives data to a Process, and with eof the end of its input. It
-// returns Timeout, saying how much it took, when it does not read.
-func (s *Service) WriteInput(ctx context.Context, tenant sandbox.TenantID, ref ProcessRef, data []byte, eof bool) error {
-	n, err := s.writeInput(ctx, tenant, ref, data, eof)
-	if err == nil && n < int64(len(data)) {
-		return sandbox.Errorf(sandbox.Timeout, "the process does not read: it took %d of %d bytes", n, len(data))
+// WriteInput gives input to a Process. It returns Timeout, saying how much the
+// Process took, when it does not read.
+func (s *Service) WriteInput(ctx context.Context, tenant sandbox.TenantID, ref ProcessRef, in Input) error {
+	n, err := s.writeInput(ctx, tenant, ref, in)
+	if err == nil && n < int64(len(in.Data)) {
+		return sandbox.Errorf(sandbox.Timeout, "the process does not read: it took %d of %d bytes", n, len(in.Data))
 	}
 	return err
 }
@@ -37,15 +38,20 @@ func (s *Service) WriteInput(ctx context.Context, tenant sandbox.TenantID, ref P
 // what it did not read.
 const feedPace = time.Second
 
-// Feed is WriteInput that waits for a Process which does not read, until ctx ends.
-func (s *Service) Feed(ctx context.Context, tenant sandbox.TenantID, ref ProcessRef, data []byte, eof bool) error {
+// Feed is WriteInput that waits for a Process which does not read, and with an
+// offset for a Guest that does not answer, until ctx ends.
+func (s *Service) Feed(ctx context.Context, tenant sandbox.TenantID, ref ProcessRef, in Input) error {
 	for {
 		start := time.Now()
-		n, err := s.writeInput(ctx, tenant, ref, data, eof)
-		if err != nil || n == int64(len(data)) {
+		n, err := s.writeInput(ctx, tenant, ref, in)
+		again := in.From != nil && errors.Is(err, sandbox.Unavailable) && ctx.Err() == nil
+		if err != nil && !again || err == nil && n == int64(len(in.Data)) {
 			return err
 		}
-		data = data[n:]
+		in.Data = in.Data[n:]
+		if in.From != nil {
+			in.From = new(*in.From + n)
+		}
 		select { // a Guest says at once what it likes
 		case <-time.After(feedPace - time.Since(start)):
 		case <-ctx.Done():
@@ -54,9 +60,9 @@ func (s *Service) Feed(ctx context.Context, tenant sandbox.TenantID, ref Process
 	}
 }
 
-// writeInput returns how much of data the Process took.
-func (s *Service) writeInput(ctx context.Context, tenant sandbox.TenantID, ref ProcessRef, data []byte, eof bool) (int64, error) {
-	if len(data) > MaxInput {
+// writeInput returns how much of the data the Process has.
+func (s *Service) writeInput(ctx context.Context, tenant sandbox.TenantID, ref ProcessRef, in Input) (int64, error) {
+	if len(in.Data) > MaxInput {
 		return 0, sandbox.Errorf(sandbox.TooLarge, "one write may have at most %d bytes", MaxInput)
 	}
 	ctx, leave := context.WithCancel(ctx) // the use of the Sandbox that it is ends with it
@@ -67,7 +73,7 @@ func (s *Service) writeInput(ctx context.Context, tenant sandbox.TenantID, ref P
 	}
 	ctx, cancel := context.WithTimeout(ctx, inputTime)
 	defer cancel()
-	n, err := guest.WriteInput(ctx, id, data, eof)
+	n, err := guest.WriteInput(ctx, id, in)
 	return n, s.broken(ctx, sb, err)
 }
 

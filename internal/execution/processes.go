@@ -49,9 +49,9 @@ type Processes interface {
 	// Process again. It follows until the Process has ended. A negative from
 	// counts from the end. An error of handle ends it and is returned.
 	ReadOutput(ctx context.Context, id string, from int64, follow bool, handle func(Output) error) error
-	// WriteInput returns how much of data the Process took; it is fewer than all
-	// when it does not read.
-	WriteInput(ctx context.Context, id string, data []byte, eof bool) (int64, error)
+	// WriteInput returns how much of the data the Process has now; it is fewer than
+	// all when it does not read.
+	WriteInput(ctx context.Context, id string, in Input) (int64, error)
 	SignalProcess(ctx context.Context, id string, signal int) (ProcessInfo, error)
 	ResizeProcess(ctx context.Context, id string, size TerminalSize) (ProcessInfo, error)
 	// EndProcess ends a Process and everything it started, and returns when it
@@ -60,11 +60,20 @@ type Processes interface {
 	// EndProcessOf is EndProcess for the one that was started with a key.
 	EndProcessOf(ctx context.Context, key string) (ProcessInfo, error)
 	// AbandonProcess has a Process end after a while, unless somebody has begun to
-	// follow it by Run or Execute meanwhile. It returns at once.
+	// follow it by Run, Execute or ReadOutput meanwhile. It returns at once.
 	AbandonProcess(ctx context.Context, id string, after time.Duration) error
 	// WaitProcess returns when the condition holds, or will not because the
 	// Process has ended, or when timeout is over.
 	WaitProcess(ctx context.Context, id string, c Condition, timeout time.Duration) (Waited, error)
+}
+
+// Input is for a Process to read.
+type Input struct {
+	Data []byte
+	EOF  bool // Data is the last
+	// From is the offset of Data's first byte over all input that WriteInput gave.
+	// The Process does not get again what it already has. Nil: Data comes next.
+	From *int64
 }
 
 // TerminalSize is in characters.
@@ -564,6 +573,18 @@ func (s *Service) EndProcess(ctx context.Context, tenant sandbox.TenantID, ref P
 	return s.about(ctx, tenant, ref, startTime, func(ctx context.Context, g Guest, id string) (ProcessInfo, error) {
 		return g.EndProcess(ctx, id)
 	})
+}
+
+// AbandonProcess has a Process end after a while, unless somebody has begun to
+// read its output meanwhile.
+func (s *Service) AbandonProcess(ctx context.Context, tenant sandbox.TenantID, ref ProcessRef, after time.Duration) error {
+	sb, guest, id, err := s.open(ctx, tenant, ref)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	return s.broken(ctx, sb, guest.AbandonProcess(ctx, id, after))
 }
 
 // EndExecution ends what an execution with an idempotency key started in a

@@ -3,6 +3,7 @@ package execution
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -47,22 +48,26 @@ type slow struct {
 	after time.Duration // that each takes
 	got   string
 	eof   bool
+	from  []int64 // that were said
 }
 
 func (s *slow) Close() {}
 
-func (s *slow) WriteInput(ctx context.Context, _ string, data []byte, eof bool) (int64, error) {
+func (s *slow) WriteInput(ctx context.Context, _ string, in Input) (int64, error) {
 	select {
 	case <-time.After(s.after):
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
-	n := len(data)
+	n := len(in.Data)
 	if len(s.takes) > 0 {
 		n, s.takes = min(n, s.takes[0]), s.takes[1:]
 	}
-	s.got += string(data[:n])
-	s.eof = eof && n == len(data)
+	s.got += string(in.Data[:n])
+	s.eof = in.EOF && n == len(in.Data)
+	if in.From != nil {
+		s.from = append(s.from, *in.From)
+	}
 	return int64(n), nil
 }
 
@@ -71,22 +76,22 @@ func TestFeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ref := ProcessRef{Sandbox: "i00000000000000000000", Process: "p"}
 		g := &slow{takes: []int{3, 0, 0, 2}, after: 30 * time.Second}
-		if err := newService(newOne(), g).Feed(t.Context(), "t", ref, []byte("0123456789"), true); err != nil || g.got != "0123456789" || !g.eof {
-			t.Errorf("it got %q, %v, %v", g.got, g.eof, err)
+		if err := newService(newOne(), g).Feed(t.Context(), "t", ref, Input{Data: []byte("0123456789"), EOF: true, From: new(int64(7))}); err != nil || g.got != "0123456789" || !g.eof || !slices.Equal(g.from, []int64{7, 10, 10, 10, 12}) {
+			t.Errorf("it got %q, %v, from %v, %v", g.got, g.eof, g.from, err)
 		}
 		g = &slow{takes: []int{0, 0, 0}}
 		start := time.Now()
-		if err := newService(newOne(), g).Feed(t.Context(), "t", ref, []byte("x"), false); err != nil || time.Since(start) < 3*feedPace {
+		if err := newService(newOne(), g).Feed(t.Context(), "t", ref, Input{Data: []byte("x")}); err != nil || time.Since(start) < 3*feedPace {
 			t.Errorf("a guest that answers at once is asked again after %v, %v", time.Since(start), err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		g = &slow{takes: make([]int, 1000), after: 30 * time.Second}
-		if err := newService(newOne(), g).Feed(ctx, "t", ref, []byte("x"), false); !errors.Is(err, context.DeadlineExceeded) {
+		if err := newService(newOne(), g).Feed(ctx, "t", ref, Input{Data: []byte("x")}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("once its client has left: %v", err)
 		}
 		g = &slow{takes: []int{3}}
-		if err := newService(newOne(), g).WriteInput(t.Context(), "t", ref, []byte("12345"), false); !errors.Is(err, sandbox.Timeout) || !strings.Contains(err.Error(), "3 of 5") {
+		if err := newService(newOne(), g).WriteInput(t.Context(), "t", ref, Input{Data: []byte("12345")}); !errors.Is(err, sandbox.Timeout) || !strings.Contains(err.Error(), "3 of 5") {
 			t.Errorf("one write: %v", err)
 		}
 	})

@@ -321,7 +321,10 @@ func TestAttachPipes(t *testing.T) {
 	}
 
 	f.startProcess(id, `"argv":["cat"],"name":"terminal","pty":{"cols":80,"rows":24},"background":true`)
-	for process, query := range map[string]string{"terminal": "&pipes=true", "deaf": "&pipes=maybe", "p": "&end=1"} {
+	for query, process := range map[string]string{
+		"&pipes=true": "terminal", "&pipes=maybe": "deaf", "&end=1": "p",
+		"&input=0": "p", "&pipes=true&input=-1": "p", "&pipes=true&input=x": "p",
+	} {
 		_, resp, err := websocket.Dial(t.Context(), f.url+"/api/v1/processes/"+process+"/attach?sandbox_id="+id+query, &websocket.DialOptions{
 			HTTPClient: f.client, HTTPHeader: http.Header{"Authorization": {"Bearer " + f.token}},
 		})
@@ -330,20 +333,41 @@ func TestAttachPipes(t *testing.T) {
 		}
 	}
 
-	// One that ends with the connection of who is attached.
-	for name, ends := range map[string]bool{"stays": false, "ends": true} {
-		f.startProcess(id, `"argv":["cat"],"name":"`+name+`","keep_stdin":true,"background":true`)
-		conn := f.socket(t, f.url, "/attach?pipes=true&end="+strconv.FormatBool(ends)+"&sandbox_id="+id, name)
-		until(t, conn, `"type":"start"`)
+	// A client that comes back sends again what it does not know to have arrived.
+	f.startProcess(id, `"argv":["cat"],"name":"again","keep_stdin":true,"background":true`)
+	for _, tt := range []struct{ query, send, want string }{
+		{"&from=0&input=0", "ab\n", "\x01ab\n"},
+		{"&from=3&input=1", "b\ncd\n", "\x01cd\n"},
+		{"&from=6&input=100", "x", "has not arrived"},
+	} {
+		conn := f.socket(t, f.url, "/attach?pipes=true&end=true&sandbox_id="+id+tt.query, "again")
+		if err := conn.Write(t.Context(), websocket.MessageBinary, []byte(tt.send)); err != nil {
+			t.Fatal(err)
+		}
+		until(t, conn, tt.want)
 		conn.CloseNow()
+	}
+
+	// One that ends with the connection of who is attached.
+	for name, query := range map[string]string{"stays": "&end=false", "ends": "&end=true", "leaves": "&end=true&input=0"} {
+		f.startProcess(id, `"argv":["cat"],"name":"`+name+`","keep_stdin":true,"background":true`)
+		conn := f.socket(t, f.url, "/attach?pipes=true&sandbox_id="+id+query, name)
+		until(t, conn, `"type":"start"`)
+		if name == "leaves" { // and says so
+			_ = conn.Close(websocket.StatusNormalClosure, "")
+		} else {
+			conn.CloseNow()
+		}
 	}
 	var waited struct {
 		Met     bool
 		Process processAnswer
 	}
-	f.do("GET", "/api/v1/processes/ends/wait?timeout_seconds=60&sandbox_id="+id, "").into(t, 200, &waited)
-	if !waited.Met || waited.Process.Status != "killed" {
-		t.Errorf("after its client left: %+v", waited)
+	for _, name := range []string{"ends", "leaves", "again"} {
+		f.do("GET", "/api/v1/processes/"+name+"/wait?timeout_seconds=60&sandbox_id="+id, "").into(t, 200, &waited)
+		if !waited.Met || waited.Process.Status != "killed" {
+			t.Errorf("after its client left: %+v", waited)
+		}
 	}
 	var p processAnswer
 	if f.do("GET", "/api/v1/processes/stays?sandbox_id="+id, "").into(t, 200, &p); p.State != "running" {

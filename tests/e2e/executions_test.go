@@ -8,7 +8,10 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"hash"
+	"io"
 	"maps"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/exec"
@@ -319,6 +322,63 @@ func TestExecutionsOutliveTheServer(t *testing.T) {
 	if left := sh.live(t); len(left) != 1 {
 		t.Errorf("sandboxes that are left: %q", left)
 	}
+}
+
+// The server's end by kill -9 neither loses nor repeats a byte of what goes through
+// a program in either direction.
+func TestExecInputOutlivesTheServer(t *testing.T) {
+	t.Parallel()
+	s := rig.Own(t, rig.Options{})
+	sh := &shell{server: s, user: "piped", folder: t.TempDir()}
+	sh.must(t, "create", "piped")
+	const size, parts = 24 << 20, 3
+	source := rand.NewChaCha8([32]byte{2})
+	sent, came := sha256.New(), &tally{Hash: sha256.New()}
+	cmd := sh.command("exec", "-i", "piped", "bash", "-c", "cat; echo read >&2; exit 3")
+	var stderr wrote
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = came, &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	give := func() {
+		if _, err := io.CopyN(io.MultiWriter(in, sent), source, size/parts); err != nil {
+			t.Error(err)
+		}
+	}
+	give()
+	for range parts - 1 { // while bytes are on their way both ways
+		var giving sync.WaitGroup
+		giving.Go(give)
+		rig.Kill(t, s.One(t, rig.ServerRole))
+		waitDone(t, s)
+		if err := s.Launch(); err != nil {
+			t.Fatal(err)
+		}
+		giving.Wait()
+	}
+	in.Close()
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 3 || stderr.String() != "read\n" {
+		t.Errorf("it ended with %d and wrote %q", code, stderr.String())
+	}
+	if came.bytes != size || !bytes.Equal(sent.Sum(nil), came.Sum(nil)) {
+		t.Errorf("%d bytes were sent, and %d came back, or others", size, came.bytes)
+	}
+}
+
+// tally counts what it hashes.
+type tally struct {
+	hash.Hash
+	bytes int
+}
+
+func (c *tally) Write(p []byte) (int, error) {
+	c.bytes += len(p)
+	return c.Hash.Write(p)
 }
 
 // A pause ends nothing of what execute runs: it goes on with its sandbox, in a fork

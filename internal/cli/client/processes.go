@@ -189,7 +189,12 @@ type AttachOptions struct {
 	// Pipes is for a process without a terminal: what it writes to standard error
 	// is told apart, and it takes input when it reads.
 	Pipes bool
-	// End ends the process when the connection ends.
+	// Input, with Pipes, is how much input the process was given by earlier
+	// connections. One that is lost can then be made again: input that was on its
+	// way is given once more, from its offset on, and the process gets it once.
+	Input *int64
+	// End ends the process when the connection ends; with Input a while after it is
+	// lost.
 	End bool
 }
 
@@ -207,6 +212,9 @@ func (c *Client) Attach(ctx context.Context, id, process string, o AttachOptions
 	query.Set("from", strconv.FormatInt(o.From, 10))
 	if o.Pipes {
 		query.Set("pipes", "true")
+	}
+	if o.Input != nil {
+		query.Set("input", strconv.FormatInt(*o.Input, 10))
 	}
 	if o.End {
 		query.Set("end", "true")

@@ -155,7 +155,7 @@ func typed(t *testing.T, e sandbox.Engine, id, process, input, want string) {
 		t.Errorf("the process %s: %v", process, err)
 		return
 	}
-	if _, err := g.WriteInput(t.Context(), process, []byte(input), false); err != nil {
+	if _, err := g.WriteInput(t.Context(), process, execution.Input{Data: []byte(input)}); err != nil {
 		t.Errorf("write to %s: %v", process, err)
 	}
 	listen(t, e, id, process, info.OutputEnd, want)

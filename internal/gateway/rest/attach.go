@@ -2,8 +2,12 @@ package rest
 
 import (
 	"context"
+	"errors"
 	"net/http"
+	"strconv"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/coder/websocket"
 
@@ -23,12 +27,23 @@ type attachment struct {
 	// pipes is for a Process without a terminal: its output says of which stream
 	// it is, and its input waits for it and is acknowledged.
 	pipes bool
-	// ends is whether the Process ends with the connection.
+	// input is the offset of the first input of this connection over all that the
+	// Process was given, for a client that comes back; nil: it does not.
+	input *int64
+	// ends is whether the Process ends with the connection; a client that may come
+	// back gets comeBack for that, unless it said that it leaves.
 	ends bool
 }
 
+const (
+	// comeBack is how long a client that was lost has to attach again.
+	comeBack = 15 * time.Second
+	// comeBackAnew is comeBack when this server ends, and the next one has to start.
+	comeBackAnew = time.Minute
+)
+
 func attachmentOf(r *http.Request, who sandbox.Identity) (attachment, error) {
-	ref, more, err := processRef(r, "from", "pipes", "end")
+	ref, more, err := processRef(r, "from", "pipes", "input", "end")
 	at := attachment{who: who, ref: ref}
 	if err != nil {
 		return at, err
@@ -38,6 +53,16 @@ func attachmentOf(r *http.Request, who sandbox.Identity) (attachment, error) {
 	}
 	if at.pipes, err = parseFlag("pipes", more["pipes"]); err != nil {
 		return at, err
+	}
+	if s := more["input"]; s != "" {
+		n, err := strconv.ParseInt(s, 10, 64)
+		if err != nil || n < 0 {
+			return at, sandbox.Errorf(sandbox.Invalid, "input must be a number of bytes: how many the process was given before")
+		}
+		if !at.pipes {
+			return at, sandbox.Errorf(sandbox.Invalid, "input is for a process without a terminal: say pipes=true too")
+		}
+		at.input = &n
 	}
 	at.ends, err = parseFlag("end", more["end"])
 	return at, err
@@ -68,28 +93,38 @@ func (a *API) AttachProcess(w http.ResponseWriter, r *http.Request, who sandbox.
 	// The end of the request's own context would close the socket without a word.
 	left, gone := context.WithCancel(context.WithoutCancel(ctx))
 	heard := make(chan struct{})
+	var saidSo atomic.Bool // the client, that it leaves
 	go func() {
 		defer close(heard)
 		defer leave()
 		defer gone()
-		a.hear(ctx, left, s, at)
+		saidSo.Store(a.hear(ctx, left, s, at))
 	}()
 	defer func() { leave(); <-heard }()
 	// A program that is joined to others may wait for them, and read nothing.
 	defer s.keepUnless(left, func() bool { return at.pipes }, func() {})()
 	told, err := a.show(ctx, left, s, at)
 	if at.ends && (!told || ctx.Err() != nil) {
-		a.endAttached(ctx, at)
+		a.endAttached(ctx, at, saidSo.Load())
 	}
 	return s.part(r.Context(), left, err)
 }
 
-// endAttached ends a Process whose client has left. There is nobody to tell what
-// came of it: a Sandbox that does not run any more has ended it too.
-func (a *API) endAttached(ctx context.Context, at attachment) {
+// endAttached ends a Process whose client has left, or soon if it may come back.
+// There is nobody to tell what came of it: a Sandbox that does not run any more has
+// ended it too.
+func (a *API) endAttached(ctx context.Context, at attachment, saidSo bool) {
+	after := comeBack
+	if errors.Is(context.Cause(ctx), sandbox.Unavailable) {
+		after = comeBackAnew
+	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	_, _ = a.Executions.EndProcess(ctx, at.who.Tenant, at.ref)
+	if at.input == nil || saidSo {
+		_, _ = a.Executions.EndProcess(ctx, at.who.Tenant, at.ref)
+		return
+	}
+	_ = a.Executions.AbandonProcess(ctx, at.who.Tenant, at.ref, after)
 }
 
 // attachEvent is a message of the server that is not output.
@@ -185,17 +220,13 @@ func (v *viewer) flush() error {
 	return err
 }
 
-// attachInput is input for the Process.
-type attachInput struct {
-	data []byte
-	eof  bool
-}
-
-// hear takes what the client sends, until it leaves or the socket is closed. In
-// pipes mode nothing waits behind input that the Process does not read.
-func (a *API) hear(ctx, left context.Context, s *socket, at attachment) {
+// hear takes what the client sends, until it leaves or the socket is closed, and
+// reports whether the client said that it leaves. In pipes mode nothing waits
+// behind input that the Process does not read.
+func (a *API) hear(ctx, left context.Context, s *socket, at attachment) (saidSo bool) {
 	ctx, stop := context.WithCancel(ctx)
 	in := inbox{more: make(chan struct{}, 1)}
+	in.next.From = at.input
 	var feeding sync.WaitGroup
 	if at.pipes {
 		feeding.Go(func() { a.feed(ctx, left, s, at, &in) })
@@ -204,7 +235,7 @@ func (a *API) hear(ctx, left context.Context, s *socket, at attachment) {
 	for {
 		kind, data, err := s.conn.Read(left)
 		if err != nil {
-			return
+			return websocket.CloseStatus(err) != -1
 		}
 		input, command, err := attachMessageOf(kind, data)
 		switch {
@@ -215,19 +246,20 @@ func (a *API) hear(ctx, left context.Context, s *socket, at attachment) {
 			if err := in.put(*input); err != nil { // what is missing would not be seen
 				_ = s.refuse(left, err)
 				_ = s.conn.Close(websocket.StatusPolicyViolation, string(sandbox.TooLarge))
-				return
+				return true
 			}
 		default:
-			err = a.Executions.WriteInput(ctx, at.who.Tenant, at.ref, input.data, input.eof)
+			err = a.Executions.WriteInput(ctx, at.who.Tenant, at.ref, *input)
 		}
 		if err != nil && s.refuse(left, err) != nil {
-			return
+			return false
 		}
 	}
 }
 
 // feed gives the Process its input, however late it reads it, and says so.
 func (a *API) feed(ctx, left context.Context, s *socket, at attachment, in *inbox) {
+	missing := false // input before what comes next; the client was told
 	for {
 		select {
 		case <-in.more:
@@ -235,15 +267,20 @@ func (a *API) feed(ctx, left context.Context, s *socket, at attachment, in *inbo
 			return
 		}
 		next := in.take()
-		if len(next.data) == 0 && !next.eof {
+		if len(next.Data) == 0 && !next.EOF {
 			continue // it went with what came before
 		}
-		err := a.Executions.Feed(ctx, at.who.Tenant, at.ref, next.data, next.eof)
-		in.taken(len(next.data))
+		if missing {
+			in.taken(len(next.Data))
+			continue
+		}
+		err := a.Executions.Feed(ctx, at.who.Tenant, at.ref, next)
+		in.taken(len(next.Data))
 		if err != nil {
+			missing = at.input != nil
 			err = s.refuse(left, err)
 		} else {
-			err = s.json(left, attachEvent{Type: "taken", Bytes: new(len(next.data))})
+			err = s.json(left, attachEvent{Type: "taken", Bytes: new(len(next.Data))})
 		}
 		if err != nil { // nobody listens
 			return
@@ -260,20 +297,20 @@ type inbox struct {
 	more chan struct{} // holds a value while there is some
 
 	mu      sync.Mutex
-	next    attachInput
+	next    execution.Input
 	untaken int // bytes, also those that are on their way
 }
 
 // put adds input. TooLarge when there is too much.
-func (b *inbox) put(in attachInput) error {
+func (b *inbox) put(in execution.Input) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.untaken+len(in.data) > maxUntaken {
+	if b.untaken+len(in.Data) > maxUntaken {
 		return sandbox.Errorf(sandbox.TooLarge, "more than %d bytes of input are on their way: wait until they are taken", maxUntaken)
 	}
-	b.untaken += len(in.data)
-	b.next.data = append(b.next.data, in.data...)
-	b.next.eof = b.next.eof || in.eof
+	b.untaken += len(in.Data)
+	b.next.Data = append(b.next.Data, in.Data...)
+	b.next.EOF = b.next.EOF || in.EOF
 	select {
 	case b.more <- struct{}{}:
 	default:
@@ -282,11 +319,14 @@ func (b *inbox) put(in attachInput) error {
 }
 
 // take returns all that there is.
-func (b *inbox) take() attachInput {
+func (b *inbox) take() execution.Input {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	next := b.next
-	b.next = attachInput{}
+	b.next = execution.Input{}
+	if next.From != nil {
+		b.next.From = new(*next.From + int64(len(next.Data)))
+	}
 	return next
 }
 
@@ -312,16 +352,16 @@ type attachCommand struct {
 }
 
 // attachMessageOf reads a message: input, or else a command.
-func attachMessageOf(kind websocket.MessageType, data []byte) (*attachInput, attachCommand, error) {
+func attachMessageOf(kind websocket.MessageType, data []byte) (*execution.Input, attachCommand, error) {
 	var m attachCommand
 	if kind == websocket.MessageBinary {
-		return &attachInput{data: data}, m, nil
+		return &execution.Input{Data: data}, m, nil
 	}
 	if err := decodeObject(data, &m); err != nil {
 		return nil, m, err
 	}
 	if m.Type == "eof" {
-		return &attachInput{eof: true}, m, nil
+		return &execution.Input{EOF: true}, m, nil
 	}
 	return nil, m, nil
 }

@@ -241,7 +241,7 @@ func (a *API) WriteProcessInput(w http.ResponseWriter, r *http.Request, who sand
 	if err != nil {
 		return bodyError(err)
 	}
-	if err := a.Executions.WriteInput(r.Context(), who.Tenant, ref, data, eof); err != nil {
+	if err := a.Executions.WriteInput(r.Context(), who.Tenant, ref, execution.Input{Data: data, EOF: eof}); err != nil {
 		return err
 	}
 	return Reply(w, http.StatusOK, struct {

@@ -157,7 +157,7 @@ func (s processes) Output(ctx context.Context, r *connect.Request[processv1.Outp
 func (s processes) Input(ctx context.Context, r *connect.Request[processv1.InputRequest]) (*connect.Response[processv1.InputResponse], error) {
 	ref, err := refOf(r.Msg)
 	if err == nil {
-		err = s.executions.WriteInput(ctx, tenantOf(ctx), ref, r.Msg.Data, r.Msg.Eof)
+		err = s.executions.WriteInput(ctx, tenantOf(ctx), ref, execution.Input{Data: r.Msg.Data, EOF: r.Msg.Eof})
 	}
 	if err != nil {
 		return nil, err

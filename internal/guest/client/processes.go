@@ -234,12 +234,12 @@ func outputOf(m *guestv1.ReadOutputResponse, from int64) (o execution.Output, er
 }
 
 // WriteInput gives input to a Process. See execution.Processes.
-func (c *Client) WriteInput(ctx context.Context, id string, data []byte, eof bool) (int64, error) {
-	r, err := c.processes.WriteInput(ctx, connect.NewRequest(&guestv1.WriteInputRequest{Id: id, Data: data, Eof: eof}))
+func (c *Client) WriteInput(ctx context.Context, id string, in execution.Input) (int64, error) {
+	r, err := c.processes.WriteInput(ctx, connect.NewRequest(&guestv1.WriteInputRequest{Id: id, Data: in.Data, Eof: in.EOF, From: in.From}))
 	if err != nil {
 		return 0, fail(ctx, err)
 	}
-	if n := r.Msg.Written; n >= 0 && n <= int64(len(data)) {
+	if n := r.Msg.Written; n >= 0 && n <= int64(len(in.Data)) {
 		return n, nil
 	}
 	return 0, errWrong()

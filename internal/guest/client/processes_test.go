@@ -77,7 +77,7 @@ func TestLyingGuest(t *testing.T) {
 	if _, err := c.GetProcess(t.Context(), "x"); !errors.Is(err, sandbox.Unavailable) {
 		t.Errorf("no process: %v", err)
 	}
-	if _, err := c.WriteInput(t.Context(), "x", []byte("a"), false); !errors.Is(err, sandbox.Unavailable) {
+	if _, err := c.WriteInput(t.Context(), "x", execution.Input{Data: []byte("a")}); !errors.Is(err, sandbox.Unavailable) {
 		t.Errorf("more input taken than was given: %v", err)
 	}
 	stop := errors.New("stop")

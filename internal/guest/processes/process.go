@@ -43,6 +43,8 @@ type Process struct {
 	atEnd  func()        // called just before; may be nil
 
 	writing chan struct{} // holds a value while somebody writes input
+	given   int64         // bytes of input that it has; for who holds writing
+	sawEOF  bool          // its input ended with given; for who holds writing
 	placed  chan struct{} // closed once the Registry has it, with its key
 
 	mu     sync.Mutex
@@ -269,16 +271,28 @@ var errEnded = errors.New("the process has ended")
 // errClosed says that it reads no more.
 var errClosed = errors.New("the process has closed its input")
 
+// errGap says that input is missing.
+var errGap = errors.New("input before this has not arrived: give it first")
+
 // errNoSignal says that there is no program to get a signal.
 var errNoSignal = errors.New("the process is code in a context, which takes SIGINT only: interrupt or restart the context, or end the process")
 
 // controlD ends the input of a terminal.
 const controlD = 4
 
-// Write gives input to the Process and returns how much it took. With eof that
-// was the last of it. A Process that does not read is waited for, but not for
-// ever; then the error is os.ErrDeadlineExceeded.
-func (p *Process) Write(ctx context.Context, data []byte, eof bool) (int, error) {
+// Input is what a Process is to read.
+type Input struct {
+	Data []byte
+	EOF  bool // Data is the last
+	// From is the offset of Data's first byte over all that Write gave: what the
+	// Process already has is left out. Nil: Data comes next.
+	From *int64
+}
+
+// Write gives input to the Process and returns how much of it the Process has. A
+// Process that does not read is waited for, but not for ever; then the error is
+// os.ErrDeadlineExceeded.
+func (p *Process) Write(ctx context.Context, in Input) (int, error) {
 	late := time.Now().Add(inputTime)
 	ctx, cancel := context.WithDeadline(ctx, late)
 	defer cancel()
@@ -288,6 +302,13 @@ func (p *Process) Write(ctx context.Context, data []byte, eof bool) (int, error)
 		return 0, os.ErrDeadlineExceeded // another one's input comes first
 	}
 	defer func() { <-p.writing }()
+	has := 0
+	if in.From != nil {
+		if *in.From < 0 || *in.From > p.given {
+			return 0, errGap
+		}
+		has = int(min(p.given-*in.From, int64(len(in.Data))))
+	}
 	p.mu.Lock()
 	input := p.input
 	over := !p.at.IsZero()
@@ -295,9 +316,18 @@ func (p *Process) Write(ctx context.Context, data []byte, eof bool) (int, error)
 	switch {
 	case over:
 		return 0, errEnded
+	case input == nil && in.From != nil && p.sawEOF && has == len(in.Data):
+		return has, nil // all of it is there, and its end
 	case input == nil:
 		return 0, errInput
 	}
+	n, err := p.pass(ctx, late, input, in.Data[has:], in.EOF)
+	p.given += int64(n)
+	return has + n, err
+}
+
+// pass writes to the Process's pipe or terminal, until late or until ctx ends.
+func (p *Process) pass(ctx context.Context, late time.Time, input *os.File, data []byte, eof bool) (int, error) {
 	if eof && p.tty {
 		data = append(data[:len(data):len(data)], controlD)
 	}
@@ -311,6 +341,7 @@ func (p *Process) Write(ctx context.Context, data []byte, eof bool) (int, error)
 		err = errClosed
 	}
 	if eof && !p.tty && err == nil {
+		p.sawEOF = true
 		p.closeInput()
 	}
 	return n, err

@@ -140,15 +140,45 @@ func TestProcessTimesOut(t *testing.T) {
 func TestFirstInput(t *testing.T) {
 	r := newRegistry(t)
 	p := start(t, r, Spec{Line: "read x; echo $x; cat | tr -d x | wc -c", Stdin: []byte("first\n" + strings.Repeat("x", 1<<20)), Keep: true})
-	if n, err := p.Write(t.Context(), []byte("second"), true); n != 6 || err != nil {
+	if n, err := p.Write(t.Context(), Input{Data: []byte("second"), EOF: true}); n != 6 || err != nil {
 		t.Errorf("%d %v", n, err)
 	}
 	if _, output := ended(t, p); output != "first\n6\n" {
 		t.Errorf("it wrote %q", output)
 	}
-	if _, err := p.Write(t.Context(), nil, true); !errors.Is(err, errEnded) {
+	if _, err := p.Write(t.Context(), Input{EOF: true}); !errors.Is(err, errEnded) {
 		t.Errorf("after its end: %v", err)
 	}
+}
+
+// Input that is given again from its offset on is read once.
+func TestInputGivenAgain(t *testing.T) {
+	r := newRegistry(t)
+	p := start(t, r, Spec{Line: "cat; echo; sleep 1000", Stdin: []byte("-"), Keep: true})
+	for _, tt := range []struct {
+		text string
+		from int64
+		eof  bool
+		n    int
+		err  error
+	}{
+		{"abc", 0, false, 3, nil},
+		{"abc", 0, false, 3, nil},
+		{"bcde", 1, false, 4, nil},
+		{"x", 6, false, 0, errGap},
+		{"x", -1, false, 0, errGap},
+		{"", 5, false, 0, nil},
+		{"ef", 4, true, 2, nil},
+		{"f", 5, true, 1, nil},
+		{"", 6, true, 0, nil},
+		{"g", 6, true, 0, errInput},
+	} {
+		if n, err := p.Write(t.Context(), Input{Data: []byte(tt.text), From: &tt.from, EOF: tt.eof}); n != tt.n || !errors.Is(err, tt.err) {
+			t.Errorf("%q from %d: %d, %v", tt.text, tt.from, n, err)
+		}
+	}
+	logs(t, p, "^-abcdef$")
+	p.End()
 }
 
 // A writer that leaves does not keep the next one waiting.
@@ -158,7 +188,7 @@ func TestInputThatIsNotRead(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	begun := make(chan int)
 	go func() {
-		n, err := p.Write(ctx, make([]byte, 1<<20), false)
+		n, err := p.Write(ctx, Input{Data: make([]byte, 1<<20)})
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("it took %d: %v", n, err)
 		}
@@ -172,7 +202,7 @@ func TestInputThatIsNotRead(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(p.Command.Cwd, "go"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := p.Write(t.Context(), []byte("end"), true); n != 3 || err != nil {
+	if n, err := p.Write(t.Context(), Input{Data: []byte("end"), EOF: true}); n != 3 || err != nil {
 		t.Errorf("the next writer: %d %v", n, err)
 	}
 	if _, output := ended(t, p); output != fmt.Sprintln(took+3) {
@@ -283,7 +313,7 @@ func TestTerminalSize(t *testing.T) {
 	if err := pipes.Resize(Size{1, 1}); !errors.Is(err, errNoTerminal) {
 		t.Errorf("without a terminal: %v", err)
 	}
-	if _, err := pipes.Write(t.Context(), nil, true); !errors.Is(err, errInput) {
+	if _, err := pipes.Write(t.Context(), Input{EOF: true}); !errors.Is(err, errInput) {
 		t.Errorf("without input: %v", err)
 	}
 }
@@ -292,7 +322,7 @@ func TestTerminalSize(t *testing.T) {
 func TestControlC(t *testing.T) {
 	r := newRegistry(t)
 	for name, interrupt := range map[string]func(p *Process) error{
-		"typed": func(p *Process) error { _, err := p.Write(t.Context(), []byte{3}, false); return err },
+		"typed": func(p *Process) error { _, err := p.Write(t.Context(), Input{Data: []byte{3}}); return err },
 		"sent":  func(p *Process) error { return p.Signal(syscall.SIGINT) },
 	} {
 		p := start(t, r, Spec{Line: "echo ready; exec sleep 1000", PTY: &Size{80, 24}})

@@ -127,7 +127,7 @@ func rpcError(err error) error {
 	var busy *busyError
 	code := connect.CodeInternal
 	switch {
-	case errors.As(err, &bad), errors.Is(err, errInput), errors.Is(err, errNoTerminal), errors.Is(err, errNoSignal):
+	case errors.As(err, &bad), errors.Is(err, errInput), errors.Is(err, errNoTerminal), errors.Is(err, errNoSignal), errors.Is(err, errGap):
 		code = connect.CodeInvalidArgument
 	case errors.As(err, &busy), errors.Is(err, errKeyReused), errors.Is(err, errKeyOld), errors.Is(err, errNameTaken),
 		errors.Is(err, errEnded), errors.Is(err, errClosed), errors.Is(err, server.ErrNotBound), errors.Is(err, contexts.ErrDeleted):
@@ -223,7 +223,7 @@ func (s *Service) WriteInput(ctx context.Context, r *connect.Request[guestv1.Wri
 	if err != nil {
 		return nil, err
 	}
-	n, err := p.Write(ctx, r.Msg.Data, r.Msg.Eof)
+	n, err := p.Write(ctx, Input{Data: r.Msg.Data, EOF: r.Msg.Eof, From: r.Msg.From})
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil, rpcError(err)
 	}

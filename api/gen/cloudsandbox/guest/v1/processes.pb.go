@@ -1307,10 +1307,13 @@ func (x *ReadOutputResponse) GetNextOffset() int64 {
 }
 
 type WriteInputRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Data          []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
-	Eof           bool                   `protobuf:"varint,3,opt,name=eof,proto3" json:"eof,omitempty"` // after data
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Data  []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	Eof   bool                   `protobuf:"varint,3,opt,name=eof,proto3" json:"eof,omitempty"` // after data
+	// Offset of data's first byte over all that WriteInput gave. The Process already
+	// has what lies before the end of that, and it is left out. Absent: data is next.
+	From          *int64 `protobuf:"varint,4,opt,name=from,proto3,oneof" json:"from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1366,9 +1369,16 @@ func (x *WriteInputRequest) GetEof() bool {
 	return false
 }
 
+func (x *WriteInputRequest) GetFrom() int64 {
+	if x != nil && x.From != nil {
+		return *x.From
+	}
+	return 0
+}
+
 type WriteInputResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Written       int64                  `protobuf:"varint,1,opt,name=written,proto3" json:"written,omitempty"` // fewer than there were: it does not read
+	Written       int64                  `protobuf:"varint,1,opt,name=written,proto3" json:"written,omitempty"` // of data, also what was left out; fewer than there were: it does not read
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2073,11 +2083,13 @@ const file_cloudsandbox_guest_v1_processes_proto_rawDesc = "" +
 	"\aprocess\x18\x01 \x01(\v2\".cloudsandbox.guest.v1.ProcessInfoR\aprocess\x12:\n" +
 	"\x06pieces\x18\x02 \x03(\v2\".cloudsandbox.guest.v1.OutputPieceR\x06pieces\x12\x1f\n" +
 	"\vnext_offset\x18\x03 \x01(\x03R\n" +
-	"nextOffset\"I\n" +
+	"nextOffset\"k\n" +
 	"\x11WriteInputRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12\x10\n" +
-	"\x03eof\x18\x03 \x01(\bR\x03eof\".\n" +
+	"\x03eof\x18\x03 \x01(\bR\x03eof\x12\x17\n" +
+	"\x04from\x18\x04 \x01(\x03H\x00R\x04from\x88\x01\x01B\a\n" +
+	"\x05_from\".\n" +
 	"\x12WriteInputResponse\x12\x18\n" +
 	"\awritten\x18\x01 \x01(\x03R\awritten\">\n" +
 	"\x14SignalProcessRequest\x12\x0e\n" +
@@ -2251,6 +2263,7 @@ func file_cloudsandbox_guest_v1_processes_proto_init() {
 		(*RunProcessResponse_Error)(nil),
 		(*RunProcessResponse_Ended)(nil),
 	}
+	file_cloudsandbox_guest_v1_processes_proto_msgTypes[17].OneofWrappers = []any{}
 	file_cloudsandbox_guest_v1_processes_proto_msgTypes[25].OneofWrappers = []any{
 		(*WaitProcessRequest_Exit)(nil),
 		(*WaitProcessRequest_Port)(nil),
