@@ -212,8 +212,19 @@ func (s *Sandbox) Bounded(deadline time.Time) time.Time {
 // Exhausted, which leaves it as it was, when the Quota does not let it run for so
 // long.
 func (s *Sandbox) SetTimeout(timeout time.Duration, now time.Time) error {
-	if s.State == Paused { // its time does not run
-		s.Timeout = timeout
+	if s.State != Paused { // else its time does not run
+		if err := s.RunFor(timeout, now); err != nil {
+			return err
+		}
+	}
+	s.Timeout = timeout
+	return nil
+}
+
+// RunFor is SetTimeout for this run alone: the next one lasts for Timeout again.
+// A paused Sandbox stays as it is.
+func (s *Sandbox) RunFor(timeout time.Duration, now time.Time) error {
+	if s.State == Paused {
 		return nil
 	}
 	deadline := now.Add(timeout)
@@ -221,7 +232,7 @@ func (s *Sandbox) SetTimeout(timeout time.Duration, now time.Time) error {
 		return Errorf(Exhausted, "the quota lets this session run for %d seconds more, and timeout_seconds asks for %d: pause and resume it to begin anew",
 			max(s.RunsUntil.Sub(now), 0)/time.Second, int64(timeout.Seconds())).WithCause(ErrOverQuota)
 	}
-	s.Timeout, s.Deadline = timeout, deadline
+	s.Deadline = deadline
 	return nil
 }
 

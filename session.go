@@ -133,6 +133,9 @@ type Sandboxes interface {
 	// paused one it begins when it resumes, and a pause or resume that is under way is
 	// waited for. Exhausted when the Quota does not let it run for so long.
 	SetTimeout(ctx context.Context, tenant TenantID, idOrName string, timeout time.Duration) (Sandbox, error)
+	// RunFor is SetTimeout for the present run alone: the Sandbox keeps its Timeout,
+	// with which the next run begins. A paused one stays as it is.
+	RunFor(ctx context.Context, tenant TenantID, idOrName string, timeout time.Duration) (Sandbox, error)
 	// Update changes a running or paused Sandbox and returns it changed, or
 	// returns an error and leaves it, or soon leaves it, as it was. Conflict says
 	// what cannot change.

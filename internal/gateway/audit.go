@@ -379,6 +379,10 @@ func (n noting) SetTimeout(ctx context.Context, tenant sandbox.TenantID, idOrNam
 	return noted(ctx)(n.Sandboxes.SetTimeout(ctx, tenant, idOrName, timeout))
 }
 
+func (n noting) RunFor(ctx context.Context, tenant sandbox.TenantID, idOrName string, timeout time.Duration) (sandbox.Sandbox, error) {
+	return noted(ctx)(n.Sandboxes.RunFor(ctx, tenant, idOrName, timeout))
+}
+
 func (n noting) Update(ctx context.Context, tenant sandbox.TenantID, idOrName string, change sandbox.Change) (sandbox.Sandbox, error) {
 	return noted(ctx)(n.Sandboxes.Update(ctx, tenant, idOrName, change))
 }

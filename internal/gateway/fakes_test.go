@@ -147,6 +147,20 @@ func (f *sandboxes) Settled(ctx context.Context, tenant sandbox.TenantID, idOrNa
 	return f.Get(ctx, tenant, idOrName)
 }
 
+func (f *sandboxes) RunFor(ctx context.Context, tenant sandbox.TenantID, idOrName string, d time.Duration) (sandbox.Sandbox, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, err := f.find(tenant, idOrName)
+	if err != nil {
+		return s, err
+	}
+	if err := s.RunFor(d, time.Now()); err != nil {
+		return s, err
+	}
+	f.byID[s.ID] = s
+	return s, nil
+}
+
 func (f *sandboxes) SetTimeout(ctx context.Context, tenant sandbox.TenantID, idOrName string, d time.Duration) (sandbox.Sandbox, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

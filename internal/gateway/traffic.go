@@ -53,7 +53,7 @@ func (s *Server) wake(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox,
 	if err != nil || !paused || time.Until(sb.Deadline) >= minWoken-time.Second {
 		return sb, err
 	}
-	longer, err := s.Sandboxes.SetTimeout(ctx, sb.Tenant, sb.ID, minWoken)
+	longer, err := s.Sandboxes.RunFor(ctx, sb.Tenant, sb.ID, minWoken)
 	switch {
 	case errors.Is(err, sandbox.Exhausted): // it runs for as long as it may
 		return sb, nil

@@ -73,6 +73,12 @@ func (s *Sandboxes) SetTimeout(ctx context.Context, tenant sandbox.TenantID, idO
 	return toSandbox(r.GetSandbox()), err
 }
 
+// RunFor implements sandbox.Sandboxes.
+func (s *Sandboxes) RunFor(ctx context.Context, tenant sandbox.TenantID, idOrName string, timeout time.Duration) (sandbox.Sandbox, error) {
+	r, err := call(ctx, s.peer, tenant, s.client.SetTimeout, &sessionv1.SetTimeoutRequest{Sandbox: idOrName, Timeout: durationpb.New(timeout), ThisRun: true})
+	return toSandbox(r.GetSandbox()), err
+}
+
 // Update implements sandbox.Sandboxes.
 func (s *Sandboxes) Update(ctx context.Context, tenant sandbox.TenantID, idOrName string, change sandbox.Change) (sandbox.Sandbox, error) {
 	req := fromChange(change)
@@ -215,7 +221,11 @@ func (s sessionServer) SetTimeout(ctx context.Context, r *connect.Request[sessio
 	if err != nil {
 		return nil, internal(err)
 	}
-	sb, err := s.m.SetTimeout(ctx, t, r.Msg.Sandbox, r.Msg.Timeout.AsDuration())
+	set := s.m.SetTimeout
+	if r.Msg.ThisRun {
+		set = s.m.RunFor
+	}
+	sb, err := set(ctx, t, r.Msg.Sandbox, r.Msg.Timeout.AsDuration())
 	return answer(&sessionv1.SetTimeoutResponse{Sandbox: fromSandbox(sb)}, err)
 }
 

@@ -10,10 +10,19 @@ import (
 // SetTimeout implements sandbox.Sandboxes. Of concurrent calls the last one
 // wins.
 func (m *Manager) SetTimeout(ctx context.Context, tenant sandbox.TenantID, idOrName string, timeout time.Duration) (sandbox.Sandbox, error) {
+	return m.timed(ctx, tenant, idOrName, timeout, (*sandbox.Sandbox).SetTimeout)
+}
+
+// RunFor implements sandbox.Sandboxes.
+func (m *Manager) RunFor(ctx context.Context, tenant sandbox.TenantID, idOrName string, timeout time.Duration) (sandbox.Sandbox, error) {
+	return m.timed(ctx, tenant, idOrName, timeout, (*sandbox.Sandbox).RunFor)
+}
+
+func (m *Manager) timed(ctx context.Context, tenant sandbox.TenantID, idOrName string, timeout time.Duration, set func(*sandbox.Sandbox, time.Duration, time.Time) error) (sandbox.Sandbox, error) {
 	if timeout <= 0 || timeout > sandbox.MaxTimeout {
 		return sandbox.Sandbox{}, sandbox.Errorf(sandbox.Invalid, "timeout_seconds must be between 1 and %d", int(sandbox.MaxTimeout.Seconds()))
 	}
-	return m.extend(ctx, tenant, idOrName, func(sb *sandbox.Sandbox) error { return sb.SetTimeout(timeout, now()) })
+	return m.extend(ctx, tenant, idOrName, func(sb *sandbox.Sandbox) error { return set(sb, timeout, now()) })
 }
 
 // Touch implements sandbox.Sandboxes.

@@ -413,6 +413,32 @@ func TestSetTimeout(t *testing.T) {
 	})
 }
 
+func TestRunFor(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.run()
+		sb := w.create("t", sandbox.CreateRequest{Timeout: time.Hour, OnTimeout: sandbox.OnTimeoutPause})
+		for _, d := range []time.Duration{0, -1, sandbox.MaxTimeout + 1} {
+			_, err := w.m.RunFor(t.Context(), "t", sb.ID, d)
+			want(t, "RunFor of "+d.String(), err, sandbox.Invalid)
+		}
+		sooner, err := w.m.RunFor(t.Context(), "t", sb.ID, time.Minute)
+		if err != nil || !sooner.Deadline.Equal(time.Now().Add(time.Minute)) || sooner.Timeout != time.Hour {
+			t.Errorf("RunFor = %+v, %v", sooner, err)
+		}
+		w.pass(2 * time.Minute)
+		paused := w.record(sb.ID)
+		if paused.State != sandbox.Paused {
+			t.Fatalf("it is %s after its deadline", paused.State)
+		}
+		if same, err := w.m.RunFor(t.Context(), "t", sb.ID, time.Minute); err != nil || same.Deadline != paused.Deadline || same.Timeout != time.Hour {
+			t.Errorf("RunFor of a paused one = %+v, %v", same, err)
+		}
+		if next, err := w.m.Resume(t.Context(), "t", sb.ID); err != nil || !next.Deadline.Equal(time.Now().Add(time.Hour)) {
+			t.Errorf("its next run = %+v, %v", next, err)
+		}
+	})
+}
+
 func TestDeadlines(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.run()

@@ -568,6 +568,39 @@ func TestWireFilesOnly(t *testing.T) {
 	}
 }
 
+// Traffic that wakes a sandbox gives it the time with which it was created, whatever
+// its time was set to since.
+func TestWireAutoResumeTime(t *testing.T) {
+	t.Parallel()
+	w := newWire(t)
+	sb := w.create("/v2/sandboxes", `{"templateID":"base","timeout":1200,"autoPause":true,"autoResume":{"enabled":true}}`)
+	left := func() time.Duration {
+		t.Helper()
+		var shown struct{ EndAt time.Time }
+		if resp, text := w.api("GET", "/sandboxes/"+sb.SandboxID, ""); resp.StatusCode != 200 || json.Unmarshal([]byte(text), &shown) != nil {
+			t.Fatalf("%d %s", resp.StatusCode, text)
+		}
+		return time.Until(shown.EndAt)
+	}
+	for path, body := range map[string]string{"/timeout": `{"timeout":400}`, "/connect": `{"timeout":500}`} {
+		if resp, text := w.api("POST", "/sandboxes/"+sb.SandboxID+path, body); resp.StatusCode/100 != 2 {
+			t.Fatalf("%s: %d %s", path, resp.StatusCode, text)
+		}
+	}
+	if d := left(); d > 510*time.Second {
+		t.Errorf("it has %v", d)
+	}
+	if resp, text := w.api("POST", "/sandboxes/"+sb.SandboxID+"/pause", ""); resp.StatusCode != 204 {
+		t.Fatalf("pause: %d %s", resp.StatusCode, text)
+	}
+	if resp, text := w.send(w.inside(sb, envd, "GET", "/health", nil)); resp.StatusCode != 204 {
+		t.Fatalf("asked while it was paused: %d %s", resp.StatusCode, text)
+	}
+	if d := left(); d < 1100*time.Second || d > 1200*time.Second {
+		t.Errorf("traffic woke it for %v", d)
+	}
+}
+
 // A Volume is watched by who says that it may be one: what other Sandboxes change
 // is not told.
 func TestWireWatchesOfVolumes(t *testing.T) {

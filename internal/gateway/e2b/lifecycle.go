@@ -89,7 +89,7 @@ func (a *API) wake(ctx context.Context, who sandbox.Identity, sb sandbox.Sandbox
 			return sb, noRoom(err)
 		}
 		a.Guests.Warm(running)
-		if sb, err = a.Sandboxes.SetTimeout(ctx, who.Tenant, id, timeout); err != nil {
+		if sb, err = a.Sandboxes.RunFor(ctx, who.Tenant, id, timeout); err != nil {
 			return running, err
 		}
 		if sb.State == sandbox.Running {

@@ -45,7 +45,8 @@ func (a *API) Kill(w http.ResponseWriter, r *http.Request, who sandbox.Identity)
 }
 
 // SetTimeout answers POST /sandboxes/{id}/timeout: the end is so long from now,
-// sooner or later than before.
+// sooner or later than before. Traffic that wakes it later gives it the time again
+// with which it was created.
 func (a *API) SetTimeout(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body struct {
 		Timeout *int64 `json:"timeout"`
@@ -67,7 +68,7 @@ func (a *API) SetTimeout(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	if err != nil {
 		return err
 	}
-	if _, err := a.Sandboxes.SetTimeout(r.Context(), who.Tenant, sb.ID, timeout); err != nil {
+	if _, err := a.Sandboxes.RunFor(r.Context(), who.Tenant, sb.ID, timeout); err != nil {
 		return absent(err, sb.ID)
 	}
 	return noContent(w)
@@ -106,7 +107,7 @@ func (a *API) extend(ctx context.Context, who sandbox.Identity, sb sandbox.Sandb
 	if !time.Now().Add(d).After(sb.Deadline) {
 		return sb, nil
 	}
-	return a.Sandboxes.SetTimeout(ctx, who.Tenant, sb.ID, d)
+	return a.Sandboxes.RunFor(ctx, who.Tenant, sb.ID, d)
 }
 
 // connectBody asks to go on with a Sandbox.

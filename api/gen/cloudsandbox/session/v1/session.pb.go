@@ -1411,6 +1411,7 @@ type SetTimeoutRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Sandbox       string                 `protobuf:"bytes,1,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
 	Timeout       *durationpb.Duration   `protobuf:"bytes,2,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	ThisRun       bool                   `protobuf:"varint,3,opt,name=this_run,json=thisRun,proto3" json:"this_run,omitempty"` // later runs keep the timeout that they have
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1457,6 +1458,13 @@ func (x *SetTimeoutRequest) GetTimeout() *durationpb.Duration {
 		return x.Timeout
 	}
 	return nil
+}
+
+func (x *SetTimeoutRequest) GetThisRun() bool {
+	if x != nil {
+		return x.ThisRun
+	}
+	return false
 }
 
 type SetTimeoutResponse struct {
@@ -4499,10 +4507,11 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"b\n" +
 	"\fListResponse\x12>\n" +
 	"\tsandboxes\x18\x01 \x03(\v2 .cloudsandbox.session.v1.SandboxR\tsandboxes\x12\x12\n" +
-	"\x04next\x18\x02 \x01(\tR\x04next\"b\n" +
+	"\x04next\x18\x02 \x01(\tR\x04next\"}\n" +
 	"\x11SetTimeoutRequest\x12\x18\n" +
 	"\asandbox\x18\x01 \x01(\tR\asandbox\x123\n" +
-	"\atimeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"P\n" +
+	"\atimeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12\x19\n" +
+	"\bthis_run\x18\x03 \x01(\bR\athisRun\"P\n" +
 	"\x12SetTimeoutResponse\x12:\n" +
 	"\asandbox\x18\x01 \x01(\v2 .cloudsandbox.session.v1.SandboxR\asandbox\")\n" +
 	"\x05Value\x12\x17\n" +
