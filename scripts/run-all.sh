@@ -71,7 +71,7 @@ welcome() {
 
   Each has /health, /ready and /metrics. Try next, in another terminal:
 
-    TOKEN=\$(curl -s $url/api/v1/auth/token -d '{"user_id": "me", "role": "user"}' | jq -r .access_token)
+    TOKEN=\$(curl -s $url/api/v1/auth/token -d '{"user_id": "test", "role": "user"}' | jq -r .access_token)
     curl -s $url/api/v1/execute -H "Authorization: Bearer \$TOKEN" -d '{"language": "python", "code": "print(6 * 7)"}'
 
   Kill any of the four: sandboxes live on, and it is started again.

@@ -46,7 +46,7 @@ done
 say "ready at $url"
 
 post() { curl -sf -X POST "$url$1" -H 'Content-Type: application/json' ${TOKEN:+-H "Authorization: Bearer $TOKEN"} -d "$2"; }
-TOKEN=$(post /api/v1/auth/token '{"user_id": "me", "role": "user"}' | jq -r .access_token)
+TOKEN=$(post /api/v1/auth/token '{"user_id": "test", "role": "user"}' | jq -r .access_token)
 SANDBOX=$(post /api/v1/sandbox/acquire '{}' | jq -r .sandbox_id)
 say "a first snippet, in the gVisor sandbox $SANDBOX:"
 code='import platform, os; print("Hello from", platform.release(), "as uid", os.getuid(), "in", os.getcwd())'

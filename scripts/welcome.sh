@@ -11,7 +11,7 @@ cat <<T
   Try next, in another terminal:
 
     curl -s $url/api/v1/execute -H 'Authorization: Bearer $token' -H 'Content-Type: application/json' -d '{"language": "python", "code": "print(6 * 7)"}'
-    $program run --url $url --user-id me -c 'print(6 * 7)'
+    $program run --url $url -c 'print(6 * 7)'
 
   Then: docs/quick-start.md. Ctrl-C stops the server; sandboxes live on until 'make down'.
 T

@@ -31,10 +31,11 @@ const (
 	FlagUserID = "user-id"
 )
 
-// Defaults of a Client.
+// Defaults of a Client. The user is the one of the examples with curl and of the
+// SDK's default, so that all see the same sandboxes.
 const (
 	DefaultURL    = "http://localhost:8080"
-	DefaultUserID = "cli"
+	DefaultUserID = "test"
 )
 
 // AddressFile is where a server with this data folder says, while it runs, at

@@ -339,7 +339,7 @@ def test_a_mint_that_is_refused(sdk: Flavour, serve: Serve) -> None:
 
 def test_nobody_said_who_asks(sdk: Flavour) -> None:
     with pytest.raises(AuthenticationError, match="CLOUD_SANDBOX_API_KEY"):
-        sdk.Sandbox.create("http://localhost:1")
+        sdk.Sandbox.create("http://box.example:1")
 
 
 def test_a_prefix_in_the_address(serve: Serve, sandbox_at: SandboxAt) -> None:

@@ -44,7 +44,7 @@ pytestmark = pytest.mark.integration
 SNIPPET = """
 from cloud_sandbox import Sandbox
 
-with Sandbox.create(base_url="http://localhost:8080", user_id="my-user") as sandbox:
+with Sandbox.create(base_url="http://localhost:8080", user_id="test") as sandbox:
     result = sandbox.run_code("print('Hello, Cloud Sandbox!')")
     print(result.stdout)
     result = sandbox.run_command("ls -la /workspace")

@@ -10,12 +10,28 @@ ENV = {"CLOUD_SANDBOX_URL": "https://env:1/", "CLOUD_SANDBOX_API_KEY": "env-key"
 @pytest.mark.parametrize(
     ("base_url", "user_id", "api_key", "token", "environ", "want"),
     [
-        (None, None, None, None, {}, Settings("http://localhost:8080")),
+        (None, None, None, None, {}, Settings("http://localhost:8080", None, "test")),
+        ("http://a", None, None, None, {}, Settings("http://a")),
+        (
+            None,
+            None,
+            None,
+            None,
+            {"CLOUD_SANDBOX_USER_ID": "bob"},
+            Settings("http://localhost:8080", None, "bob"),
+        ),
         (None, None, None, None, ENV, Settings("https://env:1", "env-key")),
         ("http://a", "ann", None, None, ENV, Settings("http://a", None, "ann")),
         ("http://a/", None, "key", None, ENV, Settings("http://a", "key")),
         ("http://a/b/", "ann", None, "tok", ENV, Settings("http://a/b", "tok", "ann")),
-        (None, None, None, None, {"CLOUD_SANDBOX_API_KEY": ""}, Settings("http://localhost:8080")),
+        (
+            None,
+            None,
+            None,
+            None,
+            {"CLOUD_SANDBOX_API_KEY": ""},
+            Settings("http://localhost:8080", None, "test"),
+        ),
     ],
 )
 def test_resolve(

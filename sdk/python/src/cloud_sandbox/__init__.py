@@ -1,7 +1,7 @@
 """Run untrusted code in Cloud Sandbox.
 
 >>> from cloud_sandbox import Sandbox
->>> with Sandbox.create(user_id="my-user") as sandbox:  # doctest: +SKIP
+>>> with Sandbox.create(user_id="test") as sandbox:  # doctest: +SKIP
 ...     print(sandbox.run_code("print(6 * 7)").stdout)
 42
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 DEFAULT_BASE_URL = "http://localhost:8080"
 ENV_URL = "CLOUD_SANDBOX_URL"
 ENV_KEY = "CLOUD_SANDBOX_API_KEY"
+ENV_USER = "CLOUD_SANDBOX_USER_ID"
+# The same as the command line's, so that both see the same sandboxes.
+DEFAULT_USER_ID = "test"
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,8 @@ class Settings:
         base_url: address of the server, without a slash at its end.
         bearer: what to send as a bearer token; ``None`` to send none, or one
             minted for ``user_id``.
-        user_id: for whom to mint tokens; used only without a bearer.
+        user_id: for whom to mint tokens; used only without a bearer. ``None``
+            without a bearer: nothing says who asks.
     """
 
     base_url: str
@@ -48,8 +52,10 @@ def resolve(
 ) -> Settings:
     """Fill in what was not given.
 
-    An explicit ``user_id`` is stronger than a key of the environment. Values
-    that cannot work are a ValueError, which never contains the key.
+    An explicit ``user_id`` is stronger than a key of the environment. With
+    neither, and a server on this machine, which may be in dev mode, it is that of
+    the environment or ``DEFAULT_USER_ID``. Values that cannot work are a ValueError,
+    which never contains the key.
     """
     if token is not None and api_key is not None:
         raise ValueError("pass token or api_key, not both")
@@ -60,11 +66,14 @@ def resolve(
         raise ValueError("the token or API key holds characters that no token has")
     if bearer == "" or user_id == "":
         raise ValueError("token, api_key and user_id must not be empty")
-    return Settings(
+    settings = Settings(
         base_url=_checked_url(base_url or environ.get(ENV_URL) or DEFAULT_BASE_URL),
         bearer=bearer,
         user_id=user_id,
     )
+    if bearer is None and user_id is None and settings.loopback:
+        return replace(settings, user_id=environ.get(ENV_USER) or DEFAULT_USER_ID)
+    return settings
 
 
 def _checked_url(url: str) -> str:

@@ -71,6 +71,8 @@ class AsyncClient:
         base_url: address of the server. Default: ``CLOUD_SANDBOX_URL``, then
             ``http://localhost:8080``.
         user_id: in dev mode, whom to be: the client asks the server for tokens.
+            Without a key, and a server on this machine, ``CLOUD_SANDBOX_USER_ID``,
+            or "test" as in the command line.
         api_key: a key or bearer token. Default: ``CLOUD_SANDBOX_API_KEY``,
             unless there is a ``user_id``.
         token: a bearer token; another word for ``api_key``.
