@@ -110,12 +110,12 @@ func (s *Sender) deliver(ctx context.Context, r *receiver, d sandbox.Delivery) b
 	now := time.Now().UTC()
 	switch {
 	case err == nil:
-		s.sent.WithLabelValues(delivered).Inc()
+		defer s.sent.WithLabelValues(delivered).Inc() // what is counted no longer waits
 		return s.record(ctx, s.cfg.Store.EndDelivery(ctx, d, true))
 	case ctx.Err() != nil: // it is sent again by the next process
 		return false
 	case isFinal(err), now.Sub(d.Event.At) >= maxAge:
-		s.sent.WithLabelValues(failed).Inc()
+		defer s.sent.WithLabelValues(failed).Inc()
 		s.cfg.Log.Warn("a webhook did not take an event", "receiver", r.name(), telemetry.KeyError, err, "event", d.Event.Kind,
 			telemetry.KeyTenant, d.Event.Tenant, telemetry.KeySandbox, d.Event.Sandbox)
 		return s.record(ctx, s.cfg.Store.EndDelivery(ctx, d, false)) && isFinal(err)
