@@ -16,7 +16,7 @@ import (
 // NetworkPolicy says where a Sandbox may connect to: NetworkPublic, NetworkNone,
 // or NetworkRules as NetworkRules.Policy writes them. Private, link-local,
 // metadata, loopback and host addresses are refused by any, unless the operator
-// opened them. Equal policies are equal strings.
+// opened them. Equal policies are equal strings, Enforced or not.
 type NetworkPolicy string
 
 const (
@@ -45,6 +45,9 @@ type NetworkRules struct {
 	Mode  NetworkPolicy `json:"mode"` // NetworkPublic or NetworkNone
 	Allow []string      `json:"allow,omitempty"`
 	Deny  []string      `json:"deny,omitempty"`
+	// Internet is the switch of E2B's clients as it was asked for, which they are told
+	// again. Nothing goes by it: what it means is in the rest. Nil: nobody touched it.
+	Internet *bool `json:"internet,omitempty"`
 }
 
 // A NetworkRule is one rule, parsed. Exactly one of Any, Domain and Prefix is
@@ -208,10 +211,10 @@ func (r NetworkRules) Policy() (NetworkPolicy, error) {
 	if err != nil {
 		return "", err
 	}
-	if len(allow) == 0 && len(deny) == 0 {
+	if len(allow) == 0 && len(deny) == 0 && r.Internet == nil {
 		return r.Mode, nil
 	}
-	text, err := json.Marshal(NetworkRules{Mode: r.Mode, Allow: allow, Deny: deny})
+	text, err := json.Marshal(NetworkRules{Mode: r.Mode, Allow: allow, Deny: deny, Internet: r.Internet})
 	if err != nil {
 		return "", err
 	}
@@ -247,8 +250,13 @@ func ParseNetworkPolicy(text string) (NetworkPolicy, error) {
 	if err != nil {
 		return "", err
 	}
+	if rules.Internet != nil {
+		return "", errNoPolicy
+	}
 	return rules.Policy()
 }
+
+var errNoPolicy = Errorf(Invalid, "network must be %q, %q, or an object of mode, allow and deny, the last two lists of strings", NetworkPublic, NetworkNone)
 
 func parseRules(text string) (NetworkRules, error) {
 	var rules NetworkRules
@@ -258,7 +266,7 @@ func parseRules(text string) (NetworkRules, error) {
 	d := json.NewDecoder(bytes.NewReader([]byte(text)))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&rules); err != nil {
-		return rules, Errorf(Invalid, "network must be %q, %q, or an object of mode, allow and deny, the last two lists of strings", NetworkPublic, NetworkNone)
+		return rules, errNoPolicy
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return rules, Errorf(Invalid, "network goes on after its object")
@@ -280,6 +288,21 @@ func (p NetworkPolicy) Rules() (NetworkRules, error) {
 		err = Errorf(Invalid, "the network's rules are not in their one form")
 	}
 	return rules, err
+}
+
+// Enforced is p without what nothing goes by, which is kept for E2B's clients alone;
+// what is no policy stays as it is.
+func (p NetworkPolicy) Enforced() NetworkPolicy {
+	rules, err := p.Rules()
+	if err != nil {
+		return p
+	}
+	rules.Internet = nil
+	plain, err := rules.Policy()
+	if err != nil {
+		return p
+	}
+	return plain
 }
 
 // Valid reports whether p is a policy that links know.

@@ -74,7 +74,8 @@ func TestParseNetworkPolicy(t *testing.T) {
 		`{"mode":"none","allow":["a.example:443","a.example:443","1.2.3.4/32"]}`: `{"mode":"none","allow":["a.example:443","1.2.3.4"]}`,
 
 		"": "", "all": "", "{}": "", `{"mode":"open"}`: "", `{"mode":"none","allow":"a.example"}`: "", `{"mode":"none","extra":1}`: "",
-		`{"mode":"none"} x`: "", `{"mode":"none","allow":[""]}`: "", `{"mode":"none","allow":[1]}`: "", many: "",
+		`{"mode":"public","internet":true}`: "", // which only E2B's clients have
+		`{"mode":"none"} x`:                 "", `{"mode":"none","allow":[""]}`: "", `{"mode":"none","allow":[1]}`: "", many: "",
 		`{"mode":"none","allow":["` + strings.Repeat("a", maxPolicyLen) + `"]}`: "",
 	} {
 		p, err := ParseNetworkPolicy(text)
@@ -89,5 +90,20 @@ func TestParseNetworkPolicy(t *testing.T) {
 	}
 	if NetworkPolicy(`{"mode":"none","allow":["A.example"]}`).Valid() {
 		t.Error("a policy in another than its one form is valid")
+	}
+}
+
+// What E2B's clients asked for is kept beside the rules, and nothing else reads it.
+func TestEnforcedPolicy(t *testing.T) {
+	for p, want := range map[NetworkPolicy]NetworkPolicy{
+		"public": "public", "none": "none", "": "", "other": "other",
+		`{"mode":"none","allow":["a.example"]}`: `{"mode":"none","allow":["a.example"]}`,
+
+		`{"mode":"public","internet":true}`:                                   "public",
+		`{"mode":"public","allow":["1.1.1.1"],"deny":["*"],"internet":false}`: `{"mode":"public","allow":["1.1.1.1"],"deny":["*"]}`,
+	} {
+		if got := p.Enforced(); got != want {
+			t.Errorf("%s is enforced as %s, want %s", p, got, want)
+		}
 	}
 }

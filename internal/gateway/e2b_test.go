@@ -632,8 +632,11 @@ func TestE2BNetwork(t *testing.T) {
 		{``, "public", `null null`},
 		{`,"network":{"allowPublicTraffic":true}`, "public", `null null`},
 		{`,"allow_internet_access":false`, "none", `{"allowPublicTraffic":true,"denyOut":["0.0.0.0/0"]} false`},
-		{`,"allow_internet_access":true`, `{"mode":"public","allow":["*"]}`, `null true`},
-		{`,"allow_internet_access":true,"network":{"denyOut":["1.1.1.1"]}`, `{"mode":"public","deny":["1.1.1.1"]}`, `{"allowPublicTraffic":true,"denyOut":["1.1.1.1"]} null`},
+		{`,"allow_internet_access":true`, `{"mode":"public","internet":true}`, `null true`},
+		{
+			`,"allow_internet_access":true,"network":{"denyOut":["1.1.1.1"]}`, `{"mode":"public","deny":["1.1.1.1"],"internet":true}`,
+			`{"allowPublicTraffic":true,"denyOut":["1.1.1.1"]} true`,
+		},
 		{`,"network":{"denyOut":["0.0.0.0/0"]}`, "none", `{"allowPublicTraffic":true,"denyOut":["0.0.0.0/0"]} false`},
 		{
 			`,"network":{"denyOut":["8.8.8.8/24","1.1.1.1"]}`, `{"mode":"public","deny":["8.8.8.0/24","1.1.1.1"]}`,
@@ -645,8 +648,8 @@ func TestE2BNetwork(t *testing.T) {
 			`{"allowPublicTraffic":true,"allowOut":["example.com","*.example.com","1.1.1.1"],"denyOut":["0.0.0.0/0"]} null`,
 		},
 		{
-			`,"allow_internet_access":false,"network":{"allowOut":["1.1.1.1"]}`, `{"mode":"public","allow":["1.1.1.1"],"deny":["*"]}`,
-			`{"allowPublicTraffic":true,"allowOut":["1.1.1.1"],"denyOut":["0.0.0.0/0"]} null`,
+			`,"allow_internet_access":false,"network":{"allowOut":["1.1.1.1"]}`, `{"mode":"public","allow":["1.1.1.1"],"deny":["*"],"internet":false}`,
+			`{"allowPublicTraffic":true,"allowOut":["1.1.1.1"],"denyOut":["0.0.0.0/0"]} false`,
 		},
 	} {
 		id := f.e2bSandbox(key, `{"templateID":"base"`+tt.create+`}`).SandboxID
@@ -665,8 +668,12 @@ func TestE2BNetwork(t *testing.T) {
 		if shown := string(info.Network) + " " + string(open); shown != tt.shown {
 			t.Errorf("%s: shown as %s", tt.create, shown)
 		}
+		if a := f.with("GET", "/api/v1/sessions/"+id, "", "X-API-Key", key); a.status != 200 || strings.Contains(string(a.body), "internet") {
+			t.Errorf("%s: our own API shows %d %s", tt.create, a.status, a.body)
+		}
 		for body, want := range map[string]sandbox.NetworkPolicy{
 			`{"denyOut":["9.9.9.9"]}`: `{"mode":"public","deny":["9.9.9.9"]}`, `{"allow_internet_access":false}`: "none",
+			`{"allow_internet_access":true,"denyOut":["9.9.9.9"]}`: `{"mode":"public","deny":["9.9.9.9"],"internet":true}`,
 		} {
 			if a := f.e2b(key, "PUT", "/sandboxes/"+id+"/network", body); a.status != 204 || f.sandboxes.byID[id].Network != want {
 				t.Errorf("%s: %d %s, %s", body, a.status, a.body, f.sandboxes.byID[id].Network)

@@ -223,7 +223,7 @@ func (m *Manager) binding(ctx context.Context, sb sandbox.Sandbox) (sandbox.Bind
 		Env:         sb.Env,
 		User:        sb.User,
 		Cwd:         sb.Cwd,
-		Network:     sb.Network,
+		Network:     sb.Network.Enforced(),
 		Limits:      sb.Limits,
 		Timeline:    sb.Timeline,
 		Revision:    sb.Revision,

@@ -179,7 +179,7 @@ func (m *Manager) beginSnapshot(ctx context.Context, sb sandbox.Sandbox, req san
 		ID: cmp.Or(req.ID, sandbox.NewSnapshotID()), Tenant: sb.Tenant, SandboxID: sb.ID, Parent: sb.Snapshot, Name: req.Name, Kept: kept,
 		State: sandbox.SnapshotSaving, CreatedAt: now(), Node: sb.Boot.Node, Memory: !req.FilesOnly,
 		Template: sb.Template, Image: sb.Image, Shape: sb.Shape, Limits: sb.Limits,
-		Network: sb.Network, Env: sb.Env, User: sb.User, Cwd: sb.Cwd, Timeline: sb.Timeline, Volumes: sb.Volumes,
+		Network: sb.Network.Enforced(), Env: sb.Env, User: sb.User, Cwd: sb.Cwd, Timeline: sb.Timeline, Volumes: sb.Volumes,
 	}
 	if req.Layer != "" {
 		snap.Layer, snap.UsedAt = req.Layer, snap.CreatedAt

@@ -54,6 +54,15 @@ func TestUpdate(t *testing.T) {
 		if r := w.record(sb.ID); !reflect.DeepEqual(r, got) || r.Limits != want.Limits || r.Name != "site" {
 			t.Errorf("record %+v, returned %+v", r, got)
 		}
+		// Links, and those who start from a Snapshot, get what is enforced.
+		const asked, enforced = `{"mode":"public","deny":["1.1.1.1"],"internet":true}`, `{"mode":"public","deny":["1.1.1.1"]}`
+		if got := w.update("site", sandbox.Change{Network: ptr(sandbox.NetworkPolicy(asked))}); got.Network != asked || w.told(sb).Network != enforced {
+			t.Errorf("recorded %s, told %s", got.Network, w.told(sb).Network)
+		}
+		snap, err := w.m.TakeSnapshot(t.Context(), "t", "site", sandbox.SnapshotRequest{})
+		if err != nil || snap.Network != enforced {
+			t.Errorf("the snapshot has %s, %v", snap.Network, err)
+		}
 	})
 }
 

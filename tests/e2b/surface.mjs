@@ -36,6 +36,10 @@ const cases = {
     assert.ok(info.endAt - info.startedAt > 295_000, 'its time is not the default')
     assert.ok(info.templateId && info.name === 'base' && info.cpuCount >= 1 && info.memoryMB >= 128 && info.envdVersion)
     const first = await sb.getInfo()
+    assert.equal(first.allowInternetAccess, true)
+    await sb.updateNetwork({ denyOut: ['1.1.1.1'], allowInternetAccess: true })
+    const ruled = await sb.getInfo()
+    assert.ok(ruled.allowInternetAccess === true && ruled.network.denyOut[0] === '1.1.1.1', JSON.stringify(ruled))
     const lives = first.endAt - first.startedAt // its time begins when it runs
     assert.ok(lives > 599_500 && lives < 600_500 + took, `${lives} ms, made in ${took} ms`)
     const connected = await Sandbox.connect(sb.sandboxId, { timeoutMs: 700_000 })

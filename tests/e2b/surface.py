@@ -87,6 +87,9 @@ async def creating(_):
     info = await a(other.get_info())
     assert info.allow_internet_access is True and info.lifecycle == {"on_timeout": "kill", "auto_resume": False}, info
     assert info.cpu_count >= 1 and info.memory_mb >= 128 and info.envd_version and info.template_id and info.name == "base", info
+    await a(other.update_network({"allow_out": ["1.1.1.1"], "allow_internet_access": False}))
+    info = await a(other.get_info())
+    assert info.allow_internet_access is False and info.network["allow_out"] == ["1.1.1.1"], info
     connected = await a(Sandbox.connect(sandbox_id=other.sandbox_id, timeout=700))
     asked = datetime.now(timezone.utc)
     again = await a(connected.connect(timeout=900))

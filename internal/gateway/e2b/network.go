@@ -86,7 +86,7 @@ func (b *egressBody) policy(internet *bool) (sandbox.NetworkPolicy, error) {
 	if err := b.refuse(); err != nil {
 		return "", err
 	}
-	rules := sandbox.NetworkRules{Mode: sandbox.NetworkPublic}
+	rules := sandbox.NetworkRules{Mode: sandbox.NetworkPublic, Internet: internet}
 	for _, target := range b.DenyOut {
 		rule, ok := addressRule(target)
 		if !ok {
@@ -94,12 +94,8 @@ func (b *egressBody) policy(internet *bool) (sandbox.NetworkPolicy, error) {
 		}
 		rules.Deny = append(rules.Deny, rule)
 	}
-	switch {
-	case internet == nil:
-	case !*internet:
+	if internet != nil && !*internet {
 		rules.Deny = append(rules.Deny, anything)
-	case len(b.AllowOut)+len(b.DenyOut) == 0:
-		rules.Allow = append(rules.Allow, anything) // which is what was asked for, and can be told again
 	}
 	for _, target := range b.AllowOut {
 		rule, ok := addressRule(target)
@@ -148,8 +144,8 @@ type networkView struct {
 }
 
 // networkOf shows rules about connections in either direction, and uses of
-// secrets; without any view is nil. The switch for the Internet says all where
-// there are no exceptions, and is nil where nobody has touched it.
+// secrets; without any view is nil. The switch for the Internet is as it was asked for,
+// false where nothing is allowed, and nil where nobody has touched it.
 func networkOf(sb sandbox.Sandbox) (view *networkView, internet *bool) {
 	ports, err := sb.Ingress.Rules()
 	seen := networkView{AllowPublicTraffic: err == nil && !ports.Private, MaskRequestHost: ports.Host, HTTPSPorts: ports.TLSPorts}
@@ -165,15 +161,15 @@ func networkOf(sb sandbox.Sandbox) (view *networkView, internet *bool) {
 	case sb.Network == sandbox.NetworkNone:
 		seen.DenyOut = []string{allTraffic}
 		return &seen, new(false)
-	case rules.Mode == sandbox.NetworkPublic && len(rules.Deny) == 0 && slices.Equal(rules.Allow, []string{anything}):
-		return view, new(true)
+	case rules.Mode == sandbox.NetworkPublic && len(rules.Allow)+len(rules.Deny) == 0:
+		return view, rules.Internet
 	}
 	view = &seen
 	if rules.Mode == sandbox.NetworkNone {
 		rules.Deny = append(rules.Deny, anything)
 	}
 	view.AllowOut, view.DenyOut = shown(rules.Allow), shown(rules.Deny)
-	return view, nil
+	return view, rules.Internet
 }
 
 func shown(rules []string) []string {

@@ -78,7 +78,7 @@ func viewOf(who sandbox.Identity, s sandbox.Sandbox) sandboxView {
 		SandboxID: s.ID, SessionID: s.ID, Name: s.Name, State: s.State,
 		Template: s.Template, Engine: s.Engine, Shape: shapeViewOf(s.Shape),
 		Resources: limitsView{CPUs: s.Limits.CPUs, MemoryMB: s.Limits.MemoryBytes >> 20, Pids: s.Limits.Pids, Bandwidth: s.Limits.Bandwidth / sandbox.Megabit},
-		Network:   networkView(s.Network), Ports: portsViewOf(s.Ingress), Secrets: json.RawMessage(s.Secrets), Volumes: mountViewsOf(s.Volumes), User: s.User, Cwd: s.Cwd, Metadata: s.Metadata,
+		Network:   networkView(s.Network.Enforced()), Ports: portsViewOf(s.Ingress), Secrets: json.RawMessage(s.Secrets), Volumes: mountViewsOf(s.Volumes), User: s.User, Cwd: s.Cwd, Metadata: s.Metadata,
 		CreatedAt: timestamp(s.CreatedAt), StartedAt: timestamp(s.StartedAt),
 		TimeoutSeconds: s.Timeout.Seconds(), IdleSeconds: s.IdleTimeout.Seconds(), Deadline: timestamp(s.Deadline),
 		OnTimeout: s.OnTimeout, AutoResume: !s.StayPaused, Timeline: max(s.Timeline, 1), SnapshotID: s.Snapshot,

@@ -18,7 +18,7 @@ func viewOf(s sandbox.Sandbox) *sandboxv1.Sandbox {
 		SandboxId: s.ID, Name: s.Name, State: string(s.State), Template: s.Template, Engine: s.Engine,
 		Shape:     resourcesOf(s.Shape.CPUs, s.Shape.MemoryBytes, s.Shape.Pids),
 		Resources: limitsOf(s.Limits),
-		Network:   string(s.Network), User: text(s.User), Cwd: text(s.Cwd), Metadata: map[string]string{},
+		Network:   string(s.Network.Enforced()), User: text(s.User), Cwd: text(s.Cwd), Metadata: map[string]string{},
 		CreatedAt: timestamp(s.CreatedAt), StartedAt: timestamp(s.StartedAt), Deadline: timestamp(s.Deadline),
 		TimeoutSeconds: s.Timeout.Seconds(), IdleTimeoutSeconds: s.IdleTimeout.Seconds(),
 		OnTimeout: string(s.OnTimeout), AutoResume: !s.StayPaused, Timeline: max(s.Timeline, 1), SnapshotId: s.Snapshot,
