@@ -61,9 +61,8 @@ type Engine interface {
 	Watch(ctx context.Context, handle func(BootEvent)) error
 }
 
-// Pauser is what an Engine does beside whose Features say Pause: it stops Boots
-// for a moment, saves them, and starts others from what it saved
-// (BootSpec.From). A saved state is named by a Snapshot ID; another form of
+// Pauser is implemented by Engines that support pause (Features.Pause): it freezes
+// Boots, saves them, and starts others from the saved state (BootSpec.From). A saved state is named by a Snapshot ID; another form of
 // name is Invalid. Freeze, Thaw and Save return NotFound for a Boot that the
 // Engine does not know.
 //

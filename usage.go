@@ -28,7 +28,7 @@ func (s *Sandbox) Rate() (Rate, bool) {
 	return Rate{CPUs: s.Limits.CPUs, MemoryBytes: s.Limits.MemoryBytes, DiskBytes: s.Shape.DiskBytes}, true
 }
 
-// Over is what comes together at this Rate in d.
+// Over returns the usage accrued at this Rate over d.
 func (r Rate) Over(d time.Duration) UsageAmount {
 	const gib = 1 << 30
 	s := d.Seconds()

@@ -75,6 +75,7 @@ func TestOperations(t *testing.T) {
 type (
 	docsPage struct {
 		Title, Description string
+		Token, Run, Keep   string // the first steps, as shell commands
 		Groups             []docsGroup
 		Schemas            []docsSchema
 	}
@@ -102,7 +103,14 @@ type (
 )
 
 func docsOf(doc *openapi3.T) docsPage {
-	page := docsPage{Title: doc.Info.Title, Description: doc.Info.Description}
+	page := docsPage{
+		Title: doc.Info.Title, Description: doc.Info.Description,
+		Token: "TOKEN=$(" + request("/api/v1/auth/token", `{"user_id": "test"}`) + " | jq -r .access_token)",
+		Run:   request("/api/v1/execute", `{"language": "python", "code": "print(6 * 7)"}`),
+		Keep: "SANDBOX=$(" + request("/api/v1/sessions", `{}`) + " | jq -r .sandbox_id)\n" +
+			request("/api/v1/execute", `{"sandbox_id": "'$SANDBOX'", "language": "bash", "code": "echo hello > note; ls"}`) + "\n" +
+			`curl -s -X DELETE "` + api.ExampleOrigin + `/api/v1/sessions/$SANDBOX" -H "Authorization: Bearer $TOKEN"`,
+	}
 	for _, tag := range doc.Tags {
 		g := docsGroup{Name: tag.Name, Description: tag.Description}
 		for _, path := range doc.Paths.InMatchingOrder() {
@@ -125,6 +133,15 @@ func docsOf(doc *openapi3.T) docsPage {
 	}
 	slices.SortFunc(page.Schemas, func(a, b docsSchema) int { return cmp.Compare(a.Name, b.Name) })
 	return page
+}
+
+// request is the shell command of a POST among the first steps.
+func request(path, body string) string {
+	command := `curl -s "` + api.ExampleOrigin + path + `"`
+	if path != "/api/v1/auth/token" {
+		command += ` -H "Authorization: Bearer $TOKEN"`
+	}
+	return command + ` -H "Content-Type: application/json" -d '` + body + `'`
 }
 
 func order(method string) int {
@@ -195,7 +212,7 @@ func idOf(path string) string {
 }
 
 func curl(o docsOperation, params openapi3.Parameters, body *openapi3.MediaType) string {
-	url := "http://localhost:8080" + strings.ReplaceAll(o.Path, "{id}", idOf(o.Path))
+	url := api.ExampleOrigin + strings.ReplaceAll(o.Path, "{id}", idOf(o.Path))
 	query := ""
 	for _, p := range params {
 		switch {

@@ -12,6 +12,9 @@ import (
 //go:embed openapi.yaml
 var OpenAPI []byte
 
+// ExampleOrigin is the server that the examples of DocsHTML name.
+const ExampleOrigin = "http://localhost:8080"
+
 // DocsHTML is the same for people: one page without scripts, made from
 // OpenAPI by `go test ./api -update`.
 //

@@ -136,9 +136,9 @@ func (c *Certificates) of(hello *tls.ClientHelloInfo) (*tls.Certificate, error) 
 	return c.manager.GetCertificate(clientOf(host))
 }
 
-// clientOf is what a client says who gets a certificate with an elliptic curve: there
-// is no other of a host. (The suite is of TLS 1.2, by which autocert tells; that of
-// TLS 1.3 says nothing of keys, and would get one with RSA.)
+// clientOf returns a ClientHello that selects a host's ECDSA certificate, the only one
+// that a host has. It offers a cipher suite of TLS 1.2, by which autocert decides:
+// suites of TLS 1.3 do not name the key type, and autocert would choose RSA.
 func clientOf(host string) *tls.ClientHelloInfo {
 	return &tls.ClientHelloInfo{
 		ServerName: host, SupportedVersions: []uint16{tls.VersionTLS13},

@@ -17,7 +17,7 @@ const (
 	// itself, in bytes.
 	largeFile = 100_000_000
 	smallFile = 4096
-	// smallRounds is how many operations on small files come on one on a large one.
+	// smallRounds is the number of small-file operations per large-file operation.
 	smallRounds = 25
 )
 

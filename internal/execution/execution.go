@@ -322,7 +322,7 @@ func (s *Service) End(ctx context.Context, tenant sandbox.TenantID, idOrName str
 	}
 	sb, err := s.Sandboxes.End(ctx, tenant, idOrName, sandbox.CauseReleased)
 	if err != nil {
-		return sb, Absent(err)
+		return sb, Absent(idOrName, err)
 	}
 	s.Guests.Forget(sb.ID)
 	return sb, nil

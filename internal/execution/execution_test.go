@@ -265,7 +265,8 @@ func TestAbsent(t *testing.T) {
 		{fmt.Errorf("look: %w", missing), sandbox.NotFound},
 		{sandbox.Errorf(sandbox.Conflict, "the saved state is gone").WithCause(missing), sandbox.Conflict},
 	} {
-		if got := Absent(tt.err); sandbox.CodeOf(got) != tt.want {
+		got := Absent("box", tt.err)
+		if sandbox.CodeOf(got) != tt.want || tt.want == sandbox.NotFound && !strings.Contains(got.Error(), `no sandbox "box"`) {
 			t.Errorf("Absent(%v) = %v, want %s", tt.err, got, tt.want)
 		}
 	}

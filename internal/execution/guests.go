@@ -55,7 +55,7 @@ func NewGuests(sandboxes sandbox.Sandboxes, nodes sandbox.Nodes, newGuest NewGue
 func (g *Guests) Open(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, Guest, error) {
 	sb, err := g.sandboxes.Get(ctx, tenant, idOrName)
 	if err != nil {
-		return sb, nil, Absent(err)
+		return sb, nil, Absent(idOrName, err)
 	}
 	if sb, err = g.Wake(ctx, sb); err != nil {
 		return sb, nil, err
@@ -71,10 +71,11 @@ func (g *Guests) Wake(ctx context.Context, sb sandbox.Sandbox) (_ sandbox.Sandbo
 	if sb.State == sandbox.Running {
 		return sb, nil
 	}
-	g.Forget(sb.ID)
+	id := sb.ID
+	g.Forget(id)
 	if sb.StayPaused && sb.Live() {
-		if sb, err = g.sandboxes.Settled(ctx, sb.Tenant, sb.ID); err != nil {
-			return sb, Absent(err)
+		if sb, err = g.sandboxes.Settled(ctx, sb.Tenant, id); err != nil {
+			return sb, Absent(id, err)
 		}
 	}
 	switch {
@@ -85,8 +86,8 @@ func (g *Guests) Wake(ctx context.Context, sb sandbox.Sandbox) (_ sandbox.Sandbo
 	case sb.StayPaused:
 		return sb, sandbox.Errorf(sandbox.Conflict, "the sandbox is %s and does not wake by itself: resume it", sb.State)
 	}
-	running, err := g.sandboxes.Resume(ctx, sb.Tenant, sb.ID)
-	return running, Absent(err)
+	running, err := g.sandboxes.Resume(ctx, sb.Tenant, id)
+	return running, Absent(id, err)
 }
 
 // Warm connects to the Guest of a Sandbox that was just created, while its client
@@ -111,10 +112,11 @@ func (g *Guests) aside(do func(context.Context)) {
 }
 
 // Absent makes every NotFound about a Sandbox the same, whoever owns it and
-// whatever the layers below say. Other errors stay as they are.
-func Absent(err error) error {
+// whatever the layers below say: it repeats the ID or name that the client asked for
+// and nothing else. Other errors stay as they are.
+func Absent(idOrName string, err error) error {
 	if sandbox.CodeOf(err) == sandbox.NotFound { // not of something that only caused it
-		return sandbox.Errorf(sandbox.NotFound, "there is no such sandbox").WithCause(err)
+		return sandbox.Errorf(sandbox.NotFound, "no sandbox %.64q; `cloud-sandbox ls` and GET /api/v1/sessions list yours", idOrName).WithCause(err)
 	}
 	return err
 }

@@ -640,7 +640,7 @@ func (s *Service) broken(ctx context.Context, sb sandbox.Sandbox, err error) err
 	now, ended, look := s.awaitEnd(ctx, sb)
 	switch {
 	case look != nil && ctx.Err() == nil:
-		return Absent(look)
+		return Absent(sb.ID, look)
 	case !ended:
 		return err
 	case now.Ended == nil:

@@ -191,7 +191,7 @@ func (f *following) lost(ctx context.Context, cause error) (RunEnd, error) {
 	now, ended, err := f.service.awaitEnd(ctx, f.sb)
 	switch {
 	case err != nil:
-		return RunEnd{}, Absent(err)
+		return RunEnd{}, Absent(f.sb.ID, err)
 	case !ended:
 		return RunEnd{}, sandbox.Errorf(sandbox.Unavailable, "the connection to the sandbox broke").WithCause(cause)
 	case !f.out.started && now.Ended == nil:
@@ -226,7 +226,7 @@ func (f *following) again(ctx, runCtx context.Context, cause error) (over bool, 
 		now, err := f.service.Sandboxes.Get(ctx, f.sb.Tenant, f.sb.ID)
 		switch {
 		case err != nil:
-			return true, end, Absent(err)
+			return true, end, Absent(f.sb.ID, err)
 		case now.Ended != nil:
 			return true, endOf(now), nil
 		case now.Timeline != f.sb.Timeline:

@@ -62,9 +62,10 @@ type Server struct {
 	// Allow says whether a user may connect; nil allows only the server's own
 	// and root.
 	Allow func(uid uint32) bool
-	// Turn names what a request must take its turn at: of those with one name each
-	// is handled after those that came before it, so that what undoes a call that
-	// was given up cannot overtake it. Empty, or no Turn: at once.
+	// Turn returns a request's serialization key: requests with equal keys run one
+	// after the other, in the order in which they came, so that the request that
+	// undoes a cancelled call cannot overtake it. An empty key, or a nil Turn: the
+	// request runs at once.
 	Turn func(*Request) string
 	Log  *slog.Logger
 

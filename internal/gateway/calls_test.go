@@ -252,10 +252,10 @@ func TestCallsRefuse(t *testing.T) {
 		{"a bad limit", list(&sandboxv1.ListRequest{Limit: new(int32(0))}), sandbox.Invalid, connect.CodeInvalidArgument, "limit"},
 		{"a bad cursor", list(&sandboxv1.ListRequest{Cursor: strings.Repeat("c", 1000)}), sandbox.Invalid, connect.CodeInvalidArgument, "cursor"},
 		{"no id", get(""), sandbox.Invalid, connect.CodeInvalidArgument, "sandbox_id is missing"},
-		{"an absent one", get("none"), sandbox.NotFound, connect.CodeNotFound, "there is no such sandbox"},
-		{"the end of an absent one", end("none"), sandbox.NotFound, connect.CodeNotFound, "there is no such sandbox"},
+		{"an absent one", get("none"), sandbox.NotFound, connect.CodeNotFound, "no sandbox \"none\"; `cloud-sandbox ls` and GET /api/v1/sessions list yours"},
+		{"the end of an absent one", end("none"), sandbox.NotFound, connect.CodeNotFound, "no sandbox \"none\"; `cloud-sandbox ls` and GET /api/v1/sessions list yours"},
 		{"a negative timeout", timeout(mine, -1), sandbox.Invalid, connect.CodeInvalidArgument, "timeout_seconds must"},
-		{"an update of nothing known", update(&sandboxv1.UpdateRequest{SandboxId: "none"}), sandbox.NotFound, connect.CodeNotFound, "there is no such sandbox"},
+		{"an update of nothing known", update(&sandboxv1.UpdateRequest{SandboxId: "none"}), sandbox.NotFound, connect.CodeNotFound, "no sandbox \"none\"; `cloud-sandbox ls` and GET /api/v1/sessions list yours"},
 		{"another disk", update(&sandboxv1.UpdateRequest{SandboxId: mine, Resources: &sandboxv1.Resources{DiskMb: new(int32(9))}}), sandbox.Conflict, connect.CodeFailedPrecondition, "disk_mb cannot change"},
 		{"set and removed", update(&sandboxv1.UpdateRequest{SandboxId: mine, Env: map[string]string{"A": ""}, RemoveEnv: []string{"A"}}), sandbox.Invalid, connect.CodeInvalidArgument, "both sets and removes"},
 		{"a bad idle time", update(&sandboxv1.UpdateRequest{SandboxId: mine, IdleTimeoutSeconds: new(-1.0)}), sandbox.Invalid, connect.CodeInvalidArgument, "idle_timeout_seconds must"},
@@ -263,16 +263,16 @@ func TestCallsRefuse(t *testing.T) {
 		{"a bad end", create(&sandboxv1.CreateRequest{OnTimeout: "explode"}), sandbox.Invalid, connect.CodeInvalidArgument, "on_timeout"},
 		{"bad checkpoints later", update(&sandboxv1.UpdateRequest{SandboxId: mine, CheckpointEverySeconds: new(-1.0)}), sandbox.Invalid, connect.CodeInvalidArgument, "checkpoint_every_seconds must"},
 		{"no copies", fork(&sandboxv1.ForkRequest{SandboxId: mine, Count: new(int32(0))}), sandbox.Invalid, connect.CodeInvalidArgument, "count"},
-		{"copies of nothing", fork(&sandboxv1.ForkRequest{SandboxId: "none"}), sandbox.NotFound, connect.CodeNotFound, "there is no such sandbox"},
+		{"copies of nothing", fork(&sandboxv1.ForkRequest{SandboxId: "none"}), sandbox.NotFound, connect.CodeNotFound, "no sandbox \"none\"; `cloud-sandbox ls` and GET /api/v1/sessions list yours"},
 		{"copies set and removed", fork(&sandboxv1.ForkRequest{SandboxId: mine, Env: map[string]string{"A": ""}, RemoveEnv: []string{"A"}}), sandbox.Invalid, connect.CodeInvalidArgument, "both sets and removes"},
 		{"back to nothing", rollback(&sandboxv1.RollbackRequest{SandboxId: mine}), sandbox.Invalid, connect.CodeInvalidArgument, "snapshot_id is missing"},
-		{"back of an absent one", rollback(&sandboxv1.RollbackRequest{SandboxId: "none", SnapshotId: "x"}), sandbox.NotFound, connect.CodeNotFound, "there is no such sandbox"},
+		{"back of an absent one", rollback(&sandboxv1.RollbackRequest{SandboxId: "none", SnapshotId: "x"}), sandbox.NotFound, connect.CodeNotFound, "no sandbox \"none\"; `cloud-sandbox ls` and GET /api/v1/sessions list yours"},
 		{"no code", execute(&sandboxv1.ExecuteRequest{SandboxId: mine, Language: "bash"}), sandbox.Invalid, connect.CodeInvalidArgument, "code is empty"},
 		{"no language", execute(&sandboxv1.ExecuteRequest{SandboxId: mine, Code: "x", Language: "perl"}), sandbox.Invalid, connect.CodeInvalidArgument, "language"},
 		{"no output", execute(&sandboxv1.ExecuteRequest{SandboxId: mine, Code: "x", Language: "bash", MaxOutputBytes: new(int32(0))}), sandbox.Invalid, connect.CodeInvalidArgument, "max_output_bytes"},
 		{"much code", execute(&sandboxv1.ExecuteRequest{SandboxId: mine, Code: strings.Repeat("x", execution.MaxCode+1), Language: "bash"}), sandbox.TooLarge, connect.CodeOutOfRange, "code has"},
 		{"a large message", create(&sandboxv1.CreateRequest{Cwd: strings.Repeat("x", 2<<20)}), sandbox.TooLarge, connect.CodeOutOfRange, "the body has more than"},
-		{"an absent sandbox", execute(&sandboxv1.ExecuteRequest{SandboxId: "none", Code: "x", Language: "bash"}), sandbox.NotFound, connect.CodeNotFound, "there is no such sandbox"},
+		{"an absent sandbox", execute(&sandboxv1.ExecuteRequest{SandboxId: "none", Code: "x", Language: "bash"}), sandbox.NotFound, connect.CodeNotFound, "no sandbox \"none\"; `cloud-sandbox ls` and GET /api/v1/sessions list yours"},
 	} {
 		for protocol := range protocols {
 			if tt.name == "an unknown field" && protocol == "connect json" {
@@ -387,7 +387,7 @@ func refusesProcesses(t *testing.T, c processv1connect.ProcessServiceClient, id 
 		{"no time", start(&processv1.StartRequest{SandboxId: id, Command: "x", TimeoutSeconds: new(0.0)}), sandbox.Invalid, "more than 0"},
 		{"no patience", start(&processv1.StartRequest{SandboxId: id, Command: "x", YieldMs: new(int64(0))}), sandbox.Invalid, "yield_ms"},
 		{"no output", start(&processv1.StartRequest{SandboxId: id, Command: "x", MaxOutputBytes: new(int32(0))}), sandbox.Invalid, "max_output_bytes"},
-		{"a sandbox that is absent", start(&processv1.StartRequest{SandboxId: "none", Command: "x"}), sandbox.NotFound, "there is no such sandbox"},
+		{"a sandbox that is absent", start(&processv1.StartRequest{SandboxId: "none", Command: "x"}), sandbox.NotFound, "no sandbox \"none\"; `cloud-sandbox ls` and GET /api/v1/sessions list yours"},
 		{"no process", get, sandbox.Invalid, "process_id is missing"},
 		{"an absent process", absent, sandbox.NotFound, "process"},
 		{"no size", resize, sandbox.Invalid, "pty is missing"},
@@ -427,7 +427,7 @@ func TestCallsKnowTheirTenant(t *testing.T) {
 				}
 				err = errors.Join(s.Err(), s.Close())
 			}
-			said[id] = strings.Join(append(all, err.Error()), "\n")
+			said[id] = strings.ReplaceAll(strings.Join(append(all, err.Error()), "\n"), id, "ID") // which each error repeats
 			if connect.CodeOf(err) != connect.CodeNotFound {
 				t.Errorf("%s: %v", protocol, err)
 			}

@@ -53,7 +53,7 @@ func (f *sandboxes) Create(ctx context.Context, tenant sandbox.TenantID, req san
 		return sandbox.Sandbox{}, sandbox.Errorf(sandbox.NotFound, "there is no template %q", req.Template)
 	}
 	if req.Snapshot != "" && !slices.ContainsFunc(f.snapshots, func(s sandbox.Snapshot) bool { return s.ID == req.Snapshot && s.Tenant == tenant }) {
-		return sandbox.Sandbox{}, sandbox.Errorf(sandbox.NotFound, "there is no such snapshot")
+		return sandbox.Sandbox{}, sandbox.Errorf(sandbox.NotFound, "no snapshot")
 	}
 	if req.Name != "" {
 		if _, err := f.find(tenant, req.Name); err == nil {

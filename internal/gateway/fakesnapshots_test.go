@@ -102,7 +102,7 @@ func (f *sandboxes) SnapshotByID(_ context.Context, tenant sandbox.TenantID, id 
 			return s, nil
 		}
 	}
-	return sandbox.Snapshot{}, sandbox.Errorf(sandbox.NotFound, "there is no such snapshot")
+	return sandbox.Snapshot{}, sandbox.Errorf(sandbox.NotFound, "no snapshot")
 }
 
 func (f *sandboxes) ListSnapshots(_ context.Context, tenant sandbox.TenantID, q sandbox.SnapshotQuery) (sandbox.SnapshotPage, error) {

@@ -81,7 +81,7 @@ func TestBadGitInputs(t *testing.T) {
 			bad{"POST", path, in + fields + `,"user":"a b"}`, 400, "user"},
 			bad{"POST", path, in + fields + `,"bogus":1}`, 400, "bogus"},
 			bad{"POST", path, `{"path":"a"` + fields + `}`, 400, "sandbox_id"},
-			bad{"POST", path, `{"sandbox_id":"i00000000000000000000"` + fields + `}`, 404, "no such sandbox"},
+			bad{"POST", path, `{"sandbox_id":"i00000000000000000000"` + fields + `}`, 404, "no sandbox"},
 			bad{"GET", path, "", 405, "GET"},
 		)
 	}
@@ -192,6 +192,7 @@ func TestFileTenantsAreInvisible(t *testing.T) {
 			return f.doAs(other, route.method, strings.ReplaceAll(route.path, "ID", id), strings.ReplaceAll(route.body, "ID", id))
 		}
 		absent, foreign := ask("i00000000000000000000"), ask(id)
+		foreign.body = bytes.ReplaceAll(foreign.body, []byte(id), []byte("i00000000000000000000")) // each repeats what was asked for
 		if absent.status != 404 || foreign.status != 404 || !bytes.Equal(absent.body, foreign.body) {
 			t.Errorf("%s %s: absent %d %s, another's %d %s", route.method, route.path, absent.status, absent.body, foreign.status, foreign.body)
 		}

@@ -327,8 +327,54 @@ func TestDocs(t *testing.T) {
 	if !bytes.Contains(a.body, []byte("/api/v1/sandbox/acquire")) {
 		t.Error("the page does not tell of acquire")
 	}
+	for host, want := range map[string]string{
+		"box.example.com:8443": "http://box.example.com:8443", "[::1]:80": "http://[::1]:80", `x"><script>`: api.ExampleOrigin, "$(id)": api.ExampleOrigin, "": api.ExampleOrigin,
+	} {
+		page := f.page("/docs", host, "text/html")
+		if !strings.Contains(page, "&#34;"+want+"/api/v1/execute&#34;") || want != api.ExampleOrigin && strings.Contains(page, api.ExampleOrigin) || strings.Contains(page, "<script") {
+			t.Errorf("host %q: the examples do not name %s", host, want)
+		}
+	}
 	if a := f.doAs("", "GET", "/api/v1/openapi.yaml", ""); !bytes.Equal(a.body, api.OpenAPI) {
 		t.Error("not the contract")
+	}
+}
+
+// page is what a client of a Host gets that accepts a type.
+func (f *fixture) page(path, host, accept string) string {
+	r := httptest.NewRequest("GET", path, nil)
+	r.Host = host
+	r.Header.Set("Accept", accept)
+	w := httptest.NewRecorder()
+	f.server.ServeHTTP(w, r)
+	if kind, _, _ := strings.Cut(w.Header().Get("Content-Type"), ";"); w.Code != 200 || accept != "*/*" && kind != accept {
+		f.t.Errorf("%s of %q: %d %s", path, host, w.Code, kind)
+	}
+	return w.Body.String()
+}
+
+// GET / tells how to begin, with this server's address; other methods and what is
+// below are not it.
+func TestStartPage(t *testing.T) {
+	f := newFixture(t)
+	for accept, want := range map[string]string{
+		"text/html": `curl -s "http://box.example.com:8443/api/v1/execute"`, "*/*": "curl -s http://box.example.com:8443/api/v1/execute",
+	} {
+		if page := f.page("/", "box.example.com:8443", accept); !strings.Contains(page, want) || !strings.Contains(page, "/docs") {
+			t.Errorf("%s: %s", accept, page)
+		}
+	}
+	if page := f.page("/", `x"><script>`, "text/html"); strings.Contains(page, "<script") {
+		t.Error("the page repeats a Host that is markup")
+	}
+	if a := f.doAs("", "GET", "/", ""); a.status != 200 || a.header.Get("Cache-Control") != "no-store" {
+		t.Errorf("%d %v", a.status, a.header)
+	}
+	if a := f.doAs("", "POST", "/", "{}"); a.status != 405 || a.header.Get("Allow") != "GET, HEAD" {
+		t.Errorf("POST: %d %v", a.status, a.header)
+	}
+	if a := f.doAs("", "GET", "/x", ""); a.status != 404 {
+		t.Errorf("/x: %d", a.status)
 	}
 }
 

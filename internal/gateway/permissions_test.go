@@ -16,7 +16,7 @@ import (
 // is new gets its row here, and so a thought.
 var operations = map[sandbox.Scope][]string{
 	"": {
-		"createToken", "listProviders", "health", "ready", "metrics", "openapi", "docs",
+		"createToken", "listProviders", "health", "ready", "metrics", "openapi", "docs", "startPage",
 	},
 	sandbox.ScopeRead: {
 		"listSecrets", "listVolumes", "getVolume", "getStats", "listSessions", "getSession", "readQuota", "readUsage", "readNetworkLog",

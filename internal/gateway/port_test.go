@@ -163,7 +163,7 @@ func TestConnectPortRefuses(t *testing.T) {
 		{id + "/ports/49982/connect", "agent in the sandbox", true, 400},
 		{id + "/ports/49983/connect", "agent in the sandbox", true, 400},
 		{id + "/ports/49999/connect", "agent in the sandbox", true, 400},
-		{"absent/ports/80/connect", "no such sandbox", true, 404},
+		{"absent/ports/80/connect", "no sandbox", true, 404},
 	} {
 		headers := []string{"Authorization", "Bearer " + f.token}
 		if tt.upgrade {

@@ -31,11 +31,6 @@ type readiness struct {
 // can, records cannot be written or this process is about to end, and why.
 func (s *Server) ready(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {
 	state := s.readiness(r.Context())
-	select {
-	case <-s.draining:
-		state.Ready, state.Reasons = false, append(state.Reasons, errDraining.Detail)
-	default:
-	}
 	if !state.Ready {
 		return rest.Reply(w, http.StatusServiceUnavailable, state)
 	}
@@ -43,8 +38,15 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request, _ sandbox.Identit
 }
 
 // readiness asks every Node, and the database.
-func (s *Server) readiness(ctx context.Context) readiness {
-	state := readiness{Reasons: []string{}}
+func (s *Server) readiness(ctx context.Context) (state readiness) {
+	state.Reasons = []string{}
+	defer func() {
+		select {
+		case <-s.draining:
+			state.Ready, state.Reasons = false, append(state.Reasons, errDraining.Detail)
+		default:
+		}
+	}()
 	nodes, err := s.api.NodeStates(ctx)
 	if err != nil {
 		s.Log.WarnContext(ctx, "the nodes cannot be listed", "error", err.Error())

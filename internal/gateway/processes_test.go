@@ -531,7 +531,7 @@ func TestProcessBadInputs(t *testing.T) {
 		{"", `"command":"true","timeout_seconds":86401`, 400, "86400"},
 		{"", `"command":"true","extra":1`, 400, "extra"},
 
-		{"GET plain", "", 404, "no such sandbox"},
+		{"GET plain", "", 404, "no sandbox"},
 		{"GET absent", "", 404, "no such process"},
 		{"GET p1-aaaaaaaaaaaaaaaa", "", 404, "no such process"},
 		{"GET p0-aaaaaaaaaaaaaaaa", "", 404, "no such process"},
@@ -591,7 +591,7 @@ func TestProcessBadInputs(t *testing.T) {
 				sep = "&"
 			}
 			path, body = path+"/"+call+sep+"sandbox_id="+id, tt.body
-			if tt.says == "no such sandbox" {
+			if tt.says == "no sandbox" {
 				token = other
 			}
 		}

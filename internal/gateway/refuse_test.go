@@ -65,14 +65,14 @@ func TestBadInputs(t *testing.T) {
 
 		{"POST", "/api/v1/sessions", `{"name":"UPPER"}`, 400, "name"},
 		{"POST", "/api/v1/sessions", `{"snapshot_id":"S!"}`, 400, "snapshot_id"},
-		{"POST", "/api/v1/sessions", `{"snapshot_id":"` + sandbox.NewSnapshotID() + `"}`, 404, "no such snapshot"},
+		{"POST", "/api/v1/sessions", `{"snapshot_id":"` + sandbox.NewSnapshotID() + `"}`, 404, "no snapshot"},
 		{"POST", "/api/v1/sessions", `{"snapshot_id":"` + sandbox.NewSnapshotID() + `","template":"base"}`, 400, "template"},
 		{"POST", "/api/v1/sessions", `{"snapshot_id":"` + sandbox.NewSnapshotID() + `","resources":{}}`, 400, "resources"},
 		{"POST", "/api/v1/sessions/ID/pause", `{"memory":1}`, 400, "memory must be true or false, not a number"},
 		{"POST", "/api/v1/sessions/ID/pause", `{"x":1}`, 400, `unknown field \"x\"`},
 		{"POST", "/api/v1/sessions/ID/resume", `{"x":1}`, 400, `unknown field \"x\"`},
 		{"POST", "/api/v1/sessions/ID/rollback", ``, 400, "snapshot_id is missing"},
-		{"POST", "/api/v1/sessions/ID/rollback", `{"snapshot_id":"nothing"}`, 404, "no such snapshot"},
+		{"POST", "/api/v1/sessions/ID/rollback", `{"snapshot_id":"nothing"}`, 404, "no snapshot"},
 		{"POST", "/api/v1/sessions/ID/fork", `{"count":0}`, 400, "count"},
 		{"POST", "/api/v1/sessions/ID/fork", `{"count":101}`, 400, "count"},
 		{"POST", "/api/v1/sessions/ID/fork", `{"count":1.5}`, 400, "count"},
@@ -89,8 +89,8 @@ func TestBadInputs(t *testing.T) {
 		{"GET", "/api/v1/snapshots?x=0", "", 400, "x"},
 		{"GET", "/api/v1/snapshots?cursor=" + long[:600], "", 400, "cursor"},
 		{"GET", "/api/v1/snapshots?cursor=x", "", 400, "cursor"},
-		{"GET", "/api/v1/snapshots/nothing", "", 404, "no such snapshot"},
-		{"DELETE", "/api/v1/snapshots/nothing", "", 404, "no such snapshot"},
+		{"GET", "/api/v1/snapshots/nothing", "", 404, "no snapshot"},
+		{"DELETE", "/api/v1/snapshots/nothing", "", 404, "no snapshot"},
 		{"POST", "/api/v1/sessions", `{"volumes":{}}`, 400, "volumes must be a list"},
 		{"POST", "/api/v1/sessions", `{"volumes":["a"]}`, 400, "volumes must be a list"},
 		{"POST", "/api/v1/sessions", `{"volumes":[{"volume":"a","path":"/a","mode":"ro"}]}`, 400, "volumes must be a list"},
@@ -198,7 +198,7 @@ func TestBadInputs(t *testing.T) {
 		{"POST", "/api/v1/execute", `{"sandbox_id":"ID","code":"x","context_id":"c2"}`, 404, "no such context"},
 		{"POST", "/api/v1/execute", `{"sandbox_id":"ID","code":"x","context_id":"../c"}`, 404, "no such context"},
 		{"GET", "/api/v1/contexts", "", 400, "sandbox_id"},
-		{"GET", "/api/v1/contexts?sandbox_id=i00000000000000000000", "", 404, "no such sandbox"},
+		{"GET", "/api/v1/contexts?sandbox_id=i00000000000000000000", "", 404, "no sandbox"},
 		{"POST", "/api/v1/contexts", `{"language":"python"}`, 400, "sandbox_id"},
 		{"POST", "/api/v1/contexts", `{"sandbox_id":"ID","language":"go"}`, 400, "keeps no state"},
 		{"POST", "/api/v1/contexts", `{"sandbox_id":"ID"}`, 400, "language is missing; a context runs python, javascript, typescript, bash"},
@@ -213,7 +213,7 @@ func TestBadInputs(t *testing.T) {
 		{"POST", "/api/v1/execute", `{"sandbox_id":"ID","language":"bash","code":"` + strings.Repeat("x", 1<<20+1) + `"}`, 413, "code has 1048577 bytes"},
 		{"POST", "/api/v1/execute", `{"sandbox_id":"ID","language":"bash","code":"x","stdin":"` + strings.Repeat("x", 1<<20+1) + `"}`, 413, "stdin"},
 		{"POST", "/api/v1/execute", `{"sandbox_id":"ID","language":"bash","code":"` + strings.Repeat("x", 9<<20) + `"}`, 413, "body"},
-		{"POST", "/api/v1/execute", `{"sandbox_id":"i00000000000000000000","code":"x","language":"bash"}`, 404, "no such sandbox"},
+		{"POST", "/api/v1/execute", `{"sandbox_id":"i00000000000000000000","code":"x","language":"bash"}`, 404, "no sandbox"},
 
 		{"GET", "/api/v1/files?path=a", "", 400, "sandbox_id is missing"},
 		{"GET", "/api/v1/files?sandbox_id=ID", "", 400, "path is missing"},
@@ -247,7 +247,7 @@ func TestBadInputs(t *testing.T) {
 		{"POST", "/api/v1/files/move", `{"sandbox_id":"ID","destination":"a"}`, 400, "source is missing"},
 		{"POST", "/api/v1/files/move", `{"sandbox_id":"ID","source":"nope","destination":"a"}`, 404, "file"},
 
-		{"GET", "/", "", 404, "path"},
+		{"GET", "/index.html", "", 404, "path"},
 		{"GET", "/api/v1/nothing", "", 404, "path"},
 		{"GET", "/api/v1//sessions", "", 404, "path"},
 		{"GET", "/api/v1/sessions/", "", 404, "path"},
@@ -302,12 +302,12 @@ func TestTenantsAreInvisible(t *testing.T) {
 		ask := func(id string) answer {
 			return f.doAs(other, route.method, strings.ReplaceAll(route.path, "ID", id), strings.ReplaceAll(route.body, "ID", id))
 		}
-		absent := ask("i00000000000000000000")
-		if absent.status != 404 {
-			t.Errorf("%s %s: absent is %d %s", route.method, route.path, absent.status, absent.body)
-		}
-		for _, id := range []string{v.SandboxID, "mine"} {
-			a := ask(id)
+		for id, none := range map[string]string{v.SandboxID: "i00000000000000000000", "mine": "none"} {
+			absent, a := ask(none), ask(id)
+			if absent.status != 404 {
+				t.Errorf("%s %s: absent is %d %s", route.method, route.path, absent.status, absent.body)
+			}
+			a.body = bytes.ReplaceAll(a.body, []byte(id), []byte(none)) // each repeats what was asked for
 			for _, h := range []string{"X-Request-Id", "Date"} {
 				a.header.Del(h)
 				absent.header.Del(h)

@@ -59,6 +59,7 @@ func (s *Server) ownRoutes() []route {
 		{"GET", "/health", anyone, noBody, true, s.health},
 		{"GET", "/ready", anyone, noBody, true, s.ready},
 		{"GET", "/metrics", anyone, noBody, true, s.metricsPage},
+		{"GET", "/", anyone, noBody, false, s.startPage},
 		{"GET", "/docs", anyone, noBody, false, s.docsPage},
 		{"GET", "/api/v1/openapi.yaml", anyone, noBody, false, s.openAPI},
 		{"POST", tokenPath, anyone, tokenBody, false, s.createToken},

@@ -217,7 +217,7 @@ func (s *Server) newMux() *http.ServeMux {
 	mux := http.NewServeMux()
 	methods := map[string][]string{}
 	for _, rt := range s.allRoutes() {
-		mux.Handle(rt.method+" "+rt.path, s.handle(rt))
+		mux.Handle(rt.method+" "+pattern(rt.path), s.handle(rt))
 		methods[rt.path] = append(methods[rt.path], rt.method)
 	}
 	for p, allowed := range methods {
@@ -228,10 +228,18 @@ func (s *Server) newMux() *http.ServeMux {
 			allowed = append(allowed, http.MethodHead)
 		}
 		slices.Sort(allowed)
-		mux.Handle(p, s.handle(route{path: p, maxBody: endless, answer: wrongMethod(strings.Join(allowed, ", "))}))
+		mux.Handle(pattern(p), s.handle(route{path: p, maxBody: endless, answer: wrongMethod(strings.Join(allowed, ", "))}))
 	}
 	mux.Handle("/", s.handle(unmatched))
 	return mux
+}
+
+// pattern is how ServeMux names a path: to it, "/" alone is every path.
+func pattern(path string) string {
+	if path == "/" {
+		return "/{$}"
+	}
+	return path
 }
 
 // covered reports whether a path is one that another names with a wildcard.
@@ -253,7 +261,7 @@ func (s *Server) allRoutes() []route {
 }
 
 var unmatched = route{path: "unmatched", maxBody: endless, answer: func(http.ResponseWriter, *http.Request, sandbox.Identity) error {
-	return sandbox.Errorf(sandbox.NotFound, "there is nothing at this path; /docs lists what there is")
+	return sandbox.Errorf(sandbox.NotFound, "there is nothing at this path; /docs lists the API")
 }}
 
 func wrongMethod(allow string) rest.Handler {

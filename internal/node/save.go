@@ -167,7 +167,7 @@ func (n *Node) share(ctx context.Context, snapshot string, tenant sandbox.Tenant
 		return
 	}
 	if err := engine.ShareSaved(ctx, snapshot, string(tenant)); err != nil && !errors.Is(err, sandbox.Unsupported) {
-		n.log.WarnContext(ctx, "a snapshot takes more room than it needs", "snapshot", snapshot, telemetry.KeyError, err)
+		n.log.WarnContext(ctx, "snapshot packing failed", "snapshot", snapshot, telemetry.KeyError, err)
 	}
 }
 

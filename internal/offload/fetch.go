@@ -107,7 +107,7 @@ func (e *Engine) fetch(ctx context.Context, s *state, spoiled bool) error {
 			return err
 		}
 		if err := e.Inner.ShareSaved(ctx, s.Name, s.Group); err != nil && !errors.Is(err, sandbox.Unsupported) {
-			e.cfg.Log.WarnContext(ctx, "a snapshot takes more room than it needs", "snapshot", s.Name, telemetry.KeyError, err)
+			e.cfg.Log.WarnContext(ctx, "snapshot packing failed", "snapshot", s.Name, telemetry.KeyError, err)
 		}
 	}
 	return e.change(s, false, func() { s.Away = false })

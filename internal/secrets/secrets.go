@@ -128,7 +128,15 @@ func (s *Service) Get(ctx context.Context, tenant sandbox.TenantID, name string)
 	if err := s.ready(); err != nil {
 		return sandbox.Secret{}, err
 	}
-	return s.store.SecretByName(ctx, tenant, name)
+	c, err := s.store.SecretByName(ctx, tenant, name)
+	if errors.Is(err, sandbox.NotFound) {
+		err = noSecret(name)
+	}
+	return c, err
+}
+
+func noSecret(idOrName string) error {
+	return sandbox.Errorf(sandbox.NotFound, "no secret %.64q; `cloud-sandbox secret ls` and GET /api/v1/secrets list yours", idOrName)
 }
 
 // List returns the Secrets of a Tenant by name.
@@ -150,7 +158,7 @@ func (s *Service) Find(ctx context.Context, tenant sandbox.TenantID, idOrName st
 		i = slices.IndexFunc(all, func(c sandbox.Secret) bool { return c.Name == idOrName })
 	}
 	if i < 0 {
-		return sandbox.Secret{}, sandbox.Errorf(sandbox.NotFound, "there is no such secret")
+		return sandbox.Secret{}, noSecret(idOrName)
 	}
 	return all[i], nil
 }
@@ -160,7 +168,11 @@ func (s *Service) Delete(ctx context.Context, tenant sandbox.TenantID, name stri
 	if err := s.ready(); err != nil {
 		return err
 	}
-	return s.store.DeleteSecret(ctx, tenant, name)
+	err := s.store.DeleteSecret(ctx, tenant, name)
+	if errors.Is(err, sandbox.NotFound) {
+		err = noSecret(name)
+	}
+	return err
 }
 
 // Open opens a Secret of a Tenant.

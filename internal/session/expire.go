@@ -67,7 +67,7 @@ func (m *Manager) endDue(ctx context.Context) (next time.Time, failed bool) {
 
 func (m *Manager) expireFailed(ctx context.Context, err error) bool {
 	if ctx.Err() == nil {
-		m.log.Warn("deadlines wait", telemetry.KeyError, err)
+		m.log.Warn("reading due sandboxes failed; will retry", telemetry.KeyError, err)
 	}
 	return true
 }

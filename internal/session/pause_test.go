@@ -642,7 +642,7 @@ func TestPausesAreInvisibleToOthers(t *testing.T) {
 			_, byID := w.m.SnapshotByID(t.Context(), "other", id)
 			_, deleted := w.m.DeleteSnapshot(t.Context(), "other", id)
 			for _, err := range []error{byID, deleted} {
-				if err == nil || err.Error() != "not_found: there is no such snapshot" {
+				if err == nil || err.Error() != fmt.Sprintf("not_found: no snapshot %q; `cloud-sandbox snapshot ls` and GET /api/v1/snapshots list yours", id) {
 					t.Errorf("snapshot %q = %v", id, err)
 				}
 			}

@@ -261,11 +261,11 @@ func (m *Manager) saved(ctx context.Context, snap sandbox.Snapshot, s sandbox.Sa
 // SnapshotByID implements sandbox.Sandboxes.
 func (r Records) SnapshotByID(ctx context.Context, tenant sandbox.TenantID, id string) (sandbox.Snapshot, error) {
 	if !sandbox.ValidSnapshotID(id) {
-		return sandbox.Snapshot{}, noSnapshot()
+		return sandbox.Snapshot{}, noSnapshot(id)
 	}
 	snap, err := r.Store.SnapshotByID(ctx, id)
-	if err == nil && (snap.Tenant != tenant || snap.State != sandbox.SnapshotReady) {
-		return sandbox.Snapshot{}, noSnapshot()
+	if errors.Is(err, sandbox.NotFound) || err == nil && (snap.Tenant != tenant || snap.State != sandbox.SnapshotReady) {
+		return sandbox.Snapshot{}, noSnapshot(id)
 	}
 	return snap, err
 }
@@ -281,13 +281,15 @@ func (r Records) startingSnapshot(ctx context.Context, tenant sandbox.TenantID, 
 	case err != nil:
 		return sandbox.Snapshot{}, err
 	case len(page.Snapshots) == 0:
-		return sandbox.Snapshot{}, sandbox.Errorf(sandbox.NotFound, "no snapshot %.64q; `cloud-sandbox snapshot ls` and GET /api/v1/snapshots list yours", idOrName)
+		return sandbox.Snapshot{}, noSnapshot(idOrName)
 	}
 	return page.Snapshots[0], nil
 }
 
 // noSnapshot is the answer for an absent one and for another Tenant's.
-func noSnapshot() error { return sandbox.Errorf(sandbox.NotFound, "there is no such snapshot") }
+func noSnapshot(idOrName string) error {
+	return sandbox.Errorf(sandbox.NotFound, "no snapshot %.64q; `cloud-sandbox snapshot ls` and GET /api/v1/snapshots list yours", idOrName)
+}
 
 // ListSnapshots implements sandbox.Sandboxes.
 func (r Records) ListSnapshots(ctx context.Context, tenant sandbox.TenantID, query sandbox.SnapshotQuery) (sandbox.SnapshotPage, error) {
@@ -356,7 +358,7 @@ func (m *Manager) inHistory(ctx context.Context, sb sandbox.Sandbox, idOrName st
 			return s, nil
 		}
 	}
-	return sandbox.Snapshot{}, noSnapshot()
+	return sandbox.Snapshot{}, sandbox.Errorf(sandbox.NotFound, "no snapshot %.64q among those of this sandbox; GET /api/v1/sessions/%s/snapshots lists them", idOrName, sb.ID)
 }
 
 // named returns sb's own Snapshot of a name, without an ID when there is none.

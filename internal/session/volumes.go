@@ -12,19 +12,24 @@ import (
 )
 
 // noVolume is the answer for an absent one and for another Tenant's.
-func noVolume() error { return sandbox.Errorf(sandbox.NotFound, "there is no such volume") }
+func noVolume(idOrName string) error {
+	return sandbox.Errorf(sandbox.NotFound, "no volume %.64q; `cloud-sandbox volume ls` and GET /api/v1/volumes list yours", idOrName)
+}
 
 // GetVolume implements sandbox.Sandboxes.
 func (r Records) GetVolume(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Volume, error) {
-	if !sandbox.ValidVolumeID(idOrName) {
-		if sandbox.CheckVolumeName(idOrName) != nil {
-			return sandbox.Volume{}, noVolume()
-		}
-		return r.Store.VolumeByName(ctx, tenant, idOrName)
+	var v sandbox.Volume
+	var err error
+	switch {
+	case sandbox.ValidVolumeID(idOrName):
+		v, err = r.Store.VolumeByID(ctx, idOrName)
+	case sandbox.CheckVolumeName(idOrName) != nil:
+		return v, noVolume(idOrName)
+	default:
+		v, err = r.Store.VolumeByName(ctx, tenant, idOrName)
 	}
-	v, err := r.Store.VolumeByID(ctx, idOrName)
-	if err == nil && (v.Tenant != tenant || v.State != sandbox.VolumeReady) {
-		return sandbox.Volume{}, noVolume()
+	if errors.Is(err, sandbox.NotFound) || err == nil && (v.Tenant != tenant || v.State != sandbox.VolumeReady) {
+		return sandbox.Volume{}, noVolume(idOrName)
 	}
 	return v, err
 }
@@ -134,7 +139,7 @@ func (m *Manager) DeleteVolume(ctx context.Context, tenant sandbox.TenantID, idO
 		if uses, lookErr := m.store.VolumeUses(ctx, v.ID); lookErr == nil && uses > 0 {
 			return sandbox.Volume{}, sandbox.Errorf(sandbox.Conflict, "the volume %s is in use: %d sandboxes that have not ended have it mounted, paused ones too", v.Name, uses)
 		}
-		return sandbox.Volume{}, noVolume() // somebody else deleted it
+		return sandbox.Volume{}, noVolume(idOrName) // somebody else deleted it
 	}
 	m.log.InfoContext(ctx, "a volume was deleted", "volume", v.ID, telemetry.KeyTenant, v.Tenant, telemetry.KeyNode, v.Node)
 	return v, nil
@@ -215,7 +220,7 @@ func (m *Manager) mountAgain(ctx context.Context, snap sandbox.Snapshot) error {
 	return nil
 }
 
-// onlyAt keeps of the Nodes to try the one that has what is mounted, if anything is.
+// onlyAt restricts the candidate Nodes to the one that has the mounted Volumes, if any are mounted.
 func onlyAt(node string, nodes []string) ([]string, error) {
 	switch {
 	case node == "":

@@ -154,7 +154,34 @@ func (s *Store) refs(owner sandbox.TenantID) ([]Listed, error) {
 }
 
 func noTemplate(text string) *sandbox.Error {
-	return sandbox.Errorf(sandbox.NotFound, "there is no template %s", text)
+	return sandbox.Errorf(sandbox.NotFound, "no template %q", text)
+}
+
+// mostNamed is how many Templates an error names.
+const mostNamed = 10
+
+// available is noTemplate with the names that would do: a Tenant's own, then those
+// of the operator that are not private.
+func (s *Store) available(tenant sandbox.TenantID, text string) *sandbox.Error {
+	var names []string
+	for _, owner := range slices.Compact([]sandbox.TenantID{tenant, ""}) {
+		all, err := s.List(owner)
+		if err != nil {
+			return noTemplate(text)
+		}
+		for _, l := range all {
+			if l.Owner == tenant || !l.Private {
+				names = append(names, l.String())
+			}
+		}
+	}
+	switch {
+	case len(names) == 0:
+		return sandbox.Errorf(sandbox.NotFound, "no template %q; `cloud-sandbox template build` makes one", text)
+	case len(names) > mostNamed:
+		names = append(names[:mostNamed], "and more that `cloud-sandbox template ls` lists")
+	}
+	return sandbox.Errorf(sandbox.NotFound, "no template %q; available: %s", text, strings.Join(names, ", "))
 }
 
 // keptVersions is how many versions of a Template are kept without a tag.
@@ -262,10 +289,10 @@ func (s *Store) Tag(owner sandbox.TenantID, text string, tags []string) (Listed,
 	return Listed{from, image}, nil
 }
 
-// Reuse lets r mean the image of what text means to the owner of r, and makes it a
-// version of that Template, as a build would that makes the same, with what as says
-// of Defaults, Build and Layer. Conflict when it is not the image as.Digest; the
-// other errors are those of Find.
+// Reuse tags an existing image as r instead of rebuilding it, and records it as a
+// version of r's Template. text names the image in the namespace of r's owner;
+// Defaults, Build and Layer of the version are those of as. It returns Conflict when
+// that image is not as.Digest, and the errors of Find.
 func (s *Store) Reuse(ctx context.Context, text string, r Ref, as Image) (Listed, error) {
 	release, err := s.lockImages() // so that the image does not go meanwhile
 	if err != nil {

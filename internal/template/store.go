@@ -116,7 +116,7 @@ func (s *Store) stat(digest string) (fs.FileInfo, error) {
 	}
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, noTemplate("of this version")
+		return nil, sandbox.Errorf(sandbox.NotFound, "no image of this version of the template")
 	}
 	return info, err
 }
@@ -143,7 +143,7 @@ func (s *Store) Find(ctx context.Context, tenant sandbox.TenantID, template stri
 	if errors.Is(err, fs.ErrNotExist) && tenant != "" {
 		r.Owner = ""
 		if image, err = s.readRef(r); err == nil && image.Private {
-			return Listed{}, noTemplate(template)
+			return Listed{}, s.available(tenant, template)
 		}
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -152,7 +152,7 @@ func (s *Store) Find(ctx context.Context, tenant sandbox.TenantID, template stri
 	if s.building(s.key(tenant, r.Name)) || s.building(r.Name) {
 		return Listed{}, sandbox.Errorf(sandbox.Unavailable, "the template %s is being built for the first time: try again when it is", template).WithCause(noTemplate(template))
 	}
-	return Listed{}, noTemplate(template)
+	return Listed{}, s.available(tenant, template)
 }
 
 // maxRefBytes is far more than a ref needs.

@@ -120,8 +120,8 @@ func (s *Service) List(ctx context.Context, tenant sandbox.TenantID, query sandb
 	return s.cfg.Store.ListUsers(ctx, tenant, query)
 }
 
-// Change changes a User and returns them; here it holds at once, elsewhere within
-// a second, and what is under way of who may no longer do it ends. NotFound when
+// Change changes a User and returns them. It applies here at once and elsewhere
+// within 1 s, and cancels in-flight requests that the User may no longer make. NotFound when
 // there is none; Denied for a User of a Role above who's, or who would become one;
 // Conflict for who would suspend themselves, and, but for operators, for what
 // leaves the Tenant without its last owner.

@@ -150,7 +150,7 @@ func TestCommandShell(t *testing.T) {
 		{"", []string{"shell", "box", "--", "bash", "-c", "echo one; exit 3"}, told{"one\r\n", "", 3}},
 		{"", []string{"shell", "box", "bash", "-c", "kill -9 $$"}, told{"", "cloud-sandbox: signal 9", 137}},
 		{"", []string{"shell", "box", "no-such-program"}, told{"", "is not in PATH", 125}},
-		{"", []string{"shell", "none"}, told{"", "no such sandbox", 125}},
+		{"", []string{"shell", "none"}, told{"", "no sandbox", 125}},
 		{"", []string{"shell"}, told{"", "name a SANDBOX", 125}},
 		{"", []string{"shell", "--attach", "none", "box"}, told{"", "no such process", 125}},
 		{"", []string{"shell", "--attach", "x", "--keep", "box"}, told{"", "leave out --keep", 125}},

@@ -121,7 +121,7 @@ func TestCommandRun(t *testing.T) {
 		{"no program", "", []string{"run", "--", "no-such-program"}, told{"", "not found", 127}},
 		{"no file", "", []string{"run", "none.py"}, told{"", "no such file", 125}},
 		{"no language", "", []string{"run", "-l", "cobol", "-c", "x"}, told{"", "cloud-sandbox: ", 125}},
-		{"no sandbox", "", []string{"run", "-s", "none", "-c", "1"}, told{"", "there is no such sandbox", 125}},
+		{"no sandbox", "", []string{"run", "-s", "none", "-c", "1"}, told{"", "no sandbox", 125}},
 		{"no template", "", []string{"run", "--template", "none", "-c", "1"}, told{"", "template", 125}},
 		{"no server", "", []string{"run", "--url", "http://127.0.0.1:1", "-c", "1"}, told{"", "no server answers at http://127.0.0.1:1", 125}},
 		{"far away without a key", "", []string{"run", "--url", "http://192.0.2.1", "-c", "1"}, told{"", "CLOUD_SANDBOX_API_KEY", 125}},
@@ -348,7 +348,7 @@ func TestCommandExecListRemove(t *testing.T) {
 		{"abc", []string{"exec", "box", "cat"}, told{"", "", 0}},
 		{"", []string{"exec", "box", "false"}, told{"", "", 1}},
 		{"", []string{"exec", "box", "--timeout", "1", "--", "true"}, told{"", "before the SANDBOX", 125}},
-		{"", []string{"rm", "none", "nor-this"}, told{"", "nor-this: there is no such sandbox", 1}},
+		{"", []string{"rm", "none", "nor-this"}, told{"", "nor-this: no sandbox", 1}},
 		{"", []string{"rm", "--ignore-missing", "none"}, told{"", "", 0}},
 		{"", []string{"ls", "--bad"}, told{"", "unknown flag: --bad; see `cloud-sandbox ls --help`", 2}},
 		{"", []string{"ls", "a", "b"}, told{"", "takes at most one", 2}},
@@ -474,7 +474,7 @@ func TestCommandExecInput(t *testing.T) {
 	if r := sh.try(t, "", "exec", "-i", "--timeout", "0.5", "box", "sleep", "1234"); r.code != 124 {
 		t.Errorf("too long: %+v", r)
 	}
-	if r := sh.try(t, "", "exec", "-i", "none", "cat"); r.code != 125 || !strings.Contains(r.err, "no such sandbox") {
+	if r := sh.try(t, "", "exec", "-i", "none", "cat"); r.code != 125 || !strings.Contains(r.err, "no sandbox") {
 		t.Errorf("without a sandbox: %+v", r)
 	}
 }
@@ -575,7 +575,7 @@ func TestCommandCopy(t *testing.T) {
 		{[]string{"a", "b"}, 2, "neither a nor b is in a sandbox"},
 		{[]string{"box:a", "box:b"}, 2, "both box:a and box:b"},
 		{[]string{"none", "box:"}, 1, "no such file"},
-		{[]string{"big", "none:"}, 1, "no such sandbox"},
+		{[]string{"big", "none:"}, 1, "no sandbox"},
 		{[]string{"box:none", "."}, 1, "does not exist"},
 		{[]string{"box:../x", "."}, 1, "must not hold .."},
 		{[]string{"big", "src", "box:none"}, 2, "is not a directory"},
@@ -623,7 +623,7 @@ func TestCommandPorts(t *testing.T) {
 	if err := json.Unmarshal([]byte(sh.must(t, "ports", "box", "--json", "--all")), &ports); err != nil || len(ports) <= 2 {
 		t.Errorf("with the agent's %+v, %v", ports, err)
 	}
-	if got := sh.try(t, "", "ports", "none"); got.code != 1 || !strings.Contains(got.err, "no such sandbox") {
+	if got := sh.try(t, "", "ports", "none"); got.code != 1 || !strings.Contains(got.err, "no sandbox") {
 		t.Errorf("of none: %+v", got)
 	}
 }
@@ -700,7 +700,7 @@ func TestCommandSecret(t *testing.T) {
 		{"a\nb\n", "line breaks", []string{"set", "KEY"}, 1},
 		{"a", "the name of a secret", []string{"set", "no/name"}, 1},
 		{"", "one NAME", []string{"set"}, 2},
-		{"", "no such secret", []string{"rm", "NONE"}, 1},
+		{"", "no secret", []string{"rm", "NONE"}, 1},
 	} {
 		if got := sh.try(t, tt.stdin, append([]string{"secret"}, tt.args...)...); got.code != tt.code || !strings.Contains(got.err, tt.words) {
 			t.Errorf("%v: %+v", tt.args, got)
@@ -795,7 +795,7 @@ func TestCommandForward(t *testing.T) {
 		{[]string{"box", "--forward", "0"}, "LOCAL:PORT", 2},
 		{[]string{"box", "--forward", "1:70000"}, "LOCAL:PORT", 2},
 		{[]string{"box", "--address", "::1"}, "say --forward too", 2},
-		{[]string{"none", "--forward", "0:80"}, "no such sandbox", 1},
+		{[]string{"none", "--forward", "0:80"}, "no sandbox", 1},
 	} {
 		if got := sh.try(t, "", append([]string{"ports"}, tt.args...)...); got.code != tt.code || !strings.Contains(got.err, tt.want) {
 			t.Errorf("%q: %+v", tt.args, got)

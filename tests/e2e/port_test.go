@@ -124,7 +124,7 @@ func TestExportOnTheCommandLine(t *testing.T) {
 	if got := sh.try(t, "hello", "snapshot", "import", "-"); got.code == 0 || !strings.Contains(got.err, "not the file of a snapshot") {
 		t.Errorf("something else: %+v", got)
 	}
-	if got := sh.try(t, "", "snapshot", "export", "s00000000000000000000", "-o", "none"); got.code == 0 || !strings.Contains(got.err, "no such snapshot") {
+	if got := sh.try(t, "", "snapshot", "export", "s00000000000000000000", "-o", "none"); got.code == 0 || !strings.Contains(got.err, "no snapshot") {
 		t.Errorf("no snapshot: %+v", got)
 	}
 	if _, err := os.Stat(filepath.Join(sh.folder, "none")); err == nil {

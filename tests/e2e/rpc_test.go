@@ -282,7 +282,7 @@ func TestFilesByGRPC(t *testing.T) {
 		t.Errorf("%v, %v", res, err)
 	}
 	stranger := filev1connect.NewFileServiceClient(grpcTransport(t, shared.Server(t).Client(t, "grpc-stranger")), rest.URL, connect.WithGRPC())
-	if _, err := stranger.Stat(ctx, connect.NewRequest(&filev1.StatRequest{SandboxId: id, Path: "hay"})); connect.CodeOf(err) != connect.CodeNotFound || !strings.Contains(err.Error(), "no such sandbox") {
+	if _, err := stranger.Stat(ctx, connect.NewRequest(&filev1.StatRequest{SandboxId: id, Path: "hay"})); connect.CodeOf(err) != connect.CodeNotFound || !strings.Contains(err.Error(), "no sandbox") {
 		t.Errorf("a stranger hears %v", err)
 	}
 }

@@ -271,5 +271,5 @@ func broken(resp *http.Response, err error) error {
 	if ctx := resp.Request.Context(); ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return sandbox.Errorf(sandbox.Unavailable, "the server's answer broke off").WithCause(fmt.Errorf("%w: %w", errLost, err))
+	return sandbox.Errorf(sandbox.Unavailable, "the connection to the server was lost before its answer ended").WithCause(fmt.Errorf("%w: %w", errLost, err))
 }

@@ -475,7 +475,7 @@ func (e *Engine) Start(ctx context.Context, id string, spec sandbox.BootSpec) er
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()
 		if stopErr := e.discard(undo, id, b); stopErr != nil {
-			e.cfg.Log.Warn("a failed start is taken back later", "boot", id, "error", stopErr)
+			e.cfg.Log.Warn("cleaning up a failed start failed; will retry", "boot", id, "error", stopErr)
 			e.insist("the boot "+id, func(ctx context.Context) error { return e.discard(ctx, id, b) })
 		}
 		return err

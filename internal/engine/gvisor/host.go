@@ -255,12 +255,12 @@ func (e *Engine) insist(what string, undo func(context.Context) error) {
 			err := undo(attempt)
 			end()
 			if err == nil {
-				e.cfg.Log.Info("what is taken back later was, at last", "what", what, "took", time.Since(began))
+				e.cfg.Log.Info("deferred cleanup succeeded", "what", what, "took", time.Since(began))
 				return
 			}
 			if pause == mostPause && time.Since(said) > time.Minute {
 				said = time.Now()
-				e.cfg.Log.Warn("something is still not taken back", "what", what, "since", began, "error", err)
+				e.cfg.Log.Warn("cleanup still failing", "what", what, "since", began, "error", err)
 			}
 		}
 	})
@@ -432,7 +432,7 @@ func (h *host) unlend(ctx context.Context, name string) {
 		h.engine.release(h)
 		return
 	}
-	h.engine.cfg.Log.Warn("a lent state is taken back later", "build", h.build, "saved", name, "error", err)
+	h.engine.cfg.Log.Warn("revoking a lent state failed; will retry", "build", h.build, "saved", name, "error", err)
 	h.engine.insist("the saved state "+name+" that was lent", func(ctx context.Context) error {
 		err := h.takeBack(ctx, name)
 		if err == nil {

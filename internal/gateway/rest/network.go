@@ -77,7 +77,7 @@ func (a *API) NetworkLog(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	}
 	sb, err := a.Sandboxes.Settled(r.Context(), who.Tenant, r.PathValue("id"))
 	if err != nil {
-		return execution.Absent(err)
+		return execution.Absent(r.PathValue("id"), err)
 	}
 	if sb.State != sandbox.Running {
 		return sandbox.Errorf(sandbox.Conflict, "the sandbox is %s: only one that runs has a network log", sb.State)

@@ -175,7 +175,7 @@ func (a *API) notEnded(r *http.Request, who sandbox.Identity) (sandbox.Sandbox, 
 	if err == nil && sb.Ended != nil {
 		err = sandbox.Errorf(sandbox.Conflict, "the sandbox has ended")
 	}
-	return sb, execution.Absent(err)
+	return sb, execution.Absent(r.PathValue("id"), err)
 }
 
 // SetPort answers PUT /api/v1/sessions/{id}/ports/{port}: it makes one port public
@@ -198,7 +198,7 @@ func (a *API) SetPort(w http.ResponseWriter, r *http.Request, who sandbox.Identi
 	change := sandbox.Change{Port: &sandbox.PortChange{Port: port, Private: body.Private, TLS: body.TLS}}
 	sb, err := a.Sandboxes.Update(r.Context(), who.Tenant, r.PathValue("id"), change)
 	if err != nil {
-		return execution.Absent(err)
+		return execution.Absent(r.PathValue("id"), err)
 	}
 	return Reply(w, http.StatusOK, a.portViewOf(r, sb, port))
 }

@@ -269,7 +269,7 @@ func metadataFilter(values url.Values) map[string]string {
 func (a *API) GetSession(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	sb, err := a.Sandboxes.Get(r.Context(), who.Tenant, r.PathValue("id"))
 	if err != nil {
-		return execution.Absent(err)
+		return execution.Absent(r.PathValue("id"), err)
 	}
 	return Reply(w, http.StatusOK, viewOf(who, sb))
 }
@@ -353,7 +353,7 @@ func (a *API) UpdateSession(w http.ResponseWriter, r *http.Request, who sandbox.
 	}
 	sb, err := a.Sandboxes.Update(r.Context(), who.Tenant, r.PathValue("id"), change)
 	if err != nil {
-		return execution.Absent(err)
+		return execution.Absent(r.PathValue("id"), err)
 	}
 	return Reply(w, http.StatusOK, viewOf(who, sb))
 }
@@ -365,7 +365,7 @@ func (a *API) TouchSession(w http.ResponseWriter, r *http.Request, who sandbox.I
 	}
 	sb, err := a.Sandboxes.Touch(r.Context(), who.Tenant, r.PathValue("id"))
 	if err != nil {
-		return execution.Absent(err)
+		return execution.Absent(r.PathValue("id"), err)
 	}
 	return Reply(w, http.StatusOK, viewOf(who, sb))
 }
@@ -385,7 +385,7 @@ func (a *API) SetTimeout(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	}
 	sb, err := a.Sandboxes.SetTimeout(r.Context(), who.Tenant, r.PathValue("id"), d)
 	if err != nil {
-		return execution.Absent(err)
+		return execution.Absent(r.PathValue("id"), err)
 	}
 	return Reply(w, http.StatusOK, viewOf(who, sb))
 }

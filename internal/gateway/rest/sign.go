@@ -51,7 +51,7 @@ func (a *API) SignFile(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 	}
 	sb, err := a.Sandboxes.Get(r.Context(), who.Tenant, id)
 	if err != nil {
-		return execution.Absent(err)
+		return execution.Absent(id, err)
 	}
 	if sb.Ended != nil {
 		return sandbox.Errorf(sandbox.Conflict, "the sandbox has ended")

@@ -49,7 +49,7 @@ func (a *API) PauseSession(w http.ResponseWriter, r *http.Request, who sandbox.I
 	filesOnly := body.Memory != nil && !*body.Memory
 	sb, err := a.Sandboxes.Pause(r.Context(), who.Tenant, r.PathValue("id"), filesOnly)
 	if err != nil {
-		return execution.Absent(err)
+		return execution.Absent(r.PathValue("id"), err)
 	}
 	a.Guests.Forget(sb.ID)
 	return Reply(w, http.StatusOK, viewOf(who, sb))
@@ -69,7 +69,7 @@ func (a *API) ResumeSession(w http.ResponseWriter, r *http.Request, who sandbox.
 	}
 	sb, err := resume(r.Context(), who.Tenant, r.PathValue("id"))
 	if err != nil {
-		return execution.Absent(err)
+		return execution.Absent(r.PathValue("id"), err)
 	}
 	a.Guests.Warm(sb)
 	return Reply(w, http.StatusOK, viewOf(who, sb))
@@ -90,7 +90,7 @@ func (a *API) RollbackSession(w http.ResponseWriter, r *http.Request, who sandbo
 	// Which of the two is absent, the error says.
 	sb, err := a.Sandboxes.Get(r.Context(), who.Tenant, r.PathValue("id"))
 	if err != nil {
-		return execution.Absent(err)
+		return execution.Absent(r.PathValue("id"), err)
 	}
 	if sb, err = a.Sandboxes.Rollback(r.Context(), who.Tenant, sb.ID, body.SnapshotID); err != nil {
 		return err
@@ -155,7 +155,7 @@ func (a *API) ForkSession(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	}
 	forks, err := a.Sandboxes.Fork(r.Context(), who.Tenant, r.PathValue("id"), req)
 	if err != nil {
-		return execution.Absent(err)
+		return execution.Absent(r.PathValue("id"), err)
 	}
 	var reply struct {
 		Forks  []forkView `json:"forks"`
@@ -193,7 +193,7 @@ func (a *API) TakeSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.I
 	}
 	snap, err := a.Sandboxes.TakeSnapshot(r.Context(), who.Tenant, r.PathValue("id"), req)
 	if err != nil {
-		return execution.Absent(err)
+		return execution.Absent(r.PathValue("id"), err)
 	}
 	return Reply(w, http.StatusCreated, snapshotViewOf(snap))
 }
@@ -206,11 +206,11 @@ func (a *API) SessionSnapshots(w http.ResponseWriter, r *http.Request, who sandb
 	}
 	sb, err := a.Sandboxes.Get(r.Context(), who.Tenant, r.PathValue("id"))
 	if err != nil {
-		return execution.Absent(err)
+		return execution.Absent(r.PathValue("id"), err)
 	}
 	all, err := a.Sandboxes.History(r.Context(), who.Tenant, sb.ID)
 	if err != nil {
-		return execution.Absent(err)
+		return execution.Absent(r.PathValue("id"), err)
 	}
 	reply := struct {
 		Snapshots []snapshotView `json:"snapshots"`

@@ -135,7 +135,7 @@ func (a *API) Get(ctx context.Context, r *connect.Request[sandboxv1.GetRequest])
 		return nil, err
 	}
 	sb, err := a.Sandboxes.Get(ctx, tenantOf(ctx), id)
-	return reply(&sandboxv1.GetResponse{Sandbox: viewOf(sb)}, err)
+	return reply(id, &sandboxv1.GetResponse{Sandbox: viewOf(sb)}, err)
 }
 
 // List implements the service.
@@ -266,7 +266,7 @@ func (a *API) Update(ctx context.Context, r *connect.Request[sandboxv1.UpdateReq
 		return nil, err
 	}
 	sb, err := a.Sandboxes.Update(ctx, tenantOf(ctx), id, change)
-	return reply(&sandboxv1.UpdateResponse{Sandbox: viewOf(sb)}, err)
+	return reply(id, &sandboxv1.UpdateResponse{Sandbox: viewOf(sb)}, err)
 }
 
 // SetTimeout implements the service.
@@ -280,7 +280,7 @@ func (a *API) SetTimeout(ctx context.Context, r *connect.Request[sandboxv1.SetTi
 		return nil, sandbox.Errorf(sandbox.Invalid, "timeout_seconds must be more than 0 and at most %d", int(sandbox.MaxTimeout.Seconds()))
 	}
 	sb, err := a.Sandboxes.SetTimeout(ctx, tenantOf(ctx), id, d)
-	return reply(&sandboxv1.SetTimeoutResponse{Sandbox: viewOf(sb)}, err)
+	return reply(id, &sandboxv1.SetTimeoutResponse{Sandbox: viewOf(sb)}, err)
 }
 
 // Touch implements the service.
@@ -290,7 +290,7 @@ func (a *API) Touch(ctx context.Context, r *connect.Request[sandboxv1.TouchReque
 		return nil, err
 	}
 	sb, err := a.Sandboxes.Touch(ctx, tenantOf(ctx), id)
-	return reply(&sandboxv1.TouchResponse{Sandbox: viewOf(sb)}, err)
+	return reply(id, &sandboxv1.TouchResponse{Sandbox: viewOf(sb)}, err)
 }
 
 // End implements the service.
@@ -300,13 +300,13 @@ func (a *API) End(ctx context.Context, r *connect.Request[sandboxv1.EndRequest])
 		return nil, err
 	}
 	sb, err := a.Executions.End(ctx, tenantOf(ctx), id)
-	return reply(&sandboxv1.EndResponse{Sandbox: viewOf(sb)}, err)
+	return reply(id, &sandboxv1.EndResponse{Sandbox: viewOf(sb)}, err)
 }
 
 // reply is msg, or the error about a Sandbox in its place.
-func reply[T any](msg *T, err error) (*connect.Response[T], error) {
+func reply[T any](id string, msg *T, err error) (*connect.Response[T], error) {
 	if err != nil {
-		return nil, execution.Absent(err)
+		return nil, execution.Absent(id, err)
 	}
 	return connect.NewResponse(msg), nil
 }

@@ -21,7 +21,7 @@ func (a *API) Pause(ctx context.Context, r *connect.Request[sandboxv1.PauseReque
 	if err == nil {
 		a.Guests.Forget(sb.ID)
 	}
-	return reply(&sandboxv1.PauseResponse{Sandbox: viewOf(sb)}, err)
+	return reply(id, &sandboxv1.PauseResponse{Sandbox: viewOf(sb)}, err)
 }
 
 // Resume implements the service.
@@ -34,7 +34,7 @@ func (a *API) Resume(ctx context.Context, r *connect.Request[sandboxv1.ResumeReq
 	if err == nil {
 		a.Guests.Warm(sb)
 	}
-	return reply(&sandboxv1.ResumeResponse{Sandbox: viewOf(sb)}, err)
+	return reply(id, &sandboxv1.ResumeResponse{Sandbox: viewOf(sb)}, err)
 }
 
 // forkOf is what a message asks for. A pair that is removed and set is Invalid.
@@ -70,7 +70,7 @@ func (a *API) Fork(ctx context.Context, r *connect.Request[sandboxv1.ForkRequest
 	}
 	forks, err := a.Sandboxes.Fork(ctx, tenantOf(ctx), id, req)
 	if err != nil {
-		return nil, execution.Absent(err)
+		return nil, execution.Absent(id, err)
 	}
 	res := &sandboxv1.ForkResponse{}
 	failed := 0
@@ -95,7 +95,7 @@ func (a *API) Snapshot(ctx context.Context, r *connect.Request[sandboxv1.Snapsho
 		return nil, err
 	}
 	snap, err := a.Sandboxes.TakeSnapshot(ctx, tenantOf(ctx), id, sandbox.SnapshotRequest{Name: r.Msg.Name, FilesOnly: r.Msg.FilesOnly})
-	return reply(&sandboxv1.SnapshotResponse{Snapshot: savedOf(snap)}, err)
+	return reply(id, &sandboxv1.SnapshotResponse{Snapshot: savedOf(snap)}, err)
 }
 
 // History implements the service.
@@ -106,7 +106,7 @@ func (a *API) History(ctx context.Context, r *connect.Request[sandboxv1.HistoryR
 	}
 	sb, err := a.Sandboxes.Get(ctx, tenantOf(ctx), id)
 	if err != nil {
-		return nil, execution.Absent(err)
+		return nil, execution.Absent(id, err)
 	}
 	all, err := a.Sandboxes.History(ctx, tenantOf(ctx), sb.ID)
 	res := &sandboxv1.HistoryResponse{}
@@ -115,7 +115,7 @@ func (a *API) History(ctx context.Context, r *connect.Request[sandboxv1.HistoryR
 		saved.Current = s.ID == sb.Snapshot
 		res.Snapshots = append(res.Snapshots, saved)
 	}
-	return reply(res, err)
+	return reply(id, res, err)
 }
 
 // Rollback implements the service.
@@ -130,7 +130,7 @@ func (a *API) Rollback(ctx context.Context, r *connect.Request[sandboxv1.Rollbac
 	// Which of the two is absent, the error says.
 	sb, err := a.Sandboxes.Get(ctx, tenantOf(ctx), id)
 	if err != nil {
-		return nil, execution.Absent(err)
+		return nil, execution.Absent(id, err)
 	}
 	if sb, err = a.Sandboxes.Rollback(ctx, tenantOf(ctx), sb.ID, r.Msg.SnapshotId); err != nil {
 		return nil, err

@@ -72,7 +72,7 @@ func (h *Host) keepPacked(ctx context.Context) {
 			return
 		}
 		if err := h.tidy(ctx, time.Now()); err != nil && ctx.Err() == nil {
-			h.log.Warn("saved states take more room than they need", "error", err)
+			h.log.Warn("snapshot packing failed", "error", err)
 		}
 	}
 }

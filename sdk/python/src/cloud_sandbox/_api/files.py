@@ -326,7 +326,7 @@ def sign(
 
 
 def rotate_signing_key() -> Call[None]:
-    """Refuse all signed URLs of before."""
+    """Revoke all signed URLs."""
     return post("/api/v1/files/sign/rotate", nothing, {}, repeatable=True)
 
 
