@@ -166,6 +166,9 @@ type Sandbox struct {
 	// Snapshot is the ID of the one that it is paused in or starts from; while it
 	// runs, of the one that its state came from or was last saved in. Empty: none.
 	Snapshot string
+	// Origin is the ID of the Snapshot that it was created from, or what it is a fork of;
+	// that may be gone. Empty: none, it was created from Template.
+	Origin string
 	// SnapshotAt is since when it has run on from what is in Snapshot.
 	SnapshotAt time.Time
 	// CheckpointEvery is how often it is saved while it runs, so that it outlives

@@ -222,8 +222,8 @@ func (r CreateRequest) Check() error {
 func (r CreateRequest) checkSnapshot() error {
 	switch {
 	case r.Snapshot == "":
-	case !namePattern.MatchString(r.Snapshot): // IDs have the form of names
-		return Errorf(Invalid, "snapshot_id is neither the ID nor the name of a snapshot: names are 1 to 63 of a-z, 0-9, '.', '_' and '-'")
+	case !snapshotPattern.MatchString(r.Snapshot): // IDs have the form of names
+		return Errorf(Invalid, "snapshot_id is neither the ID nor the name of a snapshot: names are 1 to 63 of a-z, 0-9, '.', '_' and '-', perhaps with a tag after a colon")
 	case r.Template != "":
 		return Errorf(Invalid, "a snapshot has its template: leave out template or snapshot_id")
 	case r.Shape != (Shape{}):

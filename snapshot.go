@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"regexp"
+	"strings"
 	"time"
 )
 
@@ -35,7 +36,8 @@ type Snapshot struct {
 	// Parent is the Snapshot that this state came from; empty: none. When one is
 	// deleted its own parent takes its place.
 	Parent string
-	Name   string // unique among those of one Sandbox; may be empty
+	// Name is NAME or NAME:TAG, unique among those of one Sandbox; may be empty.
+	Name string
 	// Kept says that it stays until somebody deletes it. Others stay for as long
 	// as a Sandbox that has not ended refers to them.
 	Kept bool
@@ -88,6 +90,7 @@ type SnapshotRequest struct {
 type SnapshotQuery struct {
 	SandboxID string // empty: of all its Sandboxes, also ended ones
 	Name      string // empty: any
+	Tags      bool   // those too that have Name with a tag
 	Kept      bool   // only those that somebody asked for
 	Layers    bool   // those with a Layer, instead of those without
 	Limit     int    // 1 to 100; zero: 100
@@ -275,11 +278,22 @@ func (s Snapshot) CheckOrigin() error {
 }
 
 func checkSnapshotName(name string) error {
-	if name != "" && (!namePattern.MatchString(name) || ValidSnapshotID(name)) {
-		return Errorf(Invalid, "name must be 1 to 63 of a-z, 0-9, '.', '_' and '-', begin and end with a letter or digit, and not look like a snapshot ID")
+	base, tag, _ := strings.Cut(name, ":")
+	switch {
+	case name == "":
+	case !snapshotPattern.MatchString(name) || ValidSnapshotID(base):
+		return Errorf(Invalid, "name must be 1 to 63 of a-z, 0-9, '.', '_' and '-', begin and end with a letter or digit, and not look like a snapshot ID; a tag, after a colon, likewise")
+	case tag == snapshotLatest:
+		return Errorf(Invalid, "the tag %q is that of a name without a tag: leave it out", snapshotLatest)
 	}
 	return nil
 }
+
+// snapshotPattern is what a Snapshot may be called by, and snapshotLatest the tag that
+// is left out there.
+var snapshotPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?(:[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?)?$`)
+
+const snapshotLatest = "latest"
 
 // Check returns Invalid as SnapshotRequest.Check does.
 func (r ForkRequest) Check() error {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -575,7 +576,7 @@ func TestE2BSnapshots(t *testing.T) {
 	if all := list("?name=others%2Ftools"); len(all) != 0 {
 		t.Errorf("in another namespace: %+v", all)
 	}
-	for _, bad := range []string{"others/tools", "tools:v1", "a b"} {
+	for _, bad := range []string{"others/tools", "tools:", "tools:v1:2", "tools:-", "a b"} {
 		if a := f.e2b(key, "POST", "/sandboxes/"+one+"/snapshots", `{"name":"`+bad+`"}`); a.status != 400 || !isE2BError(a) {
 			t.Errorf("%s: %d %s", bad, a.status, a.body)
 		}
@@ -599,6 +600,80 @@ func TestE2BSnapshots(t *testing.T) {
 	}
 	if all := list(""); len(all) != 0 {
 		t.Errorf("left: %+v", all)
+	}
+}
+
+// Tags of Snapshots, as those of templates: E2B's "default" is none of ours.
+func TestE2BSnapshotTags(t *testing.T) {
+	f := newFixture(t)
+	key := f.key("t", sandbox.RoleDeveloper)
+	one := f.e2bSandbox(key, `{"templateID":"base"}`).SandboxID
+	ids := map[string]string{}
+	for _, name := range []string{"tools", "tools:latest", "tools:v2", "tools2:v2"} {
+		var v struct {
+			SnapshotID string
+			Names      []string
+		}
+		f.e2b(key, "POST", "/sandboxes/"+one+"/snapshots", `{"name":"`+name+`"}`).into(t, 201, &v)
+		full := "t/" + name
+		if name == "tools" {
+			full += ":default"
+		}
+		if v.SnapshotID != full || len(v.Names) != 1 || v.Names[0] != full {
+			t.Errorf("%s: %+v", name, v)
+		}
+		ids[full] = f.sandboxes.snapshots[len(f.sandboxes.snapshots)-1].ID
+	}
+	for asked, full := range map[string]string{
+		"tools": "t/tools:default", "tools:default": "t/tools:default", "t/tools:latest": "t/tools:latest", "tools:v2": "t/tools:v2",
+	} {
+		sb := f.e2bSandbox(key, `{"templateID":"`+asked+`"}`)
+		var info struct{ TemplateID, Alias string }
+		f.e2b(key, "GET", "/sandboxes/"+sb.SandboxID, "").into(t, 200, &info)
+		if sb.TemplateID != ids[full] || info.TemplateID != ids[full] || info.Alias != "tools" {
+			t.Errorf("%s: created from %s, told %+v, want %s", asked, sb.TemplateID, info, ids[full])
+		}
+		var listed []struct{ TemplateID, SandboxID, Alias string }
+		f.e2b(key, "GET", "/v2/sandboxes", "").into(t, 200, &listed)
+		if i := slices.IndexFunc(listed, func(l struct{ TemplateID, SandboxID, Alias string }) bool { return l.SandboxID == sb.SandboxID }); i < 0 || listed[i].TemplateID != ids[full] || listed[i].Alias != "tools" {
+			t.Errorf("%s: listed as %+v", asked, listed)
+		}
+	}
+	if a := f.e2b(key, "POST", "/v2/sandboxes", `{"templateID":"tools:v3"}`); a.status != 404 {
+		t.Errorf("a tag that is not there: %d %s", a.status, a.body)
+	}
+	for query, want := range map[string]int{"tools": 3, "tools:v2": 1, "tools:default": 1, "tool": 0, "tools:v3": 0} {
+		var all []json.RawMessage
+		if f.e2b(key, "GET", "/snapshots?name="+query, "").into(t, 200, &all); len(all) != want {
+			t.Errorf("%s: %d, want %d", query, len(all), want)
+		}
+	}
+	var tags []struct{ Tag, BuildID string }
+	f.e2b(key, "GET", "/templates/tools/tags", "").into(t, 200, &tags)
+	if len(tags) != 3 || tags[0].Tag != "v2" || tags[1].Tag != "latest" || tags[2].Tag != "default" || len(tags[0].BuildID) != 36 || tags[0].BuildID == tags[1].BuildID {
+		t.Errorf("the tags are %+v", tags)
+	}
+	f.e2b(key, "GET", "/templates/"+ids["t/tools:v2"]+":default/tags", "").into(t, 200, &tags)
+	if len(tags) != 1 || tags[0].Tag != "v2" {
+		t.Errorf("by the ID the tags are %+v", tags)
+	}
+	for path, want := range map[string]int{"/templates/aliases/tools": 200, "/templates/aliases/tools:v2": 200, "/templates/aliases/nothing": 404} {
+		if a := f.e2b(key, "GET", path, ""); a.status != want {
+			t.Errorf("%s: %d %s", path, a.status, a.body)
+		}
+	}
+	if a := f.e2b(key, "POST", "/templates/tags", `{"target":"tools:v2","tags":["v9"]}`); a.status != 400 || !strings.Contains(string(a.body), "NAME:TAG") {
+		t.Errorf("another tag: %d %s", a.status, a.body)
+	}
+	for _, step := range []struct {
+		name string
+		want int
+		left int
+	}{{"t/tools:v2", 204, 3}, {"t/tools:v2", 404, 3}, {"tools", 204, 1}, {"tools", 404, 1}, {"tools2", 204, 0}} {
+		a := f.e2b(key, "DELETE", "/templates/"+url.PathEscape(step.name), "")
+		if left := len(f.sandboxes.snapshots); a.status != step.want || left != step.left {
+			t.Errorf("delete %s: %d %s, %d left", step.name, a.status, a.body, left)
+		}
 	}
 }
 

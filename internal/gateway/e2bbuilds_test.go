@@ -272,7 +272,7 @@ func TestE2BTemplateChanges(t *testing.T) {
 		{"DELETE", "/templates/tags", `{"name":"web","tags":["default"]}`, 400},
 		{"DELETE", "/templates/tags", `{"name":"web","tags":["a"]}`, 404},
 		{"DELETE", "/templates/web", ``, 404},
-		{"DELETE", "/templates/web:v1", ``, 400},
+		{"DELETE", "/templates/web:v1", ``, 404},
 		{"DELETE", "/templates/base", ``, 403},
 		{"PATCH", "/templates/web", `{}`, 404},
 		{"PATCH", "/v2/templates/web", `{"public":"yes"}`, 400},
@@ -286,6 +286,9 @@ func TestE2BTemplateChanges(t *testing.T) {
 	}
 	var d e2bDraft
 	f.e2b(key, "POST", "/v3/templates", `{"name":"web"}`).into(t, 202, &d)
+	if a := f.e2b(key, "DELETE", "/templates/web:v1", ""); a.status != 400 {
+		t.Errorf("a tag alone: %d %s", a.status, a.body)
+	}
 	for query, want := range map[string]int{"": 200, "?direction=up": 400, "?limit=101": 400, "?cursor=x": 400, "?source=else": 400, "?cursor=1&direction=backward&level=info&source=temporary": 200} {
 		if a := f.e2b(key, "GET", "/templates/web/builds/"+d.BuildID+"/logs"+query, ""); a.status != want {
 			t.Errorf("%s: %d %s", query, a.status, a.body)

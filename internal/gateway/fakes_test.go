@@ -70,7 +70,7 @@ func (f *sandboxes) Create(ctx context.Context, tenant sandbox.TenantID, req san
 		ID:      cmp.Or(req.ID, sandbox.NewSandboxID()), Tenant: tenant, Name: req.Name, State: sandbox.Running,
 		Template: "base", Image: "sha256:0", Engine: "fake", Shape: req.Shape, Network: req.Network, Ingress: req.Ingress, Secrets: req.Secrets,
 		Metadata: req.Metadata, Env: req.Env, Boot: sandbox.Boot{ID: sandbox.NewBootID(), Number: 1, Node: "n1"},
-		Snapshot: req.Snapshot, CreatedAt: now, StartedAt: now, Timeout: req.Timeout, Deadline: now.Add(req.Timeout),
+		Snapshot: req.Snapshot, Origin: req.Snapshot, CreatedAt: now, StartedAt: now, Timeout: req.Timeout, Deadline: now.Add(req.Timeout),
 		OnTimeout: cmp.Or(req.OnTimeout, sandbox.OnTimeoutEnd), StayPaused: req.StayPaused, Version: 1, IdleTimeout: req.IdleTimeout, CheckpointEvery: req.CheckpointEvery, User: req.User, Cwd: req.Cwd, Revision: 1,
 	}
 	s.Network = cmp.Or(s.Network, sandbox.NetworkPublic)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -113,7 +114,7 @@ func (f *sandboxes) ListSnapshots(_ context.Context, tenant sandbox.TenantID, q 
 	defer f.mu.Unlock()
 	var page sandbox.SnapshotPage
 	for _, s := range slices.Backward(f.snapshots) {
-		if s.Tenant == tenant && (q.SandboxID == "" || s.SandboxID == q.SandboxID) && (q.Name == "" || s.Name == q.Name) && (!q.Kept || s.Kept) && q.Layers == (s.Layer != "") {
+		if s.Tenant == tenant && (q.SandboxID == "" || s.SandboxID == q.SandboxID) && (q.Name == "" || s.Name == q.Name || q.Tags && strings.HasPrefix(s.Name, q.Name+":")) && (!q.Kept || s.Kept) && q.Layers == (s.Layer != "") {
 			page.Snapshots = append(page.Snapshots, s)
 		}
 	}

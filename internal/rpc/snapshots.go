@@ -64,7 +64,7 @@ func (s *Sandboxes) SnapshotByID(ctx context.Context, tenant sandbox.TenantID, i
 
 // ListSnapshots implements sandbox.Sandboxes.
 func (s *Sandboxes) ListSnapshots(ctx context.Context, tenant sandbox.TenantID, query sandbox.SnapshotQuery) (sandbox.SnapshotPage, error) {
-	msg := &sessionv1.ListSnapshotsRequest{SandboxId: query.SandboxID, Limit: int32(min(max(query.Limit, -1), 1<<20)), Cursor: query.Cursor, Name: query.Name, Kept: query.Kept, Layers: query.Layers}
+	msg := &sessionv1.ListSnapshotsRequest{SandboxId: query.SandboxID, Limit: int32(min(max(query.Limit, -1), 1<<20)), Cursor: query.Cursor, Name: query.Name, Kept: query.Kept, Layers: query.Layers, Tags: query.Tags}
 	r, err := call(ctx, s.peer, tenant, s.client.ListSnapshots, msg)
 	if err != nil {
 		return sandbox.SnapshotPage{}, err
@@ -146,7 +146,7 @@ func (s sessionServer) GetSnapshot(ctx context.Context, r *connect.Request[sessi
 
 func (s sessionServer) ListSnapshots(ctx context.Context, r *connect.Request[sessionv1.ListSnapshotsRequest]) (*connect.Response[sessionv1.ListSnapshotsResponse], error) {
 	return forTenant(ctx, func(t sandbox.TenantID) (*sessionv1.ListSnapshotsResponse, error) {
-		query := sandbox.SnapshotQuery{SandboxID: r.Msg.SandboxId, Limit: int(r.Msg.Limit), Cursor: r.Msg.Cursor, Name: r.Msg.Name, Kept: r.Msg.Kept, Layers: r.Msg.Layers}
+		query := sandbox.SnapshotQuery{SandboxID: r.Msg.SandboxId, Limit: int(r.Msg.Limit), Cursor: r.Msg.Cursor, Name: r.Msg.Name, Kept: r.Msg.Kept, Layers: r.Msg.Layers, Tags: r.Msg.Tags}
 		page, err := s.m.ListSnapshots(ctx, t, query)
 		return &sessionv1.ListSnapshotsResponse{Snapshots: fromSnapshots(page.Snapshots), Next: page.Next}, err
 	})

@@ -13,8 +13,13 @@ import (
 // Create implements sandbox.Sandboxes. When ctx ends first, nothing is left of
 // the Sandbox but its Certificate.
 func (m *Manager) Create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, error) {
+	return m.createAs(ctx, tenant, req, func(*sandbox.Sandbox) {})
+}
+
+// createAs is Create of a record that as completes.
+func (m *Manager) createAs(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest, as func(*sandbox.Sandbox)) (sandbox.Sandbox, error) {
 	began := time.Now()
-	sb, pooled, err := m.create(ctx, tenant, req)
+	sb, pooled, err := m.create(ctx, tenant, req, as)
 	took := time.Since(began)
 	m.cfg.Created(pooled, err, took)
 	if err != nil {
@@ -25,11 +30,12 @@ func (m *Manager) Create(ctx context.Context, tenant sandbox.TenantID, req sandb
 	return sb, nil
 }
 
-func (m *Manager) create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (_ sandbox.Sandbox, pooled bool, _ error) {
+func (m *Manager) create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest, as func(*sandbox.Sandbox)) (_ sandbox.Sandbox, pooled bool, _ error) {
 	sb, nodes, err := m.plan(ctx, tenant, req)
 	if err != nil {
 		return sandbox.Sandbox{}, false, err
 	}
+	as(&sb)
 	client := ctx
 	ctx, c := m.beginCreation(ctx, sb.ID)
 	defer m.endCreation(sb.ID, c)
@@ -101,7 +107,7 @@ func (m *Manager) planFrom(ctx context.Context, sb sandbox.Sandbox, req sandbox.
 	if err != nil {
 		return sandbox.Sandbox{}, nil, err
 	}
-	sb.Snapshot = snap.ID
+	sb.Snapshot, sb.Origin = snap.ID, snap.ID
 	if snap.Layer != "" {
 		m.touchLayer(ctx, snap)
 	}

@@ -40,7 +40,7 @@ func (m *Manager) Fork(ctx context.Context, tenant sandbox.TenantID, idOrName st
 			continue
 		}
 		work.do(func() error {
-			forks[i].Sandbox, forks[i].Err = m.Create(ctx, tenant, forkRequest(sb, snap, req, i))
+			forks[i].Sandbox, forks[i].Err = m.createAs(ctx, tenant, forkRequest(sb, snap, req, i), func(fork *sandbox.Sandbox) { fork.Origin = sb.Origin })
 			return nil
 		})
 	}

@@ -160,6 +160,21 @@ def named_snapshots(sb):
         born.kill()
         c.kill()
         assert Sandbox.delete_snapshot(files.snapshot_id) is True
+    tagged = sb.create_snapshot(name="py-turns:v2")
+    assert tagged.names == [tagged.snapshot_id] and tagged.snapshot_id.endswith("/py-turns:v2"), tagged
+    born = Sandbox.create("py-turns:v2", timeout=600)
+    assert born.files.read("turn") == "2"
+    info = born.get_info()
+    assert info.name == "py-turns" and info.template_id != "base", info
+    if hasattr(e2b, "Template") and hasattr(e2b.Template, "get_tags"):
+        assert sorted(t.tag for t in e2b.Template.get_tags("py-turns")) == ["default", "v2"] and e2b.Template.exists("py-turns") is True
+    copy = born.fork(timeout=600)[0]
+    born.pause()
+    born = Sandbox.connect(born.sandbox_id)
+    assert born.get_info().template_id == copy.get_info().template_id == info.template_id
+    copy.kill()
+    born.kill()
+    assert Sandbox.delete_snapshot("py-turns:v2") is True and Sandbox.delete_snapshot("py-turns:v2") is False
     assert Sandbox.delete_snapshot("py-turns") is True and Sandbox.delete_snapshot(full) is False
     assert Sandbox.delete_snapshot(before.snapshot_id) is True
 

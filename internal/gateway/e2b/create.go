@@ -228,7 +228,7 @@ func (a *API) make(ctx context.Context, who sandbox.Identity, req sandbox.Create
 		}
 		req.Template = name + ":" + defaultTag
 	}
-	snapshot, err := a.snapshotNamed(ctx, who, req.Template)
+	snapshot, err := a.snapshotNamed(ctx, who, req.Template, false)
 	if err != nil {
 		return sb, err
 	}

@@ -176,7 +176,8 @@ func snapshotViewOf(s sandbox.Snapshot, newest bool) snapshotView {
 	if s.Name == "" || !newest {
 		return snapshotView{SnapshotID: s.ID + ":" + defaultTag, Names: []string{}}
 	}
-	full := namespace(s.Tenant) + "/" + s.Name + ":" + defaultTag
+	name, tag := snapshotTag(s)
+	full := namespace(s.Tenant) + "/" + name + ":" + tag
 	return snapshotView{SnapshotID: full, Names: []string{full}}
 }
 
@@ -186,7 +187,7 @@ func (a *API) snapshotViews(ctx context.Context, who sandbox.Identity, all []san
 	newest := map[string]string{} // ID by name
 	for _, s := range all {
 		if _, known := newest[s.Name]; s.Name != "" && !known {
-			id, err := a.snapshotNamed(ctx, who, s.Name)
+			id, err := a.snapshotNamed(ctx, who, s.Name, false)
 			if err != nil {
 				return nil, err
 			}
@@ -197,9 +198,20 @@ func (a *API) snapshotViews(ctx context.Context, who sandbox.Identity, all []san
 	return views, nil
 }
 
-// snapshotName is a Snapshot's name, or the form of an ID, as a client has it.
-func snapshotName(who sandbox.Identity, asked string) string {
-	return strings.TrimSuffix(withoutNamespace(who, strings.ToLower(strings.TrimSpace(asked))), ":"+defaultTag)
+// snapshotTag is a Snapshot's name in a client's words, and its tag.
+func snapshotTag(s sandbox.Snapshot) (name, tag string) {
+	name, tag, tagged := strings.Cut(s.Name, ":")
+	if !tagged {
+		tag = latest
+	}
+	return name, swapTag(tag)
+}
+
+// snapshotName is the name or ID of a Snapshot that a client names, in our words;
+// tagged: with a tag.
+func snapshotName(who sandbox.Identity, asked string) (name string, tagged bool) {
+	name = withoutNamespace(who, strings.ToLower(strings.TrimSpace(asked)))
+	return strings.TrimSuffix(swapReference(name), ":"+latest), strings.Contains(name, ":")
 }
 
 // TakeSnapshot answers POST /sandboxes/{id}/snapshots with 201; the Sandbox runs
@@ -216,8 +228,9 @@ func (a *API) TakeSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.I
 	if err != nil {
 		return err
 	}
+	name, _ := snapshotName(who, body.Name)
 	req := sandbox.SnapshotRequest{
-		Name: snapshotName(who, body.Name), FilesOnly: body.Memory != nil && !*body.Memory, TakeName: true,
+		Name: name, FilesOnly: body.Memory != nil && !*body.Memory, TakeName: true,
 	}
 	if id := rest.Resource(r.Context()); id != "" {
 		req.ID = "s" + id[1:] // a Snapshot's IDs have another first letter
@@ -236,8 +249,9 @@ func (a *API) ListSnapshots(w http.ResponseWriter, r *http.Request, who sandbox.
 	if err != nil {
 		return err
 	}
+	name, tagged := snapshotName(who, values.Get("name"))
 	q := sandbox.SnapshotQuery{
-		SandboxID: values.Get("sandboxID"), Name: snapshotName(who, values.Get("name")), Cursor: values.Get("nextToken"), Kept: true,
+		SandboxID: values.Get("sandboxID"), Name: name, Tags: !tagged, Cursor: values.Get("nextToken"), Kept: true,
 	}
 	if sandbox.ValidSnapshotID(q.Name) {
 		return a.listSnapshot(w, r, who, q.Name)
@@ -279,24 +293,56 @@ func (a *API) listSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.I
 	return rest.Reply(w, http.StatusOK, views)
 }
 
-// snapshotNamed returns the ID of the Tenant's newest Snapshot of a name; empty
-// when it has none.
-func (a *API) snapshotNamed(ctx context.Context, who sandbox.Identity, name string) (string, error) {
-	page, err := a.Sandboxes.ListSnapshots(ctx, who.Tenant, sandbox.SnapshotQuery{Name: name, Kept: true, Limit: 1})
+// snapshotNamed returns the ID of the Tenant's newest Snapshot of a name, tags: with
+// whatever tag; empty when it has none.
+func (a *API) snapshotNamed(ctx context.Context, who sandbox.Identity, name string, tags bool) (string, error) {
+	page, err := a.Sandboxes.ListSnapshots(ctx, who.Tenant, sandbox.SnapshotQuery{Name: name, Tags: tags, Kept: true, Limit: 1})
 	if err != nil || len(page.Snapshots) == 0 {
 		return "", err
 	}
 	return page.Snapshots[0].ID, nil
 }
 
+// snapshotTags returns the newest Snapshot of each tag of a name, newest first, or the
+// one with an ID.
+func (a *API) snapshotTags(ctx context.Context, who sandbox.Identity, asked string) ([]sandbox.Snapshot, error) {
+	name, _ := snapshotName(who, asked)
+	name, _, _ = strings.Cut(name, ":")
+	if sandbox.ValidSnapshotID(name) {
+		s, err := a.Sandboxes.SnapshotByID(ctx, who.Tenant, name)
+		if err == nil && !s.Kept || errors.Is(err, sandbox.NotFound) {
+			return nil, nil
+		}
+		return []sandbox.Snapshot{s}, err
+	}
+	var newest []sandbox.Snapshot
+	seen := map[string]bool{}
+	for q := (sandbox.SnapshotQuery{Name: name, Tags: true, Kept: true}); ; {
+		page, err := a.Sandboxes.ListSnapshots(ctx, who.Tenant, q)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range page.Snapshots {
+			if !seen[s.Name] {
+				seen[s.Name] = true
+				newest = append(newest, s)
+			}
+		}
+		if q.Cursor = page.Next; q.Cursor == "" {
+			return newest, nil
+		}
+	}
+}
+
 // DeleteTemplate answers DELETE /templates/{template}, of a template or a
-// Snapshot; of a name that Snapshots have, of all that have it.
+// Snapshot; of a name that Snapshots have, of all that have it, with whatever tag
+// unless one is named.
 func (a *API) DeleteTemplate(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	asked := r.PathValue("template")
 	if part := r.PathValue("part"); part != "" { // after a namespace
 		asked += "/" + part
 	}
-	id := snapshotName(who, asked)
+	id, tagged := snapshotName(who, asked)
 	if sandbox.ValidSnapshotID(id) {
 		if _, err := a.Sandboxes.DeleteSnapshot(r.Context(), who.Tenant, id); err != nil {
 			if sandbox.CodeOf(err) == sandbox.NotFound {
@@ -308,7 +354,7 @@ func (a *API) DeleteTemplate(w http.ResponseWriter, r *http.Request, who sandbox
 	}
 	last := ""
 	for {
-		named, err := a.snapshotNamed(r.Context(), who, id)
+		named, err := a.snapshotNamed(r.Context(), who, id, !tagged)
 		switch {
 		case err != nil:
 			return err

@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"maps"
@@ -40,7 +41,7 @@ func (a *API) List(w http.ResponseWriter, r *http.Request, who sandbox.Identity)
 		}
 		w.Header().Set("X-Total-Running", strconv.Itoa(counts[sandbox.Running]+counts[sandbox.Resuming]))
 	}
-	return rest.Reply(w, http.StatusOK, listed(page.Sandboxes))
+	return rest.Reply(w, http.StatusOK, a.listed(r.Context(), page.Sandboxes))
 }
 
 // maxListed bounds what is told without pages.
@@ -60,7 +61,7 @@ func (a *API) ListRunning(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	if err != nil {
 		return err
 	}
-	return rest.Reply(w, http.StatusOK, listed(all))
+	return rest.Reply(w, http.StatusOK, a.listed(r.Context(), all))
 }
 
 // allSandboxes returns the newest maxListed that q is about, or a few more.
@@ -79,10 +80,18 @@ func (a *API) allSandboxes(ctx context.Context, who sandbox.Identity, q sandbox.
 	return all, nil
 }
 
-func listed(all []sandbox.Sandbox) []listedView {
+func (a *API) listed(ctx context.Context, all []sandbox.Sandbox) []listedView {
 	views := make([]listedView, 0, len(all))
+	type template struct{ id, alias string }
+	of := map[string]template{}
 	for _, sb := range all {
-		views = append(views, listedViewOf(sb))
+		from := cmp.Or(sb.Origin, sb.Template)
+		t, known := of[from]
+		if !known {
+			t.id, t.alias = a.templateOf(ctx, sb)
+			of[from] = t
+		}
+		views = append(views, listedViewOf(sb, t.id, t.alias))
 	}
 	return views
 }

@@ -94,6 +94,12 @@ func (a *API) mayChange(r *http.Request, who sandbox.Identity, template string) 
 	t, err := a.Catalog.Find(r.Context(), who.Tenant, template)
 	switch {
 	case sandbox.CodeOf(err) == sandbox.NotFound: // and not one that is being built
+		switch tags, err := a.snapshotTags(r.Context(), who, template); {
+		case err != nil:
+			return err
+		case len(tags) > 0:
+			return sandbox.Errorf(sandbox.Unsupported, "a snapshot has the tag that it was made with: make another as NAME:TAG, or delete it")
+		}
 		return errNoTemplate(swapReference(template))
 	case err != nil:
 		return err
@@ -150,11 +156,11 @@ func (a *API) removeTemplate(w http.ResponseWriter, r *http.Request, who sandbox
 		return err
 	case !who.May(sandbox.ScopeTemplates): // snapshots share the route, and need another
 		return sandbox.Errorf(sandbox.Denied, "this API key does not have the scope %q", sandbox.ScopeTemplates)
-	case tag != "":
-		return sandbox.Errorf(sandbox.Invalid, "a template is removed as a whole: name no tag")
 	}
 	_, err = a.own(r.Context(), who, name)
 	switch {
+	case tag != "" && (err == nil || a.Builds.Known(who.Tenant, name)):
+		return sandbox.Errorf(sandbox.Invalid, "a template is removed as a whole: name no tag")
 	case errors.Is(err, sandbox.NotFound) && a.Builds.Known(who.Tenant, name): // it is becoming one
 	case errors.Is(err, sandbox.NotFound):
 		if tags, _ := a.named(r.Context(), who, name); len(tags) > 0 {

@@ -2,6 +2,7 @@ package e2b
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -186,6 +187,25 @@ func (a *API) PageTemplates(w http.ResponseWriter, r *http.Request, who sandbox.
 	return rest.Reply(w, http.StatusOK, views)
 }
 
+// snapshotPart is TemplatePart of what Snapshots have; absent when there are none.
+func (a *API) snapshotPart(w http.ResponseWriter, r *http.Request, who sandbox.Identity, asked string, alias bool, absent error) error {
+	all, err := a.snapshotTags(r.Context(), who, asked)
+	switch {
+	case err != nil:
+		return err
+	case len(all) == 0:
+		return absent
+	case alias:
+		return rest.Reply(w, http.StatusOK, map[string]any{"templateID": all[0].ID, "public": false})
+	}
+	views := []tagView{}
+	for _, s := range all {
+		_, tag := snapshotTag(s)
+		views = append(views, tagView{tag, uuidOf("snapshot", s.ID), timestamp(s.CreatedAt)})
+	}
+	return rest.Reply(w, http.StatusOK, views)
+}
+
 // named returns the tags of a Template of a name.
 func (a *API) named(ctx context.Context, who sandbox.Identity, asked string) ([]sandbox.Template, error) {
 	name, err := templateName(who, asked)
@@ -254,6 +274,9 @@ func (a *API) TemplatePart(w http.ResponseWriter, r *http.Request, who sandbox.I
 		return sandbox.Errorf(sandbox.NotFound, "there is nothing at this path")
 	}
 	tags, err := a.named(r.Context(), who, name)
+	if errors.Is(err, sandbox.NotFound) {
+		return a.snapshotPart(w, r, who, name, alias, err)
+	}
 	if err != nil {
 		return err
 	}

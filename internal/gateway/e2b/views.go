@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"time"
@@ -12,7 +13,7 @@ import (
 // sandboxView is a Sandbox for who is going to use it.
 type sandboxView struct {
 	TemplateID         string  `json:"templateID"`
-	Alias              string  `json:"alias"`
+	Alias              string  `json:"alias,omitempty"`
 	SandboxID          string  `json:"sandboxID"`
 	ClientID           string  `json:"clientID"`
 	EnvdVersion        string  `json:"envdVersion"`
@@ -24,8 +25,9 @@ type sandboxView struct {
 // viewOf is sb for who is going to use it, and to ask what it uses.
 func (a *API) viewOf(r *http.Request, sb sandbox.Sandbox) sandboxView {
 	a.loads.watch(sb.ID)
+	template, alias := a.templateOf(r.Context(), sb)
 	v := sandboxView{
-		TemplateID: sb.Template, Alias: aliasOf(sb), SandboxID: sb.ID, ClientID: clientID,
+		TemplateID: template, Alias: alias, SandboxID: sb.ID, ClientID: clientID,
 		EnvdVersion: Version, EnvdAccessToken: a.tokenOf(sb), Domain: a.domain(r),
 	}
 	if rules, err := sb.Ingress.Rules(); err == nil && rules.Private {
@@ -60,17 +62,24 @@ func (a *API) domain(r *http.Request) string {
 	return noDomain
 }
 
-// aliasOf is the name of the Template without its tag or version.
-func aliasOf(sb sandbox.Sandbox) string {
-	name, _, _ := strings.Cut(sb.Template, "@")
-	name, _, _ = strings.Cut(name, ":")
-	return name
+// templateOf is what a Sandbox was created from, and its name without tag or version:
+// a Template, or a Snapshot, which is one to clients and may have no name.
+func (a *API) templateOf(ctx context.Context, sb sandbox.Sandbox) (id, alias string) {
+	if sb.Origin == "" {
+		name, _, _ := strings.Cut(sb.Template, "@")
+		name, _, _ = strings.Cut(name, ":")
+		return sb.Template, name
+	}
+	if s, err := a.Sandboxes.SnapshotByID(ctx, sb.Tenant, sb.Origin); err == nil { // else it is gone
+		alias, _ = snapshotTag(s)
+	}
+	return sb.Origin, alias
 }
 
 // listedView is a Sandbox in a list.
 type listedView struct {
 	TemplateID   string            `json:"templateID"`
-	Alias        string            `json:"alias"`
+	Alias        string            `json:"alias,omitempty"`
 	SandboxID    string            `json:"sandboxID"`
 	ClientID     string            `json:"clientID"`
 	StartedAt    string            `json:"startedAt"`
@@ -84,9 +93,10 @@ type listedView struct {
 	VolumeMounts []mountBody       `json:"volumeMounts"`
 }
 
-func listedViewOf(sb sandbox.Sandbox) listedView {
+// listedViewOf is sb, which was created from what template names, in a list.
+func listedViewOf(sb sandbox.Sandbox, template, alias string) listedView {
 	v := listedView{
-		TemplateID: sb.Template, Alias: aliasOf(sb), SandboxID: sb.ID, ClientID: clientID,
+		TemplateID: template, Alias: alias, SandboxID: sb.ID, ClientID: clientID,
 		// By what lists are sorted too.
 		StartedAt: timestamp(sb.CreatedAt), EndAt: timestamp(endOf(sb)),
 		CPUCount: sb.Shape.VisibleCPUs(), MemoryMB: sb.Shape.MemoryBytes >> 20, DiskSizeMB: sb.Shape.DiskBytes >> 20,
@@ -137,8 +147,9 @@ type lifecycleView struct {
 }
 
 func (a *API) detailOf(r *http.Request, sb sandbox.Sandbox) detailView {
+	template, alias := a.templateOf(r.Context(), sb)
 	v := detailView{
-		listedView: listedViewOf(sb), EnvdAccessToken: a.tokenOf(sb), Domain: a.domain(r),
+		listedView: listedViewOf(sb, template, alias), EnvdAccessToken: a.tokenOf(sb), Domain: a.domain(r),
 		Lifecycle: lifecycleView{OnTimeout: "kill", AutoResume: !sb.StayPaused},
 	}
 	if pauses, _ := sb.OnTimeout.Pauses(); pauses {

@@ -21,7 +21,7 @@ const columns = `id, tenant, name, state, template, image, engine,
 	boot_id, boot_number, boot_node, created_at, started_at, timeout, deadline,
 	on_timeout, timeline, ended_cause, ended_at, version,
 	idle_timeout, limit_cpus, limit_memory_bytes, limit_pids, user, cwd, revision, ended_output,
-	snapshot, stay_paused, snapshot_at, checkpoint_every, restored_from, restored_lost, restored_times, secrets, runs_until, ingress, limit_bandwidth, volumes`
+	snapshot, stay_paused, snapshot_at, checkpoint_every, restored_from, restored_lost, restored_times, secrets, runs_until, ingress, limit_bandwidth, volumes, origin`
 
 // statements are what the writer's connection has prepared.
 type statements struct {
@@ -71,7 +71,7 @@ func (s *statements) all() []prepared {
 		{&s.rollbackTo, `ROLLBACK TO one`},
 		{&s.release, `RELEASE one`},
 		{&s.insert, `INSERT INTO sandboxes (` + columns + `)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`},
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`},
 		{&s.update, `UPDATE sandboxes SET name = ?3, state = ?4, template = ?5, image = ?6, engine = ?7,
 			cpus = ?8, memory_bytes = ?9, disk_bytes = ?10, pids = ?11, network = ?12, metadata = ?13, env = ?14,
 			boot_id = ?15, boot_number = ?16, boot_node = ?17, created_at = ?18, started_at = ?19, timeout = ?20,
@@ -79,7 +79,7 @@ func (s *statements) all() []prepared {
 			idle_timeout = ?27, limit_cpus = ?28, limit_memory_bytes = ?29, limit_pids = ?30, user = ?31, cwd = ?32,
 			revision = ?33, ended_output = ?34, snapshot = ?35, stay_paused = ?36,
 			snapshot_at = ?37, checkpoint_every = ?38, restored_from = ?39, restored_lost = ?40, restored_times = ?41, secrets = ?42,
-			runs_until = ?43, ingress = ?44, limit_bandwidth = ?45, volumes = ?46
+			runs_until = ?43, ingress = ?44, limit_bandwidth = ?45, volumes = ?46, origin = ?47
 			WHERE id = ?1 AND tenant = ?2 AND version = ?26 - 1`},
 		{&s.exists, `SELECT 1 FROM sandboxes WHERE id = ? AND tenant = ?`},
 		{&s.deleteEnded, `DELETE FROM sandboxes WHERE state = 'ended' AND ended_at < ?`},
@@ -95,7 +95,7 @@ const listed = `
 	AND NOT EXISTS (SELECT 1 FROM json_each(?5) AS want WHERE NOT EXISTS (
 		SELECT 1 FROM json_each(sandboxes.metadata) AS have WHERE have.key = want.key AND have.value = want.value))
 	AND created_at >= ?7
-	AND (?8 = '' OR template = ?8 OR substr(template, 1, length(?8) + 1) IN (?8 || ':', ?8 || '@'))
+	AND (?8 = '' OR template = ?8 OR origin = ?8 OR substr(template, 1, length(?8) + 1) IN (?8 || ':', ?8 || '@'))
 `
 
 // The two orders of a list, and where a page of each begins.
@@ -360,7 +360,7 @@ func values(sb sandbox.Sandbox) ([]any, error) {
 		micros(sb.Deadline), string(sb.OnTimeout), sb.Timeline, string(end.Cause), micros(end.At), sb.Version,
 		sb.IdleTimeout.Microseconds(), sb.Limits.CPUs, sb.Limits.MemoryBytes, sb.Limits.Pids, sb.User, sb.Cwd,
 		sb.Revision, end.OutputTail, sb.Snapshot, sb.StayPaused,
-		micros(sb.SnapshotAt), sb.CheckpointEvery.Microseconds(), sb.Restored.From, sb.Restored.Lost.Microseconds(), sb.Restored.Times, string(sb.Secrets), micros(sb.RunsUntil), string(sb.Ingress), sb.Limits.Bandwidth, volumes,
+		micros(sb.SnapshotAt), sb.CheckpointEvery.Microseconds(), sb.Restored.From, sb.Restored.Lost.Microseconds(), sb.Restored.Times, string(sb.Secrets), micros(sb.RunsUntil), string(sb.Ingress), sb.Limits.Bandwidth, volumes, sb.Origin,
 	}, nil
 }
 
@@ -380,7 +380,7 @@ func scan(scan func(...any) error) (sandbox.Sandbox, error) {
 		&deadline, &sb.OnTimeout, &sb.Timeline, &end.Cause, &over, &sb.Version,
 		&idle, &sb.Limits.CPUs, &sb.Limits.MemoryBytes, &sb.Limits.Pids, &sb.User, &sb.Cwd,
 		&sb.Revision, &end.OutputTail, &sb.Snapshot, &sb.StayPaused,
-		&saved, &checkpoint, &sb.Restored.From, &lost, &sb.Restored.Times, (*string)(&sb.Secrets), &until, (*string)(&sb.Ingress), &sb.Limits.Bandwidth, &volumes,
+		&saved, &checkpoint, &sb.Restored.From, &lost, &sb.Restored.Times, (*string)(&sb.Secrets), &until, (*string)(&sb.Ingress), &sb.Limits.Bandwidth, &volumes, &sb.Origin,
 	)
 	if err != nil {
 		return sandbox.Sandbox{}, err

@@ -63,11 +63,11 @@ type snapshotQueries struct {
 
 func (q *snapshotQueries) all() []prepared {
 	const record = `SELECT ` + snapshotColumns + `, (SELECT count(*) ` + referred + `) FROM snapshots `
-	const page = ` AND state = 'ready' AND (created_at, id) < (?2, ?3) AND (?5 = '' OR name = ?5) AND (NOT ?6 OR kept) AND (layer <> '') = ?7 ORDER BY created_at DESC, id DESC LIMIT ?4`
+	const page = ` AND state = 'ready' AND (created_at, id) < (?2, ?3) AND (?5 = '' OR name = ?5 OR (?8 AND substr(name, 1, length(?5) + 1) = ?5 || ':')) AND (NOT ?6 OR kept) AND (layer <> '') = ?7 ORDER BY created_at DESC, id DESC LIMIT ?4`
 	return []prepared{
 		{&q.snapshotByID, record + `WHERE id = ?`},
 		{&q.snapshotsOfTenant, record + `WHERE tenant = ?1` + page},
-		{&q.snapshotsOfSandbox, record + `WHERE tenant = ?1 AND sandbox_id = ?8` + page},
+		{&q.snapshotsOfSandbox, record + `WHERE tenant = ?1 AND sandbox_id = ?9` + page},
 		{&q.snapshotTenants, `SELECT DISTINCT tenant FROM snapshots`},
 		{&q.snapshotOfImage, record + `WHERE image = ? AND state <> 'deleting' AND layer = '' ORDER BY created_at DESC, id DESC LIMIT 1`},
 		{&q.snapshotOfBuild, record + `WHERE build = ? AND memory AND state <> 'deleting' LIMIT 1`},
@@ -193,7 +193,7 @@ func (s *Store) ListSnapshots(ctx context.Context, tenant sandbox.TenantID, quer
 		return sandbox.SnapshotPage{}, err
 	}
 	// One more than asked for tells whether there is a next page.
-	args := []any{string(tenant), after.created, after.id, limit + 1, query.Name, query.Kept, query.Layers}
+	args := []any{string(tenant), after.created, after.id, limit + 1, query.Name, query.Kept, query.Layers, query.Tags}
 	list := s.query.snapshotsOfTenant
 	if query.SandboxID != "" {
 		list, args = s.query.snapshotsOfSandbox, append(args, query.SandboxID)

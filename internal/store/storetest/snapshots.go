@@ -96,6 +96,25 @@ func snapshotNames(t *testing.T, st sandbox.Store) {
 			t.Errorf("%q of %s: %v, want %s", tt.name, tt.of, err, tt.want)
 		}
 	}
+	for _, name := range []string{"a:1", "a:1.x", "ab:1", "a.b"} {
+		if err := named("t", "i3", name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		query sandbox.SnapshotQuery
+		want  int
+	}{
+		{sandbox.SnapshotQuery{Name: "a"}, 2},
+		{sandbox.SnapshotQuery{Name: "a", Tags: true}, 4},
+		{sandbox.SnapshotQuery{Name: "a", Tags: true, SandboxID: "i3"}, 2},
+		{sandbox.SnapshotQuery{Name: "a:1", Tags: true}, 1},
+		{sandbox.SnapshotQuery{Tags: true}, 8},
+	} {
+		if page, err := st.ListSnapshots(context.Background(), "t", tt.query); err != nil || len(page.Snapshots) != tt.want {
+			t.Errorf("%+v: %d snapshots, want %d, %v", tt.query, len(page.Snapshots), tt.want, err)
+		}
+	}
 }
 
 func snapshotTree(t *testing.T, st sandbox.Store) {

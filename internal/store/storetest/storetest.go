@@ -246,6 +246,7 @@ func roundTrip(t *testing.T, st sandbox.Store) {
 	sb.User, sb.Cwd, sb.IdleTimeout = "", "", 0
 	sb.OnTimeout, sb.StayPaused, sb.Snapshot = sandbox.OnTimeoutPause, false, sandbox.NewSnapshotID()
 	sb.CheckpointEvery, sb.SnapshotAt, sb.RunsUntil = 0, epoch.Add(time.Minute), epoch.Add(time.Hour)
+	sb.Origin = sandbox.NewSnapshotID()
 	sb.Restored = sandbox.Restored{From: sandbox.NewSnapshotID(), Lost: 1500 * time.Millisecond, Times: 2}
 	sb.Ended = &sandbox.Certificate{Cause: sandbox.CauseOOM, At: epoch.Add(2 * time.Second), OutputTail: "the last\nwords \u00e9"}
 	got = update(t, st, sb)

@@ -318,6 +318,7 @@ type Sandbox struct {
 	Secrets         string                 `protobuf:"bytes,40,opt,name=secrets,proto3" json:"secrets,omitempty"`
 	Ingress         string                 `protobuf:"bytes,42,opt,name=ingress,proto3" json:"ingress,omitempty"`
 	Volumes         []*VolumeMount         `protobuf:"bytes,43,rep,name=volumes,proto3" json:"volumes,omitempty"`
+	Origin          string                 `protobuf:"bytes,44,opt,name=origin,proto3" json:"origin,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -588,6 +589,13 @@ func (x *Sandbox) GetVolumes() []*VolumeMount {
 		return x.Volumes
 	}
 	return nil
+}
+
+func (x *Sandbox) GetOrigin() string {
+	if x != nil {
+		return x.Origin
+	}
+	return ""
 }
 
 // VolumeMount is where a Sandbox has a Volume. In a request volume is its name or
@@ -3610,6 +3618,7 @@ type ListSnapshotsRequest struct {
 	Name          string                 `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
 	Kept          bool                   `protobuf:"varint,5,opt,name=kept,proto3" json:"kept,omitempty"`
 	Layers        bool                   `protobuf:"varint,6,opt,name=layers,proto3" json:"layers,omitempty"`
+	Tags          bool                   `protobuf:"varint,7,opt,name=tags,proto3" json:"tags,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3682,6 +3691,13 @@ func (x *ListSnapshotsRequest) GetKept() bool {
 func (x *ListSnapshotsRequest) GetLayers() bool {
 	if x != nil {
 		return x.Layers
+	}
+	return false
+}
+
+func (x *ListSnapshotsRequest) GetTags() bool {
+	if x != nil {
+		return x.Tags
 	}
 	return false
 }
@@ -4390,7 +4406,7 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\x05cause\x18\x01 \x01(\tR\x05cause\x12*\n" +
 	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x1f\n" +
 	"\voutput_tail\x18\x03 \x01(\tR\n" +
-	"outputTail\"\x81\f\n" +
+	"outputTail\"\x99\f\n" +
 	"\aSandbox\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x12\n" +
@@ -4432,7 +4448,8 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"runs_until\x18\x1f \x01(\v2\x1a.google.protobuf.TimestampR\trunsUntil\x12\x18\n" +
 	"\asecrets\x18( \x01(\tR\asecrets\x12\x18\n" +
 	"\aingress\x18* \x01(\tR\aingress\x12>\n" +
-	"\avolumes\x18+ \x03(\v2$.cloudsandbox.session.v1.VolumeMountR\avolumes\x1a;\n" +
+	"\avolumes\x18+ \x03(\v2$.cloudsandbox.session.v1.VolumeMountR\avolumes\x12\x16\n" +
+	"\x06origin\x18, \x01(\tR\x06origin\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a6\n" +
@@ -4717,7 +4734,7 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\x12GetSnapshotRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"T\n" +
 	"\x13GetSnapshotResponse\x12=\n" +
-	"\bsnapshot\x18\x01 \x01(\v2!.cloudsandbox.session.v1.SnapshotR\bsnapshot\"\xa3\x01\n" +
+	"\bsnapshot\x18\x01 \x01(\v2!.cloudsandbox.session.v1.SnapshotR\bsnapshot\"\xb7\x01\n" +
 	"\x14ListSnapshotsRequest\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x14\n" +
@@ -4725,7 +4742,8 @@ const file_cloudsandbox_session_v1_session_proto_rawDesc = "" +
 	"\x06cursor\x18\x03 \x01(\tR\x06cursor\x12\x12\n" +
 	"\x04name\x18\x04 \x01(\tR\x04name\x12\x12\n" +
 	"\x04kept\x18\x05 \x01(\bR\x04kept\x12\x16\n" +
-	"\x06layers\x18\x06 \x01(\bR\x06layers\"l\n" +
+	"\x06layers\x18\x06 \x01(\bR\x06layers\x12\x12\n" +
+	"\x04tags\x18\a \x01(\bR\x04tags\"l\n" +
 	"\x15ListSnapshotsResponse\x12?\n" +
 	"\tsnapshots\x18\x01 \x03(\v2!.cloudsandbox.session.v1.SnapshotR\tsnapshots\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\tR\x04next\"*\n" +
