@@ -113,6 +113,9 @@ func (l localTemplates) BuildTemplate(ctx context.Context, t cli.TemplateBuild, 
 	if err != nil {
 		return made, err
 	}
+	if _, err := config.ExportProxy(os.Getenv); err != nil {
+		return made, err
+	}
 	inexact, err := config.InexactImages(os.Getenv)
 	if err != nil {
 		return made, err

@@ -18,6 +18,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/upstream"
 )
 
 const (
@@ -37,10 +38,11 @@ const (
 // Config of a Service. Store and Log are required.
 type Config struct {
 	Store       *template.Store
-	Registries  []string      // see template.Guard
-	NPMRegistry string        // see template.Builder
-	Limit       time.Duration // for one build; zero: 30 min
-	AtOnce      int           // builds; zero: 2
+	Registries  []string        // see template.Guard
+	NPMRegistry string          // see template.Builder
+	Proxy       *upstream.Proxy // see template.Guard
+	Limit       time.Duration   // for one build; zero: 30 min
+	AtOnce      int             // builds; zero: 2
 	Log         *slog.Logger
 }
 
@@ -152,7 +154,7 @@ func (s *Service) Build(ctx context.Context, tenant sandbox.TenantID, req sandbo
 		}
 		recipe.Base = base.Image.Digest
 	}
-	guard := &template.Guard{Registries: s.cfg.Registries}
+	guard := &template.Guard{Registries: s.cfg.Registries, Proxy: s.cfg.Proxy}
 	if err := guard.Check(recipe, archive != nil); err != nil {
 		return sandbox.TemplateBuild{}, err
 	}

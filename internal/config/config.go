@@ -20,6 +20,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/oidc"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/ratelimit"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/upstream"
 )
 
 // Config is what the operator decides. Load fills in every default; a Config
@@ -131,6 +132,10 @@ type Config struct {
 	// trusts, beside those that its Template knows; empty: none.
 	CACerts string
 
+	// UpstreamProxy is the URL of an upstream.Proxy that connections of Sandboxes go
+	// through; empty: none.
+	UpstreamProxy string
+
 	// Webhooks are URLs that are told of events; WebhookSecret signs that, at least
 	// MinSecret bytes. WebhookEvents are the kinds; nil: those of security.
 	Webhooks      []string
@@ -211,6 +216,7 @@ var settings = []setting{
 	{"", "CLOUD_SANDBOX_DEV_FAILPOINT", func(c *Config, v string) (err error) { c.DevFailpoint, err = filepath.Abs(v); return }},
 	{"", "CLOUD_SANDBOX_SECRETS_ROOTS", func(c *Config, v string) (err error) { c.SecretsRoots, err = filepath.Abs(v); return }},
 	{"", "CLOUD_SANDBOX_CA_CERTS", func(c *Config, v string) (err error) { c.CACerts, err = filepath.Abs(v); return }},
+	{"", upstreamProxy, func(c *Config, v string) error { c.UpstreamProxy = v; _, err := upstream.Parse(v); return err }},
 	{"", "CLOUD_SANDBOX_EGRESS", func(c *Config, v string) error { c.Egress = sandbox.NetworkPolicy(v); return nil }},
 	{"", "CLOUD_SANDBOX_QUOTA", func(c *Config, v string) (err error) { c.Quota, err = sandbox.ParseQuota(v); return }},
 	{"", "AUDIT_DAYS", func(c *Config, v string) (err error) { c.AuditLife, err = parseDays(v); return }},

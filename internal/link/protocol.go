@@ -49,6 +49,9 @@ type Settings struct {
 	// Roots are certificates in PEM of authorities that hosts which get secrets may
 	// be certified by, beside those that the host trusts.
 	Roots string `json:"roots,omitempty"`
+	// Proxy is the URL of an upstream.Proxy that connections go through, but for those
+	// to what Open lists; empty: none.
+	Proxy string `json:"proxy,omitempty"`
 }
 
 // Ref names a link.

@@ -46,6 +46,10 @@ func StartBuilder(ctx context.Context, cfg config.Config) error {
 // RunBuilder is the builder: it serves until ctx ends, or until alive, which the
 // launcher holds, does.
 func RunBuilder(ctx context.Context, data string, getenv func(string) string, alive io.Reader, log *slog.Logger) error {
+	proxy, err := config.ExportProxy(getenv)
+	if err != nil {
+		return err
+	}
 	layout := launch.Layout{Root: data}
 	store, err := OpenTemplates(layout)
 	if err != nil {
@@ -58,7 +62,7 @@ func RunBuilder(ctx context.Context, data string, getenv func(string) string, al
 		cancel()
 	}()
 	err = builder.Serve(ctx, builder.Config{
-		Store: store, Registries: config.Registries(getenv), NPMRegistry: config.NPMRegistry(getenv), Log: log,
+		Store: store, Registries: config.Registries(getenv), NPMRegistry: config.NPMRegistry(getenv), Proxy: proxy, Log: log,
 	}, func() (net.Listener, error) { return builder.Listen(layout.BuilderSocket(), launch.ServerUID) })
 	if ctx.Err() != nil {
 		return nil

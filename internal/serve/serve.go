@@ -143,7 +143,7 @@ func (j *joined) openEngine(ctx context.Context, name string, in launch.Inherite
 		Earlier: gvisor.Earlier{
 			Running: in.Earlier, Socket: j.layout.HostSocket, Need: j.layout.NeedSocket, OldestGVisor: j.cfg.OldestGVisor,
 		},
-		Network:    link.Settings{Open: j.cfg.EgressOpen, NameServers: j.cfg.NameServers, Roots: roots},
+		Network:    link.Settings{Open: j.cfg.EgressOpen, NameServers: j.cfg.NameServers, Roots: roots, Proxy: j.cfg.UpstreamProxy},
 		SavedCache: j.cfg.SnapshotCache, PackAfter: j.cfg.SnapshotPackAfter,
 		Spares: j.cfg.SpareSentries,
 	}); err != nil {

@@ -26,6 +26,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/standin"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/upstream"
 )
 
 // builderVersion grows when the steps change, so that Templates are built
@@ -56,6 +57,8 @@ type Builder struct {
 type Guard struct {
 	Registries   []string // HOST or HOST:PORT of registries that may have private addresses
 	MaxTreeBytes int64    // of the root filesystem; zero: 8 GiB
+	// Proxy leads to the public addresses; nil: they are dialled directly.
+	Proxy *upstream.Proxy
 }
 
 // Progress is where a build is.

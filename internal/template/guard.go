@@ -2,16 +2,19 @@ package template
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"slices"
 	"syscall"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/link/policy"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/upstream"
 )
 
 // guardedTreeBytes is Guard.MaxTreeBytes unless it says otherwise.
@@ -51,11 +54,51 @@ func (g *Guard) transport(registry string) *http.Transport {
 	t.TLSHandshakeTimeout = 5 * time.Second
 	t.ResponseHeaderTimeout = 30 * time.Second
 	t.DialContext = dialer.DialContext
+	t.OnProxyConnectResponse = func(_ context.Context, proxy *url.URL, _ *http.Request, answer *http.Response) error {
+		return upstream.CheckStatus(proxy.User, answer.StatusCode)
+	}
 	if g != nil && !slices.Contains(g.Registries, registry) {
-		t.Proxy = nil // it would dial for us, and look at no address
+		t.Proxy = nil // it would resolve names for us, and look at no address
 		dialer.Control = onlyPublic
+		if g.Proxy != nil {
+			t.DialContext = g.dialThrough
+		}
 	}
 	return t
+}
+
+// dialThrough resolves a name here, and has the proxy connect to its public
+// addresses, one after the other.
+func (g *Guard) dialThrough(ctx context.Context, _, address string) (net.Conn, error) {
+	host, service, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	port, err := net.DefaultResolver.LookupPort(ctx, "tcp", service)
+	if err != nil {
+		return nil, err
+	}
+	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(found, func(a, b netip.Addr) int { // a proxy may be without IPv6
+		return cmp.Compare(a.Unmap().BitLen(), b.Unmap().BitLen())
+	})
+	failed := errPrivateAddress
+	for _, addr := range found {
+		if !policy.Public(addr.Unmap()) {
+			continue
+		}
+		conn, err := g.Proxy.Dial(ctx, netip.AddrPortFrom(addr.Unmap(), uint16(port)))
+		if err == nil {
+			return conn, nil
+		}
+		if errors.Is(failed, errPrivateAddress) {
+			failed = err
+		}
+	}
+	return nil, failed
 }
 
 // onlyPublic is asked with the address that a name has resolved to.

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/upstream"
 )
 
 // registryWait is how long a registry may take to tell an image's digest.
@@ -53,7 +54,10 @@ func (b *Builder) findImage(ctx context.Context, ref string) (name.Digest, error
 func registryError(ref name.Reference, err error) error {
 	registry := ref.Context().RegistryStr()
 	var answer *transport.Error
+	var proxy *upstream.Error
 	switch {
+	case errors.As(err, &proxy):
+		return sandbox.Errorf(sandbox.Unavailable, "the registry %s cannot be reached: %v; have it permitted there, or build from debian:SUITE or from an archive", registry, proxy).WithCause(err)
 	case errors.Is(err, errPrivateAddress):
 		return sandbox.Errorf(sandbox.Denied, "the registry %s has a private address: ask the operator to build the template, or to list the registry in CLOUD_SANDBOX_REGISTRIES", registry).WithCause(err)
 	case errors.As(err, &answer) && answer.StatusCode < http.StatusInternalServerError && answer.StatusCode != http.StatusTooManyRequests:

@@ -152,6 +152,7 @@ func newClient() *http.Client {
 	return &http.Client{
 		Timeout: sendTime,
 		Transport: &http.Transport{
+			Proxy:               http.ProxyFromEnvironment,
 			MaxIdleConnsPerHost: atOnce, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: sendTime, ForceAttemptHTTP2: true,
 			MaxResponseHeaderBytes: 64 << 10,
 		},

@@ -336,7 +336,11 @@ func (l *Link) decide(t policy.Target) policy.Decision {
 	if l.cfg.Refuse(t.Addr) && !l.cfg.Shared.opened(t) {
 		return policy.Decision{Verdict: policy.Refused, Reason: "not a public address"}
 	}
-	return l.rules.Connect(t)
+	d := l.rules.Connect(t)
+	if t.UDP && d.Verdict != policy.Refused && l.cfg.Shared.proxyTo(t) != nil {
+		return policy.Decision{Verdict: policy.Refused, Reason: "the server reaches the outside through an upstream proxy, which carries no UDP"}
+	}
+	return d
 }
 
 // show decides on a flow by what it showed.

@@ -12,6 +12,7 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/link"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/link/policy"
 )
 
 const (
@@ -48,7 +49,7 @@ func (l *Link) acceptTCP(r *tcp.ForwarderRequest) {
 		return
 	}
 	defer l.release(f)
-	host, err := l.dialHost(life, dst)
+	host, err := l.dialHost(life, f)
 	if err != nil {
 		r.Complete(true)
 		return
@@ -62,15 +63,11 @@ func (l *Link) acceptTCP(r *tcp.ForwarderRequest) {
 	l.carry(life, f, g, host)
 }
 
-func (l *Link) dialHost(ctx context.Context, dst netip.AddrPort) (*net.TCPConn, error) {
-	ctx, cancel := context.WithTimeout(ctx, link.DialTimeout)
-	defer cancel()
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", dst.String())
+func (l *Link) dialHost(ctx context.Context, f *flow) (*net.TCPConn, error) {
+	host, err := l.reach(ctx, f)
 	if err != nil {
 		return nil, err
 	}
-	host := conn.(*net.TCPConn)
 	if l.Usage().Connections > crowd {
 		_ = host.SetReadBuffer(crowdBuffer)
 		_ = host.SetWriteBuffer(crowdBuffer)
@@ -78,10 +75,30 @@ func (l *Link) dialHost(ctx context.Context, dst netip.AddrPort) (*net.TCPConn, 
 	return host, nil
 }
 
+// reach connects to the address that the policy decided on, directly or through the
+// operator's proxy. Only the address is named to a proxy: one that looked a name up
+// could be led elsewhere.
+func (l *Link) reach(ctx context.Context, f *flow) (*net.TCPConn, error) {
+	if proxy := l.cfg.Shared.proxyTo(f.target); proxy != nil {
+		host, err := proxy.Dial(ctx, f.addr())
+		if err != nil && ctx.Err() == nil { // it is not the guest that left
+			l.note(f.target, "", policy.Decision{Verdict: policy.Refused, Reason: err.Error()})
+		}
+		return host, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, link.DialTimeout)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", f.addr().String())
+	if err != nil {
+		return nil, err
+	}
+	return conn.(*net.TCPConn), nil
+}
+
 // dialWired is dialHost for who does not splice; the connection lives no longer
 // than life.
-func (l *Link) dialWired(ctx, life context.Context, dst netip.AddrPort) (net.Conn, error) {
-	host, err := l.dialHost(ctx, dst)
+func (l *Link) dialWired(ctx, life context.Context, f *flow) (net.Conn, error) {
+	host, err := l.dialHost(ctx, f)
 	if err != nil {
 		return nil, err
 	}

@@ -231,7 +231,7 @@ func (l *Link) secureTransport(life context.Context, f *flow, first chan net.Con
 			case conn := <-first:
 				return conn, nil
 			default:
-				return l.dialWired(ctx, life, f.addr())
+				return l.dialWired(ctx, life, f)
 			}
 		},
 		TLSClientConfig:     &tls.Config{ServerName: f.opened.host, RootCAs: l.cfg.Shared.rootPool(), MinVersion: tls.VersionTLS12},

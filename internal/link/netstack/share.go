@@ -10,6 +10,7 @@ import (
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/link/policy"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/upstream"
 )
 
 // What guests can make a shard hold:
@@ -74,6 +75,7 @@ type Shared struct {
 	allowed, refused atomic.Int64 // decisions of all links, also of those that left
 	limited          atomic.Int64 // of those refused, questions for names held back by a limit
 	unlocked         atomic.Pointer[[]sandbox.NetworkRule]
+	upstream         atomic.Pointer[upstream.Proxy]
 
 	decrypting atomic.Int64 // connections that are opened for secrets
 	rootsPEM   atomic.Pointer[string]
@@ -95,6 +97,20 @@ func (s *Shared) opened(t policy.Target) bool {
 	return rules != nil && slices.ContainsFunc(*rules, func(n sandbox.NetworkRule) bool {
 		return n.Domain == "" && !n.Any && n.From <= t.Port && t.Port <= n.To && n.Prefix.Contains(t.Addr)
 	})
+}
+
+// Through has connections go through a proxy, but for those to what Open lists;
+// nil: none. It is for connections that begin from now on.
+func (s *Shared) Through(proxy *upstream.Proxy) { s.upstream.Store(proxy) }
+
+// proxyTo returns the proxy that leads to a target; nil: it is dialled directly. The
+// proxy may not know the way to what the operator opened, which is near.
+func (s *Shared) proxyTo(t policy.Target) *upstream.Proxy {
+	proxy := s.upstream.Load()
+	if proxy == nil || s.opened(t) {
+		return nil
+	}
+	return proxy
 }
 
 // takeOpened counts one more connection that is opened for secrets; false when

@@ -37,7 +37,7 @@ func (l *Link) carryWeb(life context.Context, f *flow, g guestConn, host *net.TC
 			case conn := <-first:
 				return conn, nil
 			default: // the other side ended the one before
-				return l.dialWired(ctx, life, f.addr())
+				return l.dialWired(ctx, life, f)
 			}
 		},
 		DisableCompression: true, MaxConnsPerHost: 1, MaxIdleConnsPerHost: 1, MaxResponseHeaderBytes: maxWebHeader,

@@ -21,6 +21,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/link"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/link/netstack"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/link/policy"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/upstream"
 )
 
 // Config of a Shard. The zero value is what production runs.
@@ -158,10 +159,18 @@ func (s *Shard) set(settings link.Settings) error {
 		}
 		opened = append(opened, rule)
 	}
+	var proxy *upstream.Proxy
+	if settings.Proxy != "" {
+		var err error
+		if proxy, err = upstream.Parse(settings.Proxy); err != nil {
+			return sandbox.Errorf(sandbox.Invalid, "the upstream proxy: %v", err)
+		}
+	}
 	if err := s.links.Resolver.Use(settings.NameServers); err != nil {
 		return err
 	}
 	s.links.Shared.Open(opened)
+	s.links.Shared.Through(proxy)
 	s.links.Shared.Trust(settings.Roots)
 	return nil
 }

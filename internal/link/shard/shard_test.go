@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -360,4 +361,16 @@ func cycle(ctx context.Context, c *link.Client, id string, host *os.File) error 
 		}
 	}
 	return nil
+}
+
+// A shard that cannot follow a setting does not serve without it.
+func TestProxyThatIsNone(t *testing.T) {
+	_, path, _ := startAt(t)
+	c, err := link.Dial(testContext(t), path, link.Settings{Proxy: "https://ann:hush@proxy.example"})
+	if err == nil {
+		c.Close()
+	}
+	if !errors.Is(err, sandbox.Invalid) || !strings.Contains(err.Error(), "upstream proxy") || strings.Contains(err.Error(), "hush") {
+		t.Errorf("a proxy that is reached by TLS: %v", err)
+	}
 }
