@@ -8,6 +8,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 )
 
 // Light starts a role that needs no rights, in this process: it opens what the
@@ -32,6 +34,13 @@ func Light(o Options) (Inherited, error) {
 		return Inherited{}, err
 	}
 	defer closeAll(files)
+	if root && o.Role == config.RoleGateway {
+		// Without its rights the role cannot take that back: the next server writes over it.
+		if _, err := layout.tell(files); err != nil {
+			closeAll(locks)
+			return Inherited{}, err
+		}
+	}
 	in := Inherited{Locks: locks}
 	for _, f := range files {
 		l, err := net.FileListener(f)

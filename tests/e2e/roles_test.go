@@ -51,6 +51,10 @@ func TestRolesTellWhoTheyAre(t *testing.T) {
 			}
 		}
 	}
+	cli := exec.Command(r.Bin, "--data", r.Data, "ls") // as of one server: the data folder says where it answers
+	if out, err := cli.CombinedOutput(); err != nil {
+		t.Errorf("%s: %v", out, err)
+	}
 	c := r.Client(t, "counts")
 	if res := c.Run(t, "", "python", "print(6*7)", nil); res.Stdout != "42\n" {
 		t.Error(res)
