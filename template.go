@@ -57,13 +57,17 @@ func (d TemplateDefaults) Check() error {
 type TemplateRequest struct {
 	Template string // NAME or NAME:TAG
 	Source   string // "oci:REF", "debian:SUITE", or "tar:" with an archive beside
-	Packages []string
-	Files    []TemplateFile
-	Env      map[string]string
-	Start    string
-	Ready    string
-	Bare     bool // the image stays as it is
-	Force    bool // build it although it is there
+	// Dockerfile is the text of one, in place of Source; the archive is its build
+	// context then, which may be missing. BuildArgs are its arguments.
+	Dockerfile string
+	BuildArgs  map[string]string
+	Packages   []string
+	Files      []TemplateFile
+	Env        map[string]string
+	Start      string
+	Ready      string
+	Bare       bool // the image stays as it is
+	Force      bool // build it although it is there
 	// Whole says that the archive is all that is in a Sandbox: nothing of it is
 	// tidied away.
 	Whole bool
@@ -137,7 +141,8 @@ type BuildLine struct {
 // or a private Template of another Tenant is NotFound.
 type Templates interface {
 	// Build queues a build for a Tenant and returns it. archive, which is read
-	// before Build returns, is what a source "tar:" is made of, nil otherwise. It
+	// before Build returns, is what a source "tar:" is made of or what a Dockerfile
+	// copies from, nil otherwise. It
 	// returns Invalid for a request that cannot be built, Denied for a source that
 	// only the operator may use, TooLarge, and Exhausted when too many wait.
 	Build(ctx context.Context, tenant TenantID, req TemplateRequest, archive io.Reader) (TemplateBuild, error)

@@ -102,6 +102,9 @@ func (l localTemplates) RemoveTemplate(_ context.Context, name string) ([]string
 
 // BuildTemplate implements cli.Templates.
 func (l localTemplates) BuildTemplate(ctx context.Context, t cli.TemplateBuild, tell func(stage, line string)) (made cli.BuiltTemplate, err error) {
+	if t.DockerfileAt != "" {
+		return made, errors.New("a Dockerfile is built in a sandbox, which the data folder alone cannot start: start the server with `cloud-sandbox up`, and build through it with --url and --token, or CLOUD_SANDBOX_URL and CLOUD_SANDBOX_API_KEY")
+	}
 	if t.Template == "" {
 		t.Template = base
 	}

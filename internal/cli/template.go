@@ -36,6 +36,9 @@ type Templates interface {
 type TemplateBuild struct {
 	client.NewTemplate
 	Private bool // hidden from tenants; a Tenant's own always is
+	// DockerfileAt is the path of a Dockerfile, and Context of the folder that it
+	// copies from; empty: there is none, and the folder that the Dockerfile is in.
+	DockerfileAt, Context string
 }
 
 // BuiltTemplate is what a build made.
@@ -59,9 +62,18 @@ What it is made of is its --source:
   base:REF       REF where its registry answers, Debian packages where none does;
                  only in the data folder
 
-Images and suites get the tools of base (Python, Node.js, git, curl and others)
-and what --package names; archives, folders and images with --bare stay as they
-are. The template "base" is made of base:$SANDBOX_IMAGE (python:3.11-slim).
+Suites get the tools of base (Python, Node.js, git, curl and others), and so do
+images in the data folder; through a server an image stays as it is. To both, and
+not with --bare, are added the packages that --package names: through a server by
+apt-get in a sandbox. Archives and folders stay as they are.
+
+Or it is made by a --dockerfile, through a server: of one stage, from an image or
+a template (FROM base), in a sandbox, with files of its --context, which leaves
+out what .dockerignore names. The last USER and WORKDIR are where commands run in
+its sandboxes; without them it is as in every template. CMD and ENTRYPOINT are the
+start command, unless --start names one.
+
+The template "base" is made of base:$SANDBOX_IMAGE (python:3.11-slim).
 The template "code-interpreter-v1" is made of packages of Debian 13, if nothing else
 is said, with numpy, pandas, matplotlib, Pillow, scipy, scikit-learn and requests;
 until it is built, base stands in for it.
@@ -111,7 +123,7 @@ func (t *templateCommands) build() *cobra.Command {
 	var asked TemplateBuild
 	var files []string
 	var verbose bool
-	env := pairs{getenv: t.getenv}
+	env, buildArgs := pairs{getenv: t.getenv}, pairs{getenv: t.getenv}
 	cmd := &cobra.Command{
 		Use:   "build [NAME[:TAG]]",
 		Short: "Build a template, if it is not built already",
@@ -119,6 +131,7 @@ func (t *templateCommands) build() *cobra.Command {
 		Example: `  cloud-sandbox template build web:1.2 --source oci:python:3.12-slim --package postgresql-client \
       --file ./app.py:/srv/app.py --env PORT=8000 \
       --start 'python3 /srv/app.py' --ready 'curl -sf localhost:8000'
+  cloud-sandbox template build app --dockerfile ./Dockerfile --build-arg VERSION=3
   cloud-sandbox template build tiny --source tar:/tmp/rootfs.tar.gz
   sudo cloud-sandbox template build base --source debian:bookworm --force
   sudo cloud-sandbox template build code-interpreter-v1`,
@@ -128,7 +141,10 @@ func (t *templateCommands) build() *cobra.Command {
 				asked.Template = args[0]
 			}
 			var err error
-			asked.Env = env.values
+			asked.Env, asked.BuildArgs = env.values, buildArgs.values
+			if err := asked.checkDockerfile(); err != nil {
+				return err
+			}
 			if asked.Files, err = templateFiles(files); err != nil {
 				return err
 			}
@@ -138,6 +154,9 @@ func (t *templateCommands) build() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&asked.Source, "source", "", "what it is made of, see above (in the data folder default base:$SANDBOX_IMAGE)")
+	f.StringVar(&asked.DockerfileAt, "dockerfile", "", "a Dockerfile to build it of, in place of --source; through a server")
+	f.StringVar(&asked.Context, "context", "", "the folder that the Dockerfile copies from (default the one that it is in)")
+	f.Var(&buildArgs, "build-arg", "set an ARG of the Dockerfile; KEY alone passes on the variable from here; may be repeated")
 	f.StringArrayVar(&asked.Packages, "package", nil, "a package of the distribution to add; may be repeated")
 	f.StringArrayVar(&files, "file", nil, "a file to put in, HERE:THERE or HERE:THERE:MODE, for example app.py:/srv/app.py:0755; may be repeated")
 	f.Var(&env, "env", "set a variable of its processes; KEY alone passes on the one from here; may be repeated")
@@ -373,10 +392,21 @@ func (r remoteTemplates) BuildTemplate(ctx context.Context, t TemplateBuild, tel
 	switch {
 	case t.Template == "":
 		return made, usagef("the NAME of the template is missing")
-	case t.Source == "":
-		return made, usagef("--source is missing: oci:REF, debian:SUITE, tar:FILE or dir:FOLDER")
+	case t.Source == "" && t.DockerfileAt == "":
+		return made, usagef("--source is missing: oci:REF, debian:SUITE, tar:FILE or dir:FOLDER; or --dockerfile FILE")
 	}
 	var archive io.Reader
+	if t.DockerfileAt != "" {
+		from, err := t.openDockerfile(ctx)
+		if err != nil {
+			return made, err
+		}
+		if from != nil {
+			defer from.Close()
+			archive = from
+			tell("upload", "sending the files of "+t.Context)
+		}
+	}
 	kind, path, _ := strings.Cut(t.Source, ":")
 	switch kind {
 	case "tar", "dir":

@@ -185,18 +185,21 @@ func New(c Config) *Server {
 	s.audit = &auditLog{store: c.Audit, log: c.Log, failed: s.metrics.unrecorded}
 	ports := porttoken.New(c.TrafficToken, nil)
 	s.guests = execution.NewGuests(c.Sandboxes, c.Nodes, c.NewGuest)
+	boxes := placed{c.Sandboxes, c.Templates}
 	s.api = &rest.API{
-		Sandboxes: c.Sandboxes, Nodes: c.Nodes, NodeNames: c.NodeNames, Templates: c.Templates,
+		Sandboxes: boxes, Nodes: c.Nodes, NodeNames: c.NodeNames,
 		Guests: s.guests, URLs: signedurl.New(c.SigningKeys, nil), Keys: c.Keys, Secrets: c.Secrets, Tenants: c.Tenants, Users: c.Users, Quotas: c.Quotas, Audit: c.Audit, Log: c.Log,
 		Usage: c.Usage, Prices: c.Prices, PortTokens: ports, Domain: c.Domain,
 	}
 	s.api.Executions = execution.New(execution.Config{
-		Sandboxes: c.Sandboxes, Guests: s.guests, Log: c.Log, Observe: s.metrics.execution, Event: c.Event,
+		Sandboxes: boxes, Guests: s.guests, Log: c.Log, Observe: s.metrics.execution, Event: c.Event,
 		Spools: spool.NewBudget(c.Spool, spooled, spooled/4),
 	})
-	s.builds = steps.New(steps.Config{Sandboxes: c.Sandboxes, Guests: s.guests, Templates: c.Templates, Uploads: c.Uploads, Kept: c.Builds, Inexact: c.InexactImages, Log: c.Log})
+	s.builds = steps.New(steps.Config{Sandboxes: c.Sandboxes, Guests: s.guests, Templates: c.Templates, Uploads: c.Uploads, Kept: c.Builds, Inexact: c.InexactImages, StandIns: c.E2BTemplates, Log: c.Log})
+	templates := steps.Templates{Templates: c.Templates, Steps: s.builds}
+	s.api.Templates = templates
 	s.services = rpc.Services(&rpc.API{
-		Sandboxes: c.Sandboxes, Guests: s.guests, Executions: s.api.Executions, Templates: c.Templates, Keys: c.Keys, Secrets: c.Secrets, Volumes: c.Nodes,
+		Sandboxes: boxes, Guests: s.guests, Executions: s.api.Executions, Templates: templates, Keys: c.Keys, Secrets: c.Secrets, Volumes: c.Nodes,
 	})
 	s.e2b = &e2b.API{
 		Sandboxes: c.Sandboxes, Records: c.Records, Guests: s.guests, Executions: s.api.Executions,

@@ -36,12 +36,17 @@ type Line struct {
 type build struct {
 	done chan struct{} // closed when it has ended
 
-	mu     sync.Mutex
-	record Build // its ID, Tenant and Draft never change
-	lines  []Line
-	size   int
-	cut    bool // the log is full
-	stop   context.CancelCauseFunc
+	mu      sync.Mutex
+	changed chan struct{} // closed, and made anew, with every line and at the end
+	record  Build         // its ID, Tenant and Draft never change
+	lines   []Line
+	size    int
+	cut     bool // the log is full
+	stop    context.CancelCauseFunc
+}
+
+func newBuild(record Build) *build {
+	return &build{record: record, done: make(chan struct{}), changed: make(chan struct{})}
 }
 
 func (b *build) snapshot() Build {
@@ -57,10 +62,23 @@ func (b *build) view() (Build, []Line) {
 	return b.record, b.lines[:len(b.lines):len(b.lines)]
 }
 
-func (b *build) begin(stop context.CancelCauseFunc) {
+func (b *build) begin(stop context.CancelCauseFunc, source string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.record.State, b.stop = Building, stop
+	b.record.State, b.record.Source, b.stop = Building, source, stop
+}
+
+// made takes what came out.
+func (b *build) made(version string, size int64, cached bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.record.Version, b.record.SizeBytes, b.record.Cached = version, size, cached
+}
+
+// tell wakes those who follow the log. build.mu is held.
+func (b *build) tell() {
+	close(b.changed)
+	b.changed = make(chan struct{})
 }
 
 // cancel reports whether there was something to end.
@@ -90,6 +108,7 @@ func (b *build) end(over Build) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.record.State, b.record.EndedAt, b.record.Failure = over.State, over.EndedAt, over.Failure // the rest is read without the lock
+	b.tell()
 	close(b.done)
 }
 
@@ -100,6 +119,7 @@ func (b *build) print(level Level, step, text string) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	defer b.tell()
 	if b.cut && level != Error {
 		return
 	}

@@ -17,14 +17,27 @@ import (
 
 // layers names the states after each of the steps that begin with a Template: the
 // first is that of its image, and of who is there and where. A state has the same
-// name when the same was done to the same.
-func layers(from sandbox.Template, steps []Step) []string {
-	user, cwd := placeOf(from)
+// name when the same was done to the same. Files that are put in at the end are in
+// the last name.
+func (r *Recipe) layers(from sandbox.Template) []string {
+	user, cwd := r.placeOf(from)
 	names := []string{nameOf("", from.Version, user, cwd)}
-	for _, s := range steps {
-		names = append(names, nameOf(names[len(names)-1], s.Type, append([]string{s.Files}, s.Args...)...))
+	for _, s := range r.Steps {
+		names = append(names, nameOf(names[len(names)-1], s.Type, s.parts()...))
+	}
+	if added := r.added(); len(added) > 0 {
+		names[len(names)-1] = nameOf(names[len(names)-1], "added", added...)
 	}
 	return names
+}
+
+// added names what is put in at the end.
+func (r *Recipe) added() (parts []string) {
+	for _, f := range r.Files {
+		sum := sha256.Sum256(f.Content)
+		parts = append(parts, f.Path, hex.EncodeToString(sum[:]), fmt.Sprint(f.Mode, f.User))
+	}
+	return parts
 }
 
 func nameOf(before, kind string, parts ...string) string {
@@ -57,7 +70,7 @@ func (r *Recipe) least() int {
 // takeUp finds what most of the steps have made before, and lets r go on from
 // there: a version of a Template of the Tenant, or else a layer.
 func (r *run) takeUp(ctx context.Context) error {
-	r.layers = layers(r.origin, r.recipe.Steps)
+	r.layers = r.recipe.layers(r.origin)
 	known, err := r.known(ctx)
 	if err != nil {
 		return err
@@ -180,7 +193,7 @@ func (r *run) goOnFrom(n int, known []sandbox.Template) bool {
 		if i := slices.IndexFunc(known, suits); i >= 0 {
 			t := known[i]
 			r.base, r.from, r.skip = t, t.Name+"@"+t.Version, n
-			r.user, r.cwd = placeOf(t)
+			r.settleAt(t)
 			return true
 		}
 	}
@@ -191,7 +204,7 @@ func (r *run) goOnFrom(n int, known []sandbox.Template) bool {
 // asked for. What the version is called, and what its Sandboxes have, is not in it.
 func (r *run) isResult(t sandbox.Template) bool {
 	at := *r // commands depend on where the steps led
-	at.user, at.cwd = placeOf(t)
+	at.user, at.cwd = r.recipe.placeOf(t)
 	start, ready := at.commands()
 	return t.Start == start && t.Ready == ready
 }

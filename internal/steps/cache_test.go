@@ -7,6 +7,11 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
+// layers are the names of what steps leave.
+func layers(from sandbox.Template, steps []Step) []string {
+	return (&Recipe{Steps: steps}).layers(from)
+}
+
 // A state has the name of another only if all that led to it is the same.
 func TestLayers(t *testing.T) {
 	steps := []Step{{Type: "RUN", Args: []string{"a"}}, {Type: "COPY", Args: []string{"x", "y"}, Files: "1"}}
@@ -86,7 +91,7 @@ func TestResults(t *testing.T) {
 		"no step, as before":     {Recipe{Start: "serve"}, []sandbox.Template{alone}, "image", 0, true, true},
 	} {
 		r := &run{b: &build{record: Build{Draft: Draft{Name: "mine", Tags: []string{"latest"}}}}, recipe: tt.recipe, origin: origin, base: origin}
-		r.user, r.cwd = placeOf(origin)
+		r.user, r.cwd = new(Recipe).placeOf(origin)
 		r.layers = layers(origin, tt.recipe.Steps)
 		for n := r.recipe.reusable(); n >= r.recipe.least(); n-- {
 			if r.goOnFrom(n, tt.known) {
@@ -136,7 +141,7 @@ func TestStream(t *testing.T) {
 	if !slices.Equal(lines, []string{"one", "two", "three"}) || !slices.Equal(s.last, lines) {
 		t.Errorf("%q, %q", lines, s.last)
 	}
-	b := &build{}
+	b := newBuild(Build{})
 	for range maxLines + 10 {
 		b.print(Info, "1", "x")
 	}

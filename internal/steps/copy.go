@@ -98,7 +98,7 @@ func (r *run) copyFiles(ctx context.Context, s Step) error {
 	if _, err := r.guest.WriteFile(ctx, sent, f, info.Size()); err != nil {
 		return err
 	}
-	dest := r.expand(s.Args[1])
+	dest := r.expand(s, s.Args[1])
 	folder := strings.HasSuffix(dest, "/") || path.Base(dest) == "." || path.Base(dest) == ".."
 	if !path.IsAbs(dest) {
 		dest = path.Join(r.cwd, dest)

@@ -71,12 +71,13 @@ func (s *Service) loadOne(name string) error {
 	if k.Build.ID != id || k.Build.Tenant == "" {
 		return errors.New("it is another build's")
 	}
-	b := &build{record: k.Build, lines: k.Lines, done: make(chan struct{})}
+	b := newBuild(k.Build)
+	b.lines = k.Lines
 	s.builds[id] = b
 	switch k.Build.State {
 	case Building:
 		b.print(Error, AtEnd, errLost.Detail)
-		s.finish(b, &Failure{Message: errLost.Detail, Step: AtEnd})
+		s.finish(b, &Failure{Message: errLost.Detail, Step: AtEnd, Code: errLost.Code})
 	case Ready, Failed:
 		close(b.done)
 	}

@@ -44,7 +44,7 @@ func (r *run) standIn(ctx context.Context, missing error) error {
 	why := r.reason(missing)
 	if r.recipe.From == "" {
 		return sandbox.Errorf(sandbox.CodeOf(missing),
-			"%s; and no template of this server stands for the image %.80q: name one with fromTemplate, or have the operator say which does in CLOUD_SANDBOX_E2B_TEMPLATES", why, r.recipe.Image)
+			"%s; and no template of this server stands for the image %.80q: begin with a template instead, or have the operator say which stands for it in CLOUD_SANDBOX_E2B_TEMPLATES", why, r.recipe.Image)
 	}
 	r.b.print(Warn, r.at, r.prefix+" "+why)
 	if r.cfg.Inexact {
@@ -56,7 +56,7 @@ func (r *run) standIn(ctx context.Context, missing error) error {
 	}
 	if difference := standin.Difference(r.recipe.Image, system); difference != "" {
 		return sandbox.Errorf(sandbox.CodeOf(missing),
-			"%s; and the template %s, which stands for %.80q, is %s: name a template with fromTemplate, or have the operator allow the difference by CLOUD_SANDBOX_INEXACT_IMAGES, or name a template that fits in CLOUD_SANDBOX_E2B_TEMPLATES", why, r.recipe.From, r.recipe.Image, difference)
+			"%s; and the template %s, which stands for %.80q, is %s: begin with a template instead, or have the operator allow the difference by CLOUD_SANDBOX_INEXACT_IMAGES, or name a template that fits in CLOUD_SANDBOX_E2B_TEMPLATES", why, r.recipe.From, r.recipe.Image, difference)
 	}
 	return nil
 }

@@ -43,10 +43,11 @@ type run struct {
 	box    sandbox.Sandbox
 	guest  execution.Guest
 
-	user, cwd string            // of the next step
-	env       map[string]string // that steps have set
-	at        string            // the step that runs, as in a Failure
-	prefix    string            // of its lines
+	user, cwd string                   // of the next step
+	said      sandbox.TemplateDefaults // of these, those that a step or a Template has said
+	env       map[string]string        // that steps have set
+	at        string                   // the step that runs, as in a Failure
+	prefix    string                   // of its lines
 
 	pulled string // version of the image that it begins with; empty: none was pulled
 
@@ -57,6 +58,7 @@ type run struct {
 
 // run carries a build out. It returns when nothing of it goes on.
 func (s *Service) run(ctx context.Context, b *build, recipe Recipe) {
+	defer recipe.Context.close()
 	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.Limit, errTooSlow)
 	defer cancel()
 	r := &run{Service: s, b: b, recipe: recipe, at: AtBase, prefix: "[base]", env: map[string]string{}}
@@ -68,7 +70,7 @@ func (s *Service) run(ctx context.Context, b *build, recipe Recipe) {
 		s.finish(b, nil)
 		return
 	}
-	f := &Failure{Message: r.reason(err), Step: r.at}
+	f := &Failure{Message: r.reason(err), Step: r.at, Code: sandbox.CodeOf(err), Cancelled: errors.Is(err, errCancelled)}
 	b.print(Error, r.at, f.Message)
 	s.finish(b, f)
 }
@@ -120,20 +122,35 @@ func (r *run) begin(ctx context.Context) (err error) {
 	if r.recipe.From != r.recipe.Asked && r.pulled == "" {
 		r.say(fmt.Sprintf("the template %s stands for it, which is made of %s", r.recipe.From, r.origin.Source))
 	}
+	if r.recipe.Dockerfile != nil {
+		if err := r.plan(ctx); err != nil {
+			return err
+		}
+	}
 	return r.settleOn(ctx)
 }
 
 // settleOn finds what the Sandbox starts from, and how much is done there.
 func (r *run) settleOn(ctx context.Context) error {
 	r.base, r.from, r.layer, r.skip = r.origin, r.recipe.From, sandbox.Snapshot{}, 0
-	r.user, r.cwd = placeOf(r.base)
+	r.settleAt(r.base)
 	clear(r.env)
 	return r.takeUp(ctx)
 }
 
+// settleAt lets the next step be the first after a Template.
+func (r *run) settleAt(t sandbox.Template) {
+	r.user, r.cwd = r.recipe.placeOf(t)
+	r.said = sandbox.TemplateDefaults{User: t.Defaults.User, Cwd: t.Defaults.Cwd}
+}
+
 // placeOf is who runs the first step after a Template, and where.
-func placeOf(t sandbox.Template) (user, cwd string) {
-	return cmp.Or(t.Defaults.User, defaultUser), cmp.Or(t.Defaults.Cwd, defaultCwd)
+func (r *Recipe) placeOf(t sandbox.Template) (user, cwd string) {
+	user, cwd = defaultUser, defaultCwd
+	if r.Own {
+		user, cwd = "root", "/"
+	}
+	return cmp.Or(t.Defaults.User, user), cmp.Or(t.Defaults.Cwd, cwd)
 }
 
 // inSandbox does all that needs the Sandbox, which ends with it, and returns the
@@ -155,7 +172,7 @@ func (r *run) inSandbox(ctx context.Context) (sandbox.TemplateBuild, error) {
 		r.at, r.prefix = strconv.Itoa(i+1), fmt.Sprintf("[builder %d/%d]", i+1, len(r.recipe.Steps))
 		r.say(step.String())
 		if err := r.step(ctx, step); err != nil {
-			return sandbox.TemplateBuild{}, err
+			return sandbox.TemplateBuild{}, step.locate(err)
 		}
 		r.keepLayer(ctx, i+1)
 	}
@@ -276,7 +293,7 @@ func (r *run) export(ctx context.Context) (built sandbox.TemplateBuild, err erro
 	start, ready := r.commands()
 	return r.cfg.Templates.Build(ctx, r.b.record.Tenant, sandbox.TemplateRequest{
 		Template: d.Name + ":" + r.firstTag(r.recipe.Start != ""), Source: "tar:", Whole: true, Base: base, Env: env, Defaults: r.defaults(),
-		Build: r.b.record.ID, Layer: r.layers[len(r.layers)-1], Start: start, Ready: ready,
+		Build: r.b.record.ID, Layer: r.layers[len(r.layers)-1], Start: start, Ready: ready, Files: r.recipe.Files,
 	}, file.Body)
 }
 
@@ -284,6 +301,9 @@ func (r *run) export(ctx context.Context) (built sandbox.TemplateBuild, err erro
 func (r *run) defaults() sandbox.TemplateDefaults {
 	d := r.b.record.Defaults
 	d.User, d.Cwd = r.user, r.cwd
+	if r.recipe.Own {
+		d.User, d.Cwd = r.said.User, r.said.Cwd
+	}
 	return d
 }
 
@@ -302,7 +322,11 @@ func (r *run) publish(ctx context.Context, built sandbox.TemplateBuild) error {
 	if err != nil {
 		return err
 	}
-	return r.conclude(ctx, built.Version, r.recipe.Start != "")
+	if err := r.conclude(ctx, built.Version, r.recipe.Start != ""); err != nil {
+		return err
+	}
+	r.b.made(built.Version, built.SizeBytes, false)
+	return nil
 }
 
 // made waits for an image that is queued.
@@ -350,7 +374,11 @@ func (r *run) reuse(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return r.conclude(ctx, r.base.Version, onTrial)
+	if err := r.conclude(ctx, r.base.Version, onTrial); err != nil {
+		return err
+	}
+	r.b.made(r.base.Version, r.base.SizeBytes, true)
+	return nil
 }
 
 // cameUp reports whether the version that r begins with is known to come up for the

@@ -20,6 +20,9 @@ const (
 	// pause is what is waited for when nothing else says that a start command
 	// has come up.
 	pause = "sleep 20"
+	// ownPause is the same where a ready command would say it: time for a first word
+	// in the log.
+	ownPause = "sleep 2"
 )
 
 // pausePattern is a ready command that knows nothing of what it waits for: it is
@@ -36,8 +39,11 @@ func (r *run) asStep(command string) string {
 
 // commands are what every Sandbox starts, and what it is then waited for.
 func (r *run) commands() (start, ready string) {
-	if r.recipe.Start == "" {
+	switch {
+	case r.recipe.Start == "":
 		return r.origin.Start, r.origin.Ready
+	case r.recipe.Own:
+		return r.recipe.Start, r.recipe.Ready
 	}
 	if r.recipe.Ready != "" && !pausePattern.MatchString(r.recipe.Ready) {
 		ready = r.asStep(r.recipe.Ready)
@@ -98,9 +104,9 @@ func (r *run) sweep(ctx context.Context, all []sandbox.Template) {
 // has come up.
 func (r *run) try(ctx context.Context, version string) error {
 	r.say("starting: " + r.recipe.Start)
-	d := r.b.record.Draft
+	d, place := r.b.record.Draft, r.defaults()
 	sb, err := r.cfg.Sandboxes.Create(ctx, r.b.record.Tenant, sandbox.CreateRequest{
-		Template: d.Name + "@" + version, Shape: d.Defaults.Shape(), User: r.user, Cwd: r.cwd, Timeout: r.cfg.Limit + endTime,
+		Template: d.Name + "@" + version, Shape: d.Defaults.Shape(), User: place.User, Cwd: place.Cwd, Timeout: r.cfg.Limit + endTime,
 		IdleTimeout: idleTime, Metadata: map[string]string{buildKey: r.b.record.ID},
 	})
 	if err != nil {
@@ -115,7 +121,11 @@ func (r *run) try(ctx context.Context, version string) error {
 	if _, ready := r.commands(); ready != "" { // it was waited for
 		return nil
 	}
-	return r.exec(ctx, "the ready command", r.user, "/", []string{"/bin/sh", "-c", cmp.Or(r.recipe.Ready, pause)})
+	wait := cmp.Or(r.recipe.Ready, pause)
+	if r.recipe.Own {
+		wait = ownPause
+	}
+	return r.exec(ctx, "the ready command", r.user, "/", []string{"/bin/sh", "-c", wait})
 }
 
 // maxStartLog bounds how much of what a start command said is told.

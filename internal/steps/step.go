@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,12 +22,38 @@ type Step struct {
 	Args  []string
 	Files string // names what was sent for it
 	Force bool   // it is done although it was done before
+
+	// The rest is of a Dockerfile, whose line is not zero, and of our own steps. Args are
+	// what they say then: nothing in them is replaced.
+	Line int
+	Text string            // the instruction as it is written
+	Argv []string          // of a RUN: the program, in place of Args
+	Env  map[string]string // of a RUN alone
+}
+
+// literal reports whether the arguments are what they say.
+func (s Step) literal() bool { return s.Line > 0 || s.Argv != nil }
+
+// parts are what a Step does, for its name.
+func (s Step) parts() []string {
+	parts := append([]string{s.Files}, s.Args...)
+	if !s.literal() {
+		return parts
+	}
+	parts = append(append(parts, "argv"), s.Argv...)
+	parts = append(parts, "env")
+	for _, key := range slices.Sorted(maps.Keys(s.Env)) {
+		parts = append(parts, key, s.Env[key])
+	}
+	return append(parts, "literal")
 }
 
 // String is the Step as a line of a log.
 func (s Step) String() string {
 	args := s.Args
 	switch {
+	case s.Text != "":
+		return s.Text
 	case s.Type == "RUN" && len(args) > 1: // the second says who runs it
 		args = args[:1]
 	case (s.Type == "COPY" || s.Type == "ADD") && len(args) > 2:
@@ -37,13 +65,17 @@ func (s Step) String() string {
 // maxStep is how long one step may take.
 const maxStep = time.Hour
 
+var packagePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]{1,127}$`)
+
 var userPattern = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}$`)
 
 // check returns Invalid, naming the step, for a Recipe that cannot be carried out.
 func (r *Recipe) check() error {
 	size := len(r.Start) + len(r.Ready)
 	for i, s := range r.Steps {
-		if err := s.check(); err != nil {
+		if err := s.check(); err != nil && s.Line > 0 {
+			return sandbox.Errorf(sandbox.Invalid, "Dockerfile line %d: %s", s.Line, err)
+		} else if err != nil {
 			return sandbox.Errorf(sandbox.Invalid, "step %d: %s", i+1, err)
 		}
 		for _, a := range s.Args {
@@ -90,6 +122,11 @@ func (s Step) check() error {
 			return fmt.Errorf("an argument of %s holds a zero byte", s.Type)
 		}
 	}
+	if s.literal() {
+		if err := s.checkLiteral(); err != nil {
+			return err
+		}
+	}
 	switch {
 	case s.Type == "RUN" && len(s.Args[0]) > execution.MaxCommand:
 		return fmt.Errorf("the command has %d bytes; it may have at most %d", len(s.Args[0]), execution.MaxCommand)
@@ -105,6 +142,9 @@ func (s Step) check() error {
 func (r *run) step(ctx context.Context, s Step) error {
 	switch s.Type {
 	case "RUN":
+		if s.literal() {
+			return r.execIn(ctx, "the command", r.user, r.cwd, s.Argv, s.Env)
+		}
 		user := r.user
 		if len(s.Args) > 1 {
 			user = cmp.Or(s.Args[1], user)
@@ -129,18 +169,20 @@ func (r *run) step(ctx context.Context, s Step) error {
 func (r *run) settle(s Step) error {
 	switch s.Type {
 	case "ENV", "ARG":
-		return r.setEnv(s.Args)
+		return r.setEnv(s)
 	case "WORKDIR":
 		r.cwd = r.folder(s)
+		r.said.Cwd = r.cwd
 	case "USER":
 		r.user = s.Args[0]
+		r.said.User = r.user
 	}
 	return nil
 }
 
 // folder is what a WORKDIR names.
 func (r *run) folder(s Step) string {
-	dir := r.expand(s.Args[0])
+	dir := r.expand(s, s.Args[0])
 	if !path.IsAbs(dir) {
 		dir = path.Join(r.cwd, dir)
 	}
@@ -149,10 +191,17 @@ func (r *run) folder(s Step) string {
 
 // exec runs a program in the Sandbox to its end, output to the log.
 func (r *run) exec(ctx context.Context, what, user, cwd string, args []string) error {
+	return r.execIn(ctx, what, user, cwd, args, nil)
+}
+
+// execIn is exec with more in the environment.
+func (r *run) execIn(ctx context.Context, what, user, cwd string, args []string, more map[string]string) error {
+	env := maps.Clone(r.env)
+	maps.Copy(env, more)
 	print := func(level Level, text string) { r.b.print(level, r.at, r.prefix+" "+text) }
 	out, errs := &stream{level: Info, print: print}, &stream{level: Info, print: print}
 	end, err := r.guest.Run(ctx, execution.RunRequest{
-		Args: args, User: user, Cwd: cwd, Env: r.env, Timeout: maxStep,
+		Args: args, User: user, Cwd: cwd, Env: env, Timeout: maxStep,
 	}, func(e execution.RunEvent) error {
 		out.take(e.Stdout)
 		errs.take(e.Stderr)
@@ -187,9 +236,12 @@ func failed(what string, end execution.RunEnd, said *stream) error {
 	return sandbox.Errorf(sandbox.Invalid, "%s", strings.TrimSuffix(what+" "+how+": "+strings.Join(said.last, "\n"), ": "))
 }
 
-// expand replaces $NAME and ${NAME} by what the environment says, and runs
-// nothing.
-func (r *run) expand(text string) string {
+// expand replaces $NAME and ${NAME} in an argument by what the environment says, and
+// runs nothing.
+func (r *run) expand(s Step, text string) string {
+	if s.literal() {
+		return text
+	}
 	return os.Expand(text, func(name string) string {
 		if v, ok := r.env[name]; ok {
 			return v
@@ -211,9 +263,9 @@ func homeOf(user string) string {
 	return "/home/" + user
 }
 
-func (r *run) setEnv(args []string) error {
-	for i := 0; i < len(args); i += 2 {
-		r.env[args[i]] = r.expand(args[i+1])
+func (r *run) setEnv(s Step) error {
+	for i := 0; i < len(s.Args); i += 2 {
+		r.env[s.Args[i]] = r.expand(s, s.Args[i+1])
 	}
 	return sandbox.CheckEnv(r.env)
 }

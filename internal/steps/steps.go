@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/dockerfile"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
@@ -22,6 +23,7 @@ const (
 	maxKeptAll   = 1000
 	maxSteps     = 1000
 	maxRecipe    = 1 << 20 // bytes of all steps
+	maxPackages  = 500
 	retryAfter   = 30 * time.Second
 	defaultLimit = time.Hour
 	defaultRuns  = 2
@@ -55,6 +57,16 @@ type Recipe struct {
 	Start string // command that runs in every Sandbox; empty: that of From
 	Ready string // command that succeeds when all is up; empty: see Start
 	Force bool   // nothing that was built before is used
+
+	// Own says that it was asked for in words of our own: Start and Ready are kept as
+	// they are, the first step is root's in "/", and the Template has the user and
+	// the folder that a step says, not those of the last one.
+	Own   bool
+	Files []sandbox.TemplateFile // put in after the steps
+	// Dockerfile is in place of Steps, and Context the files that it copies; nil:
+	// there are none.
+	Dockerfile *dockerfile.File
+	Context    *buildContext
 }
 
 // Build is one build as it is known.
@@ -66,6 +78,11 @@ type Build struct {
 	CreatedAt time.Time
 	EndedAt   time.Time // zero: it is not over
 	Failure   *Failure  // why it failed; nil otherwise
+
+	Source    string // what it was begun with, as who asked says
+	Version   string // of a build that is ready
+	SizeBytes int64  // of its image
+	Cached    bool   // nothing was to be made
 }
 
 // Places of a Failure that are no step.
@@ -78,6 +95,9 @@ const (
 type Failure struct {
 	Message string
 	Step    string // its number, from 1, or where else it was
+	Code    sandbox.Code
+	// Cancelled says that whoever asked for the build gave it up.
+	Cancelled bool
 }
 
 // Config of a Service. Sandboxes, Guests, Templates and Log are required.
@@ -93,6 +113,9 @@ type Config struct {
 	// Inexact lets a Template of another distribution or version stand in for an
 	// image whose registry does not answer.
 	Inexact bool
+	// StandIns names the Template that stands for an image where no registry answers,
+	// by NAME, NAME:TAG or NAME:*.
+	StandIns map[string]string
 }
 
 // Service keeps and runs builds. One that runs when the process ends has failed;
@@ -107,13 +130,14 @@ type Service struct {
 
 	mu     sync.Mutex
 	builds map[string]*build
+	taking map[sandbox.TenantID]int // contexts that are sent or used
 	closed bool
 }
 
 // New returns a Service. Close ends its builds.
 func New(c Config) *Service {
 	c.Limit, c.AtOnce = cmp.Or(c.Limit, defaultLimit), cmp.Or(c.AtOnce, defaultRuns)
-	s := &Service{cfg: c, slots: make(chan struct{}, c.AtOnce), builds: map[string]*build{}}
+	s := &Service{cfg: c, slots: make(chan struct{}, c.AtOnce), builds: map[string]*build{}, taking: map[sandbox.TenantID]int{}}
 	s.ctx, s.stop = context.WithCancelCause(context.Background())
 	if err := s.load(); err != nil {
 		c.Log.Error("builds are forgotten when the server stops", "error", err.Error())
@@ -144,10 +168,7 @@ func (s *Service) Announce(ctx context.Context, tenant sandbox.TenantID, d Draft
 	if err := s.checkDraft(ctx, tenant, d); err != nil {
 		return Build{}, err
 	}
-	b := &build{
-		record: Build{ID: newID(), Tenant: tenant, Draft: d, State: Waiting, CreatedAt: time.Now().UTC()},
-		done:   make(chan struct{}),
-	}
+	b := newBuild(Build{ID: newID(), Tenant: tenant, Draft: d, State: Waiting, CreatedAt: time.Now().UTC()})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -242,7 +263,7 @@ func (s *Service) Start(tenant sandbox.TenantID, name, id string, r Recipe) erro
 		return tooMany()
 	}
 	ctx, stop := context.WithCancelCause(s.ctx)
-	b.begin(stop)
+	b.begin(stop, r.Asked)
 	s.keep(b)
 	s.going.Go(func() {
 		defer stop(nil)

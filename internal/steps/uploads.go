@@ -14,8 +14,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
@@ -95,6 +93,23 @@ func (u uploads) open(tenant sandbox.TenantID, hash string) (*os.File, error) {
 	return f, nil
 }
 
+// scratch is a file without a name in a Tenant's folder.
+func (u uploads) scratch(tenant sandbox.TenantID) (*os.File, error) {
+	dir := u.folder(tenant)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("keep an upload: %w", err)
+	}
+	f, err := os.CreateTemp(dir, ".new-*")
+	if err != nil {
+		return nil, fmt.Errorf("keep an upload: %w", err)
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("keep an upload: %w", err)
+	}
+	return f, nil
+}
+
 func (u uploads) keep(ctx context.Context, tenant sandbox.TenantID, hash string, archive io.Reader) error {
 	dir := u.folder(tenant)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -122,12 +137,8 @@ func (u uploads) keep(ctx context.Context, tenant sandbox.TenantID, hash string,
 func take(ctx context.Context, f *os.File, archive io.Reader) error {
 	const step = 16 << 20
 	for total := int64(0); ; {
-		var st unix.Statfs_t
-		if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
-			return fmt.Errorf("keep an upload: %w", err)
-		}
-		if int64(st.Bavail)*st.Bsize < minFreeDisk {
-			return sandbox.Errorf(sandbox.Exhausted, "the server has no room for files of templates")
+		if err := enoughDisk(f); err != nil {
+			return err
 		}
 		n, err := io.CopyN(f, archive, step)
 		total += n

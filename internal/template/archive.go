@@ -2,54 +2,12 @@ package template
 
 import (
 	"archive/tar"
-	"bufio"
-	"bytes"
-	"compress/gzip"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"syscall"
-
-	"github.com/klauspost/compress/zstd"
-
-	"github.com/cloud-sandbox/cloud-sandbox"
 )
-
-// decompressed reads gzip and zstd as what is in them, and other bytes as they
-// are.
-func decompressed(r io.Reader) (io.Reader, error) {
-	const window = 64 << 20 // bounds what a zstd frame may ask for
-	buffered := bufio.NewReaderSize(r, 64<<10)
-	head, _ := buffered.Peek(4) // a shorter archive is refused later
-	switch {
-	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
-		z, err := gzip.NewReader(buffered)
-		if err != nil {
-			return nil, sandbox.Errorf(sandbox.Invalid, "the archive is not whole").WithCause(err)
-		}
-		return compressed{z}, nil
-	case bytes.Equal(head, []byte{0x28, 0xb5, 0x2f, 0xfd}):
-		z, err := zstd.NewReader(buffered, zstd.WithDecoderMaxWindow(window), zstd.WithDecoderConcurrency(1))
-		if err != nil {
-			return nil, sandbox.Errorf(sandbox.Invalid, "the archive is not whole").WithCause(err)
-		}
-		return compressed{z.IOReadCloser()}, nil
-	}
-	return buffered, nil
-}
-
-// compressed blames what cannot be decompressed on whoever sent it.
-type compressed struct{ io.Reader }
-
-func (c compressed) Read(p []byte) (int, error) {
-	n, err := c.Reader.Read(p)
-	if err != nil && !errors.Is(err, io.EOF) {
-		err = sandbox.Errorf(sandbox.Invalid, "the archive cannot be decompressed").WithCause(err)
-	}
-	return n, err
-}
 
 // tarFolder writes a folder to w with owners, modes and times. Links are kept as
 // links and lead nowhere here; devices, pipes and sockets are left out.

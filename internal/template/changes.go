@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/decompress"
 )
 
 // maxPaths bounds the list of what a changed tree holds, in bytes.
@@ -27,7 +28,7 @@ func (b *build) fillChanges(ctx context.Context, r io.Reader) error {
 	if err != nil {
 		return err
 	}
-	plain, err := decompressed(r)
+	plain, err := decompress.Reader(r)
 	if err != nil {
 		return err
 	}

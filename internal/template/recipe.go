@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/decompress"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest"
 )
 
@@ -217,7 +218,7 @@ func (b *build) fillFrom(ctx context.Context, r io.Reader) error {
 		}
 	}
 	b.say("unpack", "unpacking the archive", 0, 0)
-	plain, err := decompressed(r)
+	plain, err := decompress.Reader(r)
 	if err != nil {
 		return err
 	}

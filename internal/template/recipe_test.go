@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/decompress"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest"
 )
 
@@ -110,33 +111,6 @@ func TestRecipeHash(t *testing.T) {
 // small is a root filesystem that is left as it is.
 func small(t *testing.T) []byte {
 	return archive(t, file("bin/sh", "#!", 0o755), file("srv/setuid", "x", 0o4755), file("etc/passwd", "root:x:0:0::/root:/bin/sh\n", 0o644)).Bytes()
-}
-
-func TestDecompressed(t *testing.T) {
-	plain := bytes.Repeat([]byte("a tar, or not "), 1000)
-	var gz, zst bytes.Buffer
-	g := gzip.NewWriter(&gz)
-	_, _ = g.Write(plain)
-	_ = g.Close()
-	z, _ := zstd.NewWriter(&zst)
-	_, _ = z.Write(plain)
-	_ = z.Close()
-	for name, in := range map[string][]byte{"plain": plain, "gzip": gz.Bytes(), "zstd": zst.Bytes(), "short": plain[:2], "empty": nil} {
-		r, err := decompressed(bytes.NewReader(in))
-		if err != nil {
-			t.Fatal(err)
-		}
-		want := plain
-		if len(in) <= 2 {
-			want = in
-		}
-		if got, err := io.ReadAll(r); err != nil || !bytes.Equal(got, want) {
-			t.Errorf("%s: %d bytes, %v", name, len(got), err)
-		}
-	}
-	if _, err := decompressed(bytes.NewReader([]byte{0x1f, 0x8b, 1, 2})); !errors.Is(err, sandbox.Invalid) {
-		t.Errorf("half a gzip = %v", err)
-	}
 }
 
 func make1(t *testing.T, b *Builder, name string, recipe Recipe, content io.Reader) Image {
@@ -385,7 +359,7 @@ func FuzzArchive(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		tree, dir := newTree(t)
-		r, err := decompressed(bytes.NewReader(body))
+		r, err := decompress.Reader(bytes.NewReader(body))
 		if err == nil {
 			_ = untar(tree, r, 1<<20, func(int) {}) // only what it leaves counts
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/decompress"
 )
 
 // Bounds of an archive that `docker save` wrote.
@@ -35,7 +36,7 @@ func savedImage(ctx context.Context, file *os.File) (v1.Image, error) {
 		if err != nil {
 			return nil, err
 		}
-		plain, err := decompressed(ctxReader{ctx, io.NewSectionReader(file, 0, info.Size())})
+		plain, err := decompress.Reader(ctxReader{ctx, io.NewSectionReader(file, 0, info.Size())})
 		if err != nil {
 			return nil, err
 		}

@@ -33,7 +33,7 @@ type Template struct {
 // NewTemplate is what a Template is to be made of.
 type NewTemplate struct {
 	Template string            `json:"template"`
-	Source   string            `json:"source"`
+	Source   string            `json:"source,omitempty"`
 	Packages []string          `json:"packages,omitempty"`
 	Files    []TemplateFile    `json:"files,omitempty"`
 	Env      map[string]string `json:"env,omitempty"`
@@ -41,6 +41,9 @@ type NewTemplate struct {
 	Ready    string            `json:"ready,omitempty"`
 	Bare     bool              `json:"bare,omitempty"`
 	Force    bool              `json:"force,omitempty"`
+	// Dockerfile is the text of one, in place of Source, and BuildArgs its arguments.
+	Dockerfile string            `json:"dockerfile,omitempty"`
+	BuildArgs  map[string]string `json:"build_args,omitempty"`
 }
 
 // TemplateFile is put into a Template.
@@ -110,8 +113,8 @@ func (c *Client) RemoveTemplate(ctx context.Context, name string) ([]string, err
 	return reply.Removed, err
 }
 
-// StartBuild queues a build. archive is what a source "tar:" is made of, nil
-// otherwise; it is read to its end unless the server refuses it.
+// StartBuild queues a build. archive is what a source "tar:" is made of, or what a
+// Dockerfile copies from, nil otherwise; it is read to its end unless the server refuses it.
 func (c *Client) StartBuild(ctx context.Context, t NewTemplate, archive io.Reader) (b Build, err error) {
 	if archive == nil {
 		err = c.call(ctx, http.MethodPost, templatesPath, nil, t, &b)

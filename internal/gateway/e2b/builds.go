@@ -212,7 +212,7 @@ func (a *API) recipe(who sandbox.Identity, b *recipeBody) (steps.Recipe, error) 
 		return r, sandbox.Errorf(sandbox.Invalid, "name either fromImage or fromTemplate")
 	case b.FromImage != "":
 		r.Asked = b.FromImage
-		r.Image, r.From, err = a.image(b.FromImage)
+		r.Image, r.From, err = a.Builds.Image(b.FromImage)
 	default:
 		r.Asked = b.FromTemplate
 		r.From, err = templateName(who, b.FromTemplate)
@@ -221,33 +221,6 @@ func (a *API) recipe(who sandbox.Identity, b *recipeBody) (steps.Recipe, error) 
 		r.Steps = append(r.Steps, steps.Step{Type: s.Type, Args: s.Args, Files: s.FilesHash, Force: s.Force})
 	}
 	return r, err
-}
-
-// ownImages begin the names of E2B's own images, which templates of ours are.
-const ownImages = "e2bdev/"
-
-// image is what a build pulls, and the Template that stands in for it where no
-// registry answers; empty: none. Nothing is pulled for E2B's own images.
-func (a *API) image(asked string) (pull, standIn string, err error) {
-	const maxImage = 512
-	if len(asked) > maxImage {
-		return "", "", sandbox.Errorf(sandbox.Invalid, "the name of an image may have at most %d bytes", maxImage)
-	}
-	name, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(asked, "docker.io/"), "library/"), "@")
-	repository := name
-	if i := strings.LastIndex(name, ":"); i > strings.LastIndex(name, "/") { // else it is the port of a registry
-		repository = name[:i]
-	}
-	for _, try := range []string{name, repository + ":*", repository} {
-		if meant, ok := a.Templates[try]; ok {
-			standIn = meant
-			break
-		}
-	}
-	if strings.HasPrefix(name, ownImages) && standIn != "" {
-		return "", standIn, nil
-	}
-	return asked, standIn, nil
 }
 
 // StartBuild answers POST /v2/templates/{template}/builds/{build} with 202: it

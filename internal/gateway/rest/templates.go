@@ -114,6 +114,9 @@ type templateBody struct {
 	Ready    string             `json:"ready"`
 	Bare     bool               `json:"bare"`
 	Force    bool               `json:"force"`
+
+	Dockerfile string            `json:"dockerfile"`
+	BuildArgs  map[string]string `json:"build_args"`
 }
 
 type templateFileBody struct {
@@ -127,12 +130,13 @@ type templateFileBody struct {
 func (b templateBody) request() (sandbox.TemplateRequest, error) {
 	req := sandbox.TemplateRequest{
 		Template: b.Template, Source: b.Source, Packages: b.Packages, Env: b.Env, Start: b.Start, Ready: b.Ready, Bare: b.Bare, Force: b.Force,
+		Dockerfile: b.Dockerfile, BuildArgs: b.BuildArgs,
 	}
 	switch {
 	case b.Template == "":
 		return req, sandbox.Errorf(sandbox.Invalid, "template, its name, is missing")
-	case b.Source == "":
-		return req, sandbox.Errorf(sandbox.Invalid, `source is missing: oci:REF, debian:SUITE, or "tar:" with an archive`)
+	case b.Source == "" && b.Dockerfile == "":
+		return req, ErrNoSource
 	}
 	for _, f := range b.Files {
 		file, err := f.file()
@@ -168,6 +172,9 @@ func (f templateFileBody) file() (sandbox.TemplateFile, error) {
 	}
 	return file, nil
 }
+
+// ErrNoSource is for a Template that is to be made of nothing.
+var ErrNoSource = sandbox.Errorf(sandbox.Invalid, `source is missing: oci:REF, debian:SUITE, or "tar:" with an archive; or send a dockerfile`)
 
 // CreateTemplate answers POST /api/v1/templates: it queues a build. The body is
 // JSON, or a form of that and an archive.

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"io"
 	"strconv"
 
@@ -50,12 +51,13 @@ func buildOf(b sandbox.TemplateBuild) *templatev1.Build {
 func recipeOf(m *templatev1.Recipe) (sandbox.TemplateRequest, error) {
 	req := sandbox.TemplateRequest{
 		Template: m.Template, Source: m.Source, Packages: m.Packages, Env: m.Env, Start: m.Start, Ready: m.Ready, Bare: m.Bare, Force: m.Force,
+		Dockerfile: m.Dockerfile, BuildArgs: m.BuildArgs,
 	}
 	switch {
 	case m.Template == "":
 		return req, sandbox.Errorf(sandbox.Invalid, "template, its name, is missing")
-	case m.Source == "":
-		return req, sandbox.Errorf(sandbox.Invalid, `source is missing: oci:REF, debian:SUITE, or "tar:" with an archive`)
+	case m.Source == "" && m.Dockerfile == "":
+		return req, rest.ErrNoSource
 	}
 	for _, f := range m.Files {
 		file := sandbox.TemplateFile{Path: f.Path, Content: f.Content, User: f.Owner == "user"}
@@ -81,6 +83,9 @@ type archive struct {
 }
 
 func (a *archive) Read(p []byte) (int, error) {
+	if a == nil {
+		return 0, io.EOF
+	}
 	for len(a.data) == 0 {
 		if !a.in.Receive() {
 			if err := a.in.Err(); err != nil {
@@ -122,14 +127,18 @@ func (s templates) Build(ctx context.Context, in *connect.ClientStream[templatev
 	if err != nil {
 		return nil, err
 	}
-	if req.Source != withArchive && in.Receive() {
-		return nil, sandbox.Errorf(sandbox.Invalid, "an archive is for the source %q alone", withArchive)
-	}
-	if err := in.Err(); err != nil {
+	sent := &archive{in: in}
+	_, err = sent.Read(nil) // an archive begins with the next message
+	switch more := err == nil; {
+	case err != nil && !errors.Is(err, io.EOF):
 		return nil, err
+	case more && req.Source != withArchive && req.Dockerfile == "":
+		return nil, sandbox.Errorf(sandbox.Invalid, "an archive is for the source %q, or a dockerfile", withArchive)
+	case !more && req.Source != withArchive:
+		sent = nil
 	}
-	b, err := taking(ctx, &archive{in: in}, func(body io.Reader) (sandbox.TemplateBuild, error) {
-		if req.Source != withArchive {
+	b, err := taking(ctx, sent, func(body io.Reader) (sandbox.TemplateBuild, error) {
+		if sent == nil {
 			body = nil
 		}
 		return s.templates.Build(ctx, tenantOf(ctx), req, body)

@@ -416,7 +416,7 @@ type BuildRequest_Recipe struct {
 }
 
 type BuildRequest_Archive struct {
-	Archive []byte `protobuf:"bytes,2,opt,name=archive,proto3,oneof"` // pieces of the archive, for the source "tar:" alone
+	Archive []byte `protobuf:"bytes,2,opt,name=archive,proto3,oneof"` // pieces of the archive: of the source "tar:", or what a dockerfile copies from
 }
 
 func (*BuildRequest_Recipe) isBuildRequest_Part() {}
@@ -431,10 +431,12 @@ type Recipe struct {
 	Packages      []string               `protobuf:"bytes,3,rep,name=packages,proto3" json:"packages,omitempty"`
 	Files         []*File                `protobuf:"bytes,4,rep,name=files,proto3" json:"files,omitempty"`
 	Env           map[string]string      `protobuf:"bytes,5,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Start         string                 `protobuf:"bytes,6,opt,name=start,proto3" json:"start,omitempty"`  // command that runs in every sandbox
-	Ready         string                 `protobuf:"bytes,7,opt,name=ready,proto3" json:"ready,omitempty"`  // command that succeeds once the start command is ready
-	Bare          bool                   `protobuf:"varint,8,opt,name=bare,proto3" json:"bare,omitempty"`   // the image stays as it is
-	Force         bool                   `protobuf:"varint,9,opt,name=force,proto3" json:"force,omitempty"` // build it although it is there
+	Start         string                 `protobuf:"bytes,6,opt,name=start,proto3" json:"start,omitempty"`                                                                                                     // command that runs in every sandbox
+	Ready         string                 `protobuf:"bytes,7,opt,name=ready,proto3" json:"ready,omitempty"`                                                                                                     // command that succeeds once the start command is ready
+	Bare          bool                   `protobuf:"varint,8,opt,name=bare,proto3" json:"bare,omitempty"`                                                                                                      // the image stays as it is
+	Force         bool                   `protobuf:"varint,9,opt,name=force,proto3" json:"force,omitempty"`                                                                                                    // build it although it is there
+	Dockerfile    string                 `protobuf:"bytes,10,opt,name=dockerfile,proto3" json:"dockerfile,omitempty"`                                                                                          // text of one, in place of source
+	BuildArgs     map[string]string      `protobuf:"bytes,11,rep,name=build_args,json=buildArgs,proto3" json:"build_args,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // of its ARGs
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -530,6 +532,20 @@ func (x *Recipe) GetForce() bool {
 		return x.Force
 	}
 	return false
+}
+
+func (x *Recipe) GetDockerfile() string {
+	if x != nil {
+		return x.Dockerfile
+	}
+	return ""
+}
+
+func (x *Recipe) GetBuildArgs() map[string]string {
+	if x != nil {
+		return x.BuildArgs
+	}
+	return nil
 }
 
 // File is put into a template.
@@ -1414,7 +1430,7 @@ const file_cloudsandbox_template_v1_template_proto_rawDesc = "" +
 	"\fBuildRequest\x12:\n" +
 	"\x06recipe\x18\x01 \x01(\v2 .cloudsandbox.template.v1.RecipeH\x00R\x06recipe\x12\x1a\n" +
 	"\aarchive\x18\x02 \x01(\fH\x00R\aarchiveB\x06\n" +
-	"\x04part\"\xd9\x02\n" +
+	"\x04part\"\x87\x04\n" +
 	"\x06Recipe\x12\x1a\n" +
 	"\btemplate\x18\x01 \x01(\tR\btemplate\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x1a\n" +
@@ -1424,8 +1440,17 @@ const file_cloudsandbox_template_v1_template_proto_rawDesc = "" +
 	"\x05start\x18\x06 \x01(\tR\x05start\x12\x14\n" +
 	"\x05ready\x18\a \x01(\tR\x05ready\x12\x12\n" +
 	"\x04bare\x18\b \x01(\bR\x04bare\x12\x14\n" +
-	"\x05force\x18\t \x01(\bR\x05force\x1a6\n" +
+	"\x05force\x18\t \x01(\bR\x05force\x12\x1e\n" +
+	"\n" +
+	"dockerfile\x18\n" +
+	" \x01(\tR\n" +
+	"dockerfile\x12N\n" +
+	"\n" +
+	"build_args\x18\v \x03(\v2/.cloudsandbox.template.v1.Recipe.BuildArgsEntryR\tbuildArgs\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a<\n" +
+	"\x0eBuildArgsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"^\n" +
 	"\x04File\x12\x12\n" +
@@ -1495,7 +1520,7 @@ func file_cloudsandbox_template_v1_template_proto_rawDescGZIP() []byte {
 	return file_cloudsandbox_template_v1_template_proto_rawDescData
 }
 
-var file_cloudsandbox_template_v1_template_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_cloudsandbox_template_v1_template_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_cloudsandbox_template_v1_template_proto_goTypes = []any{
 	(*Template)(nil),              // 0: cloudsandbox.template.v1.Template
 	(*Build)(nil),                 // 1: cloudsandbox.template.v1.Build
@@ -1521,49 +1546,51 @@ var file_cloudsandbox_template_v1_template_proto_goTypes = []any{
 	(*CancelBuildResponse)(nil),   // 21: cloudsandbox.template.v1.CancelBuildResponse
 	nil,                           // 22: cloudsandbox.template.v1.Template.EnvEntry
 	nil,                           // 23: cloudsandbox.template.v1.Recipe.EnvEntry
-	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
+	nil,                           // 24: cloudsandbox.template.v1.Recipe.BuildArgsEntry
+	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
 }
 var file_cloudsandbox_template_v1_template_proto_depIdxs = []int32{
 	22, // 0: cloudsandbox.template.v1.Template.env:type_name -> cloudsandbox.template.v1.Template.EnvEntry
-	24, // 1: cloudsandbox.template.v1.Template.created_at:type_name -> google.protobuf.Timestamp
-	24, // 2: cloudsandbox.template.v1.Build.created_at:type_name -> google.protobuf.Timestamp
-	24, // 3: cloudsandbox.template.v1.Build.started_at:type_name -> google.protobuf.Timestamp
-	24, // 4: cloudsandbox.template.v1.Build.ended_at:type_name -> google.protobuf.Timestamp
+	25, // 1: cloudsandbox.template.v1.Template.created_at:type_name -> google.protobuf.Timestamp
+	25, // 2: cloudsandbox.template.v1.Build.created_at:type_name -> google.protobuf.Timestamp
+	25, // 3: cloudsandbox.template.v1.Build.started_at:type_name -> google.protobuf.Timestamp
+	25, // 4: cloudsandbox.template.v1.Build.ended_at:type_name -> google.protobuf.Timestamp
 	2,  // 5: cloudsandbox.template.v1.Build.error:type_name -> cloudsandbox.template.v1.Failure
 	4,  // 6: cloudsandbox.template.v1.BuildRequest.recipe:type_name -> cloudsandbox.template.v1.Recipe
 	5,  // 7: cloudsandbox.template.v1.Recipe.files:type_name -> cloudsandbox.template.v1.File
 	23, // 8: cloudsandbox.template.v1.Recipe.env:type_name -> cloudsandbox.template.v1.Recipe.EnvEntry
-	1,  // 9: cloudsandbox.template.v1.BuildResponse.build:type_name -> cloudsandbox.template.v1.Build
-	0,  // 10: cloudsandbox.template.v1.GetResponse.template:type_name -> cloudsandbox.template.v1.Template
-	0,  // 11: cloudsandbox.template.v1.GetResponse.versions:type_name -> cloudsandbox.template.v1.Template
-	0,  // 12: cloudsandbox.template.v1.ListResponse.templates:type_name -> cloudsandbox.template.v1.Template
-	1,  // 13: cloudsandbox.template.v1.GetBuildResponse.build:type_name -> cloudsandbox.template.v1.Build
-	1,  // 14: cloudsandbox.template.v1.ListBuildsResponse.builds:type_name -> cloudsandbox.template.v1.Build
-	19, // 15: cloudsandbox.template.v1.BuildLogResponse.line:type_name -> cloudsandbox.template.v1.Line
-	1,  // 16: cloudsandbox.template.v1.BuildLogResponse.build:type_name -> cloudsandbox.template.v1.Build
-	24, // 17: cloudsandbox.template.v1.Line.at:type_name -> google.protobuf.Timestamp
-	1,  // 18: cloudsandbox.template.v1.CancelBuildResponse.build:type_name -> cloudsandbox.template.v1.Build
-	3,  // 19: cloudsandbox.template.v1.TemplateService.Build:input_type -> cloudsandbox.template.v1.BuildRequest
-	7,  // 20: cloudsandbox.template.v1.TemplateService.Get:input_type -> cloudsandbox.template.v1.GetRequest
-	9,  // 21: cloudsandbox.template.v1.TemplateService.List:input_type -> cloudsandbox.template.v1.ListRequest
-	11, // 22: cloudsandbox.template.v1.TemplateService.Remove:input_type -> cloudsandbox.template.v1.RemoveRequest
-	13, // 23: cloudsandbox.template.v1.TemplateService.GetBuild:input_type -> cloudsandbox.template.v1.GetBuildRequest
-	15, // 24: cloudsandbox.template.v1.TemplateService.ListBuilds:input_type -> cloudsandbox.template.v1.ListBuildsRequest
-	17, // 25: cloudsandbox.template.v1.TemplateService.BuildLog:input_type -> cloudsandbox.template.v1.BuildLogRequest
-	20, // 26: cloudsandbox.template.v1.TemplateService.CancelBuild:input_type -> cloudsandbox.template.v1.CancelBuildRequest
-	6,  // 27: cloudsandbox.template.v1.TemplateService.Build:output_type -> cloudsandbox.template.v1.BuildResponse
-	8,  // 28: cloudsandbox.template.v1.TemplateService.Get:output_type -> cloudsandbox.template.v1.GetResponse
-	10, // 29: cloudsandbox.template.v1.TemplateService.List:output_type -> cloudsandbox.template.v1.ListResponse
-	12, // 30: cloudsandbox.template.v1.TemplateService.Remove:output_type -> cloudsandbox.template.v1.RemoveResponse
-	14, // 31: cloudsandbox.template.v1.TemplateService.GetBuild:output_type -> cloudsandbox.template.v1.GetBuildResponse
-	16, // 32: cloudsandbox.template.v1.TemplateService.ListBuilds:output_type -> cloudsandbox.template.v1.ListBuildsResponse
-	18, // 33: cloudsandbox.template.v1.TemplateService.BuildLog:output_type -> cloudsandbox.template.v1.BuildLogResponse
-	21, // 34: cloudsandbox.template.v1.TemplateService.CancelBuild:output_type -> cloudsandbox.template.v1.CancelBuildResponse
-	27, // [27:35] is the sub-list for method output_type
-	19, // [19:27] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	24, // 9: cloudsandbox.template.v1.Recipe.build_args:type_name -> cloudsandbox.template.v1.Recipe.BuildArgsEntry
+	1,  // 10: cloudsandbox.template.v1.BuildResponse.build:type_name -> cloudsandbox.template.v1.Build
+	0,  // 11: cloudsandbox.template.v1.GetResponse.template:type_name -> cloudsandbox.template.v1.Template
+	0,  // 12: cloudsandbox.template.v1.GetResponse.versions:type_name -> cloudsandbox.template.v1.Template
+	0,  // 13: cloudsandbox.template.v1.ListResponse.templates:type_name -> cloudsandbox.template.v1.Template
+	1,  // 14: cloudsandbox.template.v1.GetBuildResponse.build:type_name -> cloudsandbox.template.v1.Build
+	1,  // 15: cloudsandbox.template.v1.ListBuildsResponse.builds:type_name -> cloudsandbox.template.v1.Build
+	19, // 16: cloudsandbox.template.v1.BuildLogResponse.line:type_name -> cloudsandbox.template.v1.Line
+	1,  // 17: cloudsandbox.template.v1.BuildLogResponse.build:type_name -> cloudsandbox.template.v1.Build
+	25, // 18: cloudsandbox.template.v1.Line.at:type_name -> google.protobuf.Timestamp
+	1,  // 19: cloudsandbox.template.v1.CancelBuildResponse.build:type_name -> cloudsandbox.template.v1.Build
+	3,  // 20: cloudsandbox.template.v1.TemplateService.Build:input_type -> cloudsandbox.template.v1.BuildRequest
+	7,  // 21: cloudsandbox.template.v1.TemplateService.Get:input_type -> cloudsandbox.template.v1.GetRequest
+	9,  // 22: cloudsandbox.template.v1.TemplateService.List:input_type -> cloudsandbox.template.v1.ListRequest
+	11, // 23: cloudsandbox.template.v1.TemplateService.Remove:input_type -> cloudsandbox.template.v1.RemoveRequest
+	13, // 24: cloudsandbox.template.v1.TemplateService.GetBuild:input_type -> cloudsandbox.template.v1.GetBuildRequest
+	15, // 25: cloudsandbox.template.v1.TemplateService.ListBuilds:input_type -> cloudsandbox.template.v1.ListBuildsRequest
+	17, // 26: cloudsandbox.template.v1.TemplateService.BuildLog:input_type -> cloudsandbox.template.v1.BuildLogRequest
+	20, // 27: cloudsandbox.template.v1.TemplateService.CancelBuild:input_type -> cloudsandbox.template.v1.CancelBuildRequest
+	6,  // 28: cloudsandbox.template.v1.TemplateService.Build:output_type -> cloudsandbox.template.v1.BuildResponse
+	8,  // 29: cloudsandbox.template.v1.TemplateService.Get:output_type -> cloudsandbox.template.v1.GetResponse
+	10, // 30: cloudsandbox.template.v1.TemplateService.List:output_type -> cloudsandbox.template.v1.ListResponse
+	12, // 31: cloudsandbox.template.v1.TemplateService.Remove:output_type -> cloudsandbox.template.v1.RemoveResponse
+	14, // 32: cloudsandbox.template.v1.TemplateService.GetBuild:output_type -> cloudsandbox.template.v1.GetBuildResponse
+	16, // 33: cloudsandbox.template.v1.TemplateService.ListBuilds:output_type -> cloudsandbox.template.v1.ListBuildsResponse
+	18, // 34: cloudsandbox.template.v1.TemplateService.BuildLog:output_type -> cloudsandbox.template.v1.BuildLogResponse
+	21, // 35: cloudsandbox.template.v1.TemplateService.CancelBuild:output_type -> cloudsandbox.template.v1.CancelBuildResponse
+	28, // [28:36] is the sub-list for method output_type
+	20, // [20:28] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_cloudsandbox_template_v1_template_proto_init() }
@@ -1585,7 +1612,7 @@ func file_cloudsandbox_template_v1_template_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cloudsandbox_template_v1_template_proto_rawDesc), len(file_cloudsandbox_template_v1_template_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

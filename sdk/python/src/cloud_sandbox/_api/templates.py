@@ -6,6 +6,7 @@ import base64
 import json
 import uuid
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from cloud_sandbox.models import BuildInfo, BuildLine, TemplateFile, TemplateInfo
 
@@ -15,6 +16,7 @@ from .call import (
     AsyncData,
     Call,
     Parts,
+    Path,
     body_of,
     copied,
     get,
@@ -25,6 +27,7 @@ from .call import (
     segment,
     true,
 )
+from .context import read
 from .sse import Event
 
 _PATH = "/api/v1/templates"
@@ -34,8 +37,11 @@ _ARCHIVE_SECONDS = 600.0
 
 def build(
     template: str,
-    source: str,
+    source: str | None,
     *,
+    dockerfile: Path | None,
+    context: Path | None,
+    build_args: Mapping[str, str] | None,
     archive: AsyncData | None,
     packages: Sequence[str] | None,
     files: Sequence[TemplateFile] | None,
@@ -47,9 +53,18 @@ def build(
     key: str | None,
 ) -> Call[BuildInfo]:
     """Ask for a build, one for each key."""
+    text = None
+    if dockerfile is not None:
+        recipe = read(dockerfile, context)
+        text, sent = recipe.text, recipe.archive
+        archive = archive if sent is None else cast("AsyncData", sent)
+    elif context is not None:
+        raise ValueError("context is the folder of a Dockerfile: pass dockerfile too")
     body = given(
         template=template,
         source=source,
+        dockerfile=text,
+        build_args=copied(build_args),
         packages=None if packages is None else list(packages),
         files=None if files is None else [_file(file) for file in files],
         env=copied(env),

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from cloud_sandbox._api import templates
-from cloud_sandbox._api.call import Call
+from cloud_sandbox._api.call import Call, Path
 from cloud_sandbox.errors import ConflictError, InternalError
 from cloud_sandbox.models import BuildInfo, BuildLine, TemplateFile, TemplateInfo
 
@@ -32,8 +32,11 @@ class Templates:
     def build(
         self,
         template: str,
-        source: str,
+        source: str | None = None,
         *,
+        dockerfile: Path | None = None,
+        context: Path | None = None,
+        build_args: Mapping[str, str] | None = None,
         archive: Data | None = None,
         packages: Sequence[str] | None = None,
         files: Sequence[TemplateFile] | None = None,
@@ -52,25 +55,34 @@ class Templates:
 
         Args:
             template: ``NAME`` or ``NAME:TAG``; a name alone means ``latest``.
-            source: ``"oci:REF"``, an image of a registry (``bare``);
-                ``"debian:SUITE"``, packages of a suite; or ``"tar:"``, the
-                ``archive``.
-            archive: a root filesystem as a tar file, plain or compressed with
-                gzip or zstd, of at most 4 GiB; data as for ``files.write``.
-            packages: more packages, for ``"debian:SUITE"``.
+            source: ``"oci:REF"``, an image of a registry, as it is but for
+                ``packages``; ``"debian:SUITE"``, packages of a suite; or
+                ``"tar:"``, the ``archive``.
+            dockerfile: path of a Dockerfile here, in place of ``source``,
+                ``packages``, ``files``, ``env`` and ``bare``. Its ``CMD`` and
+                ``ENTRYPOINT`` are the start command unless ``start`` is.
+            context: the folder that it copies from, without what its
+                ``.dockerignore`` names. Default: the one that it is in.
+            build_args: values for its ``ARG``.
+            archive: a root filesystem, or what ``docker save`` wrote, as a tar
+                file, plain or compressed with gzip or zstd, of at most 4 GiB;
+                data as for ``files.write``.
+            packages: more packages, for ``"debian:SUITE"`` and images.
             files: files to put in, together at most 8 MiB.
             env: environment of processes in its Sandboxes.
             start: shell command that runs in the background of every Sandbox.
             ready: shell command that must succeed before a Sandbox is handed
                 out.
-            bare: leave an image as it is, without the tools of ``base``.
+            bare: leave an image as it is.
             force: build it although it is there.
             on_log: called with each line of the log as it comes.
             idempotency_key: build once for this key; an archive may have 16 MiB
                 then. Default: a new key, or none with an archive.
 
         Raises:
-            InvalidRequestError: a value breaks a rule, or cannot be built.
+            InvalidRequestError: a value breaks a rule, or cannot be built; for a
+                Dockerfile it names the line.
+            OSError: the Dockerfile or its context cannot be read.
             ExhaustedError: too many builds wait or run.
             ConflictError: it was cancelled.
             CloudSandboxError: it failed; the class is that of the reason.
@@ -78,6 +90,9 @@ class Templates:
         info = self.start_build(
             template,
             source,
+            dockerfile=dockerfile,
+            context=context,
+            build_args=build_args,
             archive=archive,
             packages=packages,
             files=files,
@@ -97,8 +112,11 @@ class Templates:
     def start_build(
         self,
         template: str,
-        source: str,
+        source: str | None = None,
         *,
+        dockerfile: Path | None = None,
+        context: Path | None = None,
+        build_args: Mapping[str, str] | None = None,
         archive: Data | None = None,
         packages: Sequence[str] | None = None,
         files: Sequence[TemplateFile] | None = None,
@@ -114,6 +132,9 @@ class Templates:
             templates.build(
                 template,
                 source,
+                dockerfile=dockerfile,
+                context=context,
+                build_args=build_args,
                 archive=archive,
                 packages=packages,
                 files=files,

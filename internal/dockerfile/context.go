@@ -1,0 +1,427 @@
+package dockerfile
+
+import (
+	"archive/tar"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/moby/patternmatcher"
+	"github.com/moby/patternmatcher/ignorefile"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// IgnoreFile names the file of a build context that says what is left out of it.
+const IgnoreFile = ".dockerignore"
+
+// Bounds of a build context.
+const (
+	maxEntries     = 200_000
+	maxNames       = 32 << 20 // bytes of all paths and targets
+	maxIgnoreBytes = 1 << 20
+	maxLinks       = 40 // that one path leads through
+)
+
+// Context is the files that a build may copy: an archive's, without those that its
+// .dockerignore names. It holds what to read and not the bytes.
+type Context struct {
+	data    io.ReaderAt
+	entries map[string]entry // by path, without a slash at either end
+	names   []string         // of entries, sorted
+	ignored map[string]bool
+}
+
+// entry is one file, folder or link.
+type entry struct {
+	mode   fs.FileMode // permissions and type
+	target string      // of a link
+	from   int64       // where its bytes are
+	size   int64
+	time   time.Time
+}
+
+// ReadContext reads an archive and keeps the bytes of its files in data, of at most
+// most bytes. An entry that leads out of the archive is Invalid; devices and pipes
+// are left out.
+func ReadContext(archive io.Reader, data interface {
+	io.Writer
+	io.ReaderAt
+}, most int64,
+) (*Context, error) {
+	c := &Context{data: data, entries: map[string]entry{"": {mode: fs.ModeDir | 0o755}}, ignored: map[string]bool{}}
+	names, at := 0, int64(0)
+	for in := tar.NewReader(archive); ; {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, badContext(err)
+		}
+		name, err := nameOf(h.Name)
+		if err != nil {
+			return nil, err
+		}
+		names += len(h.Name) + len(h.Linkname)
+		switch {
+		case at+h.Size > most:
+			return nil, sandbox.Errorf(sandbox.TooLarge, "the files of a build may have at most %d GiB: name what is not needed in %s", most>>30, IgnoreFile)
+		case len(c.entries) >= maxEntries || names > maxNames:
+			return nil, sandbox.Errorf(sandbox.TooLarge, "a build may have at most %d files: name what is not needed in %s", maxEntries, IgnoreFile)
+		}
+		e := entry{mode: fs.FileMode(h.Mode) & fs.ModePerm, from: at, time: h.ModTime}
+		switch h.Typeflag {
+		case tar.TypeReg:
+			n, err := io.Copy(data, in)
+			if err != nil {
+				return nil, badContext(err)
+			}
+			e.size, at = n, at+n
+		case tar.TypeDir:
+			e.mode |= fs.ModeDir
+		case tar.TypeSymlink:
+			e.mode, e.target = e.mode|fs.ModeSymlink, h.Linkname
+		case tar.TypeLink:
+			target, err := nameOf(h.Linkname)
+			linked, ok := c.entries[target]
+			if err != nil || !ok || !linked.mode.IsRegular() {
+				return nil, sandbox.Errorf(sandbox.Invalid, "the build context is damaged: %.200q is a link to nothing", h.Name)
+			}
+			e = linked
+		default:
+			continue
+		}
+		c.put(name, e)
+	}
+	return c, c.ignore()
+}
+
+// put adds an entry, and the folders that it is in.
+func (c *Context) put(name string, e entry) {
+	if name == "" {
+		return
+	}
+	c.entries[name] = e
+	for dir := parentOf(name); dir != ""; dir = parentOf(dir) {
+		if known, ok := c.entries[dir]; ok && known.mode.IsDir() {
+			return
+		}
+		c.entries[dir] = entry{mode: fs.ModeDir | 0o755, time: e.time}
+	}
+}
+
+func parentOf(name string) string {
+	dir, _, _ := cutLast(name)
+	return dir
+}
+
+// cutLast cuts a path before its last name.
+func cutLast(name string) (dir, base string, ok bool) {
+	if i := strings.LastIndexByte(name, '/'); i >= 0 {
+		return name[:i], name[i+1:], true
+	}
+	return "", name, false
+}
+
+func badContext(err error) error {
+	var told *sandbox.Error
+	if errors.As(err, &told) {
+		return err
+	}
+	return sandbox.Errorf(sandbox.Invalid, "the build context is not a whole tar archive: send it again").WithCause(err)
+}
+
+// nameOf is the path of an entry: relative, and inside; empty for the root.
+func nameOf(name string) (string, error) {
+	clean := path.Clean(strings.TrimLeft(name, "/"))
+	switch {
+	case clean == ".":
+		return "", nil
+	case !fs.ValidPath(clean):
+		return "", sandbox.Errorf(sandbox.Invalid, "the build context holds %.200q, which leads out of it", name)
+	}
+	return clean, nil
+}
+
+// ignore takes out what the .dockerignore names.
+func (c *Context) ignore() error {
+	if e, ok := c.entries[IgnoreFile]; ok && e.mode.IsRegular() {
+		if e.size > maxIgnoreBytes {
+			return sandbox.Errorf(sandbox.TooLarge, "%s may have at most %d bytes", IgnoreFile, maxIgnoreBytes)
+		}
+		ignored, err := ReadIgnored(io.NewSectionReader(c.data, e.from, e.size))
+		if err != nil {
+			return err
+		}
+		for name := range c.entries {
+			if name != "" && ignored.Has(name) {
+				c.ignored[name] = true
+			}
+		}
+		maps.DeleteFunc(c.entries, func(name string, _ entry) bool { return c.ignored[name] })
+		for name, e := range maps.Clone(c.entries) { // what an exception brings back needs its folders
+			c.put(name, e)
+		}
+	}
+	c.names = slices.Sorted(maps.Keys(c.entries))
+	return nil
+}
+
+// Ignored is the paths that a .dockerignore leaves out.
+type Ignored struct {
+	matcher *patternmatcher.PatternMatcher
+}
+
+// ReadIgnored reads a .dockerignore. It returns Invalid for a bad pattern.
+func ReadIgnored(r io.Reader) (Ignored, error) {
+	patterns, err := ignorefile.ReadAll(r)
+	if err != nil {
+		return Ignored{}, sandbox.Errorf(sandbox.Invalid, "%s cannot be read: %.200s", IgnoreFile, err.Error())
+	}
+	matcher, err := patternmatcher.New(patterns)
+	if err == nil { // a bad pattern shows only when it is used
+		_, err = matcher.MatchesOrParentMatches("a")
+	}
+	if err != nil {
+		return Ignored{}, sandbox.Errorf(sandbox.Invalid, "%s has a bad pattern: %.200s", IgnoreFile, err.Error())
+	}
+	return Ignored{matcher}, nil
+}
+
+// Has reports whether a path, with slashes, is left out.
+func (i Ignored) Has(name string) bool {
+	if i.matcher == nil {
+		return false
+	}
+	out, err := i.matcher.MatchesOrParentMatches(name)
+	return err == nil && out
+}
+
+// Whole reports whether all of a folder is left out that is left out itself: nothing
+// is an exception.
+func (i Ignored) Whole() bool { return i.matcher == nil || !i.matcher.Exclusions() }
+
+// inContext is the path that a COPY names, or its pattern.
+func inContext(line int, source string) (string, error) {
+	clean := path.Clean(strings.TrimLeft(source, "/"))
+	if source == "" || !fs.ValidPath(clean) || strings.ContainsRune(source, 0) {
+		return "", errAt(line, "COPY %.200q leads out of the build context: copy from inside of it, or build with a larger context", source)
+	}
+	if clean == "." {
+		clean = ""
+	}
+	return clean, nil
+}
+
+// Files are what one COPY brings in, ready to be put below its destination.
+type Files struct {
+	// Single says that it is one file, Name, which may also become the destination.
+	Single bool
+	Name   string
+	// Hash names all but the times of what there is.
+	Hash string
+
+	context *Context
+	all     []placed
+}
+
+// placed is an entry and where it comes to be.
+type placed struct {
+	name string
+	entry
+	inline *string // the content, where it stands in the Dockerfile
+}
+
+// Find returns what a COPY brings in. A source that is not there is Invalid.
+func (c *Context) Find(s Step) (*Files, error) {
+	found := map[string]placed{}
+	sources := 0
+	for _, source := range s.Sources {
+		matches, err := c.match(s.Line, source)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range matches {
+			sources++
+			if err := c.take(s.Line, name, found); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, in := range s.Inline {
+		sources++
+		found[in.Name] = placed{name: in.Name, entry: entry{mode: 0o644, size: int64(len(in.Content)), time: time.Unix(0, 0)}, inline: &in.Content}
+	}
+	f := &Files{context: c}
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		f.all = append(f.all, found[name])
+	}
+	if f.Single = sources == 1 && len(f.all) == 1 && !f.all[0].mode.IsDir() && !c.isFolder(s); f.Single {
+		f.Name = f.all[0].name
+	}
+	if sources > 1 && !isFolder(s.Dest) {
+		return nil, errAt(s.Line, "COPY of several files: the destination must be a folder and end with a slash: %.200s/", s.Dest)
+	}
+	sum := sha256.New()
+	fmt.Fprintln(sum, "copy 1", f.Single)
+	for _, p := range f.all {
+		fmt.Fprintf(sum, "%q %o %q %d\n", p.name, p.mode, p.target, p.size)
+		if _, err := io.Copy(sum, f.body(p)); err != nil {
+			return nil, fmt.Errorf("read the build context: %w", err)
+		}
+	}
+	f.Hash = hex.EncodeToString(sum.Sum(nil))
+	return f, nil
+}
+
+// isFolder reports whether the one source of a COPY is a folder.
+func (c *Context) isFolder(s Step) bool {
+	if len(s.Sources) != 1 {
+		return false
+	}
+	matches, err := c.match(s.Line, s.Sources[0])
+	return err == nil && len(matches) == 1 && c.entries[matches[0]].mode.IsDir()
+}
+
+// match is the paths that a source means.
+func (c *Context) match(line int, source string) (matches []string, err error) {
+	clean, err := inContext(line, source)
+	if err != nil {
+		return nil, err
+	}
+	if !strings.ContainsAny(clean, `*?[\`) {
+		name, err := c.follow(line, clean)
+		return []string{name}, err
+	}
+	for _, name := range c.names {
+		ok, err := path.Match(clean, name)
+		if err != nil {
+			return nil, errAt(line, "COPY %.200q is not a pattern", source)
+		}
+		if ok {
+			matches = append(matches, name)
+		}
+	}
+	if len(matches) == 0 {
+		return nil, errAt(line, "COPY %.200q matches nothing in the build context", source)
+	}
+	return matches, nil
+}
+
+// follow is a path without links on it. No link leads out of the context.
+func (c *Context) follow(line int, name string) (string, error) {
+	done, rest, links := "", name, 0
+	for rest != "" {
+		var part string
+		part, rest, _ = strings.Cut(rest, "/")
+		next := path.Join(done, part)
+		e, ok := c.entries[next]
+		if !ok {
+			if c.ignored[next] {
+				return "", errAt(line, "COPY %.200q: %s leaves it out", name, IgnoreFile)
+			}
+			return "", errAt(line, "COPY %.200q: it is not in the build context", name)
+		}
+		if e.mode&fs.ModeSymlink == 0 {
+			done = next
+			continue
+		}
+		target := path.Join(done, e.target)
+		if links++; links > maxLinks || path.IsAbs(e.target) || target != "." && !fs.ValidPath(target) {
+			return "", errAt(line, "COPY %.200q: the link %.200s leads out of the build context, to %.200s", name, next, e.target)
+		}
+		if target == "." {
+			target = ""
+		}
+		done, rest = "", path.Join(target, rest)
+	}
+	return done, nil
+}
+
+// take adds a file under its own name, or all that is in a folder.
+func (c *Context) take(line int, name string, found map[string]placed) error {
+	e := c.entries[name]
+	if e.mode&fs.ModeSymlink != 0 { // a pattern has matched it
+		target, err := c.follow(line, name)
+		if err != nil {
+			return err
+		}
+		if e = c.entries[target]; !e.mode.IsDir() {
+			found[path.Base(name)] = placed{name: path.Base(name), entry: e}
+			return nil
+		}
+		name = target
+	}
+	if !e.mode.IsDir() {
+		found[path.Base(name)] = placed{name: path.Base(name), entry: e}
+		return nil
+	}
+	prefix := name + "/"
+	if name == "" {
+		prefix = ""
+	}
+	first, _ := slices.BinarySearch(c.names, prefix)
+	for _, below := range c.names[first:] {
+		if !strings.HasPrefix(below, prefix) {
+			break
+		}
+		if rest := below[len(prefix):]; rest != "" {
+			found[rest] = placed{name: rest, entry: c.entries[below]}
+		}
+	}
+	return nil
+}
+
+// body is the bytes of a file; none of what is no file.
+func (f *Files) body(p placed) io.Reader {
+	switch {
+	case p.inline != nil:
+		return strings.NewReader(*p.inline)
+	case !p.mode.IsRegular():
+		return strings.NewReader("")
+	}
+	return io.NewSectionReader(f.context.data, p.from, p.size)
+}
+
+// WriteTo writes them as an archive, all of it root's.
+func (f *Files) WriteTo(w io.Writer) (int64, error) {
+	count := &counter{w: w}
+	out := tar.NewWriter(count)
+	for _, p := range f.all {
+		h := &tar.Header{Name: p.name, Mode: int64(p.mode.Perm()), ModTime: p.time, Format: tar.FormatPAX, Typeflag: tar.TypeReg, Size: p.size}
+		switch {
+		case p.mode.IsDir():
+			h.Typeflag, h.Name, h.Size = tar.TypeDir, p.name+"/", 0
+		case p.mode&fs.ModeSymlink != 0:
+			h.Typeflag, h.Linkname, h.Size = tar.TypeSymlink, p.target, 0
+		}
+		if err := out.WriteHeader(h); err != nil {
+			return count.n, fmt.Errorf("pack %s: %w", p.name, err)
+		}
+		if _, err := io.Copy(out, f.body(p)); err != nil {
+			return count.n, fmt.Errorf("pack %s: %w", p.name, err)
+		}
+	}
+	return count.n, out.Close()
+}
+
+// counter counts what is written.
+type counter struct {
+	w io.Writer
+	n int64
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.n += int64(n)
+	return n, err
+}

@@ -1,0 +1,247 @@
+package e2e
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
+)
+
+const aDockerfile = `# What a Dockerfile of an application has.
+ARG FROM=base
+FROM ${FROM}
+ARG GREETING=hello
+ENV APP=/srv/app PATH=/srv/app/bin:$PATH
+LABEL ignored=yes
+WORKDIR $APP
+RUN groupadd -r app && useradd -r -g app -d $APP app && echo "built by $(whoami) in $(pwd)" > log
+COPY --chown=app:app src *.txt ./
+COPY --chmod=0755 <<END bin/say
+#!/bin/sh
+echo from "\$0"
+END
+RUN say >> log && echo $GREETING >> log
+USER app
+EXPOSE 8000
+CMD ["sh", "-c", "echo started as $(whoami) > /tmp/started; exec sleep 600"]
+`
+
+// A template of a Dockerfile, by the command line: built, built again from what is
+// there, built anew from where a file has changed, and started from.
+func TestCommandTemplateOfDockerfile(t *testing.T) {
+	t.Parallel()
+	sh := newShell(t, "command-dockerfile")
+	if err := os.MkdirAll(filepath.Join(sh.folder, "app/src/sub"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"Dockerfile": aDockerfile, ".dockerignore": "*.txt\n!kept.txt\n**/secret\n", "src/main.sh": "echo main\n", "src/sub/deep": "deep\n",
+		"kept.txt": "kept\n", "left-out.txt": "left out\n", "src/secret": "k\n",
+	} {
+		sh.write(t, filepath.Join("app", name), text, 0o644)
+	}
+	if err := os.Symlink("main.sh", filepath.Join(sh.folder, "app/src/link")); err != nil {
+		t.Fatal(err)
+	}
+	build := []string{"template", "build", "app:1", "--dockerfile", "app/Dockerfile", "--build-arg", "GREETING=hi there", "--ready", "test -s /tmp/started", "--json"}
+	var built struct {
+		Template, Version, Source string
+		Cached                    bool
+		SizeBytes                 int64 `json:"size_bytes"`
+	}
+	first := sh.try(t, "", build...)
+	if first.code != 0 {
+		t.Fatalf("%+v", first)
+	}
+	decodeInto(t, []byte(first.out), &built)
+	if built.Template != "app:1" || len(built.Version) != 64 || built.Source != "base" || built.Cached || built.SizeBytes == 0 {
+		t.Errorf("built: %+v", built)
+	}
+	if lines := strings.Count(first.err, "\n"); lines > 20 {
+		t.Errorf("%d lines tell of the build:\n%s", lines, first.err)
+	}
+	got := sh.must(t, "run", "--template", "app:1", "--", "sh", "-c", `cat log /tmp/started; say; ls -A . sub; stat -c '%U %a %N' main.sh bin/say link; env | grep -c GREETING; pwd; whoami`)
+	want := "built by root in /srv/app\nfrom /srv/app/bin/say\nhi there\nstarted as app\nfrom /srv/app/bin/say\n" +
+		".:\nbin\nkept.txt\nlink\nlog\nmain.sh\nsub\n\nsub:\ndeep\napp 644 'main.sh'\nroot 755 'bin/say'\napp 777 'link' -> 'main.sh'\n0\n/srv/app\napp\n"
+	if got != want {
+		t.Errorf("inside: %s\nwant %s", got, want)
+	}
+
+	// What is there is not built again, and of what is not there only the rest.
+	again := sh.must(t, build...)
+	decodeInto(t, []byte(again), &built)
+	if !built.Cached {
+		t.Errorf("again: %s", again)
+	}
+	sh.write(t, "app/kept.txt", "changed\n", 0o644)
+	changed := sh.try(t, "", append(build, "--verbose")...)
+	if changed.code != 0 || strings.Count(changed.err, "CACHED [builder") < 3 || !strings.Contains(changed.err, "] COPY --chown=app:app src *.txt ./") {
+		t.Errorf("with another file: %+v", changed)
+	}
+	if got := sh.must(t, "run", "--template", "app:1", "--", "cat", "kept.txt"); got != "changed\n" {
+		t.Errorf("with another file: %q", got)
+	}
+	sh.must(t, "template", "rm", "app")
+
+	sh.write(t, "stages", "FROM base AS one\nRUN true\nFROM base\n", 0o644)
+	sh.write(t, "fails", "FROM base\nENV A=1\nRUN echo why; \\\n  exit 3\n", 0o644)
+	sh.write(t, "lacks", "FROM base\nCOPY none /\n", 0o644)
+	sh.write(t, "plain", "FROM base\nRUN true\n", 0o644)
+	sh.write(t, "image", "FROM 127.0.0.1:1/a/b:1\n", 0o644)
+	for _, tt := range []struct {
+		args []string
+		code int
+		err  string
+	}{
+		{[]string{"--dockerfile", "stages"}, 1, "Dockerfile line 3: a second FROM"},
+		{[]string{"--dockerfile", "fails"}, 1, "Dockerfile line 3: RUN echo why; exit 3: the command ended with exit code 3: why"},
+		{[]string{"--dockerfile", "lacks"}, 1, `Dockerfile line 2: COPY "none": it is not in the build context`},
+		{[]string{"--dockerfile", "image"}, 1, "127.0.0.1:1"},
+		{[]string{"--dockerfile", "nowhere"}, 1, "no such file"},
+		{[]string{"--dockerfile", "lacks", "--context", "nowhere"}, 1, "no such file"},
+		{[]string{"--dockerfile", "lacks", "--context", "plain"}, 2, "not a folder"},
+		{[]string{"--dockerfile", "plain", "--build-arg", "A=1"}, 1, `"A" is not declared`},
+		{[]string{"--dockerfile", "plain", "--ready", "true"}, 1, "waits for a start command"},
+		{[]string{"--dockerfile", "plain", "--source", "debian:bookworm"}, 2, "FROM says"},
+		{[]string{"--dockerfile", "plain", "--package", "ffmpeg"}, 2, "RUN apt-get"},
+		{[]string{"--source", "debian:bookworm", "--context", "."}, 2, "--dockerfile"},
+		{[]string{"--source", "debian:bookworm", "--build-arg", "A=1"}, 2, "--dockerfile"},
+	} {
+		if r := sh.try(t, "", append([]string{"template", "build", "x"}, tt.args...)...); r.code != tt.code || !strings.Contains(r.err, tt.err) || r.out != "" {
+			t.Errorf("%q: %+v, want %d and %q", tt.args, r, tt.code, tt.err)
+		}
+	}
+	local := sh.command("template", "build", "x", "--dockerfile", "plain", "--data", t.TempDir())
+	local.Env = append(os.Environ(), "CLOUD_SANDBOX_URL=", "CLOUD_SANDBOX_API_KEY=")
+	if out, err := local.CombinedOutput(); err == nil || !strings.Contains(string(out), "build through it with --url") {
+		t.Errorf("in a data folder: %v, %s", err, out)
+	}
+}
+
+// The same over REST, with the context in the form, and nothing of another tenant's.
+func TestDockerfileBuilds(t *testing.T) {
+	t.Parallel()
+	s := shared.Server(t)
+	c, other := s.Client(t, "dockerfile-builds"), s.Client(t, "dockerfile-others")
+	var context bytes.Buffer
+	w := tar.NewWriter(&context)
+	for _, h := range []tar.Header{
+		{Name: "./file", Typeflag: tar.TypeReg, Mode: 0o600, Size: 3, Uid: 4711},
+		{Name: "./out", Typeflag: tar.TypeSymlink, Linkname: "../../../etc/shadow"},
+	} {
+		if err := w.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = w.Write([]byte("abc")[:h.Size])
+	}
+	_ = w.Close()
+	describe := func(dockerfile string) string {
+		text, err := json.Marshal(rig.Body{"template": "rest", "dockerfile": dockerfile})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	b := upload(t, c, describe("FROM base\nCOPY file /srv/\nRUN stat -c '%U %a' /srv/file > /srv/of\n"), context.Bytes())
+	log, done := follow(t, c, b.ID)
+	if done.State != "ready" || len(done.Version) != 64 || !strings.Contains(log, "[builder 2/2] RUN stat") {
+		t.Fatalf("%+v with %s", done, log)
+	}
+	box := create(t, c, rig.Body{"template": "rest"})
+	if got := output(t, c, box.ID, "bash", "sudo cat /srv/file; cat /srv/of; whoami; ls -A /var/tmp"); got != "abcroot 600\nuser\n" {
+		t.Errorf("inside: %q", got)
+	}
+	c.Must(t, "DELETE", "/api/v1/sessions/"+box.ID, nil, nil)
+	var list struct{ Builds []templateBuild }
+	c.Must(t, "GET", "/api/v1/builds", nil, &list)
+	if len(list.Builds) != 1 || list.Builds[0].ID != b.ID {
+		t.Errorf("builds: %+v", list.Builds)
+	}
+	b = upload(t, c, describe("FROM base\nCOPY out /srv/\n"), context.Bytes())
+	if log, done = follow(t, c, b.ID); done.State != "failed" || done.Error == nil || !strings.Contains(done.Error.Message, "leads out of the build context") {
+		t.Errorf("a link that leads out: %+v with %s", done, log)
+	}
+	c.Must(t, "POST", "/api/v1/templates", rig.Body{"template": "slow", "dockerfile": "FROM base\nRUN sleep 600\n"}, &b)
+	for _, path := range []string{"/api/v1/builds/" + b.ID, "/api/v1/builds/" + b.ID + "/log"} {
+		if status, raw, err := other.Do("GET", path, nil); err != nil || status != 404 {
+			t.Errorf("another tenant: %s is %d %s, %v", path, status, raw, err)
+		}
+	}
+	c.Must(t, "DELETE", "/api/v1/builds/"+b.ID, nil, &b)
+	if b.State != "cancelled" {
+		t.Errorf("cancelled: %+v", b)
+	}
+	for _, body := range []rig.Body{
+		{"template": "x"},
+		{"template": "x", "dockerfile": "RUN true"},
+		{"template": "x", "dockerfile": "FROM base", "source": "debian:bookworm"},
+		{"template": "x", "dockerfile": "FROM base", "packages": []string{"jq"}},
+		{"template": "x", "dockerfile": "FROM base", "env": rig.Body{"A": "b"}},
+		{"template": "x", "source": "debian:bookworm", "build_args": rig.Body{"A": "b"}},
+		{"template": "x@y", "dockerfile": "FROM base"},
+	} {
+		if status, raw, err := c.Do("POST", "/api/v1/templates", body); err != nil || status != 400 {
+			t.Errorf("%v: %d %s, %v", body, status, raw, err)
+		}
+	}
+	c.Must(t, "DELETE", "/api/v1/templates/rest", nil, nil)
+}
+
+// repository is a package of a repository of its own: sandboxes reach none here.
+const repository = `FROM base
+WORKDIR /srv/repo
+RUN mkdir -p greeting/DEBIAN greeting/usr/bin \
+  && printf 'Package: greeting\nVersion: 1\nArchitecture: all\nMaintainer: a <a@example.com>\nDescription: greets\n' > greeting/DEBIAN/control \
+  && printf '#!/bin/sh\necho "greetings, $WHOM"\n' > greeting/usr/bin/greeting && chmod 755 greeting/usr/bin/greeting \
+  && dpkg-deb --root-owner-group -b greeting greeting.deb \
+  && (cat greeting/DEBIAN/control; echo "Filename: ./greeting.deb"; echo "Size: $(stat -c %s greeting.deb)"; echo "SHA256: $(sha256sum greeting.deb | cut -d' ' -f1)") > Packages \
+  && rm -rf greeting /etc/apt/sources.list /etc/apt/sources.list.d/* && echo 'deb [trusted=yes] file:/srv/repo ./' > /etc/apt/sources.list
+`
+
+// Packages are added to an image through a server, by programs of the image in a
+// sandbox of the tenant.
+func TestPackagesForImages(t *testing.T) {
+	t.Parallel()
+	const nobody = "127.0.0.1:1" // no registry listens there
+	s := rig.Own(t, rig.Options{Env: []string{"CLOUD_SANDBOX_REGISTRIES=" + nobody, "CLOUD_SANDBOX_E2B_TEMPLATES=" + nobody + "/debian:*=repo"}})
+	c := s.Client(t, "packages")
+	var b templateBuild
+	c.Must(t, "POST", "/api/v1/templates", rig.Body{"template": "repo", "dockerfile": repository}, &b)
+	if log, done := follow(t, c, b.ID); done.State != "ready" {
+		t.Fatalf("%+v with %s", done, log)
+	}
+	want := rig.Body{
+		"template": "packaged", "source": "oci:" + nobody + "/debian:12", "packages": []string{"greeting"}, "env": rig.Body{"WHOM": "$USER"},
+		"files": []rig.Body{{"path": "/srv/a", "content": "put in", "mode": "0600", "owner": "user"}}, "start": "greeting > /tmp/greeted", "ready": "test -s /tmp/greeted",
+	}
+	c.Must(t, "POST", "/api/v1/templates", want, &b)
+	log, done := follow(t, c, b.ID)
+	if done.State != "ready" || done.Cached || !strings.Contains(log, "the template repo stands for it") || !strings.Contains(log, "install greeting") {
+		t.Fatalf("%+v with %s", done, log)
+	}
+	box := create(t, c, rig.Body{"template": "packaged"})
+	if got := output(t, c, box.ID, "bash", "greeting; cat /tmp/greeted /srv/a; stat -c ' %U %a' /srv/a; id -un"); got != "greetings, $USER\ngreetings, $USER\nput in user 600\nuser\n" {
+		t.Errorf("inside: %q", got)
+	}
+	c.Must(t, "DELETE", "/api/v1/sessions/"+box.ID, nil, nil)
+	c.Must(t, "POST", "/api/v1/templates", want, &b)
+	if log, done = follow(t, c, b.ID); done.State != "ready" || !done.Cached {
+		t.Errorf("the same again: %+v with %s", done, log)
+	}
+	want["packages"] = []string{"none-of-that-name"}
+	c.Must(t, "POST", "/api/v1/templates", want, &b)
+	if log, done = follow(t, c, b.ID); done.Error == nil || !strings.HasPrefix(done.Error.Message, "install none-of-that-name: ") || !strings.Contains(done.Error.Message, "Unable to locate package") {
+		t.Errorf("a package that there is not: %+v with %s", done, log)
+	}
+	for _, wrong := range []rig.Body{{"packages": []string{"--bad"}}, {"packages": []string{"jq"}, "bare": true}, {"packages": []string{"jq"}, "ready": "true"}} {
+		wrong["template"], wrong["source"] = "x", "oci:"+nobody+"/debian:12"
+		if status, raw, err := c.Do("POST", "/api/v1/templates", wrong); err != nil || status/100 == 2 {
+			t.Errorf("%v: %d %s, %v", wrong, status, raw, err)
+		}
+	}
+}
