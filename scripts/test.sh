@@ -49,6 +49,7 @@ skipped here, and why:
   numpy and a JVM after a pause, R and Java with state: where scripts/programs.sh could not fetch them (it said so above)
   cgroup v2, unless this host has it: it takes an emulated machine and seven minutes. To run it: make test-cgroup2
   a million files and 50,000 descriptors in a sandbox: they take some minutes. To run them: make test-large
+  the templates claude, codex, desktop and code-interpreter-v1: they take ten minutes and 4 GiB. To build and try them: make test-templates
   building base from an OCI registry: tested with a registry in the test, unless one answers
   templates of Debian packages, all three ways: it takes four minutes. To run it:
     TEMPLATE_E2E=1 TEMPLATE_CACHE=$DATA/templates/cache go test -run RealTemplates ./internal/template

@@ -20,21 +20,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 )
 
-const (
-	// base is the Template that every installation has.
-	base = "base"
-	// codeInterpreter is the Template that E2B's code interpreter asks for.
-	codeInterpreter = "code-interpreter-v1"
-)
-
-// dataSuite is the suite of Debian that code-interpreter-v1 is made of: the first whose
-// matplotlib, 3.10, tells the title of a figure of several charts.
-const dataSuite = "trixie"
-
-// dataPackages are what code-interpreter-v1 has beyond base.
-var dataPackages = []string{
-	"fonts-dejavu-core", "python3-matplotlib", "python3-numpy", "python3-pandas", "python3-pil", "python3-requests", "python3-scipy", "python3-sklearn",
-}
+// base is the Template that every installation has.
+const base = "base"
 
 func templateCommand() *cobra.Command {
 	cmd := cli.TemplateCommand(os.Getenv, func(cmd *cobra.Command, use func(cli.Templates) error) error {
@@ -134,11 +121,15 @@ func (l localTemplates) BuildTemplate(ctx context.Context, t cli.TemplateBuild, 
 func recipeOf(t cli.TemplateBuild) (template.Recipe, error) {
 	r := template.Recipe{Packages: t.Packages, Env: t.Env, Start: t.Start, Ready: t.Ready, Bare: t.Bare, Private: t.Private}
 	source := t.Source
+	var k known
+	if source == "" {
+		name, _, _ := strings.Cut(t.Template, ":")
+		k = recipes[name]
+		k.into(&r)
+	}
 	switch {
-	case source == "" && t.Template == codeInterpreter:
-		// The libraries of a distribution are for its own Python.
-		source = template.Debian(dataSuite).String()
-		r.Packages = append(r.Packages, dataPackages...)
+	case k.suite != "":
+		source = template.Debian(k.suite).String()
 	case source == "":
 		image, err := config.SandboxImage(os.Getenv)
 		if err != nil {

@@ -1,16 +1,18 @@
 package main
 
 import (
+	"reflect"
 	"slices"
 	"testing"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
 // code-interpreter-v1 is made of a suite that has what its users expect, unless
 // somebody says what it is to be made of.
 func TestRecipeOfCodeInterpreter(t *testing.T) {
-	r, err := recipeOf(built(codeInterpreter, "", "ffmpeg"))
+	r, err := recipeOf(built("code-interpreter-v1", "", "ffmpeg"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,11 +24,32 @@ func TestRecipeOfCodeInterpreter(t *testing.T) {
 			t.Errorf("it lacks %s", p)
 		}
 	}
-	for _, other := range []cli.TemplateBuild{built(codeInterpreter, "debian:bookworm"), built("web", "")} {
+	for _, other := range []cli.TemplateBuild{built("code-interpreter-v1", "debian:bookworm"), built("desktop", "debian:bookworm"), built("claude", "debian:bookworm"), built("web", "")} {
 		r, err := recipeOf(other)
-		if err != nil || len(r.Packages) > 0 || r.Source.String() == "debian:trixie" {
+		if err != nil || len(r.Packages)+len(r.NPM)+len(r.Files) > 0 || r.Source.String() == "debian:trixie" {
 			t.Errorf("%+v: %s with %q, %v", other, r.Source, r.Packages, err)
 		}
+	}
+}
+
+// Templates of E2B's are known by name, with whatever tag, and can have more.
+func TestRecipesOfE2BsTemplates(t *testing.T) {
+	for name, npm := range map[string][]string{
+		"claude": {"@anthropic-ai/claude-code"}, "codex:next": {"@openai/codex"}, "desktop": nil, "code-interpreter-v1:1": nil,
+	} {
+		asked := built(name, "", "ffmpeg")
+		asked.Files = []client.TemplateFile{{Path: "/srv/a", Mode: "644"}}
+		r, err := recipeOf(asked)
+		if err != nil || !reflect.DeepEqual(r.NPM, npm) || !slices.Contains(r.Packages, "ffmpeg") || r.Files[len(r.Files)-1].Path != "/srv/a" {
+			t.Errorf("%s: %+v, %v", name, r, err)
+		}
+		if agent := len(npm) > 0; agent != (r.Source.String() != "debian:trixie") || agent && r.Defaults.MemoryBytes != 1<<30 {
+			t.Errorf("%s: of %s with %+v", name, r.Source, r.Defaults)
+		}
+	}
+	again, err := recipeOf(built("desktop", ""))
+	if err != nil || len(again.Files) != 3 || slices.Contains(again.Packages, "ffmpeg") {
+		t.Errorf("what one asked for is the next one's: %+v, %v", again, err)
 	}
 }
 

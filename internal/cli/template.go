@@ -76,7 +76,9 @@ start command, unless --start names one.
 The template "base" is made of base:$SANDBOX_IMAGE (python:3.11-slim).
 The template "code-interpreter-v1" is made of packages of Debian 13, if nothing else
 is said, with numpy, pandas, matplotlib, Pillow, scipy, scikit-learn and requests;
-until it is built, base stands in for it.
+until it is built, base stands in for it. "claude" and "codex" are base with the
+newest Claude Code and Codex of npm, and "desktop" is a desktop of Debian 13 that
+E2B's desktop SDK works with.
 
 With --start a shell command runs in the background of every sandbox of the
 template, from its first moment on; with --ready a sandbox is handed out only
@@ -134,7 +136,7 @@ func (t *templateCommands) build() *cobra.Command {
   cloud-sandbox template build app --dockerfile ./Dockerfile --build-arg VERSION=3
   cloud-sandbox template build tiny --source tar:/tmp/rootfs.tar.gz
   sudo cloud-sandbox template build base --source debian:bookworm --force
-  sudo cloud-sandbox template build code-interpreter-v1`,
+  sudo cloud-sandbox template build claude`,
 		Args: Args(0, 1, "one NAME at most"),
 		RunE: t.with([]string{"private"}, func(cmd *cobra.Command, templates Templates, args []string) error {
 			if len(args) > 0 {

@@ -421,7 +421,10 @@ func (b *build) fill(ctx context.Context) error {
 	if err := parts.Wait(); err != nil {
 		return err
 	}
-	return b.installNode(node, npm)
+	if err := b.installNode(node, npm); err != nil {
+		return err
+	}
+	return b.installNPM(ctx)
 }
 
 // fillBare brings in an image and nothing else.

@@ -24,7 +24,7 @@ var packages = []string{
 }
 
 // pythonPackages are left out when an image brings its own Python.
-var pythonPackages = []string{"python-is-python3", "python3", "python3-pip", "python3-venv"}
+var pythonPackages = []string{"python-is-python3", "python3", "python3-pil", "python3-pip", "python3-venv"}
 
 // dpkgConfig keeps documentation out and does not wait for the disk: a build
 // that dies is thrown away, and so is a Sandbox.

@@ -39,9 +39,12 @@ func TestRealTemplates(t *testing.T) {
 		t.Errorf("again: %+v, %v, want it cached", again, err)
 	}
 
-	// The same tree without some of its tools is a small Debian image.
+	// The same tree without some of its tools is a small Debian image, with a Python of
+	// its own.
 	for _, args := range [][]string{
-		{"dpkg", "--purge", "jq", "sudo", "tree"}, {"rm", "-rf", "/usr/local/bin/node", "/usr/local/lib/node_modules", "/tmp/.keep"},
+		{"ln", "-s", "/usr/bin/python3", "/usr/local/bin/python3"},
+		{"dpkg", "--purge", "jq", "sudo", "tree", "python3-pil"},
+		{"rm", "-rf", "/usr/local/bin/node", "/usr/local/lib/node_modules", "/tmp/.keep"},
 	} {
 		if err := (confinedRun{Root: tree, Env: []string{"SUDO_FORCE_REMOVE=yes"}}).run(t.Context(), args...); err != nil {
 			t.Fatal(err)
@@ -133,6 +136,7 @@ cd /workspace; touch here /code/x; touch /usr/local/bin/x; rm here /code/x /usr/
 test "$(id -un) $(id -u) $(id -g) $HOME" = "user 1000 1000 /home/user"
 python3 -c 'import json, ssl, sqlite3, venv; print("python", json.dumps([1]))'
 python3 -m pip --version
+python3 -c 'import PIL; print("Pillow", PIL.__version__)'
 node -e 'console.log("node", process.versions.node)'
 npm --version; npx --version
 git init -q /tmp/repo; git -C /tmp/repo status --short

@@ -31,6 +31,8 @@ func (g *Guard) Check(r Recipe, content bool) error {
 	case g == nil:
 	case r.Source.Local() && !content, r.Source.kind == kindBase:
 		return sandbox.Errorf(sandbox.Denied, "only the server's operator builds from %s: send an archive, or name oci:REF or debian:SUITE", r.Source)
+	case len(r.NPM) > 0:
+		return sandbox.Errorf(sandbox.Denied, "only the server's operator installs packages of npm while a template is built: install them in a sandbox, or by a step of E2B's builder")
 	case r.Source.kind == kindOCI && !r.Bare:
 		return sandbox.Errorf(sandbox.Denied, "only the server's operator adds packages to an image: ask for it as it is, with bare")
 	}

@@ -238,6 +238,51 @@ func (b *build) installNode(node, npm string) error {
 	return nil
 }
 
+// installNPM has the tree's own npm install the Recipe's packages. Their scripts run as
+// root in namespaces of their own, as those of Debian's packages do, over the host's
+// network and with whom the host trusts.
+func (b *build) installNPM(ctx context.Context) error {
+	wanted := b.plan.recipe.NPM
+	if len(wanted) == 0 {
+		return nil
+	}
+	b.say("npm", "installing "+strings.Join(wanted, ", "), 0, 0)
+	resolv, err := hostResolvConf()
+	if err != nil {
+		return err
+	}
+	if err := b.tree.write("etc/resolv.conf", 0o644, resolv); err != nil {
+		return err
+	}
+	trusted, err := b.trustAsHost()
+	if err != nil {
+		return err
+	}
+	const cache = "/tmp/npm"
+	env := append(b.chrootEnv(), "npm_config_registry="+b.npmRegistry(ctx), "npm_config_cache="+cache, "npm_config_update_notifier=false", "NODE_EXTRA_CA_CERTS="+trusted)
+	run := confinedRun{Root: b.root, Log: b.log, Env: env}
+	if err := run.run(ctx, append([]string{"/usr/local/bin/npm", "install", "--global", "--no-audit", "--no-fund"}, wanted...)...); err != nil {
+		return err
+	}
+	return b.forget(cache, trusted)
+}
+
+// npmRegistry is where a tree's npm asks: as the host's does, if it has one.
+func (b *build) npmRegistry(ctx context.Context) string {
+	if b.NPMRegistry != "" {
+		return b.NPMRegistry
+	}
+	cmd := exec.CommandContext(ctx, "npm", "config", "get", "registry")
+	cmd.Dir, cmd.SysProcAttr = b.dir, dieWithParent()
+	said, err := runLocked(cmd)
+	for line := range strings.Lines(said) { // among warnings
+		if line = strings.TrimSpace(line); err == nil && strings.HasPrefix(line, "http") {
+			return line
+		}
+	}
+	return publicNPM
+}
+
 // unpackPackage writes the files of an npm archive to where place says. All
 // of them belong to root.
 func unpackPackage(t tree, file string, place func(name string) (to string, wanted bool)) error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"path"
 	"runtime"
 	"slices"
@@ -174,7 +175,68 @@ func (b *build) addPackages(ctx context.Context) error {
 	if err := b.tree.RemoveAll("usr/sbin/policy-rc.d"); err != nil {
 		return fmt.Errorf("remove policy-rc.d: %w", err)
 	}
+	if err := b.addPillow(ctx); err != nil {
+		return err
+	}
 	return b.compilePython(ctx)
+}
+
+// addPillow installs for an image's own Python what pythonPackages has for the
+// distribution's. An image whose registry answers may be built where PyPI does not: then
+// it goes without.
+func (b *build) addPillow(ctx context.Context) error {
+	for _, python := range pythons {
+		if !b.tree.has(python) {
+			continue
+		}
+		b.say("python", "installing Pillow", 0, 0)
+		trusted, err := b.trustAsHost()
+		if err != nil {
+			return err
+		}
+		env := append(b.chrootEnv(), "PIP_BREAK_SYSTEM_PACKAGES=1")
+		if trusted != "" {
+			env = append(env, "PIP_CERT="+trusted)
+		}
+		run := confinedRun{Root: b.root, Log: b.log, Env: env}
+		err = run.run(ctx, path.Join("/", python), "-m", "pip", "install", "-q", "--no-cache-dir", "--disable-pip-version-check", "--root-user-action=ignore", "--retries=1", "pillow")
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			b.logger().Warn("Pillow was not installed for the Python of an image", "template", b.name, "error", err)
+			b.say("python", "going without Pillow, which PyPI did not give", 0, 0)
+		}
+		if err := b.forget(trusted); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// trustAsHost puts the authorities that the host trusts into the tree, for as long as
+// programs in it use the host's network, and returns where; empty: the host has none.
+func (b *build) trustAsHost() (string, error) {
+	for _, file := range []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"} {
+		if body, err := os.ReadFile(file); err == nil {
+			const name = "tmp/authorities.pem"
+			return "/" + name, b.tree.write(name, 0o644, string(body))
+		}
+	}
+	return "", nil
+}
+
+// forget removes what programs in the tree needed while it was built; "" is nothing.
+func (b *build) forget(files ...string) error {
+	for _, file := range files {
+		if file == "" {
+			continue
+		}
+		if err := b.tree.RemoveAll(strings.TrimPrefix(file, "/")); err != nil {
+			return fmt.Errorf("remove %s of the build: %w", file, err)
+		}
+	}
+	return nil
 }
 
 func (b *build) countPackages(run *confinedRun) {

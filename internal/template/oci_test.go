@@ -155,6 +155,7 @@ func TestGuard(t *testing.T) {
 		"an archive of here": {Recipe{Source: Tar("/etc/shadow")}, false, sandbox.Denied},
 		"a folder of here":   {Recipe{Source: Dir("/etc")}, false, sandbox.Denied},
 		"the operator's":     {Recipe{Source: Base("a:1")}, false, sandbox.Denied},
+		"npm":                {Recipe{Source: Debian("bookworm"), NPM: []string{"a"}}, false, sandbox.Denied},
 	} {
 		if err := (&Guard{}).Check(tt.recipe, tt.content); !errors.Is(err, tt.want) || (tt.want == nil) != (err == nil) {
 			t.Errorf("%s: %v, want %v", name, err, tt.want)

@@ -23,12 +23,15 @@ import (
 
 // A Recipe says what a Template is made of. Only Source is required.
 type Recipe struct {
-	Source   Source            `json:"source"`
-	Packages []string          `json:"packages,omitempty"` // of the distribution, added to its own
-	Files    []File            `json:"files,omitempty"`
-	Env      map[string]string `json:"env,omitempty"`   // of Processes, over that of an image
-	Start    string            `json:"start,omitempty"` // shell command that runs in every Sandbox from its Bind on
-	Ready    string            `json:"ready,omitempty"` // shell command that succeeds once Start has come up
+	Source   Source   `json:"source"`
+	Packages []string `json:"packages,omitempty"` // of the distribution, added to its own
+	// NPM are packages of the npm registry, NAME or NAME@VERSION, that are installed for
+	// all users: of the newest version there when it is built, and with their scripts.
+	NPM   []string          `json:"npm,omitempty"`
+	Files []File            `json:"files,omitempty"`
+	Env   map[string]string `json:"env,omitempty"`   // of Processes, over that of an image
+	Start string            `json:"start,omitempty"` // shell command that runs in every Sandbox from its Bind on
+	Ready string            `json:"ready,omitempty"` // shell command that succeeds once Start has come up
 	// Bare leaves an image as it is: the tools of base are not added to it, and
 	// no program of it runs while it is built. Archives and folders are always
 	// left so.
@@ -62,7 +65,10 @@ const (
 	maxFilePath       = 4096
 )
 
-var packagePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]{1,127}$`)
+var (
+	packagePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]{1,127}$`)
+	npmPattern     = regexp.MustCompile(`^(@[a-z0-9][a-z0-9._-]{0,99}/)?[a-z0-9][a-z0-9._-]{0,99}(@[a-z0-9][a-z0-9.+-]{0,49})?$`)
+)
 
 // Check returns Invalid or TooLarge, saying what to change, for a Recipe that
 // cannot be built.
@@ -80,6 +86,14 @@ func (r Recipe) Check() error {
 	}
 	if len(r.Packages) > 0 && !r.installs() {
 		return sandbox.Errorf(sandbox.Unsupported, "packages are installed into debian:SUITE, and into images that are not left bare, but not into %s", r.Source)
+	}
+	for _, p := range r.NPM {
+		if !npmPattern.MatchString(p) {
+			return sandbox.Errorf(sandbox.Invalid, "%.80q is not the name of a package of npm", p)
+		}
+	}
+	if len(r.NPM) > 0 && !r.installs() {
+		return sandbox.Errorf(sandbox.Unsupported, "packages of npm are installed into debian:SUITE, and into images that are not left bare, but not into %s", r.Source)
 	}
 	if err := r.checkFiles(); err != nil {
 		return err

@@ -69,6 +69,10 @@ func TestRecipeCheck(t *testing.T) {
 		"a path for a package":       {Recipe{Source: Debian(""), Packages: []string{"./x.deb"}}, sandbox.Invalid},
 		"packages into an archive":   {Recipe{Source: Tar("/x.tar"), Packages: []string{"git"}}, sandbox.Unsupported},
 		"packages into a bare image": {Recipe{Source: OCI("a:1"), Bare: true, Packages: []string{"git"}}, sandbox.Unsupported},
+		"a package of npm":           {Recipe{Source: Debian(""), NPM: []string{"@a/b-c@1.2.3", "d"}}, nil},
+		"an option for npm":          {Recipe{Source: Debian(""), NPM: []string{"--prefix"}}, sandbox.Invalid},
+		"an address for npm":         {Recipe{Source: Debian(""), NPM: []string{"http://x/y.tgz"}}, sandbox.Invalid},
+		"npm into an archive":        {Recipe{Source: Tar("/x.tar"), NPM: []string{"a"}}, sandbox.Unsupported},
 		"a relative folder":          {Recipe{Source: Dir("x")}, sandbox.Invalid},
 		"a file outside":             {Recipe{Source: Debian(""), Files: []File{{Path: "../x"}}}, sandbox.Invalid},
 		"a file in /proc":            {Recipe{Source: Debian(""), Files: []File{{Path: "/proc/x"}}}, sandbox.Invalid},
@@ -99,6 +103,7 @@ func TestRecipeHash(t *testing.T) {
 		{Start: "x"},
 		{Start: "x", Ready: "y"},
 		{Bare: true},
+		{NPM: []string{"a"}},
 	} {
 		h, err := r.hash()
 		if err != nil || h == "" || seen[h] {
