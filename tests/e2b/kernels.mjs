@@ -7,7 +7,7 @@ const sb = await Sandbox.connect(process.env.SANDBOX_ID)
 const requestTimeoutMs = 240_000 // to the first byte, which an interpreter that starts on a busy machine keeps waiting
 const run = (code, options) => sb.runCode(code, { timeoutMs: requestTimeoutMs, requestTimeoutMs, ...options })
 
-assert.equal((await run('x <- 41\nprint("Hello, World!")', { language: 'r' })).logs.stdout.join(''), '[1] "Hello, World!"\n')
+assert.deepEqual((await run('x <- 41\nprint("Hello, World!")', { language: 'r' })).logs.stdout, ['[1] "Hello, World!"\n'])
 const r = await run('x + 1', { language: 'R' })
 assert.equal(r.text, '[1] 42')
 assert.equal(r.executionCount, 2)
@@ -20,7 +20,7 @@ const failed = (await run('f <- function() stop("m")\nf()', { language: 'r' })).
 assert.equal(failed.value, 'm')
 assert.match(failed.traceback, /1\. f\(\)/)
 
-assert.equal((await run('int x = 41;\nSystem.out.println("Hello, World!");', { language: 'java' })).logs.stdout.join(''), 'Hello, World!\n')
+assert.deepEqual((await run('int x = 41;\nSystem.out.println("Hello, World!");', { language: 'java' })).logs.stdout, ['Hello, World!', '\n'])
 assert.equal((await run('x + 1', { language: 'java' })).text, '42')
 assert.equal((await run('System.getProperty("FOO")', { language: 'java', envs: { FOO: 'bar' } })).text, 'bar')
 assert.equal((await run('System.getProperty("FOO", "default")', { language: 'java' })).text, 'default')

@@ -26,6 +26,7 @@ type Handler interface {
 // Started says what an execution runs in.
 type Started struct {
 	ContextID string
+	Language  string
 	Count     int64 // of the context, from 1
 	Restarted bool  // the interpreter is not that of the execution before
 }

@@ -109,7 +109,7 @@ func (c *kept) execute(ctx context.Context, req Request, h Handler) (Result, err
 		return Result{}, err
 	}
 	defer c.end()
-	if err := h.Started(Started{ContextID: c.id, Count: cl.count, Restarted: restarted}); err != nil {
+	if err := h.Started(Started{ContextID: c.id, Language: c.language.name, Count: cl.count, Restarted: restarted}); err != nil {
 		return Result{}, err
 	}
 	if err := w.begin(cl); err != nil && !errors.Is(err, syscall.EPIPE) { // one that has ended says so below

@@ -43,6 +43,8 @@ type language struct {
 	// every is how many times againAfter lies between an interrupt and the next:
 	// V8 may break when one comes while it still unwinds from the one before.
 	every int
+	// lines says that it writes what belongs to one line piece by piece.
+	lines bool
 }
 
 // title is how a worker is called in a list of processes.
@@ -102,7 +104,7 @@ var languages = []language{
 	{name: "javascript", args: node, worker: javascriptWorker, every: 8},
 	{name: "typescript", args: append(slices.Clip(node), "typescript"), worker: javascriptWorker, every: 8},
 	{name: "bash", args: []string{"bash", "-c", bashWorker, title}, aside: true, insist: 60, every: 1},
-	{name: "r", args: []string{"R", "--no-echo", "--no-restore", "--no-save", "-e", rLoader, "--args", title}, worker: rWorker, every: 1},
+	{name: "r", args: []string{"R", "--no-echo", "--no-restore", "--no-save", "-e", rLoader, "--args", title}, worker: rWorker, every: 1, lines: true},
 	{name: "java", args: javaArgs, worker: javaWorker, asFile: true, every: 1},
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,6 +14,9 @@ const (
 	// maxRest bounds what is read of a stream to be level with a frame: as much
 	// as a pipe can hold.
 	maxRest = 1 << 20
+	// lineWait is how long the beginning of a line waits for more, where a program
+	// writes it in pieces at once.
+	lineWait = 10 * time.Millisecond
 )
 
 // stream is one output of a worker. It is always read, also when nobody wants
@@ -20,6 +24,7 @@ const (
 type stream struct {
 	file   *os.File
 	closed chan struct{} // when nothing comes any more
+	lines  bool          // a line that has begun is waited for, for lineWait
 
 	mu   sync.Mutex // held from a read until what it gave has been passed on
 	buf  []byte
@@ -55,8 +60,8 @@ func (s *stream) run() {
 	})
 }
 
-// pass reads once and passes on what came. It never blocks: the poller's
-// descriptors do not.
+// pass reads once and passes on what came. It does not block, as the poller's
+// descriptors do not, but for lineWait where lines are wanted.
 func (s *stream) pass(fd uintptr) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,11 +70,38 @@ func (s *stream) pass(fd uintptr) (int, error) {
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
+		if n > 0 && s.lines {
+			n = s.line(fd, n)
+		}
 		if n > 0 && s.sink != nil {
 			s.sink(s.buf[:n])
 		}
 		return n, err
 	}
+}
+
+// line reads on behind the first n bytes until they end with a line, and returns how
+// many there are then.
+func (s *stream) line(fd uintptr, n int) int {
+	for until := time.Now().Add(lineWait); n < len(s.buf) && s.buf[n-1] != '\n'; {
+		left := time.Until(until)
+		if left <= 0 {
+			return n
+		}
+		ready, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(left/time.Millisecond)+1)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || ready == 0 {
+			return n
+		}
+		more, err := unix.Read(int(fd), s.buf[n:])
+		if err != nil || more == 0 {
+			return n // the next read says the same
+		}
+		n += more
+	}
+	return n
 }
 
 // settle returns when everything that was written before it was called has been

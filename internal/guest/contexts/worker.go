@@ -112,6 +112,7 @@ func (w *worker) open(l language) (theirs []*os.File, err error) {
 		switch i {
 		case 0, 1:
 			w.out[i] = newStream(r)
+			w.out[i].lines = l.lines
 			theirs = append(theirs, wr)
 		case 2:
 			w.requests, theirs = wr, append(theirs, r)

@@ -1,6 +1,7 @@
 package interpreter
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -87,6 +88,7 @@ type stream struct {
 
 	mu     sync.Mutex
 	began  bool
+	apart  bool // the end of a line is a piece of its own
 	failed bool // an error was told
 	tails  [2][]byte
 	timer  *time.Timer
@@ -100,7 +102,7 @@ func newStream(w http.ResponseWriter) *stream { return &stream{w: w} }
 func (s *stream) Started(e contexts.Started) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.began = true
+	s.began, s.apart = true, e.Language == "java" // as E2B's clients have it
 	s.w.Header().Set("Content-Type", "application/json")
 	s.w.WriteHeader(http.StatusOK)
 	s.timer = time.AfterFunc(keepaliveTime, s.keepalive)
@@ -157,6 +159,14 @@ func (s *stream) Output(stderr bool, data []byte) error {
 }
 
 func (s *stream) text(i int, data []byte) error {
+	if line, ended := bytes.CutSuffix(data, []byte("\n")); s.apart && ended {
+		_ = s.piece(i, line) // the next says the same
+		data = data[len(line):]
+	}
+	return s.piece(i, data)
+}
+
+func (s *stream) piece(i int, data []byte) error {
 	if len(data) == 0 {
 		return s.err
 	}
