@@ -64,10 +64,14 @@ type TemplateRequest struct {
 	Packages   []string
 	Files      []TemplateFile
 	Env        map[string]string
-	Start      string
-	Ready      string
-	Bare       bool // the image stays as it is
-	Force      bool // build it although it is there
+	// Upload is an archive of more files, put in after Files, with their owners and
+	// modes: tar, perhaps compressed. It is read to its end before the archive is; nil:
+	// there are none.
+	Upload io.Reader `json:"-"`
+	Start  string
+	Ready  string
+	Bare   bool // the image stays as it is
+	Force  bool // build it although it is there
 	// Whole says that the archive is all that is in a Sandbox: nothing of it is
 	// tidied away.
 	Whole bool

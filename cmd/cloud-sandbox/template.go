@@ -3,11 +3,8 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -90,7 +87,7 @@ func (l localTemplates) RemoveTemplate(_ context.Context, name string) ([]string
 // BuildTemplate implements cli.Templates.
 func (l localTemplates) BuildTemplate(ctx context.Context, t cli.TemplateBuild, tell func(stage, line string)) (made cli.BuiltTemplate, err error) {
 	if t.DockerfileAt != "" {
-		return made, errors.New("a Dockerfile is built in a sandbox, which the data folder alone cannot start: start the server with `cloud-sandbox up`, and build through it with --url and --token, or CLOUD_SANDBOX_URL and CLOUD_SANDBOX_API_KEY")
+		return made, errors.New("a Dockerfile is built in a sandbox, which the data folder alone cannot start: start the server with `cloud-sandbox serve`, and build through it with --url and --api-key, or CLOUD_SANDBOX_URL and CLOUD_SANDBOX_API_KEY")
 	}
 	if t.Template == "" {
 		t.Template = base
@@ -102,6 +99,15 @@ func (l localTemplates) BuildTemplate(ctx context.Context, t cli.TemplateBuild, 
 	recipe, err := recipeOf(t)
 	if err != nil {
 		return made, err
+	}
+	if len(t.Put) > 0 {
+		if recipe.Upload, err = packed(ctx, t.Put); err != nil {
+			return made, err
+		}
+		defer recipe.Upload.Close()
+		if recipe.UploadHash, err = template.CheckUpload(ctx, recipe.Upload); err != nil {
+			return made, err
+		}
 	}
 	if _, err := config.ExportProxy(os.Getenv); err != nil {
 		return made, err
@@ -116,6 +122,20 @@ func (l localTemplates) BuildTemplate(ctx context.Context, t cli.TemplateBuild, 
 		return made, err
 	}
 	return cli.BuiltTemplate{Template: ref.String(), Version: image.Digest, Source: image.Source, SizeBytes: image.Size, Cached: image.Cached}, nil
+}
+
+// packed is an archive of files, in a file without a name.
+func packed(ctx context.Context, files []cli.PutFile) (*os.File, error) {
+	f, err := os.CreateTemp("", "cloud-sandbox-files-*")
+	if err != nil {
+		return nil, err
+	}
+	err = errors.Join(os.Remove(f.Name()), cli.PackFiles(ctx, f, files))
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 func recipeOf(t cli.TemplateBuild) (template.Recipe, error) {
@@ -140,13 +160,6 @@ func recipeOf(t cli.TemplateBuild) (template.Recipe, error) {
 	var err error
 	if r.Source, err = template.ParseSource(localSource(source)); err != nil {
 		return r, err
-	}
-	for _, f := range t.Files {
-		mode, err := strconv.ParseUint(f.Mode, 8, 32)
-		if err != nil {
-			return r, fmt.Errorf("the mode of %s: %w", f.Path, err)
-		}
-		r.Files = append(r.Files, template.File{Path: f.Path, Content: f.Content, Mode: fs.FileMode(mode)})
 	}
 	return r, r.Check()
 }

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
 // code-interpreter-v1 is made of a suite that has what its users expect, unless
@@ -38,9 +37,9 @@ func TestRecipesOfE2BsTemplates(t *testing.T) {
 		"claude": {"@anthropic-ai/claude-code"}, "codex:next": {"@openai/codex"}, "desktop": nil, "code-interpreter-v1:1": nil,
 	} {
 		asked := built(name, "", "ffmpeg")
-		asked.Files = []client.TemplateFile{{Path: "/srv/a", Mode: "644"}}
+		asked.Env = map[string]string{"A": "b"}
 		r, err := recipeOf(asked)
-		if err != nil || !reflect.DeepEqual(r.NPM, npm) || !slices.Contains(r.Packages, "ffmpeg") || r.Files[len(r.Files)-1].Path != "/srv/a" {
+		if err != nil || !reflect.DeepEqual(r.NPM, npm) || !slices.Contains(r.Packages, "ffmpeg") || r.Env["A"] != "b" {
 			t.Errorf("%s: %+v, %v", name, r, err)
 		}
 		if agent := len(npm) > 0; agent != (r.Source.String() != "debian:trixie") || agent && r.Defaults.MemoryBytes != 1<<30 {

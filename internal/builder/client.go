@@ -89,6 +89,10 @@ func (c *Client) Build(ctx context.Context, tenant sandbox.TenantID, req sandbox
 	}
 	var body io.Reader = bytes.NewReader(append(head, '\n'))
 	query := url.Values{}
+	if req.Upload != nil {
+		query.Set("files", "true")
+		body = io.MultiReader(body, &framed{r: req.Upload})
+	}
 	if archive != nil {
 		query.Set("archive", "true")
 		body = io.MultiReader(body, archive)

@@ -2,6 +2,7 @@ package builder
 
 import (
 	"bufio"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"io"
@@ -11,8 +12,8 @@ import (
 )
 
 // What is said over the socket: requests of HTTP whose query names the Tenant.
-// The body of a new build is one line of JSON, and then the archive. A log is
-// lines of JSON.
+// The body of a new build is one line of JSON, then the files that go with it, in
+// frames, and then the archive. A log is lines of JSON.
 const (
 	pathBuilds    = "/v1/builds"
 	pathTemplates = "/v1/templates"
@@ -23,6 +24,77 @@ const (
 
 	maxRequest = 24 << 20 // bytes of a request for a build, without the archive
 )
+
+// framed writes what it reads as frames: four bytes of length, and so many. The last
+// one is empty.
+type framed struct {
+	r    io.Reader
+	rest []byte // of a frame
+	err  error
+}
+
+const maxFrame = 64 << 10
+
+func (f *framed) Read(p []byte) (int, error) {
+	if len(f.rest) == 0 && f.err == nil {
+		frame := make([]byte, 4+maxFrame)
+		n, err := io.ReadFull(f.r, frame[4:])
+		binary.BigEndian.PutUint32(frame, uint32(n))
+		if f.rest = frame[:4+n]; err != nil {
+			if f.err = err; errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+				f.err = io.EOF
+			}
+			if n > 0 && errors.Is(f.err, io.EOF) {
+				f.rest = append(f.rest, 0, 0, 0, 0)
+			}
+		}
+		if f.err != nil && !errors.Is(f.err, io.EOF) {
+			f.rest = nil // who reads it fails too: it has no end
+		}
+	}
+	if len(f.rest) == 0 {
+		return 0, f.err
+	}
+	n := copy(p, f.rest)
+	f.rest = f.rest[n:]
+	return n, nil
+}
+
+// unframed reads what framed wrote, up to its end.
+type unframed struct {
+	r    io.Reader
+	left uint32 // of a frame
+	over bool
+}
+
+func (u *unframed) Read(p []byte) (int, error) {
+	if u.over || len(p) == 0 {
+		return 0, endIf(u.over)
+	}
+	if u.left == 0 {
+		var head [4]byte
+		if _, err := io.ReadFull(u.r, head[:]); err != nil {
+			return 0, io.ErrUnexpectedEOF
+		}
+		if u.left = binary.BigEndian.Uint32(head[:]); u.left == 0 {
+			u.over = true
+			return 0, io.EOF
+		}
+	}
+	n, err := u.r.Read(p[:min(uint32(len(p)), u.left)])
+	u.left -= uint32(n)
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+func endIf(over bool) error {
+	if over {
+		return io.EOF
+	}
+	return nil
+}
 
 // failure is an error on its way to the server.
 type failure struct {

@@ -120,6 +120,9 @@ func (s *Service) serveBuild(w http.ResponseWriter, r *http.Request, tenant sand
 	if err != nil {
 		return err
 	}
+	if r.URL.Query().Get("files") != "" {
+		req.Upload = &unframed{r: body}
+	}
 	var archive io.Reader
 	if r.URL.Query().Get("archive") != "" {
 		archive = body

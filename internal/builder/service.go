@@ -165,9 +165,14 @@ func (s *Service) Build(ctx context.Context, tenant sandbox.TenantID, req sandbo
 	if err != nil {
 		return sandbox.TemplateBuild{}, err
 	}
+	if err := s.takeUpload(ctx, b, req.Upload, &recipe); err != nil {
+		s.drop(b)
+		return sandbox.TemplateBuild{}, err
+	}
 	var content *os.File
 	if archive != nil {
 		if content, err = s.spool(ctx, b, archive); err != nil {
+			closeAll(recipe.Upload)
 			s.drop(b)
 			return sandbox.TemplateBuild{}, err
 		}
@@ -281,6 +286,29 @@ func (s *Service) queue(tenant sandbox.TenantID, ref template.Ref, req sandbox.T
 	return b, nil
 }
 
+// takeUpload takes the files that go with a build into its recipe.
+func (s *Service) takeUpload(ctx context.Context, b *build, upload io.Reader, recipe *template.Recipe) (err error) {
+	if upload == nil {
+		return nil
+	}
+	if recipe.Upload, err = s.spool(ctx, b, upload); err != nil {
+		return err
+	}
+	if recipe.UploadHash, err = template.CheckUpload(ctx, recipe.Upload); err != nil {
+		closeAll(recipe.Upload)
+	}
+	return err
+}
+
+// closeAll closes the files that there are.
+func closeAll(files ...*os.File) {
+	for _, f := range files {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
 // spool takes an archive to the disk: who sends it need not wait for its turn.
 func (s *Service) spool(ctx context.Context, b *build, archive io.Reader) (*os.File, error) {
 	f, err := os.OpenFile(b.path+archiveSuffix, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
@@ -350,16 +378,12 @@ func (s *Service) start(b *build, builder *template.Builder, ref template.Ref, r
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		if content != nil {
-			content.Close()
-		}
+		closeAll(content, recipe.Upload)
 		return errClosing
 	}
 	s.going.Go(func() {
 		defer close(b.done)
-		if content != nil {
-			defer content.Close()
-		}
+		defer closeAll(content, recipe.Upload)
 		select {
 		case s.slots <- struct{}{}:
 			defer func() { <-s.slots }()

@@ -31,7 +31,7 @@ func (t TemplateBuild) checkDockerfile() error {
 	}{
 		{t.Source != "", "--source", "FROM says what it begins with"},
 		{len(t.Packages) > 0, "--package", "install packages by RUN, for example RUN apt-get update && apt-get install -y ffmpeg"},
-		{len(t.Files) > 0, "--file", "bring in files by COPY"},
+		{len(t.Put) > 0, "--file", "bring in files by COPY"},
 		{len(t.Env) > 0, "--env", "set variables by ENV"},
 		{t.Bare, "--bare", "nothing is added to its image"},
 	} {

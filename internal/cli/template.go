@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -36,6 +35,7 @@ type Templates interface {
 type TemplateBuild struct {
 	client.NewTemplate
 	Private bool // hidden from tenants; a Tenant's own always is
+	Put     []PutFile
 	// DockerfileAt is the path of a Dockerfile, and Context of the folder that it
 	// copies from; empty: there is none, and the folder that the Dockerfile is in.
 	DockerfileAt, Context string
@@ -144,10 +144,10 @@ func (t *templateCommands) build() *cobra.Command {
 			}
 			var err error
 			asked.Env, asked.BuildArgs = env.values, buildArgs.values
-			if err := asked.checkDockerfile(); err != nil {
+			if asked.Put, err = putFiles(files); err != nil {
 				return err
 			}
-			if asked.Files, err = templateFiles(files); err != nil {
+			if err := asked.checkDockerfile(); err != nil {
 				return err
 			}
 			return buildTemplate(cmd, templates, asked, verbose)
@@ -169,32 +169,6 @@ func (t *templateCommands) build() *cobra.Command {
 	f.BoolVar(&asked.Force, "force", false, "build it although it is there")
 	f.BoolVar(&verbose, "verbose", false, "show every line of the build; otherwise some ten, and the last ones of a build that fails")
 	return cmd
-}
-
-// templateFiles reads what --file names: HERE:THERE or HERE:THERE:MODE.
-func templateFiles(given []string) (files []client.TemplateFile, err error) {
-	for _, text := range given {
-		parts := strings.Split(text, ":")
-		if len(parts) != 2 && len(parts) != 3 {
-			return nil, usagef("--file %q is not HERE:THERE or HERE:THERE:MODE", text)
-		}
-		info, err := os.Stat(parts[0])
-		if err != nil {
-			return nil, fmt.Errorf("--file %q: %w", text, err)
-		}
-		file := client.TemplateFile{Path: parts[1], Mode: octal(info.Mode())}
-		if file.Content, err = os.ReadFile(parts[0]); err != nil {
-			return nil, fmt.Errorf("--file %q: %w", text, err)
-		}
-		if len(parts) == 3 {
-			if _, err := strconv.ParseUint(parts[2], 8, 12); err != nil {
-				return nil, usagef("--file %q: the mode is an octal number, for example 0755", text)
-			}
-			file.Mode = parts[2]
-		}
-		files = append(files, file)
-	}
-	return files, nil
 }
 
 func buildTemplate(cmd *cobra.Command, templates Templates, asked TemplateBuild, verbose bool) error {
@@ -420,7 +394,14 @@ func (r remoteTemplates) BuildTemplate(ctx context.Context, t TemplateBuild, tel
 		archive, t.Source = from, "tar:"
 		tell("upload", "sending "+path)
 	}
-	b, err := r.StartBuild(ctx, t.NewTemplate, archive)
+	var files io.Reader
+	if len(t.Put) > 0 {
+		read, write := io.Pipe()
+		defer read.Close()
+		go func() { write.CloseWithError(PackFiles(ctx, write, t.Put)) }()
+		files = read
+	}
+	b, err := r.StartBuild(ctx, t.NewTemplate, files, archive)
 	if err != nil {
 		return made, err
 	}

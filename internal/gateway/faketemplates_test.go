@@ -17,12 +17,20 @@ type templates struct {
 	builds   []sandbox.TemplateBuild // the newest first
 	requests []sandbox.TemplateRequest
 	archives []string
+	uploads  []string
 }
 
 var baseVersion = strings.Repeat("0b", 32)
 
 func (f *templates) Build(_ context.Context, tenant sandbox.TenantID, req sandbox.TemplateRequest, archive io.Reader) (sandbox.TemplateBuild, error) {
-	sent := ""
+	sent, uploaded := "", ""
+	if req.Upload != nil {
+		all, err := io.ReadAll(req.Upload)
+		if err != nil {
+			return sandbox.TemplateBuild{}, err
+		}
+		uploaded = string(all)
+	}
 	if archive != nil {
 		all, err := io.ReadAll(archive)
 		if err != nil {
@@ -41,6 +49,7 @@ func (f *templates) Build(_ context.Context, tenant sandbox.TenantID, req sandbo
 	}
 	f.builds = append([]sandbox.TemplateBuild{b}, f.builds...)
 	f.requests, f.archives = append(f.requests, req), append(f.archives, sent)
+	f.uploads = append(f.uploads, uploaded)
 	return b, nil
 }
 

@@ -552,6 +552,20 @@ func templatesByCalls(t *testing.T, f *fixture) {
 	if r := f.templates.requests[0]; f.templates.archives[0] != "abc" || r.Files[0].Mode != 0o755 || !r.Files[0].User || string(r.Files[0].Content) != "a" {
 		t.Errorf("built is %+v of %q", r, f.templates.archives[0])
 	}
+	for _, tt := range []struct {
+		messages         []string
+		uploads, archive string
+	}{
+		{[]string{`{"recipe":{"template":"mine","source":"tar:"}}`, `{"files":"Zg=="}`, `{"files":"Zw=="}`, `{"archive":"YWI="}`, `{"archive":"Yw=="}`}, "fg", "abc"},
+		{[]string{`{"recipe":{"template":"mine","source":"debian:bookworm"}}`, `{"files":"Zg=="}`}, "f", ""},
+	} {
+		if built, failed := f.say(f.token, templates+"Build", tt.messages...); len(built) != 1 {
+			t.Fatalf("%q: %q, %+v", tt.messages, built, failed)
+		}
+		if n := len(f.templates.uploads) - 1; f.templates.uploads[n] != tt.uploads || f.templates.archives[n] != tt.archive {
+			t.Errorf("%q: built of %q and %q", tt.messages, f.templates.uploads[n], f.templates.archives[n])
+		}
+	}
 	named := `{"build_id":"` + answer.Build.ID + `"}`
 	f.says(templates+"ListBuilds", `{}`, answer.Build.ID)
 	f.says(templates+"GetBuild", named, `"state":"failed"`, `"message":"no/bin/sh"`)
@@ -568,6 +582,7 @@ func templatesByCalls(t *testing.T, f *fixture) {
 		{templates + "Build", []string{`{"recipe":{"template":"a","source":"oci:x"}}`, `{"archive":"YQ=="}`}, "invalid_argument", "or a dockerfile"},
 		{templates + "Build", []string{`{"recipe":{"template":"a","dockerfile":"FROM base\nRUNN x"}}`}, "invalid_argument", "Dockerfile line 2"},
 		{templates + "Build", []string{`{"recipe":{"template":"a","dockerfile":"FROM base"}}`, `{"archive":"YQ=="}`}, "invalid_argument", "not a whole tar"},
+		{templates + "Build", []string{`{"recipe":{"template":"a","source":"tar:"}}`, `{"archive":"YQ=="}`, `{"files":"YQ=="}`}, "invalid_argument", "files come before the archive"},
 		{templates + "Build", []string{recipe, recipe}, "invalid_argument", "only the first message"},
 		{templates + "Build", []string{`{"recipe":{"template":"a","source":"tar:","files":[{"path":"/a","mode":"x"}]}}`}, "invalid_argument", "octal"},
 		{templates + "Build", []string{`{"recipe":{"template":"a","source":"tar:","files":[{"path":"/a","owner":"me"}]}}`}, "invalid_argument", "root or user"},

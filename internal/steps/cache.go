@@ -37,6 +37,9 @@ func (r *Recipe) added() (parts []string) {
 		sum := sha256.Sum256(f.Content)
 		parts = append(parts, f.Path, hex.EncodeToString(sum[:]), fmt.Sprint(f.Mode, f.User))
 	}
+	if r.Upload != nil {
+		parts = append(parts, "upload", r.Upload.hash)
+	}
 	return parts
 }
 

@@ -2,6 +2,8 @@ package steps
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -56,6 +58,54 @@ func (s *Service) takeContext(ctx context.Context, tenant sandbox.TenantID, arch
 		return nil, err
 	}
 	return c, nil
+}
+
+// upload is an archive of files that was sent with a build.
+type upload struct {
+	file    *os.File // without a name
+	size    int64
+	hash    string
+	release func()
+}
+
+// takeUpload keeps files that are sent with a build until it needs them.
+func (s *Service) takeUpload(ctx context.Context, tenant sandbox.TenantID, archive io.Reader) (*upload, error) {
+	if s.cfg.Uploads == "" {
+		return nil, sandbox.Errorf(sandbox.Unsupported, "this server takes no files for templates: leave them out")
+	}
+	release, err := s.mayTake(tenant)
+	if err != nil {
+		return nil, err
+	}
+	u := &upload{release: release}
+	if u.file, err = s.uploads().scratch(tenant); err != nil {
+		release()
+		return nil, err
+	}
+	sum := sha256.New()
+	if err = take(ctx, u.file, io.TeeReader(archive, sum)); err == nil {
+		u.size, err = u.file.Seek(0, io.SeekCurrent)
+	}
+	if err != nil {
+		u.close()
+		return nil, err
+	}
+	u.hash = hex.EncodeToString(sum.Sum(nil))
+	return u, nil
+}
+
+// close is called once.
+func (u *upload) close() {
+	if u != nil {
+		u.file.Close()
+		u.release()
+	}
+}
+
+// close lets go of what was sent for r.
+func (r *Recipe) close() {
+	r.Context.close()
+	r.Upload.close()
 }
 
 // mayTake counts a context of a Tenant until release is called.

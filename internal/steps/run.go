@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"strconv"
 	"strings"
@@ -58,7 +59,7 @@ type run struct {
 
 // run carries a build out. It returns when nothing of it goes on.
 func (s *Service) run(ctx context.Context, b *build, recipe Recipe) {
-	defer recipe.Context.close()
+	defer recipe.close()
 	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.Limit, errTooSlow)
 	defer cancel()
 	r := &run{Service: s, b: b, recipe: recipe, at: AtBase, prefix: "[base]", env: map[string]string{}}
@@ -291,9 +292,13 @@ func (r *run) export(ctx context.Context) (built sandbox.TemplateBuild, err erro
 	maps.Copy(env, r.base.Env)
 	maps.Copy(env, r.env)
 	start, ready := r.commands()
+	var more io.Reader // not an *io.SectionReader that is nil
+	if u := r.recipe.Upload; u != nil {
+		more = io.NewSectionReader(u.file, 0, u.size)
+	}
 	return r.cfg.Templates.Build(ctx, r.b.record.Tenant, sandbox.TemplateRequest{
 		Template: d.Name + ":" + r.firstTag(r.recipe.Start != ""), Source: "tar:", Whole: true, Base: base, Env: env, Defaults: r.defaults(),
-		Build: r.b.record.ID, Layer: r.layers[len(r.layers)-1], Start: start, Ready: ready, Files: r.recipe.Files,
+		Build: r.b.record.ID, Layer: r.layers[len(r.layers)-1], Start: start, Ready: ready, Files: r.recipe.Files, Upload: more,
 	}, file.Body)
 }
 

@@ -63,6 +63,8 @@ type Recipe struct {
 	// the folder that a step says, not those of the last one.
 	Own   bool
 	Files []sandbox.TemplateFile // put in after the steps
+	// Upload is an archive of more files; nil: there are none.
+	Upload *upload
 	// Dockerfile is in place of Steps, and Context the files that it copies; nil:
 	// there are none.
 	Dockerfile *dockerfile.File

@@ -80,7 +80,7 @@ func checkDockerfile(req sandbox.TemplateRequest) error {
 		{req.Dockerfile == "", "build arguments are of a Dockerfile, and there is none: leave them out, or send one"},
 		{req.Source != "", "a Dockerfile says by FROM what it begins with: leave out the source"},
 		{len(req.Packages) > 0, "a Dockerfile installs packages by RUN, for example RUN apt-get update && apt-get install -y ffmpeg: leave out the packages"},
-		{len(req.Files) > 0, "a Dockerfile brings in files by COPY: leave out the files"},
+		{len(req.Files) > 0 || req.Upload != nil, "a Dockerfile brings in files by COPY: leave out the files"},
 		{len(req.Env) > 0, "a Dockerfile sets variables by ENV: leave out env"},
 		{req.Bare, "nothing is added to the image of a Dockerfile: leave out bare"},
 	} {
@@ -136,6 +136,11 @@ func (s *Service) buildPackages(ctx context.Context, tenant sandbox.TenantID, re
 		}
 		r.Steps = append(r.Steps, env)
 	}
+	if req.Upload != nil {
+		if r.Upload, err = s.takeUpload(ctx, tenant, req.Upload); err != nil {
+			return sandbox.TemplateBuild{}, err
+		}
+	}
 	return s.launch(ctx, tenant, draft, r)
 }
 
@@ -164,15 +169,14 @@ func (s *Service) draftOf(ctx context.Context, tenant sandbox.TenantID, template
 	return d, s.checkDraft(ctx, tenant, d)
 }
 
-// launch announces a build and starts it. The Recipe's Context is closed once it is
-// over, or does not start.
+// launch announces a build and starts it. The Recipe is closed once it is over, or does not start.
 func (s *Service) launch(ctx context.Context, tenant sandbox.TenantID, d Draft, r Recipe) (sandbox.TemplateBuild, error) {
 	b, err := s.Announce(ctx, tenant, d)
 	if err == nil {
 		err = s.Start(tenant, d.Name, b.ID, r)
 	}
 	if err != nil {
-		r.Context.close()
+		r.close()
 		return sandbox.TemplateBuild{}, err
 	}
 	return s.buildByID(tenant, b.ID)

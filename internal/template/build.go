@@ -403,6 +403,9 @@ func (b *build) make(ctx context.Context) (Image, error) {
 	if err := b.addFiles(b.plan.recipe); err != nil {
 		return Image{}, err
 	}
+	if err := b.unpackUpload(ctx); err != nil {
+		return Image{}, err
+	}
 	if err := b.finishTree(ctx); err != nil {
 		return Image{}, err
 	}

@@ -43,7 +43,12 @@ type Recipe struct {
 	Defaults sandbox.TemplateDefaults `json:"defaults,omitzero"`
 	// Base is the version that the archive changes, see fillChanges; empty: the
 	// archive is all.
-	Base  string `json:"base,omitempty"`
+	Base string `json:"base,omitempty"`
+	// Upload is an archive of more files, put in after Files, and UploadHash what
+	// CheckUpload says of it; nil: there is none.
+	Upload     *os.File `json:"-"`
+	UploadHash string   `json:"upload_hash,omitempty"`
+
 	Build string `json:"-"` // see sandbox.Template
 	Layer string `json:"-"`
 }
@@ -60,7 +65,7 @@ type File struct {
 const (
 	maxRecipePackages = 500
 	maxRecipeFiles    = 1000
-	maxRecipeBytes    = 8 << 20 // of all files
+	maxRecipeBytes    = 8 << 20 // of all Files, which are held in memory
 	maxCommand        = 64 << 10
 	maxFilePath       = 4096
 )
@@ -133,10 +138,8 @@ func (r Recipe) checkFiles() error {
 		if !ok || len(f.Path) > maxFilePath {
 			return sandbox.Errorf(sandbox.Invalid, "%.80q is not the path of a file in a template", f.Path)
 		}
-		for _, dir := range []string{"proc", "sys", "dev", "run", "tmp", ".cloud-sandbox"} {
-			if name == dir || strings.HasPrefix(name, dir+"/") {
-				return sandbox.Errorf(sandbox.Invalid, "/%s of a sandbox does not come from its template, so /%.80s cannot be put there", dir, name)
-			}
+		if err := checkPlace(name); err != nil {
+			return err
 		}
 		if f.Mode&^fs.ModePerm != 0 {
 			return sandbox.Errorf(sandbox.Invalid, "the mode of /%.80s may only say who may read, write and execute", name)
@@ -144,7 +147,17 @@ func (r Recipe) checkFiles() error {
 		size += len(f.Content)
 	}
 	if len(r.Files) > maxRecipeFiles || size > maxRecipeBytes {
-		return sandbox.Errorf(sandbox.TooLarge, "a template may bring at most %d files and %d bytes of them", maxRecipeFiles, maxRecipeBytes)
+		return sandbox.Errorf(sandbox.TooLarge, "the description of a template may hold at most %d files and %d bytes of them: send more as an archive, the part files of the form", maxRecipeFiles, maxRecipeBytes)
+	}
+	return nil
+}
+
+// checkPlace refuses paths that no Template has.
+func checkPlace(name string) error {
+	for _, dir := range []string{"proc", "sys", "dev", "run", "tmp", ".cloud-sandbox"} {
+		if name == dir || strings.HasPrefix(name, dir+"/") {
+			return sandbox.Errorf(sandbox.Invalid, "/%s of a sandbox does not come from its template, so /%.80s cannot be put there", dir, name)
+		}
 	}
 	return nil
 }

@@ -4,7 +4,11 @@ import (
 	"archive/tar"
 	"bytes"
 	"encoding/json"
+	"io"
+	"mime/multipart"
+	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -233,6 +237,19 @@ func TestPackagesForImages(t *testing.T) {
 	if log, done = follow(t, c, b.ID); done.State != "ready" || !done.Cached {
 		t.Errorf("the same again: %+v with %s", done, log)
 	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, []byte("by the command line"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(s.Bin, "template", "build", "packaged:2", "--source", "oci:"+nobody+"/debian:12", "--package", "greeting", "--file", file+":/srv/b", "--env", "WHOM=you", "--verbose")
+	cmd.Env = append(os.Environ(), "CLOUD_SANDBOX_URL="+s.URL, "CLOUD_SANDBOX_USER_ID=packages", "CLOUD_SANDBOX_API_KEY=")
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "CACHED [builder 1/2] install greeting") {
+		t.Fatalf("%v: %s", err, out)
+	}
+	box = create(t, c, rig.Body{"template": "packaged:2"})
+	if got := output(t, c, box.ID, "bash", "greeting; cat /srv/b; ls /srv"); got != "greetings, you\nby the command lineb\nrepo\n" {
+		t.Errorf("inside: %q", got)
+	}
 	want["packages"] = []string{"none-of-that-name"}
 	c.Must(t, "POST", "/api/v1/templates", want, &b)
 	if log, done = follow(t, c, b.ID); done.Error == nil || !strings.HasPrefix(done.Error.Message, "install none-of-that-name: ") || !strings.Contains(done.Error.Message, "Unable to locate package") {
@@ -244,4 +261,97 @@ func TestPackagesForImages(t *testing.T) {
 			t.Errorf("%v: %d %s, %v", wrong, status, raw, err)
 		}
 	}
+}
+
+// Files of any size are put in, beside an archive and by the command line.
+func TestTemplateFiles(t *testing.T) {
+	t.Parallel()
+	sh := newShell(t, "template-files")
+	c := sh.server.Client(t, "template-files")
+	root := rootOf(t, "stat", "head")
+	form := func(files []tar.Header, parts ...string) (int, templateBuild, string) {
+		t.Helper()
+		var body bytes.Buffer
+		w := multipart.NewWriter(&body)
+		for _, name := range parts {
+			part, err := w.CreateFormFile(name, name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch name {
+			case "template":
+				_, _ = io.WriteString(part, `{"template": "files:1", "source": "tar:"}`)
+			case "archive":
+				_, _ = part.Write(tarOf(t, root))
+			case "files":
+				archive := tar.NewWriter(part)
+				for _, h := range files {
+					if err := archive.WriteHeader(&h); err != nil {
+						t.Fatal(err)
+					}
+					_, _ = archive.Write(bytes.Repeat([]byte("x"), int(h.Size)))
+				}
+				_ = archive.Close()
+			}
+		}
+		_ = w.Close()
+		req, err := http.NewRequest("POST", c.URL+"/api/v1/templates", &body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", w.FormDataContentType())
+		req.Header.Set("Authorization", "Bearer "+c.Token)
+		resp, err := c.HTTP.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(resp.Body)
+		var b templateBuild
+		_ = json.Unmarshal(text, &b)
+		return resp.StatusCode, b, string(text)
+	}
+	const large = 20 << 20
+	files := []tar.Header{
+		{Name: "srv/large", Typeflag: tar.TypeReg, Mode: 0o640, Size: large, Uid: 1000, Gid: 1000},
+		{Name: "./srv/link", Typeflag: tar.TypeSymlink, Linkname: "large"},
+	}
+	status, b, text := form(files, "template", "files", "archive")
+	if status != 202 {
+		t.Fatalf("%d %s", status, text)
+	}
+	if log, done := follow(t, c, b.ID); done.State != "ready" || !strings.Contains(log, "files that were sent") {
+		t.Fatalf("%+v with %s", done, log)
+	}
+	if got := sh.must(t, "run", "--template", "files:1", "--", "sh", "-c", "head -c 3 /srv/link; stat -c ' %s %u %a' /srv/large"); got != "xxx 20971520 1000 640\n" {
+		t.Errorf("inside: %q", got)
+	}
+	for name, tt := range map[string]struct {
+		files []tar.Header
+		parts []string
+		says  string
+	}{
+		"leads out":      {[]tar.Header{{Name: "../etc/x", Typeflag: tar.TypeReg}}, []string{"template", "files", "archive"}, "not the path of a file"},
+		"a mounted path": {[]tar.Header{{Name: "proc/x", Typeflag: tar.TypeReg}}, []string{"template", "files", "archive"}, "/proc of a sandbox"},
+		"a device":       {[]tar.Header{{Name: "srv/null", Typeflag: tar.TypeChar}}, []string{"template", "files", "archive"}, "neither a file"},
+		"no archive":     {files[1:], []string{"template", "files"}, "must have the parts"},
+		"another order":  {files[1:], []string{"files", "template", "archive"}, "must have the parts"},
+		"another part":   {nil, []string{"template", "else"}, "must have the parts"},
+	} {
+		if status, _, text := form(tt.files, tt.parts...); status != 400 || !strings.Contains(text, tt.says) {
+			t.Errorf("%s: %d %s, want %s", name, status, text, tt.says)
+		}
+	}
+
+	if err := os.WriteFile(filepath.Join(sh.folder, "large"), bytes.Repeat([]byte("y"), large), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again := sh.must(t, "template", "build", "files:2", "--source", "dir:"+root, "--file", "large:/srv/large:0644", "--file", "large:/srv/two", "--json")
+	if !strings.Contains(again, `"files:2"`) {
+		t.Error(again)
+	}
+	if got := sh.must(t, "run", "--template", "files:2", "--", "sh", "-c", "head -c 3 /srv/large; stat -c ' %s %u %a' /srv/large /srv/two"); got != "yyy 20971520 0 644\n 20971520 0 600\n" {
+		t.Errorf("inside: %q", got)
+	}
+	sh.must(t, "template", "rm", "files")
 }

@@ -35,7 +35,6 @@ type NewTemplate struct {
 	Template string            `json:"template"`
 	Source   string            `json:"source,omitempty"`
 	Packages []string          `json:"packages,omitempty"`
-	Files    []TemplateFile    `json:"files,omitempty"`
 	Env      map[string]string `json:"env,omitempty"`
 	Start    string            `json:"start,omitempty"`
 	Ready    string            `json:"ready,omitempty"`
@@ -44,13 +43,6 @@ type NewTemplate struct {
 	// Dockerfile is the text of one, in place of Source, and BuildArgs its arguments.
 	Dockerfile string            `json:"dockerfile,omitempty"`
 	BuildArgs  map[string]string `json:"build_args,omitempty"`
-}
-
-// TemplateFile is put into a Template.
-type TemplateFile struct {
-	Path    string `json:"path"`
-	Content []byte `json:"content_base64"`
-	Mode    string `json:"mode"` // octal
 }
 
 // Build is a build of a Template, as the server told it last.
@@ -113,10 +105,11 @@ func (c *Client) RemoveTemplate(ctx context.Context, name string) ([]string, err
 	return reply.Removed, err
 }
 
-// StartBuild queues a build. archive is what a source "tar:" is made of, or what a
+// StartBuild queues a build. files is an archive of files that are put in; nil: there
+// are none. archive is what a source "tar:" is made of, or what a
 // Dockerfile copies from, nil otherwise; it is read to its end unless the server refuses it.
-func (c *Client) StartBuild(ctx context.Context, t NewTemplate, archive io.Reader) (b Build, err error) {
-	if archive == nil {
+func (c *Client) StartBuild(ctx context.Context, t NewTemplate, files, archive io.Reader) (b Build, err error) {
+	if files == nil && archive == nil {
 		err = c.call(ctx, http.MethodPost, templatesPath, nil, t, &b)
 		return b, err
 	}
@@ -124,7 +117,7 @@ func (c *Client) StartBuild(ctx context.Context, t NewTemplate, archive io.Reade
 	form := multipart.NewWriter(write)
 	sent := make(chan error, 1)
 	go func() {
-		err := writeForm(form, t, archive)
+		err := writeForm(form, t, files, archive)
 		write.CloseWithError(err)
 		sent <- err
 	}()
@@ -147,7 +140,7 @@ func (c *Client) StartBuild(ctx context.Context, t NewTemplate, archive io.Reade
 
 var errAnswered = errors.New("the server takes no more")
 
-func writeForm(form *multipart.Writer, t NewTemplate, archive io.Reader) error {
+func writeForm(form *multipart.Writer, t NewTemplate, files, archive io.Reader) error {
 	part, err := form.CreateFormField("template")
 	if err != nil {
 		return err
@@ -155,11 +148,19 @@ func writeForm(form *multipart.Writer, t NewTemplate, archive io.Reader) error {
 	if err := json.NewEncoder(part).Encode(t); err != nil {
 		return err
 	}
-	if part, err = form.CreateFormFile("archive", "archive.tar"); err != nil {
-		return err
-	}
-	if _, err := io.Copy(part, archive); err != nil {
-		return err
+	for _, upload := range []struct {
+		name string
+		from io.Reader
+	}{{"files", files}, {"archive", archive}} {
+		if upload.from == nil {
+			continue
+		}
+		if part, err = form.CreateFormFile(upload.name, upload.name+".tar"); err != nil {
+			return err
+		}
+		if _, err := io.Copy(part, upload.from); err != nil {
+			return err
+		}
 	}
 	return form.Close()
 }

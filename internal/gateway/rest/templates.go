@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io"
 	"mime"
+	"mime/multipart"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -177,14 +179,14 @@ func (f templateFileBody) file() (sandbox.TemplateFile, error) {
 var ErrNoSource = sandbox.Errorf(sandbox.Invalid, `source is missing: oci:REF, debian:SUITE, or "tar:" with an archive; or send a dockerfile`)
 
 // CreateTemplate answers POST /api/v1/templates: it queues a build. The body is
-// JSON, or a form of that and an archive.
+// JSON, or a form of that, files and an archive.
 func (a *API) CreateTemplate(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body templateBody
-	var archive io.Reader
+	var form *templateForm
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")) // a malformed one is JSON that is not JSON
 	var err error
 	if kind == "multipart/form-data" {
-		archive, err = templateForm(r, &body)
+		form, err = openTemplateForm(r, &body)
 	} else {
 		err = decodeFrom(&atMost{r.Body, maxTemplateBody}, &body)
 	}
@@ -195,57 +197,124 @@ func (a *API) CreateTemplate(w http.ResponseWriter, r *http.Request, who sandbox
 	if err != nil {
 		return err
 	}
+	req.Upload = form.files()
+	wanted := req.Source == "tar:"
+	archive := form.archive(wanted)
+	if form != nil && wanted && archive == nil {
+		return errTemplateForm
+	}
 	b, err := a.Templates.Build(r.Context(), who.Tenant, req, archive)
 	if err != nil {
-		return formErrorOr(archive, err)
+		return form.errorOr(err)
 	}
 	Made(r.Context(), b.ID)
 	w.Header().Set("Location", "/api/v1/builds/"+b.ID)
 	return Reply(w, http.StatusAccepted, buildViewOf(b))
 }
 
-// templateForm reads the first part of a form and returns the second, which is
-// an archive.
-func templateForm(r *http.Request, body *templateBody) (io.Reader, error) {
-	form, err := formOf(r)
+// templateForm is a form: the description of a Template, and after that the files
+// that go with it and the archive, either of which may be missing.
+type templateForm struct {
+	parts *multipart.Reader
+	next  *multipart.Part // the one that is read, or is to be; nil: there are no more
+	err   error           // why it broke off
+}
+
+// openTemplateForm reads the first part of a form.
+func openTemplateForm(r *http.Request, body *templateBody) (*templateForm, error) {
+	parts, err := formOf(r)
 	if err != nil {
 		return nil, err
 	}
-	var archive io.Reader
-	for _, name := range []string{"template", "archive"} {
-		part, err := form.NextPart()
-		if err != nil && !errors.Is(err, io.EOF) {
-			return nil, formError(err)
-		}
-		if err != nil || part.FormName() != name {
-			return nil, sandbox.Errorf(sandbox.Invalid, "the form must have the parts template, as JSON, and archive, in this order")
-		}
-		if name == "archive" {
-			archive = &formArchive{r: part}
-		} else if err := decodeFrom(&atMost{part, maxTemplateBody}, body); err != nil {
-			return nil, err
-		}
+	f := &templateForm{parts: parts}
+	if err := f.advance("template"); err != nil {
+		return nil, err
 	}
-	return archive, nil
+	if f.next == nil {
+		return nil, errTemplateForm
+	}
+	if err := decodeFrom(&atMost{f.next, maxTemplateBody}, body); err != nil {
+		return nil, err
+	}
+	return f, f.advance("files", "archive")
 }
 
-// formArchive remembers why it broke off.
-type formArchive struct {
-	r   io.Reader
-	err error
-}
+var errTemplateForm = sandbox.Errorf(sandbox.Invalid, "the form must have the parts template, as JSON, then files, if there are any, and then archive, if there is one")
 
-func (f *formArchive) Read(p []byte) (int, error) {
-	n, err := f.r.Read(p)
-	if err != nil && !errors.Is(err, io.EOF) {
+// advance goes on to the next part, which has one of the names.
+func (f *templateForm) advance(names ...string) (err error) {
+	f.next, err = f.parts.NextPart()
+	switch {
+	case errors.Is(err, io.EOF):
+		f.next = nil
+		return nil
+	case err != nil:
 		f.err = err
+		return formError(err)
+	case !slices.Contains(names, f.next.FormName()):
+		return errTemplateForm
+	}
+	return nil
+}
+
+// files are the part of that name; nil: there is none.
+func (f *templateForm) files() io.Reader {
+	if f == nil || f.next == nil || f.next.FormName() != "files" {
+		return nil
+	}
+	return formPart{f, f.next}
+}
+
+// archive is the part of that name, which is found when the files have been read to
+// their end; nil: there is none. wanted says that there must be one after files.
+func (f *templateForm) archive(wanted bool) io.Reader {
+	switch {
+	case f == nil || f.next == nil:
+		return nil
+	case f.next.FormName() == "archive":
+		return formPart{f, f.next}
+	case wanted:
+		return &formArchive{form: f}
+	}
+	return nil
+}
+
+// formPart remembers why it broke off.
+type formPart struct {
+	form *templateForm
+	part *multipart.Part
+}
+
+func (p formPart) Read(buf []byte) (int, error) {
+	n, err := p.part.Read(buf)
+	if err != nil && !errors.Is(err, io.EOF) {
+		p.form.err = err
 	}
 	return n, err
 }
 
-// formErrorOr is the client's failure, where it was that.
-func formErrorOr(archive io.Reader, err error) error {
-	if f, ok := archive.(*formArchive); ok && f.err != nil {
+// formArchive is the part after the one that is read now.
+type formArchive struct {
+	form *templateForm
+	part io.Reader // nil until it is read
+}
+
+func (a *formArchive) Read(p []byte) (int, error) {
+	if a.part == nil {
+		if err := a.form.advance("archive"); err != nil {
+			return 0, err
+		}
+		if a.form.next == nil {
+			return 0, errTemplateForm
+		}
+		a.part = formPart{a.form, a.form.next}
+	}
+	return a.part.Read(p)
+}
+
+// errorOr is the client's failure, where it was that.
+func (f *templateForm) errorOr(err error) error {
+	if f != nil && f.err != nil {
 		return formError(f.err)
 	}
 	return err

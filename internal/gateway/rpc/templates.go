@@ -2,7 +2,6 @@ package rpc
 
 import (
 	"context"
-	"errors"
 	"io"
 	"strconv"
 
@@ -76,33 +75,64 @@ func recipeOf(m *templatev1.Recipe) (sandbox.TemplateRequest, error) {
 	return req, nil
 }
 
-// archive is the bytes of an archive in a stream of messages.
-type archive struct {
+// following is what follows the recipe: pieces of files, and then of an archive.
+type following struct {
 	in   *connect.ClientStream[templatev1.BuildRequest]
-	data []byte // that are not read yet
+	next *templatev1.BuildRequest // that is read, or is to be; nil: there are no more
 }
 
-func (a *archive) Read(p []byte) (int, error) {
-	if a == nil {
-		return 0, io.EOF
+// advance goes on to the next message.
+func (s *following) advance() error {
+	s.next = nil
+	if !s.in.Receive() {
+		return s.in.Err()
 	}
-	for len(a.data) == 0 {
-		if !a.in.Receive() {
-			if err := a.in.Err(); err != nil {
+	if err := checkKnown(s.in.Msg()); err != nil {
+		return err
+	}
+	if s.in.Msg().GetRecipe() != nil {
+		return sandbox.Errorf(sandbox.Invalid, "only the first message of a build is a recipe")
+	}
+	s.next = s.in.Msg()
+	return nil
+}
+
+// pieces reads the bytes of messages of one kind, up to the first of another.
+type pieces struct {
+	sent  *following
+	files bool // else of an archive
+	data  []byte
+	begun bool
+}
+
+func (p *pieces) of(m *templatev1.BuildRequest) (data []byte, ok bool) {
+	switch part := m.GetPart().(type) {
+	case *templatev1.BuildRequest_Files:
+		return part.Files, p.files
+	case *templatev1.BuildRequest_Archive:
+		return part.Archive, !p.files
+	}
+	return nil, false
+}
+
+func (p *pieces) Read(buf []byte) (int, error) {
+	for len(p.data) == 0 {
+		if p.begun {
+			if err := p.sent.advance(); err != nil {
 				return 0, err
 			}
+		}
+		data, ok := p.of(p.sent.next)
+		switch {
+		case !ok && p.files, p.sent.next == nil:
 			return 0, io.EOF
+		case !ok:
+			return 0, sandbox.Errorf(sandbox.Invalid, "files come before the archive")
 		}
-		if err := checkKnown(a.in.Msg()); err != nil {
-			return 0, err
-		}
-		if a.in.Msg().GetRecipe() != nil {
-			return 0, sandbox.Errorf(sandbox.Invalid, "only the first message of a build is a recipe")
-		}
-		a.data = a.in.Msg().GetArchive()
+		p.data, p.begun = data, true
 	}
-	n := copy(p, a.data)
-	a.data = a.data[n:]
+	n := copy(buf, p.data)
+	p.data = p.data[n:]
 	return n, nil
 }
 
@@ -127,22 +157,31 @@ func (s templates) Build(ctx context.Context, in *connect.ClientStream[templatev
 	if err != nil {
 		return nil, err
 	}
-	sent := &archive{in: in}
-	_, err = sent.Read(nil) // an archive begins with the next message
-	switch more := err == nil; {
-	case err != nil && !errors.Is(err, io.EOF):
+	follows := &following{in: in}
+	if err := follows.advance(); err != nil {
 		return nil, err
-	case more && req.Source != withArchive && req.Dockerfile == "":
-		return nil, sandbox.Errorf(sandbox.Invalid, "an archive is for the source %q, or a dockerfile", withArchive)
-	case !more && req.Source != withArchive:
-		sent = nil
 	}
-	b, err := taking(ctx, sent, func(body io.Reader) (sandbox.TemplateBuild, error) {
-		if sent == nil {
-			body = nil
+	files, archive := &pieces{sent: follows, files: true}, &pieces{sent: follows}
+	_, hasFiles := files.of(follows.next)
+	_, hasArchive := archive.of(follows.next)
+	if hasArchive && req.Source != withArchive && req.Dockerfile == "" {
+		return nil, sandbox.Errorf(sandbox.Invalid, "an archive is for the source %q, or a dockerfile", withArchive)
+	}
+	build := func(archive io.Reader) (sandbox.TemplateBuild, error) {
+		return s.templates.Build(ctx, tenantOf(ctx), req, archive)
+	}
+	withFiles := func(files io.Reader) (sandbox.TemplateBuild, error) {
+		if req.Upload = files; !hasArchive && req.Source != withArchive {
+			return build(nil)
 		}
-		return s.templates.Build(ctx, tenantOf(ctx), req, body)
-	})
+		return taking(ctx, archive, build) // it begins where the files end
+	}
+	b, err := func() (sandbox.TemplateBuild, error) {
+		if hasFiles {
+			return taking(ctx, files, withFiles)
+		}
+		return withFiles(nil)
+	}()
 	if err != nil {
 		return nil, err
 	}

@@ -61,6 +61,36 @@ def test_an_archive_and_files(sdk: Flavour, serve: Serve) -> None:
     assert parts[1].get_payload(decode=True) == b"a tar file"
 
 
+def test_large_files(sdk: Flavour, serve: Serve) -> None:
+    def answer(received: Received) -> Reply:
+        if received.method == "POST":
+            return Reply(202, json.dumps(BUILD).encode())
+        return Reply(body=[event("start", **BUILD), event("end", **BUILD | {"state": "ready"})])
+
+    server = serve(answer)
+    large = b"\xff" * (3 << 20)
+    files = [
+        TemplateFile("/srv/large", large, mode="0750", owner="user"),
+        TemplateFile("/srv/a", "\u00e4"),
+    ]
+    with sdk.Client(server.url, token="t") as client:
+        client.templates.build("mine", "debian:bookworm", files=files)
+    received = server.received[0]
+    head = f"Content-Type: {received.headers['content-type']}\r\n\r\n".encode()
+    parts: Any = message_from_bytes(head + received.body).get_payload()
+    assert json.loads(parts[0].get_payload(decode=True)) == {
+        "template": "mine",
+        "source": "debian:bookworm",
+    }
+    with tarfile.open(fileobj=io.BytesIO(parts[1].get_payload(decode=True))) as archive:
+        first, second = archive.getmembers()
+        assert (first.name, first.mode, first.uid) == ("srv/large", 0o750, 1000)
+        assert (second.name, second.mode, second.uid) == ("srv/a", 0o644, 0)
+        content = archive.extractfile(second)
+        assert content is not None
+        assert content.read() == "\u00e4".encode()
+
+
 def test_a_build_that_was_cancelled(sdk: Flavour, serve: Serve) -> None:
     def answer(received: Received) -> Reply:
         if received.method == "POST":

@@ -347,6 +347,7 @@ type BuildRequest struct {
 	//
 	//	*BuildRequest_Recipe
 	//	*BuildRequest_Archive
+	//	*BuildRequest_Files
 	Part          isBuildRequest_Part `protobuf_oneof:"part"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -407,6 +408,15 @@ func (x *BuildRequest) GetArchive() []byte {
 	return nil
 }
 
+func (x *BuildRequest) GetFiles() []byte {
+	if x != nil {
+		if x, ok := x.Part.(*BuildRequest_Files); ok {
+			return x.Files
+		}
+	}
+	return nil
+}
+
 type isBuildRequest_Part interface {
 	isBuildRequest_Part()
 }
@@ -419,9 +429,15 @@ type BuildRequest_Archive struct {
 	Archive []byte `protobuf:"bytes,2,opt,name=archive,proto3,oneof"` // pieces of the archive: of the source "tar:", or what a dockerfile copies from
 }
 
+type BuildRequest_Files struct {
+	Files []byte `protobuf:"bytes,3,opt,name=files,proto3,oneof"` // pieces of a tar archive of files to put in, before those of archive
+}
+
 func (*BuildRequest_Recipe) isBuildRequest_Part() {}
 
 func (*BuildRequest_Archive) isBuildRequest_Part() {}
+
+func (*BuildRequest_Files) isBuildRequest_Part() {}
 
 // Recipe says what a template is made of.
 type Recipe struct {
@@ -1426,10 +1442,11 @@ const file_cloudsandbox_template_v1_template_proto_rawDesc = "" +
 	"\x05error\x18\f \x01(\v2!.cloudsandbox.template.v1.FailureR\x05error\"7\n" +
 	"\aFailure\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"n\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"\x86\x01\n" +
 	"\fBuildRequest\x12:\n" +
 	"\x06recipe\x18\x01 \x01(\v2 .cloudsandbox.template.v1.RecipeH\x00R\x06recipe\x12\x1a\n" +
-	"\aarchive\x18\x02 \x01(\fH\x00R\aarchiveB\x06\n" +
+	"\aarchive\x18\x02 \x01(\fH\x00R\aarchive\x12\x16\n" +
+	"\x05files\x18\x03 \x01(\fH\x00R\x05filesB\x06\n" +
 	"\x04part\"\x87\x04\n" +
 	"\x06Recipe\x12\x1a\n" +
 	"\btemplate\x18\x01 \x01(\tR\btemplate\x12\x16\n" +
@@ -1601,6 +1618,7 @@ func file_cloudsandbox_template_v1_template_proto_init() {
 	file_cloudsandbox_template_v1_template_proto_msgTypes[3].OneofWrappers = []any{
 		(*BuildRequest_Recipe)(nil),
 		(*BuildRequest_Archive)(nil),
+		(*BuildRequest_Files)(nil),
 	}
 	file_cloudsandbox_template_v1_template_proto_msgTypes[18].OneofWrappers = []any{
 		(*BuildLogResponse_Line)(nil),

@@ -15,6 +15,8 @@ from .call import Path
 _IGNORE_FILE = ".dockerignore"
 _COPIES = re.compile(r"^\s*(COPY|ADD)\s", re.IGNORECASE | re.MULTILINE)
 _PIECE_BYTES = 256 << 10
+# Ends a tar file.
+ARCHIVE_END = b"\0" * (2 * tarfile.BLOCKSIZE)
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Archive:
 
     def read(self, _most: int = -1) -> bytes:
         """Return the next bytes, however many; none at the end."""
-        return next(self._pieces, b"")
+        return next((piece for piece in self._pieces if piece), b"")
 
 
 def _pack(folder: LocalPath, ignoring: bytes) -> Iterator[bytes]:
@@ -67,15 +69,16 @@ def _pack(folder: LocalPath, ignoring: bytes) -> Iterator[bytes]:
     # The server leaves out the same, so that one client is like another.
     head = tarfile.TarInfo(_IGNORE_FILE)
     head.size = len(ignoring)
-    yield head.tobuf(tarfile.PAX_FORMAT) + ignoring + _padding(head.size)
+    yield head.tobuf(tarfile.PAX_FORMAT) + ignoring + padding(head.size)
     with tarfile.TarFile(fileobj=io.BytesIO(), mode="w") as reader:
         for path, name in _below(folder, "", ignored):
             if name != _IGNORE_FILE:
                 yield from _entry(reader.gettarinfo(path, name), LocalPath(path))
-    yield b"\0" * (2 * tarfile.BLOCKSIZE)
+    yield ARCHIVE_END
 
 
-def _padding(size: int) -> bytes:
+def padding(size: int) -> bytes:
+    """Return what follows so many bytes in a tar file."""
     return b"\0" * (-size % tarfile.BLOCKSIZE)
 
 
@@ -96,7 +99,7 @@ def _entry(info: tarfile.TarInfo | None, path: LocalPath) -> Iterator[bytes]:
             yield piece
     if left:
         raise OSError(f"{path} became shorter while it was read: try again")
-    yield _padding(info.size)
+    yield padding(info.size)
 
 
 def _below(folder: LocalPath, prefix: str, ignored: Ignored) -> Iterator[tuple[str, str]]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import tarfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 from cloud_sandbox.models import BuildInfo, BuildLine, TemplateFile, TemplateInfo
@@ -17,6 +18,7 @@ from .call import (
     Call,
     Parts,
     Path,
+    Stream,
     body_of,
     copied,
     get,
@@ -27,12 +29,16 @@ from .call import (
     segment,
     true,
 )
-from .context import read
+from .context import ARCHIVE_END, Archive, padding, read
 from .sse import Event
 
 _PATH = "/api/v1/templates"
 # Taking an archive in takes its time.
 _ARCHIVE_SECONDS = 600.0
+# Files of more bytes together are sent as an archive: JSON may hold 8 MiB.
+_INLINE_BYTES = 1 << 20
+# The user that Sandboxes have by default.
+_USER_ID = 1000
 
 
 def build(
@@ -73,11 +79,36 @@ def build(
         bare=true(bare),
         force=true(force),
     )
-    if archive is None:
+    uploads: dict[str, bytes | Stream] = {}
+    if files is not None and sum(map(_size, files)) > _INLINE_BYTES:
+        del body["files"]
+        uploads["files"] = Stream(Archive(_packed(files)))
+    if archive is not None:
+        uploads["archive"] = body_of(archive)
+    if not uploads:
         return once(post(_PATH, _one_build, body), key)
-    call = _form(body, archive)
+    call = _form(body, uploads)
     # The server keeps the whole body of a request with a key, so archives go without.
     return call if key is None else once(call, key)
+
+
+def _size(file: TemplateFile) -> int:
+    return len(file.content)
+
+
+def _packed(files: Sequence[TemplateFile]) -> Iterator[bytes]:
+    """Pack files that are too large for JSON."""
+    for file in files:
+        content = file.content if isinstance(file.content, bytes) else file.content.encode()
+        info = tarfile.TarInfo(file.path.lstrip("/"))
+        info.size = len(content)
+        mode = 0o644 if file.mode is None else file.mode
+        info.mode = mode if isinstance(mode, int) else int(mode, 8)
+        info.uid = info.gid = _USER_ID if file.owner == "user" else 0
+        yield info.tobuf(tarfile.PAX_FORMAT)
+        yield content
+        yield padding(info.size)
+    yield ARCHIVE_END
 
 
 def _file(file: TemplateFile) -> dict[str, object]:
@@ -93,19 +124,26 @@ def _file(file: TemplateFile) -> dict[str, object]:
     )
 
 
-def _form(body: Mapping[str, object], archive: AsyncData) -> Call[BuildInfo]:
+def _form(body: Mapping[str, object], uploads: Mapping[str, bytes | Stream]) -> Call[BuildInfo]:
     mark = uuid.uuid4().hex
-    head = (
-        f'--{mark}\r\nContent-Disposition: form-data; name="template"\r\n'
-        f"Content-Type: application/json\r\n\r\n{json.dumps(body)}\r\n"
-        f'--{mark}\r\nContent-Disposition: form-data; name="archive"; filename="archive"\r\n'
-        "Content-Type: application/octet-stream\r\n\r\n"
-    )
+    parts: list[bytes | Stream] = [
+        (
+            f'--{mark}\r\nContent-Disposition: form-data; name="template"\r\n'
+            f"Content-Type: application/json\r\n\r\n{json.dumps(body)}\r\n"
+        ).encode()
+    ]
+    for name, content in uploads.items():
+        head = (
+            f'--{mark}\r\nContent-Disposition: form-data; name="{name}"; filename="{name}"\r\n'
+            "Content-Type: application/octet-stream\r\n\r\n"
+        )
+        parts += [head.encode(), content, b"\r\n"]
+    parts.append(f"--{mark}--\r\n".encode())
     return Call(
         "POST",
         _PATH,
         _one_build,
-        content=Parts([head.encode(), body_of(archive), f"\r\n--{mark}--\r\n".encode()]),
+        content=Parts(parts),
         headers={"Content-Type": f"multipart/form-data; boundary={mark}"},
         read_seconds=_ARCHIVE_SECONDS,
     )

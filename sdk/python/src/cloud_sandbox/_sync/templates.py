@@ -68,7 +68,8 @@ class Templates:
                 file, plain or compressed with gzip or zstd, of at most 4 GiB;
                 data as for ``files.write``.
             packages: more packages, for ``"debian:SUITE"`` and images.
-            files: files to put in, together at most 8 MiB.
+            files: files to put in; those of more than 1 MiB together are sent as
+                an archive.
             env: environment of processes in its Sandboxes.
             start: shell command that runs in the background of every Sandbox.
             ready: shell command that must succeed before a Sandbox is handed
@@ -76,7 +77,7 @@ class Templates:
             bare: leave an image as it is.
             force: build it although it is there.
             on_log: called with each line of the log as it comes.
-            idempotency_key: build once for this key; an archive may have 16 MiB
+            idempotency_key: build once for this key; archives may have 16 MiB
                 then. Default: a new key, or none with an archive.
 
         Raises:

@@ -1,0 +1,34 @@
+package builder
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+)
+
+// Files of any length come out of frames as they went in, and what follows them is
+// left to be read; files that break off have no end.
+func TestFrames(t *testing.T) {
+	for _, size := range []int{0, 1, maxFrame - 1, maxFrame, maxFrame + 1, 3 * maxFrame} {
+		sent := bytes.Repeat([]byte("x"), size)
+		body := io.MultiReader(&framed{r: iotest.HalfReader(bytes.NewReader(sent))}, strings.NewReader("archive"))
+		got, err := io.ReadAll(&unframed{r: body})
+		if err != nil || !bytes.Equal(got, sent) {
+			t.Errorf("%d bytes came as %d, %v", size, len(got), err)
+		}
+		if rest, err := io.ReadAll(body); err != nil || string(rest) != "archive" {
+			t.Errorf("after %d bytes follows %q, %v", size, rest, err)
+		}
+	}
+	broken := errors.New("broken")
+	body := &framed{r: io.MultiReader(strings.NewReader("abc"), iotest.ErrReader(broken))}
+	if _, err := io.ReadAll(body); !errors.Is(err, broken) {
+		t.Errorf("files that break off: %v", err)
+	}
+	if _, err := io.ReadAll(&unframed{r: strings.NewReader("\x00\x00\x00\x09abc")}); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("a frame that breaks off: %v", err)
+	}
+}
