@@ -194,7 +194,7 @@ func templatePathCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			path, err := store.Path(digest)
+			path, err := store.Path(cmd.Context(), digest)
 			if err != nil {
 				return err
 			}

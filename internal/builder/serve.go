@@ -13,10 +13,12 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 )
 
 // Listen opens the socket for processes of uid, and of root.
@@ -54,7 +56,10 @@ func Serve(ctx context.Context, cfg Config, listen func() (net.Listener, error))
 		return err
 	}
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var beside sync.WaitGroup
+	defer beside.Wait()
 	defer cancel()
+	beside.Go(func() { (&template.Compactor{Store: cfg.Store, Log: cfg.Log}).Run(base) })
 	srv := &http.Server{
 		Handler: service.handler(), ReadHeaderTimeout: 10 * time.Second,
 		BaseContext: func(net.Listener) context.Context { return base },

@@ -524,7 +524,7 @@ func (b *build) store(ctx context.Context) (Image, error) {
 		Digest: digest, Size: size, CreatedAt: time.Now().UTC(),
 		Source: b.source, Env: b.env, Inputs: b.plan.inputs, Contents: b.plan.contents,
 		Packages: recipe.Packages, Start: recipe.Start, Ready: recipe.Ready, Private: recipe.Private,
-		Defaults: recipe.Defaults, Build: recipe.Build, Layer: recipe.Layer,
+		Defaults: recipe.Defaults, Build: recipe.Build, Layer: recipe.Layer, Base: recipe.Base,
 	}
 	return image, b.Store.publish(b.ref, image)
 }

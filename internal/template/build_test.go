@@ -163,7 +163,7 @@ func TestUmaskDoesNotMatter(t *testing.T) {
 	if got, err := careful.Resolve(t.Context(), "", "base"); err != nil || got != want.Digest {
 		t.Errorf("another umask gave another image, %v", err)
 	}
-	image, _ := careful.Path(want.Digest)
+	image, _ := careful.Path(t.Context(), want.Digest)
 	for name, mode := range map[string]os.FileMode{
 		careful.dir: os.ModeDir | 0o755, filepath.Dir(image): os.ModeDir | 0o755, image: 0o644,
 		careful.path("refs"): os.ModeDir | 0o755, careful.path("refs", "base"): 0o644,

@@ -54,15 +54,19 @@ func (b *build) fillChanges(ctx context.Context, r io.Reader) error {
 // unpackImage unpacks an image of the Store and returns its size. It loses setuid
 // and setgid bits.
 func (b *build) unpackImage(ctx context.Context, digest string) (int64, error) {
-	path, err := b.Store.Path(digest)
+	if err := checkDigest(digest); err != nil {
+		return 0, err
+	}
+	image, err := b.Store.images().Open(ctx, digest)
 	if err != nil {
 		return 0, err
 	}
-	info, err := b.Store.stat(digest)
+	defer image.Close()
+	info, err := image.Stat()
 	if err != nil {
 		return 0, err
 	}
-	cmd := exec.CommandContext(ctx, "fsck.erofs", "--extract="+b.root, "--overwrite", "--preserve", path)
+	cmd := exec.CommandContext(ctx, "fsck.erofs", "--extract="+b.root, "--overwrite", "--preserve", image.Name())
 	cmd.Env, cmd.SysProcAttr = childEnv(), dieWithParent()
 	if out, err := runLocked(cmd); err != nil {
 		return 0, fmt.Errorf("unpack an image: %w: %s", err, lastLines(out, 5))

@@ -83,7 +83,7 @@ func realBuild(t *testing.T, b *Builder, name string, source Source) Image {
 // extract unpacks an image, which also proves that it is a sound one.
 func extract(t *testing.T, s *Store, image Image, to string) {
 	t.Helper()
-	file, err := s.Path(image.Digest)
+	file, err := s.Path(t.Context(), image.Digest)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -111,31 +111,18 @@ const savedLimit = 30 * time.Second
 // shared lock of its file, and when a Snapshot, of whatever Tenant, stands on it:
 // since a Boot is saved before it ends, one of both is seen.
 func (s *Store) unused(l Listed) (release func(), err error) {
-	path, err := s.Path(l.Image.Digest)
+	release, err = s.images().Claim(l.Image.Digest)
+	if errors.Is(err, sandbox.Conflict) {
+		return nil, sandbox.Errorf(sandbox.Conflict, "sandboxes run from version %s of the template %s: end them first", l.Image.Digest[:12], l.Name)
+	}
 	if err != nil {
 		return nil, err
 	}
-	f, err := os.Open(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return func() {}, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("lock image: %w", err)
-	}
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	switch {
-	case errors.Is(err, unix.EWOULDBLOCK):
-		err = sandbox.Errorf(sandbox.Conflict, "sandboxes run from version %s of the template %s: end them first", l.Image.Digest[:12], l.Name)
-	case err != nil:
-		err = fmt.Errorf("lock image: %w", err)
-	default:
-		err = s.unsaved(l)
-	}
-	if err != nil {
-		f.Close()
+	if err := s.unsaved(l); err != nil {
+		release()
 		return nil, err
 	}
-	return func() { _ = f.Close() }, nil
+	return release, nil
 }
 
 // unsaved returns Conflict when a Snapshot stands on an image, and says which when

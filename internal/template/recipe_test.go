@@ -134,7 +134,7 @@ func make1(t *testing.T, b *Builder, name string, recipe Recipe, content io.Read
 // inside unpacks an image.
 func inside(t *testing.T, s *Store, image Image) string {
 	t.Helper()
-	path, err := s.Path(image.Digest)
+	path, err := s.Path(t.Context(), image.Digest)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +248,7 @@ func TestOwnersAndVersions(t *testing.T) {
 		}
 	}
 	there := func(i Image) bool {
-		path, _ := s.Path(i.Digest)
+		path, _ := s.Path(t.Context(), i.Digest)
 		_, err := os.Stat(path)
 		return err == nil
 	}
@@ -298,7 +298,7 @@ func TestRemoveWhatIsInUse(t *testing.T) {
 	if err := s.publish(Ref{Name: "web", Tag: "1"}, image); err != nil {
 		t.Fatal(err)
 	}
-	path, err := s.Path(image.Digest)
+	path, err := s.Path(t.Context(), image.Digest)
 	if err != nil {
 		t.Fatal(err)
 	}

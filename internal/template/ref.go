@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -238,7 +239,7 @@ func (s *Store) Keep(owner sandbox.TenantID, text, digest string) error {
 		return err
 	}
 	defer release()
-	info, err := s.stat(digest)
+	size, err := s.size(digest)
 	if err != nil {
 		return err
 	}
@@ -250,7 +251,7 @@ func (s *Store) Keep(owner sandbox.TenantID, text, digest string) error {
 	if err := s.makeSpace(owner); err != nil {
 		return err
 	}
-	return s.writeRef(named.at(digest), Image{Digest: digest, CreatedAt: time.Now().UTC(), Source: "snapshot", Size: info.Size()})
+	return s.writeRef(named.at(digest), Image{Digest: digest, CreatedAt: time.Now().UTC(), Source: "snapshot", Size: size})
 }
 
 // Tag lets tags of an owner's Template mean what text does, and returns that. It
@@ -395,16 +396,62 @@ func (s *Store) removeRefs(gone []Listed) error {
 			return fmt.Errorf("remove template: %w", err)
 		}
 	}
+	return s.removeImages(orphans)
+}
+
+// removeImages removes images that no ref names and that are claimed. One that deltas
+// need stays until the last of them goes, which takes it along.
+func (s *Store) removeImages(orphans []Listed) error {
+	if len(orphans) == 0 {
+		return nil
+	}
+	bases, err := s.images().Bases()
+	if err != nil {
+		return err
+	}
+	needed := func(digest string) bool { return slices.Contains(slices.Collect(maps.Values(bases)), digest) }
+	var left []string // bases of what goes
 	for _, l := range orphans {
-		path, err := s.Path(l.Image.Digest)
-		if err != nil {
+		if base, ok := bases[l.Image.Digest]; ok {
+			delete(bases, l.Image.Digest)
+			left = append(left, base)
+		}
+	}
+	named, err := s.digestsNamed(nil)
+	if err != nil {
+		return err
+	}
+	for _, l := range orphans {
+		if needed(l.Image.Digest) {
+			continue
+		}
+		if err := s.images().Remove(l.Image.Digest); err != nil {
 			return err
 		}
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove image: %w", err)
+	}
+	for _, base := range left {
+		if named[base] || needed(base) {
+			continue
+		}
+		if err := s.removeBase(base); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// removeBase removes an image that was only kept as a base. One that is in use, as by
+// a Snapshot that came with it, stays.
+func (s *Store) removeBase(digest string) error {
+	release, err := s.unused(Listed{Image: Image{Digest: digest}})
+	if errors.Is(err, sandbox.Conflict) || errors.Is(err, sandbox.Unavailable) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer release()
+	return s.images().Remove(digest)
 }
 
 // orphans returns one of gone for each image that no other ref names.
@@ -432,24 +479,30 @@ func (s *Store) orphans(gone []Listed) ([]Listed, error) {
 
 // digestsNamed are those that any ref of any owner names, but for some files.
 func (s *Store) digestsNamed(but map[string]bool) (map[string]bool, error) {
+	named := map[string]bool{}
+	err := s.eachRef(but, func(i Image) { named[i.Digest] = true })
+	return named, err // better too many images than one too few
+}
+
+// eachRef calls each with what the refs of all owners hold, but for some files.
+func (s *Store) eachRef(but map[string]bool, each func(Image)) error {
 	files, err := filepath.Glob(s.path("tenants", "*", "*"))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	own, err := filepath.Glob(s.path("refs", "*"))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	named := map[string]bool{}
 	for _, f := range append(files, own...) {
 		if but[f] {
 			continue
 		}
 		image, err := readImage(f)
 		if err != nil {
-			return nil, err // better too many images than one too few
+			return err
 		}
-		named[image.Digest] = true
+		each(image)
 	}
-	return named, nil
+	return nil
 }

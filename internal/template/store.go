@@ -17,6 +17,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/images"
 )
 
 // Image is one version of a Template, and what a ref holds.
@@ -35,6 +36,7 @@ type Image struct {
 	Private   bool              `json:"private,omitempty"`  // only its owner sees it
 	Build     string            `json:"build,omitempty"`    // what made it, in the words of who asked
 	Layer     string            `json:"layer,omitempty"`    // the steps that did, in the same
+	Base      string            `json:"base,omitempty"`     // digest of the image that its files were changed from
 
 	Defaults sandbox.TemplateDefaults `json:"defaults,omitzero"`
 
@@ -43,7 +45,7 @@ type Image struct {
 
 // Store keeps Templates in a folder:
 //
-//	images/DIGEST.erofs   immutable
+//	images/               images by digest; see package images
 //	refs/NAME             JSON of an Image; also NAME:TAG, and NAME@DIGEST for each version
 //	tenants/HASH/NAME     the same for what a Tenant has built
 //	locks/NAME.lock       held with flock while NAME is being built
@@ -99,26 +101,37 @@ func (s *Store) path(parts ...string) string {
 // Builds is the folder for records of builds, whoever keeps them.
 func (s *Store) Builds() string { return s.path("builds") }
 
-// Path returns where the image with that digest lies, whether it is there or
-// not; Invalid when digest has another form.
-func (s *Store) Path(digest string) (string, error) {
+func checkDigest(digest string) error {
 	if !ValidDigest(digest) {
-		return "", sandbox.Errorf(sandbox.Invalid, "an image digest is 64 lower-case hex digits")
+		return sandbox.Errorf(sandbox.Invalid, "an image digest is 64 lower-case hex digits")
 	}
-	return s.path("images", digest+".erofs"), nil
+	return nil
 }
 
-// stat describes an image file; NotFound when there is none.
-func (s *Store) stat(digest string) (fs.FileInfo, error) {
-	path, err := s.Path(digest)
+// Path returns where an image lies as a whole file; one that is kept as a delta is made
+// whole for it, and may be evicted again when nobody uses it. NotFound when it is not
+// there, Invalid for what is no digest.
+func (s *Store) Path(ctx context.Context, digest string) (string, error) {
+	if err := checkDigest(digest); err != nil {
+		return "", err
+	}
+	f, err := s.images().Open(ctx, digest)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, sandbox.Errorf(sandbox.NotFound, "no image of this version of the template")
+	return f.Name(), f.Close()
+}
+
+// images is the folder of the images themselves.
+func (s *Store) images() images.Folder { return images.Folder(s.path("images")) }
+
+// size returns how many bytes an image has; NotFound when it is not there, Invalid for
+// what is no digest.
+func (s *Store) size(digest string) (int64, error) {
+	if err := checkDigest(digest); err != nil {
+		return 0, err
 	}
-	return info, err
+	return s.images().Size(digest)
 }
 
 // Resolve implements sandbox.Images. While a Template is being rebuilt its
@@ -164,12 +177,11 @@ func (s *Store) readRef(r Ref) (Image, error) {
 	if err != nil {
 		return Image{}, err
 	}
-	path, err := s.Path(image.Digest)
-	if err != nil {
+	if err := checkDigest(image.Digest); err != nil {
 		return Image{}, fmt.Errorf("read template ref %s: %w", r, err)
 	}
-	if _, err := os.Stat(path); err != nil {
-		return Image{}, fmt.Errorf("read template ref %s: %w", r, err)
+	if !s.images().Has(image.Digest) {
+		return Image{}, fmt.Errorf("read template ref %s: its image is gone: %w", r, fs.ErrNotExist)
 	}
 	return image, nil
 }
@@ -215,7 +227,7 @@ func (s *Store) adopt(file string) (digest string, size int64, err error) {
 		return "", 0, fmt.Errorf("store image: %w", err)
 	}
 	digest = hex.EncodeToString(hash.Sum(nil))
-	if err := durable.Rename(file, s.path("images", digest+".erofs")); err != nil {
+	if err := durable.Rename(file, s.images().Path(digest)); err != nil {
 		return "", 0, fmt.Errorf("store image: %w", err)
 	}
 	return digest, size, nil

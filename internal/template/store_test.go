@@ -3,9 +3,12 @@ package template
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -37,7 +40,7 @@ func put(t *testing.T, s *Store, name, content string) Image {
 	if err != nil {
 		t.Fatal(err)
 	}
-	image := Image{Digest: digest, Size: size, CreatedAt: time.Now().UTC(), Inputs: content}
+	image := Image{Digest: digest, Size: size, CreatedAt: time.Now().UTC(), Inputs: content[:min(len(content), 100)]}
 	ref, err := ParseRef("", name)
 	if err != nil {
 		t.Fatal(err)
@@ -83,7 +86,7 @@ func TestKeep(t *testing.T) {
 	if _, err := s.Remove("t", "base@"+digest); err != nil {
 		t.Error(err)
 	}
-	if _, err := s.stat(digest); !errors.Is(err, sandbox.NotFound) {
+	if _, err := s.size(digest); !errors.Is(err, sandbox.NotFound) {
 		t.Errorf("the image stays: %v", err)
 	}
 	version, err := ParseRef("", "base@"+named.Digest)
@@ -131,14 +134,14 @@ func TestResolve(t *testing.T) {
 	if digest, err := s.Resolve(ctx, "", "base"); err != nil || digest != second.Digest {
 		t.Errorf("after a rebuild: %q, %v, want %q", digest, err, second.Digest)
 	}
-	path, err := s.Path(image.Digest)
+	path, err := s.Path(t.Context(), image.Digest)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o644 {
 		t.Errorf("the first version is %v, %v: it must stay, readable by all", info, err)
 	}
-	path, _ = s.Path(second.Digest)
+	path, _ = s.Path(t.Context(), second.Digest)
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
@@ -178,11 +181,11 @@ func TestNamesAndDigests(t *testing.T) {
 	}
 	good := strings.Repeat("0a", 32)
 	for _, digest := range []string{"", "base", "sha256:" + good, good[1:], good + "0", strings.ToUpper(good), "../" + good, good + "\n"} {
-		if _, err := s.Path(digest); !errors.Is(err, sandbox.Invalid) {
+		if _, err := s.Path(t.Context(), digest); !errors.Is(err, sandbox.Invalid) {
 			t.Errorf("Path(%q) = %v, want Invalid", digest, err)
 		}
 	}
-	if path, err := s.Path(good); err != nil || filepath.Base(path) != good+".erofs" {
+	if path, err := s.Path(t.Context(), good); !errors.Is(err, sandbox.NotFound) {
 		t.Errorf("Path(%q) = %q, %v", good, path, err)
 	}
 }
@@ -344,7 +347,7 @@ func TestReuse(t *testing.T) {
 			}
 		}
 	}
-	if _, err := s.stat(image.Digest); err != nil {
+	if _, err := s.size(image.Digest); err != nil {
 		t.Errorf("the image went before its last name: %v", err)
 	}
 	if found, err := s.Find(t.Context(), "", "base"); err != nil || found.Defaults != image.Defaults || found.Inputs != "one" {
@@ -366,7 +369,7 @@ func TestSavedKeepsItsVersion(t *testing.T) {
 		return sandbox.Snapshot{}, sandbox.NotFound
 	})
 	there := func() bool {
-		_, err := s.stat(first.Digest)
+		_, err := s.size(first.Digest)
 		return err == nil
 	}
 	publish := func(i int, owner sandbox.TenantID) {
@@ -412,5 +415,74 @@ func TestSavedKeepsItsVersion(t *testing.T) {
 	stands = sandbox.Snapshot{ID: "s1", SandboxID: "i1", Tenant: "t"}
 	if _, err := s.Remove("u", "web"); !there() || !errors.Is(err, sandbox.Conflict) || strings.Contains(err.Error(), "i1") {
 		t.Errorf("of another tenant's: %v", err)
+	}
+}
+
+// Images that were made from others are kept as deltas; a base stays while one of them
+// needs it, and goes with the last.
+func TestCompact(t *testing.T) {
+	s := newStore(t)
+	text := func(n int, more string) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, "%4095d\n", i)
+		}
+		return b.String() + more
+	}
+	first := put(t, s, "first", text(300, ""))
+	made := func(name, more string, base Image) Image {
+		i := put(t, s, name, text(300, more))
+		i.Inputs, i.Base = name, base.Digest
+		if err := s.publish(Ref{Name: name, Tag: Latest}, i); err != nil {
+			t.Fatal(err)
+		}
+		return i
+	}
+	block := strings.Repeat("x", 4096)
+	second := made("second", block, first)
+	third := made("third", block+block, second)
+	other := put(t, s, "other", text(5, ""))
+	c := Compactor{Store: s, Log: slog.New(slog.DiscardHandler)}
+	for range 2 {
+		if err := c.compact(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := s.images()
+	for name, i := range map[string]Image{"first": first, "second": second, "third": third, "other": other} {
+		n, err := all.Stored(i.Digest)
+		_, whole := os.Stat(all.Path(i.Digest))
+		if delta := i.Base != ""; err != nil || delta != (n < 100_000 && whole != nil) && i.Digest != other.Digest {
+			t.Errorf("%s: %d bytes, %v, whole: %v", name, n, err, whole)
+		}
+		if path, err := s.Path(t.Context(), i.Digest); err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if info, err := os.Stat(path); err != nil || info.Size() != i.Size {
+			t.Errorf("%s: %v, %v", name, info, err)
+		}
+	}
+	for _, step := range []struct {
+		remove string
+		left   []Image
+	}{
+		{"first", []Image{first, second, third}}, // nobody finds it, and the others need it
+		{"second", []Image{first, third}},
+		{"third", nil},
+	} {
+		if _, err := s.Remove("", step.remove); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Resolve(t.Context(), "", step.remove); !errors.Is(err, sandbox.NotFound) {
+			t.Errorf("%s is found: %v", step.remove, err)
+		}
+		for _, i := range []Image{first, second, third} {
+			want := slices.ContainsFunc(step.left, func(l Image) bool { return l.Digest == i.Digest })
+			if all.Has(i.Digest) != want {
+				t.Errorf("without %s: an image is there: %v", step.remove, !want)
+			}
+		}
+	}
+	if !all.Has(other.Digest) {
+		t.Error("another image is gone")
 	}
 }

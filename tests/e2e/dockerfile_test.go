@@ -4,7 +4,9 @@ import (
 	"archive/tar"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
+	"io/fs"
 	"mime/multipart"
 	"net/http"
 	"os"
@@ -12,7 +14,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	imagefolder "github.com/cloud-sandbox/cloud-sandbox/internal/images"
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
@@ -354,4 +358,55 @@ func TestTemplateFiles(t *testing.T) {
 		t.Errorf("inside: %q", got)
 	}
 	sh.must(t, "template", "rm", "files")
+}
+
+// A template that changes a line of another one costs what it adds: its image is kept
+// as a delta, is made whole again for who starts from it, and goes with its template.
+func TestTemplatesCostWhatTheyAdd(t *testing.T) {
+	t.Parallel()
+	s := rig.Own(t, rig.Options{})
+	sh := &shell{server: s, user: "deltas", folder: t.TempDir()}
+	sh.write(t, "Dockerfile", "FROM base\nRUN echo a line > /srv/line\n", 0o644)
+	var built struct{ Version string }
+	decodeInto(t, []byte(sh.must(t, "template", "build", "line", "--dockerfile", "Dockerfile", "--json")), &built)
+	all := imagefolder.Folder(filepath.Join(s.Data, "templates", "images"))
+	rig.Within(t, 3*time.Minute, "the image is a delta", func() bool { // the server looks every minute
+		bases, err := all.Bases()
+		return err == nil && bases[built.Version] != ""
+	})
+	const most = 5_000_000
+	if n, err := all.Stored(built.Version); err != nil || n > most {
+		t.Errorf("the template takes %d bytes, more than %d, %v", n, most, err)
+	}
+	rig.Within(t, rig.Patience, "the whole file is evicted", func() bool { // its build had a Sandbox on trial
+		_, err := all.Evict(t.Context(), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = os.Stat(all.Path(built.Version))
+		return errors.Is(err, fs.ErrNotExist)
+	})
+	if got := sh.must(t, "run", "--template", "line", "--", "cat", "/srv/line", "/etc/hostname"); !strings.HasPrefix(got, "a line\n") {
+		t.Errorf("inside is %q", got)
+	}
+	box := strings.TrimSpace(sh.must(t, "create", "--template", "line"))
+	if freed, err := all.Evict(t.Context(), 0); err != nil || freed != 0 {
+		t.Errorf("%d bytes of an image were evicted that a sandbox runs from, %v", freed, err)
+	}
+	if r := sh.try(t, "", "template", "rm", "line"); r.code == 0 || !strings.Contains(r.err, "sandboxes run from") {
+		t.Errorf("removed under a sandbox: %+v", r)
+	}
+	sh.must(t, "pause", box)
+	rig.Within(t, rig.Patience, "the whole file is evicted below a paused sandbox", func() bool {
+		freed, err := all.Evict(t.Context(), 0)
+		return err == nil && freed > 0
+	})
+	if got := sh.must(t, "exec", box, "cat", "/srv/line"); got != "a line\n" { // resumed
+		t.Errorf("after a pause inside is %q", got)
+	}
+	sh.must(t, "rm", box)
+	rig.Within(t, rig.Patience, "the template goes", func() bool { return sh.try(t, "", "template", "rm", "line").code == 0 })
+	if all.Has(built.Version) {
+		t.Error("the image is still there")
+	}
 }

@@ -19,6 +19,7 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cgroup"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/images"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/link"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost"
 )
@@ -147,7 +148,7 @@ func (h *Host) start(ctx context.Context, r sentryhost.StartRequest, files *fdrp
 	if r.From != "" { // it began as a Boot for more, from a Pool
 		r.Shape, reply.Shape = from.Shape, from.Shape
 	}
-	image, err := h.openImage(r.Image)
+	image, err := h.openImage(ctx, r.Image)
 	if err != nil {
 		hostEnd.Close()
 		return reply, err
@@ -265,30 +266,22 @@ func (h *Host) openFrom(r sentryhost.StartRequest) (*origin, error) {
 // openImage opens a Template image by digest and locks it. The sentry that gets the
 // file has it, with its shared lock, as long as it lives: so whoever would remove
 // the image knows that it is used.
-func (h *Host) openImage(digest string) (*os.File, error) {
-	f, err := h.findImage(digest)
+func (h *Host) openImage(ctx context.Context, digest string) (*os.File, error) {
+	digest, err := imageName(digest)
 	if err != nil {
 		return nil, err
 	}
-	if err := lockImage(f); err != nil {
-		f.Close()
-		return nil, sandbox.Errorf(sandbox.NotFound, "the image %s is being removed", digest).WithCause(err)
-	}
-	return f, nil
+	return images.Folder(h.cfg.Images).Open(ctx, digest)
 }
 
 func lockImage(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) }
 
-// findImage opens a Template image by digest.
-func (h *Host) findImage(digest string) (*os.File, error) {
+// imageName checks the digest of a Template image.
+func imageName(digest string) (string, error) {
 	if digest == "" || strings.ContainsAny(digest, "/\x00") || strings.HasPrefix(digest, ".") {
-		return nil, sandbox.Errorf(sandbox.NotFound, "there is no image %.80q", digest)
+		return "", sandbox.Errorf(sandbox.NotFound, "there is no image %.80q", digest)
 	}
-	f, err := os.Open(filepath.Join(h.cfg.Images, strings.TrimPrefix(digest, "sha256:")+".erofs"))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, sandbox.Errorf(sandbox.NotFound, "there is no image %s", digest)
-	}
-	return f, err
+	return strings.TrimPrefix(digest, "sha256:"), nil
 }
 
 // reserve publishes the Boot's ID, so that a second start is a Conflict.

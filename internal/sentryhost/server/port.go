@@ -18,6 +18,7 @@ import (
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/images"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/installation"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost"
 )
@@ -28,12 +29,12 @@ import (
 // carries it, cannot make one.
 
 // export returns what a state consists of, signed, and its files to be read.
-func (h *Host) export(r sentryhost.ExportRequest) (any, []*os.File, error) {
+func (h *Host) export(ctx context.Context, r sentryhost.ExportRequest) (any, []*os.File, error) {
 	p, files, err := h.exportState(r.Name)
 	if err != nil || !r.Image {
 		return p, files, err
 	}
-	image, size, err := h.exportImage(p)
+	image, size, err := h.exportImage(ctx, p)
 	if err != nil {
 		closeAll(files)
 		return nil, nil, err
@@ -43,12 +44,12 @@ func (h *Host) export(r sentryhost.ExportRequest) (any, []*os.File, error) {
 }
 
 // exportImage opens the image that a state needs.
-func (h *Host) exportImage(p sentryhost.Proof) (*os.File, int64, error) {
+func (h *Host) exportImage(ctx context.Context, p sentryhost.Proof) (*os.File, int64, error) {
 	m := new(sentryhost.Manifest)
 	if err := json.Unmarshal(p.Manifest, m); err != nil {
 		return nil, 0, err
 	}
-	image, err := h.openImage(m.Image)
+	image, err := h.openImage(ctx, m.Image)
 	if errors.Is(err, sandbox.NotFound) {
 		err = sandbox.Errorf(sandbox.Conflict, "the image of the snapshot's template is not here any more").WithCause(err)
 	}
@@ -201,11 +202,11 @@ func wellFormed(m *sentryhost.Manifest, sums [][]byte) error {
 }
 
 func (h *Host) hasImage(digest string) error {
-	image, err := h.openImage(digest)
-	if err != nil {
-		return sandbox.Errorf(sandbox.Conflict, "the snapshot needs the template image %.80s, which is not here: export it with its template, or have the same image of that template first", digest).WithCause(err)
+	name, err := imageName(digest)
+	if err == nil && images.Folder(h.cfg.Images).Has(name) {
+		return nil
 	}
-	return image.Close()
+	return sandbox.Errorf(sandbox.Conflict, "the snapshot needs the template image %.80s, which is not here: export it with its template, or have the same image of that template first", digest).WithCause(err)
 }
 
 const (
@@ -224,11 +225,11 @@ func (h *Host) takeImage(from io.Reader, digest string, n int64) error {
 	if raw, err := hex.DecodeString(want); err != nil || len(raw) != sha256.Size {
 		return notExported(fmt.Errorf("it names the image %.80q", digest))
 	}
-	path := filepath.Join(h.cfg.Images, want+".erofs")
-	if info, err := os.Stat(path); err == nil && info.Size() == n {
+	all := images.Folder(h.cfg.Images)
+	if size, err := all.Size(want); err == nil && size == n {
 		return copyImage(io.Discard, from, want, n)
 	} else if err == nil {
-		return notExported(fmt.Errorf("its image has %d bytes, not %d", n, info.Size()))
+		return notExported(fmt.Errorf("its image has %d bytes, not %d", n, size))
 	}
 	if err := roomFor(h.cfg.Images, "the image", n); err != nil {
 		return err
@@ -247,7 +248,7 @@ func (h *Host) takeImage(from io.Reader, digest string, n int64) error {
 		return noRoom(err)
 	}
 	// Never in the place of one that is there: its Boots hold that.
-	if err := os.Link(f.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Link(f.Name(), all.Path(want)); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("name an image: %w", err)
 	}
 	return syncDir(h.cfg.Images)

@@ -66,7 +66,7 @@ func exported(t *testing.T, h *Host, name string) carriedState {
 
 func exportedWith(t *testing.T, h *Host, r sentryhost.ExportRequest) carriedState {
 	t.Helper()
-	reply, files, err := h.export(r)
+	reply, files, err := h.export(t.Context(), r)
 	must(t, err)
 	defer closeAll(files)
 	s := carriedState{proof: reply.(sentryhost.Proof)}
@@ -186,7 +186,7 @@ func TestTakeWithImage(t *testing.T) {
 		t.Errorf("taken with another image than is there: %v", err)
 	}
 	must(t, os.Remove(filepath.Join(from.cfg.Images, digest+".erofs")))
-	if _, _, err := from.export(sentryhost.ExportRequest{Name: name, Image: true}); !errors.Is(err, sandbox.Conflict) {
+	if _, _, err := from.export(t.Context(), sentryhost.ExportRequest{Name: name, Image: true}); !errors.Is(err, sandbox.Conflict) {
 		t.Errorf("exported with an image that is gone: %v", err)
 	}
 	must(t, os.WriteFile(filepath.Join(to.cfg.Images, incomingPrefix+"1"), nil, 0o600))

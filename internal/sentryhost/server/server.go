@@ -270,7 +270,7 @@ var methods = map[string]method{
 	sentryhost.MethodCollect: asked(func(c call, b sentryhost.LendRequest) reply { return answers(c.host.collect(b)) }),
 	sentryhost.MethodImport:  asked(func(c call, b sentryhost.ImportRequest) reply { return answers(c.host.take(c.ctx, b, c.r)) }),
 	sentryhost.MethodExport: asked(func(c call, b sentryhost.ExportRequest) reply {
-		value, files, err := c.host.export(b)
+		value, files, err := c.host.export(c.ctx, b)
 		return reply{value, files, err}
 	}),
 }

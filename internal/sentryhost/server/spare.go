@@ -10,6 +10,7 @@ import (
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/images"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost"
 )
 
@@ -204,7 +205,11 @@ func (h *Host) newSpare(k kind) (*boot, error) {
 	if err := n.room(); err != nil {
 		return nil, err
 	}
-	image, err := h.findImage(k.image)
+	digest, err := imageName(k.image)
+	if err != nil {
+		return nil, err
+	}
+	image, err := images.Folder(h.cfg.Images).OpenWhole(digest) // a spare is not worth making one
 	if err != nil {
 		return nil, err
 	}

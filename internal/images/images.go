@@ -1,0 +1,534 @@
+// Package images keeps the root images of Templates in a folder: read-only files,
+// named by their digests, that sentries map.
+//
+// An image is DIGEST.erofs. One that was made from another one needs little room of
+// its own: DIGEST.delta says how it is made of blocks of that base and of a few blocks
+// that are new. Its whole file is then a cache, which Open fills and Evict empties:
+// expanded/BOOT/DIGEST.erofs, where BOOT is the boot ID of the machine, because such a
+// file is not synced and means nothing after a crash of the machine.
+//
+// Locks of the files, as of flock(2), order processes. Who starts from an image holds
+// a shared lock of its whole file, in the descriptor that the sentry gets, and so for
+// as long as the sentry lives. Who makes a whole file of a delta holds a shared lock
+// of the delta. Who removes an image, or evicts its whole file, holds exclusive locks
+// of all its files.
+package images
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
+)
+
+const (
+	wholeSuffix = ".erofs"
+	deltaSuffix = ".delta"
+	// tempPattern names files that are not whole yet; what a killed process left of
+	// them goes with Evict.
+	tempPattern = ".expanding-*"
+	// expandedFolder has a folder for each boot of the machine.
+	expandedFolder = "expanded"
+	bootIDFile     = "/proc/sys/kernel/random/boot_id"
+)
+
+// minFree is how much of the disk an expanded image leaves free, in bytes.
+const minFree = 1 << 30
+
+// Folder is a folder of images. Its methods are safe for concurrent use, also by
+// several processes. Digests are 64 lower-case hex digits; the caller has checked
+// them.
+type Folder string
+
+// Path returns where the whole image lies that is there for good, if there is one.
+func (f Folder) Path(digest string) string { return filepath.Join(string(f), digest+wholeSuffix) }
+
+// cache is the folder of the whole files that Open makes.
+var cache = sync.OnceValues(func() (string, error) {
+	id, err := os.ReadFile(bootIDFile)
+	if err != nil {
+		return "", fmt.Errorf("read the boot ID: %w", err)
+	}
+	return filepath.Join(expandedFolder, strings.TrimSpace(string(id))), nil
+})
+
+// expanded returns where the whole file lies that Open makes of a delta.
+func (f Folder) expanded(digest string) (string, error) {
+	dir, err := cache()
+	return filepath.Join(string(f), dir, digest+wholeSuffix), err
+}
+
+// wholes returns where a whole file may lie.
+func (f Folder) wholes(digest string) ([]string, error) {
+	path, err := f.expanded(digest)
+	return []string{f.Path(digest), path}, err
+}
+
+func (f Folder) delta(digest string) string { return filepath.Join(string(f), digest+deltaSuffix) }
+
+// Has reports whether an image is there, whole or as a delta.
+func (f Folder) Has(digest string) bool {
+	for _, path := range []string{f.Path(digest), f.delta(digest)} {
+		if _, err := os.Stat(path); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Stored returns how many bytes of the disk an image needs for good: those of its
+// delta, or else of the whole file. NotFound when there is no such image.
+func (f Folder) Stored(digest string) (int64, error) {
+	for _, path := range []string{f.delta(digest), f.Path(digest)} {
+		var st unix.Stat_t
+		switch err := unix.Stat(path, &st); {
+		case err == nil:
+			return st.Blocks * 512, nil // stat(2) counts so, whatever the file system's blocks are
+		case !errors.Is(err, fs.ErrNotExist):
+			return 0, fmt.Errorf("look at an image: %w", err)
+		}
+	}
+	return 0, noImage(digest)
+}
+
+// Size returns how many bytes the whole image has; NotFound when there is none.
+func (f Folder) Size(digest string) (int64, error) {
+	head, err := readHeadAt(f.delta(digest))
+	if err == nil {
+		return head.Size, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return 0, fmt.Errorf("read the delta %s: %w", digest, err)
+	}
+	info, err := os.Stat(f.Path(digest))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, noImage(digest)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("look at an image: %w", err)
+	}
+	return info.Size(), nil
+}
+
+func noImage(digest string) error {
+	return sandbox.Errorf(sandbox.NotFound, "there is no image %s", digest)
+}
+
+// OpenWhole opens an image if its whole file is there, without a lock; NotFound
+// otherwise.
+func (f Folder) OpenWhole(digest string) (*os.File, error) {
+	paths, err := f.wholes(digest)
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range paths {
+		file, err := os.Open(path)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return file, err
+		}
+	}
+	return nil, noImage(digest)
+}
+
+// Open opens the whole file of an image with a shared lock, and makes it first when
+// only its delta is there. NotFound when there is no such image or it is being
+// removed; Exhausted when the disk has no room for it.
+func (f Folder) Open(ctx context.Context, digest string) (*os.File, error) {
+	for {
+		file, again, err := f.open(ctx, digest)
+		if !again {
+			return file, err
+		}
+	}
+}
+
+// open makes one try; again: the files have changed meanwhile.
+func (f Folder) open(ctx context.Context, digest string) (_ *os.File, again bool, err error) {
+	d, err := os.Open(f.delta(digest))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		d = nil
+	case err != nil:
+		return nil, false, fmt.Errorf("open a delta: %w", err)
+	default:
+		defer d.Close() // and its lock
+		if err := f.await(ctx, d, digest); err != nil {
+			return nil, false, err
+		}
+	}
+	file, err := f.OpenWhole(digest)
+	if d != nil && errors.Is(err, sandbox.NotFound) {
+		if err = f.expand(ctx, d, digest); err == nil { // and is not evicted while d is locked
+			file, err = f.OpenWhole(digest)
+		}
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	err = unix.Flock(int(file.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+	if err == nil && isAt(file, file.Name()) {
+		f.touch(file.Name(), digest)
+		return file, false, nil
+	}
+	file.Close()
+	switch {
+	case err == nil:
+		return nil, true, nil // it was evicted before it was locked
+	case !errors.Is(err, unix.EWOULDBLOCK):
+		return nil, false, os.NewSyscallError("flock", err)
+	case d == nil && f.hasDelta(digest):
+		return nil, true, nil // since a moment ago
+	}
+	return nil, false, beingRemoved(digest)
+}
+
+func (f Folder) hasDelta(digest string) bool {
+	_, err := os.Stat(f.delta(digest))
+	return err == nil
+}
+
+func beingRemoved(digest string) error {
+	return sandbox.Errorf(sandbox.NotFound, "the image %s is being removed", digest)
+}
+
+// await takes a shared lock of a delta. An eviction holds the exclusive one for a
+// moment; a removal holds it until it is over, and is not waited for.
+func (f Folder) await(ctx context.Context, d *os.File, digest string) error {
+	const patience, look = time.Second, 5 * time.Millisecond
+	for end := time.Now().Add(patience); ; {
+		err := unix.Flock(int(d.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+		switch {
+		case err == nil && isAt(d, f.delta(digest)):
+			return nil
+		case err == nil, time.Now().After(end):
+			return beingRemoved(digest)
+		case !errors.Is(err, unix.EWOULDBLOCK):
+			return os.NewSyscallError("flock", err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(look): // flock(2) knows no timeout
+		}
+	}
+}
+
+// isAt reports whether an open file is the one at a path.
+func isAt(f *os.File, path string) bool {
+	mine, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Stat(path)
+	return err == nil && os.SameFile(mine, there)
+}
+
+// touch tells Evict that a whole file is in use. Who may not, starts nothing from it.
+func (f Folder) touch(path, digest string) {
+	if f.hasDelta(digest) {
+		_ = os.Chtimes(path, time.Time{}, time.Now())
+	}
+}
+
+// expand makes the whole file of a delta. Of several who do so at once the first one's
+// file stays, as they are all equal.
+func (f Folder) expand(ctx context.Context, d *os.File, digest string) error {
+	head, err := readHead(d)
+	if err != nil {
+		return fmt.Errorf("read the delta %s: %w", digest, err)
+	}
+	base, err := f.OpenWhole(head.Base) // no delta has a delta as its base
+	if err != nil {
+		return fmt.Errorf("open the base of %s: %w", digest, err)
+	}
+	defer base.Close()
+	path, err := f.expanded(digest)
+	if err != nil {
+		return err
+	}
+	const searchable = 0o755
+	if err := os.MkdirAll(filepath.Dir(path), searchable); err != nil {
+		return fmt.Errorf("expand an image: %w", err)
+	}
+	if err := f.roomFor(head.Size); err != nil {
+		return err
+	}
+	out, err := f.newTemp()
+	if err != nil {
+		return fmt.Errorf("expand an image: %w", err)
+	}
+	defer os.Remove(out.Name())
+	defer out.Close()
+	if err := head.apply(ctx, d, base, out); err != nil {
+		if errors.Is(err, unix.ENOSPC) {
+			return f.full(head.Size)
+		}
+		return fmt.Errorf("expand the image %s: %w", digest, err)
+	}
+	const readable = 0o644
+	if err := out.Chmod(readable); err != nil {
+		return fmt.Errorf("expand an image: %w", err)
+	}
+	if err := os.Link(out.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("name an image: %w", err)
+	}
+	return nil
+}
+
+// newTemp makes a file that is not whole yet, with a shared lock, by which Evict knows
+// that it was not left by a killed process.
+func (f Folder) newTemp() (*os.File, error) {
+	for {
+		file, err := os.CreateTemp(string(f), tempPattern)
+		if err != nil {
+			return nil, err
+		}
+		if unix.Flock(int(file.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil && isAt(file, file.Name()) {
+			return file, nil
+		}
+		file.Close() // Evict was faster
+	}
+}
+
+func (f Folder) roomFor(bytes int64) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(string(f), &st); err != nil {
+		return fmt.Errorf("look at the disk: %w", err)
+	}
+	if int64(st.Bavail)*st.Bsize < bytes+minFree {
+		return f.full(bytes)
+	}
+	return nil
+}
+
+func (f Folder) full(bytes int64) error {
+	return sandbox.Errorf(sandbox.Exhausted, "the host disk has no room for an image of %d MiB: the operator of the server has to make some", bytes>>20)
+}
+
+// Claim takes an image for removal: until release is called nobody starts from it.
+// Conflict when somebody does already. An image that is not there has nothing to be
+// claimed.
+func (f Folder) Claim(digest string) (release func(), err error) {
+	var held []*os.File
+	release = func() {
+		for _, file := range held {
+			_ = file.Close()
+		}
+	}
+	paths, err := f.wholes(digest)
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range append([]string{f.delta(digest)}, paths...) { // in the order of Open
+		file, err := lockAlone(path)
+		if err != nil {
+			release()
+			return nil, err
+		}
+		if file != nil {
+			held = append(held, file)
+		}
+	}
+	return release, nil
+}
+
+// lockAlone opens a file with an exclusive lock; nil when it is not there, Conflict
+// when others hold a lock.
+func lockAlone(path string) (*os.File, error) {
+	file, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock an image: %w", err)
+	}
+	switch err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		file.Close()
+		return nil, sandbox.Errorf(sandbox.Conflict, "the image is in use")
+	case err != nil:
+		file.Close()
+		return nil, os.NewSyscallError("flock", err)
+	}
+	return file, nil
+}
+
+// Remove removes an image that is claimed. One that is not there is no error.
+func (f Folder) Remove(digest string) error {
+	paths, err := f.wholes(digest)
+	if err != nil {
+		return err
+	}
+	for _, path := range append(paths, f.delta(digest)) { // a delta alone is an image, too
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove an image: %w", err)
+		}
+	}
+	return nil
+}
+
+// Bases returns the base of every delta, by the delta's digest.
+func (f Folder) Bases() (map[string]string, error) {
+	deltas, err := filepath.Glob(filepath.Join(string(f), "*"+deltaSuffix))
+	if err != nil {
+		return nil, err
+	}
+	bases := map[string]string{}
+	for _, path := range deltas {
+		head, err := readHeadAt(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the delta %s: %w", filepath.Base(path), err)
+		}
+		bases[strings.TrimSuffix(filepath.Base(path), deltaSuffix)] = head.Base
+	}
+	return bases, nil
+}
+
+// Shrink writes the delta of a whole image to another one, which may be a delta
+// itself: the base is then the base of that. It reports whether there is a delta now:
+// one that would not be much smaller than the image is not written. While lock is held
+// no image is removed. Calls of Shrink come one after the other.
+func (f Folder) Shrink(ctx context.Context, digest, from string, lock func() (release func(), err error)) (bool, error) {
+	if f.hasDelta(digest) {
+		return true, nil
+	}
+	bases, err := f.Bases()
+	if err != nil {
+		return false, err
+	}
+	from = cmp.Or(bases[from], from)
+	if from == digest || slices.Contains(slices.Collect(maps.Values(bases)), digest) {
+		return false, nil // no delta has a delta as its base
+	}
+	base, err := f.OpenWhole(from)
+	if err != nil {
+		return false, err
+	}
+	defer base.Close()
+	target, err := f.OpenWhole(digest)
+	if err != nil {
+		return false, err
+	}
+	defer target.Close()
+	out, err := f.newTemp()
+	if err != nil {
+		return false, fmt.Errorf("make a delta: %w", err)
+	}
+	defer os.Remove(out.Name())
+	defer out.Close()
+	worth, err := writeDelta(ctx, out, target, base, digest, from)
+	if err != nil || !worth {
+		return false, err
+	}
+	const readable = 0o644
+	if err := errors.Join(out.Chmod(readable), out.Sync()); err != nil {
+		return false, fmt.Errorf("make a delta: %w", err)
+	}
+	release, err := lock()
+	if err != nil {
+		return false, err
+	}
+	defer release()
+	if !isAt(base, f.Path(from)) || !isAt(target, f.Path(digest)) { // one was removed meanwhile
+		return false, nil
+	}
+	return true, durable.Rename(out.Name(), f.delta(digest))
+}
+
+// Evict removes whole files whose image is there as a delta, that nobody has locked
+// and that nobody opened for a time, and what killed processes left. It returns how
+// many bytes the files had.
+func (f Folder) Evict(ctx context.Context, unused time.Duration) (freed int64, err error) {
+	left, err := filepath.Glob(filepath.Join(string(f), tempPattern))
+	if err != nil {
+		return 0, err
+	}
+	failed := []error{f.removeEarlier()}
+	for _, path := range left {
+		file, err := lockAlone(path)
+		if err != nil || file == nil {
+			continue // somebody writes it, or it is gone
+		}
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // its writer may have
+			failed = append(failed, err)
+		}
+		file.Close()
+	}
+	deltas, err := filepath.Glob(filepath.Join(string(f), "*"+deltaSuffix))
+	if err != nil {
+		return 0, err
+	}
+	for _, path := range deltas {
+		if ctx.Err() != nil {
+			return freed, ctx.Err()
+		}
+		n, err := f.evict(strings.TrimSuffix(filepath.Base(path), deltaSuffix), unused)
+		freed, failed = freed+n, append(failed, err)
+	}
+	return freed, errors.Join(failed...)
+}
+
+func (f Folder) evict(digest string, unused time.Duration) (int64, error) {
+	release, err := f.Claim(digest)
+	if errors.Is(err, sandbox.Conflict) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer release()
+	if !f.hasDelta(digest) { // it was removed meanwhile
+		return 0, nil
+	}
+	paths, err := f.wholes(digest)
+	if err != nil {
+		return 0, err
+	}
+	freed := int64(0)
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		if errors.Is(err, fs.ErrNotExist) || err == nil && time.Since(info.ModTime()) < unused {
+			continue
+		}
+		if err := errors.Join(err, os.Remove(path)); err != nil {
+			return freed, fmt.Errorf("evict an image: %w", err)
+		}
+		freed += info.Size()
+	}
+	return freed, nil
+}
+
+// removeEarlier removes the whole files of earlier boots of the machine.
+func (f Folder) removeEarlier() error {
+	dir, err := cache()
+	if err != nil {
+		return err
+	}
+	boots, err := filepath.Glob(filepath.Join(string(f), expandedFolder, "*"))
+	if err != nil {
+		return err
+	}
+	var failed []error
+	for _, path := range boots {
+		if path != filepath.Join(string(f), dir) {
+			failed = append(failed, os.RemoveAll(path))
+		}
+	}
+	return errors.Join(failed...)
+}
