@@ -90,7 +90,7 @@ func (r Recipe) Check() error {
 		return sandbox.Errorf(sandbox.TooLarge, "a template may ask for at most %d packages", maxRecipePackages)
 	}
 	if len(r.Packages) > 0 && !r.installs() {
-		return sandbox.Errorf(sandbox.Unsupported, "packages are installed into debian:SUITE, and into images that are not left bare, but not into %s", r.Source)
+		return sandbox.Errorf(sandbox.Unsupported, "packages are not installed into %s: build it without, and then install them by RUN in a Dockerfile FROM it", r.Source.shown())
 	}
 	for _, p := range r.NPM {
 		if !npmPattern.MatchString(p) {

@@ -51,6 +51,19 @@ func Base(ref string) Source { return Source{kindBase, ref} }
 // String is the form that ParseSource reads.
 func (s Source) String() string { return s.kind + ":" + s.ref }
 
+// shown is a Source for people. Where an archive lies that was sent is nobody's concern.
+func (s Source) shown() string {
+	switch s.kind {
+	case kindTar:
+		return "an archive"
+	case kindDir:
+		return "a folder"
+	case kindOCI:
+		return "an image that is left bare"
+	}
+	return s.String()
+}
+
 var suitePattern = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
 // sources says what ParseSource reads.

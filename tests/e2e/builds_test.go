@@ -23,6 +23,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
@@ -68,6 +69,18 @@ func (i *images) hold(held bool) {
 // push makes an image of a root filesystem, with an environment of its own.
 func (i *images) push(t *testing.T, ref, root string) {
 	t.Helper()
+	parsed, err := name.ParseReference(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remote.Write(parsed, imageOf(t, root)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// imageOf is an image of a root filesystem, with an environment of its own.
+func imageOf(t *testing.T, root string) v1.Image {
+	t.Helper()
 	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(tarOf(t, root))), nil })
 	if err != nil {
 		t.Fatal(err)
@@ -85,13 +98,7 @@ func (i *images) push(t *testing.T, ref, root string) {
 	if image, err = mutate.ConfigFile(image, config); err != nil {
 		t.Fatal(err)
 	}
-	parsed, err := name.ParseReference(ref)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := remote.Write(parsed, image); err != nil {
-		t.Fatal(err)
-	}
+	return image
 }
 
 func tarOf(t *testing.T, root string) []byte {
@@ -404,6 +411,58 @@ func TestTemplateBuildsWithRoles(t *testing.T) {
 	box := create(t, c, rig.Body{"template": "mine"})
 	if got := output(t, c, box.ID, "bash", "echo inside"); got != "inside\n" {
 		t.Errorf("inside: %q", got)
+	}
+	context := tarOf(t, filepath.Join(tinyRoot(t), "bin"))
+	b = upload(t, c, `{"template":"of-file","dockerfile":"FROM base\nCOPY sh /opt/sh\nRUN /opt/sh -c 'echo ran' > /opt/said"}`, context)
+	if log, done := follow(t, c, b.ID); done.State != "ready" {
+		t.Fatalf("of a Dockerfile: %+v with %s", done, log)
+	}
+	box = create(t, c, rig.Body{"template": "of-file"})
+	if got := output(t, c, box.ID, "bash", "cat /opt/said"); got != "ran\n" {
+		t.Errorf("of a Dockerfile: %q", got)
+	}
+}
+
+// An image that docker save wrote becomes a template, by REST and by the command line,
+// compressed or not, and a Dockerfile begins with it.
+func TestSavedImages(t *testing.T) {
+	t.Parallel()
+	sh := newShell(t, "saved-images")
+	c := sh.server.Client(t, "saved-images")
+	ref, err := name.NewTag("example.com/team/saved:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(sh.folder, "image.tar")
+	if err := tarball.WriteToFile(path, ref, imageOf(t, rootOf(t, "find", "stat", "rm", "grep"))); err != nil {
+		t.Fatal(err)
+	}
+	saved, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := upload(t, c, `{"template":"saved:rest","source":"tar:","env":{"MORE":"too"}}`, saved)
+	if log, done := follow(t, c, b.ID); done.State != "ready" {
+		t.Fatalf("%+v with %s", done, log)
+	}
+	box := create(t, c, rig.Body{"template": "saved:rest"})
+	if got := output(t, c, box.ID, "bash", "echo $FROM_IMAGE $MORE"); got != "yes too\n" {
+		t.Errorf("inside: %q", got)
+	}
+	if out, err := exec.Command("gzip", path).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	sh.must(t, "template", "build", "saved:cli", "--source", "tar:image.tar.gz")
+	if got := sh.must(t, "run", "--template", "saved:cli", "--", "sh", "-c", "echo $FROM_IMAGE"); got != "yes\n" {
+		t.Errorf("by the command line: %q", got)
+	}
+	sh.write(t, "Dockerfile", "FROM saved:cli\nENV MORE=${FROM_IMAGE}_more\nRUN echo $MORE > /more\n", 0o644)
+	sh.must(t, "template", "build", "saved:more", "--dockerfile", "Dockerfile")
+	if got := sh.must(t, "run", "--template", "saved:more", "--", "sh", "-c", "cat /more; echo $FROM_IMAGE $MORE"); got != "yes_more\nyes yes_more\n" {
+		t.Errorf("from it: %q", got)
+	}
+	if r := sh.try(t, "", "template", "build", "saved:x", "--source", "tar:image.tar.gz", "--package", "jq"); r.code == 0 || !strings.Contains(r.err, "in a Dockerfile FROM it") {
+		t.Errorf("with packages: %+v", r)
 	}
 }
 
