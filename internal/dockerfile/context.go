@@ -2,6 +2,7 @@ package dockerfile
 
 import (
 	"archive/tar"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -29,6 +30,12 @@ const (
 	maxNames       = 32 << 20 // bytes of all paths and targets
 	maxIgnoreBytes = 1 << 20
 	maxLinks       = 40 // that one path leads through
+	maxSources     = 1000
+	maxSource      = 4096 // bytes
+	// maxMatches bounds how often a pattern of a .dockerignore is compared.
+	maxMatches = 200 << 20
+	// maxCopied bounds the bytes of all COPYs of one Dockerfile together.
+	maxCopied = 8 << 30
 )
 
 // Context is the files that a build may copy: an archive's, without those that its
@@ -38,6 +45,7 @@ type Context struct {
 	entries map[string]entry // by path, without a slash at either end
 	names   []string         // of entries, sorted
 	ignored map[string]bool
+	copied  int64 // bytes that were found so far
 }
 
 // entry is one file, folder or link.
@@ -162,6 +170,9 @@ func (c *Context) ignore() error {
 		if err != nil {
 			return err
 		}
+		if compared := c.parts() * ignored.patterns(); compared > maxMatches {
+			return sandbox.Errorf(sandbox.TooLarge, "%s has too many patterns for so many files: name folders in place of files", IgnoreFile)
+		}
 		for name := range c.entries {
 			if name != "" && ignored.Has(name) {
 				c.ignored[name] = true
@@ -174,6 +185,14 @@ func (c *Context) ignore() error {
 	}
 	c.names = slices.Sorted(maps.Keys(c.entries))
 	return nil
+}
+
+// parts is how many names there are in all paths.
+func (c *Context) parts() (n int) {
+	for name := range c.entries {
+		n += 1 + strings.Count(name, "/")
+	}
+	return n
 }
 
 // Ignored is the paths that a .dockerignore leaves out.
@@ -197,6 +216,13 @@ func ReadIgnored(r io.Reader) (Ignored, error) {
 	return Ignored{matcher}, nil
 }
 
+func (i Ignored) patterns() int {
+	if i.matcher == nil {
+		return 0
+	}
+	return len(i.matcher.Patterns())
+}
+
 // Has reports whether a path, with slashes, is left out.
 func (i Ignored) Has(name string) bool {
 	if i.matcher == nil {
@@ -213,6 +239,9 @@ func (i Ignored) Whole() bool { return i.matcher == nil || !i.matcher.Exclusions
 // inContext is the path that a COPY names, or its pattern.
 func inContext(line int, source string) (string, error) {
 	clean := path.Clean(strings.TrimLeft(source, "/"))
+	if len(source) > maxSource {
+		return "", errAt(line, "COPY %.80q: a path may have at most %d bytes", source, maxSource)
+	}
 	if source == "" || !fs.ValidPath(clean) || strings.ContainsRune(source, 0) {
 		return "", errAt(line, "COPY %.200q leads out of the build context: copy from inside of it, or build with a larger context", source)
 	}
@@ -241,11 +270,15 @@ type placed struct {
 	inline *string // the content, where it stands in the Dockerfile
 }
 
-// Find returns what a COPY brings in. A source that is not there is Invalid.
-func (c *Context) Find(s Step) (*Files, error) {
+// Find returns what a COPY brings in. A source that is not there is Invalid, and more
+// than all COPYs may bring in together is TooLarge.
+func (c *Context) Find(ctx context.Context, s Step) (*Files, error) {
 	found := map[string]placed{}
 	sources := 0
 	for _, source := range s.Sources {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		matches, err := c.match(s.Line, source)
 		if err != nil {
 			return nil, err
@@ -274,6 +307,12 @@ func (c *Context) Find(s Step) (*Files, error) {
 	sum := sha256.New()
 	fmt.Fprintln(sum, "copy 1", f.Single)
 	for _, p := range f.all {
+		if c.copied += p.size; c.copied > maxCopied {
+			return nil, sandbox.Errorf(sandbox.TooLarge, "Dockerfile line %d: all COPYs together may bring in at most %d GiB", s.Line, maxCopied>>30)
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		fmt.Fprintf(sum, "%q %o %q %d\n", p.name, p.mode, p.target, p.size)
 		if _, err := io.Copy(sum, f.body(p)); err != nil {
 			return nil, fmt.Errorf("read the build context: %w", err)

@@ -80,12 +80,12 @@ func TestFind(t *testing.T) {
 		"a hard link":          {[]string{"hard"}, "/x", []string{"hard"}, true},
 		"a pattern of folders": {[]string{"src*"}, "/x/", []string{"main.py", "sub", "sub/deep.py", "up", "z"}, false},
 	} {
-		f, err := c.Find(Step{Sources: tt.sources, Dest: tt.dest})
+		f, err := c.Find(t.Context(), Step{Sources: tt.sources, Dest: tt.dest})
 		if err != nil || !slices.Equal(names(f), tt.want) || f.Single != tt.single {
 			t.Errorf("%s: %+v, %v", name, f, err)
 		}
 	}
-	if f, err := c.Find(Step{Sources: []string{"."}, Dest: "/x/"}); err != nil || slices.ContainsFunc(names(f), func(n string) bool {
+	if f, err := c.Find(t.Context(), Step{Sources: []string{"."}, Dest: "/x/"}); err != nil || slices.ContainsFunc(names(f), func(n string) bool {
 		return strings.HasPrefix(n, "secret") || strings.HasPrefix(n, "node_modules") || n == "x.log"
 	}) {
 		t.Errorf("everything: %+v, %v", f, err)
@@ -94,11 +94,11 @@ func TestFind(t *testing.T) {
 		"none": "it is not in the build context", "secret/key": ".dockerignore leaves it out", "x.log": ".dockerignore leaves it out", "*.none": "matches nothing",
 		"out": "leads out", "abs": "leads out", "loop": "leads out", "a.txt/b": "not in the build context", "../x": "leads out", "[": "not a pattern",
 	} {
-		if _, err := c.Find(Step{Line: 7, Sources: []string{source}, Dest: "/x"}); !errors.Is(err, sandbox.Invalid) || !strings.Contains(fmt.Sprint(err), says) || !strings.Contains(err.Error(), "line 7") {
+		if _, err := c.Find(t.Context(), Step{Line: 7, Sources: []string{source}, Dest: "/x"}); !errors.Is(err, sandbox.Invalid) || !strings.Contains(fmt.Sprint(err), says) || !strings.Contains(err.Error(), "line 7") {
 			t.Errorf("%s: %v, want %s", source, err, says)
 		}
 	}
-	if _, err := c.Find(Step{Sources: []string{"*.txt"}, Dest: "/x"}); !errors.Is(err, sandbox.Invalid) {
+	if _, err := c.Find(t.Context(), Step{Sources: []string{"*.txt"}, Dest: "/x"}); !errors.Is(err, sandbox.Invalid) {
 		t.Errorf("several to a file: %v", err)
 	}
 }
@@ -110,7 +110,7 @@ func TestFiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f, err := c.Find(Step{Sources: []string{"src"}, Inline: []Inline{{"in", "text"}}, Dest: dest})
+		f, err := c.Find(t.Context(), Step{Sources: []string{"src"}, Inline: []Inline{{"in", "text"}}, Dest: dest})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -148,6 +148,10 @@ func TestFiles(t *testing.T) {
 }
 
 func TestReadContextRefuses(t *testing.T) {
+	var many []string
+	for i := range 300 {
+		many = append(many, fmt.Sprintf("a/b/c/d/e/f/g/%d=", i))
+	}
 	for name, tt := range map[string]struct {
 		archive io.Reader
 		code    sandbox.Code
@@ -159,6 +163,7 @@ func TestReadContextRefuses(t *testing.T) {
 		"a link to none":   {packedOf(t, time.Unix(1, 0), "a#b"), sandbox.Invalid, "link to nothing"},
 		"a link out":       {packedOf(t, time.Unix(1, 0), "a#../../etc/passwd"), sandbox.Invalid, "link to nothing"},
 		"too large":        {packedOf(t, time.Unix(1, 0), "a="+strings.Repeat("x", 1<<20+1)), sandbox.TooLarge, "at most"},
+		"many patterns":    {packedOf(t, time.Unix(1, 0), append(many, ".dockerignore="+strings.Repeat("a*b\n", 250_000))...), sandbox.TooLarge, "too many patterns"},
 		"a bad ignorefile": {packedOf(t, time.Unix(1, 0), ".dockerignore=a[\n"), sandbox.Invalid, "bad pattern"},
 	} {
 		if _, err := contextOf(t, tt.archive); !errors.Is(err, tt.code) || !strings.Contains(fmt.Sprint(err), tt.says) {

@@ -18,6 +18,13 @@ import (
 // MaxBytes bounds the text of a Dockerfile.
 const MaxBytes = 512 << 10
 
+// Other bounds of a Dockerfile.
+const (
+	maxInstructions = 1000
+	maxVariables    = 1000
+	maxVariableSize = 1 << 20 // bytes of all values
+)
+
 // File is a Dockerfile of one stage that can be carried out. It never changes.
 type File struct {
 	// From names the image or Template that it begins with.
@@ -104,6 +111,9 @@ func Parse(text string, args map[string]string) (*File, error) {
 		return nil, sandbox.Errorf(sandbox.Invalid, "the Dockerfile has no FROM: begin with one, for example FROM base")
 	case len(stages) > 1:
 		return nil, notHere(lineOf(stages[1].Location), "a second FROM: builds have one stage here. Build the image with docker, save it by docker save, and name it as the source tar:FILE")
+	}
+	if len(stages[0].Commands)+len(before) > maxInstructions {
+		return nil, sandbox.Errorf(sandbox.TooLarge, "a Dockerfile may have at most %d instructions", maxInstructions)
 	}
 	f := &File{commands: stages[0].Commands, lex: tree.EscapeToken, asked: args, global: map[string]string{}}
 	if err := f.readFrom(stages[0], before); err != nil {

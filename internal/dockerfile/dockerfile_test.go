@@ -126,6 +126,11 @@ func TestParseRefuses(t *testing.T) {
 		"a bad variable":         {"FROM a\nENV A=\"${B:?must be set}\"\n", sandbox.Invalid, "must be set"},
 		"variables without end":  {doubled, sandbox.Invalid, "128 KiB"},
 		"a text without its end": {"FROM a\nRUN <<E\nb\n", sandbox.Invalid, "unterminated heredoc"},
+		"too many files":         {"FROM a\nCOPY " + strings.Repeat("b ", 1001) + "c/\n", sandbox.TooLarge, "line 2: all COPYs"},
+		"many instructions":      {"FROM a\n" + strings.Repeat("RUN b\n", 1001), sandbox.TooLarge, "1000 instructions"},
+		"many variables":         {"FROM a\nENV" + strings.Repeat(" \\\n A=1", 10) + manyVariables() + "\n", sandbox.TooLarge, "all variables"},
+		"large variables":        {"FROM a\nARG A=" + strings.Repeat("x", 60_000) + "\n" + strings.Repeat("ARG A\nENV B=$A\n", 20), sandbox.TooLarge, "all variables"},
+		"a long path":            {"FROM a\nCOPY " + strings.Repeat("b", 5000) + " c/\n", sandbox.Invalid, "line 2: COPY"},
 		"an unknown flag":        {"FROM a\nCOPY --nope b c\n", sandbox.Invalid, "line 2: unknown flag: --nope"},
 	} {
 		_, err := Parse(tt.text, nil)
@@ -136,6 +141,13 @@ func TestParseRefuses(t *testing.T) {
 	if _, err := Parse("FROM a\nARG B\n", map[string]string{"C": "1"}); !errors.Is(err, sandbox.Invalid) || !strings.Contains(err.Error(), `"C" is not declared`) {
 		t.Errorf("an argument that nothing asks for: %v", err)
 	}
+}
+
+func manyVariables() (text string) {
+	for i := range 1001 {
+		text += fmt.Sprintf(" A%d=1", i)
+	}
+	return text
 }
 
 func TestCopies(t *testing.T) {

@@ -9,15 +9,20 @@ import (
 
 	"github.com/moby/buildkit/frontend/dockerfile/instructions"
 	"github.com/moby/buildkit/frontend/dockerfile/parser"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
 // planner turns instructions into Steps, one after another.
 type planner struct {
-	file  *File
-	env   map[string]string // of the image and of ENV
-	args  map[string]string // of ARG
-	shell []string
-	plan  Plan
+	file   *File
+	env    map[string]string // of the image and of ENV
+	args   map[string]string // of ARG
+	run    map[string]string // of RUNs, see runArgs; nil: it is not known
+	size   int               // bytes of all values that were set
+	shell  []string
+	plan   Plan
+	copies int // sources of all COPYs
 
 	cmd, entrypoint *instructions.ShellDependantCmdLine
 }
@@ -91,9 +96,21 @@ func (p *planner) known() map[string]string {
 
 // runArgs are the arguments that a RUN finds in its environment.
 func (p *planner) runArgs() map[string]string {
-	args := maps.Clone(p.args)
-	maps.DeleteFunc(args, func(name, _ string) bool { _, hidden := p.env[name]; return hidden })
-	return args
+	if p.run == nil {
+		p.run = maps.Clone(p.args)
+		maps.DeleteFunc(p.run, func(name, _ string) bool { _, hidden := p.env[name]; return hidden })
+	}
+	return p.run
+}
+
+// set sets a variable, of env or args.
+func (p *planner) set(line int, variables map[string]string, name, value string) error {
+	variables[name] = value
+	p.run = nil
+	if p.size += len(value); p.size > maxVariableSize || len(p.env)+len(p.args) > maxVariables {
+		return sandbox.Errorf(sandbox.TooLarge, "Dockerfile line %d: all variables together may be %d, of %d KiB", line, maxVariables, maxVariableSize>>10)
+	}
+	return nil
 }
 
 // argv is the program of a command and its arguments.
@@ -141,7 +158,9 @@ func (p *planner) setEnv(s Step, c *instructions.EnvCommand) error {
 		if err != nil {
 			return err
 		}
-		p.env[key] = value
+		if err := p.set(s.Line, p.env, key, value); err != nil {
+			return err
+		}
 		s.Pairs = append(s.Pairs, key, value)
 	}
 	p.plan.Steps = append(p.plan.Steps, s)
@@ -154,8 +173,11 @@ func (p *planner) setArgs(line int, c *instructions.ArgCommand) error {
 		if err != nil {
 			return err
 		}
-		if given {
-			p.args[a.Key] = value
+		if !given {
+			continue
+		}
+		if err := p.set(line, p.args, a.Key, value); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -226,6 +248,9 @@ func (p *planner) copy(s Step, c instructions.SourcesAndDest, owner, mode string
 		return errAt(s.Line, "--chown=%.80s: name USER or USER:GROUP", s.Owner)
 	case s.Mode != "" && !modePattern.MatchString(s.Mode):
 		return errAt(s.Line, "--chmod=%.80s: the mode is an octal number, for example 0755", s.Mode)
+	}
+	if p.copies += len(s.Sources) + len(s.Inline); p.copies > maxSources {
+		return sandbox.Errorf(sandbox.TooLarge, "Dockerfile line %d: all COPYs together may name at most %d files: name folders, or patterns", s.Line, maxSources)
 	}
 	for _, source := range s.Sources {
 		if _, err := inContext(s.Line, source); err != nil {

@@ -174,9 +174,6 @@ func (r *run) plan(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(plan.Steps) > maxSteps {
-		return sandbox.Errorf(sandbox.TooLarge, "a Dockerfile may have at most %d instructions", maxSteps)
-	}
 	for _, note := range plan.Notes {
 		r.b.print(Warn, r.at, r.prefix+" "+note)
 	}
@@ -216,7 +213,7 @@ func (r *run) stepOf(ctx context.Context, s dockerfile.Step) (Step, error) {
 		step.Args = []string{s.Value}
 	case dockerfile.Copy:
 		name, dest := ".", s.Dest
-		files, err := r.recipe.Context.find(s)
+		files, err := r.recipe.Context.find(ctx, s)
 		if err != nil {
 			return step, err
 		}
@@ -234,14 +231,14 @@ func (r *run) stepOf(ctx context.Context, s dockerfile.Step) (Step, error) {
 }
 
 // find is dockerfile.Context.Find, where there is a Context.
-func (c *buildContext) find(s dockerfile.Step) (*dockerfile.Files, error) {
+func (c *buildContext) find(ctx context.Context, s dockerfile.Step) (*dockerfile.Files, error) {
 	if c == nil && len(s.Sources) > 0 {
 		return nil, sandbox.Errorf(sandbox.Invalid, "Dockerfile line %d: there is nothing to COPY from: send a build context with the Dockerfile", s.Line)
 	}
 	if c == nil {
-		return new(dockerfile.Context).Find(s)
+		return new(dockerfile.Context).Find(ctx, s)
 	}
-	return c.Find(s)
+	return c.Find(ctx, s)
 }
 
 // keepFiles keeps the files of a COPY as if they had been sent for it alone.
