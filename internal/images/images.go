@@ -28,6 +28,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
 	"golang.org/x/sys/unix"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -171,7 +172,7 @@ func (f Folder) open(ctx context.Context, digest string) (_ *os.File, again bool
 	}
 	file, err := f.OpenWhole(digest)
 	if d != nil && errors.Is(err, sandbox.NotFound) {
-		if err = f.expand(ctx, d, digest); err == nil { // and is not evicted while d is locked
+		if err = f.expandOnce(ctx, digest); err == nil { // and is not evicted while d is locked
 			file, err = f.OpenWhole(digest)
 		}
 	}
@@ -243,8 +244,33 @@ func (f Folder) touch(path, digest string) {
 	}
 }
 
-// expand makes the whole file of a delta. Of several who do so at once the first one's
-// file stays, as they are all equal.
+// expanding are the whole files that this process makes, by the path of their delta.
+var expanding singleflight.Group
+
+// expandOnce makes the whole file of a delta, once for all in this process who want it
+// now. It goes on when ctx ends: others may want it too.
+func (f Folder) expandOnce(ctx context.Context, digest string) error {
+	done := expanding.DoChan(f.delta(digest), func() (any, error) {
+		d, err := os.Open(f.delta(digest))
+		if err != nil {
+			return nil, fmt.Errorf("open a delta: %w", err)
+		}
+		defer d.Close()
+		if err := unix.Flock(int(d.Fd()), unix.LOCK_SH|unix.LOCK_NB); err != nil {
+			return nil, beingRemoved(digest)
+		}
+		return nil, f.expand(context.WithoutCancel(ctx), d, digest)
+	})
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case r := <-done:
+		return r.Err
+	}
+}
+
+// expand makes the whole file of a delta. Of several processes that do so at once the
+// first one's file stays, as they are all equal.
 func (f Folder) expand(ctx context.Context, d *os.File, digest string) error {
 	head, err := readHead(d)
 	if err != nil {
