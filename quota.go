@@ -13,7 +13,7 @@ import (
 )
 
 // Quota is what the Sandboxes of one Tenant that have not ended may have
-// together, and its Snapshots. A zero field bounds nothing.
+// together, and its Snapshots, Volumes and Templates. A zero field bounds nothing.
 type Quota struct {
 	Sandboxes        int64   `json:"sandboxes,omitempty"`
 	CPUs             float64 `json:"cpus,omitempty"`
@@ -36,6 +36,10 @@ type Quota struct {
 	// together, each as much as it has room for.
 	Volumes     int64 `json:"volumes,omitempty"`
 	VolumeBytes int64 `json:"volume_bytes,omitempty"`
+	// TemplateBytes bounds the images of the Tenant's Templates together, by their
+	// bytes on the disk: each image once, however many tags and versions name it, and
+	// none that the operator names too.
+	TemplateBytes int64 `json:"template_bytes,omitempty"`
 	// Retention lets Snapshots go where the rest refuses.
 	Retention Retention `json:"retention,omitzero"`
 }
@@ -97,6 +101,29 @@ func (q Quota) AdmitVolume(used QuotaUse, size int64) error {
 			q.VolumeBytes/mib, max(q.VolumeBytes-used.VolumeBytes, 0)/mib, size/mib).WithCause(ErrOverQuota)
 	}
 	return nil
+}
+
+// AdmitTemplate returns Exhausted as Admit does when there is no room for another
+// image of a size in bytes beside used, the bytes of the Tenant's images. Zero, before
+// the size is known, has room while any is left.
+func (q Quota) AdmitTemplate(used, size int64) error {
+	const remedy = "delete templates or versions first"
+	switch {
+	case q.TemplateBytes == 0:
+		return nil
+	case used >= q.TemplateBytes:
+		return Errorf(Exhausted, "the quota of %s of templates is used up, they have %s: %s",
+			mebibytes(q.TemplateBytes), mebibytes(used), remedy).WithCause(ErrOverQuota)
+	case used+size > q.TemplateBytes:
+		return Errorf(Exhausted, "the quota of %s of templates has %s left, and this one has %s: %s",
+			mebibytes(q.TemplateBytes), mebibytes(q.TemplateBytes-used), mebibytes(size), remedy).WithCause(ErrOverQuota)
+	}
+	return nil
+}
+
+// mebibytes writes n bytes so that sizes that differ by little still differ.
+func mebibytes(n int64) string {
+	return strconv.FormatFloat(math.Round(float64(n)/(1<<20)*100)/100, 'f', -1, 64) + " MiB"
 }
 
 // AdmitTimeout returns Exhausted as Admit does for a timeout that is asked for
@@ -184,6 +211,7 @@ var quotaFields = []quotaField{
 	{"snapshot_mb", func(q *Quota, n float64) { q.SnapshotBytes = int64(n) }, func(q Quota) float64 { return float64(q.SnapshotBytes) }, 1 << 20},
 	{"volumes", func(q *Quota, n float64) { q.Volumes = int64(n) }, func(q Quota) float64 { return float64(q.Volumes) }, 1},
 	{"volume_mb", func(q *Quota, n float64) { q.VolumeBytes = int64(n) }, func(q Quota) float64 { return float64(q.VolumeBytes) }, 1 << 20},
+	{"template_mb", func(q *Quota, n float64) { q.TemplateBytes = int64(n) }, func(q Quota) float64 { return float64(q.TemplateBytes) }, 1 << 20},
 	{"keep_snapshots", func(q *Quota, n float64) { q.Retention.Snapshots = int64(n) }, func(q Quota) float64 { return float64(q.Retention.Snapshots) }, 1},
 	{"keep_snapshot_mb", func(q *Quota, n float64) { q.Retention.Bytes = int64(n) }, func(q Quota) float64 { return float64(q.Retention.Bytes) }, 1 << 20},
 	{
@@ -275,7 +303,7 @@ func (q Quota) String() string {
 
 // QuotaStore keeps the Quotas of Tenants that have one of their own. A Store has
 // a Quota for all others; InsertSandbox, InsertSnapshot and InsertVolume hold to
-// either.
+// either. Quota.TemplateBytes holds where images are, by Templates.
 type QuotaStore interface {
 	// SetQuota gives a Tenant a Quota of its own; nil takes it away.
 	SetQuota(ctx context.Context, tenant TenantID, q *Quota) error

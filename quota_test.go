@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"errors"
+	"strings"
 	"testing"
 )
 
@@ -14,6 +15,7 @@ func TestParseQuota(t *testing.T) {
 
 		"keep_snapshots=3,keep_snapshot_hours=24,snapshot_mb=5,keep_snapshot_mb=4": "snapshot_mb=5,keep_snapshots=3,keep_snapshot_mb=4,keep_snapshot_hours=24",
 		"sandboxes=1,session_minutes=90,bandwidth_mbps=20,egress_mb=7":             "sandboxes=1,session_minutes=90,egress_mb=7,bandwidth_mbps=20",
+		"template_mb=6,volume_mb=5":                                                "volume_mb=5,template_mb=6",
 		"keep_snapshot_hours=999999999":                                            "keep_snapshot_hours=878400",
 
 		"": "", "sandboxes": "", "sandboxes=": "", "sandboxes=0": "", "sandboxes=-1": "", "sandboxes=1.5": "", "cpus=NaN": "", "cpus=Inf": "",
@@ -70,6 +72,32 @@ func TestQuotaAdmitSnapshot(t *testing.T) {
 		err := Quota{SnapshotBytes: tt.most}.AdmitSnapshot(QuotaUse{SnapshotBytes: tt.used}, tt.size)
 		if (err == nil) != tt.room || err != nil && (!errors.Is(err, Exhausted) || !errors.Is(err, ErrOverQuota)) {
 			t.Errorf("%d bytes beside %d of %d: %v", tt.size, tt.used, tt.most, err)
+		}
+	}
+}
+
+func TestQuotaAdmitTemplate(t *testing.T) {
+	const mib = 1 << 20
+	for _, tt := range []struct {
+		most, used, size int64
+		says             string // empty: there is room
+	}{
+		{0, 1 << 60, 1 << 40, ""},
+		{10 * mib, 0, 0, ""},
+		{10 * mib, 0, 10 * mib, ""},
+		{10 * mib, 10*mib - 1, 0, ""},
+		{10 * mib, 4 * mib, 6 * mib, ""},
+		{10 * mib, 0, 10*mib + 20<<10, "the quota of 10 MiB of templates has 10 MiB left, and this one has 10.02 MiB: delete templates or versions first"},
+		{10 * mib, 9*mib + mib/2, mib, "the quota of 10 MiB of templates has 0.5 MiB left, and this one has 1 MiB: delete templates or versions first"},
+		{10 * mib, 10 * mib, 0, "the quota of 10 MiB of templates is used up, they have 10 MiB: delete templates or versions first"},
+		{10 * mib, 20 * mib, mib, "the quota of 10 MiB of templates is used up, they have 20 MiB: delete templates or versions first"},
+	} {
+		err := Quota{TemplateBytes: tt.most}.AdmitTemplate(tt.used, tt.size)
+		switch {
+		case (err == nil) != (tt.says == ""):
+			t.Errorf("%d bytes beside %d of %d: %v", tt.size, tt.used, tt.most, err)
+		case err != nil && (!errors.Is(err, Exhausted) || !errors.Is(err, ErrOverQuota) || !strings.Contains(err.Error(), tt.says)):
+			t.Errorf("%d bytes beside %d of %d: %v, want %s", tt.size, tt.used, tt.most, err, tt.says)
 		}
 	}
 }

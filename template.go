@@ -24,8 +24,10 @@ type Template struct {
 	Build     string // what made it, as whoever asked for it calls that; may be empty
 	Layer     string // names the steps that made it, in the words of who asked; may be empty
 	SizeBytes int64  // of the image
-	CreatedAt time.Time
-	MadeAt    time.Time // of the image, before CreatedAt where the image was there; zero: at CreatedAt
+	// StoredBytes is how much the image takes on the disk, whoever else names it.
+	StoredBytes int64
+	CreatedAt   time.Time
+	MadeAt      time.Time // of the image, before CreatedAt where the image was there; zero: at CreatedAt
 }
 
 // TemplateDefaults is what a Sandbox of a Template has unless it is asked for
@@ -92,6 +94,14 @@ type TemplateFile struct {
 	User    bool   // it belongs to the default user, not to root
 }
 
+// RemovedTemplates is what a removal took away.
+type RemovedTemplates struct {
+	Names []string // NAME, NAME:TAG and NAME@VERSION
+	// FreedBytes is how much disk that gave back; zero where other names still need
+	// the images.
+	FreedBytes int64
+}
+
 // BuildState is where a build of a Template is. Ready, failed and cancelled are
 // final.
 type BuildState string
@@ -142,13 +152,17 @@ type BuildLine struct {
 
 // Templates builds, lists and removes the Templates of Tenants, and lists those
 // of the operator that all may use. Methods are safe for concurrent use. A build
-// or a private Template of another Tenant is NotFound.
+// or a private Template of another Tenant is NotFound. Images that would take a Tenant
+// beyond its Quota of TemplateBytes are refused with Exhausted, whose Cause is
+// ErrOverQuota: a build that is asked for while the Quota is used up, and one whose
+// image turns out too large when it is made, which leaves nothing.
 type Templates interface {
 	// Build queues a build for a Tenant and returns it. archive, which is read
 	// before Build returns, is what a source "tar:" is made of or what a Dockerfile
 	// copies from, nil otherwise. It
 	// returns Invalid for a request that cannot be built, Denied for a source that
-	// only the operator may use, TooLarge, and Exhausted when too many wait.
+	// only the operator may use, TooLarge, and Exhausted when too many wait or the
+	// Quota is used up.
 	Build(ctx context.Context, tenant TenantID, req TemplateRequest, archive io.Reader) (TemplateBuild, error)
 	// Builds returns a Tenant's builds of late, the newest first.
 	Builds(ctx context.Context, tenant TenantID) ([]TemplateBuild, error)
@@ -181,10 +195,15 @@ type Templates interface {
 	// returns Conflict when template does not mean as.Version any more, Denied for a
 	// name that is the server's, and Exhausted when there are too many.
 	Reuse(ctx context.Context, tenant TenantID, template string, as Template) (Template, error)
-	// Remove removes a Template of the Tenant, a tag or a version, and returns the
-	// names of what is gone. Denied when it is the operator's, Conflict when
-	// Sandboxes run from what would go.
-	Remove(ctx context.Context, tenant TenantID, template string) ([]string, error)
+	// Remove removes a Template of the Tenant, a tag or a version. Denied when it is the
+	// operator's, Conflict when Sandboxes run from what would go.
+	Remove(ctx context.Context, tenant TenantID, template string) (RemovedTemplates, error)
+
+	// StoredBytes returns how much of Quota.TemplateBytes a Tenant uses.
+	StoredBytes(ctx context.Context, tenant TenantID) (int64, error)
+	// Admit returns Exhausted when the Quota of TemplateBytes is used up and the image
+	// of a version would add to it. An empty version is one that is still to be made.
+	Admit(ctx context.Context, tenant TenantID, version string) error
 }
 
 var buildIDPattern = regexp.MustCompile(`^t[a-z0-9]{20}$`)

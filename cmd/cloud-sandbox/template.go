@@ -65,23 +65,23 @@ func viewsOf(listed []template.Listed) []client.Template {
 	for i, l := range listed {
 		views[i] = client.Template{
 			Template: l.Ref.String(), Name: l.Name, Tag: l.Tag, Version: l.Image.Digest, Shared: !l.Private, Source: l.Source,
-			Packages: append([]string{}, l.Packages...), Env: l.Env, Start: l.Start, Ready: l.Ready, SizeBytes: l.Size, CreatedAt: l.CreatedAt,
+			Packages: append([]string{}, l.Packages...), Env: l.Env, Start: l.Start, Ready: l.Ready, SizeBytes: l.Size, StoredBytes: l.Stored, CreatedAt: l.CreatedAt,
 		}
 	}
 	return views
 }
 
 // RemoveTemplate implements cli.Templates.
-func (l localTemplates) RemoveTemplate(_ context.Context, name string) ([]string, error) {
+func (l localTemplates) RemoveTemplate(_ context.Context, name string) (client.RemovedTemplates, error) {
 	if os.Geteuid() != 0 {
-		return nil, errors.New("removing a template from the data folder needs root: run it as root, or with --url for one of your own at a server")
+		return client.RemovedTemplates{}, errors.New("removing a template from the data folder needs root: run it as root, or with --url for one of your own at a server")
 	}
-	gone, err := l.store.Remove("", name)
-	names := make([]string, len(gone))
+	gone, freed, err := l.store.Remove("", name)
+	removed := client.RemovedTemplates{Removed: make([]string, len(gone)), FreedBytes: freed}
 	for i, r := range gone {
-		names[i] = r.String()
+		removed.Removed[i] = r.String()
 	}
-	return names, err
+	return removed, err
 }
 
 // BuildTemplate implements cli.Templates.

@@ -14,6 +14,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/tenants"
 )
 
@@ -24,11 +25,12 @@ func tenantCommand() *cobra.Command {
 			return err
 		}
 		return withStore(cmd, "tenants belong", func(s sandbox.Store) error {
-			all, err := serve.TenantsOf(s, launch.Layout{Root: data})
+			layout := launch.Layout{Root: data}
+			images, err := template.Open(layout.Templates())
 			if err != nil {
 				return err
 			}
-			return use(localTenants{all, s})
+			return use(localTenants{serve.TenantsOf(s, images, layout), s, images})
 		})
 	})
 }
@@ -38,6 +40,7 @@ func tenantCommand() *cobra.Command {
 type localTenants struct {
 	tenants *tenants.Service
 	store   sandbox.Store
+	images  *template.Store
 }
 
 // operator is who works on a data folder.
@@ -114,10 +117,15 @@ func (l localTenants) TenantQuota(ctx context.Context, id string) (client.Tenant
 	if err != nil {
 		return client.TenantQuota{}, err
 	}
+	stored, err := l.images.StoredBytes(sandbox.TenantID(id))
+	if err != nil {
+		return client.TenantQuota{}, err
+	}
 	const mib = 1 << 20
 	return client.TenantQuota{Tenant: id, Own: own, Limits: cli.QuotaNumbers(q), Used: cli.QuotaNumbers(sandbox.Quota{
 		Sandboxes: used.Sandboxes, CPUs: used.CPUs, MemoryBytes: used.MemoryBytes, DiskBytes: used.DiskBytes, CreatesPerMinute: used.Creates,
 		SnapshotBytes: (used.SnapshotBytes + mib - 1) / mib * mib, Volumes: used.Volumes, VolumeBytes: used.VolumeBytes,
+		TemplateBytes: (stored + mib - 1) / mib * mib,
 	})}, nil
 }
 

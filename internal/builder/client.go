@@ -21,16 +21,22 @@ import (
 // change something, and reads the Store itself. Methods are safe for concurrent
 // use.
 type Client struct {
-	store *template.Store
-	http  *http.Client
+	store  *template.Store
+	quotas Quotas
+	http   *http.Client
+}
+
+// Quotas tells which Quota holds for a Tenant.
+type Quotas interface {
+	TenantQuota(ctx context.Context, tenant sandbox.TenantID) (sandbox.Quota, error)
 }
 
 var _ sandbox.Templates = (*Client)(nil)
 
 // NewClient returns a Client of the Service that listens, or will, at socket.
-func NewClient(store *template.Store, socket string) *Client {
+func NewClient(store *template.Store, quotas Quotas, socket string) *Client {
 	dialer := net.Dialer{Timeout: 5 * time.Second}
-	return &Client{store: store, http: &http.Client{Transport: &http.Transport{
+	return &Client{store: store, quotas: quotas, http: &http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "unix", socket)
 		},
@@ -83,12 +89,16 @@ func (c *Client) call(ctx context.Context, method, path string, tenant sandbox.T
 
 // Build implements sandbox.Templates.
 func (c *Client) Build(ctx context.Context, tenant sandbox.TenantID, req sandbox.TemplateRequest, archive io.Reader) (b sandbox.TemplateBuild, err error) {
+	quota, err := c.admit(ctx, tenant, "")
+	if err != nil {
+		return b, err
+	}
 	head, err := json.Marshal(req)
 	if err != nil {
 		return b, err
 	}
 	var body io.Reader = bytes.NewReader(append(head, '\n'))
-	query := url.Values{}
+	query := quotaQuery(quota)
 	if req.Upload != nil {
 		query.Set("files", "true")
 		body = io.MultiReader(body, &framed{r: req.Upload})
@@ -175,9 +185,9 @@ func (c *Client) BuildLog(ctx context.Context, tenant sandbox.TenantID, id strin
 }
 
 // Remove implements sandbox.Templates.
-func (c *Client) Remove(ctx context.Context, tenant sandbox.TenantID, text string) (gone []string, err error) {
+func (c *Client) Remove(ctx context.Context, tenant sandbox.TenantID, text string) (gone sandbox.RemovedTemplates, err error) {
 	if _, err := template.ParseRef(tenant, text); err != nil {
-		return nil, err
+		return gone, err
 	}
 	err = c.call(ctx, http.MethodDelete, pathTemplates, tenant, url.Values{"template": {text}}, nil, &gone)
 	return gone, err
@@ -223,9 +233,42 @@ func (c *Client) List(_ context.Context, tenant sandbox.TenantID) ([]sandbox.Tem
 }
 
 // Keep makes an image that came with a Snapshot of a Tenant a version of its
-// Template.
+// Template. It returns what Admit does; who then deletes the Snapshot drops the image
+// too.
 func (c *Client) Keep(ctx context.Context, tenant sandbox.TenantID, template, version string) error {
-	return c.call(ctx, http.MethodPost, pathImages, tenant, url.Values{"template": {template}, "version": {version}}, nil, &struct{}{})
+	quota, err := c.quotas.TenantQuota(ctx, tenant)
+	if err != nil {
+		return err
+	}
+	query := quotaQuery(quota)
+	query.Set("template", template)
+	query.Set("version", version)
+	return c.call(ctx, http.MethodPost, pathImages, tenant, query, nil, &struct{}{})
+}
+
+// Drop removes an image that nobody names and nothing stands on; another one stays.
+func (c *Client) Drop(ctx context.Context, version string) error {
+	return c.call(ctx, http.MethodDelete, pathImages, "", url.Values{"version": {version}}, nil, &struct{}{})
+}
+
+// StoredBytes implements sandbox.Templates.
+func (c *Client) StoredBytes(_ context.Context, tenant sandbox.TenantID) (int64, error) {
+	return c.store.StoredBytes(tenant)
+}
+
+// Admit implements sandbox.Templates.
+func (c *Client) Admit(ctx context.Context, tenant sandbox.TenantID, version string) error {
+	_, err := c.admit(ctx, tenant, version)
+	return err
+}
+
+// admit is Admit, and returns the Quota that it held to.
+func (c *Client) admit(ctx context.Context, tenant sandbox.TenantID, version string) (sandbox.Quota, error) {
+	quota, err := c.quotas.TenantQuota(ctx, tenant)
+	if err != nil {
+		return quota, err
+	}
+	return quota, c.store.Admit(quota, tenant, version)
 }
 
 // Find implements sandbox.Templates.
@@ -253,7 +296,7 @@ func (c *Client) Versions(ctx context.Context, tenant sandbox.TenantID, text str
 func templateOf(l template.Listed) sandbox.Template {
 	return sandbox.Template{
 		Name: l.Name, Tag: l.Tag, Version: l.Image.Digest, Shared: l.Owner == "", Source: l.Source, Packages: l.Packages, Env: l.Env,
-		Start: l.Start, Ready: l.Ready, SizeBytes: l.Size, CreatedAt: l.CreatedAt, MadeAt: l.MadeAt,
+		Start: l.Start, Ready: l.Ready, SizeBytes: l.Size, StoredBytes: l.Stored, CreatedAt: l.CreatedAt, MadeAt: l.MadeAt,
 		Defaults: l.Defaults, Build: l.Build, Layer: l.Layer,
 	}
 }

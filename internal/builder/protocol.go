@@ -6,12 +6,15 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// What is said over the socket: requests of HTTP whose query names the Tenant.
+// What is said over the socket: requests of HTTP whose query names the Tenant, and
+// its quota where images are added: the builder does not open the database.
 // The body of a new build is one line of JSON, then the files that go with it, in
 // frames, and then the archive. A log is lines of JSON.
 const (
@@ -101,13 +104,14 @@ type failure struct {
 	Code       sandbox.Code  `json:"code"`
 	Detail     string        `json:"detail"`
 	RetryAfter time.Duration `json:"retry_after,omitempty"`
+	OverQuota  bool          `json:"over_quota,omitempty"`
 }
 
 // failureFrom carries what may be told; the rest stays in this process's log.
 func failureFrom(err error) failure {
 	var told *sandbox.Error
 	if errors.As(err, &told) {
-		return failure{told.Code, told.Detail, told.RetryAfter}
+		return failure{told.Code, told.Detail, told.RetryAfter, errors.Is(err, sandbox.ErrOverQuota)}
 	}
 	return failure{Code: sandbox.Internal, Detail: "the builder failed; its log says why"}
 }
@@ -115,7 +119,24 @@ func failureFrom(err error) failure {
 func (f failure) err() error {
 	e := sandbox.Errorf(f.Code, "%s", f.Detail)
 	e.RetryAfter = f.RetryAfter
+	if f.OverQuota {
+		return e.WithCause(sandbox.ErrOverQuota)
+	}
 	return e
+}
+
+// keyQuota is the part of a query that bounds a Tenant's images, in bytes.
+const keyQuota = "template_bytes"
+
+func quotaQuery(q sandbox.Quota) url.Values {
+	return url.Values{keyQuota: {strconv.FormatInt(q.TemplateBytes, 10)}}
+}
+
+func quotaFrom(query url.Values) (q sandbox.Quota, err error) {
+	if q.TemplateBytes, err = strconv.ParseInt(query.Get(keyQuota), 10, 64); err != nil {
+		return q, sandbox.Errorf(sandbox.Invalid, "%s is missing", keyQuota)
+	}
+	return q, nil
 }
 
 // logMessage is one line of a log, or why there are no more.

@@ -91,6 +91,7 @@ func (s *Service) handler() http.Handler {
 		"DELETE " + pathTemplates:         s.serveRemove,
 		"POST " + pathTags:                s.serveTag,
 		"POST " + pathImages:              s.serveKeep,
+		"DELETE " + pathImages:            s.serveDrop,
 		"POST " + pathReuses:              s.serveReuse,
 		"GET " + pathEnded:                s.serveEnded,
 	} {
@@ -132,7 +133,11 @@ func (s *Service) serveBuild(w http.ResponseWriter, r *http.Request, tenant sand
 	if r.URL.Query().Get("archive") != "" {
 		archive = body
 	}
-	b, err := s.Build(r.Context(), tenant, req, archive)
+	quota, err := quotaFrom(r.URL.Query())
+	if err != nil {
+		return err
+	}
+	b, err := s.Build(r.Context(), tenant, quota, req, archive)
 	return reply(w, b, err)
 }
 
@@ -172,7 +177,15 @@ func (s *Service) serveTag(w http.ResponseWriter, r *http.Request, tenant sandbo
 
 func (s *Service) serveKeep(w http.ResponseWriter, r *http.Request, tenant sandbox.TenantID) error {
 	q := r.URL.Query()
-	return reply(w, struct{}{}, s.Keep(tenant, q.Get("template"), q.Get("version")))
+	quota, err := quotaFrom(q)
+	if err != nil {
+		return err
+	}
+	return reply(w, struct{}{}, s.Keep(tenant, quota, q.Get("template"), q.Get("version")))
+}
+
+func (s *Service) serveDrop(w http.ResponseWriter, r *http.Request, _ sandbox.TenantID) error {
+	return reply(w, struct{}{}, s.cfg.Store.Drop(r.URL.Query().Get("version")))
 }
 
 func (s *Service) serveReuse(w http.ResponseWriter, r *http.Request, tenant sandbox.TenantID) error {

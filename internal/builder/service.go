@@ -141,8 +141,9 @@ func (s *Service) Close() {
 	s.going.Wait()
 }
 
-// Build implements sandbox.Templates.
-func (s *Service) Build(ctx context.Context, tenant sandbox.TenantID, req sandbox.TemplateRequest, archive io.Reader) (sandbox.TemplateBuild, error) {
+// Build implements sandbox.Templates. quota is the Tenant's: it holds for this build,
+// whatever becomes of it meanwhile.
+func (s *Service) Build(ctx context.Context, tenant sandbox.TenantID, quota sandbox.Quota, req sandbox.TemplateRequest, archive io.Reader) (sandbox.TemplateBuild, error) {
 	ref, recipe, err := recipeOf(tenant, req, archive != nil)
 	if err != nil {
 		return sandbox.TemplateBuild{}, err
@@ -178,7 +179,7 @@ func (s *Service) Build(ctx context.Context, tenant sandbox.TenantID, req sandbo
 		}
 	}
 	builder := &template.Builder{
-		Store: s.cfg.Store, Log: s.cfg.Log, NPMRegistry: s.cfg.NPMRegistry, Force: req.Force, Output: b.output(), Guard: guard,
+		Store: s.cfg.Store, Log: s.cfg.Log, NPMRegistry: s.cfg.NPMRegistry, Force: req.Force, Output: b.output(), Guard: guard, Quota: quota,
 	}
 	if err := s.start(b, builder, ref, recipe, content); err != nil {
 		return sandbox.TemplateBuild{}, err
@@ -594,8 +595,8 @@ func (s *Service) Reuse(ctx context.Context, tenant sandbox.TenantID, text strin
 }
 
 // Keep makes an image that came with a Snapshot of a Tenant a version of its
-// Template.
-func (s *Service) Keep(tenant sandbox.TenantID, text, digest string) error {
+// Template, if its quota has room.
+func (s *Service) Keep(tenant sandbox.TenantID, quota sandbox.Quota, text, digest string) error {
 	if tenant == "" {
 		return sandbox.Errorf(sandbox.Invalid, "a tenant is missing")
 	}
@@ -606,26 +607,27 @@ func (s *Service) Keep(tenant sandbox.TenantID, text, digest string) error {
 	if err := s.checkNames(ref); err != nil {
 		return err
 	}
-	return s.cfg.Store.Keep(tenant, text, digest)
+	return s.cfg.Store.Keep(quota, tenant, text, digest)
 }
 
 // Remove implements sandbox.Templates.
-func (s *Service) Remove(ctx context.Context, tenant sandbox.TenantID, text string) ([]string, error) {
+func (s *Service) Remove(ctx context.Context, tenant sandbox.TenantID, text string) (sandbox.RemovedTemplates, error) {
+	removed := sandbox.RemovedTemplates{Names: []string{}}
 	if tenant == "" {
-		return nil, sandbox.Errorf(sandbox.Invalid, "a tenant is missing")
+		return removed, sandbox.Errorf(sandbox.Invalid, "a tenant is missing")
 	}
-	gone, err := s.cfg.Store.Remove(tenant, text)
+	gone, freed, err := s.cfg.Store.Remove(tenant, text)
 	if errors.Is(err, sandbox.NotFound) {
 		if _, found := s.cfg.Store.Find(ctx, tenant, text); found == nil {
-			return nil, sandbox.Errorf(sandbox.Denied, "the template %s is the server's own: its operator removes it", text)
+			return removed, sandbox.Errorf(sandbox.Denied, "the template %s is the server's own: its operator removes it", text)
 		}
 	}
 	if err != nil {
-		return nil, err
+		return removed, err
 	}
-	names := []string{}
 	for _, r := range gone {
-		names = append(names, r.String())
+		removed.Names = append(removed.Names, r.String())
 	}
-	return names, nil
+	removed.FreedBytes = freed
+	return removed, nil
 }

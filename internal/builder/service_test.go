@@ -78,7 +78,7 @@ func (w *world) open() {
 
 func (w *world) build(tenant sandbox.TenantID, name string) sandbox.TemplateBuild {
 	w.t.Helper()
-	b, err := w.service.Build(w.t.Context(), tenant, sandbox.TemplateRequest{Template: name, Source: "debian:bookworm"}, nil)
+	b, err := w.service.Build(w.t.Context(), tenant, sandbox.Quota{}, sandbox.TemplateRequest{Template: name, Source: "debian:bookworm"}, nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func (w *world) log(b sandbox.TemplateBuild, from int64) (lines []string, last i
 
 func TestBuildAndLog(t *testing.T) {
 	w := newWorld(t)
-	b, err := w.service.Build(t.Context(), "me", sandbox.TemplateRequest{Template: "web:1", Source: "tar:", Env: map[string]string{"A": "b"}}, strings.NewReader("an archive"))
+	b, err := w.service.Build(t.Context(), "me", sandbox.Quota{}, sandbox.TemplateRequest{Template: "web:1", Source: "tar:", Env: map[string]string{"A": "b"}}, strings.NewReader("an archive"))
 	if err != nil || b.State != sandbox.BuildQueued && b.State != sandbox.BuildRunning || b.Template != "web:1" {
 		t.Fatalf("%+v, %v", b, err)
 	}
@@ -198,7 +198,7 @@ func TestCancelAndBounds(t *testing.T) {
 	}
 	<-w.asked
 	<-w.asked // as many as may run; the others wait
-	if _, err := w.service.Build(t.Context(), "me", sandbox.TemplateRequest{Template: "x", Source: "debian:bookworm"}, nil); !errors.Is(err, sandbox.Exhausted) {
+	if _, err := w.service.Build(t.Context(), "me", sandbox.Quota{}, sandbox.TemplateRequest{Template: "x", Source: "debian:bookworm"}, nil); !errors.Is(err, sandbox.Exhausted) {
 		t.Errorf("one too many: %v", err)
 	}
 	other := w.build("you", "web")
@@ -289,12 +289,106 @@ func TestBuildRefuses(t *testing.T) {
 		"a bad path":          {"me", sandbox.TemplateRequest{Template: "x", Source: "debian:bookworm", Files: []sandbox.TemplateFile{{Path: "../a"}}}, nil, sandbox.Invalid},
 		"a broken upload":     {"me", sandbox.TemplateRequest{Template: "x", Source: "tar:"}, broken{}, sandbox.Unavailable},
 	} {
-		if _, err := w.service.Build(t.Context(), tt.tenant, tt.req, tt.archive); !errors.Is(err, tt.want) {
+		if _, err := w.service.Build(t.Context(), tt.tenant, sandbox.Quota{}, tt.req, tt.archive); !errors.Is(err, tt.want) {
 			t.Errorf("%s: %v, want %v", name, err, tt.want)
 		}
 	}
 	if files, err := os.ReadDir(w.service.dir); err != nil || len(files) != 0 {
 		t.Errorf("left: %v, %v", files, err)
+	}
+}
+
+// unbounded has no quota for anybody.
+type unbounded struct{}
+
+func (unbounded) TenantQuota(context.Context, sandbox.TenantID) (q sandbox.Quota, err error) {
+	return q, nil
+}
+
+// bounded has one for all.
+type bounded int64
+
+func (b bounded) TenantQuota(context.Context, sandbox.TenantID) (sandbox.Quota, error) {
+	return sandbox.Quota{TemplateBytes: int64(b)}, nil
+}
+
+// brought is a Store with an image of n bytes that nobody names.
+func brought(t *testing.T, dir string, n int) (*template.Store, string) {
+	t.Helper()
+	store, err := template.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest := strings.Repeat("0a", 32)
+	path := filepath.Join(dir, "images", digest+".erofs")
+	for _, folder := range []string{filepath.Dir(path), filepath.Join(dir, "locks"), filepath.Join(dir, "tenants")} {
+		if err := os.MkdirAll(folder, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.Write(bytes.Repeat([]byte("x"), n))
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil { // blocks are given at a sync
+		t.Fatal(err)
+	}
+	return store, digest
+}
+
+// A quota that is used up is a refusal before anything is sent, and one that turns
+// out too small says so over the socket.
+func TestQuotaOverTheSocket(t *testing.T) {
+	w := newWorld(t)
+	w.service.Close()
+	store, digest := brought(t, w.dir, 2<<20)
+	socket := filepath.Join(w.dir, "s")
+	ctx, stop := context.WithCancel(t.Context())
+	served, listening := make(chan error, 1), make(chan struct{})
+	go func() {
+		served <- Serve(ctx, w.service.cfg, func() (net.Listener, error) {
+			defer close(listening)
+			return Listen(socket, os.Getuid())
+		})
+	}()
+	<-listening
+	defer func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}()
+	tight := NewClient(store, bounded(1<<20), socket)
+	defer tight.Close()
+	if err := tight.Admit(t.Context(), "me", digest); !errors.Is(err, sandbox.ErrOverQuota) {
+		t.Errorf("admitted: %v", err)
+	}
+	err := tight.Keep(t.Context(), "me", "web", digest)
+	if !errors.Is(err, sandbox.ErrOverQuota) || sandbox.CodeOf(err) != sandbox.Exhausted || !strings.Contains(err.Error(), "1 MiB left, and this one has 2 MiB") {
+		t.Errorf("kept: %v", err)
+	}
+	wide := NewClient(store, bounded(2<<20), socket)
+	defer wide.Close()
+	if err := wide.Keep(t.Context(), "me", "web", digest); err != nil {
+		t.Error(err)
+	}
+	if n, err := wide.StoredBytes(t.Context(), "me"); err != nil || n != 2<<20 {
+		t.Errorf("stored: %d, %v", n, err)
+	}
+	_, err = wide.Build(t.Context(), "me", sandbox.TemplateRequest{Template: "t", Source: "tar:"}, broken{})
+	if !errors.Is(err, sandbox.ErrOverQuota) || !strings.Contains(err.Error(), "used up") {
+		t.Errorf("a build: %v", err)
+	}
+	if all, err := wide.Builds(t.Context(), "me"); err != nil || len(all) != 0 {
+		t.Errorf("builds: %+v, %v", all, err)
+	}
+	if err := wide.Drop(t.Context(), digest); err != nil {
+		t.Error(err)
+	}
+	gone, err := wide.Remove(t.Context(), "me", "web")
+	if err != nil || len(gone.Names) != 1 || gone.FreedBytes != 2<<20 {
+		t.Errorf("removed %+v, %v", gone, err)
 	}
 }
 
@@ -310,7 +404,7 @@ func TestOverTheSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := NewClient(store, socket)
+	c := NewClient(store, unbounded{}, socket)
 	defer c.Close()
 	if _, err := c.Builds(t.Context(), "me"); !errors.Is(err, sandbox.Unavailable) {
 		t.Errorf("without a builder: %v", err)

@@ -25,7 +25,7 @@ type Templates interface {
 	// that a name means, newest first. RemoveTemplate returns what is gone.
 	Templates(ctx context.Context) ([]client.Template, error)
 	TemplateVersions(ctx context.Context, name string) ([]client.Template, error)
-	RemoveTemplate(ctx context.Context, name string) ([]string, error)
+	RemoveTemplate(ctx context.Context, name string) (client.RemovedTemplates, error)
 	// BuildTemplate makes one and tells of each step; a stage is one word for
 	// several of them, and empty where each stands for itself.
 	BuildTemplate(ctx context.Context, t TemplateBuild, tell func(stage, line string)) (BuiltTemplate, error)
@@ -314,7 +314,7 @@ func allVersions(ctx context.Context, templates Templates, tags []client.Templat
 
 func printTemplates(cmd *cobra.Command, all []client.Template) error {
 	t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 3, ' ', 0)
-	fmt.Fprintln(t, "TEMPLATE\tVERSION\tWHOSE\tSIZE\tBUILT\tSOURCE")
+	fmt.Fprintln(t, "TEMPLATE\tVERSION\tWHOSE\tSIZE\tSTORED\tBUILT\tSOURCE")
 	for _, l := range all {
 		name, whose := l.Template, "tenant"
 		if l.Tag == "" { // the version stands beside
@@ -323,7 +323,7 @@ func printTemplates(cmd *cobra.Command, all []client.Template) error {
 		if l.Shared {
 			whose = "all"
 		}
-		fmt.Fprintln(t, row(name, short(l.Version), whose, size(l.SizeBytes), l.CreatedAt.Local().Format(time.DateTime), l.Source))
+		fmt.Fprintln(t, row(name, short(l.Version), whose, size(l.SizeBytes), size(l.StoredBytes), l.CreatedAt.Local().Format(time.DateTime), l.Source))
 	}
 	return t.Flush()
 }
@@ -342,7 +342,16 @@ whatever tenant, need: end or delete them first.`,
   sudo cloud-sandbox template rm web:1.2`,
 		Args: Args(1, -1, "one NAME or more"),
 		RunE: t.with(nil, func(cmd *cobra.Command, templates Templates, args []string) error {
-			return removeEach(cmd, args, func(name string) ([]string, error) { return templates.RemoveTemplate(cmd.Context(), name) })
+			freed := int64(0)
+			err := removeEach(cmd, args, func(name string) ([]string, error) {
+				gone, err := templates.RemoveTemplate(cmd.Context(), name)
+				freed += gone.FreedBytes
+				return gone.Removed, err
+			})
+			if err == nil && !wantsJSON(cmd) {
+				fmt.Fprintln(cmd.ErrOrStderr(), "freed", size(freed))
+			}
+			return err
 		}),
 		ValidArgsFunction: t.complete,
 	}

@@ -209,8 +209,8 @@ func (t *tenantCommands) quota() *cobra.Command {
 
 QUOTA is FIELD=NUMBER with commas between, of sandboxes, cpus, memory_mb,
 disk_mb, creates_per_minute, session_minutes, egress_mb, bandwidth_mbps,
-snapshot_mb, volumes and volume_mb, and of keep_snapshots, keep_snapshot_mb and
-keep_snapshot_hours, beyond which snapshots go that no session refers to, without
+snapshot_mb, volumes, volume_mb and template_mb, and of keep_snapshots,
+keep_snapshot_mb and keep_snapshot_hours, beyond which snapshots go that no session refers to, without
 a name first, and of these the oldest; "off" bounds nothing, and with "default"
 the tenant has what CLOUD_SANDBOX_QUOTA says for all. It holds at once, for what
 is created from now on; snapshots go within minutes.`,

@@ -18,11 +18,16 @@ type templates struct {
 	requests []sandbox.TemplateRequest
 	archives []string
 	uploads  []string
+	stored   int64         // that each Tenant has
+	quota    sandbox.Quota // of each Tenant
 }
 
 var baseVersion = strings.Repeat("0b", 32)
 
-func (f *templates) Build(_ context.Context, tenant sandbox.TenantID, req sandbox.TemplateRequest, archive io.Reader) (sandbox.TemplateBuild, error) {
+func (f *templates) Build(ctx context.Context, tenant sandbox.TenantID, req sandbox.TemplateRequest, archive io.Reader) (sandbox.TemplateBuild, error) {
+	if err := f.Admit(ctx, tenant, ""); err != nil {
+		return sandbox.TemplateBuild{}, err
+	}
 	sent, uploaded := "", ""
 	if req.Upload != nil {
 		all, err := io.ReadAll(req.Upload)
@@ -99,7 +104,7 @@ func (f *templates) BuildLog(ctx context.Context, tenant sandbox.TenantID, id st
 }
 
 func (f *templates) base() sandbox.Template {
-	return sandbox.Template{Name: "base", Tag: "latest", Version: baseVersion, Shared: true, Source: "debian:bookworm", CreatedAt: time.Now()}
+	return sandbox.Template{Name: "base", Tag: "latest", Version: baseVersion, Shared: true, Source: "debian:bookworm", SizeBytes: 5000, StoredBytes: 8192, CreatedAt: time.Now()}
 }
 
 func (f *templates) List(context.Context, sandbox.TenantID) ([]sandbox.Template, error) {
@@ -128,9 +133,20 @@ func (f *templates) Versions(_ context.Context, _ sandbox.TenantID, text string)
 	return f.base(), []sandbox.Template{version}, nil
 }
 
-func (f *templates) Remove(_ context.Context, _ sandbox.TenantID, text string) ([]string, error) {
-	if text == "base" {
-		return nil, sandbox.Errorf(sandbox.Denied, "the template base is the server's own")
+func (f *templates) Remove(_ context.Context, _ sandbox.TenantID, text string) (gone sandbox.RemovedTemplates, err error) {
+	switch text {
+	case "base":
+		return gone, sandbox.Errorf(sandbox.Denied, "the template base is the server's own")
+	case "mine":
+		return sandbox.RemovedTemplates{Names: []string{"mine", "mine@" + baseVersion}, FreedBytes: 8192}, nil
 	}
-	return nil, sandbox.Errorf(sandbox.NotFound, "there is no template %.80q", text)
+	return gone, sandbox.Errorf(sandbox.NotFound, "there is no template %.80q", text)
+}
+
+func (f *templates) StoredBytes(context.Context, sandbox.TenantID) (int64, error) {
+	return f.stored, nil
+}
+
+func (f *templates) Admit(context.Context, sandbox.TenantID, string) error {
+	return f.quota.AdmitTemplate(f.stored, 0)
 }

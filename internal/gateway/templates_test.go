@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
 func (f *fixture) sendForm(parts ...string) answer {
@@ -108,6 +110,68 @@ func TestTemplates(t *testing.T) {
 		if a := f.doAs(other, "GET", path, ""); a.status != 404 {
 			t.Errorf("another tenant: %s is %d", path, a.status)
 		}
+	}
+}
+
+// Sizes on the disk, what a removal gives back, and the quota of both.
+func TestTemplateBytes(t *testing.T) {
+	f := newFixture(t)
+	var view struct {
+		Size     int64 `json:"size_bytes"`
+		Stored   int64 `json:"stored_bytes"`
+		Versions []struct {
+			Stored int64 `json:"stored_bytes"`
+		}
+		Templates []struct {
+			Stored int64 `json:"stored_bytes"`
+		}
+	}
+	f.do("GET", "/api/v1/templates/base", "").into(t, 200, &view)
+	f.do("GET", "/api/v1/templates", "").into(t, 200, &view)
+	if view.Size != 5000 || view.Stored != 8192 || view.Versions[0].Stored != 8192 || view.Templates[0].Stored != 8192 {
+		t.Errorf("told as %+v", view)
+	}
+	const service = "template.v1.TemplateService/"
+	f.says(service+"Get", `{"template":"base"}`, `"stored_bytes":"8192"`)
+	var gone struct {
+		Removed []string
+		Freed   int64 `json:"freed_bytes"`
+	}
+	if f.do("DELETE", "/api/v1/templates/mine", "").into(t, 200, &gone); len(gone.Removed) != 2 || gone.Freed != 8192 {
+		t.Errorf("removed %+v", gone)
+	}
+	f.says(service+"Remove", `{"template":"mine"}`, `"freed_bytes":"8192"`)
+
+	f.templates.stored = 5<<20 + 1
+	var quota struct{ Used, Limits map[string]float64 }
+	if f.do("GET", "/api/v1/quota", "").into(t, 200, &quota); quota.Used["template_mb"] != 6 || quota.Limits["template_mb"] != 0 {
+		t.Errorf("the quota is told as %+v", quota)
+	}
+	operator := f.key("ops", sandbox.RoleOperator)
+	f.with("PUT", "/api/v1/tenants/acme/quota", `{"template_mb":7}`, "X-API-Key", operator).into(t, 200, &quota)
+	if quota.Used["template_mb"] != 6 || quota.Limits["template_mb"] != 7 {
+		t.Errorf("set, it is told as %+v", quota)
+	}
+
+	f.templates.quota.TemplateBytes = 5 << 20
+	const says = "the quota of 5 MiB of templates is used up, they have 5 MiB: delete templates or versions first"
+	for name, a := range map[string]answer{
+		"Dockerfile": f.do("POST", "/api/v1/templates", `{"template":"web","dockerfile":"FROM base\nRUN true\n"}`),
+		"REST":       f.do("POST", "/api/v1/templates", `{"template":"web","source":"debian:bookworm"}`),
+		"E2B":        f.e2b(f.key("t", sandbox.RoleDeveloper), "POST", "/v3/templates", `{"name":"web"}`),
+	} {
+		if a.status != 429 || !strings.Contains(string(a.body), says) || a.header.Get("Retry-After") != "" {
+			t.Errorf("%s: a build beyond the quota: %d %s", name, a.status, a.body)
+		}
+	}
+	if _, failed := f.say(f.token, service+"Build", `{"recipe":{"template":"web","source":"debian:bookworm"}}`); failed.Code != "resource_exhausted" || failed.Message != says {
+		t.Errorf("over Connect: %+v", failed)
+	}
+	if a := f.sendForm("template", `{"template":"t","source":"tar:"}`, "archive", "bytes of it"); a.status != 429 || !strings.Contains(string(a.body), says) {
+		t.Errorf("an archive beyond the quota: %d %s", a.status, a.body)
+	}
+	if len(f.templates.requests) != 0 {
+		t.Errorf("built: %+v", f.templates.requests)
 	}
 }
 

@@ -406,6 +406,19 @@ func (f Folder) Remove(digest string) error {
 	return nil
 }
 
+// Base returns the base of an image that is a delta; empty for another one, and for one
+// that is not there.
+func (f Folder) Base(digest string) (string, error) {
+	head, err := readHeadAt(f.delta(digest))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the delta %s: %w", digest, err)
+	}
+	return head.Base, nil
+}
+
 // Bases returns the base of every delta, by the delta's digest.
 func (f Folder) Bases() (map[string]string, error) {
 	deltas, err := filepath.Glob(filepath.Join(string(f), "*"+deltaSuffix))
@@ -414,14 +427,14 @@ func (f Folder) Bases() (map[string]string, error) {
 	}
 	bases := map[string]string{}
 	for _, path := range deltas {
-		head, err := readHeadAt(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
+		digest := strings.TrimSuffix(filepath.Base(path), deltaSuffix)
+		base, err := f.Base(digest)
 		if err != nil {
-			return nil, fmt.Errorf("read the delta %s: %w", filepath.Base(path), err)
+			return nil, err
 		}
-		bases[strings.TrimSuffix(filepath.Base(path), deltaSuffix)] = head.Base
+		if base != "" { // else it is gone
+			bases[digest] = base
+		}
 	}
 	return bases, nil
 }

@@ -20,13 +20,9 @@ import (
 // KeysOf is the Keys of a Store.
 func KeysOf(s sandbox.Store) *keys.Service { return keys.New(s, slog.New(slog.DiscardHandler)) }
 
-// TenantsOf is the Tenants of a Store. Who uses them records it.
-func TenantsOf(s sandbox.Store, layout launch.Layout) (*tenants.Service, error) {
-	images, err := template.Open(layout.Templates())
-	if err != nil {
-		return nil, err
-	}
-	return tenants.New(tenants.Config{Store: s, Templates: builder.NewClient(images, layout.BuilderSocket())}), nil
+// TenantsOf is the Tenants of a Store, who have built images. Who uses them records it.
+func TenantsOf(s sandbox.Store, images *template.Store, layout launch.Layout) *tenants.Service {
+	return tenants.New(tenants.Config{Store: s, Templates: builder.NewClient(images, s, layout.BuilderSocket())})
 }
 
 // WithStore calls use with the Store of a data folder, whether its server runs or

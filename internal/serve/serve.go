@@ -12,7 +12,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -117,13 +116,13 @@ func open(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog
 	if err != nil {
 		return nil, err
 	}
-	j.images, j.templates = images, builder.NewClient(images, j.layout.BuilderSocket())
+	j.images = images
 	store, err := sqlite.Open(ctx, databaseFile(j.layout))
 	if err != nil {
 		return nil, err
 	}
 	store.SetDefaultQuota(cfg.Quota)
-	j.store = store
+	j.store, j.templates = store, builder.NewClient(images, store, j.layout.BuilderSocket())
 	j.hooks = webhook.New(webhook.Config{
 		Store: store, URLs: cfg.Webhooks, Kinds: cfg.WebhookEvents, Secret: cfg.WebhookSecret, Log: log, Registry: j.registry,
 	})
@@ -249,12 +248,8 @@ func (j *joined) manager(nodes sandbox.Nodes, placement sandbox.Placement, grace
 		OpenSecret:  j.secrets.Open,
 		Authority:   func(id string) (string, string, error) { return authority.New(j.seed, id) },
 		Created:     l.created, Moved: l.moved, Survived: l.survived, Event: j.hooks.Tell,
-		Brought: func(ctx context.Context, snap sandbox.Snapshot) {
-			if err := j.templates.Keep(ctx, snap.Tenant, snap.Template, strings.TrimPrefix(snap.Image, "sha256:")); err != nil {
-				j.log.WarnContext(ctx, "an image that came with a snapshot is in no list", "snapshot", snap.ID, telemetry.KeyError, err)
-			}
-		},
-		LetGo: func(ctx context.Context, snap sandbox.Snapshot) { auditLetGo(ctx, j.store, j.log, snap) },
+		Imported: j.templates,
+		LetGo:    func(ctx context.Context, snap sandbox.Snapshot) { auditLetGo(ctx, j.store, j.log, snap) },
 		Ended: func(ctx context.Context, sb sandbox.Sandbox) {
 			l.ended(sb.Ended.Cause)
 			if c := sb.Ended.Cause; c == sandbox.CauseOOM || c == sandbox.CauseDiskFull {

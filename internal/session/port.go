@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/snapfile"
@@ -51,6 +52,11 @@ func (m *Manager) ImportSnapshot(ctx context.Context, tenant sandbox.TenantID, r
 	if err != nil {
 		return sandbox.Snapshot{}, err
 	}
+	if head.WithImage && m.cfg.Imported != nil {
+		if err := m.cfg.Imported.Admit(ctx, tenant, versionOf(snap)); err != nil {
+			return sandbox.Snapshot{}, err
+		}
+	}
 	nodes, err := m.placement.Place(ctx, snap.Image, snap.Shape)
 	if err == nil && len(nodes) == 0 {
 		err = sandbox.Errorf(sandbox.Exhausted, "no node has room")
@@ -68,11 +74,42 @@ func (m *Manager) ImportSnapshot(ctx context.Context, tenant sandbox.TenantID, r
 		return sandbox.Snapshot{}, err
 	}
 	defer m.retainSoon(tenant)
-	snap, err = m.receive(ctx, snap, r)
-	if err == nil && head.WithImage {
-		m.cfg.Brought(ctx, snap)
+	if snap, err = m.receive(ctx, snap, r); err != nil {
+		return snap, err
 	}
-	return snap, err
+	if head.WithImage && m.cfg.Imported != nil {
+		if err := m.keepImage(ctx, snap); err != nil {
+			return sandbox.Snapshot{}, err
+		}
+	}
+	return snap, nil
+}
+
+// versionOf is the version of a Template that a Snapshot stands on.
+func versionOf(snap sandbox.Snapshot) string { return strings.TrimPrefix(snap.Image, "sha256:") }
+
+// keepImage makes the image that came with a Snapshot a version of a Template. The size
+// of the image is known only now: when the Tenant can have no more, both go. An image
+// without a name would count for nobody.
+func (m *Manager) keepImage(ctx context.Context, snap sandbox.Snapshot) error {
+	err := m.cfg.Imported.Keep(ctx, snap.Tenant, snap.Template, versionOf(snap))
+	switch {
+	case err == nil:
+		return nil
+	case !errors.Is(err, sandbox.Exhausted):
+		m.log.WarnContext(ctx, "an image that came with a snapshot is in no list", "snapshot", snap.ID, telemetry.KeyError, err)
+		return nil
+	}
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+	defer cancel()
+	undone := m.discard(undo, snap, false) // first: the image stays while the record is there
+	if undone == nil {
+		undone = m.cfg.Imported.Drop(undo, versionOf(snap))
+	}
+	if undone != nil {
+		m.log.WarnContext(ctx, "removing a snapshot that was refused with its image failed", "snapshot", snap.ID, telemetry.KeyError, undone)
+	}
+	return err
 }
 
 // receive has the Node take the state of a Snapshot, and records that it is

@@ -66,12 +66,56 @@ func TestExportAndImport(t *testing.T) {
 			t.Fatal(err)
 		}
 		with, err := w.m.ImportSnapshot(t.Context(), "t", sandbox.ImportRequest{}, &whole)
-		if err != nil || !slices.Equal(w.brought, []string{with.ID}) {
-			t.Errorf("imported with its image: %+v, %v, told of %v", with, err, w.brought)
+		if err != nil || !slices.Equal(w.imported.kept, []string{"t " + first.Template + " base"}) {
+			t.Errorf("imported with its image: %+v, %v, kept %v", with, err, w.imported.kept)
 		}
 		again := w.export(named.ID) // what was imported is exported as any
 		if _, err := w.m.ImportSnapshot(t.Context(), "t", sandbox.ImportRequest{}, bytes.NewReader(again)); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// An image that comes with a Snapshot is bounded: where there is no room nothing is
+// received, and where it turns out too large both go.
+func TestImportWithAnImageBeyondTheQuota(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		sb := w.create("t", sandbox.CreateRequest{})
+		first := w.snapshot(sb.ID, "")
+		var whole bytes.Buffer
+		if err := w.m.ExportSnapshot(t.Context(), "t", first.ID, true, &whole); err != nil {
+			t.Fatal(err)
+		}
+		full := sandbox.Errorf(sandbox.Exhausted, "full").WithCause(sandbox.ErrOverQuota)
+		plain := w.export(first.ID)
+		for _, tt := range []struct {
+			what    string
+			state   imported
+			file    []byte
+			want    error
+			dropped int
+		}{
+			{"no room", imported{onAdmit: full}, whole.Bytes(), sandbox.ErrOverQuota, 0},
+			{"too large", imported{onKeep: full}, whole.Bytes(), sandbox.ErrOverQuota, 1},
+			{"too many names", imported{onKeep: sandbox.Errorf(sandbox.Exhausted, "names")}, whole.Bytes(), sandbox.Exhausted, 1},
+			{"nobody to keep it", imported{onKeep: sandbox.Errorf(sandbox.Unavailable, "away")}, whole.Bytes(), nil, 0},
+			{"no image", imported{onAdmit: full, onKeep: full}, plain, nil, 0},
+		} {
+			w.imported = tt.state
+			before, err := w.m.ListSnapshots(t.Context(), "t", sandbox.SnapshotQuery{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := w.m.ImportSnapshot(t.Context(), "t", sandbox.ImportRequest{}, bytes.NewReader(tt.file))
+			if !errors.Is(err, tt.want) || len(w.imported.dropped) != tt.dropped {
+				t.Errorf("%s: %+v, %v, dropped %v", tt.what, got, err, w.imported.dropped)
+			}
+			after, err := w.m.ListSnapshots(t.Context(), "t", sandbox.SnapshotQuery{})
+			left, leftErr := w.store.SnapshotsLeft(t.Context())
+			more := len(after.Snapshots) - len(before.Snapshots)
+			if err := errors.Join(err, leftErr); err != nil || len(left) != 0 || (more == 1) != (tt.want == nil) {
+				t.Errorf("%s: %d more snapshots, left %v, %v", tt.what, more, left, err)
+			}
 		}
 	})
 }

@@ -73,9 +73,8 @@ type Config struct {
 	// LetGo is told of every Snapshot that the Retention of its Tenant lets go; nil:
 	// nobody is.
 	LetGo func(ctx context.Context, snap sandbox.Snapshot)
-	// Brought is told of every Snapshot that was imported with its Template's image;
-	// nil: nobody is.
-	Brought func(ctx context.Context, snap sandbox.Snapshot)
+	// Imported has the images that come with Snapshots; nil: nobody lists or bounds them.
+	Imported Imported
 	// Survived is told of every Sandbox that lost its Boot and goes on from a
 	// checkpoint, and why; nil: nobody is.
 	Survived func(cause sandbox.Cause)
@@ -86,6 +85,18 @@ type Config struct {
 	Event func(e sandbox.Event)
 	// Log may be nil.
 	Log *slog.Logger
+}
+
+// Imported has the images of Templates that come with imported Snapshots.
+type Imported interface {
+	// Admit returns Exhausted, before the image of a version comes, when the Tenant's
+	// Quota has no room for it.
+	Admit(ctx context.Context, tenant sandbox.TenantID, version string) error
+	// Keep makes an image that came a version of the Tenant's Template. Exhausted
+	// when the image is beyond the Quota, or there are too many names.
+	Keep(ctx context.Context, tenant sandbox.TenantID, template, version string) error
+	// Drop removes an image that nobody names and nothing stands on.
+	Drop(ctx context.Context, version string) error
 }
 
 // Manager is the session manager. It implements sandbox.Sandboxes. Use New.
@@ -150,9 +161,6 @@ func New(store sandbox.Store, nodes sandbox.Nodes, placement sandbox.Placement, 
 	}
 	if cfg.LetGo == nil {
 		cfg.LetGo = func(context.Context, sandbox.Snapshot) {}
-	}
-	if cfg.Brought == nil {
-		cfg.Brought = func(context.Context, sandbox.Snapshot) {}
 	}
 	if cfg.Event == nil {
 		cfg.Event = func(sandbox.Event) {}

@@ -480,9 +480,29 @@ type world struct {
 	m     *session.Manager
 	stop  func()
 
-	secrets sync.Map // open ones by tenant and name
-	brought []string // Snapshots that were imported with their images
-	events  []sandbox.Event
+	secrets  sync.Map // open ones by tenant and name
+	imported imported
+	events   []sandbox.Event
+}
+
+// imported keeps the images that come with Snapshots, unless it is to fail.
+type imported struct {
+	kept, dropped   []string // TENANT TEMPLATE VERSION, and VERSION
+	onAdmit, onKeep error
+}
+
+func (i *imported) Admit(context.Context, sandbox.TenantID, string) error { return i.onAdmit }
+
+func (i *imported) Keep(_ context.Context, tenant sandbox.TenantID, template, version string) error {
+	if i.onKeep == nil {
+		i.kept = append(i.kept, string(tenant)+" "+template+" "+version)
+	}
+	return i.onKeep
+}
+
+func (i *imported) Drop(_ context.Context, version string) error {
+	i.dropped = append(i.dropped, version)
+	return nil
 }
 
 const local = "local"
@@ -518,7 +538,7 @@ func (w *world) manager(store sandbox.Store, n sandbox.Nodes) *session.Manager {
 	slices.Sort(names)
 	return session.New(store, n, names, images{}, session.Config{
 		Engine: "fake", SuspensionsEvery: suspensionsEvery, LayerBytes: layerRoom,
-		Brought:     func(_ context.Context, snap sandbox.Snapshot) { w.brought = append(w.brought, snap.ID) },
+		Imported:    &w.imported,
 		Event:       func(e sandbox.Event) { w.events = append(w.events, e) },
 		AccessToken: func(id string) string { return "token of " + id },
 		OpenSecret: func(_ context.Context, tenant sandbox.TenantID, name string) (sandbox.OpenSecret, error) {

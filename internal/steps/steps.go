@@ -165,7 +165,7 @@ func (s *Service) Close() {
 
 // Announce makes a build that waits for what is to be done. It returns Invalid
 // for a name that none can have, Denied for one that is the server's, and
-// Exhausted when there are too many.
+// Exhausted when there are too many or the Tenant's Quota of templates is used up.
 func (s *Service) Announce(ctx context.Context, tenant sandbox.TenantID, d Draft) (Build, error) {
 	if err := s.checkDraft(ctx, tenant, d); err != nil {
 		return Build{}, err
@@ -184,6 +184,7 @@ func (s *Service) Announce(ctx context.Context, tenant sandbox.TenantID, d Draft
 	return b.record, nil
 }
 
+// checkDraft also refuses what there is no room for, before anything is sent.
 func (s *Service) checkDraft(ctx context.Context, tenant sandbox.TenantID, d Draft) error {
 	if d.Name == "base" {
 		return sandbox.Errorf(sandbox.Denied, "the template base is the server's own: choose another name")
@@ -197,7 +198,7 @@ func (s *Service) checkDraft(ctx context.Context, tenant sandbox.TenantID, d Dra
 			return err
 		}
 	}
-	return nil
+	return s.cfg.Templates.Admit(ctx, tenant, "")
 }
 
 // newID returns a random UUID.

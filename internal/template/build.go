@@ -45,6 +45,8 @@ type Builder struct {
 
 	// Output gets what programs of the build print; nil: only the build's own log.
 	Output io.Writer
+	// Quota bounds the images of the Tenant that asks, as Store.Admit says.
+	Quota sandbox.Quota
 	// Guard is for builds that Tenants ask for; nil: the operator asks.
 	Guard *Guard
 	// Inexact lets packages of another distribution or version stand in for the image
@@ -101,8 +103,8 @@ func (b *Builder) Build(ctx context.Context, name string, source Source, progres
 // no mount, no process, and files that the next build removes.
 //
 // It returns Invalid for a bad name or Recipe, Unsupported when the host lacks
-// rights or a tool, naming its package, Exhausted when the disk is too full,
-// and Unavailable when what it needs from the network does not come.
+// rights or a tool, naming its package, Exhausted when the disk is too full or the
+// image takes more than the Quota has left, and Unavailable when what it needs from the network does not come.
 func (b *Builder) Make(ctx context.Context, ref Ref, recipe Recipe, content io.Reader, progress func(Progress)) (Image, error) {
 	if err := recipe.Check(); err != nil {
 		return Image{}, err
@@ -525,6 +527,15 @@ func (b *build) store(ctx context.Context) (Image, error) {
 		Source: b.source, Env: b.env, Inputs: b.plan.inputs, Contents: b.plan.contents,
 		Packages: recipe.Packages, Start: recipe.Start, Ready: recipe.Ready, Private: recipe.Private,
 		Defaults: recipe.Defaults, Build: recipe.Build, Layer: recipe.Layer, Base: recipe.Base,
+	}
+	if err := b.Store.Admit(b.Quota, b.ref.Owner, digest); err != nil {
+		if left := b.Store.drop(digest); left != nil {
+			b.logger().Warn("removing the image of a refused build failed", "image", digest, "error", left)
+		}
+		return Image{}, err
+	}
+	if image.Stored, err = b.Store.stored(digest); err != nil {
+		return Image{}, err
 	}
 	return image, b.Store.publish(b.ref, image)
 }

@@ -252,23 +252,23 @@ func TestOwnersAndVersions(t *testing.T) {
 		_, err := os.Stat(path)
 		return err == nil
 	}
-	if _, err := s.Remove("you", "web"); !errors.Is(err, sandbox.NotFound) {
+	if _, _, err := s.Remove("you", "web"); !errors.Is(err, sandbox.NotFound) {
 		t.Errorf("removing another's = %v", err)
 	}
-	if _, err := s.Remove("", "base"); !errors.Is(err, sandbox.Conflict) {
+	if _, _, err := s.Remove("", "base"); !errors.Is(err, sandbox.Conflict) {
 		t.Errorf("removing base = %v", err)
 	}
-	if gone, err := s.Remove("", "web:2"); err != nil || len(gone) != 1 || !there(two) {
+	if gone, _, err := s.Remove("", "web:2"); err != nil || len(gone) != 1 || !there(two) {
 		t.Errorf("removing a tag: %v, %v; its version is there: %v", gone, err, there(two))
 	}
-	if gone, err := s.Remove("", "web@"+two.Digest); err != nil || len(gone) != 1 || there(two) {
+	if gone, _, err := s.Remove("", "web@"+two.Digest); err != nil || len(gone) != 1 || there(two) {
 		t.Errorf("removing a version: %v, %v; its image is there: %v", gone, err, there(two))
 	}
 	same := publish("you", "copy", "one")
-	if gone, err := s.Remove("", "web"); err != nil || len(gone) != 2 || !there(same) {
+	if gone, _, err := s.Remove("", "web"); err != nil || len(gone) != 2 || !there(same) {
 		t.Errorf("removing what another has too: %v, %v; the image is there: %v", gone, err, there(same))
 	}
-	if _, err := s.Remove("me", "web"); err != nil || there(mine) || !there(base) {
+	if _, _, err := s.Remove("me", "web"); err != nil || there(mine) || !there(base) {
 		t.Errorf("removing all: %v", err)
 	}
 
@@ -311,18 +311,18 @@ func TestRemoveWhatIsInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, text := range []string{"web", "web@" + image.Digest} {
-		if _, err := s.Remove("", text); !errors.Is(err, sandbox.Conflict) {
+		if _, _, err := s.Remove("", text); !errors.Is(err, sandbox.Conflict) {
 			t.Errorf("removing %s while it is used = %v", text, err)
 		}
 	}
 	if all, err := s.refs(""); err != nil || len(all) != 3 {
 		t.Errorf("left: %+v, %v", all, err)
 	}
-	if gone, err := s.Remove("", "web:1"); err != nil || len(gone) != 1 {
+	if gone, _, err := s.Remove("", "web:1"); err != nil || len(gone) != 1 {
 		t.Errorf("removing a tag: %v, %v", gone, err)
 	}
 	user.Close()
-	if gone, err := s.Remove("", "web"); err != nil || len(gone) != 2 {
+	if gone, _, err := s.Remove("", "web"); err != nil || len(gone) != 2 {
 		t.Errorf("removing what nobody uses any more: %v, %v", gone, err)
 	}
 	if _, err := os.Stat(path); err == nil {

@@ -218,7 +218,7 @@ func (s *Store) publish(r Ref, image Image) error {
 			continue
 		}
 		// One that is in use, or may be, goes another time.
-		err := s.removeRefs([]Listed{v})
+		_, err := s.removeRefs([]Listed{v})
 		if err != nil && !errors.Is(err, sandbox.Conflict) && !errors.Is(err, sandbox.Unavailable) {
 			return err
 		}
@@ -228,8 +228,9 @@ func (s *Store) publish(r Ref, image Image) error {
 
 // Keep makes an image that is there, however it came, a version of an owner's
 // Template, so that it is listed and can be removed; one that has a name for that
-// owner already stays as it is. text is any text that names the Template.
-func (s *Store) Keep(owner sandbox.TenantID, text, digest string) error {
+// owner already stays as it is. text is any text that names the Template. It returns
+// what Admit does; the image stays then, see Drop.
+func (s *Store) Keep(q sandbox.Quota, owner sandbox.TenantID, text, digest string) error {
 	named, err := ParseRef(owner, text)
 	if err != nil {
 		return err
@@ -247,6 +248,9 @@ func (s *Store) Keep(owner sandbox.TenantID, text, digest string) error {
 		if _, err := s.readRef(r); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
+	}
+	if err := s.Admit(q, owner, digest); err != nil {
+		return err
 	}
 	if err := s.makeSpace(owner); err != nil {
 		return err
@@ -333,23 +337,23 @@ func (s *Store) makeSpace(owner sandbox.TenantID) error {
 // with a bare name the whole Template, together with images that nothing names
 // then. It returns what was removed; NotFound when there is no such thing, and
 // Conflict, with nothing removed, when Boots run from an image that would go, or
-// Snapshots stand on it.
-func (s *Store) Remove(owner sandbox.TenantID, text string) ([]Ref, error) {
+// Snapshots stand on it. freed is the bytes that the disk got back.
+func (s *Store) Remove(owner sandbox.TenantID, text string) (removed []Ref, freed int64, err error) {
 	r, err := ParseRef(owner, text)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if owner == "" && text == baseName {
-		return nil, sandbox.Errorf(sandbox.Conflict, "the template %s is what every server starts from; build it anew instead", baseName)
+		return nil, 0, sandbox.Errorf(sandbox.Conflict, "the template %s is what every server starts from; build it anew instead", baseName)
 	}
 	release, err := s.lockImages()
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer release()
 	all, err := s.refs(owner)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	whole := !strings.ContainsAny(text, ":@")
 	gone := slices.DeleteFunc(all, func(l Listed) bool {
@@ -364,50 +368,51 @@ func (s *Store) Remove(owner sandbox.TenantID, text string) ([]Ref, error) {
 		return l.Ref != r
 	})
 	if len(gone) == 0 {
-		return nil, noTemplate(text)
+		return nil, 0, noTemplate(text)
 	}
-	if err := s.removeRefs(gone); err != nil {
-		return nil, err
+	if freed, err = s.removeRefs(gone); err != nil {
+		return nil, 0, err
 	}
-	var refs []Ref
 	for _, l := range gone {
-		refs = append(refs, l.Ref)
+		removed = append(removed, l.Ref)
 	}
-	return refs, nil
+	return removed, freed, nil
 }
 
-// removeRefs removes refs, and the images that none is left for. On error nothing
-// is removed: Conflict when Boots run from one of those or Snapshots stand on it,
-// Unavailable when that cannot be found out. The images are locked.
-func (s *Store) removeRefs(gone []Listed) error {
+// removeRefs removes refs, and the images that none is left for, whose bytes it
+// returns. On error nothing is removed: Conflict when Boots run from one of those or
+// Snapshots stand on it, Unavailable when that cannot be found out. The images are
+// locked.
+func (s *Store) removeRefs(gone []Listed) (freed int64, err error) {
 	orphans, err := s.orphans(gone)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	for _, l := range orphans {
 		release, err := s.unused(l)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		defer release() // no Boot starts from it before it is gone
 	}
 	for _, l := range gone {
 		if err := os.Remove(s.refFile(l.Ref)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove template: %w", err)
+			return freed, fmt.Errorf("remove template: %w", err)
 		}
 	}
 	return s.removeImages(orphans)
 }
 
-// removeImages removes images that no ref names and that are claimed. One that deltas
-// need stays until the last of them goes, which takes it along.
-func (s *Store) removeImages(orphans []Listed) error {
+// removeImages removes images that no ref names and that are claimed, and returns the
+// bytes that they took. One that deltas need stays until the last of them goes, which
+// takes it along.
+func (s *Store) removeImages(orphans []Listed) (freed int64, err error) {
 	if len(orphans) == 0 {
-		return nil
+		return 0, nil
 	}
 	bases, err := s.images().Bases()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	needed := func(digest string) bool { return slices.Contains(slices.Collect(maps.Values(bases)), digest) }
 	var left []string // bases of what goes
@@ -419,39 +424,55 @@ func (s *Store) removeImages(orphans []Listed) error {
 	}
 	named, err := s.digestsNamed(nil)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	for _, l := range orphans {
 		if needed(l.Image.Digest) {
 			continue
 		}
-		if err := s.images().Remove(l.Image.Digest); err != nil {
-			return err
+		n, err := s.removeImage(l.Image.Digest)
+		if err != nil {
+			return freed, err
 		}
+		freed += n
 	}
 	for _, base := range left {
 		if named[base] || needed(base) {
 			continue
 		}
-		if err := s.removeBase(base); err != nil {
-			return err
+		n, err := s.removeBase(base)
+		if err != nil {
+			return freed, err
 		}
+		freed += n
 	}
-	return nil
+	return freed, nil
 }
 
 // removeBase removes an image that was only kept as a base. One that is in use, as by
 // a Snapshot that came with it, stays.
-func (s *Store) removeBase(digest string) error {
+func (s *Store) removeBase(digest string) (freed int64, err error) {
 	release, err := s.unused(Listed{Image: Image{Digest: digest}})
 	if errors.Is(err, sandbox.Conflict) || errors.Is(err, sandbox.Unavailable) {
-		return nil
+		return 0, nil
 	}
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer release()
-	return s.images().Remove(digest)
+	return s.removeImage(digest)
+}
+
+// removeImage removes an image that is claimed, and returns the bytes that it took.
+func (s *Store) removeImage(digest string) (int64, error) {
+	stored, err := s.stored(digest)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return stored, s.images().Remove(digest)
 }
 
 // orphans returns one of gone for each image that no other ref names.

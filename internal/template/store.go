@@ -40,7 +40,8 @@ type Image struct {
 
 	Defaults sandbox.TemplateDefaults `json:"defaults,omitzero"`
 
-	Cached bool `json:"-"` // Build found it done
+	Stored int64 `json:"-"` // bytes that the image takes on the disk, when it was looked at
+	Cached bool  `json:"-"` // Build found it done
 }
 
 // Store keeps Templates in a folder:
@@ -177,13 +178,23 @@ func (s *Store) readRef(r Ref) (Image, error) {
 	if err != nil {
 		return Image{}, err
 	}
-	if err := checkDigest(image.Digest); err != nil {
+	if image.Stored, err = s.stored(image.Digest); err != nil {
 		return Image{}, fmt.Errorf("read template ref %s: %w", r, err)
 	}
-	if !s.images().Has(image.Digest) {
-		return Image{}, fmt.Errorf("read template ref %s: its image is gone: %w", r, fs.ErrNotExist)
-	}
 	return image, nil
+}
+
+// stored returns how many bytes the image with that digest takes on the disk for good;
+// fs.ErrNotExist when it is not there.
+func (s *Store) stored(digest string) (int64, error) {
+	if err := checkDigest(digest); err != nil {
+		return 0, err
+	}
+	n, err := s.images().Stored(digest)
+	if errors.Is(err, sandbox.NotFound) {
+		return 0, fmt.Errorf("look at the image %s: %w", digest, fs.ErrNotExist)
+	}
+	return n, err
 }
 
 func readImage(file string) (Image, error) {

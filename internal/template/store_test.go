@@ -64,7 +64,7 @@ func TestKeep(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := s.Keep("t", "base:old", digest); err != nil {
+		if err := s.Keep(sandbox.Quota{}, "t", "base:old", digest); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -79,11 +79,11 @@ func TestKeep(t *testing.T) {
 		t.Errorf("base is %s, %v", got, err)
 	}
 	for text, digest := range map[string]string{"base": strings.Repeat("0", 64), "../base": digest, "base@x": digest} {
-		if err := s.Keep("t", text, digest); err == nil {
+		if err := s.Keep(sandbox.Quota{}, "t", text, digest); err == nil {
 			t.Errorf("kept %s as %s", digest, text)
 		}
 	}
-	if _, err := s.Remove("t", "base@"+digest); err != nil {
+	if _, _, err := s.Remove("t", "base@"+digest); err != nil {
 		t.Error(err)
 	}
 	if _, err := s.size(digest); !errors.Is(err, sandbox.NotFound) {
@@ -94,7 +94,7 @@ func TestKeep(t *testing.T) {
 		err = s.writeRef(version, named)
 	}
 	if err == nil {
-		err = s.Keep("t", "base", named.Digest)
+		err = s.Keep(sandbox.Quota{}, "t", "base", named.Digest)
 	}
 	if all, listErr := s.refs("t"); err != nil || listErr != nil || len(all) != 0 {
 		t.Errorf("what the operator has is also the tenant's: %v, %v, %v", all, err, listErr)
@@ -273,7 +273,7 @@ func TestTag(t *testing.T) {
 	if _, err := s.Tag("other", "web:1", []string{"mine"}); !errors.Is(err, sandbox.NotFound) {
 		t.Errorf("another's: %v", err)
 	}
-	if _, err := s.Remove("", "web:1"); err != nil {
+	if _, _, err := s.Remove("", "web:1"); err != nil {
 		t.Fatal(err)
 	}
 	var left []string
@@ -342,7 +342,7 @@ func TestReuse(t *testing.T) {
 	}
 	for owner, names := range map[sandbox.TenantID][]string{"": {"hidden", "base:old"}, "t": {"mine", "other"}} {
 		for _, name := range names {
-			if _, err := s.Remove(owner, name); err != nil {
+			if _, _, err := s.Remove(owner, name); err != nil {
 				t.Errorf("remove %s: %v", name, err)
 			}
 		}
@@ -388,12 +388,12 @@ func TestSavedKeepsItsVersion(t *testing.T) {
 	for i := range keptVersions + 2 {
 		publish(i+1, "")
 	}
-	if _, err := s.Remove("", "web"); !there() || !errors.Is(err, sandbox.Conflict) || !strings.Contains(err.Error(), "s1") || !strings.Contains(err.Error(), "i1") {
+	if _, _, err := s.Remove("", "web"); !there() || !errors.Is(err, sandbox.Conflict) || !strings.Contains(err.Error(), "s1") || !strings.Contains(err.Error(), "i1") {
 		t.Errorf("while it is needed: %v", err)
 	}
 	problem = errors.New("no answer")
 	publish(keptVersions+3, "")
-	if _, err := s.Remove("", "web@"+first.Digest); !there() || !errors.Is(err, sandbox.Unavailable) {
+	if _, _, err := s.Remove("", "web@"+first.Digest); !there() || !errors.Is(err, sandbox.Unavailable) {
 		t.Errorf("while nobody knows: %v", err)
 	}
 	problem, stands = nil, sandbox.Snapshot{}
@@ -404,16 +404,16 @@ func TestSavedKeepsItsVersion(t *testing.T) {
 
 	// A tenant learns nothing of another's.
 	first = put(t, s, "web", "shared")
-	if _, err := s.Remove("", "web"); err != nil { // the next one is a tenant's alone
+	if _, _, err := s.Remove("", "web"); err != nil { // the next one is a tenant's alone
 		t.Fatal(err)
 	}
 	first = put(t, s, "other", "shared")
 	publish(0, "u")
-	if _, err := s.Remove("", "other"); err != nil {
+	if _, _, err := s.Remove("", "other"); err != nil {
 		t.Fatal(err)
 	}
 	stands = sandbox.Snapshot{ID: "s1", SandboxID: "i1", Tenant: "t"}
-	if _, err := s.Remove("u", "web"); !there() || !errors.Is(err, sandbox.Conflict) || strings.Contains(err.Error(), "i1") {
+	if _, _, err := s.Remove("u", "web"); !there() || !errors.Is(err, sandbox.Conflict) || strings.Contains(err.Error(), "i1") {
 		t.Errorf("of another tenant's: %v", err)
 	}
 }
@@ -469,7 +469,7 @@ func TestCompact(t *testing.T) {
 		{"second", []Image{first, third}},
 		{"third", nil},
 	} {
-		if _, err := s.Remove("", step.remove); err != nil {
+		if _, _, err := s.Remove("", step.remove); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.Resolve(t.Context(), "", step.remove); !errors.Is(err, sandbox.NotFound) {

@@ -263,17 +263,10 @@ func TestTemplateBuilds(t *testing.T) {
 	}
 }
 
-// What E2B's builder begins with is the image that was named, or is refused: where
-// no registry answers, no Template stands in that is something else.
-func TestE2BBuildsFromImages(t *testing.T) {
-	t.Parallel()
-	const nobody = "127.0.0.1:1" // no registry listens there
-	images := newImages(t)
-	s := rig.Own(t, rig.Options{Env: []string{
-		"CLOUD_SANDBOX_REGISTRIES=" + images.host + "," + nobody,
-		"CLOUD_SANDBOX_E2B_TEMPLATES=" + nobody + "/python:*=base," + nobody + "/ubuntu:*=base",
-	}})
-	c := s.Client(t, "images")
+// buildSteps builds a template as E2B's SDKs do, and returns the status at its end.
+// begin is a field of JSON that says with what.
+func buildSteps(t *testing.T, s *rig.Server, c *rig.Client, name, begin, steps string) (log string) {
+	t.Helper()
 	var made struct{ Key string }
 	c.Must(t, "POST", "/api/v1/keys", rig.Body{"name": "e2b"}, &made)
 	plain := &http.Client{Transport: &http.Transport{}, Timeout: time.Minute}
@@ -296,16 +289,30 @@ func TestE2BBuildsFromImages(t *testing.T) {
 		}
 		return string(text)
 	}
+	var draft struct{ TemplateID, BuildID string }
+	decodeInto(t, []byte(ask("POST", "/v3/templates", `{"name":"`+name+`"}`)), &draft)
+	ask("POST", "/v2/templates/"+name+"/builds/"+draft.BuildID, `{`+begin+`,"steps":[`+steps+`]}`)
+	rig.Within(t, 3*time.Minute, "the build ended", func() bool {
+		log = ask("GET", "/templates/"+name+"/builds/"+draft.BuildID+"/status", "")
+		return strings.Contains(log, `"status":"error"`) || strings.Contains(log, `"status":"ready"`)
+	})
+	return log
+}
+
+// What E2B's builder begins with is the image that was named, or is refused: where
+// no registry answers, no Template stands in that is something else.
+func TestE2BBuildsFromImages(t *testing.T) {
+	t.Parallel()
+	const nobody = "127.0.0.1:1" // no registry listens there
+	images := newImages(t)
+	s := rig.Own(t, rig.Options{Env: []string{
+		"CLOUD_SANDBOX_REGISTRIES=" + images.host + "," + nobody,
+		"CLOUD_SANDBOX_E2B_TEMPLATES=" + nobody + "/python:*=base," + nobody + "/ubuntu:*=base",
+	}})
+	c := s.Client(t, "images")
 	build := func(image, steps string) (log string) {
 		t.Helper()
-		var draft struct{ TemplateID, BuildID string }
-		decodeInto(t, []byte(ask("POST", "/v3/templates", `{"name":"pulled"}`)), &draft)
-		ask("POST", "/v2/templates/pulled/builds/"+draft.BuildID, `{"fromImage":"`+image+`","steps":[`+steps+`]}`)
-		rig.Within(t, 3*time.Minute, "the build ended", func() bool {
-			log = ask("GET", "/templates/pulled/builds/"+draft.BuildID+"/status", "")
-			return strings.Contains(log, `"status":"error"`) || strings.Contains(log, `"status":"ready"`)
-		})
-		return log
+		return buildSteps(t, s, c, "pulled", `"fromImage":"`+image+`"`, steps)
 	}
 	root := rootOf(t, "find", "stat", "rm", "grep")
 	if err := os.WriteFile(filepath.Join(root, "etc/os-release"), []byte("ID=ubuntu\nVERSION_ID=24.04\n"), 0o644); err != nil {

@@ -16,18 +16,25 @@ import (
 // Template is one name of one version of a root filesystem that sandboxes start
 // from.
 type Template struct {
-	Template  string            `json:"template"` // NAME, NAME:TAG or NAME@VERSION
-	Name      string            `json:"name"`
-	Tag       string            `json:"tag,omitempty"`
-	Version   string            `json:"version"`
-	Shared    bool              `json:"shared"`
-	Source    string            `json:"source"`
-	Packages  []string          `json:"packages"`
-	Env       map[string]string `json:"env"`
-	Start     string            `json:"start,omitempty"`
-	Ready     string            `json:"ready,omitempty"`
-	SizeBytes int64             `json:"size_bytes"`
-	CreatedAt time.Time         `json:"created_at"`
+	Template    string            `json:"template"` // NAME, NAME:TAG or NAME@VERSION
+	Name        string            `json:"name"`
+	Tag         string            `json:"tag,omitempty"`
+	Version     string            `json:"version"`
+	Shared      bool              `json:"shared"`
+	Source      string            `json:"source"`
+	Packages    []string          `json:"packages"`
+	Env         map[string]string `json:"env"`
+	Start       string            `json:"start,omitempty"`
+	Ready       string            `json:"ready,omitempty"`
+	SizeBytes   int64             `json:"size_bytes"`
+	StoredBytes int64             `json:"stored_bytes"` // that it takes on the disk
+	CreatedAt   time.Time         `json:"created_at"`
+}
+
+// RemovedTemplates is what a removal took away.
+type RemovedTemplates struct {
+	Removed    []string `json:"removed"`
+	FreedBytes int64    `json:"freed_bytes"`
 }
 
 // NewTemplate is what a Template is to be made of.
@@ -96,13 +103,10 @@ func (c *Client) TemplateVersions(ctx context.Context, name string) ([]Template,
 	return reply.Versions, err
 }
 
-// RemoveTemplate removes a Template, a tag or a version, and returns what is gone.
-func (c *Client) RemoveTemplate(ctx context.Context, name string) ([]string, error) {
-	var reply struct {
-		Removed []string `json:"removed"`
-	}
-	err := c.call(ctx, http.MethodDelete, templatesPath+"/"+url.PathEscape(name), nil, nil, &reply)
-	return reply.Removed, err
+// RemoveTemplate removes a Template, a tag or a version.
+func (c *Client) RemoveTemplate(ctx context.Context, name string) (gone RemovedTemplates, err error) {
+	err = c.call(ctx, http.MethodDelete, templatesPath+"/"+url.PathEscape(name), nil, nil, &gone)
+	return gone, err
 }
 
 // StartBuild queues a build. files is an archive of files that are put in; nil: there

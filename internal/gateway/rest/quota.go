@@ -24,6 +24,7 @@ type quotaNumbers struct {
 	SnapshotMB       *int64   `json:"snapshot_mb,omitempty"`
 	Volumes          *int64   `json:"volumes,omitempty"`
 	VolumeMB         *int64   `json:"volume_mb,omitempty"`
+	TemplateMB       *int64   `json:"template_mb,omitempty"`
 	KeepSnapshots    *int64   `json:"keep_snapshots,omitempty"`
 	KeepSnapshotMB   *int64   `json:"keep_snapshot_mb,omitempty"`
 	KeepHours        *int64   `json:"keep_snapshot_hours,omitempty"`
@@ -131,6 +132,11 @@ func (a *API) quotaOf(ctx context.Context, tenant sandbox.TenantID) (limits, has
 	for _, row := range month.Rows {
 		*has.EgressMB = row.Sent >> 20
 	}
+	stored, err := a.Templates.StoredBytes(ctx, tenant)
+	if err != nil {
+		return limits, has, own, err
+	}
+	has.TemplateMB = new(wholeMiB(stored))
 	return limits, has, own, nil
 }
 
@@ -138,16 +144,22 @@ func quotaViews(q sandbox.Quota, used sandbox.QuotaUse) (limits, has quotaNumber
 	limits = quotaNumbers{
 		Sandboxes: given(q.Sandboxes), CPUs: given(q.CPUs), MemoryMB: given(q.MemoryBytes >> 20), DiskMB: given(q.DiskBytes >> 20),
 		CreatesPerMinute: given(q.CreatesPerMinute), SessionMinutes: given(int64(q.SessionLength / time.Minute)), SnapshotMB: given(q.SnapshotBytes >> 20), Bandwidth: given(q.Bandwidth / sandbox.Megabit), EgressMB: given(q.EgressBytes >> 20),
-		Volumes: given(q.Volumes), VolumeMB: given(q.VolumeBytes >> 20),
+		Volumes: given(q.Volumes), VolumeMB: given(q.VolumeBytes >> 20), TemplateMB: given(q.TemplateBytes >> 20),
 		KeepSnapshots: given(q.Retention.Snapshots), KeepSnapshotMB: given(q.Retention.Bytes >> 20), KeepHours: given(int64(q.Retention.Age / time.Hour)),
 	}
 	const mib = 1 << 20
 	has = quotaNumbers{
 		Sandboxes: &used.Sandboxes, CPUs: &used.CPUs, MemoryMB: new(used.MemoryBytes / mib), DiskMB: new(used.DiskBytes / mib),
-		CreatesPerMinute: &used.Creates, Snapshots: &used.Snapshots, SnapshotMB: new((used.SnapshotBytes + mib - 1) / mib),
+		CreatesPerMinute: &used.Creates, Snapshots: &used.Snapshots, SnapshotMB: new(wholeMiB(used.SnapshotBytes)),
 		Volumes: &used.Volumes, VolumeMB: new(used.VolumeBytes / mib),
 	}
 	return limits, has
+}
+
+// wholeMiB is n bytes in MiB, rounded up.
+func wholeMiB(n int64) int64 {
+	const mib = 1 << 20
+	return (n + mib - 1) / mib
 }
 
 // given is nil for zero.

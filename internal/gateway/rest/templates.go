@@ -20,24 +20,25 @@ import (
 const maxTemplateBody = 16 << 20
 
 type templateView struct {
-	Template  string            `json:"template"`
-	Name      string            `json:"name"`
-	Tag       string            `json:"tag,omitempty"`
-	Version   string            `json:"version"`
-	Shared    bool              `json:"shared"`
-	Source    string            `json:"source"`
-	Packages  []string          `json:"packages"`
-	Env       map[string]string `json:"env"`
-	Start     string            `json:"start,omitempty"`
-	Ready     string            `json:"ready,omitempty"`
-	SizeBytes int64             `json:"size_bytes"`
-	CreatedAt time.Time         `json:"created_at"`
+	Template    string            `json:"template"`
+	Name        string            `json:"name"`
+	Tag         string            `json:"tag,omitempty"`
+	Version     string            `json:"version"`
+	Shared      bool              `json:"shared"`
+	Source      string            `json:"source"`
+	Packages    []string          `json:"packages"`
+	Env         map[string]string `json:"env"`
+	Start       string            `json:"start,omitempty"`
+	Ready       string            `json:"ready,omitempty"`
+	SizeBytes   int64             `json:"size_bytes"`
+	StoredBytes int64             `json:"stored_bytes"`
+	CreatedAt   time.Time         `json:"created_at"`
 }
 
 func templateViewOf(t sandbox.Template) templateView {
 	v := templateView{
 		Template: TemplateName(t), Name: t.Name, Tag: t.Tag, Version: t.Version, Shared: t.Shared, Source: t.Source,
-		Packages: t.Packages, Env: t.Env, Start: t.Start, Ready: t.Ready, SizeBytes: t.SizeBytes, CreatedAt: t.CreatedAt,
+		Packages: t.Packages, Env: t.Env, Start: t.Start, Ready: t.Ready, SizeBytes: t.SizeBytes, StoredBytes: t.StoredBytes, CreatedAt: t.CreatedAt,
 	}
 	if v.Packages == nil {
 		v.Packages = []string{}
@@ -371,7 +372,10 @@ func (a *API) DeleteTemplate(w http.ResponseWriter, r *http.Request, who sandbox
 	if err != nil {
 		return err
 	}
-	return Reply(w, http.StatusOK, map[string][]string{"removed": gone})
+	return Reply(w, http.StatusOK, struct {
+		Removed    []string `json:"removed"`
+		FreedBytes int64    `json:"freed_bytes"`
+	}{gone.Names, gone.FreedBytes})
 }
 
 // ListBuilds answers GET /api/v1/builds.

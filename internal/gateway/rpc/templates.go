@@ -22,7 +22,7 @@ type templates struct{ templates sandbox.Templates }
 func templateOf(t sandbox.Template) *templatev1.Template {
 	return &templatev1.Template{
 		Template: rest.TemplateName(t), Name: t.Name, Tag: t.Tag, Version: t.Version, Shared: t.Shared, Source: text(t.Source),
-		Packages: texts(t.Packages), Env: textMap(t.Env), Start: text(t.Start), Ready: text(t.Ready), SizeBytes: t.SizeBytes, CreatedAt: timestamp(t.CreatedAt),
+		Packages: texts(t.Packages), Env: textMap(t.Env), Start: text(t.Start), Ready: text(t.Ready), SizeBytes: t.SizeBytes, StoredBytes: t.StoredBytes, CreatedAt: timestamp(t.CreatedAt),
 	}
 }
 
@@ -222,7 +222,7 @@ func (s templates) Remove(ctx context.Context, r *connect.Request[templatev1.Rem
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&templatev1.RemoveResponse{Removed: gone}), nil
+	return connect.NewResponse(&templatev1.RemoveResponse{Removed: gone.Names, FreedBytes: gone.FreedBytes}), nil
 }
 
 // ListBuilds implements the service.

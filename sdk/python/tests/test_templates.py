@@ -135,7 +135,10 @@ def test_a_template_of_an_archive(sdk: Flavour, client: Client) -> None:
             client.templates.delete(name)
     with pytest.raises(ConflictError):
         client.templates.cancel(build.build_id)
-    assert f"{name}:1" in client.templates.delete(name)
+    assert found.stored_bytes > 0
+    gone = client.templates.delete(name)
+    assert f"{name}:1" in gone.removed
+    assert gone.freed_bytes == found.stored_bytes
 
 
 def test_a_dockerfile_and_its_context(sdk: Flavour, serve: Serve, tmp_path: Path) -> None:

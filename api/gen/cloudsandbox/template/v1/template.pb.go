@@ -38,6 +38,7 @@ type Template struct {
 	Ready         string                 `protobuf:"bytes,10,opt,name=ready,proto3" json:"ready,omitempty"`
 	SizeBytes     int64                  `protobuf:"varint,11,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
 	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	StoredBytes   int64                  `protobuf:"varint,13,opt,name=stored_bytes,json=storedBytes,proto3" json:"stored_bytes,omitempty"` // what its image takes on the disk
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -154,6 +155,13 @@ func (x *Template) GetCreatedAt() *timestamppb.Timestamp {
 		return x.CreatedAt
 	}
 	return nil
+}
+
+func (x *Template) GetStoredBytes() int64 {
+	if x != nil {
+		return x.StoredBytes
+	}
+	return 0
 }
 
 type Build struct {
@@ -900,6 +908,7 @@ func (x *RemoveRequest) GetTemplate() string {
 type RemoveResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Removed       []string               `protobuf:"bytes,1,rep,name=removed,proto3" json:"removed,omitempty"`
+	FreedBytes    int64                  `protobuf:"varint,2,opt,name=freed_bytes,json=freedBytes,proto3" json:"freed_bytes,omitempty"` // of disk; zero where other names still need the images
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -939,6 +948,13 @@ func (x *RemoveResponse) GetRemoved() []string {
 		return x.Removed
 	}
 	return nil
+}
+
+func (x *RemoveResponse) GetFreedBytes() int64 {
+	if x != nil {
+		return x.FreedBytes
+	}
+	return 0
 }
 
 type GetBuildRequest struct {
@@ -1403,7 +1419,7 @@ var File_cloudsandbox_template_v1_template_proto protoreflect.FileDescriptor
 
 const file_cloudsandbox_template_v1_template_proto_rawDesc = "" +
 	"\n" +
-	"'cloudsandbox/template/v1/template.proto\x12\x18cloudsandbox.template.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xaf\x03\n" +
+	"'cloudsandbox/template/v1/template.proto\x12\x18cloudsandbox.template.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd2\x03\n" +
 	"\bTemplate\x12\x1a\n" +
 	"\btemplate\x18\x01 \x01(\tR\btemplate\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -1419,7 +1435,8 @@ const file_cloudsandbox_template_v1_template_proto_rawDesc = "" +
 	"\n" +
 	"size_bytes\x18\v \x01(\x03R\tsizeBytes\x129\n" +
 	"\n" +
-	"created_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x1a6\n" +
+	"created_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12!\n" +
+	"\fstored_bytes\x18\r \x01(\x03R\vstoredBytes\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xbf\x03\n" +
@@ -1487,9 +1504,11 @@ const file_cloudsandbox_template_v1_template_proto_rawDesc = "" +
 	"\fListResponse\x12@\n" +
 	"\ttemplates\x18\x01 \x03(\v2\".cloudsandbox.template.v1.TemplateR\ttemplates\"+\n" +
 	"\rRemoveRequest\x12\x1a\n" +
-	"\btemplate\x18\x01 \x01(\tR\btemplate\"*\n" +
+	"\btemplate\x18\x01 \x01(\tR\btemplate\"K\n" +
 	"\x0eRemoveResponse\x12\x18\n" +
-	"\aremoved\x18\x01 \x03(\tR\aremoved\",\n" +
+	"\aremoved\x18\x01 \x03(\tR\aremoved\x12\x1f\n" +
+	"\vfreed_bytes\x18\x02 \x01(\x03R\n" +
+	"freedBytes\",\n" +
 	"\x0fGetBuildRequest\x12\x19\n" +
 	"\bbuild_id\x18\x01 \x01(\tR\abuildId\"I\n" +
 	"\x10GetBuildResponse\x125\n" +

@@ -9,7 +9,13 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
-from cloud_sandbox.models import BuildInfo, BuildLine, TemplateFile, TemplateInfo
+from cloud_sandbox.models import (
+    BuildInfo,
+    BuildLine,
+    RemovedTemplates,
+    TemplateFile,
+    TemplateInfo,
+)
 
 from . import failures, fields
 from .call import (
@@ -159,7 +165,7 @@ def look(template: str) -> Call[TemplateInfo]:
     return get(_path(template), lambda answer: _template(answer.json()))
 
 
-def delete(template: str) -> Call[list[str]]:
+def delete(template: str) -> Call[RemovedTemplates]:
     """Remove a template, a tag or a version."""
     return Call("DELETE", _path(template), _removed, repeatable=True)
 
@@ -218,13 +224,18 @@ def _template(obj: fields.Object) -> TemplateInfo:
         start=fields.text(obj, "start"),
         ready=fields.text(obj, "ready"),
         size_bytes=fields.integer(obj, "size_bytes") or 0,
+        stored_bytes=fields.integer(obj, "stored_bytes") or 0,
         created_at=fields.time(obj, "created_at"),
         versions=tuple(_template(item) for item in fields.objects(obj, "versions")),
     )
 
 
-def _removed(answer: Answer) -> list[str]:
-    return list(fields.strings(answer.json(), "removed"))
+def _removed(answer: Answer) -> RemovedTemplates:
+    obj = answer.json()
+    return RemovedTemplates(
+        removed=fields.strings(obj, "removed"),
+        freed_bytes=fields.integer(obj, "freed_bytes") or 0,
+    )
 
 
 def _builds(answer: Answer) -> list[BuildInfo]:

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 from cloud_sandbox._api import templates
 from cloud_sandbox._api.call import Call, Path
 from cloud_sandbox.errors import ConflictError, InternalError
-from cloud_sandbox.models import BuildInfo, BuildLine, TemplateFile, TemplateInfo
+from cloud_sandbox.models import (
+    BuildInfo,
+    BuildLine,
+    RemovedTemplates,
+    TemplateFile,
+    TemplateInfo,
+)
 
 from . import _io
 from ._io import Data
@@ -84,7 +90,8 @@ class Templates:
             InvalidRequestError: a value breaks a rule, or cannot be built; for a
                 Dockerfile it names the line.
             OSError: the Dockerfile or its context cannot be read.
-            ExhaustedError: too many builds wait or run.
+            ExhaustedError: too many builds wait or run, or the quota
+                ``template_mb`` is used up or has less left than the image takes.
             ConflictError: it was cancelled.
             CloudSandboxError: it failed; the class is that of the reason.
         """
@@ -163,8 +170,8 @@ class Templates:
         """
         return self._client.call(templates.look(template))
 
-    def delete(self, template: str) -> builtins.list[str]:
-        """Remove a Template and return the names that are gone.
+    def delete(self, template: str) -> RemovedTemplates:
+        """Remove a Template and return the names that are gone and the disk freed.
 
         Args:
             template: ``NAME`` for all of it, ``NAME:TAG`` for the tag alone,

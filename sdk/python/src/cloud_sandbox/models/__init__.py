@@ -39,7 +39,7 @@ from .secrets import SecretInfo
 from .service import Cost, Depths, NodeInfo, PoolInfo, Stats, Usage
 from .session import Ended, OpenPort, PortAccess, PortLink, Resources, SandboxInfo
 from .snapshots import SnapshotInfo
-from .templates import BuildInfo, BuildLine, TemplateFile, TemplateInfo
+from .templates import BuildInfo, BuildLine, RemovedTemplates, TemplateFile, TemplateInfo
 from .users import UserInfo
 from .volumes import VolumeInfo, VolumeMount
 
@@ -81,6 +81,7 @@ __all__ = [
     "PreviousSecret",
     "ProcessInfo",
     "ProcessOutput",
+    "RemovedTemplates",
     "ReplaceResult",
     "ReplacedFile",
     "Resources",

@@ -42,7 +42,9 @@ class TemplateInfo:
         env: environment of processes; what a Sandbox or a call sets comes on top.
         start: shell command that runs in every Sandbox of it; empty for none.
         ready: shell command that a Sandbox waits for; empty for none.
-        size_bytes: how large it is.
+        size_bytes: how large its image is.
+        stored_bytes: what its image takes on the server's disk, which counts for
+            the quota ``template_mb`` unless ``shared``.
         created_at: when it was built, in UTC.
         versions: in the answer of ``get``, every version, newest first.
     """
@@ -58,8 +60,23 @@ class TemplateInfo:
     start: str = ""
     ready: str = ""
     size_bytes: int = 0
+    stored_bytes: int = 0
     created_at: datetime | None = None
     versions: tuple[TemplateInfo, ...] = ()
+
+
+@dataclass(frozen=True)
+class RemovedTemplates:
+    """What a removal took away.
+
+    Attributes:
+        removed: the names that are gone.
+        freed_bytes: what the server's disk got back; 0 where other tags or
+            versions still need the images.
+    """
+
+    removed: tuple[str, ...] = ()
+    freed_bytes: int = 0
 
 
 @dataclass(frozen=True)
