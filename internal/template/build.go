@@ -2,6 +2,7 @@ package template
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -374,10 +375,10 @@ func removeTree(dir string) (err error) {
 
 // make runs the whole build.
 func (b *build) make(ctx context.Context) (Image, error) {
-	b.root = filepath.Join(b.dir, "root")
+	b.root = filepath.Join(b.dir, "root-"+rand.Text())
 	// What is in it may be setuid, and other users of this machine must not
 	// reach it.
-	if err := errors.Join(os.MkdirAll(b.dir, 0o700), os.Chmod(b.dir, 0o700), os.MkdirAll(b.root, 0o755)); err != nil {
+	if err := errors.Join(os.MkdirAll(b.dir, 0o700), os.Chmod(b.dir, 0o700), spread(b.dir), os.MkdirAll(b.root, 0o755)); err != nil {
 		return Image{}, fmt.Errorf("make the tree: %w", err)
 	}
 	if err := os.Chmod(b.root, 0o755); err != nil { // "/" of every Sandbox
@@ -412,6 +413,24 @@ func (b *build) make(ctx context.Context) (Image, error) {
 		return Image{}, err
 	}
 	return b.store(ctx)
+}
+
+// spread has ext4 put each folder that is made in dir into another part of the disk, by
+// the hash of its name. Ext4 gives no inode out again that was freed within the last
+// minutes, and looks at each of them before it finds another one: without it, a tree
+// that is unpacked where one was removed takes nine times as long. Other file systems
+// know no such flag, or need it not.
+func spread(dir string) error {
+	const topDir = 0x20000 // FS_TOPDIR_FL of linux/fs.h
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if flags, err := unix.IoctlGetUint32(int(f.Fd()), unix.FS_IOC_GETFLAGS); err == nil {
+		_ = unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, int(flags|topDir))
+	}
+	return nil
 }
 
 // fill brings in packages and, at the same time, Node.js.
