@@ -18,6 +18,8 @@ import (
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
 	"github.com/getkin/kin-openapi/routers/legacy"
+
+	"github.com/cloud-sandbox/cloud-sandbox/api"
 )
 
 type replay struct {
@@ -69,6 +71,7 @@ func contract(t *testing.T) routers.Router {
 	if err != nil {
 		t.Fatal(err)
 	}
+	doc.Servers = openapi3.Servers{{URL: api.ExampleOrigin}} // the contract's is the one that it comes from
 	router, err := legacy.NewRouter(doc)
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +115,7 @@ func checkRequest(t *testing.T, router routers.Router, want request) *openapi3fi
 	case want.Text != nil:
 		body, kind = strings.NewReader(*want.Text), "application/octet-stream"
 	}
-	r, err := http.NewRequest(want.Method, "http://localhost:8080"+want.Path+"?"+query.Encode(), body)
+	r, err := http.NewRequest(want.Method, api.ExampleOrigin+want.Path+"?"+query.Encode(), body)
 	if err != nil {
 		t.Fatal(err)
 	}
