@@ -3,6 +3,7 @@ package e2e
 import (
 	"archive/tar"
 	"bytes"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"io"
@@ -135,7 +136,7 @@ func TestCommandTemplateOfDockerfile(t *testing.T) {
 func TestDockerfileBuilds(t *testing.T) {
 	t.Parallel()
 	s := shared.Server(t)
-	c, other := s.Client(t, "dockerfile-builds"), s.Client(t, "dockerfile-others")
+	c, other := s.Client(t, "dockerfile-builds-"+rand.Text()), s.Client(t, "dockerfile-others")
 	var context bytes.Buffer
 	w := tar.NewWriter(&context)
 	for _, h := range []tar.Header{
