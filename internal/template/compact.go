@@ -54,11 +54,11 @@ func (c *Compactor) compact(ctx context.Context, unused time.Duration) error {
 		return err
 	}
 	var failed []error
-	for digest, base := range bases {
+	for _, digest := range basesFirst(bases) {
 		if c.whole[digest] {
 			continue
 		}
-		is, err := c.Store.images().Shrink(ctx, digest, base, c.Store.lockImages)
+		is, err := c.Store.images().Shrink(ctx, digest, bases[digest], c.Store.lockImages)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -78,4 +78,26 @@ func (c *Compactor) compact(ctx context.Context, unused time.Duration) error {
 		c.Log.Debug("whole files of template images were evicted", "bytes", freed)
 	}
 	return errors.Join(append(failed, err)...)
+}
+
+// basesFirst orders images, given with their bases, so that each comes after its base:
+// one that is a delta by then has a whole image as its base, which those that were made
+// from it then take, and one that stays whole would be theirs.
+func basesFirst(bases map[string]string) []string {
+	var order []string
+	seen := map[string]bool{}
+	var visit func(digest string)
+	visit = func(digest string) {
+		base, ok := bases[digest]
+		if !ok || seen[digest] {
+			return
+		}
+		seen[digest] = true
+		visit(base)
+		order = append(order, digest)
+	}
+	for digest := range bases {
+		visit(digest)
+	}
+	return order
 }
