@@ -8,8 +8,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 )
 
-// known is what a Template of E2B's is made of here, unless somebody says what
-// else its source is.
+// known is the recipe of a Template that E2B has under the same name. It applies when
+// the build names no source.
 type known struct {
 	suite    string // of Debian; empty: what base is made of
 	packages []string
@@ -22,7 +22,8 @@ type known struct {
 // matplotlib, 3.10, tells the title of a figure of several charts.
 const dataSuite = "trixie"
 
-// agentMemory is what a coding agent needs beside what it runs.
+// agentMemory is the memory of a Sandbox for a coding agent and the programs that it
+// starts, in bytes.
 const agentMemory = 1 << 30
 
 // recipes are by the names of templates that E2B's clients ask for.
