@@ -32,7 +32,7 @@ FORCE:
 
 $(STAGE)/gvisor_sentry: FORCE
 	@mkdir -p $(@D)
-	@go build -ldflags '$(LDFLAGS) -X gvisor.dev/gvisor/runsc/version.version=$(GVISOR)' -o $@ ./cmd/sentry
+	@go build $$(scripts/gvisor.sh) -ldflags '$(LDFLAGS) -X gvisor.dev/gvisor/runsc/version.version=$(GVISOR)' -o $@ ./cmd/sentry
 
 $(STAGE)/link: FORCE
 	@mkdir -p $(@D)

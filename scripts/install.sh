@@ -11,6 +11,7 @@ run=(
   "curl|curl|runs the first snippet"
   "jq|jq|reads the first snippet's answer"
   "make|make|builds"
+  "patch|patch|edits gVisor, see tools/gvisor"
   "/etc/ssl/certs/ca-certificates.crt|ca-certificates|trusts the package registries"
 )
 test=("${run[@]}"

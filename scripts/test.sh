@@ -19,7 +19,7 @@ tail -n 1 "$log"
 rm -f "$log"
 
 step "sentries and links, for real"
-go test -vet=off -count=1 -timeout 20m ./internal/sentryhost/server
+go test $(scripts/gvisor.sh) -vet=off -count=1 -timeout 20m ./internal/sentryhost/server
 CLOUD_SANDBOX_E2E=$PWD/bin/cloud-sandbox CLOUD_SANDBOX_TEMPLATES=$DATA/templates go test -vet=off -count=1 -timeout 20m ./internal/engine/gvisor
 
 step "end to end, and attacks"

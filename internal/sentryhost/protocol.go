@@ -258,5 +258,8 @@ type Manifest struct {
 type SavedFile struct {
 	Name  string `json:"name"`
 	Bytes int64  `json:"bytes"`
-	CRC   uint32 `json:"crc32c"`
+	CRC   uint32 `json:"crc32c"` // of what follows a layer in place
+	// Layer is how many bytes at the beginning are the writable layer in place: a
+	// copy, or the very file, of what the sentry had behind it.
+	Layer int64 `json:"layer,omitempty"`
 }

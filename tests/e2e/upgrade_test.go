@@ -68,7 +68,12 @@ var gvisorNamed = sync.OnceValues(func() ([]byte, error) {
 	}
 	defer os.RemoveAll(dir)
 	sentry := filepath.Join(dir, "sentry")
-	cmd := exec.Command("go", "build", "-ldflags", "-s -w -X gvisor.dev/gvisor/runsc/version.version="+nextGVisor, "-o", sentry, "../../cmd/sentry")
+	edits, err := exec.Command("../../scripts/gvisor.sh").Output()
+	if err != nil {
+		return nil, err
+	}
+	args := append([]string{"build"}, strings.Fields(string(edits))...)
+	cmd := exec.Command("go", append(args, "-ldflags", "-s -w -X gvisor.dev/gvisor/runsc/version.version="+nextGVisor, "-o", sentry, "../../cmd/sentry")...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false") // as the Makefile does
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("%w: %s", err, out)

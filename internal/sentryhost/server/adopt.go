@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -95,7 +96,7 @@ func (h *Host) takeUp(b *boot) error {
 	if err := h.askLastWord(b); err != nil { // it may be about to end; otherwise only its cause would be wrong
 		h.log.Warn("the cause of a boot's end will not be known", "boot", b.record.ID, "error", err)
 	}
-	b.upper = b.heldFile(filepath.Join(h.cfg.UpperDir, b.record.name()))
+	b.upper = b.heldFile(h.cfg.UpperDir + "/")
 	b.words = b.heldFile("/memfd:" + wordsName)
 	if r.Unsure {
 		if err := h.recoverStand(b); err != nil {
@@ -113,13 +114,14 @@ func (h *Host) takeUp(b *boot) error {
 	return h.watchMemory(b)
 }
 
-// heldFile returns a file without a name, from the sentry that holds it: the
-// writable layer's, or what its stderr is; nil when it cannot be found.
-func (b *boot) heldFile(name string) *os.File {
+// heldFile returns a file without a name whose path would begin like that, from the
+// sentry that holds it: the writable layer's, or what its stderr is; nil when it
+// cannot be found.
+func (b *boot) heldFile(prefix string) *os.File {
 	held, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", b.record.Pid))
 	for _, path := range held {
-		if got, err := os.Readlink(path); err == nil && got == name+" (deleted)" {
-			if f, err := os.Open(path); err == nil {
+		if got, err := os.Readlink(path); err == nil && strings.HasPrefix(got, prefix) && strings.HasSuffix(got, " (deleted)") {
+			if f, err := os.OpenFile(path, os.O_RDWR, 0); err == nil {
 				return f
 			}
 		}

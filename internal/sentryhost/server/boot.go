@@ -87,6 +87,8 @@ type record struct {
 	GuestBuild string `json:"guest_build,omitempty"`
 
 	FrozenAt time.Time `json:"frozen_at,omitzero"` // when it is
+	Restored bool      `json:"restored,omitempty"` // from a saved state with memory
+	Given    *given    `json:"given,omitempty"`    // its writable layer, to a saved state; nil: it is its own
 	Held     []int32   `json:"held,omitempty"`     // processes to let go: it was restored
 	Stopped  []int32   `json:"stopped,omitempty"`  // processes that are told to stop while it is saved
 	Unsure   bool      `json:"unsure,omitempty"`   // it was being stopped or let go
@@ -156,7 +158,7 @@ func (h *Host) start(ctx context.Context, r sentryhost.StartRequest, files *fdrp
 	b := h.sentryFor(r, from, image)
 	b.link = hostEnd
 	b.record.Boot = sentryhost.Boot{ID: r.ID, Image: r.Image, Shape: r.Shape, Limits: r.Shape.Limits(), Pid: b.record.Pid, From: r.From}
-	b.record.Held, b.record.GuestBuild = from.Held, from.guestBuild(h)
+	b.record.Restored, b.record.Held, b.record.GuestBuild = from.memory(), from.Held, from.guestBuild(h)
 	b.memory.Store(r.Shape.MemoryBytes)
 	if err := h.reserve(b); err != nil {
 		image.Close()

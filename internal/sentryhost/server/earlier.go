@@ -33,7 +33,7 @@ func (h *Host) home(name string) (r sentryhost.HomeReply, err error) {
 // homeOf returns the build whose sentry host starts from a state; empty: this one.
 // Conflict when none here does.
 func (h *Host) homeOf(m *sentryhost.Manifest) (string, error) {
-	if m.Engine == h.engineVersion() {
+	if m.Engine == h.engineVersion() || savesInPlace() && m.Engine == h.engineVersion()+inPlaceSuffix {
 		return "", nil
 	}
 	if !m.Memory { // files have a format of their own, whose version the sentry checks

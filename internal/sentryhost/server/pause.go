@@ -60,10 +60,16 @@ func (h *Host) thaw(id string) error {
 	if err != nil {
 		return err
 	}
+	if g := h.recordOf(b).Given; g != nil {
+		defer h.lockName(g.To)() // before b.pausing, as who saves does
+	}
 	b.pausing.Lock()
 	defer b.pausing.Unlock()
 	if r := h.recordOf(b); !r.Frozen && len(r.Held) == 0 {
 		return nil
+	}
+	if err := h.takeLayer(b); err != nil {
+		return err
 	}
 	return h.stand(b, func(rpc *urpc.Client) error {
 		// All at once: when a process ends while another of its group is stopped,
@@ -190,19 +196,28 @@ func (h *Host) draftOf(b *boot, r sentryhost.SaveRequest) (*draft, error) {
 		return nil, sandbox.Errorf(sandbox.Unavailable, "the usage of %s cannot be read", r.ID).WithCause(err)
 	}
 	record := h.recordOf(b)
-	pages, described := b.diskBytes()+stateRoom, u.AnonymousBytes*tarShare
-	if r.Memory {
-		pages, described = pages+u.MemoryBytes, u.AnonymousBytes/stateShare
-	}
-	return h.newDraft(&sentryhost.Manifest{
+	m := &sentryhost.Manifest{
 		Name: r.Name, Boot: r.ID, Memory: r.Memory, Build: record.guestBuild(h), Engine: h.engineVersion(), Image: record.Image, Shape: record.Shape,
-	}, pages, described)
+	}
+	layer, memory, described := b.diskBytes(), int64(0), u.AnonymousBytes*tarShare
+	if r.Memory {
+		memory, described = u.MemoryBytes, u.AnonymousBytes/stateShare
+	}
+	inPlace := h.inPlace(b, r)
+	if inPlace && record.Frozen {
+		layer = 0 // it is there already
+	}
+	d, err := h.newDraft(m, layer+memory+stateRoom, described)
+	if err == nil && inPlace {
+		m.Engine += inPlaceSuffix
+		d.inPlace, d.room = true, memory+stateRoom
+	}
+	return d, err
 }
 
 // write has the sentry write its state while all stands still. The caller holds
 // b.pausing.
 func (h *Host) write(b *boot, d *draft) error {
-	defer d.flush()() // over when the Boot goes on: who runs does not wait for the disk
 	return h.stand(b, func(rpc *urpc.Client) (err error) {
 		d.m.SavedAt = time.Now().UTC()
 		if r := h.recordOf(b); r.Frozen {
@@ -217,10 +232,19 @@ func (h *Host) write(b *boot, d *draft) error {
 				}
 			}()
 		}
+		if d.inPlace {
+			if err := h.placeLayer(rpc, b, d); err != nil {
+				return err
+			}
+		}
+		defer d.flush()() // over when the Boot goes on: who runs does not wait for the disk
 		if !d.m.Memory {
 			return writeLayer(rpc, d.files)
 		}
-		return h.writeMemory(rpc, b, d)
+		if err := h.writeMemory(rpc, b, d); err != nil || !d.inPlace {
+			return err
+		}
+		return d.trim()
 	})
 }
 

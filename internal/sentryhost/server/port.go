@@ -135,6 +135,7 @@ func (h *Host) take(ctx context.Context, r sentryhost.ImportRequest, req *fdrpc.
 	if err != nil {
 		return sandbox.Saved{}, err
 	}
+	d.layer = m.Files[len(m.Files)-1].Layer
 	if err := d.fill(pipe, r.Proof.Sums); err != nil {
 		d.discard()
 		return sandbox.Saved{}, err
@@ -195,6 +196,9 @@ func wellFormed(m *sentryhost.Manifest, sums [][]byte) error {
 	for i, f := range m.Files {
 		if f.Name != want[i] || f.Bytes <= 0 || f.Bytes > most || len(sums[i]) != sha256.Size {
 			return fmt.Errorf("it lists %.80q of %d bytes", f.Name, f.Bytes)
+		}
+		if pages := m.Memory && i == len(want)-1; f.Layer < 0 || f.Layer > f.Bytes || f.Layer%pageBytes != 0 || f.Layer > 0 && !pages {
+			return fmt.Errorf("it lists a layer of %d bytes in %.80q", f.Layer, f.Name)
 		}
 		most -= f.Bytes
 	}

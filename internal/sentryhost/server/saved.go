@@ -151,8 +151,8 @@ func verify(m *sentryhost.Manifest, files []*os.File) error {
 	var g errgroup.Group
 	for i, file := range files {
 		g.Go(func() error {
-			got, err := sumUp(file)
-			if err == nil && got != m.Files[i] {
+			got, err := sumUp(file, m.Files[i].Layer)
+			if got.Name = m.Files[i].Name; err == nil && got != m.Files[i] {
 				err = fmt.Errorf("%s is %+v", m.Files[i].Name, got)
 			}
 			return err
@@ -170,9 +170,9 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// sumUp reads a file from its beginning, and leaves it there.
-func sumUp(f *os.File) (sentryhost.SavedFile, error) {
-	got := sentryhost.SavedFile{Name: filepath.Base(f.Name())}
+// sumUp reads a file, but for a layer in place at its beginning. Its offset stays.
+func sumUp(f *os.File, layer int64) (sentryhost.SavedFile, error) {
+	got := sentryhost.SavedFile{Layer: layer, Bytes: layer}
 	const piece = 1 << 20
 	buf := make([]byte, piece)
 	for {
@@ -190,12 +190,18 @@ func sumUp(f *os.File) (sentryhost.SavedFile, error) {
 
 // A draft is a saved state in the making.
 type draft struct {
-	host  *Host
-	dir   string
-	m     *sentryhost.Manifest
-	files []*os.File
-	most  int64 // bytes that its files may have together
+	host    *Host
+	dir     string
+	m       *sentryhost.Manifest
+	files   []*os.File
+	most    int64 // bytes that its files may have together
+	inPlace bool  // the writable layer is saved in place; then:
+	room    int64 // bytes that the pages of memory may have
+	layer   int64 // bytes of the pages file that are the writable layer in place
 }
+
+// pages is the file that holds pages.
+func (d *draft) pages() *os.File { return d.files[len(d.files)-1] }
 
 // diskMargin is what must stay free on the disk beside a saved state.
 const diskMargin = 128 << 20
@@ -266,7 +272,7 @@ const flushEvery = 10 * time.Millisecond
 // caller calls what is returned: otherwise the disk would begin once the sentry
 // has ended, and whoever waits would wait for one after the other.
 func (d *draft) flush() (end func()) {
-	pages := d.files[len(d.files)-1]
+	pages := d.pages()
 	over := make(chan struct{})
 	var flushing sync.WaitGroup
 	flushing.Go(func() {
@@ -304,8 +310,14 @@ func (d *draft) finish() (sandbox.Saved, error) {
 		g.Go(func() (err error) {
 			// No file of a writable layer need have content.
 			empty := !d.m.Memory && i == len(d.files)-1
-			if d.m.Files[i], err = settle(f, empty); err != nil {
-				return fmt.Errorf("save %s: %w", filepath.Base(f.Name()), err)
+			layer := int64(0)
+			if f == d.pages() {
+				layer = d.layer
+			}
+			d.m.Files[i], err = settle(f, layer, empty)
+			d.m.Files[i].Name = filesOf(d.m)[i]
+			if err != nil {
+				return fmt.Errorf("save %s: %w", d.m.Files[i].Name, err)
 			}
 			return nil
 		})
@@ -348,8 +360,8 @@ func (d *draft) name() error {
 }
 
 // settle gives back the room that a file did not need, syncs it, and reads it
-// once more. empty says that it may be.
-func settle(f *os.File, empty bool) (file sentryhost.SavedFile, err error) {
+// once more, but for a layer in place at its beginning. empty says that it may be.
+func settle(f *os.File, layer int64, empty bool) (file sentryhost.SavedFile, err error) {
 	info, err := f.Stat()
 	if err != nil {
 		return file, err
@@ -362,7 +374,7 @@ func settle(f *os.File, empty bool) (file sentryhost.SavedFile, err error) {
 	}
 	var g errgroup.Group
 	g.Go(f.Sync)
-	file, err = sumUp(f)
+	file, err = sumUp(f, layer)
 	return file, errors.Join(err, g.Wait())
 }
 
@@ -396,6 +408,11 @@ func (h *Host) deleteSaved(name string) error {
 		return sandbox.Errorf(sandbox.Invalid, "%.80q is not a snapshot ID", name)
 	}
 	defer h.lockName(name)()
+	return h.removeSaved(name)
+}
+
+// removeSaved is deleteSaved for who holds the name.
+func (h *Host) removeSaved(name string) error {
 	if h.isPacked(name) {
 		defer h.setDirty()
 	}

@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/control/client"
 	"gvisor.dev/gvisor/pkg/sentry/pgalloc"
 	"gvisor.dev/gvisor/pkg/urpc"
@@ -283,13 +285,15 @@ func writeSpec(bundle string, spec *specs.Spec) error {
 // open, so nothing is left of it when its last holder ends.
 func (h *Host) newUpper(id string) (*os.File, error) {
 	path := filepath.Join(h.cfg.UpperDir, id)
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("make the upper layer: %w", err)
+	f, err := os.OpenFile(h.cfg.UpperDir, os.O_RDWR|unix.O_TMPFILE, 0o600) // one that may be named later
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		if f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600); err == nil {
+			err = os.Remove(path)
+		}
 	}
-	if err := os.Remove(path); err != nil {
+	if err != nil {
 		f.Close()
-		return nil, fmt.Errorf("unname the upper layer: %w", err)
+		return nil, fmt.Errorf("make the upper layer: %w", err)
 	}
 	pgalloc.IMAWorkAroundForMemFile(f.Fd())
 	return f, nil

@@ -93,7 +93,10 @@ func must(t *testing.T, err error) {
 
 func build(t *testing.T, pkg, out string) {
 	t.Helper()
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X gvisor.dev/gvisor/runsc/version.version=test", "-o", out, pkg)
+	edits, err := exec.Command("../../../scripts/gvisor.sh").Output()
+	must(t, err)
+	args := append([]string{"build"}, strings.Fields(string(edits))...)
+	cmd := exec.Command("go", append(args, "-trimpath", "-ldflags", "-s -w -X gvisor.dev/gvisor/runsc/version.version=test", "-o", out, pkg)...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if b, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build %s: %v\n%s", pkg, err, b)
