@@ -78,7 +78,7 @@ func TestMarkdown(t *testing.T) {
 	if err := r.Markdown(&table); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"| op | us | 0.", "| 2 | 1 | 3 (15) |", "| rate | us | 12.5 MB/s | >= 10 |"} {
+	for _, want := range []string{"| op | 0.", "| 2 | 1 | 3 (15) | yes |", "| rate | 12.5 MB/s |  |  |  |  | >= 10 | yes |"} {
 		if !strings.Contains(table.String(), want) {
 			t.Errorf("%q is not in:\n%s", want, table.String())
 		}
