@@ -83,6 +83,7 @@ type rounds struct {
 	saves, chain, storm, paused, sdk int
 	policy                           int // what audit, quotas and network policies cost
 	volumes, neighbours              int
+	profiles                         bool // flame charts and timelines
 }
 
 // part is what is measured with one set of servers.
@@ -112,6 +113,9 @@ func parts(n rounds) []part {
 	if n.neighbours > 0 {
 		all = append(all, part{"neighbours of attacks", measureNeighbours})
 	}
+	if n.profiles {
+		all = append(all, part{"profiles", measureProfiles})
+	}
 	return all
 }
 
@@ -119,7 +123,7 @@ var (
 	quickRounds = rounds{warm: 30, cold: 20, calls: 100, rival: 8}
 	fullRounds  = rounds{
 		warm: 50, cold: 25, calls: 150, rival: 8, bursts: []int{10, 50, 100}, size: 1 << 30, live: 1000,
-		saves: 12, chain: 10, storm: 200, paused: 10000, sdk: 12, policy: 5, volumes: 10, neighbours: 100,
+		saves: 12, chain: 10, storm: 200, paused: 10000, sdk: 12, policy: 5, volumes: 10, neighbours: 100, profiles: true,
 	}
 )
 

@@ -50,7 +50,7 @@ func main() {
 	}
 }
 
-// run draws the samples.json of a folder.
+// run draws what is in a folder: samples.json, and what was profiled.
 func run(folder string) error {
 	file := filepath.Join(folder, "samples.json")
 	b, err := os.ReadFile(file)
@@ -65,7 +65,25 @@ func run(folder string) error {
 	return errors.Join(
 		latencies(r, single, filepath.Join(folder, "latency.svg")),
 		distributions("Bursts: share of acquires done after", many, filepath.Join(folder, "bursts.svg")),
+		each(folder, ".folded", "flame-%s.svg", flame),
+		each(folder, ".timeline.json", "timeline-%s.svg", drawTimeline),
 	)
+}
+
+// each draws every file of a folder whose name has an ending.
+func each(folder, ending, drawn string, draw func(text []byte, file string) error) error {
+	files, err := filepath.Glob(filepath.Join(folder, "*"+ending))
+	for _, file := range files {
+		text, readErr := os.ReadFile(file)
+		if readErr == nil {
+			name := strings.TrimSuffix(filepath.Base(file), ending)
+			readErr = draw(text, filepath.Join(folder, fmt.Sprintf(drawn, name)))
+		}
+		if readErr != nil {
+			err = errors.Join(err, fmt.Errorf("%s: %w", file, readErr))
+		}
+	}
+	return err
 }
 
 // split parts operations done one by one from those done at once, each with its
