@@ -333,7 +333,10 @@ func yesNo(met *bool) string {
 
 // number is a value as milliseconds rounds it.
 func number(v float64) string {
-	if v > 0 && v < 1 {
+	switch {
+	case v > 0 && v < 0.1:
+		return strconv.FormatFloat(v, 'f', 3, 64)
+	case v > 0 && v < 1:
 		return strconv.FormatFloat(v, 'f', 2, 64)
 	}
 	return strconv.FormatFloat(v, 'f', 1, 64)

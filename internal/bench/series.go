@@ -80,13 +80,18 @@ func (s *Series) sum() (err error) {
 	return err
 }
 
-// milliseconds rounds to a hundredth below 1 ms and to a tenth above.
+// milliseconds rounds to a microsecond below 0.1 ms, to a hundredth of a millisecond
+// below 1 ms and to a tenth above.
 func milliseconds(d time.Duration) float64 {
 	v := float64(d) / float64(time.Millisecond)
-	if v < 1 {
+	switch {
+	case v < 0.1:
+		return math.Round(v*1000) / 1000
+	case v < 1:
 		return math.Round(v*100) / 100
+	default:
+		return math.Round(v*10) / 10
 	}
-	return math.Round(v*10) / 10
 }
 
 // ratio of two measurements, to two digits below 10 and to none above; zero when
