@@ -11,7 +11,7 @@ mkdir -p .tools
 # runsc itself, of the same version, for the comparison only.
 CGO_ENABLED=0 go build -modfile=tools/go.mod -trimpath -ldflags '-s -w' -o .tools/runsc gvisor.dev/gvisor/runsc
 go build -o .tools/perf ./tests/perf
-[[ $mode != full ]] || go build -C tools/plots -o "$PWD/.tools/plots" .
+go build -C tools/plots -o "$PWD/.tools/plots" .
 CLOUD_SANDBOX_URL='' bin/cloud-sandbox template build base --data "$DATA"
 
 work=$(mktemp -d /var/tmp/cloud-sandbox-bench.XXXXXX)
@@ -20,8 +20,10 @@ chmod 755 "$work" # the server runs as another user
 trap 'awk -v w="$work" "index(\$2, w) == 1 {print \$2}" /proc/mounts | xargs -r umount; rm -rf "$work"' EXIT
 image=$(bin/cloud-sandbox template path base --data "$DATA")
 fsck.erofs --extract="$work/rootfs" "$image" >/dev/null
-out=$work/report
-mkdir "$out"
+# Written after every part, so that what was measured stays, however it ends.
+out=bin/bench
+rm -rf "$out"
+mkdir -p "$out"
 # A thousand sandboxes are more tasks than some hosts allow (docs/operators-guide.md).
 tasks=262144
 for setting in kernel.pid_max kernel.threads-max; do
@@ -30,11 +32,21 @@ for setting in kernel.pid_max kernel.threads-max; do
     sysctl -qw $setting=$tasks
   fi
 done
+status=0
 .tools/perf --binary bin/cloud-sandbox --data "$DATA" --runsc .tools/runsc --rootfs "$work/rootfs" --work "$work" --out "$out" \
-  $([[ $mode == full ]] && echo --full --versitygw "$(scripts/versitygw.sh)" --sdks "$(scripts/e2b-sdks.sh)")
-if [[ $mode == full ]]; then
-  .tools/plots "$out/report.json" "$out"
-  mkdir -p docs/benchmarks
-  cp "$out"/*.svg "$out/report.md" docs/benchmarks/
-  echo "table and plots are in docs/benchmarks/"
+  $([[ $mode == full ]] && echo --full --versitygw "$(scripts/versitygw.sh)" --sdks "$(scripts/e2b-sdks.sh)") || status=$?
+if ((status == 130)) || [[ ! -s $out/report.json ]]; then
+  echo "bench: stopped; what was measured until then is in $out/" >&2
+  exit "$status"
 fi
+.tools/plots "$out"
+if [[ $mode == full ]]; then
+  mkdir -p docs/benchmarks
+  rm -f docs/benchmarks/*.svg
+  cp "$out"/*.svg "$out/report.md" "$out/report.json" docs/benchmarks/
+  .tools/perf --readme README.md --out docs/benchmarks
+  echo "tables and charts are in docs/benchmarks/, and README has the main rows"
+else
+  echo "tables and charts are in $out/"
+fi
+exit "$status"

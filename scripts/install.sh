@@ -25,6 +25,7 @@ test=("${run[@]}"
 bench=("${run[@]}"
   "dockerd|docker.io|the comparison with Docker"
   "iptables|iptables|dockerd's network"
+  "perf|linux-perf|flame charts and timelines"
 )
 cgroup2=(
   "qemu-system-x86_64|qemu-system-x86|emulates a machine"

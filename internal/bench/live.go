@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 
@@ -13,34 +14,88 @@ import (
 // Live starts n Sandboxes that live side by side, a few at a time, runs `true`
 // in each while all live, and ends them. With local, which says that the server
 // is on this machine, it adds what each costs as the fall of the memory that
-// the kernel calls available.
+// the kernel calls available, and the CPU that they use while they are idle.
 func (m *Meter) Live(ctx context.Context, n int, local bool) error {
 	before, err := available(local)
 	if err != nil {
 		return err
 	}
 	created := &Series{Operation: fmt.Sprintf("create, while %d come to live side by side", n), Who: Ours}
+	m.Report.Begin()
 	ids, err := m.fill(ctx, created, n)
 	defer func() { _ = m.endAll(ctx, ids) }()
 	if err != nil {
 		return err
 	}
-	m.Report.Add(created)
+	if err := m.add(ctx, created); err != nil {
+		return err
+	}
 	after, err := available(local)
 	if err != nil {
 		return err
 	}
-	if err := m.answerEach(ctx, ids); err != nil {
+	if !local {
+		return m.answerEach(ctx, ids)
+	}
+	each := float64(before-after) * 1024 / 1e6 / float64(max(len(created.Samples), 1))
+	return errors.Join(
+		m.addFact(ctx, Fact{What: LiveMemory(n), Who: Ours, Value: tenths(each), Unit: "MB", Goal: goalLiveMemory}),
+		m.idleCPU(ctx, n),
+		m.answerEach(ctx, ids))
+}
+
+// LiveCPU names what n Sandboxes use that do nothing.
+func LiveCPU(n int) string {
+	return fmt.Sprintf("CPU of %d live sandboxes that are idle, everything of ours included", n)
+}
+
+// RunAmong names a command in each of n Sandboxes that live.
+func RunAmong(n int) string { return fmt.Sprintf("execute `true` while %d live, once in each", n) }
+
+// LiveMemory names the memory of each of n Sandboxes.
+func LiveMemory(n int) string {
+	return fmt.Sprintf("memory of each of %d live sandboxes, everything of ours included", n)
+}
+
+// Sandboxes that do nothing are watched for idleTime, after idleDelay in which the
+// last of them may come to rest.
+const (
+	idleDelay = 10 * time.Second
+	idleTime  = 20 * time.Second
+)
+
+// idleCPU adds what n Sandboxes that do nothing use of a processor core, with
+// everything of the server's that watches over them. It adds nothing where the
+// Report does not watch the machine.
+func (m *Meter) idleCPU(ctx context.Context, n int) error {
+	if m.Report.watch == nil {
+		return nil
+	}
+	if err := sleep(ctx, idleDelay); err != nil {
 		return err
 	}
-	if local {
-		each := float64(before-after) * 1024 / 1e6 / float64(max(len(created.Samples), 1))
-		m.Report.AddFact(Fact{
-			What: fmt.Sprintf("memory of each of %d live sandboxes, everything of ours included", n),
-			Who:  Ours, Value: float64(int64(each*10)) / 10, Unit: "MB", Goal: "<= 12",
-		})
+	m.Report.Begin()
+	if err := sleep(ctx, idleTime); err != nil {
+		return err
 	}
-	return ctx.Err()
+	d, err := m.Report.watch.Since()
+	if err != nil {
+		return err
+	}
+	return m.addFact(ctx, Fact{
+		What: LiveCPU(n),
+		Who:  Ours, Value: d.BenchPercent * float64(runtime.NumCPU()), Unit: "% of a core", Goal: goalIdleCPU,
+	})
+}
+
+// sleep waits for d or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // fill creates n Sandboxes and returns the IDs of those that came to be.
@@ -77,7 +132,8 @@ func (m *Meter) fill(ctx context.Context, s *Series, n int) ([]string, error) {
 
 // answerEach measures `true` in each of many, one after another.
 func (m *Meter) answerEach(ctx context.Context, ids []string) error {
-	s := &Series{Operation: fmt.Sprintf("execute `true` while %d live, once in each", len(ids)), Who: Ours, Goal: "(100)"}
+	s := &Series{Operation: RunAmong(len(ids)), Who: Ours, Goal: goalLiveRun}
+	m.Report.Begin()
 	for _, id := range ids {
 		took, err := timed(func() error { return m.execute(ctx, id, "bash", "true") })
 		if ctx.Err() != nil {
@@ -85,16 +141,20 @@ func (m *Meter) answerEach(ctx context.Context, ids []string) error {
 		}
 		s.add(took, err)
 	}
-	m.Report.Add(s)
-	return nil
+	return m.add(ctx, s)
 }
 
-// available is the memory that processes could still get, in KiB; zero when
-// this machine's memory says nothing.
+// available is what Available returns; zero when this machine's memory says
+// nothing.
 func available(local bool) (int64, error) {
 	if !local {
 		return 0, nil
 	}
+	return Available()
+}
+
+// Available returns the memory that processes could still get, in KiB.
+func Available() (int64, error) {
 	time.Sleep(2 * time.Second) // the kernel counts in batches
 	return memInfo("MemAvailable")
 }

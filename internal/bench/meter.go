@@ -30,6 +30,48 @@ type Meter struct {
 	// round begins, so that none pays for the one before. Zero: there is no
 	// Pool, and Sandboxes start cold.
 	PoolSize int
+	// Beside measures what another product does for the same purpose as an
+	// operation. It is called right after the operation was measured, so that both
+	// see the same machine, and returns nil where there is no such product. A nil
+	// Beside means that nothing else is measured.
+	Beside func(ctx context.Context, operation string) (*Series, error)
+	// BesideFact does the same for a Fact, by its What.
+	BesideFact func(ctx context.Context, what string) (*Fact, error)
+}
+
+// add adds Series that were measured together, each with its rival. That a rival
+// fails is returned, and loses no Series.
+func (m *Meter) add(ctx context.Context, all ...*Series) error {
+	var errs []error
+	for _, s := range all {
+		var err error
+		s.Rival, err = m.beside(ctx, s.Operation)
+		errs = append(errs, err)
+	}
+	m.Report.Add(all...)
+	return errors.Join(errs...)
+}
+
+func (m *Meter) beside(ctx context.Context, operation string) (*Series, error) {
+	if m.Beside == nil {
+		return nil, nil
+	}
+	s, err := m.Beside(ctx, operation)
+	if err != nil {
+		return nil, fmt.Errorf("what is beside %q: %w", operation, err)
+	}
+	return s, s.sum()
+}
+
+// addFact adds a Fact with its rival, as add does.
+func (m *Meter) addFact(ctx context.Context, f Fact) (err error) {
+	if m.BesideFact != nil && f.Rival == nil {
+		if f.Rival, err = m.BesideFact(ctx, f.What); err != nil {
+			err = fmt.Errorf("what is beside %q: %w", f.What, err)
+		}
+	}
+	m.Report.AddFact(f)
+	return err
 }
 
 // Acquire measures taking a Sandbox, and ends each.
@@ -95,15 +137,18 @@ func (m *Meter) Execute(ctx context.Context, operation, goal, language, code str
 func (m *Meter) Spawn(ctx context.Context, operation, goal string, argv []string, n int) error {
 	return m.within(ctx, func(id string) error {
 		return m.Rounds(ctx, operation, goal, n, func(ctx context.Context) (time.Duration, error) {
-			return timed(func() error {
-				p, err := m.Client.Start(ctx, client.StartRequest{SandboxID: id, Argv: argv})
-				if err == nil && (p.State != "ended" || p.ExitCode != 0) {
-					err = fmt.Errorf("%v is %s with %d", argv, p.State, p.ExitCode)
-				}
-				return err
-			})
+			return timed(func() error { return m.spawn(ctx, id, argv) })
 		})
 	})
+}
+
+// spawn runs a program, which must end well.
+func (m *Meter) spawn(ctx context.Context, id string, argv []string) error {
+	p, err := m.Client.Start(ctx, client.StartRequest{SandboxID: id, Argv: argv})
+	if err == nil && (p.State != "ended" || p.ExitCode != 0) {
+		err = fmt.Errorf("%v is %s with %d", argv, p.State, p.ExitCode)
+	}
+	return err
 }
 
 // Overhead measures a call that has all that calls have in common and asks no
@@ -122,14 +167,14 @@ func (m *Meter) Burst(ctx context.Context, operation, goal string, n int) error 
 		return err
 	}
 	s := &Series{Operation: operation, Who: Ours, Goal: goal}
+	m.Report.Begin()
 	ids := make([]string, n)
 	AtOnce(s, n, func(i int) error {
 		sb, err := m.Client.Acquire(ctx)
 		ids[i] = sb.ID
 		return err
 	})
-	m.Report.Add(s)
-	return errors.Join(m.endAll(ctx, ids), context.Cause(ctx))
+	return errors.Join(m.endAll(ctx, ids), m.add(ctx, s), context.Cause(ctx))
 }
 
 // AtOnce fills s with n calls of op that begin at the same time; each is told
@@ -183,6 +228,7 @@ func (m *Meter) within(ctx context.Context, use func(id string) error) error {
 // not count; op says how long what counts of it took.
 func (m *Meter) Rounds(ctx context.Context, operation, goal string, n int, op func(context.Context) (time.Duration, error)) error {
 	s := &Series{Operation: operation, Who: Ours, Goal: goal}
+	m.Report.Begin()
 	err := Repeat(ctx, s, n, func(ctx context.Context) (time.Duration, error) {
 		if err := m.settle(ctx); err != nil {
 			return 0, err
@@ -190,7 +236,7 @@ func (m *Meter) Rounds(ctx context.Context, operation, goal string, n int, op fu
 		return op(ctx)
 	})
 	if err == nil {
-		m.Report.Add(s)
+		err = m.add(ctx, s)
 	}
 	return err
 }

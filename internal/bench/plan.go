@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 )
 
@@ -22,7 +23,7 @@ type Plan struct {
 	Local bool
 }
 
-// Goals of the medians in milliseconds, with the 99th percentiles in brackets.
+// Goals as parseGoal reads them, of times in milliseconds.
 const (
 	goalAcquire     = "3 (15)"
 	goalFirst       = "20 (60)"
@@ -33,6 +34,26 @@ const (
 	goalSpawn       = "15 (40)"
 	goalOverhead    = "1 (5)"
 	goalBurst100    = "350"
+	goalLiveRun     = "(100)"
+	goalLiveMemory  = "<= 12"
+	goalIdleCPU     = "<= 2"
+	goalUpload      = ">= 200"
+	goalDownload    = ">= 400"
+)
+
+// Names of operations, as a Report has them.
+const (
+	Acquire       = "acquire from a warm pool"
+	AcquireAndRun = "acquire from a warm pool and execute `true`"
+	NodeWarm      = "create until `node -v` has finished, warm"
+	ColdCreate    = "cold create, until the guest answers"
+	NodeCold      = "create until `node -v` has finished, cold"
+	RunPython     = "run `1+1` in a warm Python interpreter"
+	RunJavaScript = "run `1+1` in a warm JavaScript interpreter"
+	RunBash       = "run `true` in a new bash"
+	Echo          = "terminal: from a key to its echo, over a WebSocket"
+	Spawn         = "spawn the program `true` and get its exit code"
+	Overhead      = "API overhead (no guest call): read a session"
 )
 
 // Run measures what p asks for, in the order of the table in the design.
@@ -52,56 +73,52 @@ func (m *Meter) Run(ctx context.Context, p Plan) error {
 	add(p.Saves > 0, func() error { return m.Saved(ctx, p.Saves, p.Uncached) })
 	add(p.Storm > 0, func() error { return m.storm(ctx, p.Storm) })
 	add(p.Live > 0, func() error { return m.Live(ctx, p.Live, p.Local) })
+	var failed error
 	for _, step := range steps {
-		if err := step(); err != nil {
-			return err
+		if err := step(); err != nil { // what the other steps measure is not lost
+			failed = errors.Join(failed, err)
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
 	}
-	return nil
+	return failed
 }
 
 func (m *Meter) creates(ctx context.Context, p Plan) error {
 	if m.PoolSize == 0 {
-		if err := m.Acquire(ctx, "create cold, until the guest answers", goalCold, p.Rounds); err != nil {
-			return err
-		}
-		return m.AcquireAndRun(ctx, "create until `node -v` has finished, cold", goalNodeCold, "node -v", p.Rounds)
+		return errors.Join(
+			m.Acquire(ctx, ColdCreate, goalCold, p.Rounds),
+			m.AcquireAndRun(ctx, NodeCold, goalNodeCold, "node -v", p.Rounds))
 	}
-	if err := m.Acquire(ctx, "acquire from a warm pool", goalAcquire, p.Rounds); err != nil {
-		return err
-	}
-	if err := m.AcquireAndRun(ctx, "acquire from a warm pool and execute `true`", goalFirst, "true", p.Rounds); err != nil {
-		return err
-	}
-	return m.AcquireAndRun(ctx, "create until `node -v` has finished, warm", goalNodeWarm, "node -v", p.Rounds)
+	return errors.Join(
+		m.Acquire(ctx, Acquire, goalAcquire, p.Rounds),
+		m.AcquireAndRun(ctx, AcquireAndRun, goalFirst, "true", p.Rounds),
+		m.AcquireAndRun(ctx, NodeWarm, goalNodeWarm, "node -v", p.Rounds))
 }
 
 func (m *Meter) calls(ctx context.Context, p Plan) error {
-	for _, c := range []struct{ operation, goal, language, code string }{
-		{"run `1+1` in a warm Python interpreter", goalInterpreter, "python", "1+1"},
-		{"run `1+1` in a warm JavaScript interpreter", goalInterpreter, "javascript", "1+1"},
-		{"run `true` in a new bash", "", "bash", "true"},
-	} {
-		if err := m.Execute(ctx, c.operation, c.goal, c.language, c.code, p.Calls); err != nil {
-			return err
-		}
+	return errors.Join(
+		m.Execute(ctx, RunPython, goalInterpreter, "python", "1+1", p.Calls),
+		m.Execute(ctx, RunJavaScript, goalInterpreter, "javascript", "1+1", p.Calls),
+		m.Execute(ctx, RunBash, "", "bash", "true", p.Calls),
+		m.Echo(ctx, Echo, "", p.Calls),
+		m.Spawn(ctx, Spawn, goalSpawn, []string{"true"}, p.Calls),
+		m.Overhead(ctx, Overhead, goalOverhead, p.Calls))
+}
+
+// BurstOf names n acquires at once from Pools of a size; zero: there is no Pool.
+func BurstOf(n, poolSize int) string {
+	if poolSize == 0 {
+		return fmt.Sprintf("burst of %d acquires at once, no pool", n)
 	}
-	if err := m.Echo(ctx, "a key's echo in a terminal, over a WebSocket", "", p.Calls); err != nil {
-		return err
-	}
-	if err := m.Spawn(ctx, "spawn the program `true` and get its exit code", goalSpawn, []string{"true"}, p.Calls); err != nil {
-		return err
-	}
-	return m.Overhead(ctx, "what a call costs that asks no guest (read a session)", goalOverhead, p.Calls)
+	return fmt.Sprintf("burst of %d acquires at once, pool of %d", n, poolSize)
 }
 
 func (m *Meter) burst(ctx context.Context, n int) error {
-	how, goal := "no pool", ""
-	if m.PoolSize > 0 {
-		how = fmt.Sprintf("pool of %d", m.PoolSize)
-	}
+	goal := ""
 	if n == 100 && m.PoolSize >= n {
 		goal = goalBurst100
 	}
-	return m.Burst(ctx, fmt.Sprintf("burst of %d acquires at once, %s", n, how), goal, n)
+	return m.Burst(ctx, BurstOf(n, m.PoolSize), goal, n)
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -14,12 +15,21 @@ import (
 type Report struct {
 	Machine string    `json:"machine"` // where the bench ran
 	At      time.Time `json:"at"`
+	Parts   []Part    `json:"parts,omitempty"`
 	Series  []*Series `json:"series"`
 	Facts   []Fact    `json:"facts"`
 
 	mu sync.Mutex
 	// progress is told each result as soon as it is there; may be nil.
 	progress io.Writer
+	watch    *Watch // nil: nobody watches
+}
+
+// Part is a part of a bench that has been measured.
+type Part struct {
+	Name    string  `json:"name"`
+	Seconds float64 `json:"seconds"`
+	Error   string  `json:"error,omitempty"` // what it failed with
 }
 
 // NewReport returns an empty Report about this machine, which tells progress of
@@ -28,27 +38,123 @@ func NewReport(progress io.Writer) *Report {
 	return &Report{Machine: Machine(), At: time.Now().UTC(), progress: progress}
 }
 
-// Add adds a finished Series.
-func (r *Report) Add(s *Series) {
+// Watch has every result say what else used the machine since the last Begin.
+func (r *Report) Watch(w *Watch) { r.watch = w }
+
+// Begin says that the next results are measured from now on.
+func (r *Report) Begin() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.Series = append(r.Series, s)
-	r.say("  %-62s %-14s %9s (p99 %s)%s\n", s.Operation, s.Who, ms(s.Percentile(50)), ms(s.Percentile(99)), failed(s))
+	if r.watch == nil {
+		return
+	}
+	if err := r.watch.Begin(); err != nil {
+		r.say("  cannot watch what else uses the machine: %v\n", err)
+	}
 }
 
-// AddFact adds a value.
-func (r *Report) AddFact(f Fact) {
+func (r *Report) disturbance() *Disturbance {
+	if r.watch == nil {
+		return nil
+	}
+	d, err := r.watch.Since()
+	if err != nil {
+		r.say("  cannot watch what else uses the machine: %v\n", err)
+	}
+	return d
+}
+
+// Add adds finished Series that were measured together.
+func (r *Report) Add(all ...*Series) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.Facts = append(r.Facts, f)
-	r.say("  %-62s %-14s %9s\n", f.What, f.Who, f)
+	d := r.disturbance()
+	for _, s := range all {
+		s.Disturbed = d
+		if err := s.sum(); err != nil {
+			r.say("  %s: %v\n", s.Operation, err)
+		}
+		r.Series = append(r.Series, s)
+		r.say("  %-62s %9s ms (p99 %s, n %d)%s%s%s%s\n", s.Operation, number(s.Median), number(s.P99), s.N, verdict(s.Goal, s.Met), beside(s), disturbed(d), failed(s))
+	}
+}
+
+// AddFact adds values that were measured together.
+func (r *Report) AddFact(all ...Fact) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d := r.disturbance()
+	for _, f := range all {
+		f.Disturbed = d
+		if err := f.sum(); err != nil {
+			r.say("  %s: %v\n", f.What, err)
+		}
+		r.Facts = append(r.Facts, f)
+		against := ""
+		if f.Rival != nil {
+			against = fmt.Sprintf("; %s: %s, ratio %s", f.Rival.What, f.Rival, times(f.Ratio))
+		}
+		r.say("  %-62s %9s%s%s%s\n", f.What, f, verdict(f.Goal, f.Met), against, disturbed(d))
+	}
+}
+
+func verdict(goal string, met *bool) string {
+	switch {
+	case met == nil:
+		return ""
+	case *met:
+		return ", goal " + goal + " met"
+	default:
+		return ", goal " + goal + " MISSED"
+	}
+}
+
+func beside(s *Series) string {
+	if s.Rival == nil {
+		return ""
+	}
+	return fmt.Sprintf("; %s: %s ms, ratio %s", s.Rival.Operation, number(s.Rival.Median), times(s.Ratio))
+}
+
+func disturbed(d *Disturbance) string {
+	if text := d.String(); text != "" {
+		return ", disturbed: " + text
+	}
+	return ""
+}
+
+func failed(s *Series) string {
+	if s.Failures == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", %d FAILED: %s", s.Failures, s.Failure)
 }
 
 // Step announces what is measured next, and how long the Report is under way.
 func (r *Report) Step(format string, args ...any) {
+	r.say("%s (after %s)\n", fmt.Sprintf(format, args...), time.Since(r.At).Round(time.Second))
+	r.Begin()
+}
+
+// Measure measures one part, and keeps how long that took and how it failed.
+func (r *Report) Measure(name string, measure func() error) error {
+	began := time.Now()
+	r.Step("%s", name)
+	err := measure()
+	part := Part{Name: name, Seconds: tenths(time.Since(began).Seconds())}
+	if err != nil {
+		part.Error = strings.ReplaceAll(err.Error(), "\n", "; ")
+		err = fmt.Errorf("%s: %w", name, err)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.say("%s (%s)\n", fmt.Sprintf(format, args...), time.Since(r.At).Round(time.Second))
+	r.Parts = append(r.Parts, part)
+	outcome := "took"
+	if err != nil {
+		outcome = "FAILED after"
+	}
+	r.say("  %s %.1f s\n", outcome, part.Seconds)
+	return err
 }
 
 func (r *Report) say(format string, args ...any) {
@@ -68,35 +174,224 @@ func (r *Report) Failures() int {
 	return n
 }
 
-// Markdown writes the tables.
+// Published returns a copy of r without samples, which is small enough to keep
+// beside the code.
+func (r *Report) Published() *Report {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := &Report{Machine: r.Machine, At: r.At, Parts: r.Parts, Facts: r.Facts}
+	for _, s := range r.Series {
+		p.Series = append(p.Series, s.published())
+	}
+	return p
+}
+
+func (s *Series) published() *Series {
+	p := *s
+	p.Samples = nil
+	if s.Rival != nil {
+		p.Rival = s.Rival.published()
+	}
+	return &p
+}
+
+// Markdown writes the tables. Columns that nothing of the Report has anything for
+// are left out.
 func (r *Report) Markdown(w io.Writer) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	rows := r.rows()
+	t := table{
+		{name: "Operation"},
+		{name: "Median", right: true},
+		{name: "p95", right: true},
+		{name: "p99", right: true},
+		{name: "n", right: true},
+		{name: "Failed", right: true},
+		{name: "Goal"},
+		{name: "Met"},
+		{name: "Rival"},
+		{name: "Its median", right: true},
+		{name: "Ratio", right: true},
+		{name: "Disturbed by"},
+	}
+	var notes []string
+	for _, row := range rows {
+		name := row.name
+		if row.note != "" {
+			notes = append(notes, row.note)
+			name += fmt.Sprintf(" (note %d)", len(notes))
+		}
+		t.add(name, row.value, row.p95, row.p99, row.n, row.failed, row.goal, row.met, row.rival, row.rivalValue, row.ratio, row.disturbed)
+	}
 	var b strings.Builder
-	if len(r.Series) > 0 {
-		b.WriteString("| Operation | | median ms | p95 ms | p99 ms | n | failed | goal |\n|---|---|---:|---:|---:|---:|---:|---|\n")
+	t.write(&b)
+	for i, note := range notes {
+		fmt.Fprintf(&b, "\nNote %d: %s\n", i+1, note)
 	}
-	for _, s := range r.Series {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %d | %d | %s |\n", s.Operation, s.Who,
-			ms(s.Percentile(50)), ms(s.Percentile(95)), ms(s.Percentile(99)), len(s.Samples), s.Failures, s.Goal)
-	}
-	if len(r.Facts) > 0 {
-		b.WriteString("\n| Figure | | measured | goal |\n|---|---|---:|---|\n")
-	}
-	for _, f := range r.Facts {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", f.What, f.Who, f, f.Goal)
+	if len(r.Parts) > 0 {
+		parts := table{{name: "Part"}, {name: "Seconds", right: true}, {name: "Failed with"}}
+		for _, p := range r.Parts {
+			parts.add(p.Name, fmt.Sprintf("%.0f", p.Seconds), p.Error)
+		}
+		b.WriteString("\n")
+		parts.write(&b)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-func ms(d time.Duration) string { return fmt.Sprintf("%.1f", float64(d.Microseconds())/1000) }
+// row is a Series or a Fact as it is shown.
+type row struct {
+	name, value, p95, p99, n, failed, goal, met, rival, rivalValue, ratio, disturbed, note string
+}
 
-func failed(s *Series) string {
-	if s.Failures == 0 {
+const noRival = "none"
+
+// rows returns all that was measured: first what has samples, then the rest.
+func (r *Report) rows() []row {
+	rivals := false
+	for _, s := range r.Series {
+		rivals = rivals || s.Rival != nil
+	}
+	var rows []row
+	for _, s := range r.Series {
+		shown := row{
+			name: s.Operation, value: number(s.Median) + " ms", p95: number(s.P95), p99: number(s.P99), n: strconv.Itoa(s.N),
+			goal: s.Goal, met: yesNo(s.Met), ratio: times(s.Ratio), disturbed: s.Disturbed.String(), note: s.Note,
+		}
+		if s.N == 0 {
+			shown.value, shown.p95, shown.p99 = "none succeeded", "", ""
+		}
+		if s.Failures > 0 {
+			shown.failed = strconv.Itoa(s.Failures)
+		}
+		if s.Rival != nil {
+			shown.rival, shown.rivalValue = s.Rival.Operation, number(s.Rival.Median)+" ms"
+		} else if rivals && s.Who == Ours {
+			shown.rival = noRival
+		}
+		rows = append(rows, shown)
+	}
+	for _, f := range r.Facts {
+		shown := row{name: f.What, value: f.String(), goal: f.Goal, met: yesNo(f.Met), ratio: times(f.Ratio), disturbed: f.Disturbed.String(), note: f.Note}
+		if f.Rival != nil {
+			shown.rival, shown.rivalValue = f.Rival.What, f.Rival.String()
+		} else if rivals && f.Who == Ours {
+			shown.rival = noRival
+		}
+		rows = append(rows, shown)
+	}
+	return rows
+}
+
+// Headlines returns the rows of some names as a table that leads with the ratio to
+// the rival. A row that was not measured says so.
+func (r *Report) Headlines(names []string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := map[string]row{}
+	for _, row := range r.rows() {
+		known[row.name] = row
+	}
+	t := table{
+		{name: "Operation"},
+		{name: "Ratio", right: true},
+		{name: "Rival of the same run"},
+		{name: "Its median", right: true},
+		{name: "Median", right: true},
+		{name: "p99", right: true},
+		{name: "n", right: true},
+		{name: "Goal"},
+		{name: "Met"},
+	}
+	for _, name := range names {
+		row, ok := known[name]
+		if !ok {
+			row.value = "not measured"
+		}
+		if row.disturbed != "" {
+			row.value += " (disturbed)"
+		}
+		t.add(name, row.ratio, row.rival, row.rivalValue, row.value, row.p99, row.n, row.goal, row.met)
+	}
+	var b strings.Builder
+	t.write(&b)
+	return b.String()
+}
+
+func yesNo(met *bool) string {
+	switch {
+	case met == nil:
+		return ""
+	case *met:
+		return "yes"
+	default:
+		return "**no**"
+	}
+}
+
+// number is a value as milliseconds rounds it.
+func number(v float64) string {
+	switch {
+	case v > 0 && v < 0.1:
+		return strconv.FormatFloat(v, 'f', 3, 64)
+	case v > 0 && v < 1:
+		return strconv.FormatFloat(v, 'f', 2, 64)
+	}
+	return strconv.FormatFloat(v, 'f', 1, 64)
+}
+
+// times is a ratio; empty for none.
+func times(ratio float64) string {
+	if ratio == 0 {
 		return ""
 	}
-	return fmt.Sprintf(", %d FAILED: %s", s.Failures, s.Failure)
+	return strconv.FormatFloat(ratio, 'f', -1, 64) + "×"
+}
+
+// table is a table in Markdown; its columns have as many cells each.
+type table []*column
+
+type column struct {
+	name  string
+	right bool // its cells stand on the right
+	cells []string
+}
+
+func (t table) add(cells ...string) {
+	for i, c := range cells {
+		t[i].cells = append(t[i].cells, strings.ReplaceAll(c, "|", `\|`))
+	}
+}
+
+// write writes the columns that are not empty.
+func (t table) write(b *strings.Builder) {
+	var shown table
+	for _, c := range t {
+		if strings.Join(c.cells, "") != "" {
+			shown = append(shown, c)
+		}
+	}
+	if len(shown) == 0 {
+		return
+	}
+	line := func(cell func(*column) string) {
+		for _, c := range shown {
+			b.WriteString("| " + cell(c) + " ")
+		}
+		b.WriteString("|\n")
+	}
+	line(func(c *column) string { return c.name })
+	line(func(c *column) string {
+		if c.right {
+			return "---:"
+		}
+		return "---"
+	})
+	for i := range shown[0].cells {
+		line(func(c *column) string { return c.cells[i] })
+	}
 }
 
 // Machine describes this machine in a line: processors, memory and kernel.

@@ -14,7 +14,7 @@ import (
 // Goals of what is saved, as those of Plan.
 const (
 	goalPause      = "60 (150)"
-	goalResume     = "110 (220)"
+	goalResume     = "90 (220)"
 	goalResumeHeap = "260 (500)"
 	goalHalfSecond = "500"
 	goalManyFiles  = "2000"
@@ -47,39 +47,61 @@ func shell(code string) client.ExecuteRequest {
 	return client.ExecuteRequest{Language: "bash", Code: code, Timeout: new(300.0)}
 }
 
-// heap is a session that holds so many megabytes which nothing can compress.
-func heap(mb int) session {
-	return session{
-		what:    fmt.Sprintf("a Python session with a heap of %d MB", mb),
-		request: client.CreateRequest{Resources: &client.Resources{MemoryMB: int64(max(512, 2*mb))}},
-		begin:   []client.ExecuteRequest{python(fmt.Sprintf("import os\nx = b''.join(os.urandom(1_000_000) for _ in range(%d))\ntotal = sum(x[::4096])", mb))},
-		read:    python("assert sum(x[::4096]) == total"), // every page, and little work of its own
-	}
-}
+// What is paused and resumed, as names of operations say it.
+const (
+	IdleSession      = "an idle Python session"
+	UncachedSession  = IdleSession + ", nothing of it cached"
+	LargeFileSession = "a session with 1 GiB of changed files"
+	ManyFilesSession = "a session with 100,000 small files"
+)
 
-// sessions returns what is paused and resumed, n times where that is quick.
-func sessions(n int, uncached bool) []session {
-	idle := session{what: "an idle Python session", begin: []client.ExecuteRequest{python("x = 42")}, read: python("assert x == 42"), rounds: n}
-	idle.pause, idle.resume = goalPause, goalResume
-	small, large := heap(100), heap(500)
-	small.resume, small.rounds = goalResumeHeap, max(n/2, 1)
-	large.pause, large.resume, large.rounds = goalHalfSecond, goalHalfSecond, max(n/5, 1)
-	files := session{
-		what:  "a session with 1 GiB of files",
-		begin: []client.ExecuteRequest{shell("head -c 1G /dev/urandom > big && sync")},
-		read:  shell("test $(stat -c %s big) = 1073741824"),
-		pause: goalHalfSecond, resume: goalHalfSecond, rounds: max(n/5, 1),
-	}
-	many := session{
-		what: "a session with 100,000 small files",
-		begin: []client.ExecuteRequest{python(`
+// HeapSession is a session that holds so many megabytes.
+func HeapSession(mb int) string { return fmt.Sprintf("a Python session with a heap of %d MB", mb) }
+
+// Programs that make the state of sessions, also of rivals' containers.
+const (
+	MakeLargeFile = "head -c 1G /dev/urandom > big && sync"
+	MakeManyFiles = `
 import os
 for i in range(100_000):
     if i % 1000 == 0:
         os.makedirs(f"many/{i // 1000}")
     with open(f"many/{i // 1000}/{i}", "w") as f:
         f.write("some fifty bytes, as many files of a project have\n")
-`)},
+`
+)
+
+// MakeHeap holds so many megabytes that nothing can compress in x.
+func MakeHeap(mb int) string {
+	return fmt.Sprintf("import os\nx = b''.join(os.urandom(1_000_000) for _ in range(%d))\ntotal = sum(x[::4096])", mb)
+}
+
+// heap is a session that holds so many megabytes which nothing can compress.
+func heap(mb int) session {
+	return session{
+		what:    HeapSession(mb),
+		request: client.CreateRequest{Resources: &client.Resources{MemoryMB: int64(max(512, 2*mb))}},
+		begin:   []client.ExecuteRequest{python(MakeHeap(mb))},
+		read:    python("assert sum(x[::4096]) == total"), // every page, and little work of its own
+	}
+}
+
+// sessions returns what is paused and resumed, n times where that is quick.
+func sessions(n int, uncached bool) []session {
+	idle := session{what: IdleSession, begin: []client.ExecuteRequest{python("x = 42")}, read: python("assert x == 42"), rounds: n}
+	idle.pause, idle.resume = goalPause, goalResume
+	small, large := heap(100), heap(500)
+	small.resume, small.rounds = goalResumeHeap, max(n/2, 1)
+	large.pause, large.resume, large.rounds = goalHalfSecond, goalHalfSecond, max(n/5, 1)
+	files := session{
+		what:  LargeFileSession,
+		begin: []client.ExecuteRequest{shell(MakeLargeFile)},
+		read:  shell("test $(stat -c %s big) = 1073741824"),
+		pause: goalHalfSecond, resume: goalHalfSecond, rounds: max(n/5, 1),
+	}
+	many := session{
+		what:  ManyFilesSession,
+		begin: []client.ExecuteRequest{python(MakeManyFiles)},
 		read:  shell("test $(find many -type f | wc -l) = 100000"),
 		pause: goalManyFiles, resume: goalManyFiles, rounds: max(n/5, 1),
 	}
@@ -89,7 +111,7 @@ for i in range(100_000):
 	all := []session{idle, small, large, files, many}
 	if uncached {
 		cold := idle
-		cold.what, cold.pause, cold.resume, cold.before, cold.rounds = cold.what+", nothing of it cached", "", "", dropCaches, max(n/2, 1)
+		cold.what, cold.pause, cold.resume, cold.before, cold.rounds = UncachedSession, "", "", DropCaches, max(n/2, 1)
 		all = append(all, cold)
 	}
 	return all
@@ -99,12 +121,14 @@ for i in range(100_000):
 // quick, fewer of what is not; large sessions only with ten rounds and more. With uncached the page cache of this
 // machine, where the server must be, is dropped before some, which takes root.
 func (m *Meter) Saved(ctx context.Context, n int, uncached bool) error {
+	var failed error
 	for _, s := range sessions(n, uncached) {
-		if err := m.pauses(ctx, s); err != nil {
-			return err
+		failed = errors.Join(failed, m.pauses(ctx, s))
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
 	}
-	return m.forks(ctx, 10, max(n/4, 2))
+	return errors.Join(failed, m.forks(ctx, 10, max(n/4, 2)))
 }
 
 // session has use work in a Sandbox of s, which is ended.
@@ -125,9 +149,10 @@ func (m *Meter) session(ctx context.Context, s session, use func(id string) erro
 // pauses measures both halves of rounds of pausing and of an execution that
 // resumes. The first round does not count.
 func (m *Meter) pauses(ctx context.Context, s session) error {
-	paused := &Series{Operation: "pause " + s.what, Who: Ours, Goal: s.pause}
-	resumed := &Series{Operation: "resume " + s.what + ", to the end of an execution that uses it", Who: Ours, Goal: s.resume}
+	paused := &Series{Operation: Pause(s.what), Who: Ours, Goal: s.pause}
+	resumed := &Series{Operation: Resume(s.what), Who: Ours, Goal: s.resume}
 	err := m.session(ctx, s, func(id string) error {
+		m.Report.Begin()
 		return RepeatBoth(ctx, paused, resumed, s.rounds, func(ctx context.Context, _ int) (first, second func() error) {
 			first = func() error { _, err := m.Client.Pause(ctx, id, false); return err }
 			return first, func() error { return m.executeIn(ctx, id, s.read) }
@@ -136,11 +161,17 @@ func (m *Meter) pauses(ctx context.Context, s session) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.what, err)
 	}
-	if s.before == nil {
-		m.Report.Add(paused)
+	if s.before != nil {
+		return m.add(ctx, resumed)
 	}
-	m.Report.Add(resumed)
-	return nil
+	return m.add(ctx, paused, resumed)
+}
+
+// Pause and Resume name what is measured of a session.
+func Pause(what string) string { return "pause " + what }
+
+func Resume(what string) string {
+	return "resume " + what + ", to the end of an execution that uses it"
 }
 
 func (s session) beforeResume() error {
@@ -150,27 +181,27 @@ func (s session) beforeResume() error {
 	return s.before()
 }
 
-// dropCaches has the kernel drop what it caches of files.
-func dropCaches() error { return os.WriteFile("/proc/sys/vm/drop_caches", []byte("1"), 0) }
+// DropCaches has the kernel drop what it caches of files.
+func DropCaches() error { return os.WriteFile("/proc/sys/vm/drop_caches", []byte("1"), 0) }
 
 // SavedElsewhere measures resumes, n rounds of each, of sessions whose saved state
 // is where, and no longer on the server's host: gone waits for that.
 func (m *Meter) SavedElsewhere(ctx context.Context, where string, n int, gone func() error) error {
-	idle := session{what: "an idle Python session", begin: []client.ExecuteRequest{python("x = 42")}, read: python("assert x == 42")}
+	idle := session{what: IdleSession, begin: []client.ExecuteRequest{python("x = 42")}, read: python("assert x == 42")}
+	var failed error
 	for _, s := range []session{idle, heap(100)} {
 		s.what, s.before, s.rounds = s.what+", from "+where, gone, n
-		if err := m.pauses(ctx, s); err != nil {
-			return err
-		}
+		failed = errors.Join(failed, m.pauses(ctx, s))
 	}
-	return nil
+	return failed
 }
 
 // forks measures copying a running Sandbox, count at once.
 func (m *Meter) forks(ctx context.Context, count, rounds int) error {
 	s := session{begin: []client.ExecuteRequest{python("x = 42")}}
-	series := &Series{Operation: fmt.Sprintf("fork a running Python session into %d", count), Who: Ours, Goal: goalFork10}
+	series := &Series{Operation: Fork(count), Who: Ours, Goal: goalFork10}
 	err := m.session(ctx, s, func(id string) error {
+		m.Report.Begin()
 		return Repeat(ctx, series, rounds, func(ctx context.Context) (time.Duration, error) {
 			var forks []client.Forked
 			took, err := timed(func() (err error) {
@@ -187,18 +218,21 @@ func (m *Meter) forks(ctx context.Context, count, rounds int) error {
 		})
 	})
 	if err == nil {
-		m.Report.Add(series)
+		err = m.add(ctx, series)
 	}
 	return err
 }
+
+// Fork names the copying of a running session.
+func Fork(count int) string { return fmt.Sprintf("fork a running Python session into %d", count) }
 
 // Storm measures the resumes of paused Sandboxes that begin at the same time, and
 // ends them.
 func (m *Meter) Storm(ctx context.Context, ids []string) error {
 	s := &Series{Operation: fmt.Sprintf("resume %d sandboxes at once, each to the end of an execution", len(ids)), Who: Ours}
+	m.Report.Begin()
 	AtOnce(s, len(ids), func(i int) error { return m.executeIn(ctx, ids[i], shell("true")) })
-	m.Report.Add(s)
-	return errors.Join(context.Cause(ctx), m.endAll(ctx, ids))
+	return errors.Join(m.add(ctx, s), context.Cause(ctx), m.endAll(ctx, ids))
 }
 
 // storm pauses n Sandboxes and measures that they resume.
@@ -233,15 +267,19 @@ func (m *Meter) Paused(ctx context.Context, n int) ([]string, error) {
 
 // Listed measures reading the first page of all Sandboxes, of which there are n.
 func (m *Meter) Listed(ctx context.Context, n, rounds int) error {
-	s := &Series{Operation: fmt.Sprintf("list 100 of %d paused sandboxes", n), Who: Ours, Goal: "(50)"}
+	s := &Series{Operation: ListPaused(n), Who: Ours, Goal: "(50)"}
+	m.Report.Begin()
 	err := Repeat(ctx, s, rounds, func(ctx context.Context) (time.Duration, error) {
 		return timed(func() error { _, err := m.Client.List(ctx, nil, nil, 100); return err })
 	})
 	if err == nil {
-		m.Report.Add(s)
+		err = m.add(ctx, s)
 	}
 	return err
 }
+
+// ListPaused names reading the first page of n Sandboxes.
+func ListPaused(n int) string { return fmt.Sprintf("list 100 of %d paused sandboxes", n) }
 
 // Chain measures what a chain of Snapshots takes on disk, each of a session of
 // 100 MB that changes 1 MB between them. used tells how much is taken; the server
@@ -274,37 +312,47 @@ func (m *Meter) Chain(ctx context.Context, length int, used func() (int64, error
 		if err != nil {
 			return err
 		}
-		packed, err := settled(ctx, used)
+		packed, still, err := settled(ctx, used)
 		if err != nil {
 			return err
 		}
+		note := ""
+		if still {
+			note = fmt.Sprintf("the disk was still written to after %v, when this was measured", settleTime)
+		}
 		what := fmt.Sprintf("disk for %d snapshots of a session of 100 MB that changes 1 MB between them", length)
 		m.Report.AddFact(Fact{What: what + ", as they are taken", Who: Ours, Value: float64((after - before) / 1e6), Unit: "MB"})
-		m.Report.AddFact(Fact{What: what + ", once they are packed", Who: Ours, Value: float64((packed - before) / 1e6), Unit: "MB", Goal: "< 1000"})
+		m.Report.AddFact(Fact{What: what + ", once they are packed", Who: Ours, Value: float64((packed - before) / 1e6), Unit: "MB", Goal: "< 1000", Note: note})
 		return nil
 	})
 }
 
-// settled waits until what is used has been the same for a while, and returns it.
-func settled(ctx context.Context, used func() (int64, error)) (int64, error) {
-	const every, enough, most = time.Second, 8, 90 // seconds
-	last, same := int64(-1), 0
-	for range most {
+// Bounds of waiting until a disk is at rest.
+const (
+	settleTime = 60 * time.Second
+	settlePace = time.Second
+	restTime   = 8 * time.Second
+)
+
+// settled waits until what is used has been the same for restTime, and returns it.
+// After settleTime it returns what is used then, and that this is still changing.
+func settled(ctx context.Context, used func() (int64, error)) (last int64, changing bool, err error) {
+	for began, since := time.Now(), time.Now(); ; {
 		now, err := used()
 		if err != nil {
-			return 0, err
+			return 0, false, err
 		}
 		if now != last {
-			last, same = now, 0
+			last, since = now, time.Now()
 		}
-		if same++; same == enough {
-			return now, nil
+		if time.Since(since) >= restTime {
+			return now, false, nil
 		}
-		select {
-		case <-time.After(every):
-		case <-ctx.Done():
-			return 0, context.Cause(ctx)
+		if time.Since(began) >= settleTime {
+			return now, true, nil
+		}
+		if err := sleep(ctx, settlePace); err != nil {
+			return 0, false, err
 		}
 	}
-	return 0, fmt.Errorf("the disk is still written to after %d seconds", most)
 }

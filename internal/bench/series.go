@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"time"
 )
@@ -13,11 +14,28 @@ type Series struct {
 	// Goal is the median that is aimed at in milliseconds, with the 99th
 	// percentile in brackets. Empty: none.
 	Goal string `json:"goal,omitempty"`
-	// Samples are how long those took that succeeded, ascending.
-	Samples []time.Duration `json:"samples_ns"`
+	// Note is a remark of one sentence, as where a goal comes from.
+	Note string `json:"note,omitempty"`
+	// Rival is what another product did for the same purpose, measured right
+	// after it. Nil: there is no such product.
+	Rival *Series `json:"rival,omitempty"`
+	// Samples are how long those took that succeeded, ascending. A published
+	// Report leaves them out.
+	Samples []time.Duration `json:"samples_ns,omitempty"`
 	// Failures is how many did not; Failure is what the first of them said.
 	Failures int    `json:"failures"`
 	Failure  string `json:"failure,omitempty"`
+
+	// Report.Add fills in what follows.
+
+	N      int     `json:"n"` // operations that succeeded
+	Median float64 `json:"median_ms"`
+	P95    float64 `json:"p95_ms"`
+	P99    float64 `json:"p99_ms"`
+	Met    *bool   `json:"met,omitempty"` // nil: there is no goal
+	// Ratio is how many times as fast as Rival this is; zero without a Rival.
+	Ratio     float64      `json:"ratio,omitempty"`
+	Disturbed *Disturbance `json:"disturbed,omitempty"` // nil: nobody watched
 }
 
 // Percentile returns the sample that p percent of the samples do not exceed, by
@@ -42,18 +60,94 @@ func (s *Series) add(took time.Duration, err error) {
 	s.Samples = slices.Insert(s.Samples, i, took)
 }
 
+// sum computes the figures of s from its samples.
+func (s *Series) sum() (err error) {
+	if s == nil {
+		return nil
+	}
+	s.N = len(s.Samples)
+	s.Median, s.P95, s.P99 = milliseconds(s.Percentile(50)), milliseconds(s.Percentile(95)), milliseconds(s.Percentile(99))
+	if s.Rival != nil {
+		if err := s.Rival.sum(); err != nil {
+			return err
+		}
+		s.Ratio = ratio(s.Rival.Median, s.Median)
+	}
+	s.Met, err = judge(s.Goal, s.Median, s.P99)
+	if s.Met != nil && s.N == 0 {
+		*s.Met = false
+	}
+	return err
+}
+
+// milliseconds rounds to a microsecond below 0.1 ms, to a hundredth of a millisecond
+// below 1 ms and to a tenth above.
+func milliseconds(d time.Duration) float64 {
+	v := float64(d) / float64(time.Millisecond)
+	switch {
+	case v < 0.1:
+		return math.Round(v*1000) / 1000
+	case v < 1:
+		return math.Round(v*100) / 100
+	default:
+		return math.Round(v*10) / 10
+	}
+}
+
+// ratio of two measurements, to two digits below 10 and to none above; zero when
+// one of them is missing.
+func ratio(over, under float64) float64 {
+	if over <= 0 || under <= 0 {
+		return 0
+	}
+	r := over / under
+	if r < 10 {
+		return math.Round(r*100) / 100
+	}
+	return math.Round(r)
+}
+
 // Fact is something measured that is no duration: a rate or a size.
 type Fact struct {
 	What  string  `json:"what"`
 	Who   string  `json:"who"`
 	Value float64 `json:"value"`
 	Unit  string  `json:"unit"`
-	Goal  string  `json:"goal,omitempty"`
+	Goal  string  `json:"goal,omitempty"` // as ">= 200" or "<= 12"
+	Note  string  `json:"note,omitempty"` // a remark of one sentence
+	// Rival is the same figure of another product, measured in the same run. Nil:
+	// there is no such product.
+	Rival *Fact `json:"rival,omitempty"`
+
+	// Report.AddFact fills in what follows.
+
+	Met *bool `json:"met,omitempty"` // nil: there is no goal
+	// Ratio is how many times as good as Rival this is: as fast for a rate, as
+	// small for a size. Zero without a Rival.
+	Ratio     float64      `json:"ratio,omitempty"`
+	Disturbed *Disturbance `json:"disturbed,omitempty"` // nil: nobody watched
+}
+
+// moreIsBetter holds the units of rates; of all others less is better.
+var moreIsBetter = map[string]bool{"MB/s": true, "a second": true}
+
+// sum compares f with its goal and its rival.
+func (f *Fact) sum() (err error) {
+	if f.Rival != nil {
+		if f.Ratio = ratio(f.Rival.Value, f.Value); moreIsBetter[f.Unit] {
+			f.Ratio = ratio(f.Value, f.Rival.Value)
+		}
+	}
+	f.Met, err = judge(f.Goal, f.Value, f.Value)
+	return err
 }
 
 func (f Fact) String() string {
 	if f.Value == float64(int64(f.Value)) {
 		return fmt.Sprintf("%.0f %s", f.Value, f.Unit)
+	}
+	if math.Abs(f.Value) < 1 {
+		return fmt.Sprintf("%.2f %s", f.Value, f.Unit)
 	}
 	return fmt.Sprintf("%.1f %s", f.Value, f.Unit)
 }

@@ -32,6 +32,16 @@ func TestPercentile(t *testing.T) {
 	}
 }
 
+func TestMilliseconds(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0.0", 8432 * time.Nanosecond: "0.008", 123456 * time.Nanosecond: "0.12", 1234 * time.Microsecond: "1.2", 278149 * time.Microsecond: "278.1",
+	} {
+		if got := number(milliseconds(d)); got != want {
+			t.Errorf("%v: %s, want %s", d, got, want)
+		}
+	}
+}
+
 func TestRepeat(t *testing.T) {
 	n := 0
 	op := func(fails func(int) bool) func(context.Context) (time.Duration, error) {
@@ -78,7 +88,7 @@ func TestMarkdown(t *testing.T) {
 	if err := r.Markdown(&table); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"| op | us | 0.", "| 2 | 1 | 3 (15) |", "| rate | us | 12.5 MB/s | >= 10 |"} {
+	for _, want := range []string{"| op | 0.", "| 2 | 1 | 3 (15) | yes |", "| rate | 12.5 MB/s |  |  |  |  | >= 10 | yes |"} {
 		if !strings.Contains(table.String(), want) {
 			t.Errorf("%q is not in:\n%s", want, table.String())
 		}

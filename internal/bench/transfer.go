@@ -16,12 +16,13 @@ const transferFile = "/workspace/bench.bin"
 // back, rounds times, and adds the median rates as Facts in MB/s. The bytes are
 // random: nothing on the way can compress them.
 func (m *Meter) Transfer(ctx context.Context, size int64, rounds int) error {
-	up := &Series{Operation: "upload"}
-	down := &Series{Operation: "download"}
+	up := &Series{Operation: Upload(size)}
+	down := &Series{Operation: Download(size)}
+	m.Report.Begin()
 	err := m.within(ctx, func(id string) error {
 		err := Repeat(ctx, up, rounds, func(ctx context.Context) (time.Duration, error) {
 			return timed(func() error {
-				_, err := m.Client.WriteFile(ctx, id, transferFile, io.LimitReader(newNoise(), size), size)
+				_, err := m.Client.WriteFile(ctx, id, transferFile, io.LimitReader(Noise(), size), size)
 				return err
 			})
 		})
@@ -32,9 +33,28 @@ func (m *Meter) Transfer(ctx context.Context, size int64, rounds int) error {
 	if err != nil {
 		return err
 	}
-	m.Report.AddFact(Fact{What: "upload of " + bytesText(size) + " to a file", Who: Ours, Value: rate(size, up), Unit: "MB/s", Goal: ">= 200"})
-	m.Report.AddFact(Fact{What: "download of " + bytesText(size) + " from a file", Who: Ours, Value: rate(size, down), Unit: "MB/s", Goal: ">= 400"})
-	return nil
+	return errors.Join(m.addRate(ctx, up, size, goalUpload), m.addRate(ctx, down, size, goalDownload))
+}
+
+// Upload and Download name transfers of a size.
+func Upload(size int64) string   { return "upload of " + bytesText(size) + " to a file" }
+func Download(size int64) string { return "download of " + bytesText(size) + " from a file" }
+
+// addRate adds the median rate of s, whose operations each moved size bytes, as a
+// Fact, with that of what is beside it.
+func (m *Meter) addRate(ctx context.Context, s *Series, size int64, goal string) error {
+	rival, err := m.beside(ctx, s.Operation)
+	f := rateOf(s, size)
+	f.Who, f.Goal = Ours, goal
+	if rival != nil {
+		f.Rival = new(rateOf(rival, size))
+	}
+	m.Report.AddFact(f)
+	return err
+}
+
+func rateOf(s *Series, size int64) Fact {
+	return Fact{What: s.Operation, Who: s.Who, Value: rate(size, s), Unit: "MB/s"}
 }
 
 func (m *Meter) download(ctx context.Context, id string, size int64) error {
@@ -72,7 +92,8 @@ type noise struct {
 	next  int
 }
 
-func newNoise() *noise {
+// Noise returns endless random bytes, of which nothing can be compressed.
+func Noise() io.Reader {
 	n := &noise{block: make([]byte, 1<<20)}
 	_, _ = rand.NewChaCha8([32]byte{}).Read(n.block) // never fails
 	return n

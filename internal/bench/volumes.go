@@ -22,12 +22,26 @@ const (
 )
 
 // volumeOps are what a program inside is timed at, by the name that it has for each.
-var volumeOps = []struct{ name, operation string }{
-	{"stat", "stat of a file in a volume"},
-	{"read", "open and read a file of 4 KiB in a volume"},
-	{"create", "create a file of 4 KiB in a volume"},
-	{"write_large", "write a file of 100 MB in a volume, to fsync"},
-	{"read_large", "read a file of 100 MB in a volume"},
+var volumeOps = []volumeOp{
+	{name: "stat", operation: "volume: stat of a file"},
+	{name: "read", operation: "volume: open and read a file of 4 KiB", goal: "3"},
+	{name: "create", operation: "volume: create a file of 4 KiB"},
+	{name: "write_large", operation: "volume: stream 100 MB into a file, to fsync", goal: ">= 300", stream: true},
+	{name: "read_large", operation: "volume: stream 100 MB from a file", goal: ">= 300", stream: true},
+}
+
+// VolumeOperations returns the names of what Volume measures.
+func VolumeOperations() []string {
+	names := make([]string, len(volumeOps))
+	for i, op := range volumeOps {
+		names[i] = op.operation
+	}
+	return names
+}
+
+type volumeOp struct {
+	name, operation, goal string
+	stream                bool // its result is a rate
 }
 
 // volumeProgram is told where, how many rounds, and the sizes, and prints the
@@ -70,9 +84,9 @@ timed("read_large", rounds, lambda i: read(file, large))
 print(json.dumps(took))
 `
 
-// Volume measures what a program inside waits for in a mounted Volume: rounds of
-// operations on small files, and fewer on a large one, whose median rates it adds as
-// Facts in MB/s.
+// Volume measures what a program inside waits for in a mounted Volume: operations
+// on small files, and rounds of streaming a large one, whose median rates it adds
+// as Facts in MB/s.
 func (m *Meter) Volume(ctx context.Context, rounds int) error {
 	const at = "/volume"
 	volume, err := m.Client.CreateVolume(ctx, volumeName, volumeMB)
@@ -84,8 +98,9 @@ func (m *Meter) Volume(ctx context.Context, rounds int) error {
 		request: client.CreateRequest{Volumes: []client.VolumeMount{{Volume: volume.ID, Path: at}}},
 	}
 	var took map[string][]time.Duration
+	m.Report.Begin()
 	err = m.session(ctx, mounted, func(id string) error {
-		run := python(fmt.Sprintf(volumeProgram, at, rounds, smallFile, largeFile, smallRounds))
+		run := python(VolumeProgram(at, rounds))
 		run.SandboxID, run.Timeout = id, new(300.0)
 		result, err := m.Client.Execute(ctx, run)
 		switch {
@@ -99,21 +114,51 @@ func (m *Meter) Volume(ctx context.Context, rounds int) error {
 	if err := errors.Join(err, m.Client.DeleteVolume(context.WithoutCancel(ctx), volume.ID)); err != nil {
 		return err
 	}
+	var failed error
 	for _, op := range volumeOps {
-		s := &Series{Operation: op.operation, Who: Ours}
-		for _, t := range took[op.name] {
-			s.add(t, nil)
+		s := op.series(took, Ours)
+		s.Goal = op.goal
+		switch {
+		case len(s.Samples) == 0:
+			err = fmt.Errorf("%s: nothing was measured", op.operation)
+		case op.stream:
+			err = m.addRate(ctx, s, largeFile, op.goal)
+		default:
+			err = m.add(ctx, s)
 		}
-		if len(s.Samples) == 0 {
-			return fmt.Errorf("%s: nothing was measured", op.operation)
-		}
-		m.Report.Add(s)
-		switch op.name {
-		case "write_large":
-			m.Report.AddFact(Fact{What: "writing 100 MB in a volume, to fsync", Who: Ours, Value: rate(largeFile, s), Unit: "MB/s"})
-		case "read_large":
-			m.Report.AddFact(Fact{What: "reading 100 MB in a volume", Who: Ours, Value: rate(largeFile, s), Unit: "MB/s"})
+		failed = errors.Join(failed, err)
+	}
+	return failed
+}
+
+// series returns what of took, the output of VolumeProgram, is about op.
+func (op volumeOp) series(took map[string][]time.Duration, who string) *Series {
+	s := &Series{Operation: op.operation, Who: who}
+	for _, t := range took[op.name] {
+		s.add(t, nil)
+	}
+	return s
+}
+
+// VolumeProgram is a Python program that measures operations on files in a folder,
+// rounds times on a large file and more often on small ones.
+func VolumeProgram(folder string, rounds int) string {
+	return fmt.Sprintf(volumeProgram, folder, rounds, smallFile, largeFile, smallRounds)
+}
+
+// BesideVolume returns what another product took for the operation of a name that
+// Volume measures, of the output of its VolumeProgram; nil for other names.
+func BesideVolume(operation string, output []byte, who string) (*Series, error) {
+	var took map[string][]time.Duration
+	if err := json.Unmarshal(output, &took); err != nil {
+		return nil, err
+	}
+	for _, op := range volumeOps {
+		if op.operation == operation {
+			s := op.series(took, who)
+			s.Operation = "the same in " + who
+			return s, nil
 		}
 	}
-	return nil
+	return nil, nil
 }

@@ -5,6 +5,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,7 +28,7 @@ type options struct {
 	s3     string // versitygw, an S3 server; empty: none is measured with
 	rootfs string // the template's root filesystem, unpacked
 	work   string // scratch folder
-	out    string // folder for report.json and report.md; empty: the table goes to standard output only
+	out    string // folder for the report; empty: the table goes to standard output only
 	sdks   string // E2B's SDKs, as scripts/e2b-sdks.sh installs them; needed when full
 	full   bool
 	parts  *regexp.Regexp // of what is measured, by the names that errors give them; nil: all
@@ -36,6 +37,7 @@ type options struct {
 func main() {
 	var o options
 	flag.StringVar(&o.binary, "binary", "bin/cloud-sandbox", "the server")
+	flag.StringVar(&address, "addr", address, "where the server listens")
 	flag.StringVar(&o.data, "data", "/var/lib/cloud-sandbox", "data folder with the template base")
 	flag.StringVar(&o.runsc, "runsc", ".tools/runsc", "bare runsc")
 	flag.StringVar(&o.s3, "versitygw", "", "S3 server to measure resumes from")
@@ -44,83 +46,165 @@ func main() {
 	flag.StringVar(&o.out, "out", "", "folder for the report")
 	flag.StringVar(&o.sdks, "sdks", "", "folder of E2B's SDKs, for more rows")
 	flag.BoolVar(&o.full, "full", false, "more rounds and more rows")
-	flag.Func("parts", "measure only parts whose name has this regular expression in it, as \"walls\"", func(v string) (err error) {
+	flag.Func("parts", "measure only parts whose name has this regular expression in it, as \"policy\"", func(v string) (err error) {
 		o.parts, err = regexp.Compile(v)
 		return err
 	})
+	readme := flag.String("readme", "", "measure nothing: write the table of this README, and report.md, from the report.json in --out")
 	flag.Parse()
+	if *readme != "" {
+		if err := publish(*readme, o.out); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, o); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
+		if ctx.Err() != nil {
+			os.Exit(exitStopped)
+		}
 		os.Exit(1)
 	}
 }
 
+// exitStopped is the exit status after a signal, as shells have it for Ctrl-C:
+// then some parts were not measured.
+const exitStopped = 130
+
 // rounds is how often each kind of operation is measured.
 type rounds struct {
-	warm, cold, calls, docker, runsc int
+	warm, cold, calls, rival         int
 	bursts                           []int
 	size                             int64
 	live                             int
 	saves, chain, storm, paused, sdk int
-	walls                            int // what audit, quotas and policies cost
-	volumes                          int
+	policy                           int // what audit, quotas and network policies cost
+	volumes, neighbours              int
+	profiles                         bool // flame charts and timelines
 }
+
+// part is what is measured with one set of servers.
+type part struct {
+	name    string
+	measure func(context.Context, options, rounds, *bench.Report, *rivals) error
+}
+
+// parts returns all parts in the order in which they are measured.
+func parts(n rounds) []part {
+	all := settings(n)
+	if n.paused > 0 {
+		all = append(all, part{fmt.Sprintf("%d paused sandboxes", n.paused), measurePaused})
+	}
+	if n.saves > 0 {
+		all = append(all, part{"snapshots in S3", measureS3})
+	}
+	if n.sdk > 0 {
+		all = append(all, part{"E2B's JavaScript SDK", measureSDK})
+	}
+	if n.policy > 0 {
+		all = append(all, part{"policy overhead", measurePolicyOverhead})
+	}
+	if n.volumes > 0 {
+		all = append(all, part{"volumes", measureVolumes})
+	}
+	if n.neighbours > 0 {
+		all = append(all, part{"neighbours of attacks", measureNeighbours})
+	}
+	if n.profiles {
+		all = append(all, part{"profiles", measureProfiles})
+	}
+	return all
+}
+
+var (
+	quickRounds = rounds{warm: 30, cold: 20, calls: 100, rival: 8}
+	fullRounds  = rounds{
+		warm: 50, cold: 25, calls: 150, rival: 8, bursts: []int{10, 50, 100}, size: 1 << 30, live: 1000,
+		saves: 12, chain: 10, storm: 200, paused: 10000, sdk: 12, policy: 5, volumes: 10, neighbours: 100, profiles: true,
+	}
+)
 
 func run(ctx context.Context, o options) error {
-	n := rounds{warm: 30, cold: 20, calls: 100, docker: 8, runsc: 8}
+	n := quickRounds
 	if o.full {
-		n = rounds{warm: 50, cold: 25, calls: 150, docker: 8, runsc: 8, bursts: []int{10, 50, 100}, size: 1 << 30, live: 1000, saves: 12, chain: 10, storm: 200, paused: 10000, sdk: 12, walls: 5, volumes: 10}
+		n = fullRounds
 	}
 	report := bench.NewReport(os.Stderr)
+	watch, err := bench.NewWatch(o.work, o.runsc)
+	if err != nil {
+		return err
+	}
+	report.Watch(watch)
+	rivals := newRivals(o, n)
+	defer rivals.stop()
 	var failed error
-	for _, part := range []struct {
-		who     string
-		measure func(context.Context, options, rounds, *bench.Report) error
-	}{
-		{"cloud-sandbox", measureServer},
-		{"cloud-sandbox, paused", measurePaused},
-		{"cloud-sandbox, S3", measureS3},
-		{"cloud-sandbox by E2B's SDK", measureSDK},
-		{"cloud-sandbox, walls", measureWalls},
-		{"cloud-sandbox, volumes", measureVolumes},
-		{"docker", measureDocker},
-		{"runsc", measureRunsc},
-	} {
-		if o.parts != nil && !o.parts.MatchString(part.who) {
+	for _, part := range parts(n) {
+		if o.parts != nil && !o.parts.MatchString(part.name) {
 			continue
 		}
-		err := part.measure(ctx, o, n, report)
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if err != nil { // what the other parts measure is not lost
-			failed = errors.Join(failed, fmt.Errorf("%s: %w", part.who, err))
+		err := report.Measure(part.name, func() error { return part.measure(ctx, o, n, report, rivals) })
+		// What has been measured is kept, however the next parts end.
+		if failed = errors.Join(failed, err, write(report, o.out)); ctx.Err() != nil {
+			return errors.Join(context.Cause(ctx), failed)
 		}
 	}
-	fmt.Printf("\n%s, %s; took %s\n\n", report.Machine, report.At.Format(time.DateOnly), time.Since(report.At).Round(time.Second))
-	err := errors.Join(failed, report.Markdown(os.Stdout))
-	if o.out != "" {
-		err = errors.Join(err, write(report, o.out))
-	}
+	fmt.Printf("\n%s took %s\n\n", heading(report), time.Since(report.At).Round(time.Second))
+	failed = errors.Join(failed, report.Markdown(os.Stdout))
 	if failures := report.Failures(); failures > 0 {
-		err = errors.Join(err, fmt.Errorf("%d operations failed", failures))
+		failed = errors.Join(failed, fmt.Errorf("%d operations failed", failures))
 	}
-	return err
+	return failed
 }
 
-// write keeps a Report as JSON, from which the plots are drawn, and as Markdown.
+func heading(report *bench.Report) string {
+	return fmt.Sprintf("%s, %s.", report.Machine, report.At.Format(time.DateOnly))
+}
+
+// write keeps a Report in a folder as report.json and report.md, and with all its
+// samples, from which the plots are drawn, as samples.json. It replaces what is
+// there only by what is whole.
 func write(report *bench.Report, dir string) error {
-	b, err := json.Marshal(report)
+	if dir == "" {
+		return nil
+	}
+	published := report.Published()
+	page, err := markdown(published)
 	if err != nil {
 		return err
 	}
-	table, err := os.Create(filepath.Join(dir, "report.md"))
+	whole, err := json.MarshalIndent(published, "", " ")
 	if err != nil {
 		return err
 	}
-	defer table.Close()
-	fmt.Fprintf(table, "%s, %s.\n\n", report.Machine, report.At.Format(time.DateOnly))
-	return errors.Join(report.Markdown(table), os.WriteFile(filepath.Join(dir, "report.json"), b, 0o644))
+	samples, err := json.Marshal(report)
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		replace(filepath.Join(dir, "report.json"), append(whole, '\n')),
+		replace(filepath.Join(dir, "report.md"), page),
+		replace(filepath.Join(dir, "samples.json"), samples))
+}
+
+// markdown returns report.md.
+func markdown(report *bench.Report) ([]byte, error) {
+	var page bytes.Buffer
+	fmt.Fprintf(&page, "# Benchmarks\n\n%s %s\n", heading(report), legend)
+	err := report.Markdown(&page)
+	return page.Bytes(), err
+}
+
+// legend explains the columns of report.md.
+const legend = "Times are in milliseconds; goals are medians, with the 99th percentile in brackets. " +
+	"Each rival was measured right after its row, on the same machine with the same root filesystem. " +
+	"The ratio says how many times as good the row is as its rival: above 1 it is better.\n"
+
+func replace(file string, content []byte) error {
+	if err := os.WriteFile(file+".new", content, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(file+".new", file)
 }

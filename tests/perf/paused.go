@@ -17,17 +17,13 @@ import (
 
 // measurePaused measures a server that keeps n paused Sandboxes: some are real,
 // and the others are records of their kind that share what one is saved in.
-func measurePaused(ctx context.Context, o options, n rounds, report *bench.Report) error {
-	if n.paused == 0 {
-		return nil
-	}
-	report.Step("Cloud Sandbox, %d paused", n.paused)
+func measurePaused(ctx context.Context, o options, n rounds, report *bench.Report, rivals *rivals) error {
 	server, err := startServer(ctx, o, 0, 0)
 	if err != nil {
 		return err
 	}
 	defer func() { server.stop() }()
-	meter := &bench.Meter{Client: server.client, Report: report}
+	meter := rivals.meter(server, report, 0)
 	ids, err := meter.Paused(ctx, n.storm)
 	if err != nil {
 		return err

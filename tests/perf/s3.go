@@ -17,11 +17,10 @@ import (
 )
 
 // measureS3 measures resumes of what is in S3 alone, on a server of this machine.
-func measureS3(ctx context.Context, o options, n rounds, report *bench.Report) error {
-	if o.s3 == "" || n.saves == 0 {
-		return nil
+func measureS3(ctx context.Context, o options, n rounds, report *bench.Report, rivals *rivals) error {
+	if o.s3 == "" {
+		return errors.New("no S3 server was given: --versitygw")
 	}
-	report.Step("Cloud Sandbox, snapshots in S3")
 	s3, err := s3rig.New(o.s3, filepath.Join(o.work, "s3"))
 	if err != nil {
 		return err
@@ -45,7 +44,7 @@ func measureS3(ctx context.Context, o options, n rounds, report *bench.Report) e
 	if err != nil {
 		return err
 	}
-	meter := &bench.Meter{Client: server.client, Report: report}
+	meter := rivals.meter(server, report, 0)
 	return meter.SavedElsewhere(ctx, "S3 on this machine", max(n.saves/2, 1), func() error { return server.savedNoMore(ctx, before) })
 }
 

@@ -83,20 +83,15 @@ func (s *sdk) stop() error {
 }
 
 // measureSDK measures what users of E2B's SDK wait for, the SDK included.
-func measureSDK(ctx context.Context, o options, n rounds, report *bench.Report) error {
-	if n.sdk == 0 {
-		return nil
-	}
+func measureSDK(ctx context.Context, o options, n rounds, report *bench.Report, rivals *rivals) error {
+	var failed error
 	for _, pool := range []int{5, 0} {
-		report.Step("Cloud Sandbox by E2B's JavaScript SDK, pool of %d", pool)
-		if err := measureSDKWith(ctx, o, pool, n, report); err != nil {
-			return err
-		}
+		failed = errors.Join(failed, measureSDKWith(ctx, o, pool, n, report, rivals))
 	}
-	return nil
+	return failed
 }
 
-func measureSDKWith(ctx context.Context, o options, pool int, n rounds, report *bench.Report) (err error) {
+func measureSDKWith(ctx context.Context, o options, pool int, n rounds, report *bench.Report, rivals *rivals) (err error) {
 	server, err := startServer(ctx, o, pool, 10*pool)
 	if err != nil {
 		return err
@@ -111,7 +106,7 @@ func measureSDKWith(ctx context.Context, o options, pool int, n rounds, report *
 		return err
 	}
 	defer func() { err = errors.Join(err, s.stop()) }()
-	meter := &bench.Meter{Client: server.client, Report: report, PoolSize: pool}
+	meter := rivals.meter(server, report, pool)
 	measure := func(operation, goal, does string, times int) error {
 		return meter.Rounds(ctx, operation, goal, times, func(context.Context) (time.Duration, error) { return s.do(does) })
 	}
@@ -143,14 +138,14 @@ func measureSDKWith(ctx context.Context, o options, pool int, n rounds, report *
 	does := func(operation string) func() error {
 		return func() error { _, err := s.do(operation); return err }
 	}
+	report.Begin()
 	err = bench.RepeatBoth(ctx, paused, connected, n.saves, func(context.Context, int) (pause, connect func() error) {
 		return does("pause"), does("connect")
 	})
 	if err != nil {
 		return err
 	}
-	report.Add(paused)
-	report.Add(connected)
+	report.Add(paused, connected)
 	_, err = s.do("close")
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
@@ -19,7 +20,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 )
 
-const address = "127.0.0.1:18080"
+// address is where servers that are measured listen: --addr.
+var address = "127.0.0.1:18080"
 
 // server is a running cloud-sandbox and a client of it.
 type server struct {
@@ -144,68 +146,66 @@ func (s *server) stop() {
 	}
 }
 
-// setting is a server with a Pool of a size, and what is measured with it.
-type setting struct {
-	title   string
-	poolMin int
-	poolMax int
-	plan    bench.Plan
-	chain   int // Snapshots whose size on disk is measured; 0: none
-	env     []string
-}
-
-func settings(n rounds) []setting {
-	all := []setting{
-		{"Cloud Sandbox, warm pool", 5, 50, bench.Plan{Rounds: n.warm, Calls: n.calls, Size: n.size}, 0, nil},
-		{"Cloud Sandbox, no pool", 0, 0, bench.Plan{Rounds: n.cold, Live: n.live, Local: true}, 0, nil},
+// settings returns the parts that measure a server with a Pool of a size.
+func settings(n rounds) []part {
+	all := []part{
+		setting("warm pool", 5, 50, bench.Plan{Rounds: n.warm, Calls: n.calls, Size: n.size}),
+		setting("no pool", 0, 0, bench.Plan{Rounds: n.cold, Live: n.live, Local: true}),
 	}
 	if n.saves > 0 {
-		all = append(all, setting{title: "Cloud Sandbox, pause and resume", plan: bench.Plan{Saves: n.saves, Uncached: true}})
-		all = append(all, setting{title: "Cloud Sandbox, snapshots that are packed", chain: n.chain, env: []string{"SNAPSHOT_PACK_SECONDS=1"}})
+		all = append(all, setting("pause, resume and fork", 0, 0, bench.Plan{Saves: n.saves, Uncached: true}))
+		all = append(all, part{"snapshots that are packed", measureChain})
 	}
 	for _, size := range n.bursts {
-		all = append(all, setting{
-			fmt.Sprintf("Cloud Sandbox, burst of %d, pool of as many", size), size, size,
-			bench.Plan{Bursts: []int{size}},
-			0, nil,
-		})
+		all = append(all, setting(fmt.Sprintf("burst of %d, pool of as many", size), size, size, bench.Plan{Bursts: []int{size}}))
 	}
 	if len(n.bursts) > 0 {
-		all = append(all, setting{"Cloud Sandbox, bursts, pool of 5", 5, 50, bench.Plan{Bursts: n.bursts}, 0, nil})
+		all = append(all, setting("bursts, pool of 5", 5, 50, bench.Plan{Bursts: n.bursts}))
 	}
 	return all
 }
 
-func measureServer(ctx context.Context, o options, n rounds, report *bench.Report) error {
-	for _, s := range settings(n) {
-		report.Step("%s", s.title)
-		if err := measureSetting(ctx, o, s, report); err != nil {
+func setting(name string, poolMin, poolMax int, plan bench.Plan) part {
+	return part{name, func(ctx context.Context, o options, _ rounds, report *bench.Report, rivals *rivals) error {
+		server, err := startServer(ctx, o, poolMin, poolMax)
+		if err != nil {
 			return err
 		}
-	}
-	return nil
+		defer server.stop()
+		return rivals.meter(server, report, poolMin).Run(ctx, plan)
+	}}
 }
 
-func measureSetting(ctx context.Context, o options, s setting, report *bench.Report) error {
-	server, err := startServer(ctx, o, s.poolMin, s.poolMax, s.env...)
+// measureChain measures what Snapshots of one session take on disk.
+func measureChain(ctx context.Context, o options, n rounds, report *bench.Report, rivals *rivals) error {
+	server, err := startServer(ctx, o, 0, 0, "SNAPSHOT_PACK_SECONDS=1")
 	if err != nil {
 		return err
 	}
 	defer server.stop()
-	meter := &bench.Meter{Client: server.client, Report: report, PoolSize: s.poolMin}
-	if err := meter.Run(ctx, s.plan); err != nil || s.chain == 0 {
-		return err
-	}
-	return meter.Chain(ctx, s.chain, func() (int64, error) { return diskUsed(server.data) })
+	return rivals.meter(server, report, 0).Chain(ctx, n.chain, func() (int64, error) { return diskUsed(server.data) })
 }
 
 // diskUsed is what the files of a folder take on disk, what has several names
-// counted once.
-func diskUsed(dir string) (int64, error) {
-	out, err := exec.Command("du", "--summarize", "--block-size=1", dir).Output()
-	if err != nil {
-		return 0, fmt.Errorf("du: %w", err)
-	}
-	first, _, _ := strings.Cut(string(out), "\t")
-	return strconv.ParseInt(first, 10, 64)
+// counted once. Files may come and go meanwhile.
+func diskUsed(dir string) (total int64, err error) {
+	seen := map[uint64]bool{}
+	err = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		var info fs.FileInfo
+		if err == nil {
+			info, err = e.Info()
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if stat := info.Sys().(*syscall.Stat_t); !seen[stat.Ino] {
+			seen[stat.Ino] = true
+			total += stat.Blocks * 512
+		}
+		return nil
+	})
+	return total, err
 }

@@ -7,16 +7,11 @@ import (
 )
 
 // measureVolumes measures files of a Volume from inside a Sandbox.
-func measureVolumes(ctx context.Context, o options, n rounds, report *bench.Report) error {
-	if n.volumes == 0 {
-		return nil
-	}
-	report.Step("Cloud Sandbox, volumes")
+func measureVolumes(ctx context.Context, o options, n rounds, report *bench.Report, rivals *rivals) error {
 	server, err := startServer(ctx, o, 0, 0)
 	if err != nil {
 		return err
 	}
 	defer server.stop()
-	meter := &bench.Meter{Client: server.client, Report: report}
-	return meter.Volume(ctx, n.volumes)
+	return rivals.meter(server, report, 0).Volume(ctx, n.volumes)
 }

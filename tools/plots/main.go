@@ -1,5 +1,5 @@
-// Command plots draws a bench report as SVG: plots REPORT.json FOLDER. It is a
-// module of its own, so that nothing else depends on what draws.
+// Command plots draws what a bench left in a folder as SVG beside it: plots FOLDER.
+// It is a module of its own, so that nothing else depends on what draws.
 package main
 
 import (
@@ -36,20 +36,23 @@ type series struct {
 	Operation string          `json:"operation"`
 	Who       string          `json:"who"`
 	Samples   []time.Duration `json:"samples_ns"` // ascending
+	Rival     *series         `json:"rival"`
 }
 
 func main() {
-	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: plots REPORT.json FOLDER")
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: plots FOLDER")
 		os.Exit(2)
 	}
-	if err := run(os.Args[1], os.Args[2]); err != nil {
+	if err := run(os.Args[1]); err != nil {
 		fmt.Fprintln(os.Stderr, "plots:", err)
 		os.Exit(1)
 	}
 }
 
-func run(file, folder string) error {
+// run draws what is in a folder: samples.json, and what was profiled.
+func run(folder string) error {
+	file := filepath.Join(folder, "samples.json")
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return err
@@ -62,18 +65,49 @@ func run(file, folder string) error {
 	return errors.Join(
 		latencies(r, single, filepath.Join(folder, "latency.svg")),
 		distributions("Bursts: share of acquires done after", many, filepath.Join(folder, "bursts.svg")),
+		each(folder, ".folded", "flame-%s.svg", flame),
+		each(folder, ".timeline.json", "timeline-%s.svg", drawTimeline),
 	)
 }
 
-// split parts operations done one by one from those done at once.
+// each draws every file of a folder whose name has an ending.
+func each(folder, ending, drawn string, draw func(text []byte, file string) error) error {
+	files, err := filepath.Glob(filepath.Join(folder, "*"+ending))
+	for _, file := range files {
+		text, readErr := os.ReadFile(file)
+		if readErr == nil {
+			name := strings.TrimSuffix(filepath.Base(file), ending)
+			readErr = draw(text, filepath.Join(folder, fmt.Sprintf(drawn, name)))
+		}
+		if readErr != nil {
+			err = errors.Join(err, fmt.Errorf("%s: %w", file, readErr))
+		}
+	}
+	return err
+}
+
+// split parts operations done one by one from those done at once, each with its
+// rival after it. What several have beside them comes once.
 func split(all []series) (single, many []series) {
+	known := map[string]bool{}
+	add := func(to *[]series, s series) {
+		if name := s.label(); len(s.Samples) > 0 && !known[name] {
+			known[name] = true
+			*to = append(*to, s)
+		}
+	}
 	for _, s := range all {
-		switch {
-		case len(s.Samples) == 0:
-		case strings.HasPrefix(s.Operation, "burst"):
-			many = append(many, s)
-		default:
-			single = append(single, s)
+		to := &single
+		if strings.HasPrefix(s.Operation, "burst") {
+			to = &many
+		}
+		add(to, s)
+		if s.Rival != nil {
+			rival := *s.Rival
+			if to == &single {
+				rival.Operation += " (beside: " + s.Operation + ")"
+			}
+			add(to, rival)
 		}
 	}
 	return single, many

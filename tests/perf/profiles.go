@@ -1,0 +1,244 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/bench"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
+)
+
+// profiled is an operation of which a flame chart and a timeline are drawn.
+type profiled struct {
+	name, title string
+	rounds      int
+	rate        int // samples a second of each core
+	// begin makes what rounds need; nil: nothing is needed.
+	begin func(context.Context, *client.Client) (id string, err error)
+	// before prepares a round; nil: nothing does. once is what is profiled; it
+	// returns the Sandboxes that it made, which are ended.
+	before func(ctx context.Context, c *client.Client, id string) error
+	once   func(ctx context.Context, c *client.Client, id string) ([]string, error)
+}
+
+func idle(ctx context.Context, c *client.Client) (string, error) {
+	sb, err := c.Create(ctx, client.CreateRequest{Timeout: 3600})
+	if err != nil {
+		return "", err
+	}
+	return sb.ID, execute(ctx, c, sb.ID, "x = 42")
+}
+
+func execute(ctx context.Context, c *client.Client, id, code string) error {
+	r, err := c.Execute(ctx, client.ExecuteRequest{SandboxID: id, Language: "python", Code: code})
+	if err == nil && r.Status != "ok" {
+		err = fmt.Errorf("%q ended with %s: %s", code, r.Status, r.Stderr)
+	}
+	return err
+}
+
+// operations are those whose time is worth knowing in detail.
+var operations = []profiled{
+	{
+		name: "acquire", title: bench.Acquire, rounds: 60, rate: 4000,
+		once: func(ctx context.Context, c *client.Client, _ string) ([]string, error) {
+			sb, err := c.Acquire(ctx)
+			return []string{sb.ID}, err
+		},
+	},
+	{
+		name: "execute", title: bench.RunPython, rounds: 300, rate: 4000, begin: idle,
+		once: func(ctx context.Context, c *client.Client, id string) ([]string, error) {
+			return nil, execute(ctx, c, id, "1+1")
+		},
+	},
+	{
+		name: "resume", title: bench.Resume(bench.IdleSession), rounds: 12, rate: 2000, begin: idle,
+		before: func(ctx context.Context, c *client.Client, id string) error {
+			_, err := c.Pause(ctx, id, false)
+			return err
+		},
+		once: func(ctx context.Context, c *client.Client, id string) ([]string, error) {
+			return nil, execute(ctx, c, id, "assert x == 42")
+		},
+	},
+	{
+		name: "fork", title: bench.Fork(10), rounds: 2, rate: 1000, begin: idle,
+		once: func(ctx context.Context, c *client.Client, id string) ([]string, error) {
+			forks, err := c.Fork(ctx, id, client.ForkRequest{Count: 10})
+			ids := make([]string, len(forks))
+			for i, f := range forks {
+				ids[i] = f.ID
+			}
+			return ids, err
+		},
+	},
+}
+
+// measureProfiles records, with Linux's perf, what all processes do during rounds of
+// some operations, and keeps it for tools/plots: NAME.folded for a flame chart and
+// NAME.timeline.json of the round that took the median time.
+func measureProfiles(ctx context.Context, o options, _ rounds, _ *bench.Report, _ *rivals) error {
+	if o.out == "" {
+		return errors.New("profiles need a folder: --out")
+	}
+	const pool = 5
+	server, err := startServer(ctx, o, pool, 10*pool)
+	if err != nil {
+		return err
+	}
+	defer server.stop()
+	recorder := &recorder{o: o, server: server, pool: pool}
+	var failed error
+	for _, op := range operations {
+		if err := recorder.profile(ctx, op); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", op.name, err))
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	return failed
+}
+
+// recorder profiles operations of one server.
+type recorder struct {
+	o      options
+	server *server
+	pool   int
+}
+
+// window is when a round took place, in nanoseconds of the monotonic clock.
+type window struct{ began, ended int64 }
+
+func now() int64 {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // never fails
+	return t.Nano()
+}
+
+func (r *recorder) profile(ctx context.Context, op profiled) (err error) {
+	id := ""
+	if op.begin != nil {
+		if id, err = op.begin(ctx, r.server.client); err != nil {
+			return err
+		}
+		defer func() {
+			_, endErr := r.server.client.End(context.WithoutCancel(ctx), id)
+			err = errors.Join(err, endErr)
+		}()
+	}
+	// Sampling slows down what it samples, so the timeline is of rounds of its own.
+	data := filepath.Join(r.o.work, op.name+".perf")
+	windows, roles, err := r.record(ctx, op, id, min(op.rounds, 15), data, "-e", "sched:sched_switch")
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(windows, func(a, b window) int { return int(a.ended - a.began - (b.ended - b.began)) })
+	median := windows[(len(windows)-1)/2]
+	line, err := timelineOf(ctx, data, median, roles)
+	if err != nil {
+		return err
+	}
+	line.Title = op.title
+	text, err := json.Marshal(line)
+	if err != nil {
+		return err
+	}
+	if err := replace(filepath.Join(r.o.out, op.name+".timeline.json"), text); err != nil {
+		return err
+	}
+	windows, roles, err = r.record(ctx, op, id, op.rounds, data, "-e", "cpu-clock", "-F", strconv.Itoa(op.rate), "-g")
+	if err != nil {
+		return err
+	}
+	stacks, err := stacksOf(ctx, data, windows, roles, newSymbols())
+	if err != nil {
+		return err
+	}
+	return replace(filepath.Join(r.o.out, op.name+".folded"), fold(op.title, stacks))
+}
+
+// record has perf record events of all processes while op takes place, and returns
+// when each round did, and what each process was.
+func (r *recorder) record(ctx context.Context, op profiled, id string, rounds int, file string, events ...string) (_ []window, _ roles, err error) {
+	_ = os.Remove(file)
+	perf := exec.CommandContext(ctx, "perf", append([]string{"record", "--quiet", "-a", "-k", "CLOCK_MONOTONIC", "-m", "4M", "-o", file}, events...)...)
+	var said strings.Builder
+	perf.Stdout, perf.Stderr = &said, &said
+	if err := perf.Start(); err != nil {
+		return nil, nil, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- perf.Wait() }()
+	if err := begun(ctx, file, ended); err != nil {
+		return nil, nil, fmt.Errorf("perf record: %w: %s", err, said.String())
+	}
+	defer func() {
+		_ = perf.Process.Signal(syscall.SIGINT)
+		if waitErr := <-ended; err == nil && waitErr != nil && said.Len() > 0 {
+			err = fmt.Errorf("perf record: %w: %s", waitErr, said.String())
+		}
+	}()
+	var windows []window
+	known := roles{}
+	meter := &bench.Meter{Client: r.server.client, Report: bench.NewReport(nil), PoolSize: r.pool}
+	err = meter.Rounds(ctx, op.name, "", rounds, func(ctx context.Context) (time.Duration, error) {
+		if op.before != nil {
+			if err := op.before(ctx, r.server.client, id); err != nil {
+				return 0, err
+			}
+		}
+		known.look(r.server.data)
+		w := window{began: now()}
+		made, err := op.once(ctx, r.server.client, id)
+		w.ended = now()
+		known.look(r.server.data)
+		windows = append(windows, w)
+		for _, id := range made {
+			if id != "" {
+				_, endErr := r.server.client.End(context.WithoutCancel(ctx), id)
+				err = errors.Join(err, endErr)
+			}
+		}
+		return time.Duration(w.ended - w.began), err
+	})
+	if err == nil && len(windows) < 2 {
+		err = errors.New("no round succeeded")
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return windows[1:], known, nil // the first does not count
+}
+
+// begun waits until perf writes to a file.
+func begun(ctx context.Context, file string, ended chan error) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for range 500 {
+		if info, err := os.Stat(file); err == nil && info.Size() > 0 {
+			return nil
+		}
+		select {
+		case err := <-ended:
+			return errors.Join(errors.New("it ended"), err)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+	return errors.New("it does not begin")
+}

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/bench"
+)
+
+// The table of README stands between these lines, which only publish writes.
+const (
+	tableBegins = "<!-- bench: written by `make bench` from docs/benchmarks/report.json -->"
+	tableEnds   = "<!-- bench ends -->"
+)
+
+// headlines are the rows of README's table, by their names in a Report.
+var headlines = []string{
+	bench.Acquire,
+	bench.AcquireAndRun,
+	bench.NodeWarm,
+	bench.RunPython,
+	bench.RunJavaScript,
+	bench.RunBash,
+	bench.Spawn,
+	bench.Echo,
+	bench.Overhead,
+	bench.ColdCreate,
+	bench.NodeCold,
+	bench.Pause(bench.IdleSession),
+	bench.Resume(bench.IdleSession),
+	bench.Resume(bench.HeapSession(100)),
+	bench.Pause(bench.LargeFileSession),
+	bench.Resume(bench.LargeFileSession),
+	bench.Fork(10),
+	bench.BurstOf(100, 100),
+	bench.BurstOf(100, 5),
+	bench.RunAmong(1000),
+	bench.LiveMemory(1000),
+	bench.LiveCPU(1000),
+	bench.ListPaused(10000),
+	bench.Upload(1 << 30),
+	bench.Download(1 << 30),
+}
+
+// readReport reads a published Report.
+func readReport(file string) (*bench.Report, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	report := new(bench.Report)
+	if err := json.Unmarshal(b, report); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return report, nil
+}
+
+// readmeTable returns what stands between the marks of README: the machine, and
+// those rows of report that are headlines.
+func readmeTable(report *bench.Report) string {
+	return fmt.Sprintf("Measured on %s\n\n%s", heading(report), report.Headlines(headlines))
+}
+
+// split returns what of a README is before, between and after the marks.
+func split(readme string) (before, table, after string, err error) {
+	before, rest, begins := strings.Cut(readme, tableBegins+"\n\n")
+	table, after, ends := strings.Cut(rest, "\n"+tableEnds)
+	if !begins || !ends {
+		return "", "", "", fmt.Errorf("README has no lines %q and %q", tableBegins, tableEnds)
+	}
+	return before, table, after, nil
+}
+
+// publish writes the table of a README, and report.md, from the report.json in a
+// folder.
+func publish(readme, dir string) error {
+	report, err := readReport(filepath.Join(dir, "report.json"))
+	if err != nil {
+		return err
+	}
+	page, err := markdown(report)
+	if err != nil {
+		return err
+	}
+	if err := replace(filepath.Join(dir, "report.md"), page); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(readme)
+	if err != nil {
+		return err
+	}
+	before, _, after, err := split(string(text))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(readme, []byte(before+tableBegins+"\n\n"+readmeTable(report)+"\n"+tableEnds+after), 0o644)
+}
