@@ -25,7 +25,7 @@ const (
 	// than a Boot's volume server has under way.
 	remembered = 256
 	// smallBytes is how long most frames are.
-	smallBytes = 4096
+	smallBytes = 8192
 )
 
 // Boot serves the Volumes of one Boot, over one connection after the other. Use
@@ -159,13 +159,19 @@ func (c *connection) serve() error {
 			r, err = volume.DecodeRequest(frame)
 		}
 		if err != nil {
+			giveBack(buf)
 			return err
 		}
-		c.working.Go(func() {
+		do := func() {
 			defer func() { <-c.slots }()
 			defer giveBack(buf)
 			c.one(&r)
-		})
+		}
+		if r.Op == volume.OpWrite {
+			do() // in the order in which they came: nobody shall see a gap in a file that grows
+		} else {
+			c.working.Go(do)
+		}
 	}
 }
 
@@ -177,37 +183,46 @@ func (c *connection) one(r *volume.Request) {
 			return
 		}
 	}
-	var a volume.Answer
-	var buf *[]byte
-	if r.Op == volume.OpRead || r.Op == volume.OpList {
-		size := volume.MaxData
-		if r.Op == volume.OpRead {
-			size = int(r.Size)
-		}
-		buf = buffer(size)
+	var buf *[]byte // for the answer's Data, with room before it
+	switch r.Op {
+	case volume.OpList:
+		r.Size = volume.MaxData
+		fallthrough
+	case volume.OpRead, volume.OpOpen:
+		buf = buffer(volume.AnswerBytes + int(r.Size))
 		defer giveBack(buf)
 	}
+	var a volume.Answer
 	switch {
 	case int(r.Mount) >= len(c.mounts) || r.Op == volume.OpHello:
 		a = volume.Answer{Tag: r.Tag, Err: unix.EINVAL}
 	case c.mounts[r.Mount] == nil:
 		a = volume.Answer{Tag: r.Tag, Err: unix.ESTALE}
 	case buf != nil:
-		a = c.mounts[r.Mount].do(r, *buf)
+		a = c.mounts[r.Mount].do(r, (*buf)[volume.AnswerBytes:][:r.Size])
 	default:
 		a = c.mounts[r.Mount].do(r, nil)
 	}
 	if r.Op.Changes() {
 		c.boot.remember(a)
 	}
-	_ = c.answer(&a) // whoever reads will see that the connection is broken
+	// Whoever reads will see that the connection is broken.
+	if buf != nil && a.Err == 0 {
+		_ = c.send(volume.FrameAnswer(*buf, &a))
+	} else {
+		_ = c.answer(&a)
+	}
 }
 
 // answer sends an answer.
 func (c *connection) answer(a *volume.Answer) error {
 	out := buffer(len(a.Data) + smallBytes/2)
 	defer giveBack(out)
-	frame := volume.AppendAnswer((*out)[:0], a)
+	return c.send(volume.AppendAnswer((*out)[:0], a))
+}
+
+// send sends a frame.
+func (c *connection) send(frame []byte) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	err := c.conn.SetWriteDeadline(time.Now().Add(answerTime))
@@ -228,8 +243,12 @@ func (b *Boot) answered(tag uint64) (volume.Answer, bool) {
 	return a, ok
 }
 
-// remember keeps the answer to what must not be done twice.
+// remember keeps the answer to what must not be done twice. A repeat has no file with
+// it: nothing is promised about that any more.
 func (b *Boot) remember(a volume.Answer) {
+	if a.Data != nil {
+		a.Data, a.Count = nil, 0
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	at := b.count % remembered
