@@ -34,6 +34,7 @@ type Boot struct {
 	disk   *Disk
 	tenant sandbox.TenantID
 	bound  map[string]bool // the IDs of its Volumes
+	large  chan struct{}   // holds one for each large buffer of the Tenant's; see budgets
 
 	serving sync.Mutex // held while a connection is served
 	mounts  map[string]*mount
@@ -46,7 +47,7 @@ type Boot struct {
 
 // ForBoot returns what serves these Volumes to a Boot.
 func (d *Disk) ForBoot(tenant sandbox.TenantID, volumes []string) *Boot {
-	b := &Boot{disk: d, tenant: tenant, bound: map[string]bool{}, mounts: map[string]*mount{}, answers: map[uint64]volume.Answer{}}
+	b := &Boot{disk: d, tenant: tenant, bound: map[string]bool{}, large: d.budgets.use(tenant), mounts: map[string]*mount{}, answers: map[uint64]volume.Answer{}}
 	for _, id := range volumes {
 		b.bound[id] = true
 	}
@@ -61,6 +62,10 @@ func (b *Boot) Close() {
 		m.close()
 	}
 	clear(b.mounts)
+	if b.large != nil {
+		b.disk.budgets.leave(b.tenant)
+		b.large = nil
+	}
 }
 
 // Serve answers what comes over a connection to the Boot, until that or ctx ends;
@@ -152,19 +157,19 @@ func (c *connection) serve() error {
 			return err
 		}
 		c.slots <- struct{}{}
-		buf := buffer(int(head[0]) | int(head[1])<<8 | int(head[2])<<16 | int(head[3])<<24)
+		buf := c.boot.buffer(int(head[0]) | int(head[1])<<8 | int(head[2])<<16 | int(head[3])<<24)
 		frame, err := volume.ReadFrame(c.r, *buf)
 		var r volume.Request
 		if err == nil {
 			r, err = volume.DecodeRequest(frame)
 		}
 		if err != nil {
-			giveBack(buf)
+			c.boot.giveBack(buf)
 			return err
 		}
 		do := func() {
 			defer func() { <-c.slots }()
-			defer giveBack(buf)
+			defer c.boot.giveBack(buf)
 			c.one(&r)
 		}
 		if r.Op == volume.OpWrite {
@@ -189,8 +194,8 @@ func (c *connection) one(r *volume.Request) {
 		r.Size = volume.MaxData
 		fallthrough
 	case volume.OpRead, volume.OpOpen:
-		buf = buffer(volume.AnswerBytes + int(r.Size))
-		defer giveBack(buf)
+		buf = c.boot.buffer(volume.AnswerBytes + int(r.Size))
+		defer c.boot.giveBack(buf)
 	}
 	var a volume.Answer
 	switch {
@@ -263,6 +268,22 @@ var (
 	small = sync.Pool{New: func() any { b := make([]byte, smallBytes); return &b }}
 	large = sync.Pool{New: func() any { b := make([]byte, volume.Longest+smallBytes); return &b }}
 )
+
+// buffer is the function of that name, for which a large one waits while the Tenant has
+// too many.
+func (b *Boot) buffer(n int) *[]byte {
+	if n < 0 || n > smallBytes {
+		b.large <- struct{}{}
+	}
+	return buffer(n)
+}
+
+func (b *Boot) giveBack(buf *[]byte) {
+	if len(*buf) > smallBytes {
+		<-b.large
+	}
+	giveBack(buf)
+}
 
 // buffer returns one for so many bytes, or for as many as there can be.
 func buffer(n int) *[]byte {
