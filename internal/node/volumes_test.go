@@ -70,11 +70,7 @@ func asks(t *testing.T, conn net.Conn, ids ...string) unix.Errno {
 		if _, err := conn.Write(volume.AppendRequest(nil, &req)); err != nil {
 			t.Fatal(err)
 		}
-		frame, err := volume.ReadFrame(r, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		a, err := volume.DecodeAnswer(frame)
+		a, err := volume.ReadAnswer(r, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"syscall"
+	"time"
 )
 
 const (
@@ -27,6 +28,9 @@ const (
 	MaxTarget = 4095
 	// Parallel is how many requests of one connection are carried out at a time.
 	Parallel = 8
+	// LeaseTime is how long nobody else changes the bytes of a file that came with
+	// OpOpen, from when it was asked for. Changes of others wait, or until OpRelease.
+	LeaseTime = 8 * time.Millisecond
 	// RootNode is the number of a Volume's root folder.
 	RootNode = 1
 )
@@ -50,14 +54,15 @@ const (
 	OpRename                 // Name in a folder to Data in the folder Other; FlagExclusive
 	OpLink                   // Name in a folder becomes another name of Other
 	OpHold                   // the file stays while it is held, though it loses its last name
-	OpRelease                // takes back one OpHold
+	OpRelease                // takes back one OpHold; Other: the promise of OpOpen that it gives back, or none
 	OpRead                   // Size bytes at Offset
 	OpWrite                  // Data at Offset; FlagAppend: at the end
 	OpSync                   // to the disk
 	OpList                   // a folder's names after Name, in order; the answer's Data, see AppendEntry, and Count: 1 when there are more
 	OpStatFS                 // the answer's Count: bytes in all; Free: bytes free; Files: free files; no Node
 	OpAllocate               // the file has at least Offset bytes, and the Volume room for them
-	lastOp     = OpAllocate
+	OpOpen                   // OpHold; and a file of at most Size bytes comes with it if it can be promised for LeaseTime: the answer's Count is the promise's number, or 0; Data and Attr
+	lastOp     = OpOpen
 )
 
 // Flags of a Request.
@@ -82,7 +87,7 @@ const (
 // Changes reports whether op does something that must not be done twice.
 func (op Op) Changes() bool {
 	switch op {
-	case OpSetAttr, OpSymlink, OpCreate, OpMkdir, OpUnlink, OpRmdir, OpRename, OpLink, OpHold, OpRelease, OpWrite, OpAllocate:
+	case OpSetAttr, OpSymlink, OpCreate, OpMkdir, OpUnlink, OpRmdir, OpRename, OpLink, OpHold, OpRelease, OpWrite, OpAllocate, OpOpen:
 		return true
 	}
 	return false
@@ -132,6 +137,9 @@ const (
 var errFrame = errors.New("this is no frame of the volume protocol")
 
 var order = binary.LittleEndian
+
+// RequestBytes is how long the frame of a request is.
+func RequestBytes(r *Request) int { return 4 + requestHead + len(r.Name) + len(r.Data) }
 
 // AppendRequest appends a frame. Name and Data are within their bounds.
 func AppendRequest(b []byte, r *Request) []byte {
@@ -191,11 +199,50 @@ func AppendAnswer(b []byte, a *Answer) []byte {
 	return append(b, a.Data...)
 }
 
-// DecodeAnswer reads a frame without its length. The Data is the frame's.
-func DecodeAnswer(frame []byte) (a Answer, err error) {
-	if len(frame) < answerHead || len(frame)-answerHead > MaxData {
-		return a, errFrame
+// AnswerBytes is how many bytes of an answer's frame come before its Data.
+const AnswerBytes = 4 + answerHead
+
+// FrameAnswer makes a frame in b, where the answer's Data is at AnswerBytes already.
+func FrameAnswer(b []byte, a *Answer) []byte {
+	n := len(a.Data)
+	head := *a
+	head.Data = nil
+	AppendAnswer(b[:0], &head)
+	order.PutUint32(b, uint32(answerHead+n))
+	return b[:AnswerBytes+n]
+}
+
+// ReadAnswer reads the frame of an answer. Its Data goes to where into says for its
+// tag; to memory of its own when that or into is nil. One that does not fit is an error.
+func ReadAnswer(r *bufio.Reader, into func(tag uint64) []byte) (Answer, error) {
+	var buf [AnswerBytes]byte
+	if _, err := io.ReadFull(r, buf[:]); err != nil {
+		return Answer{}, err
 	}
+	n := int64(order.Uint32(buf[:])) - answerHead
+	if n < 0 || n > MaxData {
+		return Answer{}, fmt.Errorf("%w: an answer with %d bytes", errFrame, n)
+	}
+	a := decodeAnswerHead(buf[4:])
+	var data []byte
+	if into != nil {
+		data = into(a.Tag)
+	}
+	switch {
+	case data == nil:
+		data = make([]byte, n)
+	case int64(len(data)) < n:
+		return a, fmt.Errorf("%w: an answer with %d bytes, where %d were asked for", errFrame, n, len(data))
+	}
+	a.Data = data[:n]
+	_, err := io.ReadFull(r, a.Data)
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return a, err
+}
+
+func decodeAnswerHead(frame []byte) (a Answer) {
 	d := decoder{frame}
 	a.Tag, a.Err = d.u64(), syscall.Errno(d.u32())
 	a.Attr.Node = d.u64()
@@ -205,8 +252,7 @@ func DecodeAnswer(frame []byte) (a Answer, err error) {
 	for _, v := range [...]*int64{&a.Attr.Size, &a.Attr.Blocks, &a.Attr.Accessed, &a.Attr.Modified, &a.Attr.Changed, &a.Count, &a.Free, &a.Files} {
 		*v = d.i64()
 	}
-	a.Data = d.rest
-	return a, nil
+	return a
 }
 
 // ReadFrame reads a frame into buf if it fits there, and returns it without its

@@ -31,11 +31,43 @@ func TestRoundTrip(t *testing.T) {
 	if got, err := DecodeRequest(frame); err != nil || !reflect.DeepEqual(got, fullRequest) {
 		t.Errorf("the request came as %+v, %v", got, err)
 	}
-	if frame, err = ReadFrame(r, frame); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := DecodeAnswer(frame); err != nil || !reflect.DeepEqual(got, fullAnswer) {
+	if got, err := ReadAnswer(r, nil); err != nil || !reflect.DeepEqual(got, fullAnswer) {
 		t.Errorf("the answer came as %+v, %v", got, err)
+	}
+}
+
+// An answer's Data goes where there is room for it.
+func TestReadAnswer(t *testing.T) {
+	frame := AppendAnswer(nil, &fullAnswer)
+	inPlace := append(make([]byte, AnswerBytes), fullAnswer.Data...)
+	a := fullAnswer
+	a.Data = inPlace[AnswerBytes:]
+	if got := FrameAnswer(inPlace, &a); !bytes.Equal(got, frame) {
+		t.Errorf("the frame in place is %x, want %x", got, frame)
+	}
+	room := make([]byte, 10)
+	for name, tt := range map[string]struct {
+		frame []byte
+		into  []byte
+		fails bool
+	}{
+		"memory of its own": {frame, nil, false},
+		"room":              {frame, room, false},
+		"too little room":   {frame, make([]byte, 3), true},
+		"a part":            {frame[:len(frame)-1], room, true},
+		"no head":           {frame[:20], room, true},
+		"too short":         {append([]byte{1, 0, 0, 0}, frame[4:]...), room, true},
+		"too long":          {append([]byte{0xff, 0xff, 0xff, 0xff}, frame[4:]...), room, true},
+	} {
+		got, err := ReadAnswer(bufio.NewReader(bytes.NewReader(tt.frame)), func(tag uint64) []byte {
+			if tag != fullAnswer.Tag {
+				t.Errorf("%s: the tag is %d", name, tag)
+			}
+			return tt.into
+		})
+		if (err != nil) != tt.fails || err == nil && !reflect.DeepEqual(got, fullAnswer) || err == nil && tt.into != nil && &got.Data[0] != &tt.into[0] {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
 	}
 }
 
@@ -99,15 +131,15 @@ func FuzzVolumeRequest(f *testing.F) {
 }
 
 func FuzzVolumeAnswer(f *testing.F) {
-	f.Add(AppendAnswer(nil, &fullAnswer)[4:])
+	f.Add(AppendAnswer(nil, &fullAnswer))
 	entries, _ := AppendEntry(nil, Entry{1, 4, "a"})
-	f.Add(AppendAnswer(nil, &Answer{Data: entries})[4:])
+	f.Add(AppendAnswer(nil, &Answer{Data: entries}))
 	f.Fuzz(func(t *testing.T, frame []byte) {
-		a, err := DecodeAnswer(frame)
+		a, err := ReadAnswer(bufio.NewReader(bytes.NewReader(frame)), nil)
 		if err != nil {
 			return
 		}
-		if again := AppendAnswer(nil, &a)[4:]; !bytes.Equal(again, frame) {
+		if again := AppendAnswer(nil, &a); !bytes.HasPrefix(frame, again) {
 			t.Errorf("%x became %x", frame, again)
 		}
 		if all, err := DecodeEntries(a.Data); err == nil {

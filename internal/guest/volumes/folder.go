@@ -21,15 +21,21 @@ type folder struct {
 	last    bool   // nothing comes after them
 }
 
-func (m *mount) openFolder(h header, out []byte) ([]byte, syscall.Errno) {
+func (q *query) openFolder() {
+	m := q.m
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(m.folders) >= maxFolders {
-		return out, unix.ENFILE
+	full := len(m.folders) >= maxFolders
+	if !full {
+		m.handle++
+		m.folders[m.handle] = nil
+		q.out = appendOpen(q.out, m.handle)
 	}
-	m.handle++
-	m.folders[m.handle] = nil
-	return appendOpen(out, m.handle), 0
+	m.mu.Unlock()
+	if full {
+		q.end(unix.ENFILE)
+		return
+	}
+	q.end(0)
 }
 
 func (m *mount) closeFolder(handle uint64) {
@@ -38,18 +44,18 @@ func (m *mount) closeFolder(handle uint64) {
 	delete(m.folders, handle)
 }
 
-// readFolder appends entries from an offset on: fh, offset, size.
-func (m *mount) readFolder(h header, in, out []byte) ([]byte, syscall.Errno) {
-	handle, at, size := order.Uint64(in), order.Uint64(in[8:]), int(order.Uint32(in[16:]))
+// readFolder appends entries from an offset on, so many bytes at most.
+func (q *query) readFolder(handle, at uint64, size int) syscall.Errno {
+	m := q.m
 	m.mu.Lock()
 	f, open := m.folders[handle]
 	m.mu.Unlock()
 	if !open {
-		return out, unix.EBADF
+		return unix.EBADF
 	}
-	f, err := m.part(h.node, f, at)
+	f, err := m.part(q.h.node, f, at)
 	if err != 0 {
-		return out, err
+		return err
 	}
 	m.mu.Lock()
 	if _, open := m.folders[handle]; open {
@@ -59,17 +65,17 @@ func (m *mount) readFolder(h header, in, out []byte) ([]byte, syscall.Errno) {
 	for i := at - f.begin; i < uint64(len(f.entries)); i++ {
 		e := f.entries[i]
 		padded := (direntHead + len(e.Name) + 7) &^ 7
-		if len(out)-outHead+padded > size {
+		if len(q.out)-outHead+padded > size {
 			break
 		}
-		out = order.AppendUint64(out, e.Node)
-		out = order.AppendUint64(out, f.begin+i+1)
-		out = order.AppendUint32(out, uint32(len(e.Name)))
-		out = order.AppendUint32(out, uint32(e.Type))
-		out = append(out, e.Name...)
-		out = append(out, make([]byte, padded-direntHead-len(e.Name))...)
+		q.out = order.AppendUint64(q.out, e.Node)
+		q.out = order.AppendUint64(q.out, f.begin+i+1)
+		q.out = order.AppendUint32(q.out, uint32(len(e.Name)))
+		q.out = order.AppendUint32(q.out, uint32(e.Type))
+		q.out = append(q.out, e.Name...)
+		q.out = append(q.out, make([]byte, padded-direntHead-len(e.Name))...)
 	}
-	return out, 0
+	return 0
 }
 
 // part returns the part of a folder's listing that begins at an offset or before.

@@ -61,6 +61,10 @@ const (
 	initBigWrites   = 1 << 5
 	initMaxPages    = 1 << 22
 
+	// attrOfHandle has the kernel ask for attributes by an open file: gVisor does when a
+	// read may go beyond the end, and after an allocation.
+	attrOfHandle = 1 << 0
+
 	// openNoFlush has a close not wait for an answer, which could be interrupted.
 	openNoFlush = 1 << 5
 
@@ -82,16 +86,20 @@ type header struct {
 
 // mount is one mounted Volume.
 type mount struct {
-	fd     int // /dev/fuse
 	number uint8
 	link   *link
+	reply  func(answer []byte) // to the kernel; it does not block
+
+	aheads *aheads
 
 	mu      sync.Mutex
 	handle  uint64
 	folders map[uint64]*folder // that are open, by handle
 	fresh   map[uint32]fresh   // by the thread that asked
+}
 
-	background chan volume.Request // of which nobody awaits the end
+func newMount(l *link, number uint8, files *aheads, reply func([]byte)) *mount {
+	return &mount{number: number, link: l, reply: reply, aheads: files, folders: map[uint64]*folder{}, fresh: map[uint32]fresh{}}
 }
 
 // fresh is what a thread was told of a file just now: gVisor asks again at once.
@@ -108,8 +116,6 @@ const (
 	folderNanos = 50_000_000
 	// maxFresh bounds how many threads' answers are kept.
 	maxFresh = 64
-	// maxBackground is how many requests may be under way that nobody waits for.
-	maxBackground = 128
 )
 
 // told keeps what a thread was told.
@@ -132,18 +138,22 @@ func (m *mount) toldJustNow(h header) (volume.Attr, bool) {
 	return f.attr, ok && f.attr.Node == h.node && time.Since(f.at) < freshTime
 }
 
-// later sends requests that nobody waits for.
-func (m *mount) later() {
-	for r := range m.background {
-		_, _ = m.ask(r)
-	}
+// query is a request of the kernel that is being answered.
+type query struct {
+	m       *mount
+	h       header
+	out     []byte // the answer, after room for its head
+	asks    bool   // it has its place among those that ask the Node
+	large   bool   // and among those that need a large buffer
+	changes bool   // it may change the bytes of files
+	buffer  []byte // a large one that it has of the link's
 }
 
-// answer carries a request of the kernel out and returns what to write; false when
-// nothing is.
-func (m *mount) answer(in []byte) ([]byte, bool) {
+// take begins what the kernel asks for. It is answered from here, or when the Node
+// has answered.
+func (m *mount) take(in []byte) {
 	if len(in) < inHead {
-		return nil, false
+		return
 	}
 	h := header{
 		op: order.Uint32(in[4:]), unique: order.Uint64(in[8:]), node: order.Uint64(in[16:]),
@@ -151,17 +161,74 @@ func (m *mount) answer(in []byte) ([]byte, bool) {
 	}
 	switch h.op {
 	case opForget, opBatchForget, opInterrupt:
-		return nil, false
+		return
 	}
-	out := make([]byte, outHead, outHead+256)
-	out, err := m.do(h, in[inHead:], out)
+	q := &query{m: m, h: h, out: make([]byte, outHead, outHead+256)}
+	if in = in[inHead:]; len(in) < shortest[h.op] {
+		q.end(unix.EINVAL)
+		return
+	}
+	q.do(in)
+}
+
+// end answers the kernel.
+func (q *query) end(err syscall.Errno) {
 	if err != 0 {
-		out = out[:outHead]
+		q.out = q.out[:outHead]
 	}
-	order.PutUint32(out, uint32(len(out)))
-	order.PutUint32(out[4:], uint32(-int32(err)))
-	order.PutUint64(out[8:], h.unique)
-	return out, true
+	order.PutUint32(q.out, uint32(len(q.out)))
+	order.PutUint32(q.out[4:], uint32(-int32(err)))
+	order.PutUint64(q.out[8:], q.h.unique)
+	if q.changes {
+		q.m.aheads.changed()
+	}
+	q.m.reply(q.out)
+	if q.buffer != nil {
+		select {
+		case q.m.link.buffers <- q.buffer:
+		default:
+		}
+	}
+	if q.large {
+		<-q.m.link.large
+	}
+	if q.asks {
+		<-q.m.link.queries
+	}
+}
+
+// place takes the query's place among those that ask the Node.
+func (q *query) place(large bool) {
+	q.m.link.queries <- struct{}{}
+	q.asks = true
+	if large {
+		q.m.link.large <- struct{}{}
+		q.large = true
+	}
+}
+
+// ask has the Node carry a request out, and answers the kernel with what add appends
+// then; nil: with nothing.
+func (q *query) ask(r volume.Request, add func(a volume.Answer)) {
+	q.place(false)
+	q.start(r, add)
+}
+
+// start is ask for a query that has its place.
+func (q *query) start(r volume.Request, add func(a volume.Answer)) {
+	r.Mount = q.m.number
+	q.m.link.start(&question{request: r, done: func(a volume.Answer) {
+		if a.Err == 0 && add != nil {
+			add(a)
+		}
+		q.end(a.Err)
+	}})
+}
+
+// later does what asks the Node more than once.
+func (q *query) later(do func() syscall.Errno) {
+	q.place(false)
+	go func() { q.end(do()) }()
 }
 
 // shortest is how long the body of a request is at least, up to its names.
@@ -170,65 +237,78 @@ var shortest = map[uint32]int{
 	opRelease: 24, opFsync: 16, opInit: 16, opOpenDir: 8, opReadDir: 40, opReleaseDir: 24, opCreate: 16, opFallocate: 32,
 }
 
-// do appends the answer to a request to out.
-func (m *mount) do(h header, in, out []byte) ([]byte, syscall.Errno) {
-	if len(in) < shortest[h.op] {
-		return out, unix.EINVAL
-	}
+// do answers a request, or begins to.
+func (q *query) do(in []byte) {
+	m, h := q.m, q.h
 	known, knows := m.toldJustNow(h)
 	switch h.op {
 	case opInit:
-		return m.init(in, out)
+		q.init(in)
 	case opDestroy, opFlush, opFsyncDir, opAccess:
-		return out, 0
+		q.end(0)
 	case opGetXattr, opSetXattr, opListXattr, opRemoveXattr:
-		return out, unix.ENOTSUP
+		q.end(unix.ENOTSUP)
 	case opOpenDir:
-		return m.openFolder(h, out)
+		q.openFolder()
 	case opReadDir:
-		return m.readFolder(h, in, out)
+		handle, at, size := order.Uint64(in), order.Uint64(in[8:]), int(order.Uint32(in[16:]))
+		q.later(func() syscall.Errno { return q.readFolder(handle, at, size) })
 	case opReleaseDir:
 		m.closeFolder(order.Uint64(in))
-		return out, 0
+		q.end(0)
 	case opLookup, opMknod, opMkdir, opSymlink, opLink, opCreate:
-		return m.entry(h, in, out)
+		q.entry(in)
 	case opUnlink, opRmdir, opRename, opRename2:
-		return out, m.remove(h, in)
+		q.remove(in)
 	case opGetAttr:
-		if knows {
-			return appendAttrOut(out, known), 0
+		if order.Uint32(in)&attrOfHandle != 0 && !knows {
+			// The kernel will go by the length alone.
+			var a ahead
+			a, knows = m.aheads.of(h.node)
+			known = a.attr
 		}
-		return m.attr(volume.Request{Op: volume.OpGetAttr, Node: h.node}, out)
+		if knows {
+			q.out = appendAttrOut(q.out, known)
+			q.end(0)
+			return
+		}
+		q.attr(volume.Request{Op: volume.OpGetAttr, Node: h.node})
 	case opSetAttr:
 		r := setAttr(h.node, in)
 		if knows && r.Set == volume.SetSize && r.Offset == 0 && known.Size == 0 {
-			return appendAttrOut(out, known), 0 // of a file that was just made
+			q.out = appendAttrOut(q.out, known) // of a file that was just made
+			q.end(0)
+			return
 		}
-		return m.attr(r, out)
+		q.change()
+		q.attr(r)
+	default:
+		q.file(in)
 	}
-	return m.file(h, in, out)
 }
 
-// ask asks the Node about this mount.
+// ask asks the Node about this mount, and waits.
 func (m *mount) ask(r volume.Request) (volume.Answer, syscall.Errno) {
 	r.Mount = m.number
 	return m.link.ask(r)
 }
 
-func (m *mount) init(in, out []byte) ([]byte, syscall.Errno) {
+func (q *query) init(in []byte) {
 	if order.Uint32(in) != protocolMajor {
-		return out, unix.EPROTO
+		q.end(unix.EPROTO)
+		return
 	}
-	out = order.AppendUint32(out, protocolMajor)
+	out := order.AppendUint32(q.out, protocolMajor)
 	out = order.AppendUint32(out, protocolMinor)
-	out = order.AppendUint32(out, volume.MaxData) // readahead
+	out = order.AppendUint32(out, maxData) // readahead
 	out = order.AppendUint32(out, initAsyncRead|initAtomicTrunc|initBigWrites|initMaxPages)
-	out = order.AppendUint16(out, readers) // in the background
-	out = order.AppendUint16(out, readers)
-	out = order.AppendUint32(out, volume.MaxData) // a write
-	out = order.AppendUint32(out, 1)              // nanoseconds that times are exact to
-	out = order.AppendUint16(out, volume.MaxData/page)
-	return append(out, make([]byte, 2+32)...), 0
+	out = order.AppendUint16(out, maxQueries) // in the background
+	out = order.AppendUint16(out, maxQueries)
+	out = order.AppendUint32(out, maxData) // a write
+	out = order.AppendUint32(out, 1)       // nanoseconds that times are exact to
+	out = order.AppendUint16(out, maxData/page)
+	q.out = append(out, make([]byte, 2+32)...)
+	q.end(0)
 }
 
 // name cuts a name from a request, which ends with NUL.
@@ -244,7 +324,8 @@ func name(in []byte) (string, []byte, syscall.Errno) {
 }
 
 // entry does what ends with a file under a name.
-func (m *mount) entry(h header, in, out []byte) ([]byte, syscall.Errno) {
+func (q *query) entry(in []byte) {
+	h := q.h
 	r := volume.Request{Node: h.node, UID: h.uid, GID: h.gid}
 	switch h.op {
 	case opLookup:
@@ -258,7 +339,8 @@ func (m *mount) entry(h header, in, out []byte) ([]byte, syscall.Errno) {
 	case opMknod:
 		mode := order.Uint32(in)
 		if kind := mode & unix.S_IFMT; kind != unix.S_IFREG && kind != 0 {
-			return out, unix.EPERM // no devices, pipes and sockets
+			q.end(unix.EPERM) // no devices, pipes and sockets
+			return
 		}
 		r.Op, r.Flags, r.Mode, in = volume.OpCreate, volume.FlagExclusive, mode&^order.Uint32(in[8:]), in[16:]
 	case opCreate:
@@ -270,30 +352,38 @@ func (m *mount) entry(h header, in, out []byte) ([]byte, syscall.Errno) {
 	}
 	var err syscall.Errno
 	if r.Name, in, err = name(in); err != 0 {
-		return out, err
+		q.end(err)
+		return
 	}
 	if h.op == opSymlink {
 		target, _, found := bytes.Cut(in, []byte{0})
 		if !found || len(target) > volume.MaxTarget {
-			return out, unix.ENAMETOOLONG
+			q.end(unix.ENAMETOOLONG)
+			return
 		}
 		r.Data = target
 	}
-	a, err := m.ask(r)
-	if err != 0 {
-		return out, err
-	}
-	m.told(h.thread, a.Attr)
-	out = appendEntry(out, a.Attr)
-	if h.op == opCreate {
-		out = appendOpen(out, a.Attr.Node)
-	}
-	return out, 0
+	q.ask(r, func(a volume.Answer) {
+		q.m.told(h.thread, a.Attr)
+		q.out = appendEntry(q.out, a.Attr)
+		if h.op == opCreate {
+			q.out = appendOpen(q.out, a.Attr.Node)
+		}
+	})
 }
 
 // remove does what ends without one.
-func (m *mount) remove(h header, in []byte) (err syscall.Errno) {
-	r := volume.Request{Op: volume.OpUnlink, Node: h.node}
+func (q *query) remove(in []byte) {
+	r, err := removal(q.h, in)
+	if err != 0 {
+		q.end(err)
+		return
+	}
+	q.ask(r, nil)
+}
+
+func removal(h header, in []byte) (r volume.Request, err syscall.Errno) {
+	r = volume.Request{Op: volume.OpUnlink, Node: h.node}
 	switch h.op {
 	case opRmdir:
 		r.Op = volume.OpRmdir
@@ -303,7 +393,7 @@ func (m *mount) remove(h header, in []byte) (err syscall.Errno) {
 		case unix.RENAME_NOREPLACE:
 			r.Flags = volume.FlagExclusive
 		default:
-			return unix.EINVAL
+			return r, unix.EINVAL
 		}
 		fallthrough
 	case opRename:
@@ -311,26 +401,21 @@ func (m *mount) remove(h header, in []byte) (err syscall.Errno) {
 		in = in[shortest[h.op]:]
 	}
 	if r.Name, in, err = name(in); err != 0 {
-		return err
+		return r, err
 	}
 	if r.Op == volume.OpRename {
 		to, _, err := name(in)
 		if err != 0 {
-			return err
+			return r, err
 		}
 		r.Data = []byte(to)
 	}
-	_, err = m.ask(r)
-	return err
+	return r, 0
 }
 
 // attr does what ends with the attributes of a file.
-func (m *mount) attr(r volume.Request, out []byte) ([]byte, syscall.Errno) {
-	a, err := m.ask(r)
-	if err != 0 {
-		return out, err
-	}
-	return appendAttrOut(out, a.Attr), 0
+func (q *query) attr(r volume.Request) {
+	q.ask(r, func(a volume.Answer) { q.out = appendAttrOut(q.out, a.Attr) })
 }
 
 // appendAttrOut appends attributes and how long they hold. Those of files hold for
@@ -382,67 +467,46 @@ func setAttr(node uint64, in []byte) volume.Request {
 }
 
 // file does what is about one file.
-func (m *mount) file(h header, in, out []byte) ([]byte, syscall.Errno) {
-	switch h.op {
+func (q *query) file(in []byte) {
+	node := q.h.node
+	switch q.h.op {
 	case opReadLink:
-		a, err := m.ask(volume.Request{Op: volume.OpReadLink, Node: h.node})
-		return append(out, a.Data...), err
+		q.ask(volume.Request{Op: volume.OpReadLink, Node: node}, func(a volume.Answer) { q.out = append(q.out, a.Data...) })
 	case opOpen:
-		if order.Uint32(in)&unix.O_TRUNC != 0 {
-			if _, err := m.ask(volume.Request{Op: volume.OpSetAttr, Node: h.node, Set: volume.SetSize}); err != 0 {
-				return out, err
-			}
-		}
-		_, err := m.ask(volume.Request{Op: volume.OpHold, Node: h.node})
-		return appendOpen(out, h.node), err
+		q.open(order.Uint32(in))
 	case opRelease:
-		m.background <- volume.Request{Op: volume.OpRelease, Node: h.node}
-		return out, 0
+		q.release()
 	case opRead:
-		size := min(order.Uint32(in[16:]), volume.MaxData)
-		a, err := m.ask(volume.Request{Op: volume.OpRead, Node: h.node, Offset: int64(order.Uint64(in[8:])), Size: size})
-		return append(out, a.Data...), err
+		q.read(int64(order.Uint64(in[8:])), int(min(order.Uint32(in[16:]), maxData)))
 	case opWrite:
-		return m.write(h, in, out)
+		q.write(in)
 	case opFsync:
-		_, err := m.ask(volume.Request{Op: volume.OpSync, Node: h.node})
-		return out, err
+		q.ask(volume.Request{Op: volume.OpSync, Node: node}, nil)
 	case opFallocate:
 		offset, length := int64(order.Uint64(in[8:])), int64(order.Uint64(in[16:]))
 		if order.Uint32(in[24:]) != 0 || offset < 0 || length <= 0 || offset+length < 0 {
-			return out, unix.EOPNOTSUPP // no holes, and nothing beyond the end
+			q.end(unix.EOPNOTSUPP) // no holes, and nothing beyond the end
+			return
 		}
-		_, err := m.ask(volume.Request{Op: volume.OpAllocate, Node: h.node, Offset: offset + length})
-		return out, err
+		q.change()
+		q.ask(volume.Request{Op: volume.OpAllocate, Node: node, Offset: offset + length}, nil)
 	case opStatFS:
-		return m.statFS(out)
+		q.statFS()
+	default:
+		q.end(unix.ENOSYS)
 	}
-	return out, unix.ENOSYS
 }
 
-func (m *mount) write(h header, in, out []byte) ([]byte, syscall.Errno) {
-	data := in[40:]
-	if uint64(len(data)) < uint64(order.Uint32(in[16:])) || len(data) > volume.MaxData {
-		return out, unix.EINVAL
-	}
-	r := volume.Request{Op: volume.OpWrite, Node: h.node, Offset: int64(order.Uint64(in[8:])), Data: data[:order.Uint32(in[16:])]}
-	if order.Uint32(in[32:])&unix.O_APPEND != 0 {
-		r.Flags = volume.FlagAppend // the kernel's idea of the end is its own
-	}
-	a, err := m.ask(r)
-	out = order.AppendUint32(out, uint32(a.Count))
-	return append(out, make([]byte, 4)...), err
-}
-
-func (m *mount) statFS(out []byte) ([]byte, syscall.Errno) {
-	a, err := m.ask(volume.Request{Op: volume.OpStatFS, Node: volume.RootNode})
-	for _, v := range []int64{a.Count / page, a.Free / page, a.Free / page, a.Files, a.Files} {
-		out = order.AppendUint64(out, uint64(v))
-	}
-	for _, v := range []uint32{page, volume.MaxName, page, 0} {
-		out = order.AppendUint32(out, v)
-	}
-	return append(out, make([]byte, 24)...), err
+func (q *query) statFS() {
+	q.ask(volume.Request{Op: volume.OpStatFS, Node: volume.RootNode}, func(a volume.Answer) {
+		for _, v := range []int64{a.Count / page, a.Free / page, a.Free / page, a.Files, a.Files} {
+			q.out = order.AppendUint64(q.out, uint64(v))
+		}
+		for _, v := range []uint32{page, volume.MaxName, page, 0} {
+			q.out = order.AppendUint32(q.out, v)
+		}
+		q.out = append(q.out, make([]byte, 24)...)
+	})
 }
 
 // appendEntry appends what a name stands for. It holds for no time, as appendAttr.

@@ -2,9 +2,12 @@ package volumes
 
 import (
 	"bufio"
+	"errors"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -16,74 +19,112 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/volume"
 )
 
-// askTime is how long the Node has to answer, also one that is away meanwhile.
-const askTime = 30 * time.Second
+const (
+	// askTime is how long the Node has to answer, also one that is away meanwhile.
+	askTime = 30 * time.Second
+	// maxQueries is how many requests of the kernel are under way at a time. Each is
+	// at most maxPieces requests to the Node, which remembers more answers than that.
+	maxQueries = 32
+	// maxLarge is how many of them may need a large buffer.
+	maxLarge = 8
+)
 
 // link is the way to the Node: requests wait while there is none.
 type link struct {
 	volumes []string
+	queries chan struct{} // holds one for each request of the kernel that asks the Node
+	large   chan struct{} // holds one for each that needs a large buffer
+	buffers chan []byte   // large ones that are free
 
-	mu      sync.Mutex
-	conn    net.Conn // nil: none that works
-	tag     uint64
-	pending map[uint64]*question
+	mu       sync.Mutex
+	conn     *stream // nil: none that works
+	tag      uint64
+	pending  map[uint64]*question
+	expiring bool // a timer ends questions that are late
 
 	writing sync.Mutex // taken before mu
 }
 
 // question is a request under way.
 type question struct {
-	frame  []byte
-	answer chan volume.Answer
+	request volume.Request
+	into    []byte              // where the answer's Data goes; nil: it gets memory of its own
+	done    func(volume.Answer) // called once; it must neither block nor ask
+
+	frame []byte
+	since time.Time
+	sent  *stream // over which it was sent last; guarded by link.writing
 }
 
 func newLink(volumes []string) *link {
 	// Where tags begin is chosen anew by each server: the Node remembers some of those
 	// before it.
-	return &link{volumes: volumes, tag: rand.Uint64(), pending: map[uint64]*question{}}
-}
-
-// ask has the Node carry a request out; EIO when it does not answer in time. The
-// answer's Data is the caller's.
-func (l *link) ask(r volume.Request) (volume.Answer, syscall.Errno) {
-	q := &question{answer: make(chan volume.Answer, 1)}
-	l.mu.Lock()
-	l.tag++
-	r.Tag = l.tag
-	l.mu.Unlock()
-	q.frame = volume.AppendRequest(nil, &r)
-	l.mu.Lock()
-	l.pending[r.Tag] = q
-	l.mu.Unlock()
-	defer func() {
-		l.mu.Lock()
-		delete(l.pending, r.Tag)
-		l.mu.Unlock()
-	}()
-	l.send(q)
-	late := time.NewTimer(askTime)
-	defer late.Stop()
-	select {
-	case a := <-q.answer:
-		return a, a.Err
-	case <-late.C:
-		return volume.Answer{}, unix.EIO
+	return &link{
+		volumes: volumes, tag: rand.Uint64(), pending: map[uint64]*question{},
+		queries: make(chan struct{}, maxQueries), large: make(chan struct{}, maxLarge), buffers: make(chan []byte, maxLarge),
 	}
 }
 
-// send writes a question; a next connection has it again if this one breaks.
-func (l *link) send(q *question) {
+// ask has the Node carry a request out and waits for the answer; EIO when it does not
+// come in time. The answer's Data is the caller's.
+func (l *link) ask(r volume.Request) (volume.Answer, syscall.Errno) {
+	answer := make(chan volume.Answer, 1)
+	l.start(&question{request: r, done: func(a volume.Answer) { answer <- a }})
+	a := <-answer
+	return a, a.Err
+}
+
+// start sends questions, together. Each is answered once, with EIO when the Node does
+// not in time.
+func (l *link) start(questions ...*question) {
+	now := time.Now()
+	l.mu.Lock()
+	for _, q := range questions {
+		l.tag++
+		q.request.Tag = l.tag
+		q.since = now
+		q.frame = volume.AppendRequest(make([]byte, 0, volume.RequestBytes(&q.request)), &q.request)
+		l.pending[q.request.Tag] = q
+	}
+	if !l.expiring {
+		l.expiring = true
+		time.AfterFunc(askTime, l.expire)
+	}
+	l.mu.Unlock()
+	l.send(questions...)
+}
+
+// expire ends questions that were not answered in time.
+func (l *link) expire() {
+	var late []*question
+	wait := askTime
+	l.mu.Lock()
+	for tag, q := range l.pending {
+		if left := askTime - time.Since(q.since); left <= 0 {
+			delete(l.pending, tag)
+			late = append(late, q)
+		} else {
+			wait = min(wait, left)
+		}
+	}
+	if l.expiring = len(l.pending) > 0; l.expiring {
+		time.AfterFunc(wait, l.expire)
+	}
+	l.mu.Unlock()
+	for _, q := range late {
+		q.done(volume.Answer{Tag: q.request.Tag, Err: unix.EIO})
+	}
+}
+
+// send writes questions; a next connection has them again if this one breaks.
+func (l *link) send(questions ...*question) {
 	l.writing.Lock()
 	defer l.writing.Unlock()
 	l.mu.Lock()
 	conn := l.conn
 	l.mu.Unlock()
-	if conn == nil {
-		return // the connection that comes sends what is pending
-	}
-	_ = conn.SetWriteDeadline(time.Now().Add(askTime))
-	if _, err := conn.Write(q.frame); err != nil {
-		conn.Close()
+	if conn != nil { // or else the connection that comes sends what is pending
+		conn.send(questions)
 	}
 }
 
@@ -94,77 +135,189 @@ func (l *link) serve(listener net.Listener) error {
 		if err != nil {
 			return err
 		}
-		go l.use(conn)
+		tcp, ok := conn.(*net.TCPConn)
+		if !ok {
+			return errors.New("the listener for the node is none of TCP")
+		}
+		go func() { _ = l.use(tcp) }()
 	}
 }
 
 // use speaks over a connection until it breaks.
-func (l *link) use(conn net.Conn) {
-	defer conn.Close()
-	r := bufio.NewReaderSize(conn, 64<<10)
-	if !l.greet(conn, r) {
-		return
+func (l *link) use(conn *net.TCPConn) error {
+	s, err := newStream(conn)
+	if err != nil {
+		return err
 	}
-	l.begin(conn)
-	for {
-		frame, err := volume.ReadFrame(r, nil)
-		if err != nil {
-			break
-		}
-		a, err := volume.DecodeAnswer(frame)
-		if err != nil {
-			break
-		}
-		l.mu.Lock()
-		q := l.pending[a.Tag]
-		delete(l.pending, a.Tag)
-		l.mu.Unlock()
-		if q != nil {
-			q.answer <- a
-		}
+	defer s.file.Close()
+	if err := l.greet(s); err != nil {
+		return err
 	}
+	l.begin(s)
+	for err == nil {
+		err = l.next(s)
+	}
+	s.end() // whoever writes to it stops
+	l.writing.Lock()
+	defer l.writing.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.conn == conn {
+	if l.conn == s {
 		l.conn = nil
 	}
+	return err
+}
+
+// next reads an answer and gives it to who waits for it.
+func (l *link) next(s *stream) error {
+	var q *question
+	a, err := volume.ReadAnswer(s.r, func(tag uint64) []byte {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if q = l.pending[tag]; q == nil {
+			return nil
+		}
+		delete(l.pending, tag)
+		return q.into
+	})
+	switch {
+	case q == nil:
+	case err == nil:
+		q.done(a)
+	default: // the next connection has it again, which may be there
+		l.mu.Lock()
+		l.pending[q.request.Tag] = q
+		l.mu.Unlock()
+		s.end()
+		l.send(q)
+	}
+	return err
 }
 
 // greet says which Volumes are meant by which number.
-func (l *link) greet(conn net.Conn, r *bufio.Reader) bool {
-	_ = conn.SetDeadline(time.Now().Add(askTime))
+func (l *link) greet(s *stream) error {
+	if err := s.patience(askTime); err != nil {
+		return err
+	}
 	hello := volume.Request{Op: volume.OpHello, Size: volume.Version, Data: []byte(strings.Join(l.volumes, " "))}
-	if _, err := conn.Write(volume.AppendRequest(nil, &hello)); err != nil {
-		return false
+	if err := s.write(volume.AppendRequest(nil, &hello)); err != nil {
+		return err
 	}
-	frame, err := volume.ReadFrame(r, nil)
-	if err != nil {
-		return false
+	a, err := volume.ReadAnswer(s.r, nil)
+	switch {
+	case err != nil:
+		return err
+	case a.Err != 0:
+		return a.Err
 	}
-	a, err := volume.DecodeAnswer(frame)
-	return err == nil && a.Err == 0 && conn.SetDeadline(time.Time{}) == nil
+	return s.patience(0)
 }
 
 // begin makes a connection the one that is used, and sends over it what is under
 // way: the Node does nothing twice.
-func (l *link) begin(conn net.Conn) {
+func (l *link) begin(s *stream) {
 	l.writing.Lock()
 	defer l.writing.Unlock()
 	l.mu.Lock()
 	if l.conn != nil {
-		l.conn.Close()
+		l.conn.end()
 	}
-	l.conn = conn
-	var again [][]byte
+	l.conn = s
+	var again []*question
 	for _, tag := range slices.Sorted(maps.Keys(l.pending)) {
-		again = append(again, l.pending[tag].frame)
+		again = append(again, l.pending[tag])
 	}
 	l.mu.Unlock()
-	_ = conn.SetWriteDeadline(time.Now().Add(askTime))
-	for _, frame := range again {
-		if _, err := conn.Write(frame); err != nil {
-			conn.Close()
-			return
+	s.send(again)
+}
+
+// stream is a connection of which the calls block in the kernel: Go's poller makes
+// several calls of one, and a call costs more here than what it is for.
+type stream struct {
+	file *os.File // closed by who reads
+	fd   int
+	r    *bufio.Reader
+}
+
+// newStream takes a connection over.
+func newStream(conn *net.TCPConn) (*stream, error) {
+	file, err := conn.File()
+	_ = conn.Close()
+	if err != nil {
+		return nil, err
+	}
+	s := &stream{file: file, fd: int(file.Fd())}
+	s.r = bufio.NewReaderSize(s, 64<<10)
+	late := unix.NsecToTimeval(int64(askTime))
+	if err := errors.Join(unix.SetNonblock(s.fd, false), unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &late)); err != nil {
+		_ = file.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// patience bounds how long a read waits; zero: not at all.
+func (s *stream) patience(d time.Duration) error {
+	t := unix.NsecToTimeval(int64(d))
+	return unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &t)
+}
+
+// end breaks the connection.
+func (s *stream) end() { _ = unix.Shutdown(s.fd, unix.SHUT_RDWR) }
+
+// send writes the questions that were not sent over this connection, and breaks it
+// when it cannot. The caller holds link.writing.
+func (s *stream) send(questions []*question) {
+	var frames []byte
+	for _, q := range questions {
+		switch {
+		case q.sent == s:
+			continue
+		case frames == nil:
+			frames = q.frame
+		default:
+			frames = append(frames[:len(frames):len(frames)], q.frame...)
+		}
+		q.sent = s
+		if len(frames) > requestBytes {
+			if s.write(frames) != nil {
+				s.end()
+				return
+			}
+			frames = nil
+		}
+	}
+	if len(frames) > 0 && s.write(frames) != nil {
+		s.end()
+	}
+}
+
+func (s *stream) write(b []byte) error {
+	for len(b) > 0 {
+		n, err := unix.Write(s.fd, b)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return err
+		default:
+			b = b[n:]
+		}
+	}
+	return nil
+}
+
+// Read implements io.Reader.
+func (s *stream) Read(b []byte) (int, error) {
+	for {
+		n, err := unix.Read(s.fd, b)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return 0, err
+		case n == 0:
+			return 0, io.EOF
+		default:
+			return n, nil
 		}
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
+	"runtime/debug"
 
 	"golang.org/x/sys/unix"
 
@@ -16,10 +18,18 @@ import (
 const (
 	// firstFile is the descriptor of the listener; those of the mounts follow it.
 	firstFile = 3
-	// readers is how many requests of a mount are worked on at a time.
-	readers = 4
+	// maxData bounds the bytes of one read or write of the kernel. gVisor has no larger
+	// ones. To the Node each goes in pieces, all at once.
+	maxData = maxPieces * volume.MaxData
+	// maxPieces is how many those are at most.
+	maxPieces = 4
 	// requestBytes is as long as a request of the kernel gets.
-	requestBytes = volume.MaxData + 8192
+	requestBytes = maxData + 8192
+	// threads is how many threads may work beside those that read from the kernel,
+	// and garbagePercent how much garbage there may be: a collection stops and wakes
+	// them all, which costs more here than the memory.
+	threads        = 3
+	garbagePercent = 400
 )
 
 // Run serves the mounts of these Volumes until the last of them is gone. Descriptor
@@ -38,21 +48,27 @@ func Run(host netip.Addr, volumes []string) error {
 		return fmt.Errorf("listen to the node: %w", err)
 	}
 	_ = file.Close()
+	// A thread that waits in the kernel keeps its place among those that run, so that it
+	// needs nobody to go on.
+	runtime.GOMAXPROCS(len(volumes) + threads)
+	debug.SetGCPercent(garbagePercent)
 	l := newLink(volumes)
 	ended := make(chan error, 1)
 	go func() { ended <- l.serve(server.OnlyFrom(listener, host)) }()
 	left := make(chan struct{})
-	for i := range volumes {
-		m := &mount{fd: firstFile + 1 + i, number: uint8(i), link: l, folders: map[uint64]*folder{}, fresh: map[uint32]fresh{}, background: make(chan volume.Request, maxBackground)}
-		go m.later()
-		for range readers {
-			go func() {
-				m.serve()
-				left <- struct{}{}
-			}()
+	files := map[string]*aheads{}
+	for i, id := range volumes {
+		if files[id] == nil {
+			files[id] = newAheads()
 		}
+		fd := firstFile + 1 + i
+		m := newMount(l, uint8(i), files[id], func(answer []byte) { reply(fd, answer) })
+		go func() {
+			m.serve(fd)
+			left <- struct{}{}
+		}()
 	}
-	for range readers * len(volumes) {
+	for range volumes {
 		select {
 		case <-left:
 		case err := <-ended:
@@ -62,24 +78,29 @@ func Run(host netip.Addr, volumes []string) error {
 	return nil
 }
 
-// serve answers what the kernel asks, until the mount is gone.
-func (m *mount) serve() {
+// serve takes what the kernel asks, until the mount is gone. One thread does for a
+// mount, as it waits for nothing else: gVisor wakes all that read for each request.
+func (m *mount) serve(fd int) {
 	buf := make([]byte, requestBytes)
 	for {
 		// The runtime's poller does not work here: a read waits in the kernel.
-		n, err := unix.Read(m.fd, buf)
+		n, err := unix.Read(fd, buf)
 		switch {
 		case errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN):
-			continue
 		case err != nil:
 			return
+		default:
+			m.take(buf[:n])
 		}
-		out, answers := m.answer(buf[:n])
-		for answers {
-			// An error says that nobody waits for it any more.
-			if _, err := unix.Write(m.fd, out); !errors.Is(err, unix.EINTR) {
-				break
-			}
+	}
+}
+
+// reply writes an answer to the kernel. An error says that nobody waits for it any
+// more.
+func reply(fd int, answer []byte) {
+	for {
+		if _, err := unix.Write(fd, answer); !errors.Is(err, unix.EINTR) {
+			return
 		}
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"fmt"
 	"net"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,12 +21,50 @@ import (
 type kernel struct {
 	t      *testing.T
 	mount  *mount
-	unique uint64
+	asked  *asked
 	thread uint32
+}
+
+// asked is what has no answer yet.
+type asked struct {
+	unique  atomic.Uint64
+	answers sync.Map // of channels, by unique number
+}
+
+// reply is where a mount writes its answers to.
+func (a *asked) reply(b []byte) {
+	if to, ok := a.answers.LoadAndDelete(order.Uint64(b[8:])); ok {
+		to.(chan []byte) <- bytes.Clone(b)
+	}
+}
+
+// pair returns both ends of a connection.
+func pair(t *testing.T) (guest *net.TCPConn, node net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	node, err = net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn.(*net.TCPConn), node
 }
 
 // mounted returns a mount of an empty Volume, served by a Node's disk.
 func mounted(t *testing.T) *kernel {
+	t.Helper()
+	return mountedIn(t, 1)[0]
+}
+
+// mountedIn returns mounts of one empty Volume in so many Boots.
+func mountedIn(t *testing.T, boots int) (all []*kernel) {
 	t.Helper()
 	d, err := disk.Open(t.TempDir())
 	if err != nil {
@@ -34,40 +74,77 @@ func mounted(t *testing.T) *kernel {
 	if err := d.Create(v); err != nil {
 		t.Fatal(err)
 	}
-	l := newLink([]string{v.ID})
-	ours, theirs := net.Pipe()
-	boot := d.ForBoot(v.Tenant, []string{v.ID})
-	served := make(chan error, 1)
-	go func() { served <- boot.Serve(t.Context(), theirs) }()
-	go l.use(ours)
-	m := &mount{link: l, folders: map[uint64]*folder{}, fresh: map[uint32]fresh{}, background: make(chan volume.Request, maxBackground)}
-	go m.later()
-	t.Cleanup(func() {
-		close(m.background)
-		ours.Close()
-		<-served
-		boot.Close()
-	})
-	return &kernel{t: t, mount: m, thread: 1}
+	for range boots {
+		l := newLink([]string{v.ID})
+		stop := connected(t, l, d.ForBoot(v.Tenant, []string{v.ID}), nil)
+		k := &kernel{t: t, asked: &asked{}, thread: 1}
+		k.mount = newMount(l, 0, newAheads(), k.asked.reply)
+		t.Cleanup(stop)
+		all = append(all, k)
+	}
+	return all
+}
+
+// connected connects a link to a Node's end of it, again and again. Each connection is
+// cut when cut says so; nil: never.
+func connected(t *testing.T, l *link, boot *disk.Boot, cut func() <-chan time.Time) (stop func()) {
+	t.Helper()
+	stopped, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer boot.Close()
+		for {
+			ours, theirs := pair(t)
+			served, used := make(chan error, 1), make(chan error, 1)
+			go func() { served <- boot.Serve(t.Context(), theirs) }()
+			go func() { used <- l.use(ours) }()
+			var now <-chan time.Time
+			if cut != nil {
+				now = cut()
+			}
+			last := false
+			select {
+			case <-now:
+			case <-stopped:
+				last = true
+			}
+			theirs.Close()
+			<-used
+			<-served
+			if last {
+				return
+			}
+		}
+	}()
+	return func() {
+		close(stopped)
+		<-ended
+	}
 }
 
 // ask sends a request and returns the body of the answer.
 func (k *kernel) ask(op uint32, node uint64, body []byte) ([]byte, unix.Errno) {
 	k.t.Helper()
-	k.unique += 2
+	unique := k.asked.unique.Add(2)
+	answer := make(chan []byte, 1)
+	k.asked.answers.Store(unique, answer)
 	in := order.AppendUint32(nil, uint32(inHead+len(body)))
 	in = order.AppendUint32(in, op)
-	in = order.AppendUint64(in, k.unique)
+	in = order.AppendUint64(in, unique)
 	in = order.AppendUint64(in, node)
 	for _, v := range []uint32{1000, 1001, k.thread, 0} {
 		in = order.AppendUint32(in, v)
 	}
-	out, answers := k.mount.answer(append(in, body...))
-	if !answers {
-		k.t.Fatalf("operation %d has no answer", op)
+	k.mount.take(append(in, body...))
+	var out []byte
+	select {
+	case out = <-answer:
+	case <-time.After(10 * time.Second):
+		k.t.Errorf("operation %d has no answer", op)
+		return nil, unix.EIO
 	}
-	if int(order.Uint32(out)) != len(out) || order.Uint64(out[8:]) != k.unique {
-		k.t.Fatalf("operation %d: the answer of %d bytes says %d, for %d", op, len(out), order.Uint32(out), order.Uint64(out[8:]))
+	if int(order.Uint32(out)) != len(out) || order.Uint64(out[8:]) != unique {
+		k.t.Errorf("operation %d: the answer of %d bytes says %d, for %d", op, len(out), order.Uint32(out), order.Uint64(out[8:]))
 	}
 	return out[outHead:], unix.Errno(-int32(order.Uint32(out[4:])))
 }
@@ -112,7 +189,7 @@ const (
 func TestFileOfTheKernel(t *testing.T) {
 	k := mounted(t)
 	init := k.must(opInit, 0, words(7, 31, 131072, 1<<22))
-	if major, most, pages := order.Uint32(init), order.Uint32(init[20:]), order.Uint16(init[28:]); major != 7 || most != volume.MaxData || int(pages)*page != volume.MaxData || len(init) != 64 {
+	if major, most, pages := order.Uint32(init), order.Uint32(init[20:]), order.Uint16(init[28:]); major != 7 || most != maxData || int(pages)*page != maxData || len(init) != 64 {
 		t.Errorf("init says %d, %d bytes, %d pages in %d bytes", major, most, pages, len(init))
 	}
 	out := k.must(opCreate, 1, append(words(unix.O_RDWR|unix.O_EXCL, unix.S_IFREG|0o666, 0o22, 0), "f\x00"...))
@@ -228,9 +305,8 @@ func TestOddRequests(t *testing.T) {
 			_, _ = k.ask(op, 1, body)
 		}
 	}
-	if _, answers := k.mount.answer([]byte("short")); answers {
-		t.Error("half a header was answered")
-	}
+	k.mount.reply = func([]byte) { t.Error("half a header was answered") }
+	k.mount.take([]byte("short"))
 }
 
 // A request whose connection broke is sent again over the next.
@@ -242,8 +318,8 @@ func TestLinkRepeats(t *testing.T) {
 		answered <- a
 	}()
 	node := func() (net.Conn, *bufio.Reader, volume.Request) {
-		ours, theirs := net.Pipe()
-		go l.use(theirs)
+		theirs, ours := pair(t)
+		go func() { _ = l.use(theirs) }()
 		r := bufio.NewReader(ours)
 		next := func() volume.Request {
 			frame, err := volume.ReadFrame(r, nil)

@@ -47,6 +47,8 @@ type Disk struct {
 	mu   sync.Mutex
 	open map[string]*Volume // those that were used since this process began
 	busy map[string]*sync.Mutex
+
+	budgets budgets
 }
 
 // spec is what stands beside the files of a Volume.

@@ -40,6 +40,8 @@ type Volume struct {
 	// may change. They are taken after mu.
 	growing [64]sync.Mutex
 
+	leases leases
+
 	counts  sync.Mutex // guards what follows; taken last
 	max     int64
 	used    int64

@@ -25,7 +25,7 @@ const (
 	// than a Boot's volume server has under way.
 	remembered = 256
 	// smallBytes is how long most frames are.
-	smallBytes = 4096
+	smallBytes = 8192
 )
 
 // Boot serves the Volumes of one Boot, over one connection after the other. Use
@@ -34,6 +34,7 @@ type Boot struct {
 	disk   *Disk
 	tenant sandbox.TenantID
 	bound  map[string]bool // the IDs of its Volumes
+	large  chan struct{}   // holds one for each large buffer of the Tenant's; see budgets
 
 	serving sync.Mutex // held while a connection is served
 	mounts  map[string]*mount
@@ -46,7 +47,7 @@ type Boot struct {
 
 // ForBoot returns what serves these Volumes to a Boot.
 func (d *Disk) ForBoot(tenant sandbox.TenantID, volumes []string) *Boot {
-	b := &Boot{disk: d, tenant: tenant, bound: map[string]bool{}, mounts: map[string]*mount{}, answers: map[uint64]volume.Answer{}}
+	b := &Boot{disk: d, tenant: tenant, bound: map[string]bool{}, large: d.budgets.use(tenant), mounts: map[string]*mount{}, answers: map[uint64]volume.Answer{}}
 	for _, id := range volumes {
 		b.bound[id] = true
 	}
@@ -61,6 +62,10 @@ func (b *Boot) Close() {
 		m.close()
 	}
 	clear(b.mounts)
+	if b.large != nil {
+		b.disk.budgets.leave(b.tenant)
+		b.large = nil
+	}
 }
 
 // Serve answers what comes over a connection to the Boot, until that or ctx ends;
@@ -152,20 +157,26 @@ func (c *connection) serve() error {
 			return err
 		}
 		c.slots <- struct{}{}
-		buf := buffer(int(head[0]) | int(head[1])<<8 | int(head[2])<<16 | int(head[3])<<24)
+		buf := c.boot.buffer(int(head[0]) | int(head[1])<<8 | int(head[2])<<16 | int(head[3])<<24)
 		frame, err := volume.ReadFrame(c.r, *buf)
 		var r volume.Request
 		if err == nil {
 			r, err = volume.DecodeRequest(frame)
 		}
 		if err != nil {
+			c.boot.giveBack(buf)
 			return err
 		}
-		c.working.Go(func() {
+		do := func() {
 			defer func() { <-c.slots }()
-			defer giveBack(buf)
+			defer c.boot.giveBack(buf)
 			c.one(&r)
-		})
+		}
+		if r.Op == volume.OpWrite {
+			do() // in the order in which they came: nobody shall see a gap in a file that grows
+		} else {
+			c.working.Go(do)
+		}
 	}
 }
 
@@ -177,37 +188,46 @@ func (c *connection) one(r *volume.Request) {
 			return
 		}
 	}
-	var a volume.Answer
-	var buf *[]byte
-	if r.Op == volume.OpRead || r.Op == volume.OpList {
-		size := volume.MaxData
-		if r.Op == volume.OpRead {
-			size = int(r.Size)
-		}
-		buf = buffer(size)
-		defer giveBack(buf)
+	var buf *[]byte // for the answer's Data, with room before it
+	switch r.Op {
+	case volume.OpList:
+		r.Size = volume.MaxData
+		fallthrough
+	case volume.OpRead, volume.OpOpen:
+		buf = c.boot.buffer(volume.AnswerBytes + int(r.Size))
+		defer c.boot.giveBack(buf)
 	}
+	var a volume.Answer
 	switch {
 	case int(r.Mount) >= len(c.mounts) || r.Op == volume.OpHello:
 		a = volume.Answer{Tag: r.Tag, Err: unix.EINVAL}
 	case c.mounts[r.Mount] == nil:
 		a = volume.Answer{Tag: r.Tag, Err: unix.ESTALE}
 	case buf != nil:
-		a = c.mounts[r.Mount].do(r, *buf)
+		a = c.mounts[r.Mount].do(r, (*buf)[volume.AnswerBytes:][:r.Size])
 	default:
 		a = c.mounts[r.Mount].do(r, nil)
 	}
 	if r.Op.Changes() {
 		c.boot.remember(a)
 	}
-	_ = c.answer(&a) // whoever reads will see that the connection is broken
+	// Whoever reads will see that the connection is broken.
+	if buf != nil && a.Err == 0 {
+		_ = c.send(volume.FrameAnswer(*buf, &a))
+	} else {
+		_ = c.answer(&a)
+	}
 }
 
 // answer sends an answer.
 func (c *connection) answer(a *volume.Answer) error {
 	out := buffer(len(a.Data) + smallBytes/2)
 	defer giveBack(out)
-	frame := volume.AppendAnswer((*out)[:0], a)
+	return c.send(volume.AppendAnswer((*out)[:0], a))
+}
+
+// send sends a frame.
+func (c *connection) send(frame []byte) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	err := c.conn.SetWriteDeadline(time.Now().Add(answerTime))
@@ -228,8 +248,12 @@ func (b *Boot) answered(tag uint64) (volume.Answer, bool) {
 	return a, ok
 }
 
-// remember keeps the answer to what must not be done twice.
+// remember keeps the answer to what must not be done twice. A repeat has no file with
+// it: nothing is promised about that any more.
 func (b *Boot) remember(a volume.Answer) {
+	if a.Data != nil {
+		a.Data, a.Count = nil, 0
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	at := b.count % remembered
@@ -244,6 +268,22 @@ var (
 	small = sync.Pool{New: func() any { b := make([]byte, smallBytes); return &b }}
 	large = sync.Pool{New: func() any { b := make([]byte, volume.Longest+smallBytes); return &b }}
 )
+
+// buffer is the function of that name, for which a large one waits while the Tenant has
+// too many.
+func (b *Boot) buffer(n int) *[]byte {
+	if n < 0 || n > smallBytes {
+		b.large <- struct{}{}
+	}
+	return buffer(n)
+}
+
+func (b *Boot) giveBack(buf *[]byte) {
+	if len(*buf) > smallBytes {
+		<-b.large
+	}
+	giveBack(buf)
+}
 
 // buffer returns one for so many bytes, or for as many as there can be.
 func buffer(n int) *[]byte {

@@ -45,11 +45,7 @@ func (g *guestEnd) send(r volume.Request) {
 
 func (g *guestEnd) answer() volume.Answer {
 	g.t.Helper()
-	frame, err := volume.ReadFrame(g.r, nil)
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	a, err := volume.DecodeAnswer(frame)
+	a, err := volume.ReadAnswer(g.r, nil)
 	if err != nil {
 		g.t.Fatal(err)
 	}

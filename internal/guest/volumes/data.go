@@ -1,0 +1,278 @@
+package volumes
+
+import (
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/volume"
+)
+
+const (
+	// smallData is how many bytes a read or write moves that needs no large buffer.
+	smallData = 32 << 10
+	// maxAhead is how long a file is that comes with the answer to its opening, and
+	// maxAheads of how many files that is kept.
+	maxAhead  = 64 << 10
+	maxAheads = 16
+)
+
+// ahead is a whole file that came when it was opened. The Node promised that no other
+// Boot changes it for volume.LeaseTime from when it was asked for.
+type ahead struct {
+	promise   int64 // its number
+	attr      volume.Attr
+	data      []byte
+	asked     time.Time
+	askedWall time.Time // the same by the other clock
+}
+
+// holds reports whether the promise still does. Both clocks must say so: a Boot that
+// was saved goes on with the one where it was, but not with the other.
+func (a *ahead) holds() bool {
+	now := time.Now()
+	byWall := now.Round(0).Sub(a.askedWall)
+	return now.Sub(a.asked) < volume.LeaseTime && byWall >= 0 && byWall < volume.LeaseTime
+}
+
+// aheads are the files of one Volume that came ahead. All its mounts have the same.
+type aheads struct {
+	mu       sync.Mutex
+	files    map[uint64]ahead // by number
+	began    uint64           // how many changes of files' bytes began in this Boot
+	changing int              // how many of them are under way
+	expected map[uint64]int   // how many openings of a file may bring it
+}
+
+func newAheads() *aheads { return &aheads{files: map[uint64]ahead{}, expected: map[uint64]int{}} }
+
+// of returns what came ahead of a file, while it holds.
+func (s *aheads) of(node uint64) (ahead, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a, ok := s.files[node]
+	if ok && !a.holds() {
+		delete(s.files, node)
+		return ahead{}, false
+	}
+	return a, ok
+}
+
+// change notes that this Boot may change the bytes of files from now on, until changed
+// is called: what came ahead may be old then, and what is on its way.
+func (s *aheads) change() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.began++
+	s.changing++
+	clear(s.files)
+}
+
+func (s *aheads) changed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changing--
+}
+
+// expect begins to wait for a file that is opened. The end of that is told once: with
+// the promise that came, or zero. The file is kept unless this Boot may have changed it
+// after the Node read it.
+func (s *aheads) expect(node uint64) (told func(promise int64, attr volume.Attr, data []byte)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	asked, began, quiet := time.Now(), s.began, s.changing == 0
+	s.expected[node]++
+	return func(promise int64, attr volume.Attr, data []byte) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.expected[node]--; s.expected[node] == 0 {
+			delete(s.expected, node)
+		}
+		if promise == 0 || !quiet || s.began != began {
+			return
+		}
+		if len(s.files) >= maxAheads {
+			clear(s.files)
+		}
+		s.files[node] = ahead{promise, attr, data, asked, asked.Round(0)}
+	}
+}
+
+// drop ends the use of a file that came ahead, and returns the promise that can be
+// given back; zero for none: another opening may count on the same.
+func (s *aheads) drop(node uint64) (promise int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.expected[node] == 0 {
+		promise = s.files[node].promise
+	}
+	delete(s.files, node)
+	return promise
+}
+
+// change says that the query may change the bytes of files.
+func (q *query) change() {
+	q.changes = true
+	q.m.aheads.change()
+}
+
+// open opens a file, with these flags.
+func (q *query) open(flags uint32) {
+	m, node := q.m, q.h.node
+	q.out = appendOpen(q.out, node)
+	switch {
+	case flags&unix.O_TRUNC != 0:
+		q.change()
+		q.later(func() syscall.Errno {
+			if _, err := m.ask(volume.Request{Op: volume.OpSetAttr, Node: node, Set: volume.SetSize}); err != 0 {
+				return err
+			}
+			_, err := m.ask(volume.Request{Op: volume.OpHold, Node: node})
+			return err
+		})
+	case flags&unix.O_ACCMODE != unix.O_RDONLY:
+		q.ask(volume.Request{Op: volume.OpHold, Node: node}, nil)
+	default:
+		q.openAhead()
+	}
+}
+
+// openAhead opens a file that will be read, and has a short one come with it.
+func (q *query) openAhead() {
+	q.place(false)
+	told := q.m.aheads.expect(q.h.node)
+	r := volume.Request{Op: volume.OpOpen, Mount: q.m.number, Node: q.h.node, Size: maxAhead}
+	q.m.link.start(&question{request: r, done: func(a volume.Answer) {
+		told(a.Count, a.Attr, a.Data)
+		q.end(a.Err)
+	}})
+}
+
+// release ends the use of an open file, for which nobody waits.
+func (q *query) release() {
+	m := q.m
+	promise := m.aheads.drop(q.h.node)
+	m.link.queries <- struct{}{}
+	m.link.start(&question{
+		request: volume.Request{Op: volume.OpRelease, Mount: m.number, Node: q.h.node, Other: uint64(promise)},
+		done:    func(volume.Answer) { <-m.link.queries },
+	})
+	q.end(0)
+}
+
+// pieces are the requests to the Node for one read or write of the kernel.
+type pieces struct {
+	mu      sync.Mutex
+	left    int
+	answers []volume.Answer
+	done    func(answers []volume.Answer)
+}
+
+// askAll asks for all pieces at once, where the Data of their answers goes if into says
+// so. The answers come in the order of the requests.
+func (q *query) askAll(requests []volume.Request, into [][]byte, done func([]volume.Answer)) {
+	p := &pieces{left: len(requests), answers: make([]volume.Answer, len(requests)), done: done}
+	questions := make([]*question, len(requests))
+	for i, r := range requests {
+		r.Mount = q.m.number
+		questions[i] = &question{request: r, done: func(a volume.Answer) { p.add(i, a) }}
+		if into != nil {
+			questions[i].into = into[i]
+		}
+	}
+	q.m.link.start(questions...)
+}
+
+func (p *pieces) add(i int, a volume.Answer) {
+	p.mu.Lock()
+	p.answers[i] = a
+	p.left--
+	last := p.left == 0
+	p.mu.Unlock()
+	if last {
+		p.done(p.answers)
+	}
+}
+
+// read reads size bytes of a file.
+func (q *query) read(offset int64, size int) {
+	if a, ok := q.m.aheads.of(q.h.node); ok && offset >= 0 {
+		from := min(offset, int64(len(a.data)))
+		q.out = append(q.out, a.data[from:min(from+int64(size), int64(len(a.data)))]...)
+		q.end(0)
+		return
+	}
+	q.place(size > smallData)
+	var buf []byte
+	if q.large {
+		q.buffer = q.m.link.buffer()
+		buf = q.buffer
+	} else {
+		buf = make([]byte, outHead+size)
+	}
+	var requests []volume.Request
+	var into [][]byte
+	for at := 0; at < size || at == 0; at += volume.MaxData {
+		n := min(size-at, volume.MaxData)
+		requests = append(requests, volume.Request{Op: volume.OpRead, Node: q.h.node, Offset: offset + int64(at), Size: uint32(n)})
+		into = append(into, buf[outHead+at:][:n])
+	}
+	q.askAll(requests, into, func(answers []volume.Answer) {
+		n, err := 0, answers[0].Err
+		for i, a := range answers {
+			n += len(a.Data)
+			if a.Err != 0 || len(a.Data) < len(into[i]) {
+				break // what comes after a gap is not read
+			}
+		}
+		q.out = buf[:outHead+n]
+		q.end(err)
+	})
+}
+
+// buffer returns one for the largest answer. There are as many as there are queries
+// that may have one.
+func (l *link) buffer() []byte {
+	select {
+	case b := <-l.buffers:
+		return b
+	default:
+		return make([]byte, outHead+maxData)
+	}
+}
+
+// write writes into a file: fh, offset, size, flags, lock owner, flags of the file.
+func (q *query) write(in []byte) {
+	offset, size, data := int64(order.Uint64(in[8:])), order.Uint32(in[16:]), in[40:]
+	if uint64(len(data)) < uint64(size) || len(data) > maxData {
+		q.end(unix.EINVAL)
+		return
+	}
+	data = data[:size]
+	q.change()
+	q.place(len(data) > smallData)
+	r := volume.Request{Op: volume.OpWrite, Node: q.h.node}
+	if order.Uint32(in[32:])&unix.O_APPEND != 0 {
+		r.Flags = volume.FlagAppend                  // the kernel's idea of the end is its own
+		data = data[:min(len(data), volume.MaxData)] // it comes with the rest again
+	}
+	var requests []volume.Request
+	for at := 0; at < len(data) || at == 0; at += volume.MaxData {
+		r.Offset, r.Data = offset+int64(at), data[at:min(at+volume.MaxData, len(data))]
+		requests = append(requests, r)
+	}
+	q.askAll(requests, nil, func(answers []volume.Answer) {
+		n, err := int64(0), answers[0].Err
+		for i, a := range answers {
+			n += a.Count
+			if a.Err != 0 || a.Count < int64(len(requests[i].Data)) {
+				break
+			}
+		}
+		q.out = order.AppendUint32(q.out, uint32(n))
+		q.out = append(q.out, make([]byte, 4)...)
+		q.end(err)
+	})
+}

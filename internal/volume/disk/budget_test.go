@@ -1,0 +1,53 @@
+package disk
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/volume"
+)
+
+// Boots that ask for much and read nothing take a bounded part of the memory, and are in
+// nobody else's way.
+func TestFlood(t *testing.T) {
+	d, of := fresh(t)
+	other := sandbox.VolumeRef{ID: sandbox.NewVolumeID(), Tenant: "bob"}
+	if err := d.Create(sandbox.VolumeSpec{ID: other.ID, Tenant: other.Tenant, MaxBytes: someBytes}); err != nil {
+		t.Fatal(err)
+	}
+	read := func(g *guestEnd, node uint64) volume.Answer {
+		return g.ask(volume.Request{Op: volume.OpRead, Node: node, Size: volume.MaxData})
+	}
+	create := func(g *guestEnd) uint64 {
+		return g.ask(volume.Request{Tag: 1, Op: volume.OpCreate, Node: volume.RootNode, Name: "f"}).Attr.Node
+	}
+	good := connect(t, d.ForBoot(other.Tenant, []string{other.ID}))
+	good.hello(other.ID)
+	its := create(good)
+	var floods []*guestEnd
+	for range maxLarge/volume.Parallel + 1 {
+		g := connect(t, d.ForBoot(of.Tenant, []string{of.ID}))
+		g.hello(of.ID)
+		node := create(g)
+		for i := range uint64(volume.Parallel) {
+			g.send(volume.Request{Tag: 10 + i, Op: volume.OpRead, Node: node, Size: volume.MaxData})
+		}
+		floods = append(floods, g)
+	}
+	large := d.budgets.of[of.Tenant].large
+	for limit := time.Now().Add(10 * time.Second); len(large) < maxLarge; time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("the flood has %d large buffers", len(large))
+		}
+	}
+	if a := read(good, its); a.Err != 0 {
+		t.Errorf("another tenant's boot reads: %v", a.Err)
+	}
+	// When they read they are answered, all of them.
+	for _, g := range floods {
+		for range volume.Parallel {
+			g.answer()
+		}
+	}
+}
