@@ -111,14 +111,14 @@ func serve(g *server.Guest, port int, h http.Handler, wrap func(net.Listener) ne
 	return s.Serve(wrap(l))
 }
 
-// limitChildren takes two capabilities out of the bounding set of every thread.
-// This process keeps them, to set the hostname and not to be bound by the limit
-// on processes; nothing that it starts can have them, root by sudo neither.
+// limitChildren takes three capabilities out of the bounding set of every thread.
+// This process keeps them, to set the hostname, to give a bash that waits its
+// command and not to be bound by the limit on processes; nothing that it starts can have them, root by sudo neither.
 func limitChildren() error {
 	if os.Getpid() != 1 {
 		return nil // a try-out outside a sandbox
 	}
-	for _, capability := range []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SYS_RESOURCE} {
+	for _, capability := range []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SYS_PTRACE, unix.CAP_SYS_RESOURCE} {
 		if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, capability, 0); errno != 0 {
 			return fmt.Errorf("limit what children may do: %w", errno)
 		}

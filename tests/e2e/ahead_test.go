@@ -44,3 +44,121 @@ func TestStartedAhead(t *testing.T) {
 		}
 	}
 }
+
+// waiting is code of Python that waits until a bash waits for a command, and prints
+// its process's number.
+const waiting = `
+import glob, time
+def bashes():
+    for path in glob.glob("/proc/[0-9]*/cmdline"):
+        try:
+            if b"waits for a command" in open(path, "rb").read(): yield int(path.split("/")[2])
+        except OSError: pass
+late = time.monotonic() + 20
+while not (found := list(bashes())) and time.monotonic() < late: time.sleep(0.005)
+print(found[0] if found else "none waits")
+`
+
+// takenOver prints more than nothing where bash was started before its command was
+// known: room for a longer one follows it.
+const takenOver = `tr -d -c '\0' </proc/$$/cmdline | tail -c +5 | tr '\0' x`
+
+// The first command of a Sandbox from the pool has the bash that waits there, and so
+// has one in a copy; no two of them draw the same numbers.
+func TestShellsStartedAhead(t *testing.T) {
+	t.Parallel()
+	srv := rig.Own(t, rig.Options{Pool: 2})
+	srv.PoolIdle(t)
+	c := srv.Client(t, "shells")
+	seen := map[string]bool{}
+	draw := func(id, whose string) {
+		t.Helper()
+		r := c.Run(t, id, "bash", `echo $RANDOM-$RANDOM-$RANDOM; echo $SRANDOM; echo "$WHOSE $E2B_SANDBOX_ID $PWD $(id -un) $0 $-"; `+takenOver, nil)
+		lines := strings.Split(r.Stdout, "\n")
+		if len(lines) != 4 || lines[2] != whose+" "+id+" /workspace user bash hBc" || r.ExitCode != 0 {
+			t.Fatalf("it says %v", r)
+		}
+		if lines[3] == "" {
+			t.Error("it was started when it was asked for")
+		}
+		for _, drawn := range lines[:2] {
+			if seen[drawn] {
+				t.Errorf("two draw %s", drawn)
+			}
+			seen[drawn] = true
+		}
+	}
+	first := create(t, c, rig.Body{"env": rig.Body{"WHOSE": "it's the first's"}})
+	second := create(t, c, rig.Body{"env": rig.Body{"WHOSE": "the second's"}})
+	draw(first.ID, "it's the first's")
+	draw(second.ID, "the second's")
+
+	if got := output(t, c, first.ID, "python", waiting); strings.Contains(got, "none") {
+		t.Fatal("the one that was used is not replaced")
+	}
+	var reply struct {
+		Forks []session `json:"forks"`
+	}
+	c.Must(t, "POST", "/api/v1/sessions/"+first.ID+"/fork", rig.Body{"count": 2, "env": rig.Body{"WHOSE": "a copy's"}}, &reply)
+	draw(first.ID, "it's the first's")
+	for _, f := range reply.Forks {
+		t.Cleanup(func() { _ = c.Try("DELETE", "/api/v1/sessions/"+f.ID, nil, nil) })
+		draw(f.ID, "a copy's")
+	}
+}
+
+// What the Sandbox's own programs do to a bash that waits is not seen by who runs
+// the next command, nor is it where that runs elsewhere or as somebody else.
+func TestShellsThatDoNotWait(t *testing.T) {
+	t.Parallel()
+	c := shared.Server(t).Client(t, "shells")
+	s := create(t, c, rig.Body{})
+	const say = `echo "$(id -un) $PWD ${LC_ALL-}"; ` + takenOver
+	c.Run(t, s.ID, "bash", "true", nil)
+	for _, tt := range []struct {
+		name   string
+		before string // code of Python, which knows pid
+		more   rig.Body
+		want   string
+	}{
+		{"killed", "import os, signal; os.kill(pid, signal.SIGKILL)", nil, "user /workspace \n"},
+		{"asked to end", "import os, signal; os.kill(pid, signal.SIGTERM)", nil, "user /workspace \n"},
+		{"of another user", "", rig.Body{"user": "root"}, "root /workspace \n"},
+		{"with a locale", "", rig.Body{"env": rig.Body{"LC_ALL": "C"}}, "user /workspace C\n"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			output(t, c, s.ID, "python", waiting+"\npid = found[0]\n"+tt.before)
+			r := c.Run(t, s.ID, "bash", say, tt.more)
+			if got, _, _ := strings.Cut(r.Stdout, "xx"); got != tt.want || r.Status != "ok" {
+				t.Errorf("it says %v, want %q", r, tt.want)
+			}
+		})
+	}
+	t.Run("stopped", func(t *testing.T) {
+		output(t, c, s.ID, "python", waiting+"\nimport os, signal; os.kill(found[0], signal.SIGSTOP)")
+		if r := c.Run(t, s.ID, "bash", say, nil); !strings.HasPrefix(r.Stdout, "user /workspace \nxx") {
+			t.Errorf("it says %v", r)
+		}
+	})
+	t.Run("in a folder that is another", func(t *testing.T) {
+		output(t, c, s.ID, "python", waiting+"\nimport subprocess\n"+
+			"subprocess.check_call('sudo mv /workspace /before && sudo mkdir -m 777 /workspace && touch /workspace/new', shell=True)")
+		if r := c.Run(t, s.ID, "bash", "ls; "+say, nil); !strings.HasPrefix(r.Stdout, "new\nuser /workspace \nxx") {
+			t.Errorf("it says %v", r)
+		}
+	})
+	t.Run("elsewhere", func(t *testing.T) {
+		output(t, c, s.ID, "python", waiting)
+		if r := c.Run(t, s.ID, "bash", say, rig.Body{"cwd": "/usr/bin"}); !strings.HasPrefix(r.Stdout, "user /usr/bin \nxx") {
+			t.Errorf("it says %v", r)
+		}
+	})
+	t.Run("where it may not go", func(t *testing.T) {
+		c.Run(t, s.ID, "bash", "sudo mkdir -m 700 /shut", nil)
+		output(t, c, s.ID, "python", waiting)
+		_, err := c.TryRun(s.ID, "bash", "true", rig.Body{"cwd": "/shut"})
+		if err == nil || !strings.Contains(err.Error(), `user may not run \"bash\" in \"/shut\"`) {
+			t.Errorf("it gives %v", err)
+		}
+	})
+}

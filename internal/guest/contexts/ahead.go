@@ -13,9 +13,6 @@ const (
 	aheadLanguage = "python"
 	// aheadStart bounds that start.
 	aheadStart = 5 * time.Second
-	// aheadLife is how long after Bind it waits to be used: its memory is the
-	// owner's from then on.
-	aheadLife = time.Minute
 )
 
 // Prepare starts an interpreter while the Boot belongs to nobody yet, and
@@ -56,7 +53,7 @@ func (s *Contexts) Prepare() {
 
 // Bound ends what was started ahead when nobody uses it soon.
 func (s *Contexts) Bound() {
-	time.AfterFunc(aheadLife, func() {
+	time.AfterFunc(server.AheadLife, func() {
 		if w := s.takeAhead(); w != nil {
 			w.kill(0)
 		}
@@ -107,24 +104,13 @@ func changesTo(before, after server.Command) (changes []string, ok bool) {
 		!slices.Equal(before.User.Groups, after.User.Groups) || !slices.Equal(before.Args, after.Args) {
 		return nil, false
 	}
-	had := map[string]string{}
-	for _, pair := range before.Env {
-		name, value, _ := strings.Cut(pair, "=")
-		had[name] = value
-	}
-	for _, pair := range after.Env {
-		name, value, _ := strings.Cut(pair, "=")
-		old, there := had[name]
-		delete(had, name)
-		if there && old == value {
-			continue
-		}
-		if slices.ContainsFunc(readAtStart, func(begin string) bool { return strings.HasPrefix(name, begin) }) {
+	changes, gone := server.EnvChanges(before.Env, after.Env)
+	for i := 0; i < len(changes); i += 2 {
+		if slices.ContainsFunc(readAtStart, func(begin string) bool { return strings.HasPrefix(changes[i], begin) }) {
 			return nil, false
 		}
-		changes = append(changes, name, value)
 	}
-	return changes, len(had) == 0
+	return changes, len(gone) == 0
 }
 
 // nobody listens to an execution.

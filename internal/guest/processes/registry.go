@@ -259,7 +259,7 @@ func (r *Registry) resolve(p *Process, spec Spec) (err error) {
 		env = withTerminal(env)
 	}
 	if len(args) == 0 {
-		args = []string{"bash", "-c", spec.Line}
+		args = []string{"bash", "-c", "--", spec.Line}
 	}
 	p.Command, err = r.guest.Command(args, env, spec.Cwd, spec.User)
 	if err != nil || spec.Shell == "" {

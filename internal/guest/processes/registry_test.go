@@ -106,6 +106,7 @@ func TestProcessEnds(t *testing.T) {
 	}{
 		{"echo a", 0, server.StatusOK, 0, 0, "a\n"},
 		{"echo a; exit 4", 0, server.StatusOK, 4, 0, "a\n"},
+		{"-no-option", 0, server.StatusOK, 127, 0, "bash: line 1: -no-option: command not found\n"},
 		{"kill -KILL $$", 0, server.StatusKilled, -1, syscall.SIGKILL, ""},
 		{"cat", 0, server.StatusOK, 0, 0, ""}, // it has no input
 		{"sleep 1000 & echo a", 0, server.StatusOK, 0, 0, "a\n"},

@@ -52,6 +52,7 @@ type Guest struct {
 	told    time.Time                // when the Boot was saved, for one that cannot know
 
 	mounted mounted // Volumes
+	shells  shells
 
 	template   guest.Template // what the image says
 	begun      bool           // the Template's start command was started
@@ -144,6 +145,9 @@ func (g *Guest) Bind(o Owner, clock int64, entropy []byte) error {
 	if o.Restored {
 		g.tellRestored()
 	}
+	g.shells.mu.Lock()
+	defer g.shells.mu.Unlock()
+	g.shells.expire()
 	return nil
 }
 
@@ -186,19 +190,13 @@ func (g *Guest) Limit(pids int64) error {
 	return g.limitProcesses(pids, false)
 }
 
-// Park runs the shell once, as the default user, before the Boot belongs to
-// anybody: the files that every command reads are looked up then, and the
-// kernel's first address space for a Process is made and kept for the next one.
-// Then it collects what this and the start left, so that Bind need not.
+// Park starts a bash that waits for its owner's first command, before the Boot
+// belongs to anybody. It runs another one first: the files that every command reads
+// are looked up then, and the kernel's first address space for a Process is made
+// and kept for the next one. Then it collects what this and the start left, so that
+// Bind need not.
 func (g *Guest) Park() {
-	u, err := g.Accounts.User(defaultUser)
-	null, nullErr := noInput()
-	if err == nil && nullErr == nil {
-		c := Command{Path: "/bin/sh", Args: []string{"sh", "-c", "bash -c :"}, User: u, Env: environment(nil, Owner{}, u, nil), Cwd: "/"}
-		if child, err := g.Start(c, []int{null, null, null}, false); err == nil {
-			<-child.Exited
-		}
-	}
+	g.PrepareShell()
 	runtime.GC()
 }
 

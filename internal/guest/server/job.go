@@ -18,6 +18,7 @@ type Job struct {
 	run     *run
 	child   *Child
 	command Command
+	shell   bool // a bash that was started ahead could have been it
 }
 
 // StartJob is Start for a program of the user: what that starts is found again,
@@ -25,6 +26,7 @@ type Job struct {
 func (g *Guest) StartJob(c Command, fds []int, terminal bool) (*Job, error) {
 	r := &run{mark: fmt.Sprintf("%s=%d-%d", runMark, os.Getpid(), g.runs.Add(1)), start: math.MaxInt64}
 	c.Env = append(c.Env, r.mark)
+	g.shells.disturbed()
 	child, err := g.Start(c, fds, terminal)
 	if err != nil {
 		return nil, err
@@ -46,7 +48,13 @@ func (j *Job) Countdown(d time.Duration) (expired <-chan struct{}, stop func()) 
 }
 
 // Release takes note that it has ended.
-func (j *Job) Release() { j.guest.untrack(j.run) }
+func (j *Job) Release() {
+	j.guest.untrack(j.run)
+	j.guest.shells.disturbed()
+	if j.shell {
+		j.guest.shells.used(j.guest)
+	}
+}
 
 // Signal sends a signal to the program's group.
 func (j *Job) Signal(s syscall.Signal) error { return unix.Kill(-j.run.leader, s) }
@@ -131,8 +139,25 @@ func (p *Piped) close() {
 }
 
 // StartPiped starts a command with a pipe for each output, and one for its
-// input if it has any.
-func (g *Guest) StartPiped(c Command, input bool) (_ *Piped, err error) {
+// input if it has any. Of bash it takes one that was started ahead, if it fits.
+func (g *Guest) StartPiped(c Command, input bool) (*Piped, error) {
+	code, shell := shellCode(c)
+	if shell {
+		if p := g.takeShell(c, code, input); p != nil {
+			p.shell = true
+			return p, nil
+		}
+	}
+	p, err := g.startPiped(c, input, func(theirs []int) []int { return theirs })
+	if err == nil {
+		p.shell = shell
+	}
+	return p, err
+}
+
+// startPiped starts a command with the descriptors that place makes of its ends
+// of the pipes.
+func (g *Guest) startPiped(c Command, input bool, place func(theirs []int) []int) (_ *Piped, err error) {
 	p := new(Piped)
 	theirs := make([]int, 3)
 	held := 0 // how many of theirs, from the last one on, are ours to close
@@ -162,7 +187,7 @@ func (g *Guest) StartPiped(c Command, input bool) (_ *Piped, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.Job, err = g.StartJob(c, theirs, false); err != nil {
+	if p.Job, err = g.StartJob(c, place(theirs), false); err != nil {
 		return nil, err
 	}
 	return p, nil

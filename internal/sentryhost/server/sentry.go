@@ -66,14 +66,15 @@ func sentryConfig(cfg Config) (*config.Config, error) {
 	return conf, nil
 }
 
-// capabilities of root inside. NET_ADMIN, NET_RAW and SYS_PTRACE are for nobody;
-// SYS_ADMIN is for the Guest alone, which sets the hostname with it and takes
-// it out of the bounding set before anything else runs.
+// capabilities of root inside. NET_ADMIN and NET_RAW are for nobody. SYS_ADMIN,
+// SYS_PTRACE and SYS_RESOURCE are for the Guest alone, which sets the hostname, gives
+// a bash that waits its command, and is not bound by limits with them: it takes them
+// out of the bounding set before anything else runs.
 var capabilities = []string{
 	"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID",
 	"CAP_KILL", "CAP_MKNOD", "CAP_NET_BIND_SERVICE", "CAP_SETFCAP", "CAP_SETGID",
 	"CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_ADMIN", "CAP_SYS_CHROOT", "CAP_SYS_NICE",
-	"CAP_SYS_RESOURCE",
+	"CAP_SYS_PTRACE", "CAP_SYS_RESOURCE",
 }
 
 // spec describes the Guest's process and the mounts. Root is an empty folder:

@@ -1,0 +1,475 @@
+package server
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// AheadLife is how long after Bind a program that was started ahead waits to
+	// be used: its memory is the owner's from then on.
+	AheadLife = time.Minute
+	// shellQuiet is how long no program may begin or end before the next bash is
+	// started: it must not compete with what somebody waits for.
+	shellQuiet = 25 * time.Millisecond
+	// shellRoom bounds the code that a waiting bash can take, in bytes, with the
+	// zero byte after it.
+	shellRoom = 8 << 10
+	// maxStartup bounds what it reads first, in bytes: a pipe holds 64 KiB, and
+	// nobody waits for it to be read.
+	maxStartup = 48 << 10
+	// triedCode tells by its exit code whether a bash runs what it was given late.
+	triedCode, triedExit = "exit 41", 41
+)
+
+// unfilled stands where the code will be: a bash that ran it would fail.
+var unfilled = func() string {
+	begin := "exit 125 # waits for a command"
+	return begin + strings.Repeat(" ", shellRoom-1-len(begin))
+}()
+
+// shells keeps one bash that was started before its command is known. Its zero
+// value is ready.
+type shells struct {
+	mu       sync.Mutex
+	waiting  *waitingShell // nil: there is none
+	starting bool
+	tried    bool        // one was used, to see whether it works here
+	unfit    bool        // it does not
+	next     *time.Timer // starts the next one; nil: that was not asked for
+}
+
+// waitingShell is a bash that has started as for "bash -c -- CODE", and reads its
+// startup file (BASH_ENV), a pipe, to which nobody has written yet. CODE lies on
+// its stack until bash gets to it, after that file.
+type waitingShell struct {
+	command Command // as it was started, but for BASH_ENV
+	piped   *Piped
+	startup *os.File // our end of that pipe
+	code    uintptr  // where CODE lies
+	program fileState
+	folder  fileState
+}
+
+// fileState is the same for a path as long as the same file is there, unchanged.
+type fileState struct {
+	dev, ino       uint64
+	mode, uid, gid uint32
+	size           int64
+	modified       unix.Timespec
+}
+
+func stateOf(path string) (fileState, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return fileState{}, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	s := fileState{dev: st.Dev, ino: st.Ino, mode: st.Mode, uid: st.Uid, gid: st.Gid}
+	if st.Mode&unix.S_IFMT == unix.S_IFREG { // what is in a folder does not matter
+		s.size, s.modified = st.Size, st.Mtim
+	}
+	return s, nil
+}
+
+// shellCode is the code of a command that a waiting bash can be.
+func shellCode(c Command) (code string, ok bool) {
+	if len(c.Args) != 4 || c.Args[0] != "bash" || c.Args[1] != "-c" || c.Args[2] != "--" {
+		return "", false
+	}
+	return c.Args[3], true
+}
+
+// PrepareShell starts a bash that waits for a command, as whoever the Boot belongs
+// to would run it, and returns when it is on its way. Nothing happens when one
+// waits already, or when that does not work in this Template.
+func (g *Guest) PrepareShell() {
+	s := &g.shells
+	s.mu.Lock()
+	if s.waiting != nil || s.starting || s.unfit {
+		s.mu.Unlock()
+		return
+	}
+	s.starting = true
+	tried := s.tried
+	s.mu.Unlock()
+	works := tried || g.tryShell()
+	var w *waitingShell
+	if works {
+		w, _ = g.startWaiting() // one that cannot be started is not missed
+	}
+	_, bound := g.Owner()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.starting, s.tried, s.unfit, s.waiting = false, true, !works, w
+	if bound {
+		s.expire()
+	}
+}
+
+// tryShell reports whether a waiting bash runs the code that it is given.
+func (g *Guest) tryShell() bool {
+	w, err := g.startWaiting()
+	if err != nil {
+		return false
+	}
+	c := w.command
+	c.Args = []string{"bash", "-c", "--", triedCode}
+	p := w.become(c, triedCode, false)
+	if p == nil {
+		w.end()
+		return false
+	}
+	defer p.close()
+	defer p.Release()
+	late := time.NewTimer(AheadLife)
+	defer late.Stop()
+	select {
+	case status := <-p.Exited():
+		return status.ExitStatus() == triedExit
+	case <-late.C:
+		p.Kill()
+		return false
+	}
+}
+
+// expire ends the one that waits when nobody has used it for AheadLife. The
+// caller holds s.mu.
+func (s *shells) expire() {
+	if w := s.waiting; w != nil {
+		time.AfterFunc(AheadLife, func() { s.drop(w) })
+	}
+}
+
+// drop ends w if it still waits.
+func (s *shells) drop(w *waitingShell) {
+	s.mu.Lock()
+	waits := s.waiting == w
+	if waits {
+		s.waiting = nil
+	}
+	s.mu.Unlock()
+	if waits {
+		w.end()
+	}
+}
+
+// take returns the one that waits, once; nil when there is none.
+func (s *shells) take() *waitingShell {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.waiting
+	s.waiting = nil
+	return w
+}
+
+// used has the next one started in the quiet.
+func (s *shells) used(g *Guest) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.next == nil && !s.unfit {
+		s.next = time.AfterFunc(shellQuiet, func() {
+			s.mu.Lock()
+			s.next = nil
+			s.mu.Unlock()
+			g.PrepareShell()
+		})
+	}
+}
+
+// disturbed puts that off: a program begins or ends.
+func (s *shells) disturbed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.next != nil && s.next.Stop() {
+		s.next.Reset(shellQuiet)
+	}
+}
+
+// shellOwner is whom the next command of a shell will be run for, most likely.
+func (g *Guest) shellOwner() Owner {
+	if owner, bound := g.Owner(); bound {
+		return owner
+	}
+	return Owner{User: defaultUser, Cwd: defaultCwd}
+}
+
+// startWaiting starts one.
+func (g *Guest) startWaiting() (_ *waitingShell, err error) {
+	c, err := g.resolve(g.shellOwner(), []string{"bash", "-c", "--", unfilled}, nil, "", "")
+	if err != nil {
+		return nil, err
+	}
+	w := &waitingShell{command: c}
+	if w.program, err = stateOf(c.Path); err != nil {
+		return nil, err
+	}
+	if w.folder, err = stateOf(c.Cwd); err != nil {
+		return nil, err
+	}
+	var startup int
+	// A pipe of the user's own, so that bash may open it by its path.
+	if err := As(c.User, func() (err error) {
+		w.startup, startup, err = InputPipe()
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	defer unix.Close(startup)
+	defer func() {
+		if err != nil {
+			w.startup.Close()
+		}
+	}()
+	null, err := noInput()
+	if err != nil {
+		return nil, err
+	}
+	waits := c
+	waits.Env = append(slices.Clone(c.Env), "BASH_ENV=/proc/self/fd/3")
+	if w.piped, err = g.startPiped(waits, true, func(theirs []int) []int {
+		return []int{null, theirs[1], theirs[2], startup, theirs[0]}
+	}); err != nil {
+		return nil, err
+	}
+	if w.code, err = w.find(); err != nil {
+		w.end()
+		return nil, err
+	}
+	return w, nil
+}
+
+// find returns where the code lies: on the stack, with arguments and environment.
+func (w *waitingShell) find() (uintptr, error) {
+	if err := w.awaitStack(); err != nil {
+		return 0, err
+	}
+	maps, err := readSmall("/proc/" + strconv.Itoa(w.piped.PID()) + "/maps")
+	if err != nil {
+		return 0, err
+	}
+	stack := stackLine.FindSubmatch(maps)
+	if stack == nil {
+		return 0, errors.New("find the stack of bash: there is none")
+	}
+	begin, err1 := strconv.ParseUint(string(stack[1]), 16, 64)
+	end, err2 := strconv.ParseUint(string(stack[2]), 16, 64)
+	if err := errors.Join(err1, err2); err != nil {
+		return 0, fmt.Errorf("find the stack of bash: %w", err)
+	}
+	const more = 8 << 10 // what the kernel puts there too
+	size := uint64(shellRoom + more)
+	for _, text := range w.command.Env {
+		size += uint64(len(text)) + 1
+	}
+	text := make([]byte, min(size, end-begin))
+	at := uintptr(end) - uintptr(len(text))
+	if _, err := unix.ProcessVMReadv(w.piped.PID(), localTo(text), remoteAt(at, len(text)), 0); err != nil {
+		return 0, fmt.Errorf("read the stack of bash: %w", err)
+	}
+	i := bytes.Index(text, []byte(unfilled))
+	if i < 0 {
+		return 0, errors.New("find the code of bash: it is not on its stack")
+	}
+	return at + uintptr(i), nil
+}
+
+// awaitStack waits until the kernel has told the new program where its arguments
+// and its environment are, which Linux finds out by the zero bytes between them,
+// after execve has succeeded for us. gVisor has done it before.
+func (w *waitingShell) awaitStack() error {
+	const pause, tries = time.Millisecond, 1000
+	for range tries {
+		if b, err := readSmall("/proc/" + strconv.Itoa(w.piped.PID()) + "/environ"); err != nil || len(b) > 0 {
+			return err
+		}
+		time.Sleep(pause)
+	}
+	return errors.New("await the stack of bash: it is not there")
+}
+
+var stackLine = regexp.MustCompile(`(?m)^([0-9a-f]+)-([0-9a-f]+) .*\[stack\]$`)
+
+func localTo(b []byte) []unix.Iovec {
+	v := unix.Iovec{Base: &b[0]}
+	v.SetLen(len(b))
+	return []unix.Iovec{v}
+}
+
+func remoteAt(at uintptr, n int) []unix.RemoteIovec { return []unix.RemoteIovec{{Base: at, Len: n}} }
+
+// gone reports whether it has ended, for whatever reason.
+func (w *waitingShell) gone() bool {
+	select {
+	case <-w.piped.Exited():
+		return true
+	default:
+		return false
+	}
+}
+
+// end ends it.
+func (w *waitingShell) end() {
+	if !w.gone() {
+		_ = unix.Kill(-w.piped.PID(), unix.SIGKILL)
+		<-w.piped.Exited()
+	}
+	w.piped.Release()
+	w.piped.close()
+	w.startup.Close()
+}
+
+// become makes it what c starts, with input or without; nil when it cannot be.
+func (w *waitingShell) become(c Command, code string, input bool) *Piped {
+	if w.gone() || len(code) >= shellRoom || !w.command.sameProgram(c) {
+		return nil
+	}
+	program, err := stateOf(c.Path)
+	if err != nil || program != w.program {
+		return nil
+	}
+	folder, err := stateOf(c.Cwd)
+	if err != nil {
+		return nil
+	}
+	move := c.Cwd != w.command.Cwd || folder != w.folder
+	if move && !mayEnter(c.User, c.Cwd) {
+		return nil
+	}
+	startup, ok := startupOf(w.command.Env, c, code, move, input)
+	if !ok || len(startup) > maxStartup {
+		return nil
+	}
+	pid := w.piped.PID()
+	text := make([]byte, shellRoom)
+	copy(text, code)
+	if n, err := unix.ProcessVMWritev(pid, localTo(text), remoteAt(w.code, len(text)), 0); err != nil || n != len(text) {
+		return nil
+	}
+	_ = unix.Kill(pid, unix.SIGCONT) // somebody may have stopped it
+	if _, err := w.startup.WriteString(startup); err != nil {
+		return nil
+	}
+	w.startup.Close()
+	p := w.piped
+	p.command = c
+	if !input {
+		p.Stdin.Close()
+		p.Stdin = nil
+	}
+	return p
+}
+
+// sameProgram reports whether two commands are the same program of the same user,
+// whatever it is told.
+func (c Command) sameProgram(other Command) bool {
+	return c.Path == other.Path && c.User.UID == other.User.UID && c.User.GID == other.User.GID && slices.Equal(c.User.Groups, other.User.Groups)
+}
+
+// mayEnter reports whether a user's program can be started in a folder.
+func mayEnter(u User, folder string) bool {
+	return As(u, func() error {
+		var st unix.Stat_t
+		return unix.Stat(folder+"/.", &st)
+	}) == nil
+}
+
+// startupOf is what a waiting bash reads first: all that makes it the same as one
+// that c starts. ok is false when that takes more.
+func startupOf(before []string, c Command, code string, move, input bool) (text string, ok bool) {
+	set, gone := EnvChanges(before, c.Env)
+	var b strings.Builder
+	if input {
+		b.WriteString("exec 0<&4 3<&- 4<&-\n")
+	} else {
+		b.WriteString("exec 3<&- 4<&-\n")
+	}
+	if move { // it has been nowhere else before
+		fmt.Fprintf(&b, "cd -P -- %s\nunset -v OLDPWD\ndeclare -x OLDPWD\n", shellQuote(c.Cwd))
+	}
+	b.WriteString("unset -v BASH_ENV")
+	for _, name := range gone {
+		if shellOwn(name) {
+			return "", false
+		}
+		b.WriteString(" " + name)
+	}
+	b.WriteString("\n")
+	for i := 0; i < len(set); i += 2 {
+		if shellOwn(set[i]) {
+			return "", false
+		}
+		fmt.Fprintf(&b, "export -- %s=%s\n", set[i], shellQuote(set[i+1]))
+	}
+	fmt.Fprintf(&b, "BASH_EXECUTION_STRING=%s\n", shellQuote(code))
+	// A copy of the Sandbox has a copy of its generator.
+	fmt.Fprintf(&b, "RANDOM=%d SECONDS=0\n", rand.Uint32())
+	b.WriteString(": bash\n") // $_ is its name at first
+	return b.String(), true
+}
+
+func shellQuote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
+
+// shellOwn reports whether a variable means something to bash or to the C library
+// when they start, or cannot be a variable of bash's.
+func shellOwn(name string) bool {
+	return !shellName.MatchString(name) || shellSpecial.MatchString(name)
+}
+
+var (
+	shellName    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	shellSpecial = regexp.MustCompile(`^(` +
+		// What begins so.
+		`(BASH|COMP_|COPROC|EPOCH|GCONV_|GLIBC_|HIST|LANG|LC_|LD_|MAIL|MALLOC_|POSIX|PROMPT_|READLINE_|RESOLV_|SSH2?_|TERM|TEXTDOMAIN|TZ).*|` +
+		`CDPATH|CHILD_MAX|COLUMNS|DIRSTACK|EMACS|ENV|E?UID|EXECIGNORE|FCEDIT|FIGNORE|FUNC(NAME|NEST)|GLOB(IGNORE|SORT)|GROUPS|` +
+		`HOST(FILE|NAME|TYPE)|IFS|IGNOREEOF|INPUTRC|INSIDE_EMACS|LINE(NO|S)|LOCPATH|MACHTYPE|MAPFILE|NLSPATH|OLDPWD|OPT(ARG|ERR|IND)|OSTYPE|` +
+		`PIPESTATUS|PPID|PS[0-4]|PWD|S?RANDOM|REPLY|SECONDS|SHELLOPTS|SHLVL|TIMEFORMAT|TMOUT|TMPDIR|_|` +
+		`auto_resume|histchars)$`)
+)
+
+// EnvChanges tells what turns one environment into another: names and values in
+// turn that are to be set, and names that are no more there.
+func EnvChanges(before, after []string) (set, gone []string) {
+	had := map[string]string{}
+	for _, pair := range before {
+		name, value, _ := strings.Cut(pair, "=")
+		had[name] = value
+	}
+	for _, pair := range after {
+		name, value, _ := strings.Cut(pair, "=")
+		old, there := had[name]
+		delete(had, name)
+		if !there || old != value {
+			set = append(set, name, value)
+		}
+	}
+	for name := range had {
+		gone = append(gone, name)
+	}
+	slices.Sort(gone)
+	return set, gone
+}
+
+// takeShell returns the bash that waits as what c starts; nil when there is none
+// that fits.
+func (g *Guest) takeShell(c Command, code string, input bool) *Piped {
+	w := g.shells.take()
+	if w == nil {
+		return nil
+	}
+	p := w.become(c, code, input)
+	if p == nil {
+		w.end()
+	}
+	return p
+}
