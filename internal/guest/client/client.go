@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -39,14 +40,16 @@ type Dial func(ctx context.Context, port uint16) (net.Conn, error)
 // Client speaks to the Guest of one Boot. Its methods are safe for concurrent
 // use, return soon after their context ends, and return *sandbox.Error.
 type Client struct {
-	http      *http.Client
-	token     string
-	trusted   string
-	control   guestv1connect.GuestServiceClient
-	files     filesystemconnect.FilesystemClient
-	contexts  guestv1connect.ContextServiceClient
-	own       guestv1connect.FilesServiceClient
-	processes guestv1connect.ProcessServiceClient
+	http    *http.Client
+	token   string
+	trusted string
+	// Clients of services, each made when it is first used: to make them takes
+	// longer than most calls.
+	control   func() guestv1connect.GuestServiceClient
+	files     func() filesystemconnect.FilesystemClient
+	contexts  func() guestv1connect.ContextServiceClient
+	own       func() guestv1connect.FilesServiceClient
+	processes func() guestv1connect.ProcessServiceClient
 }
 
 // Option changes a Client.
@@ -86,12 +89,18 @@ func New(dial Dial, with ...Option) *Client {
 	}
 	options := connect.WithClientOptions(connect.WithReadMaxBytes(maxMessage), connect.WithAcceptCompression("gzip", nil, nil))
 	calls := &http.Client{Transport: frames{c.http.Transport}, CheckRedirect: c.http.CheckRedirect}
-	c.control = guestv1connect.NewGuestServiceClient(calls, url(sandbox.GuestPort), options)
-	c.own = guestv1connect.NewFilesServiceClient(calls, url(sandbox.GuestPort), options)
-	c.contexts = guestv1connect.NewContextServiceClient(calls, url(sandbox.GuestPort), options)
-	c.processes = guestv1connect.NewProcessServiceClient(calls, url(sandbox.GuestPort), options)
-	c.files = filesystemconnect.NewFilesystemClient(calls, url(sandbox.EnvdPort), options)
+	c.control = made(guestv1connect.NewGuestServiceClient, calls, sandbox.GuestPort, options)
+	c.own = made(guestv1connect.NewFilesServiceClient, calls, sandbox.GuestPort, options)
+	c.contexts = made(guestv1connect.NewContextServiceClient, calls, sandbox.GuestPort, options)
+	c.processes = made(guestv1connect.NewProcessServiceClient, calls, sandbox.GuestPort, options)
+	c.files = made(filesystemconnect.NewFilesystemClient, calls, sandbox.EnvdPort, options)
 	return c
+}
+
+// made returns a function that returns the client of the service at a port, which
+// it makes once.
+func made[T any](client func(connect.HTTPClient, string, ...connect.ClientOption) T, calls connect.HTTPClient, port uint16, options connect.ClientOption) func() T {
+	return sync.OnceValue(func() T { return client(calls, url(port), options) })
 }
 
 func url(port uint16) string { return "http://guest:" + strconv.Itoa(int(port)) }
@@ -118,7 +127,7 @@ func (c *Client) Told(ctx context.Context, savedAt time.Time) error {
 func (c *Client) health(ctx context.Context, ask *guestv1.HealthRequest) (sandboxID string, number int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
-	r, err := c.control.Health(ctx, connect.NewRequest(ask))
+	r, err := c.control().Health(ctx, connect.NewRequest(ask))
 	if err != nil {
 		return "", 0, fail(ctx, err)
 	}
@@ -133,7 +142,7 @@ func (c *Client) health(ctx context.Context, ask *guestv1.HealthRequest) (sandbo
 func (c *Client) Park(ctx context.Context, pids int64) error {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
-	_, err := c.control.Park(ctx, connect.NewRequest(&guestv1.ParkRequest{PidsLimit: pids}))
+	_, err := c.control().Park(ctx, connect.NewRequest(&guestv1.ParkRequest{PidsLimit: pids}))
 	return fail(ctx, err)
 }
 
@@ -152,7 +161,7 @@ func (c *Client) Bind(ctx context.Context, b sandbox.Binding) (waits bool, err e
 	const entropyBytes = 64
 	entropy := make([]byte, entropyBytes)
 	_, _ = rand.Read(entropy)
-	r, err := c.control.Bind(ctx, connect.NewRequest(&guestv1.BindRequest{
+	r, err := c.control().Bind(ctx, connect.NewRequest(&guestv1.BindRequest{
 		SandboxId: b.SandboxID, BootNumber: b.BootNumber, AccessToken: b.AccessToken, Template: b.Template,
 		Hostname: guest.Hostname, Env: b.Env, DefaultUser: b.User, DefaultCwd: b.Cwd, Timeline: b.Timeline,
 		UnixNanos: time.Now().UnixNano(), Entropy: entropy, PidsLimit: b.Limits.Pids, Restored: b.Restored,
@@ -180,19 +189,19 @@ func mounts(volumes []sandbox.VolumeBinding) []*guestv1.VolumeMount {
 func (c *Client) Ready(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit+headTime)
 	defer cancel()
-	_, err := c.control.Ready(ctx, connect.NewRequest(&guestv1.ReadyRequest{TimeoutMillis: limit.Milliseconds()}))
+	_, err := c.control().Ready(ctx, connect.NewRequest(&guestv1.ReadyRequest{TimeoutMillis: limit.Milliseconds()}))
 	return fail(ctx, err)
 }
 
 // KillBiggest ends the Process that uses most memory.
 func (c *Client) KillBiggest(ctx context.Context) error {
-	_, err := c.control.KillBiggest(ctx, connect.NewRequest(&guestv1.KillBiggestRequest{}))
+	_, err := c.control().KillBiggest(ctx, connect.NewRequest(&guestv1.KillBiggestRequest{}))
 	return fail(ctx, err)
 }
 
 // Shutdown asks everything inside to end within grace, the Guest last.
 func (c *Client) Shutdown(ctx context.Context, grace time.Duration) error {
-	_, err := c.control.Shutdown(ctx, connect.NewRequest(&guestv1.ShutdownRequest{GraceMillis: grace.Milliseconds()}))
+	_, err := c.control().Shutdown(ctx, connect.NewRequest(&guestv1.ShutdownRequest{GraceMillis: grace.Milliseconds()}))
 	return fail(ctx, err)
 }
 
