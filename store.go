@@ -41,8 +41,8 @@ type SandboxStore interface {
 	// insert at once.
 	InsertSandbox(ctx context.Context, s Sandbox) (Sandbox, error)
 	// UpdateSandbox writes s if its stored version is s.Version, and returns it
-	// with the next one; Conflict otherwise, NotFound if there is none. Tenant
-	// and ID never change. It is a Conflict too for s to be paused in, or resume
+	// with the next one; Conflict otherwise, NotFound if there is none. Tenant,
+	// ID and CreatedAt never change. It is a Conflict too for s to be paused in, or resume
 	// from, what is not a ready Snapshot of the Tenant.
 	UpdateSandbox(ctx context.Context, s Sandbox) (Sandbox, error)
 	// SandboxByID returns the record, whoever owns it; callers check Tenant.

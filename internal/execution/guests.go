@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/after"
 )
 
 const (
@@ -90,11 +91,12 @@ func (g *Guests) Wake(ctx context.Context, sb sandbox.Sandbox) (_ sandbox.Sandbo
 	return running, Absent(id, err)
 }
 
-// Warm connects to the Guest of a Sandbox that was just created, while its client
-// reads the reply and writes the first request.
-func (g *Guests) Warm(sb sandbox.Sandbox) {
-	guest := g.of(sb)
-	g.aside(func(ctx context.Context) { _ = guest.Warm(ctx) }) // the first call will tell what is wrong
+// Warm connects to the Guest of a Sandbox that the request of ctx has just created,
+// while its client reads the answer and writes the first request.
+func (g *Guests) Warm(ctx context.Context, sb sandbox.Sandbox) {
+	after.Answer(ctx, func() {
+		g.aside(func(ctx context.Context) { _ = g.of(sb).Warm(ctx) }) // the first call will tell what is wrong
+	})
 }
 
 // aside does something that nobody waits for but Close. Its context lasts asideTime.

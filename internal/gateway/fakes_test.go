@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -349,6 +350,7 @@ type guest struct {
 
 	dial execution.Dial
 
+	warmed   atomic.Bool
 	mu       sync.Mutex
 	files    map[string][]byte
 	closed   int
@@ -365,7 +367,10 @@ func newGuest() *guest {
 	return &guest{files: map[string][]byte{"/workspace/": nil}, programs: map[string]program{}, changes: make(chan *execution.WatchEvent)}
 }
 
-func (g *guest) Warm(context.Context) error { return nil }
+func (g *guest) Warm(context.Context) error {
+	g.warmed.Store(true)
+	return nil
+}
 
 func (g *guest) Load(context.Context) (execution.Load, error) {
 	return execution.Load{At: time.Now(), CPUs: 2, CPUPercent: 50, MemoryUsed: 1, MemoryAll: 2, DiskUsed: 3, DiskAll: 4}, nil

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -26,6 +27,7 @@ type writer struct {
 	failure    error     // that the answer is about; nil: none
 	unrecorded error     // the entry could not be written
 	status     int       // 0: nothing has been written
+	sent       int64     // bytes of the answer's body
 	gone       bool      // a write or flush failed: nobody takes it
 }
 
@@ -65,6 +67,7 @@ func (w *writer) Write(p []byte) (int, error) {
 		_ = w.flow.SetWriteDeadline(time.Now().Add(stalledTime)) // not all writers can
 		n, err := w.ResponseWriter.Write(piece)
 		w.gone = w.gone || err != nil
+		w.sent += int64(n)
 		if written += n; err != nil || written >= len(p) {
 			return written, err
 		}
@@ -82,6 +85,14 @@ func (w *writer) FlushError() error {
 	}
 	w.gone = w.gone || err != nil
 	return err
+}
+
+// send has an answer that is whole leave at once, which it would do by itself when
+// the handler returns.
+func (w *writer) send() {
+	if w.status != 0 && !w.gone && w.Header().Get("Content-Length") == strconv.FormatInt(w.sent, 10) {
+		_ = w.FlushError() // a client that is gone hears nothing
+	}
 }
 
 // Hijack gives the connection to a handler whose answer goes on without HTTP.

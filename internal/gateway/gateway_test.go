@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -447,6 +448,29 @@ func TestSessions(t *testing.T) {
 		if a := f.do("POST", path, `{"sandbox_id":"`+v.SandboxID+`","code":"x","language":"bash"}`); a.status != 409 || !bytes.Contains(a.body, []byte("released")) {
 			t.Errorf("%s after the end: %d %s", path, a.status, a.body)
 		}
+	}
+}
+
+// The answer to who takes a Sandbox leaves before the connection to its Guest is
+// opened; other answers leave by themselves.
+func TestAnswerLeavesFirst(t *testing.T) {
+	f := newFixture(t)
+	ask := func(method, path, body string) *httptest.ResponseRecorder {
+		t.Helper()
+		r := httptest.NewRequest(method, path, strings.NewReader(body))
+		r.Header.Set("Authorization", "Bearer "+f.token)
+		r.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		f.server.ServeHTTP(w, r)
+		return w
+	}
+	taken := ask("POST", "/api/v1/sandbox/acquire", "{}")
+	if length := taken.Header().Get("Content-Length"); taken.Code != 200 || !taken.Flushed || length != strconv.Itoa(taken.Body.Len()) {
+		t.Errorf("acquire: %d, sent: %t, %q of %d bytes", taken.Code, taken.Flushed, length, taken.Body.Len())
+	}
+	waitFor(t, "the connection to the guest", func() bool { return f.guest.warmed.Load() })
+	if listed := ask("GET", "/api/v1/sessions", ""); listed.Code != 200 || listed.Flushed {
+		t.Errorf("list: %d, sent ahead: %t", listed.Code, listed.Flushed)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/after"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/e2b"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/linger"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
@@ -34,7 +35,10 @@ func (s *Server) handle(rt route) http.Handler {
 		defer s.metrics.inFlight.Dec()
 		out.audit = &auditing{log: s.audit, route: rt, r: r, id: id, credential: sendsCredential(rt, r)}
 
-		who, err := s.answer(rt, out, r.WithContext(out.audit.noting(telemetry.WithRequest(r.Context(), id))))
+		ctx, begin := after.With(telemetry.WithRequest(r.Context(), id))
+		defer begin()
+
+		who, err := s.answer(rt, out, r.WithContext(out.audit.noting(ctx)))
 		err = settleAudit(out.audit, out, r, err)
 		if errors.Is(err, sandbox.ErrOverQuota) {
 			s.event(rt, r, sandbox.EventQuotaHit, who, string(sandbox.CodeOf(err)))
@@ -44,6 +48,9 @@ func (s *Server) handle(rt route) http.Handler {
 		took := time.Since(start)
 		s.metrics.request(rt, out.status, took)
 		s.logRequest(rt, r, id, who, out, err, took)
+		if after.Pending(ctx) {
+			out.send()
+		}
 		if broken {
 			panic(http.ErrAbortHandler) // the only way to tell that what was sent is not all
 		}

@@ -441,6 +441,29 @@ func TestPoolFollowsDemand(t *testing.T) {
 	})
 }
 
+// Who claims a Boot has the cores: the Pool's keeper reads the state of the host and
+// refills when the claim is over.
+func TestClaimLeavesHostAlone(t *testing.T) {
+	in(t, node.PoolConfig{Min: 2, Max: 4}, func(t *testing.T, w *world) {
+		time.Sleep(5 * time.Second)
+		var read atomic.Int64
+		w.host.mu.Lock()
+		w.host.free = func() int64 { read.Add(1); return 8 << 30 }
+		w.host.mu.Unlock()
+		time.Sleep(time.Second) // what was read is old, and the keeper sleeps
+		read.Store(0)
+		w.start(request("t"))
+		synctest.Wait()
+		if n := read.Load(); n != 0 {
+			t.Errorf("a claim had the host's state read %d times", n)
+		}
+		time.Sleep(time.Second)
+		if p := w.pool(); p.Idle != 2 || read.Load() == 0 {
+			t.Errorf("a second later %d boots wait, and the host's state was read %d times", p.Idle, read.Load())
+		}
+	})
+}
+
 // A steady demand that refills cannot meet at once makes a large Pool; one that
 // they can meet does not.
 func TestPoolFollowsARate(t *testing.T) {

@@ -121,18 +121,22 @@ func (p *pool) pop(req sandbox.StartRequest) *boot {
 		b.give(req.Binding)
 		p.claimed = time.Now()
 		p.binding++
+		// The keeper would wait this long, but first read the state of the host, on a
+		// core that the Bind has use for.
+		time.AfterFunc(p.hold(p.claimed), p.look)
+		return b
 	}
 	p.look()
-	return b
+	return nil
 }
 
-// bound notes that a Boot which pop gave has been bound, or could not be.
+// bound notes that a Boot which pop gave has been bound, or could not be. The
+// keeper looks by itself when refills may begin, see pop.
 func (p *pool) bound() {
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
 	p.binding--
 	p.claimed = time.Now()
-	p.look()
 }
 
 func (p *pool) hit() {

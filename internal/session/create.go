@@ -31,7 +31,7 @@ func (m *Manager) createAs(ctx context.Context, tenant sandbox.TenantID, req san
 }
 
 func (m *Manager) create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest, as func(*sandbox.Sandbox)) (_ sandbox.Sandbox, pooled bool, _ error) {
-	sb, nodes, err := m.plan(ctx, tenant, req)
+	sb, nodes, quota, err := m.plan(ctx, tenant, req)
 	if err != nil {
 		return sandbox.Sandbox{}, false, err
 	}
@@ -44,7 +44,7 @@ func (m *Manager) create(ctx context.Context, tenant sandbox.TenantID, req sandb
 	if sb, err = m.store.InsertSandbox(ctx, sb); err != nil {
 		return sandbox.Sandbox{}, false, c.explain(client, err)
 	}
-	running, pooled, err := m.start(ctx, sb, nodes)
+	running, pooled, err := m.start(ctx, sb, nodes, quota)
 	if err != nil {
 		m.undo(ctx, sb, c.cause())
 		return sandbox.Sandbox{}, false, c.explain(client, err)
@@ -55,24 +55,24 @@ func (m *Manager) create(ctx context.Context, tenant sandbox.TenantID, req sandb
 }
 
 // plan checks a request, makes the record that it asks for, and names the Nodes
-// to try.
-func (m *Manager) plan(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, []string, error) {
+// to try. The Quota is the Tenant's.
+func (m *Manager) plan(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (_ sandbox.Sandbox, nodes []string, quota sandbox.Quota, _ error) {
 	if err := req.Check(); err != nil {
-		return sandbox.Sandbox{}, nil, err
+		return sandbox.Sandbox{}, nil, quota, err
 	}
 	if err := m.checkSecrets(ctx, tenant, req.Secrets); err != nil {
-		return sandbox.Sandbox{}, nil, err
+		return sandbox.Sandbox{}, nil, quota, err
 	}
 	quota, err := m.store.TenantQuota(ctx, tenant)
 	if err != nil {
-		return sandbox.Sandbox{}, nil, err
+		return sandbox.Sandbox{}, nil, quota, err
 	}
 	if err := cmp.Or(quota.AdmitTimeout(req.Timeout), quota.AdmitBandwidth(req.Bandwidth)); err != nil {
-		return sandbox.Sandbox{}, nil, err
+		return sandbox.Sandbox{}, nil, quota, err
 	}
 	mounts, home, err := m.mount(ctx, tenant, req.Volumes)
 	if err != nil {
-		return sandbox.Sandbox{}, nil, err
+		return sandbox.Sandbox{}, nil, quota, err
 	}
 	sb := m.recordOf(tenant, req)
 	sb.Volumes = mounts
@@ -82,23 +82,23 @@ func (m *Manager) plan(ctx context.Context, tenant sandbox.TenantID, req sandbox
 			err = m.admitEgress(ctx, tenant, quota, sb.Network)
 		}
 		sb.Limits.Bandwidth = quota.BoundBandwidth(sb.Limits.Bandwidth)
-		return sb, nodes, err
+		return sb, nodes, quota, err
 	}
 	if err := m.admitEgress(ctx, tenant, quota, sb.Network); err != nil {
-		return sandbox.Sandbox{}, nil, err
+		return sandbox.Sandbox{}, nil, quota, err
 	}
 	sb.Limits.Bandwidth = quota.BoundBandwidth(sb.Limits.Bandwidth)
 	if sb.Image, err = m.images.Resolve(ctx, tenant, sb.Template); err != nil {
-		return sandbox.Sandbox{}, nil, err
+		return sandbox.Sandbox{}, nil, quota, err
 	}
-	nodes, err := m.placement.Place(ctx, sb.Image, sb.Shape)
+	nodes, err = m.placement.Place(ctx, sb.Image, sb.Shape)
 	if err == nil && len(nodes) == 0 {
 		err = sandbox.Errorf(sandbox.Exhausted, "no node has room")
 	}
 	if err == nil {
 		nodes, err = onlyAt(home, nodes)
 	}
-	return sb, nodes, err
+	return sb, nodes, quota, err
 }
 
 // planFrom completes the record of a Sandbox that starts from a Snapshot.
@@ -170,8 +170,9 @@ func orElse[T comparable](v, otherwise T) T {
 	return v
 }
 
-// start has the first Node that takes it start sb, and records it running.
-func (m *Manager) start(ctx context.Context, sb sandbox.Sandbox, nodes []string) (_ sandbox.Sandbox, pooled bool, _ error) {
+// start has the first Node that takes it start sb, and records it running: with the
+// Quota that it was planned with.
+func (m *Manager) start(ctx context.Context, sb sandbox.Sandbox, nodes []string, quota sandbox.Quota) (_ sandbox.Sandbox, pooled bool, _ error) {
 	var refused error
 	began := time.Now()
 	for i, node := range nodes {
@@ -190,7 +191,7 @@ func (m *Manager) start(ctx context.Context, sb sandbox.Sandbox, nodes []string)
 		}
 		started, err := m.nodes.Start(ctx, node, req)
 		if err == nil {
-			running, err := m.recordRunning(ctx, sb, started)
+			running, err := m.recordRunning(ctx, sb, quota, started)
 			return running, started.Pooled, err
 		}
 		if sb.Snapshot != "" {
@@ -238,12 +239,8 @@ func (m *Manager) binding(ctx context.Context, sb sandbox.Sandbox) (sandbox.Bind
 	}, err
 }
 
-func (m *Manager) recordRunning(ctx context.Context, sb sandbox.Sandbox, started sandbox.Started) (sandbox.Sandbox, error) {
+func (m *Manager) recordRunning(ctx context.Context, sb sandbox.Sandbox, quota sandbox.Quota, started sandbox.Started) (sandbox.Sandbox, error) {
 	if err := sb.To(sandbox.Running); err != nil {
-		return sb, err
-	}
-	quota, err := m.store.TenantQuota(ctx, sb.Tenant)
-	if err != nil {
 		return sb, err
 	}
 	sb.Boot.ID = started.BootID

@@ -752,6 +752,7 @@ func TestSavesOfWhatIsLostMeanwhile(t *testing.T) {
 					t.Errorf("%s says %v", name, err)
 				}
 				report.Wait()
+				synctest.Wait() // for the sweep of what was not saved, which the end of Run would cut
 			})
 		}
 	}

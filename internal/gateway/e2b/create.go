@@ -206,7 +206,7 @@ func (a *API) create(w http.ResponseWriter, r *http.Request, who sandbox.Identit
 	if err != nil {
 		return err
 	}
-	a.Guests.Warm(sb)
+	a.Guests.Warm(r.Context(), sb)
 	return rest.Reply(w, http.StatusCreated, a.viewOf(r, sb))
 }
 

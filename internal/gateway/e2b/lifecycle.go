@@ -88,7 +88,7 @@ func (a *API) wake(ctx context.Context, who sandbox.Identity, sb sandbox.Sandbox
 		if err != nil {
 			return sb, noRoom(err)
 		}
-		a.Guests.Warm(running)
+		a.Guests.Warm(ctx, running)
 		if sb, err = a.Sandboxes.RunFor(ctx, who.Tenant, id, timeout); err != nil {
 			return running, err
 		}

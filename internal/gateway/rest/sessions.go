@@ -169,7 +169,7 @@ func (a *API) create(w http.ResponseWriter, r *http.Request, who sandbox.Identit
 	if err != nil {
 		return err
 	}
-	a.Guests.Warm(sb)
+	a.Guests.Warm(r.Context(), sb)
 	return Reply(w, status, viewOf(who, sb))
 }
 

@@ -71,7 +71,7 @@ func (a *API) ResumeSession(w http.ResponseWriter, r *http.Request, who sandbox.
 	if err != nil {
 		return execution.Absent(r.PathValue("id"), err)
 	}
-	a.Guests.Warm(sb)
+	a.Guests.Warm(r.Context(), sb)
 	return Reply(w, http.StatusOK, viewOf(who, sb))
 }
 
@@ -95,7 +95,7 @@ func (a *API) RollbackSession(w http.ResponseWriter, r *http.Request, who sandbo
 	if sb, err = a.Sandboxes.Rollback(r.Context(), who.Tenant, sb.ID, body.SnapshotID); err != nil {
 		return err
 	}
-	a.Guests.Warm(sb)
+	a.Guests.Warm(r.Context(), sb)
 	return Reply(w, http.StatusOK, viewOf(who, sb))
 }
 

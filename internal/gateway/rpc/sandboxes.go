@@ -123,7 +123,7 @@ func (a *API) Create(ctx context.Context, r *connect.Request[sandboxv1.CreateReq
 		return nil, err
 	}
 	if created {
-		a.Guests.Warm(sb)
+		a.Guests.Warm(ctx, sb)
 	}
 	return connect.NewResponse(&sandboxv1.CreateResponse{Sandbox: viewOf(sb), Created: created}), nil
 }

@@ -32,7 +32,7 @@ func (a *API) Resume(ctx context.Context, r *connect.Request[sandboxv1.ResumeReq
 	}
 	sb, err := a.Sandboxes.Resume(ctx, tenantOf(ctx), id)
 	if err == nil {
-		a.Guests.Warm(sb)
+		a.Guests.Warm(ctx, sb)
 	}
 	return reply(id, &sandboxv1.ResumeResponse{Sandbox: viewOf(sb)}, err)
 }
@@ -135,6 +135,6 @@ func (a *API) Rollback(ctx context.Context, r *connect.Request[sandboxv1.Rollbac
 	if sb, err = a.Sandboxes.Rollback(ctx, tenantOf(ctx), sb.ID, r.Msg.SnapshotId); err != nil {
 		return nil, err
 	}
-	a.Guests.Warm(sb)
+	a.Guests.Warm(ctx, sb)
 	return connect.NewResponse(&sandboxv1.RollbackResponse{Sandbox: viewOf(sb)}), nil
 }

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -39,14 +40,16 @@ type Dial func(ctx context.Context, port uint16) (net.Conn, error)
 // Client speaks to the Guest of one Boot. Its methods are safe for concurrent
 // use, return soon after their context ends, and return *sandbox.Error.
 type Client struct {
-	http      *http.Client
-	token     string
-	trusted   string
-	control   guestv1connect.GuestServiceClient
-	files     filesystemconnect.FilesystemClient
-	contexts  guestv1connect.ContextServiceClient
-	own       guestv1connect.FilesServiceClient
-	processes guestv1connect.ProcessServiceClient
+	http    *http.Client
+	token   string
+	trusted string
+	// Clients of services, each made when it is first used: to make them takes
+	// longer than most calls.
+	control   func() guestv1connect.GuestServiceClient
+	files     func() filesystemconnect.FilesystemClient
+	contexts  func() guestv1connect.ContextServiceClient
+	own       func() guestv1connect.FilesServiceClient
+	processes func() guestv1connect.ProcessServiceClient
 }
 
 // Option changes a Client.
@@ -86,12 +89,18 @@ func New(dial Dial, with ...Option) *Client {
 	}
 	options := connect.WithClientOptions(connect.WithReadMaxBytes(maxMessage), connect.WithAcceptCompression("gzip", nil, nil))
 	calls := &http.Client{Transport: frames{c.http.Transport}, CheckRedirect: c.http.CheckRedirect}
-	c.control = guestv1connect.NewGuestServiceClient(calls, url(sandbox.GuestPort), options)
-	c.own = guestv1connect.NewFilesServiceClient(calls, url(sandbox.GuestPort), options)
-	c.contexts = guestv1connect.NewContextServiceClient(calls, url(sandbox.GuestPort), options)
-	c.processes = guestv1connect.NewProcessServiceClient(calls, url(sandbox.GuestPort), options)
-	c.files = filesystemconnect.NewFilesystemClient(calls, url(sandbox.EnvdPort), options)
+	c.control = made(guestv1connect.NewGuestServiceClient, calls, sandbox.GuestPort, options)
+	c.own = made(guestv1connect.NewFilesServiceClient, calls, sandbox.GuestPort, options)
+	c.contexts = made(guestv1connect.NewContextServiceClient, calls, sandbox.GuestPort, options)
+	c.processes = made(guestv1connect.NewProcessServiceClient, calls, sandbox.GuestPort, options)
+	c.files = made(filesystemconnect.NewFilesystemClient, calls, sandbox.EnvdPort, options)
 	return c
+}
+
+// made returns a function that returns the client of the service at a port, which
+// it makes once.
+func made[T any](client func(connect.HTTPClient, string, ...connect.ClientOption) T, calls connect.HTTPClient, port uint16, options connect.ClientOption) func() T {
+	return sync.OnceValue(func() T { return client(calls, url(port), options) })
 }
 
 func url(port uint16) string { return "http://guest:" + strconv.Itoa(int(port)) }
@@ -118,7 +127,7 @@ func (c *Client) Told(ctx context.Context, savedAt time.Time) error {
 func (c *Client) health(ctx context.Context, ask *guestv1.HealthRequest) (sandboxID string, number int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
-	r, err := c.control.Health(ctx, connect.NewRequest(ask))
+	r, err := c.control().Health(ctx, connect.NewRequest(ask))
 	if err != nil {
 		return "", 0, fail(ctx, err)
 	}
@@ -133,8 +142,30 @@ func (c *Client) health(ctx context.Context, ask *guestv1.HealthRequest) (sandbo
 func (c *Client) Park(ctx context.Context, pids int64) error {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
-	_, err := c.control.Park(ctx, connect.NewRequest(&guestv1.ParkRequest{PidsLimit: pids}))
-	return fail(ctx, err)
+	if _, err := c.control().Park(ctx, connect.NewRequest(&guestv1.ParkRequest{PidsLimit: pids})); err != nil {
+		return fail(ctx, err)
+	}
+	return c.rehearse(ctx)
+}
+
+// rehearsals is how often a Bind is rehearsed: the second one still is faster than
+// the first.
+const rehearsals = 2
+
+// rehearse binds the Boot to nobody, which its Guest refuses as its last step. What
+// a Bind runs through the first time is loaded then, in the Guest and in the kernel
+// below it, and not while somebody waits.
+func (c *Client) rehearse(ctx context.Context) error {
+	for range rehearsals {
+		_, err := c.control().Bind(ctx, connect.NewRequest(bindRequest(sandbox.Binding{})))
+		if err = fail(ctx, err); err == nil {
+			return sandbox.Errorf(sandbox.Unavailable, "the sandbox takes an owner that is nobody")
+		}
+		if !errors.Is(err, sandbox.Invalid) {
+			return err
+		}
+	}
+	return nil
 }
 
 // Warm opens a connection ahead of the first call.
@@ -149,15 +180,9 @@ func (c *Client) Warm(ctx context.Context) error {
 func (c *Client) Bind(ctx context.Context, b sandbox.Binding) (waits bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
-	const entropyBytes = 64
-	entropy := make([]byte, entropyBytes)
-	_, _ = rand.Read(entropy)
-	r, err := c.control.Bind(ctx, connect.NewRequest(&guestv1.BindRequest{
-		SandboxId: b.SandboxID, BootNumber: b.BootNumber, AccessToken: b.AccessToken, Template: b.Template,
-		Hostname: guest.Hostname, Env: b.Env, DefaultUser: b.User, DefaultCwd: b.Cwd, Timeline: b.Timeline,
-		UnixNanos: time.Now().UnixNano(), Entropy: entropy, PidsLimit: b.Limits.Pids, Restored: b.Restored,
-		Authority: b.Secrets.Authority + c.trusted, Volumes: mounts(b.Volumes),
-	}))
+	ask := bindRequest(b)
+	ask.Authority = b.Secrets.Authority + c.trusted
+	r, err := c.control().Bind(ctx, connect.NewRequest(ask))
 	if err != nil {
 		return false, fail(ctx, err)
 	}
@@ -165,6 +190,19 @@ func (c *Client) Bind(ctx context.Context, b sandbox.Binding) (waits bool, err e
 		return false, sandbox.Errorf(sandbox.Unsupported, "the sandbox began with a version that has no volumes")
 	}
 	return r.Msg.Waits, nil
+}
+
+// bindRequest is b but for whom programs are to trust.
+func bindRequest(b sandbox.Binding) *guestv1.BindRequest {
+	const entropyBytes = 64
+	entropy := make([]byte, entropyBytes)
+	_, _ = rand.Read(entropy)
+	return &guestv1.BindRequest{
+		SandboxId: b.SandboxID, BootNumber: b.BootNumber, AccessToken: b.AccessToken, Template: b.Template,
+		Hostname: guest.Hostname, Env: b.Env, DefaultUser: b.User, DefaultCwd: b.Cwd, Timeline: b.Timeline,
+		UnixNanos: time.Now().UnixNano(), Entropy: entropy, PidsLimit: b.Limits.Pids, Restored: b.Restored,
+		Volumes: mounts(b.Volumes),
+	}
 }
 
 func mounts(volumes []sandbox.VolumeBinding) []*guestv1.VolumeMount {
@@ -180,19 +218,19 @@ func mounts(volumes []sandbox.VolumeBinding) []*guestv1.VolumeMount {
 func (c *Client) Ready(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit+headTime)
 	defer cancel()
-	_, err := c.control.Ready(ctx, connect.NewRequest(&guestv1.ReadyRequest{TimeoutMillis: limit.Milliseconds()}))
+	_, err := c.control().Ready(ctx, connect.NewRequest(&guestv1.ReadyRequest{TimeoutMillis: limit.Milliseconds()}))
 	return fail(ctx, err)
 }
 
 // KillBiggest ends the Process that uses most memory.
 func (c *Client) KillBiggest(ctx context.Context) error {
-	_, err := c.control.KillBiggest(ctx, connect.NewRequest(&guestv1.KillBiggestRequest{}))
+	_, err := c.control().KillBiggest(ctx, connect.NewRequest(&guestv1.KillBiggestRequest{}))
 	return fail(ctx, err)
 }
 
 // Shutdown asks everything inside to end within grace, the Guest last.
 func (c *Client) Shutdown(ctx context.Context, grace time.Duration) error {
-	_, err := c.control.Shutdown(ctx, connect.NewRequest(&guestv1.ShutdownRequest{GraceMillis: grace.Milliseconds()}))
+	_, err := c.control().Shutdown(ctx, connect.NewRequest(&guestv1.ShutdownRequest{GraceMillis: grace.Milliseconds()}))
 	return fail(ctx, err)
 }
 

@@ -38,7 +38,7 @@ func (c *Client) Execute(ctx context.Context, req execution.CellRequest, handle 
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // interrupts it if we leave early
-	stream, err := c.contexts.Execute(ctx, connect.NewRequest(m))
+	stream, err := c.contexts().Execute(ctx, connect.NewRequest(m))
 	if err != nil {
 		return execution.RunEnd{}, fail(ctx, err)
 	}
@@ -105,7 +105,7 @@ func cellEnd(m *guestv1.ExecuteEnded) (execution.RunEnd, error) {
 func (c *Client) Contexts(ctx context.Context) ([]execution.Context, error) {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
-	r, err := c.contexts.ListContexts(ctx, connect.NewRequest(&guestv1.ListContextsRequest{}))
+	r, err := c.contexts().ListContexts(ctx, connect.NewRequest(&guestv1.ListContextsRequest{}))
 	if err != nil {
 		return nil, fail(ctx, err)
 	}
@@ -127,7 +127,7 @@ func (c *Client) Contexts(ctx context.Context) ([]execution.Context, error) {
 func (c *Client) CreateContext(ctx context.Context, spec execution.ContextSpec) (execution.Context, error) {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
-	r, err := c.contexts.CreateContext(ctx, connect.NewRequest(&guestv1.CreateContextRequest{
+	r, err := c.contexts().CreateContext(ctx, connect.NewRequest(&guestv1.CreateContextRequest{
 		Language: spec.Language, Cwd: spec.Cwd, User: spec.User,
 	}))
 	if err != nil {
@@ -140,7 +140,7 @@ func (c *Client) CreateContext(ctx context.Context, spec execution.ContextSpec) 
 func (c *Client) RestartContext(ctx context.Context, id string) (execution.Context, error) {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
-	r, err := c.contexts.RestartContext(ctx, connect.NewRequest(&guestv1.RestartContextRequest{ContextId: id}))
+	r, err := c.contexts().RestartContext(ctx, connect.NewRequest(&guestv1.RestartContextRequest{ContextId: id}))
 	if err != nil {
 		return execution.Context{}, fail(ctx, err)
 	}
@@ -151,7 +151,7 @@ func (c *Client) RestartContext(ctx context.Context, id string) (execution.Conte
 func (c *Client) InterruptContext(ctx context.Context, id string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
-	r, err := c.contexts.InterruptContext(ctx, connect.NewRequest(&guestv1.InterruptContextRequest{ContextId: id}))
+	r, err := c.contexts().InterruptContext(ctx, connect.NewRequest(&guestv1.InterruptContextRequest{ContextId: id}))
 	if err != nil {
 		return false, fail(ctx, err)
 	}
@@ -162,7 +162,7 @@ func (c *Client) InterruptContext(ctx context.Context, id string) (bool, error) 
 func (c *Client) DeleteContext(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
-	_, err := c.contexts.DeleteContext(ctx, connect.NewRequest(&guestv1.DeleteContextRequest{ContextId: id}))
+	_, err := c.contexts().DeleteContext(ctx, connect.NewRequest(&guestv1.DeleteContextRequest{ContextId: id}))
 	return fail(ctx, err)
 }
 
@@ -170,7 +170,7 @@ func (c *Client) DeleteContext(ctx context.Context, id string) error {
 func (c *Client) Programs(ctx context.Context, names []string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
-	r, err := c.contexts.ListPrograms(ctx, connect.NewRequest(&guestv1.ListProgramsRequest{Names: names}))
+	r, err := c.contexts().ListPrograms(ctx, connect.NewRequest(&guestv1.ListProgramsRequest{Names: names}))
 	if err != nil {
 		return nil, fail(ctx, err)
 	}

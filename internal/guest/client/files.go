@@ -201,7 +201,7 @@ func (c *Client) List(ctx context.Context, path string, depth int) ([]execution.
 	defer cancel()
 	req := withAuth(c, &filesystem.ListDirRequest{Path: path, Depth: uint32(max(depth, 1))})
 	req.Header().Set(limitHeader, strconv.Itoa(maxEntries))
-	r, err := c.files.ListDir(ctx, req)
+	r, err := c.files().ListDir(ctx, req)
 	if err != nil {
 		return nil, false, fail(ctx, err)
 	}
@@ -223,7 +223,7 @@ func (c *Client) List(ctx context.Context, path string, depth int) ([]execution.
 func (c *Client) Stat(ctx context.Context, path string) (execution.Entry, error) {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
-	r, err := c.files.Stat(ctx, withAuth(c, &filesystem.StatRequest{Path: path}))
+	r, err := c.files().Stat(ctx, withAuth(c, &filesystem.StatRequest{Path: path}))
 	if err != nil {
 		return execution.Entry{}, fail(ctx, err)
 	}
@@ -234,7 +234,7 @@ func (c *Client) Stat(ctx context.Context, path string) (execution.Entry, error)
 func (c *Client) MakeDir(ctx context.Context, path string) (execution.Entry, error) {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
-	r, err := c.files.MakeDir(ctx, withAuth(c, &filesystem.MakeDirRequest{Path: path}))
+	r, err := c.files().MakeDir(ctx, withAuth(c, &filesystem.MakeDirRequest{Path: path}))
 	if err != nil {
 		return execution.Entry{}, fail(ctx, err)
 	}
@@ -245,7 +245,7 @@ func (c *Client) MakeDir(ctx context.Context, path string) (execution.Entry, err
 func (c *Client) Move(ctx context.Context, source, destination string) (execution.Entry, error) {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
-	r, err := c.files.Move(ctx, withAuth(c, &filesystem.MoveRequest{Source: source, Destination: destination}))
+	r, err := c.files().Move(ctx, withAuth(c, &filesystem.MoveRequest{Source: source, Destination: destination}))
 	if err != nil {
 		return execution.Entry{}, fail(ctx, err)
 	}
@@ -255,7 +255,7 @@ func (c *Client) Move(ctx context.Context, source, destination string) (executio
 // Remove deletes a path and all below it; the time is not bounded, because the
 // tree may be large.
 func (c *Client) Remove(ctx context.Context, path string) error {
-	_, err := c.files.Remove(ctx, withAuth(c, &filesystem.RemoveRequest{Path: path}))
+	_, err := c.files().Remove(ctx, withAuth(c, &filesystem.RemoveRequest{Path: path}))
 	return fail(ctx, err)
 }
 

@@ -26,7 +26,7 @@ const (
 func (c *Client) ListPorts(ctx context.Context) ([]execution.Listener, bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
-	r, err := c.control.ListPorts(ctx, connect.NewRequest(&guestv1.ListPortsRequest{}))
+	r, err := c.control().ListPorts(ctx, connect.NewRequest(&guestv1.ListPortsRequest{}))
 	err = fail(ctx, err)
 	if errors.Is(err, sandbox.Unsupported) {
 		// Saved by an earlier version, the Guest still is of that.

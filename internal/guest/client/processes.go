@@ -30,7 +30,7 @@ func (c *Client) StartProcess(ctx context.Context, req execution.ProcessStart) (
 		Terminal: terminalOf(req.PTY), Stdin: req.Stdin, KeepStdin: req.KeepStdin, TimeoutMillis: millis(req.Timeout),
 		IdempotencyKey: req.Key, Fingerprint: req.Fingerprint, WaitMillis: millis(req.Wait), OutputLimit: req.MaxOutput,
 	}
-	r, err := c.processes.StartProcess(ctx, connect.NewRequest(m))
+	r, err := c.processes().StartProcess(ctx, connect.NewRequest(m))
 	if err != nil {
 		return execution.ProcessStarted{}, fail(ctx, err)
 	}
@@ -111,7 +111,7 @@ func piecesOf(all []*guestv1.OutputPiece, from int64) ([]execution.OutputPiece, 
 
 // ListProcesses lists Processes. See execution.Processes.
 func (c *Client) ListProcesses(ctx context.Context) ([]execution.ProcessInfo, error) {
-	r, err := c.processes.ListProcesses(ctx, connect.NewRequest(&guestv1.ListProcessesRequest{}))
+	r, err := c.processes().ListProcesses(ctx, connect.NewRequest(&guestv1.ListProcessesRequest{}))
 	if err != nil {
 		return nil, fail(ctx, err)
 	}
@@ -137,25 +137,25 @@ func about(ctx context.Context, m *guestv1.ProcessInfo, err error) (execution.Pr
 
 // GetProcess returns one Process.
 func (c *Client) GetProcess(ctx context.Context, id string) (execution.ProcessInfo, error) {
-	r, err := c.processes.GetProcess(ctx, connect.NewRequest(&guestv1.GetProcessRequest{Id: id}))
+	r, err := c.processes().GetProcess(ctx, connect.NewRequest(&guestv1.GetProcessRequest{Id: id}))
 	return about(ctx, processIn(r), err)
 }
 
 // SignalProcess sends a signal.
 func (c *Client) SignalProcess(ctx context.Context, id string, signal int) (execution.ProcessInfo, error) {
-	r, err := c.processes.SignalProcess(ctx, connect.NewRequest(&guestv1.SignalProcessRequest{Id: id, Signal: int32(signal)}))
+	r, err := c.processes().SignalProcess(ctx, connect.NewRequest(&guestv1.SignalProcessRequest{Id: id, Signal: int32(signal)}))
 	return about(ctx, processIn(r), err)
 }
 
 // ResizeProcess changes the size of a terminal.
 func (c *Client) ResizeProcess(ctx context.Context, id string, size execution.TerminalSize) (execution.ProcessInfo, error) {
-	r, err := c.processes.ResizeProcess(ctx, connect.NewRequest(&guestv1.ResizeProcessRequest{Id: id, Terminal: terminalOf(&size)}))
+	r, err := c.processes().ResizeProcess(ctx, connect.NewRequest(&guestv1.ResizeProcessRequest{Id: id, Terminal: terminalOf(&size)}))
 	return about(ctx, processIn(r), err)
 }
 
 // EndProcess ends a Process and everything it started.
 func (c *Client) EndProcess(ctx context.Context, id string) (execution.ProcessInfo, error) {
-	r, err := c.processes.EndProcess(ctx, connect.NewRequest(&guestv1.EndProcessRequest{Id: id}))
+	r, err := c.processes().EndProcess(ctx, connect.NewRequest(&guestv1.EndProcessRequest{Id: id}))
 	return about(ctx, processIn(r), err)
 }
 
@@ -174,7 +174,7 @@ func processIn[T any, P interface {
 func (c *Client) ReadOutput(ctx context.Context, id string, from int64, follow bool, handle func(execution.Output) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := c.processes.ReadOutput(ctx, connect.NewRequest(&guestv1.ReadOutputRequest{Id: id, From: from, Follow: follow}))
+	stream, err := c.processes().ReadOutput(ctx, connect.NewRequest(&guestv1.ReadOutputRequest{Id: id, From: from, Follow: follow}))
 	if err != nil {
 		return fail(ctx, err)
 	}
@@ -235,7 +235,7 @@ func outputOf(m *guestv1.ReadOutputResponse, from int64) (o execution.Output, er
 
 // WriteInput gives input to a Process. See execution.Processes.
 func (c *Client) WriteInput(ctx context.Context, id string, in execution.Input) (int64, error) {
-	r, err := c.processes.WriteInput(ctx, connect.NewRequest(&guestv1.WriteInputRequest{Id: id, Data: in.Data, Eof: in.EOF, From: in.From}))
+	r, err := c.processes().WriteInput(ctx, connect.NewRequest(&guestv1.WriteInputRequest{Id: id, Data: in.Data, Eof: in.EOF, From: in.From}))
 	if err != nil {
 		return 0, fail(ctx, err)
 	}
@@ -258,7 +258,7 @@ func (c *Client) WaitProcess(ctx context.Context, id string, cond execution.Cond
 	default:
 		m.Condition = &guestv1.WaitProcessRequest_Exit{Exit: true}
 	}
-	r, err := c.processes.WaitProcess(ctx, connect.NewRequest(m))
+	r, err := c.processes().WaitProcess(ctx, connect.NewRequest(m))
 	if err != nil {
 		return execution.Waited{}, fail(ctx, err)
 	}

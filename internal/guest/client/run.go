@@ -62,7 +62,7 @@ func sourceScript(s execution.Source, program []string) []string {
 func (c *Client) runBound(ctx context.Context, req execution.RunRequest, handle func(execution.RunEvent) error) (execution.RunEnd, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the program if we leave early
-	stream, err := c.control.Run(ctx, connect.NewRequest(&guestv1.RunRequest{
+	stream, err := c.control().Run(ctx, connect.NewRequest(&guestv1.RunRequest{
 		Args: req.Args, Env: req.Env, Cwd: req.Cwd, User: req.User, Stdin: req.Stdin,
 		TimeoutMillis: req.Timeout.Milliseconds(), StdoutLimit: req.MaxOutput, StderrLimit: req.MaxOutput,
 	}))

@@ -25,7 +25,7 @@ func (c *Client) asProcess(ctx context.Context, as execution.RunAs, m *guestv1.R
 			m.Source = &guestv1.ProgramSource{Folder: s.Folder, File: s.File, Code: []byte(s.Code), Compile: s.Compile}
 		}
 	}
-	stream, err := c.processes.RunProcess(ctx, connect.NewRequest(m))
+	stream, err := c.processes().RunProcess(ctx, connect.NewRequest(m))
 	if err != nil {
 		return end, true, fail(ctx, err)
 	}
@@ -109,12 +109,12 @@ func runEnd(m *guestv1.RunProcessEnded) (execution.RunEnd, error) {
 
 // EndProcessOf ends what was started with a key. See execution.Processes.
 func (c *Client) EndProcessOf(ctx context.Context, key string) (execution.ProcessInfo, error) {
-	r, err := c.processes.EndProcess(ctx, connect.NewRequest(&guestv1.EndProcessRequest{IdempotencyKey: key}))
+	r, err := c.processes().EndProcess(ctx, connect.NewRequest(&guestv1.EndProcessRequest{IdempotencyKey: key}))
 	return about(ctx, processIn(r), err)
 }
 
 // AbandonProcess has a Process end later. See execution.Processes.
 func (c *Client) AbandonProcess(ctx context.Context, id string, after time.Duration) error {
-	_, err := c.processes.EndProcess(ctx, connect.NewRequest(&guestv1.EndProcessRequest{Id: id, UnlessFollowedMillis: millis(after)}))
+	_, err := c.processes().EndProcess(ctx, connect.NewRequest(&guestv1.EndProcessRequest{Id: id, UnlessFollowedMillis: millis(after)}))
 	return fail(ctx, err)
 }

@@ -89,6 +89,9 @@ func (g *Guest) pidsLimit() int64 {
 // ErrBound says that the Boot has another owner.
 var ErrBound = errors.New("this boot belongs to another sandbox")
 
+// errNobody says that a Bind names no Sandbox.
+var errNobody = &InvalidError{"a boot is bound to a sandbox, and none is named"}
+
 // ErrNotBound says that nothing may run before Bind.
 var ErrNotBound = errors.New("this boot belongs to nobody yet")
 
@@ -135,6 +138,9 @@ func (g *Guest) Bind(o Owner, clock int64, entropy []byte) error {
 		if err := trust("/", o.Authority); err != nil && !g.bound && !o.Restored {
 			return err
 		}
+	}
+	if o.SandboxID == "" { // not before: Rehearse comes this far
+		return errNobody
 	}
 	if !g.bound || o.Restored { // a change leaves Volumes as they are
 		if err := g.mountVolumes(o.Volumes); err != nil {

@@ -207,6 +207,25 @@ func TestBind(t *testing.T) {
 	}
 }
 
+// A Bind to nobody, by which the host rehearses, leaves the Boot to its first owner.
+func TestBindToNobody(t *testing.T) {
+	g := newGuest(t)
+	blank := New(g.Accounts, g.Reaper)
+	var bad *InvalidError
+	if err := blank.Bind(Owner{User: "root"}, 0, make([]byte, 64)); !errors.As(err, &bad) {
+		t.Errorf("a bind to nobody: %v", err)
+	}
+	if o, bound := blank.Owner(); bound || o.User != "" {
+		t.Errorf("it belongs to %+v", o)
+	}
+	if _, err := blank.Run(t.Context(), bash("true"), &record{}); !errors.Is(err, ErrNotBound) {
+		t.Errorf("after it: %v", err)
+	}
+	if err := blank.Bind(Owner{SandboxID: "i", BootNumber: 1, User: "root", Cwd: "/"}, 0, nil); err != nil {
+		t.Errorf("its first owner: %v", err)
+	}
+}
+
 func TestKillBiggestBlamesTheRun(t *testing.T) {
 	g := newGuest(t)
 	const code = `python3 -c "

@@ -85,7 +85,7 @@ func (s *Store) InsertKey(ctx context.Context, k sandbox.Key) error {
 
 // KeyByHash implements sandbox.KeyStore.
 func (s *Store) KeyByHash(ctx context.Context, hash sandbox.KeyHash) (sandbox.Key, error) {
-	k, err := scanKey(s.query.keyByHash.QueryRowContext(ctx, hash[:]).Scan)
+	k, err := scanKey(s.query.keyByHash.QueryRowContext(brief(ctx), hash[:]).Scan)
 	if errors.Is(err, sql.ErrNoRows) {
 		return k, errNoKey()
 	}

@@ -154,7 +154,7 @@ func (s *Store) SetQuota(ctx context.Context, tenant sandbox.TenantID, q *sandbo
 
 // TenantQuota implements sandbox.QuotaStore.
 func (s *Store) TenantQuota(ctx context.Context, tenant sandbox.TenantID) (sandbox.Quota, error) {
-	q, _, err := s.query.of(ctx, tenant, s.quota)
+	q, _, err := s.query.of(brief(ctx), tenant, s.quota)
 	return q, classify(err)
 }
 

@@ -72,9 +72,11 @@ func (s *statements) all() []prepared {
 		{&s.release, `RELEASE one`},
 		{&s.insert, `INSERT INTO sandboxes (` + columns + `)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`},
+		// Not created_at, which never changes: an index of a column that is named is
+		// written anew even where the value stays.
 		{&s.update, `UPDATE sandboxes SET name = ?3, state = ?4, template = ?5, image = ?6, engine = ?7,
 			cpus = ?8, memory_bytes = ?9, disk_bytes = ?10, pids = ?11, network = ?12, metadata = ?13, env = ?14,
-			boot_id = ?15, boot_number = ?16, boot_node = ?17, created_at = ?18, started_at = ?19, timeout = ?20,
+			boot_id = ?15, boot_number = ?16, boot_node = ?17, started_at = ?19, timeout = ?20,
 			deadline = ?21, on_timeout = ?22, timeline = ?23, ended_cause = ?24, ended_at = ?25, version = ?26,
 			idle_timeout = ?27, limit_cpus = ?28, limit_memory_bytes = ?29, limit_pids = ?30, user = ?31, cwd = ?32,
 			revision = ?33, ended_output = ?34, snapshot = ?35, stay_paused = ?36,
@@ -248,12 +250,12 @@ func notFound() error { return sandbox.Errorf(sandbox.NotFound, "there is no suc
 
 // SandboxByID implements sandbox.SandboxStore.
 func (s *Store) SandboxByID(ctx context.Context, id string) (sandbox.Sandbox, error) {
-	return one(s.query.byID.QueryRowContext(ctx, id))
+	return one(s.query.byID.QueryRowContext(brief(ctx), id))
 }
 
 // SandboxByName implements sandbox.SandboxStore.
 func (s *Store) SandboxByName(ctx context.Context, tenant sandbox.TenantID, name string) (sandbox.Sandbox, error) {
-	return one(s.query.byName.QueryRowContext(ctx, tenant, name))
+	return one(s.query.byName.QueryRowContext(brief(ctx), tenant, name))
 }
 
 // SandboxesNotEnded implements sandbox.SandboxStore.

@@ -44,6 +44,8 @@ type Store struct {
 	query  queries
 	quota  sandbox.Quota // of Tenants that have none of their own
 
+	checkpoints *checkpointer
+
 	counter counter
 	check   checker
 
@@ -73,7 +75,8 @@ func Open(ctx context.Context, path string) (*Store, error) {
 }
 
 func (s *Store) open(ctx context.Context, path string) (err error) {
-	if s.writes, err = sql.Open("sqlite", source(path, "synchronous(NORMAL)", "temp_store(MEMORY)")); err != nil {
+	limits := []string{fmt.Sprintf("wal_autocheckpoint(%d)", maxLogPages), "journal_size_limit(0)"}
+	if s.writes, err = sql.Open("sqlite", source(path, append(limits, "synchronous(NORMAL)", "temp_store(MEMORY)")...)); err != nil {
 		return err
 	}
 	s.writes.SetMaxOpenConns(1)
@@ -89,7 +92,8 @@ func (s *Store) open(ctx context.Context, path string) (err error) {
 	if err := prepare(ctx, s.reads, s.query.all()); err != nil {
 		return err
 	}
-	s.writer, err = startWriter(ctx, s.writes)
+	s.checkpoints = startCheckpointer(s.reads)
+	s.writer, err = startWriter(ctx, s.writes, s.checkpoints)
 	return err
 }
 
@@ -195,6 +199,16 @@ func extendedCode(err error) int {
 	return 0
 }
 
+// brief is ctx for a query that finds at most one row by its key: it runs to its
+// end unless ctx has ended before. To interrupt one, the driver and database/sql
+// start a goroutine each, and waking these takes longer than the query.
+func brief(ctx context.Context) context.Context {
+	if ctx.Err() != nil {
+		return ctx
+	}
+	return context.WithoutCancel(ctx)
+}
+
 // classify gives an error of a statement its Code.
 func classify(err error) error {
 	var own *sandbox.Error
@@ -229,6 +243,9 @@ func (s *Store) Close() error {
 }
 
 func (s *Store) closeHandles() error {
+	if s.checkpoints != nil {
+		s.checkpoints.close()
+	}
 	var errs []error
 	for _, db := range []*sql.DB{s.reads, s.writes} {
 		if db != nil {

@@ -28,6 +28,8 @@ type writer struct {
 	quit  chan struct{} // closed: take no more
 	done  chan struct{} // closed: nothing runs any more
 	once  sync.Once
+
+	checkpoints *checkpointer
 }
 
 // A write is one caller's change. do runs at most once and must not keep what
@@ -39,7 +41,7 @@ type write struct {
 	done  chan struct{}
 }
 
-func startWriter(ctx context.Context, db *sql.DB) (*writer, error) {
+func startWriter(ctx context.Context, db *sql.DB, checkpoints *checkpointer) (*writer, error) {
 	conn, err := db.Conn(ctx)
 	if err != nil {
 		return nil, err
@@ -49,6 +51,8 @@ func startWriter(ctx context.Context, db *sql.DB) (*writer, error) {
 		queue: make(chan *write, queueLength),
 		quit:  make(chan struct{}),
 		done:  make(chan struct{}),
+
+		checkpoints: checkpoints,
 	}
 	if err := prepare(ctx, conn, w.stmts.all()); err != nil {
 		return nil, errors.Join(err, w.release())
@@ -164,6 +168,7 @@ func (w *writer) commit(batch []*write) {
 	for _, r := range batch {
 		close(r.done)
 	}
+	w.checkpoints.wrote(len(batch))
 }
 
 func (w *writer) transact(batch []*write) error {
