@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"crypto/rand"
-	"regexp"
 )
 
 const (
@@ -11,9 +10,9 @@ const (
 )
 
 var (
-	sandboxIDPattern  = regexp.MustCompile(`^i[a-z0-9]{20}$`)
-	bootIDPattern     = regexp.MustCompile(`^b[a-z0-9]{20}$`)
-	snapshotIDPattern = regexp.MustCompile(`^s[a-z0-9]{20}$`)
+	sandboxIDPattern  = lazily(`^i[a-z0-9]{20}$`)
+	bootIDPattern     = lazily(`^b[a-z0-9]{20}$`)
+	snapshotIDPattern = lazily(`^s[a-z0-9]{20}$`)
 )
 
 // NewSandboxID returns a fresh Sandbox ID: "i" and 20 of [a-z0-9], about 103

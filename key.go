@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
-	"regexp"
 	"time"
 )
 
@@ -72,7 +71,7 @@ const (
 	keyBytes  = 20
 )
 
-var keyPattern = regexp.MustCompile(`^e2b_[0-9a-f]{40}$`)
+var keyPattern = lazily(`^e2b_[0-9a-f]{40}$`)
 
 // NewKeySecret returns a fresh secret.
 func NewKeySecret() string {

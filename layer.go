@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"cmp"
-	"regexp"
 	"slices"
 	"time"
 )
@@ -14,7 +13,7 @@ const (
 	LayerLife = 7 * 24 * time.Hour
 )
 
-var layerPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
+var layerPattern = lazily(`^[0-9a-f]{64}$`)
 
 // LayersBeyond returns those of all a Tenant's layers that go: of those with one
 // name all but the newest, those that nobody used for LayerLife, and of the rest

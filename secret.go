@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"context"
-	"regexp"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -60,7 +59,7 @@ func (SecretValue) GoString() string { return "[secret]" }
 // NewSecretID returns a fresh Secret ID.
 func NewSecretID() string { return "s" + randomText() }
 
-var secretNamePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
+var secretNamePattern = lazily(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
 
 // CheckSecretName returns Invalid for what cannot be the name of a Secret.
 func CheckSecretName(name string) error {

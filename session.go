@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -170,7 +169,7 @@ const IdleAfter = 30 * time.Second
 // UseEvery is how often the use of Sandboxes is told; see Sandboxes.Used.
 const UseEvery = 500 * time.Millisecond
 
-var namePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$`)
+var namePattern = lazily(`^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$`)
 
 // Check returns Invalid, saying what to change, when the request breaks a rule
 // that needs no other knowledge than the request.
@@ -401,7 +400,7 @@ func checkMetadata(m map[string]string) error {
 	return nil
 }
 
-var envNamePattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var envNamePattern = lazily(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // CheckEnv returns Invalid when env cannot be the environment of a Process.
 func CheckEnv(env map[string]string) error {

@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"crypto/rand"
-	"regexp"
 	"time"
 )
 
@@ -18,7 +17,7 @@ type SigningKey struct {
 
 const signingSecretBytes = 32
 
-var signingKeyIDPattern = regexp.MustCompile(`^k[a-z0-9]{20}$`)
+var signingKeyIDPattern = lazily(`^k[a-z0-9]{20}$`)
 
 // NewSigningKey returns a fresh key of a Tenant.
 func NewSigningKey(tenant TenantID, now time.Time) SigningKey {

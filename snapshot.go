@@ -3,7 +3,6 @@ package sandbox
 import (
 	"context"
 	"io"
-	"regexp"
 	"strings"
 	"time"
 )
@@ -248,7 +247,7 @@ func (r SnapshotRequest) Check() error {
 func (r ImportRequest) Check() error { return SnapshotRequest{ID: r.ID, Name: r.Name}.Check() }
 
 // templatePattern is what a Template may be called by, with its tag or version.
-var templatePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._@:-]{0,150}$`)
+var templatePattern = lazily(`^[a-z0-9][a-z0-9._@:-]{0,150}$`)
 
 // CheckOrigin returns Invalid when what s says of what it was saved from, which
 // somebody else wrote, is nothing that a Sandbox can have.
@@ -291,7 +290,7 @@ func checkSnapshotName(name string) error {
 
 // snapshotPattern is what a Snapshot may be called by, and snapshotLatest the tag that
 // is left out there.
-var snapshotPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?(:[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?)?$`)
+var snapshotPattern = lazily(`^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?(:[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?)?$`)
 
 const snapshotLatest = "latest"
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"io"
-	"regexp"
 	"time"
 )
 
@@ -206,7 +205,7 @@ type Templates interface {
 	Admit(ctx context.Context, tenant TenantID, version string) error
 }
 
-var buildIDPattern = regexp.MustCompile(`^t[a-z0-9]{20}$`)
+var buildIDPattern = lazily(`^t[a-z0-9]{20}$`)
 
 // NewBuildID returns a fresh ID of a build: "t" and 20 of [a-z0-9].
 func NewBuildID() string { return "t" + randomText() }

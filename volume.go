@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -218,8 +217,8 @@ type VolumeRef struct {
 }
 
 var (
-	volumeIDPattern   = regexp.MustCompile(`^v[a-z0-9]{20}$`)
-	volumeNamePattern = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,128}$`)
+	volumeIDPattern   = lazily(`^v[a-z0-9]{20}$`)
+	volumeNamePattern = lazily(`^[a-zA-Z0-9_-]{1,128}$`)
 )
 
 // NewVolumeID returns a fresh Volume ID: "v" and 20 of [a-z0-9].

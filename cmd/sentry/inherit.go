@@ -4,26 +4,26 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"regexp"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// descriptorFlag is a flag that names descriptors given to a sentry.
-var descriptorFlag = regexp.MustCompile(`^--?[a-z-]+-fds?=(\d{1,7}(?:,\d{1,7})*)$`)
+// maxDescriptor is above every number that a descriptor can have here.
+const maxDescriptor = 1 << 23
 
-// lastGiven is the highest descriptor that args name; 2 when they name none.
+// lastGiven is the highest descriptor that args name; 2 when they name none. Flags
+// that name descriptors end in -fd or -fds.
 func lastGiven(args []string) int {
 	last := 2
 	for _, a := range args {
-		m := descriptorFlag.FindStringSubmatch(a)
-		if m == nil {
+		name, value, _ := strings.Cut(a, "=")
+		if !strings.HasPrefix(name, "-") || !strings.HasSuffix(strings.TrimSuffix(name, "s"), "-fd") {
 			continue
 		}
-		for n := range strings.SplitSeq(m[1], ",") {
-			if fd, err := strconv.Atoi(n); err == nil {
+		for n := range strings.SplitSeq(value, ",") {
+			if fd, err := strconv.Atoi(n); err == nil && fd <= maxDescriptor {
 				last = max(last, fd)
 			}
 		}

@@ -11,6 +11,8 @@ import (
 	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
 	"gvisor.dev/gvisor/runsc/cmd/util"
 	"gvisor.dev/gvisor/runsc/gvisorbinaries"
+
+	_ "github.com/cloud-sandbox/cloud-sandbox/cmd/sentry/early"
 )
 
 func main() {
@@ -25,6 +27,6 @@ func main() {
 	freeLoopback()
 	cli.Run(&gvisorbinaries.GvisorSentry, map[util.SubCommand]string{
 		new(sentrycmd.Boot):   "internal",
-		new(sentrycmd.Umount): "internal",
+		new(sentrycmd.Umount): "internal", // where package early does not do it
 	}, nil)
 }

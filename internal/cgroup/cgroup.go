@@ -40,7 +40,9 @@ type Hierarchy struct {
 	root   string            // v2: mount point
 }
 
-var v1Controllers = []string{"memory", "cpu", "cpuacct", "pids", "freezer"}
+// v1Controllers are those that something is limited or read by. Each further one
+// costs every Boot a directory, and a move of its sentry that waits for all processors.
+var v1Controllers = []string{"memory", "cpu", "cpuacct", "pids"}
 
 // Detect finds the hierarchies of this host from /proc/self/mountinfo and makes
 // the parent group. It prefers v1 controllers where they are mounted, because a

@@ -182,5 +182,8 @@ func killNamed(name string) {
 // named reports whether the last argument of a process is name, as a sentry's is.
 func named(pid int, name string) bool {
 	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	return err == nil && bytes.HasSuffix(args, []byte("\x00"+name+"\x00"))
+	return err == nil && isNamed(args, name)
 }
+
+// isNamed reports whether the last argument of a command line is name.
+func isNamed(args []byte, name string) bool { return bytes.HasSuffix(args, []byte("\x00"+name+"\x00")) }

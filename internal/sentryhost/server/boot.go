@@ -260,9 +260,7 @@ func (h *Host) openFrom(r sentryhost.StartRequest) (*origin, error) {
 	if err != nil {
 		return nil, err
 	}
-	verified := make(chan error, 1)
-	go func() { verified <- verify(m, files) }() // while the sentry starts
-	return &origin{*m, files, sync.OnceValue(func() error { return <-verified }), done}, nil
+	return &origin{*m, files, h.whole(m, files), done}, nil // while the sentry starts
 }
 
 // openImage opens a Template image by digest and locks it. The sentry that gets the

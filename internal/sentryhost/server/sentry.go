@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 	"time"
 
@@ -178,7 +177,7 @@ func (h *Host) newSentry(b *boot, p plan, image *os.File) error {
 // while it starts: v1 cannot have it born there, and takes milliseconds to move a
 // process. What it returns waits until that is over.
 func (b *boot) joinEarly() (wait func()) {
-	known := childrenOf(os.Getpid())
+	born := newBirths()
 	end, over := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(over)
@@ -190,11 +189,9 @@ func (b *boot) joinEarly() (wait func()) {
 				return
 			case <-tick.C:
 			}
-			for _, pid := range childrenOf(os.Getpid()) {
-				if !slices.Contains(known, pid) && named(pid, b.record.name()) {
-					_ = b.group.Add(pid) // what fails here joinLate does
-					return
-				}
+			if pid := born.named(b.record.name()); pid > 0 {
+				_ = b.group.Add(pid) // what fails here joinLate does
+				return
 			}
 		}
 	}()

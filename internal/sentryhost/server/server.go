@@ -71,6 +71,7 @@ type Host struct {
 	watchers map[*fdrpc.Peer]struct{}
 	cache    *sentryhost.CacheRequest // nil: nobody has said
 	opened   map[string]int           // starts under way from a saved state, by its name
+	proofs   map[string]*proof        // of saved states, by their names
 	dirty    bool                     // pieces of saved states may be there that no state lists
 	spares   []*boot                  // sentries that wait for a Boot
 	wanted   []kind                   // what they are to be for: the last starts
@@ -101,7 +102,7 @@ func New(cfg Config, log *slog.Logger) (*Host, error) {
 		cfg: cfg, conf: conf, groups: groups, log: log,
 		boots: map[string]*boot{}, shards: map[int]*shard{}, watchers: map[*fdrpc.Peer]struct{}{},
 		naming: map[string]chan struct{}{}, saving: make(chan struct{}, saveSlots()), keys: installation.Open(cfg.Saved),
-		tidySoon: make(chan struct{}, 1), spareSoon: make(chan struct{}, 1), opened: map[string]int{}, dirty: true,
+		tidySoon: make(chan struct{}, 1), spareSoon: make(chan struct{}, 1), opened: map[string]int{}, proofs: map[string]*proof{}, dirty: true,
 		memoryTotal: meminfo("MemTotal:"), memoryFree: func() int64 { return meminfo("MemAvailable:") },
 	}
 	if err := os.MkdirAll(cfg.Saved, 0o700); err != nil {
