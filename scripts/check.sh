@@ -38,7 +38,7 @@ CGO_ENABLED=1 gotest -vet=off -race -timeout 30m -gcflags=all=-dwarf=false -gcfl
   $(go list ./... | grep -v -e /tests/e2e -e /tests/e2b -e /tests/hostile -e /internal/engine/gvisor -e /internal/sentryhost/server -e /cmd/sentry -e /internal/session$)
 
 step "short fuzzing"
-FUZZTIME=${FUZZTIME:-2s} scripts/fuzz.sh
+FUZZTIME=${FUZZTIME:-2s} FUZZGUIDE=ours scripts/fuzz.sh
 
 step "python"
 python=$(scripts/python-env.sh)
