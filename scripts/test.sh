@@ -47,11 +47,11 @@ gotest -vet=off -count=1 -timeout 60m ./tests/hostile
 step "E2B's own SDKs"
 gotest -vet=off -count=1 -timeout 30m ./tests/e2b
 
-step "python SDK against the server"
+step "python SDK against the server, beside the documentation"
+beside "documentation" scripts/docs-test.sh
+documentation=$!
 scripts/with-server.sh bash -c 'cd sdk/python && ../../.tools/venv/bin/pytest -q -m integration --durations=5'
-
-step "documentation"
-scripts/docs-test.sh
+joined $documentation
 step_ends
 
 cat <<'T'
