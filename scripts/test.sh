@@ -39,10 +39,12 @@ CLOUD_SANDBOX_PEBBLE=$(scripts/pebble.sh)
 export CLOUD_SANDBOX_E2B_SDKS CLOUD_SANDBOX_PROGRAMS CLOUD_SANDBOX_GRPCURL CLOUD_SANDBOX_VERSITYGW CLOUD_SANDBOX_PEBBLE
 
 step "sentries and links, for real"
-gotest $(scripts/gvisor.sh) -vet=off -count=1 -p 1 -timeout 20m ./internal/sentryhost/server ./internal/engine/gvisor
+gotest $(scripts/gvisor.sh) -vet=off -count=1 -timeout 20m ./internal/sentryhost/server ./internal/engine/gvisor
 
 step "end to end"
-gotest -vet=off -count=1 -p 1 -timeout 60m ./internal/blobs/s3 ./tests/e2e
+# One more at once than there are processors: some wait for minutes, for what the
+# server does once a minute.
+gotest -vet=off -count=1 -p 1 -parallel $(($(nproc) + 1)) -timeout 60m ./internal/blobs/s3 ./tests/e2e
 
 step "attacks"
 gotest -vet=off -count=1 -timeout 60m ./tests/hostile
