@@ -17,7 +17,7 @@ export GOFLAGS     ?= -trimpath -buildvcs=false
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: run
 run: ## install what is missing, build, start the server and run a first snippet
@@ -88,7 +88,7 @@ fuzz: ## run every fuzz target for a minute, or for FUZZTIME
 	@scripts/fuzz.sh
 
 .PHONY: test
-test: ## everything real: check's tests, end to end with gVisor, SDK, attacks
+test: ## everything real: check's tests, end to end with gVisor, SDK, attacks; ends in tables of how long they took
 	@scripts/test.sh
 
 .PHONY: test-cgroup2

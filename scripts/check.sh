@@ -3,8 +3,9 @@
 # vulnerabilities, unit tests with the race detector, short fuzzing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source scripts/steps.sh
+suite "make check"
 scripts/install.sh test
-step() { printf '\n== %s\n' "$*"; }
 
 step "generated code is fresh"
 tools/generate.sh --check
@@ -24,21 +25,26 @@ make build-all
 bin/cloud-sandbox --version
 
 step "unit tests with the race detector"
-# The suites that need a built server run in make test.
+# The suites that need a built server run in make test. The tests of cmd/sentry have
+# nothing to race, and the race detector would need all of gVisor compiled once more
+# for them alone.
+gotest $(scripts/gvisor.sh) -vet=off ./cmd/sentry
 # The longest first, beside which the others run. The race detector does not look
 # into SQLite, which is C that was translated: it would only slow it down. A slow
 # machine may need more than the ten minutes that Go gives each package. What go
 # vet has looked at it need not look at again with each way of building, and what
 # debuggers read is left out of these programs anyway: it need not be made.
-CGO_ENABLED=1 go test -vet=off -race -timeout 30m -gcflags=all=-dwarf=false -gcflags='modernc.org/...=-race=false -dwarf=false' ./internal/session $(go list ./... | grep -v -e /tests/e2e -e /tests/hostile -e /internal/engine/gvisor -e /internal/sentryhost/server -e /internal/session$)
+CGO_ENABLED=1 gotest -vet=off -race -timeout 30m -gcflags=all=-dwarf=false -gcflags='modernc.org/...=-race=false -dwarf=false' ./internal/session \
+  $(go list ./... | grep -v -e /tests/e2e -e /tests/e2b -e /tests/hostile -e /internal/engine/gvisor -e /internal/sentryhost/server -e /cmd/sentry -e /internal/session$)
 
 step "short fuzzing"
-FUZZTIME=${FUZZTIME:-2s} scripts/fuzz.sh
+FUZZTIME=${FUZZTIME:-2s} FUZZGUIDE=ours scripts/fuzz.sh
 
 step "python"
 python=$(scripts/python-env.sh)
-(cd sdk/python && "$python/ruff" check . && "$python/ruff" format --check . && "$python/mypy" && "$python/pytest" -q)
+(cd sdk/python && "$python/ruff" check . && "$python/ruff" format --check . && "$python/mypy" && "$python/pytest" -q --durations=5)
 "$python/ruff" check tests/docs
 "$python/python" -m unittest discover -q tests/docs
+step_ends
 echo
 echo "check: all is well"

@@ -27,6 +27,11 @@ fuzz() {
     echo "$folder $name" >>"$work/failed"
     return
   fi
+  if grep -q 'without coverage guidance' "$log"; then
+    echo "$folder $name ran without coverage guidance" >&2
+    echo "$folder $name" >>"$work/failed"
+    return
+  fi
   echo "$folder $name, $FUZZTIME"
 }
 export -f fuzz
@@ -36,9 +41,24 @@ git grep -oE '^func Fuzz[A-Za-z0-9_]+' -- '*_test.go' | while IFS=: read -r file
   [[ ! $name =~ ${1:-.} ]] || echo "./$(dirname "$file") $name"
 done >"$work/targets"
 [[ -s $work/targets ]] || { echo "no fuzz target is left" >&2; exit 1; }
-for folder in $(cut -d' ' -f1 "$work/targets" | sort -u); do
-  go test -vet=off -gcflags=all=-dwarf=false -ldflags='-s -w' -c -fuzz=. -o "$work/${folder//\//_}.test" "$folder"
-done
+# What guides the fuzzing is all that is linked in, or our packages alone where
+# FUZZGUIDE is "ours": then the standard library and the dependencies are those of
+# other builds, and half of the time to compile is saved.
+build() {
+  local guide=(-fuzz=. -gcflags=all=-dwarf=false)
+  if [[ ${FUZZGUIDE:-all} == ours ]]; then
+    guide=('-gcflags=github.com/cloud-sandbox/cloud-sandbox/...=-d=libfuzzer -dwarf=false')
+  fi
+  go test -vet=off "${guide[@]}" -ldflags='-s -w' -c -o "$work/${1//\//_}.test" "$1"
+}
+export -f build
+# The folder with the most imports first, alone: two builds at once would both compile
+# what they have in common.
+cut -d' ' -f1 "$work/targets" | sort -u >"$work/folders"
+first=$(xargs go list -test -f '{{len .Deps}} {{.Dir}}' <"$work/folders" | sort -rn | head -n 1 | cut -d' ' -f2)
+first=./$(realpath --relative-to=. "$first")
+build "$first"
+{ grep -vxF "$first" "$work/folders" || true; } | xargs -P "$(nproc)" -I '{}' bash -c 'build "$1"' build '{}'
 xargs -P "$(nproc)" -L 1 bash -c 'fuzz "$@"' fuzz <"$work/targets"
-[[ ! -e $work/failed ]] || { sed 's/^/fuzzing found something: /' "$work/failed" >&2; exit 1; }
+[[ ! -e $work/failed ]] || { sed 's/^/fuzzing failed: /' "$work/failed" >&2; exit 1; }
 echo "fuzz: $(wc -l <"$work/targets") targets, nothing found"

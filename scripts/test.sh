@@ -4,44 +4,60 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ((EUID == 0)) || { echo "make test: sandboxes are started by root only: run it as root" >&2; exit 1; }
+source scripts/steps.sh
+suite "make test" 25
 scripts/install.sh test
 DATA=${DATA:-/var/lib/cloud-sandbox}
-step() { printf '\n== %s\n' "$*"; }
 
-# The template takes the network's time and the checks the processor's.
-log=$(mktemp)
-(make bin/stage/cloud-sandbox && CLOUD_SANDBOX_URL='' bin/stage/cloud-sandbox template build base --data "$DATA") >"$log" 2>&1 &
+# This takes the network's time, and what comes next the processor's.
+fetch() {
+  local name
+  for name in e2b-sdks programs grpcurl versitygw pebble; do scripts/$name.sh >/dev/null; done
+}
+beside "programs that tests need, beside build and checks" fetch
+fetch=$!
+
+# Before the checks: what two of them compile at the same time is compiled twice.
+step "build"
+make build-all bin/stage/cloud-sandbox
+step_ends
+
+template() { CLOUD_SANDBOX_URL='' bin/cloud-sandbox template build base --data "$DATA"; }
+beside "template base, beside the checks" template
 template=$!
 scripts/check.sh
-step "template base"
-wait $template || { cat "$log" >&2; exit 1; }
-tail -n 1 "$log"
-rm -f "$log"
 
-step "sentries and links, for real"
-go test $(scripts/gvisor.sh) -vet=off -count=1 -timeout 20m ./internal/sentryhost/server
-CLOUD_SANDBOX_E2E=$PWD/bin/cloud-sandbox CLOUD_SANDBOX_TEMPLATES=$DATA/templates go test -vet=off -count=1 -timeout 20m ./internal/engine/gvisor
-
-step "end to end, and attacks"
-CLOUD_SANDBOX_GRPCURL=$(scripts/grpcurl.sh)
+step "wait for the template base and programs"
+joined $template 2
+joined $fetch
+export CLOUD_SANDBOX_E2E=$PWD/bin/cloud-sandbox CLOUD_SANDBOX_TEMPLATES=$DATA/templates
+CLOUD_SANDBOX_E2B_SDKS=$(scripts/e2b-sdks.sh)
 CLOUD_SANDBOX_PROGRAMS=$(scripts/programs.sh)
+CLOUD_SANDBOX_GRPCURL=$(scripts/grpcurl.sh)
 CLOUD_SANDBOX_VERSITYGW=$(scripts/versitygw.sh)
 CLOUD_SANDBOX_PEBBLE=$(scripts/pebble.sh)
-export CLOUD_SANDBOX_GRPCURL CLOUD_SANDBOX_PROGRAMS CLOUD_SANDBOX_VERSITYGW CLOUD_SANDBOX_PEBBLE
-go test -vet=off -count=1 ./internal/blobs/s3
-CLOUD_SANDBOX_E2E=$PWD/bin/cloud-sandbox CLOUD_SANDBOX_TEMPLATES=$DATA/templates \
-  go test -vet=off -count=1 -p 1 -timeout 60m ./tests/e2e ./tests/hostile
+export CLOUD_SANDBOX_E2B_SDKS CLOUD_SANDBOX_PROGRAMS CLOUD_SANDBOX_GRPCURL CLOUD_SANDBOX_VERSITYGW CLOUD_SANDBOX_PEBBLE
+
+step "sentries and links, for real"
+gotest $(scripts/gvisor.sh) -vet=off -count=1 -timeout 20m ./internal/sentryhost/server ./internal/engine/gvisor
+
+step "end to end"
+# One more at once than there are processors: some wait for minutes, for what the
+# server does once a minute.
+gotest -vet=off -count=1 -p 1 -parallel $(($(nproc) + 1)) -timeout 60m ./internal/blobs/s3 ./tests/e2e
+
+step "attacks"
+gotest -vet=off -count=1 -timeout 60m ./tests/hostile
 
 step "E2B's own SDKs"
-CLOUD_SANDBOX_E2B_SDKS=$(scripts/e2b-sdks.sh)
-export CLOUD_SANDBOX_E2B_SDKS
-CLOUD_SANDBOX_E2E=$PWD/bin/cloud-sandbox CLOUD_SANDBOX_TEMPLATES=$DATA/templates go test -vet=off -count=1 -timeout 30m ./tests/e2b
+gotest -vet=off -count=1 -timeout 30m ./tests/e2b
 
-step "python SDK against the server"
-scripts/with-server.sh bash -c 'cd sdk/python && ../../.tools/venv/bin/pytest -q -m integration'
-
-step "documentation"
-scripts/docs-test.sh
+step "python SDK against the server, beside the documentation"
+beside "documentation" scripts/docs-test.sh
+documentation=$!
+scripts/with-server.sh bash -c 'cd sdk/python && ../../.tools/venv/bin/pytest -q -m integration --durations=5'
+joined $documentation
+step_ends
 
 cat <<'T'
 

@@ -89,17 +89,17 @@ var attacks = []attack{
 	{name: "kills everything", language: "bash", code: "kill -9 -1", want: []string{"killed", "ok", "error"}},
 	{name: "kills everything as root", language: "bash", code: "sudo kill -9 1; sudo kill -9 -1", want: []string{"killed", "ok", "error"}, mayBeEnd: true},
 	{
-		name: "daemons", leaves: true, language: "bash", want: []string{"ok"}, within: 5 * time.Second,
+		name: "daemons", leaves: true, language: "bash", want: []string{"ok"}, within: 30 * time.Second,
 		code: "nohup sleep 1000 >/dev/null 2>&1 & setsid sleep 1000 >/dev/null 2>&1 & (sleep 1000 &) ; echo left",
 	},
 	{
-		name: "daemons that hold the output", leaves: true, language: "bash", want: []string{"ok"}, within: 10 * time.Second,
+		name: "daemons that hold the output", leaves: true, language: "bash", want: []string{"ok"}, within: 30 * time.Second,
 		code: "setsid sleep 1000 & echo left",
 	},
 	// Known limit: what has left its session, its parent and its environment behind
 	// is not always found again.
 	{name: "hides in a new session with no environment", leaves: true, language: "python", timeout: 2, want: []string{"timeout"}, code: hide + "\nwhile True: pass"},
-	{name: "hides and ends", leaves: true, language: "python", want: []string{"ok"}, within: 10 * time.Second, code: hide},
+	{name: "hides and ends", leaves: true, language: "python", want: []string{"ok"}, within: 30 * time.Second, code: hide},
 	{name: "forks faster than it can be killed", leaves: true, language: "python", timeout: 2, want: []string{"timeout", "pids", "ok"}, // the first one ends at once: the rest are daemons
 		code: "import os\nfor i in range(8):\n  if os.fork() == 0: break\nos.setsid() if os.getpid() != os.getpgrp() else 0\nwhile True:\n  if os.fork(): os._exit(0)\n  os.setsid()"},
 	{
