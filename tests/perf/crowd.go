@@ -4,14 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/bench"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 )
 
-// crowdTenants is how many tenants make up a crowd.
-const crowdTenants = 20
+const (
+	// crowdTenants is how many tenants make up a crowd.
+	crowdTenants = 20
+	// crowdPatience is how long each request of a crowd waits in all for a server
+	// that says when to come back: what takes long is to show as long, not as failed.
+	crowdPatience = 10 * time.Minute
+)
 
 // measureCrowd measures a server that many tenants ask at once for Sandboxes of
 // their own, with the default Pool.
@@ -42,6 +48,7 @@ func crowd() []*client.Client {
 	all := make([]*client.Client, crowdTenants)
 	for i := range all {
 		all[i] = client.New(config.Client{URL: "http://" + address, UserID: fmt.Sprintf("crowd-%d", i)})
+		all[i].Patience = crowdPatience
 	}
 	return all
 }
