@@ -228,6 +228,7 @@ func (n *Node) cold(ctx context.Context, req sandbox.StartRequest) (*boot, error
 		}
 		if p := n.poolOf(req); p != nil {
 			p.miss()
+			defer p.bound()
 		}
 	}
 	req.Binding.Restored = req.From != ""
