@@ -44,6 +44,10 @@ func Commands(getenv func(string) string) []*cobra.Command {
 	return commands
 }
 
+// busyPatience is how long a command waits in all for a server that says when to
+// come back.
+const busyPatience = 2 * time.Minute
+
 // app is what the commands share.
 type app struct {
 	getenv func(string) string
@@ -68,13 +72,17 @@ func (a *app) connect(cmd *cobra.Command) (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if tokens != nil {
-		return client.NewWithTokens(cfg, tokens), nil
+	if tokens == nil {
+		if err := cfg.CheckKey(); err != nil {
+			return nil, usageError{err}
+		}
 	}
-	if err := cfg.CheckKey(); err != nil {
-		return nil, usageError{err}
+	c := client.NewWithTokens(cfg, tokens)
+	c.Patience = busyPatience
+	c.Waits = func(wait time.Duration) {
+		fmt.Fprintf(cmd.ErrOrStderr(), "cloud-sandbox: the server is busy; trying again in %v\n", wait.Round(time.Second))
 	}
-	return client.New(cfg), nil
+	return c, nil
 }
 
 // with is a command's work that needs a Client.

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -345,4 +347,23 @@ func entered(t *testing.T, url, line string) (out, problems string, err error) {
 	root.SetArgs(strings.Fields(line))
 	err = root.ExecuteContext(t.Context())
 	return printed.String(), told.String(), err
+}
+
+// A command comes back to a busy server when it is told to, and says that it waits.
+func TestBusyServer(t *testing.T) {
+	asked := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if asked++; asked == 1 {
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = io.WriteString(w, `{"error":{"code":"unavailable","message":"too many sandboxes wait"}}`)
+			return
+		}
+		_, _ = io.WriteString(w, `{"sandbox_id":"i1"}`)
+	}))
+	defer server.Close()
+	out, problems, err := entered(t, server.URL, "create")
+	if err != nil || !strings.Contains(out, "i1") || asked != 2 || problems != "cloud-sandbox: the server is busy; trying again in 1s\n" {
+		t.Errorf("asked %d times: %q, %q, %v", asked, out, problems, err)
+	}
 }

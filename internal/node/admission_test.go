@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -40,9 +42,9 @@ func TestQueueRefuses(t *testing.T) {
 		q := newQueue(queueConfig{slots: tt.slots, maxAhead: tt.maxAhead, maxWait: tt.maxWait})
 		q.duration = tt.duration
 		for tenant, n := range tt.waiting {
-			q.waiting[tenant] = make([]chan struct{}, n)
+			q.waiting[tenant] = make([]*waiter, n)
 		}
-		err := q.refuse(tt.tenant)
+		err := q.refuse(tt.tenant, tt.maxWait, false, time.Now())
 		var e *sandbox.Error
 		switch {
 		case tt.after == 0 && err != nil:
@@ -51,6 +53,288 @@ func TestQueueRefuses(t *testing.T) {
 			t.Errorf("%s: %#v, want to retry after %v", tt.name, err, tt.after)
 		}
 	}
+}
+
+// Each that is refused is told another time, later by a turn, and another Tenant's
+// count once a turn.
+func TestQueueTellsEachAnotherTime(t *testing.T) {
+	const a, b, c = sandbox.TenantID("a"), sandbox.TenantID("b"), sandbox.TenantID("c")
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(queueConfig{slots: 1, maxAhead: 1000, maxWait: 10 * time.Second})
+		q.duration = time.Second
+		q.waiting[a] = make([]*waiter, 10)
+		// comes has a request come and returns how long it is told to stay away; zero:
+		// it may wait.
+		comes := func(tenant sandbox.TenantID) time.Duration {
+			t.Helper()
+			err := q.refuse(tenant, q.maxWait, q.redeem(tenant, time.Now()), time.Now())
+			var e *sandbox.Error
+			if err == nil {
+				q.waiting[tenant] = append(q.waiting[tenant], &waiter{})
+				return 0
+			}
+			if !errors.As(err, &e) {
+				t.Fatal(err)
+			}
+			return e.RetryAfter
+		}
+		check := func(what string, got, want time.Duration) {
+			t.Helper()
+			if got != want {
+				t.Errorf("%s is told %v, want %v", what, got, want)
+			}
+		}
+		check("the first that is refused", comes(a), 2*time.Second)
+		check("the second", comes(a), 2*time.Second)
+		check("the third", comes(a), 3*time.Second)
+		check("the fourth", comes(a), 4*time.Second)
+		check("another tenant, which has its turn soon,", comes(b), 0)
+		for range 4 {
+			check("it", comes(b), 0)
+		}
+		q.waiting[c] = make([]*waiter, 4)
+		check("a tenant of which others have as many,", comes(b), 6*time.Second)
+		time.Sleep(2 * time.Second)
+		q.waiting[a] = q.waiting[a][:4]
+		delete(q.waiting, b)
+		delete(q.waiting, c)
+		check("who comes when it was told to", comes(a), 0)
+		check("another one", comes(a), 0)
+		check("who was told to come later, but finds room", comes(a), 0)
+		check("who would be the eleventh with those who come back", comes(a), 2*time.Second)
+		check("one more", comes(a), 2*time.Second)
+		time.Sleep(time.Minute)
+		check("when nobody came back, one that the line has room for", comes(b), 0)
+		if q.promised != 0 || len(q.places) != 0 {
+			t.Errorf("%d places are kept for those who do not come: %v", q.promised, q.places)
+		}
+	})
+}
+
+// What is kept of those who were refused has bounds, for a Tenant and for all.
+func TestQueueKeepsFewPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(queueConfig{slots: 1, maxAhead: 8, maxWait: time.Second})
+		q.duration = time.Hour
+		for i := range 100 {
+			tenant := sandbox.TenantID(fmt.Sprint("t", i))
+			q.waiting[tenant] = make([]*waiter, 8)
+			for range 100 {
+				if q.refuse(tenant, q.maxWait, false, time.Now()) == nil {
+					t.Fatal("it may wait")
+				}
+			}
+			if n := len(q.places[tenant]); n > 8 {
+				t.Fatalf("a tenant has %d places", n)
+			}
+		}
+		if q.promised != 8*maxPlaces {
+			t.Errorf("%d places are kept, want %d", q.promised, 8*maxPlaces)
+		}
+	})
+}
+
+// herd is a crowd of requests that come to a queue at once and, when they are
+// refused, again when they were told to.
+type herd struct {
+	q        *queue
+	hold     func() time.Duration // how long a slot is held that is taken now
+	mu       sync.Mutex
+	refusals []int // how often each was refused
+	last     time.Duration
+	longest  time.Duration // that one waited in one go
+}
+
+// request runs request n of the herd to its end.
+func (h *herd) request(t *testing.T, tenant sandbox.TenantID, n int, chance float64) {
+	began := time.Now()
+	for {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		came := time.Now()
+		err := h.q.enter(ctx, tenant)
+		cancel()
+		h.mu.Lock()
+		h.longest = max(h.longest, time.Since(came))
+		h.mu.Unlock()
+		if err == nil {
+			break
+		}
+		var e *sandbox.Error
+		if !errors.As(err, &e) || e.Code != sandbox.Unavailable || e.RetryAfter <= 0 {
+			t.Errorf("request %d of %s failed after %v: %v", n, tenant, time.Since(came), err)
+			return
+		}
+		h.mu.Lock()
+		h.refusals[n]++
+		h.mu.Unlock()
+		wait := time.Duration(math.Ceil(e.RetryAfter.Seconds())) * time.Second // as HTTP says it
+		time.Sleep(wait + time.Duration(chance*float64(wait)/10))
+	}
+	hold := h.hold()
+	time.Sleep(hold)
+	h.q.leave(tenant, hold)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.last = max(h.last, time.Since(began))
+}
+
+// A crowd that obeys is served whole, in the time that its turns take: nobody waits
+// for longer than a request lasts, few are refused twice, and the slots are never
+// idle for want of those who were sent away. Who comes meanwhile has its turn soon.
+func TestQueueServesAHerd(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		n       int
+		tenants int
+		hold    func(since time.Duration) time.Duration
+		once    int           // refused at most, of the crowd
+		twice   int           // refused twice or more
+		within  time.Duration // all are served
+	}{
+		{"one that the queue can take", 500, 20, steady(200 * time.Millisecond), 0, 0, 53 * time.Second},
+		{"twice as many", 1800, 20, steady(200 * time.Millisecond), 950, 60, 190 * time.Second},
+		{"of one tenant", 1800, 1, steady(200 * time.Millisecond), 950, 60, 190 * time.Second},
+		{"more tenants than turns", 900, 500, steady(400 * time.Millisecond), 550, 150, 200 * time.Second},
+		{"when turns become thrice as long", 1000, 20, func(since time.Duration) time.Duration {
+			return min(100*time.Millisecond+since/100, 300*time.Millisecond)
+		}, 600, 200, 150 * time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				random := rand.New(rand.NewPCG(7, 7))
+				began := time.Now()
+				h := &herd{
+					q: newQueue(queueConfig{slots: 2, maxAhead: 1024, maxWait: 90 * time.Second}), refusals: make([]int, tt.n),
+					hold: func() time.Duration { return tt.hold(time.Since(began)) },
+				}
+				h.q.duration = tt.hold(0)
+				var wg sync.WaitGroup
+				for n := range tt.n {
+					tenant, chance := sandbox.TenantID(fmt.Sprint("t", n%tt.tenants)), random.Float64()
+					wg.Go(func() { h.request(t, tenant, n, chance) })
+				}
+				other := &herd{q: h.q, hold: h.hold, refusals: make([]int, 1000)}
+				for n := range 30 {
+					wg.Go(func() {
+						time.Sleep(time.Duration(n) * 5 * time.Second)
+						other.request(t, "other", n, 0)
+					})
+				}
+				wg.Wait()
+				once, twice := 0, 0
+				for _, n := range h.refusals {
+					if n > 0 {
+						once++
+					}
+					if n > 1 {
+						twice++
+					}
+				}
+				t.Logf("%d were refused, %d of them again; the longest wait was %v, another tenant's request took %v at most, and the last was done after %v",
+					once, twice, h.longest, other.last, h.last)
+				if once > tt.once || twice > tt.twice {
+					t.Errorf("%d were refused, %d of them again, want at most %d and %d", once, twice, tt.once, tt.twice)
+				}
+				if h.longest > 115*time.Second {
+					t.Errorf("one waited for %v", h.longest)
+				}
+				if h.last > tt.within {
+					t.Errorf("the last was done after %v, want %v", h.last, tt.within)
+				}
+				if round := time.Duration(tt.tenants+2) * tt.hold(time.Hour); tt.tenants < 100 && other.last > round {
+					t.Errorf("another tenant's request took %v, want at most %v", other.last, round)
+				}
+				if h.q.free != h.q.slots || h.q.waiters != 0 || len(h.q.waiting) != 0 || len(h.q.held) != 0 {
+					t.Errorf("at the end %d slots are free and %d wait", h.q.free, h.q.waiters)
+				}
+			})
+		})
+	}
+}
+
+func steady(d time.Duration) func(time.Duration) time.Duration {
+	return func(time.Duration) time.Duration { return d }
+}
+
+// The queue is cut where most wait, and of Tenants with as many where one came last.
+func TestQueueIsCutFromItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(queueConfig{slots: 1, maxAhead: 100, maxWait: 8 * time.Second})
+		q.duration = time.Second
+		if err := q.enter(t.Context(), "first"); err != nil {
+			t.Fatal(err)
+		}
+		var mu sync.Mutex
+		var refused []string
+		var wg sync.WaitGroup
+		for _, who := range []string{"a1", "a2", "a3", "a4", "z1", "z2", "b1", "b2", "c1"} {
+			wg.Go(func() {
+				tenant := sandbox.TenantID(who[:1])
+				if err := q.enter(t.Context(), tenant); err != nil {
+					mu.Lock()
+					defer mu.Unlock()
+					refused = append(refused, who)
+					return
+				}
+				time.Sleep(time.Second)
+				q.leave(tenant, time.Second)
+			})
+			time.Sleep(time.Millisecond)
+		}
+		q.mu.Lock()
+		q.duration = 2 * time.Second // so that five turns take ten seconds
+		q.mu.Unlock()
+		q.leave("first", 2*time.Second)
+		synctest.Wait()
+		mu.Lock()
+		slices.Sort(refused)
+		if want := []string{"a4", "b2", "z2"}; !slices.Equal(refused, want) {
+			t.Errorf("%v were turned away, want %v", refused, want)
+		}
+		mu.Unlock()
+		wg.Wait()
+	})
+}
+
+// A request does not wait longer than its client does.
+func TestQueueKnowsDeadlines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(queueConfig{slots: 1, maxAhead: 100, maxWait: time.Minute})
+		q.duration = 2 * time.Second
+		if err := q.enter(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		enter := func(limit time.Duration) (time.Duration, error) {
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			began := time.Now()
+			err := q.enter(ctx, "b")
+			return time.Since(began), err
+		}
+		// Nobody is before the first, but the turn under way takes longer than it was
+		// expected to: there must be time left for its own.
+		took, err := enter(10 * time.Second)
+		if !errors.Is(err, sandbox.Unavailable) || took != 8*time.Second {
+			t.Errorf("the first was told %v after %v", err, took)
+		}
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				if err := q.enter(t.Context(), "b"); err != nil {
+					t.Error(err)
+					return
+				}
+				q.leave("b", 2*time.Second)
+			})
+		}
+		synctest.Wait()
+		took, err = enter(9 * time.Second) // four turns of two seconds, and its own
+		if !errors.Is(err, sandbox.Unavailable) || took != 0 {
+			t.Errorf("one that cannot have its turn in time was told %v after %v", err, took)
+		}
+		q.leave("a", 2*time.Second)
+		wg.Wait()
+	})
 }
 
 // customers use a queue and check what it promises.
@@ -117,7 +401,8 @@ func (c *customers) visit(tenant sandbox.TenantID, n int, patience, hold time.Du
 	if err := c.q.enter(ctx, tenant); err != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if ctx.Err() == nil {
+		// One whose turn comes after its patience ends may be told so before.
+		if ctx.Err() == nil && (patience == time.Hour || !errors.Is(err, sandbox.Unavailable)) {
 			c.fault("request %d of %s left with %v", n, tenant, err)
 		}
 		c.gone(tenant, n)

@@ -252,7 +252,7 @@ func prepare(cfg Config) (*Node, error) {
 	}
 	starts := queueConfig{
 		slots: cfg.ColdStarts, maxAhead: cfg.Waiting, maxWait: cfg.MaxWait,
-		refusal: "too many sandboxes wait to be started or resumed; try again later",
+		tooLong: "too many sandboxes wait to be started or resumed; try again later",
 	}
 	claims := starts
 	claims.slots *= claimsPerStart
@@ -262,7 +262,7 @@ func prepare(cfg Config) (*Node, error) {
 		claims: newQueue(claims),
 		saves: newQueue(queueConfig{
 			slots: cfg.Saves + 1, reserved: 1, maxAhead: cfg.Waiting, maxWait: saveWait,
-			refusal: "too many of your sandboxes wait to be saved; try again later",
+			tooLong: "too many of your sandboxes wait to be saved; try again later",
 		}),
 		host:     &hostGauge{read: cfg.Host},
 		reports:  newReports(),

@@ -580,6 +580,54 @@ func TestRefillsWaitForClaims(t *testing.T) {
 	})
 }
 
+// Those who find the Pool empty have the cores too, for their starts and first
+// commands.
+func TestRefillsWaitForColdStarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, node.PoolConfig{Min: 2, Max: 4})
+		defer w.close()
+		w.cfg.ColdStarts = 2
+		var starting, most atomic.Int64
+		cold := map[string]bool{}
+		var mu sync.Mutex
+		w.engine.Hooks.Start = func(ctx context.Context, id string) error {
+			mu.Lock()
+			asked := cold[id]
+			mu.Unlock()
+			if asked {
+				defer starting.Add(-1)
+				starting.Add(1)
+			} else {
+				most.Store(max(most.Load(), starting.Load()))
+			}
+			return sleepFor(ctx, 100*time.Millisecond)
+		}
+		w.run()
+		time.Sleep(time.Minute)
+		most.Store(0)
+		var wg sync.WaitGroup
+		for range 7 { // the last start has a slot free beside it
+			req := request("t")
+			mu.Lock()
+			cold[req.BootID] = true
+			mu.Unlock()
+			wg.Go(func() { w.start(req) })
+		}
+		wg.Wait()
+		if n := most.Load(); n != 0 {
+			t.Errorf("a refill began while %d of those who asked started", n)
+		}
+		time.Sleep(199 * time.Millisecond)
+		if p := w.pool(); p.Idle != 0 || p.Starting != 0 {
+			t.Errorf("while first commands run: %+v", p)
+		}
+		time.Sleep(time.Minute)
+		if p := w.pool(); p.Idle < 2 || p.Misses != 5 {
+			t.Errorf("afterwards: %+v", p)
+		}
+	})
+}
+
 func TestClaimsTakeTurns(t *testing.T) {
 	in(t, node.PoolConfig{Min: 12, Max: 12}, func(t *testing.T, w *world) {
 		synctest.Wait()

@@ -51,8 +51,8 @@ type pool struct {
 	demand   demand        // requests that the Pool could serve
 	pressed  time.Time     // when demand last wanted as many as target, or nearly
 	took     time.Duration // by a refill, a moving average
-	claimed  time.Time     // when a Boot was last claimed, or bound after it
-	binding  int           // claimed Boots that are being bound
+	claimed  time.Time     // when a request last got a Boot, or began to start one
+	binding  int           // requests whose Boots are being started or bound
 	short    time.Time     // since when the Pool is half empty or more while it is claimed from; zero: it is not
 	shrunk   time.Time
 	filled   bool // it has had its minimum once
@@ -130,8 +130,8 @@ func (p *pool) pop(req sandbox.StartRequest) *boot {
 	return nil
 }
 
-// bound notes that a Boot which pop gave has been bound, or could not be. The
-// keeper looks by itself when refills may begin, see pop.
+// bound notes that a Boot which pop gave, or that started cold for a miss, has been
+// bound or could not be. The keeper looks by itself when refills may begin, see pop.
 func (p *pool) bound() {
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
@@ -145,10 +145,15 @@ func (p *pool) hit() {
 	p.hits++
 }
 
+// miss notes a request that the Pool had no Boot for, and which starts cold: until
+// bound, and for its first command, refills leave it the cores as they do a claim.
 func (p *pool) miss() {
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
 	p.misses++
+	p.claimed = time.Now()
+	p.binding++
+	time.AfterFunc(quiet, p.look)
 }
 
 // dropIdle removes b if it is idle here. Node.mu is held.

@@ -142,7 +142,6 @@ func (n *Node) startToSave(ctx context.Context, r sandbox.FilesRequest) (*boot, 
 	if err := n.room(ctx, true); err != nil {
 		return nil, err
 	}
-	began = time.Now() // how long a start takes is without that
 	return n.startBoot(ctx, sandbox.NewBootID(), sandbox.BootSpec{Image: r.Image, Shape: r.Shape, From: r.From})
 }
 

@@ -228,6 +228,7 @@ func (n *Node) cold(ctx context.Context, req sandbox.StartRequest) (*boot, error
 		}
 		if p := n.poolOf(req); p != nil {
 			p.miss()
+			defer p.bound()
 		}
 	}
 	req.Binding.Restored = req.From != ""
@@ -235,7 +236,6 @@ func (n *Node) cold(ctx context.Context, req sandbox.StartRequest) (*boot, error
 	if err := n.room(ctx, again); err != nil {
 		return nil, err
 	}
-	began = time.Now() // how long a start takes is without that
 	b, err := n.startBoot(ctx, req.BootID, sandbox.BootSpec{Image: req.Image, Shape: req.Shape, From: req.From})
 	if err != nil {
 		return nil, err

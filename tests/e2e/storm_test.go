@@ -6,7 +6,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
@@ -78,5 +81,32 @@ func TestStormOfResumes(t *testing.T) {
 	}
 	if n := srv.Metric(`cloud_sandbox_boot_duration_seconds_count{code="ok",step="queue"}`); n < float64(len(ids)) {
 		t.Errorf("%v waits were measured, want at least %d", n, len(ids))
+	}
+}
+
+// A crowd asks for more than can start in the time that a request may wait. Those
+// who are refused come back when they are told to, and all are served.
+func TestCrowdComesBack(t *testing.T) {
+	t.Parallel()
+	srv := rig.Own(t, rig.Options{Env: []string{"POOL_MIN_SIZE=0", "POOL_MAX_SIZE=0", "START_WAIT_SECONDS=1"}})
+	var refused atomic.Int64
+	var wg sync.WaitGroup
+	for tenant := range 4 {
+		c := client.New(config.Client{URL: srv.URL, UserID: fmt.Sprintf("crowd-%d", tenant)})
+		defer c.Close()
+		c.Patience = 2 * rig.Patience
+		c.Waits = func(time.Duration) { refused.Add(1) }
+		for n := range 15 * runtime.NumCPU() {
+			wg.Go(func() {
+				r, err := c.Execute(t.Context(), client.ExecuteRequest{Language: "bash", Code: fmt.Sprintf("echo %d", n)})
+				if want := fmt.Sprintf("%d\n", n); err != nil || r.Stdout != want {
+					t.Errorf("%q instead of %q: %v", r.Stdout, want, err)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	if refused.Load() == 0 {
+		t.Error("nobody was refused, so nobody came back")
 	}
 }

@@ -83,6 +83,7 @@ type rounds struct {
 	saves, chain, storm, paused, sdk int
 	policy                           int // what audit, quotas and network policies cost
 	volumes, neighbours              int
+	throughput, class                int // requests that a crowd of tenants makes at once
 	profiles                         bool // flame charts and timelines
 }
 
@@ -113,6 +114,9 @@ func parts(n rounds) []part {
 	if n.neighbours > 0 {
 		all = append(all, part{"neighbours of attacks", measureNeighbours})
 	}
+	if n.throughput > 0 || n.class > 0 {
+		all = append(all, part{"a crowd", measureCrowd})
+	}
 	if n.profiles {
 		all = append(all, part{"profiles", measureProfiles})
 	}
@@ -123,7 +127,7 @@ var (
 	quickRounds = rounds{warm: 30, cold: 20, calls: 100, rival: 8}
 	fullRounds  = rounds{
 		warm: 50, cold: 25, calls: 150, rival: 8, bursts: []int{10, 50, 100}, size: 1 << 30, live: 1000,
-		saves: 12, chain: 10, storm: 200, paused: 10000, sdk: 12, policy: 5, volumes: 10, neighbours: 100, profiles: true,
+		saves: 12, chain: 10, storm: 200, paused: 10000, sdk: 12, policy: 5, volumes: 10, neighbours: 100, throughput: 300, class: 1000, profiles: true,
 	}
 )
 

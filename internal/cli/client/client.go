@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -33,6 +34,12 @@ const (
 // concurrent use. Failures that the server tells are *sandbox.Error with the
 // server's code; of a server that does not answer the code is Unavailable.
 type Client struct {
+	// Patience is how long a call waits in all for a server that refuses it and says
+	// when to come back; zero: not at all. It is told to Waits before each wait, which
+	// may be nil. Both are set before the first call.
+	Patience time.Duration
+	Waits    func(time.Duration)
+
 	base   string
 	userID string
 	http   *http.Client
@@ -134,13 +141,53 @@ type request struct {
 	header http.Header
 }
 
-// do sends r with who we are. The caller closes the answer's body.
+// do sends r with who we are, and again when the server says to come back later. The
+// caller closes the answer's body.
 func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
 	token, err := c.bearer(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return c.send(ctx, r, token)
+	for left := c.Patience; ; {
+		resp, err := c.send(ctx, r, token)
+		wait := comeBack(err, rand.Float64())
+		if wait == 0 || wait > left || !r.rewind() {
+			return resp, err
+		}
+		left -= wait
+		if c.Waits != nil {
+			c.Waits(wait)
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// comeBack is after how long to try again what failed with err; zero: not at all. It
+// is never earlier than the server says, and not for all at the same moment: chance,
+// from 0 to 1, keeps clients apart.
+func comeBack(err error, chance float64) time.Duration {
+	var refused *sandbox.Error
+	if !errors.As(err, &refused) || refused.Code != sandbox.Unavailable || refused.RetryAfter <= 0 {
+		return 0
+	}
+	return refused.RetryAfter + time.Duration(chance*float64(refused.RetryAfter)/10)
+}
+
+// rewind readies r to be sent again; false when its body cannot be.
+func (r request) rewind() bool {
+	if r.body == nil {
+		return true
+	}
+	body, ok := r.body.(*bytes.Reader)
+	if !ok {
+		return false
+	}
+	_, err := body.Seek(0, io.SeekStart)
+	return err == nil
 }
 
 // call sends in as JSON, unless it is nil, and decodes the answer into out,

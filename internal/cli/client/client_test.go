@@ -8,7 +8,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/coder/websocket"
 	"github.com/google/go-cmp/cmp"
@@ -88,6 +90,66 @@ func TestStreamStops(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	if _, err := c.Stream(ctx, ExecuteRequest{}, func(Event) error { cancel(); return nil }); !errors.Is(err, context.Canceled) {
 		t.Errorf("the error is %v", err)
+	}
+}
+
+// A server that says when to come back is asked again then, within bounds, and what
+// was sent is sent whole each time.
+func TestPatience(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		patience time.Duration
+		refusals int    // before it answers
+		header   string // Retry-After
+		status   int
+		asked    int
+		want     error
+	}{
+		{"none", 0, 1, "1", 503, 1, sandbox.Unavailable},
+		{"enough", 5 * time.Second, 2, "1", 503, 3, nil},
+		{"too little", 1500 * time.Millisecond, 2, "1", 503, 2, sandbox.Unavailable},
+		{"no advice", 5 * time.Second, 1, "", 503, 1, sandbox.Unavailable},
+		{"a quota", 5 * time.Second, 1, "1", 429, 1, sandbox.Exhausted},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var asked atomic.Int64
+			c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				if !strings.Contains(string(body), `"code":"print(1)"`) {
+					t.Errorf("it was asked for %s", body)
+				}
+				if asked.Add(1) > int64(tt.refusals) {
+					_, _ = io.WriteString(w, `{"status":"ok"}`)
+					return
+				}
+				code := map[int]string{503: "unavailable", 429: "exhausted"}[tt.status]
+				w.Header().Set("Retry-After", tt.header)
+				w.WriteHeader(tt.status)
+				_, _ = io.WriteString(w, `{"error":{"code":"`+code+`","message":"busy"}}`)
+			})
+			c.Patience = tt.patience
+			var waited time.Duration
+			c.Waits = func(d time.Duration) { waited += d }
+			began := time.Now()
+			_, err := c.Execute(t.Context(), ExecuteRequest{Code: "print(1)"})
+			if !errors.Is(err, tt.want) || int(asked.Load()) != tt.asked {
+				t.Errorf("%v after %d requests, want %v after %d", err, asked.Load(), tt.want, tt.asked)
+			}
+			if least := time.Duration(tt.asked-1) * time.Second; waited < least || waited > tt.patience || time.Since(began) < least {
+				t.Errorf("it waited %v, at least %v was asked for", waited, least)
+			}
+		})
+	}
+	c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "60")
+		w.WriteHeader(503)
+		_, _ = io.WriteString(w, `{"error":{"code":"unavailable","message":"busy"}}`)
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	c.Patience, c.Waits = time.Hour, func(time.Duration) { cancel() }
+	if _, err := c.Execute(ctx, ExecuteRequest{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a client that leaves: %v", err)
 	}
 }
 

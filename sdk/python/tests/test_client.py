@@ -185,6 +185,29 @@ def test_a_file_is_sent_again_from_where_it_was(serve: Serve, sandbox_at: Sandbo
     assert [received.body for received in server.received] == [b"kept"] * 4
 
 
+def test_a_busy_server_is_asked_again_as_it_says(
+    sdk: Flavour, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    async def noted(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr("cloud_sandbox._sync._io.sleep", waits.append)
+    monkeypatch.setattr("cloud_sandbox._async._io.sleep", noted)
+    busy = Reply(503, headers={"Retry-After": "10"})
+    server = serve(in_turn(*[busy] * 5, Reply(body=SESSION)))
+    with sdk.Client(server.url, token="t") as client:
+        assert sdk.Sandbox.create(client=client).sandbox_id == SANDBOX_ID
+        assert len(server.received) == 6  # more often than what broke is tried again
+        assert all(10.0 <= wait <= 11.0 for wait in waits)
+        assert len(waits) == 5
+    server = serve(lambda _: busy)
+    with sdk.Client(server.url, token="t") as client, pytest.raises(UnavailableError):
+        sdk.Sandbox.create(client=client)
+    assert len(server.received) <= 13  # two minutes in all
+
+
 def test_retries_can_be_turned_off(sdk: Flavour, serve: Serve) -> None:
     server = serve(lambda _: Reply(503))
     with (

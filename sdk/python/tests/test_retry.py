@@ -40,6 +40,22 @@ def test_when(
     assert wait(MAX_RETRIES + 1) is None
 
 
+def test_patience_with_a_busy_server_is_bounded_in_all() -> None:
+    def wait(waited: float) -> float | None:
+        return wait_before(
+            1,
+            Failure.TURNED_AWAY,
+            repeatable=False,
+            replayable=True,
+            retry_after=10.0,
+            chance=0.0,
+            waited=waited,
+        )
+
+    assert wait(MAX_WAIT_SECONDS - 10) == 10.0
+    assert wait(MAX_WAIT_SECONDS - 9) is None
+
+
 def test_waits_grow_and_never_undercut_the_advice() -> None:
     def waits(retry_after: float | None, chance: float) -> list[float]:
         found = [

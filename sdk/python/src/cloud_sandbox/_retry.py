@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import Enum
 
 MAX_RETRIES = 3
-# A server that asks for more patience than this is left to the caller.
-MAX_WAIT_SECONDS = 30.0
+# A server that asks for more patience than this, in all, is left to the caller.
+MAX_WAIT_SECONDS = 120.0
 _BASE_SECONDS = 0.1
 _CAP_SECONDS = 2.0
 
@@ -28,6 +28,7 @@ def wait_before(
     replayable: bool,
     retry_after: float | None,
     chance: float,
+    waited: float = 0.0,
     max_retries: int = MAX_RETRIES,
 ) -> float | None:
     """Return the seconds to wait before a retry, or None to give up.
@@ -39,6 +40,7 @@ def wait_before(
         replayable: the body can be sent again from its beginning.
         retry_after: the server's advice in seconds, if it gave any.
         chance: a random number in [0, 1), which keeps clients apart.
+        waited: the seconds that were waited before, as the server asked.
         max_retries: give up after this many.
     """
     if retry > max_retries:
@@ -48,7 +50,7 @@ def wait_before(
     if not replayable:
         return None
     if failure in (Failure.TURNED_AWAY, Failure.UNDER_WAY) and retry_after is not None:
-        if retry_after > MAX_WAIT_SECONDS:
+        if waited + retry_after > MAX_WAIT_SECONDS:
             return None
         # Never earlier than told, and not all at the same moment.
         return retry_after + chance * max(_BASE_SECONDS, retry_after / 10)

@@ -225,15 +225,19 @@ class AsyncClient:
 
     async def _send(self, call: Call[T], *, read: bool) -> httpx.Response:
         """Send, retry where that is safe, and return an answer that is no error."""
-        retry, lost = 0, False
+        retry, lost, waited = 0, False, 0.0
         give_up = time.monotonic() + call.read_seconds
         while True:
             outcome = await self._attempt(call, read=read, lost=lost)
             if isinstance(outcome, httpx.Response):
                 return outcome
-            # What an earlier try began is waited for as long as for an answer.
-            patient = self._max_retries > 0 and time.monotonic() < give_up
-            if outcome.failure is not Failure.UNDER_WAY or not patient:
+            # What an earlier try began is waited for as long as for an answer, and a
+            # server that says when to come back as long as it may ask for.
+            patient = {
+                Failure.UNDER_WAY: time.monotonic() < give_up,
+                Failure.TURNED_AWAY: (outcome.error.retry_after or 0.0) >= 1.0,
+            }.get(outcome.failure, False)
+            if not patient or self._max_retries == 0:
                 retry += 1
             lost = lost or outcome.failure is Failure.LOST
             wait = wait_before(
@@ -243,12 +247,15 @@ class AsyncClient:
                 replayable=call.replayable,
                 retry_after=outcome.error.retry_after,
                 chance=random.random(),  # noqa: S311 - spreads clients, hides nothing
+                waited=waited,
                 max_retries=self._max_retries,
             )
             if wait is None:
                 if isinstance(outcome.error, ConnectionFailedError):
                     outcome.error.sent = lost
                 raise outcome.error
+            if outcome.failure is Failure.TURNED_AWAY:
+                waited += wait
             await _io.sleep(wait)
 
     async def _attempt(self, call: Call[T], *, read: bool, lost: bool) -> httpx.Response | _Failed:

@@ -1,0 +1,50 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
+)
+
+// goalThroughput is how many executions a second are aimed at.
+const goalThroughput = ">= 20"
+
+// Throughput measures n executions of one line of Python, none of which names a
+// Sandbox, that begin at once. The tenants send them in turn.
+func (m *Meter) Throughput(ctx context.Context, tenants []*client.Client, n int) error {
+	if err := m.settle(ctx); err != nil {
+		return err
+	}
+	s := &Series{
+		Operation: fmt.Sprintf("execute a line of Python in a sandbox of its own, %d at once by %d tenants", n, len(tenants)),
+		Who:       Ours,
+	}
+	began := time.Now()
+	AtOnce(s, n, func(i int) error { return printOne(ctx, tenants[i%len(tenants)], i) })
+	took := time.Since(began)
+	m.Report.Add(s)
+	if len(s.Samples) == 0 {
+		return errors.Join(fmt.Errorf("%s: all failed: %s", s.Operation, s.Failure), context.Cause(ctx))
+	}
+	m.Report.AddFact(Fact{
+		What: fmt.Sprintf("executions in sandboxes of their own, %d at once by %d tenants", n, len(tenants)),
+		Who:  Ours, Value: float64(len(s.Samples)) / took.Seconds(), Unit: "a second", Goal: goalThroughput,
+	})
+	return context.Cause(ctx)
+}
+
+// printOne has a line of Python print a number and checks that it did.
+func printOne(ctx context.Context, c *client.Client, number int) error {
+	result, err := c.Execute(ctx, client.ExecuteRequest{Language: "python", Code: fmt.Sprintf("print(%d * 3)", number)})
+	if err != nil {
+		return err
+	}
+	if got, want := strings.TrimSpace(result.Stdout), fmt.Sprint(number*3); result.Status != "ok" || got != want {
+		return fmt.Errorf("execution %d ended with %s and printed %.40q, want %s", number, result.Status, got, want)
+	}
+	return nil
+}

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/bench"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
+)
+
+const (
+	// crowdTenants is how many tenants make up a crowd.
+	crowdTenants = 20
+	// crowdPatience is how long each request of a crowd waits in all for a server
+	// that says when to come back: what takes long is to show as long, not as failed.
+	crowdPatience = 10 * time.Minute
+)
+
+// measureCrowd measures a server that many tenants ask at once for Sandboxes of
+// their own, with the default Pool.
+func measureCrowd(ctx context.Context, o options, n rounds, report *bench.Report, _ *rivals) error {
+	server, err := startServer(ctx, o, 5, 50)
+	if err != nil {
+		return err
+	}
+	defer server.stop()
+	tenants := crowd()
+	defer func() {
+		for _, c := range tenants {
+			c.Close()
+		}
+	}()
+	meter := &bench.Meter{Client: server.client, Report: report, PoolSize: 5}
+	if n.throughput > 0 {
+		err = meter.Throughput(ctx, tenants, n.throughput)
+	}
+	if n.class > 0 && ctx.Err() == nil {
+		err = errors.Join(err, meter.Class(ctx, tenants, n.class))
+	}
+	return err
+}
+
+// crowd returns a client for each of the tenants of a crowd.
+func crowd() []*client.Client {
+	all := make([]*client.Client, crowdTenants)
+	for i := range all {
+		all[i] = client.New(config.Client{URL: "http://" + address, UserID: fmt.Sprintf("crowd-%d", i)})
+		all[i].Patience = crowdPatience
+	}
+	return all
+}
