@@ -83,7 +83,7 @@ type rounds struct {
 	saves, chain, storm, paused, sdk int
 	policy                           int // what audit, quotas and network policies cost
 	volumes, neighbours              int
-	throughput, class                int // requests that a crowd of tenants makes at once
+	throughput, class                int  // requests that a crowd of tenants makes at once
 	profiles                         bool // flame charts and timelines
 }
 
