@@ -1,4 +1,4 @@
-// Precompile prints the file of gVisor that holds precompiled seccomp filters, with
+// Command precompile prints the file of gVisor that holds precompiled seccomp filters, with
 // those of our sentries: the module has none, so that a sentry compiles its filter at
 // each start. gVisor's own build replaces that file the same way. scripts/gvisor.sh
 // puts it in its place, given the original one:
