@@ -50,7 +50,7 @@ type heap struct {
 // gives back what is free when the sentry becomes idle, and does not wake it up again.
 func (h *heap) keep(told <-chan os.Signal, collected <-chan struct{}) {
 	rest := time.NewTimer(restAfter)
-	working := false
+	working, owing := false, true // owing: what a boot, a save or a load needed is to be given back
 	for {
 		select {
 		case s, ok := <-told:
@@ -63,10 +63,12 @@ func (h *heap) keep(told <-chan os.Signal, collected <-chan struct{}) {
 			} else {
 				rest.Reset(restAfter)
 			}
+			owing = !working
 		case <-rest.C:
+			owing = false
 			h.rest()
 		case <-collected:
-			if working || h.idle && cycles() == h.cycles {
+			if working || owing || h.idle && cycles() == h.cycles {
 				continue
 			}
 			h.use(busyPercent)

@@ -69,6 +69,12 @@ var errUnrecorded = &sandbox.Error{
 	Code: sandbox.Unavailable, Detail: "the audit log cannot be written, and nothing changes without it: try again later", RetryAfter: auditRetry,
 }
 
+// errEffect is the answer to what took effect and could not be recorded: nobody is to
+// repeat it without a look.
+var errEffect = &sandbox.Error{
+	Code: sandbox.Unavailable, Detail: "the request took effect, but the audit log could not be written: look before you repeat it",
+}
+
 // ready returns errUnrecorded while entries cannot be written, so that nothing
 // happens that would not be recorded. Now and then it finds out.
 func (l *auditLog) ready(ctx context.Context) error {
@@ -115,7 +121,7 @@ func (l *auditLog) append(ctx context.Context, e sandbox.AuditEntry) error {
 	defer l.mu.Unlock()
 	l.lost++
 	l.failing.Store(true)
-	return errUnrecorded.WithCause(err)
+	return errEffect.WithCause(err)
 }
 
 // forget removes entries that are older than life until ctx ends; those of a zero

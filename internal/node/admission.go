@@ -95,6 +95,7 @@ func newQueue(c queueConfig) *queue {
 func (q *queue) enter(ctx context.Context, tenant sandbox.TenantID) error {
 	now := time.Now()
 	q.mu.Lock()
+	q.lapse(now)
 	due := q.redeem(tenant, now)
 	if q.open(tenant) {
 		q.take(tenant)
@@ -165,8 +166,11 @@ func (q *queue) within(d time.Duration) int {
 // told to, which due says, comes before those who were refused after it. q.mu is
 // held.
 func (q *queue) refuse(tenant sandbox.TenantID, patience time.Duration, due bool, now time.Time) error {
-	q.lapse(now)
 	if due && q.ahead(tenant, q.waits) < q.within(stretched(patience, dueSlack)) {
+		return nil
+	}
+	// Those who may never come back keep half of the room for themselves, not all.
+	if 2*q.ahead(tenant, q.waits) < q.within(patience) {
 		return nil
 	}
 	if beyond := q.beyond(tenant, patience); beyond >= 0 {

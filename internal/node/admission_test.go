@@ -67,6 +67,7 @@ func TestQueueTellsEachAnotherTime(t *testing.T) {
 		// it may wait.
 		comes := func(tenant sandbox.TenantID) time.Duration {
 			t.Helper()
+			q.lapse(time.Now())
 			err := q.refuse(tenant, q.maxWait, q.redeem(tenant, time.Now()), time.Now())
 			var e *sandbox.Error
 			if err == nil {
@@ -534,6 +535,24 @@ func TestQueueReserves(t *testing.T) {
 		wg.Wait()
 		if q.free != q.slots || len(q.held) != 0 || q.waiters != 0 {
 			t.Errorf("%d of %d slots are free, held %v, %d wait", q.free, q.slots, q.held, q.waiters)
+		}
+	})
+}
+
+// Places of those who do not come back keep nobody away from a queue that is empty.
+func TestQueueKeepsRoomForWhoIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(queueConfig{slots: 1, maxAhead: 1000, maxWait: 10 * time.Second})
+		q.duration = time.Second
+		q.waiting["a"] = make([]*waiter, 10)
+		for range 100 {
+			if q.refuse("a", q.maxWait, false, time.Now()) == nil {
+				t.Fatal("a request waits that has ten before it")
+			}
+		}
+		delete(q.waiting, "a")
+		if err := q.refuse("a", q.maxWait, false, time.Now()); err != nil {
+			t.Errorf("one that nobody is before: %v", err)
 		}
 	})
 }

@@ -312,8 +312,6 @@ func (p *pool) hold(now time.Time) time.Duration {
 
 // refill starts one Boot, when no request wants the slot, and parks it.
 func (p *pool) refill(ctx context.Context, image string) {
-	ctx, cancel := context.WithTimeout(ctx, refillLimit)
-	defer cancel()
 	b, took, err := p.startBlank(ctx, image)
 	n := p.node
 	n.mu.Lock()
@@ -339,9 +337,11 @@ func (p *pool) refill(ctx context.Context, image string) {
 // startBlank starts a Boot and tells how long that took, when its turn had come.
 func (p *pool) startBlank(ctx context.Context, image string) (_ *boot, took time.Duration, _ error) {
 	n := p.node
-	if err := n.queue.enterLast(ctx); err != nil {
+	if err := n.queue.enterLast(ctx); err != nil { // which takes as long as others come
 		return nil, 0, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, refillLimit)
+	defer cancel()
 	began := time.Now()
 	defer func() { n.queue.leaveLast(time.Since(began)) }()
 	if err := n.host.admit(false); err != nil {

@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"errors"
+	"net"
 	"slices"
 
 	"connectrpc.com/connect"
@@ -94,7 +95,11 @@ func (p *peer) restore(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return p.away(err)
+	away := p.away(err)
+	if op := (*net.OpError)(nil); !errors.As(err, &op) || op.Op != "dial" {
+		away.RetryAfter = 0 // it may have begun
+	}
+	return away
 }
 
 // detailOf is the Error in a remote one; nil when it holds none.

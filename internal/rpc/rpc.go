@@ -157,7 +157,7 @@ func call[Req, Res any](
 }
 
 // away is the error for a process that does not answer.
-func (p *peer) away(cause error) error {
+func (p *peer) away(cause error) *sandbox.Error {
 	return &sandbox.Error{
 		Code: sandbox.Unavailable, Detail: fmt.Sprintf("the %s does not answer", p.role),
 		RetryAfter: awayAdvice, Cause: cause,

@@ -46,7 +46,7 @@ func (m *Manager) create(ctx context.Context, tenant sandbox.TenantID, req sandb
 	}
 	running, pooled, err := m.start(ctx, sb, nodes, quota)
 	if err != nil {
-		m.undo(ctx, sb, c.cause())
+		m.undo(ctx, sb, c.cause(err))
 		return sandbox.Sandbox{}, false, c.explain(client, err)
 	}
 	m.alarm.set(running.Deadline)
@@ -323,12 +323,17 @@ func (m *Manager) abandon(ctx context.Context, id string, cause sandbox.Cause) (
 	}
 }
 
-// cause is why a create that fails ends its Sandbox.
-func (c *creation) cause() sandbox.Cause {
+// cause is why a create that fails with err ends its Sandbox. One that a Node
+// refuses, because it has no room or a long queue, has lost no engine.
+func (c *creation) cause(err error) sandbox.Cause {
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()
 	if c.endedFor != "" {
 		return c.endedFor
+	}
+	var refused *sandbox.Error
+	if errors.As(err, &refused) && refused.RetryAfter > 0 && (refused.Code == sandbox.Unavailable || refused.Code == sandbox.Exhausted) {
+		return sandbox.CauseReleased
 	}
 	return sandbox.CauseEngineLost
 }

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	crand "crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,7 +15,9 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -126,6 +129,8 @@ func (c *Client) bearer(ctx context.Context) (string, error) {
 }
 
 const (
+	idempotencyKey = "Idempotency-Key"
+
 	jsonType  = "application/json"
 	bytesType = "application/octet-stream"
 )
@@ -148,6 +153,7 @@ func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
+	r.keyed()
 	for left := c.Patience; ; {
 		resp, err := c.send(ctx, r, token)
 		wait := comeBack(err, rand.Float64())
@@ -175,6 +181,25 @@ func comeBack(err error, chance float64) time.Duration {
 		return 0
 	}
 	return refused.RetryAfter + time.Duration(chance*float64(refused.RetryAfter)/10)
+}
+
+// keyed gives r an idempotency key, if it makes something that lasts: an earlier try
+// may have taken effect, though it was answered with an error.
+func (r *request) keyed() {
+	_, plain := r.body.(*bytes.Reader) // the server keeps what it is sent with a key
+	if r.method != http.MethodPost || r.body != nil && !plain || r.header.Get(idempotencyKey) != "" {
+		return
+	}
+	switch {
+	case slices.Contains([]string{"/api/v1/sessions", "/api/v1/sandbox/acquire", processes, "/api/v1/keys", "/api/v1/secrets", "/api/v1/volumes"}, r.path),
+		strings.HasSuffix(r.path, "/fork"), strings.HasSuffix(r.path, "/snapshots"), strings.HasSuffix(r.path, "/rotate"):
+	default:
+		return
+	}
+	if r.header = r.header.Clone(); r.header == nil {
+		r.header = http.Header{}
+	}
+	r.header.Set(idempotencyKey, crand.Text())
 }
 
 // rewind readies r to be sent again; false when its body cannot be.

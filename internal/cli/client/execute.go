@@ -40,7 +40,7 @@ const FromStart = "0.0.0"
 func (r ExecuteRequest) header() http.Header {
 	h := http.Header{}
 	if r.Key != "" {
-		h.Set("Idempotency-Key", r.Key)
+		h.Set(idempotencyKey, r.Key)
 	}
 	if r.Last != "" {
 		h.Set("Last-Event-ID", r.Last)
@@ -121,7 +121,7 @@ func (c *Client) Execute(ctx context.Context, r ExecuteRequest) (ExecuteResult, 
 // EndExecution ends what an execution with this key started in a Sandbox.
 func (c *Client) EndExecution(ctx context.Context, id, key string) error {
 	resp, err := c.do(ctx, request{
-		method: http.MethodDelete, path: execute, query: ofSandbox(id), header: http.Header{"Idempotency-Key": {key}},
+		method: http.MethodDelete, path: execute, query: ofSandbox(id), header: http.Header{idempotencyKey: {key}},
 	})
 	if err != nil {
 		return err

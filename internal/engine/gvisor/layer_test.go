@@ -29,8 +29,16 @@ import mmap
 with open("f6", "r+b") as f, mmap.mmap(f.fileno(), 0) as m:
     m[4096 * 7 : 4096 * 7 + 5] = b"mapped"[:5]
 P
+fallocate -l 48M reserved
+truncate -s 64M unread
+python3 - <<'P'
+import mmap
+with open("unread", "rb") as f, mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ) as m:
+    assert not sum(m[::4096])
+P
 dd if=/dev/zero of=zeros bs=1M count=8 status=none
 head -c 400M /dev/urandom >large && head -c 1M large >>large
+fallocate -l 48M behind
 for i in $(seq 300); do echo $i >small$i; done
 `
 

@@ -2,9 +2,10 @@ package server
 
 import (
 	"bytes"
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"regexp"
 	"slices"
@@ -30,7 +31,7 @@ const (
 	// nobody waits for it to be read.
 	maxStartup = 48 << 10
 	// triedCode tells by its exit code whether a bash runs what it was given late.
-	triedCode, triedExit = "exit 41", 41
+	triedCode, triedExit = "exit $TRIED_CODE", 41
 )
 
 // unfilled stands where the code will be: a bash that ran it would fail.
@@ -125,6 +126,7 @@ func (g *Guest) tryShell() bool {
 	}
 	c := w.command
 	c.Args = []string{"bash", "-c", "--", triedCode}
+	c.Env = append(slices.Clone(c.Env), fmt.Sprintf("TRIED_CODE=%d", triedExit)) // by its startup file
 	p := w.become(c, triedCode, false)
 	if p == nil {
 		w.end()
@@ -182,7 +184,9 @@ func (s *shells) used(g *Guest) {
 			s.mu.Lock()
 			s.next = nil
 			s.mu.Unlock()
-			g.PrepareShell()
+			if _, restored := savedAt(); !restored { // until Bind, nothing of the owner's begins
+				g.PrepareShell()
+			}
 		})
 	}
 }
@@ -209,6 +213,9 @@ func (g *Guest) startWaiting() (_ *waitingShell, err error) {
 	c, err := g.resolve(g.shellOwner(), []string{"bash", "-c", "--", unfilled}, nil, "", "")
 	if err != nil {
 		return nil, err
+	}
+	if slices.ContainsFunc(c.Env, shellStartup.MatchString) {
+		return nil, errors.New("the environment says how bash starts")
 	}
 	w := &waitingShell{command: c}
 	if w.program, err = stateOf(c.Path); err != nil {
@@ -351,12 +358,20 @@ func (w *waitingShell) become(c Command, code string, input bool) *Piped {
 		return nil
 	}
 	pid := w.piped.PID()
-	text := make([]byte, shellRoom)
+	text := make([]byte, len(unfilled)) // the zero byte behind it is there
+	if n, err := unix.ProcessVMReadv(pid, localTo(text), remoteAt(w.code, len(text)), 0); err != nil || n != len(text) || string(text) != unfilled {
+		return nil // somebody made another program of it
+	}
+	clear(text)
 	copy(text, code)
 	if n, err := unix.ProcessVMWritev(pid, localTo(text), remoteAt(w.code, len(text)), 0); err != nil || n != len(text) {
 		return nil
 	}
 	_ = unix.Kill(pid, unix.SIGCONT) // somebody may have stopped it
+	// Who fills the pipe, as the user's programs may, must not hold us up.
+	if err := w.startup.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
+		return nil
+	}
 	if _, err := w.startup.WriteString(startup); err != nil {
 		return nil
 	}
@@ -395,7 +410,7 @@ func startupOf(before []string, c Command, code string, move, input bool) (text 
 		b.WriteString("exec 3<&- 4<&-\n")
 	}
 	if move { // it has been nowhere else before
-		fmt.Fprintf(&b, "cd -P -- %s\nunset -v OLDPWD\ndeclare -x OLDPWD\n", shellQuote(c.Cwd))
+		fmt.Fprintf(&b, "cd -P -- %s || exit 125\nunset -v OLDPWD\ndeclare -x OLDPWD\n", shellQuote(c.Cwd))
 	}
 	b.WriteString("unset -v BASH_ENV")
 	for _, name := range gone {
@@ -412,8 +427,11 @@ func startupOf(before []string, c Command, code string, move, input bool) (text 
 		fmt.Fprintf(&b, "export -- %s=%s\n", set[i], shellQuote(set[i+1]))
 	}
 	fmt.Fprintf(&b, "BASH_EXECUTION_STRING=%s\n", shellQuote(code))
-	// A copy of the Sandbox has a copy of its generator.
-	fmt.Fprintf(&b, "RANDOM=%d SECONDS=0\n", rand.Uint32())
+	// A copy of the Sandbox has copies of its generator and of ours, but not of the
+	// kernel's.
+	var seed [4]byte
+	_, _ = rand.Read(seed[:]) // it does not fail
+	fmt.Fprintf(&b, "RANDOM=%d SECONDS=0\n", binary.NativeEndian.Uint32(seed[:]))
 	b.WriteString(": bash\n") // $_ is its name at first
 	return b.String(), true
 }
@@ -426,12 +444,16 @@ func shellOwn(name string) bool {
 	return !shellName.MatchString(name) || shellSpecial.MatchString(name)
 }
 
+// shellStartup matches what of an environment changes how bash starts, or what it
+// makes of a startup file.
+var shellStartup = regexp.MustCompile(`^(BASH_ENV|BASH_FUNC_[^=]*|BASH_XTRACEFD|BASHOPTS|SHELLOPTS|POSIXLY_CORRECT)=`)
+
 var (
 	shellName    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	shellSpecial = regexp.MustCompile(`^(` +
 		// What begins so.
 		`(BASH|COMP_|COPROC|EPOCH|GCONV_|GLIBC_|HIST|LANG|LC_|LD_|MAIL|MALLOC_|POSIX|PROMPT_|READLINE_|RESOLV_|SSH2?_|TERM|TEXTDOMAIN|TZ).*|` +
-		`CDPATH|CHILD_MAX|COLUMNS|DIRSTACK|EMACS|ENV|E?UID|EXECIGNORE|FCEDIT|FIGNORE|FUNC(NAME|NEST)|GLOB(IGNORE|SORT)|GROUPS|` +
+		`CDPATH|CHILD_MAX|CLOUD_SANDBOX_RUN|COLUMNS|DIRSTACK|EMACS|ENV|E?UID|EXECIGNORE|FCEDIT|FIGNORE|FUNC(NAME|NEST)|GLOB(IGNORE|SORT)|GROUPS|` +
 		`HOST(FILE|NAME|TYPE)|IFS|IGNOREEOF|INPUTRC|INSIDE_EMACS|LINE(NO|S)|LOCPATH|MACHTYPE|MAPFILE|NLSPATH|OLDPWD|OPT(ARG|ERR|IND)|OSTYPE|` +
 		`PIPESTATUS|PPID|PS[0-4]|PWD|S?RANDOM|REPLY|SECONDS|SHELLOPTS|SHLVL|TIMEFORMAT|TMOUT|TMPDIR|_|` +
 		`auto_resume|histchars)$`)

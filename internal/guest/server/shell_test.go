@@ -292,7 +292,7 @@ func TestStartupOf(t *testing.T) {
 		{"nothing", []string{"A=1", "GONE=1", "SAME=x"}, false, false, "exec 3<&- 4<&-\nunset -v BASH_ENV\n", true},
 		{"input", []string{"A=1", "GONE=1", "SAME=x"}, false, true, "exec 0<&4 3<&- 4<&-\nunset -v BASH_ENV\n", true},
 		{"variables", []string{"A=it's", "SAME=x"}, false, false, "exec 3<&- 4<&-\nunset -v BASH_ENV GONE\nexport -- A='it'\\''s'\n", true},
-		{"a folder", []string{"A=1", "GONE=1", "SAME=x"}, true, false, "exec 3<&- 4<&-\ncd -P -- '/a b'\nunset -v OLDPWD\ndeclare -x OLDPWD\nunset -v BASH_ENV\n", true},
+		{"a folder", []string{"A=1", "GONE=1", "SAME=x"}, true, false, "exec 3<&- 4<&-\ncd -P -- '/a b' || exit 125\nunset -v OLDPWD\ndeclare -x OLDPWD\nunset -v BASH_ENV\n", true},
 		{"bash's own", []string{"A=1", "GONE=1", "SAME=x", "PS4=+"}, false, false, "", false},
 		{"a name that is none", []string{"A=1", "GONE=1", "SAME=x", "x;y=1"}, false, false, "", false},
 	} {
@@ -306,6 +306,19 @@ func TestStartupOf(t *testing.T) {
 	for _, name := range []string{"PSQL", "OPTIONS", "HOME", "PATH", "NODE_ENV", "PWD2", "UIDS"} {
 		if shellOwn(name) {
 			t.Errorf("%s would be bash's own", name)
+		}
+	}
+}
+
+// No bash waits where the environment has a say in how one starts: it would not be what
+// a fresh one is.
+func TestShellStartup(t *testing.T) {
+	for text, want := range map[string]bool{
+		"BASH_ENV=~/.bashrc": true, "BASH_FUNC_cd%%=() { :; }": true, "SHELLOPTS=xtrace": true, "POSIXLY_CORRECT=": true,
+		"BASH_ENVY=1": false, "HOME=/root": false, "A=BASH_ENV=1": false,
+	} {
+		if got := shellStartup.MatchString(text); got != want {
+			t.Errorf("%s: %v", text, got)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package volumes
 
 import (
+	"bytes"
 	"sync"
 	"syscall"
 	"time"
@@ -255,8 +256,11 @@ func (q *query) write(in []byte) {
 	q.place(len(data) > smallData)
 	r := volume.Request{Op: volume.OpWrite, Node: q.h.node}
 	if order.Uint32(in[32:])&unix.O_APPEND != 0 {
-		r.Flags = volume.FlagAppend                  // the kernel's idea of the end is its own
-		data = data[:min(len(data), volume.MaxData)] // it comes with the rest again
+		r.Flags = volume.FlagAppend // the kernel's idea of the end is its own
+		if len(data) > volume.MaxData {
+			go q.append(r, bytes.Clone(data)) // the kernel's next request comes where it is
+			return
+		}
 	}
 	var requests []volume.Request
 	for at := 0; at < len(data) || at == 0; at += volume.MaxData {
@@ -271,8 +275,31 @@ func (q *query) write(in []byte) {
 				break
 			}
 		}
-		q.out = order.AppendUint32(q.out, uint32(n))
-		q.out = append(q.out, make([]byte, 4)...)
-		q.end(err)
+		q.written(n, err)
 	})
+}
+
+// append appends data to a file in pieces, one after the other: a later one could find
+// room where an earlier one did not. An error of a later one is the next call's.
+func (q *query) append(r volume.Request, data []byte) {
+	n, first := int64(0), syscall.Errno(0)
+	for at := 0; at < len(data); at += volume.MaxData {
+		r.Data = data[at:min(at+volume.MaxData, len(data))]
+		a, err := q.m.ask(r)
+		n += a.Count
+		if err != 0 || a.Count < int64(len(r.Data)) {
+			if at == 0 {
+				first = err
+			}
+			break
+		}
+	}
+	q.written(n, first)
+}
+
+// written answers how many bytes were written.
+func (q *query) written(n int64, err syscall.Errno) {
+	q.out = order.AppendUint32(q.out, uint32(n))
+	q.out = append(q.out, make([]byte, 4)...)
+	q.end(err)
 }

@@ -57,28 +57,44 @@ func (h *Host) inPlace(b *boot, r sentryhost.SaveRequest) bool {
 	return r.Memory && savesInPlace() && !ofLayer && record.Given == nil && b.diskBytes() >= minInPlace
 }
 
+// awaitLayer waits until a Boot has read all of the layer that it was restored with:
+// what came later would come behind the layer's end.
+func (h *Host) awaitLayer(rpc *urpc.Client, b *boot) error {
+	if !h.recordOf(b).Restored {
+		return nil
+	}
+	if err := rpc.Call(runscboot.ContMgrWaitRestore, nil, nil); err != nil {
+		return fmt.Errorf("wait for the layer: %w", err)
+	}
+	return nil
+}
+
 // placeLayer has the pages file of d begin with the layer of b, which stands still,
 // and leaves its offset where the pages of memory begin.
-func (h *Host) placeLayer(rpc *urpc.Client, b *boot, d *draft) error {
+func (h *Host) placeLayer(b *boot, d *draft) error {
 	record := h.recordOf(b)
-	if record.Restored {
-		// What is still being read into the layer would come behind its end.
-		if err := rpc.Call(runscboot.ContMgrWaitRestore, nil, nil); err != nil {
-			return fmt.Errorf("wait for the layer: %w", err)
-		}
-	}
 	end, err := dataEnd(b.upper, 0)
 	if err != nil {
 		return fmt.Errorf("measure the layer: %w", err)
 	}
+	if end == 0 { // room that was never written to
+		d.inPlace, d.m.Engine = false, h.engineVersion()
+		return nil
+	}
 	if !record.Frozen || !h.giveLayer(b, d, end) {
+		if err := d.pages().Truncate(0); err != nil { // the room that was made for it would fill its holes
+			return err
+		}
+		if err := roomFor(h.cfg.Saved, "saving the sandbox", b.diskBytes()+d.room); err != nil {
+			return err
+		}
 		if err := copyLayer(d.pages(), b.upper, end); err != nil {
 			return fmt.Errorf("copy the layer: %w", err)
 		}
 	}
 	pages := d.pages()
 	// A sentry that meets a full disk may not say so: see newDraft.
-	if err := unix.Fallocate(int(pages.Fd()), unix.FALLOC_FL_KEEP_SIZE, end, d.room); errors.Is(err, unix.ENOSPC) {
+	if err := unix.Fallocate(int(pages.Fd()), unix.FALLOC_FL_KEEP_SIZE, end, d.room); errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return err
 	}
 	d.layer, d.most = end, d.most+end
@@ -113,6 +129,7 @@ func (h *Host) giveLayer(b *boot, d *draft, end int64) bool {
 		if pages != nil {
 			pages.Close()
 		}
+		_ = os.Remove(aside)
 		h.change(b, func(r *record) { r.Given = nil })
 		return false
 	}
@@ -174,6 +191,9 @@ func (h *Host) copyGiven(b *boot, name string) error {
 	}
 	mine, err := b.upper.Stat()
 	if err != nil || !os.SameFile(is, mine) {
+		return err
+	}
+	if err := roomFor(h.cfg.Saved, "going on", statBlocks(pages)); err != nil {
 		return err
 	}
 	aside, err := os.CreateTemp(h.cfg.Saved, asidePrefix+name+"-pages-")

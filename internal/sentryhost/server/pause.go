@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,11 +61,7 @@ func (h *Host) thaw(id string) error {
 	if err != nil {
 		return err
 	}
-	if g := h.recordOf(b).Given; g != nil {
-		defer h.lockName(g.To)() // before b.pausing, as who saves does
-	}
-	b.pausing.Lock()
-	defer b.pausing.Unlock()
+	defer h.lockStand(b)()
 	if r := h.recordOf(b); !r.Frozen && len(r.Held) == 0 {
 		return nil
 	}
@@ -87,6 +84,26 @@ func (h *Host) thaw(id string) error {
 		h.change(b, func(r *record) { r.Frozen = false })
 		return nil
 	})
+}
+
+// lockStand locks b.pausing, and before it, as who saves does, the name of the state
+// that the layer of b was given to. It returns what unlocks both.
+func (h *Host) lockStand(b *boot) (unlock func()) {
+	for {
+		g, unlockName := h.recordOf(b).Given, func() {}
+		if g != nil {
+			unlockName = h.lockName(g.To)
+		}
+		b.pausing.Lock()
+		unlock := func() {
+			b.pausing.Unlock()
+			unlockName()
+		}
+		if now := h.recordOf(b).Given; now == nil || g != nil && now.To == g.To {
+			return unlock
+		}
+		unlock() // it was given away meanwhile
+	}
 }
 
 // stand does something to a Boot that stops it or lets it go. Should the sentry
@@ -163,6 +180,9 @@ func (h *Host) save(r sentryhost.SaveRequest) (sandbox.Saved, error) {
 func (h *Host) writeDraft(b *boot, r sentryhost.SaveRequest) (*draft, error) {
 	b.pausing.Lock()
 	defer b.pausing.Unlock()
+	if g := h.recordOf(b).Given; g != nil {
+		return nil, sandbox.Errorf(sandbox.Conflict, "the files of %s belong to the saved state %s: it has to go on before it can be saved again", r.ID, g.To)
+	}
 	need := b.saveNeed
 	if !r.Memory {
 		need = b.layerNeed
@@ -223,6 +243,11 @@ func (h *Host) write(b *boot, d *draft) error {
 		if r := h.recordOf(b); r.Frozen {
 			d.m.SavedAt = r.FrozenAt
 		} else {
+			if d.inPlace { // while it runs: there may be much
+				if err := h.awaitLayer(rpc, b); err != nil {
+					return err
+				}
+			}
 			if err := rpc.Call(runscboot.ContMgrPause, nil, nil); err != nil {
 				return fmt.Errorf("pause: %w", err)
 			}
@@ -233,7 +258,7 @@ func (h *Host) write(b *boot, d *draft) error {
 			}()
 		}
 		if d.inPlace {
-			if err := h.placeLayer(rpc, b, d); err != nil {
+			if err := cmp.Or(h.awaitLayer(rpc, b), h.placeLayer(b, d)); err != nil {
 				return err
 			}
 		}

@@ -194,13 +194,13 @@ func wellFormed(m *sentryhost.Manifest, sums [][]byte) error {
 	}
 	most := m.Shape.MemoryBytes + m.Shape.DiskBytes + stateRoom
 	for i, f := range m.Files {
-		if f.Name != want[i] || f.Bytes <= 0 || f.Bytes > most || len(sums[i]) != sha256.Size {
+		if f.Name != want[i] || f.Bytes <= 0 || f.Layer < 0 || f.Layer > maxImage || f.Bytes-f.Layer > most || len(sums[i]) != sha256.Size {
 			return fmt.Errorf("it lists %.80q of %d bytes", f.Name, f.Bytes)
 		}
-		if pages := m.Memory && i == len(want)-1; f.Layer < 0 || f.Layer > f.Bytes || f.Layer%pageBytes != 0 || f.Layer > 0 && !pages {
+		if pages := m.Memory && i == len(want)-1; f.Layer > f.Bytes || f.Layer%pageBytes != 0 || f.Layer > 0 && !pages {
 			return fmt.Errorf("it lists a layer of %d bytes in %.80q", f.Layer, f.Name)
 		}
-		most -= f.Bytes
+		most -= f.Bytes - f.Layer // a layer has holes
 	}
 	return m.Shape.Check()
 }
@@ -214,7 +214,7 @@ func (h *Host) hasImage(digest string) error {
 }
 
 const (
-	// maxImage is far more than an image has, in bytes.
+	// maxImage is far more than an image has, or a writable layer, in bytes.
 	maxImage = 256 << 30
 	// incomingPrefix begins the names of images that are not whole yet. Who writes
 	// one holds a shared lock on it: the sentry host of another build may start.

@@ -51,3 +51,18 @@ func TestFlood(t *testing.T) {
 		}
 	}
 }
+
+// A long request that writes nothing ends the connection: it would hold one large buffer
+// while it waits for another, until all of a Tenant's are held so.
+func TestLongRequest(t *testing.T) {
+	d, of := fresh(t)
+	g := connect(t, d.ForBoot(of.Tenant, []string{of.ID}))
+	g.hello(of.ID)
+	g.send(volume.Request{Tag: 1, Op: volume.OpRead, Node: volume.RootNode, Size: volume.MaxData, Data: make([]byte, volume.MaxData)})
+	if err := <-g.done; err == nil {
+		t.Error("it is served")
+	}
+	if n := len(d.budgets.of[of.Tenant].large); n != 0 {
+		t.Errorf("%d large buffers are held", n)
+	}
+}

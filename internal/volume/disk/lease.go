@@ -12,6 +12,8 @@ const (
 	// leaseTime is how long a change waits for what was promised: longer than a Boot
 	// counts on it, which begins to count earlier.
 	leaseTime = volume.LeaseTime + 2*time.Millisecond
+	// shunTime is how long a file is not promised after a change waited for it in vain.
+	shunTime = 50 * time.Millisecond
 	// maxLeases is how many files of a Volume are promised at a time.
 	maxLeases = 1024
 )
@@ -31,6 +33,7 @@ type lease struct {
 	by    *mount // nil: several
 	until time.Time
 	ended chan struct{} // closed when it is given back
+	shun  time.Time     // until then it is not promised again: a change had to wait for it
 }
 
 // grant promises a file to a Boot and returns the number of the promise; zero while
@@ -47,6 +50,8 @@ func (l *leases) grant(node uint64, m *mount) int64 {
 	}
 	is, ok := l.held[node]
 	switch {
+	case ok && now.Before(is.shun):
+		return 0
 	case !ok || now.After(is.until):
 		is = lease{by: m, ended: make(chan struct{})}
 	case is.by != m:
@@ -71,6 +76,17 @@ func (l *leases) end(node uint64, id int64, m *mount) {
 	}
 }
 
+// shun has a file not be promised for a while. A Boot that asks for it again and again
+// would hold up every change otherwise.
+func (l *leases) shun(node uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if is, ok := l.held[node]; ok {
+		is.shun = time.Now().Add(shunTime)
+		l.held[node] = is
+	}
+}
+
 // change begins a change of a file's bytes, for a Boot, when no other counts on them;
 // done ends it.
 func (l *leases) change(node uint64, m *mount) (done func()) {
@@ -85,6 +101,7 @@ func (l *leases) change(node uint64, m *mount) (done func()) {
 		late := time.NewTimer(wait)
 		select {
 		case <-late.C:
+			l.shun(node)
 		case <-is.ended:
 			late.Stop()
 		}

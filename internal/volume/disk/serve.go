@@ -157,11 +157,25 @@ func (c *connection) serve() error {
 			return err
 		}
 		c.slots <- struct{}{}
-		buf := c.boot.buffer(int(head[0]) | int(head[1])<<8 | int(head[2])<<16 | int(head[3])<<24)
+		n := int(head[0]) | int(head[1])<<8 | int(head[2])<<16 | int(head[3])<<24
+		buf := c.boot.buffer(n)
+		if len(*buf) > smallBytes { // which others of its Tenant may wait for
+			if err := c.conn.SetReadDeadline(time.Now().Add(answerTime)); err != nil {
+				c.boot.giveBack(buf)
+				return err
+			}
+		}
 		frame, err := volume.ReadFrame(c.r, *buf)
 		var r volume.Request
 		if err == nil {
 			r, err = volume.DecodeRequest(frame)
+		}
+		if err == nil && len(*buf) > smallBytes {
+			if r.Op != volume.OpWrite { // it would wait for a second one with this in hand
+				err = errors.New("the volume server of the boot sends a long request that writes nothing")
+			} else {
+				err = c.conn.SetReadDeadline(time.Time{})
+			}
 		}
 		if err != nil {
 			c.boot.giveBack(buf)
