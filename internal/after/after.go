@@ -1,5 +1,5 @@
-// Package after puts off what a request brings about and its client need not wait
-// for, until its answer has gone out.
+// Package after defers work of a request until its response is sent: work that the
+// client need not wait for.
 package after
 
 import (
@@ -9,7 +9,7 @@ import (
 
 type key struct{}
 
-// rest is what is put off of one request.
+// rest holds the deferred work of one request.
 type rest struct {
 	mu    sync.Mutex
 	begun bool

@@ -23,9 +23,8 @@ import (
 // is refused, and others are not. Turns may become longer than they were when a
 // request was let in: then the queue is cut from its end.
 //
-// Those who were refused hold places in a line of their own, so that each is told
-// another time and finds room then. Who has which place is not known, only how many
-// a Tenant has: whoever of it comes when one is due takes that.
+// Refused requests reserve places, counted per Tenant, so that each is told another
+// time and finds room then. Any request of the Tenant redeems a due one.
 type queue struct {
 	queueConfig
 
@@ -68,15 +67,13 @@ const (
 	// some, to keep apart.
 	backPatience = 5 * time.Second
 	backShare    = 0.25
-	// maxPlaces is how many places there are for each turn that a request may have
-	// before it. Those who are refused when all are taken are told no later time
-	// than others.
+	// maxPlaces caps reserved places, per turn that a request may have before it.
+	// Beyond it Retry-After stops growing.
 	maxPlaces = 16
 )
 
-// dueSlack and cutSlack are how much longer the wait of a request may be than its
-// patience that comes back when it was told to, and of one that waits already, in
-// eighths: what was said of the wait holds for as long as it is nearly true.
+// Tolerances of an expected wait over a request's patience, in eighths: dueSlack for
+// requests that come back when they were told to, cutSlack for queued ones.
 const dueSlack, cutSlack = 1, 2
 
 // stretched is d with slack.
@@ -161,10 +158,9 @@ func (q *queue) within(d time.Duration) int {
 	return min(q.maxAhead, max(1, int(d/q.turn())))
 }
 
-// refuse returns why one more request of tenant shall not wait that can for
-// patience, and when it might; nil when it may now. One that comes back as it was
-// told to, which due says, comes before those who were refused after it. q.mu is
-// held.
+// refuse returns a refusal if the expected wait of one more request of tenant exceeds
+// patience; nil: it may wait. due says that it comes back as it was told to: then it
+// comes before those who were refused after it. q.mu is held.
 func (q *queue) refuse(tenant sandbox.TenantID, patience time.Duration, due bool, now time.Time) error {
 	if due && q.ahead(tenant, q.waits) < q.within(stretched(patience, dueSlack)) {
 		return nil
@@ -179,8 +175,8 @@ func (q *queue) refuse(tenant sandbox.TenantID, patience time.Duration, due bool
 	return nil
 }
 
-// beyond is by how many turns the last of those that tenant may have before it for
-// patience is passed with one more request; negative: it may wait. q.mu is held.
+// beyond is the number of turns before one more request of tenant over what patience
+// allows; negative: it may wait. q.mu is held.
 func (q *queue) beyond(tenant sandbox.TenantID, patience time.Duration) int {
 	return q.ahead(tenant, q.wants) - q.within(patience)
 }
