@@ -156,7 +156,7 @@ func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
 	r.keyed()
 	for left := c.Patience; ; {
 		resp, err := c.send(ctx, r, token)
-		wait := comeBack(err, rand.Float64())
+		wait := comeBack(err, c.Patience-left, rand.Float64())
 		if wait == 0 || wait > left || !r.rewind() {
 			return resp, err
 		}
@@ -173,14 +173,16 @@ func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
 }
 
 // comeBack is after how long to try again what failed with err; zero: not at all. It
-// is never earlier than the server says, and not for all at the same moment: chance,
-// from 0 to 1, keeps clients apart.
-func comeBack(err error, chance float64) time.Duration {
+// is never earlier than the server says, later the longer it has been waited, and not
+// for all at the same moment: chance, from 0 to 1, keeps clients apart.
+func comeBack(err error, waited time.Duration, chance float64) time.Duration {
+	const most = 10 * time.Second // that short advice grows to
 	var refused *sandbox.Error
 	if !errors.As(err, &refused) || refused.Code != sandbox.Unavailable || refused.RetryAfter <= 0 {
 		return 0
 	}
-	return refused.RetryAfter + time.Duration(chance*float64(refused.RetryAfter)/10)
+	wait := max(refused.RetryAfter, min(waited/4, most))
+	return wait + time.Duration(chance*float64(wait)/10)
 }
 
 // keyed gives r an idempotency key, if it makes something that lasts: an earlier try

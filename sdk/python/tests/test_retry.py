@@ -53,6 +53,7 @@ def test_patience_with_a_busy_server_is_bounded_in_all() -> None:
         )
 
     assert wait(MAX_WAIT_SECONDS - 10) == 10.0
+    assert wait(0.0) == 10.0
     assert wait(MAX_WAIT_SECONDS - 9) is None
 
 
@@ -75,3 +76,22 @@ def test_waits_grow_and_never_undercut_the_advice() -> None:
     assert waits(None, 0.999)[2] < 0.4
     assert waits(5.0, 0.0) == [5.0] * 3
     assert all(5.0 < wait < 5.5 for wait in waits(5.0, 0.99))
+
+
+def test_short_advice_is_not_followed_for_minutes() -> None:
+    waited, asked = 0.0, 0
+    while True:
+        pause = wait_before(
+            1,
+            Failure.TURNED_AWAY,
+            repeatable=False,
+            replayable=True,
+            retry_after=1.0,
+            chance=0.0,
+            waited=waited,
+        )
+        if pause is None:
+            break
+        waited, asked = waited + pause, asked + 1
+    assert asked < 25
+    assert waited > MAX_WAIT_SECONDS - 10

@@ -9,6 +9,7 @@ MAX_RETRIES = 3
 MAX_WAIT_SECONDS = 120.0
 _BASE_SECONDS = 0.1
 _CAP_SECONDS = 2.0
+_PATIENT_SECONDS = 10.0
 
 
 class Failure(Enum):
@@ -50,10 +51,11 @@ def wait_before(
     if not replayable:
         return None
     if failure in (Failure.TURNED_AWAY, Failure.UNDER_WAY) and retry_after is not None:
-        if waited + retry_after > MAX_WAIT_SECONDS:
+        # Never earlier than told, and later the longer it has been waited.
+        pause = max(retry_after, min(waited / 4, _PATIENT_SECONDS))
+        if waited + pause > MAX_WAIT_SECONDS:
             return None
-        # Never earlier than told, and not all at the same moment.
-        return retry_after + chance * max(_BASE_SECONDS, retry_after / 10)
+        return pause + chance * max(_BASE_SECONDS, pause / 10)  # not all at the same moment
     return backoff(retry, chance) if repeatable else None
 
 
