@@ -34,6 +34,7 @@ type session struct {
 	pause   string                  // goal
 	resume  string                  // goal
 	rounds  int
+	note    string // on its pauses
 	// before makes each resume harder than the pause before it left it; nil: nothing
 	// does. Then pauses are not reported.
 	before func() error
@@ -54,6 +55,10 @@ const (
 	LargeFileSession = "a session with 1 GiB of changed files"
 	ManyFilesSession = "a session with 100,000 small files"
 )
+
+// rightAfterResume says why a pause of large files takes what it does in rounds of
+// resumes and pauses.
+const rightAfterResume = "The session was resumed a moment before: the pause waits until the rest of the files has been read and is on the disk."
 
 // HeapSession is a session that holds so many megabytes.
 func HeapSession(mb int) string { return fmt.Sprintf("a Python session with a heap of %d MB", mb) }
@@ -97,6 +102,7 @@ func sessions(n int, uncached bool) []session {
 		what:  LargeFileSession,
 		begin: []client.ExecuteRequest{shell(MakeLargeFile)},
 		read:  shell("test $(stat -c %s big) = 1073741824"),
+		note:  rightAfterResume,
 		pause: goalHalfSecond, resume: goalHalfSecond, rounds: max(n/5, 1),
 	}
 	many := session{
@@ -149,7 +155,7 @@ func (m *Meter) session(ctx context.Context, s session, use func(id string) erro
 // pauses measures both halves of rounds of pausing and of an execution that
 // resumes. The first round does not count.
 func (m *Meter) pauses(ctx context.Context, s session) error {
-	paused := &Series{Operation: Pause(s.what), Who: Ours, Goal: s.pause}
+	paused := &Series{Operation: Pause(s.what), Who: Ours, Goal: s.pause, Note: s.note}
 	resumed := &Series{Operation: Resume(s.what), Who: Ours, Goal: s.resume}
 	err := m.session(ctx, s, func(id string) error {
 		m.Report.Begin()
