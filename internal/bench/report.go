@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -219,8 +220,10 @@ func (r *Report) Markdown(w io.Writer) error {
 	for _, row := range rows {
 		name := row.name
 		if row.note != "" {
-			notes = append(notes, row.note)
-			name += fmt.Sprintf(" (note %d)", len(notes))
+			if !slices.Contains(notes, row.note) {
+				notes = append(notes, row.note)
+			}
+			name += fmt.Sprintf(" (note %d)", slices.Index(notes, row.note)+1)
 		}
 		t.add(name, row.value, row.p95, row.p99, row.n, row.failed, row.goal, row.met, row.rival, row.rivalValue, row.ratio, row.disturbed)
 	}
