@@ -34,6 +34,7 @@ const (
 	goalSpawn       = "15 (40)"
 	goalOverhead    = "1 (5)"
 	goalBurst100    = "350"
+	goalBurst20     = "500"
 	goalLiveRun     = "(100)"
 	goalLiveMemory  = "<= 12"
 	goalIdleCPU     = "<= 2"
@@ -116,9 +117,6 @@ func BurstOf(n, poolSize int) string {
 }
 
 func (m *Meter) burst(ctx context.Context, n int) error {
-	goal := ""
-	if n == 100 && m.PoolSize >= n {
-		goal = goalBurst100
-	}
+	goal := map[string]string{BurstOf(100, 100): goalBurst100, BurstOf(20, 5): goalBurst20}[BurstOf(n, m.PoolSize)]
 	return m.Burst(ctx, BurstOf(n, m.PoolSize), goal, n)
 }

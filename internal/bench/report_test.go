@@ -51,7 +51,7 @@ func TestJudge(t *testing.T) {
 // Every goal that the bench sets can be read.
 func TestGoals(t *testing.T) {
 	goals := []string{
-		goalAcquire, goalFirst, goalCold, goalNodeWarm, goalNodeCold, goalInterpreter, goalSpawn, goalOverhead, goalBurst100, goalLiveRun,
+		goalAcquire, goalFirst, goalCold, goalNodeWarm, goalNodeCold, goalInterpreter, goalSpawn, goalOverhead, goalBurst100, goalBurst20, goalLiveRun,
 		goalLiveMemory, goalIdleCPU, goalUpload, goalDownload, goalPause, goalResume, goalResumeHeap, goalHalfSecond, goalManyFiles, goalFork10,
 		goalNeighbour,
 	}

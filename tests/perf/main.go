@@ -126,7 +126,7 @@ func parts(n rounds) []part {
 var (
 	quickRounds = rounds{warm: 30, cold: 20, calls: 100, rival: 8}
 	fullRounds  = rounds{
-		warm: 50, cold: 25, calls: 150, rival: 8, bursts: []int{10, 50, 100}, size: 1 << 30, live: 1000,
+		warm: 50, cold: 25, calls: 150, rival: 8, bursts: []int{10, 20, 50, 100}, size: 1 << 30, live: 1000,
 		saves: 12, chain: 10, storm: 200, paused: 10000, sdk: 12, policy: 5, volumes: 10, neighbours: 100, throughput: 300, class: 1000, profiles: true,
 	}
 )

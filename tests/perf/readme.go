@@ -36,6 +36,7 @@ var headlines = []string{
 	bench.Resume(bench.LargeFileSession),
 	bench.Fork(10),
 	bench.BurstOf(100, 100),
+	bench.BurstOf(20, 5),
 	bench.BurstOf(100, 5),
 	bench.RunAmong(1000),
 	bench.LiveMemory(1000),
