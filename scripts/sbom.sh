@@ -8,7 +8,11 @@ out=$1 version=$2
 # For this machine, whatever the release is for.
 GOARCH= GOOS= go build -modfile=tools/sbom/go.mod -o .tools/cyclonedx-gomod github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod
 mkdir -p "$out/sbom"
+# gVisor is built by another name of its module, see scripts/gvisor.sh.
+gvisor=$(awk '$1 == "gvisor.dev/gvisor" {print $2; exit}' go.mod)
 for program in "$out"/stage/{gvisor_sentry,link,guest/guest} "$out"/{cloud-sandbox,gateway,session-manager,scheduler,node}; do
   .tools/cyclonedx-gomod bin -json -noserial -std -version "$version" "$program" |
-    jq 'del(.metadata.timestamp, .metadata.tools[].hashes)' >"$out/sbom/$(basename "$program").cdx.json"
+    jq --arg gvisor "$gvisor" 'del(.metadata.timestamp, .metadata.tools[].hashes)
+      | (.components[]? | select(.name | startswith("./.tools/gvisor-"))) |= (.name = "gvisor.dev/gvisor" | .version = $gvisor
+        | .purl = "pkg:golang/gvisor.dev/gvisor@\($gvisor)?type=module" | .description = "with the edits of tools/gvisor")' >"$out/sbom/$(basename "$program").cdx.json"
 done
