@@ -14,7 +14,7 @@ import (
 	"gvisor.dev/gvisor/runsc/boot/filter/config"
 )
 
-// ours is what the key of a filter holds that a sentry of ours may ask for: see
+// ours lists the options in the key of the filter that our sentries install: see
 // sentryConfig of internal/sentryhost/server.
 var ours = []string{
 	`Platform="systrap`, "HostNetwork=false", "HostFilesystem=false", "ProfileEnable=false", "NVProxy=false", "TPUProxy=false", "RDMAProxy=false",
