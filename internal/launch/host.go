@@ -179,6 +179,8 @@ func (l Layout) startHost(ctx context.Context, build, saved string) error {
 		if err := endProcess(ctx, pid); err != nil {
 			return fmt.Errorf("end the sentry host of build %s: %w", build, err)
 		}
+	} else if err := l.endSilent(ctx, build); err != nil {
+		return err
 	}
 	unpacked := payload.Unpacked{Dir: filepath.Join(l.Binaries(), build), Build: build}
 	log, err := os.OpenFile(filepath.Join(l.Logs(), "sentry-host.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o640)
@@ -200,13 +202,52 @@ func (l Layout) startHost(ctx context.Context, build, saved string) error {
 	}
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
-	return l.waitHost(ctx, socket, exited)
+	err = l.waitHost(ctx, socket, exited)
+	if err != nil { // nobody waits for it any more
+		err = errors.Join(err, l.endSilent(context.WithoutCancel(ctx), build))
+	}
+	return err
+}
+
+// endSilent ends what runs as the sentry host of a build and was not seen to
+// answer: who started it was ended before it listened. Boots live on.
+func (l Layout) endSilent(ctx context.Context, build string) error {
+	if err := ctx.Err(); err != nil {
+		return err // it may answer somebody else
+	}
+	for _, pid := range hostProcesses(l.HostSocket(build)) {
+		if err := endProcess(ctx, pid); err != nil {
+			return fmt.Errorf("end the sentry host of build %s, which does not answer: %w", build, err)
+		}
+	}
+	return nil
+}
+
+// hostProcesses finds the processes that run as the sentry host of a socket,
+// whether they listen yet or not.
+func hostProcesses(socket string) (pids []int) {
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if args := argsOf(pid); len(args) > 3 && args[1] == "host" && args[2] == "--socket" && args[3] == socket {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// argsOf returns the command line of a process; nil: it has ended.
+func argsOf(pid int) []string {
+	line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return strings.Split(string(line), "\x00")
 }
 
 // savedOf returns the folder of saved states that a sentry host was started with.
 func (l Layout) savedOf(pid int) string {
-	line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	args := strings.Split(string(line), "\x00")
+	args := argsOf(pid)
 	if i := slices.Index(args, "--saved"); i >= 0 && i+1 < len(args) {
 		return args[i+1]
 	}
@@ -282,12 +323,15 @@ func (l Layout) keepHost(ctx context.Context, build, saved string, log *slog.Log
 // Down ends every Boot, link shard and sentry host under the data folder. A
 // folder that was never used is a success.
 func (l Layout) Down(ctx context.Context) error {
-	sockets, _ := filepath.Glob(l.HostSocket("*"))
 	var errs []error
-	for _, s := range sockets {
-		build := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(s), "sentry-host-"), ".sock")
-		// A dead sentry host may have left sentries: a new one takes them up.
+	for _, build := range l.builds() {
+		s := l.HostSocket(build)
+		// A dead sentry host may have left sentries: a new one takes them up. One that
+		// was still starting when its server was killed has no socket yet.
 		if _, err := bootsOf(ctx, s); err != nil {
+			if _, err := os.Lstat(s); errors.Is(err, os.ErrNotExist) && len(hostProcesses(s)) == 0 {
+				continue
+			}
 			if err := l.startHost(ctx, build, l.SavedEarlier(build)); err != nil {
 				errs = append(errs, err)
 				continue

@@ -397,6 +397,46 @@ func TestRunAllEndsEarly(t *testing.T) {
 	}
 }
 
+// A Node that is killed while its sentry host starts leaves no second one: the next
+// Node ends it, and so does `down`.
+func TestKilledWhileTheSentryHostStarts(t *testing.T) {
+	t.Parallel()
+	r := rig.PrepareRoles(t, rig.Options{})
+	killed := func() rig.Process {
+		t.Helper()
+		r.Start(t, "node")
+		host := r.One(t, rig.SentryHost)
+		r.Kill(t, "node")
+		sockets, err := filepath.Glob(filepath.Join(r.Data, "run", "sentry-host-*.sock"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range sockets { // it was faster: as if it did not listen yet
+			if err := os.Remove(s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return host
+	}
+	first := killed()
+	r.Start(t, "node")
+	r.Serves(t)
+	if next := r.One(t, rig.SentryHost); next.Pid == first.Pid {
+		t.Errorf("the sentry host %d cannot be reached and still runs", next.Pid)
+	}
+	r.Kill(t, "node")
+	if err := r.Down(); err != nil {
+		t.Fatal(err)
+	}
+	killed()
+	if err := r.Down(); err != nil {
+		t.Fatal(err)
+	}
+	if left := r.Left(); len(left) > 0 {
+		t.Fatalf("still runs after down: %v", left)
+	}
+}
+
 // childOf finds the child that runs a role's program.
 func childOf(t *testing.T, parent int, role string) int {
 	t.Helper()
