@@ -12,15 +12,6 @@ import (
 //go:embed openapi.yaml
 var OpenAPI []byte
 
-// ExampleOrigin is the server that the examples of DocsHTML name.
-const ExampleOrigin = "http://localhost:8080"
-
-// DocsHTML is the same for people: one page without scripts, made from
-// OpenAPI by `go test ./api -update`.
-//
-//go:embed docs.html
-var DocsHTML []byte
-
 // Operations returns the operationId of every operation of OpenAPI, by method
 // and path, as "GET /health". It reads lines and knows how the file is laid out,
 // which a test holds it to.

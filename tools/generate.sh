@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Generates api/gen from api/proto, and api/docs.html from api/openapi.yaml, of which
-# a test says whether it is fresh. With --check it changes nothing and fails if the
+# Generates api/gen from api/proto. With --check it changes nothing and fails if the
 # committed code is not what these sources give; while the sources are those that it
 # was generated from, that is one comparison.
 set -euo pipefail
@@ -31,4 +30,3 @@ rm -rf gen
 "$buf" generate
 cd ..
 echo "$(sources) $(code)" >"$stamp"
-GOFLAGS=-trimpath go test ./api -run TestDocsAreFresh -update >/dev/null # the page of the contract

@@ -58,17 +58,7 @@ func (s *Server) startPage(w http.ResponseWriter, r *http.Request, _ sandbox.Ide
 	return err
 }
 
-// docs is the documentation that this server hands out.
-type docs struct {
-	policy string   // Content-Security-Policy of the page
-	parts  [][]byte // of the page, between which the server's address stands
-}
-
 var stylePattern = regexp.MustCompile(`(?s)<style>(.*?)</style>`)
-
-func newDocs() docs {
-	return docs{policy: pagePolicy(api.DocsHTML), parts: bytes.Split(api.DocsHTML, []byte(api.ExampleOrigin))}
-}
 
 // pagePolicy is the Content-Security-Policy of a page: its own style and nothing
 // else, no script, no other host, no frame.
@@ -90,8 +80,12 @@ func pageHeaders(w http.ResponseWriter, policy string) {
 // docsPage answers GET /docs with the API's description for people. Its examples name
 // the server as the client reaches it.
 func (s *Server) docsPage(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {
-	pageHeaders(w, s.docs.policy)
-	_, err := w.Write(bytes.Join(s.docs.parts, []byte(origin(r))))
+	page, err := api.DocsHTML()
+	if err != nil {
+		return err
+	}
+	pageHeaders(w, pagePolicy(page))
+	_, err = w.Write(bytes.ReplaceAll(page, []byte(api.ExampleOrigin), []byte(origin(r))))
 	return err
 }
 

@@ -157,7 +157,6 @@ type Server struct {
 	builds   *steps.Service
 	memory   *spool.Memory // of large messages under way
 	mux      *http.ServeMux
-	docs     docs
 	// requests are those under way, whoever serves them.
 	requests sync.WaitGroup
 	draining chan struct{} // closed when the end is near
@@ -179,7 +178,7 @@ func New(c Config) *Server {
 	c.Drain = cmp.Or(c.Drain, 10*time.Second)
 	c.Sandboxes = noting{c.Sandboxes}
 	s := &Server{
-		Config: c, docs: newDocs(), limits: ratelimit.New(c.Limits), draining: make(chan struct{}),
+		Config: c, limits: ratelimit.New(c.Limits), draining: make(chan struct{}),
 		metrics: newMetrics(c.Registry), memory: spool.NewMemory(messageMemory, messageMemory/2),
 	}
 	s.audit = &auditLog{store: c.Audit, log: c.Log, failed: s.metrics.unrecorded}
