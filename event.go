@@ -102,7 +102,7 @@ type Event struct {
 }
 
 // NewEventID returns a fresh ID of an Event: "e" and 20 of [a-z0-9].
-func NewEventID() string { return "e" + randomText() }
+func NewEventID() string { return eventID.fresh() }
 
 // LifeEvent is what kind of Event it is that a Sandbox which was in a State becomes
 // s; empty: none. One that never ran has no Events.

@@ -2,39 +2,60 @@ package sandbox
 
 import (
 	"crypto/rand"
+	"strings"
 )
 
 const (
 	idAlphabet = "abcdefghijklmnopqrstuvwxyz0123456789"
-	idLength   = 20
+	idLength   = 20 // of an ID's random part: about 103 bits
 )
 
-var (
-	sandboxIDPattern  = lazily(`^i[a-z0-9]{20}$`)
-	bootIDPattern     = lazily(`^b[a-z0-9]{20}$`)
-	snapshotIDPattern = lazily(`^s[a-z0-9]{20}$`)
+// An idKind is the first letter of the IDs of one kind of resource. The rest is 20
+// of [a-z0-9]. Each letter stands for one kind; "c" is that of contexts, which a Guest
+// names.
+type idKind string
+
+const (
+	bootID       idKind = "b"
+	buildID      idKind = "t"
+	eventID      idKind = "e"
+	keyID        idKind = "k"
+	sandboxID    idKind = "i"
+	secretID     idKind = "p" // "s" in earlier versions
+	signingKeyID idKind = "g" // "k" in earlier versions
+	snapshotID   idKind = "s"
+	volumeID     idKind = "v"
 )
+
+// fresh returns an ID that nothing else has.
+func (k idKind) fresh() string { return string(k) + randomText() }
+
+// matches reports whether s has the form of an ID of this kind.
+func (k idKind) matches(s string) bool {
+	random, ok := strings.CutPrefix(s, string(k))
+	return ok && len(random) == idLength && strings.Trim(random, idAlphabet) == ""
+}
 
 // NewSandboxID returns a fresh Sandbox ID: "i" and 20 of [a-z0-9], about 103
 // bits of randomness. A Session has the same ID.
-func NewSandboxID() string { return "i" + randomText() }
+func NewSandboxID() string { return sandboxID.fresh() }
 
 // NewBootID returns a fresh Boot ID: "b" and 20 of [a-z0-9].
-func NewBootID() string { return "b" + randomText() }
+func NewBootID() string { return bootID.fresh() }
 
 // NewSnapshotID returns a fresh Snapshot ID: "s" and 20 of [a-z0-9].
-func NewSnapshotID() string { return "s" + randomText() }
+func NewSnapshotID() string { return snapshotID.fresh() }
 
 // ValidSandboxID reports whether s has the form of a Sandbox ID.
-func ValidSandboxID(s string) bool { return sandboxIDPattern.MatchString(s) }
+func ValidSandboxID(s string) bool { return sandboxID.matches(s) }
 
 // ValidBootID reports whether s has the form of a Boot ID. Everything that an
 // Engine names after a Boot (paths, cgroups, sockets) checks it first.
-func ValidBootID(s string) bool { return bootIDPattern.MatchString(s) }
+func ValidBootID(s string) bool { return bootID.matches(s) }
 
 // ValidSnapshotID reports whether s has the form of a Snapshot ID. Saved states
 // are named after it on disk, so an Engine checks it first.
-func ValidSnapshotID(s string) bool { return snapshotIDPattern.MatchString(s) }
+func ValidSnapshotID(s string) bool { return snapshotID.matches(s) }
 
 // randomText draws each character without modulo bias.
 func randomText() string {

@@ -86,5 +86,5 @@ func ValidKeySecret(s string) bool { return keyPattern.MatchString(s) }
 // HashKeySecret is what is stored of a secret.
 func HashKeySecret(secret string) KeyHash { return sha256.Sum256([]byte(secret)) }
 
-// NewKeyID returns a fresh Key ID.
-func NewKeyID() string { return "k" + randomText() }
+// NewKeyID returns a fresh Key ID: "k" and 20 of [a-z0-9].
+func NewKeyID() string { return keyID.fresh() }

@@ -76,8 +76,29 @@ func TestIDs(t *testing.T) {
 		}
 		seen[s], seen[b] = true, true
 	}
-	if s := sandbox.NewSnapshotID(); !sandbox.ValidSnapshotID(s) || sandbox.ValidSandboxID(s) || sandbox.ValidBootID(s) || sandbox.ValidSnapshotID(sandbox.NewBootID()) {
-		t.Errorf("snapshot ID %q", s)
+	fresh := []func() string{
+		sandbox.NewSandboxID, sandbox.NewBootID, sandbox.NewSnapshotID, sandbox.NewVolumeID, sandbox.NewBuildID,
+		sandbox.NewEventID, sandbox.NewKeyID, sandbox.NewSecretID,
+		func() string { return sandbox.NewSigningKey("t", time.Now()).ID },
+	}
+	letters := map[byte]bool{}
+	for _, id := range fresh {
+		letters[id()[0]] = true
+	}
+	if len(letters) != len(fresh) {
+		t.Errorf("%d kinds of IDs begin with %d letters", len(fresh), len(letters))
+	}
+	for name, valid := range map[string]func(string) bool{
+		"i": sandbox.ValidSandboxID, "b": sandbox.ValidBootID, "s": sandbox.ValidSnapshotID, "v": sandbox.ValidVolumeID, "t": sandbox.ValidBuildID,
+	} {
+		for _, id := range fresh {
+			if s := id(); valid(s) != strings.HasPrefix(s, name) {
+				t.Errorf("the ID %q is valid as one of %q: %v", s, name, valid(s))
+			}
+		}
+	}
+	if old := "k" + sandbox.NewKeyID()[1:]; !sandbox.ValidSigningKeyID(old) || sandbox.ValidSigningKeyID(sandbox.NewSandboxID()) {
+		t.Errorf("%q is not the ID of a signing key of an earlier version", old)
 	}
 	good := sandbox.NewSandboxID()
 	for _, bad := range []string{"", "i", good + "a", good[:20], strings.ToUpper(good), "x" + good[1:], good + "\n", "../" + good, good[:10] + "/" + good[11:]} {

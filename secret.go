@@ -56,8 +56,9 @@ type SecretValue string
 func (SecretValue) String() string   { return "[secret]" }
 func (SecretValue) GoString() string { return "[secret]" }
 
-// NewSecretID returns a fresh Secret ID.
-func NewSecretID() string { return "s" + randomText() }
+// NewSecretID returns a fresh Secret ID: "p" and 20 of [a-z0-9]. Secrets that
+// earlier versions made have an "s" instead.
+func NewSecretID() string { return secretID.fresh() }
 
 var secretNamePattern = lazily(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
 

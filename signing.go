@@ -9,7 +9,7 @@ import (
 // without a token. A Tenant has one at a time: with another, the URLs that the
 // one before signed are good for nothing.
 type SigningKey struct {
-	ID        string // "k" and 20 of [a-z0-9]; stands in the URLs
+	ID        string // "g" and 20 of [a-z0-9], "k" if an earlier version made it; stands in the URLs
 	Tenant    TenantID
 	Secret    []byte // 32 bytes; never leaves the gateway and the Store
 	CreatedAt time.Time
@@ -17,14 +17,13 @@ type SigningKey struct {
 
 const signingSecretBytes = 32
 
-var signingKeyIDPattern = lazily(`^k[a-z0-9]{20}$`)
-
 // NewSigningKey returns a fresh key of a Tenant.
 func NewSigningKey(tenant TenantID, now time.Time) SigningKey {
 	secret := make([]byte, signingSecretBytes)
 	_, _ = rand.Read(secret) // never fails: crypto/rand aborts the process instead
-	return SigningKey{ID: "k" + randomText(), Tenant: tenant, Secret: secret, CreatedAt: now.UTC().Truncate(time.Microsecond)}
+	return SigningKey{ID: signingKeyID.fresh(), Tenant: tenant, Secret: secret, CreatedAt: now.UTC().Truncate(time.Microsecond)}
 }
 
-// ValidSigningKeyID reports whether s has the form of a SigningKey's ID.
-func ValidSigningKeyID(s string) bool { return signingKeyIDPattern.MatchString(s) }
+// ValidSigningKeyID reports whether s has the form of a SigningKey's ID, also of one that
+// an earlier version made, with the letter of a Key.
+func ValidSigningKeyID(s string) bool { return signingKeyID.matches(s) || keyID.matches(s) }

@@ -205,10 +205,8 @@ type Templates interface {
 	Admit(ctx context.Context, tenant TenantID, version string) error
 }
 
-var buildIDPattern = lazily(`^t[a-z0-9]{20}$`)
-
 // NewBuildID returns a fresh ID of a build: "t" and 20 of [a-z0-9].
-func NewBuildID() string { return "t" + randomText() }
+func NewBuildID() string { return buildID.fresh() }
 
 // ValidBuildID reports whether s has the form of a build's ID.
-func ValidBuildID(s string) bool { return buildIDPattern.MatchString(s) }
+func ValidBuildID(s string) bool { return buildID.matches(s) }

@@ -216,17 +216,14 @@ type VolumeRef struct {
 	Tenant TenantID
 }
 
-var (
-	volumeIDPattern   = lazily(`^v[a-z0-9]{20}$`)
-	volumeNamePattern = lazily(`^[a-zA-Z0-9_-]{1,128}$`)
-)
+var volumeNamePattern = lazily(`^[a-zA-Z0-9_-]{1,128}$`)
 
 // NewVolumeID returns a fresh Volume ID: "v" and 20 of [a-z0-9].
-func NewVolumeID() string { return "v" + randomText() }
+func NewVolumeID() string { return volumeID.fresh() }
 
 // ValidVolumeID reports whether s has the form of a Volume ID. Volumes are named
 // after it on disk, so a Node checks it first.
-func ValidVolumeID(s string) bool { return volumeIDPattern.MatchString(s) }
+func ValidVolumeID(s string) bool { return volumeID.matches(s) }
 
 // CheckVolumeName returns Invalid for what cannot be the name of a Volume.
 func CheckVolumeName(name string) error {
