@@ -19,7 +19,9 @@ type Quota struct {
 	CPUs             float64 `json:"cpus,omitempty"`
 	MemoryBytes      int64   `json:"memory_bytes,omitempty"`
 	DiskBytes        int64   `json:"disk_bytes,omitempty"`
-	CreatesPerMinute int64   `json:"creates_per_minute,omitempty"` // also of those that have ended
+	// CreatesPerMinute counts Sandboxes that have ended too, but not those that ended
+	// with CauseRefused: what bounds refused creates is the rate of requests.
+	CreatesPerMinute int64 `json:"creates_per_minute,omitempty"`
 	// SessionLength is how long a Sandbox may run, each time that it starts or
 	// resumes; then its OnTimeout acts.
 	SessionLength time.Duration `json:"session_length,omitempty"`

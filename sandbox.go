@@ -68,6 +68,7 @@ type Cause string
 
 const (
 	CauseReleased   Cause = "released"    // its owner let it go
+	CauseRefused    Cause = "refused"     // its create was told to come back later: nothing of it ran
 	CauseDeadline   Cause = "deadline"    // its timeout passed
 	CauseIdle       Cause = "idle"        // nothing used it for its idle timeout
 	CauseOOM        Cause = "oom"         // memory ran out and no Process could be ended to help

@@ -25,7 +25,7 @@ const auditTime = 5 * time.Second
 func auditEnd(ctx context.Context, store sandbox.AuditStore, log *slog.Logger, sb sandbox.Sandbox) {
 	user, cause := system, sb.Ended.Cause
 	switch cause {
-	case sandbox.CauseReleased:
+	case sandbox.CauseReleased, sandbox.CauseRefused:
 		return // the request has an entry
 	case sandbox.CauseOperator:
 		user = operator

@@ -323,8 +323,8 @@ func (m *Manager) abandon(ctx context.Context, id string, cause sandbox.Cause) (
 	}
 }
 
-// cause is why a create that fails with err ends its Sandbox. One that a Node
-// refuses, because it has no room or a long queue, has lost no engine.
+// cause is why a create that fails with err ends its Sandbox. One that was told to
+// come back later, because there is no room or a long queue, has lost no engine.
 func (c *creation) cause(err error) sandbox.Cause {
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()
@@ -333,7 +333,7 @@ func (c *creation) cause(err error) sandbox.Cause {
 	}
 	var refused *sandbox.Error
 	if errors.As(err, &refused) && refused.RetryAfter > 0 && (refused.Code == sandbox.Unavailable || refused.Code == sandbox.Exhausted) {
-		return sandbox.CauseReleased
+		return sandbox.CauseRefused
 	}
 	return sandbox.CauseEngineLost
 }

@@ -91,6 +91,49 @@ func TestCreateRefuses(t *testing.T) {
 	})
 }
 
+// A create that is told to come back later uses up nothing of the rate of creates;
+// one that its owner ends, or that fails, does.
+func TestRefusedCreatesDoNotCount(t *testing.T) {
+	busy := func(code sandbox.Code, retryAfter time.Duration) error {
+		return &sandbox.Error{Code: code, Detail: "no", RetryAfter: retryAfter}
+	}
+	for _, tt := range []struct {
+		name  string
+		fails error
+		cause sandbox.Cause
+		count int64
+	}{
+		{"a long queue", busy(sandbox.Unavailable, time.Second), sandbox.CauseRefused, 0},
+		{"no room", busy(sandbox.Exhausted, time.Second), sandbox.CauseRefused, 0},
+		{"a failure that may have begun", busy(sandbox.Unavailable, 0), sandbox.CauseEngineLost, 1},
+		{"a failure", busy(sandbox.Internal, 0), sandbox.CauseEngineLost, 1},
+		{"none", nil, sandbox.CauseReleased, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				id := sandbox.NewSandboxID()
+				w.nodes.onStart = func(context.Context, string, sandbox.StartRequest) error { return tt.fails }
+				_, err := w.m.Create(t.Context(), "t", sandbox.CreateRequest{ID: id})
+				if sandbox.CodeOf(err) != sandbox.CodeOf(tt.fails) {
+					t.Fatal(err)
+				}
+				if err == nil {
+					if _, err := w.m.End(t.Context(), "t", id, sandbox.CauseReleased); err != nil {
+						t.Fatal(err)
+					}
+				}
+				_, _, used, err := w.store.QuotaOf(t.Context(), "t")
+				if err != nil || used.Creates != tt.count {
+					t.Errorf("%d creates count, %v; want %d", used.Creates, err, tt.count)
+				}
+				if r := w.record(id); r.Ended == nil || r.Ended.Cause != tt.cause {
+					t.Errorf("it ended with %+v, want %s", r.Ended, tt.cause)
+				}
+			})
+		})
+	}
+}
+
 func TestOperatorsNetwork(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.m = session.New(w.store, w.nodes, placed{local}, images{}, session.Config{Network: sandbox.NetworkNone})

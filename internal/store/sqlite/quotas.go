@@ -18,7 +18,7 @@ const (
 		FROM sandboxes WHERE tenant = ? AND state <> 'ended'`
 	snapshotUseText = `SELECT coalesce(sum(kept AND state = 'ready'), 0), coalesce(sum(bytes), 0) FROM snapshots WHERE tenant = ? AND layer = ''`
 	volumeUseText   = `SELECT count(*), coalesce(sum(max_bytes), 0) FROM volumes WHERE tenant = ?`
-	createsText     = `SELECT count(*) FROM sandboxes WHERE tenant = ? AND created_at > ?`
+	createsText     = `SELECT count(*) FROM sandboxes WHERE tenant = ? AND created_at > ? AND ended_cause <> 'refused'`
 )
 
 // quotaStatements are what the writer has prepared for quotas.

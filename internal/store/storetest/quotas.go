@@ -62,6 +62,13 @@ func quotaAdmits(t *testing.T, st sandbox.Store) {
 			t.Error(err)
 		}
 	}
+	must(t, st.SetQuota(t.Context(), "t", &sandbox.Quota{CreatesPerMinute: 4}))
+	last.State, last.Ended = sandbox.Ended, &sandbox.Certificate{Cause: sandbox.CauseRefused, At: epoch}
+	update(t, st, last) // it counts no longer, as one that ended otherwise does
+	insert(t, st, sample("t"))
+	insert(t, st, sample("t"))
+	_, err = st.InsertSandbox(t.Context(), sample("t"))
+	want(t, "beyond creates, but for a refused one", err, sandbox.Exhausted)
 	later := sample("t")
 	later.CreatedAt = epoch.Add(sandbox.CreateWindow)
 	must(t, st.SetQuota(t.Context(), "t", &sandbox.Quota{CreatesPerMinute: 1}))

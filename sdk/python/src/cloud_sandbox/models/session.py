@@ -36,8 +36,8 @@ class Ended:
     """How a Sandbox ended.
 
     Attributes:
-        cause: ``"released"``, ``"deadline"``, ``"idle"``, ``"oom"``,
-            ``"guest_exit"``, ``"engine_lost"``, ``"node_lost"``,
+        cause: ``"released"``, ``"refused"``, ``"deadline"``, ``"idle"``,
+            ``"oom"``, ``"guest_exit"``, ``"engine_lost"``, ``"node_lost"``,
             ``"disk_full"``, ``"operator"``, ``"quota"`` or another word of a
             newer server.
         at: when, in UTC; ``None`` if the server did not say.
