@@ -37,10 +37,13 @@ func (c Code) Error() string { return string(c) }
 // Error is a failure with a Code. A client sees Code and Detail; Cause is only
 // logged.
 type Error struct {
-	Code       Code
-	Detail     string        // one sentence, no secrets, no host paths
-	RetryAfter time.Duration // zero means no advice
-	Cause      error         // may be nil
+	Code   Code
+	Detail string // one sentence, no secrets, no host paths
+	// RetryAfter is when to send the request again, as it is: clients do so by
+	// themselves. Therefore it is set only where the request had no effect, or where
+	// another one like it has no more. Zero means no advice.
+	RetryAfter time.Duration
+	Cause      error // may be nil
 }
 
 func (e *Error) Error() string {
@@ -68,6 +71,21 @@ func Errorf(code Code, format string, args ...any) *Error {
 func (e *Error) WithCause(cause error) *Error {
 	c := *e
 	c.Cause = cause
+	return &c
+}
+
+// Begun returns err, of a request that may have had an effect, without advice to send
+// it again.
+func Begun(err error) error {
+	var e *Error
+	if !errors.As(err, &e) || e.RetryAfter == 0 {
+		return err
+	}
+	c := *e
+	c.RetryAfter = 0
+	if err != error(e) {
+		c.Cause = err
+	}
 	return &c
 }
 

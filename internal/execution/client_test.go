@@ -132,3 +132,14 @@ func TestHostileGuests(t *testing.T) {
 }
 
 var someCode = execution.Request{Sandbox: "i00000000000000000000", Code: "x", Language: "bash", Timeout: time.Minute}
+
+// What a pause overtook before it was sent is to be repeated: the client lets that
+// pass through.
+func TestPausedBeforeItWasReached(t *testing.T) {
+	s := execution.NewPausedServiceForTest(func(_ string, dial execution.Dial) execution.Guest { return client.New(client.Dial(dial)) })
+	_, err := s.Run(t.Context(), "t", execution.Request{Sandbox: "i00000000000000000000", Code: "x", Language: "bash", Timeout: time.Second}, nil)
+	var e *sandbox.Error
+	if !errors.As(err, &e) || e.Code != sandbox.Unavailable || e.RetryAfter == 0 {
+		t.Errorf("%#v", err)
+	}
+}

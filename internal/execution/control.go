@@ -74,7 +74,7 @@ func (s *Service) writeInput(ctx context.Context, tenant sandbox.TenantID, ref P
 	ctx, cancel := context.WithTimeout(ctx, inputTime)
 	defer cancel()
 	n, err := guest.WriteInput(ctx, id, in)
-	return n, s.broken(ctx, sb, err)
+	return n, begun(s.broken(ctx, sb, err))
 }
 
 // Signal sends a signal, by its name with or without SIG or its number, to a

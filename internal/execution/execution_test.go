@@ -179,6 +179,79 @@ func TestBrokenConnection(t *testing.T) {
 	})
 }
 
+func pauseIt(s *sandbox.Sandbox) { s.State, s.Boot.ID = sandbox.Paused, "" }
+
+// Nobody is told when to repeat a call that may have had an effect.
+func TestNoAdviceOnceBegun(t *testing.T) {
+	full := &sandbox.Error{Code: sandbox.Exhausted, Detail: "too many large answers", RetryAfter: time.Second}
+	unreached := sandbox.Errorf(sandbox.Unavailable, "no way").WithCause(errUnreached)
+	for _, tt := range []struct {
+		name   string
+		fails  error
+		pauses bool
+		advice time.Duration
+	}{
+		{"paused before it was sent", unreached, true, time.Second},
+		{"paused while it was under way", errBroken, true, 0},
+		{"its answer has no room", full, false, 0},
+	} {
+		for name, call := range map[string]func(ctx context.Context, s *Service) error{
+			"execute": func(ctx context.Context, s *Service) error {
+				_, err := s.Run(ctx, "t", someCode, nil)
+				return err
+			},
+			"start": func(ctx context.Context, s *Service) error {
+				_, err := s.StartProcess(ctx, "t", StartRequest{Sandbox: someCode.Sandbox, Args: []string{"x"}})
+				return err
+			},
+			"input": func(ctx context.Context, s *Service) error {
+				return s.WriteInput(ctx, "t", ProcessRef{Sandbox: someCode.Sandbox, Process: "p_x"}, Input{Data: []byte("x")})
+			},
+			"signal": func(ctx context.Context, s *Service) error {
+				_, err := s.Signal(ctx, "t", ProcessRef{Sandbox: someCode.Sandbox, Process: "p_x"}, "TERM")
+				return err
+			},
+		} {
+			t.Run(tt.name+"/"+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					one := newOne()
+					g := &failing{err: func() error {
+						if tt.pauses {
+							one.change(pauseIt)
+						}
+						return tt.fails
+					}}
+					err := call(t.Context(), newService(one, g))
+					var e *sandbox.Error
+					if !errors.As(err, &e) || e.RetryAfter != tt.advice || !errors.Is(err, sandbox.CodeOf(tt.fails)) {
+						t.Errorf("%v, again after %v; want after %v", err, e.RetryAfter, tt.advice)
+					}
+				})
+			})
+		}
+	}
+}
+
+// failing is a Guest whose calls fail.
+type failing struct {
+	scripted
+	err func() error
+}
+
+func (f *failing) Run(context.Context, RunRequest, func(RunEvent) error) (RunEnd, error) {
+	return RunEnd{}, f.err()
+}
+
+func (f *failing) StartProcess(context.Context, ProcessStart) (ProcessStarted, error) {
+	return ProcessStarted{}, f.err()
+}
+
+func (f *failing) WriteInput(context.Context, string, Input) (int64, error) { return 0, f.err() }
+
+func (f *failing) SignalProcess(context.Context, string, int) (ProcessInfo, error) {
+	return ProcessInfo{}, f.err()
+}
+
 // A Guest that lets go of the connection again and again gets no more time by it, and
 // is not asked without a pause.
 func TestConnectionBreaksAgainAndAgain(t *testing.T) {

@@ -2,6 +2,7 @@ package execution
 
 import (
 	"context"
+	"errors"
 	"net"
 	"sync"
 	"time"
@@ -149,6 +150,18 @@ func (g *Guests) of(sb sandbox.Sandbox) Guest {
 	return o.guest
 }
 
+// errUnreached is in the Cause of a call that was not sent: its Guest was not reached.
+var errUnreached = errors.New("nothing was sent")
+
+// begun is err of a call that may have had an effect: it tells nobody to repeat it,
+// unless the Guest was not reached.
+func begun(err error) error {
+	if errors.Is(err, errUnreached) {
+		return err
+	}
+	return sandbox.Begun(err)
+}
+
 // dial reaches one Boot, and no other that the Sandbox may have later. That the
 // Boot is gone, or is another one, is no fault of the request.
 func (g *Guests) dial(sb sandbox.Sandbox) Dial {
@@ -156,7 +169,7 @@ func (g *Guests) dial(sb sandbox.Sandbox) Dial {
 	return func(ctx context.Context, port uint16) (net.Conn, error) {
 		conn, err := g.nodes.Dial(ctx, sb.Boot.Node, ref, port)
 		if err != nil {
-			return nil, sandbox.Errorf(sandbox.Unavailable, "the sandbox does not answer").WithCause(err)
+			return nil, sandbox.Errorf(sandbox.Unavailable, "the sandbox does not answer").WithCause(errors.Join(errUnreached, err))
 		}
 		return conn, nil
 	}

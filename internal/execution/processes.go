@@ -276,7 +276,7 @@ func (s *Service) StartProcess(ctx context.Context, tenant sandbox.TenantID, req
 	defer cancel()
 	got, err := guest.StartProcess(ctx, start)
 	if err != nil {
-		return Started{}, s.broken(ctx, sb, err)
+		return Started{}, begun(s.broken(ctx, sb, err))
 	}
 	out := startOutput{service: s, sb: sb, left: req.MaxOutput}
 	for i := range out.texts {
@@ -555,7 +555,7 @@ func (s *Service) about(ctx context.Context, tenant sandbox.TenantID, ref Proces
 	defer cancel()
 	info, err := call(ctx, guest, id)
 	if err != nil {
-		return Process{}, s.broken(ctx, sb, err)
+		return Process{}, begun(s.broken(ctx, sb, err))
 	}
 	return processOf(sb, info), nil
 }

@@ -70,7 +70,7 @@ func (s *Service) run(ctx context.Context, tenant sandbox.TenantID, lang languag
 			f.leave(ctx)
 		}
 		f.out.drop()
-		return Result{}, err
+		return Result{}, begun(err)
 	}
 	res := result(sb.ID, req, end, f.out)
 	res.Duration = time.Since(f.began)

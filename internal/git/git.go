@@ -108,7 +108,7 @@ func (r Repo) git(ctx context.Context, c call) (output, error) {
 		return nil
 	})
 	if err != nil {
-		return output{}, r.explain(ctx, err, req.Cwd)
+		return output{}, sandbox.Begun(r.explain(ctx, err, req.Cwd))
 	}
 	out := output{stdout.Bytes(), c.secret.hide(stderr.String()), end.ExitCode, end.StdoutDropped > 0}
 	switch {

@@ -95,9 +95,15 @@ func (p *peer) restore(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+	return p.broken(err)
+}
+
+// broken is the error for a call that broke: it has begun at the other end, unless that
+// could not be reached.
+func (p *peer) broken(err error) error {
 	away := p.away(err)
 	if op := (*net.OpError)(nil); !errors.As(err, &op) || op.Op != "dial" {
-		away.RetryAfter = 0 // it may have begun
+		return sandbox.Begun(away)
 	}
 	return away
 }

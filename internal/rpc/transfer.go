@@ -194,7 +194,7 @@ func (p *peer) upload(ctx context.Context, tenant sandbox.TenantID, path string,
 		return p.broke(ctx, err)
 	}
 	if err := protojson.Unmarshal(raw, reply); err != nil {
-		return p.away(fmt.Errorf("an answer that is none: %w", err))
+		return p.broken(fmt.Errorf("an answer that is none: %w", err))
 	}
 	return nil
 }
@@ -220,7 +220,7 @@ func (p *peer) transfer(ctx context.Context, tenant sandbox.TenantID, method, pa
 		if errors.As(err, &told) {
 			return nil, told
 		}
-		return nil, p.away(err)
+		return nil, p.broken(err)
 	}
 	return res, nil
 }
@@ -230,7 +230,7 @@ func (p *peer) broke(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return p.away(err)
+	return p.broken(err)
 }
 
 // watched remembers the error of a Reader, and can take it away from who still

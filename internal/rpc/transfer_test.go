@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
@@ -126,8 +127,8 @@ func TestFailuresOfTransfers(t *testing.T) {
 		_, _ = w.Write(pattern())
 		return full
 	}
-	if err := n.ExportSaved(t.Context(), "n", "s", false, io.Discard); sandbox.CodeOf(err) != sandbox.Unavailable {
-		t.Errorf("an export that breaks: %v", err)
+	if err := n.ExportSaved(t.Context(), "n", "s", false, io.Discard); sandbox.CodeOf(err) != sandbox.Unavailable || adviceOf(err) != 0 {
+		t.Errorf("an export that breaks: %v, again after %v", err, adviceOf(err))
 	}
 	ours := errors.New("the disk is full here")
 	c.export = func(w io.Writer) error {
@@ -155,9 +156,16 @@ func TestFailuresOfTransfers(t *testing.T) {
 	if !errors.Is(err, ours) || told == nil {
 		t.Errorf("an import whose source fails: %v, and the other end saw %v", err, told)
 	}
-	if err := n.ExportSaved(t.Context(), "n", "s", false, io.Discard); sandbox.CodeOf(err) != sandbox.Unavailable {
-		t.Errorf("an export of who is away: %v", err)
+	if err := n.ExportSaved(t.Context(), "n", "s", false, io.Discard); sandbox.CodeOf(err) != sandbox.Unavailable || adviceOf(err) != awayAdvice {
+		t.Errorf("an export of who is away: %v, again after %v", err, adviceOf(err))
 	}
+}
+
+// adviceOf is when err says that the call may be repeated.
+func adviceOf(err error) time.Duration {
+	var e *sandbox.Error
+	errors.As(err, &e)
+	return e.RetryAfter
 }
 
 type brokenWriter struct{ err error }

@@ -52,14 +52,14 @@ func (a *API) Execute(ctx context.Context, r *connect.Request[sandboxv1.ExecuteR
 	return out.Send(&sandboxv1.ExecuteResponse{Event: &sandboxv1.ExecuteResponse_Result{Result: resultOf(res)}})
 }
 
-// holdTexts waits until texts may be held in memory as one message.
+// holdTexts waits until texts, of what has run, may be held in memory as one message.
 func holdTexts(ctx context.Context, all ...*spool.Spool) error {
 	n := 0
 	for _, s := range all {
 		n += s.Len()
 	}
 	memory := spool.Gather{Most: int64(n)}
-	return memory.Add(ctx, n)
+	return sandbox.Begun(memory.Add(ctx, n))
 }
 
 func eventOf(e execution.Event) *sandboxv1.ExecuteResponse {

@@ -17,7 +17,8 @@ class Failure(Enum):
 
     NOT_SENT = "not_sent"  # no connection, so the server saw nothing
     LOST = "lost"  # the connection broke; the server may have acted
-    TURNED_AWAY = "turned_away"  # 429 or 503
+    # 429 or 503. With advice when to come back, the request did nothing.
+    TURNED_AWAY = "turned_away"
     UNDER_WAY = "under_way"  # what an earlier try began has not ended
 
 
