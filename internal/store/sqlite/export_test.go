@@ -46,3 +46,23 @@ func (s *Store) WaitQueued(t *testing.T, n int) {
 		runtime.Gosched()
 	}
 }
+
+// HoldReads keeps the connections of long queries busy, and with brief those of brief
+// ones too, until the test ends.
+func (s *Store) HoldReads(t *testing.T, brief bool) {
+	t.Helper()
+	for s.reads.Stats().InUse < s.reads.Stats().MaxOpenConnections {
+		conn, err := s.reads.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+	}
+	if !brief {
+		return
+	}
+	for range s.brief.all {
+		r := <-s.brief.free
+		t.Cleanup(func() { s.brief.free <- r })
+	}
+}

@@ -47,11 +47,10 @@ func (s *keyStatements) all() []prepared {
 }
 
 // keyQueries are what the reading connections have prepared.
-type keyQueries struct{ keyByHash, keys *sql.Stmt }
+type keyQueries struct{ keys *sql.Stmt }
 
 func (q *keyQueries) all() []prepared {
 	return []prepared{
-		{&q.keyByHash, `SELECT ` + keyColumns + ` FROM keys WHERE hash = ?1 OR previous_hash = ?1`},
 		{&q.keys, `SELECT ` + keyColumns + ` FROM keys WHERE tenant = ? ORDER BY created_at DESC, id DESC LIMIT ?`},
 	}
 }
@@ -85,7 +84,11 @@ func (s *Store) InsertKey(ctx context.Context, k sandbox.Key) error {
 
 // KeyByHash implements sandbox.KeyStore.
 func (s *Store) KeyByHash(ctx context.Context, hash sandbox.KeyHash) (sandbox.Key, error) {
-	k, err := scanKey(s.query.keyByHash.QueryRowContext(brief(ctx), hash[:]).Scan)
+	var k sandbox.Key
+	err := s.brief.do(ctx, func(ctx context.Context, q *briefQueries) (err error) {
+		k, err = scanKey(q.keyByHash.QueryRowContext(ctx, hash[:]).Scan)
+		return err
+	})
 	if errors.Is(err, sql.ErrNoRows) {
 		return k, errNoKey()
 	}

@@ -17,7 +17,7 @@ func TestQueriesUseIndices(t *testing.T) {
 	}
 	defer s.Close()
 	var texts []string
-	for _, p := range s.query.all() {
+	for _, p := range append(s.query.all(), s.brief.all[0].briefQueries.all()...) {
 		texts = append(texts, p.text)
 	}
 	for _, p := range s.writer.stmts.all() {

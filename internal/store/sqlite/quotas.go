@@ -41,10 +41,11 @@ func (q *quotaQueries) all() []prepared {
 	return []prepared{{&q.ownQuota, ownQuotaText}, {&q.quotaUse, quotaUseText}, {&q.snapshotUse, snapshotUseText}, {&q.volumeUse, volumeUseText}, {&q.creates, createsText}}
 }
 
-// of returns the Quota of a Tenant: its own, or else otherwise.
-func (q *quotaQueries) of(ctx context.Context, tenant sandbox.TenantID, otherwise sandbox.Quota) (quota sandbox.Quota, own bool, err error) {
+// quotaOf returns the Quota of a Tenant: its own, which ownQuota reads, or else
+// otherwise.
+func quotaOf(ctx context.Context, ownQuota *sql.Stmt, tenant sandbox.TenantID, otherwise sandbox.Quota) (quota sandbox.Quota, own bool, err error) {
 	var text string
-	switch err := q.ownQuota.QueryRowContext(ctx, string(tenant)).Scan(&text); {
+	switch err := ownQuota.QueryRowContext(ctx, string(tenant)).Scan(&text); {
 	case errors.Is(err, sql.ErrNoRows):
 		return otherwise, false, nil
 	case err != nil:
@@ -84,7 +85,7 @@ func (s *Store) SetDefaultQuota(q sandbox.Quota) { s.quota = q }
 // more get in than there is room for.
 func (s *Store) admit(st *statements, sb sandbox.Sandbox) error {
 	ctx := context.Background() // the transaction's, which many callers share
-	quota, _, err := st.of(ctx, sb.Tenant, s.quota)
+	quota, _, err := quotaOf(ctx, st.ownQuota, sb.Tenant, s.quota)
 	if err != nil || quota == (sandbox.Quota{}) {
 		return err
 	}
@@ -106,7 +107,7 @@ func (s *Store) admitSnapshot(st *statements, snap sandbox.Snapshot) error {
 		return nil
 	}
 	ctx := context.Background() // as above
-	quota, _, err := st.of(ctx, snap.Tenant, s.quota)
+	quota, _, err := quotaOf(ctx, st.ownQuota, snap.Tenant, s.quota)
 	if err != nil || quota.SnapshotBytes == 0 {
 		return err
 	}
@@ -122,7 +123,7 @@ func (s *Store) admitSnapshot(st *statements, snap sandbox.Snapshot) error {
 // Volume. It is part of the transaction that has just added it.
 func (s *Store) admitVolume(st *statements, v sandbox.Volume) error {
 	ctx := context.Background() // as above
-	quota, _, err := st.of(ctx, v.Tenant, s.quota)
+	quota, _, err := quotaOf(ctx, st.ownQuota, v.Tenant, s.quota)
 	if err != nil || quota.Volumes == 0 && quota.VolumeBytes == 0 {
 		return err
 	}
@@ -154,13 +155,17 @@ func (s *Store) SetQuota(ctx context.Context, tenant sandbox.TenantID, q *sandbo
 
 // TenantQuota implements sandbox.QuotaStore.
 func (s *Store) TenantQuota(ctx context.Context, tenant sandbox.TenantID) (sandbox.Quota, error) {
-	q, _, err := s.query.of(brief(ctx), tenant, s.quota)
-	return q, classify(err)
+	var quota sandbox.Quota
+	err := s.brief.do(ctx, func(ctx context.Context, q *briefQueries) (err error) {
+		quota, _, err = quotaOf(ctx, q.ownQuota, tenant, s.quota)
+		return err
+	})
+	return quota, classify(err)
 }
 
 // QuotaOf implements sandbox.QuotaStore.
 func (s *Store) QuotaOf(ctx context.Context, tenant sandbox.TenantID) (q sandbox.Quota, own bool, used sandbox.QuotaUse, err error) {
-	if q, own, err = s.query.of(ctx, tenant, s.quota); err != nil {
+	if q, own, err = quotaOf(ctx, s.query.ownQuota, tenant, s.quota); err != nil {
 		return q, own, used, classify(err)
 	}
 	if used, err = s.query.use(ctx, tenant, time.Now()); err == nil {

@@ -108,7 +108,6 @@ const (
 
 // queries are what the reading connections have prepared.
 type queries struct {
-	byID, byName        *sql.Stmt
 	list, listOpen      *sql.Stmt // listOpen leaves out the ended ones
 	oldest, oldestOpen  *sql.Stmt // the same, oldest first
 	count               *sql.Stmt
@@ -130,8 +129,6 @@ type queries struct {
 func (q *queries) all() []prepared {
 	const record = `SELECT ` + columns + ` FROM sandboxes `
 	return slices.Concat(q.signingQueries.all(), q.keyQueries.all(), q.secretQueries.all(), q.quotaQueries.all(), q.snapshotQueries.all(), q.volumeQueries.all(), q.auditQueries.all(), q.usageQueries.all(), q.tenantQueries.all(), q.userQueries.all(), q.webhookQueries.all(), []prepared{
-		{&q.byID, record + `WHERE id = ?`},
-		{&q.byName, record + `WHERE tenant = ? AND name = ? AND name <> '' AND state <> 'ended'`},
 		{&q.list, record + `WHERE ` + newestFirst},
 		{&q.listOpen, record + `WHERE state <> 'ended' AND ` + newestFirst},
 		{&q.oldest, record + `WHERE ` + oldestFirst},
@@ -250,12 +247,25 @@ func notFound() error { return sandbox.Errorf(sandbox.NotFound, "there is no suc
 
 // SandboxByID implements sandbox.SandboxStore.
 func (s *Store) SandboxByID(ctx context.Context, id string) (sandbox.Sandbox, error) {
-	return one(s.query.byID.QueryRowContext(brief(ctx), id))
+	return s.oneBy(ctx, func(ctx context.Context, q *briefQueries) *sql.Row { return q.byID.QueryRowContext(ctx, id) })
 }
 
 // SandboxByName implements sandbox.SandboxStore.
 func (s *Store) SandboxByName(ctx context.Context, tenant sandbox.TenantID, name string) (sandbox.Sandbox, error) {
-	return one(s.query.byName.QueryRowContext(brief(ctx), tenant, name))
+	return s.oneBy(ctx, func(ctx context.Context, q *briefQueries) *sql.Row {
+		return q.byName.QueryRowContext(ctx, tenant, name)
+	})
+}
+
+func (s *Store) oneBy(ctx context.Context, query func(context.Context, *briefQueries) *sql.Row) (sb sandbox.Sandbox, err error) {
+	err = s.brief.do(ctx, func(ctx context.Context, q *briefQueries) (err error) {
+		sb, err = scan(query(ctx, q).Scan)
+		return err
+	})
+	if errors.Is(err, sql.ErrNoRows) {
+		return sandbox.Sandbox{}, notFound()
+	}
+	return sb, classify(err)
 }
 
 // SandboxesNotEnded implements sandbox.SandboxStore.
@@ -405,14 +415,6 @@ func scan(scan func(...any) error) (sandbox.Sandbox, error) {
 	}
 	sb.Volumes, err = decodeMounts(volumes)
 	return sb, err
-}
-
-func one(row *sql.Row) (sandbox.Sandbox, error) {
-	sb, err := scan(row.Scan)
-	if errors.Is(err, sql.ErrNoRows) {
-		return sandbox.Sandbox{}, notFound()
-	}
-	return sb, classify(err)
 }
 
 // collect reads all rows of a query.

@@ -3,7 +3,7 @@
 //
 // Writes of concurrent callers share a transaction (group commit), so that a
 // burst costs few commits; reads have connections of their own and never wait
-// for a write.
+// for a write, and those that every request makes never for a long read.
 package sqlite
 
 import (
@@ -42,6 +42,7 @@ type Store struct {
 	writes *sql.DB
 	writer *writer
 	query  queries
+	brief  *briefReaders
 	quota  sandbox.Quota // of Tenants that have none of their own
 
 	checkpoints *checkpointer
@@ -87,8 +88,11 @@ func (s *Store) open(ctx context.Context, path string) (err error) {
 		return err
 	}
 	readers := max(4, runtime.GOMAXPROCS(0))
-	s.reads.SetMaxOpenConns(readers)
+	s.reads.SetMaxOpenConns(2 * readers)
 	s.reads.SetMaxIdleConns(readers)
+	if s.brief, err = openBrief(ctx, s.reads, readers); err != nil {
+		return err
+	}
 	if err := prepare(ctx, s.reads, s.query.all()); err != nil {
 		return err
 	}
@@ -199,16 +203,6 @@ func extendedCode(err error) int {
 	return 0
 }
 
-// brief is ctx for a query that finds at most one row by its key: it runs to its
-// end unless ctx has ended before. To interrupt one, the driver and database/sql
-// start a goroutine each, and waking these takes longer than the query.
-func brief(ctx context.Context) context.Context {
-	if ctx.Err() != nil {
-		return ctx
-	}
-	return context.WithoutCancel(ctx)
-}
-
 // classify gives an error of a statement its Code.
 func classify(err error) error {
 	var own *sandbox.Error
@@ -247,6 +241,9 @@ func (s *Store) closeHandles() error {
 		s.checkpoints.close()
 	}
 	var errs []error
+	if s.brief != nil {
+		errs = append(errs, s.brief.close())
+	}
 	for _, db := range []*sql.DB{s.reads, s.writes} {
 		if db != nil {
 			errs = append(errs, db.Close())

@@ -287,6 +287,51 @@ func TestGivenUpWriteNeverHappens(t *testing.T) {
 	}
 }
 
+// What a request asks by a key waits for no long query, and for a connection no longer
+// than its client.
+func TestBriefReads(t *testing.T) {
+	for name, read := range map[string]func(ctx context.Context, st *sqlite.Store, sb sandbox.Sandbox) error{
+		"by ID": func(ctx context.Context, st *sqlite.Store, sb sandbox.Sandbox) error {
+			_, err := st.SandboxByID(ctx, sb.ID)
+			return err
+		},
+		"by name": func(ctx context.Context, st *sqlite.Store, sb sandbox.Sandbox) error {
+			_, err := st.SandboxByName(ctx, sb.Tenant, sb.Name)
+			return err
+		},
+		"key": func(ctx context.Context, st *sqlite.Store, _ sandbox.Sandbox) error {
+			if _, err := st.KeyByHash(ctx, sandbox.KeyHash{}); !errors.Is(err, sandbox.Anonymous) && !errors.Is(err, sandbox.NotFound) {
+				return err
+			}
+			return nil
+		},
+		"quota": func(ctx context.Context, st *sqlite.Store, sb sandbox.Sandbox) error {
+			_, err := st.TenantQuota(ctx, sb.Tenant)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			st := open(t, filepath.Join(t.TempDir(), "x.db"))
+			sb := record()
+			sb.Name = "web"
+			sb, err := st.InsertSandbox(t.Context(), sb)
+			if err != nil {
+				t.Fatal(err)
+			}
+			st.HoldReads(t, false)
+			if err := read(t.Context(), st, sb); err != nil {
+				t.Errorf("beside long queries: %v", err)
+			}
+			st.HoldReads(t, true)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+			defer cancel()
+			if err := read(ctx, st, sb); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("without a connection: %v", err)
+			}
+		})
+	}
+}
+
 func BenchmarkInsert(b *testing.B) {
 	st := open(b, filepath.Join(b.TempDir(), "x.db"))
 	for b.Loop() {

@@ -1,0 +1,88 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+)
+
+// briefQueries find at most one row by its key, for requests that wait for it.
+type briefQueries struct{ byID, byName, keyByHash, ownQuota *sql.Stmt }
+
+func (q *briefQueries) all() []prepared {
+	return []prepared{
+		{&q.byID, `SELECT ` + columns + ` FROM sandboxes WHERE id = ?`},
+		{&q.byName, `SELECT ` + columns + ` FROM sandboxes WHERE tenant = ? AND name = ? AND name <> '' AND state <> 'ended'`},
+		{&q.keyByHash, `SELECT ` + keyColumns + ` FROM keys WHERE hash = ?1 OR previous_hash = ?1`},
+		{&q.ownQuota, ownQuotaText},
+	}
+}
+
+// briefReaders are connections of their own for briefQueries, so that these wait for no
+// long query, and for a connection no longer than their client does.
+type briefReaders struct {
+	free chan *briefReader
+	all  []*briefReader
+	done chan struct{} // closed: none is lent any more
+}
+
+type briefReader struct {
+	briefQueries
+	conn *sql.Conn
+}
+
+// openBrief takes n connections of db for good.
+func openBrief(ctx context.Context, db *sql.DB, n int) (_ *briefReaders, err error) {
+	b := &briefReaders{free: make(chan *briefReader, n), done: make(chan struct{})}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.close())
+		}
+	}()
+	for range n {
+		r := &briefReader{}
+		if r.conn, err = db.Conn(ctx); err != nil {
+			return nil, err
+		}
+		b.all = append(b.all, r)
+		b.free <- r
+		if err := prepare(ctx, r.conn, r.briefQueries.all()); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+// do runs one query. It waits for a connection until ctx ends; the query then runs to
+// its end. To interrupt one, the driver and database/sql start a goroutine each, and
+// waking these takes longer than the query.
+func (b *briefReaders) do(ctx context.Context, query func(context.Context, *briefQueries) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	select {
+	case r := <-b.free:
+		defer func() { b.free <- r }()
+		return query(context.WithoutCancel(ctx), &r.briefQueries)
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-b.done:
+		return errClosed
+	}
+}
+
+// close waits for queries under way and gives the connections back.
+func (b *briefReaders) close() error {
+	close(b.done)
+	var errs []error
+	for range b.all {
+		r := <-b.free
+		for _, p := range r.briefQueries.all() {
+			if *p.stmt != nil {
+				errs = append(errs, (*p.stmt).Close())
+			}
+		}
+		errs = append(errs, r.conn.Close())
+	}
+	return errors.Join(errs...)
+}
