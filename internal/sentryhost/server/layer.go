@@ -173,6 +173,29 @@ func (h *Host) takeLayer(b *boot) error {
 	return nil
 }
 
+// checkSame returns an error unless files, of which bytes were read without holding the
+// state's name, are still those of the state: then a Boot may have taken its layer back
+// meanwhile, and written to it. The caller holds the name now.
+func (h *Host) checkSame(m *sentryhost.Manifest, files []*os.File) error {
+	for i, f := range files {
+		is, err := os.Lstat(filepath.Join(h.savedDir(m.Name), m.Files[i].Name))
+		if errors.Is(err, fs.ErrNotExist) {
+			return sandbox.Errorf(sandbox.NotFound, "the saved state %s is gone", m.Name).WithCause(err)
+		}
+		if err != nil {
+			return err
+		}
+		read, err := f.Stat()
+		if err != nil {
+			return err
+		}
+		if !os.SameFile(is, read) {
+			return sandbox.Errorf(sandbox.Unavailable, "the sandbox of the saved state %s goes on after all: try again", m.Name)
+		}
+	}
+	return nil
+}
+
 // copyGiven replaces the pages file of a state by a copy, if it is the file behind
 // the layer of b.
 func (h *Host) copyGiven(b *boot, name string) error {

@@ -131,6 +131,8 @@ func (h *Host) readPieces(m *sentryhost.Manifest) ([][]listed, error) {
 // packer writes the pieces of one state.
 type packer struct {
 	host   *Host
+	m      *sentryhost.Manifest
+	files  []*os.File
 	group  string
 	stage  string // folder of pieces without their names yet
 	new    map[pieceID]bool
@@ -141,44 +143,65 @@ type packer struct {
 
 // pack packs a state that has a group. Its files stay.
 func (h *Host) pack(name string) error {
+	p, err := h.newPacker(name)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	return p.pack()
+}
+
+// newPacker opens what is to be packed.
+func (h *Host) newPacker(name string) (_ *packer, err error) {
 	m, _, err := h.readManifest(name)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	group := h.groupOf(name)
-	if group == "" {
-		return fmt.Errorf("%s has no group", name)
+	p := &packer{host: h, m: m, group: h.groupOf(name), new: map[pieceID]bool{}}
+	if p.group == "" {
+		return nil, fmt.Errorf("%s has no group", name)
 	}
-	files, err := h.openSaved(m)
-	if err != nil {
-		return err
+	defer func() {
+		if err != nil {
+			p.close()
+		}
+	}()
+	if p.files, err = h.openSaved(m); err != nil {
+		return nil, err
 	}
-	defer closeAll(files)
-	if err := verify(m, files); err != nil {
-		return err
+	if err := verify(m, p.files); err != nil {
+		return nil, err
 	}
-	stage, err := os.MkdirTemp(h.cfg.Saved, asidePrefix+name+"-pieces-")
-	if err != nil {
-		return fmt.Errorf("make a folder for pieces: %w", err)
+	if p.stage, err = os.MkdirTemp(h.cfg.Saved, asidePrefix+name+"-pieces-"); err != nil {
+		return nil, fmt.Errorf("make a folder for pieces: %w", err)
 	}
-	defer os.RemoveAll(stage)
-	encode, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
-	if err != nil {
-		return err
+	if p.encode, err = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1)); err != nil {
+		return nil, err
 	}
-	defer encode.Close()
-	decode, err := newDecoder()
-	if err != nil {
-		return err
+	p.decode, err = newDecoder()
+	return p, err
+}
+
+func (p *packer) close() {
+	closeAll(p.files)
+	if p.stage != "" {
+		os.RemoveAll(p.stage)
 	}
-	defer decode.Close()
-	p := &packer{host: h, group: group, stage: stage, new: map[pieceID]bool{}, encode: encode, decode: decode}
-	for i, f := range files {
-		if err := pieces.Each(io.NewSectionReader(f, 0, m.Files[i].Bytes), maxPiece, cut, p.add); err != nil {
-			return fmt.Errorf("pack %s: %w", m.Files[i].Name, err)
+	if p.encode != nil {
+		p.encode.Close()
+	}
+	if p.decode != nil {
+		p.decode.Close()
+	}
+}
+
+func (p *packer) pack() error {
+	for i, f := range p.files {
+		if err := pieces.Each(io.NewSectionReader(f, 0, p.m.Files[i].Bytes), maxPiece, cut, p.add); err != nil {
+			return fmt.Errorf("pack %s: %w", p.m.Files[i].Name, err)
 		}
 	}
-	return p.finish(name)
+	return p.finish()
 }
 
 // add lists a piece, and keeps it unless it is there. One that is there and was
@@ -198,7 +221,7 @@ func (p *packer) add(b []byte) error {
 }
 
 // finish names the new pieces once they are on the disk, and then lists them.
-func (p *packer) finish(name string) error {
+func (p *packer) finish() error {
 	saved, err := os.Open(p.host.cfg.Saved)
 	if err != nil {
 		return err
@@ -219,8 +242,11 @@ func (p *packer) finish(name string) error {
 	if err := unix.Syncfs(int(saved.Fd())); err != nil { // their names
 		return os.NewSyscallError("syncfs", err)
 	}
-	defer p.host.lockName(name)()
-	dir := p.host.savedDir(name)
+	defer p.host.lockName(p.m.Name)()
+	if err := p.host.checkSame(p.m, p.files); err != nil {
+		return err
+	}
+	dir := p.host.savedDir(p.m.Name)
 	half := filepath.Join(dir, asidePrefix+piecesName)
 	if err := os.Remove(half); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

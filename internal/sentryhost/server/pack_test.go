@@ -34,6 +34,12 @@ func pages(seed byte, n int) []byte {
 // stateWith puts a state there whose memory is known.
 func stateWith(t *testing.T, h *Host, memory []byte, group string) *sentryhost.Manifest {
 	t.Helper()
+	return layeredStateWith(t, h, 0, memory, group)
+}
+
+// layeredStateWith is stateWith of which the first bytes of memory are a layer in place.
+func layeredStateWith(t *testing.T, h *Host, layer int64, memory []byte, group string) *sentryhost.Manifest {
+	t.Helper()
 	m := &sentryhost.Manifest{
 		Name: sandbox.NewSnapshotID(), Boot: sandbox.NewBootID(), Memory: true, Build: "build", Engine: h.engineVersion(),
 		Image: "image", Shape: sandbox.DefaultShape(),
@@ -48,6 +54,7 @@ func stateWith(t *testing.T, h *Host, memory []byte, group string) *sentryhost.M
 		_, err := f.Write(content)
 		must(t, err)
 	}
+	d.layer = layer
 	_, err = d.finish()
 	must(t, err)
 	if group != "" {
@@ -258,6 +265,61 @@ func TestDamagedPieces(t *testing.T) {
 		if left, err := filepath.Glob(filepath.Join(h.cfg.Saved, asidePrefix+"*")); err != nil || len(left) > 0 || stored(t, h) != 0 {
 			t.Errorf("%s: left %v, %d bytes, %v", what, left, stored(t, h), err)
 		}
+	}
+}
+
+// A Boot that takes its layer back while its state is packed or exported, and writes to
+// it, changes neither: what was read of a file that is no longer the state's is given up.
+func TestLayerIsTakenBackMeanwhile(t *testing.T) {
+	const layer = 40 * pageBytes
+	memory := pages(7, 100)
+	for name, read := range map[string]func(h *Host, m *sentryhost.Manifest) (finish func() error){
+		"pack": func(h *Host, m *sentryhost.Manifest) func() error {
+			p, err := h.newPacker(m.Name)
+			must(t, err)
+			return func() error {
+				defer p.close()
+				return p.pack()
+			}
+		},
+		"export": func(h *Host, m *sentryhost.Manifest) func() error {
+			files, done, err := h.openReady(m)
+			must(t, err)
+			return func() error {
+				defer done()
+				defer closeAll(files)
+				return h.checkSummed(m, files)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := packHost(t)
+			m := layeredStateWith(t, h, layer, memory, "t")
+			upper, err := os.OpenFile(filepath.Join(h.savedDir(m.Name), "pages.img"), os.O_RDWR, 0)
+			must(t, err)
+			defer upper.Close()
+			b := &boot{upper: upper, record: record{Given: &given{To: m.Name, Bytes: layer, Size: layer}}}
+			finish := read(h, m)
+			unlock := h.lockStand(b)
+			must(t, h.takeLayer(b))
+			unlock()
+			_, err = upper.WriteAt(pages(8, 40), 0)
+			must(t, err)
+			must(t, upper.Truncate(int64(len(memory)))) // so that it looks as long as it was
+			if err := finish(); !errors.Is(err, sandbox.Unavailable) || h.isPacked(m.Name) {
+				t.Errorf("%v, packed %t", err, h.isPacked(m.Name))
+			}
+			must(t, h.pack(m.Name))
+			must(t, h.evict(m))
+			opens(t, h, m, memory)
+			// One that could have no copy is gone with its layer.
+			gone := layeredStateWith(t, h, layer, memory, "t")
+			finish = read(h, gone)
+			must(t, h.deleteSaved(gone.Name))
+			if err := finish(); !errors.Is(err, sandbox.NotFound) {
+				t.Errorf("of one that was deleted: %v", err)
+			}
+		})
 	}
 }
 

@@ -91,6 +91,10 @@ func (h *Host) exportState(name string) (p sentryhost.Proof, _ []*os.File, _ err
 		closeAll(files)
 		return p, nil, err
 	}
+	if err := h.checkSummed(m, files); err != nil {
+		closeAll(files)
+		return p, nil, err
+	}
 	signature, by, err := h.keys.Sign(p.Statement())
 	if err != nil {
 		closeAll(files)
@@ -98,6 +102,12 @@ func (h *Host) exportState(name string) (p sentryhost.Proof, _ []*os.File, _ err
 	}
 	p.Signature, p.Key = signature, by.String()
 	return p, files, nil
+}
+
+// checkSummed is checkSame for who does not hold the name.
+func (h *Host) checkSummed(m *sentryhost.Manifest, files []*os.File) error {
+	defer h.lockName(m.Name)()
+	return h.checkSame(m, files)
 }
 
 // take makes a state of what comes through a pipe, for as long as ctx.
