@@ -53,6 +53,9 @@ func (m *Manager) checkpoint(ctx context.Context, id string, tenant sandbox.Tena
 	sb, done, err := m.move(ctx, id)
 	if err != nil {
 		if !errors.Is(err, sandbox.NotFound) {
+			if ctx.Err() == nil {
+				m.log.WarnContext(ctx, "a checkpoint has to wait", telemetry.KeySandbox, id, telemetry.KeyTenant, tenant, telemetry.KeyError, err)
+			}
 			m.checkpoints.set(id, tenant, now().Add(checkpointLater))
 		}
 		return

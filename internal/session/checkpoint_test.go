@@ -1,10 +1,13 @@
 package session_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -71,6 +74,41 @@ func TestCheckpoints(t *testing.T) {
 		w.pass(6 * time.Second) // what just changes is looked at again after five
 		if r := w.record(sb.ID); r.Snapshot == off {
 			t.Error("asked for again it is not saved")
+		}
+	})
+}
+
+// blindStore cannot read records while blind.
+type blindStore struct {
+	sandbox.Store
+	blind atomic.Bool
+}
+
+func (b *blindStore) SandboxByID(ctx context.Context, id string) (sandbox.Sandbox, error) {
+	if b.blind.Load() {
+		return sandbox.Sandbox{}, sandbox.Errorf(sandbox.Unavailable, "the database is busy")
+	}
+	return b.Store.SandboxByID(ctx, id)
+}
+
+// A checkpoint that cannot begin is told of, and made when it can be.
+func TestCheckpointThatCannotBegin(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		var told bytes.Buffer
+		store := &blindStore{Store: w.store}
+		w.m = session.New(store, w.nodes, placed{local}, images{}, session.Config{Engine: "fake", Log: slog.New(slog.NewTextHandler(&told, nil))})
+		w.run()
+		defer w.stop()
+		sb := w.create("t", sandbox.CreateRequest{Timeout: time.Hour, CheckpointEvery: time.Minute})
+		store.blind.Store(true)
+		w.pass(61 * time.Second)
+		store.blind.Store(false)
+		if !strings.Contains(told.String(), "a checkpoint has to wait") || !strings.Contains(told.String(), sb.ID) {
+			t.Errorf("told %q", told.String())
+		}
+		w.pass(10 * time.Second)
+		if r := w.record(sb.ID); r.Snapshot == "" {
+			t.Errorf("it was not saved: %+v", r)
 		}
 	})
 }

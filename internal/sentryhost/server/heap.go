@@ -2,7 +2,9 @@ package server
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
 	"time"
@@ -185,9 +187,13 @@ func (h *Host) beginWork(b *boot, need func() (int64, error)) (end func(), err e
 	h.mu.Unlock()
 	h.signal(b, sentryhost.SignalWork)
 	// It is our work and not the guest's, which stands still.
-	_ = b.group.UnlimitCPU()
+	if err := b.group.UnlimitCPU(); err != nil {
+		h.log.Warn("a boot is saved or loaded within its own limit of the processor", "boot", b.record.ID, "error", err)
+	}
 	return func() {
-		_ = b.group.SetLimits(cpuLimit(h.limitsOf(b)))
+		if err := b.group.SetLimits(cpuLimit(h.limitsOf(b))); err != nil && !errors.Is(err, fs.ErrNotExist) { // it is gone
+			h.log.Error("a boot has no limit of the processor after a save or load", "boot", b.record.ID, "error", err)
+		}
 		h.signal(b, sentryhost.SignalRest)
 		h.mu.Lock()
 		b.working, b.rests = false, time.Now().Add(restTime)

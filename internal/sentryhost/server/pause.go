@@ -76,7 +76,7 @@ func (h *Host) thaw(id string) error {
 				return fmt.Errorf("pause: %w", err)
 			}
 		}
-		signalEach(rpc, b.record.name(), h.recordOf(b).Held, unix.SIGCONT)
+		h.letGo(rpc, b, h.recordOf(b).Held)
 		h.change(b, func(r *record) { r.Held = nil })
 		if err := rpc.Call(runscboot.ContMgrResume, nil, nil); err != nil {
 			return fmt.Errorf("resume: %w", err)
@@ -134,7 +134,7 @@ func (h *Host) recoverStand(b *boot) error {
 		if err != nil {
 			return err
 		}
-		signalEach(rpc, r.name(), r.Stopped, unix.SIGCONT)
+		h.letGo(rpc, b, r.Stopped)
 		h.change(b, func(r *record) { r.Stopped = nil })
 		switch stands := states[guestPid] == stoppedOutside; {
 		case r.Frozen && !stands:
@@ -297,7 +297,7 @@ func (h *Host) writeMemory(rpc *urpc.Client, b *boot, d *draft) (err error) {
 		return err
 	}
 	defer func() {
-		signalEach(rpc, b.record.name(), going, unix.SIGCONT)
+		h.letGo(rpc, b, going)
 		h.change(b, func(r *record) { r.Stopped = nil })
 	}()
 	if missed := signalEach(rpc, b.record.name(), going, unix.SIGSTOP); missed != nil {
@@ -329,6 +329,14 @@ func union(a, b []int32) []int32 {
 		}
 	}
 	return all
+}
+
+// letGo sends SIGCONT to processes that were stopped so that a Boot could be saved. The
+// Boot goes on without those that cannot be told.
+func (h *Host) letGo(rpc *urpc.Client, b *boot, pids []int32) {
+	if err := signalEach(rpc, b.record.name(), pids, unix.SIGCONT); err != nil {
+		h.log.Warn("a process that was stopped for a save could not be let go", "boot", b.record.ID, "error", err)
+	}
 }
 
 // signalEach sends a signal to processes, in their order, and returns what went

@@ -1,8 +1,10 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"os"
 	"slices"
@@ -119,6 +121,14 @@ func heldProcesses(t *testing.T, r *rig) {
 	m, _, err := r.host.readManifest(name)
 	if err != nil || !slices.Equal(m.Held, both[1:]) {
 		t.Errorf("held are %v, %v, want %v", m.Held, err, both[1:])
+	}
+	// One that is not there to be let go is told of, and does not keep the others.
+	var told bytes.Buffer
+	telling := &Host{log: slog.New(slog.NewTextHandler(&told, nil))}
+	must(t, signalEach(rpc, id, both[1:], unix.SIGSTOP))
+	telling.letGo(rpc, r.host.boots[id], []int32{30000, both[1]})
+	if !strings.Contains(told.String(), "could not be let go") {
+		t.Errorf("told %q", told.String())
 	}
 	states, err := processStates(rpc, both)
 	if err != nil || states[both[0]] != stoppedInside || states[both[1]] == stoppedInside {
