@@ -47,6 +47,8 @@ type queueConfig struct {
 	maxAhead int           // turns before a request at most
 	maxWait  time.Duration // that they may take
 	tooLong  string        // what one is told that would wait longer
+	// noReturn says that refused requests go elsewhere: no places are kept for them.
+	noReturn bool
 }
 
 // waiter is a request that waits for a slot.
@@ -114,6 +116,17 @@ func (q *queue) enter(ctx context.Context, tenant sandbox.TenantID) error {
 	late := time.AfterFunc(min(stretched(w.patience, cutSlack), until), func() { q.cut(tenant, w) })
 	defer late.Stop()
 	return q.await(ctx, w, func() { q.giveBack(tenant) })
+}
+
+// enterNow is enter that does not wait; it reports whether tenant has a slot.
+func (q *queue) enterNow(tenant sandbox.TenantID) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.open(tenant) {
+		return false
+	}
+	q.take(tenant)
+	return true
 }
 
 // until is how long ctx lets a request wait that then holds a slot. q.mu is held.
@@ -186,7 +199,7 @@ func (q *queue) beyond(tenant sandbox.TenantID, patience time.Duration) int {
 func (q *queue) refusal(tenant sandbox.TenantID, beyond int, now time.Time) error {
 	err := sandbox.Errorf(sandbox.Unavailable, "%s", q.tooLong)
 	err.RetryAfter = max(retryAfter, time.Duration(max(beyond, 0)+1)*q.turn())
-	if q.promised < maxPlaces*q.maxAhead && len(q.places[tenant]) < q.maxAhead {
+	if !q.noReturn && q.promised < maxPlaces*q.maxAhead && len(q.places[tenant]) < q.maxAhead {
 		back := now.Add(err.RetryAfter)
 		at, _ := slices.BinarySearchFunc(q.places[tenant], back, func(p place, t time.Time) int { return p.due.Compare(t) })
 		lapses := back.Add(backPatience + time.Duration(backShare*float64(err.RetryAfter)))

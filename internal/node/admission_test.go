@@ -556,3 +556,15 @@ func TestQueueKeepsRoomForWhoIsThere(t *testing.T) {
 		}
 	})
 }
+
+// enterNow takes a slot that is free and waits for none.
+func TestQueueEnterNow(t *testing.T) {
+	q := newQueue(queueConfig{slots: 2, reserved: 1, maxAhead: 10, maxWait: time.Second})
+	if !q.enterNow("a") || q.enterNow("a") || !q.enterNow("b") || q.enterNow("c") {
+		t.Error("the slots are not what was entered")
+	}
+	q.leave("a", time.Millisecond)
+	if q.enterNow("b") || !q.enterNow("a") {
+		t.Error("the one that was left is not free for who holds none")
+	}
+}

@@ -256,6 +256,7 @@ func prepare(cfg Config) (*Node, error) {
 	}
 	claims := starts
 	claims.slots *= claimsPerStart
+	claims.noReturn = true // they start cold
 	n := &Node{
 		cfg: cfg, engine: cfg.Engine, log: cfg.Log, journal: j,
 		queue:  newQueue(starts),

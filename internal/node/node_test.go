@@ -663,6 +663,35 @@ func TestClaimsTakeTurns(t *testing.T) {
 	})
 }
 
+// Who would wait too long for a Boot of the Pool starts cold, and is not refused while
+// there is room for that.
+func TestNoTurnToClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, node.PoolConfig{Min: 8, Max: 8})
+		defer w.close()
+		w.cfg.ColdStarts, w.cfg.Waiting = 1, 1
+		w.run()
+		time.Sleep(time.Minute)
+		w.engine.Hooks.SetNetwork = func(ctx context.Context, _ string, _ sandbox.NetworkPolicy) error {
+			return sleepFor(ctx, time.Second)
+		}
+		began := time.Now()
+		var wg sync.WaitGroup
+		for i, pooled := range []bool{true, true, true, false} { // two are bound, one waits
+			wg.Go(func() {
+				if got := w.start(request(sandbox.TenantID(fmt.Sprint("t", i)))); got.Pooled != pooled {
+					t.Errorf("start %d is pooled: %t", i, got.Pooled)
+				}
+			})
+			synctest.Wait()
+		}
+		wg.Wait()
+		if took := time.Since(began); took > 2100*time.Millisecond {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
 func sleepFor(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):

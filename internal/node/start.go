@@ -51,7 +51,7 @@ func (n *Node) Start(ctx context.Context, node string, req sandbox.StartRequest)
 	var b *boot
 	if req.From == "" {
 		n.ask(req)
-		if b, err = n.claim(ctx, req); b == nil && err == nil {
+		if b, err = n.claim(ctx, req, n.claimTurn); b == nil && err == nil {
 			b, err = n.cold(ctx, req)
 		}
 	} else {
@@ -169,15 +169,35 @@ func (n *Node) depart(sandboxID string, a *arrival) {
 	close(a.done)
 }
 
+// A turn gets one of n.claims for a Tenant, which it is then to leave; false without an
+// error: a cold start is the better way.
+type turn func(ctx context.Context, tenant sandbox.TenantID) (bool, error)
+
+// claimTurn is the turn of who has no other way yet: it waits. Who would wait too long
+// for a Boot of a Pool may find room among those that start cold, and if not is told
+// when there will be.
+func (n *Node) claimTurn(ctx context.Context, tenant sandbox.TenantID) (bool, error) {
+	err := n.claims.enter(ctx, tenant)
+	if errors.Is(err, sandbox.Unavailable) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// claimNow is the turn of who may start cold now: it does not wait.
+func (n *Node) claimNow(_ context.Context, tenant sandbox.TenantID) (bool, error) {
+	return n.claims.enterNow(tenant), nil
+}
+
 // claim gives a Boot of a Pool to the request's Sandbox; nil without an error
 // when none is to be had.
-func (n *Node) claim(ctx context.Context, req sandbox.StartRequest) (*boot, error) {
+func (n *Node) claim(ctx context.Context, req sandbox.StartRequest, turn turn) (*boot, error) {
 	p := n.poolOf(req)
 	if p == nil {
 		return nil, nil
 	}
 	for range maxClaims {
-		b, err := n.claimOne(ctx, p, req)
+		b, err := n.claimOne(ctx, p, req, turn)
 		if b == nil && err == nil {
 			break
 		}
@@ -197,8 +217,8 @@ func (n *Node) claim(ctx context.Context, req sandbox.StartRequest) (*boot, erro
 // after the other, half of many claims are served in half the time, and side by
 // side all of them in all of it. It returns no Boot when none waits, and with
 // an error the one that could not be bound.
-func (n *Node) claimOne(ctx context.Context, p *pool, req sandbox.StartRequest) (*boot, error) {
-	if err := n.claims.enter(ctx, req.Binding.Tenant); err != nil {
+func (n *Node) claimOne(ctx context.Context, p *pool, req sandbox.StartRequest, turn turn) (*boot, error) {
+	if has, err := turn(ctx, req.Binding.Tenant); err != nil || !has {
 		return nil, err
 	}
 	began := time.Now()
@@ -223,7 +243,7 @@ func (n *Node) cold(ctx context.Context, req sandbox.StartRequest) (*boot, error
 	defer leave()
 	if req.From == "" {
 		// While this request waited, a refill may have been finished.
-		if b, err := n.claim(ctx, req); b != nil || err != nil {
+		if b, err := n.claim(ctx, req, n.claimNow); b != nil || err != nil {
 			return b, err
 		}
 		if p := n.poolOf(req); p != nil {
