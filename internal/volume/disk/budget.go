@@ -1,29 +1,42 @@
 package disk
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// maxLarge is how many large buffers all Boots of one Tenant have at a time: 8 MiB. A
-// Boot that asks for much and reads no answer keeps eight for half a minute.
-const maxLarge = 32
+const (
+	// maxLarge is how many large buffers all Boots of one Tenant have at a time: 8 MiB. A
+	// Boot that asks for much and reads no answer keeps eight for half a minute.
+	maxLarge = 32
+	// maxLargeAll is how many there are of all Tenants: 64 MiB.
+	maxLargeAll = 256
+	// largeShare: a Tenant that has some gets another one while it has fewer than this
+	// part of those that are free.
+	largeShare = 4
+)
 
-// budgets bounds the memory that each Tenant's Boots take here, so that one that floods
-// is in its own way alone. The zero value is ready.
+// budgets bounds the memory that Boots take here, of each Tenant and of all. The more
+// flood, the less each gets, and some are left for who comes: of n that give back and
+// take again each has 1/(n+largeShare) of all. The zero value is ready.
 type budgets struct {
-	mu sync.Mutex
-	of map[sandbox.TenantID]*budget
+	mu   sync.Mutex
+	of   map[sandbox.TenantID]*budget
+	held int       // large buffers, by all
+	line []*budget // of Tenants that wait, in the order of their turns
 }
 
+// budget is what a Tenant has. It is guarded by budgets.mu.
 type budget struct {
-	boots int
-	large chan struct{}
+	boots   int
+	held    int             // large buffers
+	waiting []chan struct{} // closed when one is theirs
 }
 
 // use returns a Tenant's budget for another Boot, until leave.
-func (b *budgets) use(tenant sandbox.TenantID) chan struct{} {
+func (b *budgets) use(tenant sandbox.TenantID) *budget {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.of == nil {
@@ -31,11 +44,11 @@ func (b *budgets) use(tenant sandbox.TenantID) chan struct{} {
 	}
 	its := b.of[tenant]
 	if its == nil {
-		its = &budget{large: make(chan struct{}, maxLarge)}
+		its = &budget{}
 		b.of[tenant] = its
 	}
 	its.boots++
-	return its.large
+	return its
 }
 
 func (b *budgets) leave(tenant sandbox.TenantID) {
@@ -45,5 +58,55 @@ func (b *budgets) leave(tenant sandbox.TenantID) {
 		delete(b.of, tenant)
 	} else {
 		its.boots--
+	}
+}
+
+// take waits until a Tenant may have another large buffer, until giveBack.
+func (b *budgets) take(its *budget) {
+	b.mu.Lock()
+	if len(its.waiting) == 0 && b.open(its) {
+		b.give(its)
+		b.mu.Unlock()
+		return
+	}
+	if len(its.waiting) == 0 {
+		b.line = append(b.line, its)
+	}
+	turn := make(chan struct{})
+	its.waiting = append(its.waiting, turn)
+	b.mu.Unlock()
+	<-turn
+}
+
+// open reports whether a Tenant may have another one now. b.mu is held.
+func (b *budgets) open(its *budget) bool {
+	free := maxLargeAll - b.held
+	return free > 0 && its.held < min(maxLarge, max(1, free/largeShare))
+}
+
+// give counts another one. b.mu is held.
+func (b *budgets) give(its *budget) {
+	its.held++
+	b.held++
+}
+
+// giveBack passes a buffer of a Tenant on to those that wait.
+func (b *budgets) giveBack(its *budget) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	its.held--
+	b.held--
+	for {
+		next := slices.IndexFunc(b.line, b.open)
+		if next < 0 {
+			return
+		}
+		its := b.line[next]
+		b.line = slices.Delete(b.line, next, next+1)
+		b.give(its)
+		close(its.waiting[0])
+		if its.waiting = its.waiting[1:]; len(its.waiting) > 0 {
+			b.line = append(b.line, its)
+		}
 	}
 }

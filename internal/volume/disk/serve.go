@@ -34,7 +34,7 @@ type Boot struct {
 	disk   *Disk
 	tenant sandbox.TenantID
 	bound  map[string]bool // the IDs of its Volumes
-	large  chan struct{}   // holds one for each large buffer of the Tenant's; see budgets
+	budget *budget         // the Tenant's, of large buffers; nil: closed
 
 	serving sync.Mutex // held while a connection is served
 	mounts  map[string]*mount
@@ -47,7 +47,7 @@ type Boot struct {
 
 // ForBoot returns what serves these Volumes to a Boot.
 func (d *Disk) ForBoot(tenant sandbox.TenantID, volumes []string) *Boot {
-	b := &Boot{disk: d, tenant: tenant, bound: map[string]bool{}, large: d.budgets.use(tenant), mounts: map[string]*mount{}, answers: map[uint64]volume.Answer{}}
+	b := &Boot{disk: d, tenant: tenant, bound: map[string]bool{}, budget: d.budgets.use(tenant), mounts: map[string]*mount{}, answers: map[uint64]volume.Answer{}}
 	for _, id := range volumes {
 		b.bound[id] = true
 	}
@@ -62,9 +62,9 @@ func (b *Boot) Close() {
 		m.close()
 	}
 	clear(b.mounts)
-	if b.large != nil {
+	if b.budget != nil {
 		b.disk.budgets.leave(b.tenant)
-		b.large = nil
+		b.budget = nil
 	}
 }
 
@@ -283,18 +283,18 @@ var (
 	large = sync.Pool{New: func() any { b := make([]byte, volume.Longest+smallBytes); return &b }}
 )
 
-// buffer is the function of that name, for which a large one waits while the Tenant has
-// too many.
+// buffer is the function of that name, which for a large one waits while the Tenant, or
+// all of them, have too many.
 func (b *Boot) buffer(n int) *[]byte {
 	if n < 0 || n > smallBytes {
-		b.large <- struct{}{}
+		b.disk.budgets.take(b.budget)
 	}
 	return buffer(n)
 }
 
 func (b *Boot) giveBack(buf *[]byte) {
 	if len(*buf) > smallBytes {
-		<-b.large
+		b.disk.budgets.giveBack(b.budget)
 	}
 	giveBack(buf)
 }
