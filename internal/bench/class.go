@@ -2,10 +2,8 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
@@ -35,19 +33,10 @@ var hostile = []struct {
 // Sandbox, from tenants in turn. One in six is hostile. A submission fails when
 // it gets no verdict, or a wrong one.
 func (m *Meter) Class(ctx context.Context, tenants []*client.Client, n int) error {
-	if err := m.settle(ctx); err != nil {
+	operation := fmt.Sprintf("verdict on a submission, %d at once by %d tenants, one in %d hostile", n, len(tenants), hostileEvery)
+	s, took, err := m.crowd(ctx, operation, tenants, n, submit)
+	if err != nil {
 		return err
-	}
-	s := &Series{
-		Operation: fmt.Sprintf("verdict on a submission, %d at once by %d tenants, one in %d hostile", n, len(tenants), hostileEvery),
-		Who:       Ours,
-	}
-	began := time.Now()
-	AtOnce(s, n, func(i int) error { return submit(ctx, tenants[i%len(tenants)], i) })
-	took := time.Since(began)
-	m.Report.Add(s)
-	if len(s.Samples) == 0 {
-		return errors.Join(fmt.Errorf("%s: all failed: %s", s.Operation, s.Failure), context.Cause(ctx))
 	}
 	goal := ""
 	if n == 1000 {

@@ -16,25 +16,33 @@ const goalThroughput = ">= 20"
 // Throughput measures n executions of one line of Python, none of which names a
 // Sandbox, that begin at once. The tenants send them in turn.
 func (m *Meter) Throughput(ctx context.Context, tenants []*client.Client, n int) error {
-	if err := m.settle(ctx); err != nil {
+	operation := fmt.Sprintf("execute a line of Python in a sandbox of its own, %d at once by %d tenants", n, len(tenants))
+	s, took, err := m.crowd(ctx, operation, tenants, n, printOne)
+	if err != nil {
 		return err
-	}
-	s := &Series{
-		Operation: fmt.Sprintf("execute a line of Python in a sandbox of its own, %d at once by %d tenants", n, len(tenants)),
-		Who:       Ours,
-	}
-	began := time.Now()
-	AtOnce(s, n, func(i int) error { return printOne(ctx, tenants[i%len(tenants)], i) })
-	took := time.Since(began)
-	m.Report.Add(s)
-	if len(s.Samples) == 0 {
-		return errors.Join(fmt.Errorf("%s: all failed: %s", s.Operation, s.Failure), context.Cause(ctx))
 	}
 	m.Report.AddFact(Fact{
 		What: fmt.Sprintf("executions in sandboxes of their own, %d at once by %d tenants", n, len(tenants)),
 		Who:  Ours, Value: float64(len(s.Samples)) / took.Seconds(), Unit: "a second", Goal: goalThroughput,
 	})
 	return context.Cause(ctx)
+}
+
+// crowd has n requests begin at once, which the tenants send in turn, and adds how long
+// each took. It returns how long all took together, and an error when none succeeded.
+func (m *Meter) crowd(ctx context.Context, operation string, tenants []*client.Client, n int, request func(context.Context, *client.Client, int) error) (*Series, time.Duration, error) {
+	if err := m.settle(ctx); err != nil {
+		return nil, 0, err
+	}
+	s := &Series{Operation: operation, Who: Ours}
+	began := time.Now()
+	AtOnce(s, n, func(i int) error { return request(ctx, tenants[i%len(tenants)], i) })
+	took := time.Since(began)
+	m.Report.Add(s)
+	if len(s.Samples) == 0 {
+		return nil, 0, errors.Join(fmt.Errorf("%s: all failed: %s", s.Operation, s.Failure), context.Cause(ctx))
+	}
+	return s, took, nil
 }
 
 // printOne has a line of Python print a number and checks that it did.
