@@ -22,9 +22,7 @@ const (
 	// be used: its memory is the owner's from then on.
 	AheadLife = time.Minute
 	// shellQuiet is how long no program may begin or end before the next bash is
-	// started: it must not compete with what somebody waits for. And it is not soon
-	// after a command, when snapshots are often taken: what is saved between a fork
-	// and its exec may keep the Guest from answering when it is restored.
+	// started: it must not compete with what somebody waits for.
 	shellQuiet = 2 * time.Second
 	// shellRoom bounds the code that a waiting bash can take, in bytes, with the
 	// zero byte after it.

@@ -45,6 +45,8 @@ func TestHost(t *testing.T) {
 		"the disk quota holds and can be freed":   diskQuota,
 		"how a boot stands is found out":          unsureStand,
 		"stopped processes stay stopped":          heldProcesses,
+		"saved while programs start":              savedWhileStarting,
+		"a program never starts":                  neverStarted,
 		"no room to save":                         noRoomToSave,
 		"no memory to save":                       noMemoryToSave,
 		"many files and descriptors are saved":    manyAreSaved,

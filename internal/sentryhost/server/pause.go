@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,6 +25,15 @@ import (
 
 // fsCat has the sentry read files as the guest's root would.
 const fsCat = "Fs.Cat"
+
+const (
+	// startingLimit bounds how long a save waits for programs of the Guest between
+	// fork and exec: a Guest that is not ours may have one there forever.
+	startingLimit = time.Second
+	// A Boot goes on for startingWait before it is paused again, and for twice as long
+	// each further time, up to startingWaitMax.
+	startingWait, startingWaitMax = time.Millisecond, 8 * time.Millisecond
+)
 
 // saveSlots is how many Boots are saved at a time. Each keeps a core busy, and
 // whoever asks, a Node, asks for fewer at a time, in an order that is fair between
@@ -47,12 +57,48 @@ func (h *Host) freeze(id string) error {
 		return err
 	}
 	return h.stand(b, func(rpc *urpc.Client) error {
-		if err := rpc.Call(runscboot.ContMgrPause, nil, nil); err != nil {
-			return fmt.Errorf("pause: %w", err)
+		if _, err := pauseWhole(rpc, b.record.name()); err != nil {
+			return err
 		}
 		h.change(b, func(r *record) { r.Frozen, r.FrozenAt = true, time.Now().UTC() })
 		return nil
 	})
+}
+
+// pauseWhole stops everything in a Boot at a moment when its Guest starts no program,
+// and returns the processes. A child between fork and exec (vfork) keeps the thread of
+// the Guest that made it waiting, and the Guest runs on one processor: saved there,
+// and held when it is restored, it would keep the Guest from answering. So the Boot
+// goes on until the child is past that, within startingLimit. On error it goes on.
+func pauseWhole(rpc *urpc.Client, id string) ([]process, error) {
+	began := time.Now()
+	for wait := startingWait; ; wait = min(2*wait, startingWaitMax) {
+		if err := pause(rpc); err != nil {
+			return nil, err
+		}
+		all, err := processes(rpc, id)
+		if err == nil && (!starts(all) || time.Since(began) > startingLimit) {
+			return all, nil
+		}
+		if err := errors.Join(err, resume(rpc)); err != nil {
+			return nil, err
+		}
+		time.Sleep(wait)
+	}
+}
+
+func pause(rpc *urpc.Client) error {
+	if err := rpc.Call(runscboot.ContMgrPause, nil, nil); err != nil {
+		return fmt.Errorf("pause: %w", err)
+	}
+	return nil
+}
+
+func resume(rpc *urpc.Client) error {
+	if err := rpc.Call(runscboot.ContMgrResume, nil, nil); err != nil {
+		return fmt.Errorf("resume: %w", err)
+	}
+	return nil
 }
 
 // thaw lets a Boot go on that is frozen or held. Asking again is fine.
@@ -72,14 +118,14 @@ func (h *Host) thaw(id string) error {
 		// All at once: when a process ends while another of its group is stopped,
 		// the sentry sends the whole group SIGHUP.
 		if r := h.recordOf(b); !r.Frozen {
-			if err := rpc.Call(runscboot.ContMgrPause, nil, nil); err != nil {
-				return fmt.Errorf("pause: %w", err)
+			if err := pause(rpc); err != nil {
+				return err
 			}
 		}
 		h.letGo(rpc, b, h.recordOf(b).Held)
 		h.change(b, func(r *record) { r.Held = nil })
-		if err := rpc.Call(runscboot.ContMgrResume, nil, nil); err != nil {
-			return fmt.Errorf("resume: %w", err)
+		if err := resume(rpc); err != nil {
+			return err
 		}
 		h.change(b, func(r *record) { r.Frozen = false })
 		return nil
@@ -130,17 +176,18 @@ func (h *Host) stand(b *boot, do func(*urpc.Client) error) error {
 func (h *Host) recoverStand(b *boot) error {
 	return h.stand(b, func(rpc *urpc.Client) error {
 		r := h.recordOf(b)
-		states, err := processStates(rpc, []int32{guestPid})
-		if err != nil {
+		guest := []process{{pid: guestPid}}
+		if err := lookAt(rpc, guest); err != nil {
 			return err
 		}
 		h.letGo(rpc, b, r.Stopped)
 		h.change(b, func(r *record) { r.Stopped = nil })
-		switch stands := states[guestPid] == stoppedOutside; {
+		var err error
+		switch stands := guest[0].state == stoppedOutside; {
 		case r.Frozen && !stands:
-			err = rpc.Call(runscboot.ContMgrPause, nil, nil)
+			_, err = pauseWhole(rpc, r.name())
 		case !r.Frozen && stands:
-			err = rpc.Call(runscboot.ContMgrResume, nil, nil)
+			err = resume(rpc)
 		}
 		return err
 	})
@@ -239,23 +286,23 @@ func (h *Host) draftOf(b *boot, r sentryhost.SaveRequest) (*draft, error) {
 // b.pausing.
 func (h *Host) write(b *boot, d *draft) error {
 	return h.stand(b, func(rpc *urpc.Client) (err error) {
-		d.m.SavedAt = time.Now().UTC()
+		var all []process
 		if r := h.recordOf(b); r.Frozen {
 			d.m.SavedAt = r.FrozenAt
+			if all, err = processes(rpc, r.name()); err != nil {
+				return err
+			}
 		} else {
 			if d.inPlace { // while it runs: there may be much
 				if err := h.awaitLayer(rpc, b); err != nil {
 					return err
 				}
 			}
-			if err := rpc.Call(runscboot.ContMgrPause, nil, nil); err != nil {
-				return fmt.Errorf("pause: %w", err)
+			if all, err = pauseWhole(rpc, b.record.name()); err != nil {
+				return err
 			}
-			defer func() {
-				if resumeErr := rpc.Call(runscboot.ContMgrResume, nil, nil); resumeErr != nil {
-					err = errors.Join(err, fmt.Errorf("resume: %w", resumeErr))
-				}
-			}()
+			d.m.SavedAt = time.Now().UTC()
+			defer func() { err = errors.Join(err, resume(rpc)) }()
 		}
 		if d.inPlace {
 			if err := cmp.Or(h.awaitLayer(rpc, b), h.placeLayer(b, d)); err != nil {
@@ -266,7 +313,7 @@ func (h *Host) write(b *boot, d *draft) error {
 		if !d.m.Memory {
 			return writeLayer(rpc, d.files)
 		}
-		if err := h.writeMemory(rpc, b, d); err != nil || !d.inPlace {
+		if err := h.writeMemory(rpc, b, d, all); err != nil || !d.inPlace {
 			return err
 		}
 		return d.trim()
@@ -286,11 +333,8 @@ func writeLayer(rpc *urpc.Client, files []*os.File) error {
 // SIGSTOP: as nothing runs, it is the first thing that each meets when it is
 // restored. Here it is taken back before it was met. Those that were stopped
 // before are left alone, here and there.
-func (h *Host) writeMemory(rpc *urpc.Client, b *boot, d *draft) (err error) {
-	going, err := goingProcesses(rpc, b.record.name())
-	if err != nil {
-		return err
-	}
+func (h *Host) writeMemory(rpc *urpc.Client, b *boot, d *draft, all []process) error {
+	going := goingProcesses(all)
 	d.m.Held = union(going, h.recordOf(b).Held)
 	h.change(b, func(r *record) { r.Stopped = going })
 	if err := h.writeRecord(b); err != nil {
@@ -361,24 +405,30 @@ const (
 	dead           = 'X'
 )
 
+// process is one of a Boot, as its sentry tells of it.
+type process struct {
+	pid, parent int32
+	state       byte
+	// memory is how much memory it has, as text: the same for two processes that have
+	// one memory, and hardly ever for others.
+	memory string
+}
+
+// starts reports whether the Guest has a child between fork and exec, which has the
+// Guest's memory. A program with just as much only makes its own Boot wait.
+func starts(all []process) bool {
+	guest := slices.IndexFunc(all, func(p process) bool { return p.pid == guestPid })
+	return guest >= 0 && slices.ContainsFunc(all, func(p process) bool {
+		return p.parent == guestPid && p.memory != "" && p.memory == all[guest].memory
+	})
+}
+
 // goingProcesses returns all processes but the Guest that would go on if the
 // Boot did, children before their parents.
-func goingProcesses(rpc *urpc.Client, id string) ([]int32, error) {
-	var all []*control.Process
-	if err := rpc.Call(runscboot.ContMgrProcesses, &id, &all); err != nil {
-		return nil, fmt.Errorf("list processes: %w", err)
-	}
-	parents := map[int32]int32{}
-	var pids []int32
+func goingProcesses(all []process) []int32 {
+	parents, states := map[int32]int32{}, map[int32]byte{}
 	for _, p := range all {
-		parents[int32(p.PID)] = int32(p.PPID)
-		if p.PID != guestPid {
-			pids = append(pids, int32(p.PID))
-		}
-	}
-	states, err := processStates(rpc, pids)
-	if err != nil {
-		return nil, err
+		parents[p.pid], states[p.pid] = p.parent, p.state
 	}
 	var going []int32
 	for _, pid := range childrenFirst(parents) {
@@ -390,7 +440,7 @@ func goingProcesses(rpc *urpc.Client, id string) ([]int32, error) {
 			}
 		}
 	}
-	return going, nil
+	return going
 }
 
 // childrenFirst orders processes so that none comes before a child of its.
@@ -412,39 +462,69 @@ func childrenFirst(parents map[int32]int32) []int32 {
 	return queue
 }
 
-// processStates asks for the states of processes. One that gives itself a name
-// to deceive gets a wrong state, and only its own Sandbox notices.
-func processStates(rpc *urpc.Client, pids []int32) (map[int32]byte, error) {
-	states := map[int32]byte{}
-	if len(pids) == 0 {
-		return states, nil
+// processes asks for all processes of a Boot.
+func processes(rpc *urpc.Client, id string) ([]process, error) {
+	var told []*control.Process
+	if err := rpc.Call(runscboot.ContMgrProcesses, &id, &told); err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	all := make([]process, len(told))
+	for i, p := range told {
+		all[i] = process{pid: int32(p.PID), parent: int32(p.PPID)}
+	}
+	return all, lookAt(rpc, all)
+}
+
+// lookAt asks for the states of processes and their memory. One that gives itself a
+// name to deceive gets wrong ones, and only its own Sandbox notices.
+func lookAt(rpc *urpc.Client, all []process) error {
+	if len(all) == 0 {
+		return nil
 	}
 	fd, err := unix.MemfdCreate("stat", unix.MFD_CLOEXEC)
 	if err != nil {
-		return nil, os.NewSyscallError("memfd_create", err)
+		return os.NewSyscallError("memfd_create", err)
 	}
 	out := os.NewFile(uintptr(fd), "stat")
 	defer out.Close()
 	opts := control.CatOpts{FilePayload: urpc.FilePayload{Files: []*os.File{out}}}
-	for _, pid := range pids {
-		opts.Files = append(opts.Files, fmt.Sprintf("/proc/%d/stat", pid))
+	at := map[int32]int{}
+	for i, p := range all {
+		opts.Files = append(opts.Files, fmt.Sprintf("/proc/%d/stat", p.pid))
+		at[p.pid] = i
 	}
 	if err := rpc.Call(fsCat, &opts, nil); err != nil {
-		return nil, fmt.Errorf("look at processes: %w", err)
+		return fmt.Errorf("look at processes: %w", err)
 	}
 	const maxStat = 1 << 10 // of one process
-	text, err := io.ReadAll(io.NewSectionReader(out, 0, int64(len(pids))*maxStat))
+	text, err := io.ReadAll(io.NewSectionReader(out, 0, int64(len(all))*maxStat))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for line := range strings.Lines(string(text)) {
-		var pid int32
-		end := strings.LastIndex(line, ") ")
-		if _, err := fmt.Sscanf(line, "%d", &pid); err == nil && end > 0 && end+2 < len(line) {
-			states[pid] = line[end+2]
+		pid, state, memory := readStat(line)
+		if i, known := at[pid]; known && state != 0 {
+			all[i].state, all[i].memory = state, memory
 		}
 	}
-	return states, nil
+	return nil
+}
+
+// readStat reads a line of /proc/PID/stat; state is 0 when it is none.
+func readStat(line string) (pid int32, state byte, memory string) {
+	const vsize, rss = 20, 21 // among the fields after the name; the state is the first
+	end := strings.LastIndex(line, ") ")
+	if _, err := fmt.Sscanf(line, "%d", &pid); err != nil || end < 0 {
+		return 0, 0, ""
+	}
+	fields := strings.Fields(line[end+2:])
+	if len(fields) == 0 {
+		return 0, 0, ""
+	}
+	if len(fields) > rss && fields[vsize] != "0" { // it ends: it has none
+		memory = fields[vsize] + " " + fields[rss]
+	}
+	return pid, fields[0][0], memory
 }
 
 // load has a new sentry load saved memory.

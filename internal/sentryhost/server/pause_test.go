@@ -44,6 +44,24 @@ func (r *rig) dialled(id string) *urpc.Client {
 	return rpc
 }
 
+func goingNow(t *testing.T, rpc *urpc.Client, id string) []int32 {
+	t.Helper()
+	all, err := processes(rpc, id)
+	must(t, err)
+	return goingProcesses(all)
+}
+
+func statesNow(t *testing.T, rpc *urpc.Client, id string) map[int32]byte {
+	t.Helper()
+	all, err := processes(rpc, id)
+	must(t, err)
+	states := map[int32]byte{}
+	for _, p := range all {
+		states[p.pid] = p.state
+	}
+	return states
+}
+
 // A sentry host that ended while it stopped a Boot, or let it go, or saved it,
 // leaves one that a later one makes what it should be.
 func unsureStand(t *testing.T, r *rig) {
@@ -62,9 +80,9 @@ func unsureStand(t *testing.T, r *rig) {
 		if tt.stands {
 			must(t, rpc.Call(runscboot.ContMgrPause, nil, nil))
 		}
-		going, err := goingProcesses(rpc, id)
-		if err != nil || len(going) != 1 {
-			t.Fatalf("processes: %v, %v", going, err)
+		going := goingNow(t, rpc, id)
+		if len(going) != 1 {
+			t.Fatalf("processes: %v", going)
 		}
 		must(t, signalEach(rpc, id, going, unix.SIGSTOP))
 		b := r.host.boots[id]
@@ -83,9 +101,8 @@ func unsureStand(t *testing.T, r *rig) {
 		if got := get(t, c, "/ping"); got != "pong" {
 			t.Errorf("%s: ping = %q", name, got)
 		}
-		states, err := processStates(rpc, going)
-		if err != nil || states[going[0]] == stoppedInside {
-			t.Errorf("%s: the process %s is %c, %v", name, child, states[going[0]], err)
+		if states := statesNow(t, rpc, id); states[going[0]] == stoppedInside {
+			t.Errorf("%s: the process %s is %c", name, child, states[going[0]])
 		}
 		must(t, r.host.stop(t.Context(), id))
 		old.waitGone(id)
@@ -100,14 +117,13 @@ func heldProcesses(t *testing.T, r *rig) {
 	get(t, c, "/bomb?mb=1")
 	get(t, c, "/bomb?mb=1")
 	rpc := r.dialled(id)
-	both, err := goingProcesses(rpc, id)
-	if err != nil || len(both) != 2 {
-		t.Fatalf("processes: %v, %v", both, err)
+	both := goingNow(t, rpc, id)
+	if len(both) != 2 {
+		t.Fatalf("processes: %v", both)
 	}
 	must(t, signalEach(rpc, id, both[:1], unix.SIGSTOP))
 	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		going, err := goingProcesses(rpc, id)
-		must(t, err)
+		going := goingNow(t, rpc, id)
 		if slices.Equal(going, both[1:]) {
 			break
 		}
@@ -116,7 +132,7 @@ func heldProcesses(t *testing.T, r *rig) {
 		}
 	}
 	name := sandbox.NewSnapshotID()
-	_, err = r.host.save(sentryhost.SaveRequest{ID: id, Name: name, Memory: true})
+	_, err := r.host.save(sentryhost.SaveRequest{ID: id, Name: name, Memory: true})
 	must(t, err)
 	m, _, err := r.host.readManifest(name)
 	if err != nil || !slices.Equal(m.Held, both[1:]) {
@@ -130,11 +146,101 @@ func heldProcesses(t *testing.T, r *rig) {
 	if !strings.Contains(told.String(), "could not be let go") {
 		t.Errorf("told %q", told.String())
 	}
-	states, err := processStates(rpc, both)
-	if err != nil || states[both[0]] != stoppedInside || states[both[1]] == stoppedInside {
-		t.Errorf("after the save the processes are %c and %c, %v", states[both[0]], states[both[1]], err)
+	if states := statesNow(t, rpc, id); states[both[0]] != stoppedInside || states[both[1]] == stoppedInside {
+		t.Errorf("after the save the processes are %c and %c", states[both[0]], states[both[1]])
 	}
 	must(t, r.host.deleteSaved(name))
+}
+
+// What is saved while the Guest starts programs answers when it is restored: none of
+// them stands still between fork and exec, where its Guest would wait for it.
+func savedWhileStarting(t *testing.T, r *rig) {
+	for _, frozen := range []bool{true, false} {
+		id := sandbox.NewBootID()
+		c := r.start(id, withMemory(256))
+		get(t, c, "/starts")
+		for range 3 {
+			name := sandbox.NewSnapshotID()
+			if frozen {
+				must(t, r.host.freeze(id))
+			}
+			_, err := r.host.save(sentryhost.SaveRequest{ID: id, Name: name, Memory: true})
+			must(t, err)
+			must(t, r.host.thaw(id))
+			restored := sentryhost.StartRequest{ID: sandbox.NewBootID(), Image: "test", Shape: withMemory(256), From: name}
+			c, _ := r.startAs(restored)
+			if got := get(t, c, "/ping"); got != "pong" {
+				t.Errorf("ping = %q", got)
+			}
+			must(t, r.host.stop(t.Context(), restored.ID))
+			must(t, r.host.deleteSaved(name))
+		}
+		must(t, r.host.stop(t.Context(), id))
+	}
+}
+
+// A program that stays between fork and exec holds a save up for a bounded time.
+func neverStarted(t *testing.T, r *rig) {
+	id, name := sandbox.NewBootID(), sandbox.NewSnapshotID()
+	c := r.start(id, withMemory(256))
+	get(t, c, "/starts?stopped=1")
+	rpc := r.dialled(id)
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		must(t, pause(rpc)) // so that none ends while it is looked at
+		all, err := processes(rpc, id)
+		must(t, errors.Join(err, resume(rpc)))
+		if starts(all) && slices.ContainsFunc(all, func(p process) bool { return p.state == stoppedInside }) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("nothing stands between fork and exec: %+v", all)
+		}
+	}
+	began := time.Now()
+	must(t, r.host.freeze(id))
+	if took := time.Since(began); took < startingLimit {
+		t.Errorf("frozen after %v, when the program had not started", took)
+	}
+	_, err := r.host.save(sentryhost.SaveRequest{ID: id, Name: name, Memory: true})
+	must(t, err)
+	must(t, r.host.deleteSaved(name))
+}
+
+func TestStarts(t *testing.T) {
+	guest := process{pid: guestPid, memory: "4096 1"}
+	for name, tt := range map[string]struct {
+		others []process
+		want   bool
+	}{
+		"nothing runs":              {nil, false},
+		"a program":                 {[]process{{pid: 5, parent: guestPid, memory: "8192 2"}}, false},
+		"between fork and exec":     {[]process{{pid: 5, parent: guestPid, memory: "8192 2"}, {pid: 6, parent: guestPid, memory: "4096 1"}}, true},
+		"a child of another":        {[]process{{pid: 6, parent: 5, memory: "4096 1"}}, false},
+		"one that has ended":        {[]process{{pid: 6, parent: guestPid, state: zombie}}, false},
+		"as large, less of it used": {[]process{{pid: 6, parent: guestPid, memory: "4096 0"}}, false},
+	} {
+		if got := starts(append(tt.others, guest)); got != tt.want {
+			t.Errorf("%s: starts = %t", name, got)
+		}
+	}
+	if starts([]process{{pid: 6, parent: guestPid}}) || starts([]process{{pid: guestPid}, {pid: 6, parent: guestPid}}) {
+		t.Error("a Guest that has ended starts something")
+	}
+}
+
+func TestReadStat(t *testing.T) {
+	line := "7 (a b) c) S 1 7 7 0 0 0 0 0 0 0 1 2 0 0 20 0 1 0 99 4096 3 18446744073709551615 0\n"
+	if pid, state, memory := readStat(line); pid != 7 || state != 'S' || memory != "4096 3" {
+		t.Errorf("readStat = %d, %c, %q", pid, state, memory)
+	}
+	if _, state, memory := readStat(strings.Replace(line, "4096 3", "0 0", 1)); state != 'S' || memory != "" {
+		t.Errorf("without memory: %c, %q", state, memory)
+	}
+	for _, bad := range []string{"", "\n", "7", "7 (a) ", "x (a) S 1"} {
+		if _, state, _ := readStat(bad); state != 0 {
+			t.Errorf("readStat(%q) has the state %c", bad, state)
+		}
+	}
 }
 
 func TestChildrenFirst(t *testing.T) {

@@ -129,14 +129,9 @@ func (r *rig) startAs(body sentryhost.StartRequest) (*http.Client, sentryhost.St
 	reply, err := r.host.start(r.t.Context(), body, req)
 	must(r.t, err)
 	started := time.Since(began)
-	for {
-		resp, err := client.Get("http://guest/ping")
-		if err == nil {
-			resp.Body.Close()
-			break
-		}
+	for !answersWithin(r.t, client, patience) {
 		if time.Since(began) > patience {
-			r.t.Fatal(err)
+			r.t.Fatal("the guest does not answer")
 		}
 		time.Sleep(time.Millisecond)
 	}
