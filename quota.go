@@ -15,10 +15,10 @@ import (
 // Quota is what the Sandboxes of one Tenant that have not ended may have
 // together, and its Snapshots, Volumes and Templates. A zero field bounds nothing.
 type Quota struct {
-	Sandboxes        int64   `json:"sandboxes,omitempty"`
-	CPUs             float64 `json:"cpus,omitempty"`
-	MemoryBytes      int64   `json:"memory_bytes,omitempty"`
-	DiskBytes        int64   `json:"disk_bytes,omitempty"`
+	Sandboxes   int64   `json:"sandboxes,omitempty"`
+	CPUs        float64 `json:"cpus,omitempty"`
+	MemoryBytes int64   `json:"memory_bytes,omitempty"`
+	DiskBytes   int64   `json:"disk_bytes,omitempty"`
 	// CreatesPerMinute counts Sandboxes that have ended too, but not those that ended
 	// with CauseRefused: what bounds refused creates is the rate of requests.
 	CreatesPerMinute int64 `json:"creates_per_minute,omitempty"`

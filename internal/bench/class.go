@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
@@ -17,12 +18,14 @@ const (
 	submissionTimeout = 5.0
 )
 
-// hostile are programs that only a limit ends, and the statuses with which they
-// may end. A program may notice its limit by itself, which is an error.
-var hostile = []struct {
+// program is one that only a limit ends, with the statuses with which it may end. It
+// may notice its limit by itself, which is an error.
+type program struct {
 	name, code string
 	ends       []string
-}{
+}
+
+var hostile = []program{
 	{"loop", "while True: pass", []string{"timeout"}},
 	{"memory bomb", "a = []\nwhile True: a.append(bytearray(1 << 20))", []string{"oom", "error", "killed"}},
 	{"fork bomb", "import os\nwhile True: os.fork()", []string{"pids", "error", "timeout", "oom", "killed"}},
@@ -44,23 +47,44 @@ func (m *Meter) Class(ctx context.Context, tenants []*client.Client, n int) erro
 	}
 	m.Report.AddFact(Fact{
 		What: fmt.Sprintf("verdicts on all of %d submissions, %d failed", n, s.Failures),
-		Who:  Ours, Value: took.Seconds(), Unit: "s", Goal: goal,
+		Who:  Ours, Value: took.Seconds(), Unit: "s", Goal: goal, Note: endlessNote(n, runtime.NumCPU()),
 	})
 	return context.Cause(ctx)
 }
 
+// endlessNote tells how long the endless programs of n submissions keep so many
+// cores busy, if each has a core to itself until its timeout.
+func endlessNote(n, cores int) string {
+	endless := 0
+	for i := range n {
+		if p, ok := hostileOf(i); ok && slices.Equal(p.ends, []string{"timeout"}) {
+			endless++
+		}
+	}
+	return fmt.Sprintf("%d of the %d programs are loops or floods that only their timeout of %g s ends: with a core each, on %d cores, these alone take %.0f s",
+		endless, n, submissionTimeout, cores, float64(endless)*submissionTimeout/float64(cores))
+}
+
+// hostileOf returns the hostile program of a submission; false: it is not hostile.
+func hostileOf(number int) (program, bool) {
+	if number%hostileEvery != hostileEvery-1 {
+		return program{}, false
+	}
+	return hostile[number/hostileEvery%len(hostile)], true
+}
+
 // submit sends one submission and checks its verdict.
 func submit(ctx context.Context, c *client.Client, number int) error {
-	if number%hostileEvery != hostileEvery-1 {
+	p, ok := hostileOf(number)
+	if !ok {
 		return printOne(ctx, c, number)
 	}
-	program := hostile[number/hostileEvery%len(hostile)]
-	result, err := c.Execute(ctx, client.ExecuteRequest{Language: "python", Code: program.code, Timeout: new(submissionTimeout)})
+	result, err := c.Execute(ctx, client.ExecuteRequest{Language: "python", Code: p.code, Timeout: new(submissionTimeout)})
 	if err != nil {
-		return fmt.Errorf("%s: %w", program.name, err)
+		return fmt.Errorf("%s: %w", p.name, err)
 	}
-	if !slices.Contains(program.ends, result.Status) {
-		return fmt.Errorf("a %s ended with %s, want one of %v", program.name, result.Status, program.ends)
+	if !slices.Contains(p.ends, result.Status) {
+		return fmt.Errorf("a %s ended with %s, want one of %v", p.name, result.Status, p.ends)
 	}
 	return nil
 }
