@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ const (
 	goalResume     = "90 (220)"
 	goalResumeHeap = "260 (500)"
 	goalHalfSecond = "500"
+	goalAtRest     = "150"
 	goalManyFiles  = "2000"
 	goalFork10     = "700"
 )
@@ -34,7 +36,10 @@ type session struct {
 	pause   string                  // goal
 	resume  string                  // goal
 	rounds  int
-	note    string // on its pauses
+	when    string // it is paused, as the name of the operation says it
+	// prepare brings the session, which runs, to that moment, and only its pauses are
+	// reported; nil: it is paused right after the execution that resumed it.
+	prepare func(ctx context.Context, m *Meter, id string) error
 	// before makes each resume harder than the pause before it left it; nil: nothing
 	// does. Then pauses are not reported.
 	before func() error
@@ -56,17 +61,26 @@ const (
 	ManyFilesSession = "a session with 100,000 small files"
 )
 
-// rightAfterResume says why a pause of large files takes what it does in rounds of
-// resumes and pauses.
-const rightAfterResume = "The session was resumed a moment before: the pause waits until the rest of the files has been read and is on the disk."
+// When sessions with large files are paused. Right after a resume, most of the files
+// are yet to be read into the layer of the new Boot; right after a write, they are yet
+// to be written to the disk; at rest, neither.
+const (
+	AtRest           = ", at rest"
+	RightAfterResume = ", right after a resume"
+	RightAfterWrite  = ", right after all of it was written"
+)
+
+// untilRest is how long a session with large files has been left alone at rest.
+const untilRest = 6 * time.Second
 
 // HeapSession is a session that holds so many megabytes.
 func HeapSession(mb int) string { return fmt.Sprintf("a Python session with a heap of %d MB", mb) }
 
 // Programs that make the state of sessions, also of rivals' containers.
 const (
-	MakeLargeFile = "head -c 1G /dev/urandom > big && sync"
-	MakeManyFiles = `
+	WriteLargeFile = "head -c 1G /dev/urandom > big"
+	MakeLargeFile  = WriteLargeFile + " && sync"
+	MakeManyFiles  = `
 import os
 for i in range(100_000):
     if i % 1000 == 0:
@@ -102,8 +116,17 @@ func sessions(n int, uncached bool) []session {
 		what:  LargeFileSession,
 		begin: []client.ExecuteRequest{shell(MakeLargeFile)},
 		read:  shell("test $(stat -c %s big) = 1073741824"),
-		note:  rightAfterResume,
+		when:  RightAfterResume,
 		pause: goalHalfSecond, resume: goalHalfSecond, rounds: max(n/5, 1),
+	}
+	atRest, written := files, files
+	atRest.when, atRest.pause = AtRest, goalAtRest
+	atRest.prepare = func(ctx context.Context, m *Meter, id string) error {
+		return cmp.Or(m.executeIn(ctx, id, files.read), sleep(ctx, untilRest))
+	}
+	written.when = RightAfterWrite
+	written.prepare = func(ctx context.Context, m *Meter, id string) error {
+		return m.executeIn(ctx, id, shell(WriteLargeFile))
 	}
 	many := session{
 		what:  ManyFilesSession,
@@ -114,7 +137,7 @@ func sessions(n int, uncached bool) []session {
 	if n < roundsOfAll {
 		return []session{idle}
 	}
-	all := []session{idle, small, large, files, many}
+	all := []session{idle, small, large, files, atRest, written, many}
 	if uncached {
 		cold := idle
 		cold.what, cold.pause, cold.resume, cold.before, cold.rounds = UncachedSession, "", "", DropCaches, max(n/2, 1)
@@ -155,20 +178,33 @@ func (m *Meter) session(ctx context.Context, s session, use func(id string) erro
 // pauses measures both halves of rounds of pausing and of an execution that
 // resumes. The first round does not count.
 func (m *Meter) pauses(ctx context.Context, s session) error {
-	paused := &Series{Operation: Pause(s.what), Who: Ours, Goal: s.pause, Note: s.note}
+	paused := &Series{Operation: Pause(s.what + s.when), Who: Ours, Goal: s.pause}
 	resumed := &Series{Operation: Resume(s.what), Who: Ours, Goal: s.resume}
 	err := m.session(ctx, s, func(id string) error {
 		m.Report.Begin()
 		return RepeatBoth(ctx, paused, resumed, s.rounds, func(ctx context.Context, _ int) (first, second func() error) {
-			first = func() error { _, err := m.Client.Pause(ctx, id, false); return err }
+			var unprepared error
+			if s.prepare != nil {
+				unprepared = s.prepare(ctx, m, id)
+			}
+			first = func() error {
+				if unprepared != nil {
+					return unprepared
+				}
+				_, err := m.Client.Pause(ctx, id, false)
+				return err
+			}
 			return first, func() error { return m.executeIn(ctx, id, s.read) }
 		}, s.beforeResume)
 	})
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.what, err)
 	}
-	if s.before != nil {
+	switch {
+	case s.before != nil:
 		return m.add(ctx, resumed)
+	case s.prepare != nil:
+		return m.add(ctx, paused)
 	}
 	return m.add(ctx, paused, resumed)
 }

@@ -117,6 +117,9 @@ func (r *rivals) saved() map[string]rival {
 		})
 	}
 	files(bench.LargeFileSession, "bash", "-c", bench.MakeLargeFile)
+	for _, when := range []string{bench.RightAfterResume, bench.AtRest, bench.RightAfterWrite} { // all the same to a rival
+		all[bench.Pause(bench.LargeFileSession+when)] = all[bench.Pause(bench.LargeFileSession)]
+	}
 	files(bench.ManyFilesSession, "python3", "-c", bench.MakeManyFiles)
 	return all
 }

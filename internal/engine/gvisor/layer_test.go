@@ -2,14 +2,18 @@ package gvisor
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/sentry/state/checkpointfiles"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost"
@@ -182,6 +186,173 @@ func TestLayerIsTakenBack(t *testing.T) {
 		endAll(t, e)
 		stop()
 	}
+}
+
+// A Boot can be saved while its sentry is still reading the layer that it was
+// restored with: the state has all files, those that changed since included.
+func TestPauseWhileLayerIsRead(t *testing.T) {
+	s := newStage(t)
+	e := s.open(t)
+	defer endAll(t, e)
+	id, name := sandbox.NewBootID(), sandbox.NewSnapshotID()
+	if err := e.Start(t.Context(), id, sandbox.BootSpec{Image: s.image, Shape: sandbox.DefaultShape()}); err != nil {
+		t.Fatal(err)
+	}
+	bind(t, e, id)
+	sh(t, e, id, disorder+"head -c 400M large >last\n")
+	python(t, e, id, "value = 41")
+	want := sh(t, e, id, sums)
+	s.pauseAs(t, e, id, name)
+	met := 0
+	for round := 0; met < 2; round++ {
+		if round == 10 {
+			t.Fatal("no pause met a layer that was still being read")
+		}
+		if err := e.Stop(t.Context(), id, 0); err != nil {
+			t.Fatal(err)
+		}
+		id = s.startFrom(t, e, name)
+		running := sandbox.NewSnapshotID()
+		if round == 0 {
+			if _, err := e.Save(t.Context(), id, running, true); err != nil {
+				t.Fatal(err)
+			}
+			s.check(t, e, running, want)
+			continue
+		}
+		sh(t, e, id, fmt.Sprintf("echo %d >>/workspace/small1 && rm -f /workspace/f1 && head -c 1M /dev/urandom >/workspace/f1", round))
+		want = sh(t, e, id, `cd /workspace && md5sum small1 f1`)
+		if err := e.Freeze(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		if s.isRead(t, e, id, name) < 1 {
+			met++
+		}
+		later := sandbox.NewSnapshotID()
+		if _, err := e.Save(t.Context(), id, later, true); err != nil {
+			t.Fatal(err)
+		}
+		if s.layerOf(t, later) == 0 {
+			t.Error("the layer is not in place")
+		}
+		name = later
+		twin := s.startFrom(t, e, name)
+		if got := sh(t, e, twin, `cd /workspace && md5sum small1 f1`); got != want {
+			t.Errorf("round %d: what changed before the pause is %q, not %q", round, got, want)
+		}
+		if got := sh(t, e, twin, `cd /workspace && cmp -n 419430400 large last && echo same`); got != "same" {
+			t.Errorf("round %d: the large files are others: %q", round, got)
+		}
+		if got := python(t, e, twin, "print(value + 1)"); got != "42" {
+			t.Errorf("round %d: %q is in memory", round, got)
+		}
+		if err := e.Stop(t.Context(), twin, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// check compares the files of a saved state with what sums said before.
+func (s *stage) check(t *testing.T, e *Engine, name, want string) {
+	t.Helper()
+	id := s.startFrom(t, e, name)
+	if got := sh(t, e, id, sums); got != want {
+		t.Errorf("the files of %s are others", name)
+	}
+	if err := e.Stop(t.Context(), id, 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// isRead returns which part of the layer of a saved state a Boot that was restored
+// from it has on its disk.
+func (s *stage) isRead(t *testing.T, e *Engine, id, name string) float64 {
+	t.Helper()
+	u, err := e.Usage(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(filepath.Join(s.dir, "saved", name, checkpointfiles.PagesFileName), &st); err != nil {
+		t.Fatal(err)
+	}
+	const slack = 64 << 20 // memory is behind the layer
+	return float64(u.DiskBytes) / float64(st.Blocks*512-slack)
+}
+
+// A sentry host that dies while a Boot whose layer is still being read is saved
+// loses nothing: the Boot goes on, and the state that it was restored from is whole.
+func TestCrashWhilePauseReadsLayer(t *testing.T) {
+	s := newStage(t)
+	s.stop()
+	parts := filepath.Join(filepath.Dir(os.Getenv("CLOUD_SANDBOX_E2E")), "stage")
+	stop := s.startHost(t, parts, "test")
+	e := s.open(t)
+	id, name := sandbox.NewBootID(), sandbox.NewSnapshotID()
+	if err := e.Start(t.Context(), id, sandbox.BootSpec{Image: s.image, Shape: sandbox.DefaultShape()}); err != nil {
+		t.Fatal(err)
+	}
+	bind(t, e, id)
+	sh(t, e, id, disorder+"head -c 400M large >last\n")
+	want := sh(t, e, id, sums)
+	s.pauseAs(t, e, id, name)
+	for round := 0; ; round++ {
+		if round == 10 {
+			t.Fatal("no crash met a save that had begun")
+		}
+		if err := e.Stop(t.Context(), id, 0); err != nil {
+			t.Fatal(err)
+		}
+		id = s.startFrom(t, e, name)
+		if err := e.Freeze(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		next, saved := sandbox.NewSnapshotID(), make(chan error, 1)
+		go func() { _, err := e.Save(t.Context(), id, next, true); saved <- err }()
+		s.awaitGiven(t, next)
+		s.killHost(t)
+		if err := <-saved; err == nil {
+			t.Fatal("a save succeeded whose sentry host was killed")
+		}
+		_, err := os.Stat(filepath.Join(s.dir, "saved", next))
+		stop = s.startHost(t, parts, "test")
+		_ = e.Close()
+		e = s.open(t)
+		if err := e.Thaw(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		if got := sh(t, e, id, sums); got != want {
+			t.Error("the files of the Boot that went on are others")
+		}
+		s.check(t, e, name, want)
+		// What was saved behind the layer is not in files that nobody wrote.
+		if got := sh(t, e, id, `cd /workspace && truncate -s 300M holes && tr -d '\0' <holes | wc -c; rm holes`); got != "0" {
+			t.Errorf("%s bytes are in a file that nobody wrote", got)
+		}
+		again := sandbox.NewSnapshotID()
+		s.pauseAs(t, e, id, again)
+		s.check(t, e, again, want)
+		if name = again; errors.Is(err, fs.ErrNotExist) { // it was killed before the state had its name
+			break
+		}
+	}
+	endAll(t, e)
+	stop()
+}
+
+// awaitGiven waits until a Boot's layer is given to the state that is being saved.
+func (s *stage) awaitGiven(t *testing.T, name string) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		drafts, _ := filepath.Glob(filepath.Join(s.dir, "saved", "."+name+"-*", checkpointfiles.PagesFileName))
+		for _, draft := range drafts {
+			// Only a layer has bytes before the sentry begins to write.
+			if info, err := os.Stat(draft); err == nil && info.Size() > 0 {
+				return
+			}
+		}
+	}
+	t.Fatal("the layer was not given to the state")
 }
 
 // killHost ends the sentry host as a crash does; what it started lives on.

@@ -88,6 +88,7 @@ type record struct {
 
 	FrozenAt time.Time `json:"frozen_at,omitzero"` // when it is
 	Restored bool      `json:"restored,omitempty"` // from a saved state with memory
+	Layer    int64     `json:"layer,omitempty"`    // bytes of the layer that this state has in place; the sentry may still be reading it
 	Given    *given    `json:"given,omitempty"`    // its writable layer, to a saved state; nil: it is its own
 	Held     []int32   `json:"held,omitempty"`     // processes to let go: it was restored
 	Stopped  []int32   `json:"stopped,omitempty"`  // processes that are told to stop while it is saved
@@ -158,7 +159,7 @@ func (h *Host) start(ctx context.Context, r sentryhost.StartRequest, files *fdrp
 	b := h.sentryFor(r, from, image)
 	b.link = hostEnd
 	b.record.Boot = sentryhost.Boot{ID: r.ID, Image: r.Image, Shape: r.Shape, Limits: r.Shape.Limits(), Pid: b.record.Pid, From: r.From}
-	b.record.Restored, b.record.Held, b.record.GuestBuild = from.memory(), from.Held, from.guestBuild(h)
+	b.record.Restored, b.record.Layer, b.record.Held, b.record.GuestBuild = from.memory(), from.inPlace(), from.Held, from.guestBuild(h)
 	b.memory.Store(r.Shape.MemoryBytes)
 	if err := h.reserve(b); err != nil {
 		image.Close()
@@ -231,6 +232,14 @@ func (o *origin) memory() bool { return len(o.files) > 0 && o.Memory }
 
 // layer reports whether there is a writable layer to begin with.
 func (o *origin) layer() bool { return len(o.files) > 0 && !o.Memory }
+
+// inPlace returns how many bytes of the pages are a writable layer in place.
+func (o *origin) inPlace() int64 {
+	if !o.memory() {
+		return 0
+	}
+	return o.Files[len(o.Files)-1].Layer
+}
 
 // guestBuild names the build of the Guest that belongs to the state.
 func (o *origin) guestBuild(h *Host) string {

@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/control/client"
 	"gvisor.dev/gvisor/pkg/sentry/state/checkpointfiles"
 	"gvisor.dev/gvisor/pkg/sentry/state/stateio"
-	"gvisor.dev/gvisor/pkg/urpc"
 	runscboot "gvisor.dev/gvisor/runsc/boot"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
@@ -54,15 +54,21 @@ func (h *Host) inPlace(b *boot, r sentryhost.SaveRequest) bool {
 	record := h.recordOf(b)
 	// What is read into a layer that was restored alone nobody can wait for.
 	ofLayer := record.From != "" && !record.Restored
-	return r.Memory && savesInPlace() && !ofLayer && record.Given == nil && b.diskBytes() >= minInPlace
+	return r.Memory && savesInPlace() && !ofLayer && record.Given == nil && max(b.diskBytes(), record.Layer) >= minInPlace
 }
 
-// awaitLayer waits until a Boot has read all of the layer that it was restored with:
-// what came later would come behind the layer's end.
-func (h *Host) awaitLayer(rpc *urpc.Client, b *boot) error {
+// awaitLayer waits until a Boot has read all of the layer that it was restored with,
+// which its sentry does when it has nothing else to read: until then nobody but the
+// sentry knows all of the layer.
+func (h *Host) awaitLayer(b *boot) error {
 	if !h.recordOf(b).Restored {
 		return nil
 	}
+	rpc, err := client.ConnectTo(b.record.Socket)
+	if err != nil {
+		return fmt.Errorf("reach the sentry: %w", err)
+	}
+	defer rpc.Close()
 	if err := rpc.Call(runscboot.ContMgrWaitRestore, nil, nil); err != nil {
 		return fmt.Errorf("wait for the layer: %w", err)
 	}
@@ -70,18 +76,27 @@ func (h *Host) awaitLayer(rpc *urpc.Client, b *boot) error {
 }
 
 // placeLayer has the pages file of d begin with the layer of b, which stands still,
-// and leaves its offset where the pages of memory begin.
+// and leaves its offset where the pages of memory begin. What the sentry has still to
+// read of the layer it reads at once when it saves, into the file that b gives away.
 func (h *Host) placeLayer(b *boot, d *draft) error {
 	record := h.recordOf(b)
+	if record.Layer == 0 { // where the rest of the layer will end is not known
+		if err := h.awaitLayer(b); err != nil {
+			return err
+		}
+	}
 	end, err := dataEnd(b.upper, 0)
 	if err != nil {
 		return fmt.Errorf("measure the layer: %w", err)
 	}
-	if end == 0 { // room that was never written to
+	if end = max(end, record.Layer); end == 0 { // room that was never written to
 		d.inPlace, d.m.Engine = false, h.engineVersion()
 		return nil
 	}
 	if !record.Frozen || !h.giveLayer(b, d, end) {
+		if err := h.awaitLayer(b); err != nil {
+			return err
+		}
 		if err := d.pages().Truncate(0); err != nil { // the room that was made for it would fill its holes
 			return err
 		}

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -230,6 +229,11 @@ func (h *Host) writeDraft(b *boot, r sentryhost.SaveRequest) (*draft, error) {
 	if g := h.recordOf(b).Given; g != nil {
 		return nil, sandbox.Errorf(sandbox.Conflict, "the files of %s belong to the saved state %s: it has to go on before it can be saved again", r.ID, g.To)
 	}
+	if r.Memory && !h.recordOf(b).Frozen { // while it runs, and before its layer is measured: there may be much
+		if err := h.awaitLayer(b); err != nil {
+			return nil, sandbox.Errorf(sandbox.Unavailable, "the sandbox could not be saved").WithCause(err)
+		}
+	}
 	need := b.saveNeed
 	if !r.Memory {
 		need = b.layerNeed
@@ -293,11 +297,6 @@ func (h *Host) write(b *boot, d *draft) error {
 				return err
 			}
 		} else {
-			if d.inPlace { // while it runs: there may be much
-				if err := h.awaitLayer(rpc, b); err != nil {
-					return err
-				}
-			}
 			if all, err = pauseWhole(rpc, b.record.name()); err != nil {
 				return err
 			}
@@ -305,7 +304,7 @@ func (h *Host) write(b *boot, d *draft) error {
 			defer func() { err = errors.Join(err, resume(rpc)) }()
 		}
 		if d.inPlace {
-			if err := cmp.Or(h.awaitLayer(rpc, b), h.placeLayer(b, d)); err != nil {
+			if err := h.placeLayer(b, d); err != nil {
 				return err
 			}
 		}
