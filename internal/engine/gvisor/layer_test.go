@@ -286,7 +286,7 @@ func TestCrashWhilePauseReadsLayer(t *testing.T) {
 	s := newStage(t)
 	s.stop()
 	parts := filepath.Join(filepath.Dir(os.Getenv("CLOUD_SANDBOX_E2E")), "stage")
-	stop := s.startHost(t, parts, "test")
+	s.startHost(t, parts, "test")
 	e := s.open(t)
 	id, name := sandbox.NewBootID(), sandbox.NewSnapshotID()
 	if err := e.Start(t.Context(), id, sandbox.BootSpec{Image: s.image, Shape: sandbox.DefaultShape()}); err != nil {
@@ -315,7 +315,7 @@ func TestCrashWhilePauseReadsLayer(t *testing.T) {
 			t.Fatal("a save succeeded whose sentry host was killed")
 		}
 		_, err := os.Stat(filepath.Join(s.dir, "saved", next))
-		stop = s.startHost(t, parts, "test")
+		s.startHost(t, parts, "test")
 		_ = e.Close()
 		e = s.open(t)
 		if err := e.Thaw(t.Context(), id); err != nil {
@@ -337,7 +337,6 @@ func TestCrashWhilePauseReadsLayer(t *testing.T) {
 		}
 	}
 	endAll(t, e)
-	stop()
 }
 
 // awaitGiven waits until a Boot's layer is given to the state that is being saved.
