@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 # A sentence of more words than this holds more than one idea. Code counts as one word.
-MAX_WORDS = 35
+MAX_WORDS = 30
 
 _NOUN = "name the thing: a noun in place of"
 _PREPOSITIONS = (
