@@ -49,7 +49,7 @@ MARKS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     for pattern, advice in (
         (_WHAT, f"{_NOUN} 'what'"),
         (r"^Where\b(?=.*,)(?!.*\?$)", "say if or when"),
-        (r"^(?:Who|Whom)\b(?= \S+ \S)(?!.*\?$)", f"{_NOUN} 'who'"),
+        (r"(?i)(?:^|[:;] )who\b(?= \S+ \S)(?!.*\?$)", f"{_NOUN} 'who'"),
         (rf"(?i)\b(?:{_PREPOSITIONS}) (?:who|whom)\b(?! to\b)", f"{_NOUN} 'who'"),
         (r"(?i)\b(?:whoever|whatever|whomever)\b", f"{_NOUN} the question word"),
         (r"(?i)\b(?:that|those) of\b", "repeat the noun in place of 'that of'"),
