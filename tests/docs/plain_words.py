@@ -62,6 +62,8 @@ MARKS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (r"(?i)\btell(?:s|ing)? (?:of|apart)\b|\btold\b", "say report, notify, state or separate"),
         (r"(?i)\b(?:go|goes|going|went|gone) on\b", "say continue, keep running or resume"),
+        (r"(?i)\bruns? on(?=[.,;]| until\b|$)", "say keep running"),
+        (r"^Of\b(?= \S)(?!.*,)|^There (?:when|once|with|unless)\b", "begin with the noun"),
         (r"(?i)\bunder way\b", "say running or in progress"),
         (r"(?i)\b(?:let|lets|letting) go\b", "say release or free"),
         (r"(?i)\banew\b", "say again"),

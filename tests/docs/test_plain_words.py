@@ -45,6 +45,9 @@ class Judging(unittest.TestCase):
             "It tells of every change.",
             "A server was told to stop.",
             "The program goes on.",
+            "Sandboxes run on, and so do their programs.",
+            "Of a build that is ready.",
+            "There when it has ended.",
             "Requests under way end.",
             "It lets go of its memory.",
             "Ask for it anew.",
@@ -63,6 +66,8 @@ class Judging(unittest.TestCase):
             "Run `what of nobody` as **root**.",
             "See [the page](what-is-not-there.md).",
             "There is one exception.",
+            "The sandboxes run on one node.",
+            "Of ten requests, one resumes it.",
             "Users who are suspended answer 403.",
         ):
             with self.subTest(sentence):
