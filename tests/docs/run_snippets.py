@@ -14,7 +14,8 @@ their variables and their folder with the later blocks of the same file. A block
 whose output holds an error of the API fails, whatever its exit code.
 
 The server's address is CLOUD_SANDBOX_URL; it replaces http://localhost:8080 in
-the blocks. Python blocks run with this interpreter and the SDK of this tree, so
+the blocks, and its port replaces that of any other localhost:8080, as in the host of
+a sandbox's port. Python blocks run with this interpreter and the SDK of this tree, so
 httpx must be there. Usage: run_snippets.py [FILE...]
 """
 
@@ -29,6 +30,7 @@ import sys
 import tempfile
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,7 +129,7 @@ class Runner:
 
     def run(self, snippet: Snippet) -> Outcome:
         """Run one snippet and judge it."""
-        code = snippet.code.replace(DEFAULT_URL, self._url)
+        code = _addressed(snippet.code, self._url)
         argv = self._bash(code) if snippet.language == "bash" else [sys.executable, "-c", code]
         output, status = _run(argv, self._folder, self._environment())
         return Outcome(output, _failure(snippet, output, status))
@@ -151,6 +153,13 @@ class Runner:
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "PYTHONUNBUFFERED": "1",
         }
+
+
+def _addressed(code: str, url: str) -> str:
+    """Return code with the server's address instead of the default one."""
+    code = code.replace(DEFAULT_URL, url)
+    port = urllib.parse.urlsplit(url).port
+    return code.replace("localhost:8080", f"localhost:{port}") if port else code
 
 
 def _run(argv: list[str], folder: Path, env: dict[str, str]) -> tuple[str, int | None]:

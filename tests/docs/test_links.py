@@ -43,6 +43,13 @@ class Links(unittest.TestCase):
             with self.subTest(page.name):
                 self.assertIn(f"]({page.name})", index)
 
+    def test_every_page_of_the_guide_is_in_its_index(self) -> None:
+        folder = ROOT / "docs/user-guide"
+        index = (folder / "README.md").read_text(encoding="utf-8")
+        for page in sorted(folder.glob("*.md")):
+            with self.subTest(page.name):
+                self.assertTrue(page.name == "README.md" or f"]({page.name})" in index)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -57,6 +57,9 @@ class Running(unittest.TestCase):
         code = "echo http://localhost:8080/x $CLOUD_SANDBOX_URL"
         contains = ("http://localhost:1234/x http://localhost:1234",)
         self.assertEqual(self.failure(code, contains=contains), "")
+        code = "echo localhost:8080/x http://8000-id.localhost:8080/page"
+        contains = ("localhost:1234/x http://8000-id.localhost:1234/page",)
+        self.assertEqual(self.failure(code, contains=contains), "")
 
     def test_what_fails(self) -> None:
         for code, language, why in (
