@@ -50,6 +50,7 @@ type (
 	}
 	docsOperation struct {
 		ID, Method, Path, Summary, Description string
+		Scope                                  string // that the caller needs
 		Open                                   bool
 		Fields                                 []docsField
 		BodyRef, BodyType                      string
@@ -118,6 +119,7 @@ func docsOperationOf(method, path string, item *openapi3.PathItem, op *openapi3.
 		ID: op.OperationID, Method: method, Path: path, Summary: op.Summary, Description: op.Description,
 		Open: op.Security != nil && len(*op.Security) == 0,
 	}
+	o.Scope, _ = op.Extensions["x-scope"].(string)
 	params := slices.Concat(item.Parameters, op.Parameters)
 	for _, p := range params {
 		o.Fields = append(o.Fields, docsField{

@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/api"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
@@ -36,21 +36,6 @@ const (
 	// volumeTokenUser is the user of one that a token of a Volume allows.
 	volumeTokenUser = "volume-token"
 )
-
-// operations names routes as the contract does, by method and path.
-var operations = api.Operations()
-
-// operationOf is a route's name in the audit log: that of the contract, the
-// procedure of a call, or for E2B's paths the method and path.
-func operationOf(rt route) string {
-	switch id := operations[rt.method+" "+rt.path]; {
-	case id != "":
-		return id
-	case rt.isCall():
-		return rt.path[1:]
-	}
-	return rt.method + " " + rt.path
-}
 
 // auditLog writes the entries of this gateway.
 type auditLog struct {
@@ -172,7 +157,7 @@ type auditing struct {
 	done    bool
 	sandbox string   // ID
 	made    []string // IDs
-	named   string   // what a call is about
+	named   string   // the ID or name that it is about
 }
 
 type auditingKey struct{}
@@ -227,7 +212,7 @@ func (a *auditing) makes(id string) {
 	a.made = append(a.made, id)
 }
 
-// names notes what a call is about.
+// names notes the ID or name that the request is about.
 func (a *auditing) names(id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -235,15 +220,14 @@ func (a *auditing) names(id string) {
 }
 
 // wanted reports whether the audit log has an entry for a request that ends with
-// code: one that may change something or takes a whole Snapshot away, or one that
-// was refused for who asks.
+// code: one of an audited operation, or one that was refused for who asks.
 func (a *auditing) wanted(code sandbox.Code) bool {
 	switch {
 	case a.passed:
 		return false
 	case a.who.Tenant != "":
-		return !looks(a.route) || a.route.path == exportPath || a.refused
-	case a.route.access == tenant || a.route.path == tokenPath:
+		return a.route.op.Audited || a.refused
+	case a.route.op.Authenticates():
 		return a.credential && (code == sandbox.Anonymous || code == sandbox.Denied)
 	}
 	return false
@@ -271,42 +255,45 @@ func (a *auditing) record(httpStatus int, err error) error {
 	}
 	e := sandbox.AuditEntry{
 		At: time.Now().UTC().Truncate(time.Microsecond), Tenant: a.who.Tenant, User: sandbox.AuditText(a.who.User), Role: a.who.Role, Key: a.who.Key,
-		Operation: operationOf(a.route), Target: a.target(), Sandbox: a.sandbox, Remote: remoteOf(a.r), Request: a.id, Status: httpStatus, Code: code,
+		Operation: a.route.name(), Target: a.target(), Sandbox: a.sandbox, Remote: remoteOf(a.r), Request: a.id, Status: httpStatus, Code: code,
 	}
 	switch {
 	case a.who.Tenant == "":
-		e.Operation, e.Target, e.Detail = sandbox.AuditRefused, "", operationOf(a.route)
+		e.Operation, e.Target, e.Detail = sandbox.AuditRefused, "", a.route.name()
 	case len(a.made) > 1:
 		e.Detail = "made " + strings.Join(a.made, " ")
 	}
 	return a.log.append(a.r.Context(), e)
 }
 
-// target is what the request made, or else what its path or its message names: by the ID of a
-// Sandbox rather than by its name. A request that names nothing is about its
-// Sandbox.
+// target is the target of the entry, as catalogue.Target has it.
 func (a *auditing) target() string {
 	if len(a.made) == 1 {
 		return sandbox.AuditText(a.made[0])
 	}
-	if user := a.r.PathValue("user"); user != "" && a.r.PathValue("id") != "" {
-		return sandbox.AuditText(a.r.PathValue("id") + "/users/" + user)
-	}
-	if part := a.r.PathValue("part"); part != "" {
-		return sandbox.AuditText(a.r.PathValue("template") + "/" + part)
-	}
-	named := cmp.Or(a.r.PathValue("user"), a.r.PathValue("id"), a.r.PathValue("template"), a.named)
-	if a.sandbox != "" && (named == "" || a.aboutSandbox()) {
+	named := cmp.Or(a.inPath(), a.named)
+	if a.sandbox != "" && (named == "" || a.route.op.Target == catalogue.Sandbox) {
 		return a.sandbox
 	}
 	return sandbox.AuditText(named)
 }
 
-// aboutSandbox reports whether {id} in the path is a Sandbox.
-func (a *auditing) aboutSandbox() bool {
-	return slices.ContainsFunc([]string{"/api/v1/sessions/", "/sandboxes/", "/v2/sandboxes/"}, func(prefix string) bool {
-		return strings.HasPrefix(a.route.path, prefix)
-	})
+// inPath is the target in the path of the request; empty: there is none.
+func (a *auditing) inPath() string {
+	switch a.route.op.Target {
+	case catalogue.User:
+		return a.r.PathValue("user")
+	case catalogue.TenantUser:
+		if user := a.r.PathValue("user"); user != "" {
+			return a.r.PathValue("id") + "/users/" + user
+		}
+	case catalogue.Template:
+		if part := a.r.PathValue("part"); part != "" {
+			return a.r.PathValue("template") + "/" + part
+		}
+		return a.r.PathValue("template")
+	}
+	return cmp.Or(a.r.PathValue("id"), a.r.PathValue("template"))
 }
 
 // remoteOf is the address that a request comes from, without its port.

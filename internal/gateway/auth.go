@@ -213,7 +213,7 @@ func (s *Server) identify(rt route, r *http.Request) (sandbox.Identity, error) {
 	if !ok || !strings.EqualFold(scheme, "Bearer") {
 		return sandbox.Identity{}, errAnonymous.WithCause(errors.New("not a bearer token"))
 	}
-	if isVolumeContent(rt.path) && volumetoken.Is(token) {
+	if rt.op.VolumeToken && volumetoken.Is(token) {
 		return s.openVolume(r, token)
 	}
 	return s.credential(r.Context(), token)

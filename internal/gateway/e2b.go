@@ -5,102 +5,84 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/traffic"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// uploadPath is where files for a Template are sent, by a signed URL.
-const uploadPath = "/templates/{template}/files/{hash}"
-
-// volumeContent is before what is asked of the files of a Volume.
-const volumeContent = "/volumecontent/{id}/"
-
-// Where templates and snapshots are deleted: the second is of SDKs that do not
-// encode the slash after a namespace.
-const (
-	deleteTemplatePath = "/templates/{template}"
-	deleteSpacedPath   = "/templates/{template}/{part}"
-)
-
-// Where E2B has keys and tokens.
-const (
-	e2bKeysPath   = "/api-keys"
-	e2bTokensPath = "/access-tokens"
-)
-
 // e2bRoutes are those of E2B's control API, at the paths that its clients know.
-// Their rules are those of every route; only errors have a form of their own.
+// Only errors have a form of their own.
 func (s *Server) e2bRoutes() []route {
 	a := s.e2b
-	return []route{
-		{"POST", "/v2/sandboxes", tenant, jsonBody, false, a.CreateV2},
-		{"POST", "/sandboxes", tenant, jsonBody, false, a.CreateV1},
-		{"GET", "/v2/sandboxes", tenant, noBody, false, a.List},
-		{"GET", "/sandboxes", tenant, noBody, false, a.ListRunning},
-		{"GET", "/sandboxes/metrics", tenant, noBody, false, a.LatestMetrics},
-		{"GET", "/sandboxes/{id}", tenant, noBody, false, a.Get},
-		{"DELETE", "/sandboxes/{id}", tenant, noBody, false, a.Kill},
-		{"POST", "/v2/sandboxes/{id}/connect", tenant, jsonBody, false, a.ConnectV2},
-		{"POST", "/sandboxes/{id}/connect", tenant, jsonBody, false, a.ConnectV1},
-		{"POST", "/sandboxes/{id}/timeout", tenant, jsonBody, false, a.SetTimeout},
-		{"POST", "/sandboxes/{id}/refreshes", tenant, jsonBody, false, a.Refresh},
-		{"GET", "/sandboxes/{id}/metrics", tenant, noBody, false, a.Metrics},
-		{"GET", "/sandboxes/{id}/logs", tenant, noBody, false, a.Logs},
-		{"GET", "/v2/sandboxes/{id}/logs", tenant, noBody, false, a.LogsV2},
+	return e2bDoor.through([]binding{
+		{"POST", "/v2/sandboxes", catalogue.CreateSession, a.CreateV2},
+		{"POST", "/sandboxes", catalogue.CreateSession, a.CreateV1},
+		{"GET", "/v2/sandboxes", catalogue.ListSessions, a.List},
+		{"GET", "/sandboxes", catalogue.ListSessions, a.ListRunning},
+		{"GET", "/sandboxes/metrics", catalogue.LatestSandboxMetrics, a.LatestMetrics},
+		{"GET", "/sandboxes/{id}", catalogue.GetSession, a.Get},
+		{"DELETE", "/sandboxes/{id}", catalogue.DeleteSession, a.Kill},
+		{"POST", "/v2/sandboxes/{id}/connect", catalogue.ResumeSession, a.ConnectV2},
+		{"POST", "/sandboxes/{id}/connect", catalogue.ResumeSession, a.ConnectV1},
+		{"POST", "/sandboxes/{id}/timeout", catalogue.SetSessionTimeout, a.SetTimeout},
+		{"POST", "/sandboxes/{id}/refreshes", catalogue.SetSessionTimeout, a.Refresh},
+		{"GET", "/sandboxes/{id}/metrics", catalogue.SandboxMetrics, a.Metrics},
+		{"GET", "/sandboxes/{id}/logs", catalogue.SandboxLogs, a.Logs},
+		{"GET", "/v2/sandboxes/{id}/logs", catalogue.SandboxLogs, a.LogsV2},
 
-		{"POST", "/sandboxes/{id}/pause", tenant, jsonBody, false, a.Pause},
-		{"POST", "/sandboxes/{id}/resume", tenant, jsonBody, false, a.Resume},
-		{"POST", "/sandboxes/{id}/fork", tenant, jsonBody, false, a.Fork},
-		{"POST", "/sandboxes/{id}/snapshots", tenant, jsonBody, false, a.TakeSnapshot},
-		{"PUT", "/sandboxes/{id}/network", tenant, jsonBody, false, a.SetNetwork},
-		{"GET", "/templates", tenant, noBody, false, a.ListTemplates},
-		{"GET", "/v2/templates", tenant, noBody, false, a.PageTemplates},
-		{"GET", "/templates/{template}", tenant, noBody, false, a.GetTemplate},
-		{"GET", "/templates/{template}/{part}", tenant, noBody, false, a.TemplatePart},
-		{"POST", "/v3/templates", tenant, jsonBody, false, a.RequestBuild},
-		{"POST", "/v2/templates", tenant, jsonBody, false, a.RequestBuild},
-		{"POST", "/v2/templates/{template}/builds/{build}", tenant, recipeBody, false, a.StartBuild},
-		{"POST", "/templates", tenant, recipeBody, false, a.NoDockerfile},
-		{"POST", "/templates/{template}", tenant, recipeBody, false, a.NoDockerfile},
-		{"POST", "/templates/{template}/builds/{build}", tenant, recipeBody, false, a.NoDockerfile},
-		{"GET", "/templates/{template}/files/{hash}", tenant, noBody, false, a.AskUpload},
-		{"PUT", uploadPath, tenant, endless, false, a.Upload},
-		{"GET", "/templates/{template}/builds/{build}/status", tenant, noBody, false, a.BuildStatus},
-		{"GET", "/templates/{template}/builds/{build}/logs", tenant, noBody, false, a.BuildLogs},
-		{"POST", "/templates/tags", tenant, jsonBody, false, a.AssignTags},
-		{"DELETE", "/templates/tags", tenant, jsonBody, false, a.RemoveTags},
-		{"PATCH", "/templates/{template}", tenant, jsonBody, false, a.ChangeTemplate},
-		{"PATCH", "/v2/templates/{template}", tenant, jsonBody, false, a.ChangeTemplateV2},
-		{"GET", "/secrets", tenant, noBody, false, a.ListSecrets},
-		{"POST", "/secrets", tenant, jsonBody, false, a.CreateSecret},
-		{"GET", "/secrets/{secret}", tenant, noBody, false, a.GetSecret},
-		{"POST", "/secrets/{secret}", tenant, jsonBody, false, a.UpdateSecret},
-		{"DELETE", "/secrets/{secret}", tenant, noBody, false, a.DeleteSecret},
-		{"GET", "/volumes", tenant, noBody, false, a.ListVolumes},
-		{"POST", "/volumes", tenant, jsonBody, false, a.CreateVolume},
-		{"GET", "/volumes/{id}", tenant, noBody, false, a.GetVolume},
-		{"DELETE", "/volumes/{id}", tenant, noBody, false, a.DeleteVolume},
-		{"GET", volumeContent + "path", tenant, noBody, false, a.StatVolumeFile},
-		{"PATCH", volumeContent + "path", tenant, jsonBody, false, a.ChangeVolumeFile},
-		{"DELETE", volumeContent + "path", tenant, noBody, false, a.RemoveVolumeFile},
-		{"GET", volumeContent + "dir", tenant, noBody, false, a.ListVolumeFolder},
-		{"POST", volumeContent + "dir", tenant, jsonBody, false, a.MakeVolumeFolder},
-		{"GET", volumeContent + "file", tenant, noBody, false, a.ReadVolumeFile},
-		{"PUT", volumeContent + "file", tenant, endless, false, a.WriteVolumeFile},
-		{"GET", "/e2b/settings", tenant, noBody, false, a.Settings},
-		{"GET", "/teams", tenant, noBody, false, a.ListTeams},
-		{"GET", "/teams/{team}/metrics", tenant, noBody, false, a.TeamMetrics},
-		{"GET", "/teams/{team}/metrics/max", tenant, noBody, false, a.TeamMax},
-		{"GET", e2bKeysPath, tenant, noBody, false, a.ListKeys},
-		{"POST", e2bKeysPath, tenant, jsonBody, false, a.CreateKey},
-		{"PATCH", e2bKeysPath + "/{id}", tenant, jsonBody, false, a.RenameKey},
-		{"DELETE", e2bKeysPath + "/{id}", tenant, noBody, false, a.DeleteKey},
-		{"POST", e2bTokensPath, tenant, jsonBody, false, a.NoAccessTokens},
-		{"DELETE", e2bTokensPath + "/{id}", tenant, noBody, false, a.NoAccessToken},
-		{"GET", "/snapshots", tenant, noBody, false, a.ListSnapshots},
-		{"DELETE", deleteTemplatePath, tenant, noBody, false, a.DeleteTemplate},
-		{"DELETE", deleteSpacedPath, tenant, noBody, false, a.DeleteTemplate},
-	}
+		{"POST", "/sandboxes/{id}/pause", catalogue.PauseSession, a.Pause},
+		{"POST", "/sandboxes/{id}/resume", catalogue.ResumeSession, a.Resume},
+		{"POST", "/sandboxes/{id}/fork", catalogue.ForkSession, a.Fork},
+		{"POST", "/sandboxes/{id}/snapshots", catalogue.TakeSnapshot, a.TakeSnapshot},
+		{"PUT", "/sandboxes/{id}/network", catalogue.UpdateSession, a.SetNetwork},
+		{"GET", "/templates", catalogue.ListTemplates, a.ListTemplates},
+		{"GET", "/v2/templates", catalogue.ListTemplates, a.PageTemplates},
+		{"GET", "/templates/{template}", catalogue.GetTemplate, a.GetTemplate},
+		{"GET", "/templates/{template}/{part}", catalogue.GetTemplate, a.TemplatePart},
+		{"POST", "/v3/templates", catalogue.RequestBuild, a.RequestBuild},
+		{"POST", "/v2/templates", catalogue.RequestBuild, a.RequestBuild},
+		{"POST", "/v2/templates/{template}/builds/{build}", catalogue.StartBuild, a.StartBuild},
+		{"POST", "/templates", catalogue.BuildDockerfile, a.NoDockerfile},
+		{"POST", "/templates/{template}", catalogue.BuildDockerfile, a.NoDockerfile},
+		{"POST", "/templates/{template}/builds/{build}", catalogue.BuildDockerfile, a.NoDockerfile},
+		{"GET", "/templates/{template}/files/{hash}", catalogue.AskUpload, a.AskUpload},
+		{"PUT", "/templates/{template}/files/{hash}", catalogue.Upload, a.Upload},
+		{"GET", "/templates/{template}/builds/{build}/status", catalogue.GetBuild, a.BuildStatus},
+		{"GET", "/templates/{template}/builds/{build}/logs", catalogue.ReadBuildLog, a.BuildLogs},
+		{"POST", "/templates/tags", catalogue.AssignTags, a.AssignTags},
+		{"DELETE", "/templates/tags", catalogue.RemoveTags, a.RemoveTags},
+		{"PATCH", "/templates/{template}", catalogue.ChangeTemplate, a.ChangeTemplate},
+		{"PATCH", "/v2/templates/{template}", catalogue.ChangeTemplate, a.ChangeTemplateV2},
+		{"GET", "/secrets", catalogue.ListSecrets, a.ListSecrets},
+		{"POST", "/secrets", catalogue.CreateSecret, a.CreateSecret},
+		{"GET", "/secrets/{secret}", catalogue.GetSecret, a.GetSecret},
+		{"POST", "/secrets/{secret}", catalogue.ReplaceSecret, a.UpdateSecret},
+		{"DELETE", "/secrets/{secret}", catalogue.DeleteSecret, a.DeleteSecret},
+		{"GET", "/volumes", catalogue.ListVolumes, a.ListVolumes},
+		{"POST", "/volumes", catalogue.CreateVolume, a.CreateVolume},
+		{"GET", "/volumes/{id}", catalogue.GetVolume, a.GetVolume},
+		{"DELETE", "/volumes/{id}", catalogue.DeleteVolume, a.DeleteVolume},
+		{"GET", "/e2b/settings", catalogue.ReadSettings, a.Settings},
+		{"GET", "/teams", catalogue.ListTeams, a.ListTeams},
+		{"GET", "/teams/{team}/metrics", catalogue.TeamMetrics, a.TeamMetrics},
+		{"GET", "/teams/{team}/metrics/max", catalogue.TeamMetrics, a.TeamMax},
+		{"GET", "/api-keys", catalogue.ListKeys, a.ListKeys},
+		{"POST", "/api-keys", catalogue.CreateKey, a.CreateKey},
+		{"PATCH", "/api-keys/{id}", catalogue.RenameKey, a.RenameKey},
+		{"DELETE", "/api-keys/{id}", catalogue.DeleteKey, a.DeleteKey},
+		{"POST", "/access-tokens", catalogue.CreateAccessToken, a.NoAccessTokens},
+		{"DELETE", "/access-tokens/{id}", catalogue.DeleteAccessToken, a.NoAccessToken},
+		{"GET", "/snapshots", catalogue.ListSnapshots, a.ListSnapshots},
+		{"DELETE", "/templates/{template}", catalogue.DeleteTemplateOrSnapshot, a.DeleteTemplate},
+		{"DELETE", "/templates/{template}/{part}", catalogue.DeleteTemplateOrSnapshot, a.DeleteTemplate},
+		{"GET", "/volumecontent/{id}/path", catalogue.StatVolumeFile, a.StatVolumeFile},
+		{"PATCH", "/volumecontent/{id}/path", catalogue.ChangeVolumeFile, a.ChangeVolumeFile},
+		{"DELETE", "/volumecontent/{id}/path", catalogue.RemoveVolumeFile, a.RemoveVolumeFile},
+		{"GET", "/volumecontent/{id}/dir", catalogue.ListVolumeFolder, a.ListVolumeFolder},
+		{"POST", "/volumecontent/{id}/dir", catalogue.MakeVolumeFolder, a.MakeVolumeFolder},
+		{"GET", "/volumecontent/{id}/file", catalogue.ReadVolumeFile, a.ReadVolumeFile},
+		{"PUT", "/volumecontent/{id}/file", catalogue.WriteVolumeFile, a.WriteVolumeFile},
+	}...)
 }
 
 // e2bRoots are the first parts of the paths of that API.

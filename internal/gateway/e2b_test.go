@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -1219,5 +1220,60 @@ func TestE2BCreatesOnce(t *testing.T) {
 	}
 	if ids[0] != ids[1] || f.sandboxes.live() != 1 {
 		t.Errorf("%v, %d live", ids, f.sandboxes.live())
+	}
+}
+
+// What is once over REST is once over E2B's API: a repeat gets the first answer, but
+// for the secret of a key, which is kept nowhere.
+func TestE2BIdempotency(t *testing.T) {
+	f := newFixture(t)
+	key := f.key("t", sandbox.RoleOwner)
+	for path, body := range map[string]string{
+		"/api-keys": `{"name":"a"}`, "/secrets": `{"name":"a","value":"v"}`, "/volumes": `{"name":"a"}`,
+	} {
+		ask := func() answer {
+			req, _ := http.NewRequest("POST", f.url+path, strings.NewReader(body))
+			req.Header.Set("X-API-Key", key)
+			req.Header.Set("Idempotency-Key", "one"+path)
+			return f.raw(req)
+		}
+		first, again := ask(), ask()
+		if first.status != 201 || again.status != 201 || again.header.Get("Idempotent-Replayed") != "true" {
+			t.Errorf("%s: %d %s, then %d %s", path, first.status, first.body, again.status, again.body)
+			continue
+		}
+		var told, repeated map[string]any
+		first.into(t, 201, &told)
+		again.into(t, 201, &repeated)
+		if path == "/api-keys" {
+			if told["key"] == nil || repeated["key"] != nil {
+				t.Errorf("the key is %v, then %v", told["key"], repeated["key"])
+			}
+			delete(told, "key")
+		}
+		if !reflect.DeepEqual(told, repeated) {
+			t.Errorf("%s: %v, then %v", path, told, repeated)
+		}
+	}
+}
+
+// The audit log names the secret that a request changed or removed.
+func TestE2BSecretsInTheAuditLog(t *testing.T) {
+	f := newFixture(t)
+	key := f.key("t", sandbox.RoleOwner)
+	f.e2b(key, "POST", "/secrets", `{"name":"a","value":"v"}`)
+	for _, method := range []string{"POST", "DELETE"} {
+		e := f.audit1(func() {
+			body := ""
+			if method == "POST" {
+				body = `{"value":"w"}`
+			}
+			if a := f.e2b(key, method, "/secrets/a", body); a.status >= 300 {
+				t.Errorf("%s: %d %s", method, a.status, a.body)
+			}
+		})
+		if e.Target != "a" || e.Operation != method+" /secrets/{secret}" {
+			t.Errorf("%s is recorded as %+v", method, e)
+		}
 	}
 }

@@ -1,32 +1,34 @@
 package gateway
 
 import (
+	"maps"
 	"net/http"
 	"net/netip"
+	"slices"
 
-	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/ratelimit"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue"
 )
 
-// RouteInfo is what a route asks of who uses it.
+// RouteInfo is a route as tests see it.
 type RouteInfo struct {
 	Method, Path string
 	Call         bool // of Connect and gRPC
 	E2B          bool
-	Anyone       bool
-	Scope        sandbox.Scope
-	Class        ratelimit.Class
-	Creates      bool
+	Op           *catalogue.Operation
+	MaxBody      int64
 }
 
 // RouteTable is every route that is served.
 func (s *Server) RouteTable() []RouteInfo {
 	var all []RouteInfo
 	for _, rt := range s.allRoutes() {
-		all = append(all, RouteInfo{rt.method, rt.path, rt.isCall(), isE2B(rt.path), rt.access == anyone, scopeOf(rt), classOf(rt), creates(rt)})
+		all = append(all, RouteInfo{rt.method, rt.path, rt.door == connectDoor, rt.door == e2bDoor, rt.op, rt.maxBody})
 	}
 	return all
 }
+
+// Procedures are the calls that have an operation.
+func Procedures() []string { return slices.Collect(maps.Keys(procedures)) }
 
 // FromClient is the RemoteAddr of a request as a Server that trusts proxies sees it.
 func FromClient(trusted []netip.Prefix, r *http.Request) string {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue"
 )
 
 // pipe serves one handler over a connection in memory, so that a test can have
@@ -51,7 +52,7 @@ func (l *oneConn) Addr() net.Addr { return &net.TCPAddr{} }
 func readBody(result chan<- error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		out := &writer{ResponseWriter: w, flow: http.NewResponseController(w)}
-		b, err := newBody(out, r, endless)
+		b, err := newBody(out, r, catalogue.Streamed)
 		if err == nil {
 			_, err = io.Copy(io.Discard, b)
 		}
@@ -115,7 +116,7 @@ func TestSlowReader(t *testing.T) {
 		result := make(chan error, 1)
 		conn := pipe(t, func(w http.ResponseWriter, r *http.Request) {
 			out := &writer{ResponseWriter: w, flow: http.NewResponseController(w)}
-			b, _ := newBody(out, r, endless)
+			b, _ := newBody(out, r, catalogue.Streamed)
 			var err error
 			for err == nil {
 				_, err = b.Read(make([]byte, 10))
@@ -138,7 +139,7 @@ func TestLongRequestAfterItsBody(t *testing.T) {
 		read, left := make(chan struct{}), make(chan error, 1)
 		conn := pipe(t, func(w http.ResponseWriter, r *http.Request) {
 			out := &writer{ResponseWriter: w, flow: http.NewResponseController(w)}
-			b, _ := newBody(out, r, jsonBody)
+			b, _ := newBody(out, r, catalogue.JSON)
 			io.ReadAll(b)
 			close(read)
 			<-r.Context().Done()

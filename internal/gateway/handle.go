@@ -112,7 +112,7 @@ func (s *Server) authenticate(rt route, w *writer, r *http.Request) (who sandbox
 			s.refused(rt, r, sandbox.Identity{}, refusedURL)
 			return who, r, err
 		}
-	case rt.access == tenant, rt.path == tokenPath && sendsKey(r):
+	case !rt.op.Public(), rt.op.OptionalKey && sendsKey(r):
 		if who, err = s.recognize(rt, oneCredential(r)); err != nil {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="cloud-sandbox"`)
 			s.refuseAnonymous(rt, w, r, err)
@@ -127,7 +127,7 @@ func (s *Server) authenticate(rt route, w *writer, r *http.Request) (who sandbox
 
 // allow runs the handler of a route for who asks, if they may and it can be.
 func (s *Server) allow(rt route, w *writer, r *http.Request, who sandbox.Identity) error {
-	if scope := scopeOf(rt); rt.access == tenant && !who.May(scope) {
+	if scope := rt.op.Scope; !rt.op.Public() && !who.May(scope) {
 		s.refuseBody(w, r)
 		w.audit.refuse()
 		s.refused(rt, r, who, refusedScope)
@@ -178,7 +178,7 @@ func (s *Server) refused(rt route, r *http.Request, who sandbox.Identity, reason
 // event tells of something that a request came to.
 func (s *Server) event(rt route, r *http.Request, kind sandbox.EventKind, who sandbox.Identity, reason string) {
 	s.Event(sandbox.Event{
-		Kind: kind, Tenant: who.Tenant, User: sandbox.AuditText(who.User), Key: who.Key, Remote: remoteOf(r), Operation: operationOf(rt), Reason: reason,
+		Kind: kind, Tenant: who.Tenant, User: sandbox.AuditText(who.User), Key: who.Key, Remote: remoteOf(r), Operation: rt.name(), Reason: reason,
 	})
 }
 
@@ -189,7 +189,7 @@ func (s *Server) admit(rt route, w *writer, r *http.Request, who sandbox.Identit
 	if err != nil {
 		s.metrics.refuse(refusedRate)
 	}
-	if err == nil && (rt.access == tenant || rt.path == tokenPath) && !looks(rt) {
+	if err == nil && rt.op.Changes {
 		err = s.audit.ready(r.Context())
 	}
 	if err != nil {
@@ -224,7 +224,7 @@ func (s *Server) conclude(rt route, w *writer, r *http.Request, err error) (brok
 		w.status = status.ClientClosed
 		return true
 	case errors.As(err, &answered):
-		if rt.isCall() {
+		if rt.door == connectDoor {
 			w.status = status.Of(err).Status
 		}
 		return false
@@ -233,7 +233,7 @@ func (s *Server) conclude(rt route, w *writer, r *http.Request, err error) (brok
 	}
 	err = causeOf(r, err)
 	f := status.Of(err)
-	if rt.isCall() {
+	if rt.door == connectDoor {
 		_ = rpc.Fail(w, r, err) // a client that is gone hears nothing
 		w.status = f.Status     // for the log: the answer itself is 200 in gRPC
 		return false
@@ -271,7 +271,7 @@ func clientLeft(r *http.Request, err error) bool {
 
 func (s *Server) logRequest(rt route, r *http.Request, id string, who sandbox.Identity, w *writer, err error, took time.Duration) {
 	level := slog.LevelInfo
-	if rt.quiet {
+	if rt.op.Quiet {
 		level = slog.LevelDebug
 	}
 	attrs := []slog.Attr{

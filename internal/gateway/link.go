@@ -6,14 +6,13 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/e2b"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/signedurl"
 )
 
-// byURL reports whether a request is allowed by its URL alone.
+// byURL reports whether a request is allowed by its URL alone. URLs of calls are never
+// signed.
 func byURL(rt route, r *http.Request) bool {
-	takes := rt.path == rest.FilesPath && (rt.method == http.MethodGet || rt.method == http.MethodPut) || rt.path == uploadPath && rt.method == http.MethodPut
-	return takes && signedurl.Signed(r.URL)
+	return rt.op.SignedURL && rt.door != connectDoor && signedurl.Signed(r.URL)
 }
 
 // openURL returns whom a signed URL speaks for, and the request as the handler

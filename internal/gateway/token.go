@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 )
 
@@ -72,7 +73,7 @@ func (s *Server) mints(r *http.Request, who sandbox.Identity) error {
 	}
 	if err != nil {
 		auditingOf(r.Context()).pass() // as for all that its credentials ask for
-		s.refuseSuspended(route{method: http.MethodPost, path: tokenPath}, r, who, err)
+		s.refuseSuspended(route{binding: binding{op: catalogue.CreateToken}}, r, who, err)
 	}
 	return err
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // carried is what requests to ports of Sandboxes are counted as.
-var carried = route{path: "sandbox port"}
+var carried = route{binding: binding{path: "sandbox port"}}
 
 // carry lets a request through to a port of a Sandbox. What is answered is the
 // Sandbox's: nothing is added to it.

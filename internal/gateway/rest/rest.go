@@ -78,13 +78,13 @@ func Made(ctx context.Context, id string) {
 
 type namesKey struct{}
 
-// WithNames has told be called with what a request that is a call is about, where
-// REST has it in the path.
+// WithNames has told be called with the ID or name that a request is about, where its
+// path does not have it as {id}.
 func WithNames(ctx context.Context, told func(id string)) context.Context {
 	return context.WithValue(ctx, namesKey{}, told)
 }
 
-// Names tells what the call of ctx is about, by its ID or name.
+// Names tells what the request of ctx is about, by its ID or name.
 func Names(ctx context.Context, id string) {
 	if told, ok := ctx.Value(namesKey{}).(func(string)); ok {
 		told(id)

@@ -1,0 +1,174 @@
+package gateway_test
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
+)
+
+// betweenOurs are the packages of services that no client of the gateway calls.
+var betweenOurs = []string{"guest", "node", "rpc", "scheduler", "session"}
+
+// Every URL of every door has a row in the catalogue, and every row has a URL.
+func TestEveryCallHasARow(t *testing.T) {
+	rows := map[*catalogue.Operation]bool{}
+	for _, o := range catalogue.All() {
+		rows[o] = true
+	}
+	bound := map[*catalogue.Operation]bool{}
+	served := map[string]bool{}
+	for _, rt := range newFixture(t).server.RouteTable() {
+		if !rows[rt.Op] {
+			t.Errorf("%s %s has no row", rt.Method, rt.Path)
+		}
+		bound[rt.Op] = true
+		if rt.Call {
+			served[rt.Path] = true
+		}
+	}
+	for o := range rows {
+		if !bound[o] {
+			t.Errorf("%s has a row, and no door has it", o.Name)
+		}
+	}
+	calls := 0
+	protoregistry.GlobalFiles.RangeFiles(func(file protoreflect.FileDescriptor) bool {
+		name, ours := strings.CutPrefix(string(file.Package()), "cloudsandbox.")
+		name, _, _ = strings.Cut(name, ".")
+		if !ours || slices.Contains(betweenOurs, name) {
+			return true
+		}
+		for i := range file.Services().Len() {
+			service := file.Services().Get(i)
+			for j := range service.Methods().Len() {
+				calls++
+				if path := "/" + string(service.FullName()) + "/" + string(service.Methods().Get(j).Name()); !served[path] {
+					t.Errorf("%s is not served", path)
+				}
+			}
+		}
+		return true
+	})
+	for _, path := range gateway.Procedures() {
+		if !served[path] {
+			t.Errorf("%s has an operation and is not served", path)
+		}
+	}
+	if calls != len(gateway.Procedures()) {
+		t.Errorf("%d calls, but %d with an operation", calls, len(gateway.Procedures()))
+	}
+}
+
+// The contract of REST and the catalogue say the same, and name the same operations.
+func TestContractIsTheCatalogue(t *testing.T) {
+	doc, err := openapi3.NewLoader().LoadFromData(api.OpenAPI)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := map[string]bool{}
+	for _, rt := range newFixture(t).server.RouteTable() {
+		if rt.Call || rt.E2B {
+			continue
+		}
+		served[rt.Method+" "+rt.Path] = true
+		item := doc.Paths.Value(rt.Path)
+		if item == nil || item.GetOperation(rt.Method) == nil {
+			t.Errorf("%s %s is not in the contract", rt.Method, rt.Path)
+			continue
+		}
+		op := item.GetOperation(rt.Method)
+		open := op.Security != nil && len(*op.Security) == 0
+		scope, _ := op.Extensions["x-scope"].(string)
+		bound, bounded := op.Extensions["x-max-body-bytes"].(float64)
+		if !bounded && op.RequestBody != nil {
+			bound = float64(catalogue.Streamed)
+		}
+		once := false
+		for _, p := range op.Parameters {
+			once = once || p.Ref == "#/components/parameters/IdempotencyKey"
+		}
+		for property, pair := range map[string][2]any{
+			"operationId":                  {op.OperationID, rt.Op.Name},
+			"security of anyone":           {open, rt.Op.Public()},
+			"x-scope":                      {scope, string(rt.Op.Scope)},
+			"requestBody":                  {op.RequestBody != nil, rt.Op.MaxBody != 0},
+			"x-max-body-bytes":             {bound, float64(rt.Op.MaxBody)},
+			"bound of the route":           {rt.MaxBody, rt.Op.MaxBody},
+			"the parameter IdempotencyKey": {once, rt.Op.Once},
+			"changes by a GET":             {rt.Method == http.MethodGet && rt.Op.Changes, rt.Op == catalogue.AttachProcess || rt.Op == catalogue.ConnectPort},
+		} {
+			if pair[0] != pair[1] {
+				t.Errorf("%s %s: %s: the contract says %v, the catalogue %v", rt.Method, rt.Path, property, pair[0], pair[1])
+			}
+		}
+	}
+	for path, item := range doc.Paths.Map() {
+		for method := range item.Operations() {
+			if !served[method+" "+path] {
+				t.Errorf("%s %s is in the contract only", method, path)
+			}
+		}
+	}
+}
+
+// A body has room for the longest values that it may have, escaped to twice their
+// length.
+func TestBodiesHaveRoom(t *testing.T) {
+	for _, tt := range []struct {
+		op     *catalogue.Operation
+		values int64
+	}{
+		{catalogue.Execute, 2 * (execution.MaxCode + execution.MaxStdin)},
+		{catalogue.StartProcess, 2 * (execution.MaxCommand + execution.MaxStdin)},
+		{catalogue.ReplaceInFiles, 2 * (execution.MaxReplacePattern + execution.MaxReplacement)},
+	} {
+		if room := tt.op.MaxBody - tt.values; room < 1<<20 {
+			t.Errorf("%s: %d bytes are left for the rest", tt.op.Name, room)
+		}
+	}
+	if catalogue.WriteProcessInput.MaxBody != execution.MaxInput {
+		t.Errorf("input may have %d bytes, its body %d", execution.MaxInput, catalogue.WriteProcessInput.MaxBody)
+	}
+}
+
+// The audit log names what the path of a denied request names, through every door.
+func TestAuditNamesThePath(t *testing.T) {
+	f := newFixture(t)
+	without := map[sandbox.Scope]string{}
+	for _, s := range sandbox.Scopes() {
+		without[s] = f.key("t", sandbox.RoleOperator, slices.DeleteFunc(sandbox.Scopes(), func(o sandbox.Scope) bool { return o == s })...)
+	}
+	for _, rt := range f.server.RouteTable() {
+		want := ""
+		switch has := func(name string) bool { return strings.Contains(rt.Path, "{"+name+"}") }; {
+		case has("id") && has("user"):
+			want = "i1/users/u1"
+		case has("user"):
+			want = "u1"
+		case has("part"):
+			want = "t1/p1"
+		case has("template"):
+			want = "t1"
+		case has("id"):
+			want = "i1"
+		default:
+			continue
+		}
+		at := rt
+		at.Path = strings.NewReplacer("{id}", "i1", "{user}", "u1", "{template}", "t1", "{part}", "p1").Replace(rt.Path)
+		if e := f.audit1(func() { f.ask(at, without[rt.Op.Scope]) }); e.Target != want || e.Code != "denied" {
+			t.Errorf("%s %s is recorded as %+v, not with the target %s", rt.Method, rt.Path, e, want)
+		}
+	}
+}
