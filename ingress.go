@@ -3,6 +3,7 @@ package sandbox
 import (
 	"bytes"
 	"encoding/json"
+	"math"
 	"net"
 	"net/netip"
 	"slices"
@@ -80,6 +81,24 @@ func (r IngressRules) Ingress() (Ingress, error) {
 	}
 	text, err := json.Marshal(r)
 	return Ingress(text), err
+}
+
+// PortRules are the rules about ports that a request names; Invalid for numbers that
+// are no ports.
+func PortRules(private bool, exceptions []int64, host string, tls []int64) (Ingress, error) {
+	rules := IngressRules{Private: private, Host: host}
+	for _, list := range []struct {
+		from []int64
+		to   *[]uint16
+	}{{tls, &rules.TLSPorts}, {exceptions, &rules.Exceptions}} {
+		for _, n := range list.from {
+			if n < 1 || n > math.MaxUint16 {
+				return "", Errorf(Invalid, `"%.15d" is not a port: it must be a number from 1 to 65535`, n)
+			}
+			*list.to = append(*list.to, uint16(n))
+		}
+	}
+	return rules.Ingress()
 }
 
 // sortedPorts is ports in order, each once.

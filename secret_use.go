@@ -51,6 +51,16 @@ type SecretUse struct {
 // empty: none. Equal uses are equal strings.
 type SecretUses string
 
+// NamedSecretUses are the uses that a request names, each of a Secret.
+func NamedSecretUses(uses []SecretUse) (SecretUses, error) {
+	for _, u := range uses {
+		if err := CheckSecretName(u.Secret); err != nil {
+			return "", err
+		}
+	}
+	return NewSecretUses(uses)
+}
+
 // NewSecretUses checks uses and returns them in their one form.
 func NewSecretUses(uses []SecretUse) (SecretUses, error) {
 	if len(uses) > MaxSecretUses {

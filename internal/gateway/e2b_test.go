@@ -1006,7 +1006,7 @@ func TestPlainHeadersAreForWriters(t *testing.T) {
 		may := strings.HasSuffix(what, "an owner") || strings.HasSuffix(what, "writes")
 		for path, shows := range map[string]bool{
 			"GET /sandboxes/" + id: true, "GET /api/v1/sessions/" + id: true, "GET /api/v1/sessions": true,
-			"GET /v2/sandboxes": false, "GET /sandboxes": false, "POST /cloudsandbox.sandbox.v1.SandboxService/Get": false, "POST /cloudsandbox.sandbox.v1.SandboxService/List": false,
+			"GET /v2/sandboxes": false, "GET /sandboxes": false, "POST /cloudsandbox.sandbox.v1.SandboxService/Get": true, "POST /cloudsandbox.sandbox.v1.SandboxService/List": true,
 		} {
 			method, path, _ := strings.Cut(path, " ")
 			body := ""

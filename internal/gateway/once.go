@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -12,8 +13,11 @@ import (
 	"regexp"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rpc"
 )
 
 const (
@@ -22,7 +26,7 @@ const (
 	onceLife = 24 * time.Hour
 	// onceSweep is how often old ones are removed.
 	onceSweep  = time.Hour
-	idempotent = "Idempotency-Key"
+	idempotent = rpc.IdempotencyKey
 	maxAnswer  = 64 << 10 // bytes of an answer that is kept
 	onceBody   = 16 << 20 // bytes of a request that is compared with its repeats
 )
@@ -36,14 +40,15 @@ var holder = rand.Text()
 // Idempotency-Key of its Tenant, within onceLife: the first one is carried out,
 // a repeat gets its answer. A request that fails is forgotten, so that a repeat
 // tries again; one of which nobody knows whether it took effect is carried out
-// again for the same resource. Requests without the header pass.
+// again for the same resource. Requests without the header pass. Calls of Connect
+// have their answers as messages, and go through onceCall.
 func (s *Server) once(rt route, w *writer, r *http.Request, who sandbox.Identity) error {
 	keys := r.Header.Values(idempotent)
 	if len(keys) == 0 || !rt.op.Once || rt.door == connectDoor {
 		return rt.answer(w, r, who)
 	}
-	if len(keys) != 1 || !idempotencyPattern.MatchString(keys[0]) {
-		return sandbox.Errorf(sandbox.Invalid, "send one %s of 1 to 255 visible ASCII characters", idempotent)
+	if err := checkOnceKeys(keys); err != nil {
+		return err
 	}
 	body, err := io.ReadAll(io.LimitReader(r.Body, onceBody+1))
 	switch {
@@ -52,28 +57,91 @@ func (s *Server) once(rt route, w *writer, r *http.Request, who sandbox.Identity
 	case len(body) > onceBody:
 		return sandbox.Errorf(sandbox.TooLarge, "with an %s a body may have at most %d bytes", idempotent, onceBody)
 	}
-	mine := sandbox.Once{
-		Tenant: who.Tenant, Key: keys[0], Request: requestHash(r, body), Resource: sandbox.NewSandboxID(),
-		At: time.Now().UTC().Truncate(time.Microsecond), Holder: holder,
-	}
-	there, began, err := s.Store.BeginOnce(r.Context(), mine, mine.At.Add(-onceLife))
+	first, began, err := s.beginOnce(r.Context(), who.Tenant, keys[0], requestHash(body, r.Method, r.URL.Path, r.URL.RawQuery))
 	switch {
 	case err != nil:
 		return err
 	case !began:
-		return repeat(w, there, mine)
+		return repeat(w, first)
 	}
-	bounded := *r.WithContext(rest.WithResource(r.Context(), there.Resource))
+	bounded := *r.WithContext(rest.WithResource(r.Context(), first.Resource))
 	bounded.Body = io.NopCloser(bytes.NewReader(body))
 	kept := &keeping{writer: w}
 	err = rt.answer(kept, &bounded, who)
-	s.settle(r.Context(), there, rt, kept, err)
+	answer := kept.body.Bytes()
+	if rt.op.ShowsSecret {
+		answer = withoutSecret(answer)
+	}
+	s.settle(r.Context(), first, kept.status, answer, err)
 	return err
 }
 
-func requestHash(r *http.Request, body []byte) sandbox.KeyHash {
+// onceCall is once for a unary call. It fills repeated with the answer of an earlier
+// call, and reports true, or does the call, whose answer do returns.
+func (s *Server) onceCall(ctx context.Context, c rpc.OnceCall, repeated proto.Message, do func(context.Context) (proto.Message, error)) (bool, error) {
+	op := procedures[c.Procedure].op
+	if !op.Once {
+		_, err := do(ctx)
+		return false, err
+	}
+	if err := checkOnceKeys(c.Keys); err != nil {
+		return false, err
+	}
+	request, err := proto.MarshalOptions{Deterministic: true}.Marshal(c.Request)
+	if err != nil {
+		return false, err
+	}
+	first, began, err := s.beginOnce(ctx, c.Tenant, c.Keys[0], requestHash(request, c.Procedure))
+	switch {
+	case err != nil:
+		return false, err
+	case !began:
+		return true, proto.Unmarshal(first.Answer, repeated)
+	}
+	made, failure := do(rest.WithResource(ctx, first.Resource))
+	var answer []byte
+	if failure == nil {
+		if op.ShowsSecret {
+			made = proto.Clone(made)
+			made.ProtoReflect().Clear(made.ProtoReflect().Descriptor().Fields().ByName("secret"))
+		}
+		answer, err = proto.Marshal(made)
+	}
+	s.settle(ctx, first, http.StatusOK, answer, cmp.Or(failure, err))
+	return false, failure
+}
+
+func checkOnceKeys(keys []string) error {
+	if len(keys) != 1 || !idempotencyPattern.MatchString(keys[0]) {
+		return sandbox.Errorf(sandbox.Invalid, "send one %s of 1 to 255 visible ASCII characters", idempotent)
+	}
+	return nil
+}
+
+// beginOnce returns the record of the first request with a key. It reports true if
+// the caller is to carry that request out, and false if it has an answer.
+func (s *Server) beginOnce(ctx context.Context, tenant sandbox.TenantID, key string, request sandbox.KeyHash) (first sandbox.Once, began bool, err error) {
+	mine := sandbox.Once{
+		Tenant: tenant, Key: key, Request: request, Resource: sandbox.NewSandboxID(),
+		At: time.Now().UTC().Truncate(time.Microsecond), Holder: holder,
+	}
+	first, began, err = s.Store.BeginOnce(ctx, mine, mine.At.Add(-onceLife))
+	switch {
+	case err != nil || began:
+		return first, began, err
+	case first.Request != mine.Request:
+		return first, false, sandbox.Errorf(sandbox.Conflict, "this %s was used for another request: use a new one", idempotent)
+	case first.Status == 0:
+		return first, false, rest.ErrUnderWay
+	}
+	return first, false, nil
+}
+
+// requestHash is of what makes two requests the same: the texts that name the
+// operation, and the body.
+func requestHash(body []byte, named ...string) sandbox.KeyHash {
 	h := sha256.New()
-	for _, part := range []string{r.Method, r.URL.Path, r.URL.RawQuery} {
+	for _, part := range named {
 		h.Write([]byte(part))
 		h.Write([]byte{0})
 	}
@@ -81,38 +149,29 @@ func requestHash(r *http.Request, body []byte) sandbox.KeyHash {
 	return sandbox.KeyHash(h.Sum(nil))
 }
 
-// repeat answers a request whose key is known.
-func repeat(w *writer, there, mine sandbox.Once) error {
-	switch {
-	case there.Request != mine.Request:
-		return sandbox.Errorf(sandbox.Conflict, "this %s was used for another request: use a new one", idempotent)
-	case there.Status == 0:
-		return rest.ErrUnderWay
-	}
+// repeat answers a request whose first one had an answer.
+func repeat(w *writer, first sandbox.Once) error {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Cache-Control", "no-store")
-	h.Set("Idempotent-Replayed", "true")
-	w.WriteHeader(there.Status)
-	_, err := w.Write(there.Answer)
+	h.Set(rpc.Replayed, "true")
+	w.WriteHeader(first.Status)
+	_, err := w.Write(first.Answer)
 	return err
 }
 
 // settle records what became of a request. The client may be gone by now.
-func (s *Server) settle(ctx context.Context, o sandbox.Once, rt route, kept *keeping, failure error) {
+func (s *Server) settle(ctx context.Context, o sandbox.Once, status int, answer []byte, failure error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	var err error
 	switch {
 	case failure != nil && unsure(failure):
 		err = s.Store.LetGoOnce(ctx, o)
-	case failure != nil || kept.status < 200 || kept.status > 299 || kept.body.Len() > maxAnswer:
+	case failure != nil || status < 200 || status > 299 || len(answer) > maxAnswer:
 		err = s.Store.DropOnce(ctx, o)
 	default:
-		o.Status, o.Answer = kept.status, kept.body.Bytes()
-		if rt.op.ShowsSecret {
-			o.Answer = withoutSecret(o.Answer)
-		}
+		o.Status, o.Answer = status, answer
 		err = s.Store.FinishOnce(ctx, o)
 	}
 	if err != nil {

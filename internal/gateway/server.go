@@ -199,7 +199,7 @@ func New(c Config) *Server {
 	templates := steps.Templates{Templates: c.Templates, Steps: s.builds}
 	s.api.Templates = templates
 	s.services = rpc.Services(&rpc.API{
-		Sandboxes: boxes, Guests: s.guests, Executions: s.api.Executions, Templates: templates, Keys: c.Keys, Secrets: c.Secrets, Volumes: c.Nodes,
+		Sandboxes: boxes, Guests: s.guests, Executions: s.api.Executions, Templates: templates, Keys: c.Keys, Secrets: c.Secrets, Volumes: c.Nodes, Once: s.onceCall,
 	})
 	s.e2b = &e2b.API{
 		Sandboxes: c.Sandboxes, Records: c.Records, Guests: s.guests, Executions: s.api.Executions,

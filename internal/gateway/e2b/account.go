@@ -124,9 +124,7 @@ func (a *API) CreateKey(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 		return err
 	}
 	req := keys.Request{Name: body.Name}
-	if id := rest.Resource(r.Context()); id != "" {
-		req.ID = "k" + id[1:] // a Sandbox's ID has the same form
-	}
+	req.ID = rest.ResourceLike(r.Context(), "k")
 	key, secret, err := a.Keys.Create(r.Context(), who, req)
 	if err != nil {
 		return err

@@ -232,9 +232,7 @@ func (a *API) TakeSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.I
 	req := sandbox.SnapshotRequest{
 		Name: name, FilesOnly: body.Memory != nil && !*body.Memory, TakeName: true,
 	}
-	if id := rest.Resource(r.Context()); id != "" {
-		req.ID = "s" + id[1:] // a Snapshot's IDs have another first letter
-	}
+	req.ID = rest.ResourceLike(r.Context(), "s")
 	snap, err := a.Sandboxes.TakeSnapshot(r.Context(), who.Tenant, sb.ID, req)
 	if err != nil {
 		return absent(err, sb.ID)

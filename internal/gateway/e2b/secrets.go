@@ -98,7 +98,7 @@ func (a *API) CreateSecret(w http.ResponseWriter, r *http.Request, who sandbox.I
 	if !secretNamePattern.MatchString(name) {
 		return sandbox.Errorf(sandbox.Invalid, "name has 1 to 128 letters, digits and the characters _ and -")
 	}
-	made, err := a.Secrets.Create(r.Context(), who.Tenant, secrets.Request{Name: name, Metadata: body.Metadata, Value: sandbox.SecretValue(body.Value)})
+	made, err := a.Secrets.Create(r.Context(), who.Tenant, secrets.Request{ID: rest.ResourceLike(r.Context(), "p"), Name: name, Metadata: body.Metadata, Value: sandbox.SecretValue(body.Value)})
 	if err != nil {
 		return err
 	}

@@ -57,7 +57,7 @@ func (a *API) CreateVolume(w http.ResponseWriter, r *http.Request, who sandbox.I
 	if err := rest.Decode(r, &body); err != nil {
 		return err
 	}
-	v, err := a.Sandboxes.CreateVolume(r.Context(), who.Tenant, sandbox.VolumeRequest{Name: body.Name})
+	v, err := a.Sandboxes.CreateVolume(r.Context(), who.Tenant, sandbox.VolumeRequest{ID: rest.ResourceLike(r.Context(), "v"), Name: body.Name})
 	switch sandbox.CodeOf(err) {
 	case sandbox.Conflict:
 		return sandbox.Errorf(sandbox.Invalid, "there is a volume named %q", body.Name).WithCause(err)

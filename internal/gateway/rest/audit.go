@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -124,13 +123,12 @@ func auditQuery(r *http.Request) (sandbox.AuditQuery, error) {
 	switch {
 	case !slices.Contains(outcomes, q.Outcome):
 		return q, sandbox.Errorf(sandbox.Invalid, `outcome must be "ok", "denied" or "failed"`)
-	case len(q.Cursor) > maxCursor:
-		return q, sandbox.Errorf(sandbox.Invalid, "cursor is not one of an earlier page")
 	}
-	if s := values.Get("limit"); s != "" {
-		if q.Limit, err = strconv.Atoi(s); err != nil || q.Limit < 1 || q.Limit > maxAuditList {
-			return q, sandbox.Errorf(sandbox.Invalid, "limit must be a whole number from 1 to %d", maxAuditList)
-		}
+	if err := sandbox.CheckCursor(q.Cursor); err != nil {
+		return q, err
+	}
+	if err := pageLimit(values, maxAuditList, &q.Limit); err != nil {
+		return q, err
 	}
 	if q.Since, err = timeParameter(values, "since"); err != nil {
 		return q, err

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math"
 	"net/http"
 	"net/url"
 	"reflect"
@@ -87,7 +86,7 @@ func jsonError(err error, t reflect.Type) error {
 func kindError(wrong *json.UnmarshalTypeError, t reflect.Type) error {
 	name, field := fieldOf(t, wrong.Field)
 	if wrong.Type == secondsType {
-		return notSeconds(name, wrong.Value)
+		return sandbox.NotSeconds(name, wrong.Value)
 	}
 	if field != nil && field != wrong.Type && (field.Kind() == reflect.Map || field.Kind() == reflect.Slice) {
 		name = "what " + name + " holds"
@@ -178,14 +177,11 @@ func (s *seconds) UnmarshalJSON(raw []byte) error {
 
 func secondsOf(raw []byte) (seconds, bool) {
 	var n float64
-	if err := json.Unmarshal(raw, &n); err != nil || !(n > 0) || n > math.MaxInt32 {
+	if json.Unmarshal(raw, &n) != nil {
 		return 0, false
 	}
-	return seconds(max(n*float64(time.Second), 1)), true
-}
-
-func notSeconds(name, given string) error {
-	return sandbox.Errorf(sandbox.Invalid, "%s must be a number of seconds, more than 0 and at most %d, not %.32s", name, math.MaxInt32, given)
+	d, ok := sandbox.Seconds(n)
+	return seconds(d), ok
 }
 
 // duration is zero for a field that was absent.

@@ -77,9 +77,7 @@ func (a *API) CreateKey(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 		return err
 	}
 	req := keys.Request{Name: body.Name, Scopes: body.Scopes}
-	if id := Resource(r.Context()); id != "" {
-		req.ID = "k" + id[1:] // a Sandbox's ID has the same form
-	}
+	req.ID = ResourceLike(r.Context(), "k")
 	if body.ExpiresIn != nil {
 		if req.Life = body.ExpiresIn.duration(); req.Life < time.Second {
 			return sandbox.Errorf(sandbox.Invalid, "expires_in_seconds must be at least 1, or absent for a key that does not expire")

@@ -39,9 +39,7 @@ func (a *API) ImportSnapshot(w http.ResponseWriter, r *http.Request, who sandbox
 		return err
 	}
 	req := sandbox.ImportRequest{Name: q.Get("name")}
-	if id := Resource(r.Context()); id != "" {
-		req.ID = "s" + id[1:] // a Snapshot's IDs have another first letter
-	}
+	req.ID = ResourceLike(r.Context(), "s")
 	if err := req.Check(); err != nil {
 		return err
 	}

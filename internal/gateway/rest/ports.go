@@ -27,28 +27,9 @@ func (b *portsBody) UnmarshalJSON(raw []byte) error {
 	if err := decodeObject(raw, &body); err != nil {
 		return err
 	}
-	rules := sandbox.IngressRules{Private: body.Private, Host: body.Host}
-	var err error
-	if rules.TLSPorts, err = portsOf(body.TLS); err != nil {
-		return err
-	}
-	if rules.Exceptions, err = portsOf(body.Exceptions); err != nil {
-		return err
-	}
-	i, err := rules.Ingress()
+	i, err := sandbox.PortRules(body.Private, body.Exceptions, body.Host, body.TLS)
 	*b = portsBody(i)
 	return err
-}
-
-func portsOf(numbers []int64) (ports []uint16, err error) {
-	for _, n := range numbers {
-		p, err := execution.Port(strconv.FormatInt(n, 10))
-		if err != nil {
-			return nil, err
-		}
-		ports = append(ports, p)
-	}
-	return ports, nil
 }
 
 // ingress is empty for a field that was absent.

@@ -321,7 +321,7 @@ func (a *API) WaitProcess(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	if s := more["timeout_seconds"]; s != "" {
 		var ok bool
 		if timeout, ok = secondsOf([]byte(s)); !ok {
-			return notSeconds("timeout_seconds", s)
+			return sandbox.NotSeconds("timeout_seconds", s)
 		}
 	}
 	got, err := a.Executions.Wait(r.Context(), who.Tenant, ref, more["for"], timeout.duration())

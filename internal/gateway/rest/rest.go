@@ -62,6 +62,16 @@ func Resource(ctx context.Context) string {
 	return id
 }
 
+// ResourceLike is Resource as an ID of the kind that begins with a letter: IDs of all
+// kinds have the same form after it.
+func ResourceLike(ctx context.Context, letter string) string {
+	id := Resource(ctx)
+	if id == "" {
+		return ""
+	}
+	return letter + id[1:]
+}
+
 type madeKey struct{}
 
 // WithMade has told be called with the ID of each thing that a request makes.

@@ -37,9 +37,7 @@ func (a *API) CreateSecret(w http.ResponseWriter, r *http.Request, who sandbox.I
 		return err
 	}
 	req := secrets.Request{Name: body.Name, Description: body.Description, Hosts: (*sandbox.SecretHosts)(body.Hosts), Value: sandbox.SecretValue(body.Value)}
-	if id := Resource(r.Context()); id != "" {
-		req.ID = "s" + id[1:] // a Sandbox's ID has the same form
-	}
+	req.ID = ResourceLike(r.Context(), "p")
 	made, err := a.Secrets.Create(r.Context(), who.Tenant, req)
 	if err != nil {
 		return err
@@ -129,12 +127,7 @@ func (b *usesBody) UnmarshalJSON(raw []byte) error {
 	if err := d.Decode(&uses); err != nil {
 		return sandbox.Errorf(sandbox.Invalid, "secrets must be a list of objects of name, host, header and perhaps format, all of them text")
 	}
-	for _, u := range uses {
-		if err := sandbox.CheckSecretName(u.Secret); err != nil {
-			return err
-		}
-	}
-	normal, err := sandbox.NewSecretUses(uses)
+	normal, err := sandbox.NamedSecretUses(uses)
 	*b = usesBody(normal)
 	return err
 }

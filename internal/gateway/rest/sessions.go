@@ -27,7 +27,7 @@ type createBody struct {
 	Env            map[string]string `json:"env"`
 	User           string            `json:"user"`
 	Cwd            string            `json:"cwd"`
-	IfExists       string            `json:"if_exists"`
+	IfExists       sandbox.IfExists  `json:"if_exists"`
 
 	IdleTimeoutSeconds secondsOrNone `json:"idle_timeout_seconds"`
 	OnTimeout          string        `json:"on_timeout"`
@@ -46,95 +46,38 @@ type resourcesBody struct {
 	DiskMB   *int64   `json:"disk_mb"`
 	Pids     *int64   `json:"pids"`
 	// Bandwidth is no part of the Shape.
-	Bandwidth *int64 `json:"bandwidth_mbps"`
+	BandwidthMbps *int64 `json:"bandwidth_mbps"`
 }
 
-// asked is what a door has where a request says nothing.
-type asked struct {
-	timeout   time.Duration
-	onTimeout sandbox.OnTimeout
-}
-
-// request checks b and returns what it asks for.
-func (b *createBody) request(otherwise asked) (sandbox.CreateRequest, error) {
-	if b.IfExists != "" && b.IfExists != "fail" && b.IfExists != "return" {
-		return sandbox.CreateRequest{}, sandbox.Errorf(sandbox.Invalid, `if_exists must be "fail" or "return"`)
-	}
+// request is the request that b stands for. Create checks it.
+func (b *createBody) request(otherwise sandbox.Defaults) (sandbox.CreateRequest, error) {
 	req := sandbox.CreateRequest{
-		Template: b.Template, Name: b.Name, Timeout: cmp.Or(b.TimeoutSeconds.duration(), otherwise.timeout),
-		OnTimeout:  cmp.Or(sandbox.OnTimeout(b.OnTimeout), otherwise.onTimeout),
+		Template: b.Template, Name: b.Name, Timeout: b.TimeoutSeconds.duration(), OnTimeout: sandbox.OnTimeout(b.OnTimeout),
 		StayPaused: b.AutoResume != nil && !*b.AutoResume, Snapshot: b.SnapshotID,
 		Network: sandbox.NetworkPolicy(b.Network), Ingress: b.Ports.ingress(), Secrets: b.Secrets.uses(), Volumes: b.Volumes.mounts(),
 		Metadata: b.Metadata, Env: b.Env, User: b.User, Cwd: b.Cwd,
 		IdleTimeout: time.Duration(b.IdleTimeoutSeconds), CheckpointEvery: time.Duration(b.CheckpointSeconds),
 	}
 	if b.Resources != nil {
-		if n := bytesPerSecond(b.Resources.Bandwidth); n != nil {
-			req.Bandwidth = *n
-		}
-		shape, err := b.Resources.shape()
-		if err != nil {
+		if err := sandbox.Resources(*b.Resources).Create(&req); err != nil {
 			return req, err
 		}
-		req.Shape = shape
 	}
-	return req, req.Check()
-}
-
-// shape is zero when b names nothing of one.
-func (b *resourcesBody) shape() (sandbox.Shape, error) {
-	if b.Bandwidth != nil && *b == (resourcesBody{Bandwidth: b.Bandwidth}) {
-		return sandbox.Shape{}, nil
-	}
-	s := sandbox.DefaultShape()
-	if b.Type != "" {
-		var err error
-		if s, err = sandbox.ShapeOfType(b.Type); err != nil {
-			return s, err
-		}
-	}
-	if b.CPUs != nil {
-		s.CPUs = *b.CPUs
-	}
-	for _, f := range []struct{ from, to *int64 }{
-		{bytesOf(b.MemoryMB), &s.MemoryBytes}, {bytesOf(b.DiskMB), &s.DiskBytes}, {b.Pids, &s.Pids},
-	} {
-		if f.from != nil {
-			*f.to = *f.from
-		}
-	}
-	return s, s.Check()
-}
-
-// bytesPerSecond turns Mbit/s into bytes a second; what would overflow stays beyond
-// every bound.
-func bytesPerSecond(mbps *int64) *int64 {
-	if mbps == nil {
-		return nil
-	}
-	return new(min(max(*mbps, -1), 1<<40) * sandbox.Megabit)
-}
-
-// bytesOf turns MiB into bytes; what would overflow stays beyond every bound.
-func bytesOf(mib *int64) *int64 {
-	if mib == nil {
-		return nil
-	}
-	n := min(max(*mib, -1), 1<<40) << 20
-	return &n
+	otherwise.Fill(&req)
+	return req, nil
 }
 
 // CreateSession answers POST /api/v1/sessions with 201 and the new Sandbox.
 func (a *API) CreateSession(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	return a.create(w, r, who, http.StatusCreated, asked{sandbox.DefaultSessionTimeout, sandbox.OnTimeoutPause})
+	return a.create(w, r, who, http.StatusCreated, sandbox.SessionDefaults())
 }
 
 // Acquire answers POST /api/v1/sandbox/acquire with a running Sandbox.
 func (a *API) Acquire(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	return a.create(w, r, who, http.StatusOK, asked{sandbox.DefaultAcquireTimeout, sandbox.OnTimeoutEnd})
+	return a.create(w, r, who, http.StatusOK, sandbox.AcquireDefaults())
 }
 
-func (a *API) create(w http.ResponseWriter, r *http.Request, who sandbox.Identity, status int, otherwise asked) error {
+func (a *API) create(w http.ResponseWriter, r *http.Request, who sandbox.Identity, status int, otherwise sandbox.Defaults) error {
 	var body createBody
 	if err := Decode(r, &body); err != nil {
 		return err
@@ -143,34 +86,43 @@ func (a *API) create(w http.ResponseWriter, r *http.Request, who sandbox.Identit
 	if err != nil {
 		return err
 	}
-	req.ID = Resource(r.Context())
-	if req.ID != "" {
-		made, err := Earlier(r.Context(), a.Sandboxes, who.Tenant, req.ID)
-		switch {
-		case err != nil:
-			return err
-		case made.Ended != nil: // it failed: this is another attempt
-			req.ID = ""
-		case made.ID != "":
-			return Reply(w, status, viewOf(who, made))
-		}
-	}
-	if body.IfExists == "return" {
-		sb, created, err := a.Sandboxes.Ensure(r.Context(), who.Tenant, req)
-		if err != nil {
-			return err
-		}
-		if !created {
-			status = http.StatusOK
-		}
-		return Reply(w, status, viewOf(who, sb))
-	}
-	sb, err := a.Sandboxes.Create(r.Context(), who.Tenant, req)
+	sb, created, err := Create(r.Context(), a.Sandboxes, a.Guests, who.Tenant, req, body.IfExists)
 	if err != nil {
 		return err
 	}
-	a.Guests.Warm(r.Context(), sb)
+	if !created {
+		status = http.StatusOK
+	}
 	return Reply(w, status, viewOf(who, sb))
+}
+
+// Create creates a Sandbox for a request of any door, and reports false for one that
+// was there before. A request that must take effect once gets the Sandbox that an
+// earlier attempt created.
+func Create(ctx context.Context, in sandbox.Sandboxes, guests *execution.Guests, tenant sandbox.TenantID, req sandbox.CreateRequest, ifExists sandbox.IfExists) (sb sandbox.Sandbox, created bool, err error) {
+	if err := cmp.Or(ifExists.Check(), req.Check()); err != nil {
+		return sb, false, err
+	}
+	if req.ID = Resource(ctx); req.ID != "" {
+		made, err := Earlier(ctx, in, tenant, req.ID)
+		switch {
+		case err != nil:
+			return sb, false, err
+		case made.Ended != nil: // it failed: this is another attempt
+			req.ID = ""
+		case made.ID != "":
+			return made, true, nil
+		}
+	}
+	if created = ifExists != sandbox.IfExistsReturn; created {
+		sb, err = in.Create(ctx, tenant, req)
+	} else {
+		sb, created, err = in.Ensure(ctx, tenant, req)
+	}
+	if err == nil && created {
+		guests.Warm(ctx, sb)
+	}
+	return sb, created, err
 }
 
 // ErrUnderWay answers a repeat whose first request may still take effect.
@@ -217,41 +169,30 @@ func (a *API) ListSessions(w http.ResponseWriter, r *http.Request, who sandbox.I
 	return Reply(w, http.StatusOK, reply)
 }
 
-const maxCursor = 512 // bytes
-
 func listQuery(r *http.Request) (sandbox.ListQuery, error) {
 	values, err := query(r, "limit", "cursor", "state", "metadata[]")
 	if err != nil {
 		return sandbox.ListQuery{}, err
 	}
 	q := sandbox.ListQuery{Cursor: values.Get("cursor"), Metadata: metadataFilter(values)}
-	if len(q.Cursor) > maxCursor {
-		return q, sandbox.Errorf(sandbox.Invalid, "cursor is not one of an earlier page")
-	}
-	if s := values.Get("limit"); s != "" {
-		if q.Limit, err = strconv.Atoi(s); err != nil || q.Limit < 1 || q.Limit > 100 {
-			return q, sandbox.Errorf(sandbox.Invalid, "limit must be a whole number from 1 to 100")
-		}
+	if err := pageLimit(values, sandbox.MaxPage, &q.Limit); err != nil {
+		return q, err
 	}
 	if s := values.Get("state"); s != "" {
-		q.States, err = parseStates(s)
+		for name := range strings.SplitSeq(s, ",") {
+			q.States = append(q.States, sandbox.State(name))
+		}
 	}
-	return q, err
+	return q, q.Check()
 }
 
-// maxStates is how many states a filter may name.
-const maxStates = 8
-
-func parseStates(s string) ([]sandbox.State, error) {
-	var found []sandbox.State
-	for _, name := range strings.SplitN(s, ",", maxStates+1) {
-		state := sandbox.State(name)
-		if !state.Valid() {
-			return nil, sandbox.Errorf(sandbox.Invalid, "%.32q is not a state", name)
-		}
-		found = append(found, state)
+// pageLimit sets limit if the request names one, of at most most.
+func pageLimit(values url.Values, most int, limit *int) (err error) {
+	if s := values.Get("limit"); s != "" {
+		n, _ := strconv.Atoi(s) // 0, which is refused, for text that is no number
+		*limit, err = sandbox.PageLimit(n, most)
 	}
-	return found, nil
+	return err
 }
 
 // metadataFilter reads metadata[key]=value.
@@ -332,11 +273,9 @@ func (b *updateBody) change() (sandbox.Change, error) {
 		Volumes: (*[]sandbox.VolumeMount)(b.Volumes),
 	}
 	if res := b.Resources; res != nil {
-		if res.Type != "" {
-			return c, sandbox.Errorf(sandbox.Conflict, "the instance type cannot change while the sandbox runs: change cpus, memory_mb, pids or bandwidth_mbps, or create another one")
+		if err := sandbox.Resources(*res).Change(&c); err != nil {
+			return c, err
 		}
-		c.CPUs, c.MemoryBytes, c.DiskBytes, c.Pids = res.CPUs, bytesOf(res.MemoryMB), bytesOf(res.DiskMB), res.Pids
-		c.Bandwidth = bytesPerSecond(res.Bandwidth)
 	}
 	return c, nil
 }

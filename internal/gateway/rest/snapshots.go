@@ -2,7 +2,6 @@ package rest
 
 import (
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -188,9 +187,7 @@ func (a *API) TakeSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.I
 		return err
 	}
 	req := sandbox.SnapshotRequest{Name: body.Name, FilesOnly: body.Memory != nil && !*body.Memory}
-	if id := Resource(r.Context()); id != "" {
-		req.ID = "s" + id[1:] // a Snapshot's IDs have another first letter
-	}
+	req.ID = ResourceLike(r.Context(), "s")
 	snap, err := a.Sandboxes.TakeSnapshot(r.Context(), who.Tenant, r.PathValue("id"), req)
 	if err != nil {
 		return execution.Absent(r.PathValue("id"), err)
@@ -231,13 +228,11 @@ func (a *API) ListSnapshots(w http.ResponseWriter, r *http.Request, who sandbox.
 		return err
 	}
 	q := sandbox.SnapshotQuery{SandboxID: values.Get("session_id"), Cursor: values.Get("cursor")}
-	if len(q.Cursor) > maxCursor {
-		return sandbox.Errorf(sandbox.Invalid, "cursor is not one of an earlier page")
+	if err := sandbox.CheckCursor(q.Cursor); err != nil {
+		return err
 	}
-	if s := values.Get("limit"); s != "" {
-		if q.Limit, err = strconv.Atoi(s); err != nil || q.Limit < 1 || q.Limit > 100 {
-			return sandbox.Errorf(sandbox.Invalid, "limit must be a whole number from 1 to 100")
-		}
+	if err := pageLimit(values, sandbox.MaxPage, &q.Limit); err != nil {
+		return err
 	}
 	page, err := a.Sandboxes.ListSnapshots(r.Context(), who.Tenant, q)
 	if err != nil {

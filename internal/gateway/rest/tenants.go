@@ -2,7 +2,6 @@ package rest
 
 import (
 	"net/http"
-	"strconv"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
@@ -48,13 +47,11 @@ func (a *API) ListTenants(w http.ResponseWriter, r *http.Request, _ sandbox.Iden
 		return err
 	}
 	q := sandbox.TenantQuery{State: sandbox.TenantState(values.Get("state")), Cursor: values.Get("cursor")}
-	if len(q.Cursor) > maxCursor {
-		return sandbox.Errorf(sandbox.Invalid, "cursor is not one of an earlier page")
+	if err := sandbox.CheckCursor(q.Cursor); err != nil {
+		return err
 	}
-	if s := values.Get("limit"); s != "" {
-		if q.Limit, err = strconv.Atoi(s); err != nil || q.Limit < 1 || q.Limit > sandbox.MaxTenantPage {
-			return sandbox.Errorf(sandbox.Invalid, "limit must be a whole number from 1 to %d", sandbox.MaxTenantPage)
-		}
+	if err := pageLimit(values, sandbox.MaxTenantPage, &q.Limit); err != nil {
+		return err
 	}
 	page, err := a.Tenants.List(r.Context(), q)
 	if err != nil {

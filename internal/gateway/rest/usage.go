@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -114,13 +113,12 @@ func usageQuery(r *http.Request, now time.Time, who sandbox.Identity) (sandbox.U
 	switch {
 	case q.Sandbox != "" && !sandbox.ValidSandboxID(q.Sandbox):
 		return q, sandbox.Errorf(sandbox.Invalid, "sandbox_id must be the ID of a sandbox, not its name")
-	case len(q.Cursor) > maxCursor:
-		return q, sandbox.Errorf(sandbox.Invalid, "cursor is not one of an earlier page")
 	}
-	if s := values.Get("limit"); s != "" {
-		if q.Limit, err = strconv.Atoi(s); err != nil || q.Limit < 1 || q.Limit > maxUsageList {
-			return q, sandbox.Errorf(sandbox.Invalid, "limit must be a whole number from 1 to %d", maxUsageList)
-		}
+	if err := sandbox.CheckCursor(q.Cursor); err != nil {
+		return q, err
+	}
+	if err := pageLimit(values, maxUsageList, &q.Limit); err != nil {
+		return q, err
 	}
 	if s := values.Get("group_by"); s != "" {
 		for word := range strings.SplitSeq(s, ",") {

@@ -2,7 +2,6 @@ package rest
 
 import (
 	"net/http"
-	"strconv"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/users"
@@ -133,10 +132,8 @@ func (a *API) listUsers(w http.ResponseWriter, r *http.Request, tenant sandbox.T
 	if len(q.Cursor) > maxUserCursor {
 		return sandbox.Errorf(sandbox.Invalid, "cursor is not one of an earlier page")
 	}
-	if s := values.Get("limit"); s != "" {
-		if q.Limit, err = strconv.Atoi(s); err != nil || q.Limit < 1 || q.Limit > sandbox.MaxTenantPage {
-			return sandbox.Errorf(sandbox.Invalid, "limit must be a whole number from 1 to %d", sandbox.MaxTenantPage)
-		}
+	if err := pageLimit(values, sandbox.MaxTenantPage, &q.Limit); err != nil {
+		return err
 	}
 	page, err := a.Users.List(r.Context(), tenant, q)
 	if err != nil {

@@ -61,15 +61,12 @@ func (a *API) CreateVolume(w http.ResponseWriter, r *http.Request, who sandbox.I
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
-	req := sandbox.VolumeRequest{Name: body.Name}
-	if n := bytesOf(body.SizeMB); n != nil {
-		if err := sandbox.CheckVolumeBytes(*n); err != nil {
+	req := sandbox.VolumeRequest{ID: ResourceLike(r.Context(), "v"), Name: body.Name}
+	if body.SizeMB != nil {
+		var err error
+		if req.MaxBytes, err = sandbox.VolumeBytes(*body.SizeMB); err != nil {
 			return err
 		}
-		req.MaxBytes = *n
-	}
-	if id := Resource(r.Context()); id != "" {
-		req.ID = "v" + id[1:] // a Sandbox's ID has the same form
 	}
 	made, err := a.Sandboxes.CreateVolume(r.Context(), who.Tenant, req)
 	if err != nil {

@@ -54,6 +54,7 @@ func (s apiKeys) Create(ctx context.Context, r *connect.Request[keyv1.CreateRequ
 	if err != nil {
 		return nil, err
 	}
+	req.ID = rest.ResourceLike(ctx, "k")
 	key, secret, err := s.keys.Create(ctx, callOf(ctx).who, req)
 	if err != nil {
 		return nil, err

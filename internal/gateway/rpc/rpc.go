@@ -48,6 +48,7 @@ type API struct {
 	Keys       *keys.Service
 	Secrets    *secrets.Service
 	Volumes    sandbox.VolumeFiles
+	Once       Once
 }
 
 // MaxStreamed bounds one message of a stream that is as long as its client likes,
@@ -69,7 +70,7 @@ func Services(a *API) []Service {
 		connect.WithCodec(jsonCodec{"json"}),
 		connect.WithCodec(jsonCodec{"json; charset=utf-8"}),
 		connect.WithCompression("gzip", nil, nil), // a message is never larger than its body, which is bounded
-		connect.WithInterceptors(translator{}),
+		connect.WithInterceptors(translator{}, a.Once),
 	}
 	_, sandboxes := sandboxv1connect.NewSandboxServiceHandler(a, options...)
 	_, file := filev1connect.NewFileServiceHandler(files{a.Guests}, append(options, connect.WithReadMaxBytes(MaxStreamed))...)

@@ -2,7 +2,7 @@ package rpc
 
 import (
 	"context"
-	"math"
+	"fmt"
 	"time"
 
 	"connectrpc.com/connect"
@@ -10,12 +10,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 	sandboxv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/sandbox/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
-)
-
-// Bounds of a list's filter.
-const (
-	maxCursor = 512 // bytes of what an earlier page gave
-	maxStates = 8
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 )
 
 // required returns the ID or name of a Sandbox; Invalid when there is none.
@@ -28,10 +23,11 @@ func required(idOrName string) (string, error) {
 
 // seconds is a length of time that was given: a number of seconds, more than 0.
 func seconds(name string, n float64) (time.Duration, error) {
-	if !(n > 0) || n > math.MaxInt32 {
-		return 0, sandbox.Errorf(sandbox.Invalid, "%s must be a number of seconds, more than 0 and at most %d, not %g", name, math.MaxInt32, n)
+	d, ok := sandbox.Seconds(n)
+	if !ok {
+		return 0, sandbox.NotSeconds(name, fmt.Sprint(n))
 	}
-	return time.Duration(max(n*float64(time.Second), 1)), nil
+	return d, nil
 }
 
 // secondsOrNone is a length of time of which zero means none.
@@ -50,34 +46,38 @@ func secondsOr(name string, n *float64, otherwise time.Duration) (time.Duration,
 	return seconds(name, *n)
 }
 
-// bytesPerSecond turns Mbit/s into bytes a second.
-func bytesPerSecond(mbps *int32) *int64 {
-	if mbps == nil {
-		return nil
+// resourcesOf are the Resources that a message names.
+func resourcesOf(m *sandboxv1.Resources) sandbox.Resources {
+	return sandbox.Resources{
+		Type: m.Type, CPUs: m.Cpus, MemoryMB: wide(m.MemoryMb), DiskMB: wide(m.DiskMb), Pids: wide(m.Pids), BandwidthMbps: wide(m.BandwidthMbps),
 	}
-	return new(int64(*mbps) * sandbox.Megabit)
 }
 
-// shapeOf checks resources and completes them with those of DefaultShape.
-func shapeOf(r *sandboxv1.Resources) (sandbox.Shape, error) {
-	s := sandbox.DefaultShape()
-	if r.Cpus != nil {
-		s.CPUs = *r.Cpus
+// ingressOf is empty for no message.
+func ingressOf(m *sandboxv1.Ports) (sandbox.Ingress, error) {
+	if m == nil {
+		return "", nil
 	}
-	for _, f := range []struct{ from, to *int64 }{
-		{bytesOf(r.MemoryMb), &s.MemoryBytes}, {bytesOf(r.DiskMb), &s.DiskBytes}, {wide(r.Pids), &s.Pids},
-	} {
-		if f.from != nil {
-			*f.to = *f.from
-		}
+	return sandbox.PortRules(m.Private, numbers(m.Exceptions), m.Host, numbers(m.Tls))
+}
+
+func numbers(ports []uint32) []int64 {
+	all := make([]int64, len(ports))
+	for i, p := range ports {
+		all[i] = int64(p)
 	}
-	return s, s.Check()
+	return all
+}
+
+func secretUsesOf(all []*sandboxv1.SecretUse) (sandbox.SecretUses, error) {
+	uses := make([]sandbox.SecretUse, len(all))
+	for i, u := range all {
+		uses[i] = sandbox.SecretUse{Secret: u.Name, Host: u.Host, Header: u.Header, Format: u.Format}
+	}
+	return sandbox.NamedSecretUses(uses)
 }
 
 func createOf(m *sandboxv1.CreateRequest) (req sandbox.CreateRequest, err error) {
-	if m.IfExists != "" && m.IfExists != "fail" && m.IfExists != "return" {
-		return req, sandbox.Errorf(sandbox.Invalid, `if_exists must be "fail" or "return"`)
-	}
 	req = sandbox.CreateRequest{
 		Template: m.Template, Name: m.Name, Network: sandbox.NetworkPolicy(m.Network),
 		Metadata: m.Metadata, Env: m.Env, User: m.User, Cwd: m.Cwd, Snapshot: m.SnapshotId,
@@ -86,7 +86,13 @@ func createOf(m *sandboxv1.CreateRequest) (req sandbox.CreateRequest, err error)
 	if req.Volumes, err = mountsOf(m.Volumes); err != nil {
 		return req, err
 	}
-	if req.Timeout, err = secondsOr("timeout_seconds", m.TimeoutSeconds, sandbox.DefaultSessionTimeout); err != nil {
+	if req.Ingress, err = ingressOf(m.Ports); err != nil {
+		return req, err
+	}
+	if req.Secrets, err = secretUsesOf(m.Secrets); err != nil {
+		return req, err
+	}
+	if req.Timeout, err = secondsOr("timeout_seconds", m.TimeoutSeconds, 0); err != nil {
 		return req, err
 	}
 	if req.IdleTimeout, err = secondsOrNone("idle_timeout_seconds", m.IdleTimeoutSeconds); err != nil {
@@ -96,14 +102,12 @@ func createOf(m *sandboxv1.CreateRequest) (req sandbox.CreateRequest, err error)
 		return req, err
 	}
 	if m.Resources != nil {
-		if n := bytesPerSecond(m.Resources.BandwidthMbps); n != nil {
-			req.Bandwidth = *n
-		}
-		if req.Shape, err = shapeOf(m.Resources); err != nil {
+		if err = resourcesOf(m.Resources).Create(&req); err != nil {
 			return req, err
 		}
 	}
-	return req, req.Check()
+	sandbox.SessionDefaults().Fill(&req)
+	return req, nil
 }
 
 // Create implements the service.
@@ -112,20 +116,11 @@ func (a *API) Create(ctx context.Context, r *connect.Request[sandboxv1.CreateReq
 	if err != nil {
 		return nil, err
 	}
-	var sb sandbox.Sandbox
-	created := true
-	if r.Msg.IfExists == "return" {
-		sb, created, err = a.Sandboxes.Ensure(ctx, tenantOf(ctx), req)
-	} else {
-		sb, err = a.Sandboxes.Create(ctx, tenantOf(ctx), req)
-	}
+	sb, created, err := rest.Create(ctx, a.Sandboxes, a.Guests, tenantOf(ctx), req, sandbox.IfExists(r.Msg.IfExists))
 	if err != nil {
 		return nil, err
 	}
-	if created {
-		a.Guests.Warm(ctx, sb)
-	}
-	return connect.NewResponse(&sandboxv1.CreateResponse{Sandbox: viewOf(sb), Created: created}), nil
+	return connect.NewResponse(&sandboxv1.CreateResponse{Sandbox: viewOf(ctx, sb), Created: created}), nil
 }
 
 // Get implements the service.
@@ -135,7 +130,7 @@ func (a *API) Get(ctx context.Context, r *connect.Request[sandboxv1.GetRequest])
 		return nil, err
 	}
 	sb, err := a.Sandboxes.Get(ctx, tenantOf(ctx), id)
-	return reply(id, &sandboxv1.GetResponse{Sandbox: viewOf(sb)}, err)
+	return reply(id, &sandboxv1.GetResponse{Sandbox: viewOf(ctx, sb)}, err)
 }
 
 // List implements the service.
@@ -150,7 +145,7 @@ func (a *API) List(ctx context.Context, r *connect.Request[sandboxv1.ListRequest
 	}
 	res := &sandboxv1.ListResponse{NextCursor: page.Next}
 	for _, sb := range page.Sandboxes {
-		v := viewOf(sb)
+		v := viewOf(ctx, sb)
 		if v.Ended != nil {
 			v.Ended.OutputTail = ""
 		}
@@ -161,25 +156,16 @@ func (a *API) List(ctx context.Context, r *connect.Request[sandboxv1.ListRequest
 
 func queryOf(m *sandboxv1.ListRequest) (sandbox.ListQuery, error) {
 	q := sandbox.ListQuery{Metadata: m.Metadata, Cursor: m.Cursor}
-	if len(m.Cursor) > maxCursor {
-		return q, sandbox.Errorf(sandbox.Invalid, "cursor is not one of an earlier page")
-	}
 	if m.Limit != nil {
-		if q.Limit = int(*m.Limit); q.Limit < 1 || q.Limit > 100 {
-			return q, sandbox.Errorf(sandbox.Invalid, "limit must be a whole number from 1 to 100")
+		var err error
+		if q.Limit, err = sandbox.PageLimit(int(*m.Limit), sandbox.MaxPage); err != nil {
+			return q, err
 		}
-	}
-	if len(m.States) > maxStates {
-		return q, sandbox.Errorf(sandbox.Invalid, "name at most %d states", maxStates)
 	}
 	for _, name := range m.States {
-		state := sandbox.State(name)
-		if !state.Valid() {
-			return q, sandbox.Errorf(sandbox.Invalid, "%.32q is not a state", name)
-		}
-		q.States = append(q.States, state)
+		q.States = append(q.States, sandbox.State(name))
 	}
-	return q, nil
+	return q, q.Check()
 }
 
 // changeOf is what a message changes. A pair that is removed and set is Invalid.
@@ -212,10 +198,21 @@ func changeOf(m *sandboxv1.UpdateRequest) (sandbox.Change, error) {
 		*f.to = &d
 	}
 	if r := m.Resources; r != nil {
-		c.CPUs, c.MemoryBytes, c.DiskBytes, c.Pids = r.Cpus, bytesOf(r.MemoryMb), bytesOf(r.DiskMb), wide(r.Pids)
-		c.Bandwidth = bytesPerSecond(r.BandwidthMbps)
+		if err := resourcesOf(r).Change(&c); err != nil {
+			return c, err
+		}
 	}
 	var err error
+	if m.Ports != nil {
+		if c.Ingress, err = pointer(ingressOf(m.Ports)); err != nil {
+			return c, err
+		}
+	}
+	if m.Secrets != nil {
+		if c.Secrets, err = pointer(secretUsesOf(m.Secrets.Uses)); err != nil {
+			return c, err
+		}
+	}
 	if c.Metadata, err = pairs("metadata", m.Metadata, m.RemoveMetadata); err != nil {
 		return c, err
 	}
@@ -230,13 +227,8 @@ func wide(n *int32) *int64 {
 	return new(int64(*n))
 }
 
-// bytesOf turns MiB into bytes.
-func bytesOf(mib *int32) *int64 {
-	if mib == nil {
-		return nil
-	}
-	return new(int64(*mib) << 20)
-}
+// pointer is to a value that came without an error.
+func pointer[T any](v T, err error) (*T, error) { return &v, err }
 
 func pairs(what string, set map[string]string, remove []string) (map[string]*string, error) {
 	if len(set)+len(remove) == 0 {
@@ -266,7 +258,7 @@ func (a *API) Update(ctx context.Context, r *connect.Request[sandboxv1.UpdateReq
 		return nil, err
 	}
 	sb, err := a.Sandboxes.Update(ctx, tenantOf(ctx), id, change)
-	return reply(id, &sandboxv1.UpdateResponse{Sandbox: viewOf(sb)}, err)
+	return reply(id, &sandboxv1.UpdateResponse{Sandbox: viewOf(ctx, sb)}, err)
 }
 
 // SetTimeout implements the service.
@@ -280,7 +272,7 @@ func (a *API) SetTimeout(ctx context.Context, r *connect.Request[sandboxv1.SetTi
 		return nil, sandbox.Errorf(sandbox.Invalid, "timeout_seconds must be more than 0 and at most %d", int(sandbox.MaxTimeout.Seconds()))
 	}
 	sb, err := a.Sandboxes.SetTimeout(ctx, tenantOf(ctx), id, d)
-	return reply(id, &sandboxv1.SetTimeoutResponse{Sandbox: viewOf(sb)}, err)
+	return reply(id, &sandboxv1.SetTimeoutResponse{Sandbox: viewOf(ctx, sb)}, err)
 }
 
 // Touch implements the service.
@@ -290,7 +282,7 @@ func (a *API) Touch(ctx context.Context, r *connect.Request[sandboxv1.TouchReque
 		return nil, err
 	}
 	sb, err := a.Sandboxes.Touch(ctx, tenantOf(ctx), id)
-	return reply(id, &sandboxv1.TouchResponse{Sandbox: viewOf(sb)}, err)
+	return reply(id, &sandboxv1.TouchResponse{Sandbox: viewOf(ctx, sb)}, err)
 }
 
 // End implements the service.
@@ -300,7 +292,7 @@ func (a *API) End(ctx context.Context, r *connect.Request[sandboxv1.EndRequest])
 		return nil, err
 	}
 	sb, err := a.Executions.End(ctx, tenantOf(ctx), id)
-	return reply(id, &sandboxv1.EndResponse{Sandbox: viewOf(sb)}, err)
+	return reply(id, &sandboxv1.EndResponse{Sandbox: viewOf(ctx, sb)}, err)
 }
 
 // reply is msg, or the error about a Sandbox in its place.

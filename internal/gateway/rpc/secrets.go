@@ -39,7 +39,7 @@ func (s secretStore) Create(ctx context.Context, r *connect.Request[secretv1.Cre
 		return nil, err
 	}
 	made, err := s.secrets.Create(ctx, tenantOf(ctx), secrets.Request{
-		Name: r.Msg.Name, Description: r.Msg.Description, Hosts: hosts, Value: sandbox.SecretValue(r.Msg.Value),
+		ID: rest.ResourceLike(ctx, "p"), Name: r.Msg.Name, Description: r.Msg.Description, Hosts: hosts, Value: sandbox.SecretValue(r.Msg.Value),
 	})
 	if err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 	sandboxv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/sandbox/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
 )
 
@@ -21,7 +22,7 @@ func (a *API) Pause(ctx context.Context, r *connect.Request[sandboxv1.PauseReque
 	if err == nil {
 		a.Guests.Forget(sb.ID)
 	}
-	return reply(id, &sandboxv1.PauseResponse{Sandbox: viewOf(sb)}, err)
+	return reply(id, &sandboxv1.PauseResponse{Sandbox: viewOf(ctx, sb)}, err)
 }
 
 // Resume implements the service.
@@ -34,7 +35,7 @@ func (a *API) Resume(ctx context.Context, r *connect.Request[sandboxv1.ResumeReq
 	if err == nil {
 		a.Guests.Warm(ctx, sb)
 	}
-	return reply(id, &sandboxv1.ResumeResponse{Sandbox: viewOf(sb)}, err)
+	return reply(id, &sandboxv1.ResumeResponse{Sandbox: viewOf(ctx, sb)}, err)
 }
 
 // forkOf is what a message asks for. A pair that is removed and set is Invalid.
@@ -68,6 +69,7 @@ func (a *API) Fork(ctx context.Context, r *connect.Request[sandboxv1.ForkRequest
 	if err != nil {
 		return nil, err
 	}
+	req.ID = rest.Resource(ctx)
 	forks, err := a.Sandboxes.Fork(ctx, tenantOf(ctx), id, req)
 	if err != nil {
 		return nil, execution.Absent(id, err)
@@ -80,7 +82,7 @@ func (a *API) Fork(ctx context.Context, r *connect.Request[sandboxv1.ForkRequest
 			res.Copies = append(res.Copies, &sandboxv1.Copy{Error: text(status.Of(f.Err).Message)})
 			continue
 		}
-		res.Copies = append(res.Copies, &sandboxv1.Copy{Sandbox: viewOf(f.Sandbox)})
+		res.Copies = append(res.Copies, &sandboxv1.Copy{Sandbox: viewOf(ctx, f.Sandbox)})
 	}
 	if failed == len(forks) {
 		return nil, forks[0].Err
@@ -94,7 +96,7 @@ func (a *API) Snapshot(ctx context.Context, r *connect.Request[sandboxv1.Snapsho
 	if err != nil {
 		return nil, err
 	}
-	snap, err := a.Sandboxes.TakeSnapshot(ctx, tenantOf(ctx), id, sandbox.SnapshotRequest{Name: r.Msg.Name, FilesOnly: r.Msg.FilesOnly})
+	snap, err := a.Sandboxes.TakeSnapshot(ctx, tenantOf(ctx), id, sandbox.SnapshotRequest{ID: rest.ResourceLike(ctx, "s"), Name: r.Msg.Name, FilesOnly: r.Msg.FilesOnly})
 	return reply(id, &sandboxv1.SnapshotResponse{Snapshot: savedOf(snap)}, err)
 }
 
@@ -136,5 +138,5 @@ func (a *API) Rollback(ctx context.Context, r *connect.Request[sandboxv1.Rollbac
 		return nil, err
 	}
 	a.Guests.Warm(ctx, sb)
-	return connect.NewResponse(&sandboxv1.RollbackResponse{Sandbox: viewOf(sb)}), nil
+	return connect.NewResponse(&sandboxv1.RollbackResponse{Sandbox: viewOf(ctx, sb)}), nil
 }

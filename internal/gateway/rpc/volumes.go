@@ -32,10 +32,10 @@ func (s volumes) views(ctx context.Context, all ...sandbox.Volume) []*volumev1.V
 
 // Create implements the service.
 func (s volumes) Create(ctx context.Context, r *connect.Request[volumev1.CreateRequest]) (*connect.Response[volumev1.CreateResponse], error) {
-	req := sandbox.VolumeRequest{Name: r.Msg.Name}
+	req := sandbox.VolumeRequest{ID: rest.ResourceLike(ctx, "v"), Name: r.Msg.Name}
 	if r.Msg.SizeMb != nil {
-		req.MaxBytes = min(max(*r.Msg.SizeMb, -1), 1<<40) << 20
-		if err := sandbox.CheckVolumeBytes(req.MaxBytes); err != nil {
+		var err error
+		if req.MaxBytes, err = sandbox.VolumeBytes(*r.Msg.SizeMb); err != nil {
 			return nil, err
 		}
 	}
