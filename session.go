@@ -181,7 +181,7 @@ func (r CreateRequest) Check() error {
 		return err
 	}
 	if r.Timeout != 0 {
-		if err := checkTimeout(r.Timeout); err != nil {
+		if err := CheckTimeout(r.Timeout); err != nil {
 			return err
 		}
 	}
@@ -240,7 +240,8 @@ func checkName(name string) error {
 	return nil
 }
 
-func checkTimeout(d time.Duration) error {
+// CheckTimeout returns Invalid for a time that no Sandbox may run for.
+func CheckTimeout(d time.Duration) error {
 	if d <= 0 || d > MaxTimeout {
 		return Errorf(Invalid, "timeout_seconds must be more than 0 and at most %d", int(MaxTimeout.Seconds()))
 	}
@@ -301,7 +302,7 @@ func (c Change) Apply(s Sandbox, now time.Time) (Sandbox, error) {
 	set(&next.User, c.User)
 	set(&next.Cwd, c.Cwd)
 	if c.Timeout != nil {
-		if err := checkTimeout(*c.Timeout); err != nil {
+		if err := CheckTimeout(*c.Timeout); err != nil {
 			return s, err
 		}
 		if err := next.SetTimeout(*c.Timeout, now); err != nil {

@@ -230,6 +230,7 @@ func (r *Request) complete() (language, error) {
 	if err := r.checkSizes(); err != nil {
 		return lang, err
 	}
+	_, noBound := OutputBound(r.MaxOutput, MaxMaxOutput)
 	switch {
 	case strings.TrimSpace(r.Code) == "":
 		err = sandbox.Errorf(sandbox.Invalid, "code is empty")
@@ -237,8 +238,8 @@ func (r *Request) complete() (language, error) {
 		err = sandbox.Errorf(sandbox.Invalid, "code, cwd and user must not hold a zero byte")
 	case r.Timeout < 0 || r.Timeout > MaxTimeout:
 		err = sandbox.Errorf(sandbox.Invalid, "timeout_seconds must be more than 0 and at most %d, or 0 for no limit", int(MaxTimeout.Seconds()))
-	case r.MaxOutput < 1 || r.MaxOutput > MaxMaxOutput:
-		err = sandbox.Errorf(sandbox.Invalid, "max_output_bytes must be between 1 and %d", MaxMaxOutput)
+	case noBound != nil:
+		err = noBound
 	case !validKey(r.Key):
 		err = errKeyForm()
 	case r.Key != "" && r.Sandbox == "":

@@ -310,14 +310,12 @@ func (r *StartRequest) complete() error {
 	if r.PTY != nil && r.Command == "" && len(r.Args) == 0 && r.Shell == "" {
 		r.Args = []string{"bash", "-l"}
 	}
-	if err := cmp.Or(r.checkProgram(), r.checkSizes(), r.PTY.check()); err != nil {
+	_, noYield := YieldOf(r.Yield.Milliseconds())
+	_, noBound := OutputBound(r.MaxOutput, MaxProcessOutput)
+	if err := cmp.Or(r.checkProgram(), r.checkSizes(), r.PTY.check(), noYield, noBound); err != nil {
 		return err
 	}
 	switch {
-	case r.Yield < time.Millisecond || r.Yield > MaxYield:
-		return sandbox.Errorf(sandbox.Invalid, "yield_ms must be between 1 and %d; background answers at once", MaxYield.Milliseconds())
-	case r.MaxOutput < 1 || r.MaxOutput > MaxProcessOutput:
-		return sandbox.Errorf(sandbox.Invalid, "max_output_bytes must be between 1 and %d", MaxProcessOutput)
 	case r.Timeout < 0 || r.Timeout > MaxProcessTimeout:
 		return sandbox.Errorf(sandbox.Invalid, "timeout_seconds must be more than 0 and at most %d", int(MaxProcessTimeout.Seconds()))
 	case !validKey(r.Key):

@@ -163,6 +163,9 @@ func (f *sandboxes) RunFor(ctx context.Context, tenant sandbox.TenantID, idOrNam
 }
 
 func (f *sandboxes) SetTimeout(ctx context.Context, tenant sandbox.TenantID, idOrName string, d time.Duration) (sandbox.Sandbox, error) {
+	if err := sandbox.CheckTimeout(d); err != nil {
+		return sandbox.Sandbox{}, err
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s, err := f.find(tenant, idOrName)

@@ -19,8 +19,8 @@ func (m *Manager) RunFor(ctx context.Context, tenant sandbox.TenantID, idOrName 
 }
 
 func (m *Manager) timed(ctx context.Context, tenant sandbox.TenantID, idOrName string, timeout time.Duration, set func(*sandbox.Sandbox, time.Duration, time.Time) error) (sandbox.Sandbox, error) {
-	if timeout <= 0 || timeout > sandbox.MaxTimeout {
-		return sandbox.Sandbox{}, sandbox.Errorf(sandbox.Invalid, "timeout_seconds must be between 1 and %d", int(sandbox.MaxTimeout.Seconds()))
+	if err := sandbox.CheckTimeout(timeout); err != nil {
+		return sandbox.Sandbox{}, err
 	}
 	return m.extend(ctx, tenant, idOrName, func(sb *sandbox.Sandbox) error { return set(sb, timeout, now()) })
 }

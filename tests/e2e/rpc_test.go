@@ -111,6 +111,34 @@ func TestGRPC(t *testing.T) {
 	}
 }
 
+// A create by gRPC asks for what one by REST asks for, and a repeat with its key gets
+// the same sandbox.
+func TestCreatesOnceByGRPC(t *testing.T) {
+	t.Parallel()
+	rest := shared.Server(t).Client(t, "grpc-once")
+	c := grpcClient(t, rest)
+	create := func() *connect.Response[sandboxv1.CreateResponse] {
+		r := connect.NewRequest(&sandboxv1.CreateRequest{Resources: &sandboxv1.Resources{Type: "lite", Pids: new(int32(100))}, Ports: &sandboxv1.Ports{Private: true}})
+		r.Header().Set("Idempotency-Key", "order-1")
+		created, err := c.Create(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return created
+	}
+	first, again := create(), create()
+	sb := first.Msg.Sandbox
+	if again.Msg.Sandbox.SandboxId != sb.SandboxId || again.Header().Get("Idempotent-Replayed") != "true" || first.Header().Get("Idempotent-Replayed") != "" {
+		t.Errorf("%v, then %v", first, again)
+	}
+	if sb.OnTimeout != "pause" || !sb.Ports.GetPrivate() || sb.Shape.GetMemoryMb() != 256 || sb.Shape.GetPids() != 100 {
+		t.Errorf("created %v", sb)
+	}
+	if _, err := c.End(t.Context(), connect.NewRequest(&sandboxv1.EndRequest{SandboxId: sb.SandboxId})); err != nil {
+		t.Error(err)
+	}
+}
+
 // Saving by gRPC: paused and resumed, copied, and taken back.
 func TestSavesByGRPC(t *testing.T) {
 	t.Parallel()

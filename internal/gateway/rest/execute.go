@@ -85,8 +85,8 @@ func (b *executeBody) request(r *http.Request) (execution.Request, error) {
 		}
 	}
 	if b.MaxOutputBytes != nil {
-		if req.MaxOutput = *b.MaxOutputBytes; req.MaxOutput < 1 {
-			return req, sandbox.Errorf(sandbox.Invalid, "max_output_bytes must be between 1 and %d", execution.MaxMaxOutput)
+		if req.MaxOutput, err = execution.OutputBound(*b.MaxOutputBytes, execution.MaxMaxOutput); err != nil {
+			return req, err
 		}
 	}
 	req.Sandbox, err = b.optional()

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
@@ -54,14 +53,13 @@ func (b *startProcessBody) request(r *http.Request) (execution.StartRequest, err
 		return req, err
 	}
 	if b.YieldMS != nil {
-		if *b.YieldMS < 1 || *b.YieldMS > execution.MaxYield.Milliseconds() {
-			return req, sandbox.Errorf(sandbox.Invalid, "yield_ms must be between 1 and %d; background answers at once", execution.MaxYield.Milliseconds())
+		if req.Yield, err = execution.YieldOf(*b.YieldMS); err != nil {
+			return req, err
 		}
-		req.Yield = time.Duration(*b.YieldMS) * time.Millisecond
 	}
 	if b.MaxOutputBytes != nil {
-		if req.MaxOutput = *b.MaxOutputBytes; req.MaxOutput < 1 {
-			return req, sandbox.Errorf(sandbox.Invalid, "max_output_bytes must be between 1 and %d", execution.MaxProcessOutput)
+		if req.MaxOutput, err = execution.OutputBound(*b.MaxOutputBytes, execution.MaxProcessOutput); err != nil {
+			return req, err
 		}
 	}
 	req.Sandbox, err = b.required()

@@ -318,11 +318,7 @@ func (a *API) SetTimeout(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
-	d := body.TimeoutSeconds.duration()
-	if d <= 0 || d > sandbox.MaxTimeout {
-		return sandbox.Errorf(sandbox.Invalid, "timeout_seconds must be more than 0 and at most %d", int(sandbox.MaxTimeout.Seconds()))
-	}
-	sb, err := a.Sandboxes.SetTimeout(r.Context(), who.Tenant, r.PathValue("id"), d)
+	sb, err := a.Sandboxes.SetTimeout(r.Context(), who.Tenant, r.PathValue("id"), body.TimeoutSeconds.duration())
 	if err != nil {
 		return execution.Absent(r.PathValue("id"), err)
 	}

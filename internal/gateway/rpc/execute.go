@@ -22,8 +22,8 @@ func executionOf(m *sandboxv1.ExecuteRequest) (req execution.Request, err error)
 		return req, err
 	}
 	if m.MaxOutputBytes != nil {
-		if req.MaxOutput = int(*m.MaxOutputBytes); req.MaxOutput < 1 {
-			return req, sandbox.Errorf(sandbox.Invalid, "max_output_bytes must be between 1 and %d", execution.MaxMaxOutput)
+		if req.MaxOutput, err = execution.OutputBound(int(*m.MaxOutputBytes), execution.MaxMaxOutput); err != nil {
+			return req, err
 		}
 	}
 	return req, nil

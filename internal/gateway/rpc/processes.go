@@ -2,7 +2,6 @@ package rpc
 
 import (
 	"context"
-	"time"
 
 	"connectrpc.com/connect"
 
@@ -50,14 +49,13 @@ func startOf(m *processv1.StartRequest) (req execution.StartRequest, err error) 
 		return req, err
 	}
 	if m.YieldMs != nil {
-		if *m.YieldMs < 1 || *m.YieldMs > execution.MaxYield.Milliseconds() {
-			return req, sandbox.Errorf(sandbox.Invalid, "yield_ms must be between 1 and %d; background answers at once", execution.MaxYield.Milliseconds())
+		if req.Yield, err = execution.YieldOf(*m.YieldMs); err != nil {
+			return req, err
 		}
-		req.Yield = time.Duration(*m.YieldMs) * time.Millisecond
 	}
 	if m.MaxOutputBytes != nil {
-		if req.MaxOutput = int(*m.MaxOutputBytes); req.MaxOutput < 1 {
-			return req, sandbox.Errorf(sandbox.Invalid, "max_output_bytes must be between 1 and %d", execution.MaxProcessOutput)
+		if req.MaxOutput, err = execution.OutputBound(int(*m.MaxOutputBytes), execution.MaxProcessOutput); err != nil {
+			return req, err
 		}
 	}
 	return req, nil

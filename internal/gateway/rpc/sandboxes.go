@@ -268,8 +268,8 @@ func (a *API) SetTimeout(ctx context.Context, r *connect.Request[sandboxv1.SetTi
 		return nil, err
 	}
 	d, err := seconds("timeout_seconds", r.Msg.TimeoutSeconds)
-	if err != nil || d > sandbox.MaxTimeout {
-		return nil, sandbox.Errorf(sandbox.Invalid, "timeout_seconds must be more than 0 and at most %d", int(sandbox.MaxTimeout.Seconds()))
+	if err != nil {
+		return nil, err
 	}
 	sb, err := a.Sandboxes.SetTimeout(ctx, tenantOf(ctx), id, d)
 	return reply(id, &sandboxv1.SetTimeoutResponse{Sandbox: viewOf(ctx, sb)}, err)
