@@ -450,7 +450,10 @@ func TestClaimLeavesHostAlone(t *testing.T) {
 		w.host.mu.Lock()
 		w.host.free = func() int64 { read.Add(1); return 8 << 30 }
 		w.host.mu.Unlock()
-		time.Sleep(time.Second) // what was read is old, and the keeper sleeps
+		for read.Load() == 0 { // the keeper sleeps again from here, for two seconds
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(time.Second) // what was read is old
 		read.Store(0)
 		w.start(request("t"))
 		synctest.Wait()

@@ -89,7 +89,7 @@ func (m *model) create(t *rapid.T) {
 }
 
 func (m *model) makeVolume(*rapid.T) {
-	v := m.volume(fmt.Sprintf("volume-%d", len(m.volumes)+m.value))
+	v := m.volume(fmt.Sprintf("volume-%d", m.value))
 	m.volumes[v.ID], m.made = "", append(m.made, v.ID)
 	m.value++ // no name is used twice
 }
