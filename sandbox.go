@@ -81,7 +81,8 @@ const (
 	CauseSuspended  Cause = "suspended"   // its Tenant is, and it could not be paused
 )
 
-// Certificate says how a Sandbox ended. It is kept for CertificateLife.
+// Certificate says how a Sandbox ended. It is kept for CertificateLife,
+// with CauseRefused for RefusedLife.
 type Certificate struct {
 	Cause Cause
 	At    time.Time
@@ -120,8 +121,13 @@ func TailText(kept []byte) string {
 	return text
 }
 
-// CertificateLife is how long an ended Sandbox can still be read.
-const CertificateLife = 7 * 24 * time.Hour
+const (
+	// CertificateLife is how long an ended Sandbox can still be read.
+	CertificateLife = 7 * 24 * time.Hour
+	// RefusedLife is the same for one that ended with CauseRefused: no quota bounds
+	// how many there are.
+	RefusedLife = time.Hour
+)
 
 // Sandbox is one isolated machine as its user knows it, and its Tenant's hold
 // on it (the Session): one row, one ID.

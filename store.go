@@ -63,9 +63,10 @@ type SandboxStore interface {
 	// NextDeadline returns the earliest Deadline of a record that is not ended
 	// or stopping; false when there is none.
 	NextDeadline(ctx context.Context) (time.Time, bool, error)
-	// DeleteEnded removes records that ended before the given time and returns
-	// how many.
-	DeleteEnded(ctx context.Context, before time.Time) (int, error)
+	// DeleteEnded removes records that ended before the given time, and those with
+	// CauseRefused that ended before refused. It returns how many. Other writes get
+	// their turns while it removes many.
+	DeleteEnded(ctx context.Context, before, refused time.Time) (int, error)
 }
 
 // KeyStore keeps API Keys, by the hash of their secret. Gateway alone writes

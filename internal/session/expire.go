@@ -20,7 +20,7 @@ const (
 	// retryExpire is the pause after a pass in which something failed.
 	retryExpire = time.Second
 	// deleteEvery is how often old Certificates are looked for.
-	deleteEvery = time.Hour
+	deleteEvery = 10 * time.Minute
 )
 
 // expire ends or pauses Sandboxes at their deadlines until ctx ends. Between deadlines it
@@ -139,7 +139,7 @@ func (m *Manager) pauseDue(ctx context.Context, id string, filesOnly bool, cause
 // deleteCertificates deletes old ones, and old usage, until ctx ends.
 func (m *Manager) deleteCertificates(ctx context.Context) error {
 	for {
-		n, err := m.store.DeleteEnded(ctx, now().Add(-sandbox.CertificateLife))
+		n, err := m.store.DeleteEnded(ctx, now().Add(-sandbox.CertificateLife), now().Add(-sandbox.RefusedLife))
 		if err != nil && ctx.Err() == nil {
 			m.log.Warn("old certificates stay", telemetry.KeyError, err)
 		}

@@ -557,6 +557,29 @@ func TestCertificatesAreDeleted(t *testing.T) {
 	})
 }
 
+// What was refused is forgotten soon, unlike what ended otherwise.
+func TestRefusedCreatesAreDeletedSoon(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.run()
+		ended := w.create("t", sandbox.CreateRequest{})
+		if _, err := w.m.End(t.Context(), "t", ended.ID, sandbox.CauseReleased); err != nil {
+			t.Fatal(err)
+		}
+		w.nodes.onStart = func(context.Context, string, sandbox.StartRequest) error {
+			return &sandbox.Error{Code: sandbox.Unavailable, Detail: "no", RetryAfter: time.Second}
+		}
+		id := sandbox.NewSandboxID()
+		_, err := w.m.Create(t.Context(), "t", sandbox.CreateRequest{ID: id})
+		want(t, "a refused create", err, sandbox.Unavailable)
+		w.pass(sandbox.RefusedLife - time.Minute)
+		w.record(id)
+		w.pass(15 * time.Minute)
+		_, err = w.m.Get(t.Context(), "t", id)
+		want(t, "a refused one after its life", err, sandbox.NotFound)
+		w.record(ended.ID)
+	})
+}
+
 func TestBootEnded(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("t", sandbox.CreateRequest{})

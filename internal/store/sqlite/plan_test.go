@@ -3,6 +3,7 @@ package sqlite
 import (
 	"database/sql"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -33,6 +34,24 @@ func TestQueriesUseIndices(t *testing.T) {
 			if strings.Contains(step, "TEMP B-TREE FOR ORDER BY") {
 				t.Errorf("%s\nsorts: %s", text, step)
 			}
+		}
+	}
+}
+
+// A create reads no row of a refused one to count the Tenant's creates, and deleting
+// the refused ones reads no other row.
+func TestRefusedCreatesHaveIndices(t *testing.T) {
+	s, err := Open(t.Context(), filepath.Join(t.TempDir(), "x.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for text, index := range map[string]string{
+		createsText:       "COVERING INDEX sandboxes_counted (tenant=? AND created_at>?)",
+		deleteRefusedText: "INDEX sandboxes_refused (ended_at<?)",
+	} {
+		if steps := plan(t, s.reads, text); !slices.ContainsFunc(steps, func(step string) bool { return strings.Contains(step, index) }) {
+			t.Errorf("%s\ndoes not use the %s: %q", text, index, steps)
 		}
 	}
 }

@@ -23,12 +23,23 @@ const columns = `id, tenant, name, state, template, image, engine,
 	idle_timeout, limit_cpus, limit_memory_bytes, limit_pids, user, cwd, revision, ended_output,
 	snapshot, stay_paused, snapshot_at, checkpoint_every, restored_from, restored_lost, restored_times, secrets, runs_until, ingress, limit_bandwidth, volumes, origin`
 
+// deleteBatch is how many rows are deleted in a write, after which others have their
+// turn.
+const deleteBatch = 256
+
+const (
+	deleteEndedText   = `DELETE FROM sandboxes WHERE id IN (SELECT id FROM sandboxes WHERE state = 'ended' AND ended_at < ? LIMIT ?)`
+	deleteRefusedText = `DELETE FROM sandboxes WHERE id IN (SELECT id FROM sandboxes WHERE ended_cause = 'refused' AND ended_at < ? LIMIT ?)`
+)
+
 // statements are what the writer's connection has prepared.
 type statements struct {
 	begin, commit, rollback        *sql.Stmt
 	savepoint, rollbackTo, release *sql.Stmt
-	insert, update, exists         *sql.Stmt
-	deleteEnded, renewLease        *sql.Stmt
+	insert, update, updateEnded    *sql.Stmt
+	exists                         *sql.Stmt
+	deleteEnded, deleteRefused     *sql.Stmt
+	renewLease                     *sql.Stmt
 	signingStatements
 	keyStatements
 	secretStatements
@@ -72,22 +83,29 @@ func (s *statements) all() []prepared {
 		{&s.release, `RELEASE one`},
 		{&s.insert, `INSERT INTO sandboxes (` + columns + `)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`},
-		// Not created_at, which never changes: an index of a column that is named is
-		// written anew even where the value stays.
-		{&s.update, `UPDATE sandboxes SET name = ?3, state = ?4, template = ?5, image = ?6, engine = ?7,
-			cpus = ?8, memory_bytes = ?9, disk_bytes = ?10, pids = ?11, network = ?12, metadata = ?13, env = ?14,
-			boot_id = ?15, boot_number = ?16, boot_node = ?17, started_at = ?19, timeout = ?20,
-			deadline = ?21, on_timeout = ?22, timeline = ?23, ended_cause = ?24, ended_at = ?25, version = ?26,
-			idle_timeout = ?27, limit_cpus = ?28, limit_memory_bytes = ?29, limit_pids = ?30, user = ?31, cwd = ?32,
-			revision = ?33, ended_output = ?34, snapshot = ?35, stay_paused = ?36,
-			snapshot_at = ?37, checkpoint_every = ?38, restored_from = ?39, restored_lost = ?40, restored_times = ?41, secrets = ?42,
-			runs_until = ?43, ingress = ?44, limit_bandwidth = ?45, volumes = ?46, origin = ?47
-			WHERE id = ?1 AND tenant = ?2 AND version = ?26 - 1`},
+		{&s.update, updateText("")},
+		{&s.updateEnded, updateText("ended_cause = ?24, ")},
 		{&s.exists, `SELECT 1 FROM sandboxes WHERE id = ? AND tenant = ?`},
-		{&s.deleteEnded, `DELETE FROM sandboxes WHERE state = 'ended' AND ended_at < ?`},
+		{&s.deleteEnded, deleteEndedText},
+		{&s.deleteRefused, deleteRefusedText},
 		{&s.renewLease, `INSERT INTO nodes (name, engine, address, lease_until) VALUES (?, ?, ?, ?)
 			ON CONFLICT (name) DO UPDATE SET engine = excluded.engine, address = excluded.address, lease_until = excluded.lease_until`},
 	})
+}
+
+// updateText is what writes a record; ended writes how it ended, of one that has. An
+// index of a column that is named is written anew even where the value stays: therefore
+// not created_at, which never changes, nor ended_cause before the end.
+func updateText(ended string) string {
+	return `UPDATE sandboxes SET name = ?3, state = ?4, template = ?5, image = ?6, engine = ?7,
+		cpus = ?8, memory_bytes = ?9, disk_bytes = ?10, pids = ?11, network = ?12, metadata = ?13, env = ?14,
+		boot_id = ?15, boot_number = ?16, boot_node = ?17, started_at = ?19, timeout = ?20,
+		deadline = ?21, on_timeout = ?22, timeline = ?23, ` + ended + `ended_at = ?25, version = ?26,
+		idle_timeout = ?27, limit_cpus = ?28, limit_memory_bytes = ?29, limit_pids = ?30, user = ?31, cwd = ?32,
+		revision = ?33, ended_output = ?34, snapshot = ?35, stay_paused = ?36,
+		snapshot_at = ?37, checkpoint_every = ?38, restored_from = ?39, restored_lost = ?40, restored_times = ?41, secrets = ?42,
+		runs_until = ?43, ingress = ?44, limit_bandwidth = ?45, volumes = ?46, origin = ?47
+		WHERE id = ?1 AND tenant = ?2 AND version = ?26 - 1`
 }
 
 // listed selects a page. Both sides of the comparison of metadata were written
@@ -186,7 +204,11 @@ func (s *Store) UpdateSandbox(ctx context.Context, sb sandbox.Sandbox) (sandbox.
 		if err != nil {
 			return err
 		}
-		result, err := st.update.Exec(args...)
+		stmt := st.update
+		if sb.Ended != nil {
+			stmt = st.updateEnded
+		}
+		result, err := stmt.Exec(args...)
 		if err != nil {
 			return taken(err, sb)
 		}
@@ -307,17 +329,33 @@ func (s *Store) CountSandboxes(ctx context.Context, tenant sandbox.TenantID) (ma
 }
 
 // DeleteEnded implements sandbox.SandboxStore.
-func (s *Store) DeleteEnded(ctx context.Context, before time.Time) (int, error) {
-	var deleted int64
-	err := s.writer.write(ctx, func(st *statements) error {
-		result, err := st.deleteEnded.Exec(micros(before))
-		if err != nil {
+func (s *Store) DeleteEnded(ctx context.Context, before, refused time.Time) (int, error) {
+	ended, err := s.deleteAll(ctx, before, func(st *statements) *sql.Stmt { return st.deleteEnded })
+	if err != nil {
+		return ended, err
+	}
+	others, err := s.deleteAll(ctx, refused, func(st *statements) *sql.Stmt { return st.deleteRefused })
+	return ended + others, err
+}
+
+// deleteAll repeats a statement that deletes up to deleteBatch rows from before a time,
+// each time as a write of its own, until there are no more. It returns how many there
+// were.
+func (s *Store) deleteAll(ctx context.Context, before time.Time, stmt func(*statements) *sql.Stmt) (int, error) {
+	for total := 0; ; {
+		var deleted int64
+		err := s.writer.write(ctx, func(st *statements) error {
+			result, err := stmt(st).Exec(micros(before), deleteBatch)
+			if err != nil {
+				return err
+			}
+			deleted, err = result.RowsAffected()
 			return err
+		})
+		if total += int(deleted); err != nil || deleted < deleteBatch {
+			return total, err
 		}
-		deleted, err = result.RowsAffected()
-		return err
-	})
-	return int(deleted), err
+	}
 }
 
 // normal is sb as it will be read back.

@@ -593,15 +593,32 @@ func deleteEnded(t *testing.T, st sandbox.Store) {
 	old := end(t, st, insert(t, st, sample("t")), epoch)
 	fresh := end(t, st, insert(t, st, sample("t")), epoch.Add(time.Hour))
 	running := insert(t, st, sample("t"))
-	if n, err := st.DeleteEnded(ctx, epoch.Add(time.Hour)); err != nil || n != 1 {
-		t.Errorf("DeleteEnded = %d, %v, want 1", n, err)
+	refused := func(at time.Time) sandbox.Sandbox {
+		sb := insert(t, st, sample("t"))
+		sb.State, sb.Ended = sandbox.Ended, &sandbox.Certificate{Cause: sandbox.CauseRefused, At: at}
+		return update(t, st, sb)
+	}
+	const many = 600 // more than are deleted at a time
+	for range many {
+		refused(epoch.Add(time.Hour))
+	}
+	freshRefused := refused(epoch.Add(2 * time.Hour))
+	if n, err := st.DeleteEnded(ctx, epoch.Add(time.Hour), epoch.Add(2*time.Hour)); err != nil || n != 1+many {
+		t.Errorf("DeleteEnded = %d, %v, want %d", n, err, 1+many)
 	}
 	_, err := st.SandboxByID(ctx, old.ID)
 	want(t, "a deleted one", err, sandbox.NotFound)
-	for _, id := range []string{fresh.ID, running.ID} {
+	for _, id := range []string{fresh.ID, freshRefused.ID, running.ID} {
 		if _, err := st.SandboxByID(ctx, id); err != nil {
 			t.Errorf("%s is gone: %v", id, err)
 		}
+	}
+	for range many {
+		old := insert(t, st, sample("t"))
+		end(t, st, old, epoch)
+	}
+	if n, err := st.DeleteEnded(ctx, epoch.Add(time.Hour), epoch); err != nil || n != many {
+		t.Errorf("DeleteEnded of many = %d, %v, want %d", n, err, many)
 	}
 }
 
