@@ -614,6 +614,52 @@ func TestRollback(t *testing.T) {
 	})
 }
 
+// A rollback that is told to come back later leaves the Sandbox paused as it was. The
+// same request then goes on from there, and a resume goes back.
+func TestRollbackThatIsRefused(t *testing.T) {
+	for _, again := range []bool{true, false} {
+		t.Run(fmt.Sprint("sent again: ", again), func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				sb := w.create("t", sandbox.CreateRequest{})
+				w.nodes.remember(sb, "one")
+				first := w.snapshot(sb.ID, "first")
+				w.nodes.remember(sb, "two")
+				w.nodes.onStart = func(context.Context, string, sandbox.StartRequest) error {
+					return &sandbox.Error{Code: sandbox.Unavailable, Detail: "a long queue", RetryAfter: time.Second}
+				}
+				var saved string
+				for range 2 {
+					_, err := w.m.Rollback(t.Context(), "t", sb.ID, first.ID)
+					var e *sandbox.Error
+					if !errors.As(err, &e) || e.Code != sandbox.Unavailable || e.RetryAfter != time.Second {
+						t.Fatalf("Rollback = %v", err)
+					}
+					r := w.record(sb.ID)
+					if r.State != sandbox.Paused || r.Timeline != 1 || saved != "" && r.Snapshot != saved {
+						t.Errorf("it became %+v", r)
+					}
+					saved = r.Snapshot
+				}
+				w.nodes.onStart = nil
+				want, timeline := "two", int64(1)
+				if again {
+					want, timeline = "one", 2
+					if _, err := w.m.Rollback(t.Context(), "t", sb.ID, first.ID); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					w.resume(sb.ID)
+				}
+				if r := w.record(sb.ID); r.State != sandbox.Running || r.Timeline != timeline || w.nodes.recall(r) != want {
+					t.Errorf("it is %+v and holds %q, want %q", r, w.nodes.recall(r), want)
+				}
+				w.reconcile()
+				w.consistent()
+			})
+		})
+	}
+}
+
 func TestPausesAreInvisibleToOthers(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		sb := w.create("mine", sandbox.CreateRequest{Name: "web"})

@@ -81,7 +81,8 @@ func (m *Manager) filesOf(ctx context.Context, sb sandbox.Sandbox, from sandbox.
 }
 
 // Rollback implements sandbox.Sandboxes. What a running Sandbox is at the moment
-// is saved first, so that a failure loses nothing.
+// is saved first, so that a failure loses nothing. One that is told to come back later
+// finds it paused then, and saves nothing again.
 func (m *Manager) Rollback(ctx context.Context, tenant sandbox.TenantID, idOrName, snapshot string) (sandbox.Sandbox, error) {
 	sb, err := m.Get(ctx, tenant, idOrName)
 	if err != nil {
