@@ -25,6 +25,15 @@ import (
 // one left before, and a server does not start without it.
 const hostStart = time.Minute
 
+const (
+	// hostGrace is how long a sentry host that answers may take to end: it finishes
+	// its saves. silentGrace is the same for one that does not answer.
+	hostGrace   = time.Minute
+	silentGrace = 10 * time.Second
+	// killLimit bounds the wait for the end of a process after SIGKILL.
+	killLimit = 10 * time.Second
+)
+
 // builds lists those that have left anything.
 func (l Layout) builds() []string {
 	var all []string
@@ -176,7 +185,7 @@ func (l Layout) startHost(ctx context.Context, build, saved string) error {
 		if l.savedOf(pid) == saved {
 			return nil
 		}
-		if err := endProcess(ctx, pid); err != nil {
+		if err := endProcess(ctx, pid, hostGrace); err != nil {
 			return fmt.Errorf("end the sentry host of build %s: %w", build, err)
 		}
 	} else if err := l.endSilent(ctx, build); err != nil {
@@ -216,7 +225,7 @@ func (l Layout) endSilent(ctx context.Context, build string) error {
 		return err // it may answer somebody else
 	}
 	for _, pid := range hostProcesses(l.HostSocket(build)) {
-		if err := endProcess(ctx, pid); err != nil {
+		if err := endProcess(ctx, pid, silentGrace); err != nil {
 			return fmt.Errorf("end the sentry host of build %s, which does not answer: %w", build, err)
 		}
 	}
@@ -254,8 +263,9 @@ func (l Layout) savedOf(pid int) string {
 	return l.Saved() // that of one that was not told
 }
 
-// endProcess sends a process SIGTERM and waits for its end.
-func endProcess(ctx context.Context, pid int) error {
+// endProcess ends a process with SIGTERM, or with SIGKILL if it is still there after
+// grace, and waits for its end.
+func endProcess(ctx context.Context, pid int, grace time.Duration) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return nil
@@ -264,18 +274,31 @@ func endProcess(ctx context.Context, pid int) error {
 		return os.NewSyscallError("pidfd_open", err)
 	}
 	defer unix.Close(fd)
-	if err := unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-		return os.NewSyscallError("pidfd_send_signal", err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, hostStart)
-	defer cancel()
-	const look = 20 // milliseconds
-	for p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}; ctx.Err() == nil; {
-		if n, err := unix.Poll(p, look); n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
+	for _, step := range []struct {
+		signal unix.Signal
+		wait   time.Duration
+	}{{unix.SIGTERM, grace}, {unix.SIGKILL, killLimit}} {
+		if err := unix.PidfdSendSignal(fd, step.signal, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			return os.NewSyscallError("pidfd_send_signal", err)
+		}
+		if ended, err := awaitEnd(ctx, fd, step.wait); ended || err != nil {
 			return err
 		}
 	}
-	return fmt.Errorf("process %d did not end: %w", pid, ctx.Err())
+	return fmt.Errorf("process %d is there %v after SIGKILL: see its state in /proc/%[1]d/status", pid, killLimit)
+}
+
+// awaitEnd waits for the end of the process of a pidfd, and reports whether it came
+// within limit.
+func awaitEnd(ctx context.Context, fd int, limit time.Duration) (bool, error) {
+	const look = 20 // milliseconds
+	began := time.Now()
+	for p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}; ctx.Err() == nil && time.Since(began) < limit; {
+		if n, err := unix.Poll(p, look); n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
+			return n > 0, os.NewSyscallError("poll", err)
+		}
+	}
+	return false, ctx.Err()
 }
 
 func (l Layout) waitHost(ctx context.Context, socket string, exited <-chan error) error {
