@@ -47,7 +47,7 @@ type queueConfig struct {
 	maxAhead int           // turns before a request at most
 	maxWait  time.Duration // that they may take
 	tooLong  string        // what one is told that would wait longer
-	// noReturn says that refused requests go elsewhere: no places are kept for them.
+	// noReturn says that refused requests go elsewhere, or had little time: no places are kept for them.
 	noReturn bool
 }
 
@@ -136,6 +136,14 @@ func (q *queue) until(ctx context.Context, now time.Time) time.Duration {
 		return math.MaxInt64
 	}
 	return max(deadline.Sub(now)-q.duration, 0)
+}
+
+// inTime reports whether ctx lasts as long as a slot is held, by a request that has
+// one now.
+func (q *queue) inTime(ctx context.Context) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.until(ctx, time.Now()) > 0
 }
 
 // open reports whether tenant may have a slot now. q.mu is held.

@@ -256,7 +256,7 @@ func prepare(cfg Config) (*Node, error) {
 	}
 	claims := starts
 	claims.slots *= claimsPerStart
-	claims.noReturn = true // they start cold
+	claims.noReturn = true // they start cold, or had no time left
 	n := &Node{
 		cfg: cfg, engine: cfg.Engine, log: cfg.Log, journal: j,
 		queue:  newQueue(starts),

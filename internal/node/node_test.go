@@ -695,6 +695,35 @@ func TestNoTurnToClaim(t *testing.T) {
 	})
 }
 
+// Who waited for a Boot of the Pool until there was no time left for a cold start is
+// refused, and not started to be cut.
+func TestNoTimeAfterAClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, node.PoolConfig{Min: 8, Max: 8})
+		defer w.close()
+		w.cfg.ColdStarts = 1
+		w.engine.Hooks.Start = func(ctx context.Context, _ string) error { return sleepFor(ctx, time.Second) }
+		w.run()
+		time.Sleep(time.Minute)
+		w.engine.Hooks.SetNetwork = func(ctx context.Context, _ string, _ sandbox.NetworkPolicy) error {
+			return sleepFor(ctx, 1500*time.Millisecond)
+		}
+		var wg sync.WaitGroup
+		for i := range 2 { // as many as are bound at a time
+			wg.Go(func() { w.start(request(sandbox.TenantID(fmt.Sprint("t", i)))) })
+		}
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := w.node.Start(ctx, name, request("late"))
+		var e *sandbox.Error
+		if !errors.As(err, &e) || e.Code != sandbox.Unavailable || e.RetryAfter == 0 || ctx.Err() != nil {
+			t.Errorf("Start = %v, with its time over: %v", err, ctx.Err())
+		}
+		wg.Wait()
+	})
+}
+
 func sleepFor(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):

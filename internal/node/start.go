@@ -175,10 +175,10 @@ type turn func(ctx context.Context, tenant sandbox.TenantID) (bool, error)
 
 // claimTurn is the turn of who has no other way yet: it waits. Who would wait too long
 // for a Boot of a Pool may find room among those that start cold, and if not is told
-// when there will be.
+// when there will be. Who has no time left for a cold start is told at once.
 func (n *Node) claimTurn(ctx context.Context, tenant sandbox.TenantID) (bool, error) {
 	err := n.claims.enter(ctx, tenant)
-	if errors.Is(err, sandbox.Unavailable) {
+	if errors.Is(err, sandbox.Unavailable) && n.queue.inTime(ctx) {
 		return false, nil
 	}
 	return err == nil, err
