@@ -252,6 +252,50 @@ func TestPauseWhileLayerIsRead(t *testing.T) {
 	}
 }
 
+// The files alone of a Boot can be saved while its sentry is still reading the layer
+// that it was restored with, whether it runs, as before a reboot, or is frozen.
+func TestFilesAreSavedWhileLayerIsRead(t *testing.T) {
+	s := newStage(t)
+	e := s.open(t)
+	defer endAll(t, e)
+	id, name := sandbox.NewBootID(), sandbox.NewSnapshotID()
+	spec := sandbox.BootSpec{Image: s.image, Shape: sandbox.DefaultShape()}
+	if err := e.Start(t.Context(), id, spec); err != nil {
+		t.Fatal(err)
+	}
+	bind(t, e, id)
+	sh(t, e, id, "cd /workspace && for i in 1 2 3; do head -c 300M /dev/urandom >f$i; done")
+	want := sh(t, e, id, sums)
+	s.pauseAs(t, e, id, name)
+	for _, frozen := range []bool{false, true} {
+		if err := e.Stop(t.Context(), id, 0); err != nil {
+			t.Fatal(err)
+		}
+		id = s.startFrom(t, e, name)
+		if frozen {
+			if err := e.Freeze(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		read, files := s.isRead(t, e, id, name), sandbox.NewSnapshotID()
+		if _, err := e.Save(t.Context(), id, files, false); err != nil {
+			t.Fatalf("frozen %t: saved when %.0f %% of the layer were read: %v", frozen, 100*read, err)
+		}
+		cold := sandbox.NewBootID()
+		spec.From = files
+		if err := e.Start(t.Context(), cold, spec); err != nil {
+			t.Fatal(err)
+		}
+		bind(t, e, cold)
+		if got := sh(t, e, cold, sums); got != want {
+			t.Errorf("frozen %t: the files are others", frozen)
+		}
+		if err := e.Stop(t.Context(), cold, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // check compares the files of a saved state with what sums said before.
 func (s *stage) check(t *testing.T, e *Engine, name, want string) {
 	t.Helper()

@@ -229,7 +229,7 @@ func (h *Host) writeDraft(b *boot, r sentryhost.SaveRequest) (*draft, error) {
 	if g := h.recordOf(b).Given; g != nil {
 		return nil, sandbox.Errorf(sandbox.Conflict, "the files of %s belong to the saved state %s: it has to go on before it can be saved again", r.ID, g.To)
 	}
-	if r.Memory && !h.recordOf(b).Frozen { // while it runs, and before its layer is measured: there may be much
+	if !h.recordOf(b).Frozen { // while it runs, and before its layer is measured: there may be much
 		if err := h.awaitLayer(b); err != nil {
 			return nil, sandbox.Errorf(sandbox.Unavailable, "the sandbox could not be saved").WithCause(err)
 		}
@@ -270,13 +270,15 @@ func (h *Host) draftOf(b *boot, r sentryhost.SaveRequest) (*draft, error) {
 	m := &sentryhost.Manifest{
 		Name: r.Name, Boot: r.ID, Memory: r.Memory, Build: record.guestBuild(h), Engine: h.engineVersion(), Image: record.Image, Shape: record.Shape,
 	}
-	layer, memory, described := b.diskBytes(), int64(0), u.AnonymousBytes*tarShare
+	// The record was read first: a layer of which it does not know the size has been read.
+	unread := max(record.Layer-b.diskBytes(), 0)
+	layer, memory, described := b.diskBytes()+unread, int64(0), u.AnonymousBytes*tarShare
 	if r.Memory {
 		memory, described = u.MemoryBytes, u.AnonymousBytes/stateShare
 	}
 	inPlace := h.inPlace(b, r)
 	if inPlace && record.Frozen {
-		layer = 0 // it is there already
+		layer = unread // the rest is there already
 	}
 	d, err := h.newDraft(m, layer+memory+stateRoom, described)
 	if err == nil && inPlace {
