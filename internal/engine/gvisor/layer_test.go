@@ -296,6 +296,51 @@ func TestFilesAreSavedWhileLayerIsRead(t *testing.T) {
 	}
 }
 
+// Files that a Boot deletes after a resume take no room in what is saved later, also
+// when another sentry host took it up meanwhile.
+func TestLayerShrinks(t *testing.T) {
+	s := newStage(t)
+	s.stop()
+	parts := filepath.Join(filepath.Dir(os.Getenv("CLOUD_SANDBOX_E2E")), "stage")
+	s.startHost(t, parts, "test")
+	e := s.open(t)
+	id, name := sandbox.NewBootID(), sandbox.NewSnapshotID()
+	if err := e.Start(t.Context(), id, sandbox.BootSpec{Image: s.image, Shape: sandbox.DefaultShape()}); err != nil {
+		t.Fatal(err)
+	}
+	bind(t, e, id)
+	sh(t, e, id, "cd /workspace && head -c 24M /dev/urandom >small && head -c 600M /dev/urandom >large")
+	s.pauseAs(t, e, id, name)
+	for _, restart := range []bool{false, true} {
+		if err := e.Stop(t.Context(), id, 0); err != nil {
+			t.Fatal(err)
+		}
+		id = s.startFrom(t, e, name)
+		sh(t, e, id, "rm /workspace/large")
+		if restart {
+			s.killHost(t)
+			s.startHost(t, parts, "test")
+			_ = e.Close()
+			e = s.open(t)
+		}
+		for deadline := time.Now().Add(30 * time.Second); ; { // until it has read what it was restored with
+			later := sandbox.NewSnapshotID()
+			s.pauseAs(t, e, id, later)
+			layer := s.layerOf(t, later)
+			if layer < 300<<20 {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("restart %t: %d MiB of layer are saved when 24 MiB of files are left", restart, layer>>20)
+			}
+			if err := e.Thaw(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	endAll(t, e)
+}
+
 // check compares the files of a saved state with what sums said before.
 func (s *stage) check(t *testing.T, e *Engine, name, want string) {
 	t.Helper()

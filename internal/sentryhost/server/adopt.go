@@ -59,6 +59,7 @@ func (h *Host) adoptBoot(name string) bool {
 		h.sentryGone(b) // it died before it was marked running
 	default:
 	}
+	h.noteRead(b)
 	h.log.Info("took up a boot", "boot", b.record.ID, "pid", b.record.Pid)
 	return true
 }

@@ -88,7 +88,7 @@ type record struct {
 
 	FrozenAt time.Time `json:"frozen_at,omitzero"` // when it is
 	Restored bool      `json:"restored,omitempty"` // from a saved state with memory
-	Layer    int64     `json:"layer,omitempty"`    // bytes of the layer that this state has in place; the sentry may still be reading it
+	Layer    int64     `json:"layer,omitempty"`    // bytes of the layer that this state has in place, until the sentry has read it
 	Given    *given    `json:"given,omitempty"`    // its writable layer, to a saved state; nil: it is its own
 	Held     []int32   `json:"held,omitempty"`     // processes to let go: it was restored
 	Stopped  []int32   `json:"stopped,omitempty"`  // processes that are told to stop while it is saved
@@ -176,6 +176,7 @@ func (h *Host) start(ctx context.Context, r sentryhost.StartRequest, files *fdrp
 	h.mu.Lock()
 	b.running = true
 	h.mu.Unlock()
+	h.noteRead(b)
 	h.wantSpare(r, from)
 	return reply, nil
 }
