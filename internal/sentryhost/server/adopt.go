@@ -104,6 +104,10 @@ func (h *Host) takeUp(b *boot) error {
 			return err
 		}
 	}
+	// The host before may have saved it or loaded it, which has no limit of the processor.
+	if err := b.group.SetLimits(cpuLimit(r.Limits)); err != nil {
+		h.log.Error("a boot has no limit of the processor after the sentry host's end", "boot", r.ID, "error", err)
+	}
 	if u, err := b.group.Usage(); err == nil && heapWanted(u.AnonymousBytes) > 0 { // what the host before gave it
 		b.heap.Store(heapWanted(u.AnonymousBytes))
 		h.wg.Go(func() { h.watchHeap(b) })

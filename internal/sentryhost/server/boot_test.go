@@ -36,6 +36,7 @@ func TestHost(t *testing.T) {
 		"a killed sentry is told and freed":       killedSentry,
 		"last words of a sentry are kept":         lastWordsAreKept,
 		"a new host takes boots up":               newHostTakesUp,
+		"a new host limits the processor again":   newHostLimitsAgain,
 		"a start takes a sentry that waits":       sparesAreTaken,
 		"sentries of no use do not wait":          sparesOfNoUse,
 		"a new host ends sentries that wait":      newHostEndsSpares,
@@ -387,6 +388,37 @@ func newHostTakesUp(t *testing.T, r *rig) {
 		t.Error(err)
 	}
 	must(t, r.host.stop(t.Context(), id))
+}
+
+// A sentry host that ends while it saves or loads a Boot leaves it without a limit of
+// the processor: the next one sets it again.
+func newHostLimitsAgain(t *testing.T, r *rig) {
+	id := sandbox.NewBootID()
+	r.start(id, withMemory(256))
+	want := r.cpuQuota(id)
+	old := *r
+	defer old.waitGone(id)
+	must(t, r.host.boots[id].group.UnlimitCPU())
+	if r.cpuQuota(id) == want {
+		t.Fatalf("the limit %q is not taken away", want)
+	}
+	r.open()
+	if got := r.cpuQuota(id); got != want {
+		t.Errorf("the limit of the processor is %q, not %q", got, want)
+	}
+	must(t, r.host.stop(t.Context(), id))
+}
+
+// cpuQuota is the limit of the processor of a Boot, as the kernel tells it.
+func (r *rig) cpuQuota(id string) string {
+	r.t.Helper()
+	file := "cpu/" + r.cfg.Parent + "/" + id + "/cpu.cfs_quota_us"
+	if r.host.groups.V2() {
+		file = r.cfg.Parent + "/" + id + "/cpu.max"
+	}
+	raw, err := os.ReadFile("/sys/fs/cgroup/" + file)
+	must(r.t, err)
+	return strings.TrimSpace(string(raw))
 }
 
 // A sentry host that is killed between creating a sentry and writing its record
