@@ -208,6 +208,13 @@ func (h *Host) save(r sentryhost.SaveRequest) (sandbox.Saved, error) {
 	case !errors.Is(err, sandbox.NotFound):
 		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "something else was saved as %s", r.Name).WithCause(err)
 	}
+	// While it runs, and before it takes a place among those that are saved: there may
+	// be much, and its own limit of the processor holds.
+	if !h.recordOf(b).Frozen {
+		if err := h.awaitLayer(b); err != nil {
+			return sandbox.Saved{}, sandbox.Errorf(sandbox.Unavailable, "the sandbox could not be saved").WithCause(err)
+		}
+	}
 	h.saving <- struct{}{}
 	defer func() { <-h.saving }()
 	d, err := h.writeDraft(b, r)
@@ -228,11 +235,6 @@ func (h *Host) writeDraft(b *boot, r sentryhost.SaveRequest) (*draft, error) {
 	defer b.pausing.Unlock()
 	if g := h.recordOf(b).Given; g != nil {
 		return nil, sandbox.Errorf(sandbox.Conflict, "the files of %s belong to the saved state %s: it has to go on before it can be saved again", r.ID, g.To)
-	}
-	if !h.recordOf(b).Frozen { // while it runs, and before its layer is measured: there may be much
-		if err := h.awaitLayer(b); err != nil {
-			return nil, sandbox.Errorf(sandbox.Unavailable, "the sandbox could not be saved").WithCause(err)
-		}
 	}
 	need := b.saveNeed
 	if !r.Memory {

@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -204,6 +206,38 @@ func neverStarted(t *testing.T, r *rig) {
 	_, err := r.host.save(sentryhost.SaveRequest{ID: id, Name: name, Memory: true})
 	must(t, err)
 	must(t, r.host.deleteSaved(name))
+}
+
+// A save that waits until a layer has been read has no place among those that are
+// saved, and does not keep the Boot from being paused.
+func TestLayerIsAwaitedFirst(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "sentry.sock")
+	l, err := net.Listen("unix", socket)
+	must(t, err)
+	defer l.Close()
+	id, name := sandbox.NewBootID(), sandbox.NewSnapshotID()
+	b := &boot{gone: make(chan struct{}), running: true}
+	b.record = record{Boot: sentryhost.Boot{ID: id, From: "a"}, Socket: socket, Restored: true, Layer: 1 << 30}
+	h := &Host{cfg: Config{Saved: t.TempDir()}, saving: make(chan struct{}, 1), boots: map[string]*boot{id: b}, naming: map[string]chan struct{}{}}
+	saved := make(chan error, 1)
+	go func() {
+		_, err := h.save(sentryhost.SaveRequest{ID: id, Name: name, Memory: true})
+		saved <- err
+	}()
+	conn, err := l.Accept() // by whom the sentry is asked
+	must(t, err)
+	_, err = conn.Read(make([]byte, 1))
+	must(t, err)
+	if len(h.saving) > 0 {
+		t.Error("it has a place among those that are saved")
+	}
+	if !b.pausing.TryLock() {
+		t.Error("it keeps the boot from being paused")
+	}
+	must(t, conn.Close())
+	if err := <-saved; !errors.Is(err, sandbox.Unavailable) {
+		t.Errorf("save without its sentry = %v", err)
+	}
 }
 
 func TestStarts(t *testing.T) {
