@@ -96,7 +96,7 @@ type record struct {
 }
 
 // name is that of the sentry, its folder and its group.
-func (r record) name() string { return cmp.Or(r.Name, r.ID) }
+func (r *record) name() string { return cmp.Or(r.Name, r.ID) }
 
 // guestBuild names the build of the Guest inside.
 func (r record) guestBuild(h *Host) string {
@@ -370,7 +370,13 @@ func (h *Host) fill(ctx context.Context, b *boot, from *origin, guestEnd *os.Fil
 func (h *Host) writeRecord(b *boot) error {
 	b.recording.Lock()
 	defer b.recording.Unlock()
-	raw, err := json.Marshal(h.recordOf(b))
+	h.mu.Lock()
+	record, freed := b.record, b.freed
+	h.mu.Unlock()
+	if freed { // its folder is gone, or goes
+		return sandbox.Errorf(sandbox.NotFound, "no boot %s runs here", record.ID)
+	}
+	raw, err := json.Marshal(record)
 	if err != nil {
 		return err
 	}
@@ -549,7 +555,9 @@ func (h *Host) free(b *boot) error {
 			errs = append(errs, err)
 		}
 	}
+	b.recording.Lock() // whoever still writes the record would leave the folder behind
 	errs = append(errs, os.RemoveAll(h.bootDir(b.record.name())))
+	b.recording.Unlock()
 	h.mu.Lock()
 	if h.boots[b.record.ID] == b {
 		delete(h.boots, b.record.ID)

@@ -92,6 +92,7 @@ func handleProcesses() {
 		go starts()
 		fmt.Fprint(w, "begun")
 	})
+	http.HandleFunc("/silent", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, silence()) })
 	http.HandleFunc("/alive", func(w http.ResponseWriter, r *http.Request) {
 		pid, _ := strconv.Atoi(r.FormValue("pid"))
 		fmt.Fprint(w, syscall.Kill(pid, 0) == nil)
@@ -196,6 +197,17 @@ func starts() {
 		time.Sleep(time.Millisecond)
 	}
 	panic(err)
+}
+
+// silence puts a file over the state of this program that nobody can read to its end.
+func silence() error {
+	if err := syscall.Mount("none", "/proc", "tmpfs", 0, ""); err != nil {
+		return err
+	}
+	if err := os.Mkdir("/proc/1", 0o755); err != nil {
+		return err
+	}
+	return syscall.Mkfifo("/proc/1/stat", 0o644)
 }
 
 // stops stops the first program that it meets before its exec.
