@@ -345,6 +345,7 @@ func (h *Host) write(b *boot, d *draft) error {
 			d.m.SavedAt = time.Now().UTC()
 			defer func() { err = errors.Join(err, resume(rpc)) }()
 		}
+		h.liftCPU(b)
 		if d.inPlace {
 			if err := h.placeLayer(b, d); err != nil {
 				return err
@@ -586,6 +587,7 @@ func (h *Host) load(ctx context.Context, b *boot, from *origin, guestEnd *os.Fil
 		return err
 	}
 	defer end()
+	h.liftCPU(b)
 	return restore(ctx, b.record.Socket, &from.Manifest, from.files, guestEnd)
 }
 

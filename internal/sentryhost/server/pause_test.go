@@ -197,7 +197,23 @@ func neverStarted(t *testing.T, r *rig) {
 			t.Fatalf("nothing stands between fork and exec: %+v", all)
 		}
 	}
+	want, saved := r.cpuQuota(id), make(chan error, 1)
 	began := time.Now()
+	go func() { saved <- second(r.host.save(sentryhost.SaveRequest{ID: id, Name: name, Memory: true})) }()
+	for lifted := false; !lifted; {
+		select {
+		case err := <-saved:
+			t.Fatalf("saved within its own limit of the processor, %v", err)
+		default:
+		}
+		lifted = r.cpuQuota(id) != want
+	}
+	if took := time.Since(began); took < startingLimit {
+		t.Errorf("the limit of the processor was taken away after %v, when a program went on", took)
+	}
+	must(t, <-saved)
+	must(t, r.host.deleteSaved(name))
+	began = time.Now()
 	must(t, r.host.freeze(id))
 	if took := time.Since(began); took < startingLimit {
 		t.Errorf("frozen after %v, when the program had not started", took)
