@@ -50,15 +50,23 @@ func (h *Host) adoptBoot(name string) bool {
 		}
 		return false
 	}
+	unsure := b.record.Unsure
+	if unsure { // beside: its sentry may end a save first, and others want to be served
+		b.pausing.Lock()
+	}
 	h.mu.Lock()
 	h.boots[b.record.ID] = b
 	b.running = true
 	h.mu.Unlock()
+	if unsure {
+		h.wg.Go(func() { h.recoverBoot(b) })
+	}
 	select {
 	case <-b.gone:
 		h.sentryGone(b) // it died before it was marked running
 	default:
 	}
+	h.noteRead(b)
 	h.log.Info("took up a boot", "boot", b.record.ID, "pid", b.record.Pid)
 	return true
 }
@@ -98,10 +106,9 @@ func (h *Host) takeUp(b *boot) error {
 	}
 	b.upper = b.heldFile(h.cfg.UpperDir + "/")
 	b.words = b.heldFile("/memfd:" + wordsName)
-	if r.Unsure {
-		if err := h.recoverStand(b); err != nil {
-			return err
-		}
+	// The host before may have saved it or loaded it, which has no limit of the processor.
+	if err := b.group.SetLimits(cpuLimit(r.Limits)); err != nil {
+		h.log.Error("a boot has no limit of the processor after the sentry host's end", "boot", r.ID, "error", err)
 	}
 	if u, err := b.group.Usage(); err == nil && heapWanted(u.AnonymousBytes) > 0 { // what the host before gave it
 		b.heap.Store(heapWanted(u.AnonymousBytes))

@@ -88,7 +88,7 @@ type record struct {
 
 	FrozenAt time.Time `json:"frozen_at,omitzero"` // when it is
 	Restored bool      `json:"restored,omitempty"` // from a saved state with memory
-	Layer    int64     `json:"layer,omitempty"`    // bytes of the layer that this state has in place; the sentry may still be reading it
+	Layer    int64     `json:"layer,omitempty"`    // bytes of the layer that this state has in place, until the sentry has read it
 	Given    *given    `json:"given,omitempty"`    // its writable layer, to a saved state; nil: it is its own
 	Held     []int32   `json:"held,omitempty"`     // processes to let go: it was restored
 	Stopped  []int32   `json:"stopped,omitempty"`  // processes that are told to stop while it is saved
@@ -96,7 +96,7 @@ type record struct {
 }
 
 // name is that of the sentry, its folder and its group.
-func (r record) name() string { return cmp.Or(r.Name, r.ID) }
+func (r *record) name() string { return cmp.Or(r.Name, r.ID) }
 
 // guestBuild names the build of the Guest inside.
 func (r record) guestBuild(h *Host) string {
@@ -176,6 +176,7 @@ func (h *Host) start(ctx context.Context, r sentryhost.StartRequest, files *fdrp
 	h.mu.Lock()
 	b.running = true
 	h.mu.Unlock()
+	h.noteRead(b)
 	h.wantSpare(r, from)
 	return reply, nil
 }
@@ -369,7 +370,13 @@ func (h *Host) fill(ctx context.Context, b *boot, from *origin, guestEnd *os.Fil
 func (h *Host) writeRecord(b *boot) error {
 	b.recording.Lock()
 	defer b.recording.Unlock()
-	raw, err := json.Marshal(h.recordOf(b))
+	h.mu.Lock()
+	record, freed := b.record, b.freed
+	h.mu.Unlock()
+	if freed { // its folder is gone, or goes
+		return sandbox.Errorf(sandbox.NotFound, "no boot %s runs here", record.ID)
+	}
+	raw, err := json.Marshal(record)
 	if err != nil {
 		return err
 	}
@@ -548,7 +555,9 @@ func (h *Host) free(b *boot) error {
 			errs = append(errs, err)
 		}
 	}
+	b.recording.Lock() // whoever still writes the record would leave the folder behind
 	errs = append(errs, os.RemoveAll(h.bootDir(b.record.name())))
+	b.recording.Unlock()
 	h.mu.Lock()
 	if h.boots[b.record.ID] == b {
 		delete(h.boots, b.record.ID)

@@ -23,37 +23,39 @@ import (
 func TestHost(t *testing.T) {
 	r := newRig(t)
 	for name, check := range map[string]func(*testing.T, *rig){
-		"a boot answers and leaves nothing":       bootAndStop,
-		"the sentry is nobody":                    sentryIsNobody,
-		"control sockets stay apart":              socketsStayApart,
-		"limits are seen inside the cgroup":       limitsHold,
-		"limits change":                           limitsChange,
-		"memory runs out for a process":           memoryRunsOut,
-		"the host makes room":                     hostMakesRoom,
-		"the limit stays ahead of use":            limitStaysAhead,
-		"ends out of memory":                      endsOutOfMemory,
-		"nobody makes room":                       nobodyMakesRoom,
-		"a killed sentry is told and freed":       killedSentry,
-		"last words of a sentry are kept":         lastWordsAreKept,
-		"a new host takes boots up":               newHostTakesUp,
-		"a start takes a sentry that waits":       sparesAreTaken,
-		"sentries of no use do not wait":          sparesOfNoUse,
-		"a new host ends sentries that wait":      newHostEndsSpares,
-		"a start that was cut off leaves nothing": cutOffStart,
-		"bad requests leave nothing":              badRequests,
-		"files do not count as memory":            filesAreNotMemory,
-		"the disk quota holds and can be freed":   diskQuota,
-		"how a boot stands is found out":          unsureStand,
-		"stopped processes stay stopped":          heldProcesses,
-		"saved while programs start":              savedWhileStarting,
-		"a program never starts":                  neverStarted,
-		"no room to save":                         noRoomToSave,
-		"no memory to save":                       noMemoryToSave,
-		"many files and descriptors are saved":    manyAreSaved,
-		"a heap gets room and gives it back":      heapGetsRoom,
-		"no room to start from what is saved":     noRoomToStart,
-		"holes are not filled":                    holesAreNotFilled,
-		"drafts are removed":                      draftsAreRemoved,
+		"a boot answers and leaves nothing":        bootAndStop,
+		"the sentry is nobody":                     sentryIsNobody,
+		"control sockets stay apart":               socketsStayApart,
+		"limits are seen inside the cgroup":        limitsHold,
+		"limits change":                            limitsChange,
+		"memory runs out for a process":            memoryRunsOut,
+		"the host makes room":                      hostMakesRoom,
+		"the limit stays ahead of use":             limitStaysAhead,
+		"ends out of memory":                       endsOutOfMemory,
+		"nobody makes room":                        nobodyMakesRoom,
+		"a killed sentry is told and freed":        killedSentry,
+		"last words of a sentry are kept":          lastWordsAreKept,
+		"a new host takes boots up":                newHostTakesUp,
+		"a new host limits the processor again":    newHostLimitsAgain,
+		"a start takes a sentry that waits":        sparesAreTaken,
+		"sentries of no use do not wait":           sparesOfNoUse,
+		"a new host ends sentries that wait":       newHostEndsSpares,
+		"a start that was cut off leaves nothing":  cutOffStart,
+		"bad requests leave nothing":               badRequests,
+		"files do not count as memory":             filesAreNotMemory,
+		"the disk quota holds and can be freed":    diskQuota,
+		"how a boot stands is found out":           unsureStand,
+		"stopped processes stay stopped":           heldProcesses,
+		"a guest does not let itself be looked at": silentGuest,
+		"saved while programs start":               savedWhileStarting,
+		"a program never starts":                   neverStarted,
+		"no room to save":                          noRoomToSave,
+		"no memory to save":                        noMemoryToSave,
+		"many files and descriptors are saved":     manyAreSaved,
+		"a heap gets room and gives it back":       heapGetsRoom,
+		"no room to start from what is saved":      noRoomToStart,
+		"holes are not filled":                     holesAreNotFilled,
+		"drafts are removed":                       draftsAreRemoved,
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := r.in(t)
@@ -387,6 +389,37 @@ func newHostTakesUp(t *testing.T, r *rig) {
 		t.Error(err)
 	}
 	must(t, r.host.stop(t.Context(), id))
+}
+
+// A sentry host that ends while it saves or loads a Boot leaves it without a limit of
+// the processor: the next one sets it again.
+func newHostLimitsAgain(t *testing.T, r *rig) {
+	id := sandbox.NewBootID()
+	r.start(id, withMemory(256))
+	want := r.cpuQuota(id)
+	old := *r
+	defer old.waitGone(id)
+	must(t, r.host.boots[id].group.UnlimitCPU())
+	if r.cpuQuota(id) == want {
+		t.Fatalf("the limit %q is not taken away", want)
+	}
+	r.open()
+	if got := r.cpuQuota(id); got != want {
+		t.Errorf("the limit of the processor is %q, not %q", got, want)
+	}
+	must(t, r.host.stop(t.Context(), id))
+}
+
+// cpuQuota is the limit of the processor of a Boot, as the kernel tells it.
+func (r *rig) cpuQuota(id string) string {
+	r.t.Helper()
+	file := "cpu/" + r.cfg.Parent + "/" + id + "/cpu.cfs_quota_us"
+	if r.host.groups.V2() {
+		file = r.cfg.Parent + "/" + id + "/cpu.max"
+	}
+	raw, err := os.ReadFile("/sys/fs/cgroup/" + file)
+	must(r.t, err)
+	return strings.TrimSpace(string(raw))
 }
 
 // A sentry host that is killed between creating a sentry and writing its record

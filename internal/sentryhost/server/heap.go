@@ -186,10 +186,6 @@ func (h *Host) beginWork(b *boot, need func() (int64, error)) (end func(), err e
 	b.working = true
 	h.mu.Unlock()
 	h.signal(b, sentryhost.SignalWork)
-	// It is our work and not the guest's, which stands still.
-	if err := b.group.UnlimitCPU(); err != nil {
-		h.log.Warn("a boot is saved or loaded within its own limit of the processor", "boot", b.record.ID, "error", err)
-	}
 	return func() {
 		if err := b.group.SetLimits(cpuLimit(h.limitsOf(b))); err != nil && !errors.Is(err, fs.ErrNotExist) { // it is gone
 			h.log.Error("a boot has no limit of the processor after a save or load", "boot", b.record.ID, "error", err)
@@ -200,6 +196,14 @@ func (h *Host) beginWork(b *boot, need func() (int64, error)) (end func(), err e
 		h.mu.Unlock()
 		giveBack()
 	}, nil
+}
+
+// liftCPU takes the limit of the processor away from a Boot in which the guest stands
+// still, until its work ends: that is ours and not the guest's.
+func (h *Host) liftCPU(b *boot) {
+	if err := b.group.UnlimitCPU(); err != nil {
+		h.log.Warn("a boot is saved or loaded within its own limit of the processor", "boot", b.record.ID, "error", err)
+	}
 }
 
 // borrow sets aside need bytes of the host's memory for the work of a Boot and lets

@@ -59,7 +59,7 @@ func (h *Host) inPlace(b *boot, r sentryhost.SaveRequest) bool {
 
 // awaitLayer waits until a Boot has read all of the layer that it was restored with,
 // which its sentry does when it has nothing else to read: until then nobody but the
-// sentry knows all of the layer.
+// sentry knows all of the layer. From then on its file tells where the layer ends.
 func (h *Host) awaitLayer(b *boot) error {
 	if !h.recordOf(b).Restored {
 		return nil
@@ -72,19 +72,28 @@ func (h *Host) awaitLayer(b *boot) error {
 	if err := rpc.Call(runscboot.ContMgrWaitRestore, nil, nil); err != nil {
 		return fmt.Errorf("wait for the layer: %w", err)
 	}
+	h.change(b, func(r *record) { r.Layer = 0 })
 	return nil
+}
+
+// noteRead waits in the background until a Boot has read its layer, so that pauses
+// later save no more of it than is left of its files.
+func (h *Host) noteRead(b *boot) {
+	if h.recordOf(b).Layer > 0 {
+		h.wg.Go(func() { _ = h.awaitLayer(b) }) // if it fails, a save that must know waits again
+	}
 }
 
 // placeLayer has the pages file of d begin with the layer of b, which stands still,
 // and leaves its offset where the pages of memory begin. What the sentry has still to
 // read of the layer it reads at once when it saves, into the file that b gives away.
 func (h *Host) placeLayer(b *boot, d *draft) error {
-	record := h.recordOf(b)
-	if record.Layer == 0 { // where the rest of the layer will end is not known
+	if r := h.recordOf(b); !r.Frozen || r.Layer == 0 { // it is copied, or where the rest of the layer will end is not known
 		if err := h.awaitLayer(b); err != nil {
 			return err
 		}
 	}
+	record := h.recordOf(b)
 	end, err := dataEnd(b.upper, 0)
 	if err != nil {
 		return fmt.Errorf("measure the layer: %w", err)

@@ -32,7 +32,28 @@ const (
 	// A Boot goes on for startingWait before it is paused again, and for twice as long
 	// each further time, up to startingWaitMax.
 	startingWait, startingWaitMax = time.Millisecond, 8 * time.Millisecond
+	// lookLimit bounds how long a sentry may take to tell the states of processes:
+	// the Guest's root can put files over /proc that never answer.
+	lookLimit = 30 * time.Second
+	// recoverLimit is the bound for a Boot that an earlier sentry host left: its
+	// sentry may first have to end a save.
+	recoverLimit = 5 * time.Minute
 )
+
+// sentry is a connection to the control socket of a Boot's sentry.
+type sentry struct {
+	*urpc.Client
+	socket string
+	limit  time.Duration // for what the Guest can keep the sentry from answering
+}
+
+func connect(socket string, limit time.Duration) (*sentry, error) {
+	rpc, err := client.ConnectTo(socket)
+	if err != nil {
+		return nil, err
+	}
+	return &sentry{rpc, socket, limit}, nil
+}
 
 // saveSlots is how many Boots are saved at a time. Each keeps a core busy, and
 // whoever asks, a Node, asks for fewer at a time, in an order that is fair between
@@ -55,7 +76,7 @@ func (h *Host) freeze(id string) error {
 	if err := h.checkSave(b); err != nil {
 		return err
 	}
-	return h.stand(b, func(rpc *urpc.Client) error {
+	return h.stand(b, func(rpc *sentry) error {
 		if _, err := pauseWhole(rpc, b.record.name()); err != nil {
 			return err
 		}
@@ -69,7 +90,7 @@ func (h *Host) freeze(id string) error {
 // the Guest that made it waiting, and the Guest runs on one processor: saved there,
 // and held when it is restored, it would keep the Guest from answering. So the Boot
 // goes on until the child is past that, within startingLimit. On error it goes on.
-func pauseWhole(rpc *urpc.Client, id string) ([]process, error) {
+func pauseWhole(rpc *sentry, id string) ([]process, error) {
 	began := time.Now()
 	for wait := startingWait; ; wait = min(2*wait, startingWaitMax) {
 		if err := pause(rpc); err != nil {
@@ -86,14 +107,14 @@ func pauseWhole(rpc *urpc.Client, id string) ([]process, error) {
 	}
 }
 
-func pause(rpc *urpc.Client) error {
+func pause(rpc *sentry) error {
 	if err := rpc.Call(runscboot.ContMgrPause, nil, nil); err != nil {
 		return fmt.Errorf("pause: %w", err)
 	}
 	return nil
 }
 
-func resume(rpc *urpc.Client) error {
+func resume(rpc *sentry) error {
 	if err := rpc.Call(runscboot.ContMgrResume, nil, nil); err != nil {
 		return fmt.Errorf("resume: %w", err)
 	}
@@ -113,7 +134,7 @@ func (h *Host) thaw(id string) error {
 	if err := h.takeLayer(b); err != nil {
 		return err
 	}
-	return h.stand(b, func(rpc *urpc.Client) error {
+	return h.stand(b, func(rpc *sentry) error {
 		// All at once: when a process ends while another of its group is stopped,
 		// the sentry sends the whole group SIGHUP.
 		if r := h.recordOf(b); !r.Frozen {
@@ -154,8 +175,8 @@ func (h *Host) lockStand(b *boot) (unlock func()) {
 // stand does something to a Boot that stops it or lets it go. Should the sentry
 // host end meanwhile, the record says that a later one must look how the Boot
 // stands. The caller holds b.pausing.
-func (h *Host) stand(b *boot, do func(*urpc.Client) error) error {
-	rpc, err := client.ConnectTo(b.record.Socket)
+func (h *Host) stand(b *boot, do func(*sentry) error) error {
+	rpc, err := connect(b.record.Socket, h.lookLimit)
 	if err != nil {
 		return sandbox.Errorf(sandbox.Unavailable, "the sentry of %s does not answer", b.record.ID).WithCause(err)
 	}
@@ -169,16 +190,32 @@ func (h *Host) stand(b *boot, do func(*urpc.Client) error) error {
 	return errors.Join(err, h.writeRecord(b))
 }
 
-// recover finds out how a Boot stands that an earlier sentry host left while it
-// stopped it or let it go, and makes that what its record says. Of one that
-// was being saved, the processes are let go.
+// recoverBoot makes a Boot that an earlier sentry host left while it stopped it or let
+// it go what its record says. One that does not let itself be looked at is ended: it
+// can neither be paused nor let go. The caller locked b.pausing, which is unlocked here.
+func (h *Host) recoverBoot(b *boot) {
+	defer b.pausing.Unlock()
+	err := h.recoverStand(b)
+	h.mu.Lock()
+	ends := b.stopping || !b.running // meanwhile
+	h.mu.Unlock()
+	if err != nil && !ends {
+		h.log.Error("a boot is ended: an earlier sentry host left it, and whether it stands still could not be found out", "boot", b.record.ID, "error", err)
+		h.kill(b)
+	}
+}
+
+// recoverStand finds out how such a Boot stands, and stops it or lets it go. Of one
+// that was being saved, the processes are let go.
 func (h *Host) recoverStand(b *boot) error {
-	return h.stand(b, func(rpc *urpc.Client) error {
+	return h.stand(b, func(rpc *sentry) error {
 		r := h.recordOf(b)
 		guest := []process{{pid: guestPid}}
+		rpc.limit = h.recoverLimit
 		if err := lookAt(rpc, guest); err != nil {
 			return err
 		}
+		rpc.limit = h.lookLimit
 		h.letGo(rpc, b, r.Stopped)
 		h.change(b, func(r *record) { r.Stopped = nil })
 		var err error
@@ -208,6 +245,13 @@ func (h *Host) save(r sentryhost.SaveRequest) (sandbox.Saved, error) {
 	case !errors.Is(err, sandbox.NotFound):
 		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "something else was saved as %s", r.Name).WithCause(err)
 	}
+	// While it runs, and before it takes a place among those that are saved: there may
+	// be much, and its own limit of the processor holds.
+	if !h.recordOf(b).Frozen {
+		if err := h.awaitLayer(b); err != nil {
+			return sandbox.Saved{}, sandbox.Errorf(sandbox.Unavailable, "the sandbox could not be saved").WithCause(err)
+		}
+	}
 	h.saving <- struct{}{}
 	defer func() { <-h.saving }()
 	d, err := h.writeDraft(b, r)
@@ -229,11 +273,6 @@ func (h *Host) writeDraft(b *boot, r sentryhost.SaveRequest) (*draft, error) {
 	if g := h.recordOf(b).Given; g != nil {
 		return nil, sandbox.Errorf(sandbox.Conflict, "the files of %s belong to the saved state %s: it has to go on before it can be saved again", r.ID, g.To)
 	}
-	if r.Memory && !h.recordOf(b).Frozen { // while it runs, and before its layer is measured: there may be much
-		if err := h.awaitLayer(b); err != nil {
-			return nil, sandbox.Errorf(sandbox.Unavailable, "the sandbox could not be saved").WithCause(err)
-		}
-	}
 	need := b.saveNeed
 	if !r.Memory {
 		need = b.layerNeed
@@ -249,7 +288,8 @@ func (h *Host) writeDraft(b *boot, r sentryhost.SaveRequest) (*draft, error) {
 	}
 	if err := h.write(b, d); err != nil {
 		d.discard()
-		if err = noRoom(err); errors.Is(err, sandbox.Exhausted) { // the disk was full before that
+		err = noRoom(err) // the disk may be full
+		if known := new(sandbox.Error); errors.As(err, &known) {
 			return nil, err
 		}
 		return nil, sandbox.Errorf(sandbox.Unavailable, "the sandbox could not be saved").WithCause(err)
@@ -270,13 +310,15 @@ func (h *Host) draftOf(b *boot, r sentryhost.SaveRequest) (*draft, error) {
 	m := &sentryhost.Manifest{
 		Name: r.Name, Boot: r.ID, Memory: r.Memory, Build: record.guestBuild(h), Engine: h.engineVersion(), Image: record.Image, Shape: record.Shape,
 	}
-	layer, memory, described := b.diskBytes(), int64(0), u.AnonymousBytes*tarShare
+	// The record was read first: a layer of which it does not know the size has been read.
+	unread := max(record.Layer-b.diskBytes(), 0)
+	layer, memory, described := b.diskBytes()+unread, int64(0), u.AnonymousBytes*tarShare
 	if r.Memory {
 		memory, described = u.MemoryBytes, u.AnonymousBytes/stateShare
 	}
 	inPlace := h.inPlace(b, r)
 	if inPlace && record.Frozen {
-		layer = 0 // it is there already
+		layer = unread // the rest is there already
 	}
 	d, err := h.newDraft(m, layer+memory+stateRoom, described)
 	if err == nil && inPlace {
@@ -289,7 +331,7 @@ func (h *Host) draftOf(b *boot, r sentryhost.SaveRequest) (*draft, error) {
 // write has the sentry write its state while all stands still. The caller holds
 // b.pausing.
 func (h *Host) write(b *boot, d *draft) error {
-	return h.stand(b, func(rpc *urpc.Client) (err error) {
+	return h.stand(b, func(rpc *sentry) (err error) {
 		var all []process
 		if r := h.recordOf(b); r.Frozen {
 			d.m.SavedAt = r.FrozenAt
@@ -303,6 +345,7 @@ func (h *Host) write(b *boot, d *draft) error {
 			d.m.SavedAt = time.Now().UTC()
 			defer func() { err = errors.Join(err, resume(rpc)) }()
 		}
+		h.liftCPU(b)
 		if d.inPlace {
 			if err := h.placeLayer(b, d); err != nil {
 				return err
@@ -320,7 +363,7 @@ func (h *Host) write(b *boot, d *draft) error {
 }
 
 // writeLayer saves the writable layer alone.
-func writeLayer(rpc *urpc.Client, files []*os.File) error {
+func writeLayer(rpc *sentry, files []*os.File) error {
 	args := runscboot.FSSaveArgs{FilePayload: urpc.FilePayload{Files: files}}
 	if err := rpc.Call(runscboot.ContMgrFSSave, &args, nil); err != nil {
 		return fmt.Errorf("save files: %w", err)
@@ -332,7 +375,7 @@ func writeLayer(rpc *urpc.Client, files []*os.File) error {
 // SIGSTOP: as nothing runs, it is the first thing that each meets when it is
 // restored. Here it is taken back before it was met. Those that were stopped
 // before are left alone, here and there.
-func (h *Host) writeMemory(rpc *urpc.Client, b *boot, d *draft, all []process) error {
+func (h *Host) writeMemory(rpc *sentry, b *boot, d *draft, all []process) error {
 	going := goingProcesses(all)
 	d.m.Held = union(going, h.recordOf(b).Held)
 	h.change(b, func(r *record) { r.Stopped = going })
@@ -376,7 +419,7 @@ func union(a, b []int32) []int32 {
 
 // letGo sends SIGCONT to processes that were stopped so that a Boot could be saved. The
 // Boot goes on without those that cannot be told.
-func (h *Host) letGo(rpc *urpc.Client, b *boot, pids []int32) {
+func (h *Host) letGo(rpc *sentry, b *boot, pids []int32) {
 	if err := signalEach(rpc, b.record.name(), pids, unix.SIGCONT); err != nil {
 		h.log.Warn("a process that was stopped for a save could not be let go", "boot", b.record.ID, "error", err)
 	}
@@ -384,7 +427,7 @@ func (h *Host) letGo(rpc *urpc.Client, b *boot, pids []int32) {
 
 // signalEach sends a signal to processes, in their order, and returns what went
 // wrong with the first one.
-func signalEach(rpc *urpc.Client, id string, pids []int32, s unix.Signal) error {
+func signalEach(rpc *sentry, id string, pids []int32, s unix.Signal) error {
 	var first error
 	for _, pid := range pids {
 		args := runscboot.SignalArgs{CID: id, PID: pid, Signo: int32(s), Mode: runscboot.DeliverToProcess}
@@ -462,7 +505,7 @@ func childrenFirst(parents map[int32]int32) []int32 {
 }
 
 // processes asks for all processes of a Boot.
-func processes(rpc *urpc.Client, id string) ([]process, error) {
+func processes(rpc *sentry, id string) ([]process, error) {
 	var told []*control.Process
 	if err := rpc.Call(runscboot.ContMgrProcesses, &id, &told); err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
@@ -476,7 +519,7 @@ func processes(rpc *urpc.Client, id string) ([]process, error) {
 
 // lookAt asks for the states of processes and their memory. One that gives itself a
 // name to deceive gets wrong ones, and only its own Sandbox notices.
-func lookAt(rpc *urpc.Client, all []process) error {
+func lookAt(rpc *sentry, all []process) error {
 	if len(all) == 0 {
 		return nil
 	}
@@ -492,7 +535,18 @@ func lookAt(rpc *urpc.Client, all []process) error {
 		opts.Files = append(opts.Files, fmt.Sprintf("/proc/%d/stat", p.pid))
 		at[p.pid] = i
 	}
-	if err := rpc.Call(fsCat, &opts, nil); err != nil {
+	// On a connection of its own: when it is cut, the Boot can still be let go.
+	own, err := connect(rpc.socket, rpc.limit)
+	if err != nil {
+		return fmt.Errorf("look at processes: %w", err)
+	}
+	defer own.Close()
+	cut := time.AfterFunc(rpc.limit, func() { own.Socket.Close() })
+	err = own.Call(fsCat, &opts, nil)
+	if !cut.Stop() {
+		return sandbox.Errorf(sandbox.Unavailable, "the sandbox cannot be paused or saved: what is mounted over its /proc does not tell the states of its processes within %v: unmount that, or delete the sandbox", rpc.limit).WithCause(err)
+	}
+	if err != nil {
 		return fmt.Errorf("look at processes: %w", err)
 	}
 	const maxStat = 1 << 10 // of one process
@@ -533,6 +587,7 @@ func (h *Host) load(ctx context.Context, b *boot, from *origin, guestEnd *os.Fil
 		return err
 	}
 	defer end()
+	h.liftCPU(b)
 	return restore(ctx, b.record.Socket, &from.Manifest, from.files, guestEnd)
 }
 

@@ -5,16 +5,16 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/pkg/control/client"
-	"gvisor.dev/gvisor/pkg/urpc"
 	runscboot "gvisor.dev/gvisor/runsc/boot"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
@@ -37,21 +37,21 @@ func answersWithin(t *testing.T, c *http.Client, limit time.Duration) bool {
 }
 
 // dialled is a connection to the sentry of a Boot.
-func (r *rig) dialled(id string) *urpc.Client {
-	rpc, err := client.ConnectTo(r.host.boots[id].record.Socket)
+func (r *rig) dialled(id string) *sentry {
+	rpc, err := connect(r.host.boots[id].record.Socket, lookLimit)
 	must(r.t, err)
 	r.t.Cleanup(func() { rpc.Close() })
 	return rpc
 }
 
-func goingNow(t *testing.T, rpc *urpc.Client, id string) []int32 {
+func goingNow(t *testing.T, rpc *sentry, id string) []int32 {
 	t.Helper()
 	all, err := processes(rpc, id)
 	must(t, err)
 	return goingProcesses(all)
 }
 
-func statesNow(t *testing.T, rpc *urpc.Client, id string) map[int32]byte {
+func statesNow(t *testing.T, rpc *sentry, id string) map[int32]byte {
 	t.Helper()
 	all, err := processes(rpc, id)
 	must(t, err)
@@ -90,6 +90,7 @@ func unsureStand(t *testing.T, r *rig) {
 		must(t, r.host.writeRecord(b))
 		old := *r
 		r.open()
+		r.host.lockStand(r.host.boots[id])() // until that is found out
 		limit := patience
 		if tt.frozen {
 			limit = 300 * time.Millisecond // there is no end of standing still to wait for
@@ -196,7 +197,23 @@ func neverStarted(t *testing.T, r *rig) {
 			t.Fatalf("nothing stands between fork and exec: %+v", all)
 		}
 	}
+	want, saved := r.cpuQuota(id), make(chan error, 1)
 	began := time.Now()
+	go func() { saved <- second(r.host.save(sentryhost.SaveRequest{ID: id, Name: name, Memory: true})) }()
+	for lifted := false; !lifted; {
+		select {
+		case err := <-saved:
+			t.Fatalf("saved within its own limit of the processor, %v", err)
+		default:
+		}
+		lifted = r.cpuQuota(id) != want
+	}
+	if took := time.Since(began); took < startingLimit {
+		t.Errorf("the limit of the processor was taken away after %v, when a program went on", took)
+	}
+	must(t, <-saved)
+	must(t, r.host.deleteSaved(name))
+	began = time.Now()
 	must(t, r.host.freeze(id))
 	if took := time.Since(began); took < startingLimit {
 		t.Errorf("frozen after %v, when the program had not started", took)
@@ -204,6 +221,89 @@ func neverStarted(t *testing.T, r *rig) {
 	_, err := r.host.save(sentryhost.SaveRequest{ID: id, Name: name, Memory: true})
 	must(t, err)
 	must(t, r.host.deleteSaved(name))
+}
+
+// A Guest that keeps the sentry from looking at its processes is not paused and not
+// saved, and runs on. It holds nobody else up, a later sentry host least of all.
+func silentGuest(t *testing.T, r *rig) {
+	id := sandbox.NewBootID()
+	c := r.start(id, withMemory(256))
+	if got := get(t, c, "/silent"); got != "<nil>" {
+		t.Fatalf("silent = %q", got)
+	}
+	r.host.lookLimit = time.Second
+	for what, err := range map[string]error{
+		"freeze": r.host.freeze(id),
+		"save":   second(r.host.save(sentryhost.SaveRequest{ID: id, Name: sandbox.NewSnapshotID(), Memory: true})),
+		"files":  second(r.host.save(sentryhost.SaveRequest{ID: id, Name: sandbox.NewSnapshotID()})),
+	} {
+		var told *sandbox.Error
+		if !errors.As(err, &told) || told.Code != sandbox.Unavailable || !strings.Contains(told.Detail, "/proc does not tell") {
+			t.Errorf("%s = %v", what, err)
+		}
+	}
+	if got := get(t, c, "/ping"); got != "pong" {
+		t.Errorf("ping = %q", got)
+	}
+
+	old := *r // which left it unsure
+	opened := make(chan struct{})
+	go func() { r.open(); close(opened) }()
+	select {
+	case <-opened:
+	case <-time.After(patience):
+		t.Fatal("a sentry host waits for a guest before it serves anybody")
+	}
+	if r.host.boots[id].pausing.TryLock() {
+		t.Error("nobody finds out how it stands")
+	}
+	must(t, r.host.stop(t.Context(), id)) // which does not wait for that
+	old.waitGone(id)
+
+	c = r.start(id, withMemory(256))
+	get(t, c, "/silent")
+	r.host.recoverLimit = time.Second
+	b := r.host.boots[id]
+	b.pausing.Lock()
+	r.host.recoverBoot(b)
+	r.waitGone(id)
+	if b.ended != sandbox.CauseEngineLost {
+		t.Errorf("the cause is %q", b.ended)
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// A save that waits until a layer has been read has no place among those that are
+// saved, and does not keep the Boot from being paused.
+func TestLayerIsAwaitedFirst(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "sentry.sock")
+	l, err := net.Listen("unix", socket)
+	must(t, err)
+	defer l.Close()
+	id, name := sandbox.NewBootID(), sandbox.NewSnapshotID()
+	b := &boot{gone: make(chan struct{}), running: true}
+	b.record = record{Boot: sentryhost.Boot{ID: id, From: "a"}, Socket: socket, Restored: true, Layer: 1 << 30}
+	h := &Host{cfg: Config{Saved: t.TempDir()}, saving: make(chan struct{}, 1), boots: map[string]*boot{id: b}, naming: map[string]chan struct{}{}}
+	saved := make(chan error, 1)
+	go func() {
+		_, err := h.save(sentryhost.SaveRequest{ID: id, Name: name, Memory: true})
+		saved <- err
+	}()
+	conn, err := l.Accept() // by whom the sentry is asked
+	must(t, err)
+	_, err = conn.Read(make([]byte, 1))
+	must(t, err)
+	if len(h.saving) > 0 {
+		t.Error("it has a place among those that are saved")
+	}
+	if !b.pausing.TryLock() {
+		t.Error("it keeps the boot from being paused")
+	}
+	must(t, conn.Close())
+	if err := <-saved; !errors.Is(err, sandbox.Unavailable) {
+		t.Errorf("save without its sentry = %v", err)
+	}
 }
 
 func TestStarts(t *testing.T) {

@@ -62,6 +62,8 @@ type Host struct {
 	memoryTotal int64        // of the host, in bytes
 	memoryFree  func() int64 // what it can give to processes without swapping, in bytes
 
+	lookLimit, recoverLimit time.Duration // as the constants of these names
+
 	tidySoon chan struct{} // holds one when saved states are to be looked through
 
 	mu       sync.Mutex
@@ -104,6 +106,7 @@ func New(cfg Config, log *slog.Logger) (*Host, error) {
 		naming: map[string]chan struct{}{}, saving: make(chan struct{}, saveSlots()), keys: installation.Open(cfg.Saved),
 		tidySoon: make(chan struct{}, 1), spareSoon: make(chan struct{}, 1), opened: map[string]int{}, proofs: map[string]*proof{}, dirty: true,
 		memoryTotal: meminfo("MemTotal:"), memoryFree: func() int64 { return meminfo("MemAvailable:") },
+		lookLimit: lookLimit, recoverLimit: recoverLimit,
 	}
 	if err := os.MkdirAll(cfg.Saved, 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of saved states: %w", err)

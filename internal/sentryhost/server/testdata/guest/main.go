@@ -11,10 +11,14 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 )
+
+// nothing is the argument of a program that ends at once.
+const nothing = "nothing"
 
 func main() {
 	if len(os.Args) == 2 {
@@ -88,6 +92,7 @@ func handleProcesses() {
 		go starts()
 		fmt.Fprint(w, "begun")
 	})
+	http.HandleFunc("/silent", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, silence()) })
 	http.HandleFunc("/alive", func(w http.ResponseWriter, r *http.Request) {
 		pid, _ := strconv.Atoi(r.FormValue("pid"))
 		fmt.Fprint(w, syscall.Kill(pid, 0) == nil)
@@ -185,7 +190,7 @@ func starts() {
 	}
 	for err == nil {
 		var pid int
-		pid, err = syscall.ForkExec("/.cloud-sandbox/guest", []string{"guest", "nothing"}, &syscall.ProcAttr{Files: files})
+		pid, err = syscall.ForkExec("/.cloud-sandbox/guest", []string{"guest", nothing}, &syscall.ProcAttr{Files: files})
 		if err == nil {
 			_, err = syscall.Wait4(pid, nil, 0, nil)
 		}
@@ -194,15 +199,44 @@ func starts() {
 	panic(err)
 }
 
-// stops stops the first program that starts after this one, before its exec if that
-// takes a while.
+// silence puts a file over the state of this program that nobody can read to its end.
+func silence() error {
+	if err := syscall.Mount("none", "/proc", "tmpfs", 0, ""); err != nil {
+		return err
+	}
+	if err := os.Mkdir("/proc/1", 0o755); err != nil {
+		return err
+	}
+	return syscall.Mkfifo("/proc/1/stat", 0o644)
+}
+
+// stops stops the first program that it meets before its exec.
 func stops() {
 	for {
 		all, _ := filepath.Glob("/proc/[0-9]*")
 		for _, dir := range all {
-			if pid, _ := strconv.Atoi(filepath.Base(dir)); pid > 1 && pid != os.Getpid() && syscall.Kill(pid, syscall.SIGSTOP) == nil {
+			pid, _ := strconv.Atoi(filepath.Base(dir))
+			if pid <= 1 || pid == os.Getpid() || syscall.Kill(pid, syscall.SIGSTOP) != nil || !stands(dir) {
+				continue
+			}
+			if args, _ := os.ReadFile(dir + "/cmdline"); !strings.Contains(string(args), nothing) {
 				time.Sleep(time.Hour)
 			}
+			syscall.Kill(pid, syscall.SIGCONT)
+		}
+	}
+}
+
+// stands waits until a process that was sent SIGSTOP stands; false: it has ended.
+func stands(dir string) bool {
+	for ; ; time.Sleep(time.Millisecond) {
+		stat, err := os.ReadFile(dir + "/stat")
+		_, fields, _ := strings.Cut(string(stat), ") ")
+		switch {
+		case err != nil || strings.HasPrefix(fields, "Z") || strings.HasPrefix(fields, "X"):
+			return false
+		case strings.HasPrefix(fields, "T"):
+			return true
 		}
 	}
 }
