@@ -1229,14 +1229,9 @@ func TestE2BIdempotency(t *testing.T) {
 	f := newFixture(t)
 	key := f.key("t", sandbox.RoleOwner)
 	for path, body := range map[string]string{
-		"/api-keys": `{"name":"a"}`, "/secrets": `{"name":"a","value":"v"}`, "/volumes": `{"name":"a"}`,
+		"/api-keys": `{"name":"a"}`, "/secrets": `{"name":"a","value":"v"}`,
 	} {
-		ask := func() answer {
-			req, _ := http.NewRequest("POST", f.url+path, strings.NewReader(body))
-			req.Header.Set("X-API-Key", key)
-			req.Header.Set("Idempotency-Key", "one"+path)
-			return f.raw(req)
-		}
+		ask := func() answer { return f.e2bOnce(key, path, body, "one"+path) }
 		first, again := ask(), ask()
 		if first.status != 201 || again.status != 201 || again.header.Get("Idempotent-Replayed") != "true" {
 			t.Errorf("%s: %d %s, then %d %s", path, first.status, first.body, again.status, again.body)
@@ -1254,6 +1249,38 @@ func TestE2BIdempotency(t *testing.T) {
 		if !reflect.DeepEqual(told, repeated) {
 			t.Errorf("%s: %v, then %v", path, told, repeated)
 		}
+	}
+}
+
+// e2bOnce posts a request with an Idempotency-Key.
+func (f *fixture) e2bOnce(key, path, body, once string) answer {
+	req, _ := http.NewRequest("POST", f.url+path, strings.NewReader(body))
+	req.Header.Set("X-API-Key", key)
+	req.Header.Set("Idempotency-Key", once)
+	return f.raw(req)
+}
+
+// A repeat of POST /volumes finds the volume and signs a fresh token: the token of the
+// first answer is stored nowhere.
+func TestE2BVolumeTokenIsNotKept(t *testing.T) {
+	spy := new(onceSpy)
+	f := newFixture(t, func(c *gateway.Config) { spy.OnceStore, c.Store = c.Store, spy })
+	key := f.key("t", sandbox.RoleOwner)
+	var first, again struct{ VolumeID, Token string }
+	f.e2bOnce(key, "/volumes", `{"name":"a"}`, "k").into(t, 201, &first)
+	a := f.e2bOnce(key, "/volumes", `{"name":"a"}`, "k")
+	a.into(t, 201, &again)
+	if first.Token == "" || again.Token == "" || first.VolumeID != again.VolumeID || a.header.Get("Idempotent-Replayed") != "" {
+		t.Errorf("%+v, then %+v with %v", first, again, a.header)
+	}
+	if v, err := f.sandboxes.ListVolumes(t.Context(), "t"); err != nil || len(v) != 1 {
+		t.Errorf("%d volumes, %v", len(v), err)
+	}
+	if n := len(spy.answers()); n != 0 {
+		t.Errorf("%d answers are stored", n)
+	}
+	if a := f.e2bOnce(key, "/volumes", `{"name":"b"}`, "k"); a.status != 409 {
+		t.Errorf("another body: %d %s", a.status, a.body)
 	}
 }
 

@@ -429,11 +429,25 @@ func TestIdempotencyTakeover(t *testing.T) {
 	}
 }
 
-// onceSpy remembers what was begun last.
+// onceSpy remembers what was begun last, and the answers that were stored.
 type onceSpy struct {
 	sandbox.OnceStore
-	mu    sync.Mutex
-	begun sandbox.Once
+	mu       sync.Mutex
+	begun    sandbox.Once
+	finished [][]byte
+}
+
+func (s *onceSpy) FinishOnce(ctx context.Context, o sandbox.Once) error {
+	s.mu.Lock()
+	s.finished = append(s.finished, o.Answer)
+	s.mu.Unlock()
+	return s.OnceStore.FinishOnce(ctx, o)
+}
+
+func (s *onceSpy) answers() [][]byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.finished
 }
 
 func (s *onceSpy) BeginOnce(ctx context.Context, o sandbox.Once, expired time.Time) (sandbox.Once, bool, error) {

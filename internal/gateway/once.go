@@ -39,8 +39,8 @@ var holder = rand.Text()
 // once has a request that creates something take effect once for each
 // Idempotency-Key of its Tenant, within onceLife: the first one is carried out,
 // a repeat gets its answer. A request that fails is forgotten, so that a repeat
-// tries again; one of which nobody knows whether it took effect is carried out
-// again for the same resource. Requests without the header pass. Calls of Connect
+// tries again. A repeat is carried out again for the same resource if nobody knows
+// whether the first request took effect, or if its answer holds a credential. Requests without the header pass. Calls of Connect
 // have their answers as messages, and go through onceCall.
 func (s *Server) once(rt route, w *writer, r *http.Request, who sandbox.Identity) error {
 	keys := r.Header.Values(idempotent)
@@ -64,7 +64,8 @@ func (s *Server) once(rt route, w *writer, r *http.Request, who sandbox.Identity
 	case !began:
 		return repeat(w, first)
 	}
-	bounded := *r.WithContext(rest.WithResource(r.Context(), first.Resource))
+	unkept := false
+	bounded := *r.WithContext(rest.WithUnkept(rest.WithResource(r.Context(), first.Resource), func() { unkept = true }))
 	bounded.Body = io.NopCloser(bytes.NewReader(body))
 	kept := &keeping{writer: w}
 	err = rt.answer(kept, &bounded, who)
@@ -72,7 +73,7 @@ func (s *Server) once(rt route, w *writer, r *http.Request, who sandbox.Identity
 	if rt.op.ShowsSecret {
 		answer = withoutSecret(answer)
 	}
-	s.settle(r.Context(), first, kept.status, answer, err)
+	s.settle(r.Context(), first, outcome{kept.status, answer, unkept, err})
 	return err
 }
 
@@ -107,7 +108,7 @@ func (s *Server) onceCall(ctx context.Context, c rpc.OnceCall, repeated proto.Me
 		}
 		answer, err = proto.Marshal(made)
 	}
-	s.settle(ctx, first, http.StatusOK, answer, cmp.Or(failure, err))
+	s.settle(ctx, first, outcome{http.StatusOK, answer, false, cmp.Or(failure, err)})
 	return false, failure
 }
 
@@ -160,19 +161,35 @@ func repeat(w *writer, first sandbox.Once) error {
 	return err
 }
 
-// settle records what became of a request. The client may be gone by now.
-func (s *Server) settle(ctx context.Context, o sandbox.Once, status int, answer []byte, failure error) {
+// outcome is how a request with an Idempotency-Key ended.
+type outcome struct {
+	status  int
+	answer  []byte
+	unkept  bool // the answer must not be stored
+	failure error
+}
+
+func (o outcome) succeeded() bool {
+	return o.failure == nil && o.status >= 200 && o.status <= 299
+}
+
+// settle records the outcome of a request. A request that may have taken effect, and
+// whose answer is not stored, runs again for the same resource when it is repeated. The
+// client may be gone by now.
+func (s *Server) settle(ctx context.Context, o sandbox.Once, end outcome) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	var err error
 	switch {
-	case failure != nil && unsure(failure):
-		err = s.Store.LetGoOnce(ctx, o)
-	case failure != nil || status < 200 || status > 299 || len(answer) > maxAnswer:
+	case end.succeeded() && len(end.answer) > maxAnswer:
 		err = s.Store.DropOnce(ctx, o)
-	default:
-		o.Status, o.Answer = status, answer
+	case end.succeeded() && !end.unkept:
+		o.Status, o.Answer = end.status, end.answer
 		err = s.Store.FinishOnce(ctx, o)
+	case end.succeeded(), end.failure != nil && unsure(end.failure):
+		err = s.Store.LetGoOnce(ctx, o)
+	default:
+		err = s.Store.DropOnce(ctx, o)
 	}
 	if err != nil {
 		s.Log.Warn("what became of a request with an idempotency key could not be recorded", "error", err)

@@ -24,12 +24,13 @@ type openVolumeView struct {
 func volumeViewOf(v sandbox.Volume) volumeView { return volumeView{v.ID, v.Name} }
 
 // replyOpen answers with a Volume and a fresh token, by which who asks may do what
-// they may without it.
+// they may without it. No store keeps the token.
 func (a *API) replyOpen(w http.ResponseWriter, r *http.Request, who sandbox.Identity, status int, v sandbox.Volume) error {
 	token, err := a.VolumeTokens.Sign(r.Context(), volumetoken.Grant{Tenant: v.Tenant, Volume: v.ID, Write: who.May(sandbox.ScopeWrite), Until: who.Until})
 	if err != nil {
 		return err
 	}
+	rest.Unkept(r.Context())
 	return told(w, status, openVolumeView{volumeViewOf(v), token, a.domain(r)})
 }
 

@@ -72,6 +72,22 @@ func ResourceLike(ctx context.Context, letter string) string {
 	return letter + id[1:]
 }
 
+type unkeptKey struct{}
+
+// WithUnkept has told be called when the answer to a request must not be stored.
+func WithUnkept(ctx context.Context, told func()) context.Context {
+	return context.WithValue(ctx, unkeptKey{}, told)
+}
+
+// Unkept keeps the answer to the request of ctx from being stored, because it holds a
+// credential. A repeat of a request with an Idempotency-Key then runs again with the
+// same Resource, so the handler must return what has that ID.
+func Unkept(ctx context.Context) {
+	if told, ok := ctx.Value(unkeptKey{}).(func()); ok {
+		told()
+	}
+}
+
 type madeKey struct{}
 
 // WithMade has told be called with the ID of each thing that a request makes.
