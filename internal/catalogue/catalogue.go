@@ -4,6 +4,7 @@
 package catalogue
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -15,10 +16,12 @@ type Operation struct {
 	// Name is the operationId in api/openapi.yaml, or a name of our own for an operation
 	// that REST does not have.
 	Name string
-	// Scope is required of the caller; empty: anyone may call, without a credential.
+	// Scope is required of the caller. A row has either Scope or Anyone.
 	Scope sandbox.Scope
-	// OptionalKey marks an operation that anyone may call, and that checks an API key if
-	// the request has one.
+	// Anyone marks an operation that needs no credential.
+	Anyone bool
+	// OptionalKey marks an operation for Anyone that checks an API key if the request has
+	// one.
 	OptionalKey bool
 	// SignedURL marks an operation that a signed URL allows without a credential.
 	SignedURL bool
@@ -45,11 +48,8 @@ type Operation struct {
 	Quiet bool
 }
 
-// Public reports whether anyone may call the operation.
-func (o *Operation) Public() bool { return o.Scope == "" }
-
 // Authenticates reports whether a credential in a request is checked.
-func (o *Operation) Authenticates() bool { return o.Scope != "" || o.OptionalKey }
+func (o *Operation) Authenticates() bool { return !o.Anyone || o.OptionalKey }
 
 // Target selects the target of an audit entry. The one thing that a request created
 // takes precedence over it. Where the request names nothing, the Sandbox that it
@@ -106,8 +106,12 @@ const (
 // rows are all Operations in the order of their declaration.
 var rows []*Operation
 
-// row adds an Operation to the catalogue.
+// row adds an Operation to the catalogue. It panics for one that does not say who may
+// call it: that is a mistake of the program.
 func row(o Operation) *Operation {
+	if (o.Scope == "") != o.Anyone {
+		panic(fmt.Sprintf("catalogue: the operation %q must have either Scope or Anyone", o.Name))
+	}
 	rows = append(rows, &o)
 	return &o
 }

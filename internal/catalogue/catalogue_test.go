@@ -1,6 +1,7 @@
 package catalogue_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -18,12 +19,12 @@ func TestRowsAreConsistent(t *testing.T) {
 		for problem, has := range map[string]bool{
 			"has no name":                              o.Name == "",
 			"has the name of another":                  names[o.Name],
-			"has an unknown scope":                     !o.Public() && !scopes[o.Scope],
+			"has an unknown scope":                     !o.Anyone && !scopes[o.Scope],
 			"checks keys and has no rate limit":        o.Authenticates() && o.Class == "",
 			"checks keys and has no audit target":      o.Authenticates() && o.Target == "",
 			"is public and has a rate limit":           !o.Authenticates() && o.Class != "",
 			"is public and changes something":          !o.Authenticates() && o.Changes,
-			"needs a scope and has an optional key":    !o.Public() && o.OptionalKey,
+			"needs a scope and has an optional key":    !o.Anyone && o.OptionalKey,
 			"changes something and is not audited":     o.Changes && !o.Audited,
 			"only reads and is idempotent by a header": o.Once && !o.Changes,
 			"has a secret in an answer that is no key": o.ShowsSecret && o.Scope != sandbox.ScopeKeys,
@@ -39,5 +40,37 @@ func TestRowsAreConsistent(t *testing.T) {
 	}
 	if len(names) < 130 {
 		t.Errorf("only %d rows", len(names))
+	}
+}
+
+// Whoever opens an operation to everybody changes this list too.
+func TestOpenOperations(t *testing.T) {
+	want := []string{
+		"health", "ready", "metrics", "startPage", "docs", "openapi", "createToken", "listProviders", "useTool",
+	}
+	var got []string
+	for _, o := range catalogue.All() {
+		if o.Anyone {
+			got = append(got, o.Name)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("anyone may call %v, want %v", got, want)
+	}
+}
+
+func TestARowSaysWhoMayCall(t *testing.T) {
+	for _, o := range []catalogue.Operation{
+		{Name: "neither"},
+		{Name: "both", Scope: sandbox.ScopeRead, Anyone: true},
+	} {
+		t.Run(o.Name, func(t *testing.T) {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%+v is accepted", o)
+				}
+			}()
+			catalogue.Row(o)
+		})
 	}
 }

@@ -4,14 +4,14 @@ import "github.com/cloud-sandbox/cloud-sandbox/internal/ratelimit"
 
 // The gateway itself.
 var (
-	Health        = row(Operation{Name: "health", Quiet: true})
-	Ready         = row(Operation{Name: "ready", Quiet: true})
-	Metrics       = row(Operation{Name: "metrics", Quiet: true})
-	StartPage     = row(Operation{Name: "startPage"})
-	Docs          = row(Operation{Name: "docs"})
-	OpenAPI       = row(Operation{Name: "openapi"})
-	CreateToken   = row(Operation{Name: "createToken", Class: ratelimit.Token, Changes: true, Audited: true, Target: Named, MaxBody: tokenBody, OptionalKey: true})
-	ListProviders = row(Operation{Name: "listProviders"})
+	Health        = row(Operation{Name: "health", Anyone: true, Quiet: true})
+	Ready         = row(Operation{Name: "ready", Anyone: true, Quiet: true})
+	Metrics       = row(Operation{Name: "metrics", Anyone: true, Quiet: true})
+	StartPage     = row(Operation{Name: "startPage", Anyone: true})
+	Docs          = row(Operation{Name: "docs", Anyone: true})
+	OpenAPI       = row(Operation{Name: "openapi", Anyone: true})
+	CreateToken   = row(Operation{Name: "createToken", Anyone: true, Class: ratelimit.Token, Changes: true, Audited: true, Target: Named, MaxBody: tokenBody, OptionalKey: true})
+	ListProviders = row(Operation{Name: "listProviders", Anyone: true})
 )
 
 // What a Tenant has, and what operators see.
@@ -191,4 +191,4 @@ var (
 )
 
 // UseTool is reflection and the health service of gRPC.
-var UseTool = row(Operation{Name: "useTool", MaxBody: toolBody, Quiet: true})
+var UseTool = row(Operation{Name: "useTool", Anyone: true, MaxBody: toolBody, Quiet: true})

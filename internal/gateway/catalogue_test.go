@@ -1,6 +1,7 @@
 package gateway_test
 
 import (
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -100,7 +101,7 @@ func TestContractIsTheCatalogue(t *testing.T) {
 		}
 		for property, pair := range map[string][2]any{
 			"operationId":                  {op.OperationID, rt.Op.Name},
-			"security of anyone":           {open, rt.Op.Public()},
+			"security of anyone":           {open, rt.Op.Anyone},
 			"x-scope":                      {scope, string(rt.Op.Scope)},
 			"requestBody":                  {op.RequestBody != nil, rt.Op.MaxBody != 0},
 			"x-max-body-bytes":             {bound, float64(rt.Op.MaxBody)},
@@ -119,6 +120,33 @@ func TestContractIsTheCatalogue(t *testing.T) {
 				t.Errorf("%s %s is in the contract only", method, path)
 			}
 		}
+	}
+}
+
+// The contract of REST holds the scopes of the other rows.
+func TestScopesOfE2BOnly(t *testing.T) {
+	want := map[string]sandbox.Scope{
+		"latestSandboxMetrics": "read", "sandboxMetrics": "read", "sandboxLogs": "read",
+		"requestBuild": "templates", "startBuild": "templates", "buildDockerfile": "templates", "askUpload": "templates", "upload": "templates",
+		"changeTemplate": "templates", "deleteTemplateOrSnapshot": "write", "assignTags": "templates", "removeTags": "templates",
+		"getSecret": "read", "statVolumeFile": "read", "changeVolumeFile": "write", "removeVolumeFile": "write", "listVolumeFolder": "read",
+		"makeVolumeFolder": "write", "readVolumeFile": "read", "writeVolumeFile": "write",
+		"readSettings": "read", "listTeams": "read", "teamMetrics": "read",
+		"renameKey": "keys", "createAccessToken": "keys", "deleteAccessToken": "keys",
+	}
+	got := map[string]sandbox.Scope{}
+	ours := map[*catalogue.Operation]bool{}
+	table := newFixture(t).server.RouteTable()
+	for _, rt := range table {
+		ours[rt.Op] = ours[rt.Op] || !rt.E2B
+	}
+	for _, rt := range table {
+		if !ours[rt.Op] {
+			got[rt.Op.Name] = rt.Op.Scope
+		}
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }
 

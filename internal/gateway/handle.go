@@ -112,7 +112,7 @@ func (s *Server) authenticate(rt route, w *writer, r *http.Request) (who sandbox
 			s.refused(rt, r, sandbox.Identity{}, refusedURL)
 			return who, r, err
 		}
-	case !rt.op.Public(), rt.op.OptionalKey && sendsKey(r):
+	case !rt.op.Anyone, rt.op.OptionalKey && sendsKey(r):
 		if who, err = s.recognize(rt, oneCredential(r)); err != nil {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="cloud-sandbox"`)
 			s.refuseAnonymous(rt, w, r, err)
@@ -127,7 +127,7 @@ func (s *Server) authenticate(rt route, w *writer, r *http.Request) (who sandbox
 
 // allow runs the handler of a route for who asks, if they may and it can be.
 func (s *Server) allow(rt route, w *writer, r *http.Request, who sandbox.Identity) error {
-	if scope := rt.op.Scope; !rt.op.Public() && !who.May(scope) {
+	if scope := rt.op.Scope; !rt.op.Anyone && !who.May(scope) {
 		s.refuseBody(w, r)
 		w.audit.refuse()
 		s.refused(rt, r, who, refusedScope)

@@ -17,7 +17,7 @@ func TestPermissionsOfEveryOperation(t *testing.T) {
 		keys[role] = f.key("t", role)
 	}
 	for _, rt := range f.server.RouteTable() {
-		if rt.Op.Public() {
+		if rt.Op.Anyone {
 			continue
 		}
 		for role, key := range keys {

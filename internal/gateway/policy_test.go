@@ -48,7 +48,7 @@ func TestEveryRouteHasItsDoor(t *testing.T) {
 		with[s], without[s] = f.key("t", sandbox.RoleOperator, s), f.key("t", sandbox.RoleOperator, others...)
 	}
 	for _, rt := range f.server.RouteTable() {
-		if rt.Op.Public() {
+		if rt.Op.Anyone {
 			continue
 		}
 		if a := f.ask(rt, ""); a.status != 401 || a.header.Get("WWW-Authenticate") == "" ||
@@ -96,7 +96,7 @@ func TestOtherTenantsOnEveryRoute(t *testing.T) {
 	}
 	about := 0
 	for _, rt := range f.server.RouteTable() {
-		if rt.Op.Public() || rt.Call || rt.E2B || !aboutSandbox(rt) {
+		if rt.Op.Anyone || rt.Call || rt.E2B || !aboutSandbox(rt) {
 			continue
 		}
 		about++

@@ -269,7 +269,7 @@ var unmatched = missing("unmatched", func(http.ResponseWriter, *http.Request, sa
 
 // missing is the route of requests that have no operation.
 func missing(path string, answer rest.Handler) route {
-	return route{binding{"", path, &catalogue.Operation{}, answer}, restDoor, catalogue.Streamed}
+	return route{binding{"", path, &catalogue.Operation{Anyone: true}, answer}, restDoor, catalogue.Streamed}
 }
 
 func wrongMethod(allow string) rest.Handler {
