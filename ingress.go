@@ -93,7 +93,7 @@ func PortRules(private bool, exceptions []int64, host string, tls []int64) (Ingr
 	}{{tls, &rules.TLSPorts}, {exceptions, &rules.Exceptions}} {
 		for _, n := range list.from {
 			if n < 1 || n > math.MaxUint16 {
-				return "", Errorf(Invalid, `"%.15d" is not a port: it must be a number from 1 to 65535`, n)
+				return "", Errorf(Invalid, `"%d" is not a port: it must be a number from 1 to 65535`, n)
 			}
 			*list.to = append(*list.to, uint16(n))
 		}

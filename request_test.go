@@ -62,6 +62,17 @@ func TestDefaultsOfRequests(t *testing.T) {
 	}
 }
 
+func TestPortThatIsNoneIsQuoted(t *testing.T) {
+	for n, want := range map[int64]string{
+		70000: `invalid: "70000" is not a port: it must be a number from 1 to 65535`,
+		-1:    `invalid: "-1" is not a port: it must be a number from 1 to 65535`,
+	} {
+		if _, err := sandbox.PortRules(false, []int64{n}, "", nil); err == nil || err.Error() != want {
+			t.Errorf("%d: %v, want %s", n, err, want)
+		}
+	}
+}
+
 // Each of these rules has its edges.
 func TestRulesOfRequests(t *testing.T) {
 	_, noPort := sandbox.PortRules(false, []int64{0}, "", nil)
