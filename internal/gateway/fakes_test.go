@@ -33,12 +33,13 @@ type sandboxes struct {
 
 	volumes   map[string]sandbox.Volume // by ID
 	snapshots []sandbox.Snapshot
-	filesOnly bool // the last pause
+	forks     map[string][]sandbox.Forked // by the ID of the request
+	filesOnly bool                        // the last pause
 	reboots   int
 }
 
 func newSandboxes() *sandboxes {
-	return &sandboxes{byID: map[string]sandbox.Sandbox{}, volumes: map[string]sandbox.Volume{}}
+	return &sandboxes{byID: map[string]sandbox.Sandbox{}, volumes: map[string]sandbox.Volume{}, forks: map[string][]sandbox.Forked{}}
 }
 
 func (f *sandboxes) Create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, error) {

@@ -62,16 +62,37 @@ func (f *sandboxes) Fork(ctx context.Context, tenant sandbox.TenantID, idOrName 
 	if err != nil {
 		return nil, err
 	}
+	if made := f.forksOf(req.ID); made != nil {
+		return made, nil
+	}
+	metadata := map[string]string{}
+	for k, v := range req.Metadata {
+		if v != nil {
+			metadata[k] = *v
+		}
+	}
 	var all []sandbox.Forked
 	for i := range req.Count {
 		if i%3 == 2 || s.Metadata["barren"] != "" {
 			all = append(all, sandbox.Forked{Err: fmt.Errorf("start: %w", sandbox.Errorf(sandbox.Exhausted, "no room").WithCause(errors.New("secret")))})
 			continue
 		}
-		made, err := f.Create(ctx, tenant, sandbox.CreateRequest{Timeout: cmp.Or(req.Timeout, s.Timeout)})
+		made, err := f.Create(ctx, tenant, sandbox.CreateRequest{Timeout: cmp.Or(req.Timeout, s.Timeout), Metadata: metadata})
 		all = append(all, sandbox.Forked{Sandbox: made, Err: err})
 	}
+	if req.ID != "" {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.forks[req.ID] = all
+	}
 	return all, nil
+}
+
+// forksOf are the forks that an earlier request with the same ID made.
+func (f *sandboxes) forksOf(id string) []sandbox.Forked {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.forks[id]
 }
 
 func (f *sandboxes) TakeSnapshot(ctx context.Context, tenant sandbox.TenantID, idOrName string, req sandbox.SnapshotRequest) (sandbox.Snapshot, error) {

@@ -40,7 +40,8 @@ var holder = rand.Text()
 // Idempotency-Key of its Tenant, within onceLife: the first one is carried out,
 // a repeat gets its answer. A request that fails is forgotten, so that a repeat
 // tries again. A repeat is carried out again for the same resource if nobody knows
-// whether the first request took effect, or if its answer holds a credential. Requests without the header pass. Calls of Connect
+// whether the first request took effect, or if its answer is too large to store or
+// holds a credential. Requests without the header pass. Calls of Connect
 // have their answers as messages, and go through onceCall.
 func (s *Server) once(rt route, w *writer, r *http.Request, who sandbox.Identity) error {
 	keys := r.Header.Values(idempotent)
@@ -181,9 +182,7 @@ func (s *Server) settle(ctx context.Context, o sandbox.Once, end outcome) {
 	defer cancel()
 	var err error
 	switch {
-	case end.succeeded() && len(end.answer) > maxAnswer:
-		err = s.Store.DropOnce(ctx, o)
-	case end.succeeded() && !end.unkept:
+	case end.succeeded() && !end.unkept && len(end.answer) <= maxAnswer:
 		o.Status, o.Answer = end.status, end.answer
 		err = s.Store.FinishOnce(ctx, o)
 	case end.succeeded(), end.failure != nil && unsure(end.failure):

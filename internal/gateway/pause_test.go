@@ -2,12 +2,16 @@ package gateway_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
+	"reflect"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
 )
 
 // pausable is what the answers of this file say.
@@ -244,6 +248,40 @@ func TestSnapshotsTakeEffectOnce(t *testing.T) {
 	}
 	if n := len(f.sandboxes.snapshots); n != 1 || f.sandboxes.live() != 2 {
 		t.Errorf("%d snapshots, %d sandboxes", n, f.sandboxes.live())
+	}
+}
+
+// A repeat makes nothing again although the first answer was too large to store.
+func TestLargeAnswersTakeEffectOnce(t *testing.T) {
+	spy := new(onceSpy)
+	f := newFixture(t, func(c *gateway.Config) { spy.OnceStore, c.Store = c.Store, spy })
+	f.do("POST", "/api/v1/sessions", `{"name":"web"}`).into(t, 201, &view{})
+	large := `"count":100,"metadata":{"a":"` + strings.Repeat("m", 1000) + `"}}`
+	for path, body := range map[string]string{
+		"/api/v1/sessions/web/fork":                    `{` + large,
+		"/cloudsandbox.sandbox.v1.SandboxService/Fork": `{"sandbox_id":"web",` + large,
+	} {
+		ask := func() answer {
+			a := f.plain("POST", path, body, "Authorization", "Bearer "+f.token, "Content-Type", "application/json", idempotent, "k-"+path)
+			if a.status >= 300 || len(a.body) <= 64<<10 {
+				t.Fatalf("%s: %d with %d bytes: %.300s", path, a.status, len(a.body), a.body)
+			}
+			return a
+		}
+		before := f.sandboxes.live()
+		first := ask()
+		made := f.sandboxes.live() - before
+		again := ask()
+		if n := f.sandboxes.live() - before; made < 50 || n != made {
+			t.Errorf("%s: %d sandboxes, and %d after the repeat", path, made, n)
+		}
+		var told, repeated any
+		if json.Unmarshal(first.body, &told) != nil || json.Unmarshal(again.body, &repeated) != nil || !reflect.DeepEqual(told, repeated) {
+			t.Errorf("%s: the answers differ", path)
+		}
+	}
+	if n := len(spy.answers()); n != 0 {
+		t.Errorf("%d answers are stored", n)
 	}
 }
 
