@@ -9,9 +9,13 @@ import (
 	"testing"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/dynamicpb"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	sandboxv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/sandbox/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
 )
 
 const createCall = "/cloudsandbox.sandbox.v1.SandboxService/Create"
@@ -202,6 +206,36 @@ func TestIdempotencyByCalls(t *testing.T) {
 	if len(bodies) > 0 {
 		t.Errorf("these are not idempotent: %v", bodies)
 	}
+}
+
+// Calls that show a secret have it where storing the answer looks for it.
+func TestSecretsOfCallsAreFound(t *testing.T) {
+	found := 0
+	for _, rt := range newFixture(t).server.RouteTable() {
+		if !rt.Call || !rt.Op.ShowsSecret {
+			continue
+		}
+		found++
+		name := protoreflect.FullName(strings.ReplaceAll(strings.TrimPrefix(rt.Path, "/"), "/", "."))
+		d, err := protoregistry.GlobalFiles.FindDescriptorByName(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer := dynamicpb.NewMessage(d.(protoreflect.MethodDescriptor).Output())
+		field := answer.Descriptor().Fields().ByName("secret")
+		if field == nil {
+			t.Errorf("the answer of %s has no field secret", name)
+			continue
+		}
+		answer.Set(field, protoreflect.ValueOfString("s"))
+		if kept := gateway.WithoutSecretField(answer); kept.ProtoReflect().Has(field) || !answer.Has(field) {
+			t.Errorf("%s: %v is kept of %v", name, kept, answer)
+		}
+	}
+	if found == 0 {
+		t.Error("no call shows a secret")
+	}
+	gateway.WithoutSecretField(&sandboxv1.CreateResponse{}) // has no such field, and does not panic
 }
 
 // A key stands for one request, through whichever door, and a call that failed may be

@@ -30,6 +30,9 @@ func (s *Server) RouteTable() []RouteInfo {
 // Procedures are the calls that have an operation.
 func Procedures() []string { return slices.Collect(maps.Keys(procedures)) }
 
+// WithoutSecretField is a copy of an answer as it is stored.
+var WithoutSecretField = withoutSecretField
+
 // FromClient is the RemoteAddr of a request as a Server that trusts proxies sees it.
 func FromClient(trusted []netip.Prefix, r *http.Request) string {
 	return (&Server{Config: Config{TrustedProxies: trusted}}).fromClient(r).RemoteAddr

@@ -429,6 +429,33 @@ func TestIdempotencyTakeover(t *testing.T) {
 	}
 }
 
+// panicking panics at the first Create.
+type panicking struct {
+	sandbox.Sandboxes
+	once sync.Once
+}
+
+func (p *panicking) Create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, error) {
+	p.once.Do(func() { panic("boom") })
+	return p.Sandboxes.Create(ctx, tenant, req)
+}
+
+// A request whose handler panics leaves its key to the repeat.
+func TestIdempotencyAfterAPanic(t *testing.T) {
+	for _, path := range []string{"/api/v1/sessions", createCall} {
+		f := newFixture(t, func(c *gateway.Config) { c.Sandboxes = &panicking{Sandboxes: c.Sandboxes} })
+		ask := func() answer {
+			return f.plain("POST", path, `{}`, "Authorization", "Bearer "+f.token, "Content-Type", "application/json", idempotent, "k")
+		}
+		if a := ask(); a.status != 500 {
+			t.Errorf("%s: the panic answers %d %s", path, a.status, a.body)
+		}
+		if a := ask(); a.status >= 300 || f.sandboxes.live() != 1 {
+			t.Errorf("%s: the repeat answers %d %s, with %d sandboxes", path, a.status, a.body, f.sandboxes.live())
+		}
+	}
+}
+
 // onceSpy remembers what was begun last, and the answers that were stored.
 type onceSpy struct {
 	sandbox.OnceStore

@@ -65,6 +65,8 @@ func (s *Server) once(rt route, w *writer, r *http.Request, who sandbox.Identity
 	case !began:
 		return repeat(w, first)
 	}
+	end := outcome{failure: errPanicked} // unless it returns
+	defer func() { s.settle(r.Context(), first, end) }()
 	unkept := false
 	bounded := *r.WithContext(rest.WithUnkept(rest.WithResource(r.Context(), first.Resource), func() { unkept = true }))
 	bounded.Body = io.NopCloser(bytes.NewReader(body))
@@ -74,7 +76,7 @@ func (s *Server) once(rt route, w *writer, r *http.Request, who sandbox.Identity
 	if rt.op.ShowsSecret {
 		answer = withoutSecret(answer)
 	}
-	s.settle(r.Context(), first, outcome{kept.status, answer, unkept, err})
+	end = outcome{kept.status, answer, unkept, err}
 	return err
 }
 
@@ -100,16 +102,17 @@ func (s *Server) onceCall(ctx context.Context, c rpc.OnceCall, repeated proto.Me
 	case !began:
 		return true, proto.Unmarshal(first.Answer, repeated)
 	}
+	end := outcome{failure: errPanicked} // unless it returns
+	defer func() { s.settle(ctx, first, end) }()
 	made, failure := do(rest.WithResource(ctx, first.Resource))
 	var answer []byte
 	if failure == nil {
 		if op.ShowsSecret {
-			made = proto.Clone(made)
-			made.ProtoReflect().Clear(made.ProtoReflect().Descriptor().Fields().ByName("secret"))
+			made = withoutSecretField(made)
 		}
 		answer, err = proto.Marshal(made)
 	}
-	s.settle(ctx, first, outcome{http.StatusOK, answer, false, cmp.Or(failure, err)})
+	end = outcome{http.StatusOK, answer, false, cmp.Or(failure, err)}
 	return false, failure
 }
 
@@ -161,6 +164,9 @@ func repeat(w *writer, first sandbox.Once) error {
 	_, err := w.Write(first.Answer)
 	return err
 }
+
+// errPanicked is the failure of a request whose handler panicked.
+var errPanicked = errors.New("the handler panicked")
 
 // outcome is how a request with an Idempotency-Key ended.
 type outcome struct {
@@ -218,6 +224,16 @@ func withoutSecret(answer []byte) []byte {
 		return []byte("{}")
 	}
 	return append(out, '\n')
+}
+
+// withoutSecretField is withoutSecret for a message. A message without the field has
+// nothing to hide.
+func withoutSecretField(answer proto.Message) proto.Message {
+	answer = proto.Clone(answer)
+	if field := answer.ProtoReflect().Descriptor().Fields().ByName("secret"); field != nil {
+		answer.ProtoReflect().Clear(field)
+	}
+	return answer
 }
 
 // keeping is a writer that keeps a copy of the body.
