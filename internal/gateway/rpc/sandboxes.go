@@ -267,9 +267,9 @@ func (a *API) SetTimeout(ctx context.Context, r *connect.Request[sandboxv1.SetTi
 	if err != nil {
 		return nil, err
 	}
-	d, err := seconds("timeout_seconds", r.Msg.TimeoutSeconds)
-	if err != nil {
-		return nil, err
+	d, ok := sandbox.Seconds(r.Msg.TimeoutSeconds)
+	if !ok {
+		return nil, sandbox.CheckTimeout(0) // which names the real maximum
 	}
 	sb, err := a.Sandboxes.SetTimeout(ctx, tenantOf(ctx), id, d)
 	return reply(id, &sandboxv1.SetTimeoutResponse{Sandbox: viewOf(ctx, sb)}, err)
