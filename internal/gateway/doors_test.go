@@ -15,6 +15,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	sandboxv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/sandbox/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/template/v1/templatev1connect"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
 )
 
@@ -205,6 +206,59 @@ func TestIdempotencyByCalls(t *testing.T) {
 	}
 	if len(bodies) > 0 {
 		t.Errorf("these are not idempotent: %v", bodies)
+	}
+}
+
+// The audit log names the target of a call that is replayed, and of one that is refused
+// for its key.
+func TestReplaysHaveATarget(t *testing.T) {
+	f := newFixture(t)
+	f.token = f.mintAs("owner", "owner")
+	var key struct {
+		Key struct {
+			ID string `json:"key_id"`
+		}
+	}
+	if err := json.Unmarshal([]byte(f.says("key.v1.KeyService/Create", `{"name":"mine"}`)), &key); err != nil {
+		t.Fatal(err)
+	}
+	box := f.withProcesses()
+	for call, tt := range map[string]struct{ field, id, first, other string }{
+		"key.v1.KeyService/Rotate":         {"key_id", key.Key.ID, "", `,"overlap_seconds":1`},
+		"sandbox.v1.SandboxService/Fork":   {"sandbox_id", box, "", `,"count":2`},
+		"context.v1.ContextService/Create": {"sandbox_id", box, `,"language":"python"`, `,"language":"bash"`},
+	} {
+		ask := func(other string) sandbox.AuditEntry {
+			return f.audit1(func() {
+				f.plain("POST", "/cloudsandbox."+call, `{"`+tt.field+`":"`+tt.id+`"`+other+`}`,
+					"Authorization", "Bearer "+f.token, "Content-Type", "application/json", idempotent, "k-"+call)
+			})
+		}
+		if e := ask(tt.first); e.Code != "" {
+			t.Errorf("%s: %+v", call, e)
+		}
+		if e := ask(tt.first); e.Target != tt.id || e.Code != "" {
+			t.Errorf("a replay of %s: %+v", call, e)
+		}
+		if e := ask(tt.other); e.Target != tt.id || e.Code != "conflict" {
+			t.Errorf("%s with the key of another request: %+v", call, e)
+		}
+	}
+}
+
+// A build is a stream: it cannot be repeated by a key, and says so.
+func TestStreamsRefuseTheKey(t *testing.T) {
+	f := newFixture(t)
+	addr, stop := f.serve()
+	defer stop()
+	for protocol, options := range protocols {
+		c := templatev1connect.NewTemplateServiceClient(callClient(t, f.token, protocol), "http://"+addr.String(), options...)
+		stream := c.Build(t.Context())
+		stream.RequestHeader().Set(idempotent, "k")
+		_, err := stream.CloseAndReceive()
+		if connect.CodeOf(err) != connect.CodeInvalidArgument || !strings.Contains(err.Error(), "send it without the header") {
+			t.Errorf("%s: %v", protocol, err)
+		}
 	}
 }
 

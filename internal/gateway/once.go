@@ -80,13 +80,17 @@ func (s *Server) once(rt route, w *writer, r *http.Request, who sandbox.Identity
 	return err
 }
 
-// onceCall is once for a unary call. It fills repeated with the answer of an earlier
+// onceCall is once for a call of Connect. It refuses streams of operations that take
+// effect once. For a unary call it fills repeated with the answer of an earlier
 // call, and reports true, or does the call, whose answer do returns.
 func (s *Server) onceCall(ctx context.Context, c rpc.OnceCall, repeated proto.Message, do func(context.Context) (proto.Message, error)) (bool, error) {
 	op := procedures[c.Procedure].op
 	if !op.Once {
 		_, err := do(ctx)
 		return false, err
+	}
+	if c.Request == nil {
+		return false, sandbox.Errorf(sandbox.Invalid, "%s is a stream and takes no %s: send it without the header, or use REST", c.Procedure, idempotent)
 	}
 	if err := checkOnceKeys(c.Keys); err != nil {
 		return false, err

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 )
 
 const (
@@ -18,12 +19,12 @@ const (
 	Replayed = "Idempotent-Replayed"
 )
 
-// OnceCall is a unary call with the header IdempotencyKey.
+// OnceCall is a call with the header IdempotencyKey.
 type OnceCall struct {
 	Tenant    sandbox.TenantID
 	Procedure string
-	Keys      []string // values of the header
-	Request   proto.Message
+	Keys      []string      // values of the header
+	Request   proto.Message // nil: a stream
 }
 
 // Once does a call that has the header, if it must take effect once: it fills repeated
@@ -42,12 +43,17 @@ func (once Once) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		}
 		answer := dynamicpb.NewMessage(method.Output())
 		call := OnceCall{tenantOf(ctx), r.Spec().Procedure, keys, request}
+		ran := false
 		repeated, err := once(ctx, call, answer, func(ctx context.Context) (proto.Message, error) {
+			ran = true
 			if res, err = next(ctx, r); err != nil {
 				return nil, err
 			}
 			return res.Any().(proto.Message), nil // as every answer of a service
 		})
+		if !ran {
+			nameTarget(ctx, request)
+		}
 		if err != nil || !repeated {
 			return res, err
 		}
@@ -57,10 +63,28 @@ func (once Once) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	}
 }
 
-// WrapStreamingHandler implements connect.Interceptor. The header says nothing in a
-// stream.
-func (Once) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
-	return next
+// nameTarget gives the audit entry of a call whose handler did not run its target.
+func nameTarget(ctx context.Context, request proto.Message) {
+	switch m := request.(type) {
+	case interface{ GetKeyId() string }:
+		rest.Names(ctx, m.GetKeyId())
+	case interface{ GetSandboxId() string }:
+		rest.Names(ctx, m.GetSandboxId())
+	}
+}
+
+// WrapStreamingHandler implements connect.Interceptor. With the header, Once refuses a
+// stream of an operation that takes effect once: a stream cannot be repeated.
+func (once Once) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
+		keys := conn.RequestHeader().Values(IdempotencyKey)
+		if len(keys) == 0 {
+			return next(ctx, conn)
+		}
+		call := OnceCall{Tenant: tenantOf(ctx), Procedure: conn.Spec().Procedure, Keys: keys}
+		_, err := once(ctx, call, nil, func(ctx context.Context) (proto.Message, error) { return nil, next(ctx, conn) })
+		return err
+	}
 }
 
 // WrapStreamingClient implements connect.Interceptor.
