@@ -56,8 +56,8 @@ type Resources struct {
 }
 
 // Create sets the Shape and bandwidth of r. Fields that are not named are those of
-// the instance type, or of DefaultShape. Without a field of a Shape r keeps its own,
-// which may come from a Template or Snapshot.
+// the instance type, or of DefaultShape, also when no field is named at all. If only the
+// bandwidth is named, r keeps its Shape, which may come from a Template or Snapshot.
 func (res Resources) Create(r *CreateRequest) error {
 	if n := res.bandwidth(); n != nil {
 		r.Bandwidth = *n
