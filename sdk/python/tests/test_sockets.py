@@ -153,6 +153,14 @@ def test_reading_goes_on_where_it_broke(sandbox_at: SandboxAt) -> None:
     assert any(isinstance(event, Pong) for event in script.heard)
 
 
+def test_the_output_of_a_process_that_has_ended(sandbox_at: SandboxAt) -> None:
+    script = Script(
+        [[json_look()], [text("start", 0, process=ENDED), BytesMessage(b"all of it"), *END]]
+    )
+    with serving(script) as url, sandbox_at(url).processes.get("p1").attach(0) as terminal:
+        assert b"".join(terminal) == b"all of it"
+
+
 def json_look() -> bytes:
     body = json.dumps(PROCESS).encode()
     return b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (

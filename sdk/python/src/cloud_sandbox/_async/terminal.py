@@ -35,6 +35,7 @@ class AsyncTerminal:
         self._socket: AsyncSocket | None = None
         self._patience = AsyncPatience()
         self._closed = False
+        self._over = False  # all of the output of a process that has ended was received
 
     @classmethod
     async def open(
@@ -79,7 +80,7 @@ class AsyncTerminal:
             CloudSandboxError: what was written, or asked for, changed nothing.
             ConnectionFailedError: the server was away for a minute.
         """
-        while not (self._closed or (self._info is not None and self._info.ended)):
+        while not (self._closed or self._over):
             try:
                 message = await self._receive()
             except AWAY as err:
@@ -111,6 +112,8 @@ class AsyncTerminal:
             self._dropped += max(message.offset - self._offset, 0)
         if message.type in ("start", "dropped", "end"):
             self._offset = message.offset
+        # "start" of a process that has ended says so too, before its output.
+        self._over = message.type == "end"
         self._info = message.process or self._info
 
     async def write(self, data: str | bytes) -> None:

@@ -36,6 +36,7 @@ class Terminal:
         self._socket: Socket | None = None
         self._patience = Patience()
         self._closed = False
+        self._over = False  # all of the output of a process that has ended was received
 
     @classmethod
     def open(cls, client: Client, sandbox_id: str, process_id: str, start: int) -> Terminal:
@@ -78,7 +79,7 @@ class Terminal:
             CloudSandboxError: what was written, or asked for, changed nothing.
             ConnectionFailedError: the server was away for a minute.
         """
-        while not (self._closed or (self._info is not None and self._info.ended)):
+        while not (self._closed or self._over):
             try:
                 message = self._receive()
             except AWAY as err:
@@ -110,6 +111,8 @@ class Terminal:
             self._dropped += max(message.offset - self._offset, 0)
         if message.type in ("start", "dropped", "end"):
             self._offset = message.offset
+        # "start" of a process that has ended says so too, before its output.
+        self._over = message.type == "end"
         self._info = message.process or self._info
 
     def write(self, data: str | bytes) -> None:
