@@ -403,7 +403,7 @@ func TestPausedAcrossAVersionOfGVisor(t *testing.T) {
 	for _, p := range append(s.Processes(rig.Launcher), s.Processes(rig.SentryHost)...) {
 		rig.Kill(t, p)
 	}
-	<-s.Done()
+	waitDone(t, s)
 	if err := s.Launch(); err != nil {
 		t.Fatal(err)
 	}
