@@ -153,8 +153,8 @@ func (g *Guests) of(sb sandbox.Sandbox) Guest {
 // errUnreached is in the Cause of a call that was not sent: its Guest was not reached.
 var errUnreached = errors.New("nothing was sent")
 
-// begun is err of a call that may have had an effect: it tells nobody to repeat it,
-// unless the Guest was not reached.
+// begun returns the error of a call that may have had an effect. It has no advice to
+// repeat the call, unless the Guest was not reached.
 func begun(err error) error {
 	if errors.Is(err, errUnreached) {
 		return err

@@ -258,7 +258,7 @@ func TestCallsRefuse(t *testing.T) {
 		{"the end of an absent one", end("none"), sandbox.NotFound, connect.CodeNotFound, "no sandbox \"none\"; `cloud-sandbox ls` and GET /api/v1/sessions list yours"},
 		{"a negative timeout", timeout(mine, -1), sandbox.Invalid, connect.CodeInvalidArgument, "timeout_seconds must"},
 		{"no timeout", timeout(mine, 0), sandbox.Invalid, connect.CodeInvalidArgument, fmt.Sprintf("at most %d", int(sandbox.MaxTimeout.Seconds()))},
-		{"a timeout that is no number", timeout(mine, math.NaN()), sandbox.Invalid, connect.CodeInvalidArgument, fmt.Sprintf("at most %d", int(sandbox.MaxTimeout.Seconds()))},
+		{"a timeout of NaN", timeout(mine, math.NaN()), sandbox.Invalid, connect.CodeInvalidArgument, fmt.Sprintf("at most %d", int(sandbox.MaxTimeout.Seconds()))},
 		{"an update of nothing known", update(&sandboxv1.UpdateRequest{SandboxId: "none"}), sandbox.NotFound, connect.CodeNotFound, "no sandbox \"none\"; `cloud-sandbox ls` and GET /api/v1/sessions list yours"},
 		{"another disk", update(&sandboxv1.UpdateRequest{SandboxId: mine, Resources: &sandboxv1.Resources{DiskMb: new(int32(9))}}), sandbox.Conflict, connect.CodeFailedPrecondition, "disk_mb cannot change"},
 		{"set and removed", update(&sandboxv1.UpdateRequest{SandboxId: mine, Env: map[string]string{"A": ""}, RemoveEnv: []string{"A"}}), sandbox.Invalid, connect.CodeInvalidArgument, "both sets and removes"},

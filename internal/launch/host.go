@@ -212,14 +212,14 @@ func (l Layout) startHost(ctx context.Context, build, saved string) error {
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
 	err = l.waitHost(ctx, socket, exited)
-	if err != nil { // nobody waits for it any more
+	if err != nil { // no later start would use the process
 		err = errors.Join(err, l.endSilent(context.WithoutCancel(ctx), build))
 	}
 	return err
 }
 
-// endSilent ends what runs as the sentry host of a build and was not seen to
-// answer: who started it was ended before it listened. Boots live on.
+// endSilent ends the processes of a build's sentry host that do not answer. The server
+// that started them ended before they listened. Boots live on.
 func (l Layout) endSilent(ctx context.Context, build string) error {
 	if err := ctx.Err(); err != nil {
 		return err // it may answer somebody else
@@ -248,7 +248,8 @@ func hostProcesses(socket string) (pids []int) {
 	return pids
 }
 
-// argsOf returns the command line of a process; nil: it has ended.
+// argsOf returns the command line of a process. One that has ended has one empty
+// argument.
 func argsOf(pid int) []string {
 	line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	return strings.Split(string(line), "\x00")

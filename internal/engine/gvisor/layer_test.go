@@ -83,11 +83,7 @@ func TestLayersInPlace(t *testing.T) {
 	s := newStage(t)
 	e := s.open(t)
 	defer endAll(t, e)
-	id := sandbox.NewBootID()
-	if err := e.Start(t.Context(), id, sandbox.BootSpec{Image: s.image, Shape: sandbox.DefaultShape()}); err != nil {
-		t.Fatal(err)
-	}
-	bind(t, e, id)
+	id := s.startBound(t, e)
 	sh(t, e, id, disorder)
 	python(t, e, id, "value = 41")
 	for generation := range 3 {
@@ -151,11 +147,7 @@ func TestLayerIsTakenBack(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		stop := s.startHost(t, parts, "test")
 		e := s.open(t)
-		id, name := sandbox.NewBootID(), sandbox.NewSnapshotID()
-		if err := e.Start(t.Context(), id, sandbox.BootSpec{Image: s.image, Shape: sandbox.DefaultShape()}); err != nil {
-			t.Fatal(err)
-		}
-		bind(t, e, id)
+		id, name := s.startBound(t, e), sandbox.NewSnapshotID()
 		sh(t, e, id, disorder)
 		want := sh(t, e, id, sums)
 		s.pauseAs(t, e, id, name)
@@ -177,7 +169,7 @@ func TestLayerIsTakenBack(t *testing.T) {
 		// Twice as much as was free between the files, and more than a chunk of gVisor's.
 		sh(t, e, id, `cd /workspace && rm -f f* && truncate -s 1200M big && for i in $(seq 0 40); do head -c 1M /dev/urandom | dd of=big bs=1M seek=$((i * 29)) conv=notrunc status=none; done`)
 		if got := sh(t, e, id, `cd /workspace && truncate -s 300M holes && tr -d '\0' <holes | wc -c`); got != "0" {
-			t.Errorf("%s bytes are in a file that nobody wrote", got)
+			t.Errorf("a new sparse file has %s bytes that are not zero", got)
 		}
 		twin := s.startFrom(t, e, name)
 		if got := sh(t, e, twin, sums); got != want {
@@ -194,11 +186,7 @@ func TestPauseWhileLayerIsRead(t *testing.T) {
 	s := newStage(t)
 	e := s.open(t)
 	defer endAll(t, e)
-	id, name := sandbox.NewBootID(), sandbox.NewSnapshotID()
-	if err := e.Start(t.Context(), id, sandbox.BootSpec{Image: s.image, Shape: sandbox.DefaultShape()}); err != nil {
-		t.Fatal(err)
-	}
-	bind(t, e, id)
+	id, name := s.startBound(t, e), sandbox.NewSnapshotID()
 	sh(t, e, id, disorder+"cat large >last && head -c 400M large >>last\n")
 	python(t, e, id, "value = 41")
 	want := sh(t, e, id, sums)
@@ -304,11 +292,7 @@ func TestLayerShrinks(t *testing.T) {
 	parts := filepath.Join(filepath.Dir(os.Getenv("CLOUD_SANDBOX_E2E")), "stage")
 	s.startHost(t, parts, "test")
 	e := s.open(t)
-	id, name := sandbox.NewBootID(), sandbox.NewSnapshotID()
-	if err := e.Start(t.Context(), id, sandbox.BootSpec{Image: s.image, Shape: sandbox.DefaultShape()}); err != nil {
-		t.Fatal(err)
-	}
-	bind(t, e, id)
+	id, name := s.startBound(t, e), sandbox.NewSnapshotID()
 	sh(t, e, id, "cd /workspace && head -c 24M /dev/urandom >small && head -c 600M /dev/urandom >large")
 	s.pauseAs(t, e, id, name)
 	for _, restart := range []bool{false, true} {
@@ -353,6 +337,17 @@ func (s *stage) check(t *testing.T, e *Engine, name, want string) {
 	}
 }
 
+// startBound starts a Boot of the image and binds its Guest.
+func (s *stage) startBound(t *testing.T, e *Engine) string {
+	t.Helper()
+	id := sandbox.NewBootID()
+	if err := e.Start(t.Context(), id, sandbox.BootSpec{Image: s.image, Shape: sandbox.DefaultShape()}); err != nil {
+		t.Fatal(err)
+	}
+	bind(t, e, id)
+	return id
+}
+
 // isRead returns which part of the layer of a saved state a Boot that was restored
 // from it has on its disk.
 func (s *stage) isRead(t *testing.T, e *Engine, id, name string) float64 {
@@ -377,11 +372,7 @@ func TestCrashWhilePauseReadsLayer(t *testing.T) {
 	parts := filepath.Join(filepath.Dir(os.Getenv("CLOUD_SANDBOX_E2E")), "stage")
 	s.startHost(t, parts, "test")
 	e := s.open(t)
-	id, name := sandbox.NewBootID(), sandbox.NewSnapshotID()
-	if err := e.Start(t.Context(), id, sandbox.BootSpec{Image: s.image, Shape: sandbox.DefaultShape()}); err != nil {
-		t.Fatal(err)
-	}
-	bind(t, e, id)
+	id, name := s.startBound(t, e), sandbox.NewSnapshotID()
 	sh(t, e, id, disorder+"head -c 400M large >last\n")
 	want := sh(t, e, id, sums)
 	s.pauseAs(t, e, id, name)
@@ -415,9 +406,9 @@ func TestCrashWhilePauseReadsLayer(t *testing.T) {
 			t.Error("the files of the Boot that went on are others")
 		}
 		s.check(t, e, name, want)
-		// What was saved behind the layer is not in files that nobody wrote.
+		// A new sparse file reads as zeros, not as memory that was saved behind the layer.
 		if got := sh(t, e, id, `cd /workspace && truncate -s 300M holes && tr -d '\0' <holes | wc -c; rm holes`); got != "0" {
-			t.Errorf("%s bytes are in a file that nobody wrote", got)
+			t.Errorf("a new sparse file has %s bytes that are not zero", got)
 		}
 		again := sandbox.NewSnapshotID()
 		s.pauseAs(t, e, id, again)
