@@ -51,7 +51,7 @@ $(STAGE)/cloud-sandbox: FORCE
 	@go build -ldflags '$(LDFLAGS) -X main.version=$(VERSION)' -o $@ ./cmd/cloud-sandbox
 
 $(OUT)/cloud-sandbox: $(STAGE)/gvisor_sentry $(STAGE)/link $(STAGE)/guest.erofs FORCE
-	@scripts/pack.sh payload $(STAGE) internal/payload/files
+	@scripts/pack.sh payload $(STAGE) internal/engine/gvisor/payload/files
 	@go build -tags payload -ldflags '$(LDFLAGS) -X main.version=$(VERSION)' -o $@ ./cmd/cloud-sandbox
 
 # The node carries the same parts; the other roles are one file each.
@@ -130,4 +130,4 @@ down: bin/cloud-sandbox ## end everything that a stopped server left running
 
 .PHONY: clean
 clean: ## remove what was built; the data folder stays
-	@rm -rf bin internal/payload/files/*.zst .tools
+	@rm -rf bin internal/engine/gvisor/payload/files/*.zst .tools

@@ -15,8 +15,8 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/fake"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/node"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/run"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/scheduler"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/run"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
 )

@@ -39,7 +39,7 @@ CLOUD_SANDBOX_PEBBLE=$(scripts/pebble.sh)
 export CLOUD_SANDBOX_E2B_SDKS CLOUD_SANDBOX_PROGRAMS CLOUD_SANDBOX_GRPCURL CLOUD_SANDBOX_VERSITYGW CLOUD_SANDBOX_PEBBLE
 
 step "sentries and links, for real"
-gotest $(scripts/gvisor.sh) -vet=off -count=1 -timeout 20m ./internal/sentryhost/server ./internal/engine/gvisor
+gotest $(scripts/gvisor.sh) -vet=off -count=1 -timeout 20m ./internal/engine/gvisor/sentryhost/server ./internal/engine/gvisor
 
 step "end to end"
 # One more at once than there are processors: some wait for minutes, for what the

@@ -12,10 +12,10 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/tenants"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/tenants"
 )
 
 func tenantCommand() *cobra.Command {

@@ -18,8 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link/shard"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/link/shard"
 )
 
 func main() {

@@ -19,9 +19,9 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link/netstack/netstacktest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/link"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/link/netstack/netstacktest"
 )
 
 // asShard makes the test binary a link shard.

@@ -9,7 +9,7 @@ import (
 	"runtime/metrics"
 	"time"
 
-	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
 )
 
 const (

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 	gvisorlog "gvisor.dev/gvisor/pkg/log"
 
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost/server"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost/server"
 )
 
 // host runs the sentry host until SIGTERM or a client's "down", and returns the

@@ -11,7 +11,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/cloud-sandbox/cloud-sandbox/internal/dockerfile"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/dockerfile"
 )
 
 // checkDockerfile refuses flags that do not go together.

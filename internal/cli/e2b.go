@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/login"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/login"
 )
 
 func (a *app) e2bCommand() *cobra.Command {

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/login"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/login"
 )
 
 func (a *app) loginCommand() *cobra.Command {

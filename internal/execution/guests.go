@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/after"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution/after"
 )
 
 const (

@@ -19,7 +19,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/volumetoken"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
 )
 
 // TokenLife is how long a token is valid.
@@ -213,7 +213,7 @@ func (s *Server) identify(rt route, r *http.Request) (sandbox.Identity, error) {
 	if !ok || !strings.EqualFold(scheme, "Bearer") {
 		return sandbox.Identity{}, errAnonymous.WithCause(errors.New("not a bearer token"))
 	}
-	if rt.op.VolumeToken && volumetoken.Is(token) {
+	if rt.op.VolumeToken && signing.IsVolumeToken(token) {
 		return s.openVolume(r, token)
 	}
 	return s.credential(r.Context(), token)

@@ -25,12 +25,12 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/keys"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/keys"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/tenants"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/users"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite/sqlitetest"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/tenants"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/users"
 )
 
 var secret = []byte("0123456789abcdef0123456789abcdef")

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/after"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution/after"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/e2b"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/linger"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"

@@ -6,13 +6,13 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/e2b"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/signedurl"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
 )
 
 // byURL reports whether a request is allowed by its URL alone. URLs of calls are never
 // signed.
 func byURL(rt route, r *http.Request) bool {
-	return rt.op.SignedURL && rt.door != connectDoor && signedurl.Signed(r.URL)
+	return rt.op.SignedURL && rt.door != connectDoor && signing.IsSigned(r.URL)
 }
 
 // openURL returns whom a signed URL speaks for, and the request as the handler

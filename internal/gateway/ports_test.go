@@ -9,7 +9,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/porttoken"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
 )
 
 type portsOf struct {
@@ -114,7 +114,7 @@ func TestSignPort(t *testing.T) {
 	f := newFixture(t, func(c *gateway.Config) { c.Domain = "box.example:8443" })
 	var v view
 	f.do("POST", "/api/v1/sessions", `{"name":"mine"}`).into(t, 201, &v)
-	tokens := porttoken.New(func(id string) string { return "traffic token of " + id }, nil)
+	tokens := signing.NewPorts(func(id string) string { return "traffic token of " + id }, nil)
 	for body, life := range map[string]time.Duration{`{}`: time.Hour, `{"expires_in_seconds":0.5}`: time.Second, `{"expires_in_seconds":604800}`: 7 * 24 * time.Hour} {
 		var link struct {
 			URL, Token string

@@ -28,18 +28,16 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rpc"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/traffic"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/keys"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/oidc"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/porttoken"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/keys"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/oidc"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/tenants"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/users"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/ratelimit"
 	internalrpc "github.com/cloud-sandbox/cloud-sandbox/internal/rpc"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/signedurl"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/spool"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/steps"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/tenants"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/users"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/volumetoken"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/steps"
 )
 
 const (
@@ -183,12 +181,12 @@ func New(c Config) *Server {
 		metrics: newMetrics(c.Registry), memory: spool.NewMemory(messageMemory, messageMemory/2),
 	}
 	s.audit = &auditLog{store: c.Audit, log: c.Log, failed: s.metrics.unrecorded}
-	ports := porttoken.New(c.TrafficToken, nil)
+	ports := signing.NewPorts(c.TrafficToken, nil)
 	s.guests = execution.NewGuests(c.Sandboxes, c.Nodes, c.NewGuest)
 	boxes := placed{c.Sandboxes, c.Templates}
 	s.api = &rest.API{
 		Sandboxes: boxes, Nodes: c.Nodes, NodeNames: c.NodeNames,
-		Guests: s.guests, URLs: signedurl.New(c.SigningKeys, nil), Keys: c.Keys, Secrets: c.Secrets, Tenants: c.Tenants, Users: c.Users, Quotas: c.Quotas, Audit: c.Audit, Log: c.Log,
+		Guests: s.guests, URLs: signing.NewURLs(c.SigningKeys, nil), Keys: c.Keys, Secrets: c.Secrets, Tenants: c.Tenants, Users: c.Users, Quotas: c.Quotas, Audit: c.Audit, Log: c.Log,
 		Usage: c.Usage, Prices: c.Prices, PortTokens: ports, Domain: c.Domain,
 	}
 	s.api.Executions = execution.New(execution.Config{
@@ -204,7 +202,7 @@ func New(c Config) *Server {
 	s.e2b = &e2b.API{
 		Sandboxes: c.Sandboxes, Records: c.Records, Guests: s.guests, Executions: s.api.Executions,
 		AccessToken: c.AccessToken, PortTokens: ports, Domain: c.Domain, TLS: c.TLS != nil, DevAuthority: c.DevAuthority, Templates: c.E2BTemplates, Secure: c.E2BSecure, Catalog: c.Templates, Secrets: c.Secrets, Builds: s.builds, Keys: c.Keys, URLs: s.api.URLs, Log: c.Log,
-		Volumes: c.Nodes, VolumeTokens: volumetoken.New(c.SigningKeys, nil),
+		Volumes: c.Nodes, VolumeTokens: signing.NewVolumes(c.SigningKeys, nil),
 	}
 	s.traffic = traffic.New(traffic.Config{
 		Records: c.Records, Nodes: c.Nodes, Forward: c.Forward, Wake: s.wake, Use: s.guests.Use, Enter: c.Tenants.Enter, AccessToken: c.AccessToken, Tokens: ports, Ours: s.ours, Log: c.Log,

@@ -15,9 +15,9 @@ import (
 
 	"golang.org/x/mod/semver"
 
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/payload"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/payload"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost"
 )
 
 // earlierHosts are the sentry hosts of earlier builds that run beside ours: those

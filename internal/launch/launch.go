@@ -20,7 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloud-sandbox/cloud-sandbox/internal/payload"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/payload"
 )
 
 // Environment variables by which the launcher tells the server what it holds.

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
 )
 
 // Users of the parts. They need no entry in /etc/passwd; systemd units may use

@@ -9,12 +9,12 @@ import (
 	"os"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/builder"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/keys"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/keys"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/tenants"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/tenants"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/builder"
 )
 
 // KeysOf is the Keys of a Store.

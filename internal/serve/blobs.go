@@ -12,8 +12,8 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/blobs/disk"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/blobs/s3"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/offload"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/run"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/run"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/offload"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 

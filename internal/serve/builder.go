@@ -11,9 +11,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cloud-sandbox/cloud-sandbox/internal/builder"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/builder"
 )
 
 // BuilderCommand is the subcommand of cloud-sandbox that is the builder.

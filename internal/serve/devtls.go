@@ -6,7 +6,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/cloud-sandbox/cloud-sandbox/internal/authority"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/authority"
 )
 
 // devAuthorityName is the authority's among those that are derived from the seed. No

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloud-sandbox/cloud-sandbox/internal/cgroup"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/cgroup"
 )
 
 const (

@@ -16,8 +16,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/rpc"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/run"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/scheduler"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/run"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
 )
 

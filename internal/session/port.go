@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/snapfile"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/snapfile"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 

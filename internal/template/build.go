@@ -26,7 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/standin"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/standin"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/upstream"
 )
 

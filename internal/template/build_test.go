@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/standin"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/standin"
 )
 
 // childEnvName makes this test binary a builder process instead; see childMain.

@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/decompress"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/decompress"
 )
 
 // maxPaths bounds the list of what a changed tree holds, in bytes.

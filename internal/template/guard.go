@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/link/policy"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link/policy"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/upstream"
 )
 

@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/decompress"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/decompress"
 )
 
 // A Recipe says what a Template is made of. Only Source is required.

@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/decompress"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/decompress"
 )
 
 func TestParseRef(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/decompress"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/decompress"
 )
 
 // Bounds of an archive that `docker save` wrote.

@@ -17,7 +17,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/images"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/images"
 )
 
 // Image is one version of a Template, and what a ref holds.

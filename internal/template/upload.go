@@ -11,7 +11,7 @@ import (
 	"os"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/decompress"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/decompress"
 )
 
 // CheckUpload reads an archive of files for a Template, and returns what names its

@@ -17,7 +17,7 @@ import (
 type mortal struct {
 	*rig.Server
 	c     *rig.Client
-	file  string // says at which; see internal/failpoint
+	file  string // says at which; see internal/serve/failpoint
 	words int
 }
 

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	imagefolder "github.com/cloud-sandbox/cloud-sandbox/internal/images"
+	imagefolder "github.com/cloud-sandbox/cloud-sandbox/internal/template/images"
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 

@@ -15,7 +15,7 @@ import (
 )
 
 // ours lists the options in the key of the filter that our sentries install: see
-// sentryConfig of internal/sentryhost/server.
+// sentryConfig of internal/engine/gvisor/sentryhost/server.
 var ours = []string{
 	`Platform="systrap`, "HostNetwork=false", "HostFilesystem=false", "ProfileEnable=false", "NVProxy=false", "TPUProxy=false", "RDMAProxy=false",
 }

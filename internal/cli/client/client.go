@@ -22,8 +22,8 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/login"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/login"
 )
 
 // Bounds of what is read into memory, in bytes. What sandboxes answer goes

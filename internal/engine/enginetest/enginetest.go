@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/authority"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/authority"
 )
 
 // Options say how to reach one Engine.

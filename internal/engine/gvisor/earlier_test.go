@@ -15,8 +15,8 @@ import (
 	"time"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost"
 )
 
 const earlierBuild = "0123456789abcdef"

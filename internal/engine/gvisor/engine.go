@@ -20,9 +20,9 @@ import (
 	"time"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/client"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/link"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost"
 )
 
 // Config of an Engine.

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/mod/semver"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
 )
 
 // Earlier says how to reach the sentry hosts of earlier builds. They run what was

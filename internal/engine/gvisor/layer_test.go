@@ -16,7 +16,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/state/checkpointfiles"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/sentryhost"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
 )
 
 // disorder leaves a writable layer in which files lie between holes: what is deleted,

@@ -14,8 +14,8 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/signedurl"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/steps"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/steps"
 )
 
 // Bounds of what a template may ask for.
@@ -395,8 +395,8 @@ func count(s, name string, otherwise, most int) (int, error) {
 const uploadTime = time.Hour
 
 // UploadGrant is what a signed URL says that takes files of a name.
-func UploadGrant(hash string, expires time.Time) signedurl.Grant {
-	return signedurl.Grant{Method: http.MethodPut, SandboxID: "templates", Path: "/" + hash, Expires: expires}
+func UploadGrant(hash string, expires time.Time) signing.URLGrant {
+	return signing.URLGrant{Method: http.MethodPut, SandboxID: "templates", Path: "/" + hash, Expires: expires}
 }
 
 // uploadView says where files are sent, or that they are there.

@@ -19,12 +19,10 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/keys"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/porttoken"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/keys"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/signedurl"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/steps"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/volumetoken"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/steps"
 )
 
 // Version of E2B's agent whose services the Guest has: clients look at it to
@@ -47,15 +45,15 @@ type API struct {
 	// AccessToken is what the services inside a Sandbox ask for.
 	AccessToken func(id string) string
 	// PortTokens open private ports.
-	PortTokens *porttoken.Tokens
+	PortTokens *signing.Ports
 	Catalog    sandbox.Templates
 	Secrets    *secrets.Service
 	Builds     *steps.Service
 	Keys       *keys.Service
-	URLs       *signedurl.Signer
+	URLs       *signing.URLs
 	// Volumes reaches files of Volumes, which VolumeTokens open.
 	Volumes      sandbox.VolumeFiles
-	VolumeTokens *volumetoken.Tokens
+	VolumeTokens *signing.Volumes
 	// Domain is where Sandboxes are reached, as PORT-ID.Domain; empty: below the name
 	// that clients reach this server by.
 	Domain string

@@ -5,7 +5,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/volumetoken"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
 )
 
 // volumeView is a Volume as E2B's clients see it in a list.
@@ -26,7 +26,7 @@ func volumeViewOf(v sandbox.Volume) volumeView { return volumeView{v.ID, v.Name}
 // replyOpen answers with a Volume and a fresh token, by which who asks may do what
 // they may without it. No store keeps the token.
 func (a *API) replyOpen(w http.ResponseWriter, r *http.Request, who sandbox.Identity, status int, v sandbox.Volume) error {
-	token, err := a.VolumeTokens.Sign(r.Context(), volumetoken.Grant{Tenant: v.Tenant, Volume: v.ID, Write: who.May(sandbox.ScopeWrite), Until: who.Until})
+	token, err := a.VolumeTokens.Sign(r.Context(), signing.VolumeGrant{Tenant: v.Tenant, Volume: v.ID, Write: who.May(sandbox.ScopeWrite), Until: who.Until})
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/git"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution/git"
 )
 
 // gitPlace is where a call of git is made, and by whom.

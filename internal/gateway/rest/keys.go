@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/keys"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/keys"
 )
 
 // keyView is a Key as its Tenant sees it. Secret is set once, in the answer to

@@ -11,7 +11,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/porttoken"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
 )
 
 // portsBody is who reaches the ports of a Sandbox, and how: an object.
@@ -218,7 +218,7 @@ func (a *API) SignPort(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 		ExpiresAt string `json:"expires_at"`
 	}{Token: token, ExpiresAt: timestamp(expires)}
 	if origin := a.portOrigin(r, sb.ID, port); origin != "" {
-		reply.URL = origin + "/?" + porttoken.Param + "=" + token
+		reply.URL = origin + "/?" + signing.PortParam + "=" + token
 	}
 	return Reply(w, http.StatusOK, reply)
 }

@@ -11,12 +11,11 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/keys"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/porttoken"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/keys"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/tenants"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/users"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/signedurl"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/tenants"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/users"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
 )
 
 // API holds what the handlers call. All fields are required but Domain.
@@ -28,7 +27,7 @@ type API struct {
 	Executions *execution.Service
 	Ports      Ports
 	Templates  sandbox.Templates
-	URLs       *signedurl.Signer
+	URLs       *signing.URLs
 	Keys       *keys.Service
 	Secrets    *secrets.Service
 	Tenants    *tenants.Service
@@ -37,7 +36,7 @@ type API struct {
 	Usage      sandbox.UsageStore
 	Prices     sandbox.Prices
 	Audit      sandbox.AuditStore
-	PortTokens *porttoken.Tokens
+	PortTokens *signing.Ports
 	// Domain is where Sandboxes are reached, as PORT-ID.Domain; it may be empty.
 	Domain string
 	Log    *slog.Logger

@@ -8,7 +8,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/signedurl"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
 )
 
 // FilesPath is where files are read and written, also by signed URLs.
@@ -23,7 +23,7 @@ type signBody struct {
 	ExpiresInSeconds *seconds `json:"expires_in_seconds"`
 }
 
-func (b *signBody) grant() (g signedurl.Grant, life time.Duration, err error) {
+func (b *signBody) grant() (g signing.URLGrant, life time.Duration, err error) {
 	if b.Method != http.MethodGet && b.Method != http.MethodPut {
 		return g, 0, sandbox.Errorf(sandbox.Invalid, `method must be "GET", to download, or "PUT", to upload`)
 	}
@@ -32,7 +32,7 @@ func (b *signBody) grant() (g signedurl.Grant, life time.Duration, err error) {
 		life = b.ExpiresInSeconds.duration()
 	}
 	p, err := execution.Path("path", b.Path)
-	return signedurl.Grant{Method: b.Method, Path: p}, life, err
+	return signing.URLGrant{Method: b.Method, Path: p}, life, err
 }
 
 // SignFile answers POST /api/v1/files/sign with a URL for one file.

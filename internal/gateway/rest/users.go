@@ -4,7 +4,7 @@ import (
 	"net/http"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/users"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/users"
 )
 
 // userView is a User as the admins of the Tenant see them.

@@ -8,7 +8,7 @@ import (
 
 	gitv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/git/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/git"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution/git"
 )
 
 // repositories is the service of git.

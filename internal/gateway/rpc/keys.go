@@ -9,7 +9,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 	keyv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/key/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/keys"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/keys"
 )
 
 // apiKeys is the service of Keys.

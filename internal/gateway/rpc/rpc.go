@@ -34,7 +34,7 @@ import (
 	volumev1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/volume/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/volume/v1/volumev1connect"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/keys"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/keys"
 	internalrpc "github.com/cloud-sandbox/cloud-sandbox/internal/rpc"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
 )

@@ -9,8 +9,7 @@ import (
 	"strings"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/porttoken"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/volumetoken"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
 )
 
 // A sieve keeps out of a request that goes inside what speaks for somebody to this
@@ -67,10 +66,10 @@ func (s sieve) header(h http.Header) {
 func (s sieve) value(name, value string) (left string, same bool) {
 	switch name {
 	case "Cookie":
-		if !strings.Contains(value, porttoken.Param) && !s.shows(value) {
+		if !strings.Contains(value, signing.PortParam) && !s.shows(value) {
 			return value, true
 		}
-		return s.list(value, ";", "; ", func(pair string) bool { return strings.HasPrefix(pair, porttoken.Param+"=") }), false
+		return s.list(value, ";", "; ", func(pair string) bool { return strings.HasPrefix(pair, signing.PortParam+"=") }), false
 	case "Sec-Websocket-Protocol":
 		if !s.shows(value) {
 			return value, true
@@ -161,7 +160,7 @@ func isLink(part string) bool {
 	if plain, err := url.QueryUnescape(name); err == nil {
 		name = plain
 	}
-	return name == porttoken.Param
+	return name == signing.PortParam
 }
 
 // maxEscapes is how many times text may be escaped over.
@@ -272,7 +271,7 @@ func (s sieve) holdsToken(text string) bool {
 		parts := strings.Split(word, ".")
 		for i := range parts {
 			rest := parts[i:]
-			if porttoken.Begins(rest) || volumetoken.Begins(rest) || len(rest) >= 3 && s.isJWT(rest[:3]) {
+			if signing.BeginsPortToken(rest) || signing.BeginsVolumeToken(rest) || len(rest) >= 3 && s.isJWT(rest[:3]) {
 				return true
 			}
 		}

@@ -7,11 +7,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cloud-sandbox/cloud-sandbox/internal/porttoken"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
 )
 
 // trafficHeader has a token for private ports, as E2B's clients send it. Others
-// come as the parameter porttoken.Param of a link, or as the cookie of that name
+// come as the parameter signing.PortParam of a link, or as the cookie of that name
 // which following the link sets.
 const trafficHeader = "E2B-Traffic-Access-Token"
 
@@ -34,7 +34,7 @@ func (d *Door) opens(w http.ResponseWriter, r *http.Request, t Target) bool {
 			return false
 		}
 	}
-	for _, c := range r.CookiesNamed(porttoken.Param) {
+	for _, c := range r.CookiesNamed(signing.PortParam) {
 		if _, ok := d.Tokens.Check(c.Value, t.SandboxID, t.Port); ok && ofOwnPage(r) {
 			return true
 		}
@@ -56,7 +56,7 @@ func (d *Door) opens(w http.ResponseWriter, r *http.Request, t Target) bool {
 func linkTokens(query string) []string {
 	var tokens []string
 	for part := range strings.SplitSeq(query, "&") {
-		if token, ok := strings.CutPrefix(part, porttoken.Param+"="); ok {
+		if token, ok := strings.CutPrefix(part, signing.PortParam+"="); ok {
 			tokens = append(tokens, token)
 		}
 	}
@@ -73,7 +73,7 @@ func followsLink(r *http.Request) bool {
 // and ask again for what it wanted, so that the link's token is in no address
 // that the page sees or passes on.
 func keepToken(w http.ResponseWriter, r *http.Request, token string, until time.Time) {
-	c := http.Cookie{Name: porttoken.Param, Value: token, Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode, Expires: until}
+	c := http.Cookie{Name: signing.PortParam, Value: token, Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode, Expires: until}
 	c.Secure = r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
 	http.SetCookie(w, &c)
 	// One slash: two would begin another host.

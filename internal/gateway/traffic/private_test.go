@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/porttoken"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
 )
 
 // private makes the ports of w private, and has one of them show what arrives.
@@ -21,7 +21,7 @@ func (w *world) private() (own, link string) {
 	w.listen(3000, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(rw, "%s|%s|%s", r.RequestURI, r.Header.Get("Cookie"), r.Header.Get("E2b-Traffic-Access-Token"))
 	}))
-	tokens := porttoken.New(func(id string) string { return "traffic token of " + id }, nil)
+	tokens := signing.NewPorts(func(id string) string { return "traffic token of " + id }, nil)
 	link, _, err := tokens.Sign(w.id, 3000, time.Hour)
 	if err != nil {
 		w.t.Fatal(err)
@@ -40,7 +40,7 @@ func header(pairs ...string) func(*http.Request) {
 func TestPrivatePorts(t *testing.T) {
 	w := newWorld(t)
 	own, link := w.private()
-	const by, cookie = "E2B-Traffic-Access-Token", porttoken.Param + "="
+	const by, cookie = "E2B-Traffic-Access-Token", signing.PortParam + "="
 	for _, tt := range []struct {
 		name   string
 		path   string
@@ -98,7 +98,7 @@ func TestPrivatePorts(t *testing.T) {
 func TestLinkInABrowser(t *testing.T) {
 	w := newWorld(t)
 	_, link := w.private()
-	req := w.request("GET", "//evil.test/page?a=1&"+porttoken.Param+"="+link, 3000, nil)
+	req := w.request("GET", "//evil.test/page?a=1&"+signing.PortParam+"="+link, 3000, nil)
 	browser(req)
 	req.Header.Set("X-Forwarded-Proto", "https")
 	resp, _ := w.do(req)

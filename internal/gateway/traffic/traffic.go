@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/porttoken"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
 )
 
 const (
@@ -54,7 +54,7 @@ type Config struct {
 	// AccessToken is what the Guest's E2B services ask for.
 	AccessToken func(id string) string
 	// Tokens open private ports.
-	Tokens *porttoken.Tokens
+	Tokens *signing.Ports
 	// Ours reports whether a JWT may speak for somebody to this installation, now or
 	// later: nothing inside a Sandbox must see it.
 	Ours func(token string) bool

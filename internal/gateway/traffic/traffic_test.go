@@ -22,8 +22,8 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/traffic"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/porttoken"
 	internalrpc "github.com/cloud-sandbox/cloud-sandbox/internal/rpc"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
 )
 
 // world is one Sandbox whose ports are handlers of the test, behind a Door.
@@ -87,7 +87,7 @@ func newWorld(t *testing.T) *world {
 			return nil, sandbox.Errorf(sandbox.Unavailable, "nobody listens")
 		},
 		AccessToken: func(id string) string { return "token of " + id },
-		Tokens:      porttoken.New(func(id string) string { return "traffic token of " + id }, nil),
+		Tokens:      signing.NewPorts(func(id string) string { return "traffic token of " + id }, nil),
 		Ours:        func(token string) bool { return token == ourJWT },
 		Log:         slog.New(slog.DiscardHandler),
 	})
@@ -307,7 +307,7 @@ func TestCredentialsStayOutside(t *testing.T) {
 		{"the second one", 3000, "", []string{"X-Api-Key", "mine", "X-Api-Key", strings.ToUpper(ourKey)}, "mine|||||"},
 		{"a JWT that something stands before", 3000, "", []string{"Authorization", "Bearer key-" + ourJWT}, "|||||"},
 		{"in a protocol", 3000, "", []string{"Sec-WebSocket-Protocol", "chat, bearer." + ourJWT, "Sec-WebSocket-Protocol", "bearer." + ourJWT}, "|||chat||"},
-		{"in cookies", 3000, "", []string{"Cookie", "a=b; k=" + ourKey, "Cookie", porttoken.Param + "=x"}, "||||a=b|"},
+		{"in cookies", 3000, "", []string{"Cookie", "a=b; k=" + ourKey, "Cookie", signing.PortParam + "=x"}, "||||a=b|"},
 		{"in the query", 3000, "a=1&k=" + ourKey + "&cloud%5Fsandbox_port=x&b=%2", nil, "|||||"},
 		{"envd's token, for envd", sandbox.EnvdPort, "", []string{"X-Api-Key", ourKey, "Authorization", "Basic dXNlcjo=", "X-Access-Token", token}, "|Basic dXNlcjo=|" + token + "|||"},
 		{"envd's token, for the interpreter", sandbox.InterpreterPort, "", []string{"X-Access-Token", token}, "||" + token + "|||"},

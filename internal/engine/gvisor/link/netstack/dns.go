@@ -1,0 +1,248 @@
+package netstack
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"time"
+
+	"golang.org/x/time/rate"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link/policy"
+)
+
+const (
+	dnsPort = 53
+	// A guest may ask this often, UDP and TCP together; more is dropped.
+	queriesPerSecond, queriesBurst = 50, 100
+	// maxQueries of one link wait for an answer at a time.
+	maxQueries = 32
+	// maxQuery bounds a question: it is one name, and EDNS options.
+	maxQuery = 1232
+	// maxAnswer bounds an answer.
+	maxAnswer = 4096
+	// What a guest may say by questions that are passed on, and hear by answers,
+	// in bytes: both can carry data past any rule.
+	askedBytesPerSecond, askedBytesBurst   = 2 << 10, 16 << 10
+	answerBytesPerSecond, answerBytesBurst = 32 << 10, 256 << 10
+	// dnsIdle ends a TCP connection on which nothing is asked.
+	dnsIdle = 10 * time.Second
+)
+
+// nameServer answers the guest's questions on port 53 of the gateway by asking
+// the host's resolver, if the policy allows the name. What it resolves to is
+// remembered, not judged: the connection is, by address, so a name that points
+// to a private address, now or later, gets nobody anywhere.
+type nameServer struct {
+	link   *Link
+	socket *gonet.UDPConn
+	limit  *rate.Limiter
+	asked  *rate.Limiter // bytes of questions that are passed on
+	bytes  *rate.Limiter // bytes of answers
+	slots  chan struct{}
+	ctx    context.Context // ends with the link; not a request's
+	cancel context.CancelFunc
+}
+
+func newNameServer(l *Link) (*nameServer, error) {
+	socket, err := l.listenUDP(dnsPort)
+	if err != nil {
+		return nil, err
+	}
+	s := &nameServer{
+		link: l, socket: socket, limit: rate.NewLimiter(queriesPerSecond, queriesBurst), slots: make(chan struct{}, maxQueries),
+		asked: rate.NewLimiter(askedBytesPerSecond, askedBytesBurst), bytes: rate.NewLimiter(answerBytesPerSecond, answerBytesBurst),
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	l.wg.Go(s.serveUDP)
+	return s, nil
+}
+
+// close ends the name server; the link waits for its goroutines.
+func (s *nameServer) close() {
+	s.cancel()
+	_ = s.socket.SetReadDeadline(time.Unix(1, 0))
+}
+
+func (s *nameServer) serveUDP() {
+	defer s.socket.Close()
+	buf := make([]byte, maxQuery)
+	for s.ctx.Err() == nil {
+		n, from, err := s.socket.ReadFrom(buf)
+		if err != nil {
+			continue // closed, or an error of one datagram
+		}
+		if !s.mayAsk() {
+			continue
+		}
+		query := append([]byte(nil), buf[:n]...)
+		s.link.wg.Go(func() {
+			defer s.free()
+			if a := s.answer(s.ctx, "udp", query); a != nil {
+				_, _ = s.socket.WriteTo(a, from)
+			}
+		})
+	}
+}
+
+// mayAsk takes a slot, which free gives back; false when the guest asks too
+// much.
+func (s *nameServer) mayAsk() bool {
+	if !s.limit.Allow() {
+		s.hold(tooMany)
+		return false
+	}
+	select {
+	case s.slots <- struct{}{}:
+		return true
+	default:
+		s.hold(tooManyAtOnce)
+		return false
+	}
+}
+
+// Why questions are not answered whose names the policy allows.
+var (
+	tooMany       = fmt.Sprintf("more than %d names a second are asked for", queriesPerSecond)
+	tooManyAtOnce = fmt.Sprintf("more than %d names are asked for at once", maxQueries)
+	tooMuchAsked  = fmt.Sprintf("questions for names have more than %d bytes a second", askedBytesPerSecond)
+	tooMuchTold   = fmt.Sprintf("answers about names have more than %d bytes a second", answerBytesPerSecond)
+)
+
+// hold notes that a limit held something back, without its name: a tunnel's are
+// all different, and would push everything else out of the log.
+func (s *nameServer) hold(reason string) {
+	s.link.noteDecision(sandbox.NetworkDecision{Protocol: "dns", Port: dnsPort}, policy.Decision{Verdict: policy.Refused, Reason: reason})
+	s.link.cfg.Shared.limited.Add(1)
+}
+
+func (s *nameServer) free() { <-s.slots }
+
+// acceptTCP answers questions over a connection of the guest, one at a time,
+// each with its length before it (RFC 1035, section 4.2.2).
+func (s *nameServer) acceptTCP(r *tcp.ForwarderRequest) {
+	life, f, err := s.link.admitHost()
+	if err != nil {
+		r.Complete(true)
+		return
+	}
+	defer s.link.release(f)
+	g, ok := s.link.complete(life, r)
+	if !ok {
+		return
+	}
+	s.link.establish(f, g)
+	disarm := context.AfterFunc(life, g.abort)
+	defer disarm()
+	defer g.close()
+	conn := gonet.NewTCPConn(g.wq, g.ep)
+	buf := make([]byte, maxQuery)
+	for {
+		_ = conn.SetDeadline(time.Now().Add(dnsIdle))
+		n, err := readPrefixed(conn, buf)
+		if err != nil || !s.mayAsk() {
+			return
+		}
+		a := s.answer(life, "tcp", buf[:n])
+		s.free()
+		if a == nil || writePrefixed(conn, a) != nil {
+			return
+		}
+	}
+}
+
+// headerLen is the length of a DNS header; the codes are of its fields
+// (RFC 1035, section 4.1.1).
+const (
+	headerLen          = 12
+	flagResponse       = 0x80 // in byte 2
+	opcodeMask         = 0x78 // in byte 2
+	flagAvailable      = 0x80 // in byte 3: recursion
+	rcodeNone          = 0
+	rcodeServerFailure = 2
+	rcodeRefused       = 5
+)
+
+// answer returns what to say to a question; nil is silence.
+func (s *nameServer) answer(ctx context.Context, network string, query []byte) []byte {
+	if len(query) < headerLen || query[2]&flagResponse != 0 {
+		return nil
+	}
+	q, err := readQuestion(query)
+	if query[2]&opcodeMask != 0 || err != nil {
+		return failure(query, rcodeRefused)
+	}
+	rules := s.link.rulesNow()
+	d := rules.Name(q.name)
+	if d.Verdict == policy.Allowed && rules.AboutNames() {
+		d = q.judge(d)
+	}
+	s.link.noteDecision(sandbox.NetworkDecision{Protocol: "dns", Name: q.name, Port: dnsPort}, d)
+	switch {
+	case d.Verdict == policy.Refused && q.hides():
+		return failure(query, rcodeNone) // there is none: ask for its addresses
+	case d.Verdict == policy.Refused:
+		return failure(query, rcodeRefused)
+	case rules.AboutNames():
+		query = q.anew()
+	}
+	if !s.asked.AllowN(time.Now(), len(query)) {
+		s.hold(tooMuchAsked)
+		return nil
+	}
+	a, err := s.link.cfg.Resolver.Ask(ctx, network, query)
+	if err != nil {
+		return failure(query, rcodeServerFailure)
+	}
+	if !s.bytes.AllowN(time.Now(), len(a)) {
+		s.hold(tooMuchTold)
+		return failure(query, rcodeServerFailure)
+	}
+	if err := s.remember(q, a); err != nil && rules.AboutNames() {
+		return failure(query, rcodeServerFailure)
+	}
+	return a
+}
+
+// remember holds the addresses of an answer for the name that was asked for. An
+// answer that does not parse is of no use to rules about names.
+func (s *nameServer) remember(q dnsQuestion, a []byte) error {
+	now := time.Now()
+	return readAddresses(a, q, func(addr netip.Addr, ttl time.Duration) {
+		s.link.answers.hold(q.name, addr, ttl, now)
+	})
+}
+
+// failure is the header of the question, with an error and without records.
+func failure(query []byte, rcode byte) []byte {
+	a := make([]byte, headerLen)
+	copy(a, query[:4])
+	a[2] |= flagResponse
+	a[3] = flagAvailable | rcode
+	return a
+}
+
+var errTooLong = errors.New("the message is too long")
+
+func readPrefixed(r io.Reader, into []byte) (int, error) {
+	var size [2]byte
+	if _, err := io.ReadFull(r, size[:]); err != nil {
+		return 0, err
+	}
+	n := int(binary.BigEndian.Uint16(size[:]))
+	if n > len(into) {
+		return 0, errTooLong
+	}
+	return io.ReadFull(r, into[:n])
+}
+
+func writePrefixed(w io.Writer, msg []byte) error {
+	_, err := w.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(msg))), msg...))
+	return err
+}

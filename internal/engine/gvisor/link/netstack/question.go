@@ -1,0 +1,141 @@
+package netstack
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link/policy"
+)
+
+// Kinds of records without a name in dnsmessage (RFC 9460).
+const (
+	typeSVCB  dnsmessage.Type = 64
+	typeHTTPS dnsmessage.Type = 65
+)
+
+// maxAliases is how many steps from one name to another an answer may take.
+const maxAliases = 16
+
+// dnsQuestion is what a guest asks for. Its name is in lower case and without a
+// dot at its end; empty: the root.
+type dnsQuestion struct {
+	id    uint16
+	name  string
+	kind  dnsmessage.Type
+	class dnsmessage.Class
+}
+
+// readQuestion reads a query of one question.
+func readQuestion(query []byte) (dnsQuestion, error) {
+	var p dnsmessage.Parser
+	h, err := p.Start(query)
+	if err != nil {
+		return dnsQuestion{}, err
+	}
+	all, err := p.AllQuestions()
+	if err != nil {
+		return dnsQuestion{}, err
+	}
+	if len(all) != 1 {
+		return dnsQuestion{}, errors.New("not one question")
+	}
+	return dnsQuestion{h.ID, normalName(all[0].Name), all[0].Type, all[0].Class}, nil
+}
+
+func normalName(n dnsmessage.Name) string {
+	return strings.ToLower(strings.TrimSuffix(n.String(), "."))
+}
+
+// judge refuses, under rules about names, what could carry a name past them, or
+// more data than names do.
+func (q dnsQuestion) judge(d policy.Decision) policy.Decision {
+	if q.class != dnsmessage.ClassINET {
+		return policy.Decision{Verdict: policy.Refused, Reason: "only names of the Internet are asked for while rules are about names"}
+	}
+	if q.hides() {
+		return policy.Decision{Verdict: policy.Refused, Reason: "records that lead to encrypted names are not given while rules are about names"}
+	}
+	switch q.kind {
+	case dnsmessage.TypeA, dnsmessage.TypeAAAA, dnsmessage.TypeCNAME, dnsmessage.TypeMX, dnsmessage.TypeNS,
+		dnsmessage.TypePTR, dnsmessage.TypeSOA, dnsmessage.TypeSRV, dnsmessage.TypeTXT:
+		return d
+	}
+	return policy.Decision{Verdict: policy.Refused, Reason: "records of this kind are not given while rules are about names"}
+}
+
+// hides reports whether the answer could have keys that encrypt names (ECH).
+func (q dnsQuestion) hides() bool { return q.kind == typeHTTPS || q.kind == typeSVCB }
+
+// anew writes the question with nothing of the guest's but its name and kind:
+// no options, flags or letter cases that could carry anything else.
+func (q dnsQuestion) anew() []byte {
+	name, err := dnsmessage.NewName(q.name + ".")
+	if err != nil {
+		return nil // it was read from a message just now
+	}
+	b := dnsmessage.NewBuilder(nil, dnsmessage.Header{ID: q.id, RecursionDesired: true})
+	_ = b.StartQuestions()
+	_ = b.Question(dnsmessage.Question{Name: name, Type: q.kind, Class: q.class})
+	out, err := b.Finish()
+	if err != nil {
+		return nil
+	}
+	return out
+}
+
+// readAddresses calls hold for every address that an answer gives for the name
+// of q, by way of its aliases.
+func readAddresses(a []byte, q dnsQuestion, hold func(netip.Addr, time.Duration)) error {
+	var p dnsmessage.Parser
+	if _, err := p.Start(a); err != nil {
+		return err
+	}
+	asked, err := p.AllQuestions()
+	if err != nil {
+		return err
+	}
+	if len(asked) != 1 || normalName(asked[0].Name) != q.name || asked[0].Type != q.kind {
+		return errors.New("the answer to another question")
+	}
+	known := map[string]bool{q.name: true}
+	for {
+		h, err := p.AnswerHeader()
+		if errors.Is(err, dnsmessage.ErrSectionDone) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if !known[normalName(h.Name)] {
+			if err := p.SkipAnswer(); err != nil {
+				return err
+			}
+			continue
+		}
+		ttl := time.Duration(h.TTL) * time.Second
+		switch h.Type {
+		case dnsmessage.TypeCNAME:
+			r, err := p.CNAMEResource()
+			if err != nil {
+				return err
+			}
+			if len(known) < maxAliases {
+				known[normalName(r.CNAME)] = true
+			}
+		case dnsmessage.TypeA:
+			r, err := p.AResource()
+			if err != nil {
+				return err
+			}
+			hold(netip.AddrFrom4(r.A), ttl)
+		default: // links carry no IPv6
+			if err := p.SkipAnswer(); err != nil {
+				return err
+			}
+		}
+	}
+}

@@ -1,0 +1,196 @@
+package server
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
+)
+
+// adopt takes up the Boots and shards that an earlier sentry host left, and
+// removes what is left of dead ones.
+func (h *Host) adopt() {
+	entries, err := os.ReadDir(filepath.Join(h.cfg.Dir, "boots"))
+	if err != nil {
+		h.log.Error("the boots of an earlier sentry host cannot be listed", "error", err)
+	}
+	names := map[string]bool{}
+	for _, e := range entries {
+		if name := e.Name(); sandbox.ValidBootID(name) {
+			names[name] = h.adoptBoot(name)
+		}
+	}
+	h.removeStrayGroups(names)
+	h.adoptShards()
+}
+
+// adoptBoot takes up what runs in a sentry; false: nothing does, and its folder is
+// gone.
+func (h *Host) adoptBoot(name string) bool {
+	b := &boot{gone: make(chan struct{}), group: h.groups.Open(name)}
+	b.record.Name = name
+	if err := h.takeUp(b); err != nil {
+		h.log.Warn("a boot did not survive the sentry host", "boot", b.record.ID, "sentry", name, "error", err)
+		if b.pidfd != nil {
+			h.kill(b)
+		}
+		b.group = nil // it goes with the strays
+		if err := h.free(b); err != nil {
+			h.log.Error("a dead boot left something behind", "boot", b.record.ID, "sentry", name, "error", err)
+		}
+		return false
+	}
+	unsure := b.record.Unsure
+	if unsure { // beside: its sentry may end a save first, and others want to be served
+		b.pausing.Lock()
+	}
+	h.mu.Lock()
+	h.boots[b.record.ID] = b
+	b.running = true
+	h.mu.Unlock()
+	if unsure {
+		h.wg.Go(func() { h.recoverBoot(b) })
+	}
+	select {
+	case <-b.gone:
+		h.sentryGone(b) // it died before it was marked running
+	default:
+	}
+	h.noteRead(b)
+	h.log.Info("took up a boot", "boot", b.record.ID, "pid", b.record.Pid)
+	return true
+}
+
+// takeUp reads the record of a Boot and watches its sentry, if that is the
+// process it was.
+func (h *Host) takeUp(b *boot) error {
+	name := b.record.name()
+	raw, err := os.ReadFile(filepath.Join(h.bootDir(name), sentryhost.RecordName))
+	if errors.Is(err, os.ErrNotExist) {
+		return sandbox.Errorf(sandbox.NotFound, "no boot was in it yet")
+	}
+	if err != nil {
+		return err
+	}
+	var r record
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return err
+	}
+	ticks, err := startTicks(r.Pid)
+	if err != nil {
+		return err
+	}
+	if ticks != r.StartTicks || r.name() != name || !sandbox.ValidBootID(r.ID) {
+		return sandbox.Errorf(sandbox.NotFound, "the process %d is another one", r.Pid)
+	}
+	if r.Limits == (sandbox.Limits{}) { // of an older sentry host
+		r.Limits = r.Shape.Limits()
+	}
+	b.record = r
+	b.memory.Store(r.Limits.MemoryBytes)
+	if err := h.watchSentry(b); err != nil {
+		return err
+	}
+	if err := h.askLastWord(b); err != nil { // it may be about to end; otherwise only its cause would be wrong
+		h.log.Warn("the cause of a boot's end will not be known", "boot", b.record.ID, "error", err)
+	}
+	b.upper = b.heldFile(h.cfg.UpperDir + "/")
+	b.words = b.heldFile("/memfd:" + wordsName)
+	// The host before may have saved it or loaded it, which has no limit of the processor.
+	if err := b.group.SetLimits(cpuLimit(r.Limits)); err != nil {
+		h.log.Error("a boot has no limit of the processor after the sentry host's end", "boot", r.ID, "error", err)
+	}
+	if u, err := b.group.Usage(); err == nil && heapWanted(u.AnonymousBytes) > 0 { // what the host before gave it
+		b.heap.Store(heapWanted(u.AnonymousBytes))
+		h.wg.Go(func() { h.watchHeap(b) })
+	}
+	// The host before may have raised the limit to make room.
+	if over, err := b.group.OverMark(b.memoryMark()); err == nil && over <= 0 {
+		_ = b.group.SetMemory(b.memoryMark() + memoryReserve)
+	}
+	return h.watchMemory(b)
+}
+
+// heldFile returns a file without a name whose path would begin like that, from the
+// sentry that holds it: the writable layer's, or what its stderr is; nil when it
+// cannot be found.
+func (b *boot) heldFile(prefix string) *os.File {
+	held, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", b.record.Pid))
+	for _, path := range held {
+		if got, err := os.Readlink(path); err == nil && strings.HasPrefix(got, prefix) && strings.HasSuffix(got, " (deleted)") {
+			if f, err := os.OpenFile(path, os.O_RDWR, 0); err == nil {
+				return f
+			}
+		}
+	}
+	return nil
+}
+
+// strayTime is how long the remains of a start that was cut off are looked for: a
+// child of the sentry host that was killed may take a moment to show itself.
+const strayTime = 2 * time.Second
+
+// removeStrayGroups kills what is left of Boots that did not survive or that no
+// record names: a start was cut off between making its group and writing its
+// record. It happens in the background: the kernel may hold on to a group for
+// seconds after the last process, and nobody should wait for that. A group goes
+// last, so that the next sentry host finds what this one could not finish.
+func (h *Host) removeStrayGroups(adopted map[string]bool) {
+	names, err := h.groups.Names()
+	if err != nil {
+		h.log.Error("cgroups cannot be listed", "error", err)
+	}
+	for _, name := range names {
+		if !sandbox.ValidBootID(name) || adopted[name] {
+			continue
+		}
+		g := h.groups.Open(name)
+		g.Kill()
+		h.strays.Go(func() {
+			for end := time.Now().Add(strayTime); time.Now().Before(end); time.Sleep(strayTime / 20) {
+				killNamed(name)
+			}
+			if err := g.Remove(removeWait); err != nil {
+				h.log.Warn("a stray cgroup cannot be removed yet; the next start tries again", "boot", name, "error", err)
+			}
+			sockets, _ := filepath.Glob(filepath.Join(h.cfg.Dir, "sentries", "*"+name+"*"))
+			for _, s := range sockets {
+				os.Remove(s)
+			}
+		})
+	}
+}
+
+// killNamed ends the sentries whose last argument is a name, with all below
+// them. On cgroup v1 a sentry runs for a moment before it is in its group.
+func killNamed(name string) {
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil || !named(pid, name) {
+			continue
+		}
+		for _, p := range withDescendants(pid) {
+			_ = unix.Kill(p, unix.SIGKILL)
+		}
+	}
+}
+
+// named reports whether the last argument of a process is name, as a sentry's is.
+func named(pid int, name string) bool {
+	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return err == nil && isNamed(args, name)
+}
+
+// isNamed reports whether the last argument of a command line is name.
+func isNamed(args []byte, name string) bool { return bytes.HasSuffix(args, []byte("\x00"+name+"\x00")) }

@@ -1,0 +1,629 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/cgroup"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/images"
+)
+
+const (
+	// sentryMemory is added to a Shape's memory for the sentry itself.
+	sentryMemory = 32 << 20
+	// memoryReserve lies between the mark at which memory counts as used up and
+	// the hard limit. At the hard limit the kernel refuses a sentry the mappings
+	// it cannot live without, so room is made before.
+	memoryReserve = 256 << 20
+	// hostTasks is how many host tasks a Boot may have for each of the user's
+	// pids: an address space, its threads, and threads of the sentry; a fork
+	// bomb was seen to need four. Too few end the sentry, so this is the outer
+	// fence; the Guest counts pids.
+	hostTasks, hostTasksBase = 12, 1024
+	// removeWait bounds the wait for killed tasks to leave their group.
+	removeWait = 5 * time.Second
+)
+
+// boot is one sentry and what it holds. What no comment guards is set before it
+// is published.
+type boot struct {
+	record record
+	group  *cgroup.Group
+	link   *os.File // copy of the host's end; nil after a restart
+	upper  *os.File // copy of the upper layer's file, to measure it; nil when a restart did not find it
+	words  *os.File // what the sentry's stderr is; nil when a restart did not find it
+	pidfd  *os.File
+	gone   chan struct{}            // closed when the sentry's process is gone
+	word   atomic.Pointer[lastWord] // nil until a Guest is in the sentry, or when it could not be asked
+	spare  *spare                   // as what it waits for a Boot to be in it; nil: it does not
+
+	pressure *cgroup.Pressure // guarded by Host.mu once it is published
+
+	pausing   sync.Mutex // held while it is stopped, let go or saved; taken before Host.mu
+	recording sync.Mutex // held while the record is written; taken before Host.mu
+
+	limiting sync.Mutex   // held while limits change; taken before Host.mu
+	lent     int64        // guarded by limiting: bytes that the hard limit is raised by while room is made
+	memory   atomic.Int64 // limit in bytes
+	heap     atomic.Int64 // bytes that the sentry may hold beyond sentryMemory; changed by setHeap
+
+	working   bool          // guarded by Host.mu: a state is saved or loaded
+	rests     time.Time     // guarded by Host.mu: until then its sentry gives back what that needed
+	running   bool          // guarded by Host.mu: the Guest was started and Stop was not called
+	stopping  bool          // guarded by Host.mu
+	freed     bool          // guarded by Host.mu: what it held is released
+	full      bool          // guarded by Host.mu: it is out of memory, and its end now is because of that
+	fullUntil time.Time     // guarded by Host.mu: so is its end until then
+	ended     sandbox.Cause // why it ended by itself; set before it is freed
+	how       string        // how its process ended; set before gone is closed
+}
+
+// record is what a later sentry host needs to take a Boot up again.
+type record struct {
+	sentryhost.Boot
+	// Name of the sentry, its folder and its group, where that is not the Boot's ID:
+	// it was there before the Boot.
+	Name       string `json:"name,omitempty"`
+	StartTicks uint64 `json:"start_ticks"` // of the pid: tells it from a later process
+	Socket     string `json:"socket"`      // control socket
+	// GuestBuild names the build of the Guest inside; empty: that of the
+	// sentry host that started it.
+	GuestBuild string `json:"guest_build,omitempty"`
+
+	FrozenAt time.Time `json:"frozen_at,omitzero"` // when it is
+	Restored bool      `json:"restored,omitempty"` // from a saved state with memory
+	Layer    int64     `json:"layer,omitempty"`    // bytes of the layer that this state has in place, until the sentry has read it
+	Given    *given    `json:"given,omitempty"`    // its writable layer, to a saved state; nil: it is its own
+	Held     []int32   `json:"held,omitempty"`     // processes to let go: it was restored
+	Stopped  []int32   `json:"stopped,omitempty"`  // processes that are told to stop while it is saved
+	Unsure   bool      `json:"unsure,omitempty"`   // it was being stopped or let go
+}
+
+// name is that of the sentry, its folder and its group.
+func (r *record) name() string { return cmp.Or(r.Name, r.ID) }
+
+// guestBuild names the build of the Guest inside.
+func (r record) guestBuild(h *Host) string {
+	if r.GuestBuild != "" {
+		return r.GuestBuild
+	}
+	return h.cfg.Build
+}
+
+func (h *Host) recordOf(b *boot) record {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return b.record
+}
+
+func (h *Host) change(b *boot, change func(*record)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	change(&b.record)
+}
+
+func (h *Host) bootDir(name string) string { return filepath.Join(h.cfg.Dir, "boots", name) }
+
+// start boots an image. On error nothing is left.
+func (h *Host) start(ctx context.Context, r sentryhost.StartRequest, files *fdrpc.Request) (reply sentryhost.StartReply, err error) {
+	if !sandbox.ValidBootID(r.ID) {
+		return reply, sandbox.Errorf(sandbox.Invalid, "%q is not a boot ID", r.ID)
+	}
+	if err := r.Shape.Check(); err != nil {
+		return reply, err
+	}
+	n, err := countTasks("/proc")
+	if err != nil {
+		return reply, err
+	}
+	if err := n.room(); err != nil {
+		return reply, err
+	}
+	h.starts(+1)
+	defer h.starts(-1)
+	guestEnd, hostEnd, err := takeLink(files)
+	if err != nil {
+		return reply, err
+	}
+	defer guestEnd.Close()
+	from, err := h.openFrom(r)
+	if err != nil {
+		hostEnd.Close()
+		return reply, err
+	}
+	defer from.close()
+	if r.From != "" { // it began as a Boot for more, from a Pool
+		r.Shape, reply.Shape = from.Shape, from.Shape
+	}
+	image, err := h.openImage(ctx, r.Image)
+	if err != nil {
+		hostEnd.Close()
+		return reply, err
+	}
+	b := h.sentryFor(r, from, image)
+	b.link = hostEnd
+	b.record.Boot = sentryhost.Boot{ID: r.ID, Image: r.Image, Shape: r.Shape, Limits: r.Shape.Limits(), Pid: b.record.Pid, From: r.From}
+	b.record.Restored, b.record.Layer, b.record.Held, b.record.GuestBuild = from.memory(), from.inPlace(), from.Held, from.guestBuild(h)
+	b.memory.Store(r.Shape.MemoryBytes)
+	if err := h.reserve(b); err != nil {
+		image.Close()
+		h.giveUp(b)
+		return reply, err
+	}
+	if err := h.boot(ctx, b, from, image, guestEnd); err != nil {
+		h.undo(b)
+		return reply, startError(err)
+	}
+	if b.spare != nil && from.memory() {
+		reply.SavedAt = from.SavedAt
+	}
+	h.mu.Lock()
+	b.running = true
+	h.mu.Unlock()
+	h.noteRead(b)
+	h.wantSpare(r, from)
+	return reply, nil
+}
+
+// takeLink returns the two ends of the link that comes with a start.
+func takeLink(files *fdrpc.Request) (guestEnd, hostEnd *os.File, err error) {
+	if guestEnd, err = files.TakeFile(0); err != nil {
+		return nil, nil, err
+	}
+	if hostEnd, err = files.TakeFile(1); err != nil {
+		guestEnd.Close()
+		return nil, nil, err
+	}
+	for _, end := range []*os.File{guestEnd, hostEnd} {
+		if err := link.Widen(end); err != nil { // the server has no right to
+			guestEnd.Close()
+			hostEnd.Close()
+			return nil, nil, fmt.Errorf("widen the link: %w", err)
+		}
+	}
+	if hostEnd, err = link.Kept(hostEnd); err != nil {
+		guestEnd.Close()
+		return nil, nil, err
+	}
+	return guestEnd, hostEnd, nil
+}
+
+// startError gives a failed start its Code.
+func startError(err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EAGAIN) {
+		return sandbox.Errorf(sandbox.Exhausted, "this host has no room for another sandbox").WithCause(err)
+	}
+	return err
+}
+
+// origin is the saved state that a Boot starts from; that of one that starts cold
+// has no files.
+type origin struct {
+	sentryhost.Manifest
+	files    []*os.File
+	verified func() error // waits until the files are found to be whole
+	done     func()       // says that nobody looks for the files by name any more
+}
+
+// close waits until nobody reads the files any more.
+func (o *origin) close() {
+	_ = o.verified()
+	closeAll(o.files)
+	o.done()
+}
+
+// memory reports whether there are processes to go on.
+func (o *origin) memory() bool { return len(o.files) > 0 && o.Memory }
+
+// layer reports whether there is a writable layer to begin with.
+func (o *origin) layer() bool { return len(o.files) > 0 && !o.Memory }
+
+// inPlace returns how many bytes of the pages are a writable layer in place.
+func (o *origin) inPlace() int64 {
+	if !o.memory() {
+		return 0
+	}
+	return o.Files[len(o.Files)-1].Layer
+}
+
+// guestBuild names the build of the Guest that belongs to the state.
+func (o *origin) guestBuild(h *Host) string {
+	if o.memory() {
+		return o.Build
+	}
+	return h.cfg.Build
+}
+
+func (h *Host) openFrom(r sentryhost.StartRequest) (*origin, error) {
+	if r.From == "" {
+		return &origin{verified: func() error { return nil }, done: func() {}}, nil
+	}
+	m, _, err := h.readManifest(r.From)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.fits(m, r); err != nil {
+		return nil, err
+	}
+	// What it holds in files is written again for the Boot; how much of it is memory
+	// nobody says.
+	if err := roomFor(h.cfg.UpperDir, "starting from the saved state", bytesOf(m)); err != nil {
+		return nil, err
+	}
+	files, done, err := h.openReady(m)
+	if err != nil {
+		return nil, err
+	}
+	return &origin{*m, files, h.whole(m, files), done}, nil // while the sentry starts
+}
+
+// openImage opens a Template image by digest and locks it. The sentry that gets the
+// file has it, with its shared lock, as long as it lives: so whoever would remove
+// the image knows that it is used.
+func (h *Host) openImage(ctx context.Context, digest string) (*os.File, error) {
+	digest, err := imageName(digest)
+	if err != nil {
+		return nil, err
+	}
+	return images.Folder(h.cfg.Images).Open(ctx, digest)
+}
+
+func lockImage(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) }
+
+// imageName checks the digest of a Template image.
+func imageName(digest string) (string, error) {
+	if digest == "" || strings.ContainsAny(digest, "/\x00") || strings.HasPrefix(digest, ".") {
+		return "", sandbox.Errorf(sandbox.NotFound, "there is no image %.80q", digest)
+	}
+	return strings.TrimPrefix(digest, "sha256:"), nil
+}
+
+// reserve publishes the Boot's ID, so that a second start is a Conflict.
+func (h *Host) reserve(b *boot) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	id := b.record.ID
+	if h.boots[id] != nil {
+		return sandbox.Errorf(sandbox.Conflict, "the boot %s runs already", id)
+	}
+	h.boots[id] = b
+	return nil
+}
+
+// boot has a Boot run in its sentry, which is made unless it was a spare. It closes
+// image.
+func (h *Host) boot(ctx context.Context, b *boot, from *origin, image, guestEnd *os.File) error {
+	if b.spare != nil {
+		image.Close() // it has its own
+	} else if err := h.makeGroup(b); err != nil {
+		image.Close()
+		return err
+	}
+	armed := make(chan error, 1) // side by side: v1 waits for all processors
+	go func() { armed <- h.watchMemory(b) }()
+	err := func() error {
+		if b.spare == nil {
+			if err := h.newSentry(b, h.planOf(from), image); err != nil {
+				return err
+			}
+		}
+		return h.fill(ctx, b, from, guestEnd)
+	}()
+	return cmp.Or(err, <-armed)
+}
+
+// makeGroup makes the folder and the group of a sentry. While it starts it runs
+// nobody's code: its share of the processors begins when it has.
+func (h *Host) makeGroup(b *boot) error {
+	name := b.record.name()
+	if err := os.Mkdir(h.bootDir(name), 0o700); err != nil {
+		return fmt.Errorf("make the boot's folder: %w", err)
+	}
+	limits := hardLimits(b.record.Shape.Limits())
+	limits.CPUs = 0
+	group, err := h.groups.Create(name, limits)
+	b.group = group
+	return err
+}
+
+// fill has a sentry begin what it is for, and records the Boot.
+func (h *Host) fill(ctx context.Context, b *boot, from *origin, guestEnd *os.File) error {
+	var err error
+	if from.memory() {
+		// What is restored stands still: it is looked at side by side.
+		err = h.load(ctx, b, from, guestEnd)
+		err = cmp.Or(from.verified(), err)
+	} else if err = from.verified(); err == nil {
+		err = startRoot(b.record.Socket, b.record.name(), guestEnd)
+	}
+	if err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := h.askLastWord(b); err != nil {
+		return err
+	}
+	if err := b.group.SetLimits(cpuLimit(b.record.Limits)); err != nil {
+		return err
+	}
+	return h.writeRecord(b)
+}
+
+func (h *Host) writeRecord(b *boot) error {
+	b.recording.Lock()
+	defer b.recording.Unlock()
+	h.mu.Lock()
+	record, freed := b.record, b.freed
+	h.mu.Unlock()
+	if freed { // its folder is gone, or goes
+		return sandbox.Errorf(sandbox.NotFound, "no boot %s runs here", record.ID)
+	}
+	raw, err := json.Marshal(record)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(h.bootDir(b.record.name()), sentryhost.RecordName)
+	if err := os.WriteFile(path+".new", raw, 0o600); err != nil {
+		return fmt.Errorf("record the boot: %w", err)
+	}
+	return os.Rename(path+".new", path)
+}
+
+// watchSentry notices the end of the sentry's process, whoever's child it is.
+func (h *Host) watchSentry(b *boot) error {
+	pid := b.record.Pid
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return fmt.Errorf("watch the sentry: %w", err)
+	}
+	b.pidfd = os.NewFile(uintptr(fd), "pidfd")
+	if b.record.StartTicks, err = startTicks(pid); err != nil {
+		return fmt.Errorf("watch the sentry: %w", err)
+	}
+	h.wg.Go(func() {
+		waitPidfd(b.pidfd)
+		// Reap it if it is our child; after a restart it is not.
+		var status unix.WaitStatus
+		for {
+			reaped, err := unix.Wait4(pid, &status, unix.WNOHANG, nil)
+			if err != unix.EINTR {
+				b.how = howEnded(status, err == nil && reaped == pid)
+				break
+			}
+		}
+		close(b.gone)
+		h.sentryGone(b)
+	})
+	return nil
+}
+
+// waitPidfd blocks, without a thread, until the process has ended.
+func waitPidfd(f *os.File) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Read(func(fd uintptr) bool {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(p, 0)
+		return err == nil && n > 0
+	})
+}
+
+// sentryGone cleans up after a sentry that ended by itself and tells of it. One
+// that is being stopped or undone is its stopper's work.
+func (h *Host) sentryGone(b *boot) {
+	h.mu.Lock()
+	byItself := b.running && !b.stopping
+	b.running = false
+	if byItself {
+		b.stopping = true
+	}
+	full := b.full || time.Now().Before(b.fullUntil)
+	h.mu.Unlock()
+	if !byItself {
+		return
+	}
+	guest, exited := b.guestEnded()
+	cause := sandbox.CauseEngineLost
+	switch {
+	case full || b.group.OutOfMemory(): // the kernel may have been quicker than we
+		cause = sandbox.CauseOOM
+	case exited:
+		cause = sandbox.CauseGuestExit
+	}
+	b.ended = cause
+	if cause == sandbox.CauseGuestExit {
+		h.log.Info("a guest ended", "boot", b.record.ID, "how", guest)
+	} else {
+		h.log.Warn("a sentry ended by itself", "boot", b.record.ID, "cause", cause, "how", b.how, "last_words", b.lastWords())
+	}
+	if err := h.free(b); err != nil {
+		h.log.Error("a boot left something behind", "boot", b.record.ID, "error", err)
+	}
+	h.tell(sentryhost.EventBoot, sandbox.BootEvent{ID: b.record.ID, Kind: sandbox.BootEnded, Cause: cause})
+}
+
+// stop ends a Boot; an unknown one is a success. A Boot that another call stops
+// is waited for, and so is one that still starts: its start may yet succeed, and
+// then it is stopped here.
+func (h *Host) stop(ctx context.Context, id string) error {
+	if !sandbox.ValidBootID(id) {
+		return sandbox.Errorf(sandbox.Invalid, "%q is not a boot ID", id)
+	}
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		h.mu.Lock()
+		b := h.boots[id]
+		mine := b != nil && b.running && !b.stopping
+		if mine {
+			b.stopping = true
+		}
+		h.mu.Unlock()
+		switch {
+		case b == nil:
+			return nil
+		case mine:
+			h.kill(b)
+			return h.free(b)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// kill ends the sentry, and with it its PID namespace and everything inside.
+func (h *Host) kill(b *boot) {
+	if b.pidfd == nil {
+		return
+	}
+	raw, err := b.pidfd.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		_ = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0)
+	})
+	// Tasks that wait for memory in a full group are killed all the same.
+	<-b.gone
+}
+
+// giveUp lets go of what a start has that may not begin: nothing has the Boot's
+// name yet.
+func (h *Host) giveUp(b *boot) {
+	if b.spare != nil {
+		h.undo(b)
+		return
+	}
+	b.link.Close()
+}
+
+// undo takes back a start that failed.
+func (h *Host) undo(b *boot) {
+	h.kill(b)
+	if err := h.free(b); err != nil {
+		h.log.Error("a failed start left something behind", "boot", b.record.ID, "error", err)
+	}
+}
+
+// free releases what a dead Boot held and forgets it.
+func (h *Host) free(b *boot) error {
+	var errs []error
+	h.mu.Lock()
+	if b.pressure != nil {
+		b.pressure.Close()
+	}
+	b.freed = true
+	h.mu.Unlock()
+	if b.group != nil {
+		b.group.Kill() // nothing should be left; make sure
+		errs = append(errs, b.group.Remove(removeWait))
+	}
+	closing := []*os.File{b.link, b.upper, b.words, b.pidfd}
+	if b.spare != nil {
+		closing = append(closing, b.spare.image)
+	}
+	for _, f := range closing {
+		if f != nil {
+			f.Close()
+		}
+	}
+	if b.record.Socket != "" {
+		if err := os.Remove(b.record.Socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	b.recording.Lock() // whoever still writes the record would leave the folder behind
+	errs = append(errs, os.RemoveAll(h.bootDir(b.record.name())))
+	b.recording.Unlock()
+	h.mu.Lock()
+	if h.boots[b.record.ID] == b {
+		delete(h.boots, b.record.ID)
+	}
+	h.mu.Unlock()
+	return errors.Join(errs...)
+}
+
+// diskBytes is what the upper layer takes on the host's disk; 0 when this
+// process does not hold its file.
+func (b *boot) diskBytes() int64 {
+	if b.upper == nil {
+		return 0
+	}
+	return statBlocks(b.upper)
+}
+
+// statBlocks is the disk space that an open file takes, in bytes.
+func statBlocks(f *os.File) int64 {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	var st unix.Stat_t
+	_ = raw.Control(func(fd uintptr) { err = unix.Fstat(int(fd), &st) })
+	if err != nil {
+		return 0
+	}
+	return st.Blocks * 512
+}
+
+// withDescendants lists a process and all below it, by /proc.
+func withDescendants(pid int) []int {
+	pids := []int{pid}
+	for i := 0; i < len(pids); i++ {
+		pids = append(pids, childrenOf(pids[i])...)
+	}
+	return pids
+}
+
+func childrenOf(pid int) []int {
+	var children []int
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, t := range tasks {
+		b, _ := os.ReadFile(t)
+		for f := range strings.FieldsSeq(string(b)) {
+			if child, err := strconv.Atoi(f); err == nil {
+				children = append(children, child)
+			}
+		}
+	}
+	return children
+}
+
+// startTicks is when a process started, in clock ticks since boot (proc(5),
+// field 22): with the pid it names a process for good.
+func startTicks(pid int) (uint64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	// The command name may hold anything, so count from its closing bracket.
+	fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+	const startTime = 19 // field 22, counted from field 3
+	if len(fields) <= startTime {
+		return 0, fmt.Errorf("/proc/%d/stat is too short", pid)
+	}
+	return strconv.ParseUint(fields[startTime], 10, 64)
+}

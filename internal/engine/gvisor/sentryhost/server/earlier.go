@@ -1,0 +1,165 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/payload"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
+)
+
+// Memory that one version of gVisor saved no other restores: what starts from it
+// runs in a sentry of the build that saved it, which the sentry host of that build
+// starts and watches. That one has a folder of saved states of its own, empty but
+// for what it is lent and what it has just saved, so that neither comes in the way
+// of the other, however they keep states: see sentryhost.EarlierSaved.
+
+// home tells whose sentry host starts from a state.
+func (h *Host) home(name string) (r sentryhost.HomeReply, err error) {
+	m, _, err := h.readManifest(name)
+	if err != nil {
+		return r, err
+	}
+	r.Engine = m.Engine
+	r.Build, err = h.homeOf(m)
+	return r, err
+}
+
+// homeOf returns the build whose sentry host starts from a state; empty: this one.
+// Conflict when none here does.
+func (h *Host) homeOf(m *sentryhost.Manifest) (string, error) {
+	if m.Engine == h.engineVersion() || savesInPlace() && m.Engine == h.engineVersion()+inPlaceSuffix {
+		return "", nil
+	}
+	if !m.Memory { // files have a format of their own, whose version the sentry checks
+		if !slices.EqualFunc(m.Files, layerFiles, func(f sentryhost.SavedFile, name string) bool { return f.Name == name }) {
+			return "", sandbox.Errorf(sandbox.Conflict, "the files of the saved state %s are kept as gVisor %.80s did, which %s does not read", m.Name, m.Engine, h.engineVersion())
+		}
+		return "", nil
+	}
+	if m.Build == h.cfg.Build || !sentryhost.ValidBuild(m.Build) { // whoever says so is wrong
+		return "", damaged(m.Name, fmt.Errorf("it is of build %.80q and of gVisor %.80s", m.Build, m.Engine))
+	}
+	for _, part := range []string{payload.Sentry, filepath.Base(h.cfg.GuestImage)} {
+		if err := h.hasPart(m, part); err != nil {
+			return "", err
+		}
+	}
+	return m.Build, nil
+}
+
+// hasPart returns Conflict when a part of the build whose Guest is in the memory
+// of a state is not here.
+func (h *Host) hasPart(m *sentryhost.Manifest, part string) error {
+	if m.Build == h.cfg.Build {
+		return nil
+	}
+	if _, err := os.Stat(filepath.Join(filepath.Dir(h.cfg.SidecarDir), filepath.Base(m.Build), part)); err != nil {
+		return sandbox.Errorf(sandbox.Conflict, "the saved state %s holds memory of build %.80s of Cloud Sandbox, with gVisor %.80s, and the %s of that build is not here: start from it where that build is, or from a state of files alone",
+			m.Name, m.Build, m.Engine, part).WithCause(err)
+	}
+	return nil
+}
+
+// earlierDir is the folder of a state of the sentry host of an earlier build.
+func (h *Host) earlierDir(r sentryhost.LendRequest) (string, error) {
+	if !sandbox.ValidSnapshotID(r.Name) {
+		return "", sandbox.Errorf(sandbox.Invalid, "%.80q is not a snapshot ID", r.Name)
+	}
+	if !sentryhost.ValidBuild(r.Build) || r.Build == h.cfg.Build {
+		return "", sandbox.Errorf(sandbox.Invalid, "%.80q is not an earlier build", r.Build)
+	}
+	return filepath.Join(sentryhost.EarlierSaved(h.cfg.Saved, r.Build), r.Name), nil
+}
+
+// lend puts a state where the sentry host of an earlier build finds it: other names
+// of the same files. One that is there already is fine.
+func (h *Host) lend(r sentryhost.LendRequest) error {
+	to, err := h.earlierDir(r)
+	if err != nil {
+		return err
+	}
+	m, _, err := h.readManifest(r.Name)
+	if err != nil {
+		return err
+	}
+	files, done, err := h.openReady(m) // who starts from them verifies them
+	if err != nil {
+		return err
+	}
+	closeAll(files)
+	defer done()
+	if _, err := os.Lstat(to); err == nil {
+		return nil
+	}
+	const mine = 0o700
+	if err := os.MkdirAll(filepath.Dir(to), mine); err != nil {
+		return fmt.Errorf("make the folder of an earlier build's states: %w", err)
+	}
+	aside, err := os.MkdirTemp(filepath.Dir(to), asidePrefix+r.Name+"-")
+	if err != nil {
+		return fmt.Errorf("lend a saved state: %w", err)
+	}
+	defer os.RemoveAll(aside)
+	for _, name := range append(filesOf(m), sentryhost.ManifestName) {
+		if err := os.Link(filepath.Join(h.savedDir(r.Name), name), filepath.Join(aside, name)); err != nil {
+			return fmt.Errorf("lend a saved state: %w", err)
+		}
+	}
+	return os.Rename(aside, to)
+}
+
+// unlend takes back what was lent; nothing is a success. A Boot that is being started
+// from it, for nobody any more, has the files open or does not start.
+func (h *Host) unlend(r sentryhost.LendRequest) error {
+	from, err := h.earlierDir(r)
+	if err != nil {
+		return err
+	}
+	aside := filepath.Join(filepath.Dir(from), asidePrefix+r.Name+"-back")
+	err = os.RemoveAll(aside) // which a crash left
+	if err == nil {
+		err = os.Rename(from, aside)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("take back a saved state: %w", err)
+	}
+	return os.RemoveAll(aside)
+}
+
+// collect takes a state that the sentry host of an earlier build saved. One of the
+// same Boot that is here already is what it was saved as.
+func (h *Host) collect(r sentryhost.LendRequest) (sandbox.Saved, error) {
+	from, err := h.earlierDir(r)
+	if err != nil {
+		return sandbox.Saved{}, err
+	}
+	defer h.lockName(r.Name)()
+	made, rawMade, err := manifestIn(filepath.Dir(from), r.Name)
+	if err != nil {
+		return sandbox.Saved{}, err
+	}
+	there, raw, err := h.readManifest(r.Name)
+	switch {
+	case errors.Is(err, sandbox.NotFound):
+	case err == nil && there.Boot == made.Boot && there.Memory == made.Memory:
+		return told(there, raw), os.RemoveAll(from)
+	default:
+		return sandbox.Saved{}, errors.Join(sandbox.Errorf(sandbox.Conflict, "something else was saved as %s", r.Name).WithCause(err), os.RemoveAll(from))
+	}
+	if err := os.Rename(from, h.savedDir(r.Name)); err != nil {
+		return sandbox.Saved{}, fmt.Errorf("take what an earlier build saved: %w", err)
+	}
+	if err := errors.Join(syncDir(h.cfg.Saved), syncDir(filepath.Dir(from))); err != nil {
+		return sandbox.Saved{}, err
+	}
+	return told(made, rawMade), nil
+}

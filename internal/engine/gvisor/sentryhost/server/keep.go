@@ -1,0 +1,303 @@
+package server
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/sentry/state/checkpointfiles"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
+)
+
+// Saved states are looked through every tidyEvery, and more often when they are
+// to be packed sooner.
+const tidyEvery, tidyOften = 15 * time.Second, time.Second
+
+// share gives a state its group, so that it is packed one day.
+func (h *Host) share(r sentryhost.ShareRequest) error {
+	if r.Group == "" || len(r.Group) > 1024 {
+		return sandbox.Errorf(sandbox.Invalid, "a group has 1 to 1024 bytes")
+	}
+	if _, _, err := h.readManifest(r.Name); err != nil {
+		return err
+	}
+	defer h.lockName(r.Name)()
+	group := groupName(r.Group)
+	switch there := h.groupOf(r.Name); {
+	case there == group:
+		return nil
+	case there != "":
+		return sandbox.Errorf(sandbox.Conflict, "the saved state %s shares with others", r.Name)
+	}
+	return os.WriteFile(filepath.Join(h.savedDir(r.Name), groupFile), []byte(group), 0o600)
+}
+
+// setCache says how saved states are kept from now on.
+func (h *Host) setCache(r sentryhost.CacheRequest) error {
+	if r.Bytes < 0 || r.PackAfterSeconds < 0 {
+		return sandbox.Errorf(sandbox.Invalid, "a cache has a size and an age of 0 or more")
+	}
+	h.mu.Lock()
+	h.cache = &r
+	h.mu.Unlock()
+	select {
+	case h.tidySoon <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// keepPacked packs states, empties their cache and removes pieces that nobody
+// needs, until ctx ends. Boots come first: its thread has the lowest priority.
+func (h *Host) keepPacked(ctx context.Context) {
+	runtime.LockOSThread() // for good: the thread ends with the goroutine
+	if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), 19); err != nil {
+		h.log.Warn("saved states are packed with the priority of all else", "error", err)
+	}
+	for {
+		select {
+		case <-time.After(h.tidyPause()):
+		case <-h.tidySoon:
+		case <-ctx.Done():
+			return
+		}
+		if err := h.tidy(ctx, time.Now()); err != nil && ctx.Err() == nil {
+			h.log.Warn("snapshot packing failed", "error", err)
+		}
+	}
+}
+
+func (h *Host) tidyPause() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.cache == nil {
+		return tidyEvery
+	}
+	return min(tidyEvery, max(tidyOften, time.Duration(h.cache.PackAfterSeconds)*time.Second))
+}
+
+// cached is a state that has a group and whose files are there.
+type cached struct {
+	manifest *sentryhost.Manifest
+	used     time.Time
+	bytes    int64
+}
+
+// tidy does once what keepPacked is for: states that nobody used for long, and of
+// the others the oldest while they are too many bytes, are packed and lose their
+// files.
+func (h *Host) tidy(ctx context.Context, now time.Time) error {
+	h.mu.Lock()
+	policy := h.cache
+	h.mu.Unlock()
+	if policy == nil {
+		return nil
+	}
+	all, total, err := h.cached()
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(all, func(a, b cached) int { return a.used.Compare(b.used) })
+	var errs []error
+	for _, c := range all {
+		if total <= policy.Bytes && now.Sub(c.used) < time.Duration(policy.PackAfterSeconds)*time.Second {
+			break
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err := h.putAway(c.manifest); err != nil {
+			errs = append(errs, fmt.Errorf("pack %s: %w", c.manifest.Name, err))
+			continue
+		}
+		total -= c.bytes
+	}
+	return errors.Join(append(errs, h.sweepPieces())...)
+}
+
+// cached returns the states that can be packed or are, and whose files are there,
+// and how many bytes those have.
+func (h *Host) cached() (all []cached, total int64, err error) {
+	names, err := h.listSaved()
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, name := range names {
+		info, err := os.Stat(filepath.Join(h.savedDir(name), groupFile))
+		if err != nil {
+			continue // it has no group, or was deleted just now
+		}
+		if _, err := os.Lstat(filepath.Join(h.savedDir(name), checkpointfiles.PagesFileName)); err != nil {
+			continue // of all files the one that goes last
+		}
+		m, _, err := h.readManifest(name)
+		if err != nil || !h.hasFiles(m) {
+			continue // who wants to start from it is told
+		}
+		c := cached{manifest: m, used: info.ModTime()}
+		for _, f := range m.Files {
+			c.bytes += f.Bytes
+		}
+		all, total = append(all, c), total+c.bytes
+	}
+	return all, total, nil
+}
+
+// putAway packs a state, unless it is, and removes its files.
+func (h *Host) putAway(m *sentryhost.Manifest) error {
+	if !h.isPacked(m.Name) {
+		err := h.pack(m.Name)
+		if err != nil {
+			h.setDirty() // pieces that no list names
+		}
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, sandbox.NotFound) {
+			return nil // deleted meanwhile
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return h.evict(m)
+}
+
+func (h *Host) isPacked(name string) bool {
+	_, err := os.Lstat(filepath.Join(h.savedDir(name), piecesName))
+	return err == nil
+}
+
+// evict removes the files of a packed state, unless a Boot is just starting from
+// them.
+func (h *Host) evict(m *sentryhost.Manifest) error {
+	defer h.lockName(m.Name)()
+	h.mu.Lock()
+	busy := h.opened[m.Name] > 0
+	h.mu.Unlock()
+	if busy || !h.isPacked(m.Name) {
+		return nil
+	}
+	for _, f := range m.Files { // of which the pages are the last
+		if err := os.Remove(filepath.Join(h.savedDir(m.Name), f.Name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// openReady is openSaved of a state whose files may have to be unpacked first.
+// They stay in their places until done is called.
+func (h *Host) openReady(m *sentryhost.Manifest) (files []*os.File, done func(), err error) {
+	defer h.lockName(m.Name)()
+	if h.isPacked(m.Name) && !h.hasFiles(m) {
+		if err := h.unpack(m); err != nil {
+			return nil, nil, err
+		}
+	}
+	if files, err = h.openSaved(m); err != nil {
+		return nil, nil, err
+	}
+	now := time.Now()
+	// One without a group is not packed, so nobody asks when it was used.
+	_ = os.Chtimes(filepath.Join(h.savedDir(m.Name), groupFile), now, now)
+	h.mu.Lock()
+	h.opened[m.Name]++
+	h.mu.Unlock()
+	return files, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.opened[m.Name]--; h.opened[m.Name] == 0 {
+			delete(h.opened, m.Name)
+		}
+	}, nil
+}
+
+// sweepPieces removes the pieces that no state lists any more, if one may have
+// been deleted since the last time.
+func (h *Host) sweepPieces() error {
+	h.mu.Lock()
+	dirty := h.dirty
+	h.dirty = false
+	h.mu.Unlock()
+	if !dirty {
+		return nil
+	}
+	err := h.removeUnlisted()
+	if err != nil {
+		h.setDirty()
+	}
+	return err
+}
+
+func (h *Host) setDirty() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.dirty = true
+}
+
+func (h *Host) removeUnlisted() error {
+	names, err := h.listSaved()
+	if err != nil {
+		return err
+	}
+	lists := map[string]map[pieceID]bool{}
+	for _, name := range names {
+		m, _, err := h.readManifest(name)
+		if errors.Is(err, sandbox.NotFound) {
+			continue
+		}
+		if err != nil {
+			return err // what it needs is not known: nothing goes
+		}
+		pieces, err := h.readPieces(m)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		group := h.groupOf(name)
+		if lists[group] == nil {
+			lists[group] = map[pieceID]bool{}
+		}
+		for _, file := range pieces {
+			for _, p := range file {
+				lists[group][p.id] = true
+			}
+		}
+	}
+	groups, err := os.ReadDir(filepath.Join(h.cfg.Saved, piecesName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, g := range groups {
+		err = errors.Join(err, h.removeFrom(g.Name(), lists[g.Name()]))
+	}
+	return err
+}
+
+// removeFrom removes all pieces of a group but those that are listed.
+func (h *Host) removeFrom(group string, listed map[pieceID]bool) error {
+	dir := filepath.Join(h.cfg.Saved, piecesName, group)
+	if len(listed) == 0 {
+		return os.RemoveAll(dir)
+	}
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		raw, err := hex.DecodeString(d.Name())
+		if err == nil && len(raw) == len(pieceID{}) && listed[pieceID(raw)] {
+			return nil
+		}
+		return os.Remove(path)
+	})
+}

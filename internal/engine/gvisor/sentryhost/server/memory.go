@@ -1,0 +1,309 @@
+package server
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/control/client"
+	"gvisor.dev/gvisor/pkg/urpc"
+	runscboot "gvisor.dev/gvisor/runsc/boot"
+	"gvisor.dev/gvisor/runsc/boot/procfs"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/cgroup"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
+)
+
+const (
+	// guestTime is how long the Guest alone may make room, unless the reserve
+	// goes faster.
+	guestTime = time.Second
+	// roomEvery is how often use is looked at while room is made.
+	roomEvery = 5 * time.Millisecond
+	// killPause is how long no memory of killed Processes may come back before
+	// more of them are killed.
+	killPause = time.Second
+	// killStep is how much memory has to come back in killPause.
+	killStep = 4 << 20
+	// lendStep is by how much the hard limit is raised at a time while room is made,
+	// and how far it stays ahead of use; maxLent how much one Boot gets so. Of that no
+	// other Boot can take the first ownLent; what is beyond that is at most maxLentAll
+	// of all at once.
+	lendStep, ownLent, maxLent, maxLentAll = memoryReserve / 2, memoryReserve, 3 * memoryReserve, 8 * memoryReserve
+	// fullFor is how long a Boot counts as out of memory after room was made: what
+	// a sentry that died held comes back before its end is seen.
+	fullFor = time.Second
+)
+
+// watchMemory arms the Boot's group to tell when its memory is used up, and
+// follows it until the group is removed.
+func (h *Host) watchMemory(b *boot) error {
+	b.limiting.Lock()
+	err := h.armMemory(b)
+	b.limiting.Unlock()
+	if err != nil {
+		return err
+	}
+	h.wg.Go(func() {
+		for {
+			p := h.pressureOf(b)
+			err := p.Wait()
+			if err != nil && p == h.pressureOf(b) {
+				return
+			}
+			if err == nil && !h.makeRoom(b) {
+				return
+			}
+		}
+	})
+	return nil
+}
+
+// armMemory has the Boot's group tell at its present mark, and no longer at an
+// earlier one. The caller holds b.limiting.
+func (h *Host) armMemory(b *boot) error {
+	p, err := b.group.WatchMemory(b.memoryMark())
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if b.freed {
+		p.Close()
+		return nil
+	}
+	if b.pressure != nil {
+		b.pressure.Close()
+		err = p.Look()
+	}
+	b.pressure = p
+	return err
+}
+
+func (h *Host) pressureOf(b *boot) *cgroup.Pressure {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return b.pressure
+}
+
+// memoryMark is the use at which memory counts as used up: the limit, and the
+// sentry's own.
+func (b *boot) memoryMark() int64 { return b.memory.Load() + sentryMemory + b.heap.Load() }
+
+// hardMemory is the hard limit of the Boot's group. The caller holds b.limiting.
+func (b *boot) hardMemory() int64 { return b.memoryMark() + memoryReserve + b.lent }
+
+// makeRoom says that memory is used up, so that the Guest is asked to kill the
+// biggest Process. A Guest that many processes keep from running cannot, and so
+// cannot one that the user replaced: when half of the reserve or guestTime is
+// gone, Processes are killed from here, more of them each time. If that does not
+// help within sandbox.OOMGrace the Boot ends; false says so.
+func (h *Host) makeRoom(b *boot) bool {
+	if h.growHeap(b) {
+		return true
+	}
+	h.log.Info("memory is used up", "boot", b.record.ID)
+	h.tell(sentryhost.EventBoot, sandbox.BootEvent{ID: b.record.ID, Kind: sandbox.BootMemoryFull})
+	h.setFull(b, true)
+	k := killer{host: h, boot: b, next: time.Now().Add(guestTime)}
+	defer k.settle()
+	deadline := time.Now().Add(sandbox.OOMGrace)
+	again := time.NewTicker(roomEvery)
+	defer again.Stop()
+	for {
+		select {
+		case <-b.gone:
+			return false
+		case <-again.C:
+		}
+		over, err := b.group.OverMark(b.memoryMark())
+		switch {
+		case err != nil:
+			return false // the group is gone
+		case over <= 0:
+			h.setFull(b, false)
+			return true
+		case h.growHeap(b):
+			continue
+		case h.isWorking(b): // all stands still until it is over: nothing can make room
+			deadline = time.Now().Add(sandbox.OOMGrace)
+			k.lend(over)
+			continue
+		case time.Now().After(deadline):
+			h.log.Warn("no room was made in time", "boot", b.record.ID)
+			h.kill(b)
+			return false
+		}
+		k.lend(over)
+		k.act(over)
+	}
+}
+
+// setFull notes whether a Boot is out of memory, or was until now.
+func (h *Host) setFull(b *boot, full bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	b.full = full
+	if !full {
+		b.fullUntil = time.Now().Add(fullFor)
+	}
+}
+
+// A killer makes room in a Boot from outside.
+type killer struct {
+	host *Host
+	boot *boot
+
+	busy   atomic.Bool
+	rounds int
+	next   time.Time // when the next round is due
+	over   int64     // bytes above the mark when that was set; -1: a round is under way, or was just before
+}
+
+// lend keeps the hard limit ahead of use, which is over bytes above the mark: at
+// the limit the kernel refuses memory to the sentry too, and the Go runtime ends
+// it for that.
+func (k *killer) lend(over int64) {
+	if over <= memoryReserve-lendStep {
+		return
+	}
+	b := k.boot
+	b.limiting.Lock()
+	defer b.limiting.Unlock()
+	before := b.lent
+	for b.lent < maxLent && over > memoryReserve+b.lent-lendStep {
+		if b.lent >= ownLent && k.host.lent.Add(lendStep) > maxLentAll {
+			k.host.lent.Add(-lendStep)
+			break
+		}
+		b.lent += lendStep
+	}
+	if b.lent > before {
+		_ = b.group.SetMemory(b.hardMemory())
+	}
+}
+
+// act begins a round when one is due and none is under way.
+func (k *killer) act(over int64) {
+	if k.busy.Load() {
+		return
+	}
+	if k.over < 0 { // a round is over: from now on its memory comes back
+		k.next, k.over = time.Now().Add(killPause), over
+		return
+	}
+	if time.Now().Before(k.next) && (k.rounds > 0 || over < memoryReserve/2) {
+		return
+	}
+	if k.rounds > 0 && over < k.over-killStep { // it is coming back
+		k.next, k.over = time.Now().Add(killPause), over
+		return
+	}
+	k.rounds++
+	k.busy.Store(true)
+	round := k.rounds
+	k.host.wg.Go(func() {
+		if err := k.host.killBiggest(k.boot, round); err != nil {
+			k.host.log.Warn("processes could not be killed to make room", "boot", k.boot.record.ID, "error", err)
+		}
+		k.busy.Store(false)
+	})
+	k.over = -1
+}
+
+// settle takes back what was lent.
+func (k *killer) settle() {
+	b := k.boot
+	b.limiting.Lock()
+	defer b.limiting.Unlock()
+	if b.lent > 0 {
+		k.host.lent.Add(-max(0, b.lent-ownLent))
+		b.lent = 0
+		_ = b.group.SetMemory(b.hardMemory()) // use is below it again, or the Boot is gone
+	}
+}
+
+// killBiggest stops everything inside a Boot, kills the sessions that use most
+// memory and lets the rest go on. It kills what holds half of the memory, and
+// with each further round half of what is left: of a bomb that gives every
+// process a session of its own, no session is big. The Guest is told first, so
+// that it can say why they ended.
+func (h *Host) killBiggest(b *boot, round int) error {
+	rpc, err := client.ConnectTo(b.record.Socket)
+	if err != nil {
+		return fmt.Errorf("reach the sentry: %w", err)
+	}
+	defer rpc.Close()
+	if err := rpc.Call(runscboot.ContMgrPause, nil, nil); err != nil {
+		return fmt.Errorf("pause: %w", err)
+	}
+	err = killSessions(rpc, b.record.name(), round)
+	if resumeErr := rpc.Call(runscboot.ContMgrResume, nil, nil); resumeErr != nil {
+		return fmt.Errorf("resume: %w", resumeErr)
+	}
+	return err
+}
+
+func killSessions(rpc *urpc.Client, id string, round int) error {
+	var dump []procfs.ProcessProcfsDump
+	if err := rpc.Call(runscboot.ContMgrProcfsDump, nil, &dump); err != nil {
+		return fmt.Errorf("list processes: %w", err)
+	}
+	signal := func(pid, signo int32) error {
+		return rpc.Call(runscboot.ContMgrSignal, &runscboot.SignalArgs{CID: id, PID: pid, Signo: signo, Mode: runscboot.DeliverToProcess}, nil)
+	}
+	if err := signal(guestPid, int32(sandbox.GuestMemorySignal)); err != nil {
+		return fmt.Errorf("tell the guest: %w", err)
+	}
+	for _, pid := range biggest(dump, round) {
+		_ = signal(pid, int32(unix.SIGKILL)) // it may have ended by itself
+	}
+	return nil
+}
+
+// guestPid is the Guest inside, and guestSession what it runs in itself.
+const guestPid, guestSession = 1, 1
+
+// biggest returns the processes of the sessions that hold most memory, biggest
+// first: half of it in the first round, three quarters in the second, and so on.
+// The Guest is never among them.
+func biggest(dump []procfs.ProcessProcfsDump, round int) []int32 {
+	type session struct {
+		bytes uint64
+		pids  []int32
+	}
+	sessions := map[int32]*session{}
+	var total uint64
+	for _, p := range dump {
+		if p.Status.PID == guestPid {
+			continue
+		}
+		id := p.Stat.SID
+		if id == guestSession { // never began one of its own
+			id = -p.Status.PID
+		}
+		s := sessions[id]
+		if s == nil {
+			s = new(session)
+			sessions[id] = s
+		}
+		s.bytes += p.Status.VMRSS
+		s.pids = append(s.pids, p.Status.PID)
+		total += p.Status.VMRSS
+	}
+	spared := total >> min(round, 63)
+	var pids []int32
+	for _, s := range slices.SortedFunc(maps.Values(sessions), func(a, b *session) int { return cmp.Compare(b.bytes, a.bytes) }) {
+		if len(pids) > 0 && total <= spared {
+			break
+		}
+		pids = append(pids, s.pids...)
+		total -= s.bytes
+	}
+	return pids
+}

@@ -1,0 +1,379 @@
+package server
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/pieces"
+)
+
+// A saved state that is packed consists of pieces, each kept once for all states
+// of its group under its hash, compressed, and of a list of them beside the
+// manifest. The files themselves may be there too, as a cache.
+//
+//	saved/NAME/manifest.json, files
+//	saved/NAME/group          the group that it may share pieces with
+//	saved/NAME/pieces         hash and length of each piece of each file
+//	saved/pieces/GROUP/HH/HASH
+//
+// A piece is on the disk before it has its name, and a list after all that it
+// names: so whatever a crash leaves, a list can be relied on, and a piece that
+// no list names can go. Only keepPacked adds pieces and removes them.
+const (
+	groupFile  = "group"
+	piecesName = "pieces"
+)
+
+// A piece begins where a page says so, not at an offset: a saved memory is its
+// pages one after the other, and one more moves all that follow.
+const (
+	pageBytes = 4 << 10
+	minPiece  = 2 * pageBytes
+	maxPiece  = 32 * pageBytes
+	pieceMask = 1<<3 - 1 // one page in eight ends a piece
+)
+
+// pieceID names a piece: the SHA-256 of its content.
+type pieceID [sha256.Size]byte
+
+func (id pieceID) String() string { return hex.EncodeToString(id[:]) }
+
+// listed is one piece of a file.
+type listed struct {
+	id     pieceID
+	length uint32
+}
+
+const listedBytes = sha256.Size + 4
+
+var groupLength = hex.EncodedLen(sha256.Size)
+
+// groupName is how a group is called on the disk.
+func groupName(group string) string {
+	sum := sha256.Sum256([]byte(group))
+	return hex.EncodeToString(sum[:])
+}
+
+// cut returns how many bytes of b are its first piece, or zero when more could
+// belong to it. atEnd: there are no more.
+func cut(b []byte, atEnd bool) int {
+	for end := pageBytes; end <= len(b) && end <= maxPiece; end += pageBytes {
+		if end >= minPiece && crc32.Checksum(b[end-pageBytes:end], castagnoli)>>8&pieceMask == 0 {
+			return end
+		}
+	}
+	switch {
+	case len(b) >= maxPiece:
+		return maxPiece
+	case atEnd:
+		return len(b)
+	}
+	return 0
+}
+
+func (h *Host) piecePath(group string, id pieceID) string {
+	name := id.String()
+	return filepath.Join(h.cfg.Saved, piecesName, group, name[:2], name)
+}
+
+// groupOf returns the group of a state; empty: it has none.
+func (h *Host) groupOf(name string) string {
+	raw, err := os.ReadFile(filepath.Join(h.savedDir(name), groupFile))
+	if err != nil || len(raw) != groupLength || strings.Trim(string(raw), "0123456789abcdef") != "" {
+		return ""
+	}
+	return string(raw)
+}
+
+// readPieces returns the pieces of a state, by file; fs.ErrNotExist when it is
+// not packed.
+func (h *Host) readPieces(m *sentryhost.Manifest) ([][]listed, error) {
+	raw, err := os.ReadFile(filepath.Join(h.savedDir(m.Name), piecesName))
+	if err != nil {
+		return nil, err
+	}
+	files := make([][]listed, len(m.Files))
+	for i, f := range m.Files {
+		for have := int64(0); have < f.Bytes; {
+			if len(raw) < listedBytes {
+				return nil, damaged(m.Name, errors.New("its list of pieces is too short"))
+			}
+			p := listed{pieceID(raw), binary.BigEndian.Uint32(raw[sha256.Size:])}
+			if have += int64(p.length); p.length == 0 || p.length > maxPiece || have > f.Bytes {
+				return nil, damaged(m.Name, errors.New("its list of pieces is wrong"))
+			}
+			files[i], raw = append(files[i], p), raw[listedBytes:]
+		}
+	}
+	if len(raw) > 0 {
+		return nil, damaged(m.Name, errors.New("its list of pieces is too long"))
+	}
+	return files, nil
+}
+
+// packer writes the pieces of one state.
+type packer struct {
+	host   *Host
+	m      *sentryhost.Manifest
+	files  []*os.File
+	group  string
+	stage  string // folder of pieces without their names yet
+	new    map[pieceID]bool
+	list   []byte
+	encode *zstd.Encoder
+	decode *zstd.Decoder
+}
+
+// pack packs a state that has a group. Its files stay.
+func (h *Host) pack(name string) error {
+	p, err := h.newPacker(name)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	return p.pack()
+}
+
+// newPacker opens what is to be packed.
+func (h *Host) newPacker(name string) (_ *packer, err error) {
+	m, _, err := h.readManifest(name)
+	if err != nil {
+		return nil, err
+	}
+	p := &packer{host: h, m: m, group: h.groupOf(name), new: map[pieceID]bool{}}
+	if p.group == "" {
+		return nil, fmt.Errorf("%s has no group", name)
+	}
+	defer func() {
+		if err != nil {
+			p.close()
+		}
+	}()
+	if p.files, err = h.openSaved(m); err != nil {
+		return nil, err
+	}
+	if err := verify(m, p.files); err != nil {
+		return nil, err
+	}
+	if p.stage, err = os.MkdirTemp(h.cfg.Saved, asidePrefix+name+"-pieces-"); err != nil {
+		return nil, fmt.Errorf("make a folder for pieces: %w", err)
+	}
+	if p.encode, err = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1)); err != nil {
+		return nil, err
+	}
+	p.decode, err = newDecoder()
+	return p, err
+}
+
+func (p *packer) close() {
+	closeAll(p.files)
+	if p.stage != "" {
+		os.RemoveAll(p.stage)
+	}
+	if p.encode != nil {
+		p.encode.Close()
+	}
+	if p.decode != nil {
+		p.decode.Close()
+	}
+}
+
+func (p *packer) pack() error {
+	for i, f := range p.files {
+		if err := pieces.Each(io.NewSectionReader(f, 0, p.m.Files[i].Bytes), maxPiece, cut, p.add); err != nil {
+			return fmt.Errorf("pack %s: %w", p.m.Files[i].Name, err)
+		}
+	}
+	return p.finish()
+}
+
+// add lists a piece, and keeps it unless it is there. One that is there and was
+// damaged since is replaced: otherwise what is packed now would be so too.
+func (p *packer) add(b []byte) error {
+	id := pieceID(sha256.Sum256(b))
+	p.list = append(p.list, id[:]...)
+	p.list = binary.BigEndian.AppendUint32(p.list, uint32(len(b)))
+	if p.new[id] {
+		return nil
+	}
+	if _, err := p.host.readPiece(p.decode, p.group, listed{id, uint32(len(b))}); err == nil {
+		return nil
+	}
+	p.new[id] = true
+	return os.WriteFile(filepath.Join(p.stage, id.String()), p.encode.EncodeAll(b, nil), 0o600)
+}
+
+// finish names the new pieces once they are on the disk, and then lists them.
+func (p *packer) finish() error {
+	saved, err := os.Open(p.host.cfg.Saved)
+	if err != nil {
+		return err
+	}
+	defer saved.Close()
+	if err := unix.Syncfs(int(saved.Fd())); err != nil {
+		return os.NewSyscallError("syncfs", err)
+	}
+	for id := range p.new {
+		to := p.host.piecePath(p.group, id)
+		if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+			return err
+		}
+		if err := os.Rename(filepath.Join(p.stage, id.String()), to); err != nil {
+			return err
+		}
+	}
+	if err := unix.Syncfs(int(saved.Fd())); err != nil { // their names
+		return os.NewSyscallError("syncfs", err)
+	}
+	defer p.host.lockName(p.m.Name)()
+	if err := p.host.checkSame(p.m, p.files); err != nil {
+		return err
+	}
+	dir := p.host.savedDir(p.m.Name)
+	half := filepath.Join(dir, asidePrefix+piecesName)
+	if err := os.Remove(half); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := writeSynced(half, p.list); err != nil {
+		return err // perhaps it was deleted meanwhile
+	}
+	return errors.Join(os.Rename(half, filepath.Join(dir, piecesName)), syncDir(dir))
+}
+
+// hasFiles reports whether all files of a state are there.
+func (h *Host) hasFiles(m *sentryhost.Manifest) bool {
+	for _, f := range m.Files {
+		info, err := os.Lstat(filepath.Join(h.savedDir(m.Name), f.Name))
+		if err != nil || info.Size() != f.Bytes {
+			return false
+		}
+	}
+	return true
+}
+
+// unpack makes the files of a packed state again. The caller holds its name.
+func (h *Host) unpack(m *sentryhost.Manifest) error {
+	pieces, err := h.readPieces(m)
+	if err != nil {
+		return damaged(m.Name, err)
+	}
+	group := h.groupOf(m.Name)
+	again := *m
+	d, err := h.newDraft(&again, bytesOf(m), 0)
+	if err != nil {
+		return err
+	}
+	defer d.discard()
+	for i, f := range d.files {
+		if err := h.join(group, pieces[i], f); errors.Is(err, errPiece) {
+			return damaged(m.Name, err)
+		} else if err != nil {
+			return noRoom(err)
+		}
+	}
+	if err := verify(m, d.files); err != nil {
+		return err
+	}
+	for _, f := range d.files {
+		if err := f.Sync(); err != nil {
+			return noRoom(err)
+		}
+	}
+	for _, f := range m.Files {
+		if err := os.Rename(filepath.Join(d.dir, f.Name), filepath.Join(h.savedDir(m.Name), f.Name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// newDecoder returns what opens one piece at a time.
+func newDecoder() (*zstd.Decoder, error) {
+	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxPiece))
+}
+
+// join writes pieces, one after the other, into a file.
+func (h *Host) join(group string, pieces []listed, to *os.File) error {
+	type part struct {
+		pieces []listed
+		at     int64
+	}
+	const each = 64 // pieces that one worker takes at a time
+	parts := make(chan part)
+	var g errgroup.Group
+	for range runtime.GOMAXPROCS(0) {
+		g.Go(func() error {
+			decode, err := newDecoder()
+			if err == nil {
+				defer decode.Close()
+			}
+			for p := range parts { // all of them, so that who gives them is not left waiting
+				for _, piece := range p.pieces {
+					if err == nil {
+						err = h.put(decode, group, piece, to, p.at)
+					}
+					p.at += int64(piece.length)
+				}
+			}
+			return err
+		})
+	}
+	at := int64(0)
+	for len(pieces) > 0 {
+		p := part{pieces[:min(each, len(pieces))], at}
+		pieces = pieces[len(p.pieces):]
+		for _, piece := range p.pieces {
+			at += int64(piece.length)
+		}
+		parts <- p
+	}
+	close(parts)
+	return errors.Join(g.Wait(), to.Truncate(at))
+}
+
+// put writes one piece.
+func (h *Host) put(decode *zstd.Decoder, group string, p listed, to *os.File, at int64) error {
+	content, err := h.readPiece(decode, group, p)
+	if err != nil {
+		return err
+	}
+	_, err = to.WriteAt(content, at)
+	return err
+}
+
+var errPiece = errors.New("a piece is not what it is called")
+
+// readPiece returns a piece, which must be what it is called.
+func (h *Host) readPiece(decode *zstd.Decoder, group string, p listed) ([]byte, error) {
+	packed, err := os.ReadFile(h.piecePath(group, p.id))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errPiece, err)
+	}
+	content, err := decode.DecodeAll(packed, nil)
+	if err != nil || len(content) != int(p.length) || !bytes.Equal(p.id[:], sum(content)) {
+		return nil, fmt.Errorf("%w: %s, %w", errPiece, p.id, cmp.Or(err, errors.New("it has another hash")))
+	}
+	return content, nil
+}
+
+func sum(b []byte) []byte {
+	s := sha256.Sum256(b)
+	return s[:]
+}

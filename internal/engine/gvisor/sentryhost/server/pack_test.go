@@ -1,0 +1,377 @@
+package server
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/pieces"
+)
+
+// packHost is a portHost that packs.
+func packHost(t *testing.T) *Host {
+	h := portHost(t)
+	h.log, h.tidySoon = slog.New(slog.NewTextHandler(t.Output(), nil)), make(chan struct{}, 1)
+	return h
+}
+
+// pages is memory of n pages that are all different.
+func pages(seed byte, n int) []byte {
+	b := make([]byte, n*pageBytes)
+	_, _ = rand.NewChaCha8([32]byte{seed}).Read(b)
+	return b
+}
+
+// stateWith puts a state there whose memory is known.
+func stateWith(t *testing.T, h *Host, memory []byte, group string) *sentryhost.Manifest {
+	t.Helper()
+	return layeredStateWith(t, h, 0, memory, group)
+}
+
+// layeredStateWith is stateWith of which the first bytes of memory are a layer in place.
+func layeredStateWith(t *testing.T, h *Host, layer int64, memory []byte, group string) *sentryhost.Manifest {
+	t.Helper()
+	m := &sentryhost.Manifest{
+		Name: sandbox.NewSnapshotID(), Boot: sandbox.NewBootID(), Memory: true, Build: "build", Engine: h.engineVersion(),
+		Image: "image", Shape: sandbox.DefaultShape(),
+	}
+	d, err := h.newDraft(m, int64(len(memory)), 0)
+	must(t, err)
+	for i, f := range d.files {
+		content := memory
+		if i < len(d.files)-1 {
+			content = []byte("small " + m.Name)
+		}
+		_, err := f.Write(content)
+		must(t, err)
+	}
+	d.layer = layer
+	_, err = d.finish()
+	must(t, err)
+	if group != "" {
+		must(t, h.share(sentryhost.ShareRequest{Name: m.Name, Group: group}))
+	}
+	return m
+}
+
+// opens fails the test unless a state is what it was.
+func opens(t *testing.T, h *Host, m *sentryhost.Manifest, memory []byte) {
+	t.Helper()
+	files, done, err := h.openReady(m)
+	if err != nil {
+		t.Errorf("open %s: %v", m.Name, err)
+		return
+	}
+	defer done()
+	defer closeAll(files)
+	must(t, verify(m, files))
+	got, err := os.ReadFile(files[len(files)-1].Name())
+	if err != nil || !bytes.Equal(got, memory) {
+		t.Errorf("%s has %d bytes of memory, %v", m.Name, len(got), err)
+	}
+}
+
+// stored is how many bytes of pieces there are.
+func stored(t *testing.T, h *Host) (total int64) {
+	t.Helper()
+	err := filepath.WalkDir(filepath.Join(h.cfg.Saved, piecesName), func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		total += info.Size()
+		return err
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return total
+}
+
+func TestPieces(t *testing.T) {
+	memory := pages(1, 1000)
+	for _, content := range [][]byte{nil, {1}, pages(2, 1), pages(3, 200), append(pages(4, 99), 1, 2, 3), make([]byte, 3<<20), memory} {
+		var all []byte
+		last := false
+		must(t, pieces.Each(bytes.NewReader(content), maxPiece, cut, func(b []byte) error {
+			if len(b) > maxPiece || last {
+				t.Errorf("a piece of %d bytes, after the last: %t", len(b), last)
+			}
+			last = len(b) < minPiece || len(b)%pageBytes != 0
+			all = append(all, b...)
+			return nil
+		}))
+		if !bytes.Equal(all, content) {
+			t.Errorf("%d bytes became %d", len(content), len(all))
+		}
+	}
+	broken := errors.New("broken")
+	if err := pieces.Each(bytes.NewReader(memory), maxPiece, cut, func([]byte) error { return broken }); !errors.Is(err, broken) {
+		t.Errorf("a piece that nobody takes: %v", err)
+	}
+}
+
+// What states of a group have in common is there once, wherever it lies in them;
+// what starts from them is the same.
+func TestPackedStatesShare(t *testing.T) {
+	h := packHost(t)
+	memory := pages(1, 2000)
+	changed := slices.Concat(pages(2, 3), memory[:500*pageBytes], pages(3, 5), memory[510*pageBytes:])
+	first, second := stateWith(t, h, memory, "t"), stateWith(t, h, changed, "t")
+	alone := stateWith(t, h, memory, "")
+	must(t, h.pack(first.Name))
+	one := stored(t, h)
+	must(t, h.pack(second.Name))
+	both := stored(t, h)
+	if most := int64(len(memory)) * 11 / 10; one > most || both-one > 40*maxPiece {
+		t.Errorf("the first takes %d bytes, the second %d more, of %d", one, both-one, len(memory))
+	}
+	for _, m := range []*sentryhost.Manifest{first, second, alone} {
+		must(t, h.evict(m))
+	}
+	if h.hasFiles(first) || h.hasFiles(second) || !h.hasFiles(alone) {
+		t.Error("what is packed keeps its files, or what is not loses them")
+	}
+	opens(t, h, first, memory)
+	opens(t, h, second, changed)
+	opens(t, h, alone, memory)
+
+	// Another group shares nothing.
+	other := stateWith(t, h, memory, "other")
+	must(t, h.pack(other.Name))
+	if added := stored(t, h) - both; added < one*9/10 {
+		t.Errorf("a state of another group takes %d bytes more", added)
+	}
+	if err := h.share(sentryhost.ShareRequest{Name: first.Name, Group: "other"}); !errors.Is(err, sandbox.Conflict) {
+		t.Errorf("a state changes its group: %v", err)
+	}
+	must(t, h.share(sentryhost.ShareRequest{Name: first.Name, Group: "t"}))
+
+	// Without the first, the second is whole; without any, nothing is left.
+	must(t, h.evict(second))
+	for _, m := range []*sentryhost.Manifest{first, other, second} {
+		must(t, h.deleteSaved(m.Name))
+		must(t, h.sweepPieces())
+		if m == first {
+			opens(t, h, second, changed)
+			must(t, h.evict(second))
+		}
+	}
+	if left := stored(t, h); left != 0 {
+		t.Errorf("%d bytes are left", left)
+	}
+}
+
+// The oldest go first, as far as the cache is too full; those that nobody used
+// for long go anyway.
+func TestTidy(t *testing.T) {
+	h := packHost(t)
+	now := time.Now()
+	var all []*sentryhost.Manifest
+	for i := range 4 {
+		m := stateWith(t, h, pages(byte(i), 100), "t")
+		at := now.Add(-time.Duration(4-i) * time.Hour)
+		must(t, os.Chtimes(filepath.Join(h.savedDir(m.Name), groupFile), at, at))
+		all = append(all, m)
+	}
+	there := func(what string, want ...bool) {
+		t.Helper()
+		for i, m := range all {
+			if h.hasFiles(m) != want[i] {
+				t.Errorf("%s: the files of state %d are there: %t", what, i, !want[i])
+			}
+		}
+	}
+	must(t, h.tidy(t.Context(), now))
+	there("before anybody said how", true, true, true, true)
+	must(t, h.setCache(sentryhost.CacheRequest{Bytes: 3 * 110 * pageBytes, PackAfterSeconds: 1000 * 60 * 60}))
+	must(t, h.tidy(t.Context(), now))
+	there("with room for three", false, true, true, true)
+	must(t, h.setCache(sentryhost.CacheRequest{Bytes: 1 << 40, PackAfterSeconds: int64(150 * time.Minute / time.Second)}))
+	must(t, h.tidy(t.Context(), now))
+	there("two hours and a half", false, false, true, true)
+	opens(t, h, all[0], pages(0, 100))
+	must(t, h.tidy(t.Context(), now))
+	there("one that was used", true, false, true, true)
+
+	files, done, err := h.openReady(all[2])
+	must(t, err)
+	must(t, h.setCache(sentryhost.CacheRequest{}))
+	must(t, h.tidy(t.Context(), now))
+	there("while a boot starts", false, false, true, false)
+	closeAll(files)
+	done()
+	must(t, h.tidy(t.Context(), now))
+	there("without a cache", false, false, false, false)
+	for i, m := range all {
+		opens(t, h, m, pages(byte(i), 100))
+	}
+	for _, bad := range []sentryhost.CacheRequest{{Bytes: -1}, {PackAfterSeconds: -1}} {
+		if err := h.setCache(bad); !errors.Is(err, sandbox.Invalid) {
+			t.Errorf("a cache of %+v: %v", bad, err)
+		}
+	}
+}
+
+// What is damaged is not started from, and not taken for whole when it is packed.
+func TestDamagedPieces(t *testing.T) {
+	h := packHost(t)
+	spoilt := stateWith(t, h, pages(9, 50), "t")
+	must(t, os.WriteFile(filepath.Join(h.savedDir(spoilt.Name), "pages.img"), make([]byte, 50*pageBytes), 0o600))
+	if err := h.pack(spoilt.Name); !errors.Is(err, sandbox.Conflict) || stored(t, h) != 0 {
+		t.Errorf("what is damaged is packed: %v, %d bytes", err, stored(t, h))
+	}
+	must(t, h.deleteSaved(spoilt.Name))
+	for what, spoil := range map[string]func(m *sentryhost.Manifest, piece string){
+		"a piece is gone":    func(_ *sentryhost.Manifest, piece string) { must(t, os.Remove(piece)) },
+		"a piece is another": func(_ *sentryhost.Manifest, piece string) { must(t, os.WriteFile(piece, []byte("x"), 0o600)) },
+		"the list is cut off": func(m *sentryhost.Manifest, _ string) {
+			rewrite(t, h, m, func(b []byte) []byte { return b[:len(b)-1] })
+		},
+		"the list is too long": func(m *sentryhost.Manifest, _ string) {
+			rewrite(t, h, m, func(b []byte) []byte { return append(b, b...) })
+		},
+		"the list names huge pieces": func(m *sentryhost.Manifest, _ string) {
+			rewrite(t, h, m, func(b []byte) []byte { b[32] = 0xff; return b })
+		},
+		"the group is gone": func(m *sentryhost.Manifest, _ string) {
+			must(t, os.Remove(filepath.Join(h.savedDir(m.Name), groupFile)))
+		},
+	} {
+		m := stateWith(t, h, pages(1, 300), "t")
+		must(t, h.pack(m.Name))
+		must(t, h.evict(m))
+		lists, err := h.readPieces(m)
+		must(t, err)
+		spoil(m, h.piecePath(groupName("t"), lists[len(lists)-1][0].id))
+		if _, _, err := h.openReady(m); !errors.Is(err, sandbox.Conflict) || !errors.Is(err, sandbox.ErrDamaged) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if h.hasFiles(m) {
+			t.Errorf("%s: files were made of it", what)
+		}
+		must(t, h.deleteSaved(m.Name))
+		h.setDirty()
+		must(t, h.sweepPieces())
+		if left, err := filepath.Glob(filepath.Join(h.cfg.Saved, asidePrefix+"*")); err != nil || len(left) > 0 || stored(t, h) != 0 {
+			t.Errorf("%s: left %v, %d bytes, %v", what, left, stored(t, h), err)
+		}
+	}
+}
+
+// A Boot that takes its layer back while its state is packed or exported, and writes to
+// it, changes neither: what was read of a file that is no longer the state's is given up.
+func TestLayerIsTakenBackMeanwhile(t *testing.T) {
+	const layer = 40 * pageBytes
+	memory := pages(7, 100)
+	for name, read := range map[string]func(h *Host, m *sentryhost.Manifest) (finish func() error){
+		"pack": func(h *Host, m *sentryhost.Manifest) func() error {
+			p, err := h.newPacker(m.Name)
+			must(t, err)
+			return func() error {
+				defer p.close()
+				return p.pack()
+			}
+		},
+		"export": func(h *Host, m *sentryhost.Manifest) func() error {
+			files, done, err := h.openReady(m)
+			must(t, err)
+			return func() error {
+				defer done()
+				defer closeAll(files)
+				return h.checkSummed(m, files)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := packHost(t)
+			m := layeredStateWith(t, h, layer, memory, "t")
+			upper, err := os.OpenFile(filepath.Join(h.savedDir(m.Name), "pages.img"), os.O_RDWR, 0)
+			must(t, err)
+			defer upper.Close()
+			b := &boot{upper: upper, record: record{Given: &given{To: m.Name, Bytes: layer, Size: layer}}}
+			finish := read(h, m)
+			unlock := h.lockStand(b)
+			must(t, h.takeLayer(b))
+			unlock()
+			_, err = upper.WriteAt(pages(8, 40), 0)
+			must(t, err)
+			must(t, upper.Truncate(int64(len(memory)))) // so that it looks as long as it was
+			if err := finish(); !errors.Is(err, sandbox.Unavailable) || h.isPacked(m.Name) {
+				t.Errorf("%v, packed %t", err, h.isPacked(m.Name))
+			}
+			must(t, h.pack(m.Name))
+			must(t, h.evict(m))
+			opens(t, h, m, memory)
+			// One that could have no copy is gone with its layer.
+			gone := layeredStateWith(t, h, layer, memory, "t")
+			finish = read(h, gone)
+			must(t, h.deleteSaved(gone.Name))
+			if err := finish(); !errors.Is(err, sandbox.NotFound) {
+				t.Errorf("of one that was deleted: %v", err)
+			}
+		})
+	}
+}
+
+// What is packed after a piece was damaged is whole, and so is again what had that
+// piece before.
+func TestPackingReplacesDamagedPieces(t *testing.T) {
+	h := packHost(t)
+	memory := pages(1, 300)
+	first := stateWith(t, h, memory, "t")
+	must(t, h.pack(first.Name))
+	lists, err := h.readPieces(first)
+	must(t, err)
+	must(t, os.WriteFile(h.piecePath(groupName("t"), lists[len(lists)-1][0].id), []byte("x"), 0o600))
+	second := stateWith(t, h, memory, "t")
+	must(t, h.pack(second.Name))
+	for _, m := range []*sentryhost.Manifest{second, first} {
+		must(t, h.evict(m))
+		opens(t, h, m, memory)
+	}
+}
+
+func rewrite(t *testing.T, h *Host, m *sentryhost.Manifest, edit func([]byte) []byte) {
+	t.Helper()
+	path := filepath.Join(h.savedDir(m.Name), piecesName)
+	raw, err := os.ReadFile(path)
+	must(t, err)
+	must(t, os.WriteFile(path, edit(raw), 0o600))
+}
+
+// A sentry host that died leaves pieces that no list names, files that are not
+// all there, and a list without its name. None of that is in the way.
+func TestPackingThatWasCut(t *testing.T) {
+	h := packHost(t)
+	memory := pages(1, 300)
+	m := stateWith(t, h, memory, "t")
+	must(t, h.pack(m.Name))
+	list, half := filepath.Join(h.savedDir(m.Name), piecesName), filepath.Join(h.savedDir(m.Name), asidePrefix+piecesName)
+	must(t, os.Rename(list, half))
+	must(t, os.Mkdir(filepath.Join(h.cfg.Saved, asidePrefix+m.Name+"-pieces-1"), 0o700))
+	h.removeDrafts()
+	h.setDirty()
+	must(t, h.sweepPieces())
+	if left := stored(t, h); left != 0 {
+		t.Errorf("%d bytes are left that no list names", left)
+	}
+	opens(t, h, m, memory)
+	must(t, h.pack(m.Name))
+	must(t, os.Remove(filepath.Join(h.savedDir(m.Name), "pages.img"))) // evicted half way
+	opens(t, h, m, memory)
+	must(t, h.evict(m))
+	opens(t, h, m, memory)
+	if names, err := h.listSaved(); err != nil || !slices.Equal(names, []string{m.Name}) {
+		t.Errorf("saved are %v, %v", names, err)
+	}
+}

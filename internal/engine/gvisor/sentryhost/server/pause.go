@@ -1,0 +1,620 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/control/client"
+	"gvisor.dev/gvisor/pkg/sentry/control"
+	"gvisor.dev/gvisor/pkg/state/statefile"
+	"gvisor.dev/gvisor/pkg/urpc"
+	runscboot "gvisor.dev/gvisor/runsc/boot"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
+)
+
+// fsCat has the sentry read files as the guest's root would.
+const fsCat = "Fs.Cat"
+
+const (
+	// startingLimit bounds how long a save waits for programs of the Guest between
+	// fork and exec: a Guest that is not ours may have one there forever.
+	startingLimit = time.Second
+	// A Boot goes on for startingWait before it is paused again, and for twice as long
+	// each further time, up to startingWaitMax.
+	startingWait, startingWaitMax = time.Millisecond, 8 * time.Millisecond
+	// lookLimit bounds how long a sentry may take to tell the states of processes:
+	// the Guest's root can put files over /proc that never answer.
+	lookLimit = 30 * time.Second
+	// recoverLimit is the bound for a Boot that an earlier sentry host left: its
+	// sentry may first have to end a save.
+	recoverLimit = 5 * time.Minute
+)
+
+// sentry is a connection to the control socket of a Boot's sentry.
+type sentry struct {
+	*urpc.Client
+	socket string
+	limit  time.Duration // for what the Guest can keep the sentry from answering
+}
+
+func connect(socket string, limit time.Duration) (*sentry, error) {
+	rpc, err := client.ConnectTo(socket)
+	if err != nil {
+		return nil, err
+	}
+	return &sentry{rpc, socket, limit}, nil
+}
+
+// saveSlots is how many Boots are saved at a time. Each keeps a core busy, and
+// whoever asks, a Node, asks for fewer at a time, in an order that is fair between
+// Tenants, of which nothing is known here. What is over that is for saves that
+// outlast who asked for them.
+func saveSlots() int { return 2 * max(runtime.NumCPU(), 2) }
+
+// freeze stops everything in a Boot, so that it can be saved: one that could not be
+// is not stopped, and Exhausted. Asking again is fine.
+func (h *Host) freeze(id string) error {
+	b, err := h.find(id)
+	if err != nil {
+		return err
+	}
+	b.pausing.Lock()
+	defer b.pausing.Unlock()
+	if h.recordOf(b).Frozen {
+		return nil
+	}
+	if err := h.checkSave(b); err != nil {
+		return err
+	}
+	return h.stand(b, func(rpc *sentry) error {
+		if _, err := pauseWhole(rpc, b.record.name()); err != nil {
+			return err
+		}
+		h.change(b, func(r *record) { r.Frozen, r.FrozenAt = true, time.Now().UTC() })
+		return nil
+	})
+}
+
+// pauseWhole stops everything in a Boot at a moment when its Guest starts no program,
+// and returns the processes. A child between fork and exec (vfork) keeps the thread of
+// the Guest that made it waiting, and the Guest runs on one processor: saved there,
+// and held when it is restored, it would keep the Guest from answering. So the Boot
+// goes on until the child is past that, within startingLimit. On error it goes on.
+func pauseWhole(rpc *sentry, id string) ([]process, error) {
+	began := time.Now()
+	for wait := startingWait; ; wait = min(2*wait, startingWaitMax) {
+		if err := pause(rpc); err != nil {
+			return nil, err
+		}
+		all, err := processes(rpc, id)
+		if err == nil && (!starts(all) || time.Since(began) > startingLimit) {
+			return all, nil
+		}
+		if err := errors.Join(err, resume(rpc)); err != nil {
+			return nil, err
+		}
+		time.Sleep(wait)
+	}
+}
+
+func pause(rpc *sentry) error {
+	if err := rpc.Call(runscboot.ContMgrPause, nil, nil); err != nil {
+		return fmt.Errorf("pause: %w", err)
+	}
+	return nil
+}
+
+func resume(rpc *sentry) error {
+	if err := rpc.Call(runscboot.ContMgrResume, nil, nil); err != nil {
+		return fmt.Errorf("resume: %w", err)
+	}
+	return nil
+}
+
+// thaw lets a Boot go on that is frozen or held. Asking again is fine.
+func (h *Host) thaw(id string) error {
+	b, err := h.find(id)
+	if err != nil {
+		return err
+	}
+	defer h.lockStand(b)()
+	if r := h.recordOf(b); !r.Frozen && len(r.Held) == 0 {
+		return nil
+	}
+	if err := h.takeLayer(b); err != nil {
+		return err
+	}
+	return h.stand(b, func(rpc *sentry) error {
+		// All at once: when a process ends while another of its group is stopped,
+		// the sentry sends the whole group SIGHUP.
+		if r := h.recordOf(b); !r.Frozen {
+			if err := pause(rpc); err != nil {
+				return err
+			}
+		}
+		h.letGo(rpc, b, h.recordOf(b).Held)
+		h.change(b, func(r *record) { r.Held = nil })
+		if err := resume(rpc); err != nil {
+			return err
+		}
+		h.change(b, func(r *record) { r.Frozen = false })
+		return nil
+	})
+}
+
+// lockStand locks b.pausing, and before it, as who saves does, the name of the state
+// that the layer of b was given to. It returns what unlocks both.
+func (h *Host) lockStand(b *boot) (unlock func()) {
+	for {
+		g, unlockName := h.recordOf(b).Given, func() {}
+		if g != nil {
+			unlockName = h.lockName(g.To)
+		}
+		b.pausing.Lock()
+		unlock := func() {
+			b.pausing.Unlock()
+			unlockName()
+		}
+		if now := h.recordOf(b).Given; now == nil || g != nil && now.To == g.To {
+			return unlock
+		}
+		unlock() // it was given away meanwhile
+	}
+}
+
+// stand does something to a Boot that stops it or lets it go. Should the sentry
+// host end meanwhile, the record says that a later one must look how the Boot
+// stands. The caller holds b.pausing.
+func (h *Host) stand(b *boot, do func(*sentry) error) error {
+	rpc, err := connect(b.record.Socket, h.lookLimit)
+	if err != nil {
+		return sandbox.Errorf(sandbox.Unavailable, "the sentry of %s does not answer", b.record.ID).WithCause(err)
+	}
+	defer rpc.Close()
+	h.change(b, func(r *record) { r.Unsure = true })
+	if err := h.writeRecord(b); err != nil {
+		return err
+	}
+	err = do(rpc)
+	h.change(b, func(r *record) { r.Unsure = err != nil })
+	return errors.Join(err, h.writeRecord(b))
+}
+
+// recoverBoot makes a Boot that an earlier sentry host left while it stopped it or let
+// it go what its record says. One that does not let itself be looked at is ended: it
+// can neither be paused nor let go. The caller locked b.pausing, which is unlocked here.
+func (h *Host) recoverBoot(b *boot) {
+	defer b.pausing.Unlock()
+	err := h.recoverStand(b)
+	h.mu.Lock()
+	ends := b.stopping || !b.running // meanwhile
+	h.mu.Unlock()
+	if err != nil && !ends {
+		h.log.Error("a boot is ended: an earlier sentry host left it, and whether it stands still could not be found out", "boot", b.record.ID, "error", err)
+		h.kill(b)
+	}
+}
+
+// recoverStand finds out how such a Boot stands, and stops it or lets it go. Of one
+// that was being saved, the processes are let go.
+func (h *Host) recoverStand(b *boot) error {
+	return h.stand(b, func(rpc *sentry) error {
+		r := h.recordOf(b)
+		guest := []process{{pid: guestPid}}
+		rpc.limit = h.recoverLimit
+		if err := lookAt(rpc, guest); err != nil {
+			return err
+		}
+		rpc.limit = h.lookLimit
+		h.letGo(rpc, b, r.Stopped)
+		h.change(b, func(r *record) { r.Stopped = nil })
+		var err error
+		switch stands := guest[0].state == stoppedOutside; {
+		case r.Frozen && !stands:
+			_, err = pauseWhole(rpc, r.name())
+		case !r.Frozen && stands:
+			err = resume(rpc)
+		}
+		return err
+	})
+}
+
+// save saves a Boot under a name. It goes on when its caller is gone.
+func (h *Host) save(r sentryhost.SaveRequest) (sandbox.Saved, error) {
+	b, err := h.find(r.ID)
+	if err != nil {
+		return sandbox.Saved{}, err
+	}
+	if !sandbox.ValidSnapshotID(r.Name) {
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "%.80q is not a snapshot ID", r.Name)
+	}
+	defer h.lockName(r.Name)()
+	switch m, raw, err := h.readManifest(r.Name); {
+	case err == nil && m.Boot == r.ID && m.Memory == r.Memory:
+		return told(m, raw), nil
+	case !errors.Is(err, sandbox.NotFound):
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "something else was saved as %s", r.Name).WithCause(err)
+	}
+	// While it runs, and before it takes a place among those that are saved: there may
+	// be much, and its own limit of the processor holds.
+	if !h.recordOf(b).Frozen {
+		if err := h.awaitLayer(b); err != nil {
+			return sandbox.Saved{}, sandbox.Errorf(sandbox.Unavailable, "the sandbox could not be saved").WithCause(err)
+		}
+	}
+	h.saving <- struct{}{}
+	defer func() { <-h.saving }()
+	d, err := h.writeDraft(b, r)
+	if err != nil {
+		return sandbox.Saved{}, err
+	}
+	saved, err := d.finish()
+	if err != nil {
+		d.discard()
+	}
+	return saved, err
+}
+
+// writeDraft has the sentry of a Boot write its state. The Boot is as before when it
+// returns, and on error nothing is left.
+func (h *Host) writeDraft(b *boot, r sentryhost.SaveRequest) (*draft, error) {
+	b.pausing.Lock()
+	defer b.pausing.Unlock()
+	if g := h.recordOf(b).Given; g != nil {
+		return nil, sandbox.Errorf(sandbox.Conflict, "the files of %s belong to the saved state %s: it has to go on before it can be saved again", r.ID, g.To)
+	}
+	need := b.saveNeed
+	if !r.Memory {
+		need = b.layerNeed
+	}
+	end, err := h.beginWork(b, need)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	d, err := h.draftOf(b, r)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.write(b, d); err != nil {
+		d.discard()
+		err = noRoom(err) // the disk may be full
+		if known := new(sandbox.Error); errors.As(err, &known) {
+			return nil, err
+		}
+		return nil, sandbox.Errorf(sandbox.Unavailable, "the sandbox could not be saved").WithCause(err)
+	}
+	return d, nil
+}
+
+// stateRoom is how much of a saved state is neither memory nor files.
+const stateRoom = 32 << 20
+
+// draftOf makes room for all that a Boot holds.
+func (h *Host) draftOf(b *boot, r sentryhost.SaveRequest) (*draft, error) {
+	u, err := b.group.Usage()
+	if err != nil {
+		return nil, sandbox.Errorf(sandbox.Unavailable, "the usage of %s cannot be read", r.ID).WithCause(err)
+	}
+	record := h.recordOf(b)
+	m := &sentryhost.Manifest{
+		Name: r.Name, Boot: r.ID, Memory: r.Memory, Build: record.guestBuild(h), Engine: h.engineVersion(), Image: record.Image, Shape: record.Shape,
+	}
+	// The record was read first: a layer of which it does not know the size has been read.
+	unread := max(record.Layer-b.diskBytes(), 0)
+	layer, memory, described := b.diskBytes()+unread, int64(0), u.AnonymousBytes*tarShare
+	if r.Memory {
+		memory, described = u.MemoryBytes, u.AnonymousBytes/stateShare
+	}
+	inPlace := h.inPlace(b, r)
+	if inPlace && record.Frozen {
+		layer = unread // the rest is there already
+	}
+	d, err := h.newDraft(m, layer+memory+stateRoom, described)
+	if err == nil && inPlace {
+		m.Engine += inPlaceSuffix
+		d.inPlace, d.room = true, memory+stateRoom
+	}
+	return d, err
+}
+
+// write has the sentry write its state while all stands still. The caller holds
+// b.pausing.
+func (h *Host) write(b *boot, d *draft) error {
+	return h.stand(b, func(rpc *sentry) (err error) {
+		var all []process
+		if r := h.recordOf(b); r.Frozen {
+			d.m.SavedAt = r.FrozenAt
+			if all, err = processes(rpc, r.name()); err != nil {
+				return err
+			}
+		} else {
+			if all, err = pauseWhole(rpc, b.record.name()); err != nil {
+				return err
+			}
+			d.m.SavedAt = time.Now().UTC()
+			defer func() { err = errors.Join(err, resume(rpc)) }()
+		}
+		h.liftCPU(b)
+		if d.inPlace {
+			if err := h.placeLayer(b, d); err != nil {
+				return err
+			}
+		}
+		defer d.flush()() // over when the Boot goes on: who runs does not wait for the disk
+		if !d.m.Memory {
+			return writeLayer(rpc, d.files)
+		}
+		if err := h.writeMemory(rpc, b, d, all); err != nil || !d.inPlace {
+			return err
+		}
+		return d.trim()
+	})
+}
+
+// writeLayer saves the writable layer alone.
+func writeLayer(rpc *sentry, files []*os.File) error {
+	args := runscboot.FSSaveArgs{FilePayload: urpc.FilePayload{Files: files}}
+	if err := rpc.Call(runscboot.ContMgrFSSave, &args, nil); err != nil {
+		return fmt.Errorf("save files: %w", err)
+	}
+	return nil
+}
+
+// writeMemory saves memory in which every process but the Guest has been sent
+// SIGSTOP: as nothing runs, it is the first thing that each meets when it is
+// restored. Here it is taken back before it was met. Those that were stopped
+// before are left alone, here and there.
+func (h *Host) writeMemory(rpc *sentry, b *boot, d *draft, all []process) error {
+	going := goingProcesses(all)
+	d.m.Held = union(going, h.recordOf(b).Held)
+	h.change(b, func(r *record) { r.Stopped = going })
+	if err := h.writeRecord(b); err != nil {
+		return err
+	}
+	defer func() {
+		h.letGo(rpc, b, going)
+		h.change(b, func(r *record) { r.Stopped = nil })
+	}()
+	if missed := signalEach(rpc, b.record.name(), going, unix.SIGSTOP); missed != nil {
+		return fmt.Errorf("stop processes: %w", missed)
+	}
+	opts := control.SaveOpts{
+		Metadata:      statefile.CompressionLevelNone.ToMetadata(),
+		HavePagesFile: true,
+		FilePayload:   urpc.FilePayload{Files: d.files},
+		// Without it the sentry ends, also when it could not save.
+		Resume: true,
+	}
+	if err := rpc.Call(runscboot.ContMgrCheckpoint, &opts, nil); err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	return nil
+}
+
+// union is a, and what of b is not in it.
+func union(a, b []int32) []int32 {
+	in := map[int32]bool{}
+	for _, pid := range a {
+		in[pid] = true
+	}
+	all := append([]int32{}, a...)
+	for _, pid := range b {
+		if !in[pid] {
+			all = append(all, pid)
+		}
+	}
+	return all
+}
+
+// letGo sends SIGCONT to processes that were stopped so that a Boot could be saved. The
+// Boot goes on without those that cannot be told.
+func (h *Host) letGo(rpc *sentry, b *boot, pids []int32) {
+	if err := signalEach(rpc, b.record.name(), pids, unix.SIGCONT); err != nil {
+		h.log.Warn("a process that was stopped for a save could not be let go", "boot", b.record.ID, "error", err)
+	}
+}
+
+// signalEach sends a signal to processes, in their order, and returns what went
+// wrong with the first one.
+func signalEach(rpc *sentry, id string, pids []int32, s unix.Signal) error {
+	var first error
+	for _, pid := range pids {
+		args := runscboot.SignalArgs{CID: id, PID: pid, Signo: int32(s), Mode: runscboot.DeliverToProcess}
+		if err := rpc.Call(runscboot.ContMgrSignal, &args, nil); err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+// States of processes as /proc tells them.
+const (
+	stoppedOutside = 'D' // also while the whole Boot stands still
+	stoppedInside  = 'T'
+	traced         = 't'
+	zombie         = 'Z'
+	dead           = 'X'
+)
+
+// process is one of a Boot, as its sentry tells of it.
+type process struct {
+	pid, parent int32
+	state       byte
+	// memory is how much memory it has, as text: the same for two processes that have
+	// one memory, and hardly ever for others.
+	memory string
+}
+
+// starts reports whether the Guest has a child between fork and exec, which has the
+// Guest's memory. A program with just as much only makes its own Boot wait.
+func starts(all []process) bool {
+	guest := slices.IndexFunc(all, func(p process) bool { return p.pid == guestPid })
+	return guest >= 0 && slices.ContainsFunc(all, func(p process) bool {
+		return p.parent == guestPid && p.memory != "" && p.memory == all[guest].memory
+	})
+}
+
+// goingProcesses returns all processes but the Guest that would go on if the
+// Boot did, children before their parents.
+func goingProcesses(all []process) []int32 {
+	parents, states := map[int32]int32{}, map[int32]byte{}
+	for _, p := range all {
+		parents[p.pid], states[p.pid] = p.parent, p.state
+	}
+	var going []int32
+	for _, pid := range childrenFirst(parents) {
+		switch states[pid] {
+		case stoppedInside, traced, zombie, dead:
+		default:
+			if pid != guestPid {
+				going = append(going, pid)
+			}
+		}
+	}
+	return going
+}
+
+// childrenFirst orders processes so that none comes before a child of its.
+func childrenFirst(parents map[int32]int32) []int32 {
+	children := map[int32][]int32{}
+	for pid, parent := range parents {
+		if _, known := parents[parent]; !known || parent == pid {
+			parent = 0
+		}
+		children[parent] = append(children[parent], pid)
+	}
+	queue := append([]int32{}, children[0]...)
+	for i := 0; i < len(queue); i++ {
+		queue = append(queue, children[queue[i]]...)
+	}
+	for i, j := 0, len(queue)-1; i < j; i, j = i+1, j-1 {
+		queue[i], queue[j] = queue[j], queue[i]
+	}
+	return queue
+}
+
+// processes asks for all processes of a Boot.
+func processes(rpc *sentry, id string) ([]process, error) {
+	var told []*control.Process
+	if err := rpc.Call(runscboot.ContMgrProcesses, &id, &told); err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	all := make([]process, len(told))
+	for i, p := range told {
+		all[i] = process{pid: int32(p.PID), parent: int32(p.PPID)}
+	}
+	return all, lookAt(rpc, all)
+}
+
+// lookAt asks for the states of processes and their memory. One that gives itself a
+// name to deceive gets wrong ones, and only its own Sandbox notices.
+func lookAt(rpc *sentry, all []process) error {
+	if len(all) == 0 {
+		return nil
+	}
+	fd, err := unix.MemfdCreate("stat", unix.MFD_CLOEXEC)
+	if err != nil {
+		return os.NewSyscallError("memfd_create", err)
+	}
+	out := os.NewFile(uintptr(fd), "stat")
+	defer out.Close()
+	opts := control.CatOpts{FilePayload: urpc.FilePayload{Files: []*os.File{out}}}
+	at := map[int32]int{}
+	for i, p := range all {
+		opts.Files = append(opts.Files, fmt.Sprintf("/proc/%d/stat", p.pid))
+		at[p.pid] = i
+	}
+	// On a connection of its own: when it is cut, the Boot can still be let go.
+	own, err := connect(rpc.socket, rpc.limit)
+	if err != nil {
+		return fmt.Errorf("look at processes: %w", err)
+	}
+	defer own.Close()
+	cut := time.AfterFunc(rpc.limit, func() { own.Socket.Close() })
+	err = own.Call(fsCat, &opts, nil)
+	if !cut.Stop() {
+		return sandbox.Errorf(sandbox.Unavailable, "the sandbox cannot be paused or saved: what is mounted over its /proc does not tell the states of its processes within %v: unmount that, or delete the sandbox", rpc.limit).WithCause(err)
+	}
+	if err != nil {
+		return fmt.Errorf("look at processes: %w", err)
+	}
+	const maxStat = 1 << 10 // of one process
+	text, err := io.ReadAll(io.NewSectionReader(out, 0, int64(len(all))*maxStat))
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(text)) {
+		pid, state, memory := readStat(line)
+		if i, known := at[pid]; known && state != 0 {
+			all[i].state, all[i].memory = state, memory
+		}
+	}
+	return nil
+}
+
+// readStat reads a line of /proc/PID/stat; state is 0 when it is none.
+func readStat(line string) (pid int32, state byte, memory string) {
+	const vsize, rss = 20, 21 // among the fields after the name; the state is the first
+	end := strings.LastIndex(line, ") ")
+	if _, err := fmt.Sscanf(line, "%d", &pid); err != nil || end < 0 {
+		return 0, 0, ""
+	}
+	fields := strings.Fields(line[end+2:])
+	if len(fields) == 0 {
+		return 0, 0, ""
+	}
+	if len(fields) > rss && fields[vsize] != "0" { // it ends: it has none
+		memory = fields[vsize] + " " + fields[rss]
+	}
+	return pid, fields[0][0], memory
+}
+
+// load has a new sentry load saved memory.
+func (h *Host) load(ctx context.Context, b *boot, from *origin, guestEnd *os.File) error {
+	end, err := h.beginWork(b, func() (int64, error) { return loadNeed(&from.Manifest), nil })
+	if err != nil {
+		return err
+	}
+	defer end()
+	h.liftCPU(b)
+	return restore(ctx, b.record.Socket, &from.Manifest, from.files, guestEnd)
+}
+
+// restore gives a new sentry its link and has it load saved memory.
+func restore(ctx context.Context, socket string, m *sentryhost.Manifest, files []*os.File, guestEnd *os.File) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	rpc, err := client.ConnectTo(socket)
+	if err != nil {
+		return fmt.Errorf("reach the sentry: %w", err)
+	}
+	defer rpc.Close()
+	network := networkArgs(guestEnd)
+	network.IsRestore = true
+	if err := rpc.Call(runscboot.ContMgrSetNetworkArgs, network, nil); err != nil {
+		return fmt.Errorf("give the sentry its link: %w", err)
+	}
+	// In the background: what is asked for first is read first.
+	opts := runscboot.RestoreOpts{FilePayload: urpc.FilePayload{Files: files}, HavePagesFile: true, Background: true}
+	err = rpc.Call(runscboot.ContMgrRestore, &opts, nil)
+	var refused urpc.RemoteError
+	switch {
+	case errors.As(err, &refused):
+		return sandbox.Errorf(sandbox.Conflict, "the saved state %s cannot be restored", m.Name).WithCause(err)
+	case err != nil: // whoever ended the sentry, the state may be as good as before
+		return sandbox.Errorf(sandbox.Unavailable, "the sandbox ended while it was restored from the saved state %s: try again", m.Name).WithCause(err)
+	}
+	return nil
+}

@@ -1,0 +1,360 @@
+// Package tenants looks after the records of Tenants, and keeps out those that
+// are suspended.
+package tenants
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/visits"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+)
+
+const (
+	// refreshEvery is how often the Store is asked who is suspended: what another
+	// process changes holds within it, what this one does at once.
+	refreshEvery = time.Second
+	// refreshLimit bounds the question.
+	refreshLimit = 5 * time.Second
+	// maxKnown bounds how many Tenants are remembered to have a record.
+	maxKnown = 100_000
+)
+
+// Config is what a Service is made of; only Store is required.
+type Config struct {
+	Store sandbox.TenantStore
+	// Templates lists what a Tenant has built; nil: nobody has built anything.
+	Templates interface {
+		List(ctx context.Context, tenant sandbox.TenantID) ([]sandbox.Template, error)
+	}
+	// Audit keeps in a Tenant's log that it was suspended; nil: the caller does.
+	Audit sandbox.AuditStore
+	// Event is told of suspensions; nil: nobody is.
+	Event func(sandbox.Event)
+	Log   *slog.Logger // may be nil
+}
+
+// Service looks after Tenants. Its methods are safe for concurrent use.
+type Service struct {
+	cfg Config
+
+	noting sync.Mutex // one at a time records who was seen
+
+	mu        sync.Mutex
+	loaded    bool
+	suspended sandbox.Suspensions
+	epoch     uint64 // grows with each change here
+	known     map[sandbox.TenantID]bool
+	unnoted   map[sandbox.TenantID]sandbox.Tenant // seen, and not recorded yet
+	inside    visits.Set[sandbox.TenantID]
+}
+
+// New returns a Service. Run keeps it in step with other processes.
+func New(c Config) *Service {
+	if c.Event == nil {
+		c.Event = func(sandbox.Event) {}
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Service{
+		cfg: c, known: map[sandbox.TenantID]bool{}, unnoted: map[sandbox.TenantID]sandbox.Tenant{},
+	}
+}
+
+// Enter lets a request of a Tenant in, or returns ErrSuspended. The context that
+// it returns ends with that as its cause should the Tenant be suspended before
+// leave is called. It asks the Store the first time alone.
+func (s *Service) Enter(ctx context.Context, id sandbox.TenantID) (_ context.Context, leave func(), err error) {
+	if err := s.load(ctx); err != nil {
+		return nil, nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.suspended.Hold(id) {
+		return nil, nil, sandbox.ErrSuspended
+	}
+	s.note(id, parentOf(id))
+	ctx, left := s.inside.Enter(ctx, id)
+	return ctx, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		left()
+	}, nil
+}
+
+// Check returns ErrSuspended for a Tenant that may do nothing.
+func (s *Service) Check(ctx context.Context, id sandbox.TenantID) error {
+	if err := s.load(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.suspended.Hold(id) {
+		return sandbox.ErrSuspended
+	}
+	return nil
+}
+
+// Vouch records that a Tenant vouches for another, before that one gets a
+// credential: a Hidden ID does not say who does.
+func (s *Service) Vouch(ctx context.Context, parent, id sandbox.TenantID) error {
+	s.mu.Lock()
+	s.note(parent, parentOf(parent))
+	s.note(id, parent)
+	s.mu.Unlock()
+	return s.flush(ctx)
+}
+
+// note has a Tenant get a record when it may have none. The caller holds s.mu.
+func (s *Service) note(id, parent sandbox.TenantID) {
+	if s.known[id] && (parent == "" || !id.Hidden()) { // which may be known, and not whose it is
+		return
+	}
+	if len(s.known) >= maxKnown {
+		clear(s.known)
+	}
+	s.known[id] = true
+	s.unnoted[id] = sandbox.Tenant{ID: id, Parent: parent, CreatedAt: now()}
+}
+
+// parentOf is who vouches for a Tenant by its ID; empty: nobody, or it is Hidden.
+func parentOf(id sandbox.TenantID) sandbox.TenantID {
+	if above := id.Above(); len(above) > 0 {
+		return above[0]
+	}
+	return ""
+}
+
+func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
+
+// flush records the Tenants that were seen.
+func (s *Service) flush(ctx context.Context) error {
+	s.noting.Lock()
+	defer s.noting.Unlock()
+	s.mu.Lock()
+	all := make([]sandbox.Tenant, 0, len(s.unnoted))
+	for _, t := range s.unnoted {
+		all = append(all, t)
+	}
+	clear(s.unnoted)
+	s.mu.Unlock()
+	if len(all) == 0 {
+		return nil
+	}
+	err := s.cfg.Store.NoteTenants(ctx, all)
+	if err == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range all {
+		if have, newer := s.unnoted[t.ID]; !newer || have.Parent == "" {
+			s.unnoted[t.ID] = t
+		}
+	}
+	return err
+}
+
+// load reads who is suspended unless that is known.
+func (s *Service) load(ctx context.Context) error {
+	s.mu.Lock()
+	loaded := s.loaded
+	s.mu.Unlock()
+	if loaded {
+		return nil
+	}
+	return s.refresh(ctx)
+}
+
+// refresh reads who is suspended, and ends the requests of those.
+func (s *Service) refresh(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, refreshLimit)
+	defer cancel()
+	for {
+		s.mu.Lock()
+		epoch := s.epoch
+		s.mu.Unlock()
+		suspended, err := s.cfg.Store.Suspensions(ctx)
+		if err != nil {
+			return err
+		}
+		if s.hold(suspended, epoch) {
+			return nil
+		}
+	}
+}
+
+// hold takes over who is suspended, unless something changed here since epoch.
+func (s *Service) hold(suspended sandbox.Suspensions, epoch uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if epoch != s.epoch { // it may have been read before the change
+		return false
+	}
+	s.suspended, s.loaded = suspended, true
+	if len(suspended) == 0 {
+		return true
+	}
+	for _, id := range s.inside.Keys() {
+		if suspended.Hold(id) {
+			s.inside.End(id, sandbox.ErrSuspended)
+		}
+	}
+	return true
+}
+
+// Run keeps the records and who is suspended in step with the Store until ctx
+// ends.
+func (s *Service) Run(ctx context.Context) error {
+	tick := time.NewTicker(refreshEvery)
+	defer tick.Stop()
+	failing := false
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), refreshLimit)
+			defer cancel()
+			return cmp.Or(s.flush(last), ctx.Err())
+		}
+		err := errors.Join(s.flush(ctx), s.refresh(ctx))
+		if err != nil && !failing && ctx.Err() == nil {
+			s.cfg.Log.Warn("tenants that are suspended from now on are let in for a while: the store does not say", telemetry.KeyError, err.Error())
+		}
+		failing = err != nil
+	}
+}
+
+// Create makes a record. An ID that credentials of a user would come with, who
+// is vouched for, is for those to make: Invalid.
+func (s *Service) Create(ctx context.Context, id sandbox.TenantID, name string) (sandbox.Tenant, error) {
+	if err := id.Check(); err != nil {
+		return sandbox.Tenant{}, err
+	}
+	if id.Hidden() || len(id.Above()) > 0 {
+		return sandbox.Tenant{}, sandbox.Errorf(sandbox.Invalid, "the ID of a tenant that is made has no slash, and does not begin with sha256:")
+	}
+	if err := (sandbox.TenantChange{Name: &name}).Check(); err != nil {
+		return sandbox.Tenant{}, err
+	}
+	t := sandbox.Tenant{ID: id, Name: name, CreatedAt: now()}
+	if err := s.cfg.Store.InsertTenant(ctx, t); err != nil {
+		return sandbox.Tenant{}, err
+	}
+	return t, nil
+}
+
+// Get returns a record; NotFound when there is none.
+func (s *Service) Get(ctx context.Context, id sandbox.TenantID) (sandbox.Tenant, error) {
+	if err := errors.Join(id.Check(), s.flush(ctx)); err != nil {
+		return sandbox.Tenant{}, err
+	}
+	return s.cfg.Store.TenantByID(ctx, id)
+}
+
+// List returns a page of records.
+func (s *Service) List(ctx context.Context, query sandbox.TenantQuery) (sandbox.TenantPage, error) {
+	if query.State != "" && query.State != sandbox.TenantActive && query.State != sandbox.TenantSuspended {
+		return sandbox.TenantPage{}, sandbox.Errorf(sandbox.Invalid, "state must be %q or %q", sandbox.TenantActive, sandbox.TenantSuspended)
+	}
+	if err := s.flush(ctx); err != nil {
+		return sandbox.TenantPage{}, err
+	}
+	return s.cfg.Store.ListTenants(ctx, query)
+}
+
+// Change changes a record and returns it. A Tenant that it suspends gets no
+// request in from then on, here at once and elsewhere within a second, and those
+// under way end. NotFound when there is no record; Conflict for who would suspend
+// themselves.
+func (s *Service) Change(ctx context.Context, who sandbox.Identity, id sandbox.TenantID, change sandbox.TenantChange) (sandbox.Tenant, error) {
+	if err := errors.Join(id.Check(), change.Check()); err != nil {
+		return sandbox.Tenant{}, err
+	}
+	suspends := change.State != nil && *change.State == sandbox.TenantSuspended
+	if suspends && (sandbox.Suspensions{id: true}).Hold(who.Tenant) {
+		return sandbox.Tenant{}, sandbox.Errorf(sandbox.Conflict, "this is your own tenant, or one above it: you could not have it go on again")
+	}
+	if err := s.flush(ctx); err != nil {
+		return sandbox.Tenant{}, err
+	}
+	before, after, err := s.cfg.Store.ChangeTenant(ctx, id, change, now())
+	if err != nil || change.State == nil {
+		return after, err
+	}
+	s.mu.Lock()
+	s.epoch++
+	s.mu.Unlock()
+	if err := s.refresh(context.WithoutCancel(ctx)); err != nil {
+		return after, err
+	}
+	if before.State() != after.State() {
+		err = s.tell(ctx, who, after)
+	}
+	return after, err
+}
+
+// tell tells of a Tenant that was suspended or goes on.
+func (s *Service) tell(ctx context.Context, who sandbox.Identity, t sandbox.Tenant) error {
+	kind, operation := sandbox.EventTenantResumed, sandbox.AuditTenantResumed
+	if t.Suspended != nil {
+		kind, operation = sandbox.EventTenantSuspended, sandbox.AuditTenantSuspended
+	}
+	s.cfg.Event(sandbox.Event{Kind: kind, Tenant: t.ID, User: sandbox.AuditText(who.User), Key: who.Key, Operation: operation})
+	if s.cfg.Audit == nil {
+		return nil
+	}
+	_, err := s.cfg.Audit.AppendAudit(context.WithoutCancel(ctx), sandbox.AuditEntry{
+		At: now(), Tenant: t.ID, User: "operator", Operation: operation, Target: sandbox.AuditText(string(t.ID)),
+	})
+	return err
+}
+
+// Remove removes a record with the Tenant's Keys, Secrets and Quota; Conflict,
+// saying what is left, while it has anything else. NotFound when there is none.
+func (s *Service) Remove(ctx context.Context, who sandbox.Identity, id sandbox.TenantID) error {
+	if err := id.Check(); err != nil {
+		return err
+	}
+	if id == who.Tenant {
+		return sandbox.Errorf(sandbox.Conflict, "this is your own tenant")
+	}
+	if err := s.flush(ctx); err != nil {
+		return err
+	}
+	own, err := s.templates(ctx, id)
+	if err != nil {
+		return err
+	}
+	if own > 0 {
+		return sandbox.Errorf(sandbox.Conflict, "the tenant still has %d templates", own)
+	}
+	if err := s.cfg.Store.DeleteTenant(ctx, id); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	delete(s.known, id)
+	s.epoch++
+	s.mu.Unlock()
+	return s.refresh(context.WithoutCancel(ctx))
+}
+
+// templates is how many a Tenant has of its own.
+func (s *Service) templates(ctx context.Context, id sandbox.TenantID) (own int, err error) {
+	if s.cfg.Templates == nil {
+		return 0, nil
+	}
+	all, err := s.cfg.Templates.List(ctx, id)
+	for _, t := range all {
+		if !t.Shared {
+			own++
+		}
+	}
+	return own, err
+}

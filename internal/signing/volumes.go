@@ -1,0 +1,104 @@
+package signing
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// VolumeLife is how long a Volume's token is good at most.
+const VolumeLife = 24 * time.Hour
+
+// volumePrefix tells a Volume's token from other credentials, and its form from
+// later ones.
+const volumePrefix = "vol1"
+
+const volumePurpose = "cloud-sandbox volume token 1\n"
+
+// What a Volume's token lets its holder do.
+const (
+	readOnly  = "r"
+	readWrite = "rw"
+)
+
+// VolumeGrant is what a token for a Volume's files allows.
+type VolumeGrant struct {
+	Tenant sandbox.TenantID
+	Volume string // its ID
+	Write  bool   // not only to read
+	// Until is when the token expires at the latest: no later than the credential
+	// with which it was asked for. Zero means after VolumeLife, which bounds it too.
+	Until time.Time
+}
+
+// Volumes makes and checks the tokens for the files of Volumes, with the keys of a
+// Store. Its methods are safe for concurrent use.
+type Volumes struct {
+	keys sandbox.SigningKeyStore
+	now  func() time.Time
+}
+
+// NewVolumes returns Volumes. now is the clock; nil means time.Now.
+func NewVolumes(keys sandbox.SigningKeyStore, now func() time.Time) *Volumes {
+	return &Volumes{keys: keys, now: clockOr(now)}
+}
+
+// Sign returns a token for what g allows, which is good for VolumeLife at most.
+func (t *Volumes) Sign(ctx context.Context, g VolumeGrant) (string, error) {
+	key, err := t.keys.EnsureSigningKey(ctx, sandbox.NewSigningKey(g.Tenant, t.now()))
+	if err != nil {
+		return "", err
+	}
+	until, may := t.now().Add(VolumeLife), readOnly
+	if !g.Until.IsZero() && g.Until.Before(until) {
+		until = g.Until
+	}
+	if g.Write {
+		may = readWrite
+	}
+	signed := strings.Join([]string{volumePrefix, key.ID, g.Volume, strconv.FormatInt(until.Unix(), 10), may}, ".")
+	return signed + "." + signature(key.Secret, volumePurpose, signed), nil
+}
+
+// volumeTokenParts is how many parts a Volume's token has, with dots between them:
+// prefix, key, Volume, expiry, access and signature.
+const volumeTokenParts = 6
+
+// IsVolumeToken reports whether a credential has the form of a Volume's token.
+func IsVolumeToken(token string) bool { return strings.HasPrefix(token, volumePrefix+".") }
+
+// BeginsVolumeToken reports whether parts, the pieces of a text between dots, begin
+// with a Volume's token. The signature is not checked: this finds what may be a valid
+// token, to keep it from others.
+func BeginsVolumeToken(parts []string) bool {
+	return len(parts) >= volumeTokenParts && strings.HasSuffix(parts[0], volumePrefix) && len(parts[volumeTokenParts-1]) >= encodedLen
+}
+
+// errVolumeToken is the one answer to every token that is not as it was signed.
+var errVolumeToken = sandbox.Errorf(sandbox.Anonymous, "this is no valid token of a volume: get the volume once more for a new one")
+
+// Check returns what a token allows. Every failure is the same Anonymous; that it
+// has expired is told only of a token that was good.
+func (t *Volumes) Check(ctx context.Context, token string) (VolumeGrant, error) {
+	parts := strings.Split(token, ".")
+	if len(token) > maxToken || len(parts) != volumeTokenParts || parts[0] != volumePrefix {
+		return VolumeGrant{}, errVolumeToken
+	}
+	key, err := keyOf(ctx, t.keys, parts[1], errVolumeToken)
+	if err != nil {
+		return VolumeGrant{}, err
+	}
+	const last = volumeTokenParts - 1
+	seconds, err := strconv.ParseInt(parts[3], 10, 64)
+	if !verify(parts[last], key.Secret, volumePurpose, strings.Join(parts[:last], ".")) || err != nil {
+		return VolumeGrant{}, errVolumeToken
+	}
+	g := VolumeGrant{Tenant: key.Tenant, Volume: parts[2], Write: parts[4] == readWrite, Until: time.Unix(seconds, 0).UTC()}
+	if !t.now().Before(g.Until) {
+		return VolumeGrant{}, sandbox.Errorf(sandbox.Anonymous, "this token of a volume has expired: get the volume once more for a new one")
+	}
+	return g, nil
+}

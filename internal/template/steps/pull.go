@@ -1,0 +1,133 @@
+package steps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/standin"
+)
+
+// pulledPrefix begins the tag that keeps an image while a build begins with it.
+const pulledPrefix = "pulled-"
+
+// pull makes the image that the recipe begins with a version of the Template, as it
+// is. The Template that stands in for it is taken where no registry answers.
+func (r *run) pull(ctx context.Context) error {
+	name, image := r.b.record.Name, r.recipe.Image
+	queued, err := r.cfg.Templates.Build(ctx, r.b.record.Tenant, sandbox.TemplateRequest{
+		Template: name + ":" + pulledPrefix + r.b.record.ID, Source: "oci:" + image, Bare: true, Force: r.recipe.Force,
+	}, nil)
+	if err != nil {
+		return err
+	}
+	built, err := r.made(ctx, queued)
+	switch {
+	case err == nil:
+		r.pulled = built.Version
+		r.recipe.From = name + "@" + built.Version
+		return nil
+	case ctx.Err() != nil:
+		return err
+	case errors.Is(err, sandbox.Unavailable), errors.Is(err, sandbox.Denied):
+		return r.standIn(ctx, err)
+	}
+	return err
+}
+
+// standIn takes the Template that stands for an image that is missing for a reason.
+func (r *run) standIn(ctx context.Context, missing error) error {
+	why := r.reason(missing)
+	if r.recipe.From == "" {
+		return sandbox.Errorf(sandbox.CodeOf(missing),
+			"%s; and no template of this server stands for the image %.80q: begin with a template instead, or have the operator say which stands for it in CLOUD_SANDBOX_E2B_TEMPLATES", why, r.recipe.Image)
+	}
+	r.b.print(Warn, r.at, r.prefix+" "+why)
+	if r.cfg.Inexact {
+		return nil
+	}
+	system, err := r.system(ctx)
+	if err != nil {
+		return err
+	}
+	if difference := standin.Difference(r.recipe.Image, system); difference != "" {
+		return sandbox.Errorf(sandbox.CodeOf(missing),
+			"%s; and the template %s, which stands for %.80q, is %s: begin with a template instead, or have the operator allow the difference by CLOUD_SANDBOX_INEXACT_IMAGES, or name a template that fits in CLOUD_SANDBOX_E2B_TEMPLATES", why, r.recipe.From, r.recipe.Image, difference)
+	}
+	return nil
+}
+
+// system tells what the Template holds that the recipe begins with, from a Sandbox
+// of it.
+func (r *run) system(ctx context.Context) (s standin.System, err error) {
+	if r.origin, err = r.cfg.Templates.Find(ctx, r.b.record.Tenant, r.recipe.From); err != nil {
+		return s, err
+	}
+	r.from = r.recipe.From
+	if err := r.open(ctx); err != nil {
+		return s, err
+	}
+	defer r.endSandbox(ctx)
+	said, end, err := r.output(ctx, standin.Script)
+	if err == nil && end.Status != execution.StatusOK {
+		err = fmt.Errorf("look into the template %s: %s", r.recipe.From, end.Status)
+	}
+	return standin.ParseReport(said), err
+}
+
+// needs fails, and says why, in an image that steps cannot be carried out in.
+const needs = `for program in /bin/bash tar find; do command -v "$program" >/dev/null 2>&1 || { echo "$program"; exit 1; }; done
+tar --version 2>/dev/null | grep -q GNU || { echo "GNU tar"; exit 1; }`
+
+// suits refuses an image that lacks what steps are carried out with.
+func (r *run) suits(ctx context.Context) error {
+	if r.pulled == "" || r.skip > 0 || len(r.recipe.Steps) == 0 {
+		return nil
+	}
+	said, end, err := r.output(ctx, needs)
+	if err != nil {
+		return err
+	}
+	if end.Status != execution.StatusOK || end.ExitCode != 0 {
+		return sandbox.Errorf(sandbox.Unsupported, "the image %.80q has no %s, which steps need: begin with an image of Debian, Ubuntu or another distribution that has it", r.recipe.Image, strings.TrimSpace(said))
+	}
+	return nil
+}
+
+// output runs a script in the Sandbox and returns what it printed.
+func (r *run) output(ctx context.Context, script string) (string, execution.RunEnd, error) {
+	var out strings.Builder
+	end, err := r.guest.Run(ctx, execution.RunRequest{Args: []string{"/bin/sh", "-c", script}, User: "root", Cwd: "/"}, func(e execution.RunEvent) error {
+		out.Write(e.Stdout)
+		return nil
+	})
+	return out.String(), end, err
+}
+
+// letGo takes the tag of a pulled image back. The image stays a version of the
+// Template, which the next build begins with, unless there is no such Template:
+// nobody would see it.
+func (r *run) letGo(ctx context.Context) {
+	if r.pulled == "" {
+		return
+	}
+	r.unstage(ctx, pulledPrefix+r.b.record.ID)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+	defer cancel()
+	all, err := r.cfg.Templates.List(ctx, r.b.record.Tenant)
+	for _, t := range all {
+		if t.Name == r.b.record.Name && !t.Shared {
+			return
+		}
+	}
+	if err == nil {
+		_, err = r.cfg.Templates.Remove(ctx, r.b.record.Tenant, r.b.record.Name+"@"+r.pulled)
+	}
+	if err != nil && !errors.Is(err, sandbox.Conflict) && !errors.Is(err, sandbox.NotFound) { // layers stand on it: the next build goes on from them
+		r.cfg.Log.Warn("an image stays that a build began with", "build", r.b.record.ID, telemetry.KeyError, err)
+	}
+}

@@ -1,0 +1,315 @@
+package steps
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/dockerfile"
+)
+
+// Templates is the port sandbox.Templates whose builds may also run programs: a
+// Dockerfile, and packages that are added to an image, are built step by step in a
+// Sandbox of the Tenant. The Templates below do the rest.
+type Templates struct {
+	sandbox.Templates
+	Steps *Service
+}
+
+var _ sandbox.Templates = Templates{}
+
+// imageSource begins the source of an image.
+const imageSource = "oci:"
+
+// Build implements sandbox.Templates.
+func (t Templates) Build(ctx context.Context, tenant sandbox.TenantID, req sandbox.TemplateRequest, archive io.Reader) (sandbox.TemplateBuild, error) {
+	image, isImage := strings.CutPrefix(req.Source, imageSource)
+	switch {
+	case req.Dockerfile != "" || len(req.BuildArgs) > 0:
+		return t.Steps.buildDockerfile(ctx, tenant, req, archive)
+	case isImage && !req.Bare && len(req.Packages) > 0 && archive == nil:
+		return t.Steps.buildPackages(ctx, tenant, req, image)
+	case isImage:
+		req.Bare = len(req.Packages) == 0 || req.Bare // nothing is added to it
+	}
+	return t.Templates.Build(ctx, tenant, req, archive)
+}
+
+// buildDockerfile begins a build of a Dockerfile. archive, which may be nil, is its
+// context.
+func (s *Service) buildDockerfile(ctx context.Context, tenant sandbox.TenantID, req sandbox.TemplateRequest, archive io.Reader) (sandbox.TemplateBuild, error) {
+	if err := checkDockerfile(req); err != nil {
+		return sandbox.TemplateBuild{}, err
+	}
+	file, err := dockerfile.Parse(req.Dockerfile, req.BuildArgs)
+	if err != nil {
+		return sandbox.TemplateBuild{}, err
+	}
+	if req.Ready != "" && req.Start == "" && !file.Starts() {
+		return sandbox.TemplateBuild{}, errNothingStarts
+	}
+	r := Recipe{Own: true, Asked: file.From, Start: req.Start, Ready: req.Ready, Force: req.Force, Dockerfile: file}
+	if r.Image, r.From, err = s.from(ctx, tenant, file.From); err != nil {
+		return sandbox.TemplateBuild{}, err
+	}
+	draft, err := s.draftOf(ctx, tenant, req.Template)
+	if err != nil {
+		return sandbox.TemplateBuild{}, err
+	}
+	if archive != nil {
+		if r.Context, err = s.takeContext(ctx, tenant, archive); err != nil {
+			return sandbox.TemplateBuild{}, err
+		}
+	}
+	return s.launch(ctx, tenant, draft, r)
+}
+
+var errNothingStarts = sandbox.Errorf(sandbox.Invalid, "a ready command waits for a start command, and there is none: name one by start, or by CMD in the Dockerfile")
+
+// checkDockerfile refuses what a Dockerfile says itself.
+func checkDockerfile(req sandbox.TemplateRequest) error {
+	for _, both := range []struct {
+		given bool
+		what  string
+	}{
+		{req.Dockerfile == "", "build arguments are of a Dockerfile, and there is none: leave them out, or send one"},
+		{req.Source != "", "a Dockerfile says by FROM what it begins with: leave out the source"},
+		{len(req.Packages) > 0, "a Dockerfile installs packages by RUN, for example RUN apt-get update && apt-get install -y ffmpeg: leave out the packages"},
+		{len(req.Files) > 0 || req.Upload != nil, "a Dockerfile brings in files by COPY: leave out the files"},
+		{len(req.Env) > 0, "a Dockerfile sets variables by ENV: leave out env"},
+		{req.Bare, "nothing is added to the image of a Dockerfile: leave out bare"},
+	} {
+		if both.given {
+			return sandbox.Errorf(sandbox.Invalid, "%s", both.what)
+		}
+	}
+	return nil
+}
+
+// from is the image or the Template that FROM names. As with Docker, what is there
+// already goes first.
+func (s *Service) from(ctx context.Context, tenant sandbox.TenantID, asked string) (image, template string, err error) {
+	_, err = s.cfg.Templates.Find(ctx, tenant, asked)
+	switch {
+	case err == nil:
+		return "", asked, nil
+	case errors.Is(err, sandbox.NotFound), errors.Is(err, sandbox.Invalid):
+		return s.Image(asked)
+	}
+	return "", "", err
+}
+
+// install installs packages in an image of a Debian-like system.
+const install = `command -v apt-get >/dev/null || { echo "the image has no apt-get: packages are added to images of Debian and Ubuntu" >&2; exit 1; }
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -q -o APT::Update::Error-Mode=any && apt-get install -qy --no-install-recommends -- "$@" && apt-get clean && rm -rf /var/lib/apt/lists/*`
+
+// buildPackages begins a build of an image with packages.
+func (s *Service) buildPackages(ctx context.Context, tenant sandbox.TenantID, req sandbox.TemplateRequest, image string) (sandbox.TemplateBuild, error) {
+	draft, err := s.draftOf(ctx, tenant, req.Template)
+	if err != nil {
+		return sandbox.TemplateBuild{}, err
+	}
+	if req.Ready != "" && req.Start == "" {
+		return sandbox.TemplateBuild{}, errNothingStarts
+	}
+	r := Recipe{Own: true, Asked: image, Start: req.Start, Ready: req.Ready, Force: req.Force, Files: req.Files}
+	if r.Image, r.From, err = s.Image(image); err != nil {
+		return sandbox.TemplateBuild{}, err
+	}
+	if err := checkPackages(req.Packages); err != nil {
+		return sandbox.TemplateBuild{}, err
+	}
+	r.Steps = append(r.Steps, Step{
+		Type: "RUN", Text: "install " + strings.Join(req.Packages, " "),
+		Argv: append([]string{"/bin/sh", "-c", install, "sh"}, req.Packages...), Args: []string{"install"},
+	})
+	if len(req.Env) > 0 {
+		env := Step{Type: "ENV", Text: "set the environment", Argv: []string{}}
+		for _, key := range slices.Sorted(maps.Keys(req.Env)) {
+			env.Args = append(env.Args, key, req.Env[key])
+		}
+		r.Steps = append(r.Steps, env)
+	}
+	if req.Upload != nil {
+		if r.Upload, err = s.takeUpload(ctx, tenant, req.Upload); err != nil {
+			return sandbox.TemplateBuild{}, err
+		}
+	}
+	return s.launch(ctx, tenant, draft, r)
+}
+
+func checkPackages(names []string) error {
+	if len(names) > maxPackages {
+		return sandbox.Errorf(sandbox.TooLarge, "a template may ask for at most %d packages", maxPackages)
+	}
+	for _, name := range names {
+		if !packagePattern.MatchString(name) {
+			return sandbox.Errorf(sandbox.Invalid, "%.80q is not the name of a package", name)
+		}
+	}
+	return nil
+}
+
+// draftOf is what NAME or NAME:TAG names.
+func (s *Service) draftOf(ctx context.Context, tenant sandbox.TenantID, template string) (Draft, error) {
+	name, tag, tagged := strings.Cut(template, ":")
+	if !tagged {
+		tag = "latest"
+	}
+	if strings.Contains(template, "@") {
+		return Draft{}, sandbox.Errorf(sandbox.Invalid, "a build makes a version: name a tag")
+	}
+	d := Draft{Name: name, Tags: []string{tag}}
+	return d, s.checkDraft(ctx, tenant, d)
+}
+
+// launch announces a build and starts it. The Recipe is closed once it is over, or does not start.
+func (s *Service) launch(ctx context.Context, tenant sandbox.TenantID, d Draft, r Recipe) (sandbox.TemplateBuild, error) {
+	b, err := s.Announce(ctx, tenant, d)
+	if err == nil {
+		err = s.Start(tenant, d.Name, b.ID, r)
+	}
+	if err != nil {
+		r.close()
+		return sandbox.TemplateBuild{}, err
+	}
+	return s.buildByID(tenant, b.ID)
+}
+
+// byID is find without the name of the Template.
+func (s *Service) byID(tenant sandbox.TenantID, id string) (*build, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := s.builds[id]
+	if b == nil || b.record.Tenant != tenant {
+		return nil, errNoBuild(id)
+	}
+	return b, nil
+}
+
+func (s *Service) buildByID(tenant sandbox.TenantID, id string) (sandbox.TemplateBuild, error) {
+	b, err := s.byID(tenant, id)
+	if err != nil {
+		return sandbox.TemplateBuild{}, err
+	}
+	return b.asBuild(), nil
+}
+
+// asBuild is a build in the words of the port.
+func (b *build) asBuild() sandbox.TemplateBuild {
+	r, lines := b.view()
+	made := sandbox.TemplateBuild{
+		ID: r.ID, Tenant: r.Tenant, Template: r.Name + ":" + r.Tags[0], Source: r.Source, State: sandbox.BuildRunning,
+		CreatedAt: r.CreatedAt, StartedAt: r.CreatedAt, EndedAt: r.EndedAt,
+	}
+	if r.Tags[0] == "latest" {
+		made.Template = r.Name
+	}
+	if len(lines) > 0 {
+		made.Progress = lines[len(lines)-1].Text
+	}
+	switch r.State {
+	case Waiting:
+		made.State, made.StartedAt = sandbox.BuildQueued, r.EndedAt
+	case Ready:
+		made.State, made.Version, made.SizeBytes, made.Cached = sandbox.BuildReady, r.Version, r.SizeBytes, r.Cached
+	case Failed:
+		made.State = sandbox.BuildFailed
+		switch f := r.Failure; {
+		case f.Cancelled:
+			made.State = sandbox.BuildCancelled
+		default:
+			made.Failure = &sandbox.Failure{Code: cmp.Or(f.Code, sandbox.Internal), Message: f.Message}
+		}
+	}
+	return made
+}
+
+// Builds implements sandbox.Templates. Builds that a build by steps has asked for are
+// parts of that, and left out.
+func (t Templates) Builds(ctx context.Context, tenant sandbox.TenantID) ([]sandbox.TemplateBuild, error) {
+	all, err := t.Templates.Builds(ctx, tenant)
+	if err != nil {
+		return nil, err
+	}
+	all = slices.DeleteFunc(all, func(b sandbox.TemplateBuild) bool {
+		_, tag, _ := strings.Cut(b.Template, ":")
+		return b.Build != "" || strings.HasPrefix(tag, pulledPrefix)
+	})
+	t.Steps.mu.Lock()
+	for _, b := range t.Steps.builds {
+		if b.record.Tenant == tenant && b.snapshot().State != Waiting {
+			all = append(all, b.asBuild())
+		}
+	}
+	t.Steps.mu.Unlock()
+	slices.SortStableFunc(all, func(a, b sandbox.TemplateBuild) int { return b.CreatedAt.Compare(a.CreatedAt) })
+	return all, nil
+}
+
+// BuildByID implements sandbox.Templates.
+func (t Templates) BuildByID(ctx context.Context, tenant sandbox.TenantID, id string) (sandbox.TemplateBuild, error) {
+	if idPattern.MatchString(id) {
+		return t.Steps.buildByID(tenant, id)
+	}
+	return t.Templates.BuildByID(ctx, tenant, id)
+}
+
+// CancelBuild implements sandbox.Templates.
+func (t Templates) CancelBuild(ctx context.Context, tenant sandbox.TenantID, id string) (sandbox.TemplateBuild, error) {
+	if !idPattern.MatchString(id) {
+		return t.Templates.CancelBuild(ctx, tenant, id)
+	}
+	b, err := t.Steps.byID(tenant, id)
+	if err != nil {
+		return sandbox.TemplateBuild{}, err
+	}
+	if !b.cancel() {
+		return sandbox.TemplateBuild{}, sandbox.Errorf(sandbox.Conflict, "the build is over")
+	}
+	select {
+	case <-b.done:
+		return b.asBuild(), nil
+	case <-ctx.Done():
+		return sandbox.TemplateBuild{}, ctx.Err()
+	}
+}
+
+// BuildLog implements sandbox.Templates. Offsets count lines.
+func (t Templates) BuildLog(ctx context.Context, tenant sandbox.TenantID, id string, from int64, follow bool, each func(sandbox.BuildLine) error) error {
+	if !idPattern.MatchString(id) {
+		return t.Templates.BuildLog(ctx, tenant, id, from, follow, each)
+	}
+	b, err := t.Steps.byID(tenant, id)
+	if err != nil {
+		return err
+	}
+	for first := true; ; first = false {
+		b.mu.Lock()
+		lines, changed, over := b.lines[:len(b.lines):len(b.lines)], b.changed, b.record.State != Building
+		b.mu.Unlock()
+		if first && (from < 0 || from > int64(len(lines))) {
+			return sandbox.Errorf(sandbox.Invalid, "from must be 0 or the next of a line before")
+		}
+		for ; from < int64(len(lines)); from++ {
+			l := lines[from]
+			if err := each(sandbox.BuildLine{At: l.At, Text: l.Text, Next: from + 1}); err != nil {
+				return err
+			}
+		}
+		if !follow || over {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
