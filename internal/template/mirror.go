@@ -72,22 +72,26 @@ func osRelease(host fs.FS) (id, codename string) {
 // d's suite, or d.Mirror.
 func hostMirror(host fs.FS, d distribution) string {
 	for _, s := range hostSources(host) {
-		if slices.Contains(s.suites, d.Suite) && slices.Contains(s.components, "main") && mirrorOf(d.Name, s.uri) {
-			return strings.TrimSuffix(s.uri, "/")
+		if !slices.Contains(s.suites, d.Suite) || !slices.Contains(s.components, "main") {
+			continue
+		}
+		if mirror, ok := mirrorOf(d.Name, s.uri); ok {
+			return mirror
 		}
 	}
 	return d.Mirror
 }
 
-// mirrorOf reports whether uri can be a whole mirror of a distribution, and
-// not a vendor's repository that uses the same names of suites.
-func mirrorOf(name, uri string) bool {
+// mirrorOf returns uri in its usual spelling, and reports whether it can be a whole
+// mirror of a distribution and is not a vendor's repository that uses the same names
+// of suites.
+func mirrorOf(name, uri string) (mirror string, ok bool) {
 	u, err := url.Parse(uri)
 	if err != nil || u.Host == "" || u.User != nil || (u.Scheme != "http" && u.Scheme != "https") {
-		return false
+		return "", false
 	}
 	base := path.Base(u.Path)
-	return base == name || (name == "ubuntu" && base == "ubuntu-ports")
+	return strings.TrimSuffix(u.String(), "/"), base == name || (name == "ubuntu" && base == "ubuntu-ports")
 }
 
 // A packageSource is one entry of the host's apt sources.

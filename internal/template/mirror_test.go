@@ -59,6 +59,10 @@ func TestChooseDistribution(t *testing.T) {
 		"ubuntu with Debian's keys": {"", map[string]string{
 			"etc/os-release": ubuntu24, keyring: "keys",
 		}, "debian bookworm http://deb.debian.org/debian"},
+		"a mirror in capitals": {"", map[string]string{
+			"etc/os-release":       debian12,
+			"etc/apt/sources.list": "deb HTTP://m.example/debian/ bookworm main\n",
+		}, "debian bookworm http://m.example/debian"},
 		"something else": {"", map[string]string{"etc/os-release": fedora}, "debian bookworm http://deb.debian.org/debian"},
 		"nothing known":  {"", nil, "debian bookworm http://deb.debian.org/debian"},
 		"broken lines": {"", map[string]string{
