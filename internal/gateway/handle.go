@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution/after"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/e2b"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/linger"
@@ -252,7 +253,7 @@ func (s *Server) conclude(rt route, w *writer, r *http.Request, err error) (brok
 	if f.RetryAfterSeconds > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(f.RetryAfterSeconds))
 	}
-	_ = rest.Reply(w, f.Status, status.Body{Error: f}) // a client that is gone hears nothing
+	_ = rest.Reply(w, f.Status, v1.FailureBody{Error: f}) // a client that is gone hears nothing
 	return false
 }
 

@@ -16,9 +16,9 @@ import (
 	"sync"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/keys"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
@@ -103,7 +103,7 @@ func starts(r *http.Request) bool {
 }
 
 // Fail answers the request r that failed with f.
-func Fail(w http.ResponseWriter, r *http.Request, f status.Failure) {
+func Fail(w http.ResponseWriter, r *http.Request, f v1.Failure) {
 	code := f.Status
 	if f.Code == sandbox.Unsupported {
 		code = http.StatusBadRequest // E2B's clients know no other for what cannot be
@@ -115,7 +115,7 @@ func Fail(w http.ResponseWriter, r *http.Request, f status.Failure) {
 }
 
 // failureOf is f, of a Sandbox that could not be started, as a part of an answer.
-func failureOf(f status.Failure) *failure {
+func failureOf(f v1.Failure) *failure {
 	return &failure{f.Status, f.Message, errorCode(f.Status, true)}
 }
 

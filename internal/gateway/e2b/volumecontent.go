@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
 )
 
 // contentFailure is the body of every answer about files of Volumes that is not a
@@ -20,7 +20,7 @@ type contentFailure struct {
 }
 
 // FailContent answers a request about files of a Volume that failed with f.
-func FailContent(w http.ResponseWriter, f status.Failure) {
+func FailContent(w http.ResponseWriter, f v1.Failure) {
 	if f.RetryAfterSeconds > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(f.RetryAfterSeconds))
 	}

@@ -7,6 +7,7 @@ import (
 	"path"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
@@ -71,12 +72,7 @@ func (a *API) WriteArchive(w http.ResponseWriter, r *http.Request, who sandbox.I
 	if err != nil {
 		return err
 	}
-	return Reply(w, http.StatusOK, struct {
-		Path        string `json:"path"`
-		Files       int64  `json:"files"`
-		Directories int64  `json:"directories"`
-		Links       int64  `json:"links"`
-		Skipped     int64  `json:"skipped"`
-		Bytes       int64  `json:"bytes"`
-	}{text(p), done.Files, done.Directories, done.Links, done.Skipped, done.Bytes})
+	return Reply(w, http.StatusOK, v1.Extracted{
+		Path: text(p), Files: done.Files, Directories: done.Directories, Links: done.Links, Skipped: done.Skipped, Bytes: done.Bytes,
+	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
 )
@@ -127,16 +128,6 @@ func (a *API) endAttached(ctx context.Context, at attachment, saidSo bool) {
 	_ = a.Executions.AbandonProcess(ctx, at.who.Tenant, at.ref, after)
 }
 
-// attachEvent is a message of the server that is not output.
-type attachEvent struct {
-	Type    string          `json:"type"`
-	Offset  int64           `json:"offset"`
-	Next    int64           `json:"next_offset,omitempty"`
-	Bytes   *int            `json:"bytes,omitempty"` // of "taken"
-	Process *processView    `json:"process,omitempty"`
-	Error   *status.Failure `json:"error,omitempty"`
-}
-
 // show sends what the Process writes, beginning with the end of what it has
 // written, until it has ended. told is false when the client did not take it.
 func (a *API) show(ctx, left context.Context, s *socket, at attachment) (told bool, err error) {
@@ -165,7 +156,7 @@ func (v *viewer) output(p *execution.Process, o execution.Output) error {
 	if !v.begun {
 		v.begun, v.next = true, o.Next
 		started := processViewOf(*p)
-		return v.s.json(v.left, attachEvent{Type: "start", Offset: v.next, Process: &started})
+		return v.s.json(v.left, v1.AttachEvent{Type: "start", Offset: v.next, Process: &started})
 	}
 	for _, piece := range o.Pieces {
 		if err := v.piece(piece); err != nil {
@@ -176,7 +167,7 @@ func (v *viewer) output(p *execution.Process, o execution.Output) error {
 		return err
 	}
 	ended := processViewOf(*p)
-	return v.s.json(v.left, attachEvent{Type: "end", Offset: o.Next, Process: &ended})
+	return v.s.json(v.left, v1.AttachEvent{Type: "end", Offset: o.Next, Process: &ended})
 }
 
 // streamOf begins a message of output in pipes mode, by the numbers of Unix.
@@ -195,7 +186,7 @@ func (v *viewer) piece(p execution.OutputPiece) error {
 		}
 	}
 	if dropped {
-		if err := v.s.json(v.left, attachEvent{Type: "dropped", Offset: v.next, Next: p.Offset}); err != nil {
+		if err := v.s.json(v.left, v1.AttachEvent{Type: "dropped", Offset: v.next, Next: p.Offset}); err != nil {
 			return err
 		}
 	}
@@ -280,7 +271,7 @@ func (a *API) feed(ctx, left context.Context, s *socket, at attachment, in *inbo
 			missing = at.input != nil
 			err = s.refuse(left, err)
 		} else {
-			err = s.json(left, attachEvent{Type: "taken", Bytes: new(len(next.Data))})
+			err = s.json(left, v1.AttachEvent{Type: "taken", Bytes: new(len(next.Data))})
 		}
 		if err != nil { // nobody listens
 			return
@@ -340,7 +331,7 @@ func (b *inbox) taken(n int) {
 // refuse tells a client that something it sent did not work.
 func (s *socket) refuse(ctx context.Context, err error) error {
 	f := status.Of(err)
-	return s.json(ctx, attachEvent{Type: "error", Error: &f})
+	return s.json(ctx, v1.AttachEvent{Type: "error", Error: &f})
 }
 
 // attachCommand is a text message of a client.

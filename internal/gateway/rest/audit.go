@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
 const (
@@ -17,28 +18,9 @@ const (
 	typeLines    = "application/x-ndjson"
 )
 
-// auditView is an entry of the audit log as its Tenant sees it. Its number stays
-// hidden, which tells how much others do; its hash names it to the operator.
-type auditView struct {
-	At        string `json:"at"`
-	User      string `json:"user"`
-	Role      string `json:"role,omitempty"`
-	KeyID     string `json:"key_id,omitempty"`
-	Operation string `json:"operation"`
-	Target    string `json:"target,omitempty"`
-	SandboxID string `json:"sandbox_id,omitempty"`
-	Detail    string `json:"detail,omitempty"`
-	Remote    string `json:"remote,omitempty"`
-	RequestID string `json:"request_id,omitempty"`
-	Status    int    `json:"status,omitempty"`
-	Code      string `json:"code,omitempty"`
-	Outcome   string `json:"outcome"`
-	Hash      string `json:"hash"`
-}
-
-func auditViewOf(e sandbox.AuditEntry) auditView {
-	v := auditView{
-		At: timestamp(e.At), User: e.User, KeyID: e.Key, Operation: e.Operation, Target: e.Target, SandboxID: e.Sandbox,
+func auditViewOf(e sandbox.AuditEntry) v1.AuditEntry {
+	v := v1.AuditEntry{
+		At: v1.Time(e.At), User: e.User, KeyID: e.Key, Operation: e.Operation, Target: e.Target, SandboxID: e.Sandbox,
 		Detail: e.Detail, Remote: e.Remote, RequestID: e.Request, Status: e.Status, Code: e.Code,
 		Outcome: string(e.Outcome()), Hash: e.Hash.String(),
 	}
@@ -65,10 +47,7 @@ func (a *API) ReadAudit(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	if err != nil {
 		return err
 	}
-	reply := struct {
-		Entries []auditView `json:"entries"`
-		Next    string      `json:"next_cursor,omitempty"`
-	}{[]auditView{}, page.Next}
+	reply := v1.AuditEntries{Entries: []v1.AuditEntry{}, Next: page.Next}
 	for _, e := range page.Entries {
 		reply.Entries = append(reply.Entries, auditViewOf(e))
 	}

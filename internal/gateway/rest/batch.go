@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/spool"
@@ -33,19 +34,7 @@ type batch struct {
 }
 
 // operation is one of a batch, checked.
-type operation func(ctx context.Context, b *batch) (batchResult, error)
-
-// batchResult is what one operation gave.
-type batchResult struct {
-	Status        string          `json:"status"`
-	Entry         *entryView      `json:"entry,omitempty"`
-	Entries       *[]entryView    `json:"entries,omitempty"`
-	Content       *string         `json:"content,omitempty"`
-	ContentBase64 *string         `json:"content_base64,omitempty"`
-	Truncated     *bool           `json:"truncated,omitempty"`
-	Changed       *int64          `json:"changed,omitempty"`
-	Error         *status.Failure `json:"error,omitempty"`
-}
+type operation func(ctx context.Context, b *batch) (v1.BatchResult, error)
 
 // operations makes each kind of operation from its fields.
 var operations = map[string]func(raw []byte) (operation, error){
@@ -77,10 +66,7 @@ func (a *API) BatchFiles(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	if err != nil {
 		return err
 	}
-	return Reply(w, http.StatusOK, struct {
-		Results []batchResult `json:"results"`
-		Failed  int           `json:"failed"`
-	}{results, failed})
+	return Reply(w, http.StatusOK, v1.BatchResults{Results: results, Failed: failed})
 }
 
 func parseOperations(raws []json.RawMessage) ([]operation, error) {
@@ -110,8 +96,8 @@ func parseOperations(raws []json.RawMessage) ([]operation, error) {
 
 // run runs the operations. Those after a failure are skipped when stop says so,
 // or when the Sandbox does not answer. It fails when the request has ended.
-func (b *batch) run(ctx context.Context, steps []operation, stop bool) (results []batchResult, failed int, err error) {
-	results = make([]batchResult, len(steps))
+func (b *batch) run(ctx context.Context, steps []operation, stop bool) (results []v1.BatchResult, failed int, err error) {
+	results = make([]v1.BatchResult, len(steps))
 	over := false
 	for i, step := range steps {
 		if over {
@@ -125,7 +111,7 @@ func (b *batch) run(ctx context.Context, steps []operation, stop bool) (results 
 		}
 		if err != nil {
 			f := status.Of(err)
-			result = batchResult{Status: "error", Error: &f}
+			result = v1.BatchResult{Status: "error", Error: &f}
 			over = stop || errors.Is(err, sandbox.Unavailable)
 			failed++
 		} else {
@@ -150,22 +136,24 @@ func (f *pathOperation) parse(raw []byte) (string, error) {
 }
 
 // entryResult is the result of an operation that ends in one file.
-func entryResult(e execution.Entry, err error) (batchResult, error) {
+func entryResult(e execution.Entry, err error) (v1.BatchResult, error) {
 	if err != nil {
-		return batchResult{}, err
+		return v1.BatchResult{}, err
 	}
 	v := entryViewOf(e)
-	return batchResult{Entry: &v}, nil
+	return v1.BatchResult{Entry: &v}, nil
 }
 
 func statOperation(raw []byte) (operation, error) {
 	p, err := new(pathOperation).parse(raw)
-	return func(ctx context.Context, b *batch) (batchResult, error) { return entryResult(b.guest.Stat(ctx, p)) }, err
+	return func(ctx context.Context, b *batch) (v1.BatchResult, error) { return entryResult(b.guest.Stat(ctx, p)) }, err
 }
 
 func mkdirOperation(raw []byte) (operation, error) {
 	p, err := new(pathOperation).parse(raw)
-	return func(ctx context.Context, b *batch) (batchResult, error) { return entryResult(b.guest.MakeDir(ctx, p)) }, err
+	return func(ctx context.Context, b *batch) (v1.BatchResult, error) {
+		return entryResult(b.guest.MakeDir(ctx, p))
+	}, err
 }
 
 func listOperation(raw []byte) (operation, error) {
@@ -187,23 +175,23 @@ func listOperation(raw []byte) (operation, error) {
 	if depth < 1 || depth > execution.MaxDepth {
 		return nil, sandbox.Errorf(sandbox.Invalid, "depth must be a whole number from 1 to %d", execution.MaxDepth)
 	}
-	return func(ctx context.Context, b *batch) (batchResult, error) { return b.list(ctx, p, depth) }, nil
+	return func(ctx context.Context, b *batch) (v1.BatchResult, error) { return b.list(ctx, p, depth) }, nil
 }
 
-func (b *batch) list(ctx context.Context, p string, depth int) (batchResult, error) {
+func (b *batch) list(ctx context.Context, p string, depth int) (v1.BatchResult, error) {
 	entries, truncated, err := b.guest.List(ctx, p, depth)
 	if err != nil {
-		return batchResult{}, err
+		return v1.BatchResult{}, err
 	}
 	if len(entries) > b.entriesLeft {
 		entries, truncated = entries[:b.entriesLeft], true
 	}
 	b.entriesLeft -= len(entries)
-	views := make([]entryView, len(entries))
+	views := make([]v1.File, len(entries))
 	for i, e := range entries {
 		views[i] = entryViewOf(e)
 	}
-	return batchResult{Entries: &views, Truncated: &truncated}, nil
+	return v1.BatchResult{Entries: &views, Truncated: &truncated}, nil
 }
 
 func moveOperation(raw []byte) (operation, error) {
@@ -220,7 +208,7 @@ func moveOperation(raw []byte) (operation, error) {
 		return nil, err
 	}
 	destination, err := execution.Path("destination", f.Destination)
-	return func(ctx context.Context, b *batch) (batchResult, error) {
+	return func(ctx context.Context, b *batch) (v1.BatchResult, error) {
 		return entryResult(b.guest.Move(ctx, source, destination))
 	}, err
 }
@@ -234,7 +222,7 @@ func copyOperation(raw []byte) (operation, error) {
 		return nil, err
 	}
 	req, err := f.request()
-	return func(ctx context.Context, b *batch) (batchResult, error) {
+	return func(ctx context.Context, b *batch) (v1.BatchResult, error) {
 		copied, err := b.guest.Copy(ctx, req)
 		return entryResult(copied.Entry, err)
 	}, err
@@ -249,9 +237,9 @@ func chmodOperation(raw []byte) (operation, error) {
 		return nil, err
 	}
 	req, err := f.request()
-	return func(ctx context.Context, b *batch) (batchResult, error) {
+	return func(ctx context.Context, b *batch) (v1.BatchResult, error) {
 		changed, err := b.guest.Chmod(ctx, req)
-		return batchResult{Changed: &changed}, err
+		return v1.BatchResult{Changed: &changed}, err
 	}, err
 }
 
@@ -264,8 +252,8 @@ func removeOperation(raw []byte) (operation, error) {
 		return nil, err
 	}
 	p, err := execution.Path("path", f.Path)
-	return func(ctx context.Context, b *batch) (batchResult, error) {
-		return batchResult{}, execution.Remove(ctx, b.guest, p, f.Recursive)
+	return func(ctx context.Context, b *batch) (v1.BatchResult, error) {
+		return v1.BatchResult{}, execution.Remove(ctx, b.guest, p, f.Recursive)
 	}, err
 }
 
@@ -285,15 +273,17 @@ func writeOperation(raw []byte) (operation, error) {
 	}
 	content, err := writtenContent(f.Content, f.ContentBase64)
 	if err != nil || f.Mode == nil {
-		return func(ctx context.Context, b *batch) (batchResult, error) { return entryResult(b.write(ctx, p, content)) }, err
+		return func(ctx context.Context, b *batch) (v1.BatchResult, error) {
+			return entryResult(b.write(ctx, p, content))
+		}, err
 	}
 	mode, err := execution.FileMode(*f.Mode)
-	return func(ctx context.Context, b *batch) (batchResult, error) {
+	return func(ctx context.Context, b *batch) (v1.BatchResult, error) {
 		if _, err := b.write(ctx, p, content); err != nil {
-			return batchResult{}, err
+			return v1.BatchResult{}, err
 		}
 		if _, err := b.guest.Chmod(ctx, execution.ChmodRequest{Path: p, Mode: mode}); err != nil {
-			return batchResult{}, err
+			return v1.BatchResult{}, err
 		}
 		return entryResult(b.guest.Stat(ctx, p))
 	}, err
@@ -336,20 +326,20 @@ func readOperation(raw []byte) (operation, error) {
 	if limit < 1 || limit > maxBatchRead {
 		return nil, sandbox.Errorf(sandbox.Invalid, "max_bytes must be from 1 to %d", maxBatchRead)
 	}
-	return func(ctx context.Context, b *batch) (batchResult, error) { return b.read(ctx, p, limit) }, nil
+	return func(ctx context.Context, b *batch) (v1.BatchResult, error) { return b.read(ctx, p, limit) }, nil
 }
 
 // read reads the first bytes of a file: as text, if they are.
-func (b *batch) read(ctx context.Context, p string, limit int64) (batchResult, error) {
+func (b *batch) read(ctx context.Context, p string, limit int64) (v1.BatchResult, error) {
 	file, err := b.guest.ReadFile(ctx, p, execution.ReadOptions{})
 	if err != nil {
-		return batchResult{}, err
+		return v1.BatchResult{}, err
 	}
 	defer file.Body.Close()
 	limit = min(limit, b.readsLeft)
 	data, err := io.ReadAll(io.LimitReader(file.Body, limit+1))
 	if err != nil {
-		return batchResult{}, sandbox.Errorf(sandbox.Unavailable, "the file broke off").WithCause(err)
+		return v1.BatchResult{}, sandbox.Errorf(sandbox.Unavailable, "the file broke off").WithCause(err)
 	}
 	truncated := int64(len(data)) > limit
 	if truncated {
@@ -357,9 +347,9 @@ func (b *batch) read(ctx context.Context, p string, limit int64) (batchResult, e
 	}
 	b.readsLeft -= int64(len(data))
 	if err := b.memory.Add(ctx, len(data)); err != nil {
-		return batchResult{}, err
+		return v1.BatchResult{}, err
 	}
-	result := batchResult{Truncated: &truncated}
+	result := v1.BatchResult{Truncated: &truncated}
 	if text, ok := wholeText(data, truncated); ok {
 		result.Content = &text
 	} else {

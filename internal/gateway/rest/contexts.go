@@ -4,25 +4,14 @@ import (
 	"net/http"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
-type contextView struct {
-	ContextID string `json:"context_id"`
-	SandboxID string `json:"sandbox_id"`
-	SessionID string `json:"session_id"`
-	Language  string `json:"language"`
-	Cwd       string `json:"cwd"`
-	User      string `json:"user"`
-	Default   bool   `json:"default"`
-	State     string `json:"state"`
-	Count     int64  `json:"execution_count"`
-}
-
-func contextViewOf(c execution.Context) contextView {
-	v := contextView{
-		ContextID: c.ID, SandboxID: c.SandboxID, SessionID: c.SandboxID, Language: c.Language, Cwd: c.Cwd, User: c.User,
-		Default: c.Default, State: "stopped", Count: c.Count,
+func contextViewOf(c execution.Context) v1.Context {
+	v := v1.Context{
+		ID: c.ID, SandboxID: c.SandboxID, SessionID: c.SandboxID, Language: c.Language, Cwd: c.Cwd, User: c.User,
+		Default: c.Default, State: "stopped", ExecutionCount: c.Count,
 	}
 	switch {
 	case c.Busy:
@@ -43,11 +32,11 @@ func (a *API) ListContexts(w http.ResponseWriter, r *http.Request, who sandbox.I
 	if err != nil {
 		return err
 	}
-	views := make([]contextView, 0, len(all))
+	views := make([]v1.Context, 0, len(all))
 	for _, c := range all {
 		views = append(views, contextViewOf(c))
 	}
-	return Reply(w, http.StatusOK, map[string][]contextView{"contexts": views})
+	return Reply(w, http.StatusOK, v1.Contexts{Contexts: views})
 }
 
 // queryTarget is the Sandbox that a request without a body names.

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
+
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
 // keepAlive is how often a quiet stream says that it lives: more often than
@@ -126,7 +128,7 @@ func (e *events) write(p []byte) error {
 // fail ends the stream with an event that says why. It returns err, for the
 // log, as one that has been answered.
 func (e *events) fail(err error) error {
-	if sent := e.send("error", status.Body{Error: status.Of(err)}); sent != nil {
+	if sent := e.send("error", v1.FailureBody{Error: status.Of(err)}); sent != nil {
 		return err // nobody is there to tell
 	}
 	return &Answered{err}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
@@ -131,64 +132,12 @@ func parseCursor(s string) (c execution.Cursor, err error) {
 	return execution.Cursor{Stdout: numbers[0], Stderr: numbers[1], Values: int(numbers[2])}, nil
 }
 
-type resultView struct {
-	SandboxID  string           `json:"sandbox_id"`
-	SessionID  string           `json:"session_id"`
-	ProcessID  string           `json:"process_id,omitempty"`
-	NextOffset *int64           `json:"next_offset,omitempty"`
-	Status     execution.Status `json:"status"`
-	Stdout     *longText        `json:"stdout"`
-	Stderr     *longText        `json:"stderr"`
-	// The exact bytes, of a stream whose text has replacements.
-	StdoutBase64 *longText `json:"stdout_base64,omitempty"`
-	StderrBase64 *longText `json:"stderr_base64,omitempty"`
-
-	ExitCode   int            `json:"exit_code"`
-	Results    longList       `json:"results"` // of valueView
-	Error      *problemView   `json:"error,omitempty"`
-	DurationMS float64        `json:"duration_ms"`
-	Truncated  *truncatedView `json:"truncated,omitempty"`
-	*cellView
-}
-
-// cellView is there when the code ran in a context.
-type cellView struct {
-	ContextID string `json:"context_id"`
-	Count     int64  `json:"execution_count"`
-	Restarted bool   `json:"context_restarted"`
-	Lost      bool   `json:"context_ended"`
-}
-
-type problemView struct {
-	Name      string `json:"name"`
-	Message   string `json:"message"`
-	Traceback string `json:"traceback,omitempty"`
-}
-
-type truncatedView struct {
-	StdoutBytesDropped int64 `json:"stdout_bytes_dropped"`
-	StderrBytesDropped int64 `json:"stderr_bytes_dropped"`
-	ResultsDropped     int64 `json:"results_dropped,omitempty"`
-}
-
-// valueView is one result: the representations that have a word of their own,
-// and the others by MIME type.
-type valueView struct {
-	Main       bool                 `json:"is_main_result"`
-	Text       *longText            `json:"text,omitempty"`
-	HTML       *longText            `json:"html,omitempty"`
-	Markdown   *longText            `json:"markdown,omitempty"`
-	SVG        *longText            `json:"svg,omitempty"`
-	PNG        *longText            `json:"png,omitempty"`
-	JPEG       *longText            `json:"jpeg,omitempty"`
-	PDF        *longText            `json:"pdf,omitempty"`
-	Latex      *longText            `json:"latex,omitempty"`
-	JSON       *longText            `json:"json,omitempty"`
-	JavaScript *longText            `json:"javascript,omitempty"`
-	Data       *longText            `json:"data,omitempty"`
-	Chart      *longText            `json:"chart,omitempty"`
-	Extra      map[string]*longText `json:"extra,omitempty"`
-}
+// resultView is how an execution ended, and valueView a rich result, as the server
+// writes them.
+type (
+	resultView = v1.ExecuteResultOf[*longText, longList]
+	valueView  = v1.ValueOf[*longText, *longText]
+)
 
 func valueViewOf(main bool, all iter.Seq[execution.Data]) valueView {
 	v := valueView{Main: main}
@@ -216,7 +165,7 @@ func valueViewOf(main bool, all iter.Seq[execution.Data]) valueView {
 
 func resultViewOf(res execution.Result) resultView {
 	v := resultView{
-		SandboxID: res.SandboxID, SessionID: res.SandboxID, Status: res.Status,
+		SandboxID: res.SandboxID, SessionID: res.SandboxID, Status: string(res.Status),
 		Stdout: textIn(res.Stdout), Stderr: textIn(res.Stderr), ExitCode: res.ExitCode, ProcessID: res.ProcessID,
 		StdoutBase64: bytesIn(res.StdoutBytes), StderrBase64: bytesIn(res.StderrBytes),
 		DurationMS: float64(res.Duration.Microseconds()) / 1000,
@@ -225,10 +174,10 @@ func resultViewOf(res execution.Result) resultView {
 		v.NextOffset = &res.Offset
 	}
 	if res.Problem != nil {
-		v.Error = &problemView{res.Problem.Name, res.Problem.Message, res.Problem.Traceback}
+		v.Error = &v1.Problem{Name: res.Problem.Name, Message: res.Problem.Message, Traceback: res.Problem.Traceback}
 	}
 	if res.StdoutDropped > 0 || res.StderrDropped > 0 || res.ValuesDropped > 0 {
-		v.Truncated = &truncatedView{res.StdoutDropped, res.StderrDropped, res.ValuesDropped}
+		v.Truncated = &v1.Truncated{StdoutBytesDropped: res.StdoutDropped, StderrBytesDropped: res.StderrDropped, ResultsDropped: res.ValuesDropped}
 	}
 	v.Results = func(yield func(any) bool) {
 		for main, data := range res.Values.All() {
@@ -238,7 +187,7 @@ func resultViewOf(res execution.Result) resultView {
 		}
 	}
 	if c := res.Cell; c != nil {
-		v.cellView = &cellView{c.ContextID, c.Count, c.Restarted, c.Lost}
+		v.Cell = &v1.Cell{ContextID: c.ContextID, ExecutionCount: c.Count, ContextRestarted: c.Restarted, ContextEnded: c.Lost}
 	}
 	return v
 }
@@ -303,20 +252,6 @@ func (a *API) EndExecution(w http.ResponseWriter, r *http.Request, who sandbox.I
 	return Reply(w, http.StatusOK, processViewOf(p))
 }
 
-// startView is the first event of an execution.
-type startView struct {
-	SandboxID string `json:"sandbox_id"`
-	SessionID string `json:"session_id"`
-	ProcessID string `json:"process_id,omitempty"`
-}
-
-// textView is a piece of output. Base64 is what Text stands for, where it is not
-// exactly that.
-type textView struct {
-	Text   string `json:"text"`
-	Base64 []byte `json:"base64,omitempty"`
-}
-
 // stream answers with server-sent events. A failure before the first event is
 // an ordinary error; after it, the last event says so.
 func (a *API) stream(w http.ResponseWriter, r *http.Request, who sandbox.Identity, req execution.Request) error {
@@ -325,13 +260,13 @@ func (a *API) stream(w http.ResponseWriter, r *http.Request, who sandbox.Identit
 	res, err := a.Executions.Run(r.Context(), who.Tenant, req, func(e execution.Event) error {
 		switch e.Kind {
 		case execution.EventStart:
-			return events.start(startView{e.SandboxID, e.SandboxID, e.ProcessID})
+			return events.start(v1.ExecutionStart{SandboxID: e.SandboxID, SessionID: e.SandboxID, ProcessID: e.ProcessID})
 		case execution.EventValue:
 			return events.sendLong(cursorID(e.Next), string(e.Kind), valueViewOf(e.Value.Main, e.Value.All()))
 		case execution.EventGap:
 			return events.sendID(cursorID(e.Next), string(e.Kind), map[string]int64{"bytes": e.Dropped})
 		}
-		return events.sendID(cursorID(e.Next), string(e.Kind), textView{e.Text, e.Bytes})
+		return events.sendID(cursorID(e.Next), string(e.Kind), v1.Output{Text: e.Text, Base64: e.Bytes})
 	})
 	switch {
 	case err == nil:

@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
@@ -43,12 +44,7 @@ func (a *API) CopyFile(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 	if err != nil {
 		return err
 	}
-	return Reply(w, http.StatusOK, struct {
-		Entry        entryView `json:"entry"`
-		Files        int64     `json:"files"`
-		Bytes        int64     `json:"bytes"`
-		FilesSkipped int64     `json:"files_skipped"`
-	}{entryViewOf(copied.Entry), copied.Files, copied.Bytes, copied.FilesSkipped})
+	return Reply(w, http.StatusOK, v1.Copied{Entry: entryViewOf(copied.Entry), Files: copied.Files, Bytes: copied.Bytes, FilesSkipped: copied.FilesSkipped})
 }
 
 type chmodFields struct {
@@ -84,8 +80,5 @@ func (a *API) ChmodFile(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	if err != nil {
 		return err
 	}
-	return Reply(w, http.StatusOK, struct {
-		Path    string `json:"path"`
-		Changed int64  `json:"changed"`
-	}{text(req.Path), changed})
+	return Reply(w, http.StatusOK, v1.ChangedFiles{Path: text(req.Path), Changed: changed})
 }

@@ -12,28 +12,17 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
 )
 
-type entryView struct {
-	Name          string `json:"name"`
-	Path          string `json:"path"`
-	Type          string `json:"type"`
-	SizeBytes     int64  `json:"size_bytes"`
-	Mode          string `json:"mode"` // octal, "0644"
-	Owner         string `json:"owner"`
-	Group         string `json:"group"`
-	ModifiedAt    string `json:"modified_at"`
-	SymlinkTarget string `json:"symlink_target,omitempty"`
-}
-
-func entryViewOf(e execution.Entry) entryView {
-	return entryView{
+func entryViewOf(e execution.Entry) v1.File {
+	return v1.File{
 		Name: text(e.Name), Path: text(e.Path), Type: e.Kind(), SizeBytes: max(e.Size, 0),
 		Mode:  "0" + strconv.FormatUint(uint64(e.Mode&0o7777), 8),
 		Owner: text(e.Owner), Group: text(e.Group),
-		ModifiedAt: timestamp(execution.Plausible(e.ModifiedAt)), SymlinkTarget: text(e.SymlinkTarget),
+		ModifiedAt: v1.Time(execution.Plausible(e.ModifiedAt)), SymlinkTarget: text(e.SymlinkTarget),
 	}
 }
 
@@ -108,7 +97,7 @@ func (a *API) ReadFile(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 
 // refused answers with a status that HTTP has for one header alone.
 func refused(w http.ResponseWriter, code int, err error) error {
-	if sent := Reply(w, code, status.Body{Error: status.Of(err)}); sent != nil {
+	if sent := Reply(w, code, v1.FailureBody{Error: status.Of(err)}); sent != nil {
 		return sent
 	}
 	return &Answered{err}
@@ -280,11 +269,7 @@ func (a *API) ListFiles(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	if err != nil {
 		return err
 	}
-	reply := struct {
-		Path      string      `json:"path"`
-		Entries   []entryView `json:"entries"`
-		Truncated bool        `json:"truncated"`
-	}{text(p), make([]entryView, len(entries)), truncated}
+	reply := v1.Files{Path: text(p), Entries: make([]v1.File, len(entries)), Truncated: truncated}
 	for i, e := range entries {
 		reply.Entries[i] = entryViewOf(e)
 	}

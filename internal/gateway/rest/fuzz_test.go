@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
@@ -80,7 +81,7 @@ func FuzzOperations(f *testing.F) {
 func TestBatchEnds(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	done := 0
-	step := func(context.Context, *batch) (batchResult, error) { done++; end(); return batchResult{}, nil }
+	step := func(context.Context, *batch) (v1.BatchResult, error) { done++; end(); return v1.BatchResult{}, nil }
 	if _, _, err := new(batch).run(ctx, []operation{step, step}, false); err == nil || done != 1 {
 		t.Errorf("%d steps, %v", done, err)
 	}

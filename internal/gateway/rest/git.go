@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution/git"
 )
@@ -55,36 +56,13 @@ func (f *remoteFields) parse() (*git.Credentials, time.Duration, error) {
 	return c, timeout, err
 }
 
-type headView struct {
-	Path   string `json:"path"`
-	Branch string `json:"branch,omitempty"`
-	Commit string `json:"commit,omitempty"`
-}
-
-type gitFileView struct {
-	Path         string     `json:"path"`
-	Index        git.Change `json:"index"`
-	Worktree     git.Change `json:"worktree"`
-	OriginalPath string     `json:"original_path,omitempty"`
-}
-
-type gitStatusView struct {
-	headView
-	Upstream  string        `json:"upstream,omitempty"`
-	Ahead     int64         `json:"ahead"`
-	Behind    int64         `json:"behind"`
-	Clean     bool          `json:"clean"`
-	Files     []gitFileView `json:"files"`
-	Truncated bool          `json:"truncated"`
-}
-
-func gitStatusViewOf(s git.Status) gitStatusView {
-	v := gitStatusView{
-		headView: headView(s.Head), Upstream: s.Upstream, Ahead: s.Ahead, Behind: s.Behind,
-		Clean: len(s.Files) == 0 && !s.Truncated, Files: make([]gitFileView, len(s.Files)), Truncated: s.Truncated,
+func gitStatusViewOf(s git.Status) v1.GitStatus {
+	v := v1.GitStatus{
+		GitHead: v1.GitHead(s.Head), Upstream: s.Upstream, Ahead: s.Ahead, Behind: s.Behind,
+		Clean: len(s.Files) == 0 && !s.Truncated, Files: make([]v1.GitFile, len(s.Files)), Truncated: s.Truncated,
 	}
 	for i, f := range s.Files {
-		v.Files[i] = gitFileView{f.Path, f.Index, f.Worktree, f.Original}
+		v.Files[i] = v1.GitFile{Path: f.Path, Index: string(f.Index), Worktree: string(f.Worktree), OriginalPath: f.Original}
 	}
 	return v
 }
@@ -126,7 +104,7 @@ func (a *API) GitClone(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 		return err
 	}
 	head, err := repo.Clone(r.Context(), c)
-	return replyWith(w, headView(head), err)
+	return replyWith(w, v1.GitHead(head), err)
 }
 
 // GitStatus answers POST /api/v1/git/status with what has changed.
@@ -143,13 +121,6 @@ func (a *API) GitStatus(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	return replyWith(w, gitStatusViewOf(s), err)
 }
 
-type branchView struct {
-	Name     string `json:"name"`
-	Commit   string `json:"commit"`
-	Remote   bool   `json:"remote"`
-	Upstream string `json:"upstream,omitempty"`
-}
-
 // GitBranches answers POST /api/v1/git/branches with the branches.
 func (a *API) GitBranches(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body gitPlace
@@ -161,14 +132,9 @@ func (a *API) GitBranches(w http.ResponseWriter, r *http.Request, who sandbox.Id
 		return err
 	}
 	b, err := repo.Branches(r.Context())
-	reply := struct {
-		Path      string       `json:"path"`
-		Current   string       `json:"current,omitempty"`
-		Branches  []branchView `json:"branches"`
-		Truncated bool         `json:"truncated"`
-	}{b.Path, b.Current, make([]branchView, len(b.Branches)), b.Truncated}
+	reply := v1.GitBranches{Path: b.Path, Current: b.Current, Branches: make([]v1.GitBranch, len(b.Branches)), Truncated: b.Truncated}
 	for i, branch := range b.Branches {
-		reply.Branches[i] = branchView(branch)
+		reply.Branches[i] = v1.GitBranch(branch)
 	}
 	return replyWith(w, reply, err)
 }
@@ -190,7 +156,7 @@ func (a *API) GitCheckout(w http.ResponseWriter, r *http.Request, who sandbox.Id
 		return err
 	}
 	head, err := repo.Checkout(r.Context(), git.Checkout{Ref: body.Ref, Create: body.Create, Start: body.Start})
-	return replyWith(w, headView(head), err)
+	return replyWith(w, v1.GitHead(head), err)
 }
 
 // GitAdd answers POST /api/v1/git/add with the status afterwards.
@@ -243,7 +209,7 @@ func (a *API) GitCommit(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 		return err
 	}
 	head, err := repo.Commit(r.Context(), c)
-	return replyWith(w, headView(head), err)
+	return replyWith(w, v1.GitHead(head), err)
 }
 
 // GitPull answers POST /api/v1/git/pull with where the repository stands now.
@@ -268,10 +234,7 @@ func (a *API) GitPull(w http.ResponseWriter, r *http.Request, who sandbox.Identi
 		return err
 	}
 	head, updated, err := repo.Pull(r.Context(), p)
-	return replyWith(w, struct {
-		headView
-		Updated bool `json:"updated"`
-	}{headView(head), updated}, err)
+	return replyWith(w, v1.GitPulled{GitHead: v1.GitHead(head), Updated: updated}, err)
 }
 
 // GitPush answers POST /api/v1/git/push with what was pushed.
@@ -297,10 +260,5 @@ func (a *API) GitPush(w http.ResponseWriter, r *http.Request, who sandbox.Identi
 		return err
 	}
 	done, err := repo.Push(r.Context(), p)
-	return replyWith(w, struct {
-		Path   string `json:"path"`
-		Branch string `json:"branch"`
-		Remote string `json:"remote"`
-		Commit string `json:"commit"`
-	}{done.Path, done.Branch, done.Remote, done.Commit}, err)
+	return replyWith(w, v1.GitPushed(done), err)
 }

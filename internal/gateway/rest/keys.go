@@ -5,39 +5,17 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/keys"
 )
 
-// keyView is a Key as its Tenant sees it. Secret is set once, in the answer to
-// the request that made or rotated it.
-type keyView struct {
-	ID         string          `json:"key_id"`
-	Name       string          `json:"name"`
-	Role       string          `json:"role"`
-	Scopes     []sandbox.Scope `json:"scopes"`
-	Hint       string          `json:"hint"`
-	CreatedBy  string          `json:"created_by,omitempty"`
-	CreatedAt  string          `json:"created_at"`
-	ExpiresAt  string          `json:"expires_at,omitempty"`
-	LastUsedAt string          `json:"last_used_at,omitempty"`
-	Previous   *previousView   `json:"previous,omitempty"`
-	Secret     string          `json:"key,omitempty"`
-}
-
-// previousView is the secret that a Key had before, while it is valid.
-type previousView struct {
-	Hint       string `json:"hint"`
-	ValidUntil string `json:"valid_until"`
-	LastUsedAt string `json:"last_used_at,omitempty"`
-}
-
-func keyViewOf(k sandbox.Key) keyView {
-	v := keyView{
+func keyViewOf(k sandbox.Key) v1.Key {
+	v := v1.Key{
 		ID: k.ID, Name: k.Name, Role: RoleName(k.Role), Scopes: k.Scopes, Hint: k.Hint, CreatedBy: k.CreatedBy,
-		CreatedAt: timestamp(k.CreatedAt), ExpiresAt: timestamp(k.ExpiresAt), LastUsedAt: timestamp(k.LastUsed()),
+		CreatedAt: v1.Time(k.CreatedAt), ExpiresAt: v1.Time(k.ExpiresAt), LastUsedAt: v1.Time(k.LastUsed()),
 	}
 	if p := k.Previous; p.ValidAt(time.Now()) {
-		v.Previous = &previousView{Hint: p.Hint, ValidUntil: timestamp(p.Until), LastUsedAt: timestamp(p.UsedAt)}
+		v.Previous = &v1.PreviousKey{Hint: p.Hint, ValidUntil: v1.Time(p.Until), LastUsedAt: v1.Time(p.UsedAt)}
 	}
 	return v
 }
@@ -130,13 +108,11 @@ func (a *API) ListKeys(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 	if err != nil {
 		return err
 	}
-	views := make([]keyView, len(all))
+	views := make([]v1.Key, len(all))
 	for i, k := range all {
 		views[i] = keyViewOf(k)
 	}
-	return Reply(w, http.StatusOK, struct {
-		Keys []keyView `json:"keys"`
-	}{views})
+	return Reply(w, http.StatusOK, v1.Keys{Keys: views})
 }
 
 // DeleteKey answers DELETE /api/v1/keys/{id}.

@@ -98,7 +98,7 @@ func (o *object) fields(v reflect.Value) error {
 			continue
 		}
 		name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
-		if options == "omitempty" && empty(value) {
+		if options == "omitempty" && empty(value) || options == "omitzero" && value.IsZero() {
 			continue
 		}
 		if _, err := fmt.Fprintf(o.w, "%c%q:", o.next, name); err != nil {

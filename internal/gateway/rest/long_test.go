@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 )
 
 type shortView struct {
@@ -20,6 +21,7 @@ type shortView struct {
 	Items []shortItem       `json:"items"`
 	More  map[string]string `json:"more,omitempty"`
 	Bytes []byte            `json:"bytes,omitempty"`
+	At    time.Time         `json:"at,omitzero"`
 	*part
 }
 
@@ -40,6 +42,7 @@ type longView struct {
 	Items longList             `json:"items"`
 	More  map[string]*longText `json:"more,omitempty"`
 	Bytes *longText            `json:"bytes,omitempty"`
+	At    time.Time            `json:"at,omitzero"`
 	*part
 }
 
@@ -80,6 +83,8 @@ func TestWriteLong(t *testing.T) {
 			if one != "" {
 				short.Bytes, view.Bytes = []byte(one), &longText{Reader: strings.NewReader(one), as: asBase64}
 			}
+			short.At = time.Unix(1, 2).UTC()
+			view.At = short.At
 			short.part, view.part = &part{3}, &part{3}
 			short.Raw, view.Raw = json.RawMessage(`{"a":[1,"x"]}`), &longText{Reader: strings.NewReader(`{"a":[1,"x"]}`), as: asJSON}
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
@@ -45,25 +46,6 @@ func networkView(p sandbox.NetworkPolicy) json.RawMessage {
 	return text
 }
 
-type networkLogView struct {
-	Decisions []decisionView `json:"decisions"`
-	Allowed   int64          `json:"allowed"`
-	Refused   int64          `json:"refused"`
-}
-
-type decisionView struct {
-	Seq      int64  `json:"seq"`
-	FirstAt  string `json:"first_at"`
-	LastAt   string `json:"last_at"`
-	Count    int64  `json:"count"`
-	Protocol string `json:"protocol"`
-	Name     string `json:"name,omitempty"`
-	Address  string `json:"address,omitempty"`
-	Port     uint16 `json:"port"`
-	Verdict  string `json:"verdict"`
-	Reason   string `json:"reason"`
-}
-
 // NetworkLog answers GET /api/v1/sessions/{id}/network/log with what the network
 // policies of a running Sandbox decided, as far as it is kept, oldest first.
 func (a *API) NetworkLog(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
@@ -87,7 +69,7 @@ func (a *API) NetworkLog(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	if err != nil {
 		return err
 	}
-	view := networkLogView{Decisions: []decisionView{}, Allowed: log.Allowed, Refused: log.Refused}
+	view := v1.NetworkLog{Decisions: []v1.NetworkDecision{}, Allowed: log.Allowed, Refused: log.Refused}
 	for _, d := range log.Decisions {
 		if v := decisionViewOf(d); verdict == "" || v.Verdict == verdict {
 			view.Decisions = append(view.Decisions, v)
@@ -102,9 +84,9 @@ const (
 )
 
 // decisionViewOf shows a decision; names are a guest's word and may be no text.
-func decisionViewOf(d sandbox.NetworkDecision) decisionView {
-	v := decisionView{
-		Seq: d.Seq, FirstAt: timestamp(d.First), LastAt: timestamp(d.Last), Count: d.Count, Protocol: d.Protocol,
+func decisionViewOf(d sandbox.NetworkDecision) v1.NetworkDecision {
+	v := v1.NetworkDecision{
+		Seq: d.Seq, FirstAt: v1.Time(d.First), LastAt: v1.Time(d.Last), Count: d.Count, Protocol: d.Protocol,
 		Name: strings.ToValidUTF8(d.Name, "\uFFFD"), Port: d.Port, Verdict: verdictRefused, Reason: d.Reason,
 	}
 	if d.Allowed {

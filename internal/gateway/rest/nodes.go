@@ -4,21 +4,12 @@ import (
 	"net/http"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
-// nodeDetails are a Node as the operator sees it.
-type nodeDetails struct {
-	nodeView
-	Version   string     `json:"version,omitempty"`
-	Build     string     `json:"build,omitempty"`
-	Pause     bool       `json:"pause"`
-	Sandboxes int        `json:"sandboxes"`
-	Pools     []poolView `json:"pools"`
-}
-
-func nodeDetailsOf(n NodeState) nodeDetails {
-	v := nodeDetails{
-		nodeView: nodeViewOf(n), Version: n.Engine.Version, Build: n.Engine.Build, Pause: n.Engine.Pause, Sandboxes: n.Bound, Pools: []poolView{},
+func nodeDetailsOf(n NodeState) v1.NodeDetails {
+	v := v1.NodeDetails{
+		Node: nodeViewOf(n), Version: n.Engine.Version, Build: n.Engine.Build, Pause: n.Engine.Pause, Sandboxes: n.Bound, Pools: []v1.Pool{},
 	}
 	for _, p := range n.Pools {
 		v.Pools = append(v.Pools, poolViewOf(n.Node, p))
@@ -35,11 +26,11 @@ func (a *API) ListNodes(w http.ResponseWriter, r *http.Request, _ sandbox.Identi
 	if err != nil {
 		return err
 	}
-	views := make([]nodeDetails, len(states))
+	views := make([]v1.NodeDetails, len(states))
 	for i, n := range states {
 		views[i] = nodeDetailsOf(n)
 	}
-	return Reply(w, http.StatusOK, map[string][]nodeDetails{"nodes": views})
+	return Reply(w, http.StatusOK, v1.Nodes{Nodes: views})
 }
 
 // GetNode answers GET /api/v1/nodes/{name}.

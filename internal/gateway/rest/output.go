@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
@@ -132,20 +133,11 @@ func setOutputHead(h http.Header, next, dropped int64, p execution.Process) {
 	h.Set(headerState, stateOf(p))
 }
 
-// outputEvent is one event of a stream of output.
-type outputEvent struct {
-	Event  string `json:"event,omitempty"` // over a WebSocket
-	Offset int64  `json:"offset"`
-	Next   int64  `json:"next_offset"`
-	Text   string `json:"text,omitempty"`
-	Base64 []byte `json:"base64,omitempty"` // what Text stands for, where it is not exactly that
-}
-
 // sink takes the events of output, whatever carries them.
 type sink interface {
-	start(v processView) error
-	send(e outputEvent) error
-	end(v processView) error
+	start(v v1.Process) error
+	send(e v1.OutputEvent) error
+	end(v v1.Process) error
 }
 
 // tell turns output into events. A character that is cut between two pieces of
@@ -192,7 +184,7 @@ func (t *teller) piece(p execution.OutputPiece) error {
 		if err := t.flush(); err != nil {
 			return err
 		}
-		if err := t.to.send(outputEvent{Event: "dropped", Offset: t.next, Next: p.Offset}); err != nil {
+		if err := t.to.send(v1.OutputEvent{Event: "dropped", Offset: t.next, Next: p.Offset}); err != nil {
 			return err
 		}
 	}
@@ -205,7 +197,7 @@ func (t *teller) piece(p execution.OutputPiece) error {
 		i = 1
 	}
 	s := &t.streams[i]
-	e := outputEvent{Event: streamNames[i], Offset: p.Offset}
+	e := v1.OutputEvent{Event: streamNames[i], Offset: p.Offset}
 	if s.text.Waiting() > 0 {
 		e.Offset = s.from
 	}
@@ -226,7 +218,7 @@ func (t *teller) flush() error {
 	for i := range t.streams {
 		s := &t.streams[i]
 		if text, exact := s.text.End(); text != "" {
-			if err := t.to.send(outputEvent{Event: streamNames[i], Offset: s.from, Next: t.next, Text: text, Base64: exact}); err != nil {
+			if err := t.to.send(v1.OutputEvent{Event: streamNames[i], Offset: s.from, Next: t.next, Text: text, Base64: exact}); err != nil {
 				return err
 			}
 		}
@@ -247,10 +239,10 @@ func (a *API) outputEvents(w http.ResponseWriter, r *http.Request, who sandbox.I
 
 type eventSink struct{ events *events }
 
-func (s eventSink) start(v processView) error { return s.events.start(v) }
-func (s eventSink) end(v processView) error   { return s.events.send("end", v) }
+func (s eventSink) start(v v1.Process) error { return s.events.start(v) }
+func (s eventSink) end(v v1.Process) error   { return s.events.send("end", v) }
 
-func (s eventSink) send(e outputEvent) error {
+func (s eventSink) send(e v1.OutputEvent) error {
 	name := e.Event
 	e.Event = ""
 	return s.events.sendID(strconv.FormatInt(e.Next, 10), name, e)
@@ -305,12 +297,12 @@ func (s *socket) part(request, left context.Context, err error) error {
 // socketSink sends events as JSON messages.
 type socketSink struct{ json func(any) error }
 
-func (k socketSink) send(e outputEvent) error  { return k.json(e) }
-func (k socketSink) start(v processView) error { return k.process("start", v) }
-func (k socketSink) end(v processView) error   { return k.process("end", v) }
-func (k socketSink) process(event string, v processView) error {
+func (k socketSink) send(e v1.OutputEvent) error { return k.json(e) }
+func (k socketSink) start(v v1.Process) error    { return k.process("start", v) }
+func (k socketSink) end(v v1.Process) error      { return k.process("end", v) }
+func (k socketSink) process(event string, v v1.Process) error {
 	return k.json(struct {
 		Event string `json:"event"`
-		processView
+		v1.Process
 	}{event, v})
 }

@@ -6,15 +6,17 @@ import (
 	"testing"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
 // told is a sink that writes events down.
 type told struct{ events []string }
 
-func (s *told) start(processView) error { return nil }
-func (s *told) end(processView) error   { return nil }
+func (s *told) start(v1.Process) error { return nil }
+func (s *told) end(v1.Process) error   { return nil }
 
-func (s *told) send(e outputEvent) error {
+func (s *told) send(e v1.OutputEvent) error {
 	s.events = append(s.events, fmt.Sprintf("%s %d-%d %q", e.Event, e.Offset, e.Next, e.Text))
 	return nil
 }

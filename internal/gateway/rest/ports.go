@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
 )
@@ -40,34 +41,9 @@ func (b *portsBody) ingress() sandbox.Ingress {
 	return sandbox.Ingress(*b)
 }
 
-// portsView is portsBody as clients see it.
-type portsView struct {
-	Private    bool     `json:"private"`
-	Exceptions []uint16 `json:"exceptions,omitempty"`
-	Host       string   `json:"host,omitempty"`
-	TLS        []uint16 `json:"tls,omitempty"`
-}
-
-func portsViewOf(i sandbox.Ingress) portsView {
+func portsViewOf(i sandbox.Ingress) v1.Ports {
 	rules := i.RulesOrClosed()
-	return portsView{Private: rules.Private, Exceptions: rules.Exceptions, Host: rules.Host, TLS: rules.TLSPorts}
-}
-
-type listenersView struct {
-	Ports     []listenerView `json:"ports"`
-	Truncated bool           `json:"truncated"`
-}
-
-type listenerView struct {
-	Port     uint16 `json:"port"`
-	Address  string `json:"address"`
-	Loopback bool   `json:"loopback"`
-	PID      int64  `json:"pid,omitempty"`
-	Process  string `json:"process,omitempty"`
-	Agent    bool   `json:"agent"`
-	Private  bool   `json:"private"`
-	TLS      bool   `json:"tls"`
-	URL      string `json:"url,omitempty"`
+	return v1.Ports{Private: rules.Private, Exceptions: rules.Exceptions, Host: rules.Host, TLS: rules.TLSPorts}
 }
 
 // ListPorts answers GET /api/v1/sessions/{id}/ports with what listens inside, and
@@ -86,7 +62,7 @@ func (a *API) ListPorts(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 		return err
 	}
 	how := sb.Ingress.RulesOrClosed()
-	view := listenersView{Ports: []listenerView{}, Truncated: truncated}
+	view := v1.Listeners{Ports: []v1.Listener{}, Truncated: truncated}
 	for _, l := range all {
 		if agents || !sandbox.AgentPort(l.Port) {
 			view.Ports = append(view.Ports, a.listenerViewOf(r, sb.ID, how, l))
@@ -96,8 +72,8 @@ func (a *API) ListPorts(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 }
 
 // listenerViewOf shows what listens. The agent's ports are not for browsers.
-func (a *API) listenerViewOf(r *http.Request, id string, how sandbox.IngressRules, l execution.Listener) listenerView {
-	v := listenerView{
+func (a *API) listenerViewOf(r *http.Request, id string, how sandbox.IngressRules, l execution.Listener) v1.Listener {
+	v := v1.Listener{
 		Port: l.Port, Address: l.Address.String(), Loopback: l.Address.IsLoopback(), PID: l.PID, Process: l.Process,
 		Agent: sandbox.AgentPort(l.Port), Private: how.PrivateAt(l.Port), TLS: how.TLSAt(l.Port),
 	}
@@ -107,17 +83,9 @@ func (a *API) listenerViewOf(r *http.Request, id string, how sandbox.IngressRule
 	return v
 }
 
-// portView is how one port is reached, whether something listens or not.
-type portView struct {
-	Port    uint16 `json:"port"`
-	Private bool   `json:"private"`
-	TLS     bool   `json:"tls"`
-	URL     string `json:"url,omitempty"`
-}
-
-func (a *API) portViewOf(r *http.Request, sb sandbox.Sandbox, port uint16) portView {
+func (a *API) portViewOf(r *http.Request, sb sandbox.Sandbox, port uint16) v1.Port {
 	how := sb.Ingress.RulesOrClosed()
-	v := portView{Port: port, Private: how.PrivateAt(port), TLS: how.TLSAt(port)}
+	v := v1.Port{Port: port, Private: how.PrivateAt(port), TLS: how.TLSAt(port)}
 	if origin := a.portOrigin(r, sb.ID, port); origin != "" {
 		v.URL = origin + "/"
 	}
@@ -212,11 +180,7 @@ func (a *API) SignPort(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 	if err != nil {
 		return err
 	}
-	reply := struct {
-		URL       string `json:"url,omitempty"`
-		Token     string `json:"token"`
-		ExpiresAt string `json:"expires_at"`
-	}{Token: token, ExpiresAt: timestamp(expires)}
+	reply := v1.PortLink{Token: token, ExpiresAt: v1.Time(expires)}
 	if origin := a.portOrigin(r, sb.ID, port); origin != "" {
 		reply.URL = origin + "/?" + signing.PortParam + "=" + token
 	}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
@@ -23,26 +24,22 @@ type startProcessBody struct {
 	MaxOutputBytes *int              `json:"max_output_bytes"`
 	TimeoutSeconds *seconds          `json:"timeout_seconds"`
 	stdinFields
-	KeepStdin bool      `json:"keep_stdin"`
-	PTY       *sizeView `json:"pty"`
-	Shell     string    `json:"shell"`
+	KeepStdin bool             `json:"keep_stdin"`
+	PTY       *v1.TerminalSize `json:"pty"`
+	Shell     string           `json:"shell"`
 }
 
-type sizeView struct {
-	Cols int `json:"cols"`
-	Rows int `json:"rows"`
-}
-
-func (v *sizeView) size() *execution.TerminalSize {
-	if v == nil {
+// terminalSize is nil for nil.
+func terminalSize(s *v1.TerminalSize) *execution.TerminalSize {
+	if s == nil {
 		return nil
 	}
-	return &execution.TerminalSize{Cols: v.Cols, Rows: v.Rows}
+	return &execution.TerminalSize{Cols: s.Cols, Rows: s.Rows}
 }
 
 func (b *startProcessBody) request(r *http.Request) (execution.StartRequest, error) {
 	req := execution.StartRequest{
-		Command: b.Command, Args: b.Argv, Shell: b.Shell, Name: b.Name, User: b.User, Cwd: b.Cwd, Env: b.Env, PTY: b.PTY.size(),
+		Command: b.Command, Args: b.Argv, Shell: b.Shell, Name: b.Name, User: b.User, Cwd: b.Cwd, Env: b.Env, PTY: terminalSize(b.PTY),
 		KeepStdin: b.KeepStdin, Background: b.Background, Timeout: b.TimeoutSeconds.duration(),
 	}
 	var err error
@@ -66,56 +63,30 @@ func (b *startProcessBody) request(r *http.Request) (execution.StartRequest, err
 	return req, err
 }
 
-type processView struct {
-	ProcessID      string           `json:"process_id"`
-	SandboxID      string           `json:"sandbox_id"`
-	SessionID      string           `json:"session_id"`
-	Timeline       int64            `json:"timeline"`
-	Name           string           `json:"name,omitempty"`
-	PID            int64            `json:"pid"`
-	State          string           `json:"state"`
-	Status         execution.Status `json:"status,omitempty"`
-	ExitCode       *int             `json:"exit_code,omitempty"`
-	Error          *problemView     `json:"error,omitempty"`
-	Command        string           `json:"command"`
-	Cwd            string           `json:"cwd"`
-	User           string           `json:"user"`
-	PTY            *sizeView        `json:"pty,omitempty"`
-	Shell          string           `json:"shell,omitempty"`
-	StartedAt      string           `json:"started_at"`
-	EndedAt        string           `json:"ended_at,omitempty"`
-	TimeoutSeconds float64          `json:"timeout_seconds,omitempty"`
-	OutputStart    int64            `json:"output_start"`
-	OutputEnd      int64            `json:"output_end"`
-	// Of an answer to a start.
-	Stdout *longText `json:"stdout,omitempty"`
-	Stderr *longText `json:"stderr,omitempty"`
-	Offset *int64    `json:"offset,omitempty"`
-	// The exact bytes, of a stream whose text has replacements.
-	StdoutBase64 *longText `json:"stdout_base64,omitempty"`
-	StderrBase64 *longText `json:"stderr_base64,omitempty"`
-}
-
 const (
 	stateRunning = "running"
 	stateEnded   = "ended"
 )
 
-func processViewOf(p execution.Process) processView {
-	v := processView{
-		ProcessID: p.PublicID, SandboxID: p.SandboxID, SessionID: p.SandboxID, Timeline: p.Timeline, Name: p.Name, PID: p.PID,
+// processViewOf is a Process without its output.
+func processViewOf(p execution.Process) v1.Process { return processOf[string](p) }
+
+// processOf is a Process whose output, in texts of this kind, is not yet set.
+func processOf[Text any](p execution.Process) v1.ProcessOf[Text] {
+	v := v1.ProcessOf[Text]{
+		ID: p.PublicID, SandboxID: p.SandboxID, SessionID: p.SandboxID, Timeline: p.Timeline, Name: p.Name, PID: p.PID,
 		State: stateOf(p), Command: p.Command, Cwd: p.Cwd, User: p.User, Shell: p.Shell,
-		StartedAt: timestamp(execution.Plausible(p.StartedAt)), TimeoutSeconds: p.Timeout.Seconds(),
+		StartedAt: v1.Time(execution.Plausible(p.StartedAt)), TimeoutSeconds: p.Timeout.Seconds(),
 		OutputStart: p.OutputStart, OutputEnd: p.OutputEnd,
 	}
 	if p.PTY != nil {
-		v.PTY = &sizeView{p.PTY.Cols, p.PTY.Rows}
+		v.PTY = &v1.TerminalSize{Cols: p.PTY.Cols, Rows: p.PTY.Rows}
 	}
 	if p.End != nil {
-		v.Status, v.ExitCode, v.EndedAt = p.Status, &p.ExitCode, timestamp(execution.Plausible(p.EndedAt))
+		v.Status, v.ExitCode, v.EndedAt = string(p.Status), &p.ExitCode, v1.Time(execution.Plausible(p.EndedAt))
 	}
 	if p.Problem != nil {
-		v.Error = &problemView{Name: p.Problem.Name, Message: p.Problem.Message}
+		v.Error = &v1.Problem{Name: p.Problem.Name, Message: p.Problem.Message}
 	}
 	return v
 }
@@ -144,7 +115,7 @@ func (a *API) StartProcess(w http.ResponseWriter, r *http.Request, who sandbox.I
 		return err
 	}
 	defer got.Close()
-	v := processViewOf(got.Process)
+	v := processOf[*longText](got.Process)
 	v.Stdout, v.Stderr, v.Offset = textIn(got.Stdout), textIn(got.Stderr), &got.Offset
 	v.StdoutBase64, v.StderrBase64 = bytesIn(got.StdoutBytes), bytesIn(got.StderrBytes)
 	if got.Repeated {
@@ -171,9 +142,7 @@ func (a *API) ListProcesses(w http.ResponseWriter, r *http.Request, who sandbox.
 	if err != nil {
 		return err
 	}
-	reply := struct {
-		Processes []processView `json:"processes"`
-	}{[]processView{}}
+	reply := v1.Processes{Processes: []v1.Process{}}
 	for _, p := range all {
 		if state == "" || stateOf(p) == state {
 			reply.Processes = append(reply.Processes, processViewOf(p))
@@ -242,9 +211,7 @@ func (a *API) WriteProcessInput(w http.ResponseWriter, r *http.Request, who sand
 	if err := a.Executions.WriteInput(r.Context(), who.Tenant, ref, execution.Input{Data: data, EOF: eof}); err != nil {
 		return err
 	}
-	return Reply(w, http.StatusOK, struct {
-		Written int `json:"written_bytes"`
-	}{len(data)})
+	return Reply(w, http.StatusOK, v1.Written{Bytes: len(data)})
 }
 
 // signalName is the name of a signal, or its number.
@@ -285,7 +252,7 @@ func (a *API) SignalProcess(w http.ResponseWriter, r *http.Request, who sandbox.
 
 // ResizeProcess answers POST /api/v1/processes/{id}/resize.
 func (a *API) ResizeProcess(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body sizeView
+	var body v1.TerminalSize
 	ref, _, err := processRef(r)
 	if err != nil {
 		return err
@@ -293,19 +260,11 @@ func (a *API) ResizeProcess(w http.ResponseWriter, r *http.Request, who sandbox.
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
-	p, err := a.Executions.Resize(r.Context(), who.Tenant, ref, *body.size())
+	p, err := a.Executions.Resize(r.Context(), who.Tenant, ref, execution.TerminalSize(body))
 	if err != nil {
 		return err
 	}
 	return Reply(w, http.StatusOK, processViewOf(p))
-}
-
-type waitView struct {
-	Met        bool        `json:"met"`
-	HTTPStatus int         `json:"http_status,omitempty"`
-	Line       *string     `json:"line,omitempty"`
-	Offset     *int64      `json:"offset,omitempty"`
-	Process    processView `json:"process"`
 }
 
 // WaitProcess answers GET /api/v1/processes/{id}/wait when what is waited for is
@@ -326,7 +285,7 @@ func (a *API) WaitProcess(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	if err != nil {
 		return err
 	}
-	v := waitView{Met: got.Met, HTTPStatus: got.HTTPStatus, Process: processViewOf(got.Process)}
+	v := v1.Wait{Met: got.Met, HTTPStatus: got.HTTPStatus, Process: processViewOf(got.Process)}
 	if got.Met && got.Offset > 0 {
 		v.Line, v.Offset = &got.Line, &got.Offset
 	}

@@ -8,27 +8,8 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
-
-// quotaNumbers are a Quota, or what is used of one; nil is absent.
-type quotaNumbers struct {
-	Sandboxes        *int64   `json:"sandboxes,omitempty"`
-	CPUs             *float64 `json:"cpus,omitempty"`
-	MemoryMB         *int64   `json:"memory_mb,omitempty"`
-	DiskMB           *int64   `json:"disk_mb,omitempty"`
-	CreatesPerMinute *int64   `json:"creates_per_minute,omitempty"`
-	SessionMinutes   *int64   `json:"session_minutes,omitempty"`
-	EgressMB         *int64   `json:"egress_mb,omitempty"`
-	Bandwidth        *int64   `json:"bandwidth_mbps,omitempty"`
-	Snapshots        *int64   `json:"snapshots,omitempty"`
-	SnapshotMB       *int64   `json:"snapshot_mb,omitempty"`
-	Volumes          *int64   `json:"volumes,omitempty"`
-	VolumeMB         *int64   `json:"volume_mb,omitempty"`
-	TemplateMB       *int64   `json:"template_mb,omitempty"`
-	KeepSnapshots    *int64   `json:"keep_snapshots,omitempty"`
-	KeepSnapshotMB   *int64   `json:"keep_snapshot_mb,omitempty"`
-	KeepHours        *int64   `json:"keep_snapshot_hours,omitempty"`
-}
 
 // ReadQuota answers GET /api/v1/quota with what the Tenant may have and has.
 func (a *API) ReadQuota(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
@@ -39,10 +20,7 @@ func (a *API) ReadQuota(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	if err != nil {
 		return err
 	}
-	return Reply(w, http.StatusOK, struct {
-		Limits quotaNumbers `json:"limits"`
-		Used   quotaNumbers `json:"used"`
-	}{limits, has})
+	return Reply(w, http.StatusOK, v1.QuotaState{Limits: limits, Used: has})
 }
 
 // tenantOf is {id} of the path: a Tenant, of whom nothing need be known.
@@ -111,14 +89,11 @@ func (a *API) replyQuota(w http.ResponseWriter, r *http.Request, tenant sandbox.
 	if err != nil {
 		return err
 	}
-	return Reply(w, http.StatusOK, struct {
-		Tenant string `json:"tenant"`
-		tenantQuota
-	}{string(tenant), tenantQuota{own, limits, has}})
+	return Reply(w, http.StatusOK, v1.TenantQuota{Tenant: string(tenant), Own: own, Limits: limits, Used: has})
 }
 
 // quotaOf is what a Tenant may have and has, and whether the Quota is its own.
-func (a *API) quotaOf(ctx context.Context, tenant sandbox.TenantID) (limits, has quotaNumbers, own bool, err error) {
+func (a *API) quotaOf(ctx context.Context, tenant sandbox.TenantID) (limits, has v1.Quota, own bool, err error) {
 	q, own, used, err := a.Quotas.QuotaOf(ctx, tenant)
 	if err != nil {
 		return limits, has, own, err
@@ -140,15 +115,15 @@ func (a *API) quotaOf(ctx context.Context, tenant sandbox.TenantID) (limits, has
 	return limits, has, own, nil
 }
 
-func quotaViews(q sandbox.Quota, used sandbox.QuotaUse) (limits, has quotaNumbers) {
-	limits = quotaNumbers{
+func quotaViews(q sandbox.Quota, used sandbox.QuotaUse) (limits, has v1.Quota) {
+	limits = v1.Quota{
 		Sandboxes: given(q.Sandboxes), CPUs: given(q.CPUs), MemoryMB: given(q.MemoryBytes >> 20), DiskMB: given(q.DiskBytes >> 20),
-		CreatesPerMinute: given(q.CreatesPerMinute), SessionMinutes: given(int64(q.SessionLength / time.Minute)), SnapshotMB: given(q.SnapshotBytes >> 20), Bandwidth: given(q.Bandwidth / sandbox.Megabit), EgressMB: given(q.EgressBytes >> 20),
+		CreatesPerMinute: given(q.CreatesPerMinute), SessionMinutes: given(int64(q.SessionLength / time.Minute)), SnapshotMB: given(q.SnapshotBytes >> 20), BandwidthMbps: given(q.Bandwidth / sandbox.Megabit), EgressMB: given(q.EgressBytes >> 20),
 		Volumes: given(q.Volumes), VolumeMB: given(q.VolumeBytes >> 20), TemplateMB: given(q.TemplateBytes >> 20),
-		KeepSnapshots: given(q.Retention.Snapshots), KeepSnapshotMB: given(q.Retention.Bytes >> 20), KeepHours: given(int64(q.Retention.Age / time.Hour)),
+		KeepSnapshots: given(q.Retention.Snapshots), KeepSnapshotMB: given(q.Retention.Bytes >> 20), KeepSnapshotHours: given(int64(q.Retention.Age / time.Hour)),
 	}
 	const mib = 1 << 20
-	has = quotaNumbers{
+	has = v1.Quota{
 		Sandboxes: &used.Sandboxes, CPUs: &used.CPUs, MemoryMB: new(used.MemoryBytes / mib), DiskMB: new(used.DiskBytes / mib),
 		CreatesPerMinute: &used.Creates, Snapshots: &used.Snapshots, SnapshotMB: new(wholeMiB(used.SnapshotBytes)),
 		Volumes: &used.Volumes, VolumeMB: new(used.VolumeBytes / mib),

@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
@@ -27,12 +28,6 @@ func (b *replaceBody) request() (execution.ReplaceRequest, error) {
 	return req, req.Complete(b.Replacement)
 }
 
-type replacedView struct {
-	Path  string  `json:"path"`
-	Count int64   `json:"count"`
-	Lines []int64 `json:"lines"`
-}
-
 // ReplaceInFiles answers POST /api/v1/files/replace with what was replaced.
 func (a *API) ReplaceInFiles(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body replaceBody
@@ -51,14 +46,11 @@ func (a *API) ReplaceInFiles(w http.ResponseWriter, r *http.Request, who sandbox
 	if err != nil {
 		return err
 	}
-	reply := struct {
-		Count         int64          `json:"count"`
-		Files         []replacedView `json:"files"`
-		FilesTooLarge int64          `json:"files_too_large"`
-		DryRun        bool           `json:"dry_run"`
-	}{done.Count, make([]replacedView, len(done.Files)), done.TooLarge, req.DryRun}
+	reply := v1.ReplacedFiles{
+		Count: done.Count, Files: make([]v1.Replaced, len(done.Files)), FilesTooLarge: done.TooLarge, DryRun: req.DryRun,
+	}
 	for i, f := range done.Files {
-		reply.Files[i] = replacedView{Path: text(f.Path), Count: f.Count, Lines: append([]int64{}, f.Lines...)}
+		reply.Files[i] = v1.Replaced{Path: text(f.Path), Count: f.Count, Lines: append([]int64{}, f.Lines...)}
 	}
 	return Reply(w, http.StatusOK, reply)
 }

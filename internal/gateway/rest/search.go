@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
@@ -44,28 +45,13 @@ func (b *searchBody) request() (execution.SearchRequest, error) {
 	return req, req.Complete()
 }
 
-type matchView struct {
-	Path   string     `json:"path"`
-	Line   int64      `json:"line,omitempty"`
-	Text   *string    `json:"text,omitempty"`
-	Cut    bool       `json:"cut,omitempty"`
-	Spans  []spanView `json:"spans,omitempty"`
-	Before []string   `json:"before,omitempty"`
-	After  []string   `json:"after,omitempty"`
-}
-
-type spanView struct {
-	Start int `json:"start"`
-	End   int `json:"end"`
-}
-
-func matchViewOf(m execution.Match) matchView {
-	v := matchView{Path: text(m.Path), Line: m.Line, Cut: m.Cut, Before: m.Before, After: m.After}
+func matchViewOf(m execution.Match) v1.Match {
+	v := v1.Match{Path: text(m.Path), Line: m.Line, Cut: m.Cut, Before: m.Before, After: m.After}
 	if m.Line > 0 {
 		v.Text = &m.Text
 	}
 	for _, s := range m.Spans {
-		v.Spans = append(v.Spans, spanView(s))
+		v.Spans = append(v.Spans, v1.Span(s))
 	}
 	return v
 }
@@ -89,11 +75,7 @@ func (a *API) SearchFiles(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	if err != nil {
 		return err
 	}
-	reply := struct {
-		Matches   []matchView `json:"matches"`
-		Files     int64       `json:"files_searched"`
-		Truncated bool        `json:"truncated"`
-	}{make([]matchView, len(found.Matches)), found.Files, found.Truncated}
+	reply := v1.Matches{Matches: make([]v1.Match, len(found.Matches)), FilesSearched: found.Files, Truncated: found.Truncated}
 	for i, m := range found.Matches {
 		reply.Matches[i] = matchViewOf(m)
 	}

@@ -9,20 +9,12 @@ import (
 	"net/http"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
 )
 
-// secretView is a Secret as its Tenant sees it: never its value.
-type secretView struct {
-	Name        string   `json:"name"`
-	Description string   `json:"description"`
-	Hosts       []string `json:"hosts,omitempty"`
-	CreatedAt   string   `json:"created_at"`
-	UpdatedAt   string   `json:"updated_at"`
-}
-
-func secretViewOf(s sandbox.Secret) secretView {
-	return secretView{Name: s.Name, Description: s.Description, Hosts: s.Hosts, CreatedAt: timestamp(s.CreatedAt), UpdatedAt: timestamp(s.UpdatedAt)}
+func secretViewOf(s sandbox.Secret) v1.Secret {
+	return v1.Secret{Name: s.Name, Description: s.Description, Hosts: s.Hosts, CreatedAt: v1.Time(s.CreatedAt), UpdatedAt: v1.Time(s.UpdatedAt)}
 }
 
 // CreateSecret answers POST /api/v1/secrets.
@@ -55,13 +47,11 @@ func (a *API) ListSecrets(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	if err != nil {
 		return err
 	}
-	views := make([]secretView, len(all))
+	views := make([]v1.Secret, len(all))
 	for i, s := range all {
 		views[i] = secretViewOf(s)
 	}
-	return Reply(w, http.StatusOK, struct {
-		Secrets []secretView `json:"secrets"`
-	}{views})
+	return Reply(w, http.StatusOK, v1.Secrets{Secrets: views})
 }
 
 // ReplaceSecret answers PUT /api/v1/secrets/{id}.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
@@ -159,12 +160,9 @@ func (a *API) ListSessions(w http.ResponseWriter, r *http.Request, who sandbox.I
 	if err != nil {
 		return err
 	}
-	reply := struct {
-		Sessions []sandboxView `json:"sessions"`
-		Next     string        `json:"next_cursor,omitempty"`
-	}{[]sandboxView{}, page.Next}
+	reply := v1.Sandboxes{Sandboxes: []v1.Sandbox{}, Next: page.Next}
 	for _, sb := range page.Sandboxes {
-		reply.Sessions = append(reply.Sessions, listedViewOf(who, sb))
+		reply.Sandboxes = append(reply.Sandboxes, listedViewOf(who, sb))
 	}
 	return Reply(w, http.StatusOK, reply)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
 )
@@ -61,11 +62,7 @@ func (a *API) SignFile(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 	if err != nil {
 		return err
 	}
-	return Reply(w, http.StatusOK, struct {
-		URL       string `json:"url"`
-		Method    string `json:"method"`
-		ExpiresAt string `json:"expires_at"`
-	}{OwnURL(r, FilesPath, query), g.Method, timestamp(g.Expires)})
+	return Reply(w, http.StatusOK, v1.SignedURL{URL: OwnURL(r, FilesPath, query), Method: g.Method, ExpiresAt: v1.Time(g.Expires)})
 }
 
 // OwnURL is a URL of this server, as the client of r reaches it.

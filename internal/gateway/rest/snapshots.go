@@ -5,34 +5,16 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
 )
 
-// snapshotView is a Snapshot as clients see it. Its environment stays hidden.
-type snapshotView struct {
-	SnapshotID string      `json:"snapshot_id"`
-	SandboxID  string      `json:"sandbox_id"`
-	SessionID  string      `json:"session_id"`
-	ParentID   string      `json:"parent_id,omitempty"`
-	Name       string      `json:"name,omitempty"`
-	Kept       bool        `json:"kept"`
-	CreatedAt  string      `json:"created_at"`
-	SizeBytes  int64       `json:"size_bytes"`
-	Memory     bool        `json:"memory"`
-	Template   string      `json:"template"`
-	Shape      shapeView   `json:"shape"`
-	Volumes    []mountView `json:"volumes,omitempty"`
-	Build      string      `json:"engine_build"`
-	Uses       int         `json:"uses"`
-	Current    bool        `json:"current,omitempty"`
-}
-
-func snapshotViewOf(s sandbox.Snapshot) snapshotView {
-	return snapshotView{
-		SnapshotID: s.ID, SandboxID: s.SandboxID, SessionID: s.SandboxID, ParentID: s.Parent, Name: s.Name, Kept: s.Kept,
-		CreatedAt: timestamp(s.CreatedAt), SizeBytes: s.Bytes, Memory: s.Memory, Template: s.Template, Shape: shapeViewOf(s.Shape),
-		Volumes: mountViewsOf(s.Volumes), Build: s.Build, Uses: s.Uses,
+func snapshotViewOf(s sandbox.Snapshot) v1.Snapshot {
+	return v1.Snapshot{
+		ID: s.ID, SandboxID: s.SandboxID, SessionID: s.SandboxID, ParentID: s.Parent, Name: s.Name, Kept: s.Kept,
+		CreatedAt: v1.Time(s.CreatedAt), SizeBytes: s.Bytes, Memory: s.Memory, Template: s.Template, Shape: shapeViewOf(s.Shape),
+		Volumes: mountViewsOf(s.Volumes), EngineBuild: s.Build, Uses: s.Uses,
 	}
 }
 
@@ -135,12 +117,6 @@ func inverse(b *bool) *bool {
 	return &v
 }
 
-// forkView is a copy that runs, or why there is none.
-type forkView struct {
-	*sandboxView
-	Error *status.Failure `json:"error,omitempty"`
-}
-
 // ForkSession answers POST /api/v1/sessions/{id}/fork with 201 and what became of
 // each copy. When none runs it answers as the first that failed.
 func (a *API) ForkSession(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
@@ -156,19 +132,16 @@ func (a *API) ForkSession(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	if err != nil {
 		return execution.Absent(r.PathValue("id"), err)
 	}
-	var reply struct {
-		Forks  []forkView `json:"forks"`
-		Failed int        `json:"failed"`
-	}
+	var reply v1.Forks
 	for _, f := range forks {
 		if f.Err != nil {
 			failure := status.Of(f.Err)
-			reply.Forks = append(reply.Forks, forkView{Error: &failure})
+			reply.Forks = append(reply.Forks, v1.Fork{Error: &failure})
 			reply.Failed++
 			continue
 		}
 		view := viewOf(who, f.Sandbox)
-		reply.Forks = append(reply.Forks, forkView{sandboxView: &view})
+		reply.Forks = append(reply.Forks, v1.Fork{Sandbox: &view})
 	}
 	if reply.Failed == len(forks) {
 		return forks[0].Err
@@ -209,9 +182,7 @@ func (a *API) SessionSnapshots(w http.ResponseWriter, r *http.Request, who sandb
 	if err != nil {
 		return execution.Absent(r.PathValue("id"), err)
 	}
-	reply := struct {
-		Snapshots []snapshotView `json:"snapshots"`
-	}{[]snapshotView{}}
+	reply := v1.Snapshots{Snapshots: []v1.Snapshot{}}
 	for _, s := range all {
 		view := snapshotViewOf(s)
 		view.Current = s.ID == sb.Snapshot
@@ -238,10 +209,7 @@ func (a *API) ListSnapshots(w http.ResponseWriter, r *http.Request, who sandbox.
 	if err != nil {
 		return err
 	}
-	reply := struct {
-		Snapshots []snapshotView `json:"snapshots"`
-		Next      string         `json:"next_cursor,omitempty"`
-	}{[]snapshotView{}, page.Next}
+	reply := v1.Snapshots{Snapshots: []v1.Snapshot{}, Next: page.Next}
 	for _, s := range page.Snapshots {
 		reply.Snapshots = append(reply.Snapshots, snapshotViewOf(s))
 	}

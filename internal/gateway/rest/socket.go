@@ -11,6 +11,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
 )
 
@@ -186,9 +187,9 @@ func (s *socket) finish(ctx context.Context, err error) error {
 	f := status.Of(err)
 	last := context.WithoutCancel(ctx) // its end may be what there is to tell
 	_ = s.json(last, struct {
-		Event string         `json:"event"`
-		Type  string         `json:"type"`
-		Error status.Failure `json:"error"`
+		Event string     `json:"event"`
+		Type  string     `json:"type"`
+		Error v1.Failure `json:"error"`
 	}{"error", "error", f})
 	code := websocket.StatusInternalError
 	if f.Code == sandbox.Unavailable {

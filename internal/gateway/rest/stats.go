@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
 // NodeTime is how long a Node may take to answer for its numbers.
@@ -37,41 +38,6 @@ func (a *API) NodeStates(ctx context.Context) ([]NodeState, error) {
 	return states, nil
 }
 
-type statsView struct {
-	Sandboxes map[sandbox.State]int `json:"sandboxes"`
-	Total     int                   `json:"total"`
-	Depths    *depthsView           `json:"depths,omitempty"`
-	Pools     []poolView            `json:"pools"`
-	Nodes     []nodeView            `json:"nodes"`
-}
-
-// depthsView says how deep the Tenant's Sandboxes sleep.
-type depthsView struct {
-	Active int `json:"active"`
-	Idle   int `json:"idle"`
-	Paused int `json:"paused"`
-}
-
-type poolView struct {
-	Node     string    `json:"node"`
-	Template string    `json:"template"`
-	Shape    shapeView `json:"shape"`
-	Idle     int       `json:"idle"`
-	Starting int       `json:"starting"`
-	Wanted   int       `json:"wanted"`
-	Min      int       `json:"min"`
-	Max      int       `json:"max"`
-	Hits     int64     `json:"hits"`
-	Misses   int64     `json:"misses"`
-}
-
-type nodeView struct {
-	Name    string   `json:"name"`
-	Engine  string   `json:"engine"`
-	Ready   bool     `json:"ready"`
-	Reasons []string `json:"reasons"`
-}
-
 // Stats answers GET /api/v1/sandbox/stats: the Tenant's own counts, and the
 // Pools and readiness of the Nodes.
 func (a *API) Stats(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
@@ -86,7 +52,7 @@ func (a *API) Stats(w http.ResponseWriter, r *http.Request, who sandbox.Identity
 	if err != nil {
 		return err
 	}
-	v := statsView{Sandboxes: map[sandbox.State]int{}, Pools: []poolView{}, Nodes: []nodeView{}}
+	v := v1.Stats{Sandboxes: map[sandbox.State]int{}, Pools: []v1.Pool{}, Nodes: []v1.Node{}}
 	for state, n := range counts {
 		v.Sandboxes[state] = n
 		v.Total += n
@@ -95,27 +61,27 @@ func (a *API) Stats(w http.ResponseWriter, r *http.Request, who sandbox.Identity
 	// session manager is away.
 	if idle, err := a.Sandboxes.Idle(r.Context(), who.Tenant); err == nil {
 		idle = min(idle, counts[sandbox.Running])
-		v.Depths = &depthsView{Active: counts[sandbox.Running] - idle, Idle: idle, Paused: counts[sandbox.Paused]}
+		v.Depths = &v1.Depths{Active: counts[sandbox.Running] - idle, Idle: idle, Paused: counts[sandbox.Paused]}
 	}
 	for _, n := range nodes {
-		v.addNode(n)
+		addNode(&v, n)
 	}
 	return Reply(w, http.StatusOK, v)
 }
 
-func (v *statsView) addNode(n NodeState) {
+func addNode(v *v1.Stats, n NodeState) {
 	v.Nodes = append(v.Nodes, nodeViewOf(n))
 	for _, p := range n.Pools {
 		v.Pools = append(v.Pools, poolViewOf(n.Node, p))
 	}
 }
 
-func nodeViewOf(n NodeState) nodeView {
-	return nodeView{Name: n.Node, Engine: n.Engine.Name, Ready: n.Ready, Reasons: append([]string{}, n.NotReady...)}
+func nodeViewOf(n NodeState) v1.Node {
+	return v1.Node{Name: n.Node, Engine: n.Engine.Name, Ready: n.Ready, Reasons: append([]string{}, n.NotReady...)}
 }
 
-func poolViewOf(node string, p sandbox.PoolStats) poolView {
-	return poolView{
+func poolViewOf(node string, p sandbox.PoolStats) v1.Pool {
+	return v1.Pool{
 		Node: node, Template: p.Template, Shape: shapeViewOf(p.Shape),
 		Idle: p.Idle, Starting: p.Starting, Wanted: p.Wanted, Min: p.Min, Max: p.Max, Hits: p.Hits, Misses: p.Misses,
 	}

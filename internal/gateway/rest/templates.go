@@ -10,33 +10,17 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
 // maxTemplateBody bounds the JSON of a new template in bytes: its files in
 // base64, and the rest.
 const maxTemplateBody = 16 << 20
 
-type templateView struct {
-	Template    string            `json:"template"`
-	Name        string            `json:"name"`
-	Tag         string            `json:"tag,omitempty"`
-	Version     string            `json:"version"`
-	Shared      bool              `json:"shared"`
-	Source      string            `json:"source"`
-	Packages    []string          `json:"packages"`
-	Env         map[string]string `json:"env"`
-	Start       string            `json:"start,omitempty"`
-	Ready       string            `json:"ready,omitempty"`
-	SizeBytes   int64             `json:"size_bytes"`
-	StoredBytes int64             `json:"stored_bytes"`
-	CreatedAt   time.Time         `json:"created_at"`
-}
-
-func templateViewOf(t sandbox.Template) templateView {
-	v := templateView{
+func templateViewOf(t sandbox.Template) v1.Template {
+	v := v1.Template{
 		Template: TemplateName(t), Name: t.Name, Tag: t.Tag, Version: t.Version, Shared: t.Shared, Source: t.Source,
 		Packages: t.Packages, Env: t.Env, Start: t.Start, Ready: t.Ready, SizeBytes: t.SizeBytes, StoredBytes: t.StoredBytes, CreatedAt: t.CreatedAt,
 	}
@@ -61,50 +45,23 @@ func TemplateName(t sandbox.Template) string {
 	return t.Name + ":" + t.Tag
 }
 
-func templateViewsOf(all []sandbox.Template) []templateView {
-	views := make([]templateView, 0, len(all))
+func templateViewsOf(all []sandbox.Template) []v1.Template {
+	views := make([]v1.Template, 0, len(all))
 	for _, t := range all {
 		views = append(views, templateViewOf(t))
 	}
 	return views
 }
 
-type buildView struct {
-	BuildID   string            `json:"build_id"`
-	Template  string            `json:"template"`
-	Source    string            `json:"source"`
-	State     string            `json:"state"`
-	Progress  string            `json:"progress"`
-	CreatedAt time.Time         `json:"created_at"`
-	StartedAt *time.Time        `json:"started_at,omitempty"`
-	EndedAt   *time.Time        `json:"ended_at,omitempty"`
-	Version   string            `json:"version,omitempty"`
-	SizeBytes int64             `json:"size_bytes,omitempty"`
-	Cached    bool              `json:"cached"`
-	Error     *buildFailureView `json:"error,omitempty"`
-}
-
-type buildFailureView struct {
-	Code    sandbox.Code `json:"code"`
-	Message string       `json:"message"`
-}
-
-func buildViewOf(b sandbox.TemplateBuild) buildView {
-	v := buildView{
-		BuildID: b.ID, Template: b.Template, Source: b.Source, State: string(b.State), Progress: b.Progress, CreatedAt: b.CreatedAt,
-		StartedAt: timeOrNone(b.StartedAt), EndedAt: timeOrNone(b.EndedAt), Version: b.Version, SizeBytes: b.SizeBytes, Cached: b.Cached,
+func buildViewOf(b sandbox.TemplateBuild) v1.Build {
+	v := v1.Build{
+		ID: b.ID, Template: b.Template, Source: b.Source, State: b.State, Progress: b.Progress, CreatedAt: b.CreatedAt,
+		StartedAt: b.StartedAt, EndedAt: b.EndedAt, Version: b.Version, SizeBytes: b.SizeBytes, Cached: b.Cached,
 	}
 	if b.Failure != nil {
-		v.Error = &buildFailureView{b.Failure.Code, b.Failure.Message}
+		v.Error = &v1.Failure{Code: b.Failure.Code, Message: b.Failure.Message}
 	}
 	return v
-}
-
-func timeOrNone(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return &t
 }
 
 type templateBody struct {
@@ -344,7 +301,7 @@ func (a *API) ListTemplates(w http.ResponseWriter, r *http.Request, who sandbox.
 	if err != nil {
 		return err
 	}
-	return Reply(w, http.StatusOK, map[string][]templateView{"templates": templateViewsOf(all)})
+	return Reply(w, http.StatusOK, v1.Templates{Templates: templateViewsOf(all)})
 }
 
 // GetTemplate answers GET /api/v1/templates/{template} with what it means and
@@ -357,10 +314,7 @@ func (a *API) GetTemplate(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	if err != nil {
 		return err
 	}
-	return Reply(w, http.StatusOK, struct {
-		templateView
-		Versions []templateView `json:"versions"`
-	}{templateViewOf(found), templateViewsOf(versions)})
+	return Reply(w, http.StatusOK, v1.TemplateVersions{Template: templateViewOf(found), Versions: templateViewsOf(versions)})
 }
 
 // DeleteTemplate answers DELETE /api/v1/templates/{template}.
@@ -372,10 +326,7 @@ func (a *API) DeleteTemplate(w http.ResponseWriter, r *http.Request, who sandbox
 	if err != nil {
 		return err
 	}
-	return Reply(w, http.StatusOK, struct {
-		Removed    []string `json:"removed"`
-		FreedBytes int64    `json:"freed_bytes"`
-	}{gone.Names, gone.FreedBytes})
+	return Reply(w, http.StatusOK, v1.RemovedTemplates{Removed: gone.Names, FreedBytes: gone.FreedBytes})
 }
 
 // ListBuilds answers GET /api/v1/builds.
@@ -387,11 +338,11 @@ func (a *API) ListBuilds(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	if err != nil {
 		return err
 	}
-	views := make([]buildView, 0, len(all))
+	views := make([]v1.Build, 0, len(all))
 	for _, b := range all {
 		views = append(views, buildViewOf(b))
 	}
-	return Reply(w, http.StatusOK, map[string][]buildView{"builds": views})
+	return Reply(w, http.StatusOK, v1.Builds{Builds: views})
 }
 
 // GetBuild answers GET /api/v1/builds/{id}.
@@ -416,12 +367,6 @@ func (a *API) CancelBuild(w http.ResponseWriter, r *http.Request, who sandbox.Id
 		return err
 	}
 	return Reply(w, http.StatusOK, buildViewOf(b))
-}
-
-type buildLineView struct {
-	At   time.Time `json:"at"`
-	Text string    `json:"text"`
-	Next int64     `json:"next_offset"`
 }
 
 // ReadBuildLog answers GET /api/v1/builds/{id}/log with text, or with
@@ -477,7 +422,7 @@ func (a *API) buildEvents(w http.ResponseWriter, r *http.Request, who sandbox.Id
 		return err
 	}
 	err := a.Templates.BuildLog(r.Context(), who.Tenant, b.ID, from, follow, func(l sandbox.BuildLine) error {
-		return events.sendID(strconv.FormatInt(l.Next, 10), "line", buildLineView{l.At, l.Text, l.Next})
+		return events.sendID(strconv.FormatInt(l.Next, 10), "line", v1.BuildLine{At: l.At, Text: l.Text, Next: l.Next})
 	})
 	if err == nil {
 		b, err = a.Templates.BuildByID(r.Context(), who.Tenant, b.ID)

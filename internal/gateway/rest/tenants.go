@@ -4,38 +4,16 @@ import (
 	"net/http"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
-// TenantView is the record of a Tenant as operators see it.
-type TenantView struct {
-	Tenant    string          `json:"tenant"`
-	Name      string          `json:"name"`
-	Parent    string          `json:"parent,omitempty"`
-	State     string          `json:"state"`
-	CreatedAt string          `json:"created_at"`
-	Suspended *suspensionView `json:"suspended,omitempty"`
-	Quota     *tenantQuota    `json:"quota,omitempty"`
-}
-
-type suspensionView struct {
-	At     string `json:"at"`
-	Reason string `json:"reason"`
-}
-
-// tenantQuota is what a Tenant may have and has, and whether that is its own.
-type tenantQuota struct {
-	Own    bool         `json:"own"`
-	Limits quotaNumbers `json:"limits"`
-	Used   quotaNumbers `json:"used"`
-}
-
 // TenantViewOf is a Tenant without its quota.
-func TenantViewOf(t sandbox.Tenant) TenantView {
-	v := TenantView{
-		Tenant: string(t.ID), Name: t.Name, Parent: string(t.Parent), State: string(t.State()), CreatedAt: timestamp(t.CreatedAt),
+func TenantViewOf(t sandbox.Tenant) v1.Tenant {
+	v := v1.Tenant{
+		ID: string(t.ID), Name: t.Name, Parent: string(t.Parent), State: string(t.State()), CreatedAt: v1.Time(t.CreatedAt),
 	}
 	if t.Suspended != nil {
-		v.Suspended = &suspensionView{At: timestamp(t.Suspended.At), Reason: t.Suspended.Reason}
+		v.Suspended = &v1.Suspension{At: v1.Time(t.Suspended.At), Reason: t.Suspended.Reason}
 	}
 	return v
 }
@@ -57,10 +35,7 @@ func (a *API) ListTenants(w http.ResponseWriter, r *http.Request, _ sandbox.Iden
 	if err != nil {
 		return err
 	}
-	reply := struct {
-		Tenants []TenantView `json:"tenants"`
-		Next    string       `json:"next_cursor,omitempty"`
-	}{[]TenantView{}, page.Next}
+	reply := v1.Tenants{Tenants: []v1.Tenant{}, Next: page.Next}
 	for _, t := range page.Tenants {
 		reply.Tenants = append(reply.Tenants, TenantViewOf(t))
 	}
@@ -100,7 +75,7 @@ func (a *API) GetTenant(w http.ResponseWriter, r *http.Request, _ sandbox.Identi
 		return err
 	}
 	v := TenantViewOf(t)
-	v.Quota = &tenantQuota{own, limits, has}
+	v.Quota = &v1.TenantQuota{Own: own, Limits: limits, Used: has}
 	return Reply(w, http.StatusOK, v)
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
@@ -28,7 +29,7 @@ func (a *API) UploadFiles(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	if err != nil {
 		return err
 	}
-	entries := []entryView{}
+	entries := []v1.File{}
 	for {
 		part, err := form.NextRawPart()
 		if errors.Is(err, io.EOF) {
@@ -49,9 +50,7 @@ func (a *API) UploadFiles(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	if len(entries) == 0 {
 		return sandbox.Errorf(sandbox.Invalid, "the form has no file")
 	}
-	return Reply(w, http.StatusOK, struct {
-		Entries []entryView `json:"entries"`
-	}{entries})
+	return Reply(w, http.StatusOK, v1.WrittenFiles{Entries: entries})
 }
 
 // formOf is the body of r as a form with files.

@@ -9,33 +9,11 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
 // maxUsageList bounds a page of usage.
 const maxUsageList = 1000
-
-// usageView is a row of usage. What it does not tell apart is absent.
-type usageView struct {
-	Day              string    `json:"day,omitempty"`
-	Tenant           string    `json:"tenant,omitempty"`
-	SandboxID        string    `json:"sandbox_id,omitempty"`
-	Seconds          float64   `json:"seconds"`
-	CPUSeconds       float64   `json:"vcpu_seconds"`
-	MemoryGiBSeconds float64   `json:"memory_gib_seconds"`
-	DiskGiBSeconds   float64   `json:"disk_gib_seconds"`
-	EgressBytes      int64     `json:"egress_bytes"`
-	IngressBytes     int64     `json:"ingress_bytes"`
-	Cost             *costView `json:"cost,omitempty"`
-}
-
-type costView struct {
-	Currency string  `json:"currency"`
-	CPU      float64 `json:"vcpu"`
-	Memory   float64 `json:"memory"`
-	Disk     float64 `json:"disk"`
-	Egress   float64 `json:"egress"`
-	Total    float64 `json:"total"`
-}
 
 // ReadUsage answers GET /api/v1/usage with a page of what the Tenant's Sandboxes
 // used, and what that costs where there are prices.
@@ -48,20 +26,15 @@ func (a *API) ReadUsage(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	if err != nil {
 		return err
 	}
-	reply := struct {
-		From string      `json:"from"`
-		To   string      `json:"to"`
-		Rows []usageView `json:"rows"`
-		Next string      `json:"next_cursor,omitempty"`
-	}{q.From.String(), q.To.String(), []usageView{}, page.Next}
+	reply := v1.UsageRows{From: q.From.String(), To: q.To.String(), Rows: []v1.Usage{}, Next: page.Next}
 	for _, row := range page.Rows {
 		reply.Rows = append(reply.Rows, a.usageViewOf(row, q))
 	}
 	return Reply(w, http.StatusOK, reply)
 }
 
-func (a *API) usageViewOf(row sandbox.UsageRow, q sandbox.UsageQuery) usageView {
-	v := usageView{
+func (a *API) usageViewOf(row sandbox.UsageRow, q sandbox.UsageQuery) v1.Usage {
+	v := v1.Usage{
 		SandboxID: row.Sandbox, Tenant: string(row.Tenant), Seconds: micro(row.Seconds), CPUSeconds: micro(row.CPUSeconds),
 		MemoryGiBSeconds: micro(row.MemoryGiBSeconds), DiskGiBSeconds: micro(row.DiskGiBSeconds),
 		EgressBytes: row.Sent, IngressBytes: row.Received,
@@ -71,7 +44,9 @@ func (a *API) usageViewOf(row sandbox.UsageRow, q sandbox.UsageQuery) usageView 
 	}
 	if a.Prices.Currency != "" {
 		c := a.Prices.Of(row.UsageAmount)
-		v.Cost = &costView{a.Prices.Currency, micro(c.CPU), micro(c.Memory), micro(c.Disk), micro(c.Egress), micro(c.Total())}
+		v.Cost = &v1.Cost{
+			Currency: a.Prices.Currency, CPU: micro(c.CPU), Memory: micro(c.Memory), Disk: micro(c.Disk), Egress: micro(c.Egress), Total: micro(c.Total()),
+		}
 	}
 	return v
 }

@@ -4,27 +4,14 @@ import (
 	"net/http"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/users"
 )
 
-// userView is a User as the admins of the Tenant see them.
-type userView struct {
-	ID        string `json:"user_id"`
-	Name      string `json:"name,omitempty"`
-	Email     string `json:"email,omitempty"`
-	Role      string `json:"role,omitempty"`
-	RoleGiven bool   `json:"role_given"`
-	State     string `json:"state"`
-	Source    string `json:"source"`
-	Issuer    string `json:"issuer,omitempty"`
-	CreatedAt string `json:"created_at"`
-	SeenAt    string `json:"last_seen_at,omitempty"`
-}
-
-func userViewOf(u sandbox.User) userView {
-	return userView{
+func userViewOf(u sandbox.User) v1.User {
+	return v1.User{
 		ID: u.ID, Name: u.Name, Email: u.Email, Role: RoleName(u.Role()), RoleGiven: u.Given != "", State: string(u.State),
-		Source: string(u.Source), Issuer: u.Issuer, CreatedAt: timestamp(u.CreatedAt), SeenAt: timestamp(u.SeenAt),
+		Source: string(u.Source), Issuer: u.Issuer, CreatedAt: v1.Time(u.CreatedAt), LastSeenAt: v1.Time(u.SeenAt),
 	}
 }
 
@@ -139,10 +126,7 @@ func (a *API) listUsers(w http.ResponseWriter, r *http.Request, tenant sandbox.T
 	if err != nil {
 		return err
 	}
-	reply := struct {
-		Users []userView `json:"users"`
-		Next  string     `json:"next_cursor,omitempty"`
-	}{[]userView{}, page.Next}
+	reply := v1.Users{Users: []v1.User{}, Next: page.Next}
 	for _, u := range page.Users {
 		reply.Users = append(reply.Users, userViewOf(u))
 	}

@@ -7,24 +7,15 @@ import (
 	"net/http"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
-// volumeView is a Volume as its Tenant sees it.
-type volumeView struct {
-	VolumeID  string `json:"volume_id"`
-	Name      string `json:"name"`
-	SizeMB    int64  `json:"size_mb"`
-	UsedBytes *int64 `json:"used_bytes,omitempty"` // nil while its Node does not answer, as Files
-	Files     *int64 `json:"files,omitempty"`
-	CreatedAt string `json:"created_at"`
-}
-
 // volumeViews are Volumes with what they hold.
-func (a *API) volumeViews(ctx context.Context, all []sandbox.Volume) []volumeView {
+func (a *API) volumeViews(ctx context.Context, all []sandbox.Volume) []v1.Volume {
 	held := HeldBy(ctx, a.Nodes, all)
-	views := make([]volumeView, len(all))
+	views := make([]v1.Volume, len(all))
 	for i, v := range all {
-		views[i] = volumeView{VolumeID: v.ID, Name: v.Name, SizeMB: v.MaxBytes >> 20, CreatedAt: timestamp(v.CreatedAt)}
+		views[i] = v1.Volume{ID: v.ID, Name: v.Name, SizeMB: v.MaxBytes >> 20, CreatedAt: v1.Time(v.CreatedAt)}
 		if use, ok := held[v.ID]; ok {
 			views[i].UsedBytes, views[i].Files = &use.Bytes, &use.Files
 		}
@@ -85,9 +76,7 @@ func (a *API) ListVolumes(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	if err != nil {
 		return err
 	}
-	return Reply(w, http.StatusOK, struct {
-		Volumes []volumeView `json:"volumes"`
-	}{a.volumeViews(r.Context(), all)})
+	return Reply(w, http.StatusOK, v1.Volumes{Volumes: a.volumeViews(r.Context(), all)})
 }
 
 // GetVolume answers GET /api/v1/volumes/{id}, by ID or name.
@@ -140,17 +129,10 @@ func (b *mountsBody) mounts() []sandbox.VolumeMount {
 	return *b
 }
 
-// mountView is where a Sandbox has a Volume.
-type mountView struct {
-	Volume   string `json:"volume"` // its name
-	VolumeID string `json:"volume_id"`
-	Path     string `json:"path"`
-}
-
-func mountViewsOf(mounts []sandbox.VolumeMount) []mountView {
-	var views []mountView
+func mountViewsOf(mounts []sandbox.VolumeMount) []v1.Mount {
+	var views []v1.Mount
 	for _, m := range mounts {
-		views = append(views, mountView{Volume: m.Name, VolumeID: m.Volume, Path: m.Path})
+		views = append(views, v1.Mount{Volume: m.Name, VolumeID: m.Volume, Path: m.Path})
 	}
 	return views
 }

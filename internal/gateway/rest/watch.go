@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
@@ -24,14 +25,8 @@ func (a *API) watchTarget(r *http.Request, who sandbox.Identity) (guest executio
 	return guest, req, err
 }
 
-type changeView struct {
-	Type   execution.ChangeType `json:"type"`
-	Path   string               `json:"path"`
-	Cursor string               `json:"cursor"`
-}
-
-func changeViewOf(c execution.FileChange) changeView {
-	return changeView{c.Type, text(c.Path), c.Cursor}
+func changeViewOf(c execution.FileChange) v1.FileChange {
+	return v1.FileChange{Type: string(c.Type), Path: text(c.Path), Cursor: c.Cursor}
 }
 
 // FileChanges answers GET /api/v1/files/changes with what has changed since a
@@ -45,11 +40,7 @@ func (a *API) FileChanges(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	if err != nil {
 		return err
 	}
-	reply := struct {
-		Cursor  string       `json:"cursor"`
-		Reset   bool         `json:"reset"`
-		Changes []changeView `json:"changes"`
-	}{position.Cursor, position.Reset, make([]changeView, len(changes))}
+	reply := v1.FileChanges{Cursor: position.Cursor, Reset: position.Reset, Changes: make([]v1.FileChange, len(changes))}
 	for i, c := range changes {
 		reply.Changes[i] = changeViewOf(c)
 	}
@@ -78,15 +69,8 @@ func cursorOf(id string) string {
 	return id
 }
 
-// watchStart is the first event, and the one that says that changes are missing.
-type watchStart struct {
-	Path   string `json:"path"`
-	Cursor string `json:"cursor"`
-	Reset  bool   `json:"reset"`
-}
-
-func watchStartOf(req execution.WatchRequest, p *execution.WatchPosition) watchStart {
-	return watchStart{text(req.Path), p.Cursor, p.Reset}
+func watchStartOf(req execution.WatchRequest, p *execution.WatchPosition) v1.WatchStart {
+	return v1.WatchStart{Path: text(req.Path), Cursor: p.Cursor, Reset: p.Reset}
 }
 
 func watchEvents(w http.ResponseWriter, r *http.Request, guest execution.Guest, req execution.WatchRequest) error {
@@ -170,10 +154,10 @@ func watchSocket(w http.ResponseWriter, r *http.Request, guest execution.Guest, 
 type (
 	watchMessage struct {
 		Event string `json:"event"`
-		changeView
+		v1.FileChange
 	}
 	resetMessage struct {
 		Event string `json:"event"`
-		watchStart
+		v1.WatchStart
 	}
 )

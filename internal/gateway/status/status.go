@@ -5,11 +5,11 @@ package status
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"net/http"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
 // ClientClosed is the status in logs and metrics of a request whose client left
@@ -38,24 +38,11 @@ func HTTP(code sandbox.Code) int {
 	return http.StatusInternalServerError
 }
 
-// Failure is what a client may know about an error.
-type Failure struct {
-	Code              sandbox.Code `json:"code"`
-	Message           string       `json:"message"`
-	RetryAfterSeconds int          `json:"retry_after_seconds,omitempty"`
-	Status            int          `json:"-"` // HTTP
-}
-
-// Body is the JSON object of every answer that is not a success.
-type Body struct {
-	Error Failure `json:"error"`
-}
-
 // Of returns what a client may know about err: the Detail of an Error, a fixed
 // sentence for a context error, and nothing about anything else.
-func Of(err error) Failure {
+func Of(err error) v1.Failure {
 	var e *sandbox.Error
-	var f Failure
+	var f v1.Failure
 	switch {
 	case errors.As(err, &f):
 		return f
@@ -73,8 +60,8 @@ func Of(err error) Failure {
 	return failure(sandbox.Errorf(code, "%s", http.StatusText(HTTP(code))))
 }
 
-func failure(e *sandbox.Error) Failure {
-	f := Failure{Code: e.Code, Message: e.Detail, Status: HTTP(e.Code)}
+func failure(e *sandbox.Error) v1.Failure {
+	f := v1.Failure{Code: e.Code, Message: e.Detail, Status: HTTP(e.Code)}
 	if e.RetryAfter > 0 {
 		f.RetryAfterSeconds = max(1, int(math.Ceil(e.RetryAfter.Seconds())))
 	}
@@ -82,14 +69,8 @@ func failure(e *sandbox.Error) Failure {
 }
 
 // MethodNotAllowed is the answer to a known path asked with another method.
-func MethodNotAllowed(method string) Failure {
+func MethodNotAllowed(method string) v1.Failure {
 	f := failure(sandbox.Errorf(sandbox.Invalid, "this path does not answer %.16q", method))
 	f.Status = http.StatusMethodNotAllowed
 	return f
 }
-
-// Error makes a Failure usable as an error that keeps its status.
-func (f Failure) Error() string { return fmt.Sprintf("%s: %s", f.Code, f.Message) }
-
-// Unwrap makes errors.Is find the Code.
-func (f Failure) Unwrap() error { return f.Code }

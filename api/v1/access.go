@@ -1,0 +1,182 @@
+package v1
+
+import (
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// Key is the record of an API key.
+type Key struct {
+	ID         string          `json:"key_id"`
+	Name       string          `json:"name"`
+	Role       string          `json:"role"`
+	Scopes     []sandbox.Scope `json:"scopes"`
+	Hint       string          `json:"hint"`                 // how the key ends
+	CreatedBy  string          `json:"created_by,omitempty"` // a user; empty: none
+	CreatedAt  time.Time       `json:"created_at"`
+	ExpiresAt  time.Time       `json:"expires_at,omitzero"`   // zero: never
+	LastUsedAt time.Time       `json:"last_used_at,omitzero"` // zero: never
+	Previous   *PreviousKey    `json:"previous,omitempty"`    // nil: it is not valid
+	// Secret is the key itself. Only the response that created or rotated the key has it.
+	Secret string `json:"key,omitempty"`
+}
+
+// PreviousKey is the key before the last rotation, while it is still valid.
+type PreviousKey struct {
+	Hint       string    `json:"hint"`
+	ValidUntil time.Time `json:"valid_until"`
+	LastUsedAt time.Time `json:"last_used_at,omitzero"`
+}
+
+// Keys are all keys of a tenant, newest first.
+type Keys struct {
+	Keys []Key `json:"keys"`
+}
+
+// Secret is the record of a secret, without its value.
+type Secret struct {
+	Name        string    `json:"name"`
+	Description string    `json:"description"`
+	Hosts       []string  `json:"hosts,omitempty"` // to which it may be sent; empty: any
+	CreatedAt   time.Time `json:"created_at"`
+	UpdatedAt   time.Time `json:"updated_at"`
+}
+
+// Secrets are all secrets of a tenant, by name.
+type Secrets struct {
+	Secrets []Secret `json:"secrets"`
+}
+
+// User is a user of a tenant, as the tenant's admins see them.
+type User struct {
+	ID         string    `json:"user_id"`
+	Name       string    `json:"name,omitempty"`
+	Email      string    `json:"email,omitempty"`
+	Role       string    `json:"role,omitempty"` // empty: their first token will say
+	RoleGiven  bool      `json:"role_given"`     // by an admin, not by their token
+	State      string    `json:"state"`
+	Source     string    `json:"source"`
+	Issuer     string    `json:"issuer,omitempty"`
+	CreatedAt  time.Time `json:"created_at"`
+	LastSeenAt time.Time `json:"last_seen_at,omitzero"` // zero: never
+}
+
+// Users is a page of a list.
+type Users struct {
+	Users []User `json:"users"`
+	Next  string `json:"next_cursor,omitempty"` // empty: this is the last page
+}
+
+// Tenant is the record of a tenant, as operators see it.
+type Tenant struct {
+	ID        string       `json:"tenant"`
+	Name      string       `json:"name"`
+	Parent    string       `json:"parent,omitempty"`
+	State     string       `json:"state"`
+	CreatedAt time.Time    `json:"created_at"`
+	Suspended *Suspension  `json:"suspended,omitempty"` // nil: it is not
+	Quota     *TenantQuota `json:"quota,omitempty"`     // nil in lists
+}
+
+// Suspension says since when a tenant is suspended, and why.
+type Suspension struct {
+	At     time.Time `json:"at"`
+	Reason string    `json:"reason"`
+}
+
+// Tenants is a page of a list.
+type Tenants struct {
+	Tenants []Tenant `json:"tenants"`
+	Next    string   `json:"next_cursor,omitempty"` // empty: this is the last page
+}
+
+// TenantQuota is what a tenant may use, and what it uses.
+type TenantQuota struct {
+	Tenant string `json:"tenant,omitempty"` // empty within a Tenant
+	Own    bool   `json:"own"`              // not the default of all tenants
+	Limits Quota  `json:"limits"`
+	Used   Quota  `json:"used"`
+}
+
+// QuotaState is what the caller's tenant may use, and what it uses.
+type QuotaState struct {
+	Limits Quota `json:"limits"`
+	Used   Quota `json:"used"`
+}
+
+// Quota has the numbers of a quota, or of its use. nil is not limited, or not counted.
+type Quota struct {
+	Sandboxes         *int64   `json:"sandboxes,omitempty"`
+	CPUs              *float64 `json:"cpus,omitempty"`
+	MemoryMB          *int64   `json:"memory_mb,omitempty"`
+	DiskMB            *int64   `json:"disk_mb,omitempty"`
+	CreatesPerMinute  *int64   `json:"creates_per_minute,omitempty"`
+	SessionMinutes    *int64   `json:"session_minutes,omitempty"`
+	EgressMB          *int64   `json:"egress_mb,omitempty"`
+	BandwidthMbps     *int64   `json:"bandwidth_mbps,omitempty"`
+	Snapshots         *int64   `json:"snapshots,omitempty"`
+	SnapshotMB        *int64   `json:"snapshot_mb,omitempty"`
+	Volumes           *int64   `json:"volumes,omitempty"`
+	VolumeMB          *int64   `json:"volume_mb,omitempty"`
+	TemplateMB        *int64   `json:"template_mb,omitempty"`
+	KeepSnapshots     *int64   `json:"keep_snapshots,omitempty"`
+	KeepSnapshotMB    *int64   `json:"keep_snapshot_mb,omitempty"`
+	KeepSnapshotHours *int64   `json:"keep_snapshot_hours,omitempty"`
+}
+
+// Usage is one row of what was used. What the rows are not grouped by is absent.
+type Usage struct {
+	Day              string  `json:"day,omitempty"`
+	Tenant           string  `json:"tenant,omitempty"`
+	SandboxID        string  `json:"sandbox_id,omitempty"`
+	Seconds          float64 `json:"seconds"`
+	CPUSeconds       float64 `json:"vcpu_seconds"`
+	MemoryGiBSeconds float64 `json:"memory_gib_seconds"`
+	DiskGiBSeconds   float64 `json:"disk_gib_seconds"`
+	EgressBytes      int64   `json:"egress_bytes"`
+	IngressBytes     int64   `json:"ingress_bytes"`
+	Cost             *Cost   `json:"cost,omitempty"` // nil: the operator configured no prices
+}
+
+// Cost is what a row of usage costs.
+type Cost struct {
+	Currency string  `json:"currency"`
+	CPU      float64 `json:"vcpu"`
+	Memory   float64 `json:"memory"`
+	Disk     float64 `json:"disk"`
+	Egress   float64 `json:"egress"`
+	Total    float64 `json:"total"`
+}
+
+// UsageRows is a page of usage from one day to another, both included.
+type UsageRows struct {
+	From string  `json:"from"`
+	To   string  `json:"to"`
+	Rows []Usage `json:"rows"`
+	Next string  `json:"next_cursor,omitempty"` // empty: this is the last page
+}
+
+// AuditEntry is an entry of the audit log, as its tenant sees it.
+type AuditEntry struct {
+	At        time.Time `json:"at"`
+	User      string    `json:"user"`
+	Role      string    `json:"role,omitempty"`
+	KeyID     string    `json:"key_id,omitempty"`
+	Operation string    `json:"operation"`
+	Target    string    `json:"target,omitempty"`
+	SandboxID string    `json:"sandbox_id,omitempty"`
+	Detail    string    `json:"detail,omitempty"`
+	Remote    string    `json:"remote,omitempty"`
+	RequestID string    `json:"request_id,omitempty"`
+	Status    int       `json:"status,omitempty"`
+	Code      string    `json:"code,omitempty"`
+	Outcome   string    `json:"outcome"` // "ok", "denied" or "failed"
+	Hash      string    `json:"hash"`
+}
+
+// AuditEntries is a page of the audit log, newest first.
+type AuditEntries struct {
+	Entries []AuditEntry `json:"entries"`
+	Next    string       `json:"next_cursor,omitempty"` // empty: this is the last page
+}

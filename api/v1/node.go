@@ -1,0 +1,56 @@
+package v1
+
+import "github.com/cloud-sandbox/cloud-sandbox"
+
+// Stats are the counts of the caller's tenant, and the pools and readiness of the nodes.
+type Stats struct {
+	Sandboxes map[sandbox.State]int `json:"sandboxes"`
+	Total     int                   `json:"total"`
+	Depths    *Depths               `json:"depths,omitempty"` // nil: not known now
+	Pools     []Pool                `json:"pools"`
+	Nodes     []Node                `json:"nodes"`
+}
+
+// Depths says how deep a tenant's sandboxes sleep.
+type Depths struct {
+	Active int `json:"active"`
+	Idle   int `json:"idle"`
+	Paused int `json:"paused"`
+}
+
+// Pool is a node's pool of boots that wait for an owner.
+type Pool struct {
+	Node     string `json:"node"`
+	Template string `json:"template"`
+	Shape    Shape  `json:"shape"`
+	Idle     int    `json:"idle"`
+	Starting int    `json:"starting"`
+	Wanted   int    `json:"wanted"`
+	Min      int    `json:"min"`
+	Max      int    `json:"max"`
+	Hits     int64  `json:"hits"`
+	Misses   int64  `json:"misses"`
+}
+
+// Node says whether a node takes new sandboxes, and why not.
+type Node struct {
+	Name    string   `json:"name"`
+	Engine  string   `json:"engine"`
+	Ready   bool     `json:"ready"`
+	Reasons []string `json:"reasons"`
+}
+
+// NodeDetails is a node as the operator sees it.
+type NodeDetails struct {
+	Node
+	Version   string `json:"version,omitempty"`
+	Build     string `json:"build,omitempty"`
+	Pause     bool   `json:"pause"` // its engine can save memory
+	Sandboxes int    `json:"sandboxes"`
+	Pools     []Pool `json:"pools"`
+}
+
+// Nodes are all nodes.
+type Nodes struct {
+	Nodes []NodeDetails `json:"nodes"`
+}
