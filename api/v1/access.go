@@ -1,6 +1,7 @@
 package v1
 
 import (
+	"encoding/json"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -123,6 +124,15 @@ type Quota struct {
 	KeepSnapshots     *int64   `json:"keep_snapshots,omitempty"`
 	KeepSnapshotMB    *int64   `json:"keep_snapshot_mb,omitempty"`
 	KeepSnapshotHours *int64   `json:"keep_snapshot_hours,omitempty"`
+}
+
+// Numbers are those of q that are not nil, by their names in JSON.
+func (q Quota) Numbers() map[string]float64 {
+	numbers := map[string]float64{}
+	if text, err := json.Marshal(q); err == nil { // numbers never fail, but for NaN
+		_ = json.Unmarshal(text, &numbers)
+	}
+	return numbers
 }
 
 // Usage is one row of what was used. What the rows are not grouped by is absent.

@@ -3,12 +3,12 @@ package v1
 import "encoding/json"
 
 // ExecuteResult is how an execution ended, as a client holds it.
-type ExecuteResult = ExecuteResultOf[string, []Value]
+type ExecuteResult = ExecuteResultOf[string, []byte, []Value]
 
 // ExecuteResultOf is ExecuteResult for each way to hold what may be many megabytes:
-// Text is a long text, and Values are the rich results. The server writes them piece
-// by piece and never holds them.
-type ExecuteResultOf[Text, Values any] struct {
+// Text is a long text, Bytes are in base64 in the JSON, and Values are the rich
+// results. The server writes them piece by piece and never holds them.
+type ExecuteResultOf[Text, Bytes, Values any] struct {
 	SandboxID  string `json:"sandbox_id"`
 	SessionID  string `json:"session_id"` // the same ID
 	ProcessID  string `json:"process_id,omitempty"`
@@ -17,8 +17,8 @@ type ExecuteResultOf[Text, Values any] struct {
 	Stdout     Text   `json:"stdout"`
 	Stderr     Text   `json:"stderr"`
 	// The exact bytes, of output that is not UTF-8.
-	StdoutBase64 Text `json:"stdout_base64,omitempty"`
-	StderrBase64 Text `json:"stderr_base64,omitempty"`
+	StdoutBase64 Bytes `json:"stdout_base64,omitempty"`
+	StderrBase64 Bytes `json:"stderr_base64,omitempty"`
 
 	ExitCode   int        `json:"exit_code"`
 	Results    Values     `json:"results"`

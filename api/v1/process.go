@@ -3,10 +3,11 @@ package v1
 import "time"
 
 // Process is a process in a sandbox, as a client holds it.
-type Process = ProcessOf[string]
+type Process = ProcessOf[string, []byte]
 
-// ProcessOf is Process for each way to hold a long Text.
-type ProcessOf[Text any] struct {
+// ProcessOf is Process for each way to hold a long Text, and Bytes that are in base64
+// in the JSON.
+type ProcessOf[Text, Bytes any] struct {
 	ID             string        `json:"process_id"`
 	SandboxID      string        `json:"sandbox_id"`
 	SessionID      string        `json:"session_id"` // the same ID
@@ -34,8 +35,16 @@ type ProcessOf[Text any] struct {
 	Stderr Text   `json:"stderr,omitempty"`
 	Offset *int64 `json:"offset,omitempty"`
 	// The exact bytes, of output that is not UTF-8.
-	StdoutBase64 Text `json:"stdout_base64,omitempty"`
-	StderrBase64 Text `json:"stderr_base64,omitempty"`
+	StdoutBase64 Bytes `json:"stdout_base64,omitempty"`
+	StderrBase64 Bytes `json:"stderr_base64,omitempty"`
+}
+
+// Exit is the exit code of a process that has ended, and 0 while it runs.
+func (p ProcessOf[Text, Bytes]) Exit() int {
+	if p.ExitCode == nil {
+		return 0
+	}
+	return *p.ExitCode
 }
 
 // TerminalSize is the size of a terminal, in characters.

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
@@ -51,10 +52,10 @@ func (l localKeys) did(ctx context.Context, operation, key string, err error) er
 }
 
 // CreateKey implements cli.Keys.
-func (l localKeys) CreateKey(ctx context.Context, k client.NewKey) (client.Key, error) {
+func (l localKeys) CreateKey(ctx context.Context, k client.NewKey) (v1.Key, error) {
 	role, err := rest.ParseRole(cmp.Or(k.Role, string(sandbox.RoleDeveloper)))
 	if err != nil {
-		return client.Key{}, err
+		return v1.Key{}, err
 	}
 	req := keys.Request{Name: k.Name, Life: k.Life}
 	for _, s := range k.Scopes {
@@ -65,9 +66,9 @@ func (l localKeys) CreateKey(ctx context.Context, k client.NewKey) (client.Key, 
 }
 
 // Keys implements cli.Keys.
-func (l localKeys) Keys(ctx context.Context) ([]client.Key, error) {
+func (l localKeys) Keys(ctx context.Context) ([]v1.Key, error) {
 	all, err := l.keys.List(ctx, l.tenant)
-	views := make([]client.Key, len(all))
+	views := make([]v1.Key, len(all))
 	for i, k := range all {
 		views[i] = keyOf(k, "")
 	}
@@ -75,7 +76,7 @@ func (l localKeys) Keys(ctx context.Context) ([]client.Key, error) {
 }
 
 // RotateKey implements cli.Keys.
-func (l localKeys) RotateKey(ctx context.Context, id string, overlap time.Duration) (client.Key, error) {
+func (l localKeys) RotateKey(ctx context.Context, id string, overlap time.Duration) (v1.Key, error) {
 	rotated, secret, err := l.keys.Rotate(ctx, serve.Operator(l.tenant, sandbox.RoleOperator), id, overlap)
 	return keyOf(rotated, secret), l.did(ctx, "rotateKey", id, err)
 }
@@ -85,16 +86,9 @@ func (l localKeys) RevokeKey(ctx context.Context, id string) error {
 	return l.did(ctx, "deleteKey", id, l.keys.Revoke(ctx, serve.Operator(l.tenant, sandbox.RoleOperator), id))
 }
 
-func keyOf(k sandbox.Key, secret string) client.Key {
-	v := client.Key{
-		ID: k.ID, Name: k.Name, Role: rest.RoleName(k.Role), Hint: k.Hint, CreatedBy: k.CreatedBy, CreatedAt: k.CreatedAt, ExpiresAt: k.ExpiresAt,
-		LastUsedAt: k.LastUsed(), Secret: secret,
-	}
-	for _, s := range k.Scopes {
-		v.Scopes = append(v.Scopes, string(s))
-	}
-	if p := k.Previous; p.ValidAt(time.Now()) {
-		v.Previous = &client.PreviousKey{Hint: p.Hint, ValidUntil: p.Until, LastUsedAt: p.UsedAt}
-	}
-	return v
+// keyOf is a Key as a server shows it, with its secret where that is not empty.
+func keyOf(k sandbox.Key, secret string) v1.Key {
+	view := rest.KeyViewOf(k)
+	view.Secret = secret
+	return view
 }

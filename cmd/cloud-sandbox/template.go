@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve"
@@ -45,13 +45,13 @@ func templates(cmd *cobra.Command) (*template.Store, error) {
 type localTemplates struct{ store *template.Store }
 
 // Templates implements cli.Templates.
-func (l localTemplates) Templates(context.Context) ([]client.Template, error) {
+func (l localTemplates) Templates(context.Context) ([]v1.Template, error) {
 	listed, err := l.store.List("")
 	return viewsOf(listed), err
 }
 
 // TemplateVersions implements cli.Templates.
-func (l localTemplates) TemplateVersions(ctx context.Context, name string) ([]client.Template, error) {
+func (l localTemplates) TemplateVersions(ctx context.Context, name string) ([]v1.Template, error) {
 	meant, err := l.store.Find(ctx, "", name)
 	if err != nil {
 		return nil, err
@@ -60,10 +60,10 @@ func (l localTemplates) TemplateVersions(ctx context.Context, name string) ([]cl
 	return viewsOf(found), err
 }
 
-func viewsOf(listed []template.Listed) []client.Template {
-	views := make([]client.Template, len(listed))
+func viewsOf(listed []template.Listed) []v1.Template {
+	views := make([]v1.Template, len(listed))
 	for i, l := range listed {
-		views[i] = client.Template{
+		views[i] = v1.Template{
 			Template: l.Ref.String(), Name: l.Name, Tag: l.Tag, Version: l.Image.Digest, Shared: !l.Private, Source: l.Source,
 			Packages: append([]string{}, l.Packages...), Env: l.Env, Start: l.Start, Ready: l.Ready, SizeBytes: l.Size, StoredBytes: l.Stored, CreatedAt: l.CreatedAt,
 		}
@@ -72,12 +72,12 @@ func viewsOf(listed []template.Listed) []client.Template {
 }
 
 // RemoveTemplate implements cli.Templates.
-func (l localTemplates) RemoveTemplate(_ context.Context, name string) (client.RemovedTemplates, error) {
+func (l localTemplates) RemoveTemplate(_ context.Context, name string) (v1.RemovedTemplates, error) {
 	if os.Geteuid() != 0 {
-		return client.RemovedTemplates{}, errors.New("removing a template from the data folder needs root: run it as root, or with --url for one of your own at a server")
+		return v1.RemovedTemplates{}, errors.New("removing a template from the data folder needs root: run it as root, or with --url for one of your own at a server")
 	}
 	gone, freed, err := l.store.Remove("", name)
-	removed := client.RemovedTemplates{Removed: make([]string, len(gone)), FreedBytes: freed}
+	removed := v1.RemovedTemplates{Removed: make([]string, len(gone)), FreedBytes: freed}
 	for i, r := range gone {
 		removed.Removed[i] = r.String()
 	}

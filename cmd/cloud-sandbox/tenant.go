@@ -2,14 +2,13 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"os"
 
 	"github.com/spf13/cobra"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/tenants"
@@ -52,35 +51,23 @@ func (l localTenants) did(ctx context.Context, operation, id string, err error) 
 }
 
 // changed is a Tenant as a server tells of it, once what was done to it is recorded.
-func (l localTenants) changed(ctx context.Context, operation string, t sandbox.Tenant, id string, err error) (view client.Tenant, _ error) {
+func (l localTenants) changed(ctx context.Context, operation string, t sandbox.Tenant, id string, err error) (view v1.Tenant, _ error) {
 	if err := l.did(ctx, operation, id, err); err != nil {
 		return view, err
 	}
-	return tenantOf(t)
-}
-
-func tenantOf(t sandbox.Tenant) (view client.Tenant, err error) {
-	raw, err := json.Marshal(rest.TenantViewOf(t))
-	if err != nil {
-		return view, err
-	}
-	return view, json.Unmarshal(raw, &view)
+	return rest.TenantViewOf(t), nil
 }
 
 // Tenants implements cli.Tenants.
-func (l localTenants) Tenants(ctx context.Context, state string) ([]client.Tenant, error) {
-	var all []client.Tenant
+func (l localTenants) Tenants(ctx context.Context, state string) ([]v1.Tenant, error) {
+	var all []v1.Tenant
 	for q := (sandbox.TenantQuery{State: sandbox.TenantState(state)}); ; {
 		page, err := l.tenants.List(ctx, q)
 		if err != nil {
 			return nil, err
 		}
 		for _, t := range page.Tenants {
-			view, err := tenantOf(t)
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, view)
+			all = append(all, rest.TenantViewOf(t))
 		}
 		if q.Cursor = page.Next; q.Cursor == "" {
 			return all, nil
@@ -89,19 +76,19 @@ func (l localTenants) Tenants(ctx context.Context, state string) ([]client.Tenan
 }
 
 // CreateTenant implements cli.Tenants.
-func (l localTenants) CreateTenant(ctx context.Context, id, name string) (client.Tenant, error) {
+func (l localTenants) CreateTenant(ctx context.Context, id, name string) (v1.Tenant, error) {
 	t, err := l.tenants.Create(ctx, sandbox.TenantID(id), name)
 	return l.changed(ctx, "createTenant", t, id, err)
 }
 
 // SuspendTenant implements cli.Tenants.
-func (l localTenants) SuspendTenant(ctx context.Context, id, reason string) (client.Tenant, error) {
+func (l localTenants) SuspendTenant(ctx context.Context, id, reason string) (v1.Tenant, error) {
 	t, err := l.tenants.Change(ctx, operator(), sandbox.TenantID(id), sandbox.TenantChange{State: new(sandbox.TenantSuspended), Reason: reason})
 	return l.changed(ctx, sandbox.AuditTenantSuspended, t, id, err)
 }
 
 // ResumeTenant implements cli.Tenants.
-func (l localTenants) ResumeTenant(ctx context.Context, id string) (client.Tenant, error) {
+func (l localTenants) ResumeTenant(ctx context.Context, id string) (v1.Tenant, error) {
 	t, err := l.tenants.Change(ctx, operator(), sandbox.TenantID(id), sandbox.TenantChange{State: new(sandbox.TenantActive)})
 	return l.changed(ctx, sandbox.AuditTenantResumed, t, id, err)
 }
@@ -112,25 +99,22 @@ func (l localTenants) RemoveTenant(ctx context.Context, id string) error {
 }
 
 // TenantQuota implements cli.Tenants.
-func (l localTenants) TenantQuota(ctx context.Context, id string) (client.TenantQuota, error) {
+func (l localTenants) TenantQuota(ctx context.Context, id string) (v1.TenantQuota, error) {
 	q, own, used, err := l.store.QuotaOf(ctx, sandbox.TenantID(id))
 	if err != nil {
-		return client.TenantQuota{}, err
+		return v1.TenantQuota{}, err
 	}
 	stored, err := l.images.StoredBytes(sandbox.TenantID(id))
 	if err != nil {
-		return client.TenantQuota{}, err
+		return v1.TenantQuota{}, err
 	}
-	const mib = 1 << 20
-	return client.TenantQuota{Tenant: id, Own: own, Limits: cli.QuotaNumbers(q), Used: cli.QuotaNumbers(sandbox.Quota{
-		Sandboxes: used.Sandboxes, CPUs: used.CPUs, MemoryBytes: used.MemoryBytes, DiskBytes: used.DiskBytes, CreatesPerMinute: used.Creates,
-		SnapshotBytes: (used.SnapshotBytes + mib - 1) / mib * mib, Volumes: used.Volumes, VolumeBytes: used.VolumeBytes,
-		TemplateBytes: (stored + mib - 1) / mib * mib,
-	})}, nil
+	view := v1.TenantQuota{Tenant: id, Own: own}
+	view.Limits, view.Used = rest.QuotaViewsOf(q, used, stored)
+	return view, nil
 }
 
 // SetTenantQuota implements cli.Tenants.
-func (l localTenants) SetTenantQuota(ctx context.Context, id string, limits map[string]float64) (client.TenantQuota, error) {
+func (l localTenants) SetTenantQuota(ctx context.Context, id string, limits map[string]float64) (v1.TenantQuota, error) {
 	err := l.did(ctx, "setQuota", id, func() error {
 		if limits == nil {
 			return l.store.SetQuota(ctx, sandbox.TenantID(id), nil)
@@ -142,7 +126,7 @@ func (l localTenants) SetTenantQuota(ctx context.Context, id string, limits map[
 		return l.store.SetQuota(ctx, sandbox.TenantID(id), &q)
 	}())
 	if err != nil {
-		return client.TenantQuota{}, err
+		return v1.TenantQuota{}, err
 	}
 	return l.TenantQuota(ctx, id)
 }

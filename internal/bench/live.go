@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
@@ -108,7 +109,7 @@ func (m *Meter) fill(ctx context.Context, s *Series, n int) ([]string, error) {
 		slots <- struct{}{}
 		all.Go(func() {
 			defer func() { <-slots }()
-			var sb client.Sandbox
+			var sb v1.Sandbox
 			took, err := timed(func() (err error) {
 				sb, err = m.Client.Create(ctx, client.CreateRequest{Timeout: 3600})
 				return err

@@ -145,7 +145,7 @@ func (m *Meter) Spawn(ctx context.Context, operation, goal string, argv []string
 // spawn runs a program, which must end well.
 func (m *Meter) spawn(ctx context.Context, id string, argv []string) error {
 	p, err := m.Client.Start(ctx, client.StartRequest{SandboxID: id, Argv: argv})
-	if err == nil && (p.State != "ended" || p.ExitCode != 0) {
+	if err == nil && (p.State != "ended" || p.Exit() != 0) {
 		err = fmt.Errorf("%v is %s with %d", argv, p.State, p.ExitCode)
 	}
 	return err

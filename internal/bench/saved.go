@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
@@ -245,7 +246,7 @@ func (m *Meter) forks(ctx context.Context, count, rounds int) error {
 	err := m.session(ctx, s, func(id string) error {
 		m.Report.Begin()
 		return Repeat(ctx, series, rounds, func(ctx context.Context) (time.Duration, error) {
-			var forks []client.Forked
+			var forks []v1.Fork
 			took, err := timed(func() (err error) {
 				forks, err = m.Client.Fork(ctx, id, client.ForkRequest{Count: count})
 				return err
@@ -296,7 +297,7 @@ func (m *Meter) Paused(ctx context.Context, n int) ([]string, error) {
 		slots <- struct{}{}
 		all.Go(func() {
 			defer func() { <-slots }()
-			var sb client.Sandbox
+			var sb v1.Sandbox
 			if sb, errs[i] = m.Client.Create(ctx, client.CreateRequest{Timeout: 3600}); errs[i] == nil {
 				ids[i] = sb.ID
 				_, errs[i] = m.Client.Pause(ctx, sb.ID, false)

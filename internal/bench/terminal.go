@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
@@ -17,7 +18,7 @@ const echoTime = 30 * time.Second
 // a Process shows it: what a person at a shell feels.
 func (m *Meter) Echo(ctx context.Context, operation, goal string, n int) error {
 	return m.within(ctx, func(id string) error {
-		p, err := m.Client.Start(ctx, client.StartRequest{SandboxID: id, Argv: []string{"cat"}, Background: true, Pty: &client.TerminalSize{Cols: 80, Rows: 24}})
+		p, err := m.Client.Start(ctx, client.StartRequest{SandboxID: id, Argv: []string{"cat"}, Background: true, Pty: &v1.TerminalSize{Cols: 80, Rows: 24}})
 		if err != nil {
 			return err
 		}
@@ -48,8 +49,8 @@ func echo(ctx context.Context, a *client.Attached, key byte) error {
 			return err
 		case bytes.IndexByte(e.Output, key) >= 0:
 			return nil
-		case e.Kind == "end" || e.Kind == "error":
-			return fmt.Errorf("the terminal said %q", e.Kind)
+		case e.Type == "end" || e.Type == "error":
+			return fmt.Errorf("the terminal said %q", e.Type)
 		}
 	}
 }

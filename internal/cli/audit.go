@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
@@ -83,7 +84,7 @@ func auditQuery(words map[string]*string, now time.Time) (url.Values, error) {
 	return query, nil
 }
 
-func printAudit(cmd *cobra.Command, entries []client.AuditEntry) error {
+func printAudit(cmd *cobra.Command, entries []v1.AuditEntry) error {
 	if wantsJSON(cmd) {
 		return printAll(cmd, entries)
 	}

@@ -127,12 +127,12 @@ func Print(cmd *cobra.Command, v any, text string) error {
 }
 
 // printAll prints records as the server said them.
-func printAll[T json.Marshaler](cmd *cobra.Command, records []T) error {
+func printAll[T any](cmd *cobra.Command, records []T) error {
 	return printJSON(cmd, append([]T{}, records...)) // none is [], not null
 }
 
 // printMade prints what a command made or changed: the record, or what names it.
-func printMade(cmd *cobra.Command, record json.Marshaler, name string) error {
+func printMade(cmd *cobra.Command, record any, name string) error {
 	if wantsJSON(cmd) {
 		return printJSON(cmd, record)
 	}

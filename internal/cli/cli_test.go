@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
@@ -241,7 +242,7 @@ func TestEnded(t *testing.T) {
 		{"ok", 3, 3},
 		{"error", -1, 255},
 	} {
-		err := ended(client.ExecuteResult{Status: tt.status, ExitCode: tt.exit})
+		err := ended(v1.ExecuteResult{Status: tt.status, ExitCode: tt.exit})
 		var exit *exitError
 		got := 0
 		if errors.As(err, &exit) {
@@ -274,13 +275,13 @@ func TestForPeople(t *testing.T) {
 	}
 	var b bytes.Buffer
 	ends := time.Unix(1e9, 0)
-	list := []client.Sandbox{{ID: "i1", Name: "box", State: "running", Template: "base", CreatedAt: ends.Add(-time.Hour), Deadline: ends}}
+	list := []v1.Sandbox{{ID: "i1", Name: "box", State: "running", Template: "base", CreatedAt: ends.Add(-time.Hour), Deadline: ends}}
 	if err := printSandboxes(&b, list, ends.Add(-time.Minute)); err != nil || !strings.Contains(b.String(), "i1        box    running   base       59m ago   in 1m\n") {
 		t.Errorf("%v\n%s", err, b.String())
 	}
 	b.Reset()
 	lost := 75.5
-	list[0].Lost = &lost
+	list[0].LostSeconds = &lost
 	if err := printSandboxes(&b, list, ends.Add(-time.Minute)); err != nil || !strings.Contains(b.String(), "i1        box    running (lost 1m)   base") {
 		t.Errorf("%v\n%s", err, b.String())
 	}

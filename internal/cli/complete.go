@@ -54,7 +54,7 @@ func (a *app) sandboxes(cmd *cobra.Command, given []string, begun string) ([]cob
 			if s.Name != "" && strings.HasPrefix(s.Name, begun) { // one of both is enough
 				word = s.Name
 			}
-			all = append(all, suggestion{word, s.Name + " " + s.State})
+			all = append(all, suggestion{word, s.Name + " " + string(s.State)})
 		}
 		return all, err
 	})
@@ -208,12 +208,12 @@ func (a *app) remotePath(cmd *cobra.Command, args []string, begun string) ([]cob
 	} else {
 		p.path = folder
 	}
-	entries, _, _, err := c.ListFiles(ctx, p.sandbox, p.path)
+	list, err := c.ListFiles(ctx, p.sandbox, p.path)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
 	var found []cobra.Completion
-	for _, e := range entries {
+	for _, e := range list.Entries {
 		if strings.HasPrefix(folder+e.Name, given) && clean(e.Name) == e.Name && !strings.ContainsAny(e.Name, "\n\t") {
 			word := p.sandbox + ":" + folder + e.Name
 			if e.Type == "directory" {

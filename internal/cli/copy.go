@@ -225,7 +225,7 @@ func (t *transfer) remoteDir(ctx context.Context, p place) (bool, error) {
 	case e.Type != "symlink":
 		return e.Type == "directory", nil
 	}
-	_, _, _, err = t.client.ListFiles(ctx, p.sandbox, p.path)
+	_, err = t.client.ListFiles(ctx, p.sandbox, p.path)
 	switch sandbox.CodeOf(err) {
 	case sandbox.Invalid, sandbox.NotFound, sandbox.Conflict:
 		return false, nil

@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
 func TestParsePlace(t *testing.T) {
@@ -284,13 +284,13 @@ func TestReplaceFile(t *testing.T) {
 
 func TestModeOf(t *testing.T) {
 	for _, tt := range []struct {
-		e    client.Entry
+		e    v1.File
 		want fs.FileMode
 	}{
-		{client.Entry{Type: "file", Mode: "0750"}, 0o750},
-		{client.Entry{Type: "file", Mode: "06755"}, 0o755},
-		{client.Entry{Type: "symlink", Mode: "0777"}, 0o644},
-		{client.Entry{Type: "file", Mode: "nonsense"}, 0o644},
+		{v1.File{Type: "file", Mode: "0750"}, 0o750},
+		{v1.File{Type: "file", Mode: "06755"}, 0o755},
+		{v1.File{Type: "symlink", Mode: "0777"}, 0o644},
+		{v1.File{Type: "file", Mode: "nonsense"}, 0o644},
 	} {
 		if got := modeOf(tt.e); got != tt.want {
 			t.Errorf("%+v: %o", tt.e, got)

@@ -11,7 +11,7 @@ import (
 	"strconv"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
 // limit is the most that a copy takes out of a sandbox, in bytes.
@@ -94,7 +94,7 @@ func (b *bounded) Read(p []byte) (int, error) {
 
 // downloadFile writes a file whole or not at all, unless to is there and is no
 // regular file.
-func (t *transfer) downloadFile(ctx context.Context, from place, to string, e client.Entry, done *copied) error {
+func (t *transfer) downloadFile(ctx context.Context, from place, to string, e v1.File, done *copied) error {
 	content, size, err := t.open(ctx, from)
 	if err != nil {
 		return err
@@ -117,7 +117,7 @@ func (t *transfer) downloadFile(ctx context.Context, from place, to string, e cl
 }
 
 // modeOf is the permissions that a file of a sandbox gets here.
-func modeOf(e client.Entry) fs.FileMode {
+func modeOf(e v1.File) fs.FileMode {
 	n, err := strconv.ParseUint(e.Mode, 8, 32)
 	if err != nil || e.Type != "file" {
 		return 0o644

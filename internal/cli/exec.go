@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
@@ -162,7 +163,7 @@ func (o *execOptions) start(cmd *cobra.Command, c *client.Client, id string, pro
 	if !utf8.ValidString(strings.Join(program, "")) {
 		argv, command = nil, "exec -- "+quote(program)
 	}
-	var pty *client.TerminalSize
+	var pty *v1.TerminalSize
 	if o.tty {
 		pty = new(openTerminal(cmd.InOrStdin()).size())
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
@@ -68,7 +69,7 @@ type execution struct {
 	process string // that runs it; empty: not known
 	shown   int    // results
 	lost    int64  // bytes of output that the server kept no more
-	result  client.ExecuteResult
+	result  v1.ExecuteResult
 }
 
 // came says what retry wants to know of a try: whether the server took it up. One
@@ -141,7 +142,7 @@ func (e *execution) print() error {
 			return err
 		}
 	}
-	if err := printJSON(e.cmd, e.result.Raw); err != nil {
+	if err := printJSON(e.cmd, e.result); err != nil {
 		return err
 	}
 	return ended(e.result)
@@ -153,9 +154,9 @@ func (e *execution) explained() error {
 	if r.Error != nil && r.Status != "ok" && (r.Status != "error" || r.Error.Name == "not_started") {
 		fmt.Fprintf(e.cmd.ErrOrStderr(), "cloud-sandbox: %s\n", clean(r.Error.Message))
 	}
-	if r.Status == "paused" {
+	if r.Status == "paused" && r.NextOffset != nil {
 		fmt.Fprintf(e.cmd.ErrOrStderr(), "cloud-sandbox: `cloud-sandbox logs --follow --from %d %s %s` resumes the sandbox and shows what it writes\n",
-			r.Next, clean(e.request.SandboxID), clean(r.ProcessID))
+			*r.NextOffset, clean(e.request.SandboxID), clean(r.ProcessID))
 	}
 	if e.lost > 0 {
 		return sandbox.Errorf(sandbox.Exhausted, "%d bytes of output are lost: they were not read here in time, while the server was away", e.lost)
@@ -164,7 +165,7 @@ func (e *execution) explained() error {
 }
 
 // ended passes an exit code through; never 0 for code that did not succeed.
-func ended(r client.ExecuteResult) error {
+func ended(r v1.ExecuteResult) error {
 	switch {
 	case r.Status == "ok" && r.ExitCode == 0:
 		return nil

@@ -9,15 +9,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
 // Keys are the API keys of one Tenant that commands work on: a *client.Client, or
 // what this machine's data folder has. Methods are as the Client's.
 type Keys interface {
-	CreateKey(ctx context.Context, k client.NewKey) (client.Key, error)
-	Keys(ctx context.Context) ([]client.Key, error)
-	RotateKey(ctx context.Context, id string, overlap time.Duration) (client.Key, error)
+	CreateKey(ctx context.Context, k client.NewKey) (v1.Key, error)
+	Keys(ctx context.Context) ([]v1.Key, error)
+	RotateKey(ctx context.Context, id string, overlap time.Duration) (v1.Key, error)
 	RevokeKey(ctx context.Context, id string) error
 }
 
@@ -90,7 +91,7 @@ func (k *keyCommands) create() *cobra.Command {
 }
 
 // printNewKey prints the secret alone to the output, for a script to take.
-func printNewKey(cmd *cobra.Command, k client.Key) error {
+func printNewKey(cmd *cobra.Command, k v1.Key) error {
 	if wantsJSON(cmd) {
 		return printJSON(cmd, k)
 	}
@@ -116,7 +117,7 @@ func (k *keyCommands) list() *cobra.Command {
 				return err
 			}
 			if wantsJSON(cmd) {
-				return printJSON(cmd, append([]client.Key{}, all...))
+				return printJSON(cmd, append([]v1.Key{}, all...))
 			}
 			return printKeys(cmd, all)
 		}),
@@ -124,7 +125,7 @@ func (k *keyCommands) list() *cobra.Command {
 	}
 }
 
-func printKeys(cmd *cobra.Command, all []client.Key) error {
+func printKeys(cmd *cobra.Command, all []v1.Key) error {
 	t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, "KEY\tNAME\tENDS IN\tROLE\tSCOPES\tBY\tCREATED\tEXPIRES\tUSED")
 	day := func(at time.Time) string {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
@@ -82,16 +83,16 @@ func (o *listOptions) sandboxes(cmd *cobra.Command, c *client.Client) error {
 	return printSandboxes(cmd.OutOrStdout(), list, time.Now())
 }
 
-func printSandboxes(w io.Writer, list []client.Sandbox, now time.Time) error {
+func printSandboxes(w io.Writer, list []v1.Sandbox, now time.Time) error {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, "SANDBOX\tNAME\tSTATE\tTEMPLATE\tCREATED\tENDS")
 	for _, s := range list {
-		state, ends := s.State, "in "+brief(s.Deadline.Sub(now))
+		state, ends := string(s.State), "in "+brief(s.Deadline.Sub(now))
 		if s.Ended != nil {
-			state, ends = state+" ("+s.Ended.Cause+")", brief(now.Sub(s.Ended.At))+" ago"
+			state, ends = state+" ("+string(s.Ended.Cause)+")", brief(now.Sub(s.Ended.At))+" ago"
 		}
-		if s.Lost != nil && s.Ended == nil {
-			state += " (lost " + brief(time.Duration(*s.Lost*float64(time.Second))) + ")"
+		if s.LostSeconds != nil && s.Ended == nil {
+			state += " (lost " + brief(time.Duration(*s.LostSeconds*float64(time.Second))) + ")"
 		}
 		fmt.Fprintln(t, row(s.ID, s.Name, state, s.Template, brief(now.Sub(s.CreatedAt))+" ago", ends))
 	}
@@ -141,15 +142,15 @@ func (o *listOptions) files(cmd *cobra.Command, c *client.Client, where string) 
 	if o.all || len(o.states) > 0 || len(o.metadata.values) > 0 || o.limit != 0 {
 		return usagef("--all, --state, --metadata and --limit choose sandboxes, not files: leave them out")
 	}
-	entries, truncated, raw, err := c.ListFiles(cmd.Context(), p.sandbox, p.path)
+	list, err := c.ListFiles(cmd.Context(), p.sandbox, p.path)
 	if err != nil {
 		return err
 	}
 	if wantsJSON(cmd) {
-		return printJSON(cmd, raw)
+		return printJSON(cmd, list)
 	}
 	t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-	for _, e := range entries {
+	for _, e := range list.Entries {
 		if o.quiet {
 			fmt.Fprintln(t, row(e.Name))
 			continue
@@ -159,13 +160,13 @@ func (o *listOptions) files(cmd *cobra.Command, c *client.Client, where string) 
 		case "directory":
 			name += "/"
 		case "symlink":
-			name += " -> " + e.Target
+			name += " -> " + e.SymlinkTarget
 		}
-		fmt.Fprintln(t, row(e.Mode, e.Owner, strconv.FormatInt(e.Size, 10), e.ModifiedAt.Local().Format(time.DateTime), name))
+		fmt.Fprintln(t, row(e.Mode, e.Owner, strconv.FormatInt(e.SizeBytes, 10), e.ModifiedAt.Local().Format(time.DateTime), name))
 	}
-	if err := t.Flush(); err != nil || !truncated {
+	if err := t.Flush(); err != nil || !list.Truncated {
 		return err
 	}
-	_, err = fmt.Fprintf(cmd.ErrOrStderr(), "there is more: these are the first %d\n", len(entries))
+	_, err = fmt.Fprintf(cmd.ErrOrStderr(), "there is more: these are the first %d\n", len(list.Entries))
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
@@ -84,12 +85,15 @@ func (o *logsOptions) run(cmd *cobra.Command, c *client.Client, args []string) e
 }
 
 // printTail shows what is left of a sandbox that has ended.
-func printTail(cmd *cobra.Command, s client.Sandbox) error {
+func printTail(cmd *cobra.Command, s v1.Sandbox) error {
 	if wantsJSON(cmd) {
-		return printJSON(cmd, s.Raw)
+		return printJSON(cmd, s)
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "the sandbox ended (%s); the last of its output:\n", clean(s.Ended.Cause))
-	_, err := io.WriteString(cmd.OutOrStdout(), s.Ended.Tail)
+	fmt.Fprintf(cmd.ErrOrStderr(), "the sandbox ended (%s); the last of its output:\n", clean(string(s.Ended.Cause)))
+	if s.Ended.OutputTail == nil {
+		return nil
+	}
+	_, err := io.WriteString(cmd.OutOrStdout(), *s.Ended.OutputTail)
 	return err
 }
 
@@ -115,7 +119,7 @@ func (o *logsOptions) show(cmd *cobra.Command, c *client.Client, id, process str
 	}
 	write := printOutput(cmd)
 	return retry(cmd.Context(), func() (came bool, err error) {
-		_, err = c.Output(cmd.Context(), id, process, next, o.follow, o.stream, func(e client.OutputEvent) error {
+		_, err = c.Output(cmd.Context(), id, process, next, o.follow, o.stream, func(e v1.OutputEvent) error {
 			if err := write(e); err != nil {
 				return err
 			}
@@ -128,29 +132,21 @@ func (o *logsOptions) show(cmd *cobra.Command, c *client.Client, id, process str
 
 // printOutput returns what writes events to the command's output: bytes to the
 // stream that they come from, with --json a line each.
-func printOutput(cmd *cobra.Command) func(client.OutputEvent) error {
+func printOutput(cmd *cobra.Command) func(v1.OutputEvent) error {
 	if wantsJSON(cmd) {
 		lines := json.NewEncoder(cmd.OutOrStdout())
 		lines.SetEscapeHTML(false)
-		return func(e client.OutputEvent) error {
-			return lines.Encode(struct {
-				Event  string `json:"event"`
-				Offset int64  `json:"offset"`
-				Next   int64  `json:"next_offset"`
-				Text   string `json:"text,omitempty"`
-				Base64 []byte `json:"base64,omitempty"`
-			}{e.Kind, e.Offset, e.Next, e.Text, e.Base64})
-		}
+		return func(e v1.OutputEvent) error { return lines.Encode(e) }
 	}
-	return func(e client.OutputEvent) error {
+	return func(e v1.OutputEvent) error {
 		var err error
-		switch e.Kind {
+		switch e.Event {
 		case "stderr":
-			_, err = cmd.ErrOrStderr().Write(e.Output())
+			_, err = cmd.ErrOrStderr().Write(e.Bytes())
 		case "dropped":
 			_, err = fmt.Fprintf(cmd.ErrOrStderr(), "[%d bytes are not kept]\n", e.Next-e.Offset)
 		default:
-			_, err = cmd.OutOrStdout().Write(e.Output())
+			_, err = cmd.OutOrStdout().Write(e.Bytes())
 		}
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
@@ -54,9 +55,9 @@ equal ones are counted.`,
 	return cmd
 }
 
-func printNetworkLog(cmd *cobra.Command, log client.NetworkLog) error {
+func printNetworkLog(cmd *cobra.Command, log v1.NetworkLog) error {
 	if wantsJSON(cmd) {
-		return printJSON(cmd, log.Raw)
+		return printJSON(cmd, log)
 	}
 	t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, "LAST\tTIMES\tVERDICT\tPROTOCOL\tNAME\tADDRESS\tPORT\tREASON")

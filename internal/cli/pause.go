@@ -8,11 +8,12 @@ import (
 	"github.com/spf13/cobra"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
 // changed prints the sandbox that a command has changed: its record, or its ID.
-func changed(cmd *cobra.Command, s client.Sandbox, err error) error {
+func changed(cmd *cobra.Command, s v1.Sandbox, err error) error {
 	if err != nil {
 		return err
 	}
@@ -21,7 +22,7 @@ func changed(cmd *cobra.Command, s client.Sandbox, err error) error {
 
 // each changes one sandbox after the other, and tells of all that fail. It stops
 // where the server is away.
-func each(cmd *cobra.Command, ids []string, change func(ctx context.Context, id string) (client.Sandbox, error)) error {
+func each(cmd *cobra.Command, ids []string, change func(ctx context.Context, id string) (v1.Sandbox, error)) error {
 	var failed []error
 	for _, id := range ids {
 		s, err := change(cmd.Context(), id)
@@ -52,7 +53,7 @@ the outside are not kept. What cannot be saved runs on.`,
   cloud-sandbox ls -q --state running | xargs -r cloud-sandbox pause`,
 		Args: Args(1, -1, "one SANDBOX or more"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			return each(cmd, args, func(ctx context.Context, id string) (client.Sandbox, error) { return c.Pause(ctx, id, filesOnly) })
+			return each(cmd, args, func(ctx context.Context, id string) (v1.Sandbox, error) { return c.Pause(ctx, id, filesOnly) })
 		}),
 		ValidArgsFunction: a.sandboxes,
 	}
@@ -73,7 +74,7 @@ already stays as it is.`,
   cloud-sandbox ls -q --state paused | xargs -r cloud-sandbox resume`,
 		Args: Args(1, -1, "one SANDBOX or more"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			return each(cmd, args, func(ctx context.Context, id string) (client.Sandbox, error) { return c.Resume(ctx, id, filesOnly) })
+			return each(cmd, args, func(ctx context.Context, id string) (v1.Sandbox, error) { return c.Resume(ctx, id, filesOnly) })
 		}),
 		ValidArgsFunction: a.sandboxes,
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
@@ -66,8 +67,8 @@ type piped struct {
 
 // hold attaches to the program, again when the connection is lost, and returns it
 // once it has ended.
-func (j *piped) hold(ctx context.Context) (*client.Process, error) {
-	var p *client.Process
+func (j *piped) hold(ctx context.Context) (*v1.Process, error) {
+	var p *v1.Process
 	err := retry(ctx, func() (came bool, err error) {
 		a, err := j.client.Attach(ctx, j.sandbox, j.process, client.AttachOptions{
 			From: j.next, Pipes: true, Input: new(j.arrived), End: true,
@@ -83,7 +84,7 @@ func (j *piped) hold(ctx context.Context) (*client.Process, error) {
 }
 
 // join carries bytes both ways until one end of it is over.
-func (j *piped) join(ctx context.Context, a *client.Attached) (*client.Process, error) {
+func (j *piped) join(ctx context.Context, a *client.Attached) (*v1.Process, error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	l := &line{piped: j, a: a, taken: make(chan int), refused: make(chan struct{})}
@@ -168,7 +169,7 @@ func (l *line) signal(ctx context.Context, s os.Signal) error {
 }
 
 // receive shows what the program writes until it has ended.
-func (l *line) receive(ctx context.Context) (*client.Process, error) {
+func (l *line) receive(ctx context.Context) (*v1.Process, error) {
 	refused := l.refused
 	var last error // that the server told just now
 	for {
@@ -180,7 +181,7 @@ func (l *line) receive(ctx context.Context) (*client.Process, error) {
 			return nil, cmp.Or(last, err)
 		}
 		last = nil
-		switch e.Kind {
+		switch e.Type {
 		case "":
 			err = l.show(e)
 		case "start":
@@ -188,8 +189,11 @@ func (l *line) receive(ctx context.Context) (*client.Process, error) {
 		case "dropped":
 			err = sandbox.Errorf(sandbox.Exhausted, "%d bytes of output are lost: they were not read here in time", e.Next-e.Offset)
 		case "taken":
+			if e.Bytes == nil {
+				continue
+			}
 			select {
-			case l.taken <- e.Bytes:
+			case l.taken <- *e.Bytes:
 			case <-ctx.Done():
 			}
 		case "error":

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
@@ -64,7 +65,7 @@ and whatever holds for the others.`,
 
 // setPorts makes ports public or private and tells how they are reached then.
 func setPorts(cmd *cobra.Command, c *client.Client, id string, public, private []uint) error {
-	changed := []client.PortAccess{}
+	changed := []v1.Port{}
 	for i, n := range append(slices.Clone(public), private...) {
 		if n == 0 || n > math.MaxUint16 {
 			return usagef("%d is not a port: it must be a number from 1 to 65535", n)

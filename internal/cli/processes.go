@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
@@ -49,13 +50,13 @@ its end was told to them.`,
 // commandWidth is how much of a command stands in a table, in characters.
 const commandWidth = 60
 
-func printProcesses(w io.Writer, list []client.Process, now time.Time) error {
+func printProcesses(w io.Writer, list []v1.Process, now time.Time) error {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, "PROCESS\tNAME\tSTATE\tSTARTED\tOUTPUT\tCOMMAND")
 	for _, p := range list {
 		state := p.State
 		if p.Status != "" {
-			state += " (" + p.Status + ", " + strconv.Itoa(p.ExitCode) + ")"
+			state += " (" + p.Status + ", " + strconv.Itoa(p.Exit()) + ")"
 		}
 		command := fmt.Sprintf("%.*s", commandWidth, p.Command)
 		fmt.Fprintln(t, row(p.ID, p.Name, state, brief(now.Sub(p.StartedAt))+" ago", size(p.OutputEnd), command))
@@ -75,7 +76,7 @@ a name, see ps.`,
   cloud-sandbox kill --signal HUP my-agent web`,
 		Args: Args(2, -1, "a SANDBOX and one PROCESS or more"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			var ended []client.Process
+			var ended []v1.Process
 			for _, process := range args[1:] {
 				end := c.EndProcess
 				if sig != "" {

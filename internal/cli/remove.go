@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
@@ -34,7 +35,7 @@ All are tried, also after one that could not be ended.`,
 }
 
 func remove(cmd *cobra.Command, c *client.Client, ids []string, ignoreMissing bool) error {
-	var ended []client.Sandbox
+	var ended []v1.Sandbox
 	var failed []error
 	for _, id := range ids {
 		s, err := c.End(cmd.Context(), id)

@@ -9,25 +9,26 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
-// representations are those that a terminal cannot show, with the end of the
-// name of the file that each becomes, best first.
+// representations are the forms of a rich result that a terminal cannot show, best
+// first, with the end of the name of the file that each becomes.
 var representations = []struct {
 	kind, ext string
-	binary    bool
+	base64    bool
+	of        func(v *v1.Value) string // empty: it has no such form
 }{
-	{"png", ".png", true},
-	{"jpeg", ".jpeg", true},
-	{"svg", ".svg", false},
-	{"pdf", ".pdf", true},
-	{"html", ".html", false},
-	{"markdown", ".md", false},
-	{"latex", ".tex", false},
-	{"javascript", ".js", false},
-	{"json", ".json", false},
-	{"chart", ".chart.json", false},
+	{"png", ".png", true, func(v *v1.Value) string { return v.PNG }},
+	{"jpeg", ".jpeg", true, func(v *v1.Value) string { return v.JPEG }},
+	{"svg", ".svg", false, func(v *v1.Value) string { return v.SVG }},
+	{"pdf", ".pdf", true, func(v *v1.Value) string { return v.PDF }},
+	{"html", ".html", false, func(v *v1.Value) string { return v.HTML }},
+	{"markdown", ".md", false, func(v *v1.Value) string { return v.Markdown }},
+	{"latex", ".tex", false, func(v *v1.Value) string { return v.Latex }},
+	{"javascript", ".js", false, func(v *v1.Value) string { return v.JavaScript }},
+	{"json", ".json", false, func(v *v1.Value) string { return string(v.JSON) }},
+	{"chart", ".chart.json", false, func(v *v1.Value) string { return string(v.Chart) }},
 }
 
 // results is what becomes of rich results: pictures, tables, documents.
@@ -36,9 +37,9 @@ type results struct {
 }
 
 // show prints a rich result's text and saves, or names, its other forms.
-func (s *results) show(cmd *cobra.Command, number int, v client.Value) error {
-	if text, ok := v.Text("text"); ok {
-		if _, err := fmt.Fprintln(cmd.OutOrStdout(), strings.TrimSuffix(text, "\n")); err != nil {
+func (s *results) show(cmd *cobra.Command, number int, v v1.Value) error {
+	if v.Text != "" {
+		if _, err := fmt.Fprintln(cmd.OutOrStdout(), strings.TrimSuffix(v.Text, "\n")); err != nil {
 			return err
 		}
 	}
@@ -47,7 +48,7 @@ func (s *results) show(cmd *cobra.Command, number int, v client.Value) error {
 	}
 	if s.folder == "" {
 		for _, r := range representations {
-			if _, ok := v[r.kind]; ok && r.ext != ".md" {
+			if r.of(&v) != "" && r.kind != "markdown" {
 				fmt.Fprintf(cmd.ErrOrStderr(), "result %d has a form %s: --save-results FOLDER writes it to a file\n", number, r.kind)
 				break
 			}
@@ -57,7 +58,7 @@ func (s *results) show(cmd *cobra.Command, number int, v client.Value) error {
 }
 
 // save writes the forms of a result to files, and names them.
-func (s *results) save(cmd *cobra.Command, number int, v client.Value) error {
+func (s *results) save(cmd *cobra.Command, number int, v v1.Value) error {
 	files, err := s.write(number, v)
 	for _, file := range files {
 		fmt.Fprintln(cmd.ErrOrStderr(), "saved", file)
@@ -66,7 +67,7 @@ func (s *results) save(cmd *cobra.Command, number int, v client.Value) error {
 }
 
 // write writes the forms of a result to files and returns their names.
-func (s *results) write(number int, v client.Value) ([]string, error) {
+func (s *results) write(number int, v v1.Value) ([]string, error) {
 	if s.folder == "" {
 		return nil, nil
 	}
@@ -75,18 +76,15 @@ func (s *results) write(number int, v client.Value) ([]string, error) {
 	}
 	var files []string
 	for _, r := range representations {
-		raw, ok := v[r.kind]
-		if !ok {
+		text := r.of(&v)
+		if text == "" {
 			continue
 		}
-		content := []byte(raw)
-		if text, ok := v.Text(r.kind); ok {
-			content = []byte(text)
-			if r.binary {
-				var err error
-				if content, err = base64.StdEncoding.DecodeString(strings.Join(strings.Fields(text), "")); err != nil {
-					return nil, fmt.Errorf("result %d: its %s is not base64", number, r.kind)
-				}
+		content := []byte(text)
+		if r.base64 {
+			var err error
+			if content, err = base64.StdEncoding.DecodeString(strings.Join(strings.Fields(text), "")); err != nil {
+				return nil, fmt.Errorf("result %d: its %s is not base64", number, r.kind)
 			}
 		}
 		file := filepath.Join(s.folder, fmt.Sprintf("result-%d%s", number, r.ext))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
@@ -112,7 +113,7 @@ func (a *app) listSecretsCommand() *cobra.Command {
 	return cmd
 }
 
-func printSecrets(cmd *cobra.Command, list []client.Secret) error {
+func printSecrets(cmd *cobra.Command, list []v1.Secret) error {
 	if wantsJSON(cmd) {
 		return printAll(cmd, list)
 	}
@@ -125,7 +126,7 @@ func printSecrets(cmd *cobra.Command, list []client.Secret) error {
 }
 
 // hostsOf is where a Secret may be sent to, in a word.
-func hostsOf(s client.Secret) string {
+func hostsOf(s v1.Secret) string {
 	if len(s.Hosts) == 0 {
 		return "any"
 	}

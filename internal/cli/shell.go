@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
@@ -149,7 +150,7 @@ func (s *session) find(ctx context.Context, process string) error {
 	if err != nil {
 		return err
 	}
-	if p.Pty == nil {
+	if p.PTY == nil {
 		return sandbox.Errorf(sandbox.Invalid, "%s has no terminal: `cloud-sandbox logs` shows what it writes", process)
 	}
 	s.process, s.next = p.ID, -replay
@@ -161,7 +162,7 @@ var errLeft = errors.New("left")
 
 // run joins the terminals until the process ends, and returns its exit code.
 func (s *session) run(ctx context.Context) error {
-	var p *client.Process
+	var p *v1.Process
 	err := s.typed(ctx, func(in *input) (err error) {
 		p, err = s.hold(ctx, in)
 		return err
@@ -203,11 +204,11 @@ func (s *session) typed(ctx context.Context, join func(*input) error) error {
 }
 
 // exitOf passes the exit code of a process through.
-func exitOf(cmd *cobra.Command, p client.Process) error {
+func exitOf(cmd *cobra.Command, p v1.Process) error {
 	if p.Error != nil && p.Status != "ok" && p.Status != "error" {
 		fmt.Fprintf(cmd.ErrOrStderr(), "cloud-sandbox: %s\n", clean(p.Error.Message))
 	}
-	return ended(client.ExecuteResult{Status: p.Status, ExitCode: p.ExitCode})
+	return ended(v1.ExecuteResult{Status: p.Status, ExitCode: p.Exit()})
 }
 
 // input is what comes from the person.
@@ -219,8 +220,8 @@ type input struct {
 
 // hold attaches to the process, again when the connection is lost, and returns
 // the process once it has ended.
-func (s *session) hold(ctx context.Context, in *input) (*client.Process, error) {
-	var p *client.Process
+func (s *session) hold(ctx context.Context, in *input) (*v1.Process, error) {
+	var p *v1.Process
 	err := retry(ctx, func() (came bool, err error) {
 		a, err := s.client.Attach(ctx, s.sandbox, s.process, client.AttachOptions{From: s.next})
 		if err != nil {
@@ -238,7 +239,7 @@ func (s *session) hold(ctx context.Context, in *input) (*client.Process, error) 
 }
 
 // join carries bytes both ways until one end of it is over.
-func (s *session) join(ctx context.Context, a *client.Attached, in *input) (*client.Process, error) {
+func (s *session) join(ctx context.Context, a *client.Attached, in *input) (*v1.Process, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var sending sync.WaitGroup
 	defer sending.Wait()
@@ -256,28 +257,28 @@ func (s *session) join(ctx context.Context, a *client.Attached, in *input) (*cli
 }
 
 // receive shows what the process writes until it has ended.
-func (s *session) receive(ctx context.Context, a *client.Attached) (*client.Process, error) {
+func (s *session) receive(ctx context.Context, a *client.Attached) (*v1.Process, error) {
 	for {
 		e, err := a.Next(ctx)
 		if err != nil {
 			return nil, err
 		}
 		switch {
-		case e.Kind == "":
+		case e.Type == "":
 			if _, err := s.cmd.OutOrStdout().Write(e.Output); err != nil {
 				return nil, err
 			}
 			s.next += int64(len(e.Output))
-		case e.Kind == "start":
+		case e.Type == "start":
 			s.next = e.Offset
-		case e.Kind == "dropped":
+		case e.Type == "dropped":
 			s.next = e.Next
-		case e.Kind == "error" && e.Error != nil:
+		case e.Type == "error" && e.Error != nil:
 			if e.Error.Code == sandbox.Unavailable || e.Error.Code == sandbox.Conflict {
 				continue // what follows is the end of the connection, or of the process
 			}
 			fmt.Fprintf(s.cmd.ErrOrStderr(), "\r\ncloud-sandbox: %s\r\n", clean(e.Error.Message))
-		case e.Kind == "end" && e.Process != nil:
+		case e.Type == "end" && e.Process != nil:
 			return e.Process, nil
 		}
 	}

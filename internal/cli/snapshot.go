@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
@@ -79,7 +80,7 @@ func (a *app) listSnapshotsCommand() *cobra.Command {
 	return cmd
 }
 
-func printSnapshots(cmd *cobra.Command, list []client.Snapshot, quiet bool) error {
+func printSnapshots(cmd *cobra.Command, list []v1.Snapshot, quiet bool) error {
 	if wantsJSON(cmd) {
 		return printAll(cmd, list)
 	}
@@ -92,14 +93,14 @@ func printSnapshots(cmd *cobra.Command, list []client.Snapshot, quiet bool) erro
 			fmt.Fprintln(t, row(s.ID))
 			continue
 		}
-		fmt.Fprintln(t, row(s.ID, s.Name, s.SandboxID, brief(time.Since(s.CreatedAt))+" ago", mebibytes(s.Size), holds(s), fmt.Sprint(s.Uses)))
+		fmt.Fprintln(t, row(s.ID, s.Name, s.SandboxID, brief(time.Since(s.CreatedAt))+" ago", mebibytes(s.SizeBytes), holds(s), fmt.Sprint(s.Uses)))
 	}
 	return t.Flush()
 }
 
 func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
-func holds(s client.Snapshot) string {
+func holds(s v1.Snapshot) string {
 	if s.Memory {
 		return "memory, files"
 	}
@@ -177,10 +178,10 @@ that it is paused in, or goes on from, is marked with *.`,
 
 // drawTree draws list, in which parents come before their children. A line of
 // descent goes straight down; only branches are set in.
-func drawTree(w io.Writer, list []client.Snapshot, now time.Time) error {
-	known, children := map[string]bool{}, map[string][]client.Snapshot{}
+func drawTree(w io.Writer, list []v1.Snapshot, now time.Time) error {
+	known, children := map[string]bool{}, map[string][]v1.Snapshot{}
 	for _, s := range list {
-		parent := s.Parent
+		parent := s.ParentID
 		if !known[parent] {
 			parent = ""
 		}
@@ -193,7 +194,7 @@ func drawTree(w io.Writer, list []client.Snapshot, now time.Time) error {
 	return err
 }
 
-func drawBranches(b *strings.Builder, children map[string][]client.Snapshot, branches []client.Snapshot, indent string, now time.Time) {
+func drawBranches(b *strings.Builder, children map[string][]v1.Snapshot, branches []v1.Snapshot, indent string, now time.Time) {
 	for i, s := range branches {
 		lead, below := indent, indent
 		if len(branches) > 1 {
@@ -212,7 +213,7 @@ func drawBranches(b *strings.Builder, children map[string][]client.Snapshot, bra
 	}
 }
 
-func drawLine(b *strings.Builder, lead string, s client.Snapshot, now time.Time) {
+func drawLine(b *strings.Builder, lead string, s v1.Snapshot, now time.Time) {
 	mark := "o"
 	if s.Current {
 		mark = "*"
@@ -221,5 +222,5 @@ func drawLine(b *strings.Builder, lead string, s client.Snapshot, now time.Time)
 	if name != "" {
 		name = " " + name
 	}
-	fmt.Fprintf(b, "%s%s %s%s  %s ago, %s, %s\n", lead, mark, strings.Map(oneLine, clean(s.ID)), name, brief(now.Sub(s.CreatedAt)), mebibytes(s.Size), holds(s))
+	fmt.Fprintf(b, "%s%s %s%s  %s ago, %s, %s\n", lead, mark, strings.Map(oneLine, clean(s.ID)), name, brief(now.Sub(s.CreatedAt)), mebibytes(s.SizeBytes), holds(s))
 }

@@ -10,26 +10,26 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
 func TestDrawTree(t *testing.T) {
 	now := time.Now()
-	snap := func(id, parent, name string) client.Snapshot {
-		return client.Snapshot{ID: id, Parent: parent, Name: name, CreatedAt: now.Add(-time.Minute), Size: 1 << 20, Memory: true, Current: id == "s5"}
+	snap := func(id, parent, name string) v1.Snapshot {
+		return v1.Snapshot{ID: id, ParentID: parent, Name: name, CreatedAt: now.Add(-time.Minute), SizeBytes: 1 << 20, Memory: true, Current: id == "s5"}
 	}
 	for _, tt := range []struct {
 		name string
-		list []client.Snapshot
+		list []v1.Snapshot
 		want []string
 	}{
 		{"nothing", nil, nil},
-		{"a line", []client.Snapshot{snap("s1", "", "a"), snap("s2", "s1", "")}, []string{"o s1 a", "o s2"}},
-		{"branches", []client.Snapshot{
+		{"a line", []v1.Snapshot{snap("s1", "", "a"), snap("s2", "s1", "")}, []string{"o s1 a", "o s2"}},
+		{"branches", []v1.Snapshot{
 			snap("s1", "gone", "a"), snap("s2", "s1", ""), snap("s3", "s2", "left"), snap("s4", "s3", ""), snap("s5", "s2", "right"), snap("s6", "s5", ""),
 		}, []string{"o s1 a", "o s2", "├─ o s3 left", "│  o s4", "└─ * s5 right", "   o s6"}},
-		{"two roots", []client.Snapshot{snap("s1", "", ""), snap("s2", "", ""), snap("s3", "s1", "")}, []string{"├─ o s1", "│  o s3", "└─ o s2"}},
-		{"a hostile name", []client.Snapshot{snap("s1", "s1", "a\nb\x1b[31m")}, []string{`o s1 a b\x1b[31m`}},
+		{"two roots", []v1.Snapshot{snap("s1", "", ""), snap("s2", "", ""), snap("s3", "s1", "")}, []string{"├─ o s1", "│  o s3", "└─ o s2"}},
+		{"a hostile name", []v1.Snapshot{snap("s1", "s1", "a\nb\x1b[31m")}, []string{`o s1 a b\x1b[31m`}},
 	} {
 		var b strings.Builder
 		if err := drawTree(&b, tt.list, now); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
@@ -23,9 +24,9 @@ import (
 type Templates interface {
 	// Templates lists them by name, TemplateVersions the versions of the one
 	// that a name means, newest first. RemoveTemplate returns what is gone.
-	Templates(ctx context.Context) ([]client.Template, error)
-	TemplateVersions(ctx context.Context, name string) ([]client.Template, error)
-	RemoveTemplate(ctx context.Context, name string) (client.RemovedTemplates, error)
+	Templates(ctx context.Context) ([]v1.Template, error)
+	TemplateVersions(ctx context.Context, name string) ([]v1.Template, error)
+	RemoveTemplate(ctx context.Context, name string) (v1.RemovedTemplates, error)
 	// BuildTemplate makes one and tells of each step; a stage is one word for
 	// several of them, and empty where each stands for itself.
 	BuildTemplate(ctx context.Context, t TemplateBuild, tell func(stage, line string)) (BuiltTemplate, error)
@@ -285,7 +286,7 @@ func (t *templateCommands) list() *cobra.Command {
 				}
 			}
 			if wantsJSON(cmd) {
-				return printJSON(cmd, append([]client.Template{}, all...))
+				return printJSON(cmd, append([]v1.Template{}, all...))
 			}
 			return printTemplates(cmd, all)
 		}),
@@ -296,7 +297,7 @@ func (t *templateCommands) list() *cobra.Command {
 }
 
 // allVersions replaces tags by all versions of their templates.
-func allVersions(ctx context.Context, templates Templates, tags []client.Template) (all []client.Template, err error) {
+func allVersions(ctx context.Context, templates Templates, tags []v1.Template) (all []v1.Template, err error) {
 	seen := map[string]bool{}
 	for _, t := range tags {
 		if seen[t.Name] {
@@ -312,7 +313,7 @@ func allVersions(ctx context.Context, templates Templates, tags []client.Templat
 	return all, nil
 }
 
-func printTemplates(cmd *cobra.Command, all []client.Template) error {
+func printTemplates(cmd *cobra.Command, all []v1.Template) error {
 	t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, "TEMPLATE\tVERSION\tWHOSE\tSIZE\tSTORED\tBUILT\tSOURCE")
 	for _, l := range all {

@@ -13,19 +13,20 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
 // Tenants are those that commands work on: a *client.Client for an operator, or what
 // this machine's data folder has. Methods are as the Client's.
 type Tenants interface {
-	Tenants(ctx context.Context, state string) ([]client.Tenant, error)
-	CreateTenant(ctx context.Context, id, name string) (client.Tenant, error)
-	SuspendTenant(ctx context.Context, id, reason string) (client.Tenant, error)
-	ResumeTenant(ctx context.Context, id string) (client.Tenant, error)
+	Tenants(ctx context.Context, state string) ([]v1.Tenant, error)
+	CreateTenant(ctx context.Context, id, name string) (v1.Tenant, error)
+	SuspendTenant(ctx context.Context, id, reason string) (v1.Tenant, error)
+	ResumeTenant(ctx context.Context, id string) (v1.Tenant, error)
 	RemoveTenant(ctx context.Context, id string) error
-	TenantQuota(ctx context.Context, id string) (client.TenantQuota, error)
-	SetTenantQuota(ctx context.Context, id string, limits map[string]float64) (client.TenantQuota, error)
+	TenantQuota(ctx context.Context, id string) (v1.TenantQuota, error)
+	SetTenantQuota(ctx context.Context, id string, limits map[string]float64) (v1.TenantQuota, error)
 }
 
 // TenantCommand returns the command tenant. local calls use with the Tenants of this
@@ -87,7 +88,7 @@ was ever used. --json prints one object a line.`,
 }
 
 // printTenants prints Tenants, a line each.
-func printTenants(cmd *cobra.Command, all ...client.Tenant) error {
+func printTenants(cmd *cobra.Command, all ...v1.Tenant) error {
 	if wantsJSON(cmd) {
 		to := json.NewEncoder(cmd.OutOrStdout())
 		for _, t := range all {
@@ -111,7 +112,7 @@ func printTenants(cmd *cobra.Command, all ...client.Tenant) error {
 
 // changes is the RunE of a command that changes the Tenant in its first argument, and
 // prints what has become of it.
-func (t *tenantCommands) changes(change func(ctx context.Context, tenants Tenants, id string) (client.Tenant, error)) func(*cobra.Command, []string) error {
+func (t *tenantCommands) changes(change func(ctx context.Context, tenants Tenants, id string) (v1.Tenant, error)) func(*cobra.Command, []string) error {
 	return t.with(func(cmd *cobra.Command, tenants Tenants, args []string) error {
 		if err := sandbox.TenantID(args[0]).Check(); err != nil {
 			return err
@@ -136,7 +137,7 @@ valid credential of it makes its record.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	name := cmd.Flags().String("name", "", "for people")
-	cmd.RunE = t.changes(func(ctx context.Context, tenants Tenants, id string) (client.Tenant, error) {
+	cmd.RunE = t.changes(func(ctx context.Context, tenants Tenants, id string) (v1.Tenant, error) {
 		return tenants.CreateTenant(ctx, id, *name)
 	})
 	return cmd
@@ -154,7 +155,7 @@ way ends. A running server acts within seconds.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	reason := cmd.Flags().String("reason", "", "why, for operators; required")
-	cmd.RunE = t.changes(func(ctx context.Context, tenants Tenants, id string) (client.Tenant, error) {
+	cmd.RunE = t.changes(func(ctx context.Context, tenants Tenants, id string) (v1.Tenant, error) {
 		return tenants.SuspendTenant(ctx, id, *reason)
 	})
 	return cmd
@@ -168,7 +169,7 @@ func (t *tenantCommands) resume() *cobra.Command {
 		Example:           "  cloud-sandbox tenant resume acme",
 		Args:              Args(1, 1, "one TENANT"),
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: t.changes(func(ctx context.Context, tenants Tenants, id string) (client.Tenant, error) {
+		RunE: t.changes(func(ctx context.Context, tenants Tenants, id string) (v1.Tenant, error) {
 			return tenants.ResumeTenant(ctx, id)
 		}),
 	}
@@ -233,7 +234,7 @@ is created from now on; snapshots go within minutes.`,
 				if err != nil {
 					return err
 				}
-				limits = QuotaNumbers(q)
+				limits = quotaNumbers(q)
 			}
 			q, err := tenants.SetTenantQuota(cmd.Context(), args[0], limits)
 			return printQuota(cmd, q, err)
@@ -241,8 +242,8 @@ is created from now on; snapshots go within minutes.`,
 	}
 }
 
-// QuotaNumbers are the fields of q by their names.
-func QuotaNumbers(q sandbox.Quota) map[string]float64 {
+// quotaNumbers are the fields of q by their names.
+func quotaNumbers(q sandbox.Quota) map[string]float64 {
 	fields := map[string]float64{}
 	for pair := range strings.SplitSeq(q.String(), ",") {
 		name, value, _ := strings.Cut(pair, "=")
@@ -254,14 +255,14 @@ func QuotaNumbers(q sandbox.Quota) map[string]float64 {
 }
 
 // printQuota prints a quota and what is used of it, unless err is why there is none.
-func printQuota(cmd *cobra.Command, q client.TenantQuota, err error) error {
+func printQuota(cmd *cobra.Command, q v1.TenantQuota, err error) error {
 	if err != nil {
 		return err
 	}
 	if wantsJSON(cmd) {
 		return printJSON(cmd, q)
 	}
-	limits, err := sandbox.QuotaOf(q.Limits)
+	limits, err := sandbox.QuotaOf(q.Limits.Numbers())
 	if err != nil {
 		return fmt.Errorf("the server's answer: %w", err)
 	}
@@ -270,7 +271,7 @@ func printQuota(cmd *cobra.Command, q client.TenantQuota, err error) error {
 		text = "default (as CLOUD_SANDBOX_QUOTA of the server says)"
 	}
 	// What is counted by the minute, and how many snapshots there are, is in the JSON.
-	used := maps.Clone(q.Used)
+	used := q.Used.Numbers()
 	maps.DeleteFunc(used, func(name string, n float64) bool {
 		return n <= 0 || name == "creates_per_minute" || name == "snapshots"
 	})

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
 // terminal is where a person types, if it is one.
@@ -52,13 +52,13 @@ func (t *terminal) restore() {
 }
 
 // size is that of the terminal, or that of an old one when there is none.
-func (t *terminal) size() client.TerminalSize {
+func (t *terminal) size() v1.TerminalSize {
 	if t.is {
 		if s, err := unix.IoctlGetWinsize(t.fd, unix.TIOCGWINSZ); err == nil && s.Col > 0 && s.Row > 0 {
-			return client.TerminalSize{Cols: min(int(s.Col), 4096), Rows: min(int(s.Row), 4096)}
+			return v1.TerminalSize{Cols: min(int(s.Col), 4096), Rows: min(int(s.Row), 4096)}
 		}
 	}
-	return client.TerminalSize{Cols: 80, Rows: 24}
+	return v1.TerminalSize{Cols: 80, Rows: 24}
 }
 
 // keys reads what is typed into the channel, which is closed at the end, until

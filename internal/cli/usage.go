@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
@@ -51,7 +52,7 @@ what runs now is counted every minute.`,
 	return cmd
 }
 
-func printUsage(cmd *cobra.Command, rows []client.Usage) error {
+func printUsage(cmd *cobra.Command, rows []v1.Usage) error {
 	if wantsJSON(cmd) {
 		return printAll(cmd, rows)
 	}

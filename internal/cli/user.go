@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
@@ -69,7 +70,7 @@ func (u *userCommands) list() *cobra.Command {
 	return cmd
 }
 
-func printUsers(cmd *cobra.Command, all ...client.User) error {
+func printUsers(cmd *cobra.Command, all ...v1.User) error {
 	t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, "USER\tNAME\tROLE\tGIVEN\tSTATE\tSOURCE\tSEEN")
 	for _, one := range all {
@@ -77,8 +78,8 @@ func printUsers(cmd *cobra.Command, all ...client.User) error {
 		if one.RoleGiven {
 			given = "yes"
 		}
-		if !one.SeenAt.IsZero() {
-			seen = brief(time.Since(one.SeenAt)) + " ago"
+		if !one.LastSeenAt.IsZero() {
+			seen = brief(time.Since(one.LastSeenAt)) + " ago"
 		}
 		fmt.Fprintln(t, row(one.ID, one.Name, one.Role, given, one.State, one.Source, seen))
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
@@ -77,7 +78,7 @@ func (a *app) listVolumesCommand() *cobra.Command {
 	return cmd
 }
 
-func printVolumes(cmd *cobra.Command, list []client.Volume, quiet bool) error {
+func printVolumes(cmd *cobra.Command, list []v1.Volume, quiet bool) error {
 	if wantsJSON(cmd) {
 		return printAll(cmd, list)
 	}
@@ -96,14 +97,14 @@ func printVolumes(cmd *cobra.Command, list []client.Volume, quiet bool) error {
 }
 
 // used is what a volume holds; empty when nobody knows.
-func used(v client.Volume) string {
+func used(v v1.Volume) string {
 	if v.UsedBytes == nil {
 		return ""
 	}
 	return mebibytes(*v.UsedBytes)
 }
 
-func files(v client.Volume) string {
+func files(v v1.Volume) string {
 	if v.Files == nil {
 		return ""
 	}
@@ -124,7 +125,7 @@ func (a *app) showVolumeCommand() *cobra.Command {
 			if wantsJSON(cmd) {
 				return printJSON(cmd, v)
 			}
-			return printVolumes(cmd, []client.Volume{v}, false)
+			return printVolumes(cmd, []v1.Volume{v}, false)
 		}),
 		ValidArgsFunction: a.volumes,
 	}

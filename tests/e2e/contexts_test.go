@@ -16,7 +16,7 @@ func TestContexts(t *testing.T) {
 		t.Helper()
 		return c.Run(t, id, "python", code, more)
 	}
-	if r := run("import os\nx = 40\nx + 2", nil); len(r.Results) != 1 || r.Results[0].Text != "42" || !r.Results[0].Main || r.ContextID != "python" || r.Restarted {
+	if r := run("import os\nx = 40\nx + 2", nil); len(r.Results) != 1 || r.Results[0].Text != "42" || !r.Results[0].Main || r.ContextID != "python" || r.ContextRestarted {
 		t.Fatalf("a value: %s %+v", r, r.Results)
 	}
 	if r := run("print(x, os.environ['OF_SESSION'], os.getcwd(), os.getuid())", nil); r.Stdout != "40 s /workspace 1000\n" {
@@ -29,10 +29,10 @@ func TestContexts(t *testing.T) {
 	if r.Status != "error" || r.Error.Name != "ZeroDivisionError" || !strings.Contains(r.Error.Traceback, "return 1 / 0") || r.Stderr != r.Error.Traceback {
 		t.Errorf("an error: %s %+v", r, r.Error)
 	}
-	if r := run("print('begun'); __import__('time').sleep(60)", rig.Body{"timeout_seconds": 5}); r.Status != "timeout" || r.Stdout != "begun\n" || r.Lost {
+	if r := run("print('begun'); __import__('time').sleep(60)", rig.Body{"timeout_seconds": 5}); r.Status != "timeout" || r.Stdout != "begun\n" || r.ContextEnded {
 		t.Errorf("a timeout: %s", r)
 	}
-	if r := run("x", nil); r.Restarted || len(r.Results) != 1 {
+	if r := run("x", nil); r.ContextRestarted || len(r.Results) != 1 {
 		t.Errorf("after a timeout: %s", r)
 	}
 	var other struct {
@@ -55,10 +55,10 @@ func TestContexts(t *testing.T) {
 		if r := run("import os\nx = 1", nil); r.Status != "ok" {
 			t.Errorf("before %s: %s", tt.code, r)
 		}
-		if r := run(tt.code, nil); r.Status != tt.status || r.ExitCode != tt.exit || !r.Lost {
+		if r := run(tt.code, nil); r.Status != tt.status || r.ExitCode != tt.exit || !r.ContextEnded {
 			t.Errorf("%s: %s", tt.code, r)
 		}
-		if r := run("'x' in globals()", nil); !r.Restarted || r.Results[0].Text != "False" {
+		if r := run("'x' in globals()", nil); !r.ContextRestarted || r.Results[0].Text != "False" {
 			t.Errorf("after %s: %s %+v", tt.code, r, r.Results)
 		}
 	}
@@ -88,10 +88,10 @@ func TestInterrupt(t *testing.T) {
 	})
 	var reply struct{ Interrupted bool }
 	c.Must(t, "POST", "/api/v1/contexts/python/interrupt", rig.Body{"sandbox_id": id}, &reply)
-	if r := <-done; !reply.Interrupted || r.Status != "error" || r.Error == nil || r.Error.Name != "KeyboardInterrupt" || r.Lost {
+	if r := <-done; !reply.Interrupted || r.Status != "error" || r.Error == nil || r.Error.Name != "KeyboardInterrupt" || r.ContextEnded {
 		t.Errorf("%v: %s", reply, r)
 	}
-	if r := c.Run(t, id, "python", "x", nil); r.Restarted || len(r.Results) != 1 {
+	if r := c.Run(t, id, "python", "x", nil); r.ContextRestarted || len(r.Results) != 1 {
 		t.Errorf("after it: %s", r)
 	}
 }
@@ -114,7 +114,7 @@ func TestJavaScriptContexts(t *testing.T) {
 		if len(r.Results) > 0 {
 			value = r.Results[0].Text
 		}
-		if r.Status != "ok" || value != tt.value || r.Stdout != tt.stdout || r.Restarted {
+		if r.Status != "ok" || value != tt.value || r.Stdout != tt.stdout || r.ContextRestarted {
 			t.Errorf("%s: %s %+v", tt.code, r, r.Results)
 		}
 	}
@@ -123,17 +123,17 @@ func TestJavaScriptContexts(t *testing.T) {
 		t.Errorf("an error: %s %+v", r, r.Error)
 	}
 	for _, code := range []string{"console.log('begun'); while (true);", "console.log('begun'); await new Promise(() => {})"} {
-		if r := c.Run(t, id, "javascript", code, rig.Body{"timeout_seconds": 5}); r.Status != "timeout" || r.Stdout != "begun\n" || r.Lost {
+		if r := c.Run(t, id, "javascript", code, rig.Body{"timeout_seconds": 5}); r.Status != "timeout" || r.Stdout != "begun\n" || r.ContextEnded {
 			t.Errorf("%s: %s", code, r)
 		}
 	}
-	if r := c.Run(t, id, "javascript", "x", nil); r.Restarted || len(r.Results) != 1 || r.Results[0].Text != "42" {
+	if r := c.Run(t, id, "javascript", "x", nil); r.ContextRestarted || len(r.Results) != 1 || r.Results[0].Text != "42" {
 		t.Errorf("after timeouts: %s %+v", r, r.Results)
 	}
-	if r := c.Run(t, id, "javascript", "process.exit(3)", nil); r.ExitCode != 3 || !r.Lost {
+	if r := c.Run(t, id, "javascript", "process.exit(3)", nil); r.ExitCode != 3 || !r.ContextEnded {
 		t.Errorf("exit: %s", r)
 	}
-	if r := c.Run(t, id, "javascript", "typeof x", nil); !r.Restarted || r.Results[0].Text != "'undefined'" {
+	if r := c.Run(t, id, "javascript", "typeof x", nil); !r.ContextRestarted || r.Results[0].Text != "'undefined'" {
 		t.Errorf("after exit: %s %+v", r, r.Results)
 	}
 }
@@ -183,13 +183,13 @@ func TestBashContexts(t *testing.T) {
 	if r := c.Run(t, id, "bash", "x=1; f() { echo f$x; }; cd /usr", in); r.Status != "ok" || r.ContextID != made.ID {
 		t.Errorf("a definition: %s", r)
 	}
-	if r := c.Run(t, id, "bash", "f; pwd; echo err >&2; (exit 3)", in); r.Stdout != "f1\n/usr\n" || r.Stderr != "err\n" || r.ExitCode != 3 || r.Lost {
+	if r := c.Run(t, id, "bash", "f; pwd; echo err >&2; (exit 3)", in); r.Stdout != "f1\n/usr\n" || r.Stderr != "err\n" || r.ExitCode != 3 || r.ContextEnded {
 		t.Errorf("what was left: %s", r)
 	}
-	if r := c.Run(t, id, "bash", "while :; do sleep 60; done", rig.Body{"context_id": made.ID, "timeout_seconds": 0.3}); r.Status != "timeout" || r.Lost {
+	if r := c.Run(t, id, "bash", "while :; do sleep 60; done", rig.Body{"context_id": made.ID, "timeout_seconds": 0.3}); r.Status != "timeout" || r.ContextEnded {
 		t.Errorf("a timeout: %s", r)
 	}
-	if r := c.Run(t, id, "bash", "f", in); r.Stdout != "f1\n" || r.Restarted {
+	if r := c.Run(t, id, "bash", "f", in); r.Stdout != "f1\n" || r.ContextRestarted {
 		t.Errorf("after it: %s", r)
 	}
 	if r := c.Run(t, id, "bash", "echo .$x", nil); r.Stdout != ".\n" || r.ContextID != "" {
@@ -260,19 +260,20 @@ func TestRAndJavaContexts(t *testing.T) {
 			t.Fatalf("%s: %s %+v", tt.code, r, r.Results)
 		}
 	}
+	const png = "iVBORw0KGgo" // how a PNG begins, in base64
 	if r := run(id, "r", "plot(1:3)\nhist(c(1, 2, 2))\ndata.frame(a = 1)", nil); r.Status != "ok" || len(r.Results) != 3 ||
-		!strings.HasPrefix(string(r.Results[0].PNG), "\x89PNG") || !strings.HasPrefix(string(r.Results[1].PNG), "\x89PNG") || !strings.Contains(r.Results[2].HTML, "<table>") {
+		!strings.HasPrefix(r.Results[0].PNG, png) || !strings.HasPrefix(r.Results[1].PNG, png) || !strings.Contains(r.Results[2].HTML, "<table>") {
 		t.Errorf("plots: %s, %d results", r, len(r.Results))
 	}
 	for language, code := range map[string]string{"r": "stop('m')", "java": "throw new IllegalStateException(\"m\");"} {
-		if r := run(id, language, code, nil); r.Status != "error" || r.Error.Message != "m" || r.ExitCode != 1 || r.Lost {
+		if r := run(id, language, code, nil); r.Status != "error" || r.Error.Message != "m" || r.ExitCode != 1 || r.ContextEnded {
 			t.Errorf("%s: %s", code, r)
 		}
 	}
 	for language, code := range map[string]string{"r": "cat('begun'); repeat {}", "java": "System.out.print(\"begun\"); while (true);"} {
 		for limit := 4; ; limit *= 3 { // a busy machine may take that long to begin
 			r := run(id, language, code, rig.Body{"timeout_seconds": limit})
-			if r.Status != "timeout" || r.Lost || limit > 100 {
+			if r.Status != "timeout" || r.ContextEnded || limit > 100 {
 				t.Errorf("%s: %s", code, r)
 			}
 			if r.Stdout == "begun" || limit > 100 {
@@ -282,10 +283,10 @@ func TestRAndJavaContexts(t *testing.T) {
 	}
 	c.Must(t, "POST", "/api/v1/sessions/"+id+"/pause", nil, nil)
 	c.Must(t, "POST", "/api/v1/sessions/"+id+"/resume", nil, nil)
-	if r := run(id, "r", "x", nil); r.Restarted || len(r.Results) != 1 || r.Results[0].Text != "[1] 40" {
+	if r := run(id, "r", "x", nil); r.ContextRestarted || len(r.Results) != 1 || r.Results[0].Text != "[1] 40" {
 		t.Errorf("R after a pause: %s %+v", r, r.Results)
 	}
-	if r := run(id, "java", "twice(x)", nil); r.Restarted || len(r.Results) != 1 || r.Results[0].Text != "80" {
+	if r := run(id, "java", "twice(x)", nil); r.ContextRestarted || len(r.Results) != 1 || r.Results[0].Text != "80" {
 		t.Errorf("Java after a pause: %s %+v", r, r.Results)
 	}
 	var made struct{ Forks []rig.Sandbox }
@@ -295,7 +296,7 @@ func TestRAndJavaContexts(t *testing.T) {
 	for _, of := range []string{id, made.Forks[0].ID} {
 		for language, code := range map[string]string{"r": "runif(1) + x", "java": "Math.random() + x"} {
 			r := run(of, language, code, nil)
-			if r.Status != "ok" || r.Restarted || len(r.Results) != 1 {
+			if r.Status != "ok" || r.ContextRestarted || len(r.Results) != 1 {
 				t.Fatalf("a fork: %s", r)
 			}
 			drawn[r.Results[0].Text] = true

@@ -24,15 +24,6 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// ranAs is the result of an execution, with what finds it again.
-type ranAs struct {
-	rig.Result
-	ProcessID    string `json:"process_id"`
-	Next         int64  `json:"next_offset"`
-	StdoutBase64 []byte `json:"stdout_base64"`
-	StderrBase64 []byte `json:"stderr_base64"`
-}
-
 // execution is a request to run code.
 func execution(t *testing.T, c *rig.Client, body rig.Body, headers ...string) *http.Request {
 	t.Helper()
@@ -53,14 +44,14 @@ func execution(t *testing.T, c *rig.Client, body rig.Body, headers ...string) *h
 }
 
 // execute runs code and returns the result, or the status of the refusal.
-func execute(t *testing.T, c *rig.Client, body rig.Body, headers ...string) (ranAs, int) {
+func execute(t *testing.T, c *rig.Client, body rig.Body, headers ...string) (rig.Result, int) {
 	t.Helper()
 	resp, err := http.DefaultClient.Do(execution(t, c, body, headers...))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	var r ranAs
+	var r rig.Result
 	if resp.StatusCode == http.StatusOK {
 		if err := json.NewDecoder(resp.Body).Decode(&r); err != nil {
 			t.Fatal(err)
@@ -183,7 +174,7 @@ func TestExactBytes(t *testing.T) {
 	if got := fmt.Sprintf("%x", sha256.Sum256(content)); err != nil || got != sum {
 		t.Errorf("the archive holds %s, not %s: %v", got, sum, err)
 	}
-	var inner ranAs
+	var inner rig.Result
 	if r := sh.try(t, want, "exec", "--json", "-i", "bytes", "cat"); json.Unmarshal([]byte(r.out), &inner) != nil || string(inner.StdoutBase64) != want {
 		t.Errorf("input came back as %+v", r)
 	}
@@ -199,7 +190,7 @@ func TestExactBytesInJSON(t *testing.T) {
 	id := c.Acquire(t)
 	want := everyByte()
 	got, _ := execute(t, c, rig.Body{"sandbox_id": id, "language": "bash", "code": every + "; " + every + " >&2"})
-	if string(got.StdoutBase64) != want || string(got.StderrBase64) != want || got.Next != 512 {
+	if string(got.StdoutBase64) != want || string(got.StderrBase64) != want || *got.NextOffset != 512 {
 		t.Errorf("the result is %+v", got)
 	}
 	_, raw, err := c.Do("GET", station{id: id}.path(got.ProcessID, "output", "stream", "stdout"), nil)
@@ -392,7 +383,7 @@ func TestExecutionsOutliveAPause(t *testing.T) {
 		"program": {"sandbox_id": s.ID, "language": "bash", "code": loop, "timeout_seconds": 600},
 		"cell":    {"sandbox_id": s.ID, "language": "python", "code": "import time\nfor i in range(1, 10000): print(i, flush=True); time.sleep(0.02)", "timeout_seconds": 600},
 	}
-	results := map[string]ranAs{}
+	results := map[string]rig.Result{}
 	var mu sync.Mutex
 	var running sync.WaitGroup
 	for name, body := range bodies {

@@ -71,7 +71,7 @@ func TestTerminalOverPauses(t *testing.T) {
 	s := station{c, create(t, c, rig.Body{"idle_timeout_seconds": 2, "on_timeout": "pause"}).ID}
 	const count = `i=0; until [ -e /tmp/stop ]; do i=$((i+1)); echo line-$i; sleep 0.02; done; echo the-end`
 	s.start(t, rig.Body{"argv": []string{"bash", "-c", count}, "pty": rig.Body{"cols": 80, "rows": 24}, "name": "tty", "background": true})
-	state := func() string { return c.Get(t, s.id).State }
+	state := func() string { return string(c.Get(t, s.id).State) }
 
 	v := s.attach(t, "tty", "from", "0")
 	var all strings.Builder

@@ -122,13 +122,13 @@ os.wait()`
 // cut checks that both streams kept their beginning and say what was cut.
 func cut(t *testing.T, r rig.Result) {
 	cutStdout(t, r)
-	if r.Truncated == nil || r.Truncated.Stderr == 0 || len(r.Stderr) != 1<<20 {
+	if r.Truncated == nil || r.Truncated.StderrBytesDropped == 0 || len(r.Stderr) != 1<<20 {
 		t.Errorf("stderr has %d bytes and was cut: %+v", len(r.Stderr), r.Truncated)
 	}
 }
 
 func cutStdout(t *testing.T, r rig.Result) {
-	if r.Truncated == nil || r.Truncated.Stdout == 0 || len(r.Stdout) != 1<<20 {
+	if r.Truncated == nil || r.Truncated.StdoutBytesDropped == 0 || len(r.Stdout) != 1<<20 {
 		t.Errorf("stdout has %d bytes and was cut: %+v", len(r.Stdout), r.Truncated)
 	}
 }

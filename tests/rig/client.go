@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"testing"
 	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
 // Body is a JSON object.
@@ -20,57 +22,25 @@ type Client struct {
 	HTTP       *http.Client
 }
 
-// Sandbox is what the API tells of one.
-type Sandbox struct {
-	ID    string `json:"sandbox_id"`
-	Name  string `json:"name"`
-	State string `json:"state"`
-	Ended *struct {
-		Cause string `json:"cause"`
-	} `json:"ended"`
-	TimeoutSeconds float64   `json:"timeout_seconds"`
-	Deadline       time.Time `json:"deadline"`
-}
+// Sandbox is the record of one.
+type Sandbox struct{ v1.Sandbox }
 
 // Cause is why it ended, empty as long as it has not.
 func (s Sandbox) Cause() string {
 	if s.Ended == nil {
 		return ""
 	}
-	return s.Ended.Cause
+	return string(s.Ended.Cause)
 }
 
 // Result is how an execution ended.
-type Result struct {
-	SandboxID string `json:"sandbox_id"`
-	Status    string `json:"status"`
-	Stdout    string `json:"stdout"`
-	Stderr    string `json:"stderr"`
-	ExitCode  int    `json:"exit_code"`
-	Error     *struct {
-		Name      string `json:"name"`
-		Message   string `json:"message"`
-		Traceback string `json:"traceback"`
-	} `json:"error"`
-	Results    []Value `json:"results"`
-	ContextID  string  `json:"context_id"`
-	Count      int64   `json:"execution_count"`
-	Restarted  bool    `json:"context_restarted"`
-	Lost       bool    `json:"context_ended"`
-	DurationMS float64 `json:"duration_ms"`
-	Truncated  *struct {
-		Stdout int64 `json:"stdout_bytes_dropped"`
-		Stderr int64 `json:"stderr_bytes_dropped"`
-	} `json:"truncated"`
-}
+type Result struct{ v1.ExecuteResult }
 
-// Value is one of the values that an execution gave.
-type Value struct {
-	Main bool   `json:"is_main_result"`
-	Text string `json:"text"`
-	HTML string `json:"html"`
-	PNG  []byte `json:"png"`
-	JSON any    `json:"json"`
+// UnmarshalJSON gives the result of a language without contexts an empty Cell, so that
+// tests can read its fields.
+func (r *Result) UnmarshalJSON(raw []byte) error {
+	r.Cell = &v1.Cell{}
+	return json.Unmarshal(raw, &r.ExecuteResult)
 }
 
 func (r Result) String() string {

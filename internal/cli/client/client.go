@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/login"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 )
@@ -296,19 +297,13 @@ func Lost(err error) bool { return errors.Is(err, errLost) }
 
 // failure is what an answer that is not 2xx says.
 func failure(base string, resp *http.Response) error {
-	var body struct {
-		Error struct {
-			Code    sandbox.Code `json:"code"`
-			Message string       `json:"message"`
-			Retry   int          `json:"retry_after_seconds"`
-		} `json:"error"`
-	}
+	var body v1.FailureBody
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxError))
 	if err != nil || json.Unmarshal(raw, &body) != nil || body.Error.Code == "" {
 		return sandbox.Errorf(sandbox.Unavailable, "%s answered %s and not as Cloud Sandbox does: is the address right?", base, resp.Status)
 	}
 	e := sandbox.Errorf(body.Error.Code, "%s", cmp.Or(body.Error.Message, resp.Status))
-	wait := body.Error.Retry
+	wait := body.Error.RetryAfterSeconds
 	if n, err := strconv.Atoi(resp.Header.Get("Retry-After")); wait == 0 && err == nil {
 		wait = n
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 )
 
@@ -60,8 +61,7 @@ func TestStream(t *testing.T) {
 			})
 			var events []string
 			r, err := c.Stream(t.Context(), ExecuteRequest{}, func(e Event) error {
-				text, _ := e.Value.Text("text")
-				events = append(events, e.Kind+" "+string(e.Output)+text)
+				events = append(events, e.Kind+" "+string(e.Output)+e.Value.Text)
 				return nil
 			})
 			if tt.code == "" && err != nil || tt.code != "" && !errors.Is(err, tt.code) {
@@ -271,10 +271,10 @@ func TestOutput(t *testing.T) {
 		_, _ = io.WriteString(w, "event: start\ndata: {}\n\nid: 6\nevent: stderr\ndata: {\"offset\":0,\"next_offset\":6,\"text\":\"Hello\\n\"}\n\n"+
 			"event: dropped\ndata: {\"offset\":6,\"next_offset\":9}\n\nevent: end\ndata: {\"process_id\":\"p1\",\"exit_code\":3}\n\n")
 	})
-	var got []OutputEvent
-	p, err := c.Output(t.Context(), "box", "a/b", -5, true, "stderr", func(e OutputEvent) error { got = append(got, e); return nil })
-	want := []OutputEvent{{"stderr", 0, 6, outputText{Text: "Hello\n"}}, {"dropped", 6, 9, outputText{}}}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(OutputEvent{})); diff != "" || err != nil || p.ExitCode != 3 {
+	var got []v1.OutputEvent
+	p, err := c.Output(t.Context(), "box", "a/b", -5, true, "stderr", func(e v1.OutputEvent) error { got = append(got, e); return nil })
+	want := []v1.OutputEvent{{Event: "stderr", Next: 6, Text: "Hello\n"}, {Event: "dropped", Offset: 6, Next: 9}}
+	if diff := cmp.Diff(want, got); diff != "" || err != nil || p.Exit() != 3 {
 		t.Errorf("%+v, %v: %s", p, err, diff)
 	}
 }
@@ -314,10 +314,10 @@ func TestAttach(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer a.Close()
-	if err := errors.Join(a.Input(t.Context(), []byte("keys")), a.Resize(t.Context(), TerminalSize{Cols: 3, Rows: 2}), a.EndInput(t.Context())); err != nil {
+	if err := errors.Join(a.Input(t.Context(), []byte("keys")), a.Resize(t.Context(), v1.TerminalSize{Cols: 3, Rows: 2}), a.EndInput(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []AttachEvent{{Output: []byte("keys")}, {Kind: "resize"}, {Kind: "eof"}} {
+	for _, want := range []AttachEvent{{Output: []byte("keys")}, {AttachEvent: v1.AttachEvent{Type: "resize"}}, {AttachEvent: v1.AttachEvent{Type: "eof"}}} {
 		if got, err := a.Next(t.Context()); err != nil || !cmp.Equal(got, want) {
 			t.Errorf("got %+v, %v, want %+v", got, err, want)
 		}

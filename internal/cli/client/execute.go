@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
 // ExecuteRequest asks for one execution. Zero fields mean the server's
@@ -48,73 +49,32 @@ func (r ExecuteRequest) header() http.Header {
 	return h
 }
 
-// ExecuteResult is how an execution ended.
-type ExecuteResult struct {
-	SandboxID string  `json:"sandbox_id"`
-	ProcessID string  `json:"process_id"`
-	Next      int64   `json:"next_offset"` // of the output of the process
-	Status    string  `json:"status"`
-	Stdout    string  `json:"stdout"`
-	Stderr    string  `json:"stderr"`
-	ExitCode  int     `json:"exit_code"`
-	Results   []Value `json:"results"`
-	Error     *struct {
-		Name    string `json:"name"`
-		Message string `json:"message"`
-	} `json:"error"`
-
-	Raw json.RawMessage `json:"-"` // all of it, as the server said it
-}
-
-// UnmarshalJSON keeps the text beside the fields.
-func (r *ExecuteResult) UnmarshalJSON(raw []byte) error {
-	type fields ExecuteResult
-	if err := json.Unmarshal(raw, (*fields)(r)); err != nil {
-		return err
-	}
-	r.Raw = append(json.RawMessage(nil), raw...)
-	return nil
-}
-
-// Value is a rich result: one value in one or more representations, by the
-// API's names for them ("text", "png", ...), each as JSON.
-type Value map[string]json.RawMessage
-
-// Text returns the representation kind when it is there and a string.
-func (v Value) Text(kind string) (string, bool) {
-	var s *string
-	if json.Unmarshal(v[kind], &s) != nil || s == nil {
-		return "", false
-	}
-	return *s, true
-}
-
 // Event is what happens while code runs.
 type Event struct {
-	Kind      string // "start", "stdout", "stderr", "display" or "dropped"
-	ID        string // Stream goes on after it; may be empty
-	ProcessID string // of "start"
-	Output    []byte // of "stdout" and "stderr"
-	Value     Value  // of "display"
-	Dropped   int64  // of "dropped": bytes of output that are kept no more
+	Kind      string   // "start", "stdout", "stderr", "display" or "dropped"
+	ID        string   // Stream goes on after it; may be empty
+	ProcessID string   // of "start"
+	Output    []byte   // of "stdout" and "stderr"
+	Value     v1.Value // of "display"
+	Dropped   int64    // of "dropped": bytes of output that are kept no more
 }
 
 const execute = "/api/v1/execute"
 
 // Execute runs code to its end and answers with all of it. The end of ctx ends
 // the code; with a Key it has a moment in which it can be asked for again.
-func (c *Client) Execute(ctx context.Context, r ExecuteRequest) (ExecuteResult, error) {
+func (c *Client) Execute(ctx context.Context, r ExecuteRequest) (v1.ExecuteResult, error) {
 	body, err := json.Marshal(r)
 	if err != nil {
-		return ExecuteResult{}, err
+		return v1.ExecuteResult{}, err
 	}
 	resp, err := c.do(ctx, request{
 		method: http.MethodPost, path: execute, body: bytes.NewReader(body), kind: jsonType, header: r.header(),
 	})
 	if err != nil {
-		return ExecuteResult{}, err
+		return v1.ExecuteResult{}, err
 	}
-	var result ExecuteResult
+	var result v1.ExecuteResult
 	return result, decode(resp, &result)
 }
 
@@ -131,10 +91,10 @@ func (c *Client) EndExecution(ctx context.Context, id, key string) error {
 
 // Stream is Execute that calls emit for what happens meanwhile, one call at a
 // time. An error of emit ends the code and is returned.
-func (c *Client) Stream(ctx context.Context, r ExecuteRequest, emit func(Event) error) (ExecuteResult, error) {
+func (c *Client) Stream(ctx context.Context, r ExecuteRequest, emit func(Event) error) (v1.ExecuteResult, error) {
 	body, err := json.Marshal(r)
 	if err != nil {
-		return ExecuteResult{}, err
+		return v1.ExecuteResult{}, err
 	}
 	header := r.header()
 	header.Set("Accept", "text/event-stream")
@@ -142,13 +102,13 @@ func (c *Client) Stream(ctx context.Context, r ExecuteRequest, emit func(Event) 
 		method: http.MethodPost, path: execute, body: bytes.NewReader(body), kind: jsonType, header: header,
 	})
 	if err != nil {
-		return ExecuteResult{}, err
+		return v1.ExecuteResult{}, err
 	}
 	defer resp.Body.Close()
-	var result *ExecuteResult
+	var result *v1.ExecuteResult
 	err = events(resp, func(id, kind string, data []byte) error {
 		if kind == "result" {
-			result = &ExecuteResult{}
+			result = &v1.ExecuteResult{}
 			return parse(data, result)
 		}
 		e, known, err := eventOf(id, kind, data)
@@ -158,10 +118,10 @@ func (c *Client) Stream(ctx context.Context, r ExecuteRequest, emit func(Event) 
 		return emit(e)
 	})
 	if err != nil {
-		return ExecuteResult{}, err
+		return v1.ExecuteResult{}, err
 	}
 	if result == nil {
-		return ExecuteResult{}, broken(resp, io.ErrUnexpectedEOF)
+		return v1.ExecuteResult{}, broken(resp, io.ErrUnexpectedEOF)
 	}
 	return *result, nil
 }
@@ -175,30 +135,15 @@ func eventOf(id, kind string, data []byte) (e Event, known bool, err error) {
 		return e, true, parse(data, &e.Value)
 	case "stdout", "stderr", "start", "dropped":
 		var fields struct {
-			outputText
+			v1.Output
 			ProcessID string `json:"process_id"`
-			Bytes     int64  `json:"bytes"`
+			Dropped   int64  `json:"bytes"`
 		}
 		err := parse(data, &fields)
-		e.Output, e.ProcessID, e.Dropped = fields.output(), fields.ProcessID, fields.Bytes
+		e.Output, e.ProcessID, e.Dropped = fields.Output.Bytes(), fields.ProcessID, fields.Dropped
 		return e, true, err
 	}
 	return e, false, nil
-}
-
-// outputText is output as JSON carries it: as text, and as base64 where the text is
-// not exactly what was written.
-type outputText struct {
-	Text   string `json:"text"`
-	Base64 []byte `json:"base64"`
-}
-
-// output is what was written.
-func (t outputText) output() []byte {
-	if t.Base64 != nil {
-		return t.Base64
-	}
-	return []byte(t.Text)
 }
 
 // events calls each for every server-sent event of an answer, until its end.
@@ -258,17 +203,11 @@ func readLine(r *bufio.Reader, limit int) ([]byte, error) {
 }
 
 func eventError(data []byte) error {
-	var body struct {
-		Error struct {
-			Code    sandbox.Code `json:"code"`
-			Message string       `json:"message"`
-			Retry   int          `json:"retry_after_seconds"`
-		} `json:"error"`
-	}
+	var body v1.FailureBody
 	if err := json.Unmarshal(data, &body); err != nil || body.Error.Code == "" {
 		return sandbox.Errorf(sandbox.Unavailable, "the server said that it failed, and not why")
 	}
 	e := sandbox.Errorf(body.Error.Code, "%s", body.Error.Message)
-	e.RetryAfter = time.Duration(min(max(body.Error.Retry, 0), 86400)) * time.Second
+	e.RetryAfter = time.Duration(min(max(body.Error.RetryAfterSeconds, 0), 86400)) * time.Second
 	return e
 }

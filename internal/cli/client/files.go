@@ -2,58 +2,28 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"io"
 	"net/http"
 	"net/url"
-	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
-
-// Entry is what the API tells of a file.
-type Entry struct {
-	Name string `json:"name"`
-	Path string `json:"path"`
-	Type string `json:"type"` // "file", "directory", "symlink" or "other"
-	Size int64  `json:"size_bytes"`
-	Mode string `json:"mode"` // octal
-
-	Owner      string    `json:"owner"`
-	Target     string    `json:"symlink_target"` // of a symlink
-	ModifiedAt time.Time `json:"modified_at"`
-}
-
-// Extracted is what came of an archive that was unpacked.
-type Extracted struct {
-	Files       int64 `json:"files"`
-	Directories int64 `json:"directories"`
-	Links       int64 `json:"links"`
-	Skipped     int64 `json:"skipped"`
-	Bytes       int64 `json:"bytes"`
-}
 
 func fileQuery(id, path string) url.Values {
 	return url.Values{"sandbox_id": {id}, "path": {path}}
 }
 
 // Stat looks at a file and follows no link.
-func (c *Client) Stat(ctx context.Context, id, path string) (Entry, error) {
-	var e Entry
+func (c *Client) Stat(ctx context.Context, id, path string) (v1.File, error) {
+	var e v1.File
 	err := c.call(ctx, http.MethodGet, "/api/v1/files/stat", fileQuery(id, path), nil, &e)
 	return e, err
 }
 
-// ListFiles returns what is in a directory, whether there is more, and the server's
-// own words.
-func (c *Client) ListFiles(ctx context.Context, id, path string) (entries []Entry, truncated bool, raw json.RawMessage, err error) {
-	if err := c.call(ctx, http.MethodGet, "/api/v1/files/list", fileQuery(id, path), nil, &raw); err != nil {
-		return nil, false, nil, err
-	}
-	var list struct {
-		Entries   []Entry `json:"entries"`
-		Truncated bool    `json:"truncated"`
-	}
-	err = parse(raw, &list)
-	return list.Entries, list.Truncated, raw, err
+// ListFiles returns what is in a directory.
+func (c *Client) ListFiles(ctx context.Context, id, path string) (list v1.Files, err error) {
+	err = c.call(ctx, http.MethodGet, "/api/v1/files/list", fileQuery(id, path), nil, &list)
+	return list, err
 }
 
 // ReadFile returns the bytes of a file, and how many there are: -1 when that is
@@ -68,11 +38,11 @@ func (c *Client) ReadFile(ctx context.Context, id, path string) (io.ReadCloser, 
 
 // WriteFile makes content, of size bytes, the content of a file; -1 when the
 // size is not known.
-func (c *Client) WriteFile(ctx context.Context, id, path string, content io.Reader, size int64) (Entry, error) {
+func (c *Client) WriteFile(ctx context.Context, id, path string, content io.Reader, size int64) (v1.File, error) {
 	if size == 0 {
 		content = http.NoBody
 	}
-	var e Entry
+	var e v1.File
 	err := c.upload(ctx, "/api/v1/files", fileQuery(id, path), content, size, &e)
 	return e, err
 }
@@ -95,10 +65,10 @@ func (c *Client) ReadArchive(ctx context.Context, id, path string) (io.ReadClose
 }
 
 // WriteArchive unpacks a tar into a directory, which is made if need be.
-func (c *Client) WriteArchive(ctx context.Context, id, path string, archive io.Reader) (Extracted, error) {
+func (c *Client) WriteArchive(ctx context.Context, id, path string, archive io.Reader) (v1.Extracted, error) {
 	query := fileQuery(id, path)
 	query.Set("format", "tar")
-	var done Extracted
+	var done v1.Extracted
 	err := c.upload(ctx, "/api/v1/files/archive", query, archive, -1, &done)
 	return done, err
 }

@@ -5,29 +5,9 @@ import (
 	"net/http"
 	"net/url"
 	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
-
-// Key is an API key, as its Tenant sees it.
-type Key struct {
-	ID         string       `json:"key_id"`
-	Name       string       `json:"name"`
-	Role       string       `json:"role"`
-	Scopes     []string     `json:"scopes"`
-	Hint       string       `json:"hint"`                 // how its secret ends
-	CreatedBy  string       `json:"created_by,omitempty"` // a User; empty: nobody's
-	CreatedAt  time.Time    `json:"created_at"`
-	ExpiresAt  time.Time    `json:"expires_at,omitzero"`
-	LastUsedAt time.Time    `json:"last_used_at,omitzero"`
-	Previous   *PreviousKey `json:"previous,omitempty"`
-	Secret     string       `json:"key,omitempty"` // once, of a Key that was made or rotated
-}
-
-// PreviousKey is the secret that a Key had before, while it is valid.
-type PreviousKey struct {
-	Hint       string    `json:"hint"`
-	ValidUntil time.Time `json:"valid_until"`
-	LastUsedAt time.Time `json:"last_used_at,omitzero"`
-}
 
 // NewKey is what a Key is asked to be. Zero fields are left to the server.
 type NewKey struct {
@@ -42,7 +22,7 @@ const keysPath = "/api/v1/keys"
 func keyPath(id string) string { return keysPath + "/" + url.PathEscape(id) }
 
 // CreateKey makes a Key of the caller's Tenant and shows its secret.
-func (c *Client) CreateKey(ctx context.Context, k NewKey) (made Key, err error) {
+func (c *Client) CreateKey(ctx context.Context, k NewKey) (made v1.Key, err error) {
 	body := map[string]any{"name": k.Name}
 	if k.Role != "" {
 		body["role"] = k.Role
@@ -58,17 +38,15 @@ func (c *Client) CreateKey(ctx context.Context, k NewKey) (made Key, err error) 
 }
 
 // Keys lists the Keys of the caller's Tenant, newest first.
-func (c *Client) Keys(ctx context.Context) ([]Key, error) {
-	var reply struct {
-		Keys []Key `json:"keys"`
-	}
+func (c *Client) Keys(ctx context.Context) ([]v1.Key, error) {
+	var reply v1.Keys
 	err := c.call(ctx, http.MethodGet, keysPath, nil, nil, &reply)
 	return reply.Keys, err
 }
 
 // RotateKey gives a Key another secret and shows it. The one before is valid for
 // overlap.
-func (c *Client) RotateKey(ctx context.Context, id string, overlap time.Duration) (k Key, err error) {
+func (c *Client) RotateKey(ctx context.Context, id string, overlap time.Duration) (k v1.Key, err error) {
 	err = c.call(ctx, http.MethodPost, keyPath(id)+"/rotate", nil, map[string]float64{"overlap_seconds": overlap.Seconds()}, &k)
 	return k, err
 }

@@ -8,11 +8,11 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"time"
 
 	"github.com/coder/websocket"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
 // StartRequest asks for a process. Zero fields mean the server's defaults.
@@ -28,49 +28,8 @@ type StartRequest struct {
 	Timeout    float64           `json:"timeout_seconds,omitempty"`
 	Stdin      []byte            `json:"stdin_base64,omitempty"`
 	KeepStdin  bool              `json:"keep_stdin,omitempty"` // it takes input while it runs
-	Pty        *TerminalSize     `json:"pty,omitempty"`
+	Pty        *v1.TerminalSize  `json:"pty,omitempty"`
 }
-
-// TerminalSize is that of a terminal, in characters.
-type TerminalSize struct {
-	Cols int `json:"cols"`
-	Rows int `json:"rows"`
-}
-
-// Process is what the API tells of one.
-type Process struct {
-	ID          string        `json:"process_id"`
-	Name        string        `json:"name"`
-	PID         int64         `json:"pid"`
-	State       string        `json:"state"`
-	Status      string        `json:"status"`
-	ExitCode    int           `json:"exit_code"`
-	Command     string        `json:"command"`
-	User        string        `json:"user"`
-	Pty         *TerminalSize `json:"pty"`
-	StartedAt   time.Time     `json:"started_at"`
-	OutputStart int64         `json:"output_start"`
-	OutputEnd   int64         `json:"output_end"`
-	Error       *struct {
-		Name    string `json:"name"`
-		Message string `json:"message"`
-	} `json:"error"`
-
-	Raw json.RawMessage `json:"-"` // all of it, as the server said it
-}
-
-// UnmarshalJSON keeps the text beside the fields.
-func (p *Process) UnmarshalJSON(raw []byte) error {
-	type fields Process
-	if err := json.Unmarshal(raw, (*fields)(p)); err != nil {
-		return err
-	}
-	p.Raw = append(json.RawMessage(nil), raw...)
-	return nil
-}
-
-// MarshalJSON gives the text as the server said it.
-func (p Process) MarshalJSON() ([]byte, error) { return p.Raw, nil }
 
 const processes = "/api/v1/processes"
 
@@ -81,59 +40,46 @@ func processPath(process, call string) string {
 func ofSandbox(id string) url.Values { return url.Values{"sandbox_id": {id}} }
 
 // Start starts a process.
-func (c *Client) Start(ctx context.Context, r StartRequest) (Process, error) {
-	var p Process
+func (c *Client) Start(ctx context.Context, r StartRequest) (v1.Process, error) {
+	var p v1.Process
 	err := c.call(ctx, http.MethodPost, processes, nil, r, &p)
 	return p, err
 }
 
 // Processes returns what runs in a Sandbox and what ended last, oldest first.
-func (c *Client) Processes(ctx context.Context, id string) ([]Process, error) {
-	var list struct {
-		Processes []Process `json:"processes"`
-	}
+func (c *Client) Processes(ctx context.Context, id string) ([]v1.Process, error) {
+	var list v1.Processes
 	err := c.call(ctx, http.MethodGet, processes, ofSandbox(id), nil, &list)
 	return list.Processes, err
 }
 
 // GetProcess looks at a process by ID or name.
-func (c *Client) GetProcess(ctx context.Context, id, process string) (Process, error) {
-	var p Process
+func (c *Client) GetProcess(ctx context.Context, id, process string) (v1.Process, error) {
+	var p v1.Process
 	err := c.call(ctx, http.MethodGet, processPath(process, ""), ofSandbox(id), nil, &p)
 	return p, err
 }
 
 // EndProcess ends a process and everything it started.
-func (c *Client) EndProcess(ctx context.Context, id, process string) (Process, error) {
-	var p Process
+func (c *Client) EndProcess(ctx context.Context, id, process string) (v1.Process, error) {
+	var p v1.Process
 	err := c.call(ctx, http.MethodDelete, processPath(process, ""), ofSandbox(id), nil, &p)
 	return p, err
 }
 
 // Signal returns what sends a signal, by name, to a process and its group.
-func (c *Client) Signal(name string) func(ctx context.Context, id, process string) (Process, error) {
-	return func(ctx context.Context, id, process string) (Process, error) {
-		var p Process
+func (c *Client) Signal(name string) func(ctx context.Context, id, process string) (v1.Process, error) {
+	return func(ctx context.Context, id, process string) (v1.Process, error) {
+		var p v1.Process
 		err := c.call(ctx, http.MethodPost, processPath(process, "/signal"), ofSandbox(id), map[string]string{"signal": name}, &p)
 		return p, err
 	}
 }
 
-// OutputEvent is a piece of output, or a gap in it.
-type OutputEvent struct {
-	Kind   string `json:"-"` // "stdout", "stderr" or "dropped"
-	Offset int64  `json:"offset"`
-	Next   int64  `json:"next_offset"`
-	outputText
-}
-
-// Output is what was written.
-func (e OutputEvent) Output() []byte { return e.output() }
-
 // Output calls emit for what a process wrote from an offset on, negative from
 // the end, of stream only unless that is empty; with follow until the process
 // has ended. It returns the process as it was at the end.
-func (c *Client) Output(ctx context.Context, id, process string, from int64, follow bool, stream string, emit func(OutputEvent) error) (Process, error) {
+func (c *Client) Output(ctx context.Context, id, process string, from int64, follow bool, stream string, emit func(v1.OutputEvent) error) (v1.Process, error) {
 	query := ofSandbox(id)
 	query.Set("from", strconv.FormatInt(from, 10))
 	query.Set("follow", strconv.FormatBool(follow))
@@ -145,20 +91,20 @@ func (c *Client) Output(ctx context.Context, id, process string, from int64, fol
 		header: http.Header{"Accept": {"text/event-stream"}},
 	})
 	if err != nil {
-		return Process{}, err
+		return v1.Process{}, err
 	}
 	defer resp.Body.Close()
-	var last *Process
+	var last *v1.Process
 	err = events(resp, func(_, kind string, data []byte) error {
 		switch kind {
 		case "stdout", "stderr", "dropped":
-			e := OutputEvent{Kind: kind}
+			e := v1.OutputEvent{Event: kind}
 			if err := parse(data, &e); err != nil {
 				return err
 			}
 			return emit(e)
 		case "end":
-			last = &Process{}
+			last = &v1.Process{}
 			return parse(data, last)
 		}
 		return nil
@@ -167,7 +113,7 @@ func (c *Client) Output(ctx context.Context, id, process string, from int64, fol
 		err = broken(resp, io.ErrUnexpectedEOF)
 	}
 	if err != nil {
-		return Process{}, err
+		return v1.Process{}, err
 	}
 	return *last, nil
 }
@@ -242,19 +188,11 @@ func (c *Client) socket(ctx context.Context, path, token string) (*websocket.Con
 	return conn, nil
 }
 
-// AttachEvent is what a process or the server says.
+// AttachEvent is output of a process, or a message about it.
 type AttachEvent struct {
-	Output  []byte   `json:"-"`    // what the process wrote; then nothing else is there
-	Stderr  bool     `json:"-"`    // Output is of standard error, as far as it is told apart
-	Kind    string   `json:"type"` // "start", "dropped", "taken", "error" or "end"
-	Offset  int64    `json:"offset"`
-	Next    int64    `json:"next_offset"` // of "dropped"
-	Bytes   int      `json:"bytes"`       // of "taken"
-	Process *Process `json:"process"`     // of "start" and "end"
-	Error   *struct {
-		Code    sandbox.Code `json:"code"`
-		Message string       `json:"message"`
-	} `json:"error"` // of "error"
+	Output []byte // what the process wrote; then there is no message
+	Stderr bool   // Output is of standard error, as far as it is told apart
+	v1.AttachEvent
 }
 
 // Next waits for what comes next. A connection that is lost is Unavailable.
@@ -266,7 +204,7 @@ func (a *Attached) Next(ctx context.Context) (AttachEvent, error) {
 	switch {
 	case kind == websocket.MessageText:
 		var e AttachEvent
-		return e, parse(data, &e)
+		return e, parse(data, &e.AttachEvent)
 	case a.pipes && len(data) > 0:
 		const stderr = 2
 		return AttachEvent{Output: data[1:], Stderr: data[0] == stderr}, nil
@@ -302,10 +240,10 @@ func (a *Attached) Signal(ctx context.Context, name string) error {
 }
 
 // Resize changes the size of its terminal.
-func (a *Attached) Resize(ctx context.Context, size TerminalSize) error {
+func (a *Attached) Resize(ctx context.Context, size v1.TerminalSize) error {
 	return a.say(ctx, struct {
 		Type string `json:"type"`
-		TerminalSize
+		v1.TerminalSize
 	}{"resize", size})
 }
 

@@ -2,45 +2,13 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
-
-// Sandbox is what the API tells of one.
-type Sandbox struct {
-	ID        string            `json:"sandbox_id"`
-	Name      string            `json:"name"`
-	State     string            `json:"state"`
-	Template  string            `json:"template"`
-	Metadata  map[string]string `json:"metadata"`
-	CreatedAt time.Time         `json:"created_at"`
-	Deadline  time.Time         `json:"deadline"`
-	Lost      *float64          `json:"lost_seconds"` // nil: its state was never lost
-	Ended     *struct {
-		Cause string    `json:"cause"`
-		At    time.Time `json:"at"`
-		Tail  string    `json:"output_tail"`
-	} `json:"ended"`
-
-	Raw json.RawMessage `json:"-"` // all of it, as the server said it
-}
-
-// UnmarshalJSON keeps the text beside the fields.
-func (s *Sandbox) UnmarshalJSON(raw []byte) error {
-	type fields Sandbox
-	if err := json.Unmarshal(raw, (*fields)(s)); err != nil {
-		return err
-	}
-	s.Raw = append(json.RawMessage(nil), raw...)
-	return nil
-}
-
-// MarshalJSON gives the text as the server said it.
-func (s Sandbox) MarshalJSON() ([]byte, error) { return s.Raw, nil }
 
 // CreateRequest asks for a Sandbox. Zero fields mean the server's defaults.
 type CreateRequest struct {
@@ -78,93 +46,39 @@ type Network struct {
 	Deny  []string `json:"deny,omitempty"`
 }
 
-// NetworkLog is what the network policy of a Sandbox decided.
-type NetworkLog struct {
-	Decisions []NetworkDecision `json:"decisions"`
-	Allowed   int64             `json:"allowed"` // in all, also those that are not kept
-	Refused   int64             `json:"refused"`
-
-	Raw json.RawMessage `json:"-"` // all of it, as the server said it
-}
-
-// NetworkDecision is one decision, which was made Count times.
-type NetworkDecision struct {
-	LastAt   time.Time `json:"last_at"`
-	Count    int64     `json:"count"`
-	Protocol string    `json:"protocol"`
-	Name     string    `json:"name"`
-	Address  string    `json:"address"`
-	Port     uint16    `json:"port"`
-	Verdict  string    `json:"verdict"`
-	Reason   string    `json:"reason"`
-}
-
 // NetworkLog returns the latest decisions about a running Sandbox, oldest first;
 // those with this verdict only, "allowed" or "refused", unless it is empty.
-func (c *Client) NetworkLog(ctx context.Context, id, verdict string) (log NetworkLog, err error) {
+func (c *Client) NetworkLog(ctx context.Context, id, verdict string) (log v1.NetworkLog, err error) {
 	query := url.Values{}
 	if verdict != "" {
 		query.Set("verdict", verdict)
 	}
-	if err = c.call(ctx, http.MethodGet, session(id, "/network/log"), query, nil, &log.Raw); err != nil {
-		return log, err
-	}
-	return log, parse(log.Raw, &log)
-}
-
-// PortLink opens one port of a Sandbox until it expires.
-type PortLink struct {
-	URL       string    `json:"url,omitempty"`
-	Token     string    `json:"token"`
-	ExpiresAt time.Time `json:"expires_at"`
+	err = c.call(ctx, http.MethodGet, session(id, "/network/log"), query, nil, &log)
+	return log, err
 }
 
 // LinkPort makes a link to a port that is good for so many seconds; zero: the
 // server's default.
-func (c *Client) LinkPort(ctx context.Context, id string, port uint16, seconds float64) (PortLink, error) {
+func (c *Client) LinkPort(ctx context.Context, id string, port uint16, seconds float64) (v1.PortLink, error) {
 	var body struct {
 		ExpiresIn float64 `json:"expires_in_seconds,omitempty"`
 	}
 	body.ExpiresIn = seconds
-	var link PortLink
+	var link v1.PortLink
 	err := c.call(ctx, http.MethodPost, "/api/v1/sessions/"+url.PathEscape(id)+"/ports/"+strconv.Itoa(int(port))+"/sign", nil, body, &link)
 	return link, err
 }
 
-// PortAccess is how a port is reached, whether something listens or not.
-type PortAccess struct {
-	Port    uint16 `json:"port"`
-	Private bool   `json:"private"`
-	TLS     bool   `json:"tls"`
-	URL     string `json:"url,omitempty"`
-}
-
 // SetPort makes one port of a Sandbox private or public.
-func (c *Client) SetPort(ctx context.Context, id string, port uint16, private bool) (p PortAccess, err error) {
+func (c *Client) SetPort(ctx context.Context, id string, port uint16, private bool) (p v1.Port, err error) {
 	err = c.call(ctx, http.MethodPut, "/api/v1/sessions/"+url.PathEscape(id)+"/ports/"+strconv.Itoa(int(port)), nil, map[string]bool{"private": private}, &p)
 	return p, err
 }
 
-// Port is a TCP port that a program in a Sandbox listens on.
-type Port struct {
-	Port     uint16 `json:"port"`
-	Address  string `json:"address"`
-	Loopback bool   `json:"loopback"`
-	PID      int64  `json:"pid,omitempty"`
-	Process  string `json:"process,omitempty"`
-	Agent    bool   `json:"agent"`
-	Private  bool   `json:"private"`
-	TLS      bool   `json:"tls"`
-	URL      string `json:"url,omitempty"`
-}
-
 // Ports returns what listens in a Sandbox, the agent's too if all; truncated says
 // that there is more.
-func (c *Client) Ports(ctx context.Context, id string, all bool) (ports []Port, truncated bool, err error) {
-	answer := struct {
-		Ports     []Port `json:"ports"`
-		Truncated bool   `json:"truncated"`
-	}{Ports: []Port{}}
+func (c *Client) Ports(ctx context.Context, id string, all bool) (ports []v1.Listener, truncated bool, err error) {
+	answer := v1.Listeners{Ports: []v1.Listener{}}
 	query := url.Values{"all": {strconv.FormatBool(all)}}
 	err = c.call(ctx, http.MethodGet, "/api/v1/sessions/"+url.PathEscape(id)+"/ports", query, nil, &answer)
 	return answer.Ports, answer.Truncated, err
@@ -188,29 +102,29 @@ type Resources struct {
 }
 
 // Create answers when the Sandbox runs.
-func (c *Client) Create(ctx context.Context, r CreateRequest) (Sandbox, error) {
-	var s Sandbox
+func (c *Client) Create(ctx context.Context, r CreateRequest) (v1.Sandbox, error) {
+	var s v1.Sandbox
 	err := c.call(ctx, http.MethodPost, "/api/v1/sessions", nil, r, &s)
 	return s, err
 }
 
 // Acquire takes a Sandbox from the Pool.
-func (c *Client) Acquire(ctx context.Context) (Sandbox, error) {
-	var s Sandbox
+func (c *Client) Acquire(ctx context.Context) (v1.Sandbox, error) {
+	var s v1.Sandbox
 	err := c.call(ctx, http.MethodPost, "/api/v1/sandbox/acquire", nil, struct{}{}, &s)
 	return s, err
 }
 
 // Get looks at a Sandbox by ID or name.
-func (c *Client) Get(ctx context.Context, id string) (Sandbox, error) {
-	var s Sandbox
+func (c *Client) Get(ctx context.Context, id string) (v1.Sandbox, error) {
+	var s v1.Sandbox
 	err := c.call(ctx, http.MethodGet, "/api/v1/sessions/"+url.PathEscape(id), nil, nil, &s)
 	return s, err
 }
 
 // End ends a Sandbox by ID or name and returns its last record.
-func (c *Client) End(ctx context.Context, id string) (Sandbox, error) {
-	var s Sandbox
+func (c *Client) End(ctx context.Context, id string) (v1.Sandbox, error) {
+	var s v1.Sandbox
 	err := c.call(ctx, http.MethodDelete, "/api/v1/sessions/"+url.PathEscape(id), nil, nil, &s)
 	return s, err
 }
@@ -220,7 +134,7 @@ const pageSize = 100
 
 // List returns Sandboxes, newest first: only those in states, unless there are
 // none, and with all pairs of metadata; at most limit, unless it is zero.
-func (c *Client) List(ctx context.Context, states []string, metadata map[string]string, limit int) ([]Sandbox, error) {
+func (c *Client) List(ctx context.Context, states []string, metadata map[string]string, limit int) ([]v1.Sandbox, error) {
 	query := url.Values{}
 	if len(states) > 0 {
 		query.Set("state", strings.Join(states, ","))
@@ -228,12 +142,9 @@ func (c *Client) List(ctx context.Context, states []string, metadata map[string]
 	for k, v := range metadata {
 		query.Set("metadata["+k+"]", v)
 	}
-	var all []Sandbox
+	var all []v1.Sandbox
 	for {
-		page := struct {
-			Sessions []Sandbox `json:"sessions"`
-			Next     string    `json:"next_cursor"`
-		}{}
+		var page v1.Sandboxes
 		size := pageSize
 		if limit > 0 {
 			size = min(pageSize, limit-len(all))
@@ -242,8 +153,8 @@ func (c *Client) List(ctx context.Context, states []string, metadata map[string]
 		if err := c.call(ctx, http.MethodGet, "/api/v1/sessions", query, nil, &page); err != nil {
 			return nil, err
 		}
-		all = append(all, page.Sessions...)
-		if page.Next == "" || len(page.Sessions) == 0 || limit > 0 && len(all) >= limit {
+		all = append(all, page.Sandboxes...)
+		if page.Next == "" || len(page.Sandboxes) == 0 || limit > 0 && len(all) >= limit {
 			return all, nil
 		}
 		query.Set("cursor", page.Next)

@@ -8,34 +8,9 @@ import (
 	"mime/multipart"
 	"net/http"
 	"net/url"
-	"time"
 
-	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
-
-// Template is one name of one version of a root filesystem that sandboxes start
-// from.
-type Template struct {
-	Template    string            `json:"template"` // NAME, NAME:TAG or NAME@VERSION
-	Name        string            `json:"name"`
-	Tag         string            `json:"tag,omitempty"`
-	Version     string            `json:"version"`
-	Shared      bool              `json:"shared"`
-	Source      string            `json:"source"`
-	Packages    []string          `json:"packages"`
-	Env         map[string]string `json:"env"`
-	Start       string            `json:"start,omitempty"`
-	Ready       string            `json:"ready,omitempty"`
-	SizeBytes   int64             `json:"size_bytes"`
-	StoredBytes int64             `json:"stored_bytes"` // that it takes on the disk
-	CreatedAt   time.Time         `json:"created_at"`
-}
-
-// RemovedTemplates is what a removal took away.
-type RemovedTemplates struct {
-	Removed    []string `json:"removed"`
-	FreedBytes int64    `json:"freed_bytes"`
-}
 
 // NewTemplate is what a Template is to be made of.
 type NewTemplate struct {
@@ -52,59 +27,28 @@ type NewTemplate struct {
 	BuildArgs  map[string]string `json:"build_args,omitempty"`
 }
 
-// Build is a build of a Template, as the server told it last.
-type Build struct {
-	ID        string    `json:"build_id"`
-	Template  string    `json:"template"`
-	Source    string    `json:"source"`
-	State     string    `json:"state"`
-	CreatedAt time.Time `json:"created_at"`
-	Version   string    `json:"version,omitempty"`
-	SizeBytes int64     `json:"size_bytes,omitempty"`
-	Cached    bool      `json:"cached"`
-	Failure   *struct {
-		Code    sandbox.Code `json:"code"`
-		Message string       `json:"message"`
-	} `json:"error,omitempty"`
-}
-
-// Err is why a build that has ended made nothing; nil when it did.
-func (b Build) Err() error {
-	switch {
-	case b.Failure != nil:
-		return sandbox.Errorf(b.Failure.Code, "%s", b.Failure.Message)
-	case b.State != string(sandbox.BuildReady):
-		return sandbox.Errorf(sandbox.Conflict, "the build is %s", b.State)
-	}
-	return nil
-}
-
 const (
 	templatesPath = "/api/v1/templates"
 	buildsPath    = "/api/v1/builds/"
 )
 
 // Templates lists those that the caller can start sandboxes from, by name.
-func (c *Client) Templates(ctx context.Context) ([]Template, error) {
-	var reply struct {
-		Templates []Template `json:"templates"`
-	}
+func (c *Client) Templates(ctx context.Context) ([]v1.Template, error) {
+	var reply v1.Templates
 	err := c.call(ctx, http.MethodGet, templatesPath, nil, nil, &reply)
 	return reply.Templates, err
 }
 
 // TemplateVersions lists the versions of the Template that a name means, newest
 // first.
-func (c *Client) TemplateVersions(ctx context.Context, name string) ([]Template, error) {
-	var reply struct {
-		Versions []Template `json:"versions"`
-	}
+func (c *Client) TemplateVersions(ctx context.Context, name string) ([]v1.Template, error) {
+	var reply v1.TemplateVersions
 	err := c.call(ctx, http.MethodGet, templatesPath+"/"+url.PathEscape(name), nil, nil, &reply)
 	return reply.Versions, err
 }
 
 // RemoveTemplate removes a Template, a tag or a version.
-func (c *Client) RemoveTemplate(ctx context.Context, name string) (gone RemovedTemplates, err error) {
+func (c *Client) RemoveTemplate(ctx context.Context, name string) (gone v1.RemovedTemplates, err error) {
 	err = c.call(ctx, http.MethodDelete, templatesPath+"/"+url.PathEscape(name), nil, nil, &gone)
 	return gone, err
 }
@@ -112,7 +56,7 @@ func (c *Client) RemoveTemplate(ctx context.Context, name string) (gone RemovedT
 // StartBuild queues a build. files is an archive of files that are put in; nil: there
 // are none. archive is what a source "tar:" is made of, or what a
 // Dockerfile copies from, nil otherwise; it is read to its end unless the server refuses it.
-func (c *Client) StartBuild(ctx context.Context, t NewTemplate, files, archive io.Reader) (b Build, err error) {
+func (c *Client) StartBuild(ctx context.Context, t NewTemplate, files, archive io.Reader) (b v1.Build, err error) {
 	if files == nil && archive == nil {
 		err = c.call(ctx, http.MethodPost, templatesPath, nil, t, &b)
 		return b, err
@@ -171,7 +115,7 @@ func writeForm(form *multipart.Writer, t NewTemplate, files, archive io.Reader) 
 
 // FollowBuild calls line for each line of a build's log until the build has
 // ended, and returns what it then is.
-func (c *Client) FollowBuild(ctx context.Context, id string, line func(text string) error) (b Build, err error) {
+func (c *Client) FollowBuild(ctx context.Context, id string, line func(text string) error) (b v1.Build, err error) {
 	resp, err := c.do(ctx, request{
 		method: http.MethodGet, path: buildsPath + url.PathEscape(id) + "/log", query: url.Values{"follow": {"true"}},
 		header: http.Header{"Accept": {"text/event-stream"}},
@@ -184,9 +128,7 @@ func (c *Client) FollowBuild(ctx context.Context, id string, line func(text stri
 	err = events(resp, func(_, kind string, data []byte) error {
 		switch kind {
 		case "line":
-			var l struct {
-				Text string `json:"text"`
-			}
+			var l v1.BuildLine
 			if err := parse(data, &l); err != nil {
 				return err
 			}
@@ -204,7 +146,7 @@ func (c *Client) FollowBuild(ctx context.Context, id string, line func(text stri
 }
 
 // CancelBuild gives a build up.
-func (c *Client) CancelBuild(ctx context.Context, id string) (b Build, err error) {
+func (c *Client) CancelBuild(ctx context.Context, id string) (b v1.Build, err error) {
 	err = c.call(ctx, http.MethodDelete, buildsPath+url.PathEscape(id), nil, nil, &b)
 	return b, err
 }

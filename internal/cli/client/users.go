@@ -2,35 +2,11 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/url"
-	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
-
-// User is who acts for a Tenant, as its admins see them.
-type User struct {
-	ID        string    `json:"user_id"`
-	Name      string    `json:"name"`
-	Role      string    `json:"role"` // empty: their first token says
-	RoleGiven bool      `json:"role_given"`
-	State     string    `json:"state"`
-	Source    string    `json:"source"`
-	Issuer    string    `json:"issuer"`
-	SeenAt    time.Time `json:"last_seen_at"` // zero: never
-
-	Raw json.RawMessage `json:"-"` // all of it, as the server said it
-}
-
-// UnmarshalJSON keeps the text beside the fields.
-func (u *User) UnmarshalJSON(raw []byte) error {
-	type fields User
-	u.Raw = append(json.RawMessage(nil), raw...)
-	return json.Unmarshal(raw, (*fields)(u))
-}
-
-// MarshalJSON gives the text as the server said it.
-func (u User) MarshalJSON() ([]byte, error) { return u.Raw, nil }
 
 // UserFields are what is to be said of a User; what is nil is left as it is.
 type UserFields struct {
@@ -52,17 +28,14 @@ func userPath(tenant, id string) string { return usersPath(tenant) + "/" + url.P
 
 // Users lists the Users of a Tenant that are of a state, by ID; empty: all but
 // those that were removed.
-func (c *Client) Users(ctx context.Context, tenant, state string) ([]User, error) {
+func (c *Client) Users(ctx context.Context, tenant, state string) ([]v1.User, error) {
 	query := url.Values{}
 	if state != "" {
 		query.Set("state", state)
 	}
-	var all []User
+	var all []v1.User
 	for {
-		var page struct {
-			Users []User `json:"users"`
-			Next  string `json:"next_cursor"`
-		}
+		var page v1.Users
 		if err := c.call(ctx, http.MethodGet, usersPath(tenant), query, nil, &page); err != nil {
 			return nil, err
 		}
@@ -74,7 +47,7 @@ func (c *Client) Users(ctx context.Context, tenant, state string) ([]User, error
 }
 
 // AddUser makes a User of a Tenant before a token of theirs comes.
-func (c *Client) AddUser(ctx context.Context, tenant, id string, f UserFields) (u User, err error) {
+func (c *Client) AddUser(ctx context.Context, tenant, id string, f UserFields) (u v1.User, err error) {
 	body := struct {
 		ID string `json:"user_id"`
 		UserFields
@@ -84,7 +57,7 @@ func (c *Client) AddUser(ctx context.Context, tenant, id string, f UserFields) (
 }
 
 // ChangeUser changes a User of a Tenant.
-func (c *Client) ChangeUser(ctx context.Context, tenant, id string, f UserFields) (u User, err error) {
+func (c *Client) ChangeUser(ctx context.Context, tenant, id string, f UserFields) (u v1.User, err error) {
 	err = c.call(ctx, http.MethodPatch, userPath(tenant, id), nil, f, &u)
 	return u, err
 }

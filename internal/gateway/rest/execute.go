@@ -135,7 +135,7 @@ func parseCursor(s string) (c execution.Cursor, err error) {
 // resultView is how an execution ended, and valueView a rich result, as the server
 // writes them.
 type (
-	resultView = v1.ExecuteResultOf[*longText, longList]
+	resultView = v1.ExecuteResultOf[*longText, *longText, longList]
 	valueView  = v1.ValueOf[*longText, *longText]
 )
 

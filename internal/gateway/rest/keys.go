@@ -9,7 +9,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/keys"
 )
 
-func keyViewOf(k sandbox.Key) v1.Key {
+// KeyViewOf is a Key as its Tenant sees it, without its secret.
+func KeyViewOf(k sandbox.Key) v1.Key {
 	v := v1.Key{
 		ID: k.ID, Name: k.Name, Role: RoleName(k.Role), Scopes: k.Scopes, Hint: k.Hint, CreatedBy: k.CreatedBy,
 		CreatedAt: v1.Time(k.CreatedAt), ExpiresAt: v1.Time(k.ExpiresAt), LastUsedAt: v1.Time(k.LastUsed()),
@@ -73,7 +74,7 @@ func (a *API) CreateKey(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 		return err
 	}
 	Made(r.Context(), key.ID)
-	view := keyViewOf(key)
+	view := KeyViewOf(key)
 	view.Secret = secret
 	return Reply(w, http.StatusCreated, view)
 }
@@ -94,7 +95,7 @@ func (a *API) RotateKey(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	if err != nil {
 		return err
 	}
-	view := keyViewOf(key)
+	view := KeyViewOf(key)
 	view.Secret = secret
 	return Reply(w, http.StatusOK, view)
 }
@@ -110,7 +111,7 @@ func (a *API) ListKeys(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 	}
 	views := make([]v1.Key, len(all))
 	for i, k := range all {
-		views[i] = keyViewOf(k)
+		views[i] = KeyViewOf(k)
 	}
 	return Reply(w, http.StatusOK, v1.Keys{Keys: views})
 }

@@ -69,11 +69,11 @@ const (
 )
 
 // processViewOf is a Process without its output.
-func processViewOf(p execution.Process) v1.Process { return processOf[string](p) }
+func processViewOf(p execution.Process) v1.Process { return processOf[string, []byte](p) }
 
 // processOf is a Process whose output, in texts of this kind, is not yet set.
-func processOf[Text any](p execution.Process) v1.ProcessOf[Text] {
-	v := v1.ProcessOf[Text]{
+func processOf[Text, Bytes any](p execution.Process) v1.ProcessOf[Text, Bytes] {
+	v := v1.ProcessOf[Text, Bytes]{
 		ID: p.PublicID, SandboxID: p.SandboxID, SessionID: p.SandboxID, Timeline: p.Timeline, Name: p.Name, PID: p.PID,
 		State: stateOf(p), Command: p.Command, Cwd: p.Cwd, User: p.User, Shell: p.Shell,
 		StartedAt: v1.Time(execution.Plausible(p.StartedAt)), TimeoutSeconds: p.Timeout.Seconds(),
@@ -115,7 +115,7 @@ func (a *API) StartProcess(w http.ResponseWriter, r *http.Request, who sandbox.I
 		return err
 	}
 	defer got.Close()
-	v := processOf[*longText](got.Process)
+	v := processOf[*longText, *longText](got.Process)
 	v.Stdout, v.Stderr, v.Offset = textIn(got.Stdout), textIn(got.Stderr), &got.Offset
 	v.StdoutBase64, v.StderrBase64 = bytesIn(got.StdoutBytes), bytesIn(got.StderrBytes)
 	if got.Repeated {

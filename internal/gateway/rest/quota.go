@@ -98,7 +98,11 @@ func (a *API) quotaOf(ctx context.Context, tenant sandbox.TenantID) (limits, has
 	if err != nil {
 		return limits, has, own, err
 	}
-	limits, has = quotaViews(q, used)
+	stored, err := a.Templates.StoredBytes(ctx, tenant)
+	if err != nil {
+		return limits, has, own, err
+	}
+	limits, has = QuotaViewsOf(q, used, stored)
 	month, err := a.Usage.Usage(ctx, sandbox.ThisMonth(tenant, time.Now()))
 	if err != nil {
 		return limits, has, own, err
@@ -107,15 +111,12 @@ func (a *API) quotaOf(ctx context.Context, tenant sandbox.TenantID) (limits, has
 	for _, row := range month.Rows {
 		*has.EgressMB = row.Sent >> 20
 	}
-	stored, err := a.Templates.StoredBytes(ctx, tenant)
-	if err != nil {
-		return limits, has, own, err
-	}
-	has.TemplateMB = new(wholeMiB(stored))
 	return limits, has, own, nil
 }
 
-func quotaViews(q sandbox.Quota, used sandbox.QuotaUse) (limits, has v1.Quota) {
+// QuotaViewsOf are a Quota, and what is used of it. templates is what the Tenant's
+// Templates take on the disk, in bytes. What was sent this month is not set.
+func QuotaViewsOf(q sandbox.Quota, used sandbox.QuotaUse, templates int64) (limits, has v1.Quota) {
 	limits = v1.Quota{
 		Sandboxes: given(q.Sandboxes), CPUs: given(q.CPUs), MemoryMB: given(q.MemoryBytes >> 20), DiskMB: given(q.DiskBytes >> 20),
 		CreatesPerMinute: given(q.CreatesPerMinute), SessionMinutes: given(int64(q.SessionLength / time.Minute)), SnapshotMB: given(q.SnapshotBytes >> 20), BandwidthMbps: given(q.Bandwidth / sandbox.Megabit), EgressMB: given(q.EgressBytes >> 20),
@@ -126,7 +127,7 @@ func quotaViews(q sandbox.Quota, used sandbox.QuotaUse) (limits, has v1.Quota) {
 	has = v1.Quota{
 		Sandboxes: &used.Sandboxes, CPUs: &used.CPUs, MemoryMB: new(used.MemoryBytes / mib), DiskMB: new(used.DiskBytes / mib),
 		CreatesPerMinute: &used.Creates, Snapshots: &used.Snapshots, SnapshotMB: new(wholeMiB(used.SnapshotBytes)),
-		Volumes: &used.Volumes, VolumeMB: new(used.VolumeBytes / mib),
+		Volumes: &used.Volumes, VolumeMB: new(used.VolumeBytes / mib), TemplateMB: new(wholeMiB(templates)),
 	}
 	return limits, has
 }
