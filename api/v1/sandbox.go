@@ -18,9 +18,8 @@ type Sandbox struct {
 	Engine    string        `json:"engine"`
 	Shape     Shape         `json:"shape"`
 	Resources Limits        `json:"resources"`
-	// Network is "public", "none", or an object of mode, allow and deny.
-	Network json.RawMessage `json:"network"`
-	Ports   Ports           `json:"ports"`
+	Network   Network       `json:"network"`
+	Ports     Ports         `json:"ports"`
 	// Secrets are the uses of secrets, without their values.
 	Secrets   json.RawMessage   `json:"secrets,omitempty"`
 	Volumes   []Mount           `json:"volumes,omitempty"`

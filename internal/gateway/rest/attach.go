@@ -336,10 +336,10 @@ func (s *socket) refuse(ctx context.Context, err error) error {
 
 // attachCommand is a text message of a client.
 type attachCommand struct {
-	Type   string     `json:"type"`
-	Cols   int        `json:"cols"`
-	Rows   int        `json:"rows"`
-	Signal signalName `json:"signal"`
+	Type   string        `json:"type"`
+	Cols   int           `json:"cols"`
+	Rows   int           `json:"rows"`
+	Signal v1.SignalName `json:"signal"`
 }
 
 // attachMessageOf reads a message: input, or else a command.

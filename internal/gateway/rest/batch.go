@@ -45,11 +45,7 @@ var operations = map[string]func(raw []byte) (operation, error){
 // BatchFiles answers POST /api/v1/files/batch with the result of each operation.
 // Nothing is done when one of them is malformed.
 func (a *API) BatchFiles(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body struct {
-		target
-		Operations  []json.RawMessage `json:"operations"`
-		StopOnError bool              `json:"stop_on_error"`
-	}
+	var body v1.BatchRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
@@ -57,7 +53,7 @@ func (a *API) BatchFiles(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	if err != nil {
 		return err
 	}
-	guest, err := a.guest(r, who, body.target)
+	guest, err := a.guest(r, who, body.Target)
 	if err != nil {
 		return err
 	}
@@ -216,12 +212,12 @@ func moveOperation(raw []byte) (operation, error) {
 func copyOperation(raw []byte) (operation, error) {
 	var f struct {
 		Op string `json:"op"`
-		copyFields
+		v1.FileCopy
 	}
 	if err := decodeObject(raw, &f); err != nil {
 		return nil, err
 	}
-	req, err := f.request()
+	req, err := copyRequest(&f.FileCopy)
 	return func(ctx context.Context, b *batch) (v1.BatchResult, error) {
 		copied, err := b.guest.Copy(ctx, req)
 		return entryResult(copied.Entry, err)
@@ -231,12 +227,12 @@ func copyOperation(raw []byte) (operation, error) {
 func chmodOperation(raw []byte) (operation, error) {
 	var f struct {
 		Op string `json:"op"`
-		chmodFields
+		v1.FileChmod
 	}
 	if err := decodeObject(raw, &f); err != nil {
 		return nil, err
 	}
-	req, err := f.request()
+	req, err := chmodRequest(&f.FileChmod)
 	return func(ctx context.Context, b *batch) (v1.BatchResult, error) {
 		changed, err := b.guest.Chmod(ctx, req)
 		return v1.BatchResult{Changed: &changed}, err

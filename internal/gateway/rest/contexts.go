@@ -45,23 +45,16 @@ func queryTarget(r *http.Request) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return target{q.Get("sandbox_id"), q.Get("session_id")}.required()
-}
-
-type contextBody struct {
-	target
-	Language string `json:"language"`
-	Cwd      string `json:"cwd"`
-	User     string `json:"user"`
+	return v1.Target{SandboxID: q.Get("sandbox_id"), SessionID: q.Get("session_id")}.Required()
 }
 
 // CreateContext answers POST /api/v1/contexts.
 func (a *API) CreateContext(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body contextBody
+	var body v1.ContextRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
-	id, err := body.required()
+	id, err := body.Required()
 	if err != nil {
 		return err
 	}
@@ -74,11 +67,11 @@ func (a *API) CreateContext(w http.ResponseWriter, r *http.Request, who sandbox.
 
 // bodyTarget is the Sandbox that a request's body names.
 func bodyTarget(r *http.Request) (string, error) {
-	var body target
+	var body v1.Target
 	if err := Decode(r, &body); err != nil {
 		return "", err
 	}
-	return body.required()
+	return body.Required()
 }
 
 // RestartContext answers POST /api/v1/contexts/{id}/restart.

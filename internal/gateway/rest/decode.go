@@ -2,7 +2,6 @@ package rest
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
 // Decode reads the body of r, one JSON object, into v. An empty body is {}.
@@ -85,7 +85,7 @@ func jsonError(err error, t reflect.Type) error {
 // kindError says which field of a body of type t is of another kind than it must be.
 func kindError(wrong *json.UnmarshalTypeError, t reflect.Type) error {
 	name, field := fieldOf(t, wrong.Field)
-	if wrong.Type == secondsType {
+	if wrong.Type == reflect.TypeFor[v1.Seconds]() {
 		return sandbox.NotSeconds(name, wrong.Value)
 	}
 	if field != nil && field != wrong.Type && (field.Kind() == reflect.Map || field.Kind() == reflect.Slice) {
@@ -161,89 +161,11 @@ func givenKind(value string) string {
 	return fmt.Sprintf("the %.64s", value) // "number 1.5"
 }
 
-// seconds is a length of time in JSON: a number of seconds, more than 0.
-type seconds time.Duration
-
-var secondsType = reflect.TypeFor[seconds]()
-
-// UnmarshalJSON leaves it to kindError to name the field.
-func (s *seconds) UnmarshalJSON(raw []byte) error {
-	var ok bool
-	if *s, ok = secondsOf(raw); !ok {
-		return &json.UnmarshalTypeError{Value: string(raw), Type: secondsType}
-	}
-	return nil
-}
-
-func secondsOf(raw []byte) (seconds, bool) {
-	var n float64
-	if json.Unmarshal(raw, &n) != nil {
-		return 0, false
-	}
-	d, ok := sandbox.Seconds(n)
-	return seconds(d), ok
-}
-
-// duration is zero for a field that was absent.
-func (s *seconds) duration() time.Duration {
-	if s == nil {
-		return 0
-	}
-	return time.Duration(*s)
-}
-
-// secondsOrNone is a length of time in JSON of which 0 and null are none.
-type secondsOrNone time.Duration
-
-func (s *secondsOrNone) UnmarshalJSON(raw []byte) error {
-	if text := string(raw); text == "null" || text == "0" {
-		*s = 0
-		return nil
-	}
-	return (*seconds)(s).UnmarshalJSON(raw)
-}
-
-// optional is a field that may be absent; null is its zero value.
-type optional[T any] struct {
-	given bool
-	value T
-}
-
-func (o *optional[T]) UnmarshalJSON(raw []byte) error {
-	o.given = true
-	return json.Unmarshal(raw, &o.value)
-}
-
-// pointer is nil for a field that was absent.
-func (o *optional[T]) pointer() *T {
-	if !o.given {
-		return nil
-	}
-	return &o.value
-}
-
-// target is how a request names a Sandbox: a Session and its Sandbox have one
-// ID, so both words mean the same.
-type target struct {
-	SandboxID string `json:"sandbox_id"`
-	SessionID string `json:"session_id"`
-}
-
-// optional returns the ID or name, or the empty string when there is none.
-func (t target) optional() (string, error) {
-	if t.SandboxID != "" && t.SessionID != "" && t.SandboxID != t.SessionID {
-		return "", sandbox.Errorf(sandbox.Invalid, "sandbox_id and session_id name different sandboxes")
-	}
-	return cmp.Or(t.SandboxID, t.SessionID), nil
-}
-
-// required returns the ID or name; Invalid when there is none.
-func (t target) required() (string, error) {
-	id, err := t.optional()
-	if err == nil && id == "" {
-		err = sandbox.Errorf(sandbox.Invalid, "sandbox_id is missing")
-	}
-	return id, err
+// secondsOf reads a number of seconds; false for anything else.
+func secondsOf(text string) (time.Duration, bool) {
+	var s v1.Seconds
+	err := s.UnmarshalJSON([]byte(text))
+	return time.Duration(s), err == nil
 }
 
 // query returns the query parameters of r. Parameters that are not among known,

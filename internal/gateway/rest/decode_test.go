@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
 // What is wrong with a body is said of the field as its client wrote it.
@@ -16,19 +17,19 @@ func TestDecodeNamesTheField(t *testing.T) {
 		Mode string `json:"mode"`
 	}
 	type body struct {
-		target
+		v1.Target
 		embedded
-		User     *string           `json:"user"`
-		Keep     bool              `json:"keep"`
-		Share    float64           `json:"share"`
-		PTY      *inner            `json:"pty"`
-		Argv     []string          `json:"argv"`
-		Metadata map[string]string `json:"metadata"`
-		Sizes    []inner           `json:"sizes"`
-		Timeout  *seconds          `json:"timeout_seconds"`
-		Idle     secondsOrNone     `json:"idle_timeout_seconds"`
-		Name     optional[string]  `json:"name"`
-		Every    optional[seconds] `json:"every_seconds"`
+		User     *string                 `json:"user"`
+		Keep     bool                    `json:"keep"`
+		Share    float64                 `json:"share"`
+		PTY      *inner                  `json:"pty"`
+		Argv     []string                `json:"argv"`
+		Metadata map[string]string       `json:"metadata"`
+		Sizes    []inner                 `json:"sizes"`
+		Timeout  *v1.Seconds             `json:"timeout_seconds"`
+		Idle     v1.SecondsOrNone        `json:"idle_timeout_seconds"`
+		Name     v1.Optional[string]     `json:"name"`
+		Every    v1.Optional[v1.Seconds] `json:"every_seconds"`
 	}
 	for _, tt := range []struct{ raw, want string }{
 		{`{"sandbox_id": 5}`, "sandbox_id must be a string, not a number"},

@@ -1,7 +1,6 @@
 package rest
 
 import (
-	"encoding/base64"
 	"fmt"
 	"iter"
 	"math"
@@ -16,44 +15,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
-type executeBody struct {
-	target
-	Code           string            `json:"code"`
-	Language       string            `json:"language"`
-	TimeoutSeconds *secondsOrNone    `json:"timeout_seconds"`
-	Env            map[string]string `json:"env"`
-	Cwd            string            `json:"cwd"`
-	User           string            `json:"user"`
-	stdinFields
-	Stream         bool    `json:"stream"`
-	MaxOutputBytes *int    `json:"max_output_bytes"`
-	ContextID      *string `json:"context_id"`
-}
-
-// stdinFields are input, as text or as any bytes.
-type stdinFields struct {
-	Stdin       *string `json:"stdin"`
-	StdinBase64 *string `json:"stdin_base64"`
-}
-
-func (f stdinFields) input() (string, error) {
-	switch {
-	case f.Stdin != nil && f.StdinBase64 != nil:
-		return "", sandbox.Errorf(sandbox.Invalid, "stdin and stdin_base64 are the same input: leave one out")
-	case f.Stdin != nil:
-		return *f.Stdin, nil
-	case f.StdinBase64 == nil:
-		return "", nil
-	}
-	data, err := base64.StdEncoding.DecodeString(*f.StdinBase64)
-	if err != nil {
-		return "", sandbox.Errorf(sandbox.Invalid, "stdin_base64 is not base64")
-	}
-	return string(data), nil
-}
-
-// timeout is zero for the default.
-func (b *executeBody) timeout() time.Duration {
+// executionTimeout is zero for the default.
+func executionTimeout(b *v1.ExecuteRequest) time.Duration {
 	switch {
 	case b.TimeoutSeconds == nil:
 		return 0
@@ -63,13 +26,14 @@ func (b *executeBody) timeout() time.Duration {
 	return time.Duration(*b.TimeoutSeconds)
 }
 
-func (b *executeBody) request(r *http.Request) (execution.Request, error) {
+// executionRequest is the request that b and the headers of r stand for.
+func executionRequest(b *v1.ExecuteRequest, r *http.Request) (execution.Request, error) {
 	req := execution.Request{
-		Code: b.Code, Language: b.Language, Timeout: b.timeout(),
+		Code: b.Code, Language: b.Language, Timeout: executionTimeout(b),
 		Env: b.Env, Cwd: b.Cwd, User: b.User,
 	}
 	var err error
-	if req.Stdin, err = b.input(); err != nil {
+	if req.Stdin, err = b.Input(); err != nil {
 		return req, err
 	}
 	if req.Key, err = idempotencyKey(r); err != nil {
@@ -90,7 +54,7 @@ func (b *executeBody) request(r *http.Request) (execution.Request, error) {
 			return req, err
 		}
 	}
-	req.Sandbox, err = b.optional()
+	req.Sandbox, err = b.Target.Optional()
 	return req, err
 }
 
@@ -196,11 +160,11 @@ func resultViewOf(res execution.Result) resultView {
 // of the Tenant or in one borrowed for it, as one reply or as server-sent
 // events.
 func (a *API) Execute(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body executeBody
+	var body v1.ExecuteRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
-	req, err := body.request(r)
+	req, err := executionRequest(&body, r)
 	if err != nil {
 		return err
 	}
@@ -237,7 +201,7 @@ func (a *API) EndExecution(w http.ResponseWriter, r *http.Request, who sandbox.I
 	if err != nil {
 		return err
 	}
-	id, err := target{values.Get("sandbox_id"), values.Get("session_id")}.required()
+	id, err := v1.Target{SandboxID: values.Get("sandbox_id"), SessionID: values.Get("session_id")}.Required()
 	if err != nil {
 		return err
 	}

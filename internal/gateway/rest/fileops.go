@@ -8,15 +8,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
-type copyFields struct {
-	Source      string `json:"source"`
-	Destination string `json:"destination"`
-	Recursive   bool   `json:"recursive"`
-	Overwrite   bool   `json:"overwrite"`
-	User        string `json:"user"`
-}
-
-func (b *copyFields) request() (execution.CopyRequest, error) {
+// copyRequest is the request that b stands for.
+func copyRequest(b *v1.FileCopy) (execution.CopyRequest, error) {
 	req := execution.CopyRequest{
 		Source: b.Source, Destination: b.Destination, Recursive: b.Recursive, Overwrite: b.Overwrite, User: b.User,
 	}
@@ -25,18 +18,15 @@ func (b *copyFields) request() (execution.CopyRequest, error) {
 
 // CopyFile answers POST /api/v1/files/copy with what is now at the destination.
 func (a *API) CopyFile(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body struct {
-		target
-		copyFields
-	}
+	var body v1.CopyRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
-	req, err := body.request()
+	req, err := copyRequest(&body.FileCopy)
 	if err != nil {
 		return err
 	}
-	guest, err := a.guest(r, who, body.target)
+	guest, err := a.guest(r, who, body.Target)
 	if err != nil {
 		return err
 	}
@@ -47,32 +37,23 @@ func (a *API) CopyFile(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 	return Reply(w, http.StatusOK, v1.Copied{Entry: entryViewOf(copied.Entry), Files: copied.Files, Bytes: copied.Bytes, FilesSkipped: copied.FilesSkipped})
 }
 
-type chmodFields struct {
-	Path      string `json:"path"`
-	Mode      string `json:"mode"`
-	Recursive bool   `json:"recursive"`
-	User      string `json:"user"`
-}
-
-func (b *chmodFields) request() (execution.ChmodRequest, error) {
+// chmodRequest is the request that b stands for.
+func chmodRequest(b *v1.FileChmod) (execution.ChmodRequest, error) {
 	req := execution.ChmodRequest{Path: b.Path, Recursive: b.Recursive, User: b.User}
 	return req, req.Complete(b.Mode)
 }
 
 // ChmodFile answers POST /api/v1/files/chmod with how many were changed.
 func (a *API) ChmodFile(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body struct {
-		target
-		chmodFields
-	}
+	var body v1.ChmodRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
-	req, err := body.request()
+	req, err := chmodRequest(&body.FileChmod)
 	if err != nil {
 		return err
 	}
-	guest, err := a.guest(r, who, body.target)
+	guest, err := a.guest(r, who, body.Target)
 	if err != nil {
 		return err
 	}

@@ -44,12 +44,12 @@ func (a *API) fileTarget(r *http.Request, who sandbox.Identity, known ...string)
 	if err != nil {
 		return nil, "", nil, err
 	}
-	guest, err := a.guest(r, who, target{values.Get("sandbox_id"), values.Get("session_id")})
+	guest, err := a.guest(r, who, v1.Target{SandboxID: values.Get("sandbox_id"), SessionID: values.Get("session_id")})
 	return guest, p, more, err
 }
 
-func (a *API) guest(r *http.Request, who sandbox.Identity, t target) (execution.Guest, error) {
-	id, err := t.required()
+func (a *API) guest(r *http.Request, who sandbox.Identity, t v1.Target) (execution.Guest, error) {
+	id, err := t.Required()
 	if err != nil {
 		return nil, err
 	}
@@ -291,10 +291,7 @@ func (a *API) StatFile(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 
 // MakeDir answers POST /api/v1/files/mkdir with 201 and the new directory.
 func (a *API) MakeDir(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body struct {
-		target
-		Path string `json:"path"`
-	}
+	var body v1.MakeDirRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
@@ -302,7 +299,7 @@ func (a *API) MakeDir(w http.ResponseWriter, r *http.Request, who sandbox.Identi
 	if err != nil {
 		return err
 	}
-	guest, err := a.guest(r, who, body.target)
+	guest, err := a.guest(r, who, body.Target)
 	if err != nil {
 		return err
 	}
@@ -315,11 +312,7 @@ func (a *API) MakeDir(w http.ResponseWriter, r *http.Request, who sandbox.Identi
 
 // MoveFile answers POST /api/v1/files/move with what is now at the destination.
 func (a *API) MoveFile(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body struct {
-		target
-		Source      string `json:"source"`
-		Destination string `json:"destination"`
-	}
+	var body v1.MoveRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
@@ -331,7 +324,7 @@ func (a *API) MoveFile(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 	if err != nil {
 		return err
 	}
-	guest, err := a.guest(r, who, body.target)
+	guest, err := a.guest(r, who, body.Target)
 	if err != nil {
 		return err
 	}

@@ -112,11 +112,11 @@ func FuzzStartProcess(f *testing.F) {
 		f.Add([]byte(s), "key")
 	}
 	f.Fuzz(func(t *testing.T, raw []byte, key string) {
-		var body startProcessBody
+		var body v1.StartProcessRequest
 		if err := decodeObject(raw, &body); err != nil {
 			return
 		}
-		req, err := body.request(&http.Request{Header: http.Header{"Idempotency-Key": {key}}})
+		req, err := startRequest(&body, &http.Request{Header: http.Header{"Idempotency-Key": {key}}})
 		switch {
 		case err != nil && sandbox.CodeOf(err) != sandbox.Invalid:
 			t.Fatalf("%q: %v", raw, err)
@@ -137,10 +137,10 @@ func FuzzFileBodies(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		for _, body := range []interface{ understood() error }{
-			&understanding[replaceBody, execution.ReplaceRequest]{parse: (*replaceBody).request},
-			&understanding[searchBody, execution.SearchRequest]{parse: (*searchBody).request},
-			&understanding[copyFields, execution.CopyRequest]{parse: (*copyFields).request},
-			&understanding[chmodFields, execution.ChmodRequest]{parse: (*chmodFields).request},
+			&understanding[v1.ReplaceRequest, execution.ReplaceRequest]{parse: replaceRequest},
+			&understanding[v1.SearchRequest, execution.SearchRequest]{parse: searchRequest},
+			&understanding[v1.FileCopy, execution.CopyRequest]{parse: copyRequest},
+			&understanding[v1.FileChmod, execution.ChmodRequest]{parse: chmodRequest},
 		} {
 			if err := decodeObject(raw, body); err == nil {
 				err = body.understood()

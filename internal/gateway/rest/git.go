@@ -10,30 +10,18 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution/git"
 )
 
-// gitPlace is where a call of git is made, and by whom.
-type gitPlace struct {
-	target
-	Path string `json:"path"`
-	User string `json:"user"`
-}
-
 // repo returns the place in the Sandbox.
-func (a *API) repo(r *http.Request, who sandbox.Identity, g gitPlace) (git.Repo, error) {
+func (a *API) repo(r *http.Request, who sandbox.Identity, g v1.GitRequest) (git.Repo, error) {
 	p, user, err := git.Place(g.Path, g.User)
 	if err != nil {
 		return git.Repo{}, err
 	}
-	guest, err := a.guest(r, who, g.target)
+	guest, err := a.guest(r, who, g.Target)
 	return git.Repo{Guest: guest, Path: p, User: user}, err
 }
 
-type gitCredentials struct {
-	Username string `json:"username"`
-	Password string `json:"password"`
-	Host     string `json:"host"`
-}
-
-func (c *gitCredentials) credentials() (*git.Credentials, error) {
+// credentialsOf is nil for nil.
+func credentialsOf(c *v1.GitCredentials) (*git.Credentials, error) {
 	if c == nil {
 		return nil, nil
 	}
@@ -41,18 +29,13 @@ func (c *gitCredentials) credentials() (*git.Credentials, error) {
 	return out, out.Check()
 }
 
-// remoteFields are those of calls over the network.
-type remoteFields struct {
-	Credentials    *gitCredentials `json:"credentials"`
-	TimeoutSeconds *seconds        `json:"timeout_seconds"`
-}
-
-func (f *remoteFields) parse() (*git.Credentials, time.Duration, error) {
-	timeout, err := git.Timeout(f.TimeoutSeconds.duration())
+// remoteOf returns what a call over the network needs.
+func remoteOf(f *v1.GitRemote) (*git.Credentials, time.Duration, error) {
+	timeout, err := git.Timeout(f.TimeoutSeconds.Duration())
 	if err != nil {
 		return nil, 0, err
 	}
-	c, err := f.Credentials.credentials()
+	c, err := credentialsOf(f.Credentials)
 	return c, timeout, err
 }
 
@@ -77,13 +60,7 @@ func replyWith(w http.ResponseWriter, v any, err error) error {
 
 // GitClone answers POST /api/v1/git/clone with where the new repository stands.
 func (a *API) GitClone(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body struct {
-		gitPlace
-		remoteFields
-		URL    string `json:"url"`
-		Branch string `json:"branch"`
-		Depth  *int   `json:"depth"`
-	}
+	var body v1.GitCloneRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
@@ -91,7 +68,7 @@ func (a *API) GitClone(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 	if err != nil {
 		return err
 	}
-	if c.Credentials, c.Timeout, err = body.parse(); err != nil {
+	if c.Credentials, c.Timeout, err = remoteOf(&body.GitRemote); err != nil {
 		return err
 	}
 	if body.Path == "" {
@@ -99,7 +76,7 @@ func (a *API) GitClone(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 			return err
 		}
 	}
-	repo, err := a.repo(r, who, body.gitPlace)
+	repo, err := a.repo(r, who, body.GitRequest)
 	if err != nil {
 		return err
 	}
@@ -109,7 +86,7 @@ func (a *API) GitClone(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 
 // GitStatus answers POST /api/v1/git/status with what has changed.
 func (a *API) GitStatus(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body gitPlace
+	var body v1.GitRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
@@ -123,7 +100,7 @@ func (a *API) GitStatus(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 
 // GitBranches answers POST /api/v1/git/branches with the branches.
 func (a *API) GitBranches(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body gitPlace
+	var body v1.GitRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
@@ -142,16 +119,11 @@ func (a *API) GitBranches(w http.ResponseWriter, r *http.Request, who sandbox.Id
 // GitCheckout answers POST /api/v1/git/checkout with where the repository stands
 // now.
 func (a *API) GitCheckout(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body struct {
-		gitPlace
-		Ref    string `json:"ref"`
-		Create bool   `json:"create"`
-		Start  string `json:"start"`
-	}
+	var body v1.GitCheckoutRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
-	repo, err := a.repo(r, who, body.gitPlace)
+	repo, err := a.repo(r, who, body.GitRequest)
 	if err != nil {
 		return err
 	}
@@ -161,18 +133,14 @@ func (a *API) GitCheckout(w http.ResponseWriter, r *http.Request, who sandbox.Id
 
 // GitAdd answers POST /api/v1/git/add with the status afterwards.
 func (a *API) GitAdd(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body struct {
-		gitPlace
-		Files []string `json:"files"`
-		All   bool     `json:"all"`
-	}
+	var body v1.GitAddRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
 	if err := git.CheckAdded(body.Files, body.All); err != nil {
 		return err
 	}
-	repo, err := a.repo(r, who, body.gitPlace)
+	repo, err := a.repo(r, who, body.GitRequest)
 	if err != nil {
 		return err
 	}
@@ -180,20 +148,9 @@ func (a *API) GitAdd(w http.ResponseWriter, r *http.Request, who sandbox.Identit
 	return replyWith(w, gitStatusViewOf(s), err)
 }
 
-type gitAuthor struct {
-	Name  string `json:"name"`
-	Email string `json:"email"`
-}
-
 // GitCommit answers POST /api/v1/git/commit with the new commit.
 func (a *API) GitCommit(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body struct {
-		gitPlace
-		Message    string     `json:"message"`
-		Author     *gitAuthor `json:"author"`
-		All        bool       `json:"all"`
-		AllowEmpty bool       `json:"allow_empty"`
-	}
+	var body v1.GitCommitRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
@@ -204,7 +161,7 @@ func (a *API) GitCommit(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	if err := c.Check(body.Author != nil); err != nil {
 		return err
 	}
-	repo, err := a.repo(r, who, body.gitPlace)
+	repo, err := a.repo(r, who, body.GitRequest)
 	if err != nil {
 		return err
 	}
@@ -214,22 +171,16 @@ func (a *API) GitCommit(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 
 // GitPull answers POST /api/v1/git/pull with where the repository stands now.
 func (a *API) GitPull(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body struct {
-		gitPlace
-		remoteFields
-		Remote string `json:"remote"`
-		Branch string `json:"branch"`
-		Rebase bool   `json:"rebase"`
-	}
+	var body v1.GitPullRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
 	p := git.Pull{Remote: body.Remote, Branch: body.Branch, Rebase: body.Rebase}
 	var err error
-	if p.Credentials, p.Timeout, err = body.parse(); err != nil {
+	if p.Credentials, p.Timeout, err = remoteOf(&body.GitRemote); err != nil {
 		return err
 	}
-	repo, err := a.repo(r, who, body.gitPlace)
+	repo, err := a.repo(r, who, body.GitRequest)
 	if err != nil {
 		return err
 	}
@@ -239,23 +190,16 @@ func (a *API) GitPull(w http.ResponseWriter, r *http.Request, who sandbox.Identi
 
 // GitPush answers POST /api/v1/git/push with what was pushed.
 func (a *API) GitPush(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body struct {
-		gitPlace
-		remoteFields
-		Remote      string `json:"remote"`
-		Branch      string `json:"branch"`
-		Force       bool   `json:"force"`
-		SetUpstream bool   `json:"set_upstream"`
-	}
+	var body v1.GitPushRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
 	p := git.Push{Remote: body.Remote, Branch: body.Branch, Force: body.Force, SetUpstream: body.SetUpstream}
 	var err error
-	if p.Credentials, p.Timeout, err = body.parse(); err != nil {
+	if p.Credentials, p.Timeout, err = remoteOf(&body.GitRemote); err != nil {
 		return err
 	}
-	repo, err := a.repo(r, who, body.gitPlace)
+	repo, err := a.repo(r, who, body.GitRequest)
 	if err != nil {
 		return err
 	}

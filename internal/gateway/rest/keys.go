@@ -46,19 +46,14 @@ func ParseRole(name string) (sandbox.Role, error) {
 
 // CreateKey answers POST /api/v1/keys.
 func (a *API) CreateKey(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body struct {
-		Name      string          `json:"name"`
-		Scopes    []sandbox.Scope `json:"scopes"`
-		Role      string          `json:"role"`
-		ExpiresIn *seconds        `json:"expires_in_seconds"`
-	}
+	var body v1.KeyRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
 	req := keys.Request{Name: body.Name, Scopes: body.Scopes}
 	req.ID = ResourceLike(r.Context(), "k")
-	if body.ExpiresIn != nil {
-		if req.Life = body.ExpiresIn.duration(); req.Life < time.Second {
+	if body.ExpiresInSeconds != nil {
+		if req.Life = body.ExpiresInSeconds.Duration(); req.Life < time.Second {
 			return sandbox.Errorf(sandbox.Invalid, "expires_in_seconds must be at least 1, or absent for a key that does not expire")
 		}
 	}
@@ -81,15 +76,13 @@ func (a *API) CreateKey(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 
 // RotateKey answers POST /api/v1/keys/{id}/rotate.
 func (a *API) RotateKey(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body struct {
-		Overlap *secondsOrNone `json:"overlap_seconds"`
-	}
+	var body v1.KeyRotation
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
 	overlap := sandbox.DefaultKeyOverlap
-	if body.Overlap != nil {
-		overlap = time.Duration(*body.Overlap)
+	if body.OverlapSeconds != nil {
+		overlap = time.Duration(*body.OverlapSeconds)
 	}
 	key, secret, err := a.Keys.Rotate(r.Context(), who, r.PathValue("id"), overlap)
 	if err != nil {

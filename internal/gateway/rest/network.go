@@ -1,8 +1,6 @@
 package rest
 
 import (
-	"bytes"
-	"encoding/json"
 	"net/http"
 	"strings"
 
@@ -10,41 +8,6 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
-
-// networkBody is a network policy in JSON: "public", "none", or an object of
-// mode, allow and deny. It is empty for null.
-type networkBody sandbox.NetworkPolicy
-
-func (b *networkBody) UnmarshalJSON(raw []byte) error {
-	if raw = bytes.TrimSpace(raw); string(raw) == "null" {
-		*b = ""
-		return nil
-	}
-	text := string(raw)
-	if len(raw) > 0 && raw[0] != '{' {
-		var simple string
-		if err := json.Unmarshal(raw, &simple); err != nil || simple == "" || simple[0] == '{' {
-			text = "" // is told as any other that is none
-		} else {
-			text = simple
-		}
-	}
-	p, err := sandbox.ParseNetworkPolicy(text)
-	*b = networkBody(p)
-	return err
-}
-
-// networkView is a policy as clients see it, in the form of networkBody.
-func networkView(p sandbox.NetworkPolicy) json.RawMessage {
-	if len(p) > 0 && p[0] == '{' {
-		return json.RawMessage(p)
-	}
-	text, err := json.Marshal(string(p))
-	if err != nil {
-		return json.RawMessage(`""`) // a string is never refused
-	}
-	return text
-}
 
 // NetworkLog answers GET /api/v1/sessions/{id}/network/log with what the network
 // policies of a running Sandbox decided, as far as it is kept, oldest first.

@@ -15,37 +15,6 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
 )
 
-// portsBody is who reaches the ports of a Sandbox, and how: an object.
-type portsBody sandbox.Ingress
-
-func (b *portsBody) UnmarshalJSON(raw []byte) error {
-	var body struct {
-		Private    bool    `json:"private"`
-		Exceptions []int64 `json:"exceptions"`
-		Host       string  `json:"host"`
-		TLS        []int64 `json:"tls"`
-	}
-	if err := decodeObject(raw, &body); err != nil {
-		return err
-	}
-	i, err := sandbox.PortRules(body.Private, body.Exceptions, body.Host, body.TLS)
-	*b = portsBody(i)
-	return err
-}
-
-// ingress is empty for a field that was absent.
-func (b *portsBody) ingress() sandbox.Ingress {
-	if b == nil {
-		return ""
-	}
-	return sandbox.Ingress(*b)
-}
-
-func portsViewOf(i sandbox.Ingress) v1.Ports {
-	rules := i.RulesOrClosed()
-	return v1.Ports{Private: rules.Private, Exceptions: rules.Exceptions, Host: rules.Host, TLS: rules.TLSPorts}
-}
-
 // ListPorts answers GET /api/v1/sessions/{id}/ports with what listens inside, and
 // how it is reached; with all=true also the agent's.
 func (a *API) ListPorts(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
@@ -130,10 +99,7 @@ func (a *API) notEnded(r *http.Request, who sandbox.Identity) (sandbox.Sandbox, 
 // SetPort answers PUT /api/v1/sessions/{id}/ports/{port}: it makes one port public
 // or private, or has it speak TLS, whatever the others do.
 func (a *API) SetPort(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body struct {
-		Private *bool `json:"private"`
-		TLS     *bool `json:"tls"`
-	}
+	var body v1.PortRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
@@ -158,9 +124,7 @@ const defaultLinkLife = time.Hour
 // SignPort answers POST /api/v1/sessions/{id}/ports/{port}/sign with a link to a
 // port, and the token in it.
 func (a *API) SignPort(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body struct {
-		ExpiresInSeconds *seconds `json:"expires_in_seconds"`
-	}
+	var body v1.PortLinkRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
@@ -170,7 +134,7 @@ func (a *API) SignPort(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 	}
 	life := defaultLinkLife
 	if body.ExpiresInSeconds != nil {
-		life = body.ExpiresInSeconds.duration()
+		life = body.ExpiresInSeconds.Duration()
 	}
 	sb, err := a.notEnded(r, who)
 	if err != nil {

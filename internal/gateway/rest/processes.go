@@ -1,33 +1,14 @@
 package rest
 
 import (
-	"encoding/json"
 	"io"
 	"net/http"
-	"strconv"
+	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
-
-type startProcessBody struct {
-	target
-	Command        string            `json:"command"`
-	Argv           []string          `json:"argv"`
-	Name           string            `json:"name"`
-	User           string            `json:"user"`
-	Cwd            string            `json:"cwd"`
-	Env            map[string]string `json:"env"`
-	Background     bool              `json:"background"`
-	YieldMS        *int64            `json:"yield_ms"`
-	MaxOutputBytes *int              `json:"max_output_bytes"`
-	TimeoutSeconds *seconds          `json:"timeout_seconds"`
-	stdinFields
-	KeepStdin bool             `json:"keep_stdin"`
-	PTY       *v1.TerminalSize `json:"pty"`
-	Shell     string           `json:"shell"`
-}
 
 // terminalSize is nil for nil.
 func terminalSize(s *v1.TerminalSize) *execution.TerminalSize {
@@ -37,13 +18,14 @@ func terminalSize(s *v1.TerminalSize) *execution.TerminalSize {
 	return &execution.TerminalSize{Cols: s.Cols, Rows: s.Rows}
 }
 
-func (b *startProcessBody) request(r *http.Request) (execution.StartRequest, error) {
+// startRequest is the request that b and the headers of r stand for.
+func startRequest(b *v1.StartProcessRequest, r *http.Request) (execution.StartRequest, error) {
 	req := execution.StartRequest{
 		Command: b.Command, Args: b.Argv, Shell: b.Shell, Name: b.Name, User: b.User, Cwd: b.Cwd, Env: b.Env, PTY: terminalSize(b.PTY),
-		KeepStdin: b.KeepStdin, Background: b.Background, Timeout: b.TimeoutSeconds.duration(),
+		KeepStdin: b.KeepStdin, Background: b.Background, Timeout: b.TimeoutSeconds.Duration(),
 	}
 	var err error
-	if req.Stdin, err = b.input(); err != nil {
+	if req.Stdin, err = b.Input(); err != nil {
 		return req, err
 	}
 	if req.Key, err = idempotencyKey(r); err != nil {
@@ -59,7 +41,7 @@ func (b *startProcessBody) request(r *http.Request) (execution.StartRequest, err
 			return req, err
 		}
 	}
-	req.Sandbox, err = b.required()
+	req.Sandbox, err = b.Required()
 	return req, err
 }
 
@@ -102,11 +84,11 @@ func stateOf(p execution.Process) string {
 // with what there is after a while: with 201, or 200 when an earlier request had
 // started it.
 func (a *API) StartProcess(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body startProcessBody
+	var body v1.StartProcessRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
-	req, err := body.request(r)
+	req, err := startRequest(&body, r)
 	if err != nil {
 		return err
 	}
@@ -130,7 +112,7 @@ func (a *API) ListProcesses(w http.ResponseWriter, r *http.Request, who sandbox.
 	if err != nil {
 		return err
 	}
-	id, err := target{values.Get("sandbox_id"), values.Get("session_id")}.required()
+	id, err := v1.Target{SandboxID: values.Get("sandbox_id"), SessionID: values.Get("session_id")}.Required()
 	if err != nil {
 		return err
 	}
@@ -163,7 +145,7 @@ func processRef(r *http.Request, known ...string) (execution.ProcessRef, map[str
 	for _, name := range known {
 		more[name] = values.Get(name)
 	}
-	ref.Sandbox, err = target{values.Get("sandbox_id"), values.Get("session_id")}.required()
+	ref.Sandbox, err = v1.Target{SandboxID: values.Get("sandbox_id"), SessionID: values.Get("session_id")}.Required()
 	return ref, more, err
 }
 
@@ -214,28 +196,9 @@ func (a *API) WriteProcessInput(w http.ResponseWriter, r *http.Request, who sand
 	return Reply(w, http.StatusOK, v1.Written{Bytes: len(data)})
 }
 
-// signalName is the name of a signal, or its number.
-type signalName string
-
-func (s *signalName) UnmarshalJSON(raw []byte) error {
-	var n int
-	if json.Unmarshal(raw, &n) == nil {
-		*s = signalName(strconv.Itoa(n))
-		return nil
-	}
-	var name string
-	if json.Unmarshal(raw, &name) != nil {
-		return sandbox.Errorf(sandbox.Invalid, "signal must be a name or a number")
-	}
-	*s = signalName(name)
-	return nil
-}
-
 // SignalProcess answers POST /api/v1/processes/{id}/signal.
 func (a *API) SignalProcess(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body struct {
-		Signal signalName `json:"signal"`
-	}
+	var body v1.SignalRequest
 	ref, _, err := processRef(r)
 	if err != nil {
 		return err
@@ -274,14 +237,14 @@ func (a *API) WaitProcess(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	if err != nil {
 		return err
 	}
-	var timeout seconds
+	var timeout time.Duration
 	if s := more["timeout_seconds"]; s != "" {
 		var ok bool
-		if timeout, ok = secondsOf([]byte(s)); !ok {
+		if timeout, ok = secondsOf(s); !ok {
 			return sandbox.NotSeconds("timeout_seconds", s)
 		}
 	}
-	got, err := a.Executions.Wait(r.Context(), who.Tenant, ref, more["for"], timeout.duration())
+	got, err := a.Executions.Wait(r.Context(), who.Tenant, ref, more["for"], timeout)
 	if err != nil {
 		return err
 	}

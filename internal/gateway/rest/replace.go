@@ -8,21 +8,10 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
-type replaceBody struct {
-	target
-	selectionFields
-	Pattern       string  `json:"pattern"`
-	Replacement   *string `json:"replacement"`
-	Regex         bool    `json:"regex"`
-	IgnoreCase    bool    `json:"ignore_case"`
-	ExpectedCount *int64  `json:"expected_count"`
-	DryRun        bool    `json:"dry_run"`
-	User          string  `json:"user"`
-}
-
-func (b *replaceBody) request() (execution.ReplaceRequest, error) {
+// replaceRequest is the request that b stands for.
+func replaceRequest(b *v1.ReplaceRequest) (execution.ReplaceRequest, error) {
 	req := execution.ReplaceRequest{
-		User: b.User, Files: b.selection(),
+		User: b.User, Files: selectionOf(b.FileSelection),
 		Pattern: b.Pattern, Regex: b.Regex, IgnoreCase: b.IgnoreCase, Expected: b.ExpectedCount, DryRun: b.DryRun,
 	}
 	return req, req.Complete(b.Replacement)
@@ -30,15 +19,15 @@ func (b *replaceBody) request() (execution.ReplaceRequest, error) {
 
 // ReplaceInFiles answers POST /api/v1/files/replace with what was replaced.
 func (a *API) ReplaceInFiles(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body replaceBody
+	var body v1.ReplaceRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
-	req, err := body.request()
+	req, err := replaceRequest(&body)
 	if err != nil {
 		return err
 	}
-	guest, err := a.guest(r, who, body.target)
+	guest, err := a.guest(r, who, body.Target)
 	if err != nil {
 		return err
 	}

@@ -8,34 +8,14 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
-// selectionFields choose files below a path.
-type selectionFields struct {
-	Path     string   `json:"path"`
-	Globs    []string `json:"globs"`
-	Hidden   bool     `json:"hidden"`
-	NoIgnore bool     `json:"no_ignore"`
-}
-
-func (f *selectionFields) selection() execution.FileSelection {
+func selectionOf(f v1.FileSelection) execution.FileSelection {
 	return execution.FileSelection{Path: f.Path, Globs: f.Globs, Hidden: f.Hidden, NoIgnore: f.NoIgnore}
 }
 
-type searchBody struct {
-	target
-	selectionFields
-	Pattern      string `json:"pattern"`
-	Literal      bool   `json:"literal"`
-	IgnoreCase   bool   `json:"ignore_case"`
-	Word         bool   `json:"word"`
-	FilesOnly    bool   `json:"files_only"`
-	MaxResults   *int   `json:"max_results"`
-	ContextLines int    `json:"context_lines"`
-	User         string `json:"user"`
-}
-
-func (b *searchBody) request() (execution.SearchRequest, error) {
+// searchRequest is the request that b stands for.
+func searchRequest(b *v1.SearchRequest) (execution.SearchRequest, error) {
 	req := execution.SearchRequest{
-		User: b.User, Files: b.selection(),
+		User: b.User, Files: selectionOf(b.FileSelection),
 		Pattern: b.Pattern, Literal: b.Literal, IgnoreCase: b.IgnoreCase, Word: b.Word, FilesOnly: b.FilesOnly,
 		MaxResults: execution.DefaultSearchResults, Context: b.ContextLines,
 	}
@@ -59,15 +39,15 @@ func matchViewOf(m execution.Match) v1.Match {
 // SearchFiles answers POST /api/v1/files/search with the lines, or the files,
 // that match.
 func (a *API) SearchFiles(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body searchBody
+	var body v1.SearchRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
-	req, err := body.request()
+	req, err := searchRequest(&body)
 	if err != nil {
 		return err
 	}
-	guest, err := a.guest(r, who, body.target)
+	guest, err := a.guest(r, who, body.Target)
 	if err != nil {
 		return err
 	}

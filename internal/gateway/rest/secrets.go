@@ -1,10 +1,8 @@
 package rest
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 
@@ -19,12 +17,7 @@ func secretViewOf(s sandbox.Secret) v1.Secret {
 
 // CreateSecret answers POST /api/v1/secrets.
 func (a *API) CreateSecret(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body struct {
-		Name        string     `json:"name"`
-		Value       string     `json:"value"`
-		Description *string    `json:"description"`
-		Hosts       *hostsBody `json:"hosts"`
-	}
+	var body v1.SecretRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
@@ -56,11 +49,7 @@ func (a *API) ListSecrets(w http.ResponseWriter, r *http.Request, who sandbox.Id
 
 // ReplaceSecret answers PUT /api/v1/secrets/{id}.
 func (a *API) ReplaceSecret(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body struct {
-		Value       string     `json:"value"`
-		Description *string    `json:"description"`
-		Hosts       *hostsBody `json:"hosts"`
-	}
+	var body v1.SecretReplacement
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
@@ -92,40 +81,4 @@ func DropSecret(ctx context.Context, all *secrets.Service, boxes sandbox.Sandbox
 		return err
 	}
 	return cmp.Or(boxes.SecretChanged(ctx, tenant, name), err)
-}
-
-// hostsBody is a list of hosts in JSON; null is absent.
-type hostsBody sandbox.SecretHosts
-
-func (b *hostsBody) UnmarshalJSON(raw []byte) error {
-	var hosts []string
-	if err := json.Unmarshal(raw, &hosts); err != nil {
-		return sandbox.Errorf(sandbox.Invalid, "hosts must be a list of names, such as api.example.com")
-	}
-	normal, err := sandbox.NewSecretHosts(hosts)
-	*b = hostsBody(normal)
-	return err
-}
-
-// usesBody is a list of uses of Secrets in JSON; null is none.
-type usesBody sandbox.SecretUses
-
-func (b *usesBody) UnmarshalJSON(raw []byte) error {
-	var uses []sandbox.SecretUse
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&uses); err != nil {
-		return sandbox.Errorf(sandbox.Invalid, "secrets must be a list of objects of name, host, header and perhaps format, all of them text")
-	}
-	normal, err := sandbox.NamedSecretUses(uses)
-	*b = usesBody(normal)
-	return err
-}
-
-// uses is none for nil.
-func (b *usesBody) uses() sandbox.SecretUses {
-	if b == nil {
-		return ""
-	}
-	return sandbox.SecretUses(*b)
 }

@@ -15,49 +15,14 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
-// createBody asks for a Sandbox.
-type createBody struct {
-	Template       string            `json:"template"`
-	Name           string            `json:"name"`
-	TimeoutSeconds *seconds          `json:"timeout_seconds"`
-	Resources      *resourcesBody    `json:"resources"`
-	Network        networkBody       `json:"network"`
-	Ports          *portsBody        `json:"ports"`
-	Secrets        *usesBody         `json:"secrets"`
-	Metadata       map[string]string `json:"metadata"`
-	Env            map[string]string `json:"env"`
-	User           string            `json:"user"`
-	Cwd            string            `json:"cwd"`
-	IfExists       sandbox.IfExists  `json:"if_exists"`
-
-	IdleTimeoutSeconds secondsOrNone `json:"idle_timeout_seconds"`
-	OnTimeout          string        `json:"on_timeout"`
-	AutoResume         *bool         `json:"auto_resume"`
-	SnapshotID         string        `json:"snapshot_id"`
-	CheckpointSeconds  secondsOrNone `json:"checkpoint_every_seconds"`
-	Volumes            *mountsBody   `json:"volumes"`
-}
-
-// resourcesBody is a Shape in JSON; absent fields are those of the instance type
-// that it names, or of DefaultShape.
-type resourcesBody struct {
-	Type     string   `json:"type"`
-	CPUs     *float64 `json:"cpus"`
-	MemoryMB *int64   `json:"memory_mb"`
-	DiskMB   *int64   `json:"disk_mb"`
-	Pids     *int64   `json:"pids"`
-	// Bandwidth is no part of the Shape.
-	BandwidthMbps *int64 `json:"bandwidth_mbps"`
-}
-
-// request is the request that b stands for. Create checks it.
-func (b *createBody) request(otherwise sandbox.Defaults) (sandbox.CreateRequest, error) {
+// createRequest is the request that b stands for. Create checks it.
+func createRequest(b *v1.CreateRequest, otherwise sandbox.Defaults) (sandbox.CreateRequest, error) {
 	req := sandbox.CreateRequest{
-		Template: b.Template, Name: b.Name, Timeout: b.TimeoutSeconds.duration(), OnTimeout: sandbox.OnTimeout(b.OnTimeout),
+		Template: b.Template, Name: b.Name, Timeout: b.TimeoutSeconds.Duration(), OnTimeout: b.OnTimeout,
 		StayPaused: b.AutoResume != nil && !*b.AutoResume, Snapshot: b.SnapshotID,
-		Network: sandbox.NetworkPolicy(b.Network), Ingress: b.Ports.ingress(), Secrets: b.Secrets.uses(), Volumes: b.Volumes.mounts(),
+		Network: sandbox.NetworkPolicy(b.Network), Ingress: b.Ports.Ingress(), Secrets: b.Secrets.Uses(), Volumes: b.Volumes.Mounts(),
 		Metadata: b.Metadata, Env: b.Env, User: b.User, Cwd: b.Cwd,
-		IdleTimeout: time.Duration(b.IdleTimeoutSeconds), CheckpointEvery: time.Duration(b.CheckpointSeconds),
+		IdleTimeout: time.Duration(b.IdleTimeoutSeconds), CheckpointEvery: time.Duration(b.CheckpointEverySeconds),
 	}
 	if b.Resources != nil {
 		if err := sandbox.Resources(*b.Resources).Create(&req); err != nil {
@@ -79,11 +44,11 @@ func (a *API) Acquire(w http.ResponseWriter, r *http.Request, who sandbox.Identi
 }
 
 func (a *API) create(w http.ResponseWriter, r *http.Request, who sandbox.Identity, status int, otherwise sandbox.Defaults) error {
-	var body createBody
+	var body v1.CreateRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
-	req, err := body.request(otherwise)
+	req, err := createRequest(&body, otherwise)
 	if err != nil {
 		return err
 	}
@@ -220,11 +185,11 @@ func (a *API) DeleteSession(w http.ResponseWriter, r *http.Request, who sandbox.
 
 // Release answers POST /api/v1/sandbox/release with the last record.
 func (a *API) Release(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body target
+	var body v1.Target
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
-	id, err := body.required()
+	id, err := body.Required()
 	if err != nil {
 		return err
 	}
@@ -239,36 +204,18 @@ func (a *API) end(w http.ResponseWriter, r *http.Request, who sandbox.Identity, 
 	return Reply(w, http.StatusOK, viewOf(who, sb))
 }
 
-// updateBody changes a Sandbox. What is absent stays.
-type updateBody struct {
-	Name           optional[string]   `json:"name"`
-	TimeoutSeconds *seconds           `json:"timeout_seconds"`
-	Metadata       map[string]*string `json:"metadata"`
-	Env            map[string]*string `json:"env"`
-	Network        *networkBody       `json:"network"`
-	Ports          *portsBody         `json:"ports"`
-	Secrets        *usesBody          `json:"secrets"`
-	Resources      *resourcesBody     `json:"resources"`
-	User           optional[string]   `json:"user"`
-	Cwd            optional[string]   `json:"cwd"`
-	Template       *string            `json:"template"`
-
-	IdleTimeoutSeconds optional[secondsOrNone] `json:"idle_timeout_seconds"`
-	OnTimeout          *string                 `json:"on_timeout"`
-	AutoResume         *bool                   `json:"auto_resume"`
-	CheckpointSeconds  optional[secondsOrNone] `json:"checkpoint_every_seconds"`
-	Volumes            *mountsBody             `json:"volumes"`
-}
-
-func (b *updateBody) change() (sandbox.Change, error) {
+// changeOf is the change that b stands for. Update checks it.
+func changeOf(b *v1.UpdateRequest) (sandbox.Change, error) {
 	c := sandbox.Change{
-		Name: b.Name.pointer(), Timeout: (*time.Duration)(b.TimeoutSeconds),
-		IdleTimeout: (*time.Duration)(b.IdleTimeoutSeconds.pointer()),
-		OnTimeout:   (*sandbox.OnTimeout)(b.OnTimeout), StayPaused: inverse(b.AutoResume),
-		CheckpointEvery: (*time.Duration)(b.CheckpointSeconds.pointer()),
+		Name: b.Name.Pointer(), Timeout: (*time.Duration)(b.TimeoutSeconds),
+		IdleTimeout: (*time.Duration)(b.IdleTimeoutSeconds.Pointer()),
+		OnTimeout:   b.OnTimeout, StayPaused: inverse(b.AutoResume),
+		CheckpointEvery: (*time.Duration)(b.CheckpointEverySeconds.Pointer()),
 		Network:         (*sandbox.NetworkPolicy)(b.Network), Ingress: (*sandbox.Ingress)(b.Ports), Secrets: (*sandbox.SecretUses)(b.Secrets),
-		Metadata: b.Metadata, Env: b.Env, User: b.User.pointer(), Cwd: b.Cwd.pointer(), Template: b.Template,
-		Volumes: (*[]sandbox.VolumeMount)(b.Volumes),
+		Metadata: b.Metadata, Env: b.Env, User: b.User.Pointer(), Cwd: b.Cwd.Pointer(), Template: b.Template,
+	}
+	if b.Volumes != nil {
+		c.Volumes = new(b.Volumes.Mounts())
 	}
 	if res := b.Resources; res != nil {
 		if err := sandbox.Resources(*res).Change(&c); err != nil {
@@ -280,11 +227,11 @@ func (b *updateBody) change() (sandbox.Change, error) {
 
 // UpdateSession answers PATCH /api/v1/sessions/{id} with the changed record.
 func (a *API) UpdateSession(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body updateBody
+	var body v1.UpdateRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
-	change, err := body.change()
+	change, err := changeOf(&body)
 	if err != nil {
 		return err
 	}
@@ -310,13 +257,11 @@ func (a *API) TouchSession(w http.ResponseWriter, r *http.Request, who sandbox.I
 // SetTimeout answers POST /api/v1/sessions/{id}/timeout: the deadline becomes
 // timeout_seconds from now.
 func (a *API) SetTimeout(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body struct {
-		TimeoutSeconds *seconds `json:"timeout_seconds"`
-	}
+	var body v1.TimeoutRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
-	sb, err := a.Sandboxes.SetTimeout(r.Context(), who.Tenant, r.PathValue("id"), body.TimeoutSeconds.duration())
+	sb, err := a.Sandboxes.SetTimeout(r.Context(), who.Tenant, r.PathValue("id"), body.TimeoutSeconds.Duration())
 	if err != nil {
 		return execution.Absent(r.PathValue("id"), err)
 	}

@@ -17,20 +17,14 @@ const FilesPath = "/api/v1/files"
 
 const defaultURLLife = time.Hour
 
-type signBody struct {
-	target
-	Path             string   `json:"path"`
-	Method           string   `json:"method"`
-	ExpiresInSeconds *seconds `json:"expires_in_seconds"`
-}
-
-func (b *signBody) grant() (g signing.URLGrant, life time.Duration, err error) {
+// urlGrant is what b asks for, without the Sandbox.
+func urlGrant(b *v1.SignRequest) (g signing.URLGrant, life time.Duration, err error) {
 	if b.Method != http.MethodGet && b.Method != http.MethodPut {
 		return g, 0, sandbox.Errorf(sandbox.Invalid, `method must be "GET", to download, or "PUT", to upload`)
 	}
 	life = defaultURLLife
 	if b.ExpiresInSeconds != nil {
-		life = b.ExpiresInSeconds.duration()
+		life = b.ExpiresInSeconds.Duration()
 	}
 	p, err := execution.Path("path", b.Path)
 	return signing.URLGrant{Method: b.Method, Path: p}, life, err
@@ -38,15 +32,15 @@ func (b *signBody) grant() (g signing.URLGrant, life time.Duration, err error) {
 
 // SignFile answers POST /api/v1/files/sign with a URL for one file.
 func (a *API) SignFile(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body signBody
+	var body v1.SignRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
-	g, life, err := body.grant()
+	g, life, err := urlGrant(&body)
 	if err != nil {
 		return err
 	}
-	id, err := body.required()
+	id, err := body.Required()
 	if err != nil {
 		return err
 	}

@@ -21,9 +21,7 @@ func snapshotViewOf(s sandbox.Snapshot) v1.Snapshot {
 // PauseSession answers POST /api/v1/sessions/{id}/pause once its state is safe on
 // disk.
 func (a *API) PauseSession(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body struct {
-		Memory *bool `json:"memory"`
-	}
+	var body v1.SaveRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
@@ -38,9 +36,7 @@ func (a *API) PauseSession(w http.ResponseWriter, r *http.Request, who sandbox.I
 
 // ResumeSession answers POST /api/v1/sessions/{id}/resume once the Sandbox runs.
 func (a *API) ResumeSession(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body struct {
-		Memory *bool `json:"memory"`
-	}
+	var body v1.SaveRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
@@ -59,9 +55,7 @@ func (a *API) ResumeSession(w http.ResponseWriter, r *http.Request, who sandbox.
 // RollbackSession answers POST /api/v1/sessions/{id}/rollback once the Sandbox
 // runs from what was saved then.
 func (a *API) RollbackSession(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body struct {
-		SnapshotID string `json:"snapshot_id"`
-	}
+	var body v1.RollbackRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
@@ -80,26 +74,11 @@ func (a *API) RollbackSession(w http.ResponseWriter, r *http.Request, who sandbo
 	return Reply(w, http.StatusOK, viewOf(who, sb))
 }
 
-// forkBody asks for copies of a Sandbox. What is absent is as in the original.
-type forkBody struct {
-	Count          *int               `json:"count"`
-	Name           string             `json:"name"`
-	TimeoutSeconds *seconds           `json:"timeout_seconds"`
-	OnTimeout      string             `json:"on_timeout"`
-	AutoResume     *bool              `json:"auto_resume"`
-	Network        networkBody        `json:"network"`
-	Secrets        *usesBody          `json:"secrets"`
-	KeepSecrets    bool               `json:"keep_secrets"`
-	Metadata       map[string]*string `json:"metadata"`
-	Env            map[string]*string `json:"env"`
-
-	IdleTimeoutSeconds optional[secondsOrNone] `json:"idle_timeout_seconds"`
-}
-
-func (b *forkBody) request(id string) (sandbox.ForkRequest, error) {
+// forkRequest is the request that b stands for, which makes a Sandbox of this ID.
+func forkRequest(b *v1.ForkRequest, id string) (sandbox.ForkRequest, error) {
 	req := sandbox.ForkRequest{
-		ID: id, Count: 1, Name: b.Name, Timeout: b.TimeoutSeconds.duration(), IdleTimeout: (*time.Duration)(b.IdleTimeoutSeconds.pointer()),
-		OnTimeout: sandbox.OnTimeout(b.OnTimeout), StayPaused: inverse(b.AutoResume), Network: sandbox.NetworkPolicy(b.Network),
+		ID: id, Count: 1, Name: b.Name, Timeout: b.TimeoutSeconds.Duration(), IdleTimeout: (*time.Duration)(b.IdleTimeoutSeconds.Pointer()),
+		OnTimeout: b.OnTimeout, StayPaused: inverse(b.AutoResume), Network: sandbox.NetworkPolicy(b.Network),
 		Metadata: b.Metadata, Env: b.Env, Secrets: (*sandbox.SecretUses)(b.Secrets), KeepSecrets: b.KeepSecrets,
 	}
 	if b.Count != nil {
@@ -120,11 +99,11 @@ func inverse(b *bool) *bool {
 // ForkSession answers POST /api/v1/sessions/{id}/fork with 201 and what became of
 // each copy. When none runs it answers as the first that failed.
 func (a *API) ForkSession(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body forkBody
+	var body v1.ForkRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
-	req, err := body.request(Resource(r.Context()))
+	req, err := forkRequest(&body, Resource(r.Context()))
 	if err != nil {
 		return err
 	}
@@ -152,10 +131,7 @@ func (a *API) ForkSession(w http.ResponseWriter, r *http.Request, who sandbox.Id
 // TakeSnapshot answers POST /api/v1/sessions/{id}/snapshots with 201 and the new
 // Snapshot.
 func (a *API) TakeSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body struct {
-		Name   string `json:"name"`
-		Memory *bool  `json:"memory"`
-	}
+	var body v1.SnapshotRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}

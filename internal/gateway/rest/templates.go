@@ -64,30 +64,8 @@ func buildViewOf(b sandbox.TemplateBuild) v1.Build {
 	return v
 }
 
-type templateBody struct {
-	Template string             `json:"template"`
-	Source   string             `json:"source"`
-	Packages []string           `json:"packages"`
-	Files    []templateFileBody `json:"files"`
-	Env      map[string]string  `json:"env"`
-	Start    string             `json:"start"`
-	Ready    string             `json:"ready"`
-	Bare     bool               `json:"bare"`
-	Force    bool               `json:"force"`
-
-	Dockerfile string            `json:"dockerfile"`
-	BuildArgs  map[string]string `json:"build_args"`
-}
-
-type templateFileBody struct {
-	Path    string  `json:"path"`
-	Content *string `json:"content"`
-	Base64  []byte  `json:"content_base64"`
-	Mode    string  `json:"mode"`
-	Owner   string  `json:"owner"`
-}
-
-func (b templateBody) request() (sandbox.TemplateRequest, error) {
+// templateRequest is the request that b stands for.
+func templateRequest(b *v1.TemplateRequest) (sandbox.TemplateRequest, error) {
 	req := sandbox.TemplateRequest{
 		Template: b.Template, Source: b.Source, Packages: b.Packages, Env: b.Env, Start: b.Start, Ready: b.Ready, Bare: b.Bare, Force: b.Force,
 		Dockerfile: b.Dockerfile, BuildArgs: b.BuildArgs,
@@ -99,7 +77,7 @@ func (b templateBody) request() (sandbox.TemplateRequest, error) {
 		return req, ErrNoSource
 	}
 	for _, f := range b.Files {
-		file, err := f.file()
+		file, err := fileOf(f)
 		if err != nil {
 			return req, err
 		}
@@ -108,7 +86,7 @@ func (b templateBody) request() (sandbox.TemplateRequest, error) {
 	return req, nil
 }
 
-func (f templateFileBody) file() (sandbox.TemplateFile, error) {
+func fileOf(f v1.TemplateFile) (sandbox.TemplateFile, error) {
 	file := sandbox.TemplateFile{Path: f.Path, Content: f.Base64}
 	switch {
 	case f.Content != nil && f.Base64 != nil:
@@ -139,7 +117,7 @@ var ErrNoSource = sandbox.Errorf(sandbox.Invalid, `source is missing: oci:REF, d
 // CreateTemplate answers POST /api/v1/templates: it queues a build. The body is
 // JSON, or a form of that, files and an archive.
 func (a *API) CreateTemplate(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body templateBody
+	var body v1.TemplateRequest
 	var form *templateForm
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")) // a malformed one is JSON that is not JSON
 	var err error
@@ -151,7 +129,7 @@ func (a *API) CreateTemplate(w http.ResponseWriter, r *http.Request, who sandbox
 	if err != nil {
 		return err
 	}
-	req, err := body.request()
+	req, err := templateRequest(&body)
 	if err != nil {
 		return err
 	}
@@ -179,7 +157,7 @@ type templateForm struct {
 }
 
 // openTemplateForm reads the first part of a form.
-func openTemplateForm(r *http.Request, body *templateBody) (*templateForm, error) {
+func openTemplateForm(r *http.Request, body *v1.TemplateRequest) (*templateForm, error) {
 	parts, err := formOf(r)
 	if err != nil {
 		return nil, err

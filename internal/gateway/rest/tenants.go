@@ -44,10 +44,7 @@ func (a *API) ListTenants(w http.ResponseWriter, r *http.Request, _ sandbox.Iden
 
 // CreateTenant answers POST /api/v1/tenants.
 func (a *API) CreateTenant(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {
-	var body struct {
-		Tenant string `json:"tenant"`
-		Name   string `json:"name"`
-	}
+	var body v1.TenantRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
@@ -85,11 +82,7 @@ func (a *API) ChangeTenant(w http.ResponseWriter, r *http.Request, who sandbox.I
 	if err != nil {
 		return err
 	}
-	var body struct {
-		Name   *string              `json:"name"`
-		State  *sandbox.TenantState `json:"state"`
-		Reason string               `json:"reason"`
-	}
+	var body v1.TenantChange
 	if err := Decode(r, &body); err != nil {
 		return err
 	}

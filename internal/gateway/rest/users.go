@@ -137,12 +137,7 @@ func (a *API) listUsers(w http.ResponseWriter, r *http.Request, tenant sandbox.T
 const maxUserCursor = 4 * sandbox.MaxUserID * 4 / 3
 
 func (a *API) createUser(w http.ResponseWriter, r *http.Request, who sandbox.Identity, tenant sandbox.TenantID) error {
-	var body struct {
-		ID    string `json:"user_id"`
-		Name  string `json:"name"`
-		Email string `json:"email"`
-		Role  string `json:"role"`
-	}
+	var body v1.UserRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
@@ -174,12 +169,7 @@ func (a *API) getUser(w http.ResponseWriter, r *http.Request, tenant sandbox.Ten
 }
 
 func (a *API) changeUser(w http.ResponseWriter, r *http.Request, who sandbox.Identity, tenant sandbox.TenantID) error {
-	var body struct {
-		Name  *string            `json:"name"`
-		Email *string            `json:"email"`
-		Role  *string            `json:"role"`
-		State *sandbox.UserState `json:"state"`
-	}
+	var body v1.UserChange
 	if err := Decode(r, &body); err != nil {
 		return err
 	}

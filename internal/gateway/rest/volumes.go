@@ -1,9 +1,7 @@
 package rest
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"net/http"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -45,10 +43,7 @@ func HeldBy(ctx context.Context, files sandbox.VolumeFiles, all []sandbox.Volume
 
 // CreateVolume answers POST /api/v1/volumes.
 func (a *API) CreateVolume(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	var body struct {
-		Name   string `json:"name"`
-		SizeMB *int64 `json:"size_mb"`
-	}
+	var body v1.VolumeRequest
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
@@ -95,38 +90,6 @@ func (a *API) DeleteVolume(w http.ResponseWriter, r *http.Request, who sandbox.I
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
-}
-
-// mountsBody is what a Sandbox is to have mounted, in JSON; null is nothing.
-type mountsBody []sandbox.VolumeMount
-
-func (b *mountsBody) UnmarshalJSON(raw []byte) error {
-	var asked []struct {
-		Volume string `json:"volume"`
-		Path   string `json:"path"`
-	}
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&asked); err != nil {
-		return sandbox.Errorf(sandbox.Invalid, "volumes must be a list of objects of volume, a name or ID, and path, both of them text")
-	}
-	mounts := make([]sandbox.VolumeMount, len(asked))
-	for i, m := range asked {
-		if m.Volume == "" {
-			return sandbox.Errorf(sandbox.Invalid, "volumes: say which volume is to be at %.100q, by its name or ID", m.Path)
-		}
-		mounts[i] = sandbox.VolumeMount{Volume: m.Volume, Path: m.Path}
-	}
-	*b = mounts
-	return sandbox.CheckVolumeMounts(mounts)
-}
-
-// mounts is nothing for nil.
-func (b *mountsBody) mounts() []sandbox.VolumeMount {
-	if b == nil {
-		return nil
-	}
-	return *b
 }
 
 func mountViewsOf(mounts []sandbox.VolumeMount) []v1.Mount {
