@@ -13,7 +13,6 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/keys"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve"
@@ -52,15 +51,12 @@ func (l localKeys) did(ctx context.Context, operation, key string, err error) er
 }
 
 // CreateKey implements cli.Keys.
-func (l localKeys) CreateKey(ctx context.Context, k client.NewKey) (v1.Key, error) {
+func (l localKeys) CreateKey(ctx context.Context, k v1.KeyRequest) (v1.Key, error) {
 	role, err := rest.ParseRole(cmp.Or(k.Role, string(sandbox.RoleDeveloper)))
 	if err != nil {
 		return v1.Key{}, err
 	}
-	req := keys.Request{Name: k.Name, Life: k.Life}
-	for _, s := range k.Scopes {
-		req.Scopes = append(req.Scopes, sandbox.Scope(s))
-	}
+	req := keys.Request{Name: k.Name, Life: k.ExpiresInSeconds.Duration(), Scopes: k.Scopes}
 	made, secret, err := l.keys.Create(ctx, serve.Operator(l.tenant, role), req)
 	return keyOf(made, secret), l.did(ctx, "createKey", made.ID, err)
 }

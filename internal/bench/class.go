@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"time"
 
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
@@ -14,8 +16,8 @@ const (
 	goalClass = "<= 120"
 	// hostileEvery is how many submissions there are for each hostile one.
 	hostileEvery = 6
-	// submissionTimeout is what each submission may take to run, in seconds.
-	submissionTimeout = 5.0
+	// submissionTimeout is what each submission may take to run.
+	submissionTimeout = 5 * time.Second
 )
 
 // program is one that only a limit ends, with the statuses with which it may end. It
@@ -62,7 +64,7 @@ func endlessNote(n, cores int) string {
 		}
 	}
 	return fmt.Sprintf("%d of the %d programs are loops or floods that only their timeout of %g s ends: with a core each, on %d cores, these alone take %.0f s",
-		endless, n, submissionTimeout, cores, float64(endless)*submissionTimeout/float64(cores))
+		endless, n, submissionTimeout.Seconds(), cores, float64(endless)*submissionTimeout.Seconds()/float64(cores))
 }
 
 // hostileOf returns the hostile program of a submission; false: it is not hostile.
@@ -79,7 +81,7 @@ func submit(ctx context.Context, c *client.Client, number int) error {
 	if !ok {
 		return printOne(ctx, c, number)
 	}
-	result, err := c.Execute(ctx, client.ExecuteRequest{Language: "python", Code: p.code, Timeout: new(submissionTimeout)})
+	result, err := c.Execute(ctx, client.ExecuteRequest{ExecuteRequest: v1.ExecuteRequest{Language: "python", Code: p.code, TimeoutSeconds: new(v1.SecondsOrNone(submissionTimeout))}})
 	if err != nil {
 		return fmt.Errorf("%s: %w", p.name, err)
 	}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
 // Live starts n Sandboxes that live side by side, a few at a time, runs `true`
@@ -111,7 +110,7 @@ func (m *Meter) fill(ctx context.Context, s *Series, n int) ([]string, error) {
 			defer func() { <-slots }()
 			var sb v1.Sandbox
 			took, err := timed(func() (err error) {
-				sb, err = m.Client.Create(ctx, client.CreateRequest{Timeout: 3600})
+				sb, err = m.Client.Create(ctx, v1.CreateRequest{TimeoutSeconds: v1.SecondsOf(time.Hour)})
 				return err
 			})
 			mu.Lock()

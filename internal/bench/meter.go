@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
@@ -111,7 +112,7 @@ func (m *Meter) end(ctx context.Context, id string) error {
 }
 
 func (m *Meter) execute(ctx context.Context, id, language, code string) error {
-	return m.executeIn(ctx, id, client.ExecuteRequest{Language: language, Code: code})
+	return m.executeIn(ctx, id, client.ExecuteRequest{ExecuteRequest: v1.ExecuteRequest{Language: language, Code: code}})
 }
 
 // executeIn runs r in a Sandbox, which must end well.
@@ -144,7 +145,7 @@ func (m *Meter) Spawn(ctx context.Context, operation, goal string, argv []string
 
 // spawn runs a program, which must end well.
 func (m *Meter) spawn(ctx context.Context, id string, argv []string) error {
-	p, err := m.Client.Start(ctx, client.StartRequest{SandboxID: id, Argv: argv})
+	p, err := m.Client.Start(ctx, v1.StartProcessRequest{Target: v1.Target{SandboxID: id}, Argv: argv})
 	if err == nil && (p.State != "ended" || p.Exit() != 0) {
 		err = fmt.Errorf("%v is %s with %d", argv, p.State, p.ExitCode)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
@@ -13,8 +14,8 @@ import (
 // processor cores for itself: as without an attack, but for the tail.
 const goalNeighbour = "15 (250)"
 
-// attackTime bounds each attack, in seconds.
-const attackTime = 4.0
+// attackTime bounds each attack.
+const attackTime = 4 * time.Second
 
 // attacks are what a hostile tenant does beside a neighbour: one of each resource
 // that both share.
@@ -47,7 +48,7 @@ func (m *Meter) Neighbours(ctx context.Context, attacker *client.Client, n int) 
 			}
 			beside := &Series{Operation: "neighbour: spawn `true` during " + a.name, Who: Ours, Goal: goalNeighbour, Rival: alone}
 			m.Report.Begin()
-			err := underAttack(ctx, attacker, client.ExecuteRequest{Language: a.language, Code: a.code, Timeout: new(attackTime)}, func(ctx context.Context) error {
+			err := underAttack(ctx, attacker, client.ExecuteRequest{ExecuteRequest: v1.ExecuteRequest{Language: a.language, Code: a.code, TimeoutSeconds: new(v1.SecondsOrNone(attackTime))}}, func(ctx context.Context) error {
 				return repeatWhile(ctx, beside, n, spawn)
 			})
 			if ctx.Err() != nil {

@@ -31,7 +31,7 @@ const roundsOfAll = 10
 // session is a Sandbox that is paused and resumed.
 type session struct {
 	what    string
-	request client.CreateRequest
+	request v1.CreateRequest
 	begin   []client.ExecuteRequest // what makes its state
 	read    client.ExecuteRequest   // the execution that wakes it
 	pause   string                  // goal
@@ -47,11 +47,11 @@ type session struct {
 }
 
 func python(code string) client.ExecuteRequest {
-	return client.ExecuteRequest{Language: "python", Code: code}
+	return client.ExecuteRequest{ExecuteRequest: v1.ExecuteRequest{Language: "python", Code: code}}
 }
 
 func shell(code string) client.ExecuteRequest {
-	return client.ExecuteRequest{Language: "bash", Code: code, Timeout: new(300.0)}
+	return client.ExecuteRequest{ExecuteRequest: v1.ExecuteRequest{Language: "bash", Code: code, TimeoutSeconds: new(v1.SecondsOrNone(5 * time.Minute))}}
 }
 
 // What is paused and resumed, as names of operations say it.
@@ -100,7 +100,7 @@ func MakeHeap(mb int) string {
 func heap(mb int) session {
 	return session{
 		what:    HeapSession(mb),
-		request: client.CreateRequest{Resources: &client.Resources{MemoryMB: int64(max(512, 2*mb))}},
+		request: v1.CreateRequest{Resources: &v1.Resources{MemoryMB: new(int64(max(512, 2*mb)))}},
 		begin:   []client.ExecuteRequest{python(MakeHeap(mb))},
 		read:    python("assert sum(x[::4096]) == total"), // every page, and little work of its own
 	}
@@ -163,7 +163,7 @@ func (m *Meter) Saved(ctx context.Context, n int, uncached bool) error {
 
 // session has use work in a Sandbox of s, which is ended.
 func (m *Meter) session(ctx context.Context, s session, use func(id string) error) error {
-	s.request.Timeout = 3600
+	s.request.TimeoutSeconds = v1.SecondsOf(time.Hour)
 	sb, err := m.Client.Create(ctx, s.request)
 	if err != nil {
 		return err
@@ -248,7 +248,7 @@ func (m *Meter) forks(ctx context.Context, count, rounds int) error {
 		return Repeat(ctx, series, rounds, func(ctx context.Context) (time.Duration, error) {
 			var forks []v1.Fork
 			took, err := timed(func() (err error) {
-				forks, err = m.Client.Fork(ctx, id, client.ForkRequest{Count: count})
+				forks, err = m.Client.Fork(ctx, id, v1.ForkRequest{Count: &count})
 				return err
 			})
 			ids := make([]string, len(forks))
@@ -298,7 +298,7 @@ func (m *Meter) Paused(ctx context.Context, n int) ([]string, error) {
 		all.Go(func() {
 			defer func() { <-slots }()
 			var sb v1.Sandbox
-			if sb, errs[i] = m.Client.Create(ctx, client.CreateRequest{Timeout: 3600}); errs[i] == nil {
+			if sb, errs[i] = m.Client.Create(ctx, v1.CreateRequest{TimeoutSeconds: v1.SecondsOf(time.Hour)}); errs[i] == nil {
 				ids[i] = sb.ID
 				_, errs[i] = m.Client.Pause(ctx, sb.ID, false)
 			}

@@ -18,7 +18,7 @@ const echoTime = 30 * time.Second
 // a Process shows it: what a person at a shell feels.
 func (m *Meter) Echo(ctx context.Context, operation, goal string, n int) error {
 	return m.within(ctx, func(id string) error {
-		p, err := m.Client.Start(ctx, client.StartRequest{SandboxID: id, Argv: []string{"cat"}, Background: true, Pty: &v1.TerminalSize{Cols: 80, Rows: 24}})
+		p, err := m.Client.Start(ctx, v1.StartProcessRequest{Target: v1.Target{SandboxID: id}, Argv: []string{"cat"}, Background: true, PTY: &v1.TerminalSize{Cols: 80, Rows: 24}})
 		if err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
@@ -47,7 +48,7 @@ func (m *Meter) crowd(ctx context.Context, operation string, tenants []*client.C
 
 // printOne has a line of Python print a number and checks that it did.
 func printOne(ctx context.Context, c *client.Client, number int) error {
-	result, err := c.Execute(ctx, client.ExecuteRequest{Language: "python", Code: fmt.Sprintf("print(%d * 3)", number)})
+	result, err := c.Execute(ctx, client.ExecuteRequest{ExecuteRequest: v1.ExecuteRequest{Language: "python", Code: fmt.Sprintf("print(%d * 3)", number)}})
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
 const (
@@ -95,13 +95,13 @@ func (m *Meter) Volume(ctx context.Context, rounds int) error {
 	}
 	mounted := session{
 		what:    "a volume",
-		request: client.CreateRequest{Volumes: []client.VolumeMount{{Volume: volume.ID, Path: at}}},
+		request: v1.CreateRequest{Volumes: &v1.VolumeMounts{{Volume: volume.ID, Path: at}}},
 	}
 	var took map[string][]time.Duration
 	m.Report.Begin()
 	err = m.session(ctx, mounted, func(id string) error {
 		run := python(VolumeProgram(at, rounds))
-		run.SandboxID, run.Timeout = id, new(300.0)
+		run.SandboxID, run.TimeoutSeconds = id, new(v1.SecondsOrNone(5*time.Minute))
 		result, err := m.Client.Execute(ctx, run)
 		switch {
 		case err != nil:

@@ -18,7 +18,6 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
 func TestReport(t *testing.T) {
@@ -163,20 +162,20 @@ func TestRunSource(t *testing.T) {
 func TestRunCreates(t *testing.T) {
 	for _, tt := range []struct {
 		args []string
-		want *client.CreateRequest
+		want *v1.CreateRequest
 		bad  string
 	}{
-		{nil, &client.CreateRequest{Timeout: 120, OnTimeout: "end"}, ""},
-		{[]string{"--timeout", "5"}, &client.CreateRequest{Timeout: 120, OnTimeout: "end"}, ""},
+		{nil, &v1.CreateRequest{TimeoutSeconds: v1.SecondsOf(2 * time.Minute), OnTimeout: "end"}, ""},
+		{[]string{"--timeout", "5"}, &v1.CreateRequest{TimeoutSeconds: v1.SecondsOf(2 * time.Minute), OnTimeout: "end"}, ""},
 		{[]string{"--sandbox", "box"}, nil, ""},
-		{[]string{"--keep"}, &client.CreateRequest{}, ""},
-		{[]string{"--network", "none"}, &client.CreateRequest{Network: &client.Network{Mode: "none"}, Timeout: 120, OnTimeout: "end"}, ""},
-		{[]string{"--keep", "--allow", "a,b", "--deny", "c"}, &client.CreateRequest{Network: &client.Network{Mode: "none", Allow: []string{"a", "b"}, Deny: []string{"c"}}}, ""},
-		{[]string{"--keep", "--deny", "c"}, &client.CreateRequest{Network: &client.Network{Mode: "public", Deny: []string{"c"}}}, ""},
-		{[]string{"--keep", "--network", "public", "--allow", "a"}, &client.CreateRequest{Network: &client.Network{Mode: "public", Allow: []string{"a"}}}, ""},
+		{[]string{"--keep"}, &v1.CreateRequest{}, ""},
+		{[]string{"--network", "none"}, &v1.CreateRequest{Network: `{"mode":"none"}`, TimeoutSeconds: v1.SecondsOf(2 * time.Minute), OnTimeout: "end"}, ""},
+		{[]string{"--keep", "--allow", "a,b", "--deny", "c"}, &v1.CreateRequest{Network: `{"mode":"none","allow":["a","b"],"deny":["c"]}`}, ""},
+		{[]string{"--keep", "--deny", "c"}, &v1.CreateRequest{Network: `{"mode":"public","deny":["c"]}`}, ""},
+		{[]string{"--keep", "--network", "public", "--allow", "a"}, &v1.CreateRequest{Network: `{"mode":"public","allow":["a"]}`}, ""},
 		{
 			[]string{"--memory-mb", "256", "--cpus", "0.5", "--timeout", "10m"},
-			&client.CreateRequest{Timeout: 660, OnTimeout: "end", Resources: &client.Resources{CPUs: 0.5, MemoryMB: 256}}, "",
+			&v1.CreateRequest{TimeoutSeconds: v1.SecondsOf(11 * time.Minute), OnTimeout: "end", Resources: &v1.Resources{CPUs: new(0.5), MemoryMB: new(int64(256))}}, "",
 		},
 		{[]string{"--sandbox", "box", "--keep"}, nil, "--keep is for a new sandbox"},
 		{[]string{"--sandbox", "box", "--template", "x"}, nil, "--template is for a new sandbox"},

@@ -1,11 +1,14 @@
 package cli
 
 import (
+	"encoding/json"
 	"errors"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
@@ -73,27 +76,27 @@ NAME as well as its ID.`,
 	return cmd
 }
 
-func (o *createOptions) request(args []string) client.CreateRequest {
+func (o *createOptions) request(args []string) v1.CreateRequest {
 	r, _ := o.new.asked()
-	r.Timeout, r.IdleTimeout = float64(o.timeout), float64(o.idle)
+	r.TimeoutSeconds, r.IdleTimeoutSeconds = v1.SecondsOf(o.timeout.duration()), v1.SecondsOrNone(o.idle.duration())
 	r.Env, r.Metadata, r.Cwd, r.User = o.env.values, o.metadata.values, o.cwd, o.user
-	r.OnTimeout, r.Snapshot, r.CheckpointEvery = o.onTimeout, o.snapshot, float64(o.checkpoint)
-	r.Secrets = o.secrets
+	r.OnTimeout, r.SnapshotID, r.CheckpointEverySeconds = sandbox.OnTimeout(o.onTimeout), o.snapshot, v1.SecondsOrNone(o.checkpoint.duration())
+	r.Secrets = o.secrets.uses()
 	if o.private {
-		r.Ports = &client.Ports{Private: true}
+		r.Ports = new(v1.PortRules(`{"private":true}`))
 	}
 	if len(args) > 0 {
 		r.Name = args[0]
 	}
 	if o.reuse {
-		r.IfExists = "return"
+		r.IfExists = sandbox.IfExistsReturn
 	}
 	return r
 }
 
 // secretUses is a flag that may be given several times, NAME@HOST=HEADER[: FORMAT]
 // each.
-type secretUses []client.SecretUse
+type secretUses []sandbox.SecretUse
 
 func (u *secretUses) String() string { return "" }
 
@@ -106,6 +109,18 @@ func (u *secretUses) Set(text string) error {
 	if !ok || !hosted || name == "" || host == "" || header == "" {
 		return errors.New("write NAME@HOST=HEADER, or NAME@HOST=HEADER: FORMAT with {value} in it")
 	}
-	*u = append(*u, client.SecretUse{Name: name, Host: host, Header: header, Format: strings.TrimSpace(format)})
+	*u = append(*u, sandbox.SecretUse{Secret: name, Host: host, Header: header, Format: strings.TrimSpace(format)})
 	return nil
+}
+
+// uses is nil for none. The server checks them.
+func (u secretUses) uses() *v1.SecretUses {
+	if len(u) == 0 {
+		return nil
+	}
+	text, err := json.Marshal([]sandbox.SecretUse(u))
+	if err != nil {
+		return nil // text always becomes JSON
+	}
+	return new(v1.SecretUses(text))
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/login"
 )
@@ -72,7 +73,7 @@ a server without TLS, the standard error says, with what to do.`,
 			}
 			key := server.Key
 			if !strings.HasPrefix(key, e2bKeyPrefix) { // as E2B's SDKs want it
-				made, err := c.CreateKey(cmd.Context(), client.NewKey{Name: "e2b env"})
+				made, err := c.CreateKey(cmd.Context(), v1.KeyRequest{Name: "e2b env"})
 				if err != nil {
 					return err
 				}

@@ -133,10 +133,10 @@ func (o *execOptions) check(args []string) (id string, program []string, err err
 
 // run runs a program to its end.
 func (o *execOptions) run(cmd *cobra.Command, c *client.Client, id string, program []string, stdin []byte) error {
-	return execute(cmd, c, client.ExecuteRequest{
-		SandboxID: id, Code: "exec -- " + quote(program), Language: "bash", Stdin: stdin,
-		Timeout: new(float64(o.timeout)), Env: o.env.values, Cwd: o.cwd, User: o.user,
-	}, &results{})
+	return execute(cmd, c, client.ExecuteRequest{ExecuteRequest: v1.ExecuteRequest{
+		Target: v1.Target{SandboxID: id}, Code: "exec -- " + quote(program), Language: "bash", Stdin: v1.StdinOf(stdin),
+		TimeoutSeconds: new(v1.SecondsOrNone(o.timeout.duration())), Env: o.env.values, Cwd: o.cwd, User: o.user,
+	}}, &results{})
 }
 
 // setTerm says which kind of terminal the program has, unless --env does.
@@ -151,9 +151,9 @@ func (o *execOptions) terminal(cmd *cobra.Command, c *client.Client, id string, 
 	t := openTerminal(cmd.InOrStdin())
 	size := t.size()
 	s := &session{cmd: cmd, client: c, sandbox: id, terminal: t, deaf: !o.input, ends: true}
-	return s.begin(client.StartRequest{
-		SandboxID: id, Command: "exec -- " + quote(program), Background: true, Pty: &size,
-		Timeout: float64(o.timeout), Env: o.env.values, Cwd: o.cwd, User: o.user,
+	return s.begin(v1.StartProcessRequest{
+		Target: v1.Target{SandboxID: id}, Command: "exec -- " + quote(program), Background: true, PTY: &size,
+		TimeoutSeconds: v1.SecondsOf(o.timeout.duration()), Env: o.env.values, Cwd: o.cwd, User: o.user,
 	})
 }
 
@@ -167,9 +167,9 @@ func (o *execOptions) start(cmd *cobra.Command, c *client.Client, id string, pro
 	if o.tty {
 		pty = new(openTerminal(cmd.InOrStdin()).size())
 	}
-	p, err := c.Start(cmd.Context(), client.StartRequest{
-		SandboxID: id, Argv: argv, Command: command, Background: true, Name: o.name, Stdin: stdin, Pty: pty,
-		Timeout: float64(o.timeout), Env: o.env.values, Cwd: o.cwd, User: o.user,
+	p, err := c.Start(cmd.Context(), v1.StartProcessRequest{
+		Target: v1.Target{SandboxID: id}, Argv: argv, Command: command, Background: true, Name: o.name, Stdin: v1.StdinOf(stdin), PTY: pty,
+		TimeoutSeconds: v1.SecondsOf(o.timeout.duration()), Env: o.env.values, Cwd: o.cwd, User: o.user,
 	})
 	if err != nil {
 		return err

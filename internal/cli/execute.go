@@ -29,7 +29,7 @@ func execute(cmd *cobra.Command, c *client.Client, r client.ExecuteRequest, rich
 	if wantsJSON(cmd) {
 		run = e.whole
 	} else {
-		e.request.MaxOutput = 1 // the events have all of it
+		e.request.MaxOutputBytes = new(1) // the events have all of it
 	}
 	err := retry(cmd.Context(), run, func(int) {})
 	switch {

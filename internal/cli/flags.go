@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"strconv"
@@ -9,11 +10,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
 // seconds is a flag for a length of time: a number of seconds, or 1m30s.
 type seconds float64
+
+func (s seconds) duration() time.Duration { return time.Duration(float64(s) * float64(time.Second)) }
 
 func (s *seconds) String() string {
 	if *s == 0 {
@@ -71,10 +74,17 @@ func (p *pairs) Set(text string) error {
 
 // creation is the flags that say what a new sandbox is like.
 type creation struct {
-	request client.CreateRequest
-	size    client.Resources
+	request v1.CreateRequest
+	size    struct {
+		cpus         float64
+		memory, disk int64 // MiB
+	}
 	volumes volumeMounts
-	network client.Network
+	network struct {
+		Mode  string   `json:"mode"`
+		Allow []string `json:"allow,omitempty"`
+		Deny  []string `json:"deny,omitempty"`
+	}
 }
 
 func (n *creation) register(cmd *cobra.Command) {
@@ -84,36 +94,51 @@ func (n *creation) register(cmd *cobra.Command) {
 	f.StringSliceVar(&n.network.Allow, "allow", nil, "let a new sandbox connect to this: example.com, *.example.com, an address or CIDR, * for any, each perhaps with :PORT or :FROM-TO; may be repeated")
 	f.StringSliceVar(&n.network.Deny, "deny", nil, "refuse this, written as for --allow; may be repeated")
 	_ = cmd.RegisterFlagCompletionFunc("network", cobra.FixedCompletions([]string{"public", "none"}, cobra.ShellCompDirectiveNoFileComp))
-	f.Float64Var(&n.size.CPUs, "cpus", 0, "share of cores of a new sandbox (default 1)")
-	f.Int64Var(&n.size.MemoryMB, "memory-mb", 0, "memory of a new sandbox in MiB (default 512)")
-	f.Int64Var(&n.size.DiskMB, "disk-mb", 0, "disk of a new sandbox in MiB (default 4096)")
+	f.Float64Var(&n.size.cpus, "cpus", 0, "share of cores of a new sandbox (default 1)")
+	f.Int64Var(&n.size.memory, "memory-mb", 0, "memory of a new sandbox in MiB (default 512)")
+	f.Int64Var(&n.size.disk, "disk-mb", 0, "disk of a new sandbox in MiB (default 4096)")
 	f.Var(&n.volumes, "volume", "VOLUME:PATH: mount this volume there in a new sandbox; may be given several times")
 }
 
 // asked returns the request, and whether any flag asks for something.
-func (n *creation) asked() (client.CreateRequest, bool) {
+func (n *creation) asked() (v1.CreateRequest, bool) {
 	r := n.request
-	if n.size != (client.Resources{}) {
-		r.Resources = &n.size
+	if size := (v1.Resources{CPUs: given(n.size.cpus), MemoryMB: given(n.size.memory), DiskMB: given(n.size.disk)}); size != (v1.Resources{}) {
+		r.Resources = &size
 	}
-	r.Volumes, r.Network = n.volumes, n.policy()
-	return r, r.Template != "" || r.Network != nil || r.Resources != nil || r.Volumes != nil
+	if len(n.volumes) > 0 {
+		r.Volumes = (*v1.VolumeMounts)(&n.volumes)
+	}
+	r.Network = n.policy()
+	return r, r.Template != "" || r.Network != "" || r.Resources != nil || r.Volumes != nil
 }
 
-// policy returns what --network, --allow and --deny ask for; nil: nothing. Where
+// given is nil for zero.
+func given[T int64 | float64](n T) *T {
+	if n == 0 {
+		return nil
+	}
+	return &n
+}
+
+// policy returns what --network, --allow and --deny ask for; empty: nothing. Where
 // only the lists are given, what they do not name gets the stricter of what they
-// can mean.
-func (n *creation) policy() *client.Network {
+// can mean. The server checks it.
+func (n *creation) policy() v1.Network {
 	p := n.network
 	switch {
 	case p.Mode == "" && len(p.Allow)+len(p.Deny) == 0:
-		return nil
+		return ""
 	case p.Mode == "" && len(p.Allow) > 0:
 		p.Mode = "none"
 	case p.Mode == "":
 		p.Mode = "public"
 	}
-	return &p
+	text, err := json.Marshal(p)
+	if err != nil {
+		return "" // text always becomes JSON
+	}
+	return v1.Network(text)
 }
 
 // named returns the flags of creation that were given, for a sentence.

@@ -16,7 +16,7 @@ import (
 // Keys are the API keys of one Tenant that commands work on: a *client.Client, or
 // what this machine's data folder has. Methods are as the Client's.
 type Keys interface {
-	CreateKey(ctx context.Context, k client.NewKey) (v1.Key, error)
+	CreateKey(ctx context.Context, k v1.KeyRequest) (v1.Key, error)
 	Keys(ctx context.Context) ([]v1.Key, error)
 	RotateKey(ctx context.Context, id string, overlap time.Duration) (v1.Key, error)
 	RevokeKey(ctx context.Context, id string) error
@@ -56,7 +56,9 @@ func (k *keyCommands) with(work func(cmd *cobra.Command, keys Keys, args []strin
 }
 
 func (k *keyCommands) create() *cobra.Command {
-	var key client.NewKey
+	var key v1.KeyRequest
+	var life time.Duration
+	var scopes []string
 	var admin bool
 	cmd := &cobra.Command{
 		Use:   "create",
@@ -69,8 +71,12 @@ func (k *keyCommands) create() *cobra.Command {
 			if admin {
 				key.Role = string(sandbox.RoleAdmin)
 			}
-			if key.Life < 0 || key.Life > 0 && key.Life < time.Second {
+			if life < 0 || life > 0 && life < time.Second {
 				return usagef("--expires-in must be at least 1s")
+			}
+			key.ExpiresInSeconds = v1.SecondsOf(life)
+			for _, s := range scopes {
+				key.Scopes = append(key.Scopes, sandbox.Scope(s))
 			}
 			made, err := keys.CreateKey(cmd.Context(), key)
 			if err != nil {
@@ -84,8 +90,8 @@ func (k *keyCommands) create() *cobra.Command {
 	f.StringVar(&key.Name, "name", "command line", "what it is for")
 	f.BoolVar(&admin, "admin", false, "for an admin, who may also mint tokens")
 	f.StringVar(&key.Role, "role", "", "viewer, user, admin, owner or operator, who looks after all tenants (default user, and through a server the caller's)")
-	f.StringSliceVar(&key.Scopes, "scope", nil, fmt.Sprintf("what it may do, of %q (default all of its role)", sandbox.Scopes()))
-	f.DurationVar(&key.Life, "expires-in", 0, "how long it is valid (default for ever)")
+	f.StringSliceVar(&scopes, "scope", nil, fmt.Sprintf("what it may do, of %q (default all of its role)", sandbox.Scopes()))
+	f.DurationVar(&life, "expires-in", 0, "how long it is valid (default for ever)")
 	cmd.MarkFlagsMutuallyExclusive("admin", "role")
 	return cmd
 }

@@ -26,7 +26,7 @@ are private, until it expires. Whoever has it can use it.`,
 			if err != nil || port == 0 {
 				return usagef("PORT must be a number from 1 to 65535, not %q", args[1])
 			}
-			return printLink(cmd, c, args[0], uint16(port), float64(expires))
+			return printLink(cmd, c, args[0], uint16(port), expires.duration())
 		}),
 		ValidArgsFunction: a.firstSandbox,
 	}
@@ -35,7 +35,7 @@ are private, until it expires. Whoever has it can use it.`,
 	return cmd
 }
 
-func printLink(cmd *cobra.Command, c *client.Client, id string, port uint16, life float64) error {
+func printLink(cmd *cobra.Command, c *client.Client, id string, port uint16, life time.Duration) error {
 	link, err := c.LinkPort(cmd.Context(), id, port, life)
 	switch {
 	case err != nil:

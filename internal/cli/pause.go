@@ -84,7 +84,8 @@ already stays as it is.`,
 }
 
 func (a *app) forkCommand() *cobra.Command {
-	r := client.ForkRequest{}
+	r := v1.ForkRequest{}
+	var count int
 	var timeout seconds
 	var metadata pairs
 	cmd := &cobra.Command{
@@ -98,7 +99,7 @@ ID, tokens and randomness of its own.`,
   cloud-sandbox fork my-agent --count 3 --metadata role=experiment --timeout 10m`,
 		Args: Args(1, 1, "one SANDBOX"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			r.Timeout = float64(timeout)
+			r.Count, r.TimeoutSeconds = &count, v1.SecondsOf(timeout.duration())
 			if len(metadata.values) > 0 {
 				r.Metadata = map[string]*string{}
 			}
@@ -110,7 +111,7 @@ ID, tokens and randomness of its own.`,
 		ValidArgsFunction: a.firstSandbox,
 	}
 	f := cmd.Flags()
-	f.IntVarP(&r.Count, "count", "n", 1, "how many")
+	f.IntVarP(&count, "count", "n", 1, "how many")
 	f.StringVar(&r.Name, "name", "", "name it; of several each gets a number")
 	f.Var(&timeout, "timeout", "how long they run (default as the original)")
 	f.Var(&metadata, "metadata", "label them, beside the labels of the original")
@@ -119,7 +120,7 @@ ID, tokens and randomness of its own.`,
 }
 
 // fork prints the copies that run, and tells of each that does not.
-func fork(cmd *cobra.Command, c *client.Client, id string, r client.ForkRequest) error {
+func fork(cmd *cobra.Command, c *client.Client, id string, r v1.ForkRequest) error {
 	forks, err := c.Fork(cmd.Context(), id, r)
 	if err != nil {
 		return err

@@ -25,9 +25,9 @@ func (o *execOptions) pipe(cmd *cobra.Command, c *client.Client, id string, prog
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGPIPE)
 	defer signal.Stop(signals)
-	p, err := c.Start(cmd.Context(), client.StartRequest{
-		SandboxID: id, Command: "exec -- " + quote(program), KeepStdin: true, Background: true,
-		Timeout: float64(o.timeout), Env: o.env.values, Cwd: o.cwd, User: o.user,
+	p, err := c.Start(cmd.Context(), v1.StartProcessRequest{
+		Target: v1.Target{SandboxID: id}, Command: "exec -- " + quote(program), KeepStdin: true, Background: true,
+		TimeoutSeconds: v1.SecondsOf(o.timeout.duration()), Env: o.env.values, Cwd: o.cwd, User: o.user,
 	})
 	if err != nil {
 		return err

@@ -13,6 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
@@ -94,17 +96,19 @@ func (o *runOptions) run(cmd *cobra.Command, c *client.Client, args []string) er
 	if err != nil {
 		return err
 	}
-	r := client.ExecuteRequest{
-		Code: code, Language: language, SandboxID: o.sandboxID,
+	r := client.ExecuteRequest{ExecuteRequest: v1.ExecuteRequest{
+		Target: v1.Target{SandboxID: o.sandboxID}, Code: code, Language: language,
 		Env: o.env.values, Cwd: o.cwd, User: o.user,
-	}
+	}}
 	if o.timeout > 0 {
-		r.Timeout = new(float64(o.timeout))
+		r.TimeoutSeconds = new(v1.SecondsOrNone(o.timeout.duration()))
 	}
 	if o.input {
-		if r.Stdin, err = readAll(cmd.InOrStdin(), "standard input"); err != nil {
+		input, err := readAll(cmd.InOrStdin(), "standard input")
+		if err != nil {
 			return err
 		}
+		r.Stdin = v1.StdinOf(input)
 	}
 	create, err := o.creates(cmd)
 	if err == nil {
@@ -131,7 +135,7 @@ func (o *runOptions) run(cmd *cobra.Command, c *client.Client, args []string) er
 
 // creates returns the request for the new sandbox, or nil when --sandbox names one
 // that is there.
-func (o *runOptions) creates(cmd *cobra.Command) (*client.CreateRequest, error) {
+func (o *runOptions) creates(cmd *cobra.Command) (*v1.CreateRequest, error) {
 	create, asked := o.new.asked()
 	switch {
 	case o.sandboxID != "" && o.keep:
@@ -142,9 +146,9 @@ func (o *runOptions) creates(cmd *cobra.Command) (*client.CreateRequest, error) 
 		return nil, nil
 	}
 	if !o.keep { // should nobody be left to end it
-		create.OnTimeout = "end"
-		const defaultTimeout, margin = 60, 60
-		create.Timeout = min(max(float64(o.timeout), defaultTimeout)+margin, 86400)
+		create.OnTimeout = sandbox.OnTimeoutEnd
+		const defaultTimeout, margin = time.Minute, time.Minute
+		create.TimeoutSeconds = v1.SecondsOf(min(max(o.timeout.duration(), defaultTimeout)+margin, sandbox.MaxTimeout))
 	}
 	return &create, nil
 }

@@ -95,9 +95,9 @@ func (o *shellOptions) run(cmd *cobra.Command, c *client.Client, args []string, 
 		_ = o.env.Set("TERM=" + term)
 	}
 	size := t.size()
-	return s.begin(client.StartRequest{
-		SandboxID: id, Argv: program, Name: o.name, User: o.user, Cwd: o.cwd, Env: o.env.values,
-		Background: true, Pty: &size,
+	return s.begin(v1.StartProcessRequest{
+		Target: v1.Target{SandboxID: id}, Argv: program, Name: o.name, User: o.user, Cwd: o.cwd, Env: o.env.values,
+		Background: true, PTY: &size,
 	})
 }
 
@@ -121,7 +121,7 @@ func (s *session) context() (context.Context, context.CancelFunc) {
 }
 
 // begin starts a process and joins the terminals until it ends.
-func (s *session) begin(r client.StartRequest) error {
+func (s *session) begin(r v1.StartProcessRequest) error {
 	ctx, stop := s.context()
 	defer stop()
 	p, err := s.client.Start(ctx, r)

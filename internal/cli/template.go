@@ -34,7 +34,7 @@ type Templates interface {
 
 // TemplateBuild is what a Template is asked to be made of.
 type TemplateBuild struct {
-	client.NewTemplate
+	v1.TemplateRequest
 	Private bool // hidden from tenants; a Tenant's own always is
 	Put     []PutFile
 	// DockerfileAt is the path of a Dockerfile, and Context of the folder that it
@@ -411,7 +411,7 @@ func (r remoteTemplates) BuildTemplate(ctx context.Context, t TemplateBuild, tel
 		go func() { write.CloseWithError(PackFiles(ctx, write, t.Put)) }()
 		files = read
 	}
-	b, err := r.StartBuild(ctx, t.NewTemplate, files, archive)
+	b, err := r.StartBuild(ctx, t.TemplateRequest, files, archive)
 	if err != nil {
 		return made, err
 	}

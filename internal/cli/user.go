@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
@@ -100,7 +101,14 @@ provider NAME. They need not be invited: their first token makes them a user. Wi
 	}
 	fields := userFlags(cmd)
 	cmd.RunE = u.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
-		made, err := c.AddUser(cmd.Context(), u.tenant, args[0], fields())
+		asked := v1.UserRequest{ID: args[0]}
+		given := fields()
+		for to, said := range map[*string]*string{&asked.Name: given.Name, &asked.Email: given.Email, &asked.Role: given.Role} {
+			if said != nil {
+				*to = *said
+			}
+		}
+		made, err := c.AddUser(cmd.Context(), u.tenant, asked)
 		if err != nil {
 			return err
 		}
@@ -111,13 +119,13 @@ provider NAME. They need not be invited: their first token makes them a user. Wi
 
 // userFlags adds the flags of what is said of a User, and returns those that were
 // given.
-func userFlags(cmd *cobra.Command) func() client.UserFields {
+func userFlags(cmd *cobra.Command) func() v1.UserChange {
 	f := cmd.Flags()
 	name := f.String("name", "", "for people")
 	email := f.String("email", "", "for people to know them by; nothing is sent there")
 	role := f.String("role", "", `viewer, user, admin, owner or operator, none above yours, or "credential" for what their tokens say`)
 	_ = cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions(userRoles, cobra.ShellCompDirectiveNoFileComp))
-	return func() (given client.UserFields) {
+	return func() (given v1.UserChange) {
 		for flag, field := range map[string]struct {
 			to   **string
 			said *string
@@ -152,9 +160,9 @@ never do more than it.`,
 	cmd.RunE = u.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
 		given := fields()
 		if cmd.Flags().Changed("state") {
-			given.State = state
+			given.State = new(sandbox.UserState(*state))
 		}
-		if given == (client.UserFields{}) {
+		if given == (v1.UserChange{}) {
 			return usagef("say what to change: --role, --state, --name or --email")
 		}
 		changed, err := c.ChangeUser(cmd.Context(), u.tenant, args[0], given)

@@ -186,7 +186,7 @@ func (a *app) mounted(cmd *cobra.Command, _ []string, begun string) ([]cobra.Com
 }
 
 // volumeMounts is a flag that may be given several times, VOLUME:PATH each.
-type volumeMounts []client.VolumeMount
+type volumeMounts []v1.VolumeMount
 
 func (m *volumeMounts) String() string { return "" }
 
@@ -197,6 +197,6 @@ func (m *volumeMounts) Set(text string) error {
 	if name == "" || !strings.HasPrefix(path, "/") {
 		return errors.New("write VOLUME:PATH, for example datasets:/data")
 	}
-	*m = append(*m, client.VolumeMount{Volume: name, Path: path})
+	*m = append(*m, v1.VolumeMount{Volume: name, Path: path})
 	return nil
 }

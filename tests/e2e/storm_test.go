@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
@@ -98,7 +99,7 @@ func TestCrowdComesBack(t *testing.T) {
 		c.Waits = func(time.Duration) { refused.Add(1) }
 		for n := range 15 * runtime.NumCPU() {
 			wg.Go(func() {
-				r, err := c.Execute(t.Context(), client.ExecuteRequest{Language: "bash", Code: fmt.Sprintf("echo %d", n)})
+				r, err := c.Execute(t.Context(), client.ExecuteRequest{ExecuteRequest: v1.ExecuteRequest{Language: "bash", Code: fmt.Sprintf("echo %d", n)}})
 				if want := fmt.Sprintf("%d\n", n); err != nil || r.Stdout != want {
 					t.Errorf("%q instead of %q: %v", r.Stdout, want, err)
 				}

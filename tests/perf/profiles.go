@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/bench"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
@@ -34,7 +35,7 @@ type profiled struct {
 }
 
 func idle(ctx context.Context, c *client.Client) (string, error) {
-	sb, err := c.Create(ctx, client.CreateRequest{Timeout: 3600})
+	sb, err := c.Create(ctx, v1.CreateRequest{TimeoutSeconds: v1.SecondsOf(time.Hour)})
 	if err != nil {
 		return "", err
 	}
@@ -42,7 +43,7 @@ func idle(ctx context.Context, c *client.Client) (string, error) {
 }
 
 func execute(ctx context.Context, c *client.Client, id, code string) error {
-	r, err := c.Execute(ctx, client.ExecuteRequest{SandboxID: id, Language: "python", Code: code})
+	r, err := c.Execute(ctx, client.ExecuteRequest{ExecuteRequest: v1.ExecuteRequest{Target: v1.Target{SandboxID: id}, Language: "python", Code: code}})
 	if err == nil && r.Status != "ok" {
 		err = fmt.Errorf("%q ended with %s: %s", code, r.Status, r.Stderr)
 	}
@@ -77,7 +78,7 @@ var operations = []profiled{
 	{
 		name: "fork", title: bench.Fork(10), rounds: 2, rate: 1000, begin: idle,
 		once: func(ctx context.Context, c *client.Client, id string) ([]string, error) {
-			forks, err := c.Fork(ctx, id, client.ForkRequest{Count: 10})
+			forks, err := c.Fork(ctx, id, v1.ForkRequest{Count: new(10)})
 			ids := make([]string, len(forks))
 			for i, f := range forks {
 				ids[i] = f.ID

@@ -132,7 +132,7 @@ func TestPatience(t *testing.T) {
 			var waited time.Duration
 			c.Waits = func(d time.Duration) { waited += d }
 			began := time.Now()
-			_, err := c.Execute(t.Context(), ExecuteRequest{Code: "print(1)"})
+			_, err := c.Execute(t.Context(), ExecuteRequest{ExecuteRequest: v1.ExecuteRequest{Code: "print(1)"}})
 			if !errors.Is(err, tt.want) || int(asked.Load()) != tt.asked {
 				t.Errorf("%v after %d requests, want %v after %d", err, asked.Load(), tt.want, tt.asked)
 			}

@@ -14,24 +14,13 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
-// ExecuteRequest asks for one execution. Zero fields mean the server's
-// defaults; without a SandboxID one is borrowed.
+// ExecuteRequest asks for one execution.
 type ExecuteRequest struct {
-	SandboxID string            `json:"sandbox_id,omitempty"`
-	Code      string            `json:"code"`
-	Language  string            `json:"language,omitempty"`
-	ContextID string            `json:"context_id,omitempty"`
-	Timeout   *float64          `json:"timeout_seconds,omitempty"` // 0: no limit; needs a SandboxID
-	Env       map[string]string `json:"env,omitempty"`
-	Cwd       string            `json:"cwd,omitempty"`
-	User      string            `json:"user,omitempty"`
-	Stdin     []byte            `json:"stdin_base64,omitempty"`
-	MaxOutput int               `json:"max_output_bytes,omitempty"`
-
-	Key string `json:"-"` // idempotency key; needs a SandboxID
+	v1.ExecuteRequest
+	Key string // idempotency key; needs a SandboxID
 	// Last is the ID of the last event of it that is known; empty for the first
 	// request with Key, FromStart when none is.
-	Last string `json:"-"`
+	Last string
 }
 
 // FromStart is the ID of the event before the first one.
@@ -64,7 +53,7 @@ const execute = "/api/v1/execute"
 // Execute runs code to its end and answers with all of it. The end of ctx ends
 // the code; with a Key it has a moment in which it can be asked for again.
 func (c *Client) Execute(ctx context.Context, r ExecuteRequest) (v1.ExecuteResult, error) {
-	body, err := json.Marshal(r)
+	body, err := json.Marshal(r.ExecuteRequest)
 	if err != nil {
 		return v1.ExecuteResult{}, err
 	}
@@ -92,7 +81,7 @@ func (c *Client) EndExecution(ctx context.Context, id, key string) error {
 // Stream is Execute that calls emit for what happens meanwhile, one call at a
 // time. An error of emit ends the code and is returned.
 func (c *Client) Stream(ctx context.Context, r ExecuteRequest, emit func(Event) error) (v1.ExecuteResult, error) {
-	body, err := json.Marshal(r)
+	body, err := json.Marshal(r.ExecuteRequest)
 	if err != nil {
 		return v1.ExecuteResult{}, err
 	}

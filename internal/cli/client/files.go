@@ -49,7 +49,7 @@ func (c *Client) WriteFile(ctx context.Context, id, path string, content io.Read
 
 // Chmod sets permissions, in octal.
 func (c *Client) Chmod(ctx context.Context, id, path, mode string) error {
-	body := map[string]string{"sandbox_id": id, "path": path, "mode": mode}
+	body := v1.ChmodRequest{Target: v1.Target{SandboxID: id}, FileChmod: v1.FileChmod{Path: path, Mode: mode}}
 	return c.call(ctx, http.MethodPost, "/api/v1/files/chmod", nil, body, nil)
 }
 

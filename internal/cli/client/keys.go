@@ -9,31 +9,13 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
-// NewKey is what a Key is asked to be. Zero fields are left to the server.
-type NewKey struct {
-	Name   string
-	Role   string
-	Scopes []string
-	Life   time.Duration // zero: it does not expire
-}
-
 const keysPath = "/api/v1/keys"
 
 func keyPath(id string) string { return keysPath + "/" + url.PathEscape(id) }
 
 // CreateKey makes a Key of the caller's Tenant and shows its secret.
-func (c *Client) CreateKey(ctx context.Context, k NewKey) (made v1.Key, err error) {
-	body := map[string]any{"name": k.Name}
-	if k.Role != "" {
-		body["role"] = k.Role
-	}
-	if len(k.Scopes) > 0 {
-		body["scopes"] = k.Scopes
-	}
-	if k.Life != 0 {
-		body["expires_in_seconds"] = k.Life.Seconds()
-	}
-	err = c.call(ctx, http.MethodPost, keysPath, nil, body, &made)
+func (c *Client) CreateKey(ctx context.Context, k v1.KeyRequest) (made v1.Key, err error) {
+	err = c.call(ctx, http.MethodPost, keysPath, nil, k, &made)
 	return made, err
 }
 
@@ -47,7 +29,7 @@ func (c *Client) Keys(ctx context.Context) ([]v1.Key, error) {
 // RotateKey gives a Key another secret and shows it. The one before is valid for
 // overlap.
 func (c *Client) RotateKey(ctx context.Context, id string, overlap time.Duration) (k v1.Key, err error) {
-	err = c.call(ctx, http.MethodPost, keyPath(id)+"/rotate", nil, map[string]float64{"overlap_seconds": overlap.Seconds()}, &k)
+	err = c.call(ctx, http.MethodPost, keyPath(id)+"/rotate", nil, v1.KeyRotation{OverlapSeconds: new(v1.SecondsOrNone(overlap))}, &k)
 	return k, err
 }
 

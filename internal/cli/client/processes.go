@@ -15,22 +15,6 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
-// StartRequest asks for a process. Zero fields mean the server's defaults.
-type StartRequest struct {
-	SandboxID  string            `json:"sandbox_id"`
-	Argv       []string          `json:"argv,omitempty"`
-	Command    string            `json:"command,omitempty"` // for bash, instead of Argv
-	Name       string            `json:"name,omitempty"`
-	User       string            `json:"user,omitempty"`
-	Cwd        string            `json:"cwd,omitempty"`
-	Env        map[string]string `json:"env,omitempty"`
-	Background bool              `json:"background,omitempty"`
-	Timeout    float64           `json:"timeout_seconds,omitempty"`
-	Stdin      []byte            `json:"stdin_base64,omitempty"`
-	KeepStdin  bool              `json:"keep_stdin,omitempty"` // it takes input while it runs
-	Pty        *v1.TerminalSize  `json:"pty,omitempty"`
-}
-
 const processes = "/api/v1/processes"
 
 func processPath(process, call string) string {
@@ -40,7 +24,7 @@ func processPath(process, call string) string {
 func ofSandbox(id string) url.Values { return url.Values{"sandbox_id": {id}} }
 
 // Start starts a process.
-func (c *Client) Start(ctx context.Context, r StartRequest) (v1.Process, error) {
+func (c *Client) Start(ctx context.Context, r v1.StartProcessRequest) (v1.Process, error) {
 	var p v1.Process
 	err := c.call(ctx, http.MethodPost, processes, nil, r, &p)
 	return p, err
@@ -71,7 +55,7 @@ func (c *Client) EndProcess(ctx context.Context, id, process string) (v1.Process
 func (c *Client) Signal(name string) func(ctx context.Context, id, process string) (v1.Process, error) {
 	return func(ctx context.Context, id, process string) (v1.Process, error) {
 		var p v1.Process
-		err := c.call(ctx, http.MethodPost, processPath(process, "/signal"), ofSandbox(id), map[string]string{"signal": name}, &p)
+		err := c.call(ctx, http.MethodPost, processPath(process, "/signal"), ofSandbox(id), v1.SignalRequest{Signal: v1.SignalName(name)}, &p)
 		return p, err
 	}
 }

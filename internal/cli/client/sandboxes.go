@@ -6,45 +6,10 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
-
-// CreateRequest asks for a Sandbox. Zero fields mean the server's defaults.
-type CreateRequest struct {
-	Template    string            `json:"template,omitempty"`
-	Name        string            `json:"name,omitempty"`
-	IfExists    string            `json:"if_exists,omitempty"`
-	Timeout     float64           `json:"timeout_seconds,omitempty"`
-	IdleTimeout float64           `json:"idle_timeout_seconds,omitempty"`
-	Network     *Network          `json:"network,omitempty"`
-	Metadata    map[string]string `json:"metadata,omitempty"`
-	Env         map[string]string `json:"env,omitempty"`
-	User        string            `json:"user,omitempty"`
-	Cwd         string            `json:"cwd,omitempty"`
-	Resources   *Resources        `json:"resources,omitempty"`
-	OnTimeout   string            `json:"on_timeout,omitempty"`
-	Snapshot    string            `json:"snapshot_id,omitempty"` // ID or name
-
-	CheckpointEvery float64     `json:"checkpoint_every_seconds,omitempty"`
-	Secrets         []SecretUse `json:"secrets,omitempty"`
-	Ports           *Ports      `json:"ports,omitempty"`
-
-	Volumes []VolumeMount `json:"volumes,omitempty"`
-}
-
-// Ports says who reaches the ports of a Sandbox.
-type Ports struct {
-	Private bool `json:"private,omitempty"`
-}
-
-// Network says where a Sandbox may connect to: Mode, "public" or "none", with
-// exceptions.
-type Network struct {
-	Mode  string   `json:"mode"`
-	Allow []string `json:"allow,omitempty"`
-	Deny  []string `json:"deny,omitempty"`
-}
 
 // NetworkLog returns the latest decisions about a running Sandbox, oldest first;
 // those with this verdict only, "allowed" or "refused", unless it is empty.
@@ -57,13 +22,10 @@ func (c *Client) NetworkLog(ctx context.Context, id, verdict string) (log v1.Net
 	return log, err
 }
 
-// LinkPort makes a link to a port that is good for so many seconds; zero: the
-// server's default.
-func (c *Client) LinkPort(ctx context.Context, id string, port uint16, seconds float64) (v1.PortLink, error) {
-	var body struct {
-		ExpiresIn float64 `json:"expires_in_seconds,omitempty"`
-	}
-	body.ExpiresIn = seconds
+// LinkPort makes a link to a port that is good for life; zero: the server's
+// default.
+func (c *Client) LinkPort(ctx context.Context, id string, port uint16, life time.Duration) (v1.PortLink, error) {
+	body := v1.PortLinkRequest{ExpiresInSeconds: v1.SecondsOf(life)}
 	var link v1.PortLink
 	err := c.call(ctx, http.MethodPost, "/api/v1/sessions/"+url.PathEscape(id)+"/ports/"+strconv.Itoa(int(port))+"/sign", nil, body, &link)
 	return link, err
@@ -71,7 +33,7 @@ func (c *Client) LinkPort(ctx context.Context, id string, port uint16, seconds f
 
 // SetPort makes one port of a Sandbox private or public.
 func (c *Client) SetPort(ctx context.Context, id string, port uint16, private bool) (p v1.Port, err error) {
-	err = c.call(ctx, http.MethodPut, "/api/v1/sessions/"+url.PathEscape(id)+"/ports/"+strconv.Itoa(int(port)), nil, map[string]bool{"private": private}, &p)
+	err = c.call(ctx, http.MethodPut, "/api/v1/sessions/"+url.PathEscape(id)+"/ports/"+strconv.Itoa(int(port)), nil, v1.PortRequest{Private: &private}, &p)
 	return p, err
 }
 
@@ -84,25 +46,8 @@ func (c *Client) Ports(ctx context.Context, id string, all bool) (ports []v1.Lis
 	return answer.Ports, answer.Truncated, err
 }
 
-// SecretUse has HTTPS requests to Host get Header with the value of the secret
-// Name. Format has "{value}" in it; empty: the value alone.
-type SecretUse struct {
-	Name   string `json:"name"`
-	Host   string `json:"host"`
-	Header string `json:"header"`
-	Format string `json:"format,omitempty"`
-}
-
-// Resources is a size. Zero fields mean the server's defaults.
-type Resources struct {
-	CPUs     float64 `json:"cpus,omitempty"`
-	MemoryMB int64   `json:"memory_mb,omitempty"`
-	DiskMB   int64   `json:"disk_mb,omitempty"`
-	Pids     int64   `json:"pids,omitempty"`
-}
-
 // Create answers when the Sandbox runs.
-func (c *Client) Create(ctx context.Context, r CreateRequest) (v1.Sandbox, error) {
+func (c *Client) Create(ctx context.Context, r v1.CreateRequest) (v1.Sandbox, error) {
 	var s v1.Sandbox
 	err := c.call(ctx, http.MethodPost, "/api/v1/sessions", nil, r, &s)
 	return s, err

@@ -24,19 +24,12 @@ func (c *Client) Secrets(ctx context.Context) ([]v1.Secret, error) {
 // SetSecret makes a Secret, or gives the one of this name another value. A nil
 // description leaves the one that it has, and nil hosts those.
 func (c *Client) SetSecret(ctx context.Context, name, value string, description *string, hosts *[]string) (s v1.Secret, err error) {
-	body := map[string]any{"value": value}
-	if description != nil {
-		body["description"] = *description
-	}
-	if hosts != nil {
-		body["hosts"] = *hosts
-	}
+	body := v1.SecretReplacement{Value: value, Description: description, Hosts: (*v1.SecretHosts)(hosts)}
 	err = c.call(ctx, http.MethodPut, secretPath(name), nil, body, &s)
 	if !errors.Is(err, sandbox.NotFound) {
 		return s, err
 	}
-	body["name"] = name
-	err = c.call(ctx, http.MethodPost, secretsPath, nil, body, &s)
+	err = c.call(ctx, http.MethodPost, secretsPath, nil, v1.SecretRequest{Name: name, SecretReplacement: body}, &s)
 	return s, err
 }
 

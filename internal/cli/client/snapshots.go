@@ -15,34 +15,26 @@ func session(id, what string) string { return "/api/v1/sessions/" + url.PathEsca
 // Pause answers when the state of a Sandbox is safe.
 func (c *Client) Pause(ctx context.Context, id string, filesOnly bool) (v1.Sandbox, error) {
 	var s v1.Sandbox
-	err := c.call(ctx, http.MethodPost, session(id, "/pause"), nil, map[string]bool{"memory": !filesOnly}, &s)
+	err := c.call(ctx, http.MethodPost, session(id, "/pause"), nil, v1.SaveRequest{Memory: new(!filesOnly)}, &s)
 	return s, err
 }
 
 // Resume answers when a paused Sandbox runs.
 func (c *Client) Resume(ctx context.Context, id string, filesOnly bool) (v1.Sandbox, error) {
 	var s v1.Sandbox
-	err := c.call(ctx, http.MethodPost, session(id, "/resume"), nil, map[string]bool{"memory": !filesOnly}, &s)
+	err := c.call(ctx, http.MethodPost, session(id, "/resume"), nil, v1.SaveRequest{Memory: new(!filesOnly)}, &s)
 	return s, err
 }
 
 // Rollback has a Sandbox go on from a Snapshot, by ID or name.
 func (c *Client) Rollback(ctx context.Context, id, snapshot string) (v1.Sandbox, error) {
 	var s v1.Sandbox
-	err := c.call(ctx, http.MethodPost, session(id, "/rollback"), nil, map[string]string{"snapshot_id": snapshot}, &s)
+	err := c.call(ctx, http.MethodPost, session(id, "/rollback"), nil, v1.RollbackRequest{SnapshotID: snapshot}, &s)
 	return s, err
 }
 
-// ForkRequest asks for copies of a Sandbox. Zero fields are as in the original.
-type ForkRequest struct {
-	Count    int                `json:"count"`
-	Name     string             `json:"name,omitempty"`
-	Timeout  float64            `json:"timeout_seconds,omitempty"`
-	Metadata map[string]*string `json:"metadata,omitempty"`
-}
-
 // Fork answers when all copies run or have failed.
-func (c *Client) Fork(ctx context.Context, id string, r ForkRequest) ([]v1.Fork, error) {
+func (c *Client) Fork(ctx context.Context, id string, r v1.ForkRequest) ([]v1.Fork, error) {
 	var reply v1.Forks
 	err := c.call(ctx, http.MethodPost, session(id, "/fork"), nil, r, &reply)
 	return reply.Forks, err
@@ -51,10 +43,7 @@ func (c *Client) Fork(ctx context.Context, id string, r ForkRequest) ([]v1.Fork,
 // TakeSnapshot answers when a Sandbox is saved.
 func (c *Client) TakeSnapshot(ctx context.Context, id, name string, filesOnly bool) (v1.Snapshot, error) {
 	var s v1.Snapshot
-	body := map[string]any{"memory": !filesOnly}
-	if name != "" {
-		body["name"] = name
-	}
+	body := v1.SnapshotRequest{Name: name, Memory: new(!filesOnly)}
 	err := c.call(ctx, http.MethodPost, session(id, "/snapshots"), nil, body, &s)
 	return s, err
 }

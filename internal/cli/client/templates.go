@@ -12,21 +12,6 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
-// NewTemplate is what a Template is to be made of.
-type NewTemplate struct {
-	Template string            `json:"template"`
-	Source   string            `json:"source,omitempty"`
-	Packages []string          `json:"packages,omitempty"`
-	Env      map[string]string `json:"env,omitempty"`
-	Start    string            `json:"start,omitempty"`
-	Ready    string            `json:"ready,omitempty"`
-	Bare     bool              `json:"bare,omitempty"`
-	Force    bool              `json:"force,omitempty"`
-	// Dockerfile is the text of one, in place of Source, and BuildArgs its arguments.
-	Dockerfile string            `json:"dockerfile,omitempty"`
-	BuildArgs  map[string]string `json:"build_args,omitempty"`
-}
-
 const (
 	templatesPath = "/api/v1/templates"
 	buildsPath    = "/api/v1/builds/"
@@ -56,7 +41,7 @@ func (c *Client) RemoveTemplate(ctx context.Context, name string) (gone v1.Remov
 // StartBuild queues a build. files is an archive of files that are put in; nil: there
 // are none. archive is what a source "tar:" is made of, or what a
 // Dockerfile copies from, nil otherwise; it is read to its end unless the server refuses it.
-func (c *Client) StartBuild(ctx context.Context, t NewTemplate, files, archive io.Reader) (b v1.Build, err error) {
+func (c *Client) StartBuild(ctx context.Context, t v1.TemplateRequest, files, archive io.Reader) (b v1.Build, err error) {
 	if files == nil && archive == nil {
 		err = c.call(ctx, http.MethodPost, templatesPath, nil, t, &b)
 		return b, err
@@ -88,7 +73,7 @@ func (c *Client) StartBuild(ctx context.Context, t NewTemplate, files, archive i
 
 var errAnswered = errors.New("the server takes no more")
 
-func writeForm(form *multipart.Writer, t NewTemplate, files, archive io.Reader) error {
+func writeForm(form *multipart.Writer, t v1.TemplateRequest, files, archive io.Reader) error {
 	part, err := form.CreateFormField("template")
 	if err != nil {
 		return err

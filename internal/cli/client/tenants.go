@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 
+	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
@@ -33,23 +34,20 @@ func (c *Client) Tenants(ctx context.Context, state string) ([]v1.Tenant, error)
 
 // CreateTenant makes the record of a Tenant.
 func (c *Client) CreateTenant(ctx context.Context, id, name string) (t v1.Tenant, err error) {
-	body := map[string]string{"tenant": id}
-	if name != "" {
-		body["name"] = name
-	}
+	body := v1.TenantRequest{Tenant: id, Name: name}
 	err = c.call(ctx, http.MethodPost, tenantsPath, nil, body, &t)
 	return t, err
 }
 
 // SuspendTenant suspends a Tenant, for a reason.
 func (c *Client) SuspendTenant(ctx context.Context, id, reason string) (t v1.Tenant, err error) {
-	err = c.call(ctx, http.MethodPatch, tenantPath(id), nil, map[string]string{"state": "suspended", "reason": reason}, &t)
+	err = c.call(ctx, http.MethodPatch, tenantPath(id), nil, v1.TenantChange{State: new(sandbox.TenantSuspended), Reason: reason}, &t)
 	return t, err
 }
 
 // ResumeTenant lets a suspended Tenant go on.
 func (c *Client) ResumeTenant(ctx context.Context, id string) (t v1.Tenant, err error) {
-	err = c.call(ctx, http.MethodPatch, tenantPath(id), nil, map[string]string{"state": "active"}, &t)
+	err = c.call(ctx, http.MethodPatch, tenantPath(id), nil, v1.TenantChange{State: new(sandbox.TenantActive)}, &t)
 	return t, err
 }
 

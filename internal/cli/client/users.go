@@ -8,14 +8,6 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
-// UserFields are what is to be said of a User; what is nil is left as it is.
-type UserFields struct {
-	Name  *string `json:"name,omitempty"`
-	Email *string `json:"email,omitempty"`
-	Role  *string `json:"role,omitempty"`
-	State *string `json:"state,omitempty"` // not of a new one
-}
-
 // usersPath is where the Users of a Tenant are; empty: of the caller's.
 func usersPath(tenant string) string {
 	if tenant == "" {
@@ -47,17 +39,13 @@ func (c *Client) Users(ctx context.Context, tenant, state string) ([]v1.User, er
 }
 
 // AddUser makes a User of a Tenant before a token of theirs comes.
-func (c *Client) AddUser(ctx context.Context, tenant, id string, f UserFields) (u v1.User, err error) {
-	body := struct {
-		ID string `json:"user_id"`
-		UserFields
-	}{id, f}
-	err = c.call(ctx, http.MethodPost, usersPath(tenant), nil, body, &u)
-	return u, err
+func (c *Client) AddUser(ctx context.Context, tenant string, u v1.UserRequest) (made v1.User, err error) {
+	err = c.call(ctx, http.MethodPost, usersPath(tenant), nil, u, &made)
+	return made, err
 }
 
 // ChangeUser changes a User of a Tenant.
-func (c *Client) ChangeUser(ctx context.Context, tenant, id string, f UserFields) (u v1.User, err error) {
+func (c *Client) ChangeUser(ctx context.Context, tenant, id string, f v1.UserChange) (u v1.User, err error) {
 	err = c.call(ctx, http.MethodPatch, userPath(tenant, id), nil, f, &u)
 	return u, err
 }

@@ -8,12 +8,6 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
-// VolumeMount asks for a Volume, by name or ID, at a path of a new Sandbox.
-type VolumeMount struct {
-	Volume string `json:"volume"`
-	Path   string `json:"path"`
-}
-
 const volumesPath = "/api/v1/volumes"
 
 func volumePath(idOrName string) string { return volumesPath + "/" + url.PathEscape(idOrName) }
@@ -21,9 +15,9 @@ func volumePath(idOrName string) string { return volumesPath + "/" + url.PathEsc
 // CreateVolume makes an empty Volume. sizeMB is in MiB; zero: what the server
 // gives.
 func (c *Client) CreateVolume(ctx context.Context, name string, sizeMB int64) (v v1.Volume, err error) {
-	body := map[string]any{"name": name}
+	body := v1.VolumeRequest{Name: name}
 	if sizeMB != 0 {
-		body["size_mb"] = sizeMB
+		body.SizeMB = &sizeMB
 	}
 	err = c.call(ctx, http.MethodPost, volumesPath, nil, body, &v)
 	return v, err
