@@ -71,13 +71,13 @@ type Users struct {
 
 // Tenant is the record of a tenant, as operators see it.
 type Tenant struct {
-	ID        string       `json:"tenant"`
-	Name      string       `json:"name"`
-	Parent    string       `json:"parent,omitempty"`
-	State     string       `json:"state"`
-	CreatedAt time.Time    `json:"created_at"`
-	Suspended *Suspension  `json:"suspended,omitempty"` // nil: it is not
-	Quota     *TenantQuota `json:"quota,omitempty"`     // nil in lists
+	ID        string        `json:"tenant"`
+	Name      string        `json:"name"`
+	Parent    string        `json:"parent,omitempty"`
+	State     string        `json:"state"`
+	CreatedAt time.Time     `json:"created_at"`
+	Suspended *Suspension   `json:"suspended,omitempty"` // nil: it is not
+	Quota     *TenantLimits `json:"quota,omitempty"`     // nil in lists
 }
 
 // Suspension says since when a tenant is suspended, and why.
@@ -92,12 +92,17 @@ type Tenants struct {
 	Next    string   `json:"next_cursor,omitempty"` // empty: this is the last page
 }
 
-// TenantQuota is what a tenant may use, and what it uses.
+// TenantQuota is the quota of a tenant.
 type TenantQuota struct {
-	Tenant string `json:"tenant,omitempty"` // empty within a Tenant
-	Own    bool   `json:"own"`              // not the default of all tenants
-	Limits Quota  `json:"limits"`
-	Used   Quota  `json:"used"`
+	Tenant string `json:"tenant"`
+	TenantLimits
+}
+
+// TenantLimits are what a tenant may use, and what it uses.
+type TenantLimits struct {
+	Own    bool  `json:"own"` // not the default of all tenants
+	Limits Quota `json:"limits"`
+	Used   Quota `json:"used"`
 }
 
 // QuotaState is what the caller's tenant may use, and what it uses.

@@ -22,7 +22,7 @@ type ExecuteResultOf[Text, Bytes, Values any] struct {
 
 	ExitCode   int        `json:"exit_code"`
 	Results    Values     `json:"results"`
-	Error      *Problem   `json:"error,omitempty"`
+	Error      *Exception `json:"error,omitempty"`
 	DurationMS float64    `json:"duration_ms"`
 	Truncated  *Truncated `json:"truncated,omitempty"` // nil: nothing was dropped
 	*Cell                 // nil: the code ran in no context
@@ -36,10 +36,15 @@ type Cell struct {
 	ContextEnded     bool   `json:"context_ended"`     // by this execution
 }
 
-// Problem says what went wrong in a program.
+// Problem says why a program did not end well.
 type Problem struct {
-	Name      string `json:"name"`
-	Message   string `json:"message"`
+	Name    string `json:"name"`
+	Message string `json:"message"`
+}
+
+// Exception says what went wrong in code.
+type Exception struct {
+	Problem
 	Traceback string `json:"traceback,omitempty"`
 }
 
@@ -105,6 +110,11 @@ type Context struct {
 	Default        bool   `json:"default"`
 	State          string `json:"state"` // "busy", "idle" or "stopped"
 	ExecutionCount int64  `json:"execution_count"`
+}
+
+// Interrupted says whether there was an execution to interrupt.
+type Interrupted struct {
+	Interrupted bool `json:"interrupted"`
 }
 
 // Contexts are all contexts of a sandbox.

@@ -54,7 +54,13 @@ type Build struct {
 	Version   string             `json:"version,omitempty"` // that it made
 	SizeBytes int64              `json:"size_bytes,omitempty"`
 	Cached    bool               `json:"cached"`
-	Error     *Failure           `json:"error,omitempty"` // nil: it did not fail
+	Error     *BuildFailure      `json:"error,omitempty"` // nil: it did not fail
+}
+
+// BuildFailure is the reason why a build made nothing.
+type BuildFailure struct {
+	Code    sandbox.Code `json:"code"`
+	Message string       `json:"message"`
 }
 
 // Builds are the builds of a tenant that are known, newest first.

@@ -108,7 +108,7 @@ func (l localTenants) TenantQuota(ctx context.Context, id string) (v1.TenantQuot
 	if err != nil {
 		return v1.TenantQuota{}, err
 	}
-	view := v1.TenantQuota{Tenant: id, Own: own}
+	view := v1.TenantQuota{Tenant: id, TenantLimits: v1.TenantLimits{Own: own}}
 	view.Limits, view.Used = rest.QuotaViewsOf(q, used, stored)
 	return view, nil
 }

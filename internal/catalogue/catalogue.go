@@ -16,6 +16,9 @@ type Operation struct {
 	// Name is the operationId in api/openapi.yaml, or a name of our own for an operation
 	// that REST does not have.
 	Name string
+	// Takes and Gives are values of the types of the request's and the response's JSON;
+	// nil: there is none. Doors with JSON of their own ignore them.
+	Takes, Gives any
 	// Scope is required of the caller. A row has either Scope or Anyone.
 	Scope sandbox.Scope
 	// Anyone marks an operation that needs no credential.

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/login"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
@@ -137,10 +138,10 @@ func (a *app) settings(cmd *cobra.Command) (config.Client, error) {
 }
 
 // chooseProvider finds one of a name, or the only one.
-func chooseProvider(ctx context.Context, c *client.Client, name string) (login.Provider, error) {
+func chooseProvider(ctx context.Context, c *client.Client, name string) (v1.Provider, error) {
 	all, err := c.Providers(ctx)
 	if err != nil {
-		return login.Provider{}, err
+		return v1.Provider{}, err
 	}
 	var names []string
 	for _, p := range all {
@@ -151,11 +152,11 @@ func chooseProvider(ctx context.Context, c *client.Client, name string) (login.P
 	}
 	switch {
 	case len(all) == 0:
-		return login.Provider{}, errors.New("this server has no identity provider to log in with: use an API key")
+		return v1.Provider{}, errors.New("this server has no identity provider to log in with: use an API key")
 	case name != "":
-		return login.Provider{}, usagef("the server knows no identity provider %q, but %s", name, clean(strings.Join(names, ", ")))
+		return v1.Provider{}, usagef("the server knows no identity provider %q, but %s", name, clean(strings.Join(names, ", ")))
 	case len(all) > 1:
-		return login.Provider{}, usagef("the server knows several identity providers: give one by --issuer: %s", clean(strings.Join(names, ", ")))
+		return v1.Provider{}, usagef("the server knows several identity providers: give one by --issuer: %s", clean(strings.Join(names, ", ")))
 	}
 	return all[0], nil
 }

@@ -7,24 +7,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
 )
 
 // healthy is the whole answer of /health, to the byte.
-const healthy = `{"service":"gateway","status":"ok"}`
-
 // health answers GET /health: this process serves.
 func (s *Server) health(w http.ResponseWriter, _ *http.Request, _ sandbox.Identity) error {
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store")
-	_, err := w.Write([]byte(healthy))
-	return err
-}
-
-type readiness struct {
-	Ready   bool     `json:"ready"`
-	Reasons []string `json:"reasons"` // why not, a sentence each
+	return rest.Reply(w, http.StatusOK, v1.Health{Service: "gateway", Status: "ok"})
 }
 
 // ready answers GET /ready: 200 when a Node can take Sandboxes, 503 when none
@@ -38,7 +29,7 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request, _ sandbox.Identit
 }
 
 // readiness asks every Node, and the database.
-func (s *Server) readiness(ctx context.Context) (state readiness) {
+func (s *Server) readiness(ctx context.Context) (state v1.Readiness) {
 	state.Reasons = []string{}
 	defer func() {
 		select {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 )
@@ -18,10 +19,7 @@ import (
 // an API key, that key must have the scope "tokens", and each user_id is a Tenant
 // of its own below the key's.
 func (s *Server) createToken(w http.ResponseWriter, r *http.Request, minter sandbox.Identity) error {
-	var body struct {
-		UserID string `json:"user_id"`
-		Role   string `json:"role"`
-	}
+	var body v1.TokenRequest
 	if err := rest.Decode(r, &body); err != nil {
 		return err
 	}
@@ -37,11 +35,7 @@ func (s *Server) createToken(w http.ResponseWriter, r *http.Request, minter sand
 	if err != nil {
 		return err
 	}
-	return rest.Reply(w, http.StatusOK, struct {
-		AccessToken string `json:"access_token"`
-		TokenType   string `json:"token_type"`
-		ExpiresIn   int    `json:"expires_in"` // seconds
-	}{token, "bearer", int(life.Seconds())})
+	return rest.Reply(w, http.StatusOK, v1.Token{AccessToken: token, TokenType: "bearer", ExpiresIn: int(life.Seconds())})
 }
 
 // tokenFor is whom the token that r asks for speaks for, and for how long. minter is

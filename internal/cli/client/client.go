@@ -23,7 +23,6 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/login"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 )
 
@@ -79,14 +78,12 @@ func NewWithTokens(c config.Client, tokens func(context.Context) (string, error)
 }
 
 // Providers lists the identity providers that one can log in with.
-func (c *Client) Providers(ctx context.Context) ([]login.Provider, error) {
+func (c *Client) Providers(ctx context.Context) ([]v1.Provider, error) {
 	resp, err := c.send(ctx, request{method: http.MethodGet, path: "/api/v1/auth/providers"}, "")
 	if err != nil {
 		return nil, err
 	}
-	var reply struct {
-		Providers []login.Provider `json:"providers"`
-	}
+	var reply v1.Providers
 	err = decode(resp, &reply)
 	return reply.Providers, err
 }
@@ -107,9 +104,7 @@ func (c *Client) bearer(ctx context.Context) (string, error) {
 	if c.token != "" {
 		return c.token, nil
 	}
-	var reply struct {
-		AccessToken string `json:"access_token"`
-	}
+	var reply v1.Token
 	body, err := json.Marshal(map[string]string{"user_id": c.userID, "role": "user"})
 	if err != nil {
 		return "", err

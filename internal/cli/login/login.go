@@ -19,6 +19,8 @@ import (
 	"github.com/coreos/go-oidc/v3/oidc"
 	"github.com/golang-jwt/jwt/v5"
 	"golang.org/x/oauth2"
+
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
 const (
@@ -32,26 +34,17 @@ const (
 	callbackPath = "/callback"
 )
 
-// Provider is who vouches for users of a server.
-type Provider struct {
-	Name     string   `json:"name"`
-	Issuer   string   `json:"issuer"`
-	ClientID string   `json:"client_id"`
-	Audience string   `json:"audience"` // of the tokens that the server takes
-	Scopes   []string `json:"scopes"`
-}
-
 // Login is what is kept of one.
 type Login struct {
-	Provider Provider  `json:"provider"`
-	Token    string    `json:"token"` // that the server takes
-	Expires  time.Time `json:"expires"`
-	Refresh  string    `json:"refresh,omitempty"` // empty: it cannot be renewed
+	Provider v1.Provider `json:"provider"`
+	Token    string      `json:"token"` // that the server takes
+	Expires  time.Time   `json:"expires"`
+	Refresh  string      `json:"refresh,omitempty"` // empty: it cannot be renewed
 }
 
 // Do has somebody log in. show is called with the URL that they are to open in a
 // browser on this machine; Do waits until they came back from there.
-func Do(ctx context.Context, p Provider, show func(url string)) (Login, error) {
+func Do(ctx context.Context, p v1.Provider, show func(url string)) (Login, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, errors.New("nobody logged in within ten minutes"))
 	defer cancel()
 	ctx = oidc.ClientContext(ctx, &http.Client{Timeout: askTime})
@@ -86,7 +79,7 @@ func Do(ctx context.Context, p Provider, show func(url string)) (Login, error) {
 }
 
 // discover asks the issuer where it does what.
-func discover(ctx context.Context, p Provider, redirect string) (*oidc.Provider, *oauth2.Config, error) {
+func discover(ctx context.Context, p v1.Provider, redirect string) (*oidc.Provider, *oauth2.Config, error) {
 	discovered, err := oidc.NewProvider(ctx, p.Issuer)
 	if err != nil {
 		return nil, nil, fmt.Errorf("ask the identity provider: %w", err)
@@ -208,7 +201,7 @@ func refused(err error) error {
 
 // loginOf keeps of what a provider sent the token that the server takes: the one for
 // its audience.
-func loginOf(p Provider, token *oauth2.Token, refresh string) (Login, error) {
+func loginOf(p v1.Provider, token *oauth2.Token, refresh string) (Login, error) {
 	id, _ := token.Extra("id_token").(string)
 	for _, text := range []string{id, token.AccessToken} {
 		var says jwt.RegisteredClaims // unchecked: the server checks

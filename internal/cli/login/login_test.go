@@ -15,6 +15,8 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 	"golang.org/x/oauth2"
+
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
 func testFile(t *testing.T) (File, string) {
@@ -86,7 +88,7 @@ func TestLoginOf(t *testing.T) {
 		}
 		return text
 	}
-	p := Provider{Issuer: "https://i", ClientID: "cli", Audience: "us"}
+	p := v1.Provider{Issuer: "https://i", ClientID: "cli", Audience: "us"}
 	for name, tt := range map[string]struct{ id, access, want string }{
 		"the ID token":        {token("us"), "opaque", token("us")},
 		"one of several":      {token("cli", "us"), token("us"), token("cli", "us")},

@@ -97,7 +97,7 @@ func (a *API) InterruptContext(w http.ResponseWriter, r *http.Request, who sandb
 	if err != nil {
 		return err
 	}
-	return Reply(w, http.StatusOK, map[string]bool{"interrupted": ran})
+	return Reply(w, http.StatusOK, v1.Interrupted{Interrupted: ran})
 }
 
 // DeleteContext answers DELETE /api/v1/contexts/{id}.

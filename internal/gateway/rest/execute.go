@@ -138,7 +138,7 @@ func resultViewOf(res execution.Result) resultView {
 		v.NextOffset = &res.Offset
 	}
 	if res.Problem != nil {
-		v.Error = &v1.Problem{Name: res.Problem.Name, Message: res.Problem.Message, Traceback: res.Problem.Traceback}
+		v.Error = &v1.Exception{Problem: v1.Problem{Name: res.Problem.Name, Message: res.Problem.Message}, Traceback: res.Problem.Traceback}
 	}
 	if res.StdoutDropped > 0 || res.StderrDropped > 0 || res.ValuesDropped > 0 {
 		v.Truncated = &v1.Truncated{StdoutBytesDropped: res.StdoutDropped, StderrBytesDropped: res.StderrDropped, ResultsDropped: res.ValuesDropped}

@@ -89,7 +89,7 @@ func (a *API) replyQuota(w http.ResponseWriter, r *http.Request, tenant sandbox.
 	if err != nil {
 		return err
 	}
-	return Reply(w, http.StatusOK, v1.TenantQuota{Tenant: string(tenant), Own: own, Limits: limits, Used: has})
+	return Reply(w, http.StatusOK, v1.TenantQuota{Tenant: string(tenant), TenantLimits: v1.TenantLimits{Own: own, Limits: limits, Used: has}})
 }
 
 // quotaOf is what a Tenant may have and has, and whether the Quota is its own.

@@ -59,7 +59,7 @@ func buildViewOf(b sandbox.TemplateBuild) v1.Build {
 		StartedAt: b.StartedAt, EndedAt: b.EndedAt, Version: b.Version, SizeBytes: b.SizeBytes, Cached: b.Cached,
 	}
 	if b.Failure != nil {
-		v.Error = &v1.Failure{Code: b.Failure.Code, Message: b.Failure.Message}
+		v.Error = &v1.BuildFailure{Code: b.Failure.Code, Message: b.Failure.Message}
 	}
 	return v
 }

@@ -72,7 +72,7 @@ func (a *API) GetTenant(w http.ResponseWriter, r *http.Request, _ sandbox.Identi
 		return err
 	}
 	v := TenantViewOf(t)
-	v.Quota = &v1.TenantQuota{Own: own, Limits: limits, Used: has}
+	v.Quota = &v1.TenantLimits{Own: own, Limits: limits, Used: has}
 	return Reply(w, http.StatusOK, v)
 }
 

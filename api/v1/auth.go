@@ -1,0 +1,40 @@
+package v1
+
+// TokenRequest asks for a token that speaks for a user.
+type TokenRequest struct {
+	UserID string `json:"user_id"`
+	Role   string `json:"role"`
+}
+
+// Token is a bearer token.
+type Token struct {
+	AccessToken string `json:"access_token"`
+	TokenType   string `json:"token_type"` // "bearer"
+	ExpiresIn   int    `json:"expires_in"` // seconds
+}
+
+// Provider is an identity provider at which a user can log in.
+type Provider struct {
+	Name     string   `json:"name"`
+	Issuer   string   `json:"issuer"`
+	ClientID string   `json:"client_id"`
+	Audience string   `json:"audience"` // of the tokens that the server takes
+	Scopes   []string `json:"scopes"`
+}
+
+// Providers are all identity providers of a server.
+type Providers struct {
+	Providers []Provider `json:"providers"`
+}
+
+// Health says that a process serves.
+type Health struct {
+	Service string `json:"service"`
+	Status  string `json:"status"` // "ok"
+}
+
+// Readiness says whether a server can create sandboxes.
+type Readiness struct {
+	Ready   bool     `json:"ready"`
+	Reasons []string `json:"reasons"` // why it cannot, or not on every node
+}
