@@ -12,7 +12,6 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
 )
 
-// healthy is the whole answer of /health, to the byte.
 // healthy is a v1.Health to the byte, which probes compare with.
 const healthy = `{"service":"gateway","status":"ok"}`
 
