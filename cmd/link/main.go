@@ -20,12 +20,13 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link/shard"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 func main() {
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil)).With("service", "link")
 	if err := run(os.Args[1:], log); err != nil {
-		log.Error("the link shard ends", "error", err)
+		log.Error("the link shard ends", telemetry.KeyError, err)
 		os.Exit(1)
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost/server"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 // host runs the sentry host until SIGTERM or a client's "down", and returns the
@@ -23,7 +24,7 @@ import (
 func host(args []string) int {
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil)).With("service", "sentry-host")
 	if err := runHost(args, log); err != nil {
-		log.Error("the sentry host ends", "error", err)
+		log.Error("the sentry host ends", telemetry.KeyError, err)
 		return 1
 	}
 	return 0
@@ -76,6 +77,6 @@ func runHost(args []string, log *slog.Logger) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	log.Info("the sentry host is ready", "pid", os.Getpid(), "build", cfg.Build)
+	log.Info("the sentry host is ready", "pid", os.Getpid(), telemetry.KeyBuild, cfg.Build)
 	return h.Serve(ctx, l)
 }

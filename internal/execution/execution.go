@@ -310,7 +310,7 @@ func (s *Service) release(ctx context.Context, tenant sandbox.TenantID, id strin
 	defer cancel()
 	s.Guests.Forget(id)
 	if _, err := s.Sandboxes.End(ctx, tenant, id, sandbox.CauseReleased); err != nil && !errors.Is(err, sandbox.NotFound) {
-		s.Log.ErrorContext(ctx, "a borrowed sandbox was not released; its deadline will end it",
+		s.Log.ErrorContext(ctx, "releasing a borrowed sandbox failed; its deadline ends it",
 			telemetry.KeySandbox, id, telemetry.KeyError, err.Error())
 	}
 }
@@ -319,7 +319,7 @@ func (s *Service) release(ctx context.Context, tenant sandbox.TenantID, id strin
 // record. It returns NotFound for one that is absent or has ended.
 func (s *Service) End(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
 	if err := s.Guests.TellUse(ctx); err != nil { // so that the certificate has the last output
-		s.Log.WarnContext(ctx, "the use of sandboxes was not told", telemetry.KeyError, err.Error())
+		s.Log.WarnContext(ctx, "reporting the use of sandboxes before an end failed", telemetry.KeyError, err.Error())
 	}
 	sb, err := s.Sandboxes.End(ctx, tenant, idOrName, sandbox.CauseReleased)
 	if err != nil {

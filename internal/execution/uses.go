@@ -133,7 +133,7 @@ func (g *Guests) KeepTelling(ctx context.Context, log *slog.Logger) {
 		case <-ctx.Done():
 		}
 		if err := g.TellUse(ctx); err != nil {
-			log.Warn("the use of sandboxes was not told", telemetry.KeyError, err.Error())
+			log.Warn("reporting the use of sandboxes failed; will retry", telemetry.KeyError, err.Error())
 		}
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 // Request is one call as its handler sees it. Files are closed after the
@@ -175,7 +177,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 		m, files, err := r.next()
 		if err != nil {
 			if ctx.Err() == nil && !errors.Is(err, io.EOF) {
-				s.Log.Warn("a local connection broke", "error", err)
+				s.Log.Warn("a local connection was lost", telemetry.KeyError, err)
 			}
 			return
 		}
@@ -246,7 +248,7 @@ func (s *Server) answer(ctx context.Context, id uint64, req *Request) {
 		out = nil
 	}
 	if err := send(req.Peer.conn, a, out); err != nil && ctx.Err() == nil {
-		s.Log.Warn("could not answer a local call", "method", req.Method, "error", err)
+		s.Log.Warn("answering a local call failed", telemetry.KeyMethod, req.Method, telemetry.KeyError, err)
 	}
 	if req.after != nil {
 		req.after()

@@ -98,7 +98,7 @@ func (l *auditLog) append(ctx context.Context, e sandbox.AuditEntry) error {
 		return nil
 	}
 	l.failed.Inc()
-	l.log.ErrorContext(ctx, "an audit entry could not be written", telemetry.KeyError, err.Error(), "entry", slog.GroupValue(
+	l.log.ErrorContext(ctx, "writing an audit entry failed", telemetry.KeyError, err.Error(), "entry", slog.GroupValue(
 		slog.Time("at", e.At), slog.Any("tenant", e.Tenant), slog.String("user", e.User), slog.String("key", e.Key),
 		slog.String("operation", e.Operation), slog.String("target", e.Target), slog.String("sandbox", e.Sandbox),
 		slog.String("remote", e.Remote), slog.String("request", e.Request), slog.Int("status", e.Status), slog.String("code", e.Code)))
@@ -119,7 +119,7 @@ func (l *auditLog) forget(ctx context.Context, life time.Duration) {
 	defer tick.Stop()
 	for {
 		if err := l.trim(ctx, time.Now().Add(-life)); err != nil && ctx.Err() == nil {
-			l.log.Warn("old audit entries could not be removed", telemetry.KeyError, err.Error())
+			l.log.Warn("removing old audit entries failed", telemetry.KeyError, err.Error())
 		}
 		select {
 		case <-tick.C:

@@ -268,7 +268,7 @@ func TestNothingChangesUnrecorded(t *testing.T) {
 			if status, answer := door.ask(t, f, "http://"+addr.String(), id); status != 503 || !strings.Contains(answer, "audit log") {
 				t.Errorf("it is answered with %d %s", status, answer)
 			}
-			if logs := f.logs.String(); !strings.Contains(logs, "an audit entry could not be written") || strings.Contains(logs, f.token) {
+			if logs := f.logs.String(); !strings.Contains(logs, "writing an audit entry failed") || strings.Contains(logs, f.token) {
 				t.Errorf("the log says %s", logs)
 			}
 			changed, tried := f.sandboxes.live()-live, log.tried.Load()

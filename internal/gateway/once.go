@@ -18,6 +18,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rpc"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 const (
@@ -201,7 +202,7 @@ func (s *Server) settle(ctx context.Context, o sandbox.Once, end outcome) {
 		err = s.Store.DropOnce(ctx, o)
 	}
 	if err != nil {
-		s.Log.Warn("what became of a request with an idempotency key could not be recorded", "error", err)
+		s.Log.Warn("recording the answer to an idempotency key failed", telemetry.KeyError, err)
 	}
 }
 
@@ -259,7 +260,7 @@ func (s *Server) forgetOnces(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		if _, err := s.Store.DeleteOnces(ctx, time.Now().Add(-onceLife)); err != nil && ctx.Err() == nil {
-			s.Log.Warn("old answers could not be removed", "error", err)
+			s.Log.Warn("removing old answers to idempotency keys failed", telemetry.KeyError, err)
 		}
 		select {
 		case <-tick.C:

@@ -10,6 +10,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 // healthy is a v1.Health to the byte, which probes compare with.
@@ -45,8 +46,8 @@ func (s *Server) readiness(ctx context.Context) (state v1.Readiness) {
 	}()
 	nodes, err := s.api.NodeStates(ctx)
 	if err != nil {
-		s.Log.WarnContext(ctx, "the nodes cannot be listed", "error", err.Error())
-		state.Reasons = append(state.Reasons, "the nodes cannot be listed")
+		s.Log.WarnContext(ctx, "listing the nodes failed", telemetry.KeyError, err.Error())
+		state.Reasons = append(state.Reasons, "listing the nodes failed")
 	} else if len(nodes) == 0 {
 		state.Reasons = append(state.Reasons, "there is no node")
 	}
@@ -60,7 +61,7 @@ func (s *Server) readiness(ctx context.Context) (state v1.Readiness) {
 		return state
 	}
 	if err := s.CheckWrite(ctx); err != nil {
-		s.Log.WarnContext(ctx, "the database cannot be written", "error", err.Error())
+		s.Log.WarnContext(ctx, "the write check of the database failed", telemetry.KeyError, err.Error())
 		state.Ready, state.Reasons = false, append(state.Reasons, "the database cannot be written: "+status.Of(err).Message)
 	}
 	return state

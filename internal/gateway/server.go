@@ -365,7 +365,7 @@ func (s *Server) drain(srv *http.Server, end context.CancelCauseFunc) error {
 	if srv.Shutdown(patience) == nil && s.finished(patience) {
 		return nil
 	}
-	s.Log.Warn("requests outlasted the drain and are ended")
+	s.Log.Warn("the drain timed out; ending the requests that are left")
 	end(errDraining)
 	last, stop := context.WithTimeout(context.Background(), lastWords)
 	defer stop()

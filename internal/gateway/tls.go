@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 const (
@@ -86,7 +88,7 @@ func (c *Certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 				err = c.read()
 			}
 			if err != nil {
-				c.log.Warn("the new certificate for TLS is not used", "error", err.Error())
+				c.log.Warn("loading the new TLS certificate failed; the old one stays in use", telemetry.KeyError, err.Error())
 			}
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/payload"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 // earlierHosts are the sentry hosts of earlier builds that run beside ours: those
@@ -41,14 +42,14 @@ func (e *earlierHosts) takeUp(ctx context.Context) (running []string) {
 		}
 		owned, err := e.ownedBoots(ctx, build)
 		if err == nil && len(owned) > 0 {
-			e.log.Warn("sandboxes of an earlier build run: its sentry host runs beside that of this build", "build", build, "boots", len(owned))
+			e.log.Warn("sandboxes of an earlier build run: its sentry host runs beside that of this build", telemetry.KeyBuild, build, "boots", len(owned))
 			running = append(running, build)
 			err = e.keepOnly(ctx, build, owned)
 		} else if err == nil {
 			err = e.retire(ctx, build, e.saved)
 		}
 		if err != nil {
-			e.log.Warn("what an earlier build left is not in order", "build", build, "error", err)
+			e.log.Warn("reading the state of an earlier build failed", telemetry.KeyBuild, build, telemetry.KeyError, err)
 		}
 	}
 	return running
@@ -131,7 +132,7 @@ func (e *earlierHosts) whenNeeded(ctx context.Context, build string, l *net.Unix
 		err = e.letGo(undo, build)
 		cancel()
 		if err != nil {
-			e.log.Warn("the sentry host of an earlier build was not ended", "build", build, "error", err)
+			e.log.Warn("ending the sentry host of an earlier build failed", telemetry.KeyBuild, build, telemetry.KeyError, err)
 		}
 		if _, err := os.Stat(e.program(build)); err != nil {
 			_ = os.Remove(e.NeedSocket(build)) // nothing needs the build any more
@@ -149,7 +150,7 @@ func (e *earlierHosts) whileNeeded(ctx context.Context, build string, conn net.C
 		err = e.startHost(ctx, build, e.SavedEarlier(build))
 	}
 	if err != nil {
-		e.log.Error("the sentry host of an earlier build cannot be started", "build", build, "error", err)
+		e.log.Error("starting the sentry host of an earlier build failed", telemetry.KeyBuild, build, telemetry.KeyError, err)
 		return
 	}
 	if _, err := conn.Write([]byte{sentryhost.Ready}); err != nil {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/payload"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 // hostStart bounds the wait for a sentry host to listen: it takes up what an earlier
@@ -333,9 +334,9 @@ func (l Layout) keepHost(ctx context.Context, build, saved string, log *slog.Log
 				return
 			}
 		}
-		log.Warn("the sentry host ended and is started again", "build", build)
+		log.Warn("the sentry host ended; restarting it", telemetry.KeyBuild, build)
 		if err := l.startHost(ctx, build, saved); err != nil && ctx.Err() == nil {
-			log.Error("the sentry host cannot be started", "error", err)
+			log.Error("starting the sentry host failed", telemetry.KeyError, err)
 			select {
 			case <-time.After(time.Second):
 			case <-ctx.Done():

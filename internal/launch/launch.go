@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/payload"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 // Environment variables by which the launcher tells the server what it holds.
@@ -105,7 +106,7 @@ func Run(ctx context.Context, o Options) error {
 	if o.Build != nil {
 		go func() {
 			if err := o.Build(ctx); err != nil && ctx.Err() == nil {
-				o.Log.Error("the template base could not be built", "error", err)
+				o.Log.Error("building the template base failed", telemetry.KeyError, err)
 			}
 		}()
 	}
@@ -140,7 +141,7 @@ func (o Options) keepBuilder(ctx context.Context) {
 		if time.Since(began) > builderPatience {
 			pause = builderPause
 		}
-		o.Log.Error("the builder of templates ended and is started again", "error", err, "in", pause)
+		o.Log.Error("the builder of templates ended; restarting it", telemetry.KeyError, err, "in", pause)
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():

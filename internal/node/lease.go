@@ -22,7 +22,7 @@ func (n *Node) keepLease(ctx context.Context) error {
 		err := n.renewLease(attempt)
 		cancel()
 		if err != nil && ctx.Err() == nil {
-			n.log.Warn("the lease was not renewed", telemetry.KeyError, err)
+			n.log.Warn("renewing the lease failed", telemetry.KeyError, err)
 		}
 		select {
 		case <-ticker.C:

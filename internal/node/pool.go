@@ -210,7 +210,7 @@ func (p *pool) step(ctx context.Context, refills *sync.WaitGroup) time.Duration 
 	p.measure()
 	for _, b := range p.surplus() {
 		if err := p.node.destroy(ctx, b, 0); err != nil && ctx.Err() == nil {
-			p.node.log.Warn("a boot of the pool stays", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
+			p.node.log.Warn("destroying a boot of the pool failed", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
 		}
 	}
 	image, n, wait := p.wanted()
@@ -328,7 +328,7 @@ func (p *pool) refill(ctx context.Context, image string) {
 	n.mu.Unlock()
 	if dead {
 		if err := n.destroy(ctx, b, 0); err != nil {
-			n.log.Warn("a boot that ended at once stays", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
+			n.log.Warn("destroying a boot that ended at its start failed", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
 		}
 	}
 	p.look()
@@ -366,7 +366,7 @@ func (p *pool) note(ctx context.Context, err error) {
 	case errors.Is(ctx.Err(), context.Canceled): // the server stops
 	default:
 		if p.problem == nil {
-			p.node.log.Warn("the pool cannot be refilled", telemetry.KeyTemplate, p.cfg.Template, telemetry.KeyError, err)
+			p.node.log.Warn("refilling the pool failed", telemetry.KeyTemplate, p.cfg.Template, telemetry.KeyError, err)
 		}
 		p.problem = err
 		p.pause = min(max(firstRetry, 2*p.pause), lastRetry)

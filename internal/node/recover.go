@@ -78,7 +78,7 @@ func (n *Node) recoverBoot(ctx context.Context, status sandbox.BootStatus, e *en
 	n.boots[b.id] = b
 	n.mu.Unlock()
 	if err := n.destroy(ctx, b, 0); err != nil {
-		n.log.Warn("a boot that belongs to nobody stays", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
+		n.log.Warn("destroying a boot without an owner failed", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
 	}
 }
 
@@ -106,12 +106,12 @@ func (n *Node) recoverBound(ctx context.Context, b *boot, status sandbox.BootSta
 	n.mu.Unlock()
 	if older != nil {
 		if err := n.destroy(ctx, older, 0); err != nil {
-			n.log.Warn("an old boot stays", telemetry.KeyBoot, older.id, telemetry.KeyError, err)
+			n.log.Warn("destroying an older boot of a sandbox failed", telemetry.KeyBoot, older.id, telemetry.KeyError, err)
 		}
 	}
 	if status.Network != e.Network {
 		if err := n.engine.SetNetwork(ctx, b.id, e.Network); err != nil {
-			n.log.Warn("the network of a boot was not restored", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
+			n.log.Warn("restoring the network of a boot failed", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
 		}
 	}
 	return true
@@ -121,7 +121,7 @@ func (n *Node) recoverBound(ctx context.Context, b *boot, status sandbox.BootSta
 func (n *Node) recoverEnding(bootID string, e *entry) {
 	if e == nil { // whom to tell is lost; the Sandbox's record will miss its Boot
 		if err := n.journal.remove(bootID); err != nil {
-			n.log.Warn("the journal of a boot stays", telemetry.KeyBoot, bootID, telemetry.KeyError, err)
+			n.log.Warn("removing the journal of a boot that is gone failed", telemetry.KeyBoot, bootID, telemetry.KeyError, err)
 		}
 		return
 	}

@@ -86,7 +86,7 @@ func (n *Node) save(ctx context.Context, engine sandbox.Pauser, b *boot, r sandb
 	undo, cancel := uncancelled(ctx)
 	defer cancel()
 	if thawErr := engine.Thaw(undo, b.id); thawErr != nil {
-		n.log.ErrorContext(ctx, "a boot that could not be saved stays frozen", telemetry.KeyBoot, b.id, telemetry.KeyError, thawErr)
+		n.log.ErrorContext(ctx, "thawing a boot after a failed save failed", telemetry.KeyBoot, b.id, telemetry.KeyError, thawErr)
 	}
 	return sandbox.Saved{}, err
 }
@@ -125,7 +125,7 @@ func (n *Node) saveFiles(ctx context.Context, engine sandbox.Pauser, r sandbox.F
 	}
 	saved, err := n.saveFilesOf(ctx, engine, b, r)
 	if destroyErr := n.destroy(ctx, b, 0); destroyErr != nil {
-		n.log.WarnContext(ctx, "a boot that files were saved of is still there", telemetry.KeyBoot, b.id, telemetry.KeyError, destroyErr)
+		n.log.WarnContext(ctx, "destroying a boot after a save of its files failed", telemetry.KeyBoot, b.id, telemetry.KeyError, destroyErr)
 	}
 	return saved, err
 }
@@ -166,7 +166,7 @@ func (n *Node) share(ctx context.Context, snapshot string, tenant sandbox.Tenant
 		return
 	}
 	if err := engine.ShareSaved(ctx, snapshot, string(tenant)); err != nil && !errors.Is(err, sandbox.Unsupported) {
-		n.log.WarnContext(ctx, "snapshot packing failed", "snapshot", snapshot, telemetry.KeyError, err)
+		n.log.WarnContext(ctx, "asking for the packing of a snapshot failed", telemetry.KeySnapshot, snapshot, telemetry.KeyError, err)
 	}
 }
 

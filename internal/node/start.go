@@ -208,7 +208,7 @@ func (n *Node) claim(ctx context.Context, req sandbox.StartRequest, turn turn) (
 		if b == nil || ctx.Err() != nil || errors.Is(err, sandbox.Invalid) {
 			return nil, err
 		}
-		n.log.WarnContext(ctx, "a boot of the pool could not be bound", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
+		n.log.WarnContext(ctx, "binding a boot of the pool failed", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
 	}
 	return nil, nil
 }
@@ -325,7 +325,7 @@ func (n *Node) bind(ctx context.Context, b *boot, binding sandbox.Binding, limit
 	}
 	if err != nil {
 		if destroyErr := n.destroy(ctx, b, 0); destroyErr != nil {
-			n.log.WarnContext(ctx, "a boot that could not be bound is still there", telemetry.KeyBoot, b.id, telemetry.KeyError, destroyErr)
+			n.log.WarnContext(ctx, "destroying a boot whose bind failed did not succeed", telemetry.KeyBoot, b.id, telemetry.KeyError, destroyErr)
 		}
 	}
 	return err

@@ -80,7 +80,7 @@ func (n *Node) destroy(ctx context.Context, b *boot, grace time.Duration) error 
 // Boot for a blank one.
 func (n *Node) forget(b *boot) {
 	if err := n.journal.remove(b.id); err != nil {
-		n.log.Warn("the journal of a boot stays", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
+		n.log.Warn("removing the journal of a stopped boot failed", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
 	}
 	n.mu.Lock()
 	n.unlist(b)

@@ -96,14 +96,14 @@ func (n *Node) serveVolumes(ctx context.Context, bootID string, tenant sandbox.T
 		if sleep(ctx, wait) != nil {
 			return
 		}
-		n.log.Debug("connecting to the volume server of a boot again", telemetry.KeyBoot, bootID, telemetry.KeyError, err)
+		n.log.Debug("reconnecting to the volume server of a boot", telemetry.KeyBoot, bootID, telemetry.KeyError, err)
 	}
 }
 
 // cleanVolumes removes what deletions left that a crash cut.
 func (n *Node) cleanVolumes(ctx context.Context) error {
 	if err := n.volumes.Clean(ctx); err != nil && ctx.Err() == nil {
-		n.log.Warn("files of deleted volumes stay", telemetry.KeyError, err)
+		n.log.Warn("removing the files of deleted volumes failed", telemetry.KeyError, err)
 	}
 	return nil
 }

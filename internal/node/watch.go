@@ -91,7 +91,7 @@ func (n *Node) keepEnding(b *boot, end ending) {
 	e := b.entry()
 	e.Ended = &end
 	if err := n.journal.write(b.id, e); err != nil {
-		n.log.Warn("why a boot ended is not in the journal", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
+		n.log.Warn("writing the cause of a boot's end to the journal failed", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
 	}
 }
 
@@ -109,7 +109,7 @@ func (n *Node) relieve(ctx context.Context, bootID string) {
 		ctx, cancel := context.WithTimeout(ctx, relieveLimit)
 		defer cancel()
 		if err := b.guest.KillBiggest(ctx); err != nil {
-			n.log.Warn("a boot is out of memory and its guest made no room", telemetry.KeyBoot, bootID, telemetry.KeyError, err)
+			n.log.Warn("asking the guest of a boot to free memory failed", telemetry.KeyBoot, bootID, telemetry.KeyError, err)
 		}
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -219,13 +219,13 @@ func (n *Node) reportOne(ctx context.Context, e sandbox.BootEnd) error {
 	e.Node = n.cfg.Name
 	if err := n.cfg.OnEnd(limited, e); err != nil {
 		if ctx.Err() == nil {
-			n.log.Warn("the end of a boot was not accepted", telemetry.KeyBoot, e.BootID, telemetry.KeySandbox, e.SandboxID, telemetry.KeyError, err)
+			n.log.Warn("reporting the end of a boot failed", telemetry.KeyBoot, e.BootID, telemetry.KeySandbox, e.SandboxID, telemetry.KeyError, err)
 		}
 		return err
 	}
 	n.reports.accepted(e.BootID)
 	if err := n.journal.remove(e.BootID); err != nil {
-		n.log.Warn("the journal of a boot stays", telemetry.KeyBoot, e.BootID, telemetry.KeyError, err)
+		n.log.Warn("removing the journal of a reported boot failed", telemetry.KeyBoot, e.BootID, telemetry.KeyError, err)
 	}
 	return nil
 }
@@ -237,7 +237,7 @@ func (n *Node) keepCompared(ctx context.Context) error {
 			return err
 		}
 		if err := n.compare(ctx); err != nil && ctx.Err() == nil {
-			n.log.Warn("boots were not compared with the engine's", telemetry.KeyError, err)
+			n.log.Warn("comparing boots with the engine's list failed", telemetry.KeyError, err)
 		}
 	}
 }
@@ -291,8 +291,8 @@ func (n *Node) known() (settled []string, unstopped []*boot) {
 
 // stopStray stops a Boot that the Engine runs and nobody knows.
 func (n *Node) stopStray(ctx context.Context, bootID string) {
-	n.log.Warn("stopping a boot that belongs to nobody", telemetry.KeyBoot, bootID)
+	n.log.Warn("stopping a boot without an owner", telemetry.KeyBoot, bootID)
 	if err := n.engine.Stop(ctx, bootID, 0); err != nil {
-		n.log.Warn("a stray boot stays", telemetry.KeyBoot, bootID, telemetry.KeyError, err)
+		n.log.Warn("stopping a boot without an owner failed", telemetry.KeyBoot, bootID, telemetry.KeyError, err)
 	}
 }

@@ -70,7 +70,7 @@ func (s *Server) build() {
 		connect.WithReadMaxBytes(maxMessage),
 		connect.WithInterceptors(s.check()),
 		connect.WithRecover(func(_ context.Context, _ connect.Spec, _ http.Header, p any) error {
-			s.Log.Error("a call panicked", telemetry.KeyError, fmt.Sprint(p))
+			s.Log.Error("the handler of a call panicked", telemetry.KeyError, fmt.Sprint(p))
 			return internal(fmt.Errorf("panic: %v", p))
 		}),
 	}
@@ -138,7 +138,7 @@ func (s *Server) check() connect.Interceptor {
 				s.logCall(ctx, r.Spec().Procedure, caller, code, lasted)
 			}()
 			if caller, err = s.Keys.check(r.Header(), s.Role); err != nil {
-				s.Log.WarnContext(ctx, "a call without a right to it", telemetry.KeyMethod, r.Spec().Procedure, telemetry.KeyError, err)
+				s.Log.WarnContext(ctx, "refused a call without the right to it", telemetry.KeyMethod, r.Spec().Procedure, telemetry.KeyError, err)
 				return nil, Public(err)
 			}
 			return next(withCaller(ctx, caller), r)
@@ -239,7 +239,7 @@ func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 	if srv.Shutdown(patience) == nil {
 		return nil
 	}
-	s.Log.Warn("calls outlasted the drain and are ended")
+	s.Log.Warn("the drain timed out; ending the calls that are left")
 	cancel()
 	return srv.Close()
 }
@@ -274,7 +274,7 @@ func (l *ownUser) Accept() (net.Conn, error) {
 		if err == nil && (uid == 0 || int(uid) == unix.Geteuid()) {
 			return conn, nil
 		}
-		l.log.Warn("another user's process was refused", "uid", uid, telemetry.KeyError, err)
+		l.log.Warn("refused a connection of another user's process", "uid", uid, telemetry.KeyError, err)
 		conn.Close()
 	}
 }

@@ -134,7 +134,7 @@ func (s *Server) carries(path string, do transfer) http.Handler {
 		if err == nil {
 			err = do(withCaller(ctx, caller), r.URL.Query(), r.Body, out)
 		} else {
-			s.Log.WarnContext(ctx, "a call without a right to it", telemetry.KeyMethod, path, telemetry.KeyError, err)
+			s.Log.WarnContext(ctx, "refused a transfer without the right to it", telemetry.KeyMethod, path, telemetry.KeyError, err)
 		}
 		s.logCall(ctx, path, caller, codeOf(err), time.Since(began))
 		switch {

@@ -49,7 +49,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		if err := s.refresh(ctx); err != nil && ctx.Err() == nil {
-			s.log.Warn("the scheduler's view of the nodes is old", telemetry.KeyError, err)
+			s.log.Warn("reading the nodes failed; the scheduler uses an old view", telemetry.KeyError, err)
 		}
 		select {
 		case <-ticker.C:

@@ -49,7 +49,7 @@ func auditOwn(ctx context.Context, store sandbox.AuditStore, log *slog.Logger, e
 	defer cancel()
 	e.At, e.Request = time.Now().UTC().Truncate(time.Microsecond), telemetry.RequestOf(ctx)
 	if _, err := store.AppendAudit(ctx, e); err != nil {
-		log.ErrorContext(ctx, "an audit entry could not be written", telemetry.KeyError, err.Error(), "operation", e.Operation,
+		log.ErrorContext(ctx, "writing an audit entry of the command line failed", telemetry.KeyError, err.Error(), "operation", e.Operation,
 			"target", e.Target, telemetry.KeySandbox, e.Sandbox, telemetry.KeyTenant, e.Tenant, "detail", e.Detail)
 	}
 }

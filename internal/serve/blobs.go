@@ -46,7 +46,7 @@ func (j *joined) openBlobs(ctx context.Context) (sandbox.Blobs, error) {
 	case errors.Is(err, sandbox.NotFound), errors.Is(err, sandbox.Denied):
 		return nil, fmt.Errorf("CLOUD_SANDBOX_BLOBS: %w", err)
 	default:
-		j.log.Warn("snapshots are not copied before what keeps the copies answers", telemetry.KeyError, err)
+		j.log.Warn("the store of copies does not answer; snapshots are copied later", telemetry.KeyError, err)
 	}
 	return blobs, nil
 }

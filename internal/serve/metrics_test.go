@@ -129,3 +129,16 @@ func TestOutcome(t *testing.T) {
 		}
 	}
 }
+
+func TestRegistryGathers(t *testing.T) {
+	families, err := newRegistry().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "go_goroutines" {
+			return
+		}
+	}
+	t.Error("no go_goroutines")
+}

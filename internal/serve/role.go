@@ -73,7 +73,7 @@ func RunRole(ctx context.Context, cfg config.Config, in launch.Inherited, log *s
 	if err := start(ctx, parts); err != nil {
 		return err
 	}
-	log.Info("ready to serve", "addr", cfg.Addr, "data", cfg.Data)
+	log.Info("this role is ready", "addr", cfg.Addr, "data", cfg.Data)
 	return parts.Wait(ctx)
 }
 

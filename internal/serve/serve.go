@@ -40,7 +40,6 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/offload"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/builder"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/webhook"
@@ -77,7 +76,7 @@ func Run(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog.
 	if err != nil {
 		return err
 	}
-	log.Info("ready to serve", "addr", cfg.Addr, "dev", cfg.Dev, "data", cfg.Data)
+	log.Info("the server is ready", "addr", cfg.Addr, "dev", cfg.Dev, "data", cfg.Data)
 	return parts.Wait(ctx)
 }
 
@@ -103,9 +102,9 @@ type joined struct {
 
 // open opens what every process needs.
 func open(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog.Logger) (*joined, error) {
-	j := &joined{cfg: cfg, layout: launch.Layout{Root: cfg.Data}, listeners: in.Listeners, log: log, registry: telemetry.NewRegistry()}
+	j := &joined{cfg: cfg, layout: launch.Layout{Root: cfg.Data}, listeners: in.Listeners, log: log, registry: newRegistry()}
 	if cfg.DevFailpoint != "" {
-		log.Warn("this server dies when tests say so: CLOUD_SANDBOX_DEV_FAILPOINT is set")
+		log.Warn("CLOUD_SANDBOX_DEV_FAILPOINT is set: tests can kill this server")
 		j.points = failpoint.New(cfg.DevFailpoint, nil)
 	}
 	var err error

@@ -54,7 +54,7 @@ func (m *Manager) checkpoint(ctx context.Context, id string, tenant sandbox.Tena
 	if err != nil {
 		if !errors.Is(err, sandbox.NotFound) {
 			if ctx.Err() == nil {
-				m.log.WarnContext(ctx, "a checkpoint has to wait", telemetry.KeySandbox, id, telemetry.KeyTenant, tenant, telemetry.KeyError, err)
+				m.log.WarnContext(ctx, "a checkpoint was postponed", telemetry.KeySandbox, id, telemetry.KeyTenant, tenant, telemetry.KeyError, err)
 			}
 			m.checkpoints.set(id, tenant, now().Add(checkpointLater))
 		}
@@ -72,7 +72,7 @@ func (m *Manager) checkpoint(ctx context.Context, id string, tenant sandbox.Tena
 	defer cancel()
 	_, err = m.saveRunning(limited, sb, "checkpoint", sandbox.SnapshotRequest{}, false)
 	if errors.Is(err, sandbox.Unsupported) {
-		m.log.WarnContext(ctx, "the engine makes no checkpoints", telemetry.KeySandbox, id, telemetry.KeyNode, sb.Boot.Node)
+		m.log.WarnContext(ctx, "the engine does not support checkpoints", telemetry.KeySandbox, id, telemetry.KeyNode, sb.Boot.Node)
 		return
 	}
 	if err != nil && ctx.Err() == nil {
@@ -176,8 +176,8 @@ func (m *Manager) survived(ctx context.Context, before, after sandbox.Sandbox, c
 	m.untrack(after.ID)
 	m.alarm.set(after.Deadline)
 	m.cfg.Survived(cause)
-	m.log.WarnContext(ctx, "a sandbox lost its boot and goes back to its last checkpoint", telemetry.KeySandbox, after.ID, telemetry.KeyTenant, after.Tenant,
-		telemetry.KeyNode, before.Boot.Node, telemetry.KeyBoot, before.Boot.ID, "cause", cause, "snapshot", after.Restored.From,
+	m.log.WarnContext(ctx, "a sandbox lost its boot; it goes back to its last checkpoint", telemetry.KeySandbox, after.ID, telemetry.KeyTenant, after.Tenant,
+		telemetry.KeyNode, before.Boot.Node, telemetry.KeyBoot, before.Boot.ID, "cause", cause, telemetry.KeySnapshot, after.Restored.From,
 		"lost_seconds", after.Restored.Lost.Seconds(), "times", after.Restored.Times)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
@@ -188,7 +188,7 @@ func (m *Manager) survived(ctx context.Context, before, after sandbox.Sandbox, c
 // the Boot no more: what fails here reconciling does.
 func (m *Manager) letGo(ctx context.Context, before sandbox.Sandbox) {
 	if err := m.nodes.Stop(ctx, before.Boot.Node, before.Boot.ID, 0); err != nil {
-		m.log.WarnContext(ctx, "the boot of a paused sandbox is stopped later", telemetry.KeySandbox, before.ID, telemetry.KeyBoot, before.Boot.ID, telemetry.KeyError, err)
+		m.log.WarnContext(ctx, "stopping the boot of a paused sandbox failed; will retry", telemetry.KeySandbox, before.ID, telemetry.KeyBoot, before.Boot.ID, telemetry.KeyError, err)
 		m.mendSoon()
 	}
 }

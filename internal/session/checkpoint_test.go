@@ -103,7 +103,7 @@ func TestCheckpointThatCannotBegin(t *testing.T) {
 		store.blind.Store(true)
 		w.pass(61 * time.Second)
 		store.blind.Store(false)
-		if !strings.Contains(told.String(), "a checkpoint has to wait") || !strings.Contains(told.String(), sb.ID) {
+		if !strings.Contains(told.String(), "a checkpoint was postponed") || !strings.Contains(told.String(), sb.ID) {
 			t.Errorf("told %q", told.String())
 		}
 		w.pass(10 * time.Second)

@@ -262,7 +262,7 @@ func (m *Manager) undo(ctx context.Context, sb sandbox.Sandbox, cause sandbox.Ca
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
 	if _, err := m.end(ctx, sb.ID, cause, nil); err != nil && !errors.Is(err, sandbox.NotFound) {
-		m.log.WarnContext(ctx, "undo of a create goes on later", telemetry.KeySandbox, sb.ID, telemetry.KeyError, err)
+		m.log.WarnContext(ctx, "undoing a failed create failed; will retry", telemetry.KeySandbox, sb.ID, telemetry.KeyError, err)
 	}
 }
 

@@ -125,7 +125,7 @@ func (m *Manager) pauseDue(ctx context.Context, id string, filesOnly bool, cause
 		_, err = m.end(ctx, id, cause, due)
 		return err
 	}
-	m.log.WarnContext(ctx, "a sandbox that is due to pause runs on for now", telemetry.KeySandbox, id, telemetry.KeyError, err)
+	m.log.WarnContext(ctx, "pausing a sandbox at its deadline failed; will retry", telemetry.KeySandbox, id, telemetry.KeyError, err)
 	_, err = m.change(ctx, id, func(s *sandbox.Sandbox) error {
 		if later := now().Add(pauseRetry); s.State == sandbox.Running && s.Deadline.Before(later) {
 			s.Deadline = later
@@ -141,10 +141,10 @@ func (m *Manager) deleteCertificates(ctx context.Context) error {
 	for {
 		n, err := m.store.DeleteEnded(ctx, now().Add(-sandbox.CertificateLife), now().Add(-sandbox.RefusedLife))
 		if err != nil && ctx.Err() == nil {
-			m.log.Warn("old certificates stay", telemetry.KeyError, err)
+			m.log.Warn("deleting old end certificates failed", telemetry.KeyError, err)
 		}
 		if n > 0 {
-			m.log.Info("deleted old certificates", "count", n)
+			m.log.Info("deleted old end certificates", "count", n)
 		}
 		m.trimUsage(ctx)
 		if err := sleep(ctx, deleteEvery); err != nil {
@@ -158,7 +158,7 @@ func (m *Manager) trimUsage(ctx context.Context) {
 		return
 	}
 	if _, err := m.store.TrimUsage(ctx, sandbox.DayOf(now().Add(-m.cfg.UsageLife))); err != nil && ctx.Err() == nil {
-		m.log.Warn("old usage stays", telemetry.KeyError, err)
+		m.log.Warn("deleting old usage failed", telemetry.KeyError, err)
 	}
 }
 

@@ -27,7 +27,7 @@ func (m *Manager) Used(ctx context.Context, uses []sandbox.Use) error {
 		}
 		if tail, ended := m.tails.add(u.SandboxID, u.Output); ended {
 			if err := m.certify(ctx, u.SandboxID, tail); err != nil {
-				m.log.Warn("the last output of a sandbox is not in its certificate", telemetry.KeySandbox, u.SandboxID, telemetry.KeyError, err)
+				m.log.Warn("reading the last output of a sandbox for its end certificate failed", telemetry.KeySandbox, u.SandboxID, telemetry.KeyError, err)
 			}
 		}
 	}
@@ -66,7 +66,7 @@ func (m *Manager) endIdle(ctx context.Context) error {
 		}
 		wait := min(time.Until(next), longestSleep)
 		if err := work.wait(); err != nil && ctx.Err() == nil {
-			m.log.Warn("idle sandboxes wait", telemetry.KeyError, err)
+			m.log.Warn("ending idle sandboxes failed; will retry", telemetry.KeyError, err)
 			wait = retryExpire
 		}
 		if err := m.idle.wait(ctx, wait); err != nil {
@@ -81,7 +81,7 @@ func (m *Manager) trackAll(ctx context.Context) bool {
 	records, err := m.store.SandboxesNotEnded(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
-			m.log.Warn("idle sandboxes wait", telemetry.KeyError, err)
+			m.log.Warn("listing sandboxes for their idle timeouts failed", telemetry.KeyError, err)
 		}
 		return false
 	}

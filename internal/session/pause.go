@@ -176,13 +176,13 @@ func (m *Manager) pauseHeld(ctx context.Context, sb sandbox.Sandbox, filesOnly b
 	paused, err := m.pauseInto(ctx, sb, snap)
 	m.observe("pause", err, began)
 	if err != nil {
-		m.log.WarnContext(ctx, "a sandbox could not be paused", telemetry.KeySandbox, sb.ID, telemetry.KeyNode, sb.Boot.Node, telemetry.KeyError, err)
+		m.log.WarnContext(ctx, "pausing a sandbox failed", telemetry.KeySandbox, sb.ID, telemetry.KeyNode, sb.Boot.Node, telemetry.KeyError, err)
 		return sandbox.Sandbox{}, err
 	}
 	m.untrack(sb.ID)
 	m.alarm.set(paused.Deadline)
 	m.log.InfoContext(ctx, "a sandbox is paused", telemetry.KeySandbox, sb.ID, telemetry.KeyTenant, sb.Tenant, telemetry.KeyNode, sb.Boot.Node,
-		"snapshot", snap.ID, telemetry.KeyDuration, float64(time.Since(began).Microseconds())/1000)
+		telemetry.KeySnapshot, snap.ID, telemetry.KeyDuration, float64(time.Since(began).Microseconds())/1000)
 	return paused, nil
 }
 
@@ -209,7 +209,7 @@ func (m *Manager) pauseInto(ctx context.Context, sb sandbox.Sandbox, snap sandbo
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
 	if _, undoErr := m.runOn(undo, sb, sb.Deadline); undoErr != nil {
-		m.log.WarnContext(ctx, "a pause that failed is undone later", telemetry.KeySandbox, sb.ID, telemetry.KeyError, undoErr)
+		m.log.WarnContext(ctx, "undoing a failed pause failed; will retry", telemetry.KeySandbox, sb.ID, telemetry.KeyError, undoErr)
 		m.mendSoon()
 	}
 	return sandbox.Sandbox{}, err
@@ -220,7 +220,7 @@ func (m *Manager) pauseInto(ctx context.Context, sb sandbox.Sandbox, snap sandbo
 func (m *Manager) undoMove(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
-	m.log.InfoContext(ctx, "a change that was left half done is undone", telemetry.KeySandbox, sb.ID, "was", sb.State)
+	m.log.InfoContext(ctx, "undid a half-done change of state", telemetry.KeySandbox, sb.ID, "was", sb.State)
 	if sb.State == sandbox.Pausing {
 		return m.runOn(ctx, sb, sb.Bounded(now().Add(sb.Timeout)))
 	}

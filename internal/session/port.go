@@ -97,7 +97,7 @@ func (m *Manager) keepImage(ctx context.Context, snap sandbox.Snapshot) error {
 	case err == nil:
 		return nil
 	case !errors.Is(err, sandbox.Exhausted):
-		m.log.WarnContext(ctx, "an image that came with a snapshot is in no list", "snapshot", snap.ID, telemetry.KeyError, err)
+		m.log.WarnContext(ctx, "listing the image of an imported snapshot failed", telemetry.KeySnapshot, snap.ID, telemetry.KeyError, err)
 		return nil
 	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
@@ -107,7 +107,7 @@ func (m *Manager) keepImage(ctx context.Context, snap sandbox.Snapshot) error {
 		undone = m.cfg.Imported.Drop(undo, versionOf(snap))
 	}
 	if undone != nil {
-		m.log.WarnContext(ctx, "removing a snapshot that was refused with its image failed", "snapshot", snap.ID, telemetry.KeyError, undone)
+		m.log.WarnContext(ctx, "removing a snapshot that was refused with its image failed", telemetry.KeySnapshot, snap.ID, telemetry.KeyError, undone)
 	}
 	return err
 }
@@ -126,6 +126,6 @@ func (m *Manager) receive(ctx context.Context, snap sandbox.Snapshot, content io
 	if snap, err = m.store.UpdateSnapshot(ctx, snap); err != nil {
 		return sandbox.Snapshot{}, err
 	}
-	m.log.InfoContext(ctx, "a snapshot was imported", "snapshot", snap.ID, telemetry.KeyTenant, snap.Tenant, telemetry.KeyNode, snap.Node)
+	m.log.InfoContext(ctx, "a snapshot was imported", telemetry.KeySnapshot, snap.ID, telemetry.KeyTenant, snap.Tenant, telemetry.KeyNode, snap.Node)
 	return snap, nil
 }

@@ -131,11 +131,11 @@ func (m *Manager) resumeHeld(ctx context.Context, sb sandbox.Sandbox, snap sandb
 	running, err := m.startFrom(ctx, resuming)
 	m.observe("resume", err, began)
 	if err != nil {
-		m.log.WarnContext(ctx, "a sandbox could not resume", telemetry.KeySandbox, sb.ID, telemetry.KeyNode, snap.Node, "snapshot", snap.ID, telemetry.KeyError, err)
+		m.log.WarnContext(ctx, "resuming a sandbox failed", telemetry.KeySandbox, sb.ID, telemetry.KeyNode, snap.Node, telemetry.KeySnapshot, snap.ID, telemetry.KeyError, err)
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 		defer cancel()
 		if _, undoErr := m.stayPaused(undo, resuming, sb.Snapshot, sb.Timeline, sb.Deadline); undoErr != nil {
-			m.log.WarnContext(ctx, "a resume that failed is undone later", telemetry.KeySandbox, sb.ID, telemetry.KeyError, undoErr)
+			m.log.WarnContext(ctx, "undoing a failed resume failed; will retry", telemetry.KeySandbox, sb.ID, telemetry.KeyError, undoErr)
 			m.mendSoon()
 		}
 		return sandbox.Sandbox{}, cannotStart(resuming, began, err)
@@ -143,7 +143,7 @@ func (m *Manager) resumeHeld(ctx context.Context, sb sandbox.Sandbox, snap sandb
 	m.alarm.set(running.Deadline)
 	m.track(running)
 	m.log.InfoContext(ctx, "a sandbox resumed", telemetry.KeySandbox, sb.ID, telemetry.KeyTenant, sb.Tenant, telemetry.KeyNode, running.Boot.Node,
-		telemetry.KeyBoot, running.Boot.ID, "snapshot", snap.ID, telemetry.KeyDuration, float64(time.Since(began).Microseconds())/1000)
+		telemetry.KeyBoot, running.Boot.ID, telemetry.KeySnapshot, snap.ID, telemetry.KeyDuration, float64(time.Since(began).Microseconds())/1000)
 	return running, nil
 }
 

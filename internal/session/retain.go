@@ -32,7 +32,7 @@ func (m *Manager) keepRetained(ctx context.Context) error {
 	all := true
 	for {
 		if err := m.retain(ctx, all); err != nil && ctx.Err() == nil {
-			m.log.Warn("snapshots stay that were to go", telemetry.KeyError, err)
+			m.log.Warn("deleting snapshots beyond the quota failed", telemetry.KeyError, err)
 		}
 		timer := time.NewTimer(retainEvery)
 		select {
@@ -78,7 +78,7 @@ func (m *Manager) retainOf(ctx context.Context, tenant sandbox.TenantID) error {
 		return err
 	}
 	return m.unkeep(ctx, quota.Retention.Beyond(all, now()), func(snap sandbox.Snapshot) {
-		m.log.InfoContext(ctx, "a snapshot goes, as its tenant's quota says", "snapshot", snap.ID, telemetry.KeyTenant, tenant)
+		m.log.InfoContext(ctx, "deleting a snapshot beyond its tenant's quota", telemetry.KeySnapshot, snap.ID, telemetry.KeyTenant, tenant)
 		m.cfg.LetGo(ctx, snap)
 	})
 }
@@ -130,6 +130,6 @@ func (m *Manager) unkeep(ctx context.Context, snaps []sandbox.Snapshot, gone fun
 func (m *Manager) touchLayer(ctx context.Context, snap sandbox.Snapshot) {
 	snap.UsedAt = now()
 	if _, err := m.store.UpdateSnapshot(ctx, snap); err != nil && !isConflict(err) {
-		m.log.WarnContext(ctx, "the use of a layer is not recorded", "snapshot", snap.ID, telemetry.KeyError, err)
+		m.log.WarnContext(ctx, "recording the use of a layer failed", telemetry.KeySnapshot, snap.ID, telemetry.KeyError, err)
 	}
 }

@@ -163,7 +163,7 @@ func (m *Manager) retell(ctx context.Context, id string) error {
 		return err
 	}
 	if err := m.tell(ctx, sb); err != nil {
-		m.log.WarnContext(ctx, "a sandbox takes the change of a secret later", telemetry.KeySandbox, id, telemetry.KeyError, err)
+		m.log.WarnContext(ctx, "telling a sandbox of a changed secret failed; will retry", telemetry.KeySandbox, id, telemetry.KeyError, err)
 		m.mendSoon()
 	}
 	return nil

@@ -226,7 +226,7 @@ func (m *Manager) awaitStops() {
 	select {
 	case <-stopped:
 	case <-time.After(lastStops):
-		m.log.Warn("boots that no sandbox owns are still being stopped; the next process sees to them")
+		m.log.Warn("shutdown cut off the stops of boots without a sandbox; the next process goes on with them")
 	}
 }
 

@@ -396,7 +396,7 @@ func (m *Manager) discard(ctx context.Context, snap sandbox.Snapshot, loose bool
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
 	if err := m.nodes.DeleteSaved(ctx, snap.Node, snap.ID); err != nil && !errors.Is(err, sandbox.Unsupported) {
-		m.log.WarnContext(ctx, "saved state is deleted later", "snapshot", snap.ID, telemetry.KeyNode, snap.Node, telemetry.KeyError, err)
+		m.log.WarnContext(ctx, "deleting saved state failed; will retry", telemetry.KeySnapshot, snap.ID, telemetry.KeyNode, snap.Node, telemetry.KeyError, err)
 		return nil
 	}
 	return m.store.DropSnapshot(ctx, snap.ID)
@@ -438,7 +438,7 @@ func (m *Manager) keepSwept(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if err := m.sweepAll(ctx); err != nil && ctx.Err() == nil {
-			m.log.Warn("saved state or a volume that nobody needs stays", telemetry.KeyError, err)
+			m.log.Warn("deleting unused saved states and volumes failed", telemetry.KeyError, err)
 			if err := sleep(ctx, sweepPause); err != nil {
 				return err
 			}

@@ -145,7 +145,7 @@ func (m *Manager) finish(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandb
 		if now().Sub(sb.Ended.At) < stopPatience {
 			return sb, err
 		}
-		m.log.ErrorContext(ctx, "a sandbox is recorded ended although its boot could not be stopped",
+		m.log.ErrorContext(ctx, "recorded a sandbox as ended although stopping its boot failed",
 			telemetry.KeySandbox, sb.ID, telemetry.KeyBoot, sb.Boot.ID, telemetry.KeyNode, sb.Boot.Node, telemetry.KeyError, err)
 	}
 	if err := sb.To(sandbox.Ended); err != nil {

@@ -59,7 +59,7 @@ func (m *Manager) keepSuspended(ctx context.Context) error {
 			err = m.pauseSuspended(ctx, attempts)
 		}
 		if err != nil && !failing && ctx.Err() == nil {
-			m.log.Warn("sandboxes of suspended tenants run on for now", telemetry.KeyError, err)
+			m.log.Warn("stopping the sandboxes of suspended tenants failed; will retry", telemetry.KeyError, err)
 		}
 		failing = err != nil
 		if err := sleep(ctx, m.cfg.SuspensionsEvery); err != nil {

@@ -18,7 +18,7 @@ func (m *Manager) keepTraffic(ctx context.Context) error {
 	var counted map[string]sandbox.Traffic
 	for {
 		if err := m.countTraffic(ctx, &counted); err != nil && ctx.Err() == nil {
-			m.log.Warn("traffic is counted later", telemetry.KeyError, err)
+			m.log.Warn("reading the traffic of sandboxes failed; will retry", telemetry.KeyError, err)
 		}
 		if err := sleep(ctx, trafficEvery); err != nil {
 			return err

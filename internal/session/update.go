@@ -140,7 +140,7 @@ func (m *Manager) takeBack(ctx context.Context, before, after sandbox.Sandbox) {
 		sb.Revision++
 		if _, err = m.store.UpdateSandbox(ctx, sb); !isConflict(err) {
 			if err != nil {
-				m.log.WarnContext(ctx, "a change that was refused stays in the record", telemetry.KeySandbox, after.ID, telemetry.KeyError, err)
+				m.log.WarnContext(ctx, "undoing a refused change in the record failed", telemetry.KeySandbox, after.ID, telemetry.KeyError, err)
 			}
 			return
 		}
@@ -167,6 +167,6 @@ func (m *Manager) tellAgain(ctx context.Context, id string) error {
 	limited, cancel := context.WithTimeout(ctx, againLimit)
 	defer cancel()
 	err = m.tell(limited, sb)
-	m.log.Info("reconcile told a boot what its record says", telemetry.KeySandbox, id, telemetry.KeyBoot, sb.Boot.ID, telemetry.KeyError, err)
+	m.log.Info("reconcile applied a sandbox's record to its boot", telemetry.KeySandbox, id, telemetry.KeyBoot, sb.Boot.ID, telemetry.KeyError, err)
 	return ctx.Err()
 }

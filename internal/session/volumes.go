@@ -74,11 +74,11 @@ func (m *Manager) CreateVolume(ctx context.Context, tenant sandbox.TenantID, req
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 		defer cancel()
 		if undoErr := m.discardVolume(undo, v); undoErr != nil {
-			m.log.WarnContext(ctx, "a volume that was not made is deleted later", "volume", v.ID, telemetry.KeyError, undoErr)
+			m.log.WarnContext(ctx, "undoing a failed create of a volume failed; will retry", telemetry.KeyVolume, v.ID, telemetry.KeyError, undoErr)
 		}
 		return sandbox.Volume{}, err
 	}
-	m.log.InfoContext(ctx, "a volume was made", "volume", v.ID, telemetry.KeyTenant, v.Tenant, telemetry.KeyNode, v.Node)
+	m.log.InfoContext(ctx, "a volume was made", telemetry.KeyVolume, v.ID, telemetry.KeyTenant, v.Tenant, telemetry.KeyNode, v.Node)
 	return v, nil
 }
 
@@ -141,7 +141,7 @@ func (m *Manager) DeleteVolume(ctx context.Context, tenant sandbox.TenantID, idO
 		}
 		return sandbox.Volume{}, noVolume(idOrName) // somebody else deleted it
 	}
-	m.log.InfoContext(ctx, "a volume was deleted", "volume", v.ID, telemetry.KeyTenant, v.Tenant, telemetry.KeyNode, v.Node)
+	m.log.InfoContext(ctx, "a volume was deleted", telemetry.KeyVolume, v.ID, telemetry.KeyTenant, v.Tenant, telemetry.KeyNode, v.Node)
 	return v, nil
 }
 
@@ -154,7 +154,7 @@ func (m *Manager) discardVolume(ctx context.Context, v sandbox.Volume) error {
 		}
 	}
 	if err := m.nodes.DeleteVolume(ctx, v.Node, v.ID); err != nil {
-		m.log.WarnContext(ctx, "a volume's files are deleted later", "volume", v.ID, telemetry.KeyNode, v.Node, telemetry.KeyError, err)
+		m.log.WarnContext(ctx, "deleting the files of a volume failed; will retry", telemetry.KeyVolume, v.ID, telemetry.KeyNode, v.Node, telemetry.KeyError, err)
 		return nil
 	}
 	return m.store.DropVolume(ctx, v.ID)

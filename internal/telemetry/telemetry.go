@@ -1,4 +1,4 @@
-// Package telemetry makes the logger and the metrics registry that every part
+// Package telemetry makes the logger that every part
 // is given, and names the keys that log lines share.
 package telemetry
 
@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"os"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sys/unix"
 )
 
@@ -25,6 +23,9 @@ const (
 	KeyBoot     = "boot_id"
 	KeyNode     = "node"
 	KeyTemplate = "template"
+	KeySnapshot = "snapshot_id"
+	KeyVolume   = "volume_id"
+	KeyBuild    = "build" // of this program, or of a template
 	KeyCode     = "code"
 	KeyError    = "error"
 	KeyRole     = "role"   // of the process: gateway, node, ...
@@ -50,15 +51,4 @@ func IsTerminal(w io.Writer) bool {
 	}
 	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
 	return err == nil
-}
-
-// NewRegistry returns a registry with the collectors of the Go runtime and of
-// this process.
-func NewRegistry() *prometheus.Registry {
-	r := prometheus.NewRegistry()
-	r.MustRegister(
-		collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-	)
-	return r
 }

@@ -26,16 +26,3 @@ func TestBufferIsNoTerminal(t *testing.T) {
 		t.Error("a buffer is a terminal")
 	}
 }
-
-func TestRegistryGathers(t *testing.T) {
-	families, err := NewRegistry().Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		if f.GetName() == "go_goroutines" {
-			return
-		}
-	}
-	t.Error("no go_goroutines")
-}

@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/standin"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/upstream"
 )
@@ -343,7 +344,7 @@ func (b *build) locked(ctx context.Context) (Image, error) {
 	}
 	image, err := b.make(ctx)
 	if cleanup := removeTree(b.dir); err == nil && cleanup != nil {
-		b.logger().Warn("a finished build left files", "error", cleanup)
+		b.logger().Warn("removing the temporary files of a finished build failed", telemetry.KeyError, cleanup)
 	}
 	return image, err
 }
@@ -355,7 +356,7 @@ func (b *build) leaveNothing() {
 		err = nil
 	}
 	if err := errors.Join(err, b.Store.forgetLock(b.name)); err != nil {
-		b.logger().Warn("a build left files", "error", err)
+		b.logger().Warn("removing the temporary files of a build failed", telemetry.KeyError, err)
 	}
 }
 
@@ -469,7 +470,7 @@ func (b *build) fillTree(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if err == nil {
-			b.logger().Info("the template is made of an image", "template", b.name, "image", digest.String())
+			b.logger().Info("making the template from an image", telemetry.KeyTemplate, b.name, "image", digest.String())
 			b.say("source", "the image "+digest.String(), 0, 0)
 			image = &digest
 		} else {
@@ -477,8 +478,8 @@ func (b *build) fillTree(ctx context.Context) error {
 			if err := b.checkStandIn(missing, standin.System{Distribution: b.plan.distro.Name, Codename: b.plan.distro.Suite}); err != nil {
 				return err
 			}
-			b.logger().Warn("the template is made of packages, because no registry gives the image",
-				"template", b.name, "image", ref, "distribution", b.plan.distro.Name, "suite", b.plan.distro.Suite, "mirror", b.plan.distro.Mirror, "error", err)
+			b.logger().Warn("making the template from packages: no registry has the image",
+				telemetry.KeyTemplate, b.name, "image", ref, "distribution", b.plan.distro.Name, "suite", b.plan.distro.Suite, "mirror", b.plan.distro.Mirror, telemetry.KeyError, err)
 			b.say("source", fmt.Sprintf("%s %s packages, because no registry gives %s (%v)", b.plan.distro.Name, b.plan.distro.Suite, ref, err), 0, 0)
 		}
 	}
@@ -549,7 +550,7 @@ func (b *build) store(ctx context.Context) (Image, error) {
 	}
 	if err := b.Store.Admit(b.Quota, b.ref.Owner, digest); err != nil {
 		if left := b.Store.drop(digest); left != nil {
-			b.logger().Warn("removing the image of a refused build failed", "image", digest, "error", left)
+			b.logger().Warn("removing the image of a refused build failed", "image", digest, telemetry.KeyError, left)
 		}
 		return Image{}, err
 	}

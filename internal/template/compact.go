@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 const (
@@ -32,7 +33,7 @@ func (c *Compactor) Run(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		if err := c.compact(ctx, unusedFor); err != nil && ctx.Err() == nil {
-			c.Log.Warn("compacting template images failed; will retry", "error", err)
+			c.Log.Warn("compacting template images failed; will retry", telemetry.KeyError, err)
 		}
 		select {
 		case <-tick.C:

@@ -21,6 +21,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 // A pinned package of the npm registry. Integrity is the registry's own word
@@ -111,7 +112,7 @@ func (b *build) download(ctx context.Context, p pinned, dir string) (string, err
 		if err == nil || ctx.Err() != nil {
 			return file, err
 		}
-		b.logger().Warn("npm did not fetch a package; asking the registry itself", "package", p.name, "error", err)
+		b.logger().Warn("npm failed to fetch a package; asking the registry directly", "package", p.name, telemetry.KeyError, err)
 	}
 	file := filepath.Join(dir, "package.tgz")
 	return file, b.get(ctx, p, file)

@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/upstream"
 )
 
@@ -204,7 +205,7 @@ func (b *build) addPillow(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if err != nil {
-			b.logger().Warn("Pillow was not installed for the Python of an image", "template", b.name, "error", err)
+			b.logger().Warn("installing Pillow for the Python of an image failed", telemetry.KeyTemplate, b.name, telemetry.KeyError, err)
 			b.say("python", "going without Pillow, which PyPI did not give", 0, 0)
 		}
 		if err := b.forget(trusted); err != nil {

@@ -64,7 +64,7 @@ func (s *Sender) serve(ctx context.Context, r *receiver) {
 		}
 		due, err := s.cfg.Store.DueDeliveries(ctx, r.id, time.Now().UTC(), limit)
 		if err != nil && ctx.Err() == nil {
-			s.cfg.Log.Warn("what waits for a webhook cannot be read", "receiver", r.name(), telemetry.KeyError, err)
+			s.cfg.Log.Warn("reading the deliveries that are due failed", "receiver", r.name(), telemetry.KeyError, err)
 		}
 		if len(due) == 0 {
 			sleep(ctx, r.more, s.cfg.Poll)
@@ -116,11 +116,11 @@ func (s *Sender) deliver(ctx context.Context, r *receiver, d sandbox.Delivery) b
 		return false
 	case isFinal(err), now.Sub(d.Event.At) >= maxAge:
 		defer s.sent.WithLabelValues(failed).Inc()
-		s.cfg.Log.Warn("a webhook did not take an event", "receiver", r.name(), telemetry.KeyError, err, "event", d.Event.Kind,
+		s.cfg.Log.Warn("delivering an event failed; it is given up", "receiver", r.name(), telemetry.KeyError, err, "event", d.Event.Kind,
 			telemetry.KeyTenant, d.Event.Tenant, telemetry.KeySandbox, d.Event.Sandbox)
 		return s.record(ctx, s.cfg.Store.EndDelivery(ctx, d, false)) && isFinal(err)
 	}
-	s.cfg.Log.Debug("a webhook will be tried again", "receiver", r.name(), telemetry.KeyError, err, "try", d.Tries+1)
+	s.cfg.Log.Debug("delivering an event failed; will retry", "receiver", r.name(), telemetry.KeyError, err, "try", d.Tries+1)
 	s.record(ctx, s.cfg.Store.RetryDelivery(ctx, d, now.Add(backoff(s.cfg.Pause, d.Tries+1, longestWait))))
 	return false
 }
@@ -128,7 +128,7 @@ func (s *Sender) deliver(ctx context.Context, r *receiver, d sandbox.Delivery) b
 // record tells of an outcome that is not in the Store, and reports whether it is.
 func (s *Sender) record(ctx context.Context, err error) bool {
 	if err != nil && ctx.Err() == nil {
-		s.cfg.Log.Warn("what came of a webhook cannot be recorded", telemetry.KeyError, err)
+		s.cfg.Log.Warn("recording the outcome of a delivery failed", telemetry.KeyError, err)
 	}
 	return err == nil
 }
@@ -145,7 +145,7 @@ func (s *Sender) Follow(ctx context.Context, ended func(ctx context.Context, sin
 		}
 		all, unread := ended(ctx, since)
 		if unread != nil {
-			s.cfg.Log.Debug("not all ended builds can be read", telemetry.KeyError, unread)
+			s.cfg.Log.Debug("reading ended builds for events failed", telemetry.KeyError, unread)
 		}
 		var events []sandbox.Event
 		for _, e := range all {

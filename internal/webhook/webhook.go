@@ -160,7 +160,7 @@ func (s *Sender) Run(ctx context.Context) error {
 		select {
 		case <-s.more:
 			if err := s.write(ctx); err != nil && ctx.Err() == nil {
-				s.cfg.Log.Warn("events cannot be written and wait", telemetry.KeyError, err)
+				s.cfg.Log.Warn("writing events failed; will retry", telemetry.KeyError, err)
 				sleep(ctx, nil, s.cfg.Poll)
 				wake(s.more)
 			}
@@ -171,7 +171,7 @@ func (s *Sender) Run(ctx context.Context) error {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTime)
 	defer cancel()
 	if err := s.write(last); err != nil {
-		s.cfg.Log.Warn("the last events are lost", telemetry.KeyError, err)
+		s.cfg.Log.Warn("writing the last events at shutdown failed; they are lost", telemetry.KeyError, err)
 	}
 	return ctx.Err()
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/client"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 // Config of an Engine.
@@ -125,7 +126,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	for _, build := range cfg.Earlier.Running {
 		h, err := e.reach(ctx, build)
 		if err != nil {
-			cfg.Log.Error("the sentry host of an earlier build does not come back, and its boots are lost", "build", build, "error", err)
+			cfg.Log.Error("the sentry host of an earlier build does not come back; its boots are lost", telemetry.KeyBuild, build, telemetry.KeyError, err)
 			continue // one build's sandboxes must not keep all others from going on
 		}
 		hosts = append(hosts, h)
@@ -443,7 +444,7 @@ func (e *Engine) publish(ev sandbox.BootEvent) {
 	select {
 	case e.events <- ev:
 	default:
-		e.cfg.Log.Error("an event was dropped: nobody watches the engine", "boot", ev.ID, "kind", string(ev.Kind))
+		e.cfg.Log.Error("an event was dropped: nobody watches the engine", telemetry.KeyBoot, ev.ID, "kind", string(ev.Kind))
 	}
 }
 
@@ -475,7 +476,7 @@ func (e *Engine) Start(ctx context.Context, id string, spec sandbox.BootSpec) er
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()
 		if stopErr := e.discard(undo, id, b); stopErr != nil {
-			e.cfg.Log.Warn("cleaning up a failed start failed; will retry", "boot", id, "error", stopErr)
+			e.cfg.Log.Warn("cleaning up a failed start failed; will retry", telemetry.KeyBoot, id, telemetry.KeyError, stopErr)
 			e.insist("the boot "+id, func(ctx context.Context) error { return e.discard(ctx, id, b) })
 		}
 		return err
@@ -641,7 +642,7 @@ func (e *Engine) askToEnd(ctx context.Context, id string, b *boot, grace time.Du
 	})
 	defer guest.Close()
 	if err := guest.Shutdown(ctx, grace); err != nil && ctx.Err() == nil {
-		e.cfg.Log.Info("the guest did not end by itself", "boot", id, "error", err)
+		e.cfg.Log.Info("asking the guest to shut down failed", telemetry.KeyBoot, id, telemetry.KeyError, err)
 	}
 }
 
@@ -680,7 +681,7 @@ func (e *Engine) freeLink(ctx context.Context, id string, b *boot) {
 		last, err := c.Remove(ctx, id)
 		e.depart(id, sandbox.Traffic{Sent: last.Sent, Received: last.Received, Refused: last.Refused})
 		if err != nil && sandbox.CodeOf(err) != sandbox.NotFound {
-			e.cfg.Log.Warn("a link could not be unplugged", "boot", id, "error", err)
+			e.cfg.Log.Warn("unplugging a link failed", telemetry.KeyBoot, id, telemetry.KeyError, err)
 		}
 	}
 	b.hostEnd.Close()

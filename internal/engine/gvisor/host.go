@@ -15,6 +15,7 @@ import (
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 // Earlier says how to reach the sentry hosts of earlier builds. They run what was
@@ -207,7 +208,7 @@ func (h *host) keepConnected(ctx context.Context) {
 				select {
 				case <-c.Done():
 					if ctx.Err() == nil {
-						log.Warn("the sentry host went away")
+						log.Warn("the connection to the sentry host was lost")
 					}
 				case <-ctx.Done():
 				}
@@ -215,7 +216,7 @@ func (h *host) keepConnected(ctx context.Context) {
 			}
 		}
 		if ctx.Err() == nil {
-			log.Warn("the sentry host does not answer", "error", err)
+			log.Warn("connecting to the sentry host failed", telemetry.KeyError, err)
 		}
 		select {
 		case <-time.After(pause):
@@ -260,7 +261,7 @@ func (e *Engine) insist(what string, undo func(context.Context) error) {
 			}
 			if pause == mostPause && time.Since(said) > time.Minute {
 				said = time.Now()
-				e.cfg.Log.Warn("cleanup still failing", "what", what, "since", began, "error", err)
+				e.cfg.Log.Warn("deferred cleanup failed again; will retry", "what", what, "since", began, telemetry.KeyError, err)
 			}
 		}
 	})
@@ -297,7 +298,7 @@ func (h *host) compare(ctx context.Context, c *sentryhost.Client) error {
 		// One that has a copy does not take another. A Boot that ends just now
 		// has closed its link, and nothing is lost by that.
 		if err := c.Keep(ctx, id, f); err != nil && ctx.Err() == nil {
-			e.cfg.Log.Info("the sentry host did not take a link", "boot", id, "error", err)
+			e.cfg.Log.Info("handing a link to the sentry host failed", telemetry.KeyBoot, id, telemetry.KeyError, err)
 		}
 	}
 	for _, id := range lost {
@@ -364,7 +365,7 @@ func (e *Engine) release(h *host) {
 		return
 	}
 	if err := h.close(); err != nil {
-		e.cfg.Log.Warn("the sentry host of an earlier build was not let go", "build", h.build, "error", err)
+		e.cfg.Log.Warn("letting go of the sentry host of an earlier build failed", telemetry.KeyBuild, h.build, telemetry.KeyError, err)
 	}
 }
 
@@ -432,7 +433,7 @@ func (h *host) unlend(ctx context.Context, name string) {
 		h.engine.release(h)
 		return
 	}
-	h.engine.cfg.Log.Warn("revoking a lent state failed; will retry", "build", h.build, "saved", name, "error", err)
+	h.engine.cfg.Log.Warn("revoking a lent state failed; will retry", telemetry.KeyBuild, h.build, telemetry.KeySnapshot, name, telemetry.KeyError, err)
 	h.engine.insist("the saved state "+name+" that was lent", func(ctx context.Context) error {
 		err := h.takeBack(ctx, name)
 		if err == nil {

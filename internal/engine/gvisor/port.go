@@ -12,6 +12,7 @@ import (
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 var (
@@ -167,7 +168,7 @@ func (e *Engine) forget(ctx context.Context, name string) {
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
 	if err := e.DeleteSaved(undo, name); err != nil {
-		e.cfg.Log.Error("a saved state that nobody waits for stays", "saved", name, "error", err)
+		e.cfg.Log.Error("deleting a saved state whose request has ended failed", telemetry.KeySnapshot, name, telemetry.KeyError, err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 // recoverTimeout bounds replacing a shard.
@@ -156,7 +157,7 @@ func (e *Engine) shardEnded(h *host, number int) {
 		ctx, cancel := context.WithTimeout(context.Background(), recoverTimeout)
 		defer cancel()
 		if _, err := e.shardClient(ctx, s); err != nil {
-			e.cfg.Log.Error("a link shard cannot be replaced", "shard", number, "error", err)
+			e.cfg.Log.Error("replacing a link shard failed", "shard", number, telemetry.KeyError, err)
 		}
 	}()
 }
@@ -186,7 +187,7 @@ func (e *Engine) adopt(ctx context.Context, hosts []*host) error {
 	}
 	for id, b := range waiting {
 		if err := e.adoptOrphan(ctx, b); err != nil {
-			e.cfg.Log.Warn("a boot lost its link and is ended", "boot", id, "error", err)
+			e.cfg.Log.Warn("a boot lost its link and is ended", telemetry.KeyBoot, id, telemetry.KeyError, err)
 			c, err := b.host.connected(ctx)
 			if err != nil {
 				return err

@@ -21,6 +21,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 const (
@@ -256,7 +257,7 @@ func (d *Door) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, context.Canceled) && r.Context().Err() != nil {
 		panic(http.ErrAbortHandler) // the client is gone, or we are about to be
 	}
-	d.Log.DebugContext(r.Context(), "a request to a sandbox failed", "sandbox_id", rt.target.SandboxID, "port", rt.target.Port, "error", err.Error())
+	d.Log.DebugContext(r.Context(), "forwarding a request to a sandbox failed", telemetry.KeySandbox, rt.target.SandboxID, "port", rt.target.Port, telemetry.KeyError, err.Error())
 	d.refuseFor(w, r, rt.target, err)
 }
 

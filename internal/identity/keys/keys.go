@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 const (
@@ -285,7 +286,7 @@ func (s *Service) tell(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, tellLimit)
 	defer cancel()
 	if err := s.store.UsedKeys(ctx, used); err != nil {
-		s.log.Warn("when keys were last used could not be recorded", "error", err)
+		s.log.Warn("recording when keys were last used failed", telemetry.KeyError, err)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for hash, at := range used {

@@ -225,7 +225,7 @@ func (s *Service) Run(ctx context.Context) error {
 		}
 		err := errors.Join(s.flush(ctx), s.refresh(ctx))
 		if err != nil && !failing && ctx.Err() == nil {
-			s.cfg.Log.Warn("tenants that are suspended from now on are let in for a while: the store does not say", telemetry.KeyError, err.Error())
+			s.cfg.Log.Warn("reading suspended tenants failed; new suspensions take effect later", telemetry.KeyError, err.Error())
 		}
 		failing = err != nil
 	}

@@ -257,7 +257,7 @@ func (s *Service) flush(ctx context.Context) error {
 func (s *Service) tellLapsed(ctx context.Context, lapsed map[userID]sandbox.User) error {
 	var errs []error
 	for _, u := range lapsed {
-		s.cfg.Log.Warn("what was decided about a user lapsed: a token says a higher role than who decided has", telemetry.KeyTenant, u.Tenant, telemetry.KeyUser, u.ID)
+		s.cfg.Log.Warn("dropped an admin's decision about a user: the user's token has a higher role than that admin", telemetry.KeyTenant, u.Tenant, telemetry.KeyUser, u.ID)
 		if s.cfg.Audit == nil {
 			continue
 		}
@@ -336,7 +336,7 @@ func (s *Service) Run(ctx context.Context) error {
 		}
 		err := errors.Join(s.flush(ctx), s.refresh(ctx))
 		if err != nil && !failing && ctx.Err() == nil {
-			s.cfg.Log.Warn("the store does not say which users were changed, or does not keep who was seen", telemetry.KeyError, err.Error())
+			s.cfg.Log.Warn("syncing changes of users with the store failed", telemetry.KeyError, err.Error())
 		}
 		failing = err != nil
 	}

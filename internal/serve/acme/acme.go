@@ -21,6 +21,8 @@ import (
 
 	"golang.org/x/crypto/acme"
 	"golang.org/x/crypto/acme/autocert"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 const (
@@ -163,10 +165,10 @@ func (c *Certificates) get(ctx context.Context, host string) {
 		certificate, err := c.manager.GetCertificate(clientOf(host))
 		if err == nil {
 			c.ready[host].Store(true)
-			c.cfg.Log.Info("there is a certificate for TLS", "host", host, "until", certificate.Leaf.NotAfter)
+			c.cfg.Log.Info("obtained a TLS certificate", "host", host, "until", certificate.Leaf.NotAfter)
 			return
 		}
-		c.cfg.Log.Warn("there is no certificate for TLS yet", "host", host, "error", err.Error())
+		c.cfg.Log.Warn("obtaining a TLS certificate failed; will retry", "host", host, telemetry.KeyError, err.Error())
 		t := time.NewTimer(pause + rand.N(pause/4))
 		select {
 		case <-t.C:

@@ -44,13 +44,13 @@ func (e *Engine) takeUp(ctx context.Context) error {
 			taken++
 		case errors.Is(err, sandbox.NotFound): // of nobody, in the making, or deleted just now
 		case errors.Is(err, sandbox.Conflict):
-			e.cfg.Log.WarnContext(ctx, "a saved state is not copied", "snapshot", name, telemetry.KeyError, err)
+			e.cfg.Log.WarnContext(ctx, "queueing a saved state for a copy failed", telemetry.KeySnapshot, name, telemetry.KeyError, err)
 		default:
 			return err
 		}
 	}
 	if taken > 0 {
-		e.cfg.Log.InfoContext(ctx, "snapshots that were made before are copied", "snapshots", taken)
+		e.cfg.Log.InfoContext(ctx, "queued earlier snapshots for copies", "snapshots", taken)
 	}
 	return nil
 }

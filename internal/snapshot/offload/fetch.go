@@ -52,7 +52,7 @@ func (e *Engine) back(ctx context.Context, s *state) error {
 		e.mu.Unlock()
 		e.counts.fetchFailed.Add(1)
 		err = tellFetch(s.Name, spoiled, err)
-		e.cfg.Log.WarnContext(ctx, "a saved state could not be brought back", "snapshot", s.Name, telemetry.KeyError, err)
+		e.cfg.Log.WarnContext(ctx, "fetching a saved state from its copy failed", telemetry.KeySnapshot, s.Name, telemetry.KeyError, err)
 		return err
 	}
 	e.fetched(ctx, s, spoiled, time.Since(began))
@@ -68,9 +68,9 @@ func (e *Engine) fetched(ctx context.Context, s *state, spoiled bool, took time.
 	e.counts.fetched.Add(1)
 	if spoiled {
 		e.counts.healed.Add(1)
-		e.cfg.Log.WarnContext(ctx, "a saved state was damaged or gone on this host, and its copy took its place", "snapshot", s.Name)
+		e.cfg.Log.WarnContext(ctx, "replaced a damaged or missing saved state by its copy", telemetry.KeySnapshot, s.Name)
 	}
-	e.cfg.Log.InfoContext(ctx, "a saved state was brought back", "snapshot", s.Name, "bytes", s.Bytes,
+	e.cfg.Log.InfoContext(ctx, "fetched a saved state from its copy", telemetry.KeySnapshot, s.Name, "bytes", s.Bytes,
 		telemetry.KeyDuration, float64(took.Microseconds())/1000)
 }
 
@@ -107,7 +107,7 @@ func (e *Engine) fetch(ctx context.Context, s *state, spoiled bool) error {
 			return err
 		}
 		if err := e.Inner.ShareSaved(ctx, s.Name, s.Group); err != nil && !errors.Is(err, sandbox.Unsupported) {
-			e.cfg.Log.WarnContext(ctx, "snapshot packing failed", "snapshot", s.Name, telemetry.KeyError, err)
+			e.cfg.Log.WarnContext(ctx, "packing a fetched saved state failed", telemetry.KeySnapshot, s.Name, telemetry.KeyError, err)
 		}
 	}
 	return e.change(s, false, func() { s.Away = false })

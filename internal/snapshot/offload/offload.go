@@ -480,7 +480,7 @@ func (e *Engine) once(ctx context.Context, needed *bool, do func(context.Context
 		return
 	}
 	if err := do(ctx); err != nil && ctx.Err() == nil {
-		e.cfg.Log.WarnContext(ctx, "what is on this host of saved states is not known", telemetry.KeyError, err)
+		e.cfg.Log.WarnContext(ctx, "listing the saved states of this host failed", telemetry.KeyError, err)
 		e.mu.Lock()
 		*needed = true
 		e.mu.Unlock()
@@ -499,10 +499,10 @@ func (e *Engine) reseal(ctx context.Context) {
 	}
 	if err := e.keys.reseal(ctx); err != nil && ctx.Err() == nil {
 		e.resealAt = time.Now().Add(idle)
-		e.cfg.Log.WarnContext(ctx, "keys of tenants are sealed with an old key still, which is needed until they are not", "keys", e.keys.oldKeys(), telemetry.KeyError, err)
+		e.cfg.Log.WarnContext(ctx, "tenants' keys are still sealed with an old key for copies of snapshots; keep that key", "keys", e.keys.oldKeys(), telemetry.KeyError, err)
 		return
 	}
-	e.cfg.Log.InfoContext(ctx, "all keys of tenants are sealed with the first key for copies of snapshots: the others are not needed any more", "keys", n)
+	e.cfg.Log.InfoContext(ctx, "all tenants' keys are sealed with the first key for copies of snapshots; the other keys can go", "keys", n)
 }
 
 // next returns what to work on, by rank and then what was used longest ago, or how
@@ -603,7 +603,7 @@ func (e *Engine) note(ctx context.Context, s *state, what string, err error) {
 		if what == "copied" {
 			e.counts.copyFailed.Add(1)
 		}
-		e.cfg.Log.WarnContext(ctx, "a saved state is not "+what+" yet", "snapshot", s.Name, "attempt", again, telemetry.KeyError, err)
+		e.cfg.Log.WarnContext(ctx, "a saved state is not "+what+" yet", telemetry.KeySnapshot, s.Name, "attempt", again, telemetry.KeyError, err)
 	}
 }
 
@@ -616,7 +616,7 @@ func (e *Engine) evict(ctx context.Context) {
 			return
 		}
 		if err := e.evictOne(ctx, s); err != nil && ctx.Err() == nil {
-			e.cfg.Log.WarnContext(ctx, "a saved state stays on this host though there is too little room", "snapshot", s.Name, telemetry.KeyError, err)
+			e.cfg.Log.WarnContext(ctx, "removing a copied saved state from this full host failed", telemetry.KeySnapshot, s.Name, telemetry.KeyError, err)
 			e.mu.Lock()
 			e.unsettled = true
 			e.mu.Unlock()

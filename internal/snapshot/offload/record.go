@@ -108,7 +108,7 @@ func (e *Engine) touch(s *state) {
 	used := s.used
 	e.mu.Unlock()
 	if err := os.Chtimes(e.file(s.Name, recordSuffix), used, used); err != nil {
-		e.cfg.Log.Warn("that a saved state was used is not recorded", "snapshot", s.Name, telemetry.KeyError, err)
+		e.cfg.Log.Warn("recording the use of a saved state failed", telemetry.KeySnapshot, s.Name, telemetry.KeyError, err)
 	}
 }
 
@@ -137,7 +137,7 @@ func readRecords(dir string, log *slog.Logger) (map[string]*state, error) {
 		path := filepath.Join(dir, entry.Name())
 		if strings.HasPrefix(entry.Name(), ".") {
 			if err := os.Remove(path); err != nil {
-				log.Warn("what was not recorded stays", "file", entry.Name(), telemetry.KeyError, err)
+				log.Warn("removing an unfinished record failed", "file", entry.Name(), telemetry.KeyError, err)
 			}
 		}
 		name, ok := strings.CutSuffix(entry.Name(), recordSuffix)

@@ -107,7 +107,7 @@ func (s *Service) handler() http.Handler {
 func (s *Service) fail(w http.ResponseWriter, r *http.Request, err error) {
 	f := failureFrom(err)
 	if f.Code == sandbox.Internal && r.Context().Err() == nil {
-		s.cfg.Log.Error("a request for a template failed", telemetry.KeyError, err)
+		s.cfg.Log.Error("handling a request about a template failed", telemetry.KeyError, err)
 	}
 	w.WriteHeader(http.StatusBadRequest)
 	_ = json.NewEncoder(w).Encode(f) // who asked may be gone

@@ -91,7 +91,7 @@ func (s *Service) load() error {
 		}
 		b, err := s.loadBuild(id)
 		if err != nil {
-			s.cfg.Log.Warn("the record of a build cannot be read and is removed", "build", id, telemetry.KeyError, err)
+			s.cfg.Log.Warn("reading the record of a build failed; it is removed", telemetry.KeyBuild, id, telemetry.KeyError, err)
 			continue
 		}
 		s.builds[id] = b
@@ -369,7 +369,7 @@ func (s *Service) drop(b *build) {
 func (s *Service) remove(b *build) {
 	for _, suffix := range []string{recordSuffix, logSuffix} {
 		if err := os.Remove(b.path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			s.cfg.Log.Warn("a build's files are left", telemetry.KeyError, err)
+			s.cfg.Log.Warn("removing the files of a build failed", telemetry.KeyError, err)
 		}
 	}
 }
@@ -436,11 +436,11 @@ func (s *Service) finish(b *build, image template.Image, err error) {
 		f := failureOf(err)
 		b.conclude("failed: " + f.Message)
 		b.end(sandbox.BuildFailed, func(r *sandbox.TemplateBuild) { r.Failure = f })
-		s.cfg.Log.Info("a template was not built", "build", b.record.ID, telemetry.KeyTenant, string(b.record.Tenant), telemetry.KeyError, err)
+		s.cfg.Log.Info("building a template failed", telemetry.KeyBuild, b.record.ID, telemetry.KeyTenant, string(b.record.Tenant), telemetry.KeyError, err)
 	}
 	b.closeLog()
 	if err := b.write(); err != nil {
-		s.cfg.Log.Error("the record of a build cannot be written", telemetry.KeyError, err)
+		s.cfg.Log.Error("writing the record of a build failed", telemetry.KeyError, err)
 	}
 	s.forgetOld(b.record.Tenant)
 }

@@ -178,7 +178,7 @@ func (r *run) keepLayer(ctx context.Context, n int) {
 	began := time.Now()
 	_, err := r.cfg.Sandboxes.TakeSnapshot(ctx, r.b.record.Tenant, r.box.ID, sandbox.SnapshotRequest{Layer: r.layers[n], FilesOnly: true})
 	if r.keepsNone = err != nil; err != nil && ctx.Err() == nil && !errors.Is(err, sandbox.Unsupported) {
-		r.cfg.Log.Warn("a build keeps no layers", "build", r.b.record.ID, telemetry.KeyTenant, string(r.b.record.Tenant), telemetry.KeyError, err)
+		r.cfg.Log.Warn("saving a layer of a build failed", telemetry.KeyBuild, r.b.record.ID, telemetry.KeyTenant, string(r.b.record.Tenant), telemetry.KeyError, err)
 	}
 	r.keptAt = time.Now()
 	r.keepTook = r.keptAt.Sub(began)

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 // maxKeptFile bounds the file of a build, in bytes: its log, each character
@@ -47,7 +48,7 @@ func (s *Service) load() error {
 	}
 	for _, f := range files {
 		if err := s.loadOne(f.Name()); err != nil {
-			s.cfg.Log.Warn("what was kept of a build is left out", "file", f.Name(), "error", err.Error())
+			s.cfg.Log.Warn("reading the kept record of a build failed", "file", f.Name(), telemetry.KeyError, err.Error())
 			_ = os.Remove(filepath.Join(s.cfg.Kept, f.Name()))
 		}
 	}
@@ -96,7 +97,7 @@ func (s *Service) keepAs(record Build, lines []Line) {
 		return
 	}
 	if err := s.write(kept{Build: record, Lines: lines}); err != nil {
-		s.cfg.Log.Warn("a build is not kept over a restart", "build", record.ID, "error", err.Error())
+		s.cfg.Log.Warn("writing the kept record of a build failed", telemetry.KeyBuild, record.ID, telemetry.KeyError, err.Error())
 	}
 }
 
@@ -132,6 +133,6 @@ func (s *Service) forget(id string) {
 		return
 	}
 	if err := os.Remove(filepath.Join(s.cfg.Kept, id+keptSuffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		s.cfg.Log.Warn("a build is kept for too long", "build", id, "error", err.Error())
+		s.cfg.Log.Warn("removing the kept record of a build failed", telemetry.KeyBuild, id, telemetry.KeyError, err.Error())
 	}
 }

@@ -128,6 +128,6 @@ func (r *run) letGo(ctx context.Context) {
 		_, err = r.cfg.Templates.Remove(ctx, r.b.record.Tenant, r.b.record.Name+"@"+r.pulled)
 	}
 	if err != nil && !errors.Is(err, sandbox.Conflict) && !errors.Is(err, sandbox.NotFound) { // layers stand on it: the next build goes on from them
-		r.cfg.Log.Warn("an image stays that a build began with", "build", r.b.record.ID, telemetry.KeyError, err)
+		r.cfg.Log.Warn("removing the base image of a build failed", telemetry.KeyBuild, r.b.record.ID, telemetry.KeyError, err)
 	}
 }

@@ -82,7 +82,7 @@ func (r *run) reason(err error) string {
 	if errors.As(err, &told) && told.Code != sandbox.Internal {
 		return told.Detail
 	}
-	r.cfg.Log.Error("a template was not built", "build", r.b.record.ID, telemetry.KeyTenant, string(r.b.record.Tenant), telemetry.KeyError, err)
+	r.cfg.Log.Error("building a template by steps failed", telemetry.KeyBuild, r.b.record.ID, telemetry.KeyTenant, string(r.b.record.Tenant), telemetry.KeyError, err)
 	return "the server could not build it; its log says why"
 }
 
@@ -225,7 +225,7 @@ func (r *run) endSandbox(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 	defer cancel()
 	if _, err := r.cfg.Sandboxes.End(ctx, r.box.Tenant, r.box.ID, sandbox.CauseReleased); err != nil && !errors.Is(err, sandbox.NotFound) {
-		r.cfg.Log.Warn("the sandbox of a build ends at its deadline only", telemetry.KeySandbox, r.box.ID, telemetry.KeyError, err)
+		r.cfg.Log.Warn("ending the sandbox of a build failed; its deadline ends it", telemetry.KeySandbox, r.box.ID, telemetry.KeyError, err)
 	}
 }
 
@@ -431,6 +431,6 @@ func (r *run) abandon(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 	defer cancel()
 	if _, err := r.cfg.Templates.CancelBuild(ctx, r.b.record.Tenant, id); err != nil && !errors.Is(err, sandbox.Conflict) {
-		r.cfg.Log.Warn("an image is still made that nobody wants", "build", id, telemetry.KeyError, err)
+		r.cfg.Log.Warn("cancelling the packing of an image failed", telemetry.KeyBuild, id, telemetry.KeyError, err)
 	}
 }

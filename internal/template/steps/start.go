@@ -151,6 +151,6 @@ func (r *run) unstage(ctx context.Context, tag string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 	defer cancel()
 	if _, err := r.cfg.Templates.Remove(ctx, r.b.record.Tenant, r.b.record.Name+":"+tag); err != nil {
-		r.cfg.Log.Warn("a template keeps the tag of a build", "build", r.b.record.ID, telemetry.KeyError, err)
+		r.cfg.Log.Warn("removing the temporary tag of a build failed", telemetry.KeyBuild, r.b.record.ID, telemetry.KeyError, err)
 	}
 }

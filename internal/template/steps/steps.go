@@ -13,6 +13,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/dockerfile"
 )
 
@@ -142,7 +143,7 @@ func New(c Config) *Service {
 	s := &Service{cfg: c, slots: make(chan struct{}, c.AtOnce), builds: map[string]*build{}, taking: map[sandbox.TenantID]int{}}
 	s.ctx, s.stop = context.WithCancelCause(context.Background())
 	if err := s.load(); err != nil {
-		c.Log.Error("builds are forgotten when the server stops", "error", err.Error())
+		c.Log.Error("opening the folder of builds failed; builds are lost at the next restart", telemetry.KeyError, err.Error())
 		s.cfg.Kept = ""
 	}
 	return s

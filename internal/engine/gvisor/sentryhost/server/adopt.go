@@ -15,6 +15,7 @@ import (
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 // adopt takes up the Boots and shards that an earlier sentry host left, and
@@ -22,7 +23,7 @@ import (
 func (h *Host) adopt() {
 	entries, err := os.ReadDir(filepath.Join(h.cfg.Dir, "boots"))
 	if err != nil {
-		h.log.Error("the boots of an earlier sentry host cannot be listed", "error", err)
+		h.log.Error("listing the boots of an earlier sentry host failed", telemetry.KeyError, err)
 	}
 	names := map[string]bool{}
 	for _, e := range entries {
@@ -40,13 +41,13 @@ func (h *Host) adoptBoot(name string) bool {
 	b := &boot{gone: make(chan struct{}), group: h.groups.Open(name)}
 	b.record.Name = name
 	if err := h.takeUp(b); err != nil {
-		h.log.Warn("a boot did not survive the sentry host", "boot", b.record.ID, "sentry", name, "error", err)
+		h.log.Warn("a boot ended while no sentry host ran", telemetry.KeyBoot, b.record.ID, "sentry", name, telemetry.KeyError, err)
 		if b.pidfd != nil {
 			h.kill(b)
 		}
 		b.group = nil // it goes with the strays
 		if err := h.free(b); err != nil {
-			h.log.Error("a dead boot left something behind", "boot", b.record.ID, "sentry", name, "error", err)
+			h.log.Error("cleaning up a dead boot failed", telemetry.KeyBoot, b.record.ID, "sentry", name, telemetry.KeyError, err)
 		}
 		return false
 	}
@@ -67,7 +68,7 @@ func (h *Host) adoptBoot(name string) bool {
 	default:
 	}
 	h.noteRead(b)
-	h.log.Info("took up a boot", "boot", b.record.ID, "pid", b.record.Pid)
+	h.log.Info("adopted a boot", telemetry.KeyBoot, b.record.ID, "pid", b.record.Pid)
 	return true
 }
 
@@ -102,13 +103,13 @@ func (h *Host) takeUp(b *boot) error {
 		return err
 	}
 	if err := h.askLastWord(b); err != nil { // it may be about to end; otherwise only its cause would be wrong
-		h.log.Warn("the cause of a boot's end will not be known", "boot", b.record.ID, "error", err)
+		h.log.Warn("watching an adopted boot failed; the cause of its end will be unknown", telemetry.KeyBoot, b.record.ID, telemetry.KeyError, err)
 	}
 	b.upper = b.heldFile(h.cfg.UpperDir + "/")
 	b.words = b.heldFile("/memfd:" + wordsName)
 	// The host before may have saved it or loaded it, which has no limit of the processor.
 	if err := b.group.SetLimits(cpuLimit(r.Limits)); err != nil {
-		h.log.Error("a boot has no limit of the processor after the sentry host's end", "boot", r.ID, "error", err)
+		h.log.Error("restoring the CPU limit of an adopted boot failed", telemetry.KeyBoot, r.ID, telemetry.KeyError, err)
 	}
 	if u, err := b.group.Usage(); err == nil && heapWanted(u.AnonymousBytes) > 0 { // what the host before gave it
 		b.heap.Store(heapWanted(u.AnonymousBytes))
@@ -148,7 +149,7 @@ const strayTime = 2 * time.Second
 func (h *Host) removeStrayGroups(adopted map[string]bool) {
 	names, err := h.groups.Names()
 	if err != nil {
-		h.log.Error("cgroups cannot be listed", "error", err)
+		h.log.Error("listing the cgroups of boots failed", telemetry.KeyError, err)
 	}
 	for _, name := range names {
 		if !sandbox.ValidBootID(name) || adopted[name] {
@@ -161,7 +162,7 @@ func (h *Host) removeStrayGroups(adopted map[string]bool) {
 				killNamed(name)
 			}
 			if err := g.Remove(removeWait); err != nil {
-				h.log.Warn("a stray cgroup cannot be removed yet; the next start tries again", "boot", name, "error", err)
+				h.log.Warn("removing a stray cgroup failed; the next start tries again", telemetry.KeyBoot, name, telemetry.KeyError, err)
 			}
 			sockets, _ := filepath.Glob(filepath.Join(h.cfg.Dir, "sentries", "*"+name+"*"))
 			for _, s := range sockets {

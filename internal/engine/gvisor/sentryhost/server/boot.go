@@ -21,6 +21,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/images"
 )
 
@@ -452,12 +453,12 @@ func (h *Host) sentryGone(b *boot) {
 	}
 	b.ended = cause
 	if cause == sandbox.CauseGuestExit {
-		h.log.Info("a guest ended", "boot", b.record.ID, "how", guest)
+		h.log.Info("a guest ended", telemetry.KeyBoot, b.record.ID, "how", guest)
 	} else {
-		h.log.Warn("a sentry ended by itself", "boot", b.record.ID, "cause", cause, "how", b.how, "last_words", b.lastWords())
+		h.log.Warn("a sentry ended by itself", telemetry.KeyBoot, b.record.ID, "cause", cause, "how", b.how, "last_words", b.lastWords())
 	}
 	if err := h.free(b); err != nil {
-		h.log.Error("a boot left something behind", "boot", b.record.ID, "error", err)
+		h.log.Error("cleaning up a boot failed", telemetry.KeyBoot, b.record.ID, telemetry.KeyError, err)
 	}
 	h.tell(sentryhost.EventBoot, sandbox.BootEvent{ID: b.record.ID, Kind: sandbox.BootEnded, Cause: cause})
 }
@@ -524,7 +525,7 @@ func (h *Host) giveUp(b *boot) {
 func (h *Host) undo(b *boot) {
 	h.kill(b)
 	if err := h.free(b); err != nil {
-		h.log.Error("a failed start left something behind", "boot", b.record.ID, "error", err)
+		h.log.Error("cleaning up a failed start of a boot failed", telemetry.KeyBoot, b.record.ID, telemetry.KeyError, err)
 	}
 }
 

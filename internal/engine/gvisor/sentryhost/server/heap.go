@@ -13,6 +13,7 @@ import (
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 // The heap of a sentry holds what a kernel holds: inodes, directory entries,
@@ -80,7 +81,7 @@ func (h *Host) growHeap(b *boot) bool {
 		return false
 	}
 	if err := h.setHeap(b, want); err != nil {
-		h.log.Warn("giving the heap of a sentry more room failed", "boot", b.record.ID, "error", err)
+		h.log.Warn("raising the memory limit of a sentry's heap failed", telemetry.KeyBoot, b.record.ID, telemetry.KeyError, err)
 		return false
 	}
 	if watch {
@@ -188,7 +189,7 @@ func (h *Host) beginWork(b *boot, need func() (int64, error)) (end func(), err e
 	h.signal(b, sentryhost.SignalWork)
 	return func() {
 		if err := b.group.SetLimits(cpuLimit(h.limitsOf(b))); err != nil && !errors.Is(err, fs.ErrNotExist) { // it is gone
-			h.log.Error("a boot has no limit of the processor after a save or load", "boot", b.record.ID, "error", err)
+			h.log.Error("restoring the CPU limit of a boot after a save or load failed", telemetry.KeyBoot, b.record.ID, telemetry.KeyError, err)
 		}
 		h.signal(b, sentryhost.SignalRest)
 		h.mu.Lock()
@@ -202,7 +203,7 @@ func (h *Host) beginWork(b *boot, need func() (int64, error)) (end func(), err e
 // still, until its work ends: that is ours and not the guest's.
 func (h *Host) liftCPU(b *boot) {
 	if err := b.group.UnlimitCPU(); err != nil {
-		h.log.Warn("a boot is saved or loaded within its own limit of the processor", "boot", b.record.ID, "error", err)
+		h.log.Warn("lifting the CPU limit of a boot for a save or load failed", telemetry.KeyBoot, b.record.ID, telemetry.KeyError, err)
 	}
 }
 

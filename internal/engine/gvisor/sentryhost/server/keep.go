@@ -17,6 +17,7 @@ import (
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 // Saved states are looked through every tidyEvery, and more often when they are
@@ -62,7 +63,7 @@ func (h *Host) setCache(r sentryhost.CacheRequest) error {
 func (h *Host) keepPacked(ctx context.Context) {
 	runtime.LockOSThread() // for good: the thread ends with the goroutine
 	if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), 19); err != nil {
-		h.log.Warn("saved states are packed with the priority of all else", "error", err)
+		h.log.Warn("lowering the priority of snapshot packing failed", telemetry.KeyError, err)
 	}
 	for {
 		select {
@@ -72,7 +73,7 @@ func (h *Host) keepPacked(ctx context.Context) {
 			return
 		}
 		if err := h.tidy(ctx, time.Now()); err != nil && ctx.Err() == nil {
-			h.log.Warn("snapshot packing failed", "error", err)
+			h.log.Warn("snapshot packing failed", telemetry.KeyError, err)
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 // A saved state holds a large writable layer in place: its pages file begins with
@@ -149,7 +150,7 @@ func (h *Host) giveLayer(b *boot, d *draft, end int64) bool {
 		err = os.Rename(aside, path)
 	}
 	if err != nil {
-		h.log.Info("a writable layer is copied, not given to the saved state", "saved", d.m.Name, "error", err)
+		h.log.Info("handing a writable layer to a saved state failed; it is copied", telemetry.KeySnapshot, d.m.Name, telemetry.KeyError, err)
 		if pages != nil {
 			pages.Close()
 		}
@@ -183,7 +184,7 @@ func (h *Host) takeLayer(b *boot) error {
 		return sandbox.Errorf(sandbox.Internal, "the writable layer of %s is not found", b.record.ID)
 	}
 	if err := h.copyGiven(b, g.To); err != nil {
-		h.log.Error("a saved state is deleted: its sandbox runs on with its files, of which it could not get a copy", "saved", g.To, "error", err)
+		h.log.Error("deleted a saved state: copying the files that its sandbox still uses failed", telemetry.KeySnapshot, g.To, telemetry.KeyError, err)
 		if err := h.removeSaved(g.To); err != nil {
 			return err
 		}

@@ -17,6 +17,7 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/cgroup"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 const (
@@ -107,7 +108,7 @@ func (h *Host) makeRoom(b *boot) bool {
 	if h.growHeap(b) {
 		return true
 	}
-	h.log.Info("memory is used up", "boot", b.record.ID)
+	h.log.Info("a boot used up its memory", telemetry.KeyBoot, b.record.ID)
 	h.tell(sentryhost.EventBoot, sandbox.BootEvent{ID: b.record.ID, Kind: sandbox.BootMemoryFull})
 	h.setFull(b, true)
 	k := killer{host: h, boot: b, next: time.Now().Add(guestTime)}
@@ -135,7 +136,7 @@ func (h *Host) makeRoom(b *boot) bool {
 			k.lend(over)
 			continue
 		case time.Now().After(deadline):
-			h.log.Warn("no room was made in time", "boot", b.record.ID)
+			h.log.Warn("the guest freed no memory in time", telemetry.KeyBoot, b.record.ID)
 			h.kill(b)
 			return false
 		}
@@ -209,7 +210,7 @@ func (k *killer) act(over int64) {
 	round := k.rounds
 	k.host.wg.Go(func() {
 		if err := k.host.killBiggest(k.boot, round); err != nil {
-			k.host.log.Warn("processes could not be killed to make room", "boot", k.boot.record.ID, "error", err)
+			k.host.log.Warn("killing processes to free memory failed", telemetry.KeyBoot, k.boot.record.ID, telemetry.KeyError, err)
 		}
 		k.busy.Store(false)
 	})

@@ -20,6 +20,7 @@ import (
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 // fsCat has the sentry read files as the guest's root would.
@@ -200,7 +201,7 @@ func (h *Host) recoverBoot(b *boot) {
 	ends := b.stopping || !b.running // meanwhile
 	h.mu.Unlock()
 	if err != nil && !ends {
-		h.log.Error("a boot is ended: an earlier sentry host left it, and whether it stands still could not be found out", "boot", b.record.ID, "error", err)
+		h.log.Error("ending a boot of an earlier sentry host: finding out whether it is frozen failed", telemetry.KeyBoot, b.record.ID, telemetry.KeyError, err)
 		h.kill(b)
 	}
 }
@@ -421,7 +422,7 @@ func union(a, b []int32) []int32 {
 // Boot goes on without those that cannot be told.
 func (h *Host) letGo(rpc *sentry, b *boot, pids []int32) {
 	if err := signalEach(rpc, b.record.name(), pids, unix.SIGCONT); err != nil {
-		h.log.Warn("a process that was stopped for a save could not be let go", "boot", b.record.ID, "error", err)
+		h.log.Warn("continuing a process that was stopped for a save failed", telemetry.KeyBoot, b.record.ID, telemetry.KeyError, err)
 	}
 }
 

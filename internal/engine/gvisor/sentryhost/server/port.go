@@ -20,6 +20,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/installation"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/images"
 )
 
@@ -303,7 +304,7 @@ func (h *Host) removeIncoming() {
 	left, _ := filepath.Glob(filepath.Join(h.cfg.Images, incomingPrefix+"*"))
 	for _, path := range left {
 		if err := removeUnlocked(path); err != nil {
-			h.log.Warn("an image that was not taken whole stays", "file", path, "error", err)
+			h.log.Warn("removing an incomplete image failed", "file", path, telemetry.KeyError, err)
 		}
 	}
 }

@@ -21,6 +21,7 @@ import (
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 // A saved state is a folder named after it, with a manifest and the files that
@@ -297,7 +298,7 @@ func (d *draft) flush() (end func()) {
 func (d *draft) discard() {
 	closeAll(d.files)
 	if err := os.RemoveAll(d.dir); err != nil {
-		d.host.log.Error("a state that was not saved left something behind", "saved", d.m.Name, "error", err)
+		d.host.log.Error("cleaning up after a failed save failed", telemetry.KeySnapshot, d.m.Name, telemetry.KeyError, err)
 	}
 }
 
@@ -450,7 +451,7 @@ func (h *Host) removeDrafts() {
 			continue
 		}
 		if err := os.RemoveAll(filepath.Join(h.cfg.Saved, e.Name())); err != nil {
-			h.log.Warn("what was not saved stays on the disk", "folder", e.Name(), "error", err)
+			h.log.Warn("removing an unfinished save failed", "folder", e.Name(), telemetry.KeyError, err)
 		}
 	}
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 // Config says where the sentry host finds and keeps things. All paths are
@@ -426,7 +427,7 @@ func (h *Host) tell(method string, body any) {
 	h.mu.Unlock()
 	for _, p := range peers {
 		if err := p.Event(method, body); err != nil {
-			h.log.Warn("could not send an event", "event", method, "error", err)
+			h.log.Warn("sending an event to the server failed", "event", method, telemetry.KeyError, err)
 		}
 	}
 }

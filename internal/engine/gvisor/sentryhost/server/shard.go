@@ -15,6 +15,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/cgroup"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 // maxShards times 256 links is more than one host runs.
@@ -183,7 +184,7 @@ func (h *Host) adoptShards() {
 		h.mu.Lock()
 		h.shards[s.Number] = s
 		h.mu.Unlock()
-		h.log.Info("took up a link shard", "shard", s.Number, "pid", s.Pid)
+		h.log.Info("adopted a link shard", "shard", s.Number, "pid", s.Pid)
 	}
 }
 
@@ -202,7 +203,7 @@ func (h *Host) endShards() {
 			os.Remove(h.shardPath(s.Number, ext))
 		}
 		if err := h.groups.Open("link-" + strconv.Itoa(s.Number)).Remove(removeWait); err != nil {
-			h.log.Error("a link shard left its cgroup", "shard", s.Number, "error", err)
+			h.log.Error("keeping a link shard in its cgroup failed", "shard", s.Number, telemetry.KeyError, err)
 		}
 	}
 }

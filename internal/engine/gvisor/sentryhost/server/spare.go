@@ -11,6 +11,7 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/images"
 )
 
@@ -147,7 +148,7 @@ func (h *Host) refill(ctx context.Context) {
 		}
 		b, err := h.newSpare(k)
 		if err != nil {
-			h.log.Info("no sentry waits for the next start", "image", k.image, "error", err)
+			h.log.Info("starting a spare sentry failed", "image", k.image, telemetry.KeyError, err)
 			h.unwant(k)
 			return
 		}
