@@ -117,7 +117,7 @@ docs-test: ## run the snippets of README and docs against a fresh server
 	@scripts/docs-test.sh
 
 .PHONY: generate
-generate: ## regenerate code from api/proto
+generate: ## regenerate code from api/proto and api/openapi.yaml
 	@tools/generate.sh
 
 .PHONY: fmt

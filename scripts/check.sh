@@ -40,6 +40,9 @@ CGO_ENABLED=1 gotest -vet=off -race -timeout 30m -gcflags=all=-dwarf=false -gcfl
 step "short fuzzing"
 FUZZTIME=${FUZZTIME:-2s} FUZZGUIDE=ours scripts/fuzz.sh
 
+step "typescript"
+(cd "$(scripts/typescript-env.sh)" && npm run --silent check && npm test --silent)
+
 step "python"
 python=$(scripts/python-env.sh)
 (cd sdk/python && "$python/ruff" check . && "$python/ruff" format --check . && "$python/mypy" && "$python/pytest" -q --durations=5)

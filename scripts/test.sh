@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `make test`: make check, then everything real: gVisor, the built server end to
-# end, attacks, the Python SDK and the documentation's snippets against it.
+# end, attacks, both SDKs and the documentation's snippets against it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ((EUID == 0)) || { echo "make test: sandboxes are started by root only: run it as root" >&2; exit 1; }
@@ -57,6 +57,9 @@ beside "documentation" scripts/docs-test.sh
 documentation=$!
 scripts/with-server.sh bash -c 'cd sdk/python && ../../.tools/venv/bin/pytest -q -m integration --durations=5'
 joined $documentation
+
+step "TypeScript SDK against the server, in Node, Bun, Deno and a browser"
+scripts/with-server.sh bash -c 'cd sdk/typescript && npm run --silent test:integration && npm run --silent test:smoke'
 step_ends
 
 cat <<'T'
@@ -64,6 +67,7 @@ cat <<'T'
 skipped here, and why:
   numpy and a JVM after a pause, R and Java with state: where scripts/programs.sh could not fetch them (it said so above)
   cgroup v2, unless this host has it: it takes an emulated machine and seven minutes. To run it: make test-cgroup2
+  the TypeScript SDK in a browser, unless chromium is installed
   a million files and 50,000 descriptors in a sandbox: they take some minutes. To run them: make test-large
   the templates claude, codex, desktop and code-interpreter-v1: they take ten minutes and 4 GiB. To build and try them: make test-templates
   building base from an OCI registry: tested with a registry in the test, unless one answers

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Run the snippets of the documentation against a running server.
 
-A snippet is a ```bash or ```python block of README.md or docs/**/*.md with a
+A snippet is a ```bash, ```python or ```typescript block of README.md or docs/**/*.md with a
 comment on the line before it:
 
     <!-- test -->
@@ -16,7 +16,8 @@ whose output holds an error of the API fails, whatever its exit code.
 The server's address is CLOUD_SANDBOX_URL; it replaces http://localhost:8080 in
 the blocks, and its port replaces that of any other localhost:8080, as in the host of
 a sandbox's port. Python blocks run with this interpreter and the SDK of this tree, so
-httpx must be there. Usage: run_snippets.py [FILE...]
+httpx must be there; TypeScript blocks with the Node.js that NODE
+names and the SDK that scripts/typescript-env.sh has compiled. Usage: run_snippets.py [FILE...]
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_URL = "http://localhost:8080"
 SECONDS_PER_SNIPPET = 120
+LANGUAGES = ("bash", "python", "typescript")
+SDK = ROOT / "sdk/typescript"
 
 _MARK = re.compile(r"\s*<!--\s*test(\s.*)?-->\s*")
 _CONTAINS = re.compile(r"""contains=(["'])(.*?)\1""")
@@ -97,8 +100,9 @@ def _snippet(
     file: Path, start: int, fence: re.Match[str], code: list[str], options: str
 ) -> Snippet:
     where = f"{file}:{start + 1}"
-    if fence[3] not in ("bash", "python"):
-        raise MarkError(f"{where}: only bash and python blocks can be tested, not {fence[3]!r}")
+    if fence[3] not in LANGUAGES:
+        known = ", ".join(LANGUAGES)
+        raise MarkError(f"{where}: only {known} blocks can be tested, not {fence[3]!r}")
     if _CONTAINS.sub("", options).strip():
         raise MarkError(f'{where}: the mark holds something that is not contains="..."')
     indent = len(fence[1])
@@ -130,7 +134,12 @@ class Runner:
     def run(self, snippet: Snippet) -> Outcome:
         """Run one snippet and judge it."""
         code = _addressed(snippet.code, self._url)
-        argv = self._bash(code) if snippet.language == "bash" else [sys.executable, "-c", code]
+        if snippet.language == "bash":
+            argv = self._bash(code)
+        elif snippet.language == "python":
+            argv = [sys.executable, "-c", code]
+        else:
+            argv = self._typescript(code)
         output, status = _run(argv, self._folder, self._environment())
         return Outcome(output, _failure(snippet, output, status))
 
@@ -144,6 +153,18 @@ class Runner:
             f"set -a; if [[ -e {state} ]]; then source {state}; fi\n"
             f'trap \'{{ export -p; printf "cd %q\\n" "$PWD"; }} >{state}\' EXIT\n{code}',
         ]
+
+    def _typescript(self, code: str) -> list[str]:
+        """Put the code where it finds the SDK, and have it compiled as it runs."""
+        packages = self._folder / "node_modules"
+        if not packages.exists():
+            packages.mkdir()
+            (packages / "cloud-sandbox").symlink_to(SDK)
+        program = self._folder / "snippet.mts"
+        program.write_text(code, encoding="utf-8")
+        loader = SDK / "node_modules/tsx/dist/loader.mjs"
+        node = os.environ.get("NODE", "node")
+        return [node, "--import", loader.as_uri(), str(program)]
 
     def _environment(self) -> dict[str, str]:
         paths = [str(ROOT / "sdk/python/src"), os.environ.get("PYTHONPATH", "")]

@@ -67,11 +67,21 @@ class Running(unittest.TestCase):
             ("false | true", "bash", "exit code 1"),
             ("echo $NOT_SET", "bash", "exit code 1"),
             ("1/0", "python", "exit code 1"),
+            ("const n: number = 1;\nthrow new Error(`${n}`);", "typescript", "exit code 1"),
             ('echo \'{"error": {"code":"x"}}\'', "bash", "error of the API"),
         ):
             with self.subTest(code):
                 self.assertIn(why, self.failure(code, language))
         self.assertIn("lacks 'b'", self.failure("echo a", contains=("a", "b")))
+
+    def test_typescript_finds_the_sdk(self) -> None:
+        code = (
+            'import { VERSION } from "cloud-sandbox";\n'
+            "await using held = { async [Symbol.asyncDispose]() { console.log('left'); } };\n"
+            "console.log(VERSION satisfies string, process.env.CLOUD_SANDBOX_URL, typeof held);\n"
+        )
+        contains = ("http://localhost:1234 object", "left")
+        self.assertEqual(self.failure(code, "typescript", contains), "")
 
     def test_a_snippet_that_hangs(self) -> None:
         self.addCleanup(setattr, run_snippets, "SECONDS_PER_SNIPPET", 120)
