@@ -34,7 +34,7 @@ for setting in kernel.pid_max kernel.threads-max; do
 done
 status=0
 .tools/perf --binary bin/cloud-sandbox --data "$DATA" --runsc .tools/runsc --rootfs "$work/rootfs" --work "$work" --out "$out" \
-  $([[ $mode == full ]] && echo --full --versitygw "$(scripts/versitygw.sh)" --sdks "$(scripts/e2b-sdks.sh)") || status=$?
+  $([[ $mode == full ]] && echo --full --versitygw "$(scripts/versitygw.sh)" --sdks "$(scripts/e2b-sdks.sh)" --typescript "$(scripts/typescript-env.sh)") || status=$?
 if ((status == 130)) || [[ ! -s $out/report.json ]]; then
   echo "bench: stopped; what was measured until then is in $out/" >&2
   exit "$status"

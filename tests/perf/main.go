@@ -22,16 +22,17 @@ import (
 )
 
 type options struct {
-	binary string // bin/cloud-sandbox
-	data   string // data folder whose template base is measured
-	runsc  string // bare runsc
-	s3     string // versitygw, an S3 server; empty: none is measured with
-	rootfs string // the template's root filesystem, unpacked
-	work   string // scratch folder
-	out    string // folder for the report; empty: the table goes to standard output only
-	sdks   string // E2B's SDKs, as scripts/e2b-sdks.sh installs them; needed when full
-	full   bool
-	parts  *regexp.Regexp // of what is measured, by the names that errors give them; nil: all
+	binary     string // bin/cloud-sandbox
+	data       string // data folder whose template base is measured
+	runsc      string // bare runsc
+	s3         string // versitygw, an S3 server; empty: none is measured with
+	rootfs     string // the template's root filesystem, unpacked
+	work       string // scratch folder
+	out        string // folder for the report; empty: the table goes to standard output only
+	sdks       string // E2B's SDKs, as scripts/e2b-sdks.sh installs them; needed when full
+	typescript string // our TypeScript SDK, as scripts/typescript-env.sh compiles it; needed when full
+	full       bool
+	parts      *regexp.Regexp // of what is measured, by the names that errors give them; nil: all
 }
 
 func main() {
@@ -45,6 +46,7 @@ func main() {
 	flag.StringVar(&o.work, "work", "", "scratch folder")
 	flag.StringVar(&o.out, "out", "", "folder for the report")
 	flag.StringVar(&o.sdks, "sdks", "", "folder of E2B's SDKs, for more rows")
+	flag.StringVar(&o.typescript, "typescript", "", "folder of our TypeScript SDK, for rows beside E2B's")
 	flag.BoolVar(&o.full, "full", false, "more rounds and more rows")
 	flag.Func("parts", "measure only parts whose name has this regular expression in it, as \"policy\"", func(v string) (err error) {
 		o.parts, err = regexp.Compile(v)
@@ -103,7 +105,7 @@ func parts(n rounds) []part {
 		all = append(all, part{"snapshots in S3", measureS3})
 	}
 	if n.sdk > 0 {
-		all = append(all, part{"E2B's JavaScript SDK", measureSDK})
+		all = append(all, part{"E2B's JavaScript SDK and our TypeScript SDK", measureSDK})
 	}
 	if n.policy > 0 {
 		all = append(all, part{"policy overhead", measurePolicyOverhead})

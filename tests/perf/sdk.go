@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,7 +17,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/bench"
 )
 
-// sdkProgram does what its input says with E2B's JavaScript SDK.
+// sdkProgram does the operations of its input with E2B's JavaScript SDK and with our
+// TypeScript SDK.
 //
 //go:embed sdk.mjs
 var sdkProgram []byte
@@ -28,10 +30,19 @@ type sdk struct {
 	answers *bufio.Scanner
 }
 
-// startSDK starts the program in scratch as a user of the server: dir is what
-// scripts/e2b-sdks.sh prints.
-func startSDK(ctx context.Context, dir, scratch, key string) (_ *sdk, err error) {
+// startSDK starts the program in a folder of its own below o.work, as a user of the
+// server.
+func startSDK(ctx context.Context, o options, name, key string) (_ *sdk, err error) {
+	dir, scratch := o.sdks, filepath.Join(o.work, name)
 	if err := os.MkdirAll(scratch, 0o755); err != nil {
+		return nil, err
+	}
+	// One folder above E2B's packages, where Node.js looks next.
+	packages := filepath.Join(o.work, "node_modules")
+	if err := os.MkdirAll(packages, 0o755); err != nil {
+		return nil, err
+	}
+	if err := os.Symlink(o.typescript, filepath.Join(packages, "cloud-sandbox")); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
 	program := filepath.Join(scratch, "sdk.mjs") // beside node_modules, where Node.js looks for the SDK
@@ -43,7 +54,8 @@ func startSDK(ctx context.Context, dir, scratch, key string) (_ *sdk, err error)
 	}
 	s := &sdk{cmd: exec.CommandContext(ctx, filepath.Join(dir, "node"), program)}
 	url := "http://" + address
-	s.cmd.Env = append(os.Environ(), "E2B_API_URL="+url, "E2B_SANDBOX_URL="+url, "E2B_API_KEY="+key)
+	s.cmd.Env = append(os.Environ(), "E2B_API_URL="+url, "E2B_SANDBOX_URL="+url, "E2B_API_KEY="+key,
+		"CLOUD_SANDBOX_URL="+url, "CLOUD_SANDBOX_API_KEY="+key)
 	s.cmd.Stderr = os.Stderr
 	if s.input, err = s.cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -82,7 +94,8 @@ func (s *sdk) stop() error {
 	return s.cmd.Wait()
 }
 
-// measureSDK measures what users of E2B's SDK wait for, the SDK included.
+// measureSDK measures how long users of E2B's SDK and of our TypeScript SDK wait, the
+// SDK included.
 func measureSDK(ctx context.Context, o options, n rounds, report *bench.Report, rivals *rivals) error {
 	var failed error
 	for _, pool := range []int{5, 0} {
@@ -101,7 +114,7 @@ func measureSDKWith(ctx context.Context, o options, pool int, n rounds, report *
 	if err != nil {
 		return err
 	}
-	s, err := startSDK(ctx, o.sdks, filepath.Join(o.work, fmt.Sprintf("sdk-%d", pool)), key)
+	s, err := startSDK(ctx, o, fmt.Sprintf("sdk-%d", pool), key)
 	if err != nil {
 		return err
 	}
@@ -115,17 +128,21 @@ func measureSDKWith(ctx context.Context, o options, pool int, n rounds, report *
 	}
 	for _, m := range []struct{ operation, goal, does string }{
 		{"E2B's SDK: create, warm", "15", "create"},
+		{"TypeScript SDK: create, warm", "15", "ourCreate"},
 		{"E2B's SDK: create until `commands.run('true')` has finished, warm", "40", "createAndRun"},
 	} {
 		if err := measure(m.operation, m.goal, m.does, n.sdk); err != nil {
 			return err
 		}
 	}
-	if _, err := s.do("open"); err != nil {
-		return err
+	for _, does := range []string{"open", "ourOpen"} {
+		if _, err := s.do(does); err != nil {
+			return err
+		}
 	}
 	for _, m := range []struct{ operation, goal, does string }{
 		{"E2B's SDK: `runCode('x+=1; x')`", "5", "runCode"},
+		{"TypeScript SDK: `runCode('x+=1; x')`", "5", "ourRunCode"},
 		{"E2B's SDK: write a file of 10 MB", "", "write"},
 		{"E2B's SDK: read it", "", "read"},
 	} {
@@ -146,6 +163,10 @@ func measureSDKWith(ctx context.Context, o options, pool int, n rounds, report *
 		return err
 	}
 	report.Add(paused, connected)
-	_, err = s.do("close")
-	return err
+	for _, does := range []string{"close", "ourClose"} {
+		if _, err := s.do(does); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -1,11 +1,14 @@
-// Does with E2B's unmodified SDK what a line of its input names, and answers
-// each with a line: how many milliseconds it took, or what went wrong. What
-// comes before and after in a round is not measured.
+// Does with E2B's unmodified SDK, or with our own, the operation that a line of its
+// input names, and answers each with a line: how many milliseconds it took, or the
+// error. Set-up and clean-up of a round are not measured.
 import { createInterface } from 'node:readline'
 import { Sandbox } from '@e2b/code-interpreter'
+import { Client, Sandbox as OurSandbox } from 'cloud-sandbox'
 
 const megabytes = new Uint8Array(10_000_000).map((_, i) => i * 7)
+const client = new Client()
 let kept // the sandbox of operations that need one
+let ours // the same for our own SDK
 
 async function timed(run, after = async () => {}) {
   const began = performance.now()
@@ -42,6 +45,17 @@ const operations = {
   connect: () => timed(async () => (kept = await Sandbox.connect(kept.sandboxId))),
   async close() {
     await kept.kill()
+    return 0
+  },
+  ourCreate: () => timed(() => OurSandbox.create({ client }), kill),
+  async ourOpen() {
+    ours = await OurSandbox.create({ client })
+    await ours.runCode('x = 1')
+    return 0
+  },
+  ourRunCode: () => timed(() => ours.runCode('x+=1; x')),
+  async ourClose() {
+    await ours.kill()
     return 0
   },
 }
