@@ -314,7 +314,7 @@ func TestStopDuringStarts(t *testing.T) {
 		}
 	}
 	// Nor was it only the end of its patience that ended it.
-	if log, err := os.ReadFile(s.LogFile()); err != nil || bytes.Contains(log, []byte("outlasted the drain")) {
+	if log, err := os.ReadFile(s.LogFile()); err != nil || bytes.Contains(log, []byte("the drain timed out")) {
 		t.Errorf("%v: %s", err, s.Log())
 	}
 }

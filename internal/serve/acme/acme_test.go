@@ -123,7 +123,7 @@ func strangersNeverAsk(t *testing.T, after string, most int64) {
 type lines struct{ failed chan struct{} }
 
 func (l *lines) Write(p []byte) (int, error) {
-	if strings.Contains(string(p), "no certificate for TLS yet") {
+	if strings.Contains(string(p), "obtaining a TLS certificate failed") {
 		l.failed <- struct{}{}
 	}
 	return len(p), nil
