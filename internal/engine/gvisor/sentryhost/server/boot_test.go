@@ -53,6 +53,7 @@ func TestHost(t *testing.T) {
 		"no memory to save":                        noMemoryToSave,
 		"many files and descriptors are saved":     manyAreSaved,
 		"a heap gets room and gives it back":       heapGetsRoom,
+		"a layer gets page cache while it is read": layerGetsCache,
 		"no room to start from what is saved":      noRoomToStart,
 		"holes are not filled":                     holesAreNotFilled,
 		"drafts are removed":                       draftsAreRemoved,

@@ -207,6 +207,23 @@ func (h *Host) liftCPU(b *boot) {
 	}
 }
 
+// roomToRead lets the group of a Boot in which the guest stands still have page cache for
+// what its sentry has yet to read of its layer, as far as the host has memory free, until
+// what is returned is called. At its limit a page is read when the disk has another one.
+func (h *Host) roomToRead(b *boot) (end func()) {
+	h.mu.Lock()
+	room := min(b.unread(b.record), h.memoryFree()-workMargin-h.borrowed)
+	h.mu.Unlock()
+	if room <= 0 {
+		return func() {}
+	}
+	if err := h.setHeap(b, b.heap.Load()+room); err != nil {
+		h.log.Warn("a layer is read within the memory limit of its boot", "boot", b.record.ID, "error", err)
+		return func() {}
+	}
+	return func() { h.wg.Go(func() { h.watchHeap(b) }) }
+}
+
 // borrow sets aside need bytes of the host's memory for the work of a Boot and lets
 // its group have them, if it has not enough room as it is.
 func (h *Host) borrow(b *boot, need func() (int64, error)) (giveBack func(), err error) {

@@ -58,6 +58,10 @@ func (h *Host) inPlace(b *boot, r sentryhost.SaveRequest) bool {
 	return r.Memory && savesInPlace() && !ofLayer && record.Given == nil && max(b.diskBytes(), record.Layer) >= minInPlace
 }
 
+// unread is how many bytes of the layer that a Boot was restored with its sentry has yet
+// to read, at most. r is the Boot's record.
+func (b *boot) unread(r record) int64 { return max(r.Layer-b.diskBytes(), 0) }
+
 // awaitLayer waits until a Boot has read all of the layer that it was restored with,
 // which its sentry does when it has nothing else to read: until then nobody but the
 // sentry knows all of the layer. From then on its file tells where the layer ends.

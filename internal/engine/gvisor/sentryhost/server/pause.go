@@ -312,7 +312,7 @@ func (h *Host) draftOf(b *boot, r sentryhost.SaveRequest) (*draft, error) {
 		Name: r.Name, Boot: r.ID, Memory: r.Memory, Build: record.guestBuild(h), Engine: h.engineVersion(), Image: record.Image, Shape: record.Shape,
 	}
 	// The record was read first: a layer of which it does not know the size has been read.
-	unread := max(record.Layer-b.diskBytes(), 0)
+	unread := b.unread(record)
 	layer, memory, described := b.diskBytes()+unread, int64(0), u.AnonymousBytes*tarShare
 	if r.Memory {
 		memory, described = u.MemoryBytes, u.AnonymousBytes/stateShare
@@ -347,6 +347,7 @@ func (h *Host) write(b *boot, d *draft) error {
 			defer func() { err = errors.Join(err, resume(rpc)) }()
 		}
 		h.liftCPU(b)
+		defer h.roomToRead(b)()
 		if d.inPlace {
 			if err := h.placeLayer(b, d); err != nil {
 				return err
