@@ -93,21 +93,22 @@ func run() error {
 	mux.Handle(service.Handler())
 	mux.Handle(processes.NewService(processes.New(g, kept)).Handler())
 	onlyHost := func(l net.Listener) net.Listener { return server.OnlyFrom(l, host) }
-	go func() { errs <- serve(g, controlPort, mux, onlyHost) }()
-	go func() { errs <- serve(g, int(sandbox.EventsPort), told, onlyHost) }()
+	watch := watch(g)
+	go func() { errs <- serve(watch, controlPort, mux, onlyHost) }()
+	go func() { errs <- serve(watch, int(sandbox.EventsPort), told, onlyHost) }()
 	open := func(l net.Listener) net.Listener { return l }
-	go func() { errs <- serve(g, envdPort, envd.New(g), open) }()
-	go func() { errs <- serve(g, interpreterPort, server.Gathered(interpreter.New(g, kept)), open) }()
+	go func() { errs <- serve(watch, envdPort, envd.New(g), open) }()
+	go func() { errs <- serve(watch, interpreterPort, server.Gathered(interpreter.New(g, kept)), open) }()
 	return <-errs
 }
 
-func serve(g *server.Guest, port int, h http.Handler, wrap func(net.Listener) net.Listener) error {
+func serve(watch func(net.Conn, http.ConnState), port int, h http.Handler, wrap func(net.Listener) net.Listener) error {
 	// Nobody's host can vanish without taking us along: no probes of the connection.
 	l, err := (&net.ListenConfig{KeepAlive: -1}).Listen(context.Background(), "tcp4", fmt.Sprintf(":%d", port))
 	if err != nil {
 		return err
 	}
-	s := &http.Server{Handler: h, ReadHeaderTimeout: 30 * time.Second, MaxHeaderBytes: 64 << 10, ConnState: g.Watch}
+	s := &http.Server{Handler: h, ReadHeaderTimeout: 30 * time.Second, MaxHeaderBytes: 64 << 10, ConnState: watch}
 	return s.Serve(wrap(l))
 }
 

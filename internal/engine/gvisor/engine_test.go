@@ -160,22 +160,27 @@ func endAll(t *testing.T, e *Engine) {
 	_ = e.Close()
 }
 
-// killSentry finds the sentry of a Boot by its last argument, the Boot's ID.
+// killSentry ends the sentry of a Boot as a crash does.
 func killSentry(t *testing.T, id string) {
+	t.Helper()
+	if err := unix.Kill(sentryOf(t, id), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sentryOf finds the sentry of a Boot by its last argument, the Boot's ID.
+func sentryOf(t *testing.T, id string) (pid int) {
 	t.Helper()
 	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, path := range lines {
 		b, err := os.ReadFile(path)
-		if err != nil || !strings.HasPrefix(string(b), "runsc-sandbox\x00") || !strings.HasSuffix(string(b), "\x00"+id+"\x00") {
-			continue
+		if err == nil && strings.HasPrefix(string(b), "runsc-sandbox\x00") && strings.HasSuffix(string(b), "\x00"+id+"\x00") {
+			pid, _ = strconv.Atoi(filepath.Base(filepath.Dir(path)))
+			return pid
 		}
-		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		if err := unix.Kill(pid, unix.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-		return
 	}
 	t.Fatalf("no sentry of %s", id)
+	return 0
 }
 
 // A link shard that is killed is replaced, and its Boots can be reached again.

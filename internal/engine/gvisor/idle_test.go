@@ -1,0 +1,57 @@
+package gvisor
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// A Boot that nobody asks for anything sleeps: of a thousand, each wake-up takes
+// processor time from those that work. The Guest's runtime used to wake up once a
+// minute, and its sentry three times more for that.
+func TestIdleBootSleeps(t *testing.T) {
+	t.Parallel() // it only waits, for a minute
+	s := newStage(t)
+	e := s.open(t)
+	defer endAll(t, e)
+	id := sandbox.NewBootID()
+	if err := e.Start(t.Context(), id, sandbox.BootSpec{Image: s.image, Shape: sandbox.DefaultShape()}); err != nil {
+		t.Fatal(err)
+	}
+	// Until then the sentry gives back what the start needed, and its watchdog looks once.
+	const settled, watched, most = 48 * time.Second, 20 * time.Second, 12
+	time.Sleep(settled)
+	before := turnsOf(t, id)
+	time.Sleep(watched)
+	if n := turnsOf(t, id) - before; n > most {
+		t.Errorf("the sentry ran %d times in %v", n, watched)
+	}
+}
+
+// turnsOf counts how often the threads of the sentry of a Boot got a processor.
+func turnsOf(t *testing.T, id string) (sum int) {
+	t.Helper()
+	stats, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", sentryOf(t, id)))
+	for _, path := range stats {
+		b, err := os.ReadFile(path)
+		fields := strings.Fields(string(b))
+		if err != nil || len(fields) != 3 {
+			continue // that thread has ended
+		}
+		n, err := strconv.Atoi(fields[2])
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += n
+	}
+	if sum == 0 {
+		t.Fatal("the kernel does not count how often the sentry ran")
+	}
+	return sum
+}
