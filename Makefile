@@ -40,7 +40,7 @@ $(STAGE)/link: FORCE
 
 $(STAGE)/guest/guest: FORCE
 	@mkdir -p $(@D)
-	@go build -ldflags '$(LDFLAGS) -checklinkname=0' -o $@ ./cmd/guest # it sets a variable of the runtime: quiet.go
+	@go build -tags linkname -ldflags '$(LDFLAGS) -checklinkname=0' -o $@ ./cmd/guest # it sets a variable of the runtime: forcegc_linked.go
 
 $(STAGE)/guest.erofs: $(STAGE)/guest/guest
 	@scripts/pack.sh guest $(STAGE)/guest $@
