@@ -218,7 +218,7 @@ func (h *Host) roomToRead(b *boot) (end func()) {
 		return func() {}
 	}
 	if err := h.setHeap(b, b.heap.Load()+room); err != nil {
-		h.log.Warn("a layer is read within the memory limit of its boot", "boot", b.record.ID, "error", err)
+		h.log.Warn("a layer is read within the memory limit of its boot", telemetry.KeyBoot, b.record.ID, telemetry.KeyError, err)
 		return func() {}
 	}
 	return func() { h.wg.Go(func() { h.watchHeap(b) }) }
