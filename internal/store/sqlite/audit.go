@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
@@ -12,8 +13,40 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
+var auditTable = newTable("audit", func(e *sandbox.AuditEntry, c *columns) {
+	c.add("seq", &e.Seq)
+	c.add("at", (*moment)(&e.At))
+	c.add("tenant", (*string)(&e.Tenant))
+	c.add("user", &e.User)
+	c.add("role", (*string)(&e.Role))
+	c.add("key", &e.Key)
+	c.add("operation", &e.Operation)
+	c.add("target", &e.Target)
+	c.add("sandbox", &e.Sandbox)
+	c.add("detail", &e.Detail)
+	c.add("remote", &e.Remote)
+	c.add("request", &e.Request)
+	c.add("status", &e.Status)
+	c.add("code", &e.Code)
+	c.add("hash", (*chainHash)(&e.Hash))
+})
+
+// A chainHash is read as it is, and as zero if it is no hash: whether an entry is whole
+// shows when the chain is checked.
+type chainHash hash
+
+// Value implements driver.Valuer.
+func (h *chainHash) Value() (driver.Value, error) { return h[:], nil }
+
+// Scan implements sql.Scanner.
+func (h *chainHash) Scan(src any) error {
+	if (*hash)(h).Scan(src) != nil {
+		*h = chainHash{}
+	}
+	return nil
+}
+
 const (
-	auditColumns = `seq, at, tenant, user, role, key, operation, target, sandbox, detail, remote, request, status, code, hash`
 	// auditLook bounds how many entries are looked at for one page, however few of
 	// them are wanted.
 	auditLook = 10_000
@@ -30,7 +63,7 @@ type auditStatements struct {
 
 func (s *auditStatements) all() []prepared {
 	return []prepared{
-		{&s.insertAudit, `INSERT INTO audit (` + auditColumns + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`},
+		{&s.insertAudit, auditTable.insert.text},
 		{&s.lastAudit, lastAudit},
 		{&s.auditMark, auditMark},
 		{&s.firstAuditSince, `SELECT seq FROM audit WHERE seq <= ? AND at >= ? ORDER BY seq LIMIT 1`},
@@ -45,8 +78,7 @@ type auditQueries struct{ listAudit, auditAt *sql.Stmt }
 
 func (q *auditQueries) all() []prepared {
 	return []prepared{
-		{&q.listAudit, `SELECT ` + auditColumns + ` FROM audit
-			WHERE tenant = ? AND at >= ? AND (at, seq) < (?, ?) ORDER BY at DESC, seq DESC LIMIT ?`},
+		{&q.listAudit, auditTable.record + `WHERE tenant = ? AND at >= ? AND (at, seq) < (?, ?) ORDER BY at DESC, seq DESC LIMIT ?`},
 		{&q.auditAt, `SELECT seq FROM audit WHERE tenant = ? AND at = ? AND substr(hash, 1, 8) = ?`},
 	}
 }
@@ -66,8 +98,7 @@ func (s *Store) AppendAudit(ctx context.Context, e sandbox.AuditEntry) (sandbox.
 		e.Seq = last.Seq + 1
 		e.Hash = e.HashAfter(last.Hash)
 		mark = sandbox.AuditMark{Seq: e.Seq, Hash: e.Hash}
-		_, err = st.insertAudit.Exec(e.Seq, micros(e.At), string(e.Tenant), e.User, string(e.Role), e.Key, e.Operation, e.Target,
-			e.Sandbox, e.Detail, e.Remote, e.Request, e.Status, e.Code, e.Hash[:])
+		_, err = auditTable.insert.exec(st.insertAudit, &e)
 		return err
 	})
 	if err != nil {
@@ -81,20 +112,6 @@ func scanMark(row *sql.Row) (m sandbox.AuditMark, err error) {
 	err = row.Scan(&m.Seq, &hash)
 	copy(m.Hash[:], hash)
 	return m, err
-}
-
-// scanAudit reads a row as it is: whether it is whole shows when its hash is
-// checked.
-func scanAudit(scan func(...any) error) (e sandbox.AuditEntry, err error) {
-	var at int64
-	var hash []byte
-	err = scan(&e.Seq, &at, (*string)(&e.Tenant), &e.User, (*string)(&e.Role), &e.Key, &e.Operation, &e.Target,
-		&e.Sandbox, &e.Detail, &e.Remote, &e.Request, &e.Status, &e.Code, &hash)
-	e.At = fromMicros(at)
-	if len(hash) == len(e.Hash) {
-		e.Hash = sandbox.AuditHash(hash)
-	}
-	return e, err
 }
 
 // ListAudit implements sandbox.AuditStore.
@@ -124,7 +141,7 @@ func (s *Store) ListAudit(ctx context.Context, tenant sandbox.TenantID, q sandbo
 			page.Next = auditCursor(last) // there is at least one more to look at
 			return page, nil
 		}
-		if last, err = scanAudit(rows.Scan); err != nil {
+		if last, err = auditTable.scan(rows.Scan); err != nil {
 			return page, classify(err)
 		}
 		if q.Matches(last) {
@@ -177,13 +194,13 @@ func (s *Store) ReadAudit(ctx context.Context, begin func(sandbox.AuditMark) err
 	if err := begin(mark); err != nil {
 		return err
 	}
-	rows, err := tx.QueryContext(ctx, `SELECT `+auditColumns+` FROM audit ORDER BY seq`)
+	rows, err := tx.QueryContext(ctx, auditTable.record+`ORDER BY seq`)
 	if err != nil {
 		return classify(err)
 	}
 	defer rows.Close()
 	for rows.Next() {
-		e, err := scanAudit(rows.Scan)
+		e, err := auditTable.scan(rows.Scan)
 		if err != nil {
 			return classify(err)
 		}

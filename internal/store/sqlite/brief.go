@@ -11,9 +11,9 @@ type briefQueries struct{ byID, byName, keyByHash, ownQuota *sql.Stmt }
 
 func (q *briefQueries) all() []prepared {
 	return []prepared{
-		{&q.byID, `SELECT ` + columns + ` FROM sandboxes WHERE id = ?`},
-		{&q.byName, `SELECT ` + columns + ` FROM sandboxes WHERE tenant = ? AND name = ? AND name <> '' AND state <> 'ended'`},
-		{&q.keyByHash, `SELECT ` + keyColumns + ` FROM keys WHERE hash = ?1 OR previous_hash = ?1`},
+		{&q.byID, sandboxTable.record + `WHERE id = ?`},
+		{&q.byName, sandboxTable.record + `WHERE tenant = ? AND name = ? AND name <> '' AND state <> 'ended'`},
+		{&q.keyByHash, keyTable.record + `WHERE hash = ?1 OR previous_hash = ?1`},
 		{&q.ownQuota, ownQuotaText},
 	}
 }

@@ -3,9 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
 	sqlite3 "modernc.org/sqlite/lib"
@@ -13,8 +11,55 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-const keyColumns = `id, tenant, name, role, scopes, hash, hint, created_at, expires_at, used_at,
-	previous_hash, previous_hint, previous_until, previous_used_at, created_by`
+var keyTable = newTable("keys", func(k *sandbox.Key, c *columns) {
+	c.add("id", &k.ID)
+	c.add("tenant", (*string)(&k.Tenant))
+	c.add("name", &k.Name)
+	c.add("role", (*string)(&k.Role))
+	c.add("scopes", asJSON(&k.Scopes))
+	c.add("hash", (*hash)(&k.Hash))
+	c.add("hint", &k.Hint)
+	c.add("created_at", (*moment)(&k.CreatedAt))
+	c.add("expires_at", (*moment)(&k.ExpiresAt))
+	c.add("used_at", (*moment)(&k.UsedAt))
+	c.add("previous_hash", (*optionalHash)(&k.Previous.Hash))
+	c.add("previous_hint", &k.Previous.Hint)
+	c.add("previous_until", (*moment)(&k.Previous.Until))
+	c.add("previous_used_at", (*moment)(&k.Previous.UsedAt))
+	c.add("created_by", &k.CreatedBy)
+})
+
+var (
+	renameKey = keyTable.update("tenant = $tenant AND id = $id", "name")
+	// rotateKey binds one argument more: the hash that the Key had.
+	rotateKey = keyTable.update("tenant = $tenant AND id = $id AND hash = ?",
+		"hash", "hint", "used_at", "previous_hash", "previous_hint", "previous_until", "previous_used_at", "created_by")
+)
+
+var onceTable = newTable("onces", func(o *sandbox.Once, c *columns) {
+	c.add("tenant", (*string)(&o.Tenant))
+	c.add("key", &o.Key)
+	c.add("request", (*hash)(&o.Request))
+	c.add("resource", &o.Resource)
+	c.add("began_at", (*moment)(&o.At))
+	c.add("holder", &o.Holder)
+	c.add("status", &o.Status)
+	c.add("answer", (*blob)(&o.Answer))
+})
+
+// The statements about a Once that its Holder still carries out.
+const (
+	thatOnce = "tenant = $tenant AND key = $key"
+	openOnce = thatOnce + " AND holder = $holder AND status = 0"
+)
+
+var (
+	insertOnce = onceTable.replacing()
+	takeOnce   = onceTable.update(thatOnce, "holder")
+	finishOnce = onceTable.update(thatOnce+" AND holder = $holder", "status", "answer")
+	dropOnce   = onceTable.command("DELETE FROM onces WHERE " + openOnce)
+	letGoOnce  = onceTable.command("UPDATE onces SET holder = '' WHERE " + openOnce)
+)
 
 // keyStatements are what the writer has prepared for keys and onces.
 type keyStatements struct {
@@ -25,23 +70,21 @@ type keyStatements struct {
 
 func (s *keyStatements) all() []prepared {
 	return []prepared{
-		{&s.insertKey, `INSERT INTO keys (` + keyColumns + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`},
+		{&s.insertKey, keyTable.insert.text},
 		{&s.forgetKeys, `DELETE FROM keys WHERE tenant = ? AND expires_at <> 0 AND expires_at < ?`},
 		{&s.countKeys, `SELECT count(*) FROM keys WHERE tenant = ?`},
 		{&s.hasKey, `SELECT count(*) > 0 FROM keys WHERE tenant = ? AND id = ?`},
 		{&s.deleteKey, `DELETE FROM keys WHERE tenant = ? AND id = ?`},
-		{&s.renameKey, `UPDATE keys SET name = ? WHERE tenant = ? AND id = ?`},
-		{&s.rotateKey, `UPDATE keys SET hash = ?, hint = ?, used_at = ?, previous_hash = ?, previous_hint = ?, previous_until = ?, previous_used_at = ?, created_by = ?
-			WHERE tenant = ? AND id = ? AND hash = ?`},
+		{&s.renameKey, renameKey.text},
+		{&s.rotateKey, rotateKey.text},
 		{&s.usedKey, `UPDATE keys SET used_at = max(used_at, ?) WHERE hash = ?`},
 		{&s.usedPrevious, `UPDATE keys SET previous_used_at = max(previous_used_at, ?) WHERE previous_hash = ?`},
-		{&s.once, `SELECT tenant, key, request, resource, began_at, holder, status, answer FROM onces WHERE tenant = ? AND key = ?`},
-		{&s.insertOnce, `INSERT OR REPLACE INTO onces (tenant, key, request, resource, began_at, holder, status, answer)
-			VALUES (?, ?, ?, ?, ?, ?, 0, x'')`},
-		{&s.takeOnce, `UPDATE onces SET holder = ? WHERE tenant = ? AND key = ?`},
-		{&s.finishOnce, `UPDATE onces SET status = ?, answer = ? WHERE tenant = ? AND key = ? AND holder = ?`},
-		{&s.dropOnce, `DELETE FROM onces WHERE tenant = ? AND key = ? AND holder = ? AND status = 0`},
-		{&s.letGoOnce, `UPDATE onces SET holder = '' WHERE tenant = ? AND key = ? AND holder = ? AND status = 0`},
+		{&s.once, onceTable.record + `WHERE tenant = ? AND key = ?`},
+		{&s.insertOnce, insertOnce.text},
+		{&s.takeOnce, takeOnce.text},
+		{&s.finishOnce, finishOnce.text},
+		{&s.dropOnce, dropOnce.text},
+		{&s.letGoOnce, letGoOnce.text},
 		{&s.prune, `DELETE FROM onces WHERE began_at < ?`},
 	}
 }
@@ -51,13 +94,13 @@ type keyQueries struct{ keys *sql.Stmt }
 
 func (q *keyQueries) all() []prepared {
 	return []prepared{
-		{&q.keys, `SELECT ` + keyColumns + ` FROM keys WHERE tenant = ? ORDER BY created_at DESC, id DESC LIMIT ?`},
+		{&q.keys, keyTable.record + `WHERE tenant = ? ORDER BY created_at DESC, id DESC LIMIT ?`},
 	}
 }
 
 // InsertKey implements sandbox.KeyStore.
 func (s *Store) InsertKey(ctx context.Context, k sandbox.Key) error {
-	scopes, err := json.Marshal(k.Scopes)
+	args, err := keyTable.insert.args(&k)
 	if err != nil {
 		return err
 	}
@@ -72,9 +115,7 @@ func (s *Store) InsertKey(ctx context.Context, k sandbox.Key) error {
 		if have >= sandbox.MaxKeys {
 			return sandbox.Errorf(sandbox.Exhausted, "there are %d keys already: revoke one first", have)
 		}
-		_, err := st.insertKey.Exec(k.ID, string(k.Tenant), k.Name, string(k.Role), string(scopes), k.Hash[:], k.Hint,
-			micros(k.CreatedAt), micros(k.ExpiresAt), micros(k.UsedAt),
-			previousHash(k.Previous), k.Previous.Hint, micros(k.Previous.Until), micros(k.Previous.UsedAt), k.CreatedBy)
+		_, err := st.insertKey.Exec(args...)
 		if primaryCode(err) == sqlite3.SQLITE_CONSTRAINT {
 			return sandbox.Errorf(sandbox.Conflict, "there is a key with this ID").WithCause(err)
 		}
@@ -86,7 +127,7 @@ func (s *Store) InsertKey(ctx context.Context, k sandbox.Key) error {
 func (s *Store) KeyByHash(ctx context.Context, hash sandbox.KeyHash) (sandbox.Key, error) {
 	var k sandbox.Key
 	err := s.brief.do(ctx, func(ctx context.Context, q *briefQueries) (err error) {
-		k, err = scanKey(q.keyByHash.QueryRowContext(ctx, hash[:]).Scan)
+		k, err = keyTable.scan(q.keyByHash.QueryRowContext(ctx, hash[:]).Scan)
 		return err
 	})
 	if errors.Is(err, sql.ErrNoRows) {
@@ -97,72 +138,36 @@ func (s *Store) KeyByHash(ctx context.Context, hash sandbox.KeyHash) (sandbox.Ke
 
 // Keys implements sandbox.KeyStore.
 func (s *Store) Keys(ctx context.Context, tenant sandbox.TenantID) ([]sandbox.Key, error) {
-	return collect(scanKey)(s.query.keys.QueryContext(ctx, string(tenant), sandbox.MaxKeys))
-}
-
-func scanKey(scan func(...any) error) (sandbox.Key, error) {
-	var k sandbox.Key
-	var scopes string
-	var hash, previous []byte
-	var created, expires, used, until, previousUsed int64
-	err := scan(&k.ID, (*string)(&k.Tenant), &k.Name, (*string)(&k.Role), &scopes, &hash, &k.Hint, &created, &expires, &used,
-		&previous, &k.Previous.Hint, &until, &previousUsed, &k.CreatedBy)
-	if err != nil {
-		return k, err
-	}
-	if copy(k.Hash[:], hash) != len(k.Hash) || previous != nil && copy(k.Previous.Hash[:], previous) != len(k.Previous.Hash) {
-		return k, fmt.Errorf("the hash of the key %s is damaged", k.ID)
-	}
-	k.CreatedAt, k.ExpiresAt, k.UsedAt = fromMicros(created), fromMicros(expires), fromMicros(used)
-	k.Previous.Until, k.Previous.UsedAt = fromMicros(until), fromMicros(previousUsed)
-	k.Scopes = []sandbox.Scope{} // never nil, which would mean all
-	return k, json.Unmarshal([]byte(scopes), &k.Scopes)
-}
-
-// previousHash is the hash as its column has it: NULL for none, of which there
-// may be many.
-func previousHash(p sandbox.PreviousSecret) []byte {
-	if p == (sandbox.PreviousSecret{}) {
-		return nil
-	}
-	return p.Hash[:]
+	return collect(keyTable.scan)(s.query.keys.QueryContext(ctx, string(tenant), sandbox.MaxKeys))
 }
 
 // RenameKey implements sandbox.KeyStore.
 func (s *Store) RenameKey(ctx context.Context, tenant sandbox.TenantID, id, name string) error {
-	return s.writer.write(ctx, func(st *statements) error { return oneKey(st.renameKey.Exec(name, string(tenant), id)) })
-}
-
-// oneKey is the error of a statement that should have met a Key.
-func oneKey(result sql.Result, err error) error {
-	if err != nil {
-		return err
-	}
-	if n, err := result.RowsAffected(); err != nil || n > 0 {
-		return err
-	}
-	return errNoKey()
+	k := sandbox.Key{ID: id, Tenant: tenant, Name: name}
+	return s.writer.write(ctx, func(st *statements) error {
+		result, err := renameKey.exec(st.renameKey, &k)
+		return changed(result, err, errNoKey)
+	})
 }
 
 // RotateKey implements sandbox.KeyStore.
 func (s *Store) RotateKey(ctx context.Context, k sandbox.Key, had sandbox.KeyHash) error {
+	args, err := rotateKey.args(&k)
+	if err != nil {
+		return err
+	}
 	return s.writer.write(ctx, func(st *statements) error {
-		result, err := st.rotateKey.Exec(k.Hash[:], k.Hint, micros(k.UsedAt), previousHash(k.Previous), k.Previous.Hint,
-			micros(k.Previous.Until), micros(k.Previous.UsedAt), k.CreatedBy, string(k.Tenant), k.ID, had[:])
-		if err != nil {
-			return err
-		}
-		if n, err := result.RowsAffected(); err != nil || n > 0 {
-			return err
-		}
-		var there bool
-		if err := st.hasKey.QueryRow(string(k.Tenant), k.ID).Scan(&there); err != nil {
-			return err
-		}
-		if there {
-			return sandbox.Errorf(sandbox.Conflict, "the key was rotated meanwhile")
-		}
-		return errNoKey()
+		result, err := st.rotateKey.Exec(append(args, had[:])...)
+		return changed(result, err, func() error {
+			var there bool
+			if err := st.hasKey.QueryRow(string(k.Tenant), k.ID).Scan(&there); err != nil {
+				return err
+			}
+			if there {
+				return sandbox.Errorf(sandbox.Conflict, "the key was rotated meanwhile")
+			}
+			return errNoKey()
+		})
 	})
 }
 
@@ -170,7 +175,10 @@ func errNoKey() error { return sandbox.Errorf(sandbox.NotFound, "there is no suc
 
 // DeleteKey implements sandbox.KeyStore.
 func (s *Store) DeleteKey(ctx context.Context, tenant sandbox.TenantID, id string) error {
-	return s.writer.write(ctx, func(st *statements) error { return oneKey(st.deleteKey.Exec(string(tenant), id)) })
+	return s.writer.write(ctx, func(st *statements) error {
+		result, err := st.deleteKey.Exec(string(tenant), id)
+		return changed(result, err, errNoKey)
+	})
 }
 
 // UsedKeys implements sandbox.KeyStore.
@@ -191,17 +199,19 @@ func (s *Store) UsedKeys(ctx context.Context, used map[sandbox.KeyHash]time.Time
 func (s *Store) BeginOnce(ctx context.Context, o sandbox.Once, expired time.Time) (there sandbox.Once, began bool, err error) {
 	err = s.writer.write(ctx, func(st *statements) error {
 		var scanErr error
-		there, scanErr = scanOnce(st.once.QueryRow(string(o.Tenant), o.Key).Scan)
+		there, scanErr = onceTable.scan(st.once.QueryRow(string(o.Tenant), o.Key).Scan)
 		switch {
 		case errors.Is(scanErr, sql.ErrNoRows), scanErr == nil && !there.At.After(expired):
 			there, began = o, true
-			_, err := st.insertOnce.Exec(string(o.Tenant), o.Key, o.Request[:], o.Resource, micros(o.At), o.Holder)
+			begun := o
+			begun.Status, begun.Answer = 0, nil
+			_, err := insertOnce.exec(st.insertOnce, &begun)
 			return err
 		case scanErr != nil:
 			return scanErr
 		case there.Status == 0 && there.Request == o.Request && there.Holder != o.Holder:
 			there.Holder, began = o.Holder, true
-			_, err := st.takeOnce.Exec(o.Holder, string(o.Tenant), o.Key)
+			_, err := takeOnce.exec(st.takeOnce, &o)
 			return err
 		}
 		return nil
@@ -212,22 +222,10 @@ func (s *Store) BeginOnce(ctx context.Context, o sandbox.Once, expired time.Time
 	return there, began, nil
 }
 
-func scanOnce(scan func(...any) error) (sandbox.Once, error) {
-	var o sandbox.Once
-	var request []byte
-	var began int64
-	err := scan((*string)(&o.Tenant), &o.Key, &request, &o.Resource, &began, &o.Holder, &o.Status, &o.Answer)
-	if err == nil && copy(o.Request[:], request) != len(o.Request) {
-		err = errors.New("the hash of a request is damaged")
-	}
-	o.At = fromMicros(began)
-	return o, err
-}
-
 // FinishOnce implements sandbox.OnceStore.
 func (s *Store) FinishOnce(ctx context.Context, o sandbox.Once) error {
 	return s.writer.write(ctx, func(st *statements) error {
-		_, err := st.finishOnce.Exec(o.Status, append([]byte{}, o.Answer...), string(o.Tenant), o.Key, o.Holder)
+		_, err := finishOnce.exec(st.finishOnce, &o)
 		return err
 	})
 }
@@ -235,7 +233,7 @@ func (s *Store) FinishOnce(ctx context.Context, o sandbox.Once) error {
 // DropOnce implements sandbox.OnceStore.
 func (s *Store) DropOnce(ctx context.Context, o sandbox.Once) error {
 	return s.writer.write(ctx, func(st *statements) error {
-		_, err := st.dropOnce.Exec(string(o.Tenant), o.Key, o.Holder)
+		_, err := dropOnce.exec(st.dropOnce, &o)
 		return err
 	})
 }
@@ -243,7 +241,7 @@ func (s *Store) DropOnce(ctx context.Context, o sandbox.Once) error {
 // LetGoOnce implements sandbox.OnceStore.
 func (s *Store) LetGoOnce(ctx context.Context, o sandbox.Once) error {
 	return s.writer.write(ctx, func(st *statements) error {
-		_, err := st.letGoOnce.Exec(string(o.Tenant), o.Key, o.Holder)
+		_, err := letGoOnce.exec(st.letGoOnce, &o)
 		return err
 	})
 }

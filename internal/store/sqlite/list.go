@@ -37,7 +37,7 @@ func (s *Store) ListSandboxes(ctx context.Context, tenant sandbox.TenantID, quer
 	}
 	list := s.listing(query)
 	// One more than asked for tells whether there is a next page.
-	all, err := collect(scan)(list.QueryContext(ctx, tenant, after.created, after.id, states, metadata, limit+1, micros(query.From), query.Template))
+	all, err := collect(scanSandbox)(list.QueryContext(ctx, tenant, after.created, after.id, states, metadata, limit+1, micros(query.From), query.Template))
 	if err != nil {
 		return sandbox.Page{}, err
 	}

@@ -6,22 +6,24 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
+var nodeTable = newTable("nodes", func(n *sandbox.NodeRecord, c *columns) {
+	c.add("name", &n.Name)
+	c.add("engine", &n.Engine)
+	c.add("address", &n.Address)
+	c.add("lease_until", (*moment)(&n.LeaseUntil))
+})
+
+var renewLease = nodeTable.inserting("ON CONFLICT (name) DO UPDATE SET engine = excluded.engine, address = excluded.address, lease_until = excluded.lease_until")
+
 // RenewLease implements sandbox.NodeStore.
 func (s *Store) RenewLease(ctx context.Context, n sandbox.NodeRecord) error {
 	return s.writer.write(ctx, func(st *statements) error {
-		_, err := st.renewLease.Exec(n.Name, n.Engine, n.Address, micros(n.LeaseUntil))
+		_, err := renewLease.exec(st.renewLease, &n)
 		return err
 	})
 }
 
 // Nodes implements sandbox.NodeStore.
 func (s *Store) Nodes(ctx context.Context) ([]sandbox.NodeRecord, error) {
-	return collect(scanNode)(s.query.nodes.QueryContext(ctx))
-}
-
-func scanNode(scan func(...any) error) (n sandbox.NodeRecord, err error) {
-	var until int64
-	err = scan(&n.Name, &n.Engine, &n.Address, &until)
-	n.LeaseUntil = fromMicros(until)
-	return n, err
+	return collect(nodeTable.scan)(s.query.nodes.QueryContext(ctx))
 }

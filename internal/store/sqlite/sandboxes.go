@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,13 +14,97 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// columns are those of a record, in the order of values and scan.
-const columns = `id, tenant, name, state, template, image, engine,
-	cpus, memory_bytes, disk_bytes, pids, network, metadata, env,
-	boot_id, boot_number, boot_node, created_at, started_at, timeout, deadline,
-	on_timeout, timeline, ended_cause, ended_at, version,
-	idle_timeout, limit_cpus, limit_memory_bytes, limit_pids, user, cwd, revision, ended_output,
-	snapshot, stay_paused, snapshot_at, checkpoint_every, restored_from, restored_lost, restored_times, secrets, runs_until, ingress, limit_bandwidth, volumes, origin`
+// sandboxRow is a Sandbox as its row has it: how it ended is empty before its end.
+type sandboxRow struct {
+	sandbox.Sandbox
+	end sandbox.Certificate
+}
+
+var sandboxTable = newTable("sandboxes", func(r *sandboxRow, c *columns) {
+	c.add("id", &r.ID)
+	c.add("tenant", (*string)(&r.Tenant))
+	c.add("name", &r.Name)
+	c.add("state", (*string)(&r.State))
+	c.add("template", &r.Template)
+	c.add("image", &r.Image)
+	c.add("engine", &r.Engine)
+	c.add("cpus", &r.Shape.CPUs)
+	c.add("memory_bytes", &r.Shape.MemoryBytes)
+	c.add("disk_bytes", &r.Shape.DiskBytes)
+	c.add("pids", &r.Shape.Pids)
+	c.add("network", (*string)(&r.Network))
+	c.add("metadata", (*labels)(&r.Metadata))
+	c.add("env", (*labels)(&r.Env))
+	c.add("boot_id", &r.Boot.ID)
+	c.add("boot_number", &r.Boot.Number)
+	c.add("boot_node", &r.Boot.Node)
+	c.add("created_at", (*moment)(&r.CreatedAt))
+	c.add("started_at", (*moment)(&r.StartedAt))
+	c.add("timeout", (*span)(&r.Timeout))
+	c.add("deadline", (*moment)(&r.Deadline))
+	c.add("on_timeout", (*string)(&r.OnTimeout))
+	c.add("timeline", &r.Timeline)
+	c.add("ended_cause", (*string)(&r.end.Cause))
+	c.add("ended_at", (*moment)(&r.end.At))
+	c.add("version", &r.Version)
+	c.add("idle_timeout", (*span)(&r.IdleTimeout))
+	c.add("limit_cpus", &r.Limits.CPUs)
+	c.add("limit_memory_bytes", &r.Limits.MemoryBytes)
+	c.add("limit_pids", &r.Limits.Pids)
+	c.add("user", &r.User)
+	c.add("cwd", &r.Cwd)
+	c.add("revision", &r.Revision)
+	c.add("ended_output", &r.end.OutputTail)
+	c.add("snapshot", &r.Snapshot)
+	c.add("stay_paused", &r.StayPaused)
+	c.add("snapshot_at", (*moment)(&r.SnapshotAt))
+	c.add("checkpoint_every", (*span)(&r.CheckpointEvery))
+	c.add("restored_from", &r.Restored.From)
+	c.add("restored_lost", (*span)(&r.Restored.Lost))
+	c.add("restored_times", &r.Restored.Times)
+	c.add("secrets", (*string)(&r.Secrets))
+	c.add("runs_until", (*moment)(&r.RunsUntil))
+	c.add("ingress", (*string)(&r.Ingress))
+	c.add("limit_bandwidth", &r.Limits.Bandwidth)
+	c.add("volumes", (*mounts)(&r.Volumes))
+	c.add("origin", &r.Origin)
+})
+
+// An index of a column that an UPDATE names is written anew even where the value stays:
+// therefore no update names created_at, which never changes, nor ended_cause before the
+// end.
+var (
+	updateSandbox = sandboxTable.updateBut(thatVersion, "id", "tenant", "created_at", "ended_cause")
+	endSandbox    = sandboxTable.updateBut(thatVersion, "id", "tenant", "created_at")
+)
+
+// thatVersion selects the row that a record was read from, whose version has grown since.
+const thatVersion = "id = $id AND tenant = $tenant AND version = $version - 1"
+
+// rowOf is sb as it is kept.
+func rowOf(sb sandbox.Sandbox) *sandboxRow {
+	r := &sandboxRow{Sandbox: sb}
+	r.MeteredAt = time.Time{}
+	if sb.Ended != nil {
+		r.end = *sb.Ended
+	}
+	return r
+}
+
+// record is the Sandbox of a row.
+func (r *sandboxRow) record() sandbox.Sandbox {
+	r.Ended = nil
+	if r.end.Cause != "" {
+		end := r.end
+		r.Ended = &end
+	}
+	return r.Sandbox
+}
+
+func scanSandbox(scan func(...any) error) (sandbox.Sandbox, error) {
+	r, err := sandboxTable.scan(scan)
+	return r.record(), err
+}
 
 // deleteBatch is how many rows are deleted in a write, after which others have their
 // turn.
@@ -81,31 +164,14 @@ func (s *statements) all() []prepared {
 		{&s.savepoint, `SAVEPOINT one`},
 		{&s.rollbackTo, `ROLLBACK TO one`},
 		{&s.release, `RELEASE one`},
-		{&s.insert, `INSERT INTO sandboxes (` + columns + `)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`},
-		{&s.update, updateText("")},
-		{&s.updateEnded, updateText("ended_cause = ?24, ")},
+		{&s.insert, sandboxTable.insert.text},
+		{&s.update, updateSandbox.text},
+		{&s.updateEnded, endSandbox.text},
 		{&s.exists, `SELECT 1 FROM sandboxes WHERE id = ? AND tenant = ?`},
 		{&s.deleteEnded, deleteEndedText},
 		{&s.deleteRefused, deleteRefusedText},
-		{&s.renewLease, `INSERT INTO nodes (name, engine, address, lease_until) VALUES (?, ?, ?, ?)
-			ON CONFLICT (name) DO UPDATE SET engine = excluded.engine, address = excluded.address, lease_until = excluded.lease_until`},
+		{&s.renewLease, renewLease.text},
 	})
-}
-
-// updateText is what writes a record; ended writes how it ended, of one that has. An
-// index of a column that is named is written anew even where the value stays: therefore
-// not created_at, which never changes, nor ended_cause before the end.
-func updateText(ended string) string {
-	return `UPDATE sandboxes SET name = ?3, state = ?4, template = ?5, image = ?6, engine = ?7,
-		cpus = ?8, memory_bytes = ?9, disk_bytes = ?10, pids = ?11, network = ?12, metadata = ?13, env = ?14,
-		boot_id = ?15, boot_number = ?16, boot_node = ?17, started_at = ?19, timeout = ?20,
-		deadline = ?21, on_timeout = ?22, timeline = ?23, ` + ended + `ended_at = ?25, version = ?26,
-		idle_timeout = ?27, limit_cpus = ?28, limit_memory_bytes = ?29, limit_pids = ?30, user = ?31, cwd = ?32,
-		revision = ?33, ended_output = ?34, snapshot = ?35, stay_paused = ?36,
-		snapshot_at = ?37, checkpoint_every = ?38, restored_from = ?39, restored_lost = ?40, restored_times = ?41, secrets = ?42,
-		runs_until = ?43, ingress = ?44, limit_bandwidth = ?45, volumes = ?46, origin = ?47
-		WHERE id = ?1 AND tenant = ?2 AND version = ?26 - 1`
 }
 
 // listed selects a page. Both sides of the comparison of metadata were written
@@ -145,7 +211,7 @@ type queries struct {
 }
 
 func (q *queries) all() []prepared {
-	const record = `SELECT ` + columns + ` FROM sandboxes `
+	record := sandboxTable.record
 	return slices.Concat(q.signingQueries.all(), q.keyQueries.all(), q.secretQueries.all(), q.quotaQueries.all(), q.snapshotQueries.all(), q.volumeQueries.all(), q.auditQueries.all(), q.usageQueries.all(), q.tenantQueries.all(), q.userQueries.all(), q.webhookQueries.all(), []prepared{
 		{&q.list, record + `WHERE ` + newestFirst},
 		{&q.listOpen, record + `WHERE state <> 'ended' AND ` + newestFirst},
@@ -155,19 +221,20 @@ func (q *queries) all() []prepared {
 		{&q.notEnded, record + `WHERE state <> 'ended'`},
 		{&q.due, record + `WHERE state NOT IN ('stopping', 'ended') AND deadline <= ? ORDER BY deadline LIMIT ?`},
 		{&q.next, `SELECT min(deadline) FROM sandboxes WHERE state NOT IN ('stopping', 'ended')`},
-		{&q.nodes, `SELECT name, engine, address, lease_until FROM nodes ORDER BY name`},
+		{&q.nodes, nodeTable.record + `ORDER BY name`},
 	})
 }
 
 // InsertSandbox implements sandbox.SandboxStore.
 func (s *Store) InsertSandbox(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
 	at := sb.MeteredAt
-	sb = normal(sb)
-	sb.Version = 1
-	args, err := values(sb)
+	row := rowOf(sb)
+	row.Version = 1
+	args, err := sandboxTable.insert.args(row)
 	if err != nil {
 		return sandbox.Sandbox{}, err
 	}
+	sb = row.record()
 	err = s.writer.write(ctx, func(st *statements) error {
 		if err := cmp.Or(saved(st, sb), mounted(st, sb)); err != nil {
 			return err
@@ -189,12 +256,17 @@ func (s *Store) InsertSandbox(ctx context.Context, sb sandbox.Sandbox) (sandbox.
 // UpdateSandbox implements sandbox.SandboxStore.
 func (s *Store) UpdateSandbox(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
 	at := sb.MeteredAt
-	sb = normal(sb)
-	sb.Version++
-	args, err := values(sb)
+	row := rowOf(sb)
+	row.Version++
+	update, ended := &updateSandbox, row.end.Cause != ""
+	if ended {
+		update = &endSandbox
+	}
+	args, err := update.args(row)
 	if err != nil {
 		return sandbox.Sandbox{}, err
 	}
+	sb = row.record()
 	var counted sandbox.UsageAmount
 	err = s.writer.write(ctx, func(st *statements) error {
 		if err := saved(st, sb); err != nil {
@@ -205,7 +277,7 @@ func (s *Store) UpdateSandbox(ctx context.Context, sb sandbox.Sandbox) (sandbox.
 			return err
 		}
 		stmt := st.update
-		if sb.Ended != nil {
+		if ended {
 			stmt = st.updateEnded
 		}
 		result, err := stmt.Exec(args...)
@@ -281,7 +353,7 @@ func (s *Store) SandboxByName(ctx context.Context, tenant sandbox.TenantID, name
 
 func (s *Store) oneBy(ctx context.Context, query func(context.Context, *briefQueries) *sql.Row) (sb sandbox.Sandbox, err error) {
 	err = s.brief.do(ctx, func(ctx context.Context, q *briefQueries) (err error) {
-		sb, err = scan(query(ctx, q).Scan)
+		sb, err = scanSandbox(query(ctx, q).Scan)
 		return err
 	})
 	if errors.Is(err, sql.ErrNoRows) {
@@ -292,12 +364,12 @@ func (s *Store) oneBy(ctx context.Context, query func(context.Context, *briefQue
 
 // SandboxesNotEnded implements sandbox.SandboxStore.
 func (s *Store) SandboxesNotEnded(ctx context.Context) ([]sandbox.Sandbox, error) {
-	return collect(scan)(s.query.notEnded.QueryContext(ctx))
+	return collect(scanSandbox)(s.query.notEnded.QueryContext(ctx))
 }
 
 // SandboxesDue implements sandbox.SandboxStore.
 func (s *Store) SandboxesDue(ctx context.Context, now time.Time, limit int) ([]sandbox.Sandbox, error) {
-	return collect(scan)(s.query.due.QueryContext(ctx, micros(now), limit))
+	return collect(scanSandbox)(s.query.due.QueryContext(ctx, micros(now), limit))
 }
 
 // NextDeadline implements sandbox.SandboxStore.
@@ -358,103 +430,6 @@ func (s *Store) deleteAll(ctx context.Context, before time.Time, stmt func(*stat
 	}
 }
 
-// normal is sb as it will be read back.
-func normal(sb sandbox.Sandbox) sandbox.Sandbox {
-	for _, t := range []*time.Time{&sb.CreatedAt, &sb.StartedAt, &sb.Deadline, &sb.SnapshotAt, &sb.RunsUntil} {
-		*t = fromMicros(micros(*t))
-	}
-	sb.MeteredAt = time.Time{}
-	sb.Timeout = sb.Timeout.Truncate(time.Microsecond)
-	sb.IdleTimeout = sb.IdleTimeout.Truncate(time.Microsecond)
-	sb.CheckpointEvery = sb.CheckpointEvery.Truncate(time.Microsecond)
-	sb.Restored.Lost = sb.Restored.Lost.Truncate(time.Microsecond)
-	if sb.Ended != nil {
-		end := *sb.Ended
-		end.At = fromMicros(micros(end.At))
-		sb.Ended = &end
-	}
-	if len(sb.Metadata) == 0 {
-		sb.Metadata = nil
-	}
-	if len(sb.Env) == 0 {
-		sb.Env = nil
-	}
-	if len(sb.Volumes) == 0 {
-		sb.Volumes = nil
-	}
-	return sb
-}
-
-// values are the columns of sb.
-func values(sb sandbox.Sandbox) ([]any, error) {
-	metadata, err := encode(sb.Metadata)
-	if err != nil {
-		return nil, err
-	}
-	env, err := encode(sb.Env)
-	if err != nil {
-		return nil, err
-	}
-	volumes, err := encodeMounts(sb.Volumes)
-	if err != nil {
-		return nil, err
-	}
-	var end sandbox.Certificate
-	if sb.Ended != nil {
-		end = *sb.Ended
-	}
-	return []any{
-		sb.ID, string(sb.Tenant), sb.Name, string(sb.State), sb.Template, sb.Image, sb.Engine,
-		sb.Shape.CPUs, sb.Shape.MemoryBytes, sb.Shape.DiskBytes, sb.Shape.Pids, string(sb.Network), metadata, env,
-		sb.Boot.ID, sb.Boot.Number, sb.Boot.Node, micros(sb.CreatedAt), micros(sb.StartedAt), sb.Timeout.Microseconds(),
-		micros(sb.Deadline), string(sb.OnTimeout), sb.Timeline, string(end.Cause), micros(end.At), sb.Version,
-		sb.IdleTimeout.Microseconds(), sb.Limits.CPUs, sb.Limits.MemoryBytes, sb.Limits.Pids, sb.User, sb.Cwd,
-		sb.Revision, end.OutputTail, sb.Snapshot, sb.StayPaused,
-		micros(sb.SnapshotAt), sb.CheckpointEvery.Microseconds(), sb.Restored.From, sb.Restored.Lost.Microseconds(), sb.Restored.Times, string(sb.Secrets), micros(sb.RunsUntil), string(sb.Ingress), sb.Limits.Bandwidth, volumes, sb.Origin,
-	}, nil
-}
-
-// scan reads the columns of one record.
-func scan(scan func(...any) error) (sandbox.Sandbox, error) {
-	var (
-		sb                                        sandbox.Sandbox
-		metadata, env, volumes                    string
-		created, started, timeout, deadline, over int64
-		idle, saved, checkpoint, lost, until      int64
-		end                                       sandbox.Certificate
-	)
-	err := scan(
-		&sb.ID, &sb.Tenant, &sb.Name, &sb.State, &sb.Template, &sb.Image, &sb.Engine,
-		&sb.Shape.CPUs, &sb.Shape.MemoryBytes, &sb.Shape.DiskBytes, &sb.Shape.Pids, &sb.Network, &metadata, &env,
-		&sb.Boot.ID, &sb.Boot.Number, &sb.Boot.Node, &created, &started, &timeout,
-		&deadline, &sb.OnTimeout, &sb.Timeline, &end.Cause, &over, &sb.Version,
-		&idle, &sb.Limits.CPUs, &sb.Limits.MemoryBytes, &sb.Limits.Pids, &sb.User, &sb.Cwd,
-		&sb.Revision, &end.OutputTail, &sb.Snapshot, &sb.StayPaused,
-		&saved, &checkpoint, &sb.Restored.From, &lost, &sb.Restored.Times, (*string)(&sb.Secrets), &until, (*string)(&sb.Ingress), &sb.Limits.Bandwidth, &volumes, &sb.Origin,
-	)
-	if err != nil {
-		return sandbox.Sandbox{}, err
-	}
-	sb.CreatedAt, sb.StartedAt, sb.Deadline = fromMicros(created), fromMicros(started), fromMicros(deadline)
-	sb.Timeout = time.Duration(timeout) * time.Microsecond
-	sb.IdleTimeout = time.Duration(idle) * time.Microsecond
-	sb.SnapshotAt, sb.RunsUntil = fromMicros(saved), fromMicros(until)
-	sb.CheckpointEvery = time.Duration(checkpoint) * time.Microsecond
-	sb.Restored.Lost = time.Duration(lost) * time.Microsecond
-	if end.Cause != "" {
-		end.At = fromMicros(over)
-		sb.Ended = &end
-	}
-	if sb.Metadata, err = decode(metadata); err != nil {
-		return sandbox.Sandbox{}, err
-	}
-	if sb.Env, err = decode(env); err != nil {
-		return sandbox.Sandbox{}, err
-	}
-	sb.Volumes, err = decodeMounts(volumes)
-	return sb, err
-}
-
 // collect reads all rows of a query.
 func collect[T any](scan func(func(...any) error) (T, error)) func(*sql.Rows, error) ([]T, error) {
 	return func(rows *sql.Rows, err error) ([]T, error) {
@@ -472,25 +447,6 @@ func collect[T any](scan func(func(...any) error) (T, error)) func(*sql.Rows, er
 		}
 		return all, classify(rows.Err())
 	}
-}
-
-func encode(m map[string]string) (string, error) {
-	if len(m) == 0 {
-		return "{}", nil
-	}
-	b, err := json.Marshal(m)
-	return string(b), err
-}
-
-func decode(s string) (map[string]string, error) {
-	if s == "{}" {
-		return nil, nil
-	}
-	var m map[string]string
-	if err := json.Unmarshal([]byte(s), &m); err != nil {
-		return nil, fmt.Errorf("decode map: %w", err)
-	}
-	return m, nil
 }
 
 // micros keeps the zero time zero.

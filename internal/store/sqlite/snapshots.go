@@ -11,11 +11,43 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// snapshotColumns are those of a Snapshot, in the order of snapshotValues and
-// scanSnapshot.
-const snapshotColumns = `id, tenant, sandbox_id, parent, name, kept, state, created_at, node, bytes, memory, build, digest,
-	template, image, cpus, memory_bytes, disk_bytes, pids, limit_cpus, limit_memory_bytes, limit_pids,
-	network, env, user, cwd, timeline, version, limit_bandwidth, layer, used_at, volumes`
+var snapshotTable = newTable("snapshots", func(s *sandbox.Snapshot, c *columns) {
+	c.add("id", &s.ID)
+	c.add("tenant", (*string)(&s.Tenant))
+	c.add("sandbox_id", &s.SandboxID)
+	c.add("parent", &s.Parent)
+	c.add("name", &s.Name)
+	c.add("kept", &s.Kept)
+	c.add("state", (*string)(&s.State))
+	c.add("created_at", (*moment)(&s.CreatedAt))
+	c.add("node", &s.Node)
+	c.add("bytes", &s.Bytes)
+	c.add("memory", &s.Memory)
+	c.add("build", &s.Build)
+	c.add("digest", &s.Digest)
+	c.add("template", &s.Template)
+	c.add("image", &s.Image)
+	c.add("cpus", &s.Shape.CPUs)
+	c.add("memory_bytes", &s.Shape.MemoryBytes)
+	c.add("disk_bytes", &s.Shape.DiskBytes)
+	c.add("pids", &s.Shape.Pids)
+	c.add("limit_cpus", &s.Limits.CPUs)
+	c.add("limit_memory_bytes", &s.Limits.MemoryBytes)
+	c.add("limit_pids", &s.Limits.Pids)
+	c.add("network", (*string)(&s.Network))
+	c.add("env", (*labels)(&s.Env))
+	c.add("user", &s.User)
+	c.add("cwd", &s.Cwd)
+	c.add("timeline", &s.Timeline)
+	c.add("version", &s.Version)
+	c.add("limit_bandwidth", &s.Limits.Bandwidth)
+	c.add("layer", &s.Layer)
+	c.add("used_at", (*moment)(&s.UsedAt))
+	c.add("volumes", (*mounts)(&s.Volumes))
+	c.compute("(SELECT count(*) "+referred+")", &s.Uses)
+})
+
+var updateSnapshot = snapshotTable.updateBut(thatVersion, "id", "tenant", "parent")
 
 // referred selects the Sandboxes that refer to the Snapshot of a query and have
 // not ended.
@@ -35,12 +67,8 @@ type snapshotStatements struct {
 
 func (s *snapshotStatements) all() []prepared {
 	return []prepared{
-		{&s.insertSnapshot, `INSERT INTO snapshots (` + snapshotColumns + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`},
-		{&s.updateSnapshot, `UPDATE snapshots SET sandbox_id = ?3, name = ?5, kept = ?6, state = ?7, created_at = ?8, node = ?9,
-			bytes = ?10, memory = ?11, build = ?12, digest = ?13, template = ?14, image = ?15,
-			cpus = ?16, memory_bytes = ?17, disk_bytes = ?18, pids = ?19, limit_cpus = ?20, limit_memory_bytes = ?21, limit_pids = ?22,
-			network = ?23, env = ?24, user = ?25, cwd = ?26, timeline = ?27, version = ?28, limit_bandwidth = ?29, layer = ?30, used_at = ?31, volumes = ?32
-			WHERE id = ?1 AND tenant = ?2 AND version = ?28 - 1`},
+		{&s.insertSnapshot, snapshotTable.insert.text},
+		{&s.updateSnapshot, updateSnapshot.text},
 		{&s.snapshotThere, `SELECT 1 FROM snapshots WHERE id = ? AND tenant = ?`},
 		{&s.snapshotReady, `SELECT 1 FROM snapshots WHERE id = ? AND tenant = ? AND state = 'ready'`},
 		{&s.snapshotKept, `SELECT 1 FROM snapshots WHERE id = ? AND state = 'ready' AND kept`},
@@ -62,7 +90,7 @@ type snapshotQueries struct {
 }
 
 func (q *snapshotQueries) all() []prepared {
-	const record = `SELECT ` + snapshotColumns + `, (SELECT count(*) ` + referred + `) FROM snapshots `
+	record := snapshotTable.record
 	const page = ` AND state = 'ready' AND (created_at, id) < (?2, ?3) AND (?5 = '' OR name = ?5 OR (?8 AND substr(name, 1, length(?5) + 1) = ?5 || ':')) AND (NOT ?6 OR kept) AND (layer <> '') = ?7 ORDER BY created_at DESC, id DESC LIMIT ?4`
 	return []prepared{
 		{&q.snapshotByID, record + `WHERE id = ?`},
@@ -78,8 +106,7 @@ func (q *snapshotQueries) all() []prepared {
 
 // InsertSnapshot implements sandbox.SnapshotStore.
 func (s *Store) InsertSnapshot(ctx context.Context, snap sandbox.Snapshot) (sandbox.Snapshot, error) {
-	snap = normalSnapshot(snap)
-	snap.Version = 1
+	snap.Version, snap.Uses = 1, 0
 	err := s.writer.write(ctx, func(st *statements) error {
 		var have int
 		if err := st.countSnapshots.QueryRow(string(snap.Tenant)).Scan(&have); err != nil {
@@ -95,11 +122,7 @@ func (s *Store) InsertSnapshot(ctx context.Context, snap sandbox.Snapshot) (sand
 		if !there {
 			snap.Parent = ""
 		}
-		args, err := snapshotValues(snap)
-		if err != nil {
-			return err
-		}
-		if _, err := st.insertSnapshot.Exec(args...); err != nil {
+		if _, err := snapshotTable.insert.exec(st.insertSnapshot, &snap); err != nil {
 			return snapshotTaken(err, snap)
 		}
 		return s.admitSnapshot(st, snap)
@@ -134,9 +157,8 @@ func noSnapshot() error { return sandbox.Errorf(sandbox.NotFound, "there is no s
 
 // UpdateSnapshot implements sandbox.SnapshotStore.
 func (s *Store) UpdateSnapshot(ctx context.Context, snap sandbox.Snapshot) (sandbox.Snapshot, error) {
-	snap = normalSnapshot(snap)
-	snap.Version++
-	args, err := snapshotValues(snap)
+	snap.Version, snap.Uses = snap.Version+1, 0
+	args, err := updateSnapshot.args(&snap)
 	if err != nil {
 		return sandbox.Snapshot{}, err
 	}
@@ -198,7 +220,7 @@ func (s *Store) ListSnapshots(ctx context.Context, tenant sandbox.TenantID, quer
 	if query.SandboxID != "" {
 		list, args = s.query.snapshotsOfSandbox, append(args, query.SandboxID)
 	}
-	all, err := collect(scanSnapshot)(list.QueryContext(ctx, args...))
+	all, err := collect(snapshotTable.scan)(list.QueryContext(ctx, args...))
 	if err != nil {
 		return sandbox.SnapshotPage{}, err
 	}
@@ -213,7 +235,7 @@ func (s *Store) ListSnapshots(ctx context.Context, tenant sandbox.TenantID, quer
 
 // SnapshotsLeft implements sandbox.SnapshotStore.
 func (s *Store) SnapshotsLeft(ctx context.Context) ([]sandbox.Snapshot, error) {
-	return collect(scanSnapshot)(s.query.snapshotsLeft.QueryContext(ctx))
+	return collect(snapshotTable.scan)(s.query.snapshotsLeft.QueryContext(ctx))
 }
 
 // SnapshotOfImage implements sandbox.SnapshotStore.
@@ -240,11 +262,7 @@ func (s *Store) SnapshotBuilds(ctx context.Context) (map[string]int, error) {
 }
 
 func oneSnapshot(row *sql.Row) (sandbox.Snapshot, error) {
-	snap, err := scanSnapshot(row.Scan)
-	if errors.Is(err, sql.ErrNoRows) {
-		return sandbox.Snapshot{}, noSnapshot()
-	}
-	return snap, classify(err)
+	return one(row, snapshotTable.scan, noSnapshot)
 }
 
 // SnapshotTenants implements sandbox.SnapshotStore.
@@ -289,56 +307,4 @@ func (s *Store) DropSnapshot(ctx context.Context, id string) error {
 		_, err := st.dropSnapshot.Exec(id)
 		return err
 	})
-}
-
-// normalSnapshot is snap as it will be read back.
-func normalSnapshot(snap sandbox.Snapshot) sandbox.Snapshot {
-	snap.CreatedAt, snap.UsedAt = fromMicros(micros(snap.CreatedAt)), fromMicros(micros(snap.UsedAt))
-	snap.Uses = 0
-	if len(snap.Env) == 0 {
-		snap.Env = nil
-	}
-	if len(snap.Volumes) == 0 {
-		snap.Volumes = nil
-	}
-	return snap
-}
-
-func snapshotValues(s sandbox.Snapshot) ([]any, error) {
-	env, err := encode(s.Env)
-	if err != nil {
-		return nil, err
-	}
-	volumes, err := encodeMounts(s.Volumes)
-	if err != nil {
-		return nil, err
-	}
-	return []any{
-		s.ID, string(s.Tenant), s.SandboxID, s.Parent, s.Name, s.Kept, string(s.State), micros(s.CreatedAt), s.Node,
-		s.Bytes, s.Memory, s.Build, s.Digest, s.Template, s.Image,
-		s.Shape.CPUs, s.Shape.MemoryBytes, s.Shape.DiskBytes, s.Shape.Pids, s.Limits.CPUs, s.Limits.MemoryBytes, s.Limits.Pids,
-		string(s.Network), env, s.User, s.Cwd, s.Timeline, s.Version, s.Limits.Bandwidth,
-		s.Layer, micros(s.UsedAt), volumes,
-	}, nil
-}
-
-func scanSnapshot(scan func(...any) error) (sandbox.Snapshot, error) {
-	var s sandbox.Snapshot
-	var created, used int64
-	var env, volumes string
-	err := scan(
-		&s.ID, (*string)(&s.Tenant), &s.SandboxID, &s.Parent, &s.Name, &s.Kept, (*string)(&s.State), &created, &s.Node,
-		&s.Bytes, &s.Memory, &s.Build, &s.Digest, &s.Template, &s.Image,
-		&s.Shape.CPUs, &s.Shape.MemoryBytes, &s.Shape.DiskBytes, &s.Shape.Pids, &s.Limits.CPUs, &s.Limits.MemoryBytes, &s.Limits.Pids,
-		(*string)(&s.Network), &env, &s.User, &s.Cwd, &s.Timeline, &s.Version, &s.Limits.Bandwidth, &s.Layer, &used, &volumes, &s.Uses,
-	)
-	if err != nil {
-		return sandbox.Snapshot{}, err
-	}
-	s.CreatedAt, s.UsedAt = fromMicros(created), fromMicros(used)
-	if s.Env, err = decode(env); err != nil {
-		return sandbox.Snapshot{}, err
-	}
-	s.Volumes, err = decodeMounts(volumes)
-	return s, err
 }

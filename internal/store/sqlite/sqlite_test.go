@@ -379,3 +379,33 @@ func BenchmarkByID(b *testing.B) {
 		}
 	}
 }
+
+func BenchmarkList(b *testing.B) {
+	st := open(b, filepath.Join(b.TempDir(), "x.db"))
+	sb := record()
+	for range 100 {
+		one := record()
+		one.Tenant = sb.Tenant
+		if _, err := st.InsertSandbox(b.Context(), one); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for b.Loop() {
+		if page, err := st.ListSandboxes(b.Context(), sb.Tenant, sandbox.ListQuery{}); err != nil || len(page.Sandboxes) != 100 {
+			b.Fatal(len(page.Sandboxes), err)
+		}
+	}
+}
+
+func BenchmarkKeyByHash(b *testing.B) {
+	st := open(b, filepath.Join(b.TempDir(), "x.db"))
+	k := sandbox.Key{ID: "k", Tenant: "a", Scopes: []sandbox.Scope{"sessions"}, Hash: sandbox.KeyHash{1}, CreatedAt: time.Now()}
+	if err := st.InsertKey(b.Context(), k); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if _, err := st.KeyByHash(b.Context(), k.Hash); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -14,7 +13,41 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-const tenantColumns = `id, name, parent, created_at, suspended_at, reason`
+// tenantRow is a Tenant as its row has it: its Suspension is zero while it is active.
+type tenantRow struct {
+	sandbox.Tenant
+	held sandbox.Suspension
+}
+
+var tenantTable = newTable("tenants", func(r *tenantRow, c *columns) {
+	c.add("id", (*string)(&r.ID))
+	c.add("name", &r.Name)
+	c.add("parent", (*string)(&r.Parent))
+	c.add("created_at", (*moment)(&r.CreatedAt))
+	c.add("suspended_at", (*moment)(&r.held.At))
+	c.add("reason", &r.held.Reason)
+})
+
+var (
+	noteTenant   = tenantTable.inserting("ON CONFLICT (id) DO UPDATE SET parent = excluded.parent WHERE parent = '' AND excluded.parent <> ''")
+	changeTenant = tenantTable.update("id = $id", "name", "suspended_at", "reason")
+)
+
+func tenantRowOf(t sandbox.Tenant) *tenantRow {
+	r := &tenantRow{Tenant: t}
+	if t.Suspended != nil {
+		r.held = *t.Suspended
+	}
+	return r
+}
+
+func scanTenant(scan func(...any) error) (sandbox.Tenant, error) {
+	r, err := tenantTable.scan(scan)
+	if !r.held.At.IsZero() {
+		r.Suspended = &r.held
+	}
+	return r.Tenant, err
+}
 
 // tenantStatements are what the writer has prepared for tenants.
 type tenantStatements struct {
@@ -25,11 +58,10 @@ type tenantStatements struct {
 
 func (s *tenantStatements) all() []prepared {
 	return []prepared{
-		{&s.insertTenant, `INSERT INTO tenants (` + tenantColumns + `) VALUES (?, ?, ?, ?, ?, ?)`},
-		{&s.noteTenant, `INSERT INTO tenants (` + tenantColumns + `) VALUES (?, ?, ?, ?, ?, ?)
-			ON CONFLICT (id) DO UPDATE SET parent = excluded.parent WHERE parent = '' AND excluded.parent <> ''`},
-		{&s.tenantToChange, `SELECT ` + tenantColumns + ` FROM tenants WHERE id = ?`},
-		{&s.changeTenant, `UPDATE tenants SET name = ?, suspended_at = ?, reason = ? WHERE id = ?`},
+		{&s.insertTenant, tenantTable.insert.text},
+		{&s.noteTenant, noteTenant.text},
+		{&s.tenantToChange, tenantTable.record + `WHERE id = ?`},
+		{&s.changeTenant, changeTenant.text},
 		{&s.deleteTenant, `DELETE FROM tenants WHERE id = ?`},
 		{&s.tenantHas, `SELECT (SELECT count(*) FROM sandboxes WHERE tenant = ?1 AND state <> 'ended'),
 			(SELECT count(*) FROM snapshots WHERE tenant = ?1 AND layer = ''), (SELECT count(*) FROM volumes WHERE tenant = ?1), (SELECT count(*) FROM tenants WHERE parent = ?1 AND parent <> '')`},
@@ -44,9 +76,8 @@ type tenantQueries struct{ tenant, tenants, suspensions *sql.Stmt }
 
 func (q *tenantQueries) all() []prepared {
 	return []prepared{
-		{&q.tenant, `SELECT ` + tenantColumns + ` FROM tenants WHERE id = ?`},
-		{&q.tenants, `SELECT ` + tenantColumns + ` FROM tenants
-			WHERE id > ?1 AND (?2 = '' OR (suspended_at <> 0) = (?2 = 'suspended')) ORDER BY id LIMIT ?3`},
+		{&q.tenant, tenantTable.record + `WHERE id = ?`},
+		{&q.tenants, tenantTable.record + `WHERE id > ?1 AND (?2 = '' OR (suspended_at <> 0) = (?2 = 'suspended')) ORDER BY id LIMIT ?3`},
 		{&q.suspensions, `WITH RECURSIVE held (id, own) AS (
 				SELECT id, 1 FROM tenants WHERE suspended_at <> 0
 				UNION SELECT below.id, 0 FROM held JOIN tenants AS below ON below.parent = held.id AND below.parent <> ''
@@ -57,7 +88,7 @@ func (q *tenantQueries) all() []prepared {
 // InsertTenant implements sandbox.TenantStore.
 func (s *Store) InsertTenant(ctx context.Context, t sandbox.Tenant) error {
 	return s.writer.write(ctx, func(st *statements) error {
-		_, err := st.insertTenant.Exec(tenantArgs(t)...)
+		_, err := tenantTable.insert.exec(st.insertTenant, tenantRowOf(t))
 		if primaryCode(err) == sqlite3.SQLITE_CONSTRAINT {
 			return sandbox.Errorf(sandbox.Conflict, "there is a tenant with this ID").WithCause(err)
 		}
@@ -65,19 +96,11 @@ func (s *Store) InsertTenant(ctx context.Context, t sandbox.Tenant) error {
 	})
 }
 
-func tenantArgs(t sandbox.Tenant) []any {
-	var s sandbox.Suspension
-	if t.Suspended != nil {
-		s = *t.Suspended
-	}
-	return []any{string(t.ID), t.Name, string(t.Parent), micros(t.CreatedAt), micros(s.At), s.Reason}
-}
-
 // NoteTenants implements sandbox.TenantStore.
 func (s *Store) NoteTenants(ctx context.Context, all []sandbox.Tenant) error {
 	return s.writer.write(ctx, func(st *statements) error {
 		for _, t := range all {
-			if _, err := st.noteTenant.Exec(tenantArgs(t)...); err != nil {
+			if _, err := noteTenant.exec(st.noteTenant, tenantRowOf(t)); err != nil {
 				return err
 			}
 		}
@@ -87,29 +110,10 @@ func (s *Store) NoteTenants(ctx context.Context, all []sandbox.Tenant) error {
 
 // TenantByID implements sandbox.TenantStore.
 func (s *Store) TenantByID(ctx context.Context, id sandbox.TenantID) (sandbox.Tenant, error) {
-	t, err := scanTenant(s.query.tenant.QueryRowContext(ctx, string(id)).Scan)
-	return t, classify(tenantError(err))
+	return one(s.query.tenant.QueryRowContext(ctx, string(id)), scanTenant, noTenant)
 }
 
-// tenantError is the error of a statement that should have met a Tenant.
-func tenantError(err error) error {
-	if errors.Is(err, sql.ErrNoRows) {
-		return sandbox.Errorf(sandbox.NotFound, "there is no such tenant")
-	}
-	return err
-}
-
-func scanTenant(scan func(...any) error) (sandbox.Tenant, error) {
-	var t sandbox.Tenant
-	var created, suspended int64
-	var reason string
-	err := scan((*string)(&t.ID), &t.Name, (*string)(&t.Parent), &created, &suspended, &reason)
-	t.CreatedAt = fromMicros(created)
-	if suspended != 0 {
-		t.Suspended = &sandbox.Suspension{At: fromMicros(suspended), Reason: reason}
-	}
-	return t, err
-}
+func noTenant() error { return sandbox.Errorf(sandbox.NotFound, "there is no such tenant") }
 
 // ListTenants implements sandbox.TenantStore.
 func (s *Store) ListTenants(ctx context.Context, query sandbox.TenantQuery) (sandbox.TenantPage, error) {
@@ -138,15 +142,11 @@ func (s *Store) ListTenants(ctx context.Context, query sandbox.TenantQuery) (san
 func (s *Store) ChangeTenant(ctx context.Context, id sandbox.TenantID, change sandbox.TenantChange, at time.Time) (before, after sandbox.Tenant, err error) {
 	err = s.writer.write(ctx, func(st *statements) error {
 		var err error
-		if before, err = scanTenant(st.tenantToChange.QueryRow(string(id)).Scan); err != nil {
-			return tenantError(err)
+		if before, err = one(st.tenantToChange.QueryRow(string(id)), scanTenant, noTenant); err != nil {
+			return err
 		}
 		after = change.Apply(before, at)
-		var held sandbox.Suspension
-		if after.Suspended != nil {
-			held = *after.Suspended
-		}
-		_, err = st.changeTenant.Exec(after.Name, micros(held.At), held.Reason, string(id))
+		_, err = changeTenant.exec(st.changeTenant, tenantRowOf(after))
 		return err
 	})
 	if err != nil {
@@ -166,11 +166,8 @@ func (s *Store) DeleteTenant(ctx context.Context, id sandbox.TenantID) error {
 			return sandbox.Errorf(sandbox.Conflict, "the tenant still has %s", left(sandboxes, snapshots, volumes, below))
 		}
 		result, err := st.deleteTenant.Exec(string(id))
-		if err != nil {
+		if err := changed(result, err, noTenant); err != nil {
 			return err
-		}
-		if n, err := result.RowsAffected(); err != nil || n == 0 {
-			return errors.Join(err, tenantError(sql.ErrNoRows))
 		}
 		for _, drop := range []*sql.Stmt{st.dropKeys, st.dropUsers, st.dropSecrets, st.dropSigningKey, st.dropQuota} {
 			if _, err := drop.Exec(string(id)); err != nil {

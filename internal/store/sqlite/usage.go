@@ -27,8 +27,8 @@ type usageStatements struct {
 
 func (s *usageStatements) all() []prepared {
 	return []prepared{
-		{&s.openUsage, `SELECT tenant, since, cpus, memory_bytes, disk_bytes FROM usage_open WHERE sandbox = ?`},
-		{&s.beginUsage, `INSERT OR REPLACE INTO usage_open (sandbox, tenant, since, cpus, memory_bytes, disk_bytes) VALUES (?, ?, ?, ?, ?, ?)`},
+		{&s.openUsage, openTable.record + `WHERE sandbox = ?`},
+		{&s.beginUsage, beginUsage.text},
 		{&s.endUsage, `DELETE FROM usage_open WHERE sandbox = ?`},
 		{&s.moveUsage, `UPDATE usage_open SET since = ? WHERE sandbox = ?`},
 		{&s.addUsage, `INSERT INTO usage_days (tenant, day, sandbox, seconds, cpu, memory, disk) VALUES (?, ?, ?, ?, ?, ?, ?)
@@ -62,19 +62,29 @@ func (q *usageQueries) all() []prepared {
 // An openUsage is a Sandbox that is charged for at a Rate, since when that is not
 // counted yet.
 type openUsage struct {
-	tenant sandbox.TenantID
-	since  time.Time
-	rate   sandbox.Rate
+	sandbox string
+	tenant  sandbox.TenantID
+	since   time.Time
+	rate    sandbox.Rate
 }
+
+var openTable = newTable("usage_open", func(o *openUsage, c *columns) {
+	c.add("sandbox", &o.sandbox)
+	c.add("tenant", (*string)(&o.tenant))
+	c.add("since", (*moment)(&o.since))
+	c.add("cpus", &o.rate.CPUs)
+	c.add("memory_bytes", &o.rate.MemoryBytes)
+	c.add("disk_bytes", &o.rate.DiskBytes)
+})
+
+var beginUsage = openTable.replacing()
 
 // open returns what a Sandbox is charged for; false when for nothing.
 func (s *usageStatements) open(id string) (o openUsage, is bool, err error) {
-	var since int64
-	err = s.openUsage.QueryRow(id).Scan(&o.tenant, &since, &o.rate.CPUs, &o.rate.MemoryBytes, &o.rate.DiskBytes)
+	o, err = openTable.scan(s.openUsage.QueryRow(id).Scan)
 	if errors.Is(err, sql.ErrNoRows) {
 		return o, false, nil
 	}
-	o.since = fromMicros(since)
 	return o, err == nil, err
 }
 
@@ -101,7 +111,7 @@ func (s *usageStatements) meter(sb sandbox.Sandbox, at time.Time) (counted sandb
 		_, err = s.endUsage.Exec(sb.ID)
 		return counted, err
 	}
-	_, err = s.beginUsage.Exec(sb.ID, string(sb.Tenant), micros(at), rate.CPUs, rate.MemoryBytes, rate.DiskBytes)
+	_, err = beginUsage.exec(s.beginUsage, &openUsage{sandbox: sb.ID, tenant: sb.Tenant, since: at, rate: rate})
 	return counted, err
 }
 

@@ -9,7 +9,33 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-const userColumns = `tenant, id, name, email, source, issuer, given, said, state, created_at, seen_at, version, decided_by`
+var userTable = newTable("users", func(u *sandbox.User, c *columns) {
+	c.add("tenant", (*string)(&u.Tenant))
+	c.add("id", &u.ID)
+	c.add("name", &u.Name)
+	c.add("email", &u.Email)
+	c.add("source", (*string)(&u.Source))
+	c.add("issuer", &u.Issuer)
+	c.add("given", (*string)(&u.Given))
+	c.add("said", (*string)(&u.Said))
+	c.add("state", (*string)(&u.State))
+	c.add("created_at", (*moment)(&u.CreatedAt))
+	c.add("seen_at", (*moment)(&u.SeenAt))
+	c.add("version", &u.Version)
+	c.add("decided_by", (*string)(&u.DecidedBy))
+})
+
+var (
+	replaceUser = userTable.replacing()
+	// decideUser writes what others decide about a User. The record still has the
+	// version that it was read with.
+	decideUser = userTable.command(`UPDATE users SET name = $name, email = $email, given = $given, state = $state, decided_by = $decided_by,
+		version = version + 1 WHERE tenant = $tenant AND id = $id`)
+	noteUser = userTable.command(`UPDATE users SET seen_at = max(seen_at, $seen_at), said = $said,
+		name = CASE WHEN $name <> '' THEN $name ELSE name END, email = CASE WHEN $email <> '' THEN $email ELSE email END,
+		version = version + (said <> $said)
+		WHERE tenant = $tenant AND id = $id`)
+)
 
 // userStatements are what the writer has prepared for users.
 type userStatements struct {
@@ -19,13 +45,10 @@ type userStatements struct {
 
 func (s *userStatements) all() []prepared {
 	return []prepared{
-		{&s.putUser, `INSERT OR REPLACE INTO users (` + userColumns + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`},
-		{&s.noteUser, `UPDATE users SET seen_at = max(seen_at, ?3), said = ?4,
-			name = CASE WHEN ?5 <> '' THEN ?5 ELSE name END, email = CASE WHEN ?6 <> '' THEN ?6 ELSE email END,
-			version = version + (said <> ?4)
-			WHERE tenant = ?1 AND id = ?2`},
-		{&s.userToChange, `SELECT ` + userColumns + ` FROM users WHERE tenant = ? AND id = ?`},
-		{&s.updateUser, `UPDATE users SET name = ?3, email = ?4, given = ?5, state = ?6, decided_by = ?7, version = version + 1 WHERE tenant = ?1 AND id = ?2`},
+		{&s.putUser, replaceUser.text},
+		{&s.noteUser, noteUser.text},
+		{&s.userToChange, userTable.record + `WHERE tenant = ? AND id = ?`},
+		{&s.updateUser, decideUser.text},
 		{&s.countUsers, `SELECT count(*) FROM users WHERE tenant = ?`},
 		{&s.forgetUser, `DELETE FROM users WHERE (tenant, id) = (SELECT tenant, id FROM users INDEXED BY users_forgettable
 			WHERE tenant = ? AND state = 'active' AND given = '' AND source <> 'invited' ORDER BY seen_at LIMIT 1)`},
@@ -42,9 +65,8 @@ type userQueries struct{ user, users, usersChanged *sql.Stmt }
 
 func (q *userQueries) all() []prepared {
 	return []prepared{
-		{&q.user, `SELECT ` + userColumns + ` FROM users WHERE tenant = ? AND id = ?`},
-		{&q.users, `SELECT ` + userColumns + ` FROM users
-			WHERE tenant = ?1 AND id > ?2 AND (?3 = '' AND state <> 'removed' OR state = ?3) ORDER BY id LIMIT ?4`},
+		{&q.user, userTable.record + `WHERE tenant = ? AND id = ?`},
+		{&q.users, userTable.record + `WHERE tenant = ?1 AND id > ?2 AND (?3 = '' AND state <> 'removed' OR state = ?3) ORDER BY id LIMIT ?4`},
 		{&q.usersChanged, `SELECT n FROM users_changed`},
 	}
 }
@@ -78,14 +100,14 @@ func (s *Store) InsertUser(ctx context.Context, u sandbox.User) (sandbox.User, e
 
 // userIn is a record as the writer sees it; NotFound when there is none.
 func userIn(st *statements, tenant sandbox.TenantID, id string) (sandbox.User, error) {
-	u, err := scanUser(st.userToChange.QueryRow(string(tenant), id).Scan)
-	return u, userError(err)
+	return one(st.userToChange.QueryRow(string(tenant), id), userTable.scan, noUser)
 }
+
+func noUser() error { return sandbox.Errorf(sandbox.NotFound, "there is no such user") }
 
 // putUser writes a record.
 func putUser(st *statements, u sandbox.User) error {
-	_, err := st.putUser.Exec(string(u.Tenant), u.ID, u.Name, u.Email, string(u.Source), u.Issuer, string(u.Given), string(u.Said), string(u.State),
-		micros(u.CreatedAt), micros(u.SeenAt), u.Version, string(u.DecidedBy))
+	_, err := replaceUser.exec(st.putUser, &u)
 	return err
 }
 
@@ -115,7 +137,7 @@ func roomForUser(st *statements, tenant sandbox.TenantID) (bool, error) {
 func (s *Store) NoteUsers(ctx context.Context, all []sandbox.User) error {
 	return s.writer.write(ctx, func(st *statements) error {
 		for _, u := range all {
-			if err := noteUser(st, u); err != nil {
+			if err := noteOne(st, u); err != nil {
 				return err
 			}
 		}
@@ -123,7 +145,7 @@ func (s *Store) NoteUsers(ctx context.Context, all []sandbox.User) error {
 	})
 }
 
-func noteUser(st *statements, u sandbox.User) error {
+func noteOne(st *statements, u sandbox.User) error {
 	there, err := userIn(st, u.Tenant, u.ID)
 	if errors.Is(err, sandbox.NotFound) {
 		room, err := roomForUser(st, u.Tenant)
@@ -145,31 +167,13 @@ func noteUser(st *statements, u sandbox.User) error {
 	if there.State == sandbox.UserRemoved {
 		return nil
 	}
-	_, err = st.noteUser.Exec(string(u.Tenant), u.ID, micros(u.SeenAt), string(u.Said), u.Name, u.Email)
+	_, err = noteUser.exec(st.noteUser, &u)
 	return err
 }
 
 // UserByID implements sandbox.UserStore.
 func (s *Store) UserByID(ctx context.Context, tenant sandbox.TenantID, id string) (sandbox.User, error) {
-	u, err := scanUser(s.query.user.QueryRowContext(ctx, string(tenant), id).Scan)
-	return u, classify(userError(err))
-}
-
-// userError is the error of a statement that should have met a User.
-func userError(err error) error {
-	if errors.Is(err, sql.ErrNoRows) {
-		return sandbox.Errorf(sandbox.NotFound, "there is no such user")
-	}
-	return err
-}
-
-func scanUser(scan func(...any) error) (sandbox.User, error) {
-	var u sandbox.User
-	var created, seen int64
-	err := scan((*string)(&u.Tenant), &u.ID, &u.Name, &u.Email, (*string)(&u.Source), &u.Issuer, (*string)(&u.Given), (*string)(&u.Said),
-		(*string)(&u.State), &created, &seen, &u.Version, (*string)(&u.DecidedBy))
-	u.CreatedAt, u.SeenAt = fromMicros(created), fromMicros(seen)
-	return u, err
+	return one(s.query.user.QueryRowContext(ctx, string(tenant), id), userTable.scan, noUser)
 }
 
 // ListUsers implements sandbox.UserStore.
@@ -183,7 +187,7 @@ func (s *Store) ListUsers(ctx context.Context, tenant sandbox.TenantID, query sa
 		return sandbox.UserPage{}, sandbox.Errorf(sandbox.Invalid, "the cursor is not one that a list returned")
 	}
 	// One more than asked for tells whether there is a next page.
-	all, err := collect(scanUser)(s.query.users.QueryContext(ctx, string(tenant), string(after), string(query.State), limit+1))
+	all, err := collect(userTable.scan)(s.query.users.QueryContext(ctx, string(tenant), string(after), string(query.State), limit+1))
 	if err != nil {
 		return sandbox.UserPage{}, err
 	}
@@ -233,7 +237,7 @@ func (s *Store) UpdateUser(ctx context.Context, u sandbox.User, keepOwner bool) 
 
 // updateUser writes what others decide about a User.
 func updateUser(st *statements, u sandbox.User) error {
-	_, err := st.updateUser.Exec(string(u.Tenant), u.ID, u.Name, u.Email, string(u.Given), string(u.State), string(u.DecidedBy))
+	_, err := decideUser.exec(st.updateUser, &u)
 	return err
 }
 

@@ -3,8 +3,8 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	sqlite3 "modernc.org/sqlite/lib"
@@ -12,13 +12,21 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
+var volumeTable = newTable("volumes", func(v *sandbox.Volume, c *columns) {
+	c.add("id", &v.ID)
+	c.add("tenant", (*string)(&v.Tenant))
+	c.add("name", &v.Name)
+	c.add("state", (*string)(&v.State))
+	c.add("node", &v.Node)
+	c.add("max_bytes", &v.MaxBytes)
+	c.add("created_at", (*moment)(&v.CreatedAt))
+})
+
 const (
-	volumeColumns = `id, tenant, name, state, node, max_bytes, created_at`
 	// volumeUses counts the Sandboxes of a Tenant that have a Volume and have not
 	// ended.
 	volumeUses = `SELECT count(*) FROM sandboxes WHERE tenant = ?1 AND volumes <> '' AND state <> 'ended'
 		AND EXISTS (SELECT 1 FROM json_each(sandboxes.volumes) AS mount WHERE mount.value ->> 'volume' = ?2)`
-	volumeRecord = `SELECT ` + volumeColumns + ` FROM volumes `
 )
 
 // volumeStatements are what the writer has prepared for Volumes.
@@ -29,11 +37,11 @@ type volumeStatements struct {
 
 func (s *volumeStatements) all() []prepared {
 	return []prepared{
-		{&s.insertVolume, `INSERT INTO volumes (` + volumeColumns + `) VALUES (?, ?, ?, ?, ?, ?, ?)`},
+		{&s.insertVolume, volumeTable.insert.text},
 		{&s.countVolumes, `SELECT count(*) FROM volumes WHERE tenant = ?`},
 		{&s.moveVolume, `UPDATE volumes SET state = ? WHERE id = ?`},
 		{&s.dropVolume, `DELETE FROM volumes WHERE id = ? AND state = 'deleting'`},
-		{&s.volumeNow, volumeRecord + `WHERE id = ?`},
+		{&s.volumeNow, volumeTable.record + `WHERE id = ?`},
 		{&s.volumeReady, `SELECT 1 FROM volumes WHERE id = ? AND tenant = ? AND state = 'ready'`},
 		{&s.volumeUsesNow, volumeUses},
 	}
@@ -44,10 +52,10 @@ type volumeQueries struct{ volumeByID, volumeByName, volumes, volumesLeft, volum
 
 func (q *volumeQueries) all() []prepared {
 	return []prepared{
-		{&q.volumeByID, volumeRecord + `WHERE id = ?`},
-		{&q.volumeByName, volumeRecord + `WHERE tenant = ? AND name = ? AND state <> 'deleting' AND state = 'ready'`},
-		{&q.volumes, volumeRecord + `WHERE tenant = ? AND state <> 'deleting' AND state = 'ready' ORDER BY name LIMIT ?`},
-		{&q.volumesLeft, volumeRecord + `WHERE state <> 'ready'`},
+		{&q.volumeByID, volumeTable.record + `WHERE id = ?`},
+		{&q.volumeByName, volumeTable.record + `WHERE tenant = ? AND name = ? AND state <> 'deleting' AND state = 'ready'`},
+		{&q.volumes, volumeTable.record + `WHERE tenant = ? AND state <> 'deleting' AND state = 'ready' ORDER BY name LIMIT ?`},
+		{&q.volumesLeft, volumeTable.record + `WHERE state <> 'ready'`},
 		{&q.volumeUses, volumeUses},
 	}
 }
@@ -56,13 +64,12 @@ func noVolume() error { return sandbox.Errorf(sandbox.NotFound, "there is no suc
 
 // InsertVolume implements sandbox.VolumeStore.
 func (s *Store) InsertVolume(ctx context.Context, v sandbox.Volume) (sandbox.Volume, error) {
-	v.CreatedAt = fromMicros(micros(v.CreatedAt))
 	err := s.writer.write(ctx, func(st *statements) error {
 		var have int
 		if err := st.countVolumes.QueryRow(string(v.Tenant)).Scan(&have); err != nil {
 			return err
 		}
-		_, err := st.insertVolume.Exec(v.ID, string(v.Tenant), v.Name, string(v.State), v.Node, v.MaxBytes, micros(v.CreatedAt))
+		_, err := volumeTable.insert.exec(st.insertVolume, &v)
 		switch {
 		case extendedCode(err) == sqlite3.SQLITE_CONSTRAINT_UNIQUE:
 			return sandbox.Errorf(sandbox.Conflict, "there is a volume named %q", v.Name)
@@ -117,12 +124,12 @@ func (s *Store) VolumeByName(ctx context.Context, tenant sandbox.TenantID, name 
 
 // Volumes implements sandbox.VolumeStore.
 func (s *Store) Volumes(ctx context.Context, tenant sandbox.TenantID) ([]sandbox.Volume, error) {
-	return collect(scanVolume)(s.query.volumes.QueryContext(ctx, string(tenant), sandbox.MaxVolumes))
+	return collect(volumeTable.scan)(s.query.volumes.QueryContext(ctx, string(tenant), sandbox.MaxVolumes))
 }
 
 // VolumesLeft implements sandbox.VolumeStore.
 func (s *Store) VolumesLeft(ctx context.Context) ([]sandbox.Volume, error) {
-	return collect(scanVolume)(s.query.volumesLeft.QueryContext(ctx))
+	return collect(volumeTable.scan)(s.query.volumesLeft.QueryContext(ctx))
 }
 
 // VolumeUses implements sandbox.VolumeStore.
@@ -160,19 +167,7 @@ func mounted(st *statements, sb sandbox.Sandbox) error {
 }
 
 func oneVolume(row *sql.Row) (sandbox.Volume, error) {
-	v, err := scanVolume(row.Scan)
-	if errors.Is(err, sql.ErrNoRows) {
-		return sandbox.Volume{}, noVolume()
-	}
-	return v, classify(err)
-}
-
-func scanVolume(scan func(...any) error) (sandbox.Volume, error) {
-	var v sandbox.Volume
-	var created int64
-	err := scan(&v.ID, (*string)(&v.Tenant), &v.Name, (*string)(&v.State), &v.Node, &v.MaxBytes, &created)
-	v.CreatedAt = fromMicros(created)
-	return v, err
+	return one(row, volumeTable.scan, noVolume)
 }
 
 // mount is a sandbox.VolumeMount as a column has it.
@@ -182,29 +177,36 @@ type mount struct {
 	Path   string `json:"path"`
 }
 
-func encodeMounts(mounts []sandbox.VolumeMount) (string, error) {
-	if len(mounts) == 0 {
+// mounts are VolumeMounts as JSON; none are an empty text, and nil when they are read.
+type mounts []sandbox.VolumeMount
+
+// Value implements driver.Valuer.
+func (l *mounts) Value() (driver.Value, error) {
+	if len(*l) == 0 {
+		*l = nil
 		return "", nil
 	}
-	all := make([]mount, len(mounts))
-	for i, m := range mounts {
+	all := make([]mount, len(*l))
+	for i, m := range *l {
 		all[i] = mount(m)
 	}
 	b, err := json.Marshal(all)
 	return string(b), err
 }
 
-func decodeMounts(text string) ([]sandbox.VolumeMount, error) {
-	if text == "" {
-		return nil, nil
+// Scan implements sql.Scanner.
+func (l *mounts) Scan(src any) error {
+	text, err := textOf(src)
+	*l = nil
+	if err != nil || text == "" {
+		return err
 	}
 	var all []mount
 	if err := json.Unmarshal([]byte(text), &all); err != nil {
-		return nil, fmt.Errorf("decode volumes: %w", err)
+		return fmt.Errorf("decode volumes: %w", err)
 	}
-	mounts := make([]sandbox.VolumeMount, len(all))
-	for i, m := range all {
-		mounts[i] = sandbox.VolumeMount(m)
+	for _, m := range all {
+		*l = append(*l, sandbox.VolumeMount(m))
 	}
-	return mounts, nil
+	return nil
 }
