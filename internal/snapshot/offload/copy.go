@@ -102,16 +102,16 @@ type upload struct {
 
 	sum    hash.Hash
 	places []place
-	packs  []string          // names; of the one in the making it is empty
-	index  map[pieceID]place // where pieces are, by packs
-	sizes  map[string]int64  // of packs that this copy puts
-	pack   []byte            // in the making, the last of packs
+	packs  []string            // names; of the one in the making it is empty
+	index  map[pieces.ID]place // where pieces are, by packs
+	sizes  map[string]int64    // of packs that this copy puts
+	pack   []byte              // in the making, the last of packs
 }
 
 func newUpload(ctx context.Context, e *Engine, s *state, key *groupKey) *upload {
 	u := &upload{
 		engine: e, state: s, key: key, sum: sha256.New(),
-		index: map[pieceID]place{}, sizes: map[string]int64{},
+		index: map[pieces.ID]place{}, sizes: map[string]int64{},
 	}
 	u.put, u.ctx = errgroup.WithContext(ctx)
 	u.put.SetLimit(puts)
@@ -123,7 +123,7 @@ func newUpload(ctx context.Context, e *Engine, s *state, key *groupKey) *upload 
 		u.packs = append(u.packs, l.Packs...)
 		for _, p := range l.places {
 			p.pack += base
-			u.index[p.id] = p
+			u.index[p.ID] = p
 		}
 	}
 	u.packs = append(u.packs, "")
@@ -168,7 +168,7 @@ func (e *Engine) siblings(s *state, prefix string) (names []string) {
 
 // read takes all pieces of a state.
 func (u *upload) read(r io.Reader) error {
-	return pieces.Each(io.TeeReader(r, u.sum), maxPiece, newCutter().cut, u.add)
+	return pieces.Each(io.TeeReader(r, u.sum), u.add)
 }
 
 // add lists a piece, which goes into a pack unless it is in one.
@@ -181,7 +181,7 @@ func (u *upload) add(b []byte) error {
 				return err
 			}
 		}
-		p = place{id: id, pack: len(u.packs) - 1, offset: len(u.pack), length: len(b)}
+		p = place{Piece: pieces.Piece{ID: id, Bytes: len(b)}, pack: len(u.packs) - 1, offset: len(u.pack)}
 		u.pack = append(u.pack, b...)
 		u.index[id] = p
 	}
@@ -236,7 +236,7 @@ func (u *upload) finish(ctx context.Context) (*list, error) {
 		}
 		p.pack = n
 		l.places = append(l.places, p)
-		l.Bytes += int64(p.length)
+		l.Bytes += int64(p.Bytes)
 	}
 	return l, u.verify(ctx, l)
 }

@@ -189,7 +189,7 @@ func (e *Engine) gather(ctx context.Context, key *groupKey, l *list, to *os.File
 	at := int64(0)
 	for _, p := range l.places {
 		targets[p.pack] = append(targets[p.pack], target{p, at})
-		at += int64(p.length)
+		at += int64(p.Bytes)
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(gets)
@@ -207,10 +207,10 @@ func (e *Engine) gather(ctx context.Context, key *groupKey, l *list, to *os.File
 				return fmt.Errorf("%w: the blob %s: %w", sandbox.ErrDamaged, name, err)
 			}
 			for _, t := range targets[i] {
-				if t.offset+t.length > len(pack) {
+				if t.offset+t.Bytes > len(pack) {
 					return fmt.Errorf("%w: the blob %s is too short", sandbox.ErrDamaged, name)
 				}
-				if _, err := to.WriteAt(pack[t.offset:t.offset+t.length], t.at); err != nil {
+				if _, err := to.WriteAt(pack[t.offset:t.offset+t.Bytes], t.at); err != nil {
 					return noRoom(err)
 				}
 			}

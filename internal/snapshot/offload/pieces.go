@@ -5,66 +5,18 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
-)
 
-// A state is cut where its bytes say so, not at offsets: what is inserted or
-// removed moves all that follows.
-const (
-	minPiece = 8 << 10
-	maxPiece = 128 << 10
-	// cutMask has 14 bits: beyond minPiece a piece has 16 KiB more on average. They
-	// are the highest ones, which depend on the 64 bytes before.
-	cutMask = 1<<14 - 1
-	cutTop  = 64 - 14
+	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/pieces"
 )
 
 // packBytes is how many bytes of pieces one pack holds, at most.
 const packBytes = 4 << 20
 
-// pieceID names a piece, or a pack, within its group.
-type pieceID [sha256.Size]byte
-
-// A cutter finds where pieces end, with a number for each byte value that looks
-// random and is always the same.
-type cutter struct{ gear [256]uint64 }
-
-func newCutter() *cutter {
-	c := &cutter{}
-	x := uint64(0x9e3779b97f4a7c15)
-	for i := range c.gear { // splitmix64
-		x += 0x9e3779b97f4a7c15
-		z := x
-		z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-		z = (z ^ z>>27) * 0x94d049bb133111eb
-		c.gear[i] = z ^ z>>31
-	}
-	return c
-}
-
-// cut returns how many bytes of b are its first piece, or zero when more could
-// belong to it. atEnd: there are no more.
-func (c *cutter) cut(b []byte, atEnd bool) int {
-	h := uint64(0)
-	most := min(len(b), maxPiece)
-	const window = 64
-	for i := minPiece - window; i < most; i++ {
-		h = h<<1 + c.gear[b[i]]
-		if i >= minPiece && h>>cutTop&cutMask == 0 {
-			return i + 1
-		}
-	}
-	if most == maxPiece || atEnd {
-		return most
-	}
-	return 0
-}
-
 // place is where a piece lies.
 type place struct {
-	id     pieceID
+	pieces.Piece
 	pack   int // of list.Packs
 	offset int // in the pack
-	length int
 }
 
 // list says what a state consists of.
@@ -95,10 +47,10 @@ func (l *list) encode() ([]byte, error) {
 	out = binary.BigEndian.AppendUint32(out, uint32(len(head)))
 	out = append(out, head...)
 	for _, p := range l.places {
-		out = append(out, p.id[:]...)
+		out = append(out, p.ID[:]...)
 		out = binary.BigEndian.AppendUint32(out, uint32(p.pack))
 		out = binary.BigEndian.AppendUint32(out, uint32(p.offset))
-		out = binary.BigEndian.AppendUint32(out, uint32(p.length))
+		out = binary.BigEndian.AppendUint32(out, uint32(p.Bytes))
 	}
 	return out, nil
 }
@@ -129,14 +81,14 @@ func decodeList(raw []byte, name string) (*list, error) {
 	total := int64(0)
 	for range l.Pieces {
 		p := place{
-			id: pieceID(raw), pack: int(binary.BigEndian.Uint32(raw[sha256.Size:])),
-			offset: int(binary.BigEndian.Uint32(raw[sha256.Size+4:])), length: int(binary.BigEndian.Uint32(raw[sha256.Size+8:])),
+			Piece: pieces.Piece{ID: pieces.ID(raw), Bytes: int(binary.BigEndian.Uint32(raw[sha256.Size+8:]))},
+			pack:  int(binary.BigEndian.Uint32(raw[sha256.Size:])), offset: int(binary.BigEndian.Uint32(raw[sha256.Size+4:])),
 		}
-		if p.pack >= len(l.Packs) || p.length < 1 || p.length > maxPiece || p.offset > packBytes-p.length {
+		if p.pack >= len(l.Packs) || !p.Possible() || p.offset > packBytes-p.Bytes {
 			return nil, errList
 		}
 		l.places = append(l.places, p)
-		total += int64(p.length)
+		total += int64(p.Bytes)
 		raw = raw[placeBytes:]
 	}
 	if total != l.Bytes {

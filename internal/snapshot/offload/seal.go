@@ -18,6 +18,7 @@ import (
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/pieces"
 )
 
 // KeyBytes is how long a key is, in bytes.
@@ -77,13 +78,13 @@ type groupKey struct {
 
 // nameOf is what content is called: it tells nothing of it to who does not have
 // the key, and differs between groups.
-func (k *groupKey) nameOf(content []byte) pieceID {
+func (k *groupKey) nameOf(content []byte) pieces.ID {
 	mac := hmac.New(sha256.New, k.naming)
 	mac.Write(content)
-	return pieceID(mac.Sum(nil))
+	return pieces.ID(mac.Sum(nil))
 }
 
-func (k *groupKey) packName(id pieceID) string { return k.prefix + "/p/" + hex.EncodeToString(id[:]) }
+func (k *groupKey) packName(id pieces.ID) string { return k.prefix + "/p/" + id.String() }
 
 // listName is what the list of a state is called below a prefix.
 func listName(prefix, name string) string { return prefix + "/s/" + name }

@@ -17,6 +17,7 @@ import (
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/pieces"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
@@ -249,7 +250,7 @@ func (h *Host) removeUnlisted() error {
 	if err != nil {
 		return err
 	}
-	lists := map[string]map[pieceID]bool{}
+	lists := map[string]map[pieces.ID]bool{}
 	for _, name := range names {
 		m, _, err := h.readManifest(name)
 		if errors.Is(err, sandbox.NotFound) {
@@ -258,7 +259,7 @@ func (h *Host) removeUnlisted() error {
 		if err != nil {
 			return err // what it needs is not known: nothing goes
 		}
-		pieces, err := h.readPieces(m)
+		files, err := h.readPieces(m)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -267,11 +268,11 @@ func (h *Host) removeUnlisted() error {
 		}
 		group := h.groupOf(name)
 		if lists[group] == nil {
-			lists[group] = map[pieceID]bool{}
+			lists[group] = map[pieces.ID]bool{}
 		}
-		for _, file := range pieces {
+		for _, file := range files {
 			for _, p := range file {
-				lists[group][p.id] = true
+				lists[group][p.ID] = true
 			}
 		}
 	}
@@ -286,7 +287,7 @@ func (h *Host) removeUnlisted() error {
 }
 
 // removeFrom removes all pieces of a group but those that are listed.
-func (h *Host) removeFrom(group string, listed map[pieceID]bool) error {
+func (h *Host) removeFrom(group string, listed map[pieces.ID]bool) error {
 	dir := filepath.Join(h.cfg.Saved, piecesName, group)
 	if len(listed) == 0 {
 		return os.RemoveAll(dir)
@@ -296,7 +297,7 @@ func (h *Host) removeFrom(group string, listed map[pieceID]bool) error {
 			return err
 		}
 		raw, err := hex.DecodeString(d.Name())
-		if err == nil && len(raw) == len(pieceID{}) && listed[pieceID(raw)] {
+		if err == nil && len(raw) == len(pieces.ID{}) && listed[pieces.ID(raw)] {
 			return nil
 		}
 		return os.Remove(path)

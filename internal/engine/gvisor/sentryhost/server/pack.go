@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"io/fs"
 	"os"
@@ -41,26 +40,9 @@ const (
 	piecesName = "pieces"
 )
 
-// A piece begins where a page says so, not at an offset: a saved memory is its
-// pages one after the other, and one more moves all that follow.
-const (
-	pageBytes = 4 << 10
-	minPiece  = 2 * pageBytes
-	maxPiece  = 32 * pageBytes
-	pieceMask = 1<<3 - 1 // one page in eight ends a piece
-)
+const pageBytes = 4 << 10
 
-// pieceID names a piece: the SHA-256 of its content.
-type pieceID [sha256.Size]byte
-
-func (id pieceID) String() string { return hex.EncodeToString(id[:]) }
-
-// listed is one piece of a file.
-type listed struct {
-	id     pieceID
-	length uint32
-}
-
+// listedBytes is how long a piece is in a list.
 const listedBytes = sha256.Size + 4
 
 var groupLength = hex.EncodedLen(sha256.Size)
@@ -71,24 +53,7 @@ func groupName(group string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// cut returns how many bytes of b are its first piece, or zero when more could
-// belong to it. atEnd: there are no more.
-func cut(b []byte, atEnd bool) int {
-	for end := pageBytes; end <= len(b) && end <= maxPiece; end += pageBytes {
-		if end >= minPiece && crc32.Checksum(b[end-pageBytes:end], castagnoli)>>8&pieceMask == 0 {
-			return end
-		}
-	}
-	switch {
-	case len(b) >= maxPiece:
-		return maxPiece
-	case atEnd:
-		return len(b)
-	}
-	return 0
-}
-
-func (h *Host) piecePath(group string, id pieceID) string {
+func (h *Host) piecePath(group string, id pieces.ID) string {
 	name := id.String()
 	return filepath.Join(h.cfg.Saved, piecesName, group, name[:2], name)
 }
@@ -104,19 +69,19 @@ func (h *Host) groupOf(name string) string {
 
 // readPieces returns the pieces of a state, by file; fs.ErrNotExist when it is
 // not packed.
-func (h *Host) readPieces(m *sentryhost.Manifest) ([][]listed, error) {
+func (h *Host) readPieces(m *sentryhost.Manifest) ([][]pieces.Piece, error) {
 	raw, err := os.ReadFile(filepath.Join(h.savedDir(m.Name), piecesName))
 	if err != nil {
 		return nil, err
 	}
-	files := make([][]listed, len(m.Files))
+	files := make([][]pieces.Piece, len(m.Files))
 	for i, f := range m.Files {
 		for have := int64(0); have < f.Bytes; {
 			if len(raw) < listedBytes {
 				return nil, damaged(m.Name, errors.New("its list of pieces is too short"))
 			}
-			p := listed{pieceID(raw), binary.BigEndian.Uint32(raw[sha256.Size:])}
-			if have += int64(p.length); p.length == 0 || p.length > maxPiece || have > f.Bytes {
+			p := pieces.Piece{ID: pieces.ID(raw), Bytes: int(binary.BigEndian.Uint32(raw[sha256.Size:]))}
+			if have += int64(p.Bytes); !p.Possible() || have > f.Bytes {
 				return nil, damaged(m.Name, errors.New("its list of pieces is wrong"))
 			}
 			files[i], raw = append(files[i], p), raw[listedBytes:]
@@ -135,7 +100,7 @@ type packer struct {
 	files  []*os.File
 	group  string
 	stage  string // folder of pieces without their names yet
-	new    map[pieceID]bool
+	new    map[pieces.ID]bool
 	list   []byte
 	encode *zstd.Encoder
 	decode *zstd.Decoder
@@ -157,7 +122,7 @@ func (h *Host) newPacker(name string) (_ *packer, err error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &packer{host: h, m: m, group: h.groupOf(name), new: map[pieceID]bool{}}
+	p := &packer{host: h, m: m, group: h.groupOf(name), new: map[pieces.ID]bool{}}
 	if p.group == "" {
 		return nil, fmt.Errorf("%s has no group", name)
 	}
@@ -197,7 +162,7 @@ func (p *packer) close() {
 
 func (p *packer) pack() error {
 	for i, f := range p.files {
-		if err := pieces.Each(io.NewSectionReader(f, 0, p.m.Files[i].Bytes), maxPiece, cut, p.add); err != nil {
+		if err := pieces.Each(io.NewSectionReader(f, 0, p.m.Files[i].Bytes), p.add); err != nil {
 			return fmt.Errorf("pack %s: %w", p.m.Files[i].Name, err)
 		}
 	}
@@ -207,13 +172,13 @@ func (p *packer) pack() error {
 // add lists a piece, and keeps it unless it is there. One that is there and was
 // damaged since is replaced: otherwise what is packed now would be so too.
 func (p *packer) add(b []byte) error {
-	id := pieceID(sha256.Sum256(b))
+	id := pieces.ID(sha256.Sum256(b))
 	p.list = append(p.list, id[:]...)
 	p.list = binary.BigEndian.AppendUint32(p.list, uint32(len(b)))
 	if p.new[id] {
 		return nil
 	}
-	if _, err := p.host.readPiece(p.decode, p.group, listed{id, uint32(len(b))}); err == nil {
+	if _, err := p.host.readPiece(p.decode, p.group, pieces.Piece{ID: id, Bytes: len(b)}); err == nil {
 		return nil
 	}
 	p.new[id] = true
@@ -270,7 +235,7 @@ func (h *Host) hasFiles(m *sentryhost.Manifest) bool {
 
 // unpack makes the files of a packed state again. The caller holds its name.
 func (h *Host) unpack(m *sentryhost.Manifest) error {
-	pieces, err := h.readPieces(m)
+	lists, err := h.readPieces(m)
 	if err != nil {
 		return damaged(m.Name, err)
 	}
@@ -282,7 +247,7 @@ func (h *Host) unpack(m *sentryhost.Manifest) error {
 	}
 	defer d.discard()
 	for i, f := range d.files {
-		if err := h.join(group, pieces[i], f); errors.Is(err, errPiece) {
+		if err := h.join(group, lists[i], f); errors.Is(err, errPiece) {
 			return damaged(m.Name, err)
 		} else if err != nil {
 			return noRoom(err)
@@ -306,14 +271,14 @@ func (h *Host) unpack(m *sentryhost.Manifest) error {
 
 // newDecoder returns what opens one piece at a time.
 func newDecoder() (*zstd.Decoder, error) {
-	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxPiece))
+	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(pieces.MaxBytes))
 }
 
 // join writes pieces, one after the other, into a file.
-func (h *Host) join(group string, pieces []listed, to *os.File) error {
+func (h *Host) join(group string, list []pieces.Piece, to *os.File) error {
 	type part struct {
-		pieces []listed
-		at     int64
+		list []pieces.Piece
+		at   int64
 	}
 	const each = 64 // pieces that one worker takes at a time
 	parts := make(chan part)
@@ -325,22 +290,22 @@ func (h *Host) join(group string, pieces []listed, to *os.File) error {
 				defer decode.Close()
 			}
 			for p := range parts { // all of them, so that who gives them is not left waiting
-				for _, piece := range p.pieces {
+				for _, piece := range p.list {
 					if err == nil {
 						err = h.put(decode, group, piece, to, p.at)
 					}
-					p.at += int64(piece.length)
+					p.at += int64(piece.Bytes)
 				}
 			}
 			return err
 		})
 	}
 	at := int64(0)
-	for len(pieces) > 0 {
-		p := part{pieces[:min(each, len(pieces))], at}
-		pieces = pieces[len(p.pieces):]
-		for _, piece := range p.pieces {
-			at += int64(piece.length)
+	for len(list) > 0 {
+		p := part{list[:min(each, len(list))], at}
+		list = list[len(p.list):]
+		for _, piece := range p.list {
+			at += int64(piece.Bytes)
 		}
 		parts <- p
 	}
@@ -349,7 +314,7 @@ func (h *Host) join(group string, pieces []listed, to *os.File) error {
 }
 
 // put writes one piece.
-func (h *Host) put(decode *zstd.Decoder, group string, p listed, to *os.File, at int64) error {
+func (h *Host) put(decode *zstd.Decoder, group string, p pieces.Piece, to *os.File, at int64) error {
 	content, err := h.readPiece(decode, group, p)
 	if err != nil {
 		return err
@@ -361,14 +326,14 @@ func (h *Host) put(decode *zstd.Decoder, group string, p listed, to *os.File, at
 var errPiece = errors.New("a piece is not what it is called")
 
 // readPiece returns a piece, which must be what it is called.
-func (h *Host) readPiece(decode *zstd.Decoder, group string, p listed) ([]byte, error) {
-	packed, err := os.ReadFile(h.piecePath(group, p.id))
+func (h *Host) readPiece(decode *zstd.Decoder, group string, p pieces.Piece) ([]byte, error) {
+	packed, err := os.ReadFile(h.piecePath(group, p.ID))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errPiece, err)
 	}
 	content, err := decode.DecodeAll(packed, nil)
-	if err != nil || len(content) != int(p.length) || !bytes.Equal(p.id[:], sum(content)) {
-		return nil, fmt.Errorf("%w: %s, %w", errPiece, p.id, cmp.Or(err, errors.New("it has another hash")))
+	if err != nil || len(content) != int(p.Bytes) || !bytes.Equal(p.ID[:], sum(content)) {
+		return nil, fmt.Errorf("%w: %s, %w", errPiece, p.ID, cmp.Or(err, errors.New("it has another hash")))
 	}
 	return content, nil
 }

@@ -97,26 +97,28 @@ func stored(t *testing.T, h *Host) (total int64) {
 	return total
 }
 
-func TestPieces(t *testing.T) {
+// A state that an earlier version packed, whose pieces ended with pages, is opened, and
+// stays so beside one of the same memory that is packed now.
+func TestPiecesOfEarlierVersionsOpen(t *testing.T) {
+	h := packHost(t)
 	memory := pages(1, 1000)
-	for _, content := range [][]byte{nil, {1}, pages(2, 1), pages(3, 200), append(pages(4, 99), 1, 2, 3), make([]byte, 3<<20), memory} {
-		var all []byte
-		last := false
-		must(t, pieces.Each(bytes.NewReader(content), maxPiece, cut, func(b []byte) error {
-			if len(b) > maxPiece || last {
-				t.Errorf("a piece of %d bytes, after the last: %t", len(b), last)
-			}
-			last = len(b) < minPiece || len(b)%pageBytes != 0
-			all = append(all, b...)
-			return nil
-		}))
-		if !bytes.Equal(all, content) {
-			t.Errorf("%d bytes became %d", len(content), len(all))
+	before, now := stateWith(t, h, memory, "t"), stateWith(t, h, memory, "t")
+	p, err := h.newPacker(before.Name)
+	must(t, err)
+	defer p.close()
+	for i, f := range p.files {
+		content := make([]byte, before.Files[i].Bytes)
+		_, err := f.ReadAt(content, 0)
+		must(t, err)
+		for piece := range slices.Chunk(content, 2*pageBytes) {
+			must(t, p.add(piece))
 		}
 	}
-	broken := errors.New("broken")
-	if err := pieces.Each(bytes.NewReader(memory), maxPiece, cut, func([]byte) error { return broken }); !errors.Is(err, broken) {
-		t.Errorf("a piece that nobody takes: %v", err)
+	must(t, p.finish())
+	must(t, h.pack(now.Name))
+	for _, m := range []*sentryhost.Manifest{before, now} {
+		must(t, h.evict(m))
+		opens(t, h, m, memory)
 	}
 }
 
@@ -132,7 +134,7 @@ func TestPackedStatesShare(t *testing.T) {
 	one := stored(t, h)
 	must(t, h.pack(second.Name))
 	both := stored(t, h)
-	if most := int64(len(memory)) * 11 / 10; one > most || both-one > 40*maxPiece {
+	if most := int64(len(memory)) * 11 / 10; one > most || both-one > 40*pieces.MaxBytes {
 		t.Errorf("the first takes %d bytes, the second %d more, of %d", one, both-one, len(memory))
 	}
 	for _, m := range []*sentryhost.Manifest{first, second, alone} {
@@ -252,7 +254,7 @@ func TestDamagedPieces(t *testing.T) {
 		must(t, h.evict(m))
 		lists, err := h.readPieces(m)
 		must(t, err)
-		spoil(m, h.piecePath(groupName("t"), lists[len(lists)-1][0].id))
+		spoil(m, h.piecePath(groupName("t"), lists[len(lists)-1][0].ID))
 		if _, _, err := h.openReady(m); !errors.Is(err, sandbox.Conflict) || !errors.Is(err, sandbox.ErrDamaged) {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -332,7 +334,7 @@ func TestPackingReplacesDamagedPieces(t *testing.T) {
 	must(t, h.pack(first.Name))
 	lists, err := h.readPieces(first)
 	must(t, err)
-	must(t, os.WriteFile(h.piecePath(groupName("t"), lists[len(lists)-1][0].id), []byte("x"), 0o600))
+	must(t, os.WriteFile(h.piecePath(groupName("t"), lists[len(lists)-1][0].ID), []byte("x"), 0o600))
 	second := stateWith(t, h, memory, "t")
 	must(t, h.pack(second.Name))
 	for _, m := range []*sentryhost.Manifest{second, first} {
