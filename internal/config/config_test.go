@@ -2,19 +2,14 @@ package config
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
-	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox/tests/rig/certs"
 )
 
 const longSecret = "0123456789abcdef0123456789abcdef"
@@ -215,16 +210,7 @@ func TestFailpointNeedsDev(t *testing.T) {
 // A file that is no list of certificates stops the start, and says which it is.
 func TestReadCACerts(t *testing.T) {
 	t.Parallel()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	about := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, about, about, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	good := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	good := string(certs.SelfSigned(t).PEM())
 	for name, tt := range map[string]struct{ content, says string }{
 		"one":           {"a comment\n" + strings.TrimSpace(good), ""},
 		"two":           {good + good, ""},

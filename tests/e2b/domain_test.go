@@ -1,21 +1,14 @@
 package e2b
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
+	"github.com/cloud-sandbox/cloud-sandbox/tests/rig/certs"
 )
 
 // domain is where the ports of Sandboxes are, in tests that go by names.
@@ -105,35 +98,6 @@ func answeringNames(t *testing.T) func(program ...string) []string {
 // server may read.
 func certificate(t *testing.T) (cert, key string) {
 	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	authority := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: domain}, DNSNames: []string{domain, "*." + domain},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
-	// Some clients take no authority for a server: the two are different ones.
-	secret, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf := *authority
-	leaf.SerialNumber, leaf.IsCA, leaf.KeyUsage = big.NewInt(2), false, x509.KeyUsageDigitalSignature
-	leaf.Subject = pkix.Name{CommonName: "*." + domain}
-	top, err := x509.CreateCertificate(rand.Reader, authority, authority, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.CreateCertificate(rand.Reader, &leaf, authority, &secret.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	raw, err := x509.MarshalECPrivateKey(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir, err := os.MkdirTemp("", "cert-") // that of a test is its user's alone
 	if err == nil {
 		err = os.Chmod(dir, 0o755)
@@ -142,14 +106,7 @@ func certificate(t *testing.T) (cert, key string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	chain := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: top})...)
-	for file, text := range map[string][]byte{cert: chain, key: pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: raw})} {
-		if err := os.WriteFile(file, text, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return cert, key
+	return certs.SelfSigned(t, domain).Issue(t, domain, "*."+domain).Write(t, dir, 0o644) // some clients take no authority's own
 }
 
 // answerNames answers for every name that its IPv4 address is this machine's own,

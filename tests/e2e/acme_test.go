@@ -2,16 +2,10 @@ package e2e
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -22,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
+	"github.com/cloud-sandbox/cloud-sandbox/tests/rig/certs"
 )
 
 // authority is Pebble, which proves hosts as public authorities do, by names that all
@@ -54,22 +49,20 @@ func newAuthority(t *testing.T, addr string) *authority {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	a := &authority{directory: "https://" + directory + "/dir", roots: "https://" + management + "/roots/0", certificate: filepath.Join(dir, "ca.pem")}
-	own, key := ownCertificate(t)
+	own := certs.SelfSigned(t, "127.0.0.1")
 	config, err := json.Marshal(map[string]any{"pebble": map[string]any{
 		"listenAddress": directory, "managementListenAddress": management, "certificate": a.certificate, "privateKey": filepath.Join(dir, "key.pem"),
 		"httpPort": portOf(t, unused), "tlsPort": portOf(t, addr), "retryAfter": map[string]int{"authz": 1, "order": 1},
 	}})
 	for _, err := range []error{
-		err, os.Chmod(dir, 0o755), os.WriteFile(a.certificate, own, 0o644), os.WriteFile(filepath.Join(dir, "key.pem"), key, 0o600),
+		err, os.Chmod(dir, 0o755), os.WriteFile(a.certificate, own.PEM(), 0o644), os.WriteFile(filepath.Join(dir, "key.pem"), own.KeyPEM(t), 0o600),
 		os.WriteFile(filepath.Join(dir, "config.json"), config, 0o600),
 	} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(own)
-	a.client = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}}
+	a.client = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: own.Pool()}}}
 	stopNames := started(t, nil, filepath.Join(programs, "pebble-challtestsrv"), "-defaultIPv4", "127.0.0.1", "-defaultIPv6", "", "-dnsserver", dns,
 		"-management", unused, "-http01", "", "-https01", "", "-tlsalpn01", "", "-doh", "")
 	stopPebble := started(t, []string{"PEBBLE_VA_NOSLEEP=1"}, filepath.Join(programs, "pebble"), "-config", filepath.Join(dir, "config.json"), "-dnsserver", dns)
@@ -117,28 +110,6 @@ func started(t *testing.T, env []string, program string, args ...string) (stop f
 	}
 	t.Cleanup(stop)
 	return stop
-}
-
-// ownCertificate is one for 127.0.0.1 that signed itself, and its key, in PEM.
-func ownCertificate(t *testing.T) (certificate, key []byte) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalECPrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: secret})
 }
 
 func portOf(t *testing.T, addr string) int {

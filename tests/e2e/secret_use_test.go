@@ -3,18 +3,11 @@ package e2e
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"log"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -26,6 +19,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
+	"github.com/cloud-sandbox/cloud-sandbox/tests/rig/certs"
 )
 
 // secretSite is a server of HTTPS at addr for names below .example, under an
@@ -40,8 +34,7 @@ const secretValue = "value-that-no-sandbox-sees"
 
 func newSecretSite(t *testing.T, addr netip.Addr) secretSite {
 	t.Helper()
-	ca, caKey := certificate(t, &x509.Certificate{Subject: pkix.Name{CommonName: "tests"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}, nil, nil)
-	leaf, key := certificate(t, &x509.Certificate{DNSNames: []string{"*.example", "api.example"}, KeyUsage: x509.KeyUsageDigitalSignature}, ca, caKey)
+	ca := certs.SelfSigned(t)
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		said := "without"
 		switch r.Header.Get("Authorization") {
@@ -54,7 +47,7 @@ func newSecretSite(t *testing.T, addr netip.Addr) secretSite {
 	}))
 	s.Config.ErrorLog = log.New(io.Discard, "", 0)
 	s.EnableHTTP2 = true
-	s.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{leaf.Raw}, PrivateKey: key}}}
+	s.TLS = &tls.Config{Certificates: []tls.Certificate{ca.Issue(t, "*.example", "api.example").TLS()}}
 	l, err := net.Listen("tcp4", netip.AddrPortFrom(addr, 0).String())
 	if err != nil {
 		t.Fatal(err)
@@ -72,32 +65,10 @@ func newSecretSite(t *testing.T, addr netip.Addr) secretSite {
 		t.Fatal(err)
 	}
 	roots := filepath.Join(dir, "roots.pem")
-	if err := os.WriteFile(roots, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.Raw}), 0o644); err != nil {
+	if err := os.WriteFile(roots, ca.PEM(), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	return secretSite{l.Addr().(*net.TCPAddr).Port, roots}
-}
-
-func certificate(t *testing.T, template, parent *x509.Certificate, parentKey *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template.SerialNumber = big.NewInt(time.Now().UnixNano())
-	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-	if parent == nil {
-		parent, parentKey = template, key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), parentKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	made, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return made, key
 }
 
 func secretServer(t *testing.T) (*rig.Server, secretSite) {

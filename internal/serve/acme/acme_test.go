@@ -2,15 +2,8 @@ package acme_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
-	"fmt"
 	"log/slog"
-	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -22,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/acme"
+	"github.com/cloud-sandbox/cloud-sandbox/tests/rig/certs"
 )
 
 const host = "box.example.com"
@@ -167,21 +161,8 @@ func TestKeptCertificate(t *testing.T) {
 // keep writes a certificate for name and its key as they are kept, good for a day.
 func keep(t *testing.T, path, name string, from time.Time) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{name}, NotBefore: from, NotAfter: from.Add(24 * time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := fmt.Sprintf("%s%s", pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: secret}), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+	c := certs.SelfSignedFrom(t, from, 24*time.Hour, name)
+	if err := os.WriteFile(path, append(c.KeyPEM(t), c.PEM()...), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }

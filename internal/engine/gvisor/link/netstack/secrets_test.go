@@ -3,16 +3,11 @@ package netstack
 import (
 	"bufio"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"log"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -26,6 +21,7 @@ import (
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/authority"
+	"github.com/cloud-sandbox/cloud-sandbox/tests/rig/certs"
 )
 
 const testSecret = "the-secret-value"
@@ -46,12 +42,12 @@ type sent struct{ host, shown, secret, target string }
 func newVault(t *testing.T, names ...string) *vault {
 	t.Helper()
 	v := &vault{}
-	cert, roots := selfSigned(t, names)
-	v.roots = roots
+	cert := certs.SelfSigned(t, names...)
+	v.roots = string(cert.PEM())
 	s := httptest.NewUnstartedServer(http.HandlerFunc(v.serve))
 	s.Config.ErrorLog = log.New(io.Discard, "", 0)
 	s.EnableHTTP2 = true
-	s.TLS = &tls.Config{Certificates: []tls.Certificate{cert}}
+	s.TLS = &tls.Config{Certificates: []tls.Certificate{cert.TLS()}}
 	l, err := net.Listen("tcp4", "0.0.0.0:0")
 	if err != nil {
 		t.Fatal(err)
@@ -94,23 +90,6 @@ func (v *vault) told() (with []sent, without int) {
 		}
 	}
 	return with, without
-}
-
-func selfSigned(t *testing.T, names []string) (tls.Certificate, string) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &x509.Certificate{
-		SerialNumber: big.NewInt(1), DNSNames: names, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
 // binding has requests to good.example at a port get the secret; inside is whom
