@@ -5,15 +5,12 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"regexp"
 	"syscall"
 	"time"
@@ -153,11 +150,11 @@ func run(ctx context.Context, o options) error {
 		}
 		err := report.Measure(part.name, func() error { return part.measure(ctx, o, n, report, rivals) })
 		// What has been measured is kept, however the next parts end.
-		if failed = errors.Join(failed, err, write(report, o.out)); ctx.Err() != nil {
+		if failed = errors.Join(failed, err, keepReport(report, o.out)); ctx.Err() != nil {
 			return errors.Join(context.Cause(ctx), failed)
 		}
 	}
-	fmt.Printf("\n%s took %s\n\n", heading(report), time.Since(report.At).Round(time.Second))
+	fmt.Printf("\n%s took %s\n\n", report.Heading(), time.Since(report.At).Round(time.Second))
 	failed = errors.Join(failed, report.Markdown(os.Stdout))
 	if failures := report.Failures(); failures > 0 {
 		failed = errors.Join(failed, fmt.Errorf("%d operations failed", failures))
@@ -165,52 +162,10 @@ func run(ctx context.Context, o options) error {
 	return failed
 }
 
-func heading(report *bench.Report) string {
-	return fmt.Sprintf("%s, %s.", report.Machine, report.At.Format(time.DateOnly))
-}
-
-// write keeps a Report in a folder as report.json and report.md, and with all its
-// samples, from which the plots are drawn, as samples.json. It replaces what is
-// there only by what is whole.
-func write(report *bench.Report, dir string) error {
+// keepReport writes report into a folder; empty: nowhere.
+func keepReport(report *bench.Report, dir string) error {
 	if dir == "" {
 		return nil
 	}
-	published := report.Published()
-	page, err := markdown(published)
-	if err != nil {
-		return err
-	}
-	whole, err := json.MarshalIndent(published, "", " ")
-	if err != nil {
-		return err
-	}
-	samples, err := json.Marshal(report)
-	if err != nil {
-		return err
-	}
-	return errors.Join(
-		replace(filepath.Join(dir, "report.json"), append(whole, '\n')),
-		replace(filepath.Join(dir, "report.md"), page),
-		replace(filepath.Join(dir, "samples.json"), samples))
-}
-
-// markdown returns report.md.
-func markdown(report *bench.Report) ([]byte, error) {
-	var page bytes.Buffer
-	fmt.Fprintf(&page, "# Benchmarks\n\n%s %s\n", heading(report), legend)
-	err := report.Markdown(&page)
-	return page.Bytes(), err
-}
-
-// legend explains the columns of report.md.
-const legend = "Times are in milliseconds; goals are medians, with the 99th percentile in brackets. " +
-	"Each rival was measured right after its row, on the same machine with the same root filesystem. " +
-	"The ratio says how many times as good the row is as its rival: above 1 it is better.\n"
-
-func replace(file string, content []byte) error {
-	if err := os.WriteFile(file+".new", content, 0o644); err != nil {
-		return err
-	}
-	return os.Rename(file+".new", file)
+	return report.Write(dir)
 }

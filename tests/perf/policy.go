@@ -15,7 +15,9 @@ import (
 	"time"
 
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	v1 "github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/bench"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
 )
 
@@ -94,13 +96,13 @@ const blobBytes = 256 << 20
 
 // ruled are the rules that are measured: fifty names and fifty networks before the
 // address that is asked for.
-func ruled(address string) string {
+func ruled(address string) v1.Network {
 	rules := []string{}
 	for i := range 50 {
 		rules = append(rules, fmt.Sprintf("*.name-%d.example.com", i), fmt.Sprintf("198.51.%d.0/24", i))
 	}
 	text, _ := json.Marshal(map[string]any{"mode": "none", "allow": append(rules, address)}) // texts always can be
-	return string(text)
+	return v1.Network(text)
 }
 
 // measurePolicy measures a link with a policy of many rules beside one without:
@@ -116,17 +118,11 @@ func measurePolicy(ctx context.Context, o options, n rounds, report *bench.Repor
 		return err
 	}
 	defer server.stop()
-	key, err := server.makeKey(ctx)
-	if err != nil {
-		return err
-	}
 	address, _, _ := net.SplitHostPort(host)
-	ways := []*way{{name: "without rules", network: `"public"`}, {name: "with a hundred rules", network: ruled(address)}}
+	ways := []*way{{name: "without rules", network: v1.Network(sandbox.NetworkPublic)}, {name: "with a hundred rules", network: ruled(address)}}
 	for _, w := range ways {
-		var made struct {
-			ID string `json:"session_id"`
-		}
-		if err := server.post(ctx, "/api/v1/sessions", key, `{"network": `+w.network+`}`, &made); err != nil {
+		made, err := server.client.Create(ctx, v1.CreateRequest{Network: w.network})
+		if err != nil {
 			return err
 		}
 		w.id = made.ID
@@ -134,7 +130,7 @@ func measurePolicy(ctx context.Context, o options, n rounds, report *bench.Repor
 	report.Begin()
 	for range n.policy { // one after the other, so that both see the same machine
 		for _, w := range ways {
-			if err := w.measure(ctx, server, key, host); err != nil {
+			if err := w.measure(ctx, server, host); err != nil {
 				return err
 			}
 		}
@@ -154,9 +150,11 @@ func measurePolicy(ctx context.Context, o options, n rounds, report *bench.Repor
 
 // way is a Sandbox with a policy, and what was measured in it.
 type way struct {
-	name, network, id string
-	rates             []float64 // MB/s
-	requests          []float64 // µs
+	name     string
+	network  v1.Network
+	id       string
+	rates    []float64 // MB/s
+	requests []float64 // µs
 }
 
 // script downloads and asks, and prints MB/s and the median of µs.
@@ -180,13 +178,11 @@ for _ in range(100):
 print(rate, sorted(took)[50] * 1e6)
 `
 
-func (w *way) measure(ctx context.Context, s *server, key, host string) error {
-	body, err := json.Marshal(map[string]any{"sandbox_id": w.id, "language": "python", "code": fmt.Sprintf(script, host)})
+func (w *way) measure(ctx context.Context, s *server, host string) error {
+	answer, err := s.client.Execute(ctx, client.ExecuteRequest{ExecuteRequest: v1.ExecuteRequest{
+		Target: v1.Target{SandboxID: w.id}, Language: "python", Code: fmt.Sprintf(script, host),
+	}})
 	if err != nil {
-		return err
-	}
-	var answer struct{ Stdout, Stderr string }
-	if err := s.post(ctx, "/api/v1/execute", key, string(body), &answer); err != nil {
 		return err
 	}
 	var rate, took float64

@@ -19,6 +19,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/bench"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
 )
 
 // profiled is an operation of which a flame chart and a timeline are drawn.
@@ -158,7 +159,7 @@ func (r *recorder) profile(ctx context.Context, op profiled) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := replace(filepath.Join(r.o.out, op.name+".timeline.json"), text); err != nil {
+	if err := durable.WriteLoose(filepath.Join(r.o.out, op.name+".timeline.json"), text, 0o644); err != nil {
 		return err
 	}
 	windows, roles, err = r.record(ctx, op, id, op.rounds, data, "-e", "cpu-clock", "-F", strconv.Itoa(op.rate), "-g")
@@ -169,7 +170,7 @@ func (r *recorder) profile(ctx context.Context, op profiled) (err error) {
 	if err != nil {
 		return err
 	}
-	return replace(filepath.Join(r.o.out, op.name+".folded"), fold(op.title, stacks))
+	return durable.WriteLoose(filepath.Join(r.o.out, op.name+".folded"), fold(op.title, stacks), 0o644)
 }
 
 // record has perf record events of all processes while op takes place, and returns

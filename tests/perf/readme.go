@@ -1,10 +1,8 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/cloud-sandbox/cloud-sandbox/internal/bench"
@@ -40,23 +38,10 @@ var headlines = []string{
 	bench.Download(1 << 30),
 }
 
-// readReport reads a published Report.
-func readReport(file string) (*bench.Report, error) {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	report := new(bench.Report)
-	if err := json.Unmarshal(b, report); err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
-	}
-	return report, nil
-}
-
 // readmeTable returns what stands between the marks of README: the machine, and
 // those rows of report that are headlines.
 func readmeTable(report *bench.Report) string {
-	return fmt.Sprintf("Measured on %s\n\n%s", heading(report), report.Headlines(headlines))
+	return fmt.Sprintf("Measured on %s\n\n%s", report.Heading(), report.Headlines(headlines))
 }
 
 // split returns what of a README is before, between and after the marks.
@@ -72,15 +57,11 @@ func split(readme string) (before, table, after string, err error) {
 // publish writes the table of a README, and report.md, from the report.json in a
 // folder.
 func publish(readme, dir string) error {
-	report, err := readReport(filepath.Join(dir, "report.json"))
+	report, err := bench.ReadReport(dir)
 	if err != nil {
 		return err
 	}
-	page, err := markdown(report)
-	if err != nil {
-		return err
-	}
-	if err := replace(filepath.Join(dir, "report.md"), page); err != nil {
+	if err := report.WritePage(dir); err != nil {
 		return err
 	}
 	text, err := os.ReadFile(readme)

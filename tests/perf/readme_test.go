@@ -14,7 +14,7 @@ import (
 // them.
 func TestReadmeIsOfTheReport(t *testing.T) {
 	const docs = "../../docs/benchmarks"
-	report, err := readReport(filepath.Join(docs, "report.json"))
+	report, err := bench.ReadReport(docs)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +29,7 @@ func TestReadmeIsOfTheReport(t *testing.T) {
 	if diff := cmp.Diff(readmeTable(report), table); diff != "" {
 		t.Errorf("README's table is not of report.json (run .tools/perf --readme README.md --out docs/benchmarks):\n%s", diff)
 	}
-	want, err := markdown(report)
+	want, err := report.Page()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"time"
 
+	v1 "github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/bench"
 )
 
@@ -110,11 +111,11 @@ func measureSDKWith(ctx context.Context, o options, pool int, n rounds, report *
 		return err
 	}
 	defer server.stop()
-	key, err := server.makeKey(ctx)
+	key, err := server.client.CreateKey(ctx, v1.KeyRequest{Name: "bench"})
 	if err != nil {
 		return err
 	}
-	s, err := startSDK(ctx, o, fmt.Sprintf("sdk-%d", pool), key)
+	s, err := startSDK(ctx, o, fmt.Sprintf("sdk-%d", pool), key.Secret)
 	if err != nil {
 		return err
 	}

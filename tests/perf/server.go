@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -98,42 +96,6 @@ func (s *server) waitReady(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
-}
-
-// makeKey makes an API key of the client's Tenant.
-func (s *server) makeKey(ctx context.Context) (string, error) {
-	var minted struct {
-		Token string `json:"access_token"`
-	}
-	if err := s.post(ctx, "/api/v1/auth/token", "", `{"user_id": "bench", "role": "user"}`, &minted); err != nil {
-		return "", err
-	}
-	var made struct {
-		Key string `json:"key"`
-	}
-	err := s.post(ctx, "/api/v1/keys", minted.Token, `{"name": "bench"}`, &made)
-	return made.Key, err
-}
-
-// post decodes into answer what the server says to a body.
-func (s *server) post(ctx context.Context, path, token, body string, answer any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+path, strings.NewReader(body))
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	if token != "" {
-		req.Header.Set("Authorization", "Bearer "+token)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode >= http.StatusBadRequest {
-		return fmt.Errorf("POST %s: %s", path, resp.Status)
-	}
-	return json.NewDecoder(resp.Body).Decode(answer)
 }
 
 // stop ends the server and everything that it started.
