@@ -72,7 +72,7 @@ var (
 	drivers = []string{"internal/engine", "internal/store", "internal/blobs", "internal/template", "internal/snapshot/offload"}
 	// What is next to a driver and is none: use cases over ports, and formats. They
 	// import no driver either.
-	beside = []string{"internal/template/steps", "internal/template/dockerfile", "internal/template/standin", "internal/template/decompress"}
+	beside = []string{"internal/template/steps", "internal/template/dockerfile", "internal/template/standin", "internal/template/decompress", "internal/template/room"}
 )
 
 func TestImportsPointOneWay(t *testing.T) {

@@ -160,12 +160,7 @@ func (a *app) firstSecret(cmd *cobra.Command, given []string, begun string) ([]c
 
 // secretUse completes NAME@ of a flag.
 func (a *app) secretUse(cmd *cobra.Command, _ []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	found, directive := a.secrets(cmd, nil, begun)
-	for i, f := range found {
-		word, about, _ := strings.Cut(f, "\t")
-		found[i] = cobra.CompletionWithDesc(word+"@", about)
-	}
-	return found, directive | cobra.ShellCompDirectiveNoSpace
+	return begins(a.secrets(cmd, nil, begun))("@")
 }
 
 // templates completes what a sandbox can start from.
@@ -235,4 +230,15 @@ func (a *app) eitherPath(cmd *cobra.Command, args []string, begun string) ([]cob
 		return nil, cobra.ShellCompDirectiveDefault
 	}
 	return found, directive
+}
+
+// begins is completions that something follows, as the end of each says.
+func begins(found []cobra.Completion, directive cobra.ShellCompDirective) func(end string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return func(end string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		for i, f := range found {
+			word, about, _ := strings.Cut(f, "\t")
+			found[i] = cobra.CompletionWithDesc(word+end, about)
+		}
+		return found, directive | cobra.ShellCompDirectiveNoSpace
+	}
 }

@@ -141,15 +141,9 @@ func (a *app) deleteSecretsCommand() *cobra.Command {
 		Example: `  cloud-sandbox secret rm PAYMENTS_KEY`,
 		Args:    Args(1, -1, "one NAME or more"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			for _, name := range args {
-				if err := c.DeleteSecret(cmd.Context(), name); err != nil {
-					return fmt.Errorf("%s: %w", name, err)
-				}
-				if _, err := fmt.Fprintln(cmd.OutOrStdout(), clean(name)); err != nil {
-					return err
-				}
-			}
-			return nil
+			return removeEach(cmd, args, func(name string) ([]string, error) {
+				return []string{name}, c.DeleteSecret(cmd.Context(), name)
+			})
 		}),
 		ValidArgsFunction: a.secrets,
 	}

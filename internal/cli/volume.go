@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -139,15 +138,9 @@ func (a *app) deleteVolumesCommand() *cobra.Command {
 		Example: `  cloud-sandbox volume rm datasets`,
 		Args:    Args(1, -1, "one VOLUME or more"),
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			for _, name := range args {
-				if err := c.DeleteVolume(cmd.Context(), name); err != nil {
-					return fmt.Errorf("%s: %w", name, err)
-				}
-				if _, err := fmt.Fprintln(cmd.OutOrStdout(), clean(name)); err != nil {
-					return err
-				}
-			}
-			return nil
+			return removeEach(cmd, args, func(name string) ([]string, error) {
+				return []string{name}, c.DeleteVolume(cmd.Context(), name)
+			})
 		}),
 		ValidArgsFunction: a.volumes,
 	}
@@ -155,34 +148,18 @@ func (a *app) deleteVolumesCommand() *cobra.Command {
 
 // volumes completes names of volumes that are not there yet.
 func (a *app) volumes(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	c, err := a.connect(cmd)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	defer c.Close()
-	ctx, cancel := context.WithTimeout(cmd.Context(), completeTime)
-	defer cancel()
-	list, err := c.Volumes(ctx)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	var found []cobra.Completion
-	for _, v := range list {
-		if strings.HasPrefix(v.Name, begun) && !slices.Contains(args, v.Name) && len(found) < completeMost {
-			found = append(found, cobra.CompletionWithDesc(row(v.Name), row(used(v))))
+	return a.suggest(cmd, args, begun, func(ctx context.Context, c *client.Client) (all []suggestion, err error) {
+		list, err := c.Volumes(ctx)
+		for _, v := range list {
+			all = append(all, suggestion{v.Name, used(v)})
 		}
-	}
-	return found, cobra.ShellCompDirectiveNoFileComp
+		return all, err
+	})
 }
 
 // mounted completes VOLUME: of a flag.
 func (a *app) mounted(cmd *cobra.Command, _ []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	found, directive := a.volumes(cmd, nil, begun)
-	for i, f := range found {
-		word, about, _ := strings.Cut(f, "\t")
-		found[i] = cobra.CompletionWithDesc(word+":", about)
-	}
-	return found, directive | cobra.ShellCompDirectiveNoSpace
+	return begins(a.volumes(cmd, nil, begun))(":")
 }
 
 // volumeMounts is a flag that may be given several times, VOLUME:PATH each.

@@ -43,6 +43,7 @@ func TestVolumeCommands(t *testing.T) {
 		{"volume ls --json", "GET /api/v1/volumes", `"used_bytes": 1048576`, ""},
 		{"volume info data", "GET /api/v1/volumes/data", "1.0 MiB", ""},
 		{"volume info data --json", "GET /api/v1/volumes/data", `"files": 3`, ""},
+		{"volume rm data --json", "DELETE /api/v1/volumes/data", `"data"`, ""},
 		{"volume rm data busy", "DELETE /api/v1/volumes/busy", "data\n", "busy: it is in use"},
 		{"volume rm", "", "", "takes one VOLUME or more"},
 		{"create --volume data:/data --volume v2:/mnt/x", `POST /api/v1/sessions {"volumes":[{"volume":"data","path":"/data"},{"volume":"v2","path":"/mnt/x"}]}`, "i1\n", ""},

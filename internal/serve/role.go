@@ -36,14 +36,7 @@ const (
 // ctx ends. Sandboxes run on.
 func RunRole(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog.Logger) error {
 	defer in.Close()
-	boundMemory()
-	for _, w := range cfg.Warnings {
-		log.Warn(w)
-	}
-	if err := giveUpRights(); err != nil {
-		return err
-	}
-	j, err := open(ctx, cfg, in, log)
+	j, err := begin(ctx, cfg, in, log)
 	if err != nil {
 		return err
 	}

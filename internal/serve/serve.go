@@ -56,14 +56,7 @@ const stopGrace = 0 * time.Second
 // ends. Sandboxes run on.
 func Run(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog.Logger) error {
 	defer in.Close()
-	boundMemory()
-	for _, w := range cfg.Warnings {
-		log.Warn(w)
-	}
-	if err := giveUpRights(); err != nil {
-		return err
-	}
-	j, err := open(ctx, cfg, in, log)
+	j, err := begin(ctx, cfg, in, log)
 	if err != nil {
 		return err
 	}
@@ -78,6 +71,19 @@ func Run(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog.
 	}
 	log.Info("the server is ready", "addr", cfg.Addr, "dev", cfg.Dev, "data", cfg.Data)
 	return parts.Wait(ctx)
+}
+
+// begin is what every server process does first: it gives up its rights and opens what
+// its roles are made of.
+func begin(ctx context.Context, cfg config.Config, in launch.Inherited, log *slog.Logger) (*joined, error) {
+	boundMemory()
+	for _, w := range cfg.Warnings {
+		log.Warn(w)
+	}
+	if err := giveUpRights(); err != nil {
+		return nil, err
+	}
+	return open(ctx, cfg, in, log)
 }
 
 // joined is what roles are made of.

@@ -22,25 +22,16 @@ func (e *Engine) pausing(ctx context.Context, h *host) (*sentryhost.Client, erro
 
 // Freeze stops a Boot.
 func (e *Engine) Freeze(ctx context.Context, id string) error {
-	b, err := e.find(id)
-	if err != nil {
-		return err
-	}
-	host, err := e.pausing(ctx, b.host)
-	if err != nil {
-		return err
-	}
-	if err := host.Freeze(ctx, id); err != nil {
-		return err
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	b.frozen = true
-	return nil
+	return e.setFrozen(ctx, id, true, (*sentryhost.Client).Freeze)
 }
 
 // Thaw lets a Boot go on.
 func (e *Engine) Thaw(ctx context.Context, id string) error {
+	return e.setFrozen(ctx, id, false, (*sentryhost.Client).Thaw)
+}
+
+// setFrozen has the sentry host of a Boot do what freezes it or lets it go on.
+func (e *Engine) setFrozen(ctx context.Context, id string, frozen bool, do func(*sentryhost.Client, context.Context, string) error) error {
 	b, err := e.find(id)
 	if err != nil {
 		return err
@@ -49,12 +40,12 @@ func (e *Engine) Thaw(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if err := host.Thaw(ctx, id); err != nil {
+	if err := do(host, ctx, id); err != nil {
 		return err
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	b.frozen = false
+	b.frozen = frozen
 	return nil
 }
 

@@ -14,8 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 )
@@ -237,18 +235,6 @@ func (b *build) lines(from, end int64, each func(sandbox.BuildLine) error) (next
 		}
 	}
 	return from, nil
-}
-
-// enoughDisk refuses to fill the disk that f is on.
-func enoughDisk(f *os.File) error {
-	var st unix.Statfs_t
-	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
-		return fmt.Errorf("look at the disk: %w", err)
-	}
-	if free := int64(st.Bavail) * st.Bsize; free < minFree {
-		return sandbox.Errorf(sandbox.Exhausted, "the server has no room for the archive")
-	}
-	return nil
 }
 
 // BuildLog implements sandbox.Templates.

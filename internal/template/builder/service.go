@@ -18,6 +18,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/room"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/upstream"
 )
 
@@ -320,7 +321,7 @@ func (s *Service) spool(ctx context.Context, b *build, archive io.Reader) (*os.F
 		f.Close()
 		return nil, fmt.Errorf("keep the archive: %w", err)
 	}
-	err = copyArchive(ctx, f, archive)
+	err = room.Bounds{What: "an archive", Most: maxArchive, Leave: minFree}.Receive(ctx, f, archive)
 	if err == nil && b.ctx.Err() != nil {
 		err = context.Cause(b.ctx)
 	}
@@ -332,28 +333,6 @@ func (s *Service) spool(ctx context.Context, b *build, archive io.Reader) (*os.F
 		return nil, err
 	}
 	return f, nil
-}
-
-// copyArchive looks now and then whether the disk has room for more.
-func copyArchive(ctx context.Context, f *os.File, archive io.Reader) error {
-	const step = 64 << 20
-	for total := int64(0); ; {
-		if err := enoughDisk(f); err != nil {
-			return err
-		}
-		n, err := io.CopyN(f, archive, step)
-		total += n
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return fmt.Errorf("read the archive: %w", err)
-		case total > maxArchive:
-			return sandbox.Errorf(sandbox.TooLarge, "an archive may have at most %d GiB", maxArchive>>30)
-		case ctx.Err() != nil:
-			return ctx.Err()
-		}
-	}
 }
 
 // drop forgets a build that never began.

@@ -11,12 +11,11 @@ import (
 	"path"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/decompress"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/dockerfile"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/room"
 )
 
 // buildContext is the build context of one Dockerfile. nil is none.
@@ -83,7 +82,7 @@ func (s *Service) takeUpload(ctx context.Context, tenant sandbox.TenantID, archi
 		return nil, err
 	}
 	sum := sha256.New()
-	if err = take(ctx, u.file, io.TeeReader(archive, sum)); err == nil {
+	if err = uploadRoom.Receive(ctx, u.file, io.TeeReader(archive, sum)); err == nil {
 		u.size, err = u.file.Seek(0, io.SeekCurrent)
 	}
 	if err != nil {
@@ -145,26 +144,13 @@ type roomy struct {
 }
 
 func (r *roomy) Write(p []byte) (int, error) {
-	const step = 16 << 20
-	if r.unseen += len(p); r.unseen >= step {
+	if r.unseen += len(p); r.unseen >= room.LookEvery {
 		r.unseen = 0
-		if err := enoughDisk(r.File); err != nil {
+		if err := uploadRoom.Check(r.File); err != nil {
 			return 0, err
 		}
 	}
 	return r.File.Write(p)
-}
-
-// enoughDisk refuses to fill the disk that f is on.
-func enoughDisk(f *os.File) error {
-	var st unix.Statfs_t
-	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
-		return fmt.Errorf("keep an upload: %w", err)
-	}
-	if int64(st.Bavail)*st.Bsize < minFreeDisk {
-		return sandbox.Errorf(sandbox.Exhausted, "the server has no room for files of templates")
-	}
-	return nil
 }
 
 // plan makes the steps of a Dockerfile, now that it is known what it begins with,

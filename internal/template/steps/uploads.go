@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/template/room"
 )
 
 // Bounds of what clients send to be copied into Templates.
@@ -22,11 +23,12 @@ const (
 	maxUpload      = 2 << 30 // bytes of one archive
 	maxUploads     = 8 << 30 // bytes of a Tenant's
 	maxUploadFiles = 1000    // of a Tenant
-	minFreeDisk    = 4 << 30 // bytes that they leave
 	uploadLife     = 7 * 24 * time.Hour
 	uploadRest     = time.Hour // how long one is safe from newer ones
 	stalled        = 24 * time.Hour
 )
+
+var uploadRoom = room.Bounds{What: "what is copied by one step", Most: maxUpload, Leave: 4 << 30}
 
 var hashPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
@@ -121,7 +123,7 @@ func (u uploads) keep(ctx context.Context, tenant sandbox.TenantID, hash string,
 	}
 	defer os.Remove(f.Name()) // fails once it is renamed
 	defer f.Close()
-	if err := take(ctx, f, archive); err != nil {
+	if err := uploadRoom.Receive(ctx, f, archive); err != nil {
 		return err
 	}
 	if err := u.makeRoom(dir); err != nil {
@@ -131,28 +133,6 @@ func (u uploads) keep(ctx context.Context, tenant sandbox.TenantID, hash string,
 		return fmt.Errorf("keep an upload: %w", err)
 	}
 	return nil
-}
-
-// take copies an archive to f while there is room.
-func take(ctx context.Context, f *os.File, archive io.Reader) error {
-	const step = 16 << 20
-	for total := int64(0); ; {
-		if err := enoughDisk(f); err != nil {
-			return err
-		}
-		n, err := io.CopyN(f, archive, step)
-		total += n
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return err
-		case total > maxUpload:
-			return sandbox.Errorf(sandbox.TooLarge, "what is copied by one step may have at most %d GiB", maxUpload>>30)
-		case ctx.Err() != nil:
-			return ctx.Err()
-		}
-	}
 }
 
 // makeRoom removes a Tenant's oldest uploads until the rest, with one that is

@@ -386,12 +386,17 @@ func threads() int {
 	return n
 }
 
+// about decodes a call about one link, whose Boot body then names in id, and finds it.
+func (s *Shard) about(r *fdrpc.Request, body any, id *string) (*plug, error) {
+	if err := r.Decode(body); err != nil {
+		return nil, err
+	}
+	return s.find(*id)
+}
+
 func (s *Shard) fetch(_ context.Context, r *fdrpc.Request) (any, *os.File, error) {
 	var body link.Ref
-	if err := r.Decode(&body); err != nil {
-		return nil, nil, err
-	}
-	p, err := s.find(body.BootID)
+	p, err := s.about(r, &body, &body.BootID)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -401,10 +406,7 @@ func (s *Shard) fetch(_ context.Context, r *fdrpc.Request) (any, *os.File, error
 
 func (s *Shard) setPolicy(_ context.Context, r *fdrpc.Request) (any, *os.File, error) {
 	var body link.PolicyRequest
-	if err := r.Decode(&body); err != nil {
-		return nil, nil, err
-	}
-	p, err := s.find(body.BootID)
+	p, err := s.about(r, &body, &body.BootID)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -413,10 +415,7 @@ func (s *Shard) setPolicy(_ context.Context, r *fdrpc.Request) (any, *os.File, e
 
 func (s *Shard) setSecrets(_ context.Context, r *fdrpc.Request) (any, *os.File, error) {
 	var body link.SecretsRequest
-	if err := r.Decode(&body); err != nil {
-		return nil, nil, err
-	}
-	p, err := s.find(body.BootID)
+	p, err := s.about(r, &body, &body.BootID)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -425,15 +424,12 @@ func (s *Shard) setSecrets(_ context.Context, r *fdrpc.Request) (any, *os.File, 
 
 func (s *Shard) setBandwidth(_ context.Context, r *fdrpc.Request) (any, *os.File, error) {
 	var body link.BandwidthRequest
-	if err := r.Decode(&body); err != nil {
+	p, err := s.about(r, &body, &body.BootID)
+	if err != nil {
 		return nil, nil, err
 	}
 	if body.BytesPerSecond < 0 {
 		return nil, nil, sandbox.Errorf(sandbox.Invalid, "a bandwidth is not negative")
-	}
-	p, err := s.find(body.BootID)
-	if err != nil {
-		return nil, nil, err
 	}
 	p.link.SetBandwidth(body.BytesPerSecond)
 	return nil, nil, nil
@@ -441,10 +437,7 @@ func (s *Shard) setBandwidth(_ context.Context, r *fdrpc.Request) (any, *os.File
 
 func (s *Shard) networkLog(_ context.Context, r *fdrpc.Request) (any, *os.File, error) {
 	var body link.Ref
-	if err := r.Decode(&body); err != nil {
-		return nil, nil, err
-	}
-	p, err := s.find(body.BootID)
+	p, err := s.about(r, &body, &body.BootID)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -453,10 +446,7 @@ func (s *Shard) networkLog(_ context.Context, r *fdrpc.Request) (any, *os.File, 
 
 func (s *Shard) dial(ctx context.Context, r *fdrpc.Request) (any, *os.File, error) {
 	var body link.DialRequest
-	if err := r.Decode(&body); err != nil {
-		return nil, nil, err
-	}
-	p, err := s.find(body.BootID)
+	p, err := s.about(r, &body, &body.BootID)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -1,0 +1,58 @@
+// Package room bounds what clients send to be kept on the disk that is all Sandboxes'.
+package room
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+)
+
+// Bounds are those of what a client sends into a file.
+type Bounds struct {
+	What  string // that is sent, as "an archive"
+	Most  int64  // bytes that it may have
+	Leave int64  // bytes of the disk that must stay free
+}
+
+// LookEvery is how many bytes are written before the disk is looked at again.
+const LookEvery = 16 << 20
+
+// Check returns Exhausted when the disk that f is on has no room for more.
+func (b Bounds) Check(f *os.File) error {
+	var disk unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &disk); err != nil {
+		return fmt.Errorf("look at the disk: %w", err)
+	}
+	if int64(disk.Bavail)*disk.Bsize < b.Leave {
+		return sandbox.Errorf(sandbox.Exhausted, "the server has no room for %s", b.What)
+	}
+	return nil
+}
+
+// Receive copies what a client sends into f. It is TooLarge beyond Most, and Exhausted
+// when the disk becomes full.
+func (b Bounds) Receive(ctx context.Context, f *os.File, sent io.Reader) error {
+	for total := int64(0); ; {
+		if err := b.Check(f); err != nil {
+			return err
+		}
+		n, err := io.CopyN(f, sent, LookEvery)
+		total += n
+		switch {
+		case total > b.Most:
+			return sandbox.Errorf(sandbox.TooLarge, "%s may have at most %d GiB", b.What, b.Most>>30)
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("read %s: %w", b.What, err)
+		case ctx.Err() != nil:
+			return ctx.Err()
+		}
+	}
+}
