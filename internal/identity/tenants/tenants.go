@@ -3,24 +3,18 @@
 package tenants
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"sync"
-	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/visits"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 const (
-	// refreshEvery is how often the Store is asked who is suspended: what another
-	// process changes holds within it, what this one does at once.
-	refreshEvery = time.Second
-	// refreshLimit bounds the question.
-	refreshLimit = 5 * time.Second
 	// maxKnown bounds how many Tenants are remembered to have a record.
 	maxKnown = 100_000
 )
@@ -120,7 +114,7 @@ func (s *Service) note(id, parent sandbox.TenantID) {
 		clear(s.known)
 	}
 	s.known[id] = true
-	s.unnoted[id] = sandbox.Tenant{ID: id, Parent: parent, CreatedAt: now()}
+	s.unnoted[id] = sandbox.Tenant{ID: id, Parent: parent, CreatedAt: identity.Now()}
 }
 
 // parentOf is who vouches for a Tenant by its ID; empty: nobody, or it is Hidden.
@@ -130,8 +124,6 @@ func parentOf(id sandbox.TenantID) sandbox.TenantID {
 	}
 	return ""
 }
-
-func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
 // flush records the Tenants that were seen.
 func (s *Service) flush(ctx context.Context) error {
@@ -174,7 +166,7 @@ func (s *Service) load(ctx context.Context) error {
 
 // refresh reads who is suspended, and ends the requests of those.
 func (s *Service) refresh(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, refreshLimit)
+	ctx, cancel := context.WithTimeout(ctx, identity.RefreshLimit)
 	defer cancel()
 	for {
 		s.mu.Lock()
@@ -212,23 +204,9 @@ func (s *Service) hold(suspended sandbox.Suspensions, epoch uint64) bool {
 // Run keeps the records and who is suspended in step with the Store until ctx
 // ends.
 func (s *Service) Run(ctx context.Context) error {
-	tick := time.NewTicker(refreshEvery)
-	defer tick.Stop()
-	failing := false
-	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), refreshLimit)
-			defer cancel()
-			return cmp.Or(s.flush(last), ctx.Err())
-		}
-		err := errors.Join(s.flush(ctx), s.refresh(ctx))
-		if err != nil && !failing && ctx.Err() == nil {
-			s.cfg.Log.Warn("reading suspended tenants failed; new suspensions take effect later", telemetry.KeyError, err.Error())
-		}
-		failing = err != nil
-	}
+	return identity.InStep(ctx, s.flush, s.refresh, func(err error) {
+		s.cfg.Log.Warn("reading suspended tenants failed; new suspensions take effect later", telemetry.KeyError, err.Error())
+	})
 }
 
 // Create makes a record. An ID that credentials of a user would come with, who
@@ -243,7 +221,7 @@ func (s *Service) Create(ctx context.Context, id sandbox.TenantID, name string) 
 	if err := (sandbox.TenantChange{Name: &name}).Check(); err != nil {
 		return sandbox.Tenant{}, err
 	}
-	t := sandbox.Tenant{ID: id, Name: name, CreatedAt: now()}
+	t := sandbox.Tenant{ID: id, Name: name, CreatedAt: identity.Now()}
 	if err := s.cfg.Store.InsertTenant(ctx, t); err != nil {
 		return sandbox.Tenant{}, err
 	}
@@ -284,7 +262,7 @@ func (s *Service) Change(ctx context.Context, who sandbox.Identity, id sandbox.T
 	if err := s.flush(ctx); err != nil {
 		return sandbox.Tenant{}, err
 	}
-	before, after, err := s.cfg.Store.ChangeTenant(ctx, id, change, now())
+	before, after, err := s.cfg.Store.ChangeTenant(ctx, id, change, identity.Now())
 	if err != nil || change.State == nil {
 		return after, err
 	}
@@ -311,7 +289,7 @@ func (s *Service) tell(ctx context.Context, who sandbox.Identity, t sandbox.Tena
 		return nil
 	}
 	_, err := s.cfg.Audit.AppendAudit(context.WithoutCancel(ctx), sandbox.AuditEntry{
-		At: now(), Tenant: t.ID, User: "operator", Operation: operation, Target: sandbox.AuditText(string(t.ID)),
+		At: identity.Now(), Tenant: t.ID, User: "operator", Operation: operation, Target: sandbox.AuditText(string(t.ID)),
 	})
 	return err
 }

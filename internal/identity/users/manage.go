@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity"
 )
 
 // Names of what is done to Users, as the contract has them.
@@ -29,7 +30,7 @@ type Invite struct {
 func (s *Service) Create(ctx context.Context, who sandbox.Identity, tenant sandbox.TenantID, in Invite) (sandbox.User, error) {
 	u := sandbox.User{
 		Tenant: tenant, ID: in.ID, Name: in.Name, Email: in.Email, Source: sandbox.UserInvited, Given: in.Role,
-		State: sandbox.UserActive, CreatedAt: now(),
+		State: sandbox.UserActive, CreatedAt: identity.Now(),
 	}
 	if err := errors.Join(tenant.Check(), u.Check()); err != nil {
 		return sandbox.User{}, err
@@ -90,7 +91,7 @@ func (s *Service) settle(ctx context.Context, who sandbox.Identity, u sandbox.Us
 		return err
 	}
 	_, told := s.cfg.Audit.AppendAudit(context.WithoutCancel(ctx), sandbox.AuditEntry{
-		At: now(), Tenant: u.Tenant, User: "operator", Role: who.Role, Operation: operation, Target: sandbox.AuditText(u.ID),
+		At: identity.Now(), Tenant: u.Tenant, User: "operator", Role: who.Role, Operation: operation, Target: sandbox.AuditText(u.ID),
 	})
 	return errors.Join(err, told)
 }

@@ -13,18 +13,14 @@ import (
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/identity"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/visits"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
 const (
-	// refreshEvery is how often the Store is asked whether there was a change: what
-	// another process changes holds within it, what this one does at once.
-	refreshEvery = time.Second
-	// refreshLimit bounds the question.
-	refreshLimit = 5 * time.Second
 	// trustTime is how long a record is believed after the Store last said that there
-	// was no change. It is longer than refreshEvery, so that a record is read once
+	// was no change. It is longer than identity.RefreshEvery, so that a record is read once
 	// while nothing changes.
 	trustTime = 3 * time.Second
 	// seenEvery is how often at most it is recorded that a User is still there.
@@ -195,7 +191,7 @@ func (s *Service) note(u sandbox.User, who sandbox.Identity) {
 	if p == nil || len(s.unnoted) >= maxUnnoted {
 		return
 	}
-	at := now()
+	at := identity.Now()
 	told := u.Told(who.Role)
 	same := told == u && u.Said == who.Role && (p.Name == "" || p.Name == u.Name) && (p.Email == "" || p.Email == u.Email)
 	if u.ID != "" && same && at.Sub(u.SeenAt) < seenEvery {
@@ -217,8 +213,6 @@ func (s *Service) note(u sandbox.User, who sandbox.Identity) {
 		s.known[id] = record{u, r.read}
 	}
 }
-
-func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
 // flush records who was seen.
 func (s *Service) flush(ctx context.Context) error {
@@ -262,7 +256,7 @@ func (s *Service) tellLapsed(ctx context.Context, lapsed map[userID]sandbox.User
 			continue
 		}
 		_, err := s.cfg.Audit.AppendAudit(ctx, sandbox.AuditEntry{
-			At: now(), Tenant: u.Tenant, User: sandbox.AuditText(u.ID), Role: u.Said, Operation: opChange, Target: sandbox.AuditText(u.ID),
+			At: identity.Now(), Tenant: u.Tenant, User: sandbox.AuditText(u.ID), Role: u.Said, Operation: opChange, Target: sandbox.AuditText(u.ID),
 		})
 		errs = append(errs, err)
 	}
@@ -272,7 +266,7 @@ func (s *Service) tellLapsed(ctx context.Context, lapsed map[userID]sandbox.User
 // refresh asks whether there was a change, and if so forgets what is known and
 // ends the requests of who may no longer make them.
 func (s *Service) refresh(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, refreshLimit)
+	ctx, cancel := context.WithTimeout(ctx, identity.RefreshLimit)
 	defer cancel()
 	at := time.Now()
 	n, err := s.cfg.Store.UsersChanged(ctx)
@@ -323,21 +317,7 @@ func (s *Service) see(ctx context.Context, inside []visitor) error {
 // Run keeps the records and what was decided in step with the Store until ctx
 // ends.
 func (s *Service) Run(ctx context.Context) error {
-	tick := time.NewTicker(refreshEvery)
-	defer tick.Stop()
-	failing := false
-	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), refreshLimit)
-			defer cancel()
-			return cmp.Or(s.flush(last), ctx.Err())
-		}
-		err := errors.Join(s.flush(ctx), s.refresh(ctx))
-		if err != nil && !failing && ctx.Err() == nil {
-			s.cfg.Log.Warn("syncing changes of users with the store failed", telemetry.KeyError, err.Error())
-		}
-		failing = err != nil
-	}
+	return identity.InStep(ctx, s.flush, s.refresh, func(err error) {
+		s.cfg.Log.Warn("syncing changes of users with the store failed", telemetry.KeyError, err.Error())
+	})
 }
