@@ -15,6 +15,8 @@ type Plan struct {
 	Size   int64 // of uploads and downloads, in bytes
 	Saves  int   // rounds of pausing, resuming and forking
 	Storm  int   // Sandboxes that resume at once
+	// Volumes is rounds on a large file of a Volume; there are more on small files.
+	Volumes int
 	// Uncached adds resumes after the page cache of this machine was dropped,
 	// which takes root.
 	Uncached bool
@@ -73,6 +75,7 @@ func (m *Meter) Run(ctx context.Context, p Plan) error {
 	add(p.Size > 0, func() error { return m.Transfer(ctx, p.Size, 3) })
 	add(p.Saves > 0, func() error { return m.Saved(ctx, p.Saves, p.Uncached) })
 	add(p.Storm > 0, func() error { return m.storm(ctx, p.Storm) })
+	add(p.Volumes > 0, func() error { return m.Volume(ctx, p.Volumes) })
 	add(p.Live > 0, func() error { return m.Live(ctx, p.Live, p.Local) })
 	var failed error
 	for _, step := range steps {

@@ -44,6 +44,7 @@ figures are of both. --live starts many and needs their memory.`,
 	f.Int64Var(&size, "size-mb", 64, "size of uploads and downloads in MiB; 0 leaves these out")
 	f.IntVar(&plan.Saves, "saves", 0, "how often sandboxes are paused, resumed and forked; 0 leaves these out")
 	f.IntVar(&plan.Storm, "storm", 0, "how many paused sandboxes resume at once; 0 leaves this out")
+	f.IntVar(&plan.Volumes, "volumes", 0, "how often a large file of a volume is written and read; 0 leaves volumes out")
 	f.IntVar(&plan.Live, "live", 0, "how many sandboxes to keep alive side by side; 0 leaves this out")
 	return cmd
 }
@@ -53,6 +54,8 @@ const (
 	maxRounds  = 100_000
 	maxAtOnce  = 10_000
 	maxSizeMiB = 64 << 10
+	// maxVolumeRounds end within the time that their program has.
+	maxVolumeRounds = 100
 )
 
 func checkPlan(p bench.Plan) error {
@@ -60,7 +63,7 @@ func checkPlan(p bench.Plan) error {
 		flag  string
 		value int
 		most  int
-	}{{"rounds", p.Rounds, maxRounds}, {"calls", p.Calls, maxRounds}, {"live", p.Live, maxAtOnce}, {"saves", p.Saves, maxRounds}, {"storm", p.Storm, maxAtOnce}, {"size-mb", int(p.Size >> 20), maxSizeMiB}} {
+	}{{"rounds", p.Rounds, maxRounds}, {"calls", p.Calls, maxRounds}, {"live", p.Live, maxAtOnce}, {"saves", p.Saves, maxRounds}, {"storm", p.Storm, maxAtOnce}, {"volumes", p.Volumes, maxVolumeRounds}, {"size-mb", int(p.Size >> 20), maxSizeMiB}} {
 		if v.value < 0 || v.value > v.most {
 			return usagef("--%s must be from 0 to %d", v.flag, v.most)
 		}

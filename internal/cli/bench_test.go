@@ -19,6 +19,8 @@ func TestCheckPlan(t *testing.T) {
 		{"too large", bench.Plan{Size: 1 << 50}, false},
 		{"too many", bench.Plan{Live: 1_000_000}, false},
 		{"too many at once", bench.Plan{Storm: 1_000_000}, false},
+		{"volumes", bench.Plan{Volumes: 10}, true},
+		{"too many rounds of volumes", bench.Plan{Volumes: 101}, false},
 		{"negative saves", bench.Plan{Saves: -1}, false},
 	} {
 		if err := checkPlan(tt.plan); (err == nil) != tt.ok {

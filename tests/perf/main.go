@@ -108,7 +108,7 @@ func parts(n rounds) []part {
 		all = append(all, part{"policy overhead", measurePolicyOverhead})
 	}
 	if n.volumes > 0 {
-		all = append(all, part{"volumes", measureVolumes})
+		all = append(all, setting("volumes", 0, 0, bench.Plan{Volumes: n.volumes}))
 	}
 	if n.neighbours > 0 {
 		all = append(all, part{"neighbours of attacks", measureNeighbours})
