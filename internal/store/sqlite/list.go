@@ -41,10 +41,9 @@ func (s *Store) ListSandboxes(ctx context.Context, tenant sandbox.TenantID, quer
 	if err != nil {
 		return sandbox.Page{}, err
 	}
+	all, last := cutPage(all, limit)
 	page := sandbox.Page{Sandboxes: all}
-	if len(all) > limit {
-		page.Sandboxes = all[:limit]
-		last := all[limit-1]
+	if last != nil {
 		page.Next = cursor{created: micros(last.CreatedAt), id: last.ID, oldestFirst: query.OldestFirst}.String()
 	}
 	return page, nil
@@ -74,6 +73,15 @@ func pageLimit(limit int) (int, error) {
 		return maxPage, nil
 	}
 	return limit, nil
+}
+
+// cutPage returns the page of a query that asked for one more than limit, and its last
+// record if there is a next page.
+func cutPage[R any](all []R, limit int) (page []R, last *R) {
+	if len(all) <= limit {
+		return all, nil
+	}
+	return all[:limit], &all[limit-1]
 }
 
 func filters(query sandbox.ListQuery) (states, metadata string, err error) {

@@ -224,10 +224,9 @@ func (s *Store) ListSnapshots(ctx context.Context, tenant sandbox.TenantID, quer
 	if err != nil {
 		return sandbox.SnapshotPage{}, err
 	}
+	all, last := cutPage(all, limit)
 	page := sandbox.SnapshotPage{Snapshots: all}
-	if len(all) > limit {
-		page.Snapshots = all[:limit]
-		last := all[limit-1]
+	if last != nil {
 		page.Next = cursor{created: micros(last.CreatedAt), id: last.ID}.String()
 	}
 	return page, nil

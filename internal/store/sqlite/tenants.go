@@ -130,10 +130,10 @@ func (s *Store) ListTenants(ctx context.Context, query sandbox.TenantQuery) (san
 	if err != nil {
 		return sandbox.TenantPage{}, err
 	}
+	all, last := cutPage(all, limit)
 	page := sandbox.TenantPage{Tenants: all}
-	if len(all) > limit {
-		page.Tenants = all[:limit]
-		page.Next = base64.RawURLEncoding.EncodeToString([]byte(all[limit-1].ID))
+	if last != nil {
+		page.Next = base64.RawURLEncoding.EncodeToString([]byte(last.ID))
 	}
 	return page, nil
 }

@@ -191,10 +191,10 @@ func (s *Store) ListUsers(ctx context.Context, tenant sandbox.TenantID, query sa
 	if err != nil {
 		return sandbox.UserPage{}, err
 	}
+	all, last := cutPage(all, limit)
 	page := sandbox.UserPage{Users: all}
-	if len(all) > limit {
-		page.Users = all[:limit]
-		page.Next = base64.RawURLEncoding.EncodeToString([]byte(all[limit-1].ID))
+	if last != nil {
+		page.Next = base64.RawURLEncoding.EncodeToString([]byte(last.ID))
 	}
 	return page, nil
 }
