@@ -36,7 +36,7 @@ func Commands(getenv func(string) string) []*cobra.Command {
 	commands := []*cobra.Command{
 		a.createCommand(), a.runCommand(), a.execCommand(), a.shellCommand(), a.copyCommand(), a.listCommand(),
 		a.removeCommand(), a.portsCommand(), a.networkCommand(), a.linkCommand(), a.processesCommand(), a.logsCommand(), a.killCommand(), a.benchCommand(),
-		a.pauseCommand(), a.resumeCommand(), a.forkCommand(), a.snapshotCommand(), a.rollbackCommand(), a.historyCommand(), a.usageCommand(), a.secretCommand(), a.volumeCommand(), a.userCommand(), a.loginCommand(), a.logoutCommand(), a.e2bCommand(),
+		a.pauseCommand(), a.resumeCommand(), a.forkCommand(), a.snapshotCommand(), a.rollbackCommand(), a.historyCommand(), a.usageCommand(), a.secretCommand(), a.volumeCommand(), a.userCommand(), a.loginCommand(), a.logoutCommand(), a.e2bCommand(), a.mcpCommand(),
 	}
 	for _, c := range commands {
 		c.GroupID = GroupID

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -58,6 +59,19 @@ func (c *Client) Signal(name string) func(ctx context.Context, id, process strin
 		err := c.call(ctx, http.MethodPost, processPath(process, "/signal"), ofSandbox(id), v1.SignalRequest{Signal: v1.SignalName(name)}, &p)
 		return p, err
 	}
+}
+
+// WriteInput gives a process bytes to read; with eof no more come after them.
+func (c *Client) WriteInput(ctx context.Context, id, process string, data []byte, eof bool) error {
+	query := ofSandbox(id)
+	query.Set("eof", strconv.FormatBool(eof))
+	resp, err := c.do(ctx, request{
+		method: http.MethodPost, path: processPath(process, "/stdin"), query: query, body: bytes.NewReader(data), kind: bytesType,
+	})
+	if err != nil {
+		return err
+	}
+	return decode(resp, nil)
 }
 
 // Output calls emit for what a process wrote from an offset on, negative from

@@ -31,6 +31,12 @@ func (c *Client) LinkPort(ctx context.Context, id string, port uint16, life time
 	return link, err
 }
 
+// GetPort returns how a port is reached.
+func (c *Client) GetPort(ctx context.Context, id string, port uint16) (p v1.Port, err error) {
+	err = c.call(ctx, http.MethodGet, "/api/v1/sessions/"+url.PathEscape(id)+"/ports/"+strconv.Itoa(int(port)), nil, nil, &p)
+	return p, err
+}
+
 // SetPort makes one port of a Sandbox private or public.
 func (c *Client) SetPort(ctx context.Context, id string, port uint16, private bool) (p v1.Port, err error) {
 	err = c.call(ctx, http.MethodPut, "/api/v1/sessions/"+url.PathEscape(id)+"/ports/"+strconv.Itoa(int(port)), nil, v1.PortRequest{Private: &private}, &p)

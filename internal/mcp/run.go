@@ -1,0 +1,260 @@
+package mcp
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
+)
+
+const (
+	// progressEvery is how often a client that wants to know is told that a call goes on.
+	progressEvery = time.Second
+	// maxImages and maxImage bound the pictures of one result, the latter in bytes.
+	maxImages = 8
+	maxImage  = 4 << 20
+)
+
+type runCodeInput struct {
+	Code      string   `json:"code" jsonschema:"the code to run"`
+	Language  string   `json:"language,omitempty" jsonschema:"python (the default), javascript, typescript or bash; go, ruby, java, r, c, cpp or rust where the sandbox has them"`
+	Timeout   *float64 `json:"timeout_seconds,omitempty" jsonschema:"after how many seconds the code is ended: 60 by default and 3600 at most"`
+	Cwd       string   `json:"cwd,omitempty" jsonschema:"the working directory; /workspace by default"`
+	SandboxID string   `json:"sandbox_id,omitempty" jsonschema:"ID or name of another sandbox than this session's own"`
+}
+
+type runCommandInput struct {
+	Command   string   `json:"command" jsonschema:"the command, for bash"`
+	Timeout   *float64 `json:"timeout_seconds,omitempty" jsonschema:"after how many seconds the command is ended: 60 by default and 3600 at most"`
+	Cwd       string   `json:"cwd,omitempty" jsonschema:"the working directory; /workspace by default"`
+	SandboxID string   `json:"sandbox_id,omitempty" jsonschema:"ID or name of another sandbox than this session's own"`
+}
+
+func runTools() []tool {
+	return []tool{
+		define(tool{
+			name: "run_code", title: "Run code",
+			description: "Runs code and returns what it prints, the value of its last expression, and plots as images. Python, JavaScript and TypeScript keep variables and imports from one call to the next.",
+			calls:       []*catalogue.Operation{catalogue.Execute}, destroys: true, outside: true,
+		}, func(ctx context.Context, c *call, in runCodeInput) (*sdk.CallToolResult, error) {
+			language := in.Language
+			if language == "" {
+				language = "python"
+			}
+			return c.execute(ctx, in.SandboxID, v1.ExecuteRequest{Code: in.Code, Language: language, TimeoutSeconds: timeout(in.Timeout), Cwd: in.Cwd})
+		}),
+		define(tool{
+			name: "run_command", title: "Run a command",
+			description: "Runs a bash command to its end and returns its output and exit code. Each call is a new shell. Use start_process for a program that goes on running, such as a server.",
+			calls:       []*catalogue.Operation{catalogue.Execute}, destroys: true, outside: true,
+		}, func(ctx context.Context, c *call, in runCommandInput) (*sdk.CallToolResult, error) {
+			return c.execute(ctx, in.SandboxID, v1.ExecuteRequest{Code: in.Command, Language: "bash", TimeoutSeconds: timeout(in.Timeout), Cwd: in.Cwd})
+		}),
+	}
+}
+
+// timeout is a timeout in seconds; nil: the server's default.
+func timeout(n *float64) *v1.SecondsOrNone {
+	if n == nil {
+		return nil
+	}
+	return seconds(*n)
+}
+
+func seconds(n float64) *v1.SecondsOrNone { return new(v1.SecondsOrNone(n * float64(time.Second))) }
+
+// execute runs r to its end. The end of ctx ends what it runs.
+func (c *call) execute(ctx context.Context, named string, r v1.ExecuteRequest) (*sdk.CallToolResult, error) {
+	id, err := c.sandbox(ctx, named)
+	if err != nil {
+		return nil, err
+	}
+	r.Target, r.MaxOutputBytes = v1.Target{SandboxID: id}, new(1) // the events have all of it
+	var out output
+	stop := c.tellProgress(ctx, out.lastLine)
+	result, err := c.client.Stream(ctx, client.ExecuteRequest{ExecuteRequest: r}, out.add)
+	stop()
+	if err != nil {
+		if ctx.Err() != nil && out.process != "" {
+			c.endNow(ctx, id, out.process)
+		}
+		return nil, err
+	}
+	if len(result.Results) > 0 && len(out.values) == 0 {
+		out.values = result.Results
+	}
+	return out.result(result), nil
+}
+
+// endTime bounds the end of a program whose call was cancelled.
+const endTime = 5 * time.Second
+
+// endNow ends a process whose call was cancelled, and waits for that. The server ends it
+// by itself a moment after its client has left; but the Sandbox may be paused before.
+func (c *call) endNow(ctx context.Context, id, process string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+	defer cancel()
+	_, _ = c.client.EndProcess(ctx, id, process) // or it has ended, or the server does it
+}
+
+// output is what a program prints and shows.
+type output struct {
+	process string // its ID, once it has started
+
+	mu     sync.Mutex
+	text   capture
+	values []v1.Value
+	lost   int64 // bytes that the server does not have any more
+}
+
+func (o *output) add(e client.Event) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch e.Kind {
+	case "start":
+		o.process = e.ProcessID
+	case "stdout", "stderr":
+		o.text.write(e.Output)
+	case "display":
+		if len(o.values) < maxImages {
+			o.values = append(o.values, e.Value)
+		}
+	case "dropped":
+		o.lost += e.Dropped
+	}
+	return nil
+}
+
+func (o *output) lastLine() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.lastLine()
+}
+
+// result is the answer of a tool that ran something.
+func (o *output) result(r v1.ExecuteResult) *sdk.CallToolResult {
+	var b strings.Builder
+	b.WriteString(o.text.String())
+	if o.lost > 0 {
+		note(&b, "%d bytes of output were lost", o.lost)
+	}
+	var images []sdk.Content
+	for _, v := range o.values {
+		image := imageOf(v)
+		if image != nil {
+			images = append(images, image)
+			continue
+		}
+		if s := cmp.Or(v.Text, v.Markdown, v.HTML, v.Latex, v.SVG); s != "" {
+			line(&b, shorten(s, maxText))
+		}
+	}
+	if r.Error != nil && r.Status == "error" && r.Error.Name != "exit_code" && !strings.Contains(b.String(), r.Error.Message) {
+		line(&b, r.Error.Name+": "+r.Error.Message)
+	}
+	switch {
+	case r.Status != "ok" && r.Status != "error":
+		note(&b, "status %s, exit code %d%s", r.Status, r.ExitCode, meaning(r.Status))
+	case r.ExitCode != 0:
+		note(&b, "exit code %d", r.ExitCode)
+	}
+	if b.Len() == 0 && len(images) == 0 {
+		b.WriteString("(no output)")
+	}
+	content := images
+	if b.Len() > 0 {
+		content = append([]sdk.Content{&sdk.TextContent{Text: b.String()}}, images...)
+	}
+	return &sdk.CallToolResult{Content: content, IsError: r.Status != "ok"}
+}
+
+// meaning explains a status.
+func meaning(status string) string {
+	switch status {
+	case "timeout":
+		return ": it ran longer than timeout_seconds and was ended"
+	case "oom":
+		return ": the sandbox ran out of memory"
+	case "disk_full":
+		return ": the disk of the sandbox is full"
+	case "pids":
+		return ": the sandbox has as many processes as it may have"
+	case "paused":
+		return ": the sandbox was paused while it ran, and it goes on when the sandbox is used again"
+	}
+	return ""
+}
+
+// line adds a text on lines of its own.
+func line(b *strings.Builder, s string) {
+	if b.Len() > 0 && !strings.HasSuffix(b.String(), "\n") {
+		b.WriteByte('\n')
+	}
+	b.WriteString(s)
+}
+
+// note adds a remark of ours, in brackets.
+func note(b *strings.Builder, format string, args ...any) {
+	line(b, "["+fmt.Sprintf(format, args...)+"]")
+}
+
+// imageOf is the picture of a value; nil: it has none that is small enough.
+func imageOf(v v1.Value) sdk.Content {
+	s, kind := v.PNG, "image/png"
+	if s == "" {
+		s, kind = v.JPEG, "image/jpeg"
+	}
+	if s == "" || len(s) > maxImage*4/3 {
+		return nil
+	}
+	data, err := base64.StdEncoding.DecodeString(strings.TrimSpace(s))
+	if err != nil {
+		return nil
+	}
+	return &sdk.ImageContent{Data: data, MIMEType: kind}
+}
+
+// tellProgress tells the client, if it wants to know, that the call goes on, until the
+// returned function is called.
+func (c *call) tellProgress(ctx context.Context, latest func() string) (stop func()) {
+	token := c.request.Params.GetProgressToken()
+	if token == nil {
+		return func() {}
+	}
+	start, done := time.Now(), make(chan struct{})
+	var told sync.WaitGroup
+	told.Go(func() {
+		tick := time.NewTicker(progressEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+			case <-done:
+				return
+			case <-ctx.Done():
+				return
+			}
+			took := time.Since(start).Truncate(time.Second)
+			message := fmt.Sprintf("running for %v", took)
+			if s := latest(); s != "" {
+				message += ": " + s
+			}
+			_ = c.request.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ // one that is lost does no harm
+				ProgressToken: token, Progress: took.Seconds(), Message: message,
+			})
+		}
+	})
+	return func() {
+		close(done)
+		told.Wait()
+	}
+}

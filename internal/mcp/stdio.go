@@ -1,0 +1,59 @@
+package mcp
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
+)
+
+// maxMessage bounds one message of a client in bytes, over stdio and over HTTP.
+const maxMessage = 8 << 20
+
+// ServeStdio serves one client over in and out until in or ctx ends. Then calls that
+// still run are cancelled, and the Sandbox is paused. It closes neither.
+func ServeStdio(ctx context.Context, c *client.Client, version string, set Set, o Options, in io.Reader, out io.Writer) error {
+	session := newSession(c, o)
+	connected, gone := context.WithCancel(ctx)
+	defer gone()
+	var calls sync.WaitGroup
+	s := newServer(version, set, func(ctx context.Context, _ *sdk.CallToolRequest) (context.Context, *Session, context.CancelFunc, error) {
+		calls.Add(1)
+		ctx, cancel := context.WithCancel(ctx)
+		stop := context.AfterFunc(connected, cancel)
+		return ctx, session, func() { stop(); cancel(); calls.Done() }, nil
+	})
+	served := s.Run(ctx, &sdk.IOTransport{Reader: &untilEnd{in, gone}, Writer: nopCloser{out}, MaxLineLength: maxMessage})
+	gone()
+	calls.Wait()
+	left := session.leave(ctx)
+	if ctx.Err() != nil || errors.Is(served, io.EOF) { // it was told to end
+		served = nil
+	}
+	return errors.Join(served, left)
+}
+
+// untilEnd is a Reader that says when it has ended.
+type untilEnd struct {
+	io.Reader
+	ended func()
+}
+
+func (r *untilEnd) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if err != nil {
+		r.ended()
+	}
+	return n, err
+}
+
+func (*untilEnd) Close() error { return nil }
+
+// nopCloser is a Writer that is not closed.
+type nopCloser struct{ io.Writer }
+
+func (nopCloser) Close() error { return nil }

@@ -1,0 +1,82 @@
+package mcp
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// maxText is how many bytes of output one result shows.
+const maxText = 32 << 10
+
+// capture keeps the beginning and the end of output that is longer than a result may
+// be. Its memory is bounded by that.
+type capture struct {
+	head, tail []byte
+	all        int64 // bytes that were written
+}
+
+// Bytes of the beginning and of the end: errors mostly come last.
+const (
+	headText = maxText / 4
+	tailText = maxText - headText
+)
+
+func (c *capture) write(p []byte) {
+	c.all += int64(len(p))
+	if n := min(len(p), headText-len(c.head)); n > 0 {
+		c.head = append(c.head, p[:n]...)
+		p = p[n:]
+	}
+	if len(p) > tailText {
+		p = p[len(p)-tailText:]
+	}
+	// The tail grows to twice its size before it is cut, so that small writes are cheap.
+	if c.tail = append(c.tail, p...); len(c.tail) > 2*tailText {
+		c.tail = append(c.tail[:0], c.tail[len(c.tail)-tailText:]...)
+	}
+}
+
+// String is the output, with a note where something is left out.
+func (c *capture) String() string {
+	tail := c.tail[max(0, len(c.tail)-tailText):]
+	left := c.all - int64(len(c.head)+len(tail))
+	if left == 0 {
+		return strings.ToValidUTF8(string(c.head)+string(tail), "\ufffd")
+	}
+	return strings.ToValidUTF8(string(c.head), "") +
+		fmt.Sprintf("\n[... %d bytes of output are left out here ...]\n", left) +
+		strings.ToValidUTF8(string(tail), "")
+}
+
+// lastLine is the last line of the output that is not empty.
+func (c *capture) lastLine() string {
+	const most = 200
+	end := c.tail
+	if len(end) == 0 {
+		end = c.head
+	}
+	line := strings.TrimSpace(strings.ToValidUTF8(string(end[max(0, len(end)-4*most):]), ""))
+	line = line[strings.LastIndexByte(line, '\n')+1:]
+	return clip(line, most)
+}
+
+// shorten cuts s to at most most bytes, and says so.
+func shorten(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	kept := clip(s, most)
+	return kept + fmt.Sprintf("\n[... %d bytes are left out: ask for less ...]", len(s)-len(kept))
+}
+
+// clip is the beginning of s, whole characters of at most most bytes.
+func clip(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	for most > 0 && !utf8.RuneStart(s[most]) {
+		most--
+	}
+	return s[:most]
+}
