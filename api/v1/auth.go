@@ -22,6 +22,17 @@ type Provider struct {
 	Scopes   []string `json:"scopes"`
 }
 
+// ProtectedResource says who gives tokens for MCP, in the words of RFC 9728.
+type ProtectedResource struct {
+	Resource string `json:"resource"` // URL
+	Name     string `json:"resource_name"`
+	// Servers are the identity providers. Without one there is only the API key.
+	Servers       []string `json:"authorization_servers,omitempty"`
+	Scopes        []string `json:"scopes_supported,omitempty"` // for the first of them
+	BearerMethods []string `json:"bearer_methods_supported"`
+	Documentation string   `json:"resource_documentation"` // URL
+}
+
 // Providers are all identity providers of a server.
 type Providers struct {
 	Providers []Provider `json:"providers"`

@@ -80,6 +80,8 @@ const (
 	// go, a disk or a quota bounds them.
 	Streamed int64 = -1
 	JSON     int64 = 1 << 20
+	// MCPMessage is the bound of a message of MCP, which may hold a file.
+	MCPMessage int64 = 8 << 20
 
 	tokenBody int64 = 4 << 10
 	toolBody  int64 = 64 << 10 // one stream of reflection or health

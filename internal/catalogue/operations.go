@@ -193,5 +193,13 @@ var (
 	DeleteAccessToken        = row(Operation{Name: "deleteAccessToken", Scope: keys, Class: ratelimit.Write, Changes: true, Audited: true, Target: Named})
 )
 
+// MCP. Tools are calls of other operations, which have their own rows.
+var (
+	CallMCP          = row(Operation{Name: "callMcp", Scope: read, Class: ratelimit.Read, Target: Named, MaxBody: MCPMessage})
+	StreamMCP        = row(Operation{Name: "streamMcp", Scope: read, Class: ratelimit.Read, Target: Named})
+	EndMCP           = row(Operation{Name: "endMcp", Scope: read, Class: ratelimit.Read, Target: Named})
+	DescribeResource = row(Operation{Name: "describeResource", Gives: v1.ProtectedResource{}, Anyone: true})
+)
+
 // UseTool is reflection and the health service of gRPC.
 var UseTool = row(Operation{Name: "useTool", Anyone: true, MaxBody: toolBody, Quiet: true})

@@ -23,7 +23,7 @@ The first tool call that needs a sandbox creates it. The sandbox pauses when the
 ends, and continues when the agent is started again in the same folder, or with the
 same --session. Flags about new sandboxes apply when that sandbox is created.
 
-A server offers the same tools over HTTP, at /mcp.`,
+A server offers the same tools over HTTP, at /mcp?tools=...&session=...`,
 		Example: `  claude mcp add sandbox -- cloud-sandbox mcp
   codex mcp add sandbox -- cloud-sandbox mcp --session my-project
   cloud-sandbox mcp --tools claude --network none`,

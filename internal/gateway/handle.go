@@ -115,7 +115,7 @@ func (s *Server) authenticate(rt route, w *writer, r *http.Request) (who sandbox
 		}
 	case !rt.op.Anyone, rt.op.OptionalKey && sendsKey(r):
 		if who, err = s.recognize(rt, oneCredential(r)); err != nil {
-			w.Header().Set("WWW-Authenticate", `Bearer realm="cloud-sandbox"`)
+			w.Header().Set("WWW-Authenticate", challenge(r))
 			s.refuseAnonymous(rt, w, r, err)
 			return who, r, err
 		}

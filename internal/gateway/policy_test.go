@@ -132,7 +132,7 @@ func aboutSandbox(rt gateway.RouteInfo) bool {
 	}
 	return !slices.Contains([]string{
 		"/api/v1/sandbox/acquire", "/api/v1/sandbox/stats", "/api/v1/sessions", "/api/v1/keys", "/api/v1/keys/{id}", "/api/v1/keys/{id}/rotate", "/api/v1/secrets", "/api/v1/secrets/{id}", "/api/v1/audit",
-		"/api/v1/files/sign/rotate",
+		"/api/v1/files/sign/rotate", "/mcp",
 	}, rt.Path)
 }
 

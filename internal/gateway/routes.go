@@ -73,6 +73,10 @@ func (s *Server) ownRoutes() []binding {
 		{"GET", "/api/v1/openapi.yaml", catalogue.OpenAPI, s.openAPI},
 		{"POST", "/api/v1/auth/token", catalogue.CreateToken, s.createToken},
 		{"GET", "/api/v1/auth/providers", catalogue.ListProviders, s.listProviders},
+		{"POST", mcpPath, catalogue.CallMCP, s.mcp.Serve},
+		{"GET", mcpPath, catalogue.StreamMCP, s.mcp.Serve},
+		{"DELETE", mcpPath, catalogue.EndMCP, s.mcp.Serve},
+		{"GET", resourcePath + mcpPath, catalogue.DescribeResource, s.describeResource},
 	}
 }
 

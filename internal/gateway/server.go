@@ -32,6 +32,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/oidc"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/tenants"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/users"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/mcp"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/ratelimit"
 	internalrpc "github.com/cloud-sandbox/cloud-sandbox/internal/rpc"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
@@ -154,6 +155,7 @@ type Server struct {
 	metrics  *metrics
 	audit    *auditLog
 	builds   *steps.Service
+	mcp      *mcp.Handler
 	memory   *spool.Memory // of large messages under way
 	mux      *http.ServeMux
 	// requests are those under way, whoever serves them.
@@ -208,6 +210,7 @@ func New(c Config) *Server {
 		Records: c.Records, Nodes: c.Nodes, Forward: c.Forward, Wake: s.wake, Use: s.guests.Use, Enter: c.Tenants.Enter, AccessToken: c.AccessToken, Tokens: ports, Ours: s.ours, Log: c.Log,
 	})
 	s.api.Ports = s.traffic
+	s.mcp = mcp.NewHandler(inProcess{s}, s.draining)
 	s.mux = s.newMux()
 	return s
 }
@@ -327,6 +330,7 @@ func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 	defer s.guests.Close()
 	defer s.traffic.Close()
 	defer s.builds.Close()
+	defer s.mcp.Close()
 	using, stopUsing := context.WithCancel(base)
 	var told sync.WaitGroup
 	told.Go(func() { s.guests.KeepTelling(using, s.Log) })

@@ -121,15 +121,23 @@ func (s *Session) lost(ctx context.Context, failed error) error {
 	return sandbox.Errorf(sandbox.Conflict, "the sandbox %s of this session has ended%s, and its files are gone: the next call creates a new one", own, cause)
 }
 
-// leave pauses the Session's own Sandbox, if it has one. ctx carries the credential and
-// may have ended.
-func (s *Session) leave(ctx context.Context) error {
-	own := s.known()
-	if own == "" {
-		return nil
-	}
+// leave ends a Session whose calls are cancelled: it waits for them, and pauses the
+// Session's own Sandbox, unless there is none or keep says that others use it. ctx
+// carries the credential and may have ended.
+func (s *Session) leave(ctx context.Context, keep func(id string) bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
 	defer cancel()
+	for range maxCalls {
+		select {
+		case s.calls <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	own := s.known()
+	if own == "" || keep(own) {
+		return nil
+	}
 	sb, err := s.client.Get(ctx, own)
 	if err != nil || sb.State != sandbox.Running {
 		return err

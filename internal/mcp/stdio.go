@@ -4,15 +4,15 @@ import (
 	"context"
 	"errors"
 	"io"
-	"sync"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
-// maxMessage bounds one message of a client in bytes, over stdio and over HTTP.
-const maxMessage = 8 << 20
+// maxMessage bounds one message of a client in bytes, as over HTTP.
+const maxMessage = int(catalogue.MCPMessage)
 
 // ServeStdio serves one client over in and out until in or ctx ends. Then calls that
 // still run are cancelled, and the Sandbox is paused. It closes neither.
@@ -20,17 +20,14 @@ func ServeStdio(ctx context.Context, c *client.Client, version string, set Set, 
 	session := newSession(c, o)
 	connected, gone := context.WithCancel(ctx)
 	defer gone()
-	var calls sync.WaitGroup
 	s := newServer(version, set, func(ctx context.Context, _ *sdk.CallToolRequest) (context.Context, *Session, context.CancelFunc, error) {
-		calls.Add(1)
 		ctx, cancel := context.WithCancel(ctx)
 		stop := context.AfterFunc(connected, cancel)
-		return ctx, session, func() { stop(); cancel(); calls.Done() }, nil
+		return ctx, session, func() { stop(); cancel() }, nil
 	})
 	served := s.Run(ctx, &sdk.IOTransport{Reader: &untilEnd{in, gone}, Writer: nopCloser{out}, MaxLineLength: maxMessage})
 	gone()
-	calls.Wait()
-	left := session.leave(ctx)
+	left := session.leave(ctx, func(string) bool { return false })
 	if ctx.Err() != nil || errors.Is(served, io.EOF) { // it was told to end
 		served = nil
 	}

@@ -18,6 +18,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -216,6 +217,14 @@ func TestLogin(t *testing.T) {
 		`CLOUD_SANDBOX_OIDC=[{"name":"corp","issuer":"` + p.url + `","audience":"cloud-sandbox","client_id":"cli","tenant_claim":"org","role":"developer"},
 			{"name":"robots","issuer":"https://robots.example","audience":"cloud-sandbox","tenant":"robots","role":"viewer"}]`,
 	}})
+	// Clients of MCP that speak OAuth find the provider that one can log in with.
+	var resource struct {
+		Servers []string `json:"authorization_servers"`
+	}
+	s.Anyone(t).Must(t, "GET", "/.well-known/oauth-protected-resource/mcp", nil, &resource)
+	if !slices.Equal(resource.Servers, []string{p.url}) {
+		t.Errorf("the providers of MCP are %q", resource.Servers)
+	}
 	home := t.TempDir()
 	command := func(args ...string) *exec.Cmd {
 		cmd := exec.CommandContext(t.Context(), s.Bin, args...)

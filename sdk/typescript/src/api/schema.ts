@@ -47,6 +47,74 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/mcp": {
+        parameters: {
+            query?: {
+                /** @description The set of tools. `claude` has the names and inputs of Claude Code's own tools. */
+                tools?: "full" | "claude";
+                /**
+                 * @description The name of the session's sandbox. A sandbox with this name is used if there is one, so that a client that
+                 *     returns finds its own. Without it each session has a sandbox of its own.
+                 */
+                session?: string;
+                /** @description What the session's sandbox starts from when it is created. */
+                template?: string;
+            };
+            header?: {
+                /** @description The session, from the answer to `initialize`. One of another tenant, user or key is not found. */
+                "Mcp-Session-Id"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Listen to messages of MCP
+         * @description A stream of messages that belong to no call. A comment is sent when there is nothing else for 15 seconds.
+         */
+        get: operations["streamMcp"];
+        put?: never;
+        /**
+         * Send a message of MCP
+         * @description The Model Context Protocol over Streamable HTTP, versions 2024-11-05 to 2025-11-25. Each tool is made of calls of
+         *     this API, whose scopes, rate limits, quotas and audit entries apply; a caller is shown only the tools that its
+         *     scopes allow. When the connection ends before the answer, so do the programs that the call runs.
+         *
+         *     A session ends with `DELETE`, and after two hours without a request. Then its sandbox pauses, as it does after
+         *     ten minutes without a call. The message that begins a session may have 64 KiB. A tenant has at most 256 sessions;
+         *     beyond them its longest idle one ends.
+         */
+        post: operations["callMcp"];
+        /**
+         * End a session of MCP
+         * @description Calls that still run are ended, and the session's sandbox pauses.
+         */
+        delete: operations["endMcp"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/.well-known/oauth-protected-resource/mcp": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Find who gives tokens for MCP
+         * @description The metadata of a protected resource (RFC 9728) for clients that speak OAuth: the identity providers whose tokens
+         *     `/mcp` accepts. Without a provider there is no `authorization_servers`, and clients need an API key.
+         */
+        get: operations["describeResource"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/keys": {
         parameters: {
             query?: never;
@@ -2315,6 +2383,17 @@ export interface components {
                 retry_after_seconds?: number;
             };
         };
+        ProtectedResource: {
+            /** Format: uri */
+            resource: string;
+            resource_name: string;
+            authorization_servers?: string[];
+            /** @description What to ask the first provider for. */
+            scopes_supported?: string[];
+            bearer_methods_supported: string[];
+            /** Format: uri */
+            resource_documentation: string;
+        };
         ProviderList: {
             providers: components["schemas"]["Provider"][];
         };
@@ -4251,6 +4330,19 @@ export interface components {
         };
     };
     responses: {
+        /**
+         * @description An error. Its form is that of other errors when this server refuses the request, and that of JSON-RPC or plain
+         *     text when the message is not as the protocol wants it.
+         */
+        MCPError: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/json": Record<string, never>;
+                "text/plain": string;
+            };
+        };
         /** @description The user. */
         User: {
             headers: {
@@ -4456,6 +4548,173 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["ProviderList"];
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
+    streamMcp: {
+        parameters: {
+            query?: {
+                /** @description The set of tools. `claude` has the names and inputs of Claude Code's own tools. */
+                tools?: "full" | "claude";
+                /**
+                 * @description The name of the session's sandbox. A sandbox with this name is used if there is one, so that a client that
+                 *     returns finds its own. Without it each session has a sandbox of its own.
+                 */
+                session?: string;
+                /** @description What the session's sandbox starts from when it is created. */
+                template?: string;
+            };
+            header?: {
+                /** @description The session, from the answer to `initialize`. One of another tenant, user or key is not found. */
+                "Mcp-Session-Id"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The messages. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": string;
+                };
+            };
+            default: components["responses"]["MCPError"];
+        };
+    };
+    callMcp: {
+        parameters: {
+            query?: {
+                /** @description The set of tools. `claude` has the names and inputs of Claude Code's own tools. */
+                tools?: "full" | "claude";
+                /**
+                 * @description The name of the session's sandbox. A sandbox with this name is used if there is one, so that a client that
+                 *     returns finds its own. Without it each session has a sandbox of its own.
+                 */
+                session?: string;
+                /** @description What the session's sandbox starts from when it is created. */
+                template?: string;
+            };
+            header?: {
+                /** @description The session, from the answer to `initialize`. One of another tenant, user or key is not found. */
+                "Mcp-Session-Id"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "jsonrpc": "2.0",
+                 *       "id": 1,
+                 *       "method": "initialize",
+                 *       "params": {
+                 *         "protocolVersion": "2025-11-25",
+                 *         "capabilities": {},
+                 *         "clientInfo": {
+                 *           "name": "curl",
+                 *           "version": "1"
+                 *         }
+                 *       }
+                 *     }
+                 */
+                "application/json": Record<string, never>;
+            };
+        };
+        responses: {
+            /** @description The answer, perhaps after notifications about progress. */
+            200: {
+                headers: {
+                    /** @description The new session; only in the answer to `initialize`. */
+                    "Mcp-Session-Id"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": string;
+                    "application/json": Record<string, never>;
+                };
+            };
+            /** @description The message needs no answer. */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            default: components["responses"]["MCPError"];
+        };
+    };
+    endMcp: {
+        parameters: {
+            query?: {
+                /** @description The set of tools. `claude` has the names and inputs of Claude Code's own tools. */
+                tools?: "full" | "claude";
+                /**
+                 * @description The name of the session's sandbox. A sandbox with this name is used if there is one, so that a client that
+                 *     returns finds its own. Without it each session has a sandbox of its own.
+                 */
+                session?: string;
+                /** @description What the session's sandbox starts from when it is created. */
+                template?: string;
+            };
+            header?: {
+                /** @description The session, from the answer to `initialize`. One of another tenant, user or key is not found. */
+                "Mcp-Session-Id"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It has ended. */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            default: components["responses"]["MCPError"];
+        };
+    };
+    describeResource: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The metadata. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "resource": "https://sandbox.example.com/mcp",
+                     *       "resource_name": "Cloud Sandbox",
+                     *       "authorization_servers": [
+                     *         "https://login.example.com"
+                     *       ],
+                     *       "scopes_supported": [
+                     *         "openid",
+                     *         "offline_access"
+                     *       ],
+                     *       "bearer_methods_supported": [
+                     *         "header"
+                     *       ],
+                     *       "resource_documentation": "https://sandbox.example.com/docs"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["ProtectedResource"];
                 };
             };
             default: components["responses"]["Error"];

@@ -1,0 +1,395 @@
+package gateway_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/ratelimit"
+)
+
+// bearerOf sends requests with a token.
+type bearerOf struct{ token string }
+
+func (b bearerOf) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+b.token)
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+// mcpClient is a client of /mcp.
+type mcpClient struct {
+	*sdk.ClientSession
+	t testing.TB
+}
+
+func (f *fixture) mcp(token, query string) *mcpClient {
+	f.t.Helper()
+	session, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, nil).Connect(f.t.Context(), &sdk.StreamableClientTransport{
+		Endpoint: f.url + "/mcp" + query, HTTPClient: &http.Client{Transport: bearerOf{token}},
+	}, nil)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() { _ = session.Close() })
+	return &mcpClient{session, f.t}
+}
+
+// tool calls a tool and returns the text of its result.
+func (c *mcpClient) tool(name string, arguments any) (string, bool) {
+	c.t.Helper()
+	r, err := c.CallTool(c.t.Context(), &sdk.CallToolParams{Name: name, Arguments: arguments})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var b strings.Builder
+	for _, part := range r.Content {
+		if s, ok := part.(*sdk.TextContent); ok {
+			b.WriteString(s.Text)
+		}
+	}
+	return b.String(), r.IsError
+}
+
+// runs has the fake guest run code as a program that says hello, and one that waits.
+func (f *fixture) runs() (waiting, left *atomic.Int32) {
+	waiting, left = &atomic.Int32{}, &atomic.Int32{}
+	f.guest.programs["hello"] = func(_ context.Context, _ execution.RunRequest, handle func(execution.RunEvent) error) (execution.RunEnd, error) {
+		for _, e := range []execution.RunEvent{{Started: true}, {Stdout: []byte("hello\n")}} {
+			if err := handle(e); err != nil {
+				return execution.RunEnd{}, err
+			}
+		}
+		return execution.RunEnd{Status: execution.StatusOK}, nil
+	}
+	f.guest.programs["wait"] = func(ctx context.Context, _ execution.RunRequest, _ func(execution.RunEvent) error) (execution.RunEnd, error) {
+		waiting.Add(1)
+		<-ctx.Done()
+		left.Add(1)
+		return execution.RunEnd{}, ctx.Err()
+	}
+	return waiting, left
+}
+
+// A tool's calls are those of the API: in the audit log, under their own names.
+func TestMCPTools(t *testing.T) {
+	f := newFixture(t)
+	f.runs()
+	before := len(f.audit())
+	c := f.mcp(f.token, "")
+	if got, failed := c.tool("run_command", map[string]any{"command": "hello"}); got != "hello\n" || failed {
+		t.Errorf("%q, failed %v", got, failed)
+	}
+	content := strings.Repeat("0123456789", 200_000)
+	if got, failed := c.tool("write_file", map[string]any{"path": "big", "content": content}); failed {
+		t.Errorf("%q", got)
+	}
+	if got, failed := c.tool("read_file", map[string]any{"path": "big"}); failed || !strings.Contains(got, "1998000 bytes of line 1 are left out") {
+		t.Errorf("%.200q, failed %v", got, failed)
+	}
+	if got, failed := c.tool("read_file", map[string]any{"path": "none"}); !failed || !strings.HasPrefix(got, "not_found: ") {
+		t.Errorf("%q, failed %v", got, failed)
+	}
+	if got, failed := c.tool("run_command", map[string]any{"command": "hello", "sandbox_id": "nobox"}); !failed || !strings.Contains(got, `no sandbox "nobox"`) {
+		t.Errorf("%q, failed %v", got, failed)
+	}
+	want := []string{"dev:test createSession 201 ", "dev:test execute 200 ", "dev:test writeFile 200 ", "dev:test execute 404 not_found"}
+	if got := f.since(before); !slices.Equal(got, want) {
+		t.Errorf("the audit log has %q, want %q", got, want)
+	}
+	if e := f.audit()[before+1]; !strings.HasPrefix(e.Remote, "127.0.0.1") {
+		t.Errorf("the call came from %q", e.Remote)
+	}
+}
+
+// The calls of a tool have the ID of the request that called it.
+func TestMCPRequestID(t *testing.T) {
+	f := newFixture(t)
+	f.runs()
+	before := len(f.audit())
+	id := f.initialize(f.token, "")
+	a := f.with("POST", "/mcp", `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"run_command","arguments":{"command":"hello"}}}`, append(mcpHeaders(f.token, id), "X-Request-Id", "my-call")...)
+	if a.status != 200 || !strings.Contains(string(a.body), "hello") {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	entries := f.audit()[before:]
+	if len(entries) != 2 {
+		t.Errorf("%d entries", len(entries))
+	}
+	for _, e := range entries {
+		if e.Request != "my-call" {
+			t.Errorf("%s has the request ID %q", e.Operation, e.Request)
+		}
+	}
+}
+
+// A key with the scope read sees and may use what reads, and the refusal of the rest is
+// that of the API.
+func TestMCPScopes(t *testing.T) {
+	f := newFixture(t)
+	c := f.mcp(f.key("t", sandbox.RoleOperator, sandbox.ScopeRead), "")
+	listed, err := c.ListTools(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tool := range listed.Tools {
+		if !tool.Annotations.ReadOnlyHint {
+			t.Errorf("it is shown %s", tool.Name)
+		}
+	}
+	if len(listed.Tools) < 5 {
+		t.Errorf("it is shown %d tools", len(listed.Tools))
+	}
+	before := len(f.audit())
+	if got, failed := c.tool("run_command", map[string]any{"command": "hello"}); !failed || got != `denied: this API key does not have the scope "write"` {
+		t.Errorf("%q, failed %v", got, failed)
+	}
+	if got := f.since(before); !slices.Equal(got, []string{"t createSession 403 denied"}) {
+		t.Errorf("the audit log has %q", got)
+	}
+	all, err := f.mcp(f.key("t", sandbox.RoleOperator), "").ListTools(t.Context(), nil)
+	if err != nil || len(all.Tools) < 20 {
+		t.Errorf("every scope is shown %d tools, %v", len(all.Tools), err)
+	}
+}
+
+// Limits of the API are told by the tool.
+func TestMCPRateLimit(t *testing.T) {
+	f := newFixture(t, func(c *gateway.Config) {
+		c.Limits = ratelimit.Rules{ratelimit.Execute: {PerSecond: 0.01, Burst: 1}}
+	})
+	f.runs()
+	c := f.mcp(f.token, "")
+	c.tool("run_command", map[string]any{"command": "hello"})
+	if got, failed := c.tool("run_command", map[string]any{"command": "hello"}); !failed || !strings.HasPrefix(got, "exhausted: ") || !strings.Contains(got, "try again in") {
+		t.Errorf("%q, failed %v", got, failed)
+	}
+}
+
+// initialize opens a session by a plain request and returns its ID.
+func (f *fixture) initialize(token, query string) string {
+	f.t.Helper()
+	a := f.with("POST", "/mcp"+query, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`, mcpHeaders(token, "")...)
+	id := a.header.Get("Mcp-Session-Id")
+	if a.status != 200 || id == "" {
+		f.t.Fatalf("%d %s", a.status, a.body)
+	}
+	return id
+}
+
+func mcpHeaders(token, session string) []string {
+	all := []string{"Authorization", "Bearer " + token, "Content-Type", "application/json", "Accept", "application/json, text/event-stream"}
+	if session != "" {
+		all = append(all, "Mcp-Session-Id", session)
+	}
+	return all
+}
+
+// A session is there for who opened it. For another tenant, user or key it is not there,
+// to the byte as one that never was.
+func TestMCPSessionsAreTheirOwners(t *testing.T) {
+	f := newFixture(t)
+	one, two := f.key("t", sandbox.RoleOperator), f.key("t", sandbox.RoleOperator)
+	id := f.initialize(one, "")
+	const list = `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`
+	if a := f.with("POST", "/mcp", list, mcpHeaders(one, id)...); a.status != 200 {
+		t.Errorf("its owner: %d %s", a.status, a.body)
+	}
+	for name, token := range map[string]string{"another key": two, "another tenant": f.token, "the owner's token": f.mint("t")} {
+		for _, method := range []string{"POST", "GET", "DELETE"} {
+			body := ""
+			if method == "POST" {
+				body = list
+			}
+			theirs, none := f.with(method, "/mcp", body, mcpHeaders(token, id)...), f.with(method, "/mcp", body, mcpHeaders(token, "NONE")...)
+			if theirs.status != 404 || string(theirs.body) != string(none.body) || none.status != 404 {
+				t.Errorf("%s, %s: %d %s, and one that is not there: %d %s", name, method, theirs.status, theirs.body, none.status, none.body)
+			}
+		}
+	}
+	if a := f.with("DELETE", "/mcp", "", mcpHeaders(one, id)...); a.status != 204 {
+		t.Errorf("its end: %d %s", a.status, a.body)
+	}
+	if a := f.with("POST", "/mcp", list, mcpHeaders(one, id)...); a.status != 404 {
+		t.Errorf("after its end: %d %s", a.status, a.body)
+	}
+}
+
+// However a client goes away in the middle of a call, what the call runs ends.
+func TestMCPClientLeaves(t *testing.T) {
+	for name, leave := range map[string]func(f *fixture, id string, hangUp context.CancelFunc){
+		"it hangs up": func(_ *fixture, _ string, hangUp context.CancelFunc) { hangUp() },
+		"it ends the session": func(f *fixture, id string, _ context.CancelFunc) {
+			if a := f.with("DELETE", "/mcp", "", mcpHeaders(f.token, id)...); a.status != 204 {
+				t.Errorf("%d %s", a.status, a.body)
+			}
+		},
+		"it cancels the call": func(f *fixture, id string, _ context.CancelFunc) {
+			const cancelled = `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`
+			if a := f.with("POST", "/mcp", cancelled, mcpHeaders(f.token, id)...); a.status != 202 {
+				t.Errorf("%d %s", a.status, a.body)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			waiting, left := f.runs()
+			id := f.initialize(f.token, "")
+			ctx, hangUp := context.WithCancel(t.Context())
+			defer hangUp()
+			r, _ := http.NewRequestWithContext(ctx, "POST", f.url+"/mcp", strings.NewReader(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"run_command","arguments":{"command":"wait"}}}`))
+			for h := mcpHeaders(f.token, id); len(h) > 0; h = h[2:] {
+				r.Header.Set(h[0], h[1])
+			}
+			go func() {
+				if resp, err := f.client.Do(r); err == nil {
+					_, _ = io.Copy(io.Discard, resp.Body)
+					resp.Body.Close()
+				}
+			}()
+			soon(t, func() bool { return waiting.Load() == 1 })
+			leave(f, id, hangUp)
+			soon(t, func() bool { return left.Load() == 1 })
+		})
+	}
+}
+
+func soon(t *testing.T, true func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !true(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it did not happen within 10 s")
+		}
+	}
+}
+
+// A session with a name comes back to its sandbox, which paused when the session ended.
+func TestMCPSessionComesBack(t *testing.T) {
+	f := newFixture(t)
+	f.runs()
+	own := func(c *mcpClient) string {
+		var list struct {
+			Own string `json:"own_sandbox_id"`
+		}
+		c.tool("run_command", map[string]any{"command": "hello"})
+		got, _ := c.tool("list_sandboxes", map[string]any{})
+		_ = json.Unmarshal([]byte(got), &list)
+		return list.Own
+	}
+	c := f.mcp(f.token, "?session=agent")
+	first := own(c)
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	soon(t, func() bool { return f.stateOf(first) == sandbox.Paused })
+	if again := own(f.mcp(f.token, "?session=agent")); again != first || first == "" {
+		t.Errorf("it came back to %q, not %q", again, first)
+	}
+	if other := own(f.mcp(f.token, "")); other == first {
+		t.Error("a session without a name has the sandbox of another")
+	}
+	for query, want := range map[string]string{"?session=A+b": "name", "?tools=none": "no set of tools", "?sesion=a": "unknown query parameter"} {
+		if a := f.with("POST", "/mcp"+query, "{}", mcpHeaders(f.token, "")...); a.status != 400 || !strings.Contains(string(a.body), want) {
+			t.Errorf("%s: %d %s", query, a.status, a.body)
+		}
+	}
+}
+
+func (f *fixture) stateOf(id string) sandbox.State {
+	sb, err := f.sandboxes.Get(f.t.Context(), "dev:test", id)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return sb.State
+}
+
+// A tenant with too many sessions loses the one that it has not used for the longest.
+func TestMCPSessionsAreBounded(t *testing.T) {
+	f := newFixture(t)
+	const own = 256
+	ids := make([]string, own)
+	for i := range ids {
+		ids[i] = f.initialize(f.token, "")
+	}
+	const ping = `{"jsonrpc":"2.0","id":2,"method":"ping"}`
+	if a := f.with("POST", "/mcp", ping, mcpHeaders(f.token, ids[0])...); a.status != 200 {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	last := f.initialize(f.token, "")
+	for id, want := range map[string]int{ids[0]: 200, ids[1]: 404, ids[2]: 200, last: 200} {
+		if a := f.with("POST", "/mcp", ping, mcpHeaders(f.token, id)...); a.status != want {
+			t.Errorf("session %d: %d, want %d", slices.Index(ids, id), a.status, want)
+		}
+	}
+}
+
+// Who has no credential is told where the identity providers are listed.
+func TestMCPResourceMetadata(t *testing.T) {
+	f := newFixture(t)
+	a := f.with("POST", "/mcp", "{}")
+	want := `Bearer realm="cloud-sandbox", resource_metadata="` + f.url + `/.well-known/oauth-protected-resource/mcp"`
+	if got := a.header.Get("WWW-Authenticate"); a.status != 401 || got != want {
+		t.Errorf("%d %q, want %q", a.status, got, want)
+	}
+	var told struct {
+		Resource string   `json:"resource"`
+		Methods  []string `json:"bearer_methods_supported"`
+		Servers  []string `json:"authorization_servers"`
+	}
+	f.with("GET", "/.well-known/oauth-protected-resource/mcp", "").into(t, 200, &told)
+	if told.Resource != f.url+"/mcp" || !slices.Equal(told.Methods, []string{"header"}) || told.Servers != nil {
+		t.Errorf("%+v", told)
+	}
+}
+
+// What is no message of MCP is refused, and the client is told why.
+func TestMCPRefuses(t *testing.T) {
+	f := newFixture(t)
+	newer := `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2099-01-01"}}}`
+	for _, tt := range []struct {
+		name, body string
+		headers    []string
+		status     int
+		want       string
+	}{
+		{"an old version", `{"jsonrpc":"2.0","id":1,"method":"ping"}`, []string{"Mcp-Protocol-Version", "1999-01-01"}, 400, "Unsupported protocol version"},
+		{"a newer version", newer, []string{"Mcp-Protocol-Version", "2099-01-01"}, 400, `"supported":["2025-11-25"`},
+		{"no JSON", `{`, nil, 400, "malformed"},
+		{"too long", `"` + strings.Repeat("x", 8<<20) + `"`, nil, 413, "8388608 bytes"},
+		{"too long to begin with", `"` + strings.Repeat("x", 64<<10) + `"`, nil, 413, "65536 bytes"},
+		{"before initialize", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, nil, 200, "invalid during session initialization"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a := f.with("POST", "/mcp", tt.body, append(mcpHeaders(f.token, ""), tt.headers...)...)
+			if a.status != tt.status || !strings.Contains(string(a.body), tt.want) {
+				t.Errorf("%d %s, want %d and %q", a.status, a.body, tt.status, tt.want)
+			}
+		})
+	}
+}
+
+// A server that ends does not wait for clients that only listen.
+func TestMCPEndsWithTheServer(t *testing.T) {
+	f := newFixture(t)
+	addr, stop := f.serve()
+	f.url = fmt.Sprintf("http://%s", addr)
+	c := f.mcp(f.token, "")
+	c.tool("list_sandboxes", map[string]any{})
+	start := time.Now()
+	stop()
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
