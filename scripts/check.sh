@@ -35,7 +35,7 @@ gotest $(scripts/gvisor.sh) -vet=off ./cmd/sentry
 # vet has looked at it need not look at again with each way of building, and what
 # debuggers read is left out of these programs anyway: it need not be made.
 CGO_ENABLED=1 gotest -vet=off -race -timeout 30m -gcflags=all=-dwarf=false -gcflags='modernc.org/...=-race=false -dwarf=false' ./internal/session \
-  $(go list ./... | grep -v -e /tests/e2e -e /tests/e2b -e /tests/hostile -e /internal/engine/gvisor$ -e /internal/engine/gvisor/sentryhost/server -e /cmd/sentry -e /internal/session$)
+  $(go list ./... | grep -v -e /tests/e2e -e /tests/e2b -e /tests/mcp -e /tests/hostile -e /internal/engine/gvisor$ -e /internal/engine/gvisor/sentryhost/server -e /cmd/sentry -e /internal/session$)
 
 step "short fuzzing"
 FUZZTIME=${FUZZTIME:-2s} FUZZGUIDE=ours scripts/fuzz.sh

@@ -12,7 +12,7 @@ DATA=${DATA:-/var/lib/cloud-sandbox}
 # This takes the network's time, and what comes next the processor's.
 fetch() {
   local name
-  for name in e2b-sdks programs grpcurl versitygw pebble; do scripts/$name.sh >/dev/null; done
+  for name in e2b-sdks mcp-clients programs grpcurl versitygw pebble; do scripts/$name.sh >/dev/null; done
 }
 beside "programs that tests need, beside build and checks" fetch
 fetch=$!
@@ -32,11 +32,12 @@ joined $template 2
 joined $fetch
 export CLOUD_SANDBOX_E2E=$PWD/bin/cloud-sandbox CLOUD_SANDBOX_TEMPLATES=$DATA/templates
 CLOUD_SANDBOX_E2B_SDKS=$(scripts/e2b-sdks.sh)
+CLOUD_SANDBOX_MCP_CLIENTS=$(scripts/mcp-clients.sh)
 CLOUD_SANDBOX_PROGRAMS=$(scripts/programs.sh)
 CLOUD_SANDBOX_GRPCURL=$(scripts/grpcurl.sh)
 CLOUD_SANDBOX_VERSITYGW=$(scripts/versitygw.sh)
 CLOUD_SANDBOX_PEBBLE=$(scripts/pebble.sh)
-export CLOUD_SANDBOX_E2B_SDKS CLOUD_SANDBOX_PROGRAMS CLOUD_SANDBOX_GRPCURL CLOUD_SANDBOX_VERSITYGW CLOUD_SANDBOX_PEBBLE
+export CLOUD_SANDBOX_E2B_SDKS CLOUD_SANDBOX_MCP_CLIENTS CLOUD_SANDBOX_PROGRAMS CLOUD_SANDBOX_GRPCURL CLOUD_SANDBOX_VERSITYGW CLOUD_SANDBOX_PEBBLE
 
 step "sentries and links, for real"
 gotest $(scripts/gvisor.sh) -vet=off -count=1 -timeout 20m ./internal/engine/gvisor/sentryhost/server ./internal/engine/gvisor
@@ -51,6 +52,9 @@ gotest -vet=off -count=1 -timeout 60m ./tests/hostile
 
 step "E2B's own SDKs"
 gotest -vet=off -count=1 -timeout 30m ./tests/e2b
+
+step "official MCP clients"
+gotest -vet=off -count=1 -timeout 20m ./tests/mcp
 
 step "python SDK against the server, beside the documentation"
 beside "documentation" scripts/docs-test.sh
