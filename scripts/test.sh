@@ -53,7 +53,7 @@ gotest -vet=off -count=1 -timeout 60m ./tests/hostile
 step "E2B's own SDKs"
 gotest -vet=off -count=1 -timeout 30m ./tests/e2b
 
-step "official MCP clients"
+step "official MCP clients, and agents with a scripted model"
 gotest -vet=off -count=1 -timeout 20m ./tests/mcp
 
 step "python SDK against the server, beside the documentation"
