@@ -94,7 +94,7 @@ type part struct {
 
 // parts returns all parts in the order in which they are measured.
 func parts(n rounds) []part {
-	all := settings(n)
+	all := append(settings(n), part{"MCP", measureMCP})
 	if n.paused > 0 {
 		all = append(all, part{fmt.Sprintf("%d paused sandboxes", n.paused), measurePaused})
 	}
