@@ -3,7 +3,7 @@ package v1
 import "time"
 
 // Process is a process in a sandbox, as a client holds it.
-type Process = ProcessOf[string, []byte]
+type Process = ProcessOf[*string, []byte]
 
 // ProcessOf is Process for each way to hold a long Text, and Bytes that are in base64
 // in the JSON.

@@ -18,8 +18,10 @@ type Sandbox struct {
 	Engine    string        `json:"engine"`
 	Shape     Shape         `json:"shape"`
 	Resources Limits        `json:"resources"`
-	Network   Network       `json:"network"`
-	Ports     Ports         `json:"ports"`
+	// Network is the network policy in the form that Network has in requests. Clients
+	// keep any JSON, because a newer server may have other forms.
+	Network json.RawMessage `json:"network"`
+	Ports   Ports           `json:"ports"`
 	// Secrets are the uses of secrets, without their values.
 	Secrets   json.RawMessage   `json:"secrets,omitempty"`
 	Volumes   []Mount           `json:"volumes,omitempty"`

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"reflect"
 	"strconv"
 	"time"
@@ -175,11 +176,17 @@ func (n *Network) UnmarshalJSON(raw []byte) error {
 }
 
 // MarshalJSON returns the form that UnmarshalJSON reads.
-func (n Network) MarshalJSON() ([]byte, error) {
-	if n != "" && n[0] == '{' {
-		return []byte(n), nil
+func (n Network) MarshalJSON() ([]byte, error) { return ShownNetwork(sandbox.NetworkPolicy(n)), nil }
+
+// ShownNetwork is the JSON of a policy; null for the empty one.
+func ShownNetwork(p sandbox.NetworkPolicy) json.RawMessage {
+	switch {
+	case p == "":
+		return json.RawMessage("null")
+	case p[0] == '{':
+		return json.RawMessage(p)
 	}
-	return json.Marshal(string(n))
+	return json.RawMessage(strconv.Quote(string(p))) // "public" or "none"
 }
 
 // PortRules says who may reach the ports of a sandbox, and how. Its JSON is that of
@@ -196,7 +203,12 @@ func (p *PortRules) UnmarshalJSON(raw []byte) error {
 	}
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&body); err != nil {
+	err := d.Decode(&body)
+	var wrong *json.UnmarshalTypeError
+	if errors.As(err, &wrong) && (wrong.Field == "exceptions" || wrong.Field == "tls") {
+		return sandbox.Errorf(sandbox.Invalid, "ports.%s must be a list of whole numbers", wrong.Field)
+	}
+	if err != nil {
 		return err // the decoder of the whole body names the field
 	}
 	i, err := sandbox.PortRules(body.Private, body.Exceptions, body.Host, body.TLS)

@@ -126,7 +126,7 @@ func Print(cmd *cobra.Command, v any, text string) error {
 	return err
 }
 
-// printAll prints records as the server said them.
+// printAll prints records as JSON, with the fields that this version knows.
 func printAll[T any](cmd *cobra.Command, records []T) error {
 	return printJSON(cmd, append([]T{}, records...)) // none is [], not null
 }

@@ -36,7 +36,7 @@ func (s *seconds) Set(text string) error {
 		}
 		n = d.Seconds()
 	}
-	if !(n > 0) || n > math.MaxInt32 {
+	if !(n >= time.Nanosecond.Seconds()) || n > math.MaxInt32 {
 		return fmt.Errorf("it must be more than 0")
 	}
 	*s = seconds(n)

@@ -111,7 +111,7 @@ func (c comparison) same(where string, ref *openapi3.SchemaRef, t reflect.Type) 
 
 func (c comparison) fields(where string, schema *openapi3.Schema, t reflect.Type) {
 	fields := map[string]field{}
-	fieldsOf(t, true, fields)
+	c.fieldsOf(t, true, fields)
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		property := schema.Properties[name]
 		if property == nil {
@@ -138,16 +138,19 @@ type field struct {
 
 // fieldsOf adds the fields of the JSON of t, by name. always is false for a part of an
 // object that may be left out as a whole.
-func fieldsOf(t reflect.Type, always bool, all map[string]field) {
+func (c comparison) fieldsOf(t reflect.Type, always bool, all map[string]field) {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 		switch {
 		case f.Anonymous && f.Type.Kind() == reflect.Pointer:
-			fieldsOf(f.Type.Elem(), false, all)
+			c.fieldsOf(f.Type.Elem(), false, all)
 		case f.Anonymous:
-			fieldsOf(f.Type, always, all)
+			c.fieldsOf(f.Type, always, all)
 		case name != "-":
+			if _, twice := all[name]; twice {
+				c.t.Errorf("%s has two fields %s in JSON, which encoding/json drops", t, name)
+			}
 			all[name] = field{f.Type, always && options == ""}
 		}
 	}

@@ -47,7 +47,7 @@ func (s *Server) readiness(ctx context.Context) (state v1.Readiness) {
 	nodes, err := s.api.NodeStates(ctx)
 	if err != nil {
 		s.Log.WarnContext(ctx, "listing the nodes failed", telemetry.KeyError, err.Error())
-		state.Reasons = append(state.Reasons, "listing the nodes failed")
+		state.Reasons = append(state.Reasons, "the nodes cannot be listed")
 	} else if len(nodes) == 0 {
 		state.Reasons = append(state.Reasons, "there is no node")
 	}

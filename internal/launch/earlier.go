@@ -49,7 +49,7 @@ func (e *earlierHosts) takeUp(ctx context.Context) (running []string) {
 			err = e.retire(ctx, build, e.saved)
 		}
 		if err != nil {
-			e.log.Warn("reading the state of an earlier build failed", telemetry.KeyBuild, build, telemetry.KeyError, err)
+			e.log.Warn("keeping or retiring what an earlier build left failed", telemetry.KeyBuild, build, telemetry.KeyError, err)
 		}
 	}
 	return running

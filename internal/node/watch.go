@@ -109,7 +109,7 @@ func (n *Node) relieve(ctx context.Context, bootID string) {
 		ctx, cancel := context.WithTimeout(ctx, relieveLimit)
 		defer cancel()
 		if err := b.guest.KillBiggest(ctx); err != nil {
-			n.log.Warn("asking the guest of a boot to free memory failed", telemetry.KeyBoot, bootID, telemetry.KeyError, err)
+			n.log.Warn("a boot is out of memory: asking its guest to free some failed", telemetry.KeyBoot, bootID, telemetry.KeyError, err)
 		}
 		n.mu.Lock()
 		defer n.mu.Unlock()

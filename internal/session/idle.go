@@ -66,7 +66,7 @@ func (m *Manager) endIdle(ctx context.Context) error {
 		}
 		wait := min(time.Until(next), longestSleep)
 		if err := work.wait(); err != nil && ctx.Err() == nil {
-			m.log.Warn("ending idle sandboxes failed; will retry", telemetry.KeyError, err)
+			m.log.Warn("ending or pausing idle sandboxes failed; will retry", telemetry.KeyError, err)
 			wait = retryExpire
 		}
 		if err := m.idle.wait(ctx, wait); err != nil {

@@ -56,7 +56,7 @@ func TestNotReadyWithAFullDisk(t *testing.T) {
 	var status int
 	var why string
 	rig.Within(t, rig.Patience, "the end of readiness", func() bool { status, why = ready(t, s); return status == http.StatusServiceUnavailable })
-	if !strings.Contains(why, "the write check of the database failed") || !strings.Contains(why, "full") {
+	if !strings.Contains(why, "the database cannot be written") || !strings.Contains(why, "full") {
 		t.Errorf("it says %q", why)
 	}
 	if err := os.Remove(filler); err != nil {
@@ -95,7 +95,7 @@ func TestNotReadyWithAReadOnlyDatabase(t *testing.T) {
 	var status int
 	var why string
 	rig.Within(t, rig.Patience, "the end of readiness", func() bool { status, why = ready(t, s); return status == http.StatusServiceUnavailable })
-	if !strings.Contains(why, "the write check of the database failed") || !strings.Contains(why, "read-only") {
+	if !strings.Contains(why, "the database cannot be written") || !strings.Contains(why, "read-only") {
 		t.Errorf("it says %q", why)
 	}
 	if status, raw, err := c.Do("POST", "/api/v1/sessions", rig.Body{}); err != nil || status != http.StatusServiceUnavailable {

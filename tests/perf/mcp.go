@@ -12,6 +12,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/bench"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
@@ -30,12 +31,12 @@ func measureMCP(ctx context.Context, o options, n rounds, report *bench.Report, 
 		return err
 	}
 	defer server.stop()
-	key, err := server.makeKey(ctx)
+	key, err := server.client.CreateKey(ctx, v1.KeyRequest{Name: "bench"})
 	if err != nil {
 		return err
 	}
 	meter := rivals.meter(server, report, 0)
-	over := stdioTo(o.binary, key)
+	over := stdioTo(o.binary, key.Secret)
 	err = meter.Rounds(ctx, "MCP: `cloud-sandbox mcp`, from its start to the list of its tools", goalMCPStart, n.warm, func(ctx context.Context) (time.Duration, error) {
 		began := time.Now()
 		session, err := connectMCP(ctx, over())
@@ -51,9 +52,9 @@ func measureMCP(ctx context.Context, o options, n rounds, report *bench.Report, 
 		over mcp.Transport
 	}{
 		{"stdio", over()},
-		{"HTTP", &mcp.StreamableClientTransport{Endpoint: "http://" + address + "/mcp?session=bench-mcp", HTTPClient: &http.Client{Transport: withKey{key}}}},
+		{"HTTP", &mcp.StreamableClientTransport{Endpoint: "http://" + address + "/mcp?session=bench-mcp", HTTPClient: &http.Client{Transport: withKey{key.Secret}}}},
 	} {
-		err = errors.Join(err, measureTool(ctx, key, way.over, meter, "MCP over "+way.name+": `read_file`, beyond the REST call beneath it", n.calls))
+		err = errors.Join(err, measureTool(ctx, key.Secret, way.over, meter, "MCP over "+way.name+": `read_file`, beyond the REST call beneath it", n.calls))
 	}
 	return err
 }

@@ -30,6 +30,7 @@ func TestDecodeNamesTheField(t *testing.T) {
 		Idle     v1.SecondsOrNone        `json:"idle_timeout_seconds"`
 		Name     v1.Optional[string]     `json:"name"`
 		Every    v1.Optional[v1.Seconds] `json:"every_seconds"`
+		Ports    *v1.PortRules           `json:"ports"`
 	}
 	for _, tt := range []struct{ raw, want string }{
 		{`{"sandbox_id": 5}`, "sandbox_id must be a string, not a number"},
@@ -45,6 +46,11 @@ func TestDecodeNamesTheField(t *testing.T) {
 		{`{"metadata": {"a": 1}}`, "what metadata holds must be a string, not a number"},
 		{`{"sizes": [{"cols": "80"}]}`, "sizes.cols must be a whole number, not a string"},
 		{`{"name": 1}`, "name must be a string, not a number"},
+		{`{"ports": []}`, "ports must be an object, not a list"},
+		{`{"ports": {"private": 1}}`, "ports.private must be true or false, not a number"},
+		{`{"ports": {"exceptions": ["x"]}}`, "ports.exceptions must be a list of whole numbers"},
+		{`{"ports": {"tls": [1.5]}}`, "ports.tls must be a list of whole numbers"},
+		{`{"ports": {"open": true}}`, `the body has an unknown field "open"`},
 		{`{"timeout_seconds": "5"}`, `timeout_seconds must be a number of seconds, more than 0 and at most 2147483647, not "5"`},
 		{`{"timeout_seconds": 1e20}`, "timeout_seconds must be a number of seconds, more than 0 and at most 2147483647, not 1e20"},
 		{`{"idle_timeout_seconds": -1}`, "idle_timeout_seconds must be a number of seconds, more than 0 and at most 2147483647, not -1"},

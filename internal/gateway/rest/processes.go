@@ -51,7 +51,7 @@ const (
 )
 
 // processViewOf is a Process without its output.
-func processViewOf(p execution.Process) v1.Process { return processOf[string, []byte](p) }
+func processViewOf(p execution.Process) v1.Process { return processOf[*string, []byte](p) }
 
 // processOf is a Process whose output, in texts of this kind, is not yet set.
 func processOf[Text, Bytes any](p execution.Process) v1.ProcessOf[Text, Bytes] {

@@ -23,7 +23,7 @@ func viewOf(who sandbox.Identity, s sandbox.Sandbox) v1.Sandbox {
 		ID: s.ID, SessionID: s.ID, Name: s.Name, State: s.State,
 		Template: s.Template, Engine: s.Engine, Shape: shapeViewOf(s.Shape),
 		Resources: v1.Limits{CPUs: s.Limits.CPUs, MemoryMB: s.Limits.MemoryBytes >> 20, Pids: s.Limits.Pids, BandwidthMbps: s.Limits.Bandwidth / sandbox.Megabit},
-		Network:   v1.Network(s.Network.Enforced()), Ports: v1.PortsOf(s.Ingress), Secrets: json.RawMessage(s.Secrets), Volumes: mountViewsOf(s.Volumes), User: s.User, Cwd: s.Cwd, Metadata: s.Metadata,
+		Network:   v1.ShownNetwork(s.Network.Enforced()), Ports: v1.PortsOf(s.Ingress), Secrets: json.RawMessage(s.Secrets), Volumes: mountViewsOf(s.Volumes), User: s.User, Cwd: s.Cwd, Metadata: s.Metadata,
 		CreatedAt: v1.Time(s.CreatedAt), StartedAt: v1.Time(s.StartedAt),
 		TimeoutSeconds: s.Timeout.Seconds(), IdleTimeoutSeconds: s.IdleTimeout.Seconds(), Deadline: v1.Time(s.Deadline),
 		OnTimeout: s.OnTimeout, AutoResume: !s.StayPaused, Timeline: max(s.Timeline, 1), SnapshotID: s.Snapshot,

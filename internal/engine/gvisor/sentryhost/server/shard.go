@@ -203,7 +203,7 @@ func (h *Host) endShards() {
 			os.Remove(h.shardPath(s.Number, ext))
 		}
 		if err := h.groups.Open("link-" + strconv.Itoa(s.Number)).Remove(removeWait); err != nil {
-			h.log.Error("keeping a link shard in its cgroup failed", "shard", s.Number, telemetry.KeyError, err)
+			h.log.Error("removing the cgroup of a link shard failed", "shard", s.Number, telemetry.KeyError, err)
 		}
 	}
 }
