@@ -19,6 +19,7 @@ import (
 // Stop succeeds and Dial, Usage, SetNetwork, SetSecrets, NetworkLog and SetLimits return
 // NotFound.
 type Engine interface {
+	BootNetwork
 	// Probe reports what this host can do now; it starts nothing. The error
 	// says in one sentence what is missing.
 	Probe(ctx context.Context) (Features, error)
@@ -34,6 +35,21 @@ type Engine interface {
 	// started: this is how a restarted Node recovers. A Boot in the list can be
 	// dialled.
 	List(ctx context.Context) ([]BootStatus, error)
+	// SetLimits changes what a Boot may use, at once. It returns what
+	// Shape.CheckLimits does, and Conflict for memory below what is in use;
+	// then nothing has changed.
+	SetLimits(ctx context.Context, id string, limits Limits) error
+	// Usage reports what a Boot uses now, as the host counts it.
+	Usage(ctx context.Context, id string) (Usage, error)
+	// Watch calls handle, one event at a time, for what happens to Boots until
+	// ctx ends, then returns ctx's error. It may be called once per Engine
+	// value. What ended while nobody watched is not told again: compare List.
+	Watch(ctx context.Context, handle func(BootEvent)) error
+}
+
+// BootNetwork is the part of an Engine that carries bytes to and from Boots, decides where
+// they may connect to, and counts. The rules of Engine apply.
+type BootNetwork interface {
 	// Dial connects to a TCP port of the Boot. Nothing listening is
 	// Unavailable.
 	Dial(ctx context.Context, id string, port uint16) (net.Conn, error)
@@ -45,20 +61,10 @@ type Engine interface {
 	SetSecrets(ctx context.Context, id string, secrets SecretBinding) error
 	// NetworkLog returns what the Boot's policies decided, as far as it is kept.
 	NetworkLog(ctx context.Context, id string) (NetworkLog, error)
-	// SetLimits changes what a Boot may use, at once. It returns what
-	// Shape.CheckLimits does, and Conflict for memory below what is in use;
-	// then nothing has changed.
-	SetLimits(ctx context.Context, id string, limits Limits) error
-	// Usage reports what a Boot uses now, as the host counts it.
-	Usage(ctx context.Context, id string) (Usage, error)
 	// Traffic returns what the connections that Boots opened carried since they
 	// started, by Boot ID, also of Boots that ended within TrafficMemory. What was
 	// counted by a part of the Engine that died since is missing in it.
 	Traffic(ctx context.Context) (map[string]Traffic, error)
-	// Watch calls handle, one event at a time, for what happens to Boots until
-	// ctx ends, then returns ctx's error. It may be called once per Engine
-	// value. What ended while nobody watched is not told again: compare List.
-	Watch(ctx context.Context, handle func(BootEvent)) error
 }
 
 // Pauser is implemented by Engines that support pause (Features.Pause): it freezes

@@ -66,12 +66,23 @@ type Started struct {
 	Pooled bool // it came from the Pool
 }
 
-// Nodes reaches the Nodes of this installation. node is a Node's name; an
-// unknown or silent one is Unavailable.
+// Nodes reaches the Nodes of this installation. It joins the ports below for the code
+// that connects roles; everything else takes the ports whose methods it calls.
 //
-// Methods are safe for concurrent use.
+// In each port, node is a Node's name; an unknown or silent one is Unavailable. Methods
+// are safe for concurrent use.
 type Nodes interface {
+	NodeBoots
+	NodeSaves
+	BootDialer
+	NodeReports
+	NodeVolumes
 	VolumeFiles
+}
+
+// NodeBoots starts, changes, counts and stops the Boots of Sandboxes on Nodes. The rules of
+// Nodes apply.
+type NodeBoots interface {
 	// Start claims a Boot from the Node's Pool, or starts one cold, and binds
 	// it. It is repeatable: for a Sandbox and Boot number that are bound here
 	// already it returns the same Boot. A Boot number older than one seen for
@@ -84,6 +95,19 @@ type Nodes interface {
 	// number and what Engine.SetLimits calls one. After an error some of it may
 	// be in force: repeat it, or tell something newer.
 	Update(ctx context.Context, node, bootID string, b Binding) error
+	// Stop ends a Boot, frozen or not; an unknown one is a success.
+	Stop(ctx context.Context, node, bootID string, grace time.Duration) error
+	// Boots returns the bound Boots of the Node, which may have been bound
+	// before its present process began.
+	Boots(ctx context.Context, node string) ([]BoundBoot, error)
+	// Traffic returns what the bound Boots of the Node carried since they started,
+	// also those that ended within TrafficMemory.
+	Traffic(ctx context.Context, node string) ([]BootTraffic, error)
+}
+
+// NodeSaves saves Boots, and keeps and carries what was saved. The rules of Nodes
+// apply.
+type NodeSaves interface {
 	// Save saves a Boot, which must be the one that is named, as Dial asks for.
 	// It is repeatable: the same Snapshot of the same Boot is what it was the
 	// first time. On error nothing is left of it and the Boot runs on. A Boot
@@ -106,21 +130,22 @@ type Nodes interface {
 	// as much of that as it can, Unsupported where the Engine cannot.
 	ExportSaved(ctx context.Context, node, snapshot string, image bool, w io.Writer) error
 	ImportSaved(ctx context.Context, node string, tenant TenantID, snapshot string, r io.Reader) (Saved, error)
-	// Stop ends a Boot, frozen or not; an unknown one is a success.
-	Stop(ctx context.Context, node, bootID string, grace time.Duration) error
-	// Boots returns the bound Boots of the Node, which may have been bound
-	// before its present process began.
-	Boots(ctx context.Context, node string) ([]BoundBoot, error)
+}
+
+// BootDialer connects to programs inside Boots. The rules of Nodes apply.
+type BootDialer interface {
 	// Dial connects to a TCP port inside the Boot, which must be the Boot of
 	// that number of that Sandbox; another number is a Conflict, and one of
 	// another Tenant is not there: NotFound.
 	Dial(ctx context.Context, node string, to BootRef, port uint16) (net.Conn, error)
+}
+
+// NodeReports shows users and operators what Nodes decided and how they are. The rules of
+// Nodes apply.
+type NodeReports interface {
 	// NetworkLog returns what the network policies of a Boot decided. It is told
 	// as Dial is of which Boot.
 	NetworkLog(ctx context.Context, node string, of BootRef) (NetworkLog, error)
-	// Traffic returns what the bound Boots of the Node carried since they started,
-	// also those that ended within TrafficMemory.
-	Traffic(ctx context.Context, node string) ([]BootTraffic, error)
 	// Stats returns the Node's present numbers.
 	Stats(ctx context.Context, node string) (NodeStats, error)
 }

@@ -105,14 +105,41 @@ type Page struct {
 	Next      string // empty: no more
 }
 
-// Sandboxes is the life of every Sandbox: the session manager. A Tenant's call
-// for an ID or name that another Tenant owns answers exactly as for an absent
-// one: NotFound.
+// Sandboxes is the whole session manager: the life of every Sandbox. It joins the
+// ports below for the code that connects roles; everything else takes the ports whose
+// methods it calls.
 //
-// Methods are safe for concurrent use.
+// In each port, a Tenant's call for an ID or name that another Tenant owns answers
+// exactly as for an absent one: NotFound. Methods are safe for concurrent use.
 type Sandboxes interface {
+	SandboxReader
+	Lifecycle
+	Updates
 	Snapshots
+	SnapshotFiles
 	Volumes
+}
+
+// SandboxReader reads the Sandboxes of a Tenant and changes nothing. The rules of
+// Sandboxes apply.
+type SandboxReader interface {
+	// Get returns a Sandbox by ID or name, also an ended one by ID as long as
+	// its Certificate is kept.
+	Get(ctx context.Context, tenant TenantID, idOrName string) (Sandbox, error)
+	// Settled is Get, but waits for a create, pause or resume that is under way.
+	Settled(ctx context.Context, tenant TenantID, idOrName string) (Sandbox, error)
+	List(ctx context.Context, tenant TenantID, query ListQuery) (Page, error)
+	// Counts returns how many Sandboxes a Tenant has in each State that is not
+	// Ended.
+	Counts(ctx context.Context, tenant TenantID) (map[State]int, error)
+	// Idle returns how many running Sandboxes of a Tenant nobody has used for
+	// IdleAfter, as far as the present process of the session manager knows.
+	Idle(ctx context.Context, tenant TenantID) (int, error)
+}
+
+// Lifecycle starts, pauses, resumes and ends Sandboxes. The rules of Sandboxes apply;
+// of concurrent calls for one Sandbox one moves it at a time.
+type Lifecycle interface {
 	// Create records, starts and binds a Sandbox, and returns it running.
 	// A name in use is a Conflict, no room Exhausted, a Template that is not
 	// there NotFound, and a Volume that is not there Invalid.
@@ -121,12 +148,33 @@ type Sandboxes interface {
 	// of req says, or creates it. A name is required. One that is just starting
 	// is waited for, one that is paused resumes.
 	Ensure(ctx context.Context, tenant TenantID, req CreateRequest) (sb Sandbox, created bool, err error)
-	// Get returns a Sandbox by ID or name, also an ended one by ID as long as
-	// its Certificate is kept.
-	Get(ctx context.Context, tenant TenantID, idOrName string) (Sandbox, error)
-	// Settled is Get, but waits for a create, pause or resume that is under way.
-	Settled(ctx context.Context, tenant TenantID, idOrName string) (Sandbox, error)
-	List(ctx context.Context, tenant TenantID, query ListQuery) (Page, error)
+	// Pause saves a running Sandbox and lets go of all it runs on. It returns the
+	// paused record once the state is safe on disk; what happens with a client
+	// that leaves earlier is the same. One that is paused is returned as it is. When
+	// it cannot be saved it runs on. Unsupported when the Engine cannot pause,
+	// Exhausted when there is no room.
+	Pause(ctx context.Context, tenant TenantID, idOrName string, filesOnly bool) (Sandbox, error)
+	// Resume returns a paused Sandbox once it runs again. One that runs is
+	// returned as it is. Of concurrent calls one resumes and all others return
+	// what it made. When it cannot resume it stays paused: Conflict says that its
+	// saved state is damaged or gone, Exhausted and Unavailable may pass.
+	Resume(ctx context.Context, tenant TenantID, idOrName string) (Sandbox, error)
+	// Reboot is Resume from the files alone: what was running when the Sandbox was
+	// paused is gone, and none of it runs for a moment. Files are as a machine
+	// finds them whose power was cut.
+	Reboot(ctx context.Context, tenant TenantID, idOrName string) (Sandbox, error)
+	// End ends a Sandbox and returns its last record once nothing of it runs.
+	// Ending one that has ended is NotFound.
+	End(ctx context.Context, tenant TenantID, idOrName string, cause Cause) (Sandbox, error)
+}
+
+// Updates changes settings and deadlines of Sandboxes without starting, pausing or
+// ending them. The rules of Sandboxes apply.
+type Updates interface {
+	// Update changes a running or paused Sandbox and returns it changed, or
+	// returns an error and leaves it, or soon leaves it, as it was. Conflict says
+	// what cannot change.
+	Update(ctx context.Context, tenant TenantID, idOrName string, change Change) (Sandbox, error)
 	// SetTimeout moves the deadline to timeout from now, nearer or farther.
 	// timeout must be in (0, MaxTimeout]; an ended Sandbox is a Conflict. For a
 	// paused one it begins when it resumes, and a pause or resume that is under way is
@@ -135,10 +183,6 @@ type Sandboxes interface {
 	// RunFor is SetTimeout for the present run alone: the Sandbox keeps its Timeout,
 	// with which the next run begins. A paused one stays as it is.
 	RunFor(ctx context.Context, tenant TenantID, idOrName string, timeout time.Duration) (Sandbox, error)
-	// Update changes a running or paused Sandbox and returns it changed, or
-	// returns an error and leaves it, or soon leaves it, as it was. Conflict says
-	// what cannot change.
-	Update(ctx context.Context, tenant TenantID, idOrName string, change Change) (Sandbox, error)
 	// Touch starts the time of a running Sandbox anew: its deadline becomes
 	// Timeout from now, unless it is later or the Quota does not let it be, and it
 	// was used just now. A paused one is kept for another PausedLife. A pause or
@@ -152,15 +196,6 @@ type Sandboxes interface {
 	// lets requests through to Sandboxes calls it every UseEvery for those that
 	// had one since, or have one under way.
 	Used(ctx context.Context, uses []Use) error
-	// End ends a Sandbox and returns its last record once nothing of it runs.
-	// Ending one that has ended is NotFound.
-	End(ctx context.Context, tenant TenantID, idOrName string, cause Cause) (Sandbox, error)
-	// Counts returns how many Sandboxes a Tenant has in each State that is not
-	// Ended.
-	Counts(ctx context.Context, tenant TenantID) (map[State]int, error)
-	// Idle returns how many running Sandboxes of a Tenant nobody has used for
-	// IdleAfter, as far as the present process of the session manager knows.
-	Idle(ctx context.Context, tenant TenantID) (int, error)
 }
 
 // IdleAfter is how long after its last use a running Sandbox counts as idle.

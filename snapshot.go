@@ -141,30 +141,9 @@ type Forked struct {
 	Err     error // nil: it runs
 }
 
-// Snapshots is the part of Sandboxes that saves state and starts from it.
+// Snapshots saves the state of Sandboxes and starts from it. The rules of Sandboxes
+// apply.
 type Snapshots interface {
-	// Pause saves a running Sandbox and lets go of all it runs on. It returns the
-	// paused record once the state is safe on disk; what happens with a client
-	// that leaves earlier is the same. One that is paused is returned as it is. When
-	// it cannot be saved it runs on. Unsupported when the Engine cannot pause,
-	// Exhausted when there is no room.
-	Pause(ctx context.Context, tenant TenantID, idOrName string, filesOnly bool) (Sandbox, error)
-	// Resume returns a paused Sandbox once it runs again. One that runs is
-	// returned as it is. Of concurrent calls one resumes and all others return
-	// what it made. When it cannot resume it stays paused: Conflict says that its
-	// saved state is damaged or gone, Exhausted and Unavailable may pass.
-	Resume(ctx context.Context, tenant TenantID, idOrName string) (Sandbox, error)
-	// Reboot is Resume from the files alone: what was running when the Sandbox was
-	// paused is gone, and none of it runs for a moment. Files are as a machine
-	// finds them whose power was cut.
-	Reboot(ctx context.Context, tenant TenantID, idOrName string) (Sandbox, error)
-	// Rollback has a Sandbox go on from a Snapshot, by ID or name, that is in its
-	// History, and returns it running, in its next Timeline. A running one is paused
-	// first; when the rest fails it stays so.
-	Rollback(ctx context.Context, tenant TenantID, idOrName, snapshot string) (Sandbox, error)
-	// Fork returns copies of a running or paused Sandbox, which itself stays as it
-	// is. Some may fail and others not; the error is of what comes before.
-	Fork(ctx context.Context, tenant TenantID, idOrName string, req ForkRequest) ([]Forked, error)
 	// TakeSnapshot saves a running Sandbox, which runs on, or keeps what a paused
 	// one is saved in. A name that the Sandbox has a Snapshot of is a Conflict.
 	TakeSnapshot(ctx context.Context, tenant TenantID, idOrName string, req SnapshotRequest) (Snapshot, error)
@@ -178,6 +157,18 @@ type Snapshots interface {
 	// DeleteSnapshot deletes one and returns its last record; Conflict while a
 	// Sandbox is paused in it or starts from it.
 	DeleteSnapshot(ctx context.Context, tenant TenantID, id string) (Snapshot, error)
+	// Rollback has a Sandbox go on from a Snapshot, by ID or name, that is in its
+	// History, and returns it running, in its next Timeline. A running one is paused
+	// first; when the rest fails it stays so.
+	Rollback(ctx context.Context, tenant TenantID, idOrName, snapshot string) (Sandbox, error)
+	// Fork returns copies of a running or paused Sandbox, which itself stays as it
+	// is. Some may fail and others not; the error is of what comes before.
+	Fork(ctx context.Context, tenant TenantID, idOrName string, req ForkRequest) ([]Forked, error)
+}
+
+// SnapshotFiles carries Snapshots between installations, each as one file. The rules of
+// Sandboxes apply.
+type SnapshotFiles interface {
 	// ExportSnapshot writes a Snapshot as one file that ImportSnapshot takes, at
 	// any installation that has its Template's image; with image, which the file then
 	// holds, at any. What was written when it fails is not such a file. Exhausted
@@ -194,6 +185,8 @@ type Snapshots interface {
 
 // SnapshotStore keeps Snapshots. Session-manager alone writes here.
 type SnapshotStore interface {
+	SnapshotRecords
+	SnapshotNeeds
 	// InsertSnapshot adds a record at version 1. A Parent that is not there
 	// becomes none. A known ID, and a name that the Sandbox has a Snapshot of, is a
 	// Conflict; Exhausted when the Tenant has MaxSnapshots, and when its Quota has
@@ -204,10 +197,6 @@ type SnapshotStore interface {
 	// none. Exhausted when s becomes Kept and ready by that and the Quota has no room
 	// for all then, exactly, however many write at once.
 	UpdateSnapshot(ctx context.Context, s Snapshot) (Snapshot, error)
-	// SnapshotByID returns the record, whoever owns it; callers check Tenant.
-	SnapshotByID(ctx context.Context, id string) (Snapshot, error)
-	// ListSnapshots returns a page of one Tenant's that are ready.
-	ListSnapshots(ctx context.Context, tenant TenantID, query SnapshotQuery) (SnapshotPage, error)
 	// RetireSnapshot records that one is deleted. It is a Conflict while a Sandbox
 	// is paused in it, resumes or starts from it; with loose, of one that is ready,
 	// also while any refers to it that has not ended, and when it is Kept.
@@ -215,6 +204,23 @@ type SnapshotStore interface {
 	// SnapshotsLeft returns those that are saving or deleting, and those that are
 	// not Kept and that no Sandbox refers to which has not ended.
 	SnapshotsLeft(ctx context.Context) ([]Snapshot, error)
+	// SnapshotTenants returns the Tenants that have Snapshots.
+	SnapshotTenants(ctx context.Context) ([]TenantID, error)
+	// DropSnapshot removes a record; those whose Parent it was get its own.
+	DropSnapshot(ctx context.Context, id string) error
+}
+
+// SnapshotRecords reads the records of Snapshots.
+type SnapshotRecords interface {
+	// SnapshotByID returns the record, whoever owns it; callers check Tenant.
+	SnapshotByID(ctx context.Context, id string) (Snapshot, error)
+	// ListSnapshots returns a page of one Tenant's that are ready.
+	ListSnapshots(ctx context.Context, tenant TenantID, query SnapshotQuery) (SnapshotPage, error)
+}
+
+// SnapshotNeeds tells which images and builds of the Engine the Snapshots of all Tenants
+// still need.
+type SnapshotNeeds interface {
 	// SnapshotOfImage returns the newest Snapshot, of whatever Tenant, that stands on
 	// an image and is neither a layer nor being deleted; NotFound when there is none.
 	SnapshotOfImage(ctx context.Context, image string) (Snapshot, error)
@@ -225,10 +231,6 @@ type SnapshotStore interface {
 	// SnapshotBuilds returns how many Snapshots each build of the Engine has, of
 	// whatever Tenant, in the sense of SnapshotOfBuild.
 	SnapshotBuilds(ctx context.Context) (map[string]int, error)
-	// SnapshotTenants returns the Tenants that have Snapshots.
-	SnapshotTenants(ctx context.Context) ([]TenantID, error)
-	// DropSnapshot removes a record; those whose Parent it was get its own.
-	DropSnapshot(ctx context.Context, id string) error
 }
 
 // Check returns Invalid, saying what to change, when the request breaks a rule

@@ -34,6 +34,7 @@ type Store interface {
 // SandboxStore keeps Sandboxes and the Boots they had. Session-manager alone
 // writes here.
 type SandboxStore interface {
+	SandboxRecords
 	// InsertSandbox adds a record at version 1. A name that another Sandbox of
 	// the Tenant has, and that has not ended, is a Conflict; so is a known ID, and a
 	// Snapshot to start from or a Volume that is not a ready one of the Tenant.
@@ -45,15 +46,6 @@ type SandboxStore interface {
 	// ID and CreatedAt never change. It is a Conflict too for s to be paused in, or resume
 	// from, what is not a ready Snapshot of the Tenant.
 	UpdateSandbox(ctx context.Context, s Sandbox) (Sandbox, error)
-	// SandboxByID returns the record, whoever owns it; callers check Tenant.
-	SandboxByID(ctx context.Context, id string) (Sandbox, error)
-	// SandboxByName returns the Tenant's Sandbox of that name that has not
-	// ended.
-	SandboxByName(ctx context.Context, tenant TenantID, name string) (Sandbox, error)
-	// ListSandboxes returns a Page of one Tenant's records.
-	ListSandboxes(ctx context.Context, tenant TenantID, query ListQuery) (Page, error)
-	// CountSandboxes counts a Tenant's records by State, ended ones left out.
-	CountSandboxes(ctx context.Context, tenant TenantID) (map[State]int, error)
 	// SandboxesNotEnded returns every Tenant's records that have not ended, for
 	// reconciling.
 	SandboxesNotEnded(ctx context.Context) ([]Sandbox, error)
@@ -67,6 +59,19 @@ type SandboxStore interface {
 	// CauseRefused that ended before refused. It returns how many. Other writes get
 	// their turns while it removes many.
 	DeleteEnded(ctx context.Context, before, refused time.Time) (int, error)
+}
+
+// SandboxRecords reads the records of Sandboxes.
+type SandboxRecords interface {
+	// SandboxByID returns the record, whoever owns it; callers check Tenant.
+	SandboxByID(ctx context.Context, id string) (Sandbox, error)
+	// SandboxByName returns the Tenant's Sandbox of that name that has not
+	// ended.
+	SandboxByName(ctx context.Context, tenant TenantID, name string) (Sandbox, error)
+	// ListSandboxes returns a Page of one Tenant's records.
+	ListSandboxes(ctx context.Context, tenant TenantID, query ListQuery) (Page, error)
+	// CountSandboxes counts a Tenant's records by State, ended ones left out.
+	CountSandboxes(ctx context.Context, tenant TenantID) (map[State]int, error)
 }
 
 // KeyStore keeps API Keys, by the hash of their secret. Gateway alone writes

@@ -149,13 +149,23 @@ type BuildLine struct {
 	Next int64 // where the line after it begins, in bytes
 }
 
-// Templates builds, lists and removes the Templates of Tenants, and lists those
-// of the operator that all may use. Methods are safe for concurrent use. A build
-// or a private Template of another Tenant is NotFound. Images that would take a Tenant
-// beyond its Quota of TemplateBytes are refused with Exhausted, whose Cause is
-// ErrOverQuota: a build that is asked for while the Quota is used up, and one whose
-// image turns out too large when it is made, which leaves nothing.
+// Templates builds, lists and removes the Templates of Tenants, and lists those of the
+// operator that all may use. It joins the ports below for the code that connects parts;
+// everything else takes the ports whose methods it calls.
+//
+// In each port, a build or a private Template of another Tenant is NotFound. Images that
+// would take a Tenant beyond its Quota of TemplateBytes are refused with Exhausted, whose
+// Cause is ErrOverQuota: a build that is asked for while the Quota is used up, and one
+// whose image turns out too large when it is made, which leaves nothing. Methods are safe
+// for concurrent use.
 type Templates interface {
+	TemplateBuilds
+	TemplateCatalog
+	TemplateQuota
+}
+
+// TemplateBuilds builds Templates. The rules of Templates apply.
+type TemplateBuilds interface {
 	// Build queues a build for a Tenant and returns it. archive, which is read
 	// before Build returns, is what a source "tar:" is made of or what a Dockerfile
 	// copies from, nil otherwise. It
@@ -174,7 +184,11 @@ type Templates interface {
 	// which is zero or a Next of before. With follow it goes on until the build has
 	// ended. Another offset is Invalid.
 	BuildLog(ctx context.Context, tenant TenantID, id string, from int64, follow bool, each func(BuildLine) error) error
+}
 
+// TemplateCatalog finds the Templates that there are, and names and removes them. The
+// rules of Templates apply.
+type TemplateCatalog interface {
 	// List returns what a Tenant may start from, by name and tag.
 	List(ctx context.Context, tenant TenantID) ([]Template, error)
 	// Find returns what template, NAME, NAME:TAG or NAME@VERSION, means to a Tenant.
@@ -197,7 +211,11 @@ type Templates interface {
 	// Remove removes a Template of the Tenant, a tag or a version. Denied when it is the
 	// operator's, Conflict when Sandboxes run from what would go.
 	Remove(ctx context.Context, tenant TenantID, template string) (RemovedTemplates, error)
+}
 
+// TemplateQuota tells how much of Quota.TemplateBytes is used. The rules of Templates
+// apply.
+type TemplateQuota interface {
 	// StoredBytes returns how much of Quota.TemplateBytes a Tenant uses.
 	StoredBytes(ctx context.Context, tenant TenantID) (int64, error)
 	// Admit returns Exhausted when the Quota of TemplateBytes is used up and the image

@@ -90,6 +90,7 @@ type Volumes interface {
 
 // VolumeStore keeps Volumes. Session-manager alone writes here.
 type VolumeStore interface {
+	VolumeRecords
 	// InsertVolume adds a record. A known ID is a Conflict, and so is a name that
 	// another of the Tenant's has which is not being deleted; Exhausted when the
 	// Tenant has MaxVolumes, or its Quota has no room, exactly, however many insert
@@ -99,13 +100,6 @@ type VolumeStore interface {
 	// it is in another by now, or is to be deleted and a Sandbox that has not ended
 	// has it; NotFound when there is none.
 	MoveVolume(ctx context.Context, id string, from, to VolumeState) error
-	// VolumeByID returns the record, whoever owns it and whatever its State; callers
-	// check both.
-	VolumeByID(ctx context.Context, id string) (Volume, error)
-	// VolumeByName returns the Tenant's Volume of that name that is ready.
-	VolumeByName(ctx context.Context, tenant TenantID, name string) (Volume, error)
-	// Volumes returns those of a Tenant that are ready, by name, at most MaxVolumes.
-	Volumes(ctx context.Context, tenant TenantID) ([]Volume, error)
 	// VolumesLeft returns every Tenant's that are not ready.
 	VolumesLeft(ctx context.Context) ([]Volume, error)
 	// VolumeUses counts the Sandboxes that have not ended and have a Volume.
@@ -113,6 +107,17 @@ type VolumeStore interface {
 	// DropVolume removes the record of a Volume that is being deleted; another one
 	// and an unknown one stay as they are.
 	DropVolume(ctx context.Context, id string) error
+}
+
+// VolumeRecords reads the records of Volumes.
+type VolumeRecords interface {
+	// VolumeByID returns the record, whoever owns it and whatever its State; callers
+	// check both.
+	VolumeByID(ctx context.Context, id string) (Volume, error)
+	// VolumeByName returns the Tenant's Volume of that name that is ready.
+	VolumeByName(ctx context.Context, tenant TenantID, name string) (Volume, error)
+	// Volumes returns those of a Tenant that are ready, by name, at most MaxVolumes.
+	Volumes(ctx context.Context, tenant TenantID) ([]Volume, error)
 }
 
 // VolumeSpec is what a Node is told of a Volume.
@@ -166,14 +171,10 @@ type VolumeFileChange struct {
 	Mode     *uint32
 }
 
-// VolumeFiles reaches the Volumes that Nodes keep. node is a Node's name; an
-// unknown or silent one is Unavailable.
-//
-// A path is absolute from the Volume's root, and no symbolic link in it is
-// followed: one that leads through a link is Invalid. A Volume or file that is
-// not there is NotFound, and so is a Volume of another Tenant. Methods are safe
-// for concurrent use, also beside Sandboxes that have the Volume mounted.
-type VolumeFiles interface {
+// NodeVolumes makes and deletes the Volumes that Nodes keep. node is a Node's name; an
+// unknown or silent one is Unavailable. Methods are safe for concurrent use, also beside
+// Sandboxes that have the Volume mounted.
+type NodeVolumes interface {
 	// CreateVolume makes an empty Volume, and is repeatable: with another MaxBytes
 	// it changes that of a Volume that is there. Nothing of what it holds goes when
 	// that is more than it may then have.
@@ -183,7 +184,16 @@ type VolumeFiles interface {
 	DeleteVolume(ctx context.Context, node, id string) error
 	// ListVolumes returns what all Volumes of the Node hold.
 	ListVolumes(ctx context.Context, node string) ([]VolumeUse, error)
+}
 
+// VolumeFiles reaches the files of the Volumes that Nodes keep. node is a Node's name; an
+// unknown or silent one is Unavailable.
+//
+// A path is absolute from the Volume's root, and no symbolic link in it is
+// followed: one that leads through a link is Invalid. A Volume or file that is
+// not there is NotFound, and so is a Volume of another Tenant. Methods are safe
+// for concurrent use, also beside Sandboxes that have the Volume mounted.
+type VolumeFiles interface {
 	// StatVolumeFile returns what is at a path, a link itself.
 	StatVolumeFile(ctx context.Context, node string, of VolumeRef, path string) (VolumeFile, error)
 	// ListVolumeFolder returns what is below a folder, depth levels deep, by path; at

@@ -46,7 +46,11 @@ as root, while the server runs or not, and can be repeated.`,
 	return cmd
 }
 
-func rotateSecrets(cmd *cobra.Command, s sandbox.Store) error {
+func rotateSecrets(cmd *cobra.Command, s interface {
+	sandbox.SecretStore
+	sandbox.AuditStore
+},
+) error {
 	service, err := serve.OperatorSecrets(os.Getenv, s)
 	if err != nil {
 		return err

@@ -38,8 +38,11 @@ func tenantCommand() *cobra.Command {
 // log.
 type localTenants struct {
 	tenants *tenants.Service
-	store   sandbox.Store
-	images  *template.Store
+	store   interface {
+		sandbox.AuditStore
+		sandbox.QuotaStore
+	}
+	images *template.Store
 }
 
 // operator is who works on a data folder.

@@ -142,7 +142,7 @@ func (s *Service) CreateContext(ctx context.Context, tenant sandbox.TenantID, id
 // execution gets a fresh one.
 func (s *Service) RestartContext(ctx context.Context, tenant sandbox.TenantID, idOrName, id string) (Context, error) {
 	var c Context
-	err := s.withContext(ctx, tenant, idOrName, id, func(sb sandbox.Sandbox, guest Guest) (err error) {
+	err := s.withContext(ctx, tenant, idOrName, id, func(sb sandbox.Sandbox, guest Interpreters) (err error) {
 		c, err = guest.RestartContext(ctx, id)
 		c.SandboxID = sb.ID
 		return err
@@ -153,7 +153,7 @@ func (s *Service) RestartContext(ctx context.Context, tenant sandbox.TenantID, i
 // InterruptContext interrupts what runs in a context and leaves its state. It
 // reports whether something ran.
 func (s *Service) InterruptContext(ctx context.Context, tenant sandbox.TenantID, idOrName, id string) (ran bool, err error) {
-	err = s.withContext(ctx, tenant, idOrName, id, func(_ sandbox.Sandbox, guest Guest) (err error) {
+	err = s.withContext(ctx, tenant, idOrName, id, func(_ sandbox.Sandbox, guest Interpreters) (err error) {
 		ran, err = guest.InterruptContext(ctx, id)
 		return err
 	})
@@ -162,14 +162,14 @@ func (s *Service) InterruptContext(ctx context.Context, tenant sandbox.TenantID,
 
 // DeleteContext ends a context.
 func (s *Service) DeleteContext(ctx context.Context, tenant sandbox.TenantID, idOrName, id string) error {
-	return s.withContext(ctx, tenant, idOrName, id, func(_ sandbox.Sandbox, guest Guest) error {
+	return s.withContext(ctx, tenant, idOrName, id, func(_ sandbox.Sandbox, guest Interpreters) error {
 		return guest.DeleteContext(ctx, id)
 	})
 }
 
 // withContext calls f with the Sandbox that is to have a context. That there is
 // no such Sandbox comes before what is wrong with the context.
-func (s *Service) withContext(ctx context.Context, tenant sandbox.TenantID, idOrName, id string, f func(sandbox.Sandbox, Guest) error) error {
+func (s *Service) withContext(ctx context.Context, tenant sandbox.TenantID, idOrName, id string, f func(sandbox.Sandbox, Interpreters) error) error {
 	sb, guest, err := s.Guests.Open(ctx, tenant, idOrName)
 	if err == nil {
 		err = checkContextID(id)

@@ -84,7 +84,7 @@ func (s *Service) Signal(ctx context.Context, tenant sandbox.TenantID, ref Proce
 	if err != nil {
 		return Process{}, err
 	}
-	return s.about(ctx, tenant, ref, startTime, func(ctx context.Context, g Guest, id string) (ProcessInfo, error) {
+	return s.about(ctx, tenant, ref, startTime, func(ctx context.Context, g controlled, id string) (ProcessInfo, error) {
 		return g.SignalProcess(ctx, id, number)
 	})
 }
@@ -105,7 +105,7 @@ func (s *Service) Resize(ctx context.Context, tenant sandbox.TenantID, ref Proce
 	if err := size.check(); err != nil {
 		return Process{}, err
 	}
-	return s.about(ctx, tenant, ref, startTime, func(ctx context.Context, g Guest, id string) (ProcessInfo, error) {
+	return s.about(ctx, tenant, ref, startTime, func(ctx context.Context, g controlled, id string) (ProcessInfo, error) {
 		return g.ResizeProcess(ctx, id, size)
 	})
 }
@@ -134,7 +134,7 @@ func (s *Service) Wait(ctx context.Context, tenant sandbox.TenantID, ref Process
 		return WaitResult{}, err
 	}
 	var w Waited
-	p, err := s.about(ctx, tenant, ref, timeout+startTime, func(ctx context.Context, g Guest, id string) (ProcessInfo, error) {
+	p, err := s.about(ctx, tenant, ref, timeout+startTime, func(ctx context.Context, g controlled, id string) (ProcessInfo, error) {
 		w, err = g.WaitProcess(ctx, id, c, timeout)
 		return w.ProcessInfo, err
 	})

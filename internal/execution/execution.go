@@ -157,7 +157,7 @@ type Event struct {
 
 // Config is what a Service is made of.
 type Config struct {
-	Sandboxes sandbox.Sandboxes
+	Sandboxes sandboxes
 	Guests    *Guests
 	// Spools bounds what Results keep that nobody has read; nil: nothing does.
 	Spools *spool.Budget
@@ -166,6 +166,14 @@ type Config struct {
 	Observe func(language string, status Status, took time.Duration)
 	// Event is told of executions that a limit ended; nil: nobody is.
 	Event func(e sandbox.Event)
+}
+
+// sandboxes is the part of the session manager that an execution calls, which may have
+// a Sandbox of its own.
+type sandboxes interface {
+	Create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, error)
+	Get(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error)
+	End(ctx context.Context, tenant sandbox.TenantID, idOrName string, cause sandbox.Cause) (sandbox.Sandbox, error)
 }
 
 // Service runs code. Its methods are safe for concurrent use.

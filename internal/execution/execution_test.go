@@ -18,10 +18,11 @@ import (
 
 // oneSandbox is a Sandboxes port that knows one Sandbox.
 type oneSandbox struct {
-	sandbox.Sandboxes
-	mu   sync.Mutex
-	sb   sandbox.Sandbox
-	gets int
+	waker     // what no test asks for
+	sandboxes // likewise
+	mu        sync.Mutex
+	sb        sandbox.Sandbox
+	gets      int
 }
 
 func newOne() *oneSandbox {
@@ -73,7 +74,7 @@ func (s *scripted) EndProcess(context.Context, string) (ProcessInfo, error) {
 	return ProcessInfo{}, sandbox.Errorf(sandbox.NotFound, "there is no such process")
 }
 
-type deadNodes struct{ sandbox.Nodes }
+type deadNodes struct{}
 
 func (deadNodes) Dial(context.Context, string, sandbox.BootRef, uint16) (net.Conn, error) {
 	return nil, sandbox.Errorf(sandbox.NotFound, "no such boot")

@@ -19,10 +19,7 @@ func NewPausedServiceForTest(newGuest NewGuest) *Service {
 	return New(Config{Sandboxes: one, Guests: NewGuests(one, pausingNodes{one: one}, newGuest), Log: slog.New(slog.DiscardHandler)})
 }
 
-type pausingNodes struct {
-	sandbox.Nodes
-	one *oneSandbox
-}
+type pausingNodes struct{ one *oneSandbox }
 
 func (p pausingNodes) Dial(context.Context, string, sandbox.BootRef, uint16) (net.Conn, error) {
 	p.one.change(pauseIt)

@@ -5,10 +5,10 @@ import (
 	"io"
 )
 
-// Files is the part of a Guest that works on files beyond single ones. User is
+// Trees works on files in a Guest beyond single ones. User is
 // who acts, everywhere; empty: the Sandbox's default. Paths are absolute and
 // clean. Errors are those of Guest.
-type Files interface {
+type Trees interface {
 	// Copy copies a file, link or directory and returns what is now at the
 	// destination. What exists is a Conflict, unless it may be overwritten.
 	Copy(ctx context.Context, req CopyRequest) (Copied, error)

@@ -7,23 +7,42 @@ import (
 	"time"
 )
 
-// Guest is what this package and the file routes ask of the agent inside one
-// Boot. What it answers is hostile input: an implementation bounds sizes,
+// Guest is the agent inside one Boot. It joins the ports below for the code that opens
+// Guests and hands them out; everything else takes the ports whose methods it calls.
+//
+// What a Guest answers is hostile input: an implementation bounds sizes,
 // counts and times before it hands anything over.
 //
-// Methods are safe for concurrent use and return soon after ctx ends. An error
-// carries a Code: Invalid for a wrong path, user or directory, NotFound,
+// Methods of all ports are safe for concurrent use and return soon after ctx ends. An
+// error carries a Code: Invalid for a wrong path, user or directory, NotFound,
 // Denied, Conflict, TooLarge for a full disk, Unavailable when the Guest does
 // not answer or the connection breaks.
 type Guest interface {
+	Runner
 	Interpreters
+	Processes
+	ProcessStreams
+	Files
+	Trees
+	Inspector
 	// Warm opens a connection ahead of the first call.
 	Warm(ctx context.Context) error
+	// Close frees idle connections; calls under way are not disturbed.
+	Close()
+}
+
+// Runner runs programs in a Guest. The rules of Guest apply.
+type Runner interface {
 	// Run runs one program to its end and calls handle, one call at a time, for
 	// its start and each piece of its output. An error of handle, and the end of
 	// ctx, kill the program and everything it started, unless it is a Process of
 	// its own (RunRequest.As).
 	Run(ctx context.Context, req RunRequest, handle func(RunEvent) error) (RunEnd, error)
+}
+
+// Files works on single files in a Guest, as the Sandbox's default user. The rules of
+// Guest apply.
+type Files interface {
 	// ReadFile opens a regular file. The caller closes Body.
 	ReadFile(ctx context.Context, path string, opts ReadOptions) (*FileBody, error)
 	// WriteFile replaces the file's content with all of body and makes missing
@@ -40,8 +59,11 @@ type Guest interface {
 	Move(ctx context.Context, source, destination string) (Entry, error)
 	// Remove removes a file or a whole directory.
 	Remove(ctx context.Context, path string) error
-	Files
-	Processes
+}
+
+// Inspector tells what goes on inside a Guest, by the Guest's word. The rules of Guest
+// apply.
+type Inspector interface {
 	// ListPorts returns what listens inside, by port and address, each once.
 	// truncated says that there was more than a reply may hold. Unsupported: the
 	// Guest is of an earlier version.
@@ -51,8 +73,6 @@ type Guest interface {
 	// Logs returns what programs inside logged at E2B's events address, oldest first,
 	// at times by the Guest's word. None: the Guest is of an earlier version.
 	Logs(ctx context.Context) ([]LogEntry, error)
-	// Close frees idle connections; calls under way are not disturbed.
-	Close()
 }
 
 // Dial connects to a TCP port of one Boot.

@@ -21,8 +21,8 @@ const (
 // Guests keeps a client of the Guest of each Boot that was used lately, so that
 // requests share connections. Its methods are safe for concurrent use.
 type Guests struct {
-	sandboxes sandbox.Sandboxes
-	nodes     sandbox.Nodes
+	sandboxes waker
+	nodes     sandbox.BootDialer
 	newGuest  NewGuest
 	uses      uses
 
@@ -34,6 +34,15 @@ type Guests struct {
 	asides sync.WaitGroup
 }
 
+// waker is the part of the session manager that finds and wakes Sandboxes, and is told
+// which of them are used.
+type waker interface {
+	Get(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error)
+	Settled(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error)
+	Resume(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error)
+	Used(ctx context.Context, uses []sandbox.Use) error
+}
+
 type openGuest struct {
 	guest Guest
 	boot  sandbox.Boot
@@ -42,7 +51,7 @@ type openGuest struct {
 
 // NewGuests returns Guests that reach Boots through nodes. newGuest makes
 // their clients.
-func NewGuests(sandboxes sandbox.Sandboxes, nodes sandbox.Nodes, newGuest NewGuest) *Guests {
+func NewGuests(sandboxes waker, nodes sandbox.BootDialer, newGuest NewGuest) *Guests {
 	return &Guests{
 		sandboxes: sandboxes, nodes: nodes, newGuest: newGuest, byID: map[string]*openGuest{},
 		uses: uses{busy: map[string]int{}, used: map[string]sandbox.Use{}, last: map[string]time.Time{}},

@@ -9,9 +9,17 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
+// launcher is the part of a Guest that starts executions.
+type launcher interface {
+	Runner
+	// Of Interpreters.
+	Execute(ctx context.Context, req CellRequest, handle func(RunEvent) error) (RunEnd, error)
+	Programs(ctx context.Context, names []string) ([]string, error)
+}
+
 // launch runs code the way of its language: in a context, as the argument of a
 // program, or from a file.
-func launch(ctx context.Context, guest Guest, lang language, req Request, as RunAs, maxOutput int64, handle func(RunEvent) error) (RunEnd, error) {
+func launch(ctx context.Context, guest launcher, lang language, req Request, as RunAs, maxOutput int64, handle func(RunEvent) error) (RunEnd, error) {
 	var end RunEnd
 	var err error
 	switch {
@@ -32,7 +40,7 @@ func launch(ctx context.Context, guest Guest, lang language, req Request, as Run
 	return end, err
 }
 
-func launchKept(ctx context.Context, guest Guest, lang language, req Request, as RunAs, maxOutput int64, handle func(RunEvent) error) (RunEnd, error) {
+func launchKept(ctx context.Context, guest launcher, lang language, req Request, as RunAs, maxOutput int64, handle func(RunEvent) error) (RunEnd, error) {
 	if req.Context != "" {
 		if err := checkContextID(req.Context); err != nil {
 			return RunEnd{}, err
@@ -52,7 +60,7 @@ func runRequest(req Request, args []string, as RunAs, maxOutput int64) RunReques
 
 // launchFile has the Guest write code to a folder of its own, compile it there if
 // its language wants that, and run it, all within the time of the Request.
-func launchFile(ctx context.Context, guest Guest, lang language, req Request, as RunAs, maxOutput int64, handle func(RunEvent) error) (RunEnd, error) {
+func launchFile(ctx context.Context, guest launcher, lang language, req Request, as RunAs, maxOutput int64, handle func(RunEvent) error) (RunEnd, error) {
 	program, err := programOf(ctx, guest, lang)
 	if err != nil {
 		return RunEnd{}, err
@@ -65,7 +73,7 @@ func launchFile(ctx context.Context, guest Guest, lang language, req Request, as
 
 // programOf returns the first of a language's programs that the Sandbox has.
 // Invalid, with the languages that it can run, when it has none.
-func programOf(ctx context.Context, guest Guest, lang language) (string, error) {
+func programOf(ctx context.Context, guest launcher, lang language) (string, error) {
 	var all []string
 	for _, l := range languages {
 		all = append(all, l.programs...)

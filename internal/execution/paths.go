@@ -71,7 +71,7 @@ func FileMode(s string) (uint32, error) {
 
 // Remove removes a file or an empty directory, or with recursive a full one. A
 // directory that is not empty is a Conflict without it, and the root is Invalid.
-func Remove(ctx context.Context, guest Guest, p string, recursive bool) error {
+func Remove(ctx context.Context, guest Files, p string, recursive bool) error {
 	if p == "/" {
 		return sandbox.Errorf(sandbox.Invalid, "the root directory cannot be removed")
 	}
@@ -84,7 +84,7 @@ func Remove(ctx context.Context, guest Guest, p string, recursive bool) error {
 }
 
 // refuseFull returns Conflict for a directory that is not empty.
-func refuseFull(ctx context.Context, guest Guest, p string) error {
+func refuseFull(ctx context.Context, guest Files, p string) error {
 	entry, err := guest.Stat(ctx, p)
 	if err != nil || entry.Type != "directory" {
 		return err

@@ -31,7 +31,7 @@ const (
 	MaxTerminalSide      = 4096
 )
 
-// Processes is what is asked of a Guest about the Processes in it. It names them
+// Processes starts, lists and ends the Processes in a Guest. It names them
 // by IDs of its own, of the form guestProcessID, or by their names. Everything
 // that it answers is its word, within bounds.
 //
@@ -44,6 +44,22 @@ type Processes interface {
 	// order in which they were started.
 	ListProcesses(ctx context.Context) ([]ProcessInfo, error)
 	GetProcess(ctx context.Context, id string) (ProcessInfo, error)
+	// WaitProcess returns when the condition holds, or will not because the
+	// Process has ended, or when timeout is over.
+	WaitProcess(ctx context.Context, id string, c Condition, timeout time.Duration) (Waited, error)
+	// EndProcess ends a Process and everything it started, and returns when it
+	// is over. Code in a context is interrupted.
+	EndProcess(ctx context.Context, id string) (ProcessInfo, error)
+	// EndProcessOf is EndProcess for the one that was started with a key.
+	EndProcessOf(ctx context.Context, key string) (ProcessInfo, error)
+	// AbandonProcess has a Process end after a while, unless somebody has begun to
+	// follow it by Run, Execute or ReadOutput meanwhile. It returns at once.
+	AbandonProcess(ctx context.Context, id string, after time.Duration) error
+}
+
+// ProcessStreams reads what the Processes in a Guest write, and tells them something. The
+// rules of Processes apply.
+type ProcessStreams interface {
 	// ReadOutput calls handle, one call at a time, with the Process and where the
 	// reading begins, then with what there is from there on, and at last with the
 	// Process again. It follows until the Process has ended. A negative from
@@ -54,17 +70,6 @@ type Processes interface {
 	WriteInput(ctx context.Context, id string, in Input) (int64, error)
 	SignalProcess(ctx context.Context, id string, signal int) (ProcessInfo, error)
 	ResizeProcess(ctx context.Context, id string, size TerminalSize) (ProcessInfo, error)
-	// EndProcess ends a Process and everything it started, and returns when it
-	// is over. Code in a context is interrupted.
-	EndProcess(ctx context.Context, id string) (ProcessInfo, error)
-	// EndProcessOf is EndProcess for the one that was started with a key.
-	EndProcessOf(ctx context.Context, key string) (ProcessInfo, error)
-	// AbandonProcess has a Process end after a while, unless somebody has begun to
-	// follow it by Run, Execute or ReadOutput meanwhile. It returns at once.
-	AbandonProcess(ctx context.Context, id string, after time.Duration) error
-	// WaitProcess returns when the condition holds, or will not because the
-	// Process has ended, or when timeout is over.
-	WaitProcess(ctx context.Context, id string, c Condition, timeout time.Duration) (Waited, error)
 }
 
 // Input is for a Process to read.
@@ -543,8 +548,14 @@ func (s *Service) ListProcesses(ctx context.Context, tenant sandbox.TenantID, id
 	return all, nil
 }
 
+// controlled is the part of a Guest that works on Processes it has.
+type controlled interface {
+	Processes
+	ProcessStreams
+}
+
 // about makes one call about a Process, which may take limit.
-func (s *Service) about(ctx context.Context, tenant sandbox.TenantID, ref ProcessRef, limit time.Duration, call func(ctx context.Context, guest Guest, id string) (ProcessInfo, error)) (Process, error) {
+func (s *Service) about(ctx context.Context, tenant sandbox.TenantID, ref ProcessRef, limit time.Duration, call func(ctx context.Context, guest controlled, id string) (ProcessInfo, error)) (Process, error) {
 	sb, guest, id, err := s.open(ctx, tenant, ref)
 	if err != nil {
 		return Process{}, err
@@ -560,7 +571,7 @@ func (s *Service) about(ctx context.Context, tenant sandbox.TenantID, ref Proces
 
 // GetProcess returns a Process as it is now.
 func (s *Service) GetProcess(ctx context.Context, tenant sandbox.TenantID, ref ProcessRef) (Process, error) {
-	return s.about(ctx, tenant, ref, startTime, func(ctx context.Context, g Guest, id string) (ProcessInfo, error) {
+	return s.about(ctx, tenant, ref, startTime, func(ctx context.Context, g controlled, id string) (ProcessInfo, error) {
 		return g.GetProcess(ctx, id)
 	})
 }
@@ -568,7 +579,7 @@ func (s *Service) GetProcess(ctx context.Context, tenant sandbox.TenantID, ref P
 // EndProcess ends a Process and everything it started, and returns it when that
 // is over.
 func (s *Service) EndProcess(ctx context.Context, tenant sandbox.TenantID, ref ProcessRef) (Process, error) {
-	return s.about(ctx, tenant, ref, startTime, func(ctx context.Context, g Guest, id string) (ProcessInfo, error) {
+	return s.about(ctx, tenant, ref, startTime, func(ctx context.Context, g controlled, id string) (ProcessInfo, error) {
 		return g.EndProcess(ctx, id)
 	})
 }

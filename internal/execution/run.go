@@ -22,12 +22,19 @@ const (
 
 var errGuard = errors.New("the guest did not end the execution in time")
 
+// followed is the part of a Guest that starts executions and ends them.
+type followed interface {
+	launcher
+	EndProcess(ctx context.Context, id string) (ProcessInfo, error)
+	AbandonProcess(ctx context.Context, id string, after time.Duration) error
+}
+
 // following is one execution as somebody waits for it: a Process of the Guest's,
 // which is found again when the way to it breaks.
 type following struct {
 	service *Service
 	sb      sandbox.Sandbox
-	guest   Guest
+	guest   followed
 	lang    language
 	req     Request
 	as      RunAs

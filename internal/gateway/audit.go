@@ -339,8 +339,17 @@ func settleAudit(a *auditing, w *writer, r *http.Request, err error) error {
 // alwaysSent are headers that say nothing about what is answered.
 var alwaysSent = []string{telemetry.RequestHeader, "X-Content-Type-Options", "Ratelimit", "Ratelimit-Policy", "Connection"}
 
-// noting notes the Sandboxes that requests turn out to be about.
-type noting struct{ sandbox.Sandboxes }
+// These ports note the Sandboxes that requests turn out to be about.
+type (
+	notingReader    struct{ sandbox.SandboxReader }
+	notingLifecycle struct{ sandbox.Lifecycle }
+	notingUpdates   struct{ sandbox.Updates }
+	notingSnapshots struct {
+		sandbox.Snapshots
+		sandboxes sandbox.SandboxReader
+	}
+	notingFiles struct{ sandbox.SnapshotFiles }
+)
 
 // noted is about with what a call returned, which it returns.
 func noted(ctx context.Context) func(sandbox.Sandbox, error) (sandbox.Sandbox, error) {
@@ -350,63 +359,63 @@ func noted(ctx context.Context) func(sandbox.Sandbox, error) (sandbox.Sandbox, e
 	}
 }
 
-func (n noting) Create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, error) {
-	return noted(ctx)(n.Sandboxes.Create(ctx, tenant, req))
+func (n notingLifecycle) Create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, error) {
+	return noted(ctx)(n.Lifecycle.Create(ctx, tenant, req))
 }
 
-func (n noting) Ensure(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, bool, error) {
-	sb, created, err := n.Sandboxes.Ensure(ctx, tenant, req)
+func (n notingLifecycle) Ensure(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, bool, error) {
+	sb, created, err := n.Lifecycle.Ensure(ctx, tenant, req)
 	about(ctx, sb.ID, err)
 	return sb, created, err
 }
 
-func (n noting) Get(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
-	return noted(ctx)(n.Sandboxes.Get(ctx, tenant, idOrName))
+func (n notingReader) Get(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
+	return noted(ctx)(n.SandboxReader.Get(ctx, tenant, idOrName))
 }
 
-func (n noting) Settled(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
-	return noted(ctx)(n.Sandboxes.Settled(ctx, tenant, idOrName))
+func (n notingReader) Settled(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
+	return noted(ctx)(n.SandboxReader.Settled(ctx, tenant, idOrName))
 }
 
-func (n noting) SetTimeout(ctx context.Context, tenant sandbox.TenantID, idOrName string, timeout time.Duration) (sandbox.Sandbox, error) {
-	return noted(ctx)(n.Sandboxes.SetTimeout(ctx, tenant, idOrName, timeout))
+func (n notingUpdates) SetTimeout(ctx context.Context, tenant sandbox.TenantID, idOrName string, timeout time.Duration) (sandbox.Sandbox, error) {
+	return noted(ctx)(n.Updates.SetTimeout(ctx, tenant, idOrName, timeout))
 }
 
-func (n noting) RunFor(ctx context.Context, tenant sandbox.TenantID, idOrName string, timeout time.Duration) (sandbox.Sandbox, error) {
-	return noted(ctx)(n.Sandboxes.RunFor(ctx, tenant, idOrName, timeout))
+func (n notingUpdates) RunFor(ctx context.Context, tenant sandbox.TenantID, idOrName string, timeout time.Duration) (sandbox.Sandbox, error) {
+	return noted(ctx)(n.Updates.RunFor(ctx, tenant, idOrName, timeout))
 }
 
-func (n noting) Update(ctx context.Context, tenant sandbox.TenantID, idOrName string, change sandbox.Change) (sandbox.Sandbox, error) {
-	return noted(ctx)(n.Sandboxes.Update(ctx, tenant, idOrName, change))
+func (n notingUpdates) Update(ctx context.Context, tenant sandbox.TenantID, idOrName string, change sandbox.Change) (sandbox.Sandbox, error) {
+	return noted(ctx)(n.Updates.Update(ctx, tenant, idOrName, change))
 }
 
-func (n noting) Touch(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
-	return noted(ctx)(n.Sandboxes.Touch(ctx, tenant, idOrName))
+func (n notingUpdates) Touch(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
+	return noted(ctx)(n.Updates.Touch(ctx, tenant, idOrName))
 }
 
-func (n noting) End(ctx context.Context, tenant sandbox.TenantID, idOrName string, cause sandbox.Cause) (sandbox.Sandbox, error) {
-	return noted(ctx)(n.Sandboxes.End(ctx, tenant, idOrName, cause))
+func (n notingLifecycle) End(ctx context.Context, tenant sandbox.TenantID, idOrName string, cause sandbox.Cause) (sandbox.Sandbox, error) {
+	return noted(ctx)(n.Lifecycle.End(ctx, tenant, idOrName, cause))
 }
 
-func (n noting) Pause(ctx context.Context, tenant sandbox.TenantID, idOrName string, filesOnly bool) (sandbox.Sandbox, error) {
-	return noted(ctx)(n.Sandboxes.Pause(ctx, tenant, idOrName, filesOnly))
+func (n notingLifecycle) Pause(ctx context.Context, tenant sandbox.TenantID, idOrName string, filesOnly bool) (sandbox.Sandbox, error) {
+	return noted(ctx)(n.Lifecycle.Pause(ctx, tenant, idOrName, filesOnly))
 }
 
-func (n noting) Resume(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
-	return noted(ctx)(n.Sandboxes.Resume(ctx, tenant, idOrName))
+func (n notingLifecycle) Resume(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
+	return noted(ctx)(n.Lifecycle.Resume(ctx, tenant, idOrName))
 }
 
-func (n noting) Reboot(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
-	return noted(ctx)(n.Sandboxes.Reboot(ctx, tenant, idOrName))
+func (n notingLifecycle) Reboot(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
+	return noted(ctx)(n.Lifecycle.Reboot(ctx, tenant, idOrName))
 }
 
-func (n noting) Rollback(ctx context.Context, tenant sandbox.TenantID, idOrName, snapshot string) (sandbox.Sandbox, error) {
-	return noted(ctx)(n.Sandboxes.Rollback(ctx, tenant, idOrName, snapshot))
+func (n notingSnapshots) Rollback(ctx context.Context, tenant sandbox.TenantID, idOrName, snapshot string) (sandbox.Sandbox, error) {
+	return noted(ctx)(n.Snapshots.Rollback(ctx, tenant, idOrName, snapshot))
 }
 
-func (n noting) Fork(ctx context.Context, tenant sandbox.TenantID, idOrName string, req sandbox.ForkRequest) ([]sandbox.Forked, error) {
-	_, _ = n.Get(ctx, tenant, idOrName) // for its ID; the fork itself tells what is wrong
-	forks, err := n.Sandboxes.Fork(ctx, tenant, idOrName, req)
+func (n notingSnapshots) Fork(ctx context.Context, tenant sandbox.TenantID, idOrName string, req sandbox.ForkRequest) ([]sandbox.Forked, error) {
+	_, _ = n.sandboxes.Get(ctx, tenant, idOrName) // for its ID; the fork itself tells what is wrong
+	forks, err := n.Snapshots.Fork(ctx, tenant, idOrName, req)
 	for _, f := range forks {
 		if f.Err == nil {
 			rest.Made(ctx, f.Sandbox.ID)
@@ -415,8 +424,8 @@ func (n noting) Fork(ctx context.Context, tenant sandbox.TenantID, idOrName stri
 	return forks, err
 }
 
-func (n noting) TakeSnapshot(ctx context.Context, tenant sandbox.TenantID, idOrName string, req sandbox.SnapshotRequest) (sandbox.Snapshot, error) {
-	taken, err := n.Sandboxes.TakeSnapshot(ctx, tenant, idOrName, req)
+func (n notingSnapshots) TakeSnapshot(ctx context.Context, tenant sandbox.TenantID, idOrName string, req sandbox.SnapshotRequest) (sandbox.Snapshot, error) {
+	taken, err := n.Snapshots.TakeSnapshot(ctx, tenant, idOrName, req)
 	if err == nil {
 		about(ctx, taken.SandboxID, nil)
 		rest.Made(ctx, taken.ID)
@@ -424,8 +433,8 @@ func (n noting) TakeSnapshot(ctx context.Context, tenant sandbox.TenantID, idOrN
 	return taken, err
 }
 
-func (n noting) ImportSnapshot(ctx context.Context, tenant sandbox.TenantID, req sandbox.ImportRequest, file io.Reader) (sandbox.Snapshot, error) {
-	taken, err := n.Sandboxes.ImportSnapshot(ctx, tenant, req, file)
+func (n notingFiles) ImportSnapshot(ctx context.Context, tenant sandbox.TenantID, req sandbox.ImportRequest, file io.Reader) (sandbox.Snapshot, error) {
+	taken, err := n.SnapshotFiles.ImportSnapshot(ctx, tenant, req, file)
 	if err == nil {
 		rest.Made(ctx, taken.ID)
 	}

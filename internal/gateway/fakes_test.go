@@ -287,37 +287,13 @@ func (f *sandboxes) live() int {
 	return n
 }
 
-// unasked is what no test asks for; whatever is beside it comes first.
-type unasked struct{ sandbox.Nodes }
-
 // nodes is one Node whose Boots all are the same guest.
 type nodes struct {
 	volumeFiles
-	unasked
 
 	mu       sync.Mutex
 	notReady []string
 	silent   bool
-}
-
-func (n *nodes) Start(context.Context, string, sandbox.StartRequest) (sandbox.Started, error) {
-	return sandbox.Started{}, errors.New("not for the gateway")
-}
-
-func (n *nodes) Update(context.Context, string, string, sandbox.Binding) error {
-	return errors.New("not for the gateway")
-}
-
-func (n *nodes) Stop(context.Context, string, string, time.Duration) error {
-	return errors.New("not for the gateway")
-}
-
-func (n *nodes) Boots(context.Context, string) ([]sandbox.BoundBoot, error) {
-	return nil, errors.New("not for the gateway")
-}
-
-func (n *nodes) Traffic(context.Context, string) ([]sandbox.BootTraffic, error) {
-	return nil, errors.New("not for the gateway")
 }
 
 func (n *nodes) Dial(_ context.Context, _ string, to sandbox.BootRef, _ uint16) (net.Conn, error) {
@@ -351,6 +327,7 @@ func (n *nodes) Stats(_ context.Context, node string) (sandbox.NodeStats, error)
 // guest is a Guest with files in memory and programs in Go, by their code.
 type guest struct {
 	execution.Processes // nil, or those of a real Guest
+	execution.ProcessStreams
 
 	dial execution.Dial
 

@@ -69,7 +69,9 @@ func newFixture(t testing.TB, change ...func(*gateway.Config)) *fixture {
 		Keys: f.keys, Tenants: f.tenants, Users: users.New(users.Config{Store: store, Audit: store, Revoked: f.keys.Distrust}), Secrets: secrets.New(store, testKeyring(t)), Store: store, SigningKeys: store, Quotas: store, Usage: store, Audit: store,
 		Records: f.sandboxes, Forward: func(context.Context, net.Conn, uint16) (net.Conn, error) { return nil, sandbox.Unavailable }, AccessToken: func(id string) string { return "token of " + id }, TrafficToken: func(id string) string { return "traffic token of " + id },
 		Uploads: t.TempDir(), E2BTemplates: map[string]string{"code-interpreter-v1": "base"},
-		Sandboxes: f.sandboxes, Nodes: f.nodes, Templates: f.templates, Tokens: f.tokens, Dev: true,
+		Sandboxes: f.sandboxes, Lifecycle: f.sandboxes, Updates: f.sandboxes, Snapshots: f.sandboxes, SnapshotFiles: f.sandboxes, Volumes: f.sandboxes,
+		Boots: f.nodes, Reports: f.nodes, NodeVolumes: f.nodes, VolumeFiles: f.nodes,
+		Templates: f.templates, TemplateBuilds: f.templates, TemplateQuota: f.templates, Tokens: f.tokens, Dev: true,
 		NodeNames: func(context.Context) ([]string, error) { return []string{"n1"}, nil },
 		NewGuest: func(_ string, dial execution.Dial) execution.Guest {
 			f.guest.mu.Lock()

@@ -431,19 +431,19 @@ func TestIdempotencyTakeover(t *testing.T) {
 
 // panicking panics at the first Create.
 type panicking struct {
-	sandbox.Sandboxes
+	sandbox.Lifecycle
 	once sync.Once
 }
 
 func (p *panicking) Create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, error) {
 	p.once.Do(func() { panic("boom") })
-	return p.Sandboxes.Create(ctx, tenant, req)
+	return p.Lifecycle.Create(ctx, tenant, req)
 }
 
 // A request whose handler panics leaves its key to the repeat.
 func TestIdempotencyAfterAPanic(t *testing.T) {
 	for _, path := range []string{"/api/v1/sessions", createCall} {
-		f := newFixture(t, func(c *gateway.Config) { c.Sandboxes = &panicking{Sandboxes: c.Sandboxes} })
+		f := newFixture(t, func(c *gateway.Config) { c.Lifecycle = &panicking{Lifecycle: c.Lifecycle} })
 		ask := func() answer {
 			return f.plain("POST", path, `{}`, "Authorization", "Bearer "+f.token, "Content-Type", "application/json", idempotent, "k")
 		}

@@ -9,8 +9,8 @@ import (
 // placed creates Sandboxes with the user and the folder of their Templates, where the
 // request names none.
 type placed struct {
-	sandbox.Sandboxes
-	templates sandbox.Templates
+	sandbox.Lifecycle
+	templates sandbox.TemplateCatalog
 }
 
 func (p placed) Create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, error) {
@@ -25,5 +25,5 @@ func (p placed) Create(ctx context.Context, tenant sandbox.TenantID, req sandbox
 			}
 		}
 	}
-	return p.Sandboxes.Create(ctx, tenant, req)
+	return p.Lifecycle.Create(ctx, tenant, req)
 }

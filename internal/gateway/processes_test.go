@@ -52,10 +52,11 @@ func (f *fixture) withProcesses() (sandboxID string) {
 		}
 		srv.Close()
 	})
-	f.guest.Processes = client.New(func(ctx context.Context, _ uint16) (net.Conn, error) {
+	real := client.New(func(ctx context.Context, _ uint16) (net.Conn, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, "tcp", srv.Listener.Addr().String())
 	})
+	f.guest.Processes, f.guest.ProcessStreams = real, real
 	return f.acquire()
 }
 

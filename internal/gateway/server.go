@@ -62,9 +62,22 @@ const (
 
 // Config is what a Server is made of. What says nothing else is required.
 type Config struct {
-	Sandboxes sandbox.Sandboxes
-	Nodes     sandbox.Nodes
-	Templates sandbox.Templates
+	// The ports of the session manager.
+	Sandboxes     sandbox.SandboxReader
+	Lifecycle     sandbox.Lifecycle
+	Updates       sandbox.Updates
+	Snapshots     sandbox.Snapshots
+	SnapshotFiles sandbox.SnapshotFiles
+	Volumes       sandbox.Volumes
+	// The ports of the Nodes.
+	Boots       sandbox.BootDialer
+	Reports     sandbox.NodeReports
+	NodeVolumes sandbox.NodeVolumes
+	VolumeFiles sandbox.VolumeFiles
+	// The ports of the Templates.
+	Templates      sandbox.TemplateCatalog
+	TemplateBuilds sandbox.TemplateBuilds
+	TemplateQuota  sandbox.TemplateQuota
 	// NodeNames lists the Nodes of this installation.
 	NodeNames func(context.Context) ([]string, error)
 	NewGuest  execution.NewGuest
@@ -166,7 +179,9 @@ type Server struct {
 // New returns a Server. It panics on a Config that lacks a required part: that
 // is a mistake of the program.
 func New(c Config) *Server {
-	if c.Sandboxes == nil || c.Nodes == nil || c.Templates == nil || c.NodeNames == nil || c.NewGuest == nil || c.Tokens == nil ||
+	if c.Sandboxes == nil || c.Lifecycle == nil || c.Updates == nil || c.Snapshots == nil || c.SnapshotFiles == nil || c.Volumes == nil ||
+		c.Boots == nil || c.Reports == nil || c.NodeVolumes == nil || c.VolumeFiles == nil || c.Templates == nil || c.TemplateBuilds == nil || c.TemplateQuota == nil ||
+		c.NodeNames == nil || c.NewGuest == nil || c.Tokens == nil ||
 		c.Keys == nil || c.Secrets == nil || c.Tenants == nil || c.Users == nil || c.Store == nil || c.Audit == nil || c.Quotas == nil || c.Usage == nil || c.SigningKeys == nil || c.Records == nil || c.Forward == nil || c.AccessToken == nil || c.TrafficToken == nil || c.Log == nil {
 		panic("gateway.New: a required part of the Config is missing")
 	}
@@ -177,37 +192,57 @@ func New(c Config) *Server {
 		c.Event = func(sandbox.Event) {}
 	}
 	c.Drain = cmp.Or(c.Drain, 10*time.Second)
-	c.Sandboxes = noting{c.Sandboxes}
+	c.Sandboxes, c.Lifecycle, c.Updates = notingReader{c.Sandboxes}, notingLifecycle{c.Lifecycle}, notingUpdates{c.Updates}
+	c.Snapshots, c.SnapshotFiles = notingSnapshots{c.Snapshots, c.Sandboxes}, notingFiles{c.SnapshotFiles}
 	s := &Server{
 		Config: c, limits: ratelimit.New(c.Limits), draining: make(chan struct{}),
 		metrics: newMetrics(c.Registry), memory: spool.NewMemory(messageMemory, messageMemory/2),
 	}
 	s.audit = &auditLog{store: c.Audit, log: c.Log, failed: s.metrics.unrecorded}
 	ports := signing.NewPorts(c.TrafficToken, nil)
-	s.guests = execution.NewGuests(c.Sandboxes, c.Nodes, c.NewGuest)
-	boxes := placed{c.Sandboxes, c.Templates}
+	s.guests = execution.NewGuests(struct {
+		sandbox.SandboxReader
+		sandbox.Lifecycle
+		sandbox.Updates
+	}{c.Sandboxes, c.Lifecycle, c.Updates}, c.Boots, c.NewGuest)
+	lives := placed{c.Lifecycle, c.Templates}
 	s.api = &rest.API{
-		Sandboxes: boxes, Nodes: c.Nodes, NodeNames: c.NodeNames,
+		Sandboxes: c.Sandboxes, Lifecycle: lives, Updates: c.Updates, Snapshots: c.Snapshots, SnapshotFiles: c.SnapshotFiles, Volumes: c.Volumes,
+		Reports: c.Reports, NodeVolumes: c.NodeVolumes, NodeNames: c.NodeNames, Templates: c.Templates, TemplateQuota: c.TemplateQuota,
 		Guests: s.guests, URLs: signing.NewURLs(c.SigningKeys, nil), Keys: c.Keys, Secrets: c.Secrets, Tenants: c.Tenants, Users: c.Users, Quotas: c.Quotas, Audit: c.Audit, Log: c.Log,
 		Usage: c.Usage, Prices: c.Prices, PortTokens: ports, Domain: c.Domain,
 	}
 	s.api.Executions = execution.New(execution.Config{
-		Sandboxes: boxes, Guests: s.guests, Log: c.Log, Observe: s.metrics.execution, Event: c.Event,
+		Sandboxes: struct {
+			sandbox.SandboxReader
+			sandbox.Lifecycle
+		}{c.Sandboxes, lives},
+		Guests: s.guests, Log: c.Log, Observe: s.metrics.execution, Event: c.Event,
 		Spools: spool.NewBudget(c.Spool, spooled, spooled/4),
 	})
-	s.builds = steps.New(steps.Config{Sandboxes: c.Sandboxes, Guests: s.guests, Templates: c.Templates, Uploads: c.Uploads, Kept: c.Builds, Inexact: c.InexactImages, StandIns: c.E2BTemplates, Log: c.Log})
-	templates := steps.Templates{Templates: c.Templates, Steps: s.builds}
-	s.api.Templates = templates
+	s.builds = steps.New(steps.Config{
+		Sandboxes: struct {
+			sandbox.Lifecycle
+			sandbox.Snapshots
+		}{c.Lifecycle, c.Snapshots},
+		Templates: struct {
+			sandbox.TemplateCatalog
+			sandbox.TemplateQuota
+		}{c.Templates, c.TemplateQuota},
+		TemplateBuilds: c.TemplateBuilds, Guests: s.guests, Uploads: c.Uploads, Kept: c.Builds, Inexact: c.InexactImages, StandIns: c.E2BTemplates, Log: c.Log,
+	})
+	s.api.TemplateBuilds = steps.Builds{TemplateBuilds: c.TemplateBuilds, Steps: s.builds}
 	s.services = rpc.Services(&rpc.API{
-		Sandboxes: boxes, Guests: s.guests, Executions: s.api.Executions, Templates: templates, Keys: c.Keys, Secrets: c.Secrets, Volumes: c.Nodes, Once: s.onceCall,
+		Sandboxes: c.Sandboxes, Lifecycle: lives, Updates: c.Updates, Snapshots: c.Snapshots, Volumes: c.Volumes, NodeVolumes: c.NodeVolumes,
+		Guests: s.guests, Executions: s.api.Executions, Templates: c.Templates, TemplateBuilds: s.api.TemplateBuilds, Keys: c.Keys, Secrets: c.Secrets, Once: s.onceCall,
 	})
 	s.e2b = &e2b.API{
-		Sandboxes: c.Sandboxes, Records: c.Records, Guests: s.guests, Executions: s.api.Executions,
+		Sandboxes: c.Sandboxes, Lifecycle: c.Lifecycle, Updates: c.Updates, Snapshots: c.Snapshots, Volumes: c.Volumes, VolumeFiles: c.VolumeFiles, Records: c.Records, Guests: s.guests, Executions: s.api.Executions,
 		AccessToken: c.AccessToken, PortTokens: ports, Domain: c.Domain, TLS: c.TLS != nil, DevAuthority: c.DevAuthority, Templates: c.E2BTemplates, Secure: c.E2BSecure, Catalog: c.Templates, Secrets: c.Secrets, Builds: s.builds, Keys: c.Keys, URLs: s.api.URLs, Log: c.Log,
-		Volumes: c.Nodes, VolumeTokens: signing.NewVolumes(c.SigningKeys, nil),
+		VolumeTokens: signing.NewVolumes(c.SigningKeys, nil),
 	}
 	s.traffic = traffic.New(traffic.Config{
-		Records: c.Records, Nodes: c.Nodes, Forward: c.Forward, Wake: s.wake, Use: s.guests.Use, Enter: c.Tenants.Enter, AccessToken: c.AccessToken, Tokens: ports, Ours: s.ours, Log: c.Log,
+		Records: c.Records, Nodes: c.Boots, Forward: c.Forward, Wake: s.wake, Use: s.guests.Use, Enter: c.Tenants.Enter, AccessToken: c.AccessToken, Tokens: ports, Ours: s.ours, Log: c.Log,
 	})
 	s.api.Ports = s.traffic
 	s.mcp = mcp.NewHandler(inProcess{s}, s.draining)

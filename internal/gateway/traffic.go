@@ -43,7 +43,7 @@ const minWoken = 5 * time.Minute
 // whatever is sent to a port; unless that is how it pauses by itself.
 func (s *Server) wake(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
 	if sb.State == sandbox.Paused && sb.OnTimeout != sandbox.OnTimeoutPauseFiles {
-		snap, err := s.Sandboxes.SnapshotByID(ctx, sb.Tenant, sb.Snapshot)
+		snap, err := s.Snapshots.SnapshotByID(ctx, sb.Tenant, sb.Snapshot)
 		if err == nil && !snap.Memory {
 			return sb, sandbox.Errorf(sandbox.Conflict, "the sandbox is paused without its memory: resume it")
 		}
@@ -53,7 +53,7 @@ func (s *Server) wake(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox,
 	if err != nil || !paused || time.Until(sb.Deadline) >= minWoken-time.Second {
 		return sb, err
 	}
-	longer, err := s.Sandboxes.RunFor(ctx, sb.Tenant, sb.ID, minWoken)
+	longer, err := s.Updates.RunFor(ctx, sb.Tenant, sb.ID, minWoken)
 	switch {
 	case errors.Is(err, sandbox.Exhausted): // it runs for as long as it may
 		return sb, nil

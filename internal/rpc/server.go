@@ -31,7 +31,7 @@ const (
 type Service struct {
 	Name    string // as gRPC calls it
 	handler func(...connect.HandlerOption) (string, http.Handler)
-	nodes   sandbox.Nodes // whose Dial is served too; nil: none
+	nodes   sandbox.BootDialer // whose Dial is served too; nil: none
 	carried map[string]transfer
 }
 

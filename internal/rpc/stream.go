@@ -197,7 +197,7 @@ func (s *stream) CloseWrite() error {
 
 // dials answers the dials of gateways.
 type dials struct {
-	nodes sandbox.Nodes
+	nodes sandbox.BootDialer
 	keys  *Keys
 
 	mu      sync.Mutex

@@ -118,54 +118,41 @@ func changeFields(c *sandbox.VolumeFileChange) map[string]**uint32 {
 	return map[string]**uint32{"uid": &c.UID, "gid": &c.GID, "mode": &c.Mode}
 }
 
-// volumes returns the Node's Volumes for a call of a role that may make it.
-func (s nodeServer) volumes(ctx context.Context, roles ...Role) (sandbox.VolumeFiles, error) {
-	if err := callerOf(ctx).may(roles...); err != nil {
-		return nil, err
-	}
-	files, ok := s.n.(sandbox.VolumeFiles)
-	if !ok {
-		return nil, sandbox.Errorf(sandbox.Unsupported, "the node keeps no volumes")
-	}
-	return files, nil
-}
-
-// file returns what a call about a file names, of the caller's Tenant.
-func (s nodeServer) file(ctx context.Context, volume string) (sandbox.VolumeFiles, sandbox.VolumeRef, error) {
-	files, err := s.volumes(ctx, Gateway)
-	if err != nil {
-		return nil, sandbox.VolumeRef{}, err
+// file returns the Volume that a call about a file names, of the caller's Tenant.
+func file(ctx context.Context, volume string) (sandbox.VolumeRef, error) {
+	if err := callerOf(ctx).may(Gateway); err != nil {
+		return sandbox.VolumeRef{}, err
 	}
 	t, err := tenant(ctx)
-	return files, sandbox.VolumeRef{ID: volume, Tenant: t}, err
+	return sandbox.VolumeRef{ID: volume, Tenant: t}, err
 }
 
 func (s nodeServer) CreateVolume(ctx context.Context, r *connect.Request[nodev1.CreateVolumeRequest]) (*connect.Response[nodev1.CreateVolumeResponse], error) {
 	if err := checkTenant(ctx, r.Msg.Volume); err != nil {
 		return nil, internal(err)
 	}
-	files, err := s.volumes(ctx, SessionManager)
+	err := callerOf(ctx).may(SessionManager)
 	if err == nil {
-		err = files.CreateVolume(ctx, r.Msg.Node, toVolumeSpec(r.Msg.Volume))
+		err = s.n.CreateVolume(ctx, r.Msg.Node, toVolumeSpec(r.Msg.Volume))
 	}
 	return answer(&nodev1.CreateVolumeResponse{}, err)
 }
 
 func (s nodeServer) DeleteVolume(ctx context.Context, r *connect.Request[nodev1.DeleteVolumeRequest]) (*connect.Response[nodev1.DeleteVolumeResponse], error) {
-	files, err := s.volumes(ctx, SessionManager)
+	err := callerOf(ctx).may(SessionManager)
 	if err == nil {
-		err = files.DeleteVolume(ctx, r.Msg.Node, r.Msg.Volume)
+		err = s.n.DeleteVolume(ctx, r.Msg.Node, r.Msg.Volume)
 	}
 	return answer(&nodev1.DeleteVolumeResponse{}, err)
 }
 
 func (s nodeServer) ListVolumes(ctx context.Context, r *connect.Request[nodev1.ListVolumesRequest]) (*connect.Response[nodev1.ListVolumesResponse], error) {
 	res := &nodev1.ListVolumesResponse{}
-	files, err := s.volumes(ctx, SessionManager, Gateway)
+	err := callerOf(ctx).may(SessionManager, Gateway)
 	if err != nil {
 		return answer(res, err)
 	}
-	all, err := files.ListVolumes(ctx, r.Msg.Node)
+	all, err := s.n.ListVolumes(ctx, r.Msg.Node)
 	for _, v := range all {
 		res.Volumes = append(res.Volumes, &nodev1.VolumeUse{Id: v.ID, Bytes: v.Bytes, Files: v.Files})
 	}
@@ -173,20 +160,20 @@ func (s nodeServer) ListVolumes(ctx context.Context, r *connect.Request[nodev1.L
 }
 
 func (s nodeServer) StatVolumeFile(ctx context.Context, r *connect.Request[nodev1.StatVolumeFileRequest]) (*connect.Response[nodev1.StatVolumeFileResponse], error) {
-	files, of, err := s.file(ctx, r.Msg.GetOf().GetVolume())
+	of, err := file(ctx, r.Msg.GetOf().GetVolume())
 	if err != nil {
 		return nil, internal(err)
 	}
-	f, err := files.StatVolumeFile(ctx, r.Msg.Of.Node, of, r.Msg.Of.Path)
+	f, err := s.n.StatVolumeFile(ctx, r.Msg.Of.Node, of, r.Msg.Of.Path)
 	return answer(&nodev1.StatVolumeFileResponse{File: fromVolumeFile(f)}, err)
 }
 
 func (s nodeServer) ListVolumeFolder(ctx context.Context, r *connect.Request[nodev1.ListVolumeFolderRequest]) (*connect.Response[nodev1.ListVolumeFolderResponse], error) {
-	files, of, err := s.file(ctx, r.Msg.GetOf().GetVolume())
+	of, err := file(ctx, r.Msg.GetOf().GetVolume())
 	if err != nil {
 		return nil, internal(err)
 	}
-	all, err := files.ListVolumeFolder(ctx, r.Msg.Of.Node, of, r.Msg.Of.Path, int(r.Msg.Depth))
+	all, err := s.n.ListVolumeFolder(ctx, r.Msg.Of.Node, of, r.Msg.Of.Path, int(r.Msg.Depth))
 	res := &nodev1.ListVolumeFolderResponse{}
 	for _, f := range all {
 		res.Files = append(res.Files, fromVolumeFile(f))
@@ -195,41 +182,41 @@ func (s nodeServer) ListVolumeFolder(ctx context.Context, r *connect.Request[nod
 }
 
 func (s nodeServer) MakeVolumeFolder(ctx context.Context, r *connect.Request[nodev1.MakeVolumeFolderRequest]) (*connect.Response[nodev1.MakeVolumeFolderResponse], error) {
-	files, of, err := s.file(ctx, r.Msg.GetOf().GetVolume())
+	of, err := file(ctx, r.Msg.GetOf().GetVolume())
 	if err != nil {
 		return nil, internal(err)
 	}
-	f, err := files.MakeVolumeFolder(ctx, r.Msg.Of.Node, of, r.Msg.Of.Path, toFileChange(r.Msg.Change), r.Msg.Force)
+	f, err := s.n.MakeVolumeFolder(ctx, r.Msg.Of.Node, of, r.Msg.Of.Path, toFileChange(r.Msg.Change), r.Msg.Force)
 	return answer(&nodev1.MakeVolumeFolderResponse{File: fromVolumeFile(f)}, err)
 }
 
 func (s nodeServer) ChangeVolumeFile(ctx context.Context, r *connect.Request[nodev1.ChangeVolumeFileRequest]) (*connect.Response[nodev1.ChangeVolumeFileResponse], error) {
-	files, of, err := s.file(ctx, r.Msg.GetOf().GetVolume())
+	of, err := file(ctx, r.Msg.GetOf().GetVolume())
 	if err != nil {
 		return nil, internal(err)
 	}
-	f, err := files.ChangeVolumeFile(ctx, r.Msg.Of.Node, of, r.Msg.Of.Path, toFileChange(r.Msg.Change))
+	f, err := s.n.ChangeVolumeFile(ctx, r.Msg.Of.Node, of, r.Msg.Of.Path, toFileChange(r.Msg.Change))
 	return answer(&nodev1.ChangeVolumeFileResponse{File: fromVolumeFile(f)}, err)
 }
 
 func (s nodeServer) RemoveVolumeFile(ctx context.Context, r *connect.Request[nodev1.RemoveVolumeFileRequest]) (*connect.Response[nodev1.RemoveVolumeFileResponse], error) {
-	files, of, err := s.file(ctx, r.Msg.GetOf().GetVolume())
+	of, err := file(ctx, r.Msg.GetOf().GetVolume())
 	if err != nil {
 		return nil, internal(err)
 	}
-	return answer(&nodev1.RemoveVolumeFileResponse{}, files.RemoveVolumeFile(ctx, r.Msg.Of.Node, of, r.Msg.Of.Path))
+	return answer(&nodev1.RemoveVolumeFileResponse{}, s.n.RemoveVolumeFile(ctx, r.Msg.Of.Node, of, r.Msg.Of.Path))
 }
 
 func (s nodeServer) readVolumeFile(ctx context.Context, q url.Values, _ io.Reader, to io.Writer) error {
-	files, of, err := s.file(ctx, q.Get("volume"))
+	of, err := file(ctx, q.Get("volume"))
 	if err != nil {
 		return err
 	}
-	return files.ReadVolumeFile(ctx, q.Get("node"), of, q.Get("path"), to)
+	return s.n.ReadVolumeFile(ctx, q.Get("node"), of, q.Get("path"), to)
 }
 
 func (s nodeServer) writeVolumeFile(ctx context.Context, q url.Values, from io.Reader, to io.Writer) error {
-	files, of, err := s.file(ctx, q.Get("volume"))
+	of, err := file(ctx, q.Get("volume"))
 	if err != nil {
 		return err
 	}
@@ -244,7 +231,7 @@ func (s nodeServer) writeVolumeFile(ctx context.Context, q url.Values, from io.R
 		}
 		*field = new(uint32(n))
 	}
-	f, err := files.WriteVolumeFile(ctx, q.Get("node"), of, q.Get("path"), c, q.Get("force") == "true", from)
+	f, err := s.n.WriteVolumeFile(ctx, q.Get("node"), of, q.Get("path"), c, q.Get("force") == "true", from)
 	return writeReply(to, fromVolumeFile(f), err)
 }
 

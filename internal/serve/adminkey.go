@@ -18,7 +18,7 @@ import (
 )
 
 // KeysOf is the Keys of a Store.
-func KeysOf(s sandbox.Store) *keys.Service { return keys.New(s, slog.New(slog.DiscardHandler)) }
+func KeysOf(s sandbox.KeyStore) *keys.Service { return keys.New(s, slog.New(slog.DiscardHandler)) }
 
 // TenantsOf is the Tenants of a Store, who have built images. Who uses them records it.
 func TenantsOf(s sandbox.Store, images *template.Store, layout launch.Layout) *tenants.Service {

@@ -12,6 +12,7 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/blobs/disk"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/blobs/s3"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/failpoint"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/run"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/offload"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
@@ -54,7 +55,7 @@ func (j *joined) openBlobs(ctx context.Context) (sandbox.Blobs, error) {
 // openOffload puts what keeps copies of saved states around the engine, if that is
 // wanted.
 func (j *joined) openOffload(ctx context.Context, name string) error {
-	inner := offload.Inner(j.engine)
+	inner := failpoint.Saver(j.engine)
 	if j.points != nil {
 		inner = j.points.Engine(inner)
 	}

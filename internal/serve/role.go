@@ -107,7 +107,7 @@ type life struct {
 	records session.Records
 }
 
-func lifeOf(manager sandbox.Sandboxes, store session.RecordStore) life {
+func lifeOf(manager sandbox.Sandboxes, store sandbox.Store) life {
 	return life{manager, session.Records{Store: store}}
 }
 

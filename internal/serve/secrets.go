@@ -48,7 +48,7 @@ func keyringOf(cfg config.Config) (secrets.KMS, error) {
 
 // OperatorSecrets is the Secrets of a Store for the operator on the server
 // itself, whom the environment of the server must be set for.
-func OperatorSecrets(getenv func(string) string, store sandbox.Store) (*secrets.Service, error) {
+func OperatorSecrets(getenv func(string) string, store sandbox.SecretStore) (*secrets.Service, error) {
 	keys, file := config.SecretsKeys(getenv)
 	kms, err := keyringOf(config.Config{SecretsKeys: keys, SecretsKeyFile: file})
 	if err != nil {

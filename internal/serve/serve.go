@@ -283,7 +283,9 @@ func (j *joined) door(sandboxes sandbox.Sandboxes, nodes sandbox.Nodes, names fu
 	apiKeys := keys.New(j.store, j.log)
 	return gateway.New(gateway.Config{
 		TLS: secure, DevAuthority: devAuthority,
-		Sandboxes: sandboxes, Nodes: nodes, Templates: j.templates, Tokens: tokens, Dev: j.cfg.Dev, Log: j.log, Registry: j.registry,
+		Sandboxes: sandboxes, Lifecycle: sandboxes, Updates: sandboxes, Snapshots: sandboxes, SnapshotFiles: sandboxes, Volumes: sandboxes,
+		Boots: nodes, Reports: nodes, NodeVolumes: nodes, VolumeFiles: nodes,
+		Templates: j.templates, TemplateBuilds: j.templates, TemplateQuota: j.templates, Tokens: tokens, Dev: j.cfg.Dev, Log: j.log, Registry: j.registry,
 		Keys: apiKeys, Secrets: j.secrets, Store: j.store, CheckWrite: j.store.CheckWrite,
 		Tenants:     tenants.New(tenants.Config{Store: j.store, Templates: j.templates, Audit: j.store, Event: j.hooks.Tell, Log: j.log}),
 		Users:       users.New(users.Config{Store: j.store, Audit: j.store, Revoked: apiKeys.Distrust, Log: j.log}),

@@ -9,14 +9,14 @@ import (
 // Records reads Sandboxes and Volumes in the Store: that part of sandbox.Sandboxes which
 // changes nothing, and so needs no Manager.
 type Records struct {
-	Store RecordStore
+	Store recordStore
 }
 
-// RecordStore is what of a Store Records read.
-type RecordStore interface {
-	sandbox.SandboxStore
-	sandbox.SnapshotStore
-	sandbox.VolumeStore
+// recordStore is the part of a Store that Records read.
+type recordStore interface {
+	sandbox.SandboxRecords
+	sandbox.SnapshotRecords
+	sandbox.VolumeRecords
 }
 
 // Get is sandbox.Sandboxes.Get.

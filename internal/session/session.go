@@ -99,12 +99,35 @@ type Imported interface {
 	Drop(ctx context.Context, version string) error
 }
 
+// store is the part of a Store that a Manager reads and writes.
+type store interface {
+	sandbox.SandboxStore
+	sandbox.SnapshotStore
+	sandbox.VolumeStore
+	// Of sandbox.NodeStore, QuotaStore and TenantStore.
+	Nodes(ctx context.Context) ([]sandbox.NodeRecord, error)
+	TenantQuota(ctx context.Context, tenant sandbox.TenantID) (sandbox.Quota, error)
+	Suspensions(ctx context.Context) (sandbox.Suspensions, error)
+	// Of sandbox.UsageStore.
+	CountUsage(ctx context.Context, sandboxes []string, at time.Time) error
+	CountTraffic(ctx context.Context, boots []sandbox.BootTraffic, at time.Time) error
+	Usage(ctx context.Context, query sandbox.UsageQuery) (sandbox.UsagePage, error)
+	TrimUsage(ctx context.Context, before sandbox.Day) (int, error)
+}
+
+// nodes is the part of sandbox.Nodes that a Manager calls.
+type nodes interface {
+	sandbox.NodeBoots
+	sandbox.NodeSaves
+	sandbox.NodeVolumes
+}
+
 // Manager is the session manager. It implements sandbox.Sandboxes. Use New.
 // One Manager at a time works on a Store.
 type Manager struct {
 	Records
-	store     sandbox.Store
-	nodes     sandbox.Nodes
+	store     store
+	nodes     nodes
 	placement sandbox.Placement
 	images    sandbox.Images
 	cfg       Config
@@ -137,7 +160,7 @@ var (
 )
 
 // New returns a Manager. It works at once; Run adds deadlines and reconciling.
-func New(store sandbox.Store, nodes sandbox.Nodes, placement sandbox.Placement, images sandbox.Images, cfg Config) *Manager {
+func New(store store, nodes nodes, placement sandbox.Placement, images sandbox.Images, cfg Config) *Manager {
 	if cfg.Network == "" {
 		cfg.Network = sandbox.NetworkPublic
 	}

@@ -278,6 +278,6 @@ func (a *API) makeFrom(ctx context.Context, who sandbox.Identity, req sandbox.Cr
 		}
 		req.Shape, req.User, req.Cwd = t.Defaults.Shape(), t.Defaults.User, cmp.Or(t.Defaults.Cwd, home)
 	}
-	sb, err := a.Sandboxes.Create(ctx, who.Tenant, req)
+	sb, err := a.Lifecycle.Create(ctx, who.Tenant, req)
 	return sb, noRoom(err)
 }

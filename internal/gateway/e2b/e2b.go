@@ -35,7 +35,11 @@ const clientID = "cloudsandbox"
 // API holds what the handlers call. All fields are required but Domain,
 // TLS, DevAuthority, Templates and Secure.
 type API struct {
-	Sandboxes sandbox.Sandboxes
+	Sandboxes sandbox.SandboxReader
+	Lifecycle sandbox.Lifecycle
+	Updates   sandbox.Updates
+	Snapshots sandbox.Snapshots
+	Volumes   sandbox.Volumes
 	// Records finds a Sandbox, whoever owns it.
 	Records interface {
 		SandboxByID(ctx context.Context, id string) (sandbox.Sandbox, error)
@@ -46,13 +50,13 @@ type API struct {
 	AccessToken func(id string) string
 	// PortTokens open private ports.
 	PortTokens *signing.Ports
-	Catalog    sandbox.Templates
+	Catalog    sandbox.TemplateCatalog
 	Secrets    *secrets.Service
 	Builds     *steps.Service
 	Keys       *keys.Service
 	URLs       *signing.URLs
-	// Volumes reaches files of Volumes, which VolumeTokens open.
-	Volumes      sandbox.VolumeFiles
+	// VolumeFiles reaches files of Volumes, which VolumeTokens open.
+	VolumeFiles  sandbox.VolumeFiles
 	VolumeTokens *signing.Volumes
 	// Domain is where Sandboxes are reached, as PORT-ID.Domain; empty: below the name
 	// that clients reach this server by.

@@ -28,7 +28,7 @@ func (a *API) Pause(w http.ResponseWriter, r *http.Request, who sandbox.Identity
 	case sb.State == sandbox.Paused:
 		return errNotRunning(sb)
 	}
-	if _, err := a.Sandboxes.Pause(r.Context(), who.Tenant, sb.ID, body.Memory != nil && !*body.Memory); err != nil {
+	if _, err := a.Lifecycle.Pause(r.Context(), who.Tenant, sb.ID, body.Memory != nil && !*body.Memory); err != nil {
 		return absent(noRoom(err), sb.ID)
 	}
 	a.Guests.Forget(sb.ID)
@@ -57,7 +57,7 @@ func (a *API) Resume(w http.ResponseWriter, r *http.Request, who sandbox.Identit
 	}
 	if body.AutoPause != nil {
 		action := onTimeout(*body.AutoPause, nil)
-		if _, err := a.Sandboxes.Update(r.Context(), who.Tenant, sb.ID, sandbox.Change{OnTimeout: &action}); err != nil {
+		if _, err := a.Updates.Update(r.Context(), who.Tenant, sb.ID, sandbox.Change{OnTimeout: &action}); err != nil {
 			return absent(err, sb.ID)
 		}
 	}
@@ -78,9 +78,9 @@ const maxWakes = 5
 // wake resumes a paused Sandbox, from its files alone if b says so. Its end is then
 // timeout away.
 func (a *API) wake(ctx context.Context, who sandbox.Identity, sb sandbox.Sandbox, b connectBody, timeout time.Duration) (sandbox.Sandbox, error) {
-	resume := a.Sandboxes.Resume
+	resume := a.Lifecycle.Resume
 	if b.Memory != nil && !*b.Memory {
-		resume = a.Sandboxes.Reboot
+		resume = a.Lifecycle.Reboot
 	}
 	id := sb.ID
 	for range maxWakes {
@@ -89,7 +89,7 @@ func (a *API) wake(ctx context.Context, who sandbox.Identity, sb sandbox.Sandbox
 			return sb, noRoom(err)
 		}
 		a.Guests.Warm(ctx, running)
-		if sb, err = a.Sandboxes.RunFor(ctx, who.Tenant, id, timeout); err != nil {
+		if sb, err = a.Updates.RunFor(ctx, who.Tenant, id, timeout); err != nil {
 			return running, err
 		}
 		if sb.State == sandbox.Running {
@@ -148,7 +148,7 @@ func (a *API) Fork(w http.ResponseWriter, r *http.Request, who sandbox.Identity)
 	if err != nil {
 		return err
 	}
-	forks, err := a.Sandboxes.Fork(r.Context(), who.Tenant, sb.ID, req)
+	forks, err := a.Snapshots.Fork(r.Context(), who.Tenant, sb.ID, req)
 	if err != nil {
 		return absent(noRoom(err), sb.ID)
 	}
@@ -233,7 +233,7 @@ func (a *API) TakeSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.I
 		Name: name, FilesOnly: body.Memory != nil && !*body.Memory, TakeName: true,
 	}
 	req.ID = rest.ResourceLike(r.Context(), "s")
-	snap, err := a.Sandboxes.TakeSnapshot(r.Context(), who.Tenant, sb.ID, req)
+	snap, err := a.Snapshots.TakeSnapshot(r.Context(), who.Tenant, sb.ID, req)
 	if err != nil {
 		return absent(err, sb.ID)
 	}
@@ -260,7 +260,7 @@ func (a *API) ListSnapshots(w http.ResponseWriter, r *http.Request, who sandbox.
 	if q.Limit, err = limitOf(values); err != nil {
 		return err
 	}
-	page, err := a.Sandboxes.ListSnapshots(r.Context(), who.Tenant, q)
+	page, err := a.Snapshots.ListSnapshots(r.Context(), who.Tenant, q)
 	if err != nil {
 		return err
 	}
@@ -277,7 +277,7 @@ func (a *API) ListSnapshots(w http.ResponseWriter, r *http.Request, who sandbox.
 // listSnapshot answers as a list of the one with an ID, or of none.
 func (a *API) listSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.Identity, id string) error {
 	var found []sandbox.Snapshot
-	s, err := a.Sandboxes.SnapshotByID(r.Context(), who.Tenant, id)
+	s, err := a.Snapshots.SnapshotByID(r.Context(), who.Tenant, id)
 	switch {
 	case err == nil && s.Kept:
 		found = append(found, s)
@@ -294,7 +294,7 @@ func (a *API) listSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.I
 // snapshotNamed returns the ID of the Tenant's newest Snapshot of a name, tags: with
 // whatever tag; empty when it has none.
 func (a *API) snapshotNamed(ctx context.Context, who sandbox.Identity, name string, tags bool) (string, error) {
-	page, err := a.Sandboxes.ListSnapshots(ctx, who.Tenant, sandbox.SnapshotQuery{Name: name, Tags: tags, Kept: true, Limit: 1})
+	page, err := a.Snapshots.ListSnapshots(ctx, who.Tenant, sandbox.SnapshotQuery{Name: name, Tags: tags, Kept: true, Limit: 1})
 	if err != nil || len(page.Snapshots) == 0 {
 		return "", err
 	}
@@ -307,7 +307,7 @@ func (a *API) snapshotTags(ctx context.Context, who sandbox.Identity, asked stri
 	name, _ := snapshotName(who, asked)
 	name, _, _ = strings.Cut(name, ":")
 	if sandbox.ValidSnapshotID(name) {
-		s, err := a.Sandboxes.SnapshotByID(ctx, who.Tenant, name)
+		s, err := a.Snapshots.SnapshotByID(ctx, who.Tenant, name)
 		if err == nil && !s.Kept || errors.Is(err, sandbox.NotFound) {
 			return nil, nil
 		}
@@ -316,7 +316,7 @@ func (a *API) snapshotTags(ctx context.Context, who sandbox.Identity, asked stri
 	var newest []sandbox.Snapshot
 	seen := map[string]bool{}
 	for q := (sandbox.SnapshotQuery{Name: name, Tags: true, Kept: true}); ; {
-		page, err := a.Sandboxes.ListSnapshots(ctx, who.Tenant, q)
+		page, err := a.Snapshots.ListSnapshots(ctx, who.Tenant, q)
 		if err != nil {
 			return nil, err
 		}
@@ -342,7 +342,7 @@ func (a *API) DeleteTemplate(w http.ResponseWriter, r *http.Request, who sandbox
 	}
 	id, tagged := snapshotName(who, asked)
 	if sandbox.ValidSnapshotID(id) {
-		if _, err := a.Sandboxes.DeleteSnapshot(r.Context(), who.Tenant, id); err != nil {
+		if _, err := a.Snapshots.DeleteSnapshot(r.Context(), who.Tenant, id); err != nil {
 			if sandbox.CodeOf(err) == sandbox.NotFound {
 				return errNoTemplate(id)
 			}
@@ -361,7 +361,7 @@ func (a *API) DeleteTemplate(w http.ResponseWriter, r *http.Request, who sandbox
 		case named == "" || named == last:
 			return noContent(w)
 		}
-		if _, err := a.Sandboxes.DeleteSnapshot(r.Context(), who.Tenant, named); err != nil && sandbox.CodeOf(err) != sandbox.NotFound {
+		if _, err := a.Snapshots.DeleteSnapshot(r.Context(), who.Tenant, named); err != nil && sandbox.CodeOf(err) != sandbox.NotFound {
 			return err
 		}
 		last = named

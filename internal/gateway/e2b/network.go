@@ -206,7 +206,7 @@ func (a *API) SetNetwork(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	if err != nil {
 		return err
 	}
-	if _, err := a.Sandboxes.Update(r.Context(), who.Tenant, sb.ID, sandbox.Change{Network: &policy, Secrets: &uses}); err != nil {
+	if _, err := a.Updates.Update(r.Context(), who.Tenant, sb.ID, sandbox.Change{Network: &policy, Secrets: &uses}); err != nil {
 		return absent(err, sb.ID)
 	}
 	return noContent(w)

@@ -20,7 +20,7 @@ func (a *API) Get(w http.ResponseWriter, r *http.Request, who sandbox.Identity) 
 		view.EnvdAccessToken = "" // whoever has it writes
 	}
 	if sb.State == sandbox.Paused {
-		snap, err := a.Sandboxes.SnapshotByID(r.Context(), who.Tenant, sb.Snapshot)
+		snap, err := a.Snapshots.SnapshotByID(r.Context(), who.Tenant, sb.Snapshot)
 		switch {
 		case err == nil && snap.Memory:
 			view.PauseMode = "full"
@@ -68,7 +68,7 @@ func (a *API) SetTimeout(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	if err != nil {
 		return err
 	}
-	if _, err := a.Sandboxes.RunFor(r.Context(), who.Tenant, sb.ID, timeout); err != nil {
+	if _, err := a.Updates.RunFor(r.Context(), who.Tenant, sb.ID, timeout); err != nil {
 		return absent(err, sb.ID)
 	}
 	return noContent(w)
@@ -107,7 +107,7 @@ func (a *API) extend(ctx context.Context, who sandbox.Identity, sb sandbox.Sandb
 	if !time.Now().Add(d).After(sb.Deadline) {
 		return sb, nil
 	}
-	return a.Sandboxes.RunFor(ctx, who.Tenant, sb.ID, d)
+	return a.Updates.RunFor(ctx, who.Tenant, sb.ID, d)
 }
 
 // connectBody asks to go on with a Sandbox.

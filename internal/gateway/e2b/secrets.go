@@ -124,7 +124,7 @@ func (a *API) UpdateSecret(w http.ResponseWriter, r *http.Request, who sandbox.I
 	if err != nil {
 		return err
 	}
-	if err := a.Sandboxes.SecretChanged(r.Context(), who.Tenant, replaced.Name); err != nil {
+	if err := a.Updates.SecretChanged(r.Context(), who.Tenant, replaced.Name); err != nil {
 		return err
 	}
 	return told(w, http.StatusOK, secretViewOf(replaced))
@@ -172,7 +172,7 @@ func (a *API) DeleteSecret(w http.ResponseWriter, r *http.Request, who sandbox.I
 	case err != nil:
 		return err
 	}
-	err = rest.DropSecret(r.Context(), a.Secrets, a.Sandboxes, who.Tenant, s.Name)
+	err = rest.DropSecret(r.Context(), a.Secrets, a.Updates, who.Tenant, s.Name)
 	switch {
 	case errors.Is(err, sandbox.NotFound) && missing != nil:
 		return missing

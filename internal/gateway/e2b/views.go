@@ -70,7 +70,7 @@ func (a *API) templateOf(ctx context.Context, sb sandbox.Sandbox) (id, alias str
 		name, _, _ = strings.Cut(name, ":")
 		return sb.Template, name
 	}
-	if s, err := a.Sandboxes.SnapshotByID(ctx, sb.Tenant, sb.Origin); err == nil { // else it is gone
+	if s, err := a.Snapshots.SnapshotByID(ctx, sb.Tenant, sb.Origin); err == nil { // else it is gone
 		alias, _ = snapshotTag(s)
 	}
 	return sb.Origin, alias

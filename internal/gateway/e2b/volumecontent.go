@@ -143,7 +143,7 @@ func (a *API) StatVolumeFile(w http.ResponseWriter, r *http.Request, who sandbox
 	if err != nil {
 		return err
 	}
-	f, err := a.Volumes.StatVolumeFile(r.Context(), c.node, c.of, c.path)
+	f, err := a.VolumeFiles.StatVolumeFile(r.Context(), c.node, c.of, c.path)
 	if err != nil {
 		return err
 	}
@@ -168,7 +168,7 @@ func (a *API) ChangeVolumeFile(w http.ResponseWriter, r *http.Request, who sandb
 	if err != nil {
 		return err
 	}
-	f, err := a.Volumes.ChangeVolumeFile(r.Context(), c.node, c.of, c.path, change)
+	f, err := a.VolumeFiles.ChangeVolumeFile(r.Context(), c.node, c.of, c.path, change)
 	if err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ func (a *API) RemoveVolumeFile(w http.ResponseWriter, r *http.Request, who sandb
 	if err != nil {
 		return err
 	}
-	if err := a.Volumes.RemoveVolumeFile(r.Context(), c.node, c.of, c.path); err != nil {
+	if err := a.VolumeFiles.RemoveVolumeFile(r.Context(), c.node, c.of, c.path); err != nil {
 		return err
 	}
 	return noContent(w)
@@ -200,7 +200,7 @@ func (a *API) ListVolumeFolder(w http.ResponseWriter, r *http.Request, who sandb
 	if depth == nil {
 		depth = new(uint32(1))
 	}
-	all, err := a.Volumes.ListVolumeFolder(r.Context(), c.node, c.of, c.path, int(*depth))
+	all, err := a.VolumeFiles.ListVolumeFolder(r.Context(), c.node, c.of, c.path, int(*depth))
 	if err != nil {
 		return err
 	}
@@ -221,7 +221,7 @@ func (a *API) MakeVolumeFolder(w http.ResponseWriter, r *http.Request, who sandb
 	if err != nil {
 		return err
 	}
-	f, err := a.Volumes.MakeVolumeFolder(r.Context(), c.node, c.of, c.path, change, force)
+	f, err := a.VolumeFiles.MakeVolumeFolder(r.Context(), c.node, c.of, c.path, change, force)
 	if err != nil {
 		return err
 	}
@@ -236,7 +236,7 @@ func (a *API) ReadVolumeFile(w http.ResponseWriter, r *http.Request, who sandbox
 		return err
 	}
 	out := &beginning{w: w}
-	if err := a.Volumes.ReadVolumeFile(r.Context(), c.node, c.of, c.path, out); err != nil {
+	if err := a.VolumeFiles.ReadVolumeFile(r.Context(), c.node, c.of, c.path, out); err != nil {
 		return err
 	}
 	out.begin() // of an empty file
@@ -278,7 +278,7 @@ func (a *API) WriteVolumeFile(w http.ResponseWriter, r *http.Request, who sandbo
 	if err != nil {
 		return err
 	}
-	f, err := a.Volumes.WriteVolumeFile(r.Context(), c.node, c.of, c.path, change, force, r.Body)
+	f, err := a.VolumeFiles.WriteVolumeFile(r.Context(), c.node, c.of, c.path, change, force, r.Body)
 	if err != nil {
 		return err
 	}

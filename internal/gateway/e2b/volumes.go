@@ -42,7 +42,7 @@ func errNoVolume(id string) error {
 // volumeOf returns the Volume that a path names.
 func (a *API) volumeOf(r *http.Request, who sandbox.Identity) (sandbox.Volume, error) {
 	id := r.PathValue("id")
-	v, err := a.Sandboxes.GetVolume(r.Context(), who.Tenant, id)
+	v, err := a.Volumes.GetVolume(r.Context(), who.Tenant, id)
 	if sandbox.CodeOf(err) == sandbox.NotFound {
 		err = errNoVolume(id)
 	}
@@ -58,7 +58,7 @@ func (a *API) CreateVolume(w http.ResponseWriter, r *http.Request, who sandbox.I
 	if err := rest.Decode(r, &body); err != nil {
 		return err
 	}
-	v, err := a.Sandboxes.CreateVolume(r.Context(), who.Tenant, sandbox.VolumeRequest{ID: rest.ResourceLike(r.Context(), "v"), Name: body.Name})
+	v, err := a.Volumes.CreateVolume(r.Context(), who.Tenant, sandbox.VolumeRequest{ID: rest.ResourceLike(r.Context(), "v"), Name: body.Name})
 	switch sandbox.CodeOf(err) {
 	case sandbox.Conflict:
 		return sandbox.Errorf(sandbox.Invalid, "there is a volume named %q", body.Name).WithCause(err)
@@ -77,7 +77,7 @@ func (a *API) ListVolumes(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	if _, err := parameters(r); err != nil {
 		return err
 	}
-	all, err := a.Sandboxes.ListVolumes(r.Context(), who.Tenant)
+	all, err := a.Volumes.ListVolumes(r.Context(), who.Tenant)
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func (a *API) GetVolume(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 
 // DeleteVolume answers DELETE /volumes/{id}.
 func (a *API) DeleteVolume(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	_, err := a.Sandboxes.DeleteVolume(r.Context(), who.Tenant, r.PathValue("id"))
+	_, err := a.Volumes.DeleteVolume(r.Context(), who.Tenant, r.PathValue("id"))
 	if sandbox.CodeOf(err) == sandbox.NotFound {
 		err = errNoVolume(r.PathValue("id"))
 	}

@@ -16,7 +16,7 @@ var archiveTypes = map[execution.ArchiveFormat]string{
 }
 
 // archiveTarget returns what the query of an archive's request names.
-func (a *API) archiveTarget(r *http.Request, who sandbox.Identity) (guest execution.Guest, p, user string, format execution.ArchiveFormat, err error) {
+func (a *API) archiveTarget(r *http.Request, who sandbox.Identity) (guest execution.Trees, p, user string, format execution.ArchiveFormat, err error) {
 	guest, p, more, err := a.fileTarget(r, who, "format", "user")
 	if err != nil {
 		return nil, "", "", "", err

@@ -27,7 +27,7 @@ const (
 
 // batch is several operations on the files of one Sandbox, one after the other.
 type batch struct {
-	guest       execution.Guest
+	guest       files
 	readsLeft   int64 // bytes
 	entriesLeft int
 	memory      spool.Gather

@@ -29,9 +29,15 @@ func entryViewOf(e execution.Entry) v1.File {
 // text is what a Guest says, as UTF-8: names of files are any bytes.
 func text(s string) string { return strings.ToValidUTF8(s, "\ufffd") }
 
+// files is the part of a Guest that works on files.
+type files interface {
+	execution.Files
+	execution.Trees
+}
+
 // fileTarget returns the Guest and path that the query of r names. known are
 // the further parameters of the route.
-func (a *API) fileTarget(r *http.Request, who sandbox.Identity, known ...string) (execution.Guest, string, map[string]string, error) {
+func (a *API) fileTarget(r *http.Request, who sandbox.Identity, known ...string) (files, string, map[string]string, error) {
 	values, err := query(r, append(known, "sandbox_id", "session_id", "path")...)
 	if err != nil {
 		return nil, "", nil, err

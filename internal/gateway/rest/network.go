@@ -28,7 +28,7 @@ func (a *API) NetworkLog(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 		return sandbox.Errorf(sandbox.Conflict, "the sandbox is %s: only one that runs has a network log", sb.State)
 	}
 	of := sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: sb.Boot.Number, Tenant: sb.Tenant}
-	log, err := a.Nodes.NetworkLog(r.Context(), sb.Boot.Node, of)
+	log, err := a.Reports.NetworkLog(r.Context(), sb.Boot.Node, of)
 	if err != nil {
 		return err
 	}

@@ -19,7 +19,7 @@ func (a *API) ExportSnapshot(w http.ResponseWriter, r *http.Request, who sandbox
 	if err != nil {
 		return err
 	}
-	snap, err := a.Sandboxes.SnapshotByID(r.Context(), who.Tenant, r.PathValue("id"))
+	snap, err := a.Snapshots.SnapshotByID(r.Context(), who.Tenant, r.PathValue("id"))
 	if err != nil {
 		return err
 	}
@@ -28,7 +28,7 @@ func (a *API) ExportSnapshot(w http.ResponseWriter, r *http.Request, who sandbox
 	h.Set("Cache-Control", "no-store")
 	name := cmp.Or(snap.Name, snap.ID) + ".snapshot"
 	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": name}))
-	return a.Sandboxes.ExportSnapshot(r.Context(), who.Tenant, snap.ID, image, w)
+	return a.SnapshotFiles.ExportSnapshot(r.Context(), who.Tenant, snap.ID, image, w)
 }
 
 // ImportSnapshot answers POST /api/v1/snapshots/import, whose body is what an
@@ -43,7 +43,7 @@ func (a *API) ImportSnapshot(w http.ResponseWriter, r *http.Request, who sandbox
 	if err := req.Check(); err != nil {
 		return err
 	}
-	snap, err := a.Sandboxes.ImportSnapshot(r.Context(), who.Tenant, req, r.Body)
+	snap, err := a.SnapshotFiles.ImportSnapshot(r.Context(), who.Tenant, req, r.Body)
 	if err != nil {
 		return err
 	}

@@ -111,7 +111,7 @@ func (a *API) SetPort(w http.ResponseWriter, r *http.Request, who sandbox.Identi
 		return sandbox.Errorf(sandbox.Invalid, "say what becomes of the port: private or tls, true or false")
 	}
 	change := sandbox.Change{Port: &sandbox.PortChange{Port: port, Private: body.Private, TLS: body.TLS}}
-	sb, err := a.Sandboxes.Update(r.Context(), who.Tenant, r.PathValue("id"), change)
+	sb, err := a.Updates.Update(r.Context(), who.Tenant, r.PathValue("id"), change)
 	if err != nil {
 		return execution.Absent(r.PathValue("id"), err)
 	}

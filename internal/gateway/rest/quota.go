@@ -98,7 +98,7 @@ func (a *API) quotaOf(ctx context.Context, tenant sandbox.TenantID) (limits, has
 	if err != nil {
 		return limits, has, own, err
 	}
-	stored, err := a.Templates.StoredBytes(ctx, tenant)
+	stored, err := a.TemplateQuota.StoredBytes(ctx, tenant)
 	if err != nil {
 		return limits, has, own, err
 	}

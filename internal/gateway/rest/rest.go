@@ -20,23 +20,31 @@ import (
 
 // API holds what the handlers call. All fields are required but Domain.
 type API struct {
-	Sandboxes  sandbox.Sandboxes
-	Nodes      sandbox.Nodes
-	NodeNames  func(context.Context) ([]string, error)
-	Guests     *execution.Guests
-	Executions *execution.Service
-	Ports      Ports
-	Templates  sandbox.Templates
-	URLs       *signing.URLs
-	Keys       *keys.Service
-	Secrets    *secrets.Service
-	Tenants    *tenants.Service
-	Users      *users.Service
-	Quotas     sandbox.QuotaStore
-	Usage      sandbox.UsageStore
-	Prices     sandbox.Prices
-	Audit      sandbox.AuditStore
-	PortTokens *signing.Ports
+	Sandboxes      sandbox.SandboxReader
+	Lifecycle      sandbox.Lifecycle
+	Updates        sandbox.Updates
+	Snapshots      sandbox.Snapshots
+	SnapshotFiles  sandbox.SnapshotFiles
+	Volumes        sandbox.Volumes
+	Reports        sandbox.NodeReports
+	NodeVolumes    sandbox.NodeVolumes
+	NodeNames      func(context.Context) ([]string, error)
+	Guests         *execution.Guests
+	Executions     *execution.Service
+	Ports          Ports
+	Templates      sandbox.TemplateCatalog
+	TemplateBuilds sandbox.TemplateBuilds
+	TemplateQuota  sandbox.TemplateQuota
+	URLs           *signing.URLs
+	Keys           *keys.Service
+	Secrets        *secrets.Service
+	Tenants        *tenants.Service
+	Users          *users.Service
+	Quotas         sandbox.QuotaStore
+	Usage          sandbox.UsageStore
+	Prices         sandbox.Prices
+	Audit          sandbox.AuditStore
+	PortTokens     *signing.Ports
 	// Domain is where Sandboxes are reached, as PORT-ID.Domain; it may be empty.
 	Domain string
 	Log    *slog.Logger

@@ -58,7 +58,7 @@ func (a *API) ReplaceSecret(w http.ResponseWriter, r *http.Request, who sandbox.
 	if err != nil {
 		return err
 	}
-	if err := a.Sandboxes.SecretChanged(r.Context(), who.Tenant, replaced.Name); err != nil {
+	if err := a.Updates.SecretChanged(r.Context(), who.Tenant, replaced.Name); err != nil {
 		return err
 	}
 	return Reply(w, http.StatusOK, secretViewOf(replaced))
@@ -66,7 +66,7 @@ func (a *API) ReplaceSecret(w http.ResponseWriter, r *http.Request, who sandbox.
 
 // DeleteSecret answers DELETE /api/v1/secrets/{id}.
 func (a *API) DeleteSecret(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	if err := DropSecret(r.Context(), a.Secrets, a.Sandboxes, who.Tenant, r.PathValue("id")); err != nil {
+	if err := DropSecret(r.Context(), a.Secrets, a.Updates, who.Tenant, r.PathValue("id")); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -75,7 +75,7 @@ func (a *API) DeleteSecret(w http.ResponseWriter, r *http.Request, who sandbox.I
 
 // DropSecret deletes a Secret, and has Sandboxes get it no more: also when it is
 // gone, because the first of such requests may have come no further.
-func DropSecret(ctx context.Context, all *secrets.Service, boxes sandbox.Sandboxes, tenant sandbox.TenantID, name string) error {
+func DropSecret(ctx context.Context, all *secrets.Service, boxes sandbox.Updates, tenant sandbox.TenantID, name string) error {
 	err := all.Delete(ctx, tenant, name)
 	if err != nil && !errors.Is(err, sandbox.NotFound) {
 		return err

@@ -52,7 +52,7 @@ func (a *API) create(w http.ResponseWriter, r *http.Request, who sandbox.Identit
 	if err != nil {
 		return err
 	}
-	sb, created, err := Create(r.Context(), a.Sandboxes, a.Guests, who.Tenant, req, body.IfExists)
+	sb, created, err := Create(r.Context(), a.Sandboxes, a.Lifecycle, a.Guests, who.Tenant, req, body.IfExists)
 	if err != nil {
 		return err
 	}
@@ -65,12 +65,12 @@ func (a *API) create(w http.ResponseWriter, r *http.Request, who sandbox.Identit
 // Create creates a Sandbox for a request of any door, and reports false for one that
 // was there before. A request that must take effect once gets the Sandbox that an
 // earlier attempt created.
-func Create(ctx context.Context, in sandbox.Sandboxes, guests *execution.Guests, tenant sandbox.TenantID, req sandbox.CreateRequest, ifExists sandbox.IfExists) (sb sandbox.Sandbox, created bool, err error) {
+func Create(ctx context.Context, known sandbox.SandboxReader, lives sandbox.Lifecycle, guests *execution.Guests, tenant sandbox.TenantID, req sandbox.CreateRequest, ifExists sandbox.IfExists) (sb sandbox.Sandbox, created bool, err error) {
 	if err := cmp.Or(ifExists.Check(), req.Check()); err != nil {
 		return sb, false, err
 	}
 	if req.ID = Resource(ctx); req.ID != "" {
-		made, err := Earlier(ctx, in, tenant, req.ID)
+		made, err := Earlier(ctx, known, tenant, req.ID)
 		switch {
 		case err != nil:
 			return sb, false, err
@@ -81,9 +81,9 @@ func Create(ctx context.Context, in sandbox.Sandboxes, guests *execution.Guests,
 		}
 	}
 	if created = ifExists != sandbox.IfExistsReturn; created {
-		sb, err = in.Create(ctx, tenant, req)
+		sb, err = lives.Create(ctx, tenant, req)
 	} else {
-		sb, created, err = in.Ensure(ctx, tenant, req)
+		sb, created, err = lives.Ensure(ctx, tenant, req)
 	}
 	if err == nil && created {
 		guests.Warm(ctx, sb)
@@ -99,7 +99,7 @@ var ErrUnderWay = &sandbox.Error{
 // Earlier returns the Sandbox that a request has made which must take effect
 // once: the process that carried it out may have died before it said so. It has
 // no ID when there is none, and has ended when its creation failed.
-func Earlier(ctx context.Context, from sandbox.Sandboxes, tenant sandbox.TenantID, id string) (sandbox.Sandbox, error) {
+func Earlier(ctx context.Context, from sandbox.SandboxReader, tenant sandbox.TenantID, id string) (sandbox.Sandbox, error) {
 	sb, err := from.Get(ctx, tenant, id)
 	switch {
 	case errors.Is(err, sandbox.NotFound):
@@ -235,7 +235,7 @@ func (a *API) UpdateSession(w http.ResponseWriter, r *http.Request, who sandbox.
 	if err != nil {
 		return err
 	}
-	sb, err := a.Sandboxes.Update(r.Context(), who.Tenant, r.PathValue("id"), change)
+	sb, err := a.Updates.Update(r.Context(), who.Tenant, r.PathValue("id"), change)
 	if err != nil {
 		return execution.Absent(r.PathValue("id"), err)
 	}
@@ -247,7 +247,7 @@ func (a *API) TouchSession(w http.ResponseWriter, r *http.Request, who sandbox.I
 	if err := Decode(r, &struct{}{}); err != nil {
 		return err
 	}
-	sb, err := a.Sandboxes.Touch(r.Context(), who.Tenant, r.PathValue("id"))
+	sb, err := a.Updates.Touch(r.Context(), who.Tenant, r.PathValue("id"))
 	if err != nil {
 		return execution.Absent(r.PathValue("id"), err)
 	}
@@ -261,7 +261,7 @@ func (a *API) SetTimeout(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
-	sb, err := a.Sandboxes.SetTimeout(r.Context(), who.Tenant, r.PathValue("id"), body.TimeoutSeconds.Duration())
+	sb, err := a.Updates.SetTimeout(r.Context(), who.Tenant, r.PathValue("id"), body.TimeoutSeconds.Duration())
 	if err != nil {
 		return execution.Absent(r.PathValue("id"), err)
 	}

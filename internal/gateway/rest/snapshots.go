@@ -26,7 +26,7 @@ func (a *API) PauseSession(w http.ResponseWriter, r *http.Request, who sandbox.I
 		return err
 	}
 	filesOnly := body.Memory != nil && !*body.Memory
-	sb, err := a.Sandboxes.Pause(r.Context(), who.Tenant, r.PathValue("id"), filesOnly)
+	sb, err := a.Lifecycle.Pause(r.Context(), who.Tenant, r.PathValue("id"), filesOnly)
 	if err != nil {
 		return execution.Absent(r.PathValue("id"), err)
 	}
@@ -40,9 +40,9 @@ func (a *API) ResumeSession(w http.ResponseWriter, r *http.Request, who sandbox.
 	if err := Decode(r, &body); err != nil {
 		return err
 	}
-	resume := a.Sandboxes.Resume
+	resume := a.Lifecycle.Resume
 	if body.Memory != nil && !*body.Memory {
-		resume = a.Sandboxes.Reboot
+		resume = a.Lifecycle.Reboot
 	}
 	sb, err := resume(r.Context(), who.Tenant, r.PathValue("id"))
 	if err != nil {
@@ -67,7 +67,7 @@ func (a *API) RollbackSession(w http.ResponseWriter, r *http.Request, who sandbo
 	if err != nil {
 		return execution.Absent(r.PathValue("id"), err)
 	}
-	if sb, err = a.Sandboxes.Rollback(r.Context(), who.Tenant, sb.ID, body.SnapshotID); err != nil {
+	if sb, err = a.Snapshots.Rollback(r.Context(), who.Tenant, sb.ID, body.SnapshotID); err != nil {
 		return err
 	}
 	a.Guests.Warm(r.Context(), sb)
@@ -107,7 +107,7 @@ func (a *API) ForkSession(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	if err != nil {
 		return err
 	}
-	forks, err := a.Sandboxes.Fork(r.Context(), who.Tenant, r.PathValue("id"), req)
+	forks, err := a.Snapshots.Fork(r.Context(), who.Tenant, r.PathValue("id"), req)
 	if err != nil {
 		return execution.Absent(r.PathValue("id"), err)
 	}
@@ -137,7 +137,7 @@ func (a *API) TakeSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.I
 	}
 	req := sandbox.SnapshotRequest{Name: body.Name, FilesOnly: body.Memory != nil && !*body.Memory}
 	req.ID = ResourceLike(r.Context(), "s")
-	snap, err := a.Sandboxes.TakeSnapshot(r.Context(), who.Tenant, r.PathValue("id"), req)
+	snap, err := a.Snapshots.TakeSnapshot(r.Context(), who.Tenant, r.PathValue("id"), req)
 	if err != nil {
 		return execution.Absent(r.PathValue("id"), err)
 	}
@@ -154,7 +154,7 @@ func (a *API) SessionSnapshots(w http.ResponseWriter, r *http.Request, who sandb
 	if err != nil {
 		return execution.Absent(r.PathValue("id"), err)
 	}
-	all, err := a.Sandboxes.History(r.Context(), who.Tenant, sb.ID)
+	all, err := a.Snapshots.History(r.Context(), who.Tenant, sb.ID)
 	if err != nil {
 		return execution.Absent(r.PathValue("id"), err)
 	}
@@ -181,7 +181,7 @@ func (a *API) ListSnapshots(w http.ResponseWriter, r *http.Request, who sandbox.
 	if err := pageLimit(values, sandbox.MaxPage, &q.Limit); err != nil {
 		return err
 	}
-	page, err := a.Sandboxes.ListSnapshots(r.Context(), who.Tenant, q)
+	page, err := a.Snapshots.ListSnapshots(r.Context(), who.Tenant, q)
 	if err != nil {
 		return err
 	}
@@ -194,7 +194,7 @@ func (a *API) ListSnapshots(w http.ResponseWriter, r *http.Request, who sandbox.
 
 // GetSnapshot answers GET /api/v1/snapshots/{id}.
 func (a *API) GetSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	snap, err := a.Sandboxes.SnapshotByID(r.Context(), who.Tenant, r.PathValue("id"))
+	snap, err := a.Snapshots.SnapshotByID(r.Context(), who.Tenant, r.PathValue("id"))
 	if err != nil {
 		return err
 	}
@@ -203,7 +203,7 @@ func (a *API) GetSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.Id
 
 // DeleteSnapshot answers DELETE /api/v1/snapshots/{id} with the last record.
 func (a *API) DeleteSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	snap, err := a.Sandboxes.DeleteSnapshot(r.Context(), who.Tenant, r.PathValue("id"))
+	snap, err := a.Snapshots.DeleteSnapshot(r.Context(), who.Tenant, r.PathValue("id"))
 	if err != nil {
 		return err
 	}

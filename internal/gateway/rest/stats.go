@@ -28,7 +28,7 @@ func (a *API) NodeStates(ctx context.Context) ([]NodeState, error) {
 	}
 	states := make([]NodeState, len(names))
 	for i, name := range names {
-		stats, err := a.Nodes.Stats(ctx, name)
+		stats, err := a.Reports.Stats(ctx, name)
 		states[i] = NodeState{NodeStats: stats, Err: err}
 		states[i].Node = name
 		if err != nil {

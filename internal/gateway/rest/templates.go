@@ -139,7 +139,7 @@ func (a *API) CreateTemplate(w http.ResponseWriter, r *http.Request, who sandbox
 	if form != nil && wanted && archive == nil {
 		return errTemplateForm
 	}
-	b, err := a.Templates.Build(r.Context(), who.Tenant, req, archive)
+	b, err := a.TemplateBuilds.Build(r.Context(), who.Tenant, req, archive)
 	if err != nil {
 		return form.errorOr(err)
 	}
@@ -312,7 +312,7 @@ func (a *API) ListBuilds(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	if _, err := query(r); err != nil {
 		return err
 	}
-	all, err := a.Templates.Builds(r.Context(), who.Tenant)
+	all, err := a.TemplateBuilds.Builds(r.Context(), who.Tenant)
 	if err != nil {
 		return err
 	}
@@ -328,7 +328,7 @@ func (a *API) GetBuild(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 	if _, err := query(r); err != nil {
 		return err
 	}
-	b, err := a.Templates.BuildByID(r.Context(), who.Tenant, r.PathValue("id"))
+	b, err := a.TemplateBuilds.BuildByID(r.Context(), who.Tenant, r.PathValue("id"))
 	if err != nil {
 		return err
 	}
@@ -340,7 +340,7 @@ func (a *API) CancelBuild(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	if _, err := query(r); err != nil {
 		return err
 	}
-	b, err := a.Templates.CancelBuild(r.Context(), who.Tenant, r.PathValue("id"))
+	b, err := a.TemplateBuilds.CancelBuild(r.Context(), who.Tenant, r.PathValue("id"))
 	if err != nil {
 		return err
 	}
@@ -368,7 +368,7 @@ func (a *API) ReadBuildLog(w http.ResponseWriter, r *http.Request, who sandbox.I
 			return sandbox.Errorf(sandbox.Invalid, "from must be 0, or the next_offset of a line before")
 		}
 	}
-	b, err := a.Templates.BuildByID(r.Context(), who.Tenant, r.PathValue("id"))
+	b, err := a.TemplateBuilds.BuildByID(r.Context(), who.Tenant, r.PathValue("id"))
 	if err != nil {
 		return err
 	}
@@ -384,7 +384,7 @@ func (a *API) buildText(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	h := w.Header()
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("Cache-Control", "no-store")
-	return a.Templates.BuildLog(r.Context(), who.Tenant, b.ID, from, follow, func(l sandbox.BuildLine) error {
+	return a.TemplateBuilds.BuildLog(r.Context(), who.Tenant, b.ID, from, follow, func(l sandbox.BuildLine) error {
 		if _, err := fmt.Fprintln(w, strings.ReplaceAll(l.Text, "\n", " ")); err != nil || !follow {
 			return err
 		}
@@ -399,11 +399,11 @@ func (a *API) buildEvents(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	if err := events.start(buildViewOf(b)); err != nil {
 		return err
 	}
-	err := a.Templates.BuildLog(r.Context(), who.Tenant, b.ID, from, follow, func(l sandbox.BuildLine) error {
+	err := a.TemplateBuilds.BuildLog(r.Context(), who.Tenant, b.ID, from, follow, func(l sandbox.BuildLine) error {
 		return events.sendID(strconv.FormatInt(l.Next, 10), "line", v1.BuildLine{At: l.At, Text: l.Text, Next: l.Next})
 	})
 	if err == nil {
-		b, err = a.Templates.BuildByID(r.Context(), who.Tenant, b.ID)
+		b, err = a.TemplateBuilds.BuildByID(r.Context(), who.Tenant, b.ID)
 	}
 	if err != nil {
 		return events.fail(err)

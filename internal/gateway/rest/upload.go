@@ -73,7 +73,7 @@ func formError(err error) error {
 }
 
 // upload writes one file of a form.
-func upload(w http.ResponseWriter, r *http.Request, guest execution.Guest, dir string, part *multipart.Part) (execution.Entry, error) {
+func upload(w http.ResponseWriter, r *http.Request, guest execution.Files, dir string, part *multipart.Part) (execution.Entry, error) {
 	p, err := uploadPath(dir, part.Header.Get("Content-Disposition"))
 	if err != nil {
 		return execution.Entry{}, err

@@ -10,7 +10,7 @@ import (
 
 // volumeViews are Volumes with what they hold.
 func (a *API) volumeViews(ctx context.Context, all []sandbox.Volume) []v1.Volume {
-	held := HeldBy(ctx, a.Nodes, all)
+	held := HeldBy(ctx, a.NodeVolumes, all)
 	views := make([]v1.Volume, len(all))
 	for i, v := range all {
 		views[i] = v1.Volume{ID: v.ID, Name: v.Name, SizeMB: v.MaxBytes >> 20, CreatedAt: v1.Time(v.CreatedAt)}
@@ -22,7 +22,7 @@ func (a *API) volumeViews(ctx context.Context, all []sandbox.Volume) []v1.Volume
 }
 
 // HeldBy is what Volumes hold, by ID; those are missing whose Node does not say.
-func HeldBy(ctx context.Context, files sandbox.VolumeFiles, all []sandbox.Volume) map[string]sandbox.VolumeUse {
+func HeldBy(ctx context.Context, nodes sandbox.NodeVolumes, all []sandbox.Volume) map[string]sandbox.VolumeUse {
 	held := map[string]sandbox.VolumeUse{}
 	asked := map[string]bool{}
 	for _, v := range all {
@@ -30,7 +30,7 @@ func HeldBy(ctx context.Context, files sandbox.VolumeFiles, all []sandbox.Volume
 			continue
 		}
 		asked[v.Node] = true
-		uses, err := files.ListVolumes(ctx, v.Node)
+		uses, err := nodes.ListVolumes(ctx, v.Node)
 		if err != nil {
 			continue // its Volumes are there all the same
 		}
@@ -54,7 +54,7 @@ func (a *API) CreateVolume(w http.ResponseWriter, r *http.Request, who sandbox.I
 			return err
 		}
 	}
-	made, err := a.Sandboxes.CreateVolume(r.Context(), who.Tenant, req)
+	made, err := a.Volumes.CreateVolume(r.Context(), who.Tenant, req)
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (a *API) ListVolumes(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	if _, err := query(r); err != nil {
 		return err
 	}
-	all, err := a.Sandboxes.ListVolumes(r.Context(), who.Tenant)
+	all, err := a.Volumes.ListVolumes(r.Context(), who.Tenant)
 	if err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (a *API) ListVolumes(w http.ResponseWriter, r *http.Request, who sandbox.Id
 
 // GetVolume answers GET /api/v1/volumes/{id}, by ID or name.
 func (a *API) GetVolume(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	v, err := a.Sandboxes.GetVolume(r.Context(), who.Tenant, r.PathValue("id"))
+	v, err := a.Volumes.GetVolume(r.Context(), who.Tenant, r.PathValue("id"))
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func (a *API) GetVolume(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 
 // DeleteVolume answers DELETE /api/v1/volumes/{id}, by ID or name.
 func (a *API) DeleteVolume(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
-	if _, err := a.Sandboxes.DeleteVolume(r.Context(), who.Tenant, r.PathValue("id")); err != nil {
+	if _, err := a.Volumes.DeleteVolume(r.Context(), who.Tenant, r.PathValue("id")); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)

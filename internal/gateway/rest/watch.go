@@ -12,7 +12,7 @@ import (
 )
 
 // watchTarget returns what the query of a request about changes names.
-func (a *API) watchTarget(r *http.Request, who sandbox.Identity) (guest execution.Guest, req execution.WatchRequest, err error) {
+func (a *API) watchTarget(r *http.Request, who sandbox.Identity) (guest execution.Trees, req execution.WatchRequest, err error) {
 	guest, p, more, err := a.fileTarget(r, who, "recursive", "since", "user")
 	if err != nil {
 		return nil, req, err
@@ -73,7 +73,7 @@ func watchStartOf(req execution.WatchRequest, p *execution.WatchPosition) v1.Wat
 	return v1.WatchStart{Path: text(req.Path), Cursor: p.Cursor, Reset: p.Reset}
 }
 
-func watchEvents(w http.ResponseWriter, r *http.Request, guest execution.Guest, req execution.WatchRequest) error {
+func watchEvents(w http.ResponseWriter, r *http.Request, guest execution.Trees, req execution.WatchRequest) error {
 	out := newEvents(w)
 	defer out.stop()
 	err := guest.Watch(r.Context(), req, func(e execution.WatchEvent) error {
@@ -113,7 +113,7 @@ var (
 // frames.
 const maxWatchMessage = 1 << 10
 
-func watchSocket(w http.ResponseWriter, r *http.Request, guest execution.Guest, req execution.WatchRequest) error {
+func watchSocket(w http.ResponseWriter, r *http.Request, guest execution.Trees, req execution.WatchRequest) error {
 	ctx, leave := context.WithCancel(r.Context())
 	defer leave()
 	var s *socket            // once it is known that the directory is there

@@ -41,14 +41,19 @@ import (
 
 // API holds what the calls need. All fields are required.
 type API struct {
-	Sandboxes  sandbox.Sandboxes
-	Guests     *execution.Guests
-	Executions *execution.Service
-	Templates  sandbox.Templates
-	Keys       *keys.Service
-	Secrets    *secrets.Service
-	Volumes    sandbox.VolumeFiles
-	Once       Once
+	Sandboxes      sandbox.SandboxReader
+	Lifecycle      sandbox.Lifecycle
+	Updates        sandbox.Updates
+	Snapshots      sandbox.Snapshots
+	Volumes        sandbox.Volumes
+	NodeVolumes    sandbox.NodeVolumes
+	Guests         *execution.Guests
+	Executions     *execution.Service
+	Templates      sandbox.TemplateCatalog
+	TemplateBuilds sandbox.TemplateBuilds
+	Keys           *keys.Service
+	Secrets        *secrets.Service
+	Once           Once
 }
 
 // MaxStreamed bounds one message of a stream that is as long as its client likes,
@@ -76,11 +81,11 @@ func Services(a *API) []Service {
 	_, file := filev1connect.NewFileServiceHandler(files{a.Guests}, append(options, connect.WithReadMaxBytes(MaxStreamed))...)
 	_, contexts := contextv1connect.NewContextServiceHandler(contexts{a.Executions}, options...)
 	_, process := processv1connect.NewProcessServiceHandler(processes{a.Executions}, options...)
-	_, templates := templatev1connect.NewTemplateServiceHandler(templates{a.Templates}, append(options, connect.WithReadMaxBytes(MaxRecipe))...)
+	_, templates := templatev1connect.NewTemplateServiceHandler(templates{a.Templates, a.TemplateBuilds}, append(options, connect.WithReadMaxBytes(MaxRecipe))...)
 	_, git := gitv1connect.NewGitServiceHandler(repositories{a.Guests}, options...)
 	_, key := keyv1connect.NewKeyServiceHandler(apiKeys{a.Keys}, options...)
-	_, secret := secretv1connect.NewSecretServiceHandler(secretStore{a.Secrets, a.Sandboxes}, options...)
-	_, volume := volumev1connect.NewVolumeServiceHandler(volumes{a.Sandboxes, a.Volumes}, options...)
+	_, secret := secretv1connect.NewSecretServiceHandler(secretStore{a.Secrets, a.Updates}, options...)
+	_, volume := volumev1connect.NewVolumeServiceHandler(volumes{a.Volumes, a.NodeVolumes}, options...)
 	return []Service{
 		serviceOf(sandboxv1.File_cloudsandbox_sandbox_v1_sandbox_proto, sandboxes),
 		serviceOf(processv1.File_cloudsandbox_process_v1_process_proto, process),

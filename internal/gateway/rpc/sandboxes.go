@@ -116,7 +116,7 @@ func (a *API) Create(ctx context.Context, r *connect.Request[sandboxv1.CreateReq
 	if err != nil {
 		return nil, err
 	}
-	sb, created, err := rest.Create(ctx, a.Sandboxes, a.Guests, tenantOf(ctx), req, sandbox.IfExists(r.Msg.IfExists))
+	sb, created, err := rest.Create(ctx, a.Sandboxes, a.Lifecycle, a.Guests, tenantOf(ctx), req, sandbox.IfExists(r.Msg.IfExists))
 	if err != nil {
 		return nil, err
 	}
@@ -257,7 +257,7 @@ func (a *API) Update(ctx context.Context, r *connect.Request[sandboxv1.UpdateReq
 	if err != nil {
 		return nil, err
 	}
-	sb, err := a.Sandboxes.Update(ctx, tenantOf(ctx), id, change)
+	sb, err := a.Updates.Update(ctx, tenantOf(ctx), id, change)
 	return reply(id, &sandboxv1.UpdateResponse{Sandbox: viewOf(ctx, sb)}, err)
 }
 
@@ -271,7 +271,7 @@ func (a *API) SetTimeout(ctx context.Context, r *connect.Request[sandboxv1.SetTi
 	if !ok {
 		return nil, sandbox.CheckTimeout(0) // which names the real maximum
 	}
-	sb, err := a.Sandboxes.SetTimeout(ctx, tenantOf(ctx), id, d)
+	sb, err := a.Updates.SetTimeout(ctx, tenantOf(ctx), id, d)
 	return reply(id, &sandboxv1.SetTimeoutResponse{Sandbox: viewOf(ctx, sb)}, err)
 }
 
@@ -281,7 +281,7 @@ func (a *API) Touch(ctx context.Context, r *connect.Request[sandboxv1.TouchReque
 	if err != nil {
 		return nil, err
 	}
-	sb, err := a.Sandboxes.Touch(ctx, tenantOf(ctx), id)
+	sb, err := a.Updates.Touch(ctx, tenantOf(ctx), id)
 	return reply(id, &sandboxv1.TouchResponse{Sandbox: viewOf(ctx, sb)}, err)
 }
 

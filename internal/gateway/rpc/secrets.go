@@ -14,7 +14,7 @@ import (
 // secretStore is the service of Secrets.
 type secretStore struct {
 	secrets   *secrets.Service
-	sandboxes sandbox.Sandboxes
+	sandboxes sandbox.Updates
 }
 
 func secretOf(s sandbox.Secret) *secretv1.Secret {

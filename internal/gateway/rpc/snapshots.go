@@ -18,7 +18,7 @@ func (a *API) Pause(ctx context.Context, r *connect.Request[sandboxv1.PauseReque
 	if err != nil {
 		return nil, err
 	}
-	sb, err := a.Sandboxes.Pause(ctx, tenantOf(ctx), id, r.Msg.FilesOnly)
+	sb, err := a.Lifecycle.Pause(ctx, tenantOf(ctx), id, r.Msg.FilesOnly)
 	if err == nil {
 		a.Guests.Forget(sb.ID)
 	}
@@ -31,7 +31,7 @@ func (a *API) Resume(ctx context.Context, r *connect.Request[sandboxv1.ResumeReq
 	if err != nil {
 		return nil, err
 	}
-	sb, err := a.Sandboxes.Resume(ctx, tenantOf(ctx), id)
+	sb, err := a.Lifecycle.Resume(ctx, tenantOf(ctx), id)
 	if err == nil {
 		a.Guests.Warm(ctx, sb)
 	}
@@ -70,7 +70,7 @@ func (a *API) Fork(ctx context.Context, r *connect.Request[sandboxv1.ForkRequest
 		return nil, err
 	}
 	req.ID = rest.Resource(ctx)
-	forks, err := a.Sandboxes.Fork(ctx, tenantOf(ctx), id, req)
+	forks, err := a.Snapshots.Fork(ctx, tenantOf(ctx), id, req)
 	if err != nil {
 		return nil, execution.Absent(id, err)
 	}
@@ -96,7 +96,7 @@ func (a *API) Snapshot(ctx context.Context, r *connect.Request[sandboxv1.Snapsho
 	if err != nil {
 		return nil, err
 	}
-	snap, err := a.Sandboxes.TakeSnapshot(ctx, tenantOf(ctx), id, sandbox.SnapshotRequest{ID: rest.ResourceLike(ctx, "s"), Name: r.Msg.Name, FilesOnly: r.Msg.FilesOnly})
+	snap, err := a.Snapshots.TakeSnapshot(ctx, tenantOf(ctx), id, sandbox.SnapshotRequest{ID: rest.ResourceLike(ctx, "s"), Name: r.Msg.Name, FilesOnly: r.Msg.FilesOnly})
 	return reply(id, &sandboxv1.SnapshotResponse{Snapshot: savedOf(snap)}, err)
 }
 
@@ -110,7 +110,7 @@ func (a *API) History(ctx context.Context, r *connect.Request[sandboxv1.HistoryR
 	if err != nil {
 		return nil, execution.Absent(id, err)
 	}
-	all, err := a.Sandboxes.History(ctx, tenantOf(ctx), sb.ID)
+	all, err := a.Snapshots.History(ctx, tenantOf(ctx), sb.ID)
 	res := &sandboxv1.HistoryResponse{}
 	for _, s := range all {
 		saved := savedOf(s)
@@ -134,7 +134,7 @@ func (a *API) Rollback(ctx context.Context, r *connect.Request[sandboxv1.Rollbac
 	if err != nil {
 		return nil, execution.Absent(id, err)
 	}
-	if sb, err = a.Sandboxes.Rollback(ctx, tenantOf(ctx), sb.ID, r.Msg.SnapshotId); err != nil {
+	if sb, err = a.Snapshots.Rollback(ctx, tenantOf(ctx), sb.ID, r.Msg.SnapshotId); err != nil {
 		return nil, err
 	}
 	a.Guests.Warm(ctx, sb)

@@ -17,7 +17,10 @@ import (
 const MaxRecipe = 16 << 20
 
 // templates is the service of Templates and their builds.
-type templates struct{ templates sandbox.Templates }
+type templates struct {
+	templates sandbox.TemplateCatalog
+	builds    sandbox.TemplateBuilds
+}
 
 func templateOf(t sandbox.Template) *templatev1.Template {
 	return &templatev1.Template{
@@ -168,7 +171,7 @@ func (s templates) Build(ctx context.Context, in *connect.ClientStream[templatev
 		return nil, sandbox.Errorf(sandbox.Invalid, "an archive is for the source %q, or a dockerfile", withArchive)
 	}
 	build := func(archive io.Reader) (sandbox.TemplateBuild, error) {
-		return s.templates.Build(ctx, tenantOf(ctx), req, archive)
+		return s.builds.Build(ctx, tenantOf(ctx), req, archive)
 	}
 	withFiles := func(files io.Reader) (sandbox.TemplateBuild, error) {
 		if req.Upload = files; !hasArchive && req.Source != withArchive {
@@ -227,7 +230,7 @@ func (s templates) Remove(ctx context.Context, r *connect.Request[templatev1.Rem
 
 // ListBuilds implements the service.
 func (s templates) ListBuilds(ctx context.Context, _ *connect.Request[templatev1.ListBuildsRequest]) (*connect.Response[templatev1.ListBuildsResponse], error) {
-	all, err := s.templates.Builds(ctx, tenantOf(ctx))
+	all, err := s.builds.Builds(ctx, tenantOf(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -240,7 +243,7 @@ func (s templates) ListBuilds(ctx context.Context, _ *connect.Request[templatev1
 
 // GetBuild implements the service.
 func (s templates) GetBuild(ctx context.Context, r *connect.Request[templatev1.GetBuildRequest]) (*connect.Response[templatev1.GetBuildResponse], error) {
-	b, err := s.templates.BuildByID(ctx, tenantOf(ctx), r.Msg.BuildId)
+	b, err := s.builds.BuildByID(ctx, tenantOf(ctx), r.Msg.BuildId)
 	if err != nil {
 		return nil, err
 	}
@@ -255,14 +258,14 @@ func (s templates) BuildLog(ctx context.Context, r *connect.Request[templatev1.B
 	if r.Msg.From < 0 {
 		return sandbox.Errorf(sandbox.Invalid, "from must be 0, or the next_offset of a line before")
 	}
-	err := s.templates.BuildLog(ctx, tenantOf(ctx), r.Msg.BuildId, r.Msg.From, r.Msg.Follow, func(l sandbox.BuildLine) error {
+	err := s.builds.BuildLog(ctx, tenantOf(ctx), r.Msg.BuildId, r.Msg.From, r.Msg.Follow, func(l sandbox.BuildLine) error {
 		line := &templatev1.Line{At: timestamp(l.At), Text: text(l.Text), NextOffset: l.Next}
 		return out.Send(&templatev1.BuildLogResponse{Event: &templatev1.BuildLogResponse_Line{Line: line}})
 	})
 	if err != nil {
 		return err
 	}
-	b, err := s.templates.BuildByID(ctx, tenantOf(ctx), r.Msg.BuildId)
+	b, err := s.builds.BuildByID(ctx, tenantOf(ctx), r.Msg.BuildId)
 	if err != nil {
 		return err
 	}
@@ -272,7 +275,7 @@ func (s templates) BuildLog(ctx context.Context, r *connect.Request[templatev1.B
 // CancelBuild implements the service.
 func (s templates) CancelBuild(ctx context.Context, r *connect.Request[templatev1.CancelBuildRequest]) (*connect.Response[templatev1.CancelBuildResponse], error) {
 	rest.Names(ctx, r.Msg.BuildId)
-	b, err := s.templates.CancelBuild(ctx, tenantOf(ctx), r.Msg.BuildId)
+	b, err := s.builds.CancelBuild(ctx, tenantOf(ctx), r.Msg.BuildId)
 	if err != nil {
 		return nil, err
 	}

@@ -13,13 +13,13 @@ import (
 
 // volumes is the service of Volumes.
 type volumes struct {
-	sandboxes sandbox.Sandboxes
-	files     sandbox.VolumeFiles
+	volumes sandbox.Volumes
+	nodes   sandbox.NodeVolumes
 }
 
 // views are Volumes with what they hold.
 func (s volumes) views(ctx context.Context, all ...sandbox.Volume) []*volumev1.Volume {
-	held := rest.HeldBy(ctx, s.files, all)
+	held := rest.HeldBy(ctx, s.nodes, all)
 	views := make([]*volumev1.Volume, len(all))
 	for i, v := range all {
 		views[i] = &volumev1.Volume{VolumeId: v.ID, Name: v.Name, SizeMb: v.MaxBytes >> 20, CreatedAt: timestamp(v.CreatedAt)}
@@ -39,7 +39,7 @@ func (s volumes) Create(ctx context.Context, r *connect.Request[volumev1.CreateR
 			return nil, err
 		}
 	}
-	made, err := s.sandboxes.CreateVolume(ctx, tenantOf(ctx), req)
+	made, err := s.volumes.CreateVolume(ctx, tenantOf(ctx), req)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +50,7 @@ func (s volumes) Create(ctx context.Context, r *connect.Request[volumev1.CreateR
 // Get implements the service.
 func (s volumes) Get(ctx context.Context, r *connect.Request[volumev1.GetRequest]) (*connect.Response[volumev1.GetResponse], error) {
 	rest.Names(ctx, r.Msg.VolumeId)
-	v, err := s.sandboxes.GetVolume(ctx, tenantOf(ctx), r.Msg.VolumeId)
+	v, err := s.volumes.GetVolume(ctx, tenantOf(ctx), r.Msg.VolumeId)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func (s volumes) Get(ctx context.Context, r *connect.Request[volumev1.GetRequest
 
 // List implements the service.
 func (s volumes) List(ctx context.Context, _ *connect.Request[volumev1.ListRequest]) (*connect.Response[volumev1.ListResponse], error) {
-	all, err := s.sandboxes.ListVolumes(ctx, tenantOf(ctx))
+	all, err := s.volumes.ListVolumes(ctx, tenantOf(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func (s volumes) List(ctx context.Context, _ *connect.Request[volumev1.ListReque
 // Delete implements the service.
 func (s volumes) Delete(ctx context.Context, r *connect.Request[volumev1.DeleteRequest]) (*connect.Response[volumev1.DeleteResponse], error) {
 	rest.Names(ctx, r.Msg.VolumeId)
-	if _, err := s.sandboxes.DeleteVolume(ctx, tenantOf(ctx), r.Msg.VolumeId); err != nil {
+	if _, err := s.volumes.DeleteVolume(ctx, tenantOf(ctx), r.Msg.VolumeId); err != nil {
 		return nil, err
 	}
 	return connect.NewResponse(&volumev1.DeleteResponse{}), nil

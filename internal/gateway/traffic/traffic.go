@@ -39,7 +39,7 @@ type Config struct {
 	Records interface {
 		SandboxByID(ctx context.Context, id string) (sandbox.Sandbox, error)
 	}
-	Nodes sandbox.Nodes
+	Nodes sandbox.BootDialer
 	// Forward makes conn, a connection to the Guest, a stream to a port that only
 	// loopback inside has. Unavailable: nobody listens there either. It closes conn
 	// when it fails.

@@ -28,7 +28,6 @@ import (
 
 // world is one Sandbox whose ports are handlers of the test, behind a Door.
 type world struct {
-	sandbox.Nodes
 	t     *testing.T
 	id    string
 	url   string

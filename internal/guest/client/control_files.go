@@ -28,7 +28,7 @@ const (
 
 var errWrongAnswer = sandbox.Errorf(sandbox.Unavailable, "the sandbox gives a wrong answer")
 
-// Copy copies. See execution.Files. The time is not bounded, because the tree
+// Copy copies. See execution.Trees. The time is not bounded, because the tree
 // may be large.
 func (c *Client) Copy(ctx context.Context, req execution.CopyRequest) (execution.Copied, error) {
 	r, err := c.own().Copy(ctx, connect.NewRequest(&guestv1.CopyRequest{
@@ -43,7 +43,7 @@ func (c *Client) Copy(ctx context.Context, req execution.CopyRequest) (execution
 	}, err
 }
 
-// Chmod changes permissions. See execution.Files.
+// Chmod changes permissions. See execution.Trees.
 func (c *Client) Chmod(ctx context.Context, req execution.ChmodRequest) (int64, error) {
 	r, err := c.own().Chmod(ctx, connect.NewRequest(&guestv1.ChmodRequest{
 		User: req.User, Path: req.Path, Mode: req.Mode, Recursive: req.Recursive,
@@ -58,7 +58,7 @@ func selectionOf(f execution.FileSelection) *guestv1.FileSelection {
 	return &guestv1.FileSelection{Path: f.Path, Globs: f.Globs, Hidden: f.Hidden, NoIgnore: f.NoIgnore}
 }
 
-// Search looks for lines or files. See execution.Files.
+// Search looks for lines or files. See execution.Trees.
 func (c *Client) Search(ctx context.Context, req execution.SearchRequest) (execution.Found, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the search if we leave early
@@ -137,7 +137,7 @@ var formats = map[execution.ArchiveFormat]guestv1.ArchiveFormat{
 	execution.Zip:   guestv1.ArchiveFormat_ARCHIVE_FORMAT_ZIP,
 }
 
-// Archive streams what is in a folder. See execution.Files.
+// Archive streams what is in a folder. See execution.Trees.
 func (c *Client) Archive(ctx context.Context, user, path string, format execution.ArchiveFormat) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	stream, err := c.own().Archive(ctx, connect.NewRequest(&guestv1.ArchiveRequest{User: user, Path: path, Format: formats[format]}))
@@ -189,7 +189,7 @@ func (a *archive) Close() error {
 // pieces are what archives pass through on their way in.
 var pieces = sync.Pool{New: func() any { return new([archivePiece]byte) }}
 
-// Extract unpacks an archive. See execution.Files.
+// Extract unpacks an archive. See execution.Trees.
 func (c *Client) Extract(ctx context.Context, user, path string, format execution.ArchiveFormat, content io.Reader) (execution.Extracted, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -221,7 +221,7 @@ func (c *Client) Extract(ctx context.Context, user, path string, format executio
 	}, nil
 }
 
-// Replace replaces text in files. See execution.Files. The time is not bounded,
+// Replace replaces text in files. See execution.Trees. The time is not bounded,
 // because there may be many.
 func (c *Client) Replace(ctx context.Context, req execution.ReplaceRequest) (execution.Replaced, error) {
 	r, err := c.own().Replace(ctx, connect.NewRequest(&guestv1.ReplaceRequest{

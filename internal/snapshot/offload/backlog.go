@@ -23,7 +23,7 @@ func (e *Engine) takeUp(ctx context.Context) error {
 	if e.cfg.Owner == nil {
 		return nil
 	}
-	names, err := e.Inner.ListSaved(ctx)
+	names, err := e.inner.ListSaved(ctx)
 	if err != nil {
 		return err
 	}

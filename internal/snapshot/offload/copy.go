@@ -73,7 +73,7 @@ func (e *Engine) exported(ctx context.Context, name string, read func(io.Reader)
 	out, in := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		err := e.Inner.ExportSaved(ctx, name, false, in)
+		err := e.inner.ExportSaved(ctx, name, false, in)
 		in.CloseWithError(err)
 		done <- err
 	}()
@@ -308,7 +308,7 @@ func (e *Engine) remove(ctx context.Context, s *state) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	if err := e.Inner.DeleteSaved(ctx, s.Name); err != nil { // should that have been cut
+	if err := e.inner.DeleteSaved(ctx, s.Name); err != nil { // should that have been cut
 		return err
 	}
 	e.counts.deleted.Add(1)

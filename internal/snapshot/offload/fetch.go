@@ -98,7 +98,7 @@ const fetchAgain = 5 * time.Second
 // fetch brings a state back, in the place of a spoiled one. All of it is here, and
 // is what was copied, before the Engine sees any of it. The caller holds the lock.
 func (e *Engine) fetch(ctx context.Context, s *state, spoiled bool) error {
-	names, err := e.Inner.ListSaved(ctx)
+	names, err := e.inner.ListSaved(ctx)
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (e *Engine) fetch(ctx context.Context, s *state, spoiled bool) error {
 		if err := e.fetchFiles(ctx, s, there); err != nil {
 			return err
 		}
-		if err := e.Inner.ShareSaved(ctx, s.Name, s.Group); err != nil && !errors.Is(err, sandbox.Unsupported) {
+		if err := e.inner.ShareSaved(ctx, s.Name, s.Group); err != nil && !errors.Is(err, sandbox.Unsupported) {
 			e.cfg.Log.WarnContext(ctx, "packing a fetched saved state failed", telemetry.KeySnapshot, s.Name, telemetry.KeyError, err)
 		}
 	}
@@ -151,11 +151,11 @@ func (e *Engine) fetchFiles(ctx context.Context, s *state, there bool) error {
 		if err := e.change(s, false, func() { s.Away = true }); err != nil {
 			return err
 		}
-		if err := e.Inner.DeleteSaved(ctx, s.Name); err != nil {
+		if err := e.inner.DeleteSaved(ctx, s.Name); err != nil {
 			return err
 		}
 	}
-	_, err = e.Inner.ImportSaved(ctx, s.Name, whole())
+	_, err = e.inner.ImportSaved(ctx, s.Name, whole())
 	if errors.Is(err, sandbox.Denied) {
 		return sandbox.Errorf(sandbox.Conflict, "the saved state %s was copied by an installation that this one does not trust", s.Name).WithCause(err)
 	}

@@ -31,8 +31,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// Inner is an Engine whose saved states can be kept elsewhere.
-type Inner interface {
+// inner is an Engine whose saved states can be kept elsewhere.
+type inner interface {
 	sandbox.Engine
 	sandbox.Pauser
 	sandbox.Porter
@@ -65,7 +65,7 @@ type Config struct {
 
 // Engine is an Engine whose saved states are also in Blobs. Run does the work.
 type Engine struct {
-	Inner
+	inner
 	cfg    Config
 	keys   *keyring
 	encode *zstd.Encoder
@@ -89,13 +89,13 @@ type Engine struct {
 }
 
 var (
-	_ Inner           = (*Engine)(nil)
+	_ inner           = (*Engine)(nil)
 	_ sandbox.Fetcher = (*Engine)(nil)
 )
 
 // Open takes up what an earlier process left in cfg.Dir. Keys without one that it
 // used are Invalid, unless nothing is sealed with that any more.
-func Open(inner Inner, cfg Config) (*Engine, error) {
+func Open(inner inner, cfg Config) (*Engine, error) {
 	if cfg.Retry == 0 {
 		cfg.Retry = time.Second
 	}
@@ -112,7 +112,7 @@ func Open(inner Inner, cfg Config) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{
-		Inner: inner, cfg: cfg, keys: keys, encode: encode, decode: decode,
+		inner: inner, cfg: cfg, keys: keys, encode: encode, decode: decode,
 		wake: make(chan struct{}, 1), fetching: make(chan struct{}, fetches), sizes: map[string]int64{},
 		unsettled: true, untaken: true,
 	}
@@ -200,7 +200,7 @@ func (e *Engine) Save(ctx context.Context, id, name string, memory bool) (saved 
 		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "the saved state %s is being deleted", name)
 	}
 	_, err = e.with(ctx, name, func() error {
-		saved, err = e.Inner.Save(ctx, id, name, memory)
+		saved, err = e.inner.Save(ctx, id, name, memory)
 		saved, err = e.noteSize(name, saved, err)
 		return err
 	})
@@ -212,7 +212,7 @@ func (e *Engine) ImportSaved(ctx context.Context, name string, r io.Reader) (san
 	if e.find(name) != nil || e.isDeleting(name) {
 		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "something else was saved as %s", name)
 	}
-	saved, err := e.Inner.ImportSaved(ctx, name, r)
+	saved, err := e.inner.ImportSaved(ctx, name, r)
 	return e.noteSize(name, saved, err)
 }
 
@@ -237,7 +237,7 @@ func (e *Engine) ShareSaved(ctx context.Context, name, group string) error {
 
 // add has a state be copied from here on, unless it is already.
 func (e *Engine) add(ctx context.Context, r record, used time.Time) error {
-	if err := e.Inner.ShareSaved(ctx, r.Name, r.Group); err != nil {
+	if err := e.inner.ShareSaved(ctx, r.Name, r.Group); err != nil {
 		return err
 	}
 	e.mu.Lock()
@@ -257,7 +257,7 @@ func (e *Engine) add(ctx context.Context, r record, used time.Time) error {
 // ExportSaved implements sandbox.Porter. What is damaged or gone is noticed before
 // anything is written.
 func (e *Engine) ExportSaved(ctx context.Context, name string, image bool, w io.Writer) error {
-	export := func() error { return e.Inner.ExportSaved(ctx, name, image, w) }
+	export := func() error { return e.inner.ExportSaved(ctx, name, image, w) }
 	spoiled, err := e.with(ctx, name, export)
 	if spoiled {
 		_, err = e.with(ctx, name, export)
@@ -269,9 +269,9 @@ func (e *Engine) ExportSaved(ctx context.Context, name string, image bool, w io.
 // not brought back here, where others may wait for it, but when it is held next.
 func (e *Engine) Start(ctx context.Context, id string, spec sandbox.BootSpec) error {
 	if spec.From == "" {
-		return e.Inner.Start(ctx, id, spec)
+		return e.inner.Start(ctx, id, spec)
 	}
-	_, err := e.with(ctx, spec.From, func() error { return e.Inner.Start(ctx, id, spec) })
+	_, err := e.with(ctx, spec.From, func() error { return e.inner.Start(ctx, id, spec) })
 	return err
 }
 
@@ -283,7 +283,7 @@ func (e *Engine) DeleteSaved(ctx context.Context, name string) error {
 		e.mu.Lock()
 		delete(e.sizes, name)
 		e.mu.Unlock()
-		return e.Inner.DeleteSaved(ctx, name)
+		return e.inner.DeleteSaved(ctx, name)
 	}
 	unlock, err := e.lock(ctx, s)
 	if err != nil {
@@ -299,12 +299,12 @@ func (e *Engine) DeleteSaved(ctx context.Context, name string) error {
 	}
 	e.mu.Unlock()
 	defer e.poke()
-	return e.Inner.DeleteSaved(ctx, name)
+	return e.inner.DeleteSaved(ctx, name)
 }
 
 // ListSaved implements sandbox.Pauser.
 func (e *Engine) ListSaved(ctx context.Context) ([]string, error) {
-	names, err := e.Inner.ListSaved(ctx)
+	names, err := e.inner.ListSaved(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -398,7 +398,7 @@ func (e *Engine) isBroken(ctx context.Context, s *state, err error) bool {
 	if !errors.Is(err, sandbox.NotFound) { // which may be of something else
 		return errors.Is(err, sandbox.ErrDamaged)
 	}
-	names, err := e.Inner.ListSaved(ctx)
+	names, err := e.inner.ListSaved(ctx)
 	return err == nil && !slices.Contains(names, s.Name)
 }
 
@@ -661,7 +661,7 @@ func (e *Engine) evictOne(ctx context.Context, s *state) error {
 	if err := e.change(s, false, func() { s.Away = true }); err != nil {
 		return err
 	}
-	if err := e.Inner.DeleteSaved(ctx, s.Name); err != nil {
+	if err := e.inner.DeleteSaved(ctx, s.Name); err != nil {
 		return fmt.Errorf("remove the files: %w", err) // perhaps they went: settle looks
 	}
 	e.counts.evicted.Add(1)
@@ -671,7 +671,7 @@ func (e *Engine) evictOne(ctx context.Context, s *state) error {
 // settle has the records say what is on the host and what is not, whatever was cut
 // or removed by hand.
 func (e *Engine) settle(ctx context.Context) error {
-	names, err := e.Inner.ListSaved(ctx)
+	names, err := e.inner.ListSaved(ctx)
 	if err != nil {
 		return fmt.Errorf("look for saved states: %w", err)
 	}
@@ -702,7 +702,7 @@ func (e *Engine) lookAt(ctx context.Context, s *state) error {
 		return err
 	}
 	defer unlock()
-	names, err := e.Inner.ListSaved(ctx)
+	names, err := e.inner.ListSaved(ctx)
 	if err != nil {
 		return err
 	}

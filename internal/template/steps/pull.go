@@ -19,7 +19,7 @@ const pulledPrefix = "pulled-"
 // is. The Template that stands in for it is taken where no registry answers.
 func (r *run) pull(ctx context.Context) error {
 	name, image := r.b.record.Name, r.recipe.Image
-	queued, err := r.cfg.Templates.Build(ctx, r.b.record.Tenant, sandbox.TemplateRequest{
+	queued, err := r.cfg.TemplateBuilds.Build(ctx, r.b.record.Tenant, sandbox.TemplateRequest{
 		Template: name + ":" + pulledPrefix + r.b.record.ID, Source: "oci:" + image, Bare: true, Force: r.recipe.Force,
 	}, nil)
 	if err != nil {

@@ -29,6 +29,14 @@ const (
 	buildKey = "template-build"
 )
 
+// machine is the part of a Guest that a build needs.
+type machine interface {
+	execution.Runner
+	// Of execution.Files.
+	ReadFile(ctx context.Context, path string, opts execution.ReadOptions) (*execution.FileBody, error)
+	WriteFile(ctx context.Context, path string, body io.Reader, size int64) (execution.Entry, error)
+}
+
 // run is a build under way.
 type run struct {
 	*Service
@@ -42,7 +50,7 @@ type run struct {
 	layer  sandbox.Snapshot // that it starts from; without an ID: from base
 	broken []string         // layers that nothing starts from
 	box    sandbox.Sandbox
-	guest  execution.Guest
+	guest  machine
 
 	user, cwd string                   // of the next step
 	said      sandbox.TemplateDefaults // of these, those that a step or a Template has said
@@ -296,7 +304,7 @@ func (r *run) export(ctx context.Context) (built sandbox.TemplateBuild, err erro
 	if u := r.recipe.Upload; u != nil {
 		more = io.NewSectionReader(u.file, 0, u.size)
 	}
-	return r.cfg.Templates.Build(ctx, r.b.record.Tenant, sandbox.TemplateRequest{
+	return r.cfg.TemplateBuilds.Build(ctx, r.b.record.Tenant, sandbox.TemplateRequest{
 		Template: d.Name + ":" + r.firstTag(r.recipe.Start != ""), Source: "tar:", Whole: true, Base: base, Env: env, Defaults: r.defaults(),
 		Build: r.b.record.ID, Layer: r.layers[len(r.layers)-1], Start: start, Ready: ready, Files: r.recipe.Files, Upload: more,
 	}, file.Body)
@@ -337,7 +345,7 @@ func (r *run) publish(ctx context.Context, built sandbox.TemplateBuild) error {
 // made waits for an image that is queued.
 func (r *run) made(ctx context.Context, built sandbox.TemplateBuild) (sandbox.TemplateBuild, error) {
 	tenant := r.b.record.Tenant
-	err := r.cfg.Templates.BuildLog(ctx, tenant, built.ID, 0, true, func(l sandbox.BuildLine) error {
+	err := r.cfg.TemplateBuilds.BuildLog(ctx, tenant, built.ID, 0, true, func(l sandbox.BuildLine) error {
 		r.say(l.Text)
 		return nil
 	})
@@ -347,7 +355,7 @@ func (r *run) made(ctx context.Context, built sandbox.TemplateBuild) (sandbox.Te
 	if err != nil {
 		return built, err
 	}
-	if built, err = r.cfg.Templates.BuildByID(ctx, tenant, built.ID); err != nil {
+	if built, err = r.cfg.TemplateBuilds.BuildByID(ctx, tenant, built.ID); err != nil {
 		return built, err
 	}
 	if built.State != sandbox.BuildReady {
@@ -430,7 +438,7 @@ func (r *run) tag(ctx context.Context, from string, tags []string) error {
 func (r *run) abandon(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 	defer cancel()
-	if _, err := r.cfg.Templates.CancelBuild(ctx, r.b.record.Tenant, id); err != nil && !errors.Is(err, sandbox.Conflict) {
+	if _, err := r.cfg.TemplateBuilds.CancelBuild(ctx, r.b.record.Tenant, id); err != nil && !errors.Is(err, sandbox.Conflict) {
 		r.cfg.Log.Warn("cancelling the packing of an image failed", telemetry.KeyBuild, id, telemetry.KeyError, err)
 	}
 }

@@ -103,22 +103,39 @@ type Failure struct {
 	Cancelled bool
 }
 
-// Config of a Service. Sandboxes, Guests, Templates and Log are required.
+// Config of a Service. Sandboxes, Guests, Templates, TemplateBuilds and Log are required.
 type Config struct {
-	Sandboxes sandbox.Sandboxes
-	Guests    *execution.Guests
-	Templates sandbox.Templates
-	Log       *slog.Logger
-	Uploads   string        // folder for what clients send; empty: they may not
-	Kept      string        // folder that builds are known from after a restart; empty: they are forgotten
-	Limit     time.Duration // for one build; zero: 1 h
-	AtOnce    int           // builds; zero: 2
+	Sandboxes      sandboxes
+	Guests         *execution.Guests
+	Templates      templates
+	TemplateBuilds sandbox.TemplateBuilds
+	Log            *slog.Logger
+	Uploads        string        // folder for what clients send; empty: they may not
+	Kept           string        // folder that builds are known from after a restart; empty: they are forgotten
+	Limit          time.Duration // for one build; zero: 1 h
+	AtOnce         int           // builds; zero: 2
 	// Inexact lets a Template of another distribution or version stand in for an
 	// image whose registry does not answer.
 	Inexact bool
 	// StandIns names the Template that stands for an image where no registry answers,
 	// by NAME, NAME:TAG or NAME:*.
 	StandIns map[string]string
+}
+
+// sandboxes is the part of the session manager that builds call: they run in Sandboxes
+// and keep layers as Snapshots.
+type sandboxes interface {
+	Create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, error)
+	End(ctx context.Context, tenant sandbox.TenantID, idOrName string, cause sandbox.Cause) (sandbox.Sandbox, error)
+	TakeSnapshot(ctx context.Context, tenant sandbox.TenantID, idOrName string, req sandbox.SnapshotRequest) (sandbox.Snapshot, error)
+	ListSnapshots(ctx context.Context, tenant sandbox.TenantID, query sandbox.SnapshotQuery) (sandbox.SnapshotPage, error)
+	DeleteSnapshot(ctx context.Context, tenant sandbox.TenantID, id string) (sandbox.Snapshot, error)
+}
+
+// templates is the part of the Templates that builds start from and add to.
+type templates interface {
+	sandbox.TemplateCatalog
+	Admit(ctx context.Context, tenant sandbox.TenantID, version string) error // of sandbox.TemplateQuota
 }
 
 // Service keeps and runs builds. One that runs when the process ends has failed;

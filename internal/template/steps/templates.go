@@ -13,21 +13,21 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/dockerfile"
 )
 
-// Templates is the port sandbox.Templates whose builds may also run programs: a
+// Builds is the port sandbox.TemplateBuilds whose builds may also run programs: a
 // Dockerfile, and packages that are added to an image, are built step by step in a
-// Sandbox of the Tenant. The Templates below do the rest.
-type Templates struct {
-	sandbox.Templates
+// Sandbox of the Tenant. The embedded port does the rest.
+type Builds struct {
+	sandbox.TemplateBuilds
 	Steps *Service
 }
 
-var _ sandbox.Templates = Templates{}
+var _ sandbox.TemplateBuilds = Builds{}
 
 // imageSource begins the source of an image.
 const imageSource = "oci:"
 
-// Build implements sandbox.Templates.
-func (t Templates) Build(ctx context.Context, tenant sandbox.TenantID, req sandbox.TemplateRequest, archive io.Reader) (sandbox.TemplateBuild, error) {
+// Build implements sandbox.TemplateBuilds.
+func (t Builds) Build(ctx context.Context, tenant sandbox.TenantID, req sandbox.TemplateRequest, archive io.Reader) (sandbox.TemplateBuild, error) {
 	image, isImage := strings.CutPrefix(req.Source, imageSource)
 	switch {
 	case req.Dockerfile != "" || len(req.BuildArgs) > 0:
@@ -37,7 +37,7 @@ func (t Templates) Build(ctx context.Context, tenant sandbox.TenantID, req sandb
 	case isImage:
 		req.Bare = len(req.Packages) == 0 || req.Bare // nothing is added to it
 	}
-	return t.Templates.Build(ctx, tenant, req, archive)
+	return t.TemplateBuilds.Build(ctx, tenant, req, archive)
 }
 
 // buildDockerfile begins a build of a Dockerfile. archive, which may be nil, is its
@@ -231,10 +231,10 @@ func (b *build) asBuild() sandbox.TemplateBuild {
 	return made
 }
 
-// Builds implements sandbox.Templates. Builds that a build by steps has asked for are
+// Builds implements sandbox.TemplateBuilds. Builds that a build by steps has asked for are
 // parts of that, and left out.
-func (t Templates) Builds(ctx context.Context, tenant sandbox.TenantID) ([]sandbox.TemplateBuild, error) {
-	all, err := t.Templates.Builds(ctx, tenant)
+func (t Builds) Builds(ctx context.Context, tenant sandbox.TenantID) ([]sandbox.TemplateBuild, error) {
+	all, err := t.TemplateBuilds.Builds(ctx, tenant)
 	if err != nil {
 		return nil, err
 	}
@@ -253,18 +253,18 @@ func (t Templates) Builds(ctx context.Context, tenant sandbox.TenantID) ([]sandb
 	return all, nil
 }
 
-// BuildByID implements sandbox.Templates.
-func (t Templates) BuildByID(ctx context.Context, tenant sandbox.TenantID, id string) (sandbox.TemplateBuild, error) {
+// BuildByID implements sandbox.TemplateBuilds.
+func (t Builds) BuildByID(ctx context.Context, tenant sandbox.TenantID, id string) (sandbox.TemplateBuild, error) {
 	if idPattern.MatchString(id) {
 		return t.Steps.buildByID(tenant, id)
 	}
-	return t.Templates.BuildByID(ctx, tenant, id)
+	return t.TemplateBuilds.BuildByID(ctx, tenant, id)
 }
 
-// CancelBuild implements sandbox.Templates.
-func (t Templates) CancelBuild(ctx context.Context, tenant sandbox.TenantID, id string) (sandbox.TemplateBuild, error) {
+// CancelBuild implements sandbox.TemplateBuilds.
+func (t Builds) CancelBuild(ctx context.Context, tenant sandbox.TenantID, id string) (sandbox.TemplateBuild, error) {
 	if !idPattern.MatchString(id) {
-		return t.Templates.CancelBuild(ctx, tenant, id)
+		return t.TemplateBuilds.CancelBuild(ctx, tenant, id)
 	}
 	b, err := t.Steps.byID(tenant, id)
 	if err != nil {
@@ -281,10 +281,10 @@ func (t Templates) CancelBuild(ctx context.Context, tenant sandbox.TenantID, id 
 	}
 }
 
-// BuildLog implements sandbox.Templates. Offsets count lines.
-func (t Templates) BuildLog(ctx context.Context, tenant sandbox.TenantID, id string, from int64, follow bool, each func(sandbox.BuildLine) error) error {
+// BuildLog implements sandbox.TemplateBuilds. Offsets count lines.
+func (t Builds) BuildLog(ctx context.Context, tenant sandbox.TenantID, id string, from int64, follow bool, each func(sandbox.BuildLine) error) error {
 	if !idPattern.MatchString(id) {
-		return t.Templates.BuildLog(ctx, tenant, id, from, follow, each)
+		return t.TemplateBuilds.BuildLog(ctx, tenant, id, from, follow, each)
 	}
 	b, err := t.Steps.byID(tenant, id)
 	if err != nil {
