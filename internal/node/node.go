@@ -7,7 +7,6 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,7 +20,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/volume/disk"
 )
 
 const (
@@ -70,13 +68,13 @@ type PoolConfig struct {
 	Max      int           // idle Boots at most; 0 parks nothing
 }
 
-// Config of a Node. Name, Dir, Engine, Store, Images and Guest are required.
+// Config of a Node. Name, Dir, Volumes, Engine, Store, Images and Guest are required.
 type Config struct {
 	Name string // of the Node; Leases and records carry it
 	// Address is where other processes reach it; see sandbox.NodeRecord.
 	Address string
-	Dir     string // the Node's own folder; made when absent
-	Volumes string // where it keeps Volumes, made when absent; empty: in Dir
+	Dir     string  // the Node's own folder; made when absent
+	Volumes volumes // keeps the files of Volumes
 	Engine  sandbox.Engine
 	Store   sandbox.NodeStore // for the Lease
 	Images  sandbox.Images    // of the Pools' Templates
@@ -140,7 +138,7 @@ type Node struct {
 	pools    []*pool
 	reports  reports
 	carrying chan struct{} // holds one for each export and import under way
-	volumes  *disk.Disk
+	volumes  volumes
 
 	mu       sync.Mutex
 	boots    map[string]*boot     // every Boot this Node answers for, by ID
@@ -246,10 +244,6 @@ func prepare(cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	volumes, err := disk.Open(cmp.Or(cfg.Volumes, filepath.Join(cfg.Dir, "volumes")))
-	if err != nil {
-		return nil, err
-	}
 	starts := queueConfig{
 		slots: cfg.ColdStarts, maxAhead: cfg.Waiting, maxWait: cfg.MaxWait,
 		tooLong: "too many sandboxes wait to be started or resumed; try again later",
@@ -273,7 +267,7 @@ func prepare(cfg Config) (*Node, error) {
 		gone:     make(chan struct{}),
 		arriving: map[string]*arrival{},
 		carrying: make(chan struct{}, carriers),
-		volumes:  volumes,
+		volumes:  cfg.Volumes,
 	}
 	for _, c := range cfg.Pools {
 		n.pools = append(n.pools, newPool(n, c))

@@ -20,6 +20,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/fake"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/node"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/volume/disk"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -113,8 +114,12 @@ func newWorld(t *testing.T, pool node.PoolConfig) *world {
 	}
 	w.host.set(node.HostState{DiskFree: 50, DiskTotal: 100, MemoryFree: 8 << 30, MemoryTotal: 16 << 30})
 	pool.Template = "base"
+	volumes, err := disk.Open(filepath.Join(w.dir, "volumes"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	w.cfg = node.Config{
-		Name: name, Dir: w.dir, Store: w.leases, Images: w.images,
+		Name: name, Dir: w.dir, Volumes: volumes, Store: w.leases, Images: w.images,
 		Guest: func(dial node.Dial) node.GuestControl { return fake.NewControl(dial) },
 		Pools: []node.PoolConfig{pool}, ColdStarts: 2, Saves: 2,
 		Host: w.host.read,

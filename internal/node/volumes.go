@@ -7,6 +7,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/volume"
 )
 
 // A Boot whose connection for Volumes broke is connected to again after a while
@@ -16,7 +17,33 @@ const (
 	lastRedial  = time.Second
 )
 
-var _ sandbox.VolumeFiles = (*Node)(nil)
+// volumes keeps the files of Volumes on this host. The methods do what those of
+// sandbox.NodeVolumes and sandbox.VolumeFiles with the same meaning do. They are safe for
+// concurrent use.
+type volumes interface {
+	volumeFiles
+	Create(v sandbox.VolumeSpec) error
+	Delete(id string) error
+	List(ctx context.Context) ([]sandbox.VolumeUse, error)
+	// Check returns NotFound for a Volume that its Tenant does not have here.
+	Check(of sandbox.VolumeRef) error
+	// ForBoot returns what serves these Volumes to a Boot. Close it when the Boot has
+	// ended.
+	ForBoot(tenant sandbox.TenantID, volumes []string) volume.Server
+	// Clean removes what deletions left that a crash cut.
+	Clean(ctx context.Context) error
+}
+
+// volumeFiles reaches single files of Volumes.
+type volumeFiles interface {
+	Stat(of sandbox.VolumeRef, path string) (sandbox.VolumeFile, error)
+	ListFolder(ctx context.Context, of sandbox.VolumeRef, path string, depth int) ([]sandbox.VolumeFile, error)
+	MakeFolder(of sandbox.VolumeRef, path string, c sandbox.VolumeFileChange, force bool) (sandbox.VolumeFile, error)
+	ReadFile(ctx context.Context, of sandbox.VolumeRef, path string, w io.Writer) error
+	WriteFile(ctx context.Context, of sandbox.VolumeRef, path string, c sandbox.VolumeFileChange, force bool, r io.Reader) (sandbox.VolumeFile, error)
+	Change(of sandbox.VolumeRef, path string, c sandbox.VolumeFileChange) (sandbox.VolumeFile, error)
+	Remove(ctx context.Context, of sandbox.VolumeRef, path string) error
+}
 
 // checkVolumes returns why a Boot cannot have the Volumes of its Binding.
 func (n *Node) checkVolumes(b sandbox.Binding) error {
@@ -28,7 +55,7 @@ func (n *Node) checkVolumes(b sandbox.Binding) error {
 		return err
 	}
 	for _, v := range b.Volumes {
-		if _, err := n.volumes.Volume(sandbox.VolumeRef{ID: v.ID, Tenant: b.Tenant}); err != nil {
+		if err := n.volumes.Check(sandbox.VolumeRef{ID: v.ID, Tenant: b.Tenant}); err != nil {
 			return err
 		}
 	}
@@ -81,14 +108,14 @@ func (n *Node) unmountAll() {
 
 // serveVolumes connects to the volume server of a Boot and answers it, again and
 // again until ctx ends.
-func (n *Node) serveVolumes(ctx context.Context, bootID string, tenant sandbox.TenantID, volumes []string) {
-	files := n.volumes.ForBoot(tenant, volumes)
-	defer files.Close()
+func (n *Node) serveVolumes(ctx context.Context, bootID string, tenant sandbox.TenantID, ids []string) {
+	server := n.volumes.ForBoot(tenant, ids)
+	defer server.Close()
 	for wait := firstRedial; ; wait = min(2*wait, lastRedial) {
 		began := time.Now()
 		conn, err := n.engine.Dial(ctx, bootID, sandbox.VolumePort)
 		if err == nil {
-			err = files.Serve(ctx, conn)
+			err = server.Serve(ctx, conn)
 		}
 		if time.Since(began) > lastRedial {
 			wait = firstRedial
@@ -108,7 +135,7 @@ func (n *Node) cleanVolumes(ctx context.Context) error {
 	return nil
 }
 
-// CreateVolume implements sandbox.VolumeFiles.
+// CreateVolume implements sandbox.NodeVolumes.
 func (n *Node) CreateVolume(_ context.Context, node string, v sandbox.VolumeSpec) error {
 	if err := n.check(node); err != nil {
 		return err
@@ -116,7 +143,7 @@ func (n *Node) CreateVolume(_ context.Context, node string, v sandbox.VolumeSpec
 	return n.volumes.Create(v)
 }
 
-// DeleteVolume implements sandbox.VolumeFiles.
+// DeleteVolume implements sandbox.NodeVolumes.
 func (n *Node) DeleteVolume(_ context.Context, node, id string) error {
 	if err := n.check(node); err != nil {
 		return err
@@ -124,7 +151,7 @@ func (n *Node) DeleteVolume(_ context.Context, node, id string) error {
 	return n.volumes.Delete(id)
 }
 
-// ListVolumes implements sandbox.VolumeFiles.
+// ListVolumes implements sandbox.NodeVolumes.
 func (n *Node) ListVolumes(ctx context.Context, node string) ([]sandbox.VolumeUse, error) {
 	if err := n.check(node); err != nil {
 		return nil, err

@@ -14,6 +14,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/fake"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/node"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite/sqlitetest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/volume/disk"
 )
 
 // shown is what a scrape gets, a line a number: histograms by their count.
@@ -76,8 +77,12 @@ func TestNodeMetrics(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	engine := fake.New(fake.Image)
 	t.Cleanup(engine.Close)
+	volumes, err := disk.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
 	n, err := node.Open(t.Context(), node.Config{
-		Name: "n", Dir: t.TempDir(), Engine: engine, Store: store, Images: baseImage{},
+		Name: "n", Dir: t.TempDir(), Volumes: volumes, Engine: engine, Store: store, Images: baseImage{},
 		Guest: func(dial node.Dial) node.GuestControl { return fake.NewControl(dial) },
 		Pools: []node.PoolConfig{{Template: "base", Min: 1, Max: 2}},
 		Host: func() (node.HostState, error) {

@@ -42,6 +42,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/builder"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/volume/disk"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/webhook"
 )
 
@@ -223,8 +224,12 @@ func (j *joined) node(ctx context.Context, name, address string, ends func(conte
 	if err != nil {
 		return nil, err
 	}
+	volumes, err := disk.Open(j.layout.Volumes())
+	if err != nil {
+		return nil, err
+	}
 	n, err := node.Open(ctx, node.Config{
-		Name: name, Address: address, Dir: j.layout.Node(), Volumes: j.layout.Volumes(),
+		Name: name, Address: address, Dir: j.layout.Node(), Volumes: volumes,
 		Engine: j.boots, Store: j.store, Images: j.images, Log: j.log,
 		Guest: func(dial node.Dial) node.GuestControl {
 			return client.New(client.Dial(dial), client.WithTrusted(trusted))

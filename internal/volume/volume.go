@@ -10,10 +10,12 @@ package volume
 
 import (
 	"bufio"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"syscall"
 	"time"
 )
@@ -34,6 +36,17 @@ const (
 	// RootNode is the number of a Volume's root folder.
 	RootNode = 1
 )
+
+// Server is the Node's end of the conversation: it answers one Boot about the Volumes
+// that the Boot is bound with, and about no others.
+type Server interface {
+	// Serve answers what comes over a connection to the Boot, until that or ctx ends;
+	// then it has closed the connection. It serves one connection at a time. What the
+	// Boot had open stays open for the next one.
+	Serve(ctx context.Context, conn net.Conn) error
+	// Close lets go of what the Boot has open. It is called when nothing is served.
+	Close()
+}
 
 // Op is what is asked for.
 type Op uint8

@@ -87,7 +87,7 @@ func mountedIn(t *testing.T, boots int) (all []*kernel) {
 
 // connected connects a link to a Node's end of it, again and again. Each connection is
 // cut when cut says so; nil: never.
-func connected(t *testing.T, l *link, boot *disk.Boot, cut func() <-chan time.Time) (stop func()) {
+func connected(t *testing.T, l *link, boot volume.Server, cut func() <-chan time.Time) (stop func()) {
 	t.Helper()
 	stopped, ended := make(chan struct{}), make(chan struct{})
 	go func() {

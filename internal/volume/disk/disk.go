@@ -240,6 +240,12 @@ func (d *Disk) read(id string) (spec, error) {
 
 func errNoVolume() error { return sandbox.Errorf(sandbox.NotFound, "there is no such volume") }
 
+// Check returns NotFound for a Volume that its Tenant does not have here.
+func (d *Disk) Check(of sandbox.VolumeRef) error {
+	_, err := d.Volume(of)
+	return err
+}
+
 // Volume returns a Volume that its Tenant has here; NotFound for any other. The
 // first time it takes as long as its files are many.
 func (d *Disk) Volume(of sandbox.VolumeRef) (*Volume, error) {

@@ -28,9 +28,8 @@ const (
 	smallBytes = 8192
 )
 
-// Boot serves the Volumes of one Boot, over one connection after the other. Use
-// ForBoot, and Close when the Boot has ended.
-type Boot struct {
+// boot is the volume.Server of one Boot.
+type boot struct {
 	disk   *Disk
 	tenant sandbox.TenantID
 	bound  map[string]bool // the IDs of its Volumes
@@ -45,17 +44,17 @@ type Boot struct {
 	count   int
 }
 
-// ForBoot returns what serves these Volumes to a Boot.
-func (d *Disk) ForBoot(tenant sandbox.TenantID, volumes []string) *Boot {
-	b := &Boot{disk: d, tenant: tenant, bound: map[string]bool{}, budget: d.budgets.use(tenant), mounts: map[string]*mount{}, answers: map[uint64]volume.Answer{}}
+// ForBoot returns what serves these Volumes to a Boot. Close it when the Boot has ended.
+func (d *Disk) ForBoot(tenant sandbox.TenantID, volumes []string) volume.Server {
+	b := &boot{disk: d, tenant: tenant, bound: map[string]bool{}, budget: d.budgets.use(tenant), mounts: map[string]*mount{}, answers: map[uint64]volume.Answer{}}
 	for _, id := range volumes {
 		b.bound[id] = true
 	}
 	return b
 }
 
-// Close lets go of what the Boot has open. It is called when nothing is served.
-func (b *Boot) Close() {
+// Close implements volume.Server.
+func (b *boot) Close() {
 	b.serving.Lock()
 	defer b.serving.Unlock()
 	for _, m := range b.mounts {
@@ -68,10 +67,9 @@ func (b *Boot) Close() {
 	}
 }
 
-// Serve answers what comes over a connection to the Boot, until that or ctx ends;
-// then it has closed the connection. What the Boot says is not trusted: it can
-// name only its own Volumes, and what it asks for is bounded.
-func (b *Boot) Serve(ctx context.Context, conn net.Conn) error {
+// Serve implements volume.Server. What the Boot says is not trusted: it can name only
+// its own Volumes, and what it asks for is bounded.
+func (b *boot) Serve(ctx context.Context, conn net.Conn) error {
 	b.serving.Lock()
 	defer b.serving.Unlock()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
@@ -91,7 +89,7 @@ func (b *Boot) Serve(ctx context.Context, conn net.Conn) error {
 
 // connection is one connection to a Boot.
 type connection struct {
-	boot   *Boot
+	boot   *boot
 	conn   net.Conn
 	r      *bufio.Reader
 	mounts []*mount // by their place in the hello; nil: not the Boot's, or gone
@@ -134,7 +132,7 @@ func (c *connection) hello() error {
 
 // mount returns a Volume of the Boot; nil for another's, and for one that cannot be
 // used.
-func (b *Boot) mount(id string) *mount {
+func (b *boot) mount(id string) *mount {
 	if !b.bound[id] {
 		return nil
 	}
@@ -255,7 +253,7 @@ func (c *connection) send(frame []byte) error {
 }
 
 // answered returns the answer that a request got before.
-func (b *Boot) answered(tag uint64) (volume.Answer, bool) {
+func (b *boot) answered(tag uint64) (volume.Answer, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	a, ok := b.answers[tag]
@@ -264,7 +262,7 @@ func (b *Boot) answered(tag uint64) (volume.Answer, bool) {
 
 // remember keeps the answer to what must not be done twice. A repeat has no file with
 // it: nothing is promised about that any more.
-func (b *Boot) remember(a volume.Answer) {
+func (b *boot) remember(a volume.Answer) {
 	if a.Data != nil {
 		a.Data, a.Count = nil, 0
 	}
@@ -285,14 +283,14 @@ var (
 
 // buffer is the function of that name, which for a large one waits while the Tenant, or
 // all of them, have too many.
-func (b *Boot) buffer(n int) *[]byte {
+func (b *boot) buffer(n int) *[]byte {
 	if n < 0 || n > smallBytes {
 		b.disk.budgets.take(b.budget)
 	}
 	return buffer(n)
 }
 
-func (b *Boot) giveBack(buf *[]byte) {
+func (b *boot) giveBack(buf *[]byte) {
 	if len(*buf) > smallBytes {
 		b.disk.budgets.giveBack(b.budget)
 	}

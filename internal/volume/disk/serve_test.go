@@ -22,7 +22,7 @@ type guestEnd struct {
 	done chan error
 }
 
-func connect(t *testing.T, b *Boot) *guestEnd {
+func connect(t *testing.T, b volume.Server) *guestEnd {
 	t.Helper()
 	t.Cleanup(b.Close) // after the connection, which it waits for
 	ours, theirs := net.Pipe()
