@@ -1,4 +1,4 @@
-package sandbox_test
+package core_test
 
 import (
 	"context"
@@ -19,6 +19,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/run"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/volume/disk"
 )
 
 // baseImage has the Template "base" ready.
@@ -50,8 +51,12 @@ func (c *core) start(t testing.TB) {
 		t.Fatal(err)
 	}
 	c.pool.Template = "base"
+	volumes, err := disk.Open(filepath.Join(c.dir, "node", "volumes"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	c.node, err = node.Open(t.Context(), node.Config{
-		Name: "local", Dir: filepath.Join(c.dir, "node"), Engine: c.engine, Store: c.store, Images: baseImage{},
+		Name: "local", Dir: filepath.Join(c.dir, "node"), Volumes: volumes, Engine: c.engine, Store: c.store, Images: baseImage{},
 		Guest: func(dial node.Dial) node.GuestControl { return fake.NewControl(dial) },
 		Pools: []node.PoolConfig{c.pool},
 		OnEnd: func(ctx context.Context, e sandbox.BootEnd) error { return c.manager.BootEnded(ctx, e) },
