@@ -70,27 +70,6 @@ func TestOpenServicesHaveNoToken(t *testing.T) {
 	})
 }
 
-func TestCreateRefuses(t *testing.T) {
-	in(t, func(t *testing.T, w *world) {
-		w.create("t", sandbox.CreateRequest{Name: "web"})
-		for _, tt := range []struct {
-			name string
-			req  sandbox.CreateRequest
-			want sandbox.Code
-		}{
-			{"a name in use", sandbox.CreateRequest{Name: "web"}, sandbox.Conflict},
-			{"a bad name", sandbox.CreateRequest{Name: "-"}, sandbox.Invalid},
-			{"an unknown template", sandbox.CreateRequest{Template: "x"}, sandbox.NotFound},
-		} {
-			_, err := w.m.Create(t.Context(), "t", tt.req)
-			want(t, tt.name, err, tt.want)
-		}
-		if _, err := w.m.Create(t.Context(), "other", sandbox.CreateRequest{Name: "web"}); err != nil {
-			t.Errorf("another tenant's use of the name: %v", err)
-		}
-	})
-}
-
 // A create that is told to come back later uses up nothing of the rate of creates;
 // one that its owner ends, or that fails, does.
 func TestRefusedCreatesDoNotCount(t *testing.T) {
@@ -218,25 +197,6 @@ func TestCreateThatFails(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestTenantsAreInvisible(t *testing.T) {
-	in(t, func(t *testing.T, w *world) {
-		sb := w.create("mine", sandbox.CreateRequest{Name: "web"})
-		absent := sandbox.NewSandboxID()
-		_, wantErr := w.m.Get(t.Context(), "other", absent)
-		for _, key := range []string{sb.ID, "web", absent, "nothing", "", "../x"} {
-			for what, call := range map[string]func() error{
-				"Get":        func() error { _, err := w.m.Get(t.Context(), "other", key); return err },
-				"SetTimeout": func() error { _, err := w.m.SetTimeout(t.Context(), "other", key, time.Hour); return err },
-				"End":        func() error { _, err := w.m.End(t.Context(), "other", key, sandbox.CauseReleased); return err },
-			} {
-				if err := call(); err == nil || err.Error() != wantErr.Error() {
-					t.Errorf("%s(%q) = %v, want %v", what, key, err, wantErr)
-				}
-			}
-		}
-	})
 }
 
 func TestEnd(t *testing.T) {

@@ -66,39 +66,6 @@ func TestUpdate(t *testing.T) {
 	})
 }
 
-func TestUpdateRefuses(t *testing.T) {
-	in(t, func(t *testing.T, w *world) {
-		w.create("t", sandbox.CreateRequest{Name: "other"})
-		sb := w.create("t", sandbox.CreateRequest{Name: "web"})
-		for _, tt := range []struct {
-			name   string
-			tenant sandbox.TenantID
-			key    string
-			change sandbox.Change
-			want   sandbox.Code
-		}{
-			{"another tenant's", "x", sb.ID, sandbox.Change{Name: ptr("mine")}, sandbox.NotFound},
-			{"absent", "t", "nothing", sandbox.Change{}, sandbox.NotFound},
-			{"a name in use", "t", "web", sandbox.Change{Name: ptr("other")}, sandbox.Conflict},
-			{"more memory than the shape", "t", "web", sandbox.Change{MemoryBytes: ptr(int64(1 << 30))}, sandbox.Conflict},
-			{"nonsense", "t", "web", sandbox.Change{Network: ptr(sandbox.NetworkPolicy("x"))}, sandbox.Invalid},
-		} {
-			_, err := w.m.Update(t.Context(), tt.tenant, tt.key, tt.change)
-			want(t, tt.name, err, tt.want)
-		}
-		if r := w.record(sb.ID); !reflect.DeepEqual(r, sb) {
-			t.Errorf("a refused change changed %+v to %+v", sb, r)
-		}
-		if _, err := w.m.End(t.Context(), "t", "web", sandbox.CauseReleased); err != nil {
-			t.Fatal(err)
-		}
-		_, err := w.m.Update(t.Context(), "t", sb.ID, sandbox.Change{Name: ptr("late")})
-		want(t, "an ended one", err, sandbox.Conflict)
-		_, err = w.m.Touch(t.Context(), "t", sb.ID)
-		want(t, "touch of an ended one", err, sandbox.Conflict)
-	})
-}
-
 // A change that the Boot does not take leaves the record as it was, and the Boot
 // is told that, also when it took a part.
 func TestUpdateTakenBack(t *testing.T) {
@@ -231,28 +198,6 @@ func TestTouch(t *testing.T) {
 		if got, err = w.m.Touch(t.Context(), "t", sb.ID); err != nil || !got.Deadline.Equal(before.Deadline) {
 			t.Errorf("Touch brought the deadline nearer: %+v, %v", got, err)
 		}
-	})
-}
-
-func TestEnsure(t *testing.T) {
-	in(t, func(t *testing.T, w *world) {
-		req := sandbox.CreateRequest{Name: "web"}
-		first, created, err := w.m.Ensure(t.Context(), "t", req)
-		if err != nil || !created {
-			t.Fatalf("Ensure = %v, %v", created, err)
-		}
-		again, created, err := w.m.Ensure(t.Context(), "t", req)
-		if err != nil || created || again.ID != first.ID {
-			t.Errorf("Ensure again = %s, %v, %v", again.ID, created, err)
-		}
-		other, created, err := w.m.Ensure(t.Context(), "other", req)
-		if err != nil || !created || other.ID == first.ID {
-			t.Errorf("another tenant's = %s, %v, %v", other.ID, created, err)
-		}
-		_, _, err = w.m.Ensure(t.Context(), "t", sandbox.CreateRequest{})
-		want(t, "without a name", err, sandbox.Invalid)
-		_, _, err = w.m.Ensure(t.Context(), "t", sandbox.CreateRequest{Name: "x", Template: "none"})
-		want(t, "of an unknown template", err, sandbox.NotFound)
 	})
 }
 

@@ -107,41 +107,6 @@ func (w *world) volume(name string) sandbox.Volume {
 	return v
 }
 
-func TestVolume(t *testing.T) {
-	in(t, func(t *testing.T, w *world) {
-		v, err := w.m.CreateVolume(t.Context(), "t", sandbox.VolumeRequest{Name: "data", MaxBytes: 5 << 20})
-		if err != nil || v.Name != "data" || v.MaxBytes != 5<<20 || v.Node != local || v.State != sandbox.VolumeReady {
-			t.Fatalf("made %+v, %v", v, err)
-		}
-		if other := w.volume("other"); other.MaxBytes != sandbox.DefaultVolumeBytes {
-			t.Errorf("one of any size has %d bytes", other.MaxBytes)
-		}
-		for _, key := range []string{v.ID, "data"} {
-			if got, err := w.m.GetVolume(t.Context(), "t", key); err != nil || got != v {
-				t.Errorf("GetVolume(%s) = %+v, %v", key, got, err)
-			}
-			want(t, "a stranger's look at "+key, second(w.m.GetVolume(t.Context(), "x", key)), sandbox.NotFound)
-			want(t, "a stranger's delete of "+key, second(w.m.DeleteVolume(t.Context(), "x", key)), sandbox.NotFound)
-		}
-		for _, key := range []string{"", "none", "a/b", sandbox.NewVolumeID()} {
-			want(t, "a look at "+key, second(w.m.GetVolume(t.Context(), "t", key)), sandbox.NotFound)
-			want(t, "a delete of "+key, second(w.m.DeleteVolume(t.Context(), "t", key)), sandbox.NotFound)
-		}
-		for _, req := range []sandbox.VolumeRequest{{}, {Name: "a b"}, {Name: sandbox.NewVolumeID()}, {Name: "a", MaxBytes: 1}, {Name: "a", ID: "x"}} {
-			want(t, "a bad request", second(w.m.CreateVolume(t.Context(), "t", req)), sandbox.Invalid)
-		}
-		want(t, "a name in use", second(w.m.CreateVolume(t.Context(), "t", sandbox.VolumeRequest{Name: "data"})), sandbox.Conflict)
-		if all, err := w.m.ListVolumes(t.Context(), "t"); err != nil || len(all) != 2 || all[0] != v {
-			t.Errorf("ListVolumes = %+v, %v", all, err)
-		}
-		if gone, err := w.m.DeleteVolume(t.Context(), "t", "data"); err != nil || gone.ID != v.ID {
-			t.Errorf("DeleteVolume = %+v, %v", gone, err)
-		}
-		want(t, "a second delete", second(w.m.DeleteVolume(t.Context(), "t", "data")), sandbox.NotFound)
-		w.volume("data")
-	})
-}
-
 // A request that must take effect once makes one Volume, also when the process
 // that carried it out died.
 func TestVolumeOnce(t *testing.T) {

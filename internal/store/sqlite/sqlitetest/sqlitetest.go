@@ -36,8 +36,8 @@ func Open(t testing.TB) *sqlite.Store {
 	return OpenAt(t, filepath.Join(t.TempDir(), "db"))
 }
 
-// OpenAt is Open with a file of this name, which must not exist.
-func OpenAt(t testing.TB, file string) *sqlite.Store {
+// Make makes the file of a Store that holds nothing. There must be none of this name.
+func Make(t testing.TB, file string) {
 	t.Helper()
 	content, err := empty()
 	if err == nil {
@@ -49,6 +49,12 @@ func OpenAt(t testing.TB, file string) *sqlite.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// OpenAt is Open with a file of this name, which must not exist.
+func OpenAt(t testing.TB, file string) *sqlite.Store {
+	t.Helper()
+	Make(t, file)
 	st, err := sqlite.Open(t.Context(), file)
 	if err != nil {
 		t.Fatal(err)

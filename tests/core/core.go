@@ -1,0 +1,171 @@
+// Package core joins session manager, scheduler and Node over SQLite as the server joins
+// them, with an Engine in memory. Tests of them together use it, and tests of the code
+// that calls them.
+package core
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/fake"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/node"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/scheduler"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/serve/run"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite/sqlitetest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/volume/disk"
+)
+
+// NodeName is the name of the one Node.
+const NodeName = "local"
+
+// Config of a Core. The zero value works.
+type Config struct {
+	Pool    node.PoolConfig // of the Template "base"
+	Session session.Config
+	// Images resolves Templates; nil: there is one, "base".
+	Images sandbox.Images
+}
+
+// Core is the joined roles. Its fields are those of the present server: another one
+// after Restart.
+type Core struct {
+	Dir     string
+	Engine  *fake.Engine
+	Store   *sqlite.Store
+	Node    *node.Node
+	Manager *session.Manager
+
+	cfg     Config
+	stop    context.CancelFunc // nil: stopped
+	stopped chan error
+}
+
+// New starts a Core that ends with the test.
+func New(t testing.TB, cfg Config) *Core {
+	t.Helper()
+	if cfg.Images == nil {
+		cfg.Images = baseImage{}
+	}
+	cfg.Pool.Template = "base"
+	cfg.Session.Engine = "fake"
+	c := &Core{Dir: t.TempDir(), Engine: fake.New(), cfg: cfg}
+	sqlitetest.Make(t, c.database())
+	c.Start(t)
+	t.Cleanup(func() {
+		if c.stop != nil {
+			c.Halt(t)
+		}
+		c.Engine.Close()
+	})
+	return c
+}
+
+// baseImage has the Template "base" ready.
+type baseImage struct{}
+
+func (baseImage) Resolve(_ context.Context, _ sandbox.TenantID, template string) (string, error) {
+	if template != "base" {
+		return "", sandbox.Errorf(sandbox.NotFound, "there is no template %q", template)
+	}
+	return fake.Image, nil
+}
+
+func (c *Core) database() string { return filepath.Join(c.Dir, "x.db") }
+
+// Start starts a server over what an earlier one left.
+func (c *Core) Start(t testing.TB) {
+	t.Helper()
+	var err error
+	if c.Store, err = sqlite.Open(context.WithoutCancel(t.Context()), c.database()); err != nil {
+		t.Fatal(err)
+	}
+	volumes, err := disk.Open(filepath.Join(c.Dir, "node", "volumes"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Node, err = node.Open(t.Context(), node.Config{
+		Name: NodeName, Dir: filepath.Join(c.Dir, "node"), Volumes: volumes, Engine: c.Engine, Store: c.Store, Images: c.cfg.Images,
+		Guest: func(dial node.Dial) node.GuestControl { return fake.NewControl(dial) },
+		Pools: []node.PoolConfig{c.cfg.Pool},
+		OnEnd: func(ctx context.Context, e sandbox.BootEnd) error { return c.Manager.BootEnded(ctx, e) },
+		Host: func() (node.HostState, error) {
+			return node.HostState{DiskFree: 1, DiskTotal: 1, MemoryFree: 1 << 40, MemoryTotal: 1 << 40}, nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	placement := scheduler.New(c.Store, nil)
+	c.Manager = session.New(c.Store, c.Node, placement, c.cfg.Images, c.cfg.Session)
+	var parts run.Parts
+	parts.Start("node", c.Node.Run)
+	parts.Start("scheduler", placement.Run)
+	parts.Start("session-manager", c.Manager.Run)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	c.stop, c.stopped = cancel, make(chan error, 1)
+	stopped := c.stopped
+	go func() { stopped <- parts.Wait(ctx) }()
+}
+
+// Halt stops the server; Sandboxes live on.
+func (c *Core) Halt(t testing.TB) {
+	t.Helper()
+	c.wait(t)
+	if err := c.Store.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+}
+
+func (c *Core) wait(t testing.TB) {
+	t.Helper()
+	c.stop()
+	c.stop = nil
+	if err := <-c.stopped; err != nil {
+		t.Errorf("stop: %v", err)
+	}
+}
+
+// Restart starts another server process in place of this one.
+func (c *Core) Restart(t testing.TB) {
+	t.Helper()
+	c.Halt(t)
+	c.Engine = c.Engine.Reopen()
+	c.Start(t)
+}
+
+// Down ends everything, as `cloud-sandbox down` does, and fails the test for what is left.
+func (c *Core) Down(t testing.TB) {
+	t.Helper()
+	c.Restart(t)
+	ctx := context.WithoutCancel(t.Context())
+	if _, err := c.Manager.EndAll(ctx, sandbox.CauseOperator); err != nil {
+		t.Errorf("EndAll: %v", err)
+	}
+	c.wait(t)
+	if _, err := c.Node.Down(ctx); err != nil {
+		t.Errorf("Down: %v", err)
+	}
+	if err := c.Store.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+	if all, err := c.Engine.List(ctx); err != nil || len(all) != 0 {
+		t.Errorf("%d boots are left, %v", len(all), err)
+	}
+	if files, err := filepath.Glob(filepath.Join(c.Dir, "node", "boots", "*")); err != nil || len(files) != 0 {
+		t.Errorf("the journal keeps %v, %v", files, err)
+	}
+}
+
+// Remember puts a value into the memory of a Sandbox that runs.
+func (c *Core) Remember(sb sandbox.Sandbox, value string) {
+	c.Engine.Guest(sb.Boot.ID).Remember("value", value)
+}
+
+// Recall returns the value that the memory of a Sandbox holds.
+func (c *Core) Recall(sb sandbox.Sandbox) string {
+	return c.Engine.Guest(sb.Boot.ID).Recall("value")
+}
