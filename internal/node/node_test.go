@@ -338,29 +338,6 @@ func echo(t *testing.T, w *world, ref sandbox.BootRef) {
 	}
 }
 
-func TestDialChecksTheOwner(t *testing.T) {
-	in(t, node.PoolConfig{Min: 1, Max: 1}, func(t *testing.T, w *world) {
-		req, other := request("t"), request("other")
-		ref, otherRef := refOf(req, w.start(req)), refOf(other, w.start(other))
-		for _, tt := range []struct {
-			what string
-			node string
-			ref  sandbox.BootRef
-			want sandbox.Code
-		}{
-			{"another number", name, sandbox.BootRef{BootID: ref.BootID, SandboxID: ref.SandboxID, Number: 2, Tenant: "t"}, sandbox.Conflict},
-			{"another's boot", name, sandbox.BootRef{BootID: otherRef.BootID, SandboxID: ref.SandboxID, Number: 1, Tenant: "t"}, sandbox.Conflict},
-			{"another tenant", name, sandbox.BootRef{BootID: ref.BootID, SandboxID: ref.SandboxID, Number: 1, Tenant: "other"}, sandbox.NotFound},
-			{"an unknown sandbox", name, sandbox.BootRef{BootID: ref.BootID, SandboxID: sandbox.NewSandboxID(), Number: 1, Tenant: "t"}, sandbox.NotFound},
-			{"nothing", name, sandbox.BootRef{}, sandbox.NotFound},
-			{"another node", "elsewhere", ref, sandbox.Unavailable},
-		} {
-			_, err := w.node.Dial(t.Context(), tt.node, tt.ref, 8000)
-			want(t, "Dial "+tt.what, err, tt.want)
-		}
-	})
-}
-
 func TestPool(t *testing.T) {
 	in(t, node.PoolConfig{Min: 3, Max: 10}, func(t *testing.T, w *world) {
 		if p := w.pool(); p.Idle != 3 || !w.stats().Ready {
@@ -1159,23 +1136,6 @@ func TestFencing(t *testing.T) {
 	})
 }
 
-func TestSameStartAtOnce(t *testing.T) {
-	in(t, node.PoolConfig{Min: 2, Max: 2}, func(t *testing.T, w *world) {
-		req := request("t")
-		got := make([]sandbox.Started, 5)
-		var wg sync.WaitGroup
-		for i := range got {
-			wg.Go(func() { got[i] = w.start(req) })
-		}
-		wg.Wait()
-		for _, g := range got {
-			if g != got[0] {
-				t.Errorf("one request got %+v and %+v", got[0], g)
-			}
-		}
-	})
-}
-
 func TestNewerStartEndsAnOlderOne(t *testing.T) {
 	in(t, node.PoolConfig{}, func(t *testing.T, w *world) {
 		older := request("t")
@@ -1557,20 +1517,6 @@ func TestLease(t *testing.T) {
 		if n := w.leases.renewed.Load() - before; n < 11 || n > 13 {
 			t.Errorf("renewed %d times in a minute, want every 5 s", n)
 		}
-	})
-}
-
-func TestOtherNodesAreUnavailable(t *testing.T) {
-	in(t, node.PoolConfig{}, func(t *testing.T, w *world) {
-		ctx := t.Context()
-		_, err := w.node.Start(ctx, "other", request("t"))
-		want(t, "Start", err, sandbox.Unavailable)
-		want(t, "Stop", w.node.Stop(ctx, "other", sandbox.NewBootID(), 0), sandbox.Unavailable)
-		_, err = w.node.Boots(ctx, "other")
-		want(t, "Boots", err, sandbox.Unavailable)
-		_, err = w.node.Stats(ctx, "other")
-		want(t, "Stats", err, sandbox.Unavailable)
-		want(t, "Stop of a bad ID", w.node.Stop(ctx, name, "../x", 0), sandbox.Invalid)
 	})
 }
 

@@ -191,26 +191,6 @@ func TestSaveFiles(t *testing.T) {
 	})
 }
 
-func TestSaveWhileItRuns(t *testing.T) {
-	in(t, node.PoolConfig{}, func(t *testing.T, w *world) {
-		req := request("t")
-		ref := refOf(req, w.start(req))
-		snapshot := w.save(ref, false)
-		if w.engine.Guest(ref.BootID).Frozen() {
-			t.Error("a boot that was only saved is frozen")
-		}
-		fork := request("t")
-		fork.From = snapshot
-		w.start(fork)
-		if b := w.engine.Guest(fork.BootID).Bound(); b.SandboxID != fork.Binding.SandboxID {
-			t.Errorf("the fork is bound to %+v", b)
-		}
-		if b := w.engine.Guest(ref.BootID).Bound(); b.SandboxID != req.Binding.SandboxID || b.Restored {
-			t.Errorf("the first is bound to %+v", b)
-		}
-	})
-}
-
 func TestFailedPauseRunsOn(t *testing.T) {
 	in(t, node.PoolConfig{}, func(t *testing.T, w *world) {
 		req := request("t")
@@ -237,41 +217,15 @@ func TestFailedPauseRunsOn(t *testing.T) {
 	})
 }
 
-func TestSaveChecksTheOwner(t *testing.T) {
+func TestBadNames(t *testing.T) {
 	in(t, node.PoolConfig{}, func(t *testing.T, w *world) {
 		req := request("t")
 		ref := refOf(req, w.start(req))
-		other := func(change func(*sandbox.BootRef)) sandbox.BootRef {
-			r := ref
-			change(&r)
-			return r
-		}
-		for _, tt := range []struct {
-			what     string
-			node     string
-			ref      sandbox.BootRef
-			snapshot string
-			want     sandbox.Code
-		}{
-			{"another tenant", name, other(func(r *sandbox.BootRef) { r.Tenant = "other" }), sandbox.NewSnapshotID(), sandbox.NotFound},
-			{"another number", name, other(func(r *sandbox.BootRef) { r.Number = 7 }), sandbox.NewSnapshotID(), sandbox.Conflict},
-			{"an unknown sandbox", name, other(func(r *sandbox.BootRef) { r.SandboxID = sandbox.NewSandboxID() }), sandbox.NewSnapshotID(), sandbox.NotFound},
-			{"another node", "elsewhere", ref, sandbox.NewSnapshotID(), sandbox.Unavailable},
-			{"a bad name", name, ref, "../../etc", sandbox.Invalid},
-		} {
-			_, err := w.node.Save(t.Context(), tt.node, sandbox.SaveRequest{Boot: tt.ref, Snapshot: tt.snapshot, Memory: true, Freeze: true})
-			want(t, "Save of "+tt.what, err, tt.want)
-			if tt.want != sandbox.Invalid {
-				want(t, "Thaw of "+tt.what, w.node.Thaw(t.Context(), tt.node, tt.ref), tt.want)
-			}
-		}
+		want(t, "Stop of a bad ID", w.node.Stop(t.Context(), name, "../x", 0), sandbox.Invalid)
 		bad := request("t")
 		bad.From = "../" + sandbox.NewSnapshotID()
 		_, err := w.node.Start(t.Context(), name, bad)
 		want(t, "Start from a bad name", err, sandbox.Invalid)
-		bad.From = sandbox.NewSnapshotID()
-		_, err = w.node.Start(t.Context(), name, bad)
-		want(t, "Start from nothing", err, sandbox.NotFound)
 		damaged := w.save(ref, false)
 		w.engine.Damage(damaged)
 		_, err = w.node.Start(t.Context(), name, after(req, damaged))

@@ -115,30 +115,6 @@ func TestVolumes(t *testing.T) {
 	})
 }
 
-func TestVolumesOfABinding(t *testing.T) {
-	withVolumes(t, func(t *testing.T, w *world) {
-		own, foreign := w.volume("t"), w.volume("mallory")
-		gone := own
-		gone.ID = sandbox.NewVolumeID()
-		system := own
-		system.Path = "/usr/lib"
-		for what, tt := range map[string]struct {
-			volumes []sandbox.VolumeBinding
-			code    sandbox.Code
-		}{
-			"another tenant's volume": {[]sandbox.VolumeBinding{foreign}, sandbox.NotFound},
-			"one that is gone":        {[]sandbox.VolumeBinding{gone}, sandbox.NotFound},
-			"one over the system":     {[]sandbox.VolumeBinding{system}, sandbox.Invalid},
-			"two at one path":         {[]sandbox.VolumeBinding{own, own}, sandbox.Invalid},
-		} {
-			req := request("t")
-			req.Binding.Volumes = tt.volumes
-			_, err := w.node.Start(t.Context(), name, req)
-			want(t, what, err, tt.code)
-		}
-	})
-}
-
 // The Node is the port VolumeFiles for its own name alone.
 func TestVolumeFiles(t *testing.T) {
 	withVolumes(t, func(t *testing.T, w *world) {

@@ -1,8 +1,12 @@
 package rpc
 
 import (
+	"context"
 	"testing"
 
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/fake"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/node/nodetest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session/sessiontest"
 	"github.com/cloud-sandbox/cloud-sandbox/tests/core"
 )
@@ -16,4 +20,35 @@ func TestSandboxes(t *testing.T) {
 		t.Cleanup(m.Close)
 		return sessiontest.World{Sandboxes: m, Remember: c.Remember, Recall: c.Recall}
 	})
+}
+
+// The client of a Node passes the suite of its ports on both transports: a dial and a
+// file take different ways there.
+func TestNodes(t *testing.T) {
+	for name, address := range map[string]func(*server) string{
+		"unix": func(s *server) string { return s.unix },
+		"tcp":  func(s *server) string { return s.tcp },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			nodetest.Run(t, func(t *testing.T) nodetest.World {
+				c := core.NewNode(t)
+				s := serve(t, Node, NodeService(c.Node))
+				client := func(role Role) *Nodes {
+					records := func(context.Context) ([]sandbox.NodeRecord, error) {
+						return []sandbox.NodeRecord{{Name: core.NodeName, Address: address(s)}}, nil
+					}
+					n := NewNodes(records, s.self(role, ""))
+					t.Cleanup(n.Close)
+					return n
+				}
+				manager, door := client(SessionManager), client(Gateway)
+				return nodetest.World{
+					Name: core.NodeName, Image: fake.Image, NodeBoots: manager, NodeSaves: manager, NodeVolumes: manager, Dialer: door, Reports: door, Files: door,
+					Remember: func(bootID, value string) { c.Engine.Guest(bootID).Remember("value", value) },
+					Recall:   func(bootID string) string { return c.Engine.Guest(bootID).Recall("value") },
+				}
+			})
+		})
+	}
 }

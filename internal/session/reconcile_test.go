@@ -127,7 +127,7 @@ func TestReconcileOfALostNode(t *testing.T) {
 // it does reaches the world.
 type mortal struct {
 	sandbox.Store
-	sandbox.Nodes
+	ports
 	mu    sync.Mutex
 	left  int
 	after bool
@@ -170,16 +170,16 @@ func (m *mortal) SandboxByID(ctx context.Context, id string) (sandbox.Sandbox, e
 }
 
 func (m *mortal) Start(ctx context.Context, node string, r sandbox.StartRequest) (sandbox.Started, error) {
-	return call(m, func() (sandbox.Started, error) { return m.Nodes.Start(ctx, node, r) })
+	return call(m, func() (sandbox.Started, error) { return m.ports.Start(ctx, node, r) })
 }
 
 func (m *mortal) Stop(ctx context.Context, node, id string, d time.Duration) error {
-	_, err := call(m, func() (struct{}, error) { return struct{}{}, m.Nodes.Stop(ctx, node, id, d) })
+	_, err := call(m, func() (struct{}, error) { return struct{}{}, m.ports.Stop(ctx, node, id, d) })
 	return err
 }
 
 func (m *mortal) Boots(ctx context.Context, node string) ([]sandbox.BoundBoot, error) {
-	return call(m, func() ([]sandbox.BoundBoot, error) { return m.Nodes.Boots(ctx, node) })
+	return call(m, func() ([]sandbox.BoundBoot, error) { return m.ports.Boots(ctx, node) })
 }
 
 func (m *mortal) InsertSnapshot(ctx context.Context, s sandbox.Snapshot) (sandbox.Snapshot, error) {
@@ -201,20 +201,20 @@ func (m *mortal) DropSnapshot(ctx context.Context, id string) error {
 }
 
 func (m *mortal) Save(ctx context.Context, node string, r sandbox.SaveRequest) (sandbox.Saved, error) {
-	return call(m, func() (sandbox.Saved, error) { return m.Nodes.Save(ctx, node, r) })
+	return call(m, func() (sandbox.Saved, error) { return m.ports.Save(ctx, node, r) })
 }
 
 func (m *mortal) SaveFiles(ctx context.Context, node string, r sandbox.FilesRequest) (sandbox.Saved, error) {
-	return call(m, func() (sandbox.Saved, error) { return m.Nodes.SaveFiles(ctx, node, r) })
+	return call(m, func() (sandbox.Saved, error) { return m.ports.SaveFiles(ctx, node, r) })
 }
 
 func (m *mortal) Thaw(ctx context.Context, node string, boot sandbox.BootRef) error {
-	_, err := call(m, func() (struct{}, error) { return struct{}{}, m.Nodes.Thaw(ctx, node, boot) })
+	_, err := call(m, func() (struct{}, error) { return struct{}{}, m.ports.Thaw(ctx, node, boot) })
 	return err
 }
 
 func (m *mortal) DeleteSaved(ctx context.Context, node, snapshot string) error {
-	_, err := call(m, func() (struct{}, error) { return struct{}{}, m.Nodes.DeleteSaved(ctx, node, snapshot) })
+	_, err := call(m, func() (struct{}, error) { return struct{}{}, m.ports.DeleteSaved(ctx, node, snapshot) })
 	return err
 }
 
@@ -254,7 +254,7 @@ func (s mortalStore) SandboxByID(ctx context.Context, id string) (sandbox.Sandbo
 }
 
 type mortalNodes struct {
-	sandbox.Nodes
+	ports
 	m *mortal
 }
 
@@ -288,7 +288,7 @@ func (n mortalNodes) Boots(ctx context.Context, node string) ([]sandbox.BoundBoo
 
 // mortalManager returns a Manager that dies at its nth call.
 func (w *world) mortalManager(n int, after bool) (*session.Manager, *mortal) {
-	m := &mortal{Store: w.store, Nodes: w.nodes, left: n, after: after}
+	m := &mortal{Store: w.store, ports: w.nodes, left: n, after: after}
 	return w.manager(mortalStore{w.store, m}, mortalNodes{w.nodes, m}), m
 }
 

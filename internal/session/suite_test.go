@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/node/nodetest"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/session/sessiontest"
 )
 
@@ -17,6 +18,19 @@ func TestSuite(t *testing.T) {
 			Sandboxes: w.m,
 			Remember:  func(sb sandbox.Sandbox, value string) { w.nodes.remember(sb, value) },
 			Recall:    func(sb sandbox.Sandbox) string { return w.nodes.recall(sb) },
+		}
+	})
+}
+
+// The Nodes in memory, over which the Manager is tested, pass the suite of their ports.
+func TestNodesInMemory(t *testing.T) {
+	nodetest.Run(t, func(*testing.T) nodetest.World {
+		n := newNodes(local)
+		of := func(bootID string) sandbox.Sandbox { return sandbox.Sandbox{Boot: sandbox.Boot{ID: bootID}} }
+		return nodetest.World{
+			Name: local, Image: savedImage, NodeBoots: n, NodeSaves: n, NodeVolumes: n,
+			Remember: func(bootID, value string) { n.remember(of(bootID), value) },
+			Recall:   func(bootID string) string { return n.recall(of(bootID)) },
 		}
 	})
 }

@@ -44,6 +44,31 @@ func (n *nodes) DeleteVolume(ctx context.Context, node, id string) error {
 	return ctx.Err()
 }
 
+func (n *nodes) ListVolumes(_ context.Context, node string) ([]sandbox.VolumeUse, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.reach(node); err != nil {
+		return nil, err
+	}
+	var uses []sandbox.VolumeUse
+	for id := range n.volumes[node] {
+		uses = append(uses, sandbox.VolumeUse{ID: id})
+	}
+	return uses, nil
+}
+
+// checkVolumes returns why a Boot cannot have the Volumes of its Binding.
+func (n *nodes) checkVolumes(node string, b sandbox.Binding) error {
+	var mounts []sandbox.VolumeMount
+	for _, v := range b.Volumes {
+		if there, ok := n.volumes[node][v.ID]; !ok || there.Tenant != b.Tenant {
+			return sandbox.Errorf(sandbox.NotFound, "there is no volume %s", v.ID)
+		}
+		mounts = append(mounts, sandbox.VolumeMount{Volume: v.ID, Path: v.Path})
+	}
+	return sandbox.CheckVolumeMounts(mounts)
+}
+
 // mounted is the Volume that the Boot of sb has at a path; empty: none.
 func (n *nodes) mounted(sb sandbox.Sandbox, path string) string {
 	for _, b := range n.told[sb.Boot.ID].Volumes {
@@ -260,6 +285,9 @@ func TestVolumesAreOnANode(t *testing.T) {
 	ctx := t.Context()
 	on2 := sandbox.Volume{ID: sandbox.NewVolumeID(), Tenant: "t", Name: "b", State: sandbox.VolumeReady, Node: "n2", MaxBytes: 1 << 20}
 	if _, err := w.store.InsertVolume(ctx, on2); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.nodes.CreateVolume(ctx, on2.Node, sandbox.VolumeSpec{ID: on2.ID, Tenant: on2.Tenant, MaxBytes: on2.MaxBytes}); err != nil {
 		t.Fatal(err)
 	}
 	for node, name := range map[string]string{"n1": "a", "n2": "b"} {

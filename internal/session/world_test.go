@@ -1,11 +1,12 @@
 package session_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"io"
-	"net"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -35,12 +36,18 @@ func TestMain(m *testing.M) {
 // layerRoom is Config.LayerBytes of worlds.
 const layerRoom = 1 << 30
 
-// nodes is sandbox.Nodes in memory: what runs, and how it fails.
-type nodes struct {
-	sandbox.Nodes // what no test asks for
+// ports are those of Nodes that a Manager takes.
+type ports interface {
+	sandbox.NodeBoots
+	sandbox.NodeSaves
+	sandbox.NodeVolumes
+}
 
+// nodes is the Nodes of a Manager in memory: what runs, and how it fails.
+type nodes struct {
 	mu    sync.Mutex
 	boots map[string]map[string]sandbox.BoundBoot // by node, by Boot ID
+	seen  map[string]map[string]int64             // the highest Boot number, by node and Sandbox
 	away  map[string]bool                         // nodes that do not answer
 	told  map[string]sandbox.Binding              // by Boot ID
 	pool  bool                                    // Boots come from a Pool, with names of their own
@@ -59,6 +66,9 @@ type nodes struct {
 type savedBoot struct {
 	boot, memory string
 }
+
+// savedImage is the image of every Boot.
+const savedImage = "sha256:base"
 
 // faults is how calls fail. While something runs, it is changed under the lock.
 type faults struct {
@@ -85,12 +95,13 @@ type faults struct {
 
 func newNodes(names ...string) *nodes {
 	n := &nodes{
-		boots: map[string]map[string]sandbox.BoundBoot{}, away: map[string]bool{}, told: map[string]sandbox.Binding{},
+		boots: map[string]map[string]sandbox.BoundBoot{}, seen: map[string]map[string]int64{}, away: map[string]bool{}, told: map[string]sandbox.Binding{},
 		saved: map[string]map[string]savedBoot{}, memory: map[string]string{}, frozen: map[string]bool{}, volumes: map[string]map[string]sandbox.VolumeSpec{},
 		files: map[string]string{},
 	}
 	for _, name := range names {
 		n.boots[name] = map[string]sandbox.BoundBoot{}
+		n.seen[name] = map[string]int64{}
 		n.saved[name] = map[string]savedBoot{}
 		n.volumes[name] = map[string]sandbox.VolumeSpec{}
 	}
@@ -135,23 +146,28 @@ func (n *nodes) Start(ctx context.Context, node string, req sandbox.StartRequest
 	if err := n.reach(node); err != nil {
 		return sandbox.Started{}, err
 	}
+	if err := n.checkVolumes(node, req.Binding); err != nil {
+		return sandbox.Started{}, err
+	}
 	started := sandbox.Started{BootID: req.BootID, Pooled: n.pool && req.From == ""}
 	if started.Pooled {
 		started.BootID = sandbox.NewBootID()
 	}
-	if req.From != "" {
-		from, ok := n.saved[node][req.From]
-		if !ok {
-			return sandbox.Started{}, sandbox.Errorf(sandbox.NotFound, "there is no saved state %s", req.From)
-		}
-		n.memory[started.BootID] = from.memory
-		for id, b := range n.boots[node] { // what an older Boot of the Sandbox left
-			if b.SandboxID == req.Binding.SandboxID && b.Number < req.Binding.BootNumber {
-				delete(n.boots[node], id)
-			}
-		}
+	there, bound := n.ownedBy(node, req.Binding.SandboxID)
+	switch number := req.Binding.BootNumber; {
+	case number < n.seen[node][req.Binding.SandboxID]:
+		return sandbox.Started{}, sandbox.Errorf(sandbox.Conflict, "the sandbox has had a newer boot")
+	case bound && there.Number == number:
+		return sandbox.Started{BootID: there.BootID, Pooled: there.BootID != req.BootID}, nil
 	}
+	from, ok := n.saved[node][req.From]
+	if req.From != "" && !ok {
+		return sandbox.Started{}, sandbox.Errorf(sandbox.NotFound, "there is no saved state %s", req.From)
+	}
+	delete(n.boots[node], there.BootID) // an older Boot of the Sandbox
+	n.memory[started.BootID] = from.memory
 	n.boots[node][started.BootID] = boundBy(started.BootID, req.Binding)
+	n.seen[node][req.Binding.SandboxID] = req.Binding.BootNumber
 	n.told[started.BootID] = req.Binding
 	if n.onBound != nil {
 		if err := n.onBound(req); err != nil {
@@ -159,6 +175,37 @@ func (n *nodes) Start(ctx context.Context, node string, req sandbox.StartRequest
 		}
 	}
 	return started, ctx.Err()
+}
+
+// ownedBy returns the Boot of a Sandbox.
+func (n *nodes) ownedBy(node, sandboxID string) (sandbox.BoundBoot, bool) {
+	for _, b := range n.boots[node] {
+		if b.SandboxID == sandboxID {
+			return b, true
+		}
+	}
+	return sandbox.BoundBoot{}, false
+}
+
+// check returns why a Boot is not the one that is named.
+func (n *nodes) check(node string, boot sandbox.BootRef) error {
+	switch b, ok := n.ownedBy(node, boot.SandboxID); {
+	case !ok || b.Tenant != boot.Tenant:
+		return sandbox.Errorf(sandbox.NotFound, "the sandbox does not run here")
+	case b.BootRef != boot:
+		return sandbox.Errorf(sandbox.Conflict, "the sandbox runs as another boot")
+	}
+	return nil
+}
+
+// checkSaved returns Invalid for what names no Snapshot.
+func checkSaved(names ...string) error {
+	for _, name := range names {
+		if !sandbox.ValidSnapshotID(name) {
+			return sandbox.Errorf(sandbox.Invalid, "%s is no snapshot ID", name)
+		}
+	}
+	return nil
 }
 
 func boundBy(bootID string, b sandbox.Binding) sandbox.BoundBoot {
@@ -179,15 +226,14 @@ func (n *nodes) Update(ctx context.Context, node, bootID string, b sandbox.Bindi
 	if err := n.reach(node); err != nil {
 		return err
 	}
-	present, ok := n.boots[node][bootID]
-	switch next := boundBy(bootID, b); {
-	case !ok:
-		return sandbox.Errorf(sandbox.NotFound, "no boot %s", bootID)
-	case present.BootRef != next.BootRef || present.Revision > next.Revision:
-		return sandbox.Errorf(sandbox.Conflict, "the boot knows better")
-	default:
-		n.boots[node][bootID], n.told[bootID] = next, b
+	next := boundBy(bootID, b)
+	if err := n.check(node, next.BootRef); err != nil {
+		return err
 	}
+	if n.boots[node][bootID].Revision > next.Revision {
+		return sandbox.Errorf(sandbox.Conflict, "the boot knows better")
+	}
+	n.boots[node][bootID], n.told[bootID] = next, b
 	return ctx.Err()
 }
 
@@ -217,8 +263,8 @@ func (n *nodes) Save(ctx context.Context, node string, r sandbox.SaveRequest) (s
 	if err := n.reach(node); err != nil {
 		return sandbox.Saved{}, err
 	}
-	if n.boots[node][r.Boot.BootID].BootRef != r.Boot {
-		return sandbox.Saved{}, sandbox.Errorf(sandbox.NotFound, "no boot %s", r.Boot.BootID)
+	if err := cmp.Or(n.check(node, r.Boot), checkSaved(r.Snapshot)); err != nil {
+		return sandbox.Saved{}, err
 	}
 	n.frozen[r.Boot.BootID] = r.Freeze
 	there, ok := n.saved[node][r.Snapshot]
@@ -233,7 +279,7 @@ func (n *nodes) Save(ctx context.Context, node string, r sandbox.SaveRequest) (s
 			return sandbox.Saved{}, err
 		}
 	}
-	return sandbox.Saved{Bytes: 1000, Memory: r.Memory, Build: "1", Image: "sha256:base", Shape: sandbox.DefaultShape(), Digest: "d"}, ctx.Err()
+	return sandbox.Saved{Bytes: 1000, Memory: r.Memory, Build: "1", Image: savedImage, Shape: sandbox.DefaultShape(), Digest: "d"}, ctx.Err()
 }
 
 func (n *nodes) SaveFiles(ctx context.Context, node string, r sandbox.FilesRequest) (sandbox.Saved, error) {
@@ -242,8 +288,14 @@ func (n *nodes) SaveFiles(ctx context.Context, node string, r sandbox.FilesReque
 	if err := n.reach(node); err != nil {
 		return sandbox.Saved{}, err
 	}
+	if err := cmp.Or(checkSaved(r.From, r.Snapshot), r.Shape.Check()); err != nil {
+		return sandbox.Saved{}, err
+	}
 	if _, ok := n.saved[node][r.From]; !ok {
 		return sandbox.Saved{}, sandbox.Errorf(sandbox.NotFound, "nothing is saved as %s", r.From)
+	}
+	if r.Image != savedImage {
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "the state is of another image")
 	}
 	n.saved[node][r.Snapshot] = savedBoot{}
 	return sandbox.Saved{Bytes: 10, Build: "1", Image: r.Image, Shape: r.Shape, Digest: "d"}, ctx.Err()
@@ -260,8 +312,8 @@ func (n *nodes) Thaw(ctx context.Context, node string, boot sandbox.BootRef) err
 	if err := n.reach(node); err != nil {
 		return err
 	}
-	if n.boots[node][boot.BootID].BootRef != boot {
-		return sandbox.Errorf(sandbox.NotFound, "no boot %s", boot.BootID)
+	if err := n.check(node, boot); err != nil {
+		return err
 	}
 	n.frozen[boot.BootID] = false
 	return ctx.Err()
@@ -280,6 +332,15 @@ func (n *nodes) DeleteSaved(ctx context.Context, node, snapshot string) error {
 	}
 	delete(n.saved[node], snapshot)
 	return ctx.Err()
+}
+
+func (n *nodes) ListSaved(_ context.Context, node string) ([]string, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.reach(node); err != nil {
+		return nil, err
+	}
+	return slices.Collect(maps.Keys(n.saved[node])), nil
 }
 
 func (n *nodes) ExportSaved(_ context.Context, node, snapshot string, image bool, w io.Writer) error {
@@ -312,12 +373,18 @@ func (n *nodes) ImportSaved(ctx context.Context, node string, _ sandbox.TenantID
 	if err := n.reach(node); err != nil {
 		return sandbox.Saved{}, err
 	}
+	if err := checkSaved(snapshot); err != nil {
+		return sandbox.Saved{}, err
+	}
+	if _, there := n.saved[node][snapshot]; there {
+		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "there is a saved state %s", snapshot)
+	}
 	memory, ok := strings.CutPrefix(string(raw), exportedMemory)
 	if !ok {
 		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "this is not what was exported")
 	}
 	n.saved[node][snapshot] = savedBoot{memory: memory}
-	return sandbox.Saved{Bytes: 1000, Memory: true, Build: "1", Image: "sha256:base", Shape: sandbox.DefaultShape(), Digest: "d"}, ctx.Err()
+	return sandbox.Saved{Bytes: 1000, Memory: true, Build: "1", Image: savedImage, Shape: sandbox.DefaultShape(), Digest: "d"}, ctx.Err()
 }
 
 // remember has a Boot keep a value in its memory; recall asks it for that.
@@ -401,14 +468,6 @@ func (n *nodes) put(node string, b sandbox.BoundBoot) {
 	n.boots[node][b.BootID] = b
 }
 
-func (n *nodes) Dial(context.Context, string, sandbox.BootRef, uint16) (net.Conn, error) {
-	return nil, sandbox.Errorf(sandbox.Unsupported, "nobody dials here")
-}
-
-func (n *nodes) Stats(context.Context, string) (sandbox.NodeStats, error) {
-	return sandbox.NodeStats{}, nil
-}
-
 // placed is a Placement with a fixed answer.
 type placed []string
 
@@ -425,7 +484,7 @@ func (images) Resolve(_ context.Context, _ sandbox.TenantID, template string) (s
 	if template != "base" {
 		return "", sandbox.Errorf(sandbox.NotFound, "there is no such template")
 	}
-	return "sha256:base", nil
+	return savedImage, nil
 }
 
 // checkedStore fails the test when a write makes a move that States forbid, and
@@ -530,7 +589,7 @@ func (w *world) lease(node string, d time.Duration) {
 // suspensionsEvery is longer than the default: days pass in some tests.
 const suspensionsEvery = time.Minute
 
-func (w *world) manager(store sandbox.Store, n sandbox.Nodes) *session.Manager {
+func (w *world) manager(store sandbox.Store, n ports) *session.Manager {
 	var names placed
 	for name := range w.nodes.boots {
 		names = append(names, name)

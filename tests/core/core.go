@@ -47,6 +47,26 @@ type Core struct {
 // New starts a Core that ends with the test.
 func New(t testing.TB, cfg Config) *Core {
 	t.Helper()
+	c := prepare(t, cfg)
+	c.Start(t)
+	return c
+}
+
+// NewNode starts the Node alone: nobody stops Boots that belong to no Sandbox.
+func NewNode(t testing.TB) *Core {
+	t.Helper()
+	c := prepare(t, Config{})
+	c.openStore(t)
+	c.openNode(t)
+	var parts run.Parts
+	parts.Start("node", c.Node.Run)
+	c.run(t, &parts)
+	return c
+}
+
+// prepare makes a Core of which nothing runs yet.
+func prepare(t testing.TB, cfg Config) *Core {
+	t.Helper()
 	if cfg.Images == nil {
 		cfg.Images = baseImage{}
 	}
@@ -54,7 +74,6 @@ func New(t testing.TB, cfg Config) *Core {
 	cfg.Session.Engine = "fake"
 	c := &Core{Dir: t.TempDir(), Engine: fake.New(), cfg: cfg}
 	sqlitetest.Make(t, c.database())
-	c.Start(t)
 	t.Cleanup(func() {
 		if c.stop != nil {
 			c.Halt(t)
@@ -79,10 +98,35 @@ func (c *Core) database() string { return filepath.Join(c.Dir, "x.db") }
 // Start starts a server over what an earlier one left.
 func (c *Core) Start(t testing.TB) {
 	t.Helper()
+	c.openStore(t)
+	c.openNode(t)
+	placement := scheduler.New(c.Store, nil)
+	c.Manager = session.New(c.Store, c.Node, placement, c.cfg.Images, c.cfg.Session)
+	var parts run.Parts
+	parts.Start("node", c.Node.Run)
+	parts.Start("scheduler", placement.Run)
+	parts.Start("session-manager", c.Manager.Run)
+	c.run(t, &parts)
+}
+
+// run runs parts until Halt.
+func (c *Core) run(t testing.TB, parts *run.Parts) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	c.stop, c.stopped = cancel, make(chan error, 1)
+	stopped := c.stopped
+	go func() { stopped <- parts.Wait(ctx) }()
+}
+
+func (c *Core) openStore(t testing.TB) {
+	t.Helper()
 	var err error
 	if c.Store, err = sqlite.Open(context.WithoutCancel(t.Context()), c.database()); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func (c *Core) openNode(t testing.TB) {
+	t.Helper()
 	volumes, err := disk.Open(filepath.Join(c.Dir, "node", "volumes"))
 	if err != nil {
 		t.Fatal(err)
@@ -99,16 +143,6 @@ func (c *Core) Start(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	placement := scheduler.New(c.Store, nil)
-	c.Manager = session.New(c.Store, c.Node, placement, c.cfg.Images, c.cfg.Session)
-	var parts run.Parts
-	parts.Start("node", c.Node.Run)
-	parts.Start("scheduler", placement.Run)
-	parts.Start("session-manager", c.Manager.Run)
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	c.stop, c.stopped = cancel, make(chan error, 1)
-	stopped := c.stopped
-	go func() { stopped <- parts.Wait(ctx) }()
 }
 
 // Halt stops the server; Sandboxes live on.
