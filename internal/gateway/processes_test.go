@@ -3,60 +3,24 @@ package gateway_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
-	"net/http/httptest"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
-	"testing/fstest"
 	"time"
 
 	"github.com/coder/websocket"
-	"golang.org/x/sys/unix"
 
-	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/client"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/contexts"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/processes"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
+	realguest "github.com/cloud-sandbox/cloud-sandbox/tests/guest"
 )
-
-// theReaper is the test process's own: there is one waiter a process.
-var theReaper = sync.OnceValue(func() *server.Reaper {
-	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-	return server.NewReaper()
-})
 
 // withProcesses gives the fixture the Processes of a Guest on this machine, and
 // a Sandbox that has them.
 func (f *fixture) withProcesses() (sandboxID string) {
 	f.t.Helper()
-	if os.Getuid() != 0 {
-		f.t.Skip("the guest runs as root")
-	}
-	accounts := server.Accounts{Etc: fstest.MapFS{"passwd": {Data: []byte("root:x:0:0:root:" + f.t.TempDir() + ":/bin/bash\n")}}}
-	g := server.New(accounts, theReaper())
-	if err := g.Bind(server.Owner{SandboxID: "i", BootNumber: 1, User: "root", Cwd: f.t.TempDir()}, 0, nil); err != nil {
-		f.t.Fatal(err)
-	}
-	registry := processes.New(g, contexts.New(g))
-	mux := http.NewServeMux()
-	mux.Handle(processes.NewService(registry).Handler())
-	srv := httptest.NewServer(mux)
-	f.t.Cleanup(func() {
-		for _, p := range registry.All() {
-			p.End()
-			<-p.Ended()
-		}
-		srv.Close()
-	})
-	real := client.New(func(ctx context.Context, _ uint16) (net.Conn, error) {
-		var d net.Dialer
-		return d.DialContext(ctx, "tcp", srv.Listener.Addr().String())
-	})
-	f.guest.Processes, f.guest.ProcessStreams = real, real
+	c, _ := realguest.Open(f.t)
+	f.guest.Processes, f.guest.ProcessStreams = c, c
 	return f.acquire()
 }
 

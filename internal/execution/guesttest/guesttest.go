@@ -1,0 +1,314 @@
+// Package guesttest is the suite of the ports of execution.Guest: what every Guest does
+// that its client reaches.
+package guesttest
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+)
+
+// World is a Guest that is bound, and a folder in it that holds nothing and is the
+// default working directory.
+type World struct {
+	execution.Guest
+	Dir string
+}
+
+// world is a World with what most cases do.
+type world struct {
+	World
+	t *testing.T
+}
+
+// Run checks the contract. open is called once a case and registers its own cleanup. One
+// case runs at a time: a Guest takes all processes of its machine to be its own.
+func Run(t *testing.T, open func(t *testing.T) World) {
+	for name, check := range map[string]func(*world){
+		"a file":                        oneFile,
+		"reads with conditions":         conditions,
+		"folders":                       folders,
+		"files that are refused":        refusedFiles,
+		"copy and chmod":                copyAndChmod,
+		"search and replace":            searchAndReplace,
+		"archive and extract":           archiveAndExtract,
+		"changes":                       changes,
+		"watch":                         watch,
+		"run":                           run,
+		"programs that fail":            failures,
+		"a program ends with its call":  endWithCall,
+		"a process":                     oneProcess,
+		"a process with a key":          keyed,
+		"the output of a process":       output,
+		"input and terminal":            terminal,
+		"waiting for output":            waiting,
+		"signals":                       signals,
+		"processes that are not there":  absentProcesses,
+		"contexts that are not there":   absentContexts,
+		"what goes on inside":           inspect,
+		"a connection ahead of a call":  func(w *world) { w.ok("Warm", w.Warm(w.t.Context())) },
+		"calls whose context has ended": endedContext,
+	} {
+		t.Run(name, func(t *testing.T) {
+			check(&world{open(t), t})
+		})
+	}
+}
+
+func (w *world) want(what string, err error, code sandbox.Code) {
+	w.t.Helper()
+	if err == nil || sandbox.CodeOf(err) != code {
+		w.t.Errorf("%s = %v, want %s", what, err, code)
+	}
+}
+
+func (w *world) ok(what string, err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// second returns the error of a call with a result.
+func second[T any](_ T, err error) error { return err }
+
+func (w *world) at(name string) string { return path.Join(w.Dir, name) }
+
+func (w *world) write(name, content string) execution.Entry {
+	w.t.Helper()
+	e, err := w.WriteFile(w.t.Context(), w.at(name), strings.NewReader(content), int64(len(content)))
+	w.ok("WriteFile", err)
+	return e
+}
+
+// read returns the body of a read and what became of it.
+func (w *world) read(name string, opts execution.ReadOptions) (string, execution.FileBody) {
+	w.t.Helper()
+	f, err := w.ReadFile(w.t.Context(), w.at(name), opts)
+	w.ok("ReadFile", err)
+	defer f.Body.Close()
+	b, err := io.ReadAll(f.Body)
+	w.ok("read the body", err)
+	return string(b), *f
+}
+
+func (w *world) names(depth int) (names []string) {
+	w.t.Helper()
+	all, truncated, err := w.List(w.t.Context(), w.Dir, depth)
+	if err != nil || truncated {
+		w.t.Fatalf("List: truncated %v, %v", truncated, err)
+	}
+	for _, e := range all {
+		names = append(names, strings.TrimPrefix(e.Path, w.Dir+"/"))
+	}
+	slices.Sort(names)
+	return names
+}
+
+func oneFile(w *world) {
+	t := w.t
+	e := w.write("deep/below/f", "text")
+	if e.Name != "f" || e.Path != w.at("deep/below/f") || e.Kind() != "file" || e.Size != 4 || e.Owner == "" || time.Since(e.ModifiedAt) > time.Minute {
+		t.Errorf("WriteFile = %+v", e)
+	}
+	if got, err := w.Stat(t.Context(), w.at("deep/below/f")); err != nil || got.Size != 4 || got.Path != e.Path || got.Mode != e.Mode {
+		t.Errorf("Stat = %+v, %v, want %+v", got, err, e)
+	}
+	if text, f := w.read("deep/below/f", execution.ReadOptions{}); text != "text" || f.Outcome != execution.ReadWhole || f.Size != 4 {
+		t.Errorf("ReadFile = %q, %+v", text, f)
+	}
+	large := strings.Repeat("0123456789", 1<<18)
+	w.write("deep/below/f", large)
+	if text, _ := w.read("deep/below/f", execution.ReadOptions{}); text != large {
+		t.Errorf("of %d bytes %d were read", len(large), len(text))
+	}
+	moved, err := w.Move(t.Context(), w.at("deep/below/f"), w.at("g"))
+	if err != nil || moved.Path != w.at("g") || moved.Size != int64(len(large)) {
+		t.Errorf("Move = %+v, %v", moved, err)
+	}
+	w.want("Stat of what was moved", second(w.Stat(t.Context(), w.at("deep/below/f"))), sandbox.NotFound)
+	w.ok("Remove", w.Remove(t.Context(), w.at("deep")))
+	if names := w.names(3); !slices.Equal(names, []string{"g"}) {
+		t.Errorf("there are %v", names)
+	}
+}
+
+func conditions(w *world) {
+	t := w.t
+	w.write("f", "0123456789")
+	_, whole := w.read("f", execution.ReadOptions{})
+	if whole.ETag == "" {
+		t.Fatal("the file has no tag")
+	}
+	for _, tt := range []struct {
+		opts    execution.ReadOptions
+		text    string
+		outcome execution.ReadOutcome
+	}{
+		{execution.ReadOptions{Range: "bytes=2-4"}, "234", execution.ReadPart},
+		{execution.ReadOptions{Range: "bytes=7-"}, "789", execution.ReadPart},
+		{execution.ReadOptions{Range: "bytes=50-"}, "", execution.ReadOutOfRange},
+		{execution.ReadOptions{IfNoneMatch: whole.ETag}, "", execution.ReadNotModified},
+		{execution.ReadOptions{IfMatch: `"other"`}, "", execution.ReadPrecondition},
+	} {
+		text, f := w.read("f", tt.opts)
+		if tt.outcome == execution.ReadOutOfRange {
+			text = "" // its body says so
+		}
+		if text != tt.text || f.Outcome != tt.outcome || f.Outcome == execution.ReadOutOfRange && f.Total != 10 || f.Outcome == execution.ReadPart && (f.Total != 10 || f.Size != int64(len(text))) {
+			t.Errorf("%+v: %q, %+v", tt.opts, text, f)
+		}
+	}
+}
+
+func folders(w *world) {
+	t := w.t
+	d, err := w.MakeDir(t.Context(), w.at("a/b"))
+	if err != nil || d.Kind() != "directory" || d.Path != w.at("a/b") {
+		t.Errorf("MakeDir = %+v, %v", d, err)
+	}
+	w.want("MakeDir again", second(w.MakeDir(t.Context(), w.at("a/b"))), sandbox.Conflict)
+	w.write("a/b/f", "x")
+	for depth, want := range map[int][]string{1: {"a"}, 2: {"a", "a/b"}, 3: {"a", "a/b", "a/b/f"}} {
+		if got := w.names(depth); !slices.Equal(got, want) {
+			t.Errorf("%d deep there are %v, want %v", depth, got, want)
+		}
+	}
+}
+
+func refusedFiles(w *world) {
+	ctx := w.t.Context()
+	w.write("f", "x")
+	for what, tt := range map[string]struct {
+		err  error
+		want sandbox.Code
+	}{
+		"ReadFile of nothing":      {second(w.ReadFile(ctx, w.at("none"), execution.ReadOptions{})), sandbox.NotFound},
+		"ReadFile of a folder":     {second(w.ReadFile(ctx, w.Dir, execution.ReadOptions{})), sandbox.Invalid},
+		"WriteFile over a folder":  {second(w.WriteFile(ctx, w.Dir, strings.NewReader("x"), 1)), sandbox.Invalid},
+		"Stat of nothing":          {second(w.Stat(ctx, w.at("none"))), sandbox.NotFound},
+		"Move of nothing":          {second(w.Move(ctx, w.at("none"), w.at("x"))), sandbox.NotFound},
+		"MakeDir where a file is":  {second(w.MakeDir(ctx, w.at("f"))), sandbox.Invalid},
+		"Archive of nothing":       {second(w.Archive(ctx, "", w.at("none"), execution.Tar)), sandbox.NotFound},
+		"Copy of nothing":          {second(w.Copy(ctx, execution.CopyRequest{Source: w.at("none"), Destination: w.at("x")})), sandbox.NotFound},
+		"Chmod of nothing":         {second(w.Chmod(ctx, execution.ChmodRequest{Path: w.at("none"), Mode: 0o600})), sandbox.NotFound},
+		"Chmod as an unknown user": {second(w.Chmod(ctx, execution.ChmodRequest{User: "nobody-here", Path: w.at("f"), Mode: 0o600})), sandbox.Invalid},
+	} {
+		w.want(what, tt.err, tt.want)
+	}
+	_, _, err := w.List(ctx, w.at("none"), 1)
+	w.want("List of nothing", err, sandbox.NotFound)
+	_, _, err = w.List(ctx, w.at("f"), 1)
+	w.want("List of a file", err, sandbox.Invalid)
+	if names := w.names(2); !slices.Equal(names, []string{"f"}) {
+		w.t.Errorf("what was refused left %v", names)
+	}
+}
+
+func copyAndChmod(w *world) {
+	t, ctx := w.t, w.t.Context()
+	w.write("a/f", "text")
+	done, err := w.Copy(ctx, execution.CopyRequest{Source: w.at("a"), Destination: w.at("b"), Recursive: true})
+	if err != nil || done.Files != 1 || done.Bytes != 4 || done.Entry.Path != w.at("b") {
+		t.Errorf("Copy = %+v, %v", done, err)
+	}
+	again := execution.CopyRequest{Source: w.at("a/f"), Destination: w.at("b/f")}
+	w.want("Copy over what is there", second(w.Copy(ctx, again)), sandbox.Conflict)
+	again.Overwrite = true
+	w.ok("Copy", second(w.Copy(ctx, again)))
+	if n, err := w.Chmod(ctx, execution.ChmodRequest{Path: w.at("b"), Mode: 0o700, Recursive: true}); err != nil || n != 2 {
+		t.Errorf("Chmod = %d, %v", n, err)
+	}
+	if e, err := w.Stat(ctx, w.at("b/f")); err != nil || e.Mode != 0o700 {
+		t.Errorf("Stat = %+v, %v", e, err)
+	}
+}
+
+func searchAndReplace(w *world) {
+	t, ctx := w.t, w.t.Context()
+	w.write("a", "one\ntwo three\n")
+	w.write("b", "two two\n")
+	files := execution.FileSelection{Path: w.Dir}
+	found, err := w.Search(ctx, execution.SearchRequest{Files: files, Pattern: "two", MaxResults: 10})
+	if err != nil || len(found.Matches) != 2 || found.Matches[0].Path != w.at("a") || found.Matches[0].Line != 2 || len(found.Matches[1].Spans) != 2 || found.Truncated {
+		t.Errorf("Search = %+v, %v", found, err)
+	}
+	w.want("a pattern that is none", second(w.Search(ctx, execution.SearchRequest{Files: files, Pattern: "(", MaxResults: 10})), sandbox.Invalid)
+	req := execution.ReplaceRequest{Files: files, Pattern: "two", Replacement: "2", Expected: new(int64(7))}
+	w.want("another number than expected", second(w.Replace(ctx, req)), sandbox.Conflict)
+	req.Expected = new(int64(3))
+	if done, err := w.Replace(ctx, req); err != nil || done.Count != 3 || len(done.Files) != 2 || done.Files[1].Count != 2 {
+		t.Errorf("Replace = %+v, %v", done, err)
+	}
+	if text, _ := w.read("b", execution.ReadOptions{}); text != "2 2\n" {
+		t.Errorf("the file has %q", text)
+	}
+}
+
+func archiveAndExtract(w *world) {
+	t, ctx := w.t, w.t.Context()
+	w.write("a/deep/f", "text")
+	for _, format := range []execution.ArchiveFormat{execution.Tar, execution.TarGz, execution.Zip} {
+		archive, err := w.Archive(ctx, "", w.at("a"), format)
+		w.ok("Archive", err)
+		var whole bytes.Buffer
+		_, err = whole.ReadFrom(archive)
+		w.ok("read the archive", err)
+		archive.Close()
+		to := "to-" + string(format)
+		if done, err := w.Extract(ctx, "", w.at(to), "", bytes.NewReader(whole.Bytes())); err != nil || done.Files != 1 || done.Bytes != 4 {
+			t.Errorf("Extract = %+v, %v", done, err)
+		}
+		if text, _ := w.read(to+"/deep/f", execution.ReadOptions{}); text != "text" {
+			t.Errorf("from %s came %q", format, text)
+		}
+	}
+	w.want("Extract of nonsense", second(w.Extract(ctx, "", w.at("x"), execution.TarGz, strings.NewReader("nonsense"))), sandbox.Invalid)
+}
+
+func changes(w *world) {
+	t, ctx := w.t, w.t.Context()
+	req := execution.WatchRequest{Path: w.Dir}
+	from, none, err := w.Changes(ctx, req)
+	if err != nil || len(none) != 0 || from.Cursor == "" {
+		t.Fatalf("Changes = %+v, %v, %v", from, none, err)
+	}
+	w.write("f", "x")
+	req.Since = from.Cursor
+	to, all, err := w.Changes(ctx, req)
+	if err != nil || len(all) == 0 || all[0].Type != execution.FileCreated || all[0].Path != w.at("f") || to.Reset || to.Cursor == from.Cursor {
+		t.Errorf("Changes = %+v, %+v, %v", to, all, err)
+	}
+	req.Path = w.at("none")
+	_, _, err = w.Changes(ctx, req)
+	w.want("Changes below nothing", err, sandbox.NotFound)
+}
+
+func watch(w *world) {
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+	defer cancel()
+	var seen []execution.FileChange
+	stop := sandbox.Errorf(sandbox.Unsupported, "enough")
+	err := w.Watch(ctx, execution.WatchRequest{Path: w.Dir}, func(e execution.WatchEvent) error {
+		if e.Position != nil {
+			w.write("f", "x")
+			return nil
+		}
+		seen = append(seen, *e.Change)
+		return stop
+	})
+	w.want("Watch", err, sandbox.Unsupported)
+	if len(seen) != 1 || seen[0].Path != w.at("f") || seen[0].Type != execution.FileCreated {
+		w.t.Errorf("it saw %+v", seen)
+	}
+	none := execution.WatchRequest{Path: w.at("none")}
+	w.want("Watch of nothing", w.Watch(ctx, none, func(execution.WatchEvent) error { return nil }), sandbox.NotFound)
+}

@@ -1,0 +1,79 @@
+// Package guest runs a Guest on this machine, with all services that cmd/guest gives one
+// inside a Boot: for tests of the code that calls Guests. Programs and files are real and
+// not isolated. A Guest takes all processes of its machine to be its own, so a test process
+// has one at a time.
+package guest
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"sync"
+	"testing"
+	"testing/fstest"
+
+	"golang.org/x/sys/unix"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/client"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/contexts"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/envd"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/events"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/files"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/processes"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
+)
+
+// theReaper is the test process's own: there is one waiter a process.
+var theReaper = sync.OnceValue(func() *server.Reaper {
+	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+	return server.NewReaper()
+})
+
+// token is what the E2B services ask for.
+const token = "0tQG31xiMp0IOQfaz9dcwi72L1CPo8e0"
+
+// Open returns a client of a Guest that runs as root, whose one user is root and whose
+// folder is dir. It skips the test for other users: a Guest runs as root.
+func Open(t testing.TB) (c *client.Client, dir string) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("the guest runs as root")
+	}
+	dir = t.TempDir()
+	accounts := server.Accounts{Etc: fstest.MapFS{"passwd": {Data: []byte("root:x:0:0:root:" + dir + ":/bin/bash\n")}}}
+	g := server.New(accounts, theReaper())
+	if err := g.Bind(server.Owner{SandboxID: sandbox.NewSandboxID(), BootNumber: 1, User: "root", Cwd: dir, AccessToken: token}, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	kept := contexts.New(g)
+	registry := processes.New(g, kept)
+	told := events.New(g)
+	mux := http.NewServeMux()
+	mux.Handle((&server.Control{Guest: g}).Handler())
+	mux.Handle(files.New(g).Handler())
+	mux.HandleFunc("GET "+guest.LogsPath, told.Logs)
+	mux.Handle((&contexts.Service{Contexts: kept}).Handler())
+	mux.Handle(processes.NewService(registry).Handler())
+	addresses := map[uint16]string{}
+	for port, h := range map[uint16]http.Handler{sandbox.GuestPort: mux, sandbox.EnvdPort: envd.New(g)} {
+		srv := httptest.NewServer(h)
+		t.Cleanup(srv.Close)
+		addresses[port] = srv.Listener.Addr().String()
+	}
+	c = client.New(func(ctx context.Context, port uint16) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "tcp", addresses[port])
+	}, client.WithToken(token))
+	t.Cleanup(func() {
+		for _, p := range registry.All() {
+			p.End()
+			<-p.Ended()
+		}
+		c.Close()
+	})
+	return c, dir
+}
