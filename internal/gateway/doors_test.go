@@ -86,7 +86,7 @@ func TestCreateThroughEveryDoor(t *testing.T) {
 				t.Fatalf("%s through %s: %d %s", tt.body, path, a.status, a.body)
 			}
 			id := made.ID + made.Sandbox.ID
-			if s := f.sandboxes.byID[id]; !tt.want(s) {
+			if s := f.sandboxes.record(id); !tt.want(s) {
 				t.Errorf("%s through %s created %+v", tt.body, path, s)
 			}
 			var view map[string]any

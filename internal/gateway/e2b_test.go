@@ -81,7 +81,7 @@ func TestE2BLife(t *testing.T) {
 		if got.State != "running" || got.EnvdAccessToken != token || got.EndAt.Sub(got.StartedAt).Round(time.Second) != timeout || got.Metadata["a"] != "b" {
 			t.Errorf("%s: %+v", path, got)
 		}
-		row := f.sandboxes.byID[sb.SandboxID]
+		row := f.sandboxes.record(sb.SandboxID)
 		if row.Env["X"] != "1" || row.Cwd != "/home/user" {
 			t.Errorf("%s: %+v", path, row)
 		}
@@ -111,7 +111,7 @@ func TestE2BInsecure(t *testing.T) {
 		f.e2b(key, "POST", tt.path, `{"templateID":"base"`+tt.secure+`}`).into(t, 201, &sb)
 		f.e2b(key, "GET", "/sandboxes/"+sb.SandboxID, "").into(t, 200, &got)
 		f.e2b(key, "POST", "/v2/sandboxes/"+sb.SandboxID+"/connect", "").into(t, 200, &again)
-		rules := f.sandboxes.byID[sb.SandboxID].Ingress.RulesOrClosed()
+		rules := f.sandboxes.record(sb.SandboxID).Ingress.RulesOrClosed()
 		for _, told := range []e2bSandbox{sb, got, again} {
 			if rules.OpenServices != tt.open || (told.EnvdAccessToken == "") != tt.open {
 				t.Errorf("%s%s: %+v, %+v", tt.path, tt.secure, rules, told)
@@ -128,7 +128,7 @@ func TestE2BAllSecure(t *testing.T) {
 		var sb, again e2bSandbox
 		f.e2b(key, "POST", "/sandboxes", `{"templateID":"base"`+asks+`}`).into(t, 201, &sb)
 		f.e2b(key, "POST", "/sandboxes/"+sb.SandboxID+"/connect", `{"timeout":60}`).into(t, 200, &again)
-		if f.sandboxes.byID[sb.SandboxID].Ingress.RulesOrClosed().OpenServices || sb.EnvdAccessToken == "" || again.EnvdAccessToken != sb.EnvdAccessToken {
+		if f.sandboxes.record(sb.SandboxID).Ingress.RulesOrClosed().OpenServices || sb.EnvdAccessToken == "" || again.EnvdAccessToken != sb.EnvdAccessToken {
 			t.Errorf("%s: %+v, %+v", asks, sb, again)
 		}
 	}
@@ -474,7 +474,7 @@ func TestE2BPause(t *testing.T) {
 		`,"autoPause":true,"autoResume":{"enabled":true}`: {OnTimeout: sandbox.OnTimeoutPause},
 	} {
 		id := f.e2bSandbox(key, `{"templateID":"base"`+create+`}`).SandboxID
-		row := f.sandboxes.byID[id]
+		row := f.sandboxes.record(id)
 		var got info
 		f.e2b(key, "GET", "/sandboxes/"+id, "").into(t, 200, &got)
 		if row.OnTimeout != want.OnTimeout || row.StayPaused != want.StayPaused || got.Lifecycle.AutoResume == want.StayPaused ||
@@ -584,7 +584,7 @@ func TestE2BSnapshots(t *testing.T) {
 	}
 	for _, from := range []string{full, "tools", "a-b/tools", raw, plain.SnapshotID} {
 		sb := f.e2bSandbox(key, `{"templateID":"`+from+`"}`)
-		if f.sandboxes.byID[sb.SandboxID].Snapshot == "" {
+		if f.sandboxes.record(sb.SandboxID).Snapshot == "" {
 			t.Errorf("%s: it did not start from the snapshot", from)
 		}
 	}
@@ -597,6 +597,12 @@ func TestE2BSnapshots(t *testing.T) {
 			if a := f.e2b(key, "DELETE", "/templates/"+url.PathEscape(name), ""); a.status != want {
 				t.Errorf("delete %s: %d %s, want %d", name, a.status, a.body, want)
 			}
+		}
+	}
+	// Those that have lost their names to later ones are still there.
+	for _, left := range list("") {
+		if a := f.e2b(key, "DELETE", "/templates/"+url.PathEscape(left.SnapshotID), ""); len(left.Names) != 0 || a.status != 204 {
+			t.Errorf("left: %+v, deleted: %d %s", left, a.status, a.body)
 		}
 	}
 	if all := list(""); len(all) != 0 {
@@ -623,7 +629,7 @@ func TestE2BSnapshotTags(t *testing.T) {
 		if v.SnapshotID != full || len(v.Names) != 1 || v.Names[0] != full {
 			t.Errorf("%s: %+v", name, v)
 		}
-		ids[full] = f.sandboxes.snapshots[len(f.sandboxes.snapshots)-1].ID
+		ids[full] = f.sandboxes.snapshots()[len(f.sandboxes.snapshots())-1].ID
 	}
 	for asked, full := range map[string]string{
 		"tools": "t/tools:default", "tools:default": "t/tools:default", "t/tools:latest": "t/tools:latest", "tools:v2": "t/tools:v2",
@@ -672,7 +678,7 @@ func TestE2BSnapshotTags(t *testing.T) {
 		left int
 	}{{"t/tools:v2", 204, 3}, {"t/tools:v2", 404, 3}, {"tools", 204, 1}, {"tools", 404, 1}, {"tools2", 204, 0}} {
 		a := f.e2b(key, "DELETE", "/templates/"+url.PathEscape(step.name), "")
-		if left := len(f.sandboxes.snapshots); a.status != step.want || left != step.left {
+		if left := len(f.sandboxes.snapshots()); a.status != step.want || left != step.left {
 			t.Errorf("delete %s: %d %s, %d left", step.name, a.status, a.body, left)
 		}
 	}
@@ -729,7 +735,7 @@ func TestE2BNetwork(t *testing.T) {
 		},
 	} {
 		id := f.e2bSandbox(key, `{"templateID":"base"`+tt.create+`}`).SandboxID
-		if got := f.sandboxes.byID[id].Network; got != tt.policy {
+		if got := f.sandboxes.record(id).Network; got != tt.policy {
 			t.Errorf("%s: %s", tt.create, got)
 		}
 		var info struct {
@@ -751,12 +757,12 @@ func TestE2BNetwork(t *testing.T) {
 			`{"denyOut":["9.9.9.9"]}`: `{"mode":"public","deny":["9.9.9.9"]}`, `{"allow_internet_access":false}`: "none",
 			`{"allow_internet_access":true,"denyOut":["9.9.9.9"]}`: `{"mode":"public","deny":["9.9.9.9"],"internet":true}`,
 		} {
-			if a := f.e2b(key, "PUT", "/sandboxes/"+id+"/network", body); a.status != 204 || f.sandboxes.byID[id].Network != want {
-				t.Errorf("%s: %d %s, %s", body, a.status, a.body, f.sandboxes.byID[id].Network)
+			if a := f.e2b(key, "PUT", "/sandboxes/"+id+"/network", body); a.status != 204 || f.sandboxes.record(id).Network != want {
+				t.Errorf("%s: %d %s, %s", body, a.status, a.body, f.sandboxes.record(id).Network)
 			}
 		}
-		if a := f.e2b(key, "PUT", "/sandboxes/"+id+"/network", `{}`); a.status != 204 || f.sandboxes.byID[id].Network != "public" {
-			t.Errorf("cleared: %d %s, %s", a.status, a.body, f.sandboxes.byID[id].Network)
+		if a := f.e2b(key, "PUT", "/sandboxes/"+id+"/network", `{}`); a.status != 204 || f.sandboxes.record(id).Network != "public" {
+			t.Errorf("cleared: %d %s, %s", a.status, a.body, f.sandboxes.record(id).Network)
 		}
 	}
 }
@@ -793,16 +799,16 @@ func TestE2BPorts(t *testing.T) {
 		var sb, got told
 		f.e2b(key, "POST", tt.path, `{`+secure+`"templateID":"base","network":`+tt.network+`}`).into(t, 201, &sb)
 		private := strings.Contains(string(tt.want), "private")
-		if f.sandboxes.byID[sb.SandboxID].Ingress != tt.want || (sb.TrafficAccessToken != nil) != private ||
+		if f.sandboxes.record(sb.SandboxID).Ingress != tt.want || (sb.TrafficAccessToken != nil) != private ||
 			private && *sb.TrafficAccessToken != "traffic token of "+sb.SandboxID {
-			t.Errorf("%s: %s, %v", tt.network, f.sandboxes.byID[sb.SandboxID].Ingress, sb.TrafficAccessToken)
+			t.Errorf("%s: %s, %v", tt.network, f.sandboxes.record(sb.SandboxID).Ingress, sb.TrafficAccessToken)
 		}
 		if f.e2b(key, "GET", "/sandboxes/"+sb.SandboxID, "").into(t, 200, &got); string(got.Network) != tt.shown {
 			t.Errorf("%s: shown as %s", tt.network, got.Network)
 		}
 		// What is said about connections out leaves that alone.
-		if a := f.e2b(key, "PUT", "/sandboxes/"+sb.SandboxID+"/network", `{}`); a.status != 204 || f.sandboxes.byID[sb.SandboxID].Ingress != tt.want {
-			t.Errorf("%s: after a change %d, %s", tt.network, a.status, f.sandboxes.byID[sb.SandboxID].Ingress)
+		if a := f.e2b(key, "PUT", "/sandboxes/"+sb.SandboxID+"/network", `{}`); a.status != 204 || f.sandboxes.record(sb.SandboxID).Ingress != tt.want {
+			t.Errorf("%s: after a change %d, %s", tt.network, a.status, f.sandboxes.record(sb.SandboxID).Ingress)
 		}
 		if private {
 			f.e2b(key, "POST", "/sandboxes/"+sb.SandboxID+"/pause", "")
@@ -848,7 +854,7 @@ func TestE2BAccount(t *testing.T) {
 		t.Errorf("%d points, of which the first is %+v", len(points), points[0])
 	}
 	f.e2b(key, "GET", path, "").into(t, 200, &points)
-	began, err := f.sandboxes.SandboxByID(t.Context(), box.SandboxID)
+	began, err := f.store.SandboxByID(t.Context(), box.SandboxID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -974,8 +980,11 @@ func TestE2BTransforms(t *testing.T) {
 	key := f.key("t", sandbox.RoleDeveloper)
 	const rules = `"rules":{"*.example.com":[{"transform":{"headers":{"X-Plain":"all below"}}}],"api.example.com":[{"transform":{"headers":{"Authorization":"Bearer ${e2b.secrets.KEY}","X-Key":"${e2b.secrets.KEY}","X-Plain":"a {value} ${b}"}}}]}`
 	const want = `[{"name":"","host":"*.example.com","header":"X-Plain","format":"all below"},{"name":"KEY","host":"api.example.com","header":"Authorization","format":"Bearer {value}"},{"name":"KEY","host":"api.example.com","header":"X-Key"},{"name":"","host":"api.example.com","header":"X-Plain","format":"a {value} ${b}"}]`
+	if a := f.doAs(key, "POST", "/api/v1/secrets", `{"name":"KEY","value":"v"}`); a.status != 201 {
+		t.Fatalf("a secret: %d %s", a.status, a.body)
+	}
 	id := f.e2bSandbox(key, `{"templateID":"base","network":{`+rules+`}}`).SandboxID
-	if got := f.sandboxes.byID[id].Secrets; got != want {
+	if got := f.sandboxes.record(id).Secrets; got != want {
 		t.Errorf("the sandbox uses %s", got)
 	}
 	var info struct{ Network json.RawMessage }
@@ -987,8 +996,8 @@ func TestE2BTransforms(t *testing.T) {
 		body string
 		want sandbox.SecretUses
 	}{{`{}`, ""}, {`{` + rules + `,"denyOut":["1.1.1.1"]}`, want}} {
-		if a := f.e2b(key, "PUT", "/sandboxes/"+id+"/network", tt.body); a.status != 204 || f.sandboxes.byID[id].Secrets != tt.want {
-			t.Errorf("%s: %d %s, it uses %s", tt.body, a.status, a.body, f.sandboxes.byID[id].Secrets)
+		if a := f.e2b(key, "PUT", "/sandboxes/"+id+"/network", tt.body); a.status != 204 || f.sandboxes.record(id).Secrets != tt.want {
+			t.Errorf("%s: %d %s, it uses %s", tt.body, a.status, a.body, f.sandboxes.record(id).Secrets)
 		}
 	}
 }
@@ -998,6 +1007,9 @@ func TestE2BTransforms(t *testing.T) {
 func TestPlainHeadersAreForWriters(t *testing.T) {
 	f := newFixture(t)
 	owner := f.key("t", sandbox.RoleDeveloper)
+	if a := f.doAs(owner, "POST", "/api/v1/secrets", `{"name":"KEY","value":"v"}`); a.status != 201 {
+		t.Fatalf("a secret: %d %s", a.status, a.body)
+	}
 	id := f.e2bSandbox(owner, `{"templateID":"base","network":{"rules":{"api.example.com":[{"transform":{"headers":{"X-Key":"Bearer ${e2b.secrets.KEY}","X-Plain":"sk_plain"}}}]}}}`).SandboxID
 	for what, key := range map[string]string{
 		"an owner": owner, "who only writes": f.key("t", sandbox.RoleAdmin, sandbox.ScopeRead, sandbox.ScopeWrite),
@@ -1030,7 +1042,7 @@ func TestPlainHeadersAreForWriters(t *testing.T) {
 			}
 		}
 	}
-	if used := string(f.sandboxes.byID[id].Secrets); !strings.Contains(used, "sk_plain") {
+	if used := string(f.sandboxes.record(id).Secrets); !strings.Contains(used, "sk_plain") {
 		t.Errorf("it uses %s", used)
 	}
 	for _, e := range f.audit() {
@@ -1075,7 +1087,7 @@ func TestE2BSecrets(t *testing.T) {
 		t.Errorf("a third value: %+v", got)
 	}
 	id := f.e2bSandbox(key, `{"templateID":"base","network":{"rules":{"api.example.com":[{"transform":{"headers":{"X-Key":"${e2b.secrets.API_KEY}"}}}]}}}`).SandboxID
-	if got := f.sandboxes.byID[id].Secrets; got != `[{"name":"api_key","host":"api.example.com","header":"X-Key"}]` {
+	if got := f.sandboxes.record(id).Secrets; got != `[{"name":"api_key","host":"api.example.com","header":"X-Key"}]` {
 		t.Errorf("the sandbox uses %s", got)
 	}
 	for _, name := range []string{"c", "b"} {

@@ -15,276 +15,114 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"testing"
 	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/tests/core"
 )
 
-// sandboxes is the life of Sandboxes in memory: the Sandboxes port without
-// anything that runs.
+// sandboxes is the session manager of a core, which notes some of its calls and fails on
+// request.
 type sandboxes struct {
-	mu   sync.Mutex
-	byID map[string]sandbox.Sandbox
-	fail error // of Create
-	uses []sandbox.Use
+	sandbox.Sandboxes
+	core *core.Core
+	t    testing.TB
 
-	secretsChanged []string // tenant and name
-
-	volumes   map[string]sandbox.Volume // by ID
-	snapshots []sandbox.Snapshot
-	forks     map[string][]sandbox.Forked // by the ID of the request
-	filesOnly bool                        // the last pause
-	reboots   int
+	mu             sync.Mutex
+	fail           error                    // of Create and Idle
+	idle           map[sandbox.TenantID]int // what Idle answers, without the wait for that
+	export         func(w io.Writer) error  // in place of an export; nil: that
+	secretsChanged []string                 // tenant and name
+	filesOnly      bool                     // the last pause
+	reboots        int
 }
 
-func newSandboxes() *sandboxes {
-	return &sandboxes{byID: map[string]sandbox.Sandbox{}, volumes: map[string]sandbox.Volume{}, forks: map[string][]sandbox.Forked{}}
+func (f *sandboxes) failure() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.fail
 }
 
 func (f *sandboxes) Create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.fail != nil {
-		return sandbox.Sandbox{}, f.fail
-	}
-	if err := req.Check(); err != nil {
+	if err := f.failure(); err != nil {
 		return sandbox.Sandbox{}, err
 	}
-	if req.Template != "" && req.Template != "base" {
-		return sandbox.Sandbox{}, sandbox.Errorf(sandbox.NotFound, "there is no template %q", req.Template)
-	}
-	if req.Snapshot != "" && !slices.ContainsFunc(f.snapshots, func(s sandbox.Snapshot) bool { return s.ID == req.Snapshot && s.Tenant == tenant }) {
-		return sandbox.Sandbox{}, sandbox.Errorf(sandbox.NotFound, "no snapshot")
-	}
-	if req.Name != "" {
-		if _, err := f.find(tenant, req.Name); err == nil {
-			return sandbox.Sandbox{}, sandbox.Errorf(sandbox.Conflict, "the name %q is in use", req.Name)
-		}
-	}
-	mounts, err := f.mount(tenant, req.Volumes)
-	if err != nil {
-		return sandbox.Sandbox{}, err
-	}
-	now := time.Now().UTC()
-	s := sandbox.Sandbox{
-		Volumes: mounts,
-		ID:      cmp.Or(req.ID, sandbox.NewSandboxID()), Tenant: tenant, Name: req.Name, State: sandbox.Running,
-		Template: "base", Image: "sha256:0", Engine: "fake", Shape: req.Shape, Network: req.Network, Ingress: req.Ingress, Secrets: req.Secrets,
-		Metadata: req.Metadata, Env: req.Env, Boot: sandbox.Boot{ID: sandbox.NewBootID(), Number: 1, Node: "n1"},
-		Snapshot: req.Snapshot, Origin: req.Snapshot, CreatedAt: now, StartedAt: now, Timeout: req.Timeout, Deadline: now.Add(req.Timeout),
-		OnTimeout: cmp.Or(req.OnTimeout, sandbox.OnTimeoutEnd), StayPaused: req.StayPaused, Version: 1, IdleTimeout: req.IdleTimeout, CheckpointEvery: req.CheckpointEvery, User: req.User, Cwd: req.Cwd, Revision: 1,
-	}
-	s.Network = cmp.Or(s.Network, sandbox.NetworkPublic)
-	if s.Shape == (sandbox.Shape{}) {
-		s.Shape = sandbox.DefaultShape()
-	}
-	s.Limits = s.Shape.Limits()
-	f.byID[s.ID] = s
-	return s, nil
+	return f.Sandboxes.Create(ctx, tenant, req)
 }
 
-func (f *sandboxes) find(tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
-	if s, ok := f.byID[idOrName]; ok && s.Tenant == tenant {
-		return s, nil
-	}
-	for _, s := range f.byID {
-		if s.Tenant == tenant && s.Name != "" && s.Name == idOrName && s.Ended == nil {
-			return s, nil
-		}
-	}
-	// Worse than the contract allows: it tells which, and the gateway must not.
-	return sandbox.Sandbox{}, sandbox.Errorf(sandbox.NotFound, "no sandbox %s among %d", idOrName, len(f.byID))
-}
-
-func (f *sandboxes) Get(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.find(tenant, idOrName)
-}
-
-func (f *sandboxes) SandboxByID(_ context.Context, id string) (sandbox.Sandbox, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if s, ok := f.byID[id]; ok {
-		return s, nil
-	}
-	return sandbox.Sandbox{}, sandbox.NotFound
-}
-
-func (f *sandboxes) List(ctx context.Context, tenant sandbox.TenantID, q sandbox.ListQuery) (sandbox.Page, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var all []sandbox.Sandbox
-	for _, s := range f.byID {
-		if s.Tenant == tenant && selected(s, q) && (q.Cursor == "" || s.ID > q.Cursor) {
-			all = append(all, s)
-		}
-	}
-	slices.SortFunc(all, func(a, b sandbox.Sandbox) int { return cmp.Compare(a.ID, b.ID) })
-	limit := cmp.Or(q.Limit, 100)
-	if len(all) > limit {
-		return sandbox.Page{Sandboxes: all[:limit], Next: all[limit-1].ID}, nil
-	}
-	return sandbox.Page{Sandboxes: all}, nil
-}
-
-func selected(s sandbox.Sandbox, q sandbox.ListQuery) bool {
-	for k, v := range q.Metadata {
-		if got, ok := s.Metadata[k]; !ok || got != v {
-			return false
-		}
-	}
-	if q.Template != "" && s.Template != q.Template || s.CreatedAt.Before(q.From) {
-		return false
-	}
-	if len(q.States) == 0 {
-		return s.State != sandbox.Ended
-	}
-	return slices.Contains(q.States, s.State)
-}
-
-// Settled is Get: nothing takes time here.
-func (f *sandboxes) Settled(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
-	return f.Get(ctx, tenant, idOrName)
-}
-
-func (f *sandboxes) RunFor(ctx context.Context, tenant sandbox.TenantID, idOrName string, d time.Duration) (sandbox.Sandbox, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	s, err := f.find(tenant, idOrName)
-	if err != nil {
-		return s, err
-	}
-	if err := s.RunFor(d, time.Now()); err != nil {
-		return s, err
-	}
-	f.byID[s.ID] = s
-	return s, nil
-}
-
-func (f *sandboxes) SetTimeout(ctx context.Context, tenant sandbox.TenantID, idOrName string, d time.Duration) (sandbox.Sandbox, error) {
-	if err := sandbox.CheckTimeout(d); err != nil {
-		return sandbox.Sandbox{}, err
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	s, err := f.find(tenant, idOrName)
-	if err != nil {
-		return s, err
-	}
-	if s.Ended != nil {
-		return s, sandbox.Errorf(sandbox.Conflict, "the sandbox has ended")
-	}
-	s.Timeout, s.Deadline = d, time.Now().Add(d)
-	f.byID[s.ID] = s
-	return s, nil
-}
-
-func (f *sandboxes) Ensure(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, bool, error) {
-	if req.Name == "" {
-		return sandbox.Sandbox{}, false, sandbox.Errorf(sandbox.Invalid, "a name is needed")
-	}
-	if s, err := f.Get(ctx, tenant, req.Name); err == nil {
-		return s, false, nil
-	}
-	s, err := f.Create(ctx, tenant, req)
-	return s, err == nil, err
-}
-
-func (f *sandboxes) Update(ctx context.Context, tenant sandbox.TenantID, idOrName string, change sandbox.Change) (sandbox.Sandbox, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	s, err := f.find(tenant, idOrName)
-	if err != nil {
-		return s, err
-	}
-	if s.Ended != nil {
-		return s, sandbox.Errorf(sandbox.Conflict, "the sandbox has ended")
-	}
-	if s, err = change.Apply(s, time.Now()); err == nil {
-		f.byID[s.ID] = s
-	}
-	return s, err
-}
-
-func (f *sandboxes) Touch(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
-	s, err := f.Get(ctx, tenant, idOrName)
-	if err != nil {
-		return s, err
-	}
-	return f.SetTimeout(ctx, tenant, s.ID, s.Timeout)
-}
-
-func (f *sandboxes) SecretChanged(_ context.Context, tenant sandbox.TenantID, name string) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.secretsChanged = append(f.secretsChanged, string(tenant)+" "+name)
-	return nil
-}
-
-func (f *sandboxes) Used(_ context.Context, uses []sandbox.Use) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.uses = append(f.uses, uses...)
-	return nil
-}
-
-func (f *sandboxes) End(ctx context.Context, tenant sandbox.TenantID, idOrName string, cause sandbox.Cause) (sandbox.Sandbox, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if err := ctx.Err(); err != nil {
-		return sandbox.Sandbox{}, err
-	}
-	s, err := f.find(tenant, idOrName)
-	if err != nil || s.Ended != nil {
-		return s, sandbox.Errorf(sandbox.NotFound, "not there any more: %s", idOrName)
-	}
-	s.State, s.Ended, s.Boot.ID = sandbox.Ended, &sandbox.Certificate{Cause: cause, At: time.Now()}, ""
-	f.byID[s.ID] = s
-	return s, nil
-}
-
-// Idle counts those that were never said to be used.
 func (f *sandboxes) Idle(_ context.Context, tenant sandbox.TenantID) (int, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.fail != nil {
-		return 0, f.fail
+	if err := f.failure(); err != nil {
+		return 0, err
 	}
-	n := 0
-	for _, s := range f.byID {
-		used := slices.ContainsFunc(f.uses, func(u sandbox.Use) bool { return u.SandboxID == s.ID })
-		if s.Tenant == tenant && s.State == sandbox.Running && !used {
-			n++
-		}
-	}
-	return n, nil
+	return f.idle[tenant], nil
 }
 
-func (f *sandboxes) Counts(ctx context.Context, tenant sandbox.TenantID) (map[sandbox.State]int, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	counts := map[sandbox.State]int{}
-	for _, s := range f.byID {
-		if s.Tenant == tenant && s.State != sandbox.Ended {
-			counts[s.State]++
-		}
+func (f *sandboxes) ExportSnapshot(ctx context.Context, tenant sandbox.TenantID, id string, image bool, w io.Writer) error {
+	if f.export != nil {
+		return f.export(w)
 	}
-	return counts, nil
+	return f.Sandboxes.ExportSnapshot(ctx, tenant, id, image, w)
+}
+
+func (f *sandboxes) SecretChanged(ctx context.Context, tenant sandbox.TenantID, name string) error {
+	f.mu.Lock()
+	f.secretsChanged = append(f.secretsChanged, string(tenant)+" "+name)
+	f.mu.Unlock()
+	return f.Sandboxes.SecretChanged(ctx, tenant, name)
+}
+
+func (f *sandboxes) Pause(ctx context.Context, tenant sandbox.TenantID, idOrName string, filesOnly bool) (sandbox.Sandbox, error) {
+	f.mu.Lock()
+	f.filesOnly = filesOnly
+	f.mu.Unlock()
+	return f.Sandboxes.Pause(ctx, tenant, idOrName, filesOnly)
+}
+
+func (f *sandboxes) Reboot(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
+	f.mu.Lock()
+	f.reboots++
+	f.mu.Unlock()
+	return f.Sandboxes.Reboot(ctx, tenant, idOrName)
+}
+
+// record returns the record of a Sandbox.
+func (f *sandboxes) record(id string) sandbox.Sandbox {
+	f.t.Helper()
+	sb, err := f.core.Store.SandboxByID(context.WithoutCancel(f.t.Context()), id)
+	if err != nil {
+		f.t.Fatalf("the record of %s: %v", id, err)
+	}
+	return sb
 }
 
 // live counts everyone's Sandboxes that have not ended.
 func (f *sandboxes) live() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	n := 0
-	for _, s := range f.byID {
-		if s.Ended == nil {
-			n++
+	f.t.Helper()
+	all, err := f.core.Store.SandboxesNotEnded(context.WithoutCancel(f.t.Context()))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return len(all)
+}
+
+// snapshots returns everyone's Snapshots, the oldest first.
+func (f *sandboxes) snapshots() (all []sandbox.Snapshot) {
+	f.t.Helper()
+	ctx := context.WithoutCancel(f.t.Context())
+	owners, err := f.core.Store.SnapshotTenants(ctx)
+	for _, tenant := range owners {
+		var page sandbox.SnapshotPage
+		if page, err = f.core.Store.ListSnapshots(ctx, tenant, sandbox.SnapshotQuery{}); err == nil {
+			all = append(all, page.Snapshots...)
 		}
 	}
-	return n
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	slices.SortFunc(all, func(a, b sandbox.Snapshot) int { return a.CreatedAt.Compare(b.CreatedAt) })
+	return all
 }
 
 // nodes is one Node whose Boots all are the same guest.

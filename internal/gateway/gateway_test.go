@@ -29,8 +29,9 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/tenants"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/users"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/session"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite/sqlitetest"
+	"github.com/cloud-sandbox/cloud-sandbox/tests/core"
 )
 
 var secret = []byte("0123456789abcdef0123456789abcdef")
@@ -56,18 +57,29 @@ type fixture struct {
 
 func newFixture(t testing.TB, change ...func(*gateway.Config)) *fixture {
 	t.Helper()
-	f := &fixture{t: t, sandboxes: newSandboxes(), nodes: &nodes{}, templates: &templates{}, guest: newGuest(), logs: &logBuffer{}}
+	f := &fixture{t: t, nodes: &nodes{}, templates: &templates{}, guest: newGuest(), logs: &logBuffer{}}
 	var err error
 	if f.tokens, err = gateway.NewTokens(secret, nil); err != nil {
 		t.Fatal(err)
 	}
-	store := sqlitetest.Open(t)
+	f.sandboxes = &sandboxes{t: t}
+	var vault *secrets.Service
+	f.sandboxes.core = core.New(t, core.Config{Unattended: true, Session: session.Config{
+		AccessToken: func(id string) string { return "token of " + id },
+		OpenSecret: func(ctx context.Context, tenant sandbox.TenantID, name string) (sandbox.OpenSecret, error) {
+			return vault.Open(ctx, tenant, name)
+		},
+		Authority: func(id string) (string, string, error) { return "authority of " + id, "key of " + id, nil },
+	}})
+	f.sandboxes.Sandboxes = f.sandboxes.core.Manager
+	store := f.sandboxes.core.Store
 	f.store = store
+	vault = secrets.New(store, testKeyring(t))
 	f.keys = keys.New(store, slog.New(slog.DiscardHandler))
 	f.tenants = tenants.New(tenants.Config{Store: store, Templates: f.templates, Audit: store})
 	c := gateway.Config{
-		Keys: f.keys, Tenants: f.tenants, Users: users.New(users.Config{Store: store, Audit: store, Revoked: f.keys.Distrust}), Secrets: secrets.New(store, testKeyring(t)), Store: store, SigningKeys: store, Quotas: store, Usage: store, Audit: store,
-		Records: f.sandboxes, Forward: func(context.Context, net.Conn, uint16) (net.Conn, error) { return nil, sandbox.Unavailable }, AccessToken: func(id string) string { return "token of " + id }, TrafficToken: func(id string) string { return "traffic token of " + id },
+		Keys: f.keys, Tenants: f.tenants, Users: users.New(users.Config{Store: store, Audit: store, Revoked: f.keys.Distrust}), Secrets: vault, Store: store, SigningKeys: store, Quotas: store, Usage: store, Audit: store,
+		Records: store, Forward: func(context.Context, net.Conn, uint16) (net.Conn, error) { return nil, sandbox.Unavailable }, AccessToken: func(id string) string { return "token of " + id }, TrafficToken: func(id string) string { return "traffic token of " + id },
 		Uploads: t.TempDir(), E2BTemplates: map[string]string{"code-interpreter-v1": "base"},
 		Sandboxes: f.sandboxes, Lifecycle: f.sandboxes, Updates: f.sandboxes, Snapshots: f.sandboxes, SnapshotFiles: f.sandboxes, Volumes: f.sandboxes,
 		Boots: f.nodes, Reports: f.nodes, NodeVolumes: f.nodes, VolumeFiles: f.nodes,
@@ -561,7 +573,6 @@ func TestListSessions(t *testing.T) {
 		"?limit=2":                                 2,
 		"?limit=100&state=running&metadata[n]=1":   1,
 		"?metadata[te[am]=x":                       0,
-		"?cursor=zzzzzzzzzzzzzzzzzzzzz&limit=1":    0,
 		"?metadata[team]=blue&state=running,ended": 2,
 	} {
 		var p page
@@ -569,6 +580,9 @@ func TestListSessions(t *testing.T) {
 		if len(p.Sessions) != want {
 			t.Errorf("%s: %d sessions, want %d", query, len(p.Sessions), want)
 		}
+	}
+	if a := f.do("GET", "/api/v1/sessions?cursor=zzzzzzzzzzzzzzzzzzzzz&limit=1", ""); a.status != 400 {
+		t.Errorf("a cursor that is none: %d %s", a.status, a.body)
 	}
 	seen := map[string]bool{}
 	for cursor := ""; ; {
@@ -589,6 +603,7 @@ func TestListSessions(t *testing.T) {
 func TestStats(t *testing.T) {
 	f := newFixture(t)
 	f.acquire()
+	f.sandboxes.idle = map[sandbox.TenantID]int{"dev:test": 1}
 	type depths struct{ Active, Idle, Paused int }
 	var stats struct {
 		Sandboxes map[string]int

@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net/http"
 	"strings"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/keys"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/ratelimit"
+	"github.com/cloud-sandbox/cloud-sandbox/tests/core"
 )
 
 type keyView struct {
@@ -492,18 +494,25 @@ func (s *onceSpy) last() sandbox.Once {
 
 // put has a record be there, as another process left it.
 func (f *sandboxes) put(id string, tenant sandbox.TenantID, state sandbox.State) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	now := time.Now().UTC()
-	s := sandbox.Sandbox{
-		ID: id, Tenant: tenant, State: state, Template: "base", Engine: "fake", Shape: sandbox.DefaultShape(),
-		Network: sandbox.NetworkPublic, CreatedAt: now, Deadline: now.Add(time.Hour), Timeout: time.Hour, OnTimeout: sandbox.OnTimeoutEnd,
+	f.t.Helper()
+	ctx, now := f.t.Context(), time.Now().UTC()
+	s, err := f.core.Store.SandboxByID(ctx, id)
+	if errors.Is(err, sandbox.NotFound) {
+		s, err = f.core.Store.InsertSandbox(ctx, sandbox.Sandbox{
+			ID: id, Tenant: tenant, State: sandbox.Starting, Template: "base", Engine: "fake", Shape: sandbox.DefaultShape(),
+			Network: sandbox.NetworkPublic, CreatedAt: now, Deadline: now.Add(time.Hour), Timeout: time.Hour, OnTimeout: sandbox.OnTimeoutEnd,
+			Boot: sandbox.Boot{ID: sandbox.NewBootID(), Number: 1, Node: core.NodeName},
+		})
 	}
-	switch state {
-	case sandbox.Running:
-		s.StartedAt = now
-	case sandbox.Ended:
-		s.Ended = &sandbox.Certificate{Cause: sandbox.CauseEngineLost, At: now}
+	if s.State = state; state != sandbox.Starting && err == nil {
+		if state == sandbox.Ended {
+			s.Ended = &sandbox.Certificate{Cause: sandbox.CauseEngineLost, At: now}
+		} else {
+			s.StartedAt = now
+		}
+		_, err = f.core.Store.UpdateSandbox(ctx, s)
 	}
-	f.byID[id] = s
+	if err != nil {
+		f.t.Fatal(err)
+	}
 }

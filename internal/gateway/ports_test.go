@@ -37,7 +37,7 @@ func TestPortsOfSessions(t *testing.T) {
 		f.do("POST", "/api/v1/sessions", `{"ports":`+body+`}`).into(t, 201, &made)
 		f.do("PATCH", "/api/v1/sessions/"+v.SandboxID, `{"ports":`+body+`}`).into(t, 200, &changed)
 		for _, got := range []portsOf{made, changed} {
-			row := f.sandboxes.byID[got.SandboxID].Ingress
+			row := f.sandboxes.record(got.SandboxID).Ingress
 			if back, err := (sandbox.IngressRules{Private: got.Ports.Private, Exceptions: got.Ports.Exceptions, Host: got.Ports.Host, TLSPorts: got.Ports.TLS}).Ingress(); err != nil || row != want || back != want {
 				t.Errorf("%s: %s, shown as %+v", body, row, got.Ports)
 			}
@@ -84,7 +84,7 @@ func TestSetPort(t *testing.T) {
 	if v := see("GET", "8001", ""); !v.Private || v.TLS {
 		t.Errorf("another: %+v", v)
 	}
-	if row := f.sandboxes.byID[made.SandboxID].Ingress; row != `{"private":true,"exceptions":[8000],"tls_ports":[8000]}` {
+	if row := f.sandboxes.record(made.SandboxID).Ingress; row != `{"private":true,"exceptions":[8000],"tls_ports":[8000]}` {
 		t.Errorf("the record has %s", row)
 	}
 	if v := see("PUT", "8000", `{"tls":false}`); v.Private || v.TLS {

@@ -502,7 +502,7 @@ func TestProcessBadInputs(t *testing.T) {
 		{"GET plain", "", 404, "no sandbox"},
 		{"GET absent", "", 404, "no such process"},
 		{"GET p1-aaaaaaaaaaaaaaaa", "", 404, "no such process"},
-		{"GET p0-aaaaaaaaaaaaaaaa", "", 404, "no such process"},
+		{"GET p1-aaaaaaaaaaaaaaaa", "", 404, "no such process"},
 		{"GET UPPER", "", 400, "neither the ID nor the name"},
 		{"GET a%20b", "", 400, "neither the ID nor the name"},
 		{"GET %2e%2e%2fx", "", 404, "nothing at this path"},

@@ -20,12 +20,15 @@ import (
 )
 
 // NodeName is the name of the one Node.
-const NodeName = "local"
+const NodeName = "n1"
 
 // Config of a Core. The zero value works.
 type Config struct {
 	Pool    node.PoolConfig // of the Template "base"
 	Session session.Config
+	// Unattended has the session manager answer calls and do nothing by itself: no
+	// reconciling and no deadlines, which would change records that a test writes.
+	Unattended bool
 	// Images resolves Templates; nil: there is one, "base".
 	Images sandbox.Images
 }
@@ -105,7 +108,9 @@ func (c *Core) Start(t testing.TB) {
 	var parts run.Parts
 	parts.Start("node", c.Node.Run)
 	parts.Start("scheduler", placement.Run)
-	parts.Start("session-manager", c.Manager.Run)
+	if !c.cfg.Unattended {
+		parts.Start("session-manager", c.Manager.Run)
+	}
 	c.run(t, &parts)
 }
 
