@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/netip"
 	"path"
@@ -20,6 +18,7 @@ import (
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/node"
 	"github.com/cloud-sandbox/cloud-sandbox/tests/core"
 )
 
@@ -125,22 +124,41 @@ func (f *sandboxes) snapshots() (all []sandbox.Snapshot) {
 	return all
 }
 
-// nodes is one Node whose Boots all are the same guest.
+// nodes is the Node of a core, which fails on request. Nothing of a Boot reaches a
+// network, so what its network log shows is made up.
 type nodes struct {
-	volumeFiles
+	*node.Node
 
 	mu       sync.Mutex
 	notReady []string
 	silent   bool
 }
 
-func (n *nodes) Dial(_ context.Context, _ string, to sandbox.BootRef, _ uint16) (net.Conn, error) {
-	return nil, sandbox.Errorf(sandbox.NotFound, "boot %s is not here", to.BootID)
+// brokenFile is a file of a Volume that breaks off after its first bytes, and futureFile
+// one that was changed after all years that clients know.
+const (
+	brokenFile = "/broken"
+	futureFile = "/future"
+)
+
+func (n *nodes) StatVolumeFile(ctx context.Context, name string, of sandbox.VolumeRef, p string) (sandbox.VolumeFile, error) {
+	file, err := n.Node.StatVolumeFile(ctx, name, of, p)
+	if p == futureFile {
+		file.Modified = file.Modified.AddDate(9000, 0, 0)
+	}
+	return file, err
 }
 
-func (n *nodes) NetworkLog(_ context.Context, _ string, of sandbox.BootRef) (sandbox.NetworkLog, error) {
-	if of.SandboxID == "" || of.Tenant == "" {
-		return sandbox.NetworkLog{}, errors.New("no boot is named")
+func (n *nodes) ReadVolumeFile(ctx context.Context, name string, of sandbox.VolumeRef, p string, w io.Writer) error {
+	if err := n.Node.ReadVolumeFile(ctx, name, of, p, w); err != nil || p != brokenFile {
+		return err
+	}
+	return sandbox.Errorf(sandbox.Unavailable, "the node is gone")
+}
+
+func (n *nodes) NetworkLog(ctx context.Context, name string, of sandbox.BootRef) (sandbox.NetworkLog, error) {
+	if log, err := n.Node.NetworkLog(ctx, name, of); err != nil {
+		return log, err
 	}
 	at := time.Unix(1700000000, 0)
 	return sandbox.NetworkLog{Allowed: 3, Refused: 1, Decisions: []sandbox.NetworkDecision{
@@ -149,17 +167,17 @@ func (n *nodes) NetworkLog(_ context.Context, _ string, of sandbox.BootRef) (san
 	}}, nil
 }
 
-func (n *nodes) Stats(_ context.Context, node string) (sandbox.NodeStats, error) {
+// Stats are those of the Node with the numbers of a Pool that is full.
+func (n *nodes) Stats(ctx context.Context, name string) (sandbox.NodeStats, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.silent {
 		return sandbox.NodeStats{}, sandbox.Errorf(sandbox.Unavailable, "silent")
 	}
-	return sandbox.NodeStats{
-		Node: node, Engine: sandbox.Features{Name: "fake"}, Bound: 1,
-		Pools: []sandbox.PoolStats{{Template: "base", Shape: sandbox.DefaultShape(), Idle: 5, Min: 5, Max: 50, Hits: 7, Misses: 1}},
-		Ready: len(n.notReady) == 0, NotReady: n.notReady,
-	}, nil
+	stats, err := n.Node.Stats(ctx, name)
+	stats.Pools = []sandbox.PoolStats{{Template: "base", Shape: sandbox.DefaultShape(), Idle: 5, Min: 5, Max: 50, Hits: 7, Misses: 1}}
+	stats.Ready, stats.NotReady = len(n.notReady) == 0, n.notReady
+	return stats, err
 }
 
 // guest is a Guest with files in memory and programs in Go, by their code.

@@ -57,7 +57,7 @@ type fixture struct {
 
 func newFixture(t testing.TB, change ...func(*gateway.Config)) *fixture {
 	t.Helper()
-	f := &fixture{t: t, nodes: &nodes{}, templates: &templates{}, guest: newGuest(), logs: &logBuffer{}}
+	f := &fixture{t: t, templates: &templates{}, guest: newGuest(), logs: &logBuffer{}}
 	var err error
 	if f.tokens, err = gateway.NewTokens(secret, nil); err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func newFixture(t testing.TB, change ...func(*gateway.Config)) *fixture {
 		},
 		Authority: func(id string) (string, string, error) { return "authority of " + id, "key of " + id, nil },
 	}})
-	f.sandboxes.Sandboxes = f.sandboxes.core.Manager
+	f.sandboxes.Sandboxes, f.nodes = f.sandboxes.core.Manager, &nodes{Node: f.sandboxes.core.Node}
 	store := f.sandboxes.core.Store
 	f.store = store
 	vault = secrets.New(store, testKeyring(t))

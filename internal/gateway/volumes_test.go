@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
@@ -245,10 +246,20 @@ func TestVolumeContent(t *testing.T) {
 	}
 	var stat statView
 	ask("PUT", "file?path=a.txt&uid=1000&gid=100&mode=416", "hello").into(t, 201, &stat)
-	want := statView{"a.txt", "file", "/a.txt", 5, 416, 1000, 100, "2026-01-02T03:04:05.678901Z", "9999-12-31T23:59:59Z", "2026-01-02T03:04:05.678901Z"}
+	want := statView{"a.txt", "file", "/a.txt", 5, 416, 1000, 100, stat.ATime, stat.MTime, stat.CTime}
 	if stat != want {
 		t.Errorf("wrote %+v, want %+v", stat, want)
 	}
+	for _, text := range []string{stat.ATime, stat.MTime, stat.CTime} {
+		if at, err := time.Parse(time.RFC3339Nano, text); err != nil || time.Since(at) > time.Minute || at.Location() != time.UTC {
+			t.Errorf("it was written at %s, %v", text, err)
+		}
+	}
+	ask("PUT", "file?path="+futureFile, "x").into(t, 201, &stat)
+	if ask("GET", "path?path="+futureFile, "").into(t, 200, &stat); stat.MTime != "9999-12-31T23:59:59Z" {
+		t.Errorf("the time of a file that clients cannot express is %s", stat.MTime)
+	}
+	ask("DELETE", "path?path="+futureFile, "")
 	if a := ask("GET", "file?path=/a.txt", ""); a.status != 200 || string(a.body) != "hello" || a.header.Get("Content-Type") != "application/octet-stream" {
 		t.Errorf("read %d %s %v", a.status, a.body, a.header)
 	}
@@ -267,15 +278,15 @@ func TestVolumeContent(t *testing.T) {
 		t.Errorf("an empty one: %d %s %v", a.status, a.body, a.header)
 	}
 	var list []statView
-	if ask("GET", "dir?path=/", "").into(t, 200, &list); len(list) != 1 || list[0].Path != "/a.txt" {
+	if ask("GET", "dir?path=/", "").into(t, 200, &list); len(list) != 2 || list[0].Path != "/a.txt" || list[1].Path != "/d" {
 		t.Errorf("listed %+v", list)
 	}
-	if ask("GET", "dir?path=/&depth=3", "").into(t, 200, &list); len(list) != 3 {
+	if ask("GET", "dir?path=/&depth=3", "").into(t, 200, &list); len(list) != 4 {
 		t.Errorf("listed %+v", list)
 	}
 	var views struct{ Volumes []volumeView }
-	if f.do("GET", "/api/v1/volumes", "").into(t, 200, &views); len(views.Volumes) != 1 || *views.Volumes[0].UsedBytes != 5 || *views.Volumes[0].Files != 3 {
-		t.Errorf("it holds %+v", views.Volumes)
+	if f.do("GET", "/api/v1/volumes", "").into(t, 200, &views); len(views.Volumes) != 1 || *views.Volumes[0].UsedBytes != 6*4096 || *views.Volumes[0].Files != 4 {
+		t.Errorf("it holds %d bytes in %d files", *views.Volumes[0].UsedBytes, *views.Volumes[0].Files)
 	}
 	for _, bad := range []struct {
 		method, path, body string
