@@ -1,5 +1,5 @@
-// Package telemetry makes the logger that every part
-// is given, and names the keys that log lines share.
+// Package telemetry makes the logger that every part is given, and names the keys that
+// log lines share.
 package telemetry
 
 import (
