@@ -65,6 +65,13 @@ $(OUT)/gateway $(OUT)/session-manager $(OUT)/scheduler: FORCE
 build-all: $(OUT)/cloud-sandbox $(OUT)/gateway $(OUT)/session-manager $(OUT)/scheduler $(OUT)/node ## the same as build
 
 ARCHES ?= arm64 amd64
+CLIENTS ?= linux-amd64 linux-arm64 darwin-amd64 darwin-arm64 windows-amd64 windows-arm64
+
+.PHONY: clients
+clients: ## build the command line alone for Linux, macOS and Windows into bin/clients
+	@mkdir -p bin/clients
+	@for t in $(CLIENTS); do exe=; [[ $$t == windows-* ]] && exe=.exe; \
+	  GOOS=$${t%-*} GOARCH=$${t#*-} go build -tags client -ldflags '$(LDFLAGS) -X main.version=$(VERSION)' -o bin/clients/cloud-sandbox-$$t$$exe ./cmd/cloud-sandbox; done
 
 .PHONY: release
 release: ## build everything for linux/amd64 and linux/arm64, with SBOMs, into bin/linux-amd64 and bin/linux-arm64

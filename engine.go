@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"syscall"
 	"time"
 )
 
@@ -231,10 +230,6 @@ const (
 
 // OOMGrace is how long a Boot may use its reserve after BootMemoryFull.
 const OOMGrace = 10 * time.Second
-
-// GuestMemorySignal is what an Engine that kills Processes to make room sends to
-// the Guest first, so that it can say why they ended.
-const GuestMemorySignal = syscall.SIGUSR1
 
 // Traffic is what was carried to the outside and back, in bytes, and how many
 // connections and names a network policy refused, which usage does not count.

@@ -24,6 +24,17 @@ step "build"
 make build-all
 bin/cloud-sandbox --version
 
+step "the command line for macOS and Windows compiles, with its tests"
+# They cannot run here.
+for system in darwin windows; do
+  GOOS=$system go build -o /dev/null ./cmd/...
+  GOOS=$system go vet ./cmd/cloud-sandbox ./internal/cli/...
+  for package in $(go list ./cmd/cloud-sandbox ./internal/cli/... | grep -v /testdata); do
+    GOOS=$system go test -vet=off -c -o /dev/null "$package"
+  done
+done
+go test -vet=off -tags client ./cmd/cloud-sandbox
+
 step "unit tests with the race detector"
 # The suites that need a built server run in make test. The tests of cmd/sentry have
 # nothing to race, and the race detector would need all of gVisor compiled once more

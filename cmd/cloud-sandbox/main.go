@@ -1,30 +1,27 @@
 // Command cloud-sandbox turns a Linux machine into a private code-execution
-// cloud. It is server and command line in one program.
+// cloud. It is server and command line in one program. On other systems, and with
+// the build tag client, it is the command line alone.
 package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
-	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
-	"github.com/cloud-sandbox/cloud-sandbox/internal/serve"
 )
 
 // version is set by the build.
 var version = "dev"
 
 func main() {
-	ctx, stop := launch.Signals(context.Background())
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	cmd, err := root().ExecuteContextC(ctx)
 	stop()
-	if err != nil && errors.Is(err, launch.ErrServer) { // it has told its error itself
+	if toldItself(err) {
 		os.Exit(1)
 	}
 	if code := cli.Report(cmd, err); code != 0 {
@@ -51,10 +48,7 @@ func root() *cobra.Command {
 		c.GroupID = cli.GroupID
 		cmd.AddCommand(c)
 	}
-	server := []*cobra.Command{
-		serveCommand(), downCommand(), tokenCommand(), auditCommand(), trustCommand(), buildsCommand(), secretsCommand(),
-		builderCommand(), savedCommand(),
-	}
+	server := append(serverCommands(), auditCommand())
 	for _, c := range server {
 		c.GroupID = serverGroup
 	}
@@ -66,34 +60,6 @@ func root() *cobra.Command {
 // serverGroup is the group of the commands that work on this machine alone.
 const serverGroup = "server"
 
-// given returns the flags that were set on the command line, by name.
-func given(cmd *cobra.Command) map[string]string {
-	flags := map[string]string{}
-	for _, name := range []string{"addr", "data", "dev", "tls", "log-level"} {
-		if f := cmd.Flags().Lookup(name); f != nil && f.Changed {
-			flags[name] = f.Value.String()
-		}
-	}
-	return flags
-}
-
-// onFolder is config.DataFolder for a command that works on a data folder alone.
-func onFolder(cmd *cobra.Command) (string, error) {
-	if err := cli.OnFolder(cmd, os.Getenv); err != nil {
-		return "", err
-	}
-	return config.DataFolder(given(cmd), os.Getenv)
-}
-
-// withStore calls use with the Store of the data folder, for root and the server's
-// own user; what says what is in there.
-func withStore(cmd *cobra.Command, what string, use func(sandbox.Store) error) error {
-	if os.Geteuid() != 0 && os.Geteuid() != launch.ServerUID {
-		return fmt.Errorf("%s to the server: run it as root", what)
-	}
-	data, err := config.DataFolder(given(cmd), os.Getenv)
-	if err != nil {
-		return err
-	}
-	return serve.WithStore(cmd.Context(), launch.Layout{Root: data}, use)
-}
+// onServer are the commands of serverGroup that need the server's own parts, which
+// only run on Linux.
+var onServer = []string{"serve", "down", "token", "trust", "builds", "secrets"}

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command gateway serves clients: one role of "cloud-sandbox serve" as a process of
 // its own.
 package main

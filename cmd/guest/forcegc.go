@@ -1,4 +1,4 @@
-//go:build !linkname
+//go:build linux && !linkname
 
 package main
 

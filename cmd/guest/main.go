@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command guest is PID 1 inside every Sandbox: the agent that runs Processes
 // and moves files. It is static, small, and blocks when there is nothing to do.
 // Started with "volumes" and their IDs it is the volume server instead.

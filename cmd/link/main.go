@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command link is a link shard: it holds the host's end of up to 256 links and
 // speaks for their guests. The sentry host starts it as a user without rights,
 // with its listening socket as an open descriptor.

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command node runs sandboxes on its machine: one role of "cloud-sandbox serve" as a process of
 // its own.
 package main

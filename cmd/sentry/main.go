@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command sentry is the sentry of every gVisor sandbox and, as "sentry host",
 // the process that starts and watches them. It is the only binary that links
 // runsc, and it is small because every sentry maps it.

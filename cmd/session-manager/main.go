@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command session-manager keeps the life of every sandbox: one role of "cloud-sandbox serve" as a process of
 // its own.
 package main

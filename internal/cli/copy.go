@@ -35,14 +35,14 @@ func (p place) String() string {
 }
 
 // parsePlace reads PATH or SANDBOX:PATH. What has a slash before its first
-// colon, as ./a:b, is a path here. An empty path in a sandbox is the folder
-// that relative paths are relative to.
+// colon, as ./a:b, is a path here, and so is C:\a on Windows. An empty path in a
+// sandbox is the folder that relative paths are relative to.
 func parsePlace(text string) (place, error) {
 	name, in, remote := strings.Cut(text, ":")
 	switch {
 	case text == "":
 		return place{}, usagef("a path is empty")
-	case !remote || strings.Contains(name, "/"):
+	case !remote || strings.ContainsAny(name, "/"+string(filepath.Separator)) || filepath.VolumeName(text) != "":
 		return place{path: text}, nil
 	case name == "":
 		return place{}, usagef("%q has no sandbox before its colon: write SANDBOX:PATH, or ./%s for a file here", text, text)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 )
@@ -21,7 +22,9 @@ type PutFile struct {
 // putFiles reads what --file names: HERE:THERE or HERE:THERE:MODE.
 func putFiles(given []string) (files []PutFile, err error) {
 	for _, text := range given {
-		parts := strings.Split(text, ":")
+		drive := filepath.VolumeName(text) // C: on Windows
+		parts := strings.Split(text[len(drive):], ":")
+		parts[0] = drive + parts[0]
 		if len(parts) != 2 && len(parts) != 3 {
 			return nil, usagef("--file %q is not HERE:THERE or HERE:THERE:MODE", text)
 		}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/signal"
 	"sync"
 	"syscall"
@@ -185,9 +184,8 @@ func (s *session) typed(ctx context.Context, join func(*input) error) error {
 	if s.leave && s.terminal.is {
 		fmt.Fprintln(s.cmd.ErrOrStderr(), "Ctrl-] leaves it running")
 	}
-	resized := make(chan os.Signal, 1)
-	signal.Notify(resized, syscall.SIGWINCH)
-	defer signal.Stop(resized)
+	resized, unwatch := s.terminal.watchSize()
+	defer unwatch()
 	if s.deaf {
 		return join(&input{resized: resized})
 	}
@@ -214,7 +212,7 @@ func exitOf(cmd *cobra.Command, p v1.Process) error {
 // input is what comes from the person.
 type input struct {
 	keys    <-chan []byte // nil once it has ended, and where there is none
-	resized <-chan os.Signal
+	resized <-chan struct{}
 	over    int // how often the process is still to be told that keys has ended
 }
 

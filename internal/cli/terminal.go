@@ -2,12 +2,10 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"io"
 	"os"
-	"sync"
 
-	"golang.org/x/sys/unix"
+	"golang.org/x/term"
 
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
@@ -17,15 +15,15 @@ type terminal struct {
 	in       io.Reader
 	fd       int // of in; -1: in is no file
 	is       bool
-	original unix.Termios
+	original *term.State
 }
 
 func openTerminal(in io.Reader) *terminal {
 	t := &terminal{in: in, fd: -1}
 	if f, ok := in.(*os.File); ok {
 		t.fd = int(f.Fd())
-		if state, err := unix.IoctlGetTermios(t.fd, unix.TCGETS); err == nil {
-			t.is, t.original = true, *state
+		if state, err := term.GetState(t.fd); err == nil {
+			t.is, t.original = true, state
 		}
 	}
 	return t
@@ -36,58 +34,55 @@ func (t *terminal) raw() error {
 	if !t.is {
 		return nil
 	}
-	state := t.original
-	state.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP | unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON
-	state.Oflag &^= unix.OPOST
-	state.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN
-	state.Cflag = state.Cflag&^(unix.CSIZE|unix.PARENB) | unix.CS8
-	state.Cc[unix.VMIN], state.Cc[unix.VTIME] = 1, 0
-	return unix.IoctlSetTermios(t.fd, unix.TCSETS, &state)
+	_, err := term.MakeRaw(t.fd)
+	if err == nil {
+		showsControl()
+	}
+	return err
 }
 
 func (t *terminal) restore() {
 	if t.is {
-		_ = unix.IoctlSetTermios(t.fd, unix.TCSETS, &t.original)
+		_ = term.Restore(t.fd, t.original)
 	}
 }
 
 // size is that of the terminal, or that of an old one when there is none.
 func (t *terminal) size() v1.TerminalSize {
 	if t.is {
-		if s, err := unix.IoctlGetWinsize(t.fd, unix.TIOCGWINSZ); err == nil && s.Col > 0 && s.Row > 0 {
-			return v1.TerminalSize{Cols: min(int(s.Col), 4096), Rows: min(int(s.Row), 4096)}
+		if cols, rows, err := term.GetSize(sizeOf(t.fd)); err == nil && cols > 0 && rows > 0 {
+			return v1.TerminalSize{Cols: min(cols, 4096), Rows: min(rows, 4096)}
 		}
 	}
 	return v1.TerminalSize{Cols: 80, Rows: 24}
 }
 
 // keys reads what is typed into the channel, which is closed at the end, until
-// stop is called. stop waits for the reading to end.
+// stop is called. stop waits for the reading to end, where a read can be ended.
 func (t *terminal) keys() (typed <-chan []byte, stop func(), err error) {
-	wakeRead, wakeWrite, err := os.Pipe()
+	w, err := newWaiter()
 	if err != nil {
 		return nil, nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	all := make(chan []byte)
-	var reading sync.WaitGroup
-	reading.Go(func() {
+	reading := make(chan struct{})
+	go func() {
+		defer close(reading)
 		defer close(all)
-		t.read(ctx, int(wakeRead.Fd()), all)
-	})
+		t.read(ctx, w, all)
+	}()
 	return all, func() {
 		cancel()
-		wakeWrite.Close() // wakes the poll
-		reading.Wait()
-		wakeRead.Close()
+		w.end(reading)
 	}, nil
 }
 
 // pieceSize bounds what is read here at a time, in bytes.
 const pieceSize = 64 << 10
 
-func (t *terminal) read(ctx context.Context, wake int, all chan<- []byte) {
-	for t.wait(wake) && ctx.Err() == nil {
+func (t *terminal) read(ctx context.Context, w waiter, all chan<- []byte) {
+	for (t.fd < 0 || w.wait(t.fd)) && ctx.Err() == nil { // what is no file ends its reads by itself
 		piece := make([]byte, pieceSize)
 		n, err := t.in.Read(piece)
 		if n > 0 {
@@ -99,25 +94,6 @@ func (t *terminal) read(ctx context.Context, wake int, all chan<- []byte) {
 		}
 		if err != nil {
 			return
-		}
-	}
-}
-
-// wait returns true once something can be read, and false once wake is closed.
-func (t *terminal) wait(wake int) bool {
-	if t.fd < 0 {
-		return true // no file: its reads end by themselves
-	}
-	for {
-		fds := []unix.PollFd{{Fd: int32(t.fd), Events: unix.POLLIN}, {Fd: int32(wake), Events: unix.POLLIN}}
-		if _, err := unix.Poll(fds, -1); err != nil && !errors.Is(err, unix.EINTR) {
-			return true // the read will tell
-		}
-		if fds[1].Revents != 0 {
-			return false
-		}
-		if fds[0].Revents != 0 {
-			return true
 		}
 	}
 }

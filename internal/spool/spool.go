@@ -13,8 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
@@ -188,11 +186,11 @@ func (s *Spool) reserve(n int64) error {
 
 // open makes the file, if there is none, on a disk that has room.
 func (s *Spool) open() error {
-	var disk unix.Statfs_t
-	if err := unix.Statfs(s.budget.dir, &disk); err != nil {
-		return os.NewSyscallError("statfs", err)
+	free, err := freeAt(s.budget.dir)
+	if err != nil {
+		return err
 	}
-	if int64(disk.Bavail)*disk.Bsize < minFree {
+	if free < minFree {
 		return errors.New("the disk is nearly full")
 	}
 	if s.file != nil {

@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"os"
 
-	"golang.org/x/sys/unix"
+	"golang.org/x/term"
 )
 
 // Keys of log attributes. The same thing has the same key in every line.
@@ -46,9 +46,5 @@ func NewLogger(w io.Writer, level slog.Leveler, text bool) *slog.Logger {
 // IsTerminal reports whether w is a terminal, where a person reads.
 func IsTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
+	return ok && term.IsTerminal(int(f.Fd()))
 }

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package early does one small thing of a sentry's binary before the packages of
 // gVisor make themselves ready, which takes several milliseconds of a processor. While a
 // sentry starts it has a child, this binary too, that waits to unmount its /proc. Go

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command precompile prints the file of gVisor that holds precompiled seccomp filters, with
 // those of our sentries: the module has none, so that a sentry compiles its filter at
 // each start. gVisor's own build replaces that file the same way. scripts/gvisor.sh

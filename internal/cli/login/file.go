@@ -8,8 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-
-	"golang.org/x/sys/unix"
 )
 
 // maxFile bounds the file of logins, in bytes.
@@ -31,11 +29,10 @@ func NewFile(getenv func(string) string) (File, error) {
 func Folder(getenv func(string) string) (string, error) {
 	dir := getenv("XDG_CONFIG_HOME")
 	if !filepath.IsAbs(dir) {
-		home := getenv("HOME")
-		if !filepath.IsAbs(home) {
-			return "", errors.New("there is no folder to keep logins and certificates in: set HOME or XDG_CONFIG_HOME")
+		var err error
+		if dir, err = ownFolder(getenv); err != nil {
+			return "", err
 		}
-		dir = filepath.Join(home, ".config")
 	}
 	return filepath.Join(dir, "cloud-sandbox"), nil
 }
@@ -58,7 +55,7 @@ func (f File) Change(server string, change func(l Login, is bool) (Login, bool, 
 		return fmt.Errorf("keep the login: %w", err)
 	}
 	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+	if err := lockFile(lock); err != nil {
 		return fmt.Errorf("keep the login: %w", err)
 	}
 	all, err := f.read()

@@ -1,0 +1,51 @@
+//go:build !linux || client
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	sandbox "github.com/cloud-sandbox/cloud-sandbox"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli"
+)
+
+// needsServer says where a command works that this program does not have.
+func needsServer(cmd *cobra.Command) error {
+	return fmt.Errorf("`%s` works on the data folder of a server, which needs Linux: run it on the server's machine with the whole program; this one, for %s, is the command line alone and uses a server with --url", cmd.CommandPath(), runtime.GOOS)
+}
+
+// serverCommands are those of onServer, which say where they work.
+func serverCommands() []*cobra.Command {
+	all := make([]*cobra.Command, len(onServer))
+	for i, name := range onServer {
+		all[i] = &cobra.Command{
+			Use: name, Short: "Works on the Linux machine of a server only", Hidden: true, DisableFlagParsing: true,
+			RunE: func(cmd *cobra.Command, _ []string) error { return needsServer(cmd) },
+		}
+	}
+	return all
+}
+
+// toldItself is for the whole program: nothing here starts a process that tells its
+// errors.
+func toldItself(error) bool { return false }
+
+func keyCommand() *cobra.Command {
+	return cli.KeyCommand(os.Getenv, func(cmd *cobra.Command, _ string, _ func(cli.Keys) error) error { return needsServer(cmd) })
+}
+
+func templateCommand() *cobra.Command {
+	return cli.TemplateCommand(os.Getenv, func(cmd *cobra.Command, _ func(cli.Templates) error) error { return needsServer(cmd) })
+}
+
+func tenantCommand() *cobra.Command {
+	return cli.TenantCommand(os.Getenv, func(cmd *cobra.Command, _ func(cli.Tenants) error) error { return needsServer(cmd) })
+}
+
+func withStore(cmd *cobra.Command, _ string, _ func(sandbox.Store) error) error {
+	return needsServer(cmd)
+}

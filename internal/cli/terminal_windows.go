@@ -1,0 +1,63 @@
+package cli
+
+import (
+	"os"
+	"time"
+
+	"golang.org/x/sys/windows"
+	"golang.org/x/term"
+)
+
+// showsControl has the console heed control sequences.
+func showsControl() {
+	out := windows.Handle(os.Stdout.Fd())
+	var mode uint32
+	if windows.GetConsoleMode(out, &mode) == nil {
+		_ = windows.SetConsoleMode(out, mode|windows.ENABLE_PROCESSED_OUTPUT|windows.ENABLE_VIRTUAL_TERMINAL_PROCESSING)
+	}
+}
+
+// sizeOf is the descriptor that knows the size of the terminal of in: a console's
+// output does.
+func sizeOf(int) int { return int(os.Stdout.Fd()) }
+
+// sizeLook is how often the size of the console is looked at: no signal tells of it.
+const sizeLook = 500 * time.Millisecond
+
+// watchSize tells when the terminal's size has changed, until stop is called.
+func (t *terminal) watchSize() (resized <-chan struct{}, stop func()) {
+	all := make(chan struct{}, 1)
+	done := make(chan struct{})
+	if !term.IsTerminal(sizeOf(t.fd)) {
+		return nil, func() {}
+	}
+	go func() {
+		look := time.NewTicker(sizeLook)
+		defer look.Stop()
+		for last := t.size(); ; {
+			select {
+			case <-look.C:
+			case <-done:
+				return
+			}
+			if now := t.size(); now != last {
+				last = now
+				select {
+				case all <- struct{}{}:
+				default: // one that nobody has seen yet says the same
+				}
+			}
+		}
+	}()
+	return all, func() { close(done) }
+}
+
+// waiter cannot end a read of a console or a pipe here: one that has begun ends with
+// the program, or takes the next key.
+type waiter struct{}
+
+func newWaiter() (waiter, error) { return waiter{}, nil }
+
+func (waiter) wait(int) bool { return true }
+
+func (waiter) end(<-chan struct{}) {}
