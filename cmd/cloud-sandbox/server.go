@@ -20,7 +20,7 @@ import (
 // onServer, and some that the server starts itself.
 func serverCommands() []*cobra.Command {
 	return []*cobra.Command{
-		serveCommand(), downCommand(), tokenCommand(), trustCommand(), buildsCommand(), secretsCommand(),
+		serveCommand(), doctorCommand(), downCommand(), tokenCommand(), trustCommand(), buildsCommand(), secretsCommand(),
 		builderCommand(), savedCommand(),
 	}
 }

@@ -42,14 +42,22 @@ const (
 // which URL it answers.
 func AddressFile(data string) string { return filepath.Join(data, "run", "address") }
 
+// LockFile is the file in the data folder that a server locks while it runs.
+const LockFile = "lock"
+
 // toldURL is the address of the server that runs with the data folder, empty
-// when none does.
+// when none does: one that was killed leaves its address, which may be another
+// program's by now.
 func toldURL(flags map[string]string, getenv func(string) string) (string, error) {
 	data, err := DataFolder(flags, getenv)
 	if err != nil {
 		return "", err
 	}
 	f, err := os.Open(AddressFile(data))
+	if err == nil && !Served(data) {
+		f.Close()
+		return "", nil
+	}
 	if err != nil {
 		return "", nil // no server, or none of ours
 	}

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestLoadClient(t *testing.T) {
@@ -97,6 +99,7 @@ func TestLoadClientTold(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	release := serve(t, data)
 	load := func(url string) (Client, error) {
 		env := map[string]string{"CLOUD_SANDBOX_URL": url}
 		return LoadClient(map[string]string{"data": data}, func(k string) string { return env[k] })
@@ -125,4 +128,26 @@ func TestLoadClientTold(t *testing.T) {
 	if _, err := load(""); err == nil {
 		t.Error("nonsense is taken for an address")
 	}
+	write("http://127.0.0.1:8117\n")
+	release()
+	if _, err := load(""); err == nil || !strings.Contains(err.Error(), "no server runs with the data folder") {
+		t.Errorf("the address of a server that was killed is used: %v", err)
+	}
+	env := map[string]string{"CLOUD_SANDBOX_DATA": data}
+	if got, err := LoadClient(nil, func(k string) string { return env[k] }); err != nil || got.URL != DefaultURL {
+		t.Errorf("the address of a server that was killed: %+v, %v", got, err)
+	}
+}
+
+// serve holds the lock of a data folder as a server does, until release is called.
+func serve(t *testing.T, data string) (release func()) {
+	t.Helper()
+	f, err := os.Create(filepath.Join(data, LockFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH); err != nil { // as roles do
+		t.Fatal(err)
+	}
+	return func() { f.Close() }
 }

@@ -11,9 +11,24 @@ import (
 // DataFolder returns the absolute path of the data folder, by the same rules as
 // Load, for commands that need nothing else.
 func DataFolder(flags map[string]string, getenv func(string) string) (string, error) {
+	c, err := one(FlagData, flags, getenv)
+	if err != nil {
+		return "", err
+	}
+	return c.Data, c.checkData()
+}
+
+// Address returns where a server that is all roles listens, by the same rules as Load.
+func Address(flags map[string]string, getenv func(string) string) (string, error) {
+	c, err := one(FlagAddr, flags, getenv)
+	return c.Addr, err
+}
+
+// one returns the defaults with one setting as flags and environment say.
+func one(flag string, flags map[string]string, getenv func(string) string) (Config, error) {
 	c := defaults(getenv)
 	for _, s := range settings {
-		if s.flag != FlagData {
+		if s.flag != flag {
 			continue
 		}
 		value, given := flags[s.flag]
@@ -24,10 +39,10 @@ func DataFolder(flags map[string]string, getenv func(string) string) (string, er
 			continue
 		}
 		if err := s.apply(&c, value); err != nil {
-			return "", fmt.Errorf("--%s: %w", s.flag, err)
+			return c, fmt.Errorf("--%s: %w", s.flag, err)
 		}
 	}
-	return c.Data, c.checkData()
+	return c, nil
 }
 
 // SandboxImage returns the image that the Template "base" is made of, by the

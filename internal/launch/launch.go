@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cloud-sandbox/cloud-sandbox/internal/doctor"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/payload"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
@@ -63,11 +64,11 @@ type Options struct {
 // Run starts everything and waits for the server's end. It returns nil when
 // ctx ended and the server drained in time.
 func Run(ctx context.Context, o Options) error {
-	if os.Geteuid() != 0 {
-		return errors.New("the server starts sandboxes in namespaces and cgroups, and only root may make those: run it as root (the server itself then runs as a user without rights)")
+	layout := Layout{Root: o.Data}
+	if err := layout.Doctor(o.Addr).Start(); err != nil {
+		return err
 	}
 	unix.Umask(0o022) // other users run what is unpacked here
-	layout := Layout{Root: o.Data}
 	if err := layout.Make(); err != nil {
 		return err
 	}
@@ -88,17 +89,14 @@ func Run(ctx context.Context, o Options) error {
 		}
 		defer untell()
 	}
-	if err := layout.checkReachable(); err != nil {
-		return err
-	}
 	unpacked, err := payload.Unpack(layout.Binaries())
 	if err != nil {
-		return err
+		return fmt.Errorf("%w; %s", err, doctor.Advice)
 	}
 	earlier := &earlierHosts{Layout: layout, own: unpacked.Build, saved: o.Saved, oldest: o.OldestGVisor, log: o.Log}
 	running := earlier.takeUp(ctx)
 	if err := layout.startHost(ctx, unpacked.Build, layout.Saved()); err != nil {
-		return err
+		return fmt.Errorf("%w; %s", err, doctor.Advice)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -160,6 +158,15 @@ func (o Options) lock(layout Layout) ([]*os.File, error) {
 		return nil, err
 	}
 	return []*os.File{all}, nil
+}
+
+// Doctor describes this host, for a server of the data folder that listens on addr.
+func (l Layout) Doctor(addr string) doctor.Host {
+	return doctor.This(l.Root, addr, ServerUID, func(addr string) error {
+		files, err := Listen(addr)
+		closeAll(files)
+		return err
+	})
 }
 
 func closeAll(files []*os.File) {

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
 )
 
@@ -118,7 +119,7 @@ func (l Layout) Make() error {
 			return fmt.Errorf("give the server its folders: %w", err)
 		}
 	}
-	return l.checkSpace()
+	return nil
 }
 
 // makeFolder makes a folder with a mode whatever the umask, and those above it as
@@ -136,36 +137,6 @@ func makeFolder(dir string, mode os.FileMode) error {
 	return os.Chmod(dir, mode)
 }
 
-// checkReachable makes sure that the server's user can enter every folder on the
-// way to the data folder.
-func (l Layout) checkReachable() error {
-	const others = 0o001
-	for dir := l.Root; dir != "/"; dir = filepath.Dir(dir) {
-		info, err := os.Stat(dir)
-		if err != nil {
-			return fmt.Errorf("look at the data folder: %w", err)
-		}
-		if info.Mode().Perm()&others == 0 {
-			return fmt.Errorf("the server runs as user %d, which may not enter %s: choose a data folder elsewhere with --data, or run `chmod o+x %s`", ServerUID, dir, dir)
-		}
-	}
-	return nil
-}
-
-// minFree is the least free space to start with: a Template and some Sandboxes.
-const minFree = 2 << 30
-
-func (l Layout) checkSpace() error {
-	var st unix.Statfs_t
-	if err := unix.Statfs(l.Root, &st); err != nil {
-		return fmt.Errorf("look at the data folder's disk: %w", err)
-	}
-	if free := int64(st.Bavail) * st.Bsize; free < minFree {
-		return fmt.Errorf("%s has %d MiB free and the server needs %d MiB to start: free some space or choose another folder with --data", l.Root, free>>20, minFree>>20)
-	}
-	return nil
-}
-
 // ErrInUse says that another server has the data folder.
 var ErrInUse = errors.New("another cloud-sandbox server uses this data folder")
 
@@ -175,7 +146,7 @@ const lockWait = 2 * time.Second
 // Lock takes the data folder for a server that is all roles, or returns
 // ErrInUse. The lock ends with the last process that holds the file.
 func (l Layout) Lock() (*os.File, error) {
-	f, err := lock(l.path("lock"), unix.LOCK_EX)
+	f, err := lock(l.path(config.LockFile), unix.LOCK_EX)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return nil, fmt.Errorf("%w: %s; stop it first, or choose another with --data", ErrInUse, l.Root)
 	}
@@ -186,7 +157,7 @@ func (l Layout) Lock() (*os.File, error) {
 // that have the others, or returns ErrInUse. The locks end with the last
 // process that holds the files.
 func (l Layout) LockRole(role string) ([]*os.File, error) {
-	shared, err := lock(l.path("lock"), unix.LOCK_SH)
+	shared, err := lock(l.path(config.LockFile), unix.LOCK_SH)
 	if err == nil {
 		var own *os.File
 		if own, err = lock(filepath.Join(l.Sockets(), role+".lock"), unix.LOCK_EX); err == nil {

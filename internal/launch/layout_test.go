@@ -45,20 +45,6 @@ func TestMakeFolder(t *testing.T) {
 	}
 }
 
-func TestReachable(t *testing.T) {
-	root := t.TempDir()
-	inner := filepath.Join(root, "a", "b")
-	if err := os.MkdirAll(inner, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(filepath.Join(root, "a"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := (Layout{Root: inner}).checkReachable(); err == nil {
-		t.Error("a folder that only root may enter is reachable")
-	}
-}
-
 // The programs of a build stay as long as a saved state or a Boot needs them.
 func TestNeeded(t *testing.T) {
 	const build, other = "0123456789abcdef", "fedcba9876543210"

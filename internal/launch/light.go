@@ -20,7 +20,10 @@ func Light(o Options) (Inherited, error) {
 	root := os.Geteuid() == 0
 	if root {
 		unix.Umask(0o022) // as in Run
-		if err := errors.Join(layout.Make(), layout.checkReachable()); err != nil {
+		if err := layout.Doctor(o.Addr).Folder(); err != nil {
+			return Inherited{}, err
+		}
+		if err := layout.Make(); err != nil {
 			return Inherited{}, err
 		}
 	}

@@ -18,10 +18,7 @@ import (
 func TestStartsThatCannotWork(t *testing.T) {
 	t.Parallel()
 	s := shared.Server(t)
-	empty := t.TempDir()
-	if err := os.Chmod(empty, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	empty := openFolder(t)
 	public := filepath.Join("/var/tmp", filepath.Base(s.Data)+"-binary") // where nobody can reach it
 	if out, err := exec.Command("install", "-m", "755", s.Bin, public).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -39,6 +36,7 @@ func TestStartsThatCannotWork(t *testing.T) {
 		{"port in use", []string{s.Bin, "serve", "--dev", "--addr", s.Addr, "--data", empty + "/port"}, nil, []string{s.Addr, "in use", "--addr"}},
 		{"data folder in use", []string{s.Bin, "serve", "--dev", "--addr", "127.0.0.1:0", "--data", s.Data}, nil, []string{s.Data, "another", "--data"}},
 		{"no space", []string{s.Bin, "serve", "--dev", "--addr", "127.0.0.1:0", "--data", small(t)}, nil, []string{"MiB free", "--data"}},
+		{"read-only", []string{s.Bin, "serve", "--dev", "--addr", "127.0.0.1:0", "--data", readOnly(t)}, nil, []string{"read-only file system", "--data", "dmesg"}},
 		{"no space at all", []string{s.Bin, "serve", "--dev", "--addr", "127.0.0.1:0", "--data", filepath.Join(full(t), "data")}, nil, []string{"data"}},
 		{"no secret", []string{s.Bin, "serve", "--addr", "127.0.0.1:0", "--data", empty + "/secret"}, nil, []string{"JWT_SECRET", "not set"}},
 		{"published secret", []string{s.Bin, "serve", "--addr", "127.0.0.1:0", "--data", empty + "/secret"}, []string{"JWT_SECRET=cloud-sandbox-secret"}, []string{"JWT_SECRET", "published"}},
@@ -87,6 +85,18 @@ func TestStartsThatCannotWork(t *testing.T) {
 	}
 }
 
+// openFolder is a folder that every user may enter, as the server's must.
+func openFolder(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, d := range []string{filepath.Dir(dir), dir} {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
 // small is a folder on a disk of 64 MiB.
 func small(t *testing.T) string { return tmpfs(t, "size=64m") }
 
@@ -96,9 +106,18 @@ func full(t *testing.T) string {
 	return dir
 }
 
+// readOnly is a folder on a disk that nobody may write to.
+func readOnly(t *testing.T) string {
+	dir := tmpfs(t, "size=4g")
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_REMOUNT|syscall.MS_RDONLY, "size=4g"); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
 func tmpfs(t *testing.T, options string) string {
 	t.Helper()
-	dir := t.TempDir()
+	dir := openFolder(t)
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
 		t.Fatal(err)
 	}

@@ -40,6 +40,9 @@ type Hierarchy struct {
 	root   string            // v2: mount point
 }
 
+// v2Controllers are those that groups of the unified hierarchy need.
+var v2Controllers = []string{"memory", "cpu", "pids"}
+
 // v1Controllers are those that something is limited or read by. Each further one
 // costs every Boot a directory, and a move of its sentry that waits for all processors.
 var v1Controllers = []string{"memory", "cpu", "cpuacct", "pids"}
@@ -48,22 +51,14 @@ var v1Controllers = []string{"memory", "cpu", "cpuacct", "pids"}
 // the parent group. It prefers v1 controllers where they are mounted, because a
 // hybrid host's v2 tree has none. The error names what is missing.
 func Detect(parent string) (*Hierarchy, error) {
-	mounts, err := cgroupMounts("/proc/self/mountinfo")
+	mounts, err := usable("/")
 	if err != nil {
 		return nil, err
 	}
 	h := &Hierarchy{parent: parent, roots: mounts.v1, root: mounts.v2}
 	if mounts.v1["memory"] == "" {
-		if mounts.v2 == "" {
-			return nil, errors.New("no cgroup filesystem is mounted: mount cgroup2 at /sys/fs/cgroup")
-		}
 		h.v2 = true
 		return h, h.prepareV2()
-	}
-	for _, c := range v1Controllers {
-		if h.roots[c] == "" {
-			return nil, fmt.Errorf("the cgroup controller %q is not mounted", c)
-		}
 	}
 	for _, dir := range h.parentDirs() {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -71,6 +66,53 @@ func Detect(parent string) (*Hierarchy, error) {
 		}
 	}
 	return h, nil
+}
+
+// Check returns the version of the cgroups that Detect uses, 1 or 2, without making
+// anything. root is where the host's /proc and /sys are: "/". The error names what is
+// missing.
+func Check(root string) (version int, err error) {
+	m, err := usable(root)
+	switch {
+	case err != nil:
+		return 0, err
+	case m.v1["memory"] == "":
+		return 2, nil
+	}
+	return 1, nil
+}
+
+// usable returns the mounts that have everything that groups need.
+func usable(root string) (mounts, error) {
+	m, err := cgroupMounts(root, "proc/self/mountinfo")
+	if err != nil {
+		return m, err
+	}
+	used := []string{m.v2}
+	if m.v1["memory"] == "" {
+		if m.v2 == "" {
+			return m, errors.New("no cgroup filesystem with a memory controller is mounted: mount cgroup2 at /sys/fs/cgroup")
+		}
+		for _, c := range v2Controllers {
+			if !slices.Contains(m.v2Has, c) {
+				return m, fmt.Errorf("the cgroup controller %q is not available in %s: enable it in the kernel, or in cgroup.subtree_control of the group above", c, m.v2)
+			}
+		}
+	} else {
+		used = nil
+		for _, c := range v1Controllers {
+			if m.v1[c] == "" {
+				return m, fmt.Errorf("the cgroup controller %q is not mounted: mount it below /sys/fs/cgroup", c)
+			}
+			used = append(used, m.v1[c])
+		}
+	}
+	for _, dir := range used {
+		if m.readOnly[dir] {
+			return m, fmt.Errorf("%s is mounted read-only: mount it for writing; in a container, run that privileged and with --cgroupns=host", dir)
+		}
+	}
+	return m, nil
 }
 
 // V2 reports whether the unified hierarchy is used.
@@ -451,30 +493,35 @@ func readStat(path string) (map[string]int64, error) {
 }
 
 type mounts struct {
-	v1 map[string]string
-	v2 string
+	v1       map[string]string // by controller
+	v2       string
+	v2Has    []string // controllers
+	readOnly map[string]bool
 }
 
 // cgroupMounts reads where the hierarchies are mounted. A v2 tree counts only
-// when it has a memory controller.
-func cgroupMounts(mountinfo string) (mounts, error) {
-	f, err := os.Open(mountinfo)
+// when it has a memory controller. root is where the host's files are.
+func cgroupMounts(root, mountinfo string) (mounts, error) {
+	f, err := os.Open(filepath.Join(root, mountinfo))
 	if err != nil {
 		return mounts{}, err
 	}
 	defer f.Close()
-	m := mounts{v1: map[string]string{}}
+	m := mounts{v1: map[string]string{}, readOnly: map[string]bool{}}
 	for s := bufio.NewScanner(f); s.Scan(); {
 		before, after, ok := strings.Cut(s.Text(), " - ")
 		left, right := strings.Fields(before), strings.Fields(after)
-		if !ok || len(left) < 5 || len(right) < 3 {
+		if !ok || len(left) < 6 || len(right) < 3 {
 			continue
+		}
+		if strings.HasPrefix(right[0], "cgroup") {
+			m.readOnly[left[4]] = slices.Contains(strings.Split(left[5], ","), "ro")
 		}
 		switch right[0] {
 		case "cgroup2":
-			b, _ := os.ReadFile(filepath.Join(left[4], "cgroup.controllers"))
-			if strings.Contains(string(b), "memory") {
-				m.v2 = left[4]
+			b, _ := os.ReadFile(filepath.Join(root, left[4], "cgroup.controllers"))
+			if has := strings.Fields(string(b)); slices.Contains(has, "memory") {
+				m.v2, m.v2Has = left[4], has
 			}
 		case "cgroup":
 			for o := range strings.SplitSeq(right[2], ",") {

@@ -14,7 +14,7 @@ import (
 func MemoryLimit() int64 { return memoryLimit("/proc/self/mountinfo", "/proc/self/cgroup") }
 
 func memoryLimit(mountinfo, membership string) int64 {
-	mounts, err := cgroupMounts(mountinfo)
+	mounts, err := cgroupMounts("/", mountinfo)
 	if err != nil {
 		return 0
 	}

@@ -1,0 +1,67 @@
+//go:build linux && !client
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/cli"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/doctor"
+	"github.com/cloud-sandbox/cloud-sandbox/internal/launch"
+)
+
+func doctorCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Look at this machine for what keeps a server from running well",
+		Long: `Look at this machine for what keeps a server from running well, and say how to
+mend it: kernel, rights, cgroups, namespaces, memory, limits, data folder, disk,
+address, clock, and what a stopped server left.
+
+Each check is "ok", a "warning" or a "problem", which keeps a server or its
+sandboxes from starting. With a problem the exit code is 1. It changes nothing.
+Run it as the server is run: as root, with the same --data and --addr, and in the
+same container or service.`,
+		Example: `  sudo cloud-sandbox doctor
+  sudo cloud-sandbox doctor --json | jq '.checks[] | select(.level != "ok")'`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			data, err := config.DataFolder(given(cmd), os.Getenv)
+			if err != nil {
+				return err
+			}
+			addr, err := config.Address(given(cmd), os.Getenv)
+			if err != nil {
+				return err
+			}
+			found := launch.Layout{Root: data}.Doctor(addr).Look()
+			problems := 0
+			var text bytes.Buffer
+			for _, f := range found {
+				fmt.Fprintf(&text, "%-8s %s: %s\n", f.Level, f.Check, f.Detail)
+				if f.Fix != "" {
+					fmt.Fprintf(&text, "%-8s %s\n", "", f.Fix)
+				}
+				if f.Level == doctor.Problem {
+					problems++
+				}
+			}
+			if err := cli.Print(cmd, map[string]any{"ok": problems == 0, "checks": found}, string(bytes.TrimSpace(text.Bytes()))); err != nil {
+				return err
+			}
+			if problems > 0 {
+				return errors.New("a server cannot run here as it is: mend the problems above")
+			}
+			return nil
+		},
+	}
+	cmd.Flags().String("addr", "", "address that the server is to listen on (default localhost:8080)")
+	cli.JSONFlag(cmd)
+	return cmd
+}

@@ -1,0 +1,133 @@
+// Package doctor looks at a host and says what keeps a server from starting there, what
+// will go wrong later, and how to mend it. A start asks it for what it needs first, so
+// both say the same.
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Level says how bad a Finding is.
+type Level string
+
+// Levels. A Problem keeps a server from starting, or Sandboxes.
+const (
+	OK      Level = "ok"
+	Warning Level = "warning"
+	Problem Level = "problem"
+)
+
+// Finding is what one check found.
+type Finding struct {
+	Check  string `json:"check"`
+	Level  Level  `json:"level"`
+	Detail string `json:"detail"`
+	Fix    string `json:"fix,omitempty"` // how to mend it; empty when it is OK
+}
+
+// Err is a Problem as an error of one sentence; nil for others.
+func (f Finding) Err() error {
+	if f.Level != Problem {
+		return nil
+	}
+	return errors.New(f.Detail + ": " + f.Fix)
+}
+
+func ok(format string, args ...any) Finding {
+	return Finding{Level: OK, Detail: fmt.Sprintf(format, args...)}
+}
+
+func warning(detail, fix string) Finding {
+	return Finding{Level: Warning, Detail: detail, Fix: fix}
+}
+
+func problem(detail, fix string) Finding {
+	return Finding{Level: Problem, Detail: detail, Fix: fix}
+}
+
+// Disk is what a file system says of itself.
+type Disk struct {
+	Free, Total int64 // bytes
+	ReadOnly    bool
+	Memory      bool // it is lost when the machine ends
+}
+
+// Host is a host as the checks see it; This describes the one that it runs on.
+type Host struct {
+	Root      string // where /proc and /sys are read below
+	UID       int    // of who starts the server
+	Arch      string // as in GOARCH
+	Data      string // absolute path of the data folder, which may be missing
+	ServerUID int
+	Running   bool   // a server uses the data folder
+	Addr      string // where a server is to listen, host:port
+	Now       time.Time
+	Synced    bool // the clock is kept by somebody
+	Disk      func(dir string) (Disk, error)
+	Free      func(addr string) error           // whether addr can be listened on
+	Program   func(name string) (string, error) // finds a program
+}
+
+// check is one thing to look at.
+type check struct {
+	name  string
+	start bool // a start cannot do without it
+	look  func(Host) Finding
+}
+
+// checks in the order in which one explains the next.
+var checks = []check{
+	{"system", true, Host.system},
+	{"rights", true, Host.rights},
+	{"cgroups", true, Host.cgroups},
+	{"namespaces", true, Host.namespaces},
+	{"platform", true, Host.platform},
+	{"memory", false, Host.memory},
+	{"processes", false, Host.processes},
+	{"open files", true, Host.openFiles},
+	{"mappings", false, Host.mappings},
+	{"data folder", true, Host.dataFolder},
+	{"disk", true, Host.disk},
+	{"address", false, Host.address},
+	{"clock", true, Host.clock},
+	{"leftovers", false, Host.leftovers},
+	{"templates", false, Host.templates},
+}
+
+// Look makes every check.
+func (h Host) Look() []Finding {
+	all := make([]Finding, len(checks))
+	for i, c := range checks {
+		all[i] = c.look(h)
+		all[i].Check = c.name
+	}
+	return all
+}
+
+// Start returns the first Problem that keeps a server from starting, as an error of one
+// sentence.
+func (h Host) Start() error {
+	for _, c := range checks {
+		if !c.start {
+			continue
+		}
+		if err := c.look(h).Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Folder returns the Problem of the data folder and its disk, if there is one, as an
+// error of one sentence.
+func (h Host) Folder() error {
+	if err := h.dataFolder().Err(); err != nil {
+		return err
+	}
+	return h.disk().Err()
+}
+
+// Advice is where a failure of a start is looked into that no check foresaw.
+const Advice = "`cloud-sandbox doctor` looks at this host and says what to mend"

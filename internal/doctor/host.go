@@ -1,0 +1,40 @@
+package doctor
+
+import (
+	"os"
+	"os/exec"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
+)
+
+// This describes the host that it runs on. free says whether an address can be
+// listened on, as a start would find it.
+func This(data, addr string, serverUID int, free func(addr string) error) Host {
+	return Host{
+		Root: "/", UID: os.Geteuid(), Arch: runtime.GOARCH, Data: data, ServerUID: serverUID, Running: config.Served(data),
+		Addr: addr, Now: time.Now(), Synced: synced(), Disk: diskOf, Free: free, Program: exec.LookPath,
+	}
+}
+
+// synced reports whether the kernel was told that the clock is right. Where it may not
+// be asked it is taken as right.
+func synced() bool {
+	state, err := unix.Adjtimex(&unix.Timex{})
+	const unsynchronized = 5 // TIME_ERROR of adjtimex(2)
+	return err != nil || state != unsynchronized
+}
+
+func diskOf(dir string) (Disk, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return Disk{}, err
+	}
+	return Disk{
+		Free: int64(st.Bavail) * st.Bsize, Total: int64(st.Blocks) * st.Bsize,
+		ReadOnly: st.Flags&unix.ST_RDONLY != 0, Memory: st.Type == unix.TMPFS_MAGIC || st.Type == unix.RAMFS_MAGIC,
+	}, nil
+}
