@@ -30,7 +30,7 @@ func templateCommand() *cobra.Command {
 		}
 		return use(localTemplates{store})
 	})
-	cmd.AddCommand(templatePathCommand())
+	cmd.AddCommand(templatePathCommand(), templateExportCommand(), templateImportCommand())
 	return cmd
 }
 
@@ -201,6 +201,81 @@ func templatePathCommand() *cobra.Command {
 				return err
 			}
 			return cli.Print(cmd, map[string]string{"template": args[0], "version": digest, "path": path}, path)
+		},
+	}
+}
+
+func templateExportCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "export NAME[:TAG|@VERSION] FILE",
+		Short: "Write a template to a file, to be imported elsewhere, on the server",
+		Long: `Write a template of the data folder to FILE ("-": standard output), compressed,
+for "cloud-sandbox template import" on another machine with the same processor.`,
+		Example: "  sudo cloud-sandbox template export base base.template",
+		Args:    cli.Args(2, 2, "a TEMPLATE and a FILE"),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if err := cli.OnFolder(cmd, os.Getenv); err != nil {
+				return err
+			}
+			store, err := templates(cmd)
+			if err != nil {
+				return err
+			}
+			if args[1] == "-" {
+				_, err := store.Export(cmd.Context(), args[0], cmd.OutOrStdout())
+				return err
+			}
+			f, err := os.CreateTemp(filepath.Dir(args[1]), ".template-*")
+			if err != nil {
+				return err
+			}
+			defer os.Remove(f.Name()) // what did not get its name
+			made, err := store.Export(cmd.Context(), args[0], f)
+			if err = errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
+				return err
+			}
+			if err := os.Rename(f.Name(), args[1]); err != nil {
+				return err
+			}
+			return cli.Print(cmd, map[string]string{"template": made.Ref.String(), "version": made.Image.Digest, "file": args[1]}, args[1])
+		},
+	}
+	return cmd
+}
+
+func templateImportCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "import FILE",
+		Short: "Take a template from a file of \"template export\", on the server",
+		Long: `Take a template from a file of "cloud-sandbox template export" ("-": standard
+input) into the data folder, as root. What the name meant before stays a version.`,
+		Example: "  sudo cloud-sandbox template import base.template",
+		Args:    cli.Args(1, 1, "one FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := cli.OnFolder(cmd, os.Getenv); err != nil {
+				return err
+			}
+			if os.Geteuid() != 0 {
+				return errors.New("the templates of the data folder belong to root: run it as root")
+			}
+			store, err := templates(cmd)
+			if err != nil {
+				return err
+			}
+			in := cmd.InOrStdin()
+			if args[0] != "-" {
+				f, err := os.Open(args[0])
+				if err != nil {
+					return err
+				}
+				defer f.Close()
+				in = f
+			}
+			made, err := store.Import(cmd.Context(), in)
+			if err != nil {
+				return err
+			}
+			return cli.Print(cmd, map[string]string{"template": made.Ref.String(), "version": made.Image.Digest}, made.Ref.String()+"@"+made.Image.Digest)
 		},
 	}
 }

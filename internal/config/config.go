@@ -306,7 +306,7 @@ func defaults(getenv func(string) string) Config {
 		Blobs:         Blobs{Endpoint: "https://s3.amazonaws.com", Region: "us-east-1", BacklogRate: defaultBacklogRate},
 		SnapshotCache: 4 << 30, BuildCache: 8 << 30, SnapshotPackAfter: time.Hour, SpareSentries: 2,
 
-		SandboxImage: "python:3.11-slim",
+		SandboxImage: DefaultSandboxImage,
 		Egress:       sandbox.NetworkPublic,
 		E2BTemplates: map[string]string{
 			"code-interpreter-v1": "base", "e2bdev/base": "base", "e2bdev/code-interpreter": "code-interpreter-v1", "mcp-gateway": "base",
@@ -318,6 +318,10 @@ func defaults(getenv func(string) string) Config {
 		UsageLife:  800 * day,
 	}
 }
+
+// DefaultSandboxImage is the image that the Template base is made of, and for which the
+// one that a release brings along stands.
+const DefaultSandboxImage = "python:3.11-slim"
 
 // defaultData is the system's place for root and the user's own otherwise.
 func defaultData(getenv func(string) string) string {

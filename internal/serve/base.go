@@ -15,9 +15,14 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 )
 
-// BuildBase builds the Template base in a process of its own, if it is missing,
-// because the build needs rights that the server has not. The program for it,
-// cloud-sandbox, is this one or lies beside it.
+// ReleasedBase is where a package puts the Template base of its release, as a file of
+// `cloud-sandbox template export`.
+const ReleasedBase = "/usr/share/cloud-sandbox/base.template"
+
+// BuildBase makes the Template base in a process of its own, if it is missing, because
+// that needs rights that the server has not: it takes the one that came with the
+// release, if it is there and no other image was asked for, or else builds it. The
+// program for it, cloud-sandbox, is this one or lies beside it.
 func BuildBase(ctx context.Context, cfg config.Config) error {
 	store, err := template.Open(launch.Layout{Root: cfg.Data}.Templates())
 	if err != nil {
@@ -30,7 +35,11 @@ func BuildBase(ctx context.Context, cfg config.Config) error {
 	if err != nil {
 		return fmt.Errorf("run `cloud-sandbox template build base` once: %w", err)
 	}
-	build := exec.CommandContext(ctx, exe, "template", "build", "base", "--data", cfg.Data)
+	args := []string{"template", "build", "base", "--data", cfg.Data}
+	if _, err := os.Stat(ReleasedBase); err == nil && cfg.SandboxImage == config.DefaultSandboxImage {
+		args = []string{"template", "import", ReleasedBase, "--data", cfg.Data}
+	}
+	build := exec.CommandContext(ctx, exe, args...)
 	build.Cancel = func() error { return build.Process.Signal(syscall.SIGTERM) }
 	build.Stdout, build.Stderr = os.Stderr, os.Stderr
 	// A server that clients in this shell use is another matter.
