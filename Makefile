@@ -69,14 +69,14 @@ CLIENTS ?= linux-amd64 linux-arm64 darwin-amd64 darwin-arm64 windows-amd64 windo
 
 .PHONY: clients
 clients: ## build the command line alone for Linux, macOS and Windows into bin/clients
-	@mkdir -p bin/clients
+	@rm -rf bin/clients && mkdir -p bin/clients
 	@for t in $(CLIENTS); do exe=; [[ $$t == windows-* ]] && exe=.exe; \
 	  GOOS=$${t%-*} GOARCH=$${t#*-} go build -tags client -ldflags '$(LDFLAGS) -X main.version=$(VERSION)' -o bin/clients/cloud-sandbox-$$t$$exe ./cmd/cloud-sandbox; done
 
 .PHONY: release
-release: ## build everything for linux/amd64 and linux/arm64, with SBOMs, into bin/linux-amd64 and bin/linux-arm64
+release: clients ## make a release in bin/release: programs, packages, command lines, template, SBOMs, sums; see docs/operators-guide.md
 	@for arch in $(ARCHES); do GOARCH=$$arch $(MAKE) build-all OUT=bin/linux-$$arch; scripts/sbom.sh bin/linux-$$arch '$(VERSION)'; done
-	@cd bin && find linux-* -maxdepth 2 -type f '(' -path '*/sbom/*' -o -not -path '*/*/*' ')' | sort | xargs sha256sum >SHA256SUMS && cat SHA256SUMS
+	@DATA='$(DATA)' scripts/release.sh '$(VERSION)' $(ARCHES)
 
 .PHONY: run-all
 run-all: ## install what is missing, build, and start the four roles as processes of their own

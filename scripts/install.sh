@@ -20,6 +20,7 @@ test=("${run[@]}"
   "git|git|the tests read the tree with it"
   "python3|python3|runs the Python SDK's tests"
   "python3-venv:|python3-venv|makes the Python SDK's environment"
+  "openssl|openssl|signs a release"
   "npm|npm|runs the generator of the protocol code and the TypeScript SDK's tests"
 )
 bench=("${run[@]}"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds what is committed twice, in folders of other names, under another umask,
-# time zone and locale, and fails unless the programs, their parts and their SBOMs
-# are the same to the byte.
+# time zone and locale, and fails unless the programs, their parts, their SBOMs and the
+# package are the same to the byte.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 commit=$(git rev-parse HEAD)
@@ -17,6 +17,7 @@ build() {
     cd "$work/$1"
     make build-all VERSION="$version"
     scripts/sbom.sh bin "$version"
+    scripts/package.sh bin "$(go env GOARCH)" "$version" bin/release
     find bin -type f -not -name '*.of' | sort | xargs sha256sum
   ) >"$work/$(basename "$1").sums"
 }

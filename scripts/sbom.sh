@@ -10,7 +10,12 @@ GOARCH= GOOS= go build -modfile=tools/sbom/go.mod -o .tools/cyclonedx-gomod gith
 mkdir -p "$out/sbom"
 # gVisor is built by another name of its module, see scripts/gvisor.sh.
 gvisor=$(awk '$1 == "gvisor.dev/gvisor" {print $2; exit}' go.mod)
-for program in "$out"/stage/{gvisor_sentry,link,guest/guest} "$out"/{cloud-sandbox,gateway,session-manager,scheduler,node}; do
+if [[ -d $out/stage ]]; then
+  programs=("$out"/stage/{gvisor_sentry,link,guest/guest} "$out"/{cloud-sandbox,gateway,session-manager,scheduler,node})
+else
+  programs=("$out"/cloud-sandbox-*) # command lines alone
+fi
+for program in "${programs[@]}"; do
   .tools/cyclonedx-gomod bin -json -noserial -std -version "$version" "$program" |
     jq --arg gvisor "$gvisor" 'del(.metadata.timestamp, .metadata.tools[].hashes)
       | (.components[]? | select(.name | startswith("./.tools/gvisor-"))) |= (.name = "gvisor.dev/gvisor" | .version = $gvisor

@@ -145,6 +145,10 @@ func (h Host) namespaces() Finding {
 	case least < fewNamespaces:
 		return warning(fmt.Sprintf("this host allows %d %s namespaces, and each sandbox has one", least, kind), set)
 	}
+	if err := h.UserNS(); err != nil {
+		return problem(fmt.Sprintf("no user namespace can be made here (%v)", err),
+			"leave the chroot, in which the kernel makes none, for a root of pivot_root; in a container, allow it with --security-opt seccomp=unconfined")
+	}
 	return ok("user, pid, net, mnt, ipc, uts")
 }
 

@@ -64,7 +64,8 @@ type Host struct {
 	Running   bool   // a server uses the data folder
 	Addr      string // where a server is to listen, host:port
 	Now       time.Time
-	Synced    bool // the clock is kept by somebody
+	Synced    bool         // the clock is kept by somebody
+	UserNS    func() error // makes a user namespace and lets it go
 	Disk      func(dir string) (Disk, error)
 	Free      func(addr string) error           // whether addr can be listened on
 	Program   func(name string) (string, error) // finds a program

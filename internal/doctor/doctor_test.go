@@ -87,6 +87,9 @@ func TestChecks(t *testing.T) {
 			[]string{"100 net namespaces"},
 		},
 		"a kernel without them": {func(_ *Host, f map[string]string) { delete(f, "proc/sys/user/max_user_namespaces") }, "namespaces", Problem, []string{"no user namespaces"}},
+		"a chroot": {func(h *Host, _ map[string]string) {
+			h.UserNS = func() error { return errors.New("operation not permitted") }
+		}, "namespaces", Problem, []string{"operation not permitted", "pivot_root"}},
 		"no seccomp": {
 			func(_ *Host, f map[string]string) { delete(f, "proc/sys/kernel/seccomp/actions_avail") }, "platform", Problem,
 			[]string{"CONFIG_SECCOMP_FILTER"},
@@ -173,6 +176,7 @@ func TestChecks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := Host{
 				Root: t.TempDir(), Arch: "amd64", Data: "", ServerUID: 61740, Addr: "localhost:8080", Now: at, Synced: true,
+				UserNS:  func() error { return nil },
 				Disk:    func(string) (Disk, error) { return Disk{Free: 500 << 30, Total: 1000 << 30}, nil },
 				Free:    func(string) error { return nil },
 				Program: func(name string) (string, error) { return "/usr/bin/" + name, nil },

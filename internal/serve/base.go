@@ -15,9 +15,9 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 )
 
-// ReleasedBase is where a package puts the Template base of its release, as a file of
-// `cloud-sandbox template export`.
-const ReleasedBase = "/usr/share/cloud-sandbox/base.template"
+// releasedBase is where an installation puts the Template base of its release, as a
+// file of `cloud-sandbox template export`, seen from the folder of the program.
+const releasedBase = "../share/cloud-sandbox/base.template"
 
 // BuildBase makes the Template base in a process of its own, if it is missing, because
 // that needs rights that the server has not: it takes the one that came with the
@@ -36,8 +36,9 @@ func BuildBase(ctx context.Context, cfg config.Config) error {
 		return fmt.Errorf("run `cloud-sandbox template build base` once: %w", err)
 	}
 	args := []string{"template", "build", "base", "--data", cfg.Data}
-	if _, err := os.Stat(ReleasedBase); err == nil && cfg.SandboxImage == config.DefaultSandboxImage {
-		args = []string{"template", "import", ReleasedBase, "--data", cfg.Data}
+	released := filepath.Join(filepath.Dir(exe), releasedBase)
+	if _, err := os.Stat(released); err == nil && cfg.SandboxImage == config.DefaultSandboxImage {
+		args = []string{"template", "import", released, "--data", cfg.Data}
 	}
 	build := exec.CommandContext(ctx, exe, args...)
 	build.Cancel = func() error { return build.Process.Signal(syscall.SIGTERM) }
