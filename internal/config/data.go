@@ -5,6 +5,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 )
 
@@ -43,6 +44,12 @@ func one(flag string, flags map[string]string, getenv func(string) string) (Conf
 		}
 	}
 	return c, nil
+}
+
+// ReleasedBase returns where an installation of the program exe has the Template base of
+// its release, as a file of `cloud-sandbox template export`.
+func ReleasedBase(exe string) string {
+	return filepath.Join(filepath.Dir(exe), "../share/cloud-sandbox/base.template")
 }
 
 // SandboxImage returns the image that the Template "base" is made of, by the

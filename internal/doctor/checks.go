@@ -34,6 +34,10 @@ const (
 	leastDisk  = 2 << 30 // bytes: a Template and some Sandboxes
 	scarceDisk = 10 << 30
 	scarcePart = 15 // per cent of the disk
+
+	// longestData is the longest path of a data folder, in bytes: the socket of a sentry
+	// lies 65 bytes below it, and the name of a socket has 107 at most.
+	longestData = 42
 )
 
 // read returns a file of the host without the white space around it.
@@ -79,21 +83,27 @@ func (h Host) system() Finding {
 	return ok("Linux %s on %s", release, h.Arch)
 }
 
-// capabilities are the rights of root that a server uses, by their numbers.
-var capabilities = []struct {
+// capability is a right of root by its number.
+type capability struct {
 	bit  int
 	name string
-}{
-	{0, "CHOWN"},
-	{1, "DAC_OVERRIDE"},
-	{3, "FOWNER"},
-	{5, "KILL"},
-	{6, "SETGID"},
-	{7, "SETUID"},
-	{8, "SETPCAP"},
-	{18, "SYS_CHROOT"},
-	{19, "SYS_PTRACE"},
-	{21, "SYS_ADMIN"},
+}
+
+// capabilities are those without which a server does not start; the others are for
+// what it does later: it ends processes of other users, and builds templates.
+var (
+	capabilities      = []capability{{0, "CHOWN"}, {1, "DAC_OVERRIDE"}, {6, "SETGID"}, {7, "SETUID"}}
+	laterCapabilities = []capability{{3, "FOWNER"}, {5, "KILL"}, {18, "SYS_CHROOT"}, {21, "SYS_ADMIN"}}
+)
+
+// lacking are the names of those that a mask has not.
+func lacking(mask uint64, all []capability) (names []string) {
+	for _, c := range all {
+		if mask&(1<<c.bit) == 0 {
+			names = append(names, c.name)
+		}
+	}
+	return names
 }
 
 func (h Host) rights() Finding {
@@ -106,14 +116,12 @@ func (h Host) rights() Finding {
 	if err != nil {
 		return problem("the capabilities of this process cannot be read from /proc/self/status", "mount /proc")
 	}
-	var lacks []string
-	for _, c := range capabilities {
-		if has&(1<<c.bit) == 0 {
-			lacks = append(lacks, c.name)
-		}
+	const add = "give them to the container or the service, as with --cap-add"
+	if lacks := lacking(has, capabilities); len(lacks) > 0 {
+		return problem("root lacks capabilities here: "+strings.Join(lacks, ", "), add)
 	}
-	if len(lacks) > 0 {
-		return problem("root lacks capabilities here: "+strings.Join(lacks, ", "), "give them to the container or the service, with --cap-add or --privileged")
+	if lacks := lacking(has, laterCapabilities); len(lacks) > 0 {
+		return warning("root lacks capabilities here: "+strings.Join(lacks, ", ")+"; FOWNER and KILL serve to look after what other users own, SYS_ADMIN and SYS_CHROOT to build templates", add)
 	}
 	return ok("root, with the capabilities that are needed")
 }
@@ -251,6 +259,8 @@ func (h Host) dataFolder() Finding {
 		return problem("the data folder cannot be looked at: "+err.Error(), elsewhere)
 	case !info.IsDir():
 		return problem(at+" is a file, and the data folder must be a folder", elsewhere)
+	case len(h.Data) > longestData:
+		return problem(fmt.Sprintf("the path of the data folder, %s, has %d bytes, and the names of sockets below it leave room for %d", h.Data, len(h.Data), longestData), elsewhere)
 	}
 	// The server's user must be able to enter every folder on the way.
 	const others = 0o001
@@ -359,6 +369,9 @@ func (h Host) leftovers() Finding {
 func (h Host) templates() Finding {
 	if _, err := os.Stat(filepath.Join(h.Data, "templates", "refs", "base")); err == nil {
 		return ok("base is there")
+	}
+	if _, err := os.Stat(h.Released); err == nil {
+		return ok("the first start takes base from %s", h.Released)
 	}
 	for _, p := range [][2]string{{"mkfs.erofs", "erofs-utils"}, {"debootstrap", "debootstrap"}} {
 		if _, err := h.Program(p[0]); err != nil {

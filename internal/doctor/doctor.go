@@ -68,6 +68,7 @@ type Host struct {
 	UserNS    func() error // makes a user namespace and lets it go
 	Disk      func(dir string) (Disk, error)
 	Free      func(addr string) error           // whether addr can be listened on
+	Released  string                            // the Template base of a release, which may be missing
 	Program   func(name string) (string, error) // finds a program
 }
 

@@ -56,8 +56,12 @@ func TestChecks(t *testing.T) {
 		"no /proc": {func(_ *Host, f map[string]string) { delete(f, "proc/sys/kernel/osrelease") }, "system", Problem, []string{"mount /proc"}},
 		"not root": {func(h *Host, _ map[string]string) { h.UID = 1000 }, "rights", Problem, []string{"run it as root"}},
 		"a container": {
-			func(_ *Host, f map[string]string) { f["proc/self/status"] = "CapEff:\t00000000a80425fb\n" }, "rights", Problem,
-			[]string{"SYS_PTRACE, SYS_ADMIN", "--cap-add"},
+			func(_ *Host, f map[string]string) { f["proc/self/status"] = "CapEff:\t00000000a80425fb\n" }, "rights", Warning,
+			[]string{"lacks capabilities here: SYS_ADMIN;", "--cap-add"},
+		},
+		"a container without rights": {
+			func(_ *Host, f map[string]string) { f["proc/self/status"] = "CapEff:\t0000000000000002\n" }, "rights", Problem,
+			[]string{"CHOWN, SETGID, SETUID", "--cap-add"},
 		},
 		"cgroup v2": {func(*Host, map[string]string) {}, "cgroups", OK, []string{"version 2"}},
 		"cgroup v1": {func(_ *Host, f map[string]string) {
@@ -126,6 +130,10 @@ func TestChecks(t *testing.T) {
 			must(t, os.Chmod(h.Data, 0o700))
 			h.Data = filepath.Join(h.Data, "not", "yet")
 		}, "data folder", Problem, []string{"user 61740, which may not enter", "chmod o+x"}},
+		"a long path": {
+			func(h *Host, _ map[string]string) { h.Data += "/" + strings.Repeat("x", longestData) }, "data folder", Problem,
+			[]string{"leave room for 42", "--data"},
+		},
 		"a read-only disk": {func(h *Host, _ map[string]string) {
 			h.Disk = func(string) (Disk, error) { return Disk{Free: 1 << 40, Total: 1 << 41, ReadOnly: true}, nil }
 		}, "disk", Problem, []string{"read-only file system", "--data"}},
@@ -168,6 +176,11 @@ func TestChecks(t *testing.T) {
 			func(h *Host, _ map[string]string) { must(t, os.RemoveAll(filepath.Join(h.Data, "templates"))) }, "templates", Warning,
 			[]string{"first start builds it"},
 		},
+		"a template of a release": {func(h *Host, _ map[string]string) {
+			must(t, os.RemoveAll(filepath.Join(h.Data, "templates")))
+			h.Released = filepath.Join(h.Data, "base.template")
+			must(t, os.WriteFile(h.Released, nil, 0o600))
+		}, "templates", OK, []string{"takes base from"}},
 		"no template, no tool": {func(h *Host, _ map[string]string) {
 			must(t, os.RemoveAll(filepath.Join(h.Data, "templates")))
 			h.Program = func(name string) (string, error) { return "", errors.New("no " + name) }
@@ -252,10 +265,10 @@ func TestThis(t *testing.T) {
 // reachable is a folder that every user may enter.
 func reachable(t *testing.T) string {
 	t.Helper()
-	dir := t.TempDir()
-	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
-		must(t, os.Chmod(d, 0o755))
-	}
+	dir, err := os.MkdirTemp("/tmp", "doctor-") // with a short name
+	must(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	must(t, os.Chmod(dir, 0o755))
 	return dir
 }
 

@@ -15,9 +15,10 @@ import (
 // This describes the host that it runs on. free says whether an address can be
 // listened on, as a start would find it.
 func This(data, addr string, serverUID int, free func(addr string) error) Host {
+	exe, _ := os.Executable()
 	return Host{
 		Root: "/", UID: os.Geteuid(), Arch: runtime.GOARCH, Data: data, ServerUID: serverUID, Running: config.Served(data),
-		Addr: addr, Now: time.Now(), Synced: synced(), UserNS: makeUserNS, Disk: diskOf, Free: free, Program: exec.LookPath,
+		Addr: addr, Now: time.Now(), Synced: synced(), UserNS: makeUserNS, Disk: diskOf, Free: free, Released: config.ReleasedBase(exe), Program: exec.LookPath,
 	}
 }
 

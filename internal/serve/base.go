@@ -15,10 +15,6 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template"
 )
 
-// releasedBase is where an installation puts the Template base of its release, as a
-// file of `cloud-sandbox template export`, seen from the folder of the program.
-const releasedBase = "../share/cloud-sandbox/base.template"
-
 // BuildBase makes the Template base in a process of its own, if it is missing, because
 // that needs rights that the server has not: it takes the one that came with the
 // release, if it is there and no other image was asked for, or else builds it. The
@@ -36,7 +32,7 @@ func BuildBase(ctx context.Context, cfg config.Config) error {
 		return fmt.Errorf("run `cloud-sandbox template build base` once: %w", err)
 	}
 	args := []string{"template", "build", "base", "--data", cfg.Data}
-	released := filepath.Join(filepath.Dir(exe), releasedBase)
+	released := config.ReleasedBase(exe)
 	if _, err := os.Stat(released); err == nil && cfg.SandboxImage == config.DefaultSandboxImage {
 		args = []string{"template", "import", released, "--data", cfg.Data}
 	}

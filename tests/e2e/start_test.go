@@ -37,6 +37,7 @@ func TestStartsThatCannotWork(t *testing.T) {
 		{"data folder in use", []string{s.Bin, "serve", "--dev", "--addr", "127.0.0.1:0", "--data", s.Data}, nil, []string{s.Data, "another", "--data"}},
 		{"no space", []string{s.Bin, "serve", "--dev", "--addr", "127.0.0.1:0", "--data", small(t)}, nil, []string{"MiB free", "--data"}},
 		{"read-only", []string{s.Bin, "serve", "--dev", "--addr", "127.0.0.1:0", "--data", readOnly(t)}, nil, []string{"read-only file system", "--data", "dmesg"}},
+		{"a long path", []string{s.Bin, "serve", "--dev", "--addr", "127.0.0.1:0", "--data", empty + "/" + strings.Repeat("long", 10)}, nil, []string{"bytes", "sockets", "--data"}},
 		{"no space at all", []string{s.Bin, "serve", "--dev", "--addr", "127.0.0.1:0", "--data", filepath.Join(full(t), "data")}, nil, []string{"data"}},
 		{"no secret", []string{s.Bin, "serve", "--addr", "127.0.0.1:0", "--data", empty + "/secret"}, nil, []string{"JWT_SECRET", "not set"}},
 		{"published secret", []string{s.Bin, "serve", "--addr", "127.0.0.1:0", "--data", empty + "/secret"}, []string{"JWT_SECRET=cloud-sandbox-secret"}, []string{"JWT_SECRET", "published"}},
@@ -88,12 +89,14 @@ func TestStartsThatCannotWork(t *testing.T) {
 // openFolder is a folder that every user may enter, as the server's must.
 func openFolder(t *testing.T) string {
 	t.Helper()
-	dir := t.TempDir()
-	for _, d := range []string{filepath.Dir(dir), dir} {
-		if err := os.Chmod(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
+	dir, err := os.MkdirTemp("/tmp", "start-") // data folders have short names
+	if err == nil {
+		err = os.Chmod(dir, 0o755)
 	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
 }
 
