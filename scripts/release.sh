@@ -11,6 +11,7 @@ data=${DATA:-/var/lib/cloud-sandbox}
 rm -rf "$to"
 mkdir -p "$to/sbom"
 host=$(go env GOHOSTARCH)
+GOARCH='' GOOS='' go build -o .tools/image ./internal/release/image
 
 for arch in "$@"; do
   built=bin/linux-$arch base=
@@ -32,6 +33,7 @@ for arch in "$@"; do
     "$built/cloud-sandbox" template export base "$base" --data "$data" >/dev/null
   fi
   scripts/package.sh "$built" "$arch" "$version" "$to" $base
+  .tools/image --program "$built/cloud-sandbox" ${base:+--base "$base"} --arch "$arch" --version "$version" --out "$to/cloud-sandbox-image-$arch.tar"
 done
 for client in bin/clients/*; do
   ln "$client" "$to/$(basename "${client/cloud-sandbox-/cloud-sandbox-cli-}")"

@@ -17,7 +17,7 @@ outer() {
   [[ -e $packages/cloud-sandbox-base_$arch.deb ]] || fail "there is no package of the template base for $arch in $packages"
   work=$(mktemp -d /var/tmp/cloud-sandbox-package.XXXXXX)
   # shellcheck disable=SC2064 # now
-  trap "rm -rf --one-file-system '$work'" EXIT
+  trap "rm -rf --one-file-system '$work'; find /sys/fs/cgroup -depth -path '*/cloud-sandbox-package*' -type d -exec rmdir {} + 2>/dev/null || true" EXIT
   root=$work/root
   fresh "$root"
   mkdir "$root/packages"
@@ -86,6 +86,14 @@ enter() {
   mount -t proc proc proc
   mount --rbind /sys sys
   mount --rbind /dev dev
+  # A server of this machine may have the same data folder by name, and so groups of
+  # the same names.
+  local at group
+  while read -r at; do
+    group=$at/cloud-sandbox-package
+    mkdir -p "$group"
+    mount --bind "$group" ".$at"
+  done < <(awk '$3 ~ /^cgroup2?$/ && $4 !~ /name=/ {print $2}' /proc/mounts | grep '^/sys/')
   mkdir old
   pivot_root . old
   cd /
