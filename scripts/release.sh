@@ -33,7 +33,11 @@ for arch in "$@"; do
     "$built/cloud-sandbox" template export base "$base" --data "$data" >/dev/null
   fi
   scripts/package.sh "$built" "$arch" "$version" "$to" $base
-  .tools/image --program "$built/cloud-sandbox" ${base:+--base "$base"} --arch "$arch" --version "$version" --out "$to/cloud-sandbox-image-$arch.tar"
+  if [[ -z $base ]]; then
+    echo "release: SKIPPED: the container image for $arch, which cannot build a template itself" >&2
+    continue
+  fi
+  .tools/image --program "$built/cloud-sandbox" --base "$base" --arch "$arch" --version "$version" --out "$to/cloud-sandbox-image-$arch.tar"
 done
 for client in bin/clients/*; do
   ln "$client" "$to/$(basename "${client/cloud-sandbox-/cloud-sandbox-cli-}")"
@@ -42,6 +46,8 @@ scripts/sbom.sh bin/clients "$version"
 for sbom in bin/clients/sbom/*; do
   ln "$sbom" "$to/sbom/$(basename "$sbom")"
 done
+GOARCH='' GOOS='' go build -o .tools/clients ./internal/release/clients
+.tools/clients --programs bin/clients --version "$version" --time "$(git log -1 --format=%ct)" --license LICENSE --out "$to"
 cp packaging/install.sh "$to/install.sh"
 
 (cd "$to" && find . -type f -printf '%P\n' | sort | xargs sha256sum >../SHA256SUMS && mv ../SHA256SUMS . && cat SHA256SUMS)

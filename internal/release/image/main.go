@@ -1,5 +1,5 @@
 // Command image makes the container image of a release without a container engine:
-// "image --program FILE [--base FILE] --arch ARCH --version VERSION --out FILE". The
+// "image --program FILE --base FILE --arch ARCH --version VERSION --out FILE". The
 // file is what `docker load` and `podman load` take. Equal inputs give equal files.
 package main
 
@@ -45,15 +45,12 @@ func run(args []string) error {
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
-	layers := [][]entry{{
+	layers := [][]entry{{{path: "usr/share/cloud-sandbox/base.template", from: *base, mode: 0o644}}, {
 		{path: "usr/bin/cloud-sandbox", from: *program, mode: 0o755},
 		{path: "tmp", mode: 0o1777},
 		{path: "var/lib/cloud-sandbox", mode: 0o755},
 		{path: "etc/passwd", text: "root:x:0:0:root:/root:/sbin/nologin\nnobody:x:65534:65534:nobody:/:/sbin/nologin\n", mode: 0o644},
 	}}
-	if *base != "" {
-		layers = append([][]entry{{{path: "usr/share/cloud-sandbox/base.template", from: *base, mode: 0o644}}}, layers...)
-	}
 	image := v1.Image(empty.Image)
 	for _, entries := range layers {
 		layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return archive(entries), nil })
