@@ -15,8 +15,8 @@ func TestParseQuota(t *testing.T) {
 
 		"keep_snapshots=3,keep_snapshot_hours=24,snapshot_mb=5,keep_snapshot_mb=4": "snapshot_mb=5,keep_snapshots=3,keep_snapshot_mb=4,keep_snapshot_hours=24",
 		"sandboxes=1,session_minutes=90,bandwidth_mbps=20,egress_mb=7":             "sandboxes=1,session_minutes=90,egress_mb=7,bandwidth_mbps=20",
-		"template_mb=6,volume_mb=5":     "volume_mb=5,template_mb=6",
-		"keep_snapshot_hours=999999999": "keep_snapshot_hours=878400",
+		"template_mb=6,volume_mb=5":                                                "volume_mb=5,template_mb=6",
+		"keep_snapshot_hours=999999999":                                            "keep_snapshot_hours=878400",
 
 		"": "", "sandboxes": "", "sandboxes=": "", "sandboxes=0": "", "sandboxes=-1": "", "sandboxes=1.5": "", "cpus=NaN": "", "cpus=Inf": "",
 		"cpus=1e300": "", "snapshots=1": "", "session_minutes=0.5": "", "keep_snapshot_hours=1.5": "", "cpus=1,cpus=2": "", "cpus=1,": "", "off,cpus=1": "",

@@ -57,7 +57,7 @@ export interface paths {
                  *     returns finds its own. Without it each session has a sandbox of its own.
                  */
                 session?: string;
-                /** @description What the session's sandbox starts from when it is created. */
+                /** @description The template that the session's sandbox starts from when it is created. */
                 template?: string;
             };
             header?: {
@@ -4331,8 +4331,8 @@ export interface components {
     };
     responses: {
         /**
-         * @description An error. Its form is that of other errors when this server refuses the request, and that of JSON-RPC or plain
-         *     text when the message is not as the protocol wants it.
+         * @description An error. It has the form of other errors if this server refuses the request. If the message breaks the protocol,
+         *     it is JSON-RPC or plain text.
          */
         MCPError: {
             headers: {
@@ -4563,7 +4563,7 @@ export interface operations {
                  *     returns finds its own. Without it each session has a sandbox of its own.
                  */
                 session?: string;
-                /** @description What the session's sandbox starts from when it is created. */
+                /** @description The template that the session's sandbox starts from when it is created. */
                 template?: string;
             };
             header?: {
@@ -4597,7 +4597,7 @@ export interface operations {
                  *     returns finds its own. Without it each session has a sandbox of its own.
                  */
                 session?: string;
-                /** @description What the session's sandbox starts from when it is created. */
+                /** @description The template that the session's sandbox starts from when it is created. */
                 template?: string;
             };
             header?: {
@@ -4660,7 +4660,7 @@ export interface operations {
                  *     returns finds its own. Without it each session has a sandbox of its own.
                  */
                 session?: string;
-                /** @description What the session's sandbox starts from when it is created. */
+                /** @description The template that the session's sandbox starts from when it is created. */
                 template?: string;
             };
             header?: {
