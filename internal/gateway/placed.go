@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/cloud-sandbox/cloud-sandbox"
@@ -14,16 +15,21 @@ type placed struct {
 }
 
 func (p placed) Create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, error) {
-	if req.Snapshot == "" && (req.User == "" || req.Cwd == "") {
-		// A Template that cannot be found is for the creation to tell.
-		if t, err := p.templates.Find(ctx, tenant, req.Template); err == nil {
-			if req.User == "" {
-				req.User = t.Defaults.User
-			}
-			if req.Cwd == "" {
-				req.Cwd = t.Defaults.Cwd
-			}
-		}
+	return p.Lifecycle.Create(ctx, tenant, p.place(ctx, tenant, req))
+}
+
+func (p placed) Ensure(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, bool, error) {
+	return p.Lifecycle.Ensure(ctx, tenant, p.place(ctx, tenant, req))
+}
+
+// place is req with the user and the folder of its Template. A Template that cannot be
+// found is for the creation to tell.
+func (p placed) place(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) sandbox.CreateRequest {
+	if req.Snapshot != "" || req.User != "" && req.Cwd != "" {
+		return req
 	}
-	return p.Lifecycle.Create(ctx, tenant, req)
+	if t, err := p.templates.Find(ctx, tenant, req.Template); err == nil {
+		req.User, req.Cwd = cmp.Or(req.User, t.Defaults.User), cmp.Or(req.Cwd, t.Defaults.Cwd)
+	}
+	return req
 }
