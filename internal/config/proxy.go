@@ -14,7 +14,8 @@ const upstreamProxy = "CLOUD_SANDBOX_UPSTREAM_PROXY"
 // ExportProxy returns the upstream proxy, by the same rules as Load, and names it to
 // this process and the programs that it starts (apt, npm, debootstrap) as
 // http_proxy and https_proxy, where the operator has not set these. nil: there is
-// none. It comes before the first request by HTTP, which reads them for good.
+// none. http.ProxyFromEnvironment may have read them before; what builds reads them at
+// each request.
 func ExportProxy(getenv func(string) string) (*upstream.Proxy, error) {
 	text := getenv(upstreamProxy)
 	if text == "" {

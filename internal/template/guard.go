@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/net/http/httpproxy"
+
 	"github.com/cloud-sandbox/cloud-sandbox"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link/policy"
 	"github.com/cloud-sandbox/cloud-sandbox/internal/upstream"
@@ -53,6 +55,7 @@ func (g *Guard) treeBytes() int64 {
 func (g *Guard) transport(registry string) *http.Transport {
 	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}
 	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.Proxy = proxyFromEnvironment
 	t.TLSHandshakeTimeout = 5 * time.Second
 	t.ResponseHeaderTimeout = 30 * time.Second
 	t.DialContext = dialer.DialContext
@@ -67,6 +70,12 @@ func (g *Guard) transport(registry string) *http.Transport {
 		}
 	}
 	return t
+}
+
+// proxyFromEnvironment is http.ProxyFromEnvironment for an environment that changes: that
+// one keeps what it read first, and a package that is linked may read it before main.
+func proxyFromEnvironment(r *http.Request) (*url.URL, error) {
+	return httpproxy.FromEnvironment().ProxyFunc()(r.URL)
 }
 
 // dialThrough resolves a name here, and has the proxy connect to its public

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -84,5 +85,24 @@ func TestGuardBehindProxy(t *testing.T) {
 	defer mu.Unlock()
 	if !slices.Contains(asked, "CONNECT 1.2.3.5:443") {
 		t.Errorf("for the registry the proxy is asked %q", asked)
+	}
+}
+
+// Requests of builds go the way that the environment names now, whatever was read of it
+// before: the operator's proxy is exported after the start.
+func TestTransportReadsTheEnvironment(t *testing.T) {
+	r := &http.Request{URL: &url.URL{Scheme: "https", Host: "registry.example"}}
+	_, _ = http.ProxyFromEnvironment(r) // which keeps what it finds
+	for _, name := range []string{"HTTPS_PROXY", "NO_PROXY", "no_proxy"} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("https_proxy", "http://proxy.example:3128")
+	var operator *Guard
+	for name, transport := range map[string]*http.Transport{
+		"the operator": operator.transport("registry.example"), "a registry of the operator's": (&Guard{Registries: []string{"registry.example"}}).transport("registry.example"),
+	} {
+		if way, err := transport.Proxy(r); err != nil || way == nil || way.Host != "proxy.example:3128" {
+			t.Errorf("%s: %v, %v", name, way, err)
+		}
 	}
 }

@@ -159,6 +159,7 @@ func (b *build) get(ctx context.Context, p pinned, file string) error {
 		return err
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.Proxy = proxyFromEnvironment
 	transport.ResponseHeaderTimeout = headerWait
 	defer transport.CloseIdleConnections()
 	resp, err := (&http.Client{Transport: transport}).Do(req)
