@@ -5,19 +5,20 @@ import (
 	"time"
 )
 
-// Defaults are the properties of a new Sandbox that a request does not name.
+// Defaults holds the default properties of a new Sandbox, for fields that a request
+// leaves out.
 type Defaults struct {
 	Timeout   time.Duration
 	OnTimeout OnTimeout
 }
 
-// SessionDefaults are those of a Sandbox that a client creates to keep.
+// SessionDefaults returns the Defaults of a Sandbox that a client creates to keep.
 func SessionDefaults() Defaults { return Defaults{DefaultSessionTimeout, OnTimeoutPause} }
 
-// AcquireDefaults are those of a Sandbox that a client borrows.
+// AcquireDefaults returns the Defaults of a Sandbox that a client borrows.
 func AcquireDefaults() Defaults { return Defaults{DefaultAcquireTimeout, OnTimeoutEnd} }
 
-// Fill sets the properties that r does not name.
+// Fill sets the properties that r leaves out.
 func (d Defaults) Fill(r *CreateRequest) {
 	if r.Timeout == 0 {
 		r.Timeout = d.Timeout
@@ -27,8 +28,8 @@ func (d Defaults) Fill(r *CreateRequest) {
 	}
 }
 
-// IfExists says what a create does where a running Sandbox has the name; empty:
-// IfExistsFail.
+// IfExists selects the result of a create when a running Sandbox already has the name;
+// empty: IfExistsFail.
 type IfExists string
 
 const (
@@ -36,7 +37,7 @@ const (
 	IfExistsReturn IfExists = "return" // return that Sandbox
 )
 
-// Check returns Invalid for another word.
+// Check returns Invalid for any other value.
 func (i IfExists) Check() error {
 	if i != "" && i != IfExistsFail && i != IfExistsReturn {
 		return Errorf(Invalid, `if_exists must be "fail" or "return"`)
@@ -44,8 +45,8 @@ func (i IfExists) Check() error {
 	return nil
 }
 
-// Resources is the part of a Sandbox's Shape and limits that a request names. A nil
-// field is not named.
+// Resources holds the Shape fields and limits that a request sets. A nil field is not
+// set.
 type Resources struct {
 	Type          string // an instance type; empty: none
 	CPUs          *float64
@@ -55,9 +56,9 @@ type Resources struct {
 	BandwidthMbps *int64 // Mbit/s; 0: no limit
 }
 
-// Create sets the Shape and bandwidth of r. Fields that are not named are those of
-// the instance type, or of DefaultShape, also when no field is named at all. If only the
-// bandwidth is named, r keeps its Shape, which may come from a Template or Snapshot.
+// Create sets the Shape and bandwidth of r. Fields that res does not set come from the
+// instance type, or else from DefaultShape, even when res sets no field at all. If res
+// sets only the bandwidth, r keeps its Shape, which may come from a Template or Snapshot.
 func (res Resources) Create(r *CreateRequest) error {
 	if n := res.bandwidth(); n != nil {
 		r.Bandwidth = *n
@@ -86,7 +87,8 @@ func (res Resources) Create(r *CreateRequest) error {
 	return s.Check()
 }
 
-// Change sets the limits that c changes. It returns Conflict for an instance type.
+// Change copies the limits that res sets into c. It returns Conflict if res sets an
+// instance type.
 func (res Resources) Change(c *Change) error {
 	if res.Type != "" {
 		return Errorf(Conflict, "the instance type cannot change while the sandbox runs: change cpus, memory_mb, pids or bandwidth_mbps, or create another one")
@@ -96,7 +98,7 @@ func (res Resources) Change(c *Change) error {
 	return nil
 }
 
-// bandwidth is in bytes a second.
+// bandwidth returns the bandwidth in bytes per second.
 func (res Resources) bandwidth() *int64 {
 	if res.BandwidthMbps == nil {
 		return nil
@@ -104,7 +106,7 @@ func (res Resources) bandwidth() *int64 {
 	return new(bounded(*res.BandwidthMbps) * Megabit)
 }
 
-// inBytes turns MiB into bytes.
+// inBytes converts MiB to bytes.
 func inBytes(n *int64) *int64 {
 	if n == nil {
 		return nil
@@ -112,19 +114,19 @@ func inBytes(n *int64) *int64 {
 	return new(bounded(*n) << 20)
 }
 
-// bounded keeps n from overflowing in another unit. What is beyond every bound
-// stays beyond it.
+// bounded keeps n from overflowing when it is converted to another unit. An n above every
+// limit stays above it.
 func bounded(n int64) int64 { return min(max(n, -1), 1<<40) }
 
-// VolumeBytes turns the size of a Volume that a request names, in MiB, into bytes;
-// Invalid when it is out of bounds.
+// VolumeBytes converts a requested Volume size from MiB to bytes. It returns Invalid when
+// the size is out of bounds.
 func VolumeBytes(sizeMB int64) (int64, error) {
 	n := bounded(sizeMB) << 20
 	return n, CheckVolumeBytes(n)
 }
 
-// Seconds turns a number of seconds that a request names into a length of time. It
-// reports whether n is more than 0 and at most math.MaxInt32.
+// Seconds converts the seconds in a request to a Duration. It reports whether n is more
+// than 0 and at most math.MaxInt32.
 func Seconds(n float64) (time.Duration, bool) {
 	if !(n > 0) || n > math.MaxInt32 {
 		return 0, false
@@ -132,7 +134,7 @@ func Seconds(n float64) (time.Duration, bool) {
 	return time.Duration(max(n*float64(time.Second), 1)), true
 }
 
-// NotSeconds is the error about a field with a value that Seconds refuses.
+// NotSeconds returns the error for a field whose value Seconds refuses.
 func NotSeconds(field, given string) error {
 	return Errorf(Invalid, "%s must be a number of seconds, more than 0 and at most %d, not %.32s", field, math.MaxInt32, given)
 }
@@ -141,11 +143,11 @@ const (
 	// MaxPage bounds ListQuery.Limit and SnapshotQuery.Limit.
 	MaxPage   = 100
 	maxCursor = 512 // bytes
-	maxStates = 8   // of a ListQuery
+	maxStates = 8   // in a ListQuery
 )
 
-// PageLimit returns the limit that a request names for a list of at most most;
-// Invalid when it is out of bounds.
+// PageLimit returns n, the limit in a list request, or Invalid unless it is from 1 to
+// most.
 func PageLimit(n, most int) (int, error) {
 	if n < 1 || n > most {
 		return 0, Errorf(Invalid, "limit must be a whole number from 1 to %d", most)
@@ -153,7 +155,7 @@ func PageLimit(n, most int) (int, error) {
 	return n, nil
 }
 
-// CheckCursor returns Invalid for a cursor that is too long to be one.
+// CheckCursor returns Invalid for a cursor that is too long to be genuine.
 func CheckCursor(cursor string) error {
 	if len(cursor) > maxCursor {
 		return Errorf(Invalid, "cursor is not one of an earlier page")
@@ -161,8 +163,8 @@ func CheckCursor(cursor string) error {
 	return nil
 }
 
-// Check returns Invalid when the query breaks a rule that needs no other knowledge
-// than the query.
+// Check returns Invalid when the query breaks a rule that can be checked from the query
+// alone.
 func (q ListQuery) Check() error {
 	if err := CheckCursor(q.Cursor); err != nil {
 		return err

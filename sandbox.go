@@ -7,24 +7,24 @@ import (
 	"unicode/utf8"
 )
 
-// State is where a Sandbox is in its life.
+// State is a Sandbox's position in its life cycle.
 type State string
 
 const (
-	Starting State = "starting" // recorded, no Boot answers yet
+	Starting State = "starting" // recorded; no Boot answers yet
 	Running  State = "running"  // a Boot is bound and answers
-	Pausing  State = "pausing"  // it is being saved and does not answer
-	Paused   State = "paused"   // it has no Boot, only its Snapshot
+	Pausing  State = "pausing"  // being saved; does not answer
+	Paused   State = "paused"   // has no Boot, only its Snapshot
 	Resuming State = "resuming" // a Boot starts from its Snapshot
-	Stopping State = "stopping" // its end is decided and recorded, its Boot perhaps still there
+	Stopping State = "stopping" // its end is recorded; its Boot may still exist
 	Ended    State = "ended"    // final; only the Certificate remains
 )
 
-// follows lists the States that may follow each State. Ended is final.
+// follows maps each State to the States that may follow it. Ended is final.
 var follows = map[State][]State{
 	Starting: {Running, Stopping, Ended},
 	Running:  {Pausing, Paused, Stopping}, // paused at once when its Boot is lost, see Restore
-	Pausing:  {Paused, Running, Stopping}, // a failed pause lets it run on
+	Pausing:  {Paused, Running, Stopping}, // after a failed pause it keeps running
 	Paused:   {Resuming, Stopping},
 	Resuming: {Running, Paused, Stopping}, // a failed resume loses nothing
 	Stopping: {Ended},
@@ -37,16 +37,16 @@ func (s State) Valid() bool {
 	return ok
 }
 
-// OnTimeout says what its deadline, or its idle timeout, does to a Sandbox.
+// OnTimeout selects the action at a Sandbox's deadline or idle timeout.
 type OnTimeout string
 
 const (
-	OnTimeoutEnd        OnTimeout = "end"         // it ends
+	OnTimeoutEnd        OnTimeout = "end"         // end the Sandbox
 	OnTimeoutPause      OnTimeout = "pause"       // it pauses
-	OnTimeoutPauseFiles OnTimeout = "pause_files" // it pauses without its memory
+	OnTimeoutPauseFiles OnTimeout = "pause_files" // pause it without its memory
 )
 
-// Valid reports whether o is one of those that there are.
+// Valid reports whether o is a known OnTimeout.
 func (o OnTimeout) Valid() bool {
 	return o == OnTimeoutEnd || o == OnTimeoutPause || o == OnTimeoutPauseFiles
 }
@@ -63,31 +63,31 @@ func (o OnTimeout) check() error {
 	return nil
 }
 
-// Cause says why a Sandbox ended.
+// Cause is the reason why a Sandbox ended.
 type Cause string
 
 const (
-	CauseReleased   Cause = "released"    // its owner let it go
-	CauseRefused    Cause = "refused"     // its create was told to come back later: nothing of it ran
+	CauseReleased   Cause = "released"    // its owner ended it
+	CauseRefused    Cause = "refused"     // its create was refused with a retry delay; nothing of it ran
 	CauseDeadline   Cause = "deadline"    // its timeout passed
 	CauseIdle       Cause = "idle"        // nothing used it for its idle timeout
-	CauseOOM        Cause = "oom"         // memory ran out and no Process could be ended to help
-	CauseGuestExit  Cause = "guest_exit"  // the Guest ended, which is its user's doing
-	CauseEngineLost Cause = "engine_lost" // its Boot died under it
+	CauseOOM        Cause = "oom"         // memory ran out and killing Processes did not help
+	CauseGuestExit  Cause = "guest_exit"  // the Guest exited because its user made it
+	CauseEngineLost Cause = "engine_lost" // its Boot died
 	CauseNodeLost   Cause = "node_lost"   // its Node is gone
-	CauseDiskFull   Cause = "disk_full"   // the host had no space left for it; nothing ends a Boot for that yet
+	CauseDiskFull   Cause = "disk_full"   // the host's disk was full; reserved, nothing ends a Boot for it yet
 	CauseOperator   Cause = "operator"    // the operator ended it
-	CauseQuota      Cause = "quota"       // reserved: a Quota refuses and bounds, and ends nothing
-	CauseSuspended  Cause = "suspended"   // its Tenant is, and it could not be paused
+	CauseQuota      Cause = "quota"       // reserved: Quotas refuse and bound, but end nothing
+	CauseSuspended  Cause = "suspended"   // its Tenant was suspended and the Sandbox could not be paused
 )
 
-// Certificate says how a Sandbox ended. It is kept for CertificateLife,
-// with CauseRefused for RefusedLife.
+// Certificate records how a Sandbox ended. It is kept for CertificateLife, or for
+// RefusedLife with CauseRefused.
 type Certificate struct {
 	Cause Cause
 	At    time.Time
-	// OutputTail is the last of what its Processes wrote, as far as the host
-	// saw it: valid UTF-8, at most MaxOutputTail bytes. It is a guest's word.
+	// OutputTail is the last output of its Processes that the host saw: valid UTF-8, at
+	// most MaxOutputTail bytes. It comes from the guest and is not trusted.
 	OutputTail string
 }
 
@@ -106,8 +106,8 @@ func KeepTail(kept, output []byte) []byte {
 	return append(kept, output...)
 }
 
-// TailText is kept as an OutputTail: without half a character at its beginning,
-// and with U+FFFD for what is no text.
+// TailText converts kept to an OutputTail. It drops a partial character at the beginning
+// and replaces invalid UTF-8 with U+FFFD.
 func TailText(kept []byte) string {
 	for range utf8.UTFMax - 1 {
 		if len(kept) > 0 && !utf8.RuneStart(kept[0]) {
@@ -115,7 +115,7 @@ func TailText(kept []byte) string {
 		}
 	}
 	text := strings.ToValidUTF8(string(kept), "\uFFFD")
-	if extra := len(text) - MaxOutputTail; extra > 0 { // a replacement is longer than what it replaces
+	if extra := len(text) - MaxOutputTail; extra > 0 { // a replacement is longer than the bytes that it replaces
 		text = strings.ToValidUTF8(text[extra:], "")
 	}
 	return text
@@ -124,19 +124,19 @@ func TailText(kept []byte) string {
 const (
 	// CertificateLife is how long an ended Sandbox can still be read.
 	CertificateLife = 7 * 24 * time.Hour
-	// RefusedLife is the same for one that ended with CauseRefused: no quota bounds
-	// how many there are.
+	// RefusedLife is the same for a Sandbox that ended with CauseRefused. It is short
+	// because no quota bounds their number.
 	RefusedLife = time.Hour
 )
 
-// Sandbox is one isolated machine as its user knows it, and its Tenant's hold
-// on it (the Session): one row, one ID.
+// Sandbox is one isolated machine as its user sees it. It is also the Session by which
+// its Tenant holds it: one row, one ID.
 type Sandbox struct {
 	ID       string
 	Tenant   TenantID
 	Name     string // unique among the Tenant's Sandboxes that have not ended; may be empty
 	State    State
-	Template string // Template name as asked for, for example "base"
+	Template string // Template name as requested, for example "base"
 	Image    string // digest of the Template version that it runs
 	Engine   string // engine name, "gvisor"
 	Shape    Shape
@@ -144,51 +144,50 @@ type Sandbox struct {
 	Network  NetworkPolicy
 	Ingress  Ingress
 	Secrets  SecretUses
-	Volumes  []VolumeMount // as long as it lives; nil: none
+	Volumes  []VolumeMount // mounted for its whole life; nil: none
 	Metadata map[string]string
 	Env      map[string]string // environment of every Process
 	User     string            // default user of Processes; empty: "user"
 	Cwd      string            // default working directory; empty: /workspace
-	// Revision grows with every change of what a Boot is told: Limits, Network,
-	// Secrets, which includes their values, Env, User and Cwd.
+	// Revision grows with every change that a Boot must learn: Limits, Network, Secrets
+	// (and their values), Env, User and Cwd.
 	Revision int64
 
-	// Boot is the present Boot; its ID is empty while there is none. Number
-	// only grows.
+	// Boot is the current Boot; its ID is empty while none exists. Number only grows.
 	Boot Boot
 
 	CreatedAt time.Time
 	StartedAt time.Time // zero until the first Boot is bound
 	Timeout   time.Duration
-	Deadline  time.Time // when OnTimeout acts, or what is paused ends; always set
+	Deadline  time.Time // when OnTimeout acts, or when a paused Sandbox ends; always set
 	OnTimeout OnTimeout
-	// RunsUntil is the latest that Deadline may be while it runs, as the Quota said
-	// when it started or resumed last; zero: whenever.
+	// RunsUntil is the latest allowed Deadline while it runs, from the Quota at its last
+	// start or resume; zero: no limit.
 	RunsUntil time.Time
-	// IdleTimeout is how long nobody may use it before OnTimeout acts; zero: for
-	// ever.
+	// IdleTimeout is how long it may stay unused before OnTimeout acts; zero: no limit.
 	IdleTimeout time.Duration
-	StayPaused  bool  // only Resume wakes it, not its use
-	Timeline    int64 // grows when its state goes back
-	// Snapshot is the ID of the one that it is paused in or starts from; while it
-	// runs, of the one that its state came from or was last saved in. Empty: none.
+	StayPaused  bool  // only Resume wakes it; use does not
+	Timeline    int64 // grows when it returns to an earlier state
+	// Snapshot is the ID of the Snapshot that it is paused in or starts from. While it
+	// runs, it is the Snapshot that its state came from or was last saved in. Empty:
+	// none.
 	Snapshot string
-	// Origin is the ID of the Snapshot that it was created from, or what it is a fork of;
-	// that may be gone. Empty: none, it was created from Template.
+	// Origin is the ID of the Snapshot that it was created or forked from, which may be
+	// deleted by now. Empty: none, it was created from Template.
 	Origin string
-	// SnapshotAt is since when it has run on from what is in Snapshot.
+	// SnapshotAt is when its state last equalled Snapshot; it has run on since then.
 	SnapshotAt time.Time
-	// CheckpointEvery is how often it is saved while it runs, so that it outlives
-	// the loss of its Boot; zero: never.
+	// CheckpointEvery is the interval at which it is saved while it runs, so that it
+	// survives the loss of its Boot; zero: never.
 	CheckpointEvery time.Duration
-	Restored        Restored // of the last Boot that was lost
+	Restored        Restored // from the last lost Boot
 
-	// MeteredAt is for a write that begins, changes or ends what it is charged
-	// for: when that was, at most the present. Zero: now. It is not kept.
+	// MeteredAt is the time at which a write begins, changes or ends its Rate; not in the
+	// future. Zero: now. It is not stored.
 	MeteredAt time.Time
 
-	Ended   *Certificate // nil until its end is decided
-	Version int64        // of the record; a write names the version it read
+	Ended   *Certificate // nil until its end is recorded
+	Version int64        // of the record; a write passes the version that it read
 }
 
 // To moves s to state, or returns Conflict and leaves s unchanged.
@@ -200,8 +199,8 @@ func (s *Sandbox) To(state State) error {
 	return nil
 }
 
-// Start has a Sandbox whose Boot has just begun to run for its Timeout, but not
-// for longer than the Quota lets it.
+// Start sets the Deadline of a Sandbox whose Boot has just begun: after its Timeout, but
+// within the Quota's SessionLength.
 func (s *Sandbox) Start(q Quota, now time.Time) {
 	s.Deadline, s.RunsUntil = now.Add(s.Timeout), time.Time{}
 	if q.SessionLength > 0 {
@@ -210,7 +209,7 @@ func (s *Sandbox) Start(q Quota, now time.Time) {
 	s.Deadline = s.Bounded(s.Deadline)
 }
 
-// Bounded is a deadline, or the latest that there may be.
+// Bounded returns deadline, or RunsUntil when that is earlier.
 func (s *Sandbox) Bounded(deadline time.Time) time.Time {
 	if !s.RunsUntil.IsZero() && deadline.After(s.RunsUntil) {
 		return s.RunsUntil
@@ -218,11 +217,11 @@ func (s *Sandbox) Bounded(deadline time.Time) time.Time {
 	return deadline
 }
 
-// SetTimeout has the Sandbox time out after timeout, from now if it runs.
-// Exhausted, which leaves it as it was, when the Quota does not let it run for so
+// SetTimeout sets the Timeout and, if the Sandbox runs, moves its Deadline to timeout
+// from now. It returns Exhausted and changes nothing when the Quota does not allow that
 // long.
 func (s *Sandbox) SetTimeout(timeout time.Duration, now time.Time) error {
-	if s.State != Paused { // else its time does not run
+	if s.State != Paused { // while paused, its Timeout does not count down
 		if err := s.RunFor(timeout, now); err != nil {
 			return err
 		}
@@ -231,8 +230,8 @@ func (s *Sandbox) SetTimeout(timeout time.Duration, now time.Time) error {
 	return nil
 }
 
-// RunFor is SetTimeout for this run alone: the next one lasts for Timeout again.
-// A paused Sandbox stays as it is.
+// RunFor is SetTimeout for this run only: the next run uses Timeout again. It does not
+// change a paused Sandbox.
 func (s *Sandbox) RunFor(timeout time.Duration, now time.Time) error {
 	if s.State == Paused {
 		return nil
@@ -246,8 +245,8 @@ func (s *Sandbox) RunFor(timeout time.Duration, now time.Time) error {
 	return nil
 }
 
-// Touch starts the time of the Sandbox anew, as far as the Quota lets it; what is
-// paused is kept for another PausedLife. It never brings the deadline nearer.
+// Touch moves the Deadline to Timeout from now, within the Quota, or to PausedLife from
+// now for a paused Sandbox. It never moves the Deadline earlier.
 func (s *Sandbox) Touch(now time.Time) {
 	deadline := now.Add(PausedLife)
 	if s.State != Paused {
@@ -258,7 +257,7 @@ func (s *Sandbox) Touch(now time.Time) {
 	}
 }
 
-// Live reports whether the Sandbox has not ended and its end is not decided.
+// Live reports whether the Sandbox is neither Stopping nor Ended.
 func (s *Sandbox) Live() bool { return s.State != Stopping && s.State != Ended }
 
 // Boot is one unbroken run of a Sandbox on one Node.

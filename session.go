@@ -19,31 +19,30 @@ const (
 
 // CreateRequest asks for a Sandbox. Zero fields mean the defaults.
 type CreateRequest struct {
-	// ID is the one it will have, for a request that must take effect once: a
-	// second Create with it is a Conflict. Empty: a fresh one.
+	// ID is the ID of the new Sandbox. It makes the request idempotent: a second Create
+	// with it is a Conflict. Empty: a fresh ID.
 	ID       string
 	Template string // empty: "base"
 	Name     string
 	Timeout  time.Duration // zero: DefaultSessionTimeout
-	// IdleTimeout is after which time without use OnTimeout acts; zero: never.
+	// IdleTimeout is the time without use after which OnTimeout acts; zero: never.
 	IdleTimeout time.Duration
 	OnTimeout   OnTimeout // empty: OnTimeoutEnd
 	StayPaused  bool      // once paused, only Resume wakes it
 	// CheckpointEvery is how often it is saved while it runs; zero: never.
 	CheckpointEvery time.Duration
-	// Snapshot is the ID of one to start from, or a name, which means the Tenant's
-	// newest of it; it decides Template and Shape;
-	// Network, Env, User and Cwd are its own unless given here, Env pair by pair.
+	// Snapshot is the ID of the Snapshot to start from, or a name, which selects the
+	// Tenant's newest Snapshot of that name. The Snapshot fixes Template and Shape.
+	// Network, Env, User and Cwd override its values, Env pair by pair.
 	Snapshot string
 	Shape    Shape // zero: DefaultShape
-	// Bandwidth is Limits.Bandwidth; zero: that of the Snapshot, or as much as there
-	// is.
+	// Bandwidth is Limits.Bandwidth; zero: the Snapshot's, or no limit.
 	Bandwidth int64
 	Network   NetworkPolicy // empty: the operator's default
 	Ingress   Ingress
 	Secrets   SecretUses
-	// Volumes are mounted as long as it lives. What starts from a Snapshot has those
-	// of the Snapshot.
+	// Volumes are mounted for the Sandbox's whole life. A Sandbox that starts from a
+	// Snapshot has the Snapshot's Volumes.
 	Volumes  []VolumeMount
 	Metadata map[string]string
 	Env      map[string]string
@@ -51,10 +50,10 @@ type CreateRequest struct {
 	Cwd      string // empty: /workspace
 }
 
-// A Change is what becomes different about a Sandbox that runs. Nil fields stay.
+// A Change updates a running Sandbox. Nil fields stay unchanged.
 type Change struct {
 	Name        *string        // empty: none
-	Timeout     *time.Duration // the deadline becomes so long from now
+	Timeout     *time.Duration // moves the deadline to this long from now
 	IdleTimeout *time.Duration // zero: never
 	OnTimeout   *OnTimeout
 	StayPaused  *bool
@@ -62,7 +61,7 @@ type Change struct {
 	CheckpointEvery *time.Duration
 	Network         *NetworkPolicy
 	Ingress         *Ingress
-	Port            *PortChange // of what Ingress says of one port
+	Port            *PortChange // changes one port of Ingress
 	Secrets         *SecretUses
 	CPUs            *float64
 	MemoryBytes     *int64
@@ -74,43 +73,43 @@ type Change struct {
 	Metadata map[string]*string
 	Env      map[string]*string // of new Processes
 
-	// These are fixed when a Sandbox starts: another value is a Conflict.
+	// These fields are fixed when a Sandbox starts: another value is a Conflict.
 	Template  *string
 	DiskBytes *int64
 	Volumes   *[]VolumeMount // as in a CreateRequest
 }
 
-// Use tells that a Sandbox was used just now.
+// Use reports that a Sandbox was used just now.
 type Use struct {
 	SandboxID string
-	// Output is what its Processes wrote since the last Use, at most the last
-	// MaxOutputTail bytes of it.
+	// Output is the output of its Processes since the last Use, at most its last
+	// MaxOutputTail bytes.
 	Output []byte
 }
 
 // ListQuery selects Sandboxes of one Tenant, newest first.
 type ListQuery struct {
-	States      []State           // empty: all that have not ended
+	States      []State           // empty: all but Ended
 	Metadata    map[string]string // every pair must match
 	Template    string            // a name without tag and version; empty: any
-	From        time.Time         // created then or later; zero: whenever
+	From        time.Time         // created at or after; zero: no bound
 	OldestFirst bool
 	Limit       int    // 1 to 100; zero: 100
-	Cursor      string // from an earlier Page in the same order; empty: the beginning
+	Cursor      string // Page.Next of the same order; empty: first page
 }
 
 // Page is one page of a list.
 type Page struct {
 	Sandboxes []Sandbox
-	Next      string // empty: no more
+	Next      string // empty: last page
 }
 
-// Sandboxes is the whole session manager: the life of every Sandbox. It joins the
-// ports below for the code that connects roles; everything else takes the ports whose
-// methods it calls.
+// Sandboxes is the whole session manager, which controls the life of every Sandbox. It
+// joins the ports below for the code that connects roles. Other code depends only on the
+// ports whose methods it calls.
 //
-// In each port, a Tenant's call for an ID or name that another Tenant owns answers
-// exactly as for an absent one: NotFound. Methods are safe for concurrent use.
+// In each port, an ID or name that another Tenant owns is NotFound, exactly as if it did
+// not exist. Methods are safe for concurrent use.
 type Sandboxes interface {
 	SandboxReader
 	Lifecycle
@@ -123,91 +122,88 @@ type Sandboxes interface {
 // SandboxReader reads the Sandboxes of a Tenant and changes nothing. The rules of
 // Sandboxes apply.
 type SandboxReader interface {
-	// Get returns a Sandbox by ID or name, also an ended one by ID as long as
-	// its Certificate is kept.
+	// Get returns a Sandbox by ID or name. An ended Sandbox is found by ID while its
+	// Certificate is kept.
 	Get(ctx context.Context, tenant TenantID, idOrName string) (Sandbox, error)
-	// Settled is Get, but waits for a create, pause or resume that is under way.
+	// Settled is Get, but first waits for a create, pause or resume in progress.
 	Settled(ctx context.Context, tenant TenantID, idOrName string) (Sandbox, error)
 	List(ctx context.Context, tenant TenantID, query ListQuery) (Page, error)
-	// Counts returns how many Sandboxes a Tenant has in each State that is not
-	// Ended.
+	// Counts returns the number of a Tenant's Sandboxes in each State but Ended.
 	Counts(ctx context.Context, tenant TenantID) (map[State]int, error)
-	// Idle returns how many running Sandboxes of a Tenant nobody has used for
-	// IdleAfter, as far as the present process of the session manager knows.
+	// Idle returns the number of a Tenant's running Sandboxes that were not used for
+	// IdleAfter. It counts only use that the current session-manager process has seen.
 	Idle(ctx context.Context, tenant TenantID) (int, error)
 }
 
-// Lifecycle starts, pauses, resumes and ends Sandboxes. The rules of Sandboxes apply;
-// of concurrent calls for one Sandbox one moves it at a time.
+// Lifecycle starts, pauses, resumes and ends Sandboxes. The rules of Sandboxes apply.
+// Concurrent calls for one Sandbox are serialized.
 type Lifecycle interface {
-	// Create records, starts and binds a Sandbox, and returns it running.
-	// A name in use is a Conflict, no room Exhausted, a Template that is not
-	// there NotFound, and a Volume that is not there Invalid.
+	// Create records, starts and binds a Sandbox, and returns it running. A name in use
+	// is a Conflict, lack of capacity Exhausted, an unknown Template NotFound, and an
+	// unknown Volume Invalid.
 	Create(ctx context.Context, tenant TenantID, req CreateRequest) (Sandbox, error)
-	// Ensure returns the Tenant's running Sandbox of req.Name, whatever the rest
-	// of req says, or creates it. A name is required. One that is just starting
-	// is waited for, one that is paused resumes.
+	// Ensure returns the Tenant's running Sandbox of req.Name and ignores the rest of
+	// req, or creates the Sandbox. A name is required. Ensure waits for a starting
+	// Sandbox and resumes a paused one.
 	Ensure(ctx context.Context, tenant TenantID, req CreateRequest) (sb Sandbox, created bool, err error)
-	// Pause saves a running Sandbox and lets go of all it runs on. It returns the
-	// paused record once the state is safe on disk; what happens with a client
-	// that leaves earlier is the same. One that is paused is returned as it is. When
-	// it cannot be saved it runs on. Unsupported when the Engine cannot pause,
-	// Exhausted when there is no room.
+	// Pause saves a running Sandbox and frees its Boot. It returns the paused record once
+	// the state is safe on disk; it completes even if the client disconnects earlier. A
+	// paused Sandbox is returned unchanged. If saving fails, the Sandbox keeps running.
+	// Unsupported when the Engine cannot pause, Exhausted when there is no room.
 	Pause(ctx context.Context, tenant TenantID, idOrName string, filesOnly bool) (Sandbox, error)
-	// Resume returns a paused Sandbox once it runs again. One that runs is
-	// returned as it is. Of concurrent calls one resumes and all others return
-	// what it made. When it cannot resume it stays paused: Conflict says that its
-	// saved state is damaged or gone, Exhausted and Unavailable may pass.
+	// Resume resumes a paused Sandbox and returns it once it runs. A running Sandbox is
+	// returned unchanged. Concurrent calls share one resume and its result. If the resume
+	// fails, the Sandbox stays paused: Conflict means that its saved state is damaged or
+	// gone; Exhausted and Unavailable may be transient.
 	Resume(ctx context.Context, tenant TenantID, idOrName string) (Sandbox, error)
-	// Reboot is Resume from the files alone: what was running when the Sandbox was
-	// paused is gone, and none of it runs for a moment. Files are as a machine
-	// finds them whose power was cut.
+	// Reboot is Resume from the files alone. Processes that ran when the Sandbox was
+	// paused are gone and never run again. The files are in the state that a power cut
+	// would leave.
 	Reboot(ctx context.Context, tenant TenantID, idOrName string) (Sandbox, error)
-	// End ends a Sandbox and returns its last record once nothing of it runs.
-	// Ending one that has ended is NotFound.
+	// End ends a Sandbox and returns its last record once nothing of it runs. Ending an
+	// ended Sandbox is NotFound.
 	End(ctx context.Context, tenant TenantID, idOrName string, cause Cause) (Sandbox, error)
 }
 
 // Updates changes settings and deadlines of Sandboxes without starting, pausing or
 // ending them. The rules of Sandboxes apply.
 type Updates interface {
-	// Update changes a running or paused Sandbox and returns it changed, or
-	// returns an error and leaves it, or soon leaves it, as it was. Conflict says
-	// what cannot change.
+	// Update changes a running or paused Sandbox and returns the new record. On error the
+	// Sandbox is unchanged, or is soon reverted. Conflict names the field that cannot
+	// change.
 	Update(ctx context.Context, tenant TenantID, idOrName string, change Change) (Sandbox, error)
-	// SetTimeout moves the deadline to timeout from now, nearer or farther.
-	// timeout must be in (0, MaxTimeout]; an ended Sandbox is a Conflict. For a
-	// paused one it begins when it resumes, and a pause or resume that is under way is
-	// waited for. Exhausted when the Quota does not let it run for so long.
+	// SetTimeout moves the deadline to timeout from now, nearer or farther. timeout must
+	// be in (0, MaxTimeout]; an ended Sandbox is a Conflict. For a paused Sandbox the
+	// timeout begins when it resumes. SetTimeout waits for a pause or resume in progress.
+	// Exhausted when the Quota does not allow that long.
 	SetTimeout(ctx context.Context, tenant TenantID, idOrName string, timeout time.Duration) (Sandbox, error)
-	// RunFor is SetTimeout for the present run alone: the Sandbox keeps its Timeout,
-	// with which the next run begins. A paused one stays as it is.
+	// RunFor is SetTimeout for the current run only: the Sandbox keeps its Timeout for
+	// the next run. It does not change a paused Sandbox.
 	RunFor(ctx context.Context, tenant TenantID, idOrName string, timeout time.Duration) (Sandbox, error)
-	// Touch starts the time of a running Sandbox anew: its deadline becomes
-	// Timeout from now, unless it is later or the Quota does not let it be, and it
-	// was used just now. A paused one is kept for another PausedLife. A pause or
-	// resume that is under way is waited for.
+	// Touch counts as use of a running Sandbox and moves its deadline to Timeout from
+	// now, within the Quota, but never earlier. A paused Sandbox is kept for another
+	// PausedLife. Touch waits for a pause or resume in progress.
 	Touch(ctx context.Context, tenant TenantID, idOrName string) (Sandbox, error)
-	// SecretChanged tells that a Tenant's Secret has another value, or none any
-	// more. It returns when all Sandboxes that use it and run have taken that, or
-	// will take it soon.
+	// SecretChanged reports that a Tenant's Secret has a new value or was deleted. It
+	// returns when all running Sandboxes that use the Secret have applied that, or will
+	// soon.
 	SecretChanged(ctx context.Context, tenant TenantID, name string) error
-	// Used tells of Sandboxes that were used; unknown ones are ignored. Whoever
-	// lets requests through to Sandboxes calls it every UseEvery for those that
-	// had one since, or have one under way.
+	// Used reports Sandboxes that were used; unknown ones are ignored. A proxy of
+	// requests to Sandboxes calls it every UseEvery for the Sandboxes that had a request
+	// since then, or have one in progress.
 	Used(ctx context.Context, uses []Use) error
 }
 
-// IdleAfter is how long after its last use a running Sandbox counts as idle.
+// IdleAfter is the time after its last use from which a running Sandbox counts as idle.
 const IdleAfter = 30 * time.Second
 
-// UseEvery is how often the use of Sandboxes is told; see Sandboxes.Used.
+// UseEvery is the interval at which use of Sandboxes is reported; see Sandboxes.Used.
 const UseEvery = 500 * time.Millisecond
 
 var namePattern = lazily(`^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$`)
 
-// Check returns Invalid, saying what to change, when the request breaks a rule
-// that needs no other knowledge than the request.
+// Check returns Invalid, saying what to change, when the request breaks a rule that can
+// be checked from the request alone.
 func (r CreateRequest) Check() error {
 	if r.ID != "" && !ValidSandboxID(r.ID) {
 		return Errorf(Invalid, "the sandbox ID is not one")
@@ -275,7 +271,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// CheckTimeout returns Invalid for a time that no Sandbox may run for.
+// CheckTimeout returns Invalid unless d is in (0, MaxTimeout].
 func CheckTimeout(d time.Duration) error {
 	if d <= 0 || d > MaxTimeout {
 		return Errorf(Invalid, "timeout_seconds must be more than 0 and at most %d", int(MaxTimeout.Seconds()))
@@ -290,8 +286,8 @@ func checkIdleTimeout(d time.Duration) error {
 	return nil
 }
 
-// checkPlace checks the form of a user and a folder; whether they are there
-// only the Guest knows.
+// checkPlace checks the form of a user and a folder. Only the Guest knows whether they
+// exist.
 func checkPlace(user, cwd string) error {
 	const maxUser, maxCwd = 64, 4096
 	if len(user) > maxUser || strings.ContainsRune(user, 0) {
@@ -303,9 +299,9 @@ func checkPlace(user, cwd string) error {
 	return nil
 }
 
-// Apply returns s as c makes it at the time now, or Invalid for a bad value, or
-// Conflict for what cannot change while s runs. It does not ask for the State.
-// The Revision grows when the Boot must be told.
+// Apply returns s with the Change c applied at the time now. It returns Invalid for a bad
+// value and Conflict for a field that cannot change while s runs. It does not check the
+// State. The Revision grows when the Boot must learn of the change.
 func (c Change) Apply(s Sandbox, now time.Time) (Sandbox, error) {
 	if err := c.checkFixed(s); err != nil {
 		return s, err
@@ -353,7 +349,7 @@ func (c Change) Apply(s Sandbox, now time.Time) (Sandbox, error) {
 	return next, nil
 }
 
-// checkFixed returns Conflict for what is fixed when a Sandbox starts.
+// checkFixed returns Conflict if c changes a field that is fixed when a Sandbox starts.
 func (c Change) checkFixed(s Sandbox) error {
 	if c.Template != nil && *c.Template != s.Template {
 		return Errorf(Conflict, "the template cannot change: it is what the sandbox was started from; create another one from %q", *c.Template)
@@ -367,7 +363,7 @@ func (c Change) checkFixed(s Sandbox) error {
 	return nil
 }
 
-// hasVolumes reports whether s has these mounted and no others, told by name or
+// hasVolumes reports whether s has exactly the asked Volumes mounted, matched by name or
 // ID.
 func (s Sandbox) hasVolumes(asked []VolumeMount) bool {
 	has := func(m VolumeMount) bool {
@@ -376,7 +372,7 @@ func (s Sandbox) hasVolumes(asked []VolumeMount) bool {
 	return len(asked) == len(s.Volumes) && !slices.ContainsFunc(s.Volumes, func(m VolumeMount) bool { return !has(m) })
 }
 
-// checkChanged checks what s has other than before.
+// checkChanged checks the fields of s that may differ from before.
 func (s Sandbox) checkChanged(before Sandbox) error {
 	if s.Limits != before.Limits {
 		if err := s.Shape.CheckLimits(s.Limits); err != nil {
@@ -398,8 +394,7 @@ func set[T any](field *T, value *T) {
 	}
 }
 
-// merged returns a copy of m with the pairs of change, or without those that
-// are nil there.
+// merged returns a copy of m with the pairs of change set; a nil value removes its key.
 func merged(m map[string]string, change map[string]*string) map[string]string {
 	out := maps.Clone(m)
 	for k, v := range change {
@@ -441,7 +436,7 @@ var envNamePattern = lazily(`^[A-Za-z_][A-Za-z0-9_]*$`)
 // CheckEnv returns Invalid when env cannot be the environment of a Process.
 func CheckEnv(env map[string]string) error {
 	size := 0
-	for _, k := range slices.Sorted(maps.Keys(env)) { // of several wrong ones always the same is told
+	for _, k := range slices.Sorted(maps.Keys(env)) { // sorted, so that the same error is reported each time
 		v := env[k]
 		if !envNamePattern.MatchString(k) {
 			return Errorf(Invalid, "%q is not a name for an environment variable: use letters, digits and '_', not beginning with a digit", k)
