@@ -2,6 +2,6 @@ package sandbox
 
 import "syscall"
 
-// GuestMemorySignal is what an Engine that kills Processes to make room sends to
-// the Guest first, so that it can say why they ended.
+// GuestMemorySignal is the signal that an Engine sends to the Guest before it kills
+// Processes to free memory, so that the Guest can report why they ended.
 const GuestMemorySignal = syscall.SIGUSR1

@@ -7,57 +7,57 @@ import (
 	"time"
 )
 
-// Binding is what Bind gives to a Boot: the call that opens its life under an
-// owner. No user Process starts before it.
+// Binding is the argument of Bind, the call that gives a Boot to an owner. No user
+// Process starts before Bind.
 type Binding struct {
 	SandboxID   string
 	BootNumber  int64
 	Tenant      TenantID
 	Template    string
-	AccessToken string // for the E2B services inside; derived, never stored; empty: they ask for none
+	AccessToken string // for the E2B services inside; derived, never stored; empty: none required
 	Env         map[string]string
 	User        string // default user of Processes; empty: "user"
 	Cwd         string // default working directory; empty: /workspace
 	Network     NetworkPolicy
 	Secrets     SecretBinding
-	// Volumes are mounted before any Process of the owner starts or goes on; never
-	// changed by Update.
+	// Volumes are mounted before any Process of the owner starts or continues. Update
+	// never changes them.
 	Volumes  []VolumeBinding
 	Limits   Limits
 	Timeline int64
-	Revision int64 // grows with every change of what the Boot is told
-	// Restored says that the Boot started from saved memory: its Guest may
-	// have had another owner, and the clock stood still. The Node sets it.
+	Revision int64 // grows with every change that the Boot must learn
+	// Restored is set by the Node when the Boot started from saved memory. Its Guest may
+	// have had another owner, and its clock stood still.
 	Restored bool
 }
 
 // StartRequest asks a Node for a Boot.
 type StartRequest struct {
-	BootID  string // the name it will have when it starts cold; a pooled Boot keeps its own
+	BootID  string // ID for a cold start; a pooled Boot keeps its own
 	Image   string
 	Shape   Shape
 	Binding Binding
-	// From is the Snapshot to start from; empty: the Image alone. Then no
-	// pooled Boot serves, and nothing of the Snapshot's Processes runs before
-	// the Boot is bound. See Pauser for what a state that does not fit is.
+	// From is the Snapshot to start from; empty: the Image alone. With a Snapshot, no
+	// pooled Boot is used, and none of the Snapshot's Processes runs before the Boot is
+	// bound. Pauser lists the errors for a state that does not fit.
 	From string
 }
 
 // SaveRequest asks a Node to save a Boot.
 type SaveRequest struct {
 	Boot     BootRef
-	Snapshot string // Snapshot ID, the name of the saved state
+	Snapshot string // Snapshot ID; names the saved state
 	Memory   bool   // Processes and memory too; false: only files
-	Freeze   bool   // leave the Boot frozen after: a pause
+	Freeze   bool   // leave the Boot frozen afterwards, as a pause does
 }
 
-// FilesRequest asks a Node to save the files of a saved state alone.
+// FilesRequest asks a Node to copy only the files of a saved state.
 type FilesRequest struct {
 	Tenant   TenantID
 	From     string // Snapshot ID of a state with memory
 	Image    string // of that state
-	Shape    Shape  // that the state's own covers
-	Snapshot string // Snapshot ID, the name of the new state
+	Shape    Shape  // covered by the state's own Shape
+	Snapshot string // Snapshot ID; names the new state
 }
 
 // Started is a Node's answer to a StartRequest.
@@ -67,7 +67,7 @@ type Started struct {
 }
 
 // Nodes reaches the Nodes of this installation. It joins the ports below for the code
-// that connects roles; everything else takes the ports whose methods it calls.
+// that connects roles. Other code depends only on the ports whose methods it calls.
 //
 // In each port, node is a Node's name; an unknown or silent one is Unavailable. Methods
 // are safe for concurrent use.
@@ -83,70 +83,68 @@ type Nodes interface {
 // NodeBoots starts, changes, counts and stops the Boots of Sandboxes on Nodes. The rules of
 // Nodes apply.
 type NodeBoots interface {
-	// Start claims a Boot from the Node's Pool, or starts one cold, and binds
-	// it. It is repeatable: for a Sandbox and Boot number that are bound here
-	// already it returns the same Boot. A Boot number older than one seen for
-	// the Sandbox is a Conflict. On error the Node keeps nothing of the
-	// request.
+	// Start claims a Boot from the Node's Pool, or starts one cold, and binds it. It is
+	// idempotent: for a Sandbox and Boot number that are already bound here it returns
+	// the same Boot. A Boot number older than one seen for the Sandbox is a Conflict. On
+	// error the Node keeps nothing of the request.
 	Start(ctx context.Context, node string, req StartRequest) (Started, error)
-	// Update tells a bound Boot what changed of its Binding: environment, default
-	// user and folder, network policy, secrets, limits. It is repeatable; a Revision
-	// older than one that the Boot has is a Conflict, and so are another Boot
-	// number and what Engine.SetLimits calls one. After an error some of it may
-	// be in force: repeat it, or tell something newer.
+	// Update sends changes of its Binding to a bound Boot: environment, default user and
+	// folder, network policy, secrets, limits. It is idempotent. A Revision older than
+	// the Boot's is a Conflict, and so are a different Boot number and a Conflict of
+	// Engine.SetLimits. After an error part of the change may be in force: repeat it, or
+	// send a newer Revision.
 	Update(ctx context.Context, node, bootID string, b Binding) error
 	// Stop ends a Boot, frozen or not; an unknown one is a success.
 	Stop(ctx context.Context, node, bootID string, grace time.Duration) error
 	// Boots returns the bound Boots of the Node, which may have been bound
 	// before its present process began.
 	Boots(ctx context.Context, node string) ([]BoundBoot, error)
-	// Traffic returns what the bound Boots of the Node carried since they started,
-	// also those that ended within TrafficMemory.
+	// Traffic returns the traffic of the Node's bound Boots since they started, including
+	// Boots that ended within TrafficMemory.
 	Traffic(ctx context.Context, node string) ([]BootTraffic, error)
 }
 
-// NodeSaves saves Boots, and keeps and carries what was saved. The rules of Nodes
-// apply.
+// NodeSaves saves Boots, and keeps, exports and imports the saved states. The rules of
+// Nodes apply.
 type NodeSaves interface {
-	// Save saves a Boot, which must be the one that is named, as Dial asks for.
-	// It is repeatable: the same Snapshot of the same Boot is what it was the
-	// first time. On error nothing is left of it and the Boot runs on. A Boot
-	// that was frozen and goes on after all has its Snapshot deleted first: the
-	// state is no longer what it is now. Unsupported where the Engine cannot.
+	// Save saves a Boot. The Boot must match the BootRef, as for Dial. Save is
+	// idempotent: repeating it for the same Snapshot and Boot returns the first result.
+	// On error no state is left and the Boot keeps running. Before a frozen Boot
+	// continues after all, its Snapshot must be deleted, because the Boot's state will
+	// differ from it. Unsupported where the Engine cannot save.
 	Save(ctx context.Context, node string, r SaveRequest) (Saved, error)
-	// SaveFiles makes a state without memory of one with memory, which stays. No
-	// Process of it runs meanwhile. On error nothing is left of the new one. See
-	// Pauser for what a state that does not fit is. Unsupported where the Engine
-	// cannot.
+	// SaveFiles copies a state with memory to a new state without memory. The original
+	// stays, and none of its Processes runs meanwhile. On error nothing is left of the
+	// new state. Pauser lists the errors for a state that does not fit. Unsupported where
+	// the Engine cannot.
 	SaveFiles(ctx context.Context, node string, r FilesRequest) (Saved, error)
-	// Thaw has a Boot that Save left frozen run on. It is repeatable.
+	// Thaw lets a Boot that Save left frozen continue. It is idempotent.
 	Thaw(ctx context.Context, node string, boot BootRef) error
 	// DeleteSaved removes the state of a Snapshot; an unknown one is a success.
 	DeleteSaved(ctx context.Context, node, snapshot string) error
 	// ListSaved returns the Snapshot IDs of all states that the Node keeps.
 	ListSaved(ctx context.Context, node string) ([]string, error)
-	// ExportSaved writes the state of a Snapshot to w, as Porter does. ImportSaved
-	// makes what it wrote that of another Snapshot. Exhausted when the Node does
-	// as much of that as it can, Unsupported where the Engine cannot.
+	// ExportSaved writes the state of a Snapshot to w, as Porter does. ImportSaved reads
+	// such an export as the state of another Snapshot. Exhausted when the Node runs too
+	// many of these at once, Unsupported where the Engine cannot.
 	ExportSaved(ctx context.Context, node, snapshot string, image bool, w io.Writer) error
 	ImportSaved(ctx context.Context, node string, tenant TenantID, snapshot string, r io.Reader) (Saved, error)
 }
 
 // BootDialer connects to programs inside Boots. The rules of Nodes apply.
 type BootDialer interface {
-	// Dial connects to a TCP port inside the Boot, which must be the Boot of
-	// that number of that Sandbox; another number is a Conflict, and one of
-	// another Tenant is not there: NotFound.
+	// Dial connects to a TCP port inside the Boot, which must have the Sandbox and number
+	// in the BootRef. A different number is a Conflict, a different Tenant NotFound.
 	Dial(ctx context.Context, node string, to BootRef, port uint16) (net.Conn, error)
 }
 
-// NodeReports shows users and operators what Nodes decided and how they are. The rules of
-// Nodes apply.
+// NodeReports returns network decisions and statistics of Nodes, for users and operators.
+// The rules of Nodes apply.
 type NodeReports interface {
-	// NetworkLog returns what the network policies of a Boot decided. It is told
-	// as Dial is of which Boot.
+	// NetworkLog returns the decisions of a Boot's network policies. It matches the
+	// BootRef as Dial does.
 	NetworkLog(ctx context.Context, node string, of BootRef) (NetworkLog, error)
-	// Stats returns the Node's present numbers.
+	// Stats returns the Node's current statistics.
 	Stats(ctx context.Context, node string) (NodeStats, error)
 }
 
@@ -164,7 +162,7 @@ type BoundBoot struct {
 	Revision int64 // of the Binding that is in force
 }
 
-// BootTraffic is what a bound Boot carried.
+// BootTraffic is the traffic of a bound Boot.
 type BootTraffic struct {
 	BootRef
 	Traffic
@@ -173,16 +171,16 @@ type BootTraffic struct {
 // BootEnd is a Node's report that a bound Boot ended by itself.
 type BootEnd struct {
 	BootRef
-	Node  string // that tells it
+	Node  string // that reports it
 	Cause Cause
 	At    time.Time
 }
 
-// BootEnds takes the reports of Nodes.
+// BootEnds receives the reports of Nodes about ended Boots.
 type BootEnds interface {
-	// BootEnded ends the Sandbox of a Boot that ended by itself, with the cause
-	// told. A report of a Boot that is no longer the Sandbox's, or that another
-	// Node runs, is ignored. The Node repeats a report until this returns nil.
+	// BootEnded ends the Sandbox of a Boot that ended by itself, with the reported cause.
+	// A report about a Boot that the Sandbox no longer has, or that another Node runs, is
+	// ignored. The Node repeats a report until this returns nil.
 	BootEnded(ctx context.Context, e BootEnd) error
 }
 
@@ -192,7 +190,7 @@ type NodeStats struct {
 	Engine   Features
 	Bound    int // Boots that belong to Sandboxes
 	Pools    []PoolStats
-	Ready    bool     // images there and Pools at their minimum
+	Ready    bool     // images are present and Pools at their minimum
 	NotReady []string // why not, a sentence each
 }
 
@@ -202,24 +200,24 @@ type PoolStats struct {
 	Shape    Shape
 	Idle     int // ready to be claimed
 	Starting int
-	Wanted   int // idle ones wanted now, as demand and the memory of the host allow
+	Wanted   int // current target for Idle, from demand and host memory
 	Min, Max int
 	Hits     int64 // claims served from the Pool
-	Misses   int64 // claims that had to start cold
+	Misses   int64 // claims that started cold
 }
 
-// Placement chooses Nodes. It holds no state that decides: a Node may refuse
-// with Exhausted, and then the next one is tried.
+// Placement chooses Nodes. Its choice is a hint: a Node may refuse with Exhausted, and
+// then the next Node is tried.
 type Placement interface {
-	// Place returns the names of Nodes to try, best first. None is Exhausted.
+	// Place returns the names of Nodes to try, best first; Exhausted when there are none.
 	Place(ctx context.Context, image string, shape Shape) ([]string, error)
 }
 
 // Images knows the Template versions that Sandboxes can start from.
 type Images interface {
-	// Resolve returns the digest that template, NAME, NAME:TAG or NAME@DIGEST,
-	// means to a Tenant: of its own Templates, or else of the operator's public
-	// ones, which alone the empty Tenant has. NotFound when there is none,
+	// Resolve returns the digest of template (NAME, NAME:TAG or NAME@DIGEST) for a
+	// Tenant. The Tenant's own Templates take precedence over the operator's public ones;
+	// the empty Tenant has only the public ones. NotFound when no Template matches,
 	// Unavailable while its first build runs.
 	Resolve(ctx context.Context, tenant TenantID, template string) (digest string, err error)
 }

@@ -42,7 +42,7 @@ type OnTimeout string
 
 const (
 	OnTimeoutEnd        OnTimeout = "end"         // end the Sandbox
-	OnTimeoutPause      OnTimeout = "pause"       // it pauses
+	OnTimeoutPause      OnTimeout = "pause"       // pause it
 	OnTimeoutPauseFiles OnTimeout = "pause_files" // pause it without its memory
 )
 
@@ -71,7 +71,7 @@ const (
 	CauseRefused    Cause = "refused"     // its create was refused with a retry delay; nothing of it ran
 	CauseDeadline   Cause = "deadline"    // its timeout passed
 	CauseIdle       Cause = "idle"        // nothing used it for its idle timeout
-	CauseOOM        Cause = "oom"         // memory ran out and killing Processes did not help
+	CauseOOM        Cause = "oom"         // memory ran out and no Process could be killed to free some
 	CauseGuestExit  Cause = "guest_exit"  // the Guest exited because its user made it
 	CauseEngineLost Cause = "engine_lost" // its Boot died
 	CauseNodeLost   Cause = "node_lost"   // its Node is gone
