@@ -10,51 +10,51 @@ import (
 const (
 	// PausedLife is how long a Sandbox stays paused before it ends.
 	PausedLife = 30 * 24 * time.Hour
-	// MaxSnapshots is how many Snapshots a Tenant may have.
+	// MaxSnapshots bounds the Snapshots of a Tenant.
 	MaxSnapshots = 20000
-	// MaxForks is how many Sandboxes one Fork makes.
+	// MaxForks bounds the Sandboxes that one Fork makes.
 	MaxForks = 100
 )
 
-// SnapshotState is where a Snapshot is in its life.
+// SnapshotState is a Snapshot's position in its life cycle.
 type SnapshotState string
 
 const (
-	SnapshotSaving   SnapshotState = "saving"   // recorded, its bytes perhaps not there
-	SnapshotReady    SnapshotState = "ready"    // whole, and never changed again
-	SnapshotDeleting SnapshotState = "deleting" // given up, its bytes perhaps still there
+	SnapshotSaving   SnapshotState = "saving"   // recorded; its bytes may not exist yet
+	SnapshotReady    SnapshotState = "ready"    // complete and immutable
+	SnapshotDeleting SnapshotState = "deleting" // deleted; its bytes may still exist
 )
 
-// Snapshot is the saved state of one Sandbox at one moment: its files, and its
-// memory if that was saved too. The Sandbox can resume from it or go back to it,
-// and any number of others can start from it.
+// Snapshot is the saved state of one Sandbox at one moment: its files, and its memory if
+// that was saved too. The Sandbox can resume from it or roll back to it, and any number
+// of other Sandboxes can start from it.
 type Snapshot struct {
 	ID        string
 	Tenant    TenantID
-	SandboxID string // whose state it is; that Sandbox may have ended
-	// Parent is the Snapshot that this state came from; empty: none. When one is
-	// deleted its own parent takes its place.
+	SandboxID string // owner of the state; that Sandbox may have ended
+	// Parent is the Snapshot that this state came from; empty: none. When the parent is
+	// deleted, its own parent takes its place.
 	Parent string
-	// Name is NAME or NAME:TAG, unique among those of one Sandbox; may be empty.
+	// Name is NAME or NAME:TAG, unique among the Snapshots of one Sandbox; may be empty.
 	Name string
-	// Kept says that it stays until somebody deletes it. Others stay for as long
-	// as a Sandbox that has not ended refers to them.
+	// Kept Snapshots stay until they are deleted. Others stay while a Sandbox that has
+	// not ended refers to them.
 	Kept bool
-	// Layer names the steps of a Template's build that made it. Then it is what builds
-	// go on from: ListSnapshots shows it only to who asks for layers, it counts for no
-	// Quota, and it goes as LayersBeyond says. Empty: it is none.
+	// Layer identifies the steps of a Template's build that made it. A layer is a cache
+	// for builds: ListSnapshots returns it only to a query for layers, it counts for no
+	// Quota, and LayersBeyond decides when it is deleted. Empty: not a layer.
 	Layer     string
-	UsedAt    time.Time // of a Layer: when it was made, or a Sandbox last started from it
+	UsedAt    time.Time // of a layer: when it was made, or a Sandbox last started from it
 	State     SnapshotState
 	CreatedAt time.Time
-	Node      string // that has its bytes
+	Node      string // that stores its bytes
 	Bytes     int64  // on disk
-	Memory    bool   // memory was saved too; otherwise what starts from it boots
-	Build     string // of the engine, which alone can restore memory
+	Memory    bool   // memory was saved too; otherwise a Sandbox that starts from it boots
+	Build     string // of the engine; only the same build can restore the memory
 	Digest    string // of the engine's manifest
 
-	// What it was saved from, and what is started from it has unless it is asked
-	// for otherwise.
+	// Properties of the Sandbox that it was saved from. A Sandbox that starts from it has
+	// the same unless its request overrides them.
 	Template string
 	Image    string
 	Shape    Shape
@@ -64,177 +64,177 @@ type Snapshot struct {
 	User     string
 	Cwd      string
 	Timeline int64
-	// Volumes are those that what is started from it has; one may be gone by then.
+	// Volumes are mounted in a Sandbox that starts from it; one may have been deleted by
+	// then.
 	Volumes []VolumeMount
 
-	Uses    int   // Sandboxes that have not ended and refer to it; read, never written
-	Version int64 // of the record; a write names the version it read
+	Uses    int   // number of Sandboxes that have not ended and refer to it; read-only
+	Version int64 // of the record; a write passes the version that it read
 }
 
 // SnapshotRequest asks for a Snapshot of a Sandbox.
 type SnapshotRequest struct {
-	// ID is the one it will have, for a request that must take effect once. Empty:
-	// a fresh one.
+	// ID is the ID of the new Snapshot and makes the request idempotent. Empty: a fresh
+	// ID.
 	ID        string
 	Name      string // may be empty
 	FilesOnly bool   // leave memory out
-	// TakeName has a Snapshot of the running Sandbox that has Name lose it to this
-	// one, instead of a Conflict.
+	// TakeName moves Name from the running Sandbox's Snapshot that has it to this one,
+	// instead of a Conflict.
 	TakeName bool
-	// Layer is Snapshot.Layer: 64 lower-case hex digits, and no name. Empty: none.
+	// Layer is Snapshot.Layer: 64 lower-case hex digits, without a Name. Empty: none.
 	Layer string
 }
 
 // SnapshotQuery selects Snapshots of one Tenant, newest first.
 type SnapshotQuery struct {
-	SandboxID string // empty: of all its Sandboxes, also ended ones
+	SandboxID string // empty: all Sandboxes of the Tenant, ended ones too
 	Name      string // empty: any
-	Tags      bool   // those too that have Name with a tag
-	Kept      bool   // only those that somebody asked for
-	Layers    bool   // those with a Layer, instead of those without
+	Tags      bool   // include Snapshots that have Name with a tag
+	Kept      bool   // only Snapshots that are Kept
+	Layers    bool   // only layers, which are left out otherwise
 	Limit     int    // 1 to 100; zero: 100
-	Cursor    string // from an earlier SnapshotPage; empty: the beginning
+	Cursor    string // SnapshotPage.Next; empty: first page
 }
 
 // SnapshotPage is one page of a list.
 type SnapshotPage struct {
 	Snapshots []Snapshot
-	Next      string // empty: no more
+	Next      string // empty: last page
 }
 
-// ForkRequest asks for copies of a Sandbox. Zero fields mean what the original
-// has.
+// ForkRequest asks for copies of a Sandbox. Zero fields keep the original's values.
 type ForkRequest struct {
-	// ID is what those of the copies are made from, for a request that must take
-	// effect once. Empty: fresh ones.
+	// ID is the base of the copies' IDs and makes the request idempotent. Empty: fresh
+	// IDs.
 	ID    string
 	Count int // 1 to MaxForks
-	// Name is that of a single copy; of several the beginning, followed by "-1"
-	// and so on. Empty: none.
+	// Name is the name of a single copy, or the prefix for several, followed by "-1" and
+	// so on. Empty: no names.
 	Name        string
 	Timeout     time.Duration
 	IdleTimeout *time.Duration // zero: never
 	OnTimeout   OnTimeout
 	StayPaused  *bool
 	Network     NetworkPolicy
-	// Secrets are those of the copies; nil: none, or with KeepSecrets the
-	// original's.
+	// Secrets are the copies' Secrets; nil: none, or with KeepSecrets the original's.
 	Secrets     *SecretUses
 	KeepSecrets bool
-	// Metadata and Env change these pairs of the original's and leave the others;
-	// nil removes one.
+	// Metadata and Env override these pairs of the original and keep the others; nil
+	// removes a pair.
 	Metadata map[string]*string
 	Env      map[string]*string
 }
 
-// ImportRequest asks for a Snapshot of a file that ExportSnapshot wrote.
+// ImportRequest asks for a Snapshot from a file that ExportSnapshot wrote.
 type ImportRequest struct {
-	// ID is the one it will have, for a request that must take effect once. Empty:
-	// a fresh one.
+	// ID is the ID of the new Snapshot and makes the request idempotent. Empty: a fresh
+	// ID.
 	ID   string
-	Name string // may be empty: the one that it had
+	Name string // empty: the name in the file
 }
 
-// Forked is what became of one copy.
+// Forked is the result of one copy.
 type Forked struct {
 	Sandbox Sandbox
-	Err     error // nil: it runs
+	Err     error // nil: the copy runs
 }
 
 // Snapshots saves the state of Sandboxes and starts from it. The rules of Sandboxes
 // apply.
 type Snapshots interface {
-	// TakeSnapshot saves a running Sandbox, which runs on, or keeps what a paused
-	// one is saved in. A name that the Sandbox has a Snapshot of is a Conflict.
+	// TakeSnapshot saves a running Sandbox, which keeps running, or keeps the Snapshot
+	// that a paused one is saved in. A name that another Snapshot of the Sandbox has is a
+	// Conflict.
 	TakeSnapshot(ctx context.Context, tenant TenantID, idOrName string, req SnapshotRequest) (Snapshot, error)
-	// SnapshotByID returns one that is ready.
+	// SnapshotByID returns a ready Snapshot.
 	SnapshotByID(ctx context.Context, tenant TenantID, id string) (Snapshot, error)
-	// ListSnapshots returns a page of those that are ready.
+	// ListSnapshots returns a page of ready Snapshots.
 	ListSnapshots(ctx context.Context, tenant TenantID, query SnapshotQuery) (SnapshotPage, error)
-	// History returns the Snapshots of a Sandbox and those that they came from,
-	// oldest first: their Parents make a tree.
+	// History returns the Snapshots of a Sandbox and their ancestors, oldest first. Their
+	// Parents form a tree.
 	History(ctx context.Context, tenant TenantID, idOrName string) ([]Snapshot, error)
-	// DeleteSnapshot deletes one and returns its last record; Conflict while a
+	// DeleteSnapshot deletes a Snapshot and returns its last record; Conflict while a
 	// Sandbox is paused in it or starts from it.
 	DeleteSnapshot(ctx context.Context, tenant TenantID, id string) (Snapshot, error)
-	// Rollback has a Sandbox go on from a Snapshot, by ID or name, that is in its
-	// History, and returns it running, in its next Timeline. A running one is paused
-	// first; when the rest fails it stays so.
+	// Rollback restarts a Sandbox from a Snapshot in its History, by ID or name, and
+	// returns it running, in its next Timeline. A running Sandbox is paused first; if a
+	// later step fails, it stays paused.
 	Rollback(ctx context.Context, tenant TenantID, idOrName, snapshot string) (Sandbox, error)
-	// Fork returns copies of a running or paused Sandbox, which itself stays as it
-	// is. Some may fail and others not; the error is of what comes before.
+	// Fork returns copies of a running or paused Sandbox, which is not changed. Each
+	// Forked has the error of its copy; Fork itself returns an error only for the steps
+	// before.
 	Fork(ctx context.Context, tenant TenantID, idOrName string, req ForkRequest) ([]Forked, error)
 }
 
 // SnapshotFiles carries Snapshots between installations, each as one file. The rules of
 // Sandboxes apply.
 type SnapshotFiles interface {
-	// ExportSnapshot writes a Snapshot as one file that ImportSnapshot takes, at
-	// any installation that has its Template's image; with image, which the file then
-	// holds, at any. What was written when it fails is not such a file. Exhausted
-	// when too many are under way.
+	// ExportSnapshot writes a Snapshot as one file for ImportSnapshot. The importing
+	// installation needs the Template's image, unless image includes it in the file. On
+	// error the bytes written so far are not a valid file. Exhausted when too many
+	// exports are in progress.
 	ExportSnapshot(ctx context.Context, tenant TenantID, id string, image bool, file io.Writer) error
-	// ImportSnapshot makes a Snapshot, which is kept, of such a file, and reads it to
-	// its end. It belongs to no Sandbox that is here and came from no other Snapshot.
-	// Invalid when the file is not whole as it was written, Denied when it comes from
-	// an installation that this one does not trust, Conflict when what it needs is
-	// not here: its Template's image, its build of the Engine. Then nothing is left. An
-	// image that comes with it becomes a version of the Tenant's Template of its name.
+	// ImportSnapshot creates a Kept Snapshot from such a file and reads the file to its
+	// end. The Snapshot belongs to no Sandbox here and has no Parent. Invalid when the
+	// file is incomplete or altered, Denied when it comes from an untrusted installation,
+	// Conflict when its Template's image or its build of the Engine is missing here. On
+	// error nothing is left. An image in the file becomes a version of the Tenant's
+	// Template of the same name.
 	ImportSnapshot(ctx context.Context, tenant TenantID, req ImportRequest, file io.Reader) (Snapshot, error)
 }
 
-// SnapshotStore keeps Snapshots. Session-manager alone writes here.
+// SnapshotStore keeps Snapshots. Only session-manager writes here.
 type SnapshotStore interface {
 	SnapshotRecords
 	SnapshotNeeds
-	// InsertSnapshot adds a record at version 1. A Parent that is not there
-	// becomes none. A known ID, and a name that the Sandbox has a Snapshot of, is a
-	// Conflict; Exhausted when the Tenant has MaxSnapshots, and when its Quota has
-	// no room for one that is Kept: none at all while its size is not known.
+	// InsertSnapshot adds a record at version 1. An unknown Parent is cleared. A known ID
+	// is a Conflict, and so is a name that another Snapshot of the Sandbox has. Exhausted
+	// when the Tenant has MaxSnapshots, or when its Quota has no room for a Kept
+	// Snapshot. While the size is unknown, any room left is enough.
 	InsertSnapshot(ctx context.Context, s Snapshot) (Snapshot, error)
-	// UpdateSnapshot writes s, all but Parent, if its stored version is s.Version,
-	// and returns it with the next one; Conflict otherwise, NotFound if there is
-	// none. Exhausted when s becomes Kept and ready by that and the Quota has no room
-	// for all then, exactly, however many write at once.
+	// UpdateSnapshot writes s, all but Parent, if its stored version is s.Version, and
+	// returns it with the next version. Conflict otherwise, NotFound if no record exists.
+	// Exhausted when the write makes s Kept and ready and exceeds the Quota; concurrent
+	// writes cannot exceed it.
 	UpdateSnapshot(ctx context.Context, s Snapshot) (Snapshot, error)
-	// RetireSnapshot records that one is deleted. It is a Conflict while a Sandbox
-	// is paused in it, resumes or starts from it; with loose, of one that is ready,
-	// also while any refers to it that has not ended, and when it is Kept.
+	// RetireSnapshot marks a Snapshot as deleted. Conflict while a Sandbox is paused in
+	// it, or resumes or starts from it. With loose, a ready Snapshot is also a Conflict
+	// if it is Kept, or while any Sandbox that has not ended refers to it.
 	RetireSnapshot(ctx context.Context, id string, loose bool) error
-	// SnapshotsLeft returns those that are saving or deleting, and those that are
-	// not Kept and that no Sandbox refers to which has not ended.
+	// SnapshotsLeft returns the Snapshots to garbage-collect: saving or deleting ones,
+	// and those not Kept that no Sandbox refers to, except ended Sandboxes.
 	SnapshotsLeft(ctx context.Context) ([]Snapshot, error)
 	// SnapshotTenants returns the Tenants that have Snapshots.
 	SnapshotTenants(ctx context.Context) ([]TenantID, error)
-	// DropSnapshot removes a record; those whose Parent it was get its own.
+	// DropSnapshot removes a record; its children get its Parent.
 	DropSnapshot(ctx context.Context, id string) error
 }
 
 // SnapshotRecords reads the records of Snapshots.
 type SnapshotRecords interface {
-	// SnapshotByID returns the record, whoever owns it; callers check Tenant.
+	// SnapshotByID returns the record of any Tenant; callers check Tenant.
 	SnapshotByID(ctx context.Context, id string) (Snapshot, error)
-	// ListSnapshots returns a page of one Tenant's that are ready.
+	// ListSnapshots returns a page of one Tenant's ready Snapshots.
 	ListSnapshots(ctx context.Context, tenant TenantID, query SnapshotQuery) (SnapshotPage, error)
 }
 
-// SnapshotNeeds tells which images and builds of the Engine the Snapshots of all Tenants
+// SnapshotNeeds finds the images and Engine builds that the Snapshots of all Tenants
 // still need.
 type SnapshotNeeds interface {
-	// SnapshotOfImage returns the newest Snapshot, of whatever Tenant, that stands on
-	// an image and is neither a layer nor being deleted; NotFound when there is none.
+	// SnapshotOfImage returns the newest Snapshot of any Tenant that needs an image and
+	// is neither a layer nor being deleted; NotFound when there is none.
 	SnapshotOfImage(ctx context.Context, image string) (Snapshot, error)
-	// SnapshotOfBuild returns some Snapshot, of whatever Tenant, whose memory only that
-	// build of the Engine restores and that is not being deleted; NotFound when there
-	// is none.
+	// SnapshotOfBuild returns some Snapshot of any Tenant that is not being deleted and
+	// whose memory only that build of the Engine restores; NotFound when there is none.
 	SnapshotOfBuild(ctx context.Context, build string) (Snapshot, error)
-	// SnapshotBuilds returns how many Snapshots each build of the Engine has, of
-	// whatever Tenant, in the sense of SnapshotOfBuild.
+	// SnapshotBuilds returns the number of Snapshots of all Tenants that SnapshotOfBuild
+	// would match, by Engine build.
 	SnapshotBuilds(ctx context.Context) (map[string]int, error)
 }
 
-// Check returns Invalid, saying what to change, when the request breaks a rule
-// that needs no other knowledge than the request.
+// Check returns Invalid, saying what to change, when the request breaks a rule that can
+// be checked from the request alone.
 func (r SnapshotRequest) Check() error {
 	if r.ID != "" && !ValidSnapshotID(r.ID) {
 		return Errorf(Invalid, "the snapshot ID is not one")
@@ -248,11 +248,11 @@ func (r SnapshotRequest) Check() error {
 // Check returns Invalid as SnapshotRequest.Check does.
 func (r ImportRequest) Check() error { return SnapshotRequest{ID: r.ID, Name: r.Name}.Check() }
 
-// templatePattern is what a Template may be called by, with its tag or version.
+// templatePattern matches a Template's name with its tag or version.
 var templatePattern = lazily(`^[a-z0-9][a-z0-9._@:-]{0,150}$`)
 
-// CheckOrigin returns Invalid when what s says of what it was saved from, which
-// somebody else wrote, is nothing that a Sandbox can have.
+// CheckOrigin returns Invalid when s has properties that no Sandbox can have. It is for a
+// Snapshot that another installation wrote.
 func (s Snapshot) CheckOrigin() error {
 	if !templatePattern.MatchString(s.Template) {
 		return Errorf(Invalid, "the snapshot names no template")
@@ -290,8 +290,8 @@ func checkSnapshotName(name string) error {
 	return nil
 }
 
-// snapshotPattern is what a Snapshot may be called by, and snapshotLatest the tag that
-// is left out there.
+// snapshotPattern matches a Snapshot's NAME or NAME:TAG. snapshotLatest is the tag that
+// must be left out.
 var snapshotPattern = lazily(`^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?(:[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?)?$`)
 
 const snapshotLatest = "latest"

@@ -7,30 +7,30 @@ import (
 	"time"
 )
 
-// Template is one name of one version of a Template: a root filesystem that
-// Sandboxes start from.
+// Template is one name of one version of a Template, a root filesystem that Sandboxes
+// start from.
 type Template struct {
 	Name      string
-	Tag       string // empty when it was asked for by its version
+	Tag       string // empty when it was looked up by version
 	Version   string // 64 lower-case hex digits
-	Shared    bool   // it is the operator's, for every Tenant
-	Source    string // what it was really made of, for example "debian:bookworm"
+	Shared    bool   // owned by the operator, available to every Tenant
+	Source    string // resolved source, for example "debian:bookworm"
 	Packages  []string
 	Env       map[string]string // of Processes
 	Start     string            // shell command that runs in every Sandbox; empty: none
-	Ready     string            // shell command that is waited for; empty: none
+	Ready     string            // shell command that must succeed before it is ready; empty: none
 	Defaults  TemplateDefaults
-	Build     string // what made it, as whoever asked for it calls that; may be empty
-	Layer     string // names the steps that made it, in the words of who asked; may be empty
+	Build     string // the requester's ID of the build that made it; may be empty
+	Layer     string // the requester's ID of the steps that made it; may be empty
 	SizeBytes int64  // of the image
-	// StoredBytes is how much the image takes on the disk, whoever else names it.
+	// StoredBytes is the size of the image on disk, even if other Templates share it.
 	StoredBytes int64
 	CreatedAt   time.Time
-	MadeAt      time.Time // of the image, before CreatedAt where the image was there; zero: at CreatedAt
+	MadeAt      time.Time // of the image; before CreatedAt if the image already existed; zero: at CreatedAt
 }
 
-// TemplateDefaults is what a Sandbox of a Template has unless it is asked for
-// otherwise. Zero fields say nothing.
+// TemplateDefaults holds the defaults for Sandboxes of a Template. Zero fields set
+// nothing.
 type TemplateDefaults struct {
 	User        string  `json:"user,omitempty"` // of Processes
 	Cwd         string  `json:"cwd,omitempty"`  // where they start
@@ -39,14 +39,14 @@ type TemplateDefaults struct {
 	DiskBytes   int64   `json:"disk_bytes,omitempty"`
 }
 
-// Shape is DefaultShape with what d says.
+// Shape returns DefaultShape with the fields of d that are set.
 func (d TemplateDefaults) Shape() Shape {
 	s := DefaultShape()
 	s.CPUs, s.MemoryBytes, s.DiskBytes = cmp.Or(d.CPUs, s.CPUs), cmp.Or(d.MemoryBytes, s.MemoryBytes), cmp.Or(d.DiskBytes, s.DiskBytes)
 	return s
 }
 
-// Check returns Invalid for what no Sandbox can have.
+// Check returns Invalid for defaults that no Sandbox can have.
 func (d TemplateDefaults) Check() error {
 	if err := d.Shape().Check(); err != nil {
 		return err
@@ -54,55 +54,54 @@ func (d TemplateDefaults) Check() error {
 	return checkPlace(d.User, d.Cwd)
 }
 
-// TemplateRequest says what a Template is to be made of.
+// TemplateRequest describes the Template to build.
 type TemplateRequest struct {
 	Template string // NAME or NAME:TAG
-	Source   string // "oci:REF", "debian:SUITE", or "tar:" with an archive beside
-	// Dockerfile is the text of one, in place of Source; the archive is its build
-	// context then, which may be missing. BuildArgs are its arguments.
+	Source   string // "oci:REF", "debian:SUITE", or "tar:" with a separate archive
+	// Dockerfile is the text of a Dockerfile, instead of Source. The archive is then its
+	// build context and may be missing. BuildArgs are its arguments.
 	Dockerfile string
 	BuildArgs  map[string]string
 	Packages   []string
 	Files      []TemplateFile
 	Env        map[string]string
-	// Upload is an archive of more files, put in after Files, with their owners and
-	// modes: tar, perhaps compressed. It is read to its end before the archive is; nil:
-	// there are none.
+	// Upload is a tar archive, perhaps compressed, of more files with their owners and
+	// modes. They are added after Files. Upload is read to its end before the archive;
+	// nil: no files.
 	Upload io.Reader `json:"-"`
 	Start  string
 	Ready  string
-	Bare   bool // the image stays as it is
-	Force  bool // build it although it is there
-	// Whole says that the archive is all that is in a Sandbox: nothing of it is
-	// tidied away.
+	Bare   bool // leave the image unmodified
+	Force  bool // build even if it exists
+	// Whole says that the archive is the complete root filesystem of a Sandbox. The build
+	// removes nothing from it.
 	Whole bool
-	// Base is a Template that the archive changes: it begins with a file that lists
-	// what there is now, each path ended by a zero byte, and goes on with what is
-	// new or different, or has special permissions. Empty: it holds everything.
+	// Base is the Template that the archive is a difference to. The archive begins with a
+	// file that lists all present paths, each ended by a zero byte. The new and changed
+	// files follow, and those with special permissions. Empty: the archive is complete.
 	Base     string
 	Defaults TemplateDefaults
 	Build    string // see Template.Build
 	Layer    string // see Template.Layer
 }
 
-// TemplateFile is put into a Template.
+// TemplateFile is a file to put into a Template.
 type TemplateFile struct {
 	Path    string // absolute
 	Content []byte
 	Mode    uint32 // permissions; zero: 0644
-	User    bool   // it belongs to the default user, not to root
+	User    bool   // owned by the default user, not by root
 }
 
-// RemovedTemplates is what a removal took away.
+// RemovedTemplates is the result of a removal.
 type RemovedTemplates struct {
 	Names []string // NAME, NAME:TAG and NAME@VERSION
-	// FreedBytes is how much disk that gave back; zero where other names still need
+	// FreedBytes is the disk space that the removal freed; zero if other names still need
 	// the images.
 	FreedBytes int64
 }
 
-// BuildState is where a build of a Template is. Ready, failed and cancelled are
-// final.
+// BuildState is the state of a Template build. Ready, failed and cancelled are final.
 type BuildState string
 
 const (
@@ -125,18 +124,18 @@ type TemplateBuild struct {
 	Template  string // NAME or NAME:TAG
 	Source    string
 	State     BuildState
-	Progress  string // what it does now, or did last
+	Progress  string // current step, or the last one
 	CreatedAt time.Time
-	StartedAt time.Time // zero: it waits
-	EndedAt   time.Time // zero: it goes on
-	Version   string    // of a build that is ready
+	StartedAt time.Time // zero: still queued
+	EndedAt   time.Time // zero: not ended
+	Version   string    // of the Template, once ready
 	SizeBytes int64     // of its image
-	Cached    bool      // nothing was to be done
-	Failure   *Failure  // why it failed; nil otherwise
+	Cached    bool      // nothing had to be built
+	Failure   *Failure  // nil unless it failed
 	Build     string    // see TemplateRequest.Build
 }
 
-// Failure is why a build failed.
+// Failure is the reason why a build failed.
 type Failure struct {
 	Code    Code
 	Message string
@@ -146,18 +145,18 @@ type Failure struct {
 type BuildLine struct {
 	At   time.Time
 	Text string
-	Next int64 // where the line after it begins, in bytes
+	Next int64 // offset of the next line, in bytes
 }
 
-// Templates builds, lists and removes the Templates of Tenants, and lists those of the
-// operator that all may use. It joins the ports below for the code that connects parts;
-// everything else takes the ports whose methods it calls.
+// Templates builds, lists and removes the Templates of Tenants, and lists the operator's
+// public ones. It joins the ports below for the code that connects parts. Other code
+// depends only on the ports whose methods it calls.
 //
-// In each port, a build or a private Template of another Tenant is NotFound. Images that
-// would take a Tenant beyond its Quota of TemplateBytes are refused with Exhausted, whose
-// Cause is ErrOverQuota: a build that is asked for while the Quota is used up, and one
-// whose image turns out too large when it is made, which leaves nothing. Methods are safe
-// for concurrent use.
+// In each port, a build or a private Template of another Tenant is NotFound. An image
+// that would exceed a Tenant's Quota of TemplateBytes is refused with Exhausted, whose
+// Cause is ErrOverQuota. That applies to a build request while the Quota is used up, and
+// to a build whose finished image turns out too large; such a build leaves nothing.
+// Methods are safe for concurrent use.
 type Templates interface {
 	TemplateBuilds
 	TemplateCatalog
@@ -166,65 +165,65 @@ type Templates interface {
 
 // TemplateBuilds builds Templates. The rules of Templates apply.
 type TemplateBuilds interface {
-	// Build queues a build for a Tenant and returns it. archive, which is read
-	// before Build returns, is what a source "tar:" is made of or what a Dockerfile
-	// copies from, nil otherwise. It
-	// returns Invalid for a request that cannot be built, Denied for a source that
-	// only the operator may use, TooLarge, and Exhausted when too many wait or the
-	// Quota is used up.
+	// Build queues a build for a Tenant and returns it. archive is the content of a
+	// source "tar:" or the build context of a Dockerfile, nil otherwise; it is read
+	// before Build returns. It returns Invalid for a request that cannot be built, Denied
+	// for a source that only the operator may use, TooLarge, and Exhausted when too many
+	// builds are queued or the Quota is used up.
 	Build(ctx context.Context, tenant TenantID, req TemplateRequest, archive io.Reader) (TemplateBuild, error)
-	// Builds returns a Tenant's builds of late, the newest first.
+	// Builds returns a Tenant's recent builds, newest first.
 	Builds(ctx context.Context, tenant TenantID) ([]TemplateBuild, error)
-	// BuildByID returns one of them.
+	// BuildByID returns one of a Tenant's builds.
 	BuildByID(ctx context.Context, tenant TenantID, id string) (TemplateBuild, error)
-	// CancelBuild ends a build and returns it once it has ended; Conflict when it
-	// has ended before.
+	// CancelBuild cancels a build and returns it once it has ended; Conflict when it had
+	// already ended.
 	CancelBuild(ctx context.Context, tenant TenantID, id string) (TemplateBuild, error)
-	// BuildLog calls each with every line of a build's log from offset from on,
-	// which is zero or a Next of before. With follow it goes on until the build has
-	// ended. Another offset is Invalid.
+	// BuildLog calls each with every line of a build's log, starting at offset from: zero
+	// or a BuildLine.Next. Any other offset is Invalid. With follow it continues until
+	// the build has ended.
 	BuildLog(ctx context.Context, tenant TenantID, id string, from int64, follow bool, each func(BuildLine) error) error
 }
 
-// TemplateCatalog finds the Templates that there are, and names and removes them. The
-// rules of Templates apply.
+// TemplateCatalog finds, tags and removes existing Templates. The rules of Templates
+// apply.
 type TemplateCatalog interface {
-	// List returns what a Tenant may start from, by name and tag.
+	// List returns the Templates that a Tenant may start from, by name and tag.
 	List(ctx context.Context, tenant TenantID) ([]Template, error)
-	// Find returns what template, NAME, NAME:TAG or NAME@VERSION, means to a Tenant.
-	// One that is being built for the first time is Unavailable, with NotFound as its
-	// Cause: who has another in its place goes on with that.
+	// Find resolves template (NAME, NAME:TAG or NAME@VERSION) for a Tenant. A Template
+	// whose first build is running is Unavailable with the Cause NotFound, so that a
+	// caller can fall back to another.
 	Find(ctx context.Context, tenant TenantID, template string) (Template, error)
-	// Versions returns what template, NAME, NAME:TAG or NAME@VERSION, means to a
-	// Tenant, and every version of the same Template, newest first.
+	// Versions resolves template as Find does, and also returns every version of the same
+	// Template, newest first.
 	Versions(ctx context.Context, tenant TenantID, template string) (Template, []Template, error)
-	// Tag lets tags mean what template, NAME, NAME:TAG or NAME@VERSION, means, and
-	// returns that. It must be the Tenant's own: NotFound otherwise. Exhausted when
-	// there are too many.
+	// Tag makes tags point to the version of template (NAME, NAME:TAG or NAME@VERSION)
+	// and returns that version. The Template must be the Tenant's own: NotFound
+	// otherwise. Exhausted when there are too many tags.
 	Tag(ctx context.Context, tenant TenantID, template string, tags []string) (Template, error)
-	// Reuse lets as.Name and as.Tag mean the image of what template, NAME, NAME:TAG or
-	// NAME@VERSION, means to a Tenant, and makes it a version of that Template, with
-	// what as says of Defaults, Build and Layer: nothing is built that is there. It
-	// returns Conflict when template does not mean as.Version any more, Denied for a
-	// name that is the server's, and Exhausted when there are too many.
+	// Reuse tags an existing image as as.Name and as.Tag instead of rebuilding it. The
+	// image of template (NAME, NAME:TAG or NAME@VERSION) becomes a version of as.Name,
+	// with the Defaults, Build and Layer of as. It returns Conflict when template no
+	// longer resolves to as.Version, Denied for a name reserved by the server, and
+	// Exhausted when there are too many tags.
 	Reuse(ctx context.Context, tenant TenantID, template string, as Template) (Template, error)
-	// Remove removes a Template of the Tenant, a tag or a version. Denied when it is the
-	// operator's, Conflict when Sandboxes run from what would go.
+	// Remove removes a Template of the Tenant, or one tag or version. Denied when it is
+	// the operator's, Conflict when Sandboxes run from a version that would be removed.
 	Remove(ctx context.Context, tenant TenantID, template string) (RemovedTemplates, error)
 }
 
-// TemplateQuota tells how much of Quota.TemplateBytes is used. The rules of Templates
+// TemplateQuota reports and checks the use of Quota.TemplateBytes. The rules of Templates
 // apply.
 type TemplateQuota interface {
-	// StoredBytes returns how much of Quota.TemplateBytes a Tenant uses.
+	// StoredBytes returns a Tenant's use of Quota.TemplateBytes.
 	StoredBytes(ctx context.Context, tenant TenantID) (int64, error)
-	// Admit returns Exhausted when the Quota of TemplateBytes is used up and the image
-	// of a version would add to it. An empty version is one that is still to be made.
+	// Admit returns Exhausted when Quota.TemplateBytes is used up and the image of a
+	// version would add to the use. An empty version stands for an image that is not
+	// built yet.
 	Admit(ctx context.Context, tenant TenantID, version string) error
 }
 
-// NewBuildID returns a fresh ID of a build: "t" and 20 of [a-z0-9].
+// NewBuildID returns a fresh build ID: "t" and 20 of [a-z0-9].
 func NewBuildID() string { return buildID.fresh() }
 
-// ValidBuildID reports whether s has the form of a build's ID.
+// ValidBuildID reports whether s has the form of a build ID.
 func ValidBuildID(s string) bool { return buildID.matches(s) }

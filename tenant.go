@@ -8,9 +8,9 @@ import (
 	"unicode/utf8"
 )
 
-// TenantID names who owns things: the boundary for what can be seen. It is
-// opaque, at most MaxTenantID bytes, and never empty for an authenticated caller.
-// One with a slash is of a user whom the Tenant before it vouches for.
+// TenantID identifies the owner of resources and bounds their visibility. It is opaque,
+// at most MaxTenantID bytes, and never empty for an authenticated caller. "a/b" is a user
+// for whom the Tenant "a" vouches.
 type TenantID string
 
 const (
@@ -22,7 +22,7 @@ const (
 	MaxSuspensionReason = 500
 )
 
-// Check returns Invalid for what is no TenantID.
+// Check returns Invalid when id cannot be a TenantID.
 func (id TenantID) Check() error {
 	if id == "" || len(id) > MaxTenantID || !utf8.ValidString(string(id)) {
 		return Errorf(Invalid, "a tenant has 1 to %d bytes of text", MaxTenantID)
@@ -30,8 +30,8 @@ func (id TenantID) Check() error {
 	return nil
 }
 
-// Above are the Tenants that vouch for a Tenant, as far as its ID says: of
-// "a/b/c" they are "a/b" and "a".
+// Above returns the Tenants that vouch for a Tenant according to its ID: for "a/b/c",
+// "a/b" and "a".
 func (id TenantID) Above() []TenantID {
 	var all []TenantID
 	for i := strings.LastIndexByte(string(id), '/'); i > 0; i = strings.LastIndexByte(string(id), '/') {
@@ -41,24 +41,24 @@ func (id TenantID) Above() []TenantID {
 	return all
 }
 
-// Hidden reports whether the ID does not say who vouches for its Tenant: it would
-// have been too long, and is a hash.
+// Hidden reports whether the ID is a hash, because the full ID was too long. A hash does
+// not show which Tenant vouches for it.
 func (id TenantID) Hidden() bool { return strings.HasPrefix(string(id), hiddenTenant) }
 
-// hiddenTenant begins the IDs that are hashes.
+// hiddenTenant is the prefix of IDs that are hashes.
 const hiddenTenant = "sha256:"
 
-// Tenant is the record of who owns things. An operator makes it, or the first
-// request that comes with a valid credential of the Tenant.
+// Tenant is the record of an owner of resources. An operator creates it, or the first
+// request with a valid credential of the Tenant does.
 type Tenant struct {
 	ID        TenantID
 	Name      string   // for people; may be empty
-	Parent    TenantID // whose key vouches for it; empty: nobody's
+	Parent    TenantID // Tenant whose key vouches for it; empty: none
 	CreatedAt time.Time
 	Suspended *Suspension // nil: it is active
 }
 
-// TenantState is whether a Tenant may do anything.
+// TenantState is active or suspended.
 type TenantState string
 
 const (
@@ -66,7 +66,7 @@ const (
 	TenantSuspended TenantState = "suspended" // its credentials are refused, its Sandboxes paused
 )
 
-// State says whether the Tenant itself is suspended; those above it may be too.
+// State reports whether the Tenant itself is suspended. It ignores the Tenants above it.
 func (t Tenant) State() TenantState {
 	if t.Suspended != nil {
 		return TenantSuspended
@@ -74,17 +74,17 @@ func (t Tenant) State() TenantState {
 	return TenantActive
 }
 
-// Suspension says why and since when a Tenant is suspended.
+// Suspension is the reason and time of a Tenant's suspension.
 type Suspension struct {
 	At     time.Time
 	Reason string // for operators; its users do not see it
 }
 
-// TenantChange is what is to become of a Tenant; nil leaves a field as it is.
+// TenantChange updates a Tenant; nil fields stay unchanged.
 type TenantChange struct {
 	Name *string
-	// State suspends it, for Reason, or has it go on. What it is already changes
-	// nothing, but a Reason that is given.
+	// State suspends it, for Reason, or resumes it. Suspending a suspended Tenant changes
+	// only the Reason.
 	State  *TenantState
 	Reason string
 }
@@ -105,7 +105,7 @@ func (c TenantChange) Check() error {
 	return nil
 }
 
-// Apply returns t as it is after the change, at a time.
+// Apply returns t after the change; a new suspension begins at at.
 func (c TenantChange) Apply(t Tenant, at time.Time) Tenant {
 	if c.Name != nil {
 		t.Name = *c.Name
@@ -132,8 +132,8 @@ func printableText(s string, most int) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// Suspensions are the Tenants that are suspended, and those below them whose ID
-// is Hidden. The nil one is of nobody.
+// Suspensions is the set of suspended Tenants, and of Tenants below them whose ID is
+// Hidden. A nil set is empty.
 type Suspensions map[TenantID]bool
 
 // Hold reports whether a Tenant, or one above it, is suspended.
@@ -155,56 +155,57 @@ func (s Suspensions) Hold(id TenantID) bool {
 // MaxTenantPage bounds TenantQuery.Limit.
 const MaxTenantPage = 100
 
-// TenantQuery chooses Tenants; its zero value all of them.
+// TenantQuery selects Tenants; its zero value selects all.
 type TenantQuery struct {
 	State  TenantState // empty: both
 	Limit  int         // of a page; zero: MaxTenantPage
-	Cursor string      // TenantPage.Next of the page before; empty: the first
+	Cursor string      // TenantPage.Next; empty: first page
 }
 
 // TenantPage is a page of Tenants, by ID.
 type TenantPage struct {
 	Tenants []Tenant
-	Next    string // empty: there are no more
+	Next    string // empty: last page
 }
 
-// TenantStore keeps Tenants. Gateway alone writes here, and the operator on the
-// server itself. An ID without a record is one of which nothing was said yet.
+// TenantStore keeps Tenants. Only gateway writes here, and the operator on the server
+// itself. A Tenant without a record is valid: none has been needed yet.
 type TenantStore interface {
-	// InsertTenant adds a record; Conflict when there is one of its ID.
+	// InsertTenant adds a record; Conflict when its ID has one.
 	InsertTenant(ctx context.Context, t Tenant) error
-	// NoteTenants adds those that have no record, and the Parent to records that
-	// have none. The rest of a record stays as it is.
+	// NoteTenants adds missing records, and sets the Parent of records that have none. It
+	// changes nothing else.
 	NoteTenants(ctx context.Context, all []Tenant) error
 	// TenantByID returns a record; NotFound when there is none.
 	TenantByID(ctx context.Context, id TenantID) (Tenant, error)
-	// ListTenants returns a page. A Cursor that is none of ours and a Limit out of
-	// bounds are Invalid.
+	// ListTenants returns a page. A malformed Cursor and a Limit out of bounds are
+	// Invalid.
 	ListTenants(ctx context.Context, query TenantQuery) (TenantPage, error)
 	// ChangeTenant changes a record and returns it before and after; NotFound when
 	// there is none.
 	ChangeTenant(ctx context.Context, id TenantID, change TenantChange, at time.Time) (before, after Tenant, err error)
-	// DeleteTenant removes a record with the Tenant's Users, Keys, Secrets, Quota and what
-	// signs its URLs. NotFound when there is none; Conflict, saying what is left, when
-	// it has Sandboxes that have not ended, Snapshots but layers, Volumes, or Tenants below it.
-	// Records that are kept for a time stay for that time.
+	// DeleteTenant removes a record with the Tenant's Users, Keys, Secrets, Quota and
+	// SigningKey. NotFound when there is none. Conflict, naming what is left, when the
+	// Tenant has Sandboxes that have not ended, Snapshots other than layers, Volumes, or
+	// Tenants below it. Records with a retention time stay until it passes.
 	DeleteTenant(ctx context.Context, id TenantID) error
-	// Suspensions returns who is suspended now.
+	// Suspensions returns the current Suspensions.
 	Suspensions(ctx context.Context) (Suspensions, error)
 }
 
 // ErrSuspended is the answer to every credential of a Tenant that is suspended.
 var ErrSuspended = Errorf(Denied, "the tenant is suspended: ask whoever runs this server")
 
-// Identity is who a request speaks for.
+// Identity is the authenticated caller of a request.
 type Identity struct {
 	Tenant TenantID
-	User   string // for logs and audit; never an authorization input
+	User   string // for logs and audit; never used for authorization
 	Role   Role
-	Key    string    // ID of the Key that it came with; empty: a token
-	Person string    // ID of the User whose token it is, or who made the Key; empty: nobody's
-	Scopes []Scope   // what the Key is for; nil: all that the Role may
+	Key    string    // ID of the Key used; empty: a token
+	Person string    // ID of the User of the token, or of the User who made the Key; empty: none
+	Scopes []Scope   // granted to the Key; nil: all that the Role allows
 	Until  time.Time // when the Key expires; zero: never, or a token
-	// Profile is what the token says of the User; nil: it did not come with a token.
+	// Profile holds the token's claims about the User; nil: the credential is not a
+	// token.
 	Profile *Profile
 }

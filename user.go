@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// MaxUsers is how many Users a Tenant may have, removed ones too.
+	// MaxUsers bounds the Users of a Tenant, including removed ones.
 	MaxUsers = 10_000
 	// MaxUserID, MaxUserName and MaxUserEmail bound the texts of a User, in
 	// characters.
@@ -17,31 +17,31 @@ const (
 	MaxUserEmail = 254
 )
 
-// User is the record of somebody who acts for a Tenant. An admin makes it, or the
-// first token that comes for them. Who has none acts as their token says.
+// User is the record of a person who acts for a Tenant. An admin creates it, or the
+// person's first token does. Without a record, only the token decides the person's Role.
 type User struct {
 	Tenant TenantID
-	ID     string // what their tokens say; unique in the Tenant
+	ID     string // as in their tokens; unique in the Tenant
 	Name   string // for people; may be empty
-	Email  string // the same; nothing is sent there
+	Email  string // for people; may be empty; no mail is sent there
 	Source UserSource
-	Issuer string // Name of the identity provider, of a User of one
-	// Given is the Role that somebody here gave them. It takes the place of what an
-	// identity provider says, and bounds what tokens of this installation and their
-	// Keys may do. Empty: none.
+	Issuer string // Name of the identity provider, for UserByIssuer
+	// Given is the Role assigned here. It overrides the Role from an identity provider,
+	// and is the upper bound for tokens of this installation and the User's Keys. Empty:
+	// none.
 	Given Role
-	Said  Role // what the last token said; empty: none came, or it said none
+	Said  Role // Role in the last token; empty: no token yet, or one without a Role
 	State UserState
-	// DecidedBy is the highest Role of those who decided Given or State, while one of
-	// them is other than for a new User. Empty: nobody decided, or before that was
-	// kept, which holds against every token.
+	// DecidedBy is the highest Role of the people who decided Given or State, while one
+	// of these differs from a new User's. Empty: no decision, or one made before this
+	// field existed, which no token overrides.
 	DecidedBy Role
 	CreatedAt time.Time
-	SeenAt    time.Time // when a token last came; zero: never; up to a minute behind
-	Version   int64     // the Store's; it grows with each write that is more than a visit
+	SeenAt    time.Time // last use of a token; zero: never; up to a minute behind
+	Version   int64     // set by the Store; grows with each write but those of SeenAt alone
 }
 
-// UserSource is how the record of a User came to be.
+// UserSource is how the record of a User was created.
 type UserSource string
 
 const (
@@ -50,37 +50,35 @@ const (
 	UserInvited  UserSource = "invited" // an admin
 )
 
-// UserState is whether a User may do anything.
+// UserState is the state of a User.
 type UserState string
 
 const (
 	UserActive    UserState = "active"
 	UserSuspended UserState = "suspended" // their tokens and Keys are refused
-	// UserRemoved is kept of who was removed, so that no token of theirs makes the
-	// record anew. Their Keys are gone.
+	// UserRemoved marks a removed User. The record is kept so that a token of theirs does
+	// not create it again. Their Keys are deleted.
 	UserRemoved UserState = "removed"
 )
 
-// Answers to what a User asks for who may do nothing.
+// Errors for requests of a User without access.
 var (
 	ErrUserSuspended = Errorf(Denied, "this user is suspended: ask an admin of the tenant")
 	ErrUserRemoved   = Errorf(Denied, "this user was removed from the tenant: ask an admin of it")
 	ErrNoRole        = Errorf(Denied, "your account has no role here: ask an admin of the tenant, or whoever runs this server")
 )
 
-// ErrLastOwner is the answer to what would leave a Tenant without an owner.
+// ErrLastOwner is returned for a change that would leave a Tenant without an owner.
 var ErrLastOwner = Errorf(Conflict, "this is the last owner of the tenant: make another user an owner first")
 
-// Role is what the User may do, as far as is known here; empty: that is for their
-// first token to say.
+// Role returns the User's known Role; empty: their first token decides.
 func (u User) Role() Role { return cmp.Or(u.Given, u.Said) }
 
-// Owns reports whether the User is one of those who keep their Tenant from being
-// without an owner.
+// Owns reports whether the User is active and has at least RoleOwner.
 func (u User) Owns() bool { return u.State == UserActive && !RoleOwner.Above(u.Role()) }
 
-// Decided returns u, which somebody of the Role by made of before, with whose
-// decision it stands on.
+// Decided returns u with DecidedBy set, after somebody with the Role by changed before to
+// u.
 func (u User) Decided(before User, by Role) User {
 	open := before.Given == "" && before.State != UserSuspended && before.State != UserRemoved
 	switch {
@@ -94,9 +92,9 @@ func (u User) Decided(before User, by Role) User {
 	return u
 }
 
-// Told returns u after a token came for them that says the Role said. What was
-// decided by people below that Role alone lapses: nobody keeps out or lowers who is
-// above them, also when that was not known yet.
+// Told returns u after a token with the Role said. Decisions made only by people below
+// that Role lapse: nobody can suspend, remove or demote a person above them, even if that
+// Role was not known at the time.
 func (u User) Told(said Role) User {
 	if u.DecidedBy != "" && said.Above(u.DecidedBy) {
 		u.Given, u.State, u.DecidedBy = "", UserActive, ""
@@ -104,10 +102,10 @@ func (u User) Told(said Role) User {
 	return u
 }
 
-// Admit returns the Identity that who has as this User, or why they may do
-// nothing. The zero User is of whom there is no record.
+// Admit returns the Identity of who as this User, or an error if the User has no access.
+// The zero User stands for a person without a record.
 func (u User) Admit(who Identity) (Identity, error) {
-	if who.Profile != nil { // a token, not a Key of theirs
+	if who.Profile != nil { // a token, not a Key
 		u = u.Told(who.Role)
 	}
 	switch u.State {
@@ -126,7 +124,7 @@ func (u User) Admit(who Identity) (Identity, error) {
 	return who, nil
 }
 
-// Check returns Invalid for a record that cannot be kept.
+// Check returns Invalid for a record that cannot be stored.
 func (u User) Check() error {
 	switch {
 	case u.ID == "" || !printableText(u.ID, MaxUserID):
@@ -141,22 +139,23 @@ func (u User) Check() error {
 	return nil
 }
 
-// emailAddress reports whether s may be an address: nothing is sent there, so no
-// more is asked than that people know it for one.
+// emailAddress reports whether s looks like an address. The check is loose because no
+// mail is sent there.
 func emailAddress(s string) bool {
 	at := strings.LastIndexByte(s, '@')
 	return printableText(s, MaxUserEmail) && !strings.ContainsAny(s, " <>") && at > 0 && at < len(s)-1
 }
 
-// Profile is what a token says of its User.
+// Profile holds a token's claims about its User.
 type Profile struct {
 	Source UserSource
-	Issuer string // of UserByIssuer
-	Name   string // empty: it does not say
+	Issuer string // for UserByIssuer
+	Name   string // empty: not in the token
 	Email  string
 }
 
-// ProfileOf is a Profile with what may be kept of a name and an address.
+// ProfileOf returns a Profile with the name and email that are valid; others are left
+// empty.
 func ProfileOf(source UserSource, issuer, name, email string) *Profile {
 	p := &Profile{Source: source, Issuer: issuer}
 	if printableText(name, MaxUserName) {
@@ -168,7 +167,7 @@ func ProfileOf(source UserSource, issuer, name, email string) *Profile {
 	return p
 }
 
-// UserChange is what is to become of a User; nil leaves a field as it is.
+// UserChange updates a User; nil fields stay unchanged.
 type UserChange struct {
 	Name  *string
 	Email *string
@@ -188,44 +187,41 @@ func (c UserChange) Apply(u User) (User, error) {
 	return u, u.Check()
 }
 
-// UserQuery chooses Users of a Tenant.
+// UserQuery selects Users of a Tenant.
 type UserQuery struct {
-	State  UserState // empty: all but those that were removed
+	State  UserState // empty: all but removed
 	Limit  int       // of a page; zero: MaxTenantPage
-	Cursor string    // UserPage.Next of the page before; empty: the first
+	Cursor string    // UserPage.Next; empty: first page
 }
 
 // UserPage is a page of Users, by ID.
 type UserPage struct {
 	Users []User
-	Next  string // empty: there are no more
+	Next  string // empty: last page
 }
 
-// UserStore keeps Users. Gateway alone writes here. It may forget who is active,
-// came by a token and was given nothing, the longest unseen first, where a Tenant
-// has MaxUsers and another comes.
+// UserStore keeps Users. Only gateway writes here. When a Tenant has MaxUsers and another
+// User comes, the Store may evict an active User that a token created and that has no
+// Given Role, least recently seen first.
 type UserStore interface {
-	// InsertUser adds a record and returns it with its Version; Conflict when there is
-	// one of its ID, unless that was removed and u has its Version. Exhausted when the
-	// Tenant has MaxUsers, none of whom it may forget.
+	// InsertUser adds a record and returns it with its Version. Conflict when the ID has
+	// a record, unless that is UserRemoved and u has its Version. Exhausted when the
+	// Tenant has MaxUsers and none can be evicted.
 	InsertUser(ctx context.Context, u User) (User, error)
-	// NoteUsers adds those that have no record while there is room, and moves SeenAt
-	// of the others forward, with Said and the Name and Email that are not empty, and
-	// what becomes of them when they are Told it. Who is removed after that stays as
-	// they are.
+	// NoteUsers adds missing records while there is room. In existing records it moves
+	// SeenAt forward, sets Said and any non-empty Name and Email, and applies User.Told.
+	// It does not change a User who is still removed after Told.
 	NoteUsers(ctx context.Context, all []User) error
-	// UserByID returns a record, of one who was removed too; NotFound when there is
-	// none.
+	// UserByID returns a record, also of a removed User; NotFound when there is none.
 	UserByID(ctx context.Context, tenant TenantID, id string) (User, error)
-	// ListUsers returns a page. A Cursor that is none of ours and a Limit out of
-	// bounds are Invalid.
+	// ListUsers returns a page. A malformed Cursor and a Limit out of bounds are Invalid.
 	ListUsers(ctx context.Context, tenant TenantID, query UserQuery) (UserPage, error)
-	// UpdateUser writes Name, Email, Given, State and DecidedBy if the stored Version is u's, and
-	// returns u with the next one; Conflict otherwise, NotFound when there is none.
-	// With keepOwner it is ErrLastOwner to take the last who Owns from a Tenant. The
-	// Keys of one who becomes UserRemoved go with it.
+	// UpdateUser writes Name, Email, Given, State and DecidedBy if the stored Version is
+	// u's, and returns u with the next one; Conflict otherwise, NotFound when there is no
+	// record. With keepOwner it returns ErrLastOwner instead of taking the last owner
+	// from a Tenant. It deletes the Keys of a User who becomes UserRemoved.
 	UpdateUser(ctx context.Context, u User, keepOwner bool) (User, error)
-	// UsersChanged returns a number that is another after each write that is more
-	// than a visit, whoever's process made it.
+	// UsersChanged returns a number that changes with each write, by any process, but
+	// those of SeenAt alone.
 	UsersChanged(ctx context.Context) (int64, error)
 }

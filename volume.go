@@ -11,58 +11,59 @@ import (
 )
 
 const (
-	// MaxVolumes is how many Volumes a Tenant may have.
+	// MaxVolumes bounds the Volumes of a Tenant.
 	MaxVolumes = 1000
-	// MaxVolumeMounts is how many Volumes one Sandbox has.
+	// MaxVolumeMounts bounds the Volumes of one Sandbox.
 	MaxVolumeMounts = 8
-	// DefaultVolumeBytes and MaxVolumeBytes bound what one Volume holds.
+	// DefaultVolumeBytes and MaxVolumeBytes are the default and the upper bound of
+	// Volume.MaxBytes.
 	DefaultVolumeBytes = 1 << 30
 	MaxVolumeBytes     = 1 << 40
-	// MaxVolumePath is how many bytes the path of a file in a Volume has, from the
-	// Volume's root, and MaxVolumeDepth how many folders deep it lies.
+	// MaxVolumePath bounds the path of a file in a Volume, in bytes from the Volume's
+	// root. MaxVolumeDepth bounds its depth in folders.
 	MaxVolumePath  = 4096
 	MaxVolumeDepth = 64
 )
 
-// VolumeState is where a Volume is in its life.
+// VolumeState is a Volume's position in its life cycle.
 type VolumeState string
 
 const (
-	VolumeCreating VolumeState = "creating" // recorded, perhaps not there yet
+	VolumeCreating VolumeState = "creating" // recorded; may not exist yet
 	VolumeReady    VolumeState = "ready"
-	VolumeDeleting VolumeState = "deleting" // given up, its files perhaps still there
+	VolumeDeleting VolumeState = "deleting" // deleted; its files may still exist
 )
 
-// Volume is storage of a Tenant that outlives Sandboxes and is mounted into
-// them, into any number at once. What is written in one is seen in all.
+// Volume is storage of a Tenant that outlives Sandboxes. Any number of Sandboxes can
+// mount it at once, and each sees the writes of all.
 type Volume struct {
 	ID        string // "v" and 20 of [a-z0-9]
 	Tenant    TenantID
-	Name      string // unique among those of its Tenant
+	Name      string // unique among its Tenant's Volumes
 	State     VolumeState
-	Node      string // that has its files; Sandboxes that mount it run there
-	MaxBytes  int64  // the most its files may have together
+	Node      string // that stores its files; Sandboxes that mount it run there
+	MaxBytes  int64  // bounds the total size of its files
 	CreatedAt time.Time
 }
 
-// VolumeMount is where a Sandbox has a Volume.
+// VolumeMount is a Volume mounted in a Sandbox.
 type VolumeMount struct {
 	Volume string // its ID; in a request its name or ID
-	Name   string // of the Volume, which never changes; not in a request
+	Name   string // of the Volume; never changes; not in a request
 	Path   string // absolute and clean
 }
 
 // VolumeRequest asks for a Volume.
 type VolumeRequest struct {
-	// ID is the one it will have, for a request that must take effect once: a
-	// repeat returns what the first one made. Empty: a fresh one.
+	// ID is the ID of the new Volume. It makes the request idempotent: a repeat returns
+	// the Volume of the first request. Empty: a fresh ID.
 	ID       string
 	Name     string
 	MaxBytes int64 // zero: DefaultVolumeBytes
 }
 
-// Check returns Invalid, saying what to change, when the request breaks a rule
-// that needs no other knowledge than the request.
+// Check returns Invalid, saying what to change, when the request breaks a rule that can
+// be checked from the request alone.
 func (r VolumeRequest) Check() error {
 	if r.ID != "" && !ValidVolumeID(r.ID) {
 		return Errorf(Invalid, "the volume ID is not one")
@@ -75,74 +76,72 @@ func (r VolumeRequest) Check() error {
 
 // Volumes is the part of Sandboxes that keeps Volumes.
 type Volumes interface {
-	// CreateVolume returns an empty Volume once it can be mounted. A name in use is
-	// a Conflict, no room in the Quota Exhausted; Unsupported when the Node's
-	// disk cannot keep them.
+	// CreateVolume returns an empty Volume once it can be mounted. A name in use is a
+	// Conflict, an exceeded Quota Exhausted. Unsupported when the Node's disk cannot
+	// store Volumes.
 	CreateVolume(ctx context.Context, tenant TenantID, req VolumeRequest) (Volume, error)
-	// GetVolume returns a Volume, by ID or name, that is ready.
+	// GetVolume returns a ready Volume by ID or name.
 	GetVolume(ctx context.Context, tenant TenantID, idOrName string) (Volume, error)
-	// ListVolumes returns those of a Tenant that are ready, by name.
+	// ListVolumes returns a Tenant's ready Volumes, by name.
 	ListVolumes(ctx context.Context, tenant TenantID) ([]Volume, error)
-	// DeleteVolume deletes a Volume with all that is in it and returns its last
-	// record; Conflict while a Sandbox that has not ended has it.
+	// DeleteVolume deletes a Volume with all its files and returns its last record;
+	// Conflict while a Sandbox that has not ended mounts it.
 	DeleteVolume(ctx context.Context, tenant TenantID, idOrName string) (Volume, error)
 }
 
-// VolumeStore keeps Volumes. Session-manager alone writes here.
+// VolumeStore keeps Volumes. Only session-manager writes here.
 type VolumeStore interface {
 	VolumeRecords
-	// InsertVolume adds a record. A known ID is a Conflict, and so is a name that
-	// another of the Tenant's has which is not being deleted; Exhausted when the
-	// Tenant has MaxVolumes, or its Quota has no room, exactly, however many insert
-	// at once.
+	// InsertVolume adds a record. A known ID is a Conflict, and so is the name of another
+	// Volume of the Tenant that is not being deleted. Exhausted when the Tenant has
+	// MaxVolumes or would exceed its Quota; concurrent inserts cannot exceed either.
 	InsertVolume(ctx context.Context, v Volume) (Volume, error)
-	// MoveVolume records that a Volume in state from is in state to; Conflict when
-	// it is in another by now, or is to be deleted and a Sandbox that has not ended
-	// has it; NotFound when there is none.
+	// MoveVolume changes the State of a Volume. Conflict when its state is not from, or
+	// when to is VolumeDeleting and a Sandbox that has not ended mounts it. NotFound when
+	// no such Volume exists.
 	MoveVolume(ctx context.Context, id string, from, to VolumeState) error
-	// VolumesLeft returns every Tenant's that are not ready.
+	// VolumesLeft returns the Volumes of all Tenants that are not ready.
 	VolumesLeft(ctx context.Context) ([]Volume, error)
-	// VolumeUses counts the Sandboxes that have not ended and have a Volume.
+	// VolumeUses counts the Sandboxes that have not ended and mount a Volume.
 	VolumeUses(ctx context.Context, id string) (int, error)
-	// DropVolume removes the record of a Volume that is being deleted; another one
-	// and an unknown one stay as they are.
+	// DropVolume removes the record of a Volume in VolumeDeleting. It does nothing for
+	// other states and unknown IDs.
 	DropVolume(ctx context.Context, id string) error
 }
 
 // VolumeRecords reads the records of Volumes.
 type VolumeRecords interface {
-	// VolumeByID returns the record, whoever owns it and whatever its State; callers
-	// check both.
+	// VolumeByID returns the record of any Tenant in any State; callers check both.
 	VolumeByID(ctx context.Context, id string) (Volume, error)
-	// VolumeByName returns the Tenant's Volume of that name that is ready.
+	// VolumeByName returns the Tenant's ready Volume of that name.
 	VolumeByName(ctx context.Context, tenant TenantID, name string) (Volume, error)
-	// Volumes returns those of a Tenant that are ready, by name, at most MaxVolumes.
+	// Volumes returns a Tenant's ready Volumes by name, at most MaxVolumes.
 	Volumes(ctx context.Context, tenant TenantID) ([]Volume, error)
 }
 
-// VolumeSpec is what a Node is told of a Volume.
+// VolumeSpec describes a Volume to a Node.
 type VolumeSpec struct {
 	ID       string
 	Tenant   TenantID
 	MaxBytes int64
 }
 
-// VolumeBinding is a mounted Volume as Bind tells it to a Boot.
+// VolumeBinding is a mounted Volume in a Binding.
 type VolumeBinding struct {
 	VolumeSpec
 	Path string
 }
 
-// VolumeUse is what a Volume on a Node holds.
+// VolumeUse is the space that a Volume uses on its Node.
 type VolumeUse struct {
 	ID string
-	// Bytes are 4096 for each name, and the length of each file in blocks of 4096,
-	// holes too; also of deleted files that are still open.
+	// Bytes counts 4096 for each name, and the length of each file rounded up to 4096,
+	// including holes and deleted files that are still open.
 	Bytes int64
-	Files int64 // and folders, without its root
+	Files int64 // files and folders, without its root
 }
 
-// VolumeFileType is what a path in a Volume leads to.
+// VolumeFileType is the type of a file in a Volume.
 type VolumeFileType string
 
 const (
@@ -152,7 +151,7 @@ const (
 	VolumeFileOther   VolumeFileType = "unknown" // a socket, a pipe
 )
 
-// VolumeFile is a file of a Volume.
+// VolumeFile is the metadata of a file in a Volume.
 type VolumeFile struct {
 	Path     string // from the Volume's root, which is "/"
 	Type     VolumeFileType
@@ -162,65 +161,64 @@ type VolumeFile struct {
 	Accessed time.Time
 	Modified time.Time
 	Changed  time.Time
-	Target   string // of a symbolic link, as it is written there
+	Target   string // of a symbolic link, verbatim
 }
 
-// VolumeFileChange says what changes of a file's metadata; nil: nothing.
+// VolumeFileChange changes a file's metadata; nil fields stay unchanged.
 type VolumeFileChange struct {
 	UID, GID *uint32
 	Mode     *uint32
 }
 
-// NodeVolumes makes and deletes the Volumes that Nodes keep. node is a Node's name; an
+// NodeVolumes creates and deletes the Volumes stored on Nodes. node is a Node's name; an
 // unknown or silent one is Unavailable. Methods are safe for concurrent use, also beside
 // Sandboxes that have the Volume mounted.
 type NodeVolumes interface {
-	// CreateVolume makes an empty Volume, and is repeatable: with another MaxBytes
-	// it changes that of a Volume that is there. Nothing of what it holds goes when
-	// that is more than it may then have.
+	// CreateVolume makes an empty Volume. It is idempotent; for an existing Volume it
+	// sets MaxBytes. Files stay even if they then exceed MaxBytes.
 	CreateVolume(ctx context.Context, node string, v VolumeSpec) error
-	// DeleteVolume removes a Volume with all its files, whose mounts answer with an
-	// error from then on; an unknown one is a success.
+	// DeleteVolume removes a Volume with all its files. Its mounts return errors from
+	// then on. An unknown Volume is a success.
 	DeleteVolume(ctx context.Context, node, id string) error
-	// ListVolumes returns what all Volumes of the Node hold.
+	// ListVolumes returns the space used by each Volume of the Node.
 	ListVolumes(ctx context.Context, node string) ([]VolumeUse, error)
 }
 
-// VolumeFiles reaches the files of the Volumes that Nodes keep. node is a Node's name; an
-// unknown or silent one is Unavailable.
+// VolumeFiles accesses the files of the Volumes stored on Nodes. node is a Node's name;
+// an unknown or silent one is Unavailable.
 //
-// A path is absolute from the Volume's root, and no symbolic link in it is
-// followed: one that leads through a link is Invalid. A Volume or file that is
-// not there is NotFound, and so is a Volume of another Tenant. Methods are safe
-// for concurrent use, also beside Sandboxes that have the Volume mounted.
+// A path is absolute from the Volume's root. Symbolic links are not followed: a path
+// through a link is Invalid. A missing Volume or file is NotFound, and so is a Volume of
+// another Tenant. Methods are safe for concurrent use, also beside Sandboxes that have
+// the Volume mounted.
 type VolumeFiles interface {
-	// StatVolumeFile returns what is at a path, a link itself.
+	// StatVolumeFile returns the file at a path; for a link, the link itself.
 	StatVolumeFile(ctx context.Context, node string, of VolumeRef, path string) (VolumeFile, error)
-	// ListVolumeFolder returns what is below a folder, depth levels deep, by path; at
-	// most MaxVolumeEntries, and TooLarge when there is more. A path that is no folder
-	// is Invalid.
+	// ListVolumeFolder returns the files below a folder, depth levels deep, by path.
+	// TooLarge when there are more than MaxVolumeEntries, Invalid when path is not a
+	// folder.
 	ListVolumeFolder(ctx context.Context, node string, of VolumeRef, path string, depth int) ([]VolumeFile, error)
-	// MakeVolumeFolder makes a folder, owned by root and with mode 0755 unless c says
-	// otherwise. With force its parents are made too, and one that is there is a
-	// success; without it that is a Conflict.
+	// MakeVolumeFolder makes a folder, owned by root and with mode 0755 unless c
+	// overrides them. With force it also makes missing parents, and an existing folder is
+	// a success. Without force an existing folder is a Conflict.
 	MakeVolumeFolder(ctx context.Context, node string, of VolumeRef, path string, c VolumeFileChange, force bool) (VolumeFile, error)
-	// ReadVolumeFile writes the bytes of a regular file to w; Invalid for others.
+	// ReadVolumeFile writes the bytes of a regular file to w; Invalid for other types.
 	ReadVolumeFile(ctx context.Context, node string, of VolumeRef, path string, w io.Writer) error
-	// WriteVolumeFile makes a file of what r has, all of it or nothing: until it has
-	// read everything what was there stays. A path that is there is a Conflict without
-	// force, and a folder always. With force its parents are made. A Volume that is
-	// full is TooLarge.
+	// WriteVolumeFile writes a file from r atomically: the old file stays until r is read
+	// to its end. An existing file is a Conflict without force; an existing folder always
+	// is. With force missing parents are made. TooLarge when the Volume is full.
 	WriteVolumeFile(ctx context.Context, node string, of VolumeRef, path string, c VolumeFileChange, force bool, r io.Reader) (VolumeFile, error)
-	// ChangeVolumeFile changes owner and mode, of a link its owner alone.
+	// ChangeVolumeFile changes owner and mode; of a link only the owner.
 	ChangeVolumeFile(ctx context.Context, node string, of VolumeRef, path string, c VolumeFileChange) (VolumeFile, error)
-	// RemoveVolumeFile removes a file, or a folder with all in it. The root is Invalid.
+	// RemoveVolumeFile removes a file, or a folder with its contents. The root is
+	// Invalid.
 	RemoveVolumeFile(ctx context.Context, node string, of VolumeRef, path string) error
 }
 
-// MaxVolumeEntries is how many files ListVolumeFolder returns.
+// MaxVolumeEntries bounds the files that ListVolumeFolder returns.
 const MaxVolumeEntries = 10000
 
-// VolumeRef names a Volume with the owner it must have.
+// VolumeRef names a Volume and its expected owner.
 type VolumeRef struct {
 	ID     string
 	Tenant TenantID
@@ -235,7 +233,7 @@ func NewVolumeID() string { return volumeID.fresh() }
 // after it on disk, so a Node checks it first.
 func ValidVolumeID(s string) bool { return volumeID.matches(s) }
 
-// CheckVolumeName returns Invalid for what cannot be the name of a Volume.
+// CheckVolumeName returns Invalid for text that cannot be the name of a Volume.
 func CheckVolumeName(name string) error {
 	if !volumeNamePattern.MatchString(name) || ValidVolumeID(name) {
 		return Errorf(Invalid, "the name of a volume has 1 to 128 letters, digits and the characters _ and -, and does not look like a volume ID")
@@ -243,7 +241,7 @@ func CheckVolumeName(name string) error {
 	return nil
 }
 
-// CheckVolumeBytes returns Invalid for what cannot be MaxBytes of a Volume.
+// CheckVolumeBytes returns Invalid when n cannot be the MaxBytes of a Volume.
 func CheckVolumeBytes(n int64) error {
 	if n < 1<<20 || n > MaxVolumeBytes {
 		return Errorf(Invalid, "a volume holds 1 MiB to %d GiB", MaxVolumeBytes>>30)
@@ -251,8 +249,7 @@ func CheckVolumeBytes(n int64) error {
 	return nil
 }
 
-// CheckVolumePath returns Invalid for what cannot be the path of a file in a
-// Volume.
+// CheckVolumePath returns Invalid when p cannot be the path of a file in a Volume.
 func CheckVolumePath(p string) error {
 	switch {
 	case !utf8.ValidString(p) || strings.ContainsRune(p, 0):
@@ -270,12 +267,12 @@ func CheckVolumePath(p string) error {
 	return nil
 }
 
-// notMounted are the folders that a Boot needs as they are: nothing is mounted on
-// one of them or below.
+// notMounted lists the folders on or below which no Volume may be mounted, because a Boot
+// needs them unchanged.
 var notMounted = []string{"/dev", "/proc", "/sys", "/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/sbin", "/usr", "/run", "/.cloud-sandbox"}
 
-// CheckVolumeMounts returns Invalid for what a Sandbox cannot have mounted.
-// Volumes may lie beside each other, not in each other.
+// CheckVolumeMounts returns Invalid for mounts that a Sandbox cannot have. One Volume
+// cannot be mounted inside another.
 func CheckVolumeMounts(mounts []VolumeMount) error {
 	if len(mounts) > MaxVolumeMounts {
 		return Errorf(Invalid, "a sandbox has at most %d volumes", MaxVolumeMounts)
