@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// AuditHash is the SHA-256 of an AuditEntry and of the hash before it. The zero
-// one is before the first entry.
+// AuditHash is the SHA-256 of an AuditEntry and the previous entry's hash. The zero value
+// precedes the first entry.
 type AuditHash [sha256.Size]byte
 
 func (h AuditHash) String() string { return hex.EncodeToString(h[:]) }
@@ -27,67 +27,66 @@ func ParseAuditHash(text string) (h AuditHash, err error) {
 // MaxAuditText bounds each text of an AuditEntry, in bytes.
 const MaxAuditText = 256
 
-// An AuditEntry says who did what, from where, and what came of it. It is never
-// changed; its hash covers everything in it and the entry before, so whatever
-// is changed, taken out or put in later shows.
+// An AuditEntry records an operation: its actor, origin and outcome. It is immutable. Its
+// hash covers all its fields and the previous hash, so that later changes, removals and
+// insertions are detected.
 type AuditEntry struct {
-	Seq int64 // from 1, without gaps; the Store's
+	Seq int64 // from 1, without gaps; set by the Store
 	At  time.Time
 
-	// Who: empty when nobody was recognized.
+	// The actor; empty if not authenticated.
 	Tenant TenantID
 	User   string
 	Role   Role
 	Key    string // ID of the API Key; empty: another credential
 
-	Operation string // of the contract, of a service, or AuditEnded and the like
-	Target    string // ID or name of what it was about; may be empty
-	Sandbox   string // ID of the Sandbox that it was about; may be empty
-	Detail    string // for Operations of ours; never what a client or Guest wrote
+	Operation string // of the API contract, of a service, or one of the Audit constants below
+	Target    string // ID or name of the object; may be empty
+	Sandbox   string // ID of the Sandbox concerned; may be empty
+	Detail    string // for the server's own Operations; never text from a client or Guest
 
 	Remote  string // address of the client; empty: this host
 	Request string // ID of the request
 
-	Status int    // HTTP; 0: there was no request
-	Code   string // what went wrong: a Code or AuditClientLeft; empty: nothing
+	Status int    // HTTP status; 0: no request
+	Code   string // a Code or AuditClientLeft; empty: success
 
-	Hash AuditHash // the Store's
+	Hash AuditHash // set by the Store
 }
 
-// Operations that no client asks for.
+// Operations of the server itself.
 const (
-	// AuditLetGo is a Snapshot that went because its Tenant's Retention says so.
+	// AuditLetGo is the deletion of a Snapshot by its Tenant's Retention.
 	AuditLetGo = "snapshotExpired"
-	// AuditEnded is the end of a Sandbox that nobody asked for; Detail is the Cause.
+	// AuditEnded is the end of a Sandbox without a request; Detail is the Cause.
 	AuditEnded = "sandboxEnded"
-	// AuditResumed is the first entry after some could not be written; Detail says
-	// how many.
+	// AuditResumed is the first entry after lost entries; Detail has their number.
 	AuditResumed = "auditResumed"
-	// AuditTenantSuspended and AuditTenantResumed are in the log of the Tenant that an
-	// operator suspended, or had go on.
+	// AuditTenantSuspended and AuditTenantResumed appear in the log of the Tenant that an
+	// operator suspended or resumed.
 	AuditTenantSuspended = "tenantSuspended"
 	AuditTenantResumed   = "tenantResumed"
-	// AuditRefused is a credential that was not valid.
+	// AuditRefused is the use of an invalid credential.
 	AuditRefused = "credentialRefused"
 )
 
-// AuditClientLeft is the AuditEntry.Code of a request whose client left before
-// the answer.
+// AuditClientLeft is the AuditEntry.Code of a request whose client disconnected before
+// the response.
 const AuditClientLeft = "client_left"
 
-// AuditText is text as an AuditEntry may have it: valid UTF-8 of at most
-// MaxAuditText bytes. What is too long is cut.
+// AuditText makes text valid for an AuditEntry: it cuts text to MaxAuditText bytes and
+// removes invalid UTF-8.
 func AuditText(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), MaxAuditText)], "")
 }
 
-// auditForm begins what is hashed, so that nothing else that is ever hashed looks
-// like it.
+// auditForm is the prefix of the hashed bytes. It keeps them distinct from any other
+// hashed data.
 const auditForm = "cloud-sandbox audit 1\n"
 
-// HashAfter returns the hash of e when prev is that of the entry before. Each
-// field goes in with its length, so that no two entries are hashed alike; At
-// counts in microseconds.
+// HashAfter returns the hash of e, where prev is the previous entry's hash. Each field is
+// hashed with its length, so that different entries give different bytes. At is hashed in
+// microseconds.
 func (e AuditEntry) HashAfter(prev AuditHash) AuditHash {
 	b := make([]byte, 0, 512)
 	b = append(b, auditForm...)
@@ -104,16 +103,16 @@ func (e AuditEntry) HashAfter(prev AuditHash) AuditHash {
 	return sha256.Sum256(b)
 }
 
-// AuditOutcome is how an AuditEntry came out, for who searches.
+// AuditOutcome classifies an AuditEntry for queries.
 type AuditOutcome string
 
 const (
 	AuditOK     AuditOutcome = "ok"
-	AuditDenied AuditOutcome = "denied" // not recognized, or not allowed
+	AuditDenied AuditOutcome = "denied" // not authenticated, or not allowed
 	AuditFailed AuditOutcome = "failed" // anything else
 )
 
-// Outcome sums up Code.
+// Outcome returns the AuditOutcome of Code.
 func (e AuditEntry) Outcome() AuditOutcome {
 	switch Code(e.Code) {
 	case "":
@@ -124,15 +123,15 @@ func (e AuditEntry) Outcome() AuditOutcome {
 	return AuditFailed
 }
 
-// AuditMark is a place in the chain: the entry with this number had this hash.
-// The zero one is before the first entry.
+// AuditMark is a position in the chain: the number and hash of an entry. The zero value
+// precedes the first entry.
 type AuditMark struct {
 	Seq  int64
 	Hash AuditHash
 }
 
-// Follow returns the mark of e, which must be the entry right after m: Conflict
-// says what is wrong with it.
+// Follow returns the mark of e, which must be the entry right after m. A Conflict says
+// what is wrong with e.
 func (m AuditMark) Follow(e AuditEntry) (AuditMark, error) {
 	switch {
 	case e.Seq <= m.Seq:
@@ -145,7 +144,7 @@ func (m AuditMark) Follow(e AuditEntry) (AuditMark, error) {
 	return AuditMark{e.Seq, e.Hash}, nil
 }
 
-// AuditQuery chooses entries of a Tenant; its zero value all of them.
+// AuditQuery selects entries of a Tenant; its zero value selects all.
 type AuditQuery struct {
 	Since  time.Time // at or after
 	Until  time.Time // before; zero: no bound
@@ -155,10 +154,10 @@ type AuditQuery struct {
 	Operation string
 	Outcome   AuditOutcome
 	Limit     int    // of a page; zero: MaxAuditPage
-	Cursor    string // AuditPage.Next of the page before; empty: the newest
+	Cursor    string // AuditPage.Next; empty: first page, the newest entries
 }
 
-// Matches reports whether the query wants e, whatever its time.
+// Matches reports whether e matches the query, except for Since and Until.
 func (q AuditQuery) Matches(e AuditEntry) bool {
 	return (q.Actor == "" || q.Actor == e.User || q.Actor == e.Key) &&
 		(q.Target == "" || q.Target == e.Target || q.Target == e.Sandbox) &&
@@ -169,30 +168,29 @@ func (q AuditQuery) Matches(e AuditEntry) bool {
 // MaxAuditPage bounds AuditQuery.Limit.
 const MaxAuditPage = 1000
 
-// AuditPage is some of the entries that were asked for. It may have fewer than
-// Limit, even none, and still a Next: how many are looked at for one page is
-// bounded.
+// AuditPage is one page of the matching entries. It may have fewer than Limit, even none,
+// and still a Next, because the number of entries scanned for one page is bounded.
 type AuditPage struct {
 	Entries []AuditEntry // newest first
-	Next    string       // empty: there are no more
+	Next    string       // empty: last page
 }
 
-// AuditStore keeps the audit log. Whoever changes something writes here.
+// AuditStore keeps the audit log. Every role that changes something writes here.
 type AuditStore interface {
-	// AppendAudit adds e as the last entry, gives it its Seq and Hash, and returns
-	// them. It returns once the entry is written. Several processes may append at
-	// once: the chain has no gap and no fork.
+	// AppendAudit adds e as the last entry, sets its Seq and Hash, and returns them once
+	// the entry is written. Concurrent appends, also from several processes, leave no gap
+	// and no fork in the chain.
 	AppendAudit(ctx context.Context, e AuditEntry) (AuditMark, error)
-	// ListAudit returns a page of one Tenant's entries. Nothing in it, the Cursor
-	// included, tells of other Tenants'. A Cursor that is none of ours and a Limit
-	// out of bounds are Invalid.
+	// ListAudit returns a page of one Tenant's entries. Nothing in it, not even the
+	// Cursor, reveals other Tenants' entries. A malformed Cursor and a Limit out of
+	// bounds are Invalid.
 	ListAudit(ctx context.Context, tenant TenantID, query AuditQuery) (AuditPage, error)
-	// ReadAudit calls each with every entry, of all Tenants, oldest first, as they
-	// are stored at one moment, after begin with the mark that the first must
-	// follow. Nothing is checked here. It ends with their first error.
+	// ReadAudit calls begin with the mark that the first entry must follow, then each
+	// with every entry of all Tenants, oldest first, from one consistent snapshot. It
+	// does not verify the chain. It stops at the first error of begin or each.
 	ReadAudit(ctx context.Context, begin func(AuditMark) error, each func(AuditEntry) error) error
-	// TrimAudit removes entries from the beginning until one is not before the
-	// given time, but at most limit, and returns how many. What is left still
-	// follows the mark that ReadAudit tells.
+	// TrimAudit removes the oldest entries up to the first that is not before the given
+	// time, at most limit, and returns their number. The remaining entries still follow
+	// the mark of ReadAudit.
 	TrimAudit(ctx context.Context, before time.Time, limit int) (int, error)
 }

@@ -6,20 +6,20 @@ const (
 	// MinCheckpointEvery and MaxCheckpointEvery bound Sandbox.CheckpointEvery.
 	MinCheckpointEvery = 10 * time.Second
 	MaxCheckpointEvery = 24 * time.Hour
-	// MaxRestores is how often in a row a Sandbox goes back to the same Snapshot
-	// before its use no longer wakes it: each use would lose a Boot.
+	// MaxRestores is the number of consecutive restores of the same Snapshot after which
+	// use no longer wakes a Sandbox, because each use would lose a Boot.
 	MaxRestores = 3
 )
 
-// Restored says how a Sandbox outlived the loss of its Boot.
+// Restored describes how a Sandbox survived the loss of its Boot.
 type Restored struct {
-	From  string        // the Snapshot that it went back to; empty: it lost none
-	Lost  time.Duration // how long it had run beyond that Snapshot
-	Times int64         // how often in a row it went back to that one
+	From  string        // the restored Snapshot; empty: no Boot was lost
+	Lost  time.Duration // run time since that Snapshot, which was lost
+	Times int64         // consecutive restores of that Snapshot
 }
 
-// Survives reports whether s goes back to its Snapshot, and does not end, when
-// its Boot is lost for cause. Its owner must have asked for checkpoints.
+// Survives reports whether s returns to its Snapshot, instead of ending, when its Boot is
+// lost for cause. It requires CheckpointEvery.
 func (s *Sandbox) Survives(cause Cause) bool {
 	switch cause {
 	case CauseEngineLost, CauseNodeLost, CauseOOM:
@@ -28,8 +28,8 @@ func (s *Sandbox) Survives(cause Cause) bool {
 	return false
 }
 
-// Restore makes s, whose Boot was lost at a time, paused in its Snapshot, in the
-// next Timeline. One that is to end at its deadline keeps it.
+// Restore moves s, whose Boot was lost at at, to Paused in its Snapshot and to the next
+// Timeline. If OnTimeout ends s, its Deadline stays unchanged.
 func (s *Sandbox) Restore(at, now time.Time) error {
 	if err := s.To(Paused); err != nil {
 		return err

@@ -6,25 +6,25 @@ import (
 	"time"
 )
 
-// A Code says what the caller can do about a failure. It is itself an error,
-// so errors.Is(err, sandbox.NotFound) works through any wrapping.
+// A Code classifies a failure by what the caller can do about it. It is itself an error,
+// so that errors.Is(err, sandbox.NotFound) works through any wrapping.
 type Code string
 
 const (
 	Invalid     Code = "invalid"         // fix the request
-	Anonymous   Code = "unauthenticated" // say who you are
-	Denied      Code = "denied"          // this identity may not
+	Anonymous   Code = "unauthenticated" // authenticate
+	Denied      Code = "denied"          // this identity is not allowed to
 	TooLarge    Code = "too_large"       // send less
-	Timeout     Code = "timeout"         // it took longer than asked for
-	NotFound    Code = "not_found"       // absent, or another Tenant's: never say which
-	Conflict    Code = "conflict"        // the state moved on: read again, then decide
+	Timeout     Code = "timeout"         // it took longer than the requested timeout
+	NotFound    Code = "not_found"       // absent, or another Tenant's: never reveal which
+	Conflict    Code = "conflict"        // the state changed: read again, then decide
 	Exhausted   Code = "exhausted"       // quota or capacity: wait RetryAfter
 	Unsupported Code = "unsupported"     // this Engine cannot do it
-	Unavailable Code = "unavailable"     // a part is away: retry with backoff
-	Internal    Code = "internal"        // ours to fix
+	Unavailable Code = "unavailable"     // a component is unreachable: retry with backoff
+	Internal    Code = "internal"        // a bug or fault of the server
 )
 
-// Codes lists every Code, for tables that must cover all of them.
+// Codes lists every Code, for tables that must cover all.
 func Codes() []Code {
 	return []Code{
 		Invalid, Anonymous, Denied, TooLarge, Timeout, NotFound,
@@ -39,9 +39,9 @@ func (c Code) Error() string { return string(c) }
 type Error struct {
 	Code   Code
 	Detail string // one sentence, no secrets, no host paths
-	// RetryAfter is when to send the request again, as it is: clients do so by
-	// themselves. Therefore it is set only where the request had no effect, or where
-	// another one like it has no more. Zero means no advice.
+	// RetryAfter is the delay before sending the same request again. Clients retry
+	// automatically, so it is set only if the request had no effect or is idempotent.
+	// Zero: no advice.
 	RetryAfter time.Duration
 	Cause      error // may be nil
 }
@@ -74,8 +74,7 @@ func (e *Error) WithCause(cause error) *Error {
 	return &c
 }
 
-// Begun returns err, of a request that may have had an effect, without advice to send
-// it again.
+// Begun returns err without its RetryAfter, for a request that may have had an effect.
 func Begun(err error) error {
 	var e *Error
 	if !errors.As(err, &e) || e.RetryAfter == 0 {

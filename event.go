@@ -6,57 +6,58 @@ import (
 	"time"
 )
 
-// EventKind is what kind of Event something is.
+// EventKind is the kind of an Event.
 type EventKind string
 
-// Events of security, which whoever saw them tells.
+// Security events, reported by the component that saw them.
 const (
-	EventEgressDenied EventKind = "egress.denied" // a network policy refused connections or names
-	EventAuthFailed   EventKind = "auth.failed"   // a credential was not valid, or may not do this
+	EventEgressDenied EventKind = "egress.denied" // a network policy refused connections or name lookups
+	EventAuthFailed   EventKind = "auth.failed"   // a credential was invalid or not allowed to do this
 	EventQuotaHit     EventKind = "quota.hit"     // a Tenant's Quota refused something
 	EventLimitKill    EventKind = "limit.kill"    // a limit of a Sandbox ended a program, or the Sandbox
 
 	EventTenantSuspended EventKind = "tenant.suspended" // an operator suspended a Tenant
-	EventTenantResumed   EventKind = "tenant.resumed"   // an operator had it go on
+	EventTenantResumed   EventKind = "tenant.resumed"   // an operator resumed a Tenant
 )
 
-// Events of life, which the Store records with the change that they tell of.
+// Life-cycle events, recorded by the Store in the transaction of the change.
 const (
-	EventSandboxCreated EventKind = "sandbox.created" // it runs for the first time
-	EventSandboxForked  EventKind = "sandbox.forked"  // the same, of one that began as a copy of another
+	EventSandboxCreated EventKind = "sandbox.created" // a Sandbox runs for the first time
+	EventSandboxForked  EventKind = "sandbox.forked"  // the same for a fork
 	EventSandboxPaused  EventKind = "sandbox.paused"
 	EventSandboxResumed EventKind = "sandbox.resumed"
 	EventSandboxEnded   EventKind = "sandbox.ended"
 
-	EventSnapshotCreated EventKind = "snapshot.created" // one that is kept is whole
-	EventSnapshotDeleted EventKind = "snapshot.deleted" // somebody deleted it, or a Quota let it go
+	EventSnapshotCreated EventKind = "snapshot.created" // a Kept Snapshot is ready
+	EventSnapshotDeleted EventKind = "snapshot.deleted" // deleted by a request or by Retention
 
 	EventTemplateBuilt  EventKind = "template.built"
 	EventTemplateFailed EventKind = "template.failed"
 )
 
-// ReasonBootLost says of EventSandboxPaused that the Sandbox went back to what was
-// saved of it, because its Boot was lost. ReasonRetention says of
-// EventSnapshotDeleted that a Quota let it go.
+// ReasonBootLost is the Reason of EventSandboxPaused when the Sandbox returned to its
+// last Snapshot because its Boot was lost. ReasonRetention is the Reason of
+// EventSnapshotDeleted when the Tenant's Retention deleted the Snapshot.
 const (
 	ReasonBootLost  = "boot_lost"
 	ReasonRetention = "retention"
 )
 
-// EventKinds lists every EventKind, those of security first.
+// EventKinds lists every EventKind, security events first.
 func EventKinds() []EventKind {
 	return append(SecurityEventKinds(),
 		EventSandboxCreated, EventSandboxForked, EventSandboxPaused, EventSandboxResumed, EventSandboxEnded,
 		EventSnapshotCreated, EventSnapshotDeleted, EventTemplateBuilt, EventTemplateFailed)
 }
 
-// SecurityEventKinds lists those of security.
+// SecurityEventKinds lists the kinds of security events.
 func SecurityEventKinds() []EventKind {
 	return []EventKind{EventEgressDenied, EventAuthFailed, EventQuotaHit, EventLimitKill, EventTenantSuspended, EventTenantResumed}
 }
 
-// ParseEventKinds reads kinds with commas between; "sandbox.*" is all whose names
-// begin so, and "*" is all. They come in the order of EventKinds, each once.
+// ParseEventKinds parses comma-separated kinds. "sandbox.*" selects all kinds with that
+// prefix, and "*" selects all. The result is in the order of EventKinds, without
+// duplicates.
 func ParseEventKinds(text string) ([]EventKind, error) {
 	var wanted []EventKind
 	for word := range strings.SplitSeq(text, ",") {
@@ -75,11 +76,10 @@ func ParseEventKinds(text string) ([]EventKind, error) {
 	return slices.DeleteFunc(EventKinds(), func(k EventKind) bool { return !slices.Contains(wanted, k) }), nil
 }
 
-// Event is something that somebody may want to know of at once. Fields but Kind may
-// be empty.
+// Event is a notification for Webhooks. All fields but Kind may be empty.
 type Event struct {
-	// ID tells repeats apart. Who tells of an Event leaves it empty, or names what
-	// must be told once at most.
+	// ID identifies repeats of one Event. The reporter leaves it empty, or sets it for an
+	// Event that must be delivered at most once.
 	ID        string
 	Kind      EventKind
 	At        time.Time // zero: now
@@ -91,21 +91,20 @@ type Event struct {
 	Sandbox   string // ID
 	Name      string // of the Sandbox or Snapshot
 	Template  string
-	Snapshot  string // ID; of a Sandbox that it began from, or is paused in
-	Parent    string // ID of the Sandbox that this one is a copy of, while that is on record: not of one elsewhere
+	Snapshot  string // ID; of a Sandbox's start, or of its pause
+	Parent    string // ID of the Sandbox that it was forked from, if its record still exists here
 	Build     string // ID of a Template's build
 	Operation string // as AuditEntry.Operation
-	Reason    string // a word of ours
-	// Version is that of the Sandbox's record: of two Events the one with the lower
-	// came first.
+	Reason    string // one of the server's own words
+	// Version is Sandbox.Version. It orders a Sandbox's Events.
 	Version int64
 }
 
 // NewEventID returns a fresh ID of an Event: "e" and 20 of [a-z0-9].
 func NewEventID() string { return eventID.fresh() }
 
-// LifeEvent is what kind of Event it is that a Sandbox which was in a State becomes
-// s; empty: none. One that never ran has no Events.
+// LifeEvent returns the kind of Event for a Sandbox that changes from the State before to
+// s; empty: none. A Sandbox that never ran has no Events.
 func (s *Sandbox) LifeEvent(before State) EventKind {
 	switch {
 	case before == Starting && s.State == Running:
@@ -120,7 +119,7 @@ func (s *Sandbox) LifeEvent(before State) EventKind {
 	return ""
 }
 
-// Event is what is told of a build that is over; false while it goes on.
+// Event returns the Event of a finished build; false while it runs.
 func (b *TemplateBuild) Event() (Event, bool) {
 	e := Event{ID: "e-" + b.ID, Kind: EventTemplateFailed, At: b.EndedAt, Tenant: b.Tenant, Template: b.Template, Build: b.ID}
 	switch {

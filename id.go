@@ -7,11 +7,11 @@ import (
 
 const (
 	idAlphabet = "abcdefghijklmnopqrstuvwxyz0123456789"
-	idLength   = 20 // of an ID's random part: about 103 bits
+	idLength   = 20 // characters of an ID's random part: about 103 bits
 )
 
-// An idKind is the first letter of the IDs of one kind of resource. The rest is 20
-// of [a-z0-9]. Each letter stands for one kind; "c" is that of contexts, which a Guest
+// An idKind is the first letter of the IDs of one kind of resource. The rest is 20 of
+// [a-z0-9]. Each letter stands for one kind; "c" is reserved for contexts, which a Guest
 // names.
 type idKind string
 
@@ -27,7 +27,7 @@ const (
 	volumeID     idKind = "v"
 )
 
-// fresh returns an ID that nothing else has.
+// fresh returns a new, unique ID.
 func (k idKind) fresh() string { return string(k) + randomText() }
 
 // matches reports whether s has the form of an ID of this kind.

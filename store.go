@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Store keeps the rows. A write names the version of the record that it read
-// (Sandbox.Version); losing the race is Conflict. Times are UTC with
-// microseconds. Every method honours ctx.
+// Store keeps the rows. A write passes the version of the record that it read
+// (Sandbox.Version); a lost race is a Conflict. Times are UTC with microseconds. Every
+// method honours ctx.
 type Store interface {
 	SandboxStore
 	SnapshotStore
@@ -23,113 +23,108 @@ type Store interface {
 	AuditStore
 	UsageStore
 	WebhookStore
-	// CheckWrite tries to write something that changes nothing, and returns why it
-	// could not: the Detail is for operators, and the Code Exhausted is for want of
-	// room. The result may be a second old.
+	// CheckWrite tries a write that changes nothing, and returns its error. The Detail is
+	// for operators; the Code is Exhausted when the disk is full. The result may be up to
+	// 1 s old.
 	CheckWrite(ctx context.Context) error
-	// Close waits for writes under way and releases the database.
+	// Close waits for writes in progress and releases the database.
 	Close() error
 }
 
-// SandboxStore keeps Sandboxes and the Boots they had. Session-manager alone
-// writes here.
+// SandboxStore keeps Sandboxes and their past Boots. Only session-manager writes here.
 type SandboxStore interface {
 	SandboxRecords
-	// InsertSandbox adds a record at version 1. A name that another Sandbox of
-	// the Tenant has, and that has not ended, is a Conflict; so is a known ID, and a
-	// Snapshot to start from or a Volume that is not a ready one of the Tenant.
-	// What goes beyond the Tenant's Quota is Exhausted, exactly, however many
-	// insert at once.
+	// InsertSandbox adds a record at version 1. The name of another Sandbox of the Tenant
+	// that has not ended is a Conflict. So is a known ID, and a Snapshot or Volume that
+	// is not a ready one of the Tenant. Exceeding the Tenant's Quota is Exhausted;
+	// concurrent inserts cannot exceed it.
 	InsertSandbox(ctx context.Context, s Sandbox) (Sandbox, error)
-	// UpdateSandbox writes s if its stored version is s.Version, and returns it
-	// with the next one; Conflict otherwise, NotFound if there is none. Tenant,
-	// ID and CreatedAt never change. It is a Conflict too for s to be paused in, or resume
-	// from, what is not a ready Snapshot of the Tenant.
+	// UpdateSandbox writes s if its stored version is s.Version, and returns it with the
+	// next version; Conflict otherwise, NotFound if there is no record. Tenant, ID and
+	// CreatedAt never change. It is also a Conflict if s pauses in or resumes from a
+	// Snapshot that is not a ready one of the Tenant.
 	UpdateSandbox(ctx context.Context, s Sandbox) (Sandbox, error)
-	// SandboxesNotEnded returns every Tenant's records that have not ended, for
+	// SandboxesNotEnded returns all Tenants' Sandboxes that have not ended, for
 	// reconciling.
 	SandboxesNotEnded(ctx context.Context) ([]Sandbox, error)
-	// SandboxesDue returns up to limit records that are not ended or stopping
-	// and whose Deadline is not after now, earliest first.
+	// SandboxesDue returns up to limit Sandboxes that are neither Ended nor Stopping and
+	// whose Deadline is at or before now, earliest first.
 	SandboxesDue(ctx context.Context, now time.Time, limit int) ([]Sandbox, error)
-	// NextDeadline returns the earliest Deadline of a record that is not ended
-	// or stopping; false when there is none.
+	// NextDeadline returns the earliest Deadline of a Sandbox that is neither Ended nor
+	// Stopping; false when there is none.
 	NextDeadline(ctx context.Context) (time.Time, bool, error)
-	// DeleteEnded removes records that ended before the given time, and those with
-	// CauseRefused that ended before refused. It returns how many. Other writes get
-	// their turns while it removes many.
+	// DeleteEnded removes Sandboxes that ended before the given time, and those with
+	// CauseRefused that ended before refused. It returns their number. It does not block
+	// other writes while it removes many.
 	DeleteEnded(ctx context.Context, before, refused time.Time) (int, error)
 }
 
 // SandboxRecords reads the records of Sandboxes.
 type SandboxRecords interface {
-	// SandboxByID returns the record, whoever owns it; callers check Tenant.
+	// SandboxByID returns the record of any Tenant; callers check Tenant.
 	SandboxByID(ctx context.Context, id string) (Sandbox, error)
 	// SandboxByName returns the Tenant's Sandbox of that name that has not
 	// ended.
 	SandboxByName(ctx context.Context, tenant TenantID, name string) (Sandbox, error)
 	// ListSandboxes returns a Page of one Tenant's records.
 	ListSandboxes(ctx context.Context, tenant TenantID, query ListQuery) (Page, error)
-	// CountSandboxes counts a Tenant's records by State, ended ones left out.
+	// CountSandboxes counts a Tenant's Sandboxes by State, without Ended.
 	CountSandboxes(ctx context.Context, tenant TenantID) (map[State]int, error)
 }
 
-// KeyStore keeps API Keys, by the hash of their secret. Gateway alone writes
-// here.
+// KeyStore keeps API Keys, by the hash of their secret. Only gateway writes here.
 type KeyStore interface {
-	// InsertKey adds a Key; Conflict when its ID is known, Exhausted when the
-	// Tenant has MaxKeys. Those that expired KeyMemory before it was made are
-	// removed.
+	// InsertKey adds a Key; Conflict when its ID is known, Exhausted when the Tenant has
+	// MaxKeys. It also removes Keys that expired KeyMemory before k's CreatedAt.
 	InsertKey(ctx context.Context, k Key) error
-	// KeyByHash returns the Key whose secret, or whose previous one, has this hash,
-	// valid or not; NotFound when there is none.
+	// KeyByHash returns the Key whose current or previous secret has this hash, valid or
+	// not; NotFound when there is none.
 	KeyByHash(ctx context.Context, hash KeyHash) (Key, error)
 	// Keys returns a Tenant's Keys, newest first, at most MaxKeys.
 	Keys(ctx context.Context, tenant TenantID) ([]Key, error)
-	// DeleteKey removes a Tenant's Key; NotFound when it has none of this ID.
+	// DeleteKey removes a Tenant's Key; NotFound when the ID is unknown.
 	DeleteKey(ctx context.Context, tenant TenantID, id string) error
-	// RenameKey gives a Tenant's Key another name; NotFound when it has none of this
-	// ID.
+	// RenameKey renames a Tenant's Key; NotFound when the ID is unknown.
 	RenameKey(ctx context.Context, tenant TenantID, id, name string) error
-	// RotateKey gives the Key with k's Tenant, ID and had as Hash the Hash, Hint,
-	// UsedAt and Previous of k. NotFound when the Tenant has none of this ID, Conflict when its
-	// Hash is another by now.
+	// RotateKey sets Hash, Hint, UsedAt and Previous of the Key with k's Tenant and ID,
+	// if its stored Hash is had. NotFound when the ID is unknown, Conflict when the
+	// stored Hash is not had.
 	RotateKey(ctx context.Context, k Key, had KeyHash) error
-	// UsedKeys records when secrets were last used, by their hash. Unknown ones are
-	// passed over, and a time never moves back.
+	// UsedKeys records when secrets were last used, by their hash. It skips unknown
+	// hashes and never moves a time back.
 	UsedKeys(ctx context.Context, used map[KeyHash]time.Time) error
 }
 
-// Once is a request that must take effect once: the first one with an
-// Idempotency-Key, and its answer.
+// Once is an idempotency record: the first request with an Idempotency-Key, and its
+// response.
 type Once struct {
 	Tenant   TenantID
 	Key      string // the client's
 	Request  KeyHash
-	Resource string // ID that what the request makes will have
+	Resource string // ID of the resource that the request creates
 	At       time.Time
-	Holder   string // the process that carries it out
-	Status   int    // of the answer; 0: under way, or its process died
+	Holder   string // the process that executes it
+	Status   int    // of the response; 0: in progress, or its process died
 	Answer   []byte
 }
 
-// OnceStore keeps requests that must take effect once. Gateway alone writes
-// here.
+// OnceStore keeps idempotency records. Only gateway writes here.
 type OnceStore interface {
-	// BeginOnce records o when there is none of this Tenant and Key that began
-	// after expired, and returns what is there then; began reports whether that
-	// is o. One without an answer that another Holder has or had, for the same
-	// request, is taken over: it keeps its Resource, so that what both make is one
-	// thing.
+	// BeginOnce records o unless this Tenant and Key have a record that began after
+	// expired, and returns the stored record. began reports whether the caller must
+	// execute the request. A record of the same request without a response from another
+	// Holder is taken over and keeps its Resource, so that both attempts create one
+	// resource.
 	BeginOnce(ctx context.Context, o Once, expired time.Time) (there Once, began bool, err error)
-	// FinishOnce records the answer.
+	// FinishOnce records the response.
 	FinishOnce(ctx context.Context, o Once) error
-	// DropOnce forgets a request of this Holder that failed.
+	// DropOnce deletes the record of a failed request of this Holder.
 	DropOnce(ctx context.Context, o Once) error
-	// LetGoOnce leaves a request of this Holder, of which nobody knows whether it
-	// took effect, to be taken over by the next one.
+	// LetGoOnce releases a record of this Holder whose request may or may not have taken
+	// effect, so that the next attempt takes it over.
 	LetGoOnce(ctx context.Context, o Once) error
-	// DeleteOnces removes what began before the given time and returns how many.
+	// DeleteOnces removes records that began before the given time and returns their
+	// number.
 	DeleteOnces(ctx context.Context, before time.Time) (int, error)
 }
 
@@ -137,28 +132,28 @@ type OnceStore interface {
 type NodeRecord struct {
 	Name   string
 	Engine string
-	// Address is where other processes reach the Node, "unix:PATH" or an http
-	// URL; empty for one that is reached in its own process only.
+	// Address is where other processes reach the Node, "unix:PATH" or an http URL; empty
+	// if the Node is reachable only inside its own process.
 	Address    string
 	LeaseUntil time.Time
 }
 
 // NodeStore keeps Nodes and their Leases.
 type NodeStore interface {
-	// RenewLease inserts or updates the Node's record.
+	// RenewLease inserts or updates a Node's record.
 	RenewLease(ctx context.Context, n NodeRecord) error
 	// Nodes returns all records by name.
 	Nodes(ctx context.Context) ([]NodeRecord, error)
 }
 
-// SigningKeyStore keeps the keys that sign URLs of files, one for each Tenant
-// that ever signed one. Gateway alone writes here.
+// SigningKeyStore keeps the keys that sign file URLs, one for each Tenant that ever
+// signed one. Only gateway writes here.
 type SigningKeyStore interface {
-	// EnsureSigningKey returns the key of k's Tenant, which is k when it had none.
+	// EnsureSigningKey returns the key of k's Tenant. It stores k when the Tenant has
+	// none.
 	EnsureSigningKey(ctx context.Context, k SigningKey) (SigningKey, error)
-	// ReplaceSigningKey makes k its Tenant's key; the one before is gone.
+	// ReplaceSigningKey makes k its Tenant's key and deletes the previous key.
 	ReplaceSigningKey(ctx context.Context, k SigningKey) error
-	// SigningKeyByID returns a key, whoever has it; NotFound for one that was
-	// replaced.
+	// SigningKeyByID returns a key of any Tenant; NotFound for a replaced key.
 	SigningKeyByID(ctx context.Context, id string) (SigningKey, error)
 }

@@ -38,7 +38,7 @@ type User struct {
 	DecidedBy Role
 	CreatedAt time.Time
 	SeenAt    time.Time // last use of a token; zero: never; up to a minute behind
-	Version   int64     // set by the Store; grows with each write but those of SeenAt alone
+	Version   int64     // set by the Store; grows with each write but visits (a SeenAt update)
 }
 
 // UserSource is how the record of a User was created.
@@ -222,6 +222,6 @@ type UserStore interface {
 	// from a Tenant. It deletes the Keys of a User who becomes UserRemoved.
 	UpdateUser(ctx context.Context, u User, keepOwner bool) (User, error)
 	// UsersChanged returns a number that changes with each write, by any process, but
-	// those of SeenAt alone.
+	// visits.
 	UsersChanged(ctx context.Context) (int64, error)
 }
