@@ -11,47 +11,45 @@ import (
 	"strings"
 )
 
-// Ingress is who reaches the ports of a Sandbox from outside, and how, as
-// IngressRules.Ingress writes it; empty: whoever knows its ID, and requests
-// arrive as they were sent. Equal ones are equal strings.
+// Ingress controls access to the ports of a Sandbox from outside, in the form that
+// IngressRules.Ingress writes. Empty: everybody who knows the Sandbox's ID has access,
+// and requests are forwarded unchanged. Equal rules are equal strings.
 type Ingress string
 
 const (
-	// MaxTLSPorts is how many ports of a Sandbox may speak TLS.
+	// MaxTLSPorts bounds the ports of a Sandbox that speak TLS.
 	MaxTLSPorts = 32
-	// MaxPortExceptions is how many ports of a Sandbox may be open to others than the
-	// rest.
+	// MaxPortExceptions bounds IngressRules.Exceptions.
 	MaxPortExceptions = 32
-	// portPlace is where Host has the number of the port.
+	// portPlace is the placeholder of the port number in Host.
 	portPlace = "${PORT}"
-	// maxHostMask bounds IngressRules.Host, in bytes, and what it becomes.
+	// maxHostMask bounds IngressRules.Host before and after expansion, in bytes.
 	maxHostMask = 255
 	// maxIngressLen bounds the text of an Ingress, in bytes.
 	maxIngressLen = 2 << 10
 )
 
-// IngressRules is an Ingress, parsed. It does not concern the ports of the
-// Guest's own services but for InterpreterPort, which is private with the others,
-// and by OpenServices.
+// IngressRules is an Ingress, parsed. It does not apply to the ports of the Guest's own
+// services, with two exceptions: Private also covers InterpreterPort, and OpenServices is
+// about these services.
 type IngressRules struct {
-	// Private asks who reaches a port for the Sandbox's traffic token, or for one
-	// that was made for that port.
+	// Private requires the Sandbox's traffic token, or a token for the port.
 	Private bool `json:"private,omitempty"`
-	// Exceptions are the ports for which the opposite of Private holds.
+	// Exceptions lists the ports with the opposite of Private.
 	Exceptions []uint16 `json:"exceptions,omitempty"`
-	// Host is what services see as the host of requests, HOST or HOST:PORT with
-	// "${PORT}" for the number of the port; empty: what the client wrote.
+	// Host replaces the host of requests that services see: HOST or HOST:PORT, with
+	// "${PORT}" for the port number. Empty: the client's host.
 	Host string `json:"host,omitempty"`
-	// TLSPorts are those that speak TLS inside. Their certificates are not
-	// verified: the way there is ours.
+	// TLSPorts lists the ports that speak TLS inside. Their certificates are not
+	// verified, because the connection stays within this installation.
 	TLSPorts []uint16 `json:"tls_ports,omitempty"`
-	// OpenServices has the Guest's services for E2B's clients answer whoever knows the
-	// Sandbox's ID; else they ask for its access token. It is said when a Sandbox is
-	// made and then stays.
+	// OpenServices opens the Guest's services for E2B clients to everybody who knows the
+	// Sandbox's ID; otherwise they require its access token. It is set when a Sandbox is
+	// created and never changes.
 	OpenServices bool `json:"open_services,omitempty"`
 }
 
-// Ingress returns the rules in their one form. Invalid says what is wrong.
+// Ingress returns the rules in canonical form, or Invalid that says what is wrong.
 func (r IngressRules) Ingress() (Ingress, error) {
 	if r.Host != "" && !validHostMask(r.Host) {
 		return "", Errorf(Invalid, "the host that services see must be HOST or HOST:PORT in ASCII, where %s stands for the number of the port, not %.64q", portPlace, r.Host)
@@ -83,8 +81,8 @@ func (r IngressRules) Ingress() (Ingress, error) {
 	return Ingress(text), err
 }
 
-// PortRules are the rules about ports that a request names; Invalid for numbers that
-// are no ports.
+// PortRules returns the Ingress for the port rules of a request; Invalid for numbers that
+// are not ports.
 func PortRules(private bool, exceptions []int64, host string, tls []int64) (Ingress, error) {
 	rules := IngressRules{Private: private, Host: host}
 	for _, list := range []struct {
@@ -101,14 +99,14 @@ func PortRules(private bool, exceptions []int64, host string, tls []int64) (Ingr
 	return rules.Ingress()
 }
 
-// sortedPorts is ports in order, each once.
+// sortedPorts returns ports sorted, without duplicates.
 func sortedPorts(ports []uint16) []uint16 {
 	ports = slices.Clone(ports)
 	slices.Sort(ports)
 	return slices.Compact(ports)
 }
 
-// Rules returns what i stands for; Invalid when it is not in its one form.
+// Rules parses i; Invalid when it is not in canonical form.
 func (i Ingress) Rules() (IngressRules, error) {
 	var r IngressRules
 	if i == "" {
@@ -126,7 +124,7 @@ func (i Ingress) Rules() (IngressRules, error) {
 	return r, nil
 }
 
-// RulesOrClosed is Rules; what cannot be read opens nothing.
+// RulesOrClosed is Rules, but returns private rules when i cannot be parsed.
 func (i Ingress) RulesOrClosed() IngressRules {
 	r, err := i.Rules()
 	if err != nil {
@@ -140,18 +138,19 @@ func (i Ingress) check() error {
 	return err
 }
 
-// HostAt is what a service on a port sees as the host of requests; empty: what
-// the client wrote.
+// HostAt returns the host of requests that a service on a port sees; empty: the client's
+// host.
 func (r IngressRules) HostAt(port uint16) string {
 	return strings.ReplaceAll(r.Host, portPlace, strconv.Itoa(int(port)))
 }
 
-// PrivateAt reports whether who reaches a port is asked for a token.
+// PrivateAt reports whether a port requires a token.
 func (r IngressRules) PrivateAt(port uint16) bool {
 	return r.Private != slices.Contains(r.Exceptions, port)
 }
 
-// after is i in the place of before: what is said once stays as it was said.
+// after returns i as the replacement of before. It keeps OpenServices, which never
+// changes.
 func (i Ingress) after(before Ingress) (Ingress, error) {
 	was := before.RulesOrClosed()
 	r, err := i.Rules()
@@ -162,15 +161,14 @@ func (i Ingress) after(before Ingress) (Ingress, error) {
 	return r.Ingress()
 }
 
-// PortChange is what becomes different about one port of a Sandbox. Nil fields
-// stay.
+// PortChange updates the rules of one port of a Sandbox. Nil fields stay unchanged.
 type PortChange struct {
 	Port    uint16
 	Private *bool
 	TLS     *bool
 }
 
-// apply returns i as c makes it, or Invalid.
+// apply returns i with c applied, or Invalid.
 func (c PortChange) apply(i Ingress) (Ingress, error) {
 	r, err := i.Rules()
 	if err != nil {
@@ -185,7 +183,7 @@ func (c PortChange) apply(i Ingress) (Ingress, error) {
 	return r.Ingress()
 }
 
-// with is ports with p among them, or without it.
+// with returns ports with p added if in, else removed.
 func with(ports []uint16, p uint16, in bool) []uint16 {
 	ports = slices.DeleteFunc(slices.Clone(ports), func(other uint16) bool { return other == p })
 	if in {
@@ -212,7 +210,7 @@ func validHostMask(mask string) bool {
 	} else {
 		host = strings.TrimSuffix(strings.TrimPrefix(full, "["), "]")
 		if (host != full) != strings.Contains(host, ":") {
-			return false // an IPv6 address needs its brackets, and nothing else has any
+			return false // IPv6 addresses need brackets; other hosts must not have them
 		}
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {

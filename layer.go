@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// Bounds of what the builds of one Tenant keep to go on from. How many bytes that
-// is the operator says.
+// Bounds of the layers of one Tenant. The operator sets the bound of their bytes.
 const (
 	MaxLayers = 200
 	LayerLife = 7 * 24 * time.Hour
@@ -15,10 +14,10 @@ const (
 
 var layerPattern = lazily(`^[0-9a-f]{64}$`)
 
-// LayersBeyond returns those of all a Tenant's layers that go: of those with one
-// name all but the newest, those that nobody used for LayerLife, and of the rest
-// the ones that were used longest ago, until there are MaxLayers and they have room
-// bytes, each by its own size, whatever it shares with others. One that a Sandbox
+// LayersBeyond returns the layers to delete, where all is every layer of a Tenant. It
+// selects all but the newest layer of each name, and layers unused for LayerLife. Of the
+// rest it selects the least recently used, until at most MaxLayers with at most room
+// bytes remain; bytes shared with other layers count in full. A layer that a Sandbox
 // refers to stays.
 func LayersBeyond(all []Snapshot, room int64, now time.Time) (gone []Snapshot) {
 	all = slices.Clone(all)

@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// NetworkPolicy says where a Sandbox may connect to: NetworkPublic, NetworkNone,
-// or NetworkRules as NetworkRules.Policy writes them. Private, link-local,
-// metadata, loopback and host addresses are refused by any, unless the operator
+// NetworkPolicy controls the outgoing connections of a Sandbox: NetworkPublic,
+// NetworkNone, or NetworkRules in the form that NetworkRules.Policy writes. Every policy
+// refuses private, link-local, metadata, loopback and host addresses unless the operator
 // opened them. Equal policies are equal strings, Enforced or not.
 type NetworkPolicy string
 
@@ -25,7 +25,7 @@ const (
 )
 
 const (
-	// MaxNetworkRules is how many rules a policy may have, both lists together.
+	// MaxNetworkRules bounds the rules of a policy, both lists together.
 	MaxNetworkRules = 256
 	// maxRuleLen bounds a rule: a name of 253 bytes, a wildcard and ports.
 	maxRuleLen = 270
@@ -33,10 +33,10 @@ const (
 	maxPolicyLen = 32 << 10
 )
 
-// NetworkRules is a NetworkPolicy with exceptions. What no rule names goes by
-// Mode. With NetworkPublic Deny lists what is refused all the same, and Allow
-// what is allowed although Deny names it. With NetworkNone Allow lists what is
-// allowed all the same, and Deny what is refused although Allow names it.
+// NetworkRules is a NetworkPolicy with exceptions. Mode is the default for targets
+// without a rule. With NetworkPublic, Deny lists exceptions to the default, and Allow
+// lists exceptions to Deny. With NetworkNone, Allow lists exceptions to the default, and
+// Deny lists exceptions to Allow.
 //
 // A rule is TARGET or TARGET:PORTS. TARGET is a name, "*." and a name for all
 // below it (not itself), an address, a CIDR, or "*" for any; an IPv6 one stands in
@@ -45,8 +45,8 @@ type NetworkRules struct {
 	Mode  NetworkPolicy `json:"mode"` // NetworkPublic or NetworkNone
 	Allow []string      `json:"allow,omitempty"`
 	Deny  []string      `json:"deny,omitempty"`
-	// Internet is the switch of E2B's clients as it was asked for, which they are told
-	// again. Nothing goes by it: what it means is in the rest. Nil: nobody touched it.
+	// Internet is the internet switch of E2B clients as requested, kept to return it to
+	// them. It has no effect: Mode, Allow and Deny already express it. Nil: not set.
 	Internet *bool `json:"internet,omitempty"`
 }
 
@@ -60,10 +60,10 @@ type NetworkRule struct {
 	From, To uint16 // ports; 0 and 65535 when the rule names none
 }
 
-// NamesPorts reports whether the rule is about certain ports only.
+// NamesPorts reports whether the rule is limited to certain ports.
 func (r NetworkRule) NamesPorts() bool { return r.From != 0 || r.To != math.MaxUint16 }
 
-// String is the rule as ParseNetworkRule reads it, and the same for equal rules.
+// String returns the rule in the syntax of ParseNetworkRule, the same for equal rules.
 func (r NetworkRule) String() string {
 	target := "*"
 	switch {
@@ -88,7 +88,7 @@ func (r NetworkRule) String() string {
 	return fmt.Sprintf("%s:%d-%d", target, r.From, r.To)
 }
 
-// ParseNetworkRule reads one rule, or returns Invalid and says what is wrong.
+// ParseNetworkRule parses one rule, or returns Invalid that says what is wrong.
 func ParseNetworkRule(text string) (NetworkRule, error) {
 	if len(text) > maxRuleLen {
 		return NetworkRule{}, Errorf(Invalid, "a network rule has at most %d bytes", maxRuleLen)
@@ -121,7 +121,8 @@ func ParseNetworkRule(text string) (NetworkRule, error) {
 	return r, nil
 }
 
-// splitRule cuts ports off. An IPv6 address without brackets has none.
+// splitRule splits a rule into target and ports. An IPv6 address without brackets has no
+// ports.
 func splitRule(text string) (target, ports string, named bool) {
 	if rest, ok := strings.CutPrefix(text, "["); ok {
 		target, ports, ok = strings.Cut(rest, "]")
@@ -166,9 +167,9 @@ func parsePrefix(text string) (netip.Prefix, bool) {
 	return netip.PrefixFrom(addr, addr.BitLen()), true
 }
 
-// NormalDomain returns name in lower case and without a dot at its end; false
-// when it is not the name of a host: labels of letters, digits, '-' and '_', the
-// last of which is no number.
+// NormalDomain returns name in lower case and without a trailing dot. It returns false
+// unless name is a host name: labels of letters, digits, '-' and '_', where the last
+// label does not begin with a digit.
 func NormalDomain(name string) (string, bool) {
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
 	if name == "" || len(name) > 253 {
@@ -186,7 +187,7 @@ func NormalDomain(name string) (string, bool) {
 			}
 		}
 	}
-	// What ends in a number is an address to some programs: 1.2.3, 0x7f.1.
+	// Some programs parse a name that ends in a number as an address: 1.2.3, 0x7f.1.
 	last := labels[len(labels)-1]
 	if c := last[0]; c >= '0' && c <= '9' {
 		return "", false
@@ -194,8 +195,8 @@ func NormalDomain(name string) (string, bool) {
 	return name, true
 }
 
-// Policy returns the rules as a policy, each in its one form and without those
-// that stand there twice. Invalid says what is wrong.
+// Policy returns the rules as a policy, in canonical form and without duplicates, or
+// Invalid that says what is wrong.
 func (r NetworkRules) Policy() (NetworkPolicy, error) {
 	if r.Mode != NetworkPublic && r.Mode != NetworkNone {
 		return "", Errorf(Invalid, "network.mode must be %q or %q", NetworkPublic, NetworkNone)
@@ -240,7 +241,7 @@ func normalRules(texts []string) ([]string, error) {
 	return out, nil
 }
 
-// ParseNetworkPolicy reads NetworkPublic, NetworkNone, or rules as JSON.
+// ParseNetworkPolicy parses NetworkPublic, NetworkNone, or rules as JSON.
 func ParseNetworkPolicy(text string) (NetworkPolicy, error) {
 	if !strings.HasPrefix(text, "{") {
 		p := NetworkPolicy(text)
@@ -274,7 +275,7 @@ func parseRules(text string) (NetworkRules, error) {
 	return rules, nil
 }
 
-// Rules returns what p stands for; Invalid when it is not a policy.
+// Rules parses p; Invalid when it is not a policy.
 func (p NetworkPolicy) Rules() (NetworkRules, error) {
 	if p == NetworkPublic || p == NetworkNone {
 		return NetworkRules{Mode: p}, nil
@@ -290,8 +291,8 @@ func (p NetworkPolicy) Rules() (NetworkRules, error) {
 	return rules, err
 }
 
-// Enforced is p without what nothing goes by, which is kept for E2B's clients alone;
-// what is no policy stays as it is.
+// Enforced returns p without NetworkRules.Internet, which has no effect. An invalid
+// policy is returned unchanged.
 func (p NetworkPolicy) Enforced() NetworkPolicy {
 	rules, err := p.Rules()
 	if err != nil {
@@ -305,7 +306,7 @@ func (p NetworkPolicy) Enforced() NetworkPolicy {
 	return plain
 }
 
-// Valid reports whether p is a policy that links know.
+// Valid reports whether p is a policy.
 func (p NetworkPolicy) Valid() bool {
 	_, err := p.Rules()
 	return err == nil
@@ -322,27 +323,26 @@ func (p NetworkPolicy) check() error {
 	return err
 }
 
-// NetworkDecision is one thing that the policy of a Sandbox decided, or the same
-// thing several times.
+// NetworkDecision is a decision of a Sandbox's policy, perhaps repeated.
 type NetworkDecision struct {
-	Seq      int64 // grows by one with each decision
+	Seq      int64 // increases by one with each decision
 	First    time.Time
 	Last     time.Time
-	Count    int64  // how often, from First to Last
+	Count    int64  // repetitions from First to Last
 	Protocol string // "dns", "tcp" or "udp"
-	Name     string // that was asked for, or shown; may be empty
+	Name     string // looked up or shown by the client; may be empty
 	Addr     netip.Addr
 	Port     uint16
 	Allowed  bool
-	Reason   string // in words
+	Reason   string // human-readable
 }
 
-// NetworkLog is what was decided about a Sandbox, as far as its link shard
-// remembers: the latest MaxNetworkLog decisions, oldest first.
+// NetworkLog holds the decisions about a Sandbox that its link shard still has: the
+// latest MaxNetworkLog, oldest first.
 type NetworkLog struct {
 	Decisions        []NetworkDecision
-	Allowed, Refused int64 // in all since the link was plugged in
+	Allowed, Refused int64 // totals since the link was attached
 }
 
-// MaxNetworkLog is how many decisions of a Boot are kept.
+// MaxNetworkLog bounds the decisions that are kept for a Boot.
 const MaxNetworkLog = 256

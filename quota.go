@@ -12,58 +12,57 @@ import (
 	"time"
 )
 
-// Quota is what the Sandboxes of one Tenant that have not ended may have
-// together, and its Snapshots, Volumes and Templates. A zero field bounds nothing.
+// Quota bounds the total resources of one Tenant: of its Sandboxes that have not ended,
+// and of its Snapshots, Volumes and Templates. A zero field sets no bound.
 type Quota struct {
 	Sandboxes   int64   `json:"sandboxes,omitempty"`
 	CPUs        float64 `json:"cpus,omitempty"`
 	MemoryBytes int64   `json:"memory_bytes,omitempty"`
 	DiskBytes   int64   `json:"disk_bytes,omitempty"`
-	// CreatesPerMinute counts Sandboxes that have ended too, but not those that ended
-	// with CauseRefused: what bounds refused creates is the rate of requests.
+	// CreatesPerMinute includes Sandboxes that have ended, but not those with
+	// CauseRefused: request rate limits bound refused creates.
 	CreatesPerMinute int64 `json:"creates_per_minute,omitempty"`
-	// SessionLength is how long a Sandbox may run, each time that it starts or
-	// resumes; then its OnTimeout acts.
+	// SessionLength bounds each run of a Sandbox, from its start or resume; then its
+	// OnTimeout acts.
 	SessionLength time.Duration `json:"session_length,omitempty"`
-	// EgressBytes is how much the connections of all Sandboxes may send in a month of
-	// UTC, as UsageStore counts it; then they are cut, and no others begin.
+	// EgressBytes bounds the bytes that connections of all Sandboxes send in a UTC month,
+	// as UsageStore counts them. Beyond it connections are cut, and new ones are refused.
 	EgressBytes int64 `json:"egress_bytes,omitempty"`
-	// Bandwidth is the most that Limits.Bandwidth of one Sandbox may be.
+	// Bandwidth is the upper bound of one Sandbox's Limits.Bandwidth.
 	Bandwidth int64 `json:"bandwidth,omitempty"`
-	// SnapshotBytes is how much the Snapshots may be together with another one that is
-	// taken or kept, each by its own size; those count too that pauses made, which are
-	// never refused.
+	// SnapshotBytes bounds the total size of all Snapshots when another is taken or kept;
+	// shared bytes count in full. Snapshots of pauses count too, but a pause is never
+	// refused.
 	SnapshotBytes int64 `json:"snapshot_bytes,omitempty"`
-	// Volumes is how many Volumes there may be, VolumeBytes how much they may hold
-	// together, each as much as it has room for.
+	// Volumes bounds the number of Volumes, VolumeBytes the sum of their MaxBytes.
 	Volumes     int64 `json:"volumes,omitempty"`
 	VolumeBytes int64 `json:"volume_bytes,omitempty"`
-	// TemplateBytes bounds the images of the Tenant's Templates together, by their
-	// bytes on the disk: each image once, however many tags and versions name it, and
-	// none that the operator names too.
+	// TemplateBytes bounds the total size of the Tenant's Template images on disk. Each
+	// image counts once, however many tags and versions name it. Images that the
+	// operator's Templates also name do not count.
 	TemplateBytes int64 `json:"template_bytes,omitempty"`
-	// Retention lets Snapshots go where the rest refuses.
+	// Retention deletes old Snapshots; the other bounds refuse new ones.
 	Retention Retention `json:"retention,omitzero"`
 }
 
 // CreateWindow is how long a create counts for Quota.CreatesPerMinute.
 const CreateWindow = time.Minute
 
-// QuotaUse is what a Tenant has of its Quota, by the shapes of its Sandboxes.
+// QuotaUse is a Tenant's use of its Quota. Sandboxes count with their whole Shape.
 type QuotaUse struct {
 	Sandboxes     int64
 	CPUs          float64
 	MemoryBytes   int64
 	DiskBytes     int64
 	Creates       int64 // within CreateWindow
-	Snapshots     int64 // that are Kept
-	SnapshotBytes int64 // of all Snapshots
-	Volumes       int64 // also those that are being deleted
-	VolumeBytes   int64 // that these have room for
+	Snapshots     int64 // only Kept ones
+	SnapshotBytes int64 // of all Snapshots, Kept or not
+	Volumes       int64 // including those being deleted
+	VolumeBytes   int64 // sum of their MaxBytes
 }
 
-// Admit returns Exhausted, saying what is used up, when there is no room for one
-// more Sandbox of shape beside what is used. Its Cause is ErrOverQuota.
+// Admit returns Exhausted, naming the bound, when one more Sandbox of shape would exceed
+// the Quota. Its Cause is ErrOverQuota.
 func (q Quota) Admit(used QuotaUse, shape Shape) error {
 	if err := q.refusal(used, shape); err != nil {
 		return err.WithCause(ErrOverQuota)
@@ -71,9 +70,9 @@ func (q Quota) Admit(used QuotaUse, shape Shape) error {
 	return nil
 }
 
-// AdmitSnapshot returns Exhausted as Admit does when there is no room for another
-// Snapshot of a size in bytes beside what is used. Zero, before it is known, has
-// room while any is left.
+// AdmitSnapshot returns Exhausted as Admit does when another Snapshot of size bytes would
+// exceed the Quota. Size zero, for a size not known yet, is admitted while any room is
+// left.
 func (q Quota) AdmitSnapshot(used QuotaUse, size int64) error {
 	const mib = 1 << 20
 	const remedy = "delete some first, or end sessions that are paused"
@@ -91,8 +90,8 @@ func (q Quota) AdmitSnapshot(used QuotaUse, size int64) error {
 	return nil
 }
 
-// AdmitVolume returns Exhausted as Admit does when there is no room for another
-// Volume of a size in bytes beside what is used.
+// AdmitVolume returns Exhausted as Admit does when another Volume of size bytes would
+// exceed the Quota.
 func (q Quota) AdmitVolume(used QuotaUse, size int64) error {
 	const mib = 1 << 20
 	switch {
@@ -105,9 +104,9 @@ func (q Quota) AdmitVolume(used QuotaUse, size int64) error {
 	return nil
 }
 
-// AdmitTemplate returns Exhausted as Admit does when there is no room for another
-// image of a size in bytes beside used, the bytes of the Tenant's images. Zero, before
-// the size is known, has room while any is left.
+// AdmitTemplate returns Exhausted as Admit does when another image of size bytes would
+// exceed the Quota, where used is the bytes of the Tenant's images. Size zero, for a size
+// not known yet, is admitted while any room is left.
 func (q Quota) AdmitTemplate(used, size int64) error {
 	const remedy = "delete templates or versions first"
 	switch {
@@ -123,13 +122,13 @@ func (q Quota) AdmitTemplate(used, size int64) error {
 	return nil
 }
 
-// mebibytes writes n bytes so that sizes that differ by little still differ.
+// mebibytes formats n bytes in MiB with two decimals, so that nearly equal sizes can be
+// told apart.
 func mebibytes(n int64) string {
 	return strconv.FormatFloat(math.Round(float64(n)/(1<<20)*100)/100, 'f', -1, 64) + " MiB"
 }
 
-// AdmitTimeout returns Exhausted as Admit does for a timeout that is asked for
-// and longer than a Sandbox may run.
+// AdmitTimeout returns Exhausted as Admit does for a timeout longer than SessionLength.
 func (q Quota) AdmitTimeout(timeout time.Duration) error {
 	if q.SessionLength == 0 || timeout <= q.SessionLength {
 		return nil
@@ -138,8 +137,8 @@ func (q Quota) AdmitTimeout(timeout time.Duration) error {
 		q.SessionLength/time.Minute, int64(timeout.Seconds())).WithCause(ErrOverQuota)
 }
 
-// AdmitEgress returns Exhausted as Admit does when so much was sent this month that
-// a Sandbox may connect nowhere.
+// AdmitEgress returns Exhausted as Admit does when EgressBytes is used up this month and
+// network is not NetworkNone.
 func (q Quota) AdmitEgress(sent int64, network NetworkPolicy) error {
 	const mib = 1 << 20
 	if q.EgressBytes == 0 || sent < q.EgressBytes || network == NetworkNone {
@@ -149,8 +148,7 @@ func (q Quota) AdmitEgress(sent int64, network NetworkPolicy) error {
 		q.EgressBytes/mib, sent/mib, NetworkNone).WithCause(ErrOverQuota)
 }
 
-// AdmitBandwidth returns Exhausted as Admit does for a Limits.Bandwidth that is
-// asked for and more than may be.
+// AdmitBandwidth returns Exhausted as Admit does for a Limits.Bandwidth above Bandwidth.
 func (q Quota) AdmitBandwidth(asked int64) error {
 	if q.Bandwidth == 0 || asked <= q.Bandwidth {
 		return nil
@@ -159,7 +157,7 @@ func (q Quota) AdmitBandwidth(asked int64) error {
 		WithCause(ErrOverQuota)
 }
 
-// BoundBandwidth is a Limits.Bandwidth, or the most that it may be.
+// BoundBandwidth returns n, a Limits.Bandwidth, or Bandwidth when n exceeds it.
 func (q Quota) BoundBandwidth(n int64) int64 {
 	if q.Bandwidth > 0 && (n == 0 || n > q.Bandwidth) {
 		return q.Bandwidth
@@ -167,10 +165,10 @@ func (q Quota) BoundBandwidth(n int64) int64 {
 	return n
 }
 
-// ErrOverQuota is the Cause of what a Quota refuses.
+// ErrOverQuota is the Cause of every refusal by a Quota.
 var ErrOverQuota = errors.New("over the quota")
 
-// refusal is why Admit refuses; nil when it does not.
+// refusal returns the error of Admit; nil: admitted.
 func (q Quota) refusal(used QuotaUse, shape Shape) *Error {
 	const mib = 1 << 20
 	switch {
@@ -197,7 +195,7 @@ type quotaField struct {
 	unit float64
 }
 
-// quotaFields are the words of ParseQuota and String, and what each sets.
+// quotaFields maps the field names of ParseQuota and String to the fields of Quota.
 var quotaFields = []quotaField{
 	{"sandboxes", func(q *Quota, n float64) { q.Sandboxes = int64(n) }, func(q Quota) float64 { return float64(q.Sandboxes) }, 1},
 	{"cpus", func(q *Quota, n float64) { q.CPUs = n }, func(q Quota) float64 { return q.CPUs }, 1},
@@ -222,13 +220,13 @@ var quotaFields = []quotaField{
 	},
 }
 
-// maxSessionMinutes is a century too.
+// maxSessionMinutes is a century, too.
 const maxSessionMinutes = maxKeepHours * 60
 
-// maxKeepHours is a century: more is no bound.
+// maxKeepHours is a century; a higher bound has no effect.
 const maxKeepHours = 100 * 366 * 24
 
-// QuotaFields are what a Quota may bound, in the words of ParseQuota.
+// QuotaFields returns the field names of ParseQuota, separated by commas.
 func QuotaFields() string {
 	names := make([]string, len(quotaFields))
 	for i, f := range quotaFields {
@@ -237,8 +235,8 @@ func QuotaFields() string {
 	return strings.Join(names, ", ")
 }
 
-// ParseQuota reads FIELD=NUMBER with commas between, of QuotaFields; "off" bounds
-// nothing. Only cpus may be broken.
+// ParseQuota parses comma-separated FIELD=NUMBER, with FIELD of QuotaFields; "off" sets
+// no bounds. Only cpus may have a fraction.
 func ParseQuota(text string) (Quota, error) {
 	var q Quota
 	if text == "off" {
@@ -263,7 +261,7 @@ func ParseQuota(text string) (Quota, error) {
 	return q, nil
 }
 
-// QuotaOf is the Quota that has these fields, by the words of ParseQuota.
+// QuotaOf returns the Quota with these fields, named as in ParseQuota.
 func QuotaOf(fields map[string]float64) (q Quota, err error) {
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		if err := q.set(name, fields[name]); err != nil {
@@ -273,7 +271,7 @@ func QuotaOf(fields map[string]float64) (q Quota, err error) {
 	return q, nil
 }
 
-// set bounds what name says to n.
+// set sets the field called name to n.
 func (q *Quota) set(name string, n float64) error {
 	const most = 1e9
 	for _, f := range quotaFields {
@@ -289,7 +287,7 @@ func (q *Quota) set(name string, n float64) error {
 	return Errorf(Invalid, "there is no quota of %.40q: it is of %s", name, QuotaFields())
 }
 
-// String is q as ParseQuota reads it.
+// String returns q in the syntax of ParseQuota.
 func (q Quota) String() string {
 	var parts []string
 	for _, f := range quotaFields {
@@ -303,14 +301,15 @@ func (q Quota) String() string {
 	return strings.Join(parts, ",")
 }
 
-// QuotaStore keeps the Quotas of Tenants that have one of their own. A Store has
-// a Quota for all others; InsertSandbox, InsertSnapshot and InsertVolume hold to
-// either. Quota.TemplateBytes holds where images are, by Templates.
+// QuotaStore keeps the Quotas of Tenants that have their own. The Store has a default
+// Quota for all others. InsertSandbox, InsertSnapshot and InsertVolume enforce them;
+// Templates enforces Quota.TemplateBytes where the images are stored.
 type QuotaStore interface {
-	// SetQuota gives a Tenant a Quota of its own; nil takes it away.
+	// SetQuota gives a Tenant its own Quota; nil resets it to the default.
 	SetQuota(ctx context.Context, tenant TenantID, q *Quota) error
-	// QuotaOf returns the Quota that holds for a Tenant, and what it uses now.
+	// QuotaOf returns the Quota in force for a Tenant, whether it is the Tenant's own,
+	// and its current use.
 	QuotaOf(ctx context.Context, tenant TenantID) (q Quota, own bool, used QuotaUse, err error)
-	// TenantQuota returns the Quota alone, which costs less.
+	// TenantQuota returns only the Quota, which is cheaper.
 	TenantQuota(ctx context.Context, tenant TenantID) (Quota, error)
 }

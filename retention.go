@@ -6,18 +6,17 @@ import (
 	"time"
 )
 
-// Retention bounds how many of the Snapshots that a Tenant keeps stay. A zero
-// field bounds nothing.
+// Retention bounds the Kept Snapshots of a Tenant. A zero field sets no bound.
 type Retention struct {
 	Snapshots int64         `json:"snapshots,omitempty"`
 	Bytes     int64         `json:"bytes,omitempty"`
 	Age       time.Duration `json:"age,omitempty"`
 }
 
-// Beyond returns those of all a Tenant's Snapshots that r lets go, in the order in
-// which they do: without a name before those with one, and of these the oldest
-// first. One that a Sandbox refers to stays, whatever r says, and so do those that
-// are not Kept, which go when nobody refers to them.
+// Beyond returns the Snapshots to delete under r, in order of deletion, where all is
+// every Snapshot of a Tenant. Unnamed ones come before named ones, then the oldest first.
+// A Snapshot that a Sandbox refers to stays. A Snapshot that is not Kept stays too: it is
+// deleted when no Sandbox refers to it.
 func (r Retention) Beyond(all []Snapshot, now time.Time) (gone []Snapshot) {
 	if r == (Retention{}) {
 		return nil
