@@ -2,33 +2,32 @@ package sandbox
 
 import "slices"
 
-// Role says what an Identity may do.
+// Role is the permission level of an Identity.
 type Role string
 
 const (
-	RoleViewer    Role = "viewer"    // looks
-	RoleDeveloper Role = "developer" // the usual one: uses Sandboxes and what belongs to them
-	RoleAdmin     Role = "admin"     // the same, and looks after the Tenant's people
-	RoleOwner     Role = "owner"     // the same; no admin can take it away
-	RoleOperator  Role = "operator"  // the same, and looks after all Tenants: whose installation it is
+	RoleViewer    Role = "viewer"    // reads
+	RoleDeveloper Role = "developer" // the usual Role: uses Sandboxes and their resources
+	RoleAdmin     Role = "admin"     // also manages the Tenant's Users
+	RoleOwner     Role = "owner"     // the same as admin, but no admin can demote or remove it
+	RoleOperator  Role = "operator"  // also manages all Tenants: the operator of the installation
 )
 
-// Scope is a kind of thing that can be done: a class of requests.
+// Scope is a class of requests that can be permitted.
 type Scope string
 
 const (
-	ScopeRead      Scope = "read"      // look at Sandboxes and what is in them
+	ScopeRead      Scope = "read"      // read Sandboxes and their contents
 	ScopeWrite     Scope = "write"     // create, change, use and end them
 	ScopeTemplates Scope = "templates" // build and remove Templates
 	ScopeKeys      Scope = "keys"      // make and revoke Keys of the Tenant
 	ScopeTokens    Scope = "tokens"    // mint tokens for users, each a Tenant of its own
 	ScopeAudit     Scope = "audit"     // read the Tenant's audit log
-	ScopeUsers     Scope = "users"     // look after the Tenant's Users
-	ScopeTenants   Scope = "tenants"   // look after all Tenants
+	ScopeUsers     Scope = "users"     // manage the Tenant's Users
+	ScopeTenants   Scope = "tenants"   // manage all Tenants
 )
 
-// permissions is who may do what: the whole of it. Whatever is not here nobody
-// may.
+// permissions maps each Scope to the Roles that have it. Everything else is denied.
 var permissions = []struct {
 	scope Scope
 	roles []Role
@@ -43,7 +42,7 @@ var permissions = []struct {
 	{ScopeTenants, []Role{RoleOperator}},
 }
 
-// Roles lists every Role; each may do all that those before it may.
+// Roles lists every Role; each has all permissions of the Roles before it.
 func Roles() []Role {
 	return []Role{RoleViewer, RoleDeveloper, RoleAdmin, RoleOwner, RoleOperator}
 }
@@ -51,8 +50,7 @@ func Roles() []Role {
 // Valid reports whether r is a Role.
 func (r Role) Valid() bool { return slices.Contains(Roles(), r) }
 
-// May reports whether the Role may do what s stands for. What is no Role may
-// nothing.
+// May reports whether the Role has the Scope s. An unknown Role has none.
 func (r Role) May(s Scope) bool {
 	for _, p := range permissions {
 		if p.scope == s {
@@ -62,14 +60,13 @@ func (r Role) May(s Scope) bool {
 	return false
 }
 
-// Above reports whether r may do more than other. What is no Role is below all.
+// Above reports whether r is higher than other. An unknown Role is below all.
 func (r Role) Above(other Role) bool {
 	return slices.Index(Roles(), r) > slices.Index(Roles(), other)
 }
 
-// Gives reports whether who has the Role may make somebody of the Role other:
-// nobody can of one above their own, and only admins and those above them of
-// another than their own.
+// Gives reports whether a holder of r may assign the Role other. Nobody may assign a Role
+// above their own; only admins and higher may assign a Role below their own.
 func (r Role) Gives(other Role) bool {
 	if !r.Valid() || !other.Valid() {
 		return false
@@ -89,8 +86,8 @@ func Scopes() []Scope {
 // Valid reports whether s is a Scope.
 func (s Scope) Valid() bool { return slices.Contains(Scopes(), s) }
 
-// Sees returns what the Identity may know of a Sandbox that it may look at: values
-// of headers that its requests get are for those who may change them.
+// Sees returns s as the Identity may see it. It masks the header values in Secrets unless
+// the Identity has ScopeWrite.
 func (i Identity) Sees(s Sandbox) Sandbox {
 	if !i.May(ScopeWrite) {
 		s.Secrets = s.Secrets.Masked()
@@ -98,8 +95,8 @@ func (i Identity) Sees(s Sandbox) Sandbox {
 	return s
 }
 
-// May reports whether the Identity may do what s stands for. A Key may never do
-// more than its Role.
+// May reports whether the Identity has the Scope s. A Key never has more Scopes than its
+// Role.
 func (i Identity) May(s Scope) bool {
 	return i.Role.May(s) && (i.Scopes == nil || slices.Contains(i.Scopes, s))
 }

@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// MaxSecrets is how many Secrets a Tenant may have.
+	// MaxSecrets bounds the Secrets of a Tenant.
 	MaxSecrets = 1000
 	// MaxSecretValue bounds a Secret's value, in bytes: it is sent in a header.
 	MaxSecretValue = 8 << 10
@@ -19,38 +19,38 @@ const (
 	maxSecretPairName, maxSecretPairValue, maxSecretPairBytes = 128, 1024, 8192
 )
 
-// Secret is a value that a Tenant's Sandboxes can use and never see. Nobody can
-// read it again; what is kept of it is Sealed.
+// Secret is a value that a Tenant's Sandboxes can use but never see. It cannot be read
+// back; only the Sealed value is stored.
 type Secret struct {
-	ID          string // "s" and 20 of [a-z0-9]; a Secret that takes the place of a deleted one has another
+	ID          string // "p" and 20 of [a-z0-9], "s" from earlier versions; a Secret that replaces a deleted one has a new ID
 	Tenant      TenantID
 	Name        string // unique among the Tenant's Secrets; never changes
 	Description string
-	Metadata    map[string]string // as clients like; nil for none
+	Metadata    map[string]string // client-defined; nil: none
 	Hosts       SecretHosts
-	// ValueVersion counts the values that it had, from 1.
+	// ValueVersion is the number of its values so far, from 1.
 	ValueVersion int64
 	Sealed       SealedValue
 	CreatedAt    time.Time
-	UpdatedAt    time.Time // when its value or Description was replaced last
-	Version      int64     // of the record; a write names the version it read
+	UpdatedAt    time.Time // last change of its value or Description
+	Version      int64     // of the record; a write passes the version that it read
 }
 
-// OpenSecret is what uses of a Secret need of it.
+// OpenSecret is a Secret's value in the clear, with its allowed hosts.
 type OpenSecret struct {
 	Value SecretValue
 	Hosts SecretHosts
 }
 
-// SealedValue is an encrypted value: Value is sealed with a key of its own, which
-// is sealed, as Key, with the master key that KeyID names.
+// SealedValue is an encrypted value. Value is sealed with its own data key; Key is that
+// data key, sealed with the master key KeyID.
 type SealedValue struct {
 	KeyID string
 	Key   []byte
 	Value []byte
 }
 
-// SecretValue is a Secret's value in the clear. It does not print itself.
+// SecretValue is a Secret's value in the clear. It prints as "[secret]".
 type SecretValue string
 
 func (SecretValue) String() string   { return "[secret]" }
@@ -62,7 +62,7 @@ func NewSecretID() string { return secretID.fresh() }
 
 var secretNamePattern = lazily(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
 
-// CheckSecretName returns Invalid for what cannot be the name of a Secret.
+// CheckSecretName returns Invalid when name cannot name a Secret.
 func CheckSecretName(name string) error {
 	if !secretNamePattern.MatchString(name) {
 		return Errorf(Invalid, "the name of a secret has 1 to 128 letters, digits and the characters _ . and -, and begins with a letter or digit")
@@ -70,7 +70,8 @@ func CheckSecretName(name string) error {
 	return nil
 }
 
-// Check returns Invalid, without showing it, for a value that no header can have.
+// Check returns Invalid for a value that cannot be sent in a header. The error does not
+// contain the value.
 func (v SecretValue) Check() error {
 	if v == "" || len(v) > MaxSecretValue {
 		return Errorf(Invalid, "the value of a secret has 1 to %d bytes", MaxSecretValue)
@@ -94,7 +95,7 @@ func validHeaderValue(v string) bool {
 
 func isBlank(c byte) bool { return c == ' ' || c == '\t' }
 
-// CheckSecretDescription returns Invalid for what cannot be a Description.
+// CheckSecretDescription returns Invalid when text cannot be a Description.
 func CheckSecretDescription(text string) error {
 	bad := !utf8.ValidString(text) || utf8.RuneCountInString(text) > MaxSecretDescription
 	for _, c := range text {
@@ -106,7 +107,7 @@ func CheckSecretDescription(text string) error {
 	return nil
 }
 
-// CheckSecretMetadata returns Invalid for what cannot be Metadata.
+// CheckSecretMetadata returns Invalid when m cannot be Metadata.
 func CheckSecretMetadata(m map[string]string) error {
 	if len(m) > maxSecretPairs {
 		return Errorf(Invalid, "metadata has at most %d pairs", maxSecretPairs)
@@ -124,23 +125,22 @@ func CheckSecretMetadata(m map[string]string) error {
 	return nil
 }
 
-// SecretStore keeps Secrets, sealed. Gateway alone writes here.
+// SecretStore keeps Secrets, sealed. Only gateway writes here.
 type SecretStore interface {
-	// InsertSecret adds a Secret at version 1. A name that the Tenant has is a
-	// Conflict, MaxSecrets of them are Exhausted.
+	// InsertSecret adds a Secret at version 1. A name in use is a Conflict; exceeding
+	// MaxSecrets is Exhausted.
 	InsertSecret(ctx context.Context, s Secret) (Secret, error)
-	// UpdateSecret writes Description, Metadata, Hosts, ValueVersion, Sealed and UpdatedAt
-	// of s if its stored version is s.Version, and returns it with the next one;
-	// Conflict otherwise, NotFound if there is none.
+	// UpdateSecret writes Description, Metadata, Hosts, ValueVersion, Sealed and
+	// UpdatedAt of s if its stored version is s.Version, and returns it with the next
+	// version; Conflict otherwise, NotFound if there is no record.
 	UpdateSecret(ctx context.Context, s Secret) (Secret, error)
-	// SecretByName returns a Tenant's Secret; NotFound when it has none of this name.
+	// SecretByName returns a Tenant's Secret; NotFound when the name is unknown.
 	SecretByName(ctx context.Context, tenant TenantID, name string) (Secret, error)
 	// Secrets returns a Tenant's Secrets by name, at most MaxSecrets.
 	Secrets(ctx context.Context, tenant TenantID) ([]Secret, error)
-	// DeleteSecret removes a Tenant's Secret; NotFound when it has none of this
-	// name.
+	// DeleteSecret removes a Tenant's Secret; NotFound when the name is unknown.
 	DeleteSecret(ctx context.Context, tenant TenantID, name string) error
-	// SecretsNotUnder returns up to limit Secrets of all Tenants that are sealed
-	// under another master key than keyID.
+	// SecretsNotUnder returns up to limit Secrets, of all Tenants, that are not sealed
+	// with the master key keyID.
 	SecretsNotUnder(ctx context.Context, keyID string, limit int) ([]Secret, error)
 }

@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// MaxSecretHosts is how many SecretHosts a Secret may have.
+// MaxSecretHosts bounds the SecretHosts of a Secret.
 const MaxSecretHosts = 64
 
-// SecretHosts are the hosts that a Secret may be sent to: names, each perhaps
-// after "*.", which stands for all below it, and with :PORT, without which it is
-// HTTPSPort. None: any host.
+// SecretHosts lists the hosts to which a Secret may be sent. Each is a name, or "*." and
+// a name for all names below it, perhaps with :PORT; the default port is HTTPSPort.
+// Empty: any host.
 type SecretHosts []string
 
-// NewSecretHosts checks hosts and returns them in their one form, sorted.
+// NewSecretHosts checks hosts and returns them in canonical form, sorted.
 func NewSecretHosts(hosts []string) (SecretHosts, error) {
 	if len(hosts) > MaxSecretHosts {
 		return nil, Errorf(Invalid, "hosts: a secret has at most %d", MaxSecretHosts)
@@ -31,8 +31,8 @@ func NewSecretHosts(hosts []string) (SecretHosts, error) {
 	return slices.Compact(normal), nil
 }
 
-// Allow reports whether a Secret may be sent to a host, as SecretUse.Site tells
-// it: of one after "*.", to all below it.
+// Allow reports whether a Secret may be sent to a host, as returned by SecretUse.Site.
+// For "*." and a name, it must be allowed for all names below it.
 func (h SecretHosts) Allow(host string, port uint16) bool {
 	if len(h) == 0 {
 		return true
@@ -46,7 +46,7 @@ func (h SecretHosts) Allow(host string, port uint16) bool {
 	})
 }
 
-// siteText is a host and port in their one form.
+// siteText formats a host and port in canonical form.
 func siteText(host string, port uint16) string {
 	if port == HTTPSPort {
 		return host

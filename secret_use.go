@@ -13,45 +13,45 @@ import (
 )
 
 const (
-	// MaxSecretUses is how many SecretUses a Sandbox may have.
+	// MaxSecretUses bounds the SecretUses of a Sandbox.
 	MaxSecretUses = 32
-	// MaxSecretBytes bounds the headers of a Sandbox's Secrets in all.
+	// MaxSecretBytes bounds the total size of a Sandbox's secret headers, in bytes.
 	MaxSecretBytes = 128 << 10
-	// maxSecretFormat and maxSecretHeader bound SecretUse's, in bytes, and maxPlainFormat
-	// that of one without a Secret.
+	// maxSecretFormat and maxSecretHeader bound SecretUse.Format and Header, in bytes;
+	// maxPlainFormat bounds Format in a SecretUse without a Secret.
 	maxSecretFormat = 512
 	maxPlainFormat  = 2 << 10
 	maxSecretHeader = 64
 	// maxUsesLen bounds the text of SecretUses, in bytes.
 	maxUsesLen = 64 << 10
-	// secretPlace is where Format has the value.
+	// secretPlace is the placeholder of the value in Format.
 	secretPlace = "{value}"
-	// HiddenValue is shown for a value that whoever asks may not know.
+	// HiddenValue replaces a value that the caller may not see.
 	HiddenValue = "[hidden]"
-	// HTTPSPort is that of a SecretUse whose Host names none.
+	// HTTPSPort is the default port of SecretUse.Host.
 	HTTPSPort = 443
 )
 
-// A SecretUse has requests of a Sandbox to a host get a header with a Secret's
-// value, on the way: the value never enters the Sandbox. Only HTTPS requests get
-// it, whose server shows a valid certificate for the host. A host that several
-// SecretUses are about gets what those say that name it, or else those with the
-// longest name that it is below.
+// A SecretUse adds a header with a Secret's value to a Sandbox's requests to a host. The
+// header is added outside, so that the value never enters the Sandbox. It is added only
+// to HTTPS requests whose server has a valid certificate for the host. If several
+// SecretUses match a host, only the most specific Host applies: the host's own name, or
+// else the longest wildcard.
 type SecretUse struct {
-	// Secret is its name; empty: none, and Format is the value, which is then no
-	// secret of the Sandbox's owner.
+	// Secret is the Secret's name. Empty: Format is the value itself, which is then not
+	// secret from the Sandbox's owner.
 	Secret string `json:"name"`
-	Host   string `json:"host"`   // a name, perhaps after "*.", which is all below it, and perhaps with :PORT
-	Header string `json:"header"` // is replaced if the request has it
-	// Format is the header's value, with "{value}" once; empty: the value alone.
+	Host   string `json:"host"`   // a name, or "*." and a name for all names below it, perhaps with :PORT
+	Header string `json:"header"` // replaces the request's own header of that name
+	// Format is the header's value, containing "{value}" once; empty: only the value.
 	Format string `json:"format,omitempty"`
 }
 
-// SecretUses are the SecretUses of a Sandbox as a list in JSON, in its one form;
-// empty: none. Equal uses are equal strings.
+// SecretUses is a Sandbox's list of SecretUse as JSON in canonical form; empty: none.
+// Equal uses are equal strings.
 type SecretUses string
 
-// NamedSecretUses are the uses that a request names, each of a Secret.
+// NamedSecretUses is NewSecretUses for a request, where each use must name a Secret.
 func NamedSecretUses(uses []SecretUse) (SecretUses, error) {
 	for _, u := range uses {
 		if err := CheckSecretName(u.Secret); err != nil {
@@ -61,7 +61,7 @@ func NamedSecretUses(uses []SecretUse) (SecretUses, error) {
 	return NewSecretUses(uses)
 }
 
-// NewSecretUses checks uses and returns them in their one form.
+// NewSecretUses checks uses and returns them in canonical form.
 func NewSecretUses(uses []SecretUse) (SecretUses, error) {
 	if len(uses) > MaxSecretUses {
 		return "", Errorf(Invalid, "a sandbox may use at most %d secrets", MaxSecretUses)
@@ -89,7 +89,7 @@ func NewSecretUses(uses []SecretUse) (SecretUses, error) {
 	return SecretUses(text), err
 }
 
-// List returns the uses; Invalid when s is not in its one form.
+// List returns the uses; Invalid when s is not in canonical form.
 func (s SecretUses) List() ([]SecretUse, error) {
 	if s == "" {
 		return nil, nil
@@ -110,8 +110,8 @@ func (s SecretUses) List() ([]SecretUse, error) {
 	return uses, err
 }
 
-// Masked returns s with HiddenValue for each value that is no Secret's and stands in s
-// itself. It is for showing only.
+// Masked returns s with HiddenValue in place of each Format that is a literal value,
+// without a Secret. The result is for display only.
 func (s SecretUses) Masked() SecretUses {
 	uses, err := s.List()
 	if err != nil {
@@ -135,7 +135,7 @@ func (s SecretUses) check() error {
 	return err
 }
 
-// Uses reports whether one of them is of the Secret called name, which is not empty.
+// Uses reports whether s uses the Secret called name, which must not be empty.
 func (s SecretUses) Uses(name string) bool {
 	uses, err := s.List()
 	return err == nil && slices.ContainsFunc(uses, func(u SecretUse) bool { return u.Secret == name })
@@ -170,7 +170,7 @@ func (u SecretUse) normal() (SecretUse, error) {
 	return u, nil
 }
 
-// Site returns the host and port that u is about; the host may be after "*.".
+// Site returns the host and port of u.Host; the host may begin with "*.".
 func (u SecretUse) Site() (host string, port uint16, err error) {
 	bad := Errorf(Invalid, "secrets: host must be a name like api.example.com or *.example.com, perhaps with :PORT, not %.64q; write names beyond ASCII as xn--", u.Host)
 	if host, port, ok := parseSites(u.Host); ok {
@@ -179,7 +179,7 @@ func (u SecretUse) Site() (host string, port uint16, err error) {
 	return "", 0, bad
 }
 
-// parseSites reads a name, perhaps after "*." and perhaps with :PORT.
+// parseSites parses a name, perhaps after "*." and perhaps with :PORT.
 func parseSites(text string) (host string, port uint16, ok bool) {
 	name, below := strings.CutPrefix(text, "*.")
 	if host, port, ok = parseSite(name); ok && below {
@@ -188,7 +188,7 @@ func parseSites(text string) (host string, port uint16, ok bool) {
 	return host, port, ok
 }
 
-// parseSite reads a name, perhaps with :PORT.
+// parseSite parses a name, perhaps with :PORT.
 func parseSite(text string) (host string, port uint16, ok bool) {
 	host, port = text, HTTPSPort
 	if strings.Contains(text, ":") {
@@ -203,7 +203,7 @@ func parseSite(text string) (host string, port uint16, ok bool) {
 	return host, port, ok
 }
 
-// Value is what the header gets.
+// Value returns the header's value, where v is the Secret's.
 func (u SecretUse) Value(v SecretValue) SecretValue {
 	switch {
 	case u.Secret == "":
@@ -214,8 +214,8 @@ func (u SecretUse) Value(v SecretValue) SecretValue {
 	return SecretValue(strings.Replace(u.Format, secretPlace, string(v), 1))
 }
 
-// framing are headers that say how a request is read or where it goes, so that
-// no Secret may stand in them.
+// framing lists headers that control the framing or routing of a request. They must not
+// hold a Secret.
 var framing = []string{
 	"Connection", "Content-Length", "Expect", "Forwarded", "Host", "Http2-Settings", "Keep-Alive", "Max-Forwards", "Proxy-Connection",
 	"Te", "Trailer", "Transfer-Encoding", "Upgrade", "Via",
@@ -237,20 +237,20 @@ func normalHeader(name string) (string, error) {
 	return name, nil
 }
 
-// SecretBinding is what a Boot's link is told of the Sandbox's Secrets. It is
-// kept in memory only. The zero value is none.
+// SecretBinding holds the Sandbox's Secrets for a Boot's link. It is kept in memory only.
+// The zero value is no Secrets.
 type SecretBinding struct {
-	// Authority is a certificate in PEM that programs inside trust, and Key, in
-	// PEM, what certificates are made with in its name; Key stays outside.
+	// Authority is the PEM certificate of the per-sandbox CA that programs inside trust.
+	// Key is the CA's private key in PEM; it stays outside.
 	Authority string         `json:"authority,omitempty"`
 	Key       SecretValue    `json:"key,omitempty"`
 	Headers   []SecretHeader `json:"headers,omitempty"`
 }
 
-// SecretHeader is a header that requests to a host and port get.
+// SecretHeader is a header that is added to requests to a host and port.
 type SecretHeader struct {
-	Host   string      `json:"host"` // as in a SecretUse, without the port
+	Host   string      `json:"host"` // as SecretUse.Host, without the port
 	Port   uint16      `json:"port"`
-	Header string      `json:"header"` // empty: none; then what is less particular about the host does not hold either
+	Header string      `json:"header"` // empty: none, and less specific hosts do not apply either
 	Value  SecretValue `json:"value"`
 }

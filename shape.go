@@ -7,33 +7,33 @@ import (
 	"strings"
 )
 
-// Shape is what is fixed when a Boot starts. A Pool is of one Template and one
-// Shape.
+// Shape holds the resources that are fixed when a Boot starts. A Pool has one Template
+// and one Shape.
 type Shape struct {
 	CPUs        float64 // share of cores, 1 is one core's time; > 0
-	MemoryBytes int64   // what Processes and the Guest may use together
+	MemoryBytes int64   // for Processes and the Guest together
 	DiskBytes   int64   // quota of the writable layer
 	Pids        int64   // Processes and threads of the user
 }
 
-// Limits is what a running Boot may use. It changes at run time, within its
+// Limits bounds the resources of a running Boot. It can change at run time, within the
 // Shape.
 type Limits struct {
 	CPUs        float64 // share of cores; at most the CPUs that the guest sees
 	MemoryBytes int64   // at most the Shape's
 	Pids        int64   // Processes and threads of the user
-	// Bandwidth is what all connections that it opens carry to the outside, and
-	// back, in bytes a second each way; zero: as much as there is.
+	// Bandwidth bounds the traffic of all connections that it opens to the outside, in
+	// bytes per second for each direction; zero: no limit.
 	Bandwidth int64 `json:",omitempty"`
 }
 
-// Limits returns what a Boot of s may use when nobody says otherwise: all of it.
+// Limits returns the default Limits of a Boot of s: the whole Shape.
 func (s Shape) Limits() Limits {
 	return Limits{CPUs: s.CPUs, MemoryBytes: s.MemoryBytes, Pids: s.Pids}
 }
 
-// CheckLimits returns Invalid for limits that no Boot can have, and Conflict,
-// saying why, for those that one of Shape s cannot have while it runs.
+// CheckLimits returns Invalid for limits that no Boot can have, and a Conflict that says
+// why for limits that a running Boot of Shape s cannot have.
 func (s Shape) CheckLimits(l Limits) error {
 	if err := CheckBandwidth(l.Bandwidth); err != nil {
 		return err
@@ -51,13 +51,13 @@ func (s Shape) CheckLimits(l Limits) error {
 	return nil
 }
 
-// Megabit is a megabit in bytes, the unit of Limits.Bandwidth for users.
+// Megabit is a megabit in bytes. Users give Limits.Bandwidth in Mbit/s.
 const Megabit = 1_000_000 / 8
 
 // Bounds of Limits.Bandwidth.
 const minBandwidth, maxBandwidth = Megabit, 100_000 * Megabit
 
-// CheckBandwidth returns Invalid for what cannot be a Limits.Bandwidth.
+// CheckBandwidth returns Invalid when n cannot be a Limits.Bandwidth.
 func CheckBandwidth(n int64) error {
 	if n != 0 && (n < minBandwidth || n > maxBandwidth) {
 		return Errorf(Invalid, "bandwidth_mbps must be between %d and %d, or 0 for no limit", minBandwidth/Megabit, maxBandwidth/Megabit)
@@ -65,15 +65,14 @@ func CheckBandwidth(n int64) error {
 	return nil
 }
 
-// Covers reports whether a Boot of Shape s can serve one that asks for want, by
-// limits alone: what is fixed when a Boot starts is equal, or, for memory,
-// enough.
+// Covers reports whether a Boot of Shape s can serve a request for want just by setting
+// Limits: disk and visible CPUs must be equal, and memory sufficient.
 func (s Shape) Covers(want Shape) bool {
 	return s.DiskBytes == want.DiskBytes && s.VisibleCPUs() == want.VisibleCPUs() && s.MemoryBytes >= want.MemoryBytes
 }
 
-// VisibleCPUs is how many CPUs the guest sees: at least two, because programs
-// that see one switch off locking that they then need.
+// VisibleCPUs returns the number of CPUs that the guest sees. It is at least two, because
+// programs that see one CPU switch off locking that they still need.
 func (s Shape) VisibleCPUs() int {
 	n := int(s.CPUs)
 	if float64(n) < s.CPUs {
@@ -87,7 +86,7 @@ func DefaultShape() Shape {
 	return Shape{CPUs: 1, MemoryBytes: 512 << 20, DiskBytes: 4 << 30, Pids: 512}
 }
 
-// InstanceTypes are names for Shapes.
+// InstanceTypes maps the names of instance types to their Shapes.
 func InstanceTypes() map[string]Shape {
 	shape := func(cpus float64, memoryMB, diskMB int64) Shape {
 		return Shape{CPUs: cpus, MemoryBytes: memoryMB << 20, DiskBytes: diskMB << 20, Pids: DefaultShape().Pids}
@@ -102,7 +101,7 @@ func InstanceTypes() map[string]Shape {
 	}
 }
 
-// ShapeOfType returns the Shape of an instance type; Invalid for another word.
+// ShapeOfType returns the Shape of an instance type; Invalid for an unknown name.
 func ShapeOfType(name string) (Shape, error) {
 	types := InstanceTypes()
 	s, ok := types[name]
@@ -112,8 +111,8 @@ func ShapeOfType(name string) (Shape, error) {
 	return s, nil
 }
 
-// Bounds of a Shape. The lower ones are what the Guest and an interpreter need
-// to start at all.
+// Bounds of a Shape. The lower ones are the minimum for the Guest and an interpreter to
+// start.
 const (
 	minCPUs, maxCPUs     = 0.1, 64
 	minMemory, maxMemory = 128 << 20, 256 << 30

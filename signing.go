@@ -5,11 +5,10 @@ import (
 	"time"
 )
 
-// SigningKey signs the URLs by which one Tenant's files are read and written
-// without a token. A Tenant has one at a time: with another, the URLs that the
-// one before signed are good for nothing.
+// SigningKey signs URLs that read and write one Tenant's files without a token. A Tenant
+// has one key at a time: replacing it revokes the URLs that the old key signed.
 type SigningKey struct {
-	ID        string // "g" and 20 of [a-z0-9], "k" if an earlier version made it; stands in the URLs
+	ID        string // "g" and 20 of [a-z0-9], "k" from earlier versions; part of the URLs
 	Tenant    TenantID
 	Secret    []byte // 32 bytes; never leaves the gateway and the Store
 	CreatedAt time.Time
@@ -17,13 +16,13 @@ type SigningKey struct {
 
 const signingSecretBytes = 32
 
-// NewSigningKey returns a fresh key of a Tenant.
+// NewSigningKey returns a fresh key for a Tenant.
 func NewSigningKey(tenant TenantID, now time.Time) SigningKey {
 	secret := make([]byte, signingSecretBytes)
 	_, _ = rand.Read(secret) // never fails: crypto/rand aborts the process instead
 	return SigningKey{ID: signingKeyID.fresh(), Tenant: tenant, Secret: secret, CreatedAt: now.UTC().Truncate(time.Microsecond)}
 }
 
-// ValidSigningKeyID reports whether s has the form of a SigningKey's ID, also of one that
-// an earlier version made, with the letter of a Key.
+// ValidSigningKeyID reports whether s has the form of a SigningKey ID. It also accepts
+// IDs from earlier versions, which begin with the letter of a Key.
 func ValidSigningKeyID(s string) bool { return signingKeyID.matches(s) || keyID.matches(s) }

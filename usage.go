@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// Rate is what a Tenant is charged for a Sandbox while it has a Boot: what the
-// Boot may use, whether it does or not.
+// Rate is the charge for a Sandbox per unit of time while it has a Boot: the resources
+// that the Boot may use, whether it uses them or not.
 type Rate struct {
 	CPUs        float64
 	MemoryBytes int64
 	DiskBytes   int64
 }
 
-// Rate returns what s is charged for now; false when for nothing: before it runs,
-// while it is paused or resumes, and once its end is decided.
+// Rate returns the current Rate of s; false when s is not charged: before it runs, while
+// it is paused or resuming, and once it is stopping.
 func (s *Sandbox) Rate() (Rate, bool) {
 	if s.State != Running && s.State != Pausing {
 		return Rate{}, false
@@ -38,13 +38,13 @@ func (r Rate) Over(d time.Duration) UsageAmount {
 	}
 }
 
-// UsageAmount is what Sandboxes were charged for.
+// UsageAmount is usage for which Sandboxes were charged.
 type UsageAmount struct {
-	Seconds          float64 // that they had a Boot
+	Seconds          float64 // with a Boot
 	CPUSeconds       float64
 	MemoryGiBSeconds float64
 	DiskGiBSeconds   float64
-	Traffic          // of connections that they opened
+	Traffic          // of outgoing connections
 }
 
 // Add adds b to a.
@@ -57,17 +57,17 @@ func (a *UsageAmount) Add(b UsageAmount) {
 	a.Received += b.Received
 }
 
-// Day is a day of UTC, counted from the first of 1970.
+// Day is a UTC day, counted from 1970-01-01.
 type Day int64
 
 const dayLength = 24 * time.Hour
 
-// DayOf returns the Day that t is in.
+// DayOf returns the Day of t.
 func DayOf(t time.Time) Day {
 	return Day(math.Floor(float64(t.Unix()) / dayLength.Seconds()))
 }
 
-// ParseDay reads a date such as 2026-01-31; Invalid for other text.
+// ParseDay parses a date such as 2026-01-31; Invalid for other text.
 func ParseDay(text string) (Day, error) {
 	t, err := time.Parse(time.DateOnly, text)
 	if err != nil || t.Year() < 1970 {
@@ -76,13 +76,13 @@ func ParseDay(text string) (Day, error) {
 	return DayOf(t), nil
 }
 
-// Start is the first moment of d.
+// Start returns the beginning of d.
 func (d Day) Start() time.Time { return time.Unix(int64(d)*int64(dayLength/time.Second), 0).UTC() }
 
 func (d Day) String() string { return d.Start().Format(time.DateOnly) }
 
-// DaysBetween yields how much of [from, to) is in each Day, in order; nothing
-// when to is not after from.
+// DaysBetween yields each Day of [from, to) in order, with the duration within it. It
+// yields nothing when to is not after from.
 func DaysBetween(from, to time.Time) iter.Seq2[Day, time.Duration] {
 	return func(yield func(Day, time.Duration) bool) {
 		for from.Before(to) {
@@ -99,13 +99,13 @@ func DaysBetween(from, to time.Time) iter.Seq2[Day, time.Duration] {
 	}
 }
 
-// ThisMonth asks for what a Tenant used in the month of now, in one row.
+// ThisMonth returns the query for a Tenant's usage in the month of now, in one row.
 func ThisMonth(tenant TenantID, now time.Time) UsageQuery {
 	now = now.UTC()
 	return UsageQuery{Tenant: tenant, From: DayOf(now.AddDate(0, 0, 1-now.Day())), To: DayOf(now) + 1}
 }
 
-// UsageGroup is by what a UsageQuery tells amounts apart.
+// UsageGroup is a key by which a UsageQuery groups amounts.
 type UsageGroup string
 
 const (
@@ -117,23 +117,23 @@ const (
 const (
 	// MaxUsagePage bounds UsageQuery.Limit.
 	MaxUsagePage = 1000
-	// MaxUsageDays bounds how many days a UsageQuery asks for.
+	// MaxUsageDays bounds the days of a UsageQuery.
 	MaxUsageDays = 3660
 )
 
-// UsageQuery asks for what was used on days. Its zero value asks for nothing.
+// UsageQuery selects usage by days. Its zero value selects nothing.
 type UsageQuery struct {
 	Tenant  TenantID     // empty: all
 	Sandbox string       // ID; empty: all
 	From    Day          // the first day
 	To      Day          // the day after the last
-	By      []UsageGroup // empty: one row for all
+	By      []UsageGroup // empty: one row in total
 	Limit   int          // of a page; zero: MaxUsagePage
-	Cursor  string       // UsagePage.Next of the page before; empty: the beginning
+	Cursor  string       // UsagePage.Next; empty: first page
 }
 
-// Check returns Invalid, saying what to change, for a query that asks for too
-// much or the wrong way around.
+// Check returns Invalid, saying what to change, for a query that is out of bounds or
+// malformed.
 func (q UsageQuery) Check() error {
 	switch {
 	case q.To <= q.From:
@@ -151,8 +151,7 @@ func (q UsageQuery) Check() error {
 	return nil
 }
 
-// UsageRow is what was used, by what the query tells apart; other fields are
-// zero.
+// UsageRow is the usage of one group. Fields by which the query does not group are zero.
 type UsageRow struct {
 	Day     Day
 	Tenant  TenantID
@@ -160,35 +159,31 @@ type UsageRow struct {
 	UsageAmount
 }
 
-// UsagePage is some of the rows that were asked for, ordered by day, Tenant and
-// Sandbox.
+// UsagePage is one page of the rows, ordered by day, Tenant and Sandbox.
 type UsagePage struct {
 	Rows []UsageRow
-	Next string // empty: there are no more
+	Next string // empty: last page
 }
 
-// UsageStore keeps what Sandboxes used. It is counted by the writes of
-// SandboxStore themselves: what a Sandbox is charged for begins, changes and
-// ends with its record, in one transaction. For one that runs on it is counted
-// by CountUsage.
+// UsageStore keeps the usage of Sandboxes. SandboxStore's writes count it in their own
+// transaction: a Sandbox's Rate begins, changes and ends with its record. While a Sandbox
+// keeps running, CountUsage counts it.
 type UsageStore interface {
-	// CountUsage counts what those of the Sandboxes that run have used until at,
-	// when they were known to run. Others are passed over.
+	// CountUsage counts the usage of the running Sandboxes among these until at, when
+	// they were known to run. It skips the others.
 	CountUsage(ctx context.Context, sandboxes []string, at time.Time) error
-	// CountTraffic counts, for the day of at, what each Boot carried beyond what was
-	// counted of it before; one that carried less than that began anew.
+	// CountTraffic adds each Boot's traffic since its last count to the day of at. Totals
+	// below the last count mean that the Boot's counter restarted at zero.
 	CountTraffic(ctx context.Context, boots []BootTraffic, at time.Time) error
-	// Usage returns a page of what was counted. A query that is not right and a
-	// Cursor that is none of ours are Invalid.
+	// Usage returns a page of usage. An invalid query and a malformed Cursor are Invalid.
 	Usage(ctx context.Context, query UsageQuery) (UsagePage, error)
-	// TrimUsage removes what was used before a day and returns how many records
-	// that were.
+	// TrimUsage removes usage before a day and returns the number of records removed.
 	TrimUsage(ctx context.Context, before Day) (int, error)
-	// CountedUsage returns what this Store has counted since it was opened.
+	// CountedUsage returns the usage counted by this Store since it was opened.
 	CountedUsage() UsageAmount
 }
 
-// Prices are what usage costs, in Currency. The zero value has no prices.
+// Prices holds the prices of usage, in Currency. The zero value has no prices.
 type Prices struct {
 	Currency      string  // three capital letters; empty: no prices
 	CPUHour       float64 // one CPU for an hour
@@ -197,15 +192,15 @@ type Prices struct {
 	EgressGiB     float64 // a GiB sent
 }
 
-// Cost is what an amount costs, by what it is for.
+// Cost is the cost of a UsageAmount, by resource.
 type Cost struct {
 	CPU, Memory, Disk, Egress float64
 }
 
-// Total is all of it.
+// Total returns the sum of c.
 func (c Cost) Total() float64 { return c.CPU + c.Memory + c.Disk + c.Egress }
 
-// Of returns what an amount costs.
+// Of returns the Cost of a.
 func (p Prices) Of(a UsageAmount) Cost {
 	const hour, gib = 3600, 1 << 30
 	return Cost{
@@ -216,8 +211,8 @@ func (p Prices) Of(a UsageAmount) Cost {
 	}
 }
 
-// ParsePrices reads CURRENCY and then FIELD=PRICE, with commas between, of
-// vcpu_hour, memory_gib_hour, disk_gib_hour and egress_gib: "USD,vcpu_hour=0.05".
+// ParsePrices parses CURRENCY followed by FIELD=PRICE items, separated by commas, as in
+// "USD,vcpu_hour=0.05". FIELD is vcpu_hour, memory_gib_hour, disk_gib_hour or egress_gib.
 func ParsePrices(text string) (Prices, error) {
 	parts := strings.Split(text, ",")
 	p := Prices{Currency: strings.TrimSpace(parts[0])}

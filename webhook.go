@@ -6,59 +6,57 @@ import (
 )
 
 const (
-	// MaxWaiting and MaxWaitingBytes bound what waits for one Webhook; beyond them
-	// the oldest is lost.
+	// MaxWaiting and MaxWaitingBytes bound the queue of one Webhook; beyond them the
+	// oldest Event is dropped.
 	MaxWaiting      = 20_000
 	MaxWaitingBytes = 16 << 20
-	// MaxWaitingOfKind bounds it for each kind of security: many of one, which a
-	// stranger may cause, are not the loss of others.
+	// MaxWaitingOfKind bounds each security kind in the queue, so that a stranger who
+	// causes many Events of one kind cannot displace others.
 	MaxWaitingOfKind = 1000
-	// EventMemory is how long an Event that must be told once is known.
+	// EventMemory is how long the ID of an Event is kept for deduplication.
 	EventMemory = 48 * time.Hour
 )
 
-// Webhook is one who is told of Events.
+// Webhook is a receiver of Events.
 type Webhook struct {
 	ID    string
-	Kinds []EventKind // that it is told of
+	Kinds []EventKind // that it receives
 
-	// What follows is read, never written.
-	Since   time.Time // when it came: it is told of what happened afterwards
+	// The fields below are read-only.
+	Since   time.Time // registration; it receives later Events only
 	Waiting int       // Events
-	Lost    int64     // Events that waited and will not be told, since it came
+	Lost    int64     // Events dropped from the queue since then
 }
 
-// Delivery is an Event that waits for a Webhook.
+// Delivery is an Event in the queue of a Webhook.
 type Delivery struct {
 	Seq     int64
 	Webhook string
-	Event   Event     // with ID, At and Count; At is that of the first of equal ones
-	Last    time.Time // of equal ones
-	Tries   int       // that failed
-	Missing int64     // Events that were lost since the last one that came
+	Event   Event     // with ID, At and Count; At is the time of the first of equal Events
+	Last    time.Time // time of the last of equal Events
+	Tries   int       // failed attempts
+	Missing int64     // Events lost since the last successful delivery
 }
 
-// WebhookStore keeps Events until the Webhooks took them. InsertSandbox,
-// UpdateSandbox, UpdateSnapshot and RetireSnapshot record what there is to tell of
-// their change, all or nothing with it.
+// WebhookStore queues Events until they are delivered. InsertSandbox, UpdateSandbox,
+// UpdateSnapshot and RetireSnapshot record the Events of their change in the same
+// transaction.
 type WebhookStore interface {
-	// SetWebhooks makes these all that there are. What waits for others is gone.
+	// SetWebhooks replaces the set of Webhooks. The queues of removed ones are deleted.
 	SetWebhooks(ctx context.Context, all []Webhook, at time.Time) error
 	// Webhooks returns all, by ID.
 	Webhooks(ctx context.Context) ([]Webhook, error)
-	// TellEvents records Events for each Webhook that is told of their kinds, due in
-	// gather. Equal ones that wait and were not tried yet become one, with their
-	// counts together. One with an ID is recorded once, however often it is told
-	// within EventMemory.
+	// TellEvents queues Events for each Webhook that receives their kinds, due after
+	// gather. Equal Events that are queued and not yet tried are merged and their counts
+	// added. An Event with an ID is queued once within EventMemory.
 	TellEvents(ctx context.Context, events []Event, gather time.Duration) error
-	// DueDeliveries returns up to limit Deliveries that are due, those that are due
-	// for longest first.
+	// DueDeliveries returns up to limit due Deliveries, longest due first.
 	DueDeliveries(ctx context.Context, webhook string, now time.Time, limit int) ([]Delivery, error)
-	// EndDelivery forgets a Delivery: it was taken, or it is lost. What was counted
-	// into it since it was read stays, under another ID.
+	// EndDelivery removes a Delivery as taken or lost. Events merged into it since it was
+	// read stay, under a new ID.
 	EndDelivery(ctx context.Context, d Delivery, taken bool) error
-	// RetryDelivery has a Delivery that failed wait until next.
+	// RetryDelivery postpones a failed Delivery to next.
 	RetryDelivery(ctx context.Context, d Delivery, next time.Time) error
-	// HastenDeliveries makes all that waits for a Webhook due now.
+	// HastenDeliveries makes all queued Deliveries of a Webhook due now.
 	HastenDeliveries(ctx context.Context, webhook string, now time.Time) error
 }
