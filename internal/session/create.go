@@ -10,13 +10,13 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// Create implements sandbox.Sandboxes. When ctx ends first, nothing is left of
-// the Sandbox but its Certificate.
+// Create implements sandbox.Sandboxes. When ctx ends first, only the Sandbox's
+// Certificate is left.
 func (m *Manager) Create(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, error) {
 	return m.createAs(ctx, tenant, req, func(*sandbox.Sandbox) {})
 }
 
-// createAs is Create of a record that as completes.
+// createAs is Create; as completes the record before it is stored.
 func (m *Manager) createAs(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest, as func(*sandbox.Sandbox)) (sandbox.Sandbox, error) {
 	began := time.Now()
 	sb, pooled, err := m.create(ctx, tenant, req, as)
@@ -54,8 +54,8 @@ func (m *Manager) create(ctx context.Context, tenant sandbox.TenantID, req sandb
 	return running, pooled, nil
 }
 
-// plan checks a request, makes the record that it asks for, and names the Nodes
-// to try. The Quota is the Tenant's.
+// plan checks a request and returns the record of the new Sandbox, the Nodes to try, and
+// the Tenant's Quota.
 func (m *Manager) plan(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (_ sandbox.Sandbox, nodes []string, quota sandbox.Quota, _ error) {
 	if err := req.Check(); err != nil {
 		return sandbox.Sandbox{}, nil, quota, err
@@ -125,7 +125,7 @@ func (m *Manager) planFrom(ctx context.Context, sb sandbox.Sandbox, req sandbox.
 	return sb, []string{snap.Node}, nil
 }
 
-// recordOf is the record that a request asks for, but for its image.
+// recordOf returns the record of a requested Sandbox, without its image.
 func (m *Manager) recordOf(tenant sandbox.TenantID, req sandbox.CreateRequest) sandbox.Sandbox {
 	sb := sandbox.Sandbox{
 		ID:        cmp.Or(req.ID, sandbox.NewSandboxID()),
@@ -157,7 +157,7 @@ func (m *Manager) recordOf(tenant sandbox.TenantID, req sandbox.CreateRequest) s
 	}
 	sb.Limits = sb.Shape.Limits()
 	sb.Limits.Bandwidth = req.Bandwidth
-	// While it starts, the deadline is the way out of that State.
+	// If the start hangs, this deadline ends the Starting State.
 	sb.Deadline = sb.CreatedAt.Add(startLimit + sb.Timeout)
 	return sb
 }
@@ -170,15 +170,15 @@ func orElse[T comparable](v, otherwise T) T {
 	return v
 }
 
-// start has the first Node that takes it start sb, and records it running: with the
-// Quota that it was planned with.
+// start starts sb on the first Node that accepts it, and records it running. quota is the
+// Quota returned by plan.
 func (m *Manager) start(ctx context.Context, sb sandbox.Sandbox, nodes []string, quota sandbox.Quota) (_ sandbox.Sandbox, pooled bool, _ error) {
 	var refused error
 	began := time.Now()
 	for i, node := range nodes {
 		if i > 0 {
-			// Another Node is another Boot: what the last one may still do
-			// with the old number is void.
+			// Another Node gets a new Boot number, which invalidates anything that the
+			// previous Node may still do with the old one.
 			var err error
 			sb.Boot = sandbox.Boot{ID: sandbox.NewBootID(), Number: sb.Boot.Number + 1, Node: node}
 			if sb, err = m.store.UpdateSandbox(ctx, sb); err != nil {
@@ -210,7 +210,7 @@ func (m *Manager) startRequest(ctx context.Context, sb sandbox.Sandbox) (sandbox
 	return sandbox.StartRequest{BootID: sb.Boot.ID, Image: sb.Image, Shape: sb.Shape, Binding: b, From: sb.Snapshot}, err
 }
 
-// binding is what the Boot of sb is told.
+// binding returns the Binding for the Boot of sb.
 func (m *Manager) binding(ctx context.Context, sb sandbox.Sandbox) (sandbox.Binding, error) {
 	volumes, err := m.bindVolumes(ctx, sb)
 	if err != nil {
@@ -256,8 +256,8 @@ func (m *Manager) recordRunning(ctx context.Context, sb sandbox.Sandbox, quota s
 	return running, err
 }
 
-// undo ends what a failed create left. It needs no memory of how far the create
-// came: Boots that name the Sandbox are found at their Node.
+// undo ends the Sandbox of a failed create. It need not know how far the create came: the
+// Node lists the Boots of the Sandbox.
 func (m *Manager) undo(ctx context.Context, sb sandbox.Sandbox, cause sandbox.Cause) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
@@ -266,14 +266,14 @@ func (m *Manager) undo(ctx context.Context, sb sandbox.Sandbox, cause sandbox.Ca
 	}
 }
 
-// A creation is a create under way in this process.
+// A creation is a create in progress in this process.
 type creation struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	began  time.Time
 
 	// Guarded by Manager.mu.
-	endedFor sandbox.Cause // somebody ends the Sandbox meanwhile; empty: nobody
+	endedFor sandbox.Cause // cause of an end requested meanwhile; empty: none
 	m        *Manager
 }
 
@@ -294,16 +294,15 @@ func (m *Manager) endCreation(id string, c *creation) {
 	close(c.done)
 }
 
-// isCreating reports whether a create of the Sandbox is under way here.
+// isCreating reports whether a create of the Sandbox is in progress in this process.
 func (m *Manager) isCreating(id string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.creating[id] != nil
 }
 
-// abandon has a create under way give up and waits until it has. It reports
-// whether this call, and not an earlier one, made it so; false also when there
-// is no create under way.
+// abandon cancels a create in progress and waits for its end. It reports whether this
+// call was the first to cancel it; false also when no create is in progress.
 func (m *Manager) abandon(ctx context.Context, id string, cause sandbox.Cause) (first bool, err error) {
 	m.mu.Lock()
 	c := m.creating[id]
@@ -323,8 +322,9 @@ func (m *Manager) abandon(ctx context.Context, id string, cause sandbox.Cause) (
 	}
 }
 
-// cause is why a create that fails with err ends its Sandbox. One that was told to
-// come back later, because there is no room or a long queue, has lost no engine.
+// cause returns the Cause of a Sandbox whose create failed with err. A create that was
+// refused with a retry delay, for lack of capacity or a long queue, ends with
+// CauseRefused and not CauseEngineLost.
 func (c *creation) cause(err error) sandbox.Cause {
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()
@@ -338,7 +338,7 @@ func (c *creation) cause(err error) sandbox.Cause {
 	return sandbox.CauseEngineLost
 }
 
-// explain returns what the client is told when a create fails with err.
+// explain returns the client's error for a create that failed with err.
 func (c *creation) explain(client context.Context, err error) error {
 	c.m.mu.Lock()
 	ended := c.endedFor != ""

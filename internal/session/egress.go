@@ -8,8 +8,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// admitEgress returns Exhausted when a Tenant has sent as much this month as its
-// quota lets it, unless network sends nothing.
+// admitEgress returns Exhausted when a Tenant's egress quota of this month is used up,
+// unless network is NetworkNone.
 func (m *Manager) admitEgress(ctx context.Context, tenant sandbox.TenantID, quota sandbox.Quota, network sandbox.NetworkPolicy) error {
 	if quota.EgressBytes == 0 {
 		return nil
@@ -30,9 +30,9 @@ func (m *Manager) changeNetwork(ctx context.Context, sb sandbox.Sandbox) error {
 	return m.admitEgress(ctx, sb.Tenant, quota, sb.Network)
 }
 
-// cutEgress takes the network from a Tenant's Sandboxes that run when the Tenant
-// has sent as much as it may. Their records say so: who has room again sets it
-// anew.
+// cutEgress sets NetworkNone for a Tenant's running Sandboxes when its egress quota is
+// used up. The records change too: the user must restore the network once there is quota
+// again.
 func (m *Manager) cutEgress(ctx context.Context, tenant sandbox.TenantID) error {
 	quota, err := m.store.TenantQuota(ctx, tenant)
 	if err != nil {

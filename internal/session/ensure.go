@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// ensureFirst and ensureLast are the pauses between looks at a Sandbox of
-	// the wanted name that neither runs nor has ended.
+	// ensureFirst and ensureLast are the first and the longest pause between polls of a
+	// Sandbox that neither runs nor has ended.
 	ensureFirst = 5 * time.Millisecond
 	ensureLast  = 250 * time.Millisecond
 )
 
-// Ensure implements sandbox.Sandboxes. Of concurrent calls for one name one
-// creates, and the others return what it made.
+// Ensure implements sandbox.Sandboxes. Of concurrent calls for one name, one creates the
+// Sandbox and all return it.
 func (m *Manager) Ensure(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) (sandbox.Sandbox, bool, error) {
 	if err := req.Check(); err != nil {
 		return sandbox.Sandbox{}, false, err

@@ -11,20 +11,19 @@ import (
 )
 
 const (
-	// dueBatch is how many Sandboxes are read at a time when their deadlines
-	// have passed.
+	// dueBatch is how many due Sandboxes are read at a time.
 	dueBatch = 64
-	// longestSleep corrects for clocks: timers stand still while a machine is
-	// suspended, deadlines do not.
+	// longestSleep bounds each sleep, because timers stop while a machine is suspended
+	// but deadlines do not.
 	longestSleep = 10 * time.Minute
-	// retryExpire is the pause after a pass in which something failed.
+	// retryExpire is the pause after a failed pass.
 	retryExpire = time.Second
-	// deleteEvery is how often old Certificates are looked for.
+	// deleteEvery is the interval at which old Certificates are deleted.
 	deleteEvery = 10 * time.Minute
 )
 
-// expire ends or pauses Sandboxes at their deadlines until ctx ends. Between deadlines it
-// sleeps; whoever sets an earlier one wakes it.
+// expire ends or pauses Sandboxes at their deadlines until ctx ends. It sleeps between
+// deadlines; setting an earlier deadline wakes it.
 func (m *Manager) expire(ctx context.Context) error {
 	for {
 		wait := retryExpire
@@ -38,12 +37,12 @@ func (m *Manager) expire(ctx context.Context) error {
 	}
 }
 
-// endDue ends what is due and returns the next deadline. What could not be
-// ended is no longer due but stopping, and left to reconciling; failed tells
-// that the Store could not be read or written.
+// endDue ends or pauses due Sandboxes and returns the next deadline. A Sandbox whose end
+// failed is Stopping and no longer due; reconciling finishes it. failed means that the
+// Store could not be read or written.
 func (m *Manager) endDue(ctx context.Context) (next time.Time, failed bool) {
 	for {
-		m.alarm.arm() // before looking: what is set from now on wakes the sleep
+		m.alarm.arm() // before reading: a deadline set from now on wakes the sleep
 		next, ok, err := m.store.NextDeadline(ctx)
 		if err != nil {
 			return next, m.expireFailed(ctx, err)
@@ -81,7 +80,7 @@ func (m *Manager) endEach(ctx context.Context, due []sandbox.Sandbox) error {
 	return work.wait()
 }
 
-// actAtDeadline does to a Sandbox what its deadline means in its State.
+// actAtDeadline acts on a Sandbox at its deadline, by its State.
 func (m *Manager) actAtDeadline(ctx context.Context, sb sandbox.Sandbox) error {
 	due := func(present sandbox.Sandbox) bool { // it may have been moved meanwhile
 		return present.State == sb.State && !present.Deadline.After(now())
@@ -104,8 +103,8 @@ func (m *Manager) actAtDeadline(ctx context.Context, sb sandbox.Sandbox) error {
 	return err
 }
 
-// undoLeft waits for a pause or resume under way, or takes a Sandbox back from
-// one that nobody works on.
+// undoLeft waits for a pause or resume in progress, or undoes one that no process works
+// on.
 func (m *Manager) undoLeft(ctx context.Context, id string) error {
 	_, done, err := m.move(ctx, id)
 	if err == nil {
@@ -114,8 +113,8 @@ func (m *Manager) undoLeft(ctx context.Context, id string) error {
 	return err
 }
 
-// pauseDue pauses a Sandbox that is due. Where the Engine cannot pause it ends
-// for cause; what cannot be saved now is tried again later.
+// pauseDue pauses a due Sandbox. If the Engine does not support pause, it ends the
+// Sandbox with cause. A failed pause is retried after pauseRetry.
 func (m *Manager) pauseDue(ctx context.Context, id string, filesOnly bool, cause sandbox.Cause, due func(sandbox.Sandbox) bool) error {
 	_, err := m.pause(ctx, id, filesOnly, due)
 	switch {
@@ -136,7 +135,7 @@ func (m *Manager) pauseDue(ctx context.Context, id string, filesOnly bool, cause
 	return err
 }
 
-// deleteCertificates deletes old ones, and old usage, until ctx ends.
+// deleteCertificates deletes old Certificates and old usage until ctx ends.
 func (m *Manager) deleteCertificates(ctx context.Context) error {
 	for {
 		n, err := m.store.DeleteEnded(ctx, now().Add(-sandbox.CertificateLife), now().Add(-sandbox.RefusedLife))
@@ -162,8 +161,7 @@ func (m *Manager) trimUsage(ctx context.Context) {
 	}
 }
 
-// An alarm lets a sleeper be woken by deadlines earlier than the one it sleeps
-// until, and only by those.
+// An alarm wakes a sleeper only for deadlines earlier than the one it sleeps until.
 type alarm struct {
 	wake chan struct{}
 
@@ -173,17 +171,17 @@ type alarm struct {
 
 func newAlarm() alarm { return alarm{wake: make(chan struct{}, 1), mu: new(sync.Mutex)} }
 
-// arm has any deadline wake the next wait.
+// arm lets any deadline wake the next wait.
 func (a *alarm) arm() { a.sleepingUntil(time.Time{}) }
 
-// sleepingUntil has only deadlines before until wake the next wait.
+// sleepingUntil lets only deadlines before until wake the next wait.
 func (a *alarm) sleepingUntil(until time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.until = until
 }
 
-// set tells of a deadline.
+// set announces a deadline.
 func (a *alarm) set(deadline time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

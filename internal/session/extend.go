@@ -33,7 +33,7 @@ func (m *Manager) Touch(ctx context.Context, tenant sandbox.TenantID, idOrName s
 	})
 }
 
-// extend changes the times of a Sandbox, which counts as its use.
+// extend changes the deadline of a Sandbox, which counts as use.
 func (m *Manager) extend(ctx context.Context, tenant sandbox.TenantID, idOrName string, change func(*sandbox.Sandbox) error) (sandbox.Sandbox, error) {
 	for range tries(ctx) {
 		sb, err := m.Settled(ctx, tenant, idOrName)
@@ -67,7 +67,7 @@ func changeable(sb sandbox.Sandbox) error {
 	return notRunning(sb)
 }
 
-// notRunning says why a Sandbox cannot do what only a running one can.
+// notRunning returns the Conflict for an operation that needs a running Sandbox.
 func notRunning(sb sandbox.Sandbox) error {
 	switch {
 	case !sb.Live():

@@ -12,8 +12,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// parallelForks bounds how many copies of one Fork start at a time; their Node
-// has a queue of its own.
+// parallelForks bounds the concurrent starts of one Fork. The Node has its own queue.
 const parallelForks = 8
 
 // Fork implements sandbox.Sandboxes.
@@ -73,8 +72,8 @@ func (m *Manager) forkSource(ctx context.Context, id string) (_ sandbox.Snapshot
 	return snap, release, err
 }
 
-// madeForks fills in what an earlier request has made which must take effect
-// once.
+// madeForks fills in the copies that an earlier attempt of the same idempotent request
+// made.
 func (m *Manager) madeForks(ctx context.Context, tenant sandbox.TenantID, req sandbox.ForkRequest, forks []sandbox.Forked) error {
 	if req.ID == "" {
 		return nil
@@ -94,8 +93,8 @@ func (m *Manager) madeForks(ctx context.Context, tenant sandbox.TenantID, req sa
 	return nil
 }
 
-// forkID is the ID of a request's copy number i: the same for the same request,
-// and a fresh one without a request's ID.
+// forkID returns the ID of copy number i. It is derived from the request's ID, or fresh
+// if that is empty.
 func forkID(id string, i int) string {
 	if id == "" {
 		return sandbox.NewSandboxID()
@@ -106,7 +105,7 @@ func forkID(id string, i int) string {
 	return "i" + text[len(text)-length:]
 }
 
-// forkRequest asks for copy number i of sb.
+// forkRequest returns the CreateRequest for copy number i of sb.
 func forkRequest(sb sandbox.Sandbox, snap sandbox.Snapshot, req sandbox.ForkRequest, i int) sandbox.CreateRequest {
 	create := sandbox.CreateRequest{
 		ID: forkID(req.ID, i), Snapshot: snap.ID, Name: req.Name,
@@ -133,8 +132,7 @@ func forkRequest(sb sandbox.Sandbox, snap sandbox.Snapshot, req sandbox.ForkRequ
 	return create
 }
 
-// changed is a copy of m with the pairs of change, or without those that are nil
-// there.
+// changed returns a copy of m with the pairs of change set; a nil value removes its key.
 func changed(m map[string]string, change map[string]*string) map[string]string {
 	out := map[string]string{}
 	maps.Copy(out, m)

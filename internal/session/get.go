@@ -6,8 +6,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Records reads Sandboxes and Volumes in the Store: that part of sandbox.Sandboxes which
-// changes nothing, and so needs no Manager.
+// Records reads Sandboxes, Snapshots and Volumes from the Store. It is the read-only part
+// of sandbox.Sandboxes, which needs no Manager.
 type Records struct {
 	Store recordStore
 }

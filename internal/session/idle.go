@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// idleMargin is how late the word of a Sandbox's use may come.
+	// idleMargin is how late a report of a Sandbox's use may arrive.
 	idleMargin = 4 * sandbox.UseEvery
-	// lateOutput is how long after an end output of it may still come.
+	// lateOutput is how long after a Sandbox's end its output may still arrive.
 	lateOutput = 30 * time.Second
 )
 
-// Used implements sandbox.Sandboxes. It writes nothing, but for output of a
-// Sandbox that has just ended.
+// Used implements sandbox.Sandboxes. It writes to the Store only for output of a Sandbox
+// that has just ended.
 func (m *Manager) Used(ctx context.Context, uses []sandbox.Use) error {
 	for _, u := range uses {
 		m.idle.use(u.SandboxID)
@@ -34,7 +34,7 @@ func (m *Manager) Used(ctx context.Context, uses []sandbox.Use) error {
 	return nil
 }
 
-// certify adds output that came late to a Certificate.
+// certify writes output that arrived late to a Certificate.
 func (m *Manager) certify(ctx context.Context, id, tail string) error {
 	for range tries(ctx) {
 		sb, err := m.store.SandboxByID(ctx, id)
@@ -49,9 +49,9 @@ func (m *Manager) certify(ctx context.Context, id, tail string) error {
 	return errRaced()
 }
 
-// endIdle ends or pauses Sandboxes that nobody has used for their idle timeout, until ctx
-// ends. Use that was told to an earlier process is forgotten: the time of those
-// that it left begins anew.
+// endIdle ends or pauses Sandboxes that were not used for their idle timeout, until ctx
+// ends. Use reported to an earlier process is lost: the idle time of its Sandboxes
+// restarts.
 func (m *Manager) endIdle(ctx context.Context) error {
 	for !m.trackAll(ctx) {
 		if err := sleep(ctx, retryExpire); err != nil {
@@ -75,8 +75,8 @@ func (m *Manager) endIdle(ctx context.Context) error {
 	}
 }
 
-// trackAll begins to watch what an earlier process left, for checkpoints too; false when the Store
-// did not say.
+// trackAll tracks the running Sandboxes of an earlier process, also for checkpoints;
+// false when the Store could not be read.
 func (m *Manager) trackAll(ctx context.Context) bool {
 	records, err := m.store.SandboxesNotEnded(ctx)
 	if err != nil {
@@ -119,7 +119,7 @@ func (m *Manager) Idle(_ context.Context, tenant sandbox.TenantID) (int, error) 
 	return m.idle.count(tenant, now().Add(-sandbox.IdleAfter)), nil
 }
 
-// idle knows when Sandboxes that run were last used.
+// idle records when running Sandboxes were last used.
 type idle struct {
 	wake chan struct{}
 
@@ -139,7 +139,7 @@ func newIdle() idle {
 	return idle{wake: make(chan struct{}, 1), mu: new(sync.Mutex), byID: map[string]idleness{}}
 }
 
-// track watches sb, which runs, from now on.
+// track tracks the running Sandbox sb from now on.
 func (i *idle) track(sb sandbox.Sandbox) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -153,7 +153,7 @@ func (i *idle) track(sb sandbox.Sandbox) {
 	}
 }
 
-// use notes that a Sandbox was used just now. It can only become due later.
+// use records that a Sandbox was used just now, so that it becomes due later.
 func (i *idle) use(id string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -169,7 +169,7 @@ func (i *idle) forget(id string) {
 	delete(i.byID, id)
 }
 
-// due returns which are due, and when the next of the others will be.
+// due returns the due Sandboxes, and when the next one becomes due.
 func (i *idle) due(at time.Time) (ids []string, next time.Time) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -194,7 +194,7 @@ func (i *idle) isDue(id string, at time.Time) bool {
 	return ok && k.timeout > 0 && !k.due().After(at)
 }
 
-// count returns how many of a Tenant's were last used before a time.
+// count returns the number of a Tenant's Sandboxes last used before a time.
 func (i *idle) count(tenant sandbox.TenantID, before time.Time) int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -207,7 +207,7 @@ func (i *idle) count(tenant sandbox.TenantID, before time.Time) int {
 	return n
 }
 
-// wait sleeps for d or until another is tracked; the error is ctx's.
+// wait sleeps for d or until another Sandbox is tracked; the error is ctx's.
 func (i *idle) wait(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -235,8 +235,7 @@ type tail struct {
 
 func newTails() tails { return tails{mu: new(sync.Mutex), byID: map[string]*tail{}} }
 
-// add appends output, and returns all that is kept and whether the Sandbox has
-// ended.
+// add appends output, and returns the kept tail and whether the Sandbox has ended.
 func (t *tails) add(id string, output []byte) (kept string, ended bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -250,8 +249,7 @@ func (t *tails) add(id string, output []byte) (kept string, ended bool) {
 	return sandbox.TailText(k.text), k.ended
 }
 
-// end returns what is kept of a Sandbox that ends; what comes later is told by
-// add.
+// end marks a Sandbox as ended and returns its kept tail. add returns any later output.
 func (t *tails) end(id string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -264,8 +262,7 @@ func (t *tails) end(id string) string {
 	return sandbox.TailText(k.text)
 }
 
-// sweep forgets Sandboxes that are not among live, some time after their last
-// output.
+// sweep forgets Sandboxes that are not in live, lateOutput after their last output.
 func (t *tails) sweep(live map[string]bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -5,13 +5,14 @@ import (
 	"time"
 )
 
-// leavePatience is how long what a client has asked for goes on after it left,
-// with nobody else waiting for it. Who waits in a Node's queue then leaves it.
+// leavePatience is how long a request continues after its client disconnected, if no
+// other caller waits for the Sandbox. After it, a request in a Node's queue leaves the
+// queue.
 const leavePatience = 10 * time.Second
 
-// outlast returns a context, bounded by limit, for work on a Sandbox that the
-// caller has locked: it goes on when the client leaves, as long as others wait
-// for the Sandbox, and for leavePatience.
+// outlast returns a detached context, bounded by limit, for work on a Sandbox that the
+// caller has locked. After the client disconnects, it lasts for leavePatience, and longer
+// while others wait for the Sandbox.
 func (m *Manager) outlast(client context.Context, id string, limit time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(client), limit)
 	left := make(chan struct{})
@@ -31,7 +32,7 @@ func (m *Manager) outlast(client context.Context, id string, limit time.Duration
 	}
 }
 
-// contended reports whether somebody waits for the lock of id.
+// contended reports whether another caller waits for the lock of id.
 func (l *locks) contended(id string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

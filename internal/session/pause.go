@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// pauseLimit bounds a pause, the writing of all memory included.
+	// pauseLimit bounds a pause, including the writing of all memory.
 	pauseLimit = 5 * time.Minute
-	// pauseRetry is the time between attempts to pause what should be paused.
+	// pauseRetry is the time between attempts to pause a Sandbox.
 	pauseRetry = time.Minute
 )
 
-// Pause implements sandbox.Sandboxes. Of concurrent calls one pauses and the
-// others return what it made.
+// Pause implements sandbox.Sandboxes. Of concurrent calls, one pauses the Sandbox and all
+// return the result.
 func (m *Manager) Pause(ctx context.Context, tenant sandbox.TenantID, idOrName string, filesOnly bool) (sandbox.Sandbox, error) {
 	sb, err := m.Get(ctx, tenant, idOrName)
 	if err != nil {
@@ -26,8 +26,8 @@ func (m *Manager) Pause(ctx context.Context, tenant sandbox.TenantID, idOrName s
 	return paused, m.whyNotSaved(ctx, sb.ID, err)
 }
 
-// pause pauses a Sandbox that runs. When still is not nil and says no of the
-// present record, nothing happens.
+// pause pauses a running Sandbox. It does nothing if still is not nil and returns false
+// for the current record.
 func (m *Manager) pause(ctx context.Context, id string, filesOnly bool, still func(sandbox.Sandbox) bool) (sandbox.Sandbox, error) {
 	sb, done, err := m.move(ctx, id)
 	if err != nil {
@@ -37,7 +37,7 @@ func (m *Manager) pause(ctx context.Context, id string, filesOnly bool, still fu
 		done()
 		return sb, nil
 	}
-	// The client may leave: what is begun is finished.
+	// Finish the pause even if the client disconnects.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pauseLimit)
 	defer cancel()
 	paused, err := m.pauseHeld(ctx, sb, filesOnly)
@@ -45,11 +45,11 @@ func (m *Manager) pause(ctx context.Context, id string, filesOnly bool, still fu
 		done()
 		return sandbox.Sandbox{}, err
 	}
-	// Nobody waits until its memory is free, but who moves the Sandbox next or ends it.
-	// Also who resumes it: what the frozen Boot has asked of a Volume may still be done
-	// while it is there, and would come after what the next Boot, which asks for the
-	// same again, does then; and a Node has one Boot of a Sandbox at a time, by which it
-	// knows after a crash what runs. The wait is some 10 to 100 ms.
+	// The caller does not wait until the old Boot's memory is free. Only the next pause,
+	// resume or end of the Sandbox waits, about 10 to 100 ms. A resume must wait too:
+	// Volume requests of the frozen Boot may still execute, and could take effect after
+	// the same requests, repeated by the next Boot. Also, a Node has one Boot of a
+	// Sandbox at a time, by which it knows after a crash what runs.
 	gone := make(chan struct{})
 	m.mu.Lock()
 	m.leaving[id] = gone
@@ -83,8 +83,8 @@ func (m *Manager) left(ctx context.Context, id string) {
 	}
 }
 
-// Settled implements sandbox.Sandboxes. It waits for those who move the Sandbox one
-// after the other, so that it returns also while others move it all the time.
+// Settled implements sandbox.Sandboxes. It queues for the Sandbox's lock, so that it
+// returns even if other callers change the State all the time.
 func (m *Manager) Settled(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Sandbox, error) {
 	sb, err := m.Get(ctx, tenant, idOrName)
 	if err != nil || !onItsWay(sb.State) {
@@ -98,14 +98,14 @@ func (m *Manager) Settled(ctx context.Context, tenant sandbox.TenantID, idOrName
 	return sb, nil
 }
 
-// onItsWay reports whether a State is left soon, for one that lasts.
+// onItsWay reports whether a State is transitional.
 func onItsWay(s sandbox.State) bool {
 	return s == sandbox.Starting || s == sandbox.Pausing || s == sandbox.Resuming
 }
 
-// move returns the record of a Sandbox of which the caller, until it calls done,
-// alone changes the State, but for an end that is decided. What an earlier change
-// left half done has been undone, and a create that is under way here is over.
+// move gives the caller the exclusive right to change the State of a Sandbox until it
+// calls done, except that another caller may record its end. It returns the record, after
+// it waited for a create in this process and undid any half-done change.
 func (m *Manager) move(ctx context.Context, id string) (_ sandbox.Sandbox, done func(), err error) {
 	if err := m.created(ctx, id); err != nil {
 		return sandbox.Sandbox{}, nil, err
@@ -134,15 +134,15 @@ func (m *Manager) move(ctx context.Context, id string) (_ sandbox.Sandbox, done 
 	return sb, done, nil
 }
 
-// isMoving reports whether the State of a Sandbox is being changed here.
+// isMoving reports whether this process is changing the State of a Sandbox.
 func (m *Manager) isMoving(id string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.moving[id]
 }
 
-// change writes a record as edit makes it, of the newest there is. edit may be
-// called several times; its error ends the change.
+// change applies edit to the newest record and writes it. edit may be called several
+// times; its error ends the change.
 func (m *Manager) change(ctx context.Context, id string, edit func(*sandbox.Sandbox) error) (sandbox.Sandbox, error) {
 	lost := error(errRaced())
 	for range tries(ctx) {
@@ -161,8 +161,8 @@ func (m *Manager) change(ctx context.Context, id string, edit func(*sandbox.Sand
 	return sandbox.Sandbox{}, lost
 }
 
-// pauseHeld pauses sb, which nobody else moves: it is recorded pausing, saved and
-// recorded paused. Only then may the caller let its Boot go, which stands still.
+// pauseHeld pauses sb, which the caller holds by move: it records sb as pausing, saves it
+// and records it as paused. Only then may the caller stop the frozen Boot.
 func (m *Manager) pauseHeld(ctx context.Context, sb sandbox.Sandbox, filesOnly bool) (sandbox.Sandbox, error) {
 	if err := runs(sb); err != nil {
 		return sandbox.Sandbox{}, err
@@ -186,8 +186,8 @@ func (m *Manager) pauseHeld(ctx context.Context, sb sandbox.Sandbox, filesOnly b
 	return paused, nil
 }
 
-// pauseInto takes sb from running to paused in snap; on error it runs on, at
-// once or when it is reconciled.
+// pauseInto moves sb from running to paused in snap. On error sb continues to run, at
+// once or after reconciling.
 func (m *Manager) pauseInto(ctx context.Context, sb sandbox.Sandbox, snap sandbox.Snapshot) (sandbox.Sandbox, error) {
 	_, err := m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
 		s.Deadline = now().Add(pauseLimit)
@@ -215,8 +215,7 @@ func (m *Manager) pauseInto(ctx context.Context, sb sandbox.Sandbox, snap sandbo
 	return sandbox.Sandbox{}, err
 }
 
-// undoMove takes a Sandbox that a pause or resume left half done back to where
-// it was. No process works on it.
+// undoMove undoes a half-done pause or resume of a Sandbox that no process works on.
 func (m *Manager) undoMove(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
@@ -227,12 +226,12 @@ func (m *Manager) undoMove(ctx context.Context, sb sandbox.Sandbox) (sandbox.San
 	return m.stayPaused(ctx, sb, sb.Snapshot, sb.Timeline, now().Add(sandbox.PausedLife))
 }
 
-// runOn takes a pausing Sandbox back to running. A Boot that is gone is for
-// reconciling to find.
+// runOn moves a pausing Sandbox back to running. If its Boot is gone, reconciling will
+// find that.
 func (m *Manager) runOn(ctx context.Context, sb sandbox.Sandbox, deadline time.Time) (sandbox.Sandbox, error) {
 	err := m.nodes.Thaw(ctx, sb.Boot.Node, refOf(sb))
 	switch sandbox.CodeOf(err) {
-	case "", sandbox.NotFound, sandbox.Conflict, sandbox.Unsupported: // what cannot pause was not stopped
+	case "", sandbox.NotFound, sandbox.Conflict, sandbox.Unsupported: // an Engine without pause did not freeze it
 	default:
 		return sandbox.Sandbox{}, err
 	}

@@ -34,8 +34,8 @@ func (m *Manager) ExportSnapshot(ctx context.Context, tenant sandbox.TenantID, i
 	return w.Close()
 }
 
-// ImportSnapshot implements sandbox.Sandboxes. As with every Snapshot, the record
-// comes first, so that what a crash leaves is found.
+// ImportSnapshot implements sandbox.Sandboxes. As with every Snapshot, the record comes
+// first, so that a sweep finds the leftovers of a crash.
 func (m *Manager) ImportSnapshot(ctx context.Context, tenant sandbox.TenantID, req sandbox.ImportRequest, file io.Reader) (sandbox.Snapshot, error) {
 	if err := req.Check(); err != nil {
 		return sandbox.Snapshot{}, err
@@ -65,11 +65,11 @@ func (m *Manager) ImportSnapshot(ctx context.Context, tenant sandbox.TenantID, r
 		return sandbox.Snapshot{}, err
 	}
 	snap.ID, snap.Tenant, snap.Name = cmp.Or(req.ID, sandbox.NewSnapshotID()), tenant, cmp.Or(req.Name, snap.Name)
-	// The Sandbox that it is of is none of this installation.
+	// Its Sandbox is not in this installation, so it gets a new ID.
 	snap.SandboxID = sandbox.NewSandboxID()
 	snap.Kept, snap.State, snap.CreatedAt, snap.Node = true, sandbox.SnapshotSaving, now(), nodes[0]
 	release := m.hold(snap.ID)
-	defer release() // and a sweep removes what became nothing
+	defer release() // then a sweep removes a failed import
 	if snap, err = m.store.InsertSnapshot(ctx, snap); err != nil {
 		return sandbox.Snapshot{}, err
 	}
@@ -85,12 +85,12 @@ func (m *Manager) ImportSnapshot(ctx context.Context, tenant sandbox.TenantID, r
 	return snap, nil
 }
 
-// versionOf is the version of a Template that a Snapshot stands on.
+// versionOf returns the Template version that a Snapshot needs.
 func versionOf(snap sandbox.Snapshot) string { return strings.TrimPrefix(snap.Image, "sha256:") }
 
-// keepImage makes the image that came with a Snapshot a version of a Template. The size
-// of the image is known only now: when the Tenant can have no more, both go. An image
-// without a name would count for nobody.
+// keepImage makes the image that came with a Snapshot a version of a Template. Without a
+// name, the image would count for no Quota. Its size is known only now: if it exceeds the
+// Tenant's Quota, both Snapshot and image are removed.
 func (m *Manager) keepImage(ctx context.Context, snap sandbox.Snapshot) error {
 	err := m.cfg.Imported.Keep(ctx, snap.Tenant, snap.Template, versionOf(snap))
 	switch {
@@ -102,7 +102,7 @@ func (m *Manager) keepImage(ctx context.Context, snap sandbox.Snapshot) error {
 	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
-	undone := m.discard(undo, snap, false) // first: the image stays while the record is there
+	undone := m.discard(undo, snap, false) // first, because the record keeps the image
 	if undone == nil {
 		undone = m.cfg.Imported.Drop(undo, versionOf(snap))
 	}
@@ -112,8 +112,8 @@ func (m *Manager) keepImage(ctx context.Context, snap sandbox.Snapshot) error {
 	return err
 }
 
-// receive has the Node take the state of a Snapshot, and records that it is
-// there. What it is, its Engine says, not the file.
+// receive imports the state of a Snapshot to its Node and records it as ready. Its
+// properties come from the Engine, not from the file.
 func (m *Manager) receive(ctx context.Context, snap sandbox.Snapshot, content io.Reader) (sandbox.Snapshot, error) {
 	saved, err := m.nodes.ImportSaved(ctx, snap.Node, snap.Tenant, snap.ID, content)
 	if err != nil {

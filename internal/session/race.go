@@ -10,17 +10,16 @@ import (
 )
 
 const (
-	// attempts is how often a write that lost a race is tried with the record
-	// read anew.
+	// attempts is how often a write that loses a race is tried, each time with a fresh
+	// record.
 	attempts = 16
-	// attemptPause bounds the pause before an attempt: between writers that wait
-	// for different times, one gets through each time.
+	// attemptPause bounds the random pause before an attempt. Different pauses let one of
+	// several writers succeed each time.
 	attemptPause = 64 * time.Millisecond
 )
 
-// tries yields the attempts at a write that may lose a race against others, at
-// once the first, later ones after a random pause that grows. It ends early when
-// ctx does.
+// tries yields the attempts at a write that may lose a race: the first at once, later
+// ones after a growing random pause. It ends early when ctx ends.
 func tries(ctx context.Context) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		limit := time.Millisecond
