@@ -104,8 +104,8 @@ func onItsWay(s sandbox.State) bool {
 }
 
 // move gives the caller the exclusive right to change the State of a Sandbox until it
-// calls done, except that another caller may record its end. It returns the record, after
-// it waited for a create in this process and undid any half-done change.
+// calls done, except for an end that is already recorded. It returns the record, after it
+// waited for a create in this process and undid any half-done change.
 func (m *Manager) move(ctx context.Context, id string) (_ sandbox.Sandbox, done func(), err error) {
 	if err := m.created(ctx, id); err != nil {
 		return sandbox.Sandbox{}, nil, err

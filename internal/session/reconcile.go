@@ -16,12 +16,12 @@ import (
 const (
 	firstMend = time.Second
 	lastMend  = 30 * time.Second
-	// listLimit bounds the question what a Node runs.
+	// listLimit bounds listing the Boots or traffic of a Node.
 	listLimit = 10 * time.Second
 )
 
-// keepReconciled reconciles at once, then regularly, and soon after something
-// could not be ended, until ctx ends.
+// keepReconciled reconciles at once, then regularly, and soon after a failure, until ctx
+// ends.
 func (m *Manager) keepReconciled(ctx context.Context) error {
 	pause := firstMend
 	for {
@@ -40,7 +40,7 @@ func (m *Manager) keepReconciled(ctx context.Context) error {
 		case <-timer.C:
 		case <-m.mendCh:
 			timer.Stop()
-			if err := sleep(ctx, pause); err != nil { // let what failed recover
+			if err := sleep(ctx, pause); err != nil { // give the failure time to recover
 				return err
 			}
 		case <-ctx.Done():
@@ -50,17 +50,16 @@ func (m *Manager) keepReconciled(ctx context.Context) error {
 	}
 }
 
-// Reconcile makes the records and what the Nodes run agree. A create that no
-// process works on is undone; an end that was decided is made; a Sandbox whose
-// Boot is gone goes back to its last checkpoint, or ends with engine_lost, or
-// node_lost when its Node is; a pause or
-// resume that no process works on is undone; a Boot that was not told the last
-// change is told; one that no record owns is stopped, and a Snapshot that nobody
-// needs, or a Volume that was left half made or half deleted, is deleted. It goes on past failures and returns them joined. Run calls it; a
-// Node's report may too.
+// Reconcile makes the records and the Boots of the Nodes agree. It undoes creates, pauses
+// and resumes that no process works on, and finishes recorded ends. A Sandbox whose Boot
+// is gone returns to its last checkpoint, or ends with engine_lost, or with node_lost
+// when its Node is gone. A Boot with an old Revision is updated; a Boot that no record
+// owns is stopped. Unneeded Snapshots and half-made or half-deleted Volumes are deleted.
+// Reconcile continues after failures and returns them joined. Run calls it; a Node's
+// report may too.
 func (m *Manager) Reconcile(ctx context.Context) error {
-	// The order matters: what is recorded running was bound before, so that a
-	// Boot missing from a list made after is truly gone.
+	// The order matters: a Boot is bound before it is recorded as running, so a Boot
+	// missing from a list made after reading the records is truly gone.
 	records, err := m.store.SandboxesNotEnded(ctx)
 	if err != nil {
 		return err
@@ -106,7 +105,7 @@ func (m *Manager) reconcileNode(ctx context.Context, node string, records []sand
 			return lostErr
 		}
 		if lost && len(records) == 0 {
-			return nil // an old Node that left nothing
+			return nil // an old Node without Sandboxes
 		}
 		if lost {
 			gone, err = sandbox.CauseNodeLost, nil
@@ -138,8 +137,8 @@ func refOf(sb sandbox.Sandbox) sandbox.BootRef {
 	return sandbox.BootRef{BootID: sb.Boot.ID, SandboxID: sb.ID, Number: sb.Boot.Number, Tenant: sb.Tenant}
 }
 
-// reconcileRecord ends sb, for the cause gone, or has it go back to its last
-// checkpoint, unless it is as it should be.
+// reconcileRecord ends sb with the cause gone, or returns it to its last checkpoint,
+// unless its record is consistent.
 func (m *Manager) reconcileRecord(ctx context.Context, sb sandbox.Sandbox, there bool, gone sandbox.Cause) error {
 	switch sb.State {
 	case sandbox.Starting:
@@ -162,8 +161,8 @@ func (m *Manager) reconcileRecord(ctx context.Context, sb sandbox.Sandbox, there
 		}
 	}
 	ended, err := m.lose(ctx, sb.ID, loss{cause: gone, at: now(), ran: sb.CreatedAt}, func(present sandbox.Sandbox) bool {
-		// What was seen is only true of the record that was seen; but a new
-		// deadline brings no Boot back.
+		// The observation holds only for the record that was read. A changed deadline
+		// does not matter: it brings no Boot back.
 		return present.State == sb.State && present.Boot == sb.Boot && !m.isCreating(sb.ID)
 	})
 	if errors.Is(err, sandbox.NotFound) {
@@ -195,13 +194,13 @@ func (m *Manager) reconcileBoot(ctx context.Context, node string, b sandbox.Boun
 	select {
 	case err := <-stopped:
 		return err
-	case <-ctx.Done(): // a Node finishes what it has begun
+	case <-ctx.Done(): // the Node finishes the stop
 		return ctx.Err()
 	}
 }
 
-// owns reports whether b is, or may become, the Boot of sb; for a stopping one,
-// whether its end takes care of b.
+// owns reports whether b is, or may become, the Boot of sb. For a stopping sb it reports
+// whether its end stops b.
 func owns(sb sandbox.Sandbox, node string, b sandbox.BoundBoot) bool {
 	if sb.State == sandbox.Ended || sb.Boot.Node != node || sb.Boot.Number != b.Number || sb.Tenant != b.Tenant {
 		return false
@@ -209,7 +208,7 @@ func owns(sb sandbox.Sandbox, node string, b sandbox.BoundBoot) bool {
 	return sb.Boot.ID == b.BootID || sb.StartedAt.IsZero()
 }
 
-// countUsage counts what the Sandboxes used that were there at a time.
+// countUsage counts the usage until at of the Sandboxes whose Boots are in there.
 func (m *Manager) countUsage(ctx context.Context, records []sandbox.Sandbox, there map[sandbox.BootRef]sandbox.BoundBoot, at time.Time) error {
 	var ran []string
 	for _, sb := range records {
@@ -220,8 +219,7 @@ func (m *Manager) countUsage(ctx context.Context, records []sandbox.Sandbox, the
 	return m.store.CountUsage(ctx, ran, at)
 }
 
-// nodeLost reports whether a Node's Lease has been over for longer than the
-// grace.
+// nodeLost reports whether a Node's Lease expired more than NodeGrace ago.
 func (m *Manager) nodeLost(ctx context.Context, node string) (bool, error) {
 	nodes, err := m.store.Nodes(ctx)
 	if err != nil {

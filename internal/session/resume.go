@@ -9,7 +9,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// resumeLimit bounds a resume, the wait for its turn included.
+// resumeLimit bounds a resume, including its wait in the queue.
 const resumeLimit = 2 * time.Minute
 
 // Resume implements sandbox.Sandboxes.
@@ -30,7 +30,7 @@ func (m *Manager) Reboot(ctx context.Context, tenant sandbox.TenantID, idOrName 
 	return m.resume(ctx, sb.ID, true)
 }
 
-// resume resumes a Sandbox, from its files alone if reboot says so.
+// resume resumes a Sandbox, with reboot from its files alone.
 func (m *Manager) resume(ctx context.Context, id string, reboot bool) (sandbox.Sandbox, error) {
 	sb, done, err := m.move(ctx, id)
 	if err != nil {
@@ -52,15 +52,14 @@ func (m *Manager) resume(ctx context.Context, id string, reboot bool) (sandbox.S
 		if err != nil {
 			return sandbox.Sandbox{}, cannotStart(sb, began, err)
 		}
-		defer release() // and a sweep removes it, should the Sandbox not start
+		defer release() // then a sweep removes it if the Sandbox did not start
 		snap = files
 	}
 	return m.resumeHeld(ctx, sb, snap, sb.Timeline)
 }
 
-// filesOf saves what a paused Sandbox, which nobody else moves, has on its disk
-// without the memory that it is paused with. Until release is called the Snapshot
-// stays, whether anything stands on it or not.
+// filesOf makes a files-only Snapshot of a paused Sandbox, which the caller holds by
+// move. Sweeps keep the Snapshot until release is called, even if nothing refers to it.
 func (m *Manager) filesOf(ctx context.Context, sb sandbox.Sandbox, from sandbox.Snapshot) (_ sandbox.Snapshot, release func(), err error) {
 	sb.Boot.Node = from.Node
 	snap, release, err := m.beginSnapshot(ctx, sb, sandbox.SnapshotRequest{FilesOnly: true}, false)
@@ -80,9 +79,8 @@ func (m *Manager) filesOf(ctx context.Context, sb sandbox.Sandbox, from sandbox.
 	return snap, release, nil
 }
 
-// Rollback implements sandbox.Sandboxes. What a running Sandbox is at the moment
-// is saved first, so that a failure loses nothing. One that is told to come back later
-// finds it paused then, and saves nothing again.
+// Rollback implements sandbox.Sandboxes. A running Sandbox is paused first, so that a
+// failure loses nothing. A retry finds it paused and does not save it again.
 func (m *Manager) Rollback(ctx context.Context, tenant sandbox.TenantID, idOrName, snapshot string) (sandbox.Sandbox, error) {
 	sb, err := m.Get(ctx, tenant, idOrName)
 	if err != nil {
@@ -113,8 +111,8 @@ func (m *Manager) Rollback(ctx context.Context, tenant sandbox.TenantID, idOrNam
 	return m.resumeHeld(ctx, sb, snap, sb.Timeline+1)
 }
 
-// resumeHeld starts a paused Sandbox, which nobody else moves, from snap. When
-// that fails it stays paused as it was.
+// resumeHeld starts a paused Sandbox, which the caller holds by move, from snap. If that
+// fails, it stays paused as it was.
 func (m *Manager) resumeHeld(ctx context.Context, sb sandbox.Sandbox, snap sandbox.Snapshot, timeline int64) (sandbox.Sandbox, error) {
 	if sb.State != sandbox.Paused {
 		return sandbox.Sandbox{}, notRunning(sb)
@@ -147,8 +145,7 @@ func (m *Manager) resumeHeld(ctx context.Context, sb sandbox.Sandbox, snap sandb
 	return running, nil
 }
 
-// startFrom has the Node start the Boot of a resuming Sandbox, and records it
-// running.
+// startFrom starts the Boot of a resuming Sandbox on its Node, and records it as running.
 func (m *Manager) startFrom(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
 	req, err := m.startRequest(ctx, sb)
 	if err != nil {
@@ -169,8 +166,7 @@ func (m *Manager) startFrom(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sa
 	})
 }
 
-// stayPaused takes a resuming Sandbox back to paused. Its Boot, should there be
-// one, is nobody's.
+// stayPaused moves a resuming Sandbox back to paused and stops its Boot, if it exists.
 func (m *Manager) stayPaused(ctx context.Context, sb sandbox.Sandbox, snapshot string, timeline int64, deadline time.Time) (sandbox.Sandbox, error) {
 	paused, err := m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
 		s.Snapshot, s.Timeline, s.Boot.ID, s.Deadline = snapshot, timeline, "", deadline
@@ -186,13 +182,13 @@ func (m *Manager) stayPaused(ctx context.Context, sb sandbox.Sandbox, snapshot s
 	return paused, nil
 }
 
-// late reports whether err says that the time for something is over, and no more.
+// late reports whether err is only an exceeded deadline.
 func late(err error) bool {
 	return sandbox.CodeOf(err) == sandbox.Internal && errors.Is(err, context.DeadlineExceeded)
 }
 
-// cannotStart is what a client is told when what sb is saved in does not start, which
-// began at a time.
+// cannotStart returns the client's error for a failed start of sb from its saved state.
+// The start began at began.
 func cannotStart(sb sandbox.Sandbox, began time.Time, err error) error {
 	switch {
 	case sandbox.CodeOf(err) == sandbox.NotFound:
@@ -200,7 +196,7 @@ func cannotStart(sb sandbox.Sandbox, began time.Time, err error) error {
 			sb.Snapshot, sb.Image, sb.Template).WithCause(err)
 	case late(err):
 		return sandbox.Errorf(sandbox.Timeout, "the sandbox did not resume within %d seconds", int(time.Since(began).Seconds())).WithCause(err)
-	case sandbox.CodeOf(err) == sandbox.Internal: // as when a process of ours is killed: the log says which
+	case sandbox.CodeOf(err) == sandbox.Internal: // for example a killed server process; the log says which
 		return sandbox.Errorf(sandbox.Unavailable, "the sandbox could not be started from the saved state %s this time, which stays as it is: try again",
 			sb.Snapshot).WithCause(err)
 	}

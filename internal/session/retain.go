@@ -11,11 +11,10 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// retainEvery is the time between looks at all Tenants' Snapshots, which get old by
-// themselves.
+// retainEvery is the interval at which all Tenants' Snapshots are checked for age.
 const retainEvery = 10 * time.Minute
 
-// retainSoon has Run look at what a Tenant keeps.
+// retainSoon makes Run apply a Tenant's Retention soon.
 func (m *Manager) retainSoon(tenant sandbox.TenantID) {
 	m.mu.Lock()
 	m.grown[tenant] = true
@@ -26,8 +25,8 @@ func (m *Manager) retainSoon(tenant sandbox.TenantID) {
 	}
 }
 
-// keepRetained lets Snapshots go that Tenants' Retentions do not keep, when one was
-// taken and every now and then, until ctx ends.
+// keepRetained deletes Snapshots beyond Tenants' Retentions, after each new Snapshot and
+// every retainEvery, until ctx ends.
 func (m *Manager) keepRetained(ctx context.Context) error {
 	all := true
 	for {
@@ -49,7 +48,7 @@ func (m *Manager) keepRetained(ctx context.Context) error {
 	}
 }
 
-// retain looks at the Tenants that have new Snapshots, or at all.
+// retain applies the Retentions of the Tenants with new Snapshots, or of all Tenants.
 func (m *Manager) retain(ctx context.Context, all bool) (err error) {
 	m.mu.Lock()
 	tenants := slices.Collect(maps.Keys(m.grown))
@@ -67,7 +66,7 @@ func (m *Manager) retain(ctx context.Context, all bool) (err error) {
 	return errors.Join(errs...)
 }
 
-// retainOf lets Snapshots of one Tenant go that its Retention does not keep.
+// retainOf deletes the Snapshots of one Tenant that are beyond its Retention.
 func (m *Manager) retainOf(ctx context.Context, tenant sandbox.TenantID) error {
 	quota, err := m.store.TenantQuota(ctx, tenant)
 	if err != nil || quota.Retention == (sandbox.Retention{}) {
@@ -83,7 +82,7 @@ func (m *Manager) retainOf(ctx context.Context, tenant sandbox.TenantID) error {
 	})
 }
 
-// retainLayers lets layers of one Tenant go that builds need least.
+// retainLayers deletes the layers of one Tenant that LayersBeyond selects.
 func (m *Manager) retainLayers(ctx context.Context, tenant sandbox.TenantID) error {
 	all, err := m.allSnapshots(ctx, tenant, sandbox.SnapshotQuery{Layers: true})
 	if err != nil {
@@ -105,8 +104,8 @@ func (m *Manager) allSnapshots(ctx context.Context, tenant sandbox.TenantID, que
 	}
 }
 
-// unkeep has Snapshots go: they are not Kept any more, so that they are deleted as
-// soon as no Sandbox refers to them, and not before. gone is called for each.
+// unkeep clears Kept of Snapshots, so that each is deleted once no Sandbox refers to it.
+// It calls gone for each.
 func (m *Manager) unkeep(ctx context.Context, snaps []sandbox.Snapshot, gone func(sandbox.Snapshot)) error {
 	defer m.sweepSoon()
 	for _, snap := range snaps {
@@ -115,7 +114,7 @@ func (m *Manager) unkeep(ctx context.Context, snaps []sandbox.Snapshot, gone fun
 		}
 		snap.Kept = false
 		switch _, err := m.store.UpdateSnapshot(ctx, snap); {
-		case isConflict(err), errors.Is(err, sandbox.NotFound): // it was deleted, or is another by now
+		case isConflict(err), errors.Is(err, sandbox.NotFound): // it was deleted or changed meanwhile
 			continue
 		case err != nil:
 			return err
@@ -125,7 +124,7 @@ func (m *Manager) unkeep(ctx context.Context, snaps []sandbox.Snapshot, gone fun
 	return nil
 }
 
-// touchLayer records that a layer is used. One that cannot be recorded only goes
+// touchLayer records the use of a layer. If that fails, the layer is only deleted
 // earlier.
 func (m *Manager) touchLayer(ctx context.Context, snap sandbox.Snapshot) {
 	snap.UsedAt = now()

@@ -10,8 +10,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// checkSecrets returns Invalid for uses of Secrets that the Tenant does not have,
-// and Denied for hosts that one may not be sent to.
+// checkSecrets returns Invalid for uses of unknown Secrets, and Denied for a host to
+// which the Secret may not be sent.
 func (m *Manager) checkSecrets(ctx context.Context, tenant sandbox.TenantID, uses sandbox.SecretUses) error {
 	headers, err := m.headers(ctx, tenant, uses, func(why error) error { return why })
 	size := 0
@@ -24,9 +24,9 @@ func (m *Manager) checkSecrets(ctx context.Context, tenant sandbox.TenantID, use
 	return err
 }
 
-// headers are those that uses ask for. Of one that cannot be, because its Secret is
-// not there or may not be sent to its host, unfit says what to do: fail, or with
-// nil leave it out.
+// headers returns the headers for uses. If a use is impossible, because its Secret is
+// missing or may not be sent to its host, headers calls unfit: an error from it fails the
+// call, nil leaves the use out.
 func (m *Manager) headers(ctx context.Context, tenant sandbox.TenantID, uses sandbox.SecretUses, unfit func(why error) error) ([]sandbox.SecretHeader, error) {
 	all, err := uses.List()
 	if err != nil || len(all) == 0 {
@@ -34,7 +34,7 @@ func (m *Manager) headers(ctx context.Context, tenant sandbox.TenantID, uses san
 	}
 	var headers []sandbox.SecretHeader
 	wildcards := slices.ContainsFunc(all, func(u sandbox.SecretUse) bool { return strings.HasPrefix(u.Host, "*.") })
-	secrets := map[string]sandbox.OpenSecret{} // each is opened once
+	secrets := map[string]sandbox.OpenSecret{} // opened ones; each is opened once
 	for _, u := range all {
 		host, port, err := u.Site()
 		if err != nil {
@@ -64,7 +64,7 @@ func (m *Manager) headers(ctx context.Context, tenant sandbox.TenantID, uses san
 			if err := unfit(why); err != nil {
 				return nil, err
 			}
-			if wildcards { // which say nothing of this host, as before
+			if wildcards { // an empty entry keeps the wildcards from applying to this host
 				headers = append(headers, sandbox.SecretHeader{Host: host, Port: port})
 			}
 			continue
@@ -75,9 +75,8 @@ func (m *Manager) headers(ctx context.Context, tenant sandbox.TenantID, uses san
 	return headers, nil
 }
 
-// openSecrets is what the Boot of sb is told of its Secrets. Those that were
-// deleted since, or may not be sent to their host any more, are left out: the
-// Sandbox goes on without.
+// openSecrets returns the SecretBinding for the Boot of sb. Secrets that were deleted, or
+// may no longer be sent to their host, are left out.
 func (m *Manager) openSecrets(ctx context.Context, sb sandbox.Sandbox) (sandbox.SecretBinding, error) {
 	if sb.Secrets == "" {
 		return sandbox.SecretBinding{}, nil
@@ -90,8 +89,8 @@ func (m *Manager) openSecrets(ctx context.Context, sb sandbox.Sandbox) (sandbox.
 	return sandbox.SecretBinding{Authority: certificate, Key: sandbox.SecretValue(key), Headers: headers}, err
 }
 
-// SecretChanged implements sandbox.Sandboxes. A Sandbox that does not take the
-// change has an old Revision, which reconciling finds.
+// SecretChanged implements sandbox.Sandboxes. A Boot that fails to apply the change keeps
+// an old Revision, which reconciling finds.
 func (m *Manager) SecretChanged(ctx context.Context, tenant sandbox.TenantID, name string) error {
 	using, err := m.usersOf(ctx, tenant, name)
 	if err != nil {
@@ -106,8 +105,8 @@ func (m *Manager) SecretChanged(ctx context.Context, tenant sandbox.TenantID, na
 	return work.wait()
 }
 
-// usersOf returns the IDs of a Tenant's Sandboxes that use a Secret now, or soon
-// with a value that they have read.
+// usersOf returns the IDs of a Tenant's Sandboxes that use a Secret: running ones, and
+// those in transition, which may have read the old value.
 func (m *Manager) usersOf(ctx context.Context, tenant sandbox.TenantID, name string) ([]string, error) {
 	var using []string
 	q := sandbox.ListQuery{States: []sandbox.State{sandbox.Starting, sandbox.Running, sandbox.Pausing, sandbox.Resuming}}
@@ -127,8 +126,8 @@ func (m *Manager) usersOf(ctx context.Context, tenant sandbox.TenantID, name str
 	}
 }
 
-// created waits for a create that is under way here, whose record nobody else may
-// write.
+// created waits for a create in progress in this process. Until then only the create may
+// write the record.
 func (m *Manager) created(ctx context.Context, id string) error {
 	m.mu.Lock()
 	c := m.creating[id]
@@ -144,10 +143,9 @@ func (m *Manager) created(ctx context.Context, id string) error {
 	}
 }
 
-// retell has the Boot of a Sandbox, if it runs, take the present values of its
-// Secrets.
+// retell sends the current values of its Secrets to the Boot of a Sandbox, if it runs.
 func (m *Manager) retell(ctx context.Context, id string) error {
-	now, done, err := m.move(ctx, id) // also so that it neither pauses nor resumes now
+	now, done, err := m.move(ctx, id) // prevents a concurrent pause or resume
 	if err != nil {
 		return err
 	}

@@ -1,8 +1,8 @@
-// Package session is the session manager: the life of every Sandbox, from its
-// create to its certificate.
+// Package session is the session manager. It controls the life of every Sandbox, from its
+// create to its Certificate.
 //
-// Every change of a Sandbox is recorded before it is made, and every step can
-// be repeated; Reconcile finishes or undoes what a crash left.
+// Every change of a Sandbox is recorded before it is made, and every step is idempotent.
+// Reconcile finishes or undoes changes that a crash interrupted.
 package session
 
 import (
@@ -18,84 +18,82 @@ import (
 )
 
 const (
-	// startLimit bounds a create, the wait for its turn included.
+	// startLimit bounds a create, including its wait in the queue.
 	startLimit = 2 * time.Minute
-	// stopLimit bounds the ending of a Sandbox once it is decided. The client
-	// may have left: what is begun is finished.
+	// stopLimit bounds the ending of a Sandbox once its end is recorded. It is finished
+	// even if the client disconnects.
 	stopLimit = 30 * time.Second
-	// lastStops is how long the end of the process waits for Boots that are being
-	// stopped.
+	// lastStops is how long shutdown waits for Boots that are being stopped.
 	lastStops = 3 * time.Second
-	// stopPatience is how long the Boot of a Sandbox that ends may resist before
-	// its record is closed all the same. Reconciling goes on to stop the Boot.
+	// stopPatience is how long stopping the Boot of an ending Sandbox may fail before the
+	// Sandbox is recorded as ended anyway. Reconciling continues to stop the Boot.
 	stopPatience = 5 * time.Minute
-	// parallelEnds bounds how many Sandboxes end at a time because of a
-	// deadline or a reconcile.
+	// parallelEnds bounds the concurrent ends of Sandboxes by deadlines or reconciling.
 	parallelEnds = 8
 )
 
-// Config is what an operator may decide; the zero value works.
+// Config holds the operator's settings; the zero value works.
 type Config struct {
-	// Network is the policy of a Sandbox that asks for none; empty: public.
+	// Network is the default policy; empty: public.
 	Network sandbox.NetworkPolicy
-	// Engine is the name that records carry, for example "gvisor".
+	// Engine is the Engine name in records, for example "gvisor".
 	Engine string
-	// AccessToken derives the token for the E2B services inside a Sandbox; nil:
-	// none. It must return the same for an ID for ever.
+	// AccessToken derives the token for the E2B services inside a Sandbox; nil: none. It
+	// must always return the same token for an ID.
 	AccessToken func(sandboxID string) string
-	// OpenSecret opens a Tenant's Secret, NotFound for one that is not there; nil:
-	// there are none.
+	// OpenSecret opens a Tenant's Secret; NotFound for an unknown one. Nil: Secrets are
+	// unsupported.
 	OpenSecret func(ctx context.Context, tenant sandbox.TenantID, name string) (sandbox.OpenSecret, error)
-	// Authority returns the certificate that a Sandbox with Secrets trusts, and its
-	// key, both in PEM; required with OpenSecret.
+	// Authority returns the certificate and key of the per-sandbox CA for a Sandbox with
+	// Secrets, both in PEM; required with OpenSecret.
 	Authority func(sandboxID string) (certificate, key string, err error)
-	// StopGrace is how long the Guest may take to end by itself; zero: it is
-	// not asked.
+	// StopGrace is how long the Guest may take to exit by itself; zero: it is killed at
+	// once.
 	StopGrace time.Duration
-	// ReconcileEvery is the time between comparisons of the records with what
-	// the Nodes run; zero: a minute.
+	// ReconcileEvery is the interval of reconciling; zero: 1 minute.
 	ReconcileEvery time.Duration
-	// NodeGrace is how long after the end of its Lease an unreachable Node's
-	// Sandboxes are given up; zero: 30 seconds.
+	// NodeGrace is the time after the end of an unreachable Node's Lease from which its
+	// Sandboxes count as lost; zero: 30 seconds.
 	NodeGrace time.Duration
-	// SuspensionsEvery is the time between questions who is suspended; zero: a second.
+	// SuspensionsEvery is the interval of polling the Suspensions; zero: 1 second.
 	SuspensionsEvery time.Duration
-	// LayerBytes is how much the layers of one Tenant may have together; zero: none
-	// are taken.
+	// LayerBytes bounds the total size of one Tenant's layers; zero: layers are
+	// unsupported.
 	LayerBytes int64
-	// UsageLife is how long what Sandboxes used can be asked for; zero: for ever.
+	// UsageLife is how long usage is kept; zero: for ever.
 	UsageLife time.Duration
-	// Created is told of every create that ended: whether the Boot came from a
-	// Pool, and how it went; nil: nobody is.
+	// Created is called after every create, with whether the Boot came from a Pool, and
+	// the result. It may be nil.
 	Created func(pooled bool, err error, took time.Duration)
-	// Ended is told of every Sandbox that ended; nil: nobody is.
+	// Ended is called for every Sandbox that ended. It may be nil.
 	Ended func(ctx context.Context, sb sandbox.Sandbox)
-	// LetGo is told of every Snapshot that the Retention of its Tenant lets go; nil:
-	// nobody is.
+	// LetGo is called for every Snapshot that its Tenant's Retention deletes. It may be
+	// nil.
 	LetGo func(ctx context.Context, snap sandbox.Snapshot)
-	// Imported has the images that come with Snapshots; nil: nobody lists or bounds them.
+	// Imported manages the images that come with Snapshots; nil: they are neither listed
+	// nor bounded.
 	Imported Imported
-	// Survived is told of every Sandbox that lost its Boot and goes on from a
-	// checkpoint, and why; nil: nobody is.
+	// Survived is called with the cause when a Sandbox lost its Boot and returned to a
+	// checkpoint. It may be nil.
 	Survived func(cause sandbox.Cause)
-	// Moved is told of every pause, resume, snapshot, fork, checkpoint and making of
-	// a volume, and how it went; nil: nobody is.
+	// Moved is called after every pause, resume, snapshot, fork, checkpoint and volume
+	// create, with the result. It may be nil.
 	Moved func(what string, err error, took time.Duration)
-	// Event is told what the operator may want to know of; nil: nobody is.
+	// Event is called for every sandbox.Event that the Manager reports. It may be nil.
 	Event func(e sandbox.Event)
 	// Log may be nil.
 	Log *slog.Logger
 }
 
-// Imported has the images of Templates that come with imported Snapshots.
+// Imported manages the Template images that come with imported Snapshots.
 type Imported interface {
-	// Admit returns Exhausted, before the image of a version comes, when the Tenant's
-	// Quota has no room for it.
+	// Admit is called before the import. It returns Exhausted when the Tenant's Quota has
+	// no room for the image of version.
 	Admit(ctx context.Context, tenant sandbox.TenantID, version string) error
-	// Keep makes an image that came a version of the Tenant's Template. Exhausted
-	// when the image is beyond the Quota, or there are too many names.
+	// Keep makes an imported image a version of the Tenant's Template. Exhausted when the
+	// image exceeds the Quota, or there are too many names.
 	Keep(ctx context.Context, tenant sandbox.TenantID, template, version string) error
-	// Drop removes an image that nobody names and nothing stands on.
+	// Drop removes an image without names and users.
 	Drop(ctx context.Context, version string) error
 }
 
@@ -122,8 +120,8 @@ type nodes interface {
 	sandbox.NodeVolumes
 }
 
-// Manager is the session manager. It implements sandbox.Sandboxes. Use New.
-// One Manager at a time works on a Store.
+// Manager is the session manager. It implements sandbox.Sandboxes. Use New. Only one
+// Manager at a time may use a Store.
 type Manager struct {
 	Records
 	store     store
@@ -139,18 +137,18 @@ type Manager struct {
 	tails       tails
 	checkpoints checkpoints
 	suspended   suspended
-	mendCh      chan struct{} // a Sandbox could not be ended: reconcile soon
-	// sweepCh: there may be Snapshots and Volumes that nobody needs.
+	mendCh      chan struct{} // asks for reconciling soon, after a failure
+	// sweepCh asks for a sweep of unneeded Snapshots and Volumes.
 	sweepCh chan struct{}
-	// retainCh: Tenants have new Snapshots, those in grown.
+	// retainCh says that the Tenants in grown have new Snapshots.
 	retainCh chan struct{}
-	stopping sync.WaitGroup // Boots that no record names
+	stopping sync.WaitGroup // running stops of Boots that no record names
 
 	mu       sync.Mutex
 	creating map[string]*creation     // by Sandbox ID
 	moving   map[string]bool          // Sandboxes that pause, resume or are saved
-	leaving  map[string]chan struct{} // closed once the Boot of what was paused is gone
-	held     map[string]int           // Snapshots in the making, or started from, and Volumes in the making or going
+	leaving  map[string]chan struct{} // by Sandbox ID; closed once the Boot of the paused Sandbox is gone
+	held     map[string]int           // IDs of Snapshots being made or used, and of Volumes being made or deleted
 	grown    map[sandbox.TenantID]bool
 }
 
@@ -159,7 +157,7 @@ var (
 	_ sandbox.BootEnds  = (*Manager)(nil)
 )
 
-// New returns a Manager. It works at once; Run adds deadlines and reconciling.
+// New returns a Manager. It works without Run, which adds deadlines and reconciling.
 func New(store store, nodes nodes, placement sandbox.Placement, images sandbox.Images, cfg Config) *Manager {
 	if cfg.Network == "" {
 		cfg.Network = sandbox.NetworkPublic
@@ -217,12 +215,12 @@ func New(store store, nodes nodes, placement sandbox.Placement, images sandbox.I
 	}
 }
 
-// Run reconciles, ends or pauses Sandboxes at their deadlines and idle ones, makes
-// checkpoints, and deletes old Certificates, and Snapshots that nobody needs or that
-// a Retention lets go, and pauses what runs of suspended Tenants, until ctx ends. It
-// leaves Sandboxes running. A Boot of what was paused that is still being stopped
-// after lastStops is left to the next process: no record names it, so Reconcile stops
-// it.
+// Run does the background work until ctx ends. It reconciles, makes checkpoints, and
+// counts traffic. It ends or pauses Sandboxes that are due, idle, or of suspended
+// Tenants. It deletes old Certificates, unneeded Snapshots, and Snapshots beyond a
+// Retention. It leaves Sandboxes running. If a paused Sandbox's Boot is still being
+// stopped after lastStops, the next process stops it by Reconcile, because no record
+// names it.
 func (m *Manager) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return m.keepReconciled(ctx) })
@@ -238,8 +236,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// awaitStops waits until no Boot that no record names is being stopped, at most for
-// lastStops. What is left behind then asks the Store for nothing.
+// awaitStops waits up to lastStops for the running stops of Boots that no record names.
+// Stops that are cut off do not use the Store.
 func (m *Manager) awaitStops() {
 	stopped := make(chan struct{})
 	go func() {
@@ -253,18 +251,18 @@ func (m *Manager) awaitStops() {
 	}
 }
 
-// observe tells how what began at a time went.
+// observe reports the result and duration of an operation that began at began.
 func (m *Manager) observe(what string, err error, began time.Time) {
 	m.cfg.Moved(what, err, time.Since(began))
 }
 
 func now() time.Time { return time.Now().UTC() }
 
-// notFound is the answer for an absent Sandbox and for another Tenant's.
+// notFound is the error for an absent Sandbox and for another Tenant's.
 func notFound() error { return sandbox.Errorf(sandbox.NotFound, "there is no such sandbox") }
 
-// locks lets one caller at a time change a Sandbox. The version of a record
-// would keep them apart too, but then the loser would have to try again.
+// locks serializes changes of a Sandbox. The record's Version would detect races too, but
+// then the loser would have to retry.
 type locks struct {
 	mu   sync.Mutex
 	held map[string]*lock

@@ -10,9 +10,9 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// End implements sandbox.Sandboxes. Of concurrent calls one ends the Sandbox
-// and the others, having waited for that, get NotFound. Once the end is
-// decided it is made, whether or not ctx ends.
+// End implements sandbox.Sandboxes. Of concurrent calls, one ends the Sandbox; the others
+// wait for that and return NotFound. Once the end is recorded, it is carried out even if
+// ctx ends.
 func (m *Manager) End(ctx context.Context, tenant sandbox.TenantID, idOrName string, cause sandbox.Cause) (sandbox.Sandbox, error) {
 	sb, err := m.Get(ctx, tenant, idOrName)
 	if err != nil {
@@ -21,7 +21,7 @@ func (m *Manager) End(ctx context.Context, tenant sandbox.TenantID, idOrName str
 	return m.endLive(ctx, sb.ID, loss{cause: cause})
 }
 
-// endLive ends a Sandbox that may also be just starting.
+// endLive ends a Sandbox that may still be starting.
 func (m *Manager) endLive(ctx context.Context, id string, l loss) (sandbox.Sandbox, error) {
 	first, err := m.abandon(ctx, id, l.cause)
 	if err != nil {
@@ -29,15 +29,15 @@ func (m *Manager) endLive(ctx context.Context, id string, l loss) (sandbox.Sandb
 	}
 	sb, err := m.endLost(ctx, id, l, nil)
 	if first && errors.Is(err, sandbox.NotFound) {
-		return m.store.SandboxByID(ctx, id) // the create ended it for us
+		return m.store.SandboxByID(ctx, id) // the cancelled create ended it
 	}
 	return sb, err
 }
 
-// EndAll ends every Sandbox of every Tenant, but for those that are paused and so
-// run nowhere, and returns how many it ended. It goes on past failures and
-// returns them joined. It is for an installation of which nothing runs any more:
-// their usage counts until they were last known to run.
+// EndAll ends every Sandbox of every Tenant except paused ones, and returns the number
+// that it ended. It continues after failures and returns them joined. It is for an
+// installation where nothing runs any more: usage counts until each Sandbox was last
+// known to run.
 func (m *Manager) EndAll(ctx context.Context, cause sandbox.Cause) (int, error) {
 	records, err := m.store.SandboxesNotEnded(ctx)
 	if err != nil {
@@ -52,7 +52,7 @@ func (m *Manager) EndAll(ctx context.Context, cause sandbox.Cause) (int, error) 
 		work.do(func() error {
 			_, err := m.endLive(ctx, sb.ID, loss{cause: cause, ran: sb.CreatedAt})
 			if errors.Is(err, sandbox.NotFound) {
-				return nil // somebody else was faster
+				return nil // already ended
 			}
 			if err == nil {
 				ended.Add(1)
@@ -70,9 +70,8 @@ func (m *Manager) BootEnded(ctx context.Context, e sandbox.BootEnd) error {
 		if sb.Boot.Number != e.Number || sb.Boot.Node != e.Node {
 			return false
 		}
-		// A Boot from a Pool keeps its own name, which the record learns only
-		// when it runs. One that dies as it resumes loses nothing: the resume, or
-		// reconciling, sees to that.
+		// A pooled Boot keeps its own ID, which is recorded only when it runs. A Boot
+		// that dies during a resume is left to the resume or to reconciling.
 		return sb.State == sandbox.Starting || sb.Boot.ID == e.BootID && sb.State != sandbox.Resuming
 	})
 	if errors.Is(err, sandbox.NotFound) {
@@ -81,15 +80,15 @@ func (m *Manager) BootEnded(ctx context.Context, e sandbox.BootEnd) error {
 	return err
 }
 
-// end decides, makes and records the end of a Sandbox, or finishes one that was
-// decided before, whose cause then stays. When still is not nil and says no of
-// the present record, nothing happens. It returns NotFound for a Sandbox that
+// end records the end of a Sandbox, carries it out and records the Sandbox as ended. It
+// finishes an end recorded earlier with that end's cause. It does nothing if still is not
+// nil and returns false for the current record. It returns NotFound for a Sandbox that
 // has ended.
 func (m *Manager) end(ctx context.Context, id string, cause sandbox.Cause, still func(sandbox.Sandbox) bool) (sandbox.Sandbox, error) {
 	return m.endLost(ctx, id, loss{cause: cause}, still)
 }
 
-// endLost is end of a Sandbox whose Boot may be lost.
+// endLost is end for a Sandbox whose Boot may be lost.
 func (m *Manager) endLost(ctx context.Context, id string, l loss, still func(sandbox.Sandbox) bool) (sandbox.Sandbox, error) {
 	release, err := m.locks.acquire(ctx, id)
 	if err != nil {
@@ -106,12 +105,12 @@ func (m *Manager) endLost(ctx context.Context, id string, l loss, still func(san
 	}
 	m.log.InfoContext(ctx, "a sandbox ended", telemetry.KeySandbox, sb.ID, telemetry.KeyTenant, sb.Tenant, telemetry.KeyNode, sb.Boot.Node, "cause", sb.Ended.Cause)
 	m.cfg.Ended(ctx, sb)
-	m.sweepSoon() // what it was saved in may be nobody's now
+	m.sweepSoon() // its Snapshots may be unneeded now
 	return sb, nil
 }
 
-// decide records that a Sandbox ends and why, and returns its record: stopping,
-// or still live when still said no.
+// decide records the end of a Sandbox and its cause, and returns the record: stopping, or
+// still live if still returned false.
 func (m *Manager) decide(ctx context.Context, id string, l loss, still func(sandbox.Sandbox) bool) (sandbox.Sandbox, error) {
 	for range tries(ctx) {
 		sb, err := m.store.SandboxByID(ctx, id)
@@ -136,7 +135,7 @@ func (m *Manager) decide(ctx context.Context, id string, l loss, still func(sand
 	return sandbox.Sandbox{}, errRaced()
 }
 
-// finish stops what runs of a stopping Sandbox and records it ended.
+// finish stops the Boots of a stopping Sandbox and records it as ended.
 func (m *Manager) finish(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
 	m.untrack(sb.ID)
 	stopping, cancel := context.WithTimeout(ctx, stopLimit)
@@ -157,9 +156,9 @@ func (m *Manager) finish(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandb
 	return m.store.UpdateSandbox(recording, sb)
 }
 
-// stopBoots stops the Boot of a Sandbox. One that never ran may have a Boot
-// from a Pool whose name was not recorded: its Node knows. A Node whose Lease
-// is over runs nothing.
+// stopBoots stops the Boot of a Sandbox. A Sandbox that never ran may have a pooled Boot
+// whose ID was not recorded; the Node lists it. A Node counts as stopped once nodeLost
+// reports it lost.
 func (m *Manager) stopBoots(ctx context.Context, sb sandbox.Sandbox) error {
 	if sb.Boot.ID == "" { // it was paused
 		m.left(ctx, sb.ID)
@@ -193,7 +192,7 @@ func (m *Manager) stopBoots(ctx context.Context, sb sandbox.Sandbox) error {
 	return err
 }
 
-// mendSoon has Run reconcile soon.
+// mendSoon makes Run reconcile soon.
 func (m *Manager) mendSoon() {
 	select {
 	case m.mendCh <- struct{}{}:

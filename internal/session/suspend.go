@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// suspendLook is how often it is looked for what runs of who is suspended: what
-	// was being created or resumed then runs a little later.
+	// suspendLook is the interval of checks for running Sandboxes of suspended Tenants.
+	// It repeats because a create or resume in progress may finish after the first check.
 	suspendLook = 3 * time.Second
-	// suspendTries is how often a Sandbox of a suspended Tenant is to be paused before
-	// it ends, a pauseRetry apart.
+	// suspendTries is the number of attempts to pause a Sandbox of a suspended Tenant,
+	// pauseRetry apart, before it is ended.
 	suspendTries = 3
 )
 
-// suspended is who is suspended, as far as is known.
+// suspended holds the last known Suspensions.
 type suspended struct {
 	mu    sync.Mutex
 	known sandbox.Suspensions
@@ -32,7 +32,7 @@ func (s *suspended) hold(id sandbox.TenantID) bool {
 	return s.known.Hold(id)
 }
 
-// set reports whether that is another than was known.
+// set stores now and reports whether it differs from the last value.
 func (s *suspended) set(now sandbox.Suspensions) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -41,13 +41,13 @@ func (s *suspended) set(now sandbox.Suspensions) bool {
 	return changed
 }
 
-// An attempt is how often a Sandbox could not be paused, and when it is tried next.
+// An attempt counts failed pauses of a Sandbox, with the time of the next attempt.
 type attempt struct {
 	failed int
 	next   time.Time
 }
 
-// keepSuspended pauses what runs of suspended Tenants, until ctx ends.
+// keepSuspended pauses running Sandboxes of suspended Tenants until ctx ends.
 func (m *Manager) keepSuspended(ctx context.Context) error {
 	attempts := map[string]attempt{}
 	var looked time.Time
@@ -68,8 +68,8 @@ func (m *Manager) keepSuspended(ctx context.Context) error {
 	}
 }
 
-// pauseSuspended pauses all that runs of suspended Tenants. What cannot be paused
-// after several attempts, or at all, ends.
+// pauseSuspended pauses all running Sandboxes of suspended Tenants. It ends a Sandbox
+// after suspendTries failures, or at once if pause is unsupported.
 func (m *Manager) pauseSuspended(ctx context.Context, attempts map[string]attempt) error {
 	all, err := m.store.SandboxesNotEnded(ctx)
 	if err != nil {
@@ -116,8 +116,8 @@ func (m *Manager) suspendOne(ctx context.Context, id string, failed int, still f
 	return err
 }
 
-// keepPaused has a paused Sandbox of a suspended Tenant stay, which could not
-// resume it.
+// keepPaused extends the deadline of a paused Sandbox of a suspended Tenant, because the
+// Tenant cannot resume it.
 func (m *Manager) keepPaused(ctx context.Context, id string, due func(sandbox.Sandbox) bool) error {
 	kept, err := m.change(ctx, id, func(s *sandbox.Sandbox) error {
 		if due(*s) {

@@ -9,11 +9,11 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// trafficEvery is how often what Boots carried is counted. What a Boot carried
-// until its end its Node still knows then.
+// trafficEvery is the interval of counting traffic. The Node keeps the totals of ended
+// Boots for longer.
 const trafficEvery = 10 * time.Second
 
-// keepTraffic counts what Boots carried until ctx ends.
+// keepTraffic counts the traffic of Boots until ctx ends.
 func (m *Manager) keepTraffic(ctx context.Context) error {
 	var counted map[string]sandbox.Traffic
 	for {
@@ -26,10 +26,10 @@ func (m *Manager) keepTraffic(ctx context.Context) error {
 	}
 }
 
-// countTraffic counts what Boots carried beyond what is in counted, which it
-// brings up to date: most carried nothing since the last time. Tenants that have
-// sent what they may lose their network. What was refused is told as events, but
-// not at the first time, when *known is nil: who counted before has told of it.
+// countTraffic counts the traffic of Boots whose totals differ from known, and updates
+// known; most Boots have no new traffic. Tenants that used up their egress quota lose
+// their network. Refusals are reported as events, except on the first call, when *known
+// is nil: the previous process reported them.
 func (m *Manager) countTraffic(ctx context.Context, known *map[string]sandbox.Traffic) error {
 	first := *known == nil
 	if first {
@@ -47,7 +47,7 @@ func (m *Manager) countTraffic(ctx context.Context, known *map[string]sandbox.Tr
 		boots, err := m.nodes.Traffic(listing, n.Name)
 		cancel()
 		if err != nil {
-			return err // what is forgotten here is only counted as nothing more
+			return err // known stays as it is, and the next call counts the rest
 		}
 		for _, b := range boots {
 			if there[b.BootID] = true; counted[b.BootID] != b.Traffic {
