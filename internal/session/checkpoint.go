@@ -13,17 +13,15 @@ import (
 )
 
 const (
-	// parallelCheckpoints bounds how many Sandboxes of a Tenant are checkpointed at a
-	// time: pauses that it waits for come behind them. Which Tenant's turn it is, the
-	// Node decides.
+	// parallelCheckpoints bounds the concurrent checkpoints of one Tenant, because the
+	// Tenant's pauses queue behind them. The Node decides the order of Tenants.
 	parallelCheckpoints = 2
-	// checkpointLater is when one that is just paused, saved or changed is looked
-	// at again.
+	// checkpointLater is the delay before retrying a Sandbox that is just being paused,
+	// saved or changed.
 	checkpointLater = 5 * time.Second
 )
 
-// keepCheckpoints saves Sandboxes whose owners want it, each as often as asked
-// for, until ctx ends.
+// keepCheckpoints saves each Sandbox every CheckpointEvery until ctx ends.
 func (m *Manager) keepCheckpoints(ctx context.Context) error {
 	var work errgroup.Group
 	defer func() { _ = work.Wait() }()
@@ -43,8 +41,8 @@ func (m *Manager) keepCheckpoints(ctx context.Context) error {
 	}
 }
 
-// checkpoint saves a Sandbox that is due. Its last checkpoint stays until this
-// one is ready; one that fails is tried again when the next is due.
+// checkpoint saves a due Sandbox. Its last checkpoint stays until the new one is ready. A
+// failed checkpoint is retried when the next is due.
 func (m *Manager) checkpoint(ctx context.Context, id string, tenant sandbox.TenantID) {
 	if m.isMoving(id) {
 		m.checkpoints.set(id, tenant, now().Add(checkpointLater))
@@ -81,7 +79,7 @@ func (m *Manager) checkpoint(ctx context.Context, id string, tenant sandbox.Tena
 	m.checkpoints.set(id, tenant, now().Add(sb.CheckpointEvery))
 }
 
-// checkpointDue is when the next checkpoint of sb is.
+// checkpointDue returns the time of sb's next checkpoint.
 func checkpointDue(sb sandbox.Sandbox) time.Time {
 	last := sb.StartedAt
 	if sb.SnapshotAt.After(last) {
@@ -90,8 +88,8 @@ func checkpointDue(sb sandbox.Sandbox) time.Time {
 	return last.Add(sb.CheckpointEvery)
 }
 
-// track has idle timeout and checkpoints of a Sandbox begin that runs from now
-// on, or runs on changed.
+// track starts the idle timeout and checkpoints of a Sandbox that starts to run, or
+// restarts them after a change.
 func (m *Manager) track(sb sandbox.Sandbox) {
 	m.idle.track(sb)
 	if sb.CheckpointEvery > 0 {
@@ -107,14 +105,14 @@ func (m *Manager) untrack(id string) {
 	m.checkpoints.forget(id)
 }
 
-// A loss is how a Boot was lost, if it was.
+// A loss describes how a Boot was lost, if it was.
 type loss struct {
 	cause sandbox.Cause
-	at    time.Time // when it was, or was noticed
-	ran   time.Time // until when the Boot is known to have run; zero: now
+	at    time.Time // when it was lost, or the loss was noticed
+	ran   time.Time // last time that the Boot is known to have run; zero: now
 }
 
-// used is until when usage of the Boot counts.
+// used returns the time until which usage of the Boot counts.
 func (l loss) used() time.Time {
 	if present := now(); l.ran.After(present) { // a Node's clock may be ahead
 		return present
@@ -122,9 +120,8 @@ func (l loss) used() time.Time {
 	return l.ran
 }
 
-// lose acts on the loss of a Boot: its Sandbox goes back to its last
-// checkpoint, or ends where its owner asked for none. Nothing happens when still
-// says no of the present record.
+// lose handles the loss of a Boot: its Sandbox returns to its last checkpoint, or ends if
+// it has none. lose does nothing if still returns false for the current record.
 func (m *Manager) lose(ctx context.Context, id string, l loss, still func(sandbox.Sandbox) bool) (sandbox.Sandbox, error) {
 	sb, back, err := m.goBack(ctx, id, l, still)
 	if back || err != nil {
@@ -133,9 +130,9 @@ func (m *Manager) lose(ctx context.Context, id string, l loss, still func(sandbo
 	return m.endLost(ctx, id, l, still)
 }
 
-// goBack pauses a Sandbox whose Boot was lost in its last checkpoint; back says
-// whether it did. Only use or a resume starts it again, so that what kills each
-// Boot at once kills none by itself.
+// goBack moves a Sandbox whose Boot was lost to paused in its last checkpoint; back
+// reports whether it did. Only use or a resume starts it again, so that a state that
+// kills each Boot causes no crash loop.
 func (m *Manager) goBack(ctx context.Context, id string, l loss, still func(sandbox.Sandbox) bool) (_ sandbox.Sandbox, back bool, err error) {
 	release, err := m.locks.acquire(ctx, id)
 	if err != nil {
@@ -149,7 +146,7 @@ func (m *Manager) goBack(ctx context.Context, id string, l loss, still func(sand
 		}
 		snap, err := m.store.SnapshotByID(ctx, before.Snapshot)
 		if errors.Is(err, sandbox.NotFound) || err == nil && snap.State != sandbox.SnapshotReady {
-			return sandbox.Sandbox{}, false, nil // somebody deleted it
+			return sandbox.Sandbox{}, false, nil // it was deleted
 		}
 		if err != nil {
 			return sandbox.Sandbox{}, false, err
@@ -171,7 +168,7 @@ func (m *Manager) goBack(ctx context.Context, id string, l loss, still func(sand
 	return sandbox.Sandbox{}, false, errRaced()
 }
 
-// survived frees what is left of a lost Boot and tells of it.
+// survived reports the loss of a Boot and stops what is left of it.
 func (m *Manager) survived(ctx context.Context, before, after sandbox.Sandbox, cause sandbox.Cause) {
 	m.untrack(after.ID)
 	m.alarm.set(after.Deadline)
@@ -184,8 +181,8 @@ func (m *Manager) survived(ctx context.Context, before, after sandbox.Sandbox, c
 	m.letGo(ctx, before)
 }
 
-// letGo stops the Boot of a Sandbox that is recorded paused now. The record names
-// the Boot no more: what fails here reconciling does.
+// letGo stops the Boot of a Sandbox that is now recorded as paused. The record no longer
+// names the Boot, so that reconciling stops it if this fails.
 func (m *Manager) letGo(ctx context.Context, before sandbox.Sandbox) {
 	if err := m.nodes.Stop(ctx, before.Boot.Node, before.Boot.ID, 0); err != nil {
 		m.log.WarnContext(ctx, "stopping the boot of a paused sandbox failed; will retry", telemetry.KeySandbox, before.ID, telemetry.KeyBoot, before.Boot.ID, telemetry.KeyError, err)
@@ -193,8 +190,7 @@ func (m *Manager) letGo(ctx context.Context, before sandbox.Sandbox) {
 	}
 }
 
-// checkpoints knows when Sandboxes are to be saved, and how many of each Tenant
-// are being saved.
+// checkpoints holds the times of due checkpoints and the running checkpoints per Tenant.
 type checkpoints struct {
 	wake chan struct{}
 
@@ -203,7 +199,7 @@ type checkpoints struct {
 	busy map[sandbox.TenantID]int
 }
 
-// checkpointTime is when a Tenant's Sandbox is to be saved.
+// checkpointTime is the time of a Sandbox's next checkpoint.
 type checkpointTime struct {
 	tenant sandbox.TenantID
 	due    time.Time
@@ -215,7 +211,7 @@ func newCheckpoints() checkpoints {
 	}
 }
 
-// set has a Tenant's Sandbox be due at a time, whatever was set before.
+// set sets the time of a Sandbox's next checkpoint.
 func (c *checkpoints) set(id string, tenant sandbox.TenantID, due time.Time) {
 	c.mu.Lock()
 	c.byID[id] = checkpointTime{tenant, due}
@@ -223,7 +219,7 @@ func (c *checkpoints) set(id string, tenant sandbox.TenantID, due time.Time) {
 	c.look()
 }
 
-// look has wait return.
+// look makes wait return.
 func (c *checkpoints) look() {
 	select {
 	case c.wake <- struct{}{}:
@@ -237,10 +233,9 @@ func (c *checkpoints) forget(id string) {
 	delete(c.byID, id)
 }
 
-// take returns the one that has been due for longest, which is forgotten with
-// that and counts as being saved until done; empty, and when the next one will be
-// due, when none is. Those of a Tenant of which enough are being saved wait for
-// done.
+// take removes and returns the Sandbox that has been due for longest; it counts as
+// running until done. If none is due, take returns an empty id and the next due time. It
+// skips Tenants with parallelCheckpoints running.
 func (c *checkpoints) take(at time.Time) (id string, tenant sandbox.TenantID, next time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -258,7 +253,7 @@ func (c *checkpoints) take(at time.Time) (id string, tenant sandbox.TenantID, ne
 	return id, tenant, next
 }
 
-// done tells that one which take returned is being saved no more.
+// done ends a checkpoint that take returned.
 func (c *checkpoints) done(tenant sandbox.TenantID) {
 	c.mu.Lock()
 	if c.busy[tenant]--; c.busy[tenant] == 0 {
@@ -268,7 +263,7 @@ func (c *checkpoints) done(tenant sandbox.TenantID) {
 	c.look()
 }
 
-// wait sleeps for d or until a time is set or a save is done; the error is ctx's.
+// wait sleeps for d, or until a time is set or a checkpoint ends; the error is ctx's.
 func (c *checkpoints) wait(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

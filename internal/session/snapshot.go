@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// maxHistory is how many Snapshots of one Sandbox are looked at.
+	// maxHistory bounds the Snapshots in one Sandbox's history.
 	maxHistory = 1000
-	// sweepPause is the time between attempts to delete what a Node did not.
+	// sweepPause is the time before a failed sweep is retried.
 	sweepPause = 30 * time.Second
-	// lossTime is how long the word that a Boot ended may take to arrive after the
-	// Boot could not be saved.
+	// lossTime is how long after a failed save the report that the Boot ended may take to
+	// arrive.
 	lossTime = 3 * time.Second
-	// lossLook is the time between looks for that word.
+	// lossLook is the interval of polling for that report.
 	lossLook = 20 * time.Millisecond
 )
 
@@ -61,7 +61,7 @@ func (m *Manager) takeSnapshot(ctx context.Context, tenant sandbox.TenantID, id 
 		return m.saveRunning(ctx, sb, "snapshot", req, true)
 	}
 	name := req.Name
-	req.Name = "" // it has its name once it is there
+	req.Name = "" // it gets its name once it is ready
 	snap, err := m.saveRunning(ctx, sb, "snapshot", req, true)
 	if err != nil {
 		return sandbox.Snapshot{}, err
@@ -69,8 +69,8 @@ func (m *Manager) takeSnapshot(ctx context.Context, tenant sandbox.TenantID, id 
 	return m.takeName(ctx, sb, snap, name)
 }
 
-// takeName gives a Snapshot of sb a name that another may have so far. Nobody
-// else moves sb.
+// takeName gives a Snapshot of sb a name, and takes it from another Snapshot of sb. The
+// caller holds sb by move.
 func (m *Manager) takeName(ctx context.Context, sb sandbox.Sandbox, snap sandbox.Snapshot, name string) (sandbox.Snapshot, error) {
 	for range tries(ctx) {
 		before, err := m.named(ctx, sb, name)
@@ -96,8 +96,8 @@ func (m *Manager) takeName(ctx context.Context, sb sandbox.Sandbox, snap sandbox
 	return sandbox.Snapshot{}, errRaced()
 }
 
-// madeSnapshot returns the Snapshot that an earlier request made which must take
-// effect once; without an ID when there is none. One that is not ours is a
+// madeSnapshot returns the Snapshot that an earlier attempt of the same idempotent
+// request made, or one without an ID. A Snapshot for which ours returns false is a
 // Conflict.
 func (m *Manager) madeSnapshot(ctx context.Context, id string, ours func(sandbox.Snapshot) bool) (sandbox.Snapshot, error) {
 	if id == "" {
@@ -117,7 +117,7 @@ func (m *Manager) madeSnapshot(ctx context.Context, id string, ours func(sandbox
 	return snap, nil
 }
 
-// keepSnapshot keeps what a paused Sandbox is saved in.
+// keepSnapshot sets Kept on the Snapshot that a paused Sandbox is saved in.
 func (m *Manager) keepSnapshot(ctx context.Context, sb sandbox.Sandbox, name string) (sandbox.Snapshot, error) {
 	for range tries(ctx) {
 		snap, err := m.store.SnapshotByID(ctx, sb.Snapshot)
@@ -142,7 +142,8 @@ func (m *Manager) keepSnapshot(ctx context.Context, sb sandbox.Sandbox, name str
 	return sandbox.Snapshot{}, errRaced()
 }
 
-// saveRunning saves a Sandbox that runs on, for what. Nobody else moves it.
+// saveRunning saves a Sandbox, which keeps running. what names the operation for observe.
+// The caller holds the Sandbox by move.
 func (m *Manager) saveRunning(ctx context.Context, sb sandbox.Sandbox, what string, req sandbox.SnapshotRequest, kept bool) (sandbox.Snapshot, error) {
 	began := time.Now()
 	snap, release, err := m.beginSnapshot(ctx, sb, req, kept)
@@ -158,7 +159,7 @@ func (m *Manager) saveRunning(ctx context.Context, sb sandbox.Sandbox, what stri
 	if err != nil {
 		return sandbox.Snapshot{}, err
 	}
-	// What it is saved in next comes from this.
+	// This becomes the Parent of its next Snapshot.
 	_, err = m.change(ctx, sb.ID, func(s *sandbox.Sandbox) error {
 		if s.Boot != sb.Boot || s.State != sandbox.Running {
 			return notRunning(*s)
@@ -172,8 +173,8 @@ func (m *Manager) saveRunning(ctx context.Context, sb sandbox.Sandbox, what stri
 	return m.store.SnapshotByID(ctx, snap.ID)
 }
 
-// beginSnapshot records that sb is about to be saved. Until release is called the
-// record is not taken for one that a crash left.
+// beginSnapshot records that sb is about to be saved. Until release is called, sweeps do
+// not treat the record as a leftover of a crash.
 func (m *Manager) beginSnapshot(ctx context.Context, sb sandbox.Sandbox, req sandbox.SnapshotRequest, kept bool) (_ sandbox.Snapshot, release func(), err error) {
 	snap := sandbox.Snapshot{
 		ID: cmp.Or(req.ID, sandbox.NewSnapshotID()), Tenant: sb.Tenant, SandboxID: sb.ID, Parent: sb.Snapshot, Name: req.Name, Kept: kept,
@@ -192,8 +193,8 @@ func (m *Manager) beginSnapshot(ctx context.Context, sb sandbox.Sandbox, req san
 	return snap, release, nil
 }
 
-// hold has sweeps leave a Snapshot alone until release is called, which then
-// has one look at it.
+// hold keeps sweeps from a Snapshot or Volume until release is called; release then asks
+// for a sweep.
 func (m *Manager) hold(snapshot string) (release func()) {
 	m.mu.Lock()
 	m.held[snapshot]++
@@ -214,7 +215,7 @@ func (m *Manager) isHeld(snapshot string) bool {
 	return m.held[snapshot] > 0
 }
 
-// save has the Node save sb and records that snap is there.
+// save saves sb on its Node and records snap as ready.
 func (m *Manager) save(ctx context.Context, sb sandbox.Sandbox, snap sandbox.Snapshot, freeze bool) error {
 	began := time.Now()
 	saved, err := m.nodes.Save(ctx, sb.Boot.Node, sandbox.SaveRequest{Boot: refOf(sb), Snapshot: snap.ID, Memory: snap.Memory, Freeze: freeze})
@@ -230,9 +231,9 @@ func (m *Manager) save(ctx context.Context, sb sandbox.Sandbox, snap sandbox.Sna
 	return err
 }
 
-// whyNotSaved turns err, of a Sandbox that did not answer when it was to be saved,
-// into a Conflict with the cause where its Boot was lost. The caller must not move
-// the Sandbox any more: its end waits for that.
+// whyNotSaved converts err, from a save of a Sandbox that did not answer, to a Conflict
+// with the cause if its Boot was lost. The caller must have released the Sandbox from
+// move, because its end waits for that.
 func (m *Manager) whyNotSaved(ctx context.Context, id string, err error) error {
 	if sandbox.CodeOf(err) != sandbox.Unavailable {
 		return err
@@ -252,7 +253,7 @@ func (m *Manager) whyNotSaved(ctx context.Context, id string, err error) error {
 	}
 }
 
-// saved records that snap is there.
+// saved records snap as ready.
 func (m *Manager) saved(ctx context.Context, snap sandbox.Snapshot, s sandbox.Saved) (sandbox.Snapshot, error) {
 	snap.State, snap.Bytes, snap.Memory, snap.Build, snap.Digest = sandbox.SnapshotReady, s.Bytes, s.Memory, s.Build, s.Digest
 	return m.store.UpdateSnapshot(ctx, snap)
@@ -270,8 +271,8 @@ func (r Records) SnapshotByID(ctx context.Context, tenant sandbox.TenantID, id s
 	return snap, err
 }
 
-// startingSnapshot finds the Snapshot that a new Sandbox starts from: by ID, or the
-// newest of a name, which Snapshots of several Sandboxes may have.
+// startingSnapshot finds the Snapshot for a new Sandbox by ID, or the newest one of a
+// name. Snapshots of several Sandboxes may have the same name.
 func (r Records) startingSnapshot(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Snapshot, error) {
 	if sandbox.ValidSnapshotID(idOrName) {
 		return r.SnapshotByID(ctx, tenant, idOrName)
@@ -286,7 +287,7 @@ func (r Records) startingSnapshot(ctx context.Context, tenant sandbox.TenantID, 
 	return page.Snapshots[0], nil
 }
 
-// noSnapshot is the answer for an absent one and for another Tenant's.
+// noSnapshot is the error for an absent Snapshot and for another Tenant's.
 func noSnapshot(idOrName string) error {
 	return sandbox.Errorf(sandbox.NotFound, "no snapshot %.64q; `cloud-sandbox snapshot ls` and GET /api/v1/snapshots list yours", idOrName)
 }
@@ -318,14 +319,14 @@ func (r Records) history(ctx context.Context, sb sandbox.Sandbox) ([]sandbox.Sna
 		}
 	}
 	slices.Reverse(all)
-	first := sb.Snapshot // where it came from, before anything of its own
+	first := sb.Snapshot // its origin, before its own Snapshots
 	if len(all) > 0 {
 		first = all[0].Parent
 	}
 	return r.withAncestors(ctx, sb.Tenant, all, first)
 }
 
-// withAncestors puts before all what first came from, itself included.
+// withAncestors prepends first and its ancestors to all.
 func (r Records) withAncestors(ctx context.Context, tenant sandbox.TenantID, all []sandbox.Snapshot, first string) ([]sandbox.Snapshot, error) {
 	known := map[string]bool{}
 	for _, s := range all {
@@ -347,7 +348,7 @@ func (r Records) withAncestors(ctx context.Context, tenant sandbox.TenantID, all
 	return all, nil
 }
 
-// inHistory finds a Snapshot that sb can go back to, by ID or name.
+// inHistory finds a Snapshot that sb can roll back to, by ID or name.
 func (m *Manager) inHistory(ctx context.Context, sb sandbox.Sandbox, idOrName string) (sandbox.Snapshot, error) {
 	all, err := m.history(ctx, sb)
 	if err != nil {
@@ -361,7 +362,7 @@ func (m *Manager) inHistory(ctx context.Context, sb sandbox.Sandbox, idOrName st
 	return sandbox.Snapshot{}, sandbox.Errorf(sandbox.NotFound, "no snapshot %.64q among those of this sandbox; GET /api/v1/sessions/%s/snapshots lists them", idOrName, sb.ID)
 }
 
-// named returns sb's own Snapshot of a name, without an ID when there is none.
+// named returns sb's own Snapshot of a name, or one without an ID.
 func (m *Manager) named(ctx context.Context, sb sandbox.Sandbox, name string) (sandbox.Snapshot, error) {
 	all, err := m.history(ctx, sb)
 	for _, s := range all {
@@ -372,8 +373,8 @@ func (m *Manager) named(ctx context.Context, sb sandbox.Sandbox, name string) (s
 	return sandbox.Snapshot{}, err
 }
 
-// DeleteSnapshot implements sandbox.Sandboxes. Once it is recorded, its bytes go
-// now or later.
+// DeleteSnapshot implements sandbox.Sandboxes. Once the deletion is recorded, the bytes
+// are deleted now or by a later sweep.
 func (m *Manager) DeleteSnapshot(ctx context.Context, tenant sandbox.TenantID, id string) (sandbox.Snapshot, error) {
 	snap, err := m.SnapshotByID(ctx, tenant, id)
 	if err != nil {
@@ -386,9 +387,8 @@ func (m *Manager) DeleteSnapshot(ctx context.Context, tenant sandbox.TenantID, i
 	return snap, err
 }
 
-// discard deletes a Snapshot: its record says so, its bytes go, its record goes.
-// With loose it must be one that nobody refers to. What a Node does not delete
-// now is left to a sweep.
+// discard deletes a Snapshot: it marks the record, deletes the bytes, and drops the
+// record. loose is that of RetireSnapshot. If the Node fails, a sweep retries.
 func (m *Manager) discard(ctx context.Context, snap sandbox.Snapshot, loose bool) error {
 	if err := m.store.RetireSnapshot(ctx, snap.ID, loose); err != nil {
 		return err
@@ -402,8 +402,8 @@ func (m *Manager) discard(ctx context.Context, snap sandbox.Snapshot, loose bool
 	return m.store.DropSnapshot(ctx, snap.ID)
 }
 
-// sweep deletes Snapshots that nobody can need: those of a save or a deletion
-// that was left half done, and those that only a Sandbox kept which has gone on.
+// sweep deletes unneeded Snapshots: those of half-done saves and deletions, and those not
+// Kept that no Sandbox refers to any more.
 func (m *Manager) sweep(ctx context.Context) error {
 	left, err := m.store.SnapshotsLeft(ctx)
 	if err != nil {
@@ -415,7 +415,7 @@ func (m *Manager) sweep(ctx context.Context) error {
 			continue
 		}
 		work.do(func() error {
-			if err := m.discard(ctx, snap, true); !isConflict(err) { // one that is needed again stays
+			if err := m.discard(ctx, snap, true); !isConflict(err) { // needed again: keep it
 				return err
 			}
 			return nil
@@ -424,12 +424,12 @@ func (m *Manager) sweep(ctx context.Context) error {
 	return work.wait()
 }
 
-// sweepAll deletes what was left half done, of whatever is on a Node's disk.
+// sweepAll deletes unneeded Snapshots and half-done Volumes.
 func (m *Manager) sweepAll(ctx context.Context) error {
 	return errors.Join(m.sweep(ctx), m.sweepVolumes(ctx))
 }
 
-// keepSwept sweeps when something may have been left, until ctx ends.
+// keepSwept runs a sweep whenever sweepSoon asks for one, until ctx ends.
 func (m *Manager) keepSwept(ctx context.Context) error {
 	for {
 		select {
@@ -447,7 +447,7 @@ func (m *Manager) keepSwept(ctx context.Context) error {
 	}
 }
 
-// sweepSoon has Run sweep soon.
+// sweepSoon makes Run sweep soon.
 func (m *Manager) sweepSoon() {
 	select {
 	case m.sweepCh <- struct{}{}:

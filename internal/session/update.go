@@ -9,15 +9,15 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// Update implements sandbox.Sandboxes. The change is recorded before the Boot is
-// told. When the Boot does not take it, the record is set back and the Boot is
-// told that, at once or by reconciling.
+// Update implements sandbox.Sandboxes. The change is recorded before it is sent to the
+// Boot. If the Boot does not apply it, the record is reverted, and reconciling sends the
+// reverted record to the Boot.
 func (m *Manager) Update(ctx context.Context, tenant sandbox.TenantID, idOrName string, change sandbox.Change) (sandbox.Sandbox, error) {
 	sb, err := m.Get(ctx, tenant, idOrName)
 	if err != nil {
 		return sandbox.Sandbox{}, err
 	}
-	_, done, err := m.move(ctx, sb.ID) // also so that it neither pauses nor resumes now
+	_, done, err := m.move(ctx, sb.ID) // prevents a concurrent pause or resume
 	if err != nil {
 		return sandbox.Sandbox{}, err
 	}
@@ -26,8 +26,8 @@ func (m *Manager) Update(ctx context.Context, tenant sandbox.TenantID, idOrName 
 	if err != nil {
 		return sandbox.Sandbox{}, err
 	}
-	if after.Revision != before.Revision && after.State == sandbox.Running { // a paused one is told when it resumes
-		// The client may leave: what is begun is finished.
+	if after.Revision != before.Revision && after.State == sandbox.Running { // a paused one gets it when it resumes
+		// Finish the change even if the client disconnects.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 		defer cancel()
 		if err := m.tell(ctx, after); err != nil {
@@ -79,8 +79,8 @@ func (m *Manager) recordChange(ctx context.Context, id string, change sandbox.Ch
 	return before, after, errRaced()
 }
 
-// boundBandwidth returns Exhausted for a bandwidth beyond the quota; none becomes
-// what there may be.
+// boundBandwidth returns Exhausted for a bandwidth beyond the Quota. It replaces no limit
+// by the Quota's.
 func (m *Manager) boundBandwidth(ctx context.Context, sb *sandbox.Sandbox) error {
 	quota, err := m.store.TenantQuota(ctx, sb.Tenant)
 	if err != nil {
@@ -93,8 +93,8 @@ func (m *Manager) boundBandwidth(ctx context.Context, sb *sandbox.Sandbox) error
 	return nil
 }
 
-// nameFree returns Conflict for a new name that another Sandbox has: of a failed
-// write one cannot tell what it lost to.
+// nameFree returns Conflict for a new name that another Sandbox has. The Conflict of a
+// failed write does not show whether the name or the version caused it.
 func (m *Manager) nameFree(ctx context.Context, before, after sandbox.Sandbox) error {
 	if after.Name == before.Name || after.Name == "" {
 		return nil
@@ -109,7 +109,7 @@ func (m *Manager) nameFree(ctx context.Context, before, after sandbox.Sandbox) e
 	return err
 }
 
-// tell has the Boot of sb take what its record says.
+// tell sends the record of sb to its Boot.
 func (m *Manager) tell(ctx context.Context, sb sandbox.Sandbox) error {
 	b, err := m.binding(ctx, sb)
 	if err != nil {
@@ -122,8 +122,8 @@ func (m *Manager) tell(ctx context.Context, sb sandbox.Sandbox) error {
 	return err
 }
 
-// takeBack undoes a recorded change that the Boot did not take, or perhaps took
-// in part: what was before is the newest that it must be told.
+// takeBack reverts a recorded change that the Boot did not apply, or applied only in
+// part. The reverted record gets a new Revision, so that it is sent to the Boot.
 func (m *Manager) takeBack(ctx context.Context, before, after sandbox.Sandbox) {
 	defer m.mendSoon()
 	for range tries(ctx) {
@@ -134,7 +134,7 @@ func (m *Manager) takeBack(ctx context.Context, before, after sandbox.Sandbox) {
 		sb.Name, sb.Metadata, sb.Env, sb.User, sb.Cwd = before.Name, before.Metadata, before.Env, before.User, before.Cwd
 		sb.Network, sb.Ingress, sb.Secrets, sb.Limits, sb.IdleTimeout = before.Network, before.Ingress, before.Secrets, before.Limits, before.IdleTimeout
 		sb.OnTimeout, sb.StayPaused, sb.CheckpointEvery = before.OnTimeout, before.StayPaused, before.CheckpointEvery
-		if sb.Deadline.Equal(after.Deadline) { // nobody has moved it since
+		if sb.Deadline.Equal(after.Deadline) { // not moved since
 			sb.Timeout, sb.Deadline = before.Timeout, before.Deadline
 		}
 		sb.Revision++
@@ -147,13 +147,12 @@ func (m *Manager) takeBack(ctx context.Context, before, after sandbox.Sandbox) {
 	}
 }
 
-// againLimit bounds telling a Boot again. Its Guest may keep still for ever, and
-// other Sandboxes wait for their turn.
+// againLimit bounds one tellAgain. A Guest may never answer, and other Sandboxes are
+// waiting.
 const againLimit = 2 * time.Second
 
-// tellAgain tells a Boot that has an old Revision, or one whose record was set
-// back, what its record says now. That a Boot does not take it is no failure of
-// reconciling: the next pass tries again.
+// tellAgain sends the current record to a Boot with an old Revision or a reverted record.
+// A Boot's refusal does not fail reconciling: the next pass retries.
 func (m *Manager) tellAgain(ctx context.Context, id string) error {
 	release, err := m.locks.acquire(ctx, id)
 	if err != nil {

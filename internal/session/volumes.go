@@ -11,7 +11,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// noVolume is the answer for an absent one and for another Tenant's.
+// noVolume is the error for an absent Volume and for another Tenant's.
 func noVolume(idOrName string) error {
 	return sandbox.Errorf(sandbox.NotFound, "no volume %.64q; `cloud-sandbox volume ls` and GET /api/v1/volumes list yours", idOrName)
 }
@@ -39,8 +39,8 @@ func (r Records) ListVolumes(ctx context.Context, tenant sandbox.TenantID) ([]sa
 	return r.Store.Volumes(ctx, tenant)
 }
 
-// CreateVolume implements sandbox.Sandboxes. The record comes first, so that what
-// a crash leaves is found.
+// CreateVolume implements sandbox.Sandboxes. The record comes first, so that a sweep
+// finds the leftovers of a crash.
 func (m *Manager) CreateVolume(ctx context.Context, tenant sandbox.TenantID, req sandbox.VolumeRequest) (sandbox.Volume, error) {
 	if err := req.Check(); err != nil {
 		return sandbox.Volume{}, err
@@ -60,7 +60,7 @@ func (m *Manager) CreateVolume(ctx context.Context, tenant sandbox.TenantID, req
 		MaxBytes: cmp.Or(req.MaxBytes, sandbox.DefaultVolumeBytes), CreatedAt: now(),
 	}
 	release := m.hold(v.ID)
-	defer release() // and a sweep removes what became nothing
+	defer release() // then a sweep removes a failed Volume
 	began := time.Now()
 	if v, err = m.store.InsertVolume(ctx, v); err != nil {
 		if errors.Is(err, sandbox.ErrOverQuota) {
@@ -82,8 +82,8 @@ func (m *Manager) CreateVolume(ctx context.Context, tenant sandbox.TenantID, req
 	return v, nil
 }
 
-// makeVolume has the Node make a Volume that is recorded, and records that it is
-// there. It returns the record also with an error.
+// makeVolume makes a recorded Volume on its Node and records it as ready. It returns the
+// record also with an error.
 func (m *Manager) makeVolume(ctx context.Context, v sandbox.Volume) (sandbox.Volume, error) {
 	ctx, cancel := context.WithTimeout(ctx, stopLimit)
 	defer cancel()
@@ -101,8 +101,8 @@ func specOf(v sandbox.Volume) sandbox.VolumeSpec {
 	return sandbox.VolumeSpec{ID: v.ID, Tenant: v.Tenant, MaxBytes: v.MaxBytes}
 }
 
-// madeVolume returns the Volume that an earlier request made which must take
-// effect once; without an ID when there is none.
+// madeVolume returns the Volume that an earlier attempt of the same idempotent request
+// made, or one without an ID.
 func (m *Manager) madeVolume(ctx context.Context, tenant sandbox.TenantID, id string) (sandbox.Volume, error) {
 	if id == "" {
 		return sandbox.Volume{}, nil
@@ -121,15 +121,15 @@ func (m *Manager) madeVolume(ctx context.Context, tenant sandbox.TenantID, id st
 	return v, nil
 }
 
-// DeleteVolume implements sandbox.Sandboxes. Once it is recorded, its files go now
-// or later.
+// DeleteVolume implements sandbox.Sandboxes. Once the deletion is recorded, the files are
+// deleted now or by a later sweep.
 func (m *Manager) DeleteVolume(ctx context.Context, tenant sandbox.TenantID, idOrName string) (sandbox.Volume, error) {
 	v, err := m.GetVolume(ctx, tenant, idOrName)
 	if err != nil {
 		return sandbox.Volume{}, err
 	}
 	release := m.hold(v.ID)
-	defer release() // and a sweep tries what did not succeed
+	defer release() // then a sweep retries a failed deletion
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
 	if err := m.discardVolume(ctx, v); err != nil {
@@ -139,14 +139,14 @@ func (m *Manager) DeleteVolume(ctx context.Context, tenant sandbox.TenantID, idO
 		if uses, lookErr := m.store.VolumeUses(ctx, v.ID); lookErr == nil && uses > 0 {
 			return sandbox.Volume{}, sandbox.Errorf(sandbox.Conflict, "the volume %s is in use: %d sandboxes that have not ended have it mounted, paused ones too", v.Name, uses)
 		}
-		return sandbox.Volume{}, noVolume(idOrName) // somebody else deleted it
+		return sandbox.Volume{}, noVolume(idOrName) // deleted concurrently
 	}
 	m.log.InfoContext(ctx, "a volume was deleted", telemetry.KeyVolume, v.ID, telemetry.KeyTenant, v.Tenant, telemetry.KeyNode, v.Node)
 	return v, nil
 }
 
-// discardVolume deletes a Volume: its record says so, its files go, its record
-// goes. What a Node does not delete now is left to a sweep.
+// discardVolume deletes a Volume: it marks the record, deletes the files, and drops the
+// record. If the Node fails, a sweep retries.
 func (m *Manager) discardVolume(ctx context.Context, v sandbox.Volume) error {
 	if v.State != sandbox.VolumeDeleting {
 		if err := m.store.MoveVolume(ctx, v.ID, v.State, sandbox.VolumeDeleting); err != nil {
@@ -160,7 +160,7 @@ func (m *Manager) discardVolume(ctx context.Context, v sandbox.Volume) error {
 	return m.store.DropVolume(ctx, v.ID)
 }
 
-// sweepVolumes deletes Volumes whose making or deletion was left half done.
+// sweepVolumes deletes Volumes whose creation or deletion is half done.
 func (m *Manager) sweepVolumes(ctx context.Context) error {
 	left, err := m.store.VolumesLeft(ctx)
 	if err != nil {
@@ -175,7 +175,7 @@ func (m *Manager) sweepVolumes(ctx context.Context) error {
 			limited, cancel := context.WithTimeout(ctx, stopLimit)
 			defer cancel()
 			err := m.discardVolume(limited, v)
-			if isConflict(err) || errors.Is(err, sandbox.NotFound) { // it was held, and is not by now
+			if isConflict(err) || errors.Is(err, sandbox.NotFound) { // it changed meanwhile: created or already deleted
 				return nil
 			}
 			return err
@@ -184,8 +184,8 @@ func (m *Manager) sweepVolumes(ctx context.Context) error {
 	return work.wait()
 }
 
-// mount finds the Volumes that a request asks for by name or ID, and returns what
-// is mounted; Invalid for one that is not there.
+// mount resolves the requested Volumes by name or ID, and returns the mounts and their
+// Node; Invalid for an unknown Volume.
 func (m *Manager) mount(ctx context.Context, tenant sandbox.TenantID, asked []sandbox.VolumeMount) (mounts []sandbox.VolumeMount, node string, err error) {
 	for _, a := range asked {
 		v, err := m.GetVolume(ctx, tenant, a.Volume)
@@ -203,8 +203,7 @@ func (m *Manager) mount(ctx context.Context, tenant sandbox.TenantID, asked []sa
 	return mounts, node, nil
 }
 
-// mountAgain returns Conflict when a Sandbox cannot have what a Snapshot has
-// mounted.
+// mountAgain returns Conflict when a Volume of a Snapshot cannot be mounted again.
 func (m *Manager) mountAgain(ctx context.Context, snap sandbox.Snapshot) error {
 	for _, mount := range snap.Volumes {
 		v, err := m.GetVolume(ctx, snap.Tenant, mount.Volume)
@@ -231,7 +230,7 @@ func onlyAt(node string, nodes []string) ([]string, error) {
 	return []string{node}, nil
 }
 
-// bindVolumes is what the Boot of sb is told of its Volumes.
+// bindVolumes returns the VolumeBindings for the Boot of sb.
 func (m *Manager) bindVolumes(ctx context.Context, sb sandbox.Sandbox) ([]sandbox.VolumeBinding, error) {
 	var all []sandbox.VolumeBinding
 	for _, mount := range sb.Volumes {
