@@ -157,8 +157,9 @@ const GuestPort uint16 = 49982
 // which serves their files to it. It answers only to the host's end of the link.
 const VolumePort uint16 = 49981
 
-// EventsPort is the TCP port on which the Guest serves E2B's events address, which
-// the link leads there from inside. It answers only to the host's end of the link.
+// EventsPort is the TCP port on which the Guest serves E2B's events address. For
+// connections from inside, the link redirects that address to this port. The port answers
+// only to the host's end of the link.
 const EventsPort uint16 = 49980
 
 // HostPort reports whether a port answers only to the host.

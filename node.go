@@ -148,7 +148,7 @@ type NodeReports interface {
 	Stats(ctx context.Context, node string) (NodeStats, error)
 }
 
-// BootRef names a Boot with the owner it must have.
+// BootRef names a Boot and its expected owner.
 type BootRef struct {
 	BootID    string
 	SandboxID string

@@ -172,8 +172,8 @@ type Sandbox struct {
 	// runs, it is the Snapshot that its state came from or was last saved in. Empty:
 	// none.
 	Snapshot string
-	// Origin is the ID of the Snapshot that it was created or forked from, which may be
-	// deleted by now. Empty: none, it was created from Template.
+	// Origin is the ID of the Snapshot that it was created from, which may be deleted by
+	// now; a fork has the Origin of its original. Empty: created from Template.
 	Origin string
 	// SnapshotAt is when its state last equalled Snapshot; it has run on since then.
 	SnapshotAt time.Time

@@ -69,7 +69,7 @@ type Change struct {
 	Bandwidth       *int64  // as Limits.Bandwidth
 	User            *string // default user of new Processes; empty: "user"
 	Cwd             *string // default working directory of new ones; empty: /workspace
-	// Metadata and Env change these pairs and leave the others; nil removes one.
+	// Metadata and Env set these pairs and keep the others; nil removes a pair.
 	Metadata map[string]*string
 	Env      map[string]*string // of new Processes
 

@@ -76,9 +76,9 @@ type TemplateRequest struct {
 	// Whole says that the archive is the complete root filesystem of a Sandbox. The build
 	// removes nothing from it.
 	Whole bool
-	// Base is the Template that the archive is a difference to. The archive begins with a
-	// file that lists all present paths, each ended by a zero byte. The new and changed
-	// files follow, and those with special permissions. Empty: the archive is complete.
+	// Base is the Template to which the archive is a diff. The archive begins with a file
+	// that lists all present paths, each ended by a zero byte. The new and changed files
+	// follow, and those with special permissions. Empty: the archive is complete.
 	Base     string
 	Defaults TemplateDefaults
 	Build    string // see Template.Build
