@@ -15,7 +15,8 @@ var archiveTypes = map[execution.ArchiveFormat]string{
 	execution.Tar: "application/x-tar", execution.TarGz: "application/gzip", execution.Zip: "application/zip",
 }
 
-// archiveTarget returns what the query of an archive's request names.
+// archiveTarget returns the Guest, path, user and format in the query of an archive
+// request.
 func (a *API) archiveTarget(r *http.Request, who sandbox.Identity) (guest execution.Trees, p, user string, format execution.ArchiveFormat, err error) {
 	guest, p, more, err := a.fileTarget(r, who, "format", "user")
 	if err != nil {
@@ -29,7 +30,8 @@ func (a *API) archiveTarget(r *http.Request, who sandbox.Identity) (guest execut
 	return guest, p, user, format, err
 }
 
-// ReadArchive answers GET /api/v1/files/archive with what is in a directory.
+// ReadArchive answers GET /api/v1/files/archive with an archive of a directory's
+// content.
 func (a *API) ReadArchive(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	guest, p, user, format, err := a.archiveTarget(r, who)
 	if err != nil {

@@ -17,29 +17,31 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/status"
 )
 
-// replay is how much of earlier output a client gets that attaches, in bytes.
+// replay bounds the earlier output that is sent to a client on attach, in bytes.
 const replay = 64 << 10
 
-// attachment is how a client attaches to a Process, and who it is.
+// attachment holds the client's identity and the options of its request to attach to a
+// Process.
 type attachment struct {
 	who  sandbox.Identity
 	ref  execution.ProcessRef
 	from int64
-	// pipes is for a Process without a terminal: its output says of which stream
-	// it is, and its input waits for it and is acknowledged.
+	// pipes is for a Process without a terminal: each piece of output names its stream.
+	// Input is queued until the Process takes it, and is acknowledged.
 	pipes bool
-	// input is the offset of the first input of this connection over all that the
-	// Process was given, for a client that comes back; nil: it does not.
+	// input is the offset of this connection's first input in the whole input of the
+	// Process, for a client that may reconnect. nil: it will not reconnect.
 	input *int64
-	// ends is whether the Process ends with the connection; a client that may come
-	// back gets comeBack for that, unless it said that it leaves.
+	// ends is whether the Process ends with the connection. A client that may reconnect
+	// has comeBack to do so, unless it closed the connection itself.
 	ends bool
 }
 
 const (
-	// comeBack is how long a client that was lost has to attach again.
+	// comeBack is how long a client whose connection was lost has to attach again.
 	comeBack = 15 * time.Second
-	// comeBackAnew is comeBack when this server ends, and the next one has to start.
+	// comeBackAnew replaces comeBack when this server shuts down, so that the next one
+	// can start.
 	comeBackAnew = time.Minute
 )
 
@@ -91,10 +93,11 @@ func (a *API) AttachProcess(w http.ResponseWriter, r *http.Request, who sandbox.
 	}
 	ctx, leave := context.WithCancel(r.Context())
 	defer leave()
-	// The end of the request's own context would close the socket without a word.
+	// The end of the request's own context would close the socket without a close
+	// frame.
 	left, gone := context.WithCancel(context.WithoutCancel(ctx))
 	heard := make(chan struct{})
-	var saidSo atomic.Bool // the client, that it leaves
+	var saidSo atomic.Bool // the client, that it closes the connection
 	go func() {
 		defer close(heard)
 		defer leave()
@@ -102,7 +105,7 @@ func (a *API) AttachProcess(w http.ResponseWriter, r *http.Request, who sandbox.
 		saidSo.Store(a.hear(ctx, left, s, at))
 	}()
 	defer func() { leave(); <-heard }()
-	// A program that is joined to others may wait for them, and read nothing.
+	// A program in a pipeline may wait for the others, and read nothing meanwhile.
 	defer s.keepUnless(left, func() bool { return at.pipes }, func() {})()
 	told, err := a.show(ctx, left, s, at)
 	if at.ends && (!told || ctx.Err() != nil) {
@@ -111,9 +114,9 @@ func (a *API) AttachProcess(w http.ResponseWriter, r *http.Request, who sandbox.
 	return s.part(r.Context(), left, err)
 }
 
-// endAttached ends a Process whose client has left, or soon if it may come back.
-// There is nobody to tell what came of it: a Sandbox that does not run any more has
-// ended it too.
+// endAttached ends a Process whose client has left: at once, or after a delay if the
+// client may reconnect. Its errors are ignored: no client is left to receive them, and
+// a Sandbox that does not run any more has ended the Process too.
 func (a *API) endAttached(ctx context.Context, at attachment, saidSo bool) {
 	after := comeBack
 	if errors.Is(context.Cause(ctx), sandbox.Unavailable) {
@@ -128,8 +131,8 @@ func (a *API) endAttached(ctx context.Context, at attachment, saidSo bool) {
 	_ = a.Executions.AbandonProcess(ctx, at.who.Tenant, at.ref, after)
 }
 
-// show sends what the Process writes, beginning with the end of what it has
-// written, until it has ended. told is false when the client did not take it.
+// show sends the output of the Process until it has ended, beginning with the end of
+// the earlier output. told is false when the client did not receive all of it.
 func (a *API) show(ctx, left context.Context, s *socket, at attachment) (told bool, err error) {
 	v := viewer{left: left, s: s, pipes: at.pipes}
 	told = true
@@ -141,17 +144,17 @@ func (a *API) show(ctx, left context.Context, s *socket, at attachment) (told bo
 	return told, err
 }
 
-// viewer sends output to one client, in few messages.
+// viewer sends output to one client and merges pieces into few messages.
 type viewer struct {
 	left  context.Context
 	s     *socket
 	pipes bool
 	begun bool
-	next  int64  // offset of the output that comes next
-	data  []byte // waits to be sent; in pipes mode behind its stream
+	next  int64  // offset of the next output
+	data  []byte // waits to be sent; in pipes mode after the byte of its stream
 }
 
-// output sends a part of what ReadOutput tells.
+// output sends one call's output from ReadOutput.
 func (v *viewer) output(p *execution.Process, o execution.Output) error {
 	if !v.begun {
 		v.begun, v.next = true, o.Next
@@ -170,7 +173,8 @@ func (v *viewer) output(p *execution.Process, o execution.Output) error {
 	return v.s.json(v.left, v1.AttachEvent{Type: "end", Offset: o.Next, Process: &ended})
 }
 
-// streamOf begins a message of output in pipes mode, by the numbers of Unix.
+// streamOf is the first byte of an output message in pipes mode: Unix file descriptor
+// numbers.
 func streamOf(p execution.OutputPiece) byte {
 	if p.Stderr {
 		return 2
@@ -211,9 +215,9 @@ func (v *viewer) flush() error {
 	return err
 }
 
-// hear takes what the client sends, until it leaves or the socket is closed, and
-// reports whether the client said that it leaves. In pipes mode nothing waits
-// behind input that the Process does not read.
+// hear handles the client's messages until the client leaves or the socket is closed,
+// and reports whether the client closed the connection itself. In pipes mode input that
+// the Process does not read delays no other message.
 func (a *API) hear(ctx, left context.Context, s *socket, at attachment) (saidSo bool) {
 	ctx, stop := context.WithCancel(ctx)
 	in := inbox{more: make(chan struct{}, 1)}
@@ -234,7 +238,7 @@ func (a *API) hear(ctx, left context.Context, s *socket, at attachment) (saidSo 
 		case input == nil:
 			err = a.command(ctx, at, command)
 		case at.pipes:
-			if err := in.put(*input); err != nil { // what is missing would not be seen
+			if err := in.put(*input); err != nil { // missing input would go unnoticed
 				_ = s.refuse(left, err)
 				_ = s.conn.Close(websocket.StatusPolicyViolation, string(sandbox.TooLarge))
 				return true
@@ -248,9 +252,10 @@ func (a *API) hear(ctx, left context.Context, s *socket, at attachment) (saidSo 
 	}
 }
 
-// feed gives the Process its input, however late it reads it, and says so.
+// feed writes the input to the Process, however late the Process reads it, and
+// acknowledges it.
 func (a *API) feed(ctx, left context.Context, s *socket, at attachment, in *inbox) {
-	missing := false // input before what comes next; the client was told
+	missing := false // earlier input was lost, and the client was sent the error
 	for {
 		select {
 		case <-in.more:
@@ -259,7 +264,7 @@ func (a *API) feed(ctx, left context.Context, s *socket, at attachment, in *inbo
 		}
 		next := in.take()
 		if len(next.Data) == 0 && !next.EOF {
-			continue // it went with what came before
+			continue // it was sent with the earlier input
 		}
 		if missing {
 			in.taken(len(next.Data))
@@ -273,7 +278,7 @@ func (a *API) feed(ctx, left context.Context, s *socket, at attachment, in *inbo
 		} else {
 			err = s.json(left, v1.AttachEvent{Type: "taken", Bytes: new(len(next.Data))})
 		}
-		if err != nil { // nobody listens
+		if err != nil { // the client is gone
 			return
 		}
 	}
@@ -285,14 +290,14 @@ const maxUntaken = execution.MaxInput
 
 // inbox holds input until the Process takes it.
 type inbox struct {
-	more chan struct{} // holds a value while there is some
+	more chan struct{} // holds a value while there is input
 
 	mu      sync.Mutex
 	next    execution.Input
-	untaken int // bytes, also those that are on their way
+	untaken int // bytes, including input that feed is writing
 }
 
-// put adds input. TooLarge when there is too much.
+// put adds input. It returns TooLarge beyond maxUntaken.
 func (b *inbox) put(in execution.Input) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -309,7 +314,7 @@ func (b *inbox) put(in execution.Input) error {
 	return nil
 }
 
-// take returns all that there is.
+// take removes and returns all the input in b.
 func (b *inbox) take() execution.Input {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -328,7 +333,7 @@ func (b *inbox) taken(n int) {
 	b.untaken -= n
 }
 
-// refuse tells a client that something it sent did not work.
+// refuse sends the client the error of one of its messages.
 func (s *socket) refuse(ctx context.Context, err error) error {
 	f := status.Of(err)
 	return s.json(ctx, v1.AttachEvent{Type: "error", Error: &f})
@@ -357,9 +362,9 @@ func attachMessageOf(kind websocket.MessageType, data []byte) (*execution.Input,
 	return nil, m, nil
 }
 
-// command does what a text message asks for.
+// command executes a text message.
 func (a *API) command(ctx context.Context, at attachment, m attachCommand) (err error) {
-	ctx, cancel := context.WithCancel(ctx) // the use of the Sandbox that it is ends with it
+	ctx, cancel := context.WithCancel(ctx) // ends the use of the Sandbox with the command
 	defer cancel()
 	switch m.Type {
 	case "resize":

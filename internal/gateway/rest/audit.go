@@ -54,8 +54,8 @@ func (a *API) ReadAudit(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	return Reply(w, http.StatusOK, reply)
 }
 
-// auditLines answers with all entries, page after page: limit and cursor are for
-// pages.
+// auditLines answers with all entries, page after page. limit and cursor are for JSON
+// pages and do not apply.
 func (a *API) auditLines(w http.ResponseWriter, r *http.Request, who sandbox.Identity, q sandbox.AuditQuery) error {
 	q.Limit = sandbox.MaxAuditPage
 	for begun := false; ; begun = true {

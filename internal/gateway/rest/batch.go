@@ -90,8 +90,8 @@ func parseOperations(raws []json.RawMessage) ([]operation, error) {
 	return steps, nil
 }
 
-// run runs the operations. Those after a failure are skipped when stop says so,
-// or when the Sandbox does not answer. It fails when the request has ended.
+// run runs the operations. After a failure the rest are skipped when stop is set or
+// when the Sandbox does not answer. It fails when the request has ended.
 func (b *batch) run(ctx context.Context, steps []operation, stop bool) (results []v1.BatchResult, failed int, err error) {
 	results = make([]v1.BatchResult, len(steps))
 	over := false
@@ -118,7 +118,7 @@ func (b *batch) run(ctx context.Context, steps []operation, stop bool) (results 
 	return results, failed, nil
 }
 
-// pathOperation is an operation that needs no more than a path.
+// pathOperation is an operation that needs only a path.
 type pathOperation struct {
 	Op   string `json:"op"`
 	Path string `json:"path"`

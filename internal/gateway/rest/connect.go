@@ -16,9 +16,9 @@ import (
 
 // Ports reaches the TCP ports of Sandboxes.
 type Ports interface {
-	// Dial connects to a port of a Sandbox that runs, also to one that only its
-	// loopback has. It returns Conflict when nobody listens there and Invalid for a
-	// port that clients do not get.
+	// Dial connects to a port of a running Sandbox, also to one that listens only on
+	// its loopback. It returns Conflict when nothing listens on the port and Invalid
+	// for a port that clients may not use.
 	Dial(ctx context.Context, sb sandbox.Sandbox, port uint16) (net.Conn, error)
 }
 
@@ -55,10 +55,11 @@ func (a *API) ConnectPort(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	return join(r.Context(), s, inside)
 }
 
-// join carries bytes both ways until both ends have said their last, or one is
-// gone.
+// join carries bytes both ways until both ends have ended their direction, or one has
+// closed.
 func join(ctx context.Context, s *socket, inside net.Conn) error {
-	// The end of the request's own context would close the socket without a word.
+	// The end of the request's own context would close the socket without a close
+	// frame.
 	left, gone := context.WithCancel(context.WithoutCancel(ctx))
 	defer gone()
 	defer context.AfterFunc(ctx, func() { inside.Close() })()
@@ -83,16 +84,16 @@ func join(ctx context.Context, s *socket, inside net.Conn) error {
 	return s.part(ctx, left, err)
 }
 
-// connection is one TCP connection as its client has it.
+// connection is one TCP connection that is tunnelled over a client's WebSocket.
 type connection struct {
 	s      *socket
 	inside net.Conn
-	ended  chan struct{} // closed once the client has said its last
-	// busy is whether what the client said waits for who is inside.
+	ended  chan struct{} // closed once the client has sent eof
+	// busy is whether a write of the client's bytes waits for the program inside.
 	busy atomic.Bool
 }
 
-// tell sends what comes from inside, and its end.
+// tell sends the bytes from inside, then eof.
 func (c *connection) tell(left context.Context) error {
 	piece := make([]byte, 32<<10)
 	for {
@@ -116,7 +117,7 @@ type connectMessage struct {
 	Type string `json:"type"`
 }
 
-// hear passes on what the client sends, until it leaves or the socket is closed.
+// hear passes on the client's messages until the client leaves or the socket is closed.
 func (c *connection) hear(left context.Context) {
 	over := false
 	for {
@@ -146,14 +147,14 @@ func (c *connection) hear(left context.Context) {
 			continue
 		}
 		c.busy.Store(true)
-		_, _ = c.inside.Write(data) // who takes no more may still speak
+		_, _ = c.inside.Write(data) // a program that reads no more may still write
 		c.busy.Store(false)
 	}
 }
 
-// closeWrite ends what goes to conn.
+// closeWrite closes conn for writing.
 func closeWrite(conn net.Conn) {
 	if half, ok := conn.(interface{ CloseWrite() error }); ok {
-		_ = half.CloseWrite() // the other direction tells what is wrong
+		_ = half.CloseWrite() // the other direction reports the error
 	}
 }

@@ -19,9 +19,9 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
-// Decode reads the body of r, one JSON object, into v. An empty body is {}.
-// Unknown fields, anything after the object and text that is not UTF-8 are
-// Invalid. The size of the body is bounded by whoever made r.Body.
+// Decode reads the body of r, one JSON object, into v. An empty body is {}. Unknown
+// fields, anything after the object and text that is not UTF-8 are Invalid. Whoever
+// sets r.Body bounds its size.
 func Decode(r *http.Request, v any) error { return decodeFrom(r.Body, v) }
 
 func decodeFrom(body io.Reader, v any) error {
@@ -32,7 +32,7 @@ func decodeFrom(body io.Reader, v any) error {
 	return decodeObject(raw, v)
 }
 
-// decodeObject is Decode for what has been read.
+// decodeObject is Decode for a body that has been read.
 func decodeObject(raw []byte, v any) error {
 	raw = bytes.TrimLeft(raw, " \t\r\n")
 	switch {
@@ -63,7 +63,7 @@ func bodyError(err error) error {
 	return sandbox.Errorf(sandbox.Invalid, "the body broke off").WithCause(err)
 }
 
-// jsonError is what the decoder found wrong with a body of type t.
+// jsonError is the client's error for a decoder's error about a body of type t.
 func jsonError(err error, t reflect.Type) error {
 	var coded *sandbox.Error
 	var kind *json.UnmarshalTypeError
@@ -78,11 +78,11 @@ func jsonError(err error, t reflect.Type) error {
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return sandbox.Errorf(sandbox.Invalid, "the body is not JSON: it ends early")
 	}
-	// What is left names an unknown field, without a type of its own.
+	// Any other error names an unknown field and has no type of its own.
 	return sandbox.Errorf(sandbox.Invalid, "the body has an %.128s", strings.TrimPrefix(err.Error(), "json: "))
 }
 
-// kindError says which field of a body of type t is of another kind than it must be.
+// kindError says which field of a body of type t has the wrong JSON type.
 func kindError(wrong *json.UnmarshalTypeError, t reflect.Type) error {
 	name, field := fieldOf(t, wrong.Field)
 	if wrong.Type == reflect.TypeFor[v1.Seconds]() {
@@ -94,9 +94,9 @@ func kindError(wrong *json.UnmarshalTypeError, t reflect.Type) error {
 	return sandbox.Errorf(sandbox.Invalid, "%s must be %s, not %s", name, wantedKind(wrong.Type), givenKind(wrong.Value))
 }
 
-// fieldOf is the decoder's path of a field in a body of type t as its client
-// knows it, without the structs that the body embeds, and its type; nil for one
-// that decodes itself.
+// fieldOf returns the client's name and the type of the field that the decoder calls
+// path, in a body of type t. The name leaves out embedded structs. The type is nil for
+// a field inside a type that decodes itself.
 func fieldOf(t reflect.Type, path string) (string, reflect.Type) {
 	var names []string
 	for part := range strings.SplitSeq(path, ".") {
@@ -126,7 +126,7 @@ func fieldOf(t reflect.Type, path string) (string, reflect.Type) {
 	return fmt.Sprintf("%.64s", strings.Join(names, ".")), t
 }
 
-// wantedKind is the JSON that t is decoded from.
+// wantedKind names the JSON type that t is decoded from.
 func wantedKind(t reflect.Type) string {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -146,7 +146,7 @@ func wantedKind(t reflect.Type) string {
 	return "a whole number"
 }
 
-// givenKind is the JSON that the decoder met, in the decoder's words.
+// givenKind names the JSON type that the decoder met, in the decoder's words.
 func givenKind(value string) string {
 	switch value {
 	case "bool":
@@ -168,14 +168,14 @@ func secondsOf(text string) (time.Duration, bool) {
 	return time.Duration(s), err == nil
 }
 
-// query returns the query parameters of r. Parameters that are not among known,
-// or stand there twice, are Invalid; "name[]" in known means name[anything].
+// query returns the query parameters of r. Parameters that are not in known, or that
+// occur twice, are Invalid; "name[]" in known means name[anything].
 func query(r *http.Request, known ...string) (url.Values, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return nil, sandbox.Errorf(sandbox.Invalid, "the query of the URL is malformed")
 	}
-	for _, name := range slices.Sorted(maps.Keys(values)) { // of several wrong ones always the same is told
+	for _, name := range slices.Sorted(maps.Keys(values)) { // of several wrong ones always the same is reported
 		all := values[name]
 		family, _, bracket := strings.Cut(name, "[")
 		if !slices.Contains(known, name) && !(bracket && strings.HasSuffix(name, "]") && slices.Contains(known, family+"[]")) {

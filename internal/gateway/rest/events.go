@@ -13,8 +13,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
-// keepAlive is how often a quiet stream says that it lives: more often than
-// proxies lose patience, which is after a minute or so.
+// keepAlive is the interval of comments on a quiet stream: shorter than proxies' idle
+// timeouts, which are about a minute.
 const keepAlive = 15 * time.Second
 
 // events writes server-sent events. Its methods may be called concurrently.
@@ -61,14 +61,14 @@ func (e *events) keep() {
 			return
 		case <-tick.C:
 			if e.write([]byte(": keep-alive\n\n")) != nil {
-				return // the next event, or the end of the request, says why
+				return // the next event, or the end of the request, reports why
 			}
 		}
 	}
 }
 
-// stop ends the keeper and waits for it. The answer must not be written after
-// the handler returned.
+// stop ends the keeper and waits for it. Nothing may write the answer after the handler
+// has returned.
 func (e *events) stop() {
 	if e.started() {
 		close(e.quit)
@@ -84,7 +84,7 @@ func (e *events) send(name string, v any) error {
 	return e.write(fmt.Appendf(nil, "event: %s\ndata: %s\n\n", name, data))
 }
 
-// sendLong is sendID of a view with long fields.
+// sendLong is sendID for a view with long fields.
 func (e *events) sendLong(id, name string, v any) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -103,8 +103,8 @@ func (e *events) sendLong(id, name string, v any) error {
 	return e.flow.Flush()
 }
 
-// sendID is send for an event that a client can read on after; with an empty id it
-// cannot.
+// sendID is send for an event after which a client can resume; with an empty id it
+// cannot resume there.
 func (e *events) sendID(id, name string, v any) error {
 	if id == "" {
 		return e.send(name, v)
@@ -125,16 +125,16 @@ func (e *events) write(p []byte) error {
 	return e.flow.Flush()
 }
 
-// fail ends the stream with an event that says why. It returns err, for the
-// log, as one that has been answered.
+// fail ends the stream with an event that holds err. It returns err wrapped in
+// Answered, for the log.
 func (e *events) fail(err error) error {
 	if sent := e.send("error", v1.FailureBody{Error: status.Of(err)}); sent != nil {
-		return err // nobody is there to tell
+		return err // the client is gone
 	}
 	return &Answered{err}
 }
 
-// Answered is an error that the client has been told of in the body.
+// Answered is an error that the body has already reported to the client.
 type Answered struct{ Err error }
 
 func (a *Answered) Error() string { return a.Err.Error() }

@@ -26,7 +26,7 @@ func executionTimeout(b *v1.ExecuteRequest) time.Duration {
 	return time.Duration(*b.TimeoutSeconds)
 }
 
-// executionRequest is the request that b and the headers of r stand for.
+// executionRequest returns the request in b and the headers of r.
 func executionRequest(b *v1.ExecuteRequest, r *http.Request) (execution.Request, error) {
 	req := execution.Request{
 		Code: b.Code, Language: b.Language, Timeout: executionTimeout(b),
@@ -58,7 +58,7 @@ func executionRequest(b *v1.ExecuteRequest, r *http.Request) (execution.Request,
 	return req, err
 }
 
-// idempotencyKey is the key of a request; empty: it has none.
+// idempotencyKey is the Idempotency-Key of a request; empty: it has none.
 func idempotencyKey(r *http.Request) (string, error) {
 	keys := r.Header.Values("Idempotency-Key")
 	if len(keys) > 1 || len(keys) == 1 && keys[0] == "" {
@@ -67,7 +67,7 @@ func idempotencyKey(r *http.Request) (string, error) {
 	return strings.Join(keys, ""), nil
 }
 
-// cursorID is a cursor as the ID of an event; empty: there is nothing to go on from.
+// cursorID encodes a cursor as the ID of an event; empty: a client cannot resume.
 func cursorID(c execution.Cursor) string {
 	if c == (execution.Cursor{}) {
 		return ""
@@ -75,7 +75,7 @@ func cursorID(c execution.Cursor) string {
 	return fmt.Sprintf("%d.%d.%d", c.Stdout, c.Stderr, c.Values)
 }
 
-// parseCursor reads the ID of an event; empty: from the beginning.
+// parseCursor decodes the ID of an event; empty: from the beginning.
 func parseCursor(s string) (c execution.Cursor, err error) {
 	if s == "" {
 		return c, nil
@@ -96,8 +96,8 @@ func parseCursor(s string) (c execution.Cursor, err error) {
 	return execution.Cursor{Stdout: numbers[0], Stderr: numbers[1], Values: int(numbers[2])}, nil
 }
 
-// resultView is how an execution ended, and valueView a rich result, as the server
-// writes them.
+// resultView is the result of an execution, and valueView a rich result, in the form in
+// which the server writes them.
 type (
 	resultView = v1.ExecuteResultOf[*longText, *longText, longList]
 	valueView  = v1.ValueOf[*longText, *longText]
@@ -181,7 +181,7 @@ func (a *API) Execute(w http.ResponseWriter, r *http.Request, who sandbox.Identi
 
 func acceptsEvents(r *http.Request) bool { return accepts(r, "text/event-stream") }
 
-// accepts reports whether a client names a type among those it takes.
+// accepts reports whether the client accepts the type want.
 func accepts(r *http.Request, want string) bool {
 	for _, accept := range r.Header.Values("Accept") {
 		for part := range strings.SplitSeq(accept, ",") {
@@ -194,8 +194,8 @@ func accepts(r *http.Request, want string) bool {
 	return false
 }
 
-// EndExecution answers DELETE /api/v1/execute when the execution that its
-// Idempotency-Key started is over.
+// EndExecution answers DELETE /api/v1/execute once the execution that its
+// Idempotency-Key started has ended.
 func (a *API) EndExecution(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	values, err := query(r, "sandbox_id", "session_id")
 	if err != nil {
@@ -216,8 +216,8 @@ func (a *API) EndExecution(w http.ResponseWriter, r *http.Request, who sandbox.I
 	return Reply(w, http.StatusOK, processViewOf(p))
 }
 
-// stream answers with server-sent events. A failure before the first event is
-// an ordinary error; after it, the last event says so.
+// stream answers with server-sent events. A failure before the first event is an
+// ordinary error; a later failure is the last event.
 func (a *API) stream(w http.ResponseWriter, r *http.Request, who sandbox.Identity, req execution.Request) error {
 	events := newEvents(w)
 	defer events.stop()

@@ -8,7 +8,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
-// copyRequest is the request that b stands for.
+// copyRequest converts b.
 func copyRequest(b *v1.FileCopy) (execution.CopyRequest, error) {
 	req := execution.CopyRequest{
 		Source: b.Source, Destination: b.Destination, Recursive: b.Recursive, Overwrite: b.Overwrite, User: b.User,
@@ -16,7 +16,7 @@ func copyRequest(b *v1.FileCopy) (execution.CopyRequest, error) {
 	return req, req.Complete()
 }
 
-// CopyFile answers POST /api/v1/files/copy with what is now at the destination.
+// CopyFile answers POST /api/v1/files/copy with the entry at the destination.
 func (a *API) CopyFile(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body v1.CopyRequest
 	if err := Decode(r, &body); err != nil {
@@ -37,13 +37,13 @@ func (a *API) CopyFile(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 	return Reply(w, http.StatusOK, v1.Copied{Entry: entryViewOf(copied.Entry), Files: copied.Files, Bytes: copied.Bytes, FilesSkipped: copied.FilesSkipped})
 }
 
-// chmodRequest is the request that b stands for.
+// chmodRequest converts b.
 func chmodRequest(b *v1.FileChmod) (execution.ChmodRequest, error) {
 	req := execution.ChmodRequest{Path: b.Path, Recursive: b.Recursive, User: b.User}
 	return req, req.Complete(b.Mode)
 }
 
-// ChmodFile answers POST /api/v1/files/chmod with how many were changed.
+// ChmodFile answers POST /api/v1/files/chmod with the number of changed files.
 func (a *API) ChmodFile(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body v1.ChmodRequest
 	if err := Decode(r, &body); err != nil {

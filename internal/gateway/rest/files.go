@@ -26,7 +26,7 @@ func entryViewOf(e execution.Entry) v1.File {
 	}
 }
 
-// text is what a Guest says, as UTF-8: names of files are any bytes.
+// text converts a Guest's text to valid UTF-8: file names are any bytes.
 func text(s string) string { return strings.ToValidUTF8(s, "\ufffd") }
 
 // files is the part of a Guest that works on files.
@@ -63,8 +63,8 @@ func (a *API) guest(r *http.Request, who sandbox.Identity, t v1.Target) (executi
 	return guest, err
 }
 
-// ReadFile answers GET /api/v1/files with the bytes of a file, or the range of
-// them that was asked for, under the conditions of RFC 9110.
+// ReadFile answers GET /api/v1/files with the bytes of a file, or the requested range
+// of them, under the conditions of RFC 9110.
 func (a *API) ReadFile(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	guest, p, _, err := a.fileTarget(r, who)
 	if err != nil {
@@ -101,7 +101,7 @@ func (a *API) ReadFile(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 	return passBody(w, file.Body, file.Size)
 }
 
-// refused answers with a status that HTTP has for one header alone.
+// refused answers with a status that HTTP defines for one header alone.
 func refused(w http.ResponseWriter, code int, err error) error {
 	if sent := Reply(w, code, v1.FailureBody{Error: status.Of(err)}); sent != nil {
 		return sent
@@ -111,8 +111,8 @@ func refused(w http.ResponseWriter, code int, err error) error {
 
 var rangePattern = regexp.MustCompile(`^bytes=(?:(\d{1,18})-(\d{0,18})|-\d{1,18})$`)
 
-// readOptions are the conditions of a read. What is not one range of bytes is
-// left out, as RFC 9110 has it (section 14.2): the answer is the whole file.
+// readOptions are the conditions of a read. Anything but one range of bytes is ignored,
+// as RFC 9110 has it (section 14.2): the answer is the whole file.
 func readOptions(r *http.Request) execution.ReadOptions {
 	h := r.Header
 	opts := execution.ReadOptions{
@@ -135,8 +135,8 @@ func isOneRange(s string) bool {
 	return err != nil || missing != nil || first <= last
 }
 
-// fileHead describes a file that anybody may have written, so that no browser
-// runs it, and returns the status.
+// fileHead sets the headers for a file of any origin, so that no browser runs it, and
+// returns the status.
 func fileHead(h http.Header, file *execution.FileBody) int {
 	h.Set("Content-Type", "application/octet-stream")
 	h.Set("Content-Disposition", "attachment")
@@ -151,12 +151,12 @@ func fileHead(h http.Header, file *execution.FileBody) int {
 	return http.StatusOK
 }
 
-// buffers are what files pass through: large enough that the number of calls
-// does not matter, few enough that memory does not.
+// buffers are copy buffers for files: large enough to keep the number of calls low, and
+// pooled to keep memory low.
 var buffers = sync.Pool{New: func() any { return new([256 << 10]byte) }}
 
-// passBody passes on size bytes, or all there are when size is negative. It
-// fails when the Guest sends fewer, and never passes on more.
+// passBody copies size bytes, or the whole body when size is negative. It fails when
+// the Guest sends fewer, and never copies more.
 func passBody(w io.Writer, body io.Reader, size int64) error {
 	if size >= 0 {
 		body = io.LimitReader(body, size)
@@ -188,9 +188,9 @@ func (a *API) WriteFile(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	return Reply(w, http.StatusOK, entryViewOf(entry))
 }
 
-// ClientBody is what a client sends, for somebody who may go on reading after the
-// handler has returned, and who tells the client's failures as his own. Call
-// Finish before the handler returns.
+// ClientBody is a request body for a reader that may continue after the handler has
+// returned, and that reports the client's read failures as its own. Call Finish before
+// the handler returns.
 type ClientBody struct {
 	r    io.Reader
 	flow *http.ResponseController
@@ -200,7 +200,7 @@ type ClientBody struct {
 	over bool
 }
 
-// NewClientBody returns what r reads of a request, of which flow sets deadlines.
+// NewClientBody returns the ClientBody that reads r and sets read deadlines with flow.
 func NewClientBody(r io.Reader, flow *http.ResponseController) *ClientBody {
 	return &ClientBody{r: r, flow: flow}
 }
@@ -218,8 +218,8 @@ func (b *ClientBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Finish makes later reads fail and returns how an earlier one did. It ends a
-// read that is under way, whose failure means nothing.
+// Finish makes later reads fail and returns the error of an earlier one. It interrupts
+// a read that is in progress and drops that read's error.
 func (b *ClientBody) Finish() error {
 	if !b.mu.TryLock() {
 		_ = b.flow.SetReadDeadline(time.Unix(1, 0)) // not all writers can
@@ -259,7 +259,7 @@ func parseFlag(name, value string) (bool, error) {
 	return false, sandbox.Errorf(sandbox.Invalid, "%s must be true or false", name)
 }
 
-// ListFiles answers GET /api/v1/files/list with what is below a directory.
+// ListFiles answers GET /api/v1/files/list with the entries below a directory.
 func (a *API) ListFiles(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	guest, p, more, err := a.fileTarget(r, who, "depth")
 	if err != nil {
@@ -316,7 +316,7 @@ func (a *API) MakeDir(w http.ResponseWriter, r *http.Request, who sandbox.Identi
 	return Reply(w, http.StatusCreated, entryViewOf(entry))
 }
 
-// MoveFile answers POST /api/v1/files/move with what is now at the destination.
+// MoveFile answers POST /api/v1/files/move with the entry at the destination.
 func (a *API) MoveFile(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body v1.MoveRequest
 	if err := Decode(r, &body); err != nil {

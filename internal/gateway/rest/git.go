@@ -10,7 +10,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution/git"
 )
 
-// repo returns the place in the Sandbox.
+// repo returns the repository in the Sandbox.
 func (a *API) repo(r *http.Request, who sandbox.Identity, g v1.GitRequest) (git.Repo, error) {
 	p, user, err := git.Place(g.Path, g.User)
 	if err != nil {
@@ -29,7 +29,7 @@ func credentialsOf(c *v1.GitCredentials) (*git.Credentials, error) {
 	return out, out.Check()
 }
 
-// remoteOf returns what a call over the network needs.
+// remoteOf returns the credentials and the timeout of a call over the network.
 func remoteOf(f *v1.GitRemote) (*git.Credentials, time.Duration, error) {
 	timeout, err := git.Timeout(f.TimeoutSeconds.Duration())
 	if err != nil {
@@ -50,7 +50,7 @@ func gitStatusViewOf(s git.Status) v1.GitStatus {
 	return v
 }
 
-// replyWith answers with v, unless there is an error.
+// replyWith answers with v, or returns err.
 func replyWith(w http.ResponseWriter, v any, err error) error {
 	if err != nil {
 		return err
@@ -58,7 +58,7 @@ func replyWith(w http.ResponseWriter, v any, err error) error {
 	return Reply(w, http.StatusOK, v)
 }
 
-// GitClone answers POST /api/v1/git/clone with where the new repository stands.
+// GitClone answers POST /api/v1/git/clone with the head of the new repository.
 func (a *API) GitClone(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body v1.GitCloneRequest
 	if err := Decode(r, &body); err != nil {
@@ -84,7 +84,7 @@ func (a *API) GitClone(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 	return replyWith(w, v1.GitHead(head), err)
 }
 
-// GitStatus answers POST /api/v1/git/status with what has changed.
+// GitStatus answers POST /api/v1/git/status with the changes.
 func (a *API) GitStatus(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body v1.GitRequest
 	if err := Decode(r, &body); err != nil {
@@ -116,8 +116,7 @@ func (a *API) GitBranches(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	return replyWith(w, reply, err)
 }
 
-// GitCheckout answers POST /api/v1/git/checkout with where the repository stands
-// now.
+// GitCheckout answers POST /api/v1/git/checkout with the repository's new head.
 func (a *API) GitCheckout(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body v1.GitCheckoutRequest
 	if err := Decode(r, &body); err != nil {
@@ -169,7 +168,7 @@ func (a *API) GitCommit(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	return replyWith(w, v1.GitHead(head), err)
 }
 
-// GitPull answers POST /api/v1/git/pull with where the repository stands now.
+// GitPull answers POST /api/v1/git/pull with the repository's new head.
 func (a *API) GitPull(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body v1.GitPullRequest
 	if err := Decode(r, &body); err != nil {
@@ -188,7 +187,7 @@ func (a *API) GitPull(w http.ResponseWriter, r *http.Request, who sandbox.Identi
 	return replyWith(w, v1.GitPulled{GitHead: v1.GitHead(head), Updated: updated}, err)
 }
 
-// GitPush answers POST /api/v1/git/push with what was pushed.
+// GitPush answers POST /api/v1/git/push with the pushed commits.
 func (a *API) GitPush(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body v1.GitPushRequest
 	if err := Decode(r, &body); err != nil {

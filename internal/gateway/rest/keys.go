@@ -9,7 +9,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/keys"
 )
 
-// KeyViewOf is a Key as its Tenant sees it, without its secret.
+// KeyViewOf shows a Key to its Tenant, without its secret.
 func KeyViewOf(k sandbox.Key) v1.Key {
 	v := v1.Key{
 		ID: k.ID, Name: k.Name, Role: RoleName(k.Role), Scopes: k.Scopes, Hint: k.Hint, CreatedBy: k.CreatedBy,
@@ -21,10 +21,10 @@ func KeyViewOf(k sandbox.Key) v1.Key {
 	return v
 }
 
-// userRole is what clients call developers.
+// userRole is the clients' name for the developer Role.
 const userRole = "user"
 
-// RoleName is a Role as clients write it.
+// RoleName is the clients' name for a Role.
 func RoleName(r sandbox.Role) string {
 	if r == sandbox.RoleDeveloper {
 		return userRole
@@ -32,8 +32,8 @@ func RoleName(r sandbox.Role) string {
 	return string(r)
 }
 
-// ParseRole is the Role of a client's word for it, "user" or that of the Role;
-// Invalid for another word.
+// ParseRole parses a client's name for a Role: "user" or the Role's own name. Other
+// names are Invalid.
 func ParseRole(name string) (sandbox.Role, error) {
 	if name == userRole {
 		return sandbox.RoleDeveloper, nil

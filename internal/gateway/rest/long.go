@@ -16,26 +16,26 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/spool"
 )
 
-// longText is a field of a view that may have megabytes. As JSON it could have six
-// times as many, and is written without being held.
+// longText is a field of a view that may have megabytes. Its JSON could be six times as
+// long, so it is streamed instead of held.
 type longText struct {
 	io.Reader
 	as longKind
 }
 
-// longKind is what a longText is.
+// longKind is the form of a longText's data.
 type longKind int
 
 const (
 	asText   longKind = iota
-	asJSON            // as it is
+	asJSON            // JSON, written unchanged
 	asBase64          // bytes
 )
 
-// textIn is what a Spool keeps, as a text.
+// textIn is the content of a Spool, as text.
 func textIn(s *spool.Spool) *longText { return &longText{Reader: s.Reader()} }
 
-// bytesIn is what a Spool keeps, as bytes; nil when there is none.
+// bytesIn is the content of a Spool, as bytes; nil without a Spool.
 func bytesIn(s *spool.Spool) *longText {
 	if s == nil {
 		return nil
@@ -43,11 +43,11 @@ func bytesIn(s *spool.Spool) *longText {
 	return &longText{Reader: s.Reader(), as: asBase64}
 }
 
-// longList is a field of a view whose items, views with long fields, are made one
-// after the other.
+// longList is a list field of a view. Its items are views with long fields, made one at
+// a time.
 type longList func(yield func(item any) bool)
 
-// replyLong is Reply of a view with long fields.
+// replyLong is Reply for a view with long fields.
 func replyLong(w http.ResponseWriter, status int, v any) error {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
@@ -63,11 +63,10 @@ func replyLong(w http.ResponseWriter, status int, v any) error {
 	return out.Flush()
 }
 
-// longBuffer is how many bytes are written at a time.
+// longBuffer is the size of one write, in bytes.
 const longBuffer = 32 << 10
 
-// writeLong writes a view with long fields, a struct, as json.Marshal would write it
-// were they short.
+// writeLong writes a view with long fields, a struct, in the form of json.Marshal.
 func writeLong(w *bufio.Writer, v any) error {
 	o := object{w: w, next: '{'}
 	if err := o.fields(reflect.ValueOf(v)); err != nil {
@@ -79,10 +78,10 @@ func writeLong(w *bufio.Writer, v any) error {
 	return w.WriteByte('}')
 }
 
-// object is JSON that is being written.
+// object is a JSON object in progress.
 type object struct {
 	w    *bufio.Writer
-	next byte // what comes before the next field
+	next byte // the byte before the next field
 }
 
 func (o *object) fields(v reflect.Value) error {
@@ -112,7 +111,7 @@ func (o *object) fields(v reflect.Value) error {
 	return nil
 }
 
-// empty is what json means by it.
+// empty reports whether omitempty leaves v out.
 func empty(v reflect.Value) bool {
 	switch v.Kind() {
 	case reflect.Map, reflect.Slice, reflect.String:
@@ -176,8 +175,8 @@ func (o *object) texts(all map[string]*longText) error {
 	return o.w.WriteByte('}')
 }
 
-// write writes a text as a string, bytes as one in base64, and JSON as it is but for line breaks, which only
-// stand between its words.
+// write writes text as a string, bytes as a base64 string, and JSON unchanged except
+// for line breaks, which occur only between tokens.
 func (t *longText) write(w *bufio.Writer) error {
 	switch t.as {
 	case asBase64:
@@ -202,7 +201,7 @@ func (t *longText) write(w *bufio.Writer) error {
 		})
 	}
 	_ = w.WriteByte('"') // an error stays until the next write
-	var left []byte      // the beginning of a character
+	var left []byte      // the beginning of a cut character
 	err := t.pieces(func(p []byte) error {
 		left = append(left, p...)
 		n := len(left) - execution.CutCharacter(left)
@@ -239,7 +238,7 @@ func (t *longText) pieces(each func([]byte) error) error {
 	}
 }
 
-// writeEscaped writes what stands between the quotes of a string.
+// writeEscaped writes text escaped for the inside of a JSON string.
 func writeEscaped(w *bufio.Writer, text []byte) error {
 	const hex = "0123456789abcdef"
 	begin := 0

@@ -9,8 +9,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
-// NetworkLog answers GET /api/v1/sessions/{id}/network/log with what the network
-// policies of a running Sandbox decided, as far as it is kept, oldest first.
+// NetworkLog answers GET /api/v1/sessions/{id}/network/log with the kept decisions of a
+// running Sandbox's network policies, oldest first.
 func (a *API) NetworkLog(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	values, err := query(r, "verdict")
 	if err != nil {
@@ -46,7 +46,8 @@ const (
 	verdictRefused = "refused"
 )
 
-// decisionViewOf shows a decision; names are a guest's word and may be no text.
+// decisionViewOf shows a decision. The guest chooses the names, which may be no valid
+// text.
 func decisionViewOf(d sandbox.NetworkDecision) v1.NetworkDecision {
 	v := v1.NetworkDecision{
 		Seq: d.Seq, FirstAt: v1.Time(d.First), LastAt: v1.Time(d.Last), Count: d.Count, Protocol: d.Protocol,

@@ -18,7 +18,7 @@ const (
 	headerState   = "X-Process-State"
 )
 
-// outputQuery is what of the output a client asks for.
+// outputQuery selects the output that a client asks for.
 type outputQuery struct {
 	ref    execution.ProcessRef
 	from   int64
@@ -77,8 +77,8 @@ func (a *API) ReadProcessOutput(w http.ResponseWriter, r *http.Request, who sand
 	return a.outputBytes(w, r, who, q)
 }
 
-// outputBytes answers with the bytes alone. What is not known before the last of
-// them is said in trailers.
+// outputBytes answers with the bytes alone. Values that are known only after the last
+// byte are sent as trailers.
 func (a *API) outputBytes(w http.ResponseWriter, r *http.Request, who sandbox.Identity, q outputQuery) error {
 	flow := http.NewResponseController(w)
 	h := w.Header()
@@ -119,7 +119,7 @@ func (a *API) outputBytes(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	})
 }
 
-// gapAtStart is how much of what was asked for is kept no more.
+// gapAtStart is how many of the requested bytes are no longer kept.
 func gapAtStart(q outputQuery, p *execution.Process, o execution.Output) int64 {
 	if q.from < 0 {
 		return 0
@@ -133,15 +133,15 @@ func setOutputHead(h http.Header, next, dropped int64, p execution.Process) {
 	h.Set(headerState, stateOf(p))
 }
 
-// sink takes the events of output, whatever carries them.
+// sink receives output events, over any transport.
 type sink interface {
 	start(v v1.Process) error
 	send(e v1.OutputEvent) error
 	end(v v1.Process) error
 }
 
-// tell turns output into events. A character that is cut between two pieces of
-// its stream is put together; the event before it ends where it begins.
+// tell turns output into events. A character that is cut between two pieces of its
+// stream is joined; the event before it ends where the character begins.
 func (a *API) tell(ctx context.Context, who sandbox.Identity, q outputQuery, to sink) error {
 	t := teller{query: q, to: to}
 	begun := false
@@ -166,14 +166,14 @@ func (a *API) tell(ctx context.Context, who sandbox.Identity, q outputQuery, to 
 	})
 }
 
-// teller makes pieces of output events.
+// teller turns pieces of output into events.
 type teller struct {
 	query   outputQuery
 	to      sink
 	next    int64
 	streams [2]struct {
 		text execution.Text
-		from int64 // of what waits in text
+		from int64 // offset of the incomplete character in text
 	}
 }
 
@@ -213,7 +213,7 @@ func (t *teller) piece(p execution.OutputPiece) error {
 	return t.to.send(e)
 }
 
-// flush tells the beginnings of characters whose ends will not come.
+// flush sends the beginnings of characters that will not be completed.
 func (t *teller) flush() error {
 	for i := range t.streams {
 		s := &t.streams[i]
@@ -265,14 +265,14 @@ func (a *API) outputSocket(w http.ResponseWriter, r *http.Request, who sandbox.I
 }
 
 const (
-	// socketSilent bounds a message of a client that has nothing to say, in bytes.
+	// socketSilent bounds a message of a client that has no messages to send, in bytes.
 	socketSilent = 1 << 10
 	// socketInput bounds one message of input, in bytes.
 	socketInput = execution.MaxInput
 )
 
-// openSocket answers with a WebSocket, once it is known that the Process is there
-// and check accepts it: afterwards there are no statuses.
+// openSocket answers with a WebSocket, once the Process is found and check accepts it:
+// afterwards no HTTP status can be sent.
 func (a *API) openSocket(w http.ResponseWriter, r *http.Request, who sandbox.Identity, ref execution.ProcessRef, limit int64, check func(execution.Process) error) (*socket, error) {
 	p, err := a.Executions.GetProcess(r.Context(), who.Tenant, ref)
 	if err != nil {
@@ -284,8 +284,8 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	return acceptSocket(w, r, limit)
 }
 
-// part closes the socket after err, of which a client that has left, when left
-// has ended before the request did, is told nothing.
+// part closes the socket after err. A client that has left is sent nothing: left has
+// then ended before the request.
 func (s *socket) part(request, left context.Context, err error) error {
 	if left.Err() != nil && request.Err() == nil {
 		_ = s.conn.CloseNow()

@@ -8,8 +8,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// ExportSnapshot answers GET /api/v1/snapshots/{id}/export with one file, which
-// with_template has hold the template's image too.
+// ExportSnapshot answers GET /api/v1/snapshots/{id}/export with one file. with_template
+// adds the template's image to it.
 func (a *API) ExportSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	q, err := query(r, "with_template")
 	if err != nil {
@@ -31,8 +31,8 @@ func (a *API) ExportSnapshot(w http.ResponseWriter, r *http.Request, who sandbox
 	return a.SnapshotFiles.ExportSnapshot(r.Context(), who.Tenant, snap.ID, image, w)
 }
 
-// ImportSnapshot answers POST /api/v1/snapshots/import, whose body is what an
-// export wrote, with 201 and the new Snapshot.
+// ImportSnapshot answers POST /api/v1/snapshots/import with 201 and the new Snapshot.
+// The body is a file that an export wrote.
 func (a *API) ImportSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	q, err := query(r, "name")
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
 )
 
-// ListPorts answers GET /api/v1/sessions/{id}/ports with what listens inside, and
-// how it is reached; with all=true also the agent's.
+// ListPorts answers GET /api/v1/sessions/{id}/ports with the listening ports inside and
+// the URLs of each; with all=true also the agent's.
 func (a *API) ListPorts(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	values, err := query(r, "all")
 	if err != nil {
@@ -40,7 +40,7 @@ func (a *API) ListPorts(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	return Reply(w, http.StatusOK, view)
 }
 
-// listenerViewOf shows what listens. The agent's ports are not for browsers.
+// listenerViewOf shows a listening port. The agent's ports have no URL for browsers.
 func (a *API) listenerViewOf(r *http.Request, id string, how sandbox.IngressRules, l execution.Listener) v1.Listener {
 	v := v1.Listener{
 		Port: l.Port, Address: l.Address.String(), Loopback: l.Address.IsLoopback(), PID: l.PID, Process: l.Process,
@@ -61,7 +61,7 @@ func (a *API) portViewOf(r *http.Request, sb sandbox.Sandbox, port uint16) v1.Po
 	return v
 }
 
-// ownPort is the port of a path, which must be one of a client's own services.
+// ownPort parses the port in the path. The agent's own ports are refused.
 func ownPort(r *http.Request) (uint16, error) {
 	port, err := execution.Port(r.PathValue("port"))
 	if err == nil && sandbox.AgentPort(port) {
@@ -70,8 +70,8 @@ func ownPort(r *http.Request) (uint16, error) {
 	return port, err
 }
 
-// GetPort answers GET /api/v1/sessions/{id}/ports/{port} with how a port is
-// reached. It asks the record alone, and wakes nothing.
+// GetPort answers GET /api/v1/sessions/{id}/ports/{port} with the port's URL and access
+// rules. It reads only the record, and wakes nothing.
 func (a *API) GetPort(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	if _, err := query(r); err != nil {
 		return err
@@ -87,7 +87,7 @@ func (a *API) GetPort(w http.ResponseWriter, r *http.Request, who sandbox.Identi
 	return Reply(w, http.StatusOK, a.portViewOf(r, sb, port))
 }
 
-// notEnded is the record of the Sandbox that a path names.
+// notEnded is the record of the Sandbox in the path, which must not have ended.
 func (a *API) notEnded(r *http.Request, who sandbox.Identity) (sandbox.Sandbox, error) {
 	sb, err := a.Sandboxes.Get(r.Context(), who.Tenant, r.PathValue("id"))
 	if err == nil && sb.Ended != nil {
@@ -96,8 +96,8 @@ func (a *API) notEnded(r *http.Request, who sandbox.Identity) (sandbox.Sandbox, 
 	return sb, execution.Absent(r.PathValue("id"), err)
 }
 
-// SetPort answers PUT /api/v1/sessions/{id}/ports/{port}: it makes one port public
-// or private, or has it speak TLS, whatever the others do.
+// SetPort answers PUT /api/v1/sessions/{id}/ports/{port}: it makes one port public or
+// private, or sets whether it speaks TLS, regardless of the other ports.
 func (a *API) SetPort(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body v1.PortRequest
 	if err := Decode(r, &body); err != nil {
@@ -118,11 +118,11 @@ func (a *API) SetPort(w http.ResponseWriter, r *http.Request, who sandbox.Identi
 	return Reply(w, http.StatusOK, a.portViewOf(r, sb, port))
 }
 
-// defaultLinkLife is how long a link to a port is good that names no time.
+// defaultLinkLife is the lifetime of a link to a port when the request names none.
 const defaultLinkLife = time.Hour
 
-// SignPort answers POST /api/v1/sessions/{id}/ports/{port}/sign with a link to a
-// port, and the token in it.
+// SignPort answers POST /api/v1/sessions/{id}/ports/{port}/sign with a link to a port,
+// and the link's token.
 func (a *API) SignPort(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body v1.PortLinkRequest
 	if err := Decode(r, &body); err != nil {
@@ -151,8 +151,8 @@ func (a *API) SignPort(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 	return Reply(w, http.StatusOK, reply)
 }
 
-// portOrigin is where a port of a Sandbox is reached from outside; empty when the
-// client of r reaches this server by an address, before which no name can stand.
+// portOrigin is the public origin of a Sandbox's port. It is empty when the client of r
+// reaches this server by an IP address, which has no subdomains.
 func (a *API) portOrigin(r *http.Request, id string, port uint16) string {
 	domain := cmp.Or(a.Domain, DomainOf(r))
 	if domain == "" {
@@ -161,9 +161,9 @@ func (a *API) portOrigin(r *http.Request, id string, port uint16) string {
 	return schemeOf(r) + "://" + strconv.Itoa(int(port)) + "-" + id + "." + domain
 }
 
-// DomainOf is the domain by which the client of r reaches this server, with its port: of
-// loopback localhost, below which there are names too. It is empty when the client uses
-// another address, before which no name can stand.
+// DomainOf is the domain by which the client of r reaches this server, with its port.
+// It is localhost for a loopback address, because localhost has subdomains. It is empty
+// for another IP address, which has none.
 func DomainOf(r *http.Request) string {
 	host, number, err := net.SplitHostPort(r.Host)
 	if err != nil {

@@ -18,7 +18,7 @@ func terminalSize(s *v1.TerminalSize) *execution.TerminalSize {
 	return &execution.TerminalSize{Cols: s.Cols, Rows: s.Rows}
 }
 
-// startRequest is the request that b and the headers of r stand for.
+// startRequest returns the request in b and the headers of r.
 func startRequest(b *v1.StartProcessRequest, r *http.Request) (execution.StartRequest, error) {
 	req := execution.StartRequest{
 		Command: b.Command, Args: b.Argv, Shell: b.Shell, Name: b.Name, User: b.User, Cwd: b.Cwd, Env: b.Env, PTY: terminalSize(b.PTY),
@@ -53,7 +53,7 @@ const (
 // processViewOf is a Process without its output.
 func processViewOf(p execution.Process) v1.Process { return processOf[*string, []byte](p) }
 
-// processOf is a Process whose output, in texts of this kind, is not yet set.
+// processOf is a Process whose output fields, of these types, are not set yet.
 func processOf[Text, Bytes any](p execution.Process) v1.ProcessOf[Text, Bytes] {
 	v := v1.ProcessOf[Text, Bytes]{
 		ID: p.PublicID, SandboxID: p.SandboxID, SessionID: p.SandboxID, Timeline: p.Timeline, Name: p.Name, PID: p.PID,
@@ -80,9 +80,8 @@ func stateOf(p execution.Process) string {
 	return stateRunning
 }
 
-// StartProcess answers POST /api/v1/processes when the Process has ended, or
-// with what there is after a while: with 201, or 200 when an earlier request had
-// started it.
+// StartProcess answers POST /api/v1/processes when the Process has ended, or with the
+// output so far after a while: with 201, or 200 when an earlier request had started it.
 func (a *API) StartProcess(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body v1.StartProcessRequest
 	if err := Decode(r, &body); err != nil {
@@ -133,8 +132,7 @@ func (a *API) ListProcesses(w http.ResponseWriter, r *http.Request, who sandbox.
 	return Reply(w, http.StatusOK, reply)
 }
 
-// processRef is the Process that r is about, and the further query parameters,
-// of which known are the names.
+// processRef returns the Process in the path of r and the query parameters in known.
 func processRef(r *http.Request, known ...string) (execution.ProcessRef, map[string]string, error) {
 	ref := execution.ProcessRef{Process: r.PathValue("id")}
 	values, err := query(r, append(known, "sandbox_id", "session_id")...)
@@ -175,8 +173,8 @@ func (a *API) EndProcess(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	return Reply(w, http.StatusOK, processViewOf(p))
 }
 
-// WriteProcessInput answers POST /api/v1/processes/{id}/stdin when the Process
-// has the body.
+// WriteProcessInput answers POST /api/v1/processes/{id}/stdin once the Process has
+// received the body.
 func (a *API) WriteProcessInput(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	ref, more, err := processRef(r, "eof")
 	if err != nil {
@@ -230,8 +228,8 @@ func (a *API) ResizeProcess(w http.ResponseWriter, r *http.Request, who sandbox.
 	return Reply(w, http.StatusOK, processViewOf(p))
 }
 
-// WaitProcess answers GET /api/v1/processes/{id}/wait when what is waited for is
-// there, or will not come.
+// WaitProcess answers GET /api/v1/processes/{id}/wait when the awaited state is
+// reached, or cannot be reached any more.
 func (a *API) WaitProcess(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	ref, more, err := processRef(r, "for", "timeout_seconds")
 	if err != nil {

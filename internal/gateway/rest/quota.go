@@ -11,7 +11,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
-// ReadQuota answers GET /api/v1/quota with what the Tenant may have and has.
+// ReadQuota answers GET /api/v1/quota with the Tenant's limits and its use of them.
 func (a *API) ReadQuota(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	if _, err := query(r); err != nil {
 		return err
@@ -23,7 +23,7 @@ func (a *API) ReadQuota(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	return Reply(w, http.StatusOK, v1.QuotaState{Limits: limits, Used: has})
 }
 
-// tenantOf is {id} of the path: a Tenant, of whom nothing need be known.
+// tenantOf is the Tenant {id} of the path, which need not have a record.
 func tenantOf(r *http.Request) (sandbox.TenantID, error) {
 	if _, err := query(r); err != nil {
 		return "", err
@@ -41,8 +41,8 @@ func (a *API) ReadTenantQuota(w http.ResponseWriter, r *http.Request, _ sandbox.
 	return a.replyQuota(w, r, tenant)
 }
 
-// SetTenantQuota answers PUT /api/v1/tenants/{id}/quota: the Tenant has a Quota of
-// its own from now on, which bounds what the body has and nothing else.
+// SetTenantQuota answers PUT /api/v1/tenants/{id}/quota: the Tenant has a Quota of its
+// own from now on. Fields that the body leaves out are unlimited.
 func (a *API) SetTenantQuota(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {
 	tenant, err := tenantOf(r)
 	if err != nil {
@@ -70,8 +70,8 @@ func (a *API) SetTenantQuota(w http.ResponseWriter, r *http.Request, _ sandbox.I
 	return a.replyQuota(w, r, tenant)
 }
 
-// DropTenantQuota answers DELETE /api/v1/tenants/{id}/quota: the Tenant has the
-// Quota of all from now on.
+// DropTenantQuota answers DELETE /api/v1/tenants/{id}/quota: the Tenant has the default
+// Quota from now on.
 func (a *API) DropTenantQuota(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {
 	tenant, err := tenantOf(r)
 	if err != nil {
@@ -83,7 +83,7 @@ func (a *API) DropTenantQuota(w http.ResponseWriter, r *http.Request, _ sandbox.
 	return a.replyQuota(w, r, tenant)
 }
 
-// replyQuota tells the Quota of a Tenant, and whether it is its own.
+// replyQuota answers with the Quota of a Tenant, and whether it is its own.
 func (a *API) replyQuota(w http.ResponseWriter, r *http.Request, tenant sandbox.TenantID) error {
 	limits, has, own, err := a.quotaOf(r.Context(), tenant)
 	if err != nil {
@@ -92,7 +92,7 @@ func (a *API) replyQuota(w http.ResponseWriter, r *http.Request, tenant sandbox.
 	return Reply(w, http.StatusOK, v1.TenantQuota{Tenant: string(tenant), TenantLimits: v1.TenantLimits{Own: own, Limits: limits, Used: has}})
 }
 
-// quotaOf is what a Tenant may have and has, and whether the Quota is its own.
+// quotaOf returns the limits and the use of a Tenant, and whether the Quota is its own.
 func (a *API) quotaOf(ctx context.Context, tenant sandbox.TenantID) (limits, has v1.Quota, own bool, err error) {
 	q, own, used, err := a.Quotas.QuotaOf(ctx, tenant)
 	if err != nil {
@@ -114,8 +114,8 @@ func (a *API) quotaOf(ctx context.Context, tenant sandbox.TenantID) (limits, has
 	return limits, has, own, nil
 }
 
-// QuotaViewsOf are a Quota, and what is used of it. templates is what the Tenant's
-// Templates take on the disk, in bytes. What was sent this month is not set.
+// QuotaViewsOf shows a Quota and its use. templates is the disk space of the Tenant's
+// Templates, in bytes. This month's egress is not set.
 func QuotaViewsOf(q sandbox.Quota, used sandbox.QuotaUse, templates int64) (limits, has v1.Quota) {
 	limits = v1.Quota{
 		Sandboxes: given(q.Sandboxes), CPUs: given(q.CPUs), MemoryMB: given(q.MemoryBytes >> 20), DiskMB: given(q.DiskBytes >> 20),

@@ -8,7 +8,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
-// replaceRequest is the request that b stands for.
+// replaceRequest converts b.
 func replaceRequest(b *v1.ReplaceRequest) (execution.ReplaceRequest, error) {
 	req := execution.ReplaceRequest{
 		User: b.User, Files: selectionOf(b.FileSelection),
@@ -17,7 +17,7 @@ func replaceRequest(b *v1.ReplaceRequest) (execution.ReplaceRequest, error) {
 	return req, req.Complete(b.Replacement)
 }
 
-// ReplaceInFiles answers POST /api/v1/files/replace with what was replaced.
+// ReplaceInFiles answers POST /api/v1/files/replace with the replacements that it made.
 func (a *API) ReplaceInFiles(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body v1.ReplaceRequest
 	if err := Decode(r, &body); err != nil {

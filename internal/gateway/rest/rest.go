@@ -1,5 +1,5 @@
-// Package rest is the native JSON API: it decodes a request, calls, and encodes
-// the answer. It holds no rules of its own.
+// Package rest is the native JSON API: it decodes a request, calls, and encodes the
+// answer. It holds no rules of its own.
 package rest
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
 )
 
-// API holds what the handlers call. All fields are required but Domain.
+// API holds the services that the handlers call. All fields are required but Domain.
 type API struct {
 	Sandboxes      sandbox.SandboxReader
 	Lifecycle      sandbox.Lifecycle
@@ -45,31 +45,32 @@ type API struct {
 	Prices         sandbox.Prices
 	Audit          sandbox.AuditStore
 	PortTokens     *signing.Ports
-	// Domain is where Sandboxes are reached, as PORT-ID.Domain; it may be empty.
+	// Domain is the domain of Sandboxes' ports, which are reached as PORT-ID.Domain; it
+	// may be empty.
 	Domain string
 	Log    *slog.Logger
 }
 
-// Handler answers one request of an authenticated caller. When it returns an
-// error it has written nothing, or its answer is broken off.
+// Handler answers one request of an authenticated caller. When it returns an error it
+// has written nothing, or its answer is cut short.
 type Handler func(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error
 
 type resourceKey struct{}
 
-// WithResource gives what a request makes its ID, because the request must take
-// effect once.
+// WithResource sets the ID of the object that the request of ctx creates, because the
+// request must take effect once.
 func WithResource(ctx context.Context, id string) context.Context {
 	return context.WithValue(ctx, resourceKey{}, id)
 }
 
-// Resource is the ID that what a request makes must have; empty for a request
+// Resource is the ID of the object that the request of ctx creates; empty for a request
 // that may take effect more than once.
 func Resource(ctx context.Context) string {
 	id, _ := ctx.Value(resourceKey{}).(string)
 	return id
 }
 
-// ResourceLike is Resource as an ID of the kind that begins with a letter: IDs of all
+// ResourceLike is Resource as an ID of the kind that begins with letter: IDs of all
 // kinds have the same form after it.
 func ResourceLike(ctx context.Context, letter string) string {
 	id := Resource(ctx)
@@ -81,14 +82,14 @@ func ResourceLike(ctx context.Context, letter string) string {
 
 type unkeptKey struct{}
 
-// WithUnkept has told be called when the answer to a request must not be stored.
+// WithUnkept makes Unkept call told: the answer to the request must not be stored.
 func WithUnkept(ctx context.Context, told func()) context.Context {
 	return context.WithValue(ctx, unkeptKey{}, told)
 }
 
 // Unkept keeps the answer to the request of ctx from being stored, because it holds a
 // credential. A repeat of a request with an Idempotency-Key then runs again with the
-// same Resource, so the handler must return what has that ID.
+// same Resource, so the handler must return the object with that ID.
 func Unkept(ctx context.Context) {
 	if told, ok := ctx.Value(unkeptKey{}).(func()); ok {
 		told()
@@ -97,12 +98,12 @@ func Unkept(ctx context.Context) {
 
 type madeKey struct{}
 
-// WithMade has told be called with the ID of each thing that a request makes.
+// WithMade makes Made call told with the ID of each object that the request creates.
 func WithMade(ctx context.Context, told func(id string)) context.Context {
 	return context.WithValue(ctx, madeKey{}, told)
 }
 
-// Made tells of a thing that the request of ctx made, by its ID.
+// Made reports the ID of an object that the request of ctx created.
 func Made(ctx context.Context, id string) {
 	if told, ok := ctx.Value(madeKey{}).(func(string)); ok {
 		told(id)
@@ -111,13 +112,13 @@ func Made(ctx context.Context, id string) {
 
 type namesKey struct{}
 
-// WithNames has told be called with the ID or name that a request is about, where its
-// path does not have it as {id}.
+// WithNames makes Names call told with the ID or name of the request's object, for a
+// request whose path does not have it as {id}.
 func WithNames(ctx context.Context, told func(id string)) context.Context {
 	return context.WithValue(ctx, namesKey{}, told)
 }
 
-// Names tells what the request of ctx is about, by its ID or name.
+// Names reports the ID or name of the object of the request of ctx.
 func Names(ctx context.Context, id string) {
 	if told, ok := ctx.Value(namesKey{}).(func(string)); ok {
 		told(id)
@@ -134,7 +135,7 @@ func Reply(w http.ResponseWriter, status int, v any) error {
 	h.Set("Content-Type", "application/json")
 	h.Set("Cache-Control", "no-store")
 	body = append(body, '\n')
-	h.Set("Content-Length", strconv.Itoa(len(body))) // so that it can leave as soon as it is written
+	h.Set("Content-Length", strconv.Itoa(len(body))) // so that it can be sent as soon as it is written
 	w.WriteHeader(status)
 	_, err = w.Write(body)
 	return err

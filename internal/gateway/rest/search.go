@@ -12,7 +12,7 @@ func selectionOf(f v1.FileSelection) execution.FileSelection {
 	return execution.FileSelection{Path: f.Path, Globs: f.Globs, Hidden: f.Hidden, NoIgnore: f.NoIgnore}
 }
 
-// searchRequest is the request that b stands for.
+// searchRequest converts b.
 func searchRequest(b *v1.SearchRequest) (execution.SearchRequest, error) {
 	req := execution.SearchRequest{
 		User: b.User, Files: selectionOf(b.FileSelection),

@@ -73,8 +73,8 @@ func (a *API) DeleteSecret(w http.ResponseWriter, r *http.Request, who sandbox.I
 	return nil
 }
 
-// DropSecret deletes a Secret, and has Sandboxes get it no more: also when it is
-// gone, because the first of such requests may have come no further.
+// DropSecret deletes a Secret and removes it from Sandboxes. It removes it also when
+// the Secret is already gone, because an earlier request may have stopped in between.
 func DropSecret(ctx context.Context, all *secrets.Service, boxes sandbox.Updates, tenant sandbox.TenantID, name string) error {
 	err := all.Delete(ctx, tenant, name)
 	if err != nil && !errors.Is(err, sandbox.NotFound) {

@@ -15,7 +15,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
-// createRequest is the request that b stands for. Create checks it.
+// createRequest converts b. Create checks it.
 func createRequest(b *v1.CreateRequest, otherwise sandbox.Defaults) (sandbox.CreateRequest, error) {
 	req := sandbox.CreateRequest{
 		Template: b.Template, Name: b.Name, Timeout: b.TimeoutSeconds.Duration(), OnTimeout: b.OnTimeout,
@@ -62,8 +62,8 @@ func (a *API) create(w http.ResponseWriter, r *http.Request, who sandbox.Identit
 	return Reply(w, status, viewOf(who, sb))
 }
 
-// Create creates a Sandbox for a request of any door, and reports false for one that
-// was there before. A request that must take effect once gets the Sandbox that an
+// Create creates a Sandbox for a request of any API, and returns false for a Sandbox
+// that existed before. A request that must take effect once gets the Sandbox that an
 // earlier attempt created.
 func Create(ctx context.Context, known sandbox.SandboxReader, lives sandbox.Lifecycle, guests *execution.Guests, tenant sandbox.TenantID, req sandbox.CreateRequest, ifExists sandbox.IfExists) (sb sandbox.Sandbox, created bool, err error) {
 	if err := cmp.Or(ifExists.Check(), req.Check()); err != nil {
@@ -91,14 +91,14 @@ func Create(ctx context.Context, known sandbox.SandboxReader, lives sandbox.Life
 	return sb, created, err
 }
 
-// ErrUnderWay answers a repeat whose first request may still take effect.
+// ErrUnderWay answers a repeat while the first request may still take effect.
 var ErrUnderWay = &sandbox.Error{
 	Code: sandbox.Conflict, Detail: "the first request with this Idempotency-Key is still under way", RetryAfter: time.Second,
 }
 
-// Earlier returns the Sandbox that a request has made which must take effect
-// once: the process that carried it out may have died before it said so. It has
-// no ID when there is none, and has ended when its creation failed.
+// Earlier returns the Sandbox that an earlier attempt of an idempotent request created:
+// the process that handled it may have died before it answered. The Sandbox has no ID
+// when none was created, and has ended when its creation failed.
 func Earlier(ctx context.Context, from sandbox.SandboxReader, tenant sandbox.TenantID, id string) (sandbox.Sandbox, error) {
 	sb, err := from.Get(ctx, tenant, id)
 	switch {
@@ -149,10 +149,10 @@ func listQuery(r *http.Request) (sandbox.ListQuery, error) {
 	return q, q.Check()
 }
 
-// pageLimit sets limit if the request names one, of at most most.
+// pageLimit sets limit if the request has one, which may be at most most.
 func pageLimit(values url.Values, most int, limit *int) (err error) {
 	if s := values.Get("limit"); s != "" {
-		n, _ := strconv.Atoi(s) // 0, which is refused, for text that is no number
+		n, _ := strconv.Atoi(s) // 0, which is refused, for text that is not a number
 		*limit, err = sandbox.PageLimit(n, most)
 	}
 	return err
@@ -204,7 +204,7 @@ func (a *API) end(w http.ResponseWriter, r *http.Request, who sandbox.Identity, 
 	return Reply(w, http.StatusOK, viewOf(who, sb))
 }
 
-// changeOf is the change that b stands for. Update checks it.
+// changeOf converts b. Update checks it.
 func changeOf(b *v1.UpdateRequest) (sandbox.Change, error) {
 	c := sandbox.Change{
 		Name: b.Name.Pointer(), Timeout: (*time.Duration)(b.TimeoutSeconds),
@@ -242,7 +242,7 @@ func (a *API) UpdateSession(w http.ResponseWriter, r *http.Request, who sandbox.
 	return Reply(w, http.StatusOK, viewOf(who, sb))
 }
 
-// TouchSession answers POST /api/v1/sessions/{id}/touch: its time starts anew.
+// TouchSession answers POST /api/v1/sessions/{id}/touch: its timeout starts anew.
 func (a *API) TouchSession(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	if err := Decode(r, &struct{}{}); err != nil {
 		return err

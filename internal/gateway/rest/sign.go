@@ -12,12 +12,12 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
 )
 
-// FilesPath is where files are read and written, also by signed URLs.
+// FilesPath is the path for reading and writing files, also for signed URLs.
 const FilesPath = "/api/v1/files"
 
 const defaultURLLife = time.Hour
 
-// urlGrant is what b asks for, without the Sandbox.
+// urlGrant returns the grant and the lifetime in b, without the Sandbox.
 func urlGrant(b *v1.SignRequest) (g signing.URLGrant, life time.Duration, err error) {
 	if b.Method != http.MethodGet && b.Method != http.MethodPut {
 		return g, 0, sandbox.Errorf(sandbox.Invalid, `method must be "GET", to download, or "PUT", to upload`)
@@ -51,7 +51,7 @@ func (a *API) SignFile(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 	if sb.Ended != nil {
 		return sandbox.Errorf(sandbox.Conflict, "the sandbox has ended")
 	}
-	g.SandboxID = sb.ID // a name may become another's
+	g.SandboxID = sb.ID // a name may become another Sandbox's
 	query, g, err := a.URLs.Sign(r.Context(), who.Tenant, g, life)
 	if err != nil {
 		return err
@@ -59,13 +59,13 @@ func (a *API) SignFile(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 	return Reply(w, http.StatusOK, v1.SignedURL{URL: OwnURL(r, FilesPath, query), Method: g.Method, ExpiresAt: v1.Time(g.Expires)})
 }
 
-// OwnURL is a URL of this server, as the client of r reaches it.
+// OwnURL is a URL of this server, with the host by which the client of r reaches it.
 func OwnURL(r *http.Request, path string, query url.Values) string {
 	u := url.URL{Scheme: schemeOf(r), Host: r.Host, Path: path, RawQuery: query.Encode()}
 	return u.String()
 }
 
-// schemeOf is how the client of r reaches this server.
+// schemeOf is the scheme by which the client of r reaches this server.
 func schemeOf(r *http.Request) string {
 	if r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https") {
 		return "https"
@@ -73,8 +73,8 @@ func schemeOf(r *http.Request) string {
 	return "http"
 }
 
-// RotateFileKey answers POST /api/v1/files/sign/rotate: from then on, URLs that
-// were signed before are refused.
+// RotateFileKey answers POST /api/v1/files/sign/rotate: all URLs that were signed
+// before are refused from now on.
 func (a *API) RotateFileKey(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	if err := Decode(r, &struct{}{}); err != nil {
 		return err

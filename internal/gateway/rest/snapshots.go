@@ -52,8 +52,8 @@ func (a *API) ResumeSession(w http.ResponseWriter, r *http.Request, who sandbox.
 	return Reply(w, http.StatusOK, viewOf(who, sb))
 }
 
-// RollbackSession answers POST /api/v1/sessions/{id}/rollback once the Sandbox
-// runs from what was saved then.
+// RollbackSession answers POST /api/v1/sessions/{id}/rollback once the Sandbox runs
+// from the Snapshot.
 func (a *API) RollbackSession(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body v1.RollbackRequest
 	if err := Decode(r, &body); err != nil {
@@ -62,7 +62,7 @@ func (a *API) RollbackSession(w http.ResponseWriter, r *http.Request, who sandbo
 	if body.SnapshotID == "" {
 		return sandbox.Errorf(sandbox.Invalid, "snapshot_id is missing: send the ID or name of one of the session's snapshots")
 	}
-	// Which of the two is absent, the error says.
+	// The error says which of the two does not exist.
 	sb, err := a.Sandboxes.Get(r.Context(), who.Tenant, r.PathValue("id"))
 	if err != nil {
 		return execution.Absent(r.PathValue("id"), err)
@@ -74,7 +74,7 @@ func (a *API) RollbackSession(w http.ResponseWriter, r *http.Request, who sandbo
 	return Reply(w, http.StatusOK, viewOf(who, sb))
 }
 
-// forkRequest is the request that b stands for, which makes a Sandbox of this ID.
+// forkRequest converts b, for a new Sandbox of this ID.
 func forkRequest(b *v1.ForkRequest, id string) (sandbox.ForkRequest, error) {
 	req := sandbox.ForkRequest{
 		ID: id, Count: 1, Name: b.Name, Timeout: b.TimeoutSeconds.Duration(), IdleTimeout: (*time.Duration)(b.IdleTimeoutSeconds.Pointer()),
@@ -96,8 +96,8 @@ func inverse(b *bool) *bool {
 	return &v
 }
 
-// ForkSession answers POST /api/v1/sessions/{id}/fork with 201 and what became of
-// each copy. When none runs it answers as the first that failed.
+// ForkSession answers POST /api/v1/sessions/{id}/fork with 201 and the result of each
+// copy. When no copy runs it answers with the first copy's error.
 func (a *API) ForkSession(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body v1.ForkRequest
 	if err := Decode(r, &body); err != nil {
@@ -144,8 +144,8 @@ func (a *API) TakeSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.I
 	return Reply(w, http.StatusCreated, snapshotViewOf(snap))
 }
 
-// SessionSnapshots answers GET /api/v1/sessions/{id}/snapshots with the tree of
-// what the session was saved in, oldest first.
+// SessionSnapshots answers GET /api/v1/sessions/{id}/snapshots with the tree of the
+// session's Snapshots, oldest first.
 func (a *API) SessionSnapshots(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	if _, err := query(r); err != nil {
 		return err

@@ -16,11 +16,12 @@ import (
 )
 
 const (
-	// socketWrite bounds one write to a client that takes nothing.
+	// socketWrite bounds one write to a client that reads nothing.
 	socketWrite = 30 * time.Second
 	// patientWrite is socketWrite for a program that may wait for others.
 	patientWrite = 10 * time.Minute
-	// socketPing is how often a client has to show that it lives.
+	// socketPing is the interval of pings, and the time that a client has to answer
+	// one.
 	socketPing = 30 * time.Second
 )
 
@@ -30,9 +31,9 @@ func wantsSocket(r *http.Request) bool {
 }
 
 const (
-	// socketProtocol is what is spoken over every WebSocket.
+	// socketProtocol is the subprotocol of every WebSocket.
 	socketProtocol = "cloud-sandbox"
-	// socketBearer begins the protocol that stands for a credential.
+	// socketBearer is the prefix of a subprotocol that carries a credential.
 	socketBearer = "bearer."
 )
 
@@ -55,8 +56,8 @@ func SocketTokens(r *http.Request) (tokens []string) {
 // socket is a WebSocket to a client.
 type socket struct{ conn *websocket.Conn }
 
-// refusal keeps what a handshake that fails would answer: errors have a form of
-// our own.
+// refusal keeps the status of a failed handshake and drops its answer: errors have a
+// form of our own.
 type refusal struct {
 	http.ResponseWriter
 	status int // 0: none
@@ -72,11 +73,11 @@ func (w *refusal) WriteHeader(code int) {
 
 func (w *refusal) Write(p []byte) (int, error) { return len(p), nil }
 
-// Unwrap lets the connection be found.
+// Unwrap lets net/http find the connection.
 func (w *refusal) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// acceptSocket answers with a WebSocket whose messages have at most limit bytes
-// in the client's direction. Afterwards there are no statuses.
+// acceptSocket answers with a WebSocket whose incoming messages have at most limit
+// bytes. Afterwards no HTTP status can be sent.
 func acceptSocket(w http.ResponseWriter, r *http.Request, limit int64) (*socket, error) {
 	refused := &refusal{ResponseWriter: w}
 	conn, err := websocket.Accept(refused, r, &websocket.AcceptOptions{
@@ -94,10 +95,12 @@ func acceptSocket(w http.ResponseWriter, r *http.Request, limit int64) (*socket,
 	return nil, &Answered{sandbox.Errorf(sandbox.Invalid, "the WebSocket was not opened").WithCause(err)}
 }
 
-// listen returns a context that ends when the client leaves. One that says
-// something is let go. wait returns once the socket is closed and nobody reads.
+// listen returns a context that ends when the client leaves. A client that sends a
+// message is disconnected. wait returns once the socket is closed and its reader has
+// ended.
 func (s *socket) listen(ctx context.Context) (left context.Context, wait func()) {
-	// The end of the request's own context would close the socket without a word.
+	// The end of the request's own context would close the socket without a close
+	// frame.
 	left, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan struct{})
 	go func() {
@@ -110,19 +113,19 @@ func (s *socket) listen(ctx context.Context) (left context.Context, wait func())
 	return left, func() { <-done }
 }
 
-// keep sends pings until stop is called: a client that is gone is let go. Another
-// goroutine has to read meanwhile.
+// keep sends pings until stop is called and disconnects a client that does not answer.
+// Another goroutine has to read meanwhile.
 func (s *socket) keep(ctx context.Context) (stop func()) {
 	return s.keepUnless(ctx, func() bool { return false }, func() {})
 }
 
-// maxMissed is how many pings in a row may stay unanswered: the answer to one may
-// stand behind what was read late.
+// maxMissed is the number of pings in a row without an answer after which the client is
+// gone. More than one: an answer may be queued behind data that was read late.
 const maxMissed = 2
 
-// keepUnless is keep for one whose answers may not come for a good reason, while
-// busy says so: only what cannot be sent tells then that the client is gone. It
-// calls gone when it lets the client go.
+// keepUnless is keep for a client whose answers may be late for a good reason while
+// busy returns true: only a ping that cannot be sent shows then that the client is
+// gone. It calls gone when it disconnects the client.
 func (s *socket) keepUnless(ctx context.Context, busy func() bool, gone func()) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -175,8 +178,8 @@ func (s *socket) json(ctx context.Context, v any) error {
 	return s.write(ctx, websocket.MessageText, data)
 }
 
-// finish closes the socket after err, which says nothing when it is nil, and
-// returns err as one that has been answered. ctx is that of the request.
+// finish closes the socket after err, normally when err is nil, and returns err wrapped
+// in Answered. ctx is the request's context.
 func (s *socket) finish(ctx context.Context, err error) error {
 	if err == nil {
 		return s.conn.Close(websocket.StatusNormalClosure, "")
@@ -185,7 +188,7 @@ func (s *socket) finish(ctx context.Context, err error) error {
 		err = cause
 	}
 	f := status.Of(err)
-	last := context.WithoutCancel(ctx) // its end may be what there is to tell
+	last := context.WithoutCancel(ctx) // the end of ctx may be the error to report
 	_ = s.json(last, struct {
 		Event string     `json:"event"`
 		Type  string     `json:"type"`

@@ -9,10 +9,10 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
-// NodeTime is how long a Node may take to answer for its numbers.
+// NodeTime is the timeout of one Node's answer with its numbers.
 const NodeTime = 2 * time.Second
 
-// NodeState is what a Node says of itself, or that it does not.
+// NodeState is a Node's own report, or the error instead of it.
 type NodeState struct {
 	sandbox.NodeStats
 	Err error
@@ -57,8 +57,8 @@ func (a *API) Stats(w http.ResponseWriter, r *http.Request, who sandbox.Identity
 		v.Sandboxes[state] = n
 		v.Total += n
 	}
-	// Without an answer the rest is still told: what runs is reachable while the
-	// session manager is away.
+	// Without an answer the rest is still sent: running Sandboxes are reachable while
+	// the session manager is away.
 	if idle, err := a.Sandboxes.Idle(r.Context(), who.Tenant); err == nil {
 		idle = min(idle, counts[sandbox.Running])
 		v.Depths = &v1.Depths{Active: counts[sandbox.Running] - idle, Idle: idle, Paused: counts[sandbox.Paused]}

@@ -15,8 +15,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
-// maxTemplateBody bounds the JSON of a new template in bytes: its files in
-// base64, and the rest.
+// maxTemplateBody bounds the JSON of a new template in bytes: its files in base64, and
+// the rest.
 const maxTemplateBody = 16 << 20
 
 func templateViewOf(t sandbox.Template) v1.Template {
@@ -33,7 +33,7 @@ func templateViewOf(t sandbox.Template) v1.Template {
 	return v
 }
 
-// TemplateName is what Sandboxes that start from t name: NAME, NAME:TAG or
+// TemplateName is the name by which Sandboxes start from t: NAME, NAME:TAG or
 // NAME@VERSION.
 func TemplateName(t sandbox.Template) string {
 	switch t.Tag {
@@ -64,7 +64,7 @@ func buildViewOf(b sandbox.TemplateBuild) v1.Build {
 	return v
 }
 
-// templateRequest is the request that b stands for.
+// templateRequest converts b.
 func templateRequest(b *v1.TemplateRequest) (sandbox.TemplateRequest, error) {
 	req := sandbox.TemplateRequest{
 		Template: b.Template, Source: b.Source, Packages: b.Packages, Env: b.Env, Start: b.Start, Ready: b.Ready, Bare: b.Bare, Force: b.Force,
@@ -111,11 +111,11 @@ func fileOf(f v1.TemplateFile) (sandbox.TemplateFile, error) {
 	return file, nil
 }
 
-// ErrNoSource is for a Template that is to be made of nothing.
+// ErrNoSource refuses a Template without a source.
 var ErrNoSource = sandbox.Errorf(sandbox.Invalid, `source is missing: oci:REF, debian:SUITE, or "tar:" with an archive; or send a dockerfile`)
 
-// CreateTemplate answers POST /api/v1/templates: it queues a build. The body is
-// JSON, or a form of that, files and an archive.
+// CreateTemplate answers POST /api/v1/templates: it queues a build. The body is JSON,
+// or a form of that JSON, files and an archive.
 func (a *API) CreateTemplate(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body v1.TemplateRequest
 	var form *templateForm
@@ -148,12 +148,12 @@ func (a *API) CreateTemplate(w http.ResponseWriter, r *http.Request, who sandbox
 	return Reply(w, http.StatusAccepted, buildViewOf(b))
 }
 
-// templateForm is a form: the description of a Template, and after that the files
-// that go with it and the archive, either of which may be missing.
+// templateForm is a form: the description of a Template, then its files, then the
+// archive. The files or the archive may be missing.
 type templateForm struct {
 	parts *multipart.Reader
-	next  *multipart.Part // the one that is read, or is to be; nil: there are no more
-	err   error           // why it broke off
+	next  *multipart.Part // the part to read; nil: there are no more
+	err   error           // the error that cut the form short
 }
 
 // openTemplateForm reads the first part of a form.
@@ -177,7 +177,7 @@ func openTemplateForm(r *http.Request, body *v1.TemplateRequest) (*templateForm,
 
 var errTemplateForm = sandbox.Errorf(sandbox.Invalid, "the form must have the parts template, as JSON, then files, if there are any, and then archive, if there is one")
 
-// advance goes on to the next part, which has one of the names.
+// advance opens the next part, which must have one of the names.
 func (f *templateForm) advance(names ...string) (err error) {
 	f.next, err = f.parts.NextPart()
 	switch {
@@ -193,7 +193,7 @@ func (f *templateForm) advance(names ...string) (err error) {
 	return nil
 }
 
-// files are the part of that name; nil: there is none.
+// files is the part "files"; nil: there is none.
 func (f *templateForm) files() io.Reader {
 	if f == nil || f.next == nil || f.next.FormName() != "files" {
 		return nil
@@ -201,8 +201,8 @@ func (f *templateForm) files() io.Reader {
 	return formPart{f, f.next}
 }
 
-// archive is the part of that name, which is found when the files have been read to
-// their end; nil: there is none. wanted says that there must be one after files.
+// archive is the part "archive"; nil: there is none. With wanted, it must follow the
+// files, and is opened once these have been read to their end.
 func (f *templateForm) archive(wanted bool) io.Reader {
 	switch {
 	case f == nil || f.next == nil:
@@ -215,7 +215,7 @@ func (f *templateForm) archive(wanted bool) io.Reader {
 	return nil
 }
 
-// formPart remembers why it broke off.
+// formPart is a part that stores its read error in the form.
 type formPart struct {
 	form *templateForm
 	part *multipart.Part
@@ -229,7 +229,7 @@ func (p formPart) Read(buf []byte) (int, error) {
 	return n, err
 }
 
-// formArchive is the part after the one that is read now.
+// formArchive is the part after the current one.
 type formArchive struct {
 	form *templateForm
 	part io.Reader // nil until it is read
@@ -248,7 +248,7 @@ func (a *formArchive) Read(p []byte) (int, error) {
 	return a.part.Read(p)
 }
 
-// errorOr is the client's failure, where it was that.
+// errorOr is the client's failure to send the form, or else err.
 func (f *templateForm) errorOr(err error) error {
 	if f != nil && f.err != nil {
 		return formError(f.err)
@@ -256,7 +256,7 @@ func (f *templateForm) errorOr(err error) error {
 	return err
 }
 
-// atMost fails with TooLarge beyond left bytes.
+// atMost fails with TooLarge after left bytes.
 type atMost struct {
 	r    io.Reader
 	left int64
@@ -282,8 +282,8 @@ func (a *API) ListTemplates(w http.ResponseWriter, r *http.Request, who sandbox.
 	return Reply(w, http.StatusOK, v1.Templates{Templates: templateViewsOf(all)})
 }
 
-// GetTemplate answers GET /api/v1/templates/{template} with what it means and
-// every version there is.
+// GetTemplate answers GET /api/v1/templates/{template} with the template of that name
+// and every version.
 func (a *API) GetTemplate(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	if _, err := query(r); err != nil {
 		return err

@@ -56,8 +56,7 @@ func (a *API) CreateTenant(w http.ResponseWriter, r *http.Request, _ sandbox.Ide
 	return Reply(w, http.StatusCreated, TenantViewOf(t))
 }
 
-// GetTenant answers GET /api/v1/tenants/{id} with the record, the quota and what
-// is used of it.
+// GetTenant answers GET /api/v1/tenants/{id} with the record, the quota and its use.
 func (a *API) GetTenant(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {
 	id, err := tenantOf(r)
 	if err != nil {

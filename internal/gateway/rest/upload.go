@@ -86,8 +86,8 @@ func upload(w http.ResponseWriter, r *http.Request, guest execution.Files, dir s
 	return entry, err
 }
 
-// uploadPath is where a file of a form is written. Its name is taken as it is,
-// with directories, where the standard library keeps the last part only.
+// uploadPath is the destination of a file in a form. Its name keeps its directories;
+// the standard library keeps the last part only.
 func uploadPath(dir, disposition string) (string, error) {
 	kind, params, err := mime.ParseMediaType(disposition)
 	if err != nil || kind != "form-data" {

@@ -15,8 +15,8 @@ import (
 // maxUsageList bounds a page of usage.
 const maxUsageList = 1000
 
-// ReadUsage answers GET /api/v1/usage with a page of what the Tenant's Sandboxes
-// used, and what that costs where there are prices.
+// ReadUsage answers GET /api/v1/usage with a page of the Tenant's usage, and its cost
+// if prices are set.
 func (a *API) ReadUsage(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	q, err := usageQuery(r, time.Now(), who)
 	if err != nil {
@@ -54,11 +54,11 @@ func (a *API) usageViewOf(row sandbox.UsageRow, q sandbox.UsageQuery) v1.Usage {
 // micro rounds n to millionths.
 func micro(n float64) float64 { return math.Round(n*1e6) / 1e6 }
 
-// allTenants is what an operator asks for to hear of every Tenant.
+// allTenants asks for the usage of every Tenant.
 const allTenants = "*"
 
-// whoseUsage is which Tenant's usage is told: one's own, or for an operator any
-// or all.
+// whoseUsage is the Tenant whose usage is returned: the caller's own, or for an
+// operator any or, as "", all.
 func whoseUsage(who sandbox.Identity, asked string) (sandbox.TenantID, error) {
 	switch {
 	case asked == "" || asked == string(who.Tenant):
@@ -71,7 +71,7 @@ func whoseUsage(who sandbox.Identity, asked string) (sandbox.TenantID, error) {
 	return sandbox.TenantID(asked), nil
 }
 
-// usageQuery reads what is asked for: by default of this month until now.
+// usageQuery reads the query. The default period is this month until now.
 func usageQuery(r *http.Request, now time.Time, who sandbox.Identity) (sandbox.UsageQuery, error) {
 	values, err := query(r, "from", "to", "group_by", "sandbox_id", "tenant", "limit", "cursor")
 	if err != nil {
@@ -109,7 +109,7 @@ func usageQuery(r *http.Request, now time.Time, who sandbox.Identity) (sandbox.U
 	return q, q.Check()
 }
 
-// dayParameter reads a day of the query into day, if it is there.
+// dayParameter reads a day of the query into day, if it is given.
 func dayParameter(values url.Values, name string, day *sandbox.Day) error {
 	text := values.Get(name)
 	if text == "" {

@@ -15,10 +15,11 @@ func userViewOf(u sandbox.User) v1.User {
 	}
 }
 
-// credentialRole is what clients write for the Role that a User's credentials say.
+// credentialRole is the clients' name for a User without a Role: the User's credentials
+// determine it.
 const credentialRole = "credential"
 
-// parseGiven is the Role that clients want a User to be given.
+// parseGiven parses the Role of a User.
 func parseGiven(name string) (sandbox.Role, error) {
 	if name == credentialRole {
 		return "", nil
@@ -100,7 +101,7 @@ func (a *API) DeleteTenantUser(w http.ResponseWriter, r *http.Request, who sandb
 	return a.deleteUser(w, r, who, tenant)
 }
 
-// recorded is the Tenant that a path is about, which must have a record.
+// recorded is the Tenant in the path, which must have a record.
 func (a *API) recorded(r *http.Request) (sandbox.TenantID, error) {
 	id, err := tenantOf(r)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
-// listedViewOf is viewOf without what is long.
+// listedViewOf is viewOf without its long fields.
 func listedViewOf(who sandbox.Identity, s sandbox.Sandbox) v1.Sandbox {
 	v := viewOf(who, s)
 	if v.Ended != nil {
@@ -16,7 +16,7 @@ func listedViewOf(who sandbox.Identity, s sandbox.Sandbox) v1.Sandbox {
 	return v
 }
 
-// viewOf is what who may know of s.
+// viewOf shows to who the part of s that who may see.
 func viewOf(who sandbox.Identity, s sandbox.Sandbox) v1.Sandbox {
 	s = who.Sees(s)
 	v := v1.Sandbox{

@@ -8,7 +8,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
-// volumeViews are Volumes with what they hold.
+// volumeViews shows Volumes with their use.
 func (a *API) volumeViews(ctx context.Context, all []sandbox.Volume) []v1.Volume {
 	held := HeldBy(ctx, a.NodeVolumes, all)
 	views := make([]v1.Volume, len(all))
@@ -21,7 +21,8 @@ func (a *API) volumeViews(ctx context.Context, all []sandbox.Volume) []v1.Volume
 	return views
 }
 
-// HeldBy is what Volumes hold, by ID; those are missing whose Node does not say.
+// HeldBy is the use of Volumes, by ID. Volumes of a Node that does not answer are
+// missing.
 func HeldBy(ctx context.Context, nodes sandbox.NodeVolumes, all []sandbox.Volume) map[string]sandbox.VolumeUse {
 	held := map[string]sandbox.VolumeUse{}
 	asked := map[string]bool{}
@@ -32,7 +33,7 @@ func HeldBy(ctx context.Context, nodes sandbox.NodeVolumes, all []sandbox.Volume
 		asked[v.Node] = true
 		uses, err := nodes.ListVolumes(ctx, v.Node)
 		if err != nil {
-			continue // its Volumes are there all the same
+			continue // its Volumes are listed without their use
 		}
 		for _, u := range uses {
 			held[u.ID] = u

@@ -11,7 +11,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
-// watchTarget returns what the query of a request about changes names.
+// watchTarget returns the Guest and the request in the query of a watch.
 func (a *API) watchTarget(r *http.Request, who sandbox.Identity) (guest execution.Trees, req execution.WatchRequest, err error) {
 	guest, p, more, err := a.fileTarget(r, who, "recursive", "since", "user")
 	if err != nil {
@@ -29,8 +29,7 @@ func changeViewOf(c execution.FileChange) v1.FileChange {
 	return v1.FileChange{Type: string(c.Type), Path: text(c.Path), Cursor: c.Cursor}
 }
 
-// FileChanges answers GET /api/v1/files/changes with what has changed since a
-// cursor.
+// FileChanges answers GET /api/v1/files/changes with the changes since a cursor.
 func (a *API) FileChanges(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	guest, req, err := a.watchTarget(r, who)
 	if err != nil {
@@ -61,7 +60,7 @@ func (a *API) WatchFiles(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	return watchEvents(w, r, guest, req)
 }
 
-// cursorOf is the cursor that a browser's EventSource sends when it returns.
+// cursorOf is the cursor that a browser's EventSource sends when it reconnects.
 func cursorOf(id string) string {
 	if len(id) > execution.MaxCursor {
 		return ""
@@ -105,18 +104,18 @@ func watchEvents(w http.ResponseWriter, r *http.Request, guest execution.Trees, 
 var (
 	// errEnough ends a watch whose client wants no more.
 	errEnough = sandbox.Errorf(sandbox.Internal, "that is all")
-	// errNoStart is a Guest's fault.
+	// errNoStart reports that the Guest sent no start.
 	errNoStart = sandbox.Errorf(sandbox.Unavailable, "the sandbox gives a wrong answer")
 )
 
-// maxWatchMessage bounds what a client may send, which is nothing but control
-// frames.
+// maxWatchMessage bounds a message of a client, which sends only control frames, in
+// bytes.
 const maxWatchMessage = 1 << 10
 
 func watchSocket(w http.ResponseWriter, r *http.Request, guest execution.Trees, req execution.WatchRequest) error {
 	ctx, leave := context.WithCancel(r.Context())
 	defer leave()
-	var s *socket            // once it is known that the directory is there
+	var s *socket            // once the directory is known to exist
 	var left context.Context // ends when the client leaves
 	after := func() {}
 	defer func() { after() }()
@@ -144,7 +143,7 @@ func watchSocket(w http.ResponseWriter, r *http.Request, guest execution.Trees, 
 	case s == nil:
 		return err
 	case left.Err() != nil && r.Context().Err() == nil:
-		_ = s.conn.CloseNow() // it was the client
+		_ = s.conn.CloseNow() // the client closed it
 		return nil
 	}
 	return s.finish(r.Context(), err)
