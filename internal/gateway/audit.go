@@ -24,16 +24,17 @@ import (
 )
 
 const (
-	// auditTime is how long a request waits for its entry to be written.
+	// auditTime is the timeout of writing one entry.
 	auditTime = 5 * time.Second
-	// auditRetry is how often a log that cannot be written is tried.
+	// auditRetry is the least interval between attempts to write while the log is
+	// failing.
 	auditRetry = time.Second
 	// auditSweep is how often old entries are removed, auditTrim how many at a time.
 	auditSweep = time.Hour
 	auditTrim  = 1000
 	// signedURLUser is the user of a request that a signed URL allows.
 	signedURLUser = "signed-url"
-	// volumeTokenUser is the user of one that a token of a Volume allows.
+	// volumeTokenUser is the user of a request that a Volume token allows.
 	volumeTokenUser = "volume-token"
 )
 
@@ -45,23 +46,23 @@ type auditLog struct {
 
 	failing atomic.Bool // the last entry could not be written
 	mu      sync.Mutex
-	lost    int       // entries since the last that could be written
-	tried   time.Time // last, while failing
+	lost    int       // entries since the last that was written
+	tried   time.Time // the last attempt, while failing
 }
 
-// errUnrecorded is the answer to what cannot be recorded.
+// errUnrecorded refuses a request whose audit entry could not be written.
 var errUnrecorded = &sandbox.Error{
 	Code: sandbox.Unavailable, Detail: "the audit log cannot be written, and nothing changes without it: try again later", RetryAfter: auditRetry,
 }
 
-// errEffect is the answer to what took effect and could not be recorded: nobody is to
-// repeat it without a look.
+// errEffect answers a request that took effect but whose audit entry could not be
+// written. A client must not repeat it blindly.
 var errEffect = &sandbox.Error{
 	Code: sandbox.Unavailable, Detail: "the request took effect, but the audit log could not be written: look before you repeat it",
 }
 
-// ready returns errUnrecorded while entries cannot be written, so that nothing
-// happens that would not be recorded. Now and then it finds out.
+// ready returns errUnrecorded while entries cannot be written, so that nothing changes
+// without an entry. It retries at most every auditRetry.
 func (l *auditLog) ready(ctx context.Context) error {
 	if !l.failing.Load() {
 		return nil
@@ -88,8 +89,8 @@ func (l *auditLog) ready(ctx context.Context) error {
 	return nil
 }
 
-// append writes an entry, whether or not the client still waits. One that cannot
-// be written goes to the log of the server.
+// append writes an entry, also after the client has left. An entry that cannot be
+// written goes to the server's log.
 func (l *auditLog) append(ctx context.Context, e sandbox.AuditEntry) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), auditTime)
 	defer cancel()
@@ -109,8 +110,8 @@ func (l *auditLog) append(ctx context.Context, e sandbox.AuditEntry) error {
 	return errEffect.WithCause(err)
 }
 
-// forget removes entries that are older than life until ctx ends; those of a zero
-// life are kept.
+// forget removes entries that are older than life until ctx ends. A zero life keeps
+// them for ever.
 func (l *auditLog) forget(ctx context.Context, life time.Duration) {
 	if life == 0 {
 		return
@@ -129,8 +130,8 @@ func (l *auditLog) forget(ctx context.Context, life time.Duration) {
 	}
 }
 
-// trim removes what is before the given time, some at a time, so that writes do
-// not wait.
+// trim removes the entries before the given time, in batches, so that writes do not
+// wait.
 func (l *auditLog) trim(ctx context.Context, before time.Time) error {
 	for {
 		n, err := l.store.TrimAudit(ctx, before, auditTrim)
@@ -140,63 +141,61 @@ func (l *auditLog) trim(ctx context.Context, before time.Time) error {
 	}
 }
 
-// An auditing is the audit entry of one request in the making. Its notes may come
-// from any goroutine of the request.
+// An auditing collects the audit entry of one request. Its methods may be called from
+// any goroutine of the request.
 type auditing struct {
 	log   *auditLog
 	route route
 	r     *http.Request
 	id    string // of the request
 
-	credential bool // one was sent, of whatever worth
+	credential bool // the request sent a credential, valid or not
 
 	mu      sync.Mutex
 	who     sandbox.Identity
-	passed  bool // over: nothing is to be recorded
-	refused bool // who asks may not
+	passed  bool // nothing is to be recorded
+	refused bool // the caller lacks the scope
 	done    bool
 	sandbox string   // ID
 	made    []string // IDs
-	named   string   // the ID or name that it is about
+	named   string   // the ID or name of the request's object
 }
 
 type auditingKey struct{}
 
-// auditingOf is the entry in the making of the request that ctx is of; nil:
-// none is.
+// auditingOf returns the auditing of the request of ctx; nil: it has none.
 func auditingOf(ctx context.Context) *auditing {
 	a, _ := ctx.Value(auditingKey{}).(*auditing)
 	return a
 }
 
-// noting is ctx with the entry, for those who learn what the request is about.
+// noting returns ctx with the auditing, for code that finds the request's target.
 func (a *auditing) noting(ctx context.Context) context.Context {
 	return rest.WithNames(rest.WithMade(context.WithValue(ctx, auditingKey{}, a), a.makes), a.names)
 }
 
-// is notes who asks.
+// is notes the caller.
 func (a *auditing) is(who sandbox.Identity) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.who = who
 }
 
-// pass has nothing recorded: the request was not looked at.
+// pass keeps the request out of the log: it was not handled.
 func (a *auditing) pass() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.passed = true
 }
 
-// refuse notes that who asks may not.
+// refuse notes that the caller lacks the scope.
 func (a *auditing) refuse() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.refused = true
 }
 
-// about notes the ID of the Sandbox that the request of ctx turns out to be
-// about: the first one.
+// about notes the ID of the request's Sandbox, the first one only.
 func about(ctx context.Context, id string, err error) {
 	if a := auditingOf(ctx); a != nil && err == nil {
 		a.mu.Lock()
@@ -205,22 +204,22 @@ func about(ctx context.Context, id string, err error) {
 	}
 }
 
-// makes notes what the request makes.
+// makes notes the ID of an object that the request created.
 func (a *auditing) makes(id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.made = append(a.made, id)
 }
 
-// names notes the ID or name that the request is about.
+// names notes the ID or name of the request's object.
 func (a *auditing) names(id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.named = id
 }
 
-// wanted reports whether the audit log has an entry for a request that ends with
-// code: one of an audited operation, or one that was refused for who asks.
+// wanted reports whether a request that ends with code gets an entry: it is of an
+// audited operation, or its caller was refused.
 func (a *auditing) wanted(code sandbox.Code) bool {
 	switch {
 	case a.passed:
@@ -234,7 +233,7 @@ func (a *auditing) wanted(code sandbox.Code) bool {
 }
 
 // record writes the entry of a request that is about to be answered with an HTTP
-// status, for the reason err if that is not nil; once.
+// status, or with the error err if that is not nil. It writes at most once.
 func (a *auditing) record(httpStatus int, err error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -266,7 +265,7 @@ func (a *auditing) record(httpStatus int, err error) error {
 	return a.log.append(a.r.Context(), e)
 }
 
-// target is the target of the entry, as catalogue.Target has it.
+// target is the target of the entry, as catalogue.Target defines it.
 func (a *auditing) target() string {
 	if len(a.made) == 1 {
 		return sandbox.AuditText(a.made[0])
@@ -278,7 +277,7 @@ func (a *auditing) target() string {
 	return sandbox.AuditText(named)
 }
 
-// inPath is the target in the path of the request; empty: there is none.
+// inPath is the target in the path of the request; empty: the path has none.
 func (a *auditing) inPath() string {
 	switch a.route.op.Target {
 	case catalogue.User:
@@ -296,7 +295,7 @@ func (a *auditing) inPath() string {
 	return cmp.Or(a.r.PathValue("id"), a.r.PathValue("template"))
 }
 
-// remoteOf is the address that a request comes from, without its port.
+// remoteOf is the client's address, without its port.
 func remoteOf(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
@@ -305,17 +304,16 @@ func remoteOf(r *http.Request) string {
 	return sandbox.AuditText(host)
 }
 
-// sendsCredential reports whether a request comes with anything that is to say
-// who asks.
+// sendsCredential reports whether a request carries any credential.
 func sendsCredential(rt route, r *http.Request) bool {
 	return r.Header.Get("Authorization") != "" || r.Header.Get(keyHeader) != "" || len(rest.SocketTokens(r)) > 0 || byURL(rt, r)
 }
 
-// settleAudit records a request whose answer was not begun and is about to be
-// that of err. It returns what the client is to be told.
+// settleAudit records a request whose answer has not begun and whose result is err. It
+// returns the error to answer with.
 func settleAudit(a *auditing, w *writer, r *http.Request, err error) error {
 	if w.status != 0 {
-		return err // recorded when it began
+		return err // recorded when the answer began
 	}
 	if w.unrecorded == nil {
 		if w.gone || err != nil && clientLeft(r, err) {
@@ -336,10 +334,10 @@ func settleAudit(a *auditing, w *writer, r *http.Request, err error) error {
 	return err
 }
 
-// alwaysSent are headers that say nothing about what is answered.
+// alwaysSent are headers that reveal nothing about the result.
 var alwaysSent = []string{telemetry.RequestHeader, "X-Content-Type-Options", "Ratelimit", "Ratelimit-Policy", "Connection"}
 
-// These ports note the Sandboxes that requests turn out to be about.
+// These decorators note the Sandboxes of requests.
 type (
 	notingReader    struct{ sandbox.SandboxReader }
 	notingLifecycle struct{ sandbox.Lifecycle }
@@ -351,7 +349,7 @@ type (
 	notingFiles struct{ sandbox.SnapshotFiles }
 )
 
-// noted is about with what a call returned, which it returns.
+// noted passes on the result of a call and notes its Sandbox.
 func noted(ctx context.Context) func(sandbox.Sandbox, error) (sandbox.Sandbox, error) {
 	return func(sb sandbox.Sandbox, err error) (sandbox.Sandbox, error) {
 		about(ctx, sb.ID, err)
@@ -414,7 +412,7 @@ func (n notingSnapshots) Rollback(ctx context.Context, tenant sandbox.TenantID, 
 }
 
 func (n notingSnapshots) Fork(ctx context.Context, tenant sandbox.TenantID, idOrName string, req sandbox.ForkRequest) ([]sandbox.Forked, error) {
-	_, _ = n.sandboxes.Get(ctx, tenant, idOrName) // for its ID; the fork itself tells what is wrong
+	_, _ = n.sandboxes.Get(ctx, tenant, idOrName) // for its ID; the fork itself reports errors
 	forks, err := n.Snapshots.Fork(ctx, tenant, idOrName, req)
 	for _, f := range forks {
 		if f.Err == nil {

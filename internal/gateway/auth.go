@@ -22,7 +22,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
 )
 
-// TokenLife is how long a token is valid.
+// TokenLife is the default lifetime of a token.
 const TokenLife = 24 * time.Hour
 
 const (
@@ -41,7 +41,7 @@ type Tokens struct {
 	now    func() time.Time
 }
 
-// claims is what a token says beside the registered claims.
+// claims are the claims of a token.
 type claims struct {
 	Tenant sandbox.TenantID `json:"tenant"`
 	User   string           `json:"user"`
@@ -62,7 +62,7 @@ func NewTokens(secret []byte, now func() time.Time) (*Tokens, error) {
 		secret: append([]byte(nil), secret...),
 		now:    now,
 		parser: jwt.NewParser(
-			// The algorithm is ours to say, never the token's.
+			// The server chooses the algorithm, never the token.
 			jwt.WithValidMethods([]string{jwt.SigningMethodHS256.Alg()}),
 			jwt.WithIssuer(tokenIssuer),
 			jwt.WithAudience(tokenAudience),
@@ -74,10 +74,9 @@ func NewTokens(secret []byte, now func() time.Time) (*Tokens, error) {
 	}, nil
 }
 
-// Mint returns a token that speaks for who until the returned time, which is
-// life from now; life must be in (0, 366 days], zero means TokenLife. It
-// returns Invalid for an Identity without a Tenant, with one of more than 128
-// bytes or with an unknown Role.
+// Mint returns a token for who and the time at which it expires, life from now. life
+// must be in (0, 366 days], zero means TokenLife. Mint returns Invalid for an Identity
+// without a Tenant, with a Tenant of more than 128 bytes or with an unknown Role.
 func (t *Tokens) Mint(who sandbox.Identity, life time.Duration) (token string, expires time.Time, err error) {
 	if life == 0 {
 		life = TokenLife
@@ -118,12 +117,12 @@ func checkIdentity(who sandbox.Identity) error {
 // keyHeader carries an API key, as E2B's clients send it.
 const keyHeader = "X-API-Key"
 
-// errAnonymous is the one answer to every token that is not valid, so that
-// nobody learns which part was wrong.
+// errAnonymous is the one answer to every invalid token, so that nobody learns which
+// part was wrong.
 var errAnonymous = sandbox.Errorf(sandbox.Anonymous, "send a valid token or API key as Authorization: Bearer TOKEN, or an API key as X-API-Key")
 
-// Check returns whom a token speaks for. Every failure but the end of a token that
-// was signed here is the same Anonymous; its Cause, for logs, says what was wrong.
+// Check returns the Identity of a token. Every failure is the same Anonymous, except
+// for an expired token that was signed here. The Cause, for logs, says what was wrong.
 func (t *Tokens) Check(token string) (sandbox.Identity, error) {
 	if len(token) > maxToken {
 		return sandbox.Identity{}, errAnonymous.WithCause(errors.New("the token is too long"))
@@ -145,14 +144,14 @@ func (t *Tokens) Check(token string) (sandbox.Identity, error) {
 	if err := checkIdentity(who); err != nil {
 		return sandbox.Identity{}, errAnonymous.WithCause(err)
 	}
-	if (sandbox.User{ID: who.User}).Check() == nil { // or it is of nobody in particular
+	if (sandbox.User{ID: who.User}).Check() == nil { // some tokens are for no particular person
 		who.Person, who.Profile = who.User, &sandbox.Profile{Source: sandbox.UserByToken}
 	}
 	return who, nil
 }
 
-// checkForm refuses what the parser lets pass: extensions that must be understood
-// (RFC 7515, 4.1.11), of which we know none, and times that are text (RFC 7519, 2).
+// checkForm refuses tokens that the parser accepts wrongly: with critical extensions
+// (RFC 7515, 4.1.11), of which we know none, or with times as text (RFC 7519, 2).
 func checkForm(t *jwt.Token) error {
 	if _, ok := t.Header["crit"]; ok {
 		return errors.New(`the header has "crit"`)
@@ -179,9 +178,9 @@ func checkForm(t *jwt.Token) error {
 	return nil
 }
 
-// Signed reports whether a token was signed here, whether or not Check accepts it
-// now. Bits of its last character that no byte holds do not matter: whoever gets the
-// token could set them right.
+// Signed reports whether a token was signed here, whether or not Check accepts it now.
+// It ignores the unused bits of the last base64 character: anyone who gets the token
+// could correct them.
 func (t *Tokens) Signed(token string) bool {
 	i := strings.LastIndexByte(token, '.')
 	if i < 0 || len(token) > maxToken {
@@ -194,10 +193,10 @@ func (t *Tokens) Signed(token string) bool {
 	return jwt.SigningMethodHS256.Verify(token[:i], sum, t.secret) == nil
 }
 
-// identify returns whom a request speaks for by its one credential: a token or
-// an API key as Authorization: Bearer, or an API key as X-API-Key. A browser's
-// WebSocket has no headers of its own and names it among its protocols. Files of a
-// Volume have tokens too that are good for nothing else.
+// identify returns the Identity of a request by its one credential: a token or an API
+// key as Authorization: Bearer, or an API key as X-API-Key. A browser's WebSocket
+// cannot set headers and sends the credential as a subprotocol. Tokens of Volumes are
+// accepted for files of that Volume only.
 func (s *Server) identify(rt route, r *http.Request) (sandbox.Identity, error) {
 	bearers, keys := r.Header.Values("Authorization"), r.Header.Values(keyHeader)
 	if named := rest.SocketTokens(r); len(bearers)+len(keys) == 0 && len(named) == 1 {
@@ -219,8 +218,8 @@ func (s *Server) identify(rt route, r *http.Request) (sandbox.Identity, error) {
 	return s.credential(r.Context(), token)
 }
 
-// openVolume returns whom a token of a Volume speaks for: somebody who uses that
-// one, and nothing else, and may do there no more than who got the token.
+// openVolume returns the Identity of a Volume token. It may only read or write files of
+// that Volume, as the token allows.
 func (s *Server) openVolume(r *http.Request, token string) (sandbox.Identity, error) {
 	g, err := s.e2b.VolumeTokens.Check(r.Context(), token)
 	if err != nil {
@@ -236,9 +235,8 @@ func (s *Server) openVolume(r *http.Request, token string) (sandbox.Identity, er
 	return sandbox.Identity{Tenant: g.Tenant, User: volumeTokenUser, Role: sandbox.RoleDeveloper, Scopes: may}, nil
 }
 
-// credential returns whom an API key or a token speaks for: one of an identity
-// provider's, or one of ours. Which of them it says it is decides how it is
-// checked, and nothing else.
+// credential returns the Identity of an API key or a token, which an identity provider
+// or this server issued. The credential's form decides only which check applies.
 func (s *Server) credential(ctx context.Context, token string) (sandbox.Identity, error) {
 	if sandbox.ValidKeySecret(token) {
 		return s.Keys.Check(ctx, token)
@@ -246,9 +244,9 @@ func (s *Server) credential(ctx context.Context, token string) (sandbox.Identity
 	if s.Issuers.Claims(token) {
 		who, err := s.Issuers.Check(ctx, token)
 		switch {
-		case err == nil && who.Role == "": // unless somebody here gave them one
+		case err == nil && who.Role == "": // unless a Tenant or User here gave them a Role
 			_, err = s.Users.Admit(ctx, who)
-		case err != nil && !errors.Is(err, sandbox.Denied) && !errors.Is(err, sandbox.Anonymous): // which say what to do
+		case err != nil && !errors.Is(err, sandbox.Denied) && !errors.Is(err, sandbox.Anonymous): // these two say what to do
 			err = errAnonymous.WithCause(err)
 		}
 		return who, err
@@ -256,9 +254,9 @@ func (s *Server) credential(ctx context.Context, token string) (sandbox.Identity
 	return s.Tokens.Check(token)
 }
 
-// DevIdentity is whom a token of dev mode speaks for: each user is a Tenant of
-// its own. role is as rest.ParseRole takes it. It returns Invalid for another role and
-// for a user that is not 1 to 128 printable characters.
+// DevIdentity is the Identity of a token of dev mode: each user has a Tenant of its
+// own. role is as rest.ParseRole takes it. It returns Invalid for another role and for
+// a user that is not 1 to 128 printable characters.
 func DevIdentity(user, role string) (sandbox.Identity, error) {
 	if err := checkUser(user); err != nil {
 		return sandbox.Identity{}, err
@@ -280,10 +278,9 @@ func checkUser(user string) error {
 	return nil
 }
 
-// userTenant is the Tenant of a user that somebody vouches for. It never gives
-// two users one Tenant: a slash is only where one vouches for the next, and a
-// name that is too long for a TenantID is replaced by its hash under a prefix
-// that no other has.
+// userTenant is the Tenant of a user that the owner of prefix vouches for. Two users
+// never share a Tenant: a slash only separates the two names, and an ID that is too
+// long is replaced by its hash under a prefix that no other ID has.
 func userTenant(prefix, user string) sandbox.TenantID {
 	id := prefix + strings.NewReplacer("%", "%25", "/", "%2F").Replace(user)
 	if len(id) <= 128 {

@@ -21,12 +21,13 @@ import (
 	internalrpc "github.com/cloud-sandbox/cloud-sandbox/internal/rpc"
 )
 
-// inBase64 bounds a message with 1 MiB of input, in base64 or escaped, and the rest.
+// inBase64 bounds a message with 1 MiB of input, in base64 or escaped, and its other
+// fields.
 const inBase64 = 2 * catalogue.JSON
 
-// procedures are the operations that calls of Connect and gRPC have, and the bound of
-// what a client sends in a call. A message is a body, also where REST takes none;
-// a stream has a bound for each message instead.
+// procedures map calls of Connect and gRPC to operations, and bound a call's request. A
+// message counts as a body, also where REST takes none. A stream is bounded per message
+// instead.
 var procedures = map[string]struct {
 	op      *catalogue.Operation
 	maxBody int64 // bytes
@@ -112,8 +113,8 @@ var procedures = map[string]struct {
 	volumev1connect.VolumeServiceDeleteProcedure: {catalogue.DeleteVolume, catalogue.JSON},
 }
 
-// callRoutes are the calls of Connect and gRPC. Each is a route as those of REST
-// are. It panics for a call without an operation: that is a mistake of the program.
+// callRoutes are the routes of Connect and gRPC calls, as routes are the REST ones. It
+// panics for a call without an operation: that is a bug.
 func (s *Server) callRoutes() []route {
 	var all []route
 	var names []string
@@ -137,7 +138,7 @@ func (s *Server) callRoutes() []route {
 	return all
 }
 
-// call has h answer.
+// call makes h a rest.Handler.
 func call(h http.Handler) rest.Handler {
 	return func(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 		if err := rpc.Serve(h, w, r, who); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// e2bRoutes are those of E2B's control API, at the paths that its clients know.
+// e2bRoutes are the routes of E2B's control API, at the paths that its clients know.
 // Only errors have a form of their own.
 func (s *Server) e2bRoutes() []route {
 	a := s.e2b
@@ -85,37 +85,37 @@ func (s *Server) e2bRoutes() []route {
 	}...)
 }
 
-// e2bRoots are the first parts of the paths of that API.
+// e2bRoots are the first segments of that API's paths.
 var e2bRoots = []string{
 	"sandboxes", "v2", "v3", "snapshots", "templates", "volumes", "volumecontent", "secrets", "teams", "api-keys", "access-tokens",
-	"nodes", "admin", // of which there is nothing here
-	"e2b", // which E2B does not have
+	"nodes", "admin", // not implemented here
+	"e2b", // not part of E2B's API
 }
 
-// isE2B reports whether a path is one that E2B's clients ask.
+// isE2B reports whether a path belongs to E2B's API.
 func isE2B(path string) bool {
 	root, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	return slices.Contains(e2bRoots, root)
 }
 
-// asksControl reports whether a request is for that API whatever its headers name:
-// some of E2B's Python SDKs before 2.30 name envd when they connect too, which has no
-// such paths and is asked with no key.
+// asksControl reports whether a request is for that API despite its headers: some of
+// E2B's Python SDKs before 2.30 send envd's headers with connect, too. envd has no such
+// paths and takes no key.
 func asksControl(r *http.Request) bool {
 	return isE2B(r.URL.Path) && r.Header.Get(keyHeader) != ""
 }
 
-// isVolumeContent reports whether a path is about files of Volumes, where errors
-// have yet another form.
+// isVolumeContent reports whether a path is for files of Volumes, whose errors have
+// another form again.
 func isVolumeContent(path string) bool { return strings.HasPrefix(path, "/volumecontent/") }
 
 // exposed are the headers of E2B's API that a page of another origin may read.
 const exposed = "X-Next-Token, X-Total-Running, Retry-After, RateLimit, RateLimit-Policy, " + telemetry.RequestHeader
 
-// openToPages lets pages of any origin use E2B's API, as its SDK in a browser
-// does: what speaks for somebody there is a key that the page itself knows, and
-// never something that the browser adds. It reports whether r is a preflight,
-// which it has answered. Our own API stays closed to pages.
+// openToPages lets pages of any origin use E2B's API, as its SDK in a browser does: the
+// page itself sends the key, and the browser adds no credential. It reports whether r
+// is a preflight, which it has answered. Our own API stays closed to pages of other
+// origins.
 func openToPages(w http.ResponseWriter, r *http.Request) bool {
 	if traffic.IsOurPreflight(r) {
 		traffic.AllowOrigins(w, r)
@@ -134,8 +134,8 @@ func openToPages(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-// oneCredential is r as identify wants it: E2B's clients that know a token beside
-// the key send both, and mean the key.
+// oneCredential returns r with one credential: E2B's clients that have a token beside
+// the key send both, and the key is the one to use.
 func oneCredential(r *http.Request) *http.Request {
 	if !isE2B(r.URL.Path) || len(r.Header.Values(keyHeader)) != 1 || r.Header.Get("Authorization") == "" {
 		return r

@@ -14,25 +14,25 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/linger"
 )
 
-// writer remembers the status and gives each write its own deadline: a stream
-// may last for hours, but a client that takes nothing is let go.
+// writer remembers the status and gives each write its own deadline: a stream may last
+// for hours, but a client that stops reading is disconnected.
 //
-// What must stand in the audit log stands there before the first byte of the
-// answer goes out. When it cannot be written, nothing goes out.
+// The audit entry is written before the first byte of the answer. When it cannot be
+// written, no answer is sent.
 type writer struct {
 	http.ResponseWriter
 	flow       *http.ResponseController
 	audit      *auditing // nil: nothing is recorded
-	body       *body     // of the request; nil: there is none, or nobody looked at it
-	failure    error     // that the answer is about; nil: none
+	body       *body     // of the request; nil: it has none, or nothing looked at it
+	failure    error     // the error that the answer reports; nil: none
 	unrecorded error     // the entry could not be written
 	status     int       // 0: nothing has been written
 	sent       int64     // bytes of the answer's body
-	gone       bool      // a write or flush failed: nobody takes it
+	gone       bool      // a write or flush failed: the client is gone
 }
 
 // begin begins an answer with a status, unless it has begun. It reports whether
-// anything may go out.
+// anything may be sent.
 func (w *writer) begin(code int) bool {
 	if w.audit != nil && w.status == 0 && w.unrecorded == nil {
 		w.unrecorded = w.audit.record(code, w.failure)
@@ -46,7 +46,7 @@ func (w *writer) begin(code int) bool {
 	return true
 }
 
-// Fails tells, before the answer begins, which failure it is about.
+// Fails sets, before the answer begins, the error that it reports.
 func (w *writer) Fails(err error) { w.failure = err }
 
 func (w *writer) WriteHeader(code int) {
@@ -59,8 +59,8 @@ func (w *writer) Write(p []byte) (int, error) {
 	if !w.begin(http.StatusOK) {
 		return 0, w.unrecorded
 	}
-	// In pieces, each with its time: who reads slowly is served, and who does not read
-	// is let go.
+	// Each piece has its own deadline: a slow reader is served, and a client that stops
+	// reading is disconnected.
 	written := 0
 	for {
 		piece := p[written:min(len(p), written+maxPiece)]
@@ -74,7 +74,7 @@ func (w *writer) Write(p []byte) (int, error) {
 	}
 }
 
-// FlushError sends what has been written so far.
+// FlushError sends all that has been written so far.
 func (w *writer) FlushError() error {
 	if !w.begin(http.StatusOK) {
 		return w.unrecorded
@@ -87,15 +87,14 @@ func (w *writer) FlushError() error {
 	return err
 }
 
-// send has an answer that is whole leave at once, which it would do by itself when
-// the handler returns.
+// send flushes a complete answer at once, instead of when the handler returns.
 func (w *writer) send() {
 	if w.status != 0 && !w.gone && w.Header().Get("Content-Length") == strconv.FormatInt(w.sent, 10) {
-		_ = w.FlushError() // a client that is gone hears nothing
+		_ = w.FlushError() // the error is of a client that is gone
 	}
 }
 
-// Hijack gives the connection to a handler whose answer goes on without HTTP.
+// Hijack hands the connection to a handler that continues without HTTP.
 func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if w.unrecorded != nil {
 		return nil, nil, w.unrecorded
@@ -103,24 +102,24 @@ func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return w.flow.Hijack()
 }
 
-// closeUnread lets a client read the answer to a request whose body was not read
-// to its end, where the server of net/http would not wait for that.
+// closeUnread lets a client read the answer to a request whose body was not read to its
+// end, in the cases in which net/http's server would close the connection too early.
 func (w *writer) closeUnread(r *http.Request) {
 	if b := w.body; b != nil && !b.ended && r.ProtoMajor == 1 && (b.cut || expects(r)) {
 		linger.Close(w.ResponseWriter)
 	}
 }
 
-// expects reports whether a client asks first whether to send its body. The server
-// of net/http then closes the connection as soon as it has answered, but not all
-// of them wait.
+// expects reports whether a client asks first whether to send its body. net/http's
+// server then closes the connection as soon as it has answered, but not every such
+// client waits before it sends.
 func expects(r *http.Request) bool { return r.Header.Get("Expect") != "" }
 
 // Unwrap lets http.ResponseController find the deadlines.
 func (w *writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// body is a request's body with a bound on its size and on the patience with
-// its sender. Time that the reader spends elsewhere does not count.
+// body is a request's body with a bound on its size and on the time that its sender
+// takes. Time that the reader spends elsewhere does not count.
 type body struct {
 	io.ReadCloser
 	w      *writer
@@ -128,11 +127,11 @@ type body struct {
 	read   int64
 	waited time.Duration
 	ended  bool // it was read to its end, or failed
-	cut    bool // a read of it ran out of time
+	cut    bool // a read timed out
 }
 
-// newBody bounds the body of r. It returns TooLarge when the client says
-// beforehand that it sends more.
+// newBody bounds the body of r. It returns TooLarge when the Content-Length exceeds the
+// bound.
 func newBody(w *writer, r *http.Request, max int64) (io.ReadCloser, error) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return http.NoBody, nil
@@ -142,7 +141,7 @@ func newBody(w *writer, r *http.Request, max int64) (io.ReadCloser, error) {
 		return nil, b.tooLarge()
 	}
 	w.body = b
-	// For what the handler leaves unread: the server reads it afterwards.
+	// For the part that the handler leaves unread: the server reads it afterwards.
 	_ = w.flow.SetReadDeadline(time.Now().Add(stalledTime)) // not all writers can
 	return b, nil
 }
@@ -155,14 +154,14 @@ func (b *body) tooLarge() error {
 	return sandbox.Errorf(sandbox.TooLarge, "the body has more than %d bytes", b.max)
 }
 
-// Read fails with TooLarge beyond the bound and with Invalid when the sender is
-// too slow.
+// Read fails with TooLarge beyond the bound and with Invalid when the sender is too
+// slow.
 func (b *body) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
 	if b.max >= 0 && int64(len(p)) > b.max-b.read+1 {
-		p = p[:b.max-b.read+1] // one more than allowed tells that there is more
+		p = p[:b.max-b.read+1] // one more byte than allowed shows that there is more
 	}
 	start := time.Now()
 	patience := stalledTime + time.Duration(b.read/minRate)*time.Second - b.waited
@@ -179,7 +178,7 @@ func (b *body) Read(p []byte) (int, error) {
 		return n, sandbox.Errorf(sandbox.Invalid, "the body came too slowly").WithCause(err)
 	case err != nil && !b.ended:
 		b.ended = true
-		// From here on the server watches the connection, without haste.
+		// From here on the server watches the connection, without a deadline.
 		_ = b.w.flow.SetReadDeadline(time.Time{}) // not all writers can
 	}
 	return n, err

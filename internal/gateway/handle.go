@@ -22,9 +22,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// handle makes a route an http.Handler: it checks who asks, bounds the body,
-// turns an error or a panic into an answer, and writes the request's one log
-// line.
+// handle makes a route an http.Handler: it authenticates, bounds the body, turns an
+// error or a panic into an answer, and writes the request's one log line.
 func (s *Server) handle(rt route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
@@ -53,13 +52,12 @@ func (s *Server) handle(rt route) http.Handler {
 			out.send()
 		}
 		if broken {
-			panic(http.ErrAbortHandler) // the only way to tell that what was sent is not all
+			panic(http.ErrAbortHandler) // the only way to signal an incomplete answer
 		}
 	})
 }
 
-// answer runs the handler of a route for whoever may use it. A panic becomes an
-// error.
+// answer authenticates and runs the handler of a route. A panic becomes an error.
 func (s *Server) answer(rt route, w *writer, r *http.Request) (who sandbox.Identity, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -97,15 +95,15 @@ func (s *Server) answer(rt route, w *writer, r *http.Request) (who sandbox.Ident
 	return who, err
 }
 
-// keepOut refuses a request of a Tenant or User that may do nothing.
+// keepOut refuses a request of a suspended Tenant or User.
 func (s *Server) keepOut(rt route, w *writer, r *http.Request, who sandbox.Identity, err error) {
 	s.refuseBody(w, r)
-	w.audit.pass() // the log of who is suspended says that once
+	w.audit.pass() // the suspension itself is in the log
 	s.refuseSuspended(rt, r, who, err)
 }
 
-// authenticate returns whom a request speaks for, of a route that asks for that or
-// takes a Key, and the request as the handler knows it.
+// authenticate returns the Identity of a request, if its route needs one or takes a
+// Key, and the request that the handler gets.
 func (s *Server) authenticate(rt route, w *writer, r *http.Request) (who sandbox.Identity, _ *http.Request, err error) {
 	switch {
 	case byURL(rt, r):
@@ -126,7 +124,8 @@ func (s *Server) authenticate(rt route, w *writer, r *http.Request) (who sandbox
 	return who, r, nil
 }
 
-// allow runs the handler of a route for who asks, if they may and it can be.
+// allow runs the handler of a route if the caller has its scope and the request is
+// admitted.
 func (s *Server) allow(rt route, w *writer, r *http.Request, who sandbox.Identity) error {
 	if scope := rt.op.Scope; !rt.op.Anyone && !who.May(scope) {
 		s.refuseBody(w, r)
@@ -151,18 +150,18 @@ func (s *Server) allow(rt route, w *writer, r *http.Request, who sandbox.Identit
 	return s.once(rt, w, &bounded, who)
 }
 
-// refuseSuspended counts a request of a Tenant or User that may do nothing.
+// refuseSuspended counts a request of a suspended Tenant or User.
 func (s *Server) refuseSuspended(rt route, r *http.Request, who sandbox.Identity, err error) {
-	if errors.Is(err, sandbox.Denied) { // or the Store does not say
+	if errors.Is(err, sandbox.Denied) { // otherwise the Store failed
 		s.refused(rt, r, who, refusedSuspended)
 	}
 }
 
-// refuseAnonymous counts a request of nobody who was recognized.
+// refuseAnonymous counts a request whose caller was not recognized.
 func (s *Server) refuseAnonymous(rt route, w *writer, r *http.Request, err error) {
 	switch {
 	case !errors.Is(err, sandbox.Anonymous): // the keys could not be read
-	case errors.Is(err, sandbox.Exhausted): // tried too often, which was told of before
+	case errors.Is(err, sandbox.Exhausted): // too many attempts; the earlier ones sent an event
 	case w.audit.credential:
 		s.refused(rt, r, sandbox.Identity{}, refusedCredential)
 	default:
@@ -170,21 +169,21 @@ func (s *Server) refuseAnonymous(rt route, w *writer, r *http.Request, err error
 	}
 }
 
-// refused counts a request that was refused for who asks, and tells of it.
+// refused counts a request that was refused because of its caller, and sends an event.
 func (s *Server) refused(rt route, r *http.Request, who sandbox.Identity, reason string) {
 	s.metrics.refuse(reason)
 	s.event(rt, r, sandbox.EventAuthFailed, who, reason)
 }
 
-// event tells of something that a request came to.
+// event sends an event about a request.
 func (s *Server) event(rt route, r *http.Request, kind sandbox.EventKind, who sandbox.Identity, reason string) {
 	s.Event(sandbox.Event{
 		Kind: kind, Tenant: who.Tenant, User: sandbox.AuditText(who.User), Key: who.Key, Remote: remoteOf(r), Operation: rt.name(), Reason: reason,
 	})
 }
 
-// admit lets a request in that is within its limits, and that can be recorded
-// if it must be. One that is kept out is not recorded: nothing happens.
+// admit checks a request's rate limit and, if it changes anything, that the audit log
+// can be written. A request that is not admitted is not recorded: nothing happens.
 func (s *Server) admit(rt route, w *writer, r *http.Request, who sandbox.Identity) error {
 	err := s.limit(rt, w, r, who)
 	if err != nil {
@@ -199,7 +198,7 @@ func (s *Server) admit(rt route, w *writer, r *http.Request, who sandbox.Identit
 	return err
 }
 
-// refuseBody keeps a body that nobody reads from holding the connection.
+// refuseBody keeps an unread body from holding the connection.
 func (s *Server) refuseBody(w *writer, r *http.Request) {
 	if r.Body != nil && r.Body != http.NoBody && r.ProtoMajor < 2 { // later ones share the connection
 		w.Header().Set("Connection", "close")
@@ -210,8 +209,8 @@ func (s *Server) refuseBody(w *writer, r *http.Request) {
 	}
 }
 
-// conclude tells the client of err, unless it is gone or has been told. It
-// reports whether an answer that was begun breaks off.
+// conclude answers with err, unless the client is gone or has been answered. It reports
+// whether an answer that has begun is cut short.
 func (s *Server) conclude(rt route, w *writer, r *http.Request, err error) (broken bool) {
 	if err == nil {
 		if w.status == 0 {
@@ -235,12 +234,12 @@ func (s *Server) conclude(rt route, w *writer, r *http.Request, err error) (brok
 	err = causeOf(r, err)
 	f := status.Of(err)
 	if rt.door == connectDoor {
-		_ = rpc.Fail(w, r, err) // a client that is gone hears nothing
+		_ = rpc.Fail(w, r, err) // the error is of a client that is gone
 		w.status = f.Status     // for the log: the answer itself is 200 in gRPC
 		return false
 	}
 	for _, name := range []string{"Content-Length", "Content-Disposition", "Content-Range", "Accept-Ranges", "Last-Modified"} {
-		w.Header().Del(name) // of an answer that was not begun
+		w.Header().Del(name) // set for an answer that did not begin
 	}
 	switch {
 	case isVolumeContent(r.URL.Path):
@@ -253,11 +252,11 @@ func (s *Server) conclude(rt route, w *writer, r *http.Request, err error) (brok
 	if f.RetryAfterSeconds > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(f.RetryAfterSeconds))
 	}
-	_ = rest.Reply(w, f.Status, v1.FailureBody{Error: f}) // a client that is gone hears nothing
+	_ = rest.Reply(w, f.Status, v1.FailureBody{Error: f}) // the error is of a client that is gone
 	return false
 }
 
-// causeOf is err, or why the server ended the request if that is what err says.
+// causeOf is err, or for a cancellation the reason why the server ended the request.
 func causeOf(r *http.Request, err error) error {
 	if cause := context.Cause(r.Context()); errors.Is(err, context.Canceled) && cause != nil {
 		return cause
@@ -306,7 +305,7 @@ func truncate(s string, max int) string {
 	return s
 }
 
-// requestID is the client's own, when it is harmless in a log, or a new one.
+// requestID is the client's own ID if it is safe in a log, or a new one.
 func requestID(r *http.Request) string {
 	if id := r.Header.Get(telemetry.RequestHeader); telemetry.ValidRequest(id) {
 		return id

@@ -15,8 +15,8 @@ func byURL(rt route, r *http.Request) bool {
 	return rt.op.SignedURL && rt.door != connectDoor && signing.IsSigned(r.URL)
 }
 
-// openURL returns whom a signed URL speaks for, and the request as the handler
-// knows it: without the signature. A token beside it is not looked at.
+// openURL returns the Identity of a signed URL, and the request that the handler gets:
+// without the signature. A token beside the signature is ignored.
 func (s *Server) openURL(r *http.Request) (sandbox.Identity, *http.Request, error) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -26,7 +26,7 @@ func (s *Server) openURL(r *http.Request) (sandbox.Identity, *http.Request, erro
 	if err != nil {
 		return sandbox.Identity{}, r, err
 	}
-	hash := r.PathValue("hash") // of an upload; empty: it is about a file in a Sandbox, which is signed by its ID
+	hash := r.PathValue("hash") // of an upload; empty: the URL is for a file in a Sandbox and signed with the Sandbox's ID
 	if hash != "" && g != e2b.UploadGrant(hash, g.Expires) || hash == "" && !sandbox.ValidSandboxID(g.SandboxID) {
 		return sandbox.Identity{}, r, sandbox.Errorf(sandbox.Denied, "this signed URL is for something else")
 	}

@@ -18,12 +18,12 @@ import (
 
 const (
 	mcpPath = "/mcp"
-	// resourcePath is where clients of OAuth look for who gives them a token (RFC 9728),
-	// followed by the path of what they want to reach.
+	// resourcePath is where OAuth clients look up the authorization server of a
+	// resource (RFC 9728); the resource's path follows.
 	resourcePath = "/.well-known/oauth-protected-resource"
 )
 
-// challenge is what a request without a valid credential is told to send.
+// challenge is the WWW-Authenticate header for a request without a valid credential.
 func challenge(r *http.Request) string {
 	const realm = `Bearer realm="cloud-sandbox"`
 	if r.URL.Path != mcpPath {
@@ -47,16 +47,16 @@ func (s *Server) describeResource(w http.ResponseWriter, r *http.Request, _ sand
 	return rest.Reply(w, http.StatusOK, reply)
 }
 
-// inProcess carries requests of MCP's tools to the Server without a connection. They
-// have the credential and the address of the client whose call they are made for, so
-// they are checked, limited, recorded and answered as that client's own.
+// inProcess sends requests of MCP's tools to the Server without a connection. They
+// carry the credential and the address of the MCP client, so they are checked, limited,
+// recorded and answered as that client's own.
 type inProcess struct{ server *Server }
 
-// RoundTrip returns when the answer has begun. Its body is passed on as it comes.
+// RoundTrip returns when the answer has begun. The answer's body is streamed.
 func (p inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
 	client := mcp.Caller(r.Context())
 	if client == nil {
-		return nil, errors.New("a request of MCP without its client") // a mistake of the program
+		return nil, errors.New("a request of MCP without its client") // a bug
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
 	asked := r.Clone(ctx)
@@ -79,7 +79,7 @@ func (p inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
 	go func() {
 		defer asked.Body.Close()
 		defer func() {
-			if recover() != nil { // which says that what was sent is not all
+			if recover() != nil { // which signals an incomplete answer
 				reply.begin(0)
 				to.CloseWithError(io.ErrUnexpectedEOF)
 				return
@@ -97,7 +97,7 @@ func (p inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
 	body := &replyBody{from, from, cancel}
 	length := int64(-1)
 	if n, err := strconv.ParseInt(reply.sent.Get("Content-Length"), 10, 64); err == nil {
-		// What the server does after the answer does not delay who reads it.
+		// The server's work after the answer does not delay the reader.
 		body.Reader, length = io.LimitReader(from, n), n
 	}
 	return &http.Response{
@@ -106,14 +106,14 @@ func (p inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// reply is an answer on its way to who asked.
+// reply is the answer to a request in progress.
 type reply struct {
 	header http.Header
 	body   *io.PipeWriter
 
 	once   sync.Once
-	begun  chan struct{} // closed when status and sent are there
-	status int           // 0: it broke off before it began
+	begun  chan struct{} // closed when status and sent are set
+	status int           // 0: it was cut short before it began
 	sent   http.Header
 }
 
@@ -138,7 +138,8 @@ func (r *reply) Write(p []byte) (int, error) {
 	return r.body.Write(p)
 }
 
-// replyBody is the body of an answer. Who closes it has gone away, for the server.
+// replyBody is the body of an answer. To the server, closing it means that the client
+// is gone.
 type replyBody struct {
 	io.Reader
 	pipe   *io.PipeReader

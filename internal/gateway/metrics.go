@@ -9,7 +9,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
-// metrics counts what passes the gateway.
+// metrics counts the gateway's requests and executions.
 type metrics struct {
 	requests   *prometheus.HistogramVec
 	executions *prometheus.HistogramVec
@@ -18,14 +18,14 @@ type metrics struct {
 	unrecorded prometheus.Counter
 }
 
-// Why requests are refused before anything is done for them.
+// The reasons for refusing a request before anything is done for it.
 const (
-	refusedCredential = "credential" // it is not valid
-	refusedNobody     = "anonymous"  // none was sent
-	refusedScope      = "scope"      // who asks may not
-	refusedURL        = "signed_url" // it is not valid, or no more
-	refusedRate       = "rate"       // too often
-	refusedSuspended  = "suspended"  // who asks, or their Tenant
+	refusedCredential = "credential" // the credential is not valid
+	refusedNobody     = "anonymous"  // no credential was sent
+	refusedScope      = "scope"      // the caller lacks the scope
+	refusedURL        = "signed_url" // the signature is not valid, or has expired
+	refusedRate       = "rate"       // over the rate limit
+	refusedSuspended  = "suspended"  // the caller or their Tenant
 )
 
 // newMetrics registers everything with reg.
@@ -66,7 +66,7 @@ func (m *metrics) refuse(reason string) { m.refused.WithLabelValues(reason).Inc(
 func (m *metrics) request(rt route, status int, took time.Duration) {
 	method := rt.method
 	if method == "" {
-		method = "other" // what a client makes up must not become a label
+		method = "other" // a made-up method must not become a label
 	}
 	m.requests.WithLabelValues(method, rt.path, strconv.Itoa(status)).Observe(took.Seconds())
 }

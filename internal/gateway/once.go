@@ -22,28 +22,27 @@ import (
 )
 
 const (
-	// onceLife is how long the answer to a request with an Idempotency-Key is
-	// given again.
+	// onceLife is how long the stored answer to a request with an Idempotency-Key is
+	// replayed.
 	onceLife = 24 * time.Hour
-	// onceSweep is how often old ones are removed.
+	// onceSweep is the interval of removing old answers.
 	onceSweep  = time.Hour
 	idempotent = rpc.IdempotencyKey
-	maxAnswer  = 64 << 10 // bytes of an answer that is kept
-	onceBody   = 16 << 20 // bytes of a request that is compared with its repeats
+	maxAnswer  = 64 << 10 // bytes of a stored answer
+	onceBody   = 16 << 20 // bytes of a request body, which is compared with its repeats
 )
 
 var idempotencyPattern = regexp.MustCompile(`^[\x21-\x7e]{1,255}$`)
 
-// holder is this process among those that share a Store.
+// holder identifies this process among those that share a Store.
 var holder = rand.Text()
 
-// once has a request that creates something take effect once for each
-// Idempotency-Key of its Tenant, within onceLife: the first one is carried out,
-// a repeat gets its answer. A request that fails is forgotten, so that a repeat
-// tries again. A repeat is carried out again for the same resource if nobody knows
-// whether the first request took effect, or if its answer is too large to store or
-// holds a credential. Requests without the header pass. Calls of Connect
-// have their answers as messages, and go through onceCall.
+// once makes a request idempotent within onceLife, for each Idempotency-Key of its
+// Tenant. The first request is carried out, and a repeat gets its answer. A failed
+// request is forgotten, so that a repeat tries again. A repeat is carried out again for
+// the same resource if it is unknown whether the first request took effect, or if its
+// answer is too large to store or holds a credential. Requests without the header pass.
+// Calls of Connect have messages as answers, and use onceCall.
 func (s *Server) once(rt route, w *writer, r *http.Request, who sandbox.Identity) error {
 	keys := r.Header.Values(idempotent)
 	if len(keys) == 0 || !rt.op.Once || rt.door == connectDoor {
@@ -82,8 +81,8 @@ func (s *Server) once(rt route, w *writer, r *http.Request, who sandbox.Identity
 }
 
 // onceCall is once for a call of Connect. It refuses streams of operations that take
-// effect once. For a unary call it fills repeated with the answer of an earlier
-// call, and reports true, or does the call, whose answer do returns.
+// effect once. For a unary call it either fills repeated with the answer of an earlier
+// call and returns true, or makes the call with do.
 func (s *Server) onceCall(ctx context.Context, c rpc.OnceCall, repeated proto.Message, do func(context.Context) (proto.Message, error)) (bool, error) {
 	op := procedures[c.Procedure].op
 	if !op.Once {
@@ -128,8 +127,9 @@ func checkOnceKeys(keys []string) error {
 	return nil
 }
 
-// beginOnce returns the record of the first request with a key. It reports true if
-// the caller is to carry that request out, and false if it has an answer.
+// beginOnce returns the idempotency record of the first request with a key. It returns
+// true if the caller must carry that request out, and false if the record has an
+// answer.
 func (s *Server) beginOnce(ctx context.Context, tenant sandbox.TenantID, key string, request sandbox.KeyHash) (first sandbox.Once, began bool, err error) {
 	mine := sandbox.Once{
 		Tenant: tenant, Key: key, Request: request, Resource: sandbox.NewSandboxID(),
@@ -147,8 +147,8 @@ func (s *Server) beginOnce(ctx context.Context, tenant sandbox.TenantID, key str
 	return first, false, nil
 }
 
-// requestHash is of what makes two requests the same: the texts that name the
-// operation, and the body.
+// requestHash identifies a request: it hashes the texts that name the operation, and
+// the body.
 func requestHash(body []byte, named ...string) sandbox.KeyHash {
 	h := sha256.New()
 	for _, part := range named {
@@ -159,7 +159,7 @@ func requestHash(body []byte, named ...string) sandbox.KeyHash {
 	return sandbox.KeyHash(h.Sum(nil))
 }
 
-// repeat answers a request whose first one had an answer.
+// repeat replays the answer of the first request.
 func repeat(w *writer, first sandbox.Once) error {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
@@ -173,7 +173,7 @@ func repeat(w *writer, first sandbox.Once) error {
 // errPanicked is the failure of a request whose handler panicked.
 var errPanicked = errors.New("the handler panicked")
 
-// outcome is how a request with an Idempotency-Key ended.
+// outcome is the result of a request with an Idempotency-Key.
 type outcome struct {
 	status  int
 	answer  []byte
@@ -185,9 +185,9 @@ func (o outcome) succeeded() bool {
 	return o.failure == nil && o.status >= 200 && o.status <= 299
 }
 
-// settle records the outcome of a request. A request that may have taken effect, and
-// whose answer is not stored, runs again for the same resource when it is repeated. The
-// client may be gone by now.
+// settle records the outcome of a request. A repeat of a request that may have taken
+// effect, and whose answer is not stored, runs again for the same resource. The client
+// may be gone by now.
 func (s *Server) settle(ctx context.Context, o sandbox.Once, end outcome) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
@@ -206,8 +206,7 @@ func (s *Server) settle(ctx context.Context, o sandbox.Once, end outcome) {
 	}
 }
 
-// unsure reports whether what a request asked for may be there, or still come,
-// although it failed.
+// unsure reports whether a failed request may have taken effect, or may still do so.
 func unsure(failure error) bool {
 	switch sandbox.CodeOf(failure) {
 	case sandbox.Internal, sandbox.Unavailable, sandbox.Timeout:
@@ -216,8 +215,8 @@ func unsure(failure error) bool {
 	return errors.Is(failure, rest.ErrUnderWay)
 }
 
-// withoutSecret takes the secret out of the answer to a Key's making or rotation: it is
-// shown once and kept nowhere. A repeat shows everything else.
+// withoutSecret removes the secret from the answer to a Key's creation or rotation: it
+// is shown once and never stored. A repeat shows everything else.
 func withoutSecret(answer []byte) []byte {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(answer, &fields) != nil {
@@ -231,8 +230,8 @@ func withoutSecret(answer []byte) []byte {
 	return append(out, '\n')
 }
 
-// withoutSecretField is withoutSecret for a message. A message without the field has
-// nothing to hide.
+// withoutSecretField is withoutSecret for a message. A message without the field stays
+// as it is.
 func withoutSecretField(answer proto.Message) proto.Message {
 	answer = proto.Clone(answer)
 	if field := answer.ProtoReflect().Descriptor().Fields().ByName("secret"); field != nil {
@@ -241,7 +240,7 @@ func withoutSecretField(answer proto.Message) proto.Message {
 	return answer
 }
 
-// keeping is a writer that keeps a copy of the body.
+// keeping is a writer that copies the body, until the copy exceeds maxAnswer.
 type keeping struct {
 	*writer
 	body bytes.Buffer

@@ -77,8 +77,8 @@ func pageHeaders(w http.ResponseWriter, policy string) {
 	w.Header().Set("Referrer-Policy", "no-referrer")
 }
 
-// docsPage answers GET /docs with the API's description for people. Its examples name
-// the server as the client reaches it.
+// docsPage answers GET /docs with the API's description for people. Its examples use
+// the server's address as the client reaches it.
 func (s *Server) docsPage(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {
 	page, err := api.DocsHTML()
 	if err != nil {
@@ -89,11 +89,11 @@ func (s *Server) docsPage(w http.ResponseWriter, r *http.Request, _ sandbox.Iden
 	return err
 }
 
-// hostPattern is what a Host can be without being markup or a shell's syntax.
+// hostPattern accepts a Host that contains neither markup nor shell syntax.
 var hostPattern = regexp.MustCompile(`^([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$`)
 
-// origin is the scheme and host by which the client of r reaches this server; that of
-// the examples when the client's Host is none.
+// origin is the scheme and host by which the client of r reaches this server, or the
+// examples' origin when the client's Host is not valid.
 func origin(r *http.Request) string {
 	if !hostPattern.MatchString(r.Host) {
 		return api.ExampleOrigin
@@ -101,7 +101,7 @@ func origin(r *http.Request) string {
 	return strings.TrimSuffix(rest.OwnURL(r, "/", nil), "/")
 }
 
-// openAPI answers GET /api/v1/openapi.yaml with the contract itself.
+// openAPI answers GET /api/v1/openapi.yaml with the OpenAPI document.
 func (s *Server) openAPI(w http.ResponseWriter, _ *http.Request, _ sandbox.Identity) error {
 	w.Header().Set("Content-Type", "application/yaml")
 	_, err := w.Write(api.OpenAPI)

@@ -22,8 +22,8 @@ func (p placed) Ensure(ctx context.Context, tenant sandbox.TenantID, req sandbox
 	return p.Lifecycle.Ensure(ctx, tenant, p.place(ctx, tenant, req))
 }
 
-// place is req with the user and the folder of its Template. A Template that cannot be
-// found is for the creation to tell.
+// place is req with the user and the folder of its Template. A Template that is not
+// found is left for the creation to report.
 func (p placed) place(ctx context.Context, tenant sandbox.TenantID, req sandbox.CreateRequest) sandbox.CreateRequest {
 	if req.Snapshot != "" || req.User != "" && req.Cwd != "" {
 		return req

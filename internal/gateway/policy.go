@@ -11,9 +11,9 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/ratelimit"
 )
 
-// limit counts a request against its caller's limit and says in the headers how
-// that stands: RateLimit-Policy and RateLimit of
-// draft-ietf-httpapi-ratelimit-headers-10. Beyond it the answer is Exhausted.
+// limit counts a request against its caller's rate limit and reports the limit's state
+// in the headers: RateLimit-Policy and RateLimit of
+// draft-ietf-httpapi-ratelimit-headers-10. A request over the limit is Exhausted.
 func (s *Server) limit(rt route, w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	class := rt.op.Class
 	if class == "" {
@@ -35,9 +35,9 @@ func (s *Server) limit(rt route, w http.ResponseWriter, r *http.Request, who san
 	return e
 }
 
-// recognize is identify, but an address that keeps sending credentials that are
-// not valid hears Exhausted instead. A valid one is let in whoever else is at its
-// address: behind a proxy that is everybody.
+// recognize is identify with a rate limit: an address that keeps sending invalid
+// credentials gets Exhausted. A valid credential is accepted regardless of others at
+// its address: behind a proxy all clients share one.
 func (s *Server) recognize(rt route, r *http.Request) (sandbox.Identity, error) {
 	who, err := s.identify(rt, r)
 	if !errors.Is(err, sandbox.Anonymous) {
@@ -53,8 +53,8 @@ func (s *Server) recognize(rt route, r *http.Request) (sandbox.Identity, error) 
 
 func wholeSeconds(d time.Duration) int { return int(math.Ceil(d.Seconds())) }
 
-// callerOf is whose limit a request counts against: the Key's, or the user's
-// within the Tenant, or for who is nobody yet the address's.
+// callerOf is the key of a request's rate limit: its Key, its user within the Tenant,
+// or without an Identity its address.
 func callerOf(r *http.Request, who sandbox.Identity) string {
 	switch {
 	case who.Key != "":

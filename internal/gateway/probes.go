@@ -13,7 +13,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// healthy is a v1.Health to the byte, which probes compare with.
+// healthy is a v1.Health byte for byte: probes compare it.
 const healthy = `{"service":"gateway","status":"ok"}`
 
 // health answers GET /health: this process serves.
@@ -24,8 +24,9 @@ func (s *Server) health(w http.ResponseWriter, _ *http.Request, _ sandbox.Identi
 	return err
 }
 
-// ready answers GET /ready: 200 when a Node can take Sandboxes, 503 when none
-// can, records cannot be written or this process is about to end, and why.
+// ready answers GET /ready: 200 when a Node can take Sandboxes. It answers 503, with
+// the reasons, when no Node can, records cannot be written or this process is shutting
+// down.
 func (s *Server) ready(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {
 	state := s.readiness(r.Context())
 	if !state.Ready {
@@ -70,7 +71,7 @@ func (s *Server) readiness(ctx context.Context) (state v1.Readiness) {
 // metricsPage answers GET /metrics.
 func (s *Server) metricsPage(w http.ResponseWriter, r *http.Request, _ sandbox.Identity) error {
 	promhttp.HandlerFor(s.Registry, promhttp.HandlerOpts{
-		ErrorHandling: promhttp.ContinueOnError, // a Node that is silent hides no other number
+		ErrorHandling: promhttp.ContinueOnError, // a Node that does not answer hides no other number
 	}).ServeHTTP(w, r)
 	return nil
 }

@@ -8,10 +8,9 @@ import (
 	"strings"
 )
 
-// fromClient is r with the address of its client in RemoteAddr: of a request that a
-// trusted proxy sent on, what the proxy says, and otherwise the peer's. What others
-// say of where a request comes from, and by which scheme, is not believed: their
-// X-Forwarded-Proto is removed from r.
+// fromClient is r with its client's address in RemoteAddr. For a request from a trusted
+// proxy that is the address which the proxy reports, and otherwise the peer's. An
+// untrusted peer's X-Forwarded-Proto is removed from r.
 func (s *Server) fromClient(r *http.Request) *http.Request {
 	peer, ok := hostAddr(r.RemoteAddr)
 	if !ok || !s.trusts(peer) {
@@ -27,14 +26,14 @@ func (s *Server) fromClient(r *http.Request) *http.Request {
 	return told
 }
 
-// trusts reports whether a proxy at an address is believed.
+// trusts reports whether an address is of a trusted proxy.
 func (s *Server) trusts(a netip.Addr) bool {
 	return slices.ContainsFunc(s.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// clientBehind is who sent a request to the first of the trusted proxies that it
-// came through, the last of which is peer. A proxy may write one of the two headers
-// and pass the other on as a client sent it: where they differ none is believed.
+// clientBehind is the address of the client of the first trusted proxy that a request
+// came through; peer is the last one. A proxy may write one of the two headers and pass
+// the other on from a client: when they differ, neither is trusted.
 func (s *Server) clientBehind(peer netip.Addr, h http.Header) netip.Addr {
 	hops, ours := h.Values("X-Forwarded-For"), h.Values("Forwarded")
 	switch {
@@ -49,9 +48,9 @@ func (s *Server) clientBehind(peer netip.Addr, h http.Header) netip.Addr {
 	return peer
 }
 
-// walk goes through a list of hops from the right, where the proxies next to us
-// add theirs, as far as it is trusted. What does not parse ends it: the address is
-// then that of the proxy which wrote it.
+// walk follows a list of hops from the right, where the nearest proxies add theirs, up
+// to the first untrusted address. A hop that does not parse ends the walk with the
+// address of the proxy that wrote it.
 func (s *Server) walk(at netip.Addr, values []string, parse func(string) (netip.Addr, bool)) netip.Addr {
 	hops := strings.Split(strings.Join(values, ","), ",")
 	for _, hop := range slices.Backward(hops) {
@@ -74,9 +73,9 @@ func plainHop(hop string) (netip.Addr, bool) {
 	return hostAddr(hop)
 }
 
-// forwardedHop is an element of Forwarded (RFC 7239), of which only "for" counts.
-// A quoted comma or semicolon is in no address, so it is split there too and not
-// believed.
+// forwardedHop is an element of Forwarded (RFC 7239), of which only "for" counts. No
+// address has a quoted comma or semicolon, so splitting there is safe: the parts do not
+// parse.
 func forwardedHop(hop string) (netip.Addr, bool) {
 	var found netip.Addr
 	for pair := range strings.SplitSeq(hop, ";") {
@@ -103,8 +102,8 @@ func hostAddr(hostport string) (netip.Addr, bool) {
 	return a.Unmap().WithZone(""), err == nil
 }
 
-// addressOf is what an address is limited as: itself, or of IPv6 the /64 that one
-// subscriber has all addresses of.
+// addressOf is the key of an address's rate limit: the address itself, or for IPv6 its
+// /64, which belongs to one subscriber.
 func addressOf(r *http.Request) string {
 	a, ok := hostAddr(r.RemoteAddr)
 	if !ok {

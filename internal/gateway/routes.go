@@ -8,7 +8,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 )
 
-// A binding gives an operation of the catalogue a URL and a handler.
+// A binding maps a URL to an operation of the catalogue and its handler.
 type binding struct {
 	method, path string
 	op           *catalogue.Operation
@@ -19,11 +19,11 @@ type binding struct {
 type route struct {
 	binding
 	door    door
-	maxBody int64 // bytes; as catalogue.Operation has it
+	maxBody int64 // bytes; as in catalogue.Operation
 }
 
-// door is an API. Doors differ in the form of their errors and in the names that
-// operations have in the audit log.
+// door is an API surface. The surfaces differ in the form of their errors and in the
+// names of operations in the audit log.
 type door int
 
 const (
@@ -32,7 +32,7 @@ const (
 	e2bDoor
 )
 
-// through are the routes of bindings, with the bounds of their operations.
+// through returns the routes of bindings, with the body bounds of their operations.
 func (d door) through(bindings ...binding) []route {
 	all := make([]route, len(bindings))
 	for i, b := range bindings {
@@ -53,7 +53,7 @@ func (rt route) name() string {
 	return rt.op.Name
 }
 
-// routes is every URL of our own API.
+// routes are the URLs of our own API.
 func (s *Server) routes() []route {
 	a := s.api
 	return restDoor.through(slices.Concat(
@@ -62,7 +62,7 @@ func (s *Server) routes() []route {
 	)...)
 }
 
-// ownRoutes is what the gateway itself answers.
+// ownRoutes are the gateway's own pages and probes.
 func (s *Server) ownRoutes() []binding {
 	return []binding{
 		{"GET", "/health", catalogue.Health, s.health},
@@ -80,8 +80,8 @@ func (s *Server) ownRoutes() []binding {
 	}
 }
 
-// accountRoutes is what a Tenant has: a quota, usage, users, keys, secrets, volumes and an
-// audit log; and what operators see.
+// accountRoutes are a Tenant's quota, usage, users, keys, secrets, volumes and audit
+// log, and the operators' routes.
 func accountRoutes(a *rest.API) []binding {
 	return []binding{
 		{"GET", "/api/v1/quota", catalogue.ReadQuota, a.ReadQuota},
@@ -122,7 +122,7 @@ func accountRoutes(a *rest.API) []binding {
 	}
 }
 
-// sessionRoutes is Sessions, and the pool in front of them.
+// sessionRoutes are Sessions, and the pool in front of them.
 func sessionRoutes(a *rest.API) []binding {
 	return []binding{
 		{"POST", "/api/v1/sandbox/acquire", catalogue.AcquireSandbox, a.Acquire},
@@ -144,7 +144,7 @@ func sessionRoutes(a *rest.API) []binding {
 	}
 }
 
-// snapshotRoutes is how Sessions are saved and come back.
+// snapshotRoutes save and restore Sessions.
 func snapshotRoutes(a *rest.API) []binding {
 	return []binding{
 		{"POST", "/api/v1/sessions/{id}/pause", catalogue.PauseSession, a.PauseSession},
@@ -161,7 +161,7 @@ func snapshotRoutes(a *rest.API) []binding {
 	}
 }
 
-// runRoutes is what runs in a Session.
+// runRoutes run code and processes in a Session.
 func runRoutes(a *rest.API) []binding {
 	return []binding{
 		{"POST", "/api/v1/execute", catalogue.Execute, a.Execute},
@@ -184,7 +184,7 @@ func runRoutes(a *rest.API) []binding {
 	}
 }
 
-// fileRoutes is the files in a Session.
+// fileRoutes are the files in a Session.
 func fileRoutes(a *rest.API) []binding {
 	return []binding{
 		{"GET", "/api/v1/files", catalogue.ReadFile, a.ReadFile},
@@ -209,7 +209,7 @@ func fileRoutes(a *rest.API) []binding {
 	}
 }
 
-// gitRoutes is the git repositories in a Session.
+// gitRoutes are the git repositories in a Session.
 func gitRoutes(a *rest.API) []binding {
 	return []binding{
 		{"POST", "/api/v1/git/clone", catalogue.GitClone, a.GitClone},
@@ -223,7 +223,7 @@ func gitRoutes(a *rest.API) []binding {
 	}
 }
 
-// templateRoutes is Templates and how they are built.
+// templateRoutes are Templates and their builds.
 func templateRoutes(a *rest.API) []binding {
 	return []binding{
 		{"GET", "/api/v1/templates", catalogue.ListTemplates, a.ListTemplates},

@@ -1,6 +1,5 @@
-// Package gateway is the door for clients: it says who asks, whether they may,
-// and what they are told. What is asked for happens behind the ports of the
-// root package.
+// Package gateway is the front end for clients: it authenticates and authorizes them,
+// and answers. The work itself is behind the ports of the root package.
 package gateway
 
 import (
@@ -52,15 +51,16 @@ const (
 )
 
 const (
-	// spooled bounds what executions have printed and nobody has read yet, in bytes on
-	// disk. A Tenant gets a quarter.
+	// spooled bounds the output of executions that clients have not read yet, in bytes
+	// on disk. A Tenant gets a quarter.
 	spooled = 2 << 30
-	// messageMemory bounds the memory of large messages that must be held whole. A
-	// Tenant gets a half.
+	// messageMemory bounds the memory of large messages that must be held whole, in
+	// bytes. A Tenant gets a half.
 	messageMemory = 512 << 20
 )
 
-// Config is what a Server is made of. What says nothing else is required.
+// Config holds the dependencies and settings of a Server. A field whose comment does
+// not say otherwise is required.
 type Config struct {
 	// The ports of the session manager.
 	Sandboxes     sandbox.SandboxReader
@@ -86,72 +86,73 @@ type Config struct {
 	Secrets   *secrets.Service
 	Tenants   *tenants.Service
 	Users     *users.Service
-	// Issuers are the identity providers whose tokens are taken; nil: none.
+	// Issuers are the accepted identity providers; nil: none.
 	Issuers *oidc.Issuers
-	// Store keeps requests that must take effect once.
+	// Store keeps the idempotency records.
 	Store sandbox.OnceStore
-	// CheckWrite returns why the records cannot be written now; nil: they always can.
+	// CheckWrite returns an error while records cannot be written; nil: they always
+	// can.
 	CheckWrite func(context.Context) error
-	// Audit keeps who did what.
+	// Audit keeps the audit log.
 	Audit sandbox.AuditStore
-	// AuditLife is how long it is kept; zero: for ever.
+	// AuditLife is how long entries are kept; zero: for ever.
 	AuditLife time.Duration
-	// Quotas tells Tenants what they may have and use.
+	// Quotas has the limits and use of Tenants.
 	Quotas sandbox.QuotaStore
-	// Usage tells what was used, Prices what that costs.
+	// Usage has the resource use, and Prices its cost.
 	Usage  sandbox.UsageStore
 	Prices sandbox.Prices
-	// SigningKeys keeps what signs URLs of files.
+	// SigningKeys keeps the keys that sign URLs of files.
 	SigningKeys sandbox.SigningKeyStore
-	// Records finds a Sandbox for who knows its ID and asks for a port of it.
+	// Records finds a Sandbox by its ID, for a request to one of its ports.
 	Records interface {
 		SandboxByID(ctx context.Context, id string) (sandbox.Sandbox, error)
 	}
-	// Forward reaches ports that only a Sandbox's loopback has; see traffic.Config.
+	// Forward reaches ports that listen only on a Sandbox's loopback; see
+	// traffic.Config.
 	Forward func(ctx context.Context, conn net.Conn, port uint16) (net.Conn, error)
-	// AccessToken is what the E2B services inside a Sandbox ask for.
+	// AccessToken returns the token for the E2B services inside a Sandbox.
 	AccessToken func(id string) string
-	// TrafficToken is what opens the private ports of a Sandbox.
+	// TrafficToken returns the token for the private ports of a Sandbox.
 	TrafficToken func(id string) string
-	// TLS is for clients that speak it, on the same port; nil: none may.
+	// TLS serves TLS on the same port beside plain HTTP; nil: no TLS.
 	TLS *tls.Config
-	// DevAuthority is the certificate, in PEM, of the authority of dev mode, if TLS has
-	// that.
+	// DevAuthority is the certificate, in PEM, of dev mode's authority, if TLS uses
+	// one.
 	DevAuthority string
-	// Domain is where Sandboxes are reached, as PORT-ID.Domain; empty: below the name
-	// that clients reach this server by. It may have a port.
+	// Domain is the domain of Sandboxes, as PORT-ID.Domain; empty: the name by which
+	// clients reach this server. It may have a port.
 	Domain string
-	// E2BTemplates says which Template is meant by a name that E2B's clients know
-	// and that none has.
+	// E2BTemplates maps names that E2B's clients know, and that no Template has, to
+	// Templates.
 	E2BTemplates map[string]string
-	// InexactImages lets what differs in distribution or version stand in for an image
-	// whose registry does not answer.
+	// InexactImages allows an image of another distribution or version as a replacement
+	// for an image whose registry does not answer.
 	InexactImages bool
-	// E2BSecure has Sandboxes that E2B's clients create ask for a token, also where a
-	// client wants none.
+	// E2BSecure makes Sandboxes of E2B's clients require an access token, even if the
+	// client asks for none.
 	E2BSecure bool
-	// Uploads is a folder for files that Templates are built with; empty: none are
-	// taken.
+	// Uploads is a folder for the files of Template builds; empty: uploads are refused.
 	Uploads string
-	// Spool is a folder for what executions print until their clients have read it;
-	// empty: the system's for temporary files.
+	// Spool is a folder for the output of executions until their clients have read it;
+	// empty: the system's temporary folder.
 	Spool string
-	// Builds is a folder that they are known from after a restart; empty: they are
-	// forgotten.
+	// Builds is a folder that keeps builds over a restart; empty: they are forgotten.
 	Builds string
-	// TrustedProxies are the addresses of proxies that are believed where a request
-	// comes from; none: the peer of its connection sent it.
+	// TrustedProxies are the addresses of proxies whose forwarding headers are trusted;
+	// none: the client is the peer of its connection.
 	TrustedProxies []netip.Prefix
-	// Limits bound how often each caller may ask; nil: not at all.
+	// Limits are the rate limits of each caller; nil: none.
 	Limits ratelimit.Rules
-	// Event is told what the operator may want to know of; nil: nobody is.
+	// Event receives events for the operator; nil: they are dropped.
 	Event func(sandbox.Event)
-	// Dev gives a token to anyone who asks from this machine.
+	// Dev gives a token to any client on this machine.
 	Dev bool
 	Log *slog.Logger
-	// Registry is where metrics go and what /metrics shows; nil: a new one.
+	// Registry is the registry of the metrics that /metrics shows; nil: a new one.
 	Registry *prometheus.Registry
-	// Drain is what requests under way get once the end is near; zero: 10 s.
+	// Drain is how long requests in progress may take after a shutdown begins; zero: 10
+	// s.
 	Drain time.Duration
 }
 
@@ -169,15 +170,15 @@ type Server struct {
 	audit    *auditLog
 	builds   *steps.Service
 	mcp      *mcp.Handler
-	memory   *spool.Memory // of large messages under way
+	memory   *spool.Memory // of large messages in progress
 	mux      *http.ServeMux
-	// requests are those under way, whoever serves them.
+	// requests are those in progress, on taken-over connections too.
 	requests sync.WaitGroup
-	draining chan struct{} // closed when the end is near
+	draining chan struct{} // closed when the shutdown begins
 }
 
-// New returns a Server. It panics on a Config that lacks a required part: that
-// is a mistake of the program.
+// New returns a Server. It panics on a Config that lacks a required part: that is a
+// bug.
 func New(c Config) *Server {
 	if c.Sandboxes == nil || c.Lifecycle == nil || c.Updates == nil || c.Snapshots == nil || c.SnapshotFiles == nil || c.Volumes == nil ||
 		c.Boots == nil || c.Reports == nil || c.NodeVolumes == nil || c.VolumeFiles == nil || c.Templates == nil || c.TemplateBuilds == nil || c.TemplateQuota == nil ||
@@ -250,8 +251,8 @@ func New(c Config) *Server {
 	return s
 }
 
-// newMux serves every route, tells who asks a known path with a wrong method
-// what the right ones are, and everything else that it is not there.
+// newMux serves every route. It answers a wrong method on a known path with the allowed
+// ones, and any other path with NotFound.
 func (s *Server) newMux() *http.ServeMux {
 	mux := http.NewServeMux()
 	methods := map[string][]string{}
@@ -261,7 +262,7 @@ func (s *Server) newMux() *http.ServeMux {
 	}
 	for p, allowed := range methods {
 		if covered(p, methods) {
-			continue // a wrong method is one of that path, and told of there
+			continue // the other path answers wrong methods
 		}
 		if slices.Contains(allowed, http.MethodGet) {
 			allowed = append(allowed, http.MethodHead)
@@ -273,7 +274,7 @@ func (s *Server) newMux() *http.ServeMux {
 	return mux
 }
 
-// pattern is how ServeMux names a path: to it, "/" alone is every path.
+// pattern is a path in ServeMux's syntax, where "/" alone means every path.
 func pattern(path string) string {
 	if path == "/" {
 		return "/{$}"
@@ -281,7 +282,7 @@ func pattern(path string) string {
 	return path
 }
 
-// covered reports whether a path is one that another names with a wildcard.
+// covered reports whether another path with a wildcard matches a path.
 func covered(p string, methods map[string][]string) bool {
 	if strings.HasPrefix(path.Base(p), "{") {
 		return false
@@ -294,7 +295,7 @@ func covered(p string, methods map[string][]string) bool {
 	return false
 }
 
-// allRoutes is every URL that is served.
+// allRoutes are all URLs that are served.
 func (s *Server) allRoutes() []route {
 	return slices.Concat(s.routes(), s.e2bRoutes(), s.callRoutes())
 }
@@ -303,7 +304,7 @@ var unmatched = missing("unmatched", func(http.ResponseWriter, *http.Request, sa
 	return sandbox.Errorf(sandbox.NotFound, "there is nothing at this path; /docs lists the API")
 })
 
-// missing is the route of requests that have no operation.
+// missing is the route of a request without an operation.
 func missing(path string, answer rest.Handler) route {
 	return route{binding{"", path, &catalogue.Operation{Anyone: true}, answer}, restDoor, catalogue.Streamed}
 }
@@ -315,8 +316,8 @@ func wrongMethod(allow string) rest.Handler {
 	}
 }
 
-// ServeHTTP answers one request. A path that is not in its clean form is not
-// found, where ServeMux would redirect with a page of its own.
+// ServeHTTP answers one request. A path that is not clean is not found; ServeMux would
+// redirect it with a page of its own.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.requests.Add(1)
 	defer s.requests.Done()
@@ -336,17 +337,16 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
-// errDraining is why requests that outlast a drain end.
+// errDraining is the cause of ending the requests that outlast a drain.
 var errDraining = sandbox.Errorf(sandbox.Unavailable, "the server is shutting down")
 
-// EndedBuilds returns what there is to tell of builds by steps that ended at a time or
-// later.
+// EndedBuilds returns the events of builds by steps that ended at since or later.
 func (s *Server) EndedBuilds(since time.Time) []sandbox.Event { return s.builds.Ended(since) }
 
-// Run serves on the listeners until ctx ends, then takes no more connections,
-// gives the requests under way Config.Drain and ends those that are left. It
-// returns when every request has ended, with nil after the end of ctx. It
-// closes the listeners; one that fails ends them all.
+// Run serves on the listeners until ctx ends. Then it accepts no more connections,
+// gives the requests in progress Config.Drain and ends the rest. It returns when every
+// request has ended, with nil after the end of ctx. It closes the listeners; an error
+// of one ends them all.
 func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 	base, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
@@ -357,8 +357,8 @@ func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 		IdleTimeout:       idleTime,
 		MaxHeaderBytes:    maxHeader,
 		Protocols:         internalrpc.Protocols(),
-		// A client that is gone without a word is found out, also when its stream is
-		// silent and its connection shared.
+		// Pings detect a client that is gone without closing its connection, also on a
+		// silent stream of a shared connection.
 		HTTP2:    &http.HTTP2Config{SendPingTimeout: stalledTime, PingTimeout: stalledTime, WriteByteTimeout: stalledTime},
 		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 	}
@@ -372,7 +372,7 @@ func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 	told.Go(func() { s.forgetOnces(using) })
 	told.Go(func() { s.e2b.Sample(using) })
 	told.Go(func() { s.audit.forget(using, s.AuditLife) })
-	told.Go(func() { _ = s.Keys.Run(using) }) // it ends with using
+	told.Go(func() { _ = s.Keys.Run(using) }) // it returns when using ends
 	told.Go(func() { _ = s.Tenants.Run(using) })
 	told.Go(func() { _ = s.Users.Run(using) })
 	defer told.Wait()
@@ -397,7 +397,7 @@ func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 	return s.drain(srv, cancel)
 }
 
-// drain ends srv: by itself within the time for it, or else by end.
+// drain shuts srv down gracefully within Config.Drain, and after that with end.
 func (s *Server) drain(srv *http.Server, end context.CancelCauseFunc) error {
 	patience, stop := context.WithTimeout(context.Background(), s.Drain)
 	defer stop()
@@ -414,8 +414,8 @@ func (s *Server) drain(srv *http.Server, end context.CancelCauseFunc) error {
 	return nil
 }
 
-// finished waits for all requests, those that took their connection over too,
-// and reports whether they ended before ctx.
+// finished waits for all requests, on taken-over connections too, and reports whether
+// they ended before ctx.
 func (s *Server) finished(ctx context.Context) bool {
 	done := make(chan struct{})
 	go func() {

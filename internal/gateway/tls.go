@@ -18,16 +18,17 @@ import (
 )
 
 const (
-	// firstByte bounds the wait for a client's first byte, by which TLS is told from
+	// firstByte bounds the wait for a client's first byte, which distinguishes TLS from
 	// HTTP.
 	firstByte = headerTime
-	// undecided is how many connections may wait for theirs.
+	// undecided is the limit of connections that wait for their first byte.
 	undecided = 1024
-	// certificateAge is how often the files of a certificate are looked at again.
+	// certificateAge is the interval of checking a certificate's files for changes.
 	certificateAge = 10 * time.Second
 )
 
-// Certificate is one in two files of PEM, which may be replaced while it is used.
+// Certificate is a certificate in two PEM files, which may be replaced while it is
+// used.
 type Certificate struct {
 	cert, key string
 	log       *slog.Logger
@@ -35,7 +36,7 @@ type Certificate struct {
 	mu      sync.Mutex
 	current *tls.Certificate
 	looked  time.Time
-	changed time.Time // of the files of current, the newer
+	changed time.Time // the newer modification time of current's files
 }
 
 // NewCertificate reads a certificate and its key. The error says what to do.
@@ -74,10 +75,11 @@ func (c *Certificate) newest() (newest time.Time, err error) {
 	return newest, nil
 }
 
-// TLS is how a listener uses it.
+// TLS is the configuration for a listener.
 func (c *Certificate) TLS() *tls.Config { return &tls.Config{GetCertificate: c.get} }
 
-// get is the present certificate. One that cannot be read leaves the one before.
+// get returns the current certificate. If the files cannot be read, the previous one
+// stays.
 func (c *Certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,13 +97,13 @@ func (c *Certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.current, nil
 }
 
-// secured is a listener of which each connection is TLS if its first byte says
-// so, and plain otherwise. Use secure.
+// secured is a listener whose connections are TLS if their first byte is TLS's, and
+// plain otherwise. Use secure.
 type secured struct {
 	net.Listener
 	config *tls.Config
 	ready  chan net.Conn
-	done   chan struct{} // closed when the listener accepts no more
+	done   chan struct{} // closed when the listener accepts no more connections
 	failed error         // why, once done is closed
 	work   sync.WaitGroup
 
@@ -109,7 +111,7 @@ type secured struct {
 	waiting map[net.Conn]struct{} // for their first byte; nil once closed
 }
 
-// secure has a listener speak TLS with who does.
+// secure makes a listener accept TLS beside plain connections.
 func secure(l net.Listener, config *tls.Config) net.Listener {
 	config = config.Clone()
 	config.MinVersion = tls.VersionTLS12
@@ -130,7 +132,7 @@ func (s *secured) acceptAll() {
 		conn, err := s.Listener.Accept()
 		switch {
 		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ECONNABORTED):
-			time.Sleep(10 * time.Millisecond) // until some are closed, as net/http does
+			time.Sleep(10 * time.Millisecond) // until some connections are closed, as net/http does
 		case err != nil:
 			s.failed = err
 			return
@@ -142,7 +144,7 @@ func (s *secured) acceptAll() {
 	}
 }
 
-// wait notes a connection that has not begun; false when too many have not.
+// wait notes a connection without a first byte; false when there are too many.
 func (s *secured) wait(conn net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +155,7 @@ func (s *secured) wait(conn net.Conn) bool {
 	return true
 }
 
-// decide hands a connection on once its first byte is there.
+// decide hands a connection to Accept once its first byte has arrived.
 func (s *secured) decide(conn net.Conn) {
 	_ = conn.SetReadDeadline(time.Now().Add(firstByte))
 	begun := &begun{Conn: conn, head: bufio.NewReaderSize(conn, 16)}
@@ -166,7 +168,7 @@ func (s *secured) decide(conn net.Conn) {
 		return
 	}
 	var out net.Conn = begun
-	const handshake = 0x16 // how every record begins that opens TLS; no request does
+	const handshake = 0x16 // the first byte of a TLS connection, and of no HTTP request
 	if first[0] == handshake {
 		out = tls.Server(begun, s.config)
 	}
@@ -177,7 +179,7 @@ func (s *secured) decide(conn net.Conn) {
 	}
 }
 
-// Accept returns the next connection that has begun.
+// Accept returns the next connection that has sent its first byte.
 func (s *secured) Accept() (net.Conn, error) {
 	select {
 	case conn := <-s.ready:
@@ -187,7 +189,7 @@ func (s *secured) Accept() (net.Conn, error) {
 	}
 }
 
-// Close ends the listener and the connections that have not begun.
+// Close closes the listener and the connections without a first byte.
 func (s *secured) Close() error {
 	err := s.Listener.Close()
 	s.mu.Lock()
@@ -200,7 +202,7 @@ func (s *secured) Close() error {
 	return err
 }
 
-// begun is a connection of which the first bytes may have been read.
+// begun is a connection whose first bytes may be buffered in head.
 type begun struct {
 	net.Conn
 	head *bufio.Reader

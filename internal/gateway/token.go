@@ -38,8 +38,8 @@ func (s *Server) createToken(w http.ResponseWriter, r *http.Request, minter sand
 	return rest.Reply(w, http.StatusOK, v1.Token{AccessToken: token, TokenType: "bearer", ExpiresIn: int(life.Seconds())})
 }
 
-// tokenFor is whom the token that r asks for speaks for, and for how long. minter is
-// whose Key r comes with; zero: it comes with none.
+// tokenFor returns the Identity and the lifetime of the token that r asks for. minter
+// is the Identity of r's Key; zero: r has none.
 func (s *Server) tokenFor(r *http.Request, minter sandbox.Identity, user, role string) (sandbox.Identity, time.Duration, error) {
 	if minter.Tenant != "" {
 		who, err := mintedBy(minter, user, role)
@@ -59,28 +59,28 @@ func (s *Server) tokenFor(r *http.Request, minter sandbox.Identity, user, role s
 	return who, TokenLife, err
 }
 
-// mints returns an error for a Tenant or User that may do nothing.
+// mints returns an error for a suspended Tenant or User.
 func (s *Server) mints(r *http.Request, who sandbox.Identity) error {
 	err := s.Tenants.Check(r.Context(), who.Tenant)
 	if err == nil {
 		_, err = s.Users.Admit(r.Context(), who)
 	}
 	if err != nil {
-		auditingOf(r.Context()).pass() // as for all that its credentials ask for
+		auditingOf(r.Context()).pass() // as for other requests of a suspended caller
 		s.refuseSuspended(route{binding: binding{op: catalogue.CreateToken}}, r, who, err)
 	}
 	return err
 }
 
-// sendsKey reports whether a request comes with an API key. A token says nothing
-// here: nobody mints with one.
+// sendsKey reports whether a request carries an API key. A token does not count: it
+// cannot mint.
 func sendsKey(r *http.Request) bool {
 	_, bearer, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	return len(r.Header.Values(keyHeader)) > 0 || sandbox.ValidKeySecret(bearer)
 }
 
-// lifeUnder is how long a token lives that a Key mints which expires at until:
-// never longer than the Key.
+// lifeUnder is the lifetime of a token that a Key mints which expires at until: never
+// longer than the Key's.
 func lifeUnder(until time.Time) time.Duration {
 	if until.IsZero() {
 		return TokenLife
@@ -88,7 +88,7 @@ func lifeUnder(until time.Time) time.Duration {
 	return min(TokenLife, max(time.Until(until).Truncate(time.Second), time.Second))
 }
 
-// mintedBy is a user that the owner of a Key vouches for.
+// mintedBy is the Identity of a user that the owner of a Key vouches for.
 func mintedBy(minter sandbox.Identity, user, role string) (sandbox.Identity, error) {
 	if minter.Key == "" || !minter.May(sandbox.ScopeTokens) {
 		return sandbox.Identity{}, sandbox.Errorf(sandbox.Denied, "minting tokens needs an API key with the scope %q", sandbox.ScopeTokens)
@@ -103,9 +103,9 @@ func mintedBy(minter sandbox.Identity, user, role string) (sandbox.Identity, err
 	return sandbox.Identity{Tenant: userTenant(string(minter.Tenant)+"/", user), User: user, Person: user, Role: r}, err
 }
 
-// fromHere reports whether a request names this machine as its host, and comes
-// from no web page of another. Listening on loopback alone does not keep out a
-// page in a browser of this machine: it can have its own name point here.
+// fromHere reports whether a request names this machine as its host, and does not come
+// from a web page of another host. Listening on loopback alone does not keep out a page
+// in a browser on this machine: its own host name can resolve to loopback.
 func fromHere(r *http.Request) bool {
 	if !localHost(r.Host) {
 		return false

@@ -12,18 +12,18 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// carried is what requests to ports of Sandboxes are counted as.
+// carried is the route of requests to ports of Sandboxes in the metrics.
 var carried = route{binding: binding{path: "sandbox port"}}
 
-// carry lets a request through to a port of a Sandbox. What is answered is the
-// Sandbox's: nothing is added to it.
+// carry proxies a request to a port of a Sandbox. The answer is the Sandbox's,
+// unchanged.
 func (s *Server) carry(w http.ResponseWriter, r *http.Request, to traffic.Target, err error) {
 	start := time.Now()
 	id := requestID(r)
 	out := &seen{ResponseWriter: w}
 	s.metrics.inFlight.Inc()
 	defer s.metrics.inFlight.Dec()
-	defer func() { // also when the answer breaks off by a panic
+	defer func() { // also when a panic cuts the answer short
 		took := time.Since(start)
 		s.metrics.request(carried, out.status, took)
 		s.Log.LogAttrs(r.Context(), slog.LevelDebug, "request to a sandbox",
@@ -34,13 +34,13 @@ func (s *Server) carry(w http.ResponseWriter, r *http.Request, to traffic.Target
 	s.traffic.Serve(out, r.WithContext(telemetry.WithRequest(r.Context(), id)), to, err)
 }
 
-// minWoken is how long a Sandbox that a request to a port wakes lives at least:
-// whoever sent that may know nothing of its time.
+// minWoken is the least time that a Sandbox runs after a request to a port wakes it:
+// the sender may not know its timeout.
 const minWoken = 5 * time.Minute
 
-// wake returns a Sandbox that a request to a port is for once it runs. One that
-// somebody saved without its memory boots when somebody wants that, and not for
-// whatever is sent to a port; unless that is how it pauses by itself.
+// wake returns the Sandbox of a request to a port once it runs. A Sandbox that was
+// explicitly saved without its memory boots only on request, and not for any traffic to
+// a port. It does boot if pausing its files is its OnTimeout.
 func (s *Server) wake(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
 	if sb.State == sandbox.Paused && sb.OnTimeout != sandbox.OnTimeoutPauseFiles {
 		snap, err := s.Snapshots.SnapshotByID(ctx, sb.Tenant, sb.Snapshot)
@@ -55,16 +55,16 @@ func (s *Server) wake(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox,
 	}
 	longer, err := s.Updates.RunFor(ctx, sb.Tenant, sb.ID, minWoken)
 	switch {
-	case errors.Is(err, sandbox.Exhausted): // it runs for as long as it may
+	case errors.Is(err, sandbox.Exhausted): // it has reached the maximum running time
 		return sb, nil
-	case err == nil && longer.State != sandbox.Running: // somebody paused it meanwhile
+	case err == nil && longer.State != sandbox.Running: // it was paused meanwhile
 		return s.guests.Wake(ctx, longer)
 	}
 	return longer, err
 }
 
-// ours reports whether a JWT is one that this installation signed, or says that it is
-// one of an identity provider for it.
+// ours reports whether this installation signed a JWT, or whether the JWT claims to be
+// an identity provider's for this installation.
 func (s *Server) ours(token string) bool { return s.Tokens.Signed(token) || s.Issuers.Ours(token) }
 
 // seen remembers the status of an answer.
@@ -74,7 +74,7 @@ type seen struct {
 }
 
 func (w *seen) WriteHeader(code int) {
-	if w.status < 200 { // the last one counts: others announce it
+	if w.status < 200 { // the last status counts; 1xx precede it
 		w.status = code
 	}
 	w.ResponseWriter.WriteHeader(code)

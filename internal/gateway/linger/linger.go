@@ -1,5 +1,5 @@
-// Package linger ends HTTP/1 connections whose request was answered before all
-// of its body was read.
+// Package linger closes HTTP/1 connections gracefully when a request was answered
+// before all of its body was read.
 package linger
 
 import (
@@ -8,11 +8,10 @@ import (
 	"strings"
 )
 
-// Close has the connection of an HTTP/1 request closed after its answer, and not
-// before the client had a moment to read that: a connection that is closed while
-// its client still sends is reset, and the answer lost with it (RFC 9112, section
-// 9.6). w may be wrapped. It is called before the handler returns, also when the
-// head of the answer is sent.
+// Close closes the connection of an HTTP/1 request after its answer, once the client
+// has had a moment to read it: a connection that is closed while its client still sends
+// is reset, and the answer is lost (RFC 9112, section 9.6). w may be wrapped. Call
+// Close before the handler returns; the head of the answer may have been sent.
 func Close(w http.ResponseWriter) {
 	for {
 		inner, ok := w.(interface{ Unwrap() http.ResponseWriter })
@@ -21,6 +20,6 @@ func Close(w http.ResponseWriter) {
 		}
 		w = inner.Unwrap()
 	}
-	// A body beyond its limit is the one way to tell the server of net/http.
+	// Exceeding a body limit is the only way to make net/http's server do this.
 	_, _ = http.MaxBytesReader(w, io.NopCloser(strings.NewReader("x")), 0).Read(make([]byte, 1))
 }

@@ -1,5 +1,5 @@
-// Package status says how each failure looks to a client. One table maps the
-// Codes of the root package to what each protocol calls them.
+// Package status maps each failure to its form for clients. One table maps the Codes of
+// the root package to each protocol's codes.
 package status
 
 import (
@@ -30,7 +30,7 @@ var httpStatus = map[sandbox.Code]int{
 	sandbox.Internal:    http.StatusInternalServerError,
 }
 
-// HTTP returns the HTTP status of a Code; 500 for one that is not in the table.
+// HTTP returns the HTTP status of a Code; 500 for an unknown Code.
 func HTTP(code sandbox.Code) int {
 	if s, ok := httpStatus[code]; ok {
 		return s
@@ -38,8 +38,8 @@ func HTTP(code sandbox.Code) int {
 	return http.StatusInternalServerError
 }
 
-// Of returns what a client may know about err: the Detail of an Error, a fixed
-// sentence for a context error, and nothing about anything else.
+// Of returns the part of err that a client may see: the Detail of an Error, a fixed
+// sentence for a context error, and no detail of any other error.
 func Of(err error) v1.Failure {
 	var e *sandbox.Error
 	var f v1.Failure
@@ -68,7 +68,7 @@ func failure(e *sandbox.Error) v1.Failure {
 	return f
 }
 
-// MethodNotAllowed is the answer to a known path asked with another method.
+// MethodNotAllowed answers a known path's unsupported method.
 func MethodNotAllowed(method string) v1.Failure {
 	f := failure(sandbox.Errorf(sandbox.Invalid, "this path does not answer %.16q", method))
 	f.Status = http.StatusMethodNotAllowed

@@ -11,16 +11,16 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// maxSends bounds how often one request is sent to a Sandbox that is paused each
-// time before it answers.
+// maxSends bounds how often one request is sent to a Sandbox that is paused each time
+// before it answers.
 const maxSends = 4
 
-// errCut says that a Sandbox was paused, or went back to a checkpoint, before it
+// errCut reports that a Sandbox was paused, or rolled back to a checkpoint, before it
 // answered a request that may have taken effect.
 var errCut = errors.New("the sandbox was paused before it answered")
 
-// roundTrip asks what listens inside. A request that a pause overtook is sent again
-// once the Sandbox runs, if it cannot have had an effect.
+// roundTrip sends a request to the service inside. A request that a pause interrupted
+// is sent again once the Sandbox runs, if it cannot have had an effect.
 func (d *Door) roundTrip(r *http.Request) (*http.Response, error) {
 	for sends := 1; ; sends++ {
 		attempt := &attempt{}
@@ -34,7 +34,7 @@ func (d *Door) roundTrip(r *http.Request) (*http.Response, error) {
 		}
 		now, recordErr := d.record(r.Context(), rt.target.SandboxID)
 		if recordErr != nil || now.State == sandbox.Running && now.Boot == rt.sandbox.Boot {
-			return nil, err // it is not because of a pause
+			return nil, err // the cause is not a pause
 		}
 		if !attempt.harmless(r) {
 			return nil, fmt.Errorf("%w: %w", errCut, err)
@@ -51,10 +51,10 @@ func (d *Door) roundTrip(r *http.Request) (*http.Response, error) {
 
 // attempt is one sending of a request.
 type attempt struct {
-	sent atomic.Bool // a connection was given to it
+	sent atomic.Bool // it got a connection
 }
 
-// of is the request to send: its body stays open until it is begun to be sent.
+// of is the request to send: its body stays open until sending begins.
 func (a *attempt) of(r *http.Request) *http.Request {
 	r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) { a.sent.Store(true) },
@@ -65,7 +65,8 @@ func (a *attempt) of(r *http.Request) *http.Request {
 	return r
 }
 
-// harmless reports whether the request can be sent again: it never was, or only asks.
+// harmless reports whether the request can be sent again: it was never sent, or it only
+// reads.
 func (a *attempt) harmless(r *http.Request) bool {
 	if !a.sent.Load() {
 		return true
@@ -79,7 +80,7 @@ func (a *attempt) harmless(r *http.Request) bool {
 
 func hasBody(r *http.Request) bool { return r.Body != nil && r.Body != http.NoBody }
 
-// unsent is the body of an attempt, which a transport closes also when it could not
+// unsent is the body of an attempt. A transport closes it also when it could not
 // connect.
 type unsent struct {
 	io.ReadCloser

@@ -8,10 +8,10 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/linger"
 )
 
-// body is that of a request. It knows whether it was read to its end.
+// body is a request body that records whether it was read to its end.
 type body struct {
 	io.ReadCloser
-	ends  func() // called before its reader learns of the end, when the trailers are there
+	ends  func() // called before the reader gets io.EOF, when the trailers are set
 	ended atomic.Bool
 }
 
@@ -23,11 +23,11 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// closeUnread has the connection of an HTTP/1 request closed after its answer
-// when b, its body, was not read to its end. By itself the server of net/http may
-// take the rest of the body for the next request, where the answer went out
-// while the body was still read: what follows would be for the sender of the body
-// to choose, also behind a proxy that sends requests of many by one connection.
+// closeUnread closes the connection of an HTTP/1 request after its answer when b, its
+// body, was not read to its end. net/http's server alone may parse the rest of the body
+// as the next request, when the answer was sent while the body was still read. The
+// body's sender would choose that request, also behind a proxy that shares one
+// connection among clients.
 func (b *body) closeUnread(w http.ResponseWriter, r *http.Request) {
 	if !b.ended.Load() && r.ProtoMajor == 1 {
 		linger.Close(w)

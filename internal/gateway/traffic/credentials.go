@@ -12,21 +12,21 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
 )
 
-// A sieve keeps out of a request that goes inside what speaks for somebody to this
-// installation, wherever it stands and however it is written: nothing inside must
-// be able to use it. What is not ours stays as it came.
+// A sieve removes credentials for this installation from a request that goes inside,
+// wherever they are and however they are encoded: nothing inside may use them.
+// Everything else stays unchanged.
 type sieve struct {
 	ours func(token string) bool
-	// tokens are those of the Sandbox that the request must not bring in, in small
-	// letters.
+	// tokens are the Sandbox's own tokens that the request must not bring in, in lower
+	// case.
 	tokens []string
-	// access is the Sandbox's access token, for the services that ask for it; empty:
-	// the port's service does not.
+	// access is the Sandbox's access token, for the services that require it; empty for
+	// other services.
 	access string
 }
 
-// sieveOf returns what requests on a route go through. The Sandbox's access token
-// passes to the services that ask for it.
+// sieveOf is the sieve for requests on a route. The Sandbox's access token passes to
+// the services that require it.
 func (d *Door) sieveOf(rt route) sieve {
 	own, access := d.Tokens.Of(rt.sandbox.ID), d.AccessToken(rt.sandbox.ID)
 	s := sieve{ours: d.Ours, tokens: []string{strings.ToLower(own)}}
@@ -38,9 +38,8 @@ func (d *Door) sieveOf(rt route) sieve {
 	return s
 }
 
-// header removes from h, which is of a head or of trailers, each value that shows a
-// credential. Of cookies and of the protocols of a WebSocket, which name several
-// things, the others stay.
+// header removes from h, a head or trailers, each value that shows a credential. Of
+// cookies and of WebSocket subprotocols, which are lists, the other elements stay.
 func (s sieve) header(h http.Header) {
 	h.Del(trafficHeader)
 	for name, values := range h {
@@ -62,7 +61,8 @@ func (s sieve) header(h http.Header) {
 	}
 }
 
-// value is what stays of one value of a header, and whether that is all.
+// value returns the part of a header's value that stays, and whether that is the whole
+// value.
 func (s sieve) value(name, value string) (left string, same bool) {
 	switch name {
 	case "Cookie":
@@ -86,11 +86,11 @@ func (s sieve) value(name, value string) (left string, same bool) {
 	return value, true
 }
 
-// accessHeader has the access token of a Sandbox.
+// accessHeader carries the access token of a Sandbox.
 const accessHeader = "X-Access-Token"
 
-// unknownToken is sent inside instead of another Sandbox's access token, so that a
-// service that asks for one refuses it as a wrong one.
+// unknownToken replaces another Sandbox's access token, so that the service inside
+// refuses it as wrong.
 const unknownToken = "unknown"
 
 // otherAccess replaces an access token that is not the Sandbox's own.
@@ -101,8 +101,8 @@ func (s sieve) otherAccess() string {
 	return unknownToken
 }
 
-// hasAccessToken reports whether text has an access token by its form, of whichever
-// Sandbox. Which one it is of, only the request that it was made for tells.
+// hasAccessToken reports whether text has the form of an access token of any Sandbox.
+// The form does not show which Sandbox.
 func hasAccessToken(text string) bool {
 	for word := range strings.FieldsFuncSeq(text, func(c rune) bool { return !isWord(c) }) {
 		if _, err := hex.DecodeString(word); err == nil && len(word) == hex.EncodedLen(sha256.Size) {
@@ -112,7 +112,7 @@ func hasAccessToken(text string) bool {
 	return false
 }
 
-// list is a list without the elements that are dropped or show a credential.
+// list is a list without dropped elements and without elements that show a credential.
 func (s sieve) list(value, separator, joint string, drop func(string) bool) string {
 	var kept []string
 	for element := range strings.SplitSeq(value, separator) {
@@ -123,14 +123,14 @@ func (s sieve) list(value, separator, joint string, drop func(string) bool) stri
 	return strings.Join(kept, joint)
 }
 
-// query is a query without our parameter and what shows a credential, and otherwise
-// as it came, also where it does not parse.
+// query is a query without our parameter and without parts that show a credential. The
+// rest is unchanged, also if it does not parse.
 func (s sieve) query(query string) string {
 	return strings.Join(keptOf(query, func(part string) bool { return isLink(part) || s.shows(part) }), "&")
 }
 
-// path reports whether a path, escaped as it was sent, shows a credential, in one of
-// its segments or across them.
+// path reports whether a path, escaped as sent, shows a credential in one of its
+// segments or across them.
 func (s sieve) path(path string) bool {
 	if s.shows(path) {
 		return true
@@ -163,11 +163,11 @@ func isLink(part string) bool {
 	return name == signing.PortParam
 }
 
-// maxEscapes is how many times text may be escaped over.
+// maxEscapes is the number of layers of escaping that are searched.
 const maxEscapes = 3
 
-// shows reports whether text holds a credential: as it is, escaped as in URLs, or
-// in base64 as in "Authorization: Basic".
+// shows reports whether text holds a credential: as it is, escaped as in URLs, or in
+// base64 as in "Authorization: Basic".
 func (s sieve) shows(text string) bool {
 	for range maxEscapes {
 		if s.holds(text) || s.holdsEncoded(text) {
@@ -182,7 +182,7 @@ func (s sieve) shows(text string) bool {
 	return s.holds(text) || s.holdsEncoded(text)
 }
 
-// unescaped is text with each %XX replaced; what is no such escape stays.
+// unescaped is text with each %XX replaced; invalid escapes stay.
 func unescaped(text string) string {
 	if !strings.Contains(text, "%") {
 		return text
@@ -201,11 +201,11 @@ func unescaped(text string) string {
 	return out.String()
 }
 
-// minEncoded is how long the shortest of our credentials is in base64.
+// minEncoded is the length of our shortest credential in base64.
 const minEncoded = 56
 
-// holdsEncoded reports whether a word of text is base64, of either alphabet, of
-// something that holds a credential.
+// holdsEncoded reports whether a word of text is base64, of either alphabet, of text
+// that holds a credential.
 func (s sieve) holdsEncoded(text string) bool {
 	if len(text) < minEncoded {
 		return false
@@ -229,12 +229,12 @@ func isWord(c rune) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_'
 }
 
-// minSecret is how long the shortest of our credentials is.
+// minSecret is the length of our shortest credential.
 const minSecret = 16
 
-// holds reports whether a credential stands in text as it is: an API key of any
-// installation, a token of ours for the API, for a port or for a Volume, or one of
-// the Sandbox's own.
+// holds reports whether text contains a credential, unencoded: an API key of any
+// installation, a token of ours for the API, for a port or for a Volume, or one of the
+// Sandbox's own.
 func (s sieve) holds(text string) bool {
 	if len(text) < minSecret {
 		return false
@@ -248,7 +248,7 @@ func (s sieve) holds(text string) bool {
 	return holdsKey(small) || strings.Contains(text, ".") && s.holdsToken(text)
 }
 
-// keyStart begins every API key.
+// keyStart is the prefix of every API key.
 const keyStart = "e2b_"
 
 func holdsKey(small string) bool {
@@ -265,7 +265,7 @@ func holdsKey(small string) bool {
 	}
 }
 
-// holdsToken looks for tokens whose parts are joined by dots.
+// holdsToken finds tokens whose parts are joined by dots.
 func (s sieve) holdsToken(text string) bool {
 	for word := range strings.FieldsFuncSeq(text, func(c rune) bool { return !isWord(c) && c != '.' }) {
 		parts := strings.Split(word, ".")
@@ -279,14 +279,14 @@ func (s sieve) holdsToken(text string) bool {
 	return false
 }
 
-// isJWT reports whether three parts are a token of ours. A JWT begins with an object
-// of JSON; what stands before it may be somebody's prefix.
+// isJWT reports whether three parts are a token of ours. A JWT begins with a JSON
+// object; other characters may precede it.
 func (s sieve) isJWT(parts []string) bool {
 	const (
-		object = "ey"     // how that begins in base64
+		object = "ey"     // how an object begins in base64
 		least  = 10       // characters of each part
-		most   = 16 << 10 // characters in all; longer ones no door of ours takes
-		places = 4        // where it may begin, so that nobody makes us look for long
+		most   = 16 << 10 // characters in all; we accept no longer tokens
+		places = 4        // starts to try, which bounds the search
 	)
 	if len(parts[1]) < least || len(parts[2]) < least || len(parts[0])+len(parts[1])+len(parts[2]) > most {
 		return false

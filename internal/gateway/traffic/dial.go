@@ -16,19 +16,19 @@ import (
 // dialTime bounds one connect to a port inside.
 const dialTime = 10 * time.Second
 
-// again are the waits before a port that nobody listens on is tried again: a
-// server that was just started needs a moment.
+// again are the waits between attempts to connect to a closed port: a server that was
+// just started needs a moment.
 var again = []time.Duration{50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond}
 
-// route is where a request goes.
+// route is the destination of a request.
 type route struct {
 	target  Target
 	sandbox sandbox.Sandbox
 	rules   sandbox.IngressRules
 }
 
-// host tells the port of one Boot from every other, so that a connection is used
-// again for no other.
+// host distinguishes the port of one Boot from every other, so that no other request
+// reuses its connections.
 func (rt route) host() string {
 	return fmt.Sprintf("%s-%d:%d", rt.sandbox.Boot.ID, rt.sandbox.Boot.Number, rt.target.Port)
 }
@@ -61,13 +61,13 @@ func (d *Door) transport() *http.Transport {
 	}
 }
 
-// errClosed says that nobody listens on a port of a Sandbox that runs.
+// errClosed reports that nothing listens on a port of a running Sandbox.
 var errClosed = errors.New("the port is not open")
 
-// Dial connects to a TCP port of a Sandbox that runs, also to one that only its
-// loopback has. It returns Conflict when nobody listens there, Exhausted when too
-// much is under way, and Invalid for the ports of the agent inside, of which not
-// every call is for clients.
+// Dial connects to a TCP port of a running Sandbox, also to one that listens only on
+// its loopback. It returns Conflict when nothing listens on the port, Exhausted when
+// too many requests are in progress, and Invalid for the ports of the agent inside,
+// some of whose calls are not for clients.
 func (d *Door) Dial(ctx context.Context, sb sandbox.Sandbox, port uint16) (net.Conn, error) {
 	if sandbox.AgentPort(port) {
 		return nil, sandbox.Errorf(sandbox.Invalid, "port %d is that of the agent in the sandbox: only requests of HTTP get there", port)
@@ -89,7 +89,7 @@ func (d *Door) Dial(ctx context.Context, sb sandbox.Sandbox, port uint16) (net.C
 	return nil, sandbox.Errorf(sandbox.Unavailable, "the sandbox does not answer").WithCause(err)
 }
 
-// counted is a connection that counts as under way until it is closed.
+// counted is a connection that counts as a request in progress until it is closed.
 type counted struct {
 	net.Conn
 	end func()
@@ -100,7 +100,7 @@ func (c *counted) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite ends what goes inside.
+// CloseWrite closes the connection for writing.
 func (c *counted) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -108,8 +108,8 @@ func (c *counted) CloseWrite() error {
 	return errors.ErrUnsupported
 }
 
-// dial connects to where the request of ctx goes. It returns errClosed when
-// nobody listens there.
+// dial connects to the destination of the request of ctx. It returns errClosed when
+// nothing listens on the port.
 func (d *Door) dial(ctx context.Context) (net.Conn, error) {
 	rt, ok := routeOf(ctx)
 	if !ok {
@@ -140,8 +140,8 @@ func (d *Door) connect(ctx context.Context, rt route, port uint16) (net.Conn, er
 	return d.Nodes.Dial(ctx, rt.sandbox.Boot.Node, rt.ref(), port)
 }
 
-// forward connects to a service that listens on loopback inside. It returns
-// errClosed when none does, and another error when the Sandbox is gone.
+// forward connects to a service that listens on loopback inside. It returns errClosed
+// when none does, and another error when the Sandbox is gone.
 func (d *Door) forward(ctx context.Context, rt route) (net.Conn, error) {
 	guest, err := d.connect(ctx, rt, sandbox.GuestPort)
 	if err != nil {

@@ -10,15 +10,15 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
 )
 
-// trafficHeader has a token for private ports, as E2B's clients send it. Others
-// come as the parameter signing.PortParam of a link, or as the cookie of that name
-// which following the link sets.
+// trafficHeader carries a token for private ports, as E2B's clients send it. A token
+// may also be the parameter signing.PortParam of a link, or the cookie of that name
+// that following the link sets.
 const trafficHeader = "E2B-Traffic-Access-Token"
 
-// opens reports whether a request may go on to a port that asks for a token; if
-// not, it has been answered.
+// opens reports whether a request may pass to a port that requires a token; if not, it
+// has been answered.
 func (d *Door) opens(w http.ResponseWriter, r *http.Request, t Target) bool {
-	if IsPreflight(r) { // it cannot bring a token, and nothing inside needs to see it
+	if IsPreflight(r) { // it cannot carry a token, and nothing inside needs it
 		AllowOrigins(w, r)
 		return false
 	}
@@ -52,7 +52,7 @@ func (d *Door) opens(w http.ResponseWriter, r *http.Request, t Target) bool {
 	return false
 }
 
-// linkTokens are the tokens in a query. Ours have no letter that is escaped.
+// linkTokens are the tokens in a query. Our tokens have no character that is escaped.
 func linkTokens(query string) []string {
 	var tokens []string
 	for part := range strings.SplitSeq(query, "&") {
@@ -63,15 +63,14 @@ func linkTokens(query string) []string {
 	return tokens
 }
 
-// followsLink reports whether a browser asks for a page, which further requests
-// will follow.
+// followsLink reports whether a browser requests a page, which more requests will
+// follow.
 func followsLink(r *http.Request) bool {
 	return r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html") && r.Header.Get("Upgrade") == ""
 }
 
-// keepToken has a browser keep the token of a link as a cookie of this port alone,
-// and ask again for what it wanted, so that the link's token is in no address
-// that the page sees or passes on.
+// keepToken stores the token of a link in a cookie of this port alone and redirects the
+// browser, so that no address that the page sees or passes on has the token.
 func keepToken(w http.ResponseWriter, r *http.Request, token string, until time.Time) {
 	c := http.Cookie{Name: signing.PortParam, Value: token, Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode, Expires: until}
 	c.Secure = r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
@@ -88,9 +87,9 @@ func keepToken(w http.ResponseWriter, r *http.Request, token string, until time.
 	w.WriteHeader(http.StatusSeeOther)
 }
 
-// ofOwnPage reports whether a request that a browser adds its cookie to comes
-// from a page of the same port, or because somebody goes to it: a page of another
-// port or site must not speak for who visits it.
+// ofOwnPage reports whether a request with a browser's cookie comes from a page of the
+// same port, or from a user's navigation: a page of another port or site must not act
+// for its visitors.
 func ofOwnPage(r *http.Request) bool {
 	if origin := r.Header.Get("Origin"); origin != "" {
 		u, err := url.Parse(origin)
@@ -103,13 +102,12 @@ func ofOwnPage(r *http.Request) bool {
 	return r.Header.Get("Sec-Fetch-Mode") == "navigate" && (r.Method == http.MethodGet || r.Method == http.MethodHead)
 }
 
-// IsPreflight reports whether a browser asks if a page of another origin may send
-// a request.
+// IsPreflight reports whether r is a CORS preflight.
 func IsPreflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
 }
 
-// IsOurPreflight reports whether a preflight is for a request that will name a
+// IsOurPreflight reports whether r is a preflight for a request that will name a
 // Sandbox in its headers.
 func IsOurPreflight(r *http.Request) bool {
 	if !IsPreflight(r) {
@@ -123,9 +121,9 @@ func IsOurPreflight(r *http.Request) bool {
 	return false
 }
 
-// AllowOrigins answers a preflight: a page of any origin may ask, without the
-// cookies that the browser has, so that only tokens which the page itself knows
-// speak for anybody.
+// AllowOrigins answers a preflight: pages of any origin may send requests, without the
+// browser's cookies. Such a request therefore has only the tokens that the page itself
+// knows.
 func AllowOrigins(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Access-Control-Allow-Origin", "*")

@@ -11,7 +11,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// answer is what a request hears that does not get inside.
+// answer is the error for a request that does not get inside.
 type answer struct {
 	SandboxID string  `json:"sandboxId,omitempty"`
 	Message   string  `json:"message"`
@@ -19,7 +19,7 @@ type answer struct {
 	Path      string  `json:"path,omitempty"`
 	Limit     *int    `json:"connectionLimit,omitempty"`
 	Code      int     `json:"code"` // the HTTP status too
-	hint      string  // for who reads the page
+	hint      string  // for the reader of the page
 }
 
 func gone(t Target) answer {
@@ -42,7 +42,7 @@ func (d *Door) refuseFor(w http.ResponseWriter, r *http.Request, t Target, err e
 	case errors.Is(err, errCut):
 		refuse(w, r, answer{Code: http.StatusBadGateway, SandboxID: t.SandboxID, Message: "The sandbox was paused before it answered", hint: "What was asked may be done, now or when the sandbox resumes."})
 	case errors.Is(err, sandbox.NotFound), errors.Is(err, sandbox.Conflict), errors.Is(err, sandbox.Unavailable):
-		refuse(w, r, gone(t)) // or its Boot is, which is the same to a client
+		refuse(w, r, gone(t)) // or its Boot is gone, which is the same to a client
 	case sandbox.CodeOf(err) == sandbox.Timeout:
 		refuse(w, r, closed(t))
 	case sandbox.CodeOf(err) == sandbox.Exhausted: // it may not wake now
@@ -52,18 +52,18 @@ func (d *Door) refuseFor(w http.ResponseWriter, r *http.Request, t Target, err e
 	}
 }
 
-// page is what a browser's user sees; it needs nothing from elsewhere.
+// page is the error page for a browser's user; it loads nothing else.
 const page = `<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>%d</title>
 <style>body{font:16px/1.5 system-ui,sans-serif;max-width:40em;margin:15vh auto;padding:0 1em;color-scheme:light dark}</style>
 <h1>%s</h1><p>%s</p><p><small>%s</small></p></html>
 `
 
-// browsers is what the User-Agent of every browser holds. E2B's proxy looks at
-// nothing else: neither does refuse, so that what a client gets is the same.
+// browsers matches the User-Agent of every browser. E2B's proxy tests nothing else, and
+// neither does refuse, so that a client gets the same kind of answer.
 var browsers = regexp.MustCompile(`(?i)mozilla|chrome|safari|firefox|edge|opera|msie`)
 
-// refuse answers in JSON, or a browser with a page.
+// refuse answers in JSON, or with a page for a browser.
 func refuse(w http.ResponseWriter, r *http.Request, a answer) {
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")

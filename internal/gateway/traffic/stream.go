@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// framed passes an answer on and follows the messages of a Connect stream in it, each
-// a byte of flags, four of length and the message.
+// framed passes an answer on and follows the messages of a Connect stream in it. Each
+// message is a byte of flags, four bytes of length, and its content.
 type framed struct {
 	http.ResponseWriter
-	stream bool    // the answer is such a stream
-	head   [5]byte // of the message under way
+	stream bool    // the answer is a Connect stream
+	head   [5]byte // of the current message
 	got    int     // bytes of head
 	left   uint32  // bytes of the message that are still to come
 }
 
-// The flag of a stream's last message, and how one is recognized.
+// The flag of a stream's last message, and the prefix of a stream's content type.
 const (
 	lastMessage   = 0b10
 	connectStream = "application/connect+"
@@ -57,8 +57,8 @@ func (f *framed) follow(b []byte) {
 	}
 }
 
-// endBroken ends a stream that broke off between two messages by one that says so, and
-// reports whether it could. Without it clients tell their users of broken chunks.
+// endBroken ends a stream that was cut between two messages with an error message, and
+// reports whether it could. Without it clients report broken chunks to their users.
 func (f *framed) endBroken(sandboxID string) bool {
 	if !f.stream || f.got > 0 {
 		return false
@@ -77,8 +77,8 @@ func (f *framed) endBroken(sandboxID string) bool {
 	return err == nil
 }
 
-// stream has the proxy answer r, and a Connect stream that breaks off inside end as one
-// that is unavailable. What else breaks off does so for the client too.
+// stream proxies r. It ends a Connect stream that is cut short inside with the error
+// unavailable. Any other answer that is cut short is cut short for the client too.
 func (d *Door) stream(w http.ResponseWriter, r *http.Request, sandboxID string) {
 	f := &framed{ResponseWriter: w}
 	defer func() {
@@ -86,7 +86,7 @@ func (d *Door) stream(w http.ResponseWriter, r *http.Request, sandboxID string) 
 		if broken == nil {
 			return
 		}
-		// Of an answer that the client, or we, have given up nothing more is written.
+		// An answer that the client or this server has given up gets no more bytes.
 		if broken != http.ErrAbortHandler || r.Context().Err() != nil || !f.endBroken(sandboxID) {
 			panic(broken)
 		}

@@ -10,27 +10,27 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Headers that name a port of a Sandbox where the host does not, as E2B's
-// clients send them.
+// Headers that name a port of a Sandbox if the host does not, as E2B's clients send
+// them.
 const (
 	idHeader   = "E2b-Sandbox-Id"
 	portHeader = "E2b-Sandbox-Port"
 )
 
-// hostLabel is the first label of a host that names a port of a Sandbox. What
-// follows the ID is what old clients append to it.
+// hostLabel matches the first label of a host that names a port of a Sandbox. Old
+// clients append a suffix to the ID.
 var hostLabel = regexp.MustCompile(`^([0-9]{1,5})-(i[a-z0-9]{20})(?:-[a-z0-9-]*)?$`)
 
 // Target is a port of a Sandbox.
 type Target struct {
-	SandboxID string // it need not have the form of one
+	SandboxID string // it may lack the form of an ID
 	Port      uint16
 }
 
-// TargetOf returns the port of a Sandbox that a request is for, by its host or
-// else by its headers; ok is false for a request to this installation itself.
-// Headers that name none are Invalid. Of a request whose headers name envd, own says
-// whether it is for this installation all the same.
+// TargetOf returns the port of a Sandbox to which a request goes, by its host or else
+// by its headers; ok is false for a request to this installation itself. Headers that
+// name no port are Invalid. For a request whose headers name envd, own reports whether
+// it is for this installation anyway.
 func TargetOf(r *http.Request, own func(*http.Request) bool) (t Target, ok bool, err error) {
 	if t, ok = byHost(r.Host); ok {
 		return t, true, t.check()

@@ -1,8 +1,7 @@
-// Package traffic carries requests to the ports inside Sandboxes: HTTP, streams
-// and WebSockets, as they come. Whoever knows the ID of a Sandbox may speak to
-// its ports, unless its owner wants them private; what listens there asks for
-// what it wants. The bytes are the owner's on either side, so nothing of them is
-// looked at but the head.
+// Package traffic carries requests to the ports inside Sandboxes unchanged: HTTP,
+// streams and WebSockets. Anyone who knows the ID of a Sandbox may reach its ports,
+// unless its owner makes them private; the services inside do their own authentication.
+// The bytes belong to the owner on either side, so only the head is inspected.
 package traffic
 
 import (
@@ -25,49 +24,49 @@ import (
 )
 
 const (
-	// stalled is how long a client may take nothing of an answer.
+	// stalled is the timeout of one write to a client that does not read.
 	stalled = 10 * time.Minute
-	// maxConcurrent bounds the requests of one Sandbox that are under way.
+	// maxConcurrent bounds the concurrent requests of one Sandbox.
 	maxConcurrent = 4096
-	// maxHead bounds the head of what answers inside.
+	// maxHead bounds the response head of a service inside, in bytes.
 	maxHead = 256 << 10
 )
 
-// Config is what a Door is made of. All fields are required.
+// Config holds a Door's dependencies. All fields are required.
 type Config struct {
-	// Records finds a Sandbox, whoever owns it.
+	// Records finds a Sandbox of any owner.
 	Records interface {
 		SandboxByID(ctx context.Context, id string) (sandbox.Sandbox, error)
 	}
 	Nodes sandbox.BootDialer
-	// Forward makes conn, a connection to the Guest, a stream to a port that only
-	// loopback inside has. Unavailable: nobody listens there either. It closes conn
-	// when it fails.
+	// Forward makes conn, a connection to the Guest, a stream to a port that listens
+	// only on loopback inside. It returns Unavailable when nothing listens there
+	// either. It closes conn when it fails.
 	Forward func(ctx context.Context, conn net.Conn, port uint16) (net.Conn, error)
-	// Wake returns a Sandbox once it runs: one that is paused resumes, unless it is
-	// to stay so.
+	// Wake returns a Sandbox once it runs. A paused Sandbox resumes, unless it must
+	// stay paused.
 	Wake func(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error)
-	// Enter lets a request for a Sandbox of a Tenant in: ErrSuspended when it may do
-	// nothing. What it returns ends when that changes, or leave is called.
+	// Enter admits a request for a Sandbox of a Tenant, or returns ErrSuspended. The
+	// returned context ends when the Tenant is suspended or leave is called.
 	Enter func(ctx context.Context, tenant sandbox.TenantID) (_ context.Context, leave func(), err error)
-	// Use notes that a Sandbox is used as long as ctx lasts.
+	// Use marks a Sandbox as used until ctx ends.
 	Use func(ctx context.Context, id string)
-	// AccessToken is what the Guest's E2B services ask for.
+	// AccessToken returns the token that the Guest's E2B services require.
 	AccessToken func(id string) string
-	// Tokens open private ports.
+	// Tokens checks tokens for private ports.
 	Tokens *signing.Ports
-	// Ours reports whether a JWT may speak for somebody to this installation, now or
-	// later: nothing inside a Sandbox must see it.
+	// Ours reports whether a JWT may be valid for this installation, now or later:
+	// nothing inside a Sandbox may see it.
 	Ours func(token string) bool
 	Log  *slog.Logger
 }
 
-// Door lets requests through to the ports of Sandboxes. Use New. Its methods are
-// safe for concurrent use.
+// Door proxies requests to the ports of Sandboxes. Use New. Its methods are safe for
+// concurrent use.
 type Door struct {
 	Config
 	proxy *httputil.ReverseProxy
-	plain *http.Transport // HTTP/1.1 to what listens inside
+	plain *http.Transport // HTTP/1.1 to services inside
 	h2    *http.Transport // HTTP/2, for gRPC
 
 	mu       sync.Mutex
@@ -93,14 +92,13 @@ func New(c Config) *Door {
 	return d
 }
 
-// Close frees connections that nobody uses.
+// Close closes idle connections.
 func (d *Door) Close() {
 	d.plain.CloseIdleConnections()
 	d.h2.CloseIdleConnections()
 }
 
-// Serve answers a request of which TargetOf says that it is for t, or with err
-// that it is for no port.
+// Serve answers a request. t and err are TargetOf's result for it.
 func (d *Door) Serve(w http.ResponseWriter, r *http.Request, t Target, err error) {
 	switch {
 	case err != nil:
@@ -115,13 +113,13 @@ func (d *Door) Serve(w http.ResponseWriter, r *http.Request, t Target, err error
 	case err != nil:
 		d.refuseFor(w, r, t, err)
 		return
-	case sandbox.HostPort(t.Port): // they obey the host alone, which is us
+	case sandbox.HostPort(t.Port): // their only protection is that they accept the host alone, which is us
 		refuse(w, r, closed(t))
 		return
 	case t.Port == sandbox.EnvdPort && ownPath(r.URL.Path):
 		refuse(w, r, answer{Code: http.StatusNotFound, Message: "this path is not for clients", Path: r.URL.Path})
 		return
-	case d.sieveOf(route{target: t, sandbox: sb}).path(r.URL.Opaque + r.URL.EscapedPath()): // no service would find what it asks for without it
+	case d.sieveOf(route{target: t, sandbox: sb}).path(r.URL.Opaque + r.URL.EscapedPath()): // removing it would change the path for the service
 		refuse(w, r, answer{Code: http.StatusBadRequest, SandboxID: t.SandboxID, Message: "The path shows an API key or token of this server, which nothing in a sandbox may see: leave it out of the path"})
 		return
 	}
@@ -152,7 +150,7 @@ func (d *Door) Serve(w http.ResponseWriter, r *http.Request, t Target, err error
 	defer d.end(t.SandboxID)
 	d.Use(ctx, sb.ID)
 	flow := http.NewResponseController(w)
-	_ = flow.EnableFullDuplex() // HTTP/2 is that already
+	_ = flow.EnableFullDuplex() // HTTP/2 always is
 	rt := route{target: t, sandbox: sb, rules: rules}
 	r = r.WithContext(withRoute(ctx, rt))
 	if r.Body != nil && r.Body != http.NoBody {
@@ -175,12 +173,12 @@ func (d *Door) record(ctx context.Context, id string) (sandbox.Sandbox, error) {
 	return sb, err
 }
 
-// errNotWoken says that a request to envd's port does not wake a Sandbox: it
-// would be refused there.
+// errNotWoken reports that a request to envd's port does not wake a Sandbox: envd would
+// refuse it.
 var errNotWoken = errors.New("the access token is missing or wrong")
 
-// awake returns sb once it runs. One that is paused resumes, but not for who may
-// do nothing there.
+// awake returns sb once it runs. A paused Sandbox resumes, but not for a request that
+// envd would refuse.
 func (d *Door) awake(r *http.Request, t Target, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
 	if sb.State == sandbox.Running {
 		return sb, nil
@@ -192,7 +190,7 @@ func (d *Door) awake(r *http.Request, t Target, sb sandbox.Sandbox) (sandbox.San
 	return d.Wake(r.Context(), sb)
 }
 
-// knowsToken reports whether a request brings the token that envd asks for.
+// knowsToken reports whether a request carries envd's token.
 func (d *Door) knowsToken(r *http.Request, id string) bool {
 	return subtle.ConstantTimeCompare([]byte(r.Header.Get(accessHeader)), []byte(d.AccessToken(id))) == 1
 }
@@ -215,12 +213,12 @@ func (d *Door) end(id string) {
 	}
 }
 
-// ownPaths are what E2B's control plane asks of envd, and nobody else may.
+// ownPaths are envd's paths for E2B's control plane, closed to all clients.
 var ownPaths = []string{"/init", "/freeze", "/unfreeze", "/collapse", "/fsfreeze", "/fsthaw", "/upgrade"}
 
 func ownPath(p string) bool { return slices.Contains(ownPaths, path.Clean("/"+p)) }
 
-// rewrite makes the request that is sent inside.
+// rewrite builds the request that is sent inside.
 func (d *Door) rewrite(pr *httputil.ProxyRequest) {
 	rt, _ := routeOf(pr.In.Context())
 	out := pr.Out
@@ -242,8 +240,8 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// send asks what listens inside, in HTTP/2 where the request is a gRPC call,
-// which knows nothing else.
+// send sends a request to the service inside: in HTTP/2 if it is a gRPC call, which
+// needs it.
 func (d *Door) send(r *http.Request) (*http.Response, error) {
 	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") && r.Header.Get("Te") != "" {
 		return d.h2.RoundTrip(r)
@@ -255,7 +253,7 @@ func (d *Door) send(r *http.Request) (*http.Response, error) {
 func (d *Door) failed(w http.ResponseWriter, r *http.Request, err error) {
 	rt, _ := routeOf(r.Context())
 	if errors.Is(err, context.Canceled) && r.Context().Err() != nil {
-		panic(http.ErrAbortHandler) // the client is gone, or we are about to be
+		panic(http.ErrAbortHandler) // the client is gone, or the server ends the request
 	}
 	d.Log.DebugContext(r.Context(), "forwarding a request to a sandbox failed", telemetry.KeySandbox, rt.target.SandboxID, "port", rt.target.Port, telemetry.KeyError, err.Error())
 	d.refuseFor(w, r, rt.target, err)
@@ -275,7 +273,7 @@ func (p *patient) Write(b []byte) (int, error) {
 // Unwrap lets http.ResponseController find the rest.
 func (p *patient) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
-// buffers are those that answers pass through.
+// buffers are copy buffers for answers.
 type buffers struct{ pool sync.Pool }
 
 func (b *buffers) Get() []byte {
