@@ -11,8 +11,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/identity/keys"
 )
 
-// uuidOf is the UUID that E2B's clients know a thing of ours by: the same for
-// ever for the same (version 8 of RFC 9562).
+// uuidOf is the UUID that E2B's clients see for an object of ours. It is always the
+// same for one object (version 8 of RFC 9562).
 func uuidOf(kind, id string) string {
 	sum := sha256.Sum256([]byte("e2b " + kind + "\n" + id))
 	b := sum[:16]
@@ -21,8 +21,8 @@ func uuidOf(kind, id string) string {
 	return strings.Join([]string{text[:8], text[8:12], text[12:16], text[16:20], text[20:]}, "-")
 }
 
-// namespace is what E2B's clients have before the slash in the name of something
-// that a Tenant owns: its ID in the letters that a name has there.
+// namespace is the namespace of a Tenant's names for E2B's clients, before the slash:
+// the Tenant's ID in the characters that a name may have.
 func namespace(tenant sandbox.TenantID) string {
 	return strings.Map(func(c rune) rune {
 		if c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '_' {
@@ -37,7 +37,7 @@ func withoutNamespace(who sandbox.Identity, name string) string {
 	return strings.TrimPrefix(name, namespace(who.Tenant)+"/")
 }
 
-// checkTeam refuses the ID of a team that is not the caller's; it may be empty.
+// checkTeam refuses a team ID other than the caller's; it may be empty.
 func checkTeam(who sandbox.Identity, id string) error {
 	if id != "" && id != uuidOf("team", string(who.Tenant)) {
 		return sandbox.Errorf(sandbox.Invalid, "teamID is not that of your team")
@@ -53,8 +53,8 @@ type teamView struct {
 	IsDefault bool   `json:"isDefault"`
 }
 
-// ListTeams answers GET /teams with the caller's one. Its key is the one that the
-// request came with: of others nobody knows the secret.
+// ListTeams answers GET /teams with the caller's only team. Its API key is the
+// request's own: the secrets of others are not stored.
 func (a *API) ListTeams(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	if _, err := parameters(r); err != nil {
 		return err
@@ -74,10 +74,10 @@ type keyView struct {
 	CreatedAt string    `json:"createdAt"`
 	CreatedBy *struct{} `json:"createdBy"` // our users have no UUIDs
 	LastUsed  *string   `json:"lastUsed"`
-	Key       string    `json:"key,omitempty"` // in the answer to the request that made it
+	Key       string    `json:"key,omitempty"` // in the answer to the request that created it
 }
 
-// maskView is what is shown of a secret.
+// maskView is the visible part of a secret.
 type maskView struct {
 	Prefix      string `json:"prefix"`
 	ValueLength int    `json:"valueLength"`
@@ -114,8 +114,8 @@ func (a *API) ListKeys(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 	return rest.Reply(w, http.StatusOK, views)
 }
 
-// CreateKey answers POST /api-keys with 201 and the Key, which has the role and
-// the scopes of who makes it.
+// CreateKey answers POST /api-keys with 201 and the Key, which has the role and the
+// scopes of its creator.
 func (a *API) CreateKey(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body struct {
 		Name string `json:"name"`
@@ -166,7 +166,7 @@ func (a *API) DeleteKey(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	return noContent(w)
 }
 
-// key is the caller's Key that a path names.
+// key is the caller's Key in the path.
 func (a *API) key(r *http.Request, who sandbox.Identity) (sandbox.Key, error) {
 	all, err := a.Keys.List(r.Context(), who.Tenant)
 	if err != nil {
@@ -181,7 +181,7 @@ func (a *API) key(r *http.Request, who sandbox.Identity) (sandbox.Key, error) {
 	return sandbox.Key{}, sandbox.Errorf(sandbox.NotFound, "there is no API key %.40q", id)
 }
 
-// NoAccessTokens answers POST /access-tokens: E2B itself has given them up.
+// NoAccessTokens answers POST /access-tokens: E2B itself has dropped them.
 func (a *API) NoAccessTokens(w http.ResponseWriter, _ *http.Request, _ sandbox.Identity) error {
 	return rest.Reply(w, http.StatusGone, failure{Code: http.StatusGone, Message: "there are no access tokens: use an API key, or a token of /api/v1/auth/token"})
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/steps"
 )
 
-// Bounds of what a template may ask for.
+// Limits of a template.
 const (
 	maxBuildCPUs   = 8
 	maxBuildMemory = 8192 // MB
@@ -28,10 +28,10 @@ const (
 	maxTagCount    = 32
 )
 
-// draftBody asks for a build.
+// draftBody requests a build.
 type draftBody struct {
 	Name          string   `json:"name"`
-	Alias         string   `json:"alias"` // as name was called
+	Alias         string   `json:"alias"` // the former name of name
 	Tags          []string `json:"tags"`
 	CPUCount      *int     `json:"cpuCount"`
 	MemoryMB      *int64   `json:"memoryMB"`
@@ -39,7 +39,7 @@ type draftBody struct {
 	TeamID        string   `json:"teamID"`
 }
 
-// draft is what b asks for.
+// draft converts b.
 func (b *draftBody) draft(who sandbox.Identity) (steps.Draft, error) {
 	var d steps.Draft
 	if err := checkTeam(who, b.TeamID); err != nil {
@@ -71,7 +71,7 @@ func (b *draftBody) draft(who sandbox.Identity) (steps.Draft, error) {
 	return d, err
 }
 
-// checkOwnName refuses what no Template of ours may be called.
+// checkOwnName refuses names that no Template of ours may have.
 func checkOwnName(name string) error {
 	switch {
 	case strings.Contains(name, "/"):
@@ -88,7 +88,7 @@ var (
 	uuidPattern    = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
 )
 
-// ownTags are tags as clients name them in our words, each once.
+// ownTags translates clients' tags to our names, without duplicates.
 func ownTags(tags []string) ([]string, error) {
 	var own []string
 	for _, tag := range tags {
@@ -107,7 +107,7 @@ func ownTags(tags []string) ([]string, error) {
 	return own, nil
 }
 
-// clientTags is the other way around.
+// clientTags is the inverse of ownTags.
 func clientTags(own []string) []string {
 	tags := make([]string, len(own))
 	for i, tag := range own {
@@ -116,7 +116,7 @@ func clientTags(own []string) []string {
 	return tags
 }
 
-// defaults are those of the Sandboxes.
+// defaults are the defaults of the Template's Sandboxes.
 func (b *draftBody) defaults() (sandbox.TemplateDefaults, error) {
 	var d sandbox.TemplateDefaults
 	if n := b.CPUCount; n != nil {
@@ -142,7 +142,7 @@ func (b *draftBody) defaults() (sandbox.TemplateDefaults, error) {
 	return d, nil
 }
 
-// draftView answers who asked for a build.
+// draftView answers the request of a build.
 type draftView struct {
 	TemplateID string   `json:"templateID"`
 	BuildID    string   `json:"buildID"`
@@ -152,14 +152,14 @@ type draftView struct {
 	Aliases    []string `json:"aliases"`
 }
 
-// NoDockerfile answers what asks for a build without steps, as clients did before
-// there were any: an image that was pushed to a registry of E2B's.
+// NoDockerfile answers the oldest clients' request of a build, which has no steps: it
+// is for an image that was pushed to E2B's registry.
 func (a *API) NoDockerfile(http.ResponseWriter, *http.Request, sandbox.Identity) error {
 	return sandbox.Errorf(sandbox.Unsupported,
 		"templates are not built from a pushed image here: build them with Template of an SDK, which reads a Dockerfile by fromDockerfile")
 }
 
-// RequestBuild answers POST /v3/templates, and /v2/templates whose names have no
+// RequestBuild answers POST /v3/templates, and POST /v2/templates whose names have no
 // tags, with 202 and a build that waits for its steps.
 func (a *API) RequestBuild(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body draftBody
@@ -180,7 +180,7 @@ func (a *API) RequestBuild(w http.ResponseWriter, r *http.Request, who sandbox.I
 	})
 }
 
-// recipeBody says what a build is to do.
+// recipeBody has the steps of a build.
 type recipeBody struct {
 	FromImage    string          `json:"fromImage"`
 	FromTemplate string          `json:"fromTemplate"`
@@ -196,12 +196,12 @@ type stepBody struct {
 	Args      []string `json:"args"`
 	FilesHash string   `json:"filesHash"`
 	Force     bool     `json:"force"`
-	// ForceUpload and ResolveSymlinks are carried out by clients.
+	// ForceUpload and ResolveSymlinks are implemented by clients.
 	ForceUpload     *bool `json:"forceUpload"`
 	ResolveSymlinks *bool `json:"resolveSymlinks"`
 }
 
-// recipe is what b asks for.
+// recipe converts b.
 func (a *API) recipe(who sandbox.Identity, b *recipeBody) (steps.Recipe, error) {
 	r := steps.Recipe{Start: b.StartCmd, Ready: b.ReadyCmd, Force: b.Force}
 	var err error
@@ -223,8 +223,8 @@ func (a *API) recipe(who sandbox.Identity, b *recipeBody) (steps.Recipe, error) 
 	return r, err
 }
 
-// StartBuild answers POST /v2/templates/{template}/builds/{build} with 202: it
-// begins what was asked for before.
+// StartBuild answers POST /v2/templates/{template}/builds/{build} with 202: it starts a
+// build that was requested before.
 func (a *API) StartBuild(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body recipeBody
 	if err := rest.Decode(r, &body); err != nil {
@@ -250,8 +250,7 @@ func (a *API) StartBuild(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	return nil
 }
 
-// mapped is a Template that there is: the one of a name, or the one that stands for
-// it.
+// mapped is the Template for a name: the one with that name, or else its replacement.
 func (a *API) mapped(ctx context.Context, who sandbox.Identity, name string) (string, error) {
 	_, err := a.Catalog.Find(ctx, who.Tenant, name)
 	if ours, ok := notTagged(name); ok && errors.Is(err, sandbox.NotFound) {
@@ -265,7 +264,7 @@ func (a *API) mapped(ctx context.Context, who sandbox.Identity, name string) (st
 	return name, err
 }
 
-// buildOf is the build that a path names.
+// buildOf returns the template and build in the path.
 func buildOf(r *http.Request, who sandbox.Identity) (template, id string, err error) {
 	if template, err = templateName(who, r.PathValue("template")); err != nil {
 		return "", "", err
@@ -309,8 +308,8 @@ type buildStatus struct {
 
 const maxBuildLines = 100
 
-// BuildStatus answers GET /templates/{template}/builds/{build}/status with how a
-// build stands, and lines of its log from an offset on.
+// BuildStatus answers GET /templates/{template}/builds/{build}/status with the state of
+// a build, and lines of its log from an offset on.
 func (a *API) BuildStatus(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	values, err := parameters(r, "logsOffset", "limit", "level")
 	if err != nil {
@@ -340,8 +339,8 @@ func (a *API) BuildStatus(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	return rest.Reply(w, http.StatusOK, view)
 }
 
-// build is the build that a path names, and the lines of its log that are of a
-// level or above. One that is not there is Invalid, as clients of E2B expect.
+// build is the build in the path, with the lines of its log at a level or above. A
+// missing build is Invalid, as clients of E2B expect.
 func (a *API) build(r *http.Request, who sandbox.Identity, level string) (steps.Build, []steps.Line, error) {
 	if err := checkLevel(level); err != nil {
 		return steps.Build{}, nil, err
@@ -359,7 +358,7 @@ func (a *API) build(r *http.Request, who sandbox.Identity, level string) (steps.
 	return b, lines, err
 }
 
-// madeBy is a build of which only what it made is known any more.
+// madeBy is a build that is known only by the Template that it made.
 func (a *API) madeBy(ctx context.Context, who sandbox.Identity, name, id string) (steps.Build, error) {
 	own, err := a.own(ctx, who, name)
 	if err != nil && !errors.Is(err, sandbox.NotFound) {
@@ -371,7 +370,7 @@ func (a *API) madeBy(ctx context.Context, who sandbox.Identity, name, id string)
 	return steps.Build{}, sandbox.Errorf(sandbox.Invalid, "there is no build %.40q of the template %.80q", id, name)
 }
 
-// checkLevel allows every level, and none.
+// checkLevel allows every level, and no level.
 func checkLevel(level string) error {
 	if level != "" && !slices.Contains(levels, level) {
 		return sandbox.Errorf(sandbox.Invalid, "level must be one of %s", strings.Join(levels, ", "))
@@ -379,7 +378,7 @@ func checkLevel(level string) error {
 	return nil
 }
 
-// count is a number in a query; otherwise when s is empty.
+// count parses a number of a query; otherwise is the default.
 func count(s, name string, otherwise, most int) (int, error) {
 	if s == "" {
 		return otherwise, nil
@@ -391,18 +390,18 @@ func count(s, name string, otherwise, most int) (int, error) {
 	return n, nil
 }
 
-// uploadTime is how long files may be sent after a URL for that was asked for.
+// uploadTime is the lifetime of a signed upload URL.
 const uploadTime = time.Hour
 
-// UploadGrant is what a signed URL says that takes files of a name.
+// UploadGrant is the grant of a signed URL that uploads files of a hash.
 func UploadGrant(hash string, expires time.Time) signing.URLGrant {
 	return signing.URLGrant{Method: http.MethodPut, SandboxID: "templates", Path: "/" + hash, Expires: expires}
 }
 
-// uploadView says where files are sent, or that they are there.
+// uploadView has the upload URL, or says that the files are present.
 type uploadView struct {
 	Present bool   `json:"present"`
-	URL     string `json:"url"` // also of what is present: a client may insist
+	URL     string `json:"url"` // also for present files: a client may upload again
 }
 
 // AskUpload answers GET /templates/{template}/files/{hash} with 201.
@@ -430,7 +429,8 @@ func (a *API) AskUpload(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	return rest.Reply(w, http.StatusCreated, uploadView{present, rest.OwnURL(r, path, query)})
 }
 
-// own is the tags of a Template that the caller's Tenant made; NotFound without any.
+// own returns the tags of a Template that the caller's Tenant made; NotFound without
+// any.
 func (a *API) own(ctx context.Context, who sandbox.Identity, name string) ([]sandbox.Template, error) {
 	all, err := a.Catalog.List(ctx, who.Tenant)
 	if err != nil {
@@ -443,7 +443,7 @@ func (a *API) own(ctx context.Context, who sandbox.Identity, name string) ([]san
 	return tags, nil
 }
 
-// Upload answers PUT of files for a template.
+// Upload answers PUT of a template's files.
 func (a *API) Upload(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	if err := a.Builds.Upload(r.Context(), who.Tenant, r.PathValue("hash"), r.Body); err != nil {
 		return err

@@ -14,16 +14,16 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 )
 
-// Lifetimes of a Sandbox whose creator names none, by generation of the API.
+// Default lifetimes of a Sandbox, by generation of the API.
 const (
 	timeoutV1 = 15 * time.Second
 	timeoutV2 = 300 * time.Second
 )
 
-// home is where Processes start that name no folder.
+// home is the default folder of Processes.
 const home = "/home/user"
 
-// createBody asks for a Sandbox.
+// createBody requests a Sandbox.
 type createBody struct {
 	TemplateID          string            `json:"templateID"`
 	Timeout             *int64            `json:"timeout"`
@@ -34,15 +34,15 @@ type createBody struct {
 	Network             *networkBody      `json:"network"`
 	Metadata            map[string]string `json:"metadata"`
 	EnvVars             map[string]string `json:"envVars"`
-	// MCP is carried out by clients alone: they start the gateway by a Process.
+	// MCP is implemented by clients alone: they start the gateway as a Process.
 	MCP          json.RawMessage `json:"mcp"`
 	IAM          *iamBody        `json:"iam"`
 	VolumeMounts []mountBody     `json:"volumeMounts"`
-	// open has the services inside ask for no token.
+	// open makes the services inside accept requests without a token.
 	open bool
 }
 
-// createBodyV1 is that of the first generation.
+// createBodyV1 is the body of the first generation.
 type createBodyV1 struct {
 	Secure *bool `json:"secure"`
 	createBody
@@ -56,7 +56,7 @@ type iamBody struct {
 	Tokens map[string]any `json:"tokens"`
 }
 
-// request is what b asks for, with timeout when it names none.
+// request converts b; timeout is the default.
 func (b *createBody) request(who sandbox.Identity, timeout time.Duration) (sandbox.CreateRequest, error) {
 	req := sandbox.CreateRequest{Metadata: b.Metadata, Env: b.EnvVars}
 	if b.TemplateID == "" {
@@ -96,8 +96,8 @@ func (b *createBody) request(who sandbox.Identity, timeout time.Duration) (sandb
 	return req, req.Check()
 }
 
-// refuse returns Unsupported for what is asked for and not there, and Invalid
-// for what contradicts itself.
+// refuse returns Unsupported for features that do not exist here, and Invalid for
+// fields that contradict each other.
 func (b *createBody) refuse() error {
 	resumes := b.AutoResume != nil && b.AutoResume.Enabled
 	switch {
@@ -128,8 +128,7 @@ func seconds(n *int64, otherwise time.Duration) (time.Duration, error) {
 	return time.Duration(*n) * time.Second, nil
 }
 
-// policy is where the Sandbox may connect to; empty: wherever the operator lets
-// it.
+// policy is the network policy; empty: the operator's default.
 func (b *createBody) policy() (sandbox.NetworkPolicy, error) {
 	switch {
 	case b.Network == nil && b.AllowInternetAccess == nil:
@@ -143,9 +142,8 @@ func (b *createBody) policy() (sandbox.NetworkPolicy, error) {
 	return b.Network.policy(b.AllowInternetAccess)
 }
 
-// templateName is a Template or Snapshot that a client names, in our words, without the
-// namespace, which is the caller's own if there is one: of another's nothing is
-// there.
+// templateName converts a client's name of a Template or Snapshot to ours, without the
+// caller's own namespace. Names in another namespace do not exist.
 func templateName(who sandbox.Identity, s string) (string, error) {
 	const maxName = 256
 	name := withoutNamespace(who, strings.ToLower(strings.TrimSpace(s)))
@@ -171,9 +169,9 @@ func (a *API) CreateV2(w http.ResponseWriter, r *http.Request, who sandbox.Ident
 	return a.create(w, r, who, &body, timeoutV2)
 }
 
-// CreateV1 answers POST /sandboxes. Its Sandboxes are open to whoever knows their
-// ID unless they are to be secure, or all are: clients know that by the token in the
-// answer, and use it whatever they asked for.
+// CreateV1 answers POST /sandboxes. Anyone who knows the ID of its Sandboxes may use
+// their services, unless they request secure or all Sandboxes are secure. Clients see
+// that by the token in the answer, and use it regardless of their request.
 func (a *API) CreateV1(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body createBodyV1
 	if err := rest.Decode(r, &body); err != nil {
@@ -210,9 +208,9 @@ func (a *API) create(w http.ResponseWriter, r *http.Request, who sandbox.Identit
 	return rest.Reply(w, http.StatusCreated, a.viewOf(r, sb))
 }
 
-// make creates a Sandbox from the Template or Snapshot that is named, or from
-// what the operator says is meant by that name, also while a Template of that name is
-// being built for the first time.
+// make creates a Sandbox from the named Template or Snapshot, or from the operator's
+// replacement for that name. It uses the replacement also while a Template of that name
+// is being built for the first time.
 func (a *API) make(ctx context.Context, who sandbox.Identity, req sandbox.CreateRequest) (sandbox.Sandbox, error) {
 	sb, absent := a.makeFrom(ctx, who, req)
 	switch {
@@ -252,8 +250,8 @@ func (a *API) make(ctx context.Context, who sandbox.Identity, req sandbox.Create
 	return sb, err
 }
 
-// withoutTemplate is the answer to err, that a Template is not there; one that is being
-// built is soon.
+// withoutTemplate is the client's error for err, a missing Template. A Template that is
+// being built is Unavailable instead.
 func withoutTemplate(err error, name string) error {
 	if sandbox.CodeOf(err) == sandbox.Unavailable {
 		return err
@@ -261,17 +259,17 @@ func withoutTemplate(err error, name string) error {
 	return errNoTemplate(name)
 }
 
-// notTagged is the Template that a client's "NAME:latest" means, which is given in our
-// words, where nobody has given that tag by E2B's API: our own latest, as our tools made
-// it.
+// notTagged returns the name without its tag if a client wrote "NAME:latest", which is
+// in our names here "NAME:default". Clients that never set that tag by E2B's API mean
+// our own latest.
 func notTagged(template string) (name string, ok bool) {
 	return strings.CutSuffix(template, ":"+defaultTag)
 }
 
-// makeFrom creates a Sandbox as its Template wants it: shape, user and folder are
-// not for E2B's clients to say.
+// makeFrom creates a Sandbox with the shape, user and folder of its Template: E2B's
+// clients cannot choose them.
 func (a *API) makeFrom(ctx context.Context, who sandbox.Identity, req sandbox.CreateRequest) (sandbox.Sandbox, error) {
-	if req.Snapshot == "" { // which has its own
+	if req.Snapshot == "" { // a Snapshot has its own
 		t, err := a.Catalog.Find(ctx, who.Tenant, req.Template)
 		if err != nil {
 			return sandbox.Sandbox{}, err

@@ -1,7 +1,6 @@
-// Package e2b is the control API that E2B's SDKs speak: it decodes a request,
-// calls, and encodes the answer. It keeps E2B's words (templateID, pause,
-// envVars) and holds no rules of its own. What it does not know it refuses by
-// name.
+// Package e2b is the control API of E2B's SDKs: it decodes a request, calls, and
+// encodes the answer. It keeps E2B's names (templateID, pause, envVars) and holds no
+// rules of its own. Unknown features are refused by name.
 package e2b
 
 import (
@@ -25,14 +24,14 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/steps"
 )
 
-// Version of E2B's agent whose services the Guest has: clients look at it to
-// know what they may ask for.
+// Version is the version of E2B's agent whose services the Guest has: clients choose
+// features by it.
 const Version = "0.6.13"
 
-// clientID is a field that clients want and do not use.
+// clientID is a field that clients require and do not use.
 const clientID = "cloudsandbox"
 
-// API holds what the handlers call. All fields are required but Domain,
+// API holds the services that the handlers call. All fields are required but Domain,
 // TLS, DevAuthority, Templates and Secure.
 type API struct {
 	Sandboxes sandbox.SandboxReader
@@ -40,53 +39,52 @@ type API struct {
 	Updates   sandbox.Updates
 	Snapshots sandbox.Snapshots
 	Volumes   sandbox.Volumes
-	// Records finds a Sandbox, whoever owns it.
+	// Records finds a Sandbox of any owner.
 	Records interface {
 		SandboxByID(ctx context.Context, id string) (sandbox.Sandbox, error)
 	}
 	Guests     *execution.Guests
 	Executions *execution.Service
-	// AccessToken is what the services inside a Sandbox ask for.
+	// AccessToken returns the token for the services inside a Sandbox.
 	AccessToken func(id string) string
-	// PortTokens open private ports.
+	// PortTokens sign tokens for private ports.
 	PortTokens *signing.Ports
 	Catalog    sandbox.TemplateCatalog
 	Secrets    *secrets.Service
 	Builds     *steps.Service
 	Keys       *keys.Service
 	URLs       *signing.URLs
-	// VolumeFiles reaches files of Volumes, which VolumeTokens open.
+	// VolumeFiles accesses files of Volumes, and VolumeTokens sign tokens for them.
 	VolumeFiles  sandbox.VolumeFiles
 	VolumeTokens *signing.Volumes
-	// Domain is where Sandboxes are reached, as PORT-ID.Domain; empty: below the name
-	// that clients reach this server by.
+	// Domain is the domain of Sandboxes, as PORT-ID.Domain; empty: the name by which
+	// clients reach this server.
 	Domain string
-	// TLS says whether the server speaks it, and DevAuthority, in PEM, whom clients must
-	// trust for that; empty: they do already.
+	// TLS says whether the server speaks TLS. DevAuthority is the certificate, in PEM,
+	// of the authority that clients must trust for it; empty: they do already.
 	TLS          bool
 	DevAuthority string
-	// Templates says what is meant by names that no Template of ours has, and by
-	// images: NAME, NAME:TAG or NAME:* for any tag.
+	// Templates maps names that no Template of ours has, and images, to Templates:
+	// NAME, NAME:TAG or NAME:* for any tag.
 	Templates map[string]string
-	// Secure has every Sandbox that is created ask for a token, as those of the second
-	// generation do.
+	// Secure makes every new Sandbox require a token, as the second generation's do.
 	Secure bool
 	Log    *slog.Logger
 
 	loads loads
-	told  sync.Map // names of Templates that others stand in for, once logged
+	told  sync.Map // names of replaced Templates, once logged
 }
 
-// failure is the body of every answer that is not a success. Some clients look
-// at Code, others at the status: they are equal.
+// failure is the body of every error answer. Some clients read Code, others the status:
+// they are equal.
 type failure struct {
 	Code      int    `json:"code"`
 	Message   string `json:"message"`
 	ErrorCode string `json:"error_code,omitempty"`
 }
 
-// errorCode is what E2B calls a failure of the server's, for a request that may
-// start Sandboxes or another.
+// errorCode is E2B's code for a server error; starts is whether the request may start
+// Sandboxes.
 func errorCode(status int, starts bool) string {
 	switch {
 	case status == http.StatusInternalServerError && starts:
@@ -101,7 +99,7 @@ func errorCode(status int, starts bool) string {
 	return ""
 }
 
-// starts reports whether a request is one that starts Sandboxes.
+// starts reports whether a request may start Sandboxes.
 func starts(r *http.Request) bool {
 	return r.Method == http.MethodPost && slices.Contains([]string{"sandboxes", "connect", "resume", "fork"}, path.Base(r.URL.Path))
 }
@@ -110,21 +108,21 @@ func starts(r *http.Request) bool {
 func Fail(w http.ResponseWriter, r *http.Request, f v1.Failure) {
 	code := f.Status
 	if f.Code == sandbox.Unsupported {
-		code = http.StatusBadRequest // E2B's clients know no other for what cannot be
+		code = http.StatusBadRequest // E2B's clients know no other status for an unsupported request
 	}
 	if f.RetryAfterSeconds > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(f.RetryAfterSeconds))
 	}
-	_ = rest.Reply(w, code, failure{code, f.Message, errorCode(code, starts(r))}) // a client that is gone hears nothing
+	_ = rest.Reply(w, code, failure{code, f.Message, errorCode(code, starts(r))}) // the error is of a client that is gone
 }
 
-// failureOf is f, of a Sandbox that could not be started, as a part of an answer.
+// failureOf is the part of an answer about a Sandbox that could not be started.
 func failureOf(f v1.Failure) *failure {
 	return &failure{f.Status, f.Message, errorCode(f.Status, true)}
 }
 
-// noRoom makes what the host has no room for Unavailable: of 429, which the rest of
-// what is Exhausted is answered with, clients say that a limit of requests was reached.
+// noRoom makes an Exhausted error Unavailable, unless it is about a quota: the host has
+// no capacity. Clients report 429, the status of Exhausted, as a rate limit.
 func noRoom(err error) error {
 	var e *sandbox.Error
 	if !errors.As(err, &e) || e.Code != sandbox.Exhausted || errors.Is(err, sandbox.ErrOverQuota) {
@@ -133,14 +131,14 @@ func noRoom(err error) error {
 	return &sandbox.Error{Code: sandbox.Unavailable, Detail: e.Detail, RetryAfter: e.RetryAfter, Cause: err}
 }
 
-// errNoSandbox is the one answer about a Sandbox that is absent, has ended or is
+// errNoSandbox is the one answer for a Sandbox that does not exist, has ended or is
 // another Tenant's.
 func errNoSandbox(id string) error {
 	return sandbox.Errorf(sandbox.NotFound, "sandbox %.80q not found", id)
 }
 
-// sandboxID is the ID that a path names. What old clients append to it is left
-// out. What is no ID is the ID of none: clients ask whether it is there.
+// sandboxID is the ID in the path, without the suffix that old clients append. A
+// malformed ID is NotFound: clients use it to ask whether a Sandbox exists.
 func sandboxID(r *http.Request) (string, error) {
 	id, _, _ := strings.Cut(r.PathValue("id"), "-")
 	if !sandbox.ValidSandboxID(id) {
@@ -149,7 +147,7 @@ func sandboxID(r *http.Request) (string, error) {
 	return id, nil
 }
 
-// live returns the Sandbox that a path names, if it is there for its owner.
+// live returns the Sandbox in the path, if it has started and not ended.
 func (a *API) live(r *http.Request, who sandbox.Identity) (sandbox.Sandbox, error) {
 	id, err := sandboxID(r)
 	if err != nil {
@@ -169,7 +167,7 @@ func (a *API) liveByID(ctx context.Context, who sandbox.Identity, id string) (sa
 	return sb, nil
 }
 
-// running returns the Sandbox that a path names once nothing is under way with it, or
+// running returns the Sandbox in the path once it has finished pausing or resuming, or
 // Conflict if it does not run then.
 func (a *API) running(r *http.Request, who sandbox.Identity) (sandbox.Sandbox, error) {
 	sb, err := a.live(r, who)
@@ -196,13 +194,13 @@ func errNotRunning(sb sandbox.Sandbox) error {
 
 // absent makes every NotFound about a Sandbox the same.
 func absent(err error, id string) error {
-	if sandbox.CodeOf(err) == sandbox.NotFound { // not of something that only caused it
+	if sandbox.CodeOf(err) == sandbox.NotFound { // the cause's Code does not count
 		return errNoSandbox(id)
 	}
 	return err
 }
 
-// noContent answers what has nothing to say.
+// noContent answers with 204.
 func noContent(w http.ResponseWriter) error {
 	w.WriteHeader(http.StatusNoContent)
 	return nil

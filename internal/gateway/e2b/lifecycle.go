@@ -16,7 +16,7 @@ import (
 func (a *API) Pause(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body struct {
 		Memory              *bool `json:"memory"`
-		RequireHealthyGuest bool  `json:"requireHealthyGuest"` // one that does not answer is never saved
+		RequireHealthyGuest bool  `json:"requireHealthyGuest"` // a Guest that does not answer is never saved
 	}
 	if err := rest.Decode(r, &body); err != nil {
 		return err
@@ -35,7 +35,7 @@ func (a *API) Pause(w http.ResponseWriter, r *http.Request, who sandbox.Identity
 	return noContent(w)
 }
 
-// Resume answers POST /sandboxes/{id}/resume, of one that is paused.
+// Resume answers POST /sandboxes/{id}/resume for a paused Sandbox.
 func (a *API) Resume(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body struct {
 		connectBody
@@ -71,12 +71,12 @@ func (b *connectBody) timeout(otherwise time.Duration) (time.Duration, error) {
 	return seconds(b.Timeout, otherwise)
 }
 
-// maxWakes bounds how often one request resumes a Sandbox that others pause again
-// before its time is set.
+// maxWakes bounds how often one request resumes a Sandbox that other requests pause
+// again before its timeout is set.
 const maxWakes = 5
 
-// wake resumes a paused Sandbox, from its files alone if b says so. Its end is then
-// timeout away.
+// wake resumes a paused Sandbox, from its files alone if b says so. Its deadline is
+// then timeout from now.
 func (a *API) wake(ctx context.Context, who sandbox.Identity, sb sandbox.Sandbox, b connectBody, timeout time.Duration) (sandbox.Sandbox, error) {
 	resume := a.Lifecycle.Resume
 	if b.Memory != nil && !*b.Memory {
@@ -99,8 +99,8 @@ func (a *API) wake(ctx context.Context, who sandbox.Identity, sb sandbox.Sandbox
 	return sb, sandbox.Errorf(sandbox.Conflict, "sandbox %q was paused again by others each of the %d times that it was resumed: try again", id, maxWakes)
 }
 
-// onTimeout is what the end of its time does to a Sandbox; memory is nil for
-// keeping it.
+// onTimeout is the action at a Sandbox's deadline. memory says whether a pause keeps
+// the memory; nil: it does.
 func onTimeout(pause bool, memory *bool) sandbox.OnTimeout {
 	switch {
 	case !pause:
@@ -111,17 +111,17 @@ func onTimeout(pause bool, memory *bool) sandbox.OnTimeout {
 	return sandbox.OnTimeoutPause
 }
 
-// maxForks is how many copies one request may ask for.
+// maxForks bounds the copies of one request.
 const maxForks = 100
 
-// forkView is a copy that runs, or why there is none.
+// forkView is a running copy, or its error.
 type forkView struct {
 	Sandbox *sandboxView `json:"sandbox,omitempty"`
 	Error   *failure     `json:"error,omitempty"`
 }
 
-// Fork answers POST /sandboxes/{id}/fork with what became of each copy of a
-// running Sandbox.
+// Fork answers POST /sandboxes/{id}/fork with the result of each copy of a running
+// Sandbox.
 func (a *API) Fork(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body struct {
 		Timeout *int64 `json:"timeout"`
@@ -164,13 +164,13 @@ func (a *API) Fork(w http.ResponseWriter, r *http.Request, who sandbox.Identity)
 	return rest.Reply(w, http.StatusCreated, views)
 }
 
-// snapshotView is a Snapshot that Sandboxes start from, as a Template.
+// snapshotView is a Snapshot as a Template for new Sandboxes.
 type snapshotView struct {
 	SnapshotID string   `json:"snapshotID"`
 	Names      []string `json:"names"`
 }
 
-// snapshotViewOf shows a Snapshot by its name if it is the newest that has it, and
+// snapshotViewOf shows a Snapshot by its name if it is the newest with that name, and
 // else by its ID.
 func snapshotViewOf(s sandbox.Snapshot, newest bool) snapshotView {
 	if s.Name == "" || !newest {
@@ -181,7 +181,7 @@ func snapshotViewOf(s sandbox.Snapshot, newest bool) snapshotView {
 	return snapshotView{SnapshotID: full, Names: []string{full}}
 }
 
-// snapshotViews are snapshotViewOf of each, the newest of which come first.
+// snapshotViews are the views of Snapshots that are sorted newest first.
 func (a *API) snapshotViews(ctx context.Context, who sandbox.Identity, all []sandbox.Snapshot) ([]snapshotView, error) {
 	views := make([]snapshotView, 0, len(all))
 	newest := map[string]string{} // ID by name
@@ -198,7 +198,7 @@ func (a *API) snapshotViews(ctx context.Context, who sandbox.Identity, all []san
 	return views, nil
 }
 
-// snapshotTag is a Snapshot's name in a client's words, and its tag.
+// snapshotTag is a Snapshot's name and tag in E2B's names.
 func snapshotTag(s sandbox.Snapshot) (name, tag string) {
 	name, tag, tagged := strings.Cut(s.Name, ":")
 	if !tagged {
@@ -207,15 +207,15 @@ func snapshotTag(s sandbox.Snapshot) (name, tag string) {
 	return name, swapTag(tag)
 }
 
-// snapshotName is the name or ID of a Snapshot that a client names, in our words;
-// tagged: with a tag.
+// snapshotName converts a client's name or ID of a Snapshot to ours; tagged: it had a
+// tag.
 func snapshotName(who sandbox.Identity, asked string) (name string, tagged bool) {
 	name = withoutNamespace(who, strings.ToLower(strings.TrimSpace(asked)))
 	return strings.TrimSuffix(swapReference(name), ":"+latest), strings.Contains(name, ":")
 }
 
-// TakeSnapshot answers POST /sandboxes/{id}/snapshots with 201; the Sandbox runs
-// on.
+// TakeSnapshot answers POST /sandboxes/{id}/snapshots with 201; the Sandbox keeps
+// running.
 func (a *API) TakeSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body struct {
 		Name   string `json:"name"`
@@ -240,8 +240,8 @@ func (a *API) TakeSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.I
 	return rest.Reply(w, http.StatusCreated, snapshotViewOf(snap, true))
 }
 
-// ListSnapshots answers GET /snapshots with a page of those that were asked for,
-// not of those that Sandboxes are paused in.
+// ListSnapshots answers GET /snapshots with a page of explicit Snapshots. Snapshots of
+// paused Sandboxes are not listed.
 func (a *API) ListSnapshots(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	values, err := parameters(r, "sandboxID", "name", "limit", "nextToken")
 	if err != nil {
@@ -274,7 +274,7 @@ func (a *API) ListSnapshots(w http.ResponseWriter, r *http.Request, who sandbox.
 	return rest.Reply(w, http.StatusOK, views)
 }
 
-// listSnapshot answers as a list of the one with an ID, or of none.
+// listSnapshot answers with a list of the Snapshot with an ID, or an empty list.
 func (a *API) listSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.Identity, id string) error {
 	var found []sandbox.Snapshot
 	s, err := a.Snapshots.SnapshotByID(r.Context(), who.Tenant, id)
@@ -291,8 +291,8 @@ func (a *API) listSnapshot(w http.ResponseWriter, r *http.Request, who sandbox.I
 	return rest.Reply(w, http.StatusOK, views)
 }
 
-// snapshotNamed returns the ID of the Tenant's newest Snapshot of a name, tags: with
-// whatever tag; empty when it has none.
+// snapshotNamed returns the ID of the Tenant's newest Snapshot of a name, with any tag
+// if tags is set; empty when there is none.
 func (a *API) snapshotNamed(ctx context.Context, who sandbox.Identity, name string, tags bool) (string, error) {
 	page, err := a.Snapshots.ListSnapshots(ctx, who.Tenant, sandbox.SnapshotQuery{Name: name, Tags: tags, Kept: true, Limit: 1})
 	if err != nil || len(page.Snapshots) == 0 {
@@ -301,8 +301,8 @@ func (a *API) snapshotNamed(ctx context.Context, who sandbox.Identity, name stri
 	return page.Snapshots[0].ID, nil
 }
 
-// snapshotTags returns the newest Snapshot of each tag of a name, newest first, or the
-// one with an ID.
+// snapshotTags returns the newest Snapshot of each tag of a name, newest first. For an
+// ID it returns that Snapshot alone.
 func (a *API) snapshotTags(ctx context.Context, who sandbox.Identity, asked string) ([]sandbox.Snapshot, error) {
 	name, _ := snapshotName(who, asked)
 	name, _, _ = strings.Cut(name, ":")
@@ -332,9 +332,8 @@ func (a *API) snapshotTags(ctx context.Context, who sandbox.Identity, asked stri
 	}
 }
 
-// DeleteTemplate answers DELETE /templates/{template}, of a template or a
-// Snapshot; of a name that Snapshots have, of all that have it, with whatever tag
-// unless one is named.
+// DeleteTemplate answers DELETE /templates/{template} for a template or a Snapshot. A
+// name of Snapshots deletes all of them, of every tag unless the name has one.
 func (a *API) DeleteTemplate(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	asked := r.PathValue("template")
 	if part := r.PathValue("part"); part != "" { // after a namespace

@@ -44,10 +44,10 @@ func (a *API) List(w http.ResponseWriter, r *http.Request, who sandbox.Identity)
 	return rest.Reply(w, http.StatusOK, a.listed(r.Context(), page.Sandboxes))
 }
 
-// maxListed bounds what is told without pages.
+// maxListed bounds a list without pages.
 const maxListed = 10_000
 
-// ListRunning answers GET /sandboxes with all that run, newest first.
+// ListRunning answers GET /sandboxes with all running ones, newest first.
 func (a *API) ListRunning(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	values, err := parameters(r, "metadata")
 	if err != nil {
@@ -64,7 +64,7 @@ func (a *API) ListRunning(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	return rest.Reply(w, http.StatusOK, a.listed(r.Context(), all))
 }
 
-// allSandboxes returns the newest maxListed that q is about, or a few more.
+// allSandboxes returns the newest maxListed matches of q, or a few more.
 func (a *API) allSandboxes(ctx context.Context, who sandbox.Identity, q sandbox.ListQuery) ([]sandbox.Sandbox, error) {
 	var all []sandbox.Sandbox
 	for len(all) < maxListed {
@@ -96,8 +96,8 @@ func (a *API) listed(ctx context.Context, all []sandbox.Sandbox) []listedView {
 	return views
 }
 
-// badToken names the one part of a query that only a Store can judge as clients
-// know it.
+// badToken names an invalid cursor, which only a Store can check, by its name in E2B's
+// API.
 func badToken(q sandbox.ListQuery, err error) error {
 	if q.Cursor != "" && sandbox.CodeOf(err) == sandbox.Invalid {
 		return errNextToken().WithCause(err)
@@ -109,7 +109,7 @@ func errNextToken() *sandbox.Error { return sandbox.Errorf(sandbox.Invalid, "Inv
 
 const (
 	maxToken = 512 // bytes
-	maxPage  = 100 // what a page has at most, and when nothing is asked
+	maxPage  = 100 // the default and the maximum
 )
 
 func listQuery(r *http.Request, who sandbox.Identity) (sandbox.ListQuery, error) {
@@ -153,7 +153,7 @@ func listQuery(r *http.Request, who sandbox.Identity) (sandbox.ListQuery, error)
 	return q, nil
 }
 
-// parameters are those of the URL, each at most once.
+// parameters are the parameters of the URL, each at most once.
 func parameters(r *http.Request, known ...string) (url.Values, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -171,7 +171,7 @@ func parameters(r *http.Request, known ...string) (url.Values, error) {
 	return values, nil
 }
 
-// limitOf is zero for a query without one.
+// limitOf is zero for a query without a limit.
 func limitOf(values url.Values) (int, error) {
 	s := values.Get("limit")
 	if s == "" {
@@ -184,11 +184,11 @@ func limitOf(values url.Values) (int, error) {
 	return n, nil
 }
 
-// pageParameters are those of a query that asks for a page.
+// pageParameters are the parameters of a paged list.
 var pageParameters = []string{"limit", "nextToken"}
 
-// pageByName returns the page that a query asks for of a list in the order of
-// names, and tells in the header how the next one is asked for.
+// pageByName returns a query's page of a list that is sorted by name, and sets the
+// header with the next page's token.
 func pageByName[T any](w http.ResponseWriter, values url.Values, name func(T) string, list func() ([]T, error)) ([]T, error) {
 	limit, after, err := pageQuery(values)
 	if err != nil {
@@ -202,7 +202,7 @@ func pageByName[T any](w http.ResponseWriter, values url.Values, name func(T) st
 	return cutPage(w, all, limit, name), nil
 }
 
-// pageOf is pageByName for a list in any order, of things with different IDs.
+// pageOf is pageByName for a list in any order, whose items have distinct IDs.
 func pageOf[T any](w http.ResponseWriter, values url.Values, all []T, id func(T) string) ([]T, error) {
 	limit, after, err := pageQuery(values)
 	if err != nil {
@@ -218,7 +218,8 @@ func pageOf[T any](w http.ResponseWriter, values url.Values, all []T, id func(T)
 	return cutPage(w, all, limit, id), nil
 }
 
-// pageQuery is how many a query asks for, and after which; empty: the first ones.
+// pageQuery returns the limit and the last name or ID of the previous page; empty: the
+// first page.
 func pageQuery(values url.Values) (limit int, after string, err error) {
 	if limit, err = limitOf(values); err != nil {
 		return 0, "", err
@@ -233,8 +234,8 @@ func pageQuery(values url.Values) (limit int, after string, err error) {
 	return limit, string(last), nil
 }
 
-// cutPage is the first of all; where more follow, the header says how to ask for
-// them.
+// cutPage is the first page of all. If more follow, the header has the token of the
+// next page.
 func cutPage[T any](w http.ResponseWriter, all []T, limit int, id func(T) string) []T {
 	if len(all) <= limit {
 		return all
@@ -261,7 +262,7 @@ func states(s string) ([]sandbox.State, error) {
 	return all, nil
 }
 
-// metadataFilter reads pairs that clients encode twice: once each, and then as a
+// metadataFilter decodes pairs that clients encode twice: each part, and then the whole
 // query within the query.
 func metadataFilter(s string) (map[string]string, error) {
 	bad := sandbox.Errorf(sandbox.Invalid, "metadata must be pairs key=value joined by &, each part percent-encoded")

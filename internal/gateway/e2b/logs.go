@@ -14,8 +14,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 )
 
-// logLine is a line of the first generation: an object of JSON as text, which E2B's
-// command line reads.
+// logLine is a line of the first generation: a JSON object as text, which E2B's command
+// line reads.
 type logLine struct {
 	Timestamp string `json:"timestamp"`
 	Line      string `json:"line"`
@@ -28,7 +28,7 @@ func logLineOf(e logEntry) logLine {
 	return logLine{e.Timestamp, string(text)}
 }
 
-// What tells of a Sandbox's life, and what programs log that do not say who they are.
+// The loggers of a Sandbox's lifecycle, and of programs that name no logger.
 const (
 	lifeLogger    = "sandbox"
 	programLogger = "program"
@@ -44,12 +44,12 @@ type logEntry struct {
 
 var levels = []string{"debug", "info", "warn", "error"}
 
-// logTime bounds the question to a Guest what was logged inside.
+// logTime is the timeout of reading a Guest's log.
 const logTime = 3 * time.Second
 
-// entriesOf is what is known of a Sandbox's life, and what its programs logged at
-// the events address while it runs, oldest first. What its Processes write is not
-// kept: it is theirs who started them.
+// entriesOf are the lifecycle events of a Sandbox, and the entries that its programs
+// log at the events address while it runs, oldest first. The output of its Processes is
+// not kept: it belongs to whoever started them.
 func (a *API) entriesOf(ctx context.Context, sb sandbox.Sandbox) []logEntry {
 	var all []logEntry
 	add := func(at time.Time, message string) {
@@ -66,7 +66,7 @@ func (a *API) entriesOf(ctx context.Context, sb sandbox.Sandbox) []logEntry {
 	defer cancel()
 	told, err := a.Guests.Peek(sb).Logs(ctx)
 	if err != nil {
-		return all // who replaced the agent has replaced its logs
+		return all // a replaced agent has no logs
 	}
 	now := time.Now()
 	for _, l := range told {

@@ -15,7 +15,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 )
 
-// metricView is what a Sandbox used at a moment.
+// metricView is a Sandbox's use at one time.
 type metricView struct {
 	Timestamp     string  `json:"timestamp"`
 	TimestampUnix int64   `json:"timestampUnix"`
@@ -35,8 +35,8 @@ func metricOf(l execution.Load) metricView {
 	}
 }
 
-// Metrics answers GET /sandboxes/{id}/metrics with what was measured while the
-// Sandbox was used, as far as it is kept, and now.
+// Metrics answers GET /sandboxes/{id}/metrics with the kept measurements from when the
+// Sandbox was used, and a new one.
 func (a *API) Metrics(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	from, to, err := period(r)
 	if err != nil {
@@ -60,17 +60,17 @@ func (a *API) Metrics(w http.ResponseWriter, r *http.Request, who sandbox.Identi
 	return rest.Reply(w, http.StatusOK, views)
 }
 
-// sinceMillis is from where a time is one in milliseconds, which clients of a year
-// ago send instead of seconds: as seconds it is in the year 5138.
+// sinceMillis is the least number that is a time in milliseconds, which clients of a
+// year ago send instead of seconds: as seconds it is in the year 5138.
 const sinceMillis = 100_000_000_000
 
-// period is the time that a query is about, which may have more parameters.
+// period is the time range of a query, which may have more parameters.
 func period(r *http.Request, more ...string) (from, to time.Time, err error) {
 	values, err := parameters(r, append(more, "start", "end")...)
 	if err != nil {
 		return from, to, err
 	}
-	bounds := []time.Time{{}, time.Now().Add(24 * time.Hour)} // whatever there is
+	bounds := []time.Time{{}, time.Now().Add(24 * time.Hour)} // all times
 	for i, name := range []string{"start", "end"} {
 		s := values.Get(name)
 		if s == "" {
@@ -95,7 +95,7 @@ func period(r *http.Request, more ...string) (from, to time.Time, err error) {
 	return bounds[0], bounds[1], nil
 }
 
-// measure adds what a Sandbox uses now to what is known.
+// measure adds the Sandbox's current use to its measurements.
 func (a *API) measure(ctx context.Context, who sandbox.Identity, id string) error {
 	_, guest, err := a.Guests.Open(ctx, who.Tenant, id)
 	if err != nil {
@@ -111,17 +111,17 @@ func (a *API) measure(ctx context.Context, who sandbox.Identity, id string) erro
 }
 
 const (
-	// inUse is how long after its last use a Sandbox is measured: one that is idle
-	// stays idle.
+	// inUse is how long after its last use a Sandbox is measured: measuring must not
+	// keep an idle one busy.
 	inUse = time.Minute
 	// sampleTime bounds one measurement.
 	sampleTime = 3 * time.Second
-	// samplers is how many are measured at a time.
+	// samplers bounds the concurrent measurements.
 	samplers = 16
 )
 
-// Sample measures, every loadStep until ctx ends, the Sandboxes that E2B's
-// clients have and use.
+// Sample measures, every loadStep until ctx ends, the watched Sandboxes that are in
+// use.
 func (a *API) Sample(ctx context.Context) {
 	tick := time.NewTicker(loadStep)
 	defer tick.Stop()
@@ -148,8 +148,8 @@ func (a *API) sampleAll(ctx context.Context) {
 	_ = work.Wait() // none fails
 }
 
-// sample measures a Sandbox without using it. One that does not answer has no
-// point at that time.
+// sample measures a Sandbox without using it. One that does not answer has no point at
+// that time.
 func (a *API) sample(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(ctx, sampleTime)
 	defer cancel()
@@ -169,8 +169,8 @@ func (a *API) sample(ctx context.Context, id string) {
 // maxMeasured is how many Sandboxes one query may name.
 const maxMeasured = 100
 
-// LatestMetrics answers GET /sandboxes/metrics. Sandboxes that are not there are
-// left out.
+// LatestMetrics answers GET /sandboxes/metrics. It leaves out Sandboxes that do not
+// exist.
 func (a *API) LatestMetrics(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	values, err := parameters(r, "sandbox_ids")
 	if err != nil {
@@ -205,20 +205,20 @@ func (a *API) LatestMetrics(w http.ResponseWriter, r *http.Request, who sandbox.
 }
 
 const (
-	loadStep = 5 * time.Second // two measurements closer than that are one, the later
-	maxLoads = 240             // of a Sandbox, twenty minutes of steps or longer ones
-	maxKept  = 2048            // Sandboxes of which they are kept
+	loadStep = 5 * time.Second // of measurements within this time only the latest is kept
+	maxLoads = 240             // per Sandbox, twenty minutes of steps or longer ones
+	maxKept  = 2048            // measured Sandboxes
 )
 
-// loads keeps what was measured, in memory, and which Sandboxes are.
+// loads keeps the measurements, in memory, and the set of watched Sandboxes.
 type loads struct {
 	mu      sync.Mutex
 	byID    map[string][]execution.Load
 	watched map[string]bool
 }
 
-// watch has a Sandbox measured while it is used, beyond maxKept of them in the
-// place of another.
+// watch adds a Sandbox to those that are measured while they are used. Beyond maxKept
+// it replaces another.
 func (l *loads) watch(id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -241,7 +241,7 @@ func (l *loads) unwatch(id string) {
 	delete(l.byID, id)
 }
 
-// watchedOf returns those of ids that are watched.
+// watchedOf returns the watched Sandboxes among ids.
 func (l *loads) watchedOf(ids map[string]bool) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -263,7 +263,7 @@ func (l *loads) add(id string, m execution.Load) {
 	all := l.byID[id]
 	n := len(all)
 	if n > 0 && m.At.Before(all[n-1].At) {
-		return // another was quicker
+		return // a concurrent measurement was later
 	}
 	if n > 1 && m.At.Sub(all[n-2].At) < loadStep {
 		all = all[:n-1]
@@ -277,8 +277,8 @@ func (l *loads) add(id string, m execution.Load) {
 	}
 }
 
-// thinned is every second of the older three quarters of all, and the rest: what
-// is longer ago is told in longer steps.
+// thinned drops every other measurement of the older three quarters: older measurements
+// have longer steps.
 func thinned(all []execution.Load) []execution.Load {
 	older := len(all) * 3 / 4
 	kept := make([]execution.Load, 0, len(all))
@@ -290,7 +290,7 @@ func thinned(all []execution.Load) []execution.Load {
 	return kept
 }
 
-// dropOldest forgets the Sandbox that was asked about longest ago. The lock is
+// dropOldest forgets the Sandbox whose last measurement is the oldest. The lock is
 // held.
 func (l *loads) dropOldest() {
 	var oldest string

@@ -12,14 +12,13 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 )
 
-// allTraffic is how E2B's clients say "every address", and anything how our
-// rules do.
+// allTraffic is E2B's notation for "every address", and anything is ours.
 const (
 	allTraffic = "0.0.0.0/0"
 	anything   = "*"
 )
 
-// egressBody is where a Sandbox may connect to.
+// egressBody has the destinations that a Sandbox may connect to.
 type egressBody struct {
 	AllowOut    []string   `json:"allowOut"`
 	DenyOut     []string   `json:"denyOut"`
@@ -28,7 +27,7 @@ type egressBody struct {
 	Rules       transforms `json:"rules"`
 }
 
-// networkBody is a Sandbox's network as its creator wants it.
+// networkBody is the requested network of a Sandbox.
 type networkBody struct {
 	egressBody
 	AllowPublicTraffic *bool   `json:"allowPublicTraffic"`
@@ -36,8 +35,8 @@ type networkBody struct {
 	HTTPSPorts         []int64 `json:"httpsPorts"`
 }
 
-// ingress is who reaches the ports, and how; open: those of the services inside
-// too, by whoever knows the ID.
+// ingress are the access rules of the ports. open: anyone who knows the ID may use the
+// services inside, too.
 func (n *networkBody) ingress(open bool) (sandbox.Ingress, error) {
 	rules := sandbox.IngressRules{Private: n.AllowPublicTraffic != nil && !*n.AllowPublicTraffic, OpenServices: open}
 	if rules.Private && open {
@@ -61,7 +60,7 @@ func (n *networkBody) ingress(open bool) (sandbox.Ingress, error) {
 	return ingress, named("network.httpsPorts", err)
 }
 
-// named is err, which a client is told, with the field that it is about.
+// named is err, which a client will see, with the name of its field.
 func named(field string, err error) error {
 	var told *sandbox.Error
 	if !errors.As(err, &told) {
@@ -80,8 +79,8 @@ func (b *egressBody) refuse() error {
 	return nil
 }
 
-// policy is what b and the switch for the Internet, which may be nil, say
-// together. What is allowed wins over what is denied.
+// policy combines b and the switch for the Internet, which may be nil. Allow wins over
+// deny.
 func (b *egressBody) policy(internet *bool) (sandbox.NetworkPolicy, error) {
 	if err := b.refuse(); err != nil {
 		return "", err
@@ -115,7 +114,7 @@ func (b *egressBody) policy(internet *bool) (sandbox.NetworkPolicy, error) {
 	return rules.Policy()
 }
 
-// addressRule is the rule about an address or a CIDR; false for anything else.
+// addressRule is the rule for an address or a CIDR; false for anything else.
 func addressRule(target string) (string, bool) {
 	if target == allTraffic {
 		return anything, true
@@ -127,13 +126,13 @@ func addressRule(target string) (string, bool) {
 	return prefix.Masked().String(), err == nil
 }
 
-// domainRule is the rule about a domain, which names no port.
+// domainRule is the rule for a domain without a port.
 func domainRule(target string) (string, bool) {
 	rule, err := sandbox.ParseNetworkRule(target)
 	return target, err == nil && rule.Domain != "" && !strings.Contains(target, ":")
 }
 
-// networkView is a Sandbox's network as its owner may read it.
+// networkView is a Sandbox's network for its owner.
 type networkView struct {
 	AllowPublicTraffic bool       `json:"allowPublicTraffic"`
 	MaskRequestHost    string     `json:"maskRequestHost,omitempty"`
@@ -143,13 +142,13 @@ type networkView struct {
 	Rules              transforms `json:"rules,omitempty"`
 }
 
-// networkOf shows rules about connections in either direction, and uses of
-// secrets; without any view is nil. The switch for the Internet is as it was asked for,
-// false where nothing is allowed, and nil where nobody has touched it.
+// networkOf shows the rules for both directions, and the uses of secrets; without any,
+// view is nil. internet is the requested switch for the Internet, false if nothing is
+// allowed, and nil if it was never set.
 func networkOf(sb sandbox.Sandbox) (view *networkView, internet *bool) {
 	ports, err := sb.Ingress.Rules()
 	seen := networkView{AllowPublicTraffic: err == nil && !ports.Private, MaskRequestHost: ports.Host, HTTPSPorts: ports.TLSPorts}
-	ports.OpenServices = false // which is told by the token's absence
+	ports.OpenServices = false // the missing token shows that
 	if shown, _ := ports.Ingress(); err != nil || shown != "" || sb.Secrets != "" {
 		view = &seen
 		view.Rules = transformsOf(sb.Secrets)
@@ -182,7 +181,7 @@ func shown(rules []string) []string {
 	return out
 }
 
-// SetNetwork answers PUT /sandboxes/{id}/network: what is absent is cleared.
+// SetNetwork answers PUT /sandboxes/{id}/network: absent fields are cleared.
 func (a *API) SetNetwork(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body struct {
 		egressBody

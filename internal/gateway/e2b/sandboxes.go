@@ -17,7 +17,7 @@ func (a *API) Get(w http.ResponseWriter, r *http.Request, who sandbox.Identity) 
 	}
 	view := a.detailOf(r, who.Sees(sb))
 	if !who.May(sandbox.ScopeWrite) {
-		view.EnvdAccessToken = "" // whoever has it writes
+		view.EnvdAccessToken = "" // the token allows writing
 	}
 	if sb.State == sandbox.Paused {
 		snap, err := a.Snapshots.SnapshotByID(r.Context(), who.Tenant, sb.Snapshot)
@@ -44,9 +44,9 @@ func (a *API) Kill(w http.ResponseWriter, r *http.Request, who sandbox.Identity)
 	return noContent(w)
 }
 
-// SetTimeout answers POST /sandboxes/{id}/timeout: the end is so long from now,
-// sooner or later than before. Traffic that wakes it later gives it the time again
-// with which it was created.
+// SetTimeout answers POST /sandboxes/{id}/timeout: the deadline is timeout from now,
+// also if it was later before. When traffic wakes the Sandbox later, it gets the
+// timeout of its creation again.
 func (a *API) SetTimeout(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body struct {
 		Timeout *int64 `json:"timeout"`
@@ -80,7 +80,7 @@ const (
 	mostRefresh  = time.Hour
 )
 
-// Refresh answers POST /sandboxes/{id}/refreshes: the end is at least so long
+// Refresh answers POST /sandboxes/{id}/refreshes: the deadline is at least duration
 // from now.
 func (a *API) Refresh(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body struct {
@@ -102,7 +102,7 @@ func (a *API) Refresh(w http.ResponseWriter, r *http.Request, who sandbox.Identi
 	return noContent(w)
 }
 
-// extend moves the end of a Sandbox to at least d from now.
+// extend moves the deadline of a Sandbox to at least d from now.
 func (a *API) extend(ctx context.Context, who sandbox.Identity, sb sandbox.Sandbox, d time.Duration) (sandbox.Sandbox, error) {
 	if !time.Now().Add(d).After(sb.Deadline) {
 		return sb, nil
@@ -110,7 +110,7 @@ func (a *API) extend(ctx context.Context, who sandbox.Identity, sb sandbox.Sandb
 	return a.Updates.RunFor(ctx, who.Tenant, sb.ID, d)
 }
 
-// connectBody asks to go on with a Sandbox.
+// connectBody requests a connection to a Sandbox.
 type connectBody struct {
 	Timeout *int64 `json:"timeout"`
 	Memory  *bool  `json:"memory"`
@@ -154,7 +154,7 @@ func (a *API) connect(w http.ResponseWriter, r *http.Request, who sandbox.Identi
 		if longer.State == sandbox.Running {
 			return rest.Reply(w, http.StatusOK, a.viewOf(r, longer))
 		}
-		sb = longer // somebody paused it meanwhile
+		sb = longer // it was paused meanwhile
 	}
 	if sb, err = a.wake(r.Context(), who, sb, body, timeout); err != nil {
 		return absent(err, sb.ID)

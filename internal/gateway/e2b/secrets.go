@@ -37,11 +37,11 @@ func errNoSecret(idOrName string) error {
 	return sandbox.Errorf(sandbox.NotFound, "secret %.128q not found", idOrName)
 }
 
-// secretNamePattern is what E2B allows; we allow more.
+// secretNamePattern matches the names that E2B allows; we allow more.
 var secretNamePattern = regexp.MustCompile(`^[a-z0-9_-]{1,128}$`)
 
-// secretOf returns the Secret that a path names by its ID or name. Names that E2B
-// gives are in lower case.
+// secretOf returns the Secret in the path, by ID or name. E2B's names are in lower
+// case.
 func (a *API) secretOf(r *http.Request, who sandbox.Identity) (sandbox.Secret, error) {
 	asked := r.PathValue("secret")
 	rest.Names(r.Context(), asked)
@@ -55,8 +55,8 @@ func (a *API) secretOf(r *http.Request, who sandbox.Identity) (sandbox.Secret, e
 	return s, err
 }
 
-// known is uses with the names that the caller's Secrets have: one that is there
-// in lower case only, as E2B's clients make them, is meant in any case.
+// known is uses with the names of the caller's Secrets: a name that exists only in
+// lower case, as E2B's clients create them, matches in any case.
 func (a *API) known(ctx context.Context, who sandbox.Identity, uses sandbox.SecretUses) (sandbox.SecretUses, error) {
 	list, err := uses.List()
 	if err != nil || len(list) == 0 {
@@ -78,7 +78,7 @@ func (a *API) known(ctx context.Context, who sandbox.Identity, uses sandbox.Secr
 	return sandbox.NewSecretUses(list)
 }
 
-// told answers with what may be told of a Secret.
+// told answers with the public part of a Secret.
 func told(w http.ResponseWriter, status int, v any) error {
 	w.Header().Set("Cache-Control", "no-store")
 	return rest.Reply(w, status, v)
@@ -106,8 +106,8 @@ func (a *API) CreateSecret(w http.ResponseWriter, r *http.Request, who sandbox.I
 	return told(w, http.StatusCreated, secretViewOf(made))
 }
 
-// UpdateSecret answers POST /secrets/{secret}: its value becomes another one, at
-// once also for Sandboxes that use it.
+// UpdateSecret answers POST /secrets/{secret}: it replaces the value, at once also in
+// Sandboxes that use it.
 func (a *API) UpdateSecret(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body struct {
 		Value    string            `json:"value"`
@@ -161,13 +161,12 @@ func (a *API) ListSecrets(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	return told(w, http.StatusOK, views)
 }
 
-// DeleteSecret answers DELETE /secrets/{secret}. Sandboxes that use it get it no
-// more.
+// DeleteSecret answers DELETE /secrets/{secret} and removes it from Sandboxes.
 func (a *API) DeleteSecret(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	s, err := a.secretOf(r, who)
 	missing := err
 	switch {
-	case errors.Is(err, sandbox.NotFound): // perhaps by a request that came no further
+	case errors.Is(err, sandbox.NotFound): // perhaps by an earlier request that stopped in between
 		s.Name = strings.ToLower(r.PathValue("secret"))
 	case err != nil:
 		return err

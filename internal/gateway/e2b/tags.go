@@ -13,8 +13,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 )
 
-// reference is a template and, if one was named, a tag of it in our words, or the ID of
-// one of its builds.
+// reference returns our name of a template and, if the client gave one, its tag or the
+// ID of one of its builds.
 func reference(who sandbox.Identity, asked string) (name, tag string, err error) {
 	if name, err = templateName(who, asked); err != nil {
 		return "", "", err
@@ -35,7 +35,7 @@ func (a *API) versionOf(ctx context.Context, who sandbox.Identity, name, build s
 	if err != nil {
 		return "", err
 	}
-	_, versions, err := a.Catalog.Versions(ctx, who.Tenant, name+":"+cmp.Or(tags[0].Tag, latest)) // of any tag: all versions are told
+	_, versions, err := a.Catalog.Versions(ctx, who.Tenant, name+":"+cmp.Or(tags[0].Tag, latest)) // any tag: it returns all versions
 	if err != nil {
 		return "", err
 	}
@@ -52,8 +52,8 @@ func (a *API) versionOf(ctx context.Context, who sandbox.Identity, name, build s
 	return "", errNoTemplate(name + ":" + build)
 }
 
-// AssignTags answers POST /templates/tags with 201: tags mean what one meant
-// before.
+// AssignTags answers POST /templates/tags with 201: tags refer to the target's version
+// from now on.
 func (a *API) AssignTags(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body struct {
 		Target string   `json:"target"`
@@ -89,11 +89,11 @@ func (a *API) AssignTags(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	return rest.Reply(w, http.StatusCreated, map[string]any{"tags": clientTags(tags), "buildID": buildID(t)})
 }
 
-// mayChange refuses what is not there, and what is the operator's.
+// mayChange refuses a missing template, and the operator's templates.
 func (a *API) mayChange(r *http.Request, who sandbox.Identity, template string) error {
 	t, err := a.Catalog.Find(r.Context(), who.Tenant, template)
 	switch {
-	case sandbox.CodeOf(err) == sandbox.NotFound: // and not one that is being built
+	case sandbox.CodeOf(err) == sandbox.NotFound: // a template that is being built has another Code
 		switch tags, err := a.snapshotTags(r.Context(), who, template); {
 		case err != nil:
 			return err
@@ -109,8 +109,7 @@ func (a *API) mayChange(r *http.Request, who sandbox.Identity, template string) 
 	return nil
 }
 
-// RemoveTags answers DELETE /templates/tags. It removes all that are named, or
-// none.
+// RemoveTags answers DELETE /templates/tags. It removes all named tags, or none.
 func (a *API) RemoveTags(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body struct {
 		Name string   `json:"name"`
@@ -147,21 +146,21 @@ func (a *API) RemoveTags(w http.ResponseWriter, r *http.Request, who sandbox.Ide
 	return noContent(w)
 }
 
-// removeTemplate removes a template of the caller's with all its versions, and
-// ends its builds.
+// removeTemplate removes a template of the caller's with all its versions, and ends its
+// builds.
 func (a *API) removeTemplate(w http.ResponseWriter, r *http.Request, who sandbox.Identity, asked string) error {
 	name, tag, err := reference(who, asked)
 	switch {
 	case err != nil:
 		return err
-	case !who.May(sandbox.ScopeTemplates): // snapshots share the route, and need another
+	case !who.May(sandbox.ScopeTemplates): // snapshots share the route, and need another scope
 		return sandbox.Errorf(sandbox.Denied, "this API key does not have the scope %q", sandbox.ScopeTemplates)
 	}
 	_, err = a.own(r.Context(), who, name)
 	switch {
 	case tag != "" && (err == nil || a.Builds.Known(who.Tenant, name)):
 		return sandbox.Errorf(sandbox.Invalid, "a template is removed as a whole: name no tag")
-	case errors.Is(err, sandbox.NotFound) && a.Builds.Known(who.Tenant, name): // it is becoming one
+	case errors.Is(err, sandbox.NotFound) && a.Builds.Known(who.Tenant, name): // it has builds but no version
 	case errors.Is(err, sandbox.NotFound):
 		if tags, _ := a.named(r.Context(), who, name); len(tags) > 0 {
 			return sandbox.Errorf(sandbox.Denied, "the template %q is the server's own", name)
@@ -183,7 +182,7 @@ func (a *API) removeTemplate(w http.ResponseWriter, r *http.Request, who sandbox
 	}
 	_, err = a.Catalog.Remove(r.Context(), who.Tenant, name)
 	switch {
-	case errors.Is(err, sandbox.NotFound) && ended > 0: // it never came to be
+	case errors.Is(err, sandbox.NotFound) && ended > 0: // it had builds but no version
 		err = nil
 	case errors.Is(err, sandbox.NotFound):
 		return errNoTemplate(name)
@@ -196,8 +195,8 @@ func (a *API) removeTemplate(w http.ResponseWriter, r *http.Request, who sandbox
 	return noContent(w)
 }
 
-// publish reads the name and the body of a change of a template: that it be
-// public, which none of ours can.
+// publish reads the name and the body of a template's change. It refuses to make a
+// template public, which is not supported.
 func (a *API) publish(r *http.Request, who sandbox.Identity) (name string, err error) {
 	var body struct {
 		Public *bool `json:"public"`
@@ -239,8 +238,8 @@ func (a *API) ChangeTemplateV2(w http.ResponseWriter, r *http.Request, who sandb
 	return rest.Reply(w, http.StatusOK, map[string][]string{"names": templateViewOf(tags).Names})
 }
 
-// BuildLogs answers GET /templates/{template}/builds/{build}/logs with lines from
-// a time on, or back from there.
+// BuildLogs answers GET /templates/{template}/builds/{build}/logs with lines from a
+// time on, or backwards from it.
 func (a *API) BuildLogs(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	values, err := parameters(r, "cursor", "limit", "direction", "level", "source")
 	if err != nil {
@@ -270,7 +269,7 @@ func (a *API) BuildLogs(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	}
 	found := lines[:0]
 	for _, l := range lines {
-		at := l.At.Truncate(time.Millisecond) // as exactly as it is asked for
+		at := l.At.Truncate(time.Millisecond) // the precision of the cursor
 		if len(found) < limit && (cursor.IsZero() || backward && !at.After(cursor) || !backward && !at.Before(cursor)) {
 			found = append(found, l)
 		}

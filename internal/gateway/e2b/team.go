@@ -10,24 +10,24 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 )
 
-// teamMetricView is what the Sandboxes of a Tenant were at a moment.
+// teamMetricView is the activity of a Tenant's Sandboxes at one time.
 type teamMetricView struct {
 	Timestamp     string  `json:"timestamp"`
 	TimestampUnix int64   `json:"timestampUnix"`
 	Concurrent    int     `json:"concurrentSandboxes"`
-	StartRate     float64 `json:"sandboxStartRate"` // a second, since the point before
+	StartRate     float64 `json:"sandboxStartRate"` // per second, since the previous point
 }
 
 const (
-	// teamMemory is how long records of Sandboxes that ended are kept, and how far
-	// back metrics of a team therefore go.
+	// teamMemory is how long records of ended Sandboxes are kept, and therefore how far
+	// back team metrics reach.
 	teamMemory = 7 * 24 * time.Hour
 	// maxTeamPoints bounds an answer; leastTeamStep is the time between two points.
 	maxTeamPoints = 500
 	leastTeamStep = 5 * time.Second
 )
 
-// TeamMetrics answers GET /teams/{team}/metrics, by the records of the caller's
+// TeamMetrics answers GET /teams/{team}/metrics from the records of the caller's
 // Sandboxes.
 func (a *API) TeamMetrics(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	from, to, err := teamPeriod(r, who)
@@ -41,8 +41,8 @@ func (a *API) TeamMetrics(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	return rest.Reply(w, http.StatusOK, points)
 }
 
-// TeamMax answers GET /teams/{team}/metrics/max with the highest point of one of
-// the two; of equal ones with the first.
+// TeamMax answers GET /teams/{team}/metrics/max with the maximum of one metric; the
+// first of equal points.
 func (a *API) TeamMax(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	from, to, err := teamPeriod(r, who, "metric")
 	if err != nil {
@@ -69,12 +69,12 @@ func (a *API) TeamMax(w http.ResponseWriter, r *http.Request, who sandbox.Identi
 	return rest.Reply(w, http.StatusOK, map[string]any{"timestamp": most.Timestamp, "timestampUnix": most.TimestampUnix, "value": value(most)})
 }
 
-// teamPeriod is the time that a query of the caller's own team is about.
+// teamPeriod is the time range of a query about the caller's own team.
 func teamPeriod(r *http.Request, who sandbox.Identity, more ...string) (from, to time.Time, err error) {
 	switch team := r.PathValue("team"); {
 	case !uuidPattern.MatchString(team):
 		return from, to, sandbox.Errorf(sandbox.Invalid, "Invalid team ID")
-	case team != uuidOf("team", string(who.Tenant)): // whether there is one or not
+	case team != uuidOf("team", string(who.Tenant)): // the team may exist or not
 		return from, to, sandbox.Errorf(sandbox.Denied, "the team is not yours")
 	}
 	if from, to, err = period(r, more...); err != nil {
@@ -87,14 +87,14 @@ func teamPeriod(r *http.Request, who sandbox.Identity, more ...string) (from, to
 	if least := now.Add(-teamMemory); from.Before(least) {
 		from = least
 	}
-	if from.After(to) { // of another time nothing is known
+	if from.After(to) { // other times have no records
 		from = to
 	}
 	return from, to, nil
 }
 
-// teamPoints are what the Tenant's Sandboxes were from a time to another, at least
-// at one moment.
+// teamPoints are the metrics of the Tenant's Sandboxes in a time range, with at least
+// one point.
 func (a *API) teamPoints(ctx context.Context, who sandbox.Identity, from, to time.Time) ([]teamMetricView, error) {
 	all, err := a.allSandboxes(ctx, who, sandbox.ListQuery{States: slices.Concat(running, paused, []sandbox.State{sandbox.Ended})})
 	if err != nil {
@@ -108,8 +108,8 @@ func (a *API) teamPoints(ctx context.Context, who sandbox.Identity, from, to tim
 	return points, nil
 }
 
-// teamPoint counts those that ran at a time, and those that began in the step
-// before. One that was paused for a while counts as running then.
+// teamPoint counts the Sandboxes that ran at a time, and those that began in the step
+// before. A time in an earlier pause counts as running.
 func teamPoint(all []sandbox.Sandbox, at time.Time, step time.Duration) teamMetricView {
 	v := teamMetricView{Timestamp: timestamp(at), TimestampUnix: at.Unix()}
 	began := 0

@@ -57,9 +57,8 @@ const (
 	latest     = "latest"
 )
 
-// swapTag is a client's tag in our words, and one of ours in a client's: E2B's
-// "default" is our "latest". A client's own "latest" is our "default" then, so that
-// neither takes the other's place.
+// swapTag translates a client's tag to ours and back: E2B's "default" is our "latest".
+// A client's own "latest" is our "default" in turn, so that the two do not collide.
 func swapTag(tag string) string {
 	switch tag {
 	case defaultTag:
@@ -70,7 +69,7 @@ func swapTag(tag string) string {
 	return tag
 }
 
-// swapReference does the same to NAME:TAG; what has no tag stays.
+// swapReference is swapTag for NAME:TAG; a name without a tag stays.
 func swapReference(reference string) string {
 	name, tag, tagged := strings.Cut(reference, ":")
 	if !tagged {
@@ -79,8 +78,8 @@ func swapReference(reference string) string {
 	return name + ":" + swapTag(tag)
 }
 
-// buildID is what made a version, or else the version in the form of a UUID, as
-// clients want it.
+// buildID is the ID of the build that made a version, or else the version in the form
+// of a UUID, which clients require.
 func buildID(t sandbox.Template) string {
 	const uuid = 32 // digits
 	version := t.Version
@@ -93,7 +92,7 @@ func buildID(t sandbox.Template) string {
 	return strings.Join([]string{version[:8], version[8:12], version[12:16], version[16:20], version[20:uuid]}, "-")
 }
 
-// tagged is one tag of a Template as clients name it.
+// tagged is a Template's tag in E2B's names.
 func tagged(t sandbox.Template) string {
 	if t.Tag == "" {
 		return defaultTag
@@ -101,7 +100,7 @@ func tagged(t sandbox.Template) string {
 	return swapTag(t.Tag)
 }
 
-// grouped are Templates by name, in order, each with its tags.
+// grouped are the Templates in order, with the tags of one name together.
 func grouped(all []sandbox.Template) [][]sandbox.Template {
 	byName := map[string][]sandbox.Template{}
 	var names []string
@@ -187,7 +186,7 @@ func (a *API) PageTemplates(w http.ResponseWriter, r *http.Request, who sandbox.
 	return rest.Reply(w, http.StatusOK, views)
 }
 
-// snapshotPart is TemplatePart of what Snapshots have; absent when there are none.
+// snapshotPart is TemplatePart for Snapshots. It returns absent when there are none.
 func (a *API) snapshotPart(w http.ResponseWriter, r *http.Request, who sandbox.Identity, asked string, alias bool, absent error) error {
 	all, err := a.snapshotTags(r.Context(), who, asked)
 	switch {
@@ -206,7 +205,7 @@ func (a *API) snapshotPart(w http.ResponseWriter, r *http.Request, who sandbox.I
 	return rest.Reply(w, http.StatusOK, views)
 }
 
-// named returns the tags of a Template of a name.
+// named returns the tags of the Template with a name.
 func (a *API) named(ctx context.Context, who sandbox.Identity, asked string) ([]sandbox.Template, error) {
 	name, err := templateName(who, asked)
 	if err != nil {
@@ -237,7 +236,7 @@ func (a *API) GetTemplate(w http.ResponseWriter, r *http.Request, who sandbox.Id
 		return err
 	}
 	view := templateViewOf(tags)
-	reference := tags[0].Name // of any tag: all versions are told
+	reference := tags[0].Name // any tag: it returns all versions
 	if tagged(tags[0]) != defaultTag {
 		reference += ":" + tags[0].Tag
 	}
@@ -262,8 +261,8 @@ func (a *API) GetTemplate(w http.ResponseWriter, r *http.Request, who sandbox.Id
 	}{view, builds})
 }
 
-// TemplatePart answers GET /templates/aliases/{alias}, which asks whether there is
-// such a Template, and GET /templates/{template}/tags.
+// TemplatePart answers GET /templates/aliases/{alias}, which asks whether a Template
+// exists, and GET /templates/{template}/tags.
 func (a *API) TemplatePart(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	name, part := r.PathValue("template"), r.PathValue("part")
 	alias := name == "aliases"

@@ -8,7 +8,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// transforms are what requests to domains get, by domain: E2B's network.rules.
+// transforms are header changes of requests, by domain: E2B's network.rules.
 type transforms map[string][]transformRule
 
 type transformRule struct {
@@ -17,15 +17,14 @@ type transformRule struct {
 	} `json:"transform"`
 }
 
-// Where E2B's clients have the value of a secret in a header, and where we have
-// it.
+// The placeholder of a secret's value in a header: E2B's, and ours.
 const (
 	secretBegin, secretEnd = "${e2b.secrets.", "}"
 	placeholder            = "${e2b." // of any kind
 	valuePlace             = "{value}"
 )
 
-// uses is which secrets t asks for, and where.
+// uses converts t to uses of secrets.
 func (t transforms) uses() (sandbox.SecretUses, error) {
 	var uses []sandbox.SecretUse
 	for _, domain := range slices.Sorted(maps.Keys(t)) {
@@ -45,8 +44,8 @@ func (t transforms) uses() (sandbox.SecretUses, error) {
 	return sandbox.NewSecretUses(uses)
 }
 
-// useOf reads the value of a header, which has one secret in it or none, and then
-// is kept in the clear.
+// useOf parses the value of a header, which contains at most one secret. A value
+// without a secret is stored in the clear.
 func useOf(value string) (sandbox.SecretUse, error) {
 	before, rest, found := strings.Cut(value, secretBegin)
 	if !strings.Contains(value, placeholder) {

@@ -10,7 +10,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 )
 
-// sandboxView is a Sandbox for who is going to use it.
+// sandboxView is a Sandbox for a client that will use it.
 type sandboxView struct {
 	TemplateID         string  `json:"templateID"`
 	Alias              string  `json:"alias,omitempty"`
@@ -22,7 +22,7 @@ type sandboxView struct {
 	Domain             string  `json:"domain"`
 }
 
-// viewOf is sb for who is going to use it, and to ask what it uses.
+// viewOf shows sb to a client that will use it, and starts to measure it.
 func (a *API) viewOf(r *http.Request, sb sandbox.Sandbox) sandboxView {
 	a.loads.watch(sb.ID)
 	template, alias := a.templateOf(r.Context(), sb)
@@ -37,7 +37,7 @@ func (a *API) viewOf(r *http.Request, sb sandbox.Sandbox) sandboxView {
 	return v
 }
 
-// tokenOf is what the services inside ask for; empty: nothing.
+// tokenOf is the token for the services inside; empty: they need none.
 func (a *API) tokenOf(sb sandbox.Sandbox) string {
 	if sb.Ingress.RulesOrClosed().OpenServices {
 		return ""
@@ -45,32 +45,32 @@ func (a *API) tokenOf(sb sandbox.Sandbox) string {
 	return a.AccessToken(sb.ID)
 }
 
-// noDomain ends what stands for the domain of a server that is reached by an address:
-// before that no name can stand. Nobody can own a name below it (RFC 2606), and it says
-// what is to be done.
+// noDomain is the domain if clients reach the server by an IP address, which has no
+// subdomains. Nobody can own a name below it (RFC 2606), and it says what to configure.
 const noDomain = "set-cloud-sandbox-domain.invalid"
 
-// domain is where the client of r reaches ports of Sandboxes, as PORT-ID.DOMAIN. It is
-// never empty: clients would take E2B's own cloud then, and send it tokens.
+// domain is the domain by which the client of r reaches ports of Sandboxes, as
+// PORT-ID.DOMAIN. It is never empty: clients would then use E2B's own cloud, and send
+// it tokens.
 func (a *API) domain(r *http.Request) string {
 	if a.Domain != "" {
 		return a.Domain
 	}
 	if domain := rest.DomainOf(r); domain != "" {
-		return strings.TrimPrefix(domain, "api.") // where clients who are told a domain ask
+		return strings.TrimPrefix(domain, "api.") // clients that are given a domain add this prefix
 	}
 	return noDomain
 }
 
-// templateOf is what a Sandbox was created from, and its name without tag or version:
-// a Template, or a Snapshot, which is one to clients and may have no name.
+// templateOf returns the origin of a Sandbox and its name without tag or version: a
+// Template, or a Snapshot, which is a template to clients and may have no name.
 func (a *API) templateOf(ctx context.Context, sb sandbox.Sandbox) (id, alias string) {
 	if sb.Origin == "" {
 		name, _, _ := strings.Cut(sb.Template, "@")
 		name, _, _ = strings.Cut(name, ":")
 		return sb.Template, name
 	}
-	if s, err := a.Snapshots.SnapshotByID(ctx, sb.Tenant, sb.Origin); err == nil { // else it is gone
+	if s, err := a.Snapshots.SnapshotByID(ctx, sb.Tenant, sb.Origin); err == nil { // otherwise the Snapshot is gone
 		alias, _ = snapshotTag(s)
 	}
 	return sb.Origin, alias
@@ -93,11 +93,11 @@ type listedView struct {
 	VolumeMounts []mountBody       `json:"volumeMounts"`
 }
 
-// listedViewOf is sb, which was created from what template names, in a list.
+// listedViewOf is sb in a list, with the template that it was created from.
 func listedViewOf(sb sandbox.Sandbox, template, alias string) listedView {
 	v := listedView{
 		TemplateID: template, Alias: alias, SandboxID: sb.ID, ClientID: clientID,
-		// By what lists are sorted too.
+		// Lists are sorted by the creation time too.
 		StartedAt: timestamp(sb.CreatedAt), EndAt: timestamp(endOf(sb)),
 		CPUCount: sb.Shape.VisibleCPUs(), MemoryMB: sb.Shape.MemoryBytes >> 20, DiskSizeMB: sb.Shape.DiskBytes >> 20,
 		Metadata: sb.Metadata, State: stateOf(sb), EnvdVersion: Version, VolumeMounts: mountViews(sb.Volumes),
@@ -108,7 +108,7 @@ func listedViewOf(sb sandbox.Sandbox, template, alias string) listedView {
 	return v
 }
 
-// endOf is when its time ends, or when that of a paused one stood still.
+// endOf is the deadline, or for a paused Sandbox the deadline when it was paused.
 func endOf(sb sandbox.Sandbox) time.Time {
 	if sb.State == sandbox.Paused {
 		return sb.Deadline.Add(-sandbox.PausedLife)
@@ -116,8 +116,8 @@ func endOf(sb sandbox.Sandbox) time.Time {
 	return sb.Deadline
 }
 
-// stateOf is one of the two States that E2B tells. What is being paused is told as
-// paused already: whoever then asks for more waits until it is.
+// stateOf is one of E2B's two States. A Sandbox that is being paused is already shown
+// as paused: further requests wait until it is.
 func stateOf(sb sandbox.Sandbox) string {
 	if sb.State == sandbox.Pausing || sb.State == sandbox.Paused {
 		return statePaused
@@ -130,7 +130,7 @@ const (
 	statePaused  = "paused"
 )
 
-// detailView is all that its owner may know of a Sandbox.
+// detailView is all that a Sandbox's owner may see.
 type detailView struct {
 	listedView
 	EnvdAccessToken     string        `json:"envdAccessToken,omitempty"`
@@ -138,7 +138,7 @@ type detailView struct {
 	Domain              string        `json:"domain"`
 	Network             *networkView  `json:"network,omitempty"`
 	Lifecycle           lifecycleView `json:"lifecycle"`
-	PauseMode           string        `json:"pauseMode,omitempty"` // what a paused one is saved with
+	PauseMode           string        `json:"pauseMode,omitempty"` // the kind of a paused Sandbox's Snapshot
 }
 
 type lifecycleView struct {

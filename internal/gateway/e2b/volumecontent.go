@@ -12,8 +12,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 )
 
-// contentFailure is the body of every answer about files of Volumes that is not a
-// success: Code is text there.
+// contentFailure is the body of every error answer about files of Volumes: Code is text
+// there.
 type contentFailure struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
@@ -24,7 +24,7 @@ func FailContent(w http.ResponseWriter, f v1.Failure) {
 	if f.RetryAfterSeconds > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(f.RetryAfterSeconds))
 	}
-	_ = rest.Reply(w, f.Status, contentFailure{string(f.Code), f.Message}) // a client that is gone hears nothing
+	_ = rest.Reply(w, f.Status, contentFailure{string(f.Code), f.Message}) // the error is of a client that is gone
 }
 
 // statView is a file of a Volume.
@@ -53,8 +53,8 @@ func statViewOf(f sandbox.VolumeFile) statView {
 	return v
 }
 
-// fileTime is a time that a guest may have set: within the years that clients can
-// read.
+// fileTime is a time that a guest may have set, limited to years that clients can
+// parse.
 func fileTime(t time.Time) string {
 	first, last := time.Unix(0, 0), time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
 	switch {
@@ -74,8 +74,8 @@ type content struct {
 	query url.Values
 }
 
-// contentOf reads a request about files of a Volume. known are its parameters
-// beside the path.
+// contentOf parses a request about files of a Volume. known are its parameters beside
+// the path.
 func (a *API) contentOf(r *http.Request, who sandbox.Identity, known ...string) (content, error) {
 	query, err := parameters(r, append(known, "path")...)
 	if err != nil {
@@ -105,7 +105,7 @@ func (c content) number(name string) (*uint32, error) {
 	return new(uint32(n)), nil
 }
 
-// making is what is said of a file that is made: owner, mode, and force.
+// making returns the owner and mode of a new file, and force.
 func (c content) making() (change sandbox.VolumeFileChange, force bool, err error) {
 	if change.UID, err = c.number("uid"); err != nil {
 		return change, false, err
@@ -128,7 +128,7 @@ func (c content) making() (change sandbox.VolumeFileChange, force bool, err erro
 	return change, false, sandbox.Errorf(sandbox.Invalid, "force must be true or false")
 }
 
-// checkFileChange returns Invalid for a mode that is none.
+// checkFileChange returns Invalid for an invalid mode.
 func checkFileChange(c sandbox.VolumeFileChange) error {
 	const allBits = 0o7777
 	if c.Mode != nil && *c.Mode > allBits {
@@ -228,8 +228,8 @@ func (a *API) MakeVolumeFolder(w http.ResponseWriter, r *http.Request, who sandb
 	return told(w, http.StatusCreated, statViewOf(f))
 }
 
-// ReadVolumeFile answers GET /volumecontent/{id}/file with the bytes of a file as
-// they come.
+// ReadVolumeFile answers GET /volumecontent/{id}/file with the streamed bytes of a
+// file.
 func (a *API) ReadVolumeFile(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	c, err := a.contentOf(r, who)
 	if err != nil {
@@ -243,8 +243,8 @@ func (a *API) ReadVolumeFile(w http.ResponseWriter, r *http.Request, who sandbox
 	return nil
 }
 
-// beginning is an answer that begins with its first byte: what fails before it can
-// still be told.
+// beginning is an answer that begins with its first byte: an earlier failure can still
+// be answered.
 type beginning struct {
 	w     http.ResponseWriter
 	begun bool

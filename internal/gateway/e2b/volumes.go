@@ -8,13 +8,13 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/signing"
 )
 
-// volumeView is a Volume as E2B's clients see it in a list.
+// volumeView is a Volume in E2B's lists.
 type volumeView struct {
 	VolumeID string `json:"volumeID"`
 	Name     string `json:"name"`
 }
 
-// openVolumeView is a Volume with what opens its files.
+// openVolumeView is a Volume with a token for its files.
 type openVolumeView struct {
 	volumeView
 	Token  string `json:"token"`
@@ -23,8 +23,8 @@ type openVolumeView struct {
 
 func volumeViewOf(v sandbox.Volume) volumeView { return volumeView{v.ID, v.Name} }
 
-// replyOpen answers with a Volume and a fresh token, by which who asks may do what
-// they may without it. No store keeps the token.
+// replyOpen answers with a Volume and a new token, which allows what the caller may do
+// without it. The token is not stored.
 func (a *API) replyOpen(w http.ResponseWriter, r *http.Request, who sandbox.Identity, status int, v sandbox.Volume) error {
 	token, err := a.VolumeTokens.Sign(r.Context(), signing.VolumeGrant{Tenant: v.Tenant, Volume: v.ID, Write: who.May(sandbox.ScopeWrite), Until: who.Until})
 	if err != nil {
@@ -39,7 +39,7 @@ func errNoVolume(id string) error {
 	return sandbox.Errorf(sandbox.NotFound, "volume %.128q not found", id)
 }
 
-// volumeOf returns the Volume that a path names.
+// volumeOf returns the Volume in the path.
 func (a *API) volumeOf(r *http.Request, who sandbox.Identity) (sandbox.Volume, error) {
 	id := r.PathValue("id")
 	v, err := a.Volumes.GetVolume(r.Context(), who.Tenant, id)
@@ -49,8 +49,7 @@ func (a *API) volumeOf(r *http.Request, who sandbox.Identity) (sandbox.Volume, e
 	return v, err
 }
 
-// CreateVolume answers POST /volumes with 201. A name in use is one that cannot be
-// given.
+// CreateVolume answers POST /volumes with 201. A name in use is Invalid.
 func (a *API) CreateVolume(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body struct {
 		Name string `json:"name"`
@@ -109,7 +108,7 @@ func (a *API) DeleteVolume(w http.ResponseWriter, r *http.Request, who sandbox.I
 	return noContent(w)
 }
 
-// mountBody is a Volume that a Sandbox is to have, by its name.
+// mountBody is a Volume, by name, that a Sandbox mounts.
 type mountBody struct {
 	Name string `json:"name"`
 	Path string `json:"path"`
@@ -126,7 +125,7 @@ func mountsOf(bodies []mountBody) ([]sandbox.VolumeMount, error) {
 	return mounts, nil
 }
 
-// mountViews are what a Sandbox has, empty for nothing.
+// mountViews are the mounts of a Sandbox, not nil without any.
 func mountViews(mounts []sandbox.VolumeMount) []mountBody {
 	views := make([]mountBody, len(mounts))
 	for i, m := range mounts {

@@ -28,7 +28,7 @@ func contextOf(c execution.Context) *contextv1.Context {
 	return v
 }
 
-// contextNamed returns the Sandbox and the context that a message names.
+// contextNamed returns the Sandbox and the context in a message.
 func contextNamed(ctx context.Context, m interface {
 	GetSandboxId() string
 	GetContextId() string

@@ -29,8 +29,7 @@ func executionOf(m *sandboxv1.ExecuteRequest) (req execution.Request, err error)
 	return req, nil
 }
 
-// Execute implements the service. The end of ctx, which is that of the call,
-// ends the code.
+// Execute implements the service. The end of ctx, the call's context, ends the code.
 func (a *API) Execute(ctx context.Context, r *connect.Request[sandboxv1.ExecuteRequest], out *connect.ServerStream[sandboxv1.ExecuteResponse]) error {
 	if err := checkKnown(r.Msg); err != nil {
 		return err
@@ -52,7 +51,8 @@ func (a *API) Execute(ctx context.Context, r *connect.Request[sandboxv1.ExecuteR
 	return out.Send(&sandboxv1.ExecuteResponse{Event: &sandboxv1.ExecuteResponse_Result{Result: resultOf(res)}})
 }
 
-// holdTexts waits until texts, of what has run, may be held in memory as one message.
+// holdTexts waits until the output of a finished execution may be held in memory as one
+// message.
 func holdTexts(ctx context.Context, all ...*spool.Spool) error {
 	n := 0
 	for _, s := range all {

@@ -28,7 +28,7 @@ func (s files) open(ctx context.Context, idOrName string) (execution.Guest, erro
 	return guest, err
 }
 
-// about returns the Guest and path that a message names.
+// about returns the Guest and path in a message.
 func (s files) about(ctx context.Context, m interface {
 	GetSandboxId() string
 	GetPath() string
@@ -58,7 +58,7 @@ func readOptionsOf(m *filev1.ReadRequest) (execution.ReadOptions, error) {
 		return opts, sandbox.Errorf(sandbox.Invalid, "offset must not be negative")
 	case m.Length != nil && *m.Length < 1:
 		return opts, sandbox.Errorf(sandbox.Invalid, "length must be at least 1")
-	case m.Length != nil && m.Offset+*m.Length > m.Offset: // or it is beyond all files
+	case m.Length != nil && m.Offset+*m.Length > m.Offset: // otherwise the end is beyond all files
 		opts.Range = fmt.Sprintf("bytes=%d-%d", m.Offset, m.Offset+*m.Length-1)
 	case m.Offset > 0:
 		opts.Range = fmt.Sprintf("bytes=%d-", m.Offset)
@@ -102,11 +102,11 @@ func (s files) Read(ctx context.Context, r *connect.Request[filev1.ReadRequest],
 	})
 }
 
-// pieceSize is that of the messages which bytes are sent in.
+// pieceSize is the size of messages with bytes.
 const pieceSize = 256 << 10
 
-// sendPieces sends size bytes, or all there are when size is negative. It fails
-// when there are fewer, and never sends more.
+// sendPieces sends size bytes, or all of them when size is negative. It fails when
+// there are fewer, and never sends more.
 func sendPieces(from io.Reader, size int64, send func([]byte) error) error {
 	if size >= 0 {
 		from = io.LimitReader(from, size)
@@ -133,7 +133,7 @@ func sendPieces(from io.Reader, size int64, send func([]byte) error) error {
 	}
 }
 
-// sent is a message of bytes; the first of a stream names what they are for.
+// sent is a message of bytes; the first of a stream has their destination.
 type sent[T any] interface {
 	*T
 	GetSandboxId() string
@@ -141,13 +141,13 @@ type sent[T any] interface {
 	GetData() []byte
 }
 
-// received is the bytes of a stream of messages.
+// received reads the bytes of a stream of messages.
 type received[T any, M sent[T]] struct {
 	in   *connect.ClientStream[T]
-	data []byte // that are not read yet
+	data []byte // not read yet
 }
 
-// begin returns the first message of a stream, and all its bytes.
+// begin returns the first message of a stream, and a reader of all its bytes.
 func begin[T any, M sent[T]](in *connect.ClientStream[T]) (M, *received[T, M], error) {
 	if !in.Receive() {
 		if err := in.Err(); err != nil {
@@ -181,8 +181,8 @@ func (b *received[T, M]) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// taking calls take with what a client sends. A failure of the client is told, and
-// not what follows from it.
+// taking calls take with a client's bytes. A failure to read from the client is
+// returned instead of the error that follows from it.
 func taking[R any](ctx context.Context, from io.Reader, take func(io.Reader) (R, error)) (R, error) {
 	body := rest.NewClientBody(from, callOf(ctx).flow)
 	done, err := take(body)

@@ -14,7 +14,7 @@ import (
 // repositories is the service of git.
 type repositories struct{ guests *execution.Guests }
 
-// repo returns the place in the Sandbox that a message names.
+// repo returns the repository in the Sandbox.
 func (s repositories) repo(ctx context.Context, m *gitv1.Repository) (git.Repo, error) {
 	p, user, err := git.Place(m.GetPath(), m.GetUser())
 	if err != nil {
@@ -28,7 +28,7 @@ func (s repositories) repo(ctx context.Context, m *gitv1.Repository) (git.Repo, 
 	return git.Repo{Guest: guest, Path: p, User: user}, err
 }
 
-// remoteOf checks what calls over the network need.
+// remoteOf returns the credentials and the timeout of a call over the network.
 func remoteOf(m interface {
 	GetCredentials() *gitv1.Credentials
 }, timeoutSeconds *float64,

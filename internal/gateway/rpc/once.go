@@ -15,7 +15,7 @@ import (
 const (
 	// IdempotencyKey is the header of a request that must take effect once.
 	IdempotencyKey = "Idempotency-Key"
-	// Replayed is the header of an answer that an earlier request got.
+	// Replayed is the header of an answer that is a stored one.
 	Replayed = "Idempotent-Replayed"
 )
 
@@ -27,9 +27,9 @@ type OnceCall struct {
 	Request   proto.Message // nil: a stream
 }
 
-// Once does a call that has the header, if it must take effect once: it fills repeated
-// with the answer of an earlier call and reports true, or has do carry the call out.
-// do returns the answer.
+// Once makes a call with the header idempotent, if its operation takes effect once. It
+// fills repeated with the answer of an earlier call and returns true, or carries the
+// call out with do, which returns the answer.
 type Once func(ctx context.Context, call OnceCall, repeated proto.Message, do func(context.Context) (proto.Message, error)) (bool, error)
 
 // WrapUnary implements connect.Interceptor.
@@ -49,7 +49,7 @@ func (once Once) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 			if res, err = next(ctx, r); err != nil {
 				return nil, err
 			}
-			return res.Any().(proto.Message), nil // as every answer of a service
+			return res.Any().(proto.Message), nil // every service's answer is a message
 		})
 		if !ran {
 			nameTarget(ctx, request)
@@ -63,7 +63,7 @@ func (once Once) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	}
 }
 
-// nameTarget gives the audit entry of a call whose handler did not run its target.
+// nameTarget sets the target of the audit entry for a call whose handler did not run.
 func nameTarget(ctx context.Context, request proto.Message) {
 	switch m := request.(type) {
 	case interface{ GetKeyId() string }:

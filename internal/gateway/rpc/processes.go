@@ -14,7 +14,7 @@ import (
 // processes is the service of Processes.
 type processes struct{ executions *execution.Service }
 
-// refOf is the Process that a message is about.
+// refOf is the Process in a message.
 func refOf(m interface {
 	GetSandboxId() string
 	GetProcessId() string

@@ -1,5 +1,5 @@
-// Package rpc is the public services of Connect and gRPC: it decodes a call,
-// calls, and encodes the answer. It holds no rules of its own.
+// Package rpc has the public services of Connect and gRPC: it decodes a call, calls,
+// and encodes the answer. It holds no rules of its own.
 package rpc
 
 import (
@@ -39,7 +39,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/secrets"
 )
 
-// API holds what the calls need. All fields are required.
+// API holds the services that the calls need. All fields are required.
 type API struct {
 	Sandboxes      sandbox.SandboxReader
 	Lifecycle      sandbox.Lifecycle
@@ -56,16 +56,15 @@ type API struct {
 	Once           Once
 }
 
-// MaxStreamed bounds one message of a stream that is as long as its client likes,
-// in bytes.
+// MaxStreamed bounds one message of a stream of any length, in bytes.
 const MaxStreamed = 4 << 20
 
 // Service is a service that clients call.
 type Service struct {
-	Name string // as gRPC calls it
+	Name string // its full name in gRPC
 	// Procedures are the paths of its calls.
 	Procedures []string
-	// Handler answers them, under Serve.
+	// Handler answers the calls, through Serve.
 	Handler http.Handler
 }
 
@@ -99,7 +98,7 @@ func Services(a *API) []Service {
 	}
 }
 
-// serviceOf is the one service that a file describes.
+// serviceOf is the one service in a file descriptor.
 func serviceOf(file protoreflect.FileDescriptor, h http.Handler) Service {
 	described := file.Services().Get(0)
 	s := Service{Name: string(described.FullName()), Handler: h}
@@ -109,8 +108,8 @@ func serviceOf(file protoreflect.FileDescriptor, h http.Handler) Service {
 	return s
 }
 
-// Serve has h answer one call of who. The error that it returns, if any, has been
-// told to the client already.
+// Serve answers one call of who with h. The error that it returns, if any, has already
+// been sent to the client.
 func Serve(h http.Handler, w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	c := &call{who: who, flow: http.NewResponseController(w)}
 	bounded := *r.WithContext(context.WithValue(r.Context(), callKey{}, c))
@@ -121,23 +120,23 @@ func Serve(h http.Handler, w http.ResponseWriter, r *http.Request, who sandbox.I
 	case c.err == nil:
 		return out.failure()
 	case context.Cause(r.Context()) == context.Canceled:
-		return context.Canceled // the client left, whatever came of it
+		return context.Canceled // the client left; the result does not matter
 	}
 	return c.err
 }
 
 var errorWriter = connect.NewErrorWriter()
 
-// Fail answers a call that does not get as far as Serve.
+// Fail answers a call that does not reach Serve.
 func Fail(w http.ResponseWriter, r *http.Request, err error) error {
 	return errorWriter.Write(w, r, internalrpc.Public(err))
 }
 
-// call is one call under way.
+// call is one call in progress.
 type call struct {
 	who  sandbox.Identity
 	flow *http.ResponseController
-	err  error // as it was before the client was told of it
+	err  error // before its translation for the client
 }
 
 type callKey struct{}
@@ -147,10 +146,10 @@ func callOf(ctx context.Context) *call {
 	return c
 }
 
-// tenantOf returns whose call ctx is of.
+// tenantOf is the Tenant of the caller.
 func tenantOf(ctx context.Context) sandbox.TenantID { return callOf(ctx).who.Tenant }
 
-// body has errors of reading that keep their Code on their way through Connect.
+// body keeps the Code of a read error on its way through Connect.
 type body struct {
 	io.ReadCloser
 	c *call
@@ -165,7 +164,8 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, internalrpc.Public(err)
 }
 
-// outcome sees what Connect answers by itself, to messages that it cannot read.
+// outcome observes the answers that Connect itself gives to messages that it cannot
+// read.
 type outcome struct {
 	http.ResponseWriter
 	flow   *http.ResponseController
@@ -174,8 +174,8 @@ type outcome struct {
 	status int
 }
 
-// begin tells who writes the answer, before that begins, what went wrong: a
-// status of HTTP may not say so.
+// begin passes the error to the outer writer before the answer begins: the HTTP status
+// may not show it.
 func (o *outcome) begin() {
 	if w, ok := o.ResponseWriter.(interface{ Fails(error) }); ok && !o.begun && o.call.err != nil {
 		w.Fails(o.call.err)
@@ -194,8 +194,8 @@ func (o *outcome) Write(p []byte) (int, error) {
 	return o.ResponseWriter.Write(p)
 }
 
-// Flush implements http.Flusher, which Connect asks for. What cannot be flushed
-// fails at the next write.
+// Flush implements http.Flusher, which Connect requires. A failed flush fails at the
+// next write.
 func (o *outcome) Flush() {
 	o.begin()
 	_ = o.flow.Flush()
@@ -204,7 +204,7 @@ func (o *outcome) Flush() {
 // Unwrap lets http.ResponseController find the rest.
 func (o *outcome) Unwrap() http.ResponseWriter { return o.ResponseWriter }
 
-// failure is nil when the call was answered well.
+// failure is nil when the call succeeded.
 func (o *outcome) failure() error {
 	h := o.Header()
 	for _, name := range []string{"Grpc-Status", http.TrailerPrefix + "Grpc-Status"} {
@@ -218,8 +218,7 @@ func (o *outcome) failure() error {
 	return nil
 }
 
-// translator turns the errors of calls into those of Connect and refuses what
-// this version does not know.
+// translator translates the errors of calls to Connect's and refuses unknown fields.
 type translator struct{}
 
 func (translator) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
@@ -248,8 +247,8 @@ func (translator) WrapStreamingClient(next connect.StreamingClientFunc) connect.
 	return next
 }
 
-// told is err as the client may see it. Errors of Connect itself stay: they are
-// about messages that it could not read or send.
+// told is err in the form for clients. Errors of Connect itself stay: they are about
+// messages that it could not read or send.
 func told(ctx context.Context, err error) error {
 	c := callOf(ctx)
 	var ours *connect.Error
@@ -263,8 +262,8 @@ func told(ctx context.Context, err error) error {
 	return ours
 }
 
-// checkKnown returns Invalid for a message with a field that this version does
-// not know: what it asks for would silently not happen.
+// checkKnown returns Invalid for a message with an unknown field: ignoring it would
+// silently drop part of the request.
 func checkKnown(msg any) error {
 	m, ok := msg.(proto.Message)
 	if !ok {
@@ -293,8 +292,7 @@ func checkFields(m protoreflect.Message) error {
 	return err
 }
 
-// jsonCodec is Connect's JSON with the names of fields as REST has them, and with
-// fields that are not known refused.
+// jsonCodec is Connect's JSON with REST's field names. It refuses unknown fields.
 type jsonCodec struct{ name string }
 
 func (c jsonCodec) Name() string { return c.name }

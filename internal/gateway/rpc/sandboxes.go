@@ -13,7 +13,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 )
 
-// required returns the ID or name of a Sandbox; Invalid when there is none.
+// required returns the ID or name of a Sandbox; Invalid when it is empty.
 func required(idOrName string) (string, error) {
 	if idOrName == "" {
 		return "", sandbox.Errorf(sandbox.Invalid, "sandbox_id is missing")
@@ -21,7 +21,7 @@ func required(idOrName string) (string, error) {
 	return idOrName, nil
 }
 
-// seconds is a length of time that was given: a number of seconds, more than 0.
+// seconds is a given duration: a number of seconds, more than 0.
 func seconds(name string, n float64) (time.Duration, error) {
 	d, ok := sandbox.Seconds(n)
 	if !ok {
@@ -30,7 +30,7 @@ func seconds(name string, n float64) (time.Duration, error) {
 	return d, nil
 }
 
-// secondsOrNone is a length of time of which zero means none.
+// secondsOrNone is a duration whose zero means none.
 func secondsOrNone(name string, n float64) (time.Duration, error) {
 	if n == 0 {
 		return 0, nil
@@ -38,7 +38,7 @@ func secondsOrNone(name string, n float64) (time.Duration, error) {
 	return seconds(name, n)
 }
 
-// secondsOr is what an absent length of time is otherwise.
+// secondsOr is a duration; otherwise is the default.
 func secondsOr(name string, n *float64, otherwise time.Duration) (time.Duration, error) {
 	if n == nil {
 		return otherwise, nil
@@ -46,7 +46,7 @@ func secondsOr(name string, n *float64, otherwise time.Duration) (time.Duration,
 	return seconds(name, *n)
 }
 
-// resourcesOf are the Resources that a message names.
+// resourcesOf are the Resources in a message.
 func resourcesOf(m *sandboxv1.Resources) sandbox.Resources {
 	return sandbox.Resources{
 		Type: m.Type, CPUs: m.Cpus, MemoryMB: wide(m.MemoryMb), DiskMB: wide(m.DiskMb), Pids: wide(m.Pids), BandwidthMbps: wide(m.BandwidthMbps),
@@ -168,7 +168,7 @@ func queryOf(m *sandboxv1.ListRequest) (sandbox.ListQuery, error) {
 	return q, q.Check()
 }
 
-// changeOf is what a message changes. A pair that is removed and set is Invalid.
+// changeOf is the change in a message. A pair that is both removed and set is Invalid.
 func changeOf(m *sandboxv1.UpdateRequest) (sandbox.Change, error) {
 	c := sandbox.Change{
 		Name: m.Name, Network: (*sandbox.NetworkPolicy)(m.Network), User: m.User, Cwd: m.Cwd, OnTimeout: (*sandbox.OnTimeout)(m.OnTimeout),
@@ -227,7 +227,7 @@ func wide(n *int32) *int64 {
 	return new(int64(*n))
 }
 
-// pointer is to a value that came without an error.
+// pointer returns the address of v, and err.
 func pointer[T any](v T, err error) (*T, error) { return &v, err }
 
 func pairs(what string, set map[string]string, remove []string) (map[string]*string, error) {
@@ -295,7 +295,7 @@ func (a *API) End(ctx context.Context, r *connect.Request[sandboxv1.EndRequest])
 	return reply(id, &sandboxv1.EndResponse{Sandbox: viewOf(ctx, sb)}, err)
 }
 
-// reply is msg, or the error about a Sandbox in its place.
+// reply is a response with msg, or the error about a Sandbox.
 func reply[T any](id string, msg *T, err error) (*connect.Response[T], error) {
 	if err != nil {
 		return nil, execution.Absent(id, err)

@@ -38,7 +38,7 @@ func (a *API) Resume(ctx context.Context, r *connect.Request[sandboxv1.ResumeReq
 	return reply(id, &sandboxv1.ResumeResponse{Sandbox: viewOf(ctx, sb)}, err)
 }
 
-// forkOf is what a message asks for. A pair that is removed and set is Invalid.
+// forkOf is the request in a message. A pair that is both removed and set is Invalid.
 func forkOf(m *sandboxv1.ForkRequest) (sandbox.ForkRequest, error) {
 	req := sandbox.ForkRequest{Count: 1, Name: m.Name}
 	if m.Count != nil {
@@ -129,7 +129,7 @@ func (a *API) Rollback(ctx context.Context, r *connect.Request[sandboxv1.Rollbac
 	if r.Msg.SnapshotId == "" {
 		return nil, sandbox.Errorf(sandbox.Invalid, "snapshot_id is missing: send the ID or name of one of the sandbox's snapshots")
 	}
-	// Which of the two is absent, the error says.
+	// The error says which of the two does not exist.
 	sb, err := a.Sandboxes.Get(ctx, tenantOf(ctx), id)
 	if err != nil {
 		return nil, execution.Absent(id, err)

@@ -12,8 +12,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 )
 
-// MaxRecipe bounds one message of a build, in bytes: the files in a Template's
-// recipe, and the rest.
+// MaxRecipe bounds one message of a build, in bytes: the files in a Template's recipe,
+// and the rest.
 const MaxRecipe = 16 << 20
 
 // templates is the service of Templates and their builds.
@@ -29,7 +29,7 @@ func templateOf(t sandbox.Template) *templatev1.Template {
 	}
 }
 
-// textMap is text of each key and value.
+// textMap applies text to each key and value.
 func textMap(m map[string]string) map[string]string {
 	out := make(map[string]string, len(m))
 	for key, value := range m {
@@ -78,13 +78,13 @@ func recipeOf(m *templatev1.Recipe) (sandbox.TemplateRequest, error) {
 	return req, nil
 }
 
-// following is what follows the recipe: pieces of files, and then of an archive.
+// following are the messages after the recipe: pieces of files, and then of an archive.
 type following struct {
 	in   *connect.ClientStream[templatev1.BuildRequest]
-	next *templatev1.BuildRequest // that is read, or is to be; nil: there are no more
+	next *templatev1.BuildRequest // the message to read; nil: there are no more
 }
 
-// advance goes on to the next message.
+// advance receives the next message.
 func (s *following) advance() error {
 	s.next = nil
 	if !s.in.Receive() {
@@ -103,7 +103,7 @@ func (s *following) advance() error {
 // pieces reads the bytes of messages of one kind, up to the first of another.
 type pieces struct {
 	sent  *following
-	files bool // else of an archive
+	files bool // false: the archive
 	data  []byte
 	begun bool
 }
@@ -139,7 +139,7 @@ func (p *pieces) Read(buf []byte) (int, error) {
 	return n, nil
 }
 
-// withArchive is the source that comes with an archive.
+// withArchive is the source of a Template that is built from an archive.
 const withArchive = "tar:"
 
 // Build implements the service.

@@ -52,7 +52,7 @@ func matchOf(m execution.Match) *filev1.Match {
 	return v
 }
 
-// texts is text of each.
+// texts applies text to each.
 func texts(all []string) []string {
 	out := make([]string, len(all))
 	for i, s := range all {
@@ -86,7 +86,7 @@ func (s files) Replace(ctx context.Context, r *connect.Request[filev1.ReplaceReq
 	return connect.NewResponse(res), nil
 }
 
-// archiveOf checks how a message wants an archive, and by whom.
+// archiveOf checks the format and the user of an archive in a message.
 func archiveOf(m interface {
 	GetFormat() string
 	GetUser() string
@@ -144,7 +144,7 @@ func (s files) Extract(ctx context.Context, in *connect.ClientStream[filev1.Extr
 	}), nil
 }
 
-// watchOf is what a message about changes asks for.
+// watchOf is the request in a message about changes.
 func watchOf(m interface {
 	GetPath() string
 	GetRecursive() bool

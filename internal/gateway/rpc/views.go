@@ -12,7 +12,7 @@ import (
 	sandboxv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/sandbox/v1"
 )
 
-// viewOf is a Sandbox as the caller of ctx sees it. Its environment stays hidden: it often
+// viewOf shows a Sandbox to the caller of ctx. Its environment stays hidden: it often
 // holds secrets.
 func viewOf(ctx context.Context, s sandbox.Sandbox) *sandboxv1.Sandbox {
 	s = callOf(ctx).who.Sees(s)
@@ -92,7 +92,7 @@ func timestamp(t time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(t.UTC().Truncate(time.Microsecond))
 }
 
-// text makes s one that a message can carry, whoever wrote it.
+// text makes s valid UTF-8, which a message requires.
 func text(s string) string {
 	if utf8.ValidString(s) {
 		return s

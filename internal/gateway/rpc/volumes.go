@@ -17,7 +17,7 @@ type volumes struct {
 	nodes   sandbox.NodeVolumes
 }
 
-// views are Volumes with what they hold.
+// views shows Volumes with their use.
 func (s volumes) views(ctx context.Context, all ...sandbox.Volume) []*volumev1.Volume {
 	held := rest.HeldBy(ctx, s.nodes, all)
 	views := make([]*volumev1.Volume, len(all))
@@ -75,7 +75,7 @@ func (s volumes) Delete(ctx context.Context, r *connect.Request[volumev1.DeleteR
 	return connect.NewResponse(&volumev1.DeleteResponse{}), nil
 }
 
-// mountsOf is what a Sandbox is to have mounted.
+// mountsOf are the mounts in a request.
 func mountsOf(asked []*sandboxv1.VolumeMount) ([]sandbox.VolumeMount, error) {
 	var mounts []sandbox.VolumeMount
 	for _, m := range asked {
