@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// carryBytes is how much of a stream is moved at a time.
+// carryBytes is the size of one copy buffer, in bytes.
 const carryBytes = 128 << 10
 
 var buffers = sync.Pool{New: func() any { return new([carryBytes]byte) }}
 
-// carry moves bytes both ways until both have ended, or one has failed, and
-// closes both. An end is passed on as one.
+// carry copies bytes both ways until both directions have ended, or one has failed, and
+// closes both connections. It closes the write side of a direction that ends.
 func carry(a, b net.Conn) {
 	var both sync.WaitGroup
 	for _, way := range [][2]net.Conn{{a, b}, {b, a}} {
@@ -44,8 +44,8 @@ func closeWrite(c net.Conn) error {
 	return half.CloseWrite()
 }
 
-// move copies from src until its end. While it waits for bytes it holds no
-// buffer: most streams are idle.
+// move copies from src until its end. While it waits for bytes it holds no buffer: most
+// streams are idle.
 func move(dst, src net.Conn) error {
 	if s, ok := src.(*stream); ok {
 		if err := s.flushHead(dst); err != nil {
@@ -67,7 +67,7 @@ func move(dst, src net.Conn) error {
 	return err
 }
 
-// moveReady reads from src whenever it has bytes.
+// moveReady copies from src and takes a buffer only when src is readable.
 func moveReady(dst io.Writer, src syscall.RawConn) error {
 	for {
 		var n int
@@ -103,7 +103,7 @@ func moveReady(dst io.Writer, src syscall.RawConn) error {
 	}
 }
 
-// flushHead passes on what was read together with the request.
+// flushHead writes the bytes that were buffered together with the request.
 func (s *stream) flushHead(dst io.Writer) error {
 	r, ok := s.head.(interface {
 		Buffered() int

@@ -13,7 +13,7 @@ import (
 	rpcv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/rpc/v1"
 )
 
-// connectCodes is what Connect and gRPC call each Code.
+// connectCodes maps each Code to its code in Connect and gRPC.
 var connectCodes = map[sandbox.Code]connect.Code{
 	sandbox.Invalid:     connect.CodeInvalidArgument,
 	sandbox.Anonymous:   connect.CodeUnauthenticated,
@@ -28,18 +28,16 @@ var connectCodes = map[sandbox.Code]connect.Code{
 	sandbox.Internal:    connect.CodeInternal,
 }
 
-// internalDetail is all that is said of an error without a Code.
+// internalDetail is the only message of an error without a Code.
 const internalDetail = "an internal error"
 
-// Public is err as a client of Connect or gRPC may see it: what it can do, and
-// nothing of causes.
+// Public is err for a client of Connect or gRPC: without causes.
 func Public(err error) *connect.Error { return failure(err, false) }
 
-// internal is err as another role sees it.
+// internal is err for another role, with causes.
 func internal(err error) *connect.Error { return failure(err, true) }
 
-// failure is nil for nil. The end of a context has a status of its own and no
-// detail.
+// failure is nil for nil. The end of a context has a code of its own and no detail.
 func failure(err error, causes bool) *connect.Error {
 	if err == nil {
 		return nil
@@ -74,8 +72,8 @@ func failure(err error, causes bool) *connect.Error {
 	return out
 }
 
-// restore is the error that the other end of a call returned, or Unavailable
-// when the call did not get that far.
+// restore is the error that the other end of a call returned, or Unavailable when there
+// was no answer from it.
 func (p *peer) restore(ctx context.Context, err error) error {
 	var remote *connect.Error
 	if errors.As(err, &remote) && connect.IsWireError(err) {
@@ -85,7 +83,7 @@ func (p *peer) restore(ctx context.Context, err error) error {
 		switch remote.Code() {
 		case connect.CodeCanceled, connect.CodeDeadlineExceeded:
 			if _, limited := ctx.Deadline(); limited && ctx.Err() == nil {
-				return context.DeadlineExceeded // the other end knew it first
+				return context.DeadlineExceeded // the other end reached the deadline first
 			}
 			if ctx.Err() == nil {
 				return sandbox.Errorf(sandbox.Timeout, "the %s gave up", p.role).WithCause(err)
@@ -98,8 +96,8 @@ func (p *peer) restore(ctx context.Context, err error) error {
 	return p.broken(err)
 }
 
-// broken is the error for a call that broke: it has begun at the other end, unless that
-// could not be reached.
+// broken is the error for a call without an answer. The call has begun at the other
+// end, unless the dial failed.
 func (p *peer) broken(err error) error {
 	away := p.away(err)
 	if op := (*net.OpError)(nil); !errors.As(err, &op) || op.Op != "dial" {
@@ -108,7 +106,7 @@ func (p *peer) broken(err error) error {
 	return away
 }
 
-// detailOf is the Error in a remote one; nil when it holds none.
+// detailOf is the Error in a remote one; nil when it has none.
 func detailOf(remote *connect.Error) *sandbox.Error {
 	for _, d := range remote.Details() {
 		value, err := d.Value()
@@ -125,7 +123,7 @@ func detailOf(remote *connect.Error) *sandbox.Error {
 func errorOf(told *rpcv1.Failure) *sandbox.Error {
 	e := &sandbox.Error{Code: sandbox.Code(told.Code), Detail: told.Message, RetryAfter: told.RetryAfter.AsDuration()}
 	if !slices.Contains(sandbox.Codes(), e.Code) {
-		e.Code = sandbox.Internal // a later version's
+		e.Code = sandbox.Internal // from a later version
 	}
 	switch {
 	case told.OverQuota:

@@ -17,18 +17,18 @@ import (
 
 const (
 	healthName = healthv1connect.HealthName
-	// watchEvery is how often a watched health is looked at.
+	// watchEvery is the interval of checking a watched health.
 	watchEvery = time.Second
 	maxHealth  = 4 << 10 // bytes of a request
 )
 
-// Health is what grpc.health.v1 says of a process: all of its services are well,
-// or none is.
+// Health is the status of a process in grpc.health.v1: either all of its services are
+// serving, or none is.
 type Health struct {
 	// Ready reports whether the process can do its work.
 	Ready func(context.Context) bool
-	// Draining is closed when the process takes no more work: it is not well from
-	// then on, whatever Ready says, and whoever watches is told and let go.
+	// Draining is closed when the process takes no more work. From then on it is not
+	// serving, regardless of Ready, and watches end after the last status.
 	Draining <-chan struct{}
 }
 
@@ -61,7 +61,7 @@ func (h health) status(ctx context.Context, service string) healthv1.HealthCheck
 	return healthv1.HealthCheckResponse_SERVING
 }
 
-// Check answers with the present status.
+// Check answers with the current status.
 func (h health) Check(ctx context.Context, r *connect.Request[healthv1.HealthCheckRequest]) (*connect.Response[healthv1.HealthCheckResponse], error) {
 	ctx, cancel := context.WithTimeout(ctx, readyTime)
 	defer cancel()
@@ -72,13 +72,13 @@ func (h health) Check(ctx context.Context, r *connect.Request[healthv1.HealthChe
 	return connect.NewResponse(&healthv1.HealthCheckResponse{Status: status}), nil
 }
 
-// Watch tells the status and each change of it, until the process drains.
+// Watch sends the status and each change of it, until the process drains.
 func (h health) Watch(ctx context.Context, r *connect.Request[healthv1.HealthCheckRequest], out *connect.ServerStream[healthv1.HealthCheckResponse]) error {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	said := healthv1.HealthCheckResponse_UNKNOWN
 	for {
-		last := h.draining() // before the status, which then says so
+		last := h.draining() // before the status, which then includes it
 		if status := h.status(ctx, r.Msg.Service); status != said && ctx.Err() == nil {
 			said = status
 			if err := out.Send(&healthv1.HealthCheckResponse{Status: status}); err != nil {

@@ -14,11 +14,11 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/node/v1/nodev1connect"
 )
 
-// addressLife is how long a Node's address is used before it is read anew.
+// addressLife is how long a Node's address is cached.
 const addressLife = 2 * time.Second
 
-// Nodes reaches the Nodes of an installation in their own processes, by the
-// addresses in their records. Use NewNodes.
+// Nodes calls the Nodes of an installation in their own processes, at the addresses in
+// their records. Use NewNodes.
 type Nodes struct {
 	records func(context.Context) ([]sandbox.NodeRecord, error)
 	peers   peers
@@ -30,7 +30,7 @@ type Nodes struct {
 
 var _ sandbox.Nodes = (*Nodes)(nil)
 
-// NewNodes returns the Nodes whose records records returns.
+// NewNodes returns the Nodes in the list that records returns.
 func NewNodes(records func(context.Context) ([]sandbox.NodeRecord, error), self Self) *Nodes {
 	return &Nodes{records: records, peers: peers{self: self, byAddress: map[string]*peer{}}}
 }
@@ -38,7 +38,7 @@ func NewNodes(records func(context.Context) ([]sandbox.NodeRecord, error), self 
 // Close frees idle connections.
 func (n *Nodes) Close() { n.peers.close() }
 
-// of returns the process of a Node.
+// of returns the peer of a Node.
 func (n *Nodes) of(ctx context.Context, node string) (*peer, error) {
 	address, fresh := n.known(node)
 	if address == "" || !fresh {
@@ -212,8 +212,7 @@ func NodeService(n sandbox.Nodes) Service {
 
 type nodeServer struct{ n sandbox.Nodes }
 
-// checkTenant checks that what a call names is of the Tenant whom it is for: a
-// binding, or a Boot.
+// checkTenant checks that a call's binding or Boot belongs to the caller's Tenant.
 func checkTenant(ctx context.Context, of interface{ GetTenant() string }) error {
 	c := callerOf(ctx)
 	if err := c.may(SessionManager); err != nil {

@@ -1,11 +1,10 @@
-// Package rpc carries the ports of the root package between two processes of
-// one installation: Connect over HTTP, by a Unix socket whose other end is
-// asked for its user, or by TCP. Every call carries a token, signed with a
-// secret that the roles share, of who calls and for which Tenant.
+// Package rpc carries the ports of the root package between two processes of one
+// installation: Connect over HTTP, by a Unix socket that checks the peer's user, or by
+// TCP. Every call carries a token with the caller and the Tenant, signed with a secret
+// that the roles share.
 //
-// A client implements a port, a handler serves one, and an error comes out at
-// one end as it went in at the other. Whoever holds a port cannot tell whether
-// a process lies between.
+// A client implements a port and a handler serves one. An error arrives as it was
+// returned at the other end. A port's user cannot see whether it is remote.
 package rpc
 
 import (
@@ -28,24 +27,23 @@ import (
 )
 
 const (
-	// startWait is how long a call waits for a process to listen that does not:
-	// one that was killed is started again sooner. Nothing was sent, so any call
-	// may wait.
+	// startWait is how long a call waits for a process that does not listen: a process
+	// that was killed restarts sooner. Nothing has been sent yet, so any call may wait.
 	startWait  = time.Second
 	startPause = 20 * time.Millisecond
 	// maxMessage bounds one message between our own processes, in bytes.
 	maxMessage = 64 << 20
-	// maxIdle is how many idle connections are kept to one process.
+	// maxIdle bounds the idle connections to one process.
 	maxIdle   = 64
 	idleLimit = 90 * time.Second
-	// awayAdvice is when to try a part again that is away.
+	// awayAdvice is the RetryAfter for a process that does not answer.
 	awayAdvice = time.Second
 )
 
 const unixPrefix = "unix:"
 
-// CheckAddress returns Invalid for what is neither "unix:PATH" with an absolute
-// path nor "http://HOST:PORT".
+// CheckAddress accepts "unix:PATH" with an absolute path and "http://HOST:PORT". Other
+// addresses are Invalid.
 func CheckAddress(address string) error {
 	if path, ok := strings.CutPrefix(address, unixPrefix); ok {
 		if strings.HasPrefix(path, "/") {
@@ -57,10 +55,10 @@ func CheckAddress(address string) error {
 	return sandbox.Errorf(sandbox.Invalid, "%q is neither unix:/PATH nor http://HOST:PORT", address)
 }
 
-// UnixAddress is the address of a socket in the file system.
+// UnixAddress is the address of a socket file.
 func UnixAddress(path string) string { return unixPrefix + path }
 
-// A peer is another process and the right to call it.
+// A peer is another process with the credentials to call it.
 type peer struct {
 	role    Role
 	address string
@@ -70,14 +68,14 @@ type peer struct {
 	node    nodev1connect.NodeServiceClient // of the role Node only
 }
 
-// Self is who calls: a role of this installation, by its keys.
+// Self identifies the caller: a role of this installation, with its keys.
 type Self struct {
 	Role Role
 	Name string // of the Node, for the role node
 	Keys *Keys
 }
 
-// newPeer returns the process of a role at an address that CheckAddress accepts.
+// newPeer returns the peer of a role at an address that CheckAddress accepts.
 func newPeer(role Role, address string, self Self) *peer {
 	p := &peer{role: role, address: address, self: self, base: address}
 	if strings.HasPrefix(address, unixPrefix) {
@@ -95,7 +93,8 @@ func newPeer(role Role, address string, self Self) *peer {
 	return p
 }
 
-// connect dials the process. One that does not listen is waited for a little.
+// connect dials the process. It waits up to startWait for a process that does not
+// listen.
 func (p *peer) connect(ctx context.Context) (net.Conn, error) {
 	network, address := "unix", strings.TrimPrefix(p.address, unixPrefix)
 	if address == p.address {
@@ -116,18 +115,18 @@ func (p *peer) connect(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// options are those of every client of a service.
+// options are the options of every client of a service.
 func (p *peer) options() []connect.ClientOption {
 	return []connect.ClientOption{
 		connect.WithReadMaxBytes(maxMessage),
-		connect.WithAcceptCompression("gzip", nil, nil), // on one machine bytes cost less than making them fewer
+		connect.WithAcceptCompression("gzip", nil, nil), // on one machine bytes are cheaper than compression
 	}
 }
 
 func (p *peer) close() { p.http.CloseIdleConnections() }
 
 // sign adds the token of a call for tenant, which may be empty, and the ID of the
-// request that it is made for.
+// client's request, if any.
 func (p *peer) sign(ctx context.Context, h http.Header, tenant sandbox.TenantID) error {
 	token, err := p.self.Keys.sign(Caller{Role: p.self.Role, Name: p.self.Name, Tenant: tenant}, p.role)
 	if err != nil {
@@ -164,7 +163,7 @@ func (p *peer) away(cause error) *sandbox.Error {
 	}
 }
 
-// alive asks a process for its health; the error is Unavailable.
+// alive reads the /health of a process; the error is Unavailable.
 func (p *peer) alive(ctx context.Context) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.base+"/health", nil)
 	if err != nil {

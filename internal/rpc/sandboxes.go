@@ -134,14 +134,14 @@ func (s *Sandboxes) Idle(ctx context.Context, tenant sandbox.TenantID) (int, err
 	return int(r.GetCount()), err
 }
 
-// BootEnded implements sandbox.BootEnds. A Node speaks for itself: the name in e
-// is that of Self.
+// BootEnded implements sandbox.BootEnds. A Node reports only its own Boots: the name in
+// e is Self's.
 func (s *Sandboxes) BootEnded(ctx context.Context, e sandbox.BootEnd) error {
 	_, err := call(ctx, s.peer, "", s.client.BootEnded, fromEnd(e))
 	return err
 }
 
-// Manager is what a session manager serves.
+// Manager is implemented by session managers.
 type Manager interface {
 	sandbox.Sandboxes
 	sandbox.BootEnds
@@ -160,7 +160,7 @@ func SessionService(m Manager) Service {
 
 type sessionServer struct{ m Manager }
 
-// tenant returns the Tenant whom a gateway's call is for.
+// tenant returns the Tenant of a gateway's call.
 func tenant(ctx context.Context) (sandbox.TenantID, error) {
 	c := callerOf(ctx)
 	if err := c.may(Gateway); err != nil {
@@ -172,7 +172,7 @@ func tenant(ctx context.Context) (sandbox.TenantID, error) {
 	return c.Tenant, nil
 }
 
-// answer makes the reply of a call that has a result or an error.
+// answer makes a response from a result or an error.
 func answer[Res any](res *Res, err error) (*connect.Response[Res], error) {
 	if err != nil {
 		return nil, internal(err)

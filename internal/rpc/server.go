@@ -23,26 +23,26 @@ import (
 const (
 	headerTime = 10 * time.Second
 	readyTime  = 2 * time.Second
-	// drainTime is what calls under way get once the end is near.
+	// drainTime is how long calls in progress may take after a shutdown begins.
 	drainTime = 10 * time.Second
 )
 
-// Service is one service that a process serves.
+// Service is a service of a process.
 type Service struct {
-	Name    string // as gRPC calls it
+	Name    string // its full name in gRPC
 	handler func(...connect.HandlerOption) (string, http.Handler)
 	nodes   sandbox.BootDialer // whose Dial is served too; nil: none
 	carried map[string]transfer
 }
 
-// Server serves a role to the other roles and to whoever watches it: its
-// services, /health, /ready and /metrics, and gRPC's health and reflection. It
-// is an http.Handler; Run serves it with the right limits.
+// Server serves a role to the other roles and to monitoring: its services, /health,
+// /ready and /metrics, and gRPC's health and reflection. It is an http.Handler; Run
+// serves it with the right limits.
 type Server struct {
 	Role     Role
 	Keys     *Keys
 	Services []Service
-	// Ready says why the process is not ready, a sentence each.
+	// Ready returns the reasons why the process is not ready, a sentence each.
 	Ready    func(context.Context) []string
 	Registry *prometheus.Registry
 	Log      *slog.Logger
@@ -51,7 +51,7 @@ type Server struct {
 	mux   *http.ServeMux
 	dials dials
 
-	draining chan struct{} // closed when the end is near
+	draining chan struct{} // closed when the shutdown begins
 }
 
 // ServeHTTP answers one request.
@@ -96,8 +96,8 @@ func (s *Server) build() {
 	}
 }
 
-// Tools returns the handlers, by path, that gRPC's tools look for: health and
-// reflection of the services named.
+// Tools returns the handlers, by path, for gRPC's tools: health, and reflection of the
+// named services.
 func Tools(health Health, services ...string) map[string]http.Handler {
 	handlers := map[string]http.Handler{}
 	add := func(path string, h http.Handler) { handlers[path] = h }
@@ -108,7 +108,7 @@ func Tools(health Health, services ...string) map[string]http.Handler {
 	return handlers
 }
 
-// forRequest is ctx of the client's request that a call is made for, if any.
+// forRequest is ctx with the ID of the client's request behind a call, if any.
 func forRequest(ctx context.Context, h http.Header) context.Context {
 	if id := h.Get(telemetry.RequestHeader); telemetry.ValidRequest(id) {
 		return telemetry.WithRequest(ctx, id)
@@ -116,9 +116,8 @@ func forRequest(ctx context.Context, h http.Header) context.Context {
 	return ctx
 }
 
-// check is the interceptor that lets only callers with a token in, counts, and
-// writes a call's line to the log: at level info those made for a client's
-// request, the talk of roles among themselves at debug.
+// check is the interceptor that authenticates callers, counts calls and logs each call:
+// at level info for a client's request, and at debug otherwise.
 func (s *Server) check() connect.Interceptor {
 	took := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "cloud_sandbox_rpc_duration_seconds",
@@ -146,7 +145,7 @@ func (s *Server) check() connect.Interceptor {
 	})
 }
 
-// codeOf is how a call ended: "ok", or the Code of its error.
+// codeOf is a call's result: "ok", or the Code of its error.
 func codeOf(err error) string {
 	var remote *connect.Error
 	switch {
@@ -161,7 +160,7 @@ func codeOf(err error) string {
 	return remote.Code().String()
 }
 
-// logCall leaves the error to whoever asked: its line is at the edge.
+// logCall logs a call without its error: the caller logs that.
 func (s *Server) logCall(ctx context.Context, procedure string, c Caller, code string, took time.Duration) {
 	level := slog.LevelDebug
 	if telemetry.RequestOf(ctx) != "" {
@@ -183,8 +182,8 @@ func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintf(w, `{"service":%q,"status":"ok"}`, s.Role)
 }
 
-// ready answers GET /ready: 200 when the process can do its work, 503 and why
-// when it cannot.
+// ready answers GET /ready: 200 when the process can do its work, and otherwise 503
+// with the reasons.
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), readyTime)
 	defer cancel()
@@ -198,7 +197,7 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	if len(reasons) > 0 {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
-	_ = writeReady(w, reasons) // who asked may be gone
+	_ = writeReady(w, reasons) // the client may be gone
 }
 
 func head(w http.ResponseWriter) {
@@ -207,9 +206,9 @@ func head(w http.ResponseWriter) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 }
 
-// Run serves on the listeners until ctx ends, gives the calls under way some
-// time and then ends them and every stream. It closes the listeners; one that
-// fails ends them all.
+// Run serves on the listeners until ctx ends, waits up to drainTime for the calls in
+// progress, and then ends them and every stream. It closes the listeners; an error of
+// one ends them all.
 func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 	s.once.Do(s.build)
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -244,7 +243,7 @@ func (s *Server) Run(ctx context.Context, listeners ...net.Listener) error {
 	return srv.Close()
 }
 
-// Protocols are those of every port of ours: HTTP/1.1, and HTTP/2 without TLS
+// Protocols are the protocols of every port of ours: HTTP/1.1, and HTTP/2 without TLS
 // for gRPC.
 func Protocols() *http.Protocols {
 	p := new(http.Protocols)
@@ -253,8 +252,8 @@ func Protocols() *http.Protocols {
 	return p
 }
 
-// OwnUser lets only connections of this process's own user, and of root, through
-// a Unix listener.
+// OwnUser accepts only connections of this process's own user and of root on a Unix
+// listener.
 func OwnUser(ln *net.UnixListener, log *slog.Logger) net.Listener {
 	return &ownUser{UnixListener: ln, log: log}
 }

@@ -84,7 +84,7 @@ func (s *Sandboxes) DeleteSnapshot(ctx context.Context, tenant sandbox.TenantID,
 	return toSnapshot(r.GetSnapshot()), err
 }
 
-// forTenant carries out a gateway's call for its Tenant.
+// forTenant makes a gateway's call for its Tenant.
 func forTenant[Res any](ctx context.Context, do func(sandbox.TenantID) (*Res, error)) (*connect.Response[Res], error) {
 	t, err := tenant(ctx)
 	if err != nil {

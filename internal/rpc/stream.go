@@ -23,24 +23,23 @@ import (
 	rpcv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/rpc/v1"
 )
 
-// The stream of Nodes.Dial is asked for as an upgrade of an HTTP/1.1
-// connection. By TCP, the connection then carries the stream's bytes and
-// nothing else. By a Unix socket, the answer comes with the descriptor of the
-// stream itself, and the connection ends: from then on the Node has no part in
-// it.
+// Nodes.Dial requests its stream as an upgrade of an HTTP/1.1 connection. By TCP, the
+// connection then carries the stream's bytes and nothing else. By a Unix socket, the
+// answer carries the file descriptor of the stream itself, and the connection ends: the
+// Node no longer forwards anything.
 const (
 	dialPath      = "/cloudsandbox.node.v1.NodeService.Dial"
 	upgradeBytes  = "cloud-sandbox-stream"
 	upgradeHandle = "cloud-sandbox-stream-fd"
-	// dialLimit bounds a dial whose caller sets no time.
+	// dialLimit bounds a dial without a deadline.
 	dialLimit = 30 * time.Second
-	// maxHead bounds the head of an answer to it, in bytes.
+	// maxHead bounds the head of the answer to a dial, in bytes.
 	maxHead = 16 << 10
-	// maxFailure bounds the body of a refusal.
+	// maxFailure bounds the body of a refusal, in bytes.
 	maxFailure = 64 << 10
 )
 
-// dialGuest connects to a port of a Boot on the Node that p is.
+// dialGuest connects to a port of a Boot on the Node p.
 func (p *peer) dialGuest(ctx context.Context, node string, to sandbox.BootRef, port uint16) (net.Conn, error) {
 	conn, err := p.connect(ctx)
 	if err != nil {
@@ -51,7 +50,7 @@ func (p *peer) dialGuest(ctx context.Context, node string, to sandbox.BootRef, p
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	stream, err := p.upgrade(ctx, conn, node, to, port)
-	if !stop() && err == nil { // its deadline is or will be in the past
+	if !stop() && err == nil { // ctx ended, and set a deadline in the past
 		stream.Close()
 		err = ctx.Err()
 	}
@@ -69,7 +68,7 @@ func (p *peer) dialGuest(ctx context.Context, node string, to sandbox.BootRef, p
 	return stream, nil
 }
 
-// upgrade asks on conn for the stream. conn is closed when it is no part of it.
+// upgrade requests the stream on conn. It closes conn if the stream does not use it.
 func (p *peer) upgrade(ctx context.Context, conn net.Conn, node string, to sandbox.BootRef, port uint16) (net.Conn, error) {
 	query := url.Values{
 		"node": {node}, "boot": {to.BootID}, "sandbox": {to.SandboxID},
@@ -108,8 +107,8 @@ func (p *peer) upgrade(ctx context.Context, conn net.Conn, node string, to sandb
 	return &stream{Conn: conn, head: r}, nil
 }
 
-// takeStream reads the answer on a Unix socket: the stream when the Node sends
-// its descriptor, or else conn that carries its bytes.
+// takeStream reads the answer on a Unix socket: the stream of the descriptor if the
+// Node sends one, or else conn, which carries the stream's bytes.
 func takeStream(req *http.Request, conn *net.UnixConn) (net.Conn, error) {
 	head := make([]byte, maxHead)
 	rights := make([]byte, unix.CmsgSpace(4))
@@ -122,9 +121,9 @@ func takeStream(req *http.Request, conn *net.UnixConn) (net.Conn, error) {
 		return nil, err
 	}
 	if handle != nil {
-		defer handle.Close() // FileConn has a copy of its own
+		defer handle.Close() // FileConn duplicates it
 	}
-	// Large enough for all that was read: a stream goes on where its buffer ends.
+	// The buffer is large enough for all that was read: the stream continues after it.
 	r := bufio.NewReaderSize(io.MultiReader(bytes.NewReader(head[:n]), conn), maxHead)
 	res, err := http.ReadResponse(r, req)
 	switch {
@@ -139,7 +138,7 @@ func takeStream(req *http.Request, conn *net.UnixConn) (net.Conn, error) {
 	return net.FileConn(handle)
 }
 
-// handleIn returns the descriptor in a control message, nil when there is none.
+// handleIn returns the descriptor in a control message, or nil.
 func handleIn(rights []byte) (*os.File, error) {
 	if len(rights) == 0 {
 		return nil, nil
@@ -159,7 +158,7 @@ func handleIn(rights []byte) (*os.File, error) {
 	return nil, nil
 }
 
-// refusal is the error in an answer that is no upgrade.
+// refusal is the error in an answer that is not an upgrade.
 func refusal(res *http.Response) error {
 	defer res.Body.Close()
 	raw, err := io.ReadAll(io.LimitReader(res.Body, maxFailure))
@@ -170,10 +169,10 @@ func refusal(res *http.Response) error {
 	return errorOf(told)
 }
 
-// A stream is a connection whose first bytes may have been read already.
+// A stream is a connection whose first bytes may be buffered.
 type stream struct {
 	net.Conn
-	head io.Reader // the rest of what was read with the answer, then Conn
+	head io.Reader // the buffered rest of the answer, then Conn
 }
 
 func (s *stream) Read(p []byte) (int, error) {
@@ -186,7 +185,7 @@ func (s *stream) Read(p []byte) (int, error) {
 	return s.Conn.Read(p)
 }
 
-// CloseWrite ends the stream in one direction.
+// CloseWrite closes the stream for writing.
 func (s *stream) CloseWrite() error {
 	c, ok := s.Conn.(interface{ CloseWrite() error })
 	if !ok {
@@ -195,14 +194,14 @@ func (s *stream) CloseWrite() error {
 	return c.CloseWrite()
 }
 
-// dials answers the dials of gateways.
+// dials serves the dials of gateways.
 type dials struct {
 	nodes sandbox.BootDialer
 	keys  *Keys
 
 	mu      sync.Mutex
 	ended   bool
-	open    map[net.Conn]bool // streams whose bytes pass here
+	open    map[net.Conn]bool // streams that this process forwards
 	serving sync.WaitGroup
 }
 
@@ -233,7 +232,7 @@ func (d *dials) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	carry(&stream{Conn: conn, head: buffered.Reader}, guest)
 }
 
-// dial checks who asks and dials.
+// dial authenticates the caller and dials.
 func (d *dials) dial(r *http.Request) (net.Conn, error) {
 	c, err := d.keys.check(r.Header, Node)
 	if err != nil {
@@ -273,16 +272,16 @@ func refuse(w http.ResponseWriter, err error) {
 		raw = nil
 	}
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(http.StatusConflict) // the body says what
-	_, _ = w.Write(raw)                // a gateway that is gone hears nothing
+	w.WriteHeader(http.StatusConflict) // the body has the error
+	_, _ = w.Write(raw)                // the error is of a gateway that is gone
 }
 
 func switching(to string) []byte {
 	return []byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + to + "\r\n\r\n")
 }
 
-// giveStream answers with the descriptor of guest; false, and nothing is sent,
-// when one of the two has none.
+// giveStream answers with the descriptor of guest. It returns false, and has sent
+// nothing, when one of the two has no descriptor.
 func giveStream(conn, guest net.Conn) bool {
 	to, ok := conn.(*net.UnixConn)
 	if !ok {
@@ -304,7 +303,7 @@ func giveStream(conn, guest net.Conn) bool {
 	return err == nil && given
 }
 
-// begin notes a stream; false when none is taken any more.
+// begin registers a stream; false after refuseNew or close.
 func (d *dials) begin(conns ...net.Conn) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -327,7 +326,7 @@ func (d *dials) finish(conns ...net.Conn) {
 	d.serving.Done()
 }
 
-// close ends the streams that pass here and waits for them.
+// close ends the forwarded streams and waits for them.
 func (d *dials) close() {
 	d.mu.Lock()
 	d.ended = true
@@ -338,7 +337,7 @@ func (d *dials) close() {
 	d.serving.Wait()
 }
 
-// refuseNew takes no more streams; those that pass go on.
+// refuseNew refuses new streams; existing ones continue.
 func (d *dials) refuseNew() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Role is one of the kinds of processes of an installation.
+// Role is a kind of process of an installation.
 type Role string
 
 const (
@@ -25,19 +25,19 @@ const (
 )
 
 const (
-	// tokenLife is how long a token is good: one call begins within it. leeway
-	// is how far clocks may differ.
+	// tokenLife is how long a token is valid: one call begins within it. leeway is the
+	// allowed difference of clocks.
 	tokenLife = 30 * time.Second
 	leeway    = 10 * time.Second
 	minSecret = 32 // bytes
 	maxToken  = 4096
 )
 
-// Caller is who makes a call.
+// Caller is the sender of a call.
 type Caller struct {
 	Role   Role
 	Name   string           // of the Node, for the role node
-	Tenant sandbox.TenantID // whom the call is for; empty: nobody
+	Tenant sandbox.TenantID // the Tenant that the call is for; empty: none
 }
 
 // Keys sign and check the tokens of calls. Methods are safe for concurrent use.
@@ -74,8 +74,8 @@ func (k *Keys) sign(c Caller, to Role) (string, error) {
 	return token, nil
 }
 
-// check returns who makes a call to a process of the role to. Every failure is
-// the same Anonymous.
+// check returns the caller of a process of the role to. Every failure is the same
+// Anonymous.
 func (k *Keys) check(h http.Header, to Role) (Caller, error) {
 	scheme, token, _ := strings.Cut(h.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") || len(token) > maxToken {
@@ -83,7 +83,7 @@ func (k *Keys) check(h http.Header, to Role) (Caller, error) {
 	}
 	var c claims
 	_, err := jwt.ParseWithClaims(token, &c, func(*jwt.Token) (any, error) { return k.secret, nil },
-		jwt.WithValidMethods([]string{jwt.SigningMethodHS256.Alg()}), // ours to say, never the token's
+		jwt.WithValidMethods([]string{jwt.SigningMethodHS256.Alg()}), // the server chooses, never the token
 		jwt.WithAudience(string(to)), jwt.WithExpirationRequired(), jwt.WithLeeway(leeway), jwt.WithStrictDecoding())
 	if err != nil {
 		return Caller{}, anonymous(err)
@@ -109,7 +109,7 @@ func withCaller(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 
-// callerOf returns who makes the call that ctx is of.
+// callerOf returns the caller of ctx's call.
 func callerOf(ctx context.Context) Caller {
 	c, _ := ctx.Value(callerKey{}).(Caller)
 	return c

@@ -20,9 +20,9 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// Calls that carry many bytes one way are plain HTTP: a GET whose answer is the
-// bytes, or a POST of them whose answer is a message as JSON. A refusal is an
-// answer with the error; an error after the first byte breaks the connection.
+// Calls that carry many bytes one way are plain HTTP: a GET whose answer is the bytes,
+// or a POST of the bytes whose answer is a message as JSON. A refusal is an answer with
+// the error. An error after the first byte breaks the connection.
 const (
 	exportSavedPath     = "/cloudsandbox.node.v1.NodeService.ExportSaved"
 	importSavedPath     = "/cloudsandbox.node.v1.NodeService.ImportSaved"
@@ -30,7 +30,7 @@ const (
 	writeVolumeFilePath = "/cloudsandbox.node.v1.NodeService.WriteVolumeFile"
 	exportSnapshotPath  = "/cloudsandbox.session.v1.SessionService.ExportSnapshot"
 	importSnapshotPath  = "/cloudsandbox.session.v1.SessionService.ImportSnapshot"
-	// maxTransferReply bounds the message after a POST, in bytes.
+	// maxTransferReply bounds the answer to a POST, in bytes.
 	maxTransferReply = 1 << 20
 )
 
@@ -66,7 +66,7 @@ func (s *Sandboxes) ImportSnapshot(ctx context.Context, tenant sandbox.TenantID,
 	return toSnapshot(reply.GetSnapshot()), err
 }
 
-// transfers are the calls of a Node.
+// transfers are the transfers of a Node.
 func (s nodeServer) transfers() map[string]transfer {
 	return map[string]transfer{
 		"GET " + exportSavedPath: func(ctx context.Context, q url.Values, _ io.Reader, to io.Writer) error {
@@ -87,7 +87,7 @@ func (s nodeServer) transfers() map[string]transfer {
 	}
 }
 
-// transfers are the calls of a session manager. Their Tenant is the caller's.
+// transfers are the transfers of a session manager. Their Tenant is the caller's.
 func (s sessionServer) transfers() map[string]transfer {
 	return map[string]transfer{
 		"GET " + exportSnapshotPath: func(ctx context.Context, q url.Values, _ io.Reader, to io.Writer) error {
@@ -120,11 +120,10 @@ func writeReply(to io.Writer, reply proto.Message, err error) error {
 	return err
 }
 
-// A transfer answers a call that carries bytes from a caller, whom ctx knows, or
-// to it.
+// A transfer handles a call that carries bytes from or to the caller in ctx.
 type transfer func(ctx context.Context, query url.Values, from io.Reader, to io.Writer) error
 
-// carries lets only callers with a token use a transfer.
+// carries serves a transfer to authenticated callers only.
 func (s *Server) carries(path string, do transfer) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
@@ -140,14 +139,14 @@ func (s *Server) carries(path string, do transfer) http.Handler {
 		switch {
 		case err == nil:
 		case out.written:
-			panic(http.ErrAbortHandler) // the only way to tell that what was sent is not all
+			panic(http.ErrAbortHandler) // the only way to signal an incomplete answer
 		default:
 			refuse(w, err)
 		}
 	})
 }
 
-// begun knows whether an answer was begun.
+// begun records whether an answer has begun.
 type begun struct {
 	io.Writer
 	written bool
@@ -158,7 +157,7 @@ func (b *begun) Write(p []byte) (int, error) {
 	return b.Writer.Write(p)
 }
 
-// download writes the answer of a transfer to w, whose errors come as they are.
+// download writes the answer of a transfer to w and returns w's errors unchanged.
 func (p *peer) download(ctx context.Context, tenant sandbox.TenantID, path string, query url.Values, w io.Writer) error {
 	res, err := p.transfer(ctx, tenant, http.MethodGet, path, query, nil)
 	if err != nil {
@@ -173,8 +172,8 @@ func (p *peer) download(ctx context.Context, tenant sandbox.TenantID, path strin
 	return err
 }
 
-// upload sends r, whose errors come as they are, and decodes the answer. When it
-// returns nobody reads r any more.
+// upload sends r and decodes the answer. It returns r's errors unchanged. After its
+// return nothing reads r.
 func (p *peer) upload(ctx context.Context, tenant sandbox.TenantID, path string, query url.Values, r io.Reader, reply proto.Message) error {
 	body := &watched{Reader: r}
 	defer body.Close()
@@ -233,8 +232,7 @@ func (p *peer) broke(ctx context.Context, err error) error {
 	return p.broken(err)
 }
 
-// watched remembers the error of a Reader, and can take it away from who still
-// reads it.
+// watched records the error of a Reader, and can stop its reading by others.
 type watched struct {
 	io.Reader
 
@@ -256,7 +254,7 @@ func (w *watched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// stop returns the error once nobody reads any more.
+// stop ends reading, once a read in progress has returned, and returns the error.
 func (w *watched) stop() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -266,6 +264,6 @@ func (w *watched) stop() error {
 
 // Close is stop for an http.Request.
 func (w *watched) Close() error {
-	_ = w.stop() // its error has been told to who read
+	_ = w.stop() // the reader has its error already
 	return nil
 }

@@ -13,8 +13,8 @@ import (
 	sessionv1 "github.com/cloud-sandbox/cloud-sandbox/api/gen/cloudsandbox/session/v1"
 )
 
-// Every value here has a way there and a way back; a test fills in each field
-// of the domain's types and compares what arrives.
+// Every value here is converted in both directions; a test sets each field of the
+// domain's types and compares the result.
 
 func fromTime(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
@@ -151,7 +151,7 @@ func fromPortChange(c *sandbox.PortChange) *sessionv1.PortChange {
 	return &sessionv1.PortChange{Port: uint32(c.Port), Private: c.Private, Tls: c.TLS}
 }
 
-// toPortChange gives a number that is no port as 0, which is none either.
+// toPortChange converts a number that is not a port to 0, which is not a port either.
 func toPortChange(c *sessionv1.PortChange) *sandbox.PortChange {
 	if c == nil {
 		return nil
@@ -244,7 +244,7 @@ func fromEnd(e sandbox.BootEnd) *sessionv1.BootEndedRequest {
 	}
 }
 
-// toEnd leaves the Node to the caller's token.
+// toEnd leaves out the Node, which the caller's token names.
 func toEnd(r *sessionv1.BootEndedRequest) sandbox.BootEnd {
 	return sandbox.BootEnd{
 		BootRef: sandbox.BootRef{BootID: r.BootId, SandboxID: r.SandboxId, Number: r.Number, Tenant: sandbox.TenantID(r.Tenant)},

@@ -118,7 +118,7 @@ func changeFields(c *sandbox.VolumeFileChange) map[string]**uint32 {
 	return map[string]**uint32{"uid": &c.UID, "gid": &c.GID, "mode": &c.Mode}
 }
 
-// file returns the Volume that a call about a file names, of the caller's Tenant.
+// file returns the Volume in a call about a file, of the caller's Tenant.
 func file(ctx context.Context, volume string) (sandbox.VolumeRef, error) {
 	if err := callerOf(ctx).may(Gateway); err != nil {
 		return sandbox.VolumeRef{}, err
