@@ -244,7 +244,7 @@ func (s *Server) credential(ctx context.Context, token string) (sandbox.Identity
 	if s.Issuers.Claims(token) {
 		who, err := s.Issuers.Check(ctx, token)
 		switch {
-		case err == nil && who.Role == "": // unless a Tenant or User here gave them a Role
+		case err == nil && who.Role == "": // valid only if the User was given a Role here
 			_, err = s.Users.Admit(ctx, who)
 		case err != nil && !errors.Is(err, sandbox.Denied) && !errors.Is(err, sandbox.Anonymous): // these two say what to do
 			err = errAnonymous.WithCause(err)

@@ -90,7 +90,7 @@ func (w *writer) FlushError() error {
 // send flushes a complete answer at once, instead of when the handler returns.
 func (w *writer) send() {
 	if w.status != 0 && !w.gone && w.Header().Get("Content-Length") == strconv.FormatInt(w.sent, 10) {
-		_ = w.FlushError() // the error is of a client that is gone
+		_ = w.FlushError() // an error means that the client is gone
 	}
 }
 

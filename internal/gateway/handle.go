@@ -234,7 +234,7 @@ func (s *Server) conclude(rt route, w *writer, r *http.Request, err error) (brok
 	err = causeOf(r, err)
 	f := status.Of(err)
 	if rt.door == connectDoor {
-		_ = rpc.Fail(w, r, err) // the error is of a client that is gone
+		_ = rpc.Fail(w, r, err) // an error means that the client is gone
 		w.status = f.Status     // for the log: the answer itself is 200 in gRPC
 		return false
 	}
@@ -252,7 +252,7 @@ func (s *Server) conclude(rt route, w *writer, r *http.Request, err error) (brok
 	if f.RetryAfterSeconds > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(f.RetryAfterSeconds))
 	}
-	_ = rest.Reply(w, f.Status, v1.FailureBody{Error: f}) // the error is of a client that is gone
+	_ = rest.Reply(w, f.Status, v1.FailureBody{Error: f}) // an error means that the client is gone
 	return false
 }
 

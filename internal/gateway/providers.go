@@ -8,8 +8,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/gateway/rest"
 )
 
-// listProviders answers GET /api/v1/auth/providers with the identity providers that
-// somebody can log in with on the command line.
+// listProviders answers GET /api/v1/auth/providers with the identity providers for
+// logging in on the command line.
 func (s *Server) listProviders(w http.ResponseWriter, _ *http.Request, _ sandbox.Identity) error {
 	reply := v1.Providers{Providers: []v1.Provider{}}
 	for _, is := range s.Issuers.Logins() {

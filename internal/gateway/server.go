@@ -45,7 +45,7 @@ const (
 	idleTime    = 2 * time.Minute  // a kept connection without a request
 	maxHeader   = 64 << 10         // bytes
 	stalledTime = 30 * time.Second // without progress in either direction
-	minRate     = 1 << 10          // bytes a second, what a body must keep up
+	minRate     = 1 << 10          // bytes a second, the least rate of a body
 	maxPiece    = 32 << 10         // bytes that a client must take in stalledTime
 	lastWords   = 5 * time.Second  // for requests that outlast the drain to say why they end
 )

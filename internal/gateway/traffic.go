@@ -40,7 +40,7 @@ const minWoken = 5 * time.Minute
 
 // wake returns the Sandbox of a request to a port once it runs. A Sandbox that was
 // explicitly saved without its memory boots only on request, and not for any traffic to
-// a port. It does boot if pausing its files is its OnTimeout.
+// a port. If its OnTimeout is to pause without memory, traffic boots it.
 func (s *Server) wake(ctx context.Context, sb sandbox.Sandbox) (sandbox.Sandbox, error) {
 	if sb.State == sandbox.Paused && sb.OnTimeout != sandbox.OnTimeoutPauseFiles {
 		snap, err := s.Snapshots.SnapshotByID(ctx, sb.Tenant, sb.Snapshot)

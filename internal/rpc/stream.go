@@ -273,7 +273,7 @@ func refuse(w http.ResponseWriter, err error) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusConflict) // the body has the error
-	_, _ = w.Write(raw)                // the error is of a gateway that is gone
+	_, _ = w.Write(raw)                // an error means that the gateway is gone
 }
 
 func switching(to string) []byte {

@@ -113,7 +113,7 @@ func Fail(w http.ResponseWriter, r *http.Request, f v1.Failure) {
 	if f.RetryAfterSeconds > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(f.RetryAfterSeconds))
 	}
-	_ = rest.Reply(w, code, failure{code, f.Message, errorCode(code, starts(r))}) // the error is of a client that is gone
+	_ = rest.Reply(w, code, failure{code, f.Message, errorCode(code, starts(r))}) // an error means that the client is gone
 }
 
 // failureOf is the part of an answer about a Sandbox that could not be started.

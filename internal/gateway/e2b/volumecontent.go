@@ -24,7 +24,7 @@ func FailContent(w http.ResponseWriter, f v1.Failure) {
 	if f.RetryAfterSeconds > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(f.RetryAfterSeconds))
 	}
-	_ = rest.Reply(w, f.Status, contentFailure{string(f.Code), f.Message}) // the error is of a client that is gone
+	_ = rest.Reply(w, f.Status, contentFailure{string(f.Code), f.Message}) // an error means that the client is gone
 }
 
 // statView is a file of a Volume.

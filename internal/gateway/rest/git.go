@@ -187,7 +187,7 @@ func (a *API) GitPull(w http.ResponseWriter, r *http.Request, who sandbox.Identi
 	return replyWith(w, v1.GitPulled{GitHead: v1.GitHead(head), Updated: updated}, err)
 }
 
-// GitPush answers POST /api/v1/git/push with the pushed commits.
+// GitPush answers POST /api/v1/git/push with the pushed branch and commit.
 func (a *API) GitPush(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	var body v1.GitPushRequest
 	if err := Decode(r, &body); err != nil {

@@ -82,7 +82,8 @@ func ResourceLike(ctx context.Context, letter string) string {
 
 type unkeptKey struct{}
 
-// WithUnkept makes Unkept call told: the answer to the request must not be stored.
+// WithUnkept sets the function that Unkept calls: the answer to the request must not be
+// stored.
 func WithUnkept(ctx context.Context, told func()) context.Context {
 	return context.WithValue(ctx, unkeptKey{}, told)
 }
@@ -98,7 +99,8 @@ func Unkept(ctx context.Context) {
 
 type madeKey struct{}
 
-// WithMade makes Made call told with the ID of each object that the request creates.
+// WithMade sets the function that Made calls with the ID of each object that the
+// request creates.
 func WithMade(ctx context.Context, told func(id string)) context.Context {
 	return context.WithValue(ctx, madeKey{}, told)
 }
@@ -112,8 +114,8 @@ func Made(ctx context.Context, id string) {
 
 type namesKey struct{}
 
-// WithNames makes Names call told with the ID or name of the request's object, for a
-// request whose path does not have it as {id}.
+// WithNames sets the function that Names calls with the ID or name of the request's
+// object, for a request whose path does not have it as {id}.
 func WithNames(ctx context.Context, told func(id string)) context.Context {
 	return context.WithValue(ctx, namesKey{}, told)
 }

@@ -16,7 +16,7 @@ func listedViewOf(who sandbox.Identity, s sandbox.Sandbox) v1.Sandbox {
 	return v
 }
 
-// viewOf shows to who the part of s that who may see.
+// viewOf is the part of s that the Identity who may see.
 func viewOf(who sandbox.Identity, s sandbox.Sandbox) v1.Sandbox {
 	s = who.Sees(s)
 	v := v1.Sandbox{

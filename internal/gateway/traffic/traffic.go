@@ -1,7 +1,7 @@
-// Package traffic carries requests to the ports inside Sandboxes unchanged: HTTP,
-// streams and WebSockets. Anyone who knows the ID of a Sandbox may reach its ports,
-// unless its owner makes them private; the services inside do their own authentication.
-// The bytes belong to the owner on either side, so only the head is inspected.
+// Package traffic proxies requests to the ports inside Sandboxes: HTTP, streams and
+// WebSockets. Anyone who knows the ID of a Sandbox may reach its ports, unless its
+// owner makes them private; the services inside do their own authentication. The bytes
+// belong to the owner on either side, so only the head is inspected.
 package traffic
 
 import (
