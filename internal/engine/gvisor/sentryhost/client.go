@@ -16,15 +16,15 @@ type Client struct {
 	Info HelloReply
 }
 
-// Events receives what the sentry host tells after Watch. The functions run in
-// the connection's reader: they return soon.
+// Events receives the sentry host's events after Watch. The functions run in the
+// connection's reader, so they must return soon.
 type Events struct {
 	Boot     func(sandbox.BootEvent)
 	ShardEnd func(number int)
 }
 
-// Dial connects to the sentry host at a socket and agrees on the version: ours,
-// or the one before.
+// Dial connects to the sentry host at a socket and agrees on the protocol version: ours
+// or the previous one.
 func Dial(ctx context.Context, socket string, events Events) (*Client, error) {
 	c, err := dial(ctx, socket, events, Version)
 	if sandbox.CodeOf(err) == sandbox.Unsupported {
@@ -62,22 +62,22 @@ func dial(ctx context.Context, socket string, events Events, version int) (*Clie
 // Done is closed when the connection is gone.
 func (c *Client) Done() <-chan struct{} { return c.rpc.Done() }
 
-// Close ends the connection; Boots run on.
+// Close ends the connection; Boots keep running.
 func (c *Client) Close() error { return c.rpc.Close() }
 
-// Start starts a Boot with its end of a link; host is the other end, of which
-// the sentry host keeps a copy. Both stay the caller's.
+// Start starts a Boot with the guest's end of a link. The sentry host keeps a copy of the
+// host's end. Both files stay the caller's.
 func (c *Client) Start(ctx context.Context, r StartRequest, guest, host *os.File) (reply StartReply, err error) {
 	err = c.call(ctx, MethodStart, r, &reply, guest, host)
 	return reply, err
 }
 
-// Stop ends a Boot and returns when nothing of it is left.
+// Stop ends a Boot and returns when everything of it is removed.
 func (c *Client) Stop(ctx context.Context, id string) error {
 	return c.call(ctx, MethodStop, BootRequest{ID: id}, nil)
 }
 
-// List returns the Boots that run.
+// List returns the running Boots.
 func (c *Client) List(ctx context.Context) (boots []Boot, err error) {
 	err = c.call(ctx, MethodList, struct{}{}, &boots)
 	return boots, err
@@ -98,20 +98,19 @@ func (c *Client) Link(ctx context.Context, id string) (*os.File, error) {
 	return files[0], nil
 }
 
-// Keep gives the sentry host a copy of the host's end of a link, if it has none:
-// one that took the Boot up from an earlier sentry host. The file stays the
-// caller's.
+// Keep gives the sentry host a copy of the host's end of a link, if it has none because
+// it adopted the Boot from an earlier sentry host. The file stays the caller's.
 func (c *Client) Keep(ctx context.Context, id string, host *os.File) error {
 	return c.call(ctx, MethodKeep, BootRequest{ID: id}, nil, host)
 }
 
-// Usage reports what a Boot uses.
+// Usage reports the resource usage of a Boot.
 func (c *Client) Usage(ctx context.Context, id string) (u sandbox.Usage, err error) {
 	err = c.call(ctx, MethodUsage, BootRequest{ID: id}, &u)
 	return u, err
 }
 
-// Limit changes what a Boot may use; see sandbox.Engine.SetLimits.
+// Limit changes the limits of a Boot; see sandbox.Engine.SetLimits.
 func (c *Client) Limit(ctx context.Context, id string, limits sandbox.Limits) error {
 	return c.call(ctx, MethodLimit, LimitRequest{ID: id, Limits: limits}, nil)
 }
@@ -121,18 +120,18 @@ func (c *Client) Freeze(ctx context.Context, id string) error {
 	return c.call(ctx, MethodFreeze, BootRequest{ID: id}, nil)
 }
 
-// Thaw lets a Boot go on.
+// Thaw continues a frozen Boot.
 func (c *Client) Thaw(ctx context.Context, id string) error {
 	return c.call(ctx, MethodThaw, BootRequest{ID: id}, nil)
 }
 
-// Save saves a Boot. When ctx ends, that goes on all the same.
+// Save saves a Boot. The save continues when ctx ends.
 func (c *Client) Save(ctx context.Context, r SaveRequest) (s sandbox.Saved, err error) {
 	err = c.call(ctx, MethodSave, r, &s)
 	return s, err
 }
 
-// DeleteSaved removes a saved state, and waits for who makes it.
+// DeleteSaved removes a saved state. It waits for a save or import of the same name.
 func (c *Client) DeleteSaved(ctx context.Context, name string) error {
 	return c.call(ctx, MethodDelete, SavedRequest{Name: name}, nil)
 }
@@ -143,32 +142,30 @@ func (c *Client) ListSaved(ctx context.Context) (names []string, err error) {
 	return names, err
 }
 
-// Export returns what a saved state consists of and its files, which the caller
-// closes.
+// Export returns the Proof of a saved state and its files, which the caller closes.
 func (c *Client) Export(ctx context.Context, r ExportRequest) (p Proof, files []*os.File, err error) {
 	files, err = c.rpc.Call(ctx, MethodExport, r, &p)
 	return p, files, err
 }
 
-// Import makes a saved state of what comes through a pipe, of which the file is
-// the reading end and stays the caller's. When ctx ends, that goes on until the
-// pipe ends.
+// Import makes a saved state from the bytes of a pipe. The file is the pipe's reading end
+// and stays the caller's. When ctx ends, the import continues until the pipe ends.
 func (c *Client) Import(ctx context.Context, r ImportRequest, pipe *os.File) (s sandbox.Saved, err error) {
 	err = c.call(ctx, MethodImport, r, &s, pipe)
 	return s, err
 }
 
-// Share gives a saved state its group.
+// Share assigns a saved state to a group.
 func (c *Client) Share(ctx context.Context, r ShareRequest) error {
 	return c.call(ctx, MethodShare, r, nil)
 }
 
-// SetCache says how saved states are kept from now on.
+// SetCache sets how saved states are kept from now on.
 func (c *Client) SetCache(ctx context.Context, r CacheRequest) error {
 	return c.call(ctx, MethodCache, r, nil)
 }
 
-// Home tells whose sentry host can start from a saved state.
+// Home returns the build whose sentry host can start from a saved state.
 func (c *Client) Home(ctx context.Context, name string) (r HomeReply, err error) {
 	err = c.call(ctx, MethodHome, SavedRequest{Name: name}, &r)
 	return r, err
@@ -179,8 +176,8 @@ func (c *Client) Lend(ctx context.Context, r LendRequest) error {
 	return c.call(ctx, MethodLend, r, nil)
 }
 
-// Unlend takes back what was lent; nothing is a success. It waits for a Lend of the
-// same that is under way.
+// Unlend revokes a Lend; without one it succeeds. It waits for a concurrent Lend of the
+// same state.
 func (c *Client) Unlend(ctx context.Context, r LendRequest) error {
 	return c.call(ctx, MethodUnlend, r, nil)
 }
@@ -191,20 +188,19 @@ func (c *Client) Collect(ctx context.Context, r LendRequest) (s sandbox.Saved, e
 	return s, err
 }
 
-// Shard starts link shard number n if it does not run and tells where it
-// listens.
+// Shard starts link shard number n unless it runs, and returns its socket.
 func (c *Client) Shard(ctx context.Context, n int) (r ShardReply, err error) {
 	err = c.call(ctx, MethodShard, ShardRequest{Number: n}, &r)
 	return r, err
 }
 
-// Shards returns the link shards that run.
+// Shards returns the running link shards.
 func (c *Client) Shards(ctx context.Context) (r []ShardReply, err error) {
 	err = c.call(ctx, MethodShards, struct{}{}, &r)
 	return r, err
 }
 
-// Watch asks for events from now on.
+// Watch subscribes to events from now on.
 func (c *Client) Watch(ctx context.Context) error {
 	return c.call(ctx, MethodWatch, struct{}{}, nil)
 }

@@ -2,9 +2,9 @@
 // part of a Node, and its client. The server, which links runsc, is in
 // sentryhost/server.
 //
-// The sentry host knows Boots by ID and nothing of owners. It runs only
-// binaries that lie beside itself and opens only images of its own image
-// folder: a request names digests and numbers, never paths or commands.
+// The sentry host knows Boots by ID and knows no owners. It runs only binaries that lie
+// beside itself and opens only images of its own image folder: a request names digests
+// and numbers, never paths or commands.
 package sentryhost
 
 import (
@@ -17,18 +17,18 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Version of the protocol. A server answers hello for its own version and the
-// one before.
+// Version of the protocol. A server answers hello for its own version and the previous
+// one.
 const Version = 2
 
-// PauseVersion is the first one in which Boots are frozen and saved.
+// PauseVersion is the first protocol version with freeze and save.
 const PauseVersion = 2
 
 // Methods of the protocol. Each needs a hello on its connection first.
 const (
 	MethodHello   = "hello"   // Hello -> HelloReply
 	MethodStart   = "start"   // StartRequest and two files, the guest's and the host's end of the link -> StartReply
-	MethodStop    = "stop"    // BootRequest; returns when nothing is left
+	MethodStop    = "stop"    // BootRequest; returns when everything of the Boot is removed
 	MethodList    = "list"    // -> []Boot
 	MethodLink    = "link"    // BootRequest -> a file: a copy of the link's host end
 	MethodKeep    = "keep"    // BootRequest and a file: the link's host end, for a sentry host that has no copy
@@ -36,33 +36,32 @@ const (
 	MethodLimit   = "limit"   // LimitRequest
 	MethodFreeze  = "freeze"  // BootRequest
 	MethodThaw    = "thaw"    // BootRequest
-	MethodSave    = "save"    // SaveRequest -> sandbox.Saved; it goes on when its caller is gone
+	MethodSave    = "save"    // SaveRequest -> sandbox.Saved; continues when its caller is gone
 	MethodDelete  = "delete"  // SavedRequest
 	MethodSaved   = "saved"   // -> []string: the names of saved states
-	MethodExport  = "export"  // ExportRequest -> Proof and the files of the state, to be read
-	MethodImport  = "import"  // ImportRequest and a pipe -> sandbox.Saved; it ends with the pipe
+	MethodExport  = "export"  // ExportRequest -> Proof and the files of the state, open for reading
+	MethodImport  = "import"  // ImportRequest and a pipe -> sandbox.Saved; ends with the pipe
 	MethodShare   = "share"   // ShareRequest
 	MethodCache   = "cache"   // CacheRequest
 	MethodHome    = "home"    // SavedRequest -> HomeReply: which build's sentry host starts from a state
 	MethodLend    = "lend"    // LendRequest: puts a state where the sentry host of an earlier build finds it
-	MethodUnlend  = "unlend"  // LendRequest: takes it back from there
-	MethodCollect = "collect" // LendRequest -> sandbox.Saved: takes what that one saved
-	MethodShard   = "shard"   // ShardRequest -> ShardReply: starts the link shard if it does not run
-	MethodShards  = "shards"  // -> []ShardReply: the link shards that run
+	MethodUnlend  = "unlend"  // LendRequest: removes it from there
+	MethodCollect = "collect" // LendRequest -> sandbox.Saved: takes a state that the earlier build saved
+	MethodShard   = "shard"   // ShardRequest -> ShardReply: starts the link shard unless it runs
+	MethodShards  = "shards"  // -> []ShardReply: the running link shards
 	MethodDown    = "down"    // ends every Boot and shard, then the sentry host itself
-	MethodWatch   = "watch"   // from now on events come
+	MethodWatch   = "watch"   // subscribes to events from now on
 	EventBoot     = "boot"    // sandbox.BootEvent
 	EventShardEnd = "shard"   // ShardRequest: this shard ended
 )
 
-// Signals that the sentry host sends to a sentry. Saving and loading a state
-// allocates several times the heap that the sentry has otherwise, and keeps nearly
-// all of it to the end: until SignalRest the garbage collector would only find that
-// out again and again. They are real-time signals (signal(7)), which gVisor does not
-// forward to the guest.
+// Signals that the sentry host sends to a sentry. Saving and loading a state allocates
+// several times the sentry's usual heap, and keeps nearly all of it to the end: garbage
+// collections before SignalRest would free nearly nothing. They are real-time signals
+// (signal(7)), which gVisor does not forward to the guest.
 const (
 	SignalWork = syscall.Signal(46) // a state is about to be saved or loaded
-	SignalRest = syscall.Signal(47) // it is over
+	SignalRest = syscall.Signal(47) // the save or load is over
 )
 
 // Hello opens a connection.
@@ -70,7 +69,7 @@ type Hello struct {
 	Version int `json:"version"`
 }
 
-// HelloReply tells what the sentry host is.
+// HelloReply describes the sentry host.
 type HelloReply struct {
 	Version int    `json:"version"`
 	Engine  string `json:"engine_version"` // gVisor's
@@ -85,18 +84,18 @@ type StartRequest struct {
 	Image string        `json:"image"`
 	Shape sandbox.Shape `json:"shape"`
 	From  string        `json:"from,omitempty"` // saved state; empty: none
-	// Spares is how many sentries may wait, with nothing in them, for starts like
-	// this one and those just before it. Zero: none does, and none is used. Who asks
-	// for any heeds StartReply.
+	// Spares is how many empty sentries may wait for starts like this one and the starts
+	// just before it. Zero: no sentry waits, and no waiting one is used. A caller that
+	// sets it must heed StartReply.
 	Spares int `json:"spares,omitempty"`
 }
 
-// StartReply tells what the Guest of a new Boot cannot know.
+// StartReply holds facts that the Guest of a new Boot cannot know.
 type StartReply struct {
-	// SavedAt is when the state was saved that the Boot goes on from, which the Guest
-	// is to be told; zero: it knows, or starts anew.
+	// SavedAt is when the state that the Boot continues from was saved. The caller passes
+	// it to the Guest. Zero: the Guest knows it, or starts cold.
 	SavedAt time.Time `json:"saved_at,omitzero"`
-	// Shape is what it has where it started from a state; zero: what was asked for.
+	// Shape is the Shape of a Boot that started from a state; zero: as requested.
 	Shape sandbox.Shape `json:"shape,omitzero"`
 }
 
@@ -118,18 +117,18 @@ type ExportRequest struct {
 	Image bool   `json:"image,omitempty"` // the image too; its file is the last
 }
 
-// Proof says what a saved state consists of and which installation says so.
+// Proof lists the contents of a saved state, signed by an installation.
 type Proof struct {
-	Manifest  []byte   `json:"manifest"` // as it lies on the disk there
+	Manifest  []byte   `json:"manifest"` // as stored on that installation's disk
 	Sums      [][]byte `json:"sums"`     // SHA-256 of each of its files, in the Manifest's order
-	Key       string   `json:"key"`      // of the installation
+	Key       string   `json:"key"`      // public key of the installation
 	Signature []byte   `json:"signature"`
-	// ImageBytes is how long the image is that comes too; zero: none does. It needs
-	// no signature: the Manifest, which has one, names the image by its hash.
+	// ImageBytes is the length of the image that is sent too; zero: no image. The image
+	// needs no signature: the signed Manifest names it by its hash.
 	ImageBytes int64 `json:"image_bytes,omitempty"`
 }
 
-// Statement is what is signed.
+// Statement returns the bytes that are signed.
 func (p Proof) Statement() []byte {
 	manifest := sha256.Sum256(p.Manifest)
 	out := append([]byte("cloud-sandbox saved state 1\n"), manifest[:]...)
@@ -139,51 +138,51 @@ func (p Proof) Statement() []byte {
 	return out
 }
 
-// ImportRequest makes a saved state of what another sentry host, or this one,
-// exported. The pipe gives the bytes of the image, if that comes too, and of all its
-// files, then ImportEnd.
+// ImportRequest makes a saved state from the export of another sentry host, or of this
+// one. The pipe carries the bytes of the image, if it is sent too, then those of all
+// files of the state, then ImportEnd.
 type ImportRequest struct {
 	Name  string `json:"name"`
 	Proof Proof  `json:"proof"`
 }
 
-// ImportEnd is the byte that says that all went well at the pipe's other end.
+// ImportEnd is the last byte of the pipe; it means that the sender succeeded.
 const ImportEnd = '.'
 
-// ShareRequest lets a saved state share what it has in common with others of its
-// group on the disk.
+// ShareRequest lets a saved state share equal data on the disk with other states of its
+// group.
 type ShareRequest struct {
 	Name  string `json:"name"`
 	Group string `json:"group"`
 }
 
-// CacheRequest says how saved states that share are kept; until one came all
+// CacheRequest sets how states with a group are kept; before the first one all states
 // stay as they were saved.
 type CacheRequest struct {
-	// Bytes is how many may lie there ready to be started from; beyond it those
-	// that were not used for longest are packed.
+	// Bytes bounds the unpacked states; beyond it the least recently used ones are
+	// packed.
 	Bytes int64 `json:"bytes"`
-	// PackAfterSeconds is how long a state is not used when it is packed.
+	// PackAfterSeconds is the unused time after which a state is packed.
 	PackAfterSeconds int64 `json:"pack_after_seconds"`
 }
 
-// HomeReply says where a saved state can be started from.
+// HomeReply names the build that can start from a saved state.
 type HomeReply struct {
-	// Build names the build whose sentry host can; empty: the one that is asked.
+	// Build is the build whose sentry host can; empty: the sentry host that answers.
 	Build  string `json:"build,omitempty"`
 	Engine string `json:"engine_version"` // gVisor's, of the state
 }
 
-// LendRequest names a saved state and an earlier build, whose sentry host has a
-// folder of saved states of its own: see EarlierSaved.
+// LendRequest names a saved state and an earlier build, whose sentry host has its own
+// folder of saved states: see EarlierSaved.
 type LendRequest struct {
 	Name  string `json:"name"`
 	Build string `json:"build"`
 }
 
-// EarlierSaved is the folder of saved states of the sentry host of an earlier
-// build that runs beside that of this one, whose own folder is saved. Only one of
-// them packs, removes and lists states.
+// EarlierSaved is the folder of saved states of an earlier build's sentry host that runs
+// beside the current one. saved is the current one's own folder. Only the current sentry
+// host packs, removes and lists states.
 func EarlierSaved(saved, build string) string { return filepath.Join(saved, "earlier", build) }
 
 // ValidBuild reports whether name has the form of a build's name: 16 of [0-9a-f].
@@ -192,8 +191,8 @@ func ValidBuild(name string) bool {
 	return len(name) == length && strings.Trim(name, "0123456789abcdef") == ""
 }
 
-// Ready is the byte by which the launcher says that a sentry host answers that was
-// needed.
+// Ready is the byte by which the launcher reports that the sentry host it was to start
+// answers.
 const Ready = '.'
 
 // BootRequest names a Boot.
@@ -201,18 +200,18 @@ type BootRequest struct {
 	ID string `json:"id"`
 }
 
-// LimitRequest changes what a running Boot may use.
+// LimitRequest changes the limits of a running Boot.
 type LimitRequest struct {
 	ID     string         `json:"id"`
 	Limits sandbox.Limits `json:"limits"`
 }
 
-// Boot is one running Boot.
+// Boot describes a running Boot.
 type Boot struct {
 	ID    string        `json:"id"`
 	Image string        `json:"image"`
 	Shape sandbox.Shape `json:"shape"`
-	// Limits are in force.
+	// Limits are the limits in force.
 	Limits sandbox.Limits `json:"limits"`
 	Pid    int            `json:"pid"` // of the sentry
 	From   string         `json:"from,omitempty"`
@@ -224,7 +223,7 @@ type ShardRequest struct {
 	Number int `json:"number"`
 }
 
-// ShardReply tells where a link shard listens.
+// ShardReply describes a running link shard.
 type ShardReply struct {
 	Number int    `json:"number"`
 	Socket string `json:"socket"`
@@ -238,28 +237,28 @@ const ManifestName = "manifest.json"
 // RecordName is the file in the folder of a Boot that holds its record.
 const RecordName = "boot.json"
 
-// Manifest describes a saved state. Builds of all times read it.
+// Manifest describes a saved state. Builds of every age read it.
 type Manifest struct {
 	Name   string        `json:"name"`
-	Boot   string        `json:"boot"` // that was saved
+	Boot   string        `json:"boot"` // the Boot that was saved
 	Memory bool          `json:"memory"`
-	Build  string        `json:"build"`  // of the Guest that is in the memory
+	Build  string        `json:"build"`  // of the Guest in the memory
 	Engine string        `json:"engine"` // gVisor's version
 	Image  string        `json:"image"`
 	Shape  sandbox.Shape `json:"shape"`
-	// Held are the processes that stand still in the memory until they are let
-	// go, children before their parents.
+	// Held are the processes that stay stopped after a restore until they get SIGCONT,
+	// children before their parents.
 	Held    []int32     `json:"held,omitempty"`
 	Files   []SavedFile `json:"files"`
-	SavedAt time.Time   `json:"saved_at"` // when it stopped running
+	SavedAt time.Time   `json:"saved_at"` // when the Boot stopped running
 }
 
 // SavedFile is one file of a saved state.
 type SavedFile struct {
 	Name  string `json:"name"`
 	Bytes int64  `json:"bytes"`
-	CRC   uint32 `json:"crc32c"` // of what follows a layer in place
-	// Layer is how many bytes at the beginning are the writable layer in place: a
-	// copy, or the very file, of what the sentry had behind it.
+	CRC   uint32 `json:"crc32c"` // of the bytes after a layer in place
+	// Layer is how many bytes at the beginning are the writable layer in place: a copy of
+	// the sentry's layer file, or that very file.
 	Layer int64 `json:"layer,omitempty"`
 }

@@ -28,75 +28,75 @@ import (
 const (
 	// sentryMemory is added to a Shape's memory for the sentry itself.
 	sentryMemory = 32 << 20
-	// memoryReserve lies between the mark at which memory counts as used up and
-	// the hard limit. At the hard limit the kernel refuses a sentry the mappings
-	// it cannot live without, so room is made before.
+	// memoryReserve lies between the mark at which memory counts as used up and the hard
+	// limit. At the hard limit the kernel refuses a sentry the mappings it cannot live
+	// without, so memory is freed before.
 	memoryReserve = 256 << 20
-	// hostTasks is how many host tasks a Boot may have for each of the user's
-	// pids: an address space, its threads, and threads of the sentry; a fork
-	// bomb was seen to need four. Too few end the sentry, so this is the outer
-	// fence; the Guest counts pids.
+	// hostTasks is how many host tasks a Boot may have for each of the user's pids: an
+	// address space, its threads, and threads of the sentry; a fork bomb was seen to need
+	// four. Too few end the sentry, so this is only the outer limit; the Guest counts
+	// pids.
 	hostTasks, hostTasksBase = 12, 1024
 	// removeWait bounds the wait for killed tasks to leave their group.
 	removeWait = 5 * time.Second
 )
 
-// boot is one sentry and what it holds. What no comment guards is set before it
-// is published.
+// boot is one sentry and its resources. A field without a comment on locking is set
+// before the boot is published.
 type boot struct {
 	record record
 	group  *cgroup.Group
 	link   *os.File // copy of the host's end; nil after a restart
-	upper  *os.File // copy of the upper layer's file, to measure it; nil when a restart did not find it
-	words  *os.File // what the sentry's stderr is; nil when a restart did not find it
+	upper  *os.File // the upper layer's file, to measure it; nil if a restart did not find it
+	words  *os.File // the sentry's stderr; nil if a restart did not find it
 	pidfd  *os.File
 	gone   chan struct{}            // closed when the sentry's process is gone
-	word   atomic.Pointer[lastWord] // nil until a Guest is in the sentry, or when it could not be asked
-	spare  *spare                   // as what it waits for a Boot to be in it; nil: it does not
+	word   atomic.Pointer[lastWord] // nil until a Guest is in the sentry, or if the sentry could not be asked
+	spare  *spare                   // set while it waits, or has waited, for a Boot; nil: it never waited
 
 	pressure *cgroup.Pressure // guarded by Host.mu once it is published
 
-	pausing   sync.Mutex // held while it is stopped, let go or saved; taken before Host.mu
+	pausing   sync.Mutex // held while it is stopped, continued or saved; taken before Host.mu
 	recording sync.Mutex // held while the record is written; taken before Host.mu
 
 	limiting sync.Mutex   // held while limits change; taken before Host.mu
-	lent     int64        // guarded by limiting: bytes that the hard limit is raised by while room is made
+	lent     int64        // guarded by limiting: bytes that the hard limit is raised by while memory is freed
 	memory   atomic.Int64 // limit in bytes
 	heap     atomic.Int64 // bytes that the sentry may hold beyond sentryMemory; changed by setHeap
 
 	working   bool          // guarded by Host.mu: a state is saved or loaded
-	rests     time.Time     // guarded by Host.mu: until then its sentry gives back what that needed
+	rests     time.Time     // guarded by Host.mu: until then its sentry returns the memory of a save or load
 	running   bool          // guarded by Host.mu: the Guest was started and Stop was not called
 	stopping  bool          // guarded by Host.mu
-	freed     bool          // guarded by Host.mu: what it held is released
-	full      bool          // guarded by Host.mu: it is out of memory, and its end now is because of that
-	fullUntil time.Time     // guarded by Host.mu: so is its end until then
+	freed     bool          // guarded by Host.mu: its resources are released
+	full      bool          // guarded by Host.mu: it is out of memory, so its end now has that cause
+	fullUntil time.Time     // guarded by Host.mu: an end before this time has that cause too
 	ended     sandbox.Cause // why it ended by itself; set before it is freed
 	how       string        // how its process ended; set before gone is closed
 }
 
-// record is what a later sentry host needs to take a Boot up again.
+// record holds the facts that a later sentry host needs to adopt a Boot.
 type record struct {
 	sentryhost.Boot
-	// Name of the sentry, its folder and its group, where that is not the Boot's ID:
-	// it was there before the Boot.
+	// Name of the sentry, its folder and its group, if it is not the Boot's ID because
+	// the sentry was made before the Boot.
 	Name       string `json:"name,omitempty"`
-	StartTicks uint64 `json:"start_ticks"` // of the pid: tells it from a later process
+	StartTicks uint64 `json:"start_ticks"` // of the pid: distinguishes the process from a later one
 	Socket     string `json:"socket"`      // control socket
 	// GuestBuild names the build of the Guest inside; empty: that of the
 	// sentry host that started it.
 	GuestBuild string `json:"guest_build,omitempty"`
 
-	FrozenAt time.Time `json:"frozen_at,omitzero"` // when it is
+	FrozenAt time.Time `json:"frozen_at,omitzero"` // when it was frozen
 	Restored bool      `json:"restored,omitempty"` // from a saved state with memory
-	Layer    int64     `json:"layer,omitempty"`    // bytes of the layer that this state has in place, until the sentry has read it
-	Given    *given    `json:"given,omitempty"`    // its writable layer, to a saved state; nil: it is its own
-	Held     []int32   `json:"held,omitempty"`     // processes to let go: it was restored
-	Stopped  []int32   `json:"stopped,omitempty"`  // processes that are told to stop while it is saved
-	Unsure   bool      `json:"unsure,omitempty"`   // it was being stopped or let go
+	Layer    int64     `json:"layer,omitempty"`    // bytes of the layer in place of this state, until the sentry has read it
+	Given    *given    `json:"given,omitempty"`    // the saved state that owns its writable layer; nil: the Boot does
+	Held     []int32   `json:"held,omitempty"`     // processes to continue, as it was restored
+	Stopped  []int32   `json:"stopped,omitempty"`  // processes that get SIGSTOP for a save
+	Unsure   bool      `json:"unsure,omitempty"`   // it was being stopped or continued
 }
 
-// name is that of the sentry, its folder and its group.
+// name is the name of the sentry, its folder and its group.
 func (r *record) name() string { return cmp.Or(r.Name, r.ID) }
 
 // guestBuild names the build of the Guest inside.
@@ -121,7 +121,7 @@ func (h *Host) change(b *boot, change func(*record)) {
 
 func (h *Host) bootDir(name string) string { return filepath.Join(h.cfg.Dir, "boots", name) }
 
-// start boots an image. On error nothing is left.
+// start boots an image. On error everything is undone.
 func (h *Host) start(ctx context.Context, r sentryhost.StartRequest, files *fdrpc.Request) (reply sentryhost.StartReply, err error) {
 	if !sandbox.ValidBootID(r.ID) {
 		return reply, sandbox.Errorf(sandbox.Invalid, "%q is not a boot ID", r.ID)
@@ -192,7 +192,7 @@ func takeLink(files *fdrpc.Request) (guestEnd, hostEnd *os.File, err error) {
 		return nil, nil, err
 	}
 	for _, end := range []*os.File{guestEnd, hostEnd} {
-		if err := link.Widen(end); err != nil { // the server has no right to
+		if err := link.Widen(end); err != nil { // the server has no right to do this
 			guestEnd.Close()
 			hostEnd.Close()
 			return nil, nil, fmt.Errorf("widen the link: %w", err)
@@ -213,26 +213,25 @@ func startError(err error) error {
 	return err
 }
 
-// origin is the saved state that a Boot starts from; that of one that starts cold
-// has no files.
+// origin is the saved state that a Boot starts from; for a cold start it has no files.
 type origin struct {
 	sentryhost.Manifest
 	files    []*os.File
-	verified func() error // waits until the files are found to be whole
-	done     func()       // says that nobody looks for the files by name any more
+	verified func() error // waits until the files are verified
+	done     func()       // releases the names of the files: they may be removed
 }
 
-// close waits until nobody reads the files any more.
+// close waits until the files are verified and closes them.
 func (o *origin) close() {
 	_ = o.verified()
 	closeAll(o.files)
 	o.done()
 }
 
-// memory reports whether there are processes to go on.
+// memory reports whether the state has processes to continue.
 func (o *origin) memory() bool { return len(o.files) > 0 && o.Memory }
 
-// layer reports whether there is a writable layer to begin with.
+// layer reports whether the Boot begins with the state's writable layer alone.
 func (o *origin) layer() bool { return len(o.files) > 0 && !o.Memory }
 
 // inPlace returns how many bytes of the pages are a writable layer in place.
@@ -243,7 +242,7 @@ func (o *origin) inPlace() int64 {
 	return o.Files[len(o.Files)-1].Layer
 }
 
-// guestBuild names the build of the Guest that belongs to the state.
+// guestBuild returns the build of the Guest that belongs to the state.
 func (o *origin) guestBuild(h *Host) string {
 	if o.memory() {
 		return o.Build
@@ -262,8 +261,8 @@ func (h *Host) openFrom(r sentryhost.StartRequest) (*origin, error) {
 	if err := h.fits(m, r); err != nil {
 		return nil, err
 	}
-	// What it holds in files is written again for the Boot; how much of it is memory
-	// nobody says.
+	// The state's files are written again for the Boot. The Manifest does not say how
+	// much of the state is memory.
 	if err := roomFor(h.cfg.UpperDir, "starting from the saved state", bytesOf(m)); err != nil {
 		return nil, err
 	}
@@ -271,12 +270,12 @@ func (h *Host) openFrom(r sentryhost.StartRequest) (*origin, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &origin{*m, files, h.whole(m, files), done}, nil // while the sentry starts
+	return &origin{*m, files, h.whole(m, files), done}, nil // verified while the sentry starts
 }
 
-// openImage opens a Template image by digest and locks it. The sentry that gets the
-// file has it, with its shared lock, as long as it lives: so whoever would remove
-// the image knows that it is used.
+// openImage opens a Template image by digest and locks it. The sentry that gets the file
+// holds its shared lock as long as it lives, so a removal of the image sees that it is in
+// use.
 func (h *Host) openImage(ctx context.Context, digest string) (*os.File, error) {
 	digest, err := imageName(digest)
 	if err != nil {
@@ -307,16 +306,16 @@ func (h *Host) reserve(b *boot) error {
 	return nil
 }
 
-// boot has a Boot run in its sentry, which is made unless it was a spare. It closes
+// boot runs a Boot in its sentry, which it creates unless the Boot has a spare. It closes
 // image.
 func (h *Host) boot(ctx context.Context, b *boot, from *origin, image, guestEnd *os.File) error {
 	if b.spare != nil {
-		image.Close() // it has its own
+		image.Close() // the spare has its own
 	} else if err := h.makeGroup(b); err != nil {
 		image.Close()
 		return err
 	}
-	armed := make(chan error, 1) // side by side: v1 waits for all processors
+	armed := make(chan error, 1) // concurrently: v1 waits for all processors
 	go func() { armed <- h.watchMemory(b) }()
 	err := func() error {
 		if b.spare == nil {
@@ -329,8 +328,8 @@ func (h *Host) boot(ctx context.Context, b *boot, from *origin, image, guestEnd 
 	return cmp.Or(err, <-armed)
 }
 
-// makeGroup makes the folder and the group of a sentry. While it starts it runs
-// nobody's code: its share of the processors begins when it has.
+// makeGroup makes the folder and the group of a sentry. A starting sentry runs no guest
+// code, so its CPU limit is set only after the start.
 func (h *Host) makeGroup(b *boot) error {
 	name := b.record.name()
 	if err := os.Mkdir(h.bootDir(name), 0o700); err != nil {
@@ -343,11 +342,11 @@ func (h *Host) makeGroup(b *boot) error {
 	return err
 }
 
-// fill has a sentry begin what it is for, and records the Boot.
+// fill starts or restores the Guest in a sentry, and records the Boot.
 func (h *Host) fill(ctx context.Context, b *boot, from *origin, guestEnd *os.File) error {
 	var err error
 	if from.memory() {
-		// What is restored stands still: it is looked at side by side.
+		// Restored processes are stopped, so the files are verified concurrently.
 		err = h.load(ctx, b, from, guestEnd)
 		err = cmp.Or(from.verified(), err)
 	} else if err = from.verified(); err == nil {
@@ -374,7 +373,7 @@ func (h *Host) writeRecord(b *boot) error {
 	h.mu.Lock()
 	record, freed := b.record, b.freed
 	h.mu.Unlock()
-	if freed { // its folder is gone, or goes
+	if freed { // its folder is removed or about to be
 		return sandbox.Errorf(sandbox.NotFound, "no boot %s runs here", record.ID)
 	}
 	raw, err := json.Marshal(record)
@@ -388,7 +387,7 @@ func (h *Host) writeRecord(b *boot) error {
 	return os.Rename(path+".new", path)
 }
 
-// watchSentry notices the end of the sentry's process, whoever's child it is.
+// watchSentry notices the end of the sentry's process, even if it is not our child.
 func (h *Host) watchSentry(b *boot) error {
 	pid := b.record.Pid
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
@@ -429,8 +428,8 @@ func waitPidfd(f *os.File) {
 	})
 }
 
-// sentryGone cleans up after a sentry that ended by itself and tells of it. One
-// that is being stopped or undone is its stopper's work.
+// sentryGone cleans up after a sentry that ended by itself and sends an event. A sentry
+// that is being stopped or undone is cleaned up by that call.
 func (h *Host) sentryGone(b *boot) {
 	h.mu.Lock()
 	byItself := b.running && !b.stopping
@@ -463,9 +462,8 @@ func (h *Host) sentryGone(b *boot) {
 	h.tell(sentryhost.EventBoot, sandbox.BootEvent{ID: b.record.ID, Kind: sandbox.BootEnded, Cause: cause})
 }
 
-// stop ends a Boot; an unknown one is a success. A Boot that another call stops
-// is waited for, and so is one that still starts: its start may yet succeed, and
-// then it is stopped here.
+// stop ends a Boot; an unknown one is a success. It waits for a concurrent stop of the
+// Boot, and for a start: if the start succeeds, stop ends the Boot then.
 func (h *Host) stop(ctx context.Context, id string) error {
 	if !sandbox.ValidBootID(id) {
 		return sandbox.Errorf(sandbox.Invalid, "%q is not a boot ID", id)
@@ -507,11 +505,11 @@ func (h *Host) kill(b *boot) {
 	_ = raw.Control(func(fd uintptr) {
 		_ = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0)
 	})
-	// Tasks that wait for memory in a full group are killed all the same.
+	// Tasks that wait for memory in a full group are killed nevertheless.
 	<-b.gone
 }
 
-// giveUp lets go of what a start has that may not begin: nothing has the Boot's
+// giveUp releases the resources of a start that may not begin. Nothing bears the Boot's
 // name yet.
 func (h *Host) giveUp(b *boot) {
 	if b.spare != nil {
@@ -521,7 +519,7 @@ func (h *Host) giveUp(b *boot) {
 	b.link.Close()
 }
 
-// undo takes back a start that failed.
+// undo cleans up after a failed start.
 func (h *Host) undo(b *boot) {
 	h.kill(b)
 	if err := h.free(b); err != nil {
@@ -529,7 +527,7 @@ func (h *Host) undo(b *boot) {
 	}
 }
 
-// free releases what a dead Boot held and forgets it.
+// free releases the resources of a dead Boot and forgets it.
 func (h *Host) free(b *boot) error {
 	var errs []error
 	h.mu.Lock()
@@ -556,7 +554,7 @@ func (h *Host) free(b *boot) error {
 			errs = append(errs, err)
 		}
 	}
-	b.recording.Lock() // whoever still writes the record would leave the folder behind
+	b.recording.Lock() // a concurrent write of the record would leave the folder behind
 	errs = append(errs, os.RemoveAll(h.bootDir(b.record.name())))
 	b.recording.Unlock()
 	h.mu.Lock()
@@ -567,8 +565,8 @@ func (h *Host) free(b *boot) error {
 	return errors.Join(errs...)
 }
 
-// diskBytes is what the upper layer takes on the host's disk; 0 when this
-// process does not hold its file.
+// diskBytes is the upper layer's size on the host's disk; 0 when this process does not
+// hold its file.
 func (b *boot) diskBytes() int64 {
 	if b.upper == nil {
 		return 0
@@ -590,7 +588,7 @@ func statBlocks(f *os.File) int64 {
 	return st.Blocks * 512
 }
 
-// withDescendants lists a process and all below it, by /proc.
+// withDescendants lists a process and all its descendants, from /proc.
 func withDescendants(pid int) []int {
 	pids := []int{pid}
 	for i := 0; i < len(pids); i++ {
@@ -613,8 +611,8 @@ func childrenOf(pid int) []int {
 	return children
 }
 
-// startTicks is when a process started, in clock ticks since boot (proc(5),
-// field 22): with the pid it names a process for good.
+// startTicks is when a process started, in clock ticks since boot (proc(5), field 22):
+// together with the pid it identifies a process for good.
 func startTicks(pid int) (uint64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

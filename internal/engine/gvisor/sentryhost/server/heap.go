@@ -16,53 +16,51 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// The heap of a sentry holds what a kernel holds: inodes, directory entries,
-// descriptors, sockets. It is charged to the Boot's group, as the memory of the
-// guest is, and there is no process to kill for it. Beyond sentryMemory it therefore
-// gets room of its own: for what the guest has made as it grows, and for a save or a
-// load while that runs. Both are bounded for a Boot and for the host.
+// The heap of a sentry holds kernel objects: inodes, directory entries, descriptors,
+// sockets. It is charged to the Boot's group like the memory of the guest, but no process
+// can be killed to free it. Beyond sentryMemory it therefore gets an allowance of its
+// own: one that grows with the guest's objects, and one for a save or a load while that
+// runs. Both are bounded for a Boot and for the host.
 const (
-	// heapStep is by how much the room for a heap grows and shrinks. A Boot's own
-	// memory may be beyond its limit by as much.
+	// heapStep is the step by which the allowance for a heap grows and shrinks. A Boot's
+	// own memory may exceed its limit by as much.
 	heapStep = 32 << 20
-	// maxHeap is the room that one Boot may get: two million files take some 3 GiB.
+	// maxHeap bounds the allowance of one Boot: two million files take some 3 GiB.
 	maxHeap = 4 << 30
-	// heapShare is the part of the host's memory that all Boots may get so.
+	// heapShare is the divisor of the host's memory that bounds the allowances of all
+	// Boots.
 	heapShare = 4
-	// heapLook is how often the room for a heap is looked at, to take back what is
-	// not needed.
+	// heapLook is how often an allowance is checked, to shrink it.
 	heapLook = time.Second
 
-	// A save allocates up to saveFactor bytes for each of the heap that it saves: three
+	// A save allocates up to saveFactor bytes per byte of the heap that it saves: three
 	// were measured for files.
 	saveFactor, saveBase = 4, 64 << 20
-	// A load allocates up to loadFactor bytes for each of the state, its pages not
-	// counted: 16 were measured for files.
+	// A load allocates up to loadFactor bytes per byte of the state without its pages: 16
+	// were measured for files.
 	loadFactor, loadBase = 20, 64 << 20
-	// stateShare is the part of the heap that its description in a state takes on the
-	// disk at most: an eighth was measured for files. The headers of an archive of the
-	// writable layer take up to tarShare times the heap: two thirds were measured for
-	// short names.
+	// stateShare is the divisor of the heap that bounds its description in a state on the
+	// disk: an eighth was measured for files. The headers of an archive of the writable
+	// layer take up to tarShare times the heap: two thirds were measured for short names.
 	stateShare, tarShare = 4, 2
-	// workMargin of the host's memory stays free beside what work may allocate.
+	// workMargin of the host's memory stays free beside the memory set aside for work.
 	workMargin = 256 << 20
-	// workWait is how long work waits for the memory that other work has, and workLook
-	// how often it looks.
+	// workWait bounds the wait for memory that other work holds, and workLook is how
+	// often it is checked.
 	workWait, workLook = 2 * time.Minute, 100 * time.Millisecond
-	// restTime is how long a sentry may take, after its work, to give back what it does
-	// not need any more.
+	// restTime bounds the time in which a sentry returns unneeded memory after its work.
 	restTime = 10 * time.Second
 )
 
-// heapWanted is the room that the heap of a sentry needs beyond sentryMemory, in
-// steps. anonymous is what its group holds in anonymous memory, in bytes.
+// heapWanted is the allowance that the heap of a sentry needs beyond sentryMemory, in
+// bytes, rounded up to steps. anonymous is the group's anonymous memory, in bytes.
 func heapWanted(anonymous int64) int64 {
 	over := max(anonymous-sentryMemory, 0)
 	return (over + heapStep - 1) / heapStep * heapStep
 }
 
-// growHeap gives the heap of a sentry the room that it needs by now. False: it has
-// that, or there is none to give, and the memory of the guest has to shrink.
+// growHeap raises the allowance of a sentry's heap to its need. False: the allowance
+// suffices or cannot be raised, so the memory of the guest has to shrink.
 func (h *Host) growHeap(b *boot) bool {
 	u, err := b.group.Usage()
 	if err != nil {
@@ -70,7 +68,7 @@ func (h *Host) growHeap(b *boot) bool {
 	}
 	want := min(heapWanted(u.AnonymousBytes), maxHeap)
 	h.mu.Lock()
-	if b.working { // it has asked for more than it was taken to need
+	if b.working { // it allocates more than was estimated
 		want = heapWanted(u.AnonymousBytes)
 	}
 	has := b.heap.Load()
@@ -90,7 +88,7 @@ func (h *Host) growHeap(b *boot) bool {
 	return true
 }
 
-// heaps is the room that the heaps of all Boots have got. The caller holds h.mu.
+// heaps is the sum of the allowances of all Boots' heaps. The caller holds h.mu.
 func (h *Host) heaps() (sum int64) {
 	for _, b := range h.boots {
 		if !b.working {
@@ -107,7 +105,7 @@ func (h *Host) isWorking(b *boot) bool {
 	return b.working
 }
 
-// setHeap sets the room that the heap of a sentry has beyond sentryMemory.
+// setHeap sets the allowance of a sentry's heap beyond sentryMemory, in bytes.
 func (h *Host) setHeap(b *boot, bytes int64) error {
 	b.limiting.Lock()
 	defer b.limiting.Unlock()
@@ -122,8 +120,8 @@ func (h *Host) setHeap(b *boot, bytes int64) error {
 	return h.armMemory(b)
 }
 
-// watchHeap takes back the room that the heap of a sentry does not need any more,
-// until it has none or the Boot is gone.
+// watchHeap shrinks the allowance of a sentry's heap until it is zero or the Boot is
+// gone.
 func (h *Host) watchHeap(b *boot) {
 	look := time.NewTicker(heapLook)
 	defer look.Stop()
@@ -139,8 +137,8 @@ func (h *Host) watchHeap(b *boot) {
 	}
 }
 
-// shrinkHeap takes back what room is not needed. It reports whether there is none
-// left, or the group is gone.
+// shrinkHeap takes back the unneeded allowance. It reports whether the allowance is zero
+// or the group is gone.
 func (h *Host) shrinkHeap(b *boot) (done bool) {
 	u, err := b.group.Usage()
 	if err != nil {
@@ -155,19 +153,19 @@ func (h *Host) shrinkHeap(b *boot) (done bool) {
 	return !working && b.heap.Load() == 0
 }
 
-// saveNeed is how much a save of the Boot's memory may allocate now, in bytes.
+// saveNeed bounds the bytes that a save of the Boot's memory may allocate now.
 func (b *boot) saveNeed() (int64, error) {
 	u, err := b.group.Usage()
 	return saveFactor*u.AnonymousBytes + saveBase, err
 }
 
-// layerNeed is how much a save of its writable layer may allocate now, in bytes.
+// layerNeed bounds the bytes that a save of its writable layer may allocate now.
 func (b *boot) layerNeed() (int64, error) {
 	u, err := b.group.Usage()
 	return u.AnonymousBytes + saveBase, err
 }
 
-// loadNeed is how much a load of a state may allocate, in bytes.
+// loadNeed bounds the bytes that a load of a state may allocate.
 func loadNeed(m *sentryhost.Manifest) int64 {
 	if !m.Memory {
 		return 0 // it is read file by file
@@ -175,9 +173,9 @@ func loadNeed(m *sentryhost.Manifest) int64 {
 	return loadFactor*m.Files[0].Bytes + loadBase
 }
 
-// beginWork readies a Boot for a save or a load that may allocate need bytes, and
-// returns what ends that. It waits while other work has the host's memory, and
-// returns Exhausted when that does not help: then nothing has changed.
+// beginWork readies a Boot for a save or a load that may allocate need bytes; end undoes
+// that. It waits while other work has the host's memory. It returns Exhausted when
+// waiting does not help: then nothing has changed.
 func (h *Host) beginWork(b *boot, need func() (int64, error)) (end func(), err error) {
 	giveBack, err := h.borrow(b, need)
 	if err != nil {
@@ -188,7 +186,7 @@ func (h *Host) beginWork(b *boot, need func() (int64, error)) (end func(), err e
 	h.mu.Unlock()
 	h.signal(b, sentryhost.SignalWork)
 	return func() {
-		if err := b.group.SetLimits(cpuLimit(h.limitsOf(b))); err != nil && !errors.Is(err, fs.ErrNotExist) { // it is gone
+		if err := b.group.SetLimits(cpuLimit(h.limitsOf(b))); err != nil && !errors.Is(err, fs.ErrNotExist) { // the Boot is gone
 			h.log.Error("restoring the CPU limit of a boot after a save or load failed", telemetry.KeyBoot, b.record.ID, telemetry.KeyError, err)
 		}
 		h.signal(b, sentryhost.SignalRest)
@@ -199,17 +197,17 @@ func (h *Host) beginWork(b *boot, need func() (int64, error)) (end func(), err e
 	}, nil
 }
 
-// liftCPU takes the limit of the processor away from a Boot in which the guest stands
-// still, until its work ends: that is ours and not the guest's.
+// liftCPU lifts the CPU limit of a Boot with a stopped guest until its work ends: the CPU
+// time is then spent on our work, not on the guest's.
 func (h *Host) liftCPU(b *boot) {
 	if err := b.group.UnlimitCPU(); err != nil {
 		h.log.Warn("lifting the CPU limit of a boot for a save or load failed", telemetry.KeyBoot, b.record.ID, telemetry.KeyError, err)
 	}
 }
 
-// roomToRead lets the group of a Boot in which the guest stands still have page cache for
-// what its sentry has yet to read of its layer, as far as the host has memory free, until
-// what is returned is called. At its limit a page is read when the disk has another one.
+// roomToRead raises the memory limit of a Boot with a stopped guest, so that its group
+// has page cache for the unread part of its layer, if the host has memory free. end
+// undoes that. At the limit each page would be read only after another one left.
 func (h *Host) roomToRead(b *boot) (end func()) {
 	h.mu.Lock()
 	room := min(b.unread(b.record), h.memoryFree()-workMargin-h.borrowed)
@@ -224,8 +222,8 @@ func (h *Host) roomToRead(b *boot) (end func()) {
 	return func() { h.wg.Go(func() { h.watchHeap(b) }) }
 }
 
-// borrow sets aside need bytes of the host's memory for the work of a Boot and lets
-// its group have them, if it has not enough room as it is.
+// borrow sets aside need bytes of the host's memory for the work of a Boot and raises the
+// limit of its group by them, unless the group has enough already.
 func (h *Host) borrow(b *boot, need func() (int64, error)) (giveBack func(), err error) {
 	bytes, over, err := h.lackFor(b, need)
 	if err != nil || over+bytes <= 0 {
@@ -267,8 +265,8 @@ func (h *Host) borrow(b *boot, need func() (int64, error)) (giveBack func(), err
 	}, nil
 }
 
-// lackFor returns how much work needs, and by how much the Boot is above its mark
-// before it begins.
+// lackFor returns how many bytes the work needs, and by how many the Boot is above its
+// mark before the work begins.
 func (h *Host) lackFor(b *boot, need func() (int64, error)) (bytes, over int64, err error) {
 	if bytes, err = need(); err == nil {
 		over, err = b.group.OverMark(b.memoryMark())
@@ -279,8 +277,8 @@ func (h *Host) lackFor(b *boot, need func() (int64, error)) (bytes, over int64, 
 	return bytes, over, nil
 }
 
-// checkSave returns Exhausted when the memory of the host does not suffice to save a
-// Boot, whatever else is saved or loaded.
+// checkSave returns Exhausted when the memory of the host cannot suffice to save a Boot,
+// even after all other saves and loads have ended.
 func (h *Host) checkSave(b *boot) error {
 	need, over, err := h.lackFor(b, b.saveNeed)
 	if err != nil {
@@ -301,8 +299,8 @@ func noMemory(need, free int64) error {
 	return e
 }
 
-// signal tells a sentry what begins or ends. One that does not listen, because an
-// earlier build is in it, is told nothing: the signal would end it.
+// signal sends a signal to a sentry that handles it. The sentry of an earlier build may
+// not: the signal would end it.
 func (h *Host) signal(b *boot, s unix.Signal) {
 	if b.pidfd == nil || !catches(b.record.Pid, s) {
 		return
@@ -327,7 +325,7 @@ func catches(pid int, s unix.Signal) bool {
 }
 
 // meminfo reads a value of /proc/meminfo, in bytes (proc_meminfo(5)); 0 when it is
-// not there.
+// missing.
 func meminfo(name string) int64 {
 	all, _ := os.ReadFile("/proc/meminfo")
 	for line := range bytes.Lines(all) {

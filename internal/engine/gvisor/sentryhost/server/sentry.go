@@ -47,7 +47,7 @@ func sentryConfig(cfg Config) (*config.Config, error) {
 		"--allow-suid=true", // sudo inside needs it
 		"--ignore-cgroups=true",
 		"--host-settings=ignore",
-		"--restore-spec-validation=ignore", // what matters of it is compared before
+		"--restore-spec-validation=ignore", // the relevant parts are compared before
 		"--tx-checksum-offload=true",
 		"--rx-checksum-offload=true",
 	}); err != nil {
@@ -65,10 +65,10 @@ func sentryConfig(cfg Config) (*config.Config, error) {
 	return conf, nil
 }
 
-// capabilities of root inside. NET_ADMIN and NET_RAW are for nobody. SYS_ADMIN,
-// SYS_PTRACE and SYS_RESOURCE are for the Guest alone, which sets the hostname, gives
-// a bash that waits its command, and is not bound by limits with them: it takes them
-// out of the bounding set before anything else runs.
+// capabilities of root inside. NET_ADMIN and NET_RAW are never given. SYS_ADMIN,
+// SYS_PTRACE and SYS_RESOURCE are for the Guest alone: with them it sets the hostname,
+// gives a waiting bash its command, and is not bound by limits. It takes them out of the
+// bounding set before anything else runs.
 var capabilities = []string{
 	"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID",
 	"CAP_KILL", "CAP_MKNOD", "CAP_NET_BIND_SERVICE", "CAP_SETFCAP", "CAP_SETGID",
@@ -105,8 +105,8 @@ func (h *Host) spec(shape cloudsandbox.Shape) *specs.Spec {
 	}
 }
 
-// visible tells the sentry which limits the guest sees. gVisor would also
-// manage the group through it; ours does that.
+// visible reports to the sentry the limits that the guest sees. gVisor would also manage
+// the group through it; package cgroup does that here.
 type visible struct{ shape cloudsandbox.Shape }
 
 func (visible) Install(*specs.LinuxResources) error { return nil }
@@ -123,14 +123,14 @@ func (v visible) MemoryLimit() (uint64, error)      { return uint64(v.shape.Memo
 
 var _ cgroup.Cgroup = visible{}
 
-// plan is what a sentry knows before a Boot is in it, beside its Shape.
+// plan is the configuration of a sentry before it has a Boot, beside its Shape.
 type plan struct {
 	hostname string
 	build    string // of the Guest
 	layer    string // saved state whose writable layer it begins with; empty: none
 }
 
-// planOf is the plan of a sentry for what starts from a saved state.
+// planOf is the plan of a sentry for a start from a saved state.
 func (h *Host) planOf(from *origin) plan {
 	p := plan{hostname: guest.Hostname, build: from.guestBuild(h)}
 	if from.memory() {
@@ -142,10 +142,10 @@ func (h *Host) planOf(from *origin) plan {
 	return p
 }
 
-// newSentry creates the sentry's process and moves it into the group; nothing runs
-// in it yet. It closes image.
+// newSentry creates the sentry's process and moves it into the group; it runs no guest
+// code yet. It closes image.
 func (h *Host) newSentry(b *boot, p plan, image *os.File) error {
-	dir, err := b.group.Handle() // that it is born in on v2; nil on v1
+	dir, err := b.group.Handle() // the folder it is born in on v2; nil on v1
 	if err != nil {
 		image.Close()
 		return fmt.Errorf("open the cgroup: %w", err)
@@ -173,9 +173,9 @@ func (h *Host) newSentry(b *boot, p plan, image *os.File) error {
 	return nil
 }
 
-// joinEarly moves the sentry of b, which is about to be created, into its group
-// while it starts: v1 cannot have it born there, and takes milliseconds to move a
-// process. What it returns waits until that is over.
+// joinEarly moves the sentry of b, which is about to be created, into its group while it
+// starts: v1 cannot create it there, and takes milliseconds to move a process. wait ends
+// that and returns when it is over.
 func (b *boot) joinEarly() (wait func()) {
 	born := newBirths()
 	end, over := make(chan struct{}), make(chan struct{})
@@ -190,7 +190,7 @@ func (b *boot) joinEarly() (wait func()) {
 			case <-tick.C:
 			}
 			if pid := born.named(b.record.name()); pid > 0 {
-				_ = b.group.Add(pid) // what fails here joinLate does
+				_ = b.group.Add(pid) // joinLate retries a failure
 				return
 			}
 		}
@@ -198,8 +198,8 @@ func (b *boot) joinEarly() (wait func()) {
 	return func() { close(end); <-over }
 }
 
-// joinLate moves into its group what of a sentry is not there yet. Nothing of the
-// guest runs, but the process that all later ones are forked from does.
+// joinLate moves the remaining processes of a sentry into its group. The guest does not
+// run yet, but the process that all later ones are forked from does.
 func (b *boot) joinLate() error {
 	outside, err := b.group.Outside(withDescendants(b.record.Pid))
 	if err != nil {
@@ -220,7 +220,7 @@ func (h *Host) createSentry(b *boot, p plan, image, cgroupDir *os.File) (*sandbo
 	}
 	upper, err := h.newUpper(name)
 	if err == nil {
-		b.upper, err = duplicate(upper) // sandbox.New closes what it is given
+		b.upper, err = duplicate(upper) // sandbox.New closes its files
 	}
 	conf := *h.conf
 	if err == nil {
@@ -263,7 +263,7 @@ func openBundle(bundle string, spec *specs.Spec, guestImage string) (*os.File, e
 	return f, nil
 }
 
-// guestImageOf is where the Guest's image of a build lies.
+// guestImageOf returns the path of a build's Guest image.
 func (h *Host) guestImageOf(build string) string {
 	if build == h.cfg.Build {
 		return h.cfg.GuestImage
@@ -279,11 +279,11 @@ func writeSpec(bundle string, spec *specs.Spec) error {
 	return os.WriteFile(filepath.Join(bundle, "config.json"), b, 0o600)
 }
 
-// newUpper makes the file behind the writable layer. It has no name once it is
-// open, so nothing is left of it when its last holder ends.
+// newUpper makes the file behind the writable layer. The open file has no name, so it is
+// gone when its last holder ends.
 func (h *Host) newUpper(id string) (*os.File, error) {
 	path := filepath.Join(h.cfg.UpperDir, id)
-	f, err := os.OpenFile(h.cfg.UpperDir, os.O_RDWR|unix.O_TMPFILE, 0o600) // one that may be named later
+	f, err := os.OpenFile(h.cfg.UpperDir, os.O_RDWR|unix.O_TMPFILE, 0o600) // can be named later
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		if f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600); err == nil {
 			err = os.Remove(path)
@@ -313,11 +313,11 @@ func startRoot(socket, name string, guestEnd *os.File) error {
 	return nil
 }
 
-// linkProcessors is how many goroutines of a sentry handle what comes over its link.
+// linkProcessors is how many goroutines of a sentry handle packets from its link.
 const linkProcessors = 2
 
-// networkArgs is the guest's end of the link: eth0 with a fixed address, a
-// fixed neighbour (so that no ARP is ever waited for) and one route.
+// networkArgs is the guest's end of the link: eth0 with a fixed address, a fixed
+// neighbour (so that nothing waits for ARP) and one route.
 func networkArgs(guestEnd *os.File) *runscboot.CreateLinksAndRoutesArgs {
 	gateway := net.IP(link.GatewayAddress.AsSlice())
 	address := net.IP(link.GuestAddress.AsSlice())
@@ -328,8 +328,8 @@ func networkArgs(guestEnd *os.File) *runscboot.CreateLinksAndRoutesArgs {
 		FDBasedLinks: []runscboot.FDBasedLink{{
 			Name: "eth0", MTU: link.MTU, NumChannels: 1, IsPacket: []bool{false}, PreConfigured: true,
 			QDisc: config.QDiscNone,
-			// Otherwise as many as the sentry has threads to run on, which are a
-			// hundred and more while it loads a saved state.
+			// The default is the sentry's GOMAXPROCS, which exceeds a hundred while it
+			// loads a saved state.
 			ProcessorsPerChannel: linkProcessors,
 			TXChecksumOffload:    true, RXChecksumOffload: true,
 			LinkAddress: link.GuestMAC[:],

@@ -1,9 +1,9 @@
-// Package server is the sentry host: it starts, limits, watches and ends
-// sentries, and starts link shards. It is the only package that links runsc,
-// and the process it runs in the only one with rights.
+// Package server is the sentry host: it starts, limits, watches and ends sentries, and
+// starts link shards. It is the only package that links runsc, and its process is the
+// only privileged one.
 //
-// Sentries and shards are detached: they live on when the sentry host ends, and
-// a new sentry host takes them up again from the records under its folder.
+// Sentries and shards are detached: they live on when the sentry host ends, and a new
+// sentry host adopts them from the records under its folder.
 package server
 
 import (
@@ -31,19 +31,19 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// Config says where the sentry host finds and keeps things. All paths are
-// absolute and on the local disk.
+// Config holds the paths and users of a sentry host. All paths are absolute and on the
+// local disk.
 type Config struct {
 	Dir        string // its own records: a folder for each Boot
 	Images     string // folder of Template images, named DIGEST.erofs
 	UpperDir   string // where upper layers are made; they have no name while in use
 	Saved      string // saved states, a folder each; of all builds
 	GuestImage string // EROFS image of the Guest
-	SidecarDir string // holds gvisor_sentry, this very binary under the name runsc looks for
+	SidecarDir string // holds gvisor_sentry, this binary under the name that runsc looks for
 	LinkBinary string
 	Build      string // names the sentry build
-	ServerUID  int    // who may connect beside root
-	LinkUID    int    // whom link shards run as
+	ServerUID  int    // the user that may connect, beside root
+	LinkUID    int    // the user that link shards run as
 	Parent     string // name of the parent cgroup
 }
 
@@ -55,38 +55,38 @@ type Host struct {
 	log    *slog.Logger
 	quit   context.CancelFunc
 	wg     sync.WaitGroup // watchers of Boots and shards
-	strays sync.WaitGroup // removals of groups that nobody owns
+	strays sync.WaitGroup // removals of groups without an owner
 	saving chan struct{}  // holds one for each Boot that is being saved
 	keys   *installation.Keys
-	lent   atomic.Int64 // bytes that hard limits of Boots without memory are raised by, beyond ownLent of each
+	lent   atomic.Int64 // bytes that hard limits of Boots out of memory are raised by, beyond ownLent of each
 
 	memoryTotal int64        // of the host, in bytes
-	memoryFree  func() int64 // what it can give to processes without swapping, in bytes
+	memoryFree  func() int64 // available to processes without swapping, in bytes
 
-	lookLimit, recoverLimit time.Duration // as the constants of these names
+	lookLimit, recoverLimit time.Duration // the constants of these names, unless a test changes them
 
-	tidySoon chan struct{} // holds one when saved states are to be looked through
+	tidySoon chan struct{} // holds one when saved states are to be inspected
 
 	mu       sync.Mutex
-	naming   map[string]chan struct{} // names of saved states that are worked on; closed when that is over
+	naming   map[string]chan struct{} // locked names of saved states; closed when unlocked
 	boots    map[string]*boot
 	shards   map[int]*shard
 	watchers map[*fdrpc.Peer]struct{}
-	cache    *sentryhost.CacheRequest // nil: nobody has said
+	cache    *sentryhost.CacheRequest // nil: not set yet
 	opened   map[string]int           // starts under way from a saved state, by its name
 	proofs   map[string]*proof        // of saved states, by their names
-	dirty    bool                     // pieces of saved states may be there that no state lists
+	dirty    bool                     // chunks of saved states may exist that no state lists
 	spares   []*boot                  // sentries that wait for a Boot
-	wanted   []kind                   // what they are to be for: the last starts
+	wanted   []kind                   // the kinds of the last starts, to make spares for
 	starting int                      // starts under way
-	ending   bool                     // nothing waits any more
+	ending   bool                     // no spare may wait any more
 	borrowed int64                    // bytes of the host's memory that saves and loads under way may allocate
 
-	spareSoon chan struct{} // holds one when spares are to be looked through
-	sparing   sync.Mutex    // held while they are; taken before mu
+	spareSoon chan struct{} // holds one when spares are to be inspected
+	sparing   sync.Mutex    // held during the inspection; taken before mu
 }
 
-// New prepares a sentry host and takes up what an earlier one left running.
+// New prepares a sentry host and adopts the Boots and shards of an earlier one.
 func New(cfg Config, log *slog.Logger) (*Host, error) {
 	for _, dir := range []string{cfg.Dir, filepath.Join(cfg.Dir, "boots"), filepath.Join(cfg.Dir, "sentries"), filepath.Join(cfg.Dir, "shards"), filepath.Join(cfg.Dir, "empty"), cfg.UpperDir} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
@@ -134,11 +134,11 @@ func raiseFileLimit() {
 // The descriptors that a sentry moves its standard streams to, and one above.
 const firstOfSentry, aboveSentry = 253, 256
 
-// reserveDescriptors holds, for good, the numbers that a sentry wants for itself.
-// What slips from here into a child keeps its number there, and must not stand in
-// the way. It also makes a child's table of descriptors as wide as it will need:
-// the kernel widens that of a process with threads only after all processors have
-// passed a quiet state, milliseconds of every start.
+// reserveDescriptors holds, for good, the numbers that a sentry wants for itself: a
+// descriptor that is inherited by a child keeps its number there, and must not collide.
+// It also makes a child's table of descriptors as wide as it will need: the kernel widens
+// the table of a process with threads only after all processors have passed a quiet
+// state, which costs every start milliseconds.
 func reserveDescriptors() error {
 	f, err := os.Open(os.DevNull)
 	if err != nil {
@@ -153,8 +153,8 @@ func reserveDescriptors() error {
 	return nil
 }
 
-// Serve answers calls on l until ctx ends or a client calls down. Boots and
-// shards live on, except after down.
+// Serve answers calls on l until ctx ends or a client calls down. Boots and shards live
+// on, except after down.
 func (h *Host) Serve(ctx context.Context, l *net.UnixListener) error {
 	ctx, h.quit = context.WithCancel(ctx)
 	defer h.quit()
@@ -177,22 +177,21 @@ func (h *Host) Serve(ctx context.Context, l *net.UnixListener) error {
 	return err
 }
 
-// turn has what undoes a call wait for it: the stop of a Boot for its start, what
-// lets it go for what stopped it, what deletes a state for what makes it, what takes
-// it back for what lends it.
+// turn returns the serialization key of a call, so that a call waits for the call that it
+// undoes: stop for start, thaw for freeze, delete for save, unlend for lend.
 func turn(r *fdrpc.Request) string {
 	what := ""
 	switch r.Method {
 	case sentryhost.MethodStart, sentryhost.MethodStop:
 		what = "run"
 	case sentryhost.MethodFreeze, sentryhost.MethodThaw:
-		what = "stand" // a save may hold these up, and no stop
+		what = "stand" // a save may delay these, but no stop
 	case sentryhost.MethodLimit:
 		what = "limits"
 	case sentryhost.MethodSave, sentryhost.MethodImport, sentryhost.MethodCollect, sentryhost.MethodDelete:
 		what = "saved"
 	case sentryhost.MethodLend, sentryhost.MethodUnlend:
-		what = "lent" // no matter to which build
+		what = "lent" // for every build
 	default:
 		return ""
 	}
@@ -211,7 +210,7 @@ type call struct {
 	r    *fdrpc.Request
 }
 
-// reply is what a method answers: a value, descriptors, or why not.
+// reply is a method's answer: a value, descriptors, or an error.
 type reply struct {
 	value any
 	files []*os.File
@@ -221,10 +220,10 @@ type reply struct {
 func done(err error) reply                { return reply{err: err} }
 func answers[T any](v T, err error) reply { return reply{value: v, err: err} }
 
-// A method is something that the server asks of a sentry host.
+// method implements a method of the protocol.
 type method func(call) reply
 
-// asked is a method that is called with a T.
+// asked is a method whose request body is a T.
 func asked[T any](do func(call, T) reply) method {
 	return func(c call) reply {
 		var body T
@@ -235,12 +234,12 @@ func asked[T any](do func(call, T) reply) method {
 	}
 }
 
-// boots is a method that is called with the ID of a Boot.
+// boots is a method whose request body is the ID of a Boot.
 func boots(do func(call, string) reply) method {
 	return asked(func(c call, b sentryhost.BootRequest) reply { return do(c, b.ID) })
 }
 
-// methods are all there are.
+// methods are all methods of the protocol.
 var methods = map[string]method{
 	sentryhost.MethodHello:  asked(func(c call, b sentryhost.Hello) reply { return answers(c.host.hello(b)) }),
 	sentryhost.MethodWatch:  func(c call) reply { c.host.watch(c.r.Peer); return done(nil) },
@@ -351,7 +350,7 @@ func (h *Host) linkOf(id string) (*os.File, error) {
 	return duplicate(b.link)
 }
 
-// keep takes a copy of a link that an earlier sentry host held.
+// keep stores a copy of a link that an earlier sentry host held.
 func (h *Host) keep(id string, r *fdrpc.Request) error {
 	b, err := h.find(id)
 	if err != nil {
@@ -417,7 +416,7 @@ func (p peerContext) Err() error {
 	}
 }
 
-// tell sends an event to everybody who watches.
+// tell sends an event to all watchers.
 func (h *Host) tell(method string, body any) {
 	h.mu.Lock()
 	peers := make([]*fdrpc.Peer, 0, len(h.watchers))
@@ -432,7 +431,7 @@ func (h *Host) tell(method string, body any) {
 	}
 }
 
-// down ends everything, the sentry host last.
+// down ends every Boot and shard, the sentry host last.
 func (h *Host) down(ctx context.Context) error {
 	h.log.Info("ending every boot and link shard")
 	var errs []error
