@@ -1,10 +1,9 @@
 // Package gvisor is the default Engine: every Boot is a gVisor sentry of its
 // own, started by the sentry host, with one link into a link shard.
 //
-// The package holds no rights and links no part of runsc: it speaks to the
-// sentry host and to the shards over Unix sockets. It keeps a copy of every
-// link's host end, so that a shard that dies is replaced without its Boots
-// noticing more than broken connections.
+// The package has no privileges and links no part of runsc: it speaks to the sentry host
+// and to the shards over Unix sockets. It keeps a copy of every link's host end, so that
+// a dead shard is replaced and its Boots notice only broken connections.
 package gvisor
 
 import (
@@ -29,17 +28,16 @@ import (
 // Config of an Engine.
 type Config struct {
 	Socket string // of the sentry host
-	// Earlier says how to reach the sentry hosts of earlier builds. The zero value:
-	// there are none.
+	// Earlier tells how to reach the sentry hosts of earlier builds. Zero: there are
+	// none.
 	Earlier Earlier
-	// Network is what link shards are told of the operator's decisions.
+	// Network is the operator's settings for link shards.
 	Network link.Settings
-	// SavedCache is how many bytes of saved states stay ready to be started from,
-	// and PackAfter for how long those do that nobody uses; the others are packed.
-	// Both zero: none is.
+	// SavedCache bounds the saved states that stay unpacked, in bytes, and PackAfter is
+	// the unused time after which a state is packed. Both zero: no state is packed.
 	SavedCache int64
 	PackAfter  time.Duration
-	// Spares is how many sentries wait, with nothing in them, for the next starts.
+	// Spares is how many empty sentries may wait for the next starts.
 	Spares int
 	Log    *slog.Logger
 }
@@ -49,12 +47,12 @@ const (
 	linksPerShard = 256
 	// bootTimeout bounds the wait for a Guest to answer.
 	bootTimeout = 20 * time.Second
-	// reachTime is how long a server that starts waits for the sentry host of an earlier
+	// reachTime bounds the wait of a starting server for the sentry host of an earlier
 	// build.
 	reachTime = 30 * time.Second
-	// undoTimeout bounds an attempt to take back a failed start.
+	// undoTimeout bounds an attempt to undo a failed start.
 	undoTimeout = 15 * time.Second
-	// firstPause and mostPause bound the pause before what failed is tried again.
+	// firstPause and mostPause bound the pause between attempts.
 	firstPause, mostPause = 50 * time.Millisecond, 2 * time.Second
 )
 
@@ -66,23 +64,23 @@ type Engine struct {
 	own *host // sentry host of this build
 
 	mu      sync.Mutex
-	earlier map[string]*host // of earlier builds, by name, that are needed
+	earlier map[string]*host // the needed ones of earlier builds, by build
 	boots   map[string]*boot
 	shards  map[cable]*shard
 	gone    map[string]departed // Boots that ended lately
 	closed  bool
-	beside  sync.WaitGroup // what watches earlier hosts, and what is undone
+	beside  sync.WaitGroup // goroutines that watch earlier hosts or retry an undo
 
 	closing chan struct{} // closed with the engine
 }
 
-// cable names a shard: by number, and the sentry host that started it.
+// cable identifies a shard: by number, and the sentry host that started it.
 type cable struct {
 	host   *host
 	number int
 }
 
-// departed is what a Boot carried until its end.
+// departed is the traffic of a Boot that has ended.
 type departed struct {
 	sandbox.Traffic
 	at time.Time
@@ -93,7 +91,7 @@ var _ sandbox.Engine = (*Engine)(nil)
 // boot is a running or starting Boot. Its fields but frozen, network, secrets and limits
 // are set before it is published; those are guarded by Engine.mu.
 type boot struct {
-	host    *host // whose sentry it is in
+	host    *host // the host of its sentry
 	image   string
 	shape   sandbox.Shape
 	from    string // saved state that it started from
@@ -117,8 +115,8 @@ type shard struct {
 	client *link.Client
 }
 
-// Open connects to the sentry hosts that run and takes up every Boot. Boots whose
-// link is lost for good are ended.
+// Open connects to the running sentry hosts and adopts every Boot. Boots whose link is
+// lost for good are ended.
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	e := &Engine{cfg: cfg, events: make(chan sandbox.BootEvent, 1024), earlier: map[string]*host{}, boots: map[string]*boot{}, shards: map[cable]*shard{}, gone: map[string]departed{}, closing: make(chan struct{})}
 	e.own = e.newHost("", cfg.Socket)
@@ -127,20 +125,20 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 		h, err := e.reach(ctx, build)
 		if err != nil {
 			cfg.Log.Error("the sentry host of an earlier build does not come back; its boots are lost", telemetry.KeyBuild, build, telemetry.KeyError, err)
-			continue // one build's sandboxes must not keep all others from going on
+			continue // one build's sandboxes must not block all others
 		}
 		hosts = append(hosts, h)
 	}
 	if err := e.adopt(ctx, hosts); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
-	for _, h := range hosts { // its Boots do
+	for _, h := range hosts { // the adopted Boots hold them
 		e.release(h)
 	}
 	return e, nil
 }
 
-// Close lets go of everything without ending any Boot.
+// Close closes all connections and files without ending any Boot.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	if !e.closed {
@@ -178,7 +176,7 @@ func (e *Engine) Probe(ctx context.Context) (sandbox.Features, error) {
 	return sandbox.Features{Name: "gvisor", Version: host.Info.Engine, Build: host.Info.Build, Pause: host.Info.Version >= sentryhost.PauseVersion}, nil
 }
 
-// List returns the Boots that run.
+// List returns the running Boots.
 func (e *Engine) List(context.Context) ([]sandbox.BootStatus, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -202,7 +200,7 @@ func compare(a, b string) int {
 	return 0
 }
 
-// Usage reports what a Boot uses.
+// Usage reports the resource usage of a Boot.
 func (e *Engine) Usage(ctx context.Context, id string) (sandbox.Usage, error) {
 	b, err := e.find(id)
 	if err != nil {
@@ -237,7 +235,7 @@ func (e *Engine) Dial(ctx context.Context, id string, port uint16) (net.Conn, er
 	return e.dial(ctx, b.shard, id, port)
 }
 
-// dial goes through the shard.
+// dial connects through the shard.
 func (e *Engine) dial(ctx context.Context, s *shard, id string, port uint16) (net.Conn, error) {
 	var conn net.Conn
 	err := e.onShard(ctx, s, func(c *link.Client) (err error) {
@@ -247,8 +245,8 @@ func (e *Engine) dial(ctx context.Context, s *shard, id string, port uint16) (ne
 	return conn, err
 }
 
-// onShard asks a shard for something that can be asked for twice. One that ends
-// meanwhile is replaced, and the next is asked.
+// onShard calls an idempotent method of a shard. If the shard ends meanwhile, it is
+// replaced and called once more.
 func (e *Engine) onShard(ctx context.Context, s *shard, ask func(*link.Client) error) error {
 	for attempt := 0; ; attempt++ {
 		c, err := e.shardClient(ctx, s)
@@ -279,7 +277,7 @@ func (e *Engine) SetNetwork(ctx context.Context, id string, policy sandbox.Netwo
 	return e.relink(ctx, id, func(b *boot) { b.network = policy }, func(c *link.Client) error { return c.SetPolicy(ctx, id, policy) })
 }
 
-// SetSecrets changes what a Boot's link sets into requests.
+// SetSecrets changes the secret headers that a Boot's link adds to requests.
 func (e *Engine) SetSecrets(ctx context.Context, id string, secrets sandbox.SecretBinding) error {
 	return e.relink(ctx, id, func(b *boot) { b.secrets = secrets }, func(c *link.Client) error { return c.SetSecrets(ctx, id, secrets) })
 }
@@ -311,8 +309,8 @@ func (e *Engine) NetworkLog(ctx context.Context, id string) (sandbox.NetworkLog,
 	return log, err
 }
 
-// NetworkCounts adds up what link shards decided since they began; limited are
-// those refused that a limit on questions for names held back.
+// NetworkCounts sums the decisions of the running link shards; limited counts the refused
+// DNS queries over a rate limit.
 func (e *Engine) NetworkCounts(ctx context.Context) (allowed, refused, limited int64) {
 	e.mu.Lock()
 	shards := slices.Collect(maps.Values(e.shards))
@@ -333,7 +331,7 @@ func (e *Engine) NetworkCounts(ctx context.Context) (allowed, refused, limited i
 	return allowed, refused, limited
 }
 
-// depart remembers what a Boot carried, and forgets those of long ago.
+// depart remembers the traffic of a Boot that has ended, and forgets old ones.
 func (e *Engine) depart(id string, carried sandbox.Traffic) {
 	now := time.Now()
 	e.mu.Lock()
@@ -344,7 +342,7 @@ func (e *Engine) depart(id string, carried sandbox.Traffic) {
 	}
 }
 
-// Traffic asks the link shards. One of an earlier version counts nothing.
+// Traffic asks the link shards. A shard of an earlier version reports nothing.
 func (e *Engine) Traffic(ctx context.Context) (map[string]sandbox.Traffic, error) {
 	all := map[string]sandbox.Traffic{}
 	e.mu.Lock()
@@ -369,8 +367,8 @@ func (e *Engine) Traffic(ctx context.Context) (map[string]sandbox.Traffic, error
 	return all, nil
 }
 
-// SetLimits has the sentry host change what a Boot may use, and its link shard what
-// its link carries.
+// SetLimits changes a Boot's limits at the sentry host, and its bandwidth at the link
+// shard.
 func (e *Engine) SetLimits(ctx context.Context, id string, limits sandbox.Limits) error {
 	b, err := e.find(id)
 	if err != nil {
@@ -388,7 +386,7 @@ func (e *Engine) SetLimits(ctx context.Context, id string, limits sandbox.Limits
 	}
 	e.mu.Lock()
 	before := b.limits.Bandwidth
-	b.limits = limits // before the link: a shard that is being replaced takes it from here
+	b.limits = limits // before the link: a concurrent replacement of the shard applies it
 	e.mu.Unlock()
 	if limits.Bandwidth == before {
 		return nil
@@ -396,8 +394,8 @@ func (e *Engine) SetLimits(ctx context.Context, id string, limits sandbox.Limits
 	return e.onShard(ctx, b.shard, func(c *link.Client) error { return c.SetBandwidth(ctx, id, limits.Bandwidth) })
 }
 
-// Watch passes events on until ctx ends. It reconnects to a sentry host that
-// went away, and tells of Boots that ended meanwhile.
+// Watch passes events on until ctx ends. It reconnects to a lost sentry host, and reports
+// the Boots that ended meanwhile.
 func (e *Engine) Watch(ctx context.Context, handle func(sandbox.BootEvent)) error {
 	watchCtx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -414,8 +412,8 @@ func (e *Engine) Watch(ctx context.Context, handle func(sandbox.BootEvent)) erro
 	}
 }
 
-// bootEvent takes an event from the sentry host. It runs in the connection's
-// reader, so the link is freed on the side.
+// bootEvent handles an event of the sentry host. It runs in the connection's reader, so
+// another goroutine frees the link.
 func (e *Engine) bootEvent(ev sandbox.BootEvent) {
 	if ev.Kind != sandbox.BootEnded {
 		e.publish(ev)
@@ -487,8 +485,8 @@ func (e *Engine) Start(ctx context.Context, id string, spec sandbox.BootSpec) er
 	return nil
 }
 
-// reserve makes the link and publishes the ID, so that a second Start is a
-// Conflict. The Boot then holds on to its host.
+// reserve makes the link and publishes the ID, so that a second Start is a Conflict. The
+// Boot then holds its host.
 func (e *Engine) reserve(id string, spec sandbox.BootSpec, h *host) (*boot, *os.File, error) {
 	hostEnd, guestEnd, err := link.Pair()
 	if err != nil {
@@ -512,8 +510,7 @@ func (e *Engine) reserve(id string, spec sandbox.BootSpec, h *host) (*boot, *os.
 	return b, guestEnd, nil
 }
 
-// roomyShard returns the lowest shard of this build with room. The caller holds
-// e.mu.
+// roomyShard returns the lowest shard of this build with room. The caller holds e.mu.
 func (e *Engine) roomyShard() *shard {
 	for n := 0; ; n++ {
 		s := e.shards[cable{e.own, n}]
@@ -527,8 +524,7 @@ func (e *Engine) roomyShard() *shard {
 	}
 }
 
-// launch plugs the link in and starts the sentry side by side, then waits for
-// the Guest.
+// launch plugs the link in and starts the sentry concurrently, then waits for the Guest.
 func (e *Engine) launch(ctx context.Context, id string, b *boot, guestEnd *os.File) error {
 	host, err := b.host.connected(ctx)
 	if err != nil {
@@ -555,8 +551,8 @@ func (e *Engine) launch(ctx context.Context, id string, b *boot, guestEnd *os.Fi
 	return e.waitForGuest(ctx, id, b, started.SavedAt)
 }
 
-// plug gives a shard the link of a Boot that starts. From now on whoever replaces the
-// shard gives it to the next one.
+// plug gives a shard the link of a Boot that starts. From now on a replacement of the
+// shard gets the link too.
 func (e *Engine) plug(ctx context.Context, id string, b *boot) error {
 	e.mu.Lock()
 	b.linked = true
@@ -570,9 +566,8 @@ func (e *Engine) plug(ctx context.Context, id string, b *boot) error {
 	})
 }
 
-// waitForGuest dials the Guest until it answers, and tells it when it was saved. A
-// port that nothing listens on yet refuses at once, so the pauses are short and
-// few.
+// waitForGuest dials the Guest until it answers, and sends it the time of its save. A
+// port without a listener refuses at once, so the pauses are short and few.
 func (e *Engine) waitForGuest(asker context.Context, id string, b *boot, savedAt time.Time) error {
 	ctx, cancel := context.WithTimeout(asker, bootTimeout)
 	defer cancel()
@@ -596,7 +591,7 @@ func (e *Engine) waitForGuest(asker context.Context, id string, b *boot, savedAt
 	}
 }
 
-// Stop ends a Boot and frees what it held.
+// Stop ends a Boot and frees its resources.
 func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error {
 	if !sandbox.ValidBootID(id) {
 		return sandbox.Errorf(sandbox.Invalid, "%q is not a boot ID", id)
@@ -606,11 +601,11 @@ func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error
 	mine := b != nil && b.started
 	frozen := mine && b.frozen
 	if mine {
-		b.started = false // from now on nobody finds it
+		b.started = false // from now on find does not return it
 	}
 	e.mu.Unlock()
 	if !mine {
-		// Not ours, or another call's: the sentry host waits for that one.
+		// Not ours, or being stopped by another call: the sentry host waits for that one.
 		h := e.own
 		if b != nil {
 			h = b.host
@@ -621,7 +616,7 @@ func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error
 		}
 		return host.Stop(ctx, id)
 	}
-	if grace > 0 && !frozen { // a Guest that stands still cannot
+	if grace > 0 && !frozen { // a frozen Guest cannot
 		e.askToEnd(ctx, id, b, grace)
 	}
 	if err := e.discard(ctx, id, b); err != nil {
@@ -646,7 +641,7 @@ func (e *Engine) askToEnd(ctx context.Context, id string, b *boot, grace time.Du
 	}
 }
 
-// discard ends the sentry, if there is one, and unplugs the link.
+// discard ends the sentry, if it exists, and unplugs the link.
 func (e *Engine) discard(ctx context.Context, id string, b *boot) error {
 	host, err := b.host.connected(ctx)
 	if err != nil {
@@ -665,14 +660,14 @@ func (e *Engine) discard(ctx context.Context, id string, b *boot) error {
 	return nil
 }
 
-// letGo lets go of the sentry hosts that a Boot needed, of which nothing is left.
+// letGo releases the sentry hosts of a removed Boot.
 func (e *Engine) letGo(b *boot) {
 	e.release(b.shard.host)
 	e.release(b.host)
 }
 
-// freeLink unplugs a link and closes our copy. A shard that is away has no links any
-// more.
+// freeLink unplugs a link and closes our copy. A shard that cannot be reached has no
+// links any more.
 func (e *Engine) freeLink(ctx context.Context, id string, b *boot) {
 	e.mu.Lock()
 	b.linked = false

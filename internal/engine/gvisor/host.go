@@ -18,14 +18,14 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// Earlier says how to reach the sentry hosts of earlier builds. They run what was
-// saved with another version of gVisor than ours, and what ran before an upgrade.
+// Earlier tells how to reach the sentry hosts of earlier builds. They run Boots that were
+// saved with another version of gVisor than ours, and Boots from before an upgrade.
 type Earlier struct {
-	Running []string // builds whose Boots run now
-	// Socket is where the sentry host of a build listens, and Need where a connection
-	// says, for as long as it is open, that it is needed.
+	Running []string // builds with running Boots
+	// Socket returns the socket of a build's sentry host. Need returns the socket of the
+	// launcher where an open connection keeps that sentry host running.
 	Socket, Need func(build string) string
-	// OldestGVisor is the oldest version that anything is started with; empty: any.
+	// OldestGVisor is the oldest version that Boots are started with; empty: any.
 	OldestGVisor string
 }
 
@@ -35,18 +35,18 @@ type host struct {
 	build  string // empty: this one
 	socket string
 
-	// Of an earlier build's.
+	// For earlier builds only:
 	users   int                // guarded by Engine.mu: Boots in it, links in its shards, states lent to it, and calls
-	stop    context.CancelFunc // ends what watches it
+	stop    context.CancelFunc // ends its keepConnected
 	lending sync.Mutex         // held while states are lent to it and taken back
 	lent    map[string]int     // guarded by lending: starts under way, by state
 
-	connecting chan struct{} // holds one while somebody connects
+	connecting chan struct{} // holds one while a caller connects
 
 	mu     sync.Mutex
 	client *sentryhost.Client // nil until it is connected
-	need   net.Conn           // says that it is needed; nil: ours, or not said yet
-	swept  bool               // an earlier one has been rid of what was not collected
+	need   net.Conn           // keeps it running; nil: our own, or not requested yet
+	swept  bool               // leftover states of an earlier build's host were deleted
 	closed bool
 }
 
@@ -54,8 +54,8 @@ func (e *Engine) newHost(build, socket string) *host {
 	return &host{engine: e, build: build, socket: socket, connecting: make(chan struct{}, 1), lent: map[string]int{}, stop: func() {}}
 }
 
-// connected returns the connection to the sentry host, dialling it anew when it was
-// lost. One of an earlier build is started for that.
+// connected returns the connection to the sentry host, and dials anew after it was lost.
+// It starts the sentry host of an earlier build if necessary.
 func (h *host) connected(ctx context.Context) (*sentryhost.Client, error) {
 	if c := h.current(); c != nil {
 		return c, nil
@@ -106,8 +106,9 @@ func (h *host) current() *sentryhost.Client {
 	}
 }
 
-// greet asks for events, and tells ours how states are kept. One of an earlier
-// build keeps none: what an earlier server did not collect goes.
+// greet subscribes to events, and sends our sentry host the cache policy. The sentry host
+// of an earlier build keeps no states: those that an earlier server did not collect are
+// deleted.
 func (h *host) greet(ctx context.Context, c *sentryhost.Client) error {
 	if err := c.Watch(ctx); err != nil {
 		return err
@@ -131,7 +132,7 @@ func (h *host) greet(ctx context.Context, c *sentryhost.Client) error {
 	return nil
 }
 
-// setCache says how saved states are kept.
+// setCache sets how saved states are kept.
 func (h *host) setCache(ctx context.Context, c *sentryhost.Client) error {
 	cfg := h.engine.cfg
 	if cfg.SavedCache == 0 && cfg.PackAfter == 0 {
@@ -141,7 +142,7 @@ func (h *host) setCache(ctx context.Context, c *sentryhost.Client) error {
 }
 
 // sayNeeded has the launcher start the sentry host of an earlier build, and keep it
-// until close, unless it does. The caller is the only one that connects.
+// running until close. It does so once. The caller must be the only one that connects.
 func (h *host) sayNeeded(ctx context.Context) error {
 	h.mu.Lock()
 	said := h.build == "" || h.need != nil
@@ -179,7 +180,7 @@ func (h *host) sayNeeded(ctx context.Context) error {
 	return nil
 }
 
-// close lets go of the sentry host, for good.
+// close releases the sentry host, for good.
 func (h *host) close() error {
 	h.stop()
 	h.mu.Lock()
@@ -195,8 +196,8 @@ func (h *host) close() error {
 	return errors.Join(errs...)
 }
 
-// keepConnected redials the sentry host whenever the connection ends, until ctx
-// does. A new sentry host may have found Boots dead.
+// keepConnected redials the sentry host whenever the connection ends, until ctx ends. A
+// new sentry host may have found Boots dead.
 func (h *host) keepConnected(ctx context.Context) {
 	log := h.engine.cfg.Log.With("build", h.build)
 	pause := firstPause
@@ -226,8 +227,8 @@ func (h *host) keepConnected(ctx context.Context) {
 	}
 }
 
-// insist tries again what could not be undone, until it is or the engine is closed.
-// What the engine leaves then, the next one finds.
+// insist retries undo in the background until it succeeds or the engine is closed. The
+// next engine finds what remains then.
 func (e *Engine) insist(what string, undo func(context.Context) error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -267,12 +268,12 @@ func (e *Engine) insist(what string, undo func(context.Context) error) {
 	})
 }
 
-// compare ends the Boots that the sentry host should know and does not, and gives it
-// copies of the links of those that it does.
+// compare ends the Boots that the sentry host should run and does not, and gives it
+// copies of the links of the others.
 func (h *host) compare(ctx context.Context, c *sentryhost.Client) error {
 	e := h.engine
 	links := map[string]*os.File{}
-	e.mu.Lock() // before the list: what starts meanwhile may be missing in that
+	e.mu.Lock() // before the list, which may lack Boots that start meanwhile
 	for id, b := range e.boots {
 		if b.host == h && b.started {
 			links[id] = b.hostEnd
@@ -295,8 +296,8 @@ func (h *host) compare(ctx context.Context, c *sentryhost.Client) error {
 		}
 	}
 	for id, f := range links {
-		// One that has a copy does not take another. A Boot that ends just now
-		// has closed its link, and nothing is lost by that.
+		// A sentry host that has a copy ignores another one. A Boot that ends just now
+		// has closed its link; that error is harmless.
 		if err := c.Keep(ctx, id, f); err != nil && ctx.Err() == nil {
 			e.cfg.Log.Info("handing a link to the sentry host failed", telemetry.KeyBoot, id, telemetry.KeyError, err)
 		}
@@ -307,7 +308,7 @@ func (h *host) compare(ctx context.Context, c *sentryhost.Client) error {
 	return nil
 }
 
-// hold returns the sentry host of an earlier build, which the caller releases.
+// hold returns the sentry host of an earlier build; the caller releases it.
 func (e *Engine) hold(build string) (*host, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -326,14 +327,14 @@ func (e *Engine) hold(build string) (*host, error) {
 	return h, nil
 }
 
-// holdToo holds a host that is held already once more.
+// holdToo holds a held host once more.
 func (e *Engine) holdToo(h *host) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	h.users++
 }
 
-// reach holds the sentry host of an earlier build that answers.
+// reach holds the sentry host of an earlier build, which must answer within reachTime.
 func (e *Engine) reach(ctx context.Context, build string) (*host, error) {
 	h, err := e.hold(build)
 	if err != nil {
@@ -348,8 +349,8 @@ func (e *Engine) reach(ctx context.Context, build string) (*host, error) {
 	return h, nil
 }
 
-// release lets go of a sentry host once: of one of an earlier build, for good when
-// nobody holds it any more.
+// release releases one hold of a sentry host. After the last one, the sentry host of an
+// earlier build is closed.
 func (e *Engine) release(h *host) {
 	if h == e.own {
 		return
@@ -369,9 +370,9 @@ func (e *Engine) release(h *host) {
 	}
 }
 
-// hostFor returns the sentry host that starts from a saved state, or ours for none.
-// The caller calls unlend when the start is over, and releases the host when the
-// Boot is.
+// hostFor returns and holds the sentry host that starts from a saved state; ours when
+// from is empty. The caller calls unlend after the start, and releases the host after the
+// Boot.
 func (e *Engine) hostFor(ctx context.Context, from string) (h *host, unlend func(), err error) {
 	nothing := func() {}
 	if from == "" {
@@ -398,9 +399,8 @@ func (e *Engine) hostFor(ctx context.Context, from string) (h *host, unlend func
 	return h, unlend, nil
 }
 
-// lend has ours put a state where the sentry host of an earlier build, which the
-// caller holds, finds it, until the last start from it is over. It is held until the
-// state has been taken back.
+// lend has our sentry host put a state where the earlier build's finds it, until the last
+// start from it is over. The caller holds h; lend holds it until the state is revoked.
 func (h *host) lend(ctx context.Context, own *sentryhost.Client, name string) (unlend func(), err error) {
 	if _, err := h.connected(ctx); err != nil {
 		return nil, err
@@ -411,15 +411,15 @@ func (h *host) lend(ctx context.Context, own *sentryhost.Client, name string) (u
 	err = own.Lend(ctx, sentryhost.LendRequest{Name: name, Build: h.build})
 	h.lending.Unlock()
 	unlend = func() { h.unlend(ctx, name) }
-	if err != nil { // it may have been lent, or be yet
+	if err != nil { // the state may be lent, or be lent yet
 		unlend()
 		return nil, err
 	}
 	return unlend, nil
 }
 
-// unlend has ours take a state back when no other start needs it, however often that
-// has to be tried, and then lets go of the host.
+// unlend revokes the state when no other start needs it, with retries until done, and
+// then releases the host.
 func (h *host) unlend(ctx context.Context, name string) {
 	h.lending.Lock()
 	if h.lent[name]--; h.lent[name] == 0 {
@@ -443,7 +443,7 @@ func (h *host) unlend(ctx context.Context, name string) {
 	})
 }
 
-// takeBack takes a state back unless a start needs it, which does so when it is over.
+// takeBack revokes a state unless a start needs it; that start revokes it at its end.
 func (h *host) takeBack(ctx context.Context, name string) error {
 	h.lending.Lock()
 	defer h.lending.Unlock()
@@ -457,7 +457,7 @@ func (h *host) takeBack(ctx context.Context, name string) error {
 	return own.Unlend(ctx, sentryhost.LendRequest{Name: name, Build: h.build})
 }
 
-// hosts returns the sentry hosts of earlier builds that are held.
+// hosts returns the held sentry hosts of earlier builds.
 func (e *Engine) hosts() []*host {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 
 var _ sandbox.Pauser = (*Engine)(nil)
 
-// pausing returns the connection to a sentry host, which must be one that saves.
+// pausing returns the connection to a sentry host, which must support saves.
 func (e *Engine) pausing(ctx context.Context, h *host) (*sentryhost.Client, error) {
 	c, err := h.connected(ctx)
 	if err == nil && c.Info.Version < sentryhost.PauseVersion {
@@ -25,12 +25,12 @@ func (e *Engine) Freeze(ctx context.Context, id string) error {
 	return e.setFrozen(ctx, id, true, (*sentryhost.Client).Freeze)
 }
 
-// Thaw lets a Boot go on.
+// Thaw continues a frozen Boot.
 func (e *Engine) Thaw(ctx context.Context, id string) error {
 	return e.setFrozen(ctx, id, false, (*sentryhost.Client).Thaw)
 }
 
-// setFrozen has the sentry host of a Boot do what freezes it or lets it go on.
+// setFrozen calls Freeze or Thaw of a Boot's sentry host.
 func (e *Engine) setFrozen(ctx context.Context, id string, frozen bool, do func(*sentryhost.Client, context.Context, string) error) error {
 	b, err := e.find(id)
 	if err != nil {
@@ -49,8 +49,8 @@ func (e *Engine) setFrozen(ctx context.Context, id string, frozen bool, do func(
 	return nil
 }
 
-// Save saves a Boot. The sentry host does not stop half way: what it saves for
-// nobody is deleted.
+// Save saves a Boot. The sentry host always finishes a save: if ctx ends before the
+// result arrives, the state is deleted.
 func (e *Engine) Save(ctx context.Context, id, name string, memory bool) (sandbox.Saved, error) {
 	b, err := e.find(id)
 	if err != nil {
@@ -76,7 +76,7 @@ func (e *Engine) Save(ctx context.Context, id, name string, memory bool) (sandbo
 	return saved, err
 }
 
-// collect has ours take what the sentry host of an earlier build saved.
+// collect has our sentry host take a state that an earlier build's saved.
 func (e *Engine) collect(ctx context.Context, h *host, name string) (sandbox.Saved, error) {
 	own, err := e.own.connected(ctx)
 	if err != nil {
@@ -85,11 +85,11 @@ func (e *Engine) collect(ctx context.Context, h *host, name string) (sandbox.Sav
 	return own.Collect(ctx, sentryhost.LendRequest{Name: name, Build: h.build})
 }
 
-// DeleteSaved removes a saved state, first where one may be made that was not
-// collected.
+// DeleteSaved removes a saved state, first on earlier builds' hosts, where one may exist
+// that was not collected.
 func (e *Engine) DeleteSaved(ctx context.Context, name string) error {
 	var first error
-	for _, h := range append(e.hosts(), e.own) { // one that is away does not keep others from it
+	for _, h := range append(e.hosts(), e.own) { // an unreachable one does not block the others
 		c, err := e.pausing(ctx, h)
 		switch {
 		case err == nil:

@@ -21,15 +21,14 @@ var (
 )
 
 const (
-	// maxProof bounds what says what an exported state consists of, in bytes.
+	// maxProof bounds the Proof of an exported state, in bytes.
 	maxProof = 1 << 20
-	// carried is how much of a state is moved at a time.
+	// carried is the copy buffer's size, in bytes.
 	carried = 1 << 20
 )
 
-// ExportSaved writes what the sentry host says of a state, after its length in 4
-// bytes, then the image, if that is asked for, and the state's files, one after the
-// other.
+// ExportSaved writes the Proof of a state, after its length in 4 bytes, then the image if
+// image is set, and then the state's files, one after the other.
 func (e *Engine) ExportSaved(ctx context.Context, name string, image bool, w io.Writer) error {
 	if !sandbox.ValidSnapshotID(name) {
 		return sandbox.Errorf(sandbox.Invalid, "%.80q is not a snapshot ID", name)
@@ -64,7 +63,7 @@ func (e *Engine) ExportSaved(ctx context.Context, name string, image bool, w io.
 	if _, err := w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(head))), head...)); err != nil {
 		return err
 	}
-	if image { // which comes before what needs it
+	if image { // it comes before the files, which need it
 		last := len(files) - 1
 		files, sizes = append(files[last:], files[:last]...), append(sizes[last:], sizes[:last]...)
 	}
@@ -77,7 +76,7 @@ func (e *Engine) ExportSaved(ctx context.Context, name string, image bool, w io.
 	return nil
 }
 
-// sizesOf returns how many bytes each file of a state has.
+// sizesOf returns the size of each file of a state, in bytes.
 func sizesOf(p sentryhost.Proof) ([]int64, error) {
 	var m sentryhost.Manifest
 	if err := json.Unmarshal(p.Manifest, &m); err != nil {
@@ -93,7 +92,7 @@ func sizesOf(p sentryhost.Proof) ([]int64, error) {
 	return sizes, nil
 }
 
-// copyAll copies r, and gives up when ctx ends.
+// copyAll copies r until its end, or until ctx ends.
 func copyAll(ctx context.Context, w io.Writer, r io.Reader, buf []byte) error {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -114,7 +113,7 @@ func copyAll(ctx context.Context, w io.Writer, r io.Reader, buf []byte) error {
 	}
 }
 
-// ImportSaved has the sentry host write the state, which it reads from a pipe.
+// ImportSaved sends the state through a pipe to the sentry host, which writes it.
 func (e *Engine) ImportSaved(ctx context.Context, name string, r io.Reader) (sandbox.Saved, error) {
 	if !sandbox.ValidSnapshotID(name) {
 		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "%.80q is not a snapshot ID", name)
@@ -153,7 +152,7 @@ func (e *Engine) ImportSaved(ctx context.Context, name string, r io.Reader) (san
 	a := <-answered
 	switch {
 	case a.err == nil:
-		return a.saved, nil // it got its end, whatever became of the pipe
+		return a.saved, nil // it got the whole state, whatever error the pipe had
 	case ctx.Err() != nil:
 		e.forget(ctx, name)
 		return sandbox.Saved{}, ctx.Err()
@@ -163,7 +162,7 @@ func (e *Engine) ImportSaved(ctx context.Context, name string, r io.Reader) (san
 	return sandbox.Saved{}, a.err
 }
 
-// forget deletes a state that may have been made after nobody waited for it.
+// forget deletes a state that may have been made after its request ended.
 func (e *Engine) forget(ctx context.Context, name string) {
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
@@ -176,7 +175,7 @@ func notExported(cause error) error {
 	return sandbox.Errorf(sandbox.Invalid, "this is not what was exported").WithCause(cause)
 }
 
-// readProof reads what is before the files.
+// readProof reads the Proof before the files, and the files' sizes.
 func readProof(r io.Reader) (p sentryhost.Proof, sizes []int64, err error) {
 	var length [4]byte
 	if _, err := io.ReadFull(r, length[:]); err != nil {
@@ -202,7 +201,7 @@ func readProof(r io.Reader) (p sentryhost.Proof, sizes []int64, err error) {
 	return p, sizes, nil
 }
 
-// cutOff is what it means that r ended, or r's own error.
+// cutOff maps an early end of r to Invalid; other errors stay.
 func cutOff(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return notExported(err)
@@ -210,10 +209,10 @@ func cutOff(err error) error {
 	return err
 }
 
-// errRefused says that the other end of a pipe was closed: who did says why.
+// errRefused means that the other end of a pipe was closed: its owner knows the reason.
 var errRefused = errors.New("the sentry host takes no more")
 
-// ShareSaved tells the sentry host, which packs states when they are old enough.
+// ShareSaved calls the sentry host, which packs states when they are old enough.
 func (e *Engine) ShareSaved(ctx context.Context, name, group string) error {
 	host, err := e.pausing(ctx, e.own)
 	if err != nil {
@@ -222,8 +221,8 @@ func (e *Engine) ShareSaved(ctx context.Context, name, group string) error {
 	return host.Share(ctx, sentryhost.ShareRequest{Name: name, Group: group})
 }
 
-// sendState writes total bytes of r into a pipe, and the end once r has ended
-// well and there.
+// sendState writes total bytes of r into a pipe, and then ImportEnd if r ends exactly
+// there.
 func sendState(ctx context.Context, pipe io.Writer, r io.Reader, total int64) error {
 	refusable := refusing{pipe}
 	buf := make([]byte, carried)
@@ -244,7 +243,7 @@ func sendState(ctx context.Context, pipe io.Writer, r io.Reader, total int64) er
 	return err
 }
 
-// refusing is a pipe that tells its own errors from those of what is read.
+// refusing marks the errors of a pipe, to distinguish them from those of its source.
 type refusing struct{ io.Writer }
 
 func (r refusing) Write(p []byte) (int, error) {

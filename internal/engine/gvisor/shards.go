@@ -12,11 +12,11 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// recoverTimeout bounds replacing a shard.
+// recoverTimeout bounds the replacement of a shard.
 const recoverTimeout = 30 * time.Second
 
-// shardClient returns a working connection to a shard. A shard that ended is
-// started again and given its links back first; callers meanwhile wait.
+// shardClient returns a working connection to a shard. A shard that ended is restarted
+// and given its links back first; concurrent callers wait.
 func (e *Engine) shardClient(ctx context.Context, s *shard) (*link.Client, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -38,8 +38,8 @@ func (e *Engine) shardClient(ctx context.Context, s *shard) (*link.Client, error
 	return c, nil
 }
 
-// replaced connects to a shard and gives it the links that it should have. One that is
-// about to end may still take the connection. The caller holds s.mu.
+// replaced connects to a shard and gives it its missing links. It retries, as a shard
+// that is about to end may still accept a connection. The caller holds s.mu.
 func (e *Engine) replaced(ctx context.Context, host *sentryhost.Client, s *shard) (*link.Client, error) {
 	const attempts = 5
 	for attempt := 1; ; attempt++ {
@@ -58,8 +58,8 @@ func (e *Engine) replaced(ctx context.Context, host *sentryhost.Client, s *shard
 	}
 }
 
-// dialShard starts a shard, if it does not run, and connects. A shard that was
-// killed just now is still running to the sentry host for a moment.
+// dialShard starts a shard, unless it runs, and connects. For a moment the sentry host
+// still lists a shard that was just killed.
 func (e *Engine) dialShard(ctx context.Context, host *sentryhost.Client, number int) (*link.Client, error) {
 	const patience, pause = 3 * time.Second, 20 * time.Millisecond
 	deadline := time.Now().Add(patience)
@@ -79,8 +79,7 @@ func (e *Engine) dialShard(ctx context.Context, host *sentryhost.Client, number 
 	}
 }
 
-// replug gives a shard the links that it should have and has not. The caller
-// holds s.mu.
+// replug gives a shard its missing links. The caller holds s.mu.
 func (e *Engine) replug(ctx context.Context, s *shard, c *link.Client) error {
 	present, err := c.List(ctx)
 	if err != nil {
@@ -99,7 +98,7 @@ func (e *Engine) replug(ctx context.Context, s *shard, c *link.Client) error {
 		secrets   sandbox.SecretBinding
 	}
 	var add []missing
-	lost := 0 // of Boots that had come up: an earlier shard had their links
+	lost := 0 // links of started Boots: an earlier shard had them
 	e.mu.Lock()
 	for id, b := range e.boots {
 		if b.shard == s && b.linked && !has[id] {
@@ -114,7 +113,7 @@ func (e *Engine) replug(ctx context.Context, s *shard, c *link.Client) error {
 		err := c.Add(ctx, m.id, m.file, m.policy)
 		switch {
 		case sandbox.CodeOf(err) == sandbox.Conflict:
-			continue // whoever starts the Boot was faster
+			continue // the Boot's start was faster
 		case err != nil && !e.isLinked(m.boot):
 			continue // it has ended meanwhile
 		case err != nil:
@@ -144,7 +143,7 @@ func (e *Engine) isLinked(b *boot) bool {
 	return b.linked
 }
 
-// shardEnded replaces a shard that ended while it has links.
+// shardEnded replaces a shard that ended, if it has links.
 func (e *Engine) shardEnded(h *host, number int) {
 	e.mu.Lock()
 	s := e.shards[cable{h, number}]
@@ -162,9 +161,9 @@ func (e *Engine) shardEnded(h *host, number int) {
 	}()
 }
 
-// adopt takes up the Boots and links that run. A link that no shard has is
-// plugged in again from the sentry host's copy; a Boot without any copy of its
-// link cannot be reached and is ended.
+// adopt adopts the running Boots and links. A link that no shard has is plugged in again
+// from the sentry host's copy; a Boot without any copy of its link cannot be reached and
+// is ended.
 func (e *Engine) adopt(ctx context.Context, hosts []*host) error {
 	waiting := map[string]orphan{}
 	for _, h := range hosts {
@@ -200,7 +199,7 @@ func (e *Engine) adopt(ctx context.Context, hosts []*host) error {
 	return nil
 }
 
-// orphan is a Boot that runs and whose link is not found yet.
+// orphan is a running Boot whose link is not found yet.
 type orphan struct {
 	sentryhost.Boot
 	host *host
@@ -223,8 +222,7 @@ func (e *Engine) adoptShards(ctx context.Context, h *host, waiting map[string]or
 	return nil
 }
 
-// adoptShard takes up the links of one shard whose Boots run, and unplugs the
-// others.
+// adoptShard adopts one shard's links of running Boots, and unplugs the others.
 func (e *Engine) adoptShard(ctx context.Context, h *host, number int, waiting map[string]orphan) error {
 	host, err := h.connected(ctx)
 	if err != nil {
@@ -263,7 +261,7 @@ func (e *Engine) adoptShard(ctx context.Context, h *host, number int, waiting ma
 	return nil
 }
 
-// adoptBoot takes a Boot up. It holds on to its sentry host and its shard's.
+// adoptBoot adopts a Boot. The Boot holds its sentry host and its shard's.
 func (e *Engine) adoptBoot(b orphan, s *shard, file *os.File, policy sandbox.NetworkPolicy) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -288,7 +286,7 @@ func (e *Engine) adoptOrphan(ctx context.Context, b orphan) error {
 	e.mu.Lock()
 	s := e.roomyShard()
 	e.mu.Unlock()
-	// Nobody knows the policy any more: none until the node sets it.
+	// The policy is lost: none until the node sets it.
 	e.adoptBoot(b, s, file, sandbox.NetworkNone)
 	c, err := e.shardClient(ctx, s)
 	if err != nil {

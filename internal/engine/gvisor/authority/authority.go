@@ -1,6 +1,6 @@
-// Package authority is the certificate authority of a Sandbox: programs inside
-// trust it, so that its link can end TLS for the hosts that get Secrets. Its key
-// never enters the Sandbox.
+// Package authority is the per-sandbox CA: programs inside the Sandbox trust it, so that
+// its link can terminate TLS for the hosts that get Secrets. Its key never enters the
+// Sandbox.
 package authority
 
 import (
@@ -20,17 +20,17 @@ import (
 )
 
 const (
-	// leafLife is how long the certificate of a host is valid, and leafEarly for
-	// how long before it was made: clocks inside may be behind.
+	// leafLife is how long a host's certificate is valid. leafEarly backdates it: clocks
+	// inside may be behind.
 	leafLife, leafEarly = 30 * 24 * time.Hour, 24 * time.Hour
-	// leafRenew is when it is made anew.
+	// leafRenew is the remaining validity at which a certificate is renewed.
 	leafRenew = 7 * 24 * time.Hour
-	// maxLeaves is how many are kept.
+	// maxLeaves bounds the cached certificates.
 	maxLeaves = 256
 )
 
-// New derives the authority of a Sandbox from a seed: the same name and key each
-// time, so that what trusts one certificate of it trusts all. It returns the
+// New derives the authority of a Sandbox from a seed: the same name and key each time, so
+// that a client which trusts one of its certificates trusts all. It returns the
 // certificate and the key in PEM.
 func New(seed []byte, sandboxID string) (certificate, key string, err error) {
 	private, err := derive(seed, sandboxID)
@@ -61,8 +61,7 @@ func block(kind string, der []byte) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
 }
 
-// derive makes a key of P-256, evenly distributed: of more bits than its order
-// has.
+// derive derives a P-256 key, nearly uniformly: it reduces more bits than the order has.
 func derive(seed []byte, sandboxID string) (*ecdsa.PrivateKey, error) {
 	const wide, size = 48, 32
 	raw, err := hkdf.Key(sha256.New, seed, nil, "cloud-sandbox authority 1 "+sandboxID, wide)
@@ -75,22 +74,22 @@ func derive(seed []byte, sandboxID string) (*ecdsa.PrivateKey, error) {
 	return ecdsa.ParseRawPrivateKey(elliptic.P256(), n.FillBytes(make([]byte, size)))
 }
 
-// Authority makes certificates. Its methods are for one caller at a time.
+// Authority issues certificates. It is not safe for concurrent use.
 type Authority struct {
 	pair   tls.Certificate
 	leaves map[string]*tls.Certificate
 }
 
-// Parse reads what New returned.
+// Parse parses the result of New.
 func Parse(certificate, key string) (*Authority, error) {
 	pair, err := tls.X509KeyPair([]byte(certificate), []byte(key))
 	if err != nil {
-		return nil, errors.New("the authority is not a certificate with its key") // the cause could show some of it
+		return nil, errors.New("the authority is not a certificate with its key") // the cause could leak part of the key
 	}
 	return &Authority{pair: pair, leaves: map[string]*tls.Certificate{}}, nil
 }
 
-// Leaf returns a certificate for a host, with its key.
+// Leaf returns a host's certificate and key, cached or new.
 func (a *Authority) Leaf(host string) (*tls.Certificate, error) {
 	now := time.Now()
 	if leaf := a.leaves[host]; leaf != nil && now.Before(leaf.Leaf.NotAfter.Add(-leafRenew)) {
@@ -109,7 +108,7 @@ func (a *Authority) Leaf(host string) (*tls.Certificate, error) {
 		NotBefore: now.Add(-leafEarly), NotAfter: now.Add(leafLife),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
-	if len(host) <= 64 { // which a common name may have
+	if len(host) <= 64 { // the limit of a common name
 		t.Subject = pkix.Name{CommonName: host}
 	}
 	der, err := x509.CreateCertificate(rand.Reader, t, a.pair.Leaf, private.Public(), a.pair.PrivateKey)
@@ -120,7 +119,7 @@ func (a *Authority) Leaf(host string) (*tls.Certificate, error) {
 	if leaf.Leaf, err = x509.ParseCertificate(der); err != nil {
 		return nil, err
 	}
-	if len(a.leaves) >= maxLeaves { // whoever connects may name hosts without end
+	if len(a.leaves) >= maxLeaves { // a client may name hosts without end
 		clear(a.leaves)
 	}
 	a.leaves[host] = leaf

@@ -1,6 +1,6 @@
-// Package cgroup puts processes into control groups with limits, on hosts with
-// cgroup v1 and on hosts with v2. One Group is one directory per hierarchy
-// below the parent "cloud-sandbox", named by its user.
+// Package cgroup puts processes into control groups with limits, on hosts with cgroup v1
+// or v2. One Group is one directory per hierarchy below the parent "cloud-sandbox"; the
+// caller chooses its name.
 //
 // The v1 interface is described in the kernel's
 // Documentation/admin-guide/cgroup-v1, v2 in admin-guide/cgroup-v2.rst.
@@ -23,7 +23,7 @@ import (
 
 // Limits of a Group. A zero field means no limit.
 type Limits struct {
-	CPUs        float64 // cores' time
+	CPUs        float64 // cores
 	MemoryBytes int64
 	Pids        int64 // host tasks
 }
@@ -32,7 +32,7 @@ type Limits struct {
 // answering: it waits at most this long for its next slice.
 const period = 20 * time.Millisecond
 
-// Hierarchy is the control groups of this host below one parent.
+// Hierarchy is this host's control groups below one parent.
 type Hierarchy struct {
 	v2     bool
 	parent string            // name below each root, for example "cloud-sandbox"
@@ -40,10 +40,10 @@ type Hierarchy struct {
 	root   string            // v2: mount point
 }
 
-// v2Controllers are those that groups of the unified hierarchy need.
+// v2Controllers are the controllers that groups of the unified hierarchy need.
 var v2Controllers = []string{"memory", "cpu", "pids"}
 
-// v1Controllers are those that something is limited or read by. Each further one
+// v1Controllers are the controllers that limit or measure something. Each further one
 // costs every Boot a directory, and a move of its sentry that waits for all processors.
 var v1Controllers = []string{"memory", "cpu", "cpuacct", "pids"}
 
@@ -69,8 +69,8 @@ func Detect(parent string) (*Hierarchy, error) {
 }
 
 // Check returns the version of the cgroups that Detect uses, 1 or 2, without making
-// anything. root is where the host's /proc and /sys are: "/". The error names what is
-// missing.
+// anything. root is the host's root folder, "/" outside a container. The error names what
+// is missing.
 func Check(root string) (version int, err error) {
 	m, err := usable(root)
 	switch {
@@ -82,7 +82,7 @@ func Check(root string) (version int, err error) {
 	return 1, nil
 }
 
-// usable returns the mounts that have everything that groups need.
+// usable returns the cgroup mounts, or an error unless groups can be made in them.
 func usable(root string) (mounts, error) {
 	m, err := cgroupMounts(root, "proc/self/mountinfo")
 	if err != nil {
@@ -146,7 +146,7 @@ func (h *Hierarchy) parentDirs() []string {
 	return dirs
 }
 
-// Names lists the Groups that exist.
+// Names lists the existing Groups.
 func (h *Hierarchy) Names() ([]string, error) {
 	entries, err := os.ReadDir(h.parentDirs()[0])
 	if err != nil {
@@ -161,7 +161,7 @@ func (h *Hierarchy) Names() ([]string, error) {
 	return names, nil
 }
 
-// Remove deletes the parent group if no Group is left in it.
+// Remove deletes the parent group if it is empty.
 func (h *Hierarchy) Remove() error {
 	var errs []error
 	for _, dir := range h.parentDirs() {
@@ -180,10 +180,10 @@ type Group struct {
 	memory sync.Mutex // held while the memory limit changes
 }
 
-// Open names a Group without making it, for one made by an earlier process.
+// Open returns a Group without making it, for one that an earlier process made.
 func (h *Hierarchy) Open(name string) *Group { return &Group{h: h, name: name} }
 
-// Create makes a Group with limits. One that exists already is used as it is.
+// Create makes a Group with limits. An existing one is reused.
 func (h *Hierarchy) Create(name string, l Limits) (*Group, error) {
 	g := h.Open(name)
 	for _, dir := range g.dirs() {
@@ -221,7 +221,7 @@ func (g *Group) write(controller, file, value string) error {
 	return nil
 }
 
-// SetLimits writes every limit that is not zero.
+// SetLimits writes every nonzero limit.
 func (g *Group) SetLimits(l Limits) error {
 	var errs []error
 	if l.CPUs > 0 {
@@ -243,7 +243,7 @@ func (g *Group) SetLimits(l Limits) error {
 	return errors.Join(errs...)
 }
 
-// UnlimitCPU takes the limit on processor time away, until SetLimits sets one.
+// UnlimitCPU lifts the CPU limit, until SetLimits sets one.
 func (g *Group) UnlimitCPU() error {
 	if g.h.v2 {
 		return g.write("cpu", "cpu.max", "max")
@@ -251,10 +251,9 @@ func (g *Group) UnlimitCPU() error {
 	return g.write("cpu", "cpu.cfs_quota_us", "-1")
 }
 
-// burst lets a Group that was idle use up to another period's share at once: a
-// short command on two cores is over before a limit of one has to stop it. It
-// may not be more than the limit, and is lowered first. A kernel before 5.14 has
-// no such file.
+// burst lets a Group that was idle use up to another period's share at once: a short
+// command on two cores is over before a limit of one core throttles it. The burst may not
+// exceed the limit, so it is set to 0 first. A kernel before 5.14 has no such file.
 func (g *Group) burst(file, micros string) error {
 	if err := g.write("cpu", file, micros); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, os.ErrPermission) {
 		return err
@@ -262,7 +261,7 @@ func (g *Group) burst(file, micros string) error {
 	return nil
 }
 
-// SetMemory moves the hard memory limit. Below what is in use and cannot be
+// SetMemory sets the hard memory limit. Below the memory that is in use and cannot be
 // reclaimed, v1 refuses (EBUSY) and v2 ends processes.
 func (g *Group) SetMemory(bytes int64) error {
 	g.memory.Lock()
@@ -278,7 +277,7 @@ func (g *Group) setMemory(bytes int64) error {
 	return g.write("memory", file, strconv.FormatInt(bytes, 10))
 }
 
-// Limit is the hard memory limit; 0 when it cannot be read.
+// Limit is the hard memory limit in bytes; 0 when it cannot be read.
 func (g *Group) Limit() int64 {
 	file := "memory.limit_in_bytes"
 	if g.h.v2 {
@@ -288,8 +287,7 @@ func (g *Group) Limit() int64 {
 	return n
 }
 
-// Yield has the Group run when the processors have little else to do, or, when not,
-// like every other one.
+// Yield gives the Group the lowest CPU priority, or the usual one if yield is false.
 func (g *Group) Yield(yield bool) error {
 	file, least, usual := "cpu.shares", "2", "1024"
 	if g.h.v2 {
@@ -319,8 +317,7 @@ func (g *Group) Add(pids ...int) error {
 	return nil
 }
 
-// Handle opens the Group's directory for CLONE_INTO_CGROUP; nil on v1, where
-// the kernel has no such thing.
+// Handle opens the Group's directory for CLONE_INTO_CGROUP; nil on v1, which lacks that.
 func (g *Group) Handle() (*os.File, error) {
 	if !g.h.v2 {
 		return nil, nil
@@ -328,9 +325,9 @@ func (g *Group) Handle() (*os.File, error) {
 	return os.Open(g.dir(""))
 }
 
-// Usage is what a Group uses.
+// Usage is the resource usage of a Group.
 type Usage struct {
-	MemoryBytes int64 // anonymous and shared memory, without page cache of files
+	MemoryBytes int64 // anonymous and shared memory, without page cache
 	// AnonymousBytes of MemoryBytes are anonymous: the heaps of the processes, and
 	// not memory that they share by a file, as a sentry does with its guest.
 	AnonymousBytes int64
@@ -338,7 +335,7 @@ type Usage struct {
 	Pids           int64
 }
 
-// Usage reads the Group's present use.
+// Usage reads the Group's present usage.
 func (g *Group) Usage() (Usage, error) {
 	var u Usage
 	stat, err := readStat(filepath.Join(g.dir("memory"), "memory.stat"))
@@ -366,7 +363,7 @@ func (g *Group) Usage() (Usage, error) {
 	return u, err
 }
 
-// MemoryCharged is everything charged to the Group, page cache included.
+// MemoryCharged is all memory charged to the Group in bytes, page cache included.
 func (g *Group) MemoryCharged() (int64, error) {
 	if g.h.v2 {
 		return readInt(filepath.Join(g.dir("memory"), "memory.current"))
@@ -374,8 +371,8 @@ func (g *Group) MemoryCharged() (int64, error) {
 	return readInt(filepath.Join(g.dir("memory"), "memory.usage_in_bytes"))
 }
 
-// Outside returns those of the processes that are not in the Group: on v1, not in it
-// by every controller.
+// Outside returns those of pids that are not in the Group: on v1, not in all of its
+// controllers.
 func (g *Group) Outside(pids []int) ([]int, error) {
 	in := map[int]int{}
 	dirs := g.dirs()
@@ -391,14 +388,14 @@ func (g *Group) Outside(pids []int) ([]int, error) {
 	return slices.DeleteFunc(slices.Clone(pids), func(pid int) bool { return in[pid] == len(dirs) }), nil
 }
 
-// Procs lists the processes in the Group: on v1, those in it by any controller,
-// for one that was cut off while it was moved is not in all of them.
+// Procs lists the processes in the Group: on v1, in any of its controllers, as a process
+// whose move was interrupted is not in all of them.
 func (g *Group) Procs() ([]int, error) {
 	var pids []int
 	for _, dir := range g.dirs() {
 		b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 		if errors.Is(err, os.ErrNotExist) {
-			continue // removed in part
+			continue // partly removed
 		}
 		if err != nil {
 			return nil, err
@@ -422,7 +419,7 @@ func parsePids(b []byte) (pids []int) {
 	return pids
 }
 
-// Kill sends SIGKILL to everything in the Group.
+// Kill sends SIGKILL to every process in the Group.
 func (g *Group) Kill() {
 	if g.h.v2 && g.write("", "cgroup.kill", "1") == nil {
 		return
@@ -433,9 +430,8 @@ func (g *Group) Kill() {
 	}
 }
 
-// Remove deletes the Group, waiting up to wait for its killed processes to be
-// gone. What was born while they were killed is killed too. A Group that does not
-// exist is a success.
+// Remove deletes the Group, waiting up to wait for its killed processes to be gone.
+// Processes that are born meanwhile are killed too. A missing Group is a success.
 func (g *Group) Remove(wait time.Duration) error {
 	deadline := time.Now().Add(wait)
 	pause := 500 * time.Microsecond
@@ -450,15 +446,14 @@ func (g *Group) Remove(wait time.Duration) error {
 			return busy
 		}
 		g.Kill()
-		// The kernel has no event for "the last task's exit has been
-		// accounted", so ask again, ever more seldom.
+		// The kernel has no event for "the last task's exit has been accounted", so poll
+		// with backoff.
 		time.Sleep(pause)
 		pause = min(pause*2, 20*time.Millisecond)
 	}
 }
 
-// OutOfMemory reports whether the kernel has killed a process of the Group for
-// want of memory.
+// OutOfMemory reports whether the kernel's OOM killer has killed a process of the Group.
 func (g *Group) OutOfMemory() bool {
 	file := "memory.oom_control"
 	if g.h.v2 {
@@ -499,8 +494,8 @@ type mounts struct {
 	readOnly map[string]bool
 }
 
-// cgroupMounts reads where the hierarchies are mounted. A v2 tree counts only
-// when it has a memory controller. root is where the host's files are.
+// cgroupMounts finds the mount points of the hierarchies. A v2 tree counts only when it
+// has a memory controller. root is the host's root folder.
 func cgroupMounts(root, mountinfo string) (mounts, error) {
 	f, err := os.Open(filepath.Join(root, mountinfo))
 	if err != nil {

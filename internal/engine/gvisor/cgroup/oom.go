@@ -10,25 +10,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cachePause is how long page cache that cannot be dropped at once, because it
-// is being written, keeps a Group above its mark before it is looked at again.
+// cachePause is the pause before a Group is checked again whose page cache keeps it above
+// its mark and cannot be dropped, because it is being written.
 const cachePause = 50 * time.Millisecond
 
-// Pressure tells when the memory of a Group has reached a mark.
+// Pressure reports that the memory of a Group has reached a mark.
 type Pressure struct {
 	g    *Group
 	mark int64
 	file *os.File // v1: eventfd; v2: inotify on memory.events
 }
 
-// WatchMemory returns what tells that the Group's memory, page cache not counted,
-// has reached mark bytes, which is below the hard limit. What is between the two
-// is for those who make room.
+// WatchMemory returns a Pressure for mark bytes, page cache not counted. mark is below
+// the hard limit; the memory between the two is for those that free memory.
 //
-// On v1 an eventfd fires when use crosses the mark, and when the hard limit is
-// reached; the kernel's own killer is switched off: there a task that needs a
-// page sleeps until something is freed. On v2 memory.high (set to mark) slows
-// the Group down and memory.events counts; the hard limit stays the kernel's.
+// On v1 an eventfd fires when usage crosses the mark, and when the hard limit is reached.
+// The kernel's OOM killer is switched off there: a task that needs a page sleeps until
+// memory is freed. On v2 memory.high (set to mark) slows the Group down and memory.events
+// counts; the kernel enforces the hard limit.
 func (g *Group) WatchMemory(mark int64) (*Pressure, error) {
 	if g.h.v2 {
 		return g.watchV2(mark)
@@ -79,8 +78,8 @@ func (g *Group) watchV2(mark int64) (*Pressure, error) {
 	return &Pressure{g: g, mark: mark, file: os.NewFile(uintptr(fd), "memory.events")}, nil
 }
 
-// Wait blocks until memory has reached the mark once more. After Close it
-// returns os.ErrClosed, and after the Group's removal too.
+// Wait blocks until memory has reached the mark once more. After Close or the removal of
+// the Group it returns os.ErrClosed.
 func (p *Pressure) Wait() error {
 	buf := make([]byte, 4096)
 	for {
@@ -104,8 +103,8 @@ func (p *Pressure) Wait() error {
 	}
 }
 
-// Look has Wait look once, whether or not the mark is crossed: page cache may be
-// above it already. On v2 the kernel sees to that.
+// Look makes Wait check once, even if the mark is not crossed: page cache may be above it
+// already. On v2 the kernel handles that.
 func (p *Pressure) Look() error {
 	if p.g.h.v2 {
 		return nil
@@ -113,9 +112,9 @@ func (p *Pressure) Look() error {
 	return p.file.SetReadDeadline(time.Now())
 }
 
-// dropCache takes page cache from a v1 Group that is above its mark because of
-// it: use crosses the mark only once, so memory that grows behind cache would
-// not be noticed. On v2 the kernel does that at memory.high.
+// dropCache drops page cache of a v1 Group that is above its mark because of it: usage
+// crosses the mark only once, so a later growth of memory would not be noticed. On v2 the
+// kernel does that at memory.high.
 func (p *Pressure) dropCache() error {
 	if p.g.h.v2 {
 		return nil
@@ -134,8 +133,8 @@ func (p *Pressure) dropCache() error {
 	return p.file.SetReadDeadline(next)
 }
 
-// squeeze has the kernel free what it can of a v1 Group, down to bytes: a limit
-// that is lower than what can be freed is refused, but only after that.
+// squeeze has the kernel free memory of a v1 Group, down to bytes if possible: a limit
+// that cannot be reached is refused, but only after the kernel has tried.
 func (g *Group) squeeze(bytes int64) error {
 	g.memory.Lock()
 	defer g.memory.Unlock()
@@ -147,15 +146,15 @@ func (g *Group) squeeze(bytes int64) error {
 // Close ends Wait and frees the descriptor.
 func (p *Pressure) Close() error { return p.file.Close() }
 
-// OverMark is by how many bytes the Group's memory is above mark; negative below
-// it. Page cache, which the kernel drops when it must, does not count; what the
-// kernel itself holds for the Group does.
+// OverMark is by how many bytes the Group's memory is above mark; negative below it. Page
+// cache does not count, as the kernel drops it when it must. Kernel memory of the Group
+// counts.
 func (g *Group) OverMark(mark int64) (int64, error) {
 	u, err := g.Usage()
 	if err != nil {
 		return 0, err
 	}
-	if g.h.v2 { // memory.high holds a Group at the mark: nearly there is there
+	if g.h.v2 { // memory.high keeps a Group just below the mark, so nearly reached counts as reached
 		return u.MemoryBytes + mark/32 - mark, nil
 	}
 	kernel, err := readInt(filepath.Join(g.dir("memory"), "memory.kmem.usage_in_bytes"))

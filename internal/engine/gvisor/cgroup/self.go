@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// MemoryLimit returns the smallest limit on memory of the control groups that this
-// process is in, v1 or v2, in bytes; 0 when there is none.
+// MemoryLimit returns the smallest memory limit of this process's control groups, v1 or
+// v2, in bytes; 0 when there is none.
 func MemoryLimit() int64 { return memoryLimit("/proc/self/mountinfo", "/proc/self/cgroup") }
 
 func memoryLimit(mountinfo, membership string) int64 {
@@ -23,8 +23,8 @@ func memoryLimit(mountinfo, membership string) int64 {
 		return 0
 	}
 	var smallest int64
-	// look takes the limit of a group and of those around it. In a container the group
-	// may have its name on the host, where only the mount point is there to be read.
+	// look reads the limits of a group and its ancestors. In a container the group may
+	// have its name on the host, and then only the mount point can be read.
 	look := func(mount, group, file string) {
 		for group = filepath.Clean("/" + group); ; group = filepath.Dir(group) {
 			limit, err := readInt(filepath.Join(mount, group, file))

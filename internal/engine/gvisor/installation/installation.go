@@ -1,6 +1,6 @@
-// Package installation is who an installation is to others: a key that signs
-// what leaves it, and the keys of those that it takes something from. Both lie
-// in one folder, which only root may read and write.
+// Package installation is the identity of an installation: the key that signs its
+// exports, and the keys of the installations whose exports it imports. Both lie in one
+// folder, which only root may read and write.
 package installation
 
 import (
@@ -21,14 +21,14 @@ import (
 const (
 	ownFile     = "installation.key"
 	trustedFile = "trusted.keys"
-	// maxTrusted is how many others an installation may trust.
+	// maxTrusted bounds the trusted keys.
 	maxTrusted = 1000
 )
 
-// Key is what an installation is known by: the public half of its key.
+// Key identifies an installation: the public half of its key.
 type Key [ed25519.PublicKeySize]byte
 
-// ParseKey reads the form that String writes.
+// ParseKey parses the output of String.
 func ParseKey(text string) (Key, error) {
 	var k Key
 	raw, err := hex.DecodeString(text)
@@ -41,13 +41,14 @@ func ParseKey(text string) (Key, error) {
 
 func (k Key) String() string { return hex.EncodeToString(k[:]) }
 
-// Verify reports whether the installation signed a message.
+// Verify reports whether the installation signed message.
 func (k Key) Verify(message, signature []byte) bool {
 	return len(signature) == ed25519.SignatureSize && ed25519.Verify(k[:], message, signature)
 }
 
-// Keys are those in one folder. Methods are safe for concurrent use, also by
-// several processes, but for two that change whom to trust at once.
+// Keys are the keys in one folder. Methods are safe for concurrent use, also by several
+// processes, except that concurrent changes of the trusted keys by two processes may lose
+// one.
 type Keys struct {
 	dir string
 
@@ -55,7 +56,7 @@ type Keys struct {
 	own ed25519.PrivateKey // nil: not read yet
 }
 
-// Open returns the Keys in a folder, which must be there when they are used.
+// Open returns the Keys in a folder, which must exist when they are used.
 func Open(dir string) *Keys { return &Keys{dir: dir} }
 
 // Own returns this installation's Key, which is made at the first use.
@@ -67,7 +68,7 @@ func (k *Keys) Own() (Key, error) {
 	return Key(private.Public().(ed25519.PublicKey)), nil
 }
 
-// Sign signs a message. What is signed must say what it is for.
+// Sign signs a message, which must state its purpose.
 func (k *Keys) Sign(message []byte) (signature []byte, by Key, err error) {
 	private, err := k.private()
 	if err != nil {
@@ -86,7 +87,7 @@ func (k *Keys) private() (ed25519.PrivateKey, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err = k.make(path); err == nil {
-			text, err = os.ReadFile(path) // of whoever was first
+			text, err = os.ReadFile(path) // possibly another process's key
 		}
 	}
 	if err != nil {
@@ -100,7 +101,7 @@ func (k *Keys) private() (ed25519.PrivateKey, error) {
 	return k.own, nil
 }
 
-// make makes a key unless there is one.
+// make makes a key unless one exists.
 func (k *Keys) make(path string) error {
 	seed := make([]byte, ed25519.SeedSize)
 	_, _ = rand.Read(seed) // never fails
@@ -115,9 +116,9 @@ func (k *Keys) make(path string) error {
 	return nil
 }
 
-// aside writes a file, synced, under a name of its own.
+// aside writes a file, synced, under a temporary name.
 func (k *Keys) aside(content []byte) (path string, err error) {
-	f, err := os.CreateTemp(k.dir, ".key-*") // for its owner alone
+	f, err := os.CreateTemp(k.dir, ".key-*") // readable by its owner only
 	if err != nil {
 		return "", err
 	}
@@ -129,7 +130,7 @@ func (k *Keys) aside(content []byte) (path string, err error) {
 	return f.Name(), nil
 }
 
-// Trusted returns the Keys of others that are trusted, as they were added.
+// Trusted returns the trusted Keys, in the order in which they were added.
 func (k *Keys) Trusted() ([]Key, error) {
 	text, err := os.ReadFile(filepath.Join(k.dir, trustedFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -152,8 +153,7 @@ func (k *Keys) Trusted() ([]Key, error) {
 	return all, nil
 }
 
-// Trusts reports whether something that key signed is taken: it is our own, or
-// that of one that is trusted.
+// Trusts reports whether key is our own or trusted.
 func (k *Keys) Trusts(key Key) (bool, error) {
 	own, err := k.Own()
 	if err != nil || own == key {
@@ -163,7 +163,7 @@ func (k *Keys) Trusts(key Key) (bool, error) {
 	return slices.Contains(all, key), err
 }
 
-// Trust adds a Key to those that are trusted. One that is there stays.
+// Trust adds a trusted Key; it is idempotent.
 func (k *Keys) Trust(key Key) error {
 	return k.change(func(all []Key) ([]Key, error) {
 		switch {
@@ -176,7 +176,7 @@ func (k *Keys) Trust(key Key) error {
 	})
 }
 
-// Distrust removes a Key from those that are trusted; an error when it is none.
+// Distrust removes a trusted Key; an error when it is not trusted.
 func (k *Keys) Distrust(key Key) error {
 	return k.change(func(all []Key) ([]Key, error) {
 		if !slices.Contains(all, key) {

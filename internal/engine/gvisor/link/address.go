@@ -1,11 +1,10 @@
-// Package link is the network of every Boot as the rest of the node sees it: one
-// Ethernet link, whose host's end a link shard (cmd/link) holds. It has the
-// addresses, the socketpair, and the shards' protocol and client; the shard
-// itself, which links gVisor's network stack, is in link/shard, link/netstack
-// and link/policy.
+// Package link is the network of every Boot as the rest of the node sees it: one Ethernet
+// link, whose host end is in a link shard (cmd/link). It has the addresses, the
+// socketpair, and the shards' protocol and client; the shard itself, which links gVisor's
+// network stack, is in link/shard, link/netstack and link/policy.
 //
-// The host dials the guest through the link. What the guest dials is matched
-// against its policy and dialled by the shard, one by one.
+// The host dials the guest through the link. Each connection of the guest is checked
+// against its policy, and the shard dials the destination.
 package link
 
 import (
@@ -17,13 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Every link looks the same: the guest at GuestAddress, the host's end at
+// Every link has the same addresses: the guest GuestAddress, the host's end
 // GatewayAddress, which is also the guest's resolver.
 var (
 	GatewayAddress = netip.MustParseAddr("10.0.0.1")
 	GuestAddress   = netip.MustParseAddr("10.0.0.2")
-	// EventsAddress is nobody's on any network: there the guest finds E2B's events
-	// address.
+	// EventsAddress is unassigned on every network (TEST-NET-1): the guest finds E2B's
+	// events address there.
 	EventsAddress = netip.MustParseAddr("192.0.2.1")
 	GatewayMAC    = [6]byte{0x02, 0, 0, 0, 0, 0x01}
 	GuestMAC      = [6]byte{0x02, 0, 0, 0, 0, 0x02}
@@ -52,13 +51,13 @@ func Pair() (host, guest *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "link"), os.NewFile(uintptr(fds[1]), "link"), nil
 }
 
-// Kept is the end of a link that is kept for others: f's socket as a file that
-// the runtime does not wait on, or its poller would wake this process for every
-// frame that passes. It closes f, also on error.
+// Kept returns f's socket as a file outside the runtime's poller, for a link's end that
+// is only kept: the poller would wake this process for every frame. It closes f, also on
+// error.
 func Kept(f *os.File) (*os.File, error) {
 	defer f.Close()
-	// The runtime decides by what a file is when it is made, so the socket takes
-	// the place of something that it does not wait on.
+	// The runtime checks the kind of a file when it is made, so the socket replaces a
+	// file that the runtime does not poll.
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("keep a link: %w", err)
@@ -77,8 +76,8 @@ func Kept(f *os.File) (*os.File, error) {
 	return kept, nil
 }
 
-// widen enlarges a socket's buffers: past the system's bound with
-// CAP_NET_ADMIN, up to it without.
+// widen enlarges a socket's buffers: beyond the system's bound with CAP_NET_ADMIN, up to
+// it without.
 func widen(fd int) {
 	for _, o := range [][2]int{{unix.SO_SNDBUFFORCE, unix.SO_SNDBUF}, {unix.SO_RCVBUFFORCE, unix.SO_RCVBUF}} {
 		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, o[0], socketBuffer) != nil {
@@ -87,8 +86,8 @@ func widen(fd int) {
 	}
 }
 
-// Widen enlarges the buffers of a link's end that was made by another process.
-// With CAP_NET_ADMIN it goes past the system's bound.
+// Widen enlarges the buffers of a link's end that another process made. With
+// CAP_NET_ADMIN it goes beyond the system's bound.
 func Widen(f *os.File) error {
 	raw, err := f.SyscallConn()
 	if err != nil {

@@ -11,15 +11,14 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/fdrpc"
 )
 
-// Client calls a link shard. Methods are safe for concurrent use and do not
-// wait for each other. When the connection breaks, Done is closed and every
-// call is Unavailable: dial anew then. Streams from DialGuest live on.
+// Client calls a link shard. Methods are safe for concurrent use and do not wait for each
+// other. When the connection breaks, Done is closed and every call is Unavailable: dial
+// anew then. Streams from DialGuest survive.
 type Client struct {
 	rpc *fdrpc.Client
 }
 
-// Dial connects to the shard at a socket, agrees on the version and tells the
-// settings.
+// Dial connects to the shard at a socket, agrees on the version and sends the settings.
 func Dial(ctx context.Context, socket string, settings Settings) (*Client, error) {
 	rpc, err := fdrpc.Dial(ctx, socket, nil)
 	if err != nil {
@@ -39,22 +38,21 @@ func (c *Client) Done() <-chan struct{} { return c.rpc.Done() }
 // Close ends the connection; links stay.
 func (c *Client) Close() error { return c.rpc.Close() }
 
-// Add plugs in the link of a Boot. host stays the caller's: keep it, to plug
-// the link into another shard when this one ends. A link that is there is a
-// Conflict; a full shard is Exhausted.
+// Add plugs in the link of a Boot. host stays the caller's: keep it, to plug the link
+// into another shard when this one ends. An existing link is a Conflict; a full shard is
+// Exhausted.
 func (c *Client) Add(ctx context.Context, bootID string, host *os.File, policy sandbox.NetworkPolicy) error {
 	return c.call(ctx, MethodAdd, AddRequest{BootID: bootID, Policy: policy}, nil, host)
 }
 
-// Remove unplugs a link and returns, when nothing of it is left, what it carried.
-// One that is not there is fine, and carried nothing.
+// Remove unplugs a link, and returns its total traffic when the link is gone. A missing
+// link is a success with zero traffic.
 func (c *Client) Remove(ctx context.Context, bootID string) (last Traffic, err error) {
 	err = c.call(ctx, MethodRemove, Ref{BootID: bootID}, &last)
 	return last, err
 }
 
-// Traffic returns what each link carried. A shard of an earlier version is
-// Unsupported.
+// Traffic returns the traffic of each link. A shard of an earlier version is Unsupported.
 func (c *Client) Traffic(ctx context.Context) (links []Traffic, err error) {
 	err = c.call(ctx, MethodTraffic, struct{}{}, &links)
 	return links, err
@@ -71,26 +69,26 @@ func (c *Client) Fetch(ctx context.Context, bootID string) (*os.File, error) {
 	return c.fetch(ctx, MethodFetch, Ref{BootID: bootID})
 }
 
-// SetPolicy changes where a link may connect to. When it returns, connections
-// that the new policy does not allow are cut.
+// SetPolicy changes the policy of a link. Before it returns, connections that the new
+// policy forbids are cut.
 func (c *Client) SetPolicy(ctx context.Context, bootID string, policy sandbox.NetworkPolicy) error {
 	return c.call(ctx, MethodSetPolicy, PolicyRequest{BootID: bootID, Policy: policy}, nil)
 }
 
-// SetSecrets changes the headers that requests of a link's guest get, for the
-// next request on connections that are open too.
+// SetSecrets changes the headers that requests of a link's guest get, from the next
+// request on, also on open connections.
 func (c *Client) SetSecrets(ctx context.Context, bootID string, secrets sandbox.SecretBinding) error {
 	return c.call(ctx, MethodSetSecrets, SecretsRequest{BootID: bootID, Secrets: secrets}, nil)
 }
 
-// SetBandwidth bounds what the connections of a link's guest carry together, each
-// way, to so many bytes a second, at once; zero: not at all. A shard of an
-// earlier version is Unsupported.
+// SetBandwidth bounds the traffic of all connections of a link's guest together, per
+// direction, in bytes per second, at once; zero: unlimited. A shard of an earlier version
+// is Unsupported.
 func (c *Client) SetBandwidth(ctx context.Context, bootID string, bytesPerSecond int64) error {
 	return c.call(ctx, MethodBandwidth, BandwidthRequest{BootID: bootID, BytesPerSecond: bytesPerSecond}, nil)
 }
 
-// Log returns what the policy of a link decided, as far as it is kept.
+// Log returns the kept decisions of a link's policy.
 func (c *Client) Log(ctx context.Context, bootID string) (log sandbox.NetworkLog, err error) {
 	err = c.call(ctx, MethodLog, Ref{BootID: bootID}, &log)
 	return log, err
@@ -102,10 +100,10 @@ func (c *Client) Stats(ctx context.Context) (s Stats, err error) {
 	return s, err
 }
 
-// DialGuest connects from the gateway's address to a TCP port of the guest.
-// Nothing listening is Unavailable, no answer in time is Timeout (after ctx's
-// deadline or DialTimeout). The connection is a *net.UnixConn, so it can be
-// half closed; the guest's reset is seen as its end.
+// DialGuest connects from the gateway's address to a TCP port of the guest. A refused
+// connection is Unavailable, no answer in time is Timeout (after ctx's deadline or
+// DialTimeout). The connection is a *net.UnixConn, so it can be half closed; the guest's
+// reset is seen as its end.
 func (c *Client) DialGuest(ctx context.Context, bootID string, port uint16) (net.Conn, error) {
 	req := DialRequest{BootID: bootID, Port: port}
 	if deadline, ok := ctx.Deadline(); ok {

@@ -11,8 +11,8 @@ import (
 // streamBuffer is the size of each direction's buffer of a stream, in bytes.
 const streamBuffer = 512 << 10
 
-// Stream makes a stream between two processes of the host: ours to use, theirs
-// to hand out. Both are the caller's to close.
+// Stream makes a stream between two processes of the host: ours to use, theirs to hand
+// out. The caller closes both.
 func Stream() (ours *net.UnixConn, theirs *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {

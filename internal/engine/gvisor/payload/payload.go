@@ -1,7 +1,6 @@
-// Package payload carries the binaries that the one program consists of beside
-// itself: the sentry, the link shard and the Guest's image. A release build
-// (tag payload) embeds them; a development build reads them from the folder of
-// the executable.
+// Package payload carries the further binaries of the program: the sentry, the link shard
+// and the Guest's image. A release build (tag payload) embeds them; a development build
+// reads them from the folder of the executable.
 package payload
 
 import (
@@ -24,21 +23,21 @@ const (
 	GuestImage = "guest.erofs"
 )
 
-// names in the order in which they are hashed.
+// names in the order of hashing.
 var names = []string{Sentry, Link, GuestImage}
 
-// Unpacked is where the parts of one build lie, as files that never change.
+// Unpacked is the folder of one build's parts, as files that never change.
 type Unpacked struct {
 	Dir   string // holds all parts, under their names
 	Build string // first 16 hex digits of the hash over all parts
 }
 
-// Path returns where a part lies.
+// Path returns the path of a part.
 func (u Unpacked) Path(name string) string { return filepath.Join(u.Dir, name) }
 
-// Unpack puts the parts below dir, in a folder named after their hash, and
-// returns it. A folder that is there already is used as it is: it was renamed
-// into place whole. Safe for concurrent use by several processes.
+// Unpack puts the parts below dir, in a folder named after their hash, and returns it. An
+// existing folder is reused: it was renamed into place whole. Safe for concurrent use by
+// several processes.
 func Unpack(dir string) (Unpacked, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return Unpacked{}, fmt.Errorf("make the folder for binaries: %w", err)
@@ -87,7 +86,7 @@ func unpack(name, dir string, hash io.Writer) error {
 	return errors.Join(out.Sync(), out.Close())
 }
 
-// open returns the content of a part.
+// open opens the content of a part.
 func open(name string) (io.ReadCloser, error) {
 	if f, err := embedded(name + ".zst"); err == nil {
 		d, err := zstd.NewReader(f)

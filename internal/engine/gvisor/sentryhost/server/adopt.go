@@ -18,8 +18,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// adopt takes up the Boots and shards that an earlier sentry host left, and
-// removes what is left of dead ones.
+// adopt adopts the Boots and shards of an earlier sentry host, and removes the remains of
+// dead ones.
 func (h *Host) adopt() {
 	entries, err := os.ReadDir(filepath.Join(h.cfg.Dir, "boots"))
 	if err != nil {
@@ -35,8 +35,8 @@ func (h *Host) adopt() {
 	h.adoptShards()
 }
 
-// adoptBoot takes up what runs in a sentry; false: nothing does, and its folder is
-// gone.
+// adoptBoot adopts the Boot in a sentry; false: there is none, and the sentry's folder is
+// removed.
 func (h *Host) adoptBoot(name string) bool {
 	b := &boot{gone: make(chan struct{}), group: h.groups.Open(name)}
 	b.record.Name = name
@@ -45,14 +45,14 @@ func (h *Host) adoptBoot(name string) bool {
 		if b.pidfd != nil {
 			h.kill(b)
 		}
-		b.group = nil // it goes with the strays
+		b.group = nil // removed by removeStrayGroups
 		if err := h.free(b); err != nil {
 			h.log.Error("cleaning up a dead boot failed", telemetry.KeyBoot, b.record.ID, "sentry", name, telemetry.KeyError, err)
 		}
 		return false
 	}
 	unsure := b.record.Unsure
-	if unsure { // beside: its sentry may end a save first, and others want to be served
+	if unsure { // in the background: its sentry may end a save first, and others want to be served
 		b.pausing.Lock()
 	}
 	h.mu.Lock()
@@ -64,7 +64,7 @@ func (h *Host) adoptBoot(name string) bool {
 	}
 	select {
 	case <-b.gone:
-		h.sentryGone(b) // it died before it was marked running
+		h.sentryGone(b) // the sentry died before it was marked running
 	default:
 	}
 	h.noteRead(b)
@@ -72,8 +72,8 @@ func (h *Host) adoptBoot(name string) bool {
 	return true
 }
 
-// takeUp reads the record of a Boot and watches its sentry, if that is the
-// process it was.
+// takeUp reads the record of a Boot and watches its sentry, if the recorded process still
+// runs.
 func (h *Host) takeUp(b *boot) error {
 	name := b.record.name()
 	raw, err := os.ReadFile(filepath.Join(h.bootDir(name), sentryhost.RecordName))
@@ -94,7 +94,7 @@ func (h *Host) takeUp(b *boot) error {
 	if ticks != r.StartTicks || r.name() != name || !sandbox.ValidBootID(r.ID) {
 		return sandbox.Errorf(sandbox.NotFound, "the process %d is another one", r.Pid)
 	}
-	if r.Limits == (sandbox.Limits{}) { // of an older sentry host
+	if r.Limits == (sandbox.Limits{}) { // written by an older sentry host
 		r.Limits = r.Shape.Limits()
 	}
 	b.record = r
@@ -102,29 +102,28 @@ func (h *Host) takeUp(b *boot) error {
 	if err := h.watchSentry(b); err != nil {
 		return err
 	}
-	if err := h.askLastWord(b); err != nil { // it may be about to end; otherwise only its cause would be wrong
+	if err := h.askLastWord(b); err != nil { // the sentry may be about to end; otherwise only its cause would be wrong
 		h.log.Warn("watching an adopted boot failed; the cause of its end will be unknown", telemetry.KeyBoot, b.record.ID, telemetry.KeyError, err)
 	}
 	b.upper = b.heldFile(h.cfg.UpperDir + "/")
 	b.words = b.heldFile("/memfd:" + wordsName)
-	// The host before may have saved it or loaded it, which has no limit of the processor.
+	// The earlier host may have lifted the CPU limit for a save or a load.
 	if err := b.group.SetLimits(cpuLimit(r.Limits)); err != nil {
 		h.log.Error("restoring the CPU limit of an adopted boot failed", telemetry.KeyBoot, r.ID, telemetry.KeyError, err)
 	}
-	if u, err := b.group.Usage(); err == nil && heapWanted(u.AnonymousBytes) > 0 { // what the host before gave it
+	if u, err := b.group.Usage(); err == nil && heapWanted(u.AnonymousBytes) > 0 { // the allowance from the earlier host
 		b.heap.Store(heapWanted(u.AnonymousBytes))
 		h.wg.Go(func() { h.watchHeap(b) })
 	}
-	// The host before may have raised the limit to make room.
+	// The earlier host may have raised the limit while memory was freed.
 	if over, err := b.group.OverMark(b.memoryMark()); err == nil && over <= 0 {
 		_ = b.group.SetMemory(b.memoryMark() + memoryReserve)
 	}
 	return h.watchMemory(b)
 }
 
-// heldFile returns a file without a name whose path would begin like that, from the
-// sentry that holds it: the writable layer's, or what its stderr is; nil when it
-// cannot be found.
+// heldFile opens a deleted file with the path prefix that the sentry holds open: the
+// writable layer's, or the sentry's stderr; nil when it cannot be found.
 func (b *boot) heldFile(prefix string) *os.File {
 	held, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", b.record.Pid))
 	for _, path := range held {
@@ -137,15 +136,15 @@ func (b *boot) heldFile(prefix string) *os.File {
 	return nil
 }
 
-// strayTime is how long the remains of a start that was cut off are looked for: a
-// child of the sentry host that was killed may take a moment to show itself.
+// strayTime is how long the remains of an interrupted start are searched for: a child of
+// a killed sentry host may take a moment to appear.
 const strayTime = 2 * time.Second
 
-// removeStrayGroups kills what is left of Boots that did not survive or that no
-// record names: a start was cut off between making its group and writing its
-// record. It happens in the background: the kernel may hold on to a group for
-// seconds after the last process, and nobody should wait for that. A group goes
-// last, so that the next sentry host finds what this one could not finish.
+// removeStrayGroups kills the remains of Boots that did not survive or have no record: a
+// start was interrupted between making its group and writing its record. It works in the
+// background: the kernel may hold on to a group for seconds after the last process, and
+// nothing should wait for that. A group is removed last, so that the next sentry host
+// finds unfinished remains.
 func (h *Host) removeStrayGroups(adopted map[string]bool) {
 	names, err := h.groups.Names()
 	if err != nil {
@@ -172,8 +171,8 @@ func (h *Host) removeStrayGroups(adopted map[string]bool) {
 	}
 }
 
-// killNamed ends the sentries whose last argument is a name, with all below
-// them. On cgroup v1 a sentry runs for a moment before it is in its group.
+// killNamed ends the sentries whose last argument is name, with all descendants. On
+// cgroup v1 a sentry runs for a moment before it is in its group.
 func killNamed(name string) {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, dir := range dirs {

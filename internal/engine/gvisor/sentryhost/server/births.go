@@ -7,16 +7,16 @@ import (
 	"strconv"
 )
 
-// maxBirths bounds how many PIDs are looked at together. Whoever is not found in
-// time because of it is found later, by another way.
+// maxBirths bounds how many PIDs are looked at in one call. A process that is missed
+// because of it joins its group later, by joinLate.
 const maxBirths = 1024
 
-// births are the processes that were born since it was made. Looking through them
-// costs nothing for the thousands that were there before.
+// births finds processes that were born since it was made. The thousands of older
+// processes cost nothing.
 type births struct {
-	own   []byte // command line of this process, which a child has until it is a program of its own
-	last  int    // the highest PID that was looked at
-	young []int  // born, and not yet a program of their own
+	own   []byte // command line of this process, which a child has until its exec
+	last  int    // the highest PID so far
+	young []int  // born, and before their exec
 }
 
 func newBirths() *births {
@@ -24,11 +24,11 @@ func newBirths() *births {
 	return &births{own: own, last: lastPid()}
 }
 
-// named returns the PID of the process whose last argument is name; 0 when none of
-// those born so far is that.
+// named returns the PID of the process whose last argument is name; 0 when none of those
+// born so far has it.
 func (b *births) named(name string) int {
 	last := lastPid()
-	if last < b.last { // they begin anew
+	if last < b.last { // PIDs wrapped around
 		b.last = 0
 	}
 	for pid := max(b.last, last-maxBirths) + 1; pid <= last; pid++ {
@@ -50,7 +50,7 @@ func (b *births) named(name string) int {
 	return 0
 }
 
-// lastPid is the PID that was given last (proc_loadavg(5)); 0 when it cannot be read.
+// lastPid is the most recent PID (proc_loadavg(5)); 0 when it cannot be read.
 func lastPid() int {
 	load, _ := os.ReadFile("/proc/loadavg")
 	_, field, _ := bytes.Cut(load, []byte("/"))

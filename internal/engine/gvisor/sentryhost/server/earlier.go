@@ -13,13 +13,13 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
 )
 
-// Memory that one version of gVisor saved no other restores: what starts from it
-// runs in a sentry of the build that saved it, which the sentry host of that build
-// starts and watches. That one has a folder of saved states of its own, empty but
-// for what it is lent and what it has just saved, so that neither comes in the way
-// of the other, however they keep states: see sentryhost.EarlierSaved.
+// Memory that one version of gVisor saved cannot be restored by another one. A start from
+// it therefore runs in a sentry of the build that saved it, and the sentry host of that
+// build starts and watches the sentry. That sentry host has a separate folder of saved
+// states, which holds only states that it was lent and states that it has just saved. So
+// neither disturbs the other, however they keep states: see sentryhost.EarlierSaved.
 
-// home tells whose sentry host starts from a state.
+// home returns the build whose sentry host starts from a state.
 func (h *Host) home(name string) (r sentryhost.HomeReply, err error) {
 	m, _, err := h.readManifest(name)
 	if err != nil {
@@ -30,19 +30,19 @@ func (h *Host) home(name string) (r sentryhost.HomeReply, err error) {
 	return r, err
 }
 
-// homeOf returns the build whose sentry host starts from a state; empty: this one.
-// Conflict when none here does.
+// homeOf returns the build whose sentry host starts from a state; empty: this one. It
+// returns Conflict when no build here does.
 func (h *Host) homeOf(m *sentryhost.Manifest) (string, error) {
 	if m.Engine == h.engineVersion() || savesInPlace() && m.Engine == h.engineVersion()+inPlaceSuffix {
 		return "", nil
 	}
-	if !m.Memory { // files have a format of their own, whose version the sentry checks
+	if !m.Memory { // layer files have their own format, whose version the sentry checks
 		if !slices.EqualFunc(m.Files, layerFiles, func(f sentryhost.SavedFile, name string) bool { return f.Name == name }) {
 			return "", sandbox.Errorf(sandbox.Conflict, "the files of the saved state %s are kept as gVisor %.80s did, which %s does not read", m.Name, m.Engine, h.engineVersion())
 		}
 		return "", nil
 	}
-	if m.Build == h.cfg.Build || !sentryhost.ValidBuild(m.Build) { // whoever says so is wrong
+	if m.Build == h.cfg.Build || !sentryhost.ValidBuild(m.Build) { // such a manifest is wrong
 		return "", damaged(m.Name, fmt.Errorf("it is of build %.80q and of gVisor %.80s", m.Build, m.Engine))
 	}
 	for _, part := range []string{payload.Sentry, filepath.Base(h.cfg.GuestImage)} {
@@ -53,8 +53,8 @@ func (h *Host) homeOf(m *sentryhost.Manifest) (string, error) {
 	return m.Build, nil
 }
 
-// hasPart returns Conflict when a part of the build whose Guest is in the memory
-// of a state is not here.
+// hasPart returns Conflict when a part of the build whose Guest is in a state's memory is
+// missing here.
 func (h *Host) hasPart(m *sentryhost.Manifest, part string) error {
 	if m.Build == h.cfg.Build {
 		return nil
@@ -66,7 +66,7 @@ func (h *Host) hasPart(m *sentryhost.Manifest, part string) error {
 	return nil
 }
 
-// earlierDir is the folder of a state of the sentry host of an earlier build.
+// earlierDir is the folder of a state in an earlier build's folder of saved states.
 func (h *Host) earlierDir(r sentryhost.LendRequest) (string, error) {
 	if !sandbox.ValidSnapshotID(r.Name) {
 		return "", sandbox.Errorf(sandbox.Invalid, "%.80q is not a snapshot ID", r.Name)
@@ -77,8 +77,8 @@ func (h *Host) earlierDir(r sentryhost.LendRequest) (string, error) {
 	return filepath.Join(sentryhost.EarlierSaved(h.cfg.Saved, r.Build), r.Name), nil
 }
 
-// lend puts a state where the sentry host of an earlier build finds it: other names
-// of the same files. One that is there already is fine.
+// lend puts a state where the sentry host of an earlier build finds it, as hard links to
+// the same files. It is idempotent.
 func (h *Host) lend(r sentryhost.LendRequest) error {
 	to, err := h.earlierDir(r)
 	if err != nil {
@@ -88,7 +88,7 @@ func (h *Host) lend(r sentryhost.LendRequest) error {
 	if err != nil {
 		return err
 	}
-	files, done, err := h.openReady(m) // who starts from them verifies them
+	files, done, err := h.openReady(m) // the start verifies them
 	if err != nil {
 		return err
 	}
@@ -114,15 +114,15 @@ func (h *Host) lend(r sentryhost.LendRequest) error {
 	return os.Rename(aside, to)
 }
 
-// unlend takes back what was lent; nothing is a success. A Boot that is being started
-// from it, for nobody any more, has the files open or does not start.
+// unlend revokes a lend; without one it succeeds. A concurrent start from the state,
+// which has no caller any more, has the files open or fails.
 func (h *Host) unlend(r sentryhost.LendRequest) error {
 	from, err := h.earlierDir(r)
 	if err != nil {
 		return err
 	}
 	aside := filepath.Join(filepath.Dir(from), asidePrefix+r.Name+"-back")
-	err = os.RemoveAll(aside) // which a crash left
+	err = os.RemoveAll(aside) // left by a crash
 	if err == nil {
 		err = os.Rename(from, aside)
 	}
@@ -135,8 +135,8 @@ func (h *Host) unlend(r sentryhost.LendRequest) error {
 	return os.RemoveAll(aside)
 }
 
-// collect takes a state that the sentry host of an earlier build saved. One of the
-// same Boot that is here already is what it was saved as.
+// collect takes a state that the sentry host of an earlier build saved. A state of the
+// same name and Boot that is here already is the result of an earlier collect.
 func (h *Host) collect(r sentryhost.LendRequest) (sandbox.Saved, error) {
 	from, err := h.earlierDir(r)
 	if err != nil {

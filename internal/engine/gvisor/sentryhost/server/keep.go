@@ -21,11 +21,11 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// Saved states are looked through every tidyEvery, and more often when they are
-// to be packed sooner.
+// Saved states are inspected every tidyEvery, and as often as every tidyOften when they
+// are to be packed sooner.
 const tidyEvery, tidyOften = 15 * time.Second, time.Second
 
-// share gives a state its group, so that it is packed one day.
+// share assigns a state to a group, so that it is packed later.
 func (h *Host) share(r sentryhost.ShareRequest) error {
 	if r.Group == "" || len(r.Group) > 1024 {
 		return sandbox.Errorf(sandbox.Invalid, "a group has 1 to 1024 bytes")
@@ -44,7 +44,7 @@ func (h *Host) share(r sentryhost.ShareRequest) error {
 	return os.WriteFile(filepath.Join(h.savedDir(r.Name), groupFile), []byte(group), 0o600)
 }
 
-// setCache says how saved states are kept from now on.
+// setCache sets how saved states are kept from now on.
 func (h *Host) setCache(r sentryhost.CacheRequest) error {
 	if r.Bytes < 0 || r.PackAfterSeconds < 0 {
 		return sandbox.Errorf(sandbox.Invalid, "a cache has a size and an age of 0 or more")
@@ -59,8 +59,8 @@ func (h *Host) setCache(r sentryhost.CacheRequest) error {
 	return nil
 }
 
-// keepPacked packs states, empties their cache and removes pieces that nobody
-// needs, until ctx ends. Boots come first: its thread has the lowest priority.
+// keepPacked packs states, empties their cache and removes unreferenced chunks, until ctx
+// ends. Boots come first: its thread has the lowest priority.
 func (h *Host) keepPacked(ctx context.Context) {
 	runtime.LockOSThread() // for good: the thread ends with the goroutine
 	if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), 19); err != nil {
@@ -88,15 +88,15 @@ func (h *Host) tidyPause() time.Duration {
 	return min(tidyEvery, max(tidyOften, time.Duration(h.cache.PackAfterSeconds)*time.Second))
 }
 
-// cached is a state that has a group and whose files are there.
+// cached is a state that has a group and whose files are on the disk.
 type cached struct {
 	manifest *sentryhost.Manifest
 	used     time.Time
 	bytes    int64
 }
 
-// tidy does once what keepPacked is for: states that nobody used for long, and of
-// the others the oldest while they are too many bytes, are packed and lose their
+// tidy does one pass of keepPacked: it packs states that were unused for long, and the
+// least recently used others while they exceed the cache's bytes, and removes their
 // files.
 func (h *Host) tidy(ctx context.Context, now time.Time) error {
 	h.mu.Lock()
@@ -127,8 +127,8 @@ func (h *Host) tidy(ctx context.Context, now time.Time) error {
 	return errors.Join(append(errs, h.sweepPieces())...)
 }
 
-// cached returns the states that can be packed or are, and whose files are there,
-// and how many bytes those have.
+// cached returns the states with a group whose files are on the disk, and the total bytes
+// of those files.
 func (h *Host) cached() (all []cached, total int64, err error) {
 	names, err := h.listSaved()
 	if err != nil {
@@ -140,11 +140,11 @@ func (h *Host) cached() (all []cached, total int64, err error) {
 			continue // it has no group, or was deleted just now
 		}
 		if _, err := os.Lstat(filepath.Join(h.savedDir(name), checkpointfiles.PagesFileName)); err != nil {
-			continue // of all files the one that goes last
+			continue // the pages file is removed last
 		}
 		m, _, err := h.readManifest(name)
 		if err != nil || !h.hasFiles(m) {
-			continue // who wants to start from it is told
+			continue // a start from it reports the error
 		}
 		c := cached{manifest: m, used: info.ModTime()}
 		for _, f := range m.Files {
@@ -155,12 +155,12 @@ func (h *Host) cached() (all []cached, total int64, err error) {
 	return all, total, nil
 }
 
-// putAway packs a state, unless it is, and removes its files.
+// putAway packs a state, unless it is packed, and removes its files.
 func (h *Host) putAway(m *sentryhost.Manifest) error {
 	if !h.isPacked(m.Name) {
 		err := h.pack(m.Name)
 		if err != nil {
-			h.setDirty() // pieces that no list names
+			h.setDirty() // chunks that no list names
 		}
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, sandbox.NotFound) {
 			return nil // deleted meanwhile
@@ -177,8 +177,7 @@ func (h *Host) isPacked(name string) bool {
 	return err == nil
 }
 
-// evict removes the files of a packed state, unless a Boot is just starting from
-// them.
+// evict removes the files of a packed state, unless a Boot is just starting from them.
 func (h *Host) evict(m *sentryhost.Manifest) error {
 	defer h.lockName(m.Name)()
 	h.mu.Lock()
@@ -187,7 +186,7 @@ func (h *Host) evict(m *sentryhost.Manifest) error {
 	if busy || !h.isPacked(m.Name) {
 		return nil
 	}
-	for _, f := range m.Files { // of which the pages are the last
+	for _, f := range m.Files { // the pages file is the last
 		if err := os.Remove(filepath.Join(h.savedDir(m.Name), f.Name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -195,8 +194,8 @@ func (h *Host) evict(m *sentryhost.Manifest) error {
 	return nil
 }
 
-// openReady is openSaved of a state whose files may have to be unpacked first.
-// They stay in their places until done is called.
+// openReady is openSaved for a state whose files may have to be unpacked first. The files
+// are not evicted until done is called.
 func (h *Host) openReady(m *sentryhost.Manifest) (files []*os.File, done func(), err error) {
 	defer h.lockName(m.Name)()
 	if h.isPacked(m.Name) && !h.hasFiles(m) {
@@ -208,7 +207,7 @@ func (h *Host) openReady(m *sentryhost.Manifest) (files []*os.File, done func(),
 		return nil, nil, err
 	}
 	now := time.Now()
-	// One without a group is not packed, so nobody asks when it was used.
+	// A state without a group is not packed, so its last use does not matter.
 	_ = os.Chtimes(filepath.Join(h.savedDir(m.Name), groupFile), now, now)
 	h.mu.Lock()
 	h.opened[m.Name]++
@@ -222,8 +221,8 @@ func (h *Host) openReady(m *sentryhost.Manifest) (files []*os.File, done func(),
 	}, nil
 }
 
-// sweepPieces removes the pieces that no state lists any more, if one may have
-// been deleted since the last time.
+// sweepPieces removes the chunks that no state lists, if a state may have been deleted
+// since the last sweep.
 func (h *Host) sweepPieces() error {
 	h.mu.Lock()
 	dirty := h.dirty
@@ -257,7 +256,7 @@ func (h *Host) removeUnlisted() error {
 			continue
 		}
 		if err != nil {
-			return err // what it needs is not known: nothing goes
+			return err // its chunks are not known: remove nothing
 		}
 		files, err := h.readPieces(m)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -286,7 +285,7 @@ func (h *Host) removeUnlisted() error {
 	return err
 }
 
-// removeFrom removes all pieces of a group but those that are listed.
+// removeFrom removes all chunks of a group that are not listed.
 func (h *Host) removeFrom(group string, listed map[pieces.ID]bool) error {
 	dir := filepath.Join(h.cfg.Saved, piecesName, group)
 	if len(listed) == 0 {

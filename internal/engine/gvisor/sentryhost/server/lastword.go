@@ -13,27 +13,27 @@ import (
 )
 
 const (
-	// wordDial bounds the connect to a sentry that is asked for the end of its Guest.
+	// wordDial bounds the connect to a sentry, to wait for the end of its Guest.
 	wordDial = 10 * time.Second
-	// wordTime is how long what a sentry said before it ended may still be on its way.
+	// wordTime bounds the wait for the answer of a sentry that has ended.
 	wordTime = 10 * time.Second
 	// maxWord bounds the answer, in bytes.
 	maxWord = 4 << 10
 )
 
-// lastWord is the answer of a sentry that was asked to tell when the Guest ends. A
-// sentry whose Guest has ended gives it before it ends itself, and one that dies
-// before its Guest gives none: so it tells guest_exit from engine_lost, whatever the
-// exit status of the Guest is, and also where the sentry is not our child.
+// lastWord is a sentry's answer to a wait for the end of its Guest. A sentry whose Guest
+// has ended answers before it ends itself, and a sentry that dies before its Guest does
+// not answer. So it distinguishes guest_exit from engine_lost for any exit status of the
+// Guest, and also if the sentry is not our child.
 type lastWord struct {
 	conn   net.Conn
-	heard  chan struct{} // closed once there is an answer or the connection has ended
+	heard  chan struct{} // closed after the answer or the end of the connection
 	status unix.WaitStatus
-	err    error // why there is no status; set, as status, before heard is closed
+	err    error // why status is not known; set, like status, before heard is closed
 }
 
-// askLastWord has the sentry of b, in which a Guest is, tell when that ends. It costs
-// no thread.
+// askLastWord asks the sentry of b, which has a Guest, to answer when the Guest ends. It
+// costs no thread.
 func (h *Host) askLastWord(b *boot) error {
 	conn, err := net.DialTimeout("unix", b.record.Socket, wordDial)
 	if err != nil {
@@ -57,7 +57,7 @@ func (h *Host) askLastWord(b *boot) error {
 	return nil
 }
 
-// readWord reads the answer that comes with the end of a Guest.
+// readWord reads the answer that a sentry gives when its Guest ends.
 func readWord(from io.Reader) (unix.WaitStatus, error) {
 	var answer struct {
 		Success bool
@@ -74,13 +74,13 @@ func readWord(from io.Reader) (unix.WaitStatus, error) {
 }
 
 // guestEnded returns how the Guest ended in a sentry that is gone; false if the sentry
-// ended before it, or nobody knows.
+// ended first, or it is not known.
 func (b *boot) guestEnded() (how string, ok bool) {
 	w := b.word.Load()
 	if w == nil {
 		return "", false
 	}
-	_ = w.conn.SetReadDeadline(time.Now().Add(wordTime)) // fails when all is heard
+	_ = w.conn.SetReadDeadline(time.Now().Add(wordTime)) // fails when the connection is closed already
 	<-w.heard
 	if w.err != nil {
 		return "", false

@@ -20,51 +20,52 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// A saved state holds a large writable layer in place: its pages file begins with
-// the file behind the layer, each page where the sentry has it, and the pages of
-// memory follow. A Boot that stands still for good gives its file away, which takes
-// no time; of one that goes on the file is cloned, or copied where the file system
-// cannot clone. The sentry neither reads nor writes the layer. See
+// A saved state holds a large writable layer in place: its pages file begins with the
+// file behind the layer, each page at the sentry's offset, and the pages of memory
+// follow. A Boot that is frozen for good gives its file away, which takes no time. The
+// file of a Boot that continues is cloned, or copied if the file system cannot clone. The
+// sentry neither reads nor writes the layer. See
+// docs/adr/0026-layers-are-saved-in-place.md.
 // docs/adr/0026-layers-are-saved-in-place.md.
 
-// minInPlace is from how many bytes on a layer is saved in place. Less the sentry
-// writes as quickly, into a file without holes.
+// minInPlace is the least size in bytes of a layer that is saved in place. A smaller one
+// the sentry writes as quickly, into a file without holes.
 const minInPlace = 16 << 20
 
-// inPlaceSuffix follows gVisor's version in the manifest of a state that holds its
-// layer in place: no gVisor without our edits reads it.
+// inPlaceSuffix follows gVisor's version in the manifest of a state with a layer in
+// place: gVisor without our edits cannot read it.
 const inPlaceSuffix = "+in-place"
 
-// savesInPlace reports whether this program was built with the edit that lets a
-// sentry save beside a layer in place. Without it the sentry would write the memory
-// over the layer.
+// savesInPlace reports whether this program was built with the edit that lets a sentry
+// save beside a layer in place. Without the edit the sentry would write the memory over
+// the layer.
 func savesInPlace() bool {
 	_, ok := any((*stateio.FDWriter)(nil)).(interface{ StartOffset() uint64 })
 	return ok
 }
 
-// given is what a Boot's record says of a layer that a saved state was given.
+// given is the record of a Boot whose layer was given to a saved state.
 type given struct {
 	To    string `json:"to"`    // the saved state
-	Bytes int64  `json:"bytes"` // of the file, without what was saved behind the layer
-	Size  int64  `json:"size"`  // of the file, as the sentry has it
+	Bytes int64  `json:"bytes"` // of the file, without the memory behind the layer
+	Size  int64  `json:"size"`  // of the file, as the sentry sees it
 }
 
 // inPlace reports whether the layer of a Boot is to be saved in place.
 func (h *Host) inPlace(b *boot, r sentryhost.SaveRequest) bool {
 	record := h.recordOf(b)
-	// What is read into a layer that was restored alone nobody can wait for.
+	// Nothing can wait for the reading of a layer that was restored without memory.
 	ofLayer := record.From != "" && !record.Restored
 	return r.Memory && savesInPlace() && !ofLayer && record.Given == nil && max(b.diskBytes(), record.Layer) >= minInPlace
 }
 
-// unread is how many bytes of the layer that a Boot was restored with its sentry has yet
-// to read, at most. r is the Boot's record.
+// unread bounds the bytes of its restored layer that the Boot's sentry has yet to read. r
+// is the Boot's record.
 func (b *boot) unread(r record) int64 { return max(r.Layer-b.diskBytes(), 0) }
 
-// awaitLayer waits until a Boot has read all of the layer that it was restored with,
-// which its sentry does when it has nothing else to read: until then nobody but the
-// sentry knows all of the layer. From then on its file tells where the layer ends.
+// awaitLayer waits until a Boot's sentry has read the whole restored layer, which it does
+// when it has nothing else to read. Until then only the sentry knows all of the layer.
+// From then on the layer ends where its file does.
 func (h *Host) awaitLayer(b *boot) error {
 	if !h.recordOf(b).Restored {
 		return nil
@@ -81,19 +82,19 @@ func (h *Host) awaitLayer(b *boot) error {
 	return nil
 }
 
-// noteRead waits in the background until a Boot has read its layer, so that pauses
-// later save no more of it than is left of its files.
+// noteRead waits in the background until a Boot has read its layer, so that later pauses
+// save only the remaining part of its files.
 func (h *Host) noteRead(b *boot) {
 	if h.recordOf(b).Layer > 0 {
-		h.wg.Go(func() { _ = h.awaitLayer(b) }) // if it fails, a save that must know waits again
+		h.wg.Go(func() { _ = h.awaitLayer(b) }) // if it fails, a save that needs to know waits again
 	}
 }
 
-// placeLayer has the pages file of d begin with the layer of b, which stands still,
-// and leaves its offset where the pages of memory begin. What the sentry has still to
-// read of the layer it reads at once when it saves, into the file that b gives away.
+// placeLayer puts the layer of b, which is stopped, at the beginning of d's pages file,
+// and leaves the file's offset where the pages of memory begin. When it saves, the sentry
+// reads the unread part of the layer at once, into the file that b gives away.
 func (h *Host) placeLayer(b *boot, d *draft) error {
-	if r := h.recordOf(b); !r.Frozen || r.Layer == 0 { // it is copied, or where the rest of the layer will end is not known
+	if r := h.recordOf(b); !r.Frozen || r.Layer == 0 { // it is copied, or the end of the unread layer is not known
 		if err := h.awaitLayer(b); err != nil {
 			return err
 		}
@@ -103,7 +104,7 @@ func (h *Host) placeLayer(b *boot, d *draft) error {
 	if err != nil {
 		return fmt.Errorf("measure the layer: %w", err)
 	}
-	if end = max(end, record.Layer); end == 0 { // room that was never written to
+	if end = max(end, record.Layer); end == 0 { // allocated but never written to
 		d.inPlace, d.m.Engine = false, h.engineVersion()
 		return nil
 	}
@@ -111,7 +112,7 @@ func (h *Host) placeLayer(b *boot, d *draft) error {
 		if err := h.awaitLayer(b); err != nil {
 			return err
 		}
-		if err := d.pages().Truncate(0); err != nil { // the room that was made for it would fill its holes
+		if err := d.pages().Truncate(0); err != nil { // its allocation would fill the holes of the copy
 			return err
 		}
 		if err := roomFor(h.cfg.Saved, "saving the sandbox", b.diskBytes()+d.room); err != nil {
@@ -122,7 +123,7 @@ func (h *Host) placeLayer(b *boot, d *draft) error {
 		}
 	}
 	pages := d.pages()
-	// A sentry that meets a full disk may not say so: see newDraft.
+	// A sentry may not report a full disk: see newDraft.
 	if err := unix.Fallocate(int(pages.Fd()), unix.FALLOC_FL_KEEP_SIZE, end, d.room); errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return err
 	}
@@ -131,9 +132,9 @@ func (h *Host) placeLayer(b *boot, d *draft) error {
 	return err
 }
 
-// giveLayer makes the file behind the layer of b the pages file of d, if it can have
-// a name there. The record says so before: a Boot that goes on after all takes its
-// layer back.
+// giveLayer makes the file behind the layer of b the pages file of d, if it can have a
+// name there. The record says so before: a Boot that continues after all takes its layer
+// back.
 func (h *Host) giveLayer(b *boot, d *draft, end int64) bool {
 	info, err := b.upper.Stat()
 	if err != nil {
@@ -167,7 +168,7 @@ func (h *Host) giveLayer(b *boot, d *draft, end int64) bool {
 	return true
 }
 
-// trim ends the pages file of d, which was a layer's, where its last page does.
+// trim truncates the pages file of d, which was a layer's, after its last page.
 func (d *draft) trim() error {
 	end, err := dataEnd(d.pages(), d.layer)
 	if err != nil {
@@ -176,9 +177,9 @@ func (d *draft) trim() error {
 	return d.pages().Truncate(end)
 }
 
-// takeLayer makes a layer that a saved state was given the Boot's own again, before
-// the Boot goes on. The state, should it be there, gets a copy, and is deleted when
-// there is no room for one. The caller holds b.pausing and the state's name.
+// takeLayer takes a layer back from a saved state before the Boot continues. The state,
+// if it exists, gets a copy, and is deleted when the copy fails, for lack of space for
+// example. The caller holds b.pausing and the state's name.
 func (h *Host) takeLayer(b *boot) error {
 	g := h.recordOf(b).Given
 	if g == nil {
@@ -193,7 +194,7 @@ func (h *Host) takeLayer(b *boot) error {
 			return err
 		}
 	}
-	for _, size := range []int64{g.Bytes, g.Size} { // what was saved behind the layer must not become part of it
+	for _, size := range []int64{g.Bytes, g.Size} { // the memory behind the layer must not become part of it
 		if err := b.upper.Truncate(size); err != nil {
 			return fmt.Errorf("take the layer back: %w", err)
 		}
@@ -202,9 +203,9 @@ func (h *Host) takeLayer(b *boot) error {
 	return nil
 }
 
-// checkSame returns an error unless files, of which bytes were read without holding the
-// state's name, are still those of the state: then a Boot may have taken its layer back
-// meanwhile, and written to it. The caller holds the name now.
+// checkSame returns an error unless files, which were read without the lock on the
+// state's name, are still the state's files. If not, a Boot may have taken its layer back
+// and written to it. The caller holds the name now.
 func (h *Host) checkSame(m *sentryhost.Manifest, files []*os.File) error {
 	for i, f := range files {
 		is, err := os.Lstat(filepath.Join(h.savedDir(m.Name), m.Files[i].Name))
@@ -225,8 +226,8 @@ func (h *Host) checkSame(m *sentryhost.Manifest, files []*os.File) error {
 	return nil
 }
 
-// copyGiven replaces the pages file of a state by a copy, if it is the file behind
-// the layer of b.
+// copyGiven replaces the pages file of a state by a copy, if it is the file behind the
+// layer of b.
 func (h *Host) copyGiven(b *boot, name string) error {
 	path := filepath.Join(h.savedDir(name), checkpointfiles.PagesFileName)
 	pages, err := os.Open(path)
@@ -260,7 +261,7 @@ func (h *Host) copyGiven(b *boot, name string) error {
 	return cmp.Or(aside.Truncate(is.Size()), aside.Sync(), os.Rename(aside.Name(), path), syncDir(filepath.Dir(path)))
 }
 
-// copyLayer makes to what the first end bytes of from are, holes included.
+// copyLayer copies the first end bytes of from to to, holes included.
 func copyLayer(to, from *os.File, end int64) error {
 	if unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) == nil {
 		return to.Truncate(end)
@@ -271,14 +272,14 @@ func copyLayer(to, from *os.File, end int64) error {
 			return nil
 		}
 		data := io.NewSectionReader(from, start, min(stop, end)-start)
-		// Without the methods by which io would pass the buffer by.
+		// Without the methods by which io would bypass the buffer.
 		_, err := io.CopyBuffer(struct{ io.Writer }{io.NewOffsetWriter(to, start)}, struct{ io.Reader }{data}, buf)
 		return err
 	})
 }
 
-// dataEnd returns where the last data of a file ends, rounded up to pages; from where
-// nothing is behind that.
+// dataEnd returns where the last data of a file after offset from ends, rounded up to
+// pages; from when no data follows.
 func dataEnd(f *os.File, from int64) (int64, error) {
 	end := from
 	err := eachData(f, from, func(_, stop int64) error {
@@ -288,7 +289,7 @@ func dataEnd(f *os.File, from int64) (int64, error) {
 	return end, err
 }
 
-// eachData calls do for what is not a hole in a file, from an offset on.
+// eachData calls do for each data range (no hole) of a file, from an offset on.
 func eachData(f *os.File, from int64, do func(start, stop int64) error) error {
 	for {
 		start, err := unix.Seek(int(f.Fd()), from, unix.SEEK_DATA)

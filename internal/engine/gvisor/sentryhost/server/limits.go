@@ -10,7 +10,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/sentryhost"
 )
 
-// limit changes what a running Boot may use. On error all is as it was.
+// limit changes the limits of a running Boot. On error the old limits stay.
 func (h *Host) limit(r sentryhost.LimitRequest) error {
 	b, err := h.find(r.ID)
 	if err != nil {
@@ -34,15 +34,15 @@ func (h *Host) limit(r sentryhost.LimitRequest) error {
 	return h.writeRecord(b)
 }
 
-// limitsOf are the limits in force.
+// limitsOf returns the limits in force.
 func (h *Host) limitsOf(b *boot) sandbox.Limits {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return b.record.Limits
 }
 
-// checkRoom refuses to take memory away that is in use: Processes would be
-// killed for it. What the sentry holds for itself is not the guest's.
+// checkRoom refuses to take away memory that is in use: Processes would be killed for it.
+// The sentry's own memory does not count as the guest's.
 func checkRoom(b *boot, want, before sandbox.Limits) error {
 	if want.MemoryBytes >= before.MemoryBytes {
 		return nil
@@ -62,7 +62,7 @@ func checkRoom(b *boot, want, before sandbox.Limits) error {
 	return nil
 }
 
-// limitError is what a limit that the kernel refuses means.
+// limitError gives the kernel's refusal of a limit its Code.
 func limitError(err error) error {
 	if errors.Is(err, unix.EBUSY) {
 		return sandbox.Errorf(sandbox.Conflict, "the sandbox uses more memory than it would be left with").WithCause(err)
@@ -81,11 +81,11 @@ func (h *Host) applyLimits(b *boot, l sandbox.Limits) error {
 	return h.armMemory(b)
 }
 
-// cpuLimit is the part of limits that is about processor time.
+// cpuLimit is the CPU part of limits.
 func cpuLimit(l sandbox.Limits) cgroup.Limits { return cgroup.Limits{CPUs: l.CPUs} }
 
-// hardLimits are those of the group of a Boot whose sentry has no more than its own
-// memory, the reserve included.
+// hardLimits are the limits of a Boot's group, with the reserve, while its sentry needs
+// no more than sentryMemory.
 func hardLimits(l sandbox.Limits) cgroup.Limits {
 	return cgroup.Limits{
 		CPUs:        l.CPUs,

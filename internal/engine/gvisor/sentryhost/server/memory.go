@@ -21,28 +21,28 @@ import (
 )
 
 const (
-	// guestTime is how long the Guest alone may make room, unless the reserve
-	// goes faster.
+	// guestTime is how long the Guest alone may free memory, unless half of the reserve
+	// is used up before.
 	guestTime = time.Second
-	// roomEvery is how often use is looked at while room is made.
+	// roomEvery is how often usage is checked while memory is freed.
 	roomEvery = 5 * time.Millisecond
-	// killPause is how long no memory of killed Processes may come back before
-	// more of them are killed.
+	// killPause is how long killed Processes may free less than killStep before more of
+	// them are killed.
 	killPause = time.Second
-	// killStep is how much memory has to come back in killPause.
+	// killStep is how much memory must be freed within killPause, in bytes.
 	killStep = 4 << 20
-	// lendStep is by how much the hard limit is raised at a time while room is made,
-	// and how far it stays ahead of use; maxLent how much one Boot gets so. Of that no
-	// other Boot can take the first ownLent; what is beyond that is at most maxLentAll
-	// of all at once.
+	// lendStep is the step by which the hard limit is raised while memory is freed, and
+	// how far the limit stays ahead of usage. maxLent bounds the raise for one Boot. Its
+	// first ownLent bytes are each Boot's own; the excess of all Boots together is at
+	// most maxLentAll.
 	lendStep, ownLent, maxLent, maxLentAll = memoryReserve / 2, memoryReserve, 3 * memoryReserve, 8 * memoryReserve
-	// fullFor is how long a Boot counts as out of memory after room was made: what
-	// a sentry that died held comes back before its end is seen.
+	// fullFor is how long a Boot counts as out of memory after memory was freed: a dead
+	// sentry's memory is freed before its end is seen.
 	fullFor = time.Second
 )
 
-// watchMemory arms the Boot's group to tell when its memory is used up, and
-// follows it until the group is removed.
+// watchMemory arms the Boot's group to report that its memory is used up, and follows it
+// until the group is removed.
 func (h *Host) watchMemory(b *boot) error {
 	b.limiting.Lock()
 	err := h.armMemory(b)
@@ -65,8 +65,8 @@ func (h *Host) watchMemory(b *boot) error {
 	return nil
 }
 
-// armMemory has the Boot's group tell at its present mark, and no longer at an
-// earlier one. The caller holds b.limiting.
+// armMemory has the Boot's group report at its present mark, and no longer at an earlier
+// one. The caller holds b.limiting.
 func (h *Host) armMemory(b *boot) error {
 	p, err := b.group.WatchMemory(b.memoryMark())
 	if err != nil {
@@ -92,18 +92,18 @@ func (h *Host) pressureOf(b *boot) *cgroup.Pressure {
 	return b.pressure
 }
 
-// memoryMark is the use at which memory counts as used up: the limit, and the
-// sentry's own.
+// memoryMark is the usage in bytes at which memory counts as used up: the limit plus the
+// sentry's own memory.
 func (b *boot) memoryMark() int64 { return b.memory.Load() + sentryMemory + b.heap.Load() }
 
-// hardMemory is the hard limit of the Boot's group. The caller holds b.limiting.
+// hardMemory is the hard limit of the Boot's group in bytes. The caller holds b.limiting.
 func (b *boot) hardMemory() int64 { return b.memoryMark() + memoryReserve + b.lent }
 
-// makeRoom says that memory is used up, so that the Guest is asked to kill the
-// biggest Process. A Guest that many processes keep from running cannot, and so
-// cannot one that the user replaced: when half of the reserve or guestTime is
-// gone, Processes are killed from here, more of them each time. If that does not
-// help within sandbox.OOMGrace the Boot ends; false says so.
+// makeRoom sends the event that memory is used up, so that the Guest is asked to kill the
+// biggest Process. A Guest that is starved by many processes, or was replaced by the
+// user, cannot: when half of the reserve or guestTime is used up, the sentry host kills
+// Processes, more of them each time. If that does not help within sandbox.OOMGrace it
+// ends the Boot and returns false.
 func (h *Host) makeRoom(b *boot) bool {
 	if h.growHeap(b) {
 		return true
@@ -131,7 +131,7 @@ func (h *Host) makeRoom(b *boot) bool {
 			return true
 		case h.growHeap(b):
 			continue
-		case h.isWorking(b): // all stands still until it is over: nothing can make room
+		case h.isWorking(b): // everything is stopped until the work is over: nothing can free memory
 			deadline = time.Now().Add(sandbox.OOMGrace)
 			k.lend(over)
 			continue
@@ -145,7 +145,7 @@ func (h *Host) makeRoom(b *boot) bool {
 	}
 }
 
-// setFull notes whether a Boot is out of memory, or was until now.
+// setFull records whether a Boot is out of memory, or was until now.
 func (h *Host) setFull(b *boot, full bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -155,7 +155,7 @@ func (h *Host) setFull(b *boot, full bool) {
 	}
 }
 
-// A killer makes room in a Boot from outside.
+// killer frees memory in a Boot by killing Processes from outside.
 type killer struct {
 	host *Host
 	boot *boot
@@ -163,12 +163,11 @@ type killer struct {
 	busy   atomic.Bool
 	rounds int
 	next   time.Time // when the next round is due
-	over   int64     // bytes above the mark when that was set; -1: a round is under way, or was just before
+	over   int64     // bytes above the mark when next was set; -1: a round is under way, or was just before
 }
 
-// lend keeps the hard limit ahead of use, which is over bytes above the mark: at
-// the limit the kernel refuses memory to the sentry too, and the Go runtime ends
-// it for that.
+// lend keeps the hard limit ahead of usage, which is over bytes above the mark: at the
+// limit the kernel refuses memory to the sentry too, and the Go runtime then ends it.
 func (k *killer) lend(over int64) {
 	if over <= memoryReserve-lendStep {
 		return
@@ -194,14 +193,14 @@ func (k *killer) act(over int64) {
 	if k.busy.Load() {
 		return
 	}
-	if k.over < 0 { // a round is over: from now on its memory comes back
+	if k.over < 0 { // a round is over: from now on its memory is freed
 		k.next, k.over = time.Now().Add(killPause), over
 		return
 	}
 	if time.Now().Before(k.next) && (k.rounds > 0 || over < memoryReserve/2) {
 		return
 	}
-	if k.rounds > 0 && over < k.over-killStep { // it is coming back
+	if k.rounds > 0 && over < k.over-killStep { // memory is being freed
 		k.next, k.over = time.Now().Add(killPause), over
 		return
 	}
@@ -217,7 +216,7 @@ func (k *killer) act(over int64) {
 	k.over = -1
 }
 
-// settle takes back what was lent.
+// settle takes the raise of the hard limit back.
 func (k *killer) settle() {
 	b := k.boot
 	b.limiting.Lock()
@@ -225,15 +224,14 @@ func (k *killer) settle() {
 	if b.lent > 0 {
 		k.host.lent.Add(-max(0, b.lent-ownLent))
 		b.lent = 0
-		_ = b.group.SetMemory(b.hardMemory()) // use is below it again, or the Boot is gone
+		_ = b.group.SetMemory(b.hardMemory()) // usage is below it again, or the Boot is gone
 	}
 }
 
-// killBiggest stops everything inside a Boot, kills the sessions that use most
-// memory and lets the rest go on. It kills what holds half of the memory, and
-// with each further round half of what is left: of a bomb that gives every
-// process a session of its own, no session is big. The Guest is told first, so
-// that it can say why they ended.
+// killBiggest stops everything inside a Boot, kills the sessions that use most memory and
+// continues the rest. It kills the holders of half of the memory, and with each further
+// round half of the remainder: in a bomb whose every process has its own session, no
+// session is big. The Guest is signalled first, so that it can report why they ended.
 func (h *Host) killBiggest(b *boot, round int) error {
 	rpc, err := client.ConnectTo(b.record.Socket)
 	if err != nil {
@@ -267,12 +265,12 @@ func killSessions(rpc *urpc.Client, id string, round int) error {
 	return nil
 }
 
-// guestPid is the Guest inside, and guestSession what it runs in itself.
+// guestPid is the Guest's PID inside, and guestSession the session of its own programs.
 const guestPid, guestSession = 1, 1
 
-// biggest returns the processes of the sessions that hold most memory, biggest
-// first: half of it in the first round, three quarters in the second, and so on.
-// The Guest is never among them.
+// biggest returns the processes of the sessions that hold most memory, biggest first:
+// half of the memory in the first round, three quarters in the second, and so on. The
+// Guest is never among them.
 func biggest(dump []procfs.ProcessProcfsDump, round int) []int32 {
 	type session struct {
 		bytes uint64
@@ -285,7 +283,7 @@ func biggest(dump []procfs.ProcessProcfsDump, round int) []int32 {
 			continue
 		}
 		id := p.Stat.SID
-		if id == guestSession { // never began one of its own
+		if id == guestSession { // never began a session of its own
 			id = -p.Status.PID
 		}
 		s := sessions[id]

@@ -23,18 +23,18 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/snapshot/pieces"
 )
 
-// A saved state that is packed consists of pieces, each kept once for all states
-// of its group under its hash, compressed, and of a list of them beside the
-// manifest. The files themselves may be there too, as a cache.
+// A packed state consists of chunks and a list of them beside the manifest. Each chunk is
+// stored once for all states of its group, compressed, under its hash. The files of the
+// state may exist too, as a cache.
 //
 //	saved/NAME/manifest.json, files
 //	saved/NAME/group          the group that it may share pieces with
 //	saved/NAME/pieces         hash and length of each piece of each file
 //	saved/pieces/GROUP/HH/HASH
 //
-// A piece is on the disk before it has its name, and a list after all that it
-// names: so whatever a crash leaves, a list can be relied on, and a piece that
-// no list names can go. Only keepPacked adds pieces and removes them.
+// A chunk is synced before it gets its name, and a list is written after all its chunks.
+// So after a crash a list can be relied on, and a chunk that no list names can be
+// removed. Only keepPacked adds and removes chunks.
 const (
 	groupFile  = "group"
 	piecesName = "pieces"
@@ -42,12 +42,12 @@ const (
 
 const pageBytes = 4 << 10
 
-// listedBytes is how long a piece is in a list.
+// listedBytes is the size of a chunk's entry in a list.
 const listedBytes = sha256.Size + 4
 
 var groupLength = hex.EncodedLen(sha256.Size)
 
-// groupName is how a group is called on the disk.
+// groupName is the folder name of a group.
 func groupName(group string) string {
 	sum := sha256.Sum256([]byte(group))
 	return hex.EncodeToString(sum[:])
@@ -67,8 +67,8 @@ func (h *Host) groupOf(name string) string {
 	return string(raw)
 }
 
-// readPieces returns the pieces of a state, by file; fs.ErrNotExist when it is
-// not packed.
+// readPieces returns the chunks of a state, by file; fs.ErrNotExist when it is not
+// packed.
 func (h *Host) readPieces(m *sentryhost.Manifest) ([][]pieces.Piece, error) {
 	raw, err := os.ReadFile(filepath.Join(h.savedDir(m.Name), piecesName))
 	if err != nil {
@@ -93,13 +93,13 @@ func (h *Host) readPieces(m *sentryhost.Manifest) ([][]pieces.Piece, error) {
 	return files, nil
 }
 
-// packer writes the pieces of one state.
+// packer writes the chunks of one state.
 type packer struct {
 	host   *Host
 	m      *sentryhost.Manifest
 	files  []*os.File
 	group  string
-	stage  string // folder of pieces without their names yet
+	stage  string // folder of chunks without their names yet
 	new    map[pieces.ID]bool
 	list   []byte
 	encode *zstd.Encoder
@@ -116,7 +116,7 @@ func (h *Host) pack(name string) error {
 	return p.pack()
 }
 
-// newPacker opens what is to be packed.
+// newPacker opens and verifies a state's files for packing.
 func (h *Host) newPacker(name string) (_ *packer, err error) {
 	m, _, err := h.readManifest(name)
 	if err != nil {
@@ -169,8 +169,8 @@ func (p *packer) pack() error {
 	return p.finish()
 }
 
-// add lists a piece, and keeps it unless it is there. One that is there and was
-// damaged since is replaced: otherwise what is packed now would be so too.
+// add lists a chunk, and stores it unless it exists. An existing chunk that was damaged
+// since is replaced: otherwise this state would be damaged too.
 func (p *packer) add(b []byte) error {
 	id := pieces.ID(sha256.Sum256(b))
 	p.list = append(p.list, id[:]...)
@@ -185,7 +185,7 @@ func (p *packer) add(b []byte) error {
 	return os.WriteFile(filepath.Join(p.stage, id.String()), p.encode.EncodeAll(b, nil), 0o600)
 }
 
-// finish names the new pieces once they are on the disk, and then lists them.
+// finish names the new chunks after they are synced, and then writes the list.
 func (p *packer) finish() error {
 	saved, err := os.Open(p.host.cfg.Saved)
 	if err != nil {
@@ -217,12 +217,12 @@ func (p *packer) finish() error {
 		return err
 	}
 	if err := writeSynced(half, p.list); err != nil {
-		return err // perhaps it was deleted meanwhile
+		return err // the state was perhaps deleted meanwhile
 	}
 	return errors.Join(os.Rename(half, filepath.Join(dir, piecesName)), syncDir(dir))
 }
 
-// hasFiles reports whether all files of a state are there.
+// hasFiles reports whether all files of a state exist in full length.
 func (h *Host) hasFiles(m *sentryhost.Manifest) bool {
 	for _, f := range m.Files {
 		info, err := os.Lstat(filepath.Join(h.savedDir(m.Name), f.Name))
@@ -233,7 +233,7 @@ func (h *Host) hasFiles(m *sentryhost.Manifest) bool {
 	return true
 }
 
-// unpack makes the files of a packed state again. The caller holds its name.
+// unpack recreates the files of a packed state. The caller holds its name.
 func (h *Host) unpack(m *sentryhost.Manifest) error {
 	lists, err := h.readPieces(m)
 	if err != nil {
@@ -269,18 +269,18 @@ func (h *Host) unpack(m *sentryhost.Manifest) error {
 	return nil
 }
 
-// newDecoder returns what opens one piece at a time.
+// newDecoder returns a decoder for one chunk at a time.
 func newDecoder() (*zstd.Decoder, error) {
 	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(pieces.MaxBytes))
 }
 
-// join writes pieces, one after the other, into a file.
+// join writes chunks, one after the other, into a file.
 func (h *Host) join(group string, list []pieces.Piece, to *os.File) error {
 	type part struct {
 		list []pieces.Piece
 		at   int64
 	}
-	const each = 64 // pieces that one worker takes at a time
+	const each = 64 // chunks per worker at a time
 	parts := make(chan part)
 	var g errgroup.Group
 	for range runtime.GOMAXPROCS(0) {
@@ -289,7 +289,7 @@ func (h *Host) join(group string, list []pieces.Piece, to *os.File) error {
 			if err == nil {
 				defer decode.Close()
 			}
-			for p := range parts { // all of them, so that who gives them is not left waiting
+			for p := range parts { // receives all of them, so that the sender is never blocked
 				for _, piece := range p.list {
 					if err == nil {
 						err = h.put(decode, group, piece, to, p.at)
@@ -313,7 +313,7 @@ func (h *Host) join(group string, list []pieces.Piece, to *os.File) error {
 	return errors.Join(g.Wait(), to.Truncate(at))
 }
 
-// put writes one piece.
+// put writes one chunk.
 func (h *Host) put(decode *zstd.Decoder, group string, p pieces.Piece, to *os.File, at int64) error {
 	content, err := h.readPiece(decode, group, p)
 	if err != nil {
@@ -325,7 +325,7 @@ func (h *Host) put(decode *zstd.Decoder, group string, p pieces.Piece, to *os.Fi
 
 var errPiece = errors.New("a piece is not what it is called")
 
-// readPiece returns a piece, which must be what it is called.
+// readPiece returns a chunk, and errPiece unless it exists and has its hash and size.
 func (h *Host) readPiece(decode *zstd.Decoder, group string, p pieces.Piece) ([]byte, error) {
 	packed, err := os.ReadFile(h.piecePath(group, p.ID))
 	if err != nil {

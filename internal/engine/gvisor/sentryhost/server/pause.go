@@ -27,17 +27,17 @@ import (
 const fsCat = "Fs.Cat"
 
 const (
-	// startingLimit bounds how long a save waits for programs of the Guest between
-	// fork and exec: a Guest that is not ours may have one there forever.
+	// startingLimit bounds how long a save waits for programs of the Guest between fork
+	// and exec: another Guest than ours may have one there forever.
 	startingLimit = time.Second
-	// A Boot goes on for startingWait before it is paused again, and for twice as long
-	// each further time, up to startingWaitMax.
+	// A Boot runs for startingWait before it is paused again, and for twice as long each
+	// further time, up to startingWaitMax.
 	startingWait, startingWaitMax = time.Millisecond, 8 * time.Millisecond
-	// lookLimit bounds how long a sentry may take to tell the states of processes:
-	// the Guest's root can put files over /proc that never answer.
+	// lookLimit bounds how long a sentry may take to report the states of processes: the
+	// Guest's root can put files over /proc that never answer.
 	lookLimit = 30 * time.Second
-	// recoverLimit is the bound for a Boot that an earlier sentry host left: its
-	// sentry may first have to end a save.
+	// recoverLimit is the same bound for a Boot of an earlier sentry host: its sentry may
+	// first have to end a save.
 	recoverLimit = 5 * time.Minute
 )
 
@@ -45,7 +45,7 @@ const (
 type sentry struct {
 	*urpc.Client
 	socket string
-	limit  time.Duration // for what the Guest can keep the sentry from answering
+	limit  time.Duration // for calls whose answer the Guest can hold up
 }
 
 func connect(socket string, limit time.Duration) (*sentry, error) {
@@ -56,14 +56,13 @@ func connect(socket string, limit time.Duration) (*sentry, error) {
 	return &sentry{rpc, socket, limit}, nil
 }
 
-// saveSlots is how many Boots are saved at a time. Each keeps a core busy, and
-// whoever asks, a Node, asks for fewer at a time, in an order that is fair between
-// Tenants, of which nothing is known here. What is over that is for saves that
-// outlast who asked for them.
+// saveSlots is how many Boots are saved at a time. Each keeps a core busy. The caller, a
+// Node, saves fewer at a time, in an order that is fair between Tenants, which this
+// package does not know. The other slots are for saves that outlast their callers.
 func saveSlots() int { return 2 * max(runtime.NumCPU(), 2) }
 
-// freeze stops everything in a Boot, so that it can be saved: one that could not be
-// is not stopped, and Exhausted. Asking again is fine.
+// freeze stops everything in a Boot, so that it can be saved. It returns Exhausted, and
+// stops nothing, when the Boot could not be saved. It is idempotent.
 func (h *Host) freeze(id string) error {
 	b, err := h.find(id)
 	if err != nil {
@@ -86,11 +85,11 @@ func (h *Host) freeze(id string) error {
 	})
 }
 
-// pauseWhole stops everything in a Boot at a moment when its Guest starts no program,
-// and returns the processes. A child between fork and exec (vfork) keeps the thread of
-// the Guest that made it waiting, and the Guest runs on one processor: saved there,
-// and held when it is restored, it would keep the Guest from answering. So the Boot
-// goes on until the child is past that, within startingLimit. On error it goes on.
+// pauseWhole stops everything in a Boot at a moment when its Guest starts no program, and
+// returns the processes. A child between fork and exec (vfork) blocks the thread of the
+// Guest that made it, and the Guest runs on one processor: saved there, and held when it
+// is restored, it would keep the Guest from answering. So the Boot runs on until the
+// child is past that, within startingLimit. On error the Boot runs on.
 func pauseWhole(rpc *sentry, id string) ([]process, error) {
 	began := time.Now()
 	for wait := startingWait; ; wait = min(2*wait, startingWaitMax) {
@@ -122,7 +121,7 @@ func resume(rpc *sentry) error {
 	return nil
 }
 
-// thaw lets a Boot go on that is frozen or held. Asking again is fine.
+// thaw continues a Boot that is frozen or held. It is idempotent.
 func (h *Host) thaw(id string) error {
 	b, err := h.find(id)
 	if err != nil {
@@ -153,8 +152,8 @@ func (h *Host) thaw(id string) error {
 	})
 }
 
-// lockStand locks b.pausing, and before it, as who saves does, the name of the state
-// that the layer of b was given to. It returns what unlocks both.
+// lockStand locks b.pausing, and before it, in the order of a save, the name of the state
+// that owns the layer of b. unlock unlocks both.
 func (h *Host) lockStand(b *boot) (unlock func()) {
 	for {
 		g, unlockName := h.recordOf(b).Given, func() {}
@@ -169,13 +168,12 @@ func (h *Host) lockStand(b *boot) (unlock func()) {
 		if now := h.recordOf(b).Given; now == nil || g != nil && now.To == g.To {
 			return unlock
 		}
-		unlock() // it was given away meanwhile
+		unlock() // the layer was given away meanwhile
 	}
 }
 
-// stand does something to a Boot that stops it or lets it go. Should the sentry
-// host end meanwhile, the record says that a later one must look how the Boot
-// stands. The caller holds b.pausing.
+// stand calls do to stop or continue a Boot. If the sentry host ends meanwhile, the
+// record makes a later one check whether the Boot is stopped. The caller holds b.pausing.
 func (h *Host) stand(b *boot, do func(*sentry) error) error {
 	rpc, err := connect(b.record.Socket, h.lookLimit)
 	if err != nil {
@@ -191,9 +189,10 @@ func (h *Host) stand(b *boot, do func(*sentry) error) error {
 	return errors.Join(err, h.writeRecord(b))
 }
 
-// recoverBoot makes a Boot that an earlier sentry host left while it stopped it or let
-// it go what its record says. One that does not let itself be looked at is ended: it
-// can neither be paused nor let go. The caller locked b.pausing, which is unlocked here.
+// recoverBoot brings a Boot into the state of its record, after an earlier sentry host
+// ended while it stopped or continued it. A Boot that cannot be inspected is ended: it
+// can neither be paused nor continued. The caller locked b.pausing, which is unlocked
+// here.
 func (h *Host) recoverBoot(b *boot) {
 	defer b.pausing.Unlock()
 	err := h.recoverStand(b)
@@ -206,8 +205,8 @@ func (h *Host) recoverBoot(b *boot) {
 	}
 }
 
-// recoverStand finds out how such a Boot stands, and stops it or lets it go. Of one
-// that was being saved, the processes are let go.
+// recoverStand finds out whether such a Boot is stopped, and stops or continues it. If it
+// was being saved, its processes are continued.
 func (h *Host) recoverStand(b *boot) error {
 	return h.stand(b, func(rpc *sentry) error {
 		r := h.recordOf(b)
@@ -230,7 +229,7 @@ func (h *Host) recoverStand(b *boot) error {
 	})
 }
 
-// save saves a Boot under a name. It goes on when its caller is gone.
+// save saves a Boot under a name. It continues when its caller is gone.
 func (h *Host) save(r sentryhost.SaveRequest) (sandbox.Saved, error) {
 	b, err := h.find(r.ID)
 	if err != nil {
@@ -246,8 +245,8 @@ func (h *Host) save(r sentryhost.SaveRequest) (sandbox.Saved, error) {
 	case !errors.Is(err, sandbox.NotFound):
 		return sandbox.Saved{}, sandbox.Errorf(sandbox.Conflict, "something else was saved as %s", r.Name).WithCause(err)
 	}
-	// While it runs, and before it takes a place among those that are saved: there may
-	// be much, and its own limit of the processor holds.
+	// Before it takes a save slot: much may be unread, and the running Boot reads it
+	// under its own CPU limit.
 	if !h.recordOf(b).Frozen {
 		if err := h.awaitLayer(b); err != nil {
 			return sandbox.Saved{}, sandbox.Errorf(sandbox.Unavailable, "the sandbox could not be saved").WithCause(err)
@@ -266,8 +265,8 @@ func (h *Host) save(r sentryhost.SaveRequest) (sandbox.Saved, error) {
 	return saved, err
 }
 
-// writeDraft has the sentry of a Boot write its state. The Boot is as before when it
-// returns, and on error nothing is left.
+// writeDraft has the sentry of a Boot write its state. The Boot runs, or stays frozen, as
+// before when it returns. On error everything is undone.
 func (h *Host) writeDraft(b *boot, r sentryhost.SaveRequest) (*draft, error) {
 	b.pausing.Lock()
 	defer b.pausing.Unlock()
@@ -298,10 +297,10 @@ func (h *Host) writeDraft(b *boot, r sentryhost.SaveRequest) (*draft, error) {
 	return d, nil
 }
 
-// stateRoom is how much of a saved state is neither memory nor files.
+// stateRoom bounds the part of a saved state that is neither memory nor files, in bytes.
 const stateRoom = 32 << 20
 
-// draftOf makes room for all that a Boot holds.
+// draftOf allocates a draft for everything in a Boot.
 func (h *Host) draftOf(b *boot, r sentryhost.SaveRequest) (*draft, error) {
 	u, err := b.group.Usage()
 	if err != nil {
@@ -311,7 +310,8 @@ func (h *Host) draftOf(b *boot, r sentryhost.SaveRequest) (*draft, error) {
 	m := &sentryhost.Manifest{
 		Name: r.Name, Boot: r.ID, Memory: r.Memory, Build: record.guestBuild(h), Engine: h.engineVersion(), Image: record.Image, Shape: record.Shape,
 	}
-	// The record was read first: a layer of which it does not know the size has been read.
+	// The record was read first: if it does not know the layer's size, the layer has been
+	// read.
 	unread := b.unread(record)
 	layer, memory, described := b.diskBytes()+unread, int64(0), u.AnonymousBytes*tarShare
 	if r.Memory {
@@ -319,7 +319,7 @@ func (h *Host) draftOf(b *boot, r sentryhost.SaveRequest) (*draft, error) {
 	}
 	inPlace := h.inPlace(b, r)
 	if inPlace && record.Frozen {
-		layer = unread // the rest is there already
+		layer = unread // the rest is on the disk already
 	}
 	d, err := h.newDraft(m, layer+memory+stateRoom, described)
 	if err == nil && inPlace {
@@ -329,7 +329,7 @@ func (h *Host) draftOf(b *boot, r sentryhost.SaveRequest) (*draft, error) {
 	return d, err
 }
 
-// write has the sentry write its state while all stands still. The caller holds
+// write has the sentry write its state while everything is stopped. The caller holds
 // b.pausing.
 func (h *Host) write(b *boot, d *draft) error {
 	return h.stand(b, func(rpc *sentry) (err error) {
@@ -353,7 +353,7 @@ func (h *Host) write(b *boot, d *draft) error {
 				return err
 			}
 		}
-		defer d.flush()() // over when the Boot goes on: who runs does not wait for the disk
+		defer d.flush()() // ended before the Boot continues: a running Boot does not wait for the disk
 		if !d.m.Memory {
 			return writeLayer(rpc, d.files)
 		}
@@ -373,10 +373,10 @@ func writeLayer(rpc *sentry, files []*os.File) error {
 	return nil
 }
 
-// writeMemory saves memory in which every process but the Guest has been sent
-// SIGSTOP: as nothing runs, it is the first thing that each meets when it is
-// restored. Here it is taken back before it was met. Those that were stopped
-// before are left alone, here and there.
+// writeMemory saves memory in which every process but the Guest has been sent SIGSTOP: as
+// nothing runs, the signal is the first thing that each process meets when it is
+// restored. In the running Boot the signal is taken back before it is met. Processes that
+// were stopped before stay stopped, in the state and in the Boot.
 func (h *Host) writeMemory(rpc *sentry, b *boot, d *draft, all []process) error {
 	going := goingProcesses(all)
 	d.m.Held = union(going, h.recordOf(b).Held)
@@ -395,7 +395,7 @@ func (h *Host) writeMemory(rpc *sentry, b *boot, d *draft, all []process) error 
 		Metadata:      statefile.CompressionLevelNone.ToMetadata(),
 		HavePagesFile: true,
 		FilePayload:   urpc.FilePayload{Files: d.files},
-		// Without it the sentry ends, also when it could not save.
+		// Without it the sentry ends, even if the save failed.
 		Resume: true,
 	}
 	if err := rpc.Call(runscboot.ContMgrCheckpoint, &opts, nil); err != nil {
@@ -404,7 +404,7 @@ func (h *Host) writeMemory(rpc *sentry, b *boot, d *draft, all []process) error 
 	return nil
 }
 
-// union is a, and what of b is not in it.
+// union is a, followed by the elements of b that a lacks.
 func union(a, b []int32) []int32 {
 	in := map[int32]bool{}
 	for _, pid := range a {
@@ -419,16 +419,15 @@ func union(a, b []int32) []int32 {
 	return all
 }
 
-// letGo sends SIGCONT to processes that were stopped so that a Boot could be saved. The
-// Boot goes on without those that cannot be told.
+// letGo sends SIGCONT to processes that were stopped for a save. It logs failures: the
+// Boot continues without those processes.
 func (h *Host) letGo(rpc *sentry, b *boot, pids []int32) {
 	if err := signalEach(rpc, b.record.name(), pids, unix.SIGCONT); err != nil {
 		h.log.Warn("continuing a process that was stopped for a save failed", telemetry.KeyBoot, b.record.ID, telemetry.KeyError, err)
 	}
 }
 
-// signalEach sends a signal to processes, in their order, and returns what went
-// wrong with the first one.
+// signalEach sends a signal to processes, in their order, and returns the first error.
 func signalEach(rpc *sentry, id string, pids []int32, s unix.Signal) error {
 	var first error
 	for _, pid := range pids {
@@ -440,26 +439,26 @@ func signalEach(rpc *sentry, id string, pids []int32, s unix.Signal) error {
 	return first
 }
 
-// States of processes as /proc tells them.
+// States of processes in /proc.
 const (
-	stoppedOutside = 'D' // also while the whole Boot stands still
+	stoppedOutside = 'D' // also while the whole Boot is stopped
 	stoppedInside  = 'T'
 	traced         = 't'
 	zombie         = 'Z'
 	dead           = 'X'
 )
 
-// process is one of a Boot, as its sentry tells of it.
+// process is a process of a Boot, as its sentry reports it.
 type process struct {
 	pid, parent int32
 	state       byte
-	// memory is how much memory it has, as text: the same for two processes that have
-	// one memory, and hardly ever for others.
+	// memory is its memory size, as text: equal for two processes that share their
+	// memory, and hardly ever for others.
 	memory string
 }
 
-// starts reports whether the Guest has a child between fork and exec, which has the
-// Guest's memory. A program with just as much only makes its own Boot wait.
+// starts reports whether the Guest has a child between fork and exec, which shares the
+// Guest's memory. Another program of equal size only delays its own Boot.
 func starts(all []process) bool {
 	guest := slices.IndexFunc(all, func(p process) bool { return p.pid == guestPid })
 	return guest >= 0 && slices.ContainsFunc(all, func(p process) bool {
@@ -467,8 +466,8 @@ func starts(all []process) bool {
 	})
 }
 
-// goingProcesses returns all processes but the Guest that would go on if the
-// Boot did, children before their parents.
+// goingProcesses returns all processes but the Guest that would run if the Boot did,
+// children before their parents.
 func goingProcesses(all []process) []int32 {
 	parents, states := map[int32]int32{}, map[int32]byte{}
 	for _, p := range all {
@@ -487,7 +486,7 @@ func goingProcesses(all []process) []int32 {
 	return going
 }
 
-// childrenFirst orders processes so that none comes before a child of its.
+// childrenFirst orders processes so that children come before their parents.
 func childrenFirst(parents map[int32]int32) []int32 {
 	children := map[int32][]int32{}
 	for pid, parent := range parents {
@@ -506,7 +505,7 @@ func childrenFirst(parents map[int32]int32) []int32 {
 	return queue
 }
 
-// processes asks for all processes of a Boot.
+// processes asks the sentry for all processes of a Boot.
 func processes(rpc *sentry, id string) ([]process, error) {
 	var told []*control.Process
 	if err := rpc.Call(runscboot.ContMgrProcesses, &id, &told); err != nil {
@@ -519,8 +518,8 @@ func processes(rpc *sentry, id string) ([]process, error) {
 	return all, lookAt(rpc, all)
 }
 
-// lookAt asks for the states of processes and their memory. One that gives itself a
-// name to deceive gets wrong ones, and only its own Sandbox notices.
+// lookAt asks for the states of processes and their memory. A process with a deceptive
+// name gets wrong ones, which affects only its own Sandbox.
 func lookAt(rpc *sentry, all []process) error {
 	if len(all) == 0 {
 		return nil
@@ -537,7 +536,7 @@ func lookAt(rpc *sentry, all []process) error {
 		opts.Files = append(opts.Files, fmt.Sprintf("/proc/%d/stat", p.pid))
 		at[p.pid] = i
 	}
-	// On a connection of its own: when it is cut, the Boot can still be let go.
+	// On a connection of its own: after it is cut, the Boot can still be continued.
 	own, err := connect(rpc.socket, rpc.limit)
 	if err != nil {
 		return fmt.Errorf("look at processes: %w", err)
@@ -565,9 +564,9 @@ func lookAt(rpc *sentry, all []process) error {
 	return nil
 }
 
-// readStat reads a line of /proc/PID/stat; state is 0 when it is none.
+// readStat reads a line of /proc/PID/stat; state is 0 when the line is malformed.
 func readStat(line string) (pid int32, state byte, memory string) {
-	const vsize, rss = 20, 21 // among the fields after the name; the state is the first
+	const vsize, rss = 20, 21 // indices of the fields after the name; the state is index 0
 	end := strings.LastIndex(line, ") ")
 	if _, err := fmt.Sscanf(line, "%d", &pid); err != nil || end < 0 {
 		return 0, 0, ""
@@ -576,7 +575,7 @@ func readStat(line string) (pid int32, state byte, memory string) {
 	if len(fields) == 0 {
 		return 0, 0, ""
 	}
-	if len(fields) > rss && fields[vsize] != "0" { // it ends: it has none
+	if len(fields) > rss && fields[vsize] != "0" { // the process ends: it has no memory
 		memory = fields[vsize] + " " + fields[rss]
 	}
 	return pid, fields[0][0], memory
@@ -608,14 +607,14 @@ func restore(ctx context.Context, socket string, m *sentryhost.Manifest, files [
 	if err := rpc.Call(runscboot.ContMgrSetNetworkArgs, network, nil); err != nil {
 		return fmt.Errorf("give the sentry its link: %w", err)
 	}
-	// In the background: what is asked for first is read first.
+	// In the background: the pages that are needed first are read first.
 	opts := runscboot.RestoreOpts{FilePayload: urpc.FilePayload{Files: files}, HavePagesFile: true, Background: true}
 	err = rpc.Call(runscboot.ContMgrRestore, &opts, nil)
 	var refused urpc.RemoteError
 	switch {
 	case errors.As(err, &refused):
 		return sandbox.Errorf(sandbox.Conflict, "the saved state %s cannot be restored", m.Name).WithCause(err)
-	case err != nil: // whoever ended the sentry, the state may be as good as before
+	case err != nil: // the sentry was ended, but the state may be intact
 		return sandbox.Errorf(sandbox.Unavailable, "the sandbox ended while it was restored from the saved state %s: try again", m.Name).WithCause(err)
 	}
 	return nil

@@ -24,12 +24,11 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/template/images"
 )
 
-// A sentry believes what it restores: whoever writes a saved state decides what
-// the sentry is. So one that comes from outside is taken only when the sentry
-// host of an installation that this one trusts has signed it. The server, which
-// carries it, cannot make one.
+// A sentry trusts the state that it restores: the writer of a saved state controls the
+// sentry. So a state from outside is taken only when it is signed by the sentry host of
+// an installation that this one trusts. The server, which carries it, cannot forge one.
 
-// export returns what a state consists of, signed, and its files to be read.
+// export returns the Proof of a state, and its files open for reading.
 func (h *Host) export(ctx context.Context, r sentryhost.ExportRequest) (any, []*os.File, error) {
 	p, files, err := h.exportState(r.Name)
 	if err != nil || !r.Image {
@@ -88,7 +87,7 @@ func (h *Host) exportState(name string) (p sentryhost.Proof, _ []*os.File, _ err
 		}
 		p.Sums = append(p.Sums, sum.Sum(nil))
 	}
-	if err := verify(m, files); err != nil { // nobody is to trust what got damaged here
+	if err := verify(m, files); err != nil { // damage on this host must not be signed
 		closeAll(files)
 		return p, nil, err
 	}
@@ -105,13 +104,13 @@ func (h *Host) exportState(name string) (p sentryhost.Proof, _ []*os.File, _ err
 	return p, files, nil
 }
 
-// checkSummed is checkSame for who does not hold the name.
+// checkSummed is checkSame for a caller that does not hold the name.
 func (h *Host) checkSummed(m *sentryhost.Manifest, files []*os.File) error {
 	defer h.lockName(m.Name)()
 	return h.checkSame(m, files)
 }
 
-// take makes a state of what comes through a pipe, for as long as ctx.
+// take makes a state from the bytes of a pipe, until ctx ends.
 func (h *Host) take(ctx context.Context, r sentryhost.ImportRequest, req *fdrpc.Request) (sandbox.Saved, error) {
 	if !sandbox.ValidSnapshotID(r.Name) {
 		return sandbox.Saved{}, sandbox.Errorf(sandbox.Invalid, "%.80q is not a snapshot ID", r.Name)
@@ -158,8 +157,8 @@ func (h *Host) take(ctx context.Context, r sentryhost.ImportRequest, req *fdrpc.
 	return saved, err
 }
 
-// believe returns the manifest of a state that somebody whom we trust signed and
-// that can be started from here, under its new name.
+// believe returns the manifest of a state, under its new name. The state must be signed
+// by a trusted installation and startable here.
 func (h *Host) believe(r sentryhost.ImportRequest) (*sentryhost.Manifest, error) {
 	key, err := installation.ParseKey(r.Proof.Key)
 	if err != nil || !key.Verify(r.Proof.Statement(), r.Proof.Signature) {
@@ -190,14 +189,14 @@ func (h *Host) believe(r sentryhost.ImportRequest) (*sentryhost.Manifest, error)
 	if err == nil && build == "" {
 		err = h.canStart(m)
 	}
-	return m, err // so that nobody finds out later
+	return m, err // so that a later start does not fail
 }
 
 func notExported(cause error) error {
 	return sandbox.Errorf(sandbox.Invalid, "this is not what was exported").WithCause(cause)
 }
 
-// wellFormed checks what a later version may sign and this one cannot take.
+// wellFormed refuses states that a later version may sign and this one cannot take.
 func wellFormed(m *sentryhost.Manifest, sums [][]byte) error {
 	want := filesOf(m)
 	if len(m.Files) != len(want) || len(sums) != len(want) {
@@ -225,16 +224,17 @@ func (h *Host) hasImage(digest string) error {
 }
 
 const (
-	// maxImage is far more than an image has, or a writable layer, in bytes.
+	// maxImage bounds images and writable layers, in bytes; it is far more than they
+	// have.
 	maxImage = 256 << 30
-	// incomingPrefix begins the names of images that are not whole yet. Who writes
-	// one holds a shared lock on it: the sentry host of another build may start.
+	// incomingPrefix begins the names of incomplete images. The writer of one holds a
+	// shared lock on it, as the sentry host of another build may start and clean up.
 	incomingPrefix = ".arriving-"
 )
 
-// takeImage reads an image of n bytes and puts it where images are, unless it is
-// there. That its hash is its name is all that is to be known of it: whoever signed
-// the state that names it started sentries from it.
+// takeImage reads an image of n bytes and stores it with the images, unless it exists.
+// Only its hash is checked, against its name: the signer of the state that names it
+// started sentries from it.
 func (h *Host) takeImage(from io.Reader, digest string, n int64) error {
 	want := strings.TrimPrefix(digest, "sha256:")
 	if raw, err := hex.DecodeString(want); err != nil || len(raw) != sha256.Size {
@@ -262,14 +262,14 @@ func (h *Host) takeImage(from io.Reader, digest string, n int64) error {
 	if err := errors.Join(f.Chmod(readable), f.Sync()); err != nil {
 		return noRoom(err)
 	}
-	// Never in the place of one that is there: its Boots hold that.
+	// Never replace an existing image: its Boots hold it.
 	if err := os.Link(f.Name(), all.Path(want)); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("name an image: %w", err)
 	}
 	return syncDir(h.cfg.Images)
 }
 
-// newIncoming makes the file of an image that is not whole yet.
+// newIncoming makes the file of an incomplete image.
 func (h *Host) newIncoming() (*os.File, error) {
 	for {
 		f, err := os.CreateTemp(h.cfg.Images, incomingPrefix)
@@ -281,11 +281,11 @@ func (h *Host) newIncoming() (*os.File, error) {
 				return f, nil
 			}
 		}
-		f.Close() // it was taken for one that was left, and removed
+		f.Close() // it was mistaken for an abandoned one and removed
 	}
 }
 
-// copyImage copies n bytes whose SHA-256 must be what is wanted.
+// copyImage copies n bytes, whose SHA-256 must be want.
 func copyImage(to io.Writer, from io.Reader, want string, n int64) error {
 	sum := sha256.New()
 	switch got, err := io.CopyN(io.MultiWriter(to, sum), from, n); {
@@ -299,7 +299,7 @@ func copyImage(to io.Writer, from io.Reader, want string, n int64) error {
 	return nil
 }
 
-// removeIncoming removes what an earlier sentry host did not take whole.
+// removeIncoming removes incomplete images of an earlier sentry host.
 func (h *Host) removeIncoming() {
 	left, _ := filepath.Glob(filepath.Join(h.cfg.Images, incomingPrefix+"*"))
 	for _, path := range left {
@@ -309,7 +309,7 @@ func (h *Host) removeIncoming() {
 	}
 }
 
-// removeUnlocked removes a file unless somebody holds a lock on it.
+// removeUnlocked removes a file unless a lock on it is held.
 func removeUnlocked(path string) error {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -328,8 +328,8 @@ func removeUnlocked(path string) error {
 	return os.Remove(path)
 }
 
-// fill writes the files of a draft from a pipe, which must hold what sums say,
-// and then ImportEnd and nothing more.
+// fill writes the files of a draft from a pipe, whose content must match sums and end
+// with ImportEnd.
 func (d *draft) fill(pipe io.Reader, sums [][]byte) error {
 	for i, f := range d.files {
 		sum := sha256.New()

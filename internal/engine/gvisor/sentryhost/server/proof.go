@@ -11,34 +11,34 @@ import (
 )
 
 const (
-	// proofTime is how long files that were read and found to be whole need not be
-	// read again. Until then what sentries read of them is what was read.
+	// proofTime is how long verified files need not be read again. A sentry that reads
+	// them within it reads the verified content.
 	proofTime = 10 * time.Second
 	// clockTick is the longest time in which a file system gives two changes of a
 	// file the same time: a tick of the slowest clock that Linux is built with.
 	clockTick = 10 * time.Millisecond
 )
 
-// mark tells a file, and that it has not changed. Nobody sets the time of the last
-// change, not even root.
+// mark identifies a file and its last change. The time of the last change (ctime) cannot
+// be set, not even by root.
 type mark struct {
 	dev, inode uint64
 	size       int64
 	changed    unix.Timespec
 }
 
-// proof is the verification of a saved state, which all starts from it share while
-// it is under way and for proofTime after it: of ten forks one reads the files.
+// proof is the verification of a saved state. All starts from it share the proof while it
+// is under way and for proofTime after it: of ten forks one reads the files.
 type proof struct {
 	listed []sentryhost.SavedFile
 	marks  []mark
 	over   chan struct{} // closed once err is set
 	err    error
-	until  time.Time // guarded by Host.mu: zero while it is under way
+	until  time.Time // guarded by Host.mu: zero while the verification is under way
 }
 
-// whole has the files of a state compared with its manifest, unless they just were,
-// and returns what waits for the outcome. The files stay open until then.
+// whole compares the files of a state with its manifest in the background, unless that
+// was just done. wait returns the outcome. The files stay open until then.
 func (h *Host) whole(m *sentryhost.Manifest, files []*os.File) (wait func() error) {
 	p := &proof{listed: m.Files, over: make(chan struct{})}
 	began := time.Now()
@@ -76,15 +76,15 @@ func (p *proof) wait() error {
 	return p.err
 }
 
-// holds reports whether p, which may be nil, is the proof of what want is to be.
-// Host.mu is held.
+// holds reports whether p, which may be nil, is valid and covers the files of want. The
+// caller holds Host.mu.
 func (p *proof) holds(want *proof, now time.Time) bool {
 	return p != nil && (p.until.IsZero() || now.Before(p.until)) &&
 		slices.Equal(p.listed, want.listed) && slices.Equal(p.marks, want.marks)
 }
 
-// marksOf tells files by their marks; nil when one has changed so shortly before now
-// that a change after now could bear the same time.
+// marksOf returns the marks of files; nil when one changed so shortly before now that a
+// change after now could bear the same time.
 func marksOf(files []*os.File, now time.Time) []mark {
 	marks := make([]mark, len(files))
 	for i, f := range files {

@@ -9,12 +9,12 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// startTasks is how many tasks the host must still have room for when a Boot
-// starts: some twenty of an idle one, and a little for what is beside it. A sentry
-// that is refused a thread dies without a word.
+// startTasks is how many tasks the host must still have room for when a Boot starts: an
+// idle one has some twenty, and the rest is a margin. A sentry that is refused a thread
+// dies without a message.
 const startTasks = 128
 
-// tasks is how many processes and threads the host has and may have.
+// tasks is the number of the host's processes and threads, and its limit.
 type tasks struct {
 	running, limit int
 	setting        string // the kernel's setting that sets the limit

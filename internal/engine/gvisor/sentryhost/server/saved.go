@@ -24,15 +24,15 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// A saved state is a folder named after it, with a manifest and the files that
-// this lists. It is made aside, synced and renamed, so it is there whole or not
-// at all, and what it holds never changes; how it is kept may: see pack.go.
+// A saved state is a folder named after it, with a manifest and the files that the
+// manifest lists. It is made aside, synced and renamed, so it exists whole or not at all.
+// Its content never changes; its storage may: see pack.go.
 const (
 	maxManifest = 4 << 20
 	asidePrefix = "."
 )
 
-// What a sentry writes its state to, or that of its writable layer, in the order
+// The files to which a sentry writes its state, or its writable layer alone, in the order
 // in which it takes them.
 var (
 	memoryFiles = []string{checkpointfiles.StateFileName, checkpointfiles.PagesMetadataFileName, checkpointfiles.PagesFileName}
@@ -46,7 +46,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func (h *Host) savedDir(name string) string { return filepath.Join(h.cfg.Saved, name) }
 
-// told is what the protocol tells of a state; raw is its manifest.
+// told describes a state for the protocol; raw is its manifest.
 func told(m *sentryhost.Manifest, raw []byte) sandbox.Saved {
 	s := sandbox.Saved{Memory: m.Memory, Build: m.Build, Image: m.Image, Shape: m.Shape, Bytes: bytesOf(m) + int64(len(raw))}
 	sum := sha256.Sum256(raw)
@@ -54,7 +54,7 @@ func told(m *sentryhost.Manifest, raw []byte) sandbox.Saved {
 	return s
 }
 
-// bytesOf is how much the files of a state have together.
+// bytesOf is the total size of a state's files, in bytes.
 func bytesOf(m *sentryhost.Manifest) (n int64) {
 	for _, f := range m.Files {
 		n += f.Bytes
@@ -62,13 +62,13 @@ func bytesOf(m *sentryhost.Manifest) (n int64) {
 	return n
 }
 
-// readManifest returns the manifest of a state: NotFound when there is none,
-// Conflict when it cannot be understood.
+// readManifest returns the manifest of a state: NotFound when the state does not exist,
+// Conflict when the manifest is missing or wrong.
 func (h *Host) readManifest(name string) (*sentryhost.Manifest, []byte, error) {
 	return manifestIn(h.cfg.Saved, name)
 }
 
-// manifestIn is readManifest of a state in a folder of saved states.
+// manifestIn is readManifest for another folder of saved states.
 func manifestIn(saved, name string) (*sentryhost.Manifest, []byte, error) {
 	if !sandbox.ValidSnapshotID(name) {
 		return nil, nil, sandbox.Errorf(sandbox.Invalid, "%.80q is not a snapshot ID", name)
@@ -95,7 +95,7 @@ func damaged(name string, cause error) error {
 		WithCause(fmt.Errorf("%w: %w", sandbox.ErrDamaged, cause))
 }
 
-// filesOf returns the files that a state must have.
+// filesOf returns the names of the files that a state must have.
 func filesOf(m *sentryhost.Manifest) []string {
 	if m.Memory {
 		return memoryFiles
@@ -103,7 +103,7 @@ func filesOf(m *sentryhost.Manifest) []string {
 	return layerFiles
 }
 
-// fits returns Conflict when a Boot that r asks for cannot start from m.
+// fits returns Conflict when a Boot with r's image and shape cannot start from m.
 func (h *Host) fits(m *sentryhost.Manifest, r sentryhost.StartRequest) error {
 	if m.Image != r.Image || !m.Shape.Covers(r.Shape) {
 		return sandbox.Errorf(sandbox.Conflict, "the saved state %s is of another image or shape than asked for", m.Name)
@@ -111,8 +111,7 @@ func (h *Host) fits(m *sentryhost.Manifest, r sentryhost.StartRequest) error {
 	return h.canStart(m)
 }
 
-// canStart returns Conflict when a Boot cannot start from a state here, whatever its
-// image.
+// canStart returns Conflict when no Boot can start from a state here, whatever its image.
 func (h *Host) canStart(m *sentryhost.Manifest) error {
 	switch build, err := h.homeOf(m); {
 	case err != nil:
@@ -125,8 +124,8 @@ func (h *Host) canStart(m *sentryhost.Manifest) error {
 	return h.hasPart(m, filepath.Base(h.cfg.GuestImage))
 }
 
-// openSaved opens the files of a state, in the order in which a sentry takes
-// them. The caller closes them.
+// openSaved opens the files of a state, in the order in which a sentry takes them. The
+// caller closes them.
 func (h *Host) openSaved(m *sentryhost.Manifest) (files []*os.File, err error) {
 	want := filesOf(m)
 	if len(m.Files) != len(want) {
@@ -171,7 +170,7 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// sumUp reads a file, but for a layer in place at its beginning. Its offset stays.
+// sumUp sums a file up after a layer in place at its beginning. The file's offset stays.
 func sumUp(f *os.File, layer int64) (sentryhost.SavedFile, error) {
 	got := sentryhost.SavedFile{Layer: layer, Bytes: layer}
 	const piece = 1 << 20
@@ -189,7 +188,7 @@ func sumUp(f *os.File, layer int64) (sentryhost.SavedFile, error) {
 	}
 }
 
-// A draft is a saved state in the making.
+// draft is a saved state in the making.
 type draft struct {
 	host    *Host
 	dir     string
@@ -204,12 +203,12 @@ type draft struct {
 // pages is the file that holds pages.
 func (d *draft) pages() *os.File { return d.files[len(d.files)-1] }
 
-// diskMargin is what must stay free on the disk beside a saved state.
+// diskMargin must stay free on the disk beside a saved state, in bytes.
 const diskMargin = 128 << 20
 
-// newDraft makes room for a state: for its pages, in its last file, and for all that
-// describes them. It is allocated beforehand: a sentry that meets a full disk was seen
-// to say that all is well.
+// newDraft allocates the files of a state: pages bytes for its last file, and described
+// bytes for the description of them. It allocates beforehand: a sentry was seen to report
+// success on a full disk.
 func (h *Host) newDraft(m *sentryhost.Manifest, pages, described int64) (d *draft, err error) {
 	described = max(described, otherFiles)
 	if err := roomFor(h.cfg.Saved, "saving the sandbox", pages+described); err != nil {
@@ -238,7 +237,7 @@ func (h *Host) newDraft(m *sentryhost.Manifest, pages, described int64) (d *draf
 		case name == checkpointfiles.StateFileName || name == checkpointfiles.FSCheckpointMultiTarFileName:
 			mine = described
 		}
-		// A file system that cannot is looked at afterwards, as all are.
+		// A file system that cannot allocate is checked afterwards, as all are.
 		if err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, mine); errors.Is(err, unix.ENOSPC) {
 			return nil, sandbox.Errorf(sandbox.Exhausted, "the disk has no room to save the sandbox").WithCause(err)
 		}
@@ -246,7 +245,7 @@ func (h *Host) newDraft(m *sentryhost.Manifest, pages, described int64) (d *draf
 	return d, nil
 }
 
-// roomFor returns Exhausted when the disk of a folder has no room for what is done.
+// roomFor returns Exhausted when the disk of a folder lacks room bytes for the operation.
 func roomFor(dir, what string, room int64) error {
 	var disk unix.Statfs_t
 	if err := unix.Statfs(dir, &disk); err != nil {
@@ -258,20 +257,19 @@ func roomFor(dir, what string, room int64) error {
 	return nil
 }
 
-// mostDescribed is how many times the expected size a description may have. Long
-// paths take more room in the archive of a writable layer than in the heap.
+// mostDescribed bounds a description, as a multiple of its expected size. Long paths take
+// more space in the archive of a writable layer than in the heap.
 const mostDescribed = 4
 
-// otherFiles is how much room is made at least for a file that holds no pages.
+// otherFiles is the least allocation for a file without pages, in bytes.
 const otherFiles = 8 << 20
 
-// flushEvery is how often the disk is told what there is to write of a state that
-// a sentry writes.
+// flushEvery is how often the disk is made to write a state while a sentry writes it.
 const flushEvery = 10 * time.Millisecond
 
-// flush has the disk begin to write what the sentry has written so far, until the
-// caller calls what is returned: otherwise the disk would begin once the sentry
-// has ended, and whoever waits would wait for one after the other.
+// flush has the disk begin to write the sentry's output while the sentry still writes,
+// until end is called. Otherwise the disk would begin only after the sentry has ended,
+// and the caller would wait for both in turn.
 func (d *draft) flush() (end func()) {
 	pages := d.pages()
 	over := make(chan struct{})
@@ -285,7 +283,7 @@ func (d *draft) flush() (end func()) {
 				return
 			case <-again.C:
 			}
-			// Whether it is on the disk is finish's to say: this only begins it.
+			// This only begins the write; finish checks that it succeeded.
 			_ = unix.SyncFileRange(int(pages.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WRITE)
 		}
 	})
@@ -302,14 +300,13 @@ func (d *draft) discard() {
 	}
 }
 
-// finish verifies what the sentry wrote, puts it on the disk and gives it its
-// name.
+// finish verifies the sentry's output, syncs it and gives the folder its name.
 func (d *draft) finish() (sandbox.Saved, error) {
 	d.m.Files = make([]sentryhost.SavedFile, len(d.files))
 	var g errgroup.Group
-	for i, f := range d.files { // side by side: the disk writes what they have in common once
+	for i, f := range d.files { // concurrently: the disk writes their common blocks once
 		g.Go(func() (err error) {
-			// No file of a writable layer need have content.
+			// Each file of a writable layer may be empty.
 			empty := !d.m.Memory && i == len(d.files)-1
 			layer := int64(0)
 			if f == d.pages() {
@@ -347,7 +344,7 @@ func (d *draft) finish() (sandbox.Saved, error) {
 	return told(d.m, raw), nil
 }
 
-// name gives the folder its name, once all of it is on the disk.
+// name gives the folder its name, after everything is synced.
 func (d *draft) name() error {
 	if err := syncDir(d.dir); err != nil {
 		return err
@@ -356,12 +353,12 @@ func (d *draft) name() error {
 	if err := os.Rename(d.dir, to); err != nil {
 		return err
 	}
-	d.dir = to // which discard removes, should the disk not take it
+	d.dir = to // discard removes this one if the sync fails
 	return syncDir(d.host.cfg.Saved)
 }
 
-// settle gives back the room that a file did not need, syncs it, and reads it
-// once more, but for a layer in place at its beginning. empty says that it may be.
+// settle frees the unused allocation of a file, syncs it, and reads it once more, after a
+// layer in place at its beginning. empty permits an empty file.
 func settle(f *os.File, layer int64, empty bool) (file sentryhost.SavedFile, err error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -412,7 +409,7 @@ func (h *Host) deleteSaved(name string) error {
 	return h.removeSaved(name)
 }
 
-// removeSaved is deleteSaved for who holds the name.
+// removeSaved is deleteSaved for a caller that holds the name.
 func (h *Host) removeSaved(name string) error {
 	if h.isPacked(name) {
 		defer h.setDirty()
@@ -442,8 +439,8 @@ func (h *Host) listSaved() ([]string, error) {
 	return names, nil
 }
 
-// removeDrafts removes what an earlier sentry host did not finish. It is called
-// while nothing is saved.
+// removeDrafts removes unfinished saves of an earlier sentry host. It is called while
+// nothing is saved.
 func (h *Host) removeDrafts() {
 	entries, _ := os.ReadDir(h.cfg.Saved)
 	for _, e := range entries {
@@ -456,8 +453,7 @@ func (h *Host) removeDrafts() {
 	}
 }
 
-// lockName makes the caller the only one that works on the state of a name,
-// until it calls what is returned.
+// lockName locks the name of a state until unlock is called.
 func (h *Host) lockName(name string) (unlock func()) {
 	for {
 		h.mu.Lock()

@@ -18,11 +18,11 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// maxShards times 256 links is more than one host runs.
+// maxShards bounds the shards; times 256 links, it is more than one host runs.
 const maxShards = 64
 
-// shardMemory is what a shard with all its links may use: 256 links of up to
-// 64 MiB of buffers would be more, so this is what fences a flood.
+// shardMemory limits a shard with all its links, in bytes: 256 links of up to 64 MiB of
+// buffers would be more, so this limit contains a flood.
 const shardMemory = 4 << 30
 
 // shard is one running link shard.
@@ -39,7 +39,7 @@ func (h *Host) shardPath(n int, ext string) string {
 	return filepath.Join(h.cfg.Dir, "shards", strconv.Itoa(n)+ext)
 }
 
-// shard starts link shard n, if it does not run.
+// shard starts link shard n, unless it runs.
 func (h *Host) shard(n int) (sentryhost.ShardReply, error) {
 	if n < 0 || n >= maxShards {
 		return sentryhost.ShardReply{}, sandbox.Errorf(sandbox.Exhausted, "link shards are numbered 0 to %d", maxShards-1)
@@ -161,7 +161,7 @@ func (h *Host) watchShard(s *shard) error {
 	return nil
 }
 
-// adoptShards takes up link shards that run already.
+// adoptShards adopts link shards that run already.
 func (h *Host) adoptShards() {
 	records, _ := filepath.Glob(filepath.Join(h.cfg.Dir, "shards", "*.json"))
 	for _, path := range records {
@@ -188,7 +188,7 @@ func (h *Host) adoptShards() {
 	}
 }
 
-// endShards kills every shard and removes what it left.
+// endShards kills every shard and removes its socket, record and group.
 func (h *Host) endShards() {
 	h.mu.Lock()
 	shards := make([]*shard, 0, len(h.shards))

@@ -16,36 +16,36 @@ import (
 )
 
 const (
-	// maxSpares bounds how many sentries wait, whatever is asked for.
+	// maxSpares bounds how many sentries wait, for any StartRequest.Spares.
 	maxSpares = 64
-	// spareLook is how often spares are looked through when nothing starts.
+	// spareLook is how often spares are inspected while nothing starts.
 	spareLook = 15 * time.Second
 )
 
-// kind is what a sentry must be made for.
+// kind is the kind of Boot that a sentry is made for.
 type kind struct {
 	image  string
 	shape  sandbox.Shape
-	memory bool // processes go on in it
+	memory bool // the Boot is restored with its processes
 }
 
-// spare is what a sentry has that waits for a Boot.
+// spare is the part of a pre-warmed sentry that waits for a Boot.
 type spare struct {
 	kind
-	// image is its image, unlocked until a Boot is in it: nobody uses the image for
-	// its sake. nil once there is one.
+	// image is its image, unlocked until a Boot is in it: a spare does not keep the image
+	// in use. nil once there is a Boot.
 	image *os.File
 }
 
-// kindOf returns what a sentry must be made for to be used by a start, if one that
-// was made before can be.
+// kindOf returns the kind of sentry for a start, and whether a pre-warmed one can serve
+// it.
 func (h *Host) kindOf(r sentryhost.StartRequest, from *origin) (kind, bool) {
 	k := kind{r.Image, r.Shape, from.memory()}
 	return k, r.Spares > 0 && !from.layer() && from.guestBuild(h) == h.cfg.Build
 }
 
-// sentryFor returns a spare for a start, or a boot that has no sentry yet. image is
-// that of the start, open and locked.
+// sentryFor returns a spare for a start, or a boot that has no sentry yet. image is the
+// start's image, open and locked.
 func (h *Host) sentryFor(r sentryhost.StartRequest, from *origin, image *os.File) *boot {
 	if k, ok := h.kindOf(r, from); ok {
 		for b := h.takeSpare(k); b != nil; b = h.takeSpare(k) {
@@ -72,9 +72,8 @@ func (h *Host) takeSpare(k kind) *boot {
 	return b
 }
 
-// usable readies a spare for a Boot: it locks its image and lets it run like all
-// others. False: the image is not the one that lies in its place, or the sentry is
-// dead.
+// usable readies a spare for a Boot: it locks the spare's image and ends its low CPU
+// priority. False: the image in its place is another file, or the sentry is dead.
 func (b *boot) usable(image *os.File) bool {
 	select {
 	case <-b.gone:
@@ -89,7 +88,7 @@ func (b *boot) usable(image *os.File) bool {
 	return err == nil && os.SameFile(mine, there) && lockImage(b.spare.image) == nil && b.group.Yield(false) == nil
 }
 
-// starts counts starts under way; spares are made while there are none.
+// starts counts starts under way; spares are made only while there are none.
 func (h *Host) starts(n int) {
 	h.mu.Lock()
 	h.starting += n
@@ -106,8 +105,8 @@ func (h *Host) lookAtSpares() {
 	}
 }
 
-// wantSpare has as many spares wait as were asked for, for the starts that there
-// were last: the next ones are taken to be like them.
+// wantSpare records a start, so that spares are made for the last r.Spares starts: the
+// next ones are assumed to be like them.
 func (h *Host) wantSpare(r sentryhost.StartRequest, from *origin) {
 	k, ok := h.kindOf(r, from)
 	if !ok {
@@ -119,7 +118,8 @@ func (h *Host) wantSpare(r sentryhost.StartRequest, from *origin) {
 	h.wanted = slices.Clone(h.wanted[max(len(h.wanted)-min(r.Spares, maxSpares), 0):])
 }
 
-// keepSpares has sentries wait for the next starts until ctx ends; then none does.
+// keepSpares keeps sentries waiting for the next starts until ctx ends; then it ends
+// them.
 func (h *Host) keepSpares(ctx context.Context) {
 	defer h.dropSpares()
 	for {
@@ -133,8 +133,8 @@ func (h *Host) keepSpares(ctx context.Context) {
 	}
 }
 
-// refill removes the spares that nobody wants and makes those that are missing,
-// one by one, until something starts.
+// refill ends the unwanted spares and makes the missing ones, one by one, until something
+// starts.
 func (h *Host) refill(ctx context.Context) {
 	h.sparing.Lock()
 	defer h.sparing.Unlock()
@@ -158,8 +158,8 @@ func (h *Host) refill(ctx context.Context) {
 	}
 }
 
-// lackOfSpares returns the kind of a spare that is to be made, if one is, and takes
-// away the spares that are not wanted or of no use any more.
+// lackOfSpares returns the kind of a missing spare, if any, and removes the spares that
+// are unwanted or unusable from the list.
 func (h *Host) lackOfSpares() (k kind, missing bool, surplus []*boot) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -190,14 +190,14 @@ func (b *boot) waits() bool {
 	return unix.Fstat(int(b.spare.image.Fd()), &st) == nil && st.Nlink > 0
 }
 
-// unwant forgets a kind until something starts that is like it.
+// unwant drops a kind until something like it starts.
 func (h *Host) unwant(k kind) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.wanted = slices.DeleteFunc(h.wanted, func(w kind) bool { return w == k })
 }
 
-// newSpare makes a sentry with nothing in it.
+// newSpare makes a sentry without a Boot.
 func (h *Host) newSpare(k kind) (*boot, error) {
 	n, err := countTasks("/proc")
 	if err != nil {
@@ -226,7 +226,7 @@ func (h *Host) newSpare(k kind) (*boot, error) {
 		p.hostname = guest.RestoredLater
 	}
 	err = h.makeGroup(b)
-	if err == nil { // who waits for a start wants the processors too
+	if err == nil { // waiting starts want the processors too
 		err = b.group.Yield(true)
 	}
 	if err != nil {
@@ -241,7 +241,7 @@ func (h *Host) newSpare(k kind) (*boot, error) {
 	return b, nil
 }
 
-// dropSpares ends all that wait, for good.
+// dropSpares ends all spares, for good.
 func (h *Host) dropSpares() {
 	h.mu.Lock()
 	h.ending = true

@@ -9,16 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wordsName is the name of the file in memory that a sentry's stderr is. A sentry
-// writes there only what the Go runtime says of a panic. What it writes counts as
-// its own memory, so it cannot fill anything with it.
+// wordsName is the name of the in-memory file that is a sentry's stderr. A sentry writes
+// only the Go runtime's panic message there. The file counts as the sentry's own memory,
+// so it can fill nothing else.
 const wordsName = "last-words"
 
-// maxWords is how many bytes of them are told: the reason, and the stack of who
-// met it, come first.
+// maxWords bounds the reported bytes: the reason and the stack of the panicking goroutine
+// come first.
 const maxWords = 4 << 10
 
-// newWords makes the file, and returns the path that runsc opens it by.
+// newWords makes the file, and returns the path by which runsc opens it.
 func newWords() (f *os.File, path string, err error) {
 	fd, err := unix.MemfdCreate(wordsName, unix.MFD_CLOEXEC)
 	if err != nil {
@@ -27,8 +27,8 @@ func newWords() (f *os.File, path string, err error) {
 	return os.NewFile(uintptr(fd), wordsName), fmt.Sprintf("/proc/self/fd/%d", fd), nil
 }
 
-// lastWords is what a sentry said before it ended; empty when it said nothing, or
-// nobody kept it.
+// lastWords returns a sentry's crash stderr; empty when it wrote none, or the file is not
+// held.
 func (b *boot) lastWords() string {
 	if b.words == nil {
 		return ""
@@ -37,10 +37,10 @@ func (b *boot) lastWords() string {
 	return strings.TrimSpace(strings.ToValidUTF8(string(said), "?"))
 }
 
-// howEnded tells how a process ended, for people; empty when it is not known.
+// howEnded describes how a process ended, for people; empty when it is not known.
 func howEnded(status unix.WaitStatus, reaped bool) string {
 	switch {
-	case !reaped: // somebody else's child
+	case !reaped: // another process's child
 		return ""
 	case status.Signaled():
 		return "signal " + unix.SignalName(status.Signal())

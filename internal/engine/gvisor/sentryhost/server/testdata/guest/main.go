@@ -41,7 +41,7 @@ func main() {
 	http.ListenAndServe(":80", nil)
 }
 
-// handleSignals serves what tells of a signal.
+// handleSignals serves the requests about signals.
 func handleSignals() {
 	told := make(chan os.Signal, 1)
 	signal.Notify(told, syscall.SIGUSR1)
@@ -55,7 +55,7 @@ func handleSignals() {
 	})
 }
 
-// handleProcesses serves what starts and ends copies of this program.
+// handleProcesses serves the requests that start and end copies of this program.
 func handleProcesses() {
 	var mu sync.Mutex
 	children := map[int]*exec.Cmd{}
@@ -88,7 +88,7 @@ func handleProcesses() {
 				return
 			}
 		}
-		runtime.GOMAXPROCS(1) // as the real Guest has it: a thread that waits keeps all waiting
+		runtime.GOMAXPROCS(1) // like the real Guest: one waiting thread blocks all
 		go starts()
 		fmt.Fprint(w, "begun")
 	})
@@ -109,7 +109,7 @@ func handleProcesses() {
 	})
 }
 
-// handleFiles serves what makes and counts files and descriptors.
+// handleFiles serves the requests that make and count files and descriptors.
 func handleFiles() {
 	http.HandleFunc("/write", func(w http.ResponseWriter, r *http.Request) {
 		mb, _ := strconv.Atoi(r.FormValue("mb"))
@@ -199,7 +199,7 @@ func starts() {
 	panic(err)
 }
 
-// silence puts a file over the state of this program that nobody can read to its end.
+// silence puts a file over the state of this program that cannot be read to its end.
 func silence() error {
 	if err := syscall.Mount("none", "/proc", "tmpfs", 0, ""); err != nil {
 		return err
@@ -227,7 +227,7 @@ func stops() {
 	}
 }
 
-// stands waits until a process that was sent SIGSTOP stands; false: it has ended.
+// stands waits until a process that was sent SIGSTOP is stopped; false: it has ended.
 func stands(dir string) bool {
 	for ; ; time.Sleep(time.Millisecond) {
 		stat, err := os.ReadFile(dir + "/stat")
