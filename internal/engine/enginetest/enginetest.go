@@ -1,5 +1,5 @@
-// Package enginetest is the contract of sandbox.Engine as a test suite, which
-// every Engine passes.
+// Package enginetest is the contract of sandbox.Engine as a test suite, which every
+// Engine passes.
 package enginetest
 
 import (
@@ -15,29 +15,29 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/authority"
 )
 
-// Options say how to reach one Engine.
+// Options configure the suite for one Engine.
 type Options struct {
-	// Open returns an Engine that runs nothing and registers its own cleanup.
-	// The suite calls it once a case.
+	// Open returns an Engine without Boots and registers its own cleanup. The suite calls
+	// it once per case.
 	Open func(t *testing.T) sandbox.Engine
-	// Reopen returns another Engine over what e runs, as a restarted process
-	// would, and registers its own cleanup. e is not used afterwards.
+	// Reopen returns another Engine over the Boots of e, like a restarted process, and
+	// registers its own cleanup. e is not used afterwards.
 	Reopen func(t *testing.T, e sandbox.Engine) sandbox.Engine
-	// Kill ends a Boot from below, as a crash of it would.
+	// Kill ends a Boot from outside, like a crash.
 	Kill func(t *testing.T, e sandbox.Engine, id string)
-	// Image is one that the Engine can start from.
+	// Image is an image that the Engine can start from.
 	Image string
 	// Shape of the Boots; zero: sandbox.DefaultShape.
 	Shape sandbox.Shape
-	// Parallel is how many Boots start at once in the case about that; zero: 8.
+	// Parallel is how many Boots start at once in the concurrency cases; zero: 8.
 	Parallel int
-	// Wait bounds what is waited for; zero: a minute.
+	// Wait bounds each wait for an event or an answer; zero: a minute.
 	Wait time.Duration
-	// Pause is there for an Engine that can pause.
+	// Pause is set for an Engine that can pause.
 	Pause *Pause
 }
 
-// Run checks the Engine contract. Processes inside Boots are no part of it.
+// Run checks the Engine contract. Processes inside Boots are not part of it.
 func Run(t *testing.T, opts Options) {
 	if opts.Shape == (sandbox.Shape{}) {
 		opts.Shape = sandbox.DefaultShape()
@@ -103,7 +103,7 @@ var pauseCases = []testCase{
 	{"many start from one state at once", restoreMany},
 }
 
-// suite is what one case works with.
+// suite is the environment of one case.
 type suite struct {
 	Options
 	engine sandbox.Engine
@@ -158,7 +158,7 @@ func (s *suite) answers(t *testing.T, id string) {
 	_ = conn.Close()
 }
 
-// gone fails the test unless nothing of the Boot is left to be seen.
+// gone fails the test if the Boot is still visible.
 func (s *suite) gone(t *testing.T, id string) {
 	t.Helper()
 	if slices.Contains(s.ids(t), id) {
@@ -214,7 +214,7 @@ func startDialStop(t *testing.T, s *suite) {
 	s.stop(t, id)
 	s.gone(t, id)
 
-	// The name is free again: nothing of the first holds it.
+	// The name is free again.
 	if err := s.engine.Start(t.Context(), id, s.spec()); err != nil {
 		t.Fatalf("Start after Stop: %v", err)
 	}
@@ -296,7 +296,7 @@ func startCanceled(t *testing.T, s *suite) {
 	}
 	s.gone(t, id)
 
-	// Given up at any moment of it: either it runs whole, or nothing is left.
+	// Cancelled at any moment, a start either succeeds or leaves nothing.
 	began := time.Now()
 	s.stop(t, s.start(t))
 	took := time.Since(began)
@@ -381,7 +381,7 @@ func listAfterRestart(t *testing.T, s *suite) {
 func dialNothing(t *testing.T, s *suite) {
 	id := s.start(t)
 	conn, err := s.engine.Dial(t.Context(), id, 1)
-	if err == nil { // an Engine whose Boots listen everywhere
+	if err == nil { // an Engine whose Boots listen on every port
 		_ = conn.Close()
 		return
 	}
@@ -420,7 +420,7 @@ func setSecrets(t *testing.T, s *suite) {
 	s.answers(t, id)
 }
 
-// halved are limits that are less than all of a Shape, and enough for a Boot.
+// halved are limits below those of a Shape, and enough for a Boot.
 func halved(s sandbox.Shape) sandbox.Limits {
 	return sandbox.Limits{CPUs: s.CPUs / 2, MemoryBytes: max(s.MemoryBytes*3/4, 128<<20), Pids: max(s.Pids/2, 32), Bandwidth: 2 * sandbox.Megabit}
 }
@@ -459,7 +459,7 @@ func setLimits(t *testing.T, s *suite) {
 	s.answers(t, id)
 }
 
-// watch collects what the Engine tells until the test ends.
+// watch collects the Engine's events until the test ends.
 func (s *suite) watch(t *testing.T) <-chan sandbox.BootEvent {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	events := make(chan sandbox.BootEvent, 100)
@@ -494,8 +494,8 @@ func watchKilled(t *testing.T, s *suite) {
 	s.stop(t, killed)
 }
 
-// The kill of a second Boot is the sign that an event of the first would have
-// been told by now.
+// watchStopped kills a second Boot: when its event arrives, an event of the first one
+// would have arrived too.
 func watchStopped(t *testing.T, s *suite) {
 	events := s.watch(t)
 	stopped, killed := s.start(t), s.start(t)

@@ -11,22 +11,21 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Pause says how to look into Boots, for the cases about saved states.
+// Pause is the suite's access to the inside of Boots, for the cases about saved states.
 type Pause struct {
-	// Ask has the Guest of a Boot answer.
+	// Ask calls the Guest of a Boot and returns nil when it answers.
 	Ask func(ctx context.Context, e sandbox.Engine, id string) error
-	// Remember has a program in a Boot keep a value in its memory; Recall asks
-	// it for that.
+	// Remember stores a value in the memory of a program in a Boot; Recall reads it.
 	Remember func(t *testing.T, e sandbox.Engine, id, value string)
 	Recall   func(t *testing.T, e sandbox.Engine, id string) string
 	// WriteFile and ReadFile do so with a file.
 	WriteFile func(t *testing.T, e sandbox.Engine, id, value string)
 	ReadFile  func(t *testing.T, e sandbox.Engine, id string) string
-	// Damage spoils what a saved state is made of.
+	// Damage corrupts a saved state.
 	Damage func(t *testing.T, e sandbox.Engine, name string)
 }
 
-// standstill is how long a frozen Guest is given to answer all the same.
+// standstill is how long a frozen Guest is watched for a wrong answer.
 const standstill = 200 * time.Millisecond
 
 func (s *suite) pauser() sandbox.Pauser { return s.engine.(sandbox.Pauser) }
@@ -42,7 +41,7 @@ func (s *suite) save(t *testing.T, id string, memory bool) (string, sandbox.Save
 	return name, saved
 }
 
-// from starts a Boot from a saved state and lets it go.
+// from starts a Boot from a saved state and continues it.
 func (s *suite) from(t *testing.T, name string) string {
 	t.Helper()
 	id := sandbox.NewBootID()
@@ -118,7 +117,7 @@ func (s *suite) lists(t *testing.T, want ...string) {
 	}
 }
 
-// startedFrom checks what the list says of where a Boot comes from.
+// startedFrom checks the listed origin of a Boot.
 func (s *suite) startedFrom(t *testing.T, id, name string) {
 	t.Helper()
 	for _, b := range s.list(t) {
@@ -128,7 +127,7 @@ func (s *suite) startedFrom(t *testing.T, id, name string) {
 	}
 }
 
-// pauseTold: an Engine is a Pauser exactly when it says so.
+// pauseTold: an Engine is a Pauser exactly when its Features say Pause.
 func pauseTold(t *testing.T, s *suite) {
 	f, err := s.engine.Probe(t.Context())
 	if _, can := s.engine.(sandbox.Pauser); err != nil || can != f.Pause || can != (s.Pause != nil) {
@@ -140,7 +139,7 @@ func freezeThaw(t *testing.T, s *suite) {
 	id := s.start(t)
 	s.Pause.Remember(t, s.engine, id, "one")
 	for range 2 {
-		s.thaw(t, id) // of what runs
+		s.thaw(t, id) // of a running Boot
 		s.freeze(t, id)
 		s.freeze(t, id)
 		s.frozen(t, id)
@@ -162,7 +161,7 @@ func freezeThaw(t *testing.T, s *suite) {
 	want(t, "Thaw of nonsense", s.pauser().Thaw(t.Context(), "../b"), sandbox.Invalid)
 }
 
-// saveMemory: what starts from a state has all of it, and goes its own way.
+// saveMemory: a Boot that starts from a state has all of it, and is independent.
 func saveMemory(t *testing.T, s *suite) {
 	origin := s.start(t)
 	s.Pause.Remember(t, s.engine, origin, "one")
@@ -191,7 +190,7 @@ func saveMemory(t *testing.T, s *suite) {
 	s.recalls(t, first, "its own")
 	s.holdsFile(t, first, "its own")
 
-	// What was restored can be saved, its state outlives it, and it ends as any.
+	// A restored Boot can be saved, its state outlives it, and it ends like any other.
 	again, _ := s.save(t, first, true)
 	s.stop(t, first)
 	s.gone(t, first)
@@ -224,14 +223,14 @@ func saveFiles(t *testing.T, s *suite) {
 	s.holdsFile(t, origin, "later")
 }
 
-// savePause: frozen before, frozen after.
+// savePause: a frozen Boot stays frozen when it is saved.
 func savePause(t *testing.T, s *suite) {
 	id := s.start(t)
 	s.Pause.Remember(t, s.engine, id, "one")
 	s.freeze(t, id)
 	name, saved := s.save(t, id, true)
 	s.frozen(t, id)
-	// Asked again, it is what it was, also after the Boot went on.
+	// A repeated Save returns the same result, also after the Boot was continued.
 	for range 2 {
 		again, err := s.pauser().Save(t.Context(), id, name, true)
 		if err != nil || again != saved {
@@ -270,8 +269,8 @@ func saveRefused(t *testing.T, s *suite) {
 	}
 }
 
-// saveCanceled: given up at any moment, it is saved whole or not at all, and the
-// Boot runs on.
+// saveCanceled: cancelled at any moment, a save succeeds or leaves nothing, and the Boot
+// runs on.
 func saveCanceled(t *testing.T, s *suite) {
 	id := s.start(t)
 	s.Pause.Remember(t, s.engine, id, "one")
@@ -295,8 +294,8 @@ func saveCanceled(t *testing.T, s *suite) {
 	s.recalls(t, id, "one")
 }
 
-// startForLess starts a Boot for less memory than what was saved had: it has the
-// Shape of that, and the limits that it gets.
+// startForLess starts a Boot with less memory than the saved one: it has the Shape of the
+// saved one, and its limits can be lowered.
 func startForLess(t *testing.T, s *suite) {
 	origin := s.start(t)
 	s.Pause.Remember(t, s.engine, origin, "one")

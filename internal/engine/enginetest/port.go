@@ -29,7 +29,7 @@ func (s *suite) export(t *testing.T, name string) []byte {
 	return out.Bytes()
 }
 
-// exportAndImport: what was imported is what was exported.
+// exportAndImport: an imported state equals the exported one.
 func exportAndImport(t *testing.T, s *suite) {
 	origin := s.start(t)
 	s.Pause.Remember(t, s.engine, origin, "one")
@@ -65,7 +65,7 @@ func exportAndImport(t *testing.T, s *suite) {
 	s.holdsFile(t, s.from(t, taken[files]), "two")
 }
 
-// importRefused: what is not whole as it was exported leaves nothing.
+// importRefused: an incomplete or changed export is refused, and leaves nothing.
 func importRefused(t *testing.T, s *suite) {
 	origin := s.start(t)
 	name, _ := s.save(t, origin, false)
@@ -94,7 +94,7 @@ func importRefused(t *testing.T, s *suite) {
 	s.asked(t, origin)
 }
 
-// shareSaved: a state has one group, and is the same whatever becomes of it.
+// shareSaved: a state has one group, and sharing does not change it.
 func shareSaved(t *testing.T, s *suite) {
 	sharer, ok := s.engine.(sandbox.Sharer)
 	if !ok {

@@ -1,6 +1,6 @@
-// Package fake is an Engine in memory, for tests of what stands on Engines. Its
-// Boots are goroutines: they serve a small HTTP control service on
-// sandbox.GuestPort (see Guest) and echo on every other port.
+// Package fake is an Engine in memory, for tests of code that uses Engines. Its Boots are
+// goroutines: they serve a small HTTP control service on sandbox.GuestPort (see Guest)
+// and echo on every other port.
 package fake
 
 import (
@@ -16,11 +16,11 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Image is the one that an Engine has when New is given none.
+// Image is the only image of an Engine when New is given none.
 const Image = "sha256:fake"
 
-// Hooks let a test make an Engine slow or have it fail. Fields may be nil; they
-// are set before the Engine is used.
+// Hooks let a test make an Engine slow or make it fail. Fields may be nil; they are set
+// before the Engine is used.
 type Hooks struct {
 	// Start runs before a Boot starts; its error fails the start.
 	Start func(ctx context.Context, id string) error
@@ -33,11 +33,11 @@ type Hooks struct {
 	SetSecrets func(ctx context.Context, id string, secrets sandbox.SecretBinding) error
 	// SetLimits runs before limits change; its error fails the change.
 	SetLimits func(ctx context.Context, id string, limits sandbox.Limits) error
-	// Traffic is what Boots carried; nil: nothing.
+	// Traffic returns the traffic of Boots; nil: none.
 	Traffic func() map[string]sandbox.Traffic
 	// Save runs before a Boot is saved; its error fails the save.
 	Save func(ctx context.Context, id, name string) error
-	// Freeze and Thaw run before a Boot is; their error fails it.
+	// Freeze and Thaw run before a Boot is frozen or thawed; their error fails the call.
 	Freeze, Thaw func(ctx context.Context, id string) error
 	// DeleteSaved runs before a saved state is removed; its error fails it.
 	DeleteSaved func(ctx context.Context, name string) error
@@ -57,18 +57,18 @@ var (
 	_ sandbox.Pauser = (*Engine)(nil)
 )
 
-// host is what lives on when an Engine value is replaced by another.
+// host is the state that survives Reopen.
 type host struct {
 	mu       sync.Mutex
 	boots    map[string]*boot
 	starting map[string]bool
 	saved    map[string]saved
-	brought  []string // images that came with saved states
-	watcher  *Engine  // who is told of events
+	brought  []string // images that were imported with saved states
+	watcher  *Engine  // receives the events
 }
 
-// New returns an Engine on a host of its own that can start from images, or
-// from Image when none is named.
+// New returns an Engine on a host of its own that can start from images; from Image when
+// none is given.
 func New(images ...string) *Engine {
 	return open(&host{boots: map[string]*boot{}, starting: map[string]bool{}, saved: map[string]saved{}}, images)
 }
@@ -90,8 +90,8 @@ func (e *Engine) hasImage(image string) bool {
 	return slices.Contains(e.images, image) || slices.Contains(e.host.brought, image)
 }
 
-// Reopen returns a new Engine over the Boots that e runs, as a restarted
-// process would; e is not used again.
+// Reopen returns a new Engine over the Boots of e, like a restarted process; e must not
+// be used again.
 func (e *Engine) Reopen() *Engine {
 	again := open(e.host, e.images)
 	again.Hooks = e.Hooks
@@ -258,7 +258,7 @@ func (e *Engine) SetSecrets(ctx context.Context, id string, secrets sandbox.Secr
 	return ctx.Err()
 }
 
-// Secrets returns what the requests of a Boot get.
+// Secrets returns the secrets that were set for a Boot.
 func (e *Engine) Secrets(id string) sandbox.SecretBinding {
 	b, err := e.host.find(id)
 	if err != nil {
@@ -275,7 +275,7 @@ func (e *Engine) NetworkLog(_ context.Context, id string) (sandbox.NetworkLog, e
 	return sandbox.NetworkLog{}, err
 }
 
-// Traffic implements sandbox.Engine: nothing connects here.
+// Traffic implements sandbox.Engine with Hooks.Traffic.
 func (e *Engine) Traffic(ctx context.Context) (map[string]sandbox.Traffic, error) {
 	if e.Hooks.Traffic != nil {
 		return e.Hooks.Traffic(), ctx.Err()
@@ -319,8 +319,8 @@ func (e *Engine) Watch(ctx context.Context, handle func(sandbox.BootEvent)) erro
 	}
 }
 
-// Kill ends a Boot from outside, as a crash of it would. A process that watches
-// is told cause; an unknown id does nothing.
+// Kill ends a Boot from outside, like a crash, and sends an event with cause to the
+// watcher; an unknown id does nothing.
 func (e *Engine) Kill(id string, cause sandbox.Cause) {
 	b := e.host.take(id)
 	if b == nil {
@@ -330,7 +330,7 @@ func (e *Engine) Kill(id string, cause sandbox.Cause) {
 	e.tell(sandbox.BootEvent{ID: id, Kind: sandbox.BootEnded, Cause: cause})
 }
 
-// FillMemory has the Engine tell that a Boot's memory ran out.
+// FillMemory sends the event that a Boot's memory is used up.
 func (e *Engine) FillMemory(id string) {
 	e.tell(sandbox.BootEvent{ID: id, Kind: sandbox.BootMemoryFull})
 }
@@ -341,12 +341,11 @@ func (e *Engine) tell(event sandbox.BootEvent) {
 	e.host.mu.Unlock()
 	select {
 	case watcher.events <- event:
-	default: // nobody watches, as when the process is away
+	default: // no watcher, as while the process is down
 	}
 }
 
-// Guest returns the state of a Boot's Guest, to look at or to break; nil for an
-// unknown id.
+// Guest returns a Boot's Guest, to inspect or to break it; nil for an unknown id.
 func (e *Engine) Guest(id string) *Guest {
 	b, err := e.host.find(id)
 	if err != nil {
@@ -366,7 +365,7 @@ func (e *Engine) Close() {
 	}
 }
 
-// A boot is one running Boot.
+// boot is one running Boot.
 type boot struct {
 	id    string
 	spec  sandbox.BootSpec
@@ -427,7 +426,7 @@ func (b *boot) dial(ctx context.Context, port uint16) (net.Conn, error) {
 	return near, nil
 }
 
-// echo answers on conn until it or the Boot ends; false when that has ended.
+// echo echoes on conn until conn or the Boot ends; false when the Boot has ended.
 func (b *boot) echo(conn net.Conn) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -444,7 +443,7 @@ func (b *boot) echo(conn net.Conn) bool {
 	return true
 }
 
-// close ends the Boot and waits until nothing of it runs.
+// close ends the Boot and waits for its goroutines.
 func (b *boot) close() {
 	b.mu.Lock()
 	close(b.done)
@@ -456,7 +455,7 @@ func (b *boot) close() {
 	b.wg.Wait()
 }
 
-// A listener hands out connections that dial made.
+// listener hands out connections that dial made.
 type listener struct {
 	conns chan net.Conn
 	done  chan struct{}

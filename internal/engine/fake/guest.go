@@ -20,14 +20,14 @@ import (
 type Guest struct {
 	mu      sync.Mutex
 	state   state
-	frozen  chan struct{} // requests wait until it is closed; nil: they do not
+	frozen  chan struct{} // requests wait until it is closed; nil: they do not wait
 	kills   int
 	failing sandbox.Code
-	hang    chan struct{} // requests wait until it is closed; nil: they do not
-	ready   chan struct{} // Ready waits until it is closed; nil: nobody waits
+	hang    chan struct{} // requests wait until it is closed; nil: they do not wait
+	ready   chan struct{} // Ready waits until it is closed; nil: Bind reports no wait
 }
 
-// state is what saving a Boot saves.
+// state is the part of a Boot that Save copies.
 type state struct {
 	binding sandbox.Binding
 	memory  map[string]string
@@ -49,7 +49,7 @@ func (g *Guest) Remember(key, value string) {
 	g.state.memory[key] = value
 }
 
-// Recall returns what Remember kept; empty: nothing.
+// Recall returns the value that Remember stored; empty: none.
 func (g *Guest) Recall(key string) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -66,7 +66,7 @@ func (g *Guest) WriteFile(name, content string) {
 	g.state.files[name] = content
 }
 
-// ReadFile returns what WriteFile wrote; empty: nothing.
+// ReadFile returns the content that WriteFile wrote; empty: none.
 func (g *Guest) ReadFile(name string) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -99,14 +99,14 @@ func (g *Guest) thaw() {
 	}
 }
 
-// Frozen reports whether the Guest stands still.
+// Frozen reports whether the Guest is frozen.
 func (g *Guest) Frozen() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.frozen != nil
 }
 
-// Bound returns what the Guest is bound to; a zero Binding when it is blank.
+// Bound returns the Guest's Binding; zero when it is blank.
 func (g *Guest) Bound() sandbox.Binding {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -120,14 +120,14 @@ func (g *Guest) Kills() int {
 	return g.kills
 }
 
-// Fail has every call answer with code; empty: work again.
+// Fail makes every call fail with code; empty ends that.
 func (g *Guest) Fail(code sandbox.Code) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.failing = code
 }
 
-// Hang has calls wait until release is called.
+// Hang makes calls wait until release is called.
 func (g *Guest) Hang() (release func()) {
 	hang := make(chan struct{})
 	g.mu.Lock()
@@ -136,14 +136,15 @@ func (g *Guest) Hang() (release func()) {
 	return sync.OnceFunc(func() { close(hang) })
 }
 
-// Pretend has the Guest claim another owner than it has.
+// Pretend makes the Guest claim another owner than it has.
 func (g *Guest) Pretend(b sandbox.Binding) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.state.binding = b
 }
 
-// Wait has Bind say that Ready must be called, which waits until release is.
+// Wait makes Bind report that Ready must be called; Ready then waits until release is
+// called.
 func (g *Guest) Wait() (release func()) {
 	ready := make(chan struct{})
 	g.mu.Lock()
@@ -192,7 +193,7 @@ func (g *Guest) serve(l net.Listener) {
 	_ = server.Close()
 }
 
-// bind reports false when the Guest belongs to another already.
+// bind returns false when the Guest is bound to another Sandbox or Boot number already.
 func (g *Guest) bind(b sandbox.Binding) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -235,16 +236,15 @@ type health struct {
 // safe for concurrent use.
 type Control struct{ http *http.Client }
 
-// NewControl returns a Control that reaches its Boot through dial. It connects
-// when it is used.
+// NewControl returns a Control that reaches its Boot through dial. It connects at the
+// first call.
 func NewControl(dial func(ctx context.Context, port uint16) (net.Conn, error)) *Control {
 	return &Control{http: &http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, sandbox.GuestPort) },
 	}}}
 }
 
-// Health returns whom the Guest says it is bound to; empty and zero for a blank
-// one.
+// Health returns the Guest's Sandbox ID and Boot number; empty and zero for a blank one.
 func (c *Control) Health(ctx context.Context) (sandboxID string, number int64, err error) {
 	var h health
 	err = c.call(ctx, http.MethodGet, "/health", nil, &h)
@@ -257,21 +257,20 @@ func (c *Control) Park(ctx context.Context, _ int64) error {
 	return err
 }
 
-// Bind gives the Boot to a Sandbox.
+// Bind binds the Boot to a Sandbox.
 func (c *Control) Bind(ctx context.Context, b sandbox.Binding) (waits bool, err error) {
 	err = c.call(ctx, http.MethodPost, "/bind", b, &waits)
 	return waits, err
 }
 
-// Ready waits until release of what Guest.Wait returned is called, or until
-// limit has passed.
+// Ready waits until the release function of Guest.Wait is called, or for limit.
 func (c *Control) Ready(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	return c.call(ctx, http.MethodPost, "/ready", nil, nil)
 }
 
-// KillBiggest has the Guest kill the Process that uses most memory.
+// KillBiggest asks the Guest to kill the Process that uses most memory.
 func (c *Control) KillBiggest(ctx context.Context) error {
 	return c.call(ctx, http.MethodPost, "/kill-biggest", nil, nil)
 }
@@ -302,7 +301,7 @@ func (c *Control) call(ctx context.Context, method, path string, in, out any) er
 	return json.NewDecoder(resp.Body).Decode(out)
 }
 
-// answer finds the Code that a failed call answered with.
+// answer returns an error with the Code of a failed response.
 func answer(resp *http.Response) error {
 	buf := make([]byte, 64)
 	n, _ := resp.Body.Read(buf)

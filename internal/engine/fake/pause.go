@@ -9,13 +9,13 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// build is that of saved states; see Age for others.
+// build is the build of saved states; see Age for others.
 const build = "1"
 
 // saved is a copy of a Boot's state.
 type saved struct {
 	sandbox.Saved
-	group   string // that it shares with
+	group   string // empty: not shared
 	boot    string
 	state   state
 	damaged bool
@@ -78,7 +78,7 @@ func (e *Engine) Save(ctx context.Context, id, name string, memory bool) (sandbo
 
 func badName() error { return sandbox.Errorf(sandbox.Invalid, "that is not a snapshot ID") }
 
-// keep stores a state once.
+// keep stores a state; an existing one of the same Boot stays.
 func (h *host) keep(name string, s saved) (sandbox.Saved, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -91,7 +91,7 @@ func (h *host) keep(name string, s saved) (sandbox.Saved, error) {
 	return h.saved[name].Saved, nil
 }
 
-// load returns the state that a Boot starts from; a zero one when that is none.
+// load returns the state that a Boot starts from; zero for a cold start.
 func (h *host) load(spec sandbox.BootSpec) (saved, error) {
 	if spec.From == "" {
 		return saved{}, nil
@@ -142,10 +142,10 @@ func (e *Engine) ListSaved(ctx context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(e.host.saved)), ctx.Err()
 }
 
-// Damage has a saved state be found damaged from now on.
+// Damage marks a saved state as damaged.
 func (e *Engine) Damage(name string) { e.change(name, func(s *saved) { s.damaged = true }) }
 
-// Age has a saved state be of another build of the engine.
+// Age marks a saved state as made by another build of the engine.
 func (e *Engine) Age(name string) { e.change(name, func(s *saved) { s.Build = "0" }) }
 
 func (e *Engine) change(name string, change func(*saved)) {

@@ -14,13 +14,13 @@ var (
 	_ sandbox.Sharer = (*Engine)(nil)
 )
 
-// exported is a saved state as ExportSaved writes it.
+// exported is the export format of a saved state.
 type exported struct {
 	Boot   string
 	Saved  sandbox.Saved
 	Memory map[string]string
 	Files  map[string]string
-	Image  bool // it comes too
+	Image  bool // the image is included
 }
 
 // ExportSaved implements sandbox.Porter.
@@ -72,7 +72,7 @@ func (e *Engine) ImportSaved(ctx context.Context, name string, r io.Reader) (san
 	return x.Saved, ctx.Err()
 }
 
-// ShareSaved implements sandbox.Sharer; nothing takes room here.
+// ShareSaved implements sandbox.Sharer; it only records the group.
 func (e *Engine) ShareSaved(ctx context.Context, name, group string) error {
 	e.host.mu.Lock()
 	defer e.host.mu.Unlock()
@@ -88,7 +88,7 @@ func (e *Engine) ShareSaved(ctx context.Context, name, group string) error {
 	return ctx.Err()
 }
 
-// GroupOf returns the group that a saved state shares with; empty: none.
+// GroupOf returns the group of a saved state; empty: none.
 func (e *Engine) GroupOf(name string) string {
 	e.host.mu.Lock()
 	defer e.host.mu.Unlock()

@@ -282,8 +282,8 @@ func (e *Engine) SetSecrets(ctx context.Context, id string, secrets sandbox.Secr
 	return e.relink(ctx, id, func(b *boot) { b.secrets = secrets }, func(c *link.Client) error { return c.SetSecrets(ctx, id, secrets) })
 }
 
-// relink notes what a Boot's link is to be, and tells the shard that has it: one that
-// is being replaced takes it from the note.
+// relink records the new setting of a Boot's link, and applies it to the link's shard. A
+// concurrent replacement of the shard applies the record.
 func (e *Engine) relink(ctx context.Context, id string, note func(*boot), tell func(*link.Client) error) error {
 	b, err := e.find(id)
 	if err != nil {

@@ -328,8 +328,8 @@ func (g *Group) Handle() (*os.File, error) {
 // Usage is the resource usage of a Group.
 type Usage struct {
 	MemoryBytes int64 // anonymous and shared memory, without page cache
-	// AnonymousBytes of MemoryBytes are anonymous: the heaps of the processes, and
-	// not memory that they share by a file, as a sentry does with its guest.
+	// AnonymousBytes is the anonymous part of MemoryBytes: the heaps of the processes,
+	// without memory that they share by a file, as a sentry does with its guest.
 	AnonymousBytes int64
 	CPU            time.Duration
 	Pids           int64

@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	// An address is held for a name as long as the answer says, but not for less
-	// than minHold, since programs use one longer than they should, and not for
-	// more than maxHold.
+	// An address is held for a name for the answer's TTL, but not for less than minHold,
+	// since programs use addresses longer than they should, and not for more than
+	// maxHold.
 	minHold, maxHold = 5 * time.Minute, 24 * time.Hour
-	// maxHeld is how many addresses a link holds, each for up to maxNames.
+	// maxHeld bounds the addresses that a link holds, and maxNames the names of each.
 	maxHeld, maxNames = 4096, 16
 )
 
-// answers holds which names our resolver gave an address for. The zero value is
+// answers records the names for which our resolver returned an address. The zero value is
 // ready; methods are safe for concurrent use.
 type answers struct {
 	mu     sync.Mutex
@@ -55,7 +55,7 @@ func (a *answers) hold(name string, addr netip.Addr, ttl time.Duration, now time
 	a.byAddr[addr] = append(names, held{name, until})
 }
 
-// names returns those that addr is held for now.
+// names returns the names for which addr is held now.
 func (a *answers) names(addr netip.Addr, now time.Time) []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -19,31 +19,31 @@ import (
 
 const (
 	dnsPort = 53
-	// A guest may ask this often, UDP and TCP together; more is dropped.
+	// Queries per second of a guest, UDP and TCP together; excess ones are dropped.
 	queriesPerSecond, queriesBurst = 50, 100
-	// maxQueries of one link wait for an answer at a time.
+	// maxQueries bounds the concurrent queries of one link.
 	maxQueries = 32
-	// maxQuery bounds a question: it is one name, and EDNS options.
+	// maxQuery bounds a query in bytes: it is one name, and EDNS options.
 	maxQuery = 1232
-	// maxAnswer bounds an answer.
+	// maxAnswer bounds an answer, in bytes.
 	maxAnswer = 4096
-	// What a guest may say by questions that are passed on, and hear by answers,
-	// in bytes: both can carry data past any rule.
+	// Rates of forwarded queries and of answers, in bytes: both can carry data past any
+	// rule.
 	askedBytesPerSecond, askedBytesBurst   = 2 << 10, 16 << 10
 	answerBytesPerSecond, answerBytesBurst = 32 << 10, 256 << 10
-	// dnsIdle ends a TCP connection on which nothing is asked.
+	// dnsIdle ends an idle TCP connection.
 	dnsIdle = 10 * time.Second
 )
 
-// nameServer answers the guest's questions on port 53 of the gateway by asking
-// the host's resolver, if the policy allows the name. What it resolves to is
-// remembered, not judged: the connection is, by address, so a name that points
-// to a private address, now or later, gets nobody anywhere.
+// nameServer answers the guest's queries on port 53 of the gateway through the host's
+// resolver, if the policy allows the name. It records the resolved addresses and does not
+// check them: each connection is checked by address, so a name that points to a private
+// address, now or later, gives no access.
 type nameServer struct {
 	link   *Link
 	socket *gonet.UDPConn
 	limit  *rate.Limiter
-	asked  *rate.Limiter // bytes of questions that are passed on
+	asked  *rate.Limiter // bytes of forwarded queries
 	bytes  *rate.Limiter // bytes of answers
 	slots  chan struct{}
 	ctx    context.Context // ends with the link; not a request's
@@ -91,8 +91,7 @@ func (s *nameServer) serveUDP() {
 	}
 }
 
-// mayAsk takes a slot, which free gives back; false when the guest asks too
-// much.
+// mayAsk takes a slot, which free returns; false when the guest exceeds a limit.
 func (s *nameServer) mayAsk() bool {
 	if !s.limit.Allow() {
 		s.hold(tooMany)
@@ -107,7 +106,7 @@ func (s *nameServer) mayAsk() bool {
 	}
 }
 
-// Why questions are not answered whose names the policy allows.
+// Reasons against queries whose names the policy allows.
 var (
 	tooMany       = fmt.Sprintf("more than %d names a second are asked for", queriesPerSecond)
 	tooManyAtOnce = fmt.Sprintf("more than %d names are asked for at once", maxQueries)
@@ -115,8 +114,8 @@ var (
 	tooMuchTold   = fmt.Sprintf("answers about names have more than %d bytes a second", answerBytesPerSecond)
 )
 
-// hold notes that a limit held something back, without its name: a tunnel's are
-// all different, and would push everything else out of the log.
+// hold logs a refusal for a limit, without the name: a tunnel's names are all different,
+// and would displace everything else from the log.
 func (s *nameServer) hold(reason string) {
 	s.link.noteDecision(sandbox.NetworkDecision{Protocol: "dns", Port: dnsPort}, policy.Decision{Verdict: policy.Refused, Reason: reason})
 	s.link.cfg.Shared.limited.Add(1)
@@ -124,8 +123,8 @@ func (s *nameServer) hold(reason string) {
 
 func (s *nameServer) free() { <-s.slots }
 
-// acceptTCP answers questions over a connection of the guest, one at a time,
-// each with its length before it (RFC 1035, section 4.2.2).
+// acceptTCP answers queries over a connection of the guest, one at a time, each after its
+// length (RFC 1035, section 4.2.2).
 func (s *nameServer) acceptTCP(r *tcp.ForwarderRequest) {
 	life, f, err := s.link.admitHost()
 	if err != nil {
@@ -157,8 +156,8 @@ func (s *nameServer) acceptTCP(r *tcp.ForwarderRequest) {
 	}
 }
 
-// headerLen is the length of a DNS header; the codes are of its fields
-// (RFC 1035, section 4.1.1).
+// headerLen is the length of a DNS header in bytes; the other constants are values of its
+// fields (RFC 1035, section 4.1.1).
 const (
 	headerLen          = 12
 	flagResponse       = 0x80 // in byte 2
@@ -169,7 +168,7 @@ const (
 	rcodeRefused       = 5
 )
 
-// answer returns what to say to a question; nil is silence.
+// answer returns the response to a query; nil: none.
 func (s *nameServer) answer(ctx context.Context, network string, query []byte) []byte {
 	if len(query) < headerLen || query[2]&flagResponse != 0 {
 		return nil
@@ -186,7 +185,7 @@ func (s *nameServer) answer(ctx context.Context, network string, query []byte) [
 	s.link.noteDecision(sandbox.NetworkDecision{Protocol: "dns", Name: q.name, Port: dnsPort}, d)
 	switch {
 	case d.Verdict == policy.Refused && q.hides():
-		return failure(query, rcodeNone) // there is none: ask for its addresses
+		return failure(query, rcodeNone) // no such record: the guest then asks for addresses
 	case d.Verdict == policy.Refused:
 		return failure(query, rcodeRefused)
 	case rules.AboutNames():
@@ -210,8 +209,8 @@ func (s *nameServer) answer(ctx context.Context, network string, query []byte) [
 	return a
 }
 
-// remember holds the addresses of an answer for the name that was asked for. An
-// answer that does not parse is of no use to rules about names.
+// remember holds the addresses of an answer for the name of the query. It fails on an
+// answer that does not parse, which rules about names cannot use.
 func (s *nameServer) remember(q dnsQuestion, a []byte) error {
 	now := time.Now()
 	return readAddresses(a, q, func(addr netip.Addr, ttl time.Duration) {
@@ -219,7 +218,7 @@ func (s *nameServer) remember(q dnsQuestion, a []byte) error {
 	})
 }
 
-// failure is the header of the question, with an error and without records.
+// failure is the query's header with an error code and without records.
 func failure(query []byte, rcode byte) []byte {
 	a := make([]byte, headerLen)
 	copy(a, query[:4])

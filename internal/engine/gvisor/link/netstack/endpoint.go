@@ -18,27 +18,27 @@ import (
 )
 
 const (
-	// framesPerTurn bounds how long one link reads before others get the core.
+	// framesPerTurn bounds the frames that one link reads before it yields its core.
 	framesPerTurn = 64
-	// sendPatience is how long a full socket may hold up a sender. A guest that
-	// reads needs less; for one that does not, frames are dropped from then on
-	// without waiting, until one fits again.
+	// sendPatience bounds how long a full socket may block a sender. A guest that reads
+	// needs less; to one that does not, frames are dropped without waiting until one fits
+	// again.
 	sendPatience = 5 * time.Millisecond
 )
 
-// Endpoint is one end of a link as the network stack sees it: Ethernet frames
-// to and from a sequenced-packet socket. It waits in Go's netpoller: an idle
-// one costs a parked goroutine, no thread and no buffer.
+// Endpoint is one end of a link for the network stack: Ethernet frames to and from a
+// sequenced-packet socket. It waits in Go's netpoller: an idle one costs a parked
+// goroutine, no thread and no buffer.
 type Endpoint struct {
 	file   *os.File
 	raw    syscall.RawConn
 	local  tcpip.LinkAddress
 	remote tcpip.LinkAddress
-	accept func(frame []byte) bool // sees the first bytes of a frame; nil accepts all
+	accept func(frame []byte) bool // gets the first bytes of a frame; nil accepts all
 	lost   func()                  // called once when the other end is gone; may be nil
 
 	writing sync.Mutex
-	stalled bool // guarded by writing: the last wait for room was in vain
+	stalled bool // guarded by writing: the last wait for room timed out
 
 	stopping atomic.Bool
 	bytesIn  atomic.Int64 // written to the socket
@@ -51,8 +51,9 @@ type Endpoint struct {
 
 var _ stack.LinkEndpoint = (*Endpoint)(nil)
 
-// NewEndpoint makes an endpoint of a socket, which it takes over. The file must
-// have been made of a non-blocking socket. local and remote are the addresses of the two ends.
+// NewEndpoint makes an endpoint of a socket and takes ownership of the file, which must
+// have been made from a non-blocking socket. local and remote are the addresses of the
+// two ends.
 func NewEndpoint(file *os.File, local, remote [6]byte) (*Endpoint, error) {
 	raw, err := file.SyscallConn()
 	if err != nil {
@@ -71,16 +72,16 @@ func NewEndpoint(file *os.File, local, remote [6]byte) (*Endpoint, error) {
 	return &Endpoint{file: file, raw: raw, local: tcpip.LinkAddress(local[:]), remote: tcpip.LinkAddress(remote[:])}, nil
 }
 
-// MTU is the link's.
+// MTU is the link's MTU in bytes.
 func (e *Endpoint) MTU() uint32 { return link.MTU }
 
 // SetMTU does nothing: the MTU of a link is fixed.
 func (e *Endpoint) SetMTU(uint32) {}
 
-// MaxHeaderLength is that of an Ethernet header.
+// MaxHeaderLength is the length of an Ethernet header.
 func (e *Endpoint) MaxHeaderLength() uint16 { return header.EthernetMinimumSize }
 
-// LinkAddress is the local end's.
+// LinkAddress is the address of the local end.
 func (e *Endpoint) LinkAddress() tcpip.LinkAddress { return e.local }
 
 // SetLinkAddress does nothing: addresses of a link are fixed.
@@ -89,7 +90,7 @@ func (e *Endpoint) SetLinkAddress(tcpip.LinkAddress) {}
 // ARPHardwareType is Ethernet.
 func (e *Endpoint) ARPHardwareType() header.ARPHardwareType { return header.ARPHardwareEther }
 
-// Capabilities leave out checksums both ways: a socket damages no frame.
+// Capabilities disable checksums both ways: a socket damages no frame.
 func (e *Endpoint) Capabilities() stack.LinkEndpointCapabilities {
 	return stack.CapabilityResolutionRequired | stack.CapabilityTXChecksumOffload | stack.CapabilityRXChecksumOffload
 }
@@ -97,8 +98,8 @@ func (e *Endpoint) Capabilities() stack.LinkEndpointCapabilities {
 // SetOnCloseAction does nothing: there is no device to destroy.
 func (e *Endpoint) SetOnCloseAction(func()) {}
 
-// Attach names who gets frames, once Start was called; with nil it closes the
-// socket and waits for the reader.
+// Attach sets the receiver of frames after Start; with nil it closes the socket and waits
+// for the reader.
 func (e *Endpoint) Attach(d stack.NetworkDispatcher) {
 	e.mu.Lock()
 	e.dispatcher = d
@@ -109,8 +110,8 @@ func (e *Endpoint) Attach(d stack.NetworkDispatcher) {
 	}
 }
 
-// Start begins to read, once. Until then frames wait in the socket, so that the
-// stack behind can be made ready for the first one.
+// Start begins to read, once. Until then frames wait in the socket, so that the stack can
+// be set up for the first one.
 func (e *Endpoint) Start() { e.reader.Go(e.read) }
 
 // IsAttached reports whether a stack uses the endpoint.
@@ -132,7 +133,7 @@ func (e *Endpoint) Close() {
 // Wait waits for the reader.
 func (e *Endpoint) Wait() { e.reader.Wait() }
 
-// AddHeader puts the Ethernet header before a packet. There is one neighbour.
+// AddHeader puts the Ethernet header before a packet, to the only neighbour.
 func (e *Endpoint) AddHeader(pkt *stack.PacketBuffer) {
 	header.Ethernet(pkt.LinkHeader().Push(header.EthernetMinimumSize)).Encode(&header.EthernetFields{
 		SrcAddr: e.local, DstAddr: e.remote, Type: pkt.NetworkProtocolNumber,
@@ -148,8 +149,7 @@ func (e *Endpoint) ParseHeader(pkt *stack.PacketBuffer) bool {
 	return ok
 }
 
-// WritePackets sends frames. One that finds no room is dropped, after
-// sendPatience at most.
+// WritePackets sends frames. A frame that finds no room within sendPatience is dropped.
 func (e *Endpoint) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
 	for i, pkt := range pkts.AsSlice() {
 		if err := e.write(pkt); err != nil {
@@ -222,16 +222,16 @@ func (e *Endpoint) read() {
 		if err != nil || gone {
 			break
 		}
-		runtime.Gosched() // a guest that floods does not keep a core
+		runtime.Gosched() // a flooding guest does not keep a core
 	}
 	if !e.stopping.Load() && e.lost != nil {
 		e.lost()
 	}
 }
 
-// readSome delivers the frames that are there. It reports whether there may be
-// more (false: wait until the socket is readable), and whether the other end is
-// gone. It holds buffers only while it runs.
+// readSome delivers the waiting frames. It reports whether there may be more (false: wait
+// until the socket is readable), and whether the other end is gone. It holds buffers only
+// while it runs.
 func (e *Endpoint) readSome(fd uintptr) (more, gone bool) {
 	f := framePool.Get().(*frame)
 	defer framePool.Put(f)
@@ -281,17 +281,17 @@ func (e *Endpoint) deliver(f *frame, n int) {
 const (
 	// maxFrame is the longest frame: an MTU and its Ethernet header.
 	maxFrame = link.MTU + header.EthernetMinimumSize
-	// headBytes are read apart from the rest: just the headers of a usual TCP
-	// segment (timestamps are its one option), so that its payload lies in one
-	// piece in a pooled buffer that a longest frame would not fit.
+	// headBytes are read apart from the rest: exactly the headers of a usual TCP segment
+	// (with timestamps as its only option). So its payload is contiguous, in a pooled
+	// buffer that the longest frame would not fit.
 	headBytes = header.EthernetMinimumSize + header.IPv4MinimumSize + header.TCPMinimumSize + 12
-	// keepWhole is the least length for which a frame keeps the buffer that it
-	// was read into. A shorter one is copied into a buffer of its size, so that
-	// what queues hold is at most twice what they count.
+	// keepWhole is the least length in bytes for which a frame keeps the buffer that it
+	// was read into. A shorter frame is copied into a buffer of its size, so that queues
+	// hold at most twice the memory that they count.
 	keepWhole = 32 << 10
 )
 
-// frame is where a frame is read into.
+// frame is a buffer for reading frames.
 type frame struct {
 	head, body *buffer.View
 	iovecs     [2]unix.Iovec
@@ -299,8 +299,8 @@ type frame struct {
 
 var framePool = sync.Pool{New: func() any { return new(frame) }}
 
-// receive reads one frame and returns its length, which is more than maxFrame
-// when it was cut off.
+// receive reads one frame and returns its length, which exceeds maxFrame when the frame
+// was truncated.
 func (f *frame) receive(fd uintptr) (int, error) {
 	if f.head == nil {
 		f.head = buffer.NewViewSize(headBytes)
@@ -315,7 +315,7 @@ func (f *frame) receive(fd uintptr) (int, error) {
 	return recvmsg(fd, f.iovecs[:], unix.MSG_TRUNC)
 }
 
-// take returns the frame of n bytes and leaves f ready for the next.
+// take returns the frame of n bytes and leaves f ready for the next one.
 func (f *frame) take(n int) buffer.Buffer {
 	if n <= headBytes {
 		return buffer.MakeWithView(buffer.NewViewWithData(f.head.AsSlice()[:n]))
@@ -333,7 +333,7 @@ func (f *frame) take(n int) buffer.Buffer {
 	return out
 }
 
-// hungUp tells an empty packet from the end of the other side.
+// hungUp distinguishes the end of the other side from an empty packet.
 func hungUp(fd uintptr) bool {
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	n, err := unix.Poll(p, 0)

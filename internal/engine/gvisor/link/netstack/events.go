@@ -14,14 +14,15 @@ import (
 
 const (
 	eventsPort = 80
-	// eventsTime and maxEvents bound one connection to the events address.
+	// eventsTime and maxEvents (bytes per direction) bound one connection to the events
+	// address.
 	eventsTime = 30 * time.Second
 	maxEvents  = 1 << 20
 )
 
-// acceptEvents carries a connection to the events address back into the guest,
-// to the agent's port for it: inside, nothing has to listen on a port that a
-// program may want.
+// acceptEvents carries a connection to the events address back into the guest, to the
+// agent's port for events: so nothing inside has to listen on a port that a program may
+// want.
 func (l *Link) acceptEvents(r *tcp.ForwarderRequest) {
 	life, f, err := l.admitHost()
 	if err != nil {
@@ -48,7 +49,7 @@ func (l *Link) acceptEvents(r *tcp.ForwarderRequest) {
 	carryBoth(gonet.NewTCPConn(g.wq, g.ep), gonet.NewTCPConn(back.wq, back.ep))
 }
 
-// backConn is a connection into the guest, which counts as any other.
+// backConn is a connection into the guest; it counts as any other.
 type backConn struct {
 	guestConn
 	flow *flow

@@ -15,8 +15,8 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// drainTimeout is how long a connection that both sides have ended may take to
-// hand its last bytes to the guest.
+// drainTimeout bounds how long a connection that both sides have ended may take to
+// deliver its last bytes to the guest.
 const drainTimeout = 10 * time.Second
 
 // hostConn is the host's side of a connection: *net.TCPConn or *net.UnixConn.
@@ -26,14 +26,14 @@ type hostConn interface {
 	CloseWrite() error
 }
 
-// guestConn is the guest's side of a connection: an endpoint of the stack. It
-// has an owner that calls close, once and last; abort is for anybody.
+// guestConn is the guest's side of a connection: an endpoint of the stack. Its owner
+// calls close, once and last; anyone may call abort.
 type guestConn struct {
 	ep tcpip.Endpoint
 	wq *waiter.Queue
 }
 
-// abort resets the connection and wakes whoever waits for it.
+// abort resets the connection and wakes its waiters.
 func (g guestConn) abort() {
 	if a, ok := g.ep.(interface{ Abort() }); ok {
 		a.Abort()
@@ -43,7 +43,7 @@ func (g guestConn) abort() {
 
 func (g guestConn) close() { g.ep.Close() }
 
-// setBuffers bounds what either direction may hold, in bytes.
+// setBuffers bounds the buffer of each direction, in bytes.
 func (g guestConn) setBuffers(size int64) {
 	o := g.ep.SocketOptions()
 	if o.GetReceiveBufferSize() != size {
@@ -54,10 +54,10 @@ func (g guestConn) setBuffers(size int64) {
 	}
 }
 
-// splice carries bytes both ways until both sides have ended, one of them
-// breaks, or ctx ends; then both are closed. It has no buffer of its own: bytes
-// go from the stack's buffers into the host's socket and back, so the two
-// buffers of the endpoint are all that a connection holds here. w bounds how fast.
+// splice carries bytes both ways until both sides have ended, one of them breaks, or ctx
+// ends; then both are closed. It has no buffer of its own: bytes go from the stack's
+// buffers into the host's socket and back, so a connection holds only the endpoint's two
+// buffers here. w limits the rate.
 func splice(ctx context.Context, g guestConn, h hostConn, w *wire) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -65,7 +65,7 @@ func splice(ctx context.Context, g guestConn, h hostConn, w *wire) {
 	disarm := context.AfterFunc(ctx, func() {
 		defer close(severed)
 		if t, ok := h.(*net.TCPConn); ok {
-			_ = t.SetLinger(0) // the other side shall see a break as one
+			_ = t.SetLinger(0) // the other side sees a reset, not an orderly end
 		}
 		h.Close()
 		g.abort()
@@ -90,7 +90,7 @@ func splice(ctx context.Context, g guestConn, h hostConn, w *wire) {
 	g.close()
 }
 
-// guestToHost moves what the guest sends until its end, which it passes on.
+// guestToHost moves the guest's bytes until its end, which it passes on.
 func guestToHost(ctx context.Context, g guestConn, h hostConn, t *throttle) error {
 	raw, err := h.SyscallConn()
 	if err != nil {
@@ -134,11 +134,11 @@ func guestToHost(ctx context.Context, g guestConn, h hostConn, t *throttle) erro
 	}
 }
 
-// socketWriter writes to a non-blocking socket straight from the stack's
-// buffers. What does not fit stays in them.
+// socketWriter writes to a non-blocking socket straight from the stack's buffers. Bytes
+// that do not fit stay there.
 type socketWriter struct {
 	fd   int
-	left int // that may be written
+	left int // bytes that may be written
 	full bool
 	err  error
 }
@@ -166,8 +166,7 @@ func (w *socketWriter) Write(b []byte) (int, error) {
 	return done, nil
 }
 
-// hostToGuest moves what the host's side sends until its end, which it passes
-// on.
+// hostToGuest moves the host side's bytes until its end, which it passes on.
 func hostToGuest(ctx context.Context, g guestConn, h hostConn, t *throttle) error {
 	raw, err := h.SyscallConn()
 	if err != nil {
@@ -222,8 +221,8 @@ func hostToGuest(ctx context.Context, g guestConn, h hostConn, t *throttle) erro
 	}
 }
 
-// readable returns how many bytes can be read now: zero at the end of the
-// stream, EAGAIN when there are none yet.
+// readable returns how many bytes can be read now: zero at the end of the stream, EAGAIN
+// when none are available yet.
 func readable(fd int) (int, error) {
 	var probe [1]byte
 	iovecs := [1]unix.Iovec{{Base: &probe[0], Len: 1}}
@@ -244,8 +243,8 @@ func readable(fd int) (int, error) {
 	return max(n, 1), nil // at an urgent mark the count is zero, though a byte follows
 }
 
-// socketReader is a payload of exactly the bytes that wait in a socket, so that
-// the stack reads them straight into its buffers.
+// socketReader is a payload of exactly the bytes that wait in a socket, so that the stack
+// reads them straight into its buffers.
 type socketReader struct {
 	fd   int
 	left int

@@ -15,12 +15,12 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link/sniff"
 )
 
-// firstTimeout is how long a connection that rules about names are asked about
-// may keep silent before it says what it is.
+// firstTimeout bounds how long a connection whose first bytes must be inspected may stay
+// silent.
 const firstTimeout = time.Minute
 
-// carry moves the bytes of a connection whose both sides are there, once the
-// policy has seen what it must. It closes both.
+// carry moves the bytes of a connection between its two sides, after the policy has seen
+// the first bytes if it needs them. It closes both sides.
 func (l *Link) carry(life context.Context, f *flow, g guestConn, host *net.TCPConn) {
 	if !f.asked && !l.mayOpen(f) {
 		splice(life, g, host, &l.wire)
@@ -44,8 +44,8 @@ func (l *Link) carry(life context.Context, f *flow, g guestConn, host *net.TCPCo
 	}
 }
 
-// carryShown moves the bytes of a connection that the policy allows, and opens
-// it where requests get secrets.
+// carryShown moves the bytes of a connection that the policy allows, and terminates its
+// TLS if its requests get secrets.
 func (l *Link) carryShown(life context.Context, f *flow, g guestConn, host *net.TCPConn, shown policy.Shown) {
 	leaf, err := l.open(f, shown)
 	switch {
@@ -59,7 +59,7 @@ func (l *Link) carryShown(life context.Context, f *flow, g guestConn, host *net.
 	}
 }
 
-// cut breaks a connection off.
+// cut resets a connection.
 func cut(g guestConn, host *net.TCPConn) {
 	_ = host.SetLinger(0)
 	host.Close()
@@ -67,9 +67,9 @@ func cut(g guestConn, host *net.TCPConn) {
 	g.close()
 }
 
-// firstWords waits until the guest has said enough, and leaves it to be read. If
-// the policy lets what shows no name pass, the other side may be the first to
-// speak.
+// firstWords waits until the guest's first bytes identify the connection, and leaves them
+// unread. If the policy allows a connection without a name, the other side may speak
+// first.
 func (l *Link) firstWords(ctx context.Context, f *flow, g guestConn, host *net.TCPConn) (policy.Shown, error) {
 	silent := policy.Shown{Kind: policy.KindOther}
 	if !l.wouldAllow(f.target, silent) {
@@ -98,8 +98,8 @@ func (l *Link) firstWords(ctx context.Context, f *flow, g guestConn, host *net.T
 	return shown, err
 }
 
-// speaks waits until something can be read from host, which stays there; false
-// when ctx ends first.
+// speaks waits until host has bytes to read, and leaves them unread; false when ctx ends
+// first.
 func speaks(ctx context.Context, host *net.TCPConn) bool {
 	raw, err := host.SyscallConn()
 	if err != nil {
@@ -121,7 +121,8 @@ func speaks(ctx context.Context, host *net.TCPConn) bool {
 	return err == nil
 }
 
-// peekFirst looks at what the guest sends until that shows what it is.
+// peekFirst reads the guest's first bytes, without consuming them, until they identify
+// the connection.
 func peekFirst(ctx context.Context, g guestConn) (policy.Shown, error) {
 	entry, ready := waiter.NewChannelEntry(waiter.ReadableEvents | waiter.EventHUp | waiter.EventErr)
 	g.wq.EventRegister(&entry)
@@ -153,7 +154,7 @@ func peekFirst(ctx context.Context, g guestConn) (policy.Shown, error) {
 	}
 }
 
-// grown returns a buffer for more than have bytes; a usual hello fits the first.
+// grown returns a buffer for more than have bytes; a usual hello fits the first one.
 func grown(buf []byte, have int) []byte {
 	const first = 2 << 10
 	if len(buf) > have {

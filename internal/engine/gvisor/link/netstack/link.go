@@ -1,11 +1,11 @@
-// Package netstack is the network of one Boot: a TCP/IP stack of our own at the
-// host's end of its link. What the guest dials is matched against the policy and
-// dialled on the host one by one; the host dials the guest through it; names are
-// answered by the host's resolver.
+// Package netstack is the network of one Boot: a TCP/IP stack of our own at the host's
+// end of its link. Each connection of the guest is checked against the policy and dialled
+// on the host; the host dials the guest through the stack; the host's resolver answers
+// DNS queries.
 //
-// The guest is hostile: it may send anything, read nothing, and keep as much
-// open as it can. What it can make a Link hold is bounded (see maxConnections
-// and bufferShare), and nothing of one Link waits for another.
+// The guest is hostile: it may send anything, read nothing, and keep as much open as it
+// can. The resources of a Link are bounded (see maxConnections and bufferShare), and one
+// Link never waits for another.
 package netstack
 
 import (
@@ -35,8 +35,8 @@ import (
 
 const (
 	nic = 1
-	// maxHandshakes bounds what the guest has begun to dial and the host has
-	// not answered; a SYN beyond it is ignored, and comes again.
+	// maxHandshakes bounds the guest's dials that are not answered yet; a SYN beyond it
+	// is ignored, and the guest retransmits it.
 	maxHandshakes = 256
 )
 
@@ -45,13 +45,13 @@ var (
 	guestAddr   = tcpip.AddrFrom4(link.GuestAddress.As4())
 )
 
-// Config is what Links have in common. The zero value works.
+// Config is the configuration that Links share. The zero value works.
 type Config struct {
-	// Refuse reports addresses that no policy allows; nil: policy.HostAddresses.
+	// Refuse reports addresses that no policy may allow; nil: policy.HostAddresses.
 	Refuse func(netip.Addr) bool
-	// Resolver answers names; nil: the host's, of /etc/resolv.conf.
+	// Resolver answers DNS queries; nil: the host's, of /etc/resolv.conf.
 	Resolver *Resolver
-	// Shared is the same for all Links of a process; nil: this one is alone.
+	// Shared is common to all Links of a process; nil: this Link has its own.
 	Shared *Shared
 }
 
@@ -75,7 +75,7 @@ type Link struct {
 	stack *stack.Stack
 	names *nameServer
 	lost  chan struct{}
-	refit chan struct{} // has room for one: size has changed
+	refit chan struct{} // holds one when size has changed
 	done  chan struct{} // closed by Close
 
 	answers answers
@@ -84,34 +84,33 @@ type Link struct {
 
 	mu      sync.Mutex
 	policy  sandbox.NetworkPolicy
-	rules   *policy.Rules // what policy says
+	rules   *policy.Rules // compiled from policy
 	secrets *secrets      // nil: none
 	flows   map[*flow]struct{}
 	share   int64 // of linkBuffers, for each buffer
-	size    int64 // of each buffer: the smaller of share and what Shared allows
+	size    int64 // of each buffer: the smaller of share and Shared's cap
 	closed  bool
-	gone    bool // the guest's end is
+	gone    bool // the guest's end is gone
 	wg      sync.WaitGroup
 }
 
-// A flow is one connection, from before it is dialled until nothing of it is
-// left. cancel cuts it at any time.
+// flow is one connection, from before its dial until it is fully closed. cancel cuts it
+// at any time.
 type flow struct {
-	target policy.Target // what the policy is about; zero for a dial from the host
-	asked  bool          // it has to show what it is
+	target policy.Target // the destination for the policy; zero for a dial from the host
+	asked  bool          // its first bytes must be inspected
 	cancel context.CancelFunc
-	guest  *guestConn    // guarded by Link.mu: set once there is one with buffers
-	shown  *policy.Shown // guarded by Link.mu: what it showed last that was allowed
-	// opened is where it goes if its requests get secrets: set once, guarded by
-	// Link.mu for all but its carrier.
+	guest  *guestConn    // guarded by Link.mu: nil until established
+	shown  *policy.Shown // guarded by Link.mu: the last Shown that was allowed
+	// opened is its destination if its requests get secrets: set once, guarded by Link.mu
+	// for all but its carrier.
 	opened origin
 }
 
-// addr is where the flow goes to.
+// addr is the flow's destination.
 func (f *flow) addr() netip.AddrPort { return netip.AddrPortFrom(f.target.Addr, f.target.Port) }
 
-// Open plugs in the host's end of a link, which it takes over, also when it
-// fails.
+// Open plugs in the host's end of a link. It takes ownership of file, also on error.
 func Open(file *os.File, pol sandbox.NetworkPolicy, cfg Config) (*Link, error) {
 	rules, err := policy.Compile(pol)
 	if err != nil {
@@ -144,7 +143,7 @@ func Open(file *os.File, pol sandbox.NetworkPolicy, cfg Config) (*Link, error) {
 	return l, nil
 }
 
-// serve takes what the guest sends to the world.
+// serve handles the guest's connections and DNS queries.
 func (l *Link) serve() error {
 	if err := l.stack.SetPromiscuousMode(nic, true); err != nil {
 		return errors.New(err.String())
@@ -159,10 +158,9 @@ func (l *Link) serve() error {
 	return err
 }
 
-// newStack makes a stack with one interface on ep, whose only neighbour is the
-// other end.
+// newStack makes a stack with one interface on ep, whose only neighbour is the other end.
 func newStack(ep stack.LinkEndpoint, local, remote netip.Addr, remoteMAC [6]byte) (*stack.Stack, error) {
-	// A packet to 127.0.0.1 is judged, and so refused at once, as any other.
+	// A packet to 127.0.0.1 is checked like any other, and so refused at once.
 	ip := ipv4.NewProtocolWithOptions(ipv4.Options{AllowExternalLoopbackTraffic: true})
 	s := stack.New(stack.Options{
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ip, arp.NewProtocol},
@@ -188,7 +186,7 @@ func newStack(ep stack.LinkEndpoint, local, remote netip.Addr, remoteMAC [6]byte
 	return s, nil
 }
 
-// setOptions fits TCP to a link.
+// setOptions tunes TCP for a link.
 func setOptions(s *stack.Stack) error {
 	sack := tcpip.TCPSACKEnabled(true)
 	moderate := tcpip.TCPModerateReceiveBufferOption(false) // Link sizes buffers itself
@@ -206,9 +204,9 @@ func setOptions(s *stack.Stack) error {
 	return nil
 }
 
-// acceptable says whether a guest may send a frame that begins so: ARP, and
-// IPv4 from its own address. ICMP is for the gateway alone: the stack would
-// answer a ping to any address, as if the whole world were near.
+// acceptable reports whether a guest may send a frame that begins like this: ARP, and
+// IPv4 from its own address. ICMP may go to the gateway only: the stack would answer a
+// ping to any address.
 func acceptable(frame []byte) bool {
 	packet := frame[header.EthernetMinimumSize:]
 	switch header.Ethernet(frame).Type() {
@@ -224,7 +222,7 @@ func acceptable(frame []byte) bool {
 	return false
 }
 
-// Close cuts every connection and returns when nothing of the link is left.
+// Close cuts every connection and returns when the link's resources are released.
 func (l *Link) Close() {
 	l.mu.Lock()
 	first := !l.closed
@@ -236,10 +234,10 @@ func (l *Link) Close() {
 	if first {
 		close(l.done)
 		l.names.close()
-		l.stack.Close() // resets what is open, so that the guest knows
+		l.stack.Close() // resets open connections, so that the guest knows
 		l.wg.Wait()
-		// The reader may need the stack's lock, which Destroy holds while it
-		// waits for the reader: it has to be gone before.
+		// The reader may need the stack's lock, which Destroy holds while it waits for
+		// the reader: it has to end before.
 		l.ep.Close()
 		l.ep.Wait()
 		l.stack.Destroy()
@@ -247,7 +245,7 @@ func (l *Link) Close() {
 	}
 }
 
-// loseGuest ends every connection: nobody answers any more.
+// loseGuest ends every connection, as the guest's end is gone.
 func (l *Link) loseGuest() {
 	close(l.lost)
 	l.mu.Lock()
@@ -261,18 +259,18 @@ func (l *Link) loseGuest() {
 // Lost is closed when the other end of the link is gone.
 func (l *Link) Lost() <-chan struct{} { return l.lost }
 
-// Usage is what went through a Link.
+// Usage is the connections and traffic of a Link.
 type Usage struct {
 	Connections       int
 	BytesIn, BytesOut int64 // to the guest, from the guest; whole frames
-	// Sent and Received are what the connections that the guest opened carried to
-	// the outside and back, in bytes.
+	// Sent and Received are the bytes that the guest's own connections carried to the
+	// outside and back.
 	Sent, Received int64
-	// Refused is how many connections and names the policy refused.
+	// Refused is how many connections and DNS queries were refused.
 	Refused int64
 }
 
-// Usage reports what goes and went through the link.
+// Usage reports the open connections and the traffic so far.
 func (l *Link) Usage() Usage {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -282,16 +280,16 @@ func (l *Link) Usage() Usage {
 	}
 }
 
-// Policy returns where the guest may connect to.
+// Policy returns the link's policy.
 func (l *Link) Policy() sandbox.NetworkPolicy {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.policy
 }
 
-// SetPolicy changes where the guest may connect to; connections that are no
-// longer allowed are cut, and so are those that would have had to show a name
-// and never did. Invalid changes nothing.
+// SetPolicy changes the link's policy. It cuts connections that the new policy refuses,
+// and connections that would have needed to show a name and never did. On Invalid nothing
+// changes.
 func (l *Link) SetPolicy(p sandbox.NetworkPolicy) error {
 	rules, err := policy.Compile(p)
 	if err != nil {
@@ -310,11 +308,11 @@ func (l *Link) SetPolicy(p sandbox.NetworkPolicy) error {
 	return nil
 }
 
-// SetBandwidth bounds what the guest's connections carry, together, each way, to
-// so many bytes a second, at once; zero: not at all.
+// SetBandwidth bounds the traffic of all the guest's connections together, per direction,
+// in bytes per second, at once; zero: unlimited.
 func (l *Link) SetBandwidth(bytesPerSecond int64) { l.wire.setRate(bytesPerSecond) }
 
-// again decides anew on a flow that is there. The caller holds l.mu.
+// again decides anew on an existing flow. The caller holds l.mu.
 func (l *Link) again(f *flow) policy.Decision {
 	if !f.target.Addr.IsValid() {
 		return policy.Decision{Verdict: policy.Allowed}
@@ -326,7 +324,7 @@ func (l *Link) again(f *flow) policy.Decision {
 	case f.shown != nil:
 		return l.rules.Show(f.target, *f.shown)
 	case f.asked:
-		return d // it will show what it is, and be judged then
+		return d // decided after its first bytes
 	}
 	return policy.Decision{Verdict: policy.Refused, Reason: "it never showed a name, and rules are about names"}
 }
@@ -343,7 +341,7 @@ func (l *Link) decide(t policy.Target) policy.Decision {
 	return d
 }
 
-// show decides on a flow by what it showed.
+// show decides on a flow by its first bytes.
 func (l *Link) show(f *flow, shown policy.Shown) bool {
 	l.mu.Lock()
 	d := l.rules.Show(f.target, shown)
@@ -355,7 +353,7 @@ func (l *Link) show(f *flow, shown policy.Shown) bool {
 	return d.Verdict == policy.Allowed
 }
 
-// wouldAllow is show without an effect.
+// wouldAllow is show without recording.
 func (l *Link) wouldAllow(t policy.Target, shown policy.Shown) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -369,7 +367,7 @@ func (l *Link) rulesNow() *policy.Rules {
 	return l.rules
 }
 
-// note writes a decision about a connection into the log.
+// note logs a decision about a connection.
 func (l *Link) note(t policy.Target, name string, d policy.Decision) {
 	protocol := "tcp"
 	if t.UDP {
@@ -387,13 +385,13 @@ func (l *Link) noteDecision(n sandbox.NetworkDecision, d policy.Decision) {
 	l.cfg.Shared.count(n.Allowed)
 }
 
-// Log returns what was decided, as far as it is kept.
+// Log returns the kept decisions.
 func (l *Link) Log() sandbox.NetworkLog { return l.log.read() }
 
-// Dial connects to a TCP port of the guest and hands the connection to host,
-// which it closes in the end, also when it fails. It returns once the guest has
-// answered. Nothing listening is Unavailable, no answer until ctx ends Timeout,
-// too many connections Exhausted.
+// Dial connects to a TCP port of the guest and carries the connection to host, which it
+// closes in the end, also on error. It returns once the guest has answered. A refused
+// connection is Unavailable, no answer until ctx ends is Timeout, too many connections
+// are Exhausted.
 func (l *Link) Dial(ctx context.Context, port uint16, host hostConn) error {
 	life, f, err := l.admitHost()
 	if err != nil {
@@ -412,7 +410,7 @@ func (l *Link) Dial(ctx context.Context, port uint16, host hostConn) error {
 	l.establish(f, g)
 	go func() { // counted by admit; Close waits for it
 		defer l.release(f)
-		splice(life, g, host, nil) // what the host asks for is not bounded
+		splice(life, g, host, nil) // the bandwidth limit does not cover dials from the host
 	}()
 	return nil
 }
@@ -450,17 +448,17 @@ func dialError(ctx context.Context) error {
 	return sandbox.Errorf(sandbox.Unavailable, "the link was cut").WithCause(ctx.Err())
 }
 
-// errRefused is why the guest may not have a connection.
+// errRefused means that the policy refuses the guest's connection.
 var errRefused = errors.New("refused by the policy")
 
-// admit judges and registers a connection of the guest, and returns its life,
-// which ends when it is cut. Whoever gets a flow calls release.
+// admit checks and registers a connection of the guest, and returns its life, which ends
+// when it is cut. The caller releases the flow.
 func (l *Link) admit(dst netip.AddrPort, datagrams bool) (context.Context, *flow, error) {
 	t := policy.Target{UDP: datagrams, Addr: dst.Addr(), Port: dst.Port(), Names: l.answers.names(dst.Addr(), time.Now())}
 	return l.join(t)
 }
 
-// admitHost registers a connection that the policy is not about.
+// admitHost registers a connection that the policy does not cover.
 func (l *Link) admitHost() (context.Context, *flow, error) { return l.join(policy.Target{}) }
 
 func (l *Link) join(t policy.Target) (context.Context, *flow, error) {
@@ -471,7 +469,7 @@ func (l *Link) join(t policy.Target) (context.Context, *flow, error) {
 	return life, f, err
 }
 
-// register judges and adds a flow. resize asks for Shared.resize.
+// register checks and adds a flow. If resize is true, the caller calls Shared.resize.
 func (l *Link) register(t policy.Target) (life context.Context, f *flow, resize bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -521,7 +519,7 @@ func (l *Link) establish(f *flow, g guestConn) {
 	}
 }
 
-// release forgets a connection of which nothing is left.
+// release forgets a closed connection.
 func (l *Link) release(f *flow) {
 	l.mu.Lock()
 	f.cancel()
@@ -534,8 +532,7 @@ func (l *Link) release(f *flow) {
 	l.wg.Done()
 }
 
-// fit computes how big buffers may be now, and has resize make them so. The
-// caller holds l.mu.
+// fit computes the new size of buffers, and has resize apply it. The caller holds l.mu.
 func (l *Link) fit() {
 	l.share = nextShare(l.share, linkBuffers, len(l.flows))
 	size := min(l.share, l.cfg.Shared.cap())
@@ -545,12 +542,12 @@ func (l *Link) fit() {
 	l.size = size
 	select {
 	case l.refit <- struct{}{}:
-	default: // it has not begun with the change before
+	default: // resize has not yet handled the previous change
 	}
 }
 
-// resize makes the buffers of open connections follow l.size. A guest that does
-// not read may hold it up, so nobody waits for it.
+// resize makes the buffers of open connections follow l.size. A guest that does not read
+// may delay it, so nothing waits for it.
 func (l *Link) resize() {
 	for {
 		select {

@@ -7,8 +7,8 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// nearby is among how many of the last decisions an equal one is looked for, to
-// count it there.
+// nearby is how many of the last decisions are searched for an equal one, to count it
+// there.
 const nearby = 16
 
 // decisions is the log of one link. The zero value is ready; methods are safe
@@ -21,7 +21,7 @@ type decisions struct {
 	allowed, refused int64
 }
 
-// add notes a decision, whose Seq, First, Last and Count it sets.
+// add logs a decision, whose Seq, First, Last and Count it sets.
 func (l *decisions) add(d sandbox.NetworkDecision) {
 	now := time.Now().UTC()
 	l.mu.Lock()
@@ -51,14 +51,14 @@ func (l *decisions) add(d sandbox.NetworkDecision) {
 	l.next = (l.next + 1) % len(l.kept)
 }
 
-// refusals returns how many decisions refused something.
+// refusals returns the number of refusals.
 func (l *decisions) refusals() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.refused
 }
 
-// read returns what is kept, oldest first.
+// read returns the kept decisions, oldest first.
 func (l *decisions) read() sandbox.NetworkLog {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	// crowd is from how many connections on the kernel's buffers of each are
-	// bounded too; below it the kernel sizes them itself.
+	// crowd is the number of a link's connections above which the kernel's buffers of
+	// each are bounded too; below it the kernel sizes them itself.
 	crowd       = 64
 	crowdBuffer = 64 << 10
-	// udpIdle ends a UDP flow that nothing passes.
+	// udpIdle is the idle time after which a UDP flow ends.
 	udpIdle = 60 * time.Second
 	// maxDatagram is the longest UDP payload.
 	maxDatagram = 65507
@@ -30,9 +30,9 @@ func localAddrPort(id stack.TransportEndpointID) netip.AddrPort {
 	return netip.AddrPortFrom(netipAddr(id.LocalAddress), id.LocalPort)
 }
 
-// acceptTCP answers a SYN of the guest; it has a goroutine of its own. The host
-// is dialled first, and the guest's connection comes to be only if that worked;
-// otherwise, and when it is not allowed, the guest gets a reset.
+// acceptTCP handles a SYN of the guest, in a goroutine of its own. It dials the host
+// first, and accepts the guest's connection only if that succeeded. Otherwise, and when
+// the connection is not allowed, the guest gets a reset.
 func (l *Link) acceptTCP(r *tcp.ForwarderRequest) {
 	dst := localAddrPort(r.ID())
 	if dst.Addr() == link.GatewayAddress && dst.Port() == dnsPort {
@@ -76,12 +76,12 @@ func (l *Link) dialHost(ctx context.Context, f *flow) (*net.TCPConn, error) {
 }
 
 // reach connects to the address that the policy decided on, directly or through the
-// operator's proxy. Only the address is named to a proxy: one that looked a name up
-// could be led elsewhere.
+// operator's proxy. The proxy gets the address only: if it resolved a name, it could be
+// led to another address.
 func (l *Link) reach(ctx context.Context, f *flow) (*net.TCPConn, error) {
 	if proxy := l.cfg.Shared.proxyTo(f.target); proxy != nil {
 		host, err := proxy.Dial(ctx, f.addr())
-		if err != nil && ctx.Err() == nil { // it is not the guest that left
+		if err != nil && ctx.Err() == nil { // not because the guest left
 			l.note(f.target, "", policy.Decision{Verdict: policy.Refused, Reason: err.Error()})
 		}
 		return host, err
@@ -95,8 +95,8 @@ func (l *Link) reach(ctx context.Context, f *flow) (*net.TCPConn, error) {
 	return conn.(*net.TCPConn), nil
 }
 
-// dialWired is dialHost for who does not splice; the connection lives no longer
-// than life.
+// dialWired is dialHost for callers that do not splice; the connection ends with life at
+// the latest.
 func (l *Link) dialWired(ctx, life context.Context, f *flow) (net.Conn, error) {
 	host, err := l.dialHost(ctx, f)
 	if err != nil {
@@ -112,7 +112,7 @@ func (l *Link) wired(life context.Context, host *net.TCPConn) net.Conn {
 // complete finishes the handshake with the guest, or gives up when ctx ends.
 func (l *Link) complete(ctx context.Context, r *tcp.ForwarderRequest) (guestConn, bool) {
 	wq := new(waiter.Queue)
-	// The stack waits for the guest's answer on wq, without an end.
+	// The stack waits for the guest's answer on wq without a timeout.
 	defer context.AfterFunc(ctx, func() { wq.Notify(waiter.WritableEvents) })()
 	ep, err := r.CreateEndpoint(wq)
 	if err != nil {
@@ -123,8 +123,8 @@ func (l *Link) complete(ctx context.Context, r *tcp.ForwarderRequest) (guestConn
 	return guestConn{ep: ep, wq: wq}, true
 }
 
-// acceptUDP takes the first datagram of a flow. It runs in the link's reader,
-// so it never waits. What is not handled is answered as unreachable.
+// acceptUDP handles the first datagram of a flow. It runs in the link's reader, so it
+// never waits. An unhandled datagram is answered as unreachable.
 func (l *Link) acceptUDP(r *udp.ForwarderRequest) bool {
 	dst := localAddrPort(r.ID())
 	life, f, err := l.admit(dst, true)

@@ -17,11 +17,11 @@ const (
 	typeHTTPS dnsmessage.Type = 65
 )
 
-// maxAliases is how many steps from one name to another an answer may take.
+// maxAliases bounds the chain of aliases in an answer.
 const maxAliases = 16
 
-// dnsQuestion is what a guest asks for. Its name is in lower case and without a
-// dot at its end; empty: the root.
+// dnsQuestion is the question of a guest's query. Its name is in lower case without a
+// trailing dot; empty: the root.
 type dnsQuestion struct {
 	id    uint16
 	name  string
@@ -29,7 +29,7 @@ type dnsQuestion struct {
 	class dnsmessage.Class
 }
 
-// readQuestion reads a query of one question.
+// readQuestion reads a query with exactly one question.
 func readQuestion(query []byte) (dnsQuestion, error) {
 	var p dnsmessage.Parser
 	h, err := p.Start(query)
@@ -50,8 +50,8 @@ func normalName(n dnsmessage.Name) string {
 	return strings.ToLower(strings.TrimSuffix(n.String(), "."))
 }
 
-// judge refuses, under rules about names, what could carry a name past them, or
-// more data than names do.
+// judge refuses, under rules about names, queries that could carry a name past the rules,
+// or more data than names do.
 func (q dnsQuestion) judge(d policy.Decision) policy.Decision {
 	if q.class != dnsmessage.ClassINET {
 		return policy.Decision{Verdict: policy.Refused, Reason: "only names of the Internet are asked for while rules are about names"}
@@ -67,15 +67,15 @@ func (q dnsQuestion) judge(d policy.Decision) policy.Decision {
 	return policy.Decision{Verdict: policy.Refused, Reason: "records of this kind are not given while rules are about names"}
 }
 
-// hides reports whether the answer could have keys that encrypt names (ECH).
+// hides reports whether the answer could contain keys that encrypt names (ECH).
 func (q dnsQuestion) hides() bool { return q.kind == typeHTTPS || q.kind == typeSVCB }
 
-// anew writes the question with nothing of the guest's but its name and kind:
-// no options, flags or letter cases that could carry anything else.
+// anew writes the query with only the guest's name and kind: without options, flags or
+// letter cases that could carry anything else.
 func (q dnsQuestion) anew() []byte {
 	name, err := dnsmessage.NewName(q.name + ".")
 	if err != nil {
-		return nil // it was read from a message just now
+		return nil // impossible: it was parsed from a message
 	}
 	b := dnsmessage.NewBuilder(nil, dnsmessage.Header{ID: q.id, RecursionDesired: true})
 	_ = b.StartQuestions()
@@ -87,8 +87,8 @@ func (q dnsQuestion) anew() []byte {
 	return out
 }
 
-// readAddresses calls hold for every address that an answer gives for the name
-// of q, by way of its aliases.
+// readAddresses calls hold for every address in an answer for the name of q, directly or
+// through its aliases.
 func readAddresses(a []byte, q dnsQuestion, hold func(netip.Addr, time.Duration)) error {
 	var p dnsmessage.Parser
 	if _, err := p.Start(a); err != nil {

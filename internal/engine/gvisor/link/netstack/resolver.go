@@ -15,29 +15,28 @@ import (
 )
 
 const (
-	// serverTimeout bounds one question to one server.
+	// serverTimeout bounds one query to one server.
 	serverTimeout = 3 * time.Second
-	// maxServers that are asked in turn, as resolv.conf(5) has it.
+	// maxServers bounds the servers that are tried, as in resolv.conf(5).
 	maxServers = 3
 )
 
-// Resolver passes questions on to the host's name servers. Safe for concurrent
-// use.
+// Resolver forwards DNS queries to the host's name servers. Safe for concurrent use.
 type Resolver struct {
 	path string
 
 	mu      sync.Mutex
-	given   []string // in place of the file's; empty: those
+	given   []string // override the file's servers; empty: no override
 	servers []string
-	changed time.Time // modification time of the file that servers came from
+	changed time.Time // modification time of the file when servers was read
 }
 
-// NewResolver reads the servers from a file in the form of resolv.conf(5), and
-// again whenever it has changed.
+// NewResolver returns a Resolver with the servers of a file in the form of
+// resolv.conf(5). The file is read again whenever it has changed.
 func NewResolver(path string) *Resolver { return &Resolver{path: path} }
 
-// Use has servers asked, each an address and a port, in place of those of the
-// file; none: those again.
+// Use overrides the servers of the file, each with an address and a port; none ends the
+// override.
 func (r *Resolver) Use(servers []string) error {
 	for _, s := range servers {
 		if _, err := netip.ParseAddrPort(s); err != nil {
@@ -73,8 +72,8 @@ func (r *Resolver) current() ([]string, error) {
 	return r.servers, nil
 }
 
-// nameservers returns what a resolv.conf names, as host and port. A port in the
-// form of [address]:port is accepted beside the plain address.
+// nameservers returns the servers of a resolv.conf, as host and port. The form
+// [address]:port is accepted beside a plain address.
 func nameservers(path string) ([]string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -97,8 +96,8 @@ func nameservers(path string) ([]string, error) {
 	return servers, lines.Err()
 }
 
-// Ask returns the answer to one question in wire form, over "udp" or "tcp". The
-// servers are asked in turn until one answers.
+// Ask returns the answer to one query in wire form, over "udp" or "tcp". It tries the
+// servers in order until one answers.
 func (r *Resolver) Ask(ctx context.Context, network string, query []byte) ([]byte, error) {
 	servers, err := r.current()
 	if err != nil {
@@ -159,7 +158,7 @@ func askDatagram(conn net.Conn, query []byte) ([]byte, error) {
 			return nil, errTooLong
 		}
 		if a, err := checkAnswer(query, buf[:n]); err == nil {
-			return a, nil // otherwise late, or forged: the real one may follow
+			return a, nil // other datagrams are late or forged: the real answer may follow
 		}
 	}
 }

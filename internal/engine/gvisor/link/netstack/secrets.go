@@ -24,30 +24,31 @@ import (
 )
 
 const (
-	// maxOpened is how many connections of a link are opened to set headers at a
-	// time, and maxSharedOpened of all links of a shard: each holds what TLS and
-	// HTTP need, up to half a megabyte either way.
+	// maxOpened bounds the connections of a link with terminated TLS at a time, and
+	// maxSharedOpened those of all links of a shard: each holds buffers for TLS and HTTP,
+	// up to half a megabyte per direction.
 	maxOpened, maxSharedOpened = 64, 1024
-	// openedStreams and openedBuffer bound one of HTTP/2; streamBuffer one stream.
+	// openedStreams and openedBuffer bound one HTTP/2 connection; streamBuffer one
+	// stream.
 	openedStreams = 100
 	openedBuffer  = 512 << 10
 	streamBuffer  = 128 << 10
-	// openedDials is how many connections to the host one from the guest may need:
-	// several when only the guest's speaks HTTP/2.
+	// openedDials bounds the connections to the host for one from the guest: several are
+	// needed when only the guest's side speaks HTTP/2.
 	openedDials = 8
-	// handshakeTimeout bounds either handshake.
+	// handshakeTimeout bounds each TLS handshake.
 	handshakeTimeout = 20 * time.Second
-	// openedIdle ends a connection that nobody uses.
+	// openedIdle ends an idle connection.
 	openedIdle = 5 * time.Minute
 )
 
-// An origin is where headers are set.
+// origin is a host and port whose requests get headers.
 type origin struct {
 	host string
 	port uint16
 }
 
-// name is the origin as the Host of a request has it.
+// name is the origin in the form of a Host header.
 func (s origin) name() string {
 	if s.port == sandbox.HTTPSPort {
 		return s.host
@@ -55,14 +56,14 @@ func (s origin) name() string {
 	return fmt.Sprintf("%s:%d", s.host, s.port)
 }
 
-// secrets are what a Link sets into requests. They do not change.
+// secrets are the headers that a Link adds to requests. They are immutable.
 type secrets struct {
 	authority *authority.Authority
-	headers   map[origin]http.Header // by host, or "*." and what it is below
+	headers   map[origin]http.Header // by host, or by "*." and a parent domain
 }
 
-// at are the headers for a host: those that name it, or else those with the longest
-// name that it is below, even if there are none.
+// at returns the headers for a host. The most specific host wins, even if its headers are
+// empty.
 func (s *secrets) at(at origin) http.Header {
 	if s == nil {
 		return nil
@@ -80,7 +81,7 @@ func (s *secrets) at(at origin) http.Header {
 
 func (s *secrets) has(at origin) bool { return len(s.at(at)) > 0 }
 
-// atPort reports whether some origin has a port.
+// atPort reports whether some origin has this port.
 func (s *secrets) atPort(port uint16) bool {
 	if s == nil {
 		return false
@@ -114,9 +115,9 @@ func compileSecrets(b sandbox.SecretBinding) (*secrets, error) {
 	return s, nil
 }
 
-// SetSecrets changes the headers that are set into requests of the guest; at
-// once for requests on connections that are open. Connections to hosts that are
-// new, or are not in it any more, are cut. An error changes nothing.
+// SetSecrets changes the headers that are added to requests of the guest, at once, also
+// on open connections. Connections to hosts that are added or removed are cut. On error
+// nothing changes.
 func (l *Link) SetSecrets(b sandbox.SecretBinding) error {
 	next, err := compileSecrets(b)
 	if err != nil {
@@ -142,18 +143,18 @@ func (l *Link) SetSecrets(b sandbox.SecretBinding) error {
 	return nil
 }
 
-// mayOpen reports whether a flow could be to a host whose requests get headers.
+// mayOpen reports whether a flow's host may be one whose requests get headers.
 func (l *Link) mayOpen(f *flow) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.secrets.atPort(f.target.Port)
 }
 
-// errCrowded says that a Link opens as many connections as it may.
+// errCrowded means that no further connection may have its TLS terminated now.
 var errCrowded = errors.New("too many connections get secrets at once")
 
-// open marks a flow as one that is opened, if requests to the host that it
-// shows get headers, and returns the host's certificate. Nil: they do not.
+// open marks a flow for TLS termination if requests to the host that it shows get
+// headers, and returns a certificate for the host. Nil: they do not.
 func (l *Link) open(f *flow, shown policy.Shown) (*tls.Certificate, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -179,17 +180,17 @@ func (l *Link) open(f *flow, shown policy.Shown) (*tls.Certificate, error) {
 	return leaf, nil
 }
 
-// headersFor are those that requests to an origin get now; nil: none.
+// headersFor returns the current headers for requests to an origin; nil: none.
 func (l *Link) headersFor(at origin) http.Header {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.secrets.at(at)
 }
 
-// carrySecrets serves a connection of TLS to a host whose requests get headers:
-// TLS ends here, with a certificate that programs inside trust, and a second one
-// begins to the address that was dialled, whose certificate must be the host's.
-// Each request is judged, written anew and sent there.
+// carrySecrets serves a TLS connection to a host whose requests get headers. It
+// terminates TLS with a certificate that programs inside trust, and makes a second TLS
+// connection to the dialled address, whose certificate must be the host's. Each request
+// is checked, rewritten and sent there.
 func (l *Link) carrySecrets(life context.Context, f *flow, g guestConn, host *net.TCPConn, leaf *tls.Certificate) {
 	defer l.cfg.Shared.giveOpened()
 	raw := &webConn{TCPConn: gonet.NewTCPConn(g.wq, g.ep), g: g, closed: make(chan struct{})}
@@ -222,8 +223,8 @@ func (l *Link) carrySecrets(life context.Context, f *flow, g guestConn, host *ne
 	serveOne(life, g, raw, conn, server, opened.transport, first)
 }
 
-// secureTransport speaks TLS to the address of a flow, over first and, as needed,
-// further connections.
+// secureTransport speaks TLS to the address of a flow, over first and, if needed, further
+// connections.
 func (l *Link) secureTransport(life context.Context, f *flow, first chan net.Conn, http2 bool) *http.Transport {
 	t := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -240,7 +241,7 @@ func (l *Link) secureTransport(life context.Context, f *flow, first chan net.Con
 		MaxResponseHeaderBytes: maxWebHeader,
 		HTTP2:                  &http.HTTP2Config{MaxReceiveBufferPerConnection: openedBuffer, MaxReceiveBufferPerStream: streamBuffer},
 	}
-	if !http2 { // so that WebSockets can be
+	if !http2 { // permits WebSockets
 		t.TLSClientConfig.NextProtos = []string{"http/1.1"}
 	}
 	return t
@@ -254,7 +255,7 @@ type opened struct {
 	proxy     *httputil.ReverseProxy
 }
 
-// ServeHTTP passes on a request that is for the host and nothing else.
+// ServeHTTP forwards a request if it is for the connection's host.
 func (o *opened) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if reason, status := o.judge(r); reason != "" {
 		o.link.note(o.flow.target, o.flow.opened.host, policy.Decision{Verdict: policy.Refused, Reason: reason})
@@ -264,7 +265,7 @@ func (o *opened) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "cloud-sandbox: "+reason, status)
 		return
 	}
-	// Who asks for another protocol than this may be answered without it.
+	// A server may ignore a request for an upgrade to another protocol than this.
 	if up := r.Header.Get("Upgrade"); up != "" && !strings.EqualFold(up, "websocket") {
 		r.Header.Del("Upgrade")
 		r.Header.Del("Http2-Settings")
@@ -272,7 +273,7 @@ func (o *opened) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	o.proxy.ServeHTTP(w, r)
 }
 
-// judge returns why a request is not passed on; empty: it is.
+// judge returns why a request is refused; empty: it is forwarded.
 func (o *opened) judge(r *http.Request) (reason string, status int) {
 	at := o.flow.opened
 	switch {
@@ -288,7 +289,7 @@ func (o *opened) judge(r *http.Request) (reason string, status int) {
 	return "", 0
 }
 
-// is reports whether the Host of a request names the origin.
+// is reports whether a Host header names the origin.
 func (s origin) is(hostport string) bool {
 	name, port := hostport, ""
 	if strings.Contains(hostport, ":") {
@@ -303,8 +304,8 @@ func (s origin) is(hostport string) bool {
 	return sniff.HostName(name) == s.host
 }
 
-// rewrite makes the request that is sent. The headers come last, so that nothing
-// in the guest's request takes them away.
+// rewrite builds the outgoing request. The headers are set last, so that the guest's
+// request cannot remove them.
 func (o *opened) rewrite(r *httputil.ProxyRequest) {
 	r.Out.URL.Scheme, r.Out.URL.Host = "https", o.flow.addr().String()
 	r.Out.URL.RawQuery = r.In.URL.RawQuery
@@ -319,8 +320,7 @@ func (o *opened) rewrite(r *httputil.ProxyRequest) {
 	}
 }
 
-// failed answers for a host that does not. The guest's program hears nothing of
-// what was sent.
+// failed responds when the host fails. The response reveals nothing of the sent request.
 func (o *opened) failed(w http.ResponseWriter, _ *http.Request, err error) {
 	reason := "the host does not answer"
 	var unknown x509.UnknownAuthorityError

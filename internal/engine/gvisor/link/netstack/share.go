@@ -13,31 +13,28 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/upstream"
 )
 
-// What guests can make a shard hold:
+// Memory bounds of a shard:
 //
-// Each connection has a receive and a send buffer and nothing else (see
-// splice). With n connections of a link, n rounded up to a power of two that is
-// at least 8, each buffer is 32 MiB / n, so that all of a link's are bounded by
-// 64 MiB:
+// Each connection has a receive and a send buffer and nothing else (see splice). With n
+// connections of a link, n rounded up to a power of two that is at least 8, each buffer
+// is 32 MiB / n, so that all buffers of a link are bounded by 64 MiB:
 //
 //	connections      up to 8   16    32    64     128    256    512   1024
 //	each buffer        4 MiB  2 MiB 1 MiB 512 KiB 256 KiB 128 KiB 64 KiB 32 KiB
 //
-// In the same way those of all links together are bounded by 2 GiB: with 256
-// connections in the shard a buffer is at most 4 MiB, with 16,384 at most
-// 64 KiB. Of a link with few connections beside links with many, the smaller of
-// both holds.
+// In the same way the buffers of all links together are bounded by 2 GiB: with 256
+// connections in the shard a buffer is at most 4 MiB, with 16,384 at most 64 KiB. The
+// smaller of the two bounds applies.
 //
-// 4 MiB is where one connection stops getting faster. Buffers follow the
-// numbers while connections are open. The stack takes a segment while a buffer
-// is not yet full, so each may hold one segment (64 KiB) more: a guest whose
-// 1,024 connections are all stuck can reach twice its bound, and a shard with
-// nothing but stuck connections 3.5 GiB.
+// A single connection gets no faster beyond 4 MiB. Buffers follow the numbers while
+// connections are open. The stack takes a segment while a buffer is not yet full, so each
+// may hold one segment (64 KiB) more: a guest whose 1,024 connections are all stuck can
+// reach twice its bound, and a shard with only stuck connections 3.5 GiB.
 const (
-	// maxConnections of one link at a time, both ways, UDP flows included.
+	// maxConnections bounds the connections of one link, both ways, UDP flows included.
 	maxConnections = 1024
-	// maxShared is how many connections all links of a shard have together,
-	// beside sureConnections of each link that nobody takes from it.
+	// maxShared bounds the connections of all links of a shard together. The first
+	// sureConnections of each link are admitted beyond it.
 	maxShared       = 16384
 	sureConnections = 32
 
@@ -46,21 +43,21 @@ const (
 	maxBuffer    = 4 << 20
 	minBuffer    = linkBuffers / 2 / maxConnections
 
-	// timeWaitTimeout is how long the stack remembers a connection that it
-	// closed first. Nothing is lost or reordered on a link.
+	// timeWaitTimeout is how long the stack remembers a connection that it closed first.
+	// A link neither loses nor reorders frames.
 	timeWaitTimeout = time.Second
 )
 
-// bufferShare is the size of each of the two buffers of n connections that may
-// hold total bytes, in bytes.
+// bufferShare is the size in bytes of each of the two buffers of n connections that may
+// hold total bytes together.
 func bufferShare(total int64, n int) int64 {
 	up := int64(1) << bits.Len(uint(max(n, 1)-1))
 	return min(max(total/2/up, minBuffer), maxBuffer)
 }
 
-// nextShare is what follows the share now when there are n connections. It
-// shrinks at once, and grows only when it would for a quarter more, so that a
-// number that goes up and down does not resize everything each time.
+// nextShare returns the share after now when there are n connections. It shrinks at once,
+// and grows only when it would for a quarter more connections, so that a fluctuating
+// number does not resize all buffers each time.
 func nextShare(now, total int64, n int) int64 {
 	if share := bufferShare(total, n); share < now {
 		return share
@@ -68,30 +65,29 @@ func nextShare(now, total int64, n int) int64 {
 	return max(now, bufferShare(total, n+n/4+1))
 }
 
-// Shared is what the Links of one shard share out among them. The zero value is
+// Shared is the state and the limits that the Links of one shard share. The zero value is
 // ready; methods are safe for concurrent use.
 type Shared struct {
 	share            atomic.Int64 // zero: maxBuffer
-	allowed, refused atomic.Int64 // decisions of all links, also of those that left
-	limited          atomic.Int64 // of those refused, questions for names held back by a limit
+	allowed, refused atomic.Int64 // decisions of all links, also of closed ones
+	limited          atomic.Int64 // the refused DNS queries over a limit
 	unlocked         atomic.Pointer[[]sandbox.NetworkRule]
 	upstream         atomic.Pointer[upstream.Proxy]
 
-	decrypting atomic.Int64 // connections that are opened for secrets
+	decrypting atomic.Int64 // connections with TLS terminated for secrets
 	rootsPEM   atomic.Pointer[string]
-	roots      atomic.Pointer[x509.CertPool] // nil: to be read
+	roots      atomic.Pointer[x509.CertPool] // nil: not read yet
 
 	mu    sync.Mutex
 	links map[*Link]struct{}
 	open  int // connections
 }
 
-// Open says which of the addresses that are not public may be reached: those of
-// rules with an address or a CIDR; others open nothing. It is for connections
-// that begin from now on.
+// Open sets the non-public addresses that may be reached: those of rules with an address
+// or a CIDR; other rules open nothing. It applies to new connections.
 func (s *Shared) Open(rules []sandbox.NetworkRule) { s.unlocked.Store(&rules) }
 
-// opened reports whether an address that is not public may be reached.
+// opened reports whether Open lists a target.
 func (s *Shared) opened(t policy.Target) bool {
 	rules := s.unlocked.Load()
 	return rules != nil && slices.ContainsFunc(*rules, func(n sandbox.NetworkRule) bool {
@@ -99,12 +95,12 @@ func (s *Shared) opened(t policy.Target) bool {
 	})
 }
 
-// Through has connections go through a proxy, but for those to what Open lists;
-// nil: none. It is for connections that begin from now on.
+// Through sets the proxy for all connections except to addresses that Open lists; nil:
+// none. It applies to new connections.
 func (s *Shared) Through(proxy *upstream.Proxy) { s.upstream.Store(proxy) }
 
-// proxyTo returns the proxy that leads to a target; nil: it is dialled directly. The
-// proxy may not know the way to what the operator opened, which is near.
+// proxyTo returns the proxy for a target; nil: it is dialled directly. Opened addresses
+// are local, so the proxy may have no route to them.
 func (s *Shared) proxyTo(t policy.Target) *upstream.Proxy {
 	proxy := s.upstream.Load()
 	if proxy == nil || s.opened(t) {
@@ -113,8 +109,8 @@ func (s *Shared) proxyTo(t policy.Target) *upstream.Proxy {
 	return proxy
 }
 
-// takeOpened counts one more connection that is opened for secrets; false when
-// there is no room.
+// takeOpened counts one more connection with terminated TLS; false when the bound is
+// reached.
 func (s *Shared) takeOpened() bool {
 	if s.decrypting.Add(1) > maxSharedOpened {
 		s.decrypting.Add(-1)
@@ -125,21 +121,21 @@ func (s *Shared) takeOpened() bool {
 
 func (s *Shared) giveOpened() { s.decrypting.Add(-1) }
 
-// Trust says which authorities, in PEM, are trusted beside the host's when the
-// certificate of a host is checked that gets secrets.
+// Trust sets the CAs, in PEM, that may certify hosts which get secrets, beside the host's
+// trusted CAs.
 func (s *Shared) Trust(pem string) {
 	s.rootsPEM.Store(&pem)
 	s.roots.Store(nil)
 }
 
-// rootPool is whom the host trusts, and whom Trust names.
+// rootPool is the host's trusted CAs and those of Trust.
 func (s *Shared) rootPool() *x509.CertPool {
 	if pool := s.roots.Load(); pool != nil {
 		return pool
 	}
 	pool, err := x509.SystemCertPool()
 	if err != nil {
-		pool = x509.NewCertPool() // it trusts nobody
+		pool = x509.NewCertPool() // it trusts no CA
 	}
 	if pem := s.rootsPEM.Load(); pem != nil {
 		pool.AppendCertsFromPEM([]byte(*pem))
@@ -148,11 +144,11 @@ func (s *Shared) rootPool() *x509.CertPool {
 	return pool
 }
 
-// Decisions returns how many were taken for all links so far.
+// Decisions returns the counts of decisions for all links so far.
 func (s *Shared) Decisions() (allowed, refused int64) { return s.allowed.Load(), s.refused.Load() }
 
-// Limited returns how many questions for names, or their answers, a limit held
-// back for all links so far.
+// Limited returns how many DNS queries, or their answers, were refused for a limit, for
+// all links so far.
 func (s *Shared) Limited() int64 { return s.limited.Load() }
 
 func (s *Shared) count(allowed bool) {
@@ -163,7 +159,7 @@ func (s *Shared) count(allowed bool) {
 	}
 }
 
-// cap is the most that one buffer may hold.
+// cap bounds the size of one buffer, in bytes.
 func (s *Shared) cap() int64 {
 	if n := s.share.Load(); n != 0 {
 		return n
@@ -186,8 +182,8 @@ func (s *Shared) leave(l *Link) {
 	delete(s.links, l)
 }
 
-// take counts one more connection of a link that has n; false when there is no
-// room. resize then says that the links' buffers must follow.
+// take counts one more connection of a link that has n; false when the bound is reached.
+// If resize is true, the links' buffers must be resized.
 func (s *Shared) take(n int) (ok, resize bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -212,7 +208,7 @@ func (s *Shared) adjust() (changed bool) {
 	return next != now
 }
 
-// resize has every link fit its buffers. No link's lock is held by the caller.
+// resize makes every link fit its buffers. The caller holds no link's lock.
 func (s *Shared) resize() {
 	s.mu.Lock()
 	links := make([]*Link, 0, len(s.links))

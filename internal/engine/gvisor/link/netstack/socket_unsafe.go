@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sendmsg and recvmsg never wait, also when somebody who shares the socket has
-// made it blocking. x/sys has both, but allocates for each call.
+// sendmsg and recvmsg never wait, even if another holder of the socket has made it
+// blocking. x/sys has both, but allocates for each call.
 
 func sendmsg(fd uintptr, iovecs []unix.Iovec) (int, error) {
 	var msg unix.Msghdr
@@ -20,8 +20,8 @@ func sendmsg(fd uintptr, iovecs []unix.Iovec) (int, error) {
 	return int(n), nil
 }
 
-// recvmsg with MSG_TRUNC returns a packet's whole length, which may be more than
-// what there was room for. Descriptors beside it are dropped by the kernel.
+// recvmsg with MSG_TRUNC returns a packet's whole length, which may exceed the buffers.
+// The kernel drops descriptors that are sent with it.
 func recvmsg(fd uintptr, iovecs []unix.Iovec, flags uintptr) (int, error) {
 	var msg unix.Msghdr
 	msg.Iov = unsafe.SliceData(iovecs)

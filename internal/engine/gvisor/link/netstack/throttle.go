@@ -10,20 +10,20 @@ import (
 )
 
 const (
-	// burst is for how long bytes may pass faster than their rate.
+	// burst is how long bytes may pass faster than the rate.
 	burst = 100 * time.Millisecond
-	// turns is how often a second whoever waits may move some, and the least and
-	// the most that it moves then, in bytes.
+	// turns is how often per second a throttled connection may move bytes; leastTurn and
+	// mostTurn bound the bytes that it moves each time.
 	turns           = 20
 	leastTurn int64 = 2 << 10
 	mostTurn  int64 = 64 << 10
 )
 
-// wire is what the connections of a guest share on their way to the outside and
-// back. nil is one without bounds.
+// wire is the bandwidth limit that a guest's connections share, per direction. nil is
+// unlimited.
 type wire struct{ out, in throttle }
 
-// sides are those from the guest and to it.
+// sides are the directions from the guest and to it.
 func (w *wire) sides() (out, in *throttle) {
 	if w == nil {
 		return nil, nil
@@ -31,22 +31,21 @@ func (w *wire) sides() (out, in *throttle) {
 	return &w.out, &w.in
 }
 
-// setRate bounds either side to so many bytes a second; zero: not at all.
+// setRate bounds each direction, in bytes per second; zero: unlimited.
 func (w *wire) setRate(rate int64) {
 	w.out.setRate(rate)
 	w.in.setRate(rate)
 }
 
-// A throttle counts what passes it and holds that to a rate, in the order of who
-// asks. The zero value and nil let everything pass. Methods are safe for
-// concurrent use.
+// throttle counts bytes and limits their rate, first come, first served. The zero value
+// and nil let everything pass. Methods are safe for concurrent use.
 type throttle struct {
 	passed atomic.Int64 // bytes
-	rate   atomic.Int64 // bytes a second; zero: any
+	rate   atomic.Int64 // bytes per second; zero: unlimited
 
 	mu      sync.Mutex
-	paid    time.Time     // until when what has passed took its time
-	changed chan struct{} // closed when the rate changes; nil: nobody waits
+	paid    time.Time     // when the bytes so far are paid for at the rate
+	changed chan struct{} // closed when the rate changes; nil: no waiter
 }
 
 func (t *throttle) setRate(rate int64) {
@@ -72,8 +71,8 @@ func (t *throttle) turn() int {
 	return int(min(max(rate/turns, leastTurn), mostTurn))
 }
 
-// pass tells of n bytes that were moved and waits until the next may be; false
-// when done is closed before.
+// pass accounts for n moved bytes and waits until the next ones may move; false when done
+// is closed before.
 func (t *throttle) pass(done <-chan struct{}, n int) bool {
 	if t == nil || n == 0 {
 		return true
@@ -97,8 +96,8 @@ func (t *throttle) pass(done <-chan struct{}, n int) bool {
 	return true
 }
 
-// take has n bytes take their time, and returns how long whoever moved them
-// waits, or until when.
+// take charges n bytes. It returns how long the caller must wait, and a channel that ends
+// the wait early.
 func (t *throttle) take(n int, now time.Time) (wait time.Duration, changed <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -116,8 +115,8 @@ func (t *throttle) take(n int, now time.Time) (wait time.Duration, changed <-cha
 	return t.paid.Sub(now) - burst, t.changed
 }
 
-// wired is the host's side of a connection on a wire, for those who do not
-// splice. Its reads and writes fail once done is closed while they wait.
+// wired is the host's side of a connection on a wire, for callers that do not splice. Its
+// reads and writes fail if done is closed while they wait.
 type wired struct {
 	net.Conn
 	wire *wire

@@ -17,9 +17,8 @@ import (
 // datagramBuffers are taken only while a datagram is moved.
 var datagramBuffers = sync.Pool{New: func() any { return new([maxDatagram]byte) }}
 
-// relay moves datagrams both ways until nothing has passed for udpIdle, or ctx
-// ends; then it closes both sides. Datagrams that either side has no room for
-// are lost.
+// relay moves datagrams both ways until none has passed for udpIdle, or ctx ends; then it
+// closes both sides. Datagrams that find no room are lost.
 func relay(ctx context.Context, g guestConn, host *net.UDPConn, w *wire) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -39,7 +38,7 @@ func relay(ctx context.Context, g guestConn, host *net.UDPConn, w *wire) {
 	g.close()
 }
 
-// datagramsToHost moves what the guest sends, and watches for idleness.
+// datagramsToHost moves the guest's datagrams, and watches for idleness.
 func datagramsToHost(ctx context.Context, g guestConn, host *net.UDPConn, passed *atomic.Int64, t *throttle) {
 	entry, ready := waiter.NewChannelEntry(waiter.ReadableEvents | waiter.EventHUp | waiter.EventErr)
 	g.wq.EventRegister(&entry)
@@ -94,7 +93,7 @@ func sendDatagram(g guestConn, host *net.UDPConn) (int, error) {
 	return res.Count, nil // an unreachable port or a full buffer loses one datagram
 }
 
-// datagramsToGuest moves what comes from the host's side.
+// datagramsToGuest moves the host side's datagrams.
 func datagramsToGuest(ctx context.Context, g guestConn, host *net.UDPConn, passed *atomic.Int64, t *throttle) {
 	raw, err := host.SyscallConn()
 	if err != nil {
@@ -116,7 +115,7 @@ func datagramsToGuest(ctx context.Context, g guestConn, host *net.UDPConn, passe
 			if !t.pass(ctx.Done(), n) {
 				return
 			}
-		case unix.EINTR, unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH: // of an earlier datagram
+		case unix.EINTR, unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH: // caused by an earlier datagram
 		default:
 			return
 		}
@@ -132,6 +131,6 @@ func receiveDatagram(g guestConn, fd int) (int, error) {
 	}
 	var r bytes.Reader
 	r.Reset(buf[:n])
-	_, _ = g.ep.Write(&r, tcpip.WriteOptions{}) // no room loses it
+	_, _ = g.ep.Write(&r, tcpip.WriteOptions{}) // lost if there is no room
 	return n, nil
 }

@@ -19,15 +19,15 @@ import (
 )
 
 const (
-	// maxWebHeader bounds the header of one request.
+	// maxWebHeader bounds the header of one request, in bytes.
 	maxWebHeader = 64 << 10
-	// webHeaderTimeout bounds how long one may take to arrive.
+	// webHeaderTimeout bounds the arrival of one header.
 	webHeaderTimeout = time.Minute
 )
 
-// carryWeb serves a connection of plain HTTP on which rules about names hold:
-// each request is judged by its Host, written anew, and sent to the address
-// that was dialled, so that no second request can hide in the first.
+// carryWeb serves a plain HTTP connection under rules about names: each request is
+// checked by its Host, rewritten, and sent to the dialled address, so that no second
+// request can hide in the first.
 func (l *Link) carryWeb(life context.Context, f *flow, g guestConn, host *net.TCPConn) {
 	first := make(chan net.Conn, 1)
 	first <- l.wired(life, host)
@@ -36,7 +36,7 @@ func (l *Link) carryWeb(life context.Context, f *flow, g guestConn, host *net.TC
 			select {
 			case conn := <-first:
 				return conn, nil
-			default: // the other side ended the one before
+			default: // the other side ended the previous connection
 				return l.dialWired(ctx, life, f)
 			}
 		},
@@ -70,9 +70,9 @@ func (l *Link) carryWeb(life context.Context, f *flow, g guestConn, host *net.TC
 	serveOne(life, g, conn, conn, server, transport, first)
 }
 
-// serveOne has server serve one connection, which is raw or wraps it, and
-// returns when nothing of it is left; transport and what is still in first are
-// closed. When life ends, so does it.
+// serveOne has server serve one connection, which is raw or wraps it, and returns when
+// the connection is closed. It closes transport and an unused connection in first. It
+// ends with life at the latest.
 func serveOne(life context.Context, g guestConn, raw *webConn, conn net.Conn, server *http.Server, transport *http.Transport, first chan net.Conn) {
 	var serving sync.WaitGroup
 	handler := server.Handler
@@ -86,7 +86,7 @@ func serveOne(life context.Context, g guestConn, raw *webConn, conn net.Conn, se
 		defer close(severed)
 		g.abort()
 		_ = server.Close()
-		_ = raw.Close() // the server does not know what became a WebSocket
+		_ = raw.Close() // the server does not track connections that became WebSockets
 	})
 	_ = server.Serve(&oneConn{conn: conn, closed: raw.closed})
 	<-raw.closed
@@ -105,8 +105,8 @@ func serveOne(life context.Context, g guestConn, raw *webConn, conn net.Conn, se
 	g.close()
 }
 
-// webConn is the guest's connection as a server has it. Closing it ends both
-// directions and leaves the endpoint to its owner.
+// webConn is the guest's connection for an HTTP server. Closing it ends both directions
+// and leaves the endpoint to its owner.
 type webConn struct {
 	*gonet.TCPConn
 	g      guestConn
@@ -116,14 +116,14 @@ type webConn struct {
 
 func (c *webConn) Close() error {
 	c.once.Do(func() {
-		_ = c.SetDeadline(time.Unix(1, 0)) // wakes who reads or writes
+		_ = c.SetDeadline(time.Unix(1, 0)) // wakes readers and writers
 		c.g.ep.Shutdown(tcpip.ShutdownRead | tcpip.ShutdownWrite)
 		close(c.closed)
 	})
 	return nil
 }
 
-// oneConn is a listener that gives one connection and ends with it.
+// oneConn is a listener that accepts one connection and ends with it.
 type oneConn struct {
 	conn   net.Conn
 	closed chan struct{} // closed when conn is

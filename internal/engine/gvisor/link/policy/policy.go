@@ -1,5 +1,5 @@
-// Package policy decides where a Sandbox may connect to: by what is never
-// reached by anybody, and by the rules of its own.
+// Package policy decides where a Sandbox may connect to: by addresses that are refused to
+// all, and by the Sandbox's own rules.
 package policy
 
 import (
@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// refused lists what no policy allows: everything that is not a public unicast
-// address, and the IPv6 ranges that carry an IPv4 address within.
+// refused lists the addresses that no policy may allow: everything that is not a public
+// unicast address, and the IPv6 ranges that embed an IPv4 address.
 var refused = prefixes(
 	"0.0.0.0/8",       // this network
 	"10.0.0.0/8",      // private
@@ -30,13 +30,12 @@ var refused = prefixes(
 
 	"2001::/23",     // protocol assignments, Teredo
 	"2001:db8::/32", // documentation
-	"2002::/16",     // 6to4: an IPv4 address within
+	"2002::/16",     // 6to4: embeds an IPv4 address
 	"3fff::/20",     // documentation
 )
 
-// global is the only part of IPv6 that is given out as public unicast; the
-// rest (loopback, mapped and translated IPv4, unique local, link-local,
-// multicast) lies outside of it.
+// global is the only part of IPv6 that is assigned as public unicast; the rest (loopback,
+// mapped and translated IPv4, unique local, link-local, multicast) lies outside of it.
 var global = netip.MustParsePrefix("2000::/3")
 
 func prefixes(texts ...string) []netip.Prefix {
@@ -64,20 +63,20 @@ func Public(addr netip.Addr) bool {
 	return true
 }
 
-// hostAddressesAge is how old the list of the host's addresses may be.
+// hostAddressesAge bounds the age of the list of the host's addresses.
 const hostAddressesAge = 5 * time.Second
 
-// HostAddresses knows the addresses of the host's own interfaces. The zero
-// value is ready; methods are safe for concurrent use.
+// HostAddresses caches the addresses of the host's own interfaces. The zero value is
+// ready; methods are safe for concurrent use.
 type HostAddresses struct {
 	mu    sync.Mutex
 	read  time.Time
-	addrs map[netip.Addr]struct{} // nil while they could not be read
+	addrs map[netip.Addr]struct{} // nil if they could not be read
 }
 
-// Refuse reports whether addr must not be reached: it is not public, or it is
-// one of the host's own. While the host's addresses cannot be read, everything
-// is refused. What it knows is at most five seconds old.
+// Refuse reports whether addr must not be reached: it is not public, or it is one of the
+// host's own. While the host's addresses cannot be read, everything is refused. The list
+// is at most five seconds old.
 func (h *HostAddresses) Refuse(addr netip.Addr) bool {
 	if !Public(addr) {
 		return true

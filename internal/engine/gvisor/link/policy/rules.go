@@ -9,7 +9,7 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Ports with a meaning of their own under rules about names.
+// Ports with a special meaning under rules about names.
 const (
 	portDNS   = 53
 	portHTTP  = 80
@@ -17,16 +17,16 @@ const (
 	portDoT   = 853
 )
 
-// Rules decide where one Sandbox may connect to. They are what a
-// sandbox.NetworkPolicy says, ready to be asked, and do not change. What is
-// never reached by anybody (see Public) is not their concern.
+// Rules decide where one Sandbox may connect to. They are a compiled
+// sandbox.NetworkPolicy, and immutable. They do not cover addresses that are refused to
+// all (see Public).
 type Rules struct {
-	open        bool // what no rule names is allowed
+	open        bool // the default without a matching rule is to allow
 	allow, deny []sandbox.NetworkRule
 	names       bool // some rule is about names
 }
 
-// Compile makes Rules of a policy; Invalid when it is none.
+// Compile compiles a policy; Invalid when it is malformed.
 func Compile(p sandbox.NetworkPolicy) (*Rules, error) {
 	written, err := p.Rules()
 	if err != nil {
@@ -55,21 +55,21 @@ func parseAll(texts []string) ([]sandbox.NetworkRule, error) {
 	return out, nil
 }
 
-// AboutNames reports whether some rule is about names, so that connections have
-// to show the name that they are for.
+// AboutNames reports whether some rule is about names, so that connections have to show
+// their host name.
 func (r *Rules) AboutNames() bool { return r.names }
 
-// Verdict is what Rules say of something.
+// Verdict is the outcome of a decision.
 type Verdict int
 
 const (
 	Refused Verdict = iota
 	Allowed
-	// Asked: it depends on the name that the connection shows first.
+	// Asked: it depends on the first bytes of the connection.
 	Asked
 )
 
-// Decision is a Verdict and why, in words for a log.
+// Decision is a Verdict and its reason, in words for a log.
 type Decision struct {
 	Verdict Verdict
 	Reason  string
@@ -83,24 +83,24 @@ func permit(format string, args ...any) Decision {
 	return Decision{Allowed, fmt.Sprintf(format, args...)}
 }
 
-// Target is what a connection goes to.
+// Target is the destination of a connection.
 type Target struct {
 	UDP  bool
 	Addr netip.Addr
 	Port uint16
-	// Names are those for which our resolver gave Addr and which still hold.
+	// Names are the unexpired names for which our resolver returned Addr.
 	Names []string
 }
 
-// Shown is what a connection of TCP said first.
+// Shown is the information in the first bytes of a TCP connection.
 type Shown struct {
 	Kind Kind
 	Name string // lower case; empty: none, or an address
-	// Hidden: the name within is encrypted, whatever Name says.
+	// Hidden: the real name is encrypted, whatever Name is.
 	Hidden bool
 }
 
-// Kind is what a connection speaks.
+// Kind is the protocol of a connection.
 type Kind string
 
 const (
@@ -109,7 +109,7 @@ const (
 	KindOther Kind = "other" // also: the other side spoke first
 )
 
-// Name decides whether a name may be asked for.
+// Name decides on a DNS query for a name.
 func (r *Rules) Name(name string) Decision {
 	byName := func(n sandbox.NetworkRule) bool { return everything(n) || matchesName(n, name) }
 	wholly := func(n sandbox.NetworkRule) bool { return !n.NamesPorts() && byName(n) }
@@ -118,8 +118,8 @@ func (r *Rules) Name(name string) Decision {
 	return r.weigh(allow, isAllowed, deny, isDenied)
 }
 
-// Connect decides on a connection before it is made. Asked is for TCP only:
-// Show decides then.
+// Connect decides on a connection before it is made. Asked is for TCP only: Show decides
+// then.
 func (r *Rules) Connect(t Target) Decision {
 	d := r.byAddress(t)
 	switch {
@@ -142,8 +142,7 @@ func (r *Rules) Connect(t Target) Decision {
 	return Decision{Asked, d.Reason}
 }
 
-// Show decides on a connection that Connect was Asked about, once it has said
-// what it is.
+// Show decides on a connection for which Connect returned Asked, by its first bytes.
 func (r *Rules) Show(t Target, s Shown) Decision {
 	d := r.Connect(t)
 	if d.Verdict != Asked {
@@ -162,14 +161,14 @@ func (r *Rules) Show(t Target, s Shown) Decision {
 	return r.nothingShown(t)
 }
 
-// byAddress is what rules about addresses say.
+// byAddress decides by the rules about addresses.
 func (r *Rules) byAddress(t Target) Decision {
 	allow, isAllowed := find(r.allow, t.matches)
 	deny, isDenied := find(r.deny, t.matches)
 	return r.weigh(allow, isAllowed, deny, isDenied)
 }
 
-// final reports whether a rule about the address decides whatever the name.
+// final reports whether a rule about the address decides for every name.
 func (r *Rules) final(t Target) bool {
 	decisive := r.deny
 	if r.open {
@@ -179,8 +178,9 @@ func (r *Rules) final(t Target) bool {
 	return ok
 }
 
-// weigh decides by the rules that match: those of the list that differs from
-// the mode are exceptions, those of the other exceptions to them.
+// weigh decides by the best matching rule of each list. In an open policy deny lists
+// exceptions to the default and allow lists exceptions to deny; otherwise allow lists
+// exceptions to the default and deny lists exceptions to allow.
 func (r *Rules) weigh(allow sandbox.NetworkRule, isAllowed bool, deny sandbox.NetworkRule, isDenied bool) Decision {
 	switch {
 	case isAllowed && (r.open || !isDenied):
@@ -193,7 +193,7 @@ func (r *Rules) weigh(allow sandbox.NetworkRule, isAllowed bool, deny sandbox.Ne
 	return refuse("no rule allows it")
 }
 
-// anyName lets a connection go on whose address only a name could allow.
+// anyName lets a connection to a refused address continue if a name could allow it.
 func (r *Rules) anyName(t Target, byAddress Decision) Decision {
 	if len(t.Names) == 0 {
 		return refuse("%s, and no name that was asked for has this address", byAddress.Reason)
@@ -204,8 +204,8 @@ func (r *Rules) anyName(t Target, byAddress Decision) Decision {
 	return Decision{Asked, "the address of an allowed name"}
 }
 
-// onlyRefusedNames reports the refusal when the address is known by names, and
-// all of them are refused.
+// onlyRefusedNames returns a refusal, and true, when the address has names and all of
+// them are refused.
 func (r *Rules) onlyRefusedNames(t Target) (last Decision, all bool) {
 	for _, name := range t.Names {
 		if last = r.named(t, name); last.Verdict == Allowed {
@@ -215,8 +215,8 @@ func (r *Rules) onlyRefusedNames(t Target) (last Decision, all bool) {
 	return last, len(t.Names) > 0
 }
 
-// deniedName reports the refusal when a rule about names refuses one of the
-// address's.
+// deniedName returns a refusal, and true, when a rule about names refuses one of the
+// address's names.
 func (r *Rules) deniedName(t Target) (Decision, bool) {
 	for _, name := range t.Names {
 		_, named := find(r.deny, func(n sandbox.NetworkRule) bool { return atPort(n, t.Port) && matchesName(n, name) })
@@ -227,19 +227,18 @@ func (r *Rules) deniedName(t Target) (Decision, bool) {
 	return Decision{}, false
 }
 
-// namesElsewhere reports whether t is another name server, which no rule names.
+// namesElsewhere reports whether t is another name server that no rule allows explicitly.
 func (r *Rules) namesElsewhere(t Target) bool {
 	return (t.Port == portDNS || t.Port == portDoT) && !r.explicit(t)
 }
 
-// explicit reports whether a rule allows the address that is not about all.
+// explicit reports whether a rule allows the address that does not cover all addresses.
 func (r *Rules) explicit(t Target) bool {
 	_, ok := find(r.allow, func(n sandbox.NetworkRule) bool { return !everything(n) && t.matches(n) })
 	return ok
 }
 
-// datagrams decides on UDP under rules about names: there is nothing to look
-// into.
+// datagrams decides on UDP under rules about names: datagrams are not inspected.
 func (r *Rules) datagrams(t Target, byAddress Decision) Decision {
 	if byAddress.Verdict == Refused {
 		return r.unseen(t, "datagrams show no name")
@@ -256,9 +255,9 @@ func (r *Rules) datagrams(t Target, byAddress Decision) Decision {
 	return byAddress
 }
 
-// shownName decides by the name that a connection showed. One that a rule about
-// names allows must be one that our resolver gave this address for: otherwise
-// any server could be reached by a false name.
+// shownName decides by the name that a connection showed. If only a rule about names
+// allows it, our resolver must have returned this address for the name: otherwise a false
+// name would reach any server.
 func (r *Rules) shownName(t Target, name string) Decision {
 	d := r.named(t, name)
 	if d.Verdict == Refused || r.byAddress(t).Verdict == Allowed || slices.Contains(t.Names, name) {
@@ -267,8 +266,8 @@ func (r *Rules) shownName(t Target, name string) Decision {
 	return refuse("%s was not answered with this address", name)
 }
 
-// nothingShown decides on a connection that is neither TLS nor HTTP, or whose
-// other side speaks first.
+// nothingShown decides on a connection that is neither TLS nor HTTP, or whose other side
+// speaks first.
 func (r *Rules) nothingShown(t Target) Decision {
 	if t.Port == portHTTP || t.Port == portHTTPS {
 		return refuse("neither TLS nor HTTP on port %d, and rules are about names", t.Port)
@@ -283,9 +282,9 @@ func (r *Rules) nothingShown(t Target) Decision {
 	return d
 }
 
-// unseen allows what shows no name, to an address that our resolver gave for a
-// name which a rule allows with this very port; never to the ports of the web
-// and of names.
+// unseen decides on traffic without a name to an address that is not allowed. It allows
+// an address that our resolver returned for a name which a rule allows with this very
+// port; never on the ports of HTTP, HTTPS and DNS.
 func (r *Rules) unseen(t Target, what string) Decision {
 	if slices.Contains([]uint16{portHTTP, portHTTPS, portDNS, portDoT}, t.Port) {
 		return refuse("%s: a rule must name the address for port %d", what, t.Port)
@@ -318,12 +317,12 @@ func (r *Rules) deniesNames() bool {
 	return slices.ContainsFunc(r.deny, func(n sandbox.NetworkRule) bool { return n.Domain != "" })
 }
 
-// matches reports whether a rule about addresses is about t.
+// matches reports whether n is a rule about addresses that covers t.
 func (t Target) matches(n sandbox.NetworkRule) bool {
 	return n.Domain == "" && atPort(n, t.Port) && (n.Any || n.Prefix.Contains(t.Addr))
 }
 
-// everything reports whether a rule is about all of IPv4.
+// everything reports whether a rule covers all of IPv4.
 func everything(n sandbox.NetworkRule) bool {
 	return n.Any || (n.Prefix.IsValid() && n.Prefix.Bits() == 0 && n.Prefix.Addr().Is4())
 }
@@ -341,8 +340,7 @@ func matchesName(n sandbox.NetworkRule, name string) bool {
 	return below > 0 && name[below] == '.' && name[below+1:] == n.Domain
 }
 
-// find returns the rule that says most: the one with the longest name, or
-// prefix.
+// find returns the most specific matching rule: the longest name, or prefix.
 func find(rules []sandbox.NetworkRule, matches func(sandbox.NetworkRule) bool) (best sandbox.NetworkRule, ok bool) {
 	for _, n := range rules {
 		if matches(n) && (!ok || weight(n) > weight(best)) {

@@ -1,5 +1,5 @@
 // Package shard is a link shard: the server that holds the host's ends of up to
-// link.MaxLinks links, each with a network stack of its own (netstack).
+// link.MaxLinks links, each with its own network stack (netstack).
 package shard
 
 import (
@@ -24,15 +24,14 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/upstream"
 )
 
-// Config of a Shard. The zero value is what production runs.
+// Config of a Shard. The zero value is for production.
 type Config struct {
-	// Refuse says which addresses are never reached; nil: all that are not
-	// public, and the host's own.
+	// Refuse reports addresses that are never reached; nil: all non-public ones, and the
+	// host's own.
 	Refuse func(netip.Addr) bool
-	// ResolvConf is the file that names the host's resolver; empty:
-	// /etc/resolv.conf.
+	// ResolvConf is the file with the host's name servers; empty: /etc/resolv.conf.
 	ResolvConf string
-	// Allow says which user may connect beside root and our own; nil: none.
+	// Allow reports users that may connect beside root and our own; nil: none.
 	Allow func(uid uint32) bool
 	Log   *slog.Logger // nil: none
 }
@@ -47,7 +46,7 @@ type Shard struct {
 	plugged map[string]*plug
 }
 
-// plug is one link. ready is closed once link or its absence is known.
+// plug is one link. ready is closed once link is set or known to be nil.
 type plug struct {
 	file  *os.File // our copy of the host's end, for fetch
 	ready chan struct{}
@@ -83,7 +82,7 @@ func (s *Shard) Serve(ctx context.Context, l *net.UnixListener) error {
 	return err
 }
 
-// turn has what changes a link happen in the order in which it was asked for.
+// turn serializes the changes of one link, in the order of the calls.
 func turn(r *fdrpc.Request) string {
 	switch r.Method {
 	case link.MethodAdd, link.MethodRemove, link.MethodSetPolicy, link.MethodSetSecrets, link.MethodBandwidth:
@@ -105,7 +104,7 @@ func (s *Shard) ids() []string {
 	return ids
 }
 
-// method answers one kind of call.
+// method implements a method of the protocol.
 type method func(s *Shard, ctx context.Context, r *fdrpc.Request) (any, *os.File, error)
 
 var methods = map[string]method{
@@ -149,7 +148,7 @@ func (s *Shard) hello(_ context.Context, r *fdrpc.Request) (any, *os.File, error
 	return link.Hello{Version: link.Version}, nil, nil
 }
 
-// set takes over the operator's settings.
+// set applies the operator's settings.
 func (s *Shard) set(settings link.Settings) error {
 	var opened []sandbox.NetworkRule
 	for _, text := range settings.Open {
@@ -201,7 +200,7 @@ func (s *Shard) add(_ context.Context, r *fdrpc.Request) (any, *os.File, error) 
 	return nil, nil, nil
 }
 
-// reserve takes a place for a link, so that a second add is a Conflict.
+// reserve reserves a link's place, so that a second add is a Conflict.
 func (s *Shard) reserve(id string, p *plug) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -215,7 +214,7 @@ func (s *Shard) reserve(id string, p *plug) error {
 	return nil
 }
 
-// open makes a Link of a copy of file.
+// open makes a Link from a copy of file.
 func open(file *os.File, policy sandbox.NetworkPolicy, cfg netstack.Config) (*netstack.Link, error) {
 	if err := checkEnd(file); err != nil {
 		return nil, err
@@ -227,7 +226,7 @@ func open(file *os.File, policy sandbox.NetworkPolicy, cfg netstack.Config) (*ne
 	return netstack.Open(own, policy, cfg)
 }
 
-// checkEnd makes sure that f is the end of a link, and non-blocking.
+// checkEnd checks that f is the end of a link, and makes it non-blocking.
 func checkEnd(f *os.File) error {
 	var domain, kind int
 	err := control(f, func(fd int) (err error) {
@@ -258,8 +257,7 @@ func duplicate(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
-// control calls do with f's number and leaves f's mode alone, as f.Fd would
-// not.
+// control calls do with f's number and leaves f's mode alone, unlike f.Fd.
 func control(f *os.File, do func(fd int) error) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -272,7 +270,7 @@ func control(f *os.File, do func(fd int) error) error {
 	return doErr
 }
 
-// find returns a link once it is plugged in.
+// find returns a link, and waits while it is being plugged in.
 func (s *Shard) find(id string) (*plug, error) {
 	s.mu.Lock()
 	p := s.plugged[id]
@@ -294,8 +292,8 @@ func (s *Shard) unplug(_ context.Context, r *fdrpc.Request) (any, *os.File, erro
 	return s.remove(body.BootID), nil, nil
 }
 
-// remove unplugs a link, if it is there, and returns, when nothing of it is left,
-// what it carried. Its place is free only then.
+// remove unplugs a link, if it exists, and returns its total traffic when it is gone. Its
+// place is free only then.
 func (s *Shard) remove(id string) (last link.Traffic) {
 	s.mu.Lock()
 	p := s.plugged[id]
@@ -374,7 +372,7 @@ func (s *Shard) stats(context.Context, *fdrpc.Request) (any, *os.File, error) {
 	return out, nil, nil
 }
 
-// threads counts this process's.
+// threads counts this process's threads.
 func threads() int {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -386,7 +384,7 @@ func threads() int {
 	return n
 }
 
-// about decodes a call about one link, whose Boot body then names in id, and finds it.
+// about decodes a call about one link into body, which sets id to its Boot, and finds it.
 func (s *Shard) about(r *fdrpc.Request, body any, id *string) (*plug, error) {
 	if err := r.Decode(body); err != nil {
 		return nil, err

@@ -1,6 +1,5 @@
-// Package sniff tells from the first bytes of a connection what it speaks and
-// which name it is for. The bytes are a hostile guest's: what could be read in
-// two ways shows no name.
+// Package sniff identifies the protocol and the host name of a connection from its first
+// bytes. The bytes are a hostile guest's: ambiguous ones show no name.
 package sniff
 
 import (
@@ -14,16 +13,16 @@ import (
 )
 
 const (
-	// MaxFirst is how many bytes are looked at, at most.
+	// MaxFirst bounds the inspected bytes.
 	MaxFirst = 24 << 10
-	// maxMethod is the longest word that may be the method of an HTTP request.
+	// maxMethod is the longest HTTP method that is recognized, in bytes.
 	maxMethod = 32
-	// maxRecord is the most that one record of TLS holds.
+	// maxRecord is the longest TLS record, in bytes.
 	maxRecord = 16 << 10
 )
 
-// First says what b, the beginning of a connection, is. more asks for further
-// bytes, when there are any; what is returned beside it holds if there are none.
+// First identifies a connection by its first bytes b. more asks for further bytes; shown
+// holds if the connection ends without them.
 func First(b []byte) (shown policy.Shown, more bool) {
 	full := len(b) >= MaxFirst
 	switch {
@@ -35,11 +34,11 @@ func First(b []byte) (shown policy.Shown, more bool) {
 	return firstHTTP(b, full)
 }
 
-// firstHTTP knows a request by its first line. Names are not looked for: each
-// request of the connection has one of its own.
+// firstHTTP recognizes a request by its first line. It does not look for a name: each
+// request of the connection has its own.
 func firstHTTP(b []byte, full bool) (policy.Shown, bool) {
 	other, web := policy.Shown{Kind: policy.KindOther}, policy.Shown{Kind: policy.KindHTTP}
-	b = bytes.TrimLeft(b, "\r\n \t") // some servers pass over what comes before
+	b = bytes.TrimLeft(b, "\r\n \t") // some servers skip these
 	word := b[:min(len(b), maxMethod+1)]
 	for i, c := range word {
 		switch {
@@ -59,14 +58,13 @@ func firstHTTP(b []byte, full bool) (policy.Shown, bool) {
 	return other, !full
 }
 
-// isToken reports whether c may stand in the method of a request (RFC 9110,
-// section 5.6.2).
+// isToken reports whether c may be in the method of a request (RFC 9110, section 5.6.2).
 func isToken(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0
 }
 
-// HostName is the name in the Host of a request, without its port, in lower
-// case; empty for an address and for what is no name.
+// HostName is the name in a Host header, without its port, in lower case; empty for an
+// address or an invalid name.
 func HostName(host string) string {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
@@ -90,7 +88,7 @@ const (
 	helloRandomAndVer = 2 + 32
 )
 
-// firstTLS reads a client's hello, which may stand in several records.
+// firstTLS reads a ClientHello, which may span several records.
 func firstTLS(b []byte, full bool) (policy.Shown, bool) {
 	nameless := policy.Shown{Kind: policy.KindTLS}
 	if len(b) > 1 && b[1] != 3 {
@@ -113,7 +111,8 @@ func firstTLS(b []byte, full bool) (policy.Shown, bool) {
 	return nameless, !full
 }
 
-// wholeHello returns the body of the hello that message begins with.
+// wholeHello returns the body of the ClientHello at the beginning of message; false when
+// it is incomplete.
 func wholeHello(message []byte) ([]byte, bool) {
 	if len(message) < handshakeHeader {
 		return nil, false
@@ -128,8 +127,8 @@ func wholeHello(message []byte) ([]byte, bool) {
 	return message[handshakeHeader : handshakeHeader+size], true
 }
 
-// readHello finds the name. A hello that does not parse to its last byte, or
-// names two, shows none.
+// readHello finds the name. A hello that does not parse to its last byte, or has two
+// names, shows none.
 func readHello(hello []byte) policy.Shown {
 	shown := policy.Shown{Kind: policy.KindTLS}
 	r := reader{rest: hello}
@@ -171,7 +170,7 @@ func readServerName(body []byte) string {
 	return name
 }
 
-// reader takes fields off the front of rest; bad once one was not there.
+// reader takes fields off the front of rest; bad is set when one was missing.
 type reader struct {
 	rest []byte
 	bad  bool
@@ -187,7 +186,7 @@ func (r *reader) take(n int) []byte {
 	return out
 }
 
-// number takes n bytes, big end first.
+// number reads n bytes, big-endian.
 func (r *reader) number(n int) int {
 	v := 0
 	for _, c := range r.take(n) {
@@ -196,5 +195,5 @@ func (r *reader) number(n int) int {
 	return v
 }
 
-// block takes a length of n bytes and as many bytes as it says.
+// block reads a length of n bytes and then as many bytes.
 func (r *reader) block(n int) []byte { return r.take(r.number(n)) }

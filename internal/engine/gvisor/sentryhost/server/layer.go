@@ -26,7 +26,6 @@ import (
 // file of a Boot that continues is cloned, or copied if the file system cannot clone. The
 // sentry neither reads nor writes the layer. See
 // docs/adr/0026-layers-are-saved-in-place.md.
-// docs/adr/0026-layers-are-saved-in-place.md.
 
 // minInPlace is the least size in bytes of a layer that is saved in place. A smaller one
 // the sentry writes as quickly, into a file without holes.

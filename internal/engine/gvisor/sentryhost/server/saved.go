@@ -306,7 +306,7 @@ func (d *draft) finish() (sandbox.Saved, error) {
 	var g errgroup.Group
 	for i, f := range d.files { // concurrently: the disk writes their common blocks once
 		g.Go(func() (err error) {
-			// Each file of a writable layer may be empty.
+			// The pages file of a writable layer without file content may be empty.
 			empty := !d.m.Memory && i == len(d.files)-1
 			layer := int64(0)
 			if f == d.pages() {

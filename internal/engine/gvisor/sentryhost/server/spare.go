@@ -210,7 +210,7 @@ func (h *Host) newSpare(k kind) (*boot, error) {
 	if err != nil {
 		return nil, err
 	}
-	image, err := images.Folder(h.cfg.Images).OpenWhole(digest) // a spare is not worth making one
+	image, err := images.Folder(h.cfg.Images).OpenWhole(digest) // a spare is not worth building the image
 	if err != nil {
 		return nil, err
 	}

@@ -1,5 +1,5 @@
-// Package netstacktest plays the guest's end of a link, for tests. It uses the
-// link endpoint that sentries use, so that ours is tested against it.
+// Package netstacktest simulates the guest's end of a link, for tests. It uses the link
+// endpoint that sentries use, so that ours is tested against it.
 package netstacktest
 
 import (
@@ -21,10 +21,10 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/engine/gvisor/link"
 )
 
-// Guest runs a stack on the guest's end of a link, which it takes over, as a
-// sentry does. It is destroyed with the test. Its interface is number 1. It
-// reads with readv: with recvmmsg, as in a sentry, gVisor's endpoint reads the
-// end of the other side for ever and cannot be stopped.
+// Guest runs a stack on the guest's end of a link, like a sentry, and takes ownership of
+// end. The stack is destroyed with the test. Its interface is number 1. It reads with
+// readv: with recvmmsg, which sentries use, gVisor's endpoint reads the end of the other
+// side forever and cannot be stopped.
 func Guest(t testing.TB, end *os.File) *stack.Stack {
 	t.Helper()
 	s, err := Stack(end, fdbased.Readv, link.GuestMAC, link.GuestAddress, link.GatewayMAC, link.GatewayAddress)
@@ -55,7 +55,7 @@ func Stack(end *os.File, mode fdbased.PacketDispatchMode, mac [6]byte, addr neti
 		},
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4},
 	})
-	sack := tcpip.TCPSACKEnabled(true) // as a sentry sets it
+	sack := tcpip.TCPSACKEnabled(true) // like a sentry
 	s.SetTransportProtocolOption(tcp.ProtocolNumber, &sack)
 	if err := s.CreateNIC(1, ep); err != nil {
 		return nil, errors.New(err.String())
