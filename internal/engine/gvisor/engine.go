@@ -309,8 +309,8 @@ func (e *Engine) NetworkLog(ctx context.Context, id string) (sandbox.NetworkLog,
 	return log, err
 }
 
-// NetworkCounts sums the decisions of the running link shards; limited counts the refused
-// DNS queries over a rate limit.
+// NetworkCounts sums the decisions of the running link shards since they began; limited
+// counts the refused DNS queries over a limit.
 func (e *Engine) NetworkCounts(ctx context.Context) (allowed, refused, limited int64) {
 	e.mu.Lock()
 	shards := slices.Collect(maps.Values(e.shards))

@@ -69,8 +69,8 @@ func Detect(parent string) (*Hierarchy, error) {
 }
 
 // Check returns the version of the cgroups that Detect uses, 1 or 2, without making
-// anything. root is the host's root folder, "/" outside a container. The error names what
-// is missing.
+// anything. root is the folder of the host's /proc and /sys, usually "/". The error names
+// what is missing.
 func Check(root string) (version int, err error) {
 	m, err := usable(root)
 	switch {

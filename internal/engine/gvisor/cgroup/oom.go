@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cachePause is the pause before a Group is checked again whose page cache keeps it above
-// its mark and cannot be dropped, because it is being written.
+// cachePause is the pause between checks of a Group that is above its mark because of
+// page cache which is being written and so cannot be dropped at once.
 const cachePause = 50 * time.Millisecond
 
 // Pressure reports that the memory of a Group has reached a mark.

@@ -121,7 +121,7 @@ type Stats struct {
 	BytesOut    int64 `json:"bytes_out"`
 	Allowed     int64 `json:"allowed"` // decisions of the policies, since the shard began
 	Refused     int64 `json:"refused"`
-	Limited     int64 `json:"limited"` // the refused DNS queries over a rate limit
+	Limited     int64 `json:"limited"` // the refused DNS queries over a limit
 	Goroutines  int   `json:"goroutines"`
 	Threads     int   `json:"threads"`
 	HeapBytes   int64 `json:"heap_bytes"`

@@ -139,8 +139,8 @@ func (p Proof) Statement() []byte {
 }
 
 // ImportRequest makes a saved state from the export of another sentry host, or of this
-// one. The pipe carries the bytes of the image, if it is sent too, then those of all
-// files of the state, then ImportEnd.
+// one. The pipe carries the image, if it is sent too, then all files of the state, then
+// ImportEnd.
 type ImportRequest struct {
 	Name  string `json:"name"`
 	Proof Proof  `json:"proof"`
@@ -159,7 +159,7 @@ type ShareRequest struct {
 // CacheRequest sets how states with a group are kept; before the first one all states
 // stay as they were saved.
 type CacheRequest struct {
-	// Bytes bounds the unpacked states; beyond it the least recently used ones are
+	// Bytes bounds the unpacked states, in bytes; beyond it the least recently used are
 	// packed.
 	Bytes int64 `json:"bytes"`
 	// PackAfterSeconds is the unused time after which a state is packed.

@@ -24,8 +24,8 @@ func newBirths() *births {
 	return &births{own: own, last: lastPid()}
 }
 
-// named returns the PID of the process whose last argument is name; 0 when none of those
-// born so far has it.
+// named returns the PID of the process whose last argument is name; 0 when no such
+// process was born so far.
 func (b *births) named(name string) int {
 	last := lastPid()
 	if last < b.last { // PIDs wrapped around

@@ -83,8 +83,8 @@ type record struct {
 	Name       string `json:"name,omitempty"`
 	StartTicks uint64 `json:"start_ticks"` // of the pid: distinguishes the process from a later one
 	Socket     string `json:"socket"`      // control socket
-	// GuestBuild names the build of the Guest inside; empty: that of the
-	// sentry host that started it.
+	// GuestBuild names the build of the Guest inside; empty: the build of the sentry host
+	// that started it.
 	GuestBuild string `json:"guest_build,omitempty"`
 
 	FrozenAt time.Time `json:"frozen_at,omitzero"` // when it was frozen

@@ -206,8 +206,9 @@ func (h *Host) liftCPU(b *boot) {
 }
 
 // roomToRead raises the memory limit of a Boot with a stopped guest, so that its group
-// has page cache for the unread part of its layer, if the host has memory free. end
-// undoes that. At the limit each page would be read only after another one left.
+// has page cache for the unread part of its layer, if the host has memory free. After end
+// the limit shrinks again. At the limit each page would be read only after another one
+// left.
 func (h *Host) roomToRead(b *boot) (end func()) {
 	h.mu.Lock()
 	room := min(b.unread(b.record), h.memoryFree()-workMargin-h.borrowed)
