@@ -1,6 +1,6 @@
-// Package guest holds what both ends of the conversation with the Guest know:
-// the agent that is PID 1 inside every Sandbox. The agent itself is in
-// guest/server, its client in guest/client.
+// Package guest holds the definitions that the Guest and its clients share. The
+// Guest is the agent that is PID 1 inside every Sandbox; it is in guest/server, its
+// client in guest/client.
 package guest
 
 import (
@@ -18,15 +18,15 @@ const Hostname = "sandbox"
 // restoredPrefix begins the hostname of a Boot that was restored.
 const restoredPrefix = "restored-"
 
-// RestoredHostname is the hostname that a Boot has from its restore to Bind: it
-// tells the Guest that it was restored, and when it was saved. Nothing else in the
-// Boot runs while it has that name.
+// RestoredHostname is the hostname of a Boot from its restore to Bind: it tells the
+// Guest that the Boot was restored, and when it was saved. Nothing else in the Boot
+// runs while it has that name.
 func RestoredHostname(savedAt time.Time) string {
 	return restoredPrefix + strconv.FormatInt(savedAt.UnixNano(), 10)
 }
 
 // RestoredLater is the RestoredHostname of a Boot whose sentry did not know yet
-// what it would restore: its Guest is told when it was saved.
+// which state it would restore. Its Guest learns the time of the save later.
 const RestoredLater = restoredPrefix + "later"
 
 // SavedAt reads a RestoredHostname; false for any other name. The time is zero for
@@ -43,16 +43,16 @@ func SavedAt(hostname string) (time.Time, bool) {
 // Version of the Guest's control service.
 const Version = "1"
 
-// The stream to a port of a Boot's loopback is asked for as an upgrade on the
-// control port, GET ForwardPath?port=N.
+// A stream to a port of a Boot's loopback is requested as an upgrade on the control
+// port, GET ForwardPath?port=N.
 const (
 	ForwardPath     = "/forward"
 	ForwardProtocol = "cloud-sandbox-forward"
 )
 
-// LogsPath on the control port gives, as a list of LogEntry in JSON, what programs
-// of the Sandbox logged at the events address, oldest first: at most MaxLogs, each
-// of at most MaxLog bytes with at most MaxLogFields fields.
+// LogsPath on the control port returns the log entries that programs of the Sandbox
+// sent to the events address, as a JSON list of LogEntry, oldest first: at most
+// MaxLogs, each of at most MaxLog bytes with at most MaxLogFields fields.
 const (
 	LogsPath     = "/logs"
 	MaxLogs      = 500
@@ -60,7 +60,7 @@ const (
 	MaxLogFields = 32
 )
 
-// LogEntry is one of them.
+// LogEntry is one log entry of a program.
 type LogEntry struct {
 	UnixMillis int64             `json:"at"`
 	Level      string            `json:"level"`
@@ -68,11 +68,11 @@ type LogEntry struct {
 	Fields     map[string]string `json:"fields,omitempty"`
 }
 
-// EventsName is the name of the events address inside.
+// EventsName is the name of the events address inside the Sandbox.
 const EventsName = "events.e2b.local"
 
 // AccessToken derives the token for the E2B services inside a Sandbox: the hex
-// HMAC-SHA256 of its ID. It is the same for an ID for ever and stored nowhere.
+// HMAC-SHA256 of its ID. It never changes for an ID and is not stored.
 func AccessToken(seed []byte, sandboxID string) string {
 	mac := hmac.New(sha256.New, seed)
 	mac.Write([]byte(sandboxID))
@@ -85,16 +85,16 @@ func TrafficToken(seed []byte, sandboxID string) string {
 	return AccessToken(seed, "sandbox-traffic-"+sandboxID)
 }
 
-// TemplateFile is where a Template's image tells the Guest what it is, as a
-// Template in JSON. An image without it tells nothing.
+// TemplateFile is the path in a Template's image of its description, a Template in
+// JSON. An image may lack it.
 const TemplateFile = "/etc/cloud-sandbox/template.json"
 
-// StartLog is where the output of a Template's start command goes.
+// StartLog is the file for the output of a Template's start command.
 const StartLog = "/var/log/start.log"
 
-// Template is what the Guest does for its Template in every Sandbox.
+// Template describes what the Guest does in every Sandbox of a Template.
 type Template struct {
-	Env map[string]string `json:"env,omitempty"` // environment of Processes, the weakest there is
+	Env map[string]string `json:"env,omitempty"` // environment of Processes, with the lowest precedence
 	// Start is a shell command that runs in the background from Bind on, as the
 	// default user.
 	Start string `json:"start,omitempty"`

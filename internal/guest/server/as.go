@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// As calls f on a thread that has the rights of u, so that the kernel judges
-// every path and every race as it would for the user's own program. What f
-// starts in goroutines of its own does not have these rights. It returns when f
-// has returned. No signal disturbs f: on a Volume it would end any call with EINTR,
-// though what was asked for may have been done, so that it cannot be repeated.
+// As calls f on a thread that has the rights of u, so that the kernel checks every
+// path and every race as it would for the user's own program. Goroutines that f
+// starts do not have these rights. As returns when f has returned. Signals are
+// blocked during f: on a Volume a signal would end any call with EINTR although the
+// operation may have been done, so that it could not be repeated.
 func As(u User, f func() error) error {
 	if os.Geteuid() != 0 {
 		return f()
@@ -39,8 +39,8 @@ func As(u User, f func() error) error {
 	return <-done
 }
 
-// holdSignals has this thread get no signal but those that its own mistakes make,
-// and the one by which the runtime has every thread make a system call.
+// holdSignals blocks all signals on this thread except those that its own faults
+// raise and the one by which the runtime has every thread make a system call.
 func holdSignals() (before unix.Sigset_t, err error) {
 	var held unix.Sigset_t
 	held.Val[0] = ^uint64(0) // signals are counted from 1
@@ -66,8 +66,8 @@ func call(f func() error) (err error) {
 // keep leaves an ID as it is.
 const keep = ^uintptr(0)
 
-// borrow gives this thread the rights of u; the real and saved user stay root,
-// so that nobody of the Sandbox may signal or trace it.
+// borrow gives this thread the rights of u. The real and saved user stay root, so
+// that no process of the Sandbox may signal or trace the thread.
 func borrow(u User) error {
 	if err := setGroups(u.Groups); err != nil {
 		return fmt.Errorf("take the groups of %s: %w", u.Name, err)
@@ -81,7 +81,7 @@ func borrow(u User) error {
 	return nil
 }
 
-// giveBack makes this thread root's again.
+// giveBack gives this thread the rights of root again.
 func giveBack() error {
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, keep, 0, keep); errno != 0 {
 		return errno

@@ -17,12 +17,13 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest"
 )
 
-// Control is the Guest's own service, for the host alone.
+// Control is the Guest's control service; only the host may call it.
 type Control struct {
 	Guest *Guest
 	// End ends the Guest, and with it the Boot.
 	End func()
-	// Parked does more ahead of Bind, and Bound is told of each; nil: nothing.
+	// Parked does further work before Bind, and Bound is called after each Bind;
+	// nil: nothing.
 	Parked, Bound func()
 }
 
@@ -31,8 +32,8 @@ var _ guestv1connect.GuestServiceHandler = (*Control)(nil)
 // maxRequest bounds one request of the host: code and input of a run.
 const maxRequest = 40 << 20
 
-// Uncompressed has a service answer as it is: the way to the host is short, and
-// a compressor takes a megabyte and a garbage collection.
+// Uncompressed disables compression of a service's answers: the way to the host is
+// short, and a compressor takes a megabyte and a garbage collection.
 var Uncompressed = connect.WithCompressMinBytes(math.MaxInt)
 
 // Handler returns the service's path and handler.
@@ -64,7 +65,7 @@ func (l *onlyFrom) Accept() (net.Conn, error) {
 	}
 }
 
-// Health tells whom the Boot belongs to.
+// Health returns the version of the Guest and the owner of the Boot.
 func (c *Control) Health(_ context.Context, r *connect.Request[guestv1.HealthRequest]) (*connect.Response[guestv1.HealthResponse], error) {
 	if at := r.Msg.SavedAtUnixNano; at > 0 {
 		c.Guest.Told(time.Unix(0, at))
@@ -104,8 +105,8 @@ func (c *Control) Bind(_ context.Context, r *connect.Request[guestv1.BindRequest
 	}
 	err = c.Guest.begin()
 	if m.Restored {
-		// What was saved is given back, whether or not it still does what its
-		// Template wants.
+		// A restored Boot is bound whether or not its Template's start command can
+		// be started, and its ready command is not awaited.
 		return connect.NewResponse(&guestv1.BindResponse{Mounted: int32(len(m.Volumes))}), nil
 	}
 	if err != nil {
@@ -122,7 +123,7 @@ func volumeMounts(mounts []*guestv1.VolumeMount) []VolumeMount {
 	return out
 }
 
-// Ready waits until what the Template starts has come up.
+// Ready waits until the Template's ready command succeeds.
 func (c *Control) Ready(ctx context.Context, r *connect.Request[guestv1.ReadyRequest]) (*connect.Response[guestv1.ReadyResponse], error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(r.Msg.TimeoutMillis)*time.Millisecond)
 	defer cancel()
@@ -146,7 +147,7 @@ func (c *Control) Run(ctx context.Context, r *connect.Request[guestv1.RunRequest
 	return stream.Send(&guestv1.RunResponse{Event: &guestv1.RunResponse_Ended{Ended: EndMessage(result)}})
 }
 
-// EndMessage is a result as the protocol says it.
+// EndMessage converts a result to its protocol message.
 func EndMessage(r RunResult) *guestv1.RunEnded {
 	return &guestv1.RunEnded{
 		Status: guestv1.RunStatus(r.Status), ExitCode: int32(r.ExitCode), Signal: int32(r.Signal), Message: r.Message,

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Countdown returns what is closed once the Boot has run for d. The time that it
-// was away between a save and a restore does not count, although the kernel's
-// clocks all say that it passed. stop lets go of it.
+// Countdown returns a channel that is closed once the Boot has run for d. The time
+// between a save and a restore does not count, although it passed on all of the
+// kernel's clocks. stop releases the countdown.
 func (g *Guest) Countdown(d time.Duration) (expired <-chan struct{}, stop func()) {
 	c := &countdown{guest: g, expired: make(chan struct{})}
 	g.mu.Lock()
@@ -31,7 +31,7 @@ type countdown struct {
 	stopped  bool
 }
 
-// look goes on waiting for as long as the Boot was away.
+// look extends the wait by the time that the Boot was away.
 func (c *countdown) look() {
 	away := c.guest.settledAway()
 	c.mu.Lock()
@@ -55,8 +55,8 @@ func (c *countdown) stop() {
 	c.timer.Stop()
 }
 
-// settledAway is how long the Boot was away in all. In one that was restored just
-// now it waits until Bind has told.
+// settledAway returns how long the Boot was away in total. In a Boot that was just
+// restored it waits until Bind has updated that time.
 func (g *Guest) settledAway() time.Duration {
 	for {
 		g.mu.Lock()

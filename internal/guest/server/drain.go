@@ -11,10 +11,10 @@ import (
 )
 
 // drainTime is how long output is still read once the program has ended and its
-// pipes are empty: what comes then is from something that it left behind.
+// pipes are empty. Later output comes from processes that it left behind.
 const drainTime = 100 * time.Millisecond
 
-// A Tap is one output of a program, which is read to its end.
+// A Tap reads one output of a program to its end.
 type Tap struct {
 	file *os.File
 	size int
@@ -23,18 +23,18 @@ type Tap struct {
 	passed atomic.Int64
 }
 
-// NewTap is for our side of a pipe or a terminal; size is the most that is read of
-// it at once.
+// NewTap takes our side of a pipe or a terminal; size is the maximum of one read,
+// in bytes.
 func NewTap(f *os.File, size int) *Tap { return &Tap{file: f, size: size} }
 
-// Run has pass take all that comes, to the end. What it is given is its own only
-// until it returns.
+// Run passes all output to pass, up to the end. The slice is valid only until pass
+// returns.
 func (t *Tap) Run(pass func([]byte)) {
 	raw, err := t.file.SyscallConn()
 	if err != nil {
 		return // it has been closed
 	}
-	blocks := false // as does a terminal whose number somebody asked for
+	blocks := false // as does a terminal after a call of Fd
 	_ = raw.Control(func(fd uintptr) {
 		flags, err := unix.FcntlInt(fd, unix.F_GETFL, 0)
 		blocks = err == nil && flags&unix.O_NONBLOCK == 0
@@ -66,7 +66,7 @@ func ready(fd int) bool {
 	}
 }
 
-// take reads once, what is there, and passes it on.
+// take reads the bytes that are available, once, and passes them on.
 func (t *Tap) take(fd int, buf []byte, pass func([]byte)) (n int, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -93,13 +93,13 @@ func (t *Tap) held() (n int) {
 	return n
 }
 
-// written is how much has been written to it, or a little more: never less.
+// written returns how many bytes were written to it, or a little more: never less.
 func (t *Tap) written() int64 {
-	held := int64(t.held()) // first: what is read meanwhile counts twice then, not never
+	held := int64(t.held()) // first: bytes that are read meanwhile then count twice instead of never
 	return t.passed.Load() + int64(t.size) + held
 }
 
-// level reports whether so much has been passed on, or all that there is.
+// level reports whether this many bytes were passed on, or all that exist.
 func (t *Tap) level(written int64) bool {
 	if t.passed.Load() >= written {
 		return true
@@ -111,11 +111,12 @@ func (t *Tap) level(written int64) bool {
 	return t.held() == 0
 }
 
-// Drained waits until the output of a program that has ended was passed on: until
-// read is closed, which says that all was read, or for a while and until nothing
-// of its own is on its way. On a busy machine the readers may get their turn long
-// after the end, and who takes what they read may be slow. What something that the
-// program left behind writes is not waited for. stop ends the wait; nil never does.
+// Drained waits until the output of a program that has ended was passed on. It
+// returns when read is closed, which says that all was read, or after a while once
+// none of the program's own output is in transit. On a busy machine the readers may
+// be scheduled long after the end, and the consumer of their output may be slow.
+// Output of processes that the program left behind is not waited for. stop ends the
+// wait; a nil stop never does.
 func Drained(read, stop <-chan struct{}, taps ...*Tap) {
 	written := make([]int64, len(taps))
 	for i, t := range taps {

@@ -7,20 +7,20 @@ import (
 	"syscall"
 )
 
-// Refusal is what an error of the operating system about a path means to a caller.
+// Refusal classifies an operating system error about a path for a caller.
 type Refusal int
 
 const (
 	RefusedInternal  Refusal = iota // it says nothing about the path
-	RefusedAbsent                   // there is nothing
+	RefusedAbsent                   // nothing exists at the path
 	RefusedConflict                 // something is in the way, or in use
-	RefusedForbidden                // this user may not, or nobody may
-	RefusedFull                     // it has no room on the disk, however long one waits
-	RefusedBusy                     // too much is open, or memory is short: that may pass
-	RefusedInvalid                  // what is there cannot be used so
+	RefusedForbidden                // this user, or every user, lacks the permission
+	RefusedFull                     // the disk is full, and waiting does not help
+	RefusedBusy                     // too many open files, or memory is short: may pass
+	RefusedInvalid                  // the object at the path does not support this use
 )
 
-// refusals says what each error means, and what there is to say of the path.
+// refusals gives the kind of each error, and its text about the path.
 var refusals = []struct {
 	err  error
 	kind Refusal
@@ -53,8 +53,9 @@ var refusals = []struct {
 	{syscall.EIO, RefusedInvalid, "cannot be read or written: input/output error"},
 }
 
-// RefusalOf returns what err means, and what it says of the path. An error of the
-// operating system that the table lacks is about the path too, with its own text.
+// RefusalOf returns the kind of err and its text about the path. An error of the
+// operating system that is not in the table is about the path too, with its own
+// text.
 func RefusalOf(err error) (Refusal, string) {
 	for _, r := range refusals {
 		if errors.Is(err, r.err) {
@@ -68,7 +69,7 @@ func RefusalOf(err error) (Refusal, string) {
 	return RefusedInternal, ""
 }
 
-// KindOf is what something is that is no regular file, in words.
+// KindOf names the type of a file that is not a regular file.
 func KindOf(m os.FileMode) string {
 	switch {
 	case m.IsDir():

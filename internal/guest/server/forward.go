@@ -14,9 +14,9 @@ import (
 // forwardTime bounds the connect to a port of this machine's own.
 const forwardTime = 5 * time.Second
 
-// Forward connects the host to services that listen on loopback alone, where the
-// link does not lead. A request upgrades to a stream to the port that it names;
-// 502 says that nobody listens.
+// Forward connects the host to services that listen on loopback alone, which the
+// link does not reach. A request upgrades to a stream to the port that it names;
+// 502 says that nothing listens there.
 func Forward(w http.ResponseWriter, r *http.Request) {
 	port, err := strconv.ParseUint(r.URL.Query().Get("port"), 10, 16)
 	if err != nil || r.Header.Get("Upgrade") != guest.ForwardProtocol {
@@ -53,8 +53,8 @@ func dialLoopback(port string) (net.Conn, error) {
 	return conn, nil
 }
 
-// passOn copies until from ends, and then ends that direction; when to takes no
-// more, source is not read any more.
+// passOn copies until from ends, and then closes that direction. When to accepts no
+// more data, source is no longer read.
 func passOn(to net.Conn, from io.Reader, source net.Conn) {
 	_, err := io.Copy(to, from)
 	if half, ok := to.(interface{ CloseWrite() error }); ok {

@@ -6,13 +6,12 @@ import (
 	"time"
 )
 
-// gatherTime is how long the first of several messages waits for those that
-// follow it. Each write to the host wakes four processes on its way.
+// gatherTime is how long the first of several messages waits for the messages that
+// follow. Each write to the host wakes four processes on its way.
 const gatherTime = 2 * time.Millisecond
 
-// Gathered is h with its flushes put off by gatherTime, so that the messages of
-// something that is over at once leave together. Its writers are safe for
-// concurrent use.
+// Gathered delays the flushes of h by gatherTime, so that the messages of a short
+// operation are sent together. Its writers are safe for concurrent use.
 func Gathered(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g := &gatherer{ResponseWriter: w}
@@ -21,12 +20,12 @@ func Gathered(h http.Handler) http.Handler {
 	})
 }
 
-// gatherer is a response whose flushes wait for one another.
+// gatherer is a response whose flushes are combined.
 type gatherer struct {
 	http.ResponseWriter
 	mu    sync.Mutex
-	timer *time.Timer // of the flush that waits; nil: there was none
-	set   bool        // one waits
+	timer *time.Timer // of the pending flush; nil: no flush yet
+	set   bool        // a flush is pending
 	ended bool        // the response is no longer ours
 }
 
@@ -42,7 +41,7 @@ func (g *gatherer) WriteHeader(status int) {
 	g.ResponseWriter.WriteHeader(status)
 }
 
-// Flush has what was written leave soon. It implements http.Flusher.
+// Flush sends the written data soon. It implements http.Flusher.
 func (g *gatherer) Flush() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -61,11 +60,11 @@ func (g *gatherer) flush() {
 	defer g.mu.Unlock()
 	g.set = false
 	if !g.ended {
-		_ = http.NewResponseController(g.ResponseWriter).Flush() // who writes next learns of the failure
+		_ = http.NewResponseController(g.ResponseWriter).Flush() // the next write reports the failure
 	}
 }
 
-// end leaves the rest to the server, which flushes what is over.
+// end leaves the rest to the server, which flushes a finished response.
 func (g *gatherer) end() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -23,13 +23,13 @@ import (
 // searchPath is where programs are looked up, and the PATH of every Process.
 const searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// Defaults of a Boot that Bind says nothing about.
+// Defaults for values that Bind leaves empty.
 const (
 	defaultUser = "user"
 	defaultCwd  = "/workspace"
 )
 
-// Guest is the agent of one Boot: whom it belongs to and what runs in it.
+// Guest is the agent of one Boot: its owner and its running programs.
 type Guest struct {
 	Accounts Accounts
 	Reaper   *Reaper
@@ -42,24 +42,24 @@ type Guest struct {
 	active map[int]*run // by the leader's PID
 	host   string       // hostname that was applied last
 	pids   int64        // limit of processes and threads that was applied last; zero: none
-	ready  bool         // the default user is there
-	random int          // descriptor of the kernel's randomness, to be written; -1: it is not open
+	ready  bool         // the default user exists
+	random int          // descriptor of the kernel's randomness, to be written; -1: not open
 	idle   map[net.Conn]struct{}
 
-	away    time.Duration            // between saves and restores, in all
-	rebound chan struct{}            // closed by the Bind of a restored Boot; nil: nobody waits for it
-	savedAt func() (time.Time, bool) // when the Boot was saved, if it was restored and is not bound yet; zero: told is
-	told    time.Time                // when the Boot was saved, for one that cannot know
+	away    time.Duration            // time between saves and restores, in total
+	rebound chan struct{}            // closed by the Bind of a restored Boot; nil: no waiter
+	savedAt func() (time.Time, bool) // when the Boot was saved, if it was restored and is not bound yet; zero: see told
+	told    time.Time                // when the Boot was saved, for a Boot that cannot know
 
 	mounted mounted // Volumes
 	shells  shells
 
-	template   guest.Template // what the image says
+	template   guest.Template // read from the image
 	begun      bool           // the Template's start command was started
-	startChild *Child         // that command; nil: there is none
+	startChild *Child         // that command's process; nil: none
 }
 
-// Owner is what Bind said.
+// Owner holds the values of Bind.
 type Owner struct {
 	SandboxID   string
 	BootNumber  int64
@@ -76,7 +76,7 @@ type Owner struct {
 	Restored    bool   // the Boot started from a saved state, and this is its first owner
 }
 
-// New returns a Guest that belongs to nobody.
+// New returns a Guest without an owner.
 func New(accounts Accounts, reaper *Reaper) *Guest {
 	return &Guest{Accounts: accounts, Reaper: reaper, active: map[int]*run{}, idle: map[net.Conn]struct{}{}, random: -1, savedAt: savedAt}
 }
@@ -95,16 +95,16 @@ var errNobody = &InvalidError{"a boot is bound to a sandbox, and none is named"}
 // ErrNotBound says that nothing may run before Bind.
 var ErrNotBound = errors.New("this boot belongs to nobody yet")
 
-// Owner returns whom the Boot belongs to.
+// Owner returns the owner of the Boot; false: it has none yet.
 func (g *Guest) Owner() (Owner, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.owner, g.bound
 }
 
-// Bind opens the Boot's life under an owner. A repeat for the same Sandbox and
-// number takes the newer values. Of a Boot that was restored, everything else
-// stands still until this has returned.
+// Bind gives the Boot its owner. A repeat for the same Sandbox and number takes the
+// newer values. In a restored Boot, everything else stands still until Bind has
+// returned.
 func (g *Guest) Bind(o Owner, clock int64, entropy []byte) error {
 	if o.User == "" {
 		o.User = defaultUser
@@ -113,7 +113,7 @@ func (g *Guest) Bind(o Owner, clock int64, entropy []byte) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.bound && g.owner.SandboxID == o.SandboxID && g.owner.BootNumber == o.BootNumber {
-		o.Restored = false // that was said before, and the answer got lost
+		o.Restored = false // an earlier Bind did that, and its answer was lost
 	}
 	if o.Restored {
 		g.forget(clock)
@@ -134,15 +134,15 @@ func (g *Guest) Bind(o Owner, clock int64, entropy []byte) error {
 		return err
 	}
 	if o.Authority != "" && o.Authority != g.owner.Authority {
-		// What the user did to these files since is no reason not to go on.
+		// The user may have changed these files since; that must not fail the Bind.
 		if err := trust("/", o.Authority); err != nil && !g.bound && !o.Restored {
 			return err
 		}
 	}
-	if o.SandboxID == "" { // not before: Rehearse comes this far
+	if o.SandboxID == "" { // not earlier: Rehearse runs up to here
 		return errNobody
 	}
-	if !g.bound || o.Restored { // a change leaves Volumes as they are
+	if !g.bound || o.Restored { // a repeat leaves Volumes as they are
 		if err := g.mountVolumes(o.Volumes); err != nil {
 			return err
 		}
@@ -157,10 +157,11 @@ func (g *Guest) Bind(o Owner, clock int64, entropy []byte) error {
 	return nil
 }
 
-// limitProcesses bounds the user's processes and threads, if they are bounded
-// otherwise or again is set. Ours is what children inherit; it binds those
-// without rights, us not. Those that run have their own copy of it; one that is
-// missed, because it starts just now, keeps the old. The caller holds g.mu.
+// limitProcesses limits the user's processes and threads if the limit differs from
+// the last one or again is set. Children inherit our limit, which binds only
+// unprivileged processes and so not us. Running processes have their own copies,
+// which are set too; a process that starts just now and is missed keeps the old
+// limit. The caller holds g.mu.
 func (g *Guest) limitProcesses(n int64, again bool) error {
 	if n <= 0 || n == g.pids && !again || os.Getpid() != 1 {
 		return nil
@@ -176,8 +177,8 @@ func (g *Guest) limitProcesses(n int64, again bool) error {
 	return nil
 }
 
-// Prepare does ahead of Bind what is the same for most owners: each file that
-// Bind need not write is a millisecond that nobody waits for.
+// Prepare does the part of Bind that is the same for most owners ahead of it: each
+// file that Bind need not write saves a millisecond.
 func (g *Guest) Prepare(hostname string) {
 	_, err := g.Accounts.User(defaultUser) // which reads the accounts
 	g.mu.Lock()
@@ -189,24 +190,24 @@ func (g *Guest) Prepare(hostname string) {
 	}
 }
 
-// Limit does the same with the limit of processes, before any is started.
+// Limit sets the limit of processes ahead of Bind, before any process is started.
 func (g *Guest) Limit(pids int64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.limitProcesses(pids, false)
 }
 
-// Park starts a bash that waits for its owner's first command, before the Boot
-// belongs to anybody. It runs another one first: the files that every command reads
-// are looked up then, and the kernel's first address space for a Process is made
-// and kept for the next one. Then it collects what this and the start left, so that
-// Bind need not.
+// Park starts a bash that waits for its owner's first command, before the Boot has
+// an owner. It first runs another bash: that looks up the files that every command
+// reads, and makes the kernel's first address space for a Process, which is kept
+// for the next one. Then Park collects the garbage of this and of the start, so
+// that Bind need not.
 func (g *Guest) Park() {
 	g.PrepareShell()
 	runtime.GC()
 }
 
-// eventsAddress is link.EventsAddress, which the link leads to the Guest.
+// eventsAddress is link.EventsAddress, which the link routes to the Guest.
 const eventsAddress = "192.0.2.1"
 
 // applyIdentity sets the hostname and makes it resolve. A failure leaves the
@@ -228,8 +229,8 @@ func (g *Guest) stir(entropy []byte) {
 	}
 }
 
-// setClock steps the clock when it is off by more than a second. gVisor follows
-// the host's clock and refuses, which is as good.
+// setClock steps the clock when it is off by more than a second. gVisor follows the
+// host's clock and refuses the step, which is as good.
 func setClock(nanos int64) {
 	if nanos <= 0 {
 		return
@@ -244,8 +245,8 @@ func setClock(nanos int64) {
 	}
 }
 
-// Command is a program to start, resolved: nothing of it can be wrong any more
-// but the program itself.
+// Command is a program to start, resolved and checked: only the program itself can
+// still fail.
 type Command struct {
 	Path string
 	Args []string
@@ -254,7 +255,7 @@ type Command struct {
 	User User
 }
 
-// InvalidError is a request that cannot be started as it is.
+// InvalidError says that a request cannot be started as given.
 type InvalidError struct{ Reason string }
 
 func (e *InvalidError) Error() string { return e.Reason }
@@ -271,8 +272,8 @@ func (g *Guest) Command(args []string, env map[string]string, cwd, user string) 
 	return g.resolve(owner, args, env, cwd, user)
 }
 
-// CommandAhead is Command for a program that starts before the Boot belongs to
-// anybody: as the default user, in the root folder.
+// CommandAhead is Command for a program that starts before the Boot has an owner:
+// as the default user, in the root folder.
 func (g *Guest) CommandAhead(args []string) (Command, error) {
 	return g.resolve(Owner{User: defaultUser, Cwd: "/"}, args, nil, "", "")
 }
@@ -301,8 +302,8 @@ func (g *Guest) resolve(owner Owner, args []string, env map[string]string, cwd, 
 	return c, err
 }
 
-// environment is what a Process sees: the Template's, the user's, the Sandbox's,
-// then the request's, later ones first in effect.
+// environment merges the variables of a Process: the Template's, the user's, the
+// Sandbox's and the request's. Later ones override earlier ones.
 func environment(template map[string]string, owner Owner, u User, request map[string]string) []string {
 	env := map[string]string{
 		"PATH": searchPath,
@@ -352,8 +353,8 @@ func workingDir(cwd, base string, u User) (string, error) {
 	return cwd, nil
 }
 
-// folder makes a path absolute that is so already, begins with "~", or is
-// relative to base; empty is base.
+// folder makes a path absolute. The path is absolute already, begins with "~", or
+// is relative to base; empty is base.
 func folder(path, base, home string) string {
 	switch {
 	case path == "~" || strings.HasPrefix(path, "~/"):
@@ -424,7 +425,7 @@ func startError(c Command, err error) error {
 		return invalid("%q is not a program: has it a #! line?", c.Path)
 	case errors.Is(err, syscall.ENOENT):
 		return invalid("%q or its interpreter does not exist", c.Path)
-	case errors.Is(err, syscall.E2BIG), errors.Is(err, syscall.ENAMETOOLONG): // gVisor says the latter of one argument
+	case errors.Is(err, syscall.E2BIG), errors.Is(err, syscall.ENAMETOOLONG): // gVisor returns the latter for one long argument
 		return invalid("argument list too long: one argument or variable may have up to 128 KiB, and all together up to 2 MiB; write more to a file, or send it by stdin")
 	}
 	return fmt.Errorf("start %s: %w", c.Args[0], err)

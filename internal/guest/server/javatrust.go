@@ -13,7 +13,7 @@ import (
 	"unicode/utf16"
 )
 
-// javaStores are the files of whom Java trusts, as patterns.
+// javaStores are patterns of Java's trust stores.
 var javaStores = []string{
 	"/etc/ssl/certs/java/cacerts", "/usr/lib/jvm/*/lib/security/cacerts", "/usr/lib/jvm/*/jre/lib/security/cacerts",
 	"/opt/java/*/lib/security/cacerts", "/usr/local/openjdk-*/lib/security/cacerts",
@@ -22,8 +22,9 @@ var javaStores = []string{
 // javaAlias begins the names of our certificates in such a file.
 const javaAlias = "cloud-sandbox-"
 
-// trustInJava has every Java below root trust certificates in PEM, in place of those
-// of an earlier call. A store in another format than JKS stays as it is.
+// trustInJava has every Java below root trust certificates in PEM, in place of the
+// certificates of an earlier call. A store in another format than JKS stays as it
+// is.
 func trustInJava(root, authority string) error {
 	var done []string
 	for _, pattern := range javaStores {
@@ -34,7 +35,7 @@ func trustInJava(root, authority string) error {
 		for _, path := range found {
 			path, err := filepath.EvalSymlinks(path)
 			if err != nil || slices.Contains(done, path) {
-				continue // it is not there, or is the same
+				continue // it does not exist, or is the same file
 			}
 			done = append(done, path)
 			store, err := readBundle(path)
@@ -53,8 +54,8 @@ func trustInJava(root, authority string) error {
 	return nil
 }
 
-// withCertificates is a store with entries and, in place of our earlier ones, the
-// certificates in PEM.
+// withCertificates returns a store with entries and the certificates in PEM, which
+// replace our earlier ones.
 func withCertificates(entries []jksEntry, authority string) []byte {
 	entries = slices.DeleteFunc(entries, func(e jksEntry) bool { return strings.HasPrefix(e.alias, javaAlias) })
 	rest := []byte(authority)
@@ -80,7 +81,7 @@ const (
 	jksVersion     = 2
 	jksCertificate = 2 // kind of an entry; others hold keys
 	jksType        = "X.509"
-	jksPassword    = "changeit" // of every such store, which nobody changes
+	jksPassword    = "changeit" // of every such store; it is never changed
 )
 
 // parseJKS reads a store that holds certificates alone.
@@ -121,7 +122,7 @@ func parseJKS(store []byte) ([]jksEntry, error) {
 			return nil, os.ErrInvalid
 		}
 		e.certificate = make([]byte, size)
-		_, _ = r.Read(e.certificate) // so many are left
+		_, _ = r.Read(e.certificate) // the length was checked
 		entries = append(entries, e)
 	}
 	return entries, nil
@@ -136,7 +137,7 @@ func readText(r *bytes.Reader) (string, error) {
 		return "", os.ErrInvalid
 	}
 	text := make([]byte, size)
-	_, _ = r.Read(text) // so many are left
+	_, _ = r.Read(text) // the length was checked
 	return string(text), nil
 }
 
@@ -153,7 +154,7 @@ func formatJKS(entries []jksEntry) []byte {
 		out = append(put.AppendUint16(out, uint16(len(jksType))), jksType...)
 		out = append(put.AppendUint32(out, uint32(len(e.certificate))), e.certificate...)
 	}
-	sum := sha1.New() // the format's; it guards against damage alone
+	sum := sha1.New() // required by the format; it detects damage only
 	for _, c := range utf16.Encode([]rune(jksPassword)) {
 		sum.Write(put.AppendUint16(nil, c))
 	}

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Job is a program under way, with everything it starts. Whoever starts one
+// Job is a running program with everything it starts. The caller that starts one
 // takes its end from Exited, or ends it by Terminate, and then calls Release.
 type Job struct {
 	guest   *Guest
@@ -21,8 +21,8 @@ type Job struct {
 	shell   bool // a bash that was started ahead could have been it
 }
 
-// StartJob is Start for a program of the user: what that starts is found again,
-// and an end by lack of memory is known as one.
+// StartJob is Start for a program of the user: its descendants can be found again,
+// and an end by lack of memory is detected.
 func (g *Guest) StartJob(c Command, fds []int, terminal bool) (*Job, error) {
 	r := &run{mark: fmt.Sprintf("%s=%d-%d", runMark, os.Getpid(), g.runs.Add(1)), start: math.MaxInt64}
 	c.Env = append(c.Env, r.mark)
@@ -36,10 +36,10 @@ func (g *Guest) StartJob(c Command, fds []int, terminal bool) (*Job, error) {
 	return &Job{guest: g, run: r, child: child, command: c}, nil
 }
 
-// PID is the program's own, and that of its group and session.
+// PID is the program's process ID, and also the ID of its group and session.
 func (j *Job) PID() int { return j.child.PID }
 
-// Exited gives how the program ended, once.
+// Exited yields the exit status of the program, once.
 func (j *Job) Exited() <-chan syscall.WaitStatus { return j.child.Exited }
 
 // Countdown is Guest.Countdown.
@@ -47,7 +47,7 @@ func (j *Job) Countdown(d time.Duration) (expired <-chan struct{}, stop func()) 
 	return j.guest.Countdown(d)
 }
 
-// Release takes note that it has ended.
+// Release records that the Job has ended.
 func (j *Job) Release() {
 	j.guest.untrack(j.run)
 	j.guest.shells.disturbed()
@@ -59,12 +59,11 @@ func (j *Job) Release() {
 // Signal sends a signal to the program's group.
 func (j *Job) Signal(s syscall.Signal) error { return unix.Kill(-j.run.leader, s) }
 
-// claimHidden makes everything that began at this moment or later, and has
-// wiped all traces of who started it, a part of the Job: for a Job that is over
-// soon.
+// claimHidden makes every process that began at this moment or later, and has wiped
+// all traces of its starter, a part of the Job. It is for short Jobs.
 func (j *Job) claimHidden(ticks int64) { j.run.start = ticks }
 
-// Terminate ends all of it: SIGTERM, a second's grace, SIGKILL.
+// Terminate ends the whole Job: SIGTERM, a second's grace, SIGKILL.
 func (j *Job) Terminate() syscall.WaitStatus {
 	known, asked := askFamily(j.run)
 	if !asked {
@@ -84,13 +83,13 @@ func (j *Job) Terminate() syscall.WaitStatus {
 	return status
 }
 
-// Kill ends all of it at once, for a caller that does not ask how.
+// Kill ends the whole Job at once, for a caller that does not need the status.
 func (j *Job) Kill() { killFamily(j.run, map[int]bool{}) }
 
-// Cut says what ended a Job before it ended by itself.
+// Cut is the reason why a Job was ended before it ended by itself.
 type Cut int
 
-// What may end a Job.
+// Reasons why a Job was ended.
 const (
 	CutByNobody Cut = iota
 	CutByTimeout
@@ -138,8 +137,9 @@ func (p *Piped) close() {
 	}
 }
 
-// StartPiped starts a command with a pipe for each output, and one for its
-// input if it has any. Of bash it takes one that was started ahead, if it fits.
+// StartPiped starts a command with a pipe for each output, and one for its input if
+// it has any. For a bash command it uses a bash that was started ahead, if one
+// fits.
 func (g *Guest) StartPiped(c Command, input bool) (*Piped, error) {
 	code, shell := shellCode(c)
 	if shell {
@@ -155,12 +155,12 @@ func (g *Guest) StartPiped(c Command, input bool) (*Piped, error) {
 	return p, err
 }
 
-// startPiped starts a command with the descriptors that place makes of its ends
-// of the pipes.
+// startPiped starts a command with the descriptors that place returns for the
+// program's ends of the pipes.
 func (g *Guest) startPiped(c Command, input bool, place func(theirs []int) []int) (_ *Piped, err error) {
 	p := new(Piped)
 	theirs := make([]int, 3)
-	held := 0 // how many of theirs, from the last one on, are ours to close
+	held := 0 // how many of theirs, counted from the last one, are ours to close
 	defer func() {
 		for _, fd := range theirs[3-held:] {
 			unix.Close(fd)

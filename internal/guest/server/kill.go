@@ -8,8 +8,8 @@ import (
 )
 
 // KillBiggest ends the Process that uses most memory, with everything in its
-// session: of a fork bomb no single process is big. It returns 0 when there is
-// none, or when the host has just killed some itself. Runs stand still while they
+// session: no single process of a fork bomb is big. It returns 0 when no run is
+// active, or when the host has just killed some itself. Runs are stopped while they
 // are compared.
 func (g *Guest) KillBiggest() (leader int, bytes int64) {
 	if g.Reaper.LackedMemory() {
@@ -46,7 +46,7 @@ func (g *Guest) KillBiggest() (leader int, bytes int64) {
 	return leader, bytes
 }
 
-// blame notes that a run is ended by lack of memory and returns it; nil when no
+// blame records that a run is ended by lack of memory and returns it; nil when no
 // run has this leader.
 func (g *Guest) blame(leader int) *run {
 	g.mu.Lock()

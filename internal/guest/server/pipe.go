@@ -38,14 +38,14 @@ func pipe() (r, w int, err error) {
 	return p[0], p[1], nil
 }
 
-// unblocked is a descriptor of ours, with the flags that it has, as a file that
-// waits in the poller.
+// unblocked wraps a descriptor of ours, which has these flags, as a file that waits
+// in the poller.
 func unblocked(fd, flags int) *os.File {
 	_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFL, flags|unix.O_NONBLOCK)
 	return os.NewFile(uintptr(fd), "pipe")
 }
 
-// noInput is what programs without input read from: the end of a file.
+// noInput is the standard input of programs without input: an empty file.
 var noInput = sync.OnceValues(func() (int, error) {
 	fd, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -78,7 +78,7 @@ func openTerminal(u User, cols, rows uint16) (ours *os.File, theirs int, err err
 	if theirs, err = unix.Open(path, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0); err != nil {
 		return nil, -1, fmt.Errorf("open a terminal: %w", err)
 	}
-	_ = unix.Fchown(theirs, int(u.UID), int(u.GID)) // it works without, but for those who open it by name
+	_ = unix.Fchown(theirs, int(u.UID), int(u.GID)) // if this fails, only programs that open it by name are affected
 	if err := ResizeTerminal(ours, cols, rows); err != nil {
 		unix.Close(theirs)
 		return nil, -1, err

@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	// maxListeners bounds the list of what listens.
+	// maxListeners bounds the list of listeners.
 	maxListeners = 1024
-	// maxDescriptors bounds how many open files are looked at for who listens:
-	// each costs a system call.
+	// maxDescriptors bounds how many open files are searched for the sockets'
+	// processes: each costs a system call.
 	maxDescriptors = 1 << 16
 )
 
-// listener is a TCP socket that listens.
+// listener is a listening TCP socket.
 type listener struct {
 	at    netip.AddrPort
 	inode string // the kernel's number of the socket
@@ -33,7 +33,7 @@ type listener struct {
 	name  string // of that process
 }
 
-// ListPorts tells what listens inside.
+// ListPorts lists the listening ports of the Sandbox.
 func (c *Control) ListPorts(context.Context, *connect.Request[guestv1.ListPortsRequest]) (*connect.Response[guestv1.ListPortsResponse], error) {
 	all, truncated, err := listeners("/proc")
 	if err != nil {
@@ -48,8 +48,9 @@ func (c *Control) ListPorts(context.Context, *connect.Request[guestv1.ListPortsR
 	return connect.NewResponse(out), nil
 }
 
-// listeners reads what listens, and who, from a proc filesystem; truncated says
-// that there is more. A socket whose process is not found in time has none.
+// listeners reads the listening sockets and their processes from a proc filesystem.
+// truncated says that more exist. A socket whose process is not found within
+// maxDescriptors has none.
 func listeners(proc string) (all []listener, truncated bool, err error) {
 	for _, name := range []string{"tcp", "tcp6"} {
 		b, err := readSmall(proc + "/net/" + name)
@@ -73,8 +74,8 @@ func listeners(proc string) (all []listener, truncated bool, err error) {
 	return nameListeners(proc, all), false, nil
 }
 
-// parseListener reads a line of /proc/net/tcp (proc(5)); false for what does not
-// listen and for the head of the table.
+// parseListener reads a line of /proc/net/tcp (proc(5)); false for sockets that do
+// not listen and for the head of the table.
 func parseListener(line string) (listener, bool) {
 	const local, state, inode, listens = 1, 3, 9, "0A"
 	f := strings.Fields(line)
@@ -101,7 +102,8 @@ func parseSocket(text string) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(a, uint16(port)), ok
 }
 
-// nameListeners looks among the open files of processes for who holds the sockets.
+// nameListeners searches the open files of processes for the holders of the
+// sockets.
 func nameListeners(proc string, all []listener) []listener {
 	s := search{proc: proc, unnamed: make(map[string][]*listener, len(all)), left: maxDescriptors}
 	for i := range all {
@@ -121,7 +123,7 @@ type search struct {
 	left    int                    // how many descriptors may still be looked at
 }
 
-// look goes through the open files of these processes, in order.
+// look searches the open files of these processes, in order.
 func (s *search) look(pids []int) {
 	for _, pid := range pids {
 		if len(s.unnamed) == 0 || s.left <= 0 {
@@ -143,12 +145,11 @@ func (s *search) look(pids []int) {
 	}
 }
 
-// owner is whose a process is.
+// owner is the user and group of a process.
 type owner struct{ uid, gid uint32 }
 
-// owners lists the processes of a proc filesystem by whose they are, each list
-// with the smallest number first: a socket that was inherited is told as its
-// first holder's.
+// owners lists the processes of a proc filesystem by owner, each list with the
+// smallest number first: an inherited socket is reported for its first holder.
 func owners(proc string) map[owner][]int {
 	dir, err := os.Open(proc)
 	if err != nil {
@@ -171,9 +172,9 @@ func owners(proc string) map[owner][]int {
 	return out
 }
 
-// asOwner calls f on a thread whose real user and group are those of o, whose
-// processes' open files the kernel lets be read by no other without a capability
-// that nobody inside has. The thread stays root in all else.
+// asOwner calls f on a thread whose real user and group are those of o. The kernel
+// lets only o read the open files of its processes; other users need a capability
+// that no process inside has. The thread stays root in all else.
 func asOwner(o owner, f func()) {
 	if os.Geteuid() != 0 || o.uid == 0 {
 		f()
@@ -182,7 +183,7 @@ func asOwner(o owner, f func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // one that is not given back ends with this goroutine
+		runtime.LockOSThread() // a thread that is not unlocked ends with this goroutine
 		if setReal(o) == nil {
 			f()
 		}
@@ -205,7 +206,7 @@ func setReal(o owner) error {
 	return nil
 }
 
-// descriptors lists at most limit open files of a process.
+// descriptors lists up to limit open files of a process.
 func descriptors(path string, limit int) []string {
 	dir, err := os.Open(path)
 	if err != nil {
@@ -216,7 +217,7 @@ func descriptors(path string, limit int) []string {
 	return names
 }
 
-// commandName is what a process calls itself; a guest's word.
+// commandName returns the name that a process gives itself; do not trust it.
 func commandName(dir string) string {
 	b, err := readSmall(dir + "/comm")
 	if err != nil {

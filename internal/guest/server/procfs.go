@@ -44,12 +44,12 @@ func readSmall(path string) ([]byte, error) {
 	return nil, &os.PathError{Op: "read", Path: path, Err: unix.EFBIG}
 }
 
-// volumeServer is the process that serves Volumes, as tasks leaves it out: 0 when
-// there is none.
+// volumeServer is the PID of the process that serves Volumes, which tasks leaves
+// out; 0: none.
 var volumeServer atomic.Int64
 
-// tasks lists every process but the Guest itself and the volume server, which the
-// others need to end.
+// tasks lists every process except the Guest itself and the volume server, which
+// the others need until they have ended.
 func tasks() []task {
 	dir, err := os.Open("/proc")
 	if err != nil {
@@ -106,23 +106,23 @@ func rss(pid int) int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// unmarked reports whether a process carries no run's mark at all: somebody
-// wiped its environment.
+// unmarked reports whether a process carries no run's mark at all: its environment
+// was wiped.
 func unmarked(pid int) bool {
 	b, err := readSmall("/proc/" + strconv.Itoa(pid) + "/environ")
 	return err == nil && !bytes.Contains(append([]byte{0}, b...), []byte("\x00"+runMark+"="))
 }
 
 // marked reports whether a process was started with this variable in its
-// environment. A program may have changed what /proc shows; it is one of three
-// ways to find a run's processes.
+// environment. A program may have changed the environment that /proc shows; the
+// mark is one of three ways to find a run's processes.
 func marked(pid int, variable string) bool {
 	b, err := readSmall("/proc/" + strconv.Itoa(pid) + "/environ")
 	return err == nil && bytes.Contains(append([]byte{0}, append(b, 0)...), []byte("\x00"+variable+"\x00"))
 }
 
-// family finds what a run started: its session, the descendants of what is
-// known, and whatever carries its mark, also after it has left both.
+// family finds the processes of a run: its session, the descendants of known
+// processes, and all that carry its mark, even after they have left both.
 func family(r *run, known map[int]bool) []int {
 	leader, mark, since := r.leader, r.mark, r.start
 	all := tasks()
@@ -131,8 +131,9 @@ func family(r *run, known map[int]bool) []int {
 		if t.pid == leader || t.session == leader || known[t.pid] || marked(t.pid, mark) {
 			known[t.pid] = true
 		}
-		// What left the session, lost its parent and wiped its environment is
-		// told by when it began: nobody else of that time has no mark.
+		// A process that left the session, lost its parent and wiped its
+		// environment is recognized by its start time: no other process of that
+		// time has no mark.
 		if t.ppid == os.Getpid() && t.pid != leader && t.start >= since && unmarked(t.pid) {
 			known[t.pid] = true
 		}
@@ -154,10 +155,10 @@ func family(r *run, known map[int]bool) []int {
 	return found
 }
 
-// killFamily ends a run's processes for good. It is done when two looks in a row
-// have found nothing alive: a child that is born between a look and a kill is in
-// neither, and a fork bomb grows again from one. known are processes that were
-// the run's before; it is added to.
+// killFamily ends a run's processes for good. It is done when two scans in a row
+// have found nothing alive: a child that is born between a scan and a kill is in
+// neither, and a fork bomb grows again from one process. known are processes that
+// belonged to the run before; killFamily adds to it.
 func killFamily(r *run, known map[int]bool) {
 	leader := r.leader
 	const rounds = 200
@@ -196,14 +197,14 @@ func onlyDead(pids []int) bool {
 	return true
 }
 
-// bombSize is how many processes of one run are too many to be asked to end: a
-// fork bomb answers with more of itself.
+// bombSize is the number of processes of one run above which they are not sent
+// SIGTERM: a fork bomb answers with more of itself.
 const bombSize = 100
 
-// askFamily sends SIGTERM to a run's processes and returns which they are: what
-// loses its parent by it can only be found now. The leader's group stands still
-// meanwhile. Of a fork bomb nothing is asked; asked is false, and by then it is
-// over.
+// askFamily sends SIGTERM to a run's processes and returns them: processes that
+// lose their parent by it can only be found now. The leader's group is stopped
+// meanwhile. A fork bomb gets no SIGTERM: askFamily has killed it when it returns
+// false.
 func askFamily(r *run) (known map[int]bool, asked bool) {
 	leader := r.leader
 	_ = unix.Kill(-leader, unix.SIGSTOP)
@@ -223,8 +224,7 @@ func askFamily(r *run) (known map[int]bool, asked bool) {
 	return known, true
 }
 
-// crowded reports whether a user has nearly as many processes and threads as it
-// may.
+// crowded reports whether a user is close to its limit of processes and threads.
 func crowded(uid uint32, limit int64) bool {
 	if limit <= 0 {
 		return false

@@ -5,20 +5,20 @@ import (
 	"strings"
 )
 
-// profile is what login shells read first.
+// profile is the file that login shells read first.
 const profile = "/etc/profile"
 
-// distributionPaths are the values that the profiles of Debian and Alpine set PATH
-// to, whatever it was.
+// distributionPaths are the values to which the profiles of Debian and Alpine set
+// PATH, whatever it was before.
 var distributionPaths = []string{
 	searchPath,
 	"/usr/local/bin:/usr/bin:/bin:/usr/local/games:/usr/games",
 	"/usr/local/bin:/usr/bin:/bin",
 }
 
-// keepPath has login shells keep the PATH that they are started with: that of the
-// Template, the Sandbox or the request, which a distribution's profile would
-// replace. What somebody else wrote into that file stays.
+// keepPath has login shells keep the PATH that they are started with, which comes
+// from the Template, the Sandbox or the request. A distribution's profile would
+// replace it. Other changes to that file stay.
 func keepPath(file string) {
 	text, err := readSmall(file)
 	if err != nil {
@@ -32,8 +32,8 @@ func keepPath(file string) {
 	_ = os.WriteFile(file, []byte(keeping), 0o644)
 }
 
-// profileKeepingPath is the text of a profile in which the lines that set PATH to
-// what a distribution has do so only where there is none.
+// profileKeepingPath changes the lines of a profile that set PATH to a
+// distribution's value: they now do so only where PATH is unset.
 func profileKeepingPath(text string) string {
 	var out strings.Builder
 	for line := range strings.Lines(text) {

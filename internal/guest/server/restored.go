@@ -13,18 +13,17 @@ import (
 )
 
 const (
-	// restoredHook is a program of the user's that runs as root whenever the
-	// Sandbox was restored, before anything else of it goes on.
+	// restoredHook is a program of the user's that runs as root after every restore
+	// of the Sandbox, before anything else in it continues.
 	restoredHook = "/etc/cloud-sandbox/restored"
 	// hookTime bounds it.
 	hookTime = 2 * time.Second
-	// restoredSignal tells every process that it was restored, perhaps as one of
-	// many copies. Who does not handle it never notices.
+	// restoredSignal notifies every process that it was restored, perhaps as one of
+	// many copies. A process that does not handle the signal ignores it.
 	restoredSignal = unix.SIGURG
 )
 
-// Watch takes note of connections on which nothing is asked; it is an
-// http.Server's ConnState.
+// Watch tracks idle connections; it is an http.Server's ConnState.
 func (g *Guest) Watch(c net.Conn, s http.ConnState) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -35,8 +34,8 @@ func (g *Guest) Watch(c net.Conn, s http.ConnState) {
 	}
 }
 
-// savedAt asks the kernel for the hostname: it has the one that says so until
-// Bind.
+// savedAt reads the time of the save from the hostname, which holds it from the
+// restore to Bind.
 func savedAt() (time.Time, bool) {
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {
@@ -45,8 +44,8 @@ func savedAt() (time.Time, bool) {
 	return guest.SavedAt(unix.ByteSliceToString(u.Nodename[:]))
 }
 
-// Told takes note of when the Boot was saved, if it was restored just now and does
-// not know. A zero time says nothing.
+// Told sets the time of the save, if the Boot was just restored and does not know
+// it. A zero time is ignored.
 func (g *Guest) Told(savedAt time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -55,9 +54,9 @@ func (g *Guest) Told(savedAt time.Time) {
 	}
 }
 
-// forget lets go of what belonged to the time before the Boot was restored, and
-// takes note of how long it was away: nobody is at the other end of its
-// connections any more. The caller holds g.mu.
+// forget closes the idle connections of the time before the restore, whose other
+// ends no longer exist, and records how long the Boot was away. The caller holds
+// g.mu.
 func (g *Guest) forget(clock int64) {
 	for c := range g.idle {
 		_ = c.Close()
@@ -74,7 +73,7 @@ func (g *Guest) forget(clock int64) {
 	if at.IsZero() {
 		at, g.told = g.told, time.Time{}
 	}
-	if at.IsZero() { // nobody told: its limits run on as if it had not been away
+	if at.IsZero() { // the time is unknown: its limits run on as if it had not been away
 		at = now
 	}
 	g.away += max(now.Sub(at), 0)
@@ -85,9 +84,9 @@ func (g *Guest) forget(clock int64) {
 	}
 }
 
-// tellRestored tells all processes that they were restored, and runs the user's
-// hook. They stand still until it is over, and handle the signal first of all.
-// The caller holds g.mu.
+// tellRestored notifies all processes that they were restored, and runs the user's
+// hook. They are stopped until the hook has ended, and handle the signal first. The
+// caller holds g.mu.
 func (g *Guest) tellRestored() {
 	if os.Getpid() == 1 {
 		for _, t := range tasks() {
@@ -97,8 +96,8 @@ func (g *Guest) tellRestored() {
 	g.runHook()
 }
 
-// runHook runs the user's hook, if there is one. What it says is dropped, and how
-// it ends changes nothing.
+// runHook runs the user's hook if it exists. Its output is dropped, and its exit
+// status is ignored.
 func (g *Guest) runHook() {
 	info, err := os.Stat(restoredHook)
 	if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {

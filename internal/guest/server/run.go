@@ -15,7 +15,7 @@ import (
 const (
 	// termGrace is how long processes have between SIGTERM and SIGKILL.
 	termGrace = time.Second
-	// readSize is the most that one piece of output holds.
+	// readSize is the maximum size of one piece of output, in bytes.
 	readSize = 32 << 10
 	// runMark is the variable by which a run's processes are found again.
 	runMark = "CLOUD_SANDBOX_RUN"
@@ -24,7 +24,7 @@ const (
 // Status is how a run ended.
 type Status int
 
-// The order is that of the protocol.
+// The order is the protocol's.
 const (
 	StatusOK Status = iota + 1
 	StatusError
@@ -35,7 +35,7 @@ const (
 	StatusKilled
 )
 
-// RunRequest asks for one program to its end.
+// RunRequest describes one program to run to its end.
 type RunRequest struct {
 	Args                     []string
 	Env                      map[string]string
@@ -45,7 +45,7 @@ type RunRequest struct {
 	StdoutLimit, StderrLimit int64         // bytes; zero: no limit
 }
 
-// RunResult is how it ended.
+// RunResult describes how a run ended.
 type RunResult struct {
 	Status                       Status
 	ExitCode                     int
@@ -55,13 +55,14 @@ type RunResult struct {
 	Duration                     time.Duration
 }
 
-// RunHandler is told what happens, one call at a time. An error ends the run.
+// RunHandler receives the events of a run, one call at a time. An error ends the
+// run.
 type RunHandler interface {
 	Started(pid int) error
 	Output(stderr bool, data []byte) error
 }
 
-// run is one program under way.
+// run is one running program.
 type run struct {
 	leader int
 	mark   string
@@ -71,9 +72,9 @@ type run struct {
 	oom bool // KillBiggest chose it
 }
 
-// Run runs one program to its end. When ctx ends, or the timeout passes, or the
-// handler fails, everything that it started is ended. A program that ends by
-// itself may leave daemons: they live on, and their output is dropped.
+// Run runs one program to its end. When ctx ends, the timeout passes or the handler
+// fails, the program and everything that it started are ended. A program that ends
+// by itself may leave daemons: they keep running, and their output is dropped.
 func (g *Guest) Run(ctx context.Context, req RunRequest, h RunHandler) (RunResult, error) {
 	c, err := g.Command(req.Args, req.Env, req.Cwd, req.User)
 	if err != nil {
@@ -101,14 +102,14 @@ func (g *Guest) Run(ctx context.Context, req RunRequest, h RunHandler) (RunResul
 	return result, out.failure()
 }
 
-// NoMoreProcesses is the end of a program that could not be started because the
+// NoMoreProcesses is the result of a program that could not be started because the
 // limit of processes is reached.
 func NoMoreProcesses() RunResult {
 	return RunResult{Status: StatusPids, ExitCode: -1, Message: "no more processes may be started"}
 }
 
-// StartRun is StartPiped for a program that is over soon: processes which begin
-// from now on and have wiped all traces of who started them are a part of it.
+// StartRun is StartPiped for a short program: processes that begin from now on and
+// have wiped all traces of their starter are a part of it.
 func (g *Guest) StartRun(c Command, input bool) (*Piped, error) {
 	start := startTicks()
 	p, err := g.StartPiped(c, input)
@@ -118,8 +119,8 @@ func (g *Guest) StartRun(c Command, input bool) (*Piped, error) {
 	return p, err
 }
 
-// startTicks is now, a little earlier, in clock ticks since boot, as proc(5)
-// counts when processes started.
+// startTicks returns the current time, or slightly earlier, in clock ticks since
+// boot: the unit in which proc(5) gives the start times of processes.
 func startTicks() int64 {
 	const perSecond, margin = 100, 2
 	var t unix.Timespec
@@ -167,9 +168,9 @@ func (p *Piped) follow(ctx context.Context, req RunRequest, out *output) (syscal
 		why = CutByClient
 		status = p.Terminate()
 	}
-	// The program has ended. What is in the pipes is its own; what comes later
-	// is from something that it left behind, which goes on without a reader of
-	// ours but must not find its pipe broken.
+	// The program has ended. The pipes hold its own output; later output comes from
+	// processes that it left behind. They continue without a reader of ours, but
+	// their pipe must not break.
 	Drained(read, out.broken, taps...)
 	out.detach()
 	return status, why
@@ -212,8 +213,8 @@ func newOutput(h RunHandler, stdoutLimit, stderrLimit int64) *output {
 	return &output{handler: h, limits: [2]int64{stdoutLimit, stderrLimit}, broken: make(chan struct{})}
 }
 
-// copy reads a stream to its end. What is beyond the limit, or comes after
-// detach, is read and dropped.
+// copy reads a stream to its end. Data beyond the limit, or after detach, is read
+// and dropped.
 func (o *output) copy(t *Tap, stream int) {
 	defer t.file.Close()
 	t.Run(func(data []byte) {

@@ -18,23 +18,24 @@ import (
 )
 
 const (
-	// AheadLife is how long after Bind a program that was started ahead waits to
-	// be used: its memory is the owner's from then on.
+	// AheadLife is how long after Bind a program that was started ahead waits to be
+	// used: from Bind on it uses the owner's memory.
 	AheadLife = time.Minute
 	// shellQuiet is how long no program may begin or end before the next bash is
-	// started: it must not compete with what somebody waits for.
+	// started: it must not compete with programs that a client waits for.
 	shellQuiet = 2 * time.Second
-	// shellRoom bounds the code that a waiting bash can take, in bytes, with the
-	// zero byte after it.
+	// shellRoom bounds the code that a waiting bash can take, in bytes, including
+	// the final zero byte.
 	shellRoom = 8 << 10
-	// maxStartup bounds what it reads first, in bytes: a pipe holds 64 KiB, and
-	// nobody waits for it to be read.
+	// maxStartup bounds the startup file of that bash, in bytes: a pipe holds 64
+	// KiB, and nobody waits for it to be read.
 	maxStartup = 48 << 10
-	// triedCode tells by its exit code whether a bash runs what it was given late.
+	// triedCode shows by its exit code whether a bash runs code that it was given
+	// late.
 	triedCode, triedExit = "exit $TRIED_CODE", 41
 )
 
-// unfilled stands where the code will be: a bash that ran it would fail.
+// unfilled is the placeholder for the code: a bash that ran it would fail.
 var unfilled = func() string {
 	begin := "exit 125 # waits for a command"
 	return begin + strings.Repeat(" ", shellRoom-1-len(begin))
@@ -44,26 +45,26 @@ var unfilled = func() string {
 // value is ready.
 type shells struct {
 	mu       sync.Mutex
-	waiting  *waitingShell // nil: there is none
+	waiting  *waitingShell // nil: none
 	starting bool
-	tried    bool        // one was used, to see whether it works here
-	unfit    bool        // it does not
-	next     *time.Timer // starts the next one; nil: that was not asked for
+	tried    bool        // one was used, to test whether this works here
+	unfit    bool        // the test failed
+	next     *time.Timer // starts the next one; nil: not requested
 }
 
-// waitingShell is a bash that has started as for "bash -c -- CODE", and reads its
-// startup file (BASH_ENV), a pipe, to which nobody has written yet. CODE lies on
-// its stack until bash gets to it, after that file.
+// waitingShell is a bash that was started as "bash -c -- CODE". It reads its
+// startup file (BASH_ENV), a pipe to which nothing was written yet. CODE is on its
+// stack until bash evaluates it, after that file.
 type waitingShell struct {
 	command Command // as it was started, but for BASH_ENV
 	piped   *Piped
 	startup *os.File // our end of that pipe
-	code    uintptr  // where CODE lies
+	code    uintptr  // address of CODE
 	program fileState
 	folder  fileState
 }
 
-// fileState is the same for a path as long as the same file is there, unchanged.
+// fileState is equal for a path as long as the same file is there, unchanged.
 type fileState struct {
 	dev, ino       uint64
 	mode, uid, gid uint32
@@ -77,13 +78,13 @@ func stateOf(path string) (fileState, error) {
 		return fileState{}, &os.PathError{Op: "stat", Path: path, Err: err}
 	}
 	s := fileState{dev: st.Dev, ino: st.Ino, mode: st.Mode, uid: st.Uid, gid: st.Gid}
-	if st.Mode&unix.S_IFMT == unix.S_IFREG { // what is in a folder does not matter
+	if st.Mode&unix.S_IFMT == unix.S_IFREG { // the content of a folder does not matter
 		s.size, s.modified = st.Size, st.Mtim
 	}
 	return s, nil
 }
 
-// shellCode is the code of a command that a waiting bash can be.
+// shellCode returns the code of a command that a waiting bash can run.
 func shellCode(c Command) (code string, ok bool) {
 	if len(c.Args) != 4 || c.Args[0] != "bash" || c.Args[1] != "-c" || c.Args[2] != "--" {
 		return "", false
@@ -91,9 +92,9 @@ func shellCode(c Command) (code string, ok bool) {
 	return c.Args[3], true
 }
 
-// PrepareShell starts a bash that waits for a command, as whoever the Boot belongs
-// to would run it, and returns when it is on its way. Nothing happens when one
-// waits already, or when that does not work in this Template.
+// PrepareShell starts a bash that waits for a command, as the owner of the Boot
+// would run it, and returns once it is started. Nothing happens when one waits
+// already, or when this does not work in this Template.
 func (g *Guest) PrepareShell() {
 	s := &g.shells
 	s.mu.Lock()
@@ -107,7 +108,7 @@ func (g *Guest) PrepareShell() {
 	works := tried || g.tryShell()
 	var w *waitingShell
 	if works {
-		w, _ = g.startWaiting() // one that cannot be started is not missed
+		w, _ = g.startWaiting() // a bash that cannot be started is not needed
 	}
 	_, bound := g.Owner()
 	s.mu.Lock()
@@ -145,8 +146,8 @@ func (g *Guest) tryShell() bool {
 	}
 }
 
-// expire ends the one that waits when nobody has used it for AheadLife. The
-// caller holds s.mu.
+// expire ends the waiting bash when it was not used within AheadLife. The caller
+// holds s.mu.
 func (s *shells) expire() {
 	if w := s.waiting; w != nil {
 		time.AfterFunc(AheadLife, func() { s.drop(w) })
@@ -166,7 +167,7 @@ func (s *shells) drop(w *waitingShell) {
 	}
 }
 
-// take returns the one that waits, once; nil when there is none.
+// take removes and returns the waiting bash; nil when there is none.
 func (s *shells) take() *waitingShell {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,7 +176,7 @@ func (s *shells) take() *waitingShell {
 	return w
 }
 
-// used has the next one started in the quiet.
+// used schedules the next bash, after shellQuiet.
 func (s *shells) used(g *Guest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,14 +185,14 @@ func (s *shells) used(g *Guest) {
 			s.mu.Lock()
 			s.next = nil
 			s.mu.Unlock()
-			if _, restored := savedAt(); !restored { // until Bind, nothing of the owner's begins
+			if _, restored := savedAt(); !restored { // until Bind, nothing of the owner's may start
 				g.PrepareShell()
 			}
 		})
 	}
 }
 
-// disturbed puts that off: a program begins or ends.
+// disturbed postpones the next bash, because a program begins or ends.
 func (s *shells) disturbed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,7 +201,7 @@ func (s *shells) disturbed() {
 	}
 }
 
-// shellOwner is whom the next command of a shell will be run for, most likely.
+// shellOwner is the likely owner of the next shell command.
 func (g *Guest) shellOwner() Owner {
 	if owner, bound := g.Owner(); bound {
 		return owner
@@ -208,7 +209,7 @@ func (g *Guest) shellOwner() Owner {
 	return Owner{User: defaultUser, Cwd: defaultCwd}
 }
 
-// startWaiting starts one.
+// startWaiting starts a waiting bash.
 func (g *Guest) startWaiting() (_ *waitingShell, err error) {
 	c, err := g.resolve(g.shellOwner(), []string{"bash", "-c", "--", unfilled}, nil, "", "")
 	if err != nil {
@@ -256,7 +257,8 @@ func (g *Guest) startWaiting() (_ *waitingShell, err error) {
 	return w, nil
 }
 
-// find returns where the code lies: on the stack, with arguments and environment.
+// find returns the address of the code: on the stack, with arguments and
+// environment.
 func (w *waitingShell) find() (uintptr, error) {
 	if err := w.awaitStack(); err != nil {
 		return 0, err
@@ -274,7 +276,7 @@ func (w *waitingShell) find() (uintptr, error) {
 	if err := errors.Join(err1, err2); err != nil {
 		return 0, fmt.Errorf("find the stack of bash: %w", err)
 	}
-	const more = 8 << 10 // what the kernel puts there too
+	const more = 8 << 10 // data that the kernel puts there too
 	size := uint64(shellRoom + more)
 	for _, text := range w.command.Env {
 		size += uint64(len(text)) + 1
@@ -291,9 +293,9 @@ func (w *waitingShell) find() (uintptr, error) {
 	return at + uintptr(i), nil
 }
 
-// awaitStack waits until the kernel has told the new program where its arguments
-// and its environment are, which Linux finds out by the zero bytes between them,
-// after execve has succeeded for us. gVisor has done it before.
+// awaitStack waits until the kernel knows where the arguments and environment of
+// the new program are. Linux finds that by the zero bytes between them, after
+// execve has succeeded for us. gVisor has done it before.
 func (w *waitingShell) awaitStack() error {
 	const pause, tries = time.Millisecond, 1000
 	for range tries {
@@ -315,7 +317,7 @@ func localTo(b []byte) []unix.Iovec {
 
 func remoteAt(at uintptr, n int) []unix.RemoteIovec { return []unix.RemoteIovec{{Base: at, Len: n}} }
 
-// gone reports whether it has ended, for whatever reason.
+// gone reports whether the bash has ended, for whatever reason.
 func (w *waitingShell) gone() bool {
 	select {
 	case <-w.piped.Exited():
@@ -325,7 +327,7 @@ func (w *waitingShell) gone() bool {
 	}
 }
 
-// end ends it.
+// end ends the bash.
 func (w *waitingShell) end() {
 	if !w.gone() {
 		_ = unix.Kill(-w.piped.PID(), unix.SIGKILL)
@@ -336,7 +338,8 @@ func (w *waitingShell) end() {
 	w.startup.Close()
 }
 
-// become makes it what c starts, with input or without; nil when it cannot be.
+// become turns the bash into the program of c, with or without input; nil when it
+// cannot.
 func (w *waitingShell) become(c Command, code string, input bool) *Piped {
 	if w.gone() || len(code) >= shellRoom || !w.command.sameProgram(c) {
 		return nil
@@ -360,15 +363,15 @@ func (w *waitingShell) become(c Command, code string, input bool) *Piped {
 	pid := w.piped.PID()
 	text := make([]byte, len(unfilled)) // the zero byte behind it is there
 	if n, err := unix.ProcessVMReadv(pid, localTo(text), remoteAt(w.code, len(text)), 0); err != nil || n != len(text) || string(text) != unfilled {
-		return nil // somebody made another program of it
+		return nil // it executes another program now
 	}
 	clear(text)
 	copy(text, code)
 	if n, err := unix.ProcessVMWritev(pid, localTo(text), remoteAt(w.code, len(text)), 0); err != nil || n != len(text) {
 		return nil
 	}
-	_ = unix.Kill(pid, unix.SIGCONT) // somebody may have stopped it
-	// Who fills the pipe, as the user's programs may, must not hold us up.
+	_ = unix.Kill(pid, unix.SIGCONT) // the user may have stopped it
+	// The user's programs may fill the pipe, which must not block us.
 	if err := w.startup.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
 		return nil
 	}
@@ -386,7 +389,7 @@ func (w *waitingShell) become(c Command, code string, input bool) *Piped {
 }
 
 // sameProgram reports whether two commands are the same program of the same user,
-// whatever it is told.
+// whatever their arguments.
 func (c Command) sameProgram(other Command) bool {
 	return c.Path == other.Path && c.User.UID == other.User.UID && c.User.GID == other.User.GID && slices.Equal(c.User.Groups, other.User.Groups)
 }
@@ -399,8 +402,8 @@ func mayEnter(u User, folder string) bool {
 	}) == nil
 }
 
-// startupOf is what a waiting bash reads first: all that makes it the same as one
-// that c starts. ok is false when that takes more.
+// startupOf returns the startup file that makes a waiting bash equal to a bash that
+// c starts. ok is false when a startup file cannot do that.
 func startupOf(before []string, c Command, code string, move, input bool) (text string, ok bool) {
 	set, gone := EnvChanges(before, c.Env)
 	var b strings.Builder
@@ -438,20 +441,20 @@ func startupOf(before []string, c Command, code string, move, input bool) (text 
 
 func shellQuote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
-// shellOwn reports whether a variable means something to bash or to the C library
-// when they start, or cannot be a variable of bash's.
+// shellOwn reports whether a variable has a meaning to bash or to the C library
+// when they start, or cannot be a variable of bash.
 func shellOwn(name string) bool {
 	return !shellName.MatchString(name) || shellSpecial.MatchString(name)
 }
 
-// shellStartup matches what of an environment changes how bash starts, or what it
-// makes of a startup file.
+// shellStartup matches the environment variables that change how bash starts, or
+// how it reads a startup file.
 var shellStartup = regexp.MustCompile(`^(BASH_ENV|BASH_FUNC_[^=]*|BASH_XTRACEFD|BASHOPTS|SHELLOPTS|POSIXLY_CORRECT)=`)
 
 var (
 	shellName    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	shellSpecial = regexp.MustCompile(`^(` +
-		// What begins so.
+		// Prefixes.
 		`(BASH|COMP_|COPROC|EPOCH|GCONV_|GLIBC_|HIST|LANG|LC_|LD_|MAIL|MALLOC_|POSIX|PROMPT_|READLINE_|RESOLV_|SSH2?_|TERM|TEXTDOMAIN|TZ).*|` +
 		`CDPATH|CHILD_MAX|CLOUD_SANDBOX_RUN|COLUMNS|DIRSTACK|EMACS|ENV|E?UID|EXECIGNORE|FCEDIT|FIGNORE|FUNC(NAME|NEST)|GLOB(IGNORE|SORT)|GROUPS|` +
 		`HOST(FILE|NAME|TYPE)|IFS|IGNOREEOF|INPUTRC|INSIDE_EMACS|LINE(NO|S)|LOCPATH|MACHTYPE|MAPFILE|NLSPATH|OLDPWD|OPT(ARG|ERR|IND)|OSTYPE|` +
@@ -459,8 +462,8 @@ var (
 		`auto_resume|histchars)$`)
 )
 
-// EnvChanges tells what turns one environment into another: names and values in
-// turn that are to be set, and names that are no more there.
+// EnvChanges returns the difference between two environments: names and values in
+// turn to set, and names to remove.
 func EnvChanges(before, after []string) (set, gone []string) {
 	had := map[string]string{}
 	for _, pair := range before {
@@ -482,8 +485,7 @@ func EnvChanges(before, after []string) (set, gone []string) {
 	return set, gone
 }
 
-// takeShell returns the bash that waits as what c starts; nil when there is none
-// that fits.
+// takeShell returns the waiting bash as the program of c; nil when none fits.
 func (g *Guest) takeShell(c Command, code string, input bool) *Piped {
 	w := g.shells.take()
 	if w == nil {

@@ -24,19 +24,19 @@ const (
 	// ready command.
 	readyFirst = 20 * time.Millisecond
 	readyLast  = time.Second
-	// readyTail is how much of a failed command's output is told.
+	// readyTail is how much of a failed command's output is reported, in bytes.
 	readyTail = 300
 )
 
-// LoadTemplate reads what the image says that this Boot is. It is called before
-// anybody's process runs.
+// LoadTemplate reads the Template's description from the image. It is called before
+// any process of the user runs.
 func (g *Guest) LoadTemplate() {
 	keepPath(profile)
 	t := readTemplate(guest.TemplateFile)
 	env := map[string]string{}
 	maps.Copy(env, t.Env)
 	maps.Copy(env, readEnvironment("/etc/environment"))
-	if env["LANG"] == "C.UTF-8" { // LC_CTYPE says the same and costs less, see environment
+	if env["LANG"] == "C.UTF-8" { // LC_CTYPE has the same effect and costs less, see environment
 		delete(env, "LANG")
 	}
 	t.Env = env
@@ -88,7 +88,7 @@ func (g *Guest) templateEnv() map[string]string {
 	return g.template.Env
 }
 
-// begin starts the Template's start command, once a Boot. It goes on in the
+// begin starts the Template's start command, once per Boot. The command runs in the
 // background.
 func (g *Guest) begin() error {
 	g.mu.Lock()
@@ -116,7 +116,8 @@ func (g *Guest) begin() error {
 	return nil
 }
 
-// startShell runs a shell command as the default user, output to a descriptor.
+// startShell runs a shell command as the default user, with its output to a
+// descriptor.
 func (g *Guest) startShell(command string, out int) (*Child, error) {
 	c, err := g.Command([]string{"/bin/sh", "-c", command}, nil, "", "")
 	if err != nil {
@@ -129,7 +130,7 @@ func (g *Guest) startShell(command string, out int) (*Child, error) {
 	return g.Start(c, []int{null, out, out}, false)
 }
 
-// Waits reports whether somebody must wait for Ready.
+// Waits reports whether the caller of Bind must wait for Ready.
 func (g *Guest) Waits() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -155,7 +156,7 @@ func (g *Guest) Ready(ctx context.Context) error {
 			if ok && status != 0 {
 				return invalid("the template's start command ended with %d: %s", status, lastOf(guest.StartLog))
 			}
-			started = nil // it left what it started behind
+			started = nil // its background processes may still become ready
 		case <-ctx.Done():
 			return invalid("the template's ready command did not succeed in time: %v: %s", err, said)
 		case <-time.After(pause):
@@ -163,7 +164,7 @@ func (g *Guest) Ready(ctx context.Context) error {
 	}
 }
 
-// exited passes on how a Child ended; nil blocks for ever.
+// exited yields the exit code of a Child; nil blocks for ever.
 func (c *Child) exited() <-chan int {
 	if c == nil {
 		return nil
@@ -178,8 +179,7 @@ func (c *Child) exited() <-chan int {
 	return ended
 }
 
-// try runs a command to its end, and returns the end of what it said if it
-// failed.
+// try runs a command to its end, and returns the end of its output if it failed.
 func (g *Guest) try(ctx context.Context, command string) (said string, err error) {
 	out, err := os.CreateTemp("", ".ready-*")
 	if err != nil {
@@ -204,7 +204,7 @@ func (g *Guest) try(ctx context.Context, command string) (said string, err error
 	}
 }
 
-// lastOf is the end of a file.
+// lastOf returns the end of a file.
 func lastOf(path string) string {
 	f, err := os.Open(path)
 	if err != nil {

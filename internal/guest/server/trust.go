@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	// authorityFile is where the authority of the Sandbox stands by itself: for
-	// programs that add one to those they know, and for update-ca-certificates.
+	// authorityFile holds the Sandbox's own authority alone: for programs that add
+	// one to the authorities they know, and for update-ca-certificates.
 	authorityFile = "/usr/local/share/ca-certificates/cloud-sandbox.crt"
-	// systemBundle is the file of all whom programs trust, on Debian and many
-	// others.
+	// systemBundle is the file of trusted authorities on Debian and many other
+	// systems.
 	systemBundle = "/etc/ssl/certs/ca-certificates.crt"
 	// maxBundle bounds what is read of such a file, in bytes.
 	maxBundle = 8 << 20
 )
 
-// otherBundles are where it stands on other systems: Red Hat's, and Alpine's.
+// otherBundles are the paths of that file on other systems: Red Hat and Alpine.
 var otherBundles = []string{"/etc/pki/tls/certs/ca-bundle.crt", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/ssl/cert.pem"}
 
 // The authority stands between these lines in a bundle.
@@ -32,8 +32,8 @@ const (
 	trustEnd   = "# Cloud Sandbox: end\n"
 )
 
-// trustEnv are the variables by which programs that do not ask the system find
-// whom to trust.
+// trustEnv returns the variables by which programs that do not use the system
+// bundle find trusted authorities.
 func trustEnv() map[string]string {
 	return map[string]string{
 		"SSL_CERT_FILE": systemBundle, "REQUESTS_CA_BUNDLE": systemBundle, "CURL_CA_BUNDLE": systemBundle,
@@ -42,8 +42,8 @@ func trustEnv() map[string]string {
 	}
 }
 
-// trust has programs below root trust certificates in PEM, in place of those of an
-// earlier call.
+// trust has programs below root trust certificates in PEM, in place of the
+// certificates of an earlier call.
 func trust(root, authority string) error {
 	own := filepath.Join(root, authorityFile)
 	if err := os.MkdirAll(filepath.Dir(own), 0o755); err != nil {
@@ -62,7 +62,7 @@ func trust(root, authority string) error {
 	for _, other := range otherBundles {
 		path, err := filepath.EvalSymlinks(filepath.Join(root, other))
 		if err != nil || path == bundle {
-			continue // it is not there, or is the same
+			continue // it does not exist, or is the same file
 		}
 		if err := trustIn(path, authority); err != nil {
 			return err
@@ -87,8 +87,8 @@ func trustIn(path, authority string) error {
 	return replace(path, []byte(string(bundle)+trustBegin+authority+trustEnd))
 }
 
-// readBundle reads a file that the user may have put there: never one that keeps
-// a reader waiting, or has no end.
+// readBundle reads a file that the user may have created. It never blocks, and it
+// bounds the size.
 func readBundle(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -105,8 +105,8 @@ func readBundle(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxBundle))
 }
 
-// replace writes a file in one step: programs read it meanwhile. What the path
-// links to is left alone.
+// replace writes a file atomically, since programs read it meanwhile. The target of
+// a symbolic link stays unchanged.
 func replace(path string, content []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".cloud-sandbox-*")
 	if err != nil {

@@ -21,19 +21,19 @@ type User struct {
 	Shell  string
 }
 
-// Accounts reads users and groups from a root folder's etc; cgo's lookups are
-// not there in a static program.
+// Accounts reads users and groups from a root folder's etc; cgo's lookups do not
+// exist in a static program.
 type Accounts struct {
 	Etc   fs.FS
 	cache *accountCache // nil: Etc is read each time
 }
 
-// NewAccounts reads /etc, once as long as its files stay the same.
+// NewAccounts reads /etc, and again only when its files have changed.
 func NewAccounts() Accounts {
 	return Accounts{Etc: os.DirFS("/etc"), cache: &accountCache{files: map[string]accountFile{}}}
 }
 
-// accountCache holds what /etc/passwd and /etc/group were when last read.
+// accountCache holds the last content of /etc/passwd and /etc/group.
 type accountCache struct {
 	mu    sync.Mutex
 	files map[string]accountFile

@@ -17,9 +17,9 @@ import (
 const (
 	// VolumesArgument has this program be the volume server.
 	VolumesArgument = "volumes"
-	// remountAfter is how long after its end another volume server is started.
+	// remountAfter is how long after its end a volume server is replaced.
 	remountAfter = time.Second
-	// beginTime is how long one may take to begin.
+	// beginTime is how long a volume server may take to start.
 	beginTime = 10 * time.Second
 )
 
@@ -28,15 +28,15 @@ type VolumeMount struct {
 	ID, Path string
 }
 
-// mounted is which Volumes are mounted, and by whom they are served.
+// mounted holds the mounted Volumes and their server.
 type mounted struct {
 	volumes []VolumeMount
-	child   *Child // nil: nobody
+	child   *Child // nil: no server
 }
 
-// mountVolumes mounts these Volumes and no others. What is mounted stays, with all
-// that is open in it: in a Boot that was restored too, whose volume server goes on
-// with the rest. The caller holds g.mu.
+// mountVolumes mounts these Volumes and no others. Volumes that are mounted already
+// stay, with their open files. That includes a restored Boot, whose volume server
+// continues with the rest. The caller holds g.mu.
 func (g *Guest) mountVolumes(volumes []VolumeMount) error {
 	if slices.Equal(volumes, g.mounted.volumes) {
 		return nil
@@ -65,8 +65,8 @@ func (g *Guest) mountVolumes(volumes []VolumeMount) error {
 	return nil
 }
 
-// unmountVolumes ends the use of all that are mounted: who has a file of them open
-// gets errors.
+// unmountVolumes ends the use of all mounted Volumes: programs that have files of
+// them open get errors.
 func (g *Guest) unmountVolumes() {
 	was := g.mounted
 	g.mounted = mounted{}
@@ -80,8 +80,8 @@ func (g *Guest) unmountVolumes() {
 	}
 }
 
-// remountVolumes mounts anew what a volume server that was killed served, and
-// reports whether to try again: somebody may have its port.
+// remountVolumes mounts the Volumes of a killed volume server anew, and reports
+// whether to try again: another program may have its port.
 func (g *Guest) remountVolumes(was *Child, volumes []VolumeMount) (again bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -96,10 +96,10 @@ func (g *Guest) remountVolumes(was *Child, volumes []VolumeMount) (again bool) {
 	return false
 }
 
-// serveVolumes starts the server of Volumes and then mounts them. The server has
-// begun before the first is mounted: a Go program reads which file systems are
-// mounted as it begins, gVisor then asks each of them, and the server would wait for
-// itself. The caller holds g.mu.
+// serveVolumes starts the server of Volumes and then mounts them. The server must
+// have started before the first mount: a Go program reads the list of mounted file
+// systems as it starts, gVisor then queries each of them, and the server would wait
+// for itself. The caller holds g.mu.
 func (g *Guest) serveVolumes(volumes []VolumeMount) (*Child, error) {
 	if len(volumes) == 0 {
 		return nil, nil
@@ -141,7 +141,7 @@ func (g *Guest) serveVolumes(volumes []VolumeMount) (*Child, error) {
 	if err != nil {
 		return nil, err
 	}
-	_ = begun.Close() // so that the end of a server that could not begin shows
+	_ = begun.Close() // so that the end of a server that could not start is noticed
 	if err := ready.SetReadDeadline(time.Now().Add(beginTime)); err != nil {
 		return nil, err
 	}
@@ -158,7 +158,7 @@ func (g *Guest) serveVolumes(volumes []VolumeMount) (*Child, error) {
 	return child, err
 }
 
-// volumeListener is where the Node will connect.
+// volumeListener listens where the Node will connect.
 func volumeListener() (*os.File, error) {
 	l, err := net.ListenTCP("tcp4", &net.TCPAddr{Port: int(sandbox.VolumePort)})
 	if err != nil {
@@ -182,7 +182,7 @@ func openVolume(v VolumeMount) (*os.File, error) {
 
 // mountVolume mounts a file system of which the descriptor is the server's end.
 func mountVolume(fd int, v VolumeMount) error {
-	// The kernel judges who may do what, by the owners and modes that it is told.
+	// The kernel checks permissions, by the owners and modes that it gets.
 	options := "fd=" + strconv.Itoa(fd) + ",rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions"
 	return unix.Mount("volume", v.Path, "fuse", unix.MS_NOSUID|unix.MS_NODEV, options)
 }

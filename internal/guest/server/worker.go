@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Worker is a program that stays and does one piece of work after the other.
-// Its methods are safe for concurrent use.
+// Worker is a program that stays and does one piece of work after the other. Its
+// methods are safe for concurrent use.
 type Worker struct {
 	guest *Guest
 	run   *run
@@ -34,10 +34,10 @@ func (g *Guest) StartWorker(c Command, files []*os.File) (*Worker, error) {
 	return &Worker{guest: g, user: c.User, child: job.child, run: job.run}, nil
 }
 
-// Exited gives how the program ended, once.
+// Exited yields the exit status of the program, once.
 func (w *Worker) Exited() <-chan syscall.WaitStatus { return w.child.Exited }
 
-// Release takes note that it has ended.
+// Release records that the program has ended.
 func (w *Worker) Release() { w.guest.untrack(w.run) }
 
 // OutOfMemory reports whether an end by this status was for lack of memory.
@@ -50,20 +50,21 @@ func (w *Worker) OutOfMemory(status syscall.WaitStatus) bool {
 // Signal sends a signal to the program itself.
 func (w *Worker) Signal(s syscall.Signal) { _ = unix.Kill(w.run.leader, s) }
 
-// Kill ends the program and everything it started, of what has left all traces
-// only that since m.
+// Kill ends the program and everything it started. Of processes that wiped all
+// traces it ends only those that started since m.
 func (w *Worker) Kill(m Moment) { killFamily(w.since(m), map[int]bool{}) }
 
-// since is the run as it is looked for: what hides is blamed on it from m on.
+// since returns the run with m as its start: processes that hide are attributed to
+// it from m on.
 func (w *Worker) since(m Moment) *run {
 	return &run{leader: w.run.leader, mark: w.run.mark, start: int64(m)}
 }
 
-// Moment is a point in time by the clock that processes' starts are told by.
+// Moment is a point in time, in the clock of processes' start times.
 type Moment int64
 
-// Ago returns the Moment d ago, or a little before it. Where the clock cannot be
-// read that is never: nothing has started since.
+// Ago returns the Moment d ago, or slightly before it. If the clock cannot be read
+// it is in the far future: nothing has started since.
 func Ago(d time.Duration) Moment {
 	b, err := os.ReadFile("/proc/uptime")
 	if err != nil {
@@ -78,8 +79,8 @@ func Ago(d time.Duration) Moment {
 	return Moment((seconds-d.Seconds())*ticks) - 1
 }
 
-// EndSince ends for good what the program started at a Moment or later, and
-// leaves the program and what it started before.
+// EndSince ends for good the processes that the program started at a Moment or
+// later, and leaves the program and its older processes.
 func (w *Worker) EndSince(m Moment) {
 	const rounds = 100
 	known := map[int]bool{}
@@ -102,8 +103,8 @@ func (w *Worker) EndSince(m Moment) {
 	}
 }
 
-// Shortage says what the Sandbox has run out of, as seen by the program's user:
-// StatusPids, StatusDiskFull or StatusOK.
+// Shortage returns the resource that the Sandbox has run out of, for the program's
+// user: StatusPids, StatusDiskFull or StatusOK.
 func (w *Worker) Shortage(cwd string) Status {
 	if crowded(w.user.UID, w.guest.pidsLimit()) {
 		return StatusPids
