@@ -19,25 +19,26 @@ type Cell struct {
 // maxTraceback bounds the traceback that goes to the output, in bytes.
 const maxTraceback = 64 << 10
 
-// cell is code that runs in a context, as a Process. It keeps what the code gives
-// beside output, and is a contexts.Handler.
+// cell is code that runs in a context, as a Process. It keeps the values that the
+// code returns beside output, and is a contexts.Handler.
 type cell struct {
 	process   *Process
 	budget    *budget
-	interrupt func()        // ends what runs and leaves the state
-	begun     chan struct{} // closed once its turn has come; started is set
+	interrupt func()        // ends the running code and leaves the state
+	begun     chan struct{} // closed once the code has begun; started is set
 
 	mu      sync.Mutex
 	started contexts.Started
 	values  []value
 	size    int64 // bytes of values
-	lost    int64 // values that are kept no more
+	lost    int64 // number of values that were dropped
 	failure *guestv1.ContextError
 	result  contexts.Result
 	err     error // why it did not begin
 }
 
-// value is what code gave, and when: after so much output.
+// value is a value that the code returned, and its position: the offset in the
+// output.
 type value struct {
 	after   int64
 	message *guestv1.ContextResult
@@ -74,8 +75,8 @@ func (c *cell) Result(main bool, data map[string]string) error {
 	return nil
 }
 
-// Error implements contexts.Handler. The traceback goes where a program would
-// print it.
+// Error implements contexts.Handler. The traceback goes to stderr, as a program
+// would print it.
 func (c *cell) Error(name, text, traceback string) error {
 	c.process.output.append(true, []byte(traceback[:min(len(traceback), maxTraceback)]))
 	c.mu.Lock()
@@ -94,7 +95,7 @@ func (c *cell) valueAt(n int) (value, bool) {
 	return c.values[n], true
 }
 
-// drop lets go of the values. Only one that has ended may be dropped.
+// drop frees the values. It may be called only after the cell has ended.
 func (c *cell) drop() {
 	c.mu.Lock()
 	size := c.size
@@ -104,7 +105,7 @@ func (c *cell) drop() {
 	c.budget.add(-size)
 }
 
-// startCell has code run in a context, as p.
+// startCell runs code in a context, as p.
 func (r *Registry) startCell(p *Process, spec Spec) error {
 	where, err := r.contexts.Default(spec.Cell.Target)
 	if err != nil {
@@ -128,7 +129,7 @@ func (r *Registry) startCell(p *Process, spec Spec) error {
 		go func() {
 			select {
 			case <-p.stop:
-				p.output.hurry() // the interpreter must not wait for those who read
+				p.output.hurry() // the interpreter must not wait for followers
 				cancel()
 			case <-over:
 			}
@@ -139,8 +140,8 @@ func (r *Registry) startCell(p *Process, spec Spec) error {
 	return nil
 }
 
-// finishCell takes note of how a cell ended, or that it did not begin: such a one
-// is not kept.
+// finishCell records how a cell ended, or that it did not begin: such a cell is not
+// kept.
 func (p *Process) finishCell(r *Registry, result contexts.Result, err error) {
 	p.cell.mu.Lock()
 	p.cell.result, p.cell.err = result, err

@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// readSize is the most that is read from a Process at once.
+	// readSize is the maximum of one read from a Process, in bytes.
 	readSize = 32 << 10
 	// inputTime is how long a Process may take to read its input.
 	inputTime = 30 * time.Second
 )
 
-// Size is that of a terminal, in characters.
+// Size is the size of a terminal, in characters.
 type Size struct{ Cols, Rows uint16 }
 
 // Process is one program that a client started. Its methods are safe for
@@ -29,35 +29,35 @@ type Process struct {
 	ID      string
 	Name    string
 	Shell   string // session that it belongs to
-	Text    string // what was asked for, shortened
+	Text    string // command or code of the request, shortened
 	Command server.Command
 	Timeout time.Duration // zero: none
 	Started time.Time
 
 	output *spool
 	tty    bool
-	source *Source       // its program is made of it; nil: it is there
-	cell   *cell         // it is code in a context; nil: it is a program
-	stop   chan struct{} // has a value once a client wants its end
+	source *Source       // code of which the program is made; nil: the program exists
+	cell   *cell         // set for code in a context; nil: a program
+	stop   chan struct{} // has a value once a client has requested its end
 	ended  chan struct{} // closed once result is set
-	atEnd  func()        // called just before; may be nil
+	atEnd  func()        // called just before ended is closed; may be nil
 
-	writing chan struct{} // holds a value while somebody writes input
-	given   int64         // bytes of input that it has; for who holds writing
-	sawEOF  bool          // its input ended with given; for who holds writing
+	writing chan struct{} // holds a value during a write of input
+	given   int64         // bytes of input that it has received; guarded by writing
+	sawEOF  bool          // its input ended with given; guarded by writing
 	placed  chan struct{} // closed once the Registry has it, with its key
 
 	mu     sync.Mutex
-	job    *server.Job // of the step under way; nil: it is none, or did not start
-	input  *os.File    // its pipe or terminal; nil: it has none, or no more
+	job    *server.Job // of the current step; nil: code, or it did not start
+	input  *os.File    // its pipe or terminal; nil: no input, or no longer
 	size   Size        // of its terminal
 	result server.RunResult
-	unmade bool      // it was the compiler that ended, or the code could not be written
+	unmade bool      // the compiler failed, or the code could not be written
 	at     time.Time // when it ended
 }
 
-// PID is that of the program, and of its group and session; 0 for code in a
-// context.
+// PID is the process ID of the program, and the ID of its group and session; 0 for
+// code in a context.
 func (p *Process) PID() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -70,15 +70,15 @@ func (p *Process) PID() int {
 // Ended is closed when the Process has ended.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
-// Result is how it ended, once it has.
+// Result returns how it ended; false while it runs.
 func (p *Process) Result() (server.RunResult, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.result, !p.at.IsZero()
 }
 
-// launch starts the program with pipes, or on a terminal of its own, and what
-// reads its output. keep is whether its input stays open after stdin.
+// launch starts the program with pipes, or on a terminal of its own, and the
+// readers of its output. keep says that its input stays open after stdin.
 func (p *Process) launch(g *server.Guest, stdin []byte, keep bool) error {
 	first := step{command: p.Command, stdin: stdin, keep: keep}
 	var next []step
@@ -106,15 +106,15 @@ func (p *Process) launch(g *server.Guest, stdin []byte, keep bool) error {
 	return nil
 }
 
-// step is one program of those that make a Process, one after the other.
+// step is one of the programs that run in turn for a Process.
 type step struct {
 	command  server.Command
 	stdin    []byte
 	keep     bool // its input stays open after stdin
-	compiles bool // what it writes is about the code, and it makes the next step
+	compiles bool // its output is about the code, and it produces the program of the next step
 }
 
-// begun is a step under way.
+// begun is a running step.
 type begun struct {
 	step
 	job     *server.Job
@@ -122,7 +122,7 @@ type begun struct {
 	taps    []*server.Tap
 }
 
-// begin starts a step, and what reads its output.
+// begin starts a step and the readers of its output.
 func (p *Process) begin(g *server.Guest, s step) (*begun, error) {
 	b := &begun{step: s}
 	var outputs []*os.File
@@ -153,14 +153,14 @@ func (p *Process) begin(g *server.Guest, s step) (*begun, error) {
 		b.readers.Go(func() { p.read(f, tap, i == 1 || s.compiles) })
 	}
 	if eof := !s.keep && !p.tty; input != nil && (len(s.stdin) > 0 || eof) {
-		p.writing <- struct{}{} // what clients write comes after it
+		p.writing <- struct{}{} // input from clients comes after it
 		go p.feed(input, s.stdin, eof)
 	}
 	return b, nil
 }
 
-// feed gives the Process its first input, however late it reads it. The end of
-// the Process ends it.
+// feed writes the first input to the Process, however late it reads it. The end of
+// the Process ends feed.
 func (p *Process) feed(input *os.File, stdin []byte, eof bool) {
 	defer func() { <-p.writing }()
 	_, _ = input.Write(stdin) // it need not read it
@@ -169,8 +169,8 @@ func (p *Process) feed(input *os.File, stdin []byte, eof bool) {
 	}
 }
 
-// read keeps what comes from one stream, to its end: also what something that
-// the program left behind writes later.
+// read keeps all output of one stream, to its end. That includes later output of
+// processes that the program left behind.
 func (p *Process) read(f *os.File, tap *server.Tap, stderr bool) {
 	if !p.tty {
 		defer f.Close()
@@ -178,7 +178,7 @@ func (p *Process) read(f *os.File, tap *server.Tap, stderr bool) {
 	tap.Run(func(data []byte) { p.output.append(stderr, data) })
 }
 
-// see sees the Process to its end, through all its steps.
+// see waits for the end of the Process, through all its steps.
 func (p *Process) see(g *server.Guest, b *begun, next []step) {
 	var expired <-chan struct{}
 	if p.Timeout > 0 {
@@ -212,7 +212,7 @@ func (p *Process) see(g *server.Guest, b *begun, next []step) {
 	}
 }
 
-// await sees a step to its end. cut is whether it was ended from outside.
+// await waits for the end of a step. cut says that it was ended from outside.
 func (p *Process) await(b *begun, expired <-chan struct{}) (result server.RunResult, cut bool) {
 	defer b.job.Release()
 	why := server.CutByNobody
@@ -238,7 +238,7 @@ func (p *Process) await(b *begun, expired <-chan struct{}) (result server.RunRes
 func (p *Process) finish(result server.RunResult) {
 	p.source.remove(p)
 	if p.output.owned {
-		p.output.seal() // what something that it left behind writes is not its own
+		p.output.seal() // later output comes from processes that it left behind
 	}
 	p.mu.Lock()
 	p.result, p.at = result, time.Now()
@@ -254,43 +254,43 @@ func (p *Process) finish(result server.RunResult) {
 	close(p.ended)
 }
 
-// End asks for the end of the Process and of everything it started.
+// End requests the end of the Process and of everything it started.
 func (p *Process) End() {
 	select {
 	case p.stop <- struct{}{}:
-	default: // it has been asked for
+	default: // already requested
 	}
 }
 
-// errInput says that a Process takes no input.
+// errInput says that a Process has no input.
 var errInput = errors.New("the process has no input: start it with keep_stdin or a pty")
 
-// errEnded says that it is too late.
+// errEnded says that the Process has ended.
 var errEnded = errors.New("the process has ended")
 
-// errClosed says that it reads no more.
+// errClosed says that the Process has closed its input.
 var errClosed = errors.New("the process has closed its input")
 
 // errGap says that input is missing.
 var errGap = errors.New("input before this has not arrived: give it first")
 
-// errNoSignal says that there is no program to get a signal.
+// errNoSignal says that the Process has no program to signal.
 var errNoSignal = errors.New("the process is code in a context, which takes SIGINT only: interrupt or restart the context, or end the process")
 
 // controlD ends the input of a terminal.
 const controlD = 4
 
-// Input is what a Process is to read.
+// Input is input for a Process.
 type Input struct {
 	Data []byte
 	EOF  bool // Data is the last
-	// From is the offset of Data's first byte over all that Write gave: what the
-	// Process already has is left out. Nil: Data comes next.
+	// From is the offset of Data's first byte, counted over all data of Write.
+	// Bytes that the Process already has are skipped. Nil: Data is next.
 	From *int64
 }
 
-// Write gives input to the Process and returns how much of it the Process has. A
-// Process that does not read is waited for, but not for ever; then the error is
+// Write writes input to the Process and returns how much of it the Process has. It
+// waits up to inputTime for a Process that does not read; then the error is
 // os.ErrDeadlineExceeded.
 func (p *Process) Write(ctx context.Context, in Input) (int, error) {
 	late := time.Now().Add(inputTime)
@@ -299,7 +299,7 @@ func (p *Process) Write(ctx context.Context, in Input) (int, error) {
 	select {
 	case p.writing <- struct{}{}:
 	case <-ctx.Done():
-		return 0, os.ErrDeadlineExceeded // another one's input comes first
+		return 0, os.ErrDeadlineExceeded // another writer was first
 	}
 	defer func() { <-p.writing }()
 	has := 0
@@ -317,7 +317,7 @@ func (p *Process) Write(ctx context.Context, in Input) (int, error) {
 	case over:
 		return 0, errEnded
 	case input == nil && in.From != nil && p.sawEOF && has == len(in.Data):
-		return has, nil // all of it is there, and its end
+		return has, nil // the Process has all of it, and its end
 	case input == nil:
 		return 0, errInput
 	}
@@ -347,8 +347,8 @@ func (p *Process) pass(ctx context.Context, late time.Time, input *os.File, data
 	return n, err
 }
 
-// cutShort ends a write when ctx ends: whoever sent it has left. The next write
-// may begin once stop has returned.
+// cutShort ends a write when ctx ends, because its client has disconnected. The
+// next write may begin once stop has returned.
 func cutShort(ctx context.Context, input *os.File) (stop func()) {
 	cut := make(chan struct{})
 	undo := context.AfterFunc(ctx, func() {
@@ -372,11 +372,11 @@ func (p *Process) closeInput() {
 	}
 }
 
-// Signal sends a signal to the Process and its group; one from the keyboard of a
-// terminal to what runs in the foreground.
+// Signal sends a signal to the Process and its group. A signal of a terminal's
+// keyboard goes to the foreground group.
 func (p *Process) Signal(s syscall.Signal) error {
 	p.mu.Lock()
-	defer p.mu.Unlock() // a process that is over may lend its PID to another
+	defer p.mu.Unlock() // the PID of an ended process may be reused
 	switch {
 	case !p.at.IsZero():
 		return errEnded
@@ -394,7 +394,7 @@ func (p *Process) Signal(s syscall.Signal) error {
 	return p.job.Signal(s)
 }
 
-// foreground is the group that reads from a terminal.
+// foreground returns the foreground process group of a terminal.
 func foreground(terminal *os.File) (group int, err error) {
 	raw, err := terminal.SyscallConn()
 	if err != nil {
@@ -407,7 +407,7 @@ func foreground(terminal *os.File) (group int, err error) {
 // errNoTerminal says that only a terminal has a size.
 var errNoTerminal = errors.New("the process has no terminal")
 
-// Resize changes the size of its terminal.
+// Resize changes the size of the Process's terminal.
 func (p *Process) Resize(size Size) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -18,18 +18,18 @@ import (
 )
 
 const (
-	// maxRunning bounds the Processes that are kept while they run; the limit on
-	// processes of a Sandbox is mostly lower.
+	// maxRunning bounds the running Processes; a Sandbox's limit on processes is
+	// usually lower.
 	maxRunning = 4096
-	// maxEnded is how many of those that have ended are kept, of the ones that run
-	// for who follows them and of the others; the ones that ended first go first.
+	// maxEnded is how many ended Processes are kept: so many owned ones (Spec.Run)
+	// and so many others. The ones that ended first are removed first.
 	maxEnded = 200
 	// maxKeys is how many idempotency keys are remembered.
 	maxKeys = 4096
-	// maxBudget is how much output all Processes together keep, unless the
-	// Sandbox has less than eight times as much memory.
+	// maxBudget is how much output all Processes together keep, in bytes. It is an
+	// eighth of the Sandbox's memory if that is less.
 	maxBudget = 64 << 20
-	// maxText bounds what is kept of a command's text, in bytes.
+	// maxText bounds the text of a command that is kept, in bytes.
 	maxText = 1 << 10
 )
 
@@ -44,12 +44,12 @@ type Registry struct {
 	mu     sync.Mutex
 	all    []*Process // in the order in which they were started
 	byID   map[string]*Process
-	names  map[string]bool   // of those that are being started
+	names  map[string]bool   // names of Processes that are starting
 	starts map[string]*keyed // by idempotency key
 	keys   []string          // of starts, oldest first
 }
 
-// keyed is what came of an idempotency key.
+// keyed is the outcome of an idempotency key.
 type keyed struct {
 	fingerprint []byte
 	done        chan struct{} // closed once the others are set
@@ -57,8 +57,7 @@ type keyed struct {
 	err         error
 }
 
-// New returns a Registry without Processes. c runs those that are code for a
-// context.
+// New returns a Registry without Processes. c runs code for a context.
 func New(g *server.Guest, c *contexts.Contexts) *Registry {
 	r := &Registry{
 		guest: g, contexts: c, shells: shells{busy: map[string]*Process{}},
@@ -68,7 +67,7 @@ func New(g *server.Guest, c *contexts.Contexts) *Registry {
 	return r
 }
 
-// budgetOf is what this Sandbox can spare for output.
+// budgetOf returns how much of this Sandbox's memory may hold output, in bytes.
 func budgetOf() int64 {
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) != nil {
@@ -78,9 +77,9 @@ func budgetOf() int64 {
 	return min(maxBudget, int64(info.Totalram)*int64(info.Unit)/share)
 }
 
-// Spec asks for a Process.
+// Spec describes a Process to start.
 type Spec struct {
-	ID      string   // empty: one is made
+	ID      string   // empty: generated
 	Args    []string // or else Line
 	Line    string   // for bash
 	Shell   string   // session of Line; empty: none
@@ -92,17 +91,18 @@ type Spec struct {
 	Stdin   []byte
 	Keep    bool // its input stays open after Stdin
 	Timeout time.Duration
-	// Run is for a Process that is over soon, on behalf of who follows it: its output
-	// waits for them, and what it leaves behind is not heard.
+	// Run is for a short Process on behalf of its followers, which own it: its
+	// output waits for them, and output of processes that it leaves behind is
+	// dropped.
 	Run    bool
-	Cell   *Cell   // runs, instead of a program; nil: none
-	Source *Source // what the program is made of; nil: it is there
+	Cell   *Cell   // runs instead of a program; nil: none
+	Source *Source // code of which the program is made; nil: the program exists
 
 	Key         string // idempotency key; empty: none
 	Fingerprint []byte // of the request, with Key
 }
 
-// Errors of a start, beside those of server.Guest.
+// Errors of a start, in addition to those of server.Guest.
 var (
 	errKeyReused = errors.New("this Idempotency-Key was used for another request")
 	errKeyOld    = errors.New("this Idempotency-Key started a process that is kept no more")
@@ -110,8 +110,8 @@ var (
 	errTooMany   = errors.New("too many processes run")
 )
 
-// Start starts a Process, or returns the one that was started with the same key
-// before; repeated says so.
+// Start starts a Process, or returns the Process that was started before with the
+// same key; repeated is true then.
 func (r *Registry) Start(ctx context.Context, spec Spec) (p *Process, repeated bool, err error) {
 	if spec.Key == "" {
 		if p, err = r.start(spec); err == nil {
@@ -150,7 +150,7 @@ func (r *Registry) Start(ctx context.Context, spec Spec) (p *Process, repeated b
 	return s.process, true, s.err
 }
 
-// remember keeps what comes of a key. The lock is held.
+// remember stores the outcome of a key. The lock is held.
 func (r *Registry) remember(key string, s *keyed) {
 	r.starts[key] = s
 	r.keys = append(r.keys, key)
@@ -160,7 +160,7 @@ func (r *Registry) remember(key string, s *keyed) {
 	}
 }
 
-// forget lets a key be used again: nothing was started with it.
+// forget frees a key for reuse: nothing was started with it.
 func (r *Registry) forget(key string, s *keyed) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -221,7 +221,7 @@ func (r *Registry) launch(p *Process, spec Spec) error {
 	return nil
 }
 
-// reserve keeps a name for a Process that is about to start.
+// reserve reserves a name for a Process that is about to start.
 func (r *Registry) reserve(p *Process) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -269,7 +269,7 @@ func (r *Registry) resolve(p *Process, spec Spec) (err error) {
 	return err
 }
 
-// withTerminal says which kind of terminal it is, unless env does.
+// withTerminal sets TERM, unless env does.
 func withTerminal(env map[string]string) map[string]string {
 	if env["TERM"] != "" {
 		return env
@@ -281,7 +281,7 @@ func withTerminal(env map[string]string) map[string]string {
 	return out
 }
 
-// textOf is what was asked for, as it is shown.
+// textOf returns the request's command or code, as it is shown.
 func textOf(spec Spec) string {
 	text := spec.Line
 	switch {
@@ -300,7 +300,7 @@ func textOf(spec Spec) string {
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-// adopt takes a Process that was started, and lets go of the oldest that ended.
+// adopt adds a started Process, and removes the oldest ended ones.
 func (r *Registry) adopt(p *Process) {
 	r.mu.Lock()
 	r.all = append(r.all, p)
@@ -315,7 +315,7 @@ func (r *Registry) adopt(p *Process) {
 	}
 }
 
-// withdraw forgets a Process that did not begin after all, and its key.
+// withdraw removes a Process that did not begin after all, and its key.
 func (r *Registry) withdraw(p *Process) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -329,8 +329,7 @@ func (r *Registry) withdraw(p *Process) {
 	}
 }
 
-// surplus removes those of the ended Processes that are too many. The lock is
-// held.
+// surplus removes the ended Processes beyond maxEnded. The lock is held.
 func (r *Registry) surplus() (gone []*Process) {
 	for _, owned := range []bool{false, true} {
 		var ended []*Process
@@ -351,7 +350,7 @@ func (r *Registry) surplus() (gone []*Process) {
 	return gone
 }
 
-// endOrder is when a Process ended, far in the future for one that runs.
+// endOrder returns when a Process ended, or a time in the far future while it runs.
 func (p *Process) endOrder() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -391,8 +390,8 @@ func (r *Registry) FindKey(key string) *Process {
 	return s.process
 }
 
-// Find returns the Process of an ID, or the one that a name means: the latest
-// that runs, or else the latest. It is nil when there is none.
+// Find returns the Process with an ID, or else with a name: the latest running one,
+// or else the latest. It is nil when none exists.
 func (r *Registry) Find(id string) *Process {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -402,7 +401,7 @@ func (r *Registry) Find(id string) *Process {
 	return r.named(id)
 }
 
-// named is the Process that a name means. The lock is held.
+// named returns the Process with a name. The lock is held.
 func (r *Registry) named(name string) *Process {
 	var found *Process
 	for _, p := range slices.Backward(r.all) {
@@ -419,8 +418,8 @@ func (r *Registry) named(name string) *Process {
 	return found
 }
 
-// shrink drops output until all of it is within the budget: first of what ended
-// longest ago, then the oldest of whoever has most.
+// shrink drops output until the total is within the budget: first of the Processes
+// that ended longest ago, then the oldest output of the Process that has most.
 func (r *Registry) shrink() {
 	all := r.All()
 	slices.SortStableFunc(all, func(a, b *Process) int { return a.endOrder().Compare(b.endOrder()) })
@@ -437,7 +436,7 @@ func (r *Registry) shrink() {
 	}
 	for r.budget.exceeded() && len(all) > 0 {
 		biggest := slices.MaxFunc(all, func(a, b *Process) int { return int(a.output.kept() - b.output.kept()) })
-		if biggest.output.drop(false) == 0 { // it is owed to somebody
+		if biggest.output.drop(false) == 0 { // all of it is owed to an owner
 			all = slices.DeleteFunc(all, func(p *Process) bool { return p == biggest })
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/contexts"
 )
 
-// runStream is what RunProcess answers with.
+// runStream is the answer stream of RunProcess.
 type runStream interface {
 	Send(m *guestv1.RunProcessResponse) error
 }
@@ -37,7 +37,7 @@ func (s *Service) RunProcess(ctx context.Context, r *connect.Request[guestv1.Run
 	return t.follow(ctx)
 }
 
-// run is the Process that a request is about, which it may start.
+// run returns the Process of a request, and starts it if the request says so.
 func (s *Service) run(ctx context.Context, m *guestv1.RunProcessRequest) (p *Process, repeated bool, err error) {
 	if m.Start == nil {
 		p, err = s.find(m.Id)
@@ -61,7 +61,7 @@ func (s *Service) run(ctx context.Context, m *guestv1.RunProcessRequest) (p *Pro
 	return p, repeated, err
 }
 
-// await tells of the beginning of a cell, for which it may have to wait.
+// await reports the beginning of a cell, for which it may have to wait.
 func (c *cell) await(ctx context.Context, stream runStream) error {
 	select {
 	case <-c.begun:
@@ -76,14 +76,14 @@ func (c *cell) await(ctx context.Context, stream runStream) error {
 		return rpcError(err)
 	}
 	if started.ContextID == "" {
-		return nil // there was no interpreter to be had; its end says so
+		return nil // no interpreter was available; the result of the cell says so
 	}
 	return stream.Send(&guestv1.RunProcessResponse{Event: &guestv1.RunProcessResponse_Began{Began: &guestv1.ExecuteStarted{
 		ContextId: started.ContextID, ExecutionCount: started.Count, Restarted: started.Restarted,
 	}}})
 }
 
-// running passes on what a Process does.
+// running streams the events of a Process.
 type running struct {
 	p      *Process
 	f      *follower
@@ -92,12 +92,12 @@ type running struct {
 	sent   [2]int64
 	lost   [2]int64
 	next   int64
-	values int // that were passed on
+	values int // number of values sent
 }
 
-// follow passes on everything to the end.
+// follow streams everything to the end.
 func (t *running) follow(ctx context.Context) error {
-	last := int64(math.MaxInt64) // where it ends, once that is known
+	last := int64(math.MaxInt64) // offset of the end, once it is known
 	next := t.f.next
 	for {
 		if last == math.MaxInt64 && t.p.over() {
@@ -137,7 +137,7 @@ func (t *running) follow(ctx context.Context) error {
 	}
 }
 
-// value is the next that code gave, if there is one.
+// value returns the next value of the code, if one is ready.
 func (t *running) value() (value, bool) {
 	if t.p.cell == nil {
 		return value{}, false
@@ -145,7 +145,7 @@ func (t *running) value() (value, bool) {
 	return t.p.cell.valueAt(t.values)
 }
 
-// output passes on what is within the limits, and counts the rest.
+// output sends the output within the limits, and counts the rest.
 func (t *running) output(pieces []piece, next int64) error {
 	kept := pieces[:0]
 	for _, got := range pieces {
@@ -153,7 +153,7 @@ func (t *running) output(pieces []piece, next int64) error {
 		if got.stderr {
 			stream = 1
 		}
-		if got.offset > t.next && t.limits[stream] > 0 { // without limits that is seen by the offsets
+		if got.offset > t.next && t.limits[stream] > 0 { // without limits, readers see this by the offsets
 			t.lost[stream] += got.offset - t.next
 		}
 		t.next = got.offset + int64(len(got.data))
@@ -174,7 +174,7 @@ func (t *running) output(pieces []piece, next int64) error {
 	}})
 }
 
-// end tells how it ended.
+// end reports how the Process ended.
 func (t *running) end() error {
 	ended := &guestv1.RunProcessEnded{
 		Process: infoOf(t.p), StdoutDropped: t.lost[0], StderrDropped: t.lost[1], Unmade: t.p.unmade,

@@ -25,7 +25,7 @@ const (
 	maxRequest = 8 << 20
 	// messageSize is how much output one message holds.
 	messageSize = 256 << 10
-	// maxSignal is the last signal that there is.
+	// maxSignal is the highest signal number.
 	maxSignal = 64
 )
 
@@ -42,7 +42,7 @@ func (s *Service) Handler() (string, http.Handler) {
 	path, h := guestv1connect.NewProcessServiceHandler(s, connect.WithReadMaxBytes(maxRequest), server.Uncompressed)
 	gathered := server.Gathered(h)
 	return path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == guestv1connect.ProcessServiceRunProcessProcedure { // mostly over at once; others are typed at
+		if r.URL.Path == guestv1connect.ProcessServiceRunProcessProcedure { // usually short; other calls carry typed input
 			gathered.ServeHTTP(w, r)
 			return
 		}
@@ -50,7 +50,7 @@ func (s *Service) Handler() (string, http.Handler) {
 	})
 }
 
-// StartProcess starts a Process and waits for its end as long as it is asked to.
+// StartProcess starts a Process and waits for its end for the requested time.
 func (s *Service) StartProcess(ctx context.Context, r *connect.Request[guestv1.StartProcessRequest]) (*connect.Response[guestv1.StartProcessResponse], error) {
 	m := r.Msg
 	p, repeated, err := s.registry.Start(ctx, specOf(m))
@@ -105,7 +105,7 @@ func infoOf(p *Process) *guestv1.ProcessInfo {
 		Id: p.ID, Name: p.Name, Pid: int64(p.PID()), Command: p.Text, Cwd: p.Command.Cwd, User: p.Command.User.Name,
 		Shell: p.Shell, StartedUnixNanos: p.Started.UnixNano(), TimeoutMillis: p.Timeout.Milliseconds(),
 	}
-	result, over := p.Result() // before the offsets: they are those of its end, or later
+	result, over := p.Result() // before the offsets: they are of its end, or later
 	info.OutputStart, info.OutputEnd = p.output.bounds()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,7 +121,7 @@ func infoOf(p *Process) *guestv1.ProcessInfo {
 	return info
 }
 
-// rpcError gives an error of this package, or of server, its code.
+// rpcError gives an error of this package, or of server, its Connect code.
 func rpcError(err error) error {
 	var bad *server.InvalidError
 	var busy *busyError
@@ -151,8 +151,8 @@ func (s *Service) find(id string) (*Process, error) {
 	return nil, connect.NewError(connect.CodeNotFound, errors.New("there is no such process, or it is kept no more"))
 }
 
-// ListProcesses tells of all that run and of those that ended last, but not of those
-// whose end was told to who ran them.
+// ListProcesses lists the running Processes and those that ended last, except
+// Processes whose end was delivered to their owner.
 func (s *Service) ListProcesses(context.Context, *connect.Request[guestv1.ListProcessesRequest]) (*connect.Response[guestv1.ListProcessesResponse], error) {
 	out := &guestv1.ListProcessesResponse{}
 	for _, p := range s.registry.All() {
@@ -164,7 +164,7 @@ func (s *Service) ListProcesses(context.Context, *connect.Request[guestv1.ListPr
 	return connect.NewResponse(out), nil
 }
 
-// GetProcess tells of one.
+// GetProcess returns one Process.
 func (s *Service) GetProcess(_ context.Context, r *connect.Request[guestv1.GetProcessRequest]) (*connect.Response[guestv1.GetProcessResponse], error) {
 	p, err := s.find(r.Msg.Id)
 	if err != nil {
@@ -185,7 +185,7 @@ func (s *Service) ReadOutput(ctx context.Context, r *connect.Request[guestv1.Rea
 	if err := stream.Send(&guestv1.ReadOutputResponse{Process: first, NextOffset: f.next}); err != nil {
 		return err
 	}
-	last := int64(math.MaxInt64) // where it ends, once that is known: something left behind may write for ever
+	last := int64(math.MaxInt64) // offset of the end, once it is known: processes left behind may write for ever
 	if !r.Msg.Follow {
 		last = first.OutputEnd
 	}
@@ -217,7 +217,7 @@ func (s *Service) ReadOutput(ctx context.Context, r *connect.Request[guestv1.Rea
 	}
 }
 
-// WriteInput gives input to a Process.
+// WriteInput writes input to a Process.
 func (s *Service) WriteInput(ctx context.Context, r *connect.Request[guestv1.WriteInputRequest]) (*connect.Response[guestv1.WriteInputResponse], error) {
 	p, err := s.find(r.Msg.Id)
 	if err != nil {
@@ -257,8 +257,9 @@ func (s *Service) ResizeProcess(_ context.Context, r *connect.Request[guestv1.Re
 	return connect.NewResponse(&guestv1.ResizeProcessResponse{Process: infoOf(p)}), nil
 }
 
-// EndProcess ends a Process and everything it started, and returns when it is
-// over; or has it end later, unless somebody comes to follow it.
+// EndProcess ends a Process and everything it started, and returns when it has
+// ended. With UnlessFollowedMillis it ends the Process later, unless a client
+// follows it by then.
 func (s *Service) EndProcess(ctx context.Context, r *connect.Request[guestv1.EndProcessRequest]) (*connect.Response[guestv1.EndProcessResponse], error) {
 	p, err := s.named(r.Msg)
 	if err != nil {
@@ -277,7 +278,7 @@ func (s *Service) EndProcess(ctx context.Context, r *connect.Request[guestv1.End
 	return connect.NewResponse(&guestv1.EndProcessResponse{Process: infoOf(p)}), nil
 }
 
-// named is the Process that is to end.
+// named returns the Process to end.
 func (s *Service) named(m *guestv1.EndProcessRequest) (*Process, error) {
 	if m.IdempotencyKey == "" {
 		return s.find(m.Id)
@@ -288,8 +289,7 @@ func (s *Service) named(m *guestv1.EndProcessRequest) (*Process, error) {
 	return nil, connect.NewError(connect.CodeNotFound, errors.New("no process was started with this Idempotency-Key, or it is kept no more"))
 }
 
-// endUnlessFollowed ends p after a while. Who has come to follow it by then keeps
-// it.
+// endUnlessFollowed ends p after a while, unless a client has begun to follow it.
 func (p *Process) endUnlessFollowed(after time.Duration) {
 	late := time.NewTimer(after)
 	defer late.Stop()

@@ -14,16 +14,16 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
 )
 
-// shellFolder holds what shell sessions keep: a folder for each user, its own.
+// shellFolder holds the state of shell sessions, in a folder per user.
 const shellFolder = "/run/cloud-sandbox/shells"
 
 // session is run by bash for a command of a shell session. Its arguments are the
-// file of the session, the command, where to run it if not where the session
-// is, and variables. It takes the state from the file, and leaves the new one
-// beside it for the Guest, who knows whether it is whole.
+// file of the session, the command, the folder to run it in if it is not the
+// session's, and variables. It reads the state from the file and writes the new
+// state beside it. The Guest then takes the new state over if it is complete.
 //
-// The mark by which processes are found again is this command's, not that of the
-// one that saved it.
+// The mark by which processes are found again must be the one of this command, not
+// of the command that saved the state.
 const session = `set -- "$CLOUD_SANDBOX_RUN" "$@"
 [ -r "$2" ] && . "$2" 2>/dev/null
 export CLOUD_SANDBOX_RUN="$1"
@@ -44,7 +44,7 @@ __cs_status=$?
 __cs_save
 exit $__cs_status`
 
-// sessionEnd is the end of a state that is whole.
+// sessionEnd is the last line of a complete state.
 const sessionEnd = "# whole"
 
 // shells are the shell sessions of a Sandbox.
@@ -59,8 +59,8 @@ func stateFile(u server.User, name string) string {
 	return filepath.Join(shellFolder, strconv.Itoa(int(u.UID)), name)
 }
 
-// args is the command line for a command of a session. Its first one begins as
-// at a login.
+// args returns the command line for a command of a session. The first command of a
+// session starts a login shell.
 func (s *shells) args(u server.User, spec Spec) ([]string, error) {
 	file := stateFile(u, spec.Shell)
 	if err := makeFolder(filepath.Dir(file), u); err != nil {
@@ -90,15 +90,15 @@ func makeFolder(dir string, u server.User) error {
 	return os.Lchown(dir, int(u.UID), int(u.GID))
 }
 
-// busyError says who uses a session.
+// busyError says which Process uses a session.
 type busyError struct{ shell, id string }
 
 func (e *busyError) Error() string {
 	return fmt.Sprintf("the shell %q is busy with another command: wait for it or end it, or use another shell", e.shell)
 }
 
-// take makes a Process the one that uses its session. release ends that, and
-// takes over the state that it left, if it is whole.
+// take gives a session to a Process. release ends that, and takes over the new
+// state if it is complete.
 func (s *shells) take(p *Process) (release func(ran bool), err error) {
 	file := stateFile(p.Command.User, p.Shell)
 	s.mu.Lock()
@@ -117,7 +117,7 @@ func (s *shells) take(p *Process) (release func(ran bool), err error) {
 	}, nil
 }
 
-// keepState makes the state that a command left the session's own.
+// keepState makes the state that a command left the state of the session.
 func keepState(file string) {
 	left := file + ".new"
 	f, err := os.OpenFile(left, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)

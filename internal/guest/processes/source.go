@@ -9,19 +9,19 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
 )
 
-// Source is code that a Process's program is made of, or reads: it is written to a
+// Source is code that a Process's program is made of, or reads. It is written to a
 // folder of its own, which is removed when the Process has ended.
 type Source struct {
-	Folder  string   // absolute; it must not be there
+	Folder  string   // absolute; it must not exist
 	File    string   // name in Folder
 	Code    []byte   // its content
-	Compile []string // program that makes the Process's own of it; empty: none has to
+	Compile []string // compiler command that makes the program; empty: none
 	Env     map[string]string
 
-	program []string // the Process's own, which runs once it is made; empty: none has to be
+	program []string // the Process's own program, which runs after Compile; empty: none
 }
 
-// steps writes the code, and returns what to run first and what after it.
+// steps writes the code, and returns the first step and the next ones.
 func (s *Source) steps(p *Process, program step) (first step, next []step, err error) {
 	err = server.As(p.Command.User, func() error {
 		if err := os.Mkdir(s.Folder, 0o700); err != nil {
@@ -36,8 +36,8 @@ func (s *Source) steps(p *Process, program step) (first step, next []step, err e
 	return step{command: p.Command, compiles: true}, []step{program}, nil
 }
 
-// failed tells in the output why the code could not be written, and returns how
-// the Process ended.
+// failed writes to the output why the code could not be written, and returns the
+// result of the Process.
 func (s *Source) failed(p *Process, err error) server.RunResult {
 	p.output.append(true, fmt.Appendf(nil, "the code could not be written: %v\n", err))
 	result := server.RunResult{Status: server.StatusOK, ExitCode: 1}
@@ -52,5 +52,5 @@ func (s *Source) remove(p *Process) {
 	if s == nil {
 		return
 	}
-	_ = server.As(p.Command.User, func() error { return os.RemoveAll(s.Folder) }) // what cannot be removed is the Sandbox's own
+	_ = server.As(p.Command.User, func() error { return os.RemoveAll(s.Folder) }) // a remainder stays in the Sandbox
 }

@@ -14,67 +14,67 @@ const (
 	spoolLimit = 16 << 20
 	// segmentSize is how many bytes are dropped at a time.
 	segmentSize = 256 << 10
-	// segmentRuns is how often a segment may change between the streams: its
-	// index is to stay smaller than its data.
+	// segmentRuns is how often a segment may change between the streams: its index
+	// must stay smaller than its data.
 	segmentRuns = 4096
 	// smallSegment is how many bytes a segment holds before it gets a file.
 	smallSegment = 8 << 10
-	// patience is how long a Process waits for those who follow it, before what
+	// patience is how long a Process waits for its followers before output that
 	// they have not read is dropped.
 	patience = 10 * time.Second
-	// returnTime is how long a spool with owners keeps what none of them has read,
-	// once the last one has left.
+	// returnTime is how long an owned spool keeps unread output after its last
+	// owner has left.
 	returnTime = time.Minute
-	// overflow is how much more than spoolLimit a spool with owners may hold of a
-	// Process that has just ended, in bytes: more than its pipes can.
+	// overflow is how much more than spoolLimit an owned spool may hold for a
+	// Process that has just ended, in bytes: more than its pipes can hold.
 	overflow = 1 << 20
-	// lookEvery is how often a writer that waits for owners looks for room that
-	// others have left.
+	// lookEvery is how often a writer that waits for owners checks the shared
+	// budget.
 	lookEvery = time.Second
 )
 
-// A piece is what one stream got at one time.
+// A piece is one write of one stream.
 type piece struct {
 	offset int64 // of its first byte, over both streams
 	stderr bool
 	data   []byte
 }
 
-// spool is the output of one Process: both streams in the order in which they
-// came, with offsets that count from its start. Its methods are safe for
-// concurrent use.
+// spool is the output of one Process: both streams in order of arrival, with
+// offsets that count from its start. Its methods are safe for concurrent use.
 type spool struct {
 	budget *budget
-	// owned is whether what an owner has not read is not dropped: a writer waits
-	// for the owners, however slow they are, and for returnTime while there is none.
+	// owned says that output which an owner has not read is kept: a writer waits
+	// for the owners, however slow they are, and for returnTime while no owner
+	// follows.
 	owned bool
 
 	mu       sync.Mutex
 	segments []*segment
-	start    int64              // the first byte that is kept
-	end      int64              // bytes written in all
-	changed  chan struct{}      // closed at the next change; nil: nobody waits
-	follows  map[*follower]bool // those that a writer waits for
-	hurried  bool               // writers wait for nobody
-	closed   bool               // what is written is dropped
-	left     time.Time          // since when there is no owner
-	owners   int                // that follow
+	start    int64              // offset of the first byte that is kept
+	end      int64              // total bytes written
+	changed  chan struct{}      // closed at the next change; nil: no waiter
+	follows  map[*follower]bool // followers that a writer waits for
+	hurried  bool               // writers do not wait
+	closed   bool               // further writes are dropped
+	left     time.Time          // since when no owner has followed
+	owners   int                // owners that follow now
 	came     int                // owners that have ever followed
 	told     bool               // an owner has read it to its end
 }
 
-// segment is one stretch of output. Its data lies in small until that is too
-// much, then in a file.
+// segment is one stretch of output. Its data is in small up to smallSegment bytes,
+// then in a file.
 type segment struct {
 	start int64
 	size  int
-	runs  []uint32 // lengths in the order in which they came, doubled, odd for stderr
+	runs  []uint32 // lengths in order of arrival, doubled, odd for stderr
 	small []byte
 	fd    int // -1: none
 }
 
-// append adds what one stream got. It waits, with patience, for followers that
-// have not read what is dropped for it.
+// append adds output of one stream. It waits up to patience for followers that have
+// not read the output that it has to drop.
 func (s *spool) append(stderr bool, data []byte) {
 	for len(data) > 0 {
 		n := min(len(data), segmentSize)
@@ -94,8 +94,9 @@ func (s *spool) append(stderr bool, data []byte) {
 	}
 }
 
-// write puts as much of data into the last segment as fits, and returns how much
-// that was; what no file can be had for is dropped at once. The lock is held.
+// write appends as much of data as fits to the last segment, and returns how much
+// that was. Data is dropped at once if no file can be created for it. The lock is
+// held.
 func (s *spool) write(stderr bool, data []byte) int {
 	var last *segment
 	if n := len(s.segments); n > 0 {
@@ -134,7 +135,7 @@ func (g *segment) note(stderr bool, n int) {
 	g.runs = append(g.runs, uint32(n)<<1|odd)
 }
 
-// write adds data after what is there.
+// write appends data.
 func (g *segment) write(data []byte) error {
 	if g.fd < 0 && g.size+len(data) <= smallSegment {
 		g.small = append(g.small, data...)
@@ -197,8 +198,8 @@ func (g *segment) free() {
 	g.small = nil
 }
 
-// makeRoom drops the oldest until n more bytes are within the limit, once the
-// followers have read it or have been waited for long enough.
+// makeRoom drops the oldest output until n more bytes are within the limit, once
+// the followers have read it or the wait for them is over.
 func (s *spool) makeRoom(n int) {
 	var late <-chan time.Time
 	s.mu.Lock()
@@ -228,8 +229,8 @@ func (s *spool) makeRoom(n int) {
 	}
 }
 
-// overfull reports whether something has to be dropped for n more bytes. The lock
-// is held.
+// overfull reports whether output must be dropped for n more bytes. The lock is
+// held.
 func (s *spool) overfull(n int) bool {
 	limit := int64(spoolLimit)
 	if s.owned && s.hurried {
@@ -238,8 +239,9 @@ func (s *spool) overfull(n int) bool {
 	return s.end-s.start+int64(n) > limit || s.owned && !s.hurried && s.budget.exceeded()
 }
 
-// owed reports whether the oldest segment has to be kept for an owner, at most
-// until a time; the zero time is never. The lock is held, and there is a segment.
+// owed reports whether the oldest segment must be kept for an owner. It must be
+// kept at most until a time; the zero time means no limit. The lock is held, and a
+// segment exists.
 func (s *spool) owed() (owed bool, until time.Time) {
 	if !s.owned || s.told {
 		return false, until
@@ -257,8 +259,8 @@ func (s *spool) owed() (owed bool, until time.Time) {
 	return time.Now().Before(until), until
 }
 
-// awaitOwners waits until something has changed, here or for all spools. The lock
-// is held, but not while it waits.
+// awaitOwners waits for a change of this spool or of the budget. The lock is held,
+// but released during the wait.
 func (s *spool) awaitOwners(until time.Time) {
 	wait := lookEvery
 	if !until.IsZero() {
@@ -293,7 +295,7 @@ func (s *spool) awaited() bool {
 	return false
 }
 
-// giveUp waits no longer for the followers that are behind.
+// giveUp stops waiting for the followers that are behind.
 func (s *spool) giveUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -308,8 +310,8 @@ func (s *spool) giveUp() {
 	}
 }
 
-// dropOldest drops one segment and returns how many bytes that freed. The lock
-// is held.
+// dropOldest drops one segment and returns how many bytes that freed. The lock is
+// held.
 func (s *spool) dropOldest() int64 {
 	g := s.segments[0]
 	s.segments[0] = nil
@@ -319,7 +321,7 @@ func (s *spool) dropOldest() int64 {
 	return int64(g.size)
 }
 
-// hurry has writers wait for nobody from now on.
+// hurry has writers no longer wait for followers.
 func (s *spool) hurry() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -327,7 +329,7 @@ func (s *spool) hurry() {
 	s.wake()
 }
 
-// seal has what is written later dropped.
+// seal has further writes dropped.
 func (s *spool) seal() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -335,28 +337,28 @@ func (s *spool) seal() {
 	s.wake()
 }
 
-// poke tells those who follow that there is something to look at.
+// poke wakes the followers.
 func (s *spool) poke() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.wake()
 }
 
-// visits is how many owners follow, and how many ever have.
+// visits returns how many owners follow now, and how many ever have.
 func (s *spool) visits() (now, ever int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.owners, s.came
 }
 
-// delivered reports whether an owner has read it to its end.
+// delivered reports whether an owner has read the output to its end.
 func (s *spool) delivered() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.told
 }
 
-// close frees everything; what is written later is dropped.
+// close frees everything; further writes are dropped.
 func (s *spool) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -369,7 +371,7 @@ func (s *spool) close() {
 	s.budget.add(-freed)
 }
 
-// change is closed when something is different. The lock is held.
+// change returns a channel that is closed at the next change. The lock is held.
 func (s *spool) change() <-chan struct{} {
 	if s.changed == nil {
 		s.changed = make(chan struct{})
@@ -377,7 +379,7 @@ func (s *spool) change() <-chan struct{} {
 	return s.changed
 }
 
-// wake tells all that wait. The lock is held.
+// wake wakes all waiters. The lock is held.
 func (s *spool) wake() {
 	if s.changed != nil {
 		close(s.changed)
@@ -385,21 +387,22 @@ func (s *spool) wake() {
 	}
 }
 
-// bounds are the first byte that is kept and how many were written.
+// bounds returns the offset of the first byte that is kept, and how many were
+// written.
 func (s *spool) bounds() (start, end int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.start, s.end
 }
 
-// kept is how many bytes are kept.
+// kept returns how many bytes are kept.
 func (s *spool) kept() int64 {
 	start, end := s.bounds()
 	return end - start
 }
 
-// read returns at most size bytes from an offset on, or from where what is kept
-// begins, and where to read on.
+// read returns at most size bytes from an offset on, or from the first byte that is
+// kept, and the offset to read next.
 func (s *spool) read(from int64, size int) (pieces []piece, next int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -427,8 +430,8 @@ func (s *spool) readLocked(from int64, size int) (pieces []piece, next int64, er
 	return pieces, from, nil
 }
 
-// split cuts data, which begins at an offset within the segment, into what each
-// stream got.
+// split cuts data, which begins at an offset within the segment, into pieces by
+// stream.
 func (g *segment) split(pieces []piece, at int, data []byte) []piece {
 	begin := 0
 	for _, r := range g.runs {
@@ -446,19 +449,19 @@ func (g *segment) split(pieces []piece, at int, data []byte) []piece {
 	return pieces
 }
 
-// A follower reads on and on; the Process waits for it rather than that it
-// misses something. One goroutine at a time may use it.
+// A follower reads continuously; the Process waits for it before it drops output
+// that the follower has not read. Only one goroutine at a time may use it.
 type follower struct {
 	spool *spool
 	owner bool
 	next  int64 // guarded by spool.mu
 }
 
-// follow begins at an offset; a negative one counts from the end. Who begins
-// with what is not there yet begins at the end. The caller ends it by leave.
+// follow begins at an offset; a negative one counts from the end. An offset beyond
+// the end begins at the end. The caller ends it by leave.
 func (s *spool) follow(from int64) *follower { return s.followAs(from, false) }
 
-// followAs is follow, of an owner or not.
+// followAs is follow, as an owner or not.
 func (s *spool) followAs(from int64, owner bool) *follower {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -488,15 +491,15 @@ func (f *follower) leave() {
 	f.spool.wake()
 }
 
-// done takes note that an owner has read it all and has been told of the end.
+// done records that an owner has read everything and received the end.
 func (f *follower) done() {
 	f.spool.mu.Lock()
 	defer f.spool.mu.Unlock()
 	f.spool.told = true
 }
 
-// take returns what comes next, and a channel that is closed when there is more
-// to take; nil when there is already.
+// take returns the next output, and a channel that is closed when more arrives; nil
+// when more is available already.
 func (f *follower) take(size int) (pieces []piece, next int64, more <-chan struct{}, err error) {
 	s := f.spool
 	s.mu.Lock()
@@ -511,8 +514,8 @@ func (f *follower) take(size int) (pieces []piece, next int64, more <-chan struc
 	return pieces, f.next, more, err
 }
 
-// drop drops what is kept so far, or only the oldest part of it, but not what is
-// owed to an owner, and returns how many bytes that freed.
+// drop drops the output that is kept, or only the oldest segment, except output
+// that is owed to an owner. It returns how many bytes that freed.
 func (s *spool) drop(all bool) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,18 +11,18 @@ import (
 )
 
 const (
-	// maxLine bounds a line that is compared with an expression, in bytes; what
-	// is longer is taken for several.
+	// maxLine bounds a line that is compared with an expression, in bytes; a longer
+	// line counts as several.
 	maxLine = 64 << 10
 	// maxShownLine bounds the line of a Wait's answer, in bytes.
 	maxShownLine = 4 << 10
-	// firstTry and lastTry are the pauses between looks at a port.
+	// firstTry and lastTry bound the pauses between probes of a port.
 	firstTry, lastTry = 10 * time.Millisecond, 200 * time.Millisecond
-	// tryTime bounds one request that looks whether something answers.
+	// tryTime bounds one probe.
 	tryTime = 5 * time.Second
 )
 
-// Condition is what is waited for: one of its fields, or else the end.
+// Condition is the condition to wait for: one of its fields, or else the end.
 type Condition struct {
 	Port int // a TCP port accepts on the loopback address
 	HTTP int // an HTTP request to this port is answered below 500
@@ -30,7 +30,7 @@ type Condition struct {
 	Log  *regexp.Regexp // a line of the output matches
 }
 
-// Outcome is what came of waiting.
+// Outcome is the result of a wait.
 type Outcome struct {
 	Met        bool
 	HTTPStatus int
@@ -38,8 +38,8 @@ type Outcome struct {
 	Offset     int64 // after Line
 }
 
-// Wait returns when the condition holds, when the Process has ended and so it
-// will not, or when ctx ends.
+// Wait returns when the condition holds, when the Process has ended and the
+// condition cannot hold any more, or when ctx ends.
 func (p *Process) Wait(ctx context.Context, c Condition) Outcome {
 	switch {
 	case c.Log != nil:
@@ -57,11 +57,10 @@ func (p *Process) Wait(ctx context.Context, c Condition) Outcome {
 	}
 }
 
-// try looks again and again while the Process runs: nothing tells when somebody
-// begins to listen.
+// try polls while the Process runs: no event says that a port begins to listen.
 func (p *Process) try(ctx context.Context, look func(context.Context) Outcome) Outcome {
 	for pause := firstTry; ; pause = min(2*pause, lastTry) {
-		over := p.over() // before the look: a daemon may listen for it
+		over := p.over() // before the probe: a daemon may listen for it
 		o := look(ctx)
 		if o.Met || over || ctx.Err() != nil {
 			return o
@@ -92,14 +91,14 @@ func accepts(ctx context.Context, port int) bool {
 	return false
 }
 
-// prober asks once, over a connection of its own, and goes nowhere else.
+// prober sends one request over a new connection, and follows no redirect.
 var prober = &http.Client{
 	Transport:     &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10},
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	Timeout:       tryTime,
 }
 
-// answers asks a port of the loopback address.
+// answers sends a request to a port of the loopback address.
 func answers(ctx context.Context, port int, path string) Outcome {
 	for _, host := range []string{"127.0.0.1", "[::1]"} {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+":"+strconv.Itoa(port)+path, nil)
@@ -116,8 +115,8 @@ func answers(ctx context.Context, port int, path string) Outcome {
 	return Outcome{}
 }
 
-// waitLog looks at all output that is kept, then at what comes. What the
-// program's last line has without a line break is compared too.
+// waitLog searches all output that is kept, then new output. A last line without a
+// line break is compared too.
 func (p *Process) waitLog(ctx context.Context, re *regexp.Regexp) Outcome {
 	f := p.output.follow(0)
 	defer f.leave()
@@ -157,14 +156,14 @@ func (p *Process) waitLog(ctx context.Context, re *regexp.Regexp) Outcome {
 	}
 }
 
-// line is the line of one stream that has not ended yet.
+// line is the current, unfinished line of one stream.
 type line struct {
 	text   []byte
 	end    int64 // offset after it
-	looked bool  // it was compared as it is
+	looked bool  // it was compared in its current state
 }
 
-// match adds a piece and compares each line that ends with it.
+// match adds a piece and compares each line that it ends.
 func (l *line) match(re *regexp.Regexp, got piece) Outcome {
 	l.looked = false
 	for i, b := range got.data {
@@ -182,7 +181,7 @@ func (l *line) match(re *regexp.Regexp, got piece) Outcome {
 	return Outcome{}
 }
 
-// matchRest compares what has no end yet, once.
+// matchRest compares an unfinished line, once.
 func (l *line) matchRest(re *regexp.Regexp) Outcome {
 	if l.looked || len(l.text) == 0 {
 		return Outcome{}

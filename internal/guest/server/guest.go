@@ -395,8 +395,8 @@ func executable(path string) error {
 	return nil
 }
 
-// Start starts a resolved command in a session of its own, with these
-// descriptors as its own from 0 on; they stay the caller's to close.
+// Start starts a resolved command in a session of its own, with fds as its
+// descriptors from 0 on. The caller still has to close fds.
 func (g *Guest) Start(c Command, fds []int, terminal bool) (*Child, error) {
 	files := make([]uintptr, len(fds))
 	for i, fd := range fds {

@@ -119,8 +119,8 @@ func nameListeners(proc string, all []listener) []listener {
 // search is for the processes that hold sockets.
 type search struct {
 	proc    string
-	unnamed map[string][]*listener // by what a descriptor of theirs links to
-	left    int                    // how many descriptors may still be looked at
+	unnamed map[string][]*listener // by the link target of a descriptor
+	left    int                    // how many descriptors may still be searched
 }
 
 // look searches the open files of these processes, in order.

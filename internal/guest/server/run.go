@@ -268,7 +268,7 @@ func (o *output) dropped() (stdout, stderr int64) {
 	return o.lost[0], o.lost[1]
 }
 
-// detach waits for the handler's call under way and allows no other.
+// detach waits for the handler's current call and allows no other.
 func (o *output) detach() {
 	o.send.Lock()
 	defer o.send.Unlock()
