@@ -12,44 +12,47 @@ import (
 )
 
 const (
-	// smallData is how many bytes a read or write moves that needs no large buffer.
+	// smallData is the maximum of a read or write that needs no large buffer, in
+	// bytes.
 	smallData = 32 << 10
-	// maxAhead is how long a file is that comes with the answer to its opening, and
-	// maxAheads of how many files that is kept.
+	// maxAhead is the maximum length in bytes of a file that is sent with the
+	// answer to its opening, and maxAheads the maximum number of files that are
+	// kept so.
 	maxAhead  = 64 << 10
 	maxAheads = 16
 )
 
-// ahead is a whole file that came when it was opened. The Node promised that no other
-// Boot changes it for volume.LeaseTime from when it was asked for.
+// ahead is a whole file that was sent when it was opened. The Node promised that no
+// other Boot changes it for volume.LeaseTime, counted from the request.
 type ahead struct {
-	promise   int64 // its number
+	promise   int64 // number of the promise
 	attr      volume.Attr
 	data      []byte
 	asked     time.Time
-	askedWall time.Time // the same by the other clock
+	askedWall time.Time // the same by the wall clock
 }
 
-// holds reports whether the promise still does. Both clocks must say so: a Boot that
-// was saved goes on with the one where it was, but not with the other.
+// holds reports whether the promise is still valid. Both clocks must say so: after
+// a save and a restore the monotonic clock continues from the save, but the wall
+// clock does not.
 func (a *ahead) holds() bool {
 	now := time.Now()
 	byWall := now.Round(0).Sub(a.askedWall)
 	return now.Sub(a.asked) < volume.LeaseTime && byWall >= 0 && byWall < volume.LeaseTime
 }
 
-// aheads are the files of one Volume that came ahead. All its mounts have the same.
+// aheads are the prefetched files of one Volume. All its mounts share them.
 type aheads struct {
 	mu       sync.Mutex
-	files    map[uint64]ahead // by number
+	files    map[uint64]ahead // by node number
 	began    uint64           // how many changes of files' bytes began in this Boot
-	changing int              // how many of them are under way
-	expected map[uint64]int   // how many openings of a file may bring it
+	changing int              // how many of them are in progress
+	expected map[uint64]int   // how many openings of a file may still prefetch it
 }
 
 func newAheads() *aheads { return &aheads{files: map[uint64]ahead{}, expected: map[uint64]int{}} }
 
-// of returns what came ahead of a file, while it holds.
+// of returns the prefetched content of a file while its promise holds.
 func (s *aheads) of(node uint64) (ahead, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,8 +64,8 @@ func (s *aheads) of(node uint64) (ahead, bool) {
 	return a, ok
 }
 
-// change notes that this Boot may change the bytes of files from now on, until changed
-// is called: what came ahead may be old then, and what is on its way.
+// change records that this Boot may change the bytes of files from now on, until
+// changed is called: prefetched files, and those in transit, may be outdated then.
 func (s *aheads) change() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,9 +80,9 @@ func (s *aheads) changed() {
 	s.changing--
 }
 
-// expect begins to wait for a file that is opened. The end of that is told once: with
-// the promise that came, or zero. The file is kept unless this Boot may have changed it
-// after the Node read it.
+// expect registers an opening that may prefetch a file. The caller calls told once:
+// with the promise that came, or zero. The file is kept unless this Boot may have
+// changed it after the Node read it.
 func (s *aheads) expect(node uint64) (told func(promise int64, attr volume.Attr, data []byte)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,8 +104,8 @@ func (s *aheads) expect(node uint64) (told func(promise int64, attr volume.Attr,
 	}
 }
 
-// drop ends the use of a file that came ahead, and returns the promise that can be
-// given back; zero for none: another opening may count on the same.
+// drop removes a prefetched file, and returns the promise to give back. It returns
+// zero for none, also while another opening may rely on the same promise.
 func (s *aheads) drop(node uint64) (promise int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,7 +116,7 @@ func (s *aheads) drop(node uint64) (promise int64) {
 	return promise
 }
 
-// change says that the query may change the bytes of files.
+// change records that the query may change the bytes of files.
 func (q *query) change() {
 	q.changes = true
 	q.m.aheads.change()
@@ -140,7 +143,7 @@ func (q *query) open(flags uint32) {
 	}
 }
 
-// openAhead opens a file that will be read, and has a short one come with it.
+// openAhead opens a file for reading, and prefetches it if it is short.
 func (q *query) openAhead() {
 	q.place(false)
 	told := q.m.aheads.expect(q.h.node)
@@ -151,7 +154,7 @@ func (q *query) openAhead() {
 	}})
 }
 
-// release ends the use of an open file, for which nobody waits.
+// release ends the use of an open file; no caller waits for it.
 func (q *query) release() {
 	m := q.m
 	promise := m.aheads.drop(q.h.node)
@@ -171,8 +174,8 @@ type pieces struct {
 	done    func(answers []volume.Answer)
 }
 
-// askAll asks for all pieces at once, where the Data of their answers goes if into says
-// so. The answers come in the order of the requests.
+// askAll sends all requests at once. The Data of their answers is stored in into,
+// if that is set. The answers come in the order of the requests.
 func (q *query) askAll(requests []volume.Request, into [][]byte, done func([]volume.Answer)) {
 	p := &pieces{left: len(requests), answers: make([]volume.Answer, len(requests)), done: done}
 	questions := make([]*question, len(requests))
@@ -225,7 +228,7 @@ func (q *query) read(offset int64, size int) {
 		for i, a := range answers {
 			n += len(a.Data)
 			if a.Err != 0 || len(a.Data) < len(into[i]) {
-				break // what comes after a gap is not read
+				break // data after a gap is not read
 			}
 		}
 		q.out = buf[:outHead+n]
@@ -233,8 +236,8 @@ func (q *query) read(offset int64, size int) {
 	})
 }
 
-// buffer returns one for the largest answer. There are as many as there are queries
-// that may have one.
+// buffer returns a buffer for the largest answer. The number of buffers is bounded
+// by the number of queries that may have one.
 func (l *link) buffer() []byte {
 	select {
 	case b := <-l.buffers:
@@ -256,9 +259,9 @@ func (q *query) write(in []byte) {
 	q.place(len(data) > smallData)
 	r := volume.Request{Op: volume.OpWrite, Node: q.h.node}
 	if order.Uint32(in[32:])&unix.O_APPEND != 0 {
-		r.Flags = volume.FlagAppend // the kernel's idea of the end is its own
+		r.Flags = volume.FlagAppend // the kernel may have an outdated size
 		if len(data) > volume.MaxData {
-			go q.append(r, bytes.Clone(data)) // the kernel's next request comes where it is
+			go q.append(r, bytes.Clone(data)) // the kernel's next request reuses data's memory
 			return
 		}
 	}
@@ -279,8 +282,9 @@ func (q *query) write(in []byte) {
 	})
 }
 
-// append appends data to a file in pieces, one after the other: a later one could find
-// room where an earlier one did not. An error of a later one is the next call's.
+// append appends data to a file in pieces, one after the other: concurrently, a
+// later piece could find space where an earlier one did not. An error of a later
+// piece is returned by the next call.
 func (q *query) append(r volume.Request, data []byte) {
 	n, first := int64(0), syscall.Errno(0)
 	for at := 0; at < len(data); at += volume.MaxData {

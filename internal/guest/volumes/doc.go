@@ -1,13 +1,13 @@
-// Package volumes is the volume server inside a Boot: it answers the kernel about
-// the Volumes that are mounted there, by asking the Node, which connects to it.
+// Package volumes is the volume server inside a Boot: it answers the kernel's
+// requests for the mounted Volumes by asking the Node, which connects to it.
 //
-// It is a process of its own. The Guest, PID 1, runs Go code on one thread and
-// keeps that while a child of its begins; a child that begins in a Volume would wait
-// for a server that cannot run.
+// It is a process of its own. The Guest, PID 1, runs Go code on one thread, which
+// is blocked while a child starts; a child that starts in a Volume would wait for a
+// server that cannot run.
 //
-// What gVisor's FUSE lacks is lacking in Volumes: files in them cannot be mapped
-// into memory, so no program is started from one, and fsync returns before the disk
-// has anything. A call that a signal interrupts ends with EINTR though it may have
-// been carried out. A folder that another Sandbox removed still counts as there when
-// its name is used for a new one, until somebody looks.
+// The limits of gVisor's FUSE apply to Volumes. Files cannot be mapped into memory,
+// so no program can be started from a Volume. fsync returns before the data is on
+// disk. A call that a signal interrupts ends with EINTR though it may have been
+// carried out. A folder that another Sandbox removed still seems to exist when its
+// name is reused for a new one, until the next lookup.
 package volumes

@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	// maxFolders is how many folders of a mount are open at a time.
+	// maxFolders bounds the open folders of a mount.
 	maxFolders = 1024
 	direntHead = 24
 )
 
-// folder is an open folder: the part of its listing that was fetched last.
+// folder is an open folder with the part of its listing that was fetched last.
 type folder struct {
 	entries []volume.Entry
-	begin   uint64 // of the first of them, in the whole listing; "." and ".." are 0 and 1
-	last    bool   // nothing comes after them
+	begin   uint64 // index of the first entry in the whole listing; "." and ".." are 0 and 1
+	last    bool   // the listing ends here
 }
 
 func (q *query) openFolder() {
@@ -44,7 +44,7 @@ func (m *mount) closeFolder(handle uint64) {
 	delete(m.folders, handle)
 }
 
-// readFolder appends entries from an offset on, so many bytes at most.
+// readFolder appends entries from an offset on, up to size bytes.
 func (q *query) readFolder(handle, at uint64, size int) syscall.Errno {
 	m := q.m
 	m.mu.Lock()
@@ -78,8 +78,8 @@ func (q *query) readFolder(handle, at uint64, size int) syscall.Errno {
 	return 0
 }
 
-// part returns the part of a folder's listing that begins at an offset or before.
-// From the beginning, it is fetched anew.
+// part returns the part of a folder's listing that begins at or before an offset.
+// At offset 0 it fetches the listing anew.
 func (m *mount) part(node uint64, f *folder, at uint64) (*folder, syscall.Errno) {
 	if f == nil || at == 0 || at < f.begin {
 		f = &folder{entries: []volume.Entry{{Node: node, Type: unix.DT_DIR, Name: "."}, {Node: node, Type: unix.DT_DIR, Name: ".."}}}

@@ -12,8 +12,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/volume"
 )
 
-// The kernel's protocol is described in fuse(4) and in Linux's linux/fuse.h; this
-// is what gVisor speaks of it, version 7.31.
+// The kernel's protocol is described in fuse(4) and in Linux's linux/fuse.h. These
+// are the parts of version 7.31 that gVisor uses.
 const (
 	opLookup      = 1
 	opForget      = 2
@@ -61,11 +61,11 @@ const (
 	initBigWrites   = 1 << 5
 	initMaxPages    = 1 << 22
 
-	// attrOfHandle has the kernel ask for attributes by an open file: gVisor does when a
-	// read may go beyond the end, and after an allocation.
+	// attrOfHandle requests attributes by an open file: gVisor does so when a read
+	// may go beyond the end, and after an allocation.
 	attrOfHandle = 1 << 0
 
-	// openNoFlush has a close not wait for an answer, which could be interrupted.
+	// openNoFlush says that a close sends no flush, which could be interrupted.
 	openNoFlush = 1 << 5
 
 	inHead  = 40
@@ -75,7 +75,7 @@ const (
 
 var order = binary.LittleEndian
 
-// header begins each request of the kernel.
+// header is the header of each request of the kernel.
 type header struct {
 	op       uint32
 	unique   uint64
@@ -94,31 +94,34 @@ type mount struct {
 
 	mu      sync.Mutex
 	handle  uint64
-	folders map[uint64]*folder // that are open, by handle
-	fresh   map[uint32]fresh   // by the thread that asked
+	folders map[uint64]*folder // open folders, by handle
+	fresh   map[uint32]fresh   // by the thread that sent the request
 }
 
 func newMount(l *link, number uint8, files *aheads, reply func([]byte)) *mount {
 	return &mount{number: number, link: l, reply: reply, aheads: files, folders: map[uint64]*folder{}, fresh: map[uint32]fresh{}}
 }
 
-// fresh is what a thread was told of a file just now: gVisor asks again at once.
+// fresh is an answer that a thread just got about a file: gVisor asks again at
+// once.
 type fresh struct {
 	attr volume.Attr
 	at   time.Time
 }
 
 const (
-	// freshTime is how old an answer to the same thread's next question may be.
+	// freshTime is the maximum age of an answer that is reused for the same
+	// thread's next request.
 	freshTime = 20 * time.Millisecond
-	// folderNanos is how long the kernel may go on with what it knows of a folder: on
-	// the way to a file it asks about each. What is in it is asked for each time.
+	// folderNanos is how long the kernel may cache the attributes of a folder: on
+	// the way to a file it asks about each folder. Names in a folder are looked up
+	// each time.
 	folderNanos = 50_000_000
-	// maxFresh bounds how many threads' answers are kept.
+	// maxFresh bounds the number of threads whose answers are kept.
 	maxFresh = 64
 )
 
-// told keeps what a thread was told.
+// told stores the answer that a thread got.
 func (m *mount) told(thread uint32, a volume.Attr) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -128,8 +131,8 @@ func (m *mount) told(thread uint32, a volume.Attr) {
 	m.fresh[thread] = fresh{a, time.Now()}
 }
 
-// toldJustNow returns what a thread was told of a file by the answer before this
-// question, if that is not long ago. It is told so once.
+// toldJustNow returns the answer that a thread got about a file just before this
+// request, if it is recent. Each answer is reused once.
 func (m *mount) toldJustNow(h header) (volume.Attr, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -138,19 +141,19 @@ func (m *mount) toldJustNow(h header) (volume.Attr, bool) {
 	return f.attr, ok && f.attr.Node == h.node && time.Since(f.at) < freshTime
 }
 
-// query is a request of the kernel that is being answered.
+// query is a request of the kernel in progress.
 type query struct {
 	m       *mount
 	h       header
-	out     []byte // the answer, after room for its head
-	asks    bool   // it has its place among those that ask the Node
-	large   bool   // and among those that need a large buffer
+	out     []byte // the answer, after space for its header
+	asks    bool   // it holds a slot of link.queries
+	large   bool   // and a slot of link.large
 	changes bool   // it may change the bytes of files
-	buffer  []byte // a large one that it has of the link's
+	buffer  []byte // a large buffer of the link that it holds
 }
 
-// take begins what the kernel asks for. It is answered from here, or when the Node
-// has answered.
+// take starts a request of the kernel. It is answered here, or when the Node has
+// answered.
 func (m *mount) take(in []byte) {
 	if len(in) < inHead {
 		return
@@ -197,7 +200,7 @@ func (q *query) end(err syscall.Errno) {
 	}
 }
 
-// place takes the query's place among those that ask the Node.
+// place acquires the query's slots for requests to the Node.
 func (q *query) place(large bool) {
 	q.m.link.queries <- struct{}{}
 	q.asks = true
@@ -207,14 +210,14 @@ func (q *query) place(large bool) {
 	}
 }
 
-// ask has the Node carry a request out, and answers the kernel with what add appends
-// then; nil: with nothing.
+// ask sends a request to the Node, and answers the kernel with the data that add
+// then appends; nil: with none.
 func (q *query) ask(r volume.Request, add func(a volume.Answer)) {
 	q.place(false)
 	q.start(r, add)
 }
 
-// start is ask for a query that has its place.
+// start is ask for a query that has its slot.
 func (q *query) start(r volume.Request, add func(a volume.Answer)) {
 	r.Mount = q.m.number
 	q.m.link.start(&question{request: r, done: func(a volume.Answer) {
@@ -225,19 +228,19 @@ func (q *query) start(r volume.Request, add func(a volume.Answer)) {
 	}})
 }
 
-// later does what asks the Node more than once.
+// later runs an operation that sends several requests to the Node.
 func (q *query) later(do func() syscall.Errno) {
 	q.place(false)
 	go func() { q.end(do()) }()
 }
 
-// shortest is how long the body of a request is at least, up to its names.
+// shortest is the minimum length of a request's body, up to its names, in bytes.
 var shortest = map[uint32]int{
 	opGetAttr: 16, opSetAttr: 88, opMknod: 16, opMkdir: 8, opRename: 8, opRename2: 16, opLink: 8, opOpen: 8, opRead: 40, opWrite: 40,
 	opRelease: 24, opFsync: 16, opInit: 16, opOpenDir: 8, opReadDir: 40, opReleaseDir: 24, opCreate: 16, opFallocate: 32,
 }
 
-// do answers a request, or begins to.
+// do answers a request, or starts to.
 func (q *query) do(in []byte) {
 	m, h := q.m, q.h
 	known, knows := m.toldJustNow(h)
@@ -262,7 +265,7 @@ func (q *query) do(in []byte) {
 		q.remove(in)
 	case opGetAttr:
 		if order.Uint32(in)&attrOfHandle != 0 && !knows {
-			// The kernel will go by the length alone.
+			// The kernel will use the length alone.
 			var a ahead
 			a, knows = m.aheads.of(h.node)
 			known = a.attr
@@ -287,7 +290,7 @@ func (q *query) do(in []byte) {
 	}
 }
 
-// ask asks the Node about this mount, and waits.
+// ask sends a request for this mount to the Node, and waits.
 func (m *mount) ask(r volume.Request) (volume.Answer, syscall.Errno) {
 	r.Mount = m.number
 	return m.link.ask(r)
@@ -305,13 +308,13 @@ func (q *query) init(in []byte) {
 	out = order.AppendUint16(out, maxQueries) // in the background
 	out = order.AppendUint16(out, maxQueries)
 	out = order.AppendUint32(out, maxData) // a write
-	out = order.AppendUint32(out, 1)       // nanoseconds that times are exact to
+	out = order.AppendUint32(out, 1)       // precision of times in nanoseconds
 	out = order.AppendUint16(out, maxData/page)
 	q.out = append(out, make([]byte, 2+32)...)
 	q.end(0)
 }
 
-// name cuts a name from a request, which ends with NUL.
+// name cuts a name, which ends with NUL, from a request.
 func name(in []byte) (string, []byte, syscall.Errno) {
 	before, after, found := bytes.Cut(in, []byte{0})
 	switch {
@@ -323,7 +326,7 @@ func name(in []byte) (string, []byte, syscall.Errno) {
 	return string(before), after, 0
 }
 
-// entry does what ends with a file under a name.
+// entry handles the requests whose answer is a directory entry.
 func (q *query) entry(in []byte) {
 	h := q.h
 	r := volume.Request{Node: h.node, UID: h.uid, GID: h.gid}
@@ -372,7 +375,7 @@ func (q *query) entry(in []byte) {
 	})
 }
 
-// remove does what ends without one.
+// remove handles the requests that remove a directory entry.
 func (q *query) remove(in []byte) {
 	r, err := removal(q.h, in)
 	if err != 0 {
@@ -413,13 +416,13 @@ func removal(h header, in []byte) (r volume.Request, err syscall.Errno) {
 	return r, 0
 }
 
-// attr does what ends with the attributes of a file.
+// attr sends a request whose answer is the attributes of a file.
 func (q *query) attr(r volume.Request) {
 	q.ask(r, func(a volume.Answer) { q.out = appendAttrOut(q.out, a.Attr) })
 }
 
-// appendAttrOut appends attributes and how long they hold. Those of files hold for
-// no time: another Sandbox may change them.
+// appendAttrOut appends attributes and how long the kernel may cache them.
+// Attributes of files are not cached: another Sandbox may change them.
 func appendAttrOut(out []byte, a volume.Attr) []byte {
 	valid := uint32(0)
 	if a.Mode&unix.S_IFMT == unix.S_IFDIR {
@@ -430,8 +433,9 @@ func appendAttrOut(out []byte, a volume.Attr) []byte {
 	return appendAttr(append(out, make([]byte, 4)...), a)
 }
 
-// setAttr reads what is to be changed: valid, padding, fh, size, lock owner,
-// times of access, modification and change, their nanoseconds, mode, padding, owners.
+// setAttr decodes the attributes to change: valid, padding, fh, size, lock owner,
+// times of access, modification and change, their nanoseconds, mode, padding,
+// owners.
 func setAttr(node uint64, in []byte) volume.Request {
 	const (
 		mode, uid, gid, size, accessed, modified, accessedNow, modifiedNow = 1, 2, 4, 8, 16, 32, 128, 256
@@ -453,7 +457,7 @@ func setAttr(node uint64, in []byte) volume.Request {
 			r.Set |= bit.ours
 		}
 	}
-	// gVisor says "now" in the nanoseconds, and takes the one bit for the other.
+	// gVisor says "now" in the nanoseconds, and confuses the two bits.
 	accessedNanos, modifiedNanos := order.Uint32(in[56:]), order.Uint32(in[60:])
 	if valid&accessed != 0 && (accessedNanos == unix.UTIME_NOW || valid&accessedNow != 0 && valid&modified == 0) {
 		r.Set |= volume.SetAccessedNow
@@ -466,7 +470,7 @@ func setAttr(node uint64, in []byte) volume.Request {
 	return r
 }
 
-// file does what is about one file.
+// file handles the requests about one file.
 func (q *query) file(in []byte) {
 	node := q.h.node
 	switch q.h.op {
@@ -485,7 +489,7 @@ func (q *query) file(in []byte) {
 	case opFallocate:
 		offset, length := int64(order.Uint64(in[8:])), int64(order.Uint64(in[16:]))
 		if order.Uint32(in[24:]) != 0 || offset < 0 || length <= 0 || offset+length < 0 {
-			q.end(unix.EOPNOTSUPP) // no holes, and nothing beyond the end
+			q.end(unix.EOPNOTSUPP) // no holes, and no allocation beyond the end
 			return
 		}
 		q.change()
@@ -509,7 +513,7 @@ func (q *query) statFS() {
 	})
 }
 
-// appendEntry appends what a name stands for. It holds for no time, as appendAttr.
+// appendEntry appends a directory entry. The kernel must not cache it.
 func appendEntry(out []byte, a volume.Attr) []byte {
 	out = order.AppendUint64(out, a.Node)
 	return appendAttr(append(out, make([]byte, 32)...), a)
@@ -531,8 +535,8 @@ func appendAttr(out []byte, a volume.Attr) []byte {
 	return out
 }
 
-// appendOpen appends the handle of a file, which is its number: a Boot that was
-// saved has nothing else that a Node would have to know.
+// appendOpen appends the handle of a file, which is its node number: so a restored
+// Boot has no other handles that a Node would have to know.
 func appendOpen(out []byte, node uint64) []byte {
 	out = order.AppendUint64(out, node)
 	out = order.AppendUint32(out, openNoFlush)

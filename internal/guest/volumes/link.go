@@ -20,53 +20,54 @@ import (
 )
 
 const (
-	// askTime is how long the Node has to answer, also one that is away meanwhile.
+	// askTime is how long the Node has to answer, including a time when it is
+	// disconnected.
 	askTime = 30 * time.Second
-	// maxQueries is how many requests of the kernel are under way at a time. Each is
-	// at most maxPieces requests to the Node, which remembers more answers than that.
+	// maxQueries bounds the concurrent requests of the kernel. Each is at most
+	// maxPieces requests to the Node, which remembers more answers than that.
 	maxQueries = 32
-	// maxLarge is how many of them may need a large buffer.
+	// maxLarge bounds the requests among them that need a large buffer.
 	maxLarge = 8
 )
 
-// link is the way to the Node: requests wait while there is none.
+// link is the connection to the Node: requests wait while it is missing.
 type link struct {
 	volumes []string
-	queries chan struct{} // holds one for each request of the kernel that asks the Node
-	large   chan struct{} // holds one for each that needs a large buffer
-	buffers chan []byte   // large ones that are free
+	queries chan struct{} // one slot for each request of the kernel that asks the Node
+	large   chan struct{} // one slot for each request that needs a large buffer
+	buffers chan []byte   // free large buffers
 
 	mu       sync.Mutex
-	conn     *stream // nil: none that works
+	conn     *stream // nil: not connected
 	tag      uint64
 	pending  map[uint64]*question
-	expiring bool // a timer ends questions that are late
+	expiring bool // a timer for overdue questions runs
 
 	writing sync.Mutex // taken before mu
 }
 
-// question is a request under way.
+// question is a request to the Node in progress.
 type question struct {
 	request volume.Request
-	into    []byte              // where the answer's Data goes; nil: it gets memory of its own
+	into    []byte              // buffer for the answer's Data; nil: new memory
 	done    func(volume.Answer) // called once; it must neither block nor ask
 
 	frame []byte
 	since time.Time
-	sent  *stream // over which it was sent last; guarded by link.writing
+	sent  *stream // connection over which it was sent last; guarded by link.writing
 }
 
 func newLink(volumes []string) *link {
-	// Where tags begin is chosen anew by each server: the Node remembers some of those
-	// before it.
+	// Each server begins with a random tag: the Node remembers some tags of the
+	// previous one.
 	return &link{
 		volumes: volumes, tag: rand.Uint64(), pending: map[uint64]*question{},
 		queries: make(chan struct{}, maxQueries), large: make(chan struct{}, maxLarge), buffers: make(chan []byte, maxLarge),
 	}
 }
 
-// ask has the Node carry a request out and waits for the answer; EIO when it does not
-// come in time. The answer's Data is the caller's.
+// ask sends a request to the Node and waits for the answer; EIO when it does not
+// come in time. The caller owns the answer's Data.
 func (l *link) ask(r volume.Request) (volume.Answer, syscall.Errno) {
 	answer := make(chan volume.Answer, 1)
 	l.start(&question{request: r, done: func(a volume.Answer) { answer <- a }})
@@ -74,8 +75,8 @@ func (l *link) ask(r volume.Request) (volume.Answer, syscall.Errno) {
 	return a, a.Err
 }
 
-// start sends questions, together. Each is answered once, with EIO when the Node does
-// not in time.
+// start sends questions together. Each is answered once, with EIO when the Node
+// does not answer in time.
 func (l *link) start(questions ...*question) {
 	now := time.Now()
 	l.mu.Lock()
@@ -94,7 +95,7 @@ func (l *link) start(questions ...*question) {
 	l.send(questions...)
 }
 
-// expire ends questions that were not answered in time.
+// expire ends overdue questions.
 func (l *link) expire() {
 	var late []*question
 	wait := askTime
@@ -116,19 +117,19 @@ func (l *link) expire() {
 	}
 }
 
-// send writes questions; a next connection has them again if this one breaks.
+// send writes questions; the next connection sends them again if this one breaks.
 func (l *link) send(questions ...*question) {
 	l.writing.Lock()
 	defer l.writing.Unlock()
 	l.mu.Lock()
 	conn := l.conn
 	l.mu.Unlock()
-	if conn != nil { // or else the connection that comes sends what is pending
+	if conn != nil { // otherwise the next connection sends the pending questions
 		conn.send(questions)
 	}
 }
 
-// serve accepts connections of the Node, of which the last counts.
+// serve accepts connections of the Node; the last one replaces the others.
 func (l *link) serve(listener net.Listener) error {
 	for {
 		conn, err := listener.Accept()
@@ -143,7 +144,7 @@ func (l *link) serve(listener net.Listener) error {
 	}
 }
 
-// use speaks over a connection until it breaks.
+// use uses a connection until it breaks.
 func (l *link) use(conn *net.TCPConn) error {
 	s, err := newStream(conn)
 	if err != nil {
@@ -157,7 +158,7 @@ func (l *link) use(conn *net.TCPConn) error {
 	for err == nil {
 		err = l.next(s)
 	}
-	s.end() // whoever writes to it stops
+	s.end() // unblocks a writer
 	l.writing.Lock()
 	defer l.writing.Unlock()
 	l.mu.Lock()
@@ -168,7 +169,7 @@ func (l *link) use(conn *net.TCPConn) error {
 	return err
 }
 
-// next reads an answer and gives it to who waits for it.
+// next reads an answer and passes it to its question.
 func (l *link) next(s *stream) error {
 	var q *question
 	a, err := volume.ReadAnswer(s.r, func(tag uint64) []byte {
@@ -184,7 +185,7 @@ func (l *link) next(s *stream) error {
 	case q == nil:
 	case err == nil:
 		q.done(a)
-	default: // the next connection has it again, which may be there
+	default: // sent again over the next connection, which may exist already
 		l.mu.Lock()
 		l.pending[q.request.Tag] = q
 		l.mu.Unlock()
@@ -194,7 +195,7 @@ func (l *link) next(s *stream) error {
 	return err
 }
 
-// greet says which Volumes are meant by which number.
+// greet sends the numbers of the Volumes.
 func (l *link) greet(s *stream) error {
 	if err := s.patience(askTime); err != nil {
 		return err
@@ -213,8 +214,8 @@ func (l *link) greet(s *stream) error {
 	return s.patience(0)
 }
 
-// begin makes a connection the one that is used, and sends over it what is under
-// way: the Node does nothing twice.
+// begin makes a connection the current one, and sends the pending questions over
+// it: the Node does not repeat a request that it has carried out.
 func (l *link) begin(s *stream) {
 	l.writing.Lock()
 	defer l.writing.Unlock()
@@ -231,15 +232,15 @@ func (l *link) begin(s *stream) {
 	s.send(again)
 }
 
-// stream is a connection of which the calls block in the kernel: Go's poller makes
-// several calls of one, and a call costs more here than what it is for.
+// stream is a connection with calls that block in the kernel: Go's poller makes
+// several system calls of each, and a system call costs more here than the data.
 type stream struct {
-	file *os.File // closed by who reads
+	file *os.File // closed by the reader
 	fd   int
 	r    *bufio.Reader
 }
 
-// newStream takes a connection over.
+// newStream takes over a connection.
 func newStream(conn *net.TCPConn) (*stream, error) {
 	file, err := conn.File()
 	_ = conn.Close()
@@ -256,7 +257,7 @@ func newStream(conn *net.TCPConn) (*stream, error) {
 	return s, nil
 }
 
-// patience bounds how long a read waits; zero: not at all.
+// patience sets the maximum time of a read; zero: no limit.
 func (s *stream) patience(d time.Duration) error {
 	t := unix.NsecToTimeval(int64(d))
 	return unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &t)
@@ -265,8 +266,8 @@ func (s *stream) patience(d time.Duration) error {
 // end breaks the connection.
 func (s *stream) end() { _ = unix.Shutdown(s.fd, unix.SHUT_RDWR) }
 
-// send writes the questions that were not sent over this connection, and breaks it
-// when it cannot. The caller holds link.writing.
+// send writes the questions that were not sent over this connection yet, and breaks
+// the connection if that fails. The caller holds link.writing.
 func (s *stream) send(questions []*question) {
 	var frames []byte
 	for _, q := range questions {

@@ -16,25 +16,28 @@ import (
 )
 
 const (
-	// firstFile is the descriptor of the listener; those of the mounts follow it.
+	// firstFile is the descriptor of the listener; the mounts' descriptors follow
+	// it.
 	firstFile = 3
-	// maxData bounds the bytes of one read or write of the kernel. gVisor has no larger
-	// ones. To the Node each goes in pieces, all at once.
+	// maxData bounds the bytes of one read or write of the kernel; gVisor has no
+	// larger ones. Each is sent to the Node in concurrent pieces.
 	maxData = maxPieces * volume.MaxData
-	// maxPieces is how many those are at most.
+	// maxPieces bounds those pieces.
 	maxPieces = 4
-	// requestBytes is as long as a request of the kernel gets.
+	// requestBytes is the maximum length of a request of the kernel.
 	requestBytes = maxData + 8192
-	// threads is how many threads may work beside those that read from the kernel,
-	// and garbagePercent how much garbage there may be: a collection stops and wakes
-	// them all, which costs more here than the memory.
+	// threads is how many threads may work in addition to the readers from the
+	// kernel, and garbagePercent is the garbage collector's percentage: a
+	// collection stops and wakes all threads, which costs more here than the
+	// memory.
 	threads        = 3
 	garbagePercent = 400
 )
 
-// Run serves the mounts of these Volumes until the last of them is gone. Descriptor
-// 3 is the listener, those after it are /dev/fuse, one for each Volume. A byte that it
-// writes to 1 says that it has begun; one that it reads from 0, that they are mounted.
+// Run serves the mounts of these Volumes until the last of them is unmounted.
+// Descriptor 3 is the listener; the descriptors after it are /dev/fuse, one for
+// each Volume. Run writes a byte to descriptor 1 when it has started, and then
+// reads a byte from descriptor 0, which says that they are mounted.
 func Run(host netip.Addr, volumes []string) error {
 	if _, err := os.Stdout.Write([]byte{1}); err != nil {
 		return err
@@ -48,8 +51,8 @@ func Run(host netip.Addr, volumes []string) error {
 		return fmt.Errorf("listen to the node: %w", err)
 	}
 	_ = file.Close()
-	// A thread that waits in the kernel keeps its place among those that run, so that it
-	// needs nobody to go on.
+	// A thread that waits in the kernel keeps its processor, so that it can
+	// continue without another thread's help.
 	runtime.GOMAXPROCS(len(volumes) + threads)
 	debug.SetGCPercent(garbagePercent)
 	l := newLink(volumes)
@@ -78,8 +81,9 @@ func Run(host netip.Addr, volumes []string) error {
 	return nil
 }
 
-// serve takes what the kernel asks, until the mount is gone. One thread does for a
-// mount, as it waits for nothing else: gVisor wakes all that read for each request.
+// serve handles the kernel's requests until the mount is gone. One thread is enough
+// for a mount, as it waits for nothing else: gVisor wakes all readers for each
+// request.
 func (m *mount) serve(fd int) {
 	buf := make([]byte, requestBytes)
 	for {
@@ -95,8 +99,8 @@ func (m *mount) serve(fd int) {
 	}
 }
 
-// reply writes an answer to the kernel. An error says that nobody waits for it any
-// more.
+// reply writes an answer to the kernel. An error says that the caller no longer
+// waits for it.
 func reply(fd int, answer []byte) {
 	for {
 		if _, err := unix.Write(fd, answer); !errors.Is(err, unix.EINTR) {
