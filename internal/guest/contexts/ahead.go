@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	// aheadLanguage has its interpreter started ahead.
+	// aheadLanguage is the language whose interpreter is started ahead.
 	aheadLanguage = "python"
 	// aheadStart bounds that start.
 	aheadStart = 5 * time.Second
 )
 
-// Prepare starts an interpreter while the Boot belongs to nobody yet, and
-// returns when it can run code. The first context that it fits takes it. Where
-// the Template has none, nothing happens.
+// Prepare starts an interpreter before the Boot has an owner, and returns when it
+// can run code. The first context that it fits takes it. Nothing happens if the
+// Template has no such interpreter.
 func (s *Contexts) Prepare() {
 	l, _ := languageNamed(aheadLanguage)
 	command, err := s.guest.CommandAhead(l.args)
@@ -28,7 +28,7 @@ func (s *Contexts) Prepare() {
 	if err != nil {
 		return
 	}
-	// What an execution loads is loaded too.
+	// This also loads the modules that an execution loads.
 	first := newCell(Request{Code: "None"}, 0, lifetime{}, nil, nobody{})
 	late := time.NewTimer(aheadStart)
 	defer late.Stop()
@@ -51,7 +51,8 @@ func (s *Contexts) Prepare() {
 	s.ahead = w
 }
 
-// Bound ends what was started ahead when nobody uses it soon.
+// Bound ends an interpreter that was started ahead and is not used within
+// AheadLife.
 func (s *Contexts) Bound() {
 	time.AfterFunc(server.AheadLife, func() {
 		if w := s.takeAhead(); w != nil {
@@ -60,7 +61,7 @@ func (s *Contexts) Bound() {
 	})
 }
 
-// takeAhead returns the interpreter that was started ahead, once.
+// takeAhead removes and returns the interpreter that was started ahead.
 func (s *Contexts) takeAhead() *worker {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,8 +70,8 @@ func (s *Contexts) takeAhead() *worker {
 	return w
 }
 
-// start returns an interpreter for a context, the one that was started ahead if
-// it fits.
+// start returns an interpreter for a context: the one that was started ahead if it
+// fits, or else a new one.
 func (s *Contexts) start(l language, command server.Command) (*worker, error) {
 	if l.name == aheadLanguage {
 		if w := s.takeAhead(); w != nil && w.become(command) {
@@ -80,8 +81,8 @@ func (s *Contexts) start(l language, command server.Command) (*worker, error) {
 	return startWorker(s.guest, l, command)
 }
 
-// become makes an interpreter that was started ahead one that was started by
-// command, or ends it.
+// become turns an interpreter that was started ahead into one that command would
+// have started, or ends it.
 func (w *worker) become(command server.Command) bool {
 	changes, ok := changesTo(w.command, command)
 	if ok && !w.gone() && w.ask(append([]string{"become", command.Cwd}, changes...)) == nil {
@@ -92,13 +93,13 @@ func (w *worker) become(command server.Command) bool {
 	return false
 }
 
-// readAtStart begins the names of variables that an interpreter, or what it is
-// made of, reads only when it starts.
+// readAtStart are prefixes of variables that an interpreter, or its libraries, read
+// only at the start.
 var readAtStart = []string{"PYTHON", "LD_", "LC_", "LANG", "TZ", "HOME", "GLIBC_", "MALLOC_", "OPENSSL_"}
 
 // changesTo returns the variables, names and values in turn, that make a program
-// started by one command the same as if it had been started by another; ok is
-// false when that takes more.
+// started by one command equal to one started by another; ok is false when more
+// would have to change.
 func changesTo(before, after server.Command) (changes []string, ok bool) {
 	if before.Path != after.Path || before.User.UID != after.User.UID || before.User.GID != after.User.GID ||
 		!slices.Equal(before.User.Groups, after.User.Groups) || !slices.Equal(before.Args, after.Args) {
@@ -113,7 +114,7 @@ func changesTo(before, after server.Command) (changes []string, ok bool) {
 	return changes, len(gone) == 0
 }
 
-// nobody listens to an execution.
+// nobody is a Handler that ignores all events.
 type nobody struct{}
 
 func (nobody) Started(Started) error                { return nil }

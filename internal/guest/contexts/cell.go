@@ -14,45 +14,46 @@ const (
 	maxErrors      = 16
 )
 
-// Handler is told what an execution does, one call at a time. An error ends it.
+// Handler receives the events of an execution, one call at a time. An error ends
+// it.
 type Handler interface {
 	Started(Started) error
 	Output(stderr bool, data []byte) error
-	// Result passes one value on, by MIME type: bytes in base64, JSON as text.
+	// Result receives one value, by MIME type: bytes in base64, JSON as text.
 	Result(main bool, data map[string]string) error
 	Error(name, value, traceback string) error
 }
 
-// Started says what an execution runs in.
+// Started describes the context of an execution.
 type Started struct {
 	ContextID string
 	Language  string
 	Count     int64 // of the context, from 1
-	Restarted bool  // the interpreter is not that of the execution before
+	Restarted bool  // the interpreter is not the previous execution's
 }
 
-// Request asks for one execution.
+// Request describes one execution.
 type Request struct {
 	Code                     string
 	Stdin                    []byte
 	Env                      map[string]string
-	Cwd                      string        // absolute; empty: where the context is
+	Cwd                      string        // absolute; empty: the context's current folder
 	Timeout                  time.Duration // zero: none
 	StdoutLimit, StderrLimit int64         // bytes; zero: no limit
 }
 
-// cell is one execution under way in a worker. What it is told comes from the
-// goroutines that read the worker.
+// cell is one running execution in a worker. Its events come from the goroutines
+// that read the worker.
 type cell struct {
 	request Request
 	count   int64
 	owner   lifetime
-	env     map[string]string // that Sandbox's own variables
+	env     map[string]string // variables of the owner's Sandbox
 	handler Handler
 	began   time.Time
 
-	done   chan struct{} // closed when the worker says that it is done
-	code   int           // then, its exit code
+	done   chan struct{} // closed when the worker reports the end
+	code   int           // exit code, once done is closed
 	broken chan struct{} // closed at the handler's first failure
 
 	mu       sync.Mutex // held while the handler runs, which may be long
@@ -73,8 +74,8 @@ func newCell(req Request, count int64, owner lifetime, env map[string]string, h 
 	}
 }
 
-// tell calls f unless the handler has failed or is to be left alone. The caller
-// holds c.mu.
+// tell calls f unless the handler has failed or was detached. The caller holds
+// c.mu.
 func (c *cell) tell(f func() error) {
 	if c.detached || c.err != nil {
 		return
@@ -101,7 +102,7 @@ func (c *cell) output(stream int, data []byte) {
 	}
 }
 
-// result takes a value: whether it is the cell's own, then pairs of type and
+// result handles a value: whether it is the cell's own, then pairs of type and
 // content.
 func (c *cell) result(texts []string) {
 	c.mu.Lock()
@@ -135,7 +136,7 @@ func (c *cell) fail(name, value, traceback string) {
 	}
 }
 
-// finish notes that the worker is done. Only its first word counts.
+// finish records that the worker is done. Only the first call counts.
 func (c *cell) finish(code string) {
 	select {
 	case <-c.done:
@@ -146,12 +147,12 @@ func (c *cell) finish(code string) {
 	}
 }
 
-// detach waits for the handler's call under way and allows no other.
+// detach waits for the handler's current call and allows no other.
 func (c *cell) detach() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.detached = true
 }
 
-// running is how long it has been under way, and a little more.
+// moment returns the start of the execution, or slightly earlier.
 func (c *cell) moment() server.Moment { return server.Ago(time.Since(c.began)) }

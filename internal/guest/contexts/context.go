@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	// interruptGrace is how long an interpreter has to heed an interrupt. One
-	// that does not is ended, with its state.
+	// interruptGrace is how long an interpreter has to react to an interrupt. After
+	// that it is ended, and its state is lost.
 	interruptGrace = 2 * time.Second
-	// againAfter is when an interrupt is repeated: code may catch one, and a
-	// program that it waits for is ended before the next.
+	// againAfter is the time until an interrupt is repeated: code may catch one,
+	// and a program that it waits for is ended before the next.
 	againAfter = 100 * time.Millisecond
 	// maxQueue bounds the executions that wait for one context.
 	maxQueue = 64
@@ -41,18 +41,18 @@ type Result struct {
 type Info struct {
 	ID, Language, Cwd, User string
 	Default                 bool
-	Alive, Busy             bool // it has an interpreter; that one works
+	Alive, Busy             bool // it has an interpreter; that interpreter is executing
 	Count                   int64
 }
 
-// kept is one context: an interpreter, or none yet, and whose turn it is.
+// kept is one context: its interpreter, if it has one, and its queue.
 type kept struct {
 	id, cwd, user string
 	language      language
 	isDefault     bool
 	guest         *server.Guest
-	turn          chan struct{} // holds one value while nobody has the turn
-	// start gives it an interpreter.
+	turn          chan struct{} // holds one value while the turn is free
+	// start starts or reuses an interpreter for it.
 	start func(language, server.Command) (*worker, error)
 
 	mu      sync.Mutex
@@ -64,7 +64,7 @@ type kept struct {
 	deleted bool
 }
 
-// cutBy says what ended an execution before it ended by itself.
+// cutBy is the reason why an execution was ended before it ended by itself.
 type cutBy int
 
 const (
@@ -90,8 +90,8 @@ func (c *kept) info() Info {
 	}
 }
 
-// execute runs code when it is its turn. A wait as long as req.Timeout is too
-// long.
+// execute runs code when it is its turn. It fails if it has to wait for the turn
+// longer than req.Timeout.
 func (c *kept) execute(ctx context.Context, req Request, h Handler) (Result, error) {
 	if err := c.await(ctx, req.Timeout); err != nil {
 		return Result{}, err
@@ -112,7 +112,7 @@ func (c *kept) execute(ctx context.Context, req Request, h Handler) (Result, err
 	if err := h.Started(Started{ContextID: c.id, Language: c.language.name, Count: cl.count, Restarted: restarted}); err != nil {
 		return Result{}, err
 	}
-	if err := w.begin(cl); err != nil && !errors.Is(err, syscall.EPIPE) { // one that has ended says so below
+	if err := w.begin(cl); err != nil && !errors.Is(err, syscall.EPIPE) { // the end of a worker is handled below
 		w.kill(0)
 	}
 	return c.follow(ctx, w, cl, cut)
@@ -153,8 +153,8 @@ func (c *kept) await(ctx context.Context, limit time.Duration) error {
 	}
 }
 
-// interpreter returns the context's worker, a new one when there is none that
-// lives. Whoever has the turn calls it.
+// interpreter returns the context's worker, or starts a new one if none is alive.
+// The caller has the turn.
 func (c *kept) interpreter() (w *worker, restarted bool, err error) {
 	c.mu.Lock()
 	w, restarted, deleted := c.worker, c.count > 0, c.deleted
@@ -178,7 +178,7 @@ func (c *kept) interpreter() (w *worker, restarted bool, err error) {
 	return w, restarted, nil
 }
 
-// begin makes the execution the context's present one.
+// begin makes the execution the context's current one.
 func (c *kept) begin(w *worker, req Request, h Handler) (*cell, chan cutBy, error) {
 	owner, _ := c.guest.Owner()
 	c.mu.Lock()
@@ -212,7 +212,7 @@ func (c *kept) follow(ctx context.Context, w *worker, cl *cell, cut <-chan cutBy
 	case <-cl.done:
 	case <-w.ended:
 		select {
-		case why = <-cut: // that is why
+		case why = <-cut: // the worker ended because of it
 		default:
 		}
 	case <-expired:
@@ -224,7 +224,7 @@ func (c *kept) follow(ctx context.Context, w *worker, cl *cell, cut <-chan cutBy
 	case why = <-cut:
 	}
 	if why == cutByClient {
-		cl.detach() // nobody listens: a worker must not wait for that
+		cl.detach() // the client has disconnected: the worker must not wait for it
 	}
 	if why != cutByNobody && why != cutByRestart {
 		c.stop(w, cl)
@@ -235,8 +235,8 @@ func (c *kept) follow(ctx context.Context, w *worker, cl *cell, cut <-chan cutBy
 	return c.judge(w, cl, why), cl.err
 }
 
-// stop interrupts a cell, ends what it started, and returns when it is over; a
-// worker that does not heed the interrupt is ended.
+// stop interrupts a cell, ends the processes that it started, and returns when it
+// is over. A worker that does not react to the interrupt is ended.
 func (c *kept) stop(w *worker, cl *cell) {
 	late := time.NewTimer(interruptGrace)
 	defer late.Stop()
@@ -267,7 +267,7 @@ func (c *kept) stop(w *worker, cl *cell) {
 	}
 }
 
-// judge says how a cell ended.
+// judge returns the result of a cell.
 func (c *kept) judge(w *worker, cl *cell, why cutBy) Result {
 	r := Result{Interrupted: why == cutByInterrupt}
 	select {
@@ -293,8 +293,8 @@ func (c *kept) judge(w *worker, cl *cell, why cutBy) Result {
 		r.Status = w.proc.Shortage(w.command.Cwd)
 	}
 	if r.Status == server.StatusPids && !r.Lost {
-		// What it holds would leave no room for anything else.
-		// The next execution must not find it dying.
+		// Its processes would leave no room for others. The next execution must not
+		// use a worker that is about to end.
 		w.kill(time.Since(cl.began))
 		<-w.ended
 		r.Lost = true
@@ -306,7 +306,7 @@ func (c *kept) judge(w *worker, cl *cell, why cutBy) Result {
 	return r
 }
 
-// endOf is the end of a worker as that of a program.
+// endOf returns the end of a worker as a program's result.
 func endOf(w *worker) server.RunResult {
 	r := server.RunResult{Status: server.StatusOK, ExitCode: w.status.ExitStatus()}
 	if w.status.Signaled() {
@@ -318,7 +318,7 @@ func endOf(w *worker) server.RunResult {
 	return r
 }
 
-// interrupt interrupts what runs; it reports whether something did.
+// interrupt interrupts the current execution; it reports whether there was one.
 func (c *kept) interrupt() bool { return c.cutCurrent(cutByInterrupt) }
 
 func (c *kept) cutCurrent(why cutBy) bool {
@@ -329,12 +329,12 @@ func (c *kept) cutCurrent(why cutBy) bool {
 	}
 	select {
 	case c.cut <- why:
-	default: // it is being cut already
+	default: // it is being ended already
 	}
 	return true
 }
 
-// restart ends the interpreter. What runs in it ends too.
+// restart ends the interpreter, and with it the current execution.
 func (c *kept) restart() {
 	c.mu.Lock()
 	w := c.worker
@@ -347,7 +347,7 @@ func (c *kept) restart() {
 	<-w.ended
 }
 
-// delete is restart for good.
+// delete restarts the context and marks it as deleted.
 func (c *kept) delete() {
 	c.mu.Lock()
 	c.deleted = true

@@ -22,12 +22,12 @@ var (
 	ErrTooMany = fmt.Errorf("there are %d contexts already; delete one first", maxContexts)
 )
 
-// Contexts are all of one Boot. Its methods are safe for concurrent use.
+// Contexts are the contexts of one Boot. Its methods are safe for concurrent use.
 type Contexts struct {
 	guest *server.Guest
 
 	mu    sync.Mutex
-	all   []*kept // in the order in which they were made
+	all   []*kept // in order of creation
 	ahead *worker // started before Bind; nil: none, or it was taken
 }
 
@@ -38,11 +38,11 @@ func New(g *server.Guest) *Contexts { return &Contexts{guest: g} }
 type Target struct {
 	ID             string
 	Language, User string // User empty: the default user
-	// Cwd is where the default context begins; empty: in the default folder.
+	// Cwd is the first folder of the default context; empty: the default folder.
 	Cwd string
 }
 
-// Execute runs code in a context. It returns how that ended, or an error when it
+// Execute runs code in a context. It returns the result, or an error when the code
 // did not begin: ErrUnknown, ErrBusy, ErrDeleted, a *server.InvalidError for a
 // wrong language, user or folder, or the handler's own.
 func (s *Contexts) Execute(ctx context.Context, t Target, req Request, h Handler) (Result, error) {
@@ -53,7 +53,7 @@ func (s *Contexts) Execute(ctx context.Context, t Target, req Request, h Handler
 	return c.execute(ctx, req, h)
 }
 
-// find returns the context of t, and makes a default one when it is not there.
+// find returns the context of t. It creates a default context that does not exist.
 func (s *Contexts) find(t Target) (*kept, error) {
 	if t.ID != "" {
 		c := s.byID(t.ID)
@@ -87,7 +87,7 @@ func (s *Contexts) find(t Target) (*kept, error) {
 	return c, s.add(c)
 }
 
-// Default tells of the default context of t, and makes it when it is not there.
+// Default describes the default context of t, and creates it if it does not exist.
 func (s *Contexts) Default(t Target) (Info, error) {
 	c, err := s.find(t)
 	if err != nil {
@@ -138,8 +138,8 @@ func (s *Contexts) Create(name, cwd, user string) (Info, error) {
 	return c.info(), nil
 }
 
-// List tells of all contexts: the default ones of each language first,
-// also before they are used, new ones last.
+// List describes all contexts: first the default context of each language, even if
+// it was not used yet, then the others in order of creation.
 func (s *Contexts) List() []Info {
 	owner, _ := s.guest.Owner()
 	s.mu.Lock()
@@ -176,8 +176,8 @@ func (s *Contexts) Restart(id string) (Info, error) {
 	return c.info(), nil
 }
 
-// Interrupt interrupts what runs in a context and leaves its state. It reports
-// whether something ran.
+// Interrupt interrupts the current execution of a context and leaves the state. It
+// reports whether there was one.
 func (s *Contexts) Interrupt(id string) (bool, error) {
 	c, err := s.known(id)
 	if err != nil {
@@ -186,7 +186,7 @@ func (s *Contexts) Interrupt(id string) (bool, error) {
 	return c.interrupt(), nil
 }
 
-// known is a context by ID, also a default one that was not used yet.
+// known returns a context by ID, including a default one that was not used yet.
 func (s *Contexts) known(id string) (*kept, error) {
 	if c := s.byID(id); c != nil {
 		return c, nil

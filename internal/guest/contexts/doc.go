@@ -1,7 +1,8 @@
-// Package contexts keeps interpreters that remember: what one execution leaves,
-// the next one finds. Each context has a worker, a small program of ours that
-// the Template's own interpreter runs, and speaks with it over pipes of its own.
+// Package contexts keeps interpreters whose state lasts between executions. Each
+// context has a worker: a small program of ours that the Template's own interpreter
+// runs. The Guest communicates with it over pipes.
 //
-// Everything here is inside the Sandbox and its user's: what a worker says is
-// bounded, so that it cannot use up the Guest, and trusted with nothing else.
+// Everything here runs inside the Sandbox and belongs to its user. Data from a
+// worker is not trusted; its size is bounded, so that it cannot exhaust the Guest's
+// memory.
 package contexts

@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// maxFrame bounds what a worker says at once.
+	// maxFrame bounds a frame from a worker, in bytes.
 	maxFrame = 12 << 20
-	// maxTexts bounds how many texts that may be.
+	// maxTexts bounds the texts of a frame.
 	maxTexts = 256
 )
 
@@ -43,7 +43,7 @@ func readFrame(r io.Reader) ([]string, error) {
 	if size > maxFrame {
 		return nil, fmt.Errorf("%w: a frame of %d bytes", errFrame, size)
 	}
-	// What is not there yet takes no memory.
+	// Memory is only allocated for bytes that arrive.
 	body, err := io.ReadAll(io.LimitReader(r, int64(size)))
 	if err != nil {
 		return nil, err

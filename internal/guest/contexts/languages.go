@@ -23,31 +23,30 @@ var (
 	javaWorker string
 )
 
-// language is one whose interpreters keep their state.
+// language describes a language whose interpreters keep their state.
 type language struct {
 	name string
 	// args start the interpreter with a program that reads the worker from
-	// descriptor 3, as a first frame, and runs it; or, where there is no worker,
-	// with all of it.
+	// descriptor 3, as a first frame, and runs it. If worker is empty, the program
+	// is the worker itself.
 	args   []string
 	worker string
-	// aside says that requests stand in a file on descriptor 6, and a line on 3
-	// only tells of them: for a program that cannot read frames.
+	// aside says that requests are in a file on descriptor 6, and a line on
+	// descriptor 3 announces each: for a program that cannot read frames.
 	aside bool
-	// asFile says that the worker stands in a file on descriptor 6: for a program
-	// that compiles it.
+	// asFile says that the worker is in a file on descriptor 6: for a program that
+	// compiles it.
 	asFile bool
-	// insist is a signal that interrupts where SIGINT was ignored; 0: there is
-	// none.
+	// insist is a signal that interrupts even if SIGINT is ignored; 0: none.
 	insist syscall.Signal
-	// every is how many times againAfter lies between an interrupt and the next:
-	// V8 may break when one comes while it still unwinds from the one before.
+	// every is the time between two interrupts, as a multiple of againAfter: V8 may
+	// crash when one comes while it still unwinds from the one before.
 	every int
-	// lines says that it writes what belongs to one line piece by piece.
+	// lines says that it writes the parts of one line piece by piece.
 	lines bool
 }
 
-// title is how a worker is called in a list of processes.
+// title is the name of a worker in a list of processes.
 const title = "cloud-sandbox-context"
 
 const pythonLoader = `import os
@@ -75,30 +74,30 @@ var node = []string{"node", "--single-threaded", "-e", javascriptLoader, title}
 const rLoader = `local({requests<-file("/proc/self/fd/3","reb",raw=TRUE);n<-function()readBin(requests,"integer",1L,4L,endian="big");n();` +
 	`eval(parse(text=rawToChar(readBin(requests,"raw",n())),keep.source=FALSE),list2env(list(requests=requests),parent=.BaseNamespaceEnv))})`
 
-// javaArgs compile the worker and run it. It changes what only the JVM's own code
-// may: the environment, and generators of random numbers.
+// javaArgs compile the worker and run it. The worker changes state that is private
+// to the JVM: the environment, and generators of random numbers.
 var javaArgs = []string{
 	"java", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xshare:auto", "--add-modules=jdk.jshell,jdk.unsupported",
 	"--add-opens=java.base/java.lang=ALL-UNNAMED", "--add-opens=java.base/java.util=ALL-UNNAMED",
 	"--add-opens=java.base/java.util.concurrent=ALL-UNNAMED", "--source=11", "/proc/self/fd/6", title,
 }
 
-// pythonWorker is the worker with the text of what it compiles only when it
-// needs it.
+// pythonWorker is the worker. It holds the source of the notebook part as text,
+// which it compiles only when needed.
 var pythonWorker = pythonSource[:strings.Index(pythonSource, pythonStart)] + "NOTEBOOK = " + pythonLiteral(pythonNotebook) + "\n" +
 	pythonSource[strings.Index(pythonSource, pythonStart):]
 
-// pythonStart is where the worker begins to do something.
+// pythonStart is the first statement of the worker that has an effect.
 const pythonStart = "main = types.ModuleType"
 
-// pythonLiteral is text as Python writes it; JSON's way of writing strings is one
-// of Python's.
+// pythonLiteral returns text as a Python literal; JSON strings are valid Python
+// strings.
 func pythonLiteral(text string) string {
-	b, _ := json.Marshal(text) // a string always can be
+	b, _ := json.Marshal(text) // cannot fail for a string
 	return string(b)
 }
 
-// languages in the order in which they are listed.
+// languages in listing order.
 var languages = []language{
 	{name: "python", args: []string{"python3", "-u", "-c", pythonLoader, title}, worker: pythonWorker, insist: 60, every: 1},
 	{name: "javascript", args: node, worker: javascriptWorker, every: 8},

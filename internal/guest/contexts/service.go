@@ -44,7 +44,7 @@ func (s *Service) Execute(ctx context.Context, r *connect.Request[guestv1.Execut
 	}}})
 }
 
-// sender passes on what an execution does.
+// sender streams the events of an execution.
 type sender struct {
 	stream *connect.ServerStream[guestv1.ExecuteResponse]
 }
@@ -73,7 +73,7 @@ func (s *sender) Error(name, value, traceback string) error {
 	}}})
 }
 
-// ListContexts tells of all contexts.
+// ListContexts lists all contexts.
 func (s *Service) ListContexts(context.Context, *connect.Request[guestv1.ListContextsRequest]) (*connect.Response[guestv1.ListContextsResponse], error) {
 	m := &guestv1.ListContextsResponse{}
 	for _, i := range s.Contexts.List() {
@@ -82,7 +82,7 @@ func (s *Service) ListContexts(context.Context, *connect.Request[guestv1.ListCon
 	return connect.NewResponse(m), nil
 }
 
-// CreateContext makes one.
+// CreateContext creates a context.
 func (s *Service) CreateContext(_ context.Context, r *connect.Request[guestv1.CreateContextRequest]) (*connect.Response[guestv1.CreateContextResponse], error) {
 	i, err := s.Contexts.Create(r.Msg.Language, r.Msg.Cwd, r.Msg.User)
 	if err != nil {
@@ -91,7 +91,7 @@ func (s *Service) CreateContext(_ context.Context, r *connect.Request[guestv1.Cr
 	return connect.NewResponse(&guestv1.CreateContextResponse{Context: message(i)}), nil
 }
 
-// RestartContext ends an interpreter.
+// RestartContext ends the interpreter of a context.
 func (s *Service) RestartContext(_ context.Context, r *connect.Request[guestv1.RestartContextRequest]) (*connect.Response[guestv1.RestartContextResponse], error) {
 	i, err := s.Contexts.Restart(r.Msg.ContextId)
 	if err != nil {
@@ -100,7 +100,7 @@ func (s *Service) RestartContext(_ context.Context, r *connect.Request[guestv1.R
 	return connect.NewResponse(&guestv1.RestartContextResponse{Context: message(i)}), nil
 }
 
-// InterruptContext interrupts what runs.
+// InterruptContext interrupts the current execution.
 func (s *Service) InterruptContext(_ context.Context, r *connect.Request[guestv1.InterruptContextRequest]) (*connect.Response[guestv1.InterruptContextResponse], error) {
 	ran, err := s.Contexts.Interrupt(r.Msg.ContextId)
 	if err != nil {
@@ -117,7 +117,7 @@ func (s *Service) DeleteContext(_ context.Context, r *connect.Request[guestv1.De
 	return connect.NewResponse(&guestv1.DeleteContextResponse{}), nil
 }
 
-// ListPrograms tells which programs there are.
+// ListPrograms returns those of the named programs that exist in the Sandbox.
 func (s *Service) ListPrograms(_ context.Context, r *connect.Request[guestv1.ListProgramsRequest]) (*connect.Response[guestv1.ListProgramsResponse], error) {
 	m := &guestv1.ListProgramsResponse{}
 	for _, name := range r.Msg.Names {
@@ -135,7 +135,7 @@ func message(i Info) *guestv1.ContextInfo {
 	}
 }
 
-// connectError gives an error of this package its code.
+// connectError gives an error of this package its Connect code.
 func connectError(err error) error {
 	var bad *server.InvalidError
 	switch {

@@ -11,32 +11,31 @@ import (
 
 const (
 	readSize = 32 << 10
-	// maxRest bounds what is read of a stream to be level with a frame: as much
-	// as a pipe can hold.
+	// maxRest bounds the bytes that settle reads from a stream: as many as a pipe
+	// can hold.
 	maxRest = 1 << 20
-	// lineWait is how long the beginning of a line waits for more, where a program
-	// writes it in pieces at once.
+	// lineWait is how long an unfinished line waits for its rest, from a program
+	// that writes a line in several pieces.
 	lineWait = 10 * time.Millisecond
 )
 
-// stream is one output of a worker. It is always read, also when nobody wants
-// it: what the worker left behind must not stand still.
+// stream is one output of a worker. It is always read, even if the output is
+// dropped: processes that the worker left behind must not block.
 type stream struct {
 	file   *os.File
-	closed chan struct{} // when nothing comes any more
-	lines  bool          // a line that has begun is waited for, for lineWait
+	closed chan struct{} // at the end of the output
+	lines  bool          // an unfinished line waits up to lineWait for its rest
 
-	mu   sync.Mutex // held from a read until what it gave has been passed on
+	mu   sync.Mutex // held from a read until its data was passed on
 	buf  []byte
-	sink func([]byte) // nil: what comes is dropped
+	sink func([]byte) // nil: output is dropped
 }
 
 func newStream(f *os.File) *stream {
 	return &stream{file: f, closed: make(chan struct{}), buf: make([]byte, readSize)}
 }
 
-// to sends what comes from now on to sink, once it is no longer in the one
-// before.
+// to sends further output to sink, once the call of the previous sink has returned.
 func (s *stream) to(sink func([]byte)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,8 +59,8 @@ func (s *stream) run() {
 	})
 }
 
-// pass reads once and passes on what came. It does not block, as the poller's
-// descriptors do not, but for lineWait where lines are wanted.
+// pass reads once and passes the data on. It does not block, because the poller's
+// descriptors do not, except for lineWait if lines is set.
 func (s *stream) pass(fd uintptr) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,8 +79,8 @@ func (s *stream) pass(fd uintptr) (int, error) {
 	}
 }
 
-// line reads on behind the first n bytes until they end with a line, and returns how
-// many there are then.
+// line reads more data after the first n bytes until they end with a line break,
+// and returns the new length.
 func (s *stream) line(fd uintptr, n int) int {
 	for until := time.Now().Add(lineWait); n < len(s.buf) && s.buf[n-1] != '\n'; {
 		left := time.Until(until)
@@ -97,15 +96,14 @@ func (s *stream) line(fd uintptr, n int) int {
 		}
 		more, err := unix.Read(int(fd), s.buf[n:])
 		if err != nil || more == 0 {
-			return n // the next read says the same
+			return n // the next read returns the same error
 		}
 		n += more
 	}
 	return n
 }
 
-// settle returns when everything that was written before it was called has been
-// passed on.
+// settle returns when all data that was written before the call has been passed on.
 func (s *stream) settle() {
 	raw, err := s.file.SyscallConn()
 	if err != nil {

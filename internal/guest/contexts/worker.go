@@ -18,34 +18,34 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
 )
 
-// longestDrain bounds how long what a worker said is still read once it has ended:
-// something that it left behind may hold its pipes, and say more.
+// longestDrain bounds how long a worker's events are read after its end: processes
+// that it left behind may hold its pipes and write more.
 const longestDrain = 2 * time.Second
 
-// worker is one interpreter under way. It does one cell at a time.
+// worker is one running interpreter. It executes one cell at a time.
 type worker struct {
 	proc    *server.Worker
 	command server.Command
-	owner   lifetime          // whose randomness it has
-	env     map[string]string // whose Sandbox it is, as it was told
+	owner   lifetime          // the Bind for which it was seeded
+	env     map[string]string // variables of its Sandbox, as it got them
 
 	requests *os.File
 	acks     *os.File
 	events   *os.File
-	stdin    *os.File // a file in memory that is also the worker's descriptor 0
-	aside    *os.File // likewise 6: a language's requests, if it reads them there
-	fed      bool     // stdin was not empty last time
+	stdin    *os.File // a file in memory, also the worker's descriptor 0
+	aside    *os.File // a file in memory, also descriptor 6: the requests, if the language reads them there
+	fed      bool     // stdin was not empty in the last cell
 	out      [2]*stream
 
-	silent chan struct{} // closed when it says nothing more
-	ended  chan struct{} // closed when it has ended, with status
+	silent chan struct{} // closed at the end of its events
+	ended  chan struct{} // closed when it has ended and status is set
 	status syscall.WaitStatus
 
 	mu   sync.Mutex
-	cell *cell // nil: it does nothing
+	cell *cell // nil: idle
 }
 
-// lifetime is what one Bind opens. Copies of a Sandbox differ in it.
+// lifetime identifies one Bind. Copies of a Sandbox differ in it.
 type lifetime struct {
 	sandbox        string
 	boot, timeline int64
@@ -53,14 +53,14 @@ type lifetime struct {
 
 func lifetimeOf(o server.Owner) lifetime { return lifetime{o.SandboxID, o.BootNumber, o.Timeline} }
 
-// startWorker starts an interpreter. It is not waited for: what it is told to
-// run waits in its pipe.
+// startWorker starts an interpreter and does not wait for it: requests wait in its
+// pipe.
 func startWorker(g *server.Guest, l language, command server.Command) (*worker, error) {
 	owner, _ := g.Owner()
 	w := &worker{command: command, owner: lifetimeOf(owner), env: server.SandboxEnv(owner), silent: make(chan struct{}), ended: make(chan struct{})}
 	var theirs []*os.File
-	// What is made as the user can be opened by path: a language that knows no
-	// descriptors has them as /proc/self/fd.
+	// Files that are created as the user can be opened by path: a language without
+	// access to descriptors opens them as /proc/self/fd.
 	err := server.As(command.User, func() (err error) {
 		theirs, err = w.open(l)
 		return err
@@ -142,8 +142,8 @@ func (w *worker) open(l language) (theirs []*os.File, err error) {
 	return theirs, nil
 }
 
-// shared makes a file in memory, and the worker's descriptor of it: the same
-// open file, whose offset is shared.
+// shared creates a file in memory and the worker's descriptor of it: the same open
+// file, with a shared offset.
 func shared(name string) (ours, theirs *os.File, err error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
 	if err != nil {
@@ -158,7 +158,7 @@ func shared(name string) (ours, theirs *os.File, err error) {
 	return ours, os.NewFile(uintptr(dup), name), nil
 }
 
-// close closes the Guest's ends but the outputs.
+// close closes the Guest's ends except the outputs.
 func (w *worker) close() {
 	for _, f := range []*os.File{w.requests, w.acks, w.events, w.stdin, w.aside} {
 		if f != nil {
@@ -167,7 +167,7 @@ func (w *worker) close() {
 	}
 }
 
-// wait takes note of the worker's end.
+// wait records the worker's end.
 func (w *worker) wait() {
 	w.status = <-w.proc.Exited()
 	w.proc.Release()
@@ -179,8 +179,8 @@ func (w *worker) wait() {
 	close(w.ended)
 }
 
-// listen handles what the worker says until it says nothing more. One that
-// breaks the protocol is ended.
+// listen handles the worker's events until their end. A worker that violates the
+// protocol is ended.
 func (w *worker) listen() {
 	defer close(w.silent)
 	r := bufio.NewReader(w.events)
@@ -234,14 +234,14 @@ func (w *worker) hear(texts []string) error {
 	return nil
 }
 
-// settle has everything passed on that was printed before.
+// settle passes on all output that was printed before.
 func (w *worker) settle() {
 	for _, s := range w.out {
 		s.settle()
 	}
 }
 
-// begin gives the worker a cell.
+// begin sends a cell to the worker.
 func (w *worker) begin(c *cell) error {
 	if err := w.feed(c.request.Stdin); err != nil {
 		return err
@@ -261,7 +261,7 @@ func (w *worker) begin(c *cell) error {
 	w.fed = len(c.request.Stdin) > 0
 	lasting, own := "", []string(nil)
 	if c.owner != w.owner {
-		if w.owner.sandbox != "" && w.owner.sandbox != c.owner.sandbox { // a copy of it
+		if w.owner.sandbox != "" && w.owner.sandbox != c.owner.sandbox { // it is a copy of that Sandbox
 			own = changed(w.env, c.env)
 		}
 		seed, w.owner, w.env = newSeed(), c.owner, c.env
@@ -276,7 +276,8 @@ func (w *worker) begin(c *cell) error {
 	return w.ask(texts)
 }
 
-// changed lists the variables of after, names and values in turn, that differ in before.
+// changed lists the variables of after that differ in before, names and values in
+// turn.
 func changed(before, after map[string]string) (pairs []string) {
 	for name, value := range after {
 		if old, there := before[name]; !there || old != value {
@@ -286,7 +287,7 @@ func changed(before, after map[string]string) (pairs []string) {
 	return pairs
 }
 
-// ask gives the worker the texts of a request.
+// ask sends the texts of a request to the worker.
 func (w *worker) ask(texts []string) error {
 	if w.aside == nil {
 		return writeFrame(w.requests, texts...)
@@ -298,7 +299,7 @@ func (w *worker) ask(texts []string) error {
 	return err
 }
 
-// refill makes data what the other side of a shared file reads next.
+// refill replaces the content of a shared file and rewinds it.
 func refill(f *os.File, data []byte) error {
 	err := f.Truncate(0)
 	if err == nil {
@@ -310,7 +311,7 @@ func refill(f *os.File, data []byte) error {
 	return err
 }
 
-// finish takes the cell from the worker; nothing more of it is passed on.
+// finish detaches the cell from the worker; its further output is dropped.
 func (w *worker) finish() {
 	w.mu.Lock()
 	w.cell = nil
@@ -320,7 +321,7 @@ func (w *worker) finish() {
 	}
 }
 
-// feed makes data what the worker and its children read as their input.
+// feed sets the input of the worker and its children.
 func (w *worker) feed(data []byte) error {
 	if len(data) == 0 && !w.fed {
 		return nil
@@ -347,6 +348,6 @@ func (w *worker) gone() bool {
 	}
 }
 
-// kill ends the worker with everything it started and waits for its end. since
-// is how long its present cell runs.
+// kill ends the worker with everything it started and waits for its end. since is
+// the run time of its current cell.
 func (w *worker) kill(since time.Duration) { w.proc.Kill(server.Ago(since)) }

@@ -20,7 +20,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
 )
 
-// Archive streams what is in a folder, or one file.
+// Archive streams the content of a folder, or one file.
 func (s *Service) Archive(ctx context.Context, r *connect.Request[guestv1.ArchiveRequest], stream *connect.ServerStream[guestv1.ArchiveResponse]) error {
 	m := r.Msg
 	if err := checkPaths(m.Path); err != nil {
@@ -52,7 +52,7 @@ func (s *Service) Archive(ctx context.Context, r *connect.Request[guestv1.Archiv
 
 // openFolder opens a folder to list it.
 func openFolder(path string) (*os.File, error) {
-	if info, err := os.Stat(path); err == nil && !info.IsDir() { // opening it might do something
+	if info, err := os.Stat(path); err == nil && !info.IsDir() { // opening it might have side effects
 		return nil, invalid("%s is not a directory: it is %s", path, server.KindOf(info.Mode()))
 	}
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
@@ -74,21 +74,20 @@ func (s archiveStream) Write(p []byte) (int, error) {
 	return len(p), s.stream.Send(&guestv1.ArchiveResponse{Data: p})
 }
 
-// item is something in a folder.
+// item is an entry of a folder.
 type item struct {
-	dir  int    // the folder, for *at calls
-	name string // in it
+	dir  int    // the folder's descriptor, for *at calls
+	name string // in the folder
 	path string // from the root of the walk
 	info fs.FileInfo
 }
 
-// open opens a regular file or folder to read, and no link.
+// open opens a regular file or folder for reading; it follows no link.
 func (i item) open() (*os.File, error) { return openAt(i.dir, i.name, i.path, os.O_RDONLY, 0) }
 
-// walker visits all that is below a folder, folders before what is in them, in
-// order of their names. It follows no link, not one that is put in a folder's
-// place either. What is removed, or becomes something else, while it walks is passed
-// over.
+// walker visits everything below a folder, folders before their content, in order
+// of names. It follows no link, even if one replaces a folder during the walk.
+// Files that are removed or change their type during the walk are skipped.
 type walker struct {
 	visit   func(item) error
 	entries int
@@ -146,13 +145,13 @@ func (w *walker) one(ctx context.Context, i item) error {
 	return w.folder(ctx, below, i.path+"/")
 }
 
-// changed reports whether an error says that what was there is gone, or has become
-// what is not opened: a link or a socket.
+// changed reports whether an error says that a file was removed, or was replaced by
+// a link or socket, which are not opened.
 func changed(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO)
 }
 
-// lstatAt is os.Lstat in a folder.
+// lstatAt is os.Lstat relative to a folder.
 func lstatAt(dir int, name string) (fs.FileInfo, error) {
 	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -163,8 +162,8 @@ func lstatAt(dir int, name string) (fs.FileInfo, error) {
 	return f.Stat()
 }
 
-// readable fails where packing would: afterwards the answer has begun, and an
-// archive that breaks off says nothing.
+// readable returns the errors that packing would meet. Once packing has begun, the
+// answer cannot report an error.
 func readable(ctx context.Context, root *os.File) error {
 	return each(ctx, root, func(i item) error {
 		if !i.info.Mode().IsRegular() {
@@ -182,8 +181,8 @@ func readable(ctx context.Context, root *os.File) error {
 
 // packer writes one kind of archive.
 type packer interface {
-	// add writes an entry; target is where a link leads to, content is nil for
-	// what has none.
+	// add writes an entry; target is a link's target, and content is nil for
+	// entries without content.
 	add(path string, info fs.FileInfo, target string, content io.Reader) error
 	Close() error
 }
@@ -207,7 +206,7 @@ func pack(ctx context.Context, root *os.File, format guestv1.ArchiveFormat, out 
 	return p.Close()
 }
 
-// packOne adds a file, folder or link, and nothing else.
+// packOne adds a file, folder or link, and skips others.
 func packOne(ctx context.Context, p packer, i item) error {
 	switch {
 	case i.info.IsDir():
@@ -215,7 +214,7 @@ func packOne(ctx context.Context, p packer, i item) error {
 	case i.info.Mode()&fs.ModeSymlink != 0:
 		target := make([]byte, maxPath)
 		n, err := unix.Readlinkat(i.dir, i.name, target)
-		if changed(err) || errors.Is(err, unix.EINVAL) { // which it says of what is no link
+		if changed(err) || errors.Is(err, unix.EINVAL) { // it is no longer a link
 			return nil
 		} else if err != nil {
 			return err
@@ -238,17 +237,17 @@ func packOne(ctx context.Context, p packer, i item) error {
 	if !info.Mode().IsRegular() {
 		return nil
 	}
-	// A file that somebody writes to has the size that it had; what is missing
-	// by then is zero.
+	// A file that is being written keeps its size of the beginning; missing bytes
+	// are zero.
 	return p.add(i.path, info, "", io.LimitReader(io.MultiReader(reader{ctx, f}, zeros{}), info.Size()))
 }
 
-// zeros never ends.
+// zeros is an endless stream of zeros.
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// reader ends with its context.
+// reader fails when its context ends.
 type reader struct {
 	ctx context.Context
 	r   io.Reader

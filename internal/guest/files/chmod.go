@@ -44,9 +44,10 @@ func (s *Service) Chmod(ctx context.Context, r *connect.Request[guestv1.ChmodReq
 	return connect.NewResponse(&guestv1.ChmodResponse{Changed: changed}), nil
 }
 
-// chmodBelow changes a file, or a folder after what is in it: without the right to
-// enter it, nothing below could be reached. Below a folder, only files and folders
-// are changed, and what is put in their place meanwhile leads nowhere.
+// chmodBelow changes a file, or a folder after its content: without the right to
+// enter the folder, nothing below could be reached. Below a folder, only files and
+// folders are changed. It follows no link, even if one replaces a folder during the
+// walk.
 func chmodBelow(ctx context.Context, folder string, mode fs.FileMode) (int64, error) {
 	info, err := os.Stat(folder)
 	if err != nil {
@@ -98,8 +99,9 @@ func (c *chmodder) folder(name string) error {
 	return c.change(name)
 }
 
-// change changes what is at name, by a descriptor of it. A file that its owner may
-// not read has none; then it is the owner who asks, whom a link gives nothing.
+// change changes the file at name by a descriptor. A file that its owner may not
+// read cannot be opened. It is changed by name: the caller is its owner then, who
+// gains nothing by a link.
 func (c *chmodder) change(name string) error {
 	f, err := c.tree.open(name, os.O_RDONLY, 0)
 	if err == nil {
@@ -118,7 +120,7 @@ func (c *chmodder) change(name string) error {
 	return fileError(c.tree.path(name), err)
 }
 
-// bits is what Go has as the kernel has it.
+// bits converts Go's mode to the kernel's bits.
 func bits(m fs.FileMode) uint32 {
 	b := uint32(m.Perm())
 	for bit, flag := range special {
@@ -129,10 +131,10 @@ func bits(m fs.FileMode) uint32 {
 	return b
 }
 
-// special are the bits that Go has elsewhere than the kernel.
+// special are the bits that differ between Go and the kernel.
 var special = map[uint32]fs.FileMode{unix.S_ISUID: fs.ModeSetuid, unix.S_ISGID: fs.ModeSetgid, unix.S_ISVTX: fs.ModeSticky}
 
-// fileMode is the kernel's bits as Go has them.
+// fileMode converts the kernel's bits to Go's mode.
 func fileMode(bits uint32) fs.FileMode {
 	m := fs.FileMode(bits & 0o777)
 	for bit, flag := range special {

@@ -34,8 +34,8 @@ func (s *Service) Copy(ctx context.Context, r *connect.Request[guestv1.CopyReque
 	return connect.NewResponse(&guestv1.CopyResponse{Files: c.files, Bytes: c.bytes, Skipped: c.skipped}), nil
 }
 
-// copier copies a tree and counts. It goes down by descriptors: what is put in a
-// folder's place meanwhile leads nowhere.
+// copier copies a tree and counts. It descends by descriptors and follows no link,
+// even if one replaces a folder during the copy.
 type copier struct {
 	ctx       context.Context
 	overwrite bool
@@ -89,8 +89,8 @@ func below(path, folder string) bool {
 
 func copyable(m fs.FileMode) bool { return m.IsRegular() || m.IsDir() || m&fs.ModeSymlink != 0 }
 
-// makeWay makes the folders above the destination and refuses one that must
-// not be replaced.
+// makeWay creates the folders above the destination and refuses a destination that
+// must not be replaced.
 func (c *copier) makeWay(destination string, dir bool) error {
 	old, err := os.Lstat(destination)
 	switch {
@@ -104,8 +104,8 @@ func (c *copier) makeWay(destination string, dir bool) error {
 	return nil
 }
 
-// one copies what is at source. What vanishes meanwhile is an error: a copy is
-// whole or none.
+// one copies the file or folder at source. A file that vanishes during the copy is
+// an error: a copy is complete or fails.
 func (c *copier) one(source, destination string) error {
 	if err := c.ctx.Err(); err != nil {
 		return err
@@ -158,7 +158,7 @@ func (c *copier) dir(source, destination string, mode uint32) error {
 	return fileError(c.to.path(destination), unix.Fchmod(int(dir.Fd()), mode&(0o777|unix.S_ISVTX)))
 }
 
-// makeDir makes a folder, unless it is there and may be.
+// makeDir creates a folder. An existing folder is accepted if c.overwrite is set.
 func (c *copier) makeDir(name string) (made bool, err error) {
 	above, base, err := c.to.at(name, false)
 	if err != nil {
@@ -188,7 +188,7 @@ func (c *copier) link(source, destination string) error {
 		return fileError(c.to.path(destination), err)
 	}
 	if c.overwrite {
-		_ = unix.Unlinkat(dir, base, 0) // Symlinkat says what is in the way
+		_ = unix.Unlinkat(dir, base, 0) // Symlinkat reports a conflict
 	}
 	return fileError(c.to.path(destination), unix.Symlinkat(string(target[:n]), dir, base))
 }
@@ -215,7 +215,7 @@ func (c *copier) file(source, destination string) error {
 	return fileError(c.to.path(destination), err)
 }
 
-// copyPieces is io.Copy that ends with its context.
+// copyPieces is io.Copy that stops when its context ends.
 func copyPieces(ctx context.Context, out io.Writer, in io.Reader) (int64, error) {
 	buf := make([]byte, pieceSize)
 	var total int64

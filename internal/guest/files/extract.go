@@ -27,15 +27,15 @@ import (
 )
 
 const (
-	// maxUnpacked bounds the entries of an archive that is unpacked.
+	// maxUnpacked bounds the entries of an archive to unpack.
 	maxUnpacked = 500_000
-	// maxDirectory bounds a zip's list of what it holds, in bytes: it is held in
+	// maxDirectory bounds a zip's central directory, in bytes: it is held in
 	// memory.
 	maxDirectory = 16 << 20
 )
 
-// Extract unpacks an archive into a folder and writes nowhere else. When it
-// fails, what was unpacked before remains.
+// Extract unpacks an archive into a folder and writes nowhere else. When it fails,
+// the files that were unpacked before remain.
 func (s *Service) Extract(ctx context.Context, stream *connect.ClientStream[guestv1.ExtractRequest]) (*connect.Response[guestv1.ExtractResponse], error) {
 	if !stream.Receive() {
 		if err := stream.Err(); err != nil {
@@ -61,7 +61,7 @@ func (s *Service) Extract(ctx context.Context, stream *connect.ClientStream[gues
 	return connect.NewResponse(x.done), nil
 }
 
-// extractStream is the archive's bytes.
+// extractStream reads the archive's bytes.
 type extractStream struct {
 	stream *connect.ClientStream[guestv1.ExtractRequest]
 	left   []byte
@@ -91,13 +91,14 @@ type extractor struct {
 	folders []folder // in the order they came
 }
 
-// folder is what a folder is given once all is in it: it may be read-only.
+// folder holds the attributes that a folder gets after its content: it may be
+// read-only.
 type folder struct {
 	path string
 	info entry
 }
 
-// entry is what an archive says of a file.
+// entry holds the attributes of a file in an archive.
 type entry struct {
 	mode     fs.FileMode
 	modified time.Time
@@ -124,7 +125,7 @@ func (x *extractor) all(start *guestv1.ExtractStart, in io.Reader) error {
 	return x.finishFolders()
 }
 
-// formatOf looks at the first bytes. What is nothing else is taken for a tar.
+// formatOf detects the format by the first bytes; the default is tar.
 func formatOf(in *bufio.Reader) guestv1.ArchiveFormat {
 	head, _ := in.Peek(4)
 	switch {
@@ -152,7 +153,7 @@ func (x *extractor) unpack(format guestv1.ArchiveFormat, in *bufio.Reader) error
 	return invalid("there is no such format of archives")
 }
 
-// explain tells a damaged archive from other failures.
+// explain distinguishes a damaged archive from other failures.
 func (x *extractor) explain(err error) error {
 	for _, damaged := range []error{
 		tar.ErrHeader, tar.ErrFieldTooLong, tar.ErrInsecurePath, zip.ErrFormat, zip.ErrAlgorithm, zip.ErrChecksum, zip.ErrInsecurePath,
@@ -169,7 +170,7 @@ func (x *extractor) explain(err error) error {
 	return err
 }
 
-// local is an entry's path below the target; an error for one that would leave
+// local returns an entry's path below the target; an error for an entry outside of
 // it.
 func (x *extractor) local(name string) (string, error) {
 	if err := x.ctx.Err(); err != nil {
@@ -225,7 +226,7 @@ func (x *extractor) tarEntry(name string, h *tar.Header, content io.Reader) erro
 	return nil
 }
 
-// zip keeps the archive aside: what it holds is said at its end.
+// zip stores the archive in a temporary file: its directory is at its end.
 func (x *extractor) zip(in io.Reader) error {
 	aside, err := os.CreateTemp("", ".cloud-sandbox-*")
 	if err != nil {
@@ -257,7 +258,7 @@ func (x *extractor) zip(in io.Reader) error {
 	return nil
 }
 
-// boundedReader bounds what is read of a file, until it is free.
+// boundedReader bounds the bytes that are read from a file, until free is set.
 type boundedReader struct {
 	file *os.File
 	left int
@@ -302,7 +303,7 @@ func (x *extractor) zipEntry(name string, f *zip.File) error {
 	return x.symlink(name, string(target))
 }
 
-// entryError names the entry in an error of the file system.
+// entryError adds the entry's name to an error of the file system.
 func (x *extractor) entryError(name string, err error) error {
 	for _, ours := range []error{io.ErrUnexpectedEOF, tar.ErrHeader, gzip.ErrChecksum, zip.ErrChecksum, zip.ErrFormat, zip.ErrAlgorithm} {
 		if errors.Is(err, ours) {
@@ -315,8 +316,8 @@ func (x *extractor) entryError(name string, err error) error {
 	return fileError(name, err)
 }
 
-// clear takes away what has an entry's name, unless it is a folder, and returns
-// the folder for it.
+// clear removes a file with the entry's name, unless it is a folder, and returns
+// the folder for the entry.
 func (x *extractor) clear(name string) (dir int, base string, err error) {
 	dir, base, err = x.root.at(name, true)
 	if err != nil {
@@ -336,7 +337,7 @@ func (x *extractor) dir(name string, info entry) error {
 	if name == "." {
 		return nil
 	}
-	// A name below it makes all of it.
+	// A name below it creates the whole path.
 	if _, _, err := x.root.at(name+"/.", true); err != nil {
 		return err
 	}
@@ -373,7 +374,7 @@ func (x *extractor) file(name string, info entry, content io.Reader) error {
 	return nil
 }
 
-// setTime gives a file the archive's time, if it says one that is possible.
+// setTime sets the archive's modification time on a file, if it has a valid one.
 func setTime(f *os.File, info entry) error {
 	if info.modified.Unix() <= 0 {
 		return nil
@@ -413,7 +414,7 @@ func (x *extractor) hardlink(name, target string) error {
 	return unix.Linkat(from, path.Base(target), dir, base, 0)
 }
 
-// finishFolders gives folders their permissions, those within others first.
+// finishFolders sets the permissions of folders, inner folders first.
 func (x *extractor) finishFolders() error {
 	for _, f := range slices.Backward(x.folders) {
 		if err := x.finishFolder(f); err != nil {
@@ -427,7 +428,7 @@ func (x *extractor) finishFolder(f folder) error {
 	dir, err := x.root.open(f.path, os.O_RDONLY, 0)
 	if err != nil {
 		if errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.ENOENT) || errors.Is(err, errLink) {
-			return nil // somebody has put something else in its place
+			return nil // another file has replaced it
 		}
 		return err
 	}

@@ -1,5 +1,5 @@
-// Package files is the Guest's own file service: what envd lacks. Each call acts
-// as one user of the Sandbox, and it is the kernel that says what the user may.
+// Package files is the Guest's own file service: functions that envd lacks. Each
+// call acts as one user of the Sandbox, and the kernel checks the permissions.
 package files
 
 import (
@@ -23,9 +23,9 @@ const (
 	maxMessage = 4 << 20
 	// maxPath bounds a path, as Linux does.
 	maxPath = 4096
-	// maxEntries bounds what one call walks over.
+	// maxEntries bounds the entries that one call visits.
 	maxEntries = 1_000_000
-	// pieceSize is what content is moved in.
+	// pieceSize is the size of the pieces in which content is copied, in bytes.
 	pieceSize = 256 << 10
 )
 
@@ -45,7 +45,7 @@ func (s *Service) Handler() (string, http.Handler) {
 	return guestv1connect.NewFilesServiceHandler(s, connect.WithReadMaxBytes(maxMessage))
 }
 
-// user is the account that a call acts as.
+// user returns the account that a call acts as.
 func (s *Service) user(name string) (server.User, error) {
 	owner, bound := s.guest.Owner()
 	if !bound {
@@ -61,7 +61,7 @@ func (s *Service) user(name string) (server.User, error) {
 	return u, nil
 }
 
-// checkPaths refuses what is not an absolute, clean path.
+// checkPaths refuses paths that are not absolute and clean.
 func checkPaths(paths ...string) error {
 	for _, p := range paths {
 		if p == "" || len(p) > maxPath || strings.ContainsRune(p, 0) || !filepath.IsAbs(p) || filepath.Clean(p) != p {
@@ -79,13 +79,13 @@ func conflict(format string, args ...any) error {
 	return connect.NewError(connect.CodeAlreadyExists, fmt.Errorf(format, args...))
 }
 
-// codes says what each refusal is called.
+// codes maps each refusal to a Connect code.
 var codes = map[server.Refusal]connect.Code{
 	server.RefusedAbsent: connect.CodeNotFound, server.RefusedConflict: connect.CodeAlreadyExists, server.RefusedForbidden: connect.CodePermissionDenied,
 	server.RefusedFull: connect.CodeOutOfRange, server.RefusedBusy: connect.CodeResourceExhausted, server.RefusedInvalid: connect.CodeInvalidArgument,
 }
 
-// fileError gives an error about path its code; one that has a code keeps it.
+// fileError gives an error about path its code; an error with a code keeps it.
 func fileError(path string, err error) error {
 	var coded *connect.Error
 	switch {
@@ -107,7 +107,7 @@ func fileError(path string, err error) error {
 	return connect.NewError(connect.CodeInternal, fmt.Errorf("%s: %w", path, err))
 }
 
-// makeDirs makes a folder and those above it.
+// makeDirs creates a folder and the folders above it.
 func makeDirs(path string) error {
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		return fileError(path, err)
@@ -115,5 +115,5 @@ func makeDirs(path string) error {
 	return nil
 }
 
-// valid is text as UTF-8, which messages must be; names of files are any bytes.
+// valid returns text as UTF-8, which messages require; file names are any bytes.
 func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

@@ -19,7 +19,7 @@ const (
 	maxIgnoreRules = 4096
 )
 
-// ignoreNames are the files that say what is ignored; later ones win.
+// ignoreNames are the files with ignore rules; later ones win.
 var ignoreNames = []string{".git/info/exclude", ".gitignore", ".ignore"}
 
 // rule is one line of a .gitignore.
@@ -27,7 +27,7 @@ type rule struct {
 	pattern  string // for doublestar, relative to the folder of the file
 	anchored bool   // to the folder; otherwise any name below it
 	dirs     bool   // matches folders only
-	negative bool   // takes back what an earlier one said
+	negative bool   // overrides earlier rules
 }
 
 // parseRule reads a line as gitignore(5) has it; false for one without a
@@ -54,7 +54,7 @@ func parseRule(line string) (rule, bool) {
 	return r, line != "" && doublestar.ValidatePattern(r.pattern)
 }
 
-// matches reports whether the rule is about rel, a path below its folder.
+// matches reports whether the rule matches rel, a path below its folder.
 func (r rule) matches(rel string, dir bool) bool {
 	if r.dirs && !dir {
 		return false
@@ -66,14 +66,15 @@ func (r rule) matches(rel string, dir bool) bool {
 	return ok
 }
 
-// ignores is what the files of one folder say, after those of the folders above.
+// ignores holds the rules of one folder, which override the rules of the folders
+// above.
 type ignores struct {
 	above *ignores
 	dir   string
 	rules []rule
 }
 
-// parseRules reads the rules of one file; what is too much is left out.
+// parseRules reads the rules of one file; rules beyond the limit are ignored.
 func parseRules(data []byte) []rule {
 	var rules []rule
 	lines := bufio.NewScanner(bytes.NewReader(data))
@@ -85,8 +86,7 @@ func parseRules(data []byte) []rule {
 	return rules
 }
 
-// enter returns the rules within dir. A file of rules that cannot be read says
-// nothing.
+// enter returns the rules within dir. A rule file that cannot be read is skipped.
 func (i *ignores) enter(dir string) *ignores {
 	var rules []rule
 	for _, name := range ignoreNames {
@@ -106,9 +106,8 @@ func (i *ignores) enter(dir string) *ignores {
 	return &ignores{above: i, dir: dir, rules: rules}
 }
 
-// ignoresAbove returns the rules that hold in dir and come from above it, up to
-// the root of the repository that it is in. Outside of a repository there are
-// none.
+// ignoresAbove returns the rules for dir that come from the folders above it, up to
+// the root of its repository. Outside of a repository it returns none.
 func ignoresAbove(dir string) *ignores {
 	var folders []string
 	for at := dir; ; at = filepath.Dir(at) {
@@ -129,8 +128,8 @@ func ignoresAbove(dir string) *ignores {
 	return rules
 }
 
-// ignored reports whether path is excluded: the nearest folder's last rule about
-// it decides.
+// ignored reports whether path is excluded: the last matching rule of the nearest
+// folder decides.
 func (i *ignores) ignored(path string, dir bool) bool {
 	for ; i != nil; i = i.above {
 		rel := strings.TrimPrefix(path[len(i.dir):], "/")

@@ -20,19 +20,19 @@ import (
 )
 
 const (
-	// maxJournals bounds the folders of which changes are remembered.
+	// maxJournals bounds the folders whose changes are recorded.
 	maxJournals = 32
 	// maxWatched bounds the folders below one of them.
 	maxWatched = 8192
-	// maxChanges bounds what is remembered of one of them, and maxChangeBytes
-	// the paths of it. An answer with all of it is one message.
+	// maxChanges bounds the recorded changes of one of them, and maxChangeBytes
+	// their paths. An answer with all of them is one message.
 	maxChanges     = 10_000
 	maxChangeBytes = 2 << 20
-	// journalIdle is how long a journal is kept without anyone who asks.
+	// journalIdle is how long a journal without users is kept.
 	journalIdle = 10 * time.Minute
 )
 
-// journals are the folders whose changes are remembered.
+// journals are the folders whose changes are recorded.
 type journals struct {
 	idle time.Duration // 0: journalIdle
 
@@ -40,7 +40,7 @@ type journals struct {
 	byID map[journalKey]*journal
 }
 
-// journalKey is what a journal is about, and with whose rights it looks.
+// journalKey identifies a journal: its folder, and the user whose rights it has.
 type journalKey struct {
 	uid       uint32
 	root      string
@@ -53,9 +53,8 @@ type change struct {
 	path string
 }
 
-// journal remembers the last changes below one folder. They are numbered; a
-// cursor is the journal's name and the number of the last change that its holder
-// knows.
+// journal records the last changes below one folder. They are numbered; a cursor is
+// the journal's name and the number of the last change that its holder knows.
 type journal struct {
 	key    journalKey
 	user   server.User
@@ -64,21 +63,21 @@ type journal struct {
 
 	// Guarded by journals.mu.
 	users int
-	quit  *time.Timer // ends it; nil while it has users
+	quit  *time.Timer // ends the journal; nil while it has users
 
-	watched map[string]struct{} // folders; the reader's, once there is one
+	watched map[string]struct{} // folders; owned by the reader once it runs
 
 	mu      sync.Mutex
-	name    string // another one once changes were lost
+	name    string // changes when changes were lost
 	changes []change
 	bytes   int           // of their paths
-	last    int64         // number of the last one, 0: none yet
-	told    int64         // number of the last one that somebody has
+	last    int64         // number of the last change, 0: none yet
+	told    int64         // highest number that was delivered
 	more    chan struct{} // closed at the next change
-	failed  error         // why there will be none
+	failed  error         // why no more changes will come
 }
 
-// open returns the journal about key, which the caller releases.
+// open returns the journal for key, which the caller releases.
 func (js *journals) open(key journalKey, u server.User) (*journal, error) {
 	js.mu.Lock()
 	defer js.mu.Unlock()
@@ -117,7 +116,7 @@ func (j *journal) use() bool {
 	return true
 }
 
-// release gives a journal back. Without users it lives on for a while.
+// release gives a journal back. Without users it is kept for a while.
 func (js *journals) release(j *journal) {
 	js.mu.Lock()
 	defer js.mu.Unlock()
@@ -149,7 +148,7 @@ func (js *journals) drop(j *journal) {
 	<-j.ended
 }
 
-// begin watches the folder, and with recursive all below it.
+// begin watches the folder, and with recursive everything below it.
 func (j *journal) begin() error {
 	info, err := os.Stat(j.key.root)
 	if err != nil {
@@ -168,8 +167,8 @@ func (j *journal) begin() error {
 	return nil
 }
 
-// add watches a folder, and with recursive all below it. It calls found, which
-// may be nil, for what is in it: it may be older than the watch.
+// add watches a folder, and with recursive everything below it. It calls found,
+// which may be nil, for the content of the folder: it may be older than the watch.
 func (j *journal) add(dir string, found func(path string)) error {
 	if !j.key.recursive {
 		return j.notify.Add(dir)
@@ -199,7 +198,7 @@ func (j *journal) add(dir string, found func(path string)) error {
 	})
 }
 
-// read takes down changes until the journal is dropped.
+// read records changes until the journal is dropped.
 func (j *journal) read() {
 	defer close(j.ended)
 	for {
@@ -216,7 +215,7 @@ func (j *journal) read() {
 			if errors.Is(err, fsnotify.ErrEventOverflow) {
 				j.lose()
 				j.leave(j.key.root)
-				j.enter(j.key.root, nil) // folders that were made meanwhile, too
+				j.enter(j.key.root, nil) // also watches folders that were created meanwhile
 			}
 		}
 	}
@@ -233,7 +232,7 @@ var kinds = []struct {
 	{fsnotify.Rename, guestv1.FileChangeType_FILE_CHANGE_TYPE_RENAMED},
 }
 
-// take takes down one of the system's events.
+// take records one of the system's events.
 func (j *journal) take(e fsnotify.Event) {
 	if e.Name == j.key.root {
 		if e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename) {
@@ -264,15 +263,15 @@ func (j *journal) take(e fsnotify.Event) {
 	j.enter(e.Name, func(path string) { j.append(guestv1.FileChangeType_FILE_CHANGE_TYPE_CREATED, path) })
 }
 
-// enter is add, once there is a reader.
+// enter is add, for use by the reader.
 func (j *journal) enter(dir string, found func(path string)) {
 	if err := server.As(j.user, func() error { return j.add(dir, found) }); err != nil {
 		j.fail(fileError(dir, err))
 	}
 }
 
-// leave ends the watch of a folder, and of all below it: what is in one that was
-// renamed would be told by its old name.
+// leave ends the watch of a folder, and of all below it: events below a renamed
+// folder would have its old name.
 func (j *journal) leave(dir string) {
 	if _, known := j.watched[dir]; !known {
 		return
@@ -285,8 +284,8 @@ func (j *journal) leave(dir string) {
 	}
 }
 
-// append takes down one change. The same again, before anyone was told, is the
-// same.
+// append records one change. An equal change right after it, before it was
+// delivered, is merged with it.
 func (j *journal) append(kind guestv1.FileChangeType, path string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -311,13 +310,13 @@ func (j *journal) forget(n int) {
 	j.changes = append(j.changes[:0], j.changes[n:]...)
 }
 
-// wake tells those who wait. The lock is held.
+// wake wakes the waiters. The lock is held.
 func (j *journal) wake() {
 	close(j.more)
 	j.more = make(chan struct{})
 }
 
-// lose forgets everything, because something is missing.
+// lose drops all changes, because some were missed.
 func (j *journal) lose() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -340,19 +339,19 @@ func (j *journal) failure() error {
 	return j.failed
 }
 
-// cursor is the holder's place after change number n. The lock is held.
+// cursor returns the cursor after change number n. The lock is held.
 func (j *journal) cursor(n int64) string { return j.name + "-" + strconv.FormatInt(n, 10) }
 
-// news is what a holder of a cursor does not know yet.
+// news holds the changes that a holder of a cursor does not know yet.
 type news struct {
 	position *guestv1.WatchPosition
 	changes  []*guestv1.FileChange
-	more     <-chan struct{} // closed when there is more
-	err      error           // there will be no more
+	more     <-chan struct{} // closed at the next change
+	err      error           // no more changes will come
 }
 
-// since returns what has changed since a cursor, at most limit changes; reset
-// in its position when changes are missing.
+// since returns the changes since a cursor, at most limit of them. Its position has
+// reset set when changes are missing.
 func (j *journal) since(cursor string, limit int) news {
 	j.mu.Lock()
 	defer j.mu.Unlock()
