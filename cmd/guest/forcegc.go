@@ -2,7 +2,7 @@
 
 package main
 
-// neverForceCollections does nothing in a build whose linker lets nobody name variables
-// of the runtime, as `go build ./...` makes it. `make` builds the Guest with the tag
-// linkname.
+// neverForceCollections does nothing in a build without the tag linkname, such as
+// `go build ./...`: its linker does not permit access to variables of the runtime.
+// `make` builds the Guest with the tag.
 func neverForceCollections() {}

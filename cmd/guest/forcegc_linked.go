@@ -7,11 +7,11 @@ import (
 	_ "unsafe" // for go:linkname
 )
 
-// forcegcperiod is how long Go's runtime waits between collections that nothing else
-// asks for, in nanoseconds. Its monitor wakes up after half of that, a minute, even when
-// all of the Guest sleeps, and the sentry wakes up three times more for that: its clocks
-// and its watchdog run on for a while. Of a thousand Sandboxes that do nothing that was
-// most of the processor time.
+// forcegcperiod is the time between forced collections of Go's runtime, in
+// nanoseconds. Its monitor wakes up every half period, a minute, even when all of
+// the Guest sleeps. The sentry then wakes up three times more, because its clocks
+// and its watchdog run on for a while. In a thousand idle Sandboxes that was most
+// of the processor time.
 //
 //go:linkname forcegcperiod runtime.forcegcperiod
 var forcegcperiod int64

@@ -1,8 +1,8 @@
 //go:build linux
 
-// Command guest is PID 1 inside every Sandbox: the agent that runs Processes
-// and moves files. It is static, small, and blocks when there is nothing to do.
-// Started with "volumes" and their IDs it is the volume server instead.
+// Command guest is PID 1 inside every Sandbox: the agent that runs Processes and
+// moves files. It is static, small, and blocks when it is idle. Started with
+// "volumes" and their IDs it is the volume server instead.
 package main
 
 import (
@@ -39,7 +39,7 @@ const (
 	interpreterPort = 49999
 )
 
-// host is the host's end of the link, the only one that may use the control
+// host is the host's end of the link, the only address that may use the control
 // service.
 var host = netip.AddrFrom4([4]byte{10, 0, 0, 1})
 
@@ -62,8 +62,9 @@ func main() {
 func run() error {
 	const softLimit = 48 << 20
 	debug.SetMemoryLimit(softLimit)
-	// What runs here is handed from one goroutine to the next. Two threads only wake
-	// each other for that, through the kernel, which costs more here than the work.
+	// Work here is passed from goroutine to goroutine. With two threads, each step
+	// would wake the other thread through the kernel, which costs more here than
+	// the work.
 	runtime.GOMAXPROCS(1)
 	unix.Umask(0o022)
 	if err := limitChildren(); err != nil {
@@ -80,7 +81,7 @@ func run() error {
 	}
 	errs := make(chan error, 4)
 	control := &server.Control{Guest: g, End: func() {
-		// Give the answer a moment to leave; PID 1's end is the Boot's.
+		// Give the answer time to leave; the end of PID 1 is the end of the Boot.
 		time.AfterFunc(20*time.Millisecond, func() { os.Exit(0) })
 	}}
 	mux := http.NewServeMux()
@@ -105,7 +106,7 @@ func run() error {
 }
 
 func serve(watch func(net.Conn, http.ConnState), port int, h http.Handler, wrap func(net.Listener) net.Listener) error {
-	// Nobody's host can vanish without taking us along: no probes of the connection.
+	// The host cannot vanish without ending this Boot: no keepalive probes.
 	l, err := (&net.ListenConfig{KeepAlive: -1}).Listen(context.Background(), "tcp4", fmt.Sprintf(":%d", port))
 	if err != nil {
 		return err
@@ -114,12 +115,13 @@ func serve(watch func(net.Conn, http.ConnState), port int, h http.Handler, wrap 
 	return s.Serve(wrap(l))
 }
 
-// limitChildren takes three capabilities out of the bounding set of every thread.
-// This process keeps them, to set the hostname, to give a bash that waits its
-// command and not to be bound by the limit on processes; nothing that it starts can have them, root by sudo neither.
+// limitChildren removes three capabilities from the bounding set of every thread.
+// This process keeps them, to set the hostname, to give a waiting bash its command,
+// and to be exempt from the limit on processes. Its children cannot have them, not
+// even as root by sudo.
 func limitChildren() error {
 	if os.Getpid() != 1 {
-		return nil // a try-out outside a sandbox
+		return nil // a trial outside a sandbox
 	}
 	for _, capability := range []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SYS_PTRACE, unix.CAP_SYS_RESOURCE} {
 		if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, capability, 0); errno != 0 {
@@ -129,16 +131,16 @@ func limitChildren() error {
 	return nil
 }
 
-// linkGateway puts the command mcp-gateway, which this program is too, where shells
-// find it, unless the Template has one of its own.
+// linkGateway installs the command mcp-gateway, which is this program too, in the
+// search path, unless the Template has its own.
 func linkGateway() {
 	if exe, err := os.Executable(); err == nil {
 		_ = os.Symlink(exe, "/usr/local/bin/"+mcpgateway.Name)
 	}
 }
 
-// makeFolders makes what a Template may lack. A failure shows when somebody
-// uses the folder.
+// makeFolders creates folders that a Template may lack. A failure shows when a
+// folder is used.
 func makeFolders() {
 	const user = 1000
 	for dir, owner := range map[string]int{"/workspace": user, "/home/user": user, "/tmp": 0} {

@@ -11,12 +11,13 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
 )
 
-// quietAfter is the time without a request after which the Guest gives back memory.
+// quietAfter is the time without a request after which the Guest frees unused
+// memory.
 const quietAfter = 2 * time.Minute
 
-// watch has the Guest sleep when nobody asks for anything. It returns what takes note of
-// connections: memory that requests needed is given back once, quietAfter the last of
-// them, where the runtime would go on to look every two minutes.
+// watch lets the Guest sleep when it is idle. It returns the server's ConnState
+// hook: unused memory is freed once, quietAfter the last event, where the runtime
+// would check every two minutes.
 func watch(g *server.Guest) func(net.Conn, http.ConnState) {
 	neverForceCollections()
 	quiet := time.AfterFunc(quietAfter, debug.FreeOSMemory)

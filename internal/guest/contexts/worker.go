@@ -96,8 +96,9 @@ func startWorker(g *server.Guest, l language, command server.Command) (*worker, 
 	return w, nil
 }
 
-// open makes the files between the Guest and the worker; it returns the
-// worker's, as its descriptors from 0 on, also those made before an error.
+// open creates the files between the Guest and the worker. It returns the worker's
+// files in the order of its descriptors from 0 on, including those created before an
+// error.
 func (w *worker) open(l language) (theirs []*os.File, err error) {
 	stdin, dup, err := shared("stdin")
 	if err != nil {

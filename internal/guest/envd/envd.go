@@ -1,4 +1,4 @@
-// Package envd is the Guest's E2B-compatible services: processes, the file
+// Package envd implements the Guest's E2B-compatible services: processes, the file
 // system and plain HTTP for file contents, on one port. Names, statuses and
 // messages are those that the E2B SDKs expect.
 package envd
@@ -46,8 +46,8 @@ func New(g *server.Guest) *Server {
 	return s
 }
 
-// ServeHTTP answers one request, from any origin: a browser's SDK calls from
-// pages that are not ours, and the token is what protects.
+// ServeHTTP answers one request, from any origin: SDKs in browsers call from
+// foreign pages, and the token protects the service.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Access-Control-Allow-Origin", "*")
@@ -96,7 +96,7 @@ func reply(w http.ResponseWriter, code int, body any) {
 	_ = json.NewEncoder(w).Encode(body)
 }
 
-// userOf is the user that an RPC names by Basic authentication; empty: none.
+// userOf returns the user of an RPC's Basic authentication; empty: none.
 func userOf(h http.Header) string {
 	r := http.Request{Header: h}
 	name, _, _ := r.BasicAuth()

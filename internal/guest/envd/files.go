@@ -60,15 +60,15 @@ func answerError(w http.ResponseWriter, err error) {
 	}
 }
 
-// statuses says what each refusal is called.
+// statuses maps each refusal to an HTTP status.
 var statuses = map[server.Refusal]int{
 	server.RefusedInternal: http.StatusInternalServerError, server.RefusedAbsent: http.StatusNotFound, server.RefusedConflict: http.StatusConflict,
 	server.RefusedForbidden: http.StatusForbidden, server.RefusedFull: http.StatusInsufficientStorage, server.RefusedInvalid: http.StatusBadRequest,
 	server.RefusedBusy: http.StatusTooManyRequests,
 }
 
-// authorize lets a request for a file's content in: by the token, or by a
-// signature over path, operation, user and end.
+// authorize permits a request for a file's content: by the token, or by a signature
+// over path, operation, user and expiry.
 func (s *Server) authorize(r *http.Request, operation string) error {
 	owner, _ := s.guest.Owner()
 	if owner.AccessToken == "" {
@@ -98,8 +98,8 @@ func (s *Server) authorize(r *http.Request, operation string) error {
 	return nil
 }
 
-// Signature is what permits one operation ("read" or "write") on one path by a
-// link. end is when it ends, in Unix seconds; empty: never.
+// Signature returns the signature of a link that permits one operation ("read" or
+// "write") on one path. end is its expiry in Unix seconds; empty: never.
 func Signature(path, operation, user, token, end string) string {
 	raw := path + ":" + operation + ":" + user + ":" + token
 	if end != "" {
@@ -109,12 +109,12 @@ func Signature(path, operation, user, token, end string) string {
 	return "v1_" + strings.TrimRight(base64.StdEncoding.EncodeToString(sum[:]), "=")
 }
 
-// fileUser is the user that a request for a file names.
+// fileUser returns the user of a request for a file.
 func (s *Server) fileUser(r *http.Request) (server.User, error) {
 	return s.accountOf(r.URL.Query().Get("username"))
 }
 
-// accountOf is account, for what is no RPC.
+// accountOf is account for plain HTTP requests.
 func (s *Server) accountOf(name string) (server.User, error) {
 	u, err := account(s.guest, name)
 	var unknown unknownUser
@@ -157,9 +157,10 @@ func (s *Server) downloadFile(w http.ResponseWriter, r *http.Request) error {
 	return send(w, r, f, info)
 }
 
-// openRegular opens a file to read, and nothing that could block or is no file.
+// openRegular opens a regular file for reading; it never blocks.
 func openRegular(path string) (*os.File, fs.FileInfo, error) {
-	// Opening what is no file might do something, and what is there may change.
+	// Opening another kind of file may have side effects. The path may also change
+	// later.
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
 		return nil, nil, notRegular(path, info)
 	}
@@ -182,7 +183,7 @@ func notRegular(path string, info fs.FileInfo) error {
 	return failed(http.StatusBadRequest, "path '%s' is not a regular file: it is %s", path, server.KindOf(info.Mode()))
 }
 
-// send writes a file's content as the client accepts it.
+// send writes a file's content in an encoding that the client accepts.
 func send(w http.ResponseWriter, r *http.Request, f *os.File, info fs.FileInfo) error {
 	h := w.Header()
 	h.Set("Vary", "Accept-Encoding")
@@ -198,10 +199,10 @@ func send(w http.ResponseWriter, r *http.Request, f *os.File, info fs.FileInfo) 
 	if encoding == "gzip" && r.Header.Get("Range") == "" {
 		h.Set("Content-Encoding", "gzip")
 		h.Set("Content-Type", "application/octet-stream")
-		z, _ := gzip.NewWriterLevel(w, gzip.BestSpeed) // it fails for levels that are none
+		z, _ := gzip.NewWriterLevel(w, gzip.BestSpeed) // fails only for invalid levels
 		_, err := io.Copy(z, content)
 		if err = errors.Join(err, z.Close()); err != nil {
-			panic(http.ErrAbortHandler) // the head is out: break off visibly
+			panic(http.ErrAbortHandler) // the header was sent: abort visibly
 		}
 		return nil
 	}
@@ -220,8 +221,9 @@ func send(w http.ResponseWriter, r *http.Request, f *os.File, info fs.FileInfo) 
 	return nil
 }
 
-// contentOf is what f holds. Where only reading tells how much that is, as of the
-// files of /proc, it is not sized: it has no parts and no other version.
+// contentOf returns the content of f. If the size is only known after reading, as
+// for files of /proc, it is not sized: then ranges and conditions are not
+// supported.
 func contentOf(f *os.File) (content io.Reader, sized bool, err error) {
 	size, unknown := f.Seek(0, io.SeekEnd)
 	if unknown == nil {
@@ -239,8 +241,8 @@ func contentOf(f *os.File) (content io.Reader, sized bool, err error) {
 	return reader, false, nil
 }
 
-// entityTag names a file's content. It is weak as long as a second write could
-// have left the same times (RFC 9110, section 8.8.1).
+// entityTag returns the tag of a file's content. It is weak as long as a second
+// write could have left the same times (RFC 9110, section 8.8.1).
 func entityTag(info fs.FileInfo, now time.Time) string {
 	const settled = 2 * time.Second
 	st, ok := info.Sys().(*syscall.Stat_t)
@@ -255,9 +257,9 @@ func entityTag(info fs.FileInfo, now time.Time) string {
 	return tag
 }
 
-// acceptedEncoding chooses identity or gzip (RFC 9110, section 12.5.3); false
-// when the client accepts neither. A client that names other codings too has
-// asked for none: its HTTP library lists what it can undo, and compressing costs
+// acceptedEncoding chooses identity or gzip (RFC 9110, section 12.5.3); false when
+// the client accepts neither. A client that also names other codings gets identity:
+// its HTTP library only lists the codings that it can decode, and compression costs
 // the Sandbox more than the link does.
 func acceptedEncoding(header string) (string, bool) {
 	if strings.TrimSpace(header) == "" {
@@ -363,7 +365,7 @@ func (s *Server) uploadFiles(r *http.Request) ([]uploaded, error) {
 type uploader struct {
 	user     server.User
 	metadata map[string]string
-	override string // path that takes the place of the part's own
+	override string // path that replaces the part's own
 }
 
 // one writes one file from body.
@@ -374,7 +376,7 @@ func (up *uploader) one(asked string, body io.Reader) (uploaded, error) {
 	}
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return uploaded{}, failed(http.StatusBadRequest, "path is a directory: %s", path)
-	} else if err == nil && !info.Mode().IsRegular() { // opening a FIFO that nobody reads is no help
+	} else if err == nil && !info.Mode().IsRegular() { // opening a FIFO without a reader would not help
 		return uploaded{}, failed(http.StatusBadRequest, "path is not a regular file: %s", path)
 	}
 	if err := makeDirs(filepath.Dir(path), up.user); err != nil {
@@ -386,8 +388,8 @@ func (up *uploader) one(asked string, body io.Reader) (uploaded, error) {
 	return uploaded{Name: filepath.Base(path), Path: path, Type: "file", Metadata: up.metadata}, nil
 }
 
-// writeFile replaces a file's content. An existing file keeps its mode; a new
-// one that is cut off on the way is removed.
+// writeFile replaces a file's content. An existing file keeps its mode; a new file
+// that is incomplete is removed.
 func writeFile(path string, body io.Reader, u server.User, metadata map[string]string) (err error) {
 	_, statErr := os.Lstat(path)
 	isNew := errors.Is(statErr, fs.ErrNotExist)
@@ -421,11 +423,12 @@ func writeFile(path string, body io.Reader, u server.User, metadata map[string]s
 	return writeMetadata(f, metadata)
 }
 
-// pieces are what uploads are written in. A write costs the sentry much the same
-// whatever its size: pieces of 32 KiB were six times slower than those of 1 MiB.
+// pieces are the buffers in which uploads are written. The cost of a write in the
+// sentry hardly depends on its size: pieces of 32 KiB were six times slower than
+// pieces of 1 MiB.
 var pieces = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, 1<<20) }}
 
-// copyInPieces writes what r holds to f in few, large pieces.
+// copyInPieces copies r to f in few, large pieces.
 func copyInPieces(f *os.File, r io.Reader) error {
 	w := pieces.Get().(*bufio.Writer)
 	defer func() {
@@ -447,8 +450,8 @@ type composeRequest struct {
 	Username    string   `json:"username"`
 }
 
-// compose answers POST /files/compose: it joins files into one and deletes
-// them.
+// compose answers POST /files/compose: it joins files into one and deletes the
+// sources.
 func (s *Server) compose(w http.ResponseWriter, r *http.Request) {
 	const maxBody = 1 << 20
 	var req composeRequest
@@ -487,7 +490,7 @@ func (s *Server) composeFiles(req composeRequest) (uploaded, error) {
 	if err != nil {
 		return uploaded{}, failed(http.StatusBadRequest, "%v", err)
 	}
-	// Written aside: the destination may be one of the sources.
+	// To a temporary file: the destination may be one of the sources.
 	aside := destination + ".composing"
 	up := uploader{user: u}
 	if _, err := up.one(aside, io.MultiReader(sources...)); err != nil {

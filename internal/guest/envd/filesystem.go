@@ -34,7 +34,7 @@ func newFilesystem(g *server.Guest) *fileSystem {
 	return &fileSystem{watchers: newWatchers(g), guest: g}
 }
 
-// account is the user that a request speaks for.
+// account returns the user that a request acts as.
 func account(g *server.Guest, name string) (server.User, error) {
 	owner, bound := g.Owner()
 	if !bound {
@@ -50,13 +50,13 @@ func account(g *server.Guest, name string) (server.User, error) {
 	return u, nil
 }
 
-// unknownUser is the name of a user that a request names and that is not there. Its
-// texts are those that E2B's clients show.
+// unknownUser is the name of a user that a request names and that does not exist.
+// Its texts are those that E2B's clients show.
 type unknownUser string
 
 func (u unknownUser) Error() string { return fmt.Sprintf("invalid username: '%s'", string(u)) }
 
-// rpcAccount is the same for an RPC.
+// rpcAccount is account for an RPC.
 func rpcAccount(g *server.Guest, name string) (server.User, error) {
 	u, err := account(g, name)
 	switch {
@@ -98,8 +98,8 @@ func (f *fileSystem) rpcPath(user, path string) (string, server.User, error) {
 	return p, u, nil
 }
 
-// fileError gives an error of the operating system its code. It names the path as it
-// was resolved, as E2B does: of a relative one that says where it was looked for.
+// fileError gives an error of the operating system its code. It names the resolved
+// path, as E2B does: for a relative path, that shows where it was looked up.
 func fileError(path string, err error) error {
 	kind, text := server.RefusalOf(err)
 	switch {
@@ -115,16 +115,16 @@ func fileError(path string, err error) error {
 	return connect.NewError(codes[kind], fmt.Errorf("%s: %w", path, err))
 }
 
-// codes says what each refusal is called. Of CodeResourceExhausted clients say that
-// waiting helps, which a full disk does not.
+// codes maps each refusal to a Connect code. Clients report that waiting helps for
+// CodeResourceExhausted, which is wrong for a full disk.
 var codes = map[server.Refusal]connect.Code{
 	server.RefusedFull:     connect.CodeFailedPrecondition,
 	server.RefusedInternal: connect.CodeInternal, server.RefusedAbsent: connect.CodeNotFound, server.RefusedConflict: connect.CodeAlreadyExists,
 	server.RefusedForbidden: connect.CodePermissionDenied, server.RefusedBusy: connect.CodeResourceExhausted, server.RefusedInvalid: connect.CodeInvalidArgument,
 }
 
-// entryOf describes what is at path. A symbolic link has its target's type,
-// and says where it leads; a dangling one is a link.
+// entryOf describes the file at path. A symbolic link has its target's type and
+// includes the target; a dangling one has the type of a link.
 func entryOf(path string, accounts server.Accounts) (*filesystem.EntryInfo, error) {
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -144,7 +144,7 @@ func entryOf(path string, accounts server.Accounts) (*filesystem.EntryInfo, erro
 	return e, nil
 }
 
-// followLink fills in what a symbolic link leads to.
+// followLink fills in the target of a symbolic link.
 func followLink(path string, e *filesystem.EntryInfo) {
 	target, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -171,7 +171,7 @@ func typeOf(m fs.FileMode) filesystem.FileType {
 	return filesystem.FileType_FILE_TYPE_UNSPECIFIED
 }
 
-// modeBits are the permission bits as the kernel has them.
+// modeBits converts Go's mode to the kernel's bits.
 func modeBits(m fs.FileMode) uint32 {
 	bits := uint32(m.Perm())
 	for flag, bit := range map[fs.FileMode]uint32{fs.ModeSetuid: unix.S_ISUID, fs.ModeSetgid: unix.S_ISGID, fs.ModeSticky: unix.S_ISVTX} {
@@ -195,7 +195,7 @@ func (f *fileSystem) Stat(_ context.Context, r *connect.Request[filesystem.StatR
 	return connect.NewResponse(&filesystem.StatResponse{Entry: e}), nil
 }
 
-// MakeDir makes a folder and those above it, the user's.
+// MakeDir creates a folder and the folders above it, owned by the user.
 func (f *fileSystem) MakeDir(_ context.Context, r *connect.Request[filesystem.MakeDirRequest]) (*connect.Response[filesystem.MakeDirResponse], error) {
 	path, u, err := f.rpcPath(userOf(r.Header()), r.Msg.Path)
 	if err != nil {
@@ -217,7 +217,7 @@ func (f *fileSystem) MakeDir(_ context.Context, r *connect.Request[filesystem.Ma
 	return connect.NewResponse(&filesystem.MakeDirResponse{Entry: e}), nil
 }
 
-// makeDirs makes a folder and the missing ones above it and gives them to u.
+// makeDirs creates a folder and the missing ones above it and gives them to u.
 func makeDirs(path string, u server.User) error {
 	info, err := os.Stat(path)
 	if err == nil {
@@ -241,7 +241,7 @@ func makeDirs(path string, u server.User) error {
 	return os.Lchown(path, int(u.UID), int(u.GID))
 }
 
-// Move renames, making the folders above the destination.
+// Move renames a file, and creates the folders above the destination.
 func (f *fileSystem) Move(_ context.Context, r *connect.Request[filesystem.MoveRequest]) (*connect.Response[filesystem.MoveResponse], error) {
 	source, u, err := f.rpcPath(userOf(r.Header()), r.Msg.Source)
 	if err != nil {
@@ -254,7 +254,7 @@ func (f *fileSystem) Move(_ context.Context, r *connect.Request[filesystem.MoveR
 	if _, err := os.Lstat(source); err != nil {
 		return nil, fileError(source, err)
 	}
-	if strings.HasPrefix(destination, source+"/") { // before any folder is made for it
+	if strings.HasPrefix(destination, source+"/") { // before any folder is created for it
 		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("%s is within %s", destination, source))
 	}
 	if err := makeDirs(filepath.Dir(destination), u); err != nil {
@@ -301,13 +301,14 @@ func (f *fileSystem) ListDir(ctx context.Context, r *connect.Request[filesystem.
 	return reply, nil
 }
 
-// Headers of ListDir beside E2B's protocol, which has no bounds.
+// Headers of ListDir in addition to E2B's protocol, which has no bounds.
 const (
-	LimitHeader     = "Cloud-Sandbox-Limit"     // how many entries are wanted at most
-	TruncatedHeader = "Cloud-Sandbox-Truncated" // "true": there are more
+	LimitHeader     = "Cloud-Sandbox-Limit"     // maximum number of entries
+	TruncatedHeader = "Cloud-Sandbox-Truncated" // "true": more entries exist
 )
 
-// listTime is how long one listing may take. What was found by then is the answer.
+// listTime bounds the time of one listing. After it, the answer has the entries
+// found so far.
 const listTime = 15 * time.Second
 
 type lister struct {
@@ -320,8 +321,8 @@ type lister struct {
 	truncated bool
 }
 
-// names are those in a folder, in order. They alone are held for all of it: a large
-// folder would need much more for what each of them is.
+// names returns the names in a folder, in order. Only the names of the whole folder
+// are held in memory: complete entries of a large folder would need much more.
 func names(dir string) ([]string, error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -333,8 +334,8 @@ func names(dir string) ([]string, error) {
 	return all, err
 }
 
-// list adds what is in dir, each folder followed by what is in it. Something
-// that vanishes meanwhile, or may not be read, is left out.
+// list adds the entries of dir, each folder followed by its content. Entries that
+// vanish meanwhile, or may not be read, are left out.
 func (l *lister) list(ctx context.Context, dir string, level int) error {
 	all, err := names(dir)
 	if err != nil {
@@ -365,7 +366,7 @@ func (l *lister) list(ctx context.Context, dir string, level int) error {
 	return nil
 }
 
-// Remove deletes a path and all below it. A missing one is a success.
+// Remove deletes a path and all below it. A missing path is a success.
 func (f *fileSystem) Remove(_ context.Context, r *connect.Request[filesystem.RemoveRequest]) (*connect.Response[filesystem.RemoveResponse], error) {
 	path, _, err := f.rpcPath(userOf(r.Header()), r.Msg.Path)
 	if err != nil {

@@ -50,7 +50,7 @@ func printable(s string) bool {
 	return true
 }
 
-// writeMetadata makes a file's metadata be exactly this.
+// writeMetadata replaces all metadata of a file.
 func writeMetadata(f *os.File, metadata map[string]string) error {
 	fd := int(f.Fd())
 	for _, name := range xattrs(func(buf []byte) (int, error) { return unix.Flistxattr(fd, buf) }) {
@@ -103,13 +103,13 @@ func xattrs(list func([]byte) (int, error)) []string {
 // formBuffer is how much of a form is read at a time, in bytes.
 const formBuffer = 256 << 10
 
-// parts writes the files of a form. Each part's file name is its path.
+// parts writes the files of a form. The file name of each part is its path.
 func (up *uploader) parts(body io.Reader, boundary string) ([]uploaded, error) {
 	if boundary == "" {
 		return nil, failed(http.StatusBadRequest, "the form has no boundary")
 	}
-	// The reader of forms asks for 4 KiB at a time, each of which would be a call of
-	// the sentry.
+	// The form reader reads 4 KiB at a time, and each read would be a call of the
+	// sentry.
 	form := multipart.NewReader(bufio.NewReaderSize(body, formBuffer), boundary)
 	seen := map[string]bool{}
 	done := []uploaded{}
@@ -144,8 +144,8 @@ func (up *uploader) parts(body io.Reader, boundary string) ([]uploaded, error) {
 	}
 }
 
-// partPath is the part's file name with its folders, which Part.FileName would
-// take off.
+// partPath returns the part's file name with its folders, which Part.FileName would
+// remove.
 func partPath(p *multipart.Part) string {
 	_, params, err := mime.ParseMediaType(p.Header.Get("Content-Disposition"))
 	if err != nil {

@@ -14,13 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// metrics answers with what the guest uses now, by its own word.
+// metrics answers with the current resource use, as the guest reports it.
 func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
 	owner, _ := s.guest.Owner()
 	cpus := runtime.NumCPU()
 	used, err := s.cpu.percent(r.Context(), owner.SandboxID)
 	if err != nil {
-		return // nobody waits any more
+		return // the client has disconnected
 	}
 	memory := meminfo()
 	total, free := memory["MemTotal"], memory["MemAvailable"]
@@ -35,18 +35,18 @@ func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// meter measures what the processors do, only when somebody asks.
+// meter measures the processor use, only on request.
 type meter struct {
 	mu sync.Mutex
-	of string // the Sandbox that the first answer was for
+	of string // the Sandbox of the first answer
 }
 
 // window is how long one measurement takes.
 const window = 100 * time.Millisecond
 
-// percent is how busy the processors were in the last window, 100 for each; for a
-// Sandbox that is asked about for the first time since the guest started, as clients
-// of E2B take a zero for a point that is not there yet.
+// percent returns how busy the processors were in the last window, 100 for each
+// processor. For the first request of a Sandbox it covers the time since the guest
+// started, because clients of E2B take a zero for a missing point.
 func (m *meter) percent(ctx context.Context, sandboxID string) (float64, error) {
 	m.mu.Lock()
 	first := m.of != sandboxID
@@ -65,13 +65,13 @@ func (m *meter) percent(ctx context.Context, sandboxID string) (float64, error) 
 	}
 }
 
-// busy is how much of a time processors worked, in percent.
+// busy converts ticks of work within a time to percent.
 func busy(ticks int64, of time.Duration) float64 {
 	const ticksPerSecond = 100
 	return float64(ticks) / ticksPerSecond / of.Seconds() * 100
 }
 
-// cpuTicks is the time that all processors have worked, in hundredths of a
+// cpuTicks returns the time that all processors have worked, in hundredths of a
 // second (proc(5), /proc/stat: all columns but idle and iowait).
 func cpuTicks() int64 {
 	b, err := os.ReadFile("/proc/stat")
@@ -88,7 +88,7 @@ func cpuTicks() int64 {
 	return sum
 }
 
-// meminfo is /proc/meminfo in bytes.
+// meminfo returns /proc/meminfo in bytes.
 func meminfo() map[string]int64 {
 	f, err := os.Open("/proc/meminfo")
 	if err != nil {
@@ -108,7 +108,7 @@ func meminfo() map[string]int64 {
 	return out
 }
 
-// diskOf is used and total bytes of a file system.
+// diskOf returns used and total bytes of a file system.
 func diskOf(path string) [2]uint64 {
 	var st unix.Statfs_t
 	if unix.Statfs(path, &st) != nil {

@@ -22,20 +22,20 @@ import (
 )
 
 const (
-	// lateConnect is how long an ended process can still be attached to.
+	// lateConnect is how long clients can still connect to an ended process.
 	lateConnect = 30 * time.Second
 	// keepalive is the interval when a client names none.
 	keepalive = 90 * time.Second
-	// pipeRead and ptyRead are the most that one event holds.
+	// pipeRead and ptyRead bound the data of one event, in bytes.
 	pipeRead, ptyRead = 32 << 10, 16 << 10
 	// queued is how many events wait for a slow subscriber before the process
 	// waits for it.
 	queued = 64
-	// slowest is how long a process waits for a subscriber that does not read
-	// before that one is dropped.
+	// slowest is how long a process waits for a subscriber that does not read. Then
+	// the subscriber is dropped.
 	slowest = 30 * time.Second
-	// killTime is how long a kill is waited for. All but what the system holds up
-	// ends at once.
+	// killTime is how long a kill is waited for. Processes end at once unless the
+	// system delays them.
 	killTime = 5 * time.Second
 )
 
@@ -56,7 +56,7 @@ type proc struct {
 	config *process.ProcessConfig
 	tag    *string
 	pid    uint32
-	input  *os.File // stdin's pipe or the terminal; nil: there is none
+	input  *os.File // stdin's pipe or the terminal; nil: none
 	tty    bool
 	ended  chan struct{} // closed once end is set
 
@@ -75,7 +75,7 @@ type subscriber struct {
 
 func (s *subscriber) leave() { s.once.Do(func() { close(s.gone) }) }
 
-// subscribe adds a stream. For an ended process it only gets the end.
+// subscribe adds a stream. The stream of an ended process only gets the end.
 func (p *proc) subscribe() *subscriber {
 	s := &subscriber{events: make(chan *process.ProcessEvent, queued), gone: make(chan struct{})}
 	p.mu.Lock()
@@ -103,8 +103,8 @@ func (p *proc) publish(e *process.ProcessEvent) {
 	p.give(all, e)
 }
 
-// give has subscribers get an event. A full one is waited for, which slows the
-// process down, but not for ever.
+// give sends an event to subscribers. It waits up to slowest for a full one, which
+// slows the process down.
 func (p *proc) give(all []*subscriber, e *process.ProcessEvent) {
 	for _, s := range all {
 		select {
@@ -125,8 +125,8 @@ func (p *proc) give(all []*subscriber, e *process.ProcessEvent) {
 	}
 }
 
-// finish publishes the end, the last event of every stream. Whoever has heard of it
-// finds the process ended, and who comes later hears of it too.
+// finish publishes the end, the last event of every stream. The process has ended
+// before subscribers receive it, and later subscribers receive it too.
 func (p *proc) finish(e *process.ProcessEvent) {
 	p.mu.Lock()
 	p.end = e
@@ -160,8 +160,8 @@ func (s *processes) Start(ctx context.Context, r *connect.Request[process.StartR
 	})
 }
 
-// timeoutOf is the client's own bound of the stream, which also bounds the
-// leader's life; zero: none.
+// timeoutOf returns the client's limit for the stream, which also limits the
+// leader's run time; zero: none.
 func timeoutOf(h http.Header) time.Duration {
 	n, err := strconv.ParseInt(h.Get("Connect-Timeout-Ms"), 10, 64)
 	if err != nil || n <= 0 {
@@ -181,7 +181,7 @@ func (s *processes) Connect(ctx context.Context, r *connect.Request[process.Conn
 	})
 }
 
-// follow sends the start, then what comes, and something in every silence.
+// follow sends the start, then the events, and a keepalive in every silence.
 func follow(ctx context.Context, p *proc, sub *subscriber, h http.Header, send func(*process.ProcessEvent) error) error {
 	defer p.unsubscribe(sub)
 	started := &process.ProcessEvent{Event: &process.ProcessEvent_Start{Start: &process.ProcessEvent_StartEvent{Pid: p.pid}}}
@@ -218,7 +218,7 @@ func keepaliveOf(h http.Header) time.Duration {
 	return time.Duration(n) * time.Second
 }
 
-// start starts a process with one subscriber, which misses nothing.
+// start starts a process with one subscriber, which receives every event.
 func (s *processes) start(r *connect.Request[process.StartRequest]) (*proc, *subscriber, error) {
 	m := r.Msg
 	if m.Process == nil || m.Process.Cmd == "" {
@@ -230,7 +230,7 @@ func (s *processes) start(r *connect.Request[process.StartRequest]) (*proc, *sub
 	}
 	args := append([]string{m.Process.Cmd}, m.Process.Args...)
 	cwd := m.Process.GetCwd()
-	if cwd != "" { // a relative one is below the home folder here, as every path is
+	if cwd != "" { // a relative path is below the home folder here, as in every call
 		if cwd, err = resolve(cwd, u); err != nil {
 			return nil, nil, connect.NewError(connect.CodeInvalidArgument, err)
 		}
@@ -268,7 +268,7 @@ func startError(err error) error {
 	return connect.NewError(connect.CodeInternal, err)
 }
 
-// startPipes starts a process whose output comes by pipes.
+// startPipes starts a process with pipes for its output.
 func (s *processes) startPipes(p *proc, c server.Command, stdin bool) error {
 	out, outW, err := server.OutputPipe()
 	if err != nil {
@@ -312,7 +312,8 @@ func (s *processes) startPipes(p *proc, c server.Command, stdin bool) error {
 	return nil
 }
 
-// inputOf is what a process reads, and our end of it: a pipe, or nothing.
+// inputOf returns a process's input and our end of it: a pipe, or /dev/null and
+// nil.
 func inputOf(wanted bool) (theirs int, ours *os.File, err error) {
 	if wanted {
 		ours, theirs, err = server.InputPipe()
@@ -391,8 +392,8 @@ func (s *processes) adopt(p *proc, child *server.Child) {
 	s.byPID[p.pid] = p
 }
 
-// wait publishes the end of a process and forgets it a while later. Output of
-// what it left behind is read on, for nobody.
+// wait publishes the end of a process and removes it a while later. Output of
+// processes that it left behind is read and dropped.
 func (s *processes) wait(p *proc, child *server.Child, readers *sync.WaitGroup, outputs ...*server.Tap) {
 	status := <-child.Exited
 	read := make(chan struct{})
@@ -409,7 +410,8 @@ func (s *processes) wait(p *proc, child *server.Child, readers *sync.WaitGroup, 
 	})
 }
 
-// closeInput closes our end of the input; of a terminal, once its process ended.
+// closeInput closes our end of the input; for a terminal, once its process has
+// ended.
 func (p *proc) closeInput() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -419,7 +421,8 @@ func (p *proc) closeInput() {
 	}
 }
 
-// endOf words an end as Go's exec package does, which is what the SDKs show.
+// endOf describes an end as Go's exec package does, which is the text that the SDKs
+// show.
 func endOf(status syscall.WaitStatus) *process.ProcessEvent_EndEvent {
 	e := &process.ProcessEvent_EndEvent{ExitCode: int32(status.ExitStatus()), Exited: status.Exited()}
 	e.Status = fmt.Sprintf("exit status %d", e.ExitCode)
@@ -433,7 +436,7 @@ func endOf(status syscall.WaitStatus) *process.ProcessEvent_EndEvent {
 	return e
 }
 
-// find returns the process that a selector names.
+// find returns the process of a selector.
 func (s *processes) find(sel *process.ProcessSelector) (*proc, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -454,7 +457,7 @@ func (s *processes) find(sel *process.ProcessSelector) (*proc, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("the selector names neither pid nor tag"))
 }
 
-// findRunning is find, without those that have ended.
+// findRunning is find without ended processes.
 func (s *processes) findRunning(sel *process.ProcessSelector) (*proc, error) {
 	p, err := s.find(sel)
 	if err != nil {
@@ -468,7 +471,7 @@ func (s *processes) findRunning(sel *process.ProcessSelector) (*proc, error) {
 	}
 }
 
-// List names the processes that run.
+// List lists the running processes.
 func (s *processes) List(context.Context, *connect.Request[process.ListRequest]) (*connect.Response[process.ListResponse], error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -501,7 +504,7 @@ func (s *processes) Update(_ context.Context, r *connect.Request[process.UpdateR
 	return connect.NewResponse(&process.UpdateResponse{}), nil
 }
 
-// write gives input to a process. It waits while the process does not read.
+// write writes input to a process. It blocks while the process does not read.
 func (p *proc) write(in *process.ProcessInput) error {
 	var data []byte
 	switch by := in.GetInput().(type) {
@@ -530,7 +533,7 @@ func (p *proc) write(in *process.ProcessInput) error {
 	return nil
 }
 
-// SendInput gives input to a process.
+// SendInput writes input to a process.
 func (s *processes) SendInput(_ context.Context, r *connect.Request[process.SendInputRequest]) (*connect.Response[process.SendInputResponse], error) {
 	p, err := s.findRunning(r.Msg.Process)
 	if err != nil {
@@ -542,7 +545,7 @@ func (s *processes) SendInput(_ context.Context, r *connect.Request[process.Send
 	return connect.NewResponse(&process.SendInputResponse{}), nil
 }
 
-// StreamInput gives input to a process, piece by piece.
+// StreamInput writes input to a process, piece by piece.
 func (s *processes) StreamInput(_ context.Context, stream *connect.ClientStream[process.StreamInputRequest]) (*connect.Response[process.StreamInputResponse], error) {
 	var p *proc
 	for stream.Receive() {
@@ -568,8 +571,8 @@ func (s *processes) StreamInput(_ context.Context, stream *connect.ClientStream[
 	return connect.NewResponse(&process.StreamInputResponse{}), nil
 }
 
-// SendSignal sends SIGTERM or SIGKILL. What was killed has ended when it returns, if
-// that does not take long: who asks next is not told that it still runs.
+// SendSignal sends SIGTERM or SIGKILL. After SIGKILL it waits up to killTime for
+// the end, so that the next call does not list the process as running.
 func (s *processes) SendSignal(ctx context.Context, r *connect.Request[process.SendSignalRequest]) (*connect.Response[process.SendSignalResponse], error) {
 	p, err := s.findRunning(r.Msg.Process)
 	if err != nil {
@@ -585,7 +588,7 @@ func (s *processes) SendSignal(ctx context.Context, r *connect.Request[process.S
 		return nil, connect.NewError(connect.CodeUnimplemented, fmt.Errorf("the signal %s is not known", r.Msg.Signal))
 	}
 	switch err := unix.Kill(int(p.pid), sig); {
-	case errors.Is(err, unix.ESRCH): // it ended just now; its last output is still passed on
+	case errors.Is(err, unix.ESRCH): // it has just ended; its last output is still passed on
 		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("process with pid %d not found", p.pid))
 	case err != nil:
 		return nil, connect.NewError(connect.CodeInternal, fmt.Errorf("send the signal: %w", err))
@@ -602,7 +605,7 @@ func (s *processes) SendSignal(ctx context.Context, r *connect.Request[process.S
 	return connect.NewResponse(&process.SendSignalResponse{}), nil
 }
 
-// CloseStdin ends a process's input. Twice is fine.
+// CloseStdin ends a process's input. A repeated call succeeds.
 func (s *processes) CloseStdin(_ context.Context, r *connect.Request[process.CloseStdinRequest]) (*connect.Response[process.CloseStdinResponse], error) {
 	p, err := s.findRunning(r.Msg.Process)
 	if err != nil {

@@ -22,11 +22,11 @@ import (
 const (
 	// maxWatchers bounds the polled watchers of a Sandbox.
 	maxWatchers = 256
-	// maxPending bounds the events that wait for a poll; the oldest go first.
+	// maxPending bounds the events that wait for a poll; the oldest are dropped.
 	maxPending = 10_000
 )
 
-// watchers is the part of the filesystem service that tells of changes.
+// watchers is the part of the filesystem service that reports changes.
 type watchers struct {
 	guest *server.Guest
 
@@ -38,7 +38,7 @@ func newWatchers(g *server.Guest) *watchers {
 	return &watchers{guest: g, byID: map[string]*polled{}}
 }
 
-// watched is one folder that is watched.
+// watched is one watched folder.
 type watched struct {
 	notify    *fsnotify.Watcher
 	root      string
@@ -47,7 +47,7 @@ type watched struct {
 	accounts  server.Accounts
 }
 
-// watchRequest asks to watch a folder.
+// watchRequest is a request to watch a folder.
 type watchRequest interface {
 	GetPath() string
 	GetRecursive() bool
@@ -55,7 +55,7 @@ type watchRequest interface {
 	GetAllowNetworkMounts() bool
 }
 
-// watch begins to watch a folder.
+// watch starts to watch a folder.
 func (w *watchers) watch(h http.Header, r watchRequest) (*watched, error) {
 	u, err := rpcAccount(w.guest, userOf(h))
 	if err != nil {
@@ -87,14 +87,15 @@ func (w *watchers) watch(h http.Header, r watchRequest) (*watched, error) {
 	return d, nil
 }
 
-// onVolume reports whether a path is on a Volume, which others may change too.
+// onVolume reports whether a path is on a Volume, which other Sandboxes may change
+// too.
 func onVolume(path string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(path, &st) == nil && st.Type == unix.FUSE_SUPER_MAGIC
 }
 
-// add watches a folder, and with recursive all below it. found is told what is in
-// a folder once that is watched.
+// add watches a folder, and with recursive everything below it. It calls found for
+// the content of a folder once the folder is watched.
 func (d *watched) add(dir string, found func(path string)) error {
 	if !d.recursive {
 		return d.notify.Add(dir)
@@ -104,7 +105,7 @@ func (d *watched) add(dir string, found func(path string)) error {
 			found(path)
 		}
 		if err != nil || !e.IsDir() {
-			return nil // what vanishes meanwhile is not watched
+			return nil // entries that vanish meanwhile are not watched
 		}
 		if err := d.notify.Add(path); err != nil && path == dir {
 			return err
@@ -124,9 +125,9 @@ var eventTypes = []struct {
 	{fsnotify.Chmod, filesystem.EventType_EVENT_TYPE_CHMOD},
 }
 
-// events turns one of the system's into ours, and follows new folders. What came
-// into one before it was watched is told of too; what comes just then may be told
-// of twice.
+// events converts an event of the system, and watches new folders. Entries that
+// were created in a new folder before it was watched are reported too; those
+// created at that moment may be reported twice.
 func (d *watched) events(e fsnotify.Event) []*filesystem.FilesystemEvent {
 	out := d.eventsOf(e)
 	if e.Has(fsnotify.Create) && d.recursive {
@@ -197,26 +198,26 @@ func (w *watchers) WatchDir(ctx context.Context, r *connect.Request[filesystem.W
 	}
 }
 
-// polled is a watcher whose events wait until they are fetched.
+// polled is a watcher whose events are queued until they are fetched.
 type polled struct {
 	*watched
 	done chan struct{} // closed when its reader has ended
 
-	// mark is a file of ours that is watched too: the system tells of changes in
-	// order, so that what came before one of it has been read when it is.
+	// mark is a file of ours that is watched too. The system reports changes in
+	// order: when an event of mark is read, all earlier events have been read.
 	mark   *os.File
 	marked chan struct{}
-	poll   sync.Mutex // held by the one that waits for the mark
+	poll   sync.Mutex // held while waiting for the mark
 
 	mu      sync.Mutex
 	pending []*filesystem.FilesystemEvent
 }
 
-// catchUpTime bounds the wait for the mark, which the system drops where too many
-// changes wait.
+// catchUpTime bounds the wait for the mark, because the system drops events when
+// too many are queued.
 const catchUpTime = 2 * time.Second
 
-// newPolled returns a watcher that gathers what d tells. It takes d over.
+// newPolled returns a watcher that queues the events of d. It takes d over.
 func newPolled(d *watched) (*polled, error) {
 	mark, err := makeMark()
 	if err != nil {
@@ -234,7 +235,7 @@ func newPolled(d *watched) (*polled, error) {
 	return p, nil
 }
 
-// makeMark makes a file, where it is least likely that somebody watches.
+// makeMark creates a file in a folder that is unlikely to be watched.
 func makeMark() (*os.File, error) {
 	f, err := os.CreateTemp("/dev/shm", ".watch-*")
 	if err != nil {
@@ -253,15 +254,15 @@ func (p *polled) close() {
 	os.Remove(p.mark.Name())
 }
 
-// catchUp returns once all changes from before have been gathered.
+// catchUp returns once all earlier changes have been queued.
 func (p *polled) catchUp(ctx context.Context) {
 	p.poll.Lock()
 	defer p.poll.Unlock()
 	select {
-	case <-p.marked: // of somebody who did not wait for it
+	case <-p.marked: // of an earlier call that did not wait for it
 	default:
 	}
-	if p.mark.Chmod(0o600) != nil { // a change that needs no room
+	if p.mark.Chmod(0o600) != nil { // a change that needs no disk space
 		return // the watcher was closed
 	}
 	late := time.NewTimer(catchUpTime)
@@ -304,7 +305,7 @@ func (p *polled) gather() {
 	}
 }
 
-// CreateWatcher begins to gather the changes of a folder.
+// CreateWatcher starts to queue the changes of a folder.
 func (w *watchers) CreateWatcher(_ context.Context, r *connect.Request[filesystem.CreateWatcherRequest]) (*connect.Response[filesystem.CreateWatcherResponse], error) {
 	d, err := w.watch(r.Header(), r.Msg)
 	if err != nil {
@@ -325,7 +326,7 @@ func (w *watchers) CreateWatcher(_ context.Context, r *connect.Request[filesyste
 	return connect.NewResponse(&filesystem.CreateWatcherResponse{WatcherId: id}), nil
 }
 
-// GetWatcherEvents returns what has changed since the last time, up to now.
+// GetWatcherEvents returns the changes since the last call, up to now.
 func (w *watchers) GetWatcherEvents(ctx context.Context, r *connect.Request[filesystem.GetWatcherEventsRequest]) (*connect.Response[filesystem.GetWatcherEventsResponse], error) {
 	w.mu.Lock()
 	p := w.byID[r.Msg.WatcherId]

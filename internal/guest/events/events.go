@@ -1,6 +1,6 @@
-// Package events answers what programs inside a Sandbox ask at E2B's events
-// address, which the link brings here: who they are. What they log there is kept,
-// as far as it goes, for whoever asks for the Sandbox's logs.
+// Package events serves E2B's events address inside a Sandbox, which the link
+// routes here. Programs ask there for their Sandbox's ID, and send logs. The last
+// logs are kept for the host.
 package events
 
 import (
@@ -19,9 +19,10 @@ import (
 )
 
 const (
-	// maxKept bounds what is kept, in bytes of messages and fields; the oldest goes.
+	// maxKept bounds the kept logs, in bytes of messages and fields; the oldest are
+	// dropped.
 	maxKept = 256 << 10
-	// logsPerSecond and logsAtOnce bound how much is taken.
+	// logsPerSecond and logsAtOnce are the rate and burst limit of logs.
 	logsPerSecond = 100
 	logsAtOnce    = 500
 )
@@ -37,7 +38,8 @@ type Server struct {
 	bytes int
 }
 
-// entry is of one owner: a copy of the Sandbox does not show what the other said.
+// entry belongs to one owner: a copy of the Sandbox does not show the logs of the
+// original.
 type entry struct {
 	guest.LogEntry
 	sandboxID string
@@ -52,7 +54,7 @@ func New(g *server.Guest) *Server {
 	return s
 }
 
-// ServeHTTP answers a program inside.
+// ServeHTTP answers a request of a program inside.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
 
 func (s *Server) me(w http.ResponseWriter, _ *http.Request) {
@@ -60,8 +62,8 @@ func (s *Server) me(w http.ResponseWriter, _ *http.Request) {
 	reply(w, map[string]string{"sandboxID": owner.SandboxID})
 }
 
-// log keeps one object of JSON. Its message and level are those of these names;
-// all else that is no object or list is a field.
+// log stores one JSON object. "message" and "level" are the message and level;
+// other values, except objects and lists, are fields.
 func (s *Server) log(w http.ResponseWriter, r *http.Request) {
 	if !s.limit.Allow() {
 		http.Error(w, fmt.Sprintf("more than %d logs a second", logsPerSecond), http.StatusTooManyRequests)
@@ -82,7 +84,7 @@ func (s *Server) log(w http.ResponseWriter, r *http.Request) {
 	s.keep(entry{LogEntry: entryOf(body), sandboxID: owner.SandboxID})
 }
 
-// entryOf reads a log as its program wrote it.
+// entryOf converts a program's log to an entry.
 func entryOf(body map[string]any) guest.LogEntry {
 	e := guest.LogEntry{UnixMillis: time.Now().UnixMilli(), Level: "info", Fields: map[string]string{}}
 	if level, ok := body["level"].(string); ok {
@@ -124,7 +126,7 @@ func (s *Server) keep(e entry) {
 	s.kept = slices.Delete(s.kept, 0, gone)
 }
 
-// Logs answers the host with what the present owner's programs logged, oldest
+// Logs answers the host with the logs of the current owner's programs, oldest
 // first.
 func (s *Server) Logs(w http.ResponseWriter, _ *http.Request) {
 	owner, _ := s.guest.Owner()

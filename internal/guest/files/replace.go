@@ -17,17 +17,17 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
 )
 
-// Bounds of replacing.
+// Bounds of a replacement.
 const (
 	maxReplacePattern = 64 << 10 // bytes
 	maxReplaceFile    = 16 << 20 // bytes; a file is held in memory
-	maxReplaced       = 64 << 20 // bytes of what becomes of it
+	maxReplaced       = 64 << 20 // bytes of a file after the replacement
 	maxOccurrences    = 100_000  // in one file
 	maxReplaceFiles   = 10_000
-	maxReplaceLines   = 100 // that are told of a file
+	maxReplaceLines   = 100 // reported per file
 )
 
-// Replace replaces text in files: first it looks, then it writes.
+// Replace replaces text in files: it first searches all of them, then writes.
 func (s *Service) Replace(ctx context.Context, r *connect.Request[guestv1.ReplaceRequest]) (*connect.Response[guestv1.ReplaceResponse], error) {
 	m := r.Msg
 	u, err := s.user(m.User)
@@ -48,7 +48,8 @@ func (s *Service) Replace(ctx context.Context, r *connect.Request[guestv1.Replac
 	return connect.NewResponse(p.done), nil
 }
 
-// compileText makes the expression of a replacement, which may go over lines.
+// compileText compiles the expression of a replacement, which may match across
+// lines.
 func compileText(pattern string, literal, ignoreCase bool) (*regexp.Regexp, error) {
 	if pattern == "" || len(pattern) > maxReplacePattern {
 		return nil, invalid("the pattern needs 1 to %d bytes", maxReplacePattern)
@@ -74,7 +75,7 @@ type replacer struct {
 	template    bool // replacement names groups
 	within      *selection
 	done        *guestv1.ReplaceResponse
-	paths       []string // of done.Files, as the system has them
+	paths       []string // of done.Files, in the system's encoding
 }
 
 func (p *replacer) all(ctx context.Context, files *selection, m *guestv1.ReplaceRequest) error {
@@ -105,8 +106,7 @@ func (p *replacer) all(ctx context.Context, files *selection, m *guestv1.Replace
 
 var errTooLarge = errors.New("it is too large")
 
-// readText reads a file that is held in memory; nothing for one that is not
-// text.
+// readText reads a whole file; nil for a file that is not text.
 func (p *replacer) readText(path string) ([]byte, fs.FileInfo, error) {
 	f, err := p.within.open(path)
 	if err != nil {
@@ -127,8 +127,8 @@ func (p *replacer) readText(path string) ([]byte, fs.FileInfo, error) {
 	return data, info, err
 }
 
-// count looks for the text in one file. One that may not be read is passed over,
-// as in a search, unless it is all that was asked for.
+// count searches one file. A file that may not be read is skipped, as in a search,
+// unless it is the root of the request.
 func (p *replacer) count(path string) error {
 	data, _, err := p.readText(path)
 	switch {
@@ -167,7 +167,7 @@ func (p *replacer) find(path string, data []byte) ([][]int, error) {
 	return found, nil
 }
 
-// write replaces the text in one file, if it still occurs there as often.
+// write replaces the text in one file if the number of occurrences is unchanged.
 func (p *replacer) write(path string, count int64) error {
 	data, info, err := p.readText(path)
 	if err != nil {
@@ -193,13 +193,13 @@ func (p *replacer) write(path string, count int64) error {
 	return err
 }
 
-// expand is the content with the text replaced.
+// expand returns the content with the text replaced.
 func (p *replacer) expand(path string, data []byte, found [][]int) ([]byte, error) {
 	var out []byte
 	at := 0
 	for _, where := range found {
 		out = append(out, data[at:where[0]]...)
-		groups := 0 // bytes; none is longer than the whole
+		groups := 0 // bytes; each group is at most as long as the match
 		if p.template {
 			groups = bytes.Count(p.replacement, []byte{'$'}) * (where[1] - where[0])
 		}
@@ -216,7 +216,7 @@ func (p *replacer) expand(path string, data []byte, found [][]int) ([]byte, erro
 	return append(out, data[at:]...), nil
 }
 
-// likeBefore gives a file that takes another's place its owner and permissions.
+// likeBefore gives a replacement file the owner and permissions of the old one.
 func likeBefore(f *os.File, old fs.FileInfo) error {
 	now, err := f.Stat()
 	if err != nil {

@@ -21,13 +21,13 @@ const (
 	maxResults = 10_000 // of one search
 	maxContext = 20     // lines before and after
 	maxLine    = 64 << 10
-	maxText    = 2 << 10 // bytes of a line that are told
+	maxText    = 2 << 10 // bytes of a line that are reported
 	maxSpans   = 100     // of a line
 	searchTime = 30 * time.Second
 )
 
-// compile makes the expression of a search. Lines are matched one by one, so
-// that ^ and $ are the ends of a line.
+// compile compiles the expression of a search. Lines are matched one by one, so
+// that ^ and $ match at the ends of a line.
 func compile(pattern string, literal, ignoreCase, word bool) (*regexp.Regexp, error) {
 	if len(pattern) > maxPattern {
 		return nil, invalid("the pattern has more than %d bytes", maxPattern)
@@ -52,7 +52,7 @@ func compile(pattern string, literal, ignoreCase, word bool) (*regexp.Regexp, er
 	return re, nil
 }
 
-// Search looks for lines in files, or for files by name.
+// Search finds lines in files, or files by name.
 func (s *Service) Search(ctx context.Context, r *connect.Request[guestv1.SearchRequest], stream *connect.ServerStream[guestv1.SearchResponse]) error {
 	m := r.Msg
 	u, err := s.user(m.User)
@@ -98,8 +98,8 @@ func (s *Service) Search(ctx context.Context, r *connect.Request[guestv1.SearchR
 	return stream.Send(&guestv1.SearchResponse{Event: &guestv1.SearchResponse_End{End: end}})
 }
 
-// linewise reports whether an expression asks for the ends of the text, which
-// only a single line has, or for the end of a line, which may be "\r\n".
+// linewise reports whether an expression refers to the ends of the text, which
+// differ from the ends of a line, or to the end of a line, which may be "\r\n".
 func linewise(re *regexp.Regexp) bool {
 	parsed, err := syntax.Parse(re.String(), syntax.Perl)
 	return err != nil || asksForEnds(parsed)
@@ -110,13 +110,13 @@ func asksForEnds(re *syntax.Regexp) bool {
 	return slices.Contains(ends, re.Op) || slices.ContainsFunc(re.Sub, asksForEnds)
 }
 
-// finder looks through files, one after the other.
+// finder searches files, one after the other.
 type finder struct {
 	re      *regexp.Regexp // nil: every file is a result
 	perLine bool
 	context int
-	once    bool // one result a file
-	left    int  // results that are still wanted
+	once    bool // one result per file
+	left    int  // remaining number of results
 	send    func(*guestv1.SearchMatch) error
 	within  *selection
 
@@ -125,8 +125,8 @@ type finder struct {
 	buf       []byte
 }
 
-// file looks into one file. One that cannot be read, or is not text, holds no
-// line, unless it is all that was asked for.
+// file searches one file. A file that cannot be read, or is not text, has no
+// matches, unless it is the root of the request.
 func (f *finder) file(ctx context.Context, path string) error {
 	if f.re == nil {
 		f.files++
@@ -154,7 +154,7 @@ func (f *finder) file(ctx context.Context, path string) error {
 // errNextFile ends the search of one file.
 var errNextFile = errors.New("next file")
 
-// tell passes on a result, and ends the search with one more than was wanted.
+// tell sends a result, and ends the search when the number of results is exceeded.
 func (f *finder) tell(m *guestv1.SearchMatch) error {
 	if f.left == 0 {
 		f.truncated = true
@@ -164,18 +164,18 @@ func (f *finder) tell(m *guestv1.SearchMatch) error {
 	return f.send(m)
 }
 
-// lineFinder looks through the lines of one file.
+// lineFinder searches the lines of one file.
 type lineFinder struct {
 	*finder
 	path string
 	line int64 // number of the line at the piece's beginning, from 0
 
-	recent  [][]byte               // the last lines, for context before
-	waiting []*guestv1.SearchMatch // for their context after, oldest first
+	recent  [][]byte               // the last lines, for the context before a match
+	waiting []*guestv1.SearchMatch // waiting for the context after them, oldest first
 }
 
-// read looks through a file, piece by piece, each of whole lines; a line that
-// does not fit into one is cut in two. A zero byte means that it is not text.
+// read searches a file in pieces of whole lines; a line that is longer than a piece
+// is cut in two. A file with a zero byte is not text.
 func (l *lineFinder) read(ctx context.Context, in io.Reader) error {
 	rest := 0 // bytes of an unfinished line at the beginning of buf
 	for {
@@ -198,15 +198,14 @@ func (l *lineFinder) read(ctx context.Context, in io.Reader) error {
 			return err
 		}
 		if last {
-			return nil // what cannot be read further holds no more lines
+			return nil // after a read error no more lines are searched
 		}
 		rest = copy(l.buf[:cap(l.buf)], data[whole:])
 	}
 }
 
-// piece looks through whole lines; only the last of a piece that is not the last
-// may go on in the next. With nothing to remember for context, lines without a
-// match are never looked at one by one.
+// piece searches whole lines; only the last line of a piece may continue in the
+// next piece. Without context, lines that do not match are skipped together.
 func (l *lineFinder) piece(data []byte, last bool) error {
 	for len(data) > 0 {
 		if !l.perLine && l.context == 0 {
@@ -234,7 +233,7 @@ func (l *lineFinder) piece(data []byte, last bool) error {
 	return nil
 }
 
-// one looks at one line.
+// one matches one line.
 func (l *lineFinder) one(text []byte) error {
 	spans := l.re.FindAllIndex(text, maxSpans)
 	if err := l.passContext(text, spans != nil); err != nil {
@@ -268,8 +267,8 @@ func (l *lineFinder) one(text []byte) error {
 	return nil
 }
 
-// passContext gives a line to the matches before it and keeps it for those
-// after.
+// passContext adds a line to the context of earlier matches and keeps it for later
+// ones.
 func (l *lineFinder) passContext(text []byte, match bool) error {
 	if l.context == 0 {
 		return nil
@@ -292,7 +291,7 @@ func (l *lineFinder) passContext(text []byte, match bool) error {
 	return nil
 }
 
-// flush passes on the matches that have no more lines after them.
+// flush sends the matches at the end of a file.
 func (l *lineFinder) flush() error {
 	for _, m := range l.waiting {
 		if err := l.tell(m); err != nil {
@@ -302,7 +301,7 @@ func (l *lineFinder) flush() error {
 	return nil
 }
 
-// shorten copies what is told of a line.
+// shorten copies the part of a line that is reported.
 func shorten(text []byte) ([]byte, bool) {
 	if len(text) > maxText {
 		return bytes.Clone(text[:maxText]), true

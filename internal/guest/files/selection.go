@@ -18,15 +18,15 @@ import (
 // maxGlobs bounds the globs of one selection.
 const maxGlobs = 64
 
-// selection is which files below a path a call is about.
+// selection selects the files below a path that a call is about.
 type selection struct {
 	root            string
-	wanted          []string // one of these, if there are any
-	unwanted        []string // none of these
-	hidden, ignored bool     // these too
+	wanted          []string // a file must match one of these, if there are any
+	unwanted        []string // a file must match none of these
+	hidden, ignored bool     // include these too
 
 	entries int
-	tree    *tree // the root, or the folder that it is in; between enter and leave
+	tree    *tree // the root, or its folder; set between enter and leave
 }
 
 func newSelection(m *guestv1.FileSelection) (*selection, error) {
@@ -54,8 +54,8 @@ func newSelection(m *guestv1.FileSelection) (*selection, error) {
 	return s, nil
 }
 
-// matchGlob reports whether a glob is about rel: one without a slash is about
-// the last name, as ripgrep has it.
+// matchGlob reports whether a glob matches rel: a glob without a slash matches the
+// last name, as in ripgrep.
 func matchGlob(glob, rel string) bool {
 	glob, anchored := strings.CutPrefix(glob, "/")
 	if !anchored && !strings.Contains(glob, "/") {
@@ -74,11 +74,11 @@ func matchAny(globs []string, rel string) bool {
 	return false
 }
 
-// errStop ends a walk early, without being a failure.
+// errStop ends a walk early without a failure.
 var errStop = errors.New("enough")
 
-// enter opens the root for walk and open, with the rights of the thread. It is
-// followed by leave. What is put in a folder's place afterwards leads nowhere.
+// enter opens the root for walk and open, with the rights of the thread. The caller
+// calls leave afterwards. Links that replace a folder later are not followed.
 func (s *selection) enter() error {
 	info, err := os.Stat(s.root)
 	if err != nil {
@@ -104,7 +104,7 @@ func (s *selection) leave() {
 	}
 }
 
-// name is what a path of walk's is called in the tree.
+// name returns the name in the tree of a path from walk.
 func (s *selection) name(path string) string {
 	if name := strings.TrimPrefix(path[len(s.tree.folder):], "/"); name != "" {
 		return name
@@ -112,14 +112,13 @@ func (s *selection) name(path string) string {
 	return "."
 }
 
-// open opens a file that walk has visited to read, but no link.
+// open opens a file that walk has visited for reading; it follows no link.
 func (s *selection) open(path string) (*os.File, error) {
 	return s.tree.open(s.name(path), os.O_RDONLY, 0)
 }
 
-// walk calls visit for each selected file, in order of their names. It follows
-// no link and goes into nothing that may not be read. errStop from visit ends
-// it.
+// walk calls visit for each selected file, in order of names. It follows no link
+// and skips folders that may not be read. errStop from visit ends it.
 func (s *selection) walk(ctx context.Context, visit func(path string) error) (err error) {
 	if s.root != s.tree.folder {
 		err = visit(s.root)
@@ -170,7 +169,7 @@ func (s *selection) folder(ctx context.Context, dir string, rules *ignores, visi
 	return nil
 }
 
-// admits reports whether a walk goes into a folder, or visits a file.
+// admits reports whether a walk enters a folder, or visits a file.
 func (s *selection) admits(path string, e fs.DirEntry, rules *ignores) bool {
 	if !e.IsDir() && !e.Type().IsRegular() {
 		return false

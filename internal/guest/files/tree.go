@@ -15,17 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tree is a folder as the end of all that is reached through it: names lead only
-// down, and no link is followed on the way. os.Root promises as much, but relies
-// on openat with O_NOFOLLOW and O_DIRECTORY, which follows a link in gVisor.
-// With O_PATH, or without O_DIRECTORY, it does not.
+// tree confines access to a folder: names lead only down, and no link is followed.
+// os.Root promises the same, but relies on openat with O_NOFOLLOW and O_DIRECTORY,
+// which follows a link in gVisor. With O_PATH, or without O_DIRECTORY, gVisor does
+// not follow it.
 //
 // Names are relative and clean. A tree is not safe for concurrent use.
 type tree struct {
 	root   int
-	folder string // its name, for what is told
+	folder string // its name, for messages
 
-	// The folder that was used last: mostly the next name is in it too.
+	// The folder that was used last: usually the next name is in it too.
 	last   string
 	lastFD int
 }
@@ -33,7 +33,7 @@ type tree struct {
 // errLink says that a name leads through a link.
 var errLink = errors.New("a symbolic link is on the way")
 
-// openTree opens a folder, by whatever name it has.
+// openTree opens a folder; the name may contain links.
 func openTree(folder string) (*tree, error) {
 	fd, err := unix.Open(folder, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -45,13 +45,13 @@ func openTree(folder string) (*tree, error) {
 	return &tree{root: fd, folder: folder, last: ".", lastFD: fd}, nil
 }
 
-// isBelowFile tells a path below a file from one that is the file.
+// isBelowFile distinguishes a path below a file from the path of a file.
 func isBelowFile(path string) bool {
 	_, err := os.Lstat(path)
 	return err != nil
 }
 
-// path is the whole name of what is at name.
+// path returns the full path of name.
 func (t *tree) path(name string) string { return filepath.Join(t.folder, name) }
 
 func (t *tree) close() {
@@ -66,8 +66,8 @@ func (t *tree) forget() {
 	t.last, t.lastFD = ".", t.root
 }
 
-// walk opens the folder dir for use in *at calls, and makes it and those above
-// it if asked to. The caller closes it, unless it is the root.
+// walk opens the folder dir for use in *at calls. With create it creates dir and
+// the folders above it. The caller closes it, unless it is the root.
 func (t *tree) walk(dir string, create bool) (int, error) {
 	fd := t.root
 	if dir == "." {
@@ -91,7 +91,7 @@ func (t *tree) walk(dir string, create bool) (int, error) {
 	return fd, nil
 }
 
-// step opens one folder in another.
+// step opens a folder within another.
 func step(fd int, name string) (int, error) {
 	next, err := unix.Openat(fd, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ELOOP) {
@@ -103,8 +103,8 @@ func step(fd int, name string) (int, error) {
 	return next, err
 }
 
-// at returns the folder that name is in, until the next call, and its last part.
-// create makes the folders above it.
+// at returns the folder of name, which is valid until the next call, and the last
+// part of name. create creates the folders above it.
 func (t *tree) at(name string, create bool) (fd int, base string, err error) {
 	dir := path.Dir(name)
 	if dir == t.last {
@@ -119,7 +119,7 @@ func (t *tree) at(name string, create bool) (fd int, base string, err error) {
 	return fd, path.Base(name), nil
 }
 
-// open opens what is at name, but no link.
+// open opens the file at name; it follows no link.
 func (t *tree) open(name string, flags int, mode uint32) (*os.File, error) {
 	dir, base, err := t.at(name, false)
 	if err != nil {
@@ -136,7 +136,7 @@ func openAt(dir int, base, name string, flags int, mode uint32) (*os.File, error
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// lstat describes what is at name, also a link.
+// lstat describes the file at name, which may be a link.
 func (t *tree) lstat(name string) (unix.Stat_t, error) {
 	var st unix.Stat_t
 	dir, base, err := t.at(name, false)
@@ -146,10 +146,10 @@ func (t *tree) lstat(name string) (unix.Stat_t, error) {
 	return st, unix.Fstatat(dir, base, &st, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// kind is the type bits of what is described.
+// kind returns the type bits of a file.
 func kind(st unix.Stat_t) uint32 { return st.Mode & unix.S_IFMT }
 
-// readDir lists a folder in order of the names.
+// readDir lists a folder in order of names.
 func (t *tree) readDir(name string) ([]fs.DirEntry, error) {
 	f, err := t.open(name, os.O_RDONLY, 0)
 	if err != nil {
@@ -161,9 +161,9 @@ func (t *tree) readDir(name string) ([]fs.DirEntry, error) {
 	return all, err
 }
 
-// replace writes a file aside and gives it its name once it is whole, so that it
-// has its old content or the new, never a part. Without overwrite, what exists is
-// an error.
+// replace writes a temporary file and renames it once it is complete, so that
+// readers see the old content or the new, never a part. Without overwrite, an
+// existing file is an error.
 func (t *tree) replace(name string, overwrite bool, write func(*os.File) (int64, error)) (n int64, err error) {
 	dir, base, err := t.at(name, false)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 // maxCursor bounds a cursor, in bytes.
 const maxCursor = 64
 
-// journal opens the journal that a request is about.
+// journal opens the journal for a request.
 func (s *Service) journal(m interface {
 	GetUser() string
 	GetPath() string
@@ -32,7 +32,7 @@ func (s *Service) journal(m interface {
 	return s.journals.open(journalKey{uid: u.UID, root: m.GetPath(), recursive: m.GetRecursive()}, u)
 }
 
-// Watch tells of changes below a folder until the caller leaves.
+// Watch streams the changes below a folder until the client disconnects.
 func (s *Service) Watch(ctx context.Context, r *connect.Request[guestv1.WatchRequest], stream *connect.ServerStream[guestv1.WatchResponse]) error {
 	j, err := s.journal(r.Msg)
 	if err != nil {
@@ -46,7 +46,7 @@ func (s *Service) Watch(ctx context.Context, r *connect.Request[guestv1.WatchReq
 		if first || n.position.Reset_ {
 			start := n.position
 			if len(n.changes) > 0 {
-				start = &guestv1.WatchPosition{Cursor: cursor} // they follow
+				start = &guestv1.WatchPosition{Cursor: cursor} // the changes follow
 			}
 			if err := stream.Send(&guestv1.WatchResponse{Event: &guestv1.WatchResponse_Position{Position: start}}); err != nil {
 				return err
@@ -73,7 +73,7 @@ func (s *Service) Watch(ctx context.Context, r *connect.Request[guestv1.WatchReq
 	}
 }
 
-// Changes returns what has changed since a cursor.
+// Changes returns the changes since a cursor.
 func (s *Service) Changes(_ context.Context, r *connect.Request[guestv1.ChangesRequest]) (*connect.Response[guestv1.ChangesResponse], error) {
 	j, err := s.journal(r.Msg)
 	if err != nil {

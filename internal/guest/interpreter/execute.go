@@ -15,8 +15,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest/server"
 )
 
-// keepaliveTime is how long an execution may be silent before it says that it
-// goes on.
+// keepaliveTime is how long an execution may be silent before a keepalive is sent.
 const keepaliveTime = 5 * time.Second
 
 type executeBody struct {
@@ -27,7 +26,7 @@ type executeBody struct {
 }
 
 // execute runs code in a context and answers with a line of JSON for each event.
-// Whoever leaves interrupts it.
+// When the client disconnects, the execution is interrupted.
 func (s *Server) execute(w http.ResponseWriter, r *http.Request) {
 	var body executeBody
 	if !decode(w, r, &body) {
@@ -69,7 +68,7 @@ func (s *Server) execute(w http.ResponseWriter, r *http.Request) {
 	to.ended(l, result)
 }
 
-// check says what is wrong with a request beyond its form, if anything is.
+// check returns the error of a well-formed request; empty: none.
 func (b *executeBody) check() string {
 	if strings.ContainsRune(*b.Code, 0) {
 		return "code must not hold a zero byte"
@@ -88,8 +87,8 @@ type stream struct {
 
 	mu     sync.Mutex
 	began  bool
-	apart  bool // the end of a line is a piece of its own
-	failed bool // an error was told
+	apart  bool // the end of a line is sent as its own piece
+	failed bool // an error was sent
 	tails  [2][]byte
 	timer  *time.Timer
 	err    error // of a write
@@ -102,14 +101,14 @@ func newStream(w http.ResponseWriter) *stream { return &stream{w: w} }
 func (s *stream) Started(e contexts.Started) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.began, s.apart = true, e.Language == "java" // as E2B's clients have it
+	s.began, s.apart = true, e.Language == "java" // as E2B's clients expect
 	s.w.Header().Set("Content-Type", "application/json")
 	s.w.WriteHeader(http.StatusOK)
 	s.timer = time.AfterFunc(keepaliveTime, s.keepalive)
 	return s.send(map[string]any{"type": "number_of_executions", "execution_count": e.Count})
 }
 
-// keepalive breaks a silence. While an event is written there is none.
+// keepalive sends an event in a silence. During a write of an event it waits.
 func (s *stream) keepalive() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,8 +134,8 @@ func (s *stream) send(event any) error {
 	return err
 }
 
-// Output passes a piece of output on; the beginning of a character waits for its
-// end.
+// Output passes a piece of output on; an incomplete UTF-8 character waits for its
+// rest.
 func (s *stream) Output(stderr bool, data []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,7 +159,7 @@ func (s *stream) Output(stderr bool, data []byte) error {
 
 func (s *stream) text(i int, data []byte) error {
 	if line, ended := bytes.CutSuffix(data, []byte("\n")); s.apart && ended {
-		_ = s.piece(i, line) // the next says the same
+		_ = s.piece(i, line) // the next write returns the same error
 		data = data[len(line):]
 	}
 	return s.piece(i, data)
@@ -176,14 +175,14 @@ func (s *stream) piece(i int, data []byte) error {
 	})
 }
 
-// fields are the words for representations; others stand in "extra".
+// fields are the names of representations; others are in "extra".
 var fields = map[string]string{
 	"text/plain": "text", "text/html": "html", "text/markdown": "markdown", "text/latex": "latex",
 	"image/svg+xml": "svg", "image/png": "png", "image/jpeg": "jpeg", "application/pdf": "pdf",
 	"application/json": "json", "application/javascript": "javascript", "e2b/data": "data", "e2b/chart": "chart",
 }
 
-// Result passes a value on.
+// Result sends a value.
 func (s *stream) Result(main bool, data map[string]string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,7 +210,7 @@ func (s *stream) Result(main bool, data map[string]string) error {
 	return s.send(event)
 }
 
-// unquoted is a string's text without the pair of quotes around it.
+// unquoted removes a pair of quotes around a string.
 func unquoted(text string) string {
 	if n := len(text); n >= 2 && (text[0] == '\'' || text[0] == '"') && text[n-1] == text[0] {
 		return text[1 : n-1]
@@ -219,7 +218,7 @@ func unquoted(text string) string {
 	return text
 }
 
-// Error passes an exception on.
+// Error sends an exception.
 func (s *stream) Error(name, value, traceback string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -231,7 +230,7 @@ func (s *stream) fail(name, value, traceback string) error {
 	return s.send(map[string]any{"type": "error", "name": name, "value": value, "traceback": traceback})
 }
 
-// ended writes how the execution ended, and closes.
+// ended sends the result of the execution, and closes the stream.
 func (s *stream) ended(language string, r contexts.Result) {
 	defer s.close()
 	s.mu.Lock()
@@ -245,7 +244,7 @@ func (s *stream) ended(language string, r contexts.Result) {
 	_ = s.send(map[string]any{"type": "end_of_execution"})
 }
 
-// reason is the error that an end is, if any.
+// reason returns the error of a result; empty: none.
 func reason(language string, r contexts.Result) (name, value string) {
 	switch {
 	case r.Lost && r.Message != "" && r.Status == server.StatusKilled:
@@ -264,7 +263,7 @@ func reason(language string, r contexts.Result) (name, value string) {
 	return "", ""
 }
 
-// close lets nothing more be written.
+// close drops all further events.
 func (s *stream) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

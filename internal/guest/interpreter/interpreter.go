@@ -1,7 +1,7 @@
-// Package interpreter is the Guest's E2B-compatible code interpreter: contexts
-// that keep their state, and executions in them, as plain HTTP on one port.
-// Paths, statuses, events and messages are those that the E2B SDKs expect; the
-// interpreters are those of package contexts.
+// Package interpreter is the Guest's E2B-compatible code interpreter: contexts that
+// keep their state, and executions in them, as plain HTTP on one port. Paths,
+// statuses, events and messages are those that the E2B SDKs expect; package
+// contexts runs the interpreters.
 package interpreter
 
 import (
@@ -22,8 +22,8 @@ const (
 	tokenHeader = "X-Access-Token"
 	// maxBody bounds the body of a request, in bytes.
 	maxBody = 8 << 20
-	// user is whom interpreters run as, as in E2B's own image: code finds the
-	// rights that it had there.
+	// user is the account of interpreters, as in E2B's own image: code has the same
+	// rights as there.
 	user = "root"
 	// python is the language of a request that names none.
 	python = "python"
@@ -33,7 +33,7 @@ const (
 type Server struct {
 	guest    *server.Guest
 	contexts *contexts.Contexts
-	folder   string // where interpreters begin
+	folder   string // first folder of interpreters
 	mux      *http.ServeMux
 }
 
@@ -42,7 +42,7 @@ func New(g *server.Guest, c *contexts.Contexts) *Server {
 	s := &Server{guest: g, contexts: c, folder: "/home/user", mux: http.NewServeMux()}
 	s.mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { reply(w, "OK") })
 	s.mux.HandleFunc("POST /execute", s.withToken(s.execute))
-	// E2B's SDKs send the token with executions alone.
+	// E2B's SDKs send the token only with executions.
 	s.mux.HandleFunc("GET /contexts", s.list)
 	s.mux.HandleFunc("POST /contexts", s.create)
 	s.mux.HandleFunc("POST /contexts/{id}/restart", s.restart)
@@ -50,7 +50,7 @@ func New(g *server.Guest, c *contexts.Contexts) *Server {
 	return s
 }
 
-// ServeHTTP answers one request, from any origin: the token is what protects.
+// ServeHTTP answers one request, from any origin: the token protects the service.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Access-Control-Allow-Origin", "*")
@@ -77,9 +77,9 @@ func (s *Server) withToken(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// list answers with all contexts: the default ones of Python and JavaScript
-// first, new ones last. Those that another door has by default, and nobody has
-// used, are left out.
+// list answers with all contexts: the default ones of Python and JavaScript first,
+// then the others in order of creation. Unused default contexts of other APIs are
+// left out.
 func (s *Server) list(w http.ResponseWriter, _ *http.Request) {
 	views := []contextView{}
 	for _, l := range []string{python, "javascript"} {
@@ -136,7 +136,7 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request) {
 	reply(w, viewOf(info))
 }
 
-// restart wipes a context's state; its ID stays.
+// restart drops a context's state; its ID stays.
 func (s *Server) restart(w http.ResponseWriter, r *http.Request) {
 	if _, err := s.contexts.Restart(r.PathValue("id")); err != nil {
 		s.absent(w, r.PathValue("id"), err)
@@ -145,7 +145,7 @@ func (s *Server) restart(w http.ResponseWriter, r *http.Request) {
 	reply(w, nil)
 }
 
-// remove ends a context.
+// remove deletes a context.
 func (s *Server) remove(w http.ResponseWriter, r *http.Request) {
 	if err := s.contexts.Delete(r.PathValue("id")); err != nil {
 		s.absent(w, r.PathValue("id"), err)
@@ -162,7 +162,7 @@ func (s *Server) absent(w http.ResponseWriter, id string, err error) {
 	fail(w, statusOf(err), err.Error())
 }
 
-// target is the context of an ID, or the default one of a language here.
+// target returns the context of an ID, or the default context of a language here.
 func (s *Server) target(id, language string) contexts.Target {
 	if id != "" {
 		return contexts.Target{ID: id}
@@ -170,14 +170,14 @@ func (s *Server) target(id, language string) contexts.Target {
 	return contexts.Target{Language: language, User: user, Cwd: s.folder}
 }
 
-// aliases of languages.
+// aliases maps names of languages to languages.
 var aliases = map[string]string{
 	"": python, "python": python, "py": python, "python3": python, "js": "javascript", "javascript": "javascript",
 	"ts": "typescript", "typescript": "typescript", "bash": "bash", "sh": "bash",
 	"r": "r", "java": "java",
 }
 
-// languageOf is a language by the name that a request has for it, if any.
+// languageOf returns the language of a request's name for it.
 func languageOf(asked *string) (string, error) {
 	if asked == nil {
 		return python, nil
@@ -203,7 +203,7 @@ func decode(w http.ResponseWriter, r *http.Request, into any) bool {
 	return false
 }
 
-// unprocessable answers that a part of a request is not as the schema has it.
+// unprocessable answers that a part of a request violates the schema.
 func unprocessable(w http.ResponseWriter, where, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusUnprocessableEntity)
@@ -212,7 +212,7 @@ func unprocessable(w http.ResponseWriter, where, message string) {
 	})
 }
 
-// statusOf is the status for an error of the contexts.
+// statusOf returns the status for an error of the contexts.
 func statusOf(err error) int {
 	switch {
 	case errors.Is(err, contexts.ErrUnknown):
