@@ -1,6 +1,6 @@
-// Package client speaks to the Guest inside a Boot. What the Guest answers is
-// hostile input: sizes, counts and times are bounded here, and its errors are
-// given Codes of ours.
+// Package client calls the Guest inside a Boot. The answers of a Guest are hostile
+// input: sizes, counts and times are bounded here, and its errors are mapped to our
+// Codes.
 package client
 
 import (
@@ -26,25 +26,25 @@ import (
 const (
 	// maxMessage bounds one message of a Guest.
 	maxMessage = 16 << 20
-	// maxHeader bounds the head of its answers.
+	// maxHeader bounds the header of its answers, in bytes.
 	maxHeader = 64 << 10
-	// headTime bounds the wait for the head of an answer to a short call.
+	// headTime bounds the wait for the header of an answer to a short call.
 	headTime = 30 * time.Second
-	// maxText bounds a sentence of its that is passed on.
+	// maxText bounds an error text of the Guest that is passed on, in bytes.
 	maxText = 500
 )
 
 // Dial connects to a TCP port of one Boot.
 type Dial func(ctx context.Context, port uint16) (net.Conn, error)
 
-// Client speaks to the Guest of one Boot. Its methods are safe for concurrent
-// use, return soon after their context ends, and return *sandbox.Error.
+// Client calls the Guest of one Boot. Its methods are safe for concurrent use,
+// return soon after their context ends, and return *sandbox.Error.
 type Client struct {
 	http    *http.Client
 	token   string
 	trusted string
-	// Clients of services, each made when it is first used: to make them takes
-	// longer than most calls.
+	// Clients of services, each created on first use: their creation takes longer
+	// than most calls.
 	control   func() guestv1connect.GuestServiceClient
 	files     func() filesystemconnect.FilesystemClient
 	contexts  func() guestv1connect.ContextServiceClient
@@ -58,8 +58,8 @@ type Option func(*Client)
 // WithToken sets the access token of the E2B services.
 func WithToken(token string) Option { return func(c *Client) { c.token = token } }
 
-// WithTrusted has programs in the Sandbox trust authorities in PEM, beside that of
-// its Secrets.
+// WithTrusted has programs in the Sandbox trust authorities in PEM, in addition to
+// the authority of its Secrets.
 func WithTrusted(pem string) Option { return func(c *Client) { c.trusted = pem } }
 
 // New returns a client that connects by dial when it is first used.
@@ -81,7 +81,7 @@ func New(dial Dial, with ...Option) *Client {
 			MaxResponseHeaderBytes: maxHeader,
 			DisableCompression:     true,
 		},
-		// A Guest has no business sending us elsewhere.
+		// A Guest must not redirect us.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 	for _, o := range with {
@@ -97,8 +97,8 @@ func New(dial Dial, with ...Option) *Client {
 	return c
 }
 
-// made returns a function that returns the client of the service at a port, which
-// it makes once.
+// made returns a function that returns the client of the service at a port. The
+// client is created once.
 func made[T any](client func(connect.HTTPClient, string, ...connect.ClientOption) T, calls connect.HTTPClient, port uint16, options connect.ClientOption) func() T {
 	return sync.OnceValue(func() T { return client(calls, url(port), options) })
 }
@@ -108,13 +108,13 @@ func url(port uint16) string { return "http://guest:" + strconv.Itoa(int(port)) 
 // Close frees idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Health returns whom the Guest says it is bound to; an empty ID for nobody.
+// Health returns the owner that the Guest reports; an empty ID if it has none.
 func (c *Client) Health(ctx context.Context) (sandboxID string, number int64, err error) {
 	return c.health(ctx, &guestv1.HealthRequest{})
 }
 
-// Told tells a Guest that was restored when it was saved; a zero time tells
-// nothing, and asks only whether it answers.
+// Told sends a restored Guest the time of its save. A zero time sends none and only
+// checks that the Guest answers.
 func (c *Client) Told(ctx context.Context, savedAt time.Time) error {
 	r := &guestv1.HealthRequest{}
 	if !savedAt.IsZero() {
@@ -137,8 +137,8 @@ func (c *Client) health(ctx context.Context, ask *guestv1.HealthRequest) (sandbo
 	return r.Msg.SandboxId, r.Msg.BootNumber, nil
 }
 
-// Park readies a blank Boot to wait in a Pool for owners with, mostly, this
-// limit of processes.
+// Park readies a blank Boot to wait in a Pool. pids is the limit of processes that
+// most owners there have.
 func (c *Client) Park(ctx context.Context, pids int64) error {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
@@ -148,13 +148,13 @@ func (c *Client) Park(ctx context.Context, pids int64) error {
 	return c.rehearse(ctx)
 }
 
-// rehearsals is how often a Bind is rehearsed: the second one still is faster than
-// the first.
+// rehearsals is how often a Bind is rehearsed: the second rehearsal still makes
+// Bind faster.
 const rehearsals = 2
 
-// rehearse binds the Boot to nobody, which its Guest refuses as its last step. What
-// a Bind runs through the first time is loaded then, in the Guest and in the kernel
-// below it, and not while somebody waits.
+// rehearse calls Bind without an owner, which the Guest refuses as its last step.
+// So the code of a Bind is loaded in the Guest and in the kernel below it ahead of
+// the real Bind, for which a caller waits.
 func (c *Client) rehearse(ctx context.Context) error {
 	for range rehearsals {
 		_, err := c.control().Bind(ctx, connect.NewRequest(bindRequest(sandbox.Binding{})))
@@ -174,9 +174,8 @@ func (c *Client) Warm(ctx context.Context) error {
 	return err
 }
 
-// Bind opens the Boot's life under an owner; waits says that Ready must follow.
-// Invalid means that the Binding is wrong, Conflict that the Boot belongs to
-// another Sandbox.
+// Bind gives the Boot its owner; waits says that Ready must follow. Invalid means
+// that the Binding is wrong, Conflict that the Boot belongs to another Sandbox.
 func (c *Client) Bind(ctx context.Context, b sandbox.Binding) (waits bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
@@ -192,7 +191,7 @@ func (c *Client) Bind(ctx context.Context, b sandbox.Binding) (waits bool, err e
 	return r.Msg.Waits, nil
 }
 
-// bindRequest is b but for whom programs are to trust.
+// bindRequest returns the request for b without the authorities.
 func bindRequest(b sandbox.Binding) *guestv1.BindRequest {
 	const entropyBytes = 64
 	entropy := make([]byte, entropyBytes)
@@ -213,8 +212,8 @@ func mounts(volumes []sandbox.VolumeBinding) []*guestv1.VolumeMount {
 	return out
 }
 
-// Ready waits until what the Template starts has come up, or until limit has
-// passed; Invalid then says why it has not.
+// Ready waits until the Template's ready command succeeds, or until limit has
+// passed; then it returns Invalid with the reason.
 func (c *Client) Ready(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit+headTime)
 	defer cancel()
@@ -228,14 +227,14 @@ func (c *Client) KillBiggest(ctx context.Context) error {
 	return fail(ctx, err)
 }
 
-// Shutdown asks everything inside to end within grace, the Guest last.
+// Shutdown ends everything inside within grace, the Guest last.
 func (c *Client) Shutdown(ctx context.Context, grace time.Duration) error {
 	_, err := c.control().Shutdown(ctx, connect.NewRequest(&guestv1.ShutdownRequest{GraceMillis: grace.Milliseconds()}))
 	return fail(ctx, err)
 }
 
-// fail gives an error of a call a Code. The Guest's sentence is shortened and
-// passed on only where it says what is wrong with the request.
+// fail maps an error of a call to a Code. The Guest's text is shortened, and passed
+// on only if it says what is wrong with the request.
 func fail(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -271,7 +270,7 @@ func away(err error) error {
 	return sandbox.Errorf(sandbox.Unavailable, "the sandbox does not answer").WithCause(err)
 }
 
-// tame makes a Guest's sentence fit to be shown: short, one line, text only.
+// tame makes a Guest's text safe to show: short, one line, text only.
 func tame(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == '\uFFFD' {

@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	// maxContexts bounds the contexts that a Guest may tell of.
+	// maxContexts bounds the contexts that a Guest may list.
 	maxContexts = 100
-	// maxName bounds a word of its: an ID, a name, a MIME type.
+	// maxName bounds an ID, a name or a MIME type from a Guest, in bytes.
 	maxName = 200
-	// maxFailure bounds the message of an exception, and its traceback.
+	// maxFailure bounds the message of an exception, and its traceback, in bytes.
 	maxFailure = 64 << 10
 )
 
@@ -62,7 +62,7 @@ func (c *Client) Execute(ctx context.Context, req execution.CellRequest, handle 
 	return execution.RunEnd{}, sandbox.Errorf(sandbox.Unavailable, "the sandbox ended its answer early")
 }
 
-// cellEvent checks what a Guest says of an execution under way.
+// cellEvent checks an event of an execution from a Guest.
 func cellEvent(m *guestv1.ExecuteResponse) (execution.RunEvent, error) {
 	switch e := m.Event.(type) {
 	case *guestv1.ExecuteResponse_Started:
@@ -91,7 +91,7 @@ func cellEvent(m *guestv1.ExecuteResponse) (execution.RunEvent, error) {
 	return execution.RunEvent{}, nil
 }
 
-// cellEnd checks a Guest's word about the end of an execution.
+// cellEnd checks the result of an execution from a Guest.
 func cellEnd(m *guestv1.ExecuteEnded) (execution.RunEnd, error) {
 	if m.End == nil || m.ResultsDropped < 0 {
 		return execution.RunEnd{}, errWrongAnswer
@@ -123,7 +123,7 @@ func (c *Client) Contexts(ctx context.Context) ([]execution.Context, error) {
 	return all, nil
 }
 
-// CreateContext makes a context.
+// CreateContext creates a context.
 func (c *Client) CreateContext(ctx context.Context, spec execution.ContextSpec) (execution.Context, error) {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
@@ -147,7 +147,7 @@ func (c *Client) RestartContext(ctx context.Context, id string) (execution.Conte
 	return contextOf(r.Msg.Context)
 }
 
-// InterruptContext interrupts what runs in a context.
+// InterruptContext interrupts the current execution of a context.
 func (c *Client) InterruptContext(ctx context.Context, id string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
@@ -166,7 +166,7 @@ func (c *Client) DeleteContext(ctx context.Context, id string) error {
 	return fail(ctx, err)
 }
 
-// Programs returns those of names that are there.
+// Programs returns the names of the programs that exist in the Sandbox.
 func (c *Client) Programs(ctx context.Context, names []string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()

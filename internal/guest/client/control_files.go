@@ -16,20 +16,20 @@ import (
 )
 
 const (
-	// maxMatchText bounds what one result of a search may hold, in bytes.
+	// maxMatchText bounds one result of a search, in bytes.
 	maxMatchText = 256 << 10
-	// maxFound bounds what all of them may.
+	// maxFound bounds all results of a search, in bytes.
 	maxFound = 16 << 20
-	// archivePiece is what an archive is sent in.
+	// archivePiece is the size of the pieces in which an archive is sent, in bytes.
 	archivePiece = 256 << 10
-	// maxReplacedLines bounds the lines that are told of one file.
+	// maxReplacedLines bounds the lines that are reported for one file.
 	maxReplacedLines = 100
 )
 
 var errWrongAnswer = sandbox.Errorf(sandbox.Unavailable, "the sandbox gives a wrong answer")
 
-// Copy copies. See execution.Trees. The time is not bounded, because the tree
-// may be large.
+// Copy copies a file or folder. See execution.Trees. It has no time limit, because
+// the tree may be large.
 func (c *Client) Copy(ctx context.Context, req execution.CopyRequest) (execution.Copied, error) {
 	r, err := c.own().Copy(ctx, connect.NewRequest(&guestv1.CopyRequest{
 		User: req.User, Source: req.Source, Destination: req.Destination, Recursive: req.Recursive, Overwrite: req.Overwrite,
@@ -58,7 +58,7 @@ func selectionOf(f execution.FileSelection) *guestv1.FileSelection {
 	return &guestv1.FileSelection{Path: f.Path, Globs: f.Globs, Hidden: f.Hidden, NoIgnore: f.NoIgnore}
 }
 
-// Search looks for lines or files. See execution.Trees.
+// Search finds lines or files. See execution.Trees.
 func (c *Client) Search(ctx context.Context, req execution.SearchRequest) (execution.Found, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the search if we leave early
@@ -99,7 +99,7 @@ func (c *Client) Search(ctx context.Context, req execution.SearchRequest) (execu
 	return found, sandbox.Errorf(sandbox.Unavailable, "the sandbox ended its answer early")
 }
 
-// matchOf checks a Guest's result and returns how many bytes it holds.
+// matchOf checks a Guest's result and returns its size in bytes.
 func matchOf(m *guestv1.SearchMatch) (execution.Match, int, error) {
 	size := len(m.Path) + len(m.Text)
 	for _, line := range slices.Concat(m.Before, m.After) {
@@ -116,7 +116,7 @@ func matchOf(m *guestv1.SearchMatch) (execution.Match, int, error) {
 		if s.Start < 0 || s.End < s.Start || int(s.End) > len(m.Text) {
 			return out, 0, errWrongAnswer
 		}
-		// In the text as it is passed on.
+		// Offsets in the text that is passed on.
 		out.Spans = append(out.Spans, execution.Span{Start: len(valid(string(m.Text[:s.Start]))), End: len(valid(string(m.Text[:s.End])))})
 	}
 	return out, size, nil
@@ -137,7 +137,7 @@ var formats = map[execution.ArchiveFormat]guestv1.ArchiveFormat{
 	execution.Zip:   guestv1.ArchiveFormat_ARCHIVE_FORMAT_ZIP,
 }
 
-// Archive streams what is in a folder. See execution.Trees.
+// Archive streams the content of a folder. See execution.Trees.
 func (c *Client) Archive(ctx context.Context, user, path string, format execution.ArchiveFormat) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	stream, err := c.own().Archive(ctx, connect.NewRequest(&guestv1.ArchiveRequest{User: user, Path: path, Format: formats[format]}))
@@ -158,7 +158,7 @@ func (c *Client) Archive(ctx context.Context, user, path string, format executio
 	return &archive{failed: failed, cancel: cancel, stream: stream, left: stream.Msg().Data}, nil
 }
 
-// archive is a stream of pieces as a reader.
+// archive reads a stream of pieces.
 type archive struct {
 	failed func(error) error
 	cancel context.CancelFunc
@@ -186,7 +186,7 @@ func (a *archive) Close() error {
 	return a.stream.Close()
 }
 
-// pieces are what archives pass through on their way in.
+// pieces are the buffers in which archives are sent to a Guest.
 var pieces = sync.Pool{New: func() any { return new([archivePiece]byte) }}
 
 // Extract unpacks an archive. See execution.Trees.
@@ -207,7 +207,7 @@ func (c *Client) Extract(ctx context.Context, user, path string, format executio
 			}
 		}
 	}
-	// io.EOF is also what Send returns when the Guest has given up already.
+	// Send also returns io.EOF when the Guest has already ended the call.
 	if !errors.Is(err, io.EOF) {
 		return execution.Extracted{}, fail(ctx, err)
 	}
@@ -221,8 +221,8 @@ func (c *Client) Extract(ctx context.Context, user, path string, format executio
 	}, nil
 }
 
-// Replace replaces text in files. See execution.Trees. The time is not bounded,
-// because there may be many.
+// Replace replaces text in files. See execution.Trees. It has no time limit,
+// because the files may be many.
 func (c *Client) Replace(ctx context.Context, req execution.ReplaceRequest) (execution.Replaced, error) {
 	r, err := c.own().Replace(ctx, connect.NewRequest(&guestv1.ReplaceRequest{
 		User: req.User, Files: selectionOf(req.Files), Pattern: req.Pattern, Replacement: req.Replacement, Regex: req.Regex,

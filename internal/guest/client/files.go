@@ -24,9 +24,9 @@ const (
 	maxEntries = 10_000
 	// maxErrorBody bounds how much of an error's body is read.
 	maxErrorBody = 8 << 10
-	// maxPath bounds a path that a Guest names.
+	// maxPath bounds a path from a Guest, in bytes.
 	maxPath = 8 << 10
-	// Headers of a listing, as the package envd has them.
+	// Headers of a listing, as in package envd.
 	limitHeader     = "Cloud-Sandbox-Limit"
 	truncatedHeader = "Cloud-Sandbox-Truncated"
 )
@@ -78,7 +78,7 @@ var (
 	tagPattern  = regexp.MustCompile(`^(W/)?"[!#-~]{1,100}"$`)
 )
 
-// fileBodyOf checks the head of a Guest's answer to a read.
+// fileBodyOf checks the header of a Guest's answer to a read.
 func fileBodyOf(resp *http.Response, opts execution.ReadOptions) (*execution.FileBody, error) {
 	file := &execution.FileBody{Size: resp.ContentLength}
 	file.ModifiedAt, _ = http.ParseTime(resp.Header.Get("Last-Modified"))
@@ -109,7 +109,7 @@ func fileBodyOf(resp *http.Response, opts execution.ReadOptions) (*execution.Fil
 	return nil, httpError(resp)
 }
 
-// part reads which part of a file an answer holds.
+// part parses the range of a file that an answer holds.
 func part(file *execution.FileBody, header string) error {
 	m := partPattern.FindStringSubmatch(header)
 	if m == nil {
@@ -169,11 +169,11 @@ func (c *Client) WriteFile(ctx context.Context, path string, content io.Reader, 
 	if resp.StatusCode != http.StatusOK {
 		return execution.Entry{}, httpError(resp)
 	}
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxErrorBody)) // keeps the connection
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxErrorBody)) // so that the connection can be reused
 	return c.Stat(ctx, path)
 }
 
-// httpError gives an answer of envd's a Code.
+// httpError maps an answer of envd to a Code.
 func httpError(resp *http.Response) error {
 	raw, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 	var e struct {
@@ -195,7 +195,7 @@ func httpError(resp *http.Response) error {
 	return sandbox.Errorf(code, "%s", tame(e.Message))
 }
 
-// List returns what is below a folder. See execution.Guest.
+// List returns the entries below a folder. See execution.Guest.
 func (c *Client) List(ctx context.Context, path string, depth int) ([]execution.Entry, bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
@@ -230,7 +230,7 @@ func (c *Client) Stat(ctx context.Context, path string) (execution.Entry, error)
 	return entryOf(r.Msg.Entry)
 }
 
-// MakeDir makes a folder. See execution.Guest.
+// MakeDir creates a folder. See execution.Guest.
 func (c *Client) MakeDir(ctx context.Context, path string) (execution.Entry, error) {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
@@ -241,7 +241,7 @@ func (c *Client) MakeDir(ctx context.Context, path string) (execution.Entry, err
 	return entryOf(r.Msg.Entry)
 }
 
-// Move renames. See execution.Guest.
+// Move renames a file. See execution.Guest.
 func (c *Client) Move(ctx context.Context, source, destination string) (execution.Entry, error) {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
@@ -252,8 +252,8 @@ func (c *Client) Move(ctx context.Context, source, destination string) (executio
 	return entryOf(r.Msg.Entry)
 }
 
-// Remove deletes a path and all below it; the time is not bounded, because the
-// tree may be large.
+// Remove deletes a path and all below it. It has no time limit, because the tree
+// may be large.
 func (c *Client) Remove(ctx context.Context, path string) error {
 	_, err := c.files().Remove(ctx, withAuth(c, &filesystem.RemoveRequest{Path: path}))
 	return fail(ctx, err)
@@ -270,7 +270,7 @@ func entryOf(e *filesystem.EntryInfo) (execution.Entry, error) {
 	}
 	switch {
 	case e.SymlinkTarget != nil:
-		out.Type = "symlink" // our door does not follow links
+		out.Type = "symlink" // our API does not follow links
 	case e.Type == filesystem.FileType_FILE_TYPE_FILE:
 		out.Type = "file"
 	case e.Type == filesystem.FileType_FILE_TYPE_DIRECTORY:

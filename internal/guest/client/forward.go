@@ -15,9 +15,9 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/guest"
 )
 
-// Forward makes conn, a fresh connection to a Guest's control port, a stream to a
-// port of its loopback. When it fails conn is closed; Unavailable says that
-// nobody listens there.
+// Forward turns conn, a fresh connection to a Guest's control port, into a stream
+// to a port of its loopback. On error conn is closed; Unavailable says that nothing
+// listens there.
 func Forward(ctx context.Context, conn net.Conn, port uint16) (net.Conn, error) {
 	stream, err := forward(ctx, conn, port)
 	if err != nil {
@@ -28,7 +28,7 @@ func Forward(ctx context.Context, conn net.Conn, port uint16) (net.Conn, error) 
 }
 
 func forward(ctx context.Context, conn net.Conn, port uint16) (net.Conn, error) {
-	_ = conn.SetDeadline(time.Now().Add(headTime)) // not all connections can
+	_ = conn.SetDeadline(time.Now().Add(headTime)) // not all connections support this
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	_, err := fmt.Fprintf(conn, "GET %s?port=%d HTTP/1.1\r\nHost: guest:%s\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n",
@@ -52,10 +52,10 @@ func forward(ctx context.Context, conn net.Conn, port uint16) (net.Conn, error) 
 	return &forwarded{conn, head}, conn.SetDeadline(time.Time{})
 }
 
-// maxForwardHead bounds the head of a Guest's answer, in bytes.
+// maxForwardHead bounds the header of a Guest's answer, in bytes.
 const maxForwardHead = 4 << 10
 
-// forwarded is a connection of which some may have been read ahead.
+// forwarded is a connection with a read buffer.
 type forwarded struct {
 	net.Conn
 	head *bufio.Reader
@@ -63,7 +63,7 @@ type forwarded struct {
 
 func (f *forwarded) Read(p []byte) (int, error) { return f.head.Read(p) }
 
-// CloseWrite ends what goes to the Guest.
+// CloseWrite closes the direction to the Guest.
 func (f *forwarded) CloseWrite() error {
 	if half, ok := f.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

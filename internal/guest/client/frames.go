@@ -9,11 +9,11 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/spool"
 )
 
-// messageCopies is how often a message of a Guest is in memory while it is read: as
-// it came, in a buffer that grows by halves, and decoded.
+// messageCopies is how often a message of a Guest is in memory during a read: the
+// raw bytes, in a buffer that grows by halves, and the decoded message.
 const messageCopies = 3
 
-// frames has large messages of Guests, which must be held whole, count as memory of
+// frames counts large messages of Guests, which must be held whole, as memory of
 // the request that they answer.
 type frames struct{ http.RoundTripper }
 
@@ -32,13 +32,13 @@ func (f frames) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// frameBody is a stream of messages, each after a head of five bytes that says how
-// long it is. What is held of one is given back when the next one begins.
+// frameBody is a stream of messages, each after a header of five bytes with its
+// length. The memory of a message is released when the next one begins.
 type frameBody struct {
 	io.ReadCloser
 	request *http.Request
-	head    []byte // of the message that begins
-	left    int64  // bytes of the message
+	head    []byte // header bytes read so far
+	left    int64  // remaining bytes of the message
 	release func()
 }
 
@@ -63,7 +63,7 @@ func (b *frameBody) Read(p []byte) (int, error) {
 	}
 	b.left = int64(binary.BigEndian.Uint32(b.head[1:]))
 	b.head = b.head[:0]
-	if b.left <= maxMessage { // or else nobody reads it
+	if b.left <= maxMessage { // a larger message is not read
 		var failed error
 		if b.release, failed = spool.Hold(b.request.Context(), messageCopies*b.left); failed != nil {
 			b.release = func() {}
@@ -78,8 +78,8 @@ func (b *frameBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// messageBody is one message, which counts until the request that it answers is
-// over.
+// messageBody is one message. It counts as memory until the request that it answers
+// has ended.
 type messageBody struct {
 	io.ReadCloser
 	request *http.Request

@@ -11,7 +11,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
-// Load returns what the Sandbox uses now. See execution.Guest.
+// Load returns the current resource use of the Sandbox. See execution.Guest.
 func (c *Client) Load(ctx context.Context) (execution.Load, error) {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
@@ -47,5 +47,5 @@ func (c *Client) Load(ctx context.Context) (execution.Load, error) {
 	}, nil
 }
 
-// maxCPUs bounds what a Guest may say of how many it sees.
+// maxCPUs bounds the number of processors that a Guest may report.
 const maxCPUs = 1 << 10

@@ -18,7 +18,7 @@ import (
 // maxLogs bounds a Guest's answer about logs, in bytes.
 const maxLogs = 2 << 20
 
-// Logs returns what programs inside logged. See execution.Guest.
+// Logs returns the logs of programs inside. See execution.Guest.
 func (c *Client) Logs(ctx context.Context) ([]execution.LogEntry, error) {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
@@ -45,8 +45,8 @@ func (c *Client) Logs(ctx context.Context) ([]execution.LogEntry, error) {
 	return all, nil
 }
 
-// logsIn reads a list of entries one by one, and no more than there may be: a few
-// bytes of the Guest's can be an entry.
+// logsIn reads a list of entries one by one, up to guest.MaxLogs: an entry may take
+// only a few bytes of the Guest's answer.
 func logsIn(r io.Reader) ([]execution.LogEntry, error) {
 	d := json.NewDecoder(r)
 	if t, err := d.Token(); err != nil || t != json.Delim('[') {
@@ -61,14 +61,14 @@ func logsIn(r io.Reader) ([]execution.LogEntry, error) {
 		all = append(all, logOf(e))
 	}
 	if len(all) < guest.MaxLogs {
-		if _, err := d.Token(); err != nil { // it is cut off
+		if _, err := d.Token(); err != nil { // the list is incomplete
 			return nil, err
 		}
 	}
 	return all, nil
 }
 
-// logOf is an entry within its bounds.
+// logOf returns an entry within its bounds.
 func logOf(e guest.LogEntry) execution.LogEntry {
 	out := execution.LogEntry{At: time.UnixMilli(e.UnixMillis), Level: e.Level, Message: bounded(e.Message), Fields: map[string]string{}}
 	if !slices.Contains([]string{"debug", "info", "warn", "error"}, e.Level) {
@@ -82,7 +82,7 @@ func logOf(e guest.LogEntry) execution.LogEntry {
 	return out
 }
 
-// bounded is the beginning of a text, as JSON gave it.
+// bounded returns the beginning of a text.
 func bounded(text string) string {
 	if len(text) <= guest.MaxLog {
 		return text

@@ -18,18 +18,18 @@ import (
 const (
 	// maxListeners bounds a Guest's list.
 	maxListeners = 1024
-	// maxProcessName bounds what it says of who listens, in bytes.
+	// maxProcessName bounds the name of a listener's process, in bytes.
 	maxProcessName = 64
 )
 
-// ListPorts returns what listens inside. See execution.Guest.
+// ListPorts returns the listening ports inside. See execution.Guest.
 func (c *Client) ListPorts(ctx context.Context) ([]execution.Listener, bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, headTime)
 	defer cancel()
 	r, err := c.control().ListPorts(ctx, connect.NewRequest(&guestv1.ListPortsRequest{}))
 	err = fail(ctx, err)
 	if errors.Is(err, sandbox.Unsupported) {
-		// Saved by an earlier version, the Guest still is of that.
+		// The Boot was saved by an earlier version, which its Guest still is.
 		return nil, false, sandbox.Errorf(sandbox.Unsupported, "the agent in this sandbox is of an earlier version, which does not tell ports: a new sandbox does")
 	}
 	if err != nil {
@@ -39,7 +39,7 @@ func (c *Client) ListPorts(ctx context.Context) ([]execution.Listener, bool, err
 	return all, r.Msg.Truncated, err
 }
 
-// listenersOf checks a Guest's word about what listens; equal ones are told once.
+// listenersOf checks a Guest's listeners; duplicates are removed.
 func listenersOf(m *guestv1.ListPortsResponse) ([]execution.Listener, error) {
 	if len(m.Ports) > maxListeners {
 		return nil, errWrong()

@@ -16,11 +16,11 @@ import (
 const (
 	// maxProcesses bounds a Guest's list.
 	maxProcesses = 8192
-	// maxShown bounds a text that a Guest tells about a Process, in bytes.
+	// maxShown bounds a text from a Guest about a Process, in bytes.
 	maxShown = 8 << 10
 )
 
-// errWrong says that a Guest does not keep to the protocol.
+// errWrong says that a Guest violates the protocol.
 func errWrong() error { return sandbox.Errorf(sandbox.Unavailable, "the sandbox gives a wrong answer") }
 
 // StartProcess starts a Process. See execution.Processes.
@@ -40,12 +40,12 @@ func (c *Client) StartProcess(ctx context.Context, req execution.ProcessStart) (
 	}
 	pieces, end, err := piecesOf(r.Msg.Pieces, 0)
 	if err == nil && end > info.OutputEnd {
-		info.OutputEnd = end // it wrote on while its answer was made
+		info.OutputEnd = end // it continued to write while the answer was created
 	}
 	return execution.ProcessStarted{ProcessInfo: info, Repeated: r.Msg.Repeated, Output: pieces}, err
 }
 
-// millis rounds up: less than the smallest unit is not nothing.
+// millis rounds up, so that a shorter duration does not become zero.
 func millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
 func terminalOf(t *execution.TerminalSize) *guestv1.Terminal {
@@ -55,7 +55,7 @@ func terminalOf(t *execution.TerminalSize) *guestv1.Terminal {
 	return &guestv1.Terminal{Cols: uint32(t.Cols), Rows: uint32(t.Rows)}
 }
 
-// shown makes a Guest's text fit to be shown: bounded, valid UTF-8.
+// shown makes a Guest's text safe to show: bounded, valid UTF-8.
 func shown(s string) string {
 	if len(s) > maxShown {
 		s = s[:maxShown]
@@ -63,10 +63,10 @@ func shown(s string) string {
 	return strings.ToValidUTF8(s, "\uFFFD")
 }
 
-// plausible is a Guest's time as far as RFC 3339 can express it.
+// plausible converts a Guest's time to one that RFC 3339 can express.
 func plausible(nanos int64) time.Time { return time.Unix(0, max(nanos, 0)).UTC() }
 
-// processOf checks a Guest's word about a Process.
+// processOf checks a Guest's description of a Process.
 func processOf(m *guestv1.ProcessInfo) (execution.ProcessInfo, error) {
 	if m == nil || !execution.ValidGuestProcessID(m.Id) || m.OutputStart < 0 || m.OutputEnd < m.OutputStart || m.TimeoutMillis < 0 {
 		return execution.ProcessInfo{}, errWrong()
@@ -92,8 +92,8 @@ func processOf(m *guestv1.ProcessInfo) (execution.ProcessInfo, error) {
 	return info, nil
 }
 
-// piecesOf checks that pieces come one after the other, from an offset on, and
-// returns where they end.
+// piecesOf checks that pieces are consecutive, from an offset on, and returns their
+// end.
 func piecesOf(all []*guestv1.OutputPiece, from int64) ([]execution.OutputPiece, int64, error) {
 	out := make([]execution.OutputPiece, 0, len(all))
 	for _, p := range all {
@@ -127,7 +127,7 @@ func (c *Client) ListProcesses(ctx context.Context) ([]execution.ProcessInfo, er
 	return all, nil
 }
 
-// about makes the result of a call about one Process a checked one.
+// about checks the result of a call about one Process.
 func about(ctx context.Context, m *guestv1.ProcessInfo, err error) (execution.ProcessInfo, error) {
 	if err != nil {
 		return execution.ProcessInfo{}, fail(ctx, err)
@@ -159,7 +159,7 @@ func (c *Client) EndProcess(ctx context.Context, id string) (execution.ProcessIn
 	return about(ctx, processIn(r), err)
 }
 
-// processIn is the Process of an answer; nil when there is none.
+// processIn returns the Process of an answer; nil when there is none.
 func processIn[T any, P interface {
 	*T
 	GetProcess() *guestv1.ProcessInfo
@@ -180,7 +180,7 @@ func (c *Client) ReadOutput(ctx context.Context, id string, from int64, follow b
 	}
 	defer stream.Close()
 	var next int64
-	left := int64(math.MaxInt64) // bytes of what was asked for
+	left := int64(math.MaxInt64) // remaining bytes of the requested output
 	for told := 0; told < 2; {
 		if !stream.Receive() {
 			if err := stream.Err(); err != nil {
@@ -213,8 +213,8 @@ func (c *Client) ReadOutput(ctx context.Context, id string, from int64, follow b
 	return nil
 }
 
-// outputOf checks one message of a Guest, which comes after what ended at an
-// offset.
+// outputOf checks one message of a Guest against the end offset of the previous
+// one.
 func outputOf(m *guestv1.ReadOutputResponse, from int64) (o execution.Output, err error) {
 	if o.Pieces, o.Next, err = piecesOf(m.Pieces, from); err != nil {
 		return o, err
@@ -233,7 +233,7 @@ func outputOf(m *guestv1.ReadOutputResponse, from int64) (o execution.Output, er
 	return o, nil
 }
 
-// WriteInput gives input to a Process. See execution.Processes.
+// WriteInput writes input to a Process. See execution.Processes.
 func (c *Client) WriteInput(ctx context.Context, id string, in execution.Input) (int64, error) {
 	r, err := c.processes().WriteInput(ctx, connect.NewRequest(&guestv1.WriteInputRequest{Id: id, Data: in.Data, Eof: in.EOF, From: in.From}))
 	if err != nil {

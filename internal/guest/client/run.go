@@ -33,10 +33,10 @@ func (c *Client) Run(ctx context.Context, req execution.RunRequest, handle func(
 	return c.runBound(ctx, req, handle)
 }
 
-// fromSource writes the code of a Source, makes the program of it and runs that, for
-// Guests that do not know how. Its arguments are the folder, the file, how many
-// arguments the compiler has, the compiler, how many the program has, the program,
-// and the code in pieces.
+// fromSource writes the code of a Source, compiles the program and runs it, for
+// Guests that do not support this. Its arguments are the folder, the file, the
+// number of arguments of the compiler, the compiler, the number of arguments of the
+// program, the program, and the code in pieces.
 const fromSource = `folder=$1 file=$2; shift 2
 umask 077; mkdir -- "$folder" || exit
 trap 'rm -rf -- "$folder"' EXIT
@@ -46,7 +46,7 @@ printf %s "$@" > "$folder/$file" || exit
 if ((compiler)); then "${compile[@]}" >&2 </dev/null || exit; fi
 "${run[@]}"`
 
-// maxArgument is less than an argument of a program may have, in bytes.
+// maxArgument is below the maximum size of a program's argument, in bytes.
 const maxArgument = 96 << 10
 
 func sourceScript(s execution.Source, program []string) []string {
@@ -58,7 +58,7 @@ func sourceScript(s execution.Source, program []string) []string {
 	return args
 }
 
-// runBound is Run of a program that ends with the call.
+// runBound is Run for a program that ends with the call.
 func (c *Client) runBound(ctx context.Context, req execution.RunRequest, handle func(execution.RunEvent) error) (execution.RunEnd, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the program if we leave early
@@ -102,7 +102,7 @@ var statuses = map[guestv1.RunStatus]execution.Status{
 	guestv1.RunStatus_RUN_STATUS_KILLED:    execution.StatusKilled,
 }
 
-// endOf checks the Guest's word about an end.
+// endOf checks the result of a run from a Guest.
 func endOf(m *guestv1.RunEnded) (execution.RunEnd, error) {
 	status, ok := statuses[m.Status]
 	if !ok || m.StdoutDropped < 0 || m.StderrDropped < 0 {
@@ -123,17 +123,17 @@ var _ execution.Guest = (*Client)(nil)
 // finishTime is how long an answer may take to end after its last message.
 const finishTime = time.Second
 
-// finish reads the end of an answer whose last message has come: only then is
-// its connection used again, and a new one costs more than most answers. A Guest
-// that says more, or does not end, loses it.
+// finish reads the end of an answer after its last message: only then can its
+// connection be reused, and a new one costs more than most answers. If the Guest
+// sends more, or does not end, the connection is closed.
 func finish(answer interface{ Receive() bool }, cancel context.CancelFunc) {
 	late := time.AfterFunc(finishTime, cancel)
 	defer late.Stop()
 	answer.Receive()
 }
 
-// headTimer ends a request whose answer's head does not come in time; stop
-// keeps the rest of the answer from being bounded by it.
+// headTimer ends a request if the header of its answer does not come within
+// headTime. stop removes this limit for the rest of the answer.
 func headTimer(ctx context.Context) (limited context.Context, stop func() bool, cancel context.CancelFunc) {
 	limited, end := context.WithCancelCause(ctx)
 	t := time.AfterFunc(headTime, func() { end(context.DeadlineExceeded) })

@@ -11,8 +11,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/execution"
 )
 
-// asProcess makes a program or a cell a Process, or finds one, and follows it. known
-// is false when the Guest is of a version that knows no such Processes.
+// asProcess starts a program or a cell as a Process, or finds one, and follows it.
+// known is false when the Guest's version does not support such Processes.
 func (c *Client) asProcess(ctx context.Context, as execution.RunAs, m *guestv1.RunProcessRequest, handle func(execution.RunEvent) error) (end execution.RunEnd, known bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -50,16 +50,16 @@ func (c *Client) asProcess(ctx context.Context, as execution.RunAs, m *guestv1.R
 	return end, true, sandbox.Errorf(sandbox.Unavailable, "the sandbox ended its answer early")
 }
 
-// running checks what a Guest tells of a Process that runs for us.
+// running checks a Guest's events of a Process that runs for us.
 type running struct {
 	cell     bool
 	accepted bool
-	next     int64 // offset that output cannot be before
+	next     int64 // minimum offset of the next output
 	handle   func(execution.RunEvent) error
 	end      execution.RunEnd
 }
 
-// event takes a message. over says that it was the last.
+// event handles a message. over says that it was the last one.
 func (r *running) event(m *guestv1.RunProcessResponse) (over bool, err error) {
 	if _, first := m.Event.(*guestv1.RunProcessResponse_Accepted); first == r.accepted {
 		return false, errWrong()
@@ -91,7 +91,7 @@ func (r *running) event(m *guestv1.RunProcessResponse) (over bool, err error) {
 	return false, r.handle(event)
 }
 
-// runEnd checks a Guest's word about the end of a Process that ran for us.
+// runEnd checks the result of a Process that ran for us.
 func runEnd(m *guestv1.RunProcessEnded) (execution.RunEnd, error) {
 	info, err := processOf(m.Process)
 	if err != nil {
@@ -107,7 +107,8 @@ func runEnd(m *guestv1.RunProcessEnded) (execution.RunEnd, error) {
 	return end, nil
 }
 
-// EndProcessOf ends what was started with a key. See execution.Processes.
+// EndProcessOf ends the Process that was started with a key. See
+// execution.Processes.
 func (c *Client) EndProcessOf(ctx context.Context, key string) (execution.ProcessInfo, error) {
 	r, err := c.processes().EndProcess(ctx, connect.NewRequest(&guestv1.EndProcessRequest{IdempotencyKey: key}))
 	return about(ctx, processIn(r), err)

@@ -14,7 +14,7 @@ import (
 // maxChanges bounds the changes of one answer.
 const maxChanges = 10_000
 
-// Watch tells of changes. See execution.Trees.
+// Watch streams changes. See execution.Trees.
 func (c *Client) Watch(ctx context.Context, req execution.WatchRequest, handle func(execution.WatchEvent) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the watch if we leave early
@@ -40,7 +40,7 @@ func (c *Client) Watch(ctx context.Context, req execution.WatchRequest, handle f
 	return sandbox.Errorf(sandbox.Unavailable, "the sandbox ended its answer early")
 }
 
-// Changes returns what has changed. See execution.Trees.
+// Changes returns the changes since a cursor. See execution.Trees.
 func (c *Client) Changes(ctx context.Context, req execution.WatchRequest) (execution.WatchPosition, []execution.FileChange, error) {
 	var position execution.WatchPosition
 	r, err := c.own().Changes(ctx, connect.NewRequest(&guestv1.ChangesRequest{
@@ -77,7 +77,7 @@ func watchEventOf(m *guestv1.WatchResponse) (execution.WatchEvent, error) {
 	return execution.WatchEvent{}, errWrongAnswer
 }
 
-// cursorPattern is what cursors look like: they come back in URLs and headers.
+// cursorPattern matches valid cursors: they come back in URLs and headers.
 var cursorPattern = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
 
 func positionOf(m *guestv1.WatchPosition) (execution.WatchPosition, error) {

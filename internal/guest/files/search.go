@@ -214,8 +214,9 @@ func (l *lineFinder) piece(data []byte, last bool) error {
 				l.line += int64(bytes.Count(data, []byte{'\n'}))
 				return nil
 			}
-			// To the beginning of the line where it starts. It may go on into
-			// the next, which is no match; the line itself says.
+			// Continue at the beginning of the line where the match starts. The
+			// match may extend into the next line, which is invalid: the line is
+			// matched by itself below.
 			start := bytes.LastIndexByte(data[:at[0]], '\n') + 1
 			l.line += int64(bytes.Count(data[:start], []byte{'\n'}))
 			data = data[start:]

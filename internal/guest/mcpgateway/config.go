@@ -19,29 +19,29 @@ const (
 	maxServers = 64
 )
 
-// A server is one that a configuration asks for, ready to be started.
+// A server is a server of a configuration, ready to be started.
 type server struct {
 	name    string
 	command []string
 	env     []string
 	dir     string
-	// fetch makes dir what the command needs; nil: it is there.
+	// fetch fills dir for the command; nil: nothing to fetch.
 	fetch func(dir string) error
 }
 
 // definition says how a server of the Template is started: the file NAME.json of
-// the catalogue. ${FIELD} in the command, or in a value of the environment, stands
-// for a field of its configuration.
+// the catalogue. ${FIELD} in the command, or in a value of the environment, is
+// replaced by a field of the server's configuration.
 type definition struct {
 	Command []string          `json:"command"`
 	Env     map[string]string `json:"env"`
 	Cwd     string            `json:"cwd"`
-	Install string            `json:"install"` // shell command that "pull" runs; empty: nothing is missing
-	Fields  map[string]string `json:"fields"`  // what they are when the configuration leaves them out
+	Install string            `json:"install"` // shell command that "pull" runs; empty: nothing to install
+	Fields  map[string]string `json:"fields"`  // default values of the fields
 }
 
-// repository is the configuration of a server that is fetched from GitHub, as the
-// SDKs of both languages write it.
+// repository is the configuration of a server that is fetched from GitHub, in the
+// formats of the SDKs of both languages.
 type repository struct {
 	RunCmd     string            `json:"runCmd"`
 	InstallCmd string            `json:"installCmd"`
@@ -56,13 +56,13 @@ var (
 	fieldPattern = regexp.MustCompile(`\$\{([A-Za-z0-9_]+)\}`)
 )
 
-// catalogue is where a Template says which servers it has.
+// catalogue is where a Template describes its servers.
 type catalogue struct {
-	dir   string // of definitions
-	repos string // where those of GitHub are
+	dir   string // folder of definitions
+	repos string // folder of servers from GitHub
 }
 
-// servers reads a configuration: an object with the configuration of each server
+// servers parses a configuration: an object with the configuration of each server
 // by its name. The error says in one sentence what to change.
 func (c catalogue) servers(config string) ([]server, error) {
 	if len(config) > maxConfig {
@@ -112,7 +112,7 @@ func (c catalogue) server(name string, raw json.RawMessage) (server, error) {
 	return s, nil
 }
 
-// definition finds what the Template says of a server.
+// definition returns the Template's definition of a server.
 func (c catalogue) definition(name string) (d definition, err error) {
 	absent := fmt.Errorf("this template does not have it; it has %s. A template brings one by a file %s that says its command", c.has(), filepath.Join(c.dir, "NAME.json"))
 	if !namePattern.MatchString(name) {
@@ -151,7 +151,7 @@ func (c catalogue) has() string {
 	return strings.Join(names, ", ")
 }
 
-// values are the fields of a configuration, each one that the definition uses.
+// values returns the fields of a configuration that the definition uses.
 func (d definition) values(raw json.RawMessage) (map[string]string, error) {
 	given := map[string]any{}
 	decoder := json.NewDecoder(bytes.NewReader(raw))
@@ -206,7 +206,8 @@ func (d definition) envValues() (all []string) {
 	return all
 }
 
-// repository is a server that GitHub has, unless the Template has it already.
+// repository returns a server from GitHub. It is fetched unless the Template has it
+// already.
 func (c catalogue) repository(name string, raw json.RawMessage) (server, error) {
 	var r repository
 	if err := strict(raw, &r); err != nil {
@@ -244,7 +245,7 @@ func (c catalogue) repository(name string, raw json.RawMessage) (server, error) 
 
 func shell(command string) []string { return []string{"/bin/bash", "-l", "-c", command} }
 
-// strict decodes an object that has no other fields than v.
+// strict decodes an object and rejects fields that v does not have.
 func strict(text []byte, v any) error {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()

@@ -10,22 +10,22 @@ import (
 	"sync"
 )
 
-// gateway has servers, and knows which of them has what.
+// gateway runs servers, and maps tools and prompts to them.
 type gateway struct {
 	servers []server
 
 	mu       sync.Mutex
-	sessions []*session // of servers, by their place
+	sessions []*session // of servers, by index
 	tools    []item     // of all, by name
 	prompts  []item
-	known    bool // the lists are those of the sessions
+	known    bool // the lists are current
 }
 
-// item is a tool or prompt: what a client is told of it, and whose it is.
+// item is a tool or prompt: its description for clients, and its server.
 type item struct {
-	name  string // that clients call it by
-	inner string // that its server does
-	place int    // of the server
+	name  string // name for clients
+	inner string // name in its server
+	place int    // index of the server
 	told  json.RawMessage
 }
 
@@ -57,12 +57,12 @@ func open(ctx context.Context, servers []server) (*gateway, error) {
 func (g *gateway) close() {
 	for _, s := range g.sessions {
 		if s != nil {
-			_ = s.stdin.Close() // which ends it; what does not heed that ends with the Sandbox
+			_ = s.stdin.Close() // which ends it; a server that ignores this ends with the Sandbox
 		}
 	}
 }
 
-// look brings up to date who has what; a server that has ended is started anew.
+// look updates the lists; a server that has ended is restarted.
 func (g *gateway) look(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -92,8 +92,9 @@ func (g *gateway) look(ctx context.Context) error {
 	return nil
 }
 
-// gather asks all servers for their tools or prompts. Of several with one name the
-// first keeps it, the others are called by their server too. g.mu is held.
+// gather lists the tools or prompts of all servers. If several have the same name,
+// the first one keeps it, and the others get their server's name as a prefix. g.mu
+// is held.
 func (g *gateway) gather(ctx context.Context, kind string) (all []item, err error) {
 	taken := map[string]bool{}
 	for place, s := range g.sessions {
@@ -130,7 +131,7 @@ func (g *gateway) gather(ctx context.Context, kind string) (all []item, err erro
 	return all, nil
 }
 
-// prefixOf is the name of a server with the characters that a tool may have.
+// prefixOf returns the name of a server with characters that a tool name may have.
 func prefixOf(server string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' {
@@ -140,7 +141,7 @@ func prefixOf(server string) string {
 	}, server)
 }
 
-// offers reports whether any server has things of a kind.
+// offers reports whether any server has items of a kind.
 func (g *gateway) offers(kind string) bool {
 	return slices.ContainsFunc(g.running(), func(s *session) bool { return s.offers[kind] })
 }
@@ -217,7 +218,7 @@ func listOf(field string, items []item) (json.RawMessage, error) {
 	return json.Marshal(map[string]any{field: told})
 }
 
-// pass has the server that has what params name answer.
+// pass forwards a request to the server of the item that params name.
 func (g *gateway) pass(ctx context.Context, method string, params json.RawMessage, items []item) (json.RawMessage, error) {
 	fields := map[string]json.RawMessage{}
 	var name string
@@ -240,7 +241,8 @@ func (g *gateway) pass(ctx context.Context, method string, params json.RawMessag
 	return result, named(s, err)
 }
 
-// named says whose error it is, unless it is the server's own word.
+// named adds the server's name to an error, unless it is an error answer of the
+// server.
 func named(s *session, err error) error {
 	var told *rpcError
 	if err == nil || errors.As(err, &told) {
@@ -249,7 +251,7 @@ func named(s *session, err error) error {
 	return fmt.Errorf("server %q: %w", s.name, err)
 }
 
-// resources gathers a list of what servers have by URI.
+// resources lists the resources of all servers, or their templates.
 func (g *gateway) resources(ctx context.Context, method, field string) (json.RawMessage, error) {
 	all := []json.RawMessage{}
 	for _, s := range g.running() {
@@ -258,7 +260,7 @@ func (g *gateway) resources(ctx context.Context, method, field string) (json.Raw
 		}
 		some, err := s.list(ctx, method, field)
 		var told *rpcError
-		if errors.As(err, &told) && told.Code == noMethod { // templates are not everybody's
+		if errors.As(err, &told) && told.Code == noMethod { // not every server has templates
 			continue
 		}
 		if err != nil {
@@ -269,7 +271,8 @@ func (g *gateway) resources(ctx context.Context, method, field string) (json.Raw
 	return json.Marshal(map[string]any{field: all})
 }
 
-// read asks one server after the other for a resource: only they know whose it is.
+// read asks one server after the other for a resource: only they know their
+// resources.
 func (g *gateway) read(ctx context.Context, params json.RawMessage) (json.RawMessage, error) {
 	var failed error = &rpcError{Code: invalidParams, Message: "no server has resources"}
 	for _, s := range g.running() {

@@ -12,10 +12,10 @@ import (
 	"strings"
 )
 
-// maxRequest bounds what a client sends, in bytes.
+// maxRequest bounds a request of a client, in bytes.
 const maxRequest = 16 << 20
 
-// handler serves a gateway at /mcp to whoever has the token.
+// handler serves a gateway at /mcp to clients that have the token.
 func handler(g *gateway, token string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/mcp", func(w http.ResponseWriter, r *http.Request) {
@@ -25,7 +25,7 @@ func handler(g *gateway, token string) http.Handler {
 			http.Error(w, "the gateway's token is missing or wrong", http.StatusUnauthorized)
 			return
 		}
-		if r.Method != http.MethodPost { // there are no sessions to end, and nothing to be told unasked
+		if r.Method != http.MethodPost { // GET and DELETE are for sessions and notifications, which are not supported
 			w.Header().Set("Allow", http.MethodPost)
 			http.Error(w, "send messages by POST", http.StatusMethodNotAllowed)
 			return
@@ -64,7 +64,7 @@ func post(w http.ResponseWriter, r *http.Request, g *gateway) {
 	case m.JSONRPC != "2.0" || m.Method == "" && m.ID == nil:
 		refuse(w, invalidRequest, "this is no message of JSON-RPC 2.0")
 		return
-	case len(m.ID) == 0 || m.Method == "": // a notification, or an answer to what nobody asked
+	case len(m.ID) == 0 || m.Method == "": // a notification, or an answer without a request
 		w.WriteHeader(http.StatusAccepted)
 		return
 	case m.ID[0] == '{' || m.ID[0] == '[' || string(m.ID) == "null":
@@ -82,7 +82,7 @@ func post(w http.ResponseWriter, r *http.Request, g *gateway) {
 	reply(w, http.StatusOK, answer)
 }
 
-// refuse answers what is no request.
+// refuse answers a message that is not a request.
 func refuse(w http.ResponseWriter, code int, text string) {
 	reply(w, http.StatusBadRequest, message{JSONRPC: "2.0", ID: json.RawMessage("null"), Error: &rpcError{Code: code, Message: text}})
 }
@@ -90,5 +90,5 @@ func refuse(w http.ResponseWriter, code int, text string) {
 func reply(w http.ResponseWriter, status int, m message) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(m) // a client that has left misses it
+	_ = json.NewEncoder(w).Encode(m) // fails only if the client has disconnected
 }

@@ -20,19 +20,19 @@ import (
 	"time"
 )
 
-// Name is what the program is called when it is this command.
+// Name is the program's name when it runs as this command.
 const Name = "mcp-gateway"
 
-// Port is where the gateway is reached.
+// Port is the port of the gateway.
 const Port = 50005
 
-// Where a Template has servers, and the gateway its token and log.
+// Paths of a Template's servers, and of the gateway's token and log.
 const (
 	folder    = "/etc/mcp-gateway"
 	tokenFile = folder + "/.token"
 	logFile   = "/var/log/mcp-gateway.log"
 	reposDir  = "/opt/mcp-gateway"
-	// serveWord is the argument of the process that stays.
+	// serveWord is the argument of the background process.
 	serveWord = "serve-in-background"
 	maxToken  = 4096
 )
@@ -81,10 +81,10 @@ func run(args []string) error {
 	return begin(*config, token)
 }
 
-// order is what the process that stays is told.
+// order is the input of the background process.
 type order struct{ Config, Token string }
 
-// begin starts the process that stays, and returns once it serves or has failed.
+// begin starts the background process, and returns once it serves or has failed.
 func begin(config, token string) error {
 	servers, err := here.servers(config)
 	if err != nil {
@@ -114,7 +114,7 @@ func begin(config, token string) error {
 		return err
 	}
 	cmd := exec.Command(exe, serveWord)
-	cmd.Args[0] = Name // which makes it this command
+	cmd.Args[0] = Name // selects this command
 	cmd.Env = without(os.Environ(), "GATEWAY_ACCESS_TOKEN")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = bytes.NewReader(told), out, out, []*os.File{answers}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -135,7 +135,7 @@ func begin(config, token string) error {
 	return errors.New(string(said))
 }
 
-// without is an environment without one variable.
+// without returns an environment without one variable.
 func without(env []string, name string) (rest []string) {
 	for _, v := range env {
 		if !strings.HasPrefix(v, name+"=") {
@@ -145,13 +145,13 @@ func without(env []string, name string) (rest []string) {
 	return rest
 }
 
-// serve is the process that stays. What it could not do it says on descriptor 3.
+// serve is the background process. It writes an error of its start to descriptor 3.
 func serve() error {
 	answer := os.NewFile(3, "answer")
 	syscall.CloseOnExec(3)
 	l, h, err := prepare(os.Stdin)
 	if err != nil {
-		_, _ = answer.WriteString(err.Error()) // nobody may wait any more
+		_, _ = answer.WriteString(err.Error()) // the caller may be gone
 		return err
 	}
 	_, _ = answer.WriteString("ready")
@@ -185,7 +185,7 @@ func prepare(in io.Reader) (net.Listener, http.Handler, error) {
 	return l, handler(g, o.Token), nil
 }
 
-// writeToken leaves the token where the SDKs look for it.
+// writeToken writes the token to the file where the SDKs look for it.
 func writeToken(token string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
@@ -196,7 +196,7 @@ func writeToken(token string) error {
 	return os.WriteFile(tokenFile, []byte(token), 0o600)
 }
 
-// pull installs servers that the catalogue has.
+// pull installs servers of the catalogue.
 func pull(c catalogue, names []string) error {
 	for _, name := range names {
 		d, err := c.definition(name)
@@ -214,7 +214,7 @@ func pull(c catalogue, names []string) error {
 	return nil
 }
 
-// fetch has a server's folder, whole or not at all.
+// fetch fetches a server's folder, complete or not at all.
 func fetch(s server) error {
 	if s.fetch == nil {
 		return nil
@@ -226,14 +226,14 @@ func fetch(s server) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(aside) // fails once it is renamed
+	defer os.RemoveAll(aside) // fails after the rename
 	if err := s.fetch(aside); err != nil {
 		return err
 	}
 	return os.Rename(aside, s.dir)
 }
 
-// output runs a program; its error has the last of what it said.
+// output runs a program; its error includes the end of the program's output.
 func output(dir, name string, args ...string) error {
 	const most = 1000
 	cmd := exec.Command(name, args...)

@@ -25,10 +25,10 @@ const (
 	startLimit = 60 * time.Second
 )
 
-// protocols are the versions of MCP that are spoken, the newest first.
+// protocols are the supported versions of MCP, the newest first.
 var protocols = []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
 
-// message is one of JSON-RPC.
+// message is a JSON-RPC message.
 type message struct {
 	JSONRPC string          `json:"jsonrpc"`
 	ID      json.RawMessage `json:"id,omitempty"`
@@ -38,7 +38,7 @@ type message struct {
 	Error   *rpcError       `json:"error,omitempty"`
 }
 
-// rpcError is what a request fails with.
+// rpcError is the error of a request.
 type rpcError struct {
 	Code    int             `json:"code"`
 	Message string          `json:"message"`
@@ -58,12 +58,12 @@ const (
 
 var errGone = errors.New("it has ended")
 
-// session is a server that runs.
+// session is a running server.
 type session struct {
 	name  string
 	stdin io.WriteCloser
 	done  chan struct{} // closed once it has ended
-	// offers says which kinds of things it has: "tools", "prompts", "resources".
+	// offers holds the kinds of items that it has: "tools", "prompts", "resources".
 	offers map[string]bool
 
 	write sync.Mutex // of stdin
@@ -71,7 +71,7 @@ type session struct {
 	mu      sync.Mutex
 	last    int64
 	waiting map[string]chan message // by ID
-	stale   bool                    // what it has is not what it had
+	stale   bool                    // its lists have changed
 }
 
 // start starts a server and returns once it has answered.
@@ -96,7 +96,7 @@ func start(ctx context.Context, s server) (*session, error) {
 	go func() {
 		defer close(ses.done)
 		err := ses.read(stdout)
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // one that says nonsense is of no use
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // a server that violates the protocol is useless
 		log.Printf("the server %s has ended: %v, %v", s.name, err, cmd.Wait())
 	}()
 	if err := ses.initialize(ctx); err != nil {
@@ -123,7 +123,7 @@ func (s *session) initialize(ctx context.Context) error {
 	return s.send(message{Method: "notifications/initialized"})
 }
 
-// read takes what the server says until it ends.
+// read handles the server's messages until its end.
 func (s *session) read(stdout io.Reader) error {
 	lines := bufio.NewScanner(stdout)
 	lines.Buffer(make([]byte, 0, 64<<10), maxMessage)
@@ -150,7 +150,7 @@ func (s *session) take(m message) {
 		if m.Method == "ping" {
 			answer.Error, answer.Result = nil, json.RawMessage(`{}`)
 		}
-		go func() { _ = s.send(answer) }() // one that does not read what it is told must not stop us from hearing it
+		go func() { _ = s.send(answer) }() // a server that does not read must not block our reading
 	case m.Method != "":
 		s.mu.Lock()
 		s.stale = s.stale || strings.HasSuffix(m.Method, "/list_changed")
@@ -161,7 +161,7 @@ func (s *session) take(m message) {
 		delete(s.waiting, string(m.ID))
 		s.mu.Unlock()
 		if to != nil {
-			to <- m // it has room
+			to <- m // it has capacity
 		}
 	}
 }
@@ -178,7 +178,8 @@ func (s *session) send(m message) error {
 	return err
 }
 
-// call asks the server and returns its result; an *rpcError is its own word.
+// call sends a request to the server and returns its result; an *rpcError is its
+// answer.
 func (s *session) call(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	answer := make(chan message, 1)
 	s.mu.Lock()
@@ -210,7 +211,7 @@ func (s *session) call(ctx context.Context, method string, params json.RawMessag
 	}
 }
 
-// list returns all items of a list of the server, which it may give in pages.
+// list returns all items of a list of the server, which may have several pages.
 func (s *session) list(ctx context.Context, method, field string) (items []json.RawMessage, err error) {
 	cursor := ""
 	for range maxPages {
@@ -248,7 +249,7 @@ func (s *session) list(ctx context.Context, method, field string) (items []json.
 	return nil, fmt.Errorf("its list has more than %d pages", maxPages)
 }
 
-// changed reports, once, whether the server has told that its lists changed.
+// changed reports, once, whether the server's lists have changed.
 func (s *session) changed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
