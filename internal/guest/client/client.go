@@ -227,7 +227,7 @@ func (c *Client) KillBiggest(ctx context.Context) error {
 	return fail(ctx, err)
 }
 
-// Shutdown ends everything inside within grace, the Guest last.
+// Shutdown asks every process inside to end, waits up to grace, and ends the Guest.
 func (c *Client) Shutdown(ctx context.Context, grace time.Duration) error {
 	_, err := c.control().Shutdown(ctx, connect.NewRequest(&guestv1.ShutdownRequest{GraceMillis: grace.Milliseconds()}))
 	return fail(ctx, err)

@@ -69,8 +69,8 @@ require("vm").runInThisContext(s,{filename:"node:context"})(require,(s,o)=>impor
 // threads of libuv stay.
 var node = []string{"node", "--single-threaded", "-e", javascriptLoader, title}
 
-// R reads -e as one line. A connection in binary mode has no buffer of R's own,
-// and "e" keeps it from what R starts.
+// rLoader is one line, as R reads -e. A connection in binary mode has no buffer of
+// R's own, and "e" keeps children of R from inheriting it.
 const rLoader = `local({requests<-file("/proc/self/fd/3","reb",raw=TRUE);n<-function()readBin(requests,"integer",1L,4L,endian="big");n();` +
 	`eval(parse(text=rawToChar(readBin(requests,"raw",n())),keep.source=FALSE),list2env(list(requests=requests),parent=.BaseNamespaceEnv))})`
 

@@ -52,7 +52,7 @@ type Process struct {
 	input  *os.File    // its pipe or terminal; nil: no input, or no longer
 	size   Size        // of its terminal
 	result server.RunResult
-	unmade bool      // the compiler failed, or the code could not be written
+	unmade bool      // the compiler was its last step, or the code could not be written
 	at     time.Time // when it ended
 }
 

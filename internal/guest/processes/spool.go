@@ -536,7 +536,7 @@ func (s *spool) drop(all bool) int64 {
 // budget is how many bytes all spools together may keep.
 type budget struct {
 	limit  int64
-	shrink func() // makes the spools drop what exceeds it
+	shrink func() // makes the spools drop output beyond limit
 	used   atomic.Int64
 }
 

@@ -1,7 +1,7 @@
 // Package server is the Guest: PID 1 inside every Sandbox. It runs Processes
-// and reaps orphans, and it blocks when there is nothing to do: a thousand of
-// it live on one host.
+// and reaps orphans, and it blocks when it is idle: a thousand of them
+// run on one host.
 //
 // The Guest is the Tenant's, not ours: user code has sudo and can replace it.
-// So nothing here protects anybody but the Sandbox's own user.
+// So code here protects only the Sandbox's own user.
 package server

@@ -14,7 +14,7 @@ const (
 	RefusedInternal  Refusal = iota // it says nothing about the path
 	RefusedAbsent                   // nothing exists at the path
 	RefusedConflict                 // something is in the way, or in use
-	RefusedForbidden                // this user, or every user, lacks the permission
+	RefusedForbidden                // not permitted for this user, or for any user
 	RefusedFull                     // the disk is full, and waiting does not help
 	RefusedBusy                     // too many open files, or memory is short: may pass
 	RefusedInvalid                  // the object at the path does not support this use

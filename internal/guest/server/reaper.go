@@ -14,18 +14,18 @@ import (
 )
 
 // Reaper starts children and waits for them and for every orphan that PID 1
-// inherits. It is the only caller of wait in the process: a child's exit cannot
-// be taken by somebody else.
+// inherits. It is the only caller of wait in the process, so that no other code can
+// take a child's exit status.
 type Reaper struct {
-	memory chan os.Signal // the host is about to kill for lack of memory
-	lacked atomic.Int64   // when it last was, in nanoseconds of the clock; 0: never
+	memory chan os.Signal // signals of the host: it is about to kill for lack of memory
+	lacked atomic.Int64   // time of the last signal, in Unix nanoseconds; 0: never
 
 	mu      sync.Mutex
 	waiting map[int]chan syscall.WaitStatus
 }
 
-// memoryWord is how long a death by SIGKILL counts as one for lack of memory
-// after the host's word.
+// memoryWord is how long after the host's signal a death by SIGKILL is attributed to
+// lack of memory.
 const memoryWord = 2 * time.Second
 
 // Child is a process that was started.
@@ -74,12 +74,12 @@ func (r *Reaper) reap() {
 		if !status.Exited() && !status.Signaled() {
 			continue
 		}
-		select { // the host's word came before the deaths that it explains
+		select { // the host's signal precedes the deaths that it explains
 		case <-r.memory:
 			r.lacked.Store(time.Now().UnixNano())
 		default:
 		}
-		r.mu.Lock() // a start that is under way registers first
+		r.mu.Lock() // a start in progress registers first
 		if ch := r.waiting[pid]; ch != nil {
 			delete(r.waiting, pid)
 			ch <- status

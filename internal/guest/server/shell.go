@@ -361,7 +361,7 @@ func (w *waitingShell) become(c Command, code string, input bool) *Piped {
 		return nil
 	}
 	pid := w.piped.PID()
-	text := make([]byte, len(unfilled)) // the zero byte behind it is there
+	text := make([]byte, len(unfilled)) // without the zero byte behind it, which is kept
 	if n, err := unix.ProcessVMReadv(pid, localTo(text), remoteAt(w.code, len(text)), 0); err != nil || n != len(text) || string(text) != unfilled {
 		return nil // it executes another program now
 	}

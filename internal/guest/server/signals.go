@@ -29,7 +29,7 @@ func LeaveSignals() {
 			leave = append(leave, s)
 		}
 	}
-	signal.Ignore(leave...) // the runtime lets go of them
+	signal.Ignore(leave...) // the runtime releases them
 	var byDefault [32]byte  // struct sigaction of rt_sigaction(2): SIG_DFL is zero
 	const maskBytes = 8
 	for _, s := range leave {

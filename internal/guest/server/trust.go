@@ -19,7 +19,7 @@ const (
 	// systemBundle is the file of trusted authorities on Debian and many other
 	// systems.
 	systemBundle = "/etc/ssl/certs/ca-certificates.crt"
-	// maxBundle bounds what is read of such a file, in bytes.
+	// maxBundle bounds the size of such a file, in bytes.
 	maxBundle = 8 << 20
 )
 
