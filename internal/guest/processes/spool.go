@@ -73,8 +73,8 @@ type segment struct {
 	fd    int // -1: none
 }
 
-// append adds output of one stream. It waits up to patience for followers that have
-// not read the output that it has to drop.
+// append adds output of one stream. It waits for followers that have not read the
+// output that it has to drop: up to patience, and for owners as owned says.
 func (s *spool) append(stderr bool, data []byte) {
 	for len(data) > 0 {
 		n := min(len(data), segmentSize)
@@ -259,8 +259,8 @@ func (s *spool) owed() (owed bool, until time.Time) {
 	return time.Now().Before(until), until
 }
 
-// awaitOwners waits for a change of this spool or of the budget. The lock is held,
-// but released during the wait.
+// awaitOwners waits for a change of this spool, at most until that time and at most
+// lookEvery. The lock is held, but released during the wait.
 func (s *spool) awaitOwners(until time.Time) {
 	wait := lookEvery
 	if !until.IsZero() {

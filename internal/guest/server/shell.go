@@ -108,7 +108,7 @@ func (g *Guest) PrepareShell() {
 	works := tried || g.tryShell()
 	var w *waitingShell
 	if works {
-		w, _ = g.startWaiting() // a bash that cannot be started is not needed
+		w, _ = g.startWaiting() // on failure, commands start a bash of their own
 	}
 	_, bound := g.Owner()
 	s.mu.Lock()
