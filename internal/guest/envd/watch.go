@@ -87,8 +87,8 @@ func (w *watchers) watch(h http.Header, r watchRequest) (*watched, error) {
 	return d, nil
 }
 
-// onVolume reports whether a path is on a Volume, which other Sandboxes may change
-// too.
+// onVolume reports whether a path is on a Volume, which others outside the Sandbox may
+// change too.
 func onVolume(path string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(path, &st) == nil && st.Type == unix.FUSE_SUPER_MAGIC

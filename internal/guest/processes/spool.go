@@ -260,7 +260,8 @@ func (s *spool) owed() (owed bool, until time.Time) {
 }
 
 // awaitOwners waits for a change of this spool, at most until that time and at most
-// lookEvery. The lock is held, but released during the wait.
+// lookEvery. After a timeout it enforces the budget. The lock is held, but released
+// during the wait.
 func (s *spool) awaitOwners(until time.Time) {
 	wait := lookEvery
 	if !until.IsZero() {
