@@ -12,8 +12,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
-// AuditList is the command that lists the entries of a Tenant. It stands beside
-// those that work on a server's own log.
+// AuditList is the command that lists a Tenant's audit entries. The other audit
+// commands work on a server's own log.
 func AuditList(getenv func(string) string) *cobra.Command {
 	return (&app{getenv: getenv}).listAuditCommand()
 }
@@ -65,7 +65,7 @@ or for an API key with the scope "audit".`,
 	return cmd
 }
 
-// auditQuery is what the flags ask for, as the API names it.
+// auditQuery returns the query parameters, under the API's names, for the flags.
 func auditQuery(words map[string]*string, now time.Time) (url.Values, error) {
 	query := url.Values{}
 	for name, value := range words {

@@ -49,7 +49,7 @@ figures are of both. --live starts many and needs their memory.`,
 	return cmd
 }
 
-// Bounds of what bench may be asked for.
+// Upper bounds of bench's flags.
 const (
 	maxRounds  = 100_000
 	maxAtOnce  = 10_000

@@ -18,8 +18,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 )
 
-// Exit codes. Commands that run code end with its exit code, and tell failures
-// of their own by one that programs seldom use.
+// Exit codes. Commands that run code exit with the code's exit code. They report
+// their own failures with one that programs seldom use.
 const (
 	exitFailed      = 1   // the command failed
 	exitUsage       = 2   // the command line was wrong
@@ -44,11 +44,11 @@ func Commands(getenv func(string) string) []*cobra.Command {
 	return commands
 }
 
-// busyPatience is how long a command waits in all for a server that says when to
-// come back.
+// busyPatience is the total time that a command retries while the server answers with
+// Retry-After.
 const busyPatience = 2 * time.Minute
 
-// app is what the commands share.
+// app holds the state that commands share.
 type app struct {
 	getenv func(string) string
 }
@@ -113,8 +113,8 @@ func printJSON(cmd *cobra.Command, v any) error {
 // JSONFlag gives a command that uses no server the flag that Print heeds.
 func JSONFlag(cmd *cobra.Command) { cmd.Flags().Bool("json", false, "print JSON") }
 
-// Print writes what a command found out: v as JSON where --json asks for it, or
-// else text and the end of a line, if there is any text.
+// Print writes a command's result: v as JSON with --json, or else text and a newline.
+// An empty text prints nothing.
 func Print(cmd *cobra.Command, v any, text string) error {
 	if wantsJSON(cmd) {
 		return printJSON(cmd, v)
@@ -131,7 +131,8 @@ func printAll[T any](cmd *cobra.Command, records []T) error {
 	return printJSON(cmd, append([]T{}, records...)) // none is [], not null
 }
 
-// printMade prints what a command made or changed: the record, or what names it.
+// printMade prints the object that a command made or changed: its record with --json,
+// or else its name.
 func printMade(cmd *cobra.Command, record any, name string) error {
 	if wantsJSON(cmd) {
 		return printJSON(cmd, record)
@@ -165,8 +166,8 @@ func (u usageError) Unwrap() error { return u.error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// FlagError makes an error of flags one of the command line. A flag behind a
-// misspelled command is read as one of the group, so the command is what is wrong.
+// FlagError makes a flag error one of the command line. A flag after a misspelled
+// command is parsed as a flag of the group, so the error then names the command.
 func FlagError(cmd *cobra.Command, err error) error {
 	if given := cmd.Flags().Args(); cmd.HasAvailableSubCommands() && len(given) > 0 {
 		return noCommand(cmd, given[0])
@@ -174,16 +175,15 @@ func FlagError(cmd *cobra.Command, err error) error {
 	return usagef("%w%s", err, nearFlag(cmd, err))
 }
 
-// Strict makes every argument that is wrong, and every flag that is missing, of
-// root and the commands below it an error of the command line, and has those that
-// only hold others refuse what is none of them.
+// Strict turns wrong arguments and missing flags of root and all commands below it
+// into errors of the command line. Command groups reject an unknown subcommand.
 func Strict(root *cobra.Command) {
 	for _, c := range root.Commands() {
 		Strict(c)
 	}
 	if !root.Runnable() {
 		root.Args, root.RunE = cobra.ArbitraryArgs, chosenBelow
-		// It runs only to say this; its usage is that of what it holds.
+		// It runs only to report this; its usage is that of a command group.
 		root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), "{{if .Runnable}}", "{{if not .HasAvailableSubCommands}}", 1))
 		return
 	}
@@ -203,8 +203,7 @@ func Strict(root *cobra.Command) {
 	}
 }
 
-// chosenBelow is what a command does that only holds others, when none of them
-// was chosen.
+// chosenBelow runs a command group for which no subcommand was chosen.
 func chosenBelow(cmd *cobra.Command, given []string) error {
 	if len(given) == 0 {
 		return cmd.Help()
@@ -212,9 +211,9 @@ func chosenBelow(cmd *cobra.Command, given []string) error {
 	return noCommand(cmd, given[0])
 }
 
-// Report prints what a command ended with to its error output, if there is
-// anything to say, and returns the program's exit code. cmd is the command that
-// was chosen, err what it returned.
+// Report prints a command's error, if it has a text, to its error output and returns
+// the program's exit code. cmd is the command that was chosen, err the error that it
+// returned.
 func Report(cmd *cobra.Command, err error) int {
 	if err == nil {
 		return 0
@@ -262,21 +261,21 @@ func printError(cmd *cobra.Command, err error) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"error": body})
 }
 
-// sentence is what a person is told of err.
+// sentence returns err as a sentence for people.
 func sentence(err error) string {
 	var coded *sandbox.Error
 	if !errors.As(err, &coded) {
 		return err.Error()
 	}
-	text := strings.Replace(err.Error(), coded.Error(), coded.Detail, 1) // keeps what wraps it
+	text := strings.Replace(err.Error(), coded.Error(), coded.Detail, 1) // keeps the wrapping text
 	if coded.RetryAfter > 0 {
 		text += fmt.Sprintf("; try again in %v", coded.RetryAfter)
 	}
 	return text
 }
 
-// clean makes a text from elsewhere harmless for a terminal: what it cannot
-// print stands there escaped. Line breaks stay.
+// clean makes untrusted text harmless for a terminal by escaping unprintable
+// characters. Line breaks stay.
 func clean(s string) string {
 	if strings.IndexFunc(s, unprintable) < 0 {
 		return s
@@ -296,8 +295,7 @@ func unprintable(r rune) bool {
 	return r != '\n' && r != '\t' && (r < ' ' || r >= 0x7f && r < 0xa0 || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069)
 }
 
-// cleanUp is how long ending what a command began may take when the command
-// itself was interrupted.
+// cleanUp is the timeout for ending the work of a command that was interrupted.
 const cleanUp = 10 * time.Second
 
 // end ends a Sandbox that a command made, also after Ctrl-C.

@@ -13,17 +13,16 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
-// Bounds of what a shell waits for and shows after Tab.
+// Bounds of one completion: its timeout and the number of its suggestions.
 const (
 	completeTime = 3 * time.Second
 	completeMost = 200
 )
 
-// suggestion is a word that may be completed to, and what is said of it.
+// suggestion is a word to complete to, and its description.
 type suggestion struct{ word, about string }
 
-// suggest completes to those words of list that go on from begun and are not
-// given yet.
+// suggest completes to the words of list that begin with begun and are not given yet.
 func (a *app) suggest(cmd *cobra.Command, given []string, begun string, list func(context.Context, *client.Client) ([]suggestion, error)) ([]cobra.Completion, cobra.ShellCompDirective) {
 	c, err := a.connect(cmd)
 	if err != nil {
@@ -163,7 +162,7 @@ func (a *app) secretUse(cmd *cobra.Command, _ []string, begun string) ([]cobra.C
 	return begins(a.secrets(cmd, nil, begun))("@")
 }
 
-// templates completes what a sandbox can start from.
+// templates completes the templates that a sandbox can start from.
 func (a *app) templates(cmd *cobra.Command, _ []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return a.suggest(cmd, nil, begun, func(ctx context.Context, c *client.Client) (all []suggestion, err error) {
 		list, err := c.Templates(ctx)

@@ -34,9 +34,9 @@ func (p place) String() string {
 	return p.sandbox + ":" + p.path
 }
 
-// parsePlace reads PATH or SANDBOX:PATH. What has a slash before its first
-// colon, as ./a:b, is a path here, and so is C:\a on Windows. An empty path in a
-// sandbox is the folder that relative paths are relative to.
+// parsePlace reads PATH or SANDBOX:PATH. A text with a slash before its first colon,
+// as ./a:b, is a local path, and so is C:\a on Windows. An empty path in a sandbox is
+// the folder that relative paths are relative to.
 func parsePlace(text string) (place, error) {
 	name, in, remote := strings.Cut(text, ":")
 	switch {
@@ -57,7 +57,7 @@ func (p place) contents() bool {
 	return p.path == "." || strings.HasSuffix(p.path, "/.")
 }
 
-// copied says what a copy did.
+// copied is the result of a copy.
 type copied struct {
 	Source      string `json:"source"`
 	Destination string `json:"destination"`
@@ -211,13 +211,13 @@ func (t *transfer) within(to place, name string, isDir bool) (string, error) {
 	return path.Join(to.path, name), nil
 }
 
-// remoteDir reports whether a path in a sandbox is a directory, or a link to
-// one. What is not there is none.
+// remoteDir reports whether a path in a sandbox is a directory, or a link to one. A
+// missing path is not.
 func (t *transfer) remoteDir(ctx context.Context, p place) (bool, error) {
 	e, err := t.client.Stat(ctx, p.sandbox, p.path)
 	switch {
 	case errors.Is(err, sandbox.NotFound):
-		// Also when there is no such sandbox: that must be told now.
+		// The sandbox itself may be missing: that must be reported now.
 		_, err := t.client.Get(ctx, p.sandbox)
 		return false, err
 	case err != nil:

@@ -43,7 +43,7 @@ func (t TemplateBuild) checkDockerfile() error {
 }
 
 // openDockerfile reads the Dockerfile, and returns an archive of its context; nil
-// where it copies nothing. A mistake in it is told before anything is sent.
+// where it copies nothing. A mistake in it is reported before anything is sent.
 func (t *TemplateBuild) openDockerfile(ctx context.Context) (io.ReadCloser, error) {
 	text, err := readAtMost(t.DockerfileAt, dockerfile.MaxBytes)
 	if err != nil {
@@ -87,8 +87,8 @@ func readAtMost(path string, most int64) ([]byte, error) {
 	return text, err
 }
 
-// readIgnored reads what is left out: the file of the Dockerfile, as Docker has it, or
-// that of the context.
+// readIgnored reads the ignore file: the Dockerfile's own, as Docker has it, or else
+// the context's.
 func (t *TemplateBuild) readIgnored() ([]byte, error) {
 	for _, path := range []string{t.DockerfileAt + dockerfile.IgnoreFile, filepath.Join(t.Context, dockerfile.IgnoreFile)} {
 		text, err := readAtMost(path, 1<<20)
@@ -99,7 +99,7 @@ func (t *TemplateBuild) readIgnored() ([]byte, error) {
 	return nil, nil
 }
 
-// packContext packs a folder, without what is ignored, links as links.
+// packContext packs a folder without its ignored files. Links stay links.
 func packContext(ctx context.Context, w io.Writer, folder string, ignoring []byte) error {
 	ignored, err := dockerfile.ReadIgnored(bytes.NewReader(ignoring))
 	if err != nil {

@@ -77,7 +77,7 @@ func (t *transfer) tooMuch() error {
 	return fmt.Errorf("the sandbox sends more than %v GiB: --max-gib takes more", t.options.maxGiB)
 }
 
-// bounded is content of which no more than left bytes may come.
+// bounded is content of at most left bytes.
 type bounded struct {
 	io.ReadCloser
 	left    int64
@@ -92,7 +92,7 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// downloadFile writes a file whole or not at all, unless to is there and is no
+// downloadFile writes a file whole or not at all, unless to exists and is not a
 // regular file.
 func (t *transfer) downloadFile(ctx context.Context, from place, to string, e v1.File, done *copied) error {
 	content, size, err := t.open(ctx, from)
@@ -125,7 +125,7 @@ func modeOf(e v1.File) fs.FileMode {
 	return fs.FileMode(n) & fs.ModePerm
 }
 
-// replaceFile makes content that of the file to, once all of it is there.
+// replaceFile replaces the file to with content, once all of it has arrived.
 func replaceFile(to string, mode fs.FileMode, content io.Reader) (n int64, err error) {
 	if target, err := filepath.EvalSymlinks(to); err == nil {
 		to = target

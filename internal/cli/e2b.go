@@ -98,7 +98,7 @@ const e2bKeyPrefix = "e2b_"
 // variable is one of the environment.
 type variable struct{ name, value string }
 
-// printVariables prints what a POSIX shell takes, or JSON.
+// printVariables prints the variables for a POSIX shell, or as JSON.
 func printVariables(cmd *cobra.Command, vars []variable) error {
 	if wantsJSON(cmd) {
 		object := map[string]string{}
@@ -116,13 +116,13 @@ func printVariables(cmd *cobra.Command, vars []variable) error {
 	return nil
 }
 
-// systemRoots are files with the authorities that systems trust; the first that is
-// there is this one's.
+// systemRoots are the certificate bundles of common systems; the first that exists is
+// this system's.
 var systemRoots = []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"}
 
-// trustAuthority writes the files by which Python and Node.js trust an authority beside
-// those that this system trusts, and returns what names them. Python takes one file
-// for all, Node.js one with those that are added.
+// trustAuthority writes the files by which Python and Node.js trust an authority in
+// addition to this system's, and returns the variables that name the files. Python
+// needs one file with all authorities, Node.js one with only the added authority.
 func (a *app) trustAuthority(authority, server string) ([]variable, error) {
 	dir, err := login.Folder(a.getenv)
 	if err != nil {
@@ -151,7 +151,7 @@ func (a *app) trustAuthority(authority, server string) ([]variable, error) {
 	return []variable{{"SSL_CERT_FILE", all}, {"NODE_EXTRA_CA_CERTS", own}}, nil
 }
 
-// e2bWarnings say what does not work yet, and what to do.
+// e2bWarnings returns the settings that do not work yet, each with its remedy.
 func e2bWarnings(ctx context.Context, s client.E2BSettings) []string {
 	host, _, err := net.SplitHostPort(s.Domain)
 	if err != nil {

@@ -57,7 +57,7 @@ With --detach it prints the ID of a process that runs on; see ps, logs and kill.
   cloud-sandbox exec -it my-agent bash
   cloud-sandbox exec --json my-agent -- git status --short
   cloud-sandbox exec --detach --name web my-agent python3 -m http.server 8000`,
-		Args:        cobra.ArbitraryArgs, // check says what is wrong with them
+		Args:        cobra.ArbitraryArgs, // check reports wrong arguments
 		Annotations: map[string]string{runsCode: "yes"},
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			id, program, err := o.check(args)
@@ -90,7 +90,7 @@ With --detach it prints the ID of a process that runs on; see ps, logs and kill.
 		ValidArgsFunction: a.firstSandbox,
 	}
 	f := cmd.Flags()
-	f.SetInterspersed(false) // what follows the sandbox is the program's
+	f.SetInterspersed(false) // arguments after the sandbox are the program's
 	f.Var(&o.timeout, "timeout", "end the program when it runs longer (default: it may run as long as it likes)")
 	f.VarP(&o.env, "env", "e", "set a variable; KEY alone passes on the one from here")
 	f.StringVar(&o.cwd, "cwd", "", "folder in the sandbox to run in")
@@ -103,7 +103,7 @@ With --detach it prints the ID of a process that runs on; see ps, logs and kill.
 	return cmd
 }
 
-// sandboxAndProgram splits arguments; there may be no program.
+// sandboxAndProgram splits arguments; program may be empty.
 func sandboxAndProgram(args []string) (id string, program []string, err error) {
 	if len(args) == 0 || args[0] == "" {
 		return "", nil, usagef("name a SANDBOX; `cloud-sandbox ls` lists them")

@@ -15,10 +15,10 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
-// execute runs r, in the sandbox that it names, and shows what comes of it: as it
-// comes, or with --json all of it at the end. It goes on through broken connections
-// and ends of the server, and ends the code when it ends itself. Its error carries
-// the exit code of the code.
+// execute runs r in the sandbox that it names. It shows output as it arrives, or with
+// --json the whole result at the end. It survives lost connections and server
+// restarts, and ends the code if it ends itself. Its error carries the code's exit
+// code.
 func execute(cmd *cobra.Command, c *client.Client, r client.ExecuteRequest, rich *results) error {
 	if err := checkText(r); err != nil {
 		return err
@@ -43,7 +43,7 @@ func execute(cmd *cobra.Command, c *client.Client, r client.ExecuteRequest, rich
 	return e.explained()
 }
 
-// checkText refuses what JSON would carry otherwise than it is here.
+// checkText refuses text that JSON cannot carry unchanged.
 func checkText(r client.ExecuteRequest) error {
 	for what, text := range map[string]string{"the code": r.Code, "--cwd": r.Cwd, "--user": r.User} {
 		if !utf8.ValidString(text) {
@@ -72,8 +72,8 @@ type execution struct {
 	result  v1.ExecuteResult
 }
 
-// came says what retry wants to know of a try: whether the server took it up. One
-// whose answer was lost may have been; the next try finds what it began.
+// came reports to retry whether the server began the execution by this try. If the
+// answer was lost, it may have; the next try then finds that execution.
 func (e *execution) came(err error) bool {
 	first := !e.begun && client.Lost(err)
 	if e.begun = e.begun || first; e.begun && e.request.Last == "" {
@@ -88,7 +88,7 @@ func (e *execution) whole() (came bool, err error) {
 	return e.came(err), err
 }
 
-// stream shows what comes, after what came before.
+// stream shows the events that follow the ones shown already.
 func (e *execution) stream() (came bool, err error) {
 	e.result, err = e.c.Stream(e.cmd.Context(), e.request, func(event client.Event) error {
 		e.begun, came = true, true
@@ -122,8 +122,8 @@ func (e *execution) show(event client.Event) error {
 	return nil
 }
 
-// leave ends the code, since this command ends by err, which it returns. What
-// cannot be reached goes on.
+// leave ends the code, since this command ends by err, which it returns. Code on a
+// server that cannot be reached keeps running.
 func (e *execution) leave(err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.cmd.Context()), cleanUp)
 	defer cancel()
@@ -148,7 +148,8 @@ func (e *execution) print() error {
 	return ended(e.result)
 }
 
-// explained is ended, after a word on what the code's own output cannot tell.
+// explained is ended, after a message about facts that the code's own output cannot
+// show.
 func (e *execution) explained() error {
 	r := e.result
 	if r.Error != nil && r.Status != "ok" && (r.Status != "error" || r.Error.Name == "not_started") {

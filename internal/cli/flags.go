@@ -72,7 +72,7 @@ func (p *pairs) Set(text string) error {
 	return nil
 }
 
-// creation is the flags that say what a new sandbox is like.
+// creation holds the flags that describe a new sandbox.
 type creation struct {
 	request v1.CreateRequest
 	size    struct {
@@ -121,9 +121,9 @@ func given[T int64 | float64](n T) *T {
 	return &n
 }
 
-// policy returns what --network, --allow and --deny ask for; empty: nothing. Where
-// only the lists are given, what they do not name gets the stricter of what they
-// can mean. The server checks it.
+// policy returns the policy that --network, --allow and --deny describe; empty: none
+// given. If only lists are given, other destinations get the stricter default that
+// fits: "none" with --allow, or else "public". The server checks it.
 func (n *creation) policy() v1.Network {
 	p := n.network
 	switch {

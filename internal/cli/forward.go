@@ -42,7 +42,7 @@ func (f *forwards) Set(text string) error {
 // forwardPorts carries connections to ports here into a sandbox, until the command
 // is interrupted.
 func forwardPorts(cmd *cobra.Command, c *client.Client, id, address string, all forwards) error {
-	s, err := c.Get(cmd.Context(), id) // says what is wrong before anybody connects
+	s, err := c.Get(cmd.Context(), id) // reports an error before anybody connects
 	if err != nil {
 		return err
 	}
@@ -81,8 +81,8 @@ type forwarder struct {
 	cmd     *cobra.Command
 	client  *client.Client
 	sandbox string
-	wait    sync.WaitGroup // for what it has begun
-	says    sync.Mutex     // holds back those who write to the command's outputs
+	wait    sync.WaitGroup // for its goroutines
+	says    sync.Mutex     // serializes writes to the command's outputs
 }
 
 // announce says where a port is to be found.
@@ -134,14 +134,15 @@ func (f *forwarder) carry(ctx context.Context, conn *net.TCPConn, port uint16) e
 	})
 	err = receiveAll(ctx, conn, inside)
 	if err != nil || conn.CloseWrite() != nil {
-		cancel() // who is here has left, or who is inside: the other is told
+		cancel() // one side has left: end the other
 	}
 	sending.Wait()
 	cancel()
 	return err
 }
 
-// sendAll sends what is read here, and its end. It reports whether it came to that.
+// sendAll sends the local input and its end into the sandbox. It reports whether it
+// reached that end.
 func sendAll(ctx context.Context, inside *client.Connection, conn net.Conn) bool {
 	piece := make([]byte, 64<<10)
 	for {
@@ -158,8 +159,8 @@ func sendAll(ctx context.Context, inside *client.Connection, conn net.Conn) bool
 	}
 }
 
-// receiveAll writes here what comes from inside. That nobody here takes it, or ctx
-// ends, is no failure.
+// receiveAll writes bytes from the sandbox to conn. A conn that is closed, or the end
+// of ctx, is no failure.
 func receiveAll(ctx context.Context, conn net.Conn, inside *client.Connection) error {
 	for {
 		data, err := inside.Read(ctx)

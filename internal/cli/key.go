@@ -13,8 +13,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
-// Keys are the API keys of one Tenant that commands work on: a *client.Client, or
-// what this machine's data folder has. Methods are as the Client's.
+// Keys are the API keys of one Tenant that commands work on: of a *client.Client, or
+// of this machine's data folder. Methods are as the Client's.
 type Keys interface {
 	CreateKey(ctx context.Context, k v1.KeyRequest) (v1.Key, error)
 	Keys(ctx context.Context) ([]v1.Key, error)

@@ -126,7 +126,7 @@ func (a *app) loginPlace(cmd *cobra.Command) (config.Client, login.File, error) 
 	return server, file, err
 }
 
-// settings are what flags and environment say of the server.
+// settings are the client's settings from flags and environment.
 func (a *app) settings(cmd *cobra.Command) (config.Client, error) {
 	flags := map[string]string{}
 	cmd.Flags().Visit(func(f *pflag.Flag) { flags[f.Name] = f.Value.String() })
@@ -161,7 +161,7 @@ func chooseProvider(ctx context.Context, c *client.Client, name string) (v1.Prov
 	return all[0], nil
 }
 
-// openBrowser opens a URL if there is a program for that.
+// openBrowser opens a URL if it finds a program for it.
 func openBrowser(ctx context.Context, url string) {
 	program, err := exec.LookPath("xdg-open")
 	if err != nil {
@@ -173,15 +173,15 @@ func openBrowser(ctx context.Context, url string) {
 	}
 }
 
-// tokens are those of a login, each renewed before it ends; nil: there is none for
-// the server.
+// tokens returns the tokens of the login at the server, each renewed before it ends;
+// nil without a login.
 func (a *app) tokens(cfg config.Client) (func(context.Context) (string, error), error) {
 	if cfg.Key != "" || cfg.ByUser {
 		return nil, nil
 	}
 	file, err := login.NewFile(a.getenv)
 	if err != nil {
-		return nil, nil // then nobody logged in
+		return nil, nil // no login
 	}
 	if _, is, err := file.Get(cfg.URL); err != nil || !is {
 		return nil, err
@@ -195,7 +195,7 @@ func (a *app) tokens(cfg config.Client) (func(context.Context) (string, error), 
 			if !is {
 				return l, false, fmt.Errorf("you are not logged in to %s any more", cfg.URL)
 			}
-			if !l.Fresh(time.Now()) { // nobody else renewed it meanwhile
+			if !l.Fresh(time.Now()) { // no other process renewed it meanwhile
 				var err error
 				if l, err = l.Renew(ctx); login.Over(err) {
 					return l, false, fmt.Errorf("%w: log in again, `cloud-sandbox login --url %s`", err, cfg.URL)

@@ -84,7 +84,7 @@ func (o *logsOptions) run(cmd *cobra.Command, c *client.Client, args []string) e
 	return o.show(cmd, c, id, process)
 }
 
-// printTail shows what is left of a sandbox that has ended.
+// printTail shows the end of an ended sandbox's output.
 func printTail(cmd *cobra.Command, s v1.Sandbox) error {
 	if wantsJSON(cmd) {
 		return printJSON(cmd, s)
@@ -130,8 +130,8 @@ func (o *logsOptions) show(cmd *cobra.Command, c *client.Client, id, process str
 	}, func(int) {})
 }
 
-// printOutput returns what writes events to the command's output: bytes to the
-// stream that they come from, with --json a line each.
+// printOutput returns a function that writes events to the command's output: bytes to
+// the stream that they come from, or with --json one line for each.
 func printOutput(cmd *cobra.Command) func(v1.OutputEvent) error {
 	if wantsJSON(cmd) {
 		lines := json.NewEncoder(cmd.OutOrStdout())

@@ -20,8 +20,8 @@ func changed(cmd *cobra.Command, s v1.Sandbox, err error) error {
 	return printMade(cmd, s, s.ID)
 }
 
-// each changes one sandbox after the other, and tells of all that fail. It stops
-// where the server is away.
+// each changes one sandbox after the other, and reports all failures. It stops when
+// the server is unreachable.
 func each(cmd *cobra.Command, ids []string, change func(ctx context.Context, id string) (v1.Sandbox, error)) error {
 	var failed []error
 	for _, id := range ids {
@@ -119,7 +119,7 @@ ID, tokens and randomness of its own.`,
 	return cmd
 }
 
-// fork prints the copies that run, and tells of each that does not.
+// fork prints the copies that run, and reports each that does not.
 func fork(cmd *cobra.Command, c *client.Client, id string, r v1.ForkRequest) error {
 	forks, err := c.Fork(cmd.Context(), id, r)
 	if err != nil {

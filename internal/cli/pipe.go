@@ -18,10 +18,10 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
-// pipe runs a program that reads standard input as it comes.
+// pipe runs a program that reads standard input while it arrives.
 func (o *execOptions) pipe(cmd *cobra.Command, c *client.Client, id string, program []string) error {
-	// From here on Ctrl-C is the program's. One that comes before there is a program
-	// ends the command.
+	// From here on Ctrl-C goes to the program. Before the program exists, it ends the
+	// command.
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGPIPE)
 	defer signal.Stop(signals)
@@ -41,7 +41,7 @@ func (o *execOptions) pipe(cmd *cobra.Command, c *client.Client, id string, prog
 	j := &piped{cmd: cmd, client: c, sandbox: id, process: p.ID, keys: keys, signals: signals}
 	ended, err := j.hold(context.WithoutCancel(cmd.Context()))
 	if err != nil {
-		if !errors.Is(err, sandbox.Conflict) && !errors.Is(err, sandbox.NotFound) { // it runs, and the server may not know that nobody comes back
+		if !errors.Is(err, sandbox.Conflict) && !errors.Is(err, sandbox.NotFound) { // it runs, and the server may not know that this command is gone
 			endProcess(cmd.Context(), cmd, c, id, p.ID)
 		}
 		return err
@@ -58,10 +58,10 @@ type piped struct {
 	keys    <-chan []byte
 	signals <-chan os.Signal
 
-	next    int64  // offset of the output that comes next
+	next    int64  // offset of the next output
 	arrived int64  // bytes of input that the program has
 	untaken []byte // input behind that, which it may not have
-	eof     bool   // there is no more
+	eof     bool   // no more input
 	deaf    bool   // it takes no more
 }
 
@@ -104,8 +104,8 @@ type line struct {
 	refused chan struct{} // closed once the program takes no more
 }
 
-// send passes on input and signals until ctx ends, first what an earlier
-// connection may have lost. What it returns ends the connection.
+// send passes on input and signals until ctx ends, beginning with input that an
+// earlier connection may have lost. Its error ends the connection.
 func (l *line) send(ctx context.Context) error {
 	if err := l.again(ctx); err != nil {
 		return err
@@ -141,7 +141,8 @@ func (l *line) send(ctx context.Context) error {
 	}
 }
 
-// again sends what the program may not have got. It gets once what it has already.
+// again resends input that may not have arrived. The server drops duplicates by
+// offset.
 func (l *line) again(ctx context.Context) error {
 	if l.deaf {
 		return nil
@@ -168,10 +169,10 @@ func (l *line) signal(ctx context.Context, s os.Signal) error {
 	return context.Canceled
 }
 
-// receive shows what the program writes until it has ended.
+// receive shows the program's output until it has ended.
 func (l *line) receive(ctx context.Context) (*v1.Process, error) {
 	refused := l.refused
-	var last error // that the server told just now
+	var last error // the server's latest error
 	for {
 		e, err := l.a.Next(ctx)
 		if cause := context.Cause(ctx); err != nil && cause != nil {
@@ -199,7 +200,7 @@ func (l *line) receive(ctx context.Context) (*v1.Process, error) {
 		case "error":
 			last, err = l.failed(e)
 			if refused != nil && !errors.Is(last, sandbox.Unavailable) {
-				close(refused) // what it was about did not arrive; others would not either
+				close(refused) // its input did not arrive; further input would not either
 				refused = nil
 			}
 		case "end":
@@ -213,9 +214,9 @@ func (l *line) receive(ctx context.Context) (*v1.Process, error) {
 	}
 }
 
-// failed returns what an error of the server says, and whether that ends the
-// command: not that the program has ended, or takes no input, of which it tells
-// itself.
+// failed returns the server's error of an event as told, and as err if it ends the
+// command. Conflict and Unavailable do not end it: the events of the program report
+// its end.
 func (l *line) failed(e client.AttachEvent) (told, err error) {
 	if e.Error == nil {
 		return nil, nil

@@ -44,7 +44,7 @@ held in memory. It is not encrypted.`,
 	return cmd
 }
 
-// exportMode is that of files that hold somebody's memory.
+// exportMode is the mode of exported files, which hold a sandbox's memory.
 const exportMode = 0o600
 
 func export(cmd *cobra.Command, c *client.Client, id, output string, withTemplate, quiet bool) error {

@@ -63,7 +63,7 @@ and whatever holds for the others.`,
 	return cmd
 }
 
-// setPorts makes ports public or private and tells how they are reached then.
+// setPorts makes ports public or private and prints how to reach them then.
 func setPorts(cmd *cobra.Command, c *client.Client, id string, public, private []uint) error {
 	changed := []v1.Port{}
 	for i, n := range append(slices.Clone(public), private...) {

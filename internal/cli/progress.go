@@ -10,7 +10,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// Times of what a person sees of long work.
+// Delay and interval of the progress display.
 const (
 	showAfter = 500 * time.Millisecond
 	showEvery = 200 * time.Millisecond
@@ -41,7 +41,7 @@ func (t *transfer) progress(what string, total int64) *progress {
 
 func (p *progress) bytes() int64 { return p.done.Load() }
 
-// stop takes away what is shown. It may be called again.
+// stop removes the progress display. It may be called again.
 func (p *progress) stop() {
 	p.stopOnce.Do(func() { close(p.stopped) })
 	p.shown.Wait()
@@ -64,7 +64,7 @@ func (p *progress) run() {
 	}
 }
 
-// line is what is shown at a time.
+// line returns the text of the progress display.
 func (p *progress) line(now time.Time) string {
 	done := p.done.Load()
 	text := fmt.Sprintf("%.60s  %s", p.what, size(done))
@@ -90,7 +90,7 @@ func size(n int64) string {
 	return fmt.Sprintf("%.1f %ciB", f, units[unit])
 }
 
-// reader counts what is read of r.
+// reader counts the bytes read from r.
 func (p *progress) reader(r io.Reader) io.Reader { return &counting{r, p} }
 
 type counting struct {

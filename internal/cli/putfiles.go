@@ -19,7 +19,7 @@ type PutFile struct {
 	Mode        fs.FileMode // permissions
 }
 
-// putFiles reads what --file names: HERE:THERE or HERE:THERE:MODE.
+// putFiles reads the values of --file: HERE:THERE or HERE:THERE:MODE.
 func putFiles(given []string) (files []PutFile, err error) {
 	for _, text := range given {
 		drive := filepath.VolumeName(text) // C: on Windows

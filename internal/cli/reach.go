@@ -20,10 +20,10 @@ that flag together are an error.`
 // serverVariable names a server in the environment.
 const serverVariable = "CLOUD_SANDBOX_URL"
 
-// through calls remote for a command that is to go through a server, and local
-// for one that works on this machine's data folder. localFlags are those that only
-// the data folder understands. Where both are named it is an error; where neither
-// is, the standard error says that it is the data folder.
+// through calls remote for a command that goes through a server, and local for one
+// that works on this machine's data folder. localFlags are valid only for the data
+// folder. Naming both is an error. If neither is named, the data folder is used, and
+// the standard error says so.
 func (a *app) through(cmd *cobra.Command, localFlags []string, local func() error, remote func(*client.Client) error) error {
 	asked, here := firstGiven(cmd, config.FlagURL, config.FlagAPIKey, config.FlagUserID), firstGiven(cmd, localFlags...)
 	switch {

@@ -64,8 +64,8 @@ func remove(cmd *cobra.Command, c *client.Client, ids []string, ignoreMissing bo
 	return tellAll(cmd, failed)
 }
 
-// tellAll tells of several failures: the last is returned, for the command to end
-// with, and those before are printed.
+// tellAll reports several failures: it prints all but the last, and returns the last
+// for the command to end with.
 func tellAll(cmd *cobra.Command, failed []error) error {
 	for i, err := range failed {
 		if i == len(failed)-1 {
@@ -76,8 +76,8 @@ func tellAll(cmd *cobra.Command, failed []error) error {
 	return nil
 }
 
-// removeEach calls one for each name and prints what it returns as gone, in JSON a
-// list of all. The first failure ends it.
+// removeEach calls one for each name and prints the names that it returns as removed,
+// in JSON one list of all. The first failure ends it.
 func removeEach(cmd *cobra.Command, names []string, one func(name string) ([]string, error)) error {
 	gone := []string{}
 	var failed error

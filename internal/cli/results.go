@@ -17,7 +17,7 @@ import (
 var representations = []struct {
 	kind, ext string
 	base64    bool
-	of        func(v *v1.Value) string // empty: it has no such form
+	of        func(v *v1.Value) string // empty: v lacks this form
 }{
 	{"png", ".png", true, func(v *v1.Value) string { return v.PNG }},
 	{"jpeg", ".jpeg", true, func(v *v1.Value) string { return v.JPEG }},
@@ -31,7 +31,7 @@ var representations = []struct {
 	{"chart", ".chart.json", false, func(v *v1.Value) string { return string(v.Chart) }},
 }
 
-// results is what becomes of rich results: pictures, tables, documents.
+// results handles rich results: pictures, tables, documents.
 type results struct {
 	folder string // to write them to; empty: they are only named
 }

@@ -15,10 +15,10 @@ const (
 	giveUp     = time.Minute
 )
 
-// retry calls try, and again while it fails as Unavailable, with pauses that
-// grow, until the server was away for giveUp. try says whether anything came of
-// it; what never began is not tried again. before is told of the failures in a
-// row.
+// retry calls try again while it fails as Unavailable, with growing backoff, until
+// the server has been away for giveUp. try reports whether the server took up the
+// work; work that never began is not retried. before is called with the number of
+// failures in a row.
 func retry(ctx context.Context, try func() (came bool, err error), before func(failed int)) error {
 	pause, failed, began := firstPause, 0, false
 	var since time.Time

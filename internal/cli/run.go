@@ -61,7 +61,7 @@ server answers.`,
   cloud-sandbox run analysis.py --sandbox my-agent --save-results out/
   cloud-sandbox run train.py --volume datasets:/data
   cloud-sandbox run untrusted.py --network none --memory-mb 256 --json`,
-		Args:        cobra.ArbitraryArgs, // source says what is wrong with them
+		Args:        cobra.ArbitraryArgs, // source reports wrong arguments
 		Annotations: map[string]string{runsCode: "yes"},
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			return o.run(cmd, c, args)
@@ -112,7 +112,7 @@ func (o *runOptions) run(cmd *cobra.Command, c *client.Client, args []string) er
 	}
 	create, err := o.creates(cmd)
 	if err == nil {
-		err = checkText(r) // before there is a sandbox
+		err = checkText(r) // before a sandbox is made
 	}
 	if err != nil {
 		return err
@@ -133,8 +133,8 @@ func (o *runOptions) run(cmd *cobra.Command, c *client.Client, args []string) er
 	return execute(cmd, c, r, &o.results)
 }
 
-// creates returns the request for the new sandbox, or nil when --sandbox names one
-// that is there.
+// creates returns the request for the new sandbox, or nil when --sandbox names an
+// existing one.
 func (o *runOptions) creates(cmd *cobra.Command) (*v1.CreateRequest, error) {
 	create, asked := o.new.asked()
 	switch {
@@ -145,7 +145,7 @@ func (o *runOptions) creates(cmd *cobra.Command) (*v1.CreateRequest, error) {
 	case o.sandboxID != "":
 		return nil, nil
 	}
-	if !o.keep { // should nobody be left to end it
+	if !o.keep { // in case this command dies before it can end the sandbox
 		create.OnTimeout = sandbox.OnTimeoutEnd
 		const defaultTimeout, margin = time.Minute, time.Minute
 		create.TimeoutSeconds = v1.SecondsOf(min(max(o.timeout.duration(), defaultTimeout)+margin, sandbox.MaxTimeout))
@@ -210,7 +210,7 @@ func readAll(r io.Reader, what string) ([]byte, error) {
 	return raw, nil
 }
 
-// readText is readAll of what JSON carries as text.
+// readText is readAll for text that JSON can carry.
 func readText(r io.Reader, what string) (string, error) {
 	raw, err := readAll(r, what)
 	if err == nil && !utf8.Valid(raw) {

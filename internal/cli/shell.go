@@ -44,7 +44,7 @@ The exit code is that of the program; 125 means that this command itself failed.
   cloud-sandbox shell my-agent python3
   cloud-sandbox shell --keep --name work my-agent
   cloud-sandbox shell --attach work my-agent`,
-		Args:        cobra.ArbitraryArgs, // check says what is wrong with them
+		Args:        cobra.ArbitraryArgs, // check reports wrong arguments
 		Annotations: map[string]string{runsCode: "yes"},
 		RunE: a.with(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			return o.run(cmd, c, args, cmp.Or(a.getenv("TERM"), "xterm-256color"))
@@ -52,7 +52,7 @@ The exit code is that of the program; 125 means that this command itself failed.
 		ValidArgsFunction: a.firstSandbox,
 	}
 	f := cmd.Flags()
-	f.SetInterspersed(false) // what follows the sandbox is the program's
+	f.SetInterspersed(false) // arguments after the sandbox are the program's
 	f.StringVar(&o.cwd, "cwd", "", "folder in the sandbox to begin in")
 	f.StringVar(&o.user, "user", "", "user in the sandbox to be")
 	f.StringVar(&o.name, "name", "", "name of the process, for --attach and logs")
@@ -108,10 +108,10 @@ type session struct {
 	process  string // its ID
 	terminal *terminal
 	leave    bool // Ctrl-] leaves it
-	deaf     bool // what is typed here does not go to it
+	deaf     bool // typed input does not go to it
 	ends     bool // the process ends with this command
 
-	next int64 // offset of the output that comes next
+	next int64 // offset of the next output
 }
 
 // context ends with the command, and when the terminal here is closed.
@@ -131,7 +131,7 @@ func (s *session) begin(r v1.StartProcessRequest) error {
 	return s.run(ctx)
 }
 
-// enter joins the terminal of a process that is there.
+// enter joins the terminal of an existing process.
 func (s *session) enter(process string) error {
 	ctx, stop := s.context()
 	defer stop()
@@ -141,7 +141,7 @@ func (s *session) enter(process string) error {
 	return s.run(ctx)
 }
 
-// replay is how much of what was there before is shown, in bytes.
+// replay is the most earlier output that is shown, in bytes.
 const replay = 64 << 10
 
 func (s *session) find(ctx context.Context, process string) error {
@@ -209,11 +209,11 @@ func exitOf(cmd *cobra.Command, p v1.Process) error {
 	return ended(v1.ExecuteResult{Status: p.Status, ExitCode: p.Exit()})
 }
 
-// input is what comes from the person.
+// input is the user's input.
 type input struct {
-	keys    <-chan []byte // nil once it has ended, and where there is none
+	keys    <-chan []byte // nil after its end, and without any input
 	resized <-chan struct{}
-	over    int // how often the process is still to be told that keys has ended
+	over    int // how often the process must still be sent the end of keys
 }
 
 // hold attaches to the process, again when the connection is lost, and returns
@@ -254,7 +254,7 @@ func (s *session) join(ctx context.Context, a *client.Attached, in *input) (*v1.
 	return p, err
 }
 
-// receive shows what the process writes until it has ended.
+// receive shows the process's output until it has ended.
 func (s *session) receive(ctx context.Context, a *client.Attached) (*v1.Process, error) {
 	for {
 		e, err := a.Next(ctx)
@@ -273,7 +273,7 @@ func (s *session) receive(ctx context.Context, a *client.Attached) (*v1.Process,
 			s.next = e.Next
 		case e.Type == "error" && e.Error != nil:
 			if e.Error.Code == sandbox.Unavailable || e.Error.Code == sandbox.Conflict {
-				continue // what follows is the end of the connection, or of the process
+				continue // the end of the connection, or of the process, follows
 			}
 			fmt.Fprintf(s.cmd.ErrOrStderr(), "\r\ncloud-sandbox: %s\r\n", clean(e.Error.Message))
 		case e.Type == "end" && e.Process != nil:

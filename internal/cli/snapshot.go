@@ -176,8 +176,8 @@ that it is paused in, or goes on from, is marked with *.`,
 	return cmd
 }
 
-// drawTree draws list, in which parents come before their children. A line of
-// descent goes straight down; only branches are set in.
+// drawTree draws list, in which parents come before their children. An only child is
+// drawn straight below its parent; branches are indented.
 func drawTree(w io.Writer, list []v1.Snapshot, now time.Time) error {
 	known, children := map[string]bool{}, map[string][]v1.Snapshot{}
 	for _, s := range list {

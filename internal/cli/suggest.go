@@ -45,8 +45,8 @@ func nearFlag(cmd *cobra.Command, err error) string {
 	return didYouMean(cmd, closest(unknown.GetSpecifiedName(), names), func(name string) string { return "--" + name })
 }
 
-// didYouMean is the end of a sentence: what was perhaps meant, and where the help of
-// cmd is.
+// didYouMean returns the end of a sentence: the likely meant names and where to find
+// the help of cmd.
 func didYouMean(cmd *cobra.Command, names []string, show func(string) string) string {
 	help := "see `" + cmd.CommandPath() + " --help`"
 	if len(names) == 0 {
@@ -59,8 +59,8 @@ func didYouMean(cmd *cobra.Command, names []string, show func(string) string) st
 	return "; did you mean " + strings.Join(shown, " or ") + "? S" + help[1:]
 }
 
-// closest returns those of names that word was most likely meant to be, sorted;
-// none where all are far from it.
+// closest returns the members of names that word most likely means, sorted; none
+// where all are far from it.
 func closest(word string, names []string) (found []string) {
 	const editCost, letters = 2, 3 // one edit for each three letters that are begun
 	best := (len(word) + letters - 1) / letters * editCost
@@ -76,9 +76,8 @@ func closest(word string, names []string) (found []string) {
 	return slices.Compact(found)
 }
 
-// typingDistance is what it costs to turn a into b: 2 for a byte that was left out,
-// typed too much or swapped with its neighbour, and 3 for a wrong one, since those
-// are rarer.
+// typingDistance is the cost to turn a into b: 2 for a byte that was left out, added
+// or swapped with its neighbour, and 3 for a wrong one, since those are rarer.
 func typingDistance(a, b string) int {
 	const missed, wrong = 2, 3
 	d := make([][]int, len(a)+1)

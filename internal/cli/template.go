@@ -19,36 +19,36 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// Templates are those that commands work on: of the identity at a server, or of
-// this machine's data folder.
+// Templates are the templates that commands work on: of the identity at a server, or
+// of this machine's data folder.
 type Templates interface {
-	// Templates lists them by name, TemplateVersions the versions of the one
-	// that a name means, newest first. RemoveTemplate returns what is gone.
+	// Templates lists them by name. TemplateVersions lists the versions of the template
+	// that a name means, newest first. RemoveTemplate returns the removed ones.
 	Templates(ctx context.Context) ([]v1.Template, error)
 	TemplateVersions(ctx context.Context, name string) ([]v1.Template, error)
 	RemoveTemplate(ctx context.Context, name string) (v1.RemovedTemplates, error)
-	// BuildTemplate makes one and tells of each step; a stage is one word for
-	// several of them, and empty where each stands for itself.
+	// BuildTemplate builds a template and reports each step. A stage is one word for
+	// several steps; empty: the line stands for itself.
 	BuildTemplate(ctx context.Context, t TemplateBuild, tell func(stage, line string)) (BuiltTemplate, error)
 }
 
-// TemplateBuild is what a Template is asked to be made of.
+// TemplateBuild is a request to build a Template.
 type TemplateBuild struct {
 	v1.TemplateRequest
 	Private bool // hidden from tenants; a Tenant's own always is
 	Put     []PutFile
-	// DockerfileAt is the path of a Dockerfile, and Context of the folder that it
-	// copies from; empty: there is none, and the folder that the Dockerfile is in.
+	// DockerfileAt is the path of a Dockerfile; empty: no Dockerfile. Context is the
+	// folder that it copies from; empty: the folder of the Dockerfile.
 	DockerfileAt, Context string
 }
 
-// BuiltTemplate is what a build made.
+// BuiltTemplate is the result of a build.
 type BuiltTemplate struct {
 	Template  string `json:"template"`
 	Version   string `json:"version"`
 	Source    string `json:"source"`
 	SizeBytes int64  `json:"size_bytes"`
-	Cached    bool   `json:"cached"` // it was there
+	Cached    bool   `json:"cached"` // it existed already
 }
 
 const buildHelp = `Build a template, if it is not built already.
@@ -112,8 +112,8 @@ type templateCommands struct {
 	local func(cmd *cobra.Command, use func(Templates) error) error
 }
 
-// with is the RunE of a command that uses Templates; localFlags are those that
-// only the data folder understands.
+// with returns the RunE of a command that uses Templates. localFlags are valid only
+// for the data folder.
 func (t *templateCommands) with(localFlags []string, work func(cmd *cobra.Command, templates Templates, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		return t.through(cmd, append(localFlags, "data"), func() error {
@@ -206,13 +206,13 @@ type stages struct {
 	verbose  bool
 	began    time.Time
 
-	stage string // of the line that was told last
+	stage string // of the latest line
 	shown time.Time
 	open  bool     // the last line has no end
 	last  []string // lines, for a failure
 }
 
-// lastLines is how many lines a failure tells.
+// lastLines is the number of log lines that a failure shows.
 const lastLines = 30
 
 func (s *stages) tell(stage, line string) {
@@ -318,7 +318,7 @@ func printTemplates(cmd *cobra.Command, all []v1.Template) error {
 	fmt.Fprintln(t, "TEMPLATE\tVERSION\tWHOSE\tSIZE\tSTORED\tBUILT\tSOURCE")
 	for _, l := range all {
 		name, whose := l.Template, "tenant"
-		if l.Tag == "" { // the version stands beside
+		if l.Tag == "" { // the version has a column of its own
 			name = l.Name
 		}
 		if l.Shared {
@@ -371,7 +371,7 @@ func (t *templateCommands) complete(cmd *cobra.Command, given []string, begun st
 	})
 }
 
-// remoteTemplates are those of the caller at a server.
+// remoteTemplates are the caller's templates at a server.
 type remoteTemplates struct{ *client.Client }
 
 func (r remoteTemplates) BuildTemplate(ctx context.Context, t TemplateBuild, tell func(stage, line string)) (made BuiltTemplate, err error) {
@@ -421,10 +421,10 @@ func (r remoteTemplates) BuildTemplate(ctx context.Context, t TemplateBuild, tel
 	return BuiltTemplate{b.Template, b.Version, b.Source, b.SizeBytes, b.Cached}, b.Err()
 }
 
-// giveUp has a build that nobody waits for end.
+// giveUp cancels a build whose command was interrupted.
 func (r remoteTemplates) giveUp(ctx context.Context, id string) error {
 	if ctx.Err() == nil {
-		return nil // it goes on; the connection broke
+		return nil // the build continues; the connection broke
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
 	defer cancel()

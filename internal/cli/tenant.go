@@ -17,8 +17,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
-// Tenants are those that commands work on: a *client.Client for an operator, or what
-// this machine's data folder has. Methods are as the Client's.
+// Tenants are the tenants that commands work on: of an operator's *client.Client, or
+// of this machine's data folder. Methods are as the Client's.
 type Tenants interface {
 	Tenants(ctx context.Context, state string) ([]v1.Tenant, error)
 	CreateTenant(ctx context.Context, id, name string) (v1.Tenant, error)
@@ -110,8 +110,8 @@ func printTenants(cmd *cobra.Command, all ...v1.Tenant) error {
 	return w.Flush()
 }
 
-// changes is the RunE of a command that changes the Tenant in its first argument, and
-// prints what has become of it.
+// changes returns the RunE of a command that changes the Tenant in its first
+// argument, and prints the changed Tenant.
 func (t *tenantCommands) changes(change func(ctx context.Context, tenants Tenants, id string) (v1.Tenant, error)) func(*cobra.Command, []string) error {
 	return t.with(func(cmd *cobra.Command, tenants Tenants, args []string) error {
 		if err := sandbox.TenantID(args[0]).Check(); err != nil {
@@ -254,7 +254,7 @@ func quotaNumbers(q sandbox.Quota) map[string]float64 {
 	return fields
 }
 
-// printQuota prints a quota and what is used of it, unless err is why there is none.
+// printQuota prints a quota and its usage. If err is not nil, it returns err.
 func printQuota(cmd *cobra.Command, q v1.TenantQuota, err error) error {
 	if err != nil {
 		return err
@@ -270,7 +270,7 @@ func printQuota(cmd *cobra.Command, q v1.TenantQuota, err error) error {
 	if !q.Own {
 		text = "default (as CLOUD_SANDBOX_QUOTA of the server says)"
 	}
-	// What is counted by the minute, and how many snapshots there are, is in the JSON.
+	// Per-minute usage and the number of snapshots are only in the JSON.
 	used := q.Used.Numbers()
 	maps.DeleteFunc(used, func(name string, n float64) bool {
 		return n <= 0 || name == "creates_per_minute" || name == "snapshots"

@@ -47,7 +47,7 @@ func (t *terminal) restore() {
 	}
 }
 
-// size is that of the terminal, or that of an old one when there is none.
+// size returns the terminal's size; without a terminal, a default.
 func (t *terminal) size() v1.TerminalSize {
 	if t.is {
 		if cols, rows, err := term.GetSize(sizeOf(t.fd)); err == nil && cols > 0 && rows > 0 {
@@ -57,8 +57,8 @@ func (t *terminal) size() v1.TerminalSize {
 	return v1.TerminalSize{Cols: 80, Rows: 24}
 }
 
-// keys reads what is typed into the channel, which is closed at the end, until
-// stop is called. stop waits for the reading to end, where a read can be ended.
+// keys reads typed input into the channel, which is closed at the end, until stop is
+// called. stop waits for the reader, where a read can be interrupted.
 func (t *terminal) keys() (typed <-chan []byte, stop func(), err error) {
 	w, err := newWaiter()
 	if err != nil {
@@ -78,11 +78,11 @@ func (t *terminal) keys() (typed <-chan []byte, stop func(), err error) {
 	}, nil
 }
 
-// pieceSize bounds what is read here at a time, in bytes.
+// pieceSize is the most input that one read returns, in bytes.
 const pieceSize = 64 << 10
 
 func (t *terminal) read(ctx context.Context, w waiter, all chan<- []byte) {
-	for (t.fd < 0 || w.wait(t.fd)) && ctx.Err() == nil { // what is no file ends its reads by itself
+	for (t.fd < 0 || w.wait(t.fd)) && ctx.Err() == nil { // a reader without a file descriptor ends its reads by itself
 		piece := make([]byte, pieceSize)
 		n, err := t.in.Read(piece)
 		if n > 0 {

@@ -18,7 +18,7 @@ func showsControl() {}
 // sizeOf is the descriptor that knows the size of the terminal of in.
 func sizeOf(in int) int { return in }
 
-// watchSize tells when the terminal's size may have changed, until stop is called.
+// watchSize signals that the terminal's size may have changed, until stop is called.
 func (t *terminal) watchSize() (resized <-chan struct{}, stop func()) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGWINCH)
@@ -33,7 +33,7 @@ func (t *terminal) watchSize() (resized <-chan struct{}, stop func()) {
 			}
 			select {
 			case all <- struct{}{}:
-			default: // one that nobody has seen yet says the same
+			default: // a pending signal says the same
 			}
 		}
 	}()
@@ -61,7 +61,7 @@ func (w waiter) wait(fd int) bool {
 		if _, err := unix.Select(max(fd, wake)+1, &ready, nil, nil, nil); errors.Is(err, unix.EINTR) {
 			continue
 		} else if err != nil {
-			return true // the read will tell
+			return true // the read will report it
 		}
 		return !ready.IsSet(wake)
 	}

@@ -21,10 +21,11 @@ func showsControl() {
 // output does.
 func sizeOf(int) int { return int(os.Stdout.Fd()) }
 
-// sizeLook is how often the size of the console is looked at: no signal tells of it.
+// sizeLook is the interval at which the size of the console is polled: Windows sends
+// no signal for it.
 const sizeLook = 500 * time.Millisecond
 
-// watchSize tells when the terminal's size has changed, until stop is called.
+// watchSize signals that the terminal's size has changed, until stop is called.
 func (t *terminal) watchSize() (resized <-chan struct{}, stop func()) {
 	all := make(chan struct{}, 1)
 	done := make(chan struct{})
@@ -44,7 +45,7 @@ func (t *terminal) watchSize() (resized <-chan struct{}, stop func()) {
 				last = now
 				select {
 				case all <- struct{}{}:
-				default: // one that nobody has seen yet says the same
+				default: // a pending signal says the same
 				}
 			}
 		}

@@ -19,9 +19,8 @@ const (
 	maxNameSize = 4096 // bytes
 )
 
-// unpacker writes a tar, which is hostile, into a folder and nowhere else. It
-// goes through no symbolic link below the folder, neither one of the archive's
-// nor one that was there.
+// unpacker writes an untrusted tar into a folder and nowhere else. It follows no
+// symbolic link below the folder, whether from the archive or there before.
 type unpacker struct {
 	folder   string
 	allLinks bool // also links that lead out of the folder
@@ -33,7 +32,7 @@ type unpacker struct {
 	finish  []tar.Header    // of directories, which may be read-only at the end
 }
 
-// all unpacks the archive. When it fails, what was unpacked before remains.
+// all unpacks the archive. When it fails, the entries unpacked before remain.
 func (u *unpacker) all(in io.Reader) (err error) {
 	if u.root, err = os.OpenRoot(u.folder); err != nil {
 		return err
@@ -81,7 +80,7 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	return nil
 }
 
-// mkdir makes a directory and those above it, none of which may be a link.
+// mkdir makes a directory and its parents, none of which may be a link.
 func (u *unpacker) mkdir(name string) error {
 	if u.safe[name] {
 		return nil
@@ -102,7 +101,7 @@ func (u *unpacker) mkdir(name string) error {
 	return nil
 }
 
-// clear makes room for what is not a directory.
+// clear makes way for an entry that is not a directory.
 func (u *unpacker) clear(name string) error {
 	if err := u.mkdir(path.Dir(name)); err != nil {
 		return err

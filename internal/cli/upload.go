@@ -89,7 +89,7 @@ func (t *transfer) uploadFile(ctx context.Context, from string, to place, done *
 
 func octal(mode fs.FileMode) string { return fmt.Sprintf("%04o", mode.Perm()) }
 
-// uploadDir copies what is in a directory.
+// uploadDir copies the content of a directory.
 func (t *transfer) uploadDir(ctx context.Context, from string, to place, done *copied) error {
 	p := t.progress(from, -1)
 	defer p.stop()
@@ -110,8 +110,8 @@ func (t *transfer) uploadDir(ctx context.Context, from string, to place, done *c
 
 var errRefused = errors.New("the server takes no more")
 
-// pack writes what is in a directory as a tar, and counts it. What w says when
-// nobody reads it any more is returned.
+// pack writes the content of a directory as a tar, and counts it. It returns the
+// error of w when its reader is gone.
 func pack(ctx context.Context, w io.Writer, from string, p *progress, done *copied) error {
 	from = filepath.Clean(from) + string(filepath.Separator) // a link to a directory is followed
 	archive := tar.NewWriter(w)

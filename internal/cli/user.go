@@ -13,7 +13,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
-// userRoles and userStates are what the flags of the same names take.
+// userRoles and userStates are the values of the flags of the same names.
 var (
 	userRoles  = []string{"viewer", "user", "admin", "owner", "operator", "credential"}
 	userStates = []string{"active", "suspended"}
@@ -117,8 +117,8 @@ provider NAME. They need not be invited: their first token makes them a user. Wi
 	return cmd
 }
 
-// userFlags adds the flags of what is said of a User, and returns those that were
-// given.
+// userFlags adds the flags for the fields of a User. The function that it returns
+// gives the changes of the flags that were set.
 func userFlags(cmd *cobra.Command) func() v1.UserChange {
 	f := cmd.Flags()
 	name := f.String("name", "", "for people")

@@ -95,7 +95,7 @@ func printVolumes(cmd *cobra.Command, list []v1.Volume, quiet bool) error {
 	return t.Flush()
 }
 
-// used is what a volume holds; empty when nobody knows.
+// used returns a volume's usage; empty when it is unknown.
 func used(v v1.Volume) string {
 	if v.UsedBytes == nil {
 		return ""
@@ -146,7 +146,7 @@ func (a *app) deleteVolumesCommand() *cobra.Command {
 	}
 }
 
-// volumes completes names of volumes that are not there yet.
+// volumes completes names of volumes that are not given yet.
 func (a *app) volumes(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return a.suggest(cmd, args, begun, func(ctx context.Context, c *client.Client) (all []suggestion, err error) {
 		list, err := c.Volumes(ctx)

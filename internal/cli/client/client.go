@@ -1,5 +1,6 @@
-// Package client speaks the public REST API for the command line. It is small
-// on purpose: what commands need, as the contract api/openapi.yaml says it.
+// Package client speaks the public REST API for the command line. It is small on
+// purpose: it has only the calls that commands need, as the contract api/openapi.yaml
+// defines them.
 package client
 
 import (
@@ -26,20 +27,20 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 )
 
-// Bounds of what is read into memory, in bytes. What sandboxes answer goes
-// through the server, and a server may be anyone's.
+// Bounds of answers that are read into memory, in bytes. Answers of sandboxes pass
+// through the server, and the server itself may be untrusted.
 const (
 	maxError = 64 << 10
 	maxReply = 128 << 20 // an execution's result holds output and pictures
 )
 
-// Client is one identity's way to one server. Its methods are safe for
-// concurrent use. Failures that the server tells are *sandbox.Error with the
-// server's code; of a server that does not answer the code is Unavailable.
+// Client calls one server as one identity. Its methods are safe for concurrent use.
+// Failures that the server reports are *sandbox.Error with the server's code; if the
+// server does not answer, the code is Unavailable.
 type Client struct {
-	// Patience is how long a call waits in all for a server that refuses it and says
-	// when to come back; zero: not at all. It is told to Waits before each wait, which
-	// may be nil. Both are set before the first call.
+	// Patience is the total time that a call waits and retries while the server answers
+	// with Retry-After; zero: no retry. Waits, which may be nil, is called with the
+	// length of each wait before it. Both are set before the first call.
 	Patience time.Duration
 	Waits    func(time.Duration)
 
@@ -47,7 +48,7 @@ type Client struct {
 	userID string
 	http   *http.Client
 
-	tokens func(context.Context) (string, error) // of a login; nil: there is none
+	tokens func(context.Context) (string, error) // of a login; nil: no login
 
 	mu    sync.Mutex
 	token string // empty: not minted yet
@@ -77,8 +78,8 @@ func NewWithTokens(c config.Client, tokens func(context.Context) (string, error)
 	return made
 }
 
-// NewOver returns a Client whose requests way carries, with their credentials. Their
-// URLs begin with base.
+// NewOver returns a Client that sends its requests through way, which adds their
+// credentials. Their URLs begin with base.
 func NewOver(base string, way http.RoundTripper) *Client {
 	return &Client{
 		base: base, http: &http.Client{Transport: way},
@@ -151,8 +152,8 @@ type request struct {
 	header http.Header
 }
 
-// do sends r with who we are, and again when the server says to come back later. The
-// caller closes the answer's body.
+// do sends r with the caller's credentials, and again after the server's Retry-After.
+// The caller closes the answer's body.
 func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
 	token, err := c.bearer(ctx)
 	if err != nil {
@@ -177,9 +178,10 @@ func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
 	}
 }
 
-// comeBack is after how long to try again what failed with err; zero: not at all. It
-// is never earlier than the server says, later the longer it has been waited, and not
-// for all at the same moment: chance, from 0 to 1, keeps clients apart.
+// comeBack returns the backoff before a call that failed with err is retried; zero:
+// no retry. The backoff is at least the server's Retry-After and grows with the time
+// waited so far. Jitter of up to a tenth is added: chance, from 0 to 1, sets its
+// size.
 func comeBack(err error, waited time.Duration, chance float64) time.Duration {
 	const most = 10 * time.Second // that short advice grows to
 	var refused *sandbox.Error
@@ -193,7 +195,7 @@ func comeBack(err error, waited time.Duration, chance float64) time.Duration {
 // keyed gives r an idempotency key, if it makes something that lasts: an earlier try
 // may have taken effect, though it was answered with an error.
 func (r *request) keyed() {
-	_, plain := r.body.(*bytes.Reader) // the server keeps what it is sent with a key
+	_, plain := r.body.(*bytes.Reader) // the server keeps the body of a request with a key
 	if r.method != http.MethodPost || r.body != nil && !plain || r.header.Get(idempotencyKey) != "" {
 		return
 	}
@@ -273,7 +275,7 @@ func (c *Client) send(ctx context.Context, r request, token string) (*http.Respo
 	return resp, nil
 }
 
-// unreachable says in words why there was no answer.
+// unreachable returns an error that explains why there was no answer.
 func (c *Client) unreachable(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -293,13 +295,13 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 	return sandbox.Errorf(sandbox.Unavailable, "the connection to %s broke: %v", c.base, err).WithCause(errLost)
 }
 
-// errLost is why an answer did not come, or not all of it.
+// errLost is the cause of an answer that is missing or incomplete.
 var errLost = errors.New("the connection was lost")
 
 // Lost reports whether a request may have taken effect, and its answer was lost.
 func Lost(err error) bool { return errors.Is(err, errLost) }
 
-// failure is what an answer that is not 2xx says.
+// failure returns the error in an answer that is not 2xx.
 func failure(base string, resp *http.Response) error {
 	var body v1.FailureBody
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxError))
@@ -330,7 +332,7 @@ func decode(resp *http.Response, out any) error {
 	return parse(raw, out)
 }
 
-// parse decodes what a server said.
+// parse decodes a server's answer.
 func parse(raw []byte, out any) error {
 	if err := json.Unmarshal(raw, out); err != nil {
 		return sandbox.Errorf(sandbox.Internal, "the server's answer is not what this version of the command knows: %v", err)

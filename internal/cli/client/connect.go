@@ -30,7 +30,7 @@ func (c *Client) Connect(ctx context.Context, id string, port uint16) (*Connecti
 	return &Connection{conn}, nil
 }
 
-// connectMessage is what is said beside the bytes.
+// connectMessage is a control message; bytes travel in messages of their own.
 type connectMessage struct {
 	Type  string `json:"type"`
 	Error *struct {
@@ -39,8 +39,7 @@ type connectMessage struct {
 	} `json:"error,omitempty"`
 }
 
-// Read returns what comes next, and io.EOF once no more does; then it need not be
-// called again.
+// Read returns the next bytes, and io.EOF after the last.
 func (c *Connection) Read(ctx context.Context) ([]byte, error) {
 	kind, data, err := c.conn.Read(ctx)
 	if err != nil {

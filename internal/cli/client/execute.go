@@ -26,7 +26,7 @@ type ExecuteRequest struct {
 // FromStart is the ID of the event before the first one.
 const FromStart = "0.0.0"
 
-// header is what a request says beside its body.
+// header returns the headers of the request.
 func (r ExecuteRequest) header() http.Header {
 	h := http.Header{}
 	if r.Key != "" {
@@ -38,10 +38,10 @@ func (r ExecuteRequest) header() http.Header {
 	return h
 }
 
-// Event is what happens while code runs.
+// Event is one event while code runs.
 type Event struct {
 	Kind      string   // "start", "stdout", "stderr", "display" or "dropped"
-	ID        string   // Stream goes on after it; may be empty
+	ID        string   // Stream resumes after it; may be empty
 	ProcessID string   // of "start"
 	Output    []byte   // of "stdout" and "stderr"
 	Value     v1.Value // of "display"
@@ -67,7 +67,7 @@ func (c *Client) Execute(ctx context.Context, r ExecuteRequest) (v1.ExecuteResul
 	return result, decode(resp, &result)
 }
 
-// EndExecution ends what an execution with this key started in a Sandbox.
+// EndExecution ends the execution with this key in a Sandbox.
 func (c *Client) EndExecution(ctx context.Context, id, key string) error {
 	resp, err := c.do(ctx, request{
 		method: http.MethodDelete, path: execute, query: ofSandbox(id), header: http.Header{idempotencyKey: {key}},
@@ -78,7 +78,7 @@ func (c *Client) EndExecution(ctx context.Context, id, key string) error {
 	return decode(resp, nil)
 }
 
-// Stream is Execute that calls emit for what happens meanwhile, one call at a
+// Stream is Execute that calls emit for each event while the code runs, one call at a
 // time. An error of emit ends the code and is returned.
 func (c *Client) Stream(ctx context.Context, r ExecuteRequest, emit func(Event) error) (v1.ExecuteResult, error) {
 	body, err := json.Marshal(r.ExecuteRequest)
@@ -135,9 +135,8 @@ func eventOf(id, kind string, data []byte) (e Event, known bool, err error) {
 	return e, false, nil
 }
 
-// events calls each for every server-sent event of an answer, until its end.
-// An event "error" ends it and is returned. What each is given is valid until
-// it returns.
+// events calls each for every server-sent event of an answer, until its end. An event
+// "error" ends it and is returned. each must not keep data after it returns.
 func events(resp *http.Response, each func(id, kind string, data []byte) error) error {
 	lines := bufio.NewReaderSize(resp.Body, 64<<10)
 	id, kind, data := "", "", []byte(nil)

@@ -20,14 +20,14 @@ func (c *Client) Stat(ctx context.Context, id, path string) (v1.File, error) {
 	return e, err
 }
 
-// ListFiles returns what is in a directory.
+// ListFiles returns the entries of a directory.
 func (c *Client) ListFiles(ctx context.Context, id, path string) (list v1.Files, err error) {
 	err = c.call(ctx, http.MethodGet, "/api/v1/files/list", fileQuery(id, path), nil, &list)
 	return list, err
 }
 
-// ReadFile returns the bytes of a file, and how many there are: -1 when that is
-// not known. The caller closes them; a read that fails has told why.
+// ReadFile returns the content of a file and its size in bytes: -1 when that is not
+// known. The caller closes the reader. A failed read returns the server's reason.
 func (c *Client) ReadFile(ctx context.Context, id, path string) (io.ReadCloser, int64, error) {
 	resp, err := c.do(ctx, request{method: http.MethodGet, path: "/api/v1/files", query: fileQuery(id, path)})
 	if err != nil {
@@ -53,7 +53,7 @@ func (c *Client) Chmod(ctx context.Context, id, path, mode string) error {
 	return c.call(ctx, http.MethodPost, "/api/v1/files/chmod", nil, body, nil)
 }
 
-// ReadArchive returns what is in a directory as a tar. The caller closes it.
+// ReadArchive returns the content of a directory as a tar. The caller closes it.
 func (c *Client) ReadArchive(ctx context.Context, id, path string) (io.ReadCloser, error) {
 	query := fileQuery(id, path)
 	query.Set("format", "tar")
@@ -85,7 +85,7 @@ func (c *Client) upload(ctx context.Context, path string, query url.Values, body
 	return decode(resp, out)
 }
 
-// answer is the body of an answer whose failures say what happened.
+// answer is the body of an answer. A failed read returns the server's reason.
 type answer struct{ resp *http.Response }
 
 func (a *answer) Read(p []byte) (int, error) {

@@ -31,7 +31,8 @@ func (c *Client) Start(ctx context.Context, r v1.StartProcessRequest) (v1.Proces
 	return p, err
 }
 
-// Processes returns what runs in a Sandbox and what ended last, oldest first.
+// Processes returns the running processes of a Sandbox and the ones that ended last,
+// oldest first.
 func (c *Client) Processes(ctx context.Context, id string) ([]v1.Process, error) {
 	var list v1.Processes
 	err := c.call(ctx, http.MethodGet, processes, ofSandbox(id), nil, &list)
@@ -52,7 +53,7 @@ func (c *Client) EndProcess(ctx context.Context, id, process string) (v1.Process
 	return p, err
 }
 
-// Signal returns what sends a signal, by name, to a process and its group.
+// Signal returns a function that sends a signal, by name, to a process and its group.
 func (c *Client) Signal(name string) func(ctx context.Context, id, process string) (v1.Process, error) {
 	return func(ctx context.Context, id, process string) (v1.Process, error) {
 		var p v1.Process
@@ -61,7 +62,8 @@ func (c *Client) Signal(name string) func(ctx context.Context, id, process strin
 	}
 }
 
-// WriteInput gives a process bytes to read; with eof no more come after them.
+// WriteInput writes bytes to a process's standard input; with eof it closes the input
+// after them.
 func (c *Client) WriteInput(ctx context.Context, id, process string, data []byte, eof bool) error {
 	query := ofSandbox(id)
 	query.Set("eof", strconv.FormatBool(eof))
@@ -74,9 +76,9 @@ func (c *Client) WriteInput(ctx context.Context, id, process string, data []byte
 	return decode(resp, nil)
 }
 
-// Output calls emit for what a process wrote from an offset on, negative from
-// the end, of stream only unless that is empty; with follow until the process
-// has ended. It returns the process as it was at the end.
+// Output calls emit for a process's output from an offset on; a negative offset
+// counts from the end. A stream that is not empty selects one stream. With follow it
+// waits until the process has ended. It returns the final state of the process.
 func (c *Client) Output(ctx context.Context, id, process string, from int64, follow bool, stream string, emit func(v1.OutputEvent) error) (v1.Process, error) {
 	query := ofSandbox(id)
 	query.Set("from", strconv.FormatInt(from, 10))
@@ -130,8 +132,8 @@ type Attached struct {
 // AttachOptions says how to attach to a process.
 type AttachOptions struct {
 	From int64 // offset of the output to begin with; negative from the end
-	// Pipes is for a process without a terminal: what it writes to standard error
-	// is told apart, and it takes input when it reads.
+	// Pipes is for a process without a terminal: its standard error is marked as such,
+	// and it takes input when it reads.
 	Pipes bool
 	// Input, with Pipes, is how much input the process was given by earlier
 	// connections. One that is lost can then be made again: input that was on its
@@ -142,8 +144,8 @@ type AttachOptions struct {
 	End bool
 }
 
-// MaxUntaken is how many bytes of input may be on their way to a process that was
-// attached to with Pipes; events "taken" tell how many have arrived.
+// MaxUntaken is the most input, in bytes, that may be in flight to a process attached
+// with Pipes. Events "taken" acknowledge input.
 const MaxUntaken = 1 << 20
 
 // Attach connects to a process.
@@ -188,12 +190,12 @@ func (c *Client) socket(ctx context.Context, path, token string) (*websocket.Con
 
 // AttachEvent is output of a process, or a message about it.
 type AttachEvent struct {
-	Output []byte // what the process wrote; then there is no message
-	Stderr bool   // Output is of standard error, as far as it is told apart
+	Output []byte // output of the process; then there is no message
+	Stderr bool   // Output is of standard error, where the streams can be separated
 	v1.AttachEvent
 }
 
-// Next waits for what comes next. A connection that is lost is Unavailable.
+// Next waits for the next event. A connection that is lost is Unavailable.
 func (a *Attached) Next(ctx context.Context) (AttachEvent, error) {
 	kind, data, err := a.conn.Read(ctx)
 	if err != nil {
@@ -245,7 +247,7 @@ func (a *Attached) Resize(ctx context.Context, size v1.TerminalSize) error {
 	}{"resize", size})
 }
 
-// EndInput says that no more input comes.
+// EndInput closes the process's input.
 func (a *Attached) EndInput(ctx context.Context) error {
 	return a.say(ctx, struct {
 		Type string `json:"type"`
@@ -263,5 +265,5 @@ func (a *Attached) say(ctx context.Context, v any) error {
 	return nil
 }
 
-// Close ends the connection; the process goes on.
+// Close ends the connection; the process keeps running.
 func (a *Attached) Close() { _ = a.conn.CloseNow() }

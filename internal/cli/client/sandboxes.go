@@ -11,8 +11,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
-// NetworkLog returns the latest decisions about a running Sandbox, oldest first;
-// those with this verdict only, "allowed" or "refused", unless it is empty.
+// NetworkLog returns the latest decisions about a running Sandbox, oldest first. A
+// verdict that is not empty, "allowed" or "refused", selects the decisions with it.
 func (c *Client) NetworkLog(ctx context.Context, id, verdict string) (log v1.NetworkLog, err error) {
 	query := url.Values{}
 	if verdict != "" {
@@ -43,8 +43,8 @@ func (c *Client) SetPort(ctx context.Context, id string, port uint16, private bo
 	return p, err
 }
 
-// Ports returns what listens in a Sandbox, the agent's too if all; truncated says
-// that there is more.
+// Ports returns the listening ports of a Sandbox; with all the agent's too. truncated
+// means that the list is not complete.
 func (c *Client) Ports(ctx context.Context, id string, all bool) (ports []v1.Listener, truncated bool, err error) {
 	answer := v1.Listeners{Ports: []v1.Listener{}}
 	query := url.Values{"all": {strconv.FormatBool(all)}}
@@ -83,8 +83,8 @@ func (c *Client) End(ctx context.Context, id string) (v1.Sandbox, error) {
 // pageSize is the most that the server puts on one page.
 const pageSize = 100
 
-// List returns Sandboxes, newest first: only those in states, unless there are
-// none, and with all pairs of metadata; at most limit, unless it is zero.
+// List returns Sandboxes, newest first. An empty states selects all states. A Sandbox
+// must have all pairs of metadata. A limit of zero is no limit.
 func (c *Client) List(ctx context.Context, states []string, metadata map[string]string, limit int) ([]v1.Sandbox, error) {
 	query := url.Values{}
 	if len(states) > 0 {

@@ -21,8 +21,8 @@ func (c *Client) Secrets(ctx context.Context) ([]v1.Secret, error) {
 	return reply.Secrets, err
 }
 
-// SetSecret makes a Secret, or gives the one of this name another value. A nil
-// description leaves the one that it has, and nil hosts those.
+// SetSecret creates a Secret or replaces its value. A nil description or nil hosts
+// keeps the current one.
 func (c *Client) SetSecret(ctx context.Context, name, value string, description *string, hosts *[]string) (s v1.Secret, err error) {
 	body := v1.SecretReplacement{Value: value, Description: description, Hosts: (*v1.SecretHosts)(hosts)}
 	err = c.call(ctx, http.MethodPut, secretPath(name), nil, body, &s)

@@ -48,7 +48,8 @@ func (c *Client) TakeSnapshot(ctx context.Context, id, name string, filesOnly bo
 	return s, err
 }
 
-// History returns what a Sandbox was saved in and came from, oldest first.
+// History returns the Snapshots made of a Sandbox and those it came from, oldest
+// first.
 func (c *Client) History(ctx context.Context, id string) ([]v1.Snapshot, error) {
 	var reply v1.Snapshots
 	err := c.call(ctx, http.MethodGet, session(id, "/snapshots"), nil, nil, &reply)
@@ -84,9 +85,9 @@ func (c *Client) DeleteSnapshot(ctx context.Context, id string) (v1.Snapshot, er
 	return s, err
 }
 
-// ExportSnapshot returns the file of a Snapshot, with the image of its template if
-// that is wanted. The caller closes it; a read
-// that fails has told why, and what was read then is no such file.
+// ExportSnapshot returns the file of a Snapshot, with its template's image if
+// withTemplate is set. The caller closes it. A failed read returns the server's
+// reason; the bytes read before it are no valid file.
 func (c *Client) ExportSnapshot(ctx context.Context, id string, withTemplate bool) (io.ReadCloser, error) {
 	query := url.Values{}
 	if withTemplate {
@@ -99,7 +100,7 @@ func (c *Client) ExportSnapshot(ctx context.Context, id string, withTemplate boo
 	return &answer{resp}, nil
 }
 
-// ImportSnapshot makes a Snapshot of such a file, of size bytes; -1 when that is
+// ImportSnapshot makes a Snapshot of an exported file, of size bytes; -1 when that is
 // not known.
 func (c *Client) ImportSnapshot(ctx context.Context, name string, file io.Reader, size int64) (v1.Snapshot, error) {
 	query := url.Values{}

@@ -17,7 +17,7 @@ const (
 	buildsPath    = "/api/v1/builds/"
 )
 
-// Templates lists those that the caller can start sandboxes from, by name.
+// Templates lists the templates that the caller can start sandboxes from, by name.
 func (c *Client) Templates(ctx context.Context) ([]v1.Template, error) {
 	var reply v1.Templates
 	err := c.call(ctx, http.MethodGet, templatesPath, nil, nil, &reply)
@@ -38,9 +38,9 @@ func (c *Client) RemoveTemplate(ctx context.Context, name string) (gone v1.Remov
 	return gone, err
 }
 
-// StartBuild queues a build. files is an archive of files that are put in; nil: there
-// are none. archive is what a source "tar:" is made of, or what a
-// Dockerfile copies from, nil otherwise; it is read to its end unless the server refuses it.
+// StartBuild queues a build. files is an archive of the files to add; nil: none.
+// archive is the image of a source "tar:" or the context of a Dockerfile, nil
+// otherwise; it is read to its end unless the server refuses it.
 func (c *Client) StartBuild(ctx context.Context, t v1.TemplateRequest, files, archive io.Reader) (b v1.Build, err error) {
 	if files == nil && archive == nil {
 		err = c.call(ctx, http.MethodPost, templatesPath, nil, t, &b)
@@ -98,8 +98,8 @@ func writeForm(form *multipart.Writer, t v1.TemplateRequest, files, archive io.R
 	return form.Close()
 }
 
-// FollowBuild calls line for each line of a build's log until the build has
-// ended, and returns what it then is.
+// FollowBuild calls line for each line of a build's log until the build has ended,
+// and returns the build's final state.
 func (c *Client) FollowBuild(ctx context.Context, id string, line func(text string) error) (b v1.Build, err error) {
 	resp, err := c.do(ctx, request{
 		method: http.MethodGet, path: buildsPath + url.PathEscape(id) + "/log", query: url.Values{"follow": {"true"}},

@@ -62,8 +62,8 @@ func (c *Client) TenantQuota(ctx context.Context, id string) (q v1.TenantQuota, 
 	return q, err
 }
 
-// SetTenantQuota gives a Tenant a quota of its own, by the API's names; nil: that of
-// all holds for it again.
+// SetTenantQuota gives a Tenant a quota of its own, by the API's names; nil resets it
+// to the default.
 func (c *Client) SetTenantQuota(ctx context.Context, id string, limits map[string]float64) (q v1.TenantQuota, err error) {
 	if limits == nil {
 		err = c.call(ctx, http.MethodDelete, tenantPath(id)+"/quota", nil, nil, &q)

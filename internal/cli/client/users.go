@@ -18,8 +18,8 @@ func usersPath(tenant string) string {
 
 func userPath(tenant, id string) string { return usersPath(tenant) + "/" + url.PathEscape(id) }
 
-// Users lists the Users of a Tenant that are of a state, by ID; empty: all but
-// those that were removed.
+// Users lists the Users of a Tenant in a state, by ID. An empty state selects all but
+// removed Users.
 func (c *Client) Users(ctx context.Context, tenant, state string) ([]v1.User, error) {
 	query := url.Values{}
 	if state != "" {
@@ -38,7 +38,7 @@ func (c *Client) Users(ctx context.Context, tenant, state string) ([]v1.User, er
 	}
 }
 
-// AddUser makes a User of a Tenant before a token of theirs comes.
+// AddUser makes a User of a Tenant before their first token is used.
 func (c *Client) AddUser(ctx context.Context, tenant string, u v1.UserRequest) (made v1.User, err error) {
 	err = c.call(ctx, http.MethodPost, usersPath(tenant), nil, u, &made)
 	return made, err

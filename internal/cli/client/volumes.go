@@ -12,8 +12,7 @@ const volumesPath = "/api/v1/volumes"
 
 func volumePath(idOrName string) string { return volumesPath + "/" + url.PathEscape(idOrName) }
 
-// CreateVolume makes an empty Volume. sizeMB is in MiB; zero: what the server
-// gives.
+// CreateVolume makes an empty Volume. sizeMB is in MiB; zero: the server's default.
 func (c *Client) CreateVolume(ctx context.Context, name string, sizeMB int64) (v v1.Volume, err error) {
 	body := v1.VolumeRequest{Name: name}
 	if sizeMB != 0 {

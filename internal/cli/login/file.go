@@ -37,15 +37,15 @@ func Folder(getenv func(string) string) (string, error) {
 	return filepath.Join(dir, "cloud-sandbox"), nil
 }
 
-// Get returns the login of a server; false when there is none.
+// Get returns the login at a server; false when there is none.
 func (f File) Get(server string) (Login, bool, error) {
 	all, err := f.read()
 	l, is := all[server]
 	return l, is, err
 }
 
-// Change has change make of a server's login what it will be; false: none. Others who
-// change it wait, so that a token that renews once is used once.
+// Change replaces a server's login with the result of change; false removes it.
+// Concurrent changes wait, so that a single-use refresh token is used once.
 func (f File) Change(server string, change func(l Login, is bool) (Login, bool, error)) error {
 	if err := os.MkdirAll(filepath.Dir(f.path), 0o700); err != nil {
 		return fmt.Errorf("keep the login: %w", err)

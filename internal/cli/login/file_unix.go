@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownFolder is where a user's programs keep what they are told.
+// ownFolder is the folder for a user's settings.
 func ownFolder(getenv func(string) string) (string, error) {
 	home := getenv("HOME")
 	if !filepath.IsAbs(home) {

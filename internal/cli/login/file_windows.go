@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// ownFolder is where a user's programs keep what they are told.
+// ownFolder is the folder for a user's settings.
 func ownFolder(getenv func(string) string) (string, error) {
 	dir := getenv("AppData")
 	if !filepath.IsAbs(dir) {

@@ -34,7 +34,7 @@ const (
 	callbackPath = "/callback"
 )
 
-// Login is what is kept of one.
+// Login is the stored record of one login.
 type Login struct {
 	Provider v1.Provider `json:"provider"`
 	Token    string      `json:"token"` // that the server takes
@@ -42,8 +42,8 @@ type Login struct {
 	Refresh  string      `json:"refresh,omitempty"` // empty: it cannot be renewed
 }
 
-// Do has somebody log in. show is called with the URL that they are to open in a
-// browser on this machine; Do waits until they came back from there.
+// Do logs a user in. It calls show with the URL that the user is to open in a browser
+// on this machine, and waits until the browser returns from there.
 func Do(ctx context.Context, p v1.Provider, show func(url string)) (Login, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, errors.New("nobody logged in within ten minutes"))
 	defer cancel()
@@ -78,14 +78,14 @@ func Do(ctx context.Context, p v1.Provider, show func(url string)) (Login, error
 	return loginOf(p, token, "")
 }
 
-// discover asks the issuer where it does what.
+// discover reads the issuer's endpoints.
 func discover(ctx context.Context, p v1.Provider, redirect string) (*oidc.Provider, *oauth2.Config, error) {
 	discovered, err := oidc.NewProvider(ctx, p.Issuer)
 	if err != nil {
 		return nil, nil, fmt.Errorf("ask the identity provider: %w", err)
 	}
 	endpoint := discovered.Endpoint()
-	endpoint.AuthStyle = oauth2.AuthStyleInParams // there is no secret
+	endpoint.AuthStyle = oauth2.AuthStyleInParams // no client secret
 	for _, u := range []string{endpoint.AuthURL, endpoint.TokenURL} {
 		if !strings.HasPrefix(u, "https://") {
 			return nil, nil, fmt.Errorf("the identity provider %s sends logins to %q, which is not https", p.Issuer, u)
@@ -190,7 +190,7 @@ func Over(err error) bool {
 	return errors.As(err, &e)
 }
 
-// refused is what the provider said, without what was sent.
+// refused returns the provider's error, without the request.
 func refused(err error) error {
 	var answered *oauth2.RetrieveError
 	if errors.As(err, &answered) && answered.ErrorCode != "" {
@@ -199,8 +199,8 @@ func refused(err error) error {
 	return fmt.Errorf("ask the identity provider for a token: %w", err)
 }
 
-// loginOf keeps of what a provider sent the token that the server takes: the one for
-// its audience.
+// loginOf selects, from a provider's tokens, the token that the server accepts: the
+// one for its audience.
 func loginOf(p v1.Provider, token *oauth2.Token, refresh string) (Login, error) {
 	id, _ := token.Extra("id_token").(string)
 	for _, text := range []string{id, token.AccessToken} {
@@ -209,7 +209,7 @@ func loginOf(p v1.Provider, token *oauth2.Token, refresh string) (Login, error) 
 			continue
 		}
 		l := Login{Provider: p, Token: text, Expires: says.ExpiresAt.UTC(), Refresh: token.RefreshToken}
-		if l.Refresh == "" { // it goes on
+		if l.Refresh == "" { // keep the current one
 			l.Refresh = refresh
 		}
 		return l, nil
