@@ -1,5 +1,5 @@
-// Package audit writes the audit log as JSON Lines and checks it, from the Store
-// or from such a file.
+// Package audit exports the audit log as JSON Lines and checks it, in the Store or in
+// an exported file.
 package audit
 
 import (
@@ -70,8 +70,8 @@ func (l line) entry() (e sandbox.AuditEntry, prev sandbox.AuditHash, err error) 
 	return e, prev, err
 }
 
-// Export writes every entry of the log, or those of one Tenant, as JSON Lines,
-// oldest first. Nothing is checked. Only a whole export can be.
+// Export writes the wanted entries of the log, all or a Tenant's, as JSON Lines,
+// oldest first. It checks nothing. Only an export of the whole log can be checked.
 func Export(ctx context.Context, from sandbox.AuditStore, to io.Writer, wanted func(sandbox.AuditEntry) bool) error {
 	out := bufio.NewWriter(to)
 	lines := json.NewEncoder(out)
@@ -98,9 +98,9 @@ type Checker struct {
 	Expect *sandbox.AuditMark
 	// Entries is how many were checked.
 	Entries int
-	// First is what the first entry followed, Last the newest.
+	// First is the mark before the first entry, Last the newest entry's.
 	First, Last sandbox.AuditMark
-	seen        bool // Expect was there
+	seen        bool // Expect was found
 }
 
 func (c *Checker) begin(m sandbox.AuditMark) error {

@@ -1,6 +1,6 @@
-// Package catalogue lists every operation of the gateway, one row each. A row says
-// who may call the operation, how often and with how much, and what the audit log
-// keeps of a call. REST, Connect and E2B's API bind their own URLs to these rows.
+// Package catalogue lists every operation of the gateway, one row each. A row defines
+// the scope that the operation requires, its rate limit and size bound, and its audit
+// record. REST, Connect and E2B's API bind their own URLs to these rows.
 package catalogue
 
 import (
@@ -17,7 +17,7 @@ type Operation struct {
 	// that REST does not have.
 	Name string
 	// Takes and Gives are values of the types of the request's and the response's JSON;
-	// nil: there is none. Doors with JSON of their own ignore them.
+	// nil: none. API surfaces with JSON of their own ignore them.
 	Takes, Gives any
 	// Scope is required of the caller. A row has either Scope or Anyone.
 	Scope sandbox.Scope
@@ -40,12 +40,12 @@ type Operation struct {
 	Audited bool
 	// Target selects the target of an audit entry.
 	Target Target
-	// MaxBody bounds the body of a request in bytes. 0: a body is refused. Streamed:
-	// there is no bound.
+	// MaxBody bounds the body of a request in bytes. 0: a body is refused. Streamed: no
+	// bound.
 	MaxBody int64
 	// Once makes the operation idempotent for requests with an Idempotency-Key.
 	Once bool
-	// ShowsSecret marks an operation whose answer has a secret that is never stored.
+	// ShowsSecret marks an operation whose answer contains a secret that is never stored.
 	ShowsSecret bool
 	// Quiet has requests logged at level debug.
 	Quiet bool
@@ -111,8 +111,8 @@ const (
 // rows are all Operations in the order of their declaration.
 var rows []*Operation
 
-// row adds an Operation to the catalogue. It panics for one that does not say who may
-// call it: that is a mistake of the program.
+// row adds an Operation to the catalogue. It panics unless exactly one of Scope and
+// Anyone is set: that is a bug.
 func row(o Operation) *Operation {
 	if (o.Scope == "") != o.Anyone {
 		panic(fmt.Sprintf("catalogue: the operation %q must have either Scope or Anyone", o.Name))

@@ -17,7 +17,7 @@ var (
 	ListProviders = row(Operation{Name: "listProviders", Gives: v1.Providers{}, Anyone: true})
 )
 
-// What a Tenant has, and what operators see.
+// Quotas, usage and audit of a Tenant, and operations of operators.
 var (
 	ReadQuota        = row(Operation{Name: "readQuota", Gives: v1.QuotaState{}, Scope: read, Class: ratelimit.Read, Target: Named})
 	ReadUsage        = row(Operation{Name: "readUsage", Gives: v1.UsageRows{}, Scope: read, Class: ratelimit.Read, Target: Named})

@@ -8,12 +8,12 @@ import (
 	"path/filepath"
 )
 
-// Aside begins the names of files that are being written. What a crash left of them
-// lies beside what they were to be.
+// Aside is the prefix of files that are still being written. After a crash they
+// remain next to their targets.
 const Aside = ".new-"
 
-// Write makes content that of the file at path: whoever reads sees the old or the
-// new one. It lasts when Write returns.
+// Write replaces the content of the file at path atomically: a reader sees the old or
+// the new content. The new content is durable when Write returns.
 func Write(path string, content []byte, mode fs.FileMode) error {
 	return write(path, content, mode, true)
 }
@@ -44,7 +44,7 @@ func write(path string, content []byte, mode fs.FileMode, lasting bool) error {
 	return Rename(f.Name(), path)
 }
 
-// Rename renames a file whose content lasts, so that its name does too.
+// Rename renames a durable file, and makes its new name durable.
 func Rename(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return err

@@ -13,8 +13,8 @@ import (
 )
 
 // Client calls one server. Its methods are safe for concurrent use. When the
-// connection breaks every call under way and every later one fails with
-// Unavailable, and Done is closed; dial anew then.
+// connection breaks, every call in flight and every later one fails with Unavailable,
+// and Done is closed; dial anew then.
 type Client struct {
 	conn    *net.UnixConn
 	onEvent func(method string, body json.RawMessage)
@@ -59,10 +59,10 @@ func (c *Client) Close() error {
 	return err
 }
 
-// Call sends a request with files beside it, which stay the caller's, and waits
-// for the answer. reply, when not nil, receives the answer's body. Files beside
-// the answer are returned and are the caller's to close. When ctx ends first the
-// call may be carried out all the same; one whose ctx had ended before is not sent.
+// Call sends a request with files, which stay the caller's, and waits for the answer.
+// reply, when not nil, receives the answer's body. The answer's files are returned
+// and are the caller's to close. When ctx ends first, the call may still be carried
+// out; a call whose ctx had ended before is not sent.
 func (c *Client) Call(ctx context.Context, method string, body, reply any, files ...*os.File) ([]*os.File, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

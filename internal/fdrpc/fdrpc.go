@@ -1,7 +1,7 @@
 // Package fdrpc carries calls between two processes of one host over a
-// sequenced-packet Unix socket: JSON messages, and open files beside them
-// (SCM_RIGHTS, unix(7)). Calls on one connection run side by side. Each side
-// knows the other's user by SO_PEERCRED.
+// sequenced-packet Unix socket: JSON messages, with open files attached (SCM_RIGHTS,
+// unix(7)). Calls on one connection run concurrently. Each side knows the other's
+// user by SO_PEERCRED.
 package fdrpc
 
 import (
@@ -21,14 +21,14 @@ import (
 const (
 	// maxMessage bounds one message; a longer one is refused by its sender.
 	maxMessage = 1 << 20
-	// maxFiles bounds the files beside one message.
+	// maxFiles is the most files attached to one message.
 	maxFiles = 8
 	// socketBuffer must hold the longest message whole.
 	socketBuffer = 4 << 20
 )
 
-// message is what travels. A request has a Method; an answer has the request's
-// ID; an event has ID 0 and a Method.
+// message is one message on the wire. A request has a Method; an answer has the
+// request's ID; an event has ID 0 and a Method.
 type message struct {
 	ID     uint64          `json:"id,omitempty"`
 	Method string          `json:"method,omitempty"`
@@ -96,8 +96,8 @@ func send(c *net.UnixConn, m message, files []*os.File) error {
 	return err
 }
 
-// descriptor returns f's number without os.File.Fd, which would make the open
-// file blocking for everybody who shares it.
+// descriptor returns f's number without os.File.Fd, which would make the open file
+// blocking for everyone who shares it.
 func descriptor(f *os.File) (fd int, err error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -118,8 +118,8 @@ func newReceiver(c *net.UnixConn) *receiver {
 	return &receiver{conn: c, buf: make([]byte, 64<<10), oob: make([]byte, unix.CmsgSpace(maxFiles*4))}
 }
 
-// next returns the next message and the files beside it, which the caller
-// closes. An empty packet is the other side's end (io.EOF by the net package).
+// next returns the next message and its files, which the caller closes. An empty
+// packet is the other side's end (io.EOF by the net package).
 func (r *receiver) next() (message, []*os.File, error) {
 	if err := r.grow(); err != nil {
 		return message{}, nil, err

@@ -40,8 +40,8 @@ func (r *Request) Decode(v any) error {
 	return nil
 }
 
-// TakeFile returns file i, which is then the handler's to close; Invalid when
-// it did not come.
+// TakeFile returns file i, which is then the handler's to close; Invalid when the
+// request has no such file.
 func (r *Request) TakeFile(i int) (*os.File, error) {
 	if i >= len(r.Files) || r.Files[i] == nil {
 		return nil, sandbox.Errorf(sandbox.Invalid, "%s needs a file", r.Method)
@@ -51,15 +51,15 @@ func (r *Request) TakeFile(i int) (*os.File, error) {
 	return f, nil
 }
 
-// Handler answers one call. The reply is encoded as JSON; the files beside it
-// are closed once sent.
+// Handler answers one call. The reply is encoded as JSON; its files are closed once
+// sent.
 type Handler func(ctx context.Context, r *Request) (reply any, files []*os.File, err error)
 
 // Server serves calls. Its fields are set before Serve and not changed.
 type Server struct {
 	Handle Handler
-	// Hello names the method that must have succeeded on a connection before
-	// any other is answered; empty: there is none.
+	// Hello names the method that must have succeeded on a connection before any other is
+	// answered; empty: none.
 	Hello string
 	// Allow says whether a user may connect; nil allows only the server's own
 	// and root.
@@ -72,7 +72,7 @@ type Server struct {
 	Log  *slog.Logger
 
 	mu    sync.Mutex
-	turns map[string]chan struct{} // of each name the last to come, until it was handled; guarded by mu
+	turns map[string]chan struct{} // by key, closed when the latest request has been handled; guarded by mu
 }
 
 // Peer is one connection, for events to it.
@@ -94,8 +94,8 @@ func (p *Peer) Event(method string, body any) error {
 // Done is closed when the peer is gone.
 func (p *Peer) Done() <-chan struct{} { return p.ctx.Done() }
 
-// Listen makes the socket at path with the given mode bits, taking the place of
-// one that nobody listens on any more.
+// Listen makes the socket at path with the given mode bits. It replaces a stale
+// socket.
 func Listen(path string, mode os.FileMode) (*net.UnixListener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
@@ -187,7 +187,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	}
 }
 
-// inTurn returns what runs a handler when it is the request's turn.
+// inTurn returns a function that waits for the request's turn and runs handle.
 func (s *Server) inTurn(r *Request, handle func()) func() {
 	name := ""
 	if s.Turn != nil {

@@ -230,7 +230,8 @@ func countsOf(found v1.Matches) string {
 	return ended(&b, found)
 }
 
-// extensions are those of types of files, where the name of the type is not one.
+// extensions lists the file extensions of a type. A type that is absent here is its
+// own extension.
 var extensions = map[string][]string{
 	"rust": {"rs"}, "python": {"py"}, "js": {"js", "jsx", "mjs", "cjs"}, "ts": {"ts", "tsx", "mts", "cts"}, "typescript": {"ts", "tsx"},
 	"javascript": {"js", "jsx"}, "markdown": {"md"}, "ruby": {"rb"}, "cpp": {"cpp", "cc", "cxx", "h", "hpp"}, "c": {"c", "h"}, "yaml": {"yaml", "yml"},

@@ -252,7 +252,7 @@ func (c *call) editFile(ctx context.Context, in editFileInput) (*sdk.CallToolRes
 	return text(fmt.Sprintf("%d occurrence(s) replaced in %s.", done.Count, in.Path)), nil
 }
 
-// detail is what an error says without its code.
+// detail returns the text of an error without its code.
 func detail(err error) string {
 	var coded *sandbox.Error
 	if errors.As(err, &coded) {

@@ -22,10 +22,10 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/spool"
 )
 
-// Bounds of what clients hold.
+// Bounds of the sessions that clients hold.
 const (
-	// maxSessions is how many sessions there may be, and maxOwnSessions how many a Tenant
-	// may have. Beyond the latter its longest idle one ends.
+	// maxSessions is the limit of sessions in all, and maxOwnSessions the limit of one
+	// Tenant. A new session beyond the latter ends the Tenant's longest idle one.
 	maxSessions    = 4096
 	maxOwnSessions = 256
 	// maxOpening bounds the message that begins a session, in bytes: a session keeps it.
@@ -37,8 +37,8 @@ const (
 // Names of HTTP headers.
 const (
 	sessionHeader = "Mcp-Session-Id"
-	// postHeader names the request that a message came with. Handler sets it: what a client
-	// sends in it is dropped.
+	// postHeader carries the ID of the request that a message came with. Handler sets it
+	// and drops a client's own value.
 	postHeader = "Cloud-Sandbox-Mcp-Post"
 )
 
@@ -52,12 +52,12 @@ type Handler struct {
 	mu       sync.Mutex
 	sessions map[string]*httpSession // by ID
 	opening  map[sandbox.TenantID]int
-	posts    map[string]*post // under way, by what postHeader has
+	posts    map[string]*post // in flight, by their ID in postHeader
 	closed   bool
 	ended    sync.WaitGroup // sessions
 }
 
-// httpSession is a Session and whose it is.
+// httpSession is a Session and its owner.
 type httpSession struct {
 	*Session
 	id      string
@@ -66,12 +66,13 @@ type httpSession struct {
 	mcp     *sdk.ServerSession
 	live    context.Context // until the session ends
 	end     context.CancelFunc
-	last    *http.Request // of its client: what counts of the latest; under Handler.mu
+	last    *http.Request // the client's latest request, as credential returns it; under Handler.mu
 	used    time.Time     // when that came; under Handler.mu
-	running int           // requests under way; under Handler.mu
+	running int           // requests in flight; under Handler.mu
 }
 
-// owner is who may use a session. Another owner's session is not there.
+// owner identifies the caller who may use a session. To other callers the session
+// does not exist.
 type owner struct {
 	tenant       sandbox.TenantID
 	user, person string
@@ -82,7 +83,7 @@ func ownerOf(who sandbox.Identity) owner {
 	return owner{who.Tenant, who.User, who.Person, who.Key}
 }
 
-// post is a request under way.
+// post is a request in flight.
 type post struct {
 	r      *http.Request
 	who    sandbox.Identity
@@ -96,15 +97,16 @@ func CallerHeaders() []string {
 	return []string{"Authorization", "X-API-Key", "X-Forwarded-Proto"}
 }
 
-// Caller returns the request that a call of the API is made for: its credential and its
-// address count. ctx is that of a call through the RoundTripper of a Handler.
+// Caller returns the client's request on whose behalf an API call is made. Its
+// credential and its address apply to the call. ctx is the context of a call through
+// the RoundTripper of a Handler.
 func Caller(ctx context.Context) *http.Request {
 	r, _ := ctx.Value(callerKey{}).(*http.Request)
 	return r
 }
 
-// NewHandler returns a Handler whose tools call the API through way. Streams that wait
-// for nothing in particular end when draining is closed.
+// NewHandler returns a Handler whose tools call the API through way. Idle streams end
+// when draining is closed.
 func NewHandler(way http.RoundTripper, draining <-chan struct{}) *Handler {
 	h := &Handler{
 		client: client.NewOver("http://localhost", way), draining: draining, serving: map[Set]http.Handler{},
@@ -120,7 +122,7 @@ func NewHandler(way http.RoundTripper, draining <-chan struct{}) *Handler {
 		h.serving[set] = sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{
 			SessionTimeout:      sessionIdle,
 			MaxRequestBodyBytes: -1, // Serve has read the body, within its bound
-			// Who asks is known by a credential that no page can make a browser send.
+			// The caller is identified by a credential that no page can make a browser send.
 			DisableLocalhostProtection: true,
 		})
 	}
@@ -129,7 +131,7 @@ func NewHandler(way http.RoundTripper, draining <-chan struct{}) *Handler {
 
 var errNoSession = sandbox.Errorf(sandbox.NotFound, "no such MCP session: begin a new one")
 
-// Serve answers a request of who.
+// Serve answers a request of the caller who.
 func (h *Handler) Serve(w http.ResponseWriter, r *http.Request, who sandbox.Identity) error {
 	set, err := choose(r)
 	if err != nil {
@@ -185,8 +187,8 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 	return nil
 }
 
-// messageCopies is how often a message is held in memory at once, at most: as it came,
-// parsed, and as what the API is asked.
+// messageCopies is the most copies of a message in memory at once: as received, as
+// parsed, and as the API request.
 const messageCopies = 4
 
 // readMessage reads a message, perhaps one that opens a session.
@@ -238,7 +240,8 @@ func choose(r *http.Request) (Set, error) {
 	return ParseSet(query.Get(toolsParameter))
 }
 
-// find returns the session of who with an ID, which is used until release.
+// find returns the session with an ID if who owns it. The session is in use until
+// release.
 func (h *Handler) find(id string, who sandbox.Identity, r *http.Request) (*httpSession, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -251,8 +254,8 @@ func (h *Handler) find(id string, who sandbox.Identity, r *http.Request) (*httpS
 	return s, nil
 }
 
-// credential is what counts of r as the request that others are made for, and what may
-// be kept: it is small.
+// credential returns a small copy of r that may be kept: only the parts that
+// authenticate and locate the client.
 func credential(r *http.Request) *http.Request {
 	kept := &http.Request{Host: r.Host, RemoteAddr: r.RemoteAddr, TLS: r.TLS, Header: http.Header{}}
 	for _, name := range CallerHeaders() {
@@ -269,8 +272,8 @@ func (h *Handler) release(s *httpSession) {
 	s.running--
 }
 
-// admit makes room for a session that may be opened now. A Tenant with too many loses
-// the one that it has not used for the longest time.
+// admit reserves room for a session that is about to be opened. A Tenant at its limit
+// loses its longest idle session.
 func (h *Handler) admit(tenant sandbox.TenantID) error {
 	h.mu.Lock()
 	var oldest *httpSession
@@ -304,7 +307,7 @@ func (h *Handler) admit(tenant sandbox.TenantID) error {
 	return nil
 }
 
-// admitted ends what admit began.
+// admitted releases the reservation of admit.
 func (h *Handler) admitted(tenant sandbox.TenantID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -325,7 +328,7 @@ func (h *Handler) postOf(req sdk.Request) (*post, error) {
 	return nil, sandbox.Errorf(sandbox.Unavailable, "the client has left")
 }
 
-// openSessions keeps what clients initialize.
+// openSessions records the sessions that clients initialize.
 func (h *Handler) openSessions(set Set) sdk.Middleware {
 	return func(next sdk.MethodHandler) sdk.MethodHandler {
 		return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
@@ -366,8 +369,8 @@ func (h *Handler) open(p *post, set Set, mcp *sdk.ServerSession) error {
 	return nil
 }
 
-// leave ends a session: what its calls run ends, and its Sandbox pauses, unless another
-// session uses it or the server ends.
+// leave ends a session: its running calls end, and its Sandbox pauses, unless another
+// session uses it or the server is shutting down.
 func (h *Handler) leave(s *httpSession) {
 	s.end()
 	h.mu.Lock()
@@ -389,7 +392,7 @@ func (h *Handler) leave(s *httpSession) {
 	})
 }
 
-// showTools shows who asks only the tools that they may use.
+// showTools filters the list of tools to those that the caller may use.
 func (h *Handler) showTools(set Set) sdk.Middleware {
 	hints := map[string]tool{}
 	for _, t := range toolsOf(set) {
@@ -415,8 +418,8 @@ func (h *Handler) showTools(set Set) sdk.Middleware {
 	}
 }
 
-// sessionOf returns the Session of a call. The call ends with its request, because its
-// answer could reach nobody after that, and with its session.
+// sessionOf returns the Session of a call. The call ends with its session and with
+// its request, after which its answer could not be delivered.
 func (h *Handler) sessionOf(ctx context.Context, req *sdk.CallToolRequest) (context.Context, *Session, context.CancelFunc, error) {
 	p, err := h.postOf(req)
 	if err != nil {

@@ -113,8 +113,8 @@ func (c *call) start(ctx context.Context, named string, r v1.StartProcessRequest
 	return c.client.Start(ctx, r)
 }
 
-// look returns what a process printed from an offset on. It waits for output, or for
-// the end of the process, no longer than asked for.
+// look returns a process's output from an offset on. It waits for output or for the
+// end of the process, at most for the requested time.
 func (c *call) look(ctx context.Context, id, process string, offset *int64, wait *float64) (*sdk.CallToolResult, error) {
 	from, seconds := int64(0), float64(defaultWait)
 	if offset != nil {
@@ -162,8 +162,8 @@ func (c *call) look(ctx context.Context, id, process string, offset *int64, wait
 // settle is how long output that has begun may go on before it is returned.
 const settle = 200 * time.Millisecond
 
-// await reads output from an offset on until some has come, the process has ended or
-// the time is over. It returns the process as it is then.
+// await reads output from an offset on until some has arrived, the process has ended
+// or the time is over. It returns the latest state of the process.
 func (c *call) await(ctx context.Context, id, process string, from int64, seconds float64, p v1.Process, read func(v1.OutputEvent) error) (v1.Process, error) {
 	waiting, cancel := context.WithTimeout(ctx, time.Duration(seconds*float64(time.Second)))
 	defer cancel()
@@ -180,7 +180,7 @@ func (c *call) await(ctx context.Context, id, process string, from int64, second
 		return ended, nil
 	case ctx.Err() != nil:
 		return p, ctx.Err()
-	case waiting.Err() != nil: // the process goes on
+	case waiting.Err() != nil: // the process keeps running
 		return p, nil
 	}
 	return p, err

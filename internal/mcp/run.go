@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	// progressEvery is how often a client that wants to know is told that a call goes on.
+	// progressEvery is the interval of progress notifications to a client that asked for
+	// them.
 	progressEvery = time.Second
 	// maxImages and maxImage bound the pictures of one result, the latter in bytes.
 	maxImages = 8
@@ -72,7 +73,7 @@ func timeout(n *float64) *v1.SecondsOrNone {
 
 func seconds(n float64) *v1.SecondsOrNone { return new(v1.SecondsOrNone(n * float64(time.Second))) }
 
-// execute runs r to its end. The end of ctx ends what it runs.
+// execute runs r to its end. The end of ctx ends the running code.
 func (c *call) execute(ctx context.Context, named string, r v1.ExecuteRequest) (*sdk.CallToolResult, error) {
 	id, err := c.sandbox(ctx, named)
 	if err != nil {
@@ -95,18 +96,19 @@ func (c *call) execute(ctx context.Context, named string, r v1.ExecuteRequest) (
 	return out.result(result), nil
 }
 
-// endTime bounds the end of a program whose call was cancelled.
+// endTime is the timeout for ending a program whose call was cancelled.
 const endTime = 5 * time.Second
 
-// endNow ends a process whose call was cancelled, and waits for that. The server ends it
-// by itself a moment after its client has left; but the Sandbox may be paused before.
+// endNow ends a process whose call was cancelled, and waits for its end. The server
+// would end it by itself shortly after its client has left, but the Sandbox may be
+// paused before that.
 func (c *call) endNow(ctx context.Context, id, process string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 	defer cancel()
 	_, _ = c.client.EndProcess(ctx, id, process) // or it has ended, or the server does it
 }
 
-// output is what a program prints and shows.
+// output is the output of a program and the pictures that it shows.
 type output struct {
 	process string // its ID, once it has started
 
@@ -223,8 +225,8 @@ func imageOf(v v1.Value) sdk.Content {
 	return &sdk.ImageContent{Data: data, MIMEType: kind}
 }
 
-// tellProgress tells the client, if it wants to know, that the call goes on, until the
-// returned function is called.
+// tellProgress sends progress notifications to the client, if it asked for them,
+// until the returned function is called.
 func (c *call) tellProgress(ctx context.Context, latest func() string) (stop func()) {
 	token := c.request.Params.GetProgressToken()
 	if token == nil {

@@ -229,7 +229,7 @@ func (in createSandboxInput) request() v1.CreateRequest {
 	return r
 }
 
-// sandboxView is what a model is told of a Sandbox.
+// sandboxView is the description of a Sandbox for a model.
 type sandboxView struct {
 	ID        string        `json:"sandbox_id,omitempty"`
 	Name      string        `json:"name,omitempty"`

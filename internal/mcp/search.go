@@ -138,7 +138,7 @@ func lineOf(m v1.Match) string {
 	return *m.Text
 }
 
-// ended says whether there is more, and cuts what is too long.
+// ended adds a note if the list is incomplete, and cuts a text that is too long.
 func ended(b *strings.Builder, found v1.Matches) string {
 	if len(found.Matches) == 0 {
 		b.WriteString("(no matches)")

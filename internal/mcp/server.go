@@ -48,7 +48,8 @@ func toolsOf(set Set) []tool {
 }
 
 // sessionOf returns the Session that a call belongs to, and the context that the call
-// runs in: it ends with ctx, and when nobody waits for the answer any more.
+// runs in. The context ends with ctx, and when no client waits for the answer any
+// more.
 type sessionOf func(ctx context.Context, req *sdk.CallToolRequest) (context.Context, *Session, context.CancelFunc, error)
 
 // newServer returns an MCP server with a set of tools. It serves any number of
@@ -56,7 +57,7 @@ type sessionOf func(ctx context.Context, req *sdk.CallToolRequest) (context.Cont
 func newServer(version string, set Set, of sessionOf) *sdk.Server {
 	s := sdk.NewServer(&sdk.Implementation{Name: "cloud-sandbox", Title: "Cloud Sandbox", Version: version}, &sdk.ServerOptions{
 		Instructions: instructions(set),
-		// Tools are all there is, and they do not change while a session lasts.
+		// The server offers only tools, and they do not change during a session.
 		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}},
 	})
 	for _, t := range toolsOf(set) {
@@ -81,12 +82,12 @@ const maxCalls = 16
 
 var errTooManyCalls = sandbox.Errorf(sandbox.Exhausted, "this session has %d calls running already: wait until one has ended", maxCalls)
 
-// failure is what a model is told of err.
+// failure returns err as a result for a model.
 func failure(err error) *sdk.CallToolResult {
 	return &sdk.CallToolResult{IsError: true, Content: []sdk.Content{&sdk.TextContent{Text: sentence(err)}}}
 }
 
-// sentence is an error in words: its code, what is wrong, and when to come back.
+// sentence returns an error in words: its code, its cause, and when to retry.
 func sentence(err error) string {
 	var coded *sandbox.Error
 	switch {

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// idleTime is after which time without a call the Sandbox of a Session pauses, also
-	// when nobody says that the Session has ended.
+	// idleTime is the time without a call after which the Sandbox of a Session pauses,
+	// even if the client has not ended the Session.
 	idleTime = 10 * time.Minute
 	// leaveTime bounds the pause at the end of a Session.
 	leaveTime = 20 * time.Second
@@ -24,15 +24,15 @@ const (
 	metadataKey = "mcp"
 )
 
-// Options say what the Sandbox of a Session is like.
+// Options describe the Sandbox of a Session.
 type Options struct {
-	// Create is what a new one is created with. Its Name is the name of the Session: a
-	// Sandbox with this name is used if there is one. Empty: each Session has its own.
+	// Create describes a new Sandbox. Its Name is the name of the Session: an existing
+	// Sandbox with this name is used. Empty: each Session has its own Sandbox.
 	Create v1.CreateRequest
 }
 
-// Session is one conversation with a client: whom it speaks for, and the Sandbox that
-// its tools use. Its methods are safe for concurrent use.
+// Session is one conversation with a client: its credential, and the Sandbox that its
+// tools use. Its methods are safe for concurrent use.
 type Session struct {
 	client  *client.Client
 	options Options
@@ -47,8 +47,8 @@ func newSession(c *client.Client, o Options) *Session {
 	return &Session{client: c, options: o, calls: make(chan struct{}, maxCalls), turn: make(chan struct{}, 1)}
 }
 
-// sandbox returns the Sandbox that a call is about: the one that it names, or the
-// Session's own, which is created if there is none yet.
+// sandbox returns the Sandbox of a call: the one that the call names, or the
+// Session's own, which is created on first use.
 func (s *Session) sandbox(ctx context.Context, named string) (string, error) {
 	if named != "" {
 		return named, nil
@@ -85,7 +85,7 @@ func (s *Session) known() string {
 	return s.own
 }
 
-// use makes a Sandbox the one of the Session.
+// use makes a Sandbox the Session's own.
 func (s *Session) use(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,8 +121,8 @@ func (s *Session) lost(ctx context.Context, failed error) error {
 	return sandbox.Errorf(sandbox.Conflict, "the sandbox %s of this session has ended%s, and its files are gone: the next call creates a new one", own, cause)
 }
 
-// leave ends a Session whose calls are cancelled: it waits for them, and pauses the
-// Session's own Sandbox, unless there is none or keep says that others use it. ctx
+// leave ends a Session whose calls are cancelled. It waits for the calls, and pauses
+// the Session's own Sandbox, if any, unless keep reports that others use it. ctx
 // carries the credential and may have ended.
 func (s *Session) leave(ctx context.Context, keep func(id string) bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)

@@ -28,7 +28,7 @@ func ServeStdio(ctx context.Context, c *client.Client, version string, set Set, 
 	served := s.Run(ctx, &sdk.IOTransport{Reader: &untilEnd{in, gone}, Writer: nopCloser{out}, MaxLineLength: maxMessage})
 	gone()
 	left := session.leave(ctx, func(string) bool { return false })
-	if ctx.Err() != nil || errors.Is(served, io.EOF) { // it was told to end
+	if ctx.Err() != nil || errors.Is(served, io.EOF) { // an intended end
 		served = nil
 	}
 	return errors.Join(served, left)

@@ -41,7 +41,7 @@ func (s *stream) Write(p []byte) (int, error) {
 	return s.w.Write(p)
 }
 
-// FlushError sends what has been written so far.
+// FlushError sends the bytes written so far.
 func (s *stream) FlushError() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,7 +16,7 @@ type capture struct {
 	all        int64 // bytes that were written
 }
 
-// Bytes of the beginning and of the end: errors mostly come last.
+// Bytes kept of the beginning and of the end: errors are mostly at the end.
 const (
 	headText = maxText / 4
 	tailText = maxText - headText

@@ -15,11 +15,11 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/catalogue"
 )
 
-// tool is one tool: what a client is told of it, and what it does.
+// tool is one tool: its description for clients, and its implementation.
 type tool struct {
 	name, title, description string
-	// calls are the operations of the API that it is made of, beside the creation of the
-	// Session's Sandbox. It only reads if they all do.
+	// calls are the API operations that it uses, besides creating the Session's Sandbox.
+	// It is read-only if they all are.
 	calls []*catalogue.Operation
 	// destroys says that it may overwrite or remove something; repeats, that calling it
 	// twice does no more than once; outside, that it reaches beyond the Sandbox.
@@ -132,7 +132,7 @@ func (t *tool) misused(err error) error {
 	return sandbox.Errorf(sandbox.Invalid, "%s was called with wrong arguments: %s. %s", t.name, reason(err), t.usage())
 }
 
-// reason is the part of a validation error that says what is wrong.
+// reason returns the part of a validation error that states the mistake.
 func reason(err error) string {
 	text := err.Error()
 	if i := strings.LastIndex(text, "validating "); i >= 0 {

@@ -120,7 +120,7 @@ func New(rules Rules) *Limiter {
 	return &Limiter{rules: rules, buckets: map[bucketKey]*rate.Limiter{}}
 }
 
-// Decision is what a caller is told.
+// Decision is the outcome of a check, for the caller.
 type Decision struct {
 	Limited   bool // whether the Class has a limit; without one nothing else is set
 	OK        bool

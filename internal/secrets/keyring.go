@@ -15,20 +15,20 @@ import (
 	"strings"
 )
 
-// A KMS seals small keys with a master key that it keeps to itself. binding is
-// what a key belongs to: it opens with the same one only. Methods are safe for
+// A KMS seals small keys with a master key that it keeps to itself. binding names the
+// owner of a key: Unwrap needs the same binding as Wrap. Methods are safe for
 // concurrent use.
 type KMS interface {
 	// Current names the master key that Wrap uses.
 	Current() string
 	Wrap(ctx context.Context, key, binding []byte) (sealed []byte, keyID string, err error)
-	// Unwrap opens what Wrap sealed. The error does not say what is in it.
+	// Unwrap opens a key that Wrap sealed. The error does not reveal the key.
 	Unwrap(ctx context.Context, keyID string, sealed, binding []byte) ([]byte, error)
 }
 
 const (
 	keyBytes = 32
-	// maxKeys bounds a Keyring: the one in use, and those before it.
+	// maxKeys is the most keys in a Keyring: the current one and earlier ones.
 	maxKeys = 16
 	// maxKeyFile bounds the file of a Keyring, in bytes.
 	maxKeyFile = 16 << 10

@@ -19,8 +19,7 @@ type Service struct {
 	kms   KMS
 }
 
-// New returns a Service over store. Without a KMS, which is nil then, there are
-// no Secrets: every method is Unsupported.
+// New returns a Service over store. If kms is nil, every method is Unsupported.
 func New(store sandbox.SecretStore, kms KMS) *Service { return &Service{store: store, kms: kms} }
 
 // errNoKey is the answer where the operator has not set a master key.
@@ -35,11 +34,12 @@ func (s *Service) ready() error {
 
 // Request asks for a Secret, or changes one.
 type Request struct {
-	ID          string // the one it will have, for a request that must take effect once; empty: a fresh one
+	ID          string // its ID, for a request that must take effect once; empty: a fresh one
 	Name        string
 	Description *string           // nil: none, or as it is
 	Metadata    map[string]string // nil: none, or as it is
-	// Hosts are those that it may be sent to: nil: any, or as they are; empty: any.
+	// Hosts are the hosts that the value may be sent to. nil: any for a new Secret,
+	// unchanged for an existing one; empty: any.
 	Hosts *sandbox.SecretHosts
 	Value sandbox.SecretValue
 }
@@ -81,7 +81,7 @@ func (s *Service) Create(ctx context.Context, tenant sandbox.TenantID, r Request
 	return made, err
 }
 
-// describe writes what is there of the request beside its value.
+// describe copies the fields that the request sets, except its value, to c.
 func (r Request) describe(c *sandbox.Secret) {
 	if r.Description != nil {
 		c.Description = *r.Description
@@ -92,7 +92,7 @@ func (r Request) describe(c *sandbox.Secret) {
 	c.Metadata = metadataOr(r.Metadata, c.Metadata)
 }
 
-// metadataOr is m, or otherwise when that is nil; nil when there is none.
+// metadataOr returns m, or otherwise when m is nil. It returns nil for an empty m.
 func metadataOr(m, otherwise map[string]string) map[string]string {
 	switch {
 	case m == nil:
@@ -103,9 +103,10 @@ func metadataOr(m, otherwise map[string]string) map[string]string {
 	return m
 }
 
-// Replace gives a Secret of a Tenant another value, and another Description,
-// other Metadata and other Hosts unless those are nil: where a value may go nobody
-// changes who does not have it. NotFound when there is none of this name.
+// Replace gives a Secret of a Tenant another value, and another Description, other
+// Metadata and other Hosts unless those are nil. Hosts change only together with the
+// value, so that nobody can redirect a value without knowing it. NotFound when no
+// Secret has this name.
 func (s *Service) Replace(ctx context.Context, tenant sandbox.TenantID, r Request) (sandbox.Secret, error) {
 	if err := cmp.Or(s.ready(), r.check()); err != nil {
 		return sandbox.Secret{}, err
@@ -208,9 +209,9 @@ func unreadable(c sandbox.Secret, err error) error {
 // rotated is how many Secrets Rotate reads at a time.
 const rotated = 100
 
-// Rotate seals the keys of all Secrets, of every Tenant, anew with the current
-// master key, so that the ones before it are not needed any more. It returns how
-// many it changed; after an error it can be repeated.
+// Rotate seals the keys of all Secrets, of every Tenant, anew with the current master
+// key, so that earlier master keys are not needed any more. It returns the number of
+// changed Secrets. After an error it can be repeated.
 func (s *Service) Rotate(ctx context.Context) (n int, err error) {
 	if err := s.ready(); err != nil {
 		return 0, err
@@ -264,7 +265,7 @@ func (s *Service) seal(ctx context.Context, c sandbox.Secret, value sandbox.Secr
 	return sandbox.SealedValue{KeyID: id, Key: wrapped, Value: seal(aead, []byte(value), binding(c))}, nil
 }
 
-// binding is whose value it is: what is sealed opens in no other record.
+// binding ties a sealed value to its Secret: it opens in no other record.
 func binding(c sandbox.Secret) []byte {
 	return fmt.Appendf(nil, "cloud-sandbox secret 1\x00%s\x00%s\x00%s", c.Tenant, c.ID, c.Name)
 }

@@ -12,8 +12,8 @@ import (
 // name of the cookie in which a browser keeps the token.
 const PortParam = "cloud_sandbox_port"
 
-// portPrefix tells a token for one port from a Sandbox's own, and its form from
-// later ones.
+// portPrefix distinguishes a token for one port from a Sandbox's own, and versions
+// its format.
 const portPrefix = "p1"
 
 const portPurpose = "cloud-sandbox port token 1\n"
@@ -31,7 +31,8 @@ type Ports struct {
 }
 
 // NewPorts returns the Ports of an installation. own derives a Sandbox's own token
-// from its ID; nobody else can guess that token. now is the clock; nil means time.Now.
+// from its ID; others must not be able to guess it. now is the clock; nil means
+// time.Now.
 func NewPorts(own func(id string) string, now func() time.Time) *Ports {
 	return &Ports{own: own, now: clockOr(now)}
 }
@@ -50,14 +51,14 @@ func (t *Ports) Sign(id string, port uint16, life time.Duration) (token string, 
 	return strings.Join([]string{portPrefix, until, signature([]byte(t.own(id)), portPurpose, portContent(id, port, until))}, "."), expires, nil
 }
 
-// portContent is what the signature of a token for one port covers.
+// portContent returns the content that the signature of a token for one port covers.
 func portContent(id string, port uint16, until string) string {
 	return fmt.Sprintf("%s\n%d\n%s", id, port, until)
 }
 
 // BeginsPortToken reports whether parts, the pieces of a text between dots, begin
-// with a token for one port of any Sandbox. The signature is not checked: this finds
-// what may be a valid token, to keep it from others.
+// with a token for one port of any Sandbox. The signature is not checked: the aim is
+// to find possible tokens, to keep them from others.
 func BeginsPortToken(parts []string) bool {
 	return len(parts) >= 3 && strings.HasSuffix(parts[0], portPrefix) && parts[1] != "" && strings.Trim(parts[1], "0123456789") == "" &&
 		len(parts[2]) >= encodedLen

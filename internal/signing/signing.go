@@ -1,8 +1,8 @@
-// Package signing makes and checks what opens one thing of a Tenant without an
-// account: tokens for private ports of Sandboxes, URLs that read or write one file,
-// and tokens for the files of a Volume. Each is good until it expires. URLs and a
-// Volume's tokens end before that when their Tenant's signing key is replaced, and
-// a port's with its Sandbox.
+// Package signing makes and checks credentials that open one object of a Tenant
+// without an account: tokens for private ports of Sandboxes, URLs that read or write
+// one file, and tokens for the files of a Volume. Each is valid until it expires.
+// URLs and a Volume's tokens end earlier when their Tenant's signing key is replaced,
+// and a port's token with its Sandbox.
 package signing
 
 import (

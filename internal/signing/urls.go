@@ -9,7 +9,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Names of the query's parameters, beside sandbox_id and path.
+// Names of the query's parameters, besides sandbox_id and path.
 const (
 	paramExpires   = "expires" // seconds since 1970
 	paramKey       = "key"
@@ -18,7 +18,7 @@ const (
 
 const urlPurpose = "cloud-sandbox file url 1\n"
 
-// URLGrant is what one URL allows: one method on one path of one Sandbox.
+// URLGrant is the permission of one URL: one method on one path of one Sandbox.
 type URLGrant struct {
 	Method    string // GET, which HEAD counts as, or PUT
 	SandboxID string
@@ -38,9 +38,9 @@ func NewURLs(keys sandbox.SigningKeyStore, now func() time.Time) *URLs {
 	return &URLs{keys: keys, now: clockOr(now)}
 }
 
-// Sign returns the query of a URL for what g allows but for its Expires, which
-// is life from now, rounded up to a second, and is returned in the URLGrant. life
-// must be in (0, MaxLife]; it returns Invalid for another one.
+// Sign returns the query of a URL for g. It replaces g.Expires by life from now,
+// rounded up to a second, and returns g with it. life must be in (0, MaxLife];
+// another one is Invalid.
 func (s *URLs) Sign(ctx context.Context, tenant sandbox.TenantID, g URLGrant, life time.Duration) (url.Values, URLGrant, error) {
 	expires, err := expiry(s.now(), life)
 	if err != nil {
@@ -59,8 +59,8 @@ func (s *URLs) Sign(ctx context.Context, tenant sandbox.TenantID, g URLGrant, li
 	return query, g, nil
 }
 
-// urlContent is what the signature in a query covers: the method and the query
-// without its signature. Encode sorts, and escapes line breaks.
+// urlContent returns the content that the signature in a query covers: the method and
+// the query without its signature. Encode sorts, and escapes line breaks.
 func urlContent(method string, query url.Values) string { return method + "\n" + query.Encode() }
 
 // Rotate gives a Tenant another key. All URLs that were signed before are refused
@@ -72,11 +72,11 @@ func (s *URLs) Rotate(ctx context.Context, tenant sandbox.TenantID) error {
 // IsSigned reports whether a URL has a signature, valid or not.
 func IsSigned(u *url.URL) bool { return u.Query().Has(paramSignature) }
 
-// errURL is the one answer to every URL that is not as it was signed.
+// errURL is the error for every URL that differs from the signed one.
 var errURL = sandbox.Errorf(sandbox.Denied, "this signed URL is not valid: it was changed, is for another method, or its key was replaced")
 
-// Check returns what a signed URL allows, and whose Tenant's it is. Every failure
-// is Denied; that it has expired is told only of a URL that was good.
+// Check returns the permission of a signed URL, and its Tenant. Every failure is
+// Denied; expiry is reported only for a URL with a valid signature.
 func (s *URLs) Check(ctx context.Context, method string, query url.Values) (sandbox.TenantID, URLGrant, error) {
 	g := URLGrant{Method: method, SandboxID: query.Get("sandbox_id"), Path: query.Get("path")}
 	if g.Method == "HEAD" {

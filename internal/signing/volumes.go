@@ -12,19 +12,19 @@ import (
 // VolumeLife is how long a Volume's token is good at most.
 const VolumeLife = 24 * time.Hour
 
-// volumePrefix tells a Volume's token from other credentials, and its form from
-// later ones.
+// volumePrefix distinguishes a Volume's token from other credentials, and versions
+// its format.
 const volumePrefix = "vol1"
 
 const volumePurpose = "cloud-sandbox volume token 1\n"
 
-// What a Volume's token lets its holder do.
+// Access modes of a Volume's token.
 const (
 	readOnly  = "r"
 	readWrite = "rw"
 )
 
-// VolumeGrant is what a token for a Volume's files allows.
+// VolumeGrant is the permission of a token for a Volume's files.
 type VolumeGrant struct {
 	Tenant sandbox.TenantID
 	Volume string // its ID
@@ -46,7 +46,7 @@ func NewVolumes(keys sandbox.SigningKeyStore, now func() time.Time) *Volumes {
 	return &Volumes{keys: keys, now: clockOr(now)}
 }
 
-// Sign returns a token for what g allows, which is good for VolumeLife at most.
+// Sign returns a token for g, which is valid for VolumeLife at most.
 func (t *Volumes) Sign(ctx context.Context, g VolumeGrant) (string, error) {
 	key, err := t.keys.EnsureSigningKey(ctx, sandbox.NewSigningKey(g.Tenant, t.now()))
 	if err != nil {
@@ -71,17 +71,17 @@ const volumeTokenParts = 6
 func IsVolumeToken(token string) bool { return strings.HasPrefix(token, volumePrefix+".") }
 
 // BeginsVolumeToken reports whether parts, the pieces of a text between dots, begin
-// with a Volume's token. The signature is not checked: this finds what may be a valid
-// token, to keep it from others.
+// with a Volume's token. The signature is not checked: the aim is to find possible
+// tokens, to keep them from others.
 func BeginsVolumeToken(parts []string) bool {
 	return len(parts) >= volumeTokenParts && strings.HasSuffix(parts[0], volumePrefix) && len(parts[volumeTokenParts-1]) >= encodedLen
 }
 
-// errVolumeToken is the one answer to every token that is not as it was signed.
+// errVolumeToken is the error for every token that differs from the signed one.
 var errVolumeToken = sandbox.Errorf(sandbox.Anonymous, "this is no valid token of a volume: get the volume once more for a new one")
 
-// Check returns what a token allows. Every failure is the same Anonymous; that it
-// has expired is told only of a token that was good.
+// Check returns the permission of a token. Every failure is the same Anonymous;
+// expiry is reported only for a token with a valid signature.
 func (t *Volumes) Check(ctx context.Context, token string) (VolumeGrant, error) {
 	parts := strings.Split(token, ".")
 	if len(token) > maxToken || len(parts) != volumeTokenParts || parts[0] != volumePrefix {

@@ -9,10 +9,10 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Memory bounds the bytes that large messages take at a time which must be held
-// whole, of all owners and of each. Who waits is served in the order of coming, and
-// nobody while another of the same owner keeps its share. Its methods are safe for
-// concurrent use.
+// Memory bounds the memory for large messages that must be held whole, in total and
+// for each owner. Requests are served in order of arrival. A request beyond its
+// owner's share waits for that share alone, and holds up no other owner. Its methods
+// are safe for concurrent use.
 type Memory struct {
 	total, own int64
 	all        *semaphore.Weighted
@@ -21,7 +21,7 @@ type Memory struct {
 	owners map[string]*share
 }
 
-// share is what one owner may take.
+// share is the memory of one owner.
 type share struct {
 	left  *semaphore.Weighted
 	users int
@@ -34,7 +34,7 @@ func NewMemory(total, own int64) *Memory {
 
 type ownerKey struct{}
 
-// owned is whose a request is.
+// owned is the owner of a request and the memory that the request holds.
 type owned struct {
 	memory *Memory
 	owner  string
@@ -44,8 +44,8 @@ type owned struct {
 	over bool
 }
 
-// With has what is held for the request of ctx count as owner's. release gives back
-// what the request still holds.
+// With charges the memory held for the request of ctx to owner. release gives back
+// the memory that the request still holds.
 func (m *Memory) With(ctx context.Context, owner string) (_ context.Context, release func()) {
 	o := &owned{memory: m, owner: owner}
 	return context.WithValue(ctx, ownerKey{}, o), o.release
@@ -116,7 +116,7 @@ func (m *Memory) hold(ctx context.Context, owner string, n int64) (func(), error
 	}), nil
 }
 
-// tooMuch is why somebody waited in vain.
+// tooMuch is the error of a wait that ended without success.
 func tooMuch(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -126,7 +126,7 @@ func tooMuch(ctx context.Context) error {
 	return err
 }
 
-// shareOf returns what an owner may take, until leave is called.
+// shareOf returns an owner's share, which stays valid until leave is called.
 func (m *Memory) shareOf(owner string) (s *share, leave func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -145,13 +145,13 @@ func (m *Memory) shareOf(owner string) (s *share, leave func()) {
 	}
 }
 
-// answerCopies is how often what an answer tells is in memory until it is sent: as it
-// was gathered, and as JSON, which may have six times as many bytes.
+// answerCopies is the memory that an answer takes until it is sent, in multiples of
+// its size: once as gathered, and once as JSON, which may be six times as long.
 const answerCopies = 8
 
-// A Gather is an answer that is put together in memory. What is large counts, until
-// the request is over, as the most that it may become: who has a part of an answer
-// never waits for room for the rest.
+// A Gather is an answer that is put together in memory. A large one counts, until the
+// request is over, as the most that it may become, so that a partial answer never
+// waits for memory for the rest.
 type Gather struct {
 	Most int64 // bytes
 	have int64

@@ -1,6 +1,6 @@
-// Package spool keeps what executions print until it is sent to a client: a little
-// in memory and the rest in files without names, so that many large answers that
-// nobody reads take disk, within a budget, and not memory.
+// Package spool buffers the output of executions until it is sent to a client: a
+// little in memory and the rest in files without names. Many large answers that are
+// not read thus take disk, within a budget, and not memory.
 package spool
 
 import (
@@ -25,25 +25,25 @@ const (
 	first = 8 << 20
 	// patience is how long Enter waits.
 	patience = 10 * time.Second
-	// retryAfter is the advice to who waited in vain.
+	// retryAfter is the Retry-After of a wait that timed out.
 	retryAfter = 5 * time.Second
 	// minFree of the disk is left alone, in bytes.
 	minFree = 512 << 20
 )
 
-// ErrFull is what a write returns that is beyond the budget.
+// ErrFull is returned by a write beyond the budget.
 var ErrFull = errors.New("there is no room for more output")
 
-// A Budget bounds the bytes in files of all Spools, and of those of one owner. What
-// others take does not keep an owner from its first bytes. Its methods are safe for
-// concurrent use.
+// A Budget bounds the bytes in files of all Spools, in total and for each owner. An
+// owner's first bytes are guaranteed, whatever other owners use. Its methods are safe
+// for concurrent use.
 type Budget struct {
 	dir        string
 	total, own int64
 
 	mu     sync.Mutex
 	used   int64
-	owners map[string]int64 // bytes of those who use any
+	owners map[string]int64 // bytes of each owner that uses any
 	freed  chan struct{}    // closed when some are given back, and then another
 }
 
@@ -63,9 +63,9 @@ func (b *Budget) Used() int64 {
 	return b.used
 }
 
-// Enter waits until owner has room for what one execution prints at the most, need
-// bytes, of which it takes nothing. It returns Exhausted when that takes too long. A
-// nil Budget has room for everything.
+// Enter waits until owner has room for need bytes, the most that one execution
+// prints. It reserves nothing. It returns Exhausted when the wait takes too long. A
+// nil Budget always has room.
 func (b *Budget) Enter(ctx context.Context, owner string, need int64) error {
 	if b == nil {
 		return nil
@@ -131,7 +131,7 @@ type Spool struct {
 	budget *Budget // nil: all stays in memory
 	owner  string
 	head   []byte   // the first bytes
-	file   *os.File // those after head; nil: there are none
+	file   *os.File // the bytes after head; nil: none
 	size   int64    // of both
 	taken  int64    // bytes of the budget
 }
@@ -142,7 +142,7 @@ func (s *Spool) Beside() *Spool { return &Spool{budget: s.budget, owner: s.owner
 // Len is how many bytes are kept.
 func (s *Spool) Len() int { return int(s.size) }
 
-// Write appends p, or returns ErrFull when there is no room for it.
+// Write appends p, or returns ErrFull when the budget has no room for it.
 func (s *Spool) Write(p []byte) (int, error) {
 	n := len(p)
 	if room := inMemory - len(s.head); s.budget == nil || n <= room {
@@ -184,7 +184,7 @@ func (s *Spool) reserve(n int64) error {
 	return nil
 }
 
-// open makes the file, if there is none, on a disk that has room.
+// open makes the file, if it is not open yet, on a disk with enough free space.
 func (s *Spool) open() error {
 	free, err := freeAt(s.budget.dir)
 	if err != nil {
@@ -228,21 +228,21 @@ func (s *Spool) ReadAt(p []byte, at int64) (n int, err error) {
 	return n + more, err
 }
 
-// String returns all that is kept. Who calls it has room for it in memory.
+// String returns all bytes. The caller must have memory for them.
 func (s *Spool) String() string {
 	var all bytes.Buffer
 	all.Grow(int(s.size))
-	_, _ = all.ReadFrom(s.Reader()) // what a disk does not give back is missing
+	_, _ = all.ReadFrom(s.Reader()) // bytes that the disk cannot return are missing
 	return all.String()
 }
 
-// Close gives up what is kept. It may be called more than once, and of none.
+// Close discards all bytes. It may be called more than once, and on nil.
 func (s *Spool) Close() {
 	if s == nil {
 		return
 	}
 	if s.file != nil {
-		_ = s.file.Close() // nobody can reach it any more
+		_ = s.file.Close() // the file has no name, so its space is freed
 		s.file = nil
 	}
 	if s.taken > 0 {

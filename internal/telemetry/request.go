@@ -23,14 +23,14 @@ func ValidRequest(id string) bool {
 
 type requestKey struct{}
 
-// WithRequest returns a context of the work for a client's request. What is
-// logged with it carries id.
+// WithRequest returns a context for the work of a client's request. Log records made
+// with it carry id.
 func WithRequest(ctx context.Context, id string) context.Context {
 	return context.WithValue(ctx, requestKey{}, id)
 }
 
-// RequestOf returns the ID of the request that ctx is of; empty when there is
-// none.
+// RequestOf returns the ID of the request that ctx belongs to; empty when it belongs
+// to none.
 func RequestOf(ctx context.Context) string {
 	id, _ := ctx.Value(requestKey{}).(string)
 	return id

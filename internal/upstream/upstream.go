@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// defaultPort is that of Squid, where a URL names none.
+	// defaultPort is the port of a URL without one: Squid's.
 	defaultPort = "3128"
 	// dialTimeout bounds a Dial: the way to the proxy, and its answer.
 	dialTimeout = 30 * time.Second
@@ -30,8 +30,8 @@ const (
 	maxHead = 16 << 10
 )
 
-// Proxy is an HTTP proxy that is spoken to in the clear. Its methods are safe for
-// concurrent use; what formats it does not show the password.
+// Proxy is an HTTP proxy, spoken to in plain text. Its methods are safe for
+// concurrent use. Formatting it does not show the password.
 type Proxy struct {
 	address string        // host:port
 	user    *url.Userinfo // nil: none
@@ -75,7 +75,7 @@ func Parse(text string) (*Proxy, error) {
 // String returns the proxy's HOST:PORT.
 func (p *Proxy) String() string { return p.address }
 
-// URL returns the proxy as variables such as https_proxy name it, with port and
+// URL returns the proxy's URL for variables such as https_proxy, with port and
 // password.
 func (p *Proxy) URL() string {
 	return (&url.URL{Scheme: "http", User: p.user, Host: p.address}).String()
@@ -84,14 +84,14 @@ func (p *Proxy) URL() string {
 // Error is why a proxy did not connect. Its text names neither the proxy nor a
 // password, so that a Tenant may read it.
 type Error struct {
-	Status int // of the proxy's answer; zero: there was none
+	Status int // of the proxy's answer; zero: no answer
 	reason string
 	cause  error
 }
 
 func (e *Error) Error() string { return e.reason }
 
-// Unwrap returns what failed beneath; it may name the proxy.
+// Unwrap returns the underlying error; it may name the proxy.
 func (e *Error) Unwrap() error { return e.cause }
 
 // Dial connects to an address through the proxy, within 30 seconds and ctx. Bytes
@@ -143,8 +143,8 @@ func (p *Proxy) connect(conn net.Conn, to netip.AddrPort) error {
 	return CheckStatus(p.user, status)
 }
 
-// CheckStatus returns an *Error unless the status that a proxy answers CONNECT with
-// means success. user is whom the proxy was told; nil: nobody.
+// CheckStatus returns an *Error unless status, a proxy's answer to CONNECT, means
+// success. user is the user that the proxy was given; nil: none.
 func CheckStatus(user *url.Userinfo, status int) error {
 	// Words of the proxy's own are not repeated.
 	reason := strings.TrimSpace(fmt.Sprintf("the upstream proxy does not connect: %d %s", status, http.StatusText(status)))
@@ -190,7 +190,7 @@ func statusOf(head []byte) (status int, ok bool) {
 	return status, err == nil && status >= 100
 }
 
-// plain tells an error of the network without the addresses in it.
+// plain describes a network error without the addresses in it.
 func plain(ctx context.Context, err error) string {
 	var name *net.DNSError
 	var number syscall.Errno

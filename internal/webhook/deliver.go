@@ -11,8 +11,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// Open makes the receivers those that the Store has Events for. It comes before
-// anything that there may be to tell of, and Deliver.
+// Open sets the receivers that the Store queues Events for, in place of earlier ones.
+// It must be called before the first Event, and before Deliver.
 func (s *Sender) Open(ctx context.Context) error {
 	var all []sandbox.Webhook
 	for _, r := range s.receivers {
@@ -21,8 +21,8 @@ func (s *Sender) Open(ctx context.Context) error {
 	return s.cfg.Store.SetWebhooks(ctx, all, time.Now().UTC())
 }
 
-// Deliver sends what waits until ctx ends; what is under way then is sent again by the
-// next process. One process of an installation does.
+// Deliver sends queued Events until ctx ends. The next process resends the ones then
+// in flight. Only one process of an installation may deliver.
 func (s *Sender) Deliver(ctx context.Context) error {
 	var all sync.WaitGroup
 	for _, r := range s.receivers {
@@ -33,13 +33,13 @@ func (s *Sender) Deliver(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// observe counts what waits, and what the Store lost.
+// observe counts the queued Events, and the Events that the Store dropped.
 func (s *Sender) observe(ctx context.Context) {
 	lost := map[string]int64{}
 	for ; ctx.Err() == nil; sleep(ctx, nil, s.cfg.Poll) {
 		all, err := s.cfg.Store.Webhooks(ctx)
 		if err != nil {
-			continue // who writes or reads deliveries says so
+			continue // reading and writing deliveries reports the error
 		}
 		waiting := 0
 		for _, w := range all {
@@ -53,8 +53,8 @@ func (s *Sender) observe(ctx context.Context) {
 	}
 }
 
-// serve sends one receiver what is due: several at once while it works, and one after
-// a pause while it does not.
+// serve sends a receiver its due deliveries: several at once while it works, and one
+// at a time with pauses while it fails.
 func (s *Sender) serve(ctx context.Context, r *receiver) {
 	failures := 0 // in a row
 	for ctx.Err() == nil {
@@ -82,8 +82,8 @@ func (s *Sender) serve(ctx context.Context, r *receiver) {
 	}
 }
 
-// backoff is a pause after so many failures: twice as long for each, and up to half
-// more or less, so that many do not come at once.
+// backoff returns the pause after so many failures: it doubles with each failure up
+// to longest, with jitter of up to half of it in both directions.
 func backoff(first time.Duration, failures int, longest time.Duration) time.Duration {
 	const enough = 30 // doublings, not to overflow
 	pause := min(first<<min(failures-1, enough), longest)
@@ -96,7 +96,7 @@ func (s *Sender) send(ctx context.Context, r *receiver, due []sandbox.Delivery) 
 	var all sync.WaitGroup
 	for i, d := range due {
 		if i > 0 {
-			d.Missing = 0 // one tells it
+			d.Missing = 0 // the first one reports it
 		}
 		all.Go(func() { again[i] = !s.deliver(ctx, r, d) })
 	}
@@ -104,13 +104,13 @@ func (s *Sender) send(ctx context.Context, r *receiver, due []sandbox.Delivery) 
 	return !slices.Contains(again, true)
 }
 
-// deliver makes one try and records what came of it; false: there will be another.
+// deliver makes one try and records its outcome; false: it will be retried.
 func (s *Sender) deliver(ctx context.Context, r *receiver, d sandbox.Delivery) bool {
 	err := r.send(ctx, d)
 	now := time.Now().UTC()
 	switch {
 	case err == nil:
-		defer s.sent.WithLabelValues(delivered).Inc() // what is counted no longer waits
+		defer s.sent.WithLabelValues(delivered).Inc() // a counted Event no longer waits
 		return s.record(ctx, s.cfg.Store.EndDelivery(ctx, d, true))
 	case ctx.Err() != nil: // it is sent again by the next process
 		return false
@@ -125,7 +125,7 @@ func (s *Sender) deliver(ctx context.Context, r *receiver, d sandbox.Delivery) b
 	return false
 }
 
-// record tells of an outcome that is not in the Store, and reports whether it is.
+// record logs an outcome that could not be stored, and reports whether it was stored.
 func (s *Sender) record(ctx context.Context, err error) bool {
 	if err != nil && ctx.Err() == nil {
 		s.cfg.Log.Warn("recording the outcome of a delivery failed", telemetry.KeyError, err)
@@ -133,9 +133,9 @@ func (s *Sender) record(ctx context.Context, err error) bool {
 	return err == nil
 }
 
-// Follow tells of builds of Templates that ended, which no transaction of the Store
-// knows of, until ctx ends. ended returns what there is to tell since a time, with an
-// error when that may not be all; what was told before, the Store leaves out.
+// Follow queues Events for ended builds of Templates, which no transaction of the
+// Store records, until ctx ends. ended returns the Events since a time, with an error
+// when they may be incomplete. The Store drops duplicates of earlier Events.
 func (s *Sender) Follow(ctx context.Context, ended func(ctx context.Context, since time.Time) ([]sandbox.Event, error)) error {
 	since := time.Now().UTC().Add(-maxAge)
 	told := map[string]time.Time{}
@@ -174,7 +174,7 @@ func (s *Sender) Follow(ctx context.Context, ended func(ctx context.Context, sin
 	return ctx.Err()
 }
 
-// wanted reports whether somebody is told of one of kinds.
+// wanted reports whether any receiver wants one of kinds.
 func (s *Sender) wanted(ctx context.Context, kinds ...sandbox.EventKind) bool {
 	all, err := s.cfg.Store.Webhooks(ctx)
 	return err == nil && slices.ContainsFunc(all, func(w sandbox.Webhook) bool {

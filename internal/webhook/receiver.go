@@ -40,7 +40,8 @@ func idOf(url string) string {
 	return "w" + hex.EncodeToString(sum[:])[:20]
 }
 
-// name is where events go, for the log: what is behind the host may be a secret.
+// name returns the scheme and host of the receiver's URL, for the log: the rest of
+// the URL may be a secret.
 func (r *receiver) name() string {
 	u, err := url.Parse(r.url)
 	if err != nil {
@@ -91,7 +92,7 @@ func isFinal(err error) bool {
 	return errors.As(err, &f)
 }
 
-// send makes one try. What it says of the URL is its host only.
+// send makes one try. Its errors name only the host of the URL.
 func (r *receiver) send(ctx context.Context, d sandbox.Delivery) error {
 	text, err := json.Marshal(bodyOf(d))
 	if err != nil {
@@ -136,8 +137,8 @@ func withoutURL(err error) error {
 	return err
 }
 
-// Signature is what Cloud-Sandbox-Signature says of a body that is sent at a
-// time: the time, and the HMAC-SHA-256 of the time, a dot and the body.
+// Signature returns the value of Cloud-Sandbox-Signature for a body sent at a time:
+// the time, and the HMAC-SHA-256 of the time, a dot and the body.
 func Signature(secret []byte, at time.Time, body []byte) string {
 	t := strconv.FormatInt(at.Unix(), 10)
 	mac := hmac.New(sha256.New, secret)
@@ -146,8 +147,7 @@ func Signature(secret []byte, at time.Time, body []byte) string {
 	return "t=" + t + ",v1=" + hex.EncodeToString(mac.Sum(nil))
 }
 
-// newClient returns one that goes nowhere else than it is told, and does not wait
-// for ever.
+// newClient returns a client that follows no redirects and has a timeout.
 func newClient() *http.Client {
 	return &http.Client{
 		Timeout: sendTime,

@@ -1,6 +1,6 @@
-// Package webhook tells receivers of Events: each as a signed POST, tried again for a
-// day while a receiver fails. What waits is in the Store, so neither the end of a
-// process nor a receiver that is away for long loses it.
+// Package webhook delivers Events to receivers: each as a signed POST, retried for a
+// day while a receiver fails. Queued Events are in the Store, so neither the end of a
+// process nor a long outage of a receiver loses them.
 package webhook
 
 import (
@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// maxUnwritten bounds the different Events of one kind that are told faster than
-	// the Store takes them.
+	// maxUnwritten bounds the different Events of one kind that wait in memory to be
+	// written to the Store.
 	maxUnwritten = 250
 	// maxAge is how long after it happened an Event is tried again.
 	maxAge = 24 * time.Hour
@@ -26,28 +26,29 @@ const (
 	// two of anything while a receiver fails.
 	longestWait  = time.Hour
 	longestPause = time.Minute
-	// atOnce is how many are under way to a receiver that works, and steadyFailure how
-	// often in a row one must fail to have been away.
+	// atOnce is the number of concurrent deliveries to a receiver that works.
+	// steadyFailure is the number of failures in a row after which a receiver counts as
+	// down.
 	atOnce        = 8
 	steadyFailure = 3
 	// sendTime bounds one try.
 	sendTime = 10 * time.Second
-	// writeEvery is how often at most what is told is written: a flood of it is a few
-	// rows, and not a transaction each.
+	// writeEvery is the shortest interval between two writes: a flood of Events makes a
+	// few rows, and not a transaction each.
 	writeEvery = 100 * time.Millisecond
-	// lastTime is what is left to write when the process ends.
+	// lastTime is the timeout for the last write when the process ends.
 	lastTime = 3 * time.Second
 	// overlap is how far before the last one known ends of builds are looked for.
 	overlap = time.Minute
 )
 
-// Config is what a Sender is made of. Store, Log and Registry are required.
+// Config configures a Sender. Store, Log and Registry are required.
 type Config struct {
 	Store sandbox.WebhookStore
-	// URLs are the receivers of what Deliver sends; none: it sends nothing.
+	// URLs are the receivers that Deliver sends to; none: it sends nothing.
 	URLs   []string
-	Kinds  []sandbox.EventKind // that they are told of; nil: those of security
-	Secret []byte              // signs what is sent
+	Kinds  []sandbox.EventKind // kinds to deliver; nil: SecurityEventKinds
+	Secret []byte              // signs the bodies
 	Log    *slog.Logger
 	// Registry is where its metrics go.
 	Registry prometheus.Registerer
@@ -56,12 +57,11 @@ type Config struct {
 	Gather time.Duration
 	// Pause is the first one before another try, which doubles; zero: a second.
 	Pause time.Duration
-	// Poll is how often the Store is asked for what other processes told; zero: a
-	// second.
+	// Poll is how often the Store is read for Events of other processes; zero: a second.
 	Poll time.Duration
 }
 
-// Sender tells receivers of Events. Its methods are safe for concurrent use.
+// Sender delivers Events to receivers. Its methods are safe for concurrent use.
 type Sender struct {
 	cfg       Config
 	receivers []*receiver
@@ -71,19 +71,19 @@ type Sender struct {
 	more chan struct{} // has room for one: something is to be written
 	mu   sync.Mutex
 	told []sandbox.Event           // and not written yet; equal ones are one, with their count
-	same map[sandbox.Event]int     // where in told each is, by what it tells
-	kind map[sandbox.EventKind]int // how many of told are of a kind
+	same map[sandbox.Event]int     // index in told of each Event, without Count and At
+	kind map[sandbox.EventKind]int // number of Events of each kind in told
 }
 
-// What became of an Event.
+// Outcomes of an Event.
 const (
 	delivered = "delivered"
 	failed    = "failed"
 	dropped   = "dropped"
 )
 
-// New returns a Sender. What it is told is written while Run runs, and sent while
-// Deliver does, in this or another process.
+// New returns a Sender. Its Events are written while Run runs, and sent while Deliver
+// does, in this or another process.
 func New(c Config) *Sender {
 	if c.Kinds == nil {
 		c.Kinds = sandbox.SecurityEventKinds()
@@ -113,8 +113,7 @@ func New(c Config) *Sender {
 	return s
 }
 
-// Tell has the receivers told of e. It never waits: what it is told is in the Store a
-// moment later.
+// Tell queues e for the receivers. It never waits: e is in the Store a moment later.
 func (s *Sender) Tell(e sandbox.Event) {
 	e.Count, e.At = max(e.Count, 1), time.Now().UTC()
 	s.mu.Lock()
@@ -139,14 +138,14 @@ func (s *Sender) add(e sandbox.Event) {
 	}
 }
 
-// take takes what waits to be written. Sender.mu is held.
+// take removes and returns the Events to be written. Sender.mu is held.
 func (s *Sender) take() []sandbox.Event {
 	told := s.told
 	s.told, s.same, s.kind = nil, map[sandbox.Event]int{}, map[sandbox.EventKind]int{}
 	return told
 }
 
-// wake has one who waits on more go on.
+// wake wakes a goroutine that waits on more.
 func wake(more chan struct{}) {
 	select {
 	case more <- struct{}{}:
@@ -154,7 +153,7 @@ func wake(more chan struct{}) {
 	}
 }
 
-// Run writes what is told until ctx ends, and then what is left.
+// Run writes Events until ctx ends, and then the remaining ones.
 func (s *Sender) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		select {
@@ -176,7 +175,7 @@ func (s *Sender) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// write puts all that was told into the Store, or keeps it.
+// write writes all Events in memory to the Store, or keeps them if that fails.
 func (s *Sender) write(ctx context.Context) error {
 	s.mu.Lock()
 	told := s.take()

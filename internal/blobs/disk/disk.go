@@ -17,8 +17,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
 )
 
-// Blobs is a folder of blobs. A blob is written aside and renamed, so that it is
-// there whole or not at all.
+// Blobs is a folder of blobs. A blob is written to a temporary file and renamed, so
+// that it appears whole or not at all.
 type Blobs struct{ dir string }
 
 // Open returns the blobs below dir, an absolute path. Nothing is made before a
@@ -62,8 +62,8 @@ func (b *Blobs) Put(ctx context.Context, name string, content []byte) error {
 	return nil
 }
 
-// makeFolder makes a folder below ours, with those above it, and sees to it that
-// their names last.
+// makeFolder makes a folder below dir with its parents, and makes their names
+// durable.
 func (b *Blobs) makeFolder(dir string) error {
 	if _, err := os.Stat(dir); err == nil || dir == b.dir {
 		return err
@@ -129,7 +129,7 @@ func (b *Blobs) Delete(ctx context.Context, name string) error {
 	}
 	switch err := os.Remove(path); {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
-		// No folder that is not there is taken for an empty one.
+		// A missing root folder is an error, not an empty one.
 		if _, err := os.Stat(b.dir); err != nil {
 			return b.failed("find the folder", err)
 		}

@@ -19,19 +19,19 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Config says where the bucket is and who we are there.
+// Config names the bucket and the credentials for it.
 type Config struct {
 	Endpoint string // http://HOST:PORT or https://HOST
 	Region   string
 	Bucket   string
 	Prefix   string // before each name, with a '/' between; may be empty
-	// AccessKey and SecretKey say who we are; empty: CredentialsFile does, in the
-	// form that AWS's own tools read, its profile "default".
+	// AccessKey and SecretKey are the credentials; empty: they are read from
+	// CredentialsFile, in the format of AWS's own tools, profile "default".
 	AccessKey, SecretKey string
 	CredentialsFile      string
 }
 
-// Blobs is a bucket, or what is in it below a prefix.
+// Blobs is a bucket, or the part of it below a prefix.
 type Blobs struct {
 	cfg    Config
 	client *minio.Client
@@ -39,17 +39,17 @@ type Blobs struct {
 }
 
 const (
-	// tries is how often one request is sent before it has failed; who keeps blobs
-	// tries again later.
+	// tries is the number of times that one request is sent before it fails; the callers
+	// retry later.
 	tries = 3
 	// answerLimit bounds the wait for an answer to begin, and the making of a
 	// connection.
 	answerLimit = 30 * time.Second
-	// connections are kept for the next requests, and bound those of a moment.
+	// connections is the limit of connections, in use and idle.
 	connections = 32
 )
 
-// Open returns the blobs of a bucket. It asks nobody.
+// Open returns the blobs of a bucket. It sends no request.
 func Open(cfg Config) (*Blobs, error) {
 	u, err := url.Parse(cfg.Endpoint)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
