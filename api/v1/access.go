@@ -98,14 +98,14 @@ type TenantQuota struct {
 	TenantLimits
 }
 
-// TenantLimits are what a tenant may use, and what it uses.
+// TenantLimits are the limits of a tenant and its usage.
 type TenantLimits struct {
 	Own    bool  `json:"own"` // not the default of all tenants
 	Limits Quota `json:"limits"`
 	Used   Quota `json:"used"`
 }
 
-// QuotaState is what the caller's tenant may use, and what it uses.
+// QuotaState are the limits of the caller's tenant and its usage.
 type QuotaState struct {
 	Limits Quota `json:"limits"`
 	Used   Quota `json:"used"`
@@ -131,7 +131,7 @@ type Quota struct {
 	KeepSnapshotHours *int64   `json:"keep_snapshot_hours,omitempty"`
 }
 
-// Numbers are those of q that are not nil, by their names in JSON.
+// Numbers returns the fields of q that are not nil, by their names in JSON.
 func (q Quota) Numbers() map[string]float64 {
 	numbers := map[string]float64{}
 	if text, err := json.Marshal(q); err == nil { // numbers never fail, but for NaN
@@ -140,7 +140,7 @@ func (q Quota) Numbers() map[string]float64 {
 	return numbers
 }
 
-// Usage is one row of what was used. What the rows are not grouped by is absent.
+// Usage is one row of usage. Fields that the rows are not grouped by are absent.
 type Usage struct {
 	Day              string  `json:"day,omitempty"`
 	Tenant           string  `json:"tenant,omitempty"`
@@ -154,7 +154,7 @@ type Usage struct {
 	Cost             *Cost   `json:"cost,omitempty"` // nil: the operator configured no prices
 }
 
-// Cost is what a row of usage costs.
+// Cost is the cost of a row of usage.
 type Cost struct {
 	Currency string  `json:"currency"`
 	CPU      float64 `json:"vcpu"`

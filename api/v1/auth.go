@@ -22,11 +22,11 @@ type Provider struct {
 	Scopes   []string `json:"scopes"`
 }
 
-// ProtectedResource says who gives tokens for MCP, in the words of RFC 9728.
+// ProtectedResource names the issuers of tokens for MCP, in the format of RFC 9728.
 type ProtectedResource struct {
 	Resource string `json:"resource"` // URL
 	Name     string `json:"resource_name"`
-	// Servers are the identity providers. Without one there is only the API key.
+	// Servers are the identity providers. Without one only API keys work.
 	Servers       []string `json:"authorization_servers,omitempty"`
 	Scopes        []string `json:"scopes_supported,omitempty"` // for the first of them
 	BearerMethods []string `json:"bearer_methods_supported"`

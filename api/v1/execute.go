@@ -5,9 +5,9 @@ import "encoding/json"
 // ExecuteResult is how an execution ended, as a client holds it.
 type ExecuteResult = ExecuteResultOf[string, []byte, []Value]
 
-// ExecuteResultOf is ExecuteResult for each way to hold what may be many megabytes:
-// Text is a long text, Bytes are in base64 in the JSON, and Values are the rich
-// results. The server writes them piece by piece and never holds them.
+// ExecuteResultOf is ExecuteResult, generic over the types of fields that may be many
+// megabytes: Text is a long text, Bytes are in base64 in the JSON, and Values are the
+// rich results. The server streams them and never holds them whole.
 type ExecuteResultOf[Text, Bytes, Values any] struct {
 	SandboxID  string `json:"sandbox_id"`
 	SessionID  string `json:"session_id"` // the same ID
@@ -28,7 +28,7 @@ type ExecuteResultOf[Text, Bytes, Values any] struct {
 	*Cell                 // nil: the code ran in no context
 }
 
-// Cell is what an execution in a context has beside its result.
+// Cell holds the additional fields of an execution in a context.
 type Cell struct {
 	ContextID        string `json:"context_id"`
 	ExecutionCount   int64  `json:"execution_count"`
@@ -42,7 +42,7 @@ type Problem struct {
 	Message string `json:"message"`
 }
 
-// Exception says what went wrong in code.
+// Exception is an error raised by code.
 type Exception struct {
 	Problem
 	Traceback string `json:"traceback,omitempty"`
@@ -91,7 +91,7 @@ type Output struct {
 	Base64 []byte `json:"base64,omitempty"`
 }
 
-// Bytes are what was written.
+// Bytes returns the output as bytes.
 func (o Output) Bytes() []byte {
 	if o.Base64 != nil {
 		return o.Base64
@@ -99,7 +99,7 @@ func (o Output) Bytes() []byte {
 	return []byte(o.Text)
 }
 
-// Context is an interpreter whose variables stay from one execution to the next.
+// Context is an interpreter that keeps its variables from one execution to the next.
 type Context struct {
 	ID             string `json:"context_id"`
 	SandboxID      string `json:"sandbox_id"`
@@ -112,7 +112,7 @@ type Context struct {
 	ExecutionCount int64  `json:"execution_count"`
 }
 
-// Interrupted says whether there was an execution to interrupt.
+// Interrupted reports whether an execution was interrupted.
 type Interrupted struct {
 	Interrupted bool `json:"interrupted"`
 }

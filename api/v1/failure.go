@@ -6,8 +6,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Failure is what a client learns of an error. It is an error itself: errors.Is finds
-// its Code.
+// Failure is an error as clients see it. It is an error itself: errors.Is finds its
+// Code.
 type Failure struct {
 	Code    sandbox.Code `json:"code"`
 	Message string       `json:"message"`

@@ -2,7 +2,7 @@ package v1
 
 import "time"
 
-// File is what is at a path in a sandbox.
+// File is an entry at a path in a sandbox.
 type File struct {
 	Name          string    `json:"name"`
 	Path          string    `json:"path"`
@@ -15,7 +15,7 @@ type File struct {
 	SymlinkTarget string    `json:"symlink_target,omitempty"`
 }
 
-// Files are what is in a directory.
+// Files are the entries of a directory.
 type Files struct {
 	Path      string `json:"path"`
 	Entries   []File `json:"entries"`
@@ -27,7 +27,7 @@ type WrittenFiles struct {
 	Entries []File `json:"entries"`
 }
 
-// Copied is what a copy made.
+// Copied is the result of a copy.
 type Copied struct {
 	Entry        File  `json:"entry"`
 	Files        int64 `json:"files"`
@@ -41,7 +41,7 @@ type ChangedFiles struct {
 	Changed int64  `json:"changed"`
 }
 
-// Extracted is what an unpacked archive made.
+// Extracted is the result of unpacking an archive.
 type Extracted struct {
 	Path        string `json:"path"`
 	Files       int64  `json:"files"`
@@ -57,7 +57,7 @@ type Match struct {
 	Line   int64    `json:"line,omitempty"`   // from 1; 0: the file itself
 	Text   *string  `json:"text,omitempty"`   // of the line; nil: the file itself
 	Cut    bool     `json:"cut,omitempty"`    // Text is not the whole line
-	Spans  []Span   `json:"spans,omitempty"`  // what matches in Text
+	Spans  []Span   `json:"spans,omitempty"`  // the matching parts of Text
 	Before []string `json:"before,omitempty"` // lines before it
 	After  []string `json:"after,omitempty"`  // lines after it
 }
@@ -68,21 +68,21 @@ type Span struct {
 	End   int `json:"end"`
 }
 
-// Matches are what a search found.
+// Matches are the results of a search.
 type Matches struct {
 	Matches       []Match `json:"matches"`
 	FilesSearched int64   `json:"files_searched"`
 	Truncated     bool    `json:"truncated"` // there are more
 }
 
-// Replaced is what was replaced in one file.
+// Replaced are the replacements in one file.
 type Replaced struct {
 	Path  string  `json:"path"`
 	Count int64   `json:"count"`
 	Lines []int64 `json:"lines"`
 }
 
-// ReplacedFiles is what was replaced, or with DryRun would be.
+// ReplacedFiles are the replacements that were made, or with DryRun would be.
 type ReplacedFiles struct {
 	Count         int64      `json:"count"`
 	Files         []Replaced `json:"files"`
@@ -122,8 +122,8 @@ type FileChanges struct {
 	Changes []FileChange `json:"changes"`
 }
 
-// WatchStart is the first event of a watch, and the one that says that changes are
-// missing.
+// WatchStart is the first event of a watch, and the event that reports missing
+// changes.
 type WatchStart struct {
 	Path   string `json:"path"`
 	Cursor string `json:"cursor"`

@@ -4,7 +4,7 @@ package v1
 type GitHead struct {
 	Path   string `json:"path"`
 	Branch string `json:"branch,omitempty"` // empty: HEAD is detached
-	Commit string `json:"commit,omitempty"` // empty: there is none yet
+	Commit string `json:"commit,omitempty"` // empty: no commit yet
 }
 
 // GitStatus is the state of a repository's work tree.
@@ -48,7 +48,7 @@ type GitPulled struct {
 	Updated bool `json:"updated"` // there was something to pull
 }
 
-// GitPushed is what was pushed.
+// GitPushed is the result of a push.
 type GitPushed struct {
 	Path   string `json:"path"`
 	Branch string `json:"branch"`

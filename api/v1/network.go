@@ -2,7 +2,7 @@ package v1
 
 import "time"
 
-// Ports says who may reach the ports of a sandbox, and how.
+// Ports defines who may reach the ports of a sandbox, and how.
 type Ports struct {
 	Private    bool     `json:"private"`              // ports need a token
 	Exceptions []uint16 `json:"exceptions,omitempty"` // for which the opposite of Private holds
@@ -51,10 +51,10 @@ type SignedURL struct {
 	ExpiresAt time.Time `json:"expires_at"`
 }
 
-// NetworkLog is what the network policy of a sandbox decided, oldest first.
+// NetworkLog holds the decisions of a sandbox's network policy, oldest first.
 type NetworkLog struct {
-	Decisions []NetworkDecision `json:"decisions"` // those that are still kept
-	Allowed   int64             `json:"allowed"`   // how many there were
+	Decisions []NetworkDecision `json:"decisions"` // the ones still kept
+	Allowed   int64             `json:"allowed"`   // total number
 	Refused   int64             `json:"refused"`
 }
 

@@ -53,7 +53,8 @@ type TerminalSize struct {
 	Rows int `json:"rows"`
 }
 
-// Processes are those that run in a sandbox and those that ended last, oldest first.
+// Processes are the running processes of a sandbox and the ones that ended last,
+// oldest first.
 type Processes struct {
 	Processes []Process `json:"processes"`
 }
@@ -82,7 +83,7 @@ type OutputEvent struct {
 	Base64 []byte `json:"base64,omitempty"`
 }
 
-// Bytes are what was written.
+// Bytes returns the output as bytes.
 func (e OutputEvent) Bytes() []byte { return Output{e.Text, e.Base64}.Bytes() }
 
 // AttachEvent is a message to a client that is attached to a process, other than output.

@@ -6,7 +6,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// CreateRequest asks for a sandbox. What is absent is the server's default.
+// CreateRequest asks for a sandbox. Absent fields take the server's default.
 type CreateRequest struct {
 	Template       string            `json:"template,omitempty"`
 	Name           string            `json:"name,omitempty"`
@@ -29,7 +29,8 @@ type CreateRequest struct {
 	Volumes                *VolumeMounts     `json:"volumes,omitempty"`
 }
 
-// Resources are a size. What is absent is as in the instance type Type, or the default.
+// Resources are a size. Absent fields take the value of the instance type Type, or
+// the default.
 type Resources struct {
 	Type          string   `json:"type,omitempty"`
 	CPUs          *float64 `json:"cpus,omitempty"`
@@ -39,7 +40,7 @@ type Resources struct {
 	BandwidthMbps *int64   `json:"bandwidth_mbps,omitempty"` // 0: not limited
 }
 
-// UpdateRequest changes a sandbox. What is absent stays.
+// UpdateRequest changes a sandbox. Absent fields stay unchanged.
 type UpdateRequest struct {
 	Name           Optional[string]   `json:"name,omitzero"`
 	TimeoutSeconds *Seconds           `json:"timeout_seconds,omitempty"`
@@ -75,7 +76,7 @@ type RollbackRequest struct {
 	SnapshotID string `json:"snapshot_id"` // or its name
 }
 
-// ForkRequest asks for copies of a sandbox. What is absent is as in the original.
+// ForkRequest asks for copies of a sandbox. Absent fields are as in the original.
 type ForkRequest struct {
 	Count          *int               `json:"count,omitempty"` // nil: 1
 	Name           string             `json:"name,omitempty"`
@@ -97,7 +98,7 @@ type SnapshotRequest struct {
 	Memory *bool  `json:"memory,omitempty"` // false: files alone; nil: all of it
 }
 
-// PortRequest changes how one port is reached. What is nil stays.
+// PortRequest changes access to one port. Nil fields stay unchanged.
 type PortRequest struct {
 	Private *bool `json:"private,omitempty"`
 	TLS     *bool `json:"tls,omitempty"`
@@ -175,7 +176,7 @@ type CopyRequest struct {
 	FileCopy
 }
 
-// FileCopy says what is copied, and how.
+// FileCopy is a request to copy a file or directory.
 type FileCopy struct {
 	Source      string `json:"source"`
 	Destination string `json:"destination"`
@@ -190,7 +191,7 @@ type ChmodRequest struct {
 	FileChmod
 }
 
-// FileChmod says whose permissions change, and to what.
+// FileChmod is a request to change permissions.
 type FileChmod struct {
 	Path      string `json:"path"`
 	Mode      string `json:"mode"` // octal
@@ -255,7 +256,7 @@ type GitRequest struct {
 	User string `json:"user,omitempty"`
 }
 
-// GitRemote is what a call of git over the network needs.
+// GitRemote holds the fields of git calls that use the network.
 type GitRemote struct {
 	Credentials    *GitCredentials `json:"credentials,omitempty"`
 	TimeoutSeconds *Seconds        `json:"timeout_seconds,omitempty"`
@@ -364,7 +365,7 @@ type TenantRequest struct {
 	Name   string `json:"name,omitempty"`
 }
 
-// TenantChange changes a tenant. What is nil stays.
+// TenantChange changes a tenant. Nil fields stay unchanged.
 type TenantChange struct {
 	Name   *string              `json:"name,omitempty"`
 	State  *sandbox.TenantState `json:"state,omitempty"`
@@ -379,7 +380,7 @@ type UserRequest struct {
 	Role  string `json:"role,omitempty"`
 }
 
-// UserChange changes a user. What is nil stays.
+// UserChange changes a user. Nil fields stay unchanged.
 type UserChange struct {
 	Name  *string            `json:"name,omitempty"`
 	Email *string            `json:"email,omitempty"`

@@ -57,7 +57,7 @@ type Shape struct {
 	Pids     int64   `json:"pids"`
 }
 
-// Limits are what a sandbox may use now, within its Shape.
+// Limits are a sandbox's current limits, within its Shape.
 type Limits struct {
 	CPUs          float64 `json:"cpus"`
 	MemoryMB      int64   `json:"memory_mb"`
@@ -69,7 +69,7 @@ type Limits struct {
 type Ended struct {
 	Cause sandbox.Cause `json:"cause"`
 	At    time.Time     `json:"at"`
-	// OutputTail is the end of what the sandbox's own processes printed; nil in lists.
+	// OutputTail is the end of the output of the sandbox's own processes; nil in lists.
 	OutputTail *string `json:"output_tail,omitempty"`
 }
 
@@ -79,7 +79,7 @@ type Sandboxes struct {
 	Next      string    `json:"next_cursor,omitempty"` // empty: this is the last page
 }
 
-// Fork is a copy that runs, or the reason why there is none: exactly one of both.
+// Fork is a running copy, or the error that prevented it: exactly one of both.
 type Fork struct {
 	*Sandbox
 	Error *Failure `json:"error,omitempty"`
@@ -108,7 +108,7 @@ type Snapshot struct {
 	EngineBuild string    `json:"engine_build"`
 	// Uses is how many sandboxes and snapshots need it.
 	Uses int `json:"uses"`
-	// Current marks, in the history of a sandbox, the state that it goes on from.
+	// Current marks, in the history of a sandbox, the state that it continues from.
 	Current bool `json:"current,omitempty"`
 }
 

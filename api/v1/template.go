@@ -35,7 +35,7 @@ type TemplateVersions struct {
 	Versions []Template `json:"versions"`
 }
 
-// RemovedTemplates is what a removal removed.
+// RemovedTemplates is the result of a removal.
 type RemovedTemplates struct {
 	Removed    []string `json:"removed"`
 	FreedBytes int64    `json:"freed_bytes"`

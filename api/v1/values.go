@@ -18,8 +18,8 @@ type Seconds time.Duration
 
 var secondsType = reflect.TypeFor[Seconds]()
 
-// UnmarshalJSON returns an UnmarshalTypeError of Seconds for anything else than such a
-// number. The decoder that knows the field's name makes the error that a client sees.
+// UnmarshalJSON returns an UnmarshalTypeError of Seconds for any other JSON. The
+// decoder, which knows the field's name, makes the error that a client sees.
 func (s *Seconds) UnmarshalJSON(raw []byte) error {
 	var n float64
 	if json.Unmarshal(raw, &n) == nil {
@@ -50,10 +50,10 @@ func SecondsOf(d time.Duration) *Seconds {
 	return new(Seconds(d))
 }
 
-// SecondsOrNone is a length of time whose JSON may also be 0 or null: none.
+// SecondsOrNone is a length of time; 0 or null in JSON mean none.
 type SecondsOrNone time.Duration
 
-// UnmarshalJSON fails as that of Seconds does.
+// UnmarshalJSON fails as Seconds.UnmarshalJSON does.
 func (s *SecondsOrNone) UnmarshalJSON(raw []byte) error {
 	if text := string(raw); text == "null" || text == "0" {
 		*s = 0
@@ -102,8 +102,8 @@ type Target struct {
 	SessionID string `json:"session_id,omitempty"`
 }
 
-// Optional returns the ID or name, or the empty string when there is none. Two that
-// differ are Invalid.
+// Optional returns the ID or name, or the empty string without one. Two that differ
+// are Invalid.
 func (t Target) Optional() (string, error) {
 	if t.SandboxID != "" && t.SessionID != "" && t.SandboxID != t.SessionID {
 		return "", sandbox.Errorf(sandbox.Invalid, "sandbox_id and session_id name different sandboxes")
@@ -111,7 +111,7 @@ func (t Target) Optional() (string, error) {
 	return cmp.Or(t.SandboxID, t.SessionID), nil
 }
 
-// Required returns the ID or name; Invalid when there is none.
+// Required returns the ID or name; Invalid without one.
 func (t Target) Required() (string, error) {
 	id, err := t.Optional()
 	if err == nil && id == "" {
@@ -134,7 +134,7 @@ func StdinOf(data []byte) Stdin {
 	return Stdin{Base64: new(base64.StdEncoding.EncodeToString(data))}
 }
 
-// Input returns the input, empty when there is none. Both forms at once are Invalid.
+// Input returns the input, empty without one. Both forms at once are Invalid.
 func (s Stdin) Input() (string, error) {
 	switch {
 	case s.Text != nil && s.Base64 != nil:
@@ -189,8 +189,8 @@ func ShownNetwork(p sandbox.NetworkPolicy) json.RawMessage {
 	return json.RawMessage(strconv.Quote(string(p))) // "public" or "none"
 }
 
-// PortRules says who may reach the ports of a sandbox, and how. Its JSON is that of
-// Ports.
+// PortRules defines who may reach the ports of a sandbox, and how. Its JSON has the
+// form of Ports.
 type PortRules sandbox.Ingress
 
 // UnmarshalJSON returns Invalid for rules that are none.

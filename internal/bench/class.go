@@ -14,9 +14,9 @@ import (
 const (
 	// goalClass is how many seconds a class of 1,000 may take.
 	goalClass = "<= 120"
-	// hostileEvery is how many submissions there are for each hostile one.
+	// hostileEvery is the number of submissions for each hostile one.
 	hostileEvery = 6
-	// submissionTimeout is what each submission may take to run.
+	// submissionTimeout is the timeout of each submission.
 	submissionTimeout = 5 * time.Second
 )
 
@@ -54,7 +54,7 @@ func (m *Meter) Class(ctx context.Context, tenants []*client.Client, n int) erro
 	return context.Cause(ctx)
 }
 
-// endlessNote tells how long the endless programs of n submissions keep so many
+// endlessNote describes how long the endless programs of n submissions keep so many
 // cores busy, if each has a core to itself until its timeout.
 func endlessNote(n, cores int) string {
 	endless := 0

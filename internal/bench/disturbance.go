@@ -21,24 +21,25 @@ const (
 	writeLimit  = 2.0 // MB/s
 )
 
-// Disturbance is what else used this machine while something was measured.
+// Disturbance is the use of this machine by others during a measurement.
 type Disturbance struct {
 	Seconds float64 `json:"seconds"` // how long was watched
 	// StealPercent of the time of all processors went to other machines of the
 	// same host.
 	StealPercent float64 `json:"steal_percent"`
-	// BenchPercent of it went to the processes of the bench and of what it measures,
-	// those that have ended and the one that measures left out.
+	// BenchPercent of it went to the processes of the bench and of the server that it
+	// measures. Ended processes and the measuring process itself are left out.
 	BenchPercent float64 `json:"bench_percent"`
 	// OthersPercent of it went to processes that are not part of the bench.
 	OthersPercent float64 `json:"others_percent"`
-	// OthersWrittenMB is what those processes wrote to files.
+	// OthersWrittenMB is the data that those processes wrote to files.
 	OthersWrittenMB float64 `json:"others_written_mb"`
-	// DiskWrittenMB is what reached the disks, whoever wrote it and whenever.
+	// DiskWrittenMB is the data that reached the disks in this time, whichever process
+	// wrote it and even if it was written earlier.
 	DiskWrittenMB float64 `json:"disk_written_mb"`
 }
 
-// String names what was above its limit; empty when nothing was.
+// String lists the values above their limits; empty when none is.
 func (d *Disturbance) String() string {
 	if d == nil {
 		return ""
@@ -56,9 +57,9 @@ func (d *Disturbance) String() string {
 	return strings.Join(all, ", ")
 }
 
-// Watch tells what else uses this machine. Processes of the bench are this
-// process, those whose program or command line contains one of its marks, and all
-// their descendants.
+// Watch measures the use of this machine by others. Processes of the bench are this
+// process, all processes whose program or command line contains one of its marks, and
+// all their descendants.
 type Watch struct {
 	proc  string // /proc
 	self  int
@@ -66,14 +67,15 @@ type Watch struct {
 	began usage
 }
 
-// NewWatch begins to watch. Paths that only the bench's own processes use, as its
-// scratch folder, are the marks of those that are not its descendants.
+// NewWatch begins to watch. marks identify bench processes that are not its
+// descendants: paths that only the bench's own processes use, such as its scratch
+// folder.
 func NewWatch(marks ...string) (*Watch, error) {
 	w := &Watch{proc: "/proc", self: os.Getpid(), marks: marks}
 	return w, w.Begin()
 }
 
-// usage is what a machine had used at one moment.
+// usage is the usage of a machine up to one moment.
 type usage struct {
 	at          time.Time
 	all, steal  int64 // clock ticks of all processors, idle ones included
@@ -81,11 +83,11 @@ type usage struct {
 	processes   map[int]process
 }
 
-// process is what one process had used at one moment.
+// process is the usage of one process up to one moment.
 type process struct {
 	parent  int
-	started int64 // clock ticks since the machine started: tells reused numbers apart
-	ticks   int64 // of processors, with those of children that ended
+	started int64 // clock ticks since the machine started: distinguishes reused numbers
+	ticks   int64 // of processors, including children that ended
 	written int64 // bytes
 }
 
@@ -129,7 +131,7 @@ func (w *Watch) Since() (*Disturbance, error) {
 		ticks += p.ticks - before.ticks
 		written += p.written - before.written
 	}
-	// A parent has what its children used when they end, also before the window.
+	// When a child ends, its parent inherits all its usage, also from before the window.
 	for pid, p := range w.began.processes {
 		if now.processes[pid].started == p.started {
 			continue
@@ -154,8 +156,8 @@ func tenths(v float64) float64 { return math.Round(v*10) / 10 }
 // kthreadd is the ancestor of all kernel threads, which work for others.
 const kthreadd = 2
 
-// owns reports whether a process is the kernel's or the bench's, and keeps in known
-// what it found out.
+// owns reports whether a process is the kernel's or the bench's, and caches the
+// result in known.
 func (w *Watch) owns(pid int, all map[int]process, known map[int]bool) bool {
 	if own, ok := known[pid]; ok {
 		return own
@@ -185,7 +187,7 @@ func (w *Watch) read() (usage, error) {
 	total, _, _ := strings.Cut(string(b), "\n")
 	for i, field := range strings.Fields(total) {
 		ticks, _ := strconv.ParseInt(field, 10, 64) // the first is a name
-		if i <= 8 {                                 // those of guests are in user time too
+		if i <= 8 {                                 // guests' time is part of user time
 			u.all += ticks
 		}
 		if i == 8 {
@@ -211,8 +213,9 @@ func (w *Watch) read() (usage, error) {
 	return u, nil
 }
 
-// sectors is how many of 512 bytes were written to disks; partitions are part of
-// disks, and what lies on other disks, as a loop device, is not counted twice.
+// sectors is the number of sectors, of 512 bytes, written to disks. It counts no
+// partitions, which are part of disks, and no devices on top of other disks, such as
+// loop devices.
 func (w *Watch) sectors() (total int64, err error) {
 	b, err := os.ReadFile(filepath.Join(w.proc, "diskstats"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -254,7 +257,7 @@ func (w *Watch) process(pid int) (p process, err error) {
 		return n
 	}
 	p = process{parent: int(number(4)), started: number(22), ticks: number(14) + number(15)}
-	if pid == 1 { // it inherits from those of the bench whose parents have ended
+	if pid == 1 { // it inherits from bench processes whose parents have ended
 		return p, err
 	}
 	p.ticks += number(16) + number(17)

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// goal is what a measurement is compared with. Its text is one of
+// goal is the target of a measurement. Its text is one of
 //
 //	60         the median is at most 60
 //	60 (150)   and the 99th percentile at most 150

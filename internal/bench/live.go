@@ -11,10 +11,10 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
-// Live starts n Sandboxes that live side by side, a few at a time, runs `true`
-// in each while all live, and ends them. With local, which says that the server
-// is on this machine, it adds what each costs as the fall of the memory that
-// the kernel calls available, and the CPU that they use while they are idle.
+// Live starts n concurrent Sandboxes, a few at a time, runs `true` in each while all
+// live, and ends them. local means that the server is on this machine. Live then also
+// adds each Sandbox's memory, as the fall of the memory that the kernel calls
+// available, and the CPU of the idle Sandboxes.
 func (m *Meter) Live(ctx context.Context, n int, local bool) error {
 	before, err := available(local)
 	if err != nil {
@@ -44,7 +44,7 @@ func (m *Meter) Live(ctx context.Context, n int, local bool) error {
 		m.answerEach(ctx, ids))
 }
 
-// LiveCPU names what n Sandboxes use that do nothing.
+// LiveCPU names the CPU usage of n idle Sandboxes.
 func LiveCPU(n int) string {
 	return fmt.Sprintf("CPU of %d live sandboxes that are idle, everything of ours included", n)
 }
@@ -57,16 +57,16 @@ func LiveMemory(n int) string {
 	return fmt.Sprintf("memory of each of %d live sandboxes, everything of ours included", n)
 }
 
-// Sandboxes that do nothing are watched for idleTime, after idleDelay in which the
-// last of them may come to rest.
+// Idle Sandboxes are watched for idleTime, after idleDelay in which the last of them
+// may come to rest.
 const (
 	idleDelay = 10 * time.Second
 	idleTime  = 20 * time.Second
 )
 
-// idleCPU adds what n Sandboxes that do nothing use of a processor core, with
-// everything of the server's that watches over them. It adds nothing where the
-// Report does not watch the machine.
+// idleCPU adds the usage of a processor core by n idle Sandboxes, including the
+// server's own processes. It adds nothing where the Report does not watch the
+// machine.
 func (m *Meter) idleCPU(ctx context.Context, n int) error {
 	if m.Report.watch == nil {
 		return nil
@@ -98,7 +98,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// fill creates n Sandboxes and returns the IDs of those that came to be.
+// fill creates n Sandboxes and returns the IDs of the successful ones.
 func (m *Meter) fill(ctx context.Context, s *Series, n int) ([]string, error) {
 	var mu sync.Mutex
 	var ids []string
@@ -144,8 +144,7 @@ func (m *Meter) answerEach(ctx context.Context, ids []string) error {
 	return m.add(ctx, s)
 }
 
-// available is what Available returns; zero when this machine's memory says
-// nothing.
+// available is Available; zero if the server is not on this machine.
 func available(local bool) (int64, error) {
 	if !local {
 		return 0, nil

@@ -21,22 +21,21 @@ const Ours = "Cloud Sandbox"
 // endTime is how long a Sandbox that was measured may take to end.
 const endTime = time.Minute
 
-// Meter measures one server. Failures of what is measured are counted; methods
-// return an error only when measuring cannot go on, among others when more
-// than half of an operation's rounds failed.
+// Meter measures one server. Failures of the measured operations are counted. Methods
+// return an error only when measuring cannot continue, for example when more than
+// half of an operation's rounds failed.
 type Meter struct {
 	Client *client.Client
 	Report *Report
-	// PoolSize is how many Boots must wait in the server's Pools before a
-	// round begins, so that none pays for the one before. Zero: there is no
-	// Pool, and Sandboxes start cold.
+	// PoolSize is the number of Boots that must wait in the server's Pools before a round
+	// begins, so that no round pays for the previous one. Zero: no Pool, and Sandboxes
+	// start cold.
 	PoolSize int
-	// Beside measures what another product does for the same purpose as an
-	// operation. It is called right after the operation was measured, so that both
-	// see the same machine, and returns nil where there is no such product. A nil
-	// Beside means that nothing else is measured.
+	// Beside measures another product's counterpart of an operation. It is called right
+	// after the operation was measured, so that both see the same machine. It returns nil
+	// when the operation has no counterpart. A nil Beside measures nothing else.
 	Beside func(ctx context.Context, operation string) (*Series, error)
-	// BesideFact does the same for a Fact, by its What.
+	// BesideFact is Beside for a Fact, by its What.
 	BesideFact func(ctx context.Context, what string) (*Fact, error)
 }
 
@@ -152,8 +151,8 @@ func (m *Meter) spawn(ctx context.Context, id string, argv []string) error {
 	return err
 }
 
-// Overhead measures a call that has all that calls have in common and asks no
-// guest: the connection, who asks and what they may, the store, JSON.
+// Overhead measures the API overhead, with no guest call: the connection,
+// authentication and authorization, the store, JSON.
 func (m *Meter) Overhead(ctx context.Context, operation, goal string, n int) error {
 	return m.within(ctx, func(id string) error {
 		return m.Rounds(ctx, operation, goal, n, func(ctx context.Context) (time.Duration, error) {
@@ -178,8 +177,7 @@ func (m *Meter) Burst(ctx context.Context, operation, goal string, n int) error 
 	return errors.Join(m.endAll(ctx, ids), m.add(ctx, s), context.Cause(ctx))
 }
 
-// AtOnce fills s with n calls of op that begin at the same time; each is told
-// its number, from zero.
+// AtOnce fills s with n concurrent calls of op. Each gets its number, from zero.
 func AtOnce(s *Series, n int, op func(int) error) {
 	took, errs := make([]time.Duration, n), make([]error, n)
 	var all sync.WaitGroup
@@ -192,7 +190,7 @@ func AtOnce(s *Series, n int, op func(int) error) {
 	}
 }
 
-// endAll ends those of ids that are not empty, a few at a time.
+// endAll ends the Sandboxes whose IDs are not empty, a few at a time.
 func (m *Meter) endAll(ctx context.Context, ids []string) error {
 	errs := make([]error, len(ids))
 	var all sync.WaitGroup
@@ -225,8 +223,8 @@ func (m *Meter) within(ctx context.Context, use func(id string) error) error {
 	return errors.Join(use(s.ID), m.end(ctx, s.ID))
 }
 
-// Rounds measures op n times, when the Pools are full, after one round that does
-// not count; op says how long what counts of it took.
+// Rounds measures op n times, when the Pools are full, after one warm-up round. op
+// returns the time that counts.
 func (m *Meter) Rounds(ctx context.Context, operation, goal string, n int, op func(context.Context) (time.Duration, error)) error {
 	s := &Series{Operation: operation, Who: Ours, Goal: goal}
 	m.Report.Begin()
@@ -260,9 +258,9 @@ func Repeat(ctx context.Context, s *Series, n int, op func(context.Context) (tim
 	return nil
 }
 
-// RepeatBoth fills two Series with n rounds of two calls, one after the other, as
-// round, told its number, makes them; the first round, of number 0, does not
-// count. What is between them is not measured. The first call that fails ends it.
+// RepeatBoth fills two Series with n rounds of two calls, one after the other, which
+// round returns for its number. The first round, of number 0, does not count. The
+// steps between the calls are not measured. The first failure ends it.
 func RepeatBoth(ctx context.Context, one, two *Series, n int, round func(ctx context.Context, number int) (first, second func() error), between ...func() error) error {
 	for i := range n + 1 {
 		first, second := round(ctx, i)

@@ -10,15 +10,15 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
-// goalNeighbour is what a neighbour's program may take while it has one of two
-// processor cores for itself: as without an attack, but for the tail.
+// goalNeighbour is the goal for a neighbour's program that has one of two processor
+// cores for itself: as without an attack, except for the tail.
 const goalNeighbour = "15 (250)"
 
 // attackTime bounds each attack.
 const attackTime = 4 * time.Second
 
-// attacks are what a hostile tenant does beside a neighbour: one of each resource
-// that both share.
+// attacks are a hostile tenant's programs beside a neighbour: one for each shared
+// resource.
 var attacks = []struct{ name, language, code string }{
 	{"infinite loops on every core", "bash", "for i in 1 2 3 4 5 6 7 8; do (while :; do :; done) & done; wait"},
 	{"fork bomb", "bash", ":(){ :|:& };:; sleep 30"},
@@ -83,8 +83,8 @@ func underAttack(ctx context.Context, attacker *client.Client, r client.ExecuteR
 	return errors.Join(err, endErr)
 }
 
-// repeatWhile fills s with up to n rounds of op, those that were finished before
-// ctx ended; at least one must be.
+// repeatWhile fills s with up to n rounds of op, as many as finish before ctx ends;
+// at least one must.
 func repeatWhile(ctx context.Context, s *Series, n int, op func(context.Context) (time.Duration, error)) error {
 	for range n {
 		took, err := op(ctx)

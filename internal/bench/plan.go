@@ -6,7 +6,8 @@ import (
 	"fmt"
 )
 
-// Plan is what of a server is measured, and how often. Zero leaves a part out.
+// Plan selects the measurements of a server, and their number. Zero leaves a part
+// out.
 type Plan struct {
 	Rounds int   // of each operation that takes a Sandbox
 	Calls  int   // of each operation within one
@@ -15,13 +16,14 @@ type Plan struct {
 	Size   int64 // of uploads and downloads, in bytes
 	Saves  int   // rounds of pausing, resuming and forking
 	Storm  int   // Sandboxes that resume at once
-	// Volumes is rounds on a large file of a Volume; there are more on small files.
+	// Volumes is the number of rounds on a large file of a Volume; each has more on small
+	// files.
 	Volumes int
 	// Uncached adds resumes after the page cache of this machine was dropped,
 	// which takes root.
 	Uncached bool
-	// Local says that the server is on this machine, whose memory then tells
-	// what Sandboxes cost.
+	// Local says that the server is on this machine, whose memory then shows the cost of
+	// Sandboxes.
 	Local bool
 }
 
@@ -59,7 +61,7 @@ const (
 	Overhead      = "API overhead (no guest call): read a session"
 )
 
-// Run measures what p asks for, in the order of the table in the design.
+// Run measures the parts of p, in the order of the table in the design.
 func (m *Meter) Run(ctx context.Context, p Plan) error {
 	steps := []func() error{}
 	add := func(when bool, step func() error) {
@@ -79,7 +81,7 @@ func (m *Meter) Run(ctx context.Context, p Plan) error {
 	add(p.Live > 0, func() error { return m.Live(ctx, p.Live, p.Local) })
 	var failed error
 	for _, step := range steps {
-		if err := step(); err != nil { // what the other steps measure is not lost
+		if err := step(); err != nil { // the other steps' results are kept
 			failed = errors.Join(failed, err)
 		}
 		if ctx.Err() != nil {
@@ -111,7 +113,7 @@ func (m *Meter) calls(ctx context.Context, p Plan) error {
 		m.Overhead(ctx, Overhead, goalOverhead, p.Calls))
 }
 
-// BurstOf names n acquires at once from Pools of a size; zero: there is no Pool.
+// BurstOf names n concurrent acquires from Pools of a size; zero: no Pool.
 func BurstOf(n, poolSize int) string {
 	if poolSize == 0 {
 		return fmt.Sprintf("burst of %d acquires at once, no pool", n)

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Report collects what was measured, in the order in which it was measured. Its
-// methods are safe for concurrent use.
+// Report collects results in the order of their measurement. Its methods are safe for
+// concurrent use.
 type Report struct {
 	Machine string    `json:"machine"` // where the bench ran
 	At      time.Time `json:"at"`
@@ -21,25 +21,25 @@ type Report struct {
 	Facts   []Fact    `json:"facts"`
 
 	mu sync.Mutex
-	// progress is told each result as soon as it is there; may be nil.
+	// progress receives each result at once; may be nil.
 	progress io.Writer
-	watch    *Watch // nil: nobody watches
+	watch    *Watch // nil: the machine is not watched
 }
 
 // Part is a part of a bench that has been measured.
 type Part struct {
 	Name    string  `json:"name"`
 	Seconds float64 `json:"seconds"`
-	Error   string  `json:"error,omitempty"` // what it failed with
+	Error   string  `json:"error,omitempty"` // of the part's failure
 }
 
-// NewReport returns an empty Report about this machine, which tells progress of
-// each result as soon as it is there. A nil progress is told nothing.
+// NewReport returns an empty Report about this machine, which writes each result to
+// progress at once. A nil progress receives nothing.
 func NewReport(progress io.Writer) *Report {
 	return &Report{Machine: Machine(), At: time.Now().UTC(), progress: progress}
 }
 
-// Watch has every result say what else used the machine since the last Begin.
+// Watch adds to every result the use of the machine by others since the last Begin.
 func (r *Report) Watch(w *Watch) { r.watch = w }
 
 // Begin says that the next results are measured from now on.
@@ -131,7 +131,7 @@ func failed(s *Series) string {
 	return fmt.Sprintf(", %d FAILED: %s", s.Failures, s.Failure)
 }
 
-// Step announces what is measured next, and how long the Report is under way.
+// Step announces the next measurement, and the time since the Report began.
 func (r *Report) Step(format string, args ...any) {
 	r.say("%s (after %s)\n", fmt.Sprintf(format, args...), time.Since(r.At).Round(time.Second))
 	r.Begin()
@@ -175,8 +175,8 @@ func (r *Report) Failures() int {
 	return n
 }
 
-// Published returns a copy of r without samples, which is small enough to keep
-// beside the code.
+// Published returns a copy of r without samples, small enough to commit with the
+// code.
 func (r *Report) Published() *Report {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -251,7 +251,7 @@ type row struct {
 
 const noRival = "none"
 
-// rows returns all that was measured: first what has samples, then the rest.
+// rows returns all results: first Series, then the rest.
 func (r *Report) rows() []row {
 	rivals := false
 	for _, s := range r.Series {

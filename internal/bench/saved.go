@@ -13,7 +13,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
-// Goals of what is saved, as those of Plan.
+// Goals of pauses, resumes and forks, in the form of Plan's.
 const (
 	goalPause      = "60 (150)"
 	goalResume     = "90 (220)"
@@ -32,7 +32,7 @@ const roundsOfAll = 10
 type session struct {
 	what    string
 	request v1.CreateRequest
-	begin   []client.ExecuteRequest // what makes its state
+	begin   []client.ExecuteRequest // creates its state
 	read    client.ExecuteRequest   // the execution that wakes it
 	pause   string                  // goal
 	resume  string                  // goal
@@ -54,7 +54,7 @@ func shell(code string) client.ExecuteRequest {
 	return client.ExecuteRequest{ExecuteRequest: v1.ExecuteRequest{Language: "bash", Code: code, TimeoutSeconds: new(v1.SecondsOrNone(5 * time.Minute))}}
 }
 
-// What is paused and resumed, as names of operations say it.
+// Sessions that are paused and resumed, by their names in operations.
 const (
 	IdleSession      = "an idle Python session"
 	UncachedSession  = IdleSession + ", nothing of it cached"
@@ -74,7 +74,7 @@ const (
 // untilRest is how long a session with large files has been left alone at rest.
 const untilRest = 6 * time.Second
 
-// HeapSession is a session that holds so many megabytes.
+// HeapSession names a session with a heap of so many megabytes.
 func HeapSession(mb int) string { return fmt.Sprintf("a Python session with a heap of %d MB", mb) }
 
 // Programs that make the state of sessions, also of rivals' containers.
@@ -91,12 +91,12 @@ for i in range(100_000):
 `
 )
 
-// MakeHeap holds so many megabytes that nothing can compress in x.
+// MakeHeap returns a program that holds so many incompressible megabytes in x.
 func MakeHeap(mb int) string {
 	return fmt.Sprintf("import os\nx = b''.join(os.urandom(1_000_000) for _ in range(%d))\ntotal = sum(x[::4096])", mb)
 }
 
-// heap is a session that holds so many megabytes which nothing can compress.
+// heap is a session that holds so many incompressible megabytes.
 func heap(mb int) session {
 	return session{
 		what:    HeapSession(mb),
@@ -106,7 +106,8 @@ func heap(mb int) session {
 	}
 }
 
-// sessions returns what is paused and resumed, n times where that is quick.
+// sessions returns the sessions to pause and resume: n rounds of the quick ones,
+// fewer of others.
 func sessions(n int, uncached bool) []session {
 	idle := session{what: IdleSession, begin: []client.ExecuteRequest{python("x = 42")}, read: python("assert x == 42"), rounds: n}
 	idle.pause, idle.resume = goalPause, goalResume
@@ -147,9 +148,10 @@ func sessions(n int, uncached bool) []session {
 	return all
 }
 
-// Saved measures pausing, resuming and forking Sandboxes: n rounds of what is
-// quick, fewer of what is not; large sessions only with ten rounds and more. With uncached the page cache of this
-// machine, where the server must be, is dropped before some, which takes root.
+// Saved measures pausing, resuming and forking Sandboxes: n rounds of quick
+// operations, fewer of others, and large sessions only with at least ten rounds. With
+// uncached the page cache of this machine, where the server must be, is dropped
+// before some, which takes root.
 func (m *Meter) Saved(ctx context.Context, n int, uncached bool) error {
 	var failed error
 	for _, s := range sessions(n, uncached) {
@@ -210,7 +212,7 @@ func (m *Meter) pauses(ctx context.Context, s session) error {
 	return m.add(ctx, paused, resumed)
 }
 
-// Pause and Resume name what is measured of a session.
+// Pause and Resume name the measurements of a session.
 func Pause(what string) string { return "pause " + what }
 
 func Resume(what string) string {
@@ -224,11 +226,12 @@ func (s session) beforeResume() error {
 	return s.before()
 }
 
-// DropCaches has the kernel drop what it caches of files.
+// DropCaches drops the kernel's page cache.
 func DropCaches() error { return os.WriteFile("/proc/sys/vm/drop_caches", []byte("1"), 0) }
 
-// SavedElsewhere measures resumes, n rounds of each, of sessions whose saved state
-// is where, and no longer on the server's host: gone waits for that.
+// SavedElsewhere measures resumes, n rounds of each, of sessions whose saved state is
+// at where, and no longer on the server's host: gone waits until it has left the
+// host.
 func (m *Meter) SavedElsewhere(ctx context.Context, where string, n int, gone func() error) error {
 	idle := session{what: IdleSession, begin: []client.ExecuteRequest{python("x = 42")}, read: python("assert x == 42")}
 	var failed error
@@ -287,8 +290,8 @@ func (m *Meter) storm(ctx context.Context, n int) error {
 	return m.Storm(ctx, ids)
 }
 
-// Paused creates n paused Sandboxes, a few at a time, and returns their IDs:
-// empty for those that did not come to be.
+// Paused creates n paused Sandboxes, a few at a time, and returns their IDs: empty
+// for failed ones.
 func (m *Meter) Paused(ctx context.Context, n int) ([]string, error) {
 	ids, errs := make([]string, n), make([]error, n)
 	var all sync.WaitGroup
@@ -308,7 +311,7 @@ func (m *Meter) Paused(ctx context.Context, n int) ([]string, error) {
 	return ids, errors.Join(errs...)
 }
 
-// Listed measures reading the first page of all Sandboxes, of which there are n.
+// Listed measures reading the first page of a list of n Sandboxes.
 func (m *Meter) Listed(ctx context.Context, n, rounds int) error {
 	s := &Series{Operation: ListPaused(n), Who: Ours, Goal: "(50)"}
 	m.Report.Begin()
@@ -324,9 +327,9 @@ func (m *Meter) Listed(ctx context.Context, n, rounds int) error {
 // ListPaused names reading the first page of n Sandboxes.
 func ListPaused(n int) string { return fmt.Sprintf("list 100 of %d paused sandboxes", n) }
 
-// Chain measures what a chain of Snapshots takes on disk, each of a session of
-// 100 MB that changes 1 MB between them. used tells how much is taken; the server
-// packs what is not used for a second.
+// Chain measures the disk space of a chain of Snapshots, each of a session of 100 MB
+// that changes 1 MB between them. used returns the disk space in use. The server
+// packs Snapshots that are unused for a second.
 func (m *Meter) Chain(ctx context.Context, length int, used func() (int64, error)) error {
 	s := session{begin: []client.ExecuteRequest{shell("head -c 100M /dev/urandom > data && sync")}}
 	return m.session(ctx, s, func(id string) error {
@@ -377,8 +380,8 @@ const (
 	restTime   = 8 * time.Second
 )
 
-// settled waits until what is used has been the same for restTime, and returns it.
-// After settleTime it returns what is used then, and that this is still changing.
+// settled waits until used has returned the same value for restTime, and returns it.
+// After settleTime it returns the latest value and true for changing.
 func settled(ctx context.Context, used func() (int64, error)) (last int64, changing bool, err error) {
 	for began, since := time.Now(), time.Now(); ; {
 		now, err := used()

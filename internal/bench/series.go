@@ -14,28 +14,28 @@ type Series struct {
 	// Goal is the median that is aimed at in milliseconds, with the 99th
 	// percentile in brackets. Empty: none.
 	Goal string `json:"goal,omitempty"`
-	// Note is a remark of one sentence, as where a goal comes from.
+	// Note is a remark of one sentence, such as the source of a goal.
 	Note string `json:"note,omitempty"`
-	// Rival is what another product did for the same purpose, measured right
-	// after it. Nil: there is no such product.
+	// Rival is another product's counterpart, measured right after it. Nil: no
+	// counterpart.
 	Rival *Series `json:"rival,omitempty"`
-	// Samples are how long those took that succeeded, ascending. A published
+	// Samples are the durations of the successful operations, ascending. A published
 	// Report leaves them out.
 	Samples []time.Duration `json:"samples_ns,omitempty"`
-	// Failures is how many did not; Failure is what the first of them said.
+	// Failures is the number of failed operations; Failure is the error of the first.
 	Failures int    `json:"failures"`
 	Failure  string `json:"failure,omitempty"`
 
-	// Report.Add fills in what follows.
+	// Report.Add fills in the following fields.
 
 	N      int     `json:"n"` // operations that succeeded
 	Median float64 `json:"median_ms"`
 	P95    float64 `json:"p95_ms"`
 	P99    float64 `json:"p99_ms"`
-	Met    *bool   `json:"met,omitempty"` // nil: there is no goal
+	Met    *bool   `json:"met,omitempty"` // nil: no goal
 	// Ratio is how many times as fast as Rival this is; zero without a Rival.
 	Ratio     float64      `json:"ratio,omitempty"`
-	Disturbed *Disturbance `json:"disturbed,omitempty"` // nil: nobody watched
+	Disturbed *Disturbance `json:"disturbed,omitempty"` // nil: the machine was not watched
 }
 
 // Percentile returns the sample that p percent of the samples do not exceed, by
@@ -115,17 +115,17 @@ type Fact struct {
 	Unit  string  `json:"unit"`
 	Goal  string  `json:"goal,omitempty"` // as ">= 200" or "<= 12"
 	Note  string  `json:"note,omitempty"` // a remark of one sentence
-	// Rival is the same figure of another product, measured in the same run. Nil:
-	// there is no such product.
+	// Rival is the same figure of another product, measured in the same run. Nil: no
+	// counterpart.
 	Rival *Fact `json:"rival,omitempty"`
 
-	// Report.AddFact fills in what follows.
+	// Report.AddFact fills in the following fields.
 
-	Met *bool `json:"met,omitempty"` // nil: there is no goal
+	Met *bool `json:"met,omitempty"` // nil: no goal
 	// Ratio is how many times as good as Rival this is: as fast for a rate, as
 	// small for a size. Zero without a Rival.
 	Ratio     float64      `json:"ratio,omitempty"`
-	Disturbed *Disturbance `json:"disturbed,omitempty"` // nil: nobody watched
+	Disturbed *Disturbance `json:"disturbed,omitempty"` // nil: the machine was not watched
 }
 
 // moreIsBetter holds the units of rates; of all others less is better.

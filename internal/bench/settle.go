@@ -14,7 +14,7 @@ const (
 	poolPace = 10 * time.Millisecond
 )
 
-// settle waits until the Pools are full again and nothing is on its way there.
+// settle waits until the Pools are full again and no Boot is starting.
 func (m *Meter) settle(ctx context.Context) error {
 	if m.PoolSize == 0 {
 		return nil
@@ -47,8 +47,8 @@ func poolState(ctx context.Context, c *client.Client) (idle, starting int, err e
 	return idle, starting, err
 }
 
-// PoolSize returns to how many Boots the Pools are refilled: zero when there is
-// no Pool.
+// PoolSize returns the number of Boots to which the Pools are refilled: zero without
+// Pools.
 func PoolSize(ctx context.Context, c *client.Client) (int, error) {
 	pools, err := c.Pools(ctx)
 	n := 0

@@ -14,8 +14,8 @@ import (
 // echoTime bounds the wait for a key's echo.
 const echoTime = 30 * time.Second
 
-// Echo measures how long after a key was sent over a WebSocket the terminal of
-// a Process shows it: what a person at a shell feels.
+// Echo measures the time from sending a key over a WebSocket until the terminal of a
+// Process shows it: the delay that a person at a shell feels.
 func (m *Meter) Echo(ctx context.Context, operation, goal string, n int) error {
 	return m.within(ctx, func(id string) error {
 		p, err := m.Client.Start(ctx, v1.StartProcessRequest{Target: v1.Target{SandboxID: id}, Argv: []string{"cat"}, Background: true, PTY: &v1.TerminalSize{Cols: 80, Rows: 24}})

@@ -41,7 +41,7 @@ func Upload(size int64) string   { return "upload of " + bytesText(size) + " to 
 func Download(size int64) string { return "download of " + bytesText(size) + " from a file" }
 
 // addRate adds the median rate of s, whose operations each moved size bytes, as a
-// Fact, with that of what is beside it.
+// Fact, with its rival's rate.
 func (m *Meter) addRate(ctx context.Context, s *Series, size int64, goal string) error {
 	rival, err := m.beside(ctx, s.Operation)
 	f := rateOf(s, size)

@@ -13,15 +13,15 @@ import (
 const (
 	volumeName = "bench"
 	volumeMB   = 1024
-	// largeFile is what is written and read as a whole, smallFile what is read by
-	// itself, in bytes.
+	// largeFile is the size of a file that is written and read as a stream, smallFile of
+	// one that is read at once, in bytes.
 	largeFile = 100_000_000
 	smallFile = 4096
 	// smallRounds is the number of small-file operations per large-file operation.
 	smallRounds = 25
 )
 
-// volumeOps are what a program inside is timed at, by the name that it has for each.
+// volumeOps are the operations that a program inside times, with its name for each.
 var volumeOps = []volumeOp{
 	{name: "stat", operation: "volume: stat of a file"},
 	{name: "read", operation: "volume: open and read a file of 4 KiB", goal: "3"},
@@ -30,7 +30,7 @@ var volumeOps = []volumeOp{
 	{name: "read_large", operation: "volume: stream 100 MB from a file", goal: ">= 300", stream: true},
 }
 
-// VolumeOperations returns the names of what Volume measures.
+// VolumeOperations returns the names of the operations that Volume measures.
 func VolumeOperations() []string {
 	names := make([]string, len(volumeOps))
 	for i, op := range volumeOps {
@@ -44,8 +44,8 @@ type volumeOp struct {
 	stream                bool // its result is a rate
 }
 
-// volumeProgram is told where, how many rounds, and the sizes, and prints the
-// nanoseconds of each. The first round does not count.
+// volumeProgram gets the folder, the number of rounds, and the sizes. It prints the
+// nanoseconds of each operation. The first round does not count.
 const volumeProgram = `
 import json, os, time
 at, rounds, small, large, per_large = %q, %d, %d, %d, %d
@@ -84,9 +84,8 @@ timed("read_large", rounds, lambda i: read(file, large))
 print(json.dumps(took))
 `
 
-// Volume measures what a program inside waits for in a mounted Volume: operations
-// on small files, and rounds of streaming a large one, whose median rates it adds
-// as Facts in MB/s.
+// Volume measures a program's waits in a mounted Volume: operations on small files,
+// and rounds of streaming a large file, whose median rates it adds as Facts in MB/s.
 func (m *Meter) Volume(ctx context.Context, rounds int) error {
 	const at = "/volume"
 	volume, err := m.Client.CreateVolume(ctx, volumeName, volumeMB)
@@ -131,7 +130,7 @@ func (m *Meter) Volume(ctx context.Context, rounds int) error {
 	return failed
 }
 
-// series returns what of took, the output of VolumeProgram, is about op.
+// series returns the measurements of op in took, the output of VolumeProgram.
 func (op volumeOp) series(took map[string][]time.Duration, who string) *Series {
 	s := &Series{Operation: op.operation, Who: who}
 	for _, t := range took[op.name] {
@@ -146,8 +145,8 @@ func VolumeProgram(folder string, rounds int) string {
 	return fmt.Sprintf(volumeProgram, folder, rounds, smallFile, largeFile, smallRounds)
 }
 
-// BesideVolume returns what another product took for the operation of a name that
-// Volume measures, of the output of its VolumeProgram; nil for other names.
+// BesideVolume returns another product's measurement of an operation of Volume, from
+// the output of its VolumeProgram; nil for other operations.
 func BesideVolume(operation string, output []byte, who string) (*Series, error) {
 	var took map[string][]time.Duration
 	if err := json.Unmarshal(output, &took); err != nil {

@@ -54,7 +54,7 @@ func (h Host) number(path string) (int64, error) {
 	return strconv.ParseInt(text, 10, 64)
 }
 
-// field returns the value behind NAME: in a file of such lines.
+// field returns the value of NAME in a file of lines "NAME: value".
 func (h Host) field(path, name string) (string, bool) {
 	text, err := h.read(path)
 	if err != nil {
@@ -89,14 +89,14 @@ type capability struct {
 	name string
 }
 
-// capabilities are those without which a server does not start; the others are for
-// what it does later: it ends processes of other users, and builds templates.
+// capabilities are required for a start of the server. laterCapabilities are used
+// later: to end processes of other users, and to build templates.
 var (
 	capabilities      = []capability{{0, "CHOWN"}, {1, "DAC_OVERRIDE"}, {6, "SETGID"}, {7, "SETUID"}}
 	laterCapabilities = []capability{{3, "FOWNER"}, {5, "KILL"}, {18, "SYS_CHROOT"}, {21, "SYS_ADMIN"}}
 )
 
-// lacking are the names of those that a mask has not.
+// lacking returns the names of the capabilities that a mask lacks.
 func lacking(mask uint64, all []capability) (names []string) {
 	for _, c := range all {
 		if mask&(1<<c.bit) == 0 {
@@ -160,7 +160,7 @@ func (h Host) namespaces() Finding {
 	return ok("user, pid, net, mnt, ipc, uts")
 }
 
-// platform looks at what gVisor's systrap needs.
+// platform checks the requirements of gVisor's systrap.
 func (h Host) platform() Finding {
 	if actions, err := h.read("proc/sys/kernel/seccomp/actions_avail"); err != nil || !slices.Contains(strings.Fields(actions), "trap") {
 		return problem("the kernel has no seccomp filters", "use a kernel with CONFIG_SECCOMP_FILTER")
@@ -240,7 +240,7 @@ func (h Host) mappings() Finding {
 	return ok("%d in a process", n)
 }
 
-// existing is the data folder, or the nearest folder above it that is there.
+// existing returns the data folder, or its nearest existing parent.
 func (h Host) existing() string {
 	for dir := h.Data; ; dir = filepath.Dir(dir) {
 		if _, err := os.Stat(dir); err == nil || dir == "/" {

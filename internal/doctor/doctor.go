@@ -1,6 +1,6 @@
-// Package doctor looks at a host and says what keeps a server from starting there, what
-// will go wrong later, and how to mend it. A start asks it for what it needs first, so
-// both say the same.
+// Package doctor examines a host. It reports the problems that keep a server from
+// starting there, the problems that will show later, and their fixes. The server's
+// start uses the same checks, so both report the same.
 package doctor
 
 import (
@@ -19,7 +19,7 @@ const (
 	Problem Level = "problem"
 )
 
-// Finding is what one check found.
+// Finding is the result of one check.
 type Finding struct {
 	Check  string `json:"check"`
 	Level  Level  `json:"level"`
@@ -47,17 +47,17 @@ func problem(detail, fix string) Finding {
 	return Finding{Level: Problem, Detail: detail, Fix: fix}
 }
 
-// Disk is what a file system says of itself.
+// Disk describes a file system.
 type Disk struct {
 	Free, Total int64 // bytes
 	ReadOnly    bool
 	Memory      bool // it is lost when the machine ends
 }
 
-// Host is a host as the checks see it; This describes the one that it runs on.
+// Host is a host as the checks see it; This describes the current host.
 type Host struct {
 	Root      string // where /proc and /sys are read below
-	UID       int    // of who starts the server
+	UID       int    // of the user that starts the server
 	Arch      string // as in GOARCH
 	Data      string // absolute path of the data folder, which may be missing
 	ServerUID int
@@ -122,8 +122,8 @@ func (h Host) Start() error {
 	return nil
 }
 
-// Folder returns the Problem of the data folder and its disk, if there is one, as an
-// error of one sentence.
+// Folder returns the Problem of the data folder or its disk, if any, as an error of
+// one sentence.
 func (h Host) Folder() error {
 	if err := h.dataFolder().Err(); err != nil {
 		return err

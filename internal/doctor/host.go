@@ -22,8 +22,8 @@ func This(data, addr string, serverUID int, free func(addr string) error) Host {
 	}
 }
 
-// synced reports whether the kernel was told that the clock is right. Where it may not
-// be asked it is taken as right.
+// synced reports whether the kernel considers the clock synchronized. If the kernel
+// cannot be asked, it returns true.
 func synced() bool {
 	state, err := unix.Adjtimex(&unix.Timex{})
 	const unsynchronized = 5 // TIME_ERROR of adjtimex(2)

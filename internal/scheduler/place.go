@@ -17,11 +17,11 @@ const (
 	refreshEvery = 2 * time.Second
 	// staleAfter is the age at which Place reads the Store itself.
 	staleAfter = 5 * time.Second
-	// retryAfter is the advice when no Node is there.
+	// retryAfter is the Retry-After when no Node is available.
 	retryAfter = 5 * time.Second
 )
 
-// Scheduler places Boots on the Nodes whose Lease runs. It implements
+// Scheduler places Boots on the Nodes with a valid Lease. It implements
 // sandbox.Placement. Use New; Run is optional and makes Place faster.
 type Scheduler struct {
 	store sandbox.NodeStore
@@ -63,8 +63,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 func (s *Scheduler) Place(ctx context.Context, _ string, _ sandbox.Shape) ([]string, error) {
 	names := s.alive()
 	if len(names) == 0 {
-		// A first Node, or one whose Lease was renewed just now, is not in the
-		// view yet.
+		// The view may lack the first Node, or a Node whose Lease was renewed just now.
 		if err := s.refresh(ctx); err != nil {
 			return nil, err
 		}
@@ -76,7 +75,7 @@ func (s *Scheduler) Place(ctx context.Context, _ string, _ sandbox.Shape) ([]str
 	return names, nil
 }
 
-// alive returns the Nodes whose Lease runs, or none when the view is too old.
+// alive returns the Nodes with a valid Lease, or none when the view is too old.
 func (s *Scheduler) alive() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
