@@ -19,7 +19,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/volume/disk"
 )
 
-// NodeName is the name of the one Node.
+// NodeName is the name of the only Node.
 const NodeName = "n1"
 
 // Config of a Core. The zero value works.
@@ -29,12 +29,11 @@ type Config struct {
 	// Unattended has the session manager answer calls and do nothing by itself: no
 	// reconciling and no deadlines, which would change records that a test writes.
 	Unattended bool
-	// Images resolves Templates; nil: there is one, "base".
+	// Images resolves Templates; nil: the only Template is "base".
 	Images sandbox.Images
 }
 
-// Core is the joined roles. Its fields are those of the present server: another one
-// after Restart.
+// Core is the joined roles. Restart replaces the values of its fields.
 type Core struct {
 	Dir     string
 	Engine  *fake.Engine
@@ -55,7 +54,7 @@ func New(t testing.TB, cfg Config) *Core {
 	return c
 }
 
-// NewNode starts the Node alone: nobody stops Boots that belong to no Sandbox.
+// NewNode starts the Node alone, so that Boots without a Sandbox are not stopped.
 func NewNode(t testing.TB) *Core {
 	t.Helper()
 	c := prepare(t, Config{})
@@ -98,7 +97,7 @@ func (baseImage) Resolve(_ context.Context, _ sandbox.TenantID, template string)
 
 func (c *Core) database() string { return filepath.Join(c.Dir, "x.db") }
 
-// Start starts a server over what an earlier one left.
+// Start starts a server over the data of an earlier one.
 func (c *Core) Start(t testing.TB) {
 	t.Helper()
 	c.openStore(t)
@@ -176,7 +175,8 @@ func (c *Core) Restart(t testing.TB) {
 	c.Start(t)
 }
 
-// Down ends everything, as `cloud-sandbox down` does, and fails the test for what is left.
+// Down ends everything, as `cloud-sandbox down` does, and fails the test for
+// leftovers.
 func (c *Core) Down(t testing.TB) {
 	t.Helper()
 	c.Restart(t)

@@ -14,8 +14,8 @@ import (
 const (
 	// crowdTenants is how many tenants make up a crowd.
 	crowdTenants = 20
-	// crowdPatience is how long each request of a crowd waits in all for a server
-	// that says when to come back: what takes long is to show as long, not as failed.
+	// crowdPatience is the total time that each request of a crowd retries while the
+	// server answers with Retry-After: a slow request must show as slow, not as failed.
 	crowdPatience = 10 * time.Minute
 )
 

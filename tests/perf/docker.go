@@ -71,8 +71,8 @@ func (d *docker) start(ctx context.Context, name string) error {
 	return d.run(ctx, limited("-d", "--name", name)("sleep", "infinity")...)
 }
 
-// limited returns what makes the arguments of a `docker run` with options of a
-// command on the image.
+// limited returns a function that makes the arguments of `docker run` for a command
+// on the image with options.
 func limited(options ...string) func(command ...string) []string {
 	return func(command ...string) []string {
 		return slices.Concat([]string{"run"}, options, limits, []string{dockerImage}, command)
@@ -220,9 +220,9 @@ func (d *docker) inspect(ctx context.Context, n int) (*bench.Series, error) {
 	})
 }
 
-// commit measures what Docker has that comes near to pausing and resuming a
-// session of files: an image of a container's files, and a container from it. It
-// is done once: rounds are long.
+// commit measures Docker's nearest counterpart to pausing and resuming a session of
+// files: an image of a container's files, and a container from it. It runs once,
+// since rounds are long.
 func (d *docker) commit(ctx context.Context, command ...string) (saved, started *bench.Series, err error) {
 	const name, image = "files", "cloud-sandbox-bench:files"
 	if err := d.start(ctx, name); err != nil {

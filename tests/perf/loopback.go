@@ -13,8 +13,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/bench"
 )
 
-// loopback measures sending size bytes to a plain HTTP server on this machine that
-// writes them to a file, and getting them from there.
+// loopback measures uploads of size bytes to a plain HTTP server on this machine that
+// writes them to a file, and downloads from it.
 func loopback(ctx context.Context, file string, size int64) (up, down *bench.Series, err error) {
 	const rounds = 3
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -59,7 +59,7 @@ func loopback(ctx context.Context, file string, size int64) (up, down *bench.Ser
 	return up, down, bench.Repeat(ctx, down, rounds, call(http.MethodGet, nil))
 }
 
-// keep writes what r has to a file.
+// keep writes the content of r to a file.
 func keep(file string, r io.Reader) error {
 	f, err := os.Create(file)
 	if err != nil {

@@ -1,7 +1,7 @@
-// Command perf measures Cloud Sandbox through its public REST API over
-// kept-alive loopback connections, beside Docker and bare runsc running the same
-// root filesystem, in one run, and writes the tables. scripts/bench.sh prepares
-// what it needs and calls it.
+// Command perf measures Cloud Sandbox through its public REST API over kept-alive
+// loopback connections. In the same run it measures Docker and bare runsc with the
+// same root filesystem. It writes the tables. scripts/bench.sh prepares its inputs
+// and calls it.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 
 type options struct {
 	binary     string // bin/cloud-sandbox
-	data       string // data folder whose template base is measured
+	data       string // data folder with the measured template base
 	runsc      string // bare runsc
 	s3         string // versitygw, an S3 server; empty: none is measured with
 	rootfs     string // the template's root filesystem, unpacked
@@ -29,7 +29,7 @@ type options struct {
 	sdks       string // E2B's SDKs, as scripts/e2b-sdks.sh installs them; needed when full
 	typescript string // our TypeScript SDK, as scripts/typescript-env.sh compiles it; needed when full
 	full       bool
-	parts      *regexp.Regexp // of what is measured, by the names that errors give them; nil: all
+	parts      *regexp.Regexp // selects measurements by the names that errors give them; nil: all
 }
 
 func main() {
@@ -80,13 +80,13 @@ type rounds struct {
 	size                             int64
 	live                             int
 	saves, chain, storm, paused, sdk int
-	policy                           int // what audit, quotas and network policies cost
+	policy                           int // cost of audit, quotas and network policies
 	volumes, neighbours              int
 	throughput, class                int  // requests that a crowd of tenants makes at once
 	profiles                         bool // flame charts and timelines
 }
 
-// part is what is measured with one set of servers.
+// part is a group of measurements with one set of servers.
 type part struct {
 	name    string
 	measure func(context.Context, options, rounds, *bench.Report, *rivals) error
@@ -149,7 +149,7 @@ func run(ctx context.Context, o options) error {
 			continue
 		}
 		err := report.Measure(part.name, func() error { return part.measure(ctx, o, n, report, rivals) })
-		// What has been measured is kept, however the next parts end.
+		// Keep the results so far, however the next parts end.
 		if failed = errors.Join(failed, err, keepReport(report, o.out)); ctx.Err() != nil {
 			return errors.Join(context.Cause(ctx), failed)
 		}

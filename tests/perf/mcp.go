@@ -23,8 +23,8 @@ const (
 	goalMCPCall  = "3"   // beyond the call of the API beneath
 )
 
-// measureMCP measures what agents wait for: the start of `cloud-sandbox mcp`, and how
-// much longer a call of a tool takes than the call of the API beneath it.
+// measureMCP measures the waits of agents: the start of `cloud-sandbox mcp`, and the
+// time that a call of a tool adds to its API call.
 func measureMCP(ctx context.Context, o options, n rounds, report *bench.Report, rivals *rivals) (err error) {
 	server, err := startServer(ctx, o, 1, 5)
 	if err != nil {
@@ -59,7 +59,7 @@ func measureMCP(ctx context.Context, o options, n rounds, report *bench.Report, 
 	return err
 }
 
-// stdioTo returns what starts `cloud-sandbox mcp`.
+// stdioTo returns a function that starts `cloud-sandbox mcp`.
 func stdioTo(binary, key string) func() mcp.Transport {
 	return func() mcp.Transport {
 		cmd := exec.Command(binary, "mcp", "--session", "bench-mcp")

@@ -15,8 +15,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
 )
 
-// measurePaused measures a server that keeps n paused Sandboxes: some are real,
-// and the others are records of their kind that share what one is saved in.
+// measurePaused measures a server that keeps n paused Sandboxes. Some are real, and
+// the others are copied records that share the saved state of a real one.
 func measurePaused(ctx context.Context, o options, n rounds, report *bench.Report, rivals *rivals) error {
 	server, err := startServer(ctx, o, 0, 0)
 	if err != nil {
@@ -59,8 +59,8 @@ func measurePaused(ctx context.Context, o options, n rounds, report *bench.Repor
 	return meter.Storm(ctx, ids)
 }
 
-// copyRecord adds n paused Sandboxes like the one of an ID to a store whose
-// server does not run.
+// copyRecord adds n copies of a paused Sandbox to the store of a server that does not
+// run.
 func copyRecord(ctx context.Context, data, id string, n int) error {
 	files, err := filepath.Glob(filepath.Join(data, "*", "cloud-sandbox.db"))
 	if err != nil || len(files) != 1 {
@@ -81,7 +81,7 @@ func copyRecord(ctx context.Context, data, id string, n int) error {
 	return errors.Join(err, store.Close())
 }
 
-// quit ends the server's process and leaves what it keeps.
+// quit ends the server's process and keeps its data.
 func (s *server) quit() error {
 	s.client.Close()
 	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -90,8 +90,8 @@ func (s *server) quit() error {
 	return s.cmd.Wait()
 }
 
-// memory is what the processes of the server have in memory of their own, but
-// for the sentry host and the link shards, which are not its children.
+// memory is the memory of the server's processes, without the sentry host and the
+// link shards, which are not its children.
 func (s *server) memory() (int64, error) {
 	var total int64
 	for pids := []string{strconv.Itoa(s.cmd.Process.Pid)}; len(pids) > 0; pids = pids[1:] {

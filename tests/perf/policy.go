@@ -21,17 +21,17 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/store/sqlite"
 )
 
-// measurePolicyOverhead measures what the audit log, quotas and network policies
-// cost.
+// measurePolicyOverhead measures the cost of the audit log, quotas and network
+// policies.
 func measurePolicyOverhead(ctx context.Context, o options, n rounds, report *bench.Report, _ *rivals) error {
 	return errors.Join(measureRecords(ctx, o, n, report), measurePolicy(ctx, o, n, report))
 }
 
-// onRecord is how many Sandboxes there are while records are measured.
+// onRecord is the number of Sandboxes in the store while records are measured.
 const onRecord = 1000
 
-// measureRecords measures what a request waits for in the store: its entry in the
-// audit log, and of a create what a quota adds.
+// measureRecords measures a request's waits in the store: for its entry in the audit
+// log, and, of a create, for its quota.
 func measureRecords(ctx context.Context, o options, n rounds, report *bench.Report) error {
 	st, err := sqlite.Open(ctx, filepath.Join(o.work, "policy", "db"))
 	if err != nil {
@@ -105,8 +105,8 @@ func ruled(address string) v1.Network {
 	return v1.Network(text)
 }
 
-// measurePolicy measures a link with a policy of many rules beside one without:
-// what it carries, and how long a request over a new connection takes.
+// measurePolicy compares a link with a policy of many rules to one without: its
+// throughput, and the time of a request over a new connection.
 func measurePolicy(ctx context.Context, o options, n rounds, report *bench.Report) error {
 	host, stop, err := serveBlob()
 	if err != nil {
@@ -148,7 +148,7 @@ func measurePolicy(ctx context.Context, o options, n rounds, report *bench.Repor
 	return nil
 }
 
-// way is a Sandbox with a policy, and what was measured in it.
+// way is a Sandbox with a policy, and its measurements.
 type way struct {
 	name     string
 	network  v1.Network

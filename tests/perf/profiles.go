@@ -27,10 +27,10 @@ type profiled struct {
 	name, title string
 	rounds      int
 	rate        int // samples a second of each core
-	// begin makes what rounds need; nil: nothing is needed.
+	// begin prepares all rounds; nil: no preparation.
 	begin func(context.Context, *client.Client) (id string, err error)
-	// before prepares a round; nil: nothing does. once is what is profiled; it
-	// returns the Sandboxes that it made, which are ended.
+	// before prepares a round; nil: no preparation. once is the profiled operation; it
+	// returns the Sandboxes that it made, which are then ended.
 	before func(ctx context.Context, c *client.Client, id string) error
 	once   func(ctx context.Context, c *client.Client, id string) ([]string, error)
 }
@@ -51,7 +51,7 @@ func execute(ctx context.Context, c *client.Client, id, code string) error {
 	return err
 }
 
-// operations are those whose time is worth knowing in detail.
+// operations are the operations to profile.
 var operations = []profiled{
 	{
 		name: "acquire", title: bench.Acquire, rounds: 60, rate: 4000,
@@ -89,9 +89,9 @@ var operations = []profiled{
 	},
 }
 
-// measureProfiles records, with Linux's perf, what all processes do during rounds of
-// some operations, and keeps it for tools/plots: NAME.folded for a flame chart and
-// NAME.timeline.json of the round that took the median time.
+// measureProfiles records, with Linux's perf, all processes during rounds of some
+// operations. It keeps the results for tools/plots: NAME.folded for a flame chart and
+// NAME.timeline.json of the round with the median time.
 func measureProfiles(ctx context.Context, o options, _ rounds, _ *bench.Report, _ *rivals) error {
 	if o.out == "" {
 		return errors.New("profiles need a folder: --out")
@@ -142,7 +142,7 @@ func (r *recorder) profile(ctx context.Context, op profiled) (err error) {
 			err = errors.Join(err, endErr)
 		}()
 	}
-	// Sampling slows down what it samples, so the timeline is of rounds of its own.
+	// Sampling slows down the sampled processes, so the timeline has rounds of its own.
 	data := filepath.Join(r.o.work, op.name+".perf")
 	windows, roles, err := r.record(ctx, op, id, min(op.rounds, 15), data, "-e", "sched:sched_switch")
 	if err != nil {
@@ -173,8 +173,8 @@ func (r *recorder) profile(ctx context.Context, op profiled) (err error) {
 	return durable.WriteLoose(filepath.Join(r.o.out, op.name+".folded"), fold(op.title, stacks), 0o644)
 }
 
-// record has perf record events of all processes while op takes place, and returns
-// when each round did, and what each process was.
+// record runs perf record on all processes during rounds of op, and returns the time
+// window of each round, and the role of each process.
 func (r *recorder) record(ctx context.Context, op profiled, id string, rounds int, file string, events ...string) (_ []window, _ roles, err error) {
 	_ = os.Remove(file)
 	perf := exec.CommandContext(ctx, "perf", append([]string{"record", "--quiet", "-a", "-k", "CLOCK_MONOTONIC", "-m", "4M", "-o", file}, events...)...)

@@ -38,13 +38,13 @@ var headlines = []string{
 	bench.Download(1 << 30),
 }
 
-// readmeTable returns what stands between the marks of README: the machine, and
-// those rows of report that are headlines.
+// readmeTable returns the text between the marks of README: the machine, and the
+// headline rows of report.
 func readmeTable(report *bench.Report) string {
 	return fmt.Sprintf("Measured on %s\n\n%s", report.Heading(), report.Headlines(headlines))
 }
 
-// split returns what of a README is before, between and after the marks.
+// split returns the parts of a README before, between and after the marks.
 func split(readme string) (before, table, after string, err error) {
 	before, rest, begins := strings.Cut(readme, tableBegins+"\n\n")
 	table, after, ends := strings.Cut(rest, "\n"+tableEnds)

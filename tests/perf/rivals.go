@@ -8,15 +8,15 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/bench"
 )
 
-// rivals measures what other products do for the same purpose as an operation, in
-// the same run. Docker is started when it is first needed.
+// rivals measures other products' counterparts of operations, in the same run. Docker
+// is started when it is first needed.
 type rivals struct {
 	o      options
 	n      rounds
 	docker *docker
 	runsc  *containers
-	// known is what was measured already, as a burst that several operations have
-	// beside them, or a restore that was measured with its checkpoint.
+	// known caches results, such as a burst that several operations are compared with, or
+	// a restore that was measured with its checkpoint.
 	known map[string]*bench.Series
 	files []byte // output of bench.VolumeProgram in a container
 }
@@ -25,14 +25,14 @@ func newRivals(o options, n rounds) *rivals {
 	return &rivals{o: o, n: n, runsc: &containers{o: o}, known: map[string]*bench.Series{}}
 }
 
-// stop ends what was started.
+// stop ends the started rivals.
 func (r *rivals) stop() {
 	if r.docker != nil {
 		r.docker.stop()
 	}
 }
 
-// withDocker returns what measures with Docker.
+// withDocker returns a rival that measures with Docker.
 func (r *rivals) withDocker(measure func(context.Context, *docker) (*bench.Series, error)) rival {
 	return func(ctx context.Context) (*bench.Series, error) {
 		if r.docker == nil {
@@ -49,7 +49,7 @@ func (r *rivals) withDocker(measure func(context.Context, *docker) (*bench.Serie
 // rival measures one operation of another product.
 type rival func(context.Context) (*bench.Series, error)
 
-// table returns what is measured beside each operation.
+// table returns the rival of each operation.
 func (r *rivals) table() map[string]rival {
 	exec := func(command ...string) rival {
 		return r.withDocker(func(ctx context.Context, d *docker) (*bench.Series, error) { return d.exec(ctx, r.n.rival, command...) })
@@ -93,7 +93,7 @@ func (r *rivals) table() map[string]rival {
 	return all
 }
 
-// saved is what is measured beside pauses and resumes.
+// saved returns the rivals of pauses and resumes.
 func (r *rivals) saved() map[string]rival {
 	all := map[string]rival{}
 	python := func(what, program string, n int, between ...func() error) {
@@ -124,7 +124,7 @@ func (r *rivals) saved() map[string]rival {
 	return all
 }
 
-// once measures what has the same name only once.
+// once caches the result of measure under name.
 func (r *rivals) once(name string, measure rival) rival {
 	return func(ctx context.Context) (*bench.Series, error) {
 		if s := r.known[name]; s != nil {
@@ -138,7 +138,7 @@ func (r *rivals) once(name string, measure rival) rival {
 	}
 }
 
-// pair makes two rivals of what measures both together.
+// pair makes two rivals of a function that measures both together.
 func (r *rivals) pair(one, two string, measure func(context.Context) (*bench.Series, *bench.Series, error)) (first, second rival) {
 	both := func(ctx context.Context) (err error) {
 		r.known[one], r.known[two], err = measure(ctx)
@@ -182,7 +182,7 @@ func (r *rivals) besideFact(ctx context.Context, what string) (*bench.Fact, erro
 	return nil, nil
 }
 
-// meter returns what measures a server with rivals beside it.
+// meter returns a Meter that compares a server with rivals.
 func (r *rivals) meter(s *server, report *bench.Report, poolSize int) *bench.Meter {
 	return &bench.Meter{Client: s.client, Report: report, PoolSize: poolSize, Beside: r.beside, BesideFact: r.besideFact}
 }

@@ -29,11 +29,11 @@ func runsc(ctx context.Context, o options, args ...string) error {
 	return runscTo(ctx, o, log.Name(), args...)
 }
 
-// runscTo is runsc with its output, and that of its container, in a file.
+// runscTo runs runsc with its output, and its container's, in a file.
 func runscTo(ctx context.Context, o options, file string, args ...string) error {
 	all := append([]string{"--root", filepath.Join(o.work, "runsc"), "--network=none", "--ignore-cgroups"}, args...)
 	cmd := exec.CommandContext(ctx, o.runsc, all...)
-	// A container that goes on would keep a pipe open.
+	// A container that keeps running would keep a pipe open.
 	log, err := os.Create(file)
 	if err != nil {
 		return err
@@ -47,7 +47,7 @@ func runscTo(ctx context.Context, o options, file string, args ...string) error 
 	return nil
 }
 
-// containers runs containers of bare runsc, whose names it counts.
+// containers runs containers of bare runsc and numbers them for their names.
 type containers struct {
 	o    options
 	last int
@@ -94,8 +94,8 @@ func (c *containers) starts(ctx context.Context, n int) (*bench.Series, error) {
 	})
 }
 
-// memory measures what each of n containers that do nothing takes of the memory
-// that the kernel calls available.
+// memory measures how much each of n idle containers takes of the memory that the
+// kernel calls available.
 func (c *containers) memory(ctx context.Context, n int) (*bench.Fact, error) {
 	bundle, err := bundle(c.o, sleeps)
 	if err != nil {
@@ -141,8 +141,8 @@ func (c *containers) python(ctx context.Context, program string) (dir, id string
 	return "", "", errors.Join(errors.New("python in bare runsc did not get ready"), c.end(ctx, id))
 }
 
-// checkpoints measures saving and restoring a Python that has run a program; what
-// happens between both is not measured.
+// checkpoints measures saving and restoring a Python that has run a program. The
+// steps between both are not measured.
 func (c *containers) checkpoints(ctx context.Context, n int, program string, between ...func() error) (saved, restored *bench.Series, err error) {
 	bundle, id, err := c.python(ctx, program)
 	if err != nil {
@@ -163,8 +163,8 @@ func (c *containers) checkpoints(ctx context.Context, n int, program string, bet
 	return saved, restored, errors.Join(err, c.end(ctx, id), os.RemoveAll(bundle))
 }
 
-// forks measures copying a Python that runs: a checkpoint after which it goes on,
-// and then count restores at once.
+// forks measures copying a running Python: a checkpoint that leaves it running, and
+// then count concurrent restores.
 func (c *containers) forks(ctx context.Context, n, count int) (*bench.Series, error) {
 	bundle, id, err := c.python(ctx, "x = 42")
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig/s3rig"
 )
 
-// measureS3 measures resumes of what is in S3 alone, on a server of this machine.
+// measureS3 measures resumes of Sandboxes whose saved state is only in S3, on a
+// server of this machine.
 func measureS3(ctx context.Context, o options, n rounds, report *bench.Report, rivals *rivals) error {
 	if o.s3 == "" {
 		return errors.New("no S3 server was given: --versitygw")
@@ -63,8 +64,8 @@ func (s *server) saved() ([]string, error) {
 	return names, nil
 }
 
-// savedNoMore waits until no saved state is on the server's disk but those that
-// were there before.
+// savedNoMore waits until the server's disk has no saved states but the earlier ones
+// in before.
 func (s *server) savedNoMore(ctx context.Context, before []string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, 2*time.Minute, errors.New("what was saved stays on the disk"))
 	defer cancel()

@@ -17,7 +17,7 @@ import (
 	"strings"
 )
 
-// What processes are, as charts name them.
+// Roles of processes, as charts name them.
 const (
 	roleClient   = "client"
 	roleServer   = "server"
@@ -30,10 +30,10 @@ const (
 	roleOther    = "other processes"
 )
 
-// roles says what each process is, by its number.
+// roles maps process IDs to roles.
 type roles map[int]string
 
-// look finds out what processes there are of the server of a data folder.
+// look finds the processes of the server of a data folder, and their roles.
 func (r roles) look(data string) {
 	entries, _ := os.ReadDir("/proc")
 	parents := map[int]int{}
@@ -93,8 +93,8 @@ func roleOf(pid, parent int, line, data string) string {
 	return roleOther
 }
 
-// of returns what a process is; one that ended before anybody looked is told by its
-// name and by where its code came from.
+// of returns the role of a process. If it ended before look saw it, its name and its
+// stack decide.
 func (r roles) of(pid int, comm string, stack []string) string {
 	if role := r[pid]; role != "" && role != roleOther {
 		return role
@@ -113,7 +113,7 @@ func (r roles) of(pid int, comm string, stack []string) string {
 	return roleOther
 }
 
-// sample is one line of `perf script`: what ran where and when.
+// sample is one sample of `perf script`.
 type sample struct {
 	comm     string
 	pid, tid int
@@ -152,7 +152,7 @@ func samples(ctx context.Context, file string, each func(sample), fields string)
 	return parseErr
 }
 
-// parseSamples reads what `perf script` prints.
+// parseSamples parses the output of `perf script`.
 func parseSamples(r io.Reader, each func(sample)) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 1<<20)
@@ -185,7 +185,7 @@ func parseSamples(r io.Reader, each func(sample)) error {
 }
 
 // stacksOf counts the stacks of samples within windows, the outermost call first,
-// under what the process is.
+// under the role of the process.
 func stacksOf(ctx context.Context, file string, windows []window, known roles, names *symbols) (map[string]int, error) {
 	counts := map[string]int{}
 	err := samples(ctx, file, func(s sample) {
@@ -216,7 +216,7 @@ func fold(title string, stacks map[string]int) []byte {
 	return b.Bytes()
 }
 
-// timeline is what ran when on which processor core during one round.
+// timeline shows which processes ran when on which processor core during one round.
 type timeline struct {
 	Title string  `json:"title"`
 	MS    float64 `json:"ms"`
@@ -224,7 +224,7 @@ type timeline struct {
 	Lanes []lane  `json:"lanes"`
 }
 
-// lane is what processes of one kind did.
+// lane is the activity of the processes of one role.
 type lane struct {
 	Name string  `json:"name"`
 	CPU  float64 `json:"cpu_ms"`

@@ -24,7 +24,7 @@ import (
 //go:embed sdk.mjs
 var sdkProgram []byte
 
-// sdk is that program under way.
+// sdk is that program as it runs.
 type sdk struct {
 	cmd     *exec.Cmd
 	input   io.WriteCloser
@@ -46,7 +46,7 @@ func startSDK(ctx context.Context, o options, name, key string) (_ *sdk, err err
 	if err := os.Symlink(o.typescript, filepath.Join(packages, "cloud-sandbox")); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
-	program := filepath.Join(scratch, "sdk.mjs") // beside node_modules, where Node.js looks for the SDK
+	program := filepath.Join(scratch, "sdk.mjs") // next to node_modules, where Node.js looks for the SDK
 	if err := os.WriteFile(program, sdkProgram, 0o644); err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func startSDK(ctx context.Context, o options, name, key string) (_ *sdk, err err
 	return s, s.cmd.Start()
 }
 
-// do has the program do one operation and returns how long that took there.
+// do has the program perform one operation and returns its duration there.
 func (s *sdk) do(operation string) (time.Duration, error) {
 	if _, err := fmt.Fprintln(s.input, operation); err != nil {
 		return 0, err

@@ -138,7 +138,7 @@ func setting(name string, poolMin, poolMax int, plan bench.Plan) part {
 	}}
 }
 
-// measureChain measures what Snapshots of one session take on disk.
+// measureChain measures the disk space of Snapshots of one session.
 func measureChain(ctx context.Context, o options, n rounds, report *bench.Report, rivals *rivals) error {
 	server, err := startServer(ctx, o, 0, 0, "SNAPSHOT_PACK_SECONDS=1")
 	if err != nil {
@@ -148,8 +148,8 @@ func measureChain(ctx context.Context, o options, n rounds, report *bench.Report
 	return rivals.meter(server, report, 0).Chain(ctx, n.chain, func() (int64, error) { return diskUsed(server.data) })
 }
 
-// diskUsed is what the files of a folder take on disk, what has several names
-// counted once. Files may come and go meanwhile.
+// diskUsed is the disk space of the files in a folder. A file with several names
+// counts once. Files may be created and removed meanwhile.
 func diskUsed(dir string) (total int64, err error) {
 	seen := map[uint64]bool{}
 	err = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {

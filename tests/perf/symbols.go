@@ -13,9 +13,9 @@ import (
 )
 
 // symbols finds the names of functions of our programs, which are built without the
-// tables that perf reads; Go's own table is always there.
+// tables that perf reads. Go's own table is always there.
 type symbols struct {
-	programs map[string]*program // by the file as perf names it; nil: there are none
+	programs map[string]*program // by perf's name of the file; nil: no Go program
 }
 
 func newSymbols() *symbols { return &symbols{programs: map[string]*program{}} }
@@ -50,7 +50,7 @@ func (s *symbols) name(f frame) string {
 		return shorten(f.symbol)
 	}
 	if !strings.HasPrefix(f.file, "/") {
-		return "" // stacks of programs without frame pointers end in such
+		return "" // stacks of programs without frame pointers end in such frames
 	}
 	if strings.HasPrefix(f.file, "/memfd:") {
 		return "memory of the sandbox"
@@ -81,8 +81,8 @@ func shorten(name string) string {
 	return name[strings.LastIndexByte(name, '/')+1:] + generic
 }
 
-// openProgram reads the table of a Go program in a file, or of the only one in an
-// image of a file system whose files are not compressed.
+// openProgram reads the symbol table of a Go program: a file, or the only program in
+// an uncompressed file system image.
 func openProgram(file string) (*program, error) {
 	if filepath.Ext(file) == ".erofs" && filepath.Base(file) != "guest.erofs" {
 		return nil, fmt.Errorf("%s has many programs", file)

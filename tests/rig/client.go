@@ -67,8 +67,8 @@ func (s *Server) Client(t testing.TB, user string) *Client {
 	return c
 }
 
-// Anyone returns a client without a token. An answer to it that is not what the
-// contract says fails the test.
+// Anyone returns a client without a token. An answer that violates the contract fails
+// the test.
 func (s *Server) Anyone(t testing.TB) *Client {
 	t.Helper()
 	transport := &http.Transport{MaxIdleConnsPerHost: 8}
@@ -198,7 +198,7 @@ func (c *Client) TryRun(id, language, code string, more Body) (Result, error) {
 	return r, err
 }
 
-// Sh runs bash code that must succeed and returns what it wrote to stdout.
+// Sh runs bash code that must succeed and returns its stdout.
 func (c *Client) Sh(t testing.TB, id, code string) string {
 	t.Helper()
 	r := c.Run(t, id, "bash", code, nil)

@@ -16,7 +16,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api"
 )
 
-// contract finds what api/openapi.yaml says of a request, whatever its host.
+// contract finds the operation of a request in api/openapi.yaml, for any host.
 var contract = sync.OnceValues(func() (routers.Router, error) {
 	doc, err := openapi3.NewLoader().LoadFromData(api.OpenAPI)
 	if err != nil {
@@ -26,9 +26,9 @@ var contract = sync.OnceValues(func() (routers.Router, error) {
 	return legacy.NewRouter(doc)
 })
 
-// checked is a transport that fails its test when an answer is not what the
-// contract says. Answers that are not JSON are checked up to their body, which may
-// be a stream.
+// checked is a transport that fails its test when an answer violates the contract. Of
+// answers that are not JSON only the status and headers are checked, since the body
+// may be a stream.
 type checked struct {
 	*http.Transport
 	t testing.TB
@@ -47,7 +47,7 @@ func (c checked) RoundTrip(r *http.Request) (*http.Response, error) {
 		resp.Body.Close()
 		resp.Body = io.NopCloser(io.MultiReader(bytes.NewReader(body), failing{err}))
 		if err != nil {
-			return resp, nil // what broke off is whoever reads it to see
+			return resp, nil // the body's reader gets the error
 		}
 	}
 	c.check(r, resp, body, !whole)

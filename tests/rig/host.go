@@ -197,7 +197,7 @@ func (s *Server) BootOf(p Process) string {
 	return ""
 }
 
-// Status reads fields of /proc/PID/status, as they stand there.
+// Status returns fields of /proc/PID/status, unparsed.
 func Status(t testing.TB, pid int) map[string]string {
 	t.Helper()
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -221,7 +221,7 @@ func (s *Server) PoolIdle(t testing.TB) {
 	})
 }
 
-// Metric is the sum of a metric over its labels, or -1 when it is not there.
+// Metric is the sum of a metric over its labels, or -1 when it is missing.
 func (s *Server) Metric(name string) float64 {
 	client := http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := client.Get(s.URL + "/metrics")
@@ -249,10 +249,10 @@ func (s *Server) Metric(name string) float64 {
 	return sum
 }
 
-// Holdings counts what a Server holds of the host, by name.
+// Holdings are the numbers of host resources that a Server holds, by name.
 type Holdings map[string]int
 
-// Holdings counts what the Server holds now.
+// Holdings counts the resources that the Server holds now.
 func (s *Server) Holdings() Holdings {
 	h := Holdings{"goroutines": int(s.Metric("go_goroutines"))}
 	for _, p := range s.Processes("") {
@@ -275,9 +275,9 @@ func (s *Server) Holdings() Holdings {
 	return h
 }
 
-// Beyond lists what h has more of than before, slack descriptors, goroutines and
-// processes that sentries made aside: how many of those a sentry keeps depends on
-// what ran in it.
+// Beyond lists the resources of which h has more than before. It allows slack more
+// descriptors, goroutines and helper processes of sentries, whose number depends on
+// the programs that ran in a sentry.
 func (h Holdings) Beyond(before Holdings, slack int) []string {
 	var more []string
 	for _, k := range slices.Sorted(maps.Keys(h)) {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// programsVariable names the folder that scripts/programs.sh prints, with what
-// not every machine has. Without it the tests that need it are skipped.
+// programsVariable names the folder that scripts/programs.sh prints, with programs
+// that some machines lack. Without it the tests that need them are skipped.
 const programsVariable = "CLOUD_SANDBOX_PROGRAMS"
 
 // Files of that folder.
@@ -17,7 +17,7 @@ const (
 	RArchive   = "r.tar.gz"
 )
 
-// Program is the path of a file of that folder; empty when it is not there.
+// Program is the path of a file of that folder; empty when it is missing.
 func Program(name string) string {
 	path := filepath.Join(os.Getenv(programsVariable), name)
 	if _, err := os.Stat(path); os.Getenv(programsVariable) == "" || err != nil {
@@ -26,7 +26,7 @@ func Program(name string) string {
 	return path
 }
 
-// NeedProgram skips a test that needs a file of that folder which is not there.
+// NeedProgram skips a test when a file of that folder is missing.
 func NeedProgram(t testing.TB, name string) {
 	t.Helper()
 	if Program(name) == "" {

@@ -57,12 +57,12 @@ func Binary() (string, error) {
 
 // Options of a Server. The zero value is dev mode with a Pool of two.
 type Options struct {
-	Env  []string // beside the Pool's size, KEY=VALUE
+	Env  []string // besides the Pool's size, KEY=VALUE
 	Pool int      // least and most idle Boots; zero: 2
 
 	Strict bool // not dev mode
 
-	Bin string // the program; empty: the one that is tested
+	Bin string // the program; empty: the one under test
 }
 
 // Server is one server with a data folder of its own.
@@ -123,7 +123,7 @@ func shareTemplates(data string) error {
 	if _, err := os.Stat(filepath.Join(from, "templates")); err == nil {
 		from = filepath.Join(from, "templates") // a data folder was named
 	}
-	for _, part := range []string{"images", "refs"} { // what is built; locks and work stay apart
+	for _, part := range []string{"images", "refs"} { // build results; locks and work stay apart
 		if err := shareTree(filepath.Join(from, part), filepath.Join(data, "templates", part)); err != nil {
 			return fmt.Errorf("share the templates: %w", err)
 		}
@@ -155,10 +155,10 @@ func shareTree(from, to string) error {
 	})
 }
 
-// FreeAddr returns an address of loopback at which nobody listens. No other call
-// returns it as long as this process lives, here or in other tests, and nobody gets
-// its port by chance while a server that has it is away: it is below those that
-// the kernel hands out.
+// FreeAddr returns a free loopback address. No other call returns it as long as this
+// process lives, in this or another test. Its port is below the kernel's ephemeral
+// ports where possible, so that no other program gets it by chance while its server
+// is down.
 func FreeAddr() (string, error) {
 	const lowest = 20000
 	beyond := lowest
@@ -197,7 +197,7 @@ func reserve(addr string) error {
 	return err
 }
 
-// SetEnv has later launches have another environment beside the Pool's size.
+// SetEnv replaces the environment of later launches, besides the Pool's size.
 func (s *Server) SetEnv(env ...string) { s.opts.Env = env }
 
 // Launch starts the server and waits until it is ready.
@@ -224,8 +224,8 @@ func (s *Server) Launch() error {
 	return s.Ready()
 }
 
-// hangUp has clients forget connections that nobody uses: those to a server that
-// was killed may not show it before a request is lost on them.
+// hangUp closes idle client connections. A connection to a killed server may
+// otherwise fail only once a request is lost on it.
 func (s *Server) hangUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -287,7 +287,7 @@ func (s *Server) Stop() error {
 	return s.err
 }
 
-// Down runs the subcommand that ends what the server left.
+// Down runs the subcommand that ends the server's leftovers.
 func (s *Server) Down() error {
 	out, err := exec.Command(s.Bin, "down", "--data", s.Data).CombinedOutput()
 	if err != nil {
@@ -296,8 +296,8 @@ func (s *Server) Down() error {
 	return nil
 }
 
-// Close ends everything and removes the data folder. It returns what did not
-// end as it should.
+// Close ends everything and removes the data folder. It returns an error for
+// leftovers and for an unclean end.
 func (s *Server) Close() error {
 	err := s.Stop()
 	err = errors.Join(err, s.Down())
@@ -313,7 +313,8 @@ func (s *Server) Close() error {
 	return errors.Join(err, os.RemoveAll(s.Data), os.Remove(s.log))
 }
 
-// Left lists what runs after Down. What is just ending is waited for.
+// Left lists the processes that run after Down. It waits for processes that are just
+// ending.
 func (s *Server) Left() (left []Process) {
 	for end := time.Now().Add(Patience); ; time.Sleep(10 * time.Millisecond) {
 		if left = s.Processes(""); len(left) == 0 || time.Now().After(end) {
@@ -322,7 +323,7 @@ func (s *Server) Left() (left []Process) {
 	}
 }
 
-// Log is the end of what the server and the sentry host logged.
+// Log returns the end of the logs of the server and the sentry host.
 func (s *Server) Log() string {
 	var b bytes.Buffer
 	shards, _ := filepath.Glob(filepath.Join(s.Data, "hosts", "*", "shards", "*.log"))
@@ -336,7 +337,7 @@ func (s *Server) Log() string {
 	return b.String()
 }
 
-// notable leaves out what is logged for everything that goes well.
+// notable drops the log lines of routine successes.
 func notable(log []byte) string {
 	var b strings.Builder
 	for line := range strings.Lines(string(log)) {
@@ -348,12 +349,12 @@ func notable(log []byte) string {
 	return b.String()
 }
 
-// Patience is how long to wait, at the most, for what takes a moment: a machine may
-// be slow, and busy with other tests.
+// Patience is the longest wait for a brief operation: a machine may be slow, and busy
+// with other tests.
 const Patience = time.Minute
 
-// Within polls until ok says true, and fails the test when that takes longer
-// than limit. what completes the sentence "... did not happen".
+// Within polls until ok returns true, and fails the test when that takes longer than
+// limit. what completes the sentence "... did not happen".
 func Within(t testing.TB, limit time.Duration, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(limit); !ok(); time.Sleep(10 * time.Millisecond) {

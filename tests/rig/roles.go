@@ -17,7 +17,7 @@ import (
 // RoleNames are the roles in the order of a start.
 var RoleNames = []string{"node", "scheduler", "session-manager", "gateway"}
 
-// Roles is an installation whose roles are processes of their own.
+// Roles is an installation in which each role is a process.
 type Roles struct {
 	*Server
 	Addrs map[string]string // by role
@@ -86,7 +86,7 @@ func (r *Roles) Env() []string {
 	return append(env, r.opts.Env...)
 }
 
-// LogFile is what the processes of s write their log to.
+// LogFile is the log file of the processes of s.
 func (s *Server) LogFile() string { return s.log }
 
 // OpenLog opens the file that Log shows the end of.
@@ -186,7 +186,7 @@ func (r *Roles) nodeServer() (Process, bool) {
 	return Process{}, false
 }
 
-// Close stops every role, ends what they left, and removes the data folder.
+// Close stops every role, ends leftovers, and removes the data folder.
 func (r *Roles) Close() error {
 	var errs []error
 	order := slices.Collect(maps.Keys(r.parts))
@@ -208,5 +208,5 @@ func (r *Roles) Close() error {
 	return errors.Join(append(errs, r.Server.Close())...)
 }
 
-// Pid is that of the process that a role was started as.
+// Pid is the ID of the process that a role was started as.
 func (r *Roles) Pid(role string) int { return r.parts[role].cmd.Process.Pid }

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// A Certificate has its key, and those of its issuers beside it.
+// A Certificate has its key, and the certificates of its issuers.
 type Certificate struct {
 	*x509.Certificate
 	key     *ecdsa.PrivateKey
@@ -51,7 +51,8 @@ func (c *Certificate) Issue(t testing.TB, names ...string) *Certificate {
 	return issued
 }
 
-// template is what all certificates have. Those of one issuer differ in their number.
+// template returns the fields common to all certificates. Each has a serial number of
+// its own.
 func template(t testing.TB, from time.Time, valid time.Duration, names []string) *x509.Certificate {
 	t.Helper()
 	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))

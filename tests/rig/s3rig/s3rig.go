@@ -17,7 +17,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/tests/rig"
 )
 
-// Who may do everything at a Server.
+// Credentials with full access to a Server, and its region.
 const (
 	AccessKey = "tester"
 	SecretKey = "a-secret-of-tests"
@@ -40,7 +40,7 @@ type Server struct {
 	buckets atomic.Int64
 }
 
-// Start starts a server, or skips the test when there is no program for it.
+// Start starts a server, or skips the test when no program is configured.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	program := os.Getenv(Program)
@@ -74,7 +74,7 @@ func New(program, dir string) (*Server, error) {
 	return s, nil
 }
 
-// Up starts the server again, over what it had.
+// Up starts the server again, with its data.
 func (s *Server) Up() error {
 	cmd := exec.Command(s.program, "--port", s.addr, "--access", AccessKey, "--secret", SecretKey, "--region", Region, "--quiet", "posix", s.Dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -103,7 +103,7 @@ func (s *Server) Up() error {
 	}
 }
 
-// Stop ends the server; what it keeps stays.
+// Stop ends the server and keeps its data.
 func (s *Server) Stop() {
 	_ = s.cmd.Process.Kill() // perhaps it has ended
 	<-s.exited

@@ -1,4 +1,4 @@
-// Command program is what a test looks for functions in.
+// Command program is a program with functions for a test to find.
 package main
 
 import "fmt"
