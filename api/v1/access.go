@@ -54,7 +54,7 @@ type User struct {
 	ID         string    `json:"user_id"`
 	Name       string    `json:"name,omitempty"`
 	Email      string    `json:"email,omitempty"`
-	Role       string    `json:"role,omitempty"` // empty: their first token will say
+	Role       string    `json:"role,omitempty"` // empty: the role is in their first token
 	RoleGiven  bool      `json:"role_given"`     // by an admin, not by their token
 	State      string    `json:"state"`
 	Source     string    `json:"source"`
@@ -80,7 +80,7 @@ type Tenant struct {
 	Quota     *TenantLimits `json:"quota,omitempty"`     // nil in lists
 }
 
-// Suspension says since when a tenant is suspended, and why.
+// Suspension is the time and reason of a tenant's suspension.
 type Suspension struct {
 	At     time.Time `json:"at"`
 	Reason string    `json:"reason"`

@@ -18,7 +18,7 @@ type Provider struct {
 	Name     string   `json:"name"`
 	Issuer   string   `json:"issuer"`
 	ClientID string   `json:"client_id"`
-	Audience string   `json:"audience"` // of the tokens that the server takes
+	Audience string   `json:"audience"` // of the tokens that the server accepts
 	Scopes   []string `json:"scopes"`
 }
 
@@ -38,13 +38,13 @@ type Providers struct {
 	Providers []Provider `json:"providers"`
 }
 
-// Health says that a process serves.
+// Health is the answer of a running process.
 type Health struct {
 	Service string `json:"service"`
 	Status  string `json:"status"` // "ok"
 }
 
-// Readiness says whether a server can create sandboxes.
+// Readiness reports whether a server can create sandboxes.
 type Readiness struct {
 	Ready   bool     `json:"ready"`
 	Reasons []string `json:"reasons"` // why it cannot, or not on every node

@@ -2,7 +2,7 @@ package v1
 
 import "encoding/json"
 
-// ExecuteResult is how an execution ended, as a client holds it.
+// ExecuteResult is the result of an execution, as a client holds it.
 type ExecuteResult = ExecuteResultOf[string, []byte, []Value]
 
 // ExecuteResultOf is ExecuteResult, generic over the types of fields that may be many
@@ -36,7 +36,7 @@ type Cell struct {
 	ContextEnded     bool   `json:"context_ended"`     // by this execution
 }
 
-// Problem says why a program did not end well.
+// Problem is the reason of a program's failure.
 type Problem struct {
 	Name    string `json:"name"`
 	Message string `json:"message"`
@@ -48,7 +48,7 @@ type Exception struct {
 	Traceback string `json:"traceback,omitempty"`
 }
 
-// Truncated says how much output was dropped.
+// Truncated is the amount of dropped output.
 type Truncated struct {
 	StdoutBytesDropped int64 `json:"stdout_bytes_dropped"`
 	StderrBytesDropped int64 `json:"stderr_bytes_dropped"`
@@ -58,9 +58,9 @@ type Truncated struct {
 // Value is a rich result, as a client holds it.
 type Value = ValueOf[string, json.RawMessage]
 
-// ValueOf is Value for each way to hold its representations: Text is a long text, JSON
-// is any JSON. Images and PDF are in base64. Representations without a field of their
-// own are in Extra, by MIME type.
+// ValueOf is Value, generic over the types of its representations: Text is a long
+// text, JSON is any JSON. Images and PDF are in base64. Representations without a
+// field of their own are in Extra, by MIME type.
 type ValueOf[Text, JSON any] struct {
 	Main       bool            `json:"is_main_result"` // of the last expression
 	Text       Text            `json:"text,omitempty"`

@@ -11,7 +11,7 @@ import (
 type Failure struct {
 	Code    sandbox.Code `json:"code"`
 	Message string       `json:"message"`
-	// RetryAfterSeconds is set if nothing was done and the same request may work later.
+	// RetryAfterSeconds is set if the request had no effect and may succeed later.
 	RetryAfterSeconds int `json:"retry_after_seconds,omitempty"`
 	Status            int `json:"-"` // of HTTP
 }

@@ -35,7 +35,7 @@ type Copied struct {
 	FilesSkipped int64 `json:"files_skipped"`
 }
 
-// ChangedFiles is how many files a change of permissions or owner changed.
+// ChangedFiles is the number of files whose permissions or owner changed.
 type ChangedFiles struct {
 	Path    string `json:"path"`
 	Changed int64  `json:"changed"`

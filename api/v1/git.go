@@ -1,6 +1,6 @@
 package v1
 
-// GitHead is where a repository stands.
+// GitHead is the current branch and commit of a repository.
 type GitHead struct {
 	Path   string `json:"path"`
 	Branch string `json:"branch,omitempty"` // empty: HEAD is detached
@@ -42,7 +42,7 @@ type GitBranch struct {
 	Upstream string `json:"upstream,omitempty"`
 }
 
-// GitPulled is where a repository stands after a pull.
+// GitPulled is the result of a pull.
 type GitPulled struct {
 	GitHead
 	Updated bool `json:"updated"` // there was something to pull

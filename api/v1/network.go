@@ -5,7 +5,7 @@ import "time"
 // Ports defines who may reach the ports of a sandbox, and how.
 type Ports struct {
 	Private    bool     `json:"private"`              // ports need a token
-	Exceptions []uint16 `json:"exceptions,omitempty"` // for which the opposite of Private holds
+	Exceptions []uint16 `json:"exceptions,omitempty"` // ports with the opposite of Private
 	Host       string   `json:"host,omitempty"`       // that programs inside see as the Host header; empty: the real one
 	TLS        []uint16 `json:"tls,omitempty"`        // ports on which programs inside speak TLS
 }
@@ -29,7 +29,7 @@ type Listeners struct {
 	Truncated bool       `json:"truncated"` // there are more
 }
 
-// Port is how a port is reached, whether a program listens on it or not.
+// Port is the access to a port, whether a program listens on it or not.
 type Port struct {
 	Port    uint16 `json:"port"`
 	Private bool   `json:"private"`

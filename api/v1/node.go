@@ -11,7 +11,7 @@ type Stats struct {
 	Nodes     []Node                `json:"nodes"`
 }
 
-// Depths says how deep a tenant's sandboxes sleep.
+// Depths counts a tenant's sandboxes by activity.
 type Depths struct {
 	Active int `json:"active"`
 	Idle   int `json:"idle"`
@@ -32,7 +32,7 @@ type Pool struct {
 	Misses   int64  `json:"misses"`
 }
 
-// Node says whether a node takes new sandboxes, and why not.
+// Node reports whether a node accepts new sandboxes, and the reasons if not.
 type Node struct {
 	Name    string   `json:"name"`
 	Engine  string   `json:"engine"`

@@ -5,8 +5,8 @@ import "time"
 // Process is a process in a sandbox, as a client holds it.
 type Process = ProcessOf[*string, []byte]
 
-// ProcessOf is Process for each way to hold a long Text, and Bytes that are in base64
-// in the JSON.
+// ProcessOf is Process, generic over the types of a long Text, and of Bytes that are
+// in base64 in the JSON.
 type ProcessOf[Text, Bytes any] struct {
 	ID             string        `json:"process_id"`
 	SandboxID      string        `json:"sandbox_id"`
@@ -59,7 +59,7 @@ type Processes struct {
 	Processes []Process `json:"processes"`
 }
 
-// Written is how much of the input a process took.
+// Written is the amount of input that a process accepted.
 type Written struct {
 	Bytes int `json:"written_bytes"`
 }

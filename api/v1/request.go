@@ -71,7 +71,7 @@ type SaveRequest struct {
 	Memory *bool `json:"memory,omitempty"` // false: files alone; nil: all of it
 }
 
-// RollbackRequest has a sandbox go on from a snapshot.
+// RollbackRequest asks to reset a sandbox to a snapshot.
 type RollbackRequest struct {
 	SnapshotID string `json:"snapshot_id"` // or its name
 }
@@ -199,7 +199,7 @@ type FileChmod struct {
 	User      string `json:"user,omitempty"`
 }
 
-// FileSelection says which files are looked at.
+// FileSelection selects the files to examine.
 type FileSelection struct {
 	Path     string   `json:"path"`
 	Globs    []string `json:"globs,omitempty"`
@@ -335,7 +335,7 @@ type KeyRequest struct {
 	ExpiresInSeconds *Seconds        `json:"expires_in_seconds,omitempty"` // nil: it does not expire
 }
 
-// KeyRotation gives a key another secret.
+// KeyRotation asks for a new secret of a key.
 type KeyRotation struct {
 	OverlapSeconds *SecondsOrNone `json:"overlap_seconds,omitempty"` // in which both are valid
 }
@@ -346,7 +346,7 @@ type SecretRequest struct {
 	SecretReplacement
 }
 
-// SecretReplacement gives a secret another value.
+// SecretReplacement replaces the value of a secret.
 type SecretReplacement struct {
 	Value       string       `json:"value"`
 	Description *string      `json:"description,omitempty"` // nil: as it is

@@ -7,7 +7,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Sandbox is the record of a sandbox. It has no environment variables, because they
+// Sandbox is the record of a sandbox. It omits environment variables, because they
 // often hold secrets.
 type Sandbox struct {
 	ID        string        `json:"sandbox_id"`
@@ -37,13 +37,13 @@ type Sandbox struct {
 	Deadline   time.Time         `json:"deadline"`
 	OnTimeout  sandbox.OnTimeout `json:"on_timeout"`
 	AutoResume bool              `json:"auto_resume"`
-	// Timeline counts how often the sandbox went back to an earlier state, from 1.
+	// Timeline starts at 1 and grows with each return to an earlier state.
 	Timeline int64 `json:"timeline"`
 	// SnapshotID is the state that the sandbox was saved in last, or started from.
 	SnapshotID             string  `json:"snapshot_id,omitempty"`
 	CheckpointEverySeconds float64 `json:"checkpoint_every_seconds,omitempty"` // 0: none
-	// RestoredFrom is the snapshot from which the sandbox went on after its state was
-	// lost, and LostSeconds how much time was lost; nil: nothing ever was.
+	// RestoredFrom is the snapshot from which the sandbox continued after a loss of its
+	// state. LostSeconds is the time lost; nil: there was no loss.
 	RestoredFrom string   `json:"restored_from,omitempty"`
 	LostSeconds  *float64 `json:"lost_seconds,omitempty"`
 	Ended        *Ended   `json:"ended,omitempty"` // nil: it has not
@@ -65,7 +65,7 @@ type Limits struct {
 	BandwidthMbps int64   `json:"bandwidth_mbps,omitempty"` // 0: not limited
 }
 
-// Ended says how a sandbox ended.
+// Ended is the cause and time of a sandbox's end.
 type Ended struct {
 	Cause sandbox.Cause `json:"cause"`
 	At    time.Time     `json:"at"`
@@ -106,7 +106,7 @@ type Snapshot struct {
 	Shape       Shape     `json:"shape"`
 	Volumes     []Mount   `json:"volumes,omitempty"`
 	EngineBuild string    `json:"engine_build"`
-	// Uses is how many sandboxes and snapshots need it.
+	// Uses is the number of sandboxes and snapshots that need it.
 	Uses int `json:"uses"`
 	// Current marks, in the history of a sandbox, the state that it continues from.
 	Current bool `json:"current,omitempty"`

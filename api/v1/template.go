@@ -57,7 +57,7 @@ type Build struct {
 	Error     *BuildFailure      `json:"error,omitempty"` // nil: it did not fail
 }
 
-// BuildFailure is the reason why a build made nothing.
+// BuildFailure is the error of a failed build.
 type BuildFailure struct {
 	Code    sandbox.Code `json:"code"`
 	Message string       `json:"message"`
@@ -68,8 +68,7 @@ type Builds struct {
 	Builds []Build `json:"builds"`
 }
 
-// Err is the reason why a build that has ended made nothing; nil when it made a
-// template.
+// Err returns the error of a build that failed; nil when it made a template.
 func (b Build) Err() error {
 	switch {
 	case b.Error != nil:

@@ -65,8 +65,8 @@ func (s *SecondsOrNone) UnmarshalJSON(raw []byte) error {
 // MarshalJSON returns the number of seconds, 0 for none.
 func (s SecondsOrNone) MarshalJSON() ([]byte, error) { return Seconds(s).MarshalJSON() }
 
-// Optional is a field of a change. An absent field changes nothing. null sets the zero
-// value.
+// Optional is a field of a change. If it is absent, the current value stays. null
+// sets the zero value.
 type Optional[T any] struct {
 	given bool
 	value T

@@ -96,7 +96,7 @@ type Checker struct {
 	// Expect is a mark that the log must have; nil: none. It shows whether the end
 	// was cut off.
 	Expect *sandbox.AuditMark
-	// Entries is how many were checked.
+	// Entries is the number of checked entries.
 	Entries int
 	// First is the mark before the first entry, Last the newest entry's.
 	First, Last sandbox.AuditMark

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// goalClass is how many seconds a class of 1,000 may take.
+	// goalClass is the goal for a class of 1,000, in seconds.
 	goalClass = "<= 120"
 	// hostileEvery is the number of submissions for each hostile one.
 	hostileEvery = 6

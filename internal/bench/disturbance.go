@@ -23,7 +23,7 @@ const (
 
 // Disturbance is the use of this machine by others during a measurement.
 type Disturbance struct {
-	Seconds float64 `json:"seconds"` // how long was watched
+	Seconds float64 `json:"seconds"` // length of the measurement
 	// StealPercent of the time of all processors went to other machines of the
 	// same host.
 	StealPercent float64 `json:"steal_percent"`

@@ -1,5 +1,5 @@
-// Package bench measures a server through its public REST API, as its users do:
-// over kept-alive connections, with nothing of the server's inside at hand.
+// Package bench measures a server through its public REST API, as its users would:
+// over kept-alive connections, without access to its internals.
 package bench
 
 import (
@@ -18,7 +18,7 @@ import (
 // Ours is the name of this product in a Report.
 const Ours = "Cloud Sandbox"
 
-// endTime is how long a Sandbox that was measured may take to end.
+// endTime is the timeout for ending a measured Sandbox.
 const endTime = time.Minute
 
 // Meter measures one server. Failures of the measured operations are counted. Methods
@@ -240,8 +240,8 @@ func (m *Meter) Rounds(ctx context.Context, operation, goal string, n int, op fu
 	return err
 }
 
-// Repeat fills s with n rounds of op, after one round that does not count. It
-// gives up when ctx ends, or when more than half of the rounds failed.
+// Repeat fills s with n rounds of op, after one warm-up round. It stops when ctx
+// ends, or when more than half of the rounds failed.
 func Repeat(ctx context.Context, s *Series, n int, op func(context.Context) (time.Duration, error)) error {
 	for i := range n + 1 {
 		took, err := op(ctx)

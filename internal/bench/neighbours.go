@@ -63,7 +63,7 @@ func (m *Meter) Neighbours(ctx context.Context, attacker *client.Client, n int) 
 	})
 }
 
-// underAttack has attacker run r in a Sandbox of its own, and calls measure with a
+// underAttack runs r as attacker in a Sandbox of its own, and calls measure with a
 // context that ends when the attack does.
 func underAttack(ctx context.Context, attacker *client.Client, r client.ExecuteRequest, measure func(context.Context) error) error {
 	sb, err := attacker.Acquire(ctx)

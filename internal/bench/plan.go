@@ -19,8 +19,7 @@ type Plan struct {
 	// Volumes is the number of rounds on a large file of a Volume; each has more on small
 	// files.
 	Volumes int
-	// Uncached adds resumes after the page cache of this machine was dropped,
-	// which takes root.
+	// Uncached adds resumes after dropping this machine's page cache, which needs root.
 	Uncached bool
 	// Local says that the server is on this machine, whose memory then shows the cost of
 	// Sandboxes.

@@ -42,7 +42,7 @@ func NewReport(progress io.Writer) *Report {
 // Watch adds to every result the use of the machine by others since the last Begin.
 func (r *Report) Watch(w *Watch) { r.watch = w }
 
-// Begin says that the next results are measured from now on.
+// Begin starts the time for which the next results are watched.
 func (r *Report) Begin() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -137,7 +137,7 @@ func (r *Report) Step(format string, args ...any) {
 	r.Begin()
 }
 
-// Measure measures one part, and keeps how long that took and how it failed.
+// Measure runs the measurements of one part, and records their duration and error.
 func (r *Report) Measure(name string, measure func() error) error {
 	began := time.Now()
 	r.Step("%s", name)
@@ -164,7 +164,7 @@ func (r *Report) say(format string, args ...any) {
 	}
 }
 
-// Failures is how many operations failed.
+// Failures returns the number of failed operations.
 func (r *Report) Failures() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -196,8 +196,7 @@ func (s *Series) published() *Series {
 	return &p
 }
 
-// Markdown writes the tables. Columns that nothing of the Report has anything for
-// are left out.
+// Markdown writes the tables. It leaves out columns without values.
 func (r *Report) Markdown(w io.Writer) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -288,8 +287,8 @@ func (r *Report) rows() []row {
 	return rows
 }
 
-// Headlines returns the rows of some names as a table that leads with the ratio to
-// the rival. A row that was not measured says so.
+// Headlines returns the named rows as a table that begins with the ratio to the
+// rival. A row without a measurement is marked.
 func (r *Report) Headlines(names []string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -358,7 +357,7 @@ type table []*column
 
 type column struct {
 	name  string
-	right bool // its cells stand on the right
+	right bool // its cells are aligned right
 	cells []string
 }
 

@@ -24,8 +24,7 @@ const (
 	goalFork10     = "700"
 )
 
-// roundsOfAll is how many rounds are asked for when large sessions are measured
-// too.
+// roundsOfAll is the number of rounds from which large sessions are measured too.
 const roundsOfAll = 10
 
 // session is a Sandbox that is paused and resumed.
@@ -37,12 +36,12 @@ type session struct {
 	pause   string                  // goal
 	resume  string                  // goal
 	rounds  int
-	when    string // it is paused, as the name of the operation says it
+	when    string // moment of the pause, as in the operation's name
 	// prepare brings the session, which runs, to that moment, and only its pauses are
 	// reported; nil: it is paused right after the execution that resumed it.
 	prepare func(ctx context.Context, m *Meter, id string) error
-	// before makes each resume harder than the pause before it left it; nil: nothing
-	// does. Then pauses are not reported.
+	// before runs before each resume and makes it harder; nil: no step. If it is set,
+	// pauses are not reported.
 	before func() error
 }
 
@@ -71,7 +70,7 @@ const (
 	RightAfterWrite  = ", right after all of it was written"
 )
 
-// untilRest is how long a session with large files has been left alone at rest.
+// untilRest is the time after which a session with large files is at rest.
 const untilRest = 6 * time.Second
 
 // HeapSession names a session with a heap of so many megabytes.

@@ -33,7 +33,7 @@ type Series struct {
 	P95    float64 `json:"p95_ms"`
 	P99    float64 `json:"p99_ms"`
 	Met    *bool   `json:"met,omitempty"` // nil: no goal
-	// Ratio is how many times as fast as Rival this is; zero without a Rival.
+	// Ratio is the speed relative to Rival; zero without a Rival.
 	Ratio     float64      `json:"ratio,omitempty"`
 	Disturbed *Disturbance `json:"disturbed,omitempty"` // nil: the machine was not watched
 }
@@ -48,7 +48,7 @@ func (s *Series) Percentile(p int) time.Duration {
 	return s.Samples[max(i, 1)-1]
 }
 
-// add takes the outcome of one operation.
+// add records the outcome of one operation.
 func (s *Series) add(took time.Duration, err error) {
 	if err != nil {
 		if s.Failures++; s.Failures == 1 {
@@ -122,8 +122,8 @@ type Fact struct {
 	// Report.AddFact fills in the following fields.
 
 	Met *bool `json:"met,omitempty"` // nil: no goal
-	// Ratio is how many times as good as Rival this is: as fast for a rate, as
-	// small for a size. Zero without a Rival.
+	// Ratio is the factor by which this is better than Rival: faster for a rate, smaller
+	// for a size. Zero without a Rival.
 	Ratio     float64      `json:"ratio,omitempty"`
 	Disturbed *Disturbance `json:"disturbed,omitempty"` // nil: the machine was not watched
 }

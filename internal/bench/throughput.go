@@ -11,7 +11,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
-// goalThroughput is how many executions a second are aimed at.
+// goalThroughput is the goal in executions a second.
 const goalThroughput = ">= 20"
 
 // Throughput measures n executions of one line of Python, none of which names a
@@ -29,8 +29,9 @@ func (m *Meter) Throughput(ctx context.Context, tenants []*client.Client, n int)
 	return context.Cause(ctx)
 }
 
-// crowd has n requests begin at once, which the tenants send in turn, and adds how long
-// each took. It returns how long all took together, and an error when none succeeded.
+// crowd starts n requests at once, spread over the tenants in turn, and adds their
+// durations. It returns the duration of all together, and an error when none
+// succeeded.
 func (m *Meter) crowd(ctx context.Context, operation string, tenants []*client.Client, n int, request func(context.Context, *client.Client, int) error) (*Series, time.Duration, error) {
 	if err := m.settle(ctx); err != nil {
 		return nil, 0, err

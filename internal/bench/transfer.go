@@ -12,9 +12,9 @@ import (
 // transferFile is where Transfer writes inside.
 const transferFile = "/workspace/bench.bin"
 
-// Transfer measures sending size bytes into a Sandbox's file and reading them
-// back, rounds times, and adds the median rates as Facts in MB/s. The bytes are
-// random: nothing on the way can compress them.
+// Transfer measures sending size bytes into a Sandbox's file and reading them back,
+// rounds times, and adds the median rates as Facts in MB/s. The bytes are random and
+// so incompressible.
 func (m *Meter) Transfer(ctx context.Context, size int64, rounds int) error {
 	up := &Series{Operation: Upload(size)}
 	down := &Series{Operation: Download(size)}
@@ -85,14 +85,14 @@ func bytesText(n int64) string {
 	return fmt.Sprintf("%d MiB", n>>20)
 }
 
-// noise is endless random bytes: one random megabyte again and again, which
-// costs the measuring side next to nothing.
+// noise repeats one random megabyte without end, at almost no cost for the measuring
+// side.
 type noise struct {
 	block []byte
 	next  int
 }
 
-// Noise returns endless random bytes, of which nothing can be compressed.
+// Noise returns endless incompressible bytes.
 func Noise() io.Reader {
 	n := &noise{block: make([]byte, 1<<20)}
 	_, _ = rand.NewChaCha8([32]byte{}).Read(n.block) // never fails

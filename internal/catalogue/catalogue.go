@@ -54,9 +54,9 @@ type Operation struct {
 // Authenticates reports whether a credential in a request is checked.
 func (o *Operation) Authenticates() bool { return !o.Anyone || o.OptionalKey }
 
-// Target selects the target of an audit entry. The one thing that a request created
-// takes precedence over it. Where the request names nothing, the Sandbox that it
-// used is the target.
+// Target selects the target of an audit entry. If a request created one object, that
+// object takes precedence. If the request names no object, the Sandbox that it used
+// is the target.
 type Target string
 
 const (
@@ -73,8 +73,8 @@ const (
 	Template Target = "template"
 )
 
-// Bounds of request bodies in bytes. The gateway's tests compare those that hold
-// code, stdin or patterns with the bounds of internal/execution.
+// Bounds of request bodies in bytes. The gateway's tests compare the bounds for code,
+// stdin and patterns with the bounds of internal/execution.
 const (
 	// Streamed is the bound of a body that is as long as its client likes. Where the bytes
 	// go, a disk or a quota bounds them.

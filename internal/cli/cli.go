@@ -1,5 +1,5 @@
-// Package cli is the commands of cloud-sandbox that use a server: they speak
-// its public REST API and nothing else.
+// Package cli holds the commands of cloud-sandbox that use a server. They use only
+// its public REST API.
 package cli
 
 import (
@@ -62,7 +62,7 @@ func clientFlags(cmd *cobra.Command) {
 	f.Bool("json", false, "print JSON")
 }
 
-// connect returns a Client as flags and environment say.
+// connect returns a Client for the settings from flags and environment.
 func (a *app) connect(cmd *cobra.Command) (*client.Client, error) {
 	cfg, err := a.settings(cmd)
 	if err != nil {
@@ -110,7 +110,7 @@ func printJSON(cmd *cobra.Command, v any) error {
 	return e.Encode(v)
 }
 
-// JSONFlag gives a command that uses no server the flag that Print heeds.
+// JSONFlag adds --json to a command that uses no server; see Print.
 func JSONFlag(cmd *cobra.Command) { cmd.Flags().Bool("json", false, "print JSON") }
 
 // Print writes a command's result: v as JSON with --json, or else text and a newline.
@@ -141,10 +141,10 @@ func printMade(cmd *cobra.Command, record any, name string) error {
 	return err
 }
 
-// runsCode marks a command whose exit code is that of the code it runs.
+// runsCode marks a command that exits with the exit code of the code it runs.
 const runsCode = "runs-code"
 
-// exitError ends the program with a code. Without err nothing is printed.
+// exitError ends the program with a code. Without err it prints nothing.
 type exitError struct {
 	code int
 	err  error

@@ -50,7 +50,7 @@ func (a *app) sandboxes(cmd *cobra.Command, given []string, begun string) ([]cob
 		list, err := c.List(ctx, nil, nil, completeMost)
 		for _, s := range list {
 			word := s.ID
-			if s.Name != "" && strings.HasPrefix(s.Name, begun) { // one of both is enough
+			if s.Name != "" && strings.HasPrefix(s.Name, begun) { // the name or the ID is enough
 				word = s.Name
 			}
 			all = append(all, suggestion{word, s.Name + " " + string(s.State)})
@@ -231,7 +231,8 @@ func (a *app) eitherPath(cmd *cobra.Command, args []string, begun string) ([]cob
 	return found, directive
 }
 
-// begins is completions that something follows, as the end of each says.
+// begins returns a function that appends end to each of the completions found,
+// without a space after it.
 func begins(found []cobra.Completion, directive cobra.ShellCompDirective) func(end string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return func(end string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		for i, f := range found {

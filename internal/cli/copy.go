@@ -193,8 +193,8 @@ func (t *transfer) one(ctx context.Context, from, to place) (copied, error) {
 	return done, err
 }
 
-// within is where the copy of a source goes that is called name: into the
-// destination where that is a directory, which isDir says.
+// within returns the destination of a copy called name: inside to if that is a
+// directory, as isDir reports, or else to itself.
 func (t *transfer) within(to place, name string, isDir bool) (string, error) {
 	if t.many && !isDir {
 		return "", usagef("there is more than one SOURCE, and %s is not a directory", to)

@@ -14,7 +14,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
-// limit is the most that a copy takes out of a sandbox, in bytes.
+// limit is the most bytes that a copy reads from a sandbox.
 func (t *transfer) limit() int64 { return int64(t.options.maxGiB * (1 << 30)) }
 
 func (t *transfer) download(ctx context.Context, from, to place, done *copied) error {

@@ -95,7 +95,7 @@ a server without TLS, the standard error says, with what to do.`,
 // e2bKeyPrefix begins every API key.
 const e2bKeyPrefix = "e2b_"
 
-// variable is one of the environment.
+// variable is an environment variable.
 type variable struct{ name, value string }
 
 // printVariables prints the variables for a POSIX shell, or as JSON.
@@ -172,8 +172,8 @@ func e2bWarnings(ctx context.Context, s client.E2BSettings) []string {
 	return all
 }
 
-// resolves reports whether programs on this machine find a name. It asks the C library,
-// as they do: ours may find other names.
+// resolves reports whether programs on this machine can resolve a name. It uses the C
+// library's resolver, as they do: Go's may differ.
 func resolves(ctx context.Context, name string) bool {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

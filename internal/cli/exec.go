@@ -139,7 +139,7 @@ func (o *execOptions) run(cmd *cobra.Command, c *client.Client, id string, progr
 	}}, &results{})
 }
 
-// setTerm says which kind of terminal the program has, unless --env does.
+// setTerm sets the program's TERM, unless --env does.
 func (o *execOptions) setTerm(kind string) {
 	if _, said := o.env.values["TERM"]; !said {
 		_ = o.env.Set("TERM=" + kind)

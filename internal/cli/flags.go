@@ -100,7 +100,7 @@ func (n *creation) register(cmd *cobra.Command) {
 	f.Var(&n.volumes, "volume", "VOLUME:PATH: mount this volume there in a new sandbox; may be given several times")
 }
 
-// asked returns the request, and whether any flag asks for something.
+// asked returns the request, and whether any flag sets a part of it.
 func (n *creation) asked() (v1.CreateRequest, bool) {
 	r := n.request
 	if size := (v1.Resources{CPUs: given(n.size.cpus), MemoryMB: given(n.size.memory), DiskMB: given(n.size.disk)}); size != (v1.Resources{}) {
@@ -152,8 +152,8 @@ func (n *creation) named(cmd *cobra.Command) []string {
 	return names
 }
 
-// Args is a check that says which arguments a command takes, from least to most;
-// a negative most is no bound.
+// Args returns a check of the number of arguments, from least to most; a negative
+// most is no bound.
 func Args(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, given []string) error {
 		if len(given) >= least && (most < 0 || len(given) <= most) {

@@ -71,7 +71,7 @@ func forwardPorts(cmd *cobra.Command, c *client.Client, id, address string, all 
 	}
 	<-ctx.Done()
 	if cmd.Context().Err() != nil {
-		return nil // that is how it ends
+		return nil // the intended end
 	}
 	return context.Cause(ctx)
 }
@@ -85,7 +85,7 @@ type forwarder struct {
 	says    sync.Mutex     // serializes writes to the command's outputs
 }
 
-// announce says where a port is to be found.
+// announce prints the local address of a port.
 func (f *forwarder) announce(ln net.Listener, port uint16) error {
 	if !wantsJSON(f.cmd) {
 		_, err := fmt.Fprintf(f.cmd.OutOrStdout(), "%s -> %d\n", ln.Addr(), port)

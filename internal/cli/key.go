@@ -96,7 +96,7 @@ func (k *keyCommands) create() *cobra.Command {
 	return cmd
 }
 
-// printNewKey prints the secret alone to the output, for a script to take.
+// printNewKey prints only the secret to the output, so that a script can read it.
 func printNewKey(cmd *cobra.Command, k v1.Key) error {
 	if wantsJSON(cmd) {
 		return printJSON(cmd, k)

@@ -137,7 +137,7 @@ func (a *app) settings(cmd *cobra.Command) (config.Client, error) {
 	return cfg, nil
 }
 
-// chooseProvider finds one of a name, or the only one.
+// chooseProvider finds a provider by name, or the only provider.
 func chooseProvider(ctx context.Context, c *client.Client, name string) (v1.Provider, error) {
 	all, err := c.Providers(ctx)
 	if err != nil {

@@ -62,11 +62,11 @@ type piped struct {
 	arrived int64  // bytes of input that the program has
 	untaken []byte // input behind that, which it may not have
 	eof     bool   // no more input
-	deaf    bool   // it takes no more
+	deaf    bool   // it takes no more input
 }
 
-// hold attaches to the program, again when the connection is lost, and returns it
-// once it has ended.
+// hold attaches to the program, and reattaches when the connection is lost. It
+// returns the program once that has ended.
 func (j *piped) hold(ctx context.Context) (*v1.Process, error) {
 	var p *v1.Process
 	err := retry(ctx, func() (came bool, err error) {
@@ -101,7 +101,7 @@ type line struct {
 	*piped
 	a       *client.Attached
 	taken   chan int      // bytes of input that have arrived
-	refused chan struct{} // closed once the program takes no more
+	refused chan struct{} // closed once the program takes no more input
 }
 
 // send passes on input and signals until ctx ends, beginning with input that an

@@ -87,7 +87,7 @@ func setPorts(cmd *cobra.Command, c *client.Client, id string, public, private [
 	return t.Flush()
 }
 
-// marked is a URL, and that its port asks for a token.
+// marked returns a URL, with a note if its port requires a token.
 func marked(url string, private bool) string {
 	if private && url != "" {
 		return url + " (private)"

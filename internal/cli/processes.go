@@ -47,7 +47,7 @@ its end was told to them.`,
 	return cmd
 }
 
-// commandWidth is how much of a command stands in a table, in characters.
+// commandWidth is the width of a command in a table, in characters.
 const commandWidth = 60
 
 func printProcesses(w io.Writer, list []v1.Process, now time.Time) error {

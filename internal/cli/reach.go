@@ -10,7 +10,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 )
 
-// reachHelp says which of two a command works on; see through.
+// reachHelp explains how a command chooses its server or data folder; see through.
 const reachHelp = `They go through a server, as the identity that calls it, when --url, --api-key or
 --user-id says which or the environment does (CLOUD_SANDBOX_URL,
 CLOUD_SANDBOX_API_KEY). Otherwise, or with %s, they work on the data folder
@@ -62,7 +62,7 @@ func firstGiven(cmd *cobra.Command, names ...string) (first string) {
 	return first
 }
 
-// tellFolder says which data folder a command works on that names none.
+// tellFolder prints the data folder that a command chose by default.
 func (a *app) tellFolder(cmd *cobra.Command, more string) error {
 	data, err := config.DataFolder(nil, a.getenv)
 	if err == nil {
@@ -71,9 +71,9 @@ func (a *app) tellFolder(cmd *cobra.Command, more string) error {
 	return err
 }
 
-// OnFolder is for a command that works on a data folder alone. It refuses one that
-// names no folder where the environment names a server, which may be another
-// installation's, and otherwise says on the standard error which folder it is.
+// OnFolder is for a command that works only on a data folder. Without a named folder
+// it refuses to run if the environment names a server, since that may belong to
+// another installation, or else prints the default folder to the standard error.
 func OnFolder(cmd *cobra.Command, getenv func(string) string) error {
 	switch {
 	case firstGiven(cmd, config.FlagData) != "":

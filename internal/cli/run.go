@@ -18,7 +18,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
-// maxSource is the most code, or input, that the server takes, in bytes.
+// maxSource is the most code, or input, that the server accepts, in bytes.
 const maxSource = 1 << 20
 
 type runOptions struct {

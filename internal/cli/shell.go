@@ -216,8 +216,8 @@ type input struct {
 	over    int // how often the process must still be sent the end of keys
 }
 
-// hold attaches to the process, again when the connection is lost, and returns
-// the process once it has ended.
+// hold attaches to the process, and reattaches when the connection is lost. It
+// returns the process once that has ended.
 func (s *session) hold(ctx context.Context, in *input) (*v1.Process, error) {
 	var p *v1.Process
 	err := retry(ctx, func() (came bool, err error) {

@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// noCommand says that the group cmd has no command of this name, and which it may
-// have meant.
+// noCommand is the error for an unknown command of the group cmd, with the commands
+// of similar names.
 func noCommand(cmd *cobra.Command, name string) error {
 	var names []string
 	for _, c := range cmd.Commands() {

@@ -197,9 +197,9 @@ func buildTemplate(cmd *cobra.Command, templates Templates, asked TemplateBuild,
 // short is enough of a version for people.
 func short(version string) string { return version[:min(len(version), 12)] }
 
-// stages shows how far a build is: on a terminal one line that changes, elsewhere a
-// line now and then, ever more seldom. Verbose, it shows every line that is not the
-// progress of the stage before.
+// stages shows the progress of a build: on a terminal one line that changes,
+// elsewhere lines at growing intervals. Verbose, it shows every line that is not the
+// progress of the previous stage.
 type stages struct {
 	out      io.Writer
 	terminal bool
@@ -208,7 +208,7 @@ type stages struct {
 
 	stage string // of the latest line
 	shown time.Time
-	open  bool     // the last line has no end
+	open  bool     // the last line has no newline yet
 	last  []string // lines, for a failure
 }
 
@@ -240,8 +240,8 @@ func (s *stages) tell(stage, line string) {
 	s.shown = time.Now()
 }
 
-// pause is how long nothing is shown after a line: some ten lines are enough for a
-// build of any length.
+// pause is the minimum time between two lines. It grows with the time of the build,
+// so that some ten lines are enough for a build of any length.
 func (s *stages) pause() time.Duration {
 	const least = time.Second
 	return max(least, s.shown.Sub(s.began)/2)

@@ -11,11 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// showsControl is for a system where a program asks for that: terminals heed control
-// sequences here.
+// showsControl does nothing here: terminals interpret control sequences without it.
 func showsControl() {}
 
-// sizeOf is the descriptor that knows the size of the terminal of in.
+// sizeOf returns the descriptor to query for the size of the terminal of in.
 func sizeOf(in int) int { return in }
 
 // watchSize signals that the terminal's size may have changed, until stop is called.
@@ -43,7 +42,7 @@ func (t *terminal) watchSize() (resized <-chan struct{}, stop func()) {
 	}
 }
 
-// waiter waits for input and can be ended meanwhile.
+// waiter waits for input and can be interrupted.
 type waiter struct{ wake, ended *os.File }
 
 func newWaiter() (waiter, error) {
@@ -55,7 +54,7 @@ func newWaiter() (waiter, error) {
 func (w waiter) wait(fd int) bool {
 	for {
 		wake := int(w.wake.Fd())
-		var ready unix.FdSet // poll(2) of macOS does not know terminals
+		var ready unix.FdSet // poll(2) of macOS does not support terminals
 		ready.Set(fd)
 		ready.Set(wake)
 		if _, err := unix.Select(max(fd, wake)+1, &ready, nil, nil, nil); errors.Is(err, unix.EINTR) {

@@ -17,8 +17,8 @@ func showsControl() {
 	}
 }
 
-// sizeOf is the descriptor that knows the size of the terminal of in: a console's
-// output does.
+// sizeOf returns the descriptor to query for the size of the terminal of in: the
+// console's output.
 func sizeOf(int) int { return int(os.Stdout.Fd()) }
 
 // sizeLook is the interval at which the size of the console is polled: Windows sends
@@ -53,8 +53,8 @@ func (t *terminal) watchSize() (resized <-chan struct{}, stop func()) {
 	return all, func() { close(done) }
 }
 
-// waiter cannot end a read of a console or a pipe here: one that has begun ends with
-// the program, or takes the next key.
+// waiter cannot interrupt a read of a console or a pipe here: a read that has begun
+// ends with the program, or takes the next key.
 type waiter struct{}
 
 func newWaiter() (waiter, error) { return waiter{}, nil }

@@ -159,9 +159,8 @@ func (u *unpacker) link(h *tar.Header) error {
 	return nil
 }
 
-// stays reports whether a link leads to somewhere within the folder. Ways up are
-// allowed at its beginning only, where they go through directories and not
-// through other links.
+// stays reports whether a link points inside the folder. ".." is allowed only at its
+// beginning, where it passes through directories and not through other links.
 func stays(name, target string) bool {
 	parts := strings.Split(target, "/")
 	down := false

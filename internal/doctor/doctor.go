@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Level says how bad a Finding is.
+// Level is the severity of a Finding.
 type Level string
 
 // Levels. A Problem keeps a server from starting, or Sandboxes.
@@ -64,7 +64,7 @@ type Host struct {
 	Running   bool   // a server uses the data folder
 	Addr      string // where a server is to listen, host:port
 	Now       time.Time
-	Synced    bool         // the clock is kept by somebody
+	Synced    bool         // the clock is synchronized
 	UserNS    func() error // makes a user namespace and lets it go
 	Disk      func(dir string) (Disk, error)
 	Free      func(addr string) error           // whether addr can be listened on

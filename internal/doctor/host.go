@@ -12,8 +12,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 )
 
-// This describes the host that it runs on. free says whether an address can be
-// listened on, as a start would find it.
+// This describes the current host. free returns an error if a start could not listen
+// on an address.
 func This(data, addr string, serverUID int, free func(addr string) error) Host {
 	exe, _ := os.Executable()
 	return Host{

@@ -96,7 +96,7 @@ func (c *Client) Call(ctx context.Context, method string, body, reply any, files
 	case <-ctx.Done():
 		c.forget(id)
 		select {
-		case a := <-ch: // it came while we gave up
+		case a := <-ch: // it arrived before forget
 			closeAll(a.files)
 		default:
 		}
@@ -131,7 +131,7 @@ func (c *Client) register() (uint64, chan answer, error) {
 	return c.nextID, ch, nil
 }
 
-// forget gives up waiting: after it nothing is sent on the call's channel.
+// forget stops waiting for an answer: after it nothing is sent on the call's channel.
 func (c *Client) forget(id uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -40,7 +40,7 @@ type wireError struct {
 	Code   sandbox.Code `json:"code"`
 	Detail string       `json:"detail"`
 	Cause  string       `json:"cause,omitempty"` // both ends are ours: for the other's log
-	// Damaged says that sandbox.ErrDamaged is in the error.
+	// Damaged means that the error wraps sandbox.ErrDamaged.
 	Damaged bool `json:"damaged,omitempty"`
 }
 
@@ -143,8 +143,8 @@ func (r *receiver) next() (message, []*os.File, error) {
 	return m, files, nil
 }
 
-// grow waits for the next packet and makes the buffer as long as it is, so that
-// an idle connection holds little memory.
+// grow waits for the next packet and grows the buffer to its length, so that an idle
+// connection holds little memory.
 func (r *receiver) grow() error {
 	raw, err := r.conn.SyscallConn()
 	if err != nil {

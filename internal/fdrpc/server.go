@@ -18,8 +18,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// Request is one call as its handler sees it. Files are closed after the
-// handler returns: one that keeps a file takes it out (sets it to nil).
+// Request is one call as its handler sees it. Files are closed after the handler
+// returns: a handler that keeps a file sets its entry to nil.
 type Request struct {
 	Method string
 	Body   json.RawMessage
@@ -61,8 +61,8 @@ type Server struct {
 	// Hello names the method that must have succeeded on a connection before any other is
 	// answered; empty: none.
 	Hello string
-	// Allow says whether a user may connect; nil allows only the server's own
-	// and root.
+	// Allow reports whether a user may connect; nil allows only the server's own user and
+	// root.
 	Allow func(uid uint32) bool
 	// Turn returns a request's serialization key: requests with equal keys run one
 	// after the other, in the order in which they came, so that the request that

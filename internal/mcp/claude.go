@@ -148,8 +148,8 @@ func claudeTools() []tool {
 	}
 }
 
-// keepFolder has a command begin in the folder where the last one ended. It is on a
-// line of its own, so that it holds also for a command that bash cannot parse.
+// keepFolder starts a command in the folder where the previous one ended. It is on a
+// line of its own, so that it also works before a command that bash cannot parse.
 const keepFolder = `cd "$(cat /tmp/.mcp-cwd 2>/dev/null || pwd)" 2>/dev/null; trap 'pwd >/tmp/.mcp-cwd' EXIT` + "\n"
 
 func bash(ctx context.Context, c *call, in bashInput) (*sdk.CallToolResult, error) {
@@ -217,7 +217,7 @@ func spanned(m v1.Match) string {
 	return line[start:min(max(s.End, start), len(line))]
 }
 
-// countsOf says how many lines of each file match.
+// countsOf returns the number of matching lines of each file.
 func countsOf(found v1.Matches) string {
 	var b strings.Builder
 	for i := 0; i < len(found.Matches); {

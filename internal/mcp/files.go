@@ -19,15 +19,15 @@ import (
 )
 
 const (
-	// defaultLines is how many lines of a file one result shows; maxLine is how many bytes
-	// of one line.
+	// defaultLines is the number of lines of a file that one result shows; maxLine is the
+	// number of bytes that it shows of one line.
 	defaultLines = 2000
 	maxLine      = 2000
-	// maxFileText is how many bytes of a file one result shows.
+	// maxFileText is the number of bytes of a file that one result shows.
 	maxFileText = 128 << 10
-	// maxSkipped is how many bytes of a file are read in search of a line.
+	// maxSkipped is the most bytes of a file that are read to reach a line.
 	maxSkipped = 64 << 20
-	// maxEntries is how many files of a folder one result lists.
+	// maxEntries is the number of files of a folder that one result lists.
 	maxEntries = 1000
 )
 
@@ -188,8 +188,9 @@ func readLines(r *bufio.Reader, first, most int) (*sdk.CallToolResult, error) {
 	return text(strings.TrimSuffix(b.String(), "\n")), nil
 }
 
-// nextLine returns the next line without its end, at most maxLine bytes of it, how many
-// are cut off, and how many were read in all: none at the end of the file.
+// nextLine returns the next line without its end, at most maxLine bytes of it. cut is
+// the number of bytes left out, and read the number of all bytes read: zero at the
+// end of the file.
 func nextLine(r *bufio.Reader) (line string, cut, read int, err error) {
 	var kept []byte
 	for {

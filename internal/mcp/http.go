@@ -46,7 +46,7 @@ const (
 type Handler struct {
 	client  *client.Client
 	serving map[Set]http.Handler
-	// draining is closed when streams that wait for nothing in particular are to end.
+	// draining is closed when idle streams must end.
 	draining <-chan struct{}
 
 	mu       sync.Mutex
@@ -67,7 +67,7 @@ type httpSession struct {
 	live    context.Context // until the session ends
 	end     context.CancelFunc
 	last    *http.Request // the client's latest request, as credential returns it; under Handler.mu
-	used    time.Time     // when that came; under Handler.mu
+	used    time.Time     // time of the latest request; under Handler.mu
 	running int           // requests in flight; under Handler.mu
 }
 
@@ -206,7 +206,7 @@ func readMessage(r *http.Request, opens bool) ([]byte, error) {
 	return body, err
 }
 
-// bodyBound is how many bytes the body of r has at most.
+// bodyBound returns the most bytes that the body of r may have.
 func bodyBound(r *http.Request) int64 {
 	switch {
 	case r.Body == http.NoBody:
@@ -316,7 +316,7 @@ func (h *Handler) admitted(tenant sandbox.TenantID) {
 	}
 }
 
-// postOf returns the request that a message came with.
+// postOf returns the request that carried a message.
 func (h *Handler) postOf(req sdk.Request) (*post, error) {
 	if extra := req.GetExtra(); extra != nil {
 		h.mu.Lock()

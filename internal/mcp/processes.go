@@ -13,7 +13,8 @@ import (
 )
 
 const (
-	// defaultWait and maxWait are how many seconds a look at a process waits for its output.
+	// defaultWait and maxWait are the times that a look at a process waits for its
+	// output, in seconds.
 	defaultWait = 2
 	maxWait     = 60
 )
@@ -159,7 +160,8 @@ func (c *call) look(ctx context.Context, id, process string, offset *int64, wait
 	return text(b.String()), nil
 }
 
-// settle is how long output that has begun may go on before it is returned.
+// settle is the time for more output to arrive after the first, before it is
+// returned.
 const settle = 200 * time.Millisecond
 
 // await reads output from an offset on until some has arrived, the process has ended

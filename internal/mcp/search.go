@@ -79,7 +79,7 @@ func searchTools() []tool {
 	}
 }
 
-// results is how many results to ask for.
+// results returns the number of results to request.
 func results(n int) *int {
 	if n <= 0 {
 		n = defaultFound

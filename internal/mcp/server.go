@@ -77,7 +77,7 @@ func instructions(set Set) string {
 	return b.String()
 }
 
-// maxCalls is how many calls of one Session may run at once.
+// maxCalls is the most concurrent calls of one Session.
 const maxCalls = 16
 
 var errTooManyCalls = sandbox.Errorf(sandbox.Exhausted, "this session has %d calls running already: wait until one has ended", maxCalls)

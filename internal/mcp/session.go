@@ -92,8 +92,8 @@ func (s *Session) use(id string) {
 	s.own = id
 }
 
-// lost looks at a failure of a call that used the Session's own Sandbox. When the
-// Sandbox has ended, the next call gets a new one, and the error says so.
+// lost handles a failure of a call that used the Session's own Sandbox. If the
+// Sandbox has ended, the error says so, and the next call gets a new Sandbox.
 func (s *Session) lost(ctx context.Context, failed error) error {
 	own := s.known()
 	switch sandbox.CodeOf(failed) {

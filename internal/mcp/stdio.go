@@ -34,7 +34,7 @@ func ServeStdio(ctx context.Context, c *client.Client, version string, set Set, 
 	return errors.Join(served, left)
 }
 
-// untilEnd is a Reader that says when it has ended.
+// untilEnd is a Reader that calls ended at its end.
 type untilEnd struct {
 	io.Reader
 	ended func()

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// keepAliveEvery is how long an answer may be silent. Proxies end connections that are
-// silent for longer, mostly after a minute.
+// keepAliveEvery is the longest silence of an answer. Proxies close connections that
+// are silent for longer, mostly after a minute.
 const keepAliveEvery = 15 * time.Second
 
 // stream is the answer to a request of MCP, which may be a stream of server-sent events.
@@ -16,7 +16,7 @@ type stream struct {
 	done chan struct{}
 
 	mu      sync.Mutex
-	alive   bool      // comments are sent where nothing else is
+	alive   bool      // comments are sent during silence
 	written time.Time // the last time that something was
 	ended   bool
 	told    sync.WaitGroup
@@ -48,8 +48,8 @@ func (s *stream) FlushError() error {
 	return http.NewResponseController(s.w).Flush()
 }
 
-// keepAlive has comments sent from now on when nothing else is for a while. The answer's
-// headers must be complete.
+// keepAlive starts to send comments during silence. The answer's headers must be
+// complete.
 func (s *stream) keepAlive() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

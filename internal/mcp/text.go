@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// maxText is how many bytes of output one result shows.
+// maxText is the most bytes of output that one result shows.
 const maxText = 32 << 10
 
 // capture keeps the beginning and the end of output that is longer than a result may
@@ -61,7 +61,7 @@ func (c *capture) lastLine() string {
 	return clip(line, most)
 }
 
-// shorten cuts s to at most most bytes, and says so.
+// shorten cuts s to at most most bytes, with a note.
 func shorten(s string, most int) string {
 	if len(s) <= most {
 		return s

@@ -21,8 +21,8 @@ type tool struct {
 	// calls are the API operations that it uses, besides creating the Session's Sandbox.
 	// It is read-only if they all are.
 	calls []*catalogue.Operation
-	// destroys says that it may overwrite or remove something; repeats, that calling it
-	// twice does no more than once; outside, that it reaches beyond the Sandbox.
+	// destroys: it may overwrite or remove objects. repeats: it is idempotent. outside:
+	// it reaches beyond the Sandbox.
 	destroys, repeats, outside bool
 
 	schema *jsonschema.Schema
@@ -55,8 +55,8 @@ func define[In any](t tool, run func(ctx context.Context, c *call, in In) (*sdk.
 	return t
 }
 
-// single gives a property that may be null, because it is a pointer, its one other type:
-// not all models' providers take several. To leave it out says the same.
+// single reduces a property that may be null, because it is a pointer, to its other
+// type: some models' providers allow only one. Leaving the property out means null.
 func single(p *jsonschema.Schema) {
 	others := slices.DeleteFunc(slices.Clone(p.Types), func(s string) bool { return s == "null" })
 	if len(others) == 1 {
@@ -69,7 +69,7 @@ func (t *tool) readsOnly() bool {
 	return !slices.ContainsFunc(t.calls, func(o *catalogue.Operation) bool { return o.Changes })
 }
 
-// mayBeCalled reports whether somebody with these rights may use the tool at all.
+// mayBeCalled reports whether a caller with these rights may use the tool at all.
 func (t *tool) mayBeCalled(may func(sandbox.Scope) bool) bool {
 	return !slices.ContainsFunc(t.calls, func(o *catalogue.Operation) bool { return !may(o.Scope) })
 }
@@ -127,7 +127,7 @@ func (t *tool) call(ctx context.Context, req *sdk.CallToolRequest, resolved *jso
 	return result, err
 }
 
-// misused says that a tool was called wrongly, and how to call it.
+// misused is the error of a call with wrong arguments, with the tool's usage.
 func (t *tool) misused(err error) error {
 	return sandbox.Errorf(sandbox.Invalid, "%s was called with wrong arguments: %s. %s", t.name, reason(err), t.usage())
 }

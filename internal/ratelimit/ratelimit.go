@@ -1,5 +1,5 @@
-// Package ratelimit bounds how often each caller may ask for each kind of thing:
-// token buckets in memory, one a caller and class.
+// Package ratelimit limits the request rate of each caller and class of requests, by
+// token buckets in memory.
 package ratelimit
 
 import (
@@ -30,11 +30,11 @@ const (
 // Rule is the limit of one Class and caller.
 type Rule struct {
 	PerSecond float64 // how fast the bucket fills
-	Burst     int     // how much it holds: requests at once
+	Burst     int     // size of the bucket: requests at once
 }
 
-// Rules are the limits by Class. A Class without a Rule has none; nil limits
-// nothing.
+// Rules are the limits by Class. A Class without a Rule is not limited; nil limits no
+// Class.
 type Rules map[Class]Rule
 
 // Defaults let one busy client do all it can on a small host, and keep a loop
@@ -95,8 +95,8 @@ func parseRule(value string) (Rule, error) {
 	return Rule{PerSecond: r, Burst: b}, nil
 }
 
-// maxBuckets bounds memory. Beyond it each new one takes the place of one of a
-// sample, and all in the sample that are full, and so say nothing, go too.
+// maxBuckets bounds memory. Beyond it, each new bucket evicts one of a sample. All
+// full buckets in the sample, which carry no information, are evicted too.
 const (
 	maxBuckets  = 100_000
 	evictSample = 64

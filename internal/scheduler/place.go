@@ -1,5 +1,5 @@
-// Package scheduler chooses the Node that a Boot starts on. It decides nothing:
-// a Node admits or refuses, so a view that is a little old does no harm.
+// Package scheduler chooses the Node that a Boot starts on. Its choice is only a
+// proposal: a Node admits or refuses, so a slightly stale view does no harm.
 package scheduler
 
 import (
@@ -59,7 +59,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	}
 }
 
-// Place implements sandbox.Placement. Nodes take turns at being first.
+// Place implements sandbox.Placement. It rotates the Node that comes first.
 func (s *Scheduler) Place(ctx context.Context, _ string, _ sandbox.Shape) ([]string, error) {
 	names := s.alive()
 	if len(names) == 0 {

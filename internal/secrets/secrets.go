@@ -32,7 +32,7 @@ func (s *Service) ready() error {
 	return nil
 }
 
-// Request asks for a Secret, or changes one.
+// Request creates or changes a Secret.
 type Request struct {
 	ID          string // its ID, for a request that must take effect once; empty: a fresh one
 	Name        string
@@ -206,7 +206,7 @@ func unreadable(c sandbox.Secret, err error) error {
 	return sandbox.Errorf(sandbox.Unavailable, "the secret %s cannot be opened: its operator has to look at the master keys", c.Name).WithCause(err)
 }
 
-// rotated is how many Secrets Rotate reads at a time.
+// rotated is the number of Secrets that Rotate reads at a time.
 const rotated = 100
 
 // Rotate seals the keys of all Secrets, of every Tenant, anew with the current master
@@ -233,8 +233,7 @@ func (s *Service) Rotate(ctx context.Context) (n int, err error) {
 	}
 }
 
-// rewrap is Rotate for one Secret; false when somebody else changed or deleted
-// it meanwhile.
+// rewrap is Rotate for one Secret; false when it was changed or deleted concurrently.
 func (s *Service) rewrap(ctx context.Context, c sandbox.Secret) (bool, error) {
 	key, err := s.kms.Unwrap(ctx, c.Sealed.KeyID, c.Sealed.Key, binding(c))
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// MaxLife bounds how long a URL or a token for one port is good.
+// MaxLife is the longest validity of a URL or a token for one port.
 const MaxLife = 7 * 24 * time.Hour
 
 // encodedLen is the length of a signature in base64.
@@ -58,8 +58,8 @@ func expiry(now time.Time, life time.Duration) (time.Time, error) {
 	return now.Add(life + time.Second - 1).Truncate(time.Second).UTC(), nil
 }
 
-// keyOf returns the signing key of an ID that somebody sent. It returns wrong for
-// an ID of another form and for a key that was replaced.
+// keyOf returns the signing key of an untrusted ID. It returns wrong for a malformed
+// ID and for a key that was replaced.
 func keyOf(ctx context.Context, keys sandbox.SigningKeyStore, id string, wrong error) (sandbox.SigningKey, error) {
 	if !sandbox.ValidSigningKeyID(id) {
 		return sandbox.SigningKey{}, wrong

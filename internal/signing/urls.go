@@ -63,8 +63,7 @@ func (s *URLs) Sign(ctx context.Context, tenant sandbox.TenantID, g URLGrant, li
 // the query without its signature. Encode sorts, and escapes line breaks.
 func urlContent(method string, query url.Values) string { return method + "\n" + query.Encode() }
 
-// Rotate gives a Tenant another key. All URLs that were signed before are refused
-// from then on.
+// Rotate replaces a Tenant's key. URLs signed before are refused from then on.
 func (s *URLs) Rotate(ctx context.Context, tenant sandbox.TenantID) error {
 	return s.keys.ReplaceSigningKey(ctx, sandbox.NewSigningKey(tenant, s.now()))
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// VolumeLife is how long a Volume's token is good at most.
+// VolumeLife is the longest validity of a Volume's token.
 const VolumeLife = 24 * time.Hour
 
 // volumePrefix distinguishes a Volume's token from other credentials, and versions
@@ -63,7 +63,7 @@ func (t *Volumes) Sign(ctx context.Context, g VolumeGrant) (string, error) {
 	return signed + "." + signature(key.Secret, volumePurpose, signed), nil
 }
 
-// volumeTokenParts is how many parts a Volume's token has, with dots between them:
+// volumeTokenParts is the number of parts of a Volume's token, separated by dots:
 // prefix, key, Volume, expiry, access and signature.
 const volumeTokenParts = 6
 

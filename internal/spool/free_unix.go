@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// freeAt returns how many bytes of a folder's disk are free.
+// freeAt returns the free bytes of a folder's disk.
 func freeAt(dir string) (int64, error) {
 	var disk unix.Statfs_t
 	if err := unix.Statfs(dir, &disk); err != nil {

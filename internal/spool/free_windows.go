@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// freeAt returns how many bytes of a folder's disk are free.
+// freeAt returns the free bytes of a folder's disk.
 func freeAt(dir string) (int64, error) {
 	name, err := windows.UTF16PtrFromString(dir)
 	if err != nil {

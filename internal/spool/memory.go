@@ -61,12 +61,12 @@ func (o *owned) release() {
 	}
 }
 
-// small is how many bytes are held without counting.
+// small is the most bytes that are held without being counted.
 const small = 256 << 10
 
-// Hold waits until the request of ctx may hold n bytes in memory, which release
-// gives back; more than an owner may take count as that. It returns Exhausted when
-// that takes too long. A context without an owner has no bound.
+// Hold waits until the request of ctx may hold n bytes in memory, which release gives
+// back. A larger n than an owner's share counts as the share. It returns Exhausted
+// when the wait takes too long. A context without an owner has no bound.
 func Hold(ctx context.Context, n int64) (release func(), err error) {
 	o, ok := ctx.Value(ownerKey{}).(*owned)
 	if !ok || n <= small {

@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	// inMemory is how many bytes of a Spool stay in memory.
+	// inMemory is the number of bytes of a Spool that stay in memory.
 	inMemory = 32 << 10
-	// step is how many bytes of the budget a Spool takes at a time.
+	// step is the number of bytes of the budget that a Spool takes at a time.
 	step = 1 << 20
-	// first is how many bytes an owner gets whatever others have.
+	// first is the number of bytes that each owner is guaranteed.
 	first = 8 << 20
-	// patience is how long Enter waits.
+	// patience is the timeout of Enter.
 	patience = 10 * time.Second
 	// retryAfter is the Retry-After of a wait that timed out.
 	retryAfter = 5 * time.Second
@@ -56,7 +56,7 @@ func NewBudget(dir string, total, own int64) *Budget {
 	return &Budget{dir: dir, total: total, own: own, owners: map[string]int64{}, freed: make(chan struct{})}
 }
 
-// Used is how many bytes are taken.
+// Used returns the number of bytes in use.
 func (b *Budget) Used() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -91,13 +91,13 @@ func (b *Budget) Enter(ctx context.Context, owner string, need int64) error {
 	}
 }
 
-// room reports whether owner could take n bytes more. b.mu is held.
+// room reports whether owner may take n more bytes. b.mu is held.
 func (b *Budget) room(owner string, n int64) bool {
 	mine := b.owners[owner] + n
 	return mine <= first || mine <= b.own && b.used+n <= b.total
 }
 
-// take reports whether owner got n bytes more.
+// take takes n more bytes for owner, and reports whether it could.
 func (b *Budget) take(owner string, n int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -124,9 +124,8 @@ func (b *Budget) giveBack(owner string, n int64) {
 // in memory.
 func (b *Budget) New(owner string) Spool { return Spool{budget: b, owner: owner} }
 
-// A Spool keeps bytes that are appended to it. It is not safe for concurrent use,
-// but for reading once nothing is written any more. The zero value keeps all in
-// memory.
+// A Spool is an append-only buffer. It is not safe for concurrent use, except for
+// reading after the last write. The zero value keeps all bytes in memory.
 type Spool struct {
 	budget *Budget // nil: all stays in memory
 	owner  string
@@ -139,7 +138,7 @@ type Spool struct {
 // Beside returns an empty Spool of the same owner.
 func (s *Spool) Beside() *Spool { return &Spool{budget: s.budget, owner: s.owner} }
 
-// Len is how many bytes are kept.
+// Len returns the number of bytes.
 func (s *Spool) Len() int { return int(s.size) }
 
 // Write appends p, or returns ErrFull when the budget has no room for it.

@@ -81,7 +81,7 @@ func (p *Proxy) URL() string {
 	return (&url.URL{Scheme: "http", User: p.user, Host: p.address}).String()
 }
 
-// Error is why a proxy did not connect. Its text names neither the proxy nor a
+// Error is a proxy's failure to connect. Its text names neither the proxy nor a
 // password, so that a Tenant may read it.
 type Error struct {
 	Status int // of the proxy's answer; zero: no answer
@@ -121,7 +121,7 @@ func (p *Proxy) Dial(ctx context.Context, to netip.AddrPort) (*net.TCPConn, erro
 	return tunnel, nil
 }
 
-// connect asks for a tunnel. An error that is no *Error is one of the connection.
+// connect requests a tunnel. An error other than *Error is one of the connection.
 func (p *Proxy) connect(conn net.Conn, to netip.AddrPort) error {
 	at := netip.AddrPortFrom(to.Addr().Unmap(), to.Port()).String()
 	request := "CONNECT " + at + " HTTP/1.1\r\nHost: " + at + "\r\nUser-Agent: cloud-sandbox\r\n"
@@ -177,8 +177,8 @@ func readHead(conn io.Reader) ([]byte, error) {
 	return nil, &Error{reason: fmt.Sprintf("the upstream proxy does not answer as an HTTP proxy does: the head of its answer has more than %d KiB", maxHead>>10)}
 }
 
-// statusOf reads the first line of a head, HTTP/1.x STATUS REASON. The rest says
-// nothing that a tunnel needs.
+// statusOf reads the first line of a head, HTTP/1.x STATUS REASON. The rest is
+// irrelevant to a tunnel.
 func statusOf(head []byte) (status int, ok bool) {
 	line, _, _ := strings.Cut(string(head), "\n")
 	version, rest, _ := strings.Cut(strings.TrimSuffix(line, "\r"), " ")

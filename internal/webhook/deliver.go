@@ -71,7 +71,7 @@ func (s *Sender) serve(ctx context.Context, r *receiver) {
 			continue
 		}
 		if s.send(ctx, r, due) {
-			if failures >= steadyFailure { // it was away: all that failed meanwhile can go
+			if failures >= steadyFailure { // it was down: retry its failed deliveries now
 				s.record(ctx, s.cfg.Store.HastenDeliveries(ctx, r.id, time.Now().UTC()))
 			}
 			failures = 0
@@ -90,7 +90,7 @@ func backoff(first time.Duration, failures int, longest time.Duration) time.Dura
 	return pause/2 + rand.N(pause)
 }
 
-// send sends all of due at once, and reports whether none has to be sent again.
+// send sends all of due at once, and reports whether none has to be retried.
 func (s *Sender) send(ctx context.Context, r *receiver, due []sandbox.Delivery) bool {
 	again := make([]bool, len(due))
 	var all sync.WaitGroup

@@ -34,7 +34,8 @@ type receiver struct {
 	more   chan struct{} // has room for one: something waits
 }
 
-// idOf is the ID of the Webhook with a URL: the Store need not know that.
+// idOf returns the ID of the Webhook with a URL, so that the Store does not need the
+// URL.
 func idOf(url string) string {
 	sum := sha256.Sum256([]byte(url))
 	return "w" + hex.EncodeToString(sum[:])[:20]
@@ -117,7 +118,7 @@ func (r *receiver) send(ctx context.Context, d sandbox.Delivery) error {
 	return judge(resp.StatusCode)
 }
 
-// judge is nil for an answer that says that the event was taken.
+// judge returns nil for a status that means acceptance.
 func judge(status int) error {
 	switch {
 	case status >= 200 && status < 300:
@@ -128,7 +129,7 @@ func judge(status int) error {
 	return &finalError{status}
 }
 
-// withoutURL takes the URL out of an error of net/http.
+// withoutURL removes the URL from an error of net/http.
 func withoutURL(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {

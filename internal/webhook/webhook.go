@@ -20,7 +20,7 @@ const (
 	// maxUnwritten bounds the different Events of one kind that wait in memory to be
 	// written to the Store.
 	maxUnwritten = 250
-	// maxAge is how long after it happened an Event is tried again.
+	// maxAge is the age of an Event up to which it is retried.
 	maxAge = 24 * time.Hour
 	// longestWait is the longest between two tries of an Event, longestPause between
 	// two of anything while a receiver fails.
@@ -38,7 +38,8 @@ const (
 	writeEvery = 100 * time.Millisecond
 	// lastTime is the timeout for the last write when the process ends.
 	lastTime = 3 * time.Second
-	// overlap is how far before the last one known ends of builds are looked for.
+	// overlap is the time before the latest known end of a build from which ends are read
+	// again.
 	overlap = time.Minute
 )
 
@@ -52,8 +53,8 @@ type Config struct {
 	Log    *slog.Logger
 	// Registry is where its metrics go.
 	Registry prometheus.Registerer
-	// Gather is how long equal Events are counted, at least, before they are sent as
-	// one; zero: a second.
+	// Gather is the shortest time for which equal Events are counted before they are sent
+	// as one; zero: a second.
 	Gather time.Duration
 	// Pause is the first one before another try, which doubles; zero: a second.
 	Pause time.Duration
@@ -68,7 +69,7 @@ type Sender struct {
 	sent      *prometheus.CounterVec
 	waiting   prometheus.Gauge
 
-	more chan struct{} // has room for one: something is to be written
+	more chan struct{} // has room for one: told is not empty
 	mu   sync.Mutex
 	told []sandbox.Event           // and not written yet; equal ones are one, with their count
 	same map[sandbox.Event]int     // index in told of each Event, without Count and At
@@ -122,7 +123,7 @@ func (s *Sender) Tell(e sandbox.Event) {
 	wake(s.more)
 }
 
-// add has e wait to be written, or counts it with its equal. Sender.mu is held.
+// add appends e to told, or merges it with an equal Event. Sender.mu is held.
 func (s *Sender) add(e sandbox.Event) {
 	key := e
 	key.Count, key.At = 0, time.Time{}
@@ -197,7 +198,7 @@ func (s *Sender) write(ctx context.Context) error {
 	return nil
 }
 
-// sleep waits for d, until ctx ends, or until somebody wakes it by more.
+// sleep waits for d, until ctx ends, or until a wake of more.
 func sleep(ctx context.Context, more <-chan struct{}, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -26,8 +26,8 @@ const NodeName = "n1"
 type Config struct {
 	Pool    node.PoolConfig // of the Template "base"
 	Session session.Config
-	// Unattended has the session manager answer calls and do nothing by itself: no
-	// reconciling and no deadlines, which would change records that a test writes.
+	// Unattended limits the session manager to answering calls: no reconciling and no
+	// deadlines, which would change records that a test writes.
 	Unattended bool
 	// Images resolves Templates; nil: the only Template is "base".
 	Images sandbox.Images
@@ -66,7 +66,7 @@ func NewNode(t testing.TB) *Core {
 	return c
 }
 
-// prepare makes a Core of which nothing runs yet.
+// prepare makes a Core without starting any of it.
 func prepare(t testing.TB, cfg Config) *Core {
 	t.Helper()
 	if cfg.Images == nil {

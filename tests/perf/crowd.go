@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// crowdTenants is how many tenants make up a crowd.
+	// crowdTenants is the number of tenants of a crowd.
 	crowdTenants = 20
 	// crowdPatience is the total time that each request of a crowd retries while the
 	// server answers with Retry-After: a slow request must show as slow, not as failed.
 	crowdPatience = 10 * time.Minute
 )
 
-// measureCrowd measures a server that many tenants ask at once for Sandboxes of
-// their own, with the default Pool.
+// measureCrowd measures a server while many tenants request Sandboxes of their own at
+// once, with the default Pool.
 func measureCrowd(ctx context.Context, o options, n rounds, report *bench.Report, _ *rivals) error {
 	server, err := startServer(ctx, o, 5, 50)
 	if err != nil {

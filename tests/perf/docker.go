@@ -19,7 +19,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/bench"
 )
 
-// docker is a daemon of our own, which leaves nothing of it behind.
+// docker is a Docker daemon of our own, which leaves no data behind.
 type docker struct {
 	daemon *exec.Cmd
 	socket string
@@ -117,7 +117,7 @@ func (d *docker) stop() {
 	}
 }
 
-// limits are the default shape's, as Docker says them.
+// limits are the default shape's, as Docker's options.
 var limits = []string{"--memory", "512m", "--cpus", "1", "--pids-limit", "512", "--network", "none"}
 
 const dockerName = "Docker, runc"
@@ -191,7 +191,7 @@ func (d *docker) echo(ctx context.Context, n int) (_ *bench.Series, err error) {
 	})
 }
 
-// inspect measures a call to the daemon that asks no container.
+// inspect measures a call to the daemon that involves no container.
 func (d *docker) inspect(ctx context.Context, n int) (*bench.Series, error) {
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", d.socket)

@@ -73,7 +73,7 @@ func main() {
 // then some parts were not measured.
 const exitStopped = 130
 
-// rounds is how often each kind of operation is measured.
+// rounds is the number of measurements of each kind of operation.
 type rounds struct {
 	warm, cold, calls, rival         int
 	bursts                           []int

@@ -8,7 +8,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 )
 
-// measureNeighbours measures how long one tenant waits while another attacks.
+// measureNeighbours measures one tenant's waits while another attacks.
 func measureNeighbours(ctx context.Context, o options, n rounds, report *bench.Report, rivals *rivals) error {
 	const pool = 2
 	server, err := startServer(ctx, o, pool, pool)

@@ -91,11 +91,11 @@ func recorded(tenant sandbox.TenantID) sandbox.Sandbox {
 	}
 }
 
-// blobBytes is how much is downloaded through a link.
+// blobBytes is the size of the download through a link.
 const blobBytes = 256 << 20
 
-// ruled are the rules that are measured: fifty names and fifty networks before the
-// address that is asked for.
+// ruled returns the measured policy: fifty names and fifty networks before the
+// requested address.
 func ruled(address string) v1.Network {
 	rules := []string{}
 	for i := range 50 {
@@ -157,7 +157,7 @@ type way struct {
 	requests []float64 // µs
 }
 
-// script downloads and asks, and prints MB/s and the median of µs.
+// script makes a download and requests, and prints MB/s and the median of µs.
 const script = `
 import http.client, time
 began, n = time.perf_counter(), 0

@@ -228,7 +228,7 @@ type timeline struct {
 type lane struct {
 	Name string  `json:"name"`
 	CPU  float64 `json:"cpu_ms"`
-	// Slices are when one of them ran: from, to in microseconds since the round
+	// Slices are the times when one of them ran: from, to in microseconds since the round
 	// began, and the core.
 	Slices [][3]float64 `json:"slices"`
 }

@@ -95,8 +95,8 @@ func (s *sdk) stop() error {
 	return s.cmd.Wait()
 }
 
-// measureSDK measures how long users of E2B's SDK and of our TypeScript SDK wait, the
-// SDK included.
+// measureSDK measures the waits of users of E2B's SDK and of our TypeScript SDK,
+// including the SDK's own time.
 func measureSDK(ctx context.Context, o options, n rounds, report *bench.Report, rivals *rivals) error {
 	var failed error
 	for _, pool := range []int{5, 0} {

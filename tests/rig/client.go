@@ -25,7 +25,7 @@ type Client struct {
 // Sandbox is the record of one.
 type Sandbox struct{ v1.Sandbox }
 
-// Cause is why it ended, empty as long as it has not.
+// Cause is the cause of its end, empty before that.
 func (s Sandbox) Cause() string {
 	if s.Ended == nil {
 		return ""
@@ -33,7 +33,7 @@ func (s Sandbox) Cause() string {
 	return string(s.Ended.Cause)
 }
 
-// Result is how an execution ended.
+// Result is the result of an execution.
 type Result struct{ v1.ExecuteResult }
 
 // UnmarshalJSON gives the result of a language without contexts an empty Cell, so that
@@ -150,7 +150,7 @@ func (c *Client) Acquire(t testing.TB) string {
 	return s.ID
 }
 
-// Create makes a session until the test's end; a nil body asks for nothing.
+// Create makes a session until the test's end; a nil body sets no field.
 func (c *Client) Create(t testing.TB, body Body) Sandbox {
 	t.Helper()
 	if body == nil {

@@ -52,8 +52,8 @@ func (c *Client) Unpack(t testing.TB, id, archive string) {
 	c.Sh(t, id, "sudo tar -C / -xzf /tmp/"+archive+" && rm /tmp/"+archive)
 }
 
-// AddRAndJava brings R and Java to a Sandbox that has neither, where NeedProgram
-// has let the test go on for both archives.
+// AddRAndJava installs R and Java in a Sandbox that has neither. NeedProgram must
+// have found both archives.
 func (c *Client) AddRAndJava(t testing.TB, id string) {
 	t.Helper()
 	c.Unpack(t, id, RArchive)

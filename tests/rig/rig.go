@@ -24,8 +24,8 @@ import (
 	"time"
 )
 
-// Why says why tests against the binary cannot run here, or nothing when they
-// can.
+// Why returns the reason why tests against the binary cannot run here; empty when
+// they can.
 func Why() string {
 	switch {
 	case os.Getenv("CLOUD_SANDBOX_E2E") == "":
@@ -79,7 +79,7 @@ type Server struct {
 	transports []*http.Transport // of clients
 }
 
-// New makes a data folder and chooses a port, and starts nothing. Close ends
+// New makes a data folder and chooses a port, without starting the server. Close ends
 // and removes everything.
 func New(o Options) (*Server, error) {
 	bin := o.Bin
@@ -103,7 +103,7 @@ func New(o Options) (*Server, error) {
 	return &Server{Bin: bin, Data: data, Addr: addr, URL: "http://" + addr, opts: o, log: data + ".log"}, nil
 }
 
-// DataFolder makes a data folder that holds the Templates that are built.
+// DataFolder makes a data folder with the built Templates.
 func DataFolder() (string, error) {
 	data, err := os.MkdirTemp("/var/tmp", "cloud-sandbox-rig-")
 	if err != nil {
@@ -183,8 +183,8 @@ func FreeAddr() (string, error) {
 	return "", errors.New("no port of loopback is free")
 }
 
-// reserve binds a name that stands for an address; it is free when this process
-// ends, whichever way.
+// reserve binds a name that stands for an address. It is released when this process
+// ends, even by a crash.
 func reserve(addr string) error {
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -234,7 +234,7 @@ func (s *Server) hangUp() {
 	}
 }
 
-// Ready waits until the server says that it is.
+// Ready waits until the server reports that it is ready.
 func (s *Server) Ready() error {
 	limit := 3 * time.Minute
 	if os.Getenv("CLOUD_SANDBOX_TEMPLATES") == "" {

@@ -41,7 +41,7 @@ func OwnRoles(t testing.TB, o Options) *Roles {
 	return r
 }
 
-// PrepareRoles chooses ports and a data folder and starts nothing.
+// PrepareRoles chooses ports and a data folder, without starting a role.
 func PrepareRoles(t testing.TB, o Options) *Roles {
 	t.Helper()
 	Need(t)
@@ -112,7 +112,7 @@ func (r *Roles) Start(t testing.TB, role string) {
 	r.parts[role] = p
 }
 
-// Serves waits until every role that was started says that it is ready.
+// Serves waits until every started role reports that it is ready.
 func (r *Roles) Serves(t testing.TB) {
 	t.Helper()
 	for role, p := range r.parts {

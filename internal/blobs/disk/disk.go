@@ -140,8 +140,8 @@ func (b *Blobs) Delete(ctx context.Context, name string) error {
 	return b.sync(filepath.Dir(path))
 }
 
-// failed gives an error its Code. A folder that is gone, perhaps because a disk is
-// not mounted, says nothing of its blobs.
+// failed gives an error its Code. A missing folder, perhaps on a disk that is not
+// mounted, does not mean that its blobs are gone.
 func (b *Blobs) failed(doing string, err error) error {
 	if _, dirErr := os.Stat(b.dir); dirErr != nil {
 		return sandbox.Errorf(sandbox.Unavailable, "the folder for blobs cannot be reached").WithCause(dirErr)

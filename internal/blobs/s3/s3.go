@@ -78,7 +78,7 @@ func Open(cfg Config) (*Blobs, error) {
 	return &Blobs{cfg, client, transport}, nil
 }
 
-// Close lets go of connections that are not in use.
+// Close closes idle connections.
 func (b *Blobs) Close() { b.http.CloseIdleConnections() }
 
 func (b *Blobs) key(name string) (string, error) {
@@ -162,8 +162,8 @@ func (b *Blobs) Delete(ctx context.Context, name string) error {
 	return err
 }
 
-// failed gives an error its Code; nil stays nil. A bucket that is gone says
-// nothing of its blobs.
+// failed gives an error its Code; nil stays nil. A missing bucket does not mean that
+// its blobs are gone.
 func (b *Blobs) failed(doing string, err error) error {
 	if err == nil {
 		return nil

@@ -12,8 +12,8 @@ import (
 // maxAuditPage is the largest page that the server gives.
 const maxAuditPage = 100
 
-// Audit returns up to limit entries of the caller's audit log that query asks for,
-// as the API names its parameters, newest first.
+// Audit returns up to limit entries of the caller's audit log, newest first. query
+// holds the API's parameters.
 func (c *Client) Audit(ctx context.Context, query url.Values, limit int) ([]v1.AuditEntry, error) {
 	var all []v1.AuditEntry
 	for len(all) < limit {

@@ -104,7 +104,8 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 // URL is the address of the server.
 func (c *Client) URL() string { return c.base }
 
-// bearer returns the key, the token of a login, or one of dev mode that is minted once.
+// bearer returns the API key, a login's token, or a dev mode token that is minted
+// once.
 func (c *Client) bearer(ctx context.Context) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -340,8 +341,8 @@ func parse(raw []byte, out any) error {
 	return nil
 }
 
-// broken says that an answer ended early: by the end of the request's context,
-// or by the server's end.
+// broken returns the error of an answer that ended early: the end of the request's
+// context, or a lost connection.
 func broken(resp *http.Response, err error) error {
 	if ctx := resp.Request.Context(); ctx.Err() != nil {
 		return ctx.Err()

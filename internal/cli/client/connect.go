@@ -71,7 +71,7 @@ func (c *Connection) Write(ctx context.Context, data []byte) error {
 	return nil
 }
 
-// CloseWrite says that no more is sent.
+// CloseWrite closes the sending side.
 func (c *Connection) CloseWrite(ctx context.Context) error {
 	data, err := json.Marshal(connectMessage{Type: "eof"})
 	if err != nil {

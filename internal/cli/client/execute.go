@@ -50,8 +50,9 @@ type Event struct {
 
 const execute = "/api/v1/execute"
 
-// Execute runs code to its end and answers with all of it. The end of ctx ends
-// the code; with a Key it has a moment in which it can be asked for again.
+// Execute runs code to its end and returns the whole result. The end of ctx ends the
+// code; with a Key, the code continues for a moment in which the request can be
+// repeated.
 func (c *Client) Execute(ctx context.Context, r ExecuteRequest) (v1.ExecuteResult, error) {
 	body, err := json.Marshal(r.ExecuteRequest)
 	if err != nil {
@@ -115,8 +116,8 @@ func (c *Client) Stream(ctx context.Context, r ExecuteRequest, emit func(Event) 
 	return *result, nil
 }
 
-// eventOf reads an event that is not the last; known is false for one of a later
-// version of the server.
+// eventOf parses an event that is not the last; known is false for an event of a
+// later version of the server.
 func eventOf(id, kind string, data []byte) (e Event, known bool, err error) {
 	e = Event{ID: id, Kind: kind}
 	switch kind {

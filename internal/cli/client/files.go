@@ -73,7 +73,8 @@ func (c *Client) WriteArchive(ctx context.Context, id, path string, archive io.R
 	return done, err
 }
 
-// upload asks before it sends, so that a refusal costs no bytes.
+// upload waits for the server's consent before it sends the body, so that a refusal
+// costs no bytes.
 func (c *Client) upload(ctx context.Context, path string, query url.Values, body io.Reader, size int64, out any) error {
 	resp, err := c.do(ctx, request{
 		method: http.MethodPut, path: path, query: query, body: body, size: size, kind: bytesType,

@@ -26,7 +26,7 @@ func (c *Client) Keys(ctx context.Context) ([]v1.Key, error) {
 	return reply.Keys, err
 }
 
-// RotateKey gives a Key another secret and shows it. The one before is valid for
+// RotateKey gives a Key a new secret and returns it. The old secret stays valid for
 // overlap.
 func (c *Client) RotateKey(ctx context.Context, id string, overlap time.Duration) (k v1.Key, err error) {
 	err = c.call(ctx, http.MethodPost, keyPath(id)+"/rotate", nil, v1.KeyRotation{OverlapSeconds: new(v1.SecondsOrNone(overlap))}, &k)

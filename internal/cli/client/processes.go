@@ -129,15 +129,15 @@ type Attached struct {
 	pipes bool
 }
 
-// AttachOptions says how to attach to a process.
+// AttachOptions configures Attach.
 type AttachOptions struct {
 	From int64 // offset of the output to begin with; negative from the end
 	// Pipes is for a process without a terminal: its standard error is marked as such,
 	// and it takes input when it reads.
 	Pipes bool
-	// Input, with Pipes, is how much input the process was given by earlier
-	// connections. One that is lost can then be made again: input that was on its
-	// way is given once more, from its offset on, and the process gets it once.
+	// Input, with Pipes, is the number of input bytes that earlier connections sent. A
+	// lost connection can then be replaced: input in flight is resent from its offset on,
+	// and the process gets it once.
 	Input *int64
 	// End ends the process when the connection ends; with Input a while after it is
 	// lost.

@@ -26,7 +26,7 @@ func (c *Client) Resume(ctx context.Context, id string, filesOnly bool) (v1.Sand
 	return s, err
 }
 
-// Rollback has a Sandbox go on from a Snapshot, by ID or name.
+// Rollback resets a Sandbox to a Snapshot, by ID or name.
 func (c *Client) Rollback(ctx context.Context, id, snapshot string) (v1.Sandbox, error) {
 	var s v1.Sandbox
 	err := c.call(ctx, http.MethodPost, session(id, "/rollback"), nil, v1.RollbackRequest{SnapshotID: snapshot}, &s)

@@ -130,7 +130,7 @@ func (c *Client) FollowBuild(ctx context.Context, id string, line func(text stri
 	return b, err
 }
 
-// CancelBuild gives a build up.
+// CancelBuild cancels a build.
 func (c *Client) CancelBuild(ctx context.Context, id string) (b v1.Build, err error) {
 	err = c.call(ctx, http.MethodDelete, buildsPath+url.PathEscape(id), nil, nil, &b)
 	return b, err

@@ -56,7 +56,7 @@ func (c *Client) RemoveTenant(ctx context.Context, id string) error {
 	return c.call(ctx, http.MethodDelete, tenantPath(id), nil, nil, nil)
 }
 
-// TenantQuota returns the quota that holds for a Tenant.
+// TenantQuota returns the effective quota of a Tenant.
 func (c *Client) TenantQuota(ctx context.Context, id string) (q v1.TenantQuota, err error) {
 	err = c.call(ctx, http.MethodGet, tenantPath(id)+"/quota", nil, nil, &q)
 	return q, err

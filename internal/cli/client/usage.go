@@ -8,7 +8,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
-// Usage returns all rows that query asks for, as the API names its parameters.
+// Usage returns all matching rows. query holds the API's parameters.
 func (c *Client) Usage(ctx context.Context, query url.Values) ([]v1.Usage, error) {
 	var all []v1.Usage
 	for {

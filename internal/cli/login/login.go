@@ -24,11 +24,11 @@ import (
 )
 
 const (
-	// patience is how long somebody may take to log in.
+	// patience is the timeout of a login.
 	patience = 10 * time.Minute
 	// askTime bounds one request to the provider.
 	askTime = 30 * time.Second
-	// early is how long before its end a token is renewed.
+	// early is the time before its expiry at which a token is renewed.
 	early = 30 * time.Second
 	// callbackPath is where the provider sends the browser back to.
 	callbackPath = "/callback"
@@ -105,7 +105,7 @@ func wait(ctx context.Context, ln net.Listener, state, issuer string) (string, e
 	mux.HandleFunc("GET "+callbackPath, func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
 		if subtle.ConstantTimeCompare([]byte(q.Get("state")), []byte(state)) != 1 {
-			page(w, http.StatusBadRequest, "This is not the login that was begun on the command line.") // somebody else may ask here
+			page(w, http.StatusBadRequest, "This is not the login that was begun on the command line.") // another program may call this address
 			return
 		}
 		a := answer{code: q.Get("code")}
@@ -122,7 +122,7 @@ func wait(ctx context.Context, ln net.Listener, state, issuer string) (string, e
 		}
 		select {
 		case came <- a:
-		default: // it came before
+		default: // an earlier callback was first
 		}
 	})
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: askTime, MaxHeaderBytes: 64 << 10}
@@ -156,8 +156,8 @@ func page(w http.ResponseWriter, status int, text string) {
 // Fresh reports whether the token is good for a while.
 func (l Login) Fresh(now time.Time) bool { return now.Add(early).Before(l.Expires) }
 
-// Renew returns l with a token that is good for a while. An error that Over holds for
-// says that somebody must log in again.
+// Renew returns l with a fresh token. If Over reports true for its error, the user
+// must log in again.
 func (l Login) Renew(ctx context.Context) (Login, error) {
 	if l.Refresh == "" {
 		return Login{}, &overError{errors.New("it cannot be renewed")}
@@ -178,13 +178,13 @@ func (l Login) Renew(ctx context.Context) (Login, error) {
 	return loginOf(l.Provider, token, l.Refresh)
 }
 
-// overError says that a login is over.
+// overError means that a login is over.
 type overError struct{ why error }
 
 func (e *overError) Error() string { return "the login is over: " + e.why.Error() }
 func (e *overError) Unwrap() error { return e.why }
 
-// Over reports whether err says that somebody must log in again.
+// Over reports whether err means that the user must log in again.
 func Over(err error) bool {
 	var e *overError
 	return errors.As(err, &e)
