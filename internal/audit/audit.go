@@ -20,8 +20,8 @@ import (
 // maxLine bounds a line of a file, in bytes.
 const maxLine = 1 << 20
 
-// line is an entry as it is exported: all that its hash covers, and the hash of
-// the entry before, so that a file can be checked that begins anywhere.
+// line is an exported entry: all fields that its hash covers, and the hash of the
+// previous entry, so that a file that begins anywhere can be checked.
 type line struct {
 	Seq       int64  `json:"seq"`
 	At        string `json:"at"`
@@ -91,10 +91,9 @@ func Export(ctx context.Context, from sandbox.AuditStore, to io.Writer, wanted f
 	return errors.Join(err, out.Flush())
 }
 
-// A Checker follows a log from entry to entry.
+// A Checker checks a log, entry by entry.
 type Checker struct {
-	// Expect is a mark that the log must have; nil: none. It shows whether the end
-	// was cut off.
+	// Expect is a mark that the log must contain; nil: none. It reveals a truncated log.
 	Expect *sandbox.AuditMark
 	// Entries is the number of checked entries.
 	Entries int
@@ -108,7 +107,7 @@ func (c *Checker) begin(m sandbox.AuditMark) error {
 	return c.expect()
 }
 
-// expect compares Last with Expect where they meet.
+// expect compares Last with Expect at the same position.
 func (c *Checker) expect() error {
 	if c.Expect == nil || c.Expect.Seq != c.Last.Seq {
 		return nil

@@ -20,8 +20,8 @@ const (
 	submissionTimeout = 5 * time.Second
 )
 
-// program is one that only a limit ends, with the statuses with which it may end. It
-// may notice its limit by itself, which is an error.
+// program is a program that only a limit ends, with the statuses with which it may
+// end. It may also detect its limit by itself and fail.
 type program struct {
 	name, code string
 	ends       []string
@@ -34,9 +34,9 @@ var hostile = []program{
 	{"flood", "while True: print('x' * 4096)", []string{"timeout"}},
 }
 
-// Class measures n submissions that arrive at once, none of which names a
-// Sandbox, from tenants in turn. One in six is hostile. A submission fails when
-// it gets no verdict, or a wrong one.
+// Class measures n concurrent submissions, none of which names a Sandbox, from
+// tenants in turn. One in six is hostile. A submission fails when it gets no verdict,
+// or a wrong one.
 func (m *Meter) Class(ctx context.Context, tenants []*client.Client, n int) error {
 	operation := fmt.Sprintf("verdict on a submission, %d at once by %d tenants, one in %d hostile", n, len(tenants), hostileEvery)
 	s, took, err := m.crowd(ctx, operation, tenants, n, submit)

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Above these a measurement counts as disturbed.
+// From these limits on, a measurement counts as disturbed.
 const (
 	stealLimit  = 2.0 // percent of the time of all processors
 	othersLimit = 5.0 // percent of the time of all processors
@@ -171,7 +171,7 @@ func (w *Watch) owns(pid int, all map[int]process, known map[int]bool) bool {
 
 func (w *Watch) marked(pid int) bool {
 	dir := filepath.Join(w.proc, strconv.Itoa(pid))
-	program, _ := os.Readlink(filepath.Join(dir, "exe")) // it may have ended
+	program, _ := os.Readlink(filepath.Join(dir, "exe")) // the process may have ended
 	line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
 	return slices.ContainsFunc(w.marks, func(mark string) bool {
 		return strings.Contains(program, mark) || bytes.Contains(line, []byte(mark))

@@ -49,7 +49,7 @@ func LiveCPU(n int) string {
 	return fmt.Sprintf("CPU of %d live sandboxes that are idle, everything of ours included", n)
 }
 
-// RunAmong names a command in each of n Sandboxes that live.
+// RunAmong names a command in each of n live Sandboxes.
 func RunAmong(n int) string { return fmt.Sprintf("execute `true` while %d live, once in each", n) }
 
 // LiveMemory names the memory of each of n Sandboxes.
@@ -130,7 +130,7 @@ func (m *Meter) fill(ctx context.Context, s *Series, n int) ([]string, error) {
 	return ids, nil
 }
 
-// answerEach measures `true` in each of many, one after another.
+// answerEach measures `true` in each Sandbox, one after another.
 func (m *Meter) answerEach(ctx context.Context, ids []string) error {
 	s := &Series{Operation: RunAmong(len(ids)), Who: Ours, Goal: goalLiveRun}
 	m.Report.Begin()

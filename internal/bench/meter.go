@@ -39,8 +39,8 @@ type Meter struct {
 	BesideFact func(ctx context.Context, what string) (*Fact, error)
 }
 
-// add adds Series that were measured together, each with its rival. That a rival
-// fails is returned, and loses no Series.
+// add adds Series that were measured together, each with its rival. A failed rival is
+// returned as an error, but loses no Series.
 func (m *Meter) add(ctx context.Context, all ...*Series) error {
 	var errs []error
 	for _, s := range all {
@@ -74,7 +74,7 @@ func (m *Meter) addFact(ctx context.Context, f Fact) (err error) {
 	return err
 }
 
-// Acquire measures taking a Sandbox, and ends each.
+// Acquire measures taking a Sandbox, and then ends it.
 func (m *Meter) Acquire(ctx context.Context, operation, goal string, n int) error {
 	return m.Rounds(ctx, operation, goal, n, func(ctx context.Context) (time.Duration, error) {
 		return m.create(ctx, nil)
@@ -88,8 +88,8 @@ func (m *Meter) AcquireAndRun(ctx context.Context, operation, goal, command stri
 	})
 }
 
-// create measures from the call to the end of use. The Sandbox is ended, which
-// is not measured.
+// create measures the time from the call to the end of use. Ending the Sandbox is not
+// measured.
 func (m *Meter) create(ctx context.Context, use func(id string) error) (time.Duration, error) {
 	began := time.Now()
 	s, err := m.Client.Acquire(ctx)
@@ -114,7 +114,7 @@ func (m *Meter) execute(ctx context.Context, id, language, code string) error {
 	return m.executeIn(ctx, id, client.ExecuteRequest{ExecuteRequest: v1.ExecuteRequest{Language: language, Code: code}})
 }
 
-// executeIn runs r in a Sandbox, which must end well.
+// executeIn runs r in a Sandbox. It returns an error unless r succeeds.
 func (m *Meter) executeIn(ctx context.Context, id string, r client.ExecuteRequest) error {
 	r.SandboxID = id
 	result, err := m.Client.Execute(ctx, r)
@@ -142,7 +142,7 @@ func (m *Meter) Spawn(ctx context.Context, operation, goal string, argv []string
 	})
 }
 
-// spawn runs a program, which must end well.
+// spawn runs a program. It returns an error unless the program succeeds.
 func (m *Meter) spawn(ctx context.Context, id string, argv []string) error {
 	p, err := m.Client.Start(ctx, v1.StartProcessRequest{Target: v1.Target{SandboxID: id}, Argv: argv})
 	if err == nil && (p.State != "ended" || p.Exit() != 0) {
@@ -161,7 +161,7 @@ func (m *Meter) Overhead(ctx context.Context, operation, goal string, n int) err
 	})
 }
 
-// Burst measures n acquires at once, each by itself.
+// Burst measures n concurrent acquires, each by itself.
 func (m *Meter) Burst(ctx context.Context, operation, goal string, n int) error {
 	if err := m.settle(ctx); err != nil {
 		return err
@@ -211,7 +211,7 @@ func (m *Meter) endAll(ctx context.Context, ids []string) error {
 	return errors.Join(errs...)
 }
 
-// within lends a Sandbox to use.
+// within calls use with a Sandbox, which it then ends.
 func (m *Meter) within(ctx context.Context, use func(id string) error) error {
 	s, err := m.Client.Acquire(ctx)
 	if err != nil {

@@ -75,7 +75,7 @@ func underAttack(ctx context.Context, attacker *client.Client, r client.ExecuteR
 	ended := make(chan error, 1)
 	go func() {
 		defer end()
-		_, err := attacker.Execute(ctx, r) // how it ends, tests/hostile checks
+		_, err := attacker.Execute(ctx, r) // tests/hostile checks its result
 		ended <- err
 	}()
 	err = errors.Join(measure(during), <-ended)

@@ -37,7 +37,7 @@ func (r *Report) Page() ([]byte, error) {
 	return page.Bytes(), err
 }
 
-// Write keeps r in a folder as report.json and report.md, and with all its samples as
+// Write writes r to a folder as report.json and report.md, and with all samples as
 // samples.json. Each file is replaced as a whole.
 func (r *Report) Write(dir string) error {
 	published := r.Published()
@@ -55,7 +55,7 @@ func (r *Report) Write(dir string) error {
 		published.WritePage(dir))
 }
 
-// WritePage writes report.md alone.
+// WritePage writes only report.md.
 func (r *Report) WritePage(dir string) error {
 	page, err := r.Page()
 	if err != nil {

@@ -10,12 +10,12 @@ import (
 // out.
 type Plan struct {
 	Rounds int   // of each operation that takes a Sandbox
-	Calls  int   // of each operation within one
+	Calls  int   // of each operation within a Sandbox
 	Bursts []int // sizes
-	Live   int   // Sandboxes side by side
+	Live   int   // concurrent Sandboxes
 	Size   int64 // of uploads and downloads, in bytes
 	Saves  int   // rounds of pausing, resuming and forking
-	Storm  int   // Sandboxes that resume at once
+	Storm  int   // concurrent resumes
 	// Volumes is the number of rounds on a large file of a Volume; each has more on small
 	// files.
 	Volumes int

@@ -26,7 +26,7 @@ type Report struct {
 	watch    *Watch // nil: the machine is not watched
 }
 
-// Part is a part of a bench that has been measured.
+// Part is a finished part of a bench.
 type Part struct {
 	Name    string  `json:"name"`
 	Seconds float64 `json:"seconds"`
@@ -243,7 +243,7 @@ func (r *Report) Markdown(w io.Writer) error {
 	return err
 }
 
-// row is a Series or a Fact as it is shown.
+// row is a Series or a Fact in a table.
 type row struct {
 	name, value, p95, p99, n, failed, goal, met, rival, rivalValue, ratio, disturbed, note string
 }
@@ -333,7 +333,7 @@ func yesNo(met *bool) string {
 	}
 }
 
-// number is a value as milliseconds rounds it.
+// number formats a value as milliseconds rounds it.
 func number(v float64) string {
 	switch {
 	case v > 0 && v < 0.1:
@@ -344,7 +344,7 @@ func number(v float64) string {
 	return strconv.FormatFloat(v, 'f', 1, 64)
 }
 
-// times is a ratio; empty for none.
+// times formats a ratio; empty for none.
 func times(ratio float64) string {
 	if ratio == 0 {
 		return ""
@@ -352,7 +352,7 @@ func times(ratio float64) string {
 	return strconv.FormatFloat(ratio, 'f', -1, 64) + "×"
 }
 
-// table is a table in Markdown; its columns have as many cells each.
+// table is a table in Markdown; all its columns have the same number of cells.
 type table []*column
 
 type column struct {

@@ -76,8 +76,7 @@ const (
 // Bounds of request bodies in bytes. The gateway's tests compare the bounds for code,
 // stdin and patterns with the bounds of internal/execution.
 const (
-	// Streamed is the bound of a body that is as long as its client likes. Where the bytes
-	// go, a disk or a quota bounds them.
+	// Streamed is the bound of a body of any length. A disk or a quota bounds it.
 	Streamed int64 = -1
 	JSON     int64 = 1 << 20
 	// MCPMessage is the bound of a message of MCP, which may hold a file.

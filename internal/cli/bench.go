@@ -54,7 +54,7 @@ const (
 	maxRounds  = 100_000
 	maxAtOnce  = 10_000
 	maxSizeMiB = 64 << 10
-	// maxVolumeRounds end within the time that their program has.
+	// maxVolumeRounds is the most rounds that fit the timeout of their program.
 	maxVolumeRounds = 100
 )
 

@@ -159,7 +159,7 @@ func (e *exitError) Error() string {
 
 func (e *exitError) Unwrap() error { return e.err }
 
-// usageError is a command line that cannot be right.
+// usageError is an error of the command line.
 type usageError struct{ error }
 
 func (u usageError) Unwrap() error { return u.error }

@@ -88,7 +88,7 @@ func (a *app) snapshots(cmd *cobra.Command, given []string, begun string) ([]cob
 		for _, s := range list {
 			word := s.ID
 			if s.Name != "" && strings.HasPrefix(s.Name, begun) && !slices.ContainsFunc(all, func(n suggestion) bool { return n.word == s.Name }) {
-				word = s.Name // means the newest of it
+				word = s.Name // stands for the newest with it
 			}
 			all = append(all, suggestion{word, s.Name + " of " + s.SandboxID})
 		}
@@ -96,7 +96,7 @@ func (a *app) snapshots(cmd *cobra.Command, given []string, begun string) ([]cob
 	})
 }
 
-// snapshotIDs completes the ID of a snapshot, where a name will not do.
+// snapshotIDs completes the ID of a snapshot, for commands that accept no name.
 func (a *app) snapshotIDs(cmd *cobra.Command, given []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return a.suggest(cmd, given, begun, func(ctx context.Context, c *client.Client) (all []suggestion, err error) {
 		list, err := c.Snapshots(ctx, completeMost)
@@ -219,7 +219,7 @@ func (a *app) remotePath(cmd *cobra.Command, args []string, begun string) ([]cob
 	return found[:min(len(found), completeMost)], half
 }
 
-// eitherPath is remotePath, or a file here.
+// eitherPath completes a remote path or a local file.
 func (a *app) eitherPath(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if strings.ContainsAny(begun, "/.") && !strings.Contains(begun, ":") {
 		return nil, cobra.ShellCompDirectiveDefault

@@ -16,9 +16,9 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
-// place is one end of a copy: a path here, or one in a sandbox.
+// place is one end of a copy: a local path, or one in a sandbox.
 type place struct {
-	sandbox string // empty: here
+	sandbox string // empty: local
 	path    string
 }
 
@@ -64,7 +64,7 @@ type copied struct {
 	Files       int64  `json:"files"`
 	Directories int64  `json:"directories"`
 	Links       int64  `json:"links"`
-	Skipped     int64  `json:"skipped"` // sockets, devices, and links that lead out
+	Skipped     int64  `json:"skipped"` // sockets, devices, and links that point outside
 	Bytes       int64  `json:"bytes"`
 }
 
@@ -126,7 +126,7 @@ a file is there whole or not at all.`,
 	return cmd
 }
 
-// all copies every source; a later one is not tried after a failure.
+// all copies every source, up to the first failure.
 func (o *copyOptions) all(cmd *cobra.Command, c *client.Client, sources []string, destination string) error {
 	to, err := parsePlace(destination)
 	if err != nil {
@@ -173,7 +173,7 @@ func checkCopy(from, to place) error {
 	return nil
 }
 
-// transfer is the copying of one command.
+// transfer is the copy of one command.
 type transfer struct {
 	client         *client.Client
 	options        *copyOptions

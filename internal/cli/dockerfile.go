@@ -73,7 +73,7 @@ func (t *TemplateBuild) openDockerfile(ctx context.Context) (io.ReadCloser, erro
 	return read, nil
 }
 
-// readAtMost reads a file that may not be large.
+// readAtMost reads a file of at most most bytes.
 func readAtMost(path string, most int64) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -106,7 +106,7 @@ func packContext(ctx context.Context, w io.Writer, folder string, ignoring []byt
 		return err
 	}
 	archive := tar.NewWriter(w)
-	// The server leaves out the same, so that one client is like another.
+	// The server ignores the same files, so that all clients get the same result.
 	if err := archive.WriteHeader(&tar.Header{Name: dockerfile.IgnoreFile, Mode: 0o644, Size: int64(len(ignoring))}); err != nil {
 		return err
 	}

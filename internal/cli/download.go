@@ -116,7 +116,7 @@ func (t *transfer) downloadFile(ctx context.Context, from place, to string, e v1
 	return err
 }
 
-// modeOf is the permissions that a file of a sandbox gets here.
+// modeOf returns the local permissions for a file of a sandbox.
 func modeOf(e v1.File) fs.FileMode {
 	n, err := strconv.ParseUint(e.Mode, 8, 32)
 	if err != nil || e.Type != "file" {

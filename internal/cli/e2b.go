@@ -72,7 +72,7 @@ a server without TLS, the standard error says, with what to do.`,
 				vars = append(vars, trusted...)
 			}
 			key := server.Key
-			if !strings.HasPrefix(key, e2bKeyPrefix) { // as E2B's SDKs want it
+			if !strings.HasPrefix(key, e2bKeyPrefix) { // the form that E2B's SDKs require
 				made, err := c.CreateKey(cmd.Context(), v1.KeyRequest{Name: "e2b env"})
 				if err != nil {
 					return err

@@ -157,7 +157,7 @@ func (o *execOptions) terminal(cmd *cobra.Command, c *client.Client, id string, 
 	})
 }
 
-// start starts a program that runs on.
+// start starts a program in the background.
 func (o *execOptions) start(cmd *cobra.Command, c *client.Client, id string, program []string, stdin []byte) error {
 	argv, command := program, ""
 	if !utf8.ValidString(strings.Join(program, "")) {

@@ -29,7 +29,7 @@ func execute(cmd *cobra.Command, c *client.Client, r client.ExecuteRequest, rich
 	if wantsJSON(cmd) {
 		run = e.whole
 	} else {
-		e.request.MaxOutputBytes = new(1) // the events have all of it
+		e.request.MaxOutputBytes = new(1) // the events carry all of it
 	}
 	err := retry(cmd.Context(), run, func(int) {})
 	switch {
@@ -66,9 +66,9 @@ type execution struct {
 	rich    *results
 
 	begun   bool   // the server may have begun it
-	process string // that runs it; empty: not known
-	shown   int    // results
-	lost    int64  // bytes of output that the server kept no more
+	process string // that runs the code; empty: not known
+	shown   int    // number of shown results
+	lost    int64  // bytes of output that the server discarded
 	result  v1.ExecuteResult
 }
 
@@ -165,7 +165,7 @@ func (e *execution) explained() error {
 	return ended(r)
 }
 
-// ended passes an exit code through; never 0 for code that did not succeed.
+// ended returns an error with the code's exit code; never 0 for code that failed.
 func ended(r v1.ExecuteResult) error {
 	switch {
 	case r.Status == "ok" && r.ExitCode == 0:

@@ -113,7 +113,7 @@ func (n *creation) asked() (v1.CreateRequest, bool) {
 	return r, r.Template != "" || r.Network != "" || r.Resources != nil || r.Volumes != nil
 }
 
-// given is nil for zero.
+// given returns nil for zero.
 func given[T int64 | float64](n T) *T {
 	if n == 0 {
 		return nil

@@ -19,7 +19,7 @@ import (
 // forwards is a flag LOCAL:PORT, or PORT for both, that may be given several times.
 type forwards []forward
 
-// forward is a port here that leads to one in a sandbox.
+// forward is a local port that leads to one in a sandbox.
 type forward struct{ local, port uint16 }
 
 func (f *forwards) String() string { return "" }
@@ -39,8 +39,8 @@ func (f *forwards) Set(text string) error {
 	return nil
 }
 
-// forwardPorts carries connections to ports here into a sandbox, until the command
-// is interrupted.
+// forwardPorts forwards connections from local ports into a sandbox, until the
+// command is interrupted.
 func forwardPorts(cmd *cobra.Command, c *client.Client, id, address string, all forwards) error {
 	s, err := c.Get(cmd.Context(), id) // reports an error before anybody connects
 	if err != nil {
@@ -76,7 +76,7 @@ func forwardPorts(cmd *cobra.Command, c *client.Client, id, address string, all 
 	return context.Cause(ctx)
 }
 
-// forwarder carries connections to one sandbox.
+// forwarder forwards connections to one sandbox.
 type forwarder struct {
 	cmd     *cobra.Command
 	client  *client.Client
@@ -97,7 +97,7 @@ func (f *forwarder) announce(ln net.Listener, port uint16) error {
 	}{ln.Addr().String(), port})
 }
 
-// accept carries each connection of ln, which ends with ctx.
+// accept forwards each connection of ln, which is closed with ctx.
 func (f *forwarder) accept(ctx context.Context, ln net.Listener, port uint16) error {
 	defer context.AfterFunc(ctx, func() { ln.Close() })()
 	for {
@@ -116,7 +116,7 @@ func (f *forwarder) accept(ctx context.Context, ln net.Listener, port uint16) er
 	}
 }
 
-// carry joins a connection here to one in the sandbox until both have ended.
+// carry joins a local connection to one in the sandbox until both have ended.
 func (f *forwarder) carry(ctx context.Context, conn *net.TCPConn, port uint16) error {
 	inside, err := f.client.Connect(ctx, f.sandbox, port)
 	if err != nil {

@@ -185,7 +185,7 @@ func (k *keyCommands) revoke() *cobra.Command {
 	}
 }
 
-// complete completes the ID of a key of the caller's at a server.
+// complete completes the ID of one of the caller's keys at a server.
 func (k *keyCommands) complete(cmd *cobra.Command, given []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return k.suggest(cmd, given, begun, func(ctx context.Context, c *client.Client) (all []suggestion, err error) {
 		list, err := c.Keys(ctx)

@@ -14,7 +14,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
-// states are all that a sandbox can be in, for ls --all.
+// states are all states of a sandbox, for ls --all.
 var states = []string{"starting", "running", "pausing", "paused", "resuming", "stopping", "ended"}
 
 type listOptions struct {

@@ -116,7 +116,7 @@ of it, and the token holds until it ends.`,
 	return cmd
 }
 
-// loginPlace is which server a command is about, and where logins are kept.
+// loginPlace returns the settings of a command's server, and the file of logins.
 func (a *app) loginPlace(cmd *cobra.Command) (config.Client, login.File, error) {
 	server, err := a.settings(cmd)
 	if err != nil {
@@ -169,7 +169,7 @@ func openBrowser(ctx context.Context, url string) {
 	}
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), program, url)
 	if cmd.Start() == nil {
-		go func() { _ = cmd.Wait() }() // it may go on for longer than we do
+		go func() { _ = cmd.Wait() }() // it may outlive this command
 	}
 }
 

@@ -97,7 +97,7 @@ func printTail(cmd *cobra.Command, s v1.Sandbox) error {
 	return err
 }
 
-// newest is the process that was started last; it is named.
+// newest returns the process that was started last, and prints its name.
 func newest(cmd *cobra.Command, c *client.Client, id string) (string, error) {
 	list, err := c.Processes(cmd.Context(), id)
 	if err != nil {

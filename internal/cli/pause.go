@@ -29,7 +29,7 @@ func each(cmd *cobra.Command, ids []string, change func(ctx context.Context, id 
 		if err != nil {
 			failed = append(failed, fmt.Errorf("%s: %w", id, err))
 			if errors.Is(err, sandbox.Unavailable) || cmd.Context().Err() != nil {
-				break // it will be so for all
+				break // the others would fail alike
 			}
 			continue
 		}
@@ -141,7 +141,7 @@ func fork(cmd *cobra.Command, c *client.Client, id string, r v1.ForkRequest) err
 		if err := printAll(cmd, forks); err != nil {
 			return err
 		}
-		if len(failed) > 0 { // each has its own error there
+		if len(failed) > 0 { // the record of each has its error
 			failed = []error{fmt.Errorf("%d of %d copies do not run", len(failed), len(forks))}
 		}
 	}

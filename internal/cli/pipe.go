@@ -49,7 +49,7 @@ func (o *execOptions) pipe(cmd *cobra.Command, c *client.Client, id string, prog
 	return exitOf(cmd, *ended)
 }
 
-// piped is a program in a sandbox that is joined to the standard streams here.
+// piped is a program in a sandbox that is joined to the local standard streams.
 type piped struct {
 	cmd     *cobra.Command
 	client  *client.Client
@@ -60,7 +60,7 @@ type piped struct {
 
 	next    int64  // offset of the next output
 	arrived int64  // bytes of input that the program has
-	untaken []byte // input behind that, which it may not have
+	untaken []byte // input after arrived, which the program may not have
 	eof     bool   // no more input
 	deaf    bool   // it takes no more input
 }
@@ -83,7 +83,7 @@ func (j *piped) hold(ctx context.Context) (*v1.Process, error) {
 	return p, err
 }
 
-// join carries bytes both ways until one end of it is over.
+// join copies bytes both ways until one side has ended.
 func (j *piped) join(ctx context.Context, a *client.Attached) (*v1.Process, error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -163,7 +163,7 @@ func (l *line) signal(ctx context.Context, s os.Signal) error {
 	switch s {
 	case os.Interrupt:
 		return l.a.Signal(ctx, "INT")
-	case syscall.SIGPIPE: // the write that it is about fails
+	case syscall.SIGPIPE: // the write that caused it fails
 		return nil
 	}
 	return context.Canceled

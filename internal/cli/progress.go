@@ -29,7 +29,7 @@ type progress struct {
 	shown    sync.WaitGroup
 }
 
-// progress begins one; stop ends it.
+// progress starts a progress display; stop ends it.
 func (t *transfer) progress(what string, total int64) *progress {
 	p := &progress{what: clean(what), total: total, began: time.Now(), stopped: make(chan struct{})}
 	if !t.options.quiet && telemetry.IsTerminal(t.stderr) {
@@ -77,7 +77,7 @@ func (p *progress) line(now time.Time) string {
 	return text
 }
 
-// size is a number of bytes for people.
+// size formats a number of bytes for people.
 func size(n int64) string {
 	const units = "KMGTPE"
 	if n < 1024 {

@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// PutFile is a file from here that is put into a Template, where it is root's.
+// PutFile is a local file that is added to a Template, where root owns it.
 type PutFile struct {
 	Here, There string
 	Mode        fs.FileMode // permissions

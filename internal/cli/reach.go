@@ -52,7 +52,7 @@ func (a *app) through(cmd *cobra.Command, localFlags []string, local func() erro
 	return remote(c)
 }
 
-// firstGiven is the first of flags that was given; empty: none was.
+// firstGiven returns the first of the flags that was set; empty: none.
 func firstGiven(cmd *cobra.Command, names ...string) (first string) {
 	for _, name := range names {
 		if f := cmd.Flags().Lookup(name); f != nil && f.Changed {

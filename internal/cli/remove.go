@@ -45,7 +45,7 @@ func remove(cmd *cobra.Command, c *client.Client, ids []string, ignoreMissing bo
 		case ignoreMissing && errors.Is(err, sandbox.NotFound):
 			continue
 		case errors.Is(err, sandbox.Unavailable), cmd.Context().Err() != nil:
-			return err // it will be so for all
+			return err // the others would fail alike
 		default:
 			failed = append(failed, fmt.Errorf("%s: %w", id, err))
 			continue

@@ -33,10 +33,10 @@ var representations = []struct {
 
 // results handles rich results: pictures, tables, documents.
 type results struct {
-	folder string // to write them to; empty: they are only named
+	folder string // to write them to; empty: they are only listed
 }
 
-// show prints a rich result's text and saves, or names, its other forms.
+// show prints a rich result's text and saves, or lists, its other forms.
 func (s *results) show(cmd *cobra.Command, number int, v v1.Value) error {
 	if v.Text != "" {
 		if _, err := fmt.Fprintln(cmd.OutOrStdout(), strings.TrimSuffix(v.Text, "\n")); err != nil {
@@ -57,7 +57,7 @@ func (s *results) show(cmd *cobra.Command, number int, v v1.Value) error {
 	return nil
 }
 
-// save writes the forms of a result to files, and names them.
+// save writes the forms of a result to files, and prints the files' names.
 func (s *results) save(cmd *cobra.Command, number int, v v1.Value) error {
 	files, err := s.write(number, v)
 	for _, file := range files {

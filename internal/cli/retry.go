@@ -8,7 +8,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Pauses between tries to reach a server that is away.
+// Backoff of tries to reach a server.
 const (
 	firstPause = 200 * time.Millisecond
 	lastPause  = 2 * time.Second

@@ -71,7 +71,7 @@ this machine could see it.`,
 	return cmd
 }
 
-// secretValue reads a value from where it is not seen.
+// secretValue reads a value without showing it.
 func (a *app) secretValue(cmd *cobra.Command, variable string) (string, error) {
 	if variable != "" {
 		value := a.getenv(variable)
@@ -125,7 +125,7 @@ func printSecrets(cmd *cobra.Command, list []v1.Secret) error {
 	return t.Flush()
 }
 
-// hostsOf is where a Secret may be sent to, in a word.
+// hostsOf returns the hosts that a Secret may be sent to, for a table.
 func hostsOf(s v1.Secret) string {
 	if len(s.Hosts) == 0 {
 		return "any"

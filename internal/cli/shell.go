@@ -100,7 +100,7 @@ func (o *shellOptions) run(cmd *cobra.Command, c *client.Client, args []string, 
 	})
 }
 
-// session is a terminal here that is joined to one in a sandbox.
+// session joins the local terminal to one in a sandbox.
 type session struct {
 	cmd      *cobra.Command
 	client   *client.Client
@@ -114,7 +114,8 @@ type session struct {
 	next int64 // offset of the next output
 }
 
-// context ends with the command, and when the terminal here is closed.
+// context returns a context that ends with the command, and when the local terminal
+// is closed.
 func (s *session) context() (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(s.cmd.Context(), syscall.SIGHUP)
 }
@@ -156,7 +157,7 @@ func (s *session) find(ctx context.Context, process string) error {
 	return nil
 }
 
-// errLeft means that the person left and the process runs on.
+// errLeft means that the user left and the process keeps running.
 var errLeft = errors.New("left")
 
 // run joins the terminals until the process ends, and returns its exit code.
@@ -201,7 +202,7 @@ func (s *session) typed(ctx context.Context, join func(*input) error) error {
 	return join(&input{keys: keys, resized: resized})
 }
 
-// exitOf passes the exit code of a process through.
+// exitOf returns an error with the exit code of a process.
 func exitOf(cmd *cobra.Command, p v1.Process) error {
 	if p.Error != nil && p.Status != "ok" && p.Status != "error" {
 		fmt.Fprintf(cmd.ErrOrStderr(), "cloud-sandbox: %s\n", clean(p.Error.Message))
@@ -236,7 +237,7 @@ func (s *session) hold(ctx context.Context, in *input) (*v1.Process, error) {
 	return p, err
 }
 
-// join carries bytes both ways until one end of it is over.
+// join copies bytes both ways until one side has ended.
 func (s *session) join(ctx context.Context, a *client.Attached, in *input) (*v1.Process, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var sending sync.WaitGroup
@@ -285,16 +286,16 @@ func (s *session) receive(ctx context.Context, a *client.Attached) (*v1.Process,
 // leaveKey is Ctrl-].
 const leaveKey = 0x1d
 
-// The end of input is a key, Ctrl-D, which a terminal loses when the program in it
-// changes how it reads just then, as a shell does when it begins. So it is typed
-// endings times, one each endingPace, or until the program ends.
+// The end of input is a key, Ctrl-D. A terminal loses it while its program changes
+// the input mode, as a shell does when it starts. So it is sent up to endings times,
+// one each endingPace, until the program ends.
 const (
 	endings    = 10
 	endingPace = time.Second
 )
 
-// send passes on keys and the size of the terminal until ctx ends. It returns
-// errLeft when the person leaves.
+// send passes on keys and the size of the terminal until ctx ends. It returns errLeft
+// when the user leaves.
 func (s *session) send(ctx context.Context, a *client.Attached, in *input) error {
 	if s.terminal.is {
 		if err := a.Resize(ctx, s.terminal.size()); err != nil {

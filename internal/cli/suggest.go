@@ -29,8 +29,8 @@ func noCommand(cmd *cobra.Command, name string) error {
 	return usagef("no command %s%s", full(name), didYouMean(cmd, closest(name, names), full))
 }
 
-// nearFlag is the end of a sentence about err: which flag of cmd an unknown one may
-// have meant, and where the help is.
+// nearFlag returns the end of a sentence about err: a similar flag of cmd, and where
+// to find its help.
 func nearFlag(cmd *cobra.Command, err error) string {
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) || unknown.GetSpecifiedShortnames() != "" {
@@ -62,7 +62,7 @@ func didYouMean(cmd *cobra.Command, names []string, show func(string) string) st
 // closest returns the members of names that word most likely means, sorted; none
 // where all are far from it.
 func closest(word string, names []string) (found []string) {
-	const editCost, letters = 2, 3 // one edit for each three letters that are begun
+	const editCost, letters = 2, 3 // one edit for each three letters, rounded up
 	best := (len(word) + letters - 1) / letters * editCost
 	for _, name := range names {
 		switch d := typingDistance(word, name); {

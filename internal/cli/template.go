@@ -35,7 +35,7 @@ type Templates interface {
 // TemplateBuild is a request to build a Template.
 type TemplateBuild struct {
 	v1.TemplateRequest
-	Private bool // hidden from tenants; a Tenant's own always is
+	Private bool // hidden from tenants; a Tenant's own template always is
 	Put     []PutFile
 	// DockerfileAt is the path of a Dockerfile; empty: no Dockerfile. Context is the
 	// folder that it copies from; empty: the folder of the Dockerfile.
@@ -194,7 +194,7 @@ func buildTemplate(cmd *cobra.Command, templates Templates, asked TemplateBuild,
 	return nil
 }
 
-// short is enough of a version for people.
+// short returns the beginning of a version, enough for people.
 func short(version string) string { return version[:min(len(version), 12)] }
 
 // stages shows the progress of a build: on a terminal one line that changes,
@@ -224,7 +224,7 @@ func (s *stages) tell(stage, line string) {
 		s.last = s.last[max(0, len(s.last)-lastLines):]
 		if s.verbose {
 			s.end()
-			s.shown = time.Time{} // it is shown at once
+			s.shown = time.Time{} // show it at once
 		}
 	}
 	s.stage = stage
@@ -358,7 +358,7 @@ whatever tenant, need: end or delete them first.`,
 	}
 }
 
-// complete completes the name of a template of the caller's own at a server.
+// complete completes the name of one of the caller's templates at a server.
 func (t *templateCommands) complete(cmd *cobra.Command, given []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return t.suggest(cmd, given, begun, func(ctx context.Context, c *client.Client) (all []suggestion, err error) {
 		list, err := c.Templates(ctx)
@@ -434,7 +434,8 @@ func (r remoteTemplates) giveUp(ctx context.Context, id string) error {
 	return nil
 }
 
-// openArchive reads an archive, or packs a folder, all of it root's.
+// openArchive reads an archive, or packs a folder with root as the owner of all
+// files.
 func openArchive(ctx context.Context, kind, path string) (io.ReadCloser, error) {
 	info, err := os.Stat(path)
 	switch {

@@ -10,10 +10,10 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
-// terminal is where a person types, if it is one.
+// terminal is the user's terminal, or another input.
 type terminal struct {
 	in       io.Reader
-	fd       int // of in; -1: in is no file
+	fd       int // of in; -1: in is not a file
 	is       bool
 	original *term.State
 }
@@ -29,7 +29,7 @@ func openTerminal(in io.Reader) *terminal {
 	return t
 }
 
-// raw passes every key on as it is typed, Ctrl-C too, until restore is called.
+// raw passes on every key as it is typed, including Ctrl-C, until restore is called.
 func (t *terminal) raw() error {
 	if !t.is {
 		return nil

@@ -66,7 +66,7 @@ func (w waiter) wait(fd int) bool {
 	}
 }
 
-// end ends the waiting, and waits until reading is closed.
+// end interrupts the wait, and waits until reading is closed.
 func (w waiter) end(reading <-chan struct{}) {
 	w.ended.Close()
 	<-reading

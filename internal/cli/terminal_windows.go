@@ -8,7 +8,7 @@ import (
 	"golang.org/x/term"
 )
 
-// showsControl has the console heed control sequences.
+// showsControl makes the console interpret control sequences.
 func showsControl() {
 	out := windows.Handle(os.Stdout.Fd())
 	var mode uint32

@@ -23,7 +23,7 @@ const (
 // symbolic link below the folder, whether from the archive or there before.
 type unpacker struct {
 	folder   string
-	allLinks bool // also links that lead out of the folder
+	allLinks bool // also links that point outside the folder
 	done     *copied
 
 	root    *os.Root
@@ -129,14 +129,14 @@ func (u *unpacker) file(h *tar.Header, content io.Reader) error {
 	n, err := io.Copy(f, content)
 	err = errors.Join(err, f.Chmod(fs.FileMode(h.Mode)&fs.ModePerm), f.Close())
 	if err != nil {
-		return errors.Join(err, u.root.Remove(h.Name)) // half of it is none
+		return errors.Join(err, u.root.Remove(h.Name)) // do not keep a partial file
 	}
 	u.done.Files++
 	u.done.Bytes += n
 	return u.times(h)
 }
 
-// times sets when a file was changed, where that is a time that files can have.
+// times sets a file's modification time, if it is valid for files.
 func (u *unpacker) times(h *tar.Header) error {
 	if y := h.ModTime.Year(); y < 1970 || y > 2200 {
 		return nil

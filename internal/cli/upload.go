@@ -101,7 +101,7 @@ func (t *transfer) uploadDir(ctx context.Context, from string, to place, done *c
 		packed <- err
 	}()
 	_, err := t.client.WriteArchive(ctx, to.sandbox, to.path, read)
-	read.CloseWithError(errRefused) // should the server not have wanted all of it
+	read.CloseWithError(errRefused) // if the server did not want all of it
 	if here := <-packed; here != nil && !errors.Is(here, errRefused) && !errors.Is(here, io.ErrClosedPipe) && ctx.Err() == nil {
 		return here
 	}

@@ -24,8 +24,8 @@ const (
 	leastMemory  = 256 << 20 // bytes available: below it no Sandbox is admitted
 	scarceMemory = 1 << 30
 
-	fewTasks      = 32768 // of the host: a Sandbox that is idle has some 19
-	fewProcesses  = 4096  // that one user may have
+	fewTasks      = 32768 // of the host: an idle Sandbox has some 19
+	fewProcesses  = 4096  // of one user
 	leastFiles    = 1024
 	fewFiles      = 65536
 	fewMappings   = 65530 // of one process

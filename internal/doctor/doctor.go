@@ -12,7 +12,7 @@ import (
 // Level is the severity of a Finding.
 type Level string
 
-// Levels. A Problem keeps a server from starting, or Sandboxes.
+// Levels. A Problem prevents a server from starting, or Sandboxes.
 const (
 	OK      Level = "ok"
 	Warning Level = "warning"
@@ -24,10 +24,10 @@ type Finding struct {
 	Check  string `json:"check"`
 	Level  Level  `json:"level"`
 	Detail string `json:"detail"`
-	Fix    string `json:"fix,omitempty"` // how to mend it; empty when it is OK
+	Fix    string `json:"fix,omitempty"` // the remedy; empty when the check is OK
 }
 
-// Err is a Problem as an error of one sentence; nil for others.
+// Err returns a Problem as an error of one sentence; nil for other levels.
 func (f Finding) Err() error {
 	if f.Level != Problem {
 		return nil
@@ -65,21 +65,21 @@ type Host struct {
 	Addr      string // where a server is to listen, host:port
 	Now       time.Time
 	Synced    bool         // the clock is synchronized
-	UserNS    func() error // makes a user namespace and lets it go
+	UserNS    func() error // makes a user namespace and releases it
 	Disk      func(dir string) (Disk, error)
 	Free      func(addr string) error           // whether addr can be listened on
 	Released  string                            // the Template base of a release, which may be missing
 	Program   func(name string) (string, error) // finds a program
 }
 
-// check is one thing to look at.
+// check is one check of a host.
 type check struct {
 	name  string
-	start bool // a start cannot do without it
+	start bool // a start requires it
 	look  func(Host) Finding
 }
 
-// checks in the order in which one explains the next.
+// checks are in order of cause and effect.
 var checks = []check{
 	{"system", true, Host.system},
 	{"rights", true, Host.rights},
@@ -98,7 +98,7 @@ var checks = []check{
 	{"templates", false, Host.templates},
 }
 
-// Look makes every check.
+// Look runs every check.
 func (h Host) Look() []Finding {
 	all := make([]Finding, len(checks))
 	for i, c := range checks {
@@ -131,5 +131,5 @@ func (h Host) Folder() error {
 	return h.disk().Err()
 }
 
-// Advice is where a failure of a start is looked into that no check foresaw.
+// Advice is the help for a start that failed for a reason that no check foresaw.
 const Advice = "`cloud-sandbox doctor` looks at this host and says what to mend"

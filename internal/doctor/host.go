@@ -41,14 +41,13 @@ func diskOf(dir string) (Disk, error) {
 	}, nil
 }
 
-// makeUserNS starts this program, which looks at its version alone, in a new user
-// namespace.
+// makeUserNS runs this program's version check in a new user namespace.
 func makeUserNS() error {
 	cmd := exec.Command("/proc/self/exe", "--version")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	_ = cmd.Wait() // that it began is the answer
+	_ = cmd.Wait() // its start is the answer
 	return nil
 }

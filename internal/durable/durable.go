@@ -1,4 +1,5 @@
-// Package durable writes files of which a crash leaves the old or the new content.
+// Package durable writes files so that a crash leaves either the old or the new
+// content.
 package durable
 
 import (
@@ -52,7 +53,7 @@ func Rename(from, to string) error {
 	return Folder(filepath.Dir(to))
 }
 
-// Folder sees to it that the names in a folder last.
+// Folder makes the names in a folder durable.
 func Folder(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {

@@ -163,8 +163,8 @@ func (c *Client) read() {
 	}
 }
 
-// deliver hands an answer to its caller, or closes its files when the caller
-// has left.
+// deliver passes an answer to its caller, or closes its files when the caller no
+// longer waits.
 func (c *Client) deliver(a answer) {
 	c.mu.Lock()
 	ch := c.waiting[a.ID]

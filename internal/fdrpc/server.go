@@ -29,7 +29,7 @@ type Request struct {
 	after func()
 }
 
-// After has f called once the answer is sent.
+// After sets a function to call once the answer is sent.
 func (r *Request) After(f func()) { r.after = f }
 
 // Decode reads the body into v; Invalid when it does not fit.

@@ -206,7 +206,7 @@ func claudeGrep(ctx context.Context, c *call, in claudeGrepInput) (*sdk.CallTool
 	return text(linesOf(found, in.Numbers == nil || *in.Numbers)), nil
 }
 
-// spanned is the first part of the line of a match that the pattern matches.
+// spanned returns the first match within the line of a match.
 func spanned(m v1.Match) string {
 	line := lineOf(m)
 	if len(m.Spans) == 0 {
@@ -238,7 +238,7 @@ var extensions = map[string][]string{
 	"html": {"html", "htm"}, "kotlin": {"kt", "kts"}, "sh": {"sh", "bash"},
 }
 
-// globsOf are the globs that choose files by a glob or a type.
+// globsOf returns the globs that select files by a glob or a type.
 func globsOf(glob, kind string) []string {
 	if glob != "" {
 		return []string{glob}

@@ -147,7 +147,7 @@ func readImage(r io.Reader, kind string) (*sdk.CallToolResult, error) {
 	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.ImageContent{Data: data, MIMEType: kind}}}, nil
 }
 
-// readLines shows lines with their numbers, from the line with the number first on.
+// readLines returns lines with their numbers, from line number first on.
 func readLines(r *bufio.Reader, first, most int) (*sdk.CallToolResult, error) {
 	if most <= 0 {
 		most = defaultLines

@@ -28,9 +28,9 @@ const (
 	// Tenant. A new session beyond the latter ends the Tenant's longest idle one.
 	maxSessions    = 4096
 	maxOwnSessions = 256
-	// maxOpening bounds the message that begins a session, in bytes: a session keeps it.
+	// maxOpening bounds the message that begins a session, in bytes: it stays in memory.
 	maxOpening = 64 << 10
-	// sessionIdle is after which time without a request a session ends.
+	// sessionIdle is the time without a request after which a session ends.
 	sessionIdle = 2 * time.Hour
 )
 
@@ -92,7 +92,7 @@ type post struct {
 
 type callerKey struct{}
 
-// CallerHeaders are the headers of a Caller that count.
+// CallerHeaders are the headers that identify a Caller.
 func CallerHeaders() []string {
 	return []string{"Authorization", "X-API-Key", "X-Forwarded-Proto"}
 }
@@ -169,7 +169,7 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request, who sandbox.Iden
 		}()
 	}
 	if r.Method == http.MethodDelete && session != nil {
-		session.end() // its calls end first: the answer waits for them
+		session.end() // its calls end first: closing waits for them
 	}
 	token := rand.Text()
 	asked := r.Clone(ctx)
@@ -347,7 +347,7 @@ func (h *Handler) openSessions(set Set) sdk.Middleware {
 
 var errClosed = errors.New("the server is shutting down")
 
-// open keeps a session that p has initialized, until it ends.
+// open stores a session that p has initialized, until it ends.
 func (h *Handler) open(p *post, set Set, mcp *sdk.ServerSession) error {
 	query := p.r.URL.Query()
 	s := &httpSession{
@@ -380,7 +380,7 @@ func (h *Handler) leave(s *httpSession) {
 	if closed {
 		return
 	}
-	_ = s.Session.leave(context.WithValue(context.Background(), callerKey{}, last), func(id string) bool { // or it pauses when it is idle
+	_ = s.Session.leave(context.WithValue(context.Background(), callerKey{}, last), func(id string) bool { // otherwise the idle timeout pauses it
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		for _, other := range h.sessions {
@@ -438,7 +438,8 @@ func (h *Handler) sessionOf(ctx context.Context, req *sdk.CallToolRequest) (cont
 	return ctx, s.Session, func() { left(); ended(); cancel(nil) }, nil
 }
 
-// Close ends all sessions. Their Sandboxes go on. It returns when the calls have ended.
+// Close ends all sessions. Their Sandboxes keep running. It returns when the calls
+// have ended.
 func (h *Handler) Close() {
 	h.mu.Lock()
 	h.closed = true

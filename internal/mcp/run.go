@@ -63,7 +63,7 @@ func runTools() []tool {
 	}
 }
 
-// timeout is a timeout in seconds; nil: the server's default.
+// timeout converts a timeout in seconds; nil: the server's default.
 func timeout(n *float64) *v1.SecondsOrNone {
 	if n == nil {
 		return nil
@@ -79,7 +79,7 @@ func (c *call) execute(ctx context.Context, named string, r v1.ExecuteRequest) (
 	if err != nil {
 		return nil, err
 	}
-	r.Target, r.MaxOutputBytes = v1.Target{SandboxID: id}, new(1) // the events have all of it
+	r.Target, r.MaxOutputBytes = v1.Target{SandboxID: id}, new(1) // the events carry all of it
 	var out output
 	stop := c.tellProgress(ctx, out.lastLine)
 	result, err := c.client.Stream(ctx, client.ExecuteRequest{ExecuteRequest: r}, out.add)
@@ -115,7 +115,7 @@ type output struct {
 	mu     sync.Mutex
 	text   capture
 	values []v1.Value
-	lost   int64 // bytes that the server does not have any more
+	lost   int64 // bytes that the server discarded
 }
 
 func (o *output) add(e client.Event) error {
@@ -142,7 +142,7 @@ func (o *output) lastLine() string {
 	return o.text.lastLine()
 }
 
-// result is the answer of a tool that ran something.
+// result is the result of a tool that ran code.
 func (o *output) result(r v1.ExecuteResult) *sdk.CallToolResult {
 	var b strings.Builder
 	b.WriteString(o.text.String())
@@ -209,7 +209,7 @@ func note(b *strings.Builder, format string, args ...any) {
 	line(b, "["+fmt.Sprintf(format, args...)+"]")
 }
 
-// imageOf is the picture of a value; nil: it has none that is small enough.
+// imageOf returns the picture of a value; nil if it has none that is small enough.
 func imageOf(v v1.Value) sdk.Content {
 	s, kind := v.PNG, "image/png"
 	if s == "" {
@@ -250,7 +250,7 @@ func (c *call) tellProgress(ctx context.Context, latest func() string) (stop fun
 			if s := latest(); s != "" {
 				message += ": " + s
 			}
-			_ = c.request.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ // one that is lost does no harm
+			_ = c.request.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ // a lost notification does no harm
 				ProgressToken: token, Progress: took.Seconds(), Message: message,
 			})
 		}

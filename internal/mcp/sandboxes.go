@@ -199,7 +199,7 @@ func savingTools() []tool {
 	}
 }
 
-// moving completes a tool that moves a Sandbox into another state.
+// moving completes a tool that changes the state of a Sandbox.
 func moving(t tool, move func(context.Context, *client.Client, string) (v1.Sandbox, error)) tool {
 	return define(t, func(ctx context.Context, c *call, in sandboxInput) (*sdk.CallToolResult, error) {
 		id, err := c.sandbox(ctx, in.SandboxID)

@@ -1,7 +1,7 @@
 // Package mcp offers sandboxes to agents as the tools of an MCP server: over stdio by
-// `cloud-sandbox mcp`, and over Streamable HTTP at /mcp of a server. Every tool is made of
-// calls of the public REST API, so the API's permissions, limits, audit log and errors
-// apply to it as they are.
+// `cloud-sandbox mcp`, and over Streamable HTTP at /mcp of a server. Tools only call
+// the public REST API, so its permissions, limits, audit log and errors apply to
+// them.
 package mcp
 
 import (

@@ -36,9 +36,9 @@ type Options struct {
 type Session struct {
 	client  *client.Client
 	options Options
-	calls   chan struct{} // one for each call that runs
+	calls   chan struct{} // one for each running call
 
-	turn chan struct{} // held while the Sandbox is looked for
+	turn chan struct{} // held during the search for the Sandbox
 	mu   sync.Mutex
 	own  string // ID of the Sandbox; empty: not known yet
 }
@@ -146,8 +146,8 @@ func (s *Session) leave(ctx context.Context, keep func(id string) bool) error {
 	return err
 }
 
-// NameFor is the name of the Session of a client that works in a folder of a machine.
-// It is the same each time, and a name that a Sandbox may have.
+// NameFor returns the Session's name for a client that works in a folder of a
+// machine. It is always the same, and a valid name of a Sandbox.
 func NameFor(machine, folder string) string {
 	sum := sha256.Sum256([]byte(machine + "\x00" + folder))
 	base := strings.Map(func(r rune) rune {

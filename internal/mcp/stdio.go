@@ -14,8 +14,8 @@ import (
 // maxMessage bounds one message of a client in bytes, as over HTTP.
 const maxMessage = int(catalogue.MCPMessage)
 
-// ServeStdio serves one client over in and out until in or ctx ends. Then calls that
-// still run are cancelled, and the Sandbox is paused. It closes neither.
+// ServeStdio serves one client over in and out until in or ctx ends. Then it cancels
+// running calls and pauses the Sandbox. It closes neither in nor out.
 func ServeStdio(ctx context.Context, c *client.Client, version string, set Set, o Options, in io.Reader, out io.Writer) error {
 	session := newSession(c, o)
 	connected, gone := context.WithCancel(ctx)
@@ -50,7 +50,7 @@ func (r *untilEnd) Read(p []byte) (int, error) {
 
 func (*untilEnd) Close() error { return nil }
 
-// nopCloser is a Writer that is not closed.
+// nopCloser is a Writer that ignores Close.
 type nopCloser struct{ io.Writer }
 
 func (nopCloser) Close() error { return nil }

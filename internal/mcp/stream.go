@@ -17,7 +17,7 @@ type stream struct {
 
 	mu      sync.Mutex
 	alive   bool      // comments are sent during silence
-	written time.Time // the last time that something was
+	written time.Time // time of the last write
 	ended   bool
 	told    sync.WaitGroup
 }
@@ -71,7 +71,7 @@ func (s *stream) keepAlive() {
 	})
 }
 
-// comment sends a comment, which clients skip, if the answer has been silent.
+// comment sends a comment, which clients ignore, if the answer has been silent.
 func (s *stream) comment() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

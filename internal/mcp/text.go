@@ -9,8 +9,8 @@ import (
 // maxText is the most bytes of output that one result shows.
 const maxText = 32 << 10
 
-// capture keeps the beginning and the end of output that is longer than a result may
-// be. Its memory is bounded by that.
+// capture keeps the beginning and the end of output that is too long for a result.
+// Its memory is bounded accordingly.
 type capture struct {
 	head, tail []byte
 	all        int64 // bytes that were written
@@ -37,7 +37,7 @@ func (c *capture) write(p []byte) {
 	}
 }
 
-// String is the output, with a note where something is left out.
+// String returns the output, with a note where it was cut.
 func (c *capture) String() string {
 	tail := c.tail[max(0, len(c.tail)-tailText):]
 	left := c.all - int64(len(c.head)+len(tail))
@@ -49,7 +49,7 @@ func (c *capture) String() string {
 		strings.ToValidUTF8(string(tail), "")
 }
 
-// lastLine is the last line of the output that is not empty.
+// lastLine returns the last line of the output that is not empty.
 func (c *capture) lastLine() string {
 	const most = 200
 	end := c.tail
@@ -70,7 +70,7 @@ func shorten(s string, most int) string {
 	return kept + fmt.Sprintf("\n[... %d bytes are left out: ask for less ...]", len(s)-len(kept))
 }
 
-// clip is the beginning of s, whole characters of at most most bytes.
+// clip returns the beginning of s: whole characters of at most most bytes.
 func clip(s string, most int) string {
 	if len(s) <= most {
 		return s

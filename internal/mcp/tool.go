@@ -35,11 +35,11 @@ type call struct {
 	request *sdk.CallToolRequest
 }
 
-// define completes t with the work that it does for arguments of type In.
+// define completes t with its implementation for arguments of type In.
 func define[In any](t tool, run func(ctx context.Context, c *call, in In) (*sdk.CallToolResult, error)) tool {
 	schema, err := jsonschema.For[In](nil)
 	if err != nil {
-		panic(fmt.Sprintf("mcp: the arguments of %s: %v", t.name, err)) // a mistake of the program
+		panic(fmt.Sprintf("mcp: the arguments of %s: %v", t.name, err)) // a bug
 	}
 	for _, p := range schema.Properties {
 		single(p)
@@ -78,7 +78,7 @@ func (t *tool) mayBeCalled(may func(sandbox.Scope) bool) bool {
 func (t tool) add(s *sdk.Server, of sessionOf) {
 	resolved, err := t.schema.Resolve(nil)
 	if err != nil {
-		panic(fmt.Sprintf("mcp: the arguments of %s: %v", t.name, err)) // a mistake of the program
+		panic(fmt.Sprintf("mcp: the arguments of %s: %v", t.name, err)) // a bug
 	}
 	reads := t.readsOnly()
 	s.AddTool(&sdk.Tool{

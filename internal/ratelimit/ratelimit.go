@@ -20,9 +20,9 @@ type Class string
 
 const (
 	Create  Class = "create"  // makes a Sandbox
-	Execute Class = "execute" // runs something in one
+	Execute Class = "execute" // runs code in a Sandbox
 	Files   Class = "files"   // reads or writes files
-	Read    Class = "read"    // looks at records
+	Read    Class = "read"    // reads records
 	Write   Class = "write"   // changes records
 	Token   Class = "token"   // asks for a token
 )
@@ -37,8 +37,8 @@ type Rule struct {
 // Class.
 type Rules map[Class]Rule
 
-// Defaults let one busy client do all it can on a small host, and keep a loop
-// that has gone wild from taking the host from others.
+// Defaults allow one busy client the capacity of a small host, and stop a runaway
+// loop from taking the host from others.
 func Defaults() Rules {
 	return Rules{
 		Create:  {PerSecond: 50, Burst: 1000},
@@ -50,8 +50,8 @@ func Defaults() Rules {
 	}
 }
 
-// Parse changes the Defaults by a text like "create=5:50,execute=10:40": requests
-// a second, and at once. "off" is no limits at all; "class=off" none for one.
+// Parse changes the Defaults by a text like "create=5:50,execute=10:40": requests a
+// second, and burst. "off" means no limits at all; "class=off" none for one.
 func Parse(text string) (Rules, error) {
 	rules := Defaults()
 	if text == "off" {
@@ -122,7 +122,7 @@ func New(rules Rules) *Limiter {
 
 // Decision is the outcome of a check, for the caller.
 type Decision struct {
-	Limited   bool // whether the Class has a limit; without one nothing else is set
+	Limited   bool // whether the Class has a limit; if not, the other fields are zero
 	OK        bool
 	Rule      Rule
 	Remaining int           // requests that could follow at once
@@ -161,7 +161,7 @@ func (l *Limiter) makeRoom(now time.Time) {
 		return
 	}
 	looked := 0
-	for key, b := range l.buckets { // a map begins anywhere: this is a sample
+	for key, b := range l.buckets { // maps iterate in random order: this is a sample
 		if looked++; looked > evictSample {
 			return
 		}

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// refreshEvery is the age of the view that the background keeps below.
+	// refreshEvery is the interval at which Run refreshes the view.
 	refreshEvery = 2 * time.Second
 	// staleAfter is the age at which Place reads the Store itself.
 	staleAfter = 5 * time.Second

@@ -1,5 +1,5 @@
-// Package secrets is the life of Tenants' Secrets: their values are sealed here
-// and nowhere else, and opened only to be handed to a Sandbox's link.
+// Package secrets manages Tenants' Secrets. Their values are sealed only here, and
+// opened only to be handed to a Sandbox's link.
 package secrets
 
 import (
@@ -34,15 +34,15 @@ const (
 	maxKeyFile = 16 << 10
 )
 
-// Keyring is a KMS of master keys that the operator keeps. The first seals, all
-// of them open.
+// Keyring is a KMS of master keys that the operator keeps. The first key seals, all
+// keys open.
 type Keyring struct {
 	current string
 	keys    map[string]cipher.AEAD
 }
 
-// ParseKeyring reads keys of 64 hex digits, separated by commas or space; lines
-// that begin with '#' are passed over. Its errors show no key.
+// ParseKeyring reads keys of 64 hex digits, separated by commas or space; it skips
+// lines that begin with '#'. Its errors show no key.
 func ParseKeyring(text string) (*Keyring, error) {
 	k := &Keyring{keys: map[string]cipher.AEAD{}}
 	for line := range strings.Lines(text) {
@@ -102,7 +102,7 @@ func (k *Keyring) add(word string) error {
 	return nil
 }
 
-// keyID names a key without telling anything about it.
+// keyID returns a name for a key that does not reveal it.
 func keyID(raw []byte) string {
 	const shown = 8
 	sum := sha256.Sum256(append([]byte("cloud-sandbox secrets key\x00"), raw...))

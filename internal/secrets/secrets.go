@@ -22,7 +22,7 @@ type Service struct {
 // New returns a Service over store. If kms is nil, every method is Unsupported.
 func New(store sandbox.SecretStore, kms KMS) *Service { return &Service{store: store, kms: kms} }
 
-// errNoKey is the answer where the operator has not set a master key.
+// errNoKey is the error when the operator has not set a master key.
 var errNoKey = sandbox.Errorf(sandbox.Unsupported, "this server keeps no secrets: its operator has not set CLOUD_SANDBOX_SECRETS_KEY or CLOUD_SANDBOX_SECRETS_KEY_FILE")
 
 func (s *Service) ready() error {
@@ -36,8 +36,8 @@ func (s *Service) ready() error {
 type Request struct {
 	ID          string // its ID, for a request that must take effect once; empty: a fresh one
 	Name        string
-	Description *string           // nil: none, or as it is
-	Metadata    map[string]string // nil: none, or as it is
+	Description *string           // nil: none for a new Secret, unchanged for an existing one
+	Metadata    map[string]string // nil: none for a new Secret, unchanged for an existing one
 	// Hosts are the hosts that the value may be sent to. nil: any for a new Secret,
 	// unchanged for an existing one; empty: any.
 	Hosts *sandbox.SecretHosts
@@ -73,7 +73,7 @@ func (s *Service) Create(ctx context.Context, tenant sandbox.TenantID, r Request
 	}
 	made, err := s.store.InsertSecret(ctx, c)
 	if r.ID != "" && errors.Is(err, sandbox.Conflict) {
-		// The first of these requests may have made it.
+		// An earlier of these requests may have made it.
 		if there, getErr := s.store.SecretByName(ctx, tenant, r.Name); getErr == nil && there.ID == r.ID {
 			return there, nil
 		}

@@ -18,8 +18,8 @@ const portPrefix = "p1"
 
 const portPurpose = "cloud-sandbox port token 1\n"
 
-// maxToken bounds a token, in bytes. Those for ports have about 60, a Volume's
-// about 110.
+// maxToken bounds a token, in bytes. A port's token has about 60, a Volume's about
+// 110.
 const maxToken = 256
 
 // Ports makes and checks the tokens for private ports: a Sandbox's own token, which
@@ -40,9 +40,8 @@ func NewPorts(own func(id string) string, now func() time.Time) *Ports {
 // Of is a Sandbox's own token: it opens all its ports as long as it lives.
 func (t *Ports) Of(id string) string { return t.own(id) }
 
-// Sign returns a token for one port of a Sandbox, and when it expires: life from
-// now, rounded up to a second. life must be in (0, MaxLife]; another one is
-// Invalid.
+// Sign returns a token for one port of a Sandbox, and its expiry: life from now,
+// rounded up to a second. life must be in (0, MaxLife]; another one is Invalid.
 func (t *Ports) Sign(id string, port uint16, life time.Duration) (token string, expires time.Time, err error) {
 	if expires, err = expiry(t.now(), life); err != nil {
 		return "", time.Time{}, err

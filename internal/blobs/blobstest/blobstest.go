@@ -14,8 +14,8 @@ import (
 	sandbox "github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// Run checks the contract. open returns Blobs that hold nothing and registers its
-// own cleanup; Run calls it once a case.
+// Run checks the contract. open returns empty Blobs and registers its own cleanup;
+// Run calls it once for each case.
 func Run(t *testing.T, open func(*testing.T) sandbox.Blobs) {
 	for _, c := range []struct {
 		name  string
@@ -97,7 +97,7 @@ func absent(t *testing.T, b sandbox.Blobs) {
 		t.Errorf("Delete of what is not there: %v", err)
 	}
 	put(t, b, "a/b/c", []byte("x"))
-	gone(t, b, "a/b") // which is no blob, though others begin so
+	gone(t, b, "a/b") // only a prefix of a blob's name
 	gone(t, b, "a/b/c/d")
 }
 
@@ -123,7 +123,7 @@ func tooLarge(t *testing.T, b sandbox.Blobs) {
 	gone(t, b, "a")
 }
 
-// sideBySide: of several that put the same name one wins, whole.
+// sideBySide checks that of concurrent puts of one name one wins, whole.
 func sideBySide(t *testing.T, b sandbox.Blobs) {
 	var wg sync.WaitGroup
 	for i := range 16 {

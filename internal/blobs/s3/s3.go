@@ -42,8 +42,7 @@ const (
 	// tries is the number of times that one request is sent before it fails; the callers
 	// retry later.
 	tries = 3
-	// answerLimit bounds the wait for an answer to begin, and the making of a
-	// connection.
+	// answerLimit is the timeout for the begin of an answer, and for a connection.
 	answerLimit = 30 * time.Second
 	// connections is the limit of connections, in use and idle.
 	connections = 32

@@ -87,7 +87,7 @@ func NewOver(base string, way http.RoundTripper) *Client {
 	}
 }
 
-// Providers lists the identity providers that one can log in with.
+// Providers lists the identity providers for a login.
 func (c *Client) Providers(ctx context.Context) ([]v1.Provider, error) {
 	resp, err := c.send(ctx, request{method: http.MethodGet, path: "/api/v1/auth/providers"}, "")
 	if err != nil {
@@ -184,7 +184,7 @@ func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
 // waited so far. Jitter of up to a tenth is added: chance, from 0 to 1, sets its
 // size.
 func comeBack(err error, waited time.Duration, chance float64) time.Duration {
-	const most = 10 * time.Second // that short advice grows to
+	const most = 10 * time.Second // bound of the growing backoff
 	var refused *sandbox.Error
 	if !errors.As(err, &refused) || refused.Code != sandbox.Unavailable || refused.RetryAfter <= 0 {
 		return 0
@@ -193,7 +193,7 @@ func comeBack(err error, waited time.Duration, chance float64) time.Duration {
 	return wait + time.Duration(chance*float64(wait)/10)
 }
 
-// keyed gives r an idempotency key, if it makes something that lasts: an earlier try
+// keyed gives r an idempotency key, if it creates a lasting object: an earlier try
 // may have taken effect, though it was answered with an error.
 func (r *request) keyed() {
 	_, plain := r.body.(*bytes.Reader) // the server keeps the body of a request with a key
@@ -299,7 +299,8 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 // errLost is the cause of an answer that is missing or incomplete.
 var errLost = errors.New("the connection was lost")
 
-// Lost reports whether a request may have taken effect, and its answer was lost.
+// Lost reports whether the answer to a request was lost, so that the request may have
+// taken effect.
 func Lost(err error) bool { return errors.Is(err, errLost) }
 
 // failure returns the error in an answer that is not 2xx.

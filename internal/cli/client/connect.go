@@ -17,7 +17,7 @@ import (
 // and another write. Close it.
 type Connection struct{ conn *websocket.Conn }
 
-// Connect connects to a port, also to one that only the loopback of a Sandbox has.
+// Connect connects to a port, even one that listens only on the Sandbox's loopback.
 func (c *Client) Connect(ctx context.Context, id string, port uint16) (*Connection, error) {
 	token, err := c.bearer(ctx)
 	if err != nil {

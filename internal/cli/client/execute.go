@@ -18,8 +18,8 @@ import (
 type ExecuteRequest struct {
 	v1.ExecuteRequest
 	Key string // idempotency key; needs a SandboxID
-	// Last is the ID of the last event of it that is known; empty for the first
-	// request with Key, FromStart when none is.
+	// Last is the ID of the last event received; empty for the first request with Key,
+	// FromStart before any event.
 	Last string
 }
 
@@ -45,7 +45,7 @@ type Event struct {
 	ProcessID string   // of "start"
 	Output    []byte   // of "stdout" and "stderr"
 	Value     v1.Value // of "display"
-	Dropped   int64    // of "dropped": bytes of output that are kept no more
+	Dropped   int64    // of "dropped": bytes of output that the server discarded
 }
 
 const execute = "/api/v1/execute"

@@ -13,7 +13,7 @@ func fileQuery(id, path string) url.Values {
 	return url.Values{"sandbox_id": {id}, "path": {path}}
 }
 
-// Stat looks at a file and follows no link.
+// Stat returns a file's metadata and follows no link.
 func (c *Client) Stat(ctx context.Context, id, path string) (v1.File, error) {
 	var e v1.File
 	err := c.call(ctx, http.MethodGet, "/api/v1/files/stat", fileQuery(id, path), nil, &e)
@@ -64,7 +64,7 @@ func (c *Client) ReadArchive(ctx context.Context, id, path string) (io.ReadClose
 	return &answer{resp}, nil
 }
 
-// WriteArchive unpacks a tar into a directory, which is made if need be.
+// WriteArchive unpacks a tar into a directory, which is made if it is missing.
 func (c *Client) WriteArchive(ctx context.Context, id, path string, archive io.Reader) (v1.Extracted, error) {
 	query := fileQuery(id, path)
 	query.Set("format", "tar")

@@ -39,7 +39,7 @@ func (c *Client) Processes(ctx context.Context, id string) ([]v1.Process, error)
 	return list.Processes, err
 }
 
-// GetProcess looks at a process by ID or name.
+// GetProcess returns a process by ID or name.
 func (c *Client) GetProcess(ctx context.Context, id, process string) (v1.Process, error) {
 	var p v1.Process
 	err := c.call(ctx, http.MethodGet, processPath(process, ""), ofSandbox(id), nil, &p)
@@ -118,8 +118,7 @@ func (c *Client) Output(ctx context.Context, id, process string, from int64, fol
 	return *last, nil
 }
 
-// maxMessage is the most that a message of an attached process may have, in
-// bytes.
+// maxMessage bounds a message of an attached process, in bytes.
 const maxMessage = 16 << 20
 
 // Attached is a connection to a process. One goroutine may read and another

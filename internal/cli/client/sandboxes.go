@@ -22,8 +22,7 @@ func (c *Client) NetworkLog(ctx context.Context, id, verdict string) (log v1.Net
 	return log, err
 }
 
-// LinkPort makes a link to a port that is good for life; zero: the server's
-// default.
+// LinkPort makes a link to a port that is valid for life; zero: the server's default.
 func (c *Client) LinkPort(ctx context.Context, id string, port uint16, life time.Duration) (v1.PortLink, error) {
 	body := v1.PortLinkRequest{ExpiresInSeconds: v1.SecondsOf(life)}
 	var link v1.PortLink
@@ -31,7 +30,7 @@ func (c *Client) LinkPort(ctx context.Context, id string, port uint16, life time
 	return link, err
 }
 
-// GetPort returns how a port is reached.
+// GetPort returns the access to a port.
 func (c *Client) GetPort(ctx context.Context, id string, port uint16) (p v1.Port, err error) {
 	err = c.call(ctx, http.MethodGet, "/api/v1/sessions/"+url.PathEscape(id)+"/ports/"+strconv.Itoa(int(port)), nil, nil, &p)
 	return p, err
@@ -52,7 +51,7 @@ func (c *Client) Ports(ctx context.Context, id string, all bool) (ports []v1.Lis
 	return answer.Ports, answer.Truncated, err
 }
 
-// Create answers when the Sandbox runs.
+// Create returns when the Sandbox runs.
 func (c *Client) Create(ctx context.Context, r v1.CreateRequest) (v1.Sandbox, error) {
 	var s v1.Sandbox
 	err := c.call(ctx, http.MethodPost, "/api/v1/sessions", nil, r, &s)
@@ -66,7 +65,7 @@ func (c *Client) Acquire(ctx context.Context) (v1.Sandbox, error) {
 	return s, err
 }
 
-// Get looks at a Sandbox by ID or name.
+// Get returns a Sandbox by ID or name.
 func (c *Client) Get(ctx context.Context, id string) (v1.Sandbox, error) {
 	var s v1.Sandbox
 	err := c.call(ctx, http.MethodGet, "/api/v1/sessions/"+url.PathEscape(id), nil, nil, &s)
@@ -80,7 +79,7 @@ func (c *Client) End(ctx context.Context, id string) (v1.Sandbox, error) {
 	return s, err
 }
 
-// pageSize is the most that the server puts on one page.
+// pageSize is the server's largest page.
 const pageSize = 100
 
 // List returns Sandboxes, newest first. An empty states selects all states. A Sandbox

@@ -12,14 +12,14 @@ import (
 
 func session(id, what string) string { return "/api/v1/sessions/" + url.PathEscape(id) + what }
 
-// Pause answers when the state of a Sandbox is safe.
+// Pause returns when the state of a Sandbox is saved.
 func (c *Client) Pause(ctx context.Context, id string, filesOnly bool) (v1.Sandbox, error) {
 	var s v1.Sandbox
 	err := c.call(ctx, http.MethodPost, session(id, "/pause"), nil, v1.SaveRequest{Memory: new(!filesOnly)}, &s)
 	return s, err
 }
 
-// Resume answers when a paused Sandbox runs.
+// Resume returns when a paused Sandbox runs.
 func (c *Client) Resume(ctx context.Context, id string, filesOnly bool) (v1.Sandbox, error) {
 	var s v1.Sandbox
 	err := c.call(ctx, http.MethodPost, session(id, "/resume"), nil, v1.SaveRequest{Memory: new(!filesOnly)}, &s)
@@ -33,14 +33,14 @@ func (c *Client) Rollback(ctx context.Context, id, snapshot string) (v1.Sandbox,
 	return s, err
 }
 
-// Fork answers when all copies run or have failed.
+// Fork returns when all copies run or have failed.
 func (c *Client) Fork(ctx context.Context, id string, r v1.ForkRequest) ([]v1.Fork, error) {
 	var reply v1.Forks
 	err := c.call(ctx, http.MethodPost, session(id, "/fork"), nil, r, &reply)
 	return reply.Forks, err
 }
 
-// TakeSnapshot answers when a Sandbox is saved.
+// TakeSnapshot returns when a Sandbox is saved.
 func (c *Client) TakeSnapshot(ctx context.Context, id, name string, filesOnly bool) (v1.Snapshot, error) {
 	var s v1.Snapshot
 	body := v1.SnapshotRequest{Name: name, Memory: new(!filesOnly)}

@@ -45,7 +45,7 @@ func (c *Client) SuspendTenant(ctx context.Context, id, reason string) (t v1.Ten
 	return t, err
 }
 
-// ResumeTenant lets a suspended Tenant go on.
+// ResumeTenant reactivates a suspended Tenant.
 func (c *Client) ResumeTenant(ctx context.Context, id string) (t v1.Tenant, err error) {
 	err = c.call(ctx, http.MethodPatch, tenantPath(id), nil, v1.TenantChange{State: new(sandbox.TenantActive)}, &t)
 	return t, err

@@ -8,7 +8,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
-// usersPath is where the Users of a Tenant are; empty: of the caller's.
+// usersPath returns the path of a Tenant's Users; empty: the caller's Tenant.
 func usersPath(tenant string) string {
 	if tenant == "" {
 		return "/api/v1/users"

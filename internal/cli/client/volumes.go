@@ -22,20 +22,20 @@ func (c *Client) CreateVolume(ctx context.Context, name string, sizeMB int64) (v
 	return v, err
 }
 
-// Volume returns one, by name or ID.
+// Volume returns a Volume, by name or ID.
 func (c *Client) Volume(ctx context.Context, idOrName string) (v v1.Volume, err error) {
 	err = c.call(ctx, http.MethodGet, volumePath(idOrName), nil, nil, &v)
 	return v, err
 }
 
-// Volumes lists the caller's by name.
+// Volumes lists the caller's Volumes by name.
 func (c *Client) Volumes(ctx context.Context) ([]v1.Volume, error) {
 	var reply v1.Volumes
 	err := c.call(ctx, http.MethodGet, volumesPath, nil, nil, &reply)
 	return reply.Volumes, err
 }
 
-// DeleteVolume deletes one with all that is in it.
+// DeleteVolume deletes a Volume with its files.
 func (c *Client) DeleteVolume(ctx context.Context, idOrName string) error {
 	return c.call(ctx, http.MethodDelete, volumePath(idOrName), nil, nil, nil)
 }

@@ -13,7 +13,7 @@ import (
 // maxFile bounds the file of logins, in bytes.
 const maxFile = 1 << 20
 
-// File keeps logins, one for each server, where only its user may read.
+// File stores logins, one for each server, readable only by its user.
 type File struct {
 	path string
 }

@@ -30,14 +30,14 @@ const (
 	askTime = 30 * time.Second
 	// early is the time before its expiry at which a token is renewed.
 	early = 30 * time.Second
-	// callbackPath is where the provider sends the browser back to.
+	// callbackPath is the path to which the provider redirects the browser.
 	callbackPath = "/callback"
 )
 
 // Login is the stored record of one login.
 type Login struct {
 	Provider v1.Provider `json:"provider"`
-	Token    string      `json:"token"` // that the server takes
+	Token    string      `json:"token"` // for requests to the server
 	Expires  time.Time   `json:"expires"`
 	Refresh  string      `json:"refresh,omitempty"` // empty: it cannot be renewed
 }
@@ -94,7 +94,7 @@ func discover(ctx context.Context, p v1.Provider, redirect string) (*oidc.Provid
 	return discovered, &oauth2.Config{ClientID: p.ClientID, Endpoint: endpoint, RedirectURL: redirect, Scopes: p.Scopes}, nil
 }
 
-// wait serves the browser until it brings the code, and closes ln.
+// wait serves the browser until it delivers the code, and closes ln.
 func wait(ctx context.Context, ln net.Listener, state, issuer string) (string, error) {
 	type answer struct {
 		code string
@@ -153,7 +153,7 @@ func page(w http.ResponseWriter, status int, text string) {
 	fmt.Fprintf(w, "<!doctype html><title>cloud-sandbox</title><p>%s</p>\n", html.EscapeString(text))
 }
 
-// Fresh reports whether the token is good for a while.
+// Fresh reports whether the token is valid for a while longer.
 func (l Login) Fresh(now time.Time) bool { return now.Add(early).Before(l.Expires) }
 
 // Renew returns l with a fresh token. If Over reports true for its error, the user
