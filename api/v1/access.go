@@ -13,12 +13,12 @@ type Key struct {
 	Name       string          `json:"name"`
 	Role       string          `json:"role"`
 	Scopes     []sandbox.Scope `json:"scopes"`
-	Hint       string          `json:"hint"`                 // how the key ends
+	Hint       string          `json:"hint"`                 // the end of the key
 	CreatedBy  string          `json:"created_by,omitempty"` // a user; empty: none
 	CreatedAt  time.Time       `json:"created_at"`
 	ExpiresAt  time.Time       `json:"expires_at,omitzero"`   // zero: never
 	LastUsedAt time.Time       `json:"last_used_at,omitzero"` // zero: never
-	Previous   *PreviousKey    `json:"previous,omitempty"`    // nil: it is not valid
+	Previous   *PreviousKey    `json:"previous,omitempty"`    // nil: no longer valid
 	// Secret is the key itself. Only the response that created or rotated the key has it.
 	Secret string `json:"key,omitempty"`
 }
@@ -39,7 +39,7 @@ type Keys struct {
 type Secret struct {
 	Name        string    `json:"name"`
 	Description string    `json:"description"`
-	Hosts       []string  `json:"hosts,omitempty"` // to which it may be sent; empty: any
+	Hosts       []string  `json:"hosts,omitempty"` // that it may be sent to; empty: any
 	CreatedAt   time.Time `json:"created_at"`
 	UpdatedAt   time.Time `json:"updated_at"`
 }
@@ -76,7 +76,7 @@ type Tenant struct {
 	Parent    string        `json:"parent,omitempty"`
 	State     string        `json:"state"`
 	CreatedAt time.Time     `json:"created_at"`
-	Suspended *Suspension   `json:"suspended,omitempty"` // nil: it is not
+	Suspended *Suspension   `json:"suspended,omitempty"` // nil: not suspended
 	Quota     *TenantLimits `json:"quota,omitempty"`     // nil in lists
 }
 
@@ -100,7 +100,7 @@ type TenantQuota struct {
 
 // TenantLimits are the limits of a tenant and its usage.
 type TenantLimits struct {
-	Own    bool  `json:"own"` // not the default of all tenants
+	Own    bool  `json:"own"` // set for this tenant; false: the default
 	Limits Quota `json:"limits"`
 	Used   Quota `json:"used"`
 }
@@ -111,7 +111,8 @@ type QuotaState struct {
 	Used   Quota `json:"used"`
 }
 
-// Quota has the numbers of a quota, or of its use. nil is not limited, or not counted.
+// Quota has the numbers of a quota, or of its usage. nil means not limited, or not
+// counted.
 type Quota struct {
 	Sandboxes         *int64   `json:"sandboxes,omitempty"`
 	CPUs              *float64 `json:"cpus,omitempty"`
@@ -134,7 +135,7 @@ type Quota struct {
 // Numbers returns the fields of q that are not nil, by their names in JSON.
 func (q Quota) Numbers() map[string]float64 {
 	numbers := map[string]float64{}
-	if text, err := json.Marshal(q); err == nil { // numbers never fail, but for NaN
+	if text, err := json.Marshal(q); err == nil { // encoding fails only for NaN
 		_ = json.Unmarshal(text, &numbers)
 	}
 	return numbers

@@ -1,6 +1,6 @@
 package v1
 
-// TokenRequest asks for a token that speaks for a user.
+// TokenRequest asks for a token for a user.
 type TokenRequest struct {
 	UserID string `json:"user_id"`
 	Role   string `json:"role"`
@@ -47,5 +47,5 @@ type Health struct {
 // Readiness reports whether a server can create sandboxes.
 type Readiness struct {
 	Ready   bool     `json:"ready"`
-	Reasons []string `json:"reasons"` // why it cannot, or not on every node
+	Reasons []string `json:"reasons"` // why it cannot, on some or all nodes
 }

@@ -9,7 +9,8 @@ package v1
 
 import "time"
 
-// Time is t as the API shows it: in UTC, to the microsecond. The zero time stays zero.
+// Time returns t in the API's form: in UTC, to the microsecond. The zero time stays
+// zero.
 func Time(t time.Time) time.Time {
 	if t.IsZero() {
 		return time.Time{}

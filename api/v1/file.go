@@ -112,13 +112,13 @@ type BatchResults struct {
 type FileChange struct {
 	Type   string `json:"type"`
 	Path   string `json:"path"`
-	Cursor string `json:"cursor"` // from which the next changes can be asked for
+	Cursor string `json:"cursor"` // to request the next changes
 }
 
 // FileChanges are the changes since a cursor.
 type FileChanges struct {
 	Cursor  string       `json:"cursor"`
-	Reset   bool         `json:"reset"` // changes are missing: look at everything again
+	Reset   bool         `json:"reset"` // changes are missing: read everything again
 	Changes []FileChange `json:"changes"`
 }
 

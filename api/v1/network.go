@@ -20,10 +20,10 @@ type Listener struct {
 	Agent    bool   `json:"agent"` // of the sandbox's own agent
 	Private  bool   `json:"private"`
 	TLS      bool   `json:"tls"`
-	URL      string `json:"url,omitempty"` // empty: no name leads to it
+	URL      string `json:"url,omitempty"` // empty: it has no host name
 }
 
-// Listeners are all that listen in a sandbox.
+// Listeners are the listening ports of a sandbox.
 type Listeners struct {
 	Ports     []Listener `json:"ports"`
 	Truncated bool       `json:"truncated"` // there are more
@@ -34,12 +34,12 @@ type Port struct {
 	Port    uint16 `json:"port"`
 	Private bool   `json:"private"`
 	TLS     bool   `json:"tls"`
-	URL     string `json:"url,omitempty"` // empty: no name leads to it
+	URL     string `json:"url,omitempty"` // empty: it has no host name
 }
 
 // PortLink opens one port of a sandbox until it expires.
 type PortLink struct {
-	URL       string    `json:"url,omitempty"` // empty: no name leads to the port, only the token
+	URL       string    `json:"url,omitempty"` // empty: the port has no host name, only the token
 	Token     string    `json:"token"`
 	ExpiresAt time.Time `json:"expires_at"`
 }

@@ -6,7 +6,7 @@ import "github.com/cloud-sandbox/cloud-sandbox"
 type Stats struct {
 	Sandboxes map[sandbox.State]int `json:"sandboxes"`
 	Total     int                   `json:"total"`
-	Depths    *Depths               `json:"depths,omitempty"` // nil: not known now
+	Depths    *Depths               `json:"depths,omitempty"` // nil: currently unknown
 	Pools     []Pool                `json:"pools"`
 	Nodes     []Node                `json:"nodes"`
 }
@@ -18,7 +18,7 @@ type Depths struct {
 	Paused int `json:"paused"`
 }
 
-// Pool is a node's pool of boots that wait for an owner.
+// Pool is a node's pool of boots without an owner yet.
 type Pool struct {
 	Node     string `json:"node"`
 	Template string `json:"template"`

@@ -37,7 +37,7 @@ type session struct {
 	resume  string                  // goal
 	rounds  int
 	when    string // moment of the pause, as in the operation's name
-	// prepare brings the session, which runs, to that moment, and only its pauses are
+	// prepare brings the running session to that moment, and then only its pauses are
 	// reported; nil: it is paused right after the execution that resumed it.
 	prepare func(ctx context.Context, m *Meter, id string) error
 	// before runs before each resume and makes it harder; nil: no step. If it is set,
@@ -61,9 +61,9 @@ const (
 	ManyFilesSession = "a session with 100,000 small files"
 )
 
-// When sessions with large files are paused. Right after a resume, most of the files
-// are yet to be read into the layer of the new Boot; right after a write, they are yet
-// to be written to the disk; at rest, neither.
+// Moments at which sessions with large files are paused. Right after a resume, most
+// of the files are not yet read into the layer of the new Boot. Right after a write,
+// they are not yet written to the disk. At rest, neither is left to do.
 const (
 	AtRest           = ", at rest"
 	RightAfterResume = ", right after a resume"
@@ -76,7 +76,7 @@ const untilRest = 6 * time.Second
 // HeapSession names a session with a heap of so many megabytes.
 func HeapSession(mb int) string { return fmt.Sprintf("a Python session with a heap of %d MB", mb) }
 
-// Programs that make the state of sessions, also of rivals' containers.
+// Programs that make the state of sessions and of rivals' containers.
 const (
 	WriteLargeFile = "head -c 1G /dev/urandom > big"
 	MakeLargeFile  = WriteLargeFile + " && sync"
@@ -101,7 +101,7 @@ func heap(mb int) session {
 		what:    HeapSession(mb),
 		request: v1.CreateRequest{Resources: &v1.Resources{MemoryMB: new(int64(max(512, 2*mb)))}},
 		begin:   []client.ExecuteRequest{python(MakeHeap(mb))},
-		read:    python("assert sum(x[::4096]) == total"), // every page, and little work of its own
+		read:    python("assert sum(x[::4096]) == total"), // reads every page, with little work of its own
 	}
 }
 
@@ -162,7 +162,7 @@ func (m *Meter) Saved(ctx context.Context, n int, uncached bool) error {
 	return errors.Join(failed, m.forks(ctx, 10, max(n/4, 2)))
 }
 
-// session has use work in a Sandbox of s, which is ended.
+// session calls use with a Sandbox of s, which it then ends.
 func (m *Meter) session(ctx context.Context, s session, use func(id string) error) error {
 	s.request.TimeoutSeconds = v1.SecondsOf(time.Hour)
 	sb, err := m.Client.Create(ctx, s.request)
@@ -177,8 +177,8 @@ func (m *Meter) session(ctx context.Context, s session, use func(id string) erro
 	return errors.Join(use(sb.ID), m.end(ctx, sb.ID))
 }
 
-// pauses measures both halves of rounds of pausing and of an execution that
-// resumes. The first round does not count.
+// pauses measures rounds of a pause and of an execution that resumes. The first round
+// does not count.
 func (m *Meter) pauses(ctx context.Context, s session) error {
 	paused := &Series{Operation: Pause(s.what + s.when), Who: Ours, Goal: s.pause}
 	resumed := &Series{Operation: Resume(s.what), Who: Ours, Goal: s.resume}
@@ -268,11 +268,10 @@ func (m *Meter) forks(ctx context.Context, count, rounds int) error {
 	return err
 }
 
-// Fork names the copying of a running session.
+// Fork names the forks of a running session.
 func Fork(count int) string { return fmt.Sprintf("fork a running Python session into %d", count) }
 
-// Storm measures the resumes of paused Sandboxes that begin at the same time, and
-// ends them.
+// Storm measures concurrent resumes of paused Sandboxes, and ends them.
 func (m *Meter) Storm(ctx context.Context, ids []string) error {
 	s := &Series{Operation: fmt.Sprintf("resume %d sandboxes at once, each to the end of an execution", len(ids)), Who: Ours}
 	m.Report.Begin()
@@ -280,7 +279,7 @@ func (m *Meter) Storm(ctx context.Context, ids []string) error {
 	return errors.Join(m.add(ctx, s), context.Cause(ctx), m.endAll(ctx, ids))
 }
 
-// storm pauses n Sandboxes and measures that they resume.
+// storm pauses n Sandboxes and measures their resumes.
 func (m *Meter) storm(ctx context.Context, n int) error {
 	ids, err := m.Paused(ctx, n)
 	if err != nil {
@@ -372,7 +371,7 @@ func (m *Meter) Chain(ctx context.Context, length int, used func() (int64, error
 	})
 }
 
-// Bounds of waiting until a disk is at rest.
+// Bounds of the wait until a disk is at rest.
 const (
 	settleTime = 60 * time.Second
 	settlePace = time.Second

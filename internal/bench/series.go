@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// Series is one operation, done many times by one product.
+// Series is the measurements of one operation of one product.
 type Series struct {
 	Operation string `json:"operation"`
 	Who       string `json:"who"`
-	// Goal is the median that is aimed at in milliseconds, with the 99th
-	// percentile in brackets. Empty: none.
+	// Goal is the goal for the median in milliseconds, with the 99th percentile in
+	// brackets. Empty: none.
 	Goal string `json:"goal,omitempty"`
 	// Note is a remark of one sentence, such as the source of a goal.
 	Note string `json:"note,omitempty"`
@@ -107,7 +107,7 @@ func ratio(over, under float64) float64 {
 	return math.Round(r)
 }
 
-// Fact is something measured that is no duration: a rate or a size.
+// Fact is a measurement other than a duration: a rate or a size.
 type Fact struct {
 	What  string  `json:"what"`
 	Who   string  `json:"who"`

@@ -8,7 +8,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
-// Bounds of waiting for a Pool.
+// Bounds of the wait for a Pool.
 const (
 	poolTime = 2 * time.Minute
 	poolPace = 10 * time.Millisecond

@@ -11,7 +11,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/cli/client"
 )
 
-// echoTime bounds the wait for a key's echo.
+// echoTime is the timeout for a key's echo.
 const echoTime = 30 * time.Second
 
 // Echo measures the time from sending a key over a WebSocket until the terminal of a

@@ -14,8 +14,8 @@ import (
 // goalThroughput is the goal in executions a second.
 const goalThroughput = ">= 20"
 
-// Throughput measures n executions of one line of Python, none of which names a
-// Sandbox, that begin at once. The tenants send them in turn.
+// Throughput measures n concurrent executions of one line of Python, none of which
+// names a Sandbox. The tenants send them in turn.
 func (m *Meter) Throughput(ctx context.Context, tenants []*client.Client, n int) error {
 	operation := fmt.Sprintf("execute a line of Python in a sandbox of its own, %d at once by %d tenants", n, len(tenants))
 	s, took, err := m.crowd(ctx, operation, tenants, n, printOne)
@@ -47,7 +47,7 @@ func (m *Meter) crowd(ctx context.Context, operation string, tenants []*client.C
 	return s, took, nil
 }
 
-// printOne has a line of Python print a number and checks that it did.
+// printOne runs a line of Python that prints a number, and checks its output.
 func printOne(ctx context.Context, c *client.Client, number int) error {
 	result, err := c.Execute(ctx, client.ExecuteRequest{ExecuteRequest: v1.ExecuteRequest{Language: "python", Code: fmt.Sprintf("print(%d * 3)", number)}})
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/api/v1"
 )
 
-// terminal is the user's terminal, or another input.
+// terminal is the command's input; is reports whether it is a terminal.
 type terminal struct {
 	in       io.Reader
 	fd       int // of in; -1: in is not a file

@@ -161,7 +161,7 @@ func (l *Limiter) makeRoom(now time.Time) {
 		return
 	}
 	looked := 0
-	for key, b := range l.buckets { // maps iterate in random order: this is a sample
+	for key, b := range l.buckets { // iteration of a map starts at random: this is a sample
 		if looked++; looked > evictSample {
 			return
 		}

@@ -23,7 +23,7 @@ const MaxLife = 7 * 24 * time.Hour
 var encodedLen = base64.RawURLEncoding.EncodedLen(sha256.Size)
 
 // signature returns the HMAC-SHA256 of content in base64. purpose is a line that
-// keeps a signature of one kind of content from being good for another kind.
+// makes a signature of one kind of content invalid for another kind.
 func signature(secret []byte, purpose, content string) string {
 	return base64.RawURLEncoding.EncodeToString(sum(secret, purpose, content))
 }
@@ -34,14 +34,14 @@ func sum(secret []byte, purpose, content string) []byte {
 	return h.Sum(nil)
 }
 
-// verify reports whether got is the signature of content. Only its canonical
-// encoding is: one without spare bits and padding.
+// verify reports whether got is the signature of content, in its canonical encoding
+// without spare bits and padding.
 func verify(got string, secret []byte, purpose, content string) bool {
 	decoded, err := base64.RawURLEncoding.Strict().DecodeString(got)
 	return err == nil && hmac.Equal(decoded, sum(secret, purpose, content))
 }
 
-// clockOr returns now, or time.Now when it is nil.
+// clockOr returns now, or time.Now when now is nil.
 func clockOr(now func() time.Time) func() time.Time {
 	if now == nil {
 		return time.Now
@@ -49,7 +49,7 @@ func clockOr(now func() time.Time) func() time.Time {
 	return now
 }
 
-// expiry is life from now, rounded up to a second. life must be in (0, MaxLife];
+// expiry returns life from now, rounded up to a second. life must be in (0, MaxLife];
 // another one is Invalid.
 func expiry(now time.Time, life time.Duration) (time.Time, error) {
 	if life <= 0 || life > MaxLife {

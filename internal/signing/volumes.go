@@ -28,9 +28,9 @@ const (
 type VolumeGrant struct {
 	Tenant sandbox.TenantID
 	Volume string // its ID
-	Write  bool   // not only to read
-	// Until is when the token expires at the latest: no later than the credential
-	// with which it was asked for. Zero means after VolumeLife, which bounds it too.
+	Write  bool   // also to write
+	// Until is the latest expiry of the token: not after the credential that requested
+	// it. Zero means after VolumeLife, which bounds it too.
 	Until time.Time
 }
 

@@ -27,7 +27,7 @@ const (
 	patience = 10 * time.Second
 	// retryAfter is the Retry-After of a wait that timed out.
 	retryAfter = 5 * time.Second
-	// minFree of the disk is left alone, in bytes.
+	// minFree is the space of the disk that stays free, in bytes.
 	minFree = 512 << 20
 )
 
@@ -44,7 +44,7 @@ type Budget struct {
 	mu     sync.Mutex
 	used   int64
 	owners map[string]int64 // bytes of each owner that uses any
-	freed  chan struct{}    // closed when some are given back, and then another
+	freed  chan struct{}    // closed and replaced when bytes are released
 }
 
 // NewBudget returns a Budget of total bytes in files in a folder, of which one
@@ -120,14 +120,14 @@ func (b *Budget) giveBack(owner string, n int64) {
 	b.freed = make(chan struct{})
 }
 
-// New returns an empty Spool of an owner. Of a nil Budget it is one that keeps all
+// New returns an empty Spool of an owner. With a nil Budget the Spool keeps all bytes
 // in memory.
 func (b *Budget) New(owner string) Spool { return Spool{budget: b, owner: owner} }
 
 // A Spool is an append-only buffer. It is not safe for concurrent use, except for
 // reading after the last write. The zero value keeps all bytes in memory.
 type Spool struct {
-	budget *Budget // nil: all stays in memory
+	budget *Budget // nil: all bytes stay in memory
 	owner  string
 	head   []byte   // the first bytes
 	file   *os.File // the bytes after head; nil: none
@@ -168,7 +168,7 @@ func (s *Spool) Write(p []byte) (int, error) {
 // WriteString is Write of a string.
 func (s *Spool) WriteString(text string) (int, error) { return s.Write([]byte(text)) }
 
-// reserve makes room for n bytes more in the file.
+// reserve ensures that the file has budget for n more bytes.
 func (s *Spool) reserve(n int64) error {
 	want := s.size - int64(len(s.head)) + n
 	if more := (want - s.taken + step - 1) / step * step; more > 0 {
@@ -206,10 +206,10 @@ func (s *Spool) open() error {
 	return nil
 }
 
-// Reader reads all that is kept.
+// Reader returns a reader of all bytes.
 func (s *Spool) Reader() io.Reader { return s.Section(0, s.size) }
 
-// Section reads n bytes from an offset on.
+// Section returns a reader of n bytes from an offset on.
 func (s *Spool) Section(from, n int64) io.Reader { return io.NewSectionReader(s, from, n) }
 
 // ReadAt implements io.ReaderAt.

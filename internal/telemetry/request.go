@@ -36,8 +36,8 @@ func RequestOf(ctx context.Context) string {
 	return id
 }
 
-// requests is a slog.Handler that adds the ID of the request that a line is of,
-// unless the line names it itself.
+// requests is a slog.Handler that adds a request's ID to its lines, unless a line
+// already has one.
 type requests struct{ slog.Handler }
 
 func (h requests) Handle(ctx context.Context, r slog.Record) error {

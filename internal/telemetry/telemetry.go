@@ -1,5 +1,5 @@
-// Package telemetry makes the logger that every part is given, and names the keys that
-// log lines share.
+// Package telemetry makes the logger of every part, and names the keys that log lines
+// share.
 package telemetry
 
 import (
@@ -29,12 +29,11 @@ const (
 	KeyCode     = "code"
 	KeyError    = "error"
 	KeyRole     = "role"   // of the process: gateway, node, ...
-	KeyCaller   = "caller" // the role that asks
+	KeyCaller   = "caller" // the role that calls
 )
 
-// NewLogger writes lines of at least level to w: readable text when text is
-// set, JSON otherwise. A line that is logged with the context of a request
-// carries its ID.
+// NewLogger writes lines of at least level to w: readable text when text is set, JSON
+// otherwise. A line logged with the context of a request carries the request's ID.
 func NewLogger(w io.Writer, level slog.Leveler, text bool) *slog.Logger {
 	opts := &slog.HandlerOptions{Level: level}
 	if text {

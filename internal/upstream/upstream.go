@@ -1,6 +1,6 @@
-// Package upstream connects through an HTTP proxy of the operator's, by CONNECT to
-// an address: the proxy resolves no name, so a policy that decided on an address has
-// decided on where the connection goes.
+// Package upstream connects through an operator's HTTP proxy, by CONNECT to an
+// address. The proxy resolves no name, so a policy's decision on an address is a
+// decision on the destination.
 package upstream
 
 import (
@@ -24,7 +24,7 @@ import (
 const (
 	// defaultPort is the port of a URL without one: Squid's.
 	defaultPort = "3128"
-	// dialTimeout bounds a Dial: the way to the proxy, and its answer.
+	// dialTimeout is the timeout of a Dial: the connection to the proxy, and its answer.
 	dialTimeout = 30 * time.Second
 	// maxHead bounds the head of that answer, in bytes.
 	maxHead = 16 << 10
@@ -94,9 +94,8 @@ func (e *Error) Error() string { return e.reason }
 // Unwrap returns the underlying error; it may name the proxy.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Dial connects to an address through the proxy, within 30 seconds and ctx. Bytes
-// that the far end sends at once are the first that are read. The error is an
-// *Error.
+// Dial connects to an address through the proxy, within 30 seconds and ctx. Reads
+// from the connection begin with the far end's first byte. The error is an *Error.
 func (p *Proxy) Dial(ctx context.Context, to netip.AddrPort) (*net.TCPConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
@@ -146,7 +145,7 @@ func (p *Proxy) connect(conn net.Conn, to netip.AddrPort) error {
 // CheckStatus returns an *Error unless status, a proxy's answer to CONNECT, means
 // success. user is the user that the proxy was given; nil: none.
 func CheckStatus(user *url.Userinfo, status int) error {
-	// Words of the proxy's own are not repeated.
+	// The proxy's own words are not repeated.
 	reason := strings.TrimSpace(fmt.Sprintf("the upstream proxy does not connect: %d %s", status, http.StatusText(status)))
 	switch {
 	case status >= http.StatusOK && status < http.StatusMultipleChoices:
@@ -161,7 +160,7 @@ func CheckStatus(user *url.Userinfo, status int) error {
 	return &Error{Status: status, reason: reason}
 }
 
-// readHead reads up to the empty line after a head and no byte more: the next ones
+// readHead reads up to the empty line after a head and no byte more: the next bytes
 // are the far end's.
 func readHead(conn io.Reader) ([]byte, error) {
 	head := make([]byte, 0, 512)

@@ -112,7 +112,7 @@ func (s *Sender) deliver(ctx context.Context, r *receiver, d sandbox.Delivery) b
 	case err == nil:
 		defer s.sent.WithLabelValues(delivered).Inc() // a counted Event no longer waits
 		return s.record(ctx, s.cfg.Store.EndDelivery(ctx, d, true))
-	case ctx.Err() != nil: // it is sent again by the next process
+	case ctx.Err() != nil: // the next process sends it again
 		return false
 	case isFinal(err), now.Sub(d.Event.At) >= maxAge:
 		defer s.sent.WithLabelValues(failed).Inc()
@@ -161,7 +161,7 @@ func (s *Sender) Follow(ctx context.Context, ended func(ctx context.Context, sin
 		}
 		for _, e := range events {
 			told[e.ID] = e.At
-			if unread == nil && e.At.Add(-overlap).After(since) { // else a late answer would be left out
+			if unread == nil && e.At.Add(-overlap).After(since) { // else a late answer would be lost
 				since = e.At.Add(-overlap)
 			}
 		}

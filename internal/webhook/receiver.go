@@ -31,7 +31,7 @@ type receiver struct {
 	url    string
 	secret []byte
 	client *http.Client
-	more   chan struct{} // has room for one: something waits
+	more   chan struct{} // has room for one: an Event may be due
 }
 
 // idOf returns the ID of the Webhook with a URL, so that the Store does not need the
@@ -51,7 +51,7 @@ func (r *receiver) name() string {
 	return u.Scheme + "://" + u.Host
 }
 
-// body is an event as receivers get it.
+// body is the JSON of an event for receivers.
 type body struct {
 	ID        string            `json:"id"`
 	Type      sandbox.EventKind `json:"type"`
@@ -83,7 +83,7 @@ func bodyOf(d sandbox.Delivery) body {
 	}
 }
 
-// finalError is an answer that another try would not change.
+// finalError is an answer after which a retry is useless.
 type finalError struct{ status int }
 
 func (e *finalError) Error() string { return fmt.Sprintf("it answers %d", e.status) }
@@ -113,7 +113,7 @@ func (r *receiver) send(ctx context.Context, d sandbox.Delivery) error {
 		return withoutURL(err)
 	}
 	defer resp.Body.Close()
-	const enough = 64 << 10 // to use the connection again
+	const enough = 64 << 10 // to reuse the connection
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, enough))
 	return judge(resp.StatusCode)
 }

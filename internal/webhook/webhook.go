@@ -22,8 +22,8 @@ const (
 	maxUnwritten = 250
 	// maxAge is the age of an Event up to which it is retried.
 	maxAge = 24 * time.Hour
-	// longestWait is the longest between two tries of an Event, longestPause between
-	// two of anything while a receiver fails.
+	// longestWait is the longest time between two tries of an Event. longestPause is the
+	// longest time between two tries of any Events while a receiver fails.
 	longestWait  = time.Hour
 	longestPause = time.Minute
 	// atOnce is the number of concurrent deliveries to a receiver that works.
@@ -31,7 +31,7 @@ const (
 	// down.
 	atOnce        = 8
 	steadyFailure = 3
-	// sendTime bounds one try.
+	// sendTime is the timeout of one try.
 	sendTime = 10 * time.Second
 	// writeEvery is the shortest interval between two writes: a flood of Events makes a
 	// few rows, and not a transaction each.
@@ -51,12 +51,12 @@ type Config struct {
 	Kinds  []sandbox.EventKind // kinds to deliver; nil: SecurityEventKinds
 	Secret []byte              // signs the bodies
 	Log    *slog.Logger
-	// Registry is where its metrics go.
+	// Registry receives the metrics.
 	Registry prometheus.Registerer
 	// Gather is the shortest time for which equal Events are counted before they are sent
 	// as one; zero: a second.
 	Gather time.Duration
-	// Pause is the first one before another try, which doubles; zero: a second.
+	// Pause is the time before the first retry, which doubles; zero: a second.
 	Pause time.Duration
 	// Poll is how often the Store is read for Events of other processes; zero: a second.
 	Poll time.Duration
@@ -71,7 +71,7 @@ type Sender struct {
 
 	more chan struct{} // has room for one: told is not empty
 	mu   sync.Mutex
-	told []sandbox.Event           // and not written yet; equal ones are one, with their count
+	told []sandbox.Event           // not written yet; equal Events are merged, with their count
 	same map[sandbox.Event]int     // index in told of each Event, without Count and At
 	kind map[sandbox.EventKind]int // number of Events of each kind in told
 }

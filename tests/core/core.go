@@ -1,6 +1,6 @@
-// Package core joins session manager, scheduler and Node over SQLite as the server joins
-// them, with an Engine in memory. Tests of them together use it, and tests of the code
-// that calls them.
+// Package core joins session manager, scheduler and Node over SQLite as the server
+// does, with an Engine in memory. It is for tests of them together, and of code that
+// calls them.
 package core
 
 import (
@@ -85,7 +85,7 @@ func prepare(t testing.TB, cfg Config) *Core {
 	return c
 }
 
-// baseImage has the Template "base" ready.
+// baseImage is Images with only the Template "base", which is ready.
 type baseImage struct{}
 
 func (baseImage) Resolve(_ context.Context, _ sandbox.TenantID, template string) (string, error) {
@@ -149,7 +149,7 @@ func (c *Core) openNode(t testing.TB) {
 	}
 }
 
-// Halt stops the server; Sandboxes live on.
+// Halt stops the server; Sandboxes keep running.
 func (c *Core) Halt(t testing.TB) {
 	t.Helper()
 	c.wait(t)
@@ -167,7 +167,7 @@ func (c *Core) wait(t testing.TB) {
 	}
 }
 
-// Restart starts another server process in place of this one.
+// Restart replaces this server process with another.
 func (c *Core) Restart(t testing.TB) {
 	t.Helper()
 	c.Halt(t)
@@ -199,7 +199,7 @@ func (c *Core) Down(t testing.TB) {
 	}
 }
 
-// Remember puts a value into the memory of a Sandbox that runs.
+// Remember puts a value into the memory of a running Sandbox.
 func (c *Core) Remember(sb sandbox.Sandbox, value string) {
 	c.Engine.Guest(sb.Boot.ID).Remember("value", value)
 }

@@ -90,7 +90,7 @@ func (d *docker) run(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// dockerClient prefers the distribution's client: it fits the daemon.
+// dockerClient prefers the distribution's client, which matches the daemon.
 func dockerClient() string {
 	if _, err := os.Stat("/usr/bin/docker"); err == nil {
 		return "/usr/bin/docker"
@@ -98,7 +98,7 @@ func dockerClient() string {
 	return "docker"
 }
 
-// load imports the same root filesystem that our sandboxes have.
+// load imports the root filesystem that our sandboxes have.
 func (d *docker) load(ctx context.Context, rootfs string) error {
 	script := fmt.Sprintf("tar -C %q -c . | %s -H unix://%s import - %s", rootfs, dockerClient(), d.socket, dockerImage)
 	if out, err := exec.CommandContext(ctx, "bash", "-o", "pipefail", "-c", script).CombinedOutput(); err != nil {
@@ -122,7 +122,7 @@ var limits = []string{"--memory", "512m", "--cpus", "1", "--pids-limit", "512", 
 
 const dockerName = "Docker, runc"
 
-// container is one that runs as long as the daemon, to execute programs in.
+// container is a container that runs as long as the daemon, to execute programs in.
 const container = "bench"
 
 // took returns how long a command takes.
@@ -132,7 +132,7 @@ func (d *docker) took(ctx context.Context, args ...string) (time.Duration, error
 	return time.Since(began), err
 }
 
-// exec measures a program in a container that runs.
+// exec measures a program in a running container.
 func (d *docker) exec(ctx context.Context, n int, command ...string) (*bench.Series, error) {
 	s := &bench.Series{Operation: "`docker exec` of `" + strings.Join(command, " ") + "`", Who: dockerName}
 	return s, bench.Repeat(ctx, s, n, func(ctx context.Context) (time.Duration, error) {
@@ -148,7 +148,7 @@ func (d *docker) runs(ctx context.Context, n int, command ...string) (*bench.Ser
 	})
 }
 
-// starts measures a container until it runs.
+// starts measures the start of a container.
 func (d *docker) starts(ctx context.Context, n int) (*bench.Series, error) {
 	s := &bench.Series{Operation: "`docker run --detach`, until it runs", Who: dockerName}
 	return s, bench.Repeat(ctx, s, n, func(ctx context.Context) (time.Duration, error) {
@@ -157,14 +157,14 @@ func (d *docker) starts(ctx context.Context, n int) (*bench.Series, error) {
 	})
 }
 
-// burst measures containers that are started at once.
+// burst measures concurrent starts of containers.
 func (d *docker) burst(ctx context.Context, n int) *bench.Series {
 	s := &bench.Series{Operation: fmt.Sprintf("burst of %d `docker run` of `true` at once", n), Who: dockerName}
 	bench.AtOnce(s, n, func(int) error { return d.run(ctx, limited("--rm")("true")...) })
 	return s
 }
 
-// echo measures a key that `cat` in a container repeats.
+// echo measures the echo of a key by `cat` in a container.
 func (d *docker) echo(ctx context.Context, n int) (_ *bench.Series, err error) {
 	cat := d.command(ctx, "exec", "-i", container, "cat")
 	in, err := cat.StdinPipe()

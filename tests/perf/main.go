@@ -22,7 +22,7 @@ type options struct {
 	binary     string // bin/cloud-sandbox
 	data       string // data folder with the measured template base
 	runsc      string // bare runsc
-	s3         string // versitygw, an S3 server; empty: none is measured with
+	s3         string // versitygw, an S3 server; empty: no S3
 	rootfs     string // the template's root filesystem, unpacked
 	work       string // scratch folder
 	out        string // folder for the report; empty: the table goes to standard output only
@@ -69,8 +69,8 @@ func main() {
 	}
 }
 
-// exitStopped is the exit status after a signal, as shells have it for Ctrl-C:
-// then some parts were not measured.
+// exitStopped is the exit status after a signal, as shells have it for Ctrl-C. Some
+// parts are then missing.
 const exitStopped = 130
 
 // rounds is the number of measurements of each kind of operation.
@@ -82,7 +82,7 @@ type rounds struct {
 	saves, chain, storm, paused, sdk int
 	policy                           int // cost of audit, quotas and network policies
 	volumes, neighbours              int
-	throughput, class                int  // requests that a crowd of tenants makes at once
+	throughput, class                int  // concurrent requests of a crowd of tenants
 	profiles                         bool // flame charts and timelines
 }
 
@@ -162,7 +162,7 @@ func run(ctx context.Context, o options) error {
 	return failed
 }
 
-// keepReport writes report into a folder; empty: nowhere.
+// keepReport writes report into a folder; an empty dir writes nothing.
 func keepReport(report *bench.Report, dir string) error {
 	if dir == "" {
 		return nil

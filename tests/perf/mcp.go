@@ -20,7 +20,7 @@ import (
 
 const (
 	goalMCPStart = "150" // milliseconds
-	goalMCPCall  = "3"   // beyond the call of the API beneath
+	goalMCPCall  = "3"   // in addition to its API call
 )
 
 // measureMCP measures the waits of agents: the start of `cloud-sandbox mcp`, and the
@@ -72,7 +72,7 @@ func connectMCP(ctx context.Context, over mcp.Transport) (*mcp.ClientSession, er
 	return mcp.NewClient(&mcp.Implementation{Name: "bench", Version: "1"}, nil).Connect(ctx, over, nil)
 }
 
-// withKey sends requests with an API key.
+// withKey adds an API key to requests.
 type withKey struct{ key string }
 
 func (w withKey) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -81,7 +81,7 @@ func (w withKey) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// measureTool measures pairs of a call of a tool and the same call over REST.
+// measureTool measures pairs of a tool call and the same call over REST.
 func measureTool(ctx context.Context, key string, over mcp.Transport, meter *bench.Meter, operation string, times int) (err error) {
 	session, err := connectMCP(ctx, over)
 	if err != nil {

@@ -80,7 +80,7 @@ func measureRecords(ctx context.Context, o options, n rounds, report *bench.Repo
 	return nil
 }
 
-// recorded is a record as a create writes it.
+// recorded is a record as a create stores it.
 func recorded(tenant sandbox.TenantID) sandbox.Sandbox {
 	at := time.Now()
 	return sandbox.Sandbox{
@@ -101,7 +101,7 @@ func ruled(address string) v1.Network {
 	for i := range 50 {
 		rules = append(rules, fmt.Sprintf("*.name-%d.example.com", i), fmt.Sprintf("198.51.%d.0/24", i))
 	}
-	text, _ := json.Marshal(map[string]any{"mode": "none", "allow": append(rules, address)}) // texts always can be
+	text, _ := json.Marshal(map[string]any{"mode": "none", "allow": append(rules, address)}) // text always becomes JSON
 	return v1.Network(text)
 }
 
@@ -128,7 +128,7 @@ func measurePolicy(ctx context.Context, o options, n rounds, report *bench.Repor
 		w.id = made.ID
 	}
 	report.Begin()
-	for range n.policy { // one after the other, so that both see the same machine
+	for range n.policy { // alternating, so that both see the same machine
 		for _, w := range ways {
 			if err := w.measure(ctx, server, host); err != nil {
 				return err
@@ -193,8 +193,8 @@ func (w *way) measure(ctx context.Context, s *server, host string) error {
 	return nil
 }
 
-// serveBlob serves at an address of this machine that is not its loopback, which
-// no link reaches.
+// serveBlob serves at a non-loopback address of this machine: links do not reach the
+// loopback.
 func serveBlob() (host string, stop func(), err error) {
 	addresses, err := net.InterfaceAddrs()
 	if err != nil {

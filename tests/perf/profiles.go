@@ -22,7 +22,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/durable"
 )
 
-// profiled is an operation of which a flame chart and a timeline are drawn.
+// profiled is an operation to draw a flame chart and a timeline of.
 type profiled struct {
 	name, title string
 	rounds      int
@@ -122,7 +122,7 @@ type recorder struct {
 	pool   int
 }
 
-// window is when a round took place, in nanoseconds of the monotonic clock.
+// window is the time of a round, in nanoseconds of the monotonic clock.
 type window struct{ began, ended int64 }
 
 func now() int64 {

@@ -8,7 +8,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/bench"
 )
 
-// The table of README stands between these lines, which only publish writes.
+// These lines enclose the table of README, which only publish writes.
 const (
 	tableBegins = "<!-- bench: written by `make bench` from docs/benchmarks/report.json -->"
 	tableEnds   = "<!-- bench ends -->"

@@ -117,7 +117,7 @@ func (r *rivals) saved() map[string]rival {
 		})
 	}
 	files(bench.LargeFileSession, "bash", "-c", bench.MakeLargeFile)
-	for _, when := range []string{bench.RightAfterResume, bench.AtRest, bench.RightAfterWrite} { // all the same to a rival
+	for _, when := range []string{bench.RightAfterResume, bench.AtRest, bench.RightAfterWrite} { // no difference for a rival
 		all[bench.Pause(bench.LargeFileSession+when)] = all[bench.Pause(bench.LargeFileSession)]
 	}
 	files(bench.ManyFilesSession, "python3", "-c", bench.MakeManyFiles)
@@ -153,7 +153,7 @@ func (r *rivals) pair(one, two string, measure func(context.Context) (*bench.Ser
 	return of(one), of(two)
 }
 
-// inVolume measures files in a folder of the host that a container has mounted.
+// inVolume measures files in a host folder that is mounted in a container.
 func (r *rivals) inVolume(ctx context.Context, d *docker, operation string) (_ *bench.Series, err error) {
 	if r.files == nil {
 		folder := filepath.Join(d.dir, "volume")

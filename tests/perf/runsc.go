@@ -58,7 +58,7 @@ func (c *containers) name() string {
 	return fmt.Sprintf("bench-%d-%d", os.Getpid(), c.last)
 }
 
-// end ends a container that may have ended.
+// end ends a container, even if it has already ended.
 func (c *containers) end(ctx context.Context, id string) error {
 	return runsc(context.WithoutCancel(ctx), c.o, "delete", "--force", id)
 }
@@ -79,7 +79,7 @@ func (c *containers) runs(ctx context.Context, n int, command ...string) (*bench
 
 var sleeps = []string{"/usr/bin/env", "sleep", "infinity"}
 
-// starts measures a container until it runs.
+// starts measures the start of a container.
 func (c *containers) starts(ctx context.Context, n int) (*bench.Series, error) {
 	bundle, err := bundle(c.o, sleeps)
 	if err != nil {
@@ -119,8 +119,8 @@ func (c *containers) memory(ctx context.Context, n int) (*bench.Fact, error) {
 	}, err
 }
 
-// python starts one that runs a program and then waits, and returns its bundle and
-// name once the program is done.
+// python starts a container that runs a program and then waits, and returns its
+// bundle and name once the program is done.
 func (c *containers) python(ctx context.Context, program string) (dir, id string, err error) {
 	const ready = "ready"
 	dir, err = bundle(c.o, []string{"/usr/bin/env", "python3", "-c", program + "\nimport time\nprint('" + ready + "', flush=True)\nwhile True: time.sleep(1000)"})

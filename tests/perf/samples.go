@@ -233,7 +233,7 @@ type lane struct {
 	Slices [][3]float64 `json:"slices"`
 }
 
-// laneOrder is from the client inwards.
+// laneOrder orders lanes from the client inwards.
 var laneOrder = []string{roleClient, roleLauncher, roleServer, roleLink, roleHost, roleSentry, roleInside, roleKernel, roleOther}
 
 // timelineOf reads the context switches of a round.

@@ -18,7 +18,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/config"
 )
 
-// address is where servers that are measured listen: --addr.
+// address is the address of the measured servers: --addr.
 var address = "127.0.0.1:18080"
 
 // server is a running cloud-sandbox and a client of it.
@@ -29,8 +29,8 @@ type server struct {
 	client *client.Client
 }
 
-// startServer starts the server with a Pool of the given sizes on a data folder
-// of its own and perhaps more environment, and waits until it is ready.
+// startServer starts the server with a Pool of the given sizes and additional
+// environment, on a data folder of its own, and waits until it is ready.
 func startServer(ctx context.Context, o options, poolMin, poolMax int, env ...string) (*server, error) {
 	s := &server{
 		data: filepath.Join(o.work, "data"), bin: o.binary,
@@ -108,7 +108,7 @@ func (s *server) stop() {
 	}
 }
 
-// settings returns the parts that measure a server with a Pool of a size.
+// settings returns the parts that measure a server with a given Pool size.
 func settings(n rounds) []part {
 	all := []part{
 		setting("warm pool", 5, 50, bench.Plan{Rounds: n.warm, Calls: n.calls, Size: n.size}),

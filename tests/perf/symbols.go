@@ -57,7 +57,7 @@ func (s *symbols) name(f frame) string {
 	}
 	p, ok := s.programs[f.file]
 	if !ok {
-		p, _ = openProgram(f.file) // nil: no program of Go
+		p, _ = openProgram(f.file) // nil: not a Go program
 		s.programs[f.file] = p
 	}
 	if p != nil {
@@ -71,7 +71,7 @@ func (s *symbols) name(f frame) string {
 	return filepath.Base(f.file)
 }
 
-// shorten leaves the package and the function of a name.
+// shorten reduces a name to its package and function.
 func shorten(name string) string {
 	name = strings.ReplaceAll(name, ";", ",")
 	generic := ""

@@ -22,7 +22,7 @@ type Client struct {
 	HTTP       *http.Client
 }
 
-// Sandbox is the record of one.
+// Sandbox is the record of a Sandbox.
 type Sandbox struct{ v1.Sandbox }
 
 // Cause is the cause of its end, empty before that.
@@ -52,7 +52,7 @@ func (r Result) String() string {
 		r.Status, r.ExitCode, r.DurationMS, tail(r.Stdout, 300), tail(r.Stderr, 300), problem)
 }
 
-// brief is for requests that are answered at once or not at all.
+// brief is for requests that should be answered quickly.
 var brief = &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 
 // Client returns a client of a Tenant named user.
@@ -133,7 +133,7 @@ func (c *Client) Try(method, path string, body, reply any) error {
 	return nil
 }
 
-// Must is Try that fails the test.
+// Must is Try that fails the test on an error.
 func (c *Client) Must(t testing.TB, method, path string, body, reply any) {
 	t.Helper()
 	if err := c.Try(method, path, body, reply); err != nil {
@@ -208,7 +208,7 @@ func (c *Client) Sh(t testing.TB, id, code string) string {
 	return r.Stdout
 }
 
-// Files is the path of a files call.
+// Files returns the path of a files call.
 func Files(call, id, path string) string {
 	return "/api/v1/files" + call + "?" + url.Values{"sandbox_id": {id}, "path": {path}}.Encode()
 }

@@ -54,7 +54,7 @@ func (c checked) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// failing is the end of a body that broke off, or of one that did not.
+// failing ends a body: with err, or with io.EOF.
 type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) {

@@ -26,7 +26,7 @@ const (
 	SentryHost Role = "sentry host"
 	LinkShard  Role = "link shard"
 	Sentry     Role = "sentry"
-	Spare      Role = "spare" // a sentry that no Boot is in, or not yet
+	Spare      Role = "spare" // a sentry without a Boot
 	Other      Role = "other" // a helper, or a process of a sentry
 )
 
@@ -41,8 +41,8 @@ func (p Process) String() string {
 	return fmt.Sprintf("%s %d: %s", p.Role, p.Pid, tail(strings.Join(p.Args, " "), 160))
 }
 
-// Processes lists the Server's processes of a role, or all for the empty one.
-// Those that a sentry made are its own and of role Other.
+// Processes lists the Server's processes of a role, or all for the empty role.
+// Processes that a sentry made have the role Other.
 func (s *Server) Processes(role Role) []Process {
 	all := map[int]Process{}
 	entries, _ := os.ReadDir("/proc")
@@ -66,7 +66,7 @@ func (s *Server) Processes(role Role) []Process {
 	return found
 }
 
-// readProcess reads one that is neither gone nor only a zombie.
+// readProcess reads a process that is neither gone nor a zombie.
 func readProcess(pid int) (Process, bool) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -117,8 +117,8 @@ func exe(pid int) string {
 	return path
 }
 
-// One returns the only process of a role. A child that it has just forked, and
-// that is another program in a moment, looks like a second one.
+// One returns the only process of a role. A child that was just forked, and is about
+// to run another program, can look like a second one.
 func (s *Server) One(t testing.TB, role Role) Process {
 	t.Helper()
 	var found []Process
@@ -129,8 +129,8 @@ func (s *Server) One(t testing.TB, role Role) Process {
 	return found[0]
 }
 
-// Kill ends a process with SIGKILL and waits until it is gone; a child that was just
-// forked when it was found may be by now.
+// Kill ends a process with SIGKILL and waits until it is gone. A child that was just
+// forked when it was found may be gone already.
 func Kill(t testing.TB, p Process) {
 	t.Helper()
 	if err := syscall.Kill(p.Pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
@@ -142,7 +142,7 @@ func Kill(t testing.TB, p Process) {
 	})
 }
 
-// KillAll ends every process of the Server with SIGKILL, as the end of a machine
+// KillAll ends every process of the Server with SIGKILL, as a crash of the machine
 // would, and waits until all are gone. The data folder stays.
 func (s *Server) KillAll(t testing.TB) {
 	t.Helper()
@@ -182,7 +182,7 @@ func (s *Server) SentryOf(t testing.TB, sandboxID string) Process {
 	return Process{}
 }
 
-// BootOf returns the ID of the Boot in a sentry; empty: none is.
+// BootOf returns the ID of the Boot in a sentry; empty: none.
 func (s *Server) BootOf(p Process) string {
 	records, _ := filepath.Glob(filepath.Join(s.Data, "hosts", "*", "boots", p.Args[len(p.Args)-1], "boot.json"))
 	for _, path := range records {
@@ -213,7 +213,7 @@ func Status(t testing.TB, pid int) map[string]string {
 	return fields
 }
 
-// PoolIdle waits until the Pool is full and nothing starts.
+// PoolIdle waits until the Pool is full and no Boot is starting.
 func (s *Server) PoolIdle(t testing.TB) {
 	t.Helper()
 	Within(t, 2*time.Minute, "a full pool", func() bool {

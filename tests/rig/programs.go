@@ -45,7 +45,7 @@ func (c *Client) Put(t testing.TB, id, from, to string) {
 	c.Must(t, "PUT", Files("", id, to), f, nil)
 }
 
-// Unpack brings an archive of that folder to where it belongs in a Sandbox.
+// Unpack unpacks an archive of that folder to its place in a Sandbox.
 func (c *Client) Unpack(t testing.TB, id, archive string) {
 	t.Helper()
 	c.Put(t, id, Program(archive), "/tmp/"+archive)

@@ -36,8 +36,8 @@ func Why() string {
 	return ""
 }
 
-// Binary is the absolute path of the binary under test. A relative
-// CLOUD_SANDBOX_E2E is looked for from the module's root.
+// Binary returns the absolute path of the binary under test. A relative
+// CLOUD_SANDBOX_E2E is resolved from the module's root.
 func Binary() (string, error) {
 	path := os.Getenv("CLOUD_SANDBOX_E2E")
 	if filepath.IsAbs(path) {
@@ -121,7 +121,7 @@ func shareTemplates(data string) error {
 		return nil
 	}
 	if _, err := os.Stat(filepath.Join(from, "templates")); err == nil {
-		from = filepath.Join(from, "templates") // a data folder was named
+		from = filepath.Join(from, "templates") // a data folder was given
 	}
 	for _, part := range []string{"images", "refs"} { // build results; locks and work stay apart
 		if err := shareTree(filepath.Join(from, part), filepath.Join(data, "templates", part)); err != nil {
@@ -166,7 +166,7 @@ func FreeAddr() (string, error) {
 		_, _ = fmt.Sscan(string(raw), &beyond)
 	}
 	for range 1000 {
-		port := 0 // where no port is below
+		port := 0 // any free port, if none below
 		if beyond > lowest {
 			port = lowest + rand.IntN(beyond-lowest)
 		}
@@ -266,7 +266,7 @@ func (s *Server) Ready() error {
 // Done is closed when the launcher has ended.
 func (s *Server) Done() <-chan struct{} { return s.done }
 
-// Stop sends SIGTERM and waits for the end. Sandboxes live on.
+// Stop sends SIGTERM and waits for the end. Sandboxes keep running.
 func (s *Server) Stop() error {
 	if s.cmd == nil {
 		return nil
@@ -372,7 +372,7 @@ type Shared struct {
 	tried   bool
 }
 
-// Main runs the tests of a package and ends the Server that they shared.
+// Main runs the tests of a package and ends their shared Server.
 func (s *Shared) Main(m *testing.M) int {
 	if why := Why(); why != "" {
 		fmt.Println("every test against the binary is skipped:", why)
@@ -405,7 +405,7 @@ func (s *Shared) Server(t testing.TB) *Server {
 	return s.server
 }
 
-// Need skips a test that cannot run here, saying why.
+// Need skips a test that cannot run here, with the reason.
 func Need(t testing.TB) {
 	t.Helper()
 	if why := Why(); why != "" {
@@ -413,7 +413,7 @@ func Need(t testing.TB) {
 	}
 }
 
-// Own starts a server for this test alone.
+// Own starts a server for this test only.
 func Own(t testing.TB, o Options) *Server {
 	t.Helper()
 	Need(t)
@@ -435,7 +435,7 @@ func Own(t testing.TB, o Options) *Server {
 	return s
 }
 
-// tail keeps messages readable.
+// tail returns the end of s, so that messages stay readable.
 func tail(s string, most int) string {
 	if len(s) <= most {
 		return s

@@ -30,7 +30,7 @@ type rolePart struct {
 	err  error         // of cmd, once done
 }
 
-// OwnRoles starts the four roles for this test alone.
+// OwnRoles starts the four roles for this test only.
 func OwnRoles(t testing.TB, o Options) *Roles {
 	t.Helper()
 	r := PrepareRoles(t, o)
@@ -89,12 +89,12 @@ func (r *Roles) Env() []string {
 // LogFile is the log file of the processes of s.
 func (s *Server) LogFile() string { return s.log }
 
-// OpenLog opens the file that Log shows the end of.
+// OpenLog opens the file whose end Log returns.
 func (s *Server) OpenLog() (*os.File, error) {
 	return os.OpenFile(s.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 }
 
-// Start starts a role, and does not wait for it to serve.
+// Start starts a role, without waiting until it serves.
 func (r *Roles) Start(t testing.TB, role string) {
 	t.Helper()
 	log, err := r.OpenLog()
@@ -128,7 +128,7 @@ func (r *Roles) Serves(t testing.TB) {
 	}
 }
 
-// Ask gets a path of a role without a token.
+// Ask sends a GET to a role without a token.
 func (r *Roles) Ask(role, path string) (int, []byte, error) {
 	c := &Client{URL: "http://" + r.Addrs[role], HTTP: brief}
 	return c.Do("GET", path, nil)
@@ -151,7 +151,7 @@ func (r *Roles) Kill(t testing.TB, role string) {
 	}
 }
 
-// Ended waits for the end of a role that something else has killed.
+// Ended waits for the end of a role that was killed otherwise.
 func (r *Roles) Ended(t testing.TB, role string) {
 	t.Helper()
 	select {

@@ -31,7 +31,7 @@ func SelfSigned(t testing.TB, names ...string) *Certificate {
 	return SelfSignedFrom(t, time.Now().Add(-time.Hour), 2*time.Hour, names...)
 }
 
-// SelfSignedFrom is SelfSigned with a time from which it is valid for so long.
+// SelfSignedFrom is SelfSigned with a start and length of its validity.
 func SelfSignedFrom(t testing.TB, from time.Time, valid time.Duration, names ...string) *Certificate {
 	t.Helper()
 	c := template(t, from, valid, names)
@@ -41,7 +41,7 @@ func SelfSignedFrom(t testing.TB, from time.Time, valid time.Duration, names ...
 	return sign(t, c, key, &Certificate{Certificate: c, key: key})
 }
 
-// Issue makes a certificate for names that c has signed. It may issue none.
+// Issue makes a certificate for names, signed by c. It may issue none itself.
 func (c *Certificate) Issue(t testing.TB, names ...string) *Certificate {
 	t.Helper()
 	leaf := template(t, c.NotBefore, c.NotAfter.Sub(c.NotBefore), names)
@@ -94,10 +94,10 @@ func sign(t testing.TB, c *x509.Certificate, key *ecdsa.PrivateKey, by *Certific
 	return &Certificate{Certificate: signed, key: key}
 }
 
-// chain is c and its issuers, in DER.
+// chain returns c and its issuers, in DER.
 func (c *Certificate) chain() [][]byte { return append([][]byte{c.Raw}, c.issuers...) }
 
-// PEM is c and its issuers.
+// PEM returns c and its issuers.
 func (c *Certificate) PEM() []byte {
 	var all []byte
 	for _, der := range c.chain() {
@@ -106,7 +106,7 @@ func (c *Certificate) PEM() []byte {
 	return all
 }
 
-// KeyPEM is the key of c.
+// KeyPEM returns the key of c.
 func (c *Certificate) KeyPEM(t testing.TB) []byte {
 	t.Helper()
 	der, err := x509.MarshalECPrivateKey(c.key)
@@ -116,12 +116,12 @@ func (c *Certificate) KeyPEM(t testing.TB) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})
 }
 
-// TLS is c for a server.
+// TLS returns c for a server.
 func (c *Certificate) TLS() tls.Certificate {
 	return tls.Certificate{Certificate: c.chain(), PrivateKey: c.key}
 }
 
-// Pool has a client trust c.
+// Pool returns a pool for clients that trust c.
 func (c *Certificate) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(c.Certificate)

@@ -105,7 +105,7 @@ func (s *Server) Up() error {
 
 // Stop ends the server and keeps its data.
 func (s *Server) Stop() {
-	_ = s.cmd.Process.Kill() // perhaps it has ended
+	_ = s.cmd.Process.Kill() // it may have ended
 	<-s.exited
 }
 
