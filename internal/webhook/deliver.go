@@ -104,7 +104,8 @@ func (s *Sender) send(ctx context.Context, r *receiver, due []sandbox.Delivery) 
 	return !slices.Contains(again, true)
 }
 
-// deliver makes one try and records its outcome; false: it will be retried.
+// deliver makes one try and records its outcome. It returns false if the try must be
+// repeated, or if the Event was given up because of its age.
 func (s *Sender) deliver(ctx context.Context, r *receiver, d sandbox.Delivery) bool {
 	err := r.send(ctx, d)
 	now := time.Now().UTC()
@@ -125,7 +126,7 @@ func (s *Sender) deliver(ctx context.Context, r *receiver, d sandbox.Delivery) b
 	return false
 }
 
-// record logs an outcome that could not be stored, and reports whether it was stored.
+// record logs a failed write to the Store, and reports whether it succeeded.
 func (s *Sender) record(ctx context.Context, err error) bool {
 	if err != nil && ctx.Err() == nil {
 		s.cfg.Log.Warn("recording the outcome of a delivery failed", telemetry.KeyError, err)
