@@ -10,44 +10,43 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// A queue lets a few starts and restores, or saves, run at a time. The Tenants
-// that wait take turns, each in the order of its requests, so that one with a
-// thousand delays another's first by one turn only; refills of Pools come after
-// everybody.
+// A queue limits how many starts and restores, or saves, run at a time. Waiting Tenants
+// take turns, and each Tenant's requests run in order: a Tenant with a thousand requests
+// delays another Tenant's first by one turn only. Pool refills run after all requests.
 //
-// Where turns are long a Tenant can wait long for its first one: slots that are
-// reserved for Tenants that hold none keep it short.
+// Long turns can make a Tenant wait long for its first one. Slots reserved for Tenants
+// that hold none keep that wait short.
 //
-// A request that would wait too long is refused at once, and told when there will
-// be room for it. What counts is the Tenant's own place: one that fills the queue
-// is refused, and others are not. Turns may become longer than they were when a
-// request was let in: then the queue is cut from its end.
+// A request that would wait too long is refused at once, with the time when there will be
+// room. The Tenant's own place counts: a Tenant that fills the queue is refused, and
+// others are not. If turns become longer than expected, the queue is cut from its end.
 //
-// Refused requests reserve places, counted per Tenant, so that each is told another
-// time and finds room then. Any request of the Tenant redeems a due one.
+// Each refused request reserves a place, counted per Tenant, so that refused clients
+// return at different times and then find room. Any request of the Tenant redeems a due
+// place.
 type queue struct {
 	queueConfig
 
 	mu       sync.Mutex
 	free     int                      // slots
-	held     map[sandbox.TenantID]int // slots, of those that hold any
-	tenants  []sandbox.TenantID       // that wait, in the order of their turns
+	held     map[sandbox.TenantID]int // held slots; no entry for 0
+	tenants  []sandbox.TenantID       // with waiting requests, in the order of their turns
 	waiting  map[sandbox.TenantID][]*waiter
 	waiters  int
 	refills  []*waiter
-	duration time.Duration // that a slot is held, a moving average
+	duration time.Duration // for which a slot is held, a moving average
 	places   map[sandbox.TenantID][]place
 	promised int // places of all Tenants
 }
 
-// queueConfig is how a queue is.
+// queueConfig configures a queue.
 type queueConfig struct {
 	slots    int
-	reserved int           // of slots, only for Tenants that hold none; fewer than slots
+	reserved int           // slots only for Tenants that hold none; fewer than slots
 	maxAhead int           // turns before a request at most
-	maxWait  time.Duration // that they may take
-	tooLong  string        // what one is told that would wait longer
-	// noReturn says that refused requests go elsewhere, or had little time: no places are kept for them.
+	maxWait  time.Duration // maximum expected wait
+	tooLong  string        // error detail for a request that would wait longer
+	// noReturn: refused requests go elsewhere, or had little time; they get no places.
 	noReturn bool
 }
 
@@ -56,17 +55,15 @@ type waiter struct {
 	turn     chan struct{} // closed when it has a slot, or is refused
 	refused  error         // set before turn is closed; nil: it has a slot
 	came     time.Time
-	patience time.Duration // that it may be expected to wait
+	patience time.Duration // longest expected wait
 }
 
-// place is one that a request which was refused has in the line of those who come
-// back.
+// place is a refused request's reservation in the queue.
 type place struct{ due, lapses time.Time }
 
 const (
-	// backPatience is how much later than told a refused request may come back, and
-	// backShare the same as a share of the time that it was told: clients add
-	// some, to keep apart.
+	// backPatience plus backShare of its Retry-After is how late a refused request may
+	// come back: clients add jitter.
 	backPatience = 5 * time.Second
 	backShare    = 0.25
 	// maxPlaces caps reserved places, per turn that a request may have before it.
@@ -75,7 +72,7 @@ const (
 )
 
 // Tolerances of an expected wait over a request's patience, in eighths: dueSlack for
-// requests that come back when they were told to, cutSlack for queued ones.
+// requests that come back in time, cutSlack for queued ones.
 const dueSlack, cutSlack = 1, 2
 
 // stretched is d with slack.
@@ -89,8 +86,8 @@ func newQueue(c queueConfig) *queue {
 	}
 }
 
-// enter waits for a slot on behalf of tenant, which leave gives back. The error is
-// ctx's, or Unavailable when that would take too long, or longer than ctx lasts.
+// enter waits for a slot for tenant; leave gives it back. The error is ctx's, or
+// Unavailable if the wait would be too long or outlast ctx.
 func (q *queue) enter(ctx context.Context, tenant sandbox.TenantID) error {
 	now := time.Now()
 	q.mu.Lock()
@@ -118,7 +115,7 @@ func (q *queue) enter(ctx context.Context, tenant sandbox.TenantID) error {
 	return q.await(ctx, w, func() { q.giveBack(tenant) })
 }
 
-// enterNow is enter that does not wait; it reports whether tenant has a slot.
+// enterNow takes a slot without waiting; it reports whether tenant got one.
 func (q *queue) enterNow(tenant sandbox.TenantID) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -129,7 +126,8 @@ func (q *queue) enterNow(tenant sandbox.TenantID) bool {
 	return true
 }
 
-// until is how long ctx lets a request wait that then holds a slot. q.mu is held.
+// until is how long a request may wait and still hold a slot before ctx ends. q.mu is
+// held.
 func (q *queue) until(ctx context.Context, now time.Time) time.Duration {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -138,8 +136,7 @@ func (q *queue) until(ctx context.Context, now time.Time) time.Duration {
 	return max(deadline.Sub(now)-q.duration, 0)
 }
 
-// inTime reports whether ctx lasts as long as a slot is held, by a request that has
-// one now.
+// inTime reports whether ctx lasts long enough for a request that gets a slot now.
 func (q *queue) inTime(ctx context.Context) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -160,7 +157,7 @@ func (q *queue) take(tenant sandbox.TenantID) {
 	q.held[tenant]++
 }
 
-// giveBack takes a slot of tenant back. q.mu is held.
+// giveBack returns a slot of tenant. q.mu is held.
 func (q *queue) giveBack(tenant sandbox.TenantID) {
 	if q.held[tenant]--; q.held[tenant] == 0 {
 		delete(q.held, tenant)
@@ -168,8 +165,7 @@ func (q *queue) giveBack(tenant sandbox.TenantID) {
 	q.free++
 }
 
-// turn is how long it takes until the next of those who wait has a slot. q.mu is
-// held.
+// turn is the expected time until the next waiting request gets a slot. q.mu is held.
 func (q *queue) turn() time.Duration {
 	return max(q.duration/time.Duration(q.slots-q.reserved), time.Millisecond)
 }
@@ -180,13 +176,13 @@ func (q *queue) within(d time.Duration) int {
 }
 
 // refuse returns a refusal if the expected wait of one more request of tenant exceeds
-// patience; nil: it may wait. due says that it comes back as it was told to: then it
-// comes before those who were refused after it. q.mu is held.
+// patience; nil: it may wait. due: the request redeemed a place, and so comes before
+// requests that were refused later. q.mu is held.
 func (q *queue) refuse(tenant sandbox.TenantID, patience time.Duration, due bool, now time.Time) error {
 	if due && q.ahead(tenant, q.waits) < q.within(stretched(patience, dueSlack)) {
 		return nil
 	}
-	// Those who may never come back keep half of the room for themselves, not all.
+	// Clients with places may never come back: their places hold half of the room only.
 	if 2*q.ahead(tenant, q.waits) < q.within(patience) {
 		return nil
 	}
@@ -202,8 +198,8 @@ func (q *queue) beyond(tenant sandbox.TenantID, patience time.Duration) int {
 	return q.ahead(tenant, q.wants) - q.within(patience)
 }
 
-// refusal turns a request of tenant away that is so many turns beyond what it may
-// have before it, and gives it a place among those who come back. q.mu is held.
+// refusal refuses a request of tenant that is beyond turns over its limit, and reserves a
+// place for its return. q.mu is held.
 func (q *queue) refusal(tenant sandbox.TenantID, beyond int, now time.Time) error {
 	err := sandbox.Errorf(sandbox.Unavailable, "%s", q.tooLong)
 	err.RetryAfter = max(retryAfter, time.Duration(max(beyond, 0)+1)*q.turn())
@@ -217,15 +213,14 @@ func (q *queue) refusal(tenant sandbox.TenantID, beyond int, now time.Time) erro
 	return err
 }
 
-// waits is how many requests of a Tenant wait, and wants is how many would. q.mu is
-// held.
+// waits counts a Tenant's waiting requests; wants adds its places. q.mu is held.
 func (q *queue) waits(tenant sandbox.TenantID) int { return len(q.waiting[tenant]) }
 
 func (q *queue) wants(tenant sandbox.TenantID) int { return q.waits(tenant) + len(q.places[tenant]) }
 
-// ahead is how many turns come before one more request of tenant, if no other
-// Tenant comes: each has one turn a round. count says how many requests a Tenant
-// has. q.mu is held.
+// ahead is how many turns come before one more request of tenant, if no other Tenant
+// comes: each has one turn a round. count returns a Tenant's number of requests. q.mu is
+// held.
 func (q *queue) ahead(tenant sandbox.TenantID, count func(sandbox.TenantID) int) int {
 	mine := count(tenant)
 	n := mine
@@ -242,8 +237,7 @@ func (q *queue) ahead(tenant sandbox.TenantID, count func(sandbox.TenantID) int)
 	return n
 }
 
-// redeem takes the first place of tenant in the line of those who come back, if
-// that is due. q.mu is held.
+// redeem uses up the first place of tenant if it is due. q.mu is held.
 func (q *queue) redeem(tenant sandbox.TenantID, now time.Time) bool {
 	places := q.places[tenant]
 	if len(places) == 0 || now.Before(places[0].due) {
@@ -253,7 +247,7 @@ func (q *queue) redeem(tenant sandbox.TenantID, now time.Time) bool {
 	return true
 }
 
-// lapse takes back the places that nobody came for. q.mu is held.
+// lapse removes expired places. q.mu is held.
 func (q *queue) lapse(now time.Time) {
 	for tenant, places := range q.places {
 		n := 0
@@ -264,7 +258,7 @@ func (q *queue) lapse(now time.Time) {
 	}
 }
 
-// forfeit takes the first n places of tenant back. q.mu is held.
+// forfeit removes the first n places of tenant. q.mu is held.
 func (q *queue) forfeit(tenant sandbox.TenantID, n int) {
 	q.promised -= n
 	if q.places[tenant] = q.places[tenant][n:]; len(q.places[tenant]) == 0 {
@@ -286,8 +280,8 @@ func (q *queue) shorten() {
 	}
 }
 
-// last is the request whose turn comes last: that of the Tenant with the most, and of
-// those with as many the one that came last. q.mu is held, and some wait.
+// last is the request whose turn comes last: the newest last request among the Tenants
+// with the most. q.mu is held, and some wait.
 func (q *queue) last() (longest sandbox.TenantID, last *waiter) {
 	most := 0
 	for tenant, line := range q.waiting {
@@ -308,14 +302,14 @@ func (q *queue) cut(tenant sandbox.TenantID, w *waiter) {
 	}
 }
 
-// turnAway refuses a request of tenant that waits. q.mu is held.
+// turnAway refuses a waiting request of tenant. q.mu is held.
 func (q *queue) turnAway(tenant sandbox.TenantID, w *waiter, now time.Time) {
 	q.drop(w)
 	w.refused = q.refusal(tenant, q.beyond(tenant, q.maxWait), now)
 	close(w.turn)
 }
 
-// enterLast waits for a slot that nobody else wants, which leaveLast gives back.
+// enterLast waits for a slot that no request wants; leaveLast gives it back.
 func (q *queue) enterLast(ctx context.Context) error {
 	q.mu.Lock()
 	if q.free > q.reserved {
@@ -329,8 +323,8 @@ func (q *queue) enterLast(ctx context.Context) error {
 	return q.await(ctx, w, func() { q.free++ })
 }
 
-// await waits until w has a slot or is refused; undo takes the slot back of who has
-// left by then.
+// await waits until w has a slot or is refused. undo returns the slot if ctx ended at the
+// same time.
 func (q *queue) await(ctx context.Context, w *waiter, undo func()) error {
 	select {
 	case <-w.turn:
@@ -371,8 +365,7 @@ func (q *queue) leaveLast(took time.Duration) {
 	q.shorten()
 }
 
-// pass hands free slots to whoever is next of those that may have one. q.mu is
-// held.
+// pass hands free slots to the next requests that may have one. q.mu is held.
 func (q *queue) pass() {
 	for {
 		next := slices.IndexFunc(q.tenants, q.open)
@@ -400,7 +393,7 @@ func (q *queue) pass() {
 	}
 }
 
-// drop removes w, which waits no more. q.mu is held.
+// drop removes w, which no longer waits. q.mu is held.
 func (q *queue) drop(w *waiter) {
 	if i := slices.Index(q.refills, w); i >= 0 {
 		q.refills = slices.Delete(q.refills, i, i+1)

@@ -10,22 +10,22 @@ const (
 	// leastLead and mostLead bound the time over which a Pool counts requests.
 	leastLead = 2 * time.Second
 	mostLead  = 30 * time.Second
-	// firstTook is how long a refill is believed to take until one was measured.
+	// firstTook is the assumed duration of a refill until one was measured.
 	firstTook = 150 * time.Millisecond
-	// idleMemory is what a Boot that waits in a Pool takes of the host, at most.
+	// idleMemory is the host memory of an idle Boot, at most.
 	idleMemory = 16 << 20
 )
 
 // A demand counts requests by the second.
 type demand struct {
 	seconds [mostLead/time.Second + 2]int
-	newest  int64 // the second that was counted in last
+	newest  int64 // the last second counted
 }
 
 // at returns the count of a second.
 func (d *demand) at(second int64) *int { return &d.seconds[second%int64(len(d.seconds))] }
 
-// pass forgets what is too old to be asked for.
+// pass clears counts that are too old.
 func (d *demand) pass(now time.Time) {
 	second := now.Unix()
 	for s := max(d.newest+1, second-int64(len(d.seconds))+1); s <= second; s++ {
@@ -51,8 +51,8 @@ func (d *demand) within(now time.Time, window time.Duration) int {
 	return n
 }
 
-// ask notes a request that the Pool could serve, whether it has a Boot or not.
-// The Pool grows at once when it would not have been enough.
+// ask counts a request that the Pool could serve, whether it has a Boot or not. The Pool
+// grows at once if it would have been too small.
 func (n *Node) ask(req sandbox.StartRequest) {
 	p := n.poolOf(req)
 	if p == nil {
@@ -72,17 +72,16 @@ func (n *Node) ask(req sandbox.StartRequest) {
 	}
 }
 
-// need is how many idle Boots would have served those who came lately: as many
-// as come in the time that filling the Pool takes, and a quarter more. Node.mu is
-// held.
+// need is how many idle Boots recent demand needs: the requests of the time that filling
+// the Pool takes, and a quarter more. Node.mu is held.
 func (p *pool) need(now time.Time) int {
 	fill := patience + p.took*time.Duration(p.target)/time.Duration(p.node.queue.slots)
 	n := p.demand.within(now, min(max(fill, leastLead), mostLead))
 	return n + (n+3)/4
 }
 
-// shrink lowers the target of a Pool that has been larger than what demand needs
-// for a while. Node.mu is held.
+// shrink lowers the target of a Pool that has been larger than its need for a while.
+// Node.mu is held.
 func (p *pool) shrink() {
 	now := time.Now()
 	if p.target <= p.cfg.Min || now.Sub(p.pressed) < shrinkAfter || now.Sub(p.shrunk) < shrinkEvery {
@@ -92,10 +91,9 @@ func (p *pool) shrink() {
 	p.shrunk = now
 }
 
-// measure finds out how many idle Boots the memory of the host bears. While less
-// than twice is free of what a new Boot needs, a Pool gives back what it has
-// beyond its minimum, and as that comes near, the rest: idle Boots are given back
-// before anybody is refused.
+// measure computes how many idle Boots the host's memory bears. While less than twice a
+// new Boot's memory is free, a Pool gives back the Boots beyond its minimum. Nearer to
+// the limit it gives back the rest: idle Boots go before any request is refused.
 func (p *pool) measure() {
 	s, err := p.node.host.now()
 	if err != nil {
@@ -117,5 +115,5 @@ func floorDiv(a, b int64) int64 {
 	return a/b - 1
 }
 
-// size is how many idle Boots the Pool shall have. Node.mu is held.
+// size is how many idle Boots the Pool should have. Node.mu is held.
 func (p *pool) size() int { return min(p.target, p.bearable) }

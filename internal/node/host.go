@@ -19,10 +19,10 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// HostState is what is left on the host.
+// HostState is the host's free and total disk and memory.
 type HostState struct {
 	DiskFree, DiskTotal     int64 // bytes, of the disk that Boots write to
-	MemoryFree, MemoryTotal int64 // bytes; free counts what caches would give back
+	MemoryFree, MemoryTotal int64 // bytes; free includes reclaimable caches
 }
 
 // neededMemory must be free for a new Boot, in bytes.
@@ -32,20 +32,19 @@ func (s HostState) neededMemory() int64 {
 
 const (
 	// newDiskShare of the disk must be free for a Boot of a new Sandbox, and
-	// againDiskShare for one of a Sandbox that was there before: it is not to be lost
-	// to its owner because others fill the disk. On a large disk newDiskFree and
-	// againDiskFree suffice, in bytes.
+	// againDiskShare for one that resumes: its owner must not lose it because others
+	// fill the disk. On a large disk newDiskFree and againDiskFree suffice, in bytes.
 	newDiskShare, againDiskShare = 0.15, 0.05
 	newDiskFree, againDiskFree   = 10 << 30, 4 << 30
-	// minMemoryShare and minMemory of the memory must be free for a new Boot,
-	// whichever is more: what the host itself needs to go on.
+	// minMemoryShare and minMemory of the memory must be free for a new Boot, whichever
+	// is more: the host's own reserve.
 	minMemoryShare = 0.03
 	minMemory      = 256 << 20
 	// gaugeAge is how old a reading of the host may be.
 	gaugeAge = 100 * time.Millisecond
 )
 
-// hostGauge reads the state of the host, not too often.
+// hostGauge reads the state of the host and caches it for gaugeAge.
 type hostGauge struct {
 	read func() (HostState, error)
 
@@ -57,7 +56,7 @@ type hostGauge struct {
 	at    time.Time
 }
 
-// now returns a reading that is not old.
+// now returns a reading that is at most gaugeAge old.
 func (h *hostGauge) now() (HostState, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -71,7 +70,7 @@ func (h *hostGauge) now() (HostState, error) {
 	return h.state, nil
 }
 
-// Load is what the host has left, and who waits for it.
+// Load is the host's state and its queue.
 type Load struct {
 	HostState
 	Waiting int // requests for a start or restore
@@ -85,18 +84,19 @@ func (n *Node) Load() (Load, error) {
 	return Load{state, n.queue.waiters}, err
 }
 
-// leavePatience is how long a start that the host has no room for waits for Boots
-// that are going, which mostly takes a tenth of a second. Others wait behind it, and
-// there may be another Node.
+// leavePatience is how long a start waits on a full host for Boots that are being
+// stopped, which mostly takes 0.1 s. Other starts wait behind it, and another Node may
+// have room.
 const leavePatience = 500 * time.Millisecond
 
-// room returns Exhausted when no Boot should start, as admit does. While others go it
-// waits for what they give back: a pause, for one, is over before its Boot is gone.
+// room returns Exhausted when no Boot should start, as admit does. While Boots are being
+// stopped it waits for their memory and disk: a pause, for one, returns before its Boot
+// is gone.
 func (n *Node) room(ctx context.Context, again bool) error {
 	patience := time.NewTimer(leavePatience)
 	defer patience.Stop()
 	for {
-		gone, going := n.going() // before the reading: one that goes meanwhile is waited for
+		gone, going := n.going() // before the reading, so that a Boot stopped meanwhile is waited for
 		err := n.host.admit(again)
 		if !errors.Is(err, sandbox.Exhausted) || !going {
 			return err
@@ -111,8 +111,8 @@ func (n *Node) room(ctx context.Context, again bool) error {
 	}
 }
 
-// going reports whether any Boot is about to give back what it has: it is being
-// stopped, or was saved for a pause. gone is closed when the next one has.
+// going reports whether any Boot is about to free its memory and disk: it is being
+// stopped, or was saved for a pause. gone is closed when the next Boot is gone.
 func (n *Node) going() (gone <-chan struct{}, some bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -124,8 +124,8 @@ func (n *Node) going() (gone <-chan struct{}, some bool) {
 	return n.gone, false
 }
 
-// admit returns Exhausted, saying what is short, when no Boot should start; again
-// says that its Sandbox was there before.
+// admit returns Exhausted, with the resource that is short, when no Boot should start;
+// again: its Sandbox existed before.
 func (h *hostGauge) admit(again bool) error {
 	s, err := h.now()
 	if err != nil {
@@ -144,7 +144,7 @@ func (h *hostGauge) admit(again bool) error {
 	return nil
 }
 
-// neededDisk is what must be free of a disk: a share of it, and at most so many bytes.
+// neededDisk is how much of a disk must be free: a share of total, at most most bytes.
 func neededDisk(total int64, share float64, most int64) int64 {
 	return min(int64(share*float64(total)), most)
 }
@@ -155,8 +155,8 @@ func exhausted(format string, args ...any) *sandbox.Error {
 	return err
 }
 
-// cgroupRoot is where control groups are mounted. In a container its files are
-// those of the container.
+// cgroupRoot is where control groups are mounted. In a container it shows the container's
+// group.
 const cgroupRoot = "/sys/fs/cgroup"
 
 // hostStateOf reads the disk of dir and the memory of this machine, or of this
@@ -184,9 +184,8 @@ func hostStateOf(dir string) func() (HostState, error) {
 	}
 }
 
-// cgroupMemory returns the limit of the control group at root, v2 or v1, and
-// what is free below it with the page cache that was not used lately, in bytes;
-// ok is false where there is no limit.
+// cgroupMemory returns the limit of the control group at root, v2 or v1, and its free
+// memory including the inactive page cache, in bytes; ok is false without a limit.
 func cgroupMemory(root string) (limit, free int64, ok bool) {
 	for _, names := range [][4]string{
 		{"memory.max", "memory.current", "memory.stat", "inactive_file"},
@@ -218,8 +217,7 @@ func readNumber(file string) (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(raw)), 10, 64)
 }
 
-// numberIn finds the line of a name and returns the number that follows it; 0
-// when it is absent.
+// numberIn returns the number after name at the start of a line; 0 if absent.
 func numberIn(text []byte, name string) int64 {
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	for lines.Scan() {

@@ -18,7 +18,7 @@ import (
 // written before the Guest is bound and removed after the Boot is destroyed, so
 // a Boot without one has never run a user's code.
 //
-// Files are not synced: what would lose them ends the Boots too.
+// Files are not synced: a crash that loses them also ends the Boots.
 type journal struct{ dir string }
 
 // entry is one file of the journal.
@@ -31,9 +31,9 @@ type entry struct {
 	Shape     sandbox.Shape         `json:"shape"`
 	Pooled    bool                  `json:"pooled,omitempty"`
 	Revision  int64                 `json:"revision,omitempty"`
-	Secrets   bool                  `json:"secrets,omitempty"` // its link was told some
+	Secrets   bool                  `json:"secrets,omitempty"` // its link got some
 	Volumes   []string              `json:"volumes,omitempty"` // their IDs
-	Held      bool                  `json:"held,omitempty"`    // restored, and not let go yet
+	Held      bool                  `json:"held,omitempty"`    // restored, and not thawed yet
 	Ended     *ending               `json:"ended,omitempty"`   // it died; not yet accepted by the session manager
 }
 
@@ -87,8 +87,8 @@ func (j journal) remove(bootID string) error {
 	return err
 }
 
-// read returns every entry by Boot ID. A Boot whose entry cannot be understood
-// is there with a nil entry: whom it belongs to is lost.
+// read returns every entry by Boot ID. An entry that cannot be parsed is nil: its Boot's
+// owner is lost.
 func (j journal) read() (map[string]*entry, error) {
 	files, err := os.ReadDir(j.dir)
 	if err != nil {
@@ -118,7 +118,7 @@ func (j journal) readOne(bootID string) *entry {
 	return &e
 }
 
-// entry is what the journal keeps of b, which has an owner.
+// entry returns the journal's entry of b, which has an owner.
 func (b *boot) entry() entry {
 	return entry{
 		SandboxID: b.owner.ref.SandboxID,
@@ -135,7 +135,7 @@ func (b *boot) entry() entry {
 	}
 }
 
-// own makes b the Boot that e tells of.
+// own makes b the Boot that e describes.
 func (b *boot) own(e entry) {
 	b.state, b.pooled = bound, e.Pooled
 	b.owner = owner{
@@ -143,6 +143,6 @@ func (b *boot) own(e entry) {
 		network: e.Network, secrets: e.Secrets, volumes: e.Volumes, revision: e.Revision,
 	}
 	if e.Secrets {
-		b.owner.revision-- // what the engine must know of them is to be told again
+		b.owner.revision-- // so that the engine is sent them again
 	}
 }

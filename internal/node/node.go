@@ -1,9 +1,9 @@
-// Package node makes one host match what the session manager wants: it claims
-// Boots from Pools or starts them cold, binds them to Sandboxes, remembers whom
-// each belongs to, and tells when one dies.
+// Package node makes one host match the session manager's wishes: it claims Boots from
+// Pools or starts them cold, binds them to Sandboxes, remembers their owners, and reports
+// Boots that die.
 //
-// Boots live outside this process. A journal, one small file a bound Boot, and
-// the Engine's own list let a Node that was killed take up where it was.
+// Boots live outside this process. A restarted Node recovers them from a journal, one
+// small file per bound Boot, and the Engine's own list.
 package node
 
 import (
@@ -25,33 +25,30 @@ import (
 const (
 	// undoLimit bounds the removal of a Boot that is not wanted.
 	undoLimit = 30 * time.Second
-	// healthLimit bounds the question to a Guest whom it belongs to.
+	// healthLimit bounds asking a Guest for its owner.
 	healthLimit = 3 * time.Second
-	// saveWait is how long the turns may take that come before a save: a pause has
-	// five minutes in all.
+	// saveWait bounds the expected wait before a save: a pause has five minutes in all.
 	saveWait = 4 * time.Minute
-	// parallel bounds work that is done for many Boots at a time.
+	// parallel bounds concurrent work on many Boots.
 	parallel = 8
-	// retryAfter is the advice with a refusal that may pass soon.
+	// retryAfter is the Retry-After of a refusal that may pass soon.
 	retryAfter = 2 * time.Second
 )
 
-// GuestControl is what a Node asks of the Guest inside one Boot. What it
-// answers is hostile input. Methods are safe for concurrent use and return soon
-// after ctx ends.
+// GuestControl is the Node's client of the Guest inside one Boot. The Guest's answers are
+// hostile input. Methods are safe for concurrent use and return soon after ctx ends.
 type GuestControl interface {
-	// Health returns whom the Guest says it is bound to; an empty ID for a
-	// blank one.
+	// Health returns the owner that the Guest reports; an empty ID for a blank one.
 	Health(ctx context.Context) (sandboxID string, number int64, err error)
-	// Park readies a blank Boot to wait in a Pool for owners with, mostly, this
-	// limit of processes.
+	// Park readies a blank Boot to wait in a Pool; pids is the process limit that most
+	// owners will have.
 	Park(ctx context.Context, pids int64) error
-	// Bind opens the Boot's life under an owner; waits says that Ready must
-	// follow. Invalid means that the Binding is to blame and not the Boot.
+	// Bind starts the Boot's life under an owner; waits: Ready must follow. Invalid
+	// blames the Binding, not the Boot.
 	Bind(ctx context.Context, b sandbox.Binding) (waits bool, err error)
-	// Ready waits until what the Template starts has come up, at most limit.
+	// Ready waits at most limit until the Template's services are up.
 	Ready(ctx context.Context, limit time.Duration) error
-	// KillBiggest ends the Process that uses most memory.
+	// KillBiggest kills the Process that uses most memory.
 	KillBiggest(ctx context.Context) error
 	// Close frees idle connections.
 	Close()
@@ -64,14 +61,14 @@ type Dial func(ctx context.Context, port uint16) (net.Conn, error)
 type PoolConfig struct {
 	Template string
 	Shape    sandbox.Shape // zero: sandbox.DefaultShape
-	Min      int           // idle Boots that are always wanted
+	Min      int           // idle Boots that are always kept
 	Max      int           // idle Boots at most; 0 parks nothing
 }
 
 // Config of a Node. Name, Dir, Volumes, Engine, Store, Images and Guest are required.
 type Config struct {
 	Name string // of the Node; Leases and records carry it
-	// Address is where other processes reach it; see sandbox.NodeRecord.
+	// Address is where other processes reach the Node; see sandbox.NodeRecord.
 	Address string
 	Dir     string  // the Node's own folder; made when absent
 	Volumes volumes // keeps the files of Volumes
@@ -81,29 +78,27 @@ type Config struct {
 	// Guest makes the client of one Boot's Guest. It must not connect yet.
 	Guest func(dial Dial) GuestControl
 	Pools []PoolConfig
-	// OnEnd is told of bound Boots that ended by themselves, again and again
-	// until it returns nil. It is called only while Run runs. Nil: nobody asks.
+	// OnEnd receives each bound Boot that ended by itself, and is retried until it
+	// returns nil. It is called only while Run runs. Nil: ends are dropped.
 	OnEnd func(ctx context.Context, e sandbox.BootEnd) error
 
-	// ColdStarts is how many Boots start or are restored at a time; zero: one a
-	// core.
+	// ColdStarts is how many Boots start or are restored at a time; zero: one per core.
 	ColdStarts int
-	// Saves is how many Boots are saved at a time; zero: one a core, and two at
-	// least. One more may be, for a Tenant of which none is.
+	// Saves is how many Boots are saved at a time; zero: one per core, at least two. One
+	// more slot is reserved for Tenants without a save in progress.
 	Saves int
-	// Waiting is how many others a request that waits for that may have before
-	// it, and MaxWait how long they may be expected to take; zero: 1024, and 90
-	// seconds. One that would wait longer is refused.
+	// Waiting caps the turns ahead of a queued request, and MaxWait the expected wait for
+	// a start or restore; zero: 1024, and 90 seconds. Requests beyond them are refused.
 	Waiting int
 	MaxWait time.Duration
-	// Host tells what is left of disk and memory; nil: of Dir and this machine.
+	// Host reads the free disk and memory; nil: of Dir and this machine.
 	Host func() (HostState, error)
-	// Observe is told of every step of a Boot's life that ended; nil: nobody is.
+	// Observe receives every finished step of a Boot's life; nil: none.
 	Observe func(step Step, err error, took time.Duration)
 	Log     *slog.Logger // may be nil
 }
 
-// Step is a step in the life of a Boot that takes time.
+// Step is a timed step in the life of a Boot.
 type Step string
 
 const (
@@ -118,7 +113,7 @@ const (
 	StepStop      Step = "stop"
 )
 
-// observe returns what is to be told how a step that begins now went.
+// observe starts timing a step; call the returned function with the step's result.
 func (n *Node) observe(step Step) func(error) {
 	began := time.Now()
 	return func(err error) { n.cfg.Observe(step, err, time.Since(began)) }
@@ -133,7 +128,7 @@ type Node struct {
 	journal  journal
 	queue    *queue // of cold starts and restores
 	claims   *queue // of Boots that are bound out of a Pool
-	saves    *queue // of Boots
+	saves    *queue // of Boots being saved
 	host     *hostGauge
 	pools    []*pool
 	reports  reports
@@ -141,10 +136,10 @@ type Node struct {
 	volumes  volumes
 
 	mu       sync.Mutex
-	boots    map[string]*boot     // every Boot this Node answers for, by ID
+	boots    map[string]*boot     // every Boot of this Node, by ID
 	owners   map[string]*boot     // bound Boots by Sandbox ID
 	left     map[string]departure // bound Boots that ended lately, by Boot ID
-	gone     chan struct{}        // closed when a Boot is gone, and then another
+	gone     chan struct{}        // closed when a Boot is gone, and then replaced
 	arriving map[string]*arrival  // starts under way by Sandbox ID
 	fence    fence                // highest Boot number seen of each Sandbox
 
@@ -174,29 +169,28 @@ type boot struct {
 	state     bootState
 	owner     owner  // while given, bound or stopping
 	pooled    bool   // it came from a Pool
-	held      bool   // it started from a saved state and was not let go yet
-	dead      bool   // it ended while it was started or given
-	paused    bool   // it stands still, saved, and is to be stopped
-	relieving bool   // its Guest is being asked to make room
-	unmount   func() // ends the service of its Volumes; nil: there is none
+	held      bool   // started from a saved state, not thawed yet
+	dead      bool   // it ended while being started or given
+	paused    bool   // saved and frozen, about to be stopped
+	relieving bool   // its Guest is being asked to free memory
+	unmount   func() // stops serving its Volumes; nil: not served
 
-	changing sync.Mutex // held while the Boot is told a change; taken before Node.mu
+	changing sync.Mutex // held while a change is sent to the Boot; taken before Node.mu
 }
 
-// owner is whom a Boot belongs to.
+// owner is the Sandbox that a Boot belongs to.
 type owner struct {
 	ref     sandbox.BootRef
 	network sandbox.NetworkPolicy
-	secrets bool     // it has some, which the journal does not keep
+	secrets bool     // it has some; the journal does not keep them
 	volumes []string // their IDs
-	// revision is that of the Binding in force.
+	// revision of the Binding in force.
 	revision int64
 }
 
-// Open returns a Node that has taken up every Boot an earlier process left: the
-// bound ones stay their Sandboxes', blank ones return to their Pools, the rest
-// is destroyed. It takes the Node's Lease. Nothing runs in the background until
-// Run.
+// Open returns a Node that has recovered every Boot an earlier process left: bound ones
+// keep their Sandboxes, blank ones return to their Pools, the rest are destroyed. It
+// takes the Node's Lease. No background work runs until Run.
 func Open(ctx context.Context, cfg Config) (*Node, error) {
 	n, err := prepare(cfg)
 	if err != nil {
@@ -214,7 +208,7 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 	return n, nil
 }
 
-// prepare makes a Node that knows nothing yet.
+// prepare makes a Node without Boots.
 func prepare(cfg Config) (*Node, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -275,8 +269,8 @@ func prepare(cfg Config) (*Node, error) {
 	return n, nil
 }
 
-// Run keeps Pools filled, renews the Lease and reports ends until ctx ends or
-// the Engine can no longer be watched. Boots outlive it.
+// Run keeps Pools filled, renews the Lease and reports ends, until ctx ends or the Engine
+// can no longer be watched. Boots outlive it.
 func (n *Node) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return n.watch(ctx) })
@@ -294,7 +288,7 @@ func (n *Node) Run(ctx context.Context) error {
 	return err
 }
 
-// newBoot makes the Node's knowledge of a Boot, not the Boot.
+// newBoot makes the Node's record of a Boot; it starts nothing.
 func (n *Node) newBoot(id, image string, shape sandbox.Shape) *boot {
 	dial := func(ctx context.Context, port uint16) (net.Conn, error) { return n.engine.Dial(ctx, id, port) }
 	return &boot{id: id, image: image, shape: shape, guest: n.cfg.Guest(dial)}
@@ -330,7 +324,7 @@ func (n *Node) NetworkLog(ctx context.Context, node string, of sandbox.BootRef) 
 	return n.engine.NetworkLog(ctx, of.BootID)
 }
 
-// boundTo returns the Boot of a Sandbox, which must be the one that is named.
+// boundTo returns the running Boot of a Sandbox; its ref must equal to.
 func (n *Node) boundTo(to sandbox.BootRef) (*boot, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -344,8 +338,8 @@ func (n *Node) boundTo(to sandbox.BootRef) (*boot, error) {
 	return b, nil
 }
 
-// Boots implements sandbox.Nodes. One that is being stopped is still in the
-// list, and so is one that died as long as the report of it is not accepted.
+// Boots implements sandbox.Nodes. It includes Boots that are being stopped, and dead ones
+// until their report is accepted.
 func (n *Node) Boots(_ context.Context, node string) ([]sandbox.BoundBoot, error) {
 	if err := n.check(node); err != nil {
 		return nil, err
@@ -359,9 +353,9 @@ func (n *Node) Boots(_ context.Context, node string) ([]sandbox.BoundBoot, error
 	return append(all, n.reports.boots()...), nil
 }
 
-// Stats implements sandbox.Nodes. A Node is ready once every Pool has been
-// filled to its minimum, and stays so while they can be refilled: a burst that
-// drains them makes it slower, not unready.
+// Stats implements sandbox.Nodes. A Node is ready once every Pool has been filled to its
+// minimum, and stays ready while Pools can be refilled: a burst that drains them makes
+// the Node slower, not unready.
 func (n *Node) Stats(_ context.Context, node string) (sandbox.NodeStats, error) {
 	if err := n.check(node); err != nil {
 		return sandbox.NodeStats{}, err
@@ -391,8 +385,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// uncancelled is a context for undoing, which goes on when the request has
-// ended.
+// uncancelled is a context for cleanup that outlasts the request.
 func uncancelled(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
 }

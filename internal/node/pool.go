@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// shrinkAfter is how long a Pool that grew with demand stays large when there
-	// is less; then it shrinks a little every shrinkEvery.
+	// shrinkAfter is how long a Pool that grew keeps its size when demand falls; then it
+	// shrinks a little every shrinkEvery.
 	shrinkAfter = 2 * time.Minute
 	shrinkEvery = time.Minute
 	// measureEvery is how often a Pool looks at the memory of the host.
@@ -24,9 +24,9 @@ const (
 	// firstRetry and lastRetry bound the pause after a refill that failed.
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
-	// quiet is how long after a claim a Pool waits before it is refilled: whoever
-	// has just claimed gets the cores for the first command. A Pool that is half
-	// empty or more waits no longer than patience for it to become quiet.
+	// quiet is how long after a claim a Pool waits before it is refilled: the claimed
+	// Boot gets the cores for its first command. A Pool that is half empty or more waits
+	// at most patience.
 	quiet    = 200 * time.Millisecond
 	patience = time.Second
 	// refillLimit bounds one refill.
@@ -39,25 +39,25 @@ type pool struct {
 	node  *Node
 	cfg   PoolConfig
 	shape sandbox.Shape
-	kick  chan struct{} // something changed: look again
+	kick  chan struct{} // wakes the keeper
 
 	image    string // digest of the Template's present version; empty: not known yet
 	resolved time.Time
-	stale    bool // a request named another image: look for a new version
+	stale    bool // a request named another image: resolve the Template again
 	idle     []*boot
 	starting int
-	target   int           // idle Boots that demand wants, from Min to Max
+	target   int           // idle Boots for demand, from Min to Max
 	bearable int           // idle Boots that the memory of the host bears
 	demand   demand        // requests that the Pool could serve
-	pressed  time.Time     // when demand last wanted as many as target, or nearly
-	took     time.Duration // by a refill, a moving average
-	claimed  time.Time     // when a request last got a Boot, or began to start one
+	pressed  time.Time     // when demand last needed target, or nearly
+	took     time.Duration // refill duration, a moving average
+	claimed  time.Time     // when a request last got a Boot, or started one cold
 	binding  int           // requests whose Boots are being started or bound
-	short    time.Time     // since when the Pool is half empty or more while it is claimed from; zero: it is not
+	short    time.Time     // since when the Pool is half empty or more and claimed from; zero: it is not
 	shrunk   time.Time
-	filled   bool // it has had its minimum once
+	filled   bool // it has once held its minimum
 
-	problem error // of the last attempt to fill it; nil: none
+	problem error // of the last refill; nil: none
 	pause   time.Duration
 	retryAt time.Time
 
@@ -74,8 +74,7 @@ func newPool(n *Node, cfg PoolConfig) *pool {
 	return &pool{node: n, cfg: cfg, shape: shape, kick: make(chan struct{}, 1), target: cfg.Min, bearable: cfg.Max, took: firstTook}
 }
 
-// poolOf returns the Pool that may serve req, the one with the least memory to
-// spare, or nil.
+// poolOf returns the Pool that may serve req with the least memory, or nil.
 func (n *Node) poolOf(req sandbox.StartRequest) (best *pool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -97,7 +96,7 @@ func (n *Node) poolOf(req sandbox.StartRequest) (best *pool) {
 	return best
 }
 
-// look has the keeper look again.
+// look wakes the keeper.
 func (p *pool) look() {
 	select {
 	case p.kick <- struct{}{}:
@@ -105,7 +104,7 @@ func (p *pool) look() {
 	}
 }
 
-// pop takes the newest idle Boot for req; nil when there is none.
+// pop takes the newest idle Boot for req; nil: none.
 func (p *pool) pop(req sandbox.StartRequest) *boot {
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
@@ -121,8 +120,8 @@ func (p *pool) pop(req sandbox.StartRequest) *boot {
 		b.give(req.Binding)
 		p.claimed = time.Now()
 		p.binding++
-		// The keeper would wait this long, but first read the state of the host, on a
-		// core that the Bind has use for.
+		// The keeper would wait this long anyway, but would read the host's state first,
+		// on a core that the Bind needs.
 		time.AfterFunc(p.hold(p.claimed), p.look)
 		return b
 	}
@@ -130,8 +129,8 @@ func (p *pool) pop(req sandbox.StartRequest) *boot {
 	return nil
 }
 
-// bound notes that a Boot which pop gave, or that started cold for a miss, has been
-// bound or could not be. The keeper looks by itself when refills may begin, see pop.
+// bound notes that a Bind finished or failed, of a Boot from pop or a cold start after a
+// miss. The keeper wakes by itself when refills may begin; see pop.
 func (p *pool) bound() {
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
@@ -145,8 +144,8 @@ func (p *pool) hit() {
 	p.hits++
 }
 
-// miss notes a request that the Pool had no Boot for, and which starts cold: until
-// bound, and for its first command, refills leave it the cores as they do a claim.
+// miss counts a request that found no Boot and starts cold. Until bound, and for its
+// first command, refills leave it the cores as after a claim.
 func (p *pool) miss() {
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
@@ -173,7 +172,7 @@ func (p *pool) park(b *boot) {
 	}
 }
 
-// adopt takes up a blank Boot that an earlier process left, if it fits.
+// adopt parks a blank Boot that an earlier process left, if it fits.
 func (p *pool) adopt(b *boot) bool {
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
@@ -203,8 +202,7 @@ func (p *pool) keep(ctx context.Context) error {
 	}
 }
 
-// step does what is to be done now and returns when to look again at the
-// latest.
+// step does the work that is due and returns the longest time until the next step.
 func (p *pool) step(ctx context.Context, refills *sync.WaitGroup) time.Duration {
 	p.resolve(ctx)
 	p.measure()
@@ -220,8 +218,7 @@ func (p *pool) step(ctx context.Context, refills *sync.WaitGroup) time.Duration 
 	return wait
 }
 
-// resolve looks for the Template's version when it is not known, old or said to
-// be wrong.
+// resolve looks up the Template's version if it is unknown, old or stale.
 func (p *pool) resolve(ctx context.Context) {
 	p.node.mu.Lock()
 	fresh := p.image != "" && !p.stale && time.Since(p.resolved) < resolveEvery
@@ -246,8 +243,8 @@ func (p *pool) resolve(ctx context.Context) {
 	}
 }
 
-// surplus takes out of the Pool what it should not hold: Boots of an old
-// version, and the oldest of more than are wanted.
+// surplus removes from the Pool Boots of an old version and the oldest ones beyond its
+// size.
 func (p *pool) surplus() []*boot {
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
@@ -269,8 +266,8 @@ func (p *pool) surplus() []*boot {
 	return out
 }
 
-// wanted reserves how many refills to begin now, and tells when to look again
-// if nothing happens.
+// wanted reserves how many refills to begin now; wait is when to look again at the
+// latest.
 func (p *pool) wanted() (image string, n int, wait time.Duration) {
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
@@ -284,7 +281,7 @@ func (p *pool) wanted() (image string, n int, wait time.Duration) {
 		return "", 0, pause
 	}
 	side := p.node.queue.slots
-	if len(p.idle) > 0 { // leave cores to those who have just claimed
+	if len(p.idle) > 0 { // leave cores to recent claims
 		side = max(1, side/2)
 	}
 	n = max(0, min(p.size()-len(p.idle)-p.starting, side-p.starting))
@@ -292,8 +289,7 @@ func (p *pool) wanted() (image string, n int, wait time.Duration) {
 	return p.image, n, min(measureEvery, shrinkEvery, resolveEvery)
 }
 
-// hold is how long refills shall wait for those who have just claimed; zero: not
-// at all. Node.mu is held.
+// hold is how long refills wait for recent claims; zero: not at all. Node.mu is held.
 func (p *pool) hold(now time.Time) time.Duration {
 	pause := quiet - now.Sub(p.claimed)
 	if p.binding > 0 {
@@ -310,7 +306,7 @@ func (p *pool) hold(now time.Time) time.Duration {
 	return max(0, min(pause, patience-now.Sub(p.short)))
 }
 
-// refill starts one Boot, when no request wants the slot, and parks it.
+// refill starts one Boot, when no request needs the slot, and parks it.
 func (p *pool) refill(ctx context.Context, image string) {
 	b, took, err := p.startBlank(ctx, image)
 	n := p.node
@@ -334,10 +330,10 @@ func (p *pool) refill(ctx context.Context, image string) {
 	p.look()
 }
 
-// startBlank starts a Boot and tells how long that took, when its turn had come.
+// startBlank waits for its turn, starts a Boot and returns how long that took.
 func (p *pool) startBlank(ctx context.Context, image string) (_ *boot, took time.Duration, _ error) {
 	n := p.node
-	if err := n.queue.enterLast(ctx); err != nil { // which takes as long as others come
+	if err := n.queue.enterLast(ctx); err != nil { // waits while requests do
 		return nil, 0, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, refillLimit)
@@ -358,7 +354,7 @@ func (p *pool) startBlank(ctx context.Context, image string) (_ *boot, took time
 	return b, time.Since(began), nil
 }
 
-// note remembers how a refill went. Node.mu is held.
+// note records the result of a refill. Node.mu is held.
 func (p *pool) note(ctx context.Context, err error) {
 	switch {
 	case err == nil:
@@ -384,8 +380,8 @@ func (p *pool) stats() sandbox.PoolStats {
 	}
 }
 
-// notReady says in a sentence what is missing; empty when nothing is. Node.mu
-// is held.
+// notReady is a sentence that says why the Pool is not ready; empty: ready. Node.mu is
+// held.
 func (p *pool) notReady() string {
 	switch {
 	case p.image == "" && p.problem != nil:

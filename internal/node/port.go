@@ -7,12 +7,11 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// carriers is how many exports and imports go on at a time: each reads or writes
-// as fast as the disk can.
+// carriers bounds concurrent exports and imports: each reads or writes at full disk
+// speed.
 const carriers = 4
 
-// porter returns what the Engine can do beside, for one export or import, which
-// ends with done.
+// porter returns the Engine's Porter for one export or import; call done after it.
 func (n *Node) porter(node string) (_ sandbox.Porter, done func(), err error) {
 	engine, err := n.pauser(node)
 	if err != nil {

@@ -10,10 +10,10 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// resolveLimit bounds the question for a Pool's image while Boots are taken up.
+// resolveLimit bounds resolving a Pool's image while Boots are recovered.
 const resolveLimit = 2 * time.Second
 
-// recover takes up what an earlier process left.
+// recover takes up the Boots of an earlier process.
 func (n *Node) recover(ctx context.Context) error {
 	entries, err := n.journal.read()
 	if err != nil {
@@ -41,8 +41,8 @@ func (n *Node) recover(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// resolvePools learns the images of Pools, as far as they are there, so that
-// Boots of old versions are not adopted.
+// resolvePools resolves the images of Pools where it can, so that Boots of old versions
+// are not adopted.
 func (n *Node) resolvePools(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, resolveLimit)
 	defer cancel()
@@ -51,10 +51,9 @@ func (n *Node) resolvePools(ctx context.Context) {
 	}
 }
 
-// recoverBoot takes up one running Boot. The journal alone says whom it belongs
-// to: a Guest may be a liar. A Boot without an entry that did not start from a
-// saved state has never run a user's code, so its Guest is believed when it says
-// that it is blank.
+// recoverBoot recovers one running Boot. Only the journal says which Sandbox it belongs
+// to: a Guest may lie. A Boot without an entry that did not start from a saved state has
+// never run a user's code, so its Guest is believed when it reports itself blank.
 func (n *Node) recoverBoot(ctx context.Context, status sandbox.BootStatus, e *entry, journaled bool) {
 	b := n.newBoot(status.ID, status.Image, status.Shape)
 	if !journaled && status.From == "" && n.blank(ctx, b) {
@@ -65,8 +64,8 @@ func (n *Node) recoverBoot(ctx context.Context, status sandbox.BootStatus, e *en
 		}
 	}
 	ended := e != nil && e.Ended != nil
-	// One whose restore was cut has told nothing to anybody, and what it was
-	// restored from is still there.
+	// After an interrupted restore the Boot has sent nothing to anybody, and its saved
+	// state still exists.
 	cut := e != nil && e.Held
 	if e != nil && !ended && !cut && n.recoverBound(ctx, b, status, *e) {
 		return
@@ -82,7 +81,7 @@ func (n *Node) recoverBoot(ctx context.Context, status sandbox.BootStatus, e *en
 	}
 }
 
-// blank reports whether a Guest answers and belongs to nobody.
+// blank reports whether the Guest answers and has no owner.
 func (n *Node) blank(ctx context.Context, b *boot) bool {
 	ctx, cancel := context.WithTimeout(ctx, healthLimit)
 	defer cancel()
@@ -90,8 +89,8 @@ func (n *Node) blank(ctx context.Context, b *boot) bool {
 	return err == nil && id == "" && number == 0
 }
 
-// recoverBound gives b back to its Sandbox; false when a newer Boot of the
-// Sandbox is here.
+// recoverBound gives b back to its Sandbox; false: this Node has a newer Boot of the
+// Sandbox.
 func (n *Node) recoverBound(ctx context.Context, b *boot, status sandbox.BootStatus, e entry) bool {
 	n.mu.Lock()
 	older := n.owners[e.SandboxID]
@@ -119,7 +118,7 @@ func (n *Node) recoverBound(ctx context.Context, b *boot, status sandbox.BootSta
 
 // recoverEnding reports the end of a Boot that is journaled and gone.
 func (n *Node) recoverEnding(bootID string, e *entry) {
-	if e == nil { // whom to tell is lost; the Sandbox's record will miss its Boot
+	if e == nil { // the owner is lost; the Sandbox's record will miss its Boot
 		if err := n.journal.remove(bootID); err != nil {
 			n.log.Warn("removing the journal of a boot that is gone failed", telemetry.KeyBoot, bootID, telemetry.KeyError, err)
 		}

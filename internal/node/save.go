@@ -9,7 +9,7 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// pauser returns what the Engine can do beside, or Unsupported.
+// pauser returns the Engine's Pauser, or Unsupported.
 func (n *Node) pauser(node string) (sandbox.Pauser, error) {
 	if err := n.check(node); err != nil {
 		return nil, err
@@ -20,8 +20,8 @@ func (n *Node) pauser(node string) (sandbox.Pauser, error) {
 	return nil, sandbox.Errorf(sandbox.Unsupported, "the engine %s cannot save sandboxes", n.features.Name)
 }
 
-// turn waits until tenant may save a Boot; done gives the turn back. Until then the
-// Boot runs on: it must not be frozen, nor kept from changes, by another's saves.
+// turn waits until tenant may save a Boot; done ends the turn. Meanwhile the Boot runs:
+// others' saves must neither freeze it nor delay its changes.
 func (n *Node) turn(ctx context.Context, tenant sandbox.TenantID) (done func(), err error) {
 	observed := n.observe(StepSaveQueue)
 	err = n.saves.enter(ctx, tenant)
@@ -32,7 +32,7 @@ func (n *Node) turn(ctx context.Context, tenant sandbox.TenantID) (done func(), 
 	return func() { n.saves.leave(tenant, time.Since(began)) }, nil
 }
 
-// Save implements sandbox.Nodes. Its Boot is told no changes while it is saved.
+// Save implements sandbox.Nodes. The Boot gets no changes while it is saved.
 func (n *Node) Save(ctx context.Context, node string, r sandbox.SaveRequest) (sandbox.Saved, error) {
 	engine, err := n.pauser(node)
 	if err != nil {
@@ -61,15 +61,15 @@ func (n *Node) Save(ctx context.Context, node string, r sandbox.SaveRequest) (sa
 	return saved, err
 }
 
-// setPaused notes whether b stands still, saved, to be stopped.
+// setPaused records whether b is saved and frozen, about to be stopped.
 func (n *Node) setPaused(b *boot, paused bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	b.paused = paused
 }
 
-// save freezes b first if it is to stay so: nothing that it does may be missing
-// in what is saved.
+// save freezes b first if it is to stay frozen: the saved state must contain all that b
+// did.
 func (n *Node) save(ctx context.Context, engine sandbox.Pauser, b *boot, r sandbox.SaveRequest) (sandbox.Saved, error) {
 	if r.Freeze {
 		if err := engine.Freeze(ctx, b.id); err != nil {
@@ -91,8 +91,8 @@ func (n *Node) save(ctx context.Context, engine sandbox.Pauser, b *boot, r sandb
 	return sandbox.Saved{}, err
 }
 
-// SaveFiles implements sandbox.Nodes. What only the memory of a state knows of its
-// files, its Boot must be started to write.
+// SaveFiles implements sandbox.Nodes. It starts a Boot to write out files that exist only
+// in the state's memory.
 func (n *Node) SaveFiles(ctx context.Context, node string, r sandbox.FilesRequest) (sandbox.Saved, error) {
 	engine, err := n.pauser(node)
 	if err != nil {
@@ -115,9 +115,8 @@ func (n *Node) SaveFiles(ctx context.Context, node string, r sandbox.FilesReques
 	return saved, err
 }
 
-// saveFiles starts a Boot from r.From when its turn comes, saves its files when
-// the turn for that comes, and ends it: nobody binds it, and so it is held all its
-// life.
+// saveFiles starts a Boot from r.From, saves its files, and ends it. The start and the
+// save each wait for their turn. The Boot is never bound, so it stays held.
 func (n *Node) saveFiles(ctx context.Context, engine sandbox.Pauser, r sandbox.FilesRequest) (sandbox.Saved, error) {
 	b, err := n.startToSave(ctx, r)
 	if err != nil {
@@ -130,7 +129,7 @@ func (n *Node) saveFiles(ctx context.Context, engine sandbox.Pauser, r sandbox.F
 	return saved, err
 }
 
-// startToSave starts a Boot from r.From when its turn comes.
+// startToSave waits for its turn and starts a Boot from r.From.
 func (n *Node) startToSave(ctx context.Context, r sandbox.FilesRequest) (*boot, error) {
 	observed := n.observe(StepQueue)
 	err := n.queue.enter(ctx, r.Tenant)
@@ -145,7 +144,7 @@ func (n *Node) startToSave(ctx context.Context, r sandbox.FilesRequest) (*boot, 
 	return n.startBoot(ctx, sandbox.NewBootID(), sandbox.BootSpec{Image: r.Image, Shape: r.Shape, From: r.From})
 }
 
-// saveFilesOf saves the files of b when the turn for that comes.
+// saveFilesOf waits for its turn and saves the files of b.
 func (n *Node) saveFilesOf(ctx context.Context, engine sandbox.Pauser, b *boot, r sandbox.FilesRequest) (sandbox.Saved, error) {
 	done, err := n.turn(ctx, r.Tenant)
 	if err != nil {
@@ -158,8 +157,8 @@ func (n *Node) saveFilesOf(ctx context.Context, engine sandbox.Pauser, b *boot, 
 	return saved, err
 }
 
-// share lets a Snapshot share room with others of its Tenant. One that does not
-// only takes more.
+// share lets a Snapshot share disk space with others of its Tenant. Failure costs only
+// space.
 func (n *Node) share(ctx context.Context, snapshot string, tenant sandbox.TenantID) {
 	engine, ok := n.engine.(sandbox.Sharer)
 	if !ok {
@@ -170,9 +169,8 @@ func (n *Node) share(ctx context.Context, snapshot string, tenant sandbox.Tenant
 	}
 }
 
-// fetch has a saved state on this host until release is called, and does so before
-// anybody waits for a turn to start from it: what comes from far must not hold up
-// others.
+// fetch keeps a saved state on this host until release is called. It runs before the
+// start's turn: a slow download must not hold up others.
 func (n *Node) fetch(ctx context.Context, snapshot string) (release func(), err error) {
 	engine, err := n.pauser(n.cfg.Name)
 	if err != nil {

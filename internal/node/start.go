@@ -15,15 +15,15 @@ import (
 const (
 	// bindLimit bounds a Bind of a Boot that was just started.
 	bindLimit = 10 * time.Second
-	// claimLimit bounds a Bind of a Boot from a Pool: one that does not answer
-	// soon is broken, and the next is at hand.
+	// claimLimit bounds a Bind of a Boot from a Pool: a Boot that is slower is broken,
+	// and the next one is at hand.
 	claimLimit = 2 * time.Second
-	// readyLimit bounds the wait for what a Template starts.
+	// readyLimit bounds the wait for the Template's services.
 	readyLimit = time.Minute
-	// claimsPerStart is how many Boots of Pools are bound at a time for each that
-	// may start: a claim mostly waits for others.
+	// claimsPerStart is how many Boots of Pools are bound at a time per cold-start slot:
+	// a claim mostly waits for others.
 	claimsPerStart = 2
-	// maxBinds is how many times a Guest is told again whose it is.
+	// maxBinds is how many times a Bind is retried.
 	maxBinds = 2
 	// maxClaims is how many Boots from a Pool are tried before a cold start.
 	maxClaims = 3
@@ -72,9 +72,9 @@ func (n *Node) restore(ctx context.Context, req sandbox.StartRequest) (b *boot, 
 	return b, err
 }
 
-// fetched does something that starts a Boot from a saved state. One that turns out
-// to be damaged or gone is brought back and tried once more, if the Engine can: not
-// while the Boot has its turn, in which others would wait for it.
+// fetched runs start, which starts a Boot from a saved state. If the state turns out
+// damaged or missing and the Engine can fetch, it is fetched again and start retried
+// once. The fetch happens outside the start's turn, so that others do not wait for it.
 func (n *Node) fetched(ctx context.Context, snapshot string, start func() error) error {
 	for again := false; ; again = true {
 		release, err := n.fetch(ctx, snapshot)
@@ -117,10 +117,9 @@ type arrival struct {
 	done   chan struct{}
 }
 
-// arrive makes this request the only one that works on its Sandbox: it waits
-// for an equal one, puts an end to older ones and to what they left, and gives
-// way to newer ones with Conflict. It returns the Boot when it is there
-// already.
+// arrive makes this request the only one that works on its Sandbox. It waits for an equal
+// request, cancels older ones and destroys their Boots, and yields to newer ones with
+// Conflict. It returns the Boot if it already runs.
 func (n *Node) arrive(ctx context.Context, req sandbox.StartRequest) (context.Context, *arrival, *boot, error) {
 	id, number := req.Binding.SandboxID, req.Binding.BootNumber
 	for {
@@ -169,13 +168,13 @@ func (n *Node) depart(sandboxID string, a *arrival) {
 	close(a.done)
 }
 
-// A turn gets one of n.claims for a Tenant, which it is then to leave; false without an
-// error: a cold start is the better way.
+// A turn takes a slot of n.claims for a Tenant; the caller leaves it. False without an
+// error: a cold start is better.
 type turn func(ctx context.Context, tenant sandbox.TenantID) (bool, error)
 
-// claimTurn is the turn of who has no other way yet: it waits. Who would wait too long
-// for a Boot of a Pool may find room among those that start cold, and if not is told
-// when there will be. Who has no time left for a cold start is told at once.
+// claimTurn waits for a turn. If the wait for a Boot of a Pool would be too long, it
+// returns false and the request queues for a cold start. Without time left for a cold
+// start, the refusal is returned at once.
 func (n *Node) claimTurn(ctx context.Context, tenant sandbox.TenantID) (bool, error) {
 	err := n.claims.enter(ctx, tenant)
 	if errors.Is(err, sandbox.Unavailable) && n.queue.inTime(ctx) {
@@ -184,13 +183,13 @@ func (n *Node) claimTurn(ctx context.Context, tenant sandbox.TenantID) (bool, er
 	return err == nil, err
 }
 
-// claimNow is the turn of who may start cold now: it does not wait.
+// claimNow takes a turn without waiting, for a request that may start cold now.
 func (n *Node) claimNow(_ context.Context, tenant sandbox.TenantID) (bool, error) {
 	return n.claims.enterNow(tenant), nil
 }
 
-// claim gives a Boot of a Pool to the request's Sandbox; nil without an error
-// when none is to be had.
+// claim gives a Boot of a Pool to the request's Sandbox; nil without an error: none is
+// available.
 func (n *Node) claim(ctx context.Context, req sandbox.StartRequest, turn turn) (*boot, error) {
 	p := n.poolOf(req)
 	if p == nil {
@@ -213,10 +212,9 @@ func (n *Node) claim(ctx context.Context, req sandbox.StartRequest, turn turn) (
 	return nil, nil
 }
 
-// claimOne takes a Boot from a Pool and binds it, when its turn comes: done one
-// after the other, half of many claims are served in half the time, and side by
-// side all of them in all of it. It returns no Boot when none waits, and with
-// an error the one that could not be bound.
+// claimOne waits for its turn, takes a Boot from a Pool and binds it. Turns exist because
+// serial binds serve half of many claims in half the time; concurrent ones all finish at
+// the end. It returns no Boot when the Pool is empty, and the failed Boot with an error.
 func (n *Node) claimOne(ctx context.Context, p *pool, req sandbox.StartRequest, turn turn) (*boot, error) {
 	if has, err := turn(ctx, req.Binding.Tenant); err != nil || !has {
 		return nil, err
@@ -231,7 +229,7 @@ func (n *Node) claimOne(ctx context.Context, p *pool, req sandbox.StartRequest, 
 	return b, n.bind(ctx, b, req.Binding, claimLimit, func() {})
 }
 
-// cold starts a Boot for the request, when its turn comes.
+// cold waits for its turn and starts a Boot for the request.
 func (n *Node) cold(ctx context.Context, req sandbox.StartRequest) (*boot, error) {
 	observed := n.observe(StepQueue)
 	err := n.queue.enter(ctx, req.Binding.Tenant)
@@ -270,8 +268,8 @@ func (n *Node) cold(ctx context.Context, req sandbox.StartRequest) (*boot, error
 	return b, nil
 }
 
-// startBoot has the Engine start a Boot, for which the host has room. On error nothing
-// is left of it.
+// startBoot has the Engine start a Boot; the caller has checked the host's room. On error
+// nothing is left of the Boot.
 func (n *Node) startBoot(ctx context.Context, id string, spec sandbox.BootSpec) (*boot, error) {
 	b := n.newBoot(id, spec.Image, spec.Shape)
 	n.mu.Lock()
@@ -296,16 +294,15 @@ func (n *Node) startBoot(ctx context.Context, id string, spec sandbox.BootSpec) 
 
 // give makes the Sandbox of binding the owner of b. Node.mu is held.
 func (b *boot) give(binding sandbox.Binding) {
-	b.state = max(b.state, giving) // one that is being stopped stays so
+	b.state = max(b.state, giving) // a Boot being stopped stays so
 	b.owner = owner{
 		ref:     sandbox.BootRef{BootID: b.id, SandboxID: binding.SandboxID, Number: binding.BootNumber, Tenant: binding.Tenant},
 		network: binding.Network, secrets: len(binding.Secrets.Headers) > 0, volumes: volumeIDs(binding.Volumes), revision: binding.Revision,
 	}
 }
 
-// bind opens the life of b under the owner it was given. It calls begun when
-// only what the Template starts is still waited for. On error b is destroyed: it
-// may know secrets by now.
+// bind starts the life of b under its new owner. It calls begun when only the Template's
+// services are still waited for. On error b is destroyed: it may hold secrets by now.
 func (n *Node) bind(ctx context.Context, b *boot, binding sandbox.Binding, limit time.Duration, begun func()) error {
 	observed := n.observe(StepBind)
 	waits, err := n.tryBind(ctx, b, binding, limit)
@@ -331,7 +328,7 @@ func (n *Node) bind(ctx context.Context, b *boot, binding sandbox.Binding, limit
 	return err
 }
 
-// release lets the Processes of a restored Boot go on, now that it is bound.
+// release thaws a restored Boot, now that it is bound.
 func (n *Node) release(ctx context.Context, b *boot) error {
 	n.mu.Lock()
 	held := b.held
@@ -351,8 +348,8 @@ func (n *Node) release(ctx context.Context, b *boot) error {
 	return n.journal.write(b.id, entry)
 }
 
-// tryBind journals whom b belongs to, then sets its network and limits and binds
-// its Guest side by side: no Process of the user runs before this returns.
+// tryBind journals the owner of b, then concurrently sets its network and limits and
+// binds its Guest. No Process of the user runs before this returns.
 func (n *Node) tryBind(ctx context.Context, b *boot, binding sandbox.Binding, limit time.Duration) (waits bool, err error) {
 	if err := n.journal.write(b.id, b.entry()); err != nil {
 		return false, err
@@ -360,13 +357,13 @@ func (n *Node) tryBind(ctx context.Context, b *boot, binding sandbox.Binding, li
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	g, each := errgroup.WithContext(limited)
-	if binding.Network != sandbox.NetworkNone { // which is what a Boot starts with
+	if binding.Network != sandbox.NetworkNone { // the default of a Boot
 		g.Go(func() error { return n.engine.SetNetwork(each, b.id, binding.Network) })
 	}
-	if len(binding.Secrets.Headers) > 0 { // as above
+	if len(binding.Secrets.Headers) > 0 { // none is the default
 		g.Go(func() error { return n.engine.SetSecrets(each, b.id, binding.Secrets) })
 	}
-	// As above; what was saved may have been a Boot for more than its owner has.
+	// Full limits are the default. A saved Boot may have had more than its owner has now.
 	if binding.Restored || binding.Limits != b.shape.Limits() {
 		g.Go(func() error { return n.engine.SetLimits(each, b.id, binding.Limits) })
 	}
@@ -381,8 +378,8 @@ func (n *Node) tryBind(ctx context.Context, b *boot, binding sandbox.Binding, li
 	return waits, err
 }
 
-// bindGuest binds the Guest of b. One whose answer got lost, as when the link shard is
-// replaced meanwhile, is told again: that changes nothing for it.
+// bindGuest binds the Guest of b. It retries if the answer is lost, as when the link
+// shard is replaced: Bind is idempotent.
 func bindGuest(ctx context.Context, b *boot, binding sandbox.Binding) (waits bool, err error) {
 	for attempt := 0; ; attempt++ {
 		waits, err = b.guest.Bind(ctx, binding)

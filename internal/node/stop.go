@@ -12,8 +12,8 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/telemetry"
 )
 
-// Stop implements sandbox.Nodes. A start of the Boot that is under way is given
-// up first.
+// Stop implements sandbox.Nodes. It first cancels a start of the Boot that is in
+// progress.
 func (n *Node) Stop(ctx context.Context, node, bootID string, grace time.Duration) error {
 	if err := n.check(node); err != nil {
 		return err
@@ -33,7 +33,7 @@ func (n *Node) Stop(ctx context.Context, node, bootID string, grace time.Duratio
 	return n.destroy(ctx, b, grace)
 }
 
-// giveUp cancels the start of a Boot and waits until nothing is left of it.
+// giveUp cancels the start of a Boot and waits for its cleanup.
 func (n *Node) giveUp(ctx context.Context, bootID string) error {
 	n.mu.Lock()
 	var found *arrival
@@ -55,8 +55,8 @@ func (n *Node) giveUp(ctx context.Context, bootID string) error {
 	}
 }
 
-// destroy ends b and forgets it. It goes on when ctx has ended. When it fails,
-// b stays known as stopping, and the regular comparison tries again.
+// destroy ends b and forgets it, even when ctx has ended. On failure b stays known as
+// stopping, and the regular comparison retries.
 func (n *Node) destroy(ctx context.Context, b *boot, grace time.Duration) error {
 	n.mu.Lock()
 	b.state = stopping
@@ -75,9 +75,8 @@ func (n *Node) destroy(ctx context.Context, b *boot, grace time.Duration) error 
 	return nil
 }
 
-// forget drops what is known of a Boot that is gone. The journal goes last:
-// without it, and with a Boot still there, a later process would take a used
-// Boot for a blank one.
+// forget drops the record of a Boot that is gone. The journal entry must outlive the
+// Boot: without it, a later process would take a used Boot for a blank one.
 func (n *Node) forget(b *boot) {
 	if err := n.journal.remove(b.id); err != nil {
 		n.log.Warn("removing the journal of a stopped boot failed", telemetry.KeyBoot, b.id, telemetry.KeyError, err)
@@ -88,7 +87,7 @@ func (n *Node) forget(b *boot) {
 	b.guest.Close()
 }
 
-// unlist removes b from what the Node answers for. Node.mu is held.
+// unlist removes b from the Node's Boots. Node.mu is held.
 func (n *Node) unlist(b *boot) {
 	if b.unmount != nil {
 		b.unmount()
@@ -107,9 +106,9 @@ func (n *Node) unlist(b *boot) {
 	n.gone = make(chan struct{})
 }
 
-// Down ends every Boot of this Node, bound or not, and forgets them; it returns
-// how many there were. Nobody is told of these ends: who calls it ends the
-// Sandboxes first. It is not called while Run runs.
+// Down ends every Boot of this Node, bound or not, and returns how many it ended. These
+// ends are not reported: the caller ends the Sandboxes first. Do not call it while Run
+// runs.
 func (n *Node) Down(ctx context.Context) (int, error) {
 	listed, err := n.engine.List(ctx)
 	if err != nil {

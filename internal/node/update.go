@@ -9,12 +9,12 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox"
 )
 
-// updateLimit bounds telling a Boot of a change: its Guest is the Tenant's and
-// may keep still.
+// updateLimit bounds sending a change to a Boot: the Tenant controls its Guest, which may
+// not answer.
 const updateLimit = 5 * time.Second
 
-// Update implements sandbox.Nodes. Limits come first, because only they may be
-// refused; the journal comes last, so that what a crash cut is told again.
+// Update implements sandbox.Nodes. Limits come first, because only they may be refused.
+// The journal comes last, so that a change that a crash interrupts is sent again.
 func (n *Node) Update(ctx context.Context, node, bootID string, binding sandbox.Binding) error {
 	if err := n.check(node); err != nil {
 		return err
@@ -53,8 +53,8 @@ func (n *Node) revisionOf(b *boot) int64 {
 	return b.owner.revision
 }
 
-// keepChange remembers a change that is in force, unless b ends meanwhile: its
-// journal may be gone by now and must not come back.
+// keepChange records a change in force, unless b ends meanwhile: its journal entry may be
+// gone by now and must not come back.
 func (n *Node) keepChange(b *boot, binding sandbox.Binding) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -10,27 +10,25 @@ import (
 	"github.com/cloud-sandbox/cloud-sandbox/internal/volume"
 )
 
-// A Boot whose connection for Volumes broke is connected to again after a while
-// between these.
+// Bounds of the backoff before reconnecting to a Boot whose Volume connection broke.
 const (
 	firstRedial = 10 * time.Millisecond
 	lastRedial  = time.Second
 )
 
-// volumes keeps the files of Volumes on this host. The methods do what those of
-// sandbox.NodeVolumes and sandbox.VolumeFiles with the same meaning do. They are safe for
-// concurrent use.
+// volumes keeps the files of Volumes on this host. Its methods correspond to those of
+// sandbox.NodeVolumes and sandbox.VolumeFiles. They are safe for concurrent use.
 type volumes interface {
 	volumeFiles
 	Create(v sandbox.VolumeSpec) error
 	Delete(id string) error
 	List(ctx context.Context) ([]sandbox.VolumeUse, error)
-	// Check returns NotFound for a Volume that its Tenant does not have here.
+	// Check returns NotFound if the Tenant has no such Volume here.
 	Check(of sandbox.VolumeRef) error
-	// ForBoot returns what serves these Volumes to a Boot. Close it when the Boot has
+	// ForBoot returns a server of these Volumes for a Boot. Close it when the Boot has
 	// ended.
 	ForBoot(tenant sandbox.TenantID, volumes []string) volume.Server
-	// Clean removes what deletions left that a crash cut.
+	// Clean removes the remains of interrupted deletions.
 	Clean(ctx context.Context) error
 }
 
@@ -45,7 +43,7 @@ type volumeFiles interface {
 	Remove(ctx context.Context, of sandbox.VolumeRef, path string) error
 }
 
-// checkVolumes returns why a Boot cannot have the Volumes of its Binding.
+// checkVolumes returns an error if a Boot cannot have its Binding's Volumes.
 func (n *Node) checkVolumes(b sandbox.Binding) error {
 	mounts := make([]sandbox.VolumeMount, len(b.Volumes))
 	for i, v := range b.Volumes {
@@ -70,7 +68,7 @@ func volumeIDs(volumes []sandbox.VolumeBinding) []string {
 	return ids
 }
 
-// mount begins to serve a Boot the Volumes that it is bound with.
+// mount begins to serve a Boot its Binding's Volumes.
 func (n *Node) mount(b *boot) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -83,7 +81,7 @@ func (n *Node) mount(b *boot) {
 	n.wg.Go(func() { n.serveVolumes(ctx, id, tenant, volumes) })
 }
 
-// mountRecovered does so for the Boots that an earlier process bound.
+// mountRecovered mounts the Volumes of Boots that an earlier process bound.
 func (n *Node) mountRecovered() {
 	n.mu.Lock()
 	var all []*boot
@@ -106,8 +104,8 @@ func (n *Node) unmountAll() {
 	}
 }
 
-// serveVolumes connects to the volume server of a Boot and answers it, again and
-// again until ctx ends.
+// serveVolumes connects to the volume server of a Boot and serves it, reconnecting until
+// ctx ends.
 func (n *Node) serveVolumes(ctx context.Context, bootID string, tenant sandbox.TenantID, ids []string) {
 	server := n.volumes.ForBoot(tenant, ids)
 	defer server.Close()
@@ -127,7 +125,7 @@ func (n *Node) serveVolumes(ctx context.Context, bootID string, tenant sandbox.T
 	}
 }
 
-// cleanVolumes removes what deletions left that a crash cut.
+// cleanVolumes removes the remains of interrupted deletions.
 func (n *Node) cleanVolumes(ctx context.Context) error {
 	if err := n.volumes.Clean(ctx); err != nil && ctx.Err() == nil {
 		n.log.Warn("removing the files of deleted volumes failed", telemetry.KeyError, err)

@@ -14,20 +14,20 @@ import (
 )
 
 const (
-	// relieveLimit bounds the plea to a Guest to make room. It leaves the rest
-	// of OOMGrace for the memory to become free.
+	// relieveLimit bounds asking a Guest to free memory. The rest of OOMGrace is for the
+	// memory to become free.
 	relieveLimit = sandbox.OOMGrace * 3 / 4
 	// reportLimit bounds one report of an end.
 	reportLimit = 40 * time.Second
 	firstReport = time.Second
 	lastReport  = 30 * time.Second
-	// compareSoon is when, after the watch began, the Engine's list is first
-	// compared with what is known: what ended before that was told to nobody.
+	// compareSoon is the delay before the first comparison with the Engine's list: no
+	// event reported earlier ends.
 	compareSoon  = time.Second
 	compareEvery = 30 * time.Second
 )
 
-// watch handles what the Engine tells until ctx ends.
+// watch handles the Engine's events until ctx ends.
 func (n *Node) watch(ctx context.Context) error {
 	err := n.engine.Watch(ctx, func(e sandbox.BootEvent) { n.handle(ctx, e) })
 	if ctx.Err() != nil {
@@ -45,7 +45,7 @@ func (n *Node) handle(ctx context.Context, e sandbox.BootEvent) {
 	}
 }
 
-// ended takes note that a Boot ended by itself.
+// ended records that a Boot ended by itself.
 func (n *Node) ended(bootID string, cause sandbox.Cause) {
 	switch cause {
 	case sandbox.CauseOOM, sandbox.CauseGuestExit, sandbox.CauseDiskFull:
@@ -62,7 +62,7 @@ func (n *Node) ended(bootID string, cause sandbox.Cause) {
 	state := b.state
 	switch state {
 	case starting, giving:
-		b.dead = true // who starts it looks
+		b.dead = true // its starter checks this
 	case parked:
 		for _, p := range n.pools {
 			p.dropIdle(b)
@@ -85,8 +85,8 @@ func (n *Node) ended(bootID string, cause sandbox.Cause) {
 	}
 }
 
-// keepEnding writes how b ended beside whom it belonged to, for a later process
-// in case this one cannot report it.
+// keepEnding adds the end of b to its journal entry, so that a later process can report
+// it.
 func (n *Node) keepEnding(b *boot, end ending) {
 	e := b.entry()
 	e.Ended = &end
@@ -95,8 +95,8 @@ func (n *Node) keepEnding(b *boot, end ending) {
 	}
 }
 
-// relieve has the Guest of a Boot whose memory is full kill its biggest
-// Process. One plea at a time is enough.
+// relieve has the Guest of a Boot whose memory is full kill its biggest Process. One
+// request at a time is enough.
 func (n *Node) relieve(ctx context.Context, bootID string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -126,14 +126,14 @@ type reports struct {
 
 type pendingEnd struct {
 	sandbox.BootEnd
-	ready bool // it is in the journal and may be told
+	ready bool // it is in the journal and may be reported
 }
 
 func newReports() reports {
 	return reports{kick: make(chan struct{}, 1), mu: new(sync.Mutex), ends: map[string]pendingEnd{}}
 }
 
-// add notes the end of b; it is told after tell.
+// add records the end of b; tell reports it.
 func (r *reports) add(b *boot, e ending) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -142,7 +142,7 @@ func (r *reports) add(b *boot, e ending) {
 	}
 }
 
-// tell has the end of a Boot be told, now that it is in the journal.
+// tell releases the end of a Boot for reporting, now that it is journaled.
 func (r *reports) tell(bootID string) {
 	r.mu.Lock()
 	if e, ok := r.ends[bootID]; ok {
@@ -184,7 +184,8 @@ func (r *reports) accepted(bootID string) {
 	delete(r.ends, bootID)
 }
 
-// report tells the session manager of ends until it accepts them or ctx ends.
+// report sends ends to the session manager until ctx ends; it retries until they are
+// accepted.
 func (n *Node) report(ctx context.Context) error {
 	pause := firstReport
 	for {
@@ -230,7 +231,7 @@ func (n *Node) reportOne(ctx context.Context, e sandbox.BootEnd) error {
 	return nil
 }
 
-// keepCompared compares regularly until ctx ends.
+// keepCompared runs compare regularly until ctx ends.
 func (n *Node) keepCompared(ctx context.Context) error {
 	for wait := compareSoon; ; wait = compareEvery {
 		if err := sleep(ctx, wait); err != nil {
@@ -242,11 +243,10 @@ func (n *Node) keepCompared(ctx context.Context) error {
 	}
 }
 
-// compare makes what is known and what the Engine runs agree: Boots that are
-// gone have ended, strays and those that could not be stopped before are
-// stopped.
+// compare reconciles the Node's Boots with the Engine's list. Missing Boots have ended.
+// Strays, and Boots that could not be stopped before, are stopped.
 func (n *Node) compare(ctx context.Context) error {
-	settled, unstopped := n.known() // before the list: what is missing in it is gone
+	settled, unstopped := n.known() // before the list: a Boot missing in it is gone
 	listed, err := n.engine.List(ctx)
 	if err != nil {
 		return err
@@ -274,7 +274,7 @@ func (n *Node) compare(ctx context.Context) error {
 	return nil
 }
 
-// known returns the Boots that must be there, and those that should be gone.
+// known returns the Boots that must run, and those that should be gone.
 func (n *Node) known() (settled []string, unstopped []*boot) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -289,7 +289,7 @@ func (n *Node) known() (settled []string, unstopped []*boot) {
 	return settled, unstopped
 }
 
-// stopStray stops a Boot that the Engine runs and nobody knows.
+// stopStray stops a Boot that the Engine runs and this Node does not know.
 func (n *Node) stopStray(ctx context.Context, bootID string) {
 	n.log.Warn("stopping a boot without an owner", telemetry.KeyBoot, bootID)
 	if err := n.engine.Stop(ctx, bootID, 0); err != nil {
